@@ -1,0 +1,121 @@
+// Package agent is the common part of the delivery agents (smtp, lmtp, local,
+// virtual, pipe, discard, error): it takes delivery requests from the queue
+// manager, opens the message's content in the spool, runs as many deliveries
+// at once as master.cf's maxproc says, logs what came of each recipient, and
+// reports it.
+//
+// An agent never touches the queue. When the queue manager goes away its
+// deliveries go on, and what came of them is kept for the next one, which
+// learns of them before it orders anything (proto.Inventory): a restart of
+// the queue manager sends nothing twice.
+package agent
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+)
+
+// A Deliverer is what each agent is.
+type Deliverer interface {
+	// Deliver tries to bring the message to every recipient in r, says for
+	// each of them what came of it by r.Sent, r.Defer or r.Bounce, and
+	// returns. A recipient that is not accounted for is deferred and that is
+	// logged as an error of the agent. Deliver is called on many goroutines
+	// at once. ctx ends when the service must stop now.
+	Deliver(ctx context.Context, r *Request)
+}
+
+// Content is a message's content: CRLF lines, as package mail describes it.
+// It is not safe for use by several goroutines at once.
+type Content interface {
+	Len() int64        // octets
+	Bytes() []byte     // all of it, when it is in memory; nil for a large message
+	Reader() io.Reader // from the first octet; each call starts anew
+	Close() error
+}
+
+// A Request is one delivery request. Its exported fields are not to be changed.
+type Request struct {
+	Envelope mail.Envelope // Recipients are those of this request
+	Nexthop  mail.Nexthop
+	// CacheLoad and CacheKeep are the queue manager's advice about sessions:
+	// look for a kept one, keep this one.
+	CacheLoad, CacheKeep bool
+
+	index   []int     // of each recipient in the message's full envelope
+	active  time.Time // taken up by the queue manager
+	started time.Time // handed to the Deliverer
+	settled time.Time // connection set up: the end of delay c
+	open    func() (Content, error)
+	env     *environment
+
+	outcomes []mail.Outcome // by position in Envelope.Recipients; Action 0: not yet
+	site     struct {
+		status dsn.Status
+		reason string
+	}
+	kept bool
+}
+
+// Content opens the message's content, verified. An error has been worded for
+// the log: the caller defers all recipients with it. The caller closes it.
+func (r *Request) Content() (Content, error) { return r.open() }
+
+// ConnectionDone marks the end of connection set-up (the c of delays=a/b/c/d):
+// everything until now was DNS, connecting, greeting and TLS; what follows is
+// transmission. Local agents need not call it.
+func (r *Request) ConnectionDone(now time.Time) { r.settled = now }
+
+// SiteFailure says that the destination as a whole does not work, which the
+// scheduler counts against it (reference: smtp_client.md section 6). Only the
+// first of a request counts.
+func (r *Request) SiteFailure(status dsn.Status, reason string) {
+	if r.site.status.IsZero() {
+		r.site.status, r.site.reason = status, reason
+	}
+}
+
+// SessionKept says that a session for this destination stays open and is free.
+func (r *Request) SessionKept() { r.kept = true }
+
+// A Detail is what an agent knows about an outcome besides status and text.
+type Detail struct {
+	Relay    string // as logged; "none" when empty
+	ConnUse  int    // how often the session has been used; logged from 2 on
+	MTA      string // remote host name for Remote-MTA; empty: no remote MTA spoke
+	DiagType string // "smtp" for an SMTP reply, "x-unix" for a command's words; empty: our own words
+	DiagText string
+	Action   dsn.Action // for success: Delivered, Relayed or Expanded; zero: Delivered
+}
+
+// Pending says whether nothing has been said yet of recipient i.
+func (r *Request) Pending(i int) bool { return r.outcomes[i].Action == 0 }
+
+// Sent reports recipient i (a position in Envelope.Recipients) as delivered
+// and logs it.
+func (r *Request) Sent(i int, status dsn.Status, text string, d Detail) {
+	if d.Action == 0 {
+		d.Action = dsn.Delivered
+	}
+	r.report(i, d.Action, status, text, d)
+}
+
+// Defer reports recipient i as to be tried again and logs it. The class of
+// status becomes 4.
+func (r *Request) Defer(i int, status dsn.Status, text string, d Detail) {
+	r.report(i, dsn.Deferred, status.WithClass(4), text, d)
+}
+
+// Bounce reports recipient i as never to be tried again and logs it. The
+// class of status becomes 5. With soft_bounce it defers instead.
+func (r *Request) Bounce(i int, status dsn.Status, text string, d Detail) {
+	if r.env.softBounce {
+		r.report(i, dsn.Deferred, status.WithClass(4), text, d)
+		return
+	}
+	r.report(i, dsn.Failed, status.WithClass(5), text, d)
+}

@@ -1,0 +1,400 @@
+package ipc
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"sync"
+)
+
+// Version is the protocol's: it changes when old and new processes could
+// misunderstand one another. All processes of one start have the same.
+const Version = 1
+
+const (
+	// MaxPayload bounds one frame. Message content over the spool's inline
+	// limit travels in many frames.
+	MaxPayload = 16 << 20
+	// maxQueued bounds what is kept for a peer that does not read. A peer
+	// that lets it grow past this is gone or stuck, and is disconnected.
+	maxQueued = 64 << 20
+	// softQueued is where senders begin to wait for the peer to read.
+	softQueued = 4 << 20
+
+	headerLen  = 12
+	prefaceLen = 8
+)
+
+// what a frame is.
+const (
+	frameOneWay = iota
+	frameRequest
+	frameReply
+	frameGoAway
+	frameError
+)
+
+var (
+	// ErrUnsent says that the request was not written: the peer has seen
+	// nothing of it.
+	ErrUnsent = errors.New("ipc: connection closed before the request was sent")
+	// ErrLost says that the connection went away between request and reply:
+	// it is not known whether the request was carried out.
+	ErrLost = errors.New("ipc: connection lost before the reply came")
+	// ErrVersion says that the peer is of another version.
+	ErrVersion = errors.New("ipc: the peer speaks another protocol version; restart the mail system")
+	// ErrTooLarge says that a payload is over MaxPayload.
+	ErrTooLarge = errors.New("ipc: message too large")
+)
+
+// A RemoteError is what Request.Fail sent instead of a reply.
+type RemoteError string
+
+func (e RemoteError) Error() string { return string(e) }
+
+// A Message is what package proto declares: a kind and a byte form.
+type Message interface {
+	Kind() uint16
+	Append(b []byte) []byte
+	Decode(b []byte) error
+}
+
+// A Handler is told what the peer wants. It runs on the connection's reading
+// goroutine, in the order in which frames came, and must not wait for
+// anything: work that takes time goes to a goroutine, which answers with
+// r.Reply. The payload belongs to the handler.
+type Handler func(c *Conn, r *Request)
+
+// A Request is one message from the peer.
+type Request struct {
+	Kind    uint16
+	Payload []byte
+	conn    *Conn
+	id      uint32 // 0: no reply wanted
+}
+
+// Reply answers r. It never waits. Answering a message that wanted no answer
+// does nothing.
+func (r *Request) Reply(m Message) {
+	if r.id != 0 {
+		r.conn.enqueue(frameReply, m.Kind(), r.id, m, false)
+	}
+}
+
+// Fail answers r with an error that the caller sees as RemoteError.
+func (r *Request) Fail(format string, args ...any) {
+	if r.id != 0 {
+		r.conn.enqueue(frameError, r.Kind, r.id, rawMessage(fmt.Sprintf(format, args...)), false)
+	}
+}
+
+// Decode reads the payload into m.
+func (r *Request) Decode(m Message) error {
+	if err := m.Decode(r.Payload); err != nil {
+		return fmt.Errorf("ipc: message kind %d: %w", r.Kind, err)
+	}
+	return nil
+}
+
+type rawMessage string
+
+func (rawMessage) Kind() uint16             { return 0 }
+func (m rawMessage) Append(b []byte) []byte { return append(b, m...) }
+func (rawMessage) Decode([]byte) error      { return nil }
+
+// A call is a request of ours that waits for its reply.
+type call struct {
+	done func(payload []byte, err error)
+}
+
+// A Conn is one connection. All methods may be called concurrently.
+type Conn struct {
+	nc      net.Conn
+	handler Handler
+
+	wmu     sync.Mutex
+	wcond   sync.Cond // queued shrank, or closed; also: something to write
+	out     []byte    // frames to be written
+	spare   []byte    // the buffer that was last written, for reuse
+	writing bool
+	closed  error // non-nil when nothing more goes out
+
+	cmu    sync.Mutex
+	calls  map[uint32]call
+	lastID uint32
+	away   bool // the peer takes no new requests
+
+	readerDone chan struct{}
+	writerDone chan struct{}
+}
+
+// NewConn makes a connection of nc, and takes it over. handler may be nil
+// when the peer is never to ask for anything. It starts two goroutines, which
+// end when the connection does; Wait waits for them.
+func NewConn(nc net.Conn, handler Handler) *Conn {
+	c := &Conn{nc: nc, handler: handler, calls: make(map[uint32]call),
+		readerDone: make(chan struct{}), writerDone: make(chan struct{})}
+	c.wcond.L = &c.wmu
+	c.out = append(c.out, 0, 'P', 'H', Version, 0, 0, 0, 0)
+	go c.readLoop()
+	go c.writeLoop()
+	return c
+}
+
+// Wait returns when the connection is closed and its goroutines have ended.
+func (c *Conn) Wait() {
+	<-c.readerDone
+	<-c.writerDone
+}
+
+// Done is closed when the connection has ended.
+func (c *Conn) Done() <-chan struct{} { return c.readerDone }
+
+// Close ends the connection at once. Calls that wait get ErrLost.
+func (c *Conn) Close() error {
+	c.shut(net.ErrClosed)
+	return nil
+}
+
+// Peer is the connection's remote credentials socket, for authorization.
+func (c *Conn) Peer() net.Conn { return c.nc }
+
+// Call sends req and waits for the reply, which is decoded into reply; reply
+// may be nil when the answer's content does not matter. The error is
+// ErrUnsent, ErrLost, the context's, a RemoteError, or the reply's decoding
+// error.
+func (c *Conn) Call(ctx context.Context, req, reply Message) error {
+	type answer struct {
+		payload []byte
+		err     error
+	}
+	ch := make(chan answer, 1)
+	c.Go(req, func(payload []byte, err error) { ch <- answer{payload, err} })
+	select {
+	case a := <-ch:
+		if a.err != nil || reply == nil {
+			return a.err
+		}
+		return reply.Decode(a.payload)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Go sends req and calls done once, with the reply's payload or an error.
+// done runs on the reading goroutine, or on the caller's when the request
+// cannot be sent; it must not wait. The payload belongs to done.
+func (c *Conn) Go(req Message, done func(payload []byte, err error)) {
+	c.cmu.Lock()
+	if c.away || c.calls == nil {
+		c.cmu.Unlock()
+		done(nil, ErrUnsent)
+		return
+	}
+	c.lastID++
+	if c.lastID == 0 {
+		c.lastID = 1
+	}
+	id := c.lastID
+	c.calls[id] = call{done}
+	c.cmu.Unlock()
+	if err := c.enqueue(frameRequest, req.Kind(), id, req, true); err != nil {
+		c.cmu.Lock()
+		_, mine := c.calls[id]
+		delete(c.calls, id)
+		c.cmu.Unlock()
+		if mine { // else the closing reader has told the caller already
+			if !errors.Is(err, ErrTooLarge) {
+				err = ErrUnsent
+			}
+			done(nil, err)
+		}
+	}
+}
+
+// Send sends a message that wants no reply. It waits when the peer is slow to
+// read. A nil error does not mean that the peer has it.
+func (c *Conn) Send(m Message) error { return c.enqueue(frameOneWay, m.Kind(), 0, m, true) }
+
+// Push is Send for callers that must not wait, handlers for instance. A peer
+// that falls too far behind is disconnected.
+func (c *Conn) Push(m Message) error { return c.enqueue(frameOneWay, m.Kind(), 0, m, false) }
+
+// GoAway tells the peer to send its further requests elsewhere. The peer
+// closes the connection when all that it had asked has been answered.
+func (c *Conn) GoAway() { c.enqueue(frameGoAway, 0, 0, rawMessage(""), false) }
+
+// Away says whether the peer has asked to be left alone, or is gone.
+func (c *Conn) Away() bool {
+	c.cmu.Lock()
+	defer c.cmu.Unlock()
+	return c.away || c.calls == nil
+}
+
+// Pending is the number of our calls that wait for a reply.
+func (c *Conn) Pending() int {
+	c.cmu.Lock()
+	defer c.cmu.Unlock()
+	return len(c.calls)
+}
+
+func (c *Conn) enqueue(what byte, kind uint16, id uint32, m Message, mayWait bool) error {
+	c.wmu.Lock()
+	for mayWait && len(c.out) > softQueued && c.closed == nil {
+		c.wcond.Wait()
+	}
+	if c.closed != nil {
+		c.wmu.Unlock()
+		return c.closed
+	}
+	start := len(c.out)
+	var h [headerLen]byte
+	binary.LittleEndian.PutUint16(h[4:], kind)
+	h[6] = what
+	binary.LittleEndian.PutUint32(h[8:], id)
+	c.out = append(c.out, h[:]...)
+	c.out = m.Append(c.out)
+	n := len(c.out) - start - headerLen
+	if n > MaxPayload {
+		c.out = c.out[:start]
+		c.wmu.Unlock()
+		return ErrTooLarge
+	}
+	binary.LittleEndian.PutUint32(c.out[start:], uint32(n))
+	over := len(c.out) > maxQueued
+	c.wcond.Broadcast()
+	c.wmu.Unlock()
+	if over {
+		c.shut(errors.New("ipc: the peer does not read"))
+		return net.ErrClosed
+	}
+	return nil
+}
+
+func (c *Conn) writeLoop() {
+	defer close(c.writerDone)
+	for {
+		c.wmu.Lock()
+		for len(c.out) == 0 && c.closed == nil {
+			c.wcond.Wait()
+		}
+		if c.closed != nil {
+			c.wmu.Unlock()
+			return
+		}
+		c.wmu.Unlock()
+		// Whoever is about to write a frame may do so now: one more frame in
+		// this write is one system call less.
+		runtime.Gosched()
+		c.wmu.Lock()
+		buf := c.out
+		c.out = c.spare[:0]
+		c.wcond.Broadcast()
+		c.wmu.Unlock()
+		if _, err := c.nc.Write(buf); err != nil {
+			c.shut(err)
+			return
+		}
+		if cap(buf) > 1<<20 { // one burst should not be held for ever
+			buf = nil
+		}
+		c.spare = buf
+	}
+}
+
+// shut closes the connection for the reason given. It is idempotent.
+func (c *Conn) shut(err error) {
+	c.wmu.Lock()
+	if c.closed == nil {
+		c.closed = err
+	}
+	c.wcond.Broadcast()
+	c.wmu.Unlock()
+	c.nc.Close()
+}
+
+func (c *Conn) readLoop() {
+	defer close(c.readerDone)
+	err := c.read()
+	c.shut(err)
+	c.cmu.Lock()
+	calls := c.calls
+	c.calls = nil
+	c.away = true
+	c.cmu.Unlock()
+	if !errors.Is(err, ErrVersion) {
+		err = ErrLost
+	}
+	for _, cl := range calls {
+		cl.done(nil, err)
+	}
+}
+
+func (c *Conn) read() error {
+	br := bufio.NewReaderSize(c.nc, 64<<10)
+	var h [headerLen]byte
+	if _, err := io.ReadFull(br, h[:prefaceLen]); err != nil {
+		return err
+	}
+	if h[0] != 0 || h[1] != 'P' || h[2] != 'H' || h[3] != Version {
+		return ErrVersion
+	}
+	for {
+		if _, err := io.ReadFull(br, h[:]); err != nil {
+			return err
+		}
+		n := binary.LittleEndian.Uint32(h[:])
+		if n > MaxPayload {
+			return ErrTooLarge
+		}
+		payload := make([]byte, n)
+		if _, err := io.ReadFull(br, payload); err != nil {
+			return err
+		}
+		c.dispatch(h[6], binary.LittleEndian.Uint16(h[4:]), binary.LittleEndian.Uint32(h[8:]), payload)
+	}
+}
+
+func (c *Conn) dispatch(what byte, kind uint16, id uint32, payload []byte) {
+	switch what {
+	case frameOneWay, frameRequest:
+		if what == frameOneWay {
+			id = 0
+		}
+		r := &Request{Kind: kind, Payload: payload, conn: c, id: id}
+		if c.handler == nil {
+			r.Fail("ipc: nothing is served on this connection")
+			return
+		}
+		c.handler(c, r)
+	case frameReply, frameError:
+		c.cmu.Lock()
+		cl, ok := c.calls[id]
+		delete(c.calls, id)
+		last := c.away && len(c.calls) == 0
+		c.cmu.Unlock()
+		if last { // the peer wanted to go and has answered everything
+			defer c.shut(net.ErrClosed)
+		}
+		switch {
+		case !ok: // the caller's context ended before
+		case what == frameError:
+			cl.done(nil, RemoteError(payload))
+		default:
+			cl.done(payload, nil)
+		}
+	case frameGoAway:
+		c.cmu.Lock()
+		c.away = true
+		idle := len(c.calls) == 0
+		c.cmu.Unlock()
+		if idle {
+			c.shut(net.ErrClosed)
+		}
+	}
+}

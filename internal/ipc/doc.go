@@ -1,0 +1,44 @@
+// Package ipc is how the services talk to one another: framed, multiplexed
+// connections over unix-domain sockets. Many requests are in flight on one
+// connection, replies come in any order, and what is written while a system
+// call is under way goes out with the next one, so that under load one write
+// carries many messages.
+//
+// A connection is symmetrical: either end may call the other, or send it
+// something that wants no reply. What the messages are is declared in package
+// proto; here they are a kind and bytes.
+//
+// # Wire format
+//
+// Each end begins with eight bytes: NUL, "PH", the protocol version as one
+// byte, and four zero bytes. The NUL tells a peer that speaks ipc from one
+// that sends a trigger (a few letters such as "W", as Postfix's master and
+// postkick do); a listener hands triggers to its OnTrigger. Then frames:
+//
+//	0  payload length, u32 little endian, at most MaxPayload
+//	4  kind, u16
+//	6  what: 0 one-way, 1 request, 2 reply, 3 go-away, 4 error reply
+//	7  zero
+//	8  request number, u32; zero for one-way and go-away
+//	12 payload
+//
+// Go-away says that the sender takes no new requests on this connection;
+// those under way are still answered. A service that drains sends it, and
+// its clients dial again: the new connection waits in the listening socket's
+// backlog, which master keeps open, until the successor accepts it.
+//
+// # When a connection is lost
+//
+// A call whose request was never written reports ErrUnsent and may simply be
+// tried again: Client does so by itself. A call that was written and not
+// answered reports ErrLost: nobody knows whether it was carried out, and only
+// the caller knows whether asking again does harm.
+//
+// # Security
+//
+// Sockets lie in directories that only the mail system may enter (private) or
+// that the set-gid group may (public). The peer is still not trusted with our
+// memory: frames are bounded, the number of unanswered requests is bounded,
+// and a peer that does not read is disconnected when what is kept for it
+// passes a bound.
+package ipc

@@ -1,0 +1,142 @@
+package ipc
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+)
+
+// triggerTimeout is how long a peer may take to say its first byte.
+const triggerTimeout = 10 * time.Second
+
+// A Server accepts connections and serves them with one handler.
+type Server struct {
+	// Handler serves requests, see Handler.
+	Handler Handler
+	// OnConn, when set, is told of each new connection before its first
+	// request.
+	OnConn func(*Conn)
+	// OnClose, when set, is told of each connection that has ended.
+	OnClose func(*Conn)
+	// OnTrigger, when set, is given what a peer sent that does not speak this
+	// protocol: a few letters, as master's wake-up and postkick send.
+	OnTrigger func([]byte)
+
+	mu    sync.Mutex
+	conns map[*Conn]struct{}
+	wg    sync.WaitGroup
+}
+
+// Serve accepts connections from l until ctx ends. It then tells the peers to
+// go away, and returns when all connections have ended, which their clients
+// see to; at the latest after drain.
+func (s *Server) Serve(ctx context.Context, l net.Listener, drain time.Duration) error {
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	var err error
+	for {
+		var nc net.Conn
+		if nc, err = l.Accept(); err != nil {
+			if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
+				time.Sleep(10 * time.Millisecond) // out of descriptors, perhaps: others may end
+				continue
+			}
+			break
+		}
+		s.wg.Add(1)
+		go func() {
+			defer s.wg.Done()
+			s.serveConn(nc)
+		}()
+	}
+	s.drain(drain)
+	return nil
+}
+
+// Len is the number of connections.
+func (s *Server) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns)
+}
+
+func (s *Server) serveConn(nc net.Conn) {
+	first := &sniffed{Conn: nc, br: bufio.NewReaderSize(nc, 512)}
+	nc.SetReadDeadline(time.Now().Add(triggerTimeout))
+	b, err := first.br.Peek(1)
+	if err != nil {
+		nc.Close()
+		return
+	}
+	if b[0] != 0 {
+		letters, _ := first.br.Peek(first.br.Buffered())
+		if s.OnTrigger != nil {
+			s.OnTrigger(append([]byte(nil), letters...))
+		}
+		nc.Close()
+		return
+	}
+	nc.SetReadDeadline(time.Time{})
+	c := NewConn(first, s.Handler)
+	s.mu.Lock()
+	if s.conns == nil {
+		s.conns = make(map[*Conn]struct{})
+	}
+	s.conns[c] = struct{}{}
+	s.mu.Unlock()
+	if s.OnConn != nil {
+		s.OnConn(c)
+	}
+	c.Wait()
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.mu.Unlock()
+	if s.OnClose != nil {
+		s.OnClose(c)
+	}
+}
+
+func (s *Server) drain(limit time.Duration) {
+	s.mu.Lock()
+	for c := range s.conns {
+		c.GoAway()
+	}
+	s.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		s.wg.Wait()
+		close(ended)
+	}()
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case <-ended:
+		return
+	case <-t.C:
+	}
+	s.mu.Lock()
+	for c := range s.conns {
+		c.Close()
+	}
+	s.mu.Unlock()
+	<-ended
+}
+
+// sniffed gives back the bytes that were looked at.
+type sniffed struct {
+	net.Conn
+	br *bufio.Reader
+}
+
+func (s *sniffed) Read(p []byte) (int, error) {
+	if s.br != nil {
+		if s.br.Buffered() > 0 {
+			return s.br.Read(p)
+		}
+		s.br = nil // what was looked at is used up: read directly from here on
+	}
+	return s.Conn.Read(p)
+}

@@ -1,0 +1,198 @@
+package proto
+
+import (
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/pack"
+	"posthaste/internal/spool"
+)
+
+// Deliver asks an agent to bring one message to some of its recipients, all
+// with the same nexthop. The reply is a DeliverReply, when all are done.
+type Deliver struct {
+	Nexthop   mail.Nexthop
+	Envelope  mail.Envelope // Recipients: those of this request, addresses as resolved
+	Index     []int         // their indexes in the message's full envelope
+	Ref       spool.Ref     // where the message lies
+	Active    time.Time     // when the queue manager took it up: delay b begins
+	CacheLoad bool          // look for a kept session first
+	CacheKeep bool          // keep the session for the next request
+	// Suspended is the reason for the services that only report one: error
+	// and retry get it in Nexthop.
+}
+
+func (*Deliver) Kind() uint16 { return KindDeliver }
+
+func (m *Deliver) Append(b []byte) []byte {
+	b = pack.String(b, 'h', m.Nexthop)
+	b = pack.Nested(b, 'e', m.Envelope.Append)
+	b = mail.AppendRecipients(b, m.Envelope.Recipients)
+	for _, i := range m.Index {
+		b = pack.Uint(b, 'i', uint64(i)+1)
+	}
+	b = pack.Nested(b, 'r', m.Ref.Append)
+	b = mail.AppendTime(b, 'a', m.Active)
+	b = pack.Bool(b, 'l', m.CacheLoad)
+	return pack.Bool(b, 'k', m.CacheKeep)
+}
+
+func (m *Deliver) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 'h':
+			m.Nexthop = mail.Nexthop(r.String())
+		case 'e':
+			if err := m.Envelope.Decode(r.Bytes()); err != nil {
+				return err
+			}
+		case 'R':
+			var rcpt mail.Recipient
+			if err := rcpt.Decode(r.Bytes()); err != nil {
+				return err
+			}
+			m.Envelope.Recipients = append(m.Envelope.Recipients, rcpt)
+		case 'i':
+			m.Index = append(m.Index, int(r.Uint())-1)
+		case 'r':
+			if err := m.Ref.Decode(r.Bytes()); err != nil {
+				return err
+			}
+		case 'a':
+			m.Active = mail.ReadTime(&r)
+		case 'l':
+			m.CacheLoad = r.Bool()
+		case 'k':
+			m.CacheKeep = r.Bool()
+		}
+	}
+	return r.Err()
+}
+
+// DeliverReply is what came of it.
+type DeliverReply struct {
+	Outcomes []mail.Outcome // one per recipient; Rcpt is the index in the full envelope
+	// Site, when its Status is set, says that the destination as a whole does
+	// not work: the scheduler counts it against the destination.
+	SiteStatus dsn.Status
+	SiteReason string
+	Kept       bool // a session for this destination is kept open
+}
+
+func (*DeliverReply) Kind() uint16 { return KindDeliverReply }
+
+func (m *DeliverReply) Append(b []byte) []byte {
+	for i := range m.Outcomes {
+		b = m.Outcomes[i].Append(b, 'o')
+	}
+	b = pack.String(b, 's', m.SiteStatus.String())
+	b = pack.String(b, 'r', m.SiteReason)
+	return pack.Bool(b, 'k', m.Kept)
+}
+
+func (m *DeliverReply) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 'o':
+			var o mail.Outcome
+			if err := o.Decode(r.Bytes()); err != nil {
+				return err
+			}
+			m.Outcomes = append(m.Outcomes, o)
+		case 's':
+			st, err := dsn.ParseStatus(r.String())
+			if err != nil {
+				return err
+			}
+			m.SiteStatus = st
+		case 'r':
+			m.SiteReason = r.String()
+		case 'k':
+			m.Kept = r.Bool()
+		}
+	}
+	return r.Err()
+}
+
+// Inventory is the first thing that an agent pushes to a queue manager that
+// connects: the deliveries that a former queue manager ordered and that go
+// on, or that ended without anybody to tell. Whatever is in it must not be
+// ordered again; its outcome comes as a Finished when it is there.
+type Inventory struct {
+	Running  []Delivery
+	Finished []Finished
+}
+
+// Delivery names a batch of recipients of a message.
+type Delivery struct {
+	ID    mail.QueueID
+	Index []int
+}
+
+// Finished is the outcome of a delivery that nobody waited for.
+type Finished struct {
+	ID    mail.QueueID
+	Reply DeliverReply
+}
+
+func (*Inventory) Kind() uint16 { return KindInventory }
+
+func (m *Inventory) Append(b []byte) []byte {
+	for _, d := range m.Running {
+		b = pack.Nested(b, 'r', func(b []byte) []byte {
+			b = pack.String(b, 'q', d.ID)
+			for _, i := range d.Index {
+				b = pack.Uint(b, 'i', uint64(i)+1)
+			}
+			return b
+		})
+	}
+	for i := range m.Finished {
+		f := &m.Finished[i]
+		b = pack.Nested(b, 'f', func(b []byte) []byte {
+			b = pack.String(b, 'q', f.ID)
+			return pack.Nested(b, 'r', f.Reply.Append)
+		})
+	}
+	return b
+}
+
+func (m *Inventory) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		f := pack.NewReader(r.Bytes())
+		switch r.Tag() {
+		case 'r':
+			var d Delivery
+			for f.Next() {
+				switch f.Tag() {
+				case 'q':
+					d.ID = mail.QueueID(f.String())
+				case 'i':
+					d.Index = append(d.Index, int(f.Uint())-1)
+				}
+			}
+			m.Running = append(m.Running, d)
+		case 'f':
+			var fin Finished
+			for f.Next() {
+				switch f.Tag() {
+				case 'q':
+					fin.ID = mail.QueueID(f.String())
+				case 'r':
+					if err := fin.Reply.Decode(f.Bytes()); err != nil {
+						return err
+					}
+				}
+			}
+			m.Finished = append(m.Finished, fin)
+		}
+		if f.Err() != nil {
+			return f.Err()
+		}
+	}
+	return r.Err()
+}

@@ -1,0 +1,486 @@
+package proto
+
+import (
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/pack"
+	"posthaste/internal/spool"
+)
+
+// Kinds. A number is never used again.
+const (
+	KindLease        = 1
+	KindLeaseReply   = 2
+	KindSubmit       = 3
+	KindSubmitReply  = 4
+	KindChunk        = 5
+	KindChunkReply   = 6
+	KindAbort        = 7
+	KindAttach       = 8
+	KindEntries      = 9
+	KindRecord       = 10
+	KindRecordReply  = 11
+	KindLocate       = 12
+	KindLocateReply  = 13
+	KindDeliver      = 20
+	KindDeliverReply = 21
+	KindInventory    = 22
+	KindRewrite      = 30
+	KindRewriteReply = 31
+	KindResolve      = 32
+	KindResolveReply = 33
+	KindStale        = 34
+	KindNotify       = 40
+	KindNotifyReply  = 41
+	KindList         = 50
+	KindListReply    = 51
+	KindCommand      = 52
+	KindCommandReply = 53
+)
+
+// empty is the byte form of messages without fields.
+type empty struct{}
+
+func (empty) Append(b []byte) []byte { return b }
+func (empty) Decode([]byte) error    { return nil }
+
+// Lease asks for message numbers. They are the asker's for good: a number
+// that is not used is lost, there are enough.
+type Lease struct{ N int }
+
+func (*Lease) Kind() uint16             { return KindLease }
+func (m *Lease) Append(b []byte) []byte { return pack.Int(b, 'n', m.N) }
+func (m *Lease) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		if r.Tag() == 'n' {
+			m.N = int(r.Int())
+		}
+	}
+	return r.Err()
+}
+
+// LeaseReply gives N numbers from First on.
+type LeaseReply struct {
+	First uint64
+	N     int
+}
+
+func (*LeaseReply) Kind() uint16 { return KindLeaseReply }
+func (m *LeaseReply) Append(b []byte) []byte {
+	return pack.Int(pack.Uint(b, 'f', m.First), 'n', m.N)
+}
+func (m *LeaseReply) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 'f':
+			m.First = r.Uint()
+		case 'n':
+			m.N = int(r.Int())
+		}
+	}
+	return r.Err()
+}
+
+// SubmitFlags say what cleanup is to do with a message, by where it came from
+// (reference: cleanup(8), CLEANUP_FLAG_*).
+type SubmitFlags uint32
+
+const (
+	SubmitFilter    SubmitFlags = 1 << iota // header and body checks apply
+	SubmitMilter                            // milters apply
+	SubmitBCC                               // automatic BCC recipients
+	SubmitMap                               // canonical, masquerade and virtual alias mapping
+	SubmitBounce                            // a bad message is returned to its sender, not refused to the submitter
+	SubmitHold                              // goes to the hold queue
+	SubmitDiscard                           // is accepted and thrown away
+	SubmitNoReceive                         // does not consume a flow control token (mail that we make ourselves)
+)
+
+// Submit offers a message, or its first part. The envelope's ID has been made
+// from a leased number. The message is whole when More is false; else the
+// rest follows in Chunks on the same connection, each answered before the
+// window of MaxUnanswered is passed, the last without More. The reply to the
+// last part is a SubmitReply, and says that the message is on stable storage.
+type Submit struct {
+	Envelope mail.Envelope
+	Flags    SubmitFlags
+	BCC      []string // recipients added by access table actions: NOTIFY=NEVER
+	Prepend  []string // header lines that access table actions put on top
+	More     bool
+	Content  []byte // CRLF lines, any part of them
+	// Settles, when set, makes the message the notice about others: it and
+	// the disposition of what it reports are recorded as one.
+	Settles *Settle
+}
+
+// MaxUnanswered is how many Chunks a submitter may have under way: with
+// ChunkSize it bounds what a message in flight costs cleanup in memory.
+const (
+	MaxUnanswered = 4
+	ChunkSize     = 64 << 10
+)
+
+// Settle says that nothing more is to be done for these recipients once the
+// notice that carries it is durable.
+type Settle struct {
+	ID    mail.QueueID
+	Rcpts []int
+	// Warned marks the message as having had its delay warning, instead.
+	Warned bool
+}
+
+func (*Submit) Kind() uint16 { return KindSubmit }
+
+func (m *Submit) Append(b []byte) []byte {
+	b = pack.Nested(b, 'e', m.Envelope.Append)
+	b = mail.AppendRecipients(b, m.Envelope.Recipients)
+	b = pack.Uint(b, 'f', m.Flags)
+	for _, a := range m.BCC {
+		b = pack.Bytes(b, 'b', a)
+	}
+	for _, h := range m.Prepend {
+		b = pack.Bytes(b, 'p', h)
+	}
+	b = pack.Bool(b, '+', m.More)
+	if m.Settles != nil {
+		b = pack.Nested(b, 's', m.Settles.append)
+	}
+	return pack.Bytes(b, 'c', m.Content)
+}
+
+func (m *Submit) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 'e':
+			if err := m.Envelope.Decode(r.Bytes()); err != nil {
+				return err
+			}
+		case 'R':
+			var rcpt mail.Recipient
+			if err := rcpt.Decode(r.Bytes()); err != nil {
+				return err
+			}
+			m.Envelope.Recipients = append(m.Envelope.Recipients, rcpt)
+		case 'f':
+			m.Flags = SubmitFlags(r.Uint())
+		case 'b':
+			m.BCC = append(m.BCC, r.String())
+		case 'p':
+			m.Prepend = append(m.Prepend, r.String())
+		case '+':
+			m.More = r.Bool()
+		case 's':
+			m.Settles = new(Settle)
+			if err := m.Settles.decode(r.Bytes()); err != nil {
+				return err
+			}
+		case 'c':
+			m.Content = r.Bytes()
+		}
+	}
+	return r.Err()
+}
+
+func (s *Settle) append(b []byte) []byte {
+	b = pack.String(b, 'q', s.ID)
+	for _, i := range s.Rcpts {
+		b = pack.Uint(b, 'r', uint64(i)+1)
+	}
+	return pack.Bool(b, 'w', s.Warned)
+}
+
+func (s *Settle) decode(field []byte) error {
+	r := pack.NewReader(field)
+	for r.Next() {
+		switch r.Tag() {
+		case 'q':
+			s.ID = mail.QueueID(r.String())
+		case 'r':
+			s.Rcpts = append(s.Rcpts, int(r.Uint())-1)
+		case 'w':
+			s.Warned = r.Bool()
+		}
+	}
+	return r.Err()
+}
+
+// SubmitReply is the fate of a submission. Code 250: the message is on stable
+// storage (or was discarded on purpose). Otherwise the submitter still has it.
+type SubmitReply struct {
+	Code   int // SMTP reply code: 250, 451, 452, 550, 552, 554
+	Status dsn.Status
+	Text   string // for the client, without code and status
+	Log    string // what else the submitter should know; empty mostly
+}
+
+func (*SubmitReply) Kind() uint16 { return KindSubmitReply }
+func (m *SubmitReply) Append(b []byte) []byte {
+	b = pack.Int(b, 'c', m.Code)
+	b = pack.String(b, 's', m.Status.String())
+	b = pack.String(b, 't', m.Text)
+	return pack.String(b, 'l', m.Log)
+}
+func (m *SubmitReply) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 'c':
+			m.Code = int(r.Int())
+		case 's':
+			st, err := dsn.ParseStatus(r.String())
+			if err != nil {
+				return err
+			}
+			m.Status = st
+		case 't':
+			m.Text = r.String()
+		case 'l':
+			m.Log = r.String()
+		}
+	}
+	return r.Err()
+}
+
+// Chunk is more of the message with this ID.
+type Chunk struct {
+	ID   mail.QueueID
+	More bool
+	Data []byte
+}
+
+func (*Chunk) Kind() uint16 { return KindChunk }
+func (m *Chunk) Append(b []byte) []byte {
+	b = pack.String(b, 'q', m.ID)
+	b = pack.Bool(b, '+', m.More)
+	return pack.Bytes(b, 'd', m.Data)
+}
+func (m *Chunk) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 'q':
+			m.ID = mail.QueueID(r.String())
+		case '+':
+			m.More = r.Bool()
+		case 'd':
+			m.Data = r.Bytes()
+		}
+	}
+	return r.Err()
+}
+
+// ChunkReply says that a part has been taken; a part that comes after the
+// message has failed gets a SubmitReply with the failure instead.
+type ChunkReply struct{ empty }
+
+func (*ChunkReply) Kind() uint16 { return KindChunkReply }
+
+// Abort gives up a message that is not whole yet.
+type Abort struct{ ID mail.QueueID }
+
+func (*Abort) Kind() uint16             { return KindAbort }
+func (m *Abort) Append(b []byte) []byte { return pack.String(b, 'q', m.ID) }
+func (m *Abort) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		if r.Tag() == 'q' {
+			m.ID = mail.QueueID(r.String())
+		}
+	}
+	return r.Err()
+}
+
+// Attach makes the asking connection the queue manager's: the whole queue is
+// pushed to it in Entries, the last of them marked Complete, and everything
+// that is queued afterwards as it becomes durable. A second Attach ends the
+// first one's connection.
+type Attach struct{ empty }
+
+func (*Attach) Kind() uint16 { return KindAttach }
+
+// An Entry is one message of the queue. Envelope and recipients come along
+// when the message is new and small; else the queue manager reads them from
+// the spool when it has room for them.
+type Entry struct {
+	spool.Entry
+	Envelope   []byte // mail.Envelope's stored form, or empty
+	Recipients []byte // stored form, or empty
+}
+
+// Entries is a batch of the queue's content.
+type Entries struct {
+	List     []Entry
+	Complete bool // the queue as it was at Attach has been sent
+}
+
+func (*Entries) Kind() uint16 { return KindEntries }
+func (m *Entries) Append(b []byte) []byte {
+	for i := range m.List {
+		e := &m.List[i]
+		b = pack.Nested(b, 'e', func(b []byte) []byte {
+			b = pack.Nested(b, 's', e.Entry.Append)
+			b = pack.String(b, 'E', e.Envelope)
+			return pack.String(b, 'R', e.Recipients)
+		})
+	}
+	return pack.Bool(b, '.', m.Complete)
+}
+func (m *Entries) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 'e':
+			var e Entry
+			f := pack.NewReader(r.Bytes())
+			for f.Next() {
+				switch f.Tag() {
+				case 's':
+					if err := e.Entry.Decode(f.Bytes()); err != nil {
+						return err
+					}
+				case 'E':
+					e.Envelope = f.Bytes()
+				case 'R':
+					e.Recipients = f.Bytes()
+				}
+			}
+			if f.Err() != nil {
+				return f.Err()
+			}
+			m.List = append(m.List, e)
+		case '.':
+			m.Complete = r.Bool()
+		}
+	}
+	return r.Err()
+}
+
+// Op is one change that the queue manager has decided on.
+type Op struct {
+	ID mail.QueueID
+	// Remove ends the message's life; all else is then ignored.
+	Remove bool
+	// Done are recipients for whom nothing more is to be done.
+	Done []int
+	// Update, when true, records the message's state anew with what follows.
+	Update      bool
+	Queue       spool.Queue
+	NextAttempt time.Time
+	Attempts    int
+	Outcomes    []mail.Outcome // the latest per recipient
+}
+
+// Record asks for changes to be made durable, all or none of each Op; the
+// order is kept. Changes to messages that are gone are no error: the asker
+// may be repeating what it did not hear the answer to.
+type Record struct{ Ops []Op }
+
+func (*Record) Kind() uint16 { return KindRecord }
+func (m *Record) Append(b []byte) []byte {
+	for i := range m.Ops {
+		b = pack.Nested(b, 'o', m.Ops[i].append)
+	}
+	return b
+}
+func (m *Record) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		if r.Tag() == 'o' {
+			var o Op
+			if err := o.decode(r.Bytes()); err != nil {
+				return err
+			}
+			m.Ops = append(m.Ops, o)
+		}
+	}
+	return r.Err()
+}
+
+func (o *Op) append(b []byte) []byte {
+	b = pack.String(b, 'q', o.ID)
+	b = pack.Bool(b, 'x', o.Remove)
+	for _, i := range o.Done {
+		b = pack.Uint(b, 'd', uint64(i)+1)
+	}
+	b = pack.Bool(b, 'u', o.Update)
+	b = pack.Uint(b, 'Q', o.Queue)
+	b = mail.AppendTime(b, 'n', o.NextAttempt)
+	b = pack.Int(b, 'a', o.Attempts)
+	for i := range o.Outcomes {
+		b = o.Outcomes[i].Append(b, 'o')
+	}
+	return b
+}
+
+func (o *Op) decode(field []byte) error {
+	r := pack.NewReader(field)
+	for r.Next() {
+		switch r.Tag() {
+		case 'q':
+			o.ID = mail.QueueID(r.String())
+		case 'x':
+			o.Remove = r.Bool()
+		case 'd':
+			o.Done = append(o.Done, int(r.Uint())-1)
+		case 'u':
+			o.Update = r.Bool()
+		case 'Q':
+			o.Queue = spool.Queue(r.Uint())
+		case 'n':
+			o.NextAttempt = mail.ReadTime(&r)
+		case 'a':
+			o.Attempts = int(r.Int())
+		case 'o':
+			var out mail.Outcome
+			if err := out.Decode(r.Bytes()); err != nil {
+				return err
+			}
+			o.Outcomes = append(o.Outcomes, out)
+		}
+	}
+	return r.Err()
+}
+
+// RecordReply says that the changes are durable.
+type RecordReply struct{ empty }
+
+func (*RecordReply) Kind() uint16 { return KindRecordReply }
+
+// Locate asks where a message lies now: a reader's reference may have been
+// overtaken by the cleaner.
+type Locate struct{ ID mail.QueueID }
+
+func (*Locate) Kind() uint16             { return KindLocate }
+func (m *Locate) Append(b []byte) []byte { return pack.String(b, 'q', m.ID) }
+func (m *Locate) Decode(b []byte) error  { return (*Abort)(m).Decode(b) }
+
+// LocateReply has the entry, or Found false when the message is gone.
+type LocateReply struct {
+	Found bool
+	Entry spool.Entry
+}
+
+func (*LocateReply) Kind() uint16 { return KindLocateReply }
+func (m *LocateReply) Append(b []byte) []byte {
+	if !m.Found {
+		return b
+	}
+	return pack.Nested(b, 'e', m.Entry.Append)
+}
+func (m *LocateReply) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		if r.Tag() == 'e' {
+			m.Found = true
+			if err := m.Entry.Decode(r.Bytes()); err != nil {
+				return err
+			}
+		}
+	}
+	return r.Err()
+}

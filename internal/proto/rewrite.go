@@ -1,0 +1,124 @@
+package proto
+
+import "posthaste/internal/pack"
+
+// Rewrite asks for an address in standard form.
+type Rewrite struct {
+	Context string // "local" or "remote"
+	Address string
+}
+
+func (*Rewrite) Kind() uint16 { return KindRewrite }
+func (m *Rewrite) Append(b []byte) []byte {
+	return pack.String(pack.String(b, 'c', m.Context), 'a', m.Address)
+}
+func (m *Rewrite) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 'c':
+			m.Context = r.String()
+		case 'a':
+			m.Address = r.String()
+		}
+	}
+	return r.Err()
+}
+
+// RewriteReply is the address in standard form.
+type RewriteReply struct{ Address string }
+
+func (*RewriteReply) Kind() uint16             { return KindRewriteReply }
+func (m *RewriteReply) Append(b []byte) []byte { return pack.String(b, 'a', m.Address) }
+func (m *RewriteReply) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		if r.Tag() == 'a' {
+			m.Address = r.String()
+		}
+	}
+	return r.Err()
+}
+
+// Resolve asks where mail for an address goes.
+type Resolve struct {
+	Sender, Address string
+	Verify          bool // use the address_verify_ parameters
+}
+
+func (*Resolve) Kind() uint16 { return KindResolve }
+func (m *Resolve) Append(b []byte) []byte {
+	b = pack.String(pack.String(b, 's', m.Sender), 'a', m.Address)
+	return pack.Bool(b, 'v', m.Verify)
+}
+func (m *Resolve) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 's':
+			m.Sender = r.String()
+		case 'a':
+			m.Address = r.String()
+		case 'v':
+			m.Verify = r.Bool()
+		}
+	}
+	return r.Err()
+}
+
+// ResolveFlags are the address class and what is special about the address.
+type ResolveFlags uint16
+
+const (
+	ResolveLocal   ResolveFlags = 1 << iota // domain in mydestination or an own address
+	ResolveAlias                            // virtual_alias_domains
+	ResolveMailbox                          // virtual_mailbox_domains
+	ResolveRelay                            // relay_domains
+	ResolveDefault                          // none of the above
+	ResolveRouted                           // something of @ ! % precedes the final domain
+	ResolveError                            // bad address syntax
+	ResolveFail                             // a table could not be asked: try later
+)
+
+// ResolveReply is where it goes.
+type ResolveReply struct {
+	Transport, Nexthop, Recipient string
+	Flags                         ResolveFlags
+	// Fixed says that the answer depends on nothing but the address's domain
+	// class and files whose change would be announced by Stale: the asker may
+	// keep it until then.
+	Fixed bool
+}
+
+func (*ResolveReply) Kind() uint16 { return KindResolveReply }
+func (m *ResolveReply) Append(b []byte) []byte {
+	b = pack.String(b, 't', m.Transport)
+	b = pack.String(b, 'n', m.Nexthop)
+	b = pack.String(b, 'r', m.Recipient)
+	b = pack.Uint(b, 'f', m.Flags)
+	return pack.Bool(b, 'x', m.Fixed)
+}
+func (m *ResolveReply) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 't':
+			m.Transport = r.String()
+		case 'n':
+			m.Nexthop = r.String()
+		case 'r':
+			m.Recipient = r.String()
+		case 'f':
+			m.Flags = ResolveFlags(r.Uint())
+		case 'x':
+			m.Fixed = r.Bool()
+		}
+	}
+	return r.Err()
+}
+
+// Stale is pushed by trivial-rewrite when a table that it reads has changed:
+// what was kept of its answers is void.
+type Stale struct{ empty }
+
+func (*Stale) Kind() uint16 { return KindStale }
