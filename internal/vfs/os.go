@@ -1,0 +1,206 @@
+//go:build linux
+
+package vfs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// OS is the operating system's file system. The zero value works. Files are
+// made with mode 0600 and directories with mode 0700, less the umask.
+type OS struct{}
+
+var _ FS = OS{}
+
+type osFile struct {
+	*os.File
+	temp bool   // made by CreateTemp and not linked yet
+	hide string // its name where the file system has no unnamed files
+}
+
+// Open opens a file for reading.
+func (OS) Open(name string) (File, error) { return open(name, os.O_RDONLY) }
+
+// OpenWrite opens a file for reading and writing.
+func (OS) OpenWrite(name string) (File, error) { return open(name, os.O_RDWR) }
+
+// Create makes a file that must not exist.
+func (OS) Create(name string) (File, error) {
+	return open(name, os.O_RDWR|os.O_CREATE|os.O_EXCL)
+}
+
+func open(name string, flag int) (File, error) {
+	f, err := os.OpenFile(name, flag|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return &osFile{File: f}, nil
+}
+
+// CreateTemp makes an unnamed file (O_TMPFILE), or one with a name
+// where the file system knows no unnamed files.
+func (OS) CreateTemp(dir string) (File, error) {
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err == nil {
+		return &osFile{File: os.NewFile(uintptr(fd), filepath.Join(dir, "(unnamed)")), temp: true}, nil
+	}
+	if err != unix.EOPNOTSUPP && err != unix.EISDIR && err != unix.EINVAL {
+		return nil, &fs.PathError{Op: "open", Path: dir, Err: err}
+	}
+	for {
+		name := filepath.Join(dir, tempPrefix+strconv.FormatUint(rand.Uint64(), 36))
+		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return &osFile{File: f, temp: true, hide: name}, nil
+	}
+}
+
+const tempPrefix = ".tmp-"
+
+// Link names a file made by CreateTemp.
+func (OS) Link(f File, name string) error {
+	o, ok := f.(*osFile)
+	if !ok || !o.temp {
+		return errForeign
+	}
+	if o.hide != "" {
+		if err := os.Link(o.hide, name); err != nil {
+			return err
+		}
+		o.temp = false
+		return os.Remove(o.hide)
+	}
+	self := "/proc/self/fd/" + strconv.Itoa(int(o.Fd()))
+	if err := unix.Linkat(unix.AT_FDCWD, self, unix.AT_FDCWD, name, unix.AT_SYMLINK_FOLLOW); err != nil {
+		return &fs.PathError{Op: "link", Path: name, Err: err}
+	}
+	o.temp = false
+	return nil
+}
+
+// Remove removes a name.
+func (OS) Remove(name string) error { return os.Remove(name) }
+
+// List lists a directory. Where the file system has no unnamed files those
+// of CreateTemp are among the names, and a dead process may have left some.
+func (OS) List(dir string) ([]string, error) {
+	d, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(d))
+	for i, e := range d {
+		names[i] = e.Name()
+	}
+	return names, nil
+}
+
+// MkdirAll makes directories and syncs the parents of those it made.
+func (o OS) MkdirAll(dir string) error {
+	if st, err := os.Stat(dir); err == nil {
+		if !st.IsDir() {
+			return &fs.PathError{Op: "mkdir", Path: dir, Err: unix.ENOTDIR}
+		}
+		return nil
+	}
+	parent := filepath.Dir(dir)
+	if parent != dir {
+		if err := o.MkdirAll(parent); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return o.SyncDir(parent)
+}
+
+// SyncDir syncs a directory.
+func (OS) SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// Lock takes a lock with flock and leaves this process's number in the file
+// for those who find it taken.
+func (OS) Lock(name string) (io.Closer, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		defer f.Close()
+		if err != unix.EWOULDBLOCK {
+			return nil, &fs.PathError{Op: "flock", Path: name, Err: err}
+		}
+		var b [32]byte
+		n, _ := f.ReadAt(b[:], 0)
+		pid, _ := strconv.Atoi(strings.TrimSpace(string(b[:n])))
+		return nil, &LockedError{Name: name, PID: pid}
+	}
+	text := fmt.Sprintf("%d\n", os.Getpid())
+	if _, err := f.WriteAt([]byte(text), 0); err == nil {
+		err = f.Truncate(int64(len(text)))
+		if err != nil {
+			f.Close()
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// Free asks statfs.
+func (OS) Free(dir string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, &fs.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	return int64(st.Bavail) * int64(st.Bsize), nil
+}
+
+// Datasync is fdatasync. An interrupted call is repeated, no other failure.
+func (f *osFile) Datasync() error {
+	for {
+		err := unix.Fdatasync(int(f.Fd()))
+		if err == nil {
+			return nil
+		}
+		if err != unix.EINTR {
+			return &fs.PathError{Op: "fdatasync", Path: f.Name(), Err: err}
+		}
+	}
+}
+
+func (f *osFile) Size() (int64, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return st.Size(), nil
+}
+
+func (f *osFile) Close() error {
+	if f.temp && f.hide != "" {
+		os.Remove(f.hide)
+	}
+	return f.File.Close()
+}
