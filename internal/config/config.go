@@ -1,0 +1,357 @@
+// Package config reads main.cf and master.cf as Postfix writes them.
+//
+// Every parameter is declared once, in the tables of params_*.go: its name,
+// type, default, bounds and a sentence. From these come the accessors' checks, the
+// postconf command and the warnings for what is unknown or does nothing.
+//
+// A Config is what one process knows of its configuration: the settings of
+// main.cf, then the overrides (-o name=value of master.cf and of command lines),
+// later ones over earlier ones. Nothing of it changes after Load. Values are expanded
+// on first use and kept, so a read costs a map lookup.
+//
+// Load checks every setting and reports all malformed ones in one error. A process
+// that holds a Config will therefore not fail on a value later; asking for a name
+// that is not declared is a mistake of ours, and panics.
+//
+// # Security
+//
+// main.cf is trusted: whoever writes it says who runs as root. Names of directories
+// that a set-gid program takes from its caller must be checked against
+// alternate_config_directories by that program. Overrides travel to child processes on the
+// command line, never in the environment, which a local user controls.
+//
+// # Parameters
+//
+// config_directory, and those that have computed defaults: myhostname, mydomain,
+// mynetworks, mail_owner, process_name, process_id.
+//
+// # Diagnostics
+//
+// Problems name the file, the line, the setting and what was expected:
+//
+//	main.cf:12: message_size_limit = 10x: expected a size such as 10240000, 512k or 20m
+//
+// # Bugs
+//
+// The LDAP, SQL and memcache table settings that old files keep in main.cf itself are
+// accepted by the form of their names only.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// DefaultDir is the configuration directory when nothing names another one.
+const DefaultDir = "/etc/posthaste"
+
+// An Override is a setting from a command line or from master.cf, as in
+// -o name=value. It is read as if it stood in main.cf, after everything else.
+type Override struct{ Name, Value string }
+
+// String returns "name=value".
+func (o Override) String() string { return o.Name + "=" + o.Value }
+
+// ParseOverride reads what follows -o: "name=value", or "{ name = value }"
+// for values with white space.
+func ParseOverride(text string) (Override, error) {
+	text = strings.Trim(text, " \t\r\n")
+	if strings.HasPrefix(text, "{") {
+		if closingBrace(text) != len(text)-1 {
+			return Override{}, fmt.Errorf("expected { name = value }, found %q", abbreviate(text))
+		}
+		text = text[1 : len(text)-1]
+	}
+	name, value, err := SplitNameValue(text)
+	return Override{name, value}, err
+}
+
+// A Config is an immutable set of parameter values. All methods may be called
+// by any number of goroutines.
+type Config struct {
+	dir       string
+	overrides []Override
+	settings  map[string]setting
+	duplicate []string // warnings found while reading
+	cache     []atomic.Pointer[value]
+}
+
+// Dir returns the configuration directory to use: flag (the -c option) if it is
+// not empty, else $MAIL_CONFIG, else DefaultDir. A set-gid program must not call it
+// on behalf of an unprivileged caller without checking the result.
+func Dir(flag string) string {
+	if flag != "" {
+		return flag
+	}
+	if dir := os.Getenv("MAIL_CONFIG"); dir != "" {
+		return dir
+	}
+	return DefaultDir
+}
+
+// Load reads main.cf in dir and applies the overrides. The error holds every
+// problem, one a line, with file and line. A missing main.cf is an error that
+// satisfies errors.Is(err, fs.ErrNotExist).
+func Load(dir string, over ...Override) (*Config, error) {
+	file := filepath.Join(dir, "main.cf")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("%w (name the configuration directory with -c or MAIL_CONFIG)", err)
+	}
+	return load(dir, file, string(text), over)
+}
+
+// LoadString reads a main.cf given as text, for tests. Its directory is
+// DefaultDir.
+func LoadString(main string, over ...Override) (*Config, error) {
+	return load(DefaultDir, "main.cf", main, over)
+}
+
+// With returns a copy of c with more overrides, checked like Load's.
+func (c *Config) With(over ...Override) (*Config, error) {
+	n := newConfig(c.dir)
+	n.settings = maps.Clone(c.settings)
+	n.duplicate = c.duplicate
+	n.overrides = slices.Clip(c.overrides)
+	if err := n.override(over); err != nil {
+		return nil, err
+	}
+	return n, n.check()
+}
+
+func newConfig(dir string) *Config {
+	return &Config{
+		dir:      dir,
+		settings: make(map[string]setting),
+		cache:    make([]atomic.Pointer[value], len(declared().params)),
+	}
+}
+
+func load(dir, file, text string, over []Override) (*Config, error) {
+	c := newConfig(dir)
+	warnings, err := parseMain(file, text, c.settings)
+	c.duplicate = warnings
+	err = errors.Join(err, c.override(over), c.check())
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Config) override(over []Override) error {
+	var errs []error
+	for _, o := range over {
+		if !validName(o.Name) {
+			errs = append(errs, fmt.Errorf("-o %s: expected a parameter name made of letters, digits and _", abbreviate(o.String())))
+			continue
+		}
+		c.overrides = append(c.overrides, o)
+		c.settings[o.Name] = setting{raw: o.Value, file: "-o"}
+	}
+	return errors.Join(errs...)
+}
+
+// check evaluates every setting, and every default that a setting can change,
+// so that no accessor meets a malformed value.
+func (c *Config) check() error {
+	var errs []error
+	for _, name := range slices.SortedFunc(maps.Keys(c.settings), c.byPlace) {
+		s := c.settings[name]
+		var v *value
+		if p, ok := Lookup(name); ok {
+			v = c.lookup(&p)
+		} else {
+			text, err := c.Expand(s.raw)
+			v = &value{text: text, err: err}
+		}
+		if v.err != nil {
+			errs = append(errs, fmt.Errorf("%s: %s = %s: %w", s.where(), name, abbreviate(s.raw), v.err))
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	params := declared().params
+	for i := range params {
+		p := &params[i]
+		if p.Type == String || p.Type == Raw || !strings.Contains(p.Default, "$") || c.isSet(p.Name) {
+			continue
+		}
+		if v := c.lookup(p); v.err != nil {
+			errs = append(errs, fmt.Errorf("%s (by default %s): %w", p.Name, p.Default, v.err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// byPlace orders names by the place that sets them.
+func (c *Config) byPlace(a, b string) int {
+	x, y := c.settings[a], c.settings[b]
+	if x.line != y.line {
+		return x.line - y.line
+	}
+	return strings.Compare(a, b)
+}
+
+func (c *Config) isSet(name string) bool {
+	_, ok := c.settings[name]
+	return ok
+}
+
+// Dir returns the configuration directory.
+func (c *Config) Dir() string { return c.dir }
+
+// IsSet reports whether main.cf or an override sets the parameter, and where:
+// file is "-o" and line 0 for an override.
+func (c *Config) IsSet(name string) (set bool, file string, line int) {
+	s, ok := c.settings[name]
+	return ok, s.file, s.line
+}
+
+// Raw returns the text of a parameter before expansion: the setting, else
+// the declared default, else (user-defined and not set) nothing.
+func (c *Config) Raw(name string) string {
+	if s, ok := c.settings[name]; ok {
+		return s.raw
+	}
+	if p, ok := Lookup(name); ok {
+		return c.rawDefault(&p)
+	}
+	return ""
+}
+
+// Names returns the names that main.cf and the overrides set, sorted.
+func (c *Config) Names() []string { return slices.Sorted(maps.Keys(c.settings)) }
+
+// Expand replaces $name, ${name?text:text} and comparisons in text by their
+// values, as in main.cf. Names that are not defined expand to nothing.
+func (c *Config) Expand(text string) (string, error) {
+	return (&evaluation{c: c}).expand(text)
+}
+
+// Env returns the environment variables that tell a child process where
+// the configuration is. The overrides go on its command line: see Args.
+func (c *Config) Env() []string { return []string{"MAIL_CONFIG=" + c.dir} }
+
+// Args returns the command line options that give a child process the same
+// settings: -c and one -o for each override.
+func (c *Config) Args() []string {
+	args := []string{"-c", c.dir}
+	for _, o := range c.overrides {
+		args = append(args, "-o", o.String())
+	}
+	return args
+}
+
+// Overrides returns the overrides, in the order in which they apply.
+func (c *Config) Overrides() []Override { return slices.Clone(c.overrides) }
+
+// String returns the value of a parameter after expansion (a Raw parameter is not
+// expanded). It panics if name is not declared; so do the other accessors.
+func (c *Config) String(name string) string { return c.get(name).text }
+
+// Int returns the value of an Int or Bytes parameter.
+func (c *Config) Int(name string) int { return int(c.number(name, Int, Bytes)) }
+
+// Bytes returns the value of a Bytes or Int parameter.
+func (c *Config) Bytes(name string) int64 { return c.number(name, Bytes, Int) }
+
+// Bool returns the value of a Bool parameter.
+func (c *Config) Bool(name string) bool { return c.number(name, Bool, Bool) != 0 }
+
+// Duration returns the value of a Duration parameter.
+func (c *Config) Duration(name string) time.Duration {
+	return time.Duration(c.number(name, Duration, Duration))
+}
+
+// List returns the items of a List parameter: split at commas and white space, with
+// { } groups kept whole and their braces stripped. The slice is shared: do not change it.
+func (c *Config) List(name string) []string {
+	p := c.declaration(name)
+	if p.Type != List {
+		panic(fmt.Sprintf("config: %s is a %s parameter, not a list", name, p.Type))
+	}
+	return c.must(p).list
+}
+
+// TransportString returns the value of transport_suffix if main.cf sets it or it
+// is declared for that transport, else the value of default_suffix (or what the family
+// of suffix names as its default). It panics if there is no such family.
+func (c *Config) TransportString(transport, suffix string) string {
+	return c.String(c.transportName(transport, suffix))
+}
+
+// TransportInt is TransportString for an Int.
+func (c *Config) TransportInt(transport, suffix string) int {
+	return c.Int(c.transportName(transport, suffix))
+}
+
+// TransportBytes is TransportString for a Bytes.
+func (c *Config) TransportBytes(transport, suffix string) int64 {
+	return c.Bytes(c.transportName(transport, suffix))
+}
+
+// TransportBool is TransportString for a Bool.
+func (c *Config) TransportBool(transport, suffix string) bool {
+	return c.Bool(c.transportName(transport, suffix))
+}
+
+// TransportDuration is TransportString for a Duration.
+func (c *Config) TransportDuration(transport, suffix string) time.Duration {
+	return c.Duration(c.transportName(transport, suffix))
+}
+
+func (c *Config) transportName(transport, suffix string) string {
+	name := transport + "_" + suffix
+	if c.isSet(name) {
+		return name
+	}
+	r := declared()
+	if _, ok := r.index[name]; ok {
+		return name
+	}
+	if f, ok := r.families[suffix]; ok {
+		return f.Fallback
+	}
+	return "default_" + suffix
+}
+
+func (c *Config) declaration(name string) *Param {
+	r := declared()
+	if i, ok := r.index[name]; ok {
+		return &r.params[i]
+	}
+	if p, ok := r.familyMember(name); ok {
+		return &p
+	}
+	panic("config: parameter " + name + " is not declared: add it to the tables of internal/config")
+}
+
+func (c *Config) get(name string) *value { return c.must(c.declaration(name)) }
+
+func (c *Config) must(p *Param) *value {
+	v := c.lookup(p)
+	if v.err != nil {
+		panic(fmt.Sprintf("config: %s passed Load and is malformed: %v", p.Name, v.err))
+	}
+	return v
+}
+
+func (c *Config) number(name string, t, also Type) int64 {
+	p := c.declaration(name)
+	if p.Type != t && p.Type != also {
+		panic(fmt.Sprintf("config: %s is a %s parameter, not %s", name, p.Type, t))
+	}
+	return c.must(p).num
+}
+
+// lookup returns the value of p, from the cache if it is there. Two
+// goroutines may both compute a value; they get the same one.
+func (c *Config) lookup(p *Param) *value { return (&evaluation{c: c}).lookup(p) }

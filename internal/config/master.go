@@ -1,0 +1,252 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Service is one entry of master.cf, with its defaults filled in.
+type Service struct {
+	Name         string // smtp, 127.0.0.1:10025, cleanup, ...
+	Type         string // inet, unix, fifo, pass or unix-dgram
+	Private      bool   // reachable for the mail system only
+	Unprivileged bool   // runs as mail_owner
+	Chroot       bool
+	Wakeup       time.Duration // time between wake-ups; 0 is never
+	WakeupLazy   bool          // no wake-up before the service was used once
+	MaxProc      int           // 0 is no limit
+	Command      string        // program, without directory
+	Args         []string      // its arguments; the braces of { a group } are stripped
+
+	File     string
+	Line     int
+	Replaces int // line of an earlier entry of the same name and type, which this one replaces; else 0
+
+	Fields [8]string // as written: name type private unpriv chroot wakeup maxproc command+args
+}
+
+// LoadMaster reads master.cf in dir. c gives the defaults (default_process_limit,
+// compatibility_level) and checks the -o options' expressions. The error holds every problem, one a
+// line, with file and line.
+func LoadMaster(dir string, c *Config) ([]Service, error) {
+	file := filepath.Join(dir, "master.cf")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return parseMaster(file, string(text), c)
+}
+
+// LoadMasterString reads a master.cf given as text.
+func LoadMasterString(master string, c *Config) ([]Service, error) {
+	return parseMaster("master.cf", master, c)
+}
+
+func parseMaster(file, text string, c *Config) ([]Service, error) {
+	var services []Service
+	var errs []error
+	for _, l := range LogicalLines(text) {
+		s := Service{File: file, Line: l.Line}
+		if err := s.parse(l.Text, c); err != nil {
+			errs = append(errs, fmt.Errorf("%s:%d: %w", file, l.Line, err))
+			continue
+		}
+		services = addService(services, s)
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return services, nil
+}
+
+// addService appends s, or puts it in the place of an earlier entry for the
+// same endpoint.
+func addService(services []Service, s Service) []Service {
+	for i := range services {
+		if services[i].Name == s.Name && services[i].Type == s.Type {
+			s.Replaces = services[i].Line
+			services[i] = s
+			return services
+		}
+	}
+	return append(services, s)
+}
+
+// ServiceFields splits a logical line of master.cf into its eight fields; the last
+// holds the command with its arguments. The error says which field is missing.
+func ServiceFields(line string) (fields [8]string, err error) {
+	names := [8]string{"name", "type", "private", "unprivileged", "chroot", "wakeup time", "process limit", "command"}
+	rest := strings.Trim(line, " \t\r\n")
+	for i := range fields {
+		if rest == "" {
+			return fields, fmt.Errorf("expected 8 fields (name type private unpriv chroot wakeup maxproc command), the %s is missing", names[i])
+		}
+		end := strings.IndexAny(rest, " \t\r\n")
+		if end < 0 || i == len(fields)-1 {
+			end = len(rest)
+		}
+		fields[i] = rest[:end]
+		rest = trimLeft(rest[end:])
+	}
+	return fields, nil
+}
+
+func (s *Service) parse(line string, c *Config) error {
+	f, err := ServiceFields(line)
+	if err != nil {
+		return err
+	}
+	s.Fields = f
+	s.Name, s.Type = f[0], f[1]
+	switch s.Type {
+	case "inet", "unix", "fifo", "pass", "unix-dgram":
+	default:
+		return fmt.Errorf("service %s: type %s: expected inet, unix, fifo, pass or unix-dgram", s.Name, s.Type)
+	}
+	fail := func(field, value, expected string) error {
+		return fmt.Errorf("service %s/%s: %s %s: expected %s", s.Name, s.Type, field, value, expected)
+	}
+	var ok bool
+	if s.Private, ok = yesNo(f[2], s.Type != "inet"); !ok {
+		return fail("private", f[2], "y, n or -")
+	}
+	if s.Private && s.Type == "inet" {
+		return fail("private", f[2], "n, as anybody can reach an inet service")
+	}
+	if s.Unprivileged, ok = yesNo(f[3], true); !ok {
+		return fail("unprivileged", f[3], "y, n or -")
+	}
+	if s.Chroot, ok = yesNo(f[4], chrootByDefault(c)); !ok {
+		return fail("chroot", f[4], "y, n or -")
+	}
+	if err := s.parseWakeup(f[5]); err != nil {
+		return fail("wakeup", f[5], err.Error())
+	}
+	if f[6] == "-" {
+		s.MaxProc = c.Int("default_process_limit")
+	} else if n, err := strconv.ParseUint(f[6], 10, 31); err == nil {
+		s.MaxProc = int(n)
+	} else {
+		return fail("process limit", f[6], "a number, 0 for no limit, or -")
+	}
+	return s.parseCommand(f[7], c)
+}
+
+// chrootByDefault: the meaning of - in the chroot field changed at level 1.
+func chrootByDefault(c *Config) bool {
+	level, err := ParseLevel(c.String("compatibility_level"))
+	return err == nil && level.Compare(Level{1}) < 0
+}
+
+func yesNo(field string, byDefault bool) (value, ok bool) {
+	switch field {
+	case "-":
+		return byDefault, true
+	case "y":
+		return true, true
+	case "n":
+		return false, true
+	}
+	return false, false
+}
+
+func (s *Service) parseWakeup(field string) error {
+	digits, lazy := strings.CutSuffix(field, "?")
+	s.WakeupLazy = lazy
+	if digits == "-" && !lazy {
+		return nil
+	}
+	n, err := strconv.ParseUint(digits, 10, 31)
+	if err != nil {
+		return errors.New("a number of seconds, with ? if only after first use, or -")
+	}
+	s.Wakeup = time.Duration(n) * time.Second
+	return nil
+}
+
+func (s *Service) parseCommand(text string, c *Config) error {
+	words, err := splitArgs(text)
+	if err != nil {
+		return fmt.Errorf("service %s/%s: %w", s.Name, s.Type, err)
+	}
+	s.Command, s.Args = words[0], words[1:]
+	if strings.Contains(s.Command, "/") {
+		return fmt.Errorf("service %s/%s: command %s: expected the name of a program without a directory", s.Name, s.Type, s.Command)
+	}
+	over, err := optionOverrides(s.Args)
+	if err != nil {
+		return fmt.Errorf("service %s/%s: %w", s.Name, s.Type, err)
+	}
+	for _, o := range over {
+		if _, err := c.Expand(o.Value); err != nil {
+			return fmt.Errorf("service %s/%s: -o %s: %w", s.Name, s.Type, o, err)
+		}
+	}
+	return nil
+}
+
+// splitArgs splits a command line at white space; a group in braces is one
+// argument, without the braces.
+func splitArgs(text string) ([]string, error) {
+	var words []string
+	for text = trimLeft(text); text != ""; text = trimLeft(text) {
+		if text[0] == '{' {
+			end := closingBrace(text)
+			if end < 0 {
+				return nil, fmt.Errorf("expected a } to close %q", abbreviate(text))
+			}
+			words = append(words, strings.Trim(text[1:end], " \t\r\n"))
+			text = text[end+1:]
+			if text != "" && !isListSpace(text[0]) {
+				return nil, fmt.Errorf("expected white space after } at %q", abbreviate(text))
+			}
+			continue
+		}
+		end := strings.IndexAny(text, " \t\r\n")
+		if end < 0 {
+			end = len(text)
+		}
+		words = append(words, text[:end])
+		text = text[end:]
+	}
+	return words, nil
+}
+
+// optionOverrides collects the -o options at the head of args. They end at the first
+// argument that is no option: what follows belongs to the service (pipe's argv=).
+func optionOverrides(args []string) ([]Override, error) {
+	var over []Override
+	for i := 0; i < len(args) && strings.HasPrefix(args[i], "-"); i++ {
+		text, isO := strings.CutPrefix(args[i], "-o")
+		if !isO {
+			continue
+		}
+		if text == "" {
+			i++
+			if i == len(args) {
+				return nil, errors.New("expected name=value after -o")
+			}
+			text = args[i]
+		}
+		o, err := ParseOverride(text)
+		if err != nil {
+			return nil, fmt.Errorf("-o %s: %w", abbreviate(text), err)
+		}
+		over = append(over, o)
+	}
+	return over, nil
+}
+
+// Overrides returns the settings of the entry's -o options, in order.
+func (s *Service) Overrides() []Override {
+	over, err := optionOverrides(s.Args)
+	if err != nil {
+		panic("config: master.cf entry was loaded with a malformed option: " + err.Error())
+	}
+	return over
+}

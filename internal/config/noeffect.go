@@ -1,0 +1,91 @@
+package config
+
+import "strings"
+
+// NoEffect returns why a parameter of Postfix can do nothing in Posthaste, or ""
+// if it can. These are parameters of helper processes that Posthaste does not need, and
+// remains that Postfix itself no longer acts upon.
+func NoEffect(name string) string {
+	if reason, ok := noEffect[name]; ok {
+		return reason
+	}
+	for _, p := range noEffectPrefixes {
+		if strings.HasPrefix(name, p.prefix) {
+			return p.reason
+		}
+	}
+	return ""
+}
+
+var noEffectPrefixes = []struct{ prefix, reason string }{
+	{"tlsproxy_", "every service speaks TLS itself, there is no TLS proxy process"},
+	{"non_bdb_", "hash and btree tables never were Berkeley DB files here"},
+	{"tls_random_", "the operating system's random numbers are used"},
+}
+
+const (
+	onlyLongIDs   = "only long queue IDs exist"
+	noMessageFile = "messages are records of one log, not files in directories"
+	noOpenSSL     = "TLS is Go's crypto/tls, not OpenSSL"
+	goneInPostfix = "Postfix ignores it too"
+	noCyrus       = "Cyrus SASL is not built in; use dovecot"
+	oneProcess    = "a service is one process that serves many clients and ends when it is told to"
+	noIPCTables   = "services read tables themselves, there is no table proxy"
+	noHelper      = "the service that needs it does this work itself"
+)
+
+var noEffect = map[string]string{
+	"enable_long_queue_ids":                  onlyLongIDs,
+	"hash_queue_depth":                       noMessageFile,
+	"hash_queue_names":                       noMessageFile,
+	"dont_remove":                            noMessageFile,
+	"queue_file_attribute_count_limit":       noMessageFile,
+	"backwards_bounce_logfile_compatibility": noMessageFile,
+
+	"berkeley_db_create_buffer_size": "hash and btree tables are Posthaste's own format",
+	"berkeley_db_read_buffer_size":   "hash and btree tables are Posthaste's own format",
+
+	"max_use":                             oneProcess,
+	"max_idle":                            oneProcess,
+	"proxy_read_maps":                     noIPCTables,
+	"proxy_write_maps":                    noIPCTables,
+	"proxymap_service_name":               noIPCTables,
+	"proxywrite_service_name":             noIPCTables,
+	"connection_cache_service_name":       noHelper,
+	"connection_cache_status_update_time": noHelper,
+	"connection_cache_protocol_timeout":   noHelper,
+	"tlsmgr_service_name":                 noHelper,
+	"flush_service_name":                  noHelper,
+	"fast_flush_purge_time":               "the queue itself is searched, there are no flush logs",
+	"fast_flush_refresh_time":             "the queue itself is searched, there are no flush logs",
+	"dnsblog_service_name":                noHelper,
+	"dnsblog_reply_delay":                 noHelper,
+	"fork_attempts":                       "services do not fork per client",
+	"fork_delay":                          "services do not fork per client",
+
+	"tls_config_file":                     noOpenSSL,
+	"tls_config_name":                     noOpenSSL,
+	"openssl_path":                        noOpenSSL,
+	"tls_ssl_options":                     noOpenSSL,
+	"tls_disable_workarounds":             noOpenSSL,
+	"tls_daemon_random_bytes":             "the operating system's random numbers are used",
+	"smtpd_tls_dh1024_param_file":         "TLS here has no finite-field Diffie-Hellman",
+	"tls_ffdhe_auto_groups":               "TLS here has no finite-field Diffie-Hellman",
+	"smtpd_tls_dh512_param_file":          goneInPostfix,
+	"tls_dane_digest_agility":             goneInPostfix,
+	"tls_dane_trust_anchor_digest_enable": goneInPostfix,
+
+	"cyrus_sasl_config_path":  noCyrus,
+	"send_cyrus_sasl_authzid": noCyrus,
+
+	"extract_recipient_limit":   goneInPostfix,
+	"enable_errors_to":          goneInPostfix,
+	"sender_based_routing":      goneInPostfix,
+	"qmgr_fudge_factor":         goneInPostfix,
+	"lmtp_cache_connection":     goneInPostfix,
+	"smtp_skip_4xx_greeting":    goneInPostfix,
+	"dns_ncache_ttl_fix_enable": "DNS replies do not come through the C library",
+
+	"daemon_directory": "every service is the posthaste program itself",
+	"shlib_directory":  "there are no shared libraries",
+}

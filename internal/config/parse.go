@@ -1,0 +1,118 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// A LogicalLine is a line of main.cf or master.cf with its continuation lines,
+// and the text's extent in the file. Both files have the same line structure.
+type LogicalLine struct {
+	Text  string // joined, without line ends; white space at the joints is kept
+	Line  int    // number of the first physical line, from 1
+	Start int    // offset of the first byte
+	End   int    // offset after the last byte, line end included
+}
+
+// LogicalLines splits a file. A line that is empty, or whose first character
+// that is not white space is #, is a comment: it is left out, and it does not end a
+// logical line. A line that begins with white space continues the logical line before it.
+// One at the start of the file begins a logical line, as nothing stands before it.
+func LogicalLines(file string) []LogicalLine {
+	var lines []LogicalLine
+	number := 0
+	for offset := 0; offset < len(file); {
+		end := len(file)
+		if i := strings.IndexByte(file[offset:], '\n'); i >= 0 {
+			end = offset + i + 1
+		}
+		text := strings.TrimRight(file[offset:end], "\r\n")
+		number++
+		body := trimLeft(text)
+		switch {
+		case body == "" || body[0] == '#':
+		case len(body) < len(text) && len(lines) > 0:
+			last := &lines[len(lines)-1]
+			last.Text += text
+			last.End = end
+		default:
+			lines = append(lines, LogicalLine{Text: text, Line: number, Start: offset, End: end})
+		}
+		offset = end
+	}
+	return lines
+}
+
+// SplitNameValue splits "name = value". The white space around either is
+// dropped.
+func SplitNameValue(text string) (name, value string, err error) {
+	name, value, ok := strings.Cut(text, "=")
+	name = strings.Trim(name, " \t\r\n")
+	switch {
+	case !ok:
+		return "", "", fmt.Errorf("expected name = value, found %q", abbreviate(text))
+	case name == "":
+		return "", "", fmt.Errorf("expected a parameter name before the = in %q", abbreviate(text))
+	case !validName(name):
+		return "", "", fmt.Errorf("expected a parameter name made of letters, digits and _, found %q", abbreviate(name))
+	}
+	return name, strings.Trim(value, " \t\r\n"), nil
+}
+
+// validName admits what stands in real files besides letters, digits and
+// underscores: names built from a transport's name may hold a hyphen or a dot.
+func validName(name string) bool {
+	for i := 0; i < len(name); i++ {
+		if c := name[i]; !isNameByte(c) && c != '-' && c != '.' && c != '+' {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// abbreviate keeps what an error message quotes to one screen line.
+func abbreviate(text string) string {
+	if len(text) > 80 {
+		return text[:77] + "..."
+	}
+	return text
+}
+
+// setting is one parameter as a file or an override sets it.
+type setting struct {
+	raw  string
+	file string // as messages name it: "main.cf", or "-o"
+	line int
+}
+
+// where is the place of a setting in messages.
+func (s setting) where() string {
+	if s.line == 0 {
+		return s.file
+	}
+	return fmt.Sprintf("%s:%d", s.file, s.line)
+}
+
+// parseMain reads the text of a main.cf into settings; the last of several
+// settings of one name wins. It goes on after an error and returns all of them.
+func parseMain(file, text string, settings map[string]setting) (warnings []string, err error) {
+	var errs []error
+	for _, l := range LogicalLines(text) {
+		if strings.IndexByte(l.Text, 0) >= 0 {
+			errs = append(errs, fmt.Errorf("%s:%d: expected text without NUL bytes", file, l.Line))
+			continue
+		}
+		name, value, err := SplitNameValue(l.Text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s:%d: %w", file, l.Line, err))
+			continue
+		}
+		s := setting{value, file, l.Line}
+		if old, dup := settings[name]; dup && old.raw != value {
+			warnings = append(warnings, fmt.Sprintf("%s: overriding earlier entry: %s=%s", s.where(), name, abbreviate(old.raw)))
+		}
+		settings[name] = s
+	}
+	return warnings, errors.Join(errs...)
+}

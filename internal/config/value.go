@@ -1,0 +1,210 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// value is one parameter after expansion: the text, and what the text means
+// to the parameter's type.
+type value struct {
+	text string
+	num  int64 // Int, Bytes, Bool (0 or 1), Duration (nanoseconds)
+	list []string
+	err  error
+}
+
+// parse reads text as a value of p's type. An error says what was expected;
+// the caller says where.
+func (p *Param) parse(text string) value {
+	v := value{text: text}
+	switch p.Type {
+	case Int:
+		v.num, v.err = parseInt(text)
+	case Bytes:
+		v.num, v.err = parseBytes(text)
+	case Bool:
+		v.num, v.err = parseBool(text)
+	case Duration:
+		var d time.Duration
+		d, v.err = parseDuration(text, p.Unit)
+		v.num = int64(d)
+	case List:
+		v.list, v.err = SplitList(text)
+	case Enum:
+		v.err = p.parseEnum(text)
+	}
+	if v.err == nil {
+		v.err = p.checkBounds(v.num)
+	}
+	return v
+}
+
+func (p *Param) parseEnum(text string) error {
+	for _, word := range p.values() {
+		if strings.EqualFold(word, text) {
+			return nil
+		}
+	}
+	words := strings.Join(p.values(), ", ")
+	if strings.HasPrefix(words, ",") {
+		words = "nothing" + words
+	}
+	return fmt.Errorf("expected one of: %s", words)
+}
+
+func (p *Param) checkBounds(n int64) error {
+	unit := ""
+	switch p.Type {
+	case Int, Bytes:
+	case Duration:
+		n, unit = n/int64(time.Second), "s"
+		if p.Min > 0 && n == 0 {
+			return fmt.Errorf("expected at least %d%s", p.Min, unit)
+		}
+	default:
+		return nil
+	}
+	if n < p.Min {
+		return fmt.Errorf("expected at least %d%s", p.Min, unit)
+	}
+	if p.Max > 0 && n > p.Max {
+		return fmt.Errorf("expected at most %d%s", p.Max, unit)
+	}
+	return nil
+}
+
+func parseInt(text string) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("expected a whole number such as 100")
+	}
+	return n, nil
+}
+
+func parseBytes(text string) (int64, error) {
+	digits, shift := text, 0
+	if text != "" {
+		switch text[len(text)-1] | 0x20 {
+		case 'k':
+			shift = 10
+		case 'm':
+			shift = 20
+		case 'g':
+			shift = 30
+		}
+		if shift > 0 {
+			digits = text[:len(text)-1]
+		}
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n > math.MaxInt64>>shift || n < 0 {
+		return 0, fmt.Errorf("expected a size such as 10240000, 512k or 20m")
+	}
+	return n << shift, nil
+}
+
+func parseBool(text string) (int64, error) {
+	switch {
+	case strings.EqualFold(text, "yes"):
+		return 1, nil
+	case strings.EqualFold(text, "no"):
+		return 0, nil
+	}
+	return 0, fmt.Errorf("expected yes or no")
+}
+
+// parseDuration reads a number with a unit. unit is the unit of a number that
+// has none; 0 means seconds.
+func parseDuration(text string, unit byte) (time.Duration, error) {
+	digits := strings.TrimRight(text, "smhdwSMHDW")
+	suffix := strings.ToLower(text[len(digits):])
+	if suffix == "" && unit != 0 {
+		suffix = string(rune(unit))
+	}
+	var scale time.Duration
+	switch suffix {
+	case "", "s":
+		scale = time.Second
+	case "ms":
+		scale = time.Millisecond
+	case "m":
+		scale = time.Minute
+	case "h":
+		scale = time.Hour
+	case "d":
+		scale = 24 * time.Hour
+	case "w":
+		scale = 7 * 24 * time.Hour
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || scale == 0 || n < 0 || n > math.MaxInt64/int64(scale) {
+		return 0, fmt.Errorf("expected a time such as 30s, 5m, 2h, 1d or 1w")
+	}
+	return time.Duration(n) * scale, nil
+}
+
+// isListSpace reports whether c separates the items of a list.
+func isListSpace(c byte) bool {
+	return c == ' ' || c == ',' || c == '\t' || c == '\r' || c == '\n'
+}
+
+// SplitList splits text at commas and white space. A group in braces is one
+// item, without the outer braces and the white space next to them; braces inside
+// an item (regexp:{{...}}) hold it together and are kept. The error names a brace
+// that is never closed.
+func SplitList(text string) ([]string, error) {
+	var items []string
+	for i := 0; i < len(text); {
+		if isListSpace(text[i]) {
+			i++
+			continue
+		}
+		start, depth := i, 0
+		for i < len(text) && (depth > 0 || !isListSpace(text[i])) {
+			switch text[i] {
+			case '{':
+				depth++
+			case '}':
+				depth--
+			}
+			i++
+		}
+		if depth > 0 {
+			return nil, fmt.Errorf("expected a } to close %q", text[start:])
+		}
+		items = append(items, stripBraces(text[start:i]))
+	}
+	return items, nil
+}
+
+// stripBraces removes the braces of an item that is one whole group.
+func stripBraces(item string) string {
+	if end := closingBrace(item); end == len(item)-1 && end > 0 {
+		return strings.Trim(item[1:end], " \t\r\n")
+	}
+	return item
+}
+
+// closingBrace returns the index of the brace that closes the one text begins
+// with, or -1 if text does not begin with a brace or it is not closed.
+func closingBrace(text string) int {
+	if text == "" || text[0] != '{' {
+		return -1
+	}
+	depth := 0
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '{':
+			depth++
+		case '}':
+			if depth--; depth == 0 {
+				return i
+			}
+		}
+	}
+	return -1
+}

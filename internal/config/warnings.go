@@ -1,0 +1,91 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+)
+
+//go:generate go test -run TestSupported -update
+
+// supported is the set of parameters that code of Posthaste reads.
+var supported = sync.OnceValue(func() map[string]bool {
+	m := make(map[string]bool, len(supportedNames))
+	for _, name := range supportedNames {
+		m[name] = true
+	}
+	return m
+})
+
+// Supported reports whether some code reads the parameter.
+func Supported(name string) bool {
+	if supported()[name] {
+		return true
+	}
+	if _, ok := declared().index[name]; ok {
+		return false
+	}
+	p, ok := declared().familyMember(name)
+	return ok && supported()[strings.TrimPrefix(p.Default, "$")]
+}
+
+// Warnings returns what an operator should know about settings that were read
+// without error: names that nobody knows, parameters that have no effect here or are not supported yet,
+// and settings that another line overrides. Each is reported once, with its place, in order of place.
+func (c *Config) Warnings() []string {
+	warnings := slices.Clone(c.duplicate)
+	used := c.userDefined()
+	for _, name := range slices.SortedFunc(maps.Keys(c.settings), c.byPlace) {
+		s := c.settings[name]
+		if _, known := Lookup(name); !known {
+			if !used[name] && !isTableParameter(name) {
+				warnings = append(warnings, fmt.Sprintf("%s: unknown parameter %s=%s: nothing reads it", s.where(), name, abbreviate(s.raw)))
+			}
+			continue
+		}
+		if reason := NoEffect(name); reason != "" {
+			warnings = append(warnings, fmt.Sprintf("%s: parameter %s has no effect in Posthaste: %s", s.where(), name, reason))
+		} else if !Supported(name) && !used[name] {
+			warnings = append(warnings, fmt.Sprintf("%s: parameter %s is not supported yet", s.where(), name))
+		}
+	}
+	return warnings
+}
+
+// userDefined returns the names that a setting refers to with $name, that
+// smtpd_restriction_classes lists, or that master.cf's options refer to: a site's own
+// names are as good as ours.
+func (c *Config) userDefined() map[string]bool {
+	used := make(map[string]bool)
+	mark := func(name string) { used[name] = true }
+	for _, s := range c.settings {
+		references(s.raw, mark)
+	}
+	for _, class := range c.List("smtpd_restriction_classes") {
+		mark(class)
+	}
+	if master, err := os.ReadFile(filepath.Join(c.dir, "master.cf")); err == nil {
+		for _, l := range LogicalLines(string(master)) {
+			references(l.Text, mark)
+		}
+	}
+	return used
+}
+
+// tableSuffixes end the names of settings for a table that keeps its parameters in main.cf
+// under its own name (ldap:accounts and accounts_server_host).
+var tableSuffixes = []string{
+	"_server_host", "_server_port", "_search_base", "_query_filter", "_result_attribute", "_result_format", "_result_filter",
+	"_special_result_attribute", "_leaf_result_attribute", "_terminal_result_attribute", "_scope", "_bind", "_bind_dn", "_bind_pw",
+	"_version", "_start_tls", "_tls_ca_cert_file", "_tls_ca_cert_dir", "_tls_cert", "_tls_key", "_tls_require_cert", "_timeout",
+	"_hosts", "_user", "_password", "_dbname", "_dbpath", "_query", "_select_field", "_table", "_where_field",
+	"_additional_conditions", "_expansion_limit", "_domain", "_memcache", "_backup", "_key_format", "_ttl", "_size_limit",
+}
+
+func isTableParameter(name string) bool {
+	return slices.ContainsFunc(tableSuffixes, func(suffix string) bool { return strings.HasSuffix(name, suffix) })
+}
