@@ -1,0 +1,187 @@
+package sched
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"posthaste/internal/mail"
+)
+
+// Config is what the scheduler is told to respect. Field names follow the
+// parameters; DefaultConfig has Postfix's defaults.
+type Config struct {
+	ActiveLimit       int           // qmgr_message_active_limit, at least 1
+	RecipientLimit    int           // qmgr_message_recipient_limit
+	RecipientMinimum  int           // qmgr_message_recipient_minimum, at least 1
+	MinimalBackoff    time.Duration // minimal_backoff_time
+	MaximalBackoff    time.Duration // maximal_backoff_time
+	QueueRunDelay     time.Duration // queue_run_delay: retries are spread over this much
+	MaximalLifetime   time.Duration // maximal_queue_lifetime
+	BounceLifetime    time.Duration // bounce_queue_lifetime
+	DelayWarning      time.Duration // delay_warning_time, 0: none
+	TransportRetry    time.Duration // transport_retry_time
+	ClogWarn          time.Duration // qmgr_clog_warn_time, 0: no warning
+	FeedbackDebug     bool          // destination_concurrency_feedback_debug
+	DeferTransports   []string      // defer_transports
+	DefaultTransports TransportConfig
+	Seed              uint64 // for jitter and random order
+
+	// Transport gives a transport's own settings, given the common ones; nil:
+	// every transport has the common ones. It is called when a transport is
+	// first used and at EventReconfigured, and must always answer the same.
+	Transport func(name mail.Transport, common TransportConfig) TransportConfig
+}
+
+// Scheduler modes of a transport.
+type Mode uint8
+
+const (
+	Preemptive Mode = iota // nqmgr: first come first served, but small mail slips past large mail
+	FIFO                   // first come first served
+	Thread                 // ZMailer: destinations in turn, each as long as it has mail
+)
+
+// Order is the order of mail within a thread.
+type Order uint8
+
+const (
+	Age    Order = iota // oldest first
+	Random              // any: one bad message does not stand in front of all others
+)
+
+// TransportConfig holds the parameters that can be set for each transport.
+type TransportConfig struct {
+	ProcessLimit         int // master.cf maxproc: delivery requests at once; 0: no limit
+	ConcurrencyLimit     int // destination_concurrency_limit; 0: no limit
+	InitialConcurrency   int // initial_destination_concurrency, at least 1
+	PositiveFeedback     Feedback
+	NegativeFeedback     Feedback
+	FailedCohortLimit    int           // destination_concurrency_failed_cohort_limit; 0: never dead
+	BatchLimit           int           // destination_recipient_limit: recipients per request; 0: no limit
+	DestinationRateDelay time.Duration // destination_rate_delay: pause after each delivery to a destination
+	TransportRateDelay   time.Duration // transport_rate_delay: pause before each delivery by the transport
+
+	SlotCost     int // delivery_slot_cost: entries selected per slot earned; below 2: no preemption
+	SlotLoan     int // delivery_slot_loan
+	SlotDiscount int // delivery_slot_discount, per cent
+	MinimumSlots int // minimum_delivery_slots
+
+	RecipientLimit      int           // recipient_limit
+	ExtraRecipientLimit int           // extra_recipient_limit
+	RefillLimit         int           // recipient_refill_limit
+	RefillDelay         time.Duration // recipient_refill_delay
+
+	Mode            Mode          // scheduler
+	Order           Order         // thread_order
+	AgentsPerThread int           // requests at once for one thread; 0: as the window says. Thread mode only
+	IdleMax         time.Duration // how long a hungry agent waits for more; 0: not at all
+	QueueOnly       []string      // destination queue names that only a flush starts; "*": all
+}
+
+// DefaultConfig returns Postfix's defaults.
+func DefaultConfig() Config {
+	return Config{
+		ActiveLimit:      20000,
+		RecipientLimit:   20000,
+		RecipientMinimum: 10,
+		MinimalBackoff:   300 * time.Second,
+		MaximalBackoff:   4000 * time.Second,
+		QueueRunDelay:    300 * time.Second,
+		MaximalLifetime:  5 * 24 * time.Hour,
+		BounceLifetime:   5 * 24 * time.Hour,
+		TransportRetry:   60 * time.Second,
+		ClogWarn:         300 * time.Second,
+		DefaultTransports: TransportConfig{
+			ProcessLimit:        100,
+			ConcurrencyLimit:    20,
+			InitialConcurrency:  5,
+			PositiveFeedback:    Feedback{Base: 1},
+			NegativeFeedback:    Feedback{Base: 1},
+			FailedCohortLimit:   1,
+			BatchLimit:          50,
+			SlotCost:            5,
+			SlotLoan:            3,
+			SlotDiscount:        50,
+			MinimumSlots:        3,
+			RecipientLimit:      20000,
+			ExtraRecipientLimit: 1000,
+			RefillLimit:         100,
+			RefillDelay:         5 * time.Second,
+			IdleMax:             2 * time.Second,
+		},
+	}
+}
+
+// Transport names with a meaning of their own. Both are run by the error
+// agent: one defers, the other bounces, with the nexthop as the reason.
+const (
+	RetryTransport mail.Transport = "retry"
+	ErrorTransport mail.Transport = "error"
+)
+
+// QueueName is the name of the destination queue for a recipient: the
+// nexthop, or with one recipient per delivery, so that scheduling is per
+// mailbox, user@nexthop. user is the local part without its extension.
+func QueueName(t *TransportConfig, transport mail.Transport, nexthop mail.Nexthop, user string) string {
+	if t.BatchLimit != 1 || transport == RetryTransport || transport == ErrorTransport {
+		return strings.ToLower(string(nexthop))
+	}
+	return strings.ToLower(user + "@" + string(nexthop))
+}
+
+// Law is how feedback depends on the window N.
+type Law uint8
+
+const (
+	Constant Law = iota // base
+	Inverse             // base/N
+	Root                // base/sqrt(N)
+)
+
+// Feedback is how much one delivery counts for or against a destination's
+// concurrency: Base within [0,1], and how it depends on the window.
+type Feedback struct {
+	Base float64
+	Law  Law
+}
+
+// ParseFeedback reads NUMBER, NUMBER/NUMBER, NUMBER/concurrency or
+// NUMBER/sqrt_concurrency. Postfix takes 1 for what it cannot read, with a
+// warning; so should the caller.
+func ParseFeedback(text string) (Feedback, error) {
+	num, den, ratio := strings.Cut(strings.TrimSpace(text), "/")
+	base, err := strconv.ParseFloat(strings.TrimSpace(num), 64)
+	f := Feedback{Base: base}
+	if ratio {
+		switch den = strings.TrimSpace(den); den {
+		case "concurrency":
+			f.Law = Inverse
+		case "sqrt_concurrency":
+			f.Law = Root
+		default:
+			d, derr := strconv.ParseFloat(den, 64)
+			if derr != nil || !(d > 0) {
+				return Feedback{Base: 1}, fmt.Errorf("feedback %q: the divisor is not a positive number, concurrency or sqrt_concurrency", text)
+			}
+			f.Base /= d
+		}
+	}
+	if err != nil || !(f.Base >= 0 && f.Base <= 1) {
+		return Feedback{Base: 1}, fmt.Errorf("feedback %q: not a number from 0 to 1", text)
+	}
+	return f, nil
+}
+
+// value is the feedback of one delivery at window n.
+func (f Feedback) value(n int) float64 {
+	switch f.Law {
+	case Inverse:
+		return f.Base / float64(n)
+	case Root:
+		return f.Base / math.Sqrt(float64(n))
+	}
+	return f.Base
+}

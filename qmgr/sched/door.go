@@ -1,0 +1,334 @@
+package sched
+
+import (
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+)
+
+// MsgID names a message: mail.QueueID.Number(), unique for ever, never 0.
+type MsgID uint64
+
+// EntryID names one delivery request. It is never given twice in a
+// Scheduler's life, so that a late report can be told from a current one.
+type EntryID uint64
+
+// AgentID names one delivery agent, which carries out one delivery request
+// at a time. It is never given twice in a Scheduler's life.
+type AgentID uint64
+
+// Queue is where a message is. The values are facts of the scheduler; the
+// spool records all of them but Active, which is a message's state between
+// its admission and the effect that ends it.
+type Queue uint8
+
+const (
+	QueueIncoming Queue = iota + 1 // new, waiting for a place in the active queue
+	QueueActive                    // being worked on
+	QueueDeferred                  // to be tried again later
+	QueueHold                      // waiting for an operator
+)
+
+// String is the queue's name as tools print it.
+func (q Queue) String() string {
+	switch q {
+	case QueueIncoming:
+		return "incoming"
+	case QueueActive:
+		return "active"
+	case QueueDeferred:
+		return "deferred"
+	case QueueHold:
+		return "hold"
+	}
+	return "unknown"
+}
+
+// EventKind says what happened, and which fields of Event count.
+type EventKind uint8
+
+const (
+	// EventQueued: a message exists. Arrival. The message must be durable.
+	// A message that the scheduler already has is ignored.
+	EventQueued EventKind = iota + 1
+
+	// EventLoaded answers EffectLoad. ID, Rcpts, Next, Unread.
+	EventLoaded
+
+	// EventLoadFailed answers EffectLoad. ID, Corrupt. Without Corrupt the
+	// message is tried again after MinimalBackoff.
+	EventLoadFailed
+
+	// EventDone: an agent finished a delivery request. Entry, Result.
+	EventDone
+
+	// EventLost: an agent died after it had accepted a request. Entry. What
+	// it did is unknown; recipients without a recorded outcome are tried again.
+	EventLost
+
+	// EventAgentDown: a transport cannot be used: nobody listens, or requests
+	// are refused before they are accepted. Transport, Status and Reason (zero
+	// for "mail transport unavailable"), Entries: requests that were handed out
+	// and never accepted.
+	EventAgentDown
+
+	// EventTick: time passed. Any event does what a tick does; a tick is for
+	// when nothing else happens before Wake.
+	EventTick
+
+	// EventNotified answers EffectNotify. ID, OK: whether the notice is in the
+	// queue or was not needed.
+	EventNotified
+
+	// EventFlush: try now. Scope: ScopeAll, ScopeSite (Site, and IDs of messages
+	// that the shell knows to wait for it), ScopeMessage (ID).
+	EventFlush
+
+	// EventHold, EventRelease, EventRemove, EventRequeue and EventExpire are
+	// operators' commands. Scope: ScopeMessage (ID), ScopeQueue (Queue), ScopeAll.
+	// EventExpire: the message is returned to its sender as if its time were
+	// over, at its next attempt, or now with Now set.
+	EventHold
+	EventRelease
+	EventRemove
+	EventRequeue
+	EventExpire
+
+	// EventReconfigured: Config replaces the configuration. Destinations keep
+	// their windows, within the new limits.
+	EventReconfigured
+)
+
+// Scope is what a command applies to.
+type Scope uint8
+
+const (
+	ScopeMessage Scope = iota
+	ScopeSite
+	ScopeQueue
+	ScopeAll
+)
+
+// Event is one thing that happened. Which fields count is said at each
+// EventKind; the others are ignored. Slices and strings in it are not
+// changed; slices are not kept after Step returns, strings may be.
+type Event struct {
+	Kind EventKind
+	ID   MsgID
+
+	Arrival Arrival // EventQueued
+
+	Rcpts   []Rcpt // EventLoaded: at most the Max asked for
+	Next    int    // EventLoaded: index of the first recipient not read, for the next EffectLoad
+	Unread  int    // EventLoaded: undelivered recipients not read yet; 0: all were read
+	Corrupt bool   // EventLoadFailed: the message is to be set aside
+
+	Entry  EntryID // EventDone, EventLost
+	Result Result  // EventDone
+
+	Transport mail.Transport // EventAgentDown
+	Status    dsn.Status     // EventAgentDown
+	Reason    string         // EventAgentDown
+	Entries   []EntryID      // EventAgentDown
+
+	OK bool // EventNotified
+
+	Scope Scope   // commands
+	Site  string  // EventFlush: a recipient domain, any letter case
+	IDs   []MsgID // EventFlush of a site: further messages for it
+	Queue Queue   // commands by queue
+	Now   bool    // EventExpire
+
+	Config *Config // EventReconfigured
+}
+
+// An Arrival describes a message that has come to exist: newly arrived, or
+// recovered from the spool at start.
+type Arrival struct {
+	Queue    Queue     // QueueIncoming, QueueDeferred or QueueHold
+	Created  time.Time // when the queue entry was made: lifetimes count from here
+	Next     time.Time // QueueDeferred: when it is due; zero: at once
+	Size     int64     // octets
+	Rcpts    int       // recipients without a final outcome
+	Attempts int       // times that delivery was tried
+	Flags    Flags
+}
+
+// Flags are the properties of a message that scheduling depends on.
+type Flags uint16
+
+const (
+	FlagNullSender    Flags = 1 << iota // expires by BounceLifetime
+	FlagSingleRcpt                      // VERP: one recipient to a delivery request
+	FlagTrace                           // a report is wanted whatever the outcome (mail.TraceReport, TraceRecord, NOTIFY=SUCCESS)
+	FlagWarned                          // the delay warning was sent
+	FlagExpire                          // an operator asked for its return
+	FlagHasOutcomes                     // every undelivered recipient has a recorded outcome from an earlier attempt
+	FlagNoDelayNotice                   // no delay warning, whatever the configuration says (probes, NOTIFY without DELAY)
+)
+
+// A Rcpt is one recipient, resolved to where it goes.
+//
+// nqmgr hands recipients over sorted by transport, queue name, domain and
+// address; who loads them should do the same, since agents see them in this
+// order.
+type Rcpt struct {
+	Index     int // in the envelope's recipients
+	Transport mail.Transport
+	Nexthop   mail.Nexthop
+	Queue     string // destination queue's name, from QueueName
+	Site      string // lower-case domain of the address when it is in fast_flush_domains; else empty
+}
+
+// A Result is what a delivery request came to. The outcome of each recipient
+// must have been recorded, or be on its way to the log ahead of anything
+// that the effects of this event cause to be recorded.
+type Result struct {
+	Deferred []int // indexes of the recipients to be tried again
+	Failed   bool  // some recipient failed for good: a notice is due
+	Success  bool  // some recipient with NOTIFY=SUCCESS was delivered: a notice is due
+
+	// SiteFailed says that the destination did not take part: connection or
+	// handshake failed for all that was left. Only then Status and Reason count.
+	SiteFailed bool
+	Status     dsn.Status
+	Reason     string
+
+	// Hungry says that the agent holds a session with the destination open and
+	// would like more for it. The agent is then kept, at most IdleMax, until
+	// EffectDeliver or EffectDismiss names it.
+	Hungry bool
+}
+
+// EffectKind says what is to be done, and which fields of Effect count.
+type EffectKind uint8
+
+const (
+	// EffectLoad: read up to Max undelivered recipients of ID, starting with
+	// index From, resolve them, and answer EventLoaded or EventLoadFailed. First
+	// is set once for each stay in the active queue: that is when
+	// "from=<...>, size=N, nrcpt=M (queue active)" is logged.
+	EffectLoad EffectKind = iota + 1
+
+	// EffectDeliver: give recipients Rcpts of ID to agent Agent of Transport and
+	// answer EventDone, EventLost or EventAgentDown. A new AgentID means a new
+	// agent; a known one is the one that reported Hungry, and Reuse says that
+	// its open session is with this very destination. Cache holds hints for
+	// agents that keep sessions in a shared cache.
+	EffectDeliver
+
+	// EffectDismiss: Agent is not needed any more; it closes its session.
+	EffectDismiss
+
+	// EffectDeferRcpts: record Status and Reason as a deferred outcome for Rcpts
+	// of ID, and log it. It takes the place of the retry transport when that one
+	// cannot be used.
+	EffectDeferRcpts
+
+	// EffectNotify: send the notice Notice for ID and answer EventNotified when
+	// it is durable.
+	EffectNotify
+
+	// EffectDefer: record that ID is in the deferred queue, due at Next, tried
+	// Attempts times, Warned.
+	EffectDefer
+
+	// EffectFinish: nothing is left to do for ID: remove it, log "removed".
+	EffectFinish
+
+	// EffectHold, EffectRelease (into deferred, due at Next), EffectRemove (by an
+	// operator), EffectRequeue (through cleanup again, under a new ID) carry out
+	// commands, EffectCorrupt sets ID aside. An operator's command on a message
+	// that is being delivered takes effect when the deliveries under way end.
+	EffectHold
+	EffectRelease
+	EffectRemove
+	EffectRequeue
+	EffectCorrupt
+
+	// EffectExpire: record that ID is to be returned at its next attempt, so
+	// that a restart does not forget it. Next as in EffectDefer.
+	EffectExpire
+
+	// EffectNote: log Note. It has no other consequence.
+	EffectNote
+)
+
+// Notice is a kind of message to the sender.
+type Notice uint8
+
+const (
+	NoticeFailure Notice = iota + 1 // some recipients failed for good
+	NoticeDelay                     // still trying
+	NoticeExpired                   // out of time: every deferred recipient is returned
+	NoticeTrace                     // success, or the report that was asked for
+)
+
+// Cache is Postfix's pair of session cache hints.
+type Cache uint8
+
+const (
+	CacheLoad  Cache = 1 << iota // look for a cached session
+	CacheStore                   // leave the session in the cache
+)
+
+// Effect is one thing to be done. See the package comment for the order in
+// which effects must become durable. Rcpts of EffectDeliver stay valid and
+// unchanged until the request's end is reported; of EffectDeferRcpts until
+// the next Step.
+type Effect struct {
+	Kind      EffectKind
+	Notice    Notice // EffectNotify
+	Cache     Cache  // EffectDeliver
+	First     bool   // EffectLoad
+	Reuse     bool   // EffectDeliver
+	Warned    bool   // EffectDefer
+	ID        MsgID
+	Entry     EntryID // EffectDeliver
+	Agent     AgentID // EffectDeliver, EffectDismiss
+	Transport mail.Transport
+	Nexthop   mail.Nexthop
+	Rcpts     []int
+	From, Max int // EffectLoad
+	Attempts  int
+	Next      time.Time
+	Status    dsn.Status
+	Reason    string
+	Note      *Note
+}
+
+// NoteKind is a kind of log line.
+type NoteKind uint8
+
+const (
+	NoteExpired       NoteKind = iota + 1 // ID: from=<...>, status=expired, returned to sender
+	NoteForceExpired                      // ID: from=<...>, status=force-expired, returned to sender
+	NoteClog                              // a destination fills the active queue: Transport, Queue, Count of Total
+	NoteFeedback                          // destination_concurrency_feedback_debug: Queue, Limit ... FailCohorts, Feedback, Positive
+	NoteDead                              // a destination was declared dead: Transport, Queue, Until
+	NoteAlive                             // a dead destination answered: Transport, Queue, Count messages wait for it
+	NoteTransportDown                     // Transport cannot be used, Until
+	NoteBadCount                          // rcpt count mismatch: ID, Count
+)
+
+// A Note is something worth a log line.
+type Note struct {
+	Kind      NoteKind
+	ID        MsgID
+	Transport mail.Transport
+	Queue     string
+	Count     int
+	Total     int
+	Until     time.Time
+	Status    dsn.Status
+	Reason    string
+
+	Positive    bool
+	Feedback    float64
+	Limit       int
+	Window      int
+	Success     float64
+	Failure     float64
+	FailCohorts float64
+}
