@@ -31,8 +31,8 @@ func Bytes[T ~string | ~[]byte](b []byte, tag byte, v T) []byte {
 	return append(b, v...)
 }
 
-// String appends a text field; the empty text is left out.
-func String[T ~string](b []byte, tag byte, v T) []byte {
+// String appends a field of text or bytes; an empty one is left out.
+func String[T ~string | ~[]byte](b []byte, tag byte, v T) []byte {
 	if len(v) == 0 {
 		return b
 	}

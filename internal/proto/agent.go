@@ -19,8 +19,6 @@ type Deliver struct {
 	Active    time.Time     // when the queue manager took it up: delay b begins
 	CacheLoad bool          // look for a kept session first
 	CacheKeep bool          // keep the session for the next request
-	// Suspended is the reason for the services that only report one: error
-	// and retry get it in Nexthop.
 }
 
 func (*Deliver) Kind() uint16 { return KindDeliver }
@@ -32,7 +30,7 @@ func (m *Deliver) Append(b []byte) []byte {
 	for _, i := range m.Index {
 		b = pack.Uint(b, 'i', uint64(i)+1)
 	}
-	b = pack.Nested(b, 'r', m.Ref.Append)
+	b = m.Ref.Append(b, 'r')
 	b = mail.AppendTime(b, 'a', m.Active)
 	b = pack.Bool(b, 'l', m.CacheLoad)
 	return pack.Bool(b, 'k', m.CacheKeep)

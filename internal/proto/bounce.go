@@ -33,7 +33,7 @@ func (*Notify) Kind() uint16 { return KindNotify }
 func (m *Notify) Append(b []byte) []byte {
 	b = pack.Uint(b, 'k', m.Notice)
 	b = pack.String(b, 'q', m.ID)
-	b = pack.Nested(b, 'r', m.Ref.Append)
+	b = m.Ref.Append(b, 'r')
 	for i := range m.Outcomes {
 		b = m.Outcomes[i].Append(b, 'o')
 	}

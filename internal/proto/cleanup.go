@@ -323,7 +323,7 @@ func (m *Entries) Append(b []byte) []byte {
 	for i := range m.List {
 		e := &m.List[i]
 		b = pack.Nested(b, 'e', func(b []byte) []byte {
-			b = pack.Nested(b, 's', e.Entry.Append)
+			b = appendEntry(b, 's', &e.Entry)
 			b = pack.String(b, 'E', e.Envelope)
 			return pack.String(b, 'R', e.Recipients)
 		})
@@ -340,7 +340,7 @@ func (m *Entries) Decode(b []byte) error {
 			for f.Next() {
 				switch f.Tag() {
 				case 's':
-					if err := e.Entry.Decode(f.Bytes()); err != nil {
+					if err := decodeEntry(f.Bytes(), &e.Entry); err != nil {
 						return err
 					}
 				case 'E':
@@ -367,13 +367,19 @@ type Op struct {
 	Remove bool
 	// Done are recipients for whom nothing more is to be done.
 	Done []int
-	// Update, when true, records the message's state anew with what follows.
-	Update      bool
+	// Set names the fields of the message's state that are recorded anew;
+	// with Outcomes, the latest per recipient.
+	Set         spool.Field
 	Queue       spool.Queue
 	NextAttempt time.Time
 	Attempts    int
-	Outcomes    []mail.Outcome // the latest per recipient
+	Warned      bool
+	Expire      bool
+	Outcomes    []mail.Outcome
 }
+
+// Changes says whether o does more than report recipients as done.
+func (o *Op) Changes() bool { return o.Set != 0 || len(o.Outcomes) > 0 }
 
 // Record asks for changes to be made durable, all or none of each Op; the
 // order is kept. Changes to messages that are gone are no error: the asker
@@ -407,10 +413,12 @@ func (o *Op) append(b []byte) []byte {
 	for _, i := range o.Done {
 		b = pack.Uint(b, 'd', uint64(i)+1)
 	}
-	b = pack.Bool(b, 'u', o.Update)
+	b = pack.Uint(b, 's', o.Set)
 	b = pack.Uint(b, 'Q', o.Queue)
 	b = mail.AppendTime(b, 'n', o.NextAttempt)
 	b = pack.Int(b, 'a', o.Attempts)
+	b = pack.Bool(b, 'w', o.Warned)
+	b = pack.Bool(b, 'e', o.Expire)
 	for i := range o.Outcomes {
 		b = o.Outcomes[i].Append(b, 'o')
 	}
@@ -427,14 +435,18 @@ func (o *Op) decode(field []byte) error {
 			o.Remove = r.Bool()
 		case 'd':
 			o.Done = append(o.Done, int(r.Uint())-1)
-		case 'u':
-			o.Update = r.Bool()
+		case 's':
+			o.Set = spool.Field(r.Uint())
 		case 'Q':
 			o.Queue = spool.Queue(r.Uint())
 		case 'n':
 			o.NextAttempt = mail.ReadTime(&r)
 		case 'a':
 			o.Attempts = int(r.Int())
+		case 'w':
+			o.Warned = r.Bool()
+		case 'e':
+			o.Expire = r.Bool()
 		case 'o':
 			var out mail.Outcome
 			if err := out.Decode(r.Bytes()); err != nil {
@@ -470,14 +482,14 @@ func (m *LocateReply) Append(b []byte) []byte {
 	if !m.Found {
 		return b
 	}
-	return pack.Nested(b, 'e', m.Entry.Append)
+	return appendEntry(b, 'e', &m.Entry)
 }
 func (m *LocateReply) Decode(b []byte) error {
 	r := pack.NewReader(b)
 	for r.Next() {
 		if r.Tag() == 'e' {
 			m.Found = true
-			if err := m.Entry.Decode(r.Bytes()); err != nil {
+			if err := decodeEntry(r.Bytes(), &m.Entry); err != nil {
 				return err
 			}
 		}

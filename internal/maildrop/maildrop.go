@@ -1,0 +1,284 @@
+// Package maildrop is the form in which the sendmail program leaves mail for
+// the pickup service: one file a message in the directory maildrop, written
+// by postdrop with the set-gid group's right to make files there, while the
+// mail system may be running or not.
+//
+// # Format
+//
+// A file is a sequence of package pack's fields:
+//
+//	'V' version (first), 't' time of submission, 'u' submitter's numeric user,
+//	'S' envelope sender, 'F' full name, 'R' recipients (mail.Recipient),
+//	'i' DSN envelope, '<' RET, 'f' flags, 'V..' see the constants
+//	'C' content, in pieces of at most MaxPiece octets, lines ended by LF or CRLF
+//	'E' end (last): CRC-32C of all bytes before it, little endian
+//
+// A file is not a message until its mode has the owner's execute bit, and
+// not without an end whose checksum is right: a power cut leaves either a
+// whole message or litter.
+//
+// # Security
+//
+// Anybody may run postdrop. What it is given is read field by field with
+// bounds, nothing of it names a file, and the user number in the file is what
+// the kernel says of the process that wrote it: pickup compares it with the
+// file's owner.
+package maildrop
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/pack"
+)
+
+const (
+	// Version of the format. pickup refuses files of another.
+	Version = 1
+	// MaxPiece bounds one field.
+	MaxPiece = 64 << 10
+	// MaxRecipients bounds what one submission may name.
+	MaxRecipients = 100000
+)
+
+// Flags of a submission.
+type Flags uint32
+
+const (
+	Gateway Flags = 1 << iota // sendmail -G: not a local submission; headers are not completed
+)
+
+// A Header is what is known before the content.
+type Header struct {
+	Time       time.Time
+	UID        int
+	Sender     string
+	FullName   string
+	Recipients []mail.Recipient
+	EnvID      string
+	Ret        dsn.Ret
+	Trace      mail.Trace
+	VERP       string
+	Body8Bit   bool
+	SMTPUTF8   bool
+	Flags      Flags
+	OrigID     mail.QueueID // of a message put back by postsuper -r
+	Filter     string
+}
+
+var errTooMany = errors.New("maildrop: too many recipients")
+
+// Write writes a message: its header, then everything that content gives.
+// The bytes are only a message when Write returns nil.
+func Write(w io.Writer, h *Header, content io.Reader) error {
+	if len(h.Recipients) > MaxRecipients {
+		return errTooMany
+	}
+	sum := crc32.New(castagnoli)
+	bw := bufio.NewWriterSize(io.MultiWriter(w, sum), MaxPiece+16)
+	if _, err := bw.Write(h.append(nil)); err != nil {
+		return err
+	}
+	piece := make([]byte, MaxPiece)
+	var field []byte
+	for {
+		n, err := io.ReadFull(content, piece)
+		if n > 0 {
+			field = pack.Bytes(field[:0], 'C', piece[:n])
+			if _, err := bw.Write(field); err != nil {
+				return err
+			}
+		}
+		if err == io.EOF || err == io.ErrUnexpectedEOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := bw.Flush(); err != nil {
+		return err
+	}
+	_, err := w.Write(pack.Bytes(nil, 'E', binary.LittleEndian.AppendUint32(nil, sum.Sum32())))
+	return err
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func (h *Header) append(b []byte) []byte {
+	b = pack.Uint(b, 'V', uint(Version))
+	b = mail.AppendTime(b, 't', h.Time)
+	b = pack.Int(b, 'u', h.UID)
+	b = pack.Bytes(b, 'S', h.Sender)
+	b = pack.String(b, 'F', h.FullName)
+	b = pack.String(b, 'i', h.EnvID)
+	b = pack.Uint(b, '<', h.Ret)
+	b = pack.Uint(b, 'T', h.Trace)
+	b = pack.String(b, 'v', h.VERP)
+	b = pack.Bool(b, '8', h.Body8Bit)
+	b = pack.Bool(b, '6', h.SMTPUTF8)
+	b = pack.Uint(b, 'f', h.Flags)
+	b = pack.String(b, 'q', h.OrigID)
+	b = pack.String(b, 'L', h.Filter)
+	return mail.AppendRecipients(b, h.Recipients)
+}
+
+// A Reader reads a message: its Header, and then its content by Read.
+type Reader struct {
+	Header
+	br    *bufio.Reader
+	sum   uint32 // of all fields read so far, the end excepted
+	piece []byte
+	ended bool
+}
+
+// ErrIncomplete is the error of a file that lacks its end, or whose content
+// is not what was written.
+var ErrIncomplete = errors.New("maildrop: the file is not a whole message")
+
+// NewReader reads the header of a message.
+func NewReader(r io.Reader) (*Reader, error) {
+	m := &Reader{br: bufio.NewReaderSize(r, MaxPiece)}
+	seen := false
+	for {
+		tag, data, err := m.field()
+		if err != nil {
+			return nil, err
+		}
+		if !seen && tag != 'V' {
+			return nil, errors.New("maildrop: not a maildrop file")
+		}
+		seen = true
+		switch tag {
+		case 'C':
+			m.piece = data
+			return m, nil
+		case 'E':
+			m.ended = true
+			return m, m.checkEnd(data)
+		}
+		if err := m.set(tag, data); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (m *Reader) set(tag byte, data []byte) error {
+	field := pack.Bytes(nil, tag, data)
+	r := pack.NewReader(field)
+	r.Next()
+	switch tag {
+	case 'V':
+		if v := r.Uint(); v != Version {
+			return fmt.Errorf("maildrop: format version %d, this program knows %d", v, Version)
+		}
+	case 't':
+		m.Time = mail.ReadTime(&r)
+	case 'u':
+		m.UID = int(r.Int())
+	case 'S':
+		m.Sender = r.String()
+	case 'F':
+		m.FullName = r.String()
+	case 'i':
+		m.EnvID = r.String()
+	case '<':
+		m.Ret = dsn.Ret(r.Uint())
+	case 'T':
+		m.Trace = mail.Trace(r.Uint())
+	case 'v':
+		m.VERP = r.String()
+	case '8':
+		m.Body8Bit = r.Bool()
+	case '6':
+		m.SMTPUTF8 = r.Bool()
+	case 'f':
+		m.Flags = Flags(r.Uint())
+	case 'q':
+		m.OrigID = mail.QueueID(r.String())
+	case 'L':
+		m.Filter = r.String()
+	case 'R':
+		if len(m.Recipients) >= MaxRecipients {
+			return errTooMany
+		}
+		var rcpt mail.Recipient
+		if err := rcpt.Decode(data); err != nil {
+			return err
+		}
+		m.Recipients = append(m.Recipients, rcpt)
+	}
+	return r.Err()
+}
+
+// field reads one field. The data is good until the next call.
+func (m *Reader) field() (tag byte, data []byte, err error) {
+	tag, err = m.br.ReadByte()
+	if err != nil {
+		return 0, nil, incomplete(err)
+	}
+	n, err := binary.ReadUvarint(m.br)
+	if err != nil {
+		return 0, nil, incomplete(err)
+	}
+	if n > MaxPiece {
+		return 0, nil, fmt.Errorf("maildrop: field of %d octets: at most %d are allowed", n, MaxPiece)
+	}
+	data = make([]byte, n)
+	if _, err := io.ReadFull(m.br, data); err != nil {
+		return 0, nil, incomplete(err)
+	}
+	if tag != 'E' {
+		m.sum = crc32.Update(m.sum, castagnoli, pack.Bytes(nil, tag, data))
+	}
+	return tag, data, nil
+}
+
+func (m *Reader) checkEnd(data []byte) error {
+	if len(data) != 4 || binary.LittleEndian.Uint32(data) != m.sum {
+		return ErrIncomplete
+	}
+	return nil
+}
+
+func incomplete(err error) error {
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		return ErrIncomplete
+	}
+	return err
+}
+
+// Read reads content. io.EOF comes only after the end record: a file that
+// breaks off gives ErrIncomplete.
+func (m *Reader) Read(p []byte) (int, error) {
+	for len(m.piece) == 0 {
+		if m.ended {
+			return 0, io.EOF
+		}
+		tag, data, err := m.field()
+		if err != nil {
+			return 0, err
+		}
+		switch tag {
+		case 'C':
+			m.piece = data
+		case 'E':
+			if err := m.checkEnd(data); err != nil {
+				return 0, err
+			}
+			m.ended = true
+		default:
+			return 0, fmt.Errorf("maildrop: field %q after the content began", tag)
+		}
+	}
+	n := copy(p, m.piece)
+	m.piece = m.piece[n:]
+	return n, nil
+}

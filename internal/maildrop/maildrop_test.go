@@ -1,0 +1,159 @@
+package maildrop
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+)
+
+func sample() *Header {
+	return &Header{Time: time.UnixMicro(1700000000123456), UID: 1000, Sender: "joe", FullName: "Joe Doe",
+		Recipients: []mail.Recipient{{Address: "a@x.test", Notify: dsn.NotifyNever}, {Address: "b"}},
+		EnvID:      "e1", Ret: dsn.RetHeaders, Trace: mail.TraceRecord, VERP: "+=", Body8Bit: true, SMTPUTF8: true,
+		Flags: Gateway, OrigID: "4Q", Filter: "x:y"}
+}
+
+func TestRoundTrip(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{0, 1, MaxPiece - 1, MaxPiece, MaxPiece + 1, 3*MaxPiece + 7} {
+		content := strings.Repeat("x\n", n/2+1)[:n]
+		var b bytes.Buffer
+		if err := Write(&b, sample(), strings.NewReader(content)); err != nil {
+			t.Fatal(err)
+		}
+		m, err := NewReader(iotest.OneByteReader(&b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(&m.Header, sample()) {
+			t.Errorf("header: got %+v", m.Header)
+		}
+		got, err := io.ReadAll(m)
+		if err != nil || string(got) != content {
+			t.Errorf("%d octets: got %d, %v", n, len(got), err)
+		}
+	}
+}
+
+// Every prefix and every flipped bit must be told from a message.
+func TestDamageIsSeen(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	if err := Write(&b, sample(), strings.NewReader("Subject: x\n\nhello\n")); err != nil {
+		t.Fatal(err)
+	}
+	whole := b.Bytes()
+	read := func(p []byte) error {
+		m, err := NewReader(bytes.NewReader(p))
+		if err == nil {
+			_, err = io.Copy(io.Discard, m)
+		}
+		return err
+	}
+	if err := read(whole); err != nil {
+		t.Fatal(err)
+	}
+	for i := range whole {
+		if read(whole[:i]) == nil {
+			t.Errorf("the first %d of %d octets pass for a message", i, len(whole))
+		}
+		for bit := range 8 {
+			p := bytes.Clone(whole)
+			p[i] ^= 1 << bit
+			if read(p) == nil {
+				t.Errorf("bit %d of octet %d flipped: not noticed", bit, i)
+			}
+		}
+	}
+}
+
+func TestDrop(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var b bytes.Buffer
+	h := sample()
+	h.UID = 0 // a lie
+	if err := Write(&b, h, strings.NewReader("hello\n")); err != nil {
+		t.Fatal(err)
+	}
+	now := time.UnixMicro(1700000001000000)
+	name, err := Drop(dir, &b, 1234, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fi, err := os.Stat(filepath.Join(dir, name))
+	if err != nil || fi.Mode() != 0o700 {
+		t.Errorf("mode %v, %v: want 0700", fi.Mode(), err)
+	}
+	f, _ := os.Open(filepath.Join(dir, name))
+	defer f.Close()
+	m, err := NewReader(f)
+	if err != nil || m.UID != 1234 || !m.Time.Equal(now) {
+		t.Errorf("got uid %d time %v, %v", m.UID, m.Time, err)
+	}
+}
+
+func TestDropLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var b bytes.Buffer
+	if err := Write(&b, sample(), strings.NewReader("hello\n")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Drop(dir, bytes.NewReader(b.Bytes()[:b.Len()-1]), 1, time.Now())
+	if !errors.Is(err, ErrIncomplete) {
+		t.Errorf("got %v, want ErrIncomplete", err)
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestHeaderProperty(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		h := &Header{Time: time.UnixMicro(rapid.Int64Range(1, 1<<50).Draw(t, "time")), UID: rapid.Int().Draw(t, "uid"),
+			Sender: rapid.String().Draw(t, "sender"), FullName: rapid.String().Draw(t, "name")}
+		for _, a := range rapid.SliceOf(rapid.String()).Draw(t, "rcpts") {
+			h.Recipients = append(h.Recipients, mail.Recipient{Address: a})
+		}
+		content := rapid.SliceOf(rapid.Byte()).Draw(t, "content")
+		var b bytes.Buffer
+		if err := Write(&b, h, bytes.NewReader(content)); err != nil {
+			t.Fatal(err)
+		}
+		m, err := NewReader(&b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(&m.Header, h) {
+			t.Fatalf("got %+v want %+v", m.Header, h)
+		}
+		if got, err := io.ReadAll(m); err != nil || !bytes.Equal(got, content) {
+			t.Fatalf("content: %q, %v", got, err)
+		}
+	})
+}
+
+func FuzzReader(f *testing.F) {
+	var b bytes.Buffer
+	Write(&b, sample(), strings.NewReader("hello\n"))
+	f.Add(b.Bytes())
+	f.Fuzz(func(t *testing.T, p []byte) {
+		if m, err := NewReader(bytes.NewReader(p)); err == nil {
+			io.Copy(io.Discard, m)
+		}
+	})
+}
