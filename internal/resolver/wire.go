@@ -1,0 +1,185 @@
+package resolver
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// ednsSize is the largest reply that we take over UDP: what goes through
+// nearly every network in one piece.
+const ednsSize = 1232
+
+// wire asks the name servers of a resolv.conf.
+type wire struct {
+	conf *confFile
+	turn atomic.Uint32 // for "options rotate"
+}
+
+func newWire(path string, changed func()) *wire { return &wire{conf: newConfFile(path, changed)} }
+
+// Exchange asks each server in turn until one answers, as often as resolv.conf
+// says. A server that says that it cannot or will not answer counts only if no
+// other does better.
+func (w *wire) Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error) {
+	conf := w.conf.get(time.Now())
+	start := 0
+	if conf.rotate {
+		start = int(w.turn.Add(1) % uint32(len(conf.servers)))
+	}
+	var poor *dns.Msg
+	var last error
+	for range conf.attempts {
+		for i := range conf.servers {
+			server := conf.servers[(start+i)%len(conf.servers)]
+			m, err := ask(ctx, server, q, conf)
+			switch {
+			case err != nil:
+				last = fmt.Errorf("name server %s: %w", server, err)
+			case m.Rcode == dns.RcodeSuccess || m.Rcode == dns.RcodeNameError:
+				return m, nil
+			default:
+				poor = m
+			}
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+		}
+		if poor != nil {
+			return poor, nil
+		}
+	}
+	return nil, last
+}
+
+// ask asks one server once, over TCP if the reply does not fit a datagram, and
+// once more without EDNS if the server does not know EDNS.
+func ask(ctx context.Context, server string, q *dns.Msg, conf *conf) (*dns.Msg, error) {
+	q = q.Copy()
+	for {
+		q.Id = uint16(rand.Uint32())
+		m, err := askNetwork(ctx, server, q, conf)
+		if err != nil {
+			return nil, err
+		}
+		if m.Rcode == dns.RcodeFormatError && q.IsEdns0() != nil && m.IsEdns0() == nil {
+			q.Extra = nil // RFC 6891 section 7
+			continue
+		}
+		if !conf.trustAD && !isLoopback(server) {
+			m.AuthenticatedData = false
+		}
+		return m, nil
+	}
+}
+
+func askNetwork(ctx context.Context, server string, q *dns.Msg, conf *conf) (*dns.Msg, error) {
+	if !conf.useVC {
+		m, err := exchange(ctx, "udp", server, q, conf.timeout)
+		if err != nil || !m.Truncated {
+			return m, err
+		}
+	}
+	m, err := exchange(ctx, "tcp", server, q, conf.timeout)
+	if err == nil && m.Truncated {
+		return nil, errors.New("reply over TCP says that it is truncated")
+	}
+	return m, err
+}
+
+func isLoopback(server string) bool {
+	host, _, err := net.SplitHostPort(server)
+	ip := net.ParseIP(host)
+	return err == nil && ip != nil && ip.IsLoopback()
+}
+
+// exchange sends q to server from a new socket, whose port the kernel chooses
+// at random, and waits until a reply to just this question comes.
+func exchange(ctx context.Context, network, server string, q *dns.Msg, timeout time.Duration) (*dns.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, network, server)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+
+	var room [2 + 512]byte
+	packed, err := q.PackBuffer(room[2:])
+	if err != nil {
+		return nil, fmt.Errorf("packing the question: %w", err)
+	}
+	if network == "tcp" {
+		msg := make([]byte, 2, 2+len(packed))
+		binary.BigEndian.PutUint16(msg, uint16(len(packed)))
+		packed = append(msg, packed...)
+	}
+	if _, err := conn.Write(packed); err != nil {
+		return nil, err
+	}
+	return receive(conn, network, q)
+}
+
+// receive reads replies until one answers q. Over UDP anything else may be
+// somebody's attempt to be believed, or late: it is skipped. Over TCP it is an error.
+func receive(conn net.Conn, network string, q *dns.Msg) (*dns.Msg, error) {
+	buf := make([]byte, ednsSize)
+	for {
+		var n int
+		var err error
+		if network == "tcp" {
+			var head [2]byte
+			if _, err = io.ReadFull(conn, head[:]); err == nil {
+				if n = int(binary.BigEndian.Uint16(head[:])); n > len(buf) {
+					buf = make([]byte, n)
+				}
+				_, err = io.ReadFull(conn, buf[:n])
+			}
+		} else {
+			n, err = conn.Read(buf)
+		}
+		if err != nil {
+			return nil, err
+		}
+		m := new(dns.Msg)
+		if err = m.Unpack(buf[:n]); err == nil || (m.Truncated && network == "udp") {
+			err = answers(m, q)
+		}
+		if err == nil {
+			return m, nil
+		}
+		if network == "tcp" {
+			return nil, err
+		}
+	}
+}
+
+// answers says whether m can be the reply to q.
+func answers(m, q *dns.Msg) error {
+	switch {
+	case !m.Response || m.Opcode != dns.OpcodeQuery:
+		return errors.New("not a reply")
+	case m.Id != q.Id:
+		return errors.New("reply to another query")
+	case len(m.Question) == 0 && m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError:
+		return nil // servers that do not understand a question need not repeat it
+	case len(m.Question) != 1:
+		return errors.New("reply without question")
+	case m.Question[0].Qtype != q.Question[0].Qtype || m.Question[0].Qclass != q.Question[0].Qclass ||
+		!strings.EqualFold(m.Question[0].Name, q.Question[0].Name):
+		return errors.New("reply to another question")
+	}
+	return nil
+}
