@@ -1,0 +1,204 @@
+package table
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// cidrTable is cidr: networks in order, the first that holds the address wins.
+type cidrTable struct {
+	file *watched[*networks] // nil for a table in braces
+	text *networks
+}
+
+// networks is a table's rules. Rules that are plain networks are found by
+// prefix in one map per prefix length; the first in the order of the text
+// wins, so that a table of any size costs one look per length in use. Rules
+// in if blocks and negated ones, which are few, are tried one after the other.
+type networks struct {
+	rules  []networkRule
+	bits   []int // prefix lengths in use, for both families
+	exact  map[netip.Prefix]int
+	linear []int // indices of rules that need conditions looked at
+}
+
+type networkRule struct {
+	prefix netip.Prefix
+	not    bool
+	value  string
+	conds  []networkCond
+}
+
+type networkCond struct {
+	prefix netip.Prefix
+	not    bool
+}
+
+func openCIDR(name string, o Options) (Table, error) {
+	if strings.HasPrefix(name, "{") {
+		text, err := bracedLines(name)
+		if err != nil {
+			return nil, err
+		}
+		return &cidrTable{text: parseNetworks("cidr:"+name, text, o)}, nil
+	}
+	file, err := newWatched(name, o, func(path string) (*networks, error) {
+		text, err := readText(path)
+		if err != nil {
+			return nil, err
+		}
+		return parseNetworks(path, text, o), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &cidrTable{file: file}, nil
+}
+
+// bracedLines turns { {line}, {line} } into the text of a file.
+func bracedLines(name string) (string, error) {
+	items, err := Braced(name)
+	return strings.Join(items, "\n"), err
+}
+
+func parseNetworks(name, text string, o Options) *networks {
+	n := &networks{exact: make(map[netip.Prefix]int)}
+	var conds []networkCond
+	lengths := make(map[int]bool)
+	bad := func(line int, err error) {
+		o.warn("%s, line %d: %v; line ignored", name, line, err)
+	}
+	_ = eachLine(text, func(num int, line string) error {
+		word, rest := cutField(line)
+		switch strings.ToLower(word) {
+		case "endif":
+			if len(conds) == 0 {
+				bad(num, fmt.Errorf("endif without if"))
+				return nil
+			}
+			conds = conds[:len(conds)-1]
+			return nil
+		case "if":
+			c, err := parseCond(rest)
+			if err != nil {
+				bad(num, err)
+				// What stands inside must not be taken as unconditional.
+				c = networkCond{}
+			}
+			conds = append(conds[:len(conds):len(conds)], c)
+			return nil
+		}
+		c, err := parseCond(word)
+		if err == nil && rest == "" {
+			err = fmt.Errorf("expected network/length, white space, result")
+		}
+		if err != nil {
+			bad(num, err)
+			return nil
+		}
+		r := networkRule{prefix: c.prefix, not: c.not, value: rest, conds: conds}
+		n.rules = append(n.rules, r)
+		i := len(n.rules) - 1
+		if r.not || len(r.conds) > 0 {
+			n.linear = append(n.linear, i)
+			return nil
+		}
+		if _, dup := n.exact[r.prefix]; !dup {
+			n.exact[r.prefix] = i
+		}
+		lengths[r.prefix.Bits()] = true
+		return nil
+	})
+	if len(conds) > 0 {
+		o.warn("%s: if without endif", name)
+	}
+	for b := range lengths {
+		n.bits = append(n.bits, b)
+	}
+	return n
+}
+
+func parseCond(text string) (networkCond, error) {
+	var c networkCond
+	for strings.HasPrefix(text, "!") {
+		c.not = !c.not
+		text = strings.TrimSpace(text[1:])
+	}
+	p, err := parseNetwork(text)
+	if err == nil && !p.IsValid() {
+		err = fmt.Errorf("%q: expected an address or network/length", text)
+	}
+	c.prefix = p
+	return c, err
+}
+
+// cutField cuts line at its first white space.
+func cutField(line string) (word, rest string) {
+	if i := strings.IndexAny(line, " \t"); i >= 0 {
+		return line[:i], strings.TrimSpace(line[i:])
+	}
+	return line, ""
+}
+
+func (c networkCond) holds(a netip.Addr) bool { return c.prefix.Contains(a) != c.not }
+
+func (n *networks) find(a netip.Addr) (string, bool) {
+	best := len(n.rules)
+	for _, b := range n.bits {
+		if b > a.BitLen() {
+			continue
+		}
+		p, _ := a.Prefix(b)
+		if i, ok := n.exact[p]; ok && i < best {
+			best = i
+		}
+	}
+linear:
+	for _, i := range n.linear {
+		if i >= best {
+			break
+		}
+		r := &n.rules[i]
+		if r.prefix.Contains(a) == r.not {
+			continue
+		}
+		for _, c := range r.conds {
+			if !c.prefix.IsValid() || !c.holds(a) {
+				continue linear
+			}
+		}
+		best = i
+	}
+	if best == len(n.rules) {
+		return "", false
+	}
+	return n.rules[best].value, true
+}
+
+func (t *cidrTable) Lookup(_ context.Context, key string) (string, bool, error) {
+	a, err := netip.ParseAddr(key)
+	if err != nil {
+		return "", false, nil // a host name is in no network
+	}
+	n := t.text
+	if t.file != nil {
+		if n, err = t.file.get(); err != nil {
+			return "", false, err
+		}
+	}
+	value, found := n.find(a.Unmap())
+	return value, found, nil
+}
+
+func (t *cidrTable) Pattern() bool { return true }
+func (t *cidrTable) Close() error  { return nil }
+
+// Owner implements Owned.
+func (t *cidrTable) Owner() (int, bool) {
+	if t.file == nil {
+		return 0, true
+	}
+	return t.file.owner()
+}

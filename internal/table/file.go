@@ -1,0 +1,145 @@
+package table
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// A watched value is made from a file and made again when the file changes.
+// get may be called concurrently.
+type watched[T any] struct {
+	path string
+	load func(path string) (T, error)
+	opt  Options
+
+	cur  atomic.Pointer[version[T]]
+	next atomic.Int64 // Unix nanoseconds: the file is not looked at before
+	mu   sync.Mutex   // held while looking and loading
+}
+
+// version is one reading of the file, with what was known of it then.
+type version[T any] struct {
+	value T
+	id    fileID
+	fresh bool // changed so shortly before it was read that another change might not show
+	err   error
+}
+
+// fileID tells versions of a file apart without reading it.
+type fileID struct {
+	dev, ino uint64
+	size     int64
+	mtime    time.Time
+	uid      int
+}
+
+func identify(fi os.FileInfo) fileID {
+	id := fileID{size: fi.Size(), mtime: fi.ModTime(), uid: -1}
+	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
+		id.dev, id.ino, id.uid = uint64(st.Dev), st.Ino, int(st.Uid)
+	}
+	return id
+}
+
+func newWatched[T any](path string, o Options, load func(path string) (T, error)) (*watched[T], error) {
+	w := &watched[T]{path: path, load: load, opt: o}
+	v, err := w.read()
+	if err != nil {
+		return nil, err
+	}
+	w.cur.Store(v)
+	w.next.Store(time.Now().Add(w.interval()).UnixNano())
+	return w, nil
+}
+
+func (w *watched[T]) interval() time.Duration {
+	if w.opt.Recheck == 0 {
+		return time.Second
+	}
+	return w.opt.Recheck
+}
+
+// get is the present contents: looked at again if it is time to. Of many
+// concurrent callers one looks, the others go on with what there is.
+func (w *watched[T]) get() (T, error) {
+	if now := time.Now().UnixNano(); now >= w.next.Load() && w.mu.TryLock() {
+		w.refresh()
+		w.next.Store(now + int64(w.interval()))
+		w.mu.Unlock()
+	}
+	v := w.cur.Load()
+	return v.value, v.err
+}
+
+// racy is how old a change must be to be told from a later one by its time: file
+// systems keep time in steps.
+const racy = 2 * time.Second
+
+func (w *watched[T]) read() (*version[T], error) {
+	before, err := os.Stat(w.path)
+	if err != nil {
+		return nil, err
+	}
+	value, err := w.load(w.path)
+	if err != nil {
+		return nil, err
+	}
+	after, err := os.Stat(w.path)
+	if err != nil {
+		return nil, err
+	}
+	id := identify(before)
+	return &version[T]{
+		value: value,
+		id:    id,
+		fresh: id != identify(after) || time.Since(id.mtime) < racy,
+	}, nil
+}
+
+// refresh reads the file again if it has changed. The old contents stay if
+// that fails: a table that is being written must not stop the mail.
+func (w *watched[T]) refresh() {
+	old := w.cur.Load()
+	fi, err := os.Stat(w.path)
+	if err == nil && identify(fi) == old.id && !old.fresh {
+		return
+	}
+	var v *version[T]
+	if err == nil {
+		v, err = w.read()
+	}
+	if err != nil {
+		w.opt.warn("table %s: %v; the contents of before stay in force", w.path, err)
+		return
+	}
+	w.cur.Store(v)
+}
+
+func (w *watched[T]) owner() (uid int, ok bool) {
+	id := w.cur.Load().id
+	return id.uid, id.uid >= 0
+}
+
+// warnFile is a function that adds nothing to a line's own "file, line n".
+func (o *Options) warnFile() func(string) {
+	return func(text string) { o.warn("%s", text) }
+}
+
+// maxTextTable bounds the text files that are read into memory.
+const maxTextTable = 1 << 30
+
+func readText(path string) (string, error) {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	if fi.Size() > maxTextTable {
+		return "", fmt.Errorf("%s: larger than %d bytes; use hash: instead", path, maxTextTable)
+	}
+	b, err := os.ReadFile(path)
+	return string(b), err
+}

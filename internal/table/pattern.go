@@ -1,0 +1,494 @@
+package table
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/dlclark/regexp2"
+)
+
+// dialect is the language of a pattern table.
+type dialect uint8
+
+const (
+	dialectPOSIX dialect = iota // regexp: POSIX extended, leftmost-longest
+	dialectPerl                 // pcre: Perl-compatible, leftmost-first
+)
+
+func (d dialect) String() string { return [...]string{"regexp", "pcre"}[d] }
+
+// patternTable is regexp and pcre: rules in order, the first that matches wins.
+//
+// Go's matcher is used wherever it knows the pattern, because it takes time
+// linear in the key. Patterns with back-references, look-around or possessive
+// parts go to a backtracking matcher with a time limit; a match that runs out of
+// time is an error, not "no".
+type patternTable struct {
+	file *watched[[]patternRule] // nil for a table in braces
+	text []patternRule
+}
+
+// patternRule is one line, or an if with all that is inside it.
+type patternRule struct {
+	match  pattern
+	also   *pattern // /pattern/!/pattern/
+	value  template
+	isIf   bool
+	inside []patternRule
+}
+
+// pattern is /text/flags with an optional "!" before.
+type pattern struct {
+	not  bool
+	lin  *regexp.Regexp
+	back *regexp2.Regexp
+}
+
+func openPatterns(d dialect, name string, o Options) (Table, error) {
+	if strings.HasPrefix(name, "{") {
+		text, err := bracedLines(name)
+		if err != nil {
+			return nil, err
+		}
+		return &patternTable{text: parsePatterns(d, d.String()+":"+name, text, o)}, nil
+	}
+	file, err := newWatched(name, o, func(path string) ([]patternRule, error) {
+		text, err := readText(path)
+		if err != nil {
+			return nil, err
+		}
+		return parsePatterns(d, path, text, o), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &patternTable{file: file}, nil
+}
+
+// parsePatterns reads a table. Lines that are not understood are warned of
+// and passed over; an if that is not understood is passed over with all that
+// is inside, since that must not be taken as unconditional.
+func parsePatterns(d dialect, name, text string, o Options) []patternRule {
+	var top []patternRule
+	stack := []*[]patternRule{&top}
+	bad := func(n int, err error) {
+		o.warn("%s, line %d: %v; line ignored", name, n, err)
+	}
+	_ = eachLine(text, func(n int, line string) error {
+		word, rest := cutIf(line)
+		switch word {
+		case "endif":
+			if len(stack) == 1 {
+				bad(n, errors.New("endif without if"))
+				return nil
+			}
+			stack = stack[:len(stack)-1]
+			return nil
+		case "if":
+			p, tail, err := parsePattern(d, rest, &o)
+			if err == nil && tail != "" {
+				o.warn("%s, line %d: text after the pattern of if is ignored", name, n)
+			}
+			if err != nil {
+				bad(n, err)
+				stack = append(stack, new([]patternRule))
+				return nil
+			}
+			list := stack[len(stack)-1]
+			*list = append(*list, patternRule{isIf: true, match: p})
+			stack = append(stack, &(*list)[len(*list)-1].inside)
+			return nil
+		}
+		r, err := parseRule(d, line, &o)
+		if err != nil {
+			bad(n, err)
+			return nil
+		}
+		list := stack[len(stack)-1]
+		*list = append(*list, r)
+		return nil
+	})
+	if len(stack) > 1 {
+		o.warn("%s: if without endif", name)
+	}
+	return top
+}
+
+// cutIf recognizes the words if and endif, which patterns cannot begin with.
+func cutIf(line string) (word, rest string) {
+	if len(line) >= 5 && strings.EqualFold(line[:5], "endif") {
+		return "endif", ""
+	}
+	if len(line) > 2 && strings.EqualFold(line[:2], "if") {
+		return "if", strings.TrimLeft(line[2:], " \t")
+	}
+	return "", line
+}
+
+func parseRule(d dialect, line string, o *Options) (r patternRule, err error) {
+	var rest string
+	if r.match, rest, err = parsePattern(d, line, o); err != nil {
+		return r, err
+	}
+	if strings.HasPrefix(rest, "!") {
+		also, tail, err := parsePattern(d, rest, o)
+		if err != nil {
+			return r, err
+		}
+		r.also, rest = &also, tail
+	}
+	if rest == "" {
+		return r, errors.New("no result after the pattern")
+	}
+	r.value, err = parseTemplate(rest)
+	if err == nil && r.value.highest > 0 && r.match.not {
+		err = errors.New("a pattern with \"!\" matches no text that $number could stand for")
+	}
+	if err == nil && r.value.highest > r.match.groups() {
+		err = fmt.Errorf("$%d in the result, but the pattern has %d groups", r.value.highest, r.match.groups())
+	}
+	return r, err
+}
+
+// parsePattern reads !/text/flags and returns what follows.
+func parsePattern(d dialect, line string, o *Options) (p pattern, rest string, err error) {
+	for strings.HasPrefix(line, "!") {
+		p.not = !p.not
+		line = strings.TrimLeft(line[1:], " \t")
+	}
+	if line == "" || line[0] == '\\' || class(line[0]) {
+		return p, "", errors.New("expected /pattern/flags, white space, result")
+	}
+	delim := line[0]
+	end := 1
+	for ; end < len(line) && line[end] != delim; end++ {
+		if line[end] == '\\' {
+			end++
+		}
+	}
+	if end >= len(line) {
+		return p, "", fmt.Errorf("no closing %q", delim)
+	}
+	text, rest := line[1:end], line[end+1:]
+	i := 0
+	for i < len(rest) && (rest[i] >= 'a' && rest[i] <= 'z' || rest[i] >= 'A' && rest[i] <= 'Z') {
+		i++
+	}
+	flags := rest[:i]
+	if err := p.compile(d, text, flags, o); err != nil {
+		return p, "", err
+	}
+	return p, strings.TrimSpace(rest[i:]), nil
+}
+
+func class(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == ' ' || c == '\t'
+}
+
+// patternFlags are the letters after a pattern. Each toggles its default.
+type patternFlags struct {
+	fold, multi, dotall, extended, anchored, ungreedy, dollarEnd bool
+}
+
+func parseFlags(d dialect, letters string) (patternFlags, error) {
+	f := patternFlags{fold: true, dotall: true}
+	for _, c := range letters {
+		switch {
+		case c == 'i':
+			f.fold = !f.fold
+		case c == 'm':
+			f.multi = !f.multi
+		case d == dialectPOSIX && c == 'x':
+			return f, errors.New("flag x: only extended expressions are supported")
+		case d == dialectPerl && c == 's':
+			f.dotall = !f.dotall
+		case d == dialectPerl && c == 'x':
+			f.extended = !f.extended
+		case d == dialectPerl && c == 'A':
+			f.anchored = !f.anchored
+		case d == dialectPerl && c == 'E':
+			f.dollarEnd = !f.dollarEnd
+		case d == dialectPerl && c == 'U':
+			f.ungreedy = !f.ungreedy
+		case d == dialectPerl && c == 'X':
+			// Strictness about unknown escapes: both matchers are strict.
+		default:
+			return f, fmt.Errorf("unknown flag %q", c)
+		}
+	}
+	if d == dialectPOSIX && f.multi {
+		f.dotall = false // REG_NEWLINE: a dot does not match a line end
+	}
+	return f, nil
+}
+
+func (p *pattern) compile(d dialect, text, letters string, o *Options) error {
+	f, err := parseFlags(d, letters)
+	if err != nil {
+		return err
+	}
+	expr := text
+	if d == dialectPOSIX {
+		expr = fromPOSIX(text)
+	}
+	if f.anchored {
+		expr = `\A(?:` + expr + `)`
+	}
+	if !f.extended {
+		inline := ""
+		for _, l := range []struct {
+			on     bool
+			letter string
+		}{{f.fold, "i"}, {f.multi, "m"}, {f.dotall, "s"}, {f.ungreedy, "U"}} {
+			if l.on {
+				inline += l.letter
+			}
+		}
+		if inline != "" {
+			inline = "(?" + inline + ")"
+		}
+		if p.lin, err = regexp.Compile(inline + expr); err == nil {
+			if d == dialectPOSIX {
+				p.lin.Longest()
+			}
+			return nil
+		}
+	}
+	if f.ungreedy {
+		return fmt.Errorf("flag U is not supported with this pattern: %w", err)
+	}
+	return p.compileBacktracking(expr, f, o)
+}
+
+func (p *pattern) compileBacktracking(expr string, f patternFlags, o *Options) error {
+	opt := regexp2.None
+	for _, l := range []struct {
+		on  bool
+		opt regexp2.RegexOptions
+	}{{f.fold, regexp2.IgnoreCase}, {f.multi, regexp2.Multiline}, {f.dotall, regexp2.Singleline}, {f.extended, regexp2.IgnorePatternWhitespace}} {
+		if l.on {
+			opt |= l.opt
+		}
+	}
+	back, err := regexp2.Compile(expr, opt)
+	if err != nil {
+		return fmt.Errorf("pattern %q: %w", expr, err)
+	}
+	back.MatchTimeout = o.matchTimeout()
+	p.back = back
+	return nil
+}
+
+// fromPOSIX turns what POSIX and GNU write differently into what the
+// matchers here understand: \< and \> are word boundaries, \` and \' the
+// ends of the text.
+func fromPOSIX(text string) string {
+	if strings.IndexByte(text, '\\') < 0 {
+		return text
+	}
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		if c != '\\' || i+1 == len(text) {
+			b.WriteByte(c)
+			continue
+		}
+		i++
+		switch c = text[i]; c {
+		case '<', '>':
+			b.WriteString(`\b`)
+		case '`':
+			b.WriteString(`\A`)
+		case '\'':
+			b.WriteString(`\z`)
+		case '/', '@', '#', '%', '~', '!', '=', ':', ';', ',', '"', '&', '_', '-', ' ':
+			b.WriteString(regexp.QuoteMeta(string(c)))
+		default:
+			b.WriteByte('\\')
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+func (p *pattern) groups() int {
+	if p.lin != nil {
+		return p.lin.NumSubexp()
+	}
+	return len(p.back.GetGroupNumbers()) - 1
+}
+
+// matches says whether key matches, "!" taken into account.
+func (p *pattern) matches(key string) (bool, error) {
+	if p.lin != nil {
+		return p.lin.MatchString(key) != p.not, nil
+	}
+	ok, err := p.back.MatchString(key)
+	return ok != p.not, err
+}
+
+// find is matches with the texts of the groups.
+func (p *pattern) find(key string) (groups []string, err error) {
+	if p.lin != nil {
+		return p.lin.FindStringSubmatch(key), nil
+	}
+	m, err := p.back.FindStringMatch(key)
+	if m == nil || err != nil {
+		return nil, err
+	}
+	for _, g := range m.Groups() {
+		groups = append(groups, g.String())
+	}
+	return groups, nil
+}
+
+func (t *patternTable) Lookup(_ context.Context, key string) (string, bool, error) {
+	rules := t.text
+	if t.file != nil {
+		var err error
+		if rules, err = t.file.get(); err != nil {
+			return "", false, err
+		}
+	}
+	return lookupRules(rules, key)
+}
+
+func lookupRules(rules []patternRule, key string) (string, bool, error) {
+	for i := range rules {
+		r := &rules[i]
+		if r.value.highest > 0 {
+			groups, err := r.match.find(key)
+			if err != nil {
+				return "", false, err
+			}
+			if groups == nil {
+				continue
+			}
+			if ok, err := r.alsoMatches(key); err != nil || ok {
+				return r.value.expand(groups), err == nil, err
+			}
+			continue
+		}
+		ok, err := r.match.matches(key)
+		if err != nil {
+			return "", false, err
+		}
+		if !ok {
+			continue
+		}
+		if r.isIf {
+			if value, found, err := lookupRules(r.inside, key); found || err != nil {
+				return value, found, err
+			}
+			continue
+		}
+		if ok, err := r.alsoMatches(key); err != nil || ok {
+			return r.value.expand(nil), err == nil, err
+		}
+	}
+	return "", false, nil
+}
+
+func (r *patternRule) alsoMatches(key string) (bool, error) {
+	if r.also == nil {
+		return true, nil
+	}
+	return r.also.matches(key)
+}
+
+func (t *patternTable) Pattern() bool { return true }
+func (t *patternTable) Close() error  { return nil }
+
+// Owner implements Owned.
+func (t *patternTable) Owner() (int, bool) {
+	if t.file == nil {
+		return 0, true
+	}
+	return t.file.owner()
+}
+
+// template is a result with places for groups: $1, ${1}, $(1); $$ is a dollar.
+type template struct {
+	parts   []templatePart
+	highest int
+}
+
+type templatePart struct {
+	text  string
+	group int // 0: text
+}
+
+func parseTemplate(s string) (template, error) {
+	var t template
+	var lit strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] != '$' {
+			lit.WriteByte(s[i])
+			continue
+		}
+		if i++; i == len(s) {
+			return t, errors.New("a \"$\" at the end of the result; write $$ for a dollar")
+		}
+		if s[i] == '$' {
+			lit.WriteByte('$')
+			continue
+		}
+		name, next := templateName(s, i)
+		n, err := strconv.Atoi(name)
+		if err != nil || n < 1 || n > 999 {
+			return t, fmt.Errorf("%q in the result: expected $number, or $$ for a dollar", "$"+name)
+		}
+		if lit.Len() > 0 {
+			t.parts = append(t.parts, templatePart{text: lit.String()})
+			lit.Reset()
+		}
+		t.parts = append(t.parts, templatePart{group: n})
+		t.highest = max(t.highest, n)
+		i = next - 1
+	}
+	if lit.Len() > 0 {
+		t.parts = append(t.parts, templatePart{text: lit.String()})
+	}
+	return t, nil
+}
+
+// templateName reads the name after a "$" at i-1 and returns where it ends.
+func templateName(s string, i int) (name string, next int) {
+	closer := byte(0)
+	switch s[i] {
+	case '{':
+		closer = '}'
+	case '(':
+		closer = ')'
+	}
+	if closer != 0 {
+		if j := strings.IndexByte(s[i:], closer); j > 0 {
+			return s[i+1 : i+j], i + j + 1
+		}
+		return s[i:], len(s)
+	}
+	j := i
+	for j < len(s) && (s[j] >= '0' && s[j] <= '9' || s[j] == '_' || s[j] >= 'a' && s[j] <= 'z' || s[j] >= 'A' && s[j] <= 'Z') {
+		j++
+	}
+	return s[i:j], j
+}
+
+func (t *template) expand(groups []string) string {
+	if len(t.parts) == 1 && t.highest == 0 {
+		return t.parts[0].text
+	}
+	var b strings.Builder
+	for _, p := range t.parts {
+		if p.group == 0 {
+			b.WriteString(p.text)
+		} else if p.group < len(groups) {
+			b.WriteString(groups[p.group])
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,232 @@
+// Package trivialrewrite is the address service: it puts addresses into
+// standard form, and it finds for each address the transport, the next hop
+// and the recipient address to deliver to. It is Postfix's trivial-rewrite(8).
+//
+// [Rewriter.Rewrite] is a pure function of the address and the configuration.
+// [Rewriter.Resolve] also looks into lookup tables, and fails when one of them
+// does: the caller then tries again later.
+//
+// # Standards
+//
+// None: RFC 5321 section 3.6.1 and RFC 5322 section 4.4 only say what obsolete
+// forms of addresses there are; what they mean here is convention.
+//
+// # Security
+//
+// Addresses come from strangers. An address can name a path of hosts in many
+// ways (user%host@here, host!user, "user@host"@here, @here:user@host); Resolve
+// takes all of them apart down to the last host that is not this one, so
+// that the relay control of smtpd judges where mail really goes.
+//
+// # Parameters
+//
+// Rewriting: myorigin mydomain append_at_myorigin append_dot_mydomain
+// allow_percent_hack swap_bangpath remote_header_rewrite_domain
+// recipient_delimiter owner_request_special.
+//
+// Resolving: mydestination inet_interfaces proxy_interfaces myhostname
+// virtual_alias_domains virtual_mailbox_domains relay_domains local_transport
+// virtual_transport relay_transport default_transport relayhost transport_maps
+// relocated_maps sender_dependent_relayhost_maps
+// sender_dependent_default_transport_maps empty_address_recipient
+// empty_address_relayhost_maps_lookup_key
+// empty_address_default_transport_maps_lookup_key resolve_dequoted_address
+// resolve_null_domain resolve_numeric_domain allow_min_user smtputf8_enable
+// relocated_prefix_enable parent_domain_matches_subdomains; the
+// address_verify_ forms of the transports, relayhosts and maps for probes.
+//
+// # Diagnostics
+//
+// Warnings go to the function given to [New]: domains listed in two address
+// classes, tables that cannot be opened, malformed table entries.
+package trivialrewrite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"posthaste/internal/config"
+	"posthaste/internal/mail"
+	"posthaste/internal/table"
+)
+
+// Contexts in which addresses are rewritten: they differ in the domain that is
+// added to incomplete ones.
+const (
+	Local  = "local"  // $myorigin and $mydomain
+	Remote = "remote" // remote_header_rewrite_domain
+)
+
+// A Rewriter answers for one configuration. All methods may be called
+// concurrently.
+type Rewriter struct {
+	origin, domain, remoteDomain string
+	hostname                     string
+	percentHack, swapBangPath    bool
+	appendAtOrigin, appendDot    bool
+	dequote, nullDomain          bool
+	numericDomain, minUser, utf8 bool
+	relocatedPrefix              bool
+	unknownAlias                 mail.Nexthop // of an address left in a virtual alias domain
+
+	emptyRecipient    string
+	emptyRelayhostKey string
+	emptyTransportKey string
+
+	local          *table.Local
+	search         *table.Search
+	aliasDomains   *table.List
+	mailboxDomains *table.List
+	relayDomains   *table.List
+	relocated      *table.Maps
+	dotParents     bool // transport_maps has parents as .parent
+
+	plain, verify routes
+	warn          func(string)
+
+	// warned keeps a domain that is listed twice from being warned of with
+	// each message; it is bounded by maxWarned.
+	mu     sync.Mutex
+	warned map[string]struct{}
+}
+
+const maxWarned = 1000
+
+// routes is the parameters that differ between mail and address probes.
+type routes struct {
+	local, virtual, relay, other string // transports, "name" or "name:nexthop"
+	relayhost                    string
+	transports                   *table.Maps
+	senderRelayhost              *table.Maps
+	senderTransport              *table.Maps
+}
+
+// New makes a Rewriter of cfg. o is for the lookup tables; o.Warn also
+// receives the Rewriter's own warnings. A match list that is malformed is an
+// error; a table that cannot be opened makes Resolve fail until it can.
+func New(cfg *config.Config, o table.Options) (*Rewriter, error) {
+	warn := o.Warn
+	if warn == nil {
+		warn = func(string) {}
+	}
+	r := &Rewriter{
+		origin:            cfg.String("myorigin"),
+		domain:            cfg.String("mydomain"),
+		remoteDomain:      cfg.String("remote_header_rewrite_domain"),
+		hostname:          cfg.String("myhostname"),
+		percentHack:       cfg.Bool("allow_percent_hack"),
+		swapBangPath:      cfg.Bool("swap_bangpath"),
+		appendAtOrigin:    cfg.Bool("append_at_myorigin"),
+		appendDot:         cfg.Bool("append_dot_mydomain"),
+		dequote:           cfg.Bool("resolve_dequoted_address"),
+		nullDomain:        cfg.Bool("resolve_null_domain"),
+		numericDomain:     cfg.Bool("resolve_numeric_domain"),
+		minUser:           cfg.Bool("allow_min_user"),
+		utf8:              cfg.Bool("smtputf8_enable"),
+		relocatedPrefix:   cfg.Bool("relocated_prefix_enable"),
+		emptyRecipient:    cfg.String("empty_address_recipient"),
+		emptyRelayhostKey: cfg.String("empty_address_relayhost_maps_lookup_key"),
+		emptyTransportKey: cfg.String("empty_address_default_transport_maps_lookup_key"),
+		warn:              warn,
+		unknownAlias:      "5.1.1 User unknown",
+		warned:            make(map[string]struct{}),
+	}
+	if cfg.Bool("show_user_unknown_table_name") {
+		r.unknownAlias += " in virtual alias table"
+	}
+	var errs []error
+	list := func(name string, kind table.Kind) *table.List {
+		l, err := table.NewList(name, cfg.List(name), table.ListOptions{
+			Kind: kind, Parent: parentMatches(cfg, name), Table: o})
+		errs = append(errs, err)
+		return l
+	}
+	r.aliasDomains = list("virtual_alias_domains", table.Strings)
+	r.mailboxDomains = list("virtual_mailbox_domains", table.Strings)
+	r.relayDomains = list("relay_domains", table.Domains)
+	r.local = &table.Local{Origin: r.origin, Destination: list("mydestination", table.Strings)}
+	addrs, err := ownAddresses(cfg)
+	errs = append(errs, err)
+	r.local.Addresses = addrs
+	r.search = &table.Search{
+		Delimiters:   cfg.String("recipient_delimiter"),
+		OwnerRequest: cfg.Bool("owner_request_special"),
+		DoubleBounce: cfg.String("double_bounce_sender"),
+		Local:        r.local.IsLocal,
+	}
+	r.dotParents = !parentMatches(cfg, "transport_maps")
+	maps := func(name string) *table.Maps { return table.OpenMaps(name, cfg.List(name), o) }
+	r.relocated = maps("relocated_maps")
+	r.plain = routes{
+		local:           cfg.String("local_transport"),
+		virtual:         cfg.String("virtual_transport"),
+		relay:           cfg.String("relay_transport"),
+		other:           cfg.String("default_transport"),
+		relayhost:       cfg.String("relayhost"),
+		transports:      maps("transport_maps"),
+		senderRelayhost: maps("sender_dependent_relayhost_maps"),
+		senderTransport: maps("sender_dependent_default_transport_maps"),
+	}
+	r.verify = routes{
+		local:           cfg.String("address_verify_local_transport"),
+		virtual:         cfg.String("address_verify_virtual_transport"),
+		relay:           cfg.String("address_verify_relay_transport"),
+		other:           cfg.String("address_verify_default_transport"),
+		relayhost:       cfg.String("address_verify_relayhost"),
+		transports:      maps("address_verify_transport_maps"),
+		senderRelayhost: maps("address_verify_sender_dependent_relayhost_maps"),
+		senderTransport: maps("address_verify_sender_dependent_default_transport_maps"),
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// Close closes the tables.
+func (r *Rewriter) Close() error {
+	var errs []error
+	for _, m := range []*table.Maps{r.relocated, r.plain.transports, r.plain.senderRelayhost, r.plain.senderTransport,
+		r.verify.transports, r.verify.senderRelayhost, r.verify.senderTransport} {
+		errs = append(errs, m.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// parentMatches says whether a domain in the parameter name stands for its
+// subdomains too.
+func parentMatches(cfg *config.Config, name string) bool {
+	return slices.Contains(cfg.List("parent_domain_matches_subdomains"), name)
+}
+
+func ownAddresses(cfg *config.Config) ([]netip.Addr, error) {
+	var out []netip.Addr
+	for _, name := range []string{"inet_interfaces", "proxy_interfaces"} {
+		addrs, err := table.OwnAddresses(context.Background(), cfg.List(name))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		out = append(out, addrs...)
+	}
+	return out, nil
+}
+
+// warnTwice warns once for each domain that is listed in two address classes.
+func (r *Rewriter) warnTwice(domain, one, other string) {
+	key := one + "\x00" + other + "\x00" + strings.ToLower(domain)
+	r.mu.Lock()
+	_, done := r.warned[key]
+	if !done && len(r.warned) < maxWarned {
+		r.warned[key] = struct{}{}
+	}
+	full := len(r.warned) >= maxWarned
+	r.mu.Unlock()
+	if !done && !full {
+		r.warn(fmt.Sprintf("do not list domain %s in BOTH %s and %s", domain, one, other))
+	}
+}
