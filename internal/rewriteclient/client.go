@@ -1,0 +1,233 @@
+// Package rewriteclient asks the trivial-rewrite service for addresses in
+// standard form and for where mail to them goes, and keeps answers for as
+// long as they cannot change.
+//
+// An answer is kept when the service says that it is Fixed, and forgotten
+// when the service says that a table has changed (proto.Stale), or when the
+// connection over which it would say so is gone. Questions that are under way
+// are not asked twice: who comes second waits for the first one's answer.
+//
+// # Security
+//
+// What is asked comes from clients. The cache is bounded in entries, and an
+// address over maxKept bytes is never kept.
+package rewriteclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/proto"
+)
+
+const (
+	// generation is the number of answers in the younger half of a cache: at
+	// most twice as many are kept.
+	generation = 5000
+	// maxKept is the longest question that is worth keeping an answer to.
+	maxKept = 512
+)
+
+// A Client speaks to one trivial-rewrite service. All methods may be called
+// concurrently.
+type Client struct {
+	ipc *ipc.Client
+
+	mu       sync.Mutex
+	conn     *ipc.Conn // where Stale would come from
+	epoch    uint64    // raised by what makes answers void
+	rewrites cache[question, string]
+	resolves cache[string, proto.ResolveReply]
+	flights  map[question]*flight
+}
+
+// A question is what makes two requests the same one. For Rewrite, a is the
+// context; for Resolve it is the sender.
+type question struct {
+	kind    uint16
+	a, addr string
+}
+
+// A flight is a request under way and, once done is closed, its answer.
+type flight struct {
+	done    chan struct{}
+	rewrite proto.RewriteReply
+	resolve proto.ResolveReply
+	err     error
+}
+
+// New returns a client of the service whose socket is at path.
+func New(path string) *Client {
+	c := &Client{flights: make(map[question]*flight)}
+	c.ipc = ipc.NewClient(path, c.pushed)
+	c.ipc.OnDial(func(conn *ipc.Conn) {
+		c.mu.Lock()
+		c.conn = conn
+		c.void()
+		c.mu.Unlock()
+	})
+	return c
+}
+
+// Close ends the connection. Questions under way fail.
+func (c *Client) Close() { c.ipc.Close() }
+
+// pushed is told what the service says unasked. It runs on the connection's
+// reading goroutine, so that an answer that comes after a Stale is new.
+func (c *Client) pushed(_ *ipc.Conn, r *ipc.Request) {
+	if r.Kind == proto.KindStale {
+		c.mu.Lock()
+		c.void()
+		c.mu.Unlock()
+	}
+}
+
+// void forgets all answers, also those on their way. Called with mu held.
+func (c *Client) void() {
+	c.epoch++
+	c.rewrites.clear()
+	c.resolves.clear()
+}
+
+// current says whether what is kept is still good. Called with mu held.
+func (c *Client) current() bool { return c.conn != nil && !c.conn.Away() }
+
+// Rewrite returns addr in standard form. rewriteContext is "local" or
+// "remote". The error is ctx's, or says which service could not be asked.
+func (c *Client) Rewrite(ctx context.Context, rewriteContext, addr string) (string, error) {
+	q := question{proto.KindRewrite, rewriteContext, addr}
+	c.mu.Lock()
+	if a, ok := c.rewrites.get(q); ok && c.current() {
+		c.mu.Unlock()
+		return a, nil
+	}
+	f, err := c.ask(ctx, q)
+	if err != nil {
+		return "", fmt.Errorf("rewrite address: %w", err)
+	}
+	return f.rewrite.Address, nil
+}
+
+// Resolve returns where mail from sender to addr goes. addr is in standard
+// form. A reply with proto.ResolveFail is no error here: the service was
+// asked, and could not ask a table of its own.
+func (c *Client) Resolve(ctx context.Context, sender, addr string) (proto.ResolveReply, error) {
+	c.mu.Lock()
+	if a, ok := c.resolves.get(addr); ok && c.current() {
+		c.mu.Unlock()
+		return a, nil
+	}
+	f, err := c.ask(ctx, question{proto.KindResolve, sender, addr})
+	if err != nil {
+		return proto.ResolveReply{}, fmt.Errorf("resolve address: %w", err)
+	}
+	return f.resolve, nil
+}
+
+// ask finds or begins the flight for q, and waits for it. A lost connection
+// is no answer: the question is asked again. Called with mu held; unlocks.
+func (c *Client) ask(ctx context.Context, q question) (*flight, error) {
+	for {
+		f := c.flights[q]
+		if f == nil {
+			f = &flight{done: make(chan struct{})}
+			c.flights[q] = f
+			c.mu.Unlock()
+			c.begin(ctx, q, f)
+		} else {
+			c.mu.Unlock()
+		}
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if f.err == nil {
+			return f, nil
+		}
+		if !errors.Is(f.err, ipc.ErrLost) && !errors.Is(f.err, ipc.ErrUnsent) && !contextEnded(f.err) {
+			return nil, f.err
+		}
+		// The one that asked may have given up; that is no reason for us to.
+		if ctx.Err() != nil {
+			return nil, f.err
+		}
+		c.mu.Lock()
+	}
+}
+
+func contextEnded(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// begin sends the question. ctx bounds the wait for a connection only: once
+// sent, the answer is for whoever waits.
+func (c *Client) begin(ctx context.Context, q question, f *flight) {
+	conn, err := c.ipc.Conn(ctx)
+	if err != nil {
+		c.land(q, f, 0, nil, err)
+		return
+	}
+	c.mu.Lock()
+	epoch := c.epoch
+	c.mu.Unlock()
+	var req ipc.Message = &proto.Rewrite{Context: q.a, Address: q.addr}
+	if q.kind == proto.KindResolve {
+		req = &proto.Resolve{Sender: q.a, Address: q.addr}
+	}
+	conn.Go(req, func(payload []byte, err error) { c.land(q, f, epoch, payload, err) })
+}
+
+// land gives the answer to all who wait for it, and keeps it when nothing
+// has made it void since it was asked for.
+func (c *Client) land(q question, f *flight, epoch uint64, payload []byte, err error) {
+	if err == nil {
+		if q.kind == proto.KindResolve {
+			err = f.resolve.Decode(payload)
+		} else {
+			err = f.rewrite.Decode(payload)
+		}
+	}
+	f.err = err
+	c.mu.Lock()
+	delete(c.flights, q)
+	if err == nil && epoch == c.epoch && len(q.a)+len(q.addr) <= maxKept {
+		switch {
+		case q.kind == proto.KindRewrite: // depends on main.cf alone
+			c.rewrites.put(q, f.rewrite.Address)
+		case f.resolve.Fixed: // for any sender
+			c.resolves.put(q.addr, f.resolve)
+		}
+	}
+	c.mu.Unlock()
+	close(f.done)
+}
+
+// A cache keeps the answers of the last two generations: when the younger is
+// full the older is dropped. An answer that is used stays.
+type cache[K comparable, V any] struct{ young, old map[K]V }
+
+func (c *cache[K, V]) get(k K) (v V, ok bool) {
+	if v, ok = c.young[k]; ok {
+		return v, true
+	}
+	if v, ok = c.old[k]; ok {
+		c.put(k, v)
+	}
+	return v, ok
+}
+
+func (c *cache[K, V]) put(k K, v V) {
+	if len(c.young) >= generation {
+		c.old, c.young = c.young, nil
+	}
+	if c.young == nil {
+		c.young = make(map[K]V)
+	}
+	c.young[k] = v
+}
+
+func (c *cache[K, V]) clear() { c.young, c.old = nil, nil }

@@ -1,0 +1,272 @@
+package rewriteclient
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/proto"
+)
+
+// fakeRewrite answers from a counter, so that an answer tells which question
+// it was given to.
+type fakeRewrite struct {
+	mu    sync.Mutex
+	asked int
+	fixed bool
+	conns []*ipc.Conn
+	block chan struct{} // when set, answers wait for it
+	drop  int           // that many questions are met with a closed connection
+	wg    sync.WaitGroup
+}
+
+func start(t *testing.T) (*fakeRewrite, *Client) {
+	f := &fakeRewrite{fixed: true}
+	path := filepath.Join(t.TempDir(), "rewrite")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	srv := &ipc.Server{Handler: f.handle, OnConn: func(c *ipc.Conn) {
+		f.mu.Lock()
+		f.conns = append(f.conns, c)
+		f.mu.Unlock()
+	}}
+	done := make(chan struct{})
+	go func() { defer close(done); srv.Serve(ctx, l, time.Second) }()
+	c := New(path)
+	t.Cleanup(func() { c.Close(); cancel(); <-done; f.wg.Wait() })
+	return f, c
+}
+
+func (f *fakeRewrite) handle(c *ipc.Conn, r *ipc.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked++
+	n := f.asked
+	if f.drop > 0 {
+		f.drop--
+		c.Close()
+		return
+	}
+	answer := func() {
+		switch r.Kind {
+		case proto.KindRewrite:
+			var m proto.Rewrite
+			if err := r.Decode(&m); err != nil {
+				r.Fail("%v", err)
+				return
+			}
+			r.Reply(&proto.RewriteReply{Address: fmt.Sprintf("%s/%s#%d", m.Context, m.Address, n)})
+		case proto.KindResolve:
+			var m proto.Resolve
+			if err := r.Decode(&m); err != nil {
+				r.Fail("%v", err)
+				return
+			}
+			r.Reply(&proto.ResolveReply{Transport: "smtp", Nexthop: m.Sender, Recipient: fmt.Sprintf("%s#%d", m.Address, n),
+				Fixed: f.fixed})
+		}
+	}
+	if f.block != nil {
+		block := f.block
+		f.wg.Go(func() { <-block; answer() })
+		return
+	}
+	answer()
+}
+
+func (f *fakeRewrite) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.asked
+}
+
+func rewrite(t *testing.T, c *Client, addr string) string {
+	t.Helper()
+	a, err := c.Rewrite(t.Context(), "local", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func resolve(t *testing.T, c *Client, sender, addr string) string {
+	t.Helper()
+	a, err := c.Resolve(t.Context(), sender, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.Nexthop + " " + a.Recipient
+}
+
+func TestKeepsAnswers(t *testing.T) {
+	t.Parallel()
+	f, c := start(t)
+	for range 3 {
+		if got := rewrite(t, c, "a"); got != "local/a#1" {
+			t.Errorf("rewrite a = %q", got)
+		}
+	}
+	if got := resolve(t, c, "s", "a@b"); got != "s a@b#2" {
+		t.Errorf("resolve = %q", got)
+	}
+	if got := resolve(t, c, "other", "a@b"); got != "s a@b#2" { // Fixed: whoever sends it
+		t.Errorf("resolve again = %q", got)
+	}
+	f.mu.Lock()
+	f.fixed = false
+	f.mu.Unlock()
+	for i := range 2 {
+		if got, want := resolve(t, c, "s", "c@d"), fmt.Sprintf("s c@d#%d", 3+i); got != want {
+			t.Errorf("resolve = %q, want %q", got, want)
+		}
+	}
+	long := strings.Repeat("x", maxKept+1)
+	if rewrite(t, c, long) == rewrite(t, c, long) {
+		t.Error("an over-long question was kept")
+	}
+}
+
+func TestStaleMakesVoid(t *testing.T) {
+	t.Parallel()
+	f, c := start(t)
+	first := resolve(t, c, "s", "a@b")
+	f.mu.Lock()
+	f.conns[0].Send(&proto.Stale{})
+	f.mu.Unlock()
+	rewrite(t, c, "x") // comes after the Stale on the same connection
+	if again := resolve(t, c, "s", "a@b"); again == first {
+		t.Errorf("%q was kept over a change", first)
+	}
+}
+
+// An answer given before a change and seen after it must not be kept.
+func TestStaleOvertakesAnswer(t *testing.T) {
+	t.Parallel()
+	f, c := start(t)
+	rewrite(t, c, "x")
+	block := make(chan struct{})
+	f.mu.Lock()
+	f.block = block
+	conn := f.conns[0]
+	f.mu.Unlock()
+	got := make(chan string)
+	go func() { a, _ := c.Resolve(t.Context(), "s", "a@b"); got <- a.Recipient }()
+	for f.count() < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	conn.Send(&proto.Stale{})
+	f.mu.Lock()
+	f.block = nil
+	f.mu.Unlock()
+	close(block)
+	first := <-got
+	if again := resolve(t, c, "s", "a@b"); strings.HasSuffix(again, first) {
+		t.Errorf("%q was kept although a table changed while it was on its way", first)
+	}
+}
+
+func TestLossMakesVoid(t *testing.T) {
+	t.Parallel()
+	f, c := start(t)
+	first := resolve(t, c, "s", "a@b")
+	f.mu.Lock()
+	conn := f.conns[0]
+	f.mu.Unlock()
+	conn.Close()
+	conn.Wait()
+	c.mu.Lock()
+	mine := c.conn
+	c.mu.Unlock()
+	mine.Wait()
+	if again := resolve(t, c, "s", "a@b"); again == first {
+		t.Errorf("%q was kept over a lost connection", first)
+	}
+}
+
+func TestMergesQuestions(t *testing.T) {
+	t.Parallel()
+	f, c := start(t)
+	block := make(chan struct{})
+	f.block, f.fixed = block, false
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	for i := range 20 {
+		wg.Go(func() {
+			use := t.Context()
+			if i%4 == 0 { // one that gives up must not take the others along
+				use = ctx
+			}
+			if _, err := c.Resolve(use, "s", "a@b"); err != nil && use != ctx {
+				t.Error(err)
+			}
+		})
+	}
+	for f.count() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	for {
+		c.mu.Lock()
+		n := len(c.flights)
+		c.mu.Unlock()
+		if n == 1 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	close(block)
+	wg.Wait()
+	// Late starters may have come after the answer: those ask once more.
+	if n := f.count(); n > 3 {
+		t.Errorf("%d questions for 20 callers", n)
+	}
+}
+
+func TestAsksAgainAfterLoss(t *testing.T) {
+	t.Parallel()
+	f, c := start(t)
+	f.drop = 3
+	if got := rewrite(t, c, "a"); got != "local/a#4" {
+		t.Errorf("rewrite = %q", got)
+	}
+}
+
+func TestNoService(t *testing.T) {
+	t.Parallel()
+	c := New(filepath.Join(t.TempDir(), "none"))
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := c.Resolve(ctx, "", "a@b"); err == nil || !strings.Contains(err.Error(), "resolve address") {
+		t.Errorf("err = %v", err)
+	}
+}
+
+func TestCacheIsBounded(t *testing.T) {
+	t.Parallel()
+	var c cache[int, int]
+	for i := range 10 * generation {
+		c.put(i, i)
+		if i%100 == 0 {
+			c.get(7) // what is used stays
+		}
+		if n := len(c.young) + len(c.old); n > 2*generation {
+			t.Fatalf("%d entries", n)
+		}
+	}
+	if v, ok := c.get(7); !ok || v != 7 {
+		t.Error("an answer in use was dropped")
+	}
+	if _, ok := c.get(8); ok {
+		t.Error("an answer out of use was kept")
+	}
+}

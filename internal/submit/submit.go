@@ -1,0 +1,396 @@
+// Package submit is how whoever has a message hands it to cleanup: smtpd,
+// pickup, bounce, local. It gives out queue IDs, streams content, and brings
+// back cleanup's verdict.
+//
+//	id, err := client.NewID(ctx, time.Now())
+//	m := client.Open(&env, submit.Options{Flags: proto.SubmitFilter})
+//	m.Write(content) // as often as needed
+//	reply, err := m.Commit(ctx)
+//
+// A message of up to proto.ChunkSize bytes is one request and one reply, so
+// that many sessions share one system call. A longer one is streamed: at most
+// proto.MaxUnanswered parts are under way, which bounds what it costs both
+// ends in memory, and makes a slow disk slow the client down.
+//
+// # Durability
+//
+// A reply with code 250 from Commit means that the message is on stable
+// storage. Any other reply means that it is not in the queue, but for one
+// case: when the connection is lost after the last part was sent nobody knows
+// (ErrInDoubt). Whoever answers an SMTP client then says 451: the client
+// sends again, and a duplicate is possible where a loss is not.
+//
+// # Standards
+//
+//	RFC 5321 section 4.1.1.4 (responsibility passes with the 250 reply)
+//	RFC 1047 (duplicates)
+package submit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+)
+
+const (
+	// leaseSize is how many message numbers are asked for at once. They are
+	// 64 bits wide: what a crash loses does not matter.
+	leaseSize = 1000
+	// leaseTimeout bounds one request for numbers ahead of need.
+	leaseTimeout = 30 * time.Second
+	// streamTimeout bounds the wait for cleanup to take a part of a long
+	// message. It is well over what the slowest disk needs for one sync.
+	streamTimeout = 5 * time.Minute
+)
+
+// ErrInDoubt says that the connection was lost between the last part of a
+// message and cleanup's answer: the message may be in the queue or not.
+var ErrInDoubt = errors.New("connection to cleanup lost: not known whether the message is queued")
+
+// A Client hands messages to one cleanup service. All methods may be called
+// concurrently.
+type Client struct {
+	ipc *ipc.Client
+
+	mu        sync.Mutex
+	next, end uint64 // numbers not given out yet, of the present lease
+	spare     proto.LeaseReply
+	refilling chan struct{}      // closed when the lease asked for ahead has come or failed
+	cancel    context.CancelFunc // ends the request ahead, while there is one
+	closed    bool
+	bg        sync.WaitGroup
+}
+
+// New returns a client that uses c, which stays the caller's to close, after
+// Close.
+func New(c *ipc.Client) *Client { return &Client{ipc: c} }
+
+// Close waits for what is under way in the background. Messages that are open
+// must have been committed or aborted before.
+func (c *Client) Close() {
+	c.mu.Lock()
+	c.closed = true
+	if c.cancel != nil {
+		c.cancel()
+	}
+	c.mu.Unlock()
+	c.bg.Wait()
+}
+
+// NewID gives out a queue ID that nothing else has or will ever have. It
+// waits for cleanup only when the numbers leased ahead are used up.
+func (c *Client) NewID(ctx context.Context, now time.Time) (mail.QueueID, error) {
+	c.mu.Lock()
+	for c.next == c.end {
+		if c.spare.N > 0 {
+			c.next, c.end = c.spare.First, c.spare.First+uint64(c.spare.N)
+			c.spare = proto.LeaseReply{}
+			break
+		}
+		if wait := c.refilling; wait != nil {
+			c.mu.Unlock()
+			select {
+			case <-wait:
+			case <-ctx.Done():
+				return "", fmt.Errorf("get a queue ID from cleanup: %w", ctx.Err())
+			}
+			c.mu.Lock()
+			continue
+		}
+		// Whoever comes first asks; the others wait for what it gets.
+		done := make(chan struct{})
+		c.refilling = done
+		c.mu.Unlock()
+		l, err := c.lease(ctx)
+		c.mu.Lock()
+		c.spare, c.refilling = l, nil
+		close(done)
+		if err != nil {
+			c.mu.Unlock()
+			return "", err
+		}
+	}
+	n := c.next
+	c.next++
+	if c.end-c.next < leaseSize/4 && c.spare.N == 0 && c.refilling == nil && !c.closed {
+		done := make(chan struct{})
+		ahead, cancel := context.WithTimeout(context.Background(), leaseTimeout)
+		c.refilling, c.cancel = done, cancel
+		c.bg.Go(func() { c.leaseAhead(ahead, done) })
+	}
+	c.mu.Unlock()
+	return mail.MakeQueueID(now, n), nil
+}
+
+func (c *Client) lease(ctx context.Context) (proto.LeaseReply, error) {
+	var l proto.LeaseReply
+	if err := c.ipc.CallAgain(ctx, &proto.Lease{N: leaseSize}, &l); err != nil {
+		return proto.LeaseReply{}, fmt.Errorf("get a queue ID from cleanup: %w", err)
+	}
+	if l.N <= 0 || l.First == 0 {
+		return proto.LeaseReply{}, errors.New("get a queue ID from cleanup: it gave none")
+	}
+	return l, nil
+}
+
+// leaseAhead gets the next block before the present one is used up. A failure
+// is not reported: who needs a number and has none asks again and hears why.
+func (c *Client) leaseAhead(ctx context.Context, done chan struct{}) {
+	l, _ := c.lease(ctx)
+	c.mu.Lock()
+	c.cancel()
+	c.spare, c.refilling, c.cancel = l, nil, nil
+	close(done)
+	c.mu.Unlock()
+}
+
+// Options are what a submitter says of a message besides its envelope.
+type Options struct {
+	Flags   proto.SubmitFlags
+	BCC     []string      // recipients that access table actions added
+	Prepend []string      // header lines that access table actions added, without CRLF
+	Settles *proto.Settle // what a notice settles
+}
+
+// Open begins a message. The envelope's ID is from NewID, and its recipients
+// are complete. The envelope is read again at Commit or when the message
+// grows over proto.ChunkSize, whichever comes first, and must not be changed
+// by others until then.
+func (c *Client) Open(env *mail.Envelope, opt Options) *Message {
+	m := &Message{c: c, env: env, opt: opt, buf: chunks.Get().(*[]byte)}
+	*m.buf = (*m.buf)[:0]
+	return m
+}
+
+// chunks are the buffers of open messages. They begin small, since most mail
+// is small, and grow to proto.ChunkSize at most.
+var chunks = sync.Pool{New: func() any { b := make([]byte, 0, 16<<10); return &b }}
+
+// A Message is on its way to cleanup. Its methods must not be called
+// concurrently, and exactly one of Commit and Abort ends it.
+type Message struct {
+	c    *Client
+	env  *mail.Envelope
+	opt  Options
+	buf  *[]byte // content not sent yet
+	sent bool    // the first part is on its way, over conn
+	conn *ipc.Conn
+	win  window
+	err  error
+}
+
+// A window counts the parts of one message that are not answered yet, and
+// holds the verdict when it comes.
+type window struct {
+	mu      sync.Mutex
+	pending int
+	verdict *proto.SubmitReply
+	err     error
+	wake    chan struct{} // capacity 1: something changed
+}
+
+// answered is called on the connection's reading goroutine, once per part.
+func (w *window) answered(payload []byte, err error) {
+	w.mu.Lock()
+	w.pending--
+	switch {
+	case err != nil:
+		if w.err == nil {
+			w.err = err
+		}
+	case len(payload) > 0 && w.verdict == nil: // an empty answer is a ChunkReply
+		v := new(proto.SubmitReply)
+		if err := v.Decode(payload); err != nil {
+			w.err = err
+		} else {
+			w.verdict = v
+		}
+	}
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Write adds content: CRLF lines, in parts of any size. When cleanup is slow
+// it waits, at most streamTimeout. After an error, also one that says that
+// cleanup wants no more, Commit still tells the verdict.
+func (m *Message) Write(p []byte) (int, error) {
+	n := len(p)
+	for {
+		if m.err != nil {
+			return 0, m.err
+		}
+		room := proto.ChunkSize - len(*m.buf)
+		if len(p) <= room {
+			*m.buf = append(*m.buf, p...)
+			return n, nil
+		}
+		*m.buf = append(*m.buf, p[:room]...)
+		p = p[room:]
+		m.err = m.part(true)
+	}
+}
+
+// part sends what is buffered as a part of a streamed message.
+func (m *Message) part(more bool) error {
+	ctx, cancel := context.WithTimeout(context.Background(), streamTimeout)
+	defer cancel()
+	if !m.sent {
+		return m.firstPart(ctx)
+	}
+	if err := m.wait(ctx, proto.MaxUnanswered-1); err != nil {
+		return err
+	}
+	m.send(&proto.Chunk{ID: m.env.ID, More: more, Data: *m.buf})
+	return nil
+}
+
+// firstPart sends the envelope along. Only here may the message change over
+// to another connection: nobody has seen anything of it yet.
+func (m *Message) firstPart(ctx context.Context) error {
+	m.win.wake = make(chan struct{}, 1)
+	for {
+		conn, err := m.c.ipc.Conn(ctx)
+		if err != nil {
+			return fmt.Errorf("send message to cleanup: %w", err)
+		}
+		m.conn = conn
+		m.send(m.submit(true))
+		m.win.mu.Lock()
+		unsent := errors.Is(m.win.err, ipc.ErrUnsent)
+		if unsent {
+			m.win.err = nil
+		}
+		m.win.mu.Unlock()
+		if !unsent {
+			m.sent = true
+			return nil
+		}
+	}
+}
+
+func (m *Message) submit(more bool) *proto.Submit {
+	return &proto.Submit{Envelope: *m.env, Flags: m.opt.Flags, BCC: m.opt.BCC, Prepend: m.opt.Prepend,
+		Settles: m.opt.Settles, More: more, Content: *m.buf}
+}
+
+func (m *Message) send(req ipc.Message) {
+	m.win.mu.Lock()
+	m.win.pending++
+	m.win.mu.Unlock()
+	m.conn.Go(req, m.win.answered) // copies what it is given before it returns
+	*m.buf = (*m.buf)[:0]
+}
+
+var errRefused = errors.New("cleanup refused the message")
+
+// wait waits until at most limit parts are unanswered, or there is a verdict,
+// which is errRefused while parts are still to be sent.
+func (m *Message) wait(ctx context.Context, limit int) error {
+	for {
+		m.win.mu.Lock()
+		pending, verdict, err := m.win.pending, m.win.verdict, m.win.err
+		m.win.mu.Unlock()
+		switch {
+		case err != nil:
+			return fmt.Errorf("send message to cleanup: %w", err)
+		case verdict != nil:
+			return errRefused
+		case pending <= limit:
+			return nil
+		}
+		select {
+		case <-m.win.wake:
+		case <-ctx.Done():
+			return fmt.Errorf("send message to cleanup: no answer: %w", ctx.Err())
+		}
+	}
+}
+
+// Commit sends the rest and waits for the verdict. The reply is always fit to
+// be given to an SMTP client; the error, when there is one, says what went
+// wrong between here and cleanup, for the log: the reply is then 451 4.3.0.
+// ctx bounds the wait; when it ends after the last part was sent the message
+// is in doubt. The message must not be used afterwards.
+func (m *Message) Commit(ctx context.Context) (proto.SubmitReply, error) {
+	defer m.release()
+	if !m.sent && m.err == nil {
+		var reply proto.SubmitReply
+		err := m.c.ipc.Call(ctx, m.submit(false), &reply)
+		if err != nil {
+			return tryAgain, doubt(err)
+		}
+		return checked(reply)
+	}
+	if m.err == nil {
+		m.err = m.part(false)
+	}
+	whole := m.err == nil
+	if whole {
+		if err := m.wait(ctx, 0); err != nil && !errors.Is(err, errRefused) {
+			m.err = doubt(err)
+		}
+	}
+	m.win.mu.Lock()
+	verdict := m.win.verdict
+	m.win.mu.Unlock()
+	if verdict != nil {
+		if !whole {
+			m.stop()
+		}
+		return checked(*verdict)
+	}
+	if m.err == nil {
+		m.err = errors.New("send message to cleanup: it did not answer the last part")
+	}
+	m.stop()
+	return tryAgain, m.err
+}
+
+// tryAgain is what a client is told when cleanup could not be asked, or not
+// heard.
+var tryAgain = proto.SubmitReply{Code: 451, Status: dsn.S(4, 3, 0), Text: "Error: queue file write error"}
+
+func doubt(err error) error {
+	if errors.Is(err, ipc.ErrLost) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%w (%w)", ErrInDoubt, err)
+	}
+	return err
+}
+
+// checked refuses a verdict that no SMTP client must see: success may only be
+// said by 250.
+func checked(r proto.SubmitReply) (proto.SubmitReply, error) {
+	if r.Code == 250 || r.Code >= 400 && r.Code < 600 {
+		return r, nil
+	}
+	return tryAgain, fmt.Errorf("cleanup answered a submission with code %d", r.Code)
+}
+
+// Abort gives the message up. Nothing of it is queued.
+func (m *Message) Abort() {
+	m.stop()
+	m.release()
+}
+
+func (m *Message) stop() {
+	if m.sent {
+		m.conn.Push(&proto.Abort{ID: m.env.ID}) // a lost connection aborts by itself
+	}
+}
+
+func (m *Message) release() {
+	if m.buf != nil {
+		chunks.Put(m.buf)
+		m.buf = nil
+	}
+}
