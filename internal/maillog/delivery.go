@@ -1,0 +1,179 @@
+package maillog
+
+import (
+	"strconv"
+	"time"
+
+	"posthaste/internal/dsn"
+)
+
+// Delivery is what one attempt came to for one recipient.
+type Delivery struct {
+	ID      string // queue ID
+	To      string
+	OrigTo  string // before rewriting and aliases; left out when empty or the same
+	Relay   string // h[a]:25, local, virtual; empty: none
+	ConnUse int    // how often the session has been used; shown from 2 on
+	// Delay is the age of the message. Delays are its parts: before the queue
+	// manager, in the queue manager, connection set-up, transmission.
+	Delay      time.Duration
+	Delays     [4]time.Duration
+	Resolution Resolution // delay_logging_resolution_limit
+	TLS        string     // smtp_log_tls_feature_status; may be empty
+	DSN        dsn.Status
+	Status     string // sent, deferred, bounced, SOFTBOUNCE, deliverable, undeliverable
+	Text       string
+}
+
+// Append implements Event.
+func (e Delivery) Append(b []byte) []byte {
+	b = append(appendID(b, e.ID), "to=<"...)
+	b = append(append(b, e.To...), '>')
+	if e.OrigTo != "" && !equalFold(e.OrigTo, e.To) {
+		b = append(append(append(b, ", orig_to=<"...), e.OrigTo...), '>')
+	}
+	b = append(append(b, ", relay="...), e.relay()...)
+	if e.ConnUse > 1 {
+		b = strconv.AppendInt(append(b, ", conn_use="...), int64(e.ConnUse), 10)
+	}
+	b = appendDelay(append(b, ", delay="...), e.Delay, e.Resolution)
+	b = append(b, ", delays="...)
+	for i, d := range e.Delays {
+		if i > 0 {
+			b = append(b, '/')
+		}
+		b = appendDelay(b, d, e.Resolution)
+	}
+	b = appendAttr(b, ", tls=", e.TLS)
+	b = e.DSN.Append(append(b, ", dsn="...))
+	b = append(append(b, ", status="...), e.Status...)
+	return append(append(append(b, " ("...), e.Text...), ')')
+}
+
+func (e Delivery) relay() string {
+	if e.Relay == "" {
+		return "none"
+	}
+	return e.Relay
+}
+
+// equalFold is strings.EqualFold for ASCII.
+func equalFold(a, b string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := 0; i < len(a); i++ {
+		if c, d := a[i], b[i]; c != d && (c|0x20 != d|0x20 || c|0x20 < 'a' || c|0x20 > 'z') {
+			return false
+		}
+	}
+	return true
+}
+
+// AppendFields implements Fielder.
+func (e Delivery) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "delivery"), "queue_id", e.ID)
+	b = appendAlways(b, "to", e.To)
+	if e.OrigTo != "" && !equalFold(e.OrigTo, e.To) {
+		b = appendString(b, "orig_to", e.OrigTo)
+	}
+	b = appendString(b, "relay", e.relay())
+	if e.ConnUse > 1 {
+		b = appendNumber(b, "conn_use", int64(e.ConnUse))
+	}
+	b = appendDelay(append(b, `,"delay":`...), e.Delay, ResolutionLimit(6))
+	b = append(b, `,"delays":[`...)
+	for i, d := range e.Delays {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendDelay(b, d, ResolutionLimit(6))
+	}
+	b = append(b, ']')
+	b = appendString(b, "tls", e.TLS)
+	b = append(e.DSN.Append(append(b, `,"dsn":"`...)), '"')
+	b = appendString(b, "status", e.Status)
+	return appendString(b, "reason", e.Text)
+}
+
+// ConnectFailed says that a delivery agent could not reach a server.
+type ConnectFailed struct {
+	Host, Addr, Port string // Port empty for a unix-domain socket
+	Reason           string // Connection refused
+}
+
+// Append implements Event.
+func (e ConnectFailed) Append(b []byte) []byte {
+	b = appendClient(append(b, "connect to "...), e.Host, e.Addr)
+	b = appendAttr(b, ":", e.Port)
+	return append(append(b, ": "...), e.Reason...)
+}
+
+// AppendFields implements Fielder.
+func (e ConnectFailed) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "connect failed"), "relay_host", e.Host)
+	b = appendString(b, "relay_address", e.Addr)
+	b = appendString(b, "relay_port", e.Port)
+	return appendString(b, "reason", e.Reason)
+}
+
+// HostSaid is a server's refusal that is not the last word: another server
+// is tried.
+type HostSaid struct {
+	ID        string
+	Host      string // h[a], with a port where that is not 25
+	Reply     string // 450 4.2.0 try later
+	InReplyTo string // RCPT TO
+}
+
+// Append implements Event.
+func (e HostSaid) Append(b []byte) []byte {
+	b = append(append(appendID(b, e.ID), "host "...), e.Host...)
+	b = append(append(b, " said: "...), e.Reply...)
+	b = append(append(b, " (in reply to "...), e.InReplyTo...)
+	return append(b, " command)"...)
+}
+
+// AppendFields implements Fielder.
+func (e HostSaid) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "host said"), "queue_id", e.ID)
+	b = appendString(b, "relay", e.Host)
+	return appendString(b, "reply", e.Reply)
+}
+
+// TLSEstablished says that a session is encrypted, and how.
+type TLSEstablished struct {
+	Trust  string // Anonymous, Untrusted, Trusted, Verified
+	Server bool   // we are the server: "from NAME[ADDR]"; else "to HOST[ADDR]:PORT"
+	Peer   string // NAME[ADDR] or HOST[ADDR]:PORT
+	Proto  string // TLSv1.3
+	Cipher string
+	Bits   int
+	// Only with TLS 1.3 (or known otherwise); empty parts are left out.
+	KeyExchange, Signature, Digest string // X25519, "RSA-PSS (2048 bits)", SHA256
+}
+
+// Append implements Event.
+func (e TLSEstablished) Append(b []byte) []byte {
+	b = append(append(b, e.Trust...), " TLS connection established "...)
+	if e.Server {
+		b = append(b, "from "...)
+	} else {
+		b = append(b, "to "...)
+	}
+	b = append(append(append(b, e.Peer...), ": "...), e.Proto...)
+	b = append(append(append(b, " with cipher "...), e.Cipher...), " ("...)
+	b = append(strconv.AppendInt(b, int64(e.Bits), 10), '/')
+	b = append(strconv.AppendInt(b, int64(e.Bits), 10), " bits)"...)
+	b = appendAttr(b, " key-exchange ", e.KeyExchange)
+	b = appendAttr(b, " server-signature ", e.Signature)
+	return appendAttr(b, " server-digest ", e.Digest)
+}
+
+// AppendFields implements Fielder.
+func (e TLSEstablished) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "tls"), "trust", e.Trust)
+	b = appendString(b, "peer", e.Peer)
+	b = appendString(b, "protocol", e.Proto)
+	return appendString(b, "cipher", e.Cipher)
+}

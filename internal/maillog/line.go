@@ -1,0 +1,187 @@
+package maillog
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// A Format is the form of whole lines that a sink wants.
+type Format uint8
+
+// The forms of lines.
+const (
+	Classic Format = iota // Nov 20 17:56:01 mx postfix/smtpd[1357]: text
+	JSON                  // {"time":"...","host":"mx",...,"text":"text"}
+	Plain                 // postsuper: text, for standard error
+	// Syslog is <22>Nov 20 17:56:01 postfix/smtpd[1357]: text, with the mail
+	// facility; the sink puts in another one. RFC 3164 section 4.1.
+	Syslog
+)
+
+const syslogMail = 2 << 3 // facility "mail", RFC 3164 section 4.1.1
+
+// appendLine appends the record as a whole line. Called with mu held.
+func (g *gatherer) appendLine(b []byte, now time.Time, l *Logger, r *record) []byte {
+	switch g.format {
+	case JSON:
+		return g.appendJSON(b, now, l, r)
+	case Plain:
+		b = append(append(b, l.tag...), ": "...)
+	case Syslog:
+		b = append(b, '<')
+		b = strconv.AppendInt(b, int64(syslogMail|r.level.syslog()), 10)
+		b = append(b, '>')
+		b = append(g.appendStamp(b, now, time.Stamp), ' ')
+		b = append(b, l.ident...)
+	default:
+		b = append(g.appendStamp(b, now, time.Stamp), ' ')
+		b = append(append(b, g.host...), ' ')
+		b = append(b, l.ident...)
+	}
+	return append(append(b, r.text...), '\n')
+}
+
+// appendStamp appends the time of the second, which is printed once.
+func (g *gatherer) appendStamp(b []byte, now time.Time, layout string) []byte {
+	if sec := now.Unix(); sec != g.stampSec || len(g.stamp) == 0 {
+		g.stampSec = sec
+		g.stamp = now.AppendFormat(g.stamp[:0], layout)
+	}
+	return append(b, g.stamp...)
+}
+
+func (g *gatherer) appendJSON(b []byte, now time.Time, l *Logger, r *record) []byte {
+	b = append(b, `{"time":"`...)
+	b = now.AppendFormat(b, "2006-01-02T15:04:05.000000Z07:00")
+	b = append(b, '"')
+	b = appendString(b, "host", g.host)
+	b = appendString(b, "process", l.tag)
+	b = appendNumber(b, "pid", int64(os.Getpid()))
+	b = appendString(b, "level", r.level.String())
+	b = append(b, r.fields...)
+	b = append(b, `,"text":`...)
+	b = appendQuoted(b, r.text)
+	return append(b, "}\n"...)
+}
+
+// clean bounds the text and replaces what must not reach a log.
+func clean(text *[]byte) {
+	b := *text
+	if len(b) > maxText {
+		n := maxText
+		for n > maxText-utf8.UTFMax && !utf8.RuneStart(b[n]) {
+			n--
+		}
+		b = append(b[:n], "..."...)
+		*text = b
+	}
+	for i := 0; i < len(b); {
+		c := b[i]
+		switch {
+		case c >= ' ' && c < 0x7f:
+			i++
+		case c < utf8.RuneSelf:
+			b[i] = '?'
+			i++
+		default:
+			r, n := utf8.DecodeRune(b[i:])
+			if r == utf8.RuneError && n == 1 {
+				b[i] = '?'
+			} else if r < 0xa0 || r == 0x2028 || r == 0x2029 {
+				// C1 controls and line separators; one "?" for each byte keeps
+				// this in place.
+				copy(b[i:i+n], "???")
+			}
+			i += n
+		}
+	}
+}
+
+// lastLine is the length of b up to and with its last line end. A line is
+// never longer than a batch: maxText sees to that.
+func lastLine(b []byte) int {
+	if i := bytes.LastIndexByte(b, '\n'); i >= 0 {
+		return i + 1
+	}
+	return len(b)
+}
+
+// hostLabel is the first label of the system's host name, as syslog has it.
+func hostLabel() string {
+	name := os.Getenv("POSTLOG_HOSTNAME")
+	if name == "" {
+		name, _ = os.Hostname()
+	}
+	name, _, _ = strings.Cut(name, ".")
+	if name == "" {
+		return "localhost"
+	}
+	return name
+}
+
+// stackFrames makes lines of a stack: the function and where it stands, on
+// one line each, without the frames that lead from the panic to here.
+func stackFrames(stack []byte) []string {
+	lines := strings.Split(strings.TrimSpace(string(stack)), "\n")
+	var frames []string
+	for i := 1; i+1 < len(lines) && len(frames) < 40; i += 2 {
+		where, _, _ := strings.Cut(strings.TrimSpace(lines[i+1]), " +0x")
+		frames = append(frames, "at "+lines[i]+" "+where)
+	}
+	for i, f := range frames {
+		if strings.HasPrefix(f, "at panic(") {
+			return frames[i+1:]
+		}
+	}
+	return frames
+}
+
+// appendString appends a member of a JSON object, with a comma before it.
+// An empty value is left out.
+func appendString(b []byte, key, value string) []byte {
+	if value == "" {
+		return b
+	}
+	return appendAlways(b, key, value)
+}
+
+// appendAlways is appendString for values that say something when empty,
+// such as the null sender.
+func appendAlways(b []byte, key, value string) []byte {
+	b = append(append(append(b, `,"`...), key...), `":`...)
+	return appendQuoted(b, value)
+}
+
+func appendNumber(b []byte, key string, n int64) []byte {
+	b = append(append(append(b, `,"`...), key...), `":`...)
+	return strconv.AppendInt(b, n, 10)
+}
+
+// appendQuoted appends a JSON string, RFC 8259 section 7. Control characters
+// and what is not UTF-8 become "?", as in text lines.
+func appendQuoted[T string | []byte](b []byte, s T) []byte {
+	b = append(b, '"')
+	start := len(b)
+	if len(s) > maxText {
+		s = s[:maxText]
+	}
+	b = append(b, s...)
+	body := b[start:]
+	clean(&body)
+	if bytes.IndexByte(body, '"') < 0 && bytes.IndexByte(body, '\\') < 0 {
+		return append(b, '"')
+	}
+	plain := string(body)
+	b = b[:start]
+	for i := 0; i < len(plain); i++ {
+		if c := plain[i]; c == '"' || c == '\\' {
+			b = append(b, '\\')
+		}
+		b = append(b, plain[i])
+	}
+	return append(b, '"')
+}

@@ -1,0 +1,92 @@
+package maillog
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"posthaste/internal/config"
+)
+
+// Open opens the log of a process such as "smtpd" where the configuration
+// says: standard output, the postlog service (which writes maillog_file), or
+// syslog. It does not wait for the postlog service: lines are kept until it
+// answers.
+func Open(cfg *config.Config, process string) (*Logger, error) { return open(cfg, process, false) }
+
+// OpenDirect is Open for those who cannot go through the postlog service,
+// because they run before it or are it: they write maillog_file themselves.
+func OpenDirect(cfg *config.Config, process string) (*Logger, error) {
+	return open(cfg, process, true)
+}
+
+// Tag is the tag of a process: syslog_name and the process's name.
+func Tag(cfg *config.Config, process string) string {
+	return cfg.String("syslog_name") + "/" + process
+}
+
+func open(cfg *config.Config, process string, direct bool) (*Logger, error) {
+	sink, err := openSink(cfg, direct)
+	if err != nil {
+		return nil, err
+	}
+	return New(Tag(cfg, process), sink), nil
+}
+
+func openSink(cfg *config.Config, direct bool) (Sink, error) {
+	format := Classic
+	if cfg.String("maillog_format") == "json" {
+		format = JSON
+	}
+	path := cfg.String("maillog_file")
+	if path == "" {
+		return NewSyslog("/dev/log", cfg.String("syslog_facility"), format)
+	}
+	if err := CheckFile(cfg); err != nil {
+		return nil, err
+	}
+	switch {
+	case path == "/dev/stdout":
+		return NewWriter(os.Stdout, format), nil
+	case path == "/dev/stderr":
+		return NewWriter(os.Stderr, format), nil
+	case direct:
+		perm, err := Permissions(cfg)
+		if err != nil {
+			return nil, err
+		}
+		return OpenFile(path, perm, format)
+	}
+	return NewPostlog(filepath.Join(cfg.String("queue_directory"), "public", cfg.String("postlog_service_name")), format), nil
+}
+
+// CheckFile says whether maillog_file is a path that maillog_file_prefixes
+// allows. An empty maillog_file is allowed.
+func CheckFile(cfg *config.Config) error {
+	path := cfg.String("maillog_file")
+	if path == "" {
+		return nil
+	}
+	if filepath.IsAbs(path) && filepath.Clean(path) == path {
+		for _, prefix := range cfg.List("maillog_file_prefixes") {
+			if path == prefix || strings.HasPrefix(path, strings.TrimSuffix(prefix, "/")+"/") {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("maillog_file = %s: expected a path under one of: %s (maillog_file_prefixes)",
+		path, strings.Join(cfg.List("maillog_file_prefixes"), " "))
+}
+
+// Permissions is the mode of a new log file.
+func Permissions(cfg *config.Config) (os.FileMode, error) {
+	text := cfg.String("maillog_file_permissions")
+	mode, err := strconv.ParseUint(text, 8, 12)
+	if err != nil || mode&^0o666 != 0 {
+		return 0, errors.New("maillog_file_permissions = " + text + ": expected an octal file mode such as 0600, 0640 or 0644")
+	}
+	return os.FileMode(mode), nil
+}

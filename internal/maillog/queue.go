@@ -1,0 +1,209 @@
+package maillog
+
+import "strconv"
+
+// MessageID is a message's Message-ID: header, which cleanup logs.
+type MessageID struct {
+	ID     string // queue ID
+	Resent bool   // the header was Resent-Message-ID:
+	Value  string // as it stands in the header, with its angle brackets
+}
+
+// Append implements Event.
+func (e MessageID) Append(b []byte) []byte {
+	b = appendID(b, e.ID)
+	if e.Resent {
+		b = append(b, "resent-"...)
+	}
+	return append(append(b, "message-id="...), e.Value...)
+}
+
+// AppendFields implements Fielder.
+func (e MessageID) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "message-id"), "queue_id", e.ID)
+	if e.Resent {
+		return appendAlways(b, "resent_message_id", e.Value)
+	}
+	return appendAlways(b, "message_id", e.Value)
+}
+
+// ContentCheck is what a header or body check, or a milter, made of a
+// message while cleanup received it.
+type ContentCheck struct {
+	Reject        // QueueID, Action, client, From, To, Proto, Helo, Text (5.7.1 no bad mail; may be empty)
+	Part   string // header, body, mime-header, nested-header
+	Line   string // the line that was matched
+}
+
+// Append implements Event.
+func (e ContentCheck) Append(b []byte) []byte {
+	b = append(append(appendID(b, e.QueueID), e.Action...), ": "...)
+	b = append(append(b, e.Part...), ' ')
+	b = append(append(b, e.Line...), " from "...)
+	b = append(appendClient(b, e.Name, e.Addr), ';')
+	b = e.appendSession(b)
+	return appendAttr(b, ": ", e.Text)
+}
+
+// AppendFields implements Fielder.
+func (e ContentCheck) AppendFields(b []byte) []byte {
+	b = e.Reject.AppendFields(b)
+	return appendString(appendString(b, "part", e.Part), "line", e.Line)
+}
+
+// PickupUID says who submitted a message with the sendmail program.
+type PickupUID struct {
+	ID     string
+	UID    int
+	From   string
+	OrigID string // of a message that postsuper -r requeued
+}
+
+// Append implements Event.
+func (e PickupUID) Append(b []byte) []byte {
+	b = strconv.AppendInt(append(appendID(b, e.ID), "uid="...), int64(e.UID), 10)
+	b = append(append(append(b, " from=<"...), e.From...), '>')
+	return appendAttr(b, " orig_id=", e.OrigID)
+}
+
+// AppendFields implements Fielder.
+func (e PickupUID) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "pickup"), "queue_id", e.ID)
+	b = appendNumber(b, "uid", int64(e.UID))
+	return appendString(appendAlways(b, "from", e.From), "orig_queue_id", e.OrigID)
+}
+
+// QueueActive says that the queue manager has taken a message up.
+type QueueActive struct {
+	ID    string
+	From  string
+	Size  int64
+	NRcpt int
+}
+
+// Append implements Event.
+func (e QueueActive) Append(b []byte) []byte {
+	b = append(append(appendID(b, e.ID), "from=<"...), e.From...)
+	b = strconv.AppendInt(append(b, ">, size="...), e.Size, 10)
+	b = strconv.AppendInt(append(b, ", nrcpt="...), int64(e.NRcpt), 10)
+	return append(b, " (queue active)"...)
+}
+
+// AppendFields implements Fielder.
+func (e QueueActive) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "queue active"), "queue_id", e.ID)
+	b = appendNumber(appendAlways(b, "from", e.From), "size", e.Size)
+	return appendNumber(b, "nrcpt", int64(e.NRcpt))
+}
+
+// Removed says that a message has left the queue for good.
+type Removed struct{ ID string }
+
+// Append implements Event.
+func (e Removed) Append(b []byte) []byte { return append(appendID(b, e.ID), "removed"...) }
+
+// AppendFields implements Fielder.
+func (e Removed) AppendFields(b []byte) []byte {
+	return appendString(appendEvent(b, "removed"), "queue_id", e.ID)
+}
+
+// Expired says that a message has been in the queue for too long.
+type Expired struct {
+	ID     string
+	From   string
+	Forced bool // by postsuper -e
+}
+
+// Append implements Event.
+func (e Expired) Append(b []byte) []byte {
+	b = append(append(appendID(b, e.ID), "from=<"...), e.From...)
+	b = append(b, ">, status="...)
+	if e.Forced {
+		b = append(b, "force-"...)
+	}
+	return append(b, "expired, returned to sender"...)
+}
+
+// AppendFields implements Fielder.
+func (e Expired) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "expired"), "queue_id", e.ID)
+	b = appendAlways(b, "from", e.From)
+	if e.Forced {
+		b = append(b, `,"forced":true`...)
+	}
+	return b
+}
+
+// Skipped says that a message is left alone because an agent of a previous
+// queue manager still delivers it.
+type Skipped struct{ ID string }
+
+// Append implements Event.
+func (e Skipped) Append(b []byte) []byte {
+	return append(appendID(b, e.ID), "skipped, still being delivered"...)
+}
+
+// AppendFields implements Fielder.
+func (e Skipped) AppendFields(b []byte) []byte {
+	return appendString(appendEvent(b, "skipped"), "queue_id", e.ID)
+}
+
+// QueueAction is what an operator did to a message: removed, requeued,
+// placed on hold, released from hold, expired.
+type QueueAction struct{ ID, Action string }
+
+// Append implements Event.
+func (e QueueAction) Append(b []byte) []byte { return append(appendID(b, e.ID), e.Action...) }
+
+// AppendFields implements Fielder.
+func (e QueueAction) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "queue action"), "queue_id", e.ID)
+	return appendString(b, "action", e.Action)
+}
+
+// QueueActions is how many messages an operator's command did something to.
+type QueueActions struct {
+	What string // Deleted, Requeued, Placed on hold, Released from hold, Force-expired
+	N    int
+}
+
+// Append implements Event.
+func (e QueueActions) Append(b []byte) []byte {
+	b = strconv.AppendInt(append(append(b, e.What...), ": "...), int64(e.N), 10)
+	b = append(b, " message"...)
+	if e.N != 1 {
+		b = append(b, 's')
+	}
+	return b
+}
+
+// A Notice is a kind of delivery status notification.
+type Notice string
+
+// The notices of bounce, defer and trace.
+const (
+	SenderBounce     Notice = "sender non-delivery notification"
+	SenderDelay      Notice = "sender delay notification"
+	SenderStatus     Notice = "sender delivery status notification"
+	PostmasterBounce Notice = "postmaster non-delivery notification"
+	PostmasterDelay  Notice = "postmaster delay notification"
+)
+
+// BounceNotice says that a notification has been queued.
+type BounceNotice struct {
+	ID    string // of the message that it is about
+	Kind  Notice
+	NewID string // of the notification
+}
+
+// Append implements Event.
+func (e BounceNotice) Append(b []byte) []byte {
+	b = append(append(appendID(b, e.ID), e.Kind...), ": "...)
+	return append(b, e.NewID...)
+}
+
+// AppendFields implements Fielder.
+func (e BounceNotice) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "notification"), "queue_id", e.ID)
+	return appendString(appendString(b, "kind", string(e.Kind)), "notification_id", e.NewID)
+}

@@ -1,0 +1,246 @@
+package maillog
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Sink takes whole lines. Its methods are called by one goroutine at a
+// time.
+type Sink interface {
+	// Format is the form of the lines, which never changes.
+	Format() Format
+	// Write takes lines, each ended by a newline. It reports how many bytes it
+	// has taken, which is a number of whole lines unless the error is final;
+	// the rest is offered again later. It returns within a bounded time.
+	Write(lines []byte) (taken int, err error)
+	// Close releases what the sink holds.
+	Close() error
+}
+
+// NewWriter returns a Sink that writes to w, such as standard output. A write
+// that fails is given up: there is nowhere to say so, and no reason to think
+// that it would work later.
+func NewWriter(w io.Writer, format Format) Sink { return &writerSink{w, format} }
+
+type writerSink struct {
+	w      io.Writer
+	format Format
+}
+
+func (s *writerSink) Format() Format { return s.format }
+func (s *writerSink) Write(lines []byte) (int, error) {
+	s.w.Write(lines)
+	return len(lines), nil
+}
+func (s *writerSink) Close() error { return nil }
+
+// A File is a Sink that appends to a file. It notices when the file has been
+// renamed or removed, and then opens it anew, so that log rotation needs to
+// tell nobody.
+type File struct {
+	path    string
+	perm    os.FileMode
+	format  Format
+	f       *os.File
+	info    os.FileInfo
+	checked time.Time
+}
+
+// OpenFile opens the log file at path for appending, and creates it with
+// perm when it is missing.
+func OpenFile(path string, perm os.FileMode, format Format) (*File, error) {
+	s := &File{path: path, perm: perm, format: format}
+	if err := s.open(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *File) open() error {
+	f, err := os.OpenFile(s.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, s.perm)
+	if err != nil {
+		if errors.Is(err, syscall.ELOOP) {
+			err = fmt.Errorf("open log file %s: it is a symbolic link; name the file itself in maillog_file", s.path)
+		}
+		return err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("open log file %s: it is not a regular file (%v)", s.path, info.Mode().Type())
+	}
+	if err != nil {
+		f.Close()
+		return err
+	}
+	s.f, s.info, s.checked = f, info, time.Now()
+	return nil
+}
+
+// Format implements Sink.
+func (s *File) Format() Format { return s.format }
+
+// Write implements Sink. A short write, which a full disk makes, is not
+// taken back: the line goes on where it stopped when there is space again.
+func (s *File) Write(lines []byte) (int, error) {
+	if now := time.Now(); s.f != nil && now.Sub(s.checked) >= time.Second {
+		s.checked = now
+		if info, err := os.Lstat(s.path); err != nil || !os.SameFile(info, s.info) {
+			s.Reopen()
+		}
+	}
+	if s.f == nil {
+		if err := s.open(); err != nil {
+			return 0, err
+		}
+	}
+	return s.f.Write(lines)
+}
+
+// Reopen has the next write open the file anew.
+func (s *File) Reopen() {
+	if s.f != nil {
+		s.f.Close()
+		s.f = nil
+	}
+}
+
+// Close implements Sink.
+func (s *File) Close() error {
+	if s.f == nil {
+		return nil
+	}
+	f := s.f
+	s.f = nil
+	return f.Close()
+}
+
+// writeTimeout bounds a write to a socket whose reader does not keep up.
+const writeTimeout = time.Second
+
+// datagrams is a connection that is made when there is something to send.
+type datagrams struct {
+	path string
+	conn *net.UnixConn
+}
+
+func (d *datagrams) send(p []byte) error {
+	if d.conn == nil {
+		c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: d.path, Net: "unixgram"})
+		if err != nil {
+			return err
+		}
+		c.SetWriteBuffer(4 * maxBatch)
+		d.conn = c
+	}
+	d.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+	if _, err := d.conn.Write(p); err != nil {
+		d.Close()
+		return err
+	}
+	return nil
+}
+
+func (d *datagrams) Close() error {
+	if d.conn == nil {
+		return nil
+	}
+	c := d.conn
+	d.conn = nil
+	return c.Close()
+}
+
+// postlogSink sends whole lines to the postlog service, many in a datagram.
+type postlogSink struct {
+	datagrams
+	format Format
+}
+
+// NewPostlog returns a Sink that sends to the postlog service's socket.
+func NewPostlog(path string, format Format) Sink {
+	return &postlogSink{datagrams{path: path}, format}
+}
+
+func (s *postlogSink) Format() Format { return s.format }
+func (s *postlogSink) Write(lines []byte) (int, error) {
+	if err := s.send(lines); err != nil {
+		return 0, err
+	}
+	return len(lines), nil
+}
+
+// syslogSink sends lines to the system's log service, one in a datagram.
+type syslogSink struct {
+	datagrams
+	facility int
+	format   Format
+	buf      []byte
+}
+
+// NewSyslog returns a Sink that sends to a syslog socket, such as /dev/log,
+// under the named facility (mail, local0, ...). The format is Syslog; JSON
+// goes out as the text of a syslog line under the level info.
+func NewSyslog(path, facility string, format Format) (Sink, error) {
+	code, ok := facilities[facility]
+	if !ok {
+		return nil, fmt.Errorf("syslog_facility = %s: expected a facility such as mail or local0", facility)
+	}
+	if format != JSON {
+		format = Syslog
+	}
+	return &syslogSink{datagrams: datagrams{path: path}, facility: code << 3, format: format}, nil
+}
+
+// facilities are those of RFC 3164 section 4.1.1, by their usual names.
+var facilities = map[string]int{
+	"kern": 0, "user": 1, "mail": 2, "daemon": 3, "auth": 4, "syslog": 5, "lpr": 6, "news": 7, "uucp": 8,
+	"cron": 9, "authpriv": 10, "ftp": 11, "local0": 16, "local1": 17, "local2": 18, "local3": 19,
+	"local4": 20, "local5": 21, "local6": 22, "local7": 23,
+}
+
+func (s *syslogSink) Format() Format { return s.format }
+
+func (s *syslogSink) Write(lines []byte) (taken int, err error) {
+	for taken < len(lines) {
+		line := lines[taken:]
+		n := bytes.IndexByte(line, '\n')
+		if n < 0 {
+			n = len(line) - 1
+		}
+		err := s.send(s.frame(line[:n]))
+		if errors.Is(err, unix.EMSGSIZE) {
+			err = s.send(s.frame(line[:min(n, 1024)])) // RFC 3164 section 4.1
+		}
+		if err != nil {
+			return taken, err
+		}
+		taken += n + 1
+	}
+	return taken, nil
+}
+
+// frame puts the facility into the line.
+func (s *syslogSink) frame(line []byte) []byte {
+	severity := LevelInfo.syslog()
+	if i := bytes.IndexByte(line, '>'); s.format == Syslog && i > 0 {
+		if n, err := strconv.Atoi(string(line[1:i])); err == nil {
+			severity = n & 7
+		}
+		line = line[i+1:]
+	}
+	s.buf = append(strconv.AppendInt(append(s.buf[:0], '<'), int64(s.facility|severity), 10), '>')
+	if s.format == JSON {
+		s.buf = append(s.buf, "posthaste: "...)
+	}
+	s.buf = append(s.buf, line...)
+	return s.buf
+}
