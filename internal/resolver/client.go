@@ -330,7 +330,8 @@ func (c *Client) addrs4(ctx context.Context, host string) (Answer[netip.Addr], e
 		if !ok {
 			return netip.Addr{}, false
 		}
-		return netip.AddrFrom4([4]byte(a.A.To4())), a.A.To4() != nil
+		addr, _ := netip.AddrFromSlice(a.A.To4())
+		return addr, addr.Is4()
 	})
 }
 

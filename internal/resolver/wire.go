@@ -75,9 +75,7 @@ func ask(ctx context.Context, server string, q *dns.Msg, conf *conf) (*dns.Msg, 
 			q.Extra = nil // RFC 6891 section 7
 			continue
 		}
-		if !conf.trustAD && !isLoopback(server) {
-			m.AuthenticatedData = false
-		}
+		m.AuthenticatedData = m.AuthenticatedData && conf.trusts(server)
 		return m, nil
 	}
 }
@@ -96,10 +94,12 @@ func askNetwork(ctx context.Context, server string, q *dns.Msg, conf *conf) (*dn
 	return m, err
 }
 
-func isLoopback(server string) bool {
+// trusts says whether the way to server is safe enough to believe its AD bit
+// (RFC 6698 appendix A.3, and "trust-ad" of resolv.conf(5)).
+func (c *conf) trusts(server string) bool {
 	host, _, err := net.SplitHostPort(server)
 	ip := net.ParseIP(host)
-	return err == nil && ip != nil && ip.IsLoopback()
+	return c.trustAD || err == nil && ip != nil && ip.IsLoopback()
 }
 
 // exchange sends q to server from a new socket, whose port the kernel chooses
