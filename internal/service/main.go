@@ -1,0 +1,317 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"posthaste/internal/config"
+	"posthaste/internal/maillog"
+)
+
+// heapGrowth is the garbage collector's target. There are a dozen service
+// processes, most of which do little: a small heap matters more than the few
+// collections that a larger one would save.
+const heapGrowth = 60
+
+// Main is the entry of a process that master has executed under a service's
+// name. args are those of the command line without the program's name. It
+// returns the exit status.
+func Main(spec Spec, args []string) int {
+	signal.Ignore(syscall.SIGINT) // a terminal's interrupt is for master
+	syscall.Umask(0o077)
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(heapGrowth)
+	}
+	cl, err := ParseCommandLine(args)
+	if err == nil {
+		err = checkInherited(cl)
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: fatal: %v\n", spec.Process, err)
+		return 1
+	}
+	p := &process{spec: spec, cl: cl, status: newStatus(StatusFD)}
+	if err := p.setUp(); err != nil {
+		if p.env.Log == nil {
+			fmt.Fprintf(os.Stderr, "fatal: %v\n", err)
+			return 1
+		}
+		p.env.Log.Fatal("%v", err)
+		p.env.Log.Close()
+		return 1
+	}
+	return p.run()
+}
+
+// A process is one service process.
+type process struct {
+	spec   Spec
+	cl     *CommandLine
+	env    Env
+	status *status
+}
+
+// checkInherited says whether the descriptors are those that master passes,
+// and sees to it that no program that the service executes inherits them.
+func checkInherited(cl *CommandLine) error {
+	for fd := FlowReadFD; fd < ListenFD+cl.Sockets; fd++ {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil {
+			return fmt.Errorf("descriptor %d is missing: a service is started by master, not by hand", fd)
+		}
+		unix.CloseOnExec(fd)
+	}
+	return nil
+}
+
+// setUp makes the environment: settings, log, sockets, privileges.
+func (p *process) setUp() error {
+	env := &p.env
+	env.Name, env.Type, env.Args, env.MaxProc = p.cl.Name, p.cl.Type, p.cl.Args, p.cl.MaxProc
+	env.Process = p.spec.Process
+	env.Flow = NewFlow(FlowReadFD, FlowWriteFD)
+	env.activity = &activity{onUse: func() { p.status.write(StatusUsed) }}
+
+	own := []config.Override{
+		{Name: "process_name", Value: p.spec.Process},
+		{Name: "process_id", Value: strconv.Itoa(os.Getpid())},
+		{Name: "service_name", Value: p.cl.Name},
+	}
+	cfg, err := config.Load(config.Dir(""), append(p.cl.Overrides, own...)...)
+	if err != nil {
+		return err
+	}
+	env.Config = cfg
+	openLog := maillog.Open
+	if p.spec.LogDirect {
+		openLog = maillog.OpenDirect
+	}
+	if env.Log, err = openLog(cfg, p.spec.Process); err != nil {
+		return err
+	}
+	queue := cfg.String("queue_directory")
+	if err := os.Chdir(queue); err != nil {
+		return fmt.Errorf("queue_directory: %w", err)
+	}
+	if err := p.inheritSockets(); err != nil {
+		return err
+	}
+	env.Privileged = os.Geteuid() == 0 && !p.cl.Unprivileged
+	if p.spec.PreJail != nil {
+		if err := p.spec.PreJail(env); err != nil {
+			return err
+		}
+	}
+	return p.confine(queue)
+}
+
+// inheritSockets makes listeners of the inherited descriptors.
+func (p *process) inheritSockets() error {
+	for i := range p.cl.Sockets {
+		f := os.NewFile(uintptr(ListenFD+i), p.cl.Name)
+		var err error
+		if p.cl.Type == "unix-dgram" {
+			var c net.PacketConn
+			if c, err = net.FilePacketConn(f); err == nil {
+				uc, ok := c.(*net.UnixConn)
+				if !ok {
+					err = fmt.Errorf("is a %T", c)
+				}
+				p.env.PacketConns = append(p.env.PacketConns, uc)
+			}
+		} else {
+			var l net.Listener
+			if l, err = net.FileListener(f); err == nil {
+				p.env.Listeners = append(p.env.Listeners, &listener{l, p.env.activity})
+			}
+		}
+		f.Close()
+		if err != nil {
+			return fmt.Errorf("inherited socket %d of service %s: %w", i, p.cl.Name, err)
+		}
+	}
+	return nil
+}
+
+// confine gives up what the service does not need.
+func (p *process) confine(queue string) error {
+	if os.Geteuid() != 0 {
+		return nil // master runs as an ordinary user, and says so
+	}
+	var owner *Account
+	if p.cl.Unprivileged {
+		var err error
+		if owner, err = LookupAccount(p.env.Config.String("mail_owner")); err != nil {
+			return fmt.Errorf("mail_owner: %w", err)
+		}
+	}
+	if p.cl.Chroot {
+		if err := p.jail(queue); err != nil {
+			return err
+		}
+	}
+	if owner == nil {
+		return nil
+	}
+	if err := owner.Become(); err != nil {
+		return err
+	}
+	// Threads of Go's runtime that exist already have to be told one by one.
+	_, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
+	if errno == syscall.ENOTSUP { // a program with cgo cannot
+		return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+	}
+	if errno != 0 {
+		return fmt.Errorf("no_new_privs: %w", errno)
+	}
+	return nil
+}
+
+// jail confines the process to the queue directory, which is / from then on.
+func (p *process) jail(queue string) error {
+	inside := config.Override{Name: "queue_directory", Value: "/"}
+	cfg, err := p.env.Config.With(inside)
+	if err != nil {
+		return err
+	}
+	p.env.Log.Flush()
+	if err := syscall.Chroot(queue); err != nil {
+		return fmt.Errorf("chroot %s: %w", queue, err)
+	}
+	if err := os.Chdir("/"); err != nil {
+		return err
+	}
+	p.env.Config = cfg
+	if p.spec.LogDirect {
+		return nil
+	}
+	p.env.Log.Close()
+	p.env.Log, err = maillog.Open(cfg, p.spec.Process)
+	return err
+}
+
+// run serves until it is time to end.
+func (p *process) run() int {
+	env := &p.env
+	stopCtx, stop := context.WithCancel(context.Background())
+	defer stop()
+	ctx, retire := context.WithCancel(context.WithValue(stopCtx, stopKey{}, stopCtx))
+	defer retire()
+
+	// Whatever ends ctx gives the sockets up before anything else happens.
+	closed := context.AfterFunc(ctx, func() {
+		p.closeSockets()
+		p.status.write(StatusRetired)
+	})
+	defer closed()
+
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGHUP)
+	var watchers sync.WaitGroup
+	watchers.Go(func() {
+		for s := range signals {
+			if s == syscall.SIGTERM {
+				stop()
+			} else {
+				retire()
+			}
+		}
+	})
+	watchers.Go(func() { p.status.watch(stop) })
+	if !p.spec.Exclusive {
+		env.activity.start(env.Config.Duration("max_idle"), retire)
+	}
+	p.status.write(StatusReady)
+	err := p.serve(ctx)
+	env.activity.stop()
+	signal.Stop(signals)
+	close(signals)
+	p.status.close()
+	watchers.Wait()
+	if err != nil {
+		env.Log.Fatal("%v", err)
+		env.Log.Close()
+		return 1
+	}
+	env.Log.Close()
+	return 0
+}
+
+func (p *process) serve(ctx context.Context) error {
+	defer p.env.reportPanic()
+	return p.spec.Run(ctx, &p.env)
+}
+
+// closeSockets gives up the listening sockets. A datagram socket is left to
+// Spec.Run, which reads what is in it first.
+func (p *process) closeSockets() {
+	for _, l := range p.env.Listeners {
+		l.Close()
+	}
+}
+
+// A status is a service's end of the socket that master watches it by.
+type status struct {
+	mu sync.Mutex
+	c  net.Conn // nil when closed
+}
+
+func newStatus(fd int) *status {
+	f := os.NewFile(uintptr(fd), "status")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return &status{}
+	}
+	return &status{c: c}
+}
+
+// write tells master of a change. A master that has died is noticed elsewhere.
+func (s *status) write(what byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.c != nil {
+		s.c.Write([]byte{what})
+	}
+}
+
+// watch waits until master dies, and then calls orphaned. It returns when
+// close is called.
+func (s *status) watch(orphaned func()) {
+	s.mu.Lock()
+	c := s.c
+	s.mu.Unlock()
+	if c == nil {
+		return
+	}
+	_, err := io.Copy(io.Discard, c)
+	s.mu.Lock()
+	closed := s.c == nil
+	s.mu.Unlock()
+	if !closed && (err == nil || !errors.Is(err, net.ErrClosed)) {
+		orphaned()
+	}
+}
+
+func (s *status) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.c != nil {
+		s.c.Close()
+		s.c = nil
+	}
+}
+
+// Program is the name under which the present process was executed.
+func Program() string { return filepath.Base(os.Args[0]) }

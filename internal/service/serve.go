@@ -1,0 +1,245 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/ipc"
+	"posthaste/internal/maillog"
+)
+
+// statusPanic is the exit status after a panic, which is also that of Go's
+// runtime.
+const statusPanic = 2
+
+type stopKey struct{}
+
+// Stopping returns the context that ends when what is in hand must be
+// finished, for a service that keeps its own sessions. ctx is that of
+// Spec.Run or comes from it; any other context is its own answer.
+func Stopping(ctx context.Context) context.Context {
+	if stop, ok := ctx.Value(stopKey{}).(context.Context); ok {
+		return stop
+	}
+	return ctx
+}
+
+// ServeConns accepts connections from l until ctx ends, serves each with
+// handle on a goroutine of its own, at most limit at once (0 is no limit),
+// and returns when all of them have been served. Clients over the limit wait
+// in the socket's backlog. The handler's context is Stopping(ctx): it goes on
+// while the process retires. handle need not close the connection.
+//
+// ServeConns closes l. The error is that of a listener that is broken for
+// good; one that only lacks a resource (descriptors, memory) is tried again.
+func ServeConns(ctx context.Context, l net.Listener, limit int, handle func(context.Context, net.Conn)) error {
+	s := connServer{limit: limit, handle: handle}
+	return s.serve(ctx, l)
+}
+
+// ServeConns is the function of that name for all of the service's
+// listeners, with the limit of master.cf over all of them, and a warning in
+// the log when it is reached.
+func (env *Env) ServeConns(ctx context.Context, handle func(context.Context, net.Conn)) error {
+	s := connServer{limit: env.MaxProc, handle: handle, env: env}
+	return env.eachListener(func(l net.Listener) error { return s.serve(ctx, l) })
+}
+
+// ServeIPC serves the services' protocol on all of the service's listeners.
+// When ctx ends it tells the clients to go away, waits until they have, at
+// most for drain, and returns.
+func (env *Env) ServeIPC(ctx context.Context, s *ipc.Server, drain time.Duration) error {
+	onConn, onClose := s.OnConn, s.OnClose
+	s.OnConn = func(c *ipc.Conn) {
+		env.activity.enter()
+		if onConn != nil {
+			onConn(c)
+		}
+	}
+	s.OnClose = func(c *ipc.Conn) {
+		if onClose != nil {
+			onClose(c)
+		}
+		env.activity.leave()
+	}
+	return env.eachListener(func(l net.Listener) error { return s.Serve(ctx, l, drain) })
+}
+
+// eachListener runs serve for every listener at once and waits for all.
+func (env *Env) eachListener(serve func(net.Listener) error) error {
+	errs := make([]error, len(env.Listeners))
+	var wg sync.WaitGroup
+	for i, l := range env.Listeners {
+		wg.Go(func() { errs[i] = serve(l) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// A connServer serves connections from several listeners under one limit.
+type connServer struct {
+	limit  int
+	handle func(context.Context, net.Conn)
+	env    *Env // may be nil
+
+	once  sync.Once
+	slots chan struct{} // nil without a limit
+}
+
+func (s *connServer) serve(ctx context.Context, l net.Listener) error {
+	s.once.Do(func() {
+		if s.limit > 0 {
+			s.slots = make(chan struct{}, s.limit)
+		}
+	})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer func() {
+		stop()
+		l.Close()
+	}()
+	for {
+		if !s.acquire(ctx) {
+			return nil
+		}
+		nc, err := accept(ctx, l)
+		if err != nil {
+			s.release()
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			return err
+		}
+		wg.Go(func() { s.one(ctx, nc) })
+	}
+}
+
+// one serves a connection.
+func (s *connServer) one(ctx context.Context, nc net.Conn) {
+	defer s.release()
+	defer nc.Close()
+	if s.env != nil {
+		defer s.env.Busy()()
+		defer s.env.reportPanic()
+	}
+	s.handle(Stopping(ctx), nc)
+}
+
+// acquire waits for a free slot. It is false when ctx ended first.
+func (s *connServer) acquire(ctx context.Context) bool {
+	if s.slots == nil {
+		return ctx.Err() == nil
+	}
+	select {
+	case s.slots <- struct{}{}:
+		return true
+	default:
+	}
+	if s.env != nil {
+		s.env.overloaded(time.Now())
+	}
+	select {
+	case s.slots <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (s *connServer) release() {
+	if s.slots != nil {
+		<-s.slots
+	}
+}
+
+// accept accepts one connection. It waits and tries again when what is
+// lacking may come back: the process is out of descriptors, say.
+func accept(ctx context.Context, l net.Listener) (net.Conn, error) {
+	delay := 10 * time.Millisecond
+	for {
+		nc, err := l.Accept()
+		var temporary interface{ Temporary() bool }
+		if err == nil || !errors.As(err, &temporary) || !temporary.Temporary() || ctx.Err() != nil {
+			return nc, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(delay):
+			delay = min(2*delay, time.Second)
+		}
+	}
+}
+
+// stressTime is how long after the last overload sessions start under
+// stress, and how long it is quiet in the log.
+const stressTime = 1000 * time.Second
+
+// stress is whether the service has had more clients than it may serve.
+type stress struct {
+	mu     sync.Mutex
+	last   time.Time
+	warned time.Time
+	config *config.Config // with stress=yes
+}
+
+// overloaded notes that the limit is reached, and says so in the log at most
+// once in stressTime.
+func (env *Env) overloaded(now time.Time) {
+	s := &env.stress
+	s.mu.Lock()
+	s.last = now
+	quiet := !s.warned.IsZero() && now.Sub(s.warned) < stressTime
+	if !quiet {
+		s.warned = now
+	}
+	s.mu.Unlock()
+	if quiet {
+		return
+	}
+	name := env.Name
+	if i := strings.LastIndexByte(name, ':'); i >= 0 {
+		name = name[i+1:]
+	}
+	env.Log.LogWarning(maillog.ProcessLimit{Service: name, Endpoint: env.Name, Limit: env.MaxProc})
+	env.Log.Warning("to avoid this condition, increase the process count in master.cf or reduce the service time per client")
+	env.Log.Warning("see https://www.postfix.org/STRESS_README.html for examples of stress-adapting configuration settings")
+}
+
+// SessionConfig is the configuration for a session that begins now: Config,
+// or, while the service is under stress, Config with stress = yes, on which
+// limits and time-outs may depend.
+func (env *Env) SessionConfig() *config.Config {
+	s := &env.stress
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last.IsZero() || time.Since(s.last) >= stressTime {
+		return env.Config
+	}
+	if s.config == nil {
+		c, err := env.Config.With(config.Override{Name: "stress", Value: "yes"})
+		if err != nil {
+			env.Log.Warning("settings that apply under stress are not used: %v", err)
+			c = env.Config
+		}
+		s.config = c
+	}
+	return s.config
+}
+
+// reportPanic logs a panic and ends the process: whatever has been half done
+// is not to be built upon. It is to be deferred.
+func (env *Env) reportPanic() {
+	if r := recover(); r != nil {
+		env.Log.Panic(r)
+		env.Log.Close()
+		os.Exit(statusPanic)
+	}
+}

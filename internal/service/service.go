@@ -1,0 +1,232 @@
+// Package service is the skeleton of every service process, written once: a
+// service is a Spec, which is a function to run and a few declared
+// constraints, and Main does the rest.
+//
+// Master starts a service by executing its own program again under the
+// service's name, with the listening sockets as inherited descriptors. Main
+// reads the command line, loads main.cf with the -o settings of master.cf,
+// opens the log, gives up privileges, tells master that it is ready, and runs
+// the service until it is told to end, or until it has had nothing to do for
+// max_idle.
+//
+// # How a process ends
+//
+//   - Retire (SIGHUP, reload; also idleness): the listening sockets are given
+//     up at once, and the successor may accept. What is under way, such as an
+//     SMTP session, goes on to its natural end under the old settings. The
+//     context of Spec.Run ends; those of handlers do not.
+//   - Stop (SIGTERM; also the death of master): as above, and in addition the
+//     handlers' contexts end: what is in hand is finished, nothing new is
+//     begun. Master kills what has not ended in time.
+//
+// The sockets themselves belong to master, which never closes them while the
+// service is configured: a client that connects between two processes waits
+// in the backlog and is not refused.
+//
+// # Inherited descriptors
+//
+//	3  reading end, 4 writing end of the flow control pipe
+//	5  status socket: to master one byte per change, from master end of file
+//	   when it has died
+//	6  lock that says that processes of this mail system live
+//	7  the first listening socket
+//
+// # Security
+//
+// A service whose master.cf entry says unprivileged runs as mail_owner, with
+// no supplementary groups, and with no_new_privs set: nothing that it
+// executes gains privileges. A chroot service is confined to queue_directory
+// after its tables are open (Spec.PreJail). Only what PreJail does is done
+// with master's privileges.
+//
+// # Parameters
+//
+// in_flow_delay, mail_owner, max_idle, process_name, queue_directory,
+// service_name, stress, and those of package maillog.
+//
+// # Diagnostics
+//
+// "fatal: ..." is why the process could not start or go on; "panic: ..." is a
+// defect, followed by the stack.
+package service
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/maillog"
+)
+
+// A Rank is when a service stops, relative to others. Those that ask stop
+// before those that answer.
+type Rank uint8
+
+// The ranks, in the order in which services stop.
+const (
+	Intake    Rank = iota // smtpd, pickup: mail comes in
+	Agent                 // smtp, local, ...: mail goes out
+	Queue                 // qmgr: needs what agents report
+	Helper                // bounce, verify, trivial-rewrite: serve all of those
+	Store                 // cleanup: everybody's results end there
+	LogWriter             // postlog: has the last word
+)
+
+// A Spec declares a service.
+type Spec struct {
+	// Process is the program's name, as in master.cf's last column and in the
+	// log: smtpd, trivial-rewrite.
+	Process string
+	// Exclusive services own something (the spool's log, the queue): there is
+	// never more than one process. The old one ends before its successor
+	// starts, and an idle one stays.
+	Exclusive bool
+	// Rank says when it is stopped.
+	Rank Rank
+	// LogDirect has the process write maillog_file itself. It is for postlog,
+	// which cannot send its lines to itself.
+	LogDirect bool
+	// PreJail, when set, is called before privileges are given up and before
+	// chroot: the place to open what needs them.
+	PreJail func(env *Env) error
+	// Run serves. When ctx ends it stops taking new work, finishes what is in
+	// hand, and returns nil; see the package comment for the two ways in which
+	// that happens. An error ends the process with "fatal: " and the error in
+	// the log, and exit status 1.
+	Run func(ctx context.Context, env *Env) error
+}
+
+// An Env is what a service finds when it runs.
+type Env struct {
+	Name    string   // first column of master.cf: smtp, 127.0.0.1:10025, relay
+	Type    string   // second column: inet, unix, pass, unix-dgram
+	Process string   // smtpd
+	Args    []string // of master.cf's command, less the options: flags=DR user=vmail argv=...
+	Config  *config.Config
+	Log     *maillog.Logger
+	// Listeners are the service's sockets, of type inet, unix or pass.
+	Listeners []net.Listener
+	// PacketConns are those of type unix-dgram.
+	PacketConns []*net.UnixConn
+	// MaxProc is how many clients may be served at once; 0 is no limit.
+	MaxProc int
+	// Flow is the pipe of in_flow_delay.
+	Flow *Flow
+	// Privileged says that the process runs as root and may change to other
+	// users: master.cf says so, and master was started by root.
+	Privileged bool
+
+	activity *activity
+	stress   stress
+}
+
+// Private is the path of another service's socket, or of a file beside it,
+// for the mail system only. The working directory is the queue directory, and
+// the path is relative to it, so that it is short enough for a socket address
+// and right inside chroot.
+func (env *Env) Private(name string) string { return filepath.Join("private", name) }
+
+// Public is Private for sockets that commands may reach too.
+func (env *Env) Public(name string) string { return filepath.Join("public", name) }
+
+// Used tells master that the service does its work: should it fail later, it
+// is started again at once. Accepting a connection says so by itself; it is
+// for services that do not.
+func (env *Env) Used() { env.activity.use() }
+
+// Busy says that something is under way, so that the process is not idle,
+// until the function that it returns is called.
+func (env *Env) Busy() (done func()) {
+	env.activity.enter()
+	return sync.OnceFunc(env.activity.leave)
+}
+
+// activity notices when nothing has happened for a while.
+type activity struct {
+	mu     sync.Mutex
+	used   bool
+	onUse  func() // called once
+	n      int
+	idle   time.Duration // 0: never idle
+	timer  *time.Timer
+	onIdle func()
+}
+
+// start begins to look for idleness.
+func (a *activity) start(idle time.Duration, onIdle func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.idle, a.onIdle = idle, onIdle
+	if idle > 0 {
+		a.timer = time.AfterFunc(idle, a.expire)
+	}
+}
+
+func (a *activity) expire() {
+	a.mu.Lock()
+	f := a.onIdle
+	if a.n > 0 {
+		f = nil
+	}
+	a.mu.Unlock()
+	if f != nil {
+		f()
+	}
+}
+
+func (a *activity) stop() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+}
+
+func (a *activity) use() {
+	a.mu.Lock()
+	first := !a.used
+	a.used = true
+	if a.timer != nil && a.n == 0 {
+		a.timer.Reset(a.idle)
+	}
+	a.mu.Unlock()
+	if first && a.onUse != nil {
+		a.onUse()
+	}
+}
+
+func (a *activity) enter() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.n++
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+}
+
+func (a *activity) leave() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.n--
+	if a.timer != nil && a.n == 0 {
+		a.timer.Reset(a.idle)
+	}
+}
+
+// A listener is a socket whose use is noted. It hands out the connections as
+// they are, so that a session has all that a TCP connection can do.
+type listener struct {
+	net.Listener
+	a *activity
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.a.use()
+	}
+	return c, err
+}
