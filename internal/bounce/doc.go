@@ -1,0 +1,77 @@
+// Package bounce tells people what became of their mail: it writes delivery
+// status notifications and decides who gets them. It is the program behind
+// the services bounce, defer and trace of master.cf.
+//
+// A [Composer] is the pure part: from a message's envelope, its content and
+// the fates of some of its recipients it writes a multipart/report of three
+// parts: a text for people, a delivery-status for programs, and the message
+// or its header. A [Service] is the shell: it answers the queue manager's
+// Notify requests, reads the message from the spool, and submits what is to
+// be sent.
+//
+// Unlike Postfix's, the service keeps no log files of its own: the reasons
+// lie with the queue entry, and come with the request.
+//
+// # Who gets what
+//
+//	kind      sender of the message   notice
+//	failure   an address              to it, from <>; recipients with NOTIFY=FAILURE or no NOTIFY
+//	                                  class bounce: also to bounce_notice_recipient, header only
+//	failure   <>                      class bounce or 2bounce: to 2bounce_notice_recipient
+//	failure   double-bounce           none, a warning is logged
+//	delay     an address              to it, from <>; recipients with NOTIFY=DELAY or no NOTIFY
+//	                                  class delay: also to delay_notice_recipient, header only
+//	delay     <>                      class delay: to delay_notice_recipient
+//	success   an address              to it, from <>; recipients with NOTIFY=SUCCESS
+//	trace     an address              to it, from <>; all recipients
+//
+// Notices to postmaster come from the double-bounce address. A notice from <>
+// that fails can therefore cause only one from double-bounce, and that one
+// causes nothing: no chain of notices is longer than two.
+//
+// The notice that tells of a failure and the record that nothing more is to
+// be done for those recipients become durable as one (proto.Settle), so that
+// a crash neither loses the notice nor sends it twice. Copies for postmaster
+// of notices that have been sent are a courtesy: when one cannot be
+// submitted that is logged, and the notice is not sent again for it.
+//
+// With VERP every recipient's failure makes a notice of its own, to the
+// sender's address with the recipient's in it (disable_verp_bounces ends
+// that).
+//
+// # Security
+//
+// Everything in a notice but the template comes from strangers. Replies of
+// remote servers, addresses and envelope identifiers lose their control
+// characters and cannot end a line or begin a header; what is returned of
+// the message is bounded by bounce_size_limit, its header included.
+//
+// # Standards
+//
+//	RFC 3464 (delivery status notifications)
+//	RFC 3461 (NOTIFY, RET, ENVID, ORCPT)
+//	RFC 6522 (multipart/report)
+//	RFC 6533 (internationalized delivery status notifications)
+//	RFC 3834 (Auto-Submitted)
+//	RFC 5321 section 6.1 (notices go from <> and never cause another)
+//
+// # Parameters
+//
+// 2bounce_notice_recipient, bounce_notice_recipient, bounce_size_limit,
+// bounce_template_file, delay_notice_recipient, delay_warning_time,
+// disable_verp_bounces, double_bounce_sender, enable_threaded_bounces,
+// internal_mail_filter_classes, mail_name, maximal_queue_lifetime,
+// myhostname, myorigin, notify_classes.
+//
+// # Diagnostics
+//
+//	ID: sender non-delivery notification: NEWID
+//	ID: sender delay notification: NEWID
+//	ID: sender delivery status notification: NEWID
+//	ID: postmaster non-delivery notification: NEWID
+//	ID: postmaster delay notification: NEWID
+//	warning: ID: undeliverable postmaster notification discarded
+//
+// A template file that cannot be used is a warning, and the built-in texts
+// are used: mail that cannot be delivered must still be returned.
+package bounce

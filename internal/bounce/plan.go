@@ -1,0 +1,186 @@
+package bounce
+
+import (
+	"strings"
+
+	"posthaste/internal/config"
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+)
+
+// policy is what the configuration says of who gets notices.
+type policy struct {
+	doubleBounce string // full address
+	onBounce     bool   // notify_classes has bounce
+	on2Bounce    bool   // 2bounce, or bounce
+	onDelay      bool   // delay
+	bounceTo     string
+	twoBounceTo  string
+	delayTo      string
+	verp         bool // VERP senders get a notice for each recipient
+}
+
+func newPolicy(cfg *config.Config) policy {
+	p := policy{
+		doubleBounce: cfg.String("double_bounce_sender"),
+		bounceTo:     cfg.String("bounce_notice_recipient"),
+		twoBounceTo:  cfg.String("2bounce_notice_recipient"),
+		delayTo:      cfg.String("delay_notice_recipient"),
+		verp:         !cfg.Bool("disable_verp_bounces"),
+	}
+	if !strings.Contains(p.doubleBounce, "@") {
+		p.doubleBounce += "@" + cfg.String("myorigin")
+	}
+	for _, class := range cfg.List("notify_classes") {
+		switch strings.ToLower(class) {
+		case "bounce":
+			p.onBounce, p.on2Bounce = true, true
+		case "2bounce":
+			p.on2Bounce = true
+		case "delay":
+			p.onDelay = true
+		}
+	}
+	return p
+}
+
+// A sending is one notice to be sent.
+type sending struct {
+	sender     string // envelope sender: null, or the double-bounce address
+	to         string
+	postmaster bool
+	reports    []Report
+	ret        dsn.Ret
+	// vital: the request has failed when this cannot be submitted. Others are
+	// a courtesy.
+	vital bool
+}
+
+// A plan is what a request comes to: notices, or the knowledge that there is
+// nobody to tell.
+type plan struct {
+	sendings []sending
+	// discarded: the message was itself a postmaster notice, and is given up.
+	discarded bool
+}
+
+// plan decides who is told what. It is pure. The vital notices come first, and
+// between them have each report once at most.
+func (p *policy) plan(kind proto.NoticeKind, env *mail.Envelope, reports []Report) plan {
+	switch {
+	case strings.EqualFold(env.Sender, p.doubleBounce):
+		return plan{discarded: kind == proto.NoticeFailure || kind == proto.NoticeExpired}
+	case len(reports) == 0:
+		return plan{}
+	}
+	null := env.Sender == ""
+	switch kind {
+	case proto.NoticeFailure, proto.NoticeExpired:
+		if null {
+			return p.doubleFailure(reports)
+		}
+		return p.failure(env, reports)
+	case proto.NoticeDelay:
+		var out plan
+		if !null {
+			out = toSender(env.Sender, wanting(reports, dsn.Notify.Delay), dsn.RetHeaders)
+		}
+		if p.onDelay {
+			out.sendings = append(out.sendings, p.copyFor(p.delayTo, reports, null))
+		}
+		return out
+	case proto.NoticeSuccess:
+		if !null {
+			return toSender(env.Sender, wanting(reports, dsn.Notify.Success), dsn.RetHeaders)
+		}
+	case proto.NoticeTrace:
+		if !null {
+			return toSender(env.Sender, reports, dsn.RetHeaders)
+		}
+	}
+	return plan{}
+}
+
+// failure is for mail with a sender: it is told, and postmaster on request.
+func (p *policy) failure(env *mail.Envelope, reports []Report) plan {
+	ret := env.Ret
+	if ret == dsn.RetUnset {
+		ret = dsn.RetFull
+	}
+	wanted := wanting(reports, dsn.Notify.Failure)
+	var out plan
+	if p.verp && len(env.VERP) == 2 {
+		for i := range wanted {
+			to := verpAddress(env.Sender, wanted[i].Recipient.Orig(), env.VERP)
+			out.sendings = append(out.sendings, sending{to: to, reports: wanted[i : i+1], ret: ret, vital: true})
+		}
+	} else {
+		out = toSender(env.Sender, wanted, ret)
+	}
+	if p.onBounce {
+		out.sendings = append(out.sendings, p.copyFor(p.bounceTo, reports, false))
+	}
+	return out
+}
+
+// doubleFailure is for mail that is itself a notice: postmaster is told, if
+// anybody is. It is the last that will be heard of the message, so all of it
+// goes along.
+func (p *policy) doubleFailure(reports []Report) plan {
+	if !p.on2Bounce {
+		return plan{}
+	}
+	s := p.copyFor(p.twoBounceTo, reports, true)
+	s.ret = dsn.RetFull
+	return plan{sendings: []sending{s}}
+}
+
+func (p *policy) copyFor(to string, reports []Report, vital bool) sending {
+	return sending{sender: p.doubleBounce, to: to, postmaster: true, reports: reports, ret: dsn.RetHeaders, vital: vital}
+}
+
+func toSender(sender string, reports []Report, ret dsn.Ret) plan {
+	if len(reports) == 0 {
+		return plan{}
+	}
+	return plan{sendings: []sending{{to: sender, reports: reports, ret: ret, vital: true}}}
+}
+
+// wanting are the reports on recipients whose NOTIFY asks for them.
+func wanting(reports []Report, wants func(dsn.Notify) bool) []Report {
+	for i := range reports {
+		if !wants(reports[i].Recipient.Notify) {
+			out := append([]Report(nil), reports[:i]...)
+			for _, r := range reports[i+1:] {
+				if wants(r.Recipient.Notify) {
+					out = append(out, r)
+				}
+			}
+			return out
+		}
+	}
+	return reports
+}
+
+// verpAddress is sender with the recipient encoded in it by two delimiters:
+// list@a.org and joe@b.org with += make list+joe=b.org@a.org.
+func verpAddress(sender, recipient, delimiters string) string {
+	local, domain := cutAddress(sender)
+	user, host := cutAddress(recipient)
+	out := local + delimiters[:1] + user
+	if host != "" {
+		out += delimiters[1:2] + host
+	}
+	if domain != "" {
+		out += "@" + domain
+	}
+	return out
+}
+
+func cutAddress(addr string) (local, domain string) {
+	if i := strings.LastIndexByte(addr, '@'); i >= 0 {
+		return addr[:i], addr[i+1:]
+	}
+	return addr, ""
+}
