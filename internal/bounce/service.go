@@ -14,6 +14,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/queueread"
 	"posthaste/internal/spool"
 	"posthaste/internal/submit"
 )
@@ -26,14 +27,11 @@ const maxNotices = 20
 const requestTimeout = 10 * time.Minute
 
 // A Store opens queued messages. Open may be called concurrently; what it
-// returns belongs to the caller. An error that wraps [ErrGone] says that the
+// returns belongs to the caller. An error that wraps queueread.ErrGone says that the
 // message is not in the queue any more.
 type Store interface {
 	Open(ctx context.Context, ref spool.Ref, id mail.QueueID) (StoredMessage, error)
 }
-
-// ErrGone says that a message is not in the queue.
-var ErrGone = errors.New("bounce: the message is not in the queue")
 
 // A StoredMessage is one message in the queue. Its methods are those of
 // spool.Stored.
@@ -121,7 +119,7 @@ func (s *Service) Wait() { s.wg.Wait() }
 // concurrently.
 func (s *Service) Notify(ctx context.Context, req *proto.Notify) (proto.NotifyReply, error) {
 	msg, err := s.store.Open(ctx, req.Ref, req.ID)
-	if errors.Is(err, ErrGone) {
+	if errors.Is(err, queueread.ErrGone) {
 		return proto.NotifyReply{}, nil // notified before, and the answer was lost
 	}
 	if err != nil {
@@ -331,32 +329,17 @@ func logKind(kind proto.NoticeKind, postmaster bool) maillog.Notice {
 	return maillog.SenderBounce
 }
 
-// A Spool is the Store of a running system: the spool's files, and cleanup,
-// which knows where a message has moved to.
-type Spool struct {
-	Reader  *spool.Reader
-	Cleanup *ipc.Client
-}
+// FromQueue is the Store of a running system.
+func FromQueue(o *queueread.Opener) Store { return queue{o} }
 
-// Open implements Store.
-func (s *Spool) Open(ctx context.Context, ref spool.Ref, id mail.QueueID) (StoredMessage, error) {
-	for try := 0; ; try++ {
-		st, err := s.Reader.Read(ref, id)
-		if err == nil {
-			return storedMessage{st}, nil
-		}
-		if !errors.Is(err, spool.ErrStale) || try == 3 {
-			return nil, fmt.Errorf("read message %s from the spool: %w", id, err)
-		}
-		var reply proto.LocateReply
-		if err := s.Cleanup.CallAgain(ctx, &proto.Locate{ID: id}, &reply); err != nil {
-			return nil, fmt.Errorf("find message %s: %w", id, err)
-		}
-		if !reply.Found {
-			return nil, ErrGone
-		}
-		ref = reply.Entry.Ref
+type queue struct{ *queueread.Opener }
+
+func (q queue) Open(ctx context.Context, ref spool.Ref, id mail.QueueID) (StoredMessage, error) {
+	st, err := q.Opener.Open(ctx, ref, id)
+	if err != nil {
+		return nil, fmt.Errorf("read message %s: %w", id, err)
 	}
+	return storedMessage{st}, nil
 }
 
 // storedMessage narrows what Content returns.

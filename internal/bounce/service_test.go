@@ -21,6 +21,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/queueread"
 	"posthaste/internal/spool"
 	"posthaste/internal/submit"
 )
@@ -327,7 +328,7 @@ func TestServiceFailures(t *testing.T) {
 	})
 	t.Run("gone", func(t *testing.T) {
 		c := &cleanup{}
-		s, _ := newTestService(t, "", &fakeStore{err: fmt.Errorf("x: %w", ErrGone)}, c)
+		s, _ := newTestService(t, "", &fakeStore{err: fmt.Errorf("x: %w", queueread.ErrGone)}, c)
 		if reply, err := s.Notify(t.Context(), failureRequest(env)); err != nil || reply.Notice != "" || len(c.got) != 0 {
 			t.Errorf("%+v, %v", reply, err)
 		}

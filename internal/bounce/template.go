@@ -237,7 +237,7 @@ func expandTemplates(cfg *config.Config, set [numTemplates]template) ([numTempla
 		}
 		t.text = text
 		if !isASCII(text) && strings.EqualFold(t.charset, "us-ascii") {
-			return set, fmt.Errorf("%s: the text has other than ASCII characters: name their set with Charset:", templateNames[i])
+			return set, fmt.Errorf("%s: the text has other than ASCII characters: name their character set in a Charset header", templateNames[i])
 		}
 	}
 	return set, nil

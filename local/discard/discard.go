@@ -1,0 +1,36 @@
+// Package discard is the program behind the transport discard: it throws mail
+// away and says that it was sent. The sender is not told, unless NOTIFY
+// asked for success to be reported. What stands where other transports have
+// their next hop is logged as the reason:
+//
+//	spamtrap.example.org    discard:nobody reads this
+//
+// An enhanced status code of class 2 may come first; else it is 2.0.0.
+//
+// # Diagnostics
+//
+//	ID: to=<a@b>, relay=none, ..., dsn=2.0.0, status=sent (TEXT)
+//
+// Address probes are answered with status=deliverable.
+package discard
+
+import (
+	"context"
+
+	"posthaste/internal/agent"
+	"posthaste/internal/dsn"
+)
+
+// Agent is the discard transport.
+type Agent struct{}
+
+// Deliver implements agent.Deliverer.
+func (Agent) Deliver(_ context.Context, r *agent.Request) {
+	status, text, ok := dsn.CutStatus(string(r.Nexthop))
+	if !ok {
+		status = dsn.S(2, 0, 0)
+	}
+	for i := range r.Envelope.Recipients {
+		r.Sent(i, status.WithClass(2), text, agent.Detail{})
+	}
+}
