@@ -1,13 +1,20 @@
 package config
 
 import (
+	"context"
 	"net"
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
+
+// resolveTimeout bounds the search for a host name of inet_interfaces, as nobody
+// should wait for long to learn a default.
+const resolveTimeout = 5 * time.Second
 
 // rawDefault returns the default of p: the declared text, or what is found out
 // from the system for the few that have no fixed one.
@@ -20,7 +27,7 @@ func (c *Config) rawDefault(p *Param) string {
 	case "mydomain":
 		return domainOf(c.String("myhostname"))
 	case "mynetworks":
-		return ownNetworks(c.String("mynetworks_style"), c.List("inet_protocols"))
+		return c.ownNetworks()
 	case "mail_owner":
 		return mailOwner()
 	case "process_name":
@@ -65,32 +72,56 @@ func mailOwner() string {
 	return "postfix"
 }
 
-// ownNetworks lists the networks of this machine's interfaces, as mynetworks_style
-// asks: the addresses themselves, their subnets, or their class A, B or C networks.
-func ownNetworks(style string, protocols []string) string {
+// ownNetworks lists the networks of the interfaces that this system receives mail on,
+// as mynetworks_style asks: the addresses themselves, their subnets, or their class A,
+// B or C networks.
+func (c *Config) ownNetworks() string {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
 		return "127.0.0.0/8 [::1]/128"
 	}
-	use4, use6 := protocolsInUse(protocols)
+	style := c.String("mynetworks_style")
+	use4, use6 := protocolsInUse(c.List("inet_protocols"))
+	receives := interfaceFilter(c.List("inet_interfaces"))
 	var nets []string
-	seen := make(map[string]bool)
 	for _, a := range addrs {
 		n, ok := a.(*net.IPNet)
-		if !ok {
+		if !ok || !receives(n.IP) {
 			continue
 		}
-		v4 := n.IP.To4()
-		if (v4 != nil && !use4) || (v4 == nil && !use6) {
+		if is4 := n.IP.To4() != nil; (is4 && !use4) || (!is4 && !use6) {
 			continue
 		}
-		text := networkText(style, n)
-		if !seen[text] {
-			seen[text] = true
+		if text := networkText(style, n); !slices.Contains(nets, text) {
 			nets = append(nets, text)
 		}
 	}
 	return strings.Join(nets, " ")
+}
+
+// interfaceFilter reads inet_interfaces: all, loopback-only, or addresses and
+// host names. A name that cannot be resolved stands for no address.
+func interfaceFilter(interfaces []string) func(net.IP) bool {
+	var listed []net.IP
+	for _, name := range interfaces {
+		switch strings.ToLower(name) {
+		case "all":
+			return func(net.IP) bool { return true }
+		case "loopback-only":
+			return net.IP.IsLoopback
+		}
+		if ip := net.ParseIP(strings.Trim(name, "[]")); ip != nil {
+			listed = append(listed, ip)
+			continue
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), resolveTimeout)
+		ips, err := net.DefaultResolver.LookupIP(ctx, "ip", name)
+		cancel()
+		if err == nil {
+			listed = append(listed, ips...)
+		}
+	}
+	return func(ip net.IP) bool { return slices.ContainsFunc(listed, ip.Equal) }
 }
 
 // protocolsInUse reads inet_protocols.
@@ -115,8 +146,6 @@ func networkText(style string, n *net.IPNet) string {
 	if v4 := ip.To4(); v4 != nil {
 		ip = v4
 		switch {
-		case ip.IsLoopback(): // the whole of 127/8 is this machine
-			bits = 8
 		case style == "class" && ip[0] < 128:
 			bits = 8
 		case style == "class" && ip[0] < 192:

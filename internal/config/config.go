@@ -108,6 +108,23 @@ func Load(dir string, over ...Override) (*Config, error) {
 	return load(dir, file, string(text), over)
 }
 
+// Read is Load without the check of values, for tools that show or repair a
+// configuration: its error is for a file that cannot be read or has malformed lines. Of a Config
+// from Read only Raw, Value, Expand, IsSet, Names, Warnings and Dir may be called.
+func Read(dir string, over ...Override) (*Config, error) {
+	file := filepath.Join(dir, "main.cf")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	c := newConfig(dir)
+	c.duplicate, err = parseMain(file, string(text), c.settings)
+	if err = errors.Join(err, c.override(over)); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
 // LoadString reads a main.cf given as text, for tests. Its directory is
 // DefaultDir.
 func LoadString(main string, over ...Override) (*Config, error) {
@@ -221,6 +238,24 @@ func (c *Config) Raw(name string) string {
 	if s, ok := c.settings[name]; ok {
 		return s.raw
 	}
+	if p, ok := Lookup(name); ok {
+		return c.rawDefault(&p)
+	}
+	return ""
+}
+
+// Value returns a parameter after expansion, whatever its type and whether or not it
+// is declared. The error is about the expansion only.
+func (c *Config) Value(name string) (string, error) {
+	if p, ok := Lookup(name); ok && p.Type == Raw {
+		return c.Raw(name), nil
+	}
+	return (&evaluation{c: c}).text(name)
+}
+
+// RawDefault returns the default of a declared parameter before expansion; the
+// computed ones are computed.
+func (c *Config) RawDefault(name string) string {
 	if p, ok := Lookup(name); ok {
 		return c.rawDefault(&p)
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -25,6 +26,7 @@ type resolver interface {
 //	${name?{text}:{text}}        the one or the other
 //	${{a} op {b}?{text}:{text}}  op is == != < <= > >=, on numbers if both are numbers,
 //	                             or one of these followed by "level", on compatibility levels
+//	${{a} op {b}}                "true" or nothing
 //	$$                           a dollar sign
 //
 // The texts are expanded in turn.
@@ -116,8 +118,11 @@ func expandGroup(out []byte, inner string, names resolver) ([]byte, error) {
 		if truth, rest, err = evalComparison(rest, names); err != nil {
 			return out, err
 		}
-		if rest == "" {
-			return out, fmt.Errorf("expected ? or : after the comparison in \"${%s}\"", inner)
+		if rest == "" { // a comparison alone stands for its outcome
+			if truth {
+				out = append(out, "true"...)
+			}
+			return out, nil
 		}
 	} else {
 		name := leadingName(rest)
@@ -241,15 +246,9 @@ func compare(a, op, b string) (bool, error) {
 		}
 		order = la.Compare(lb)
 	} else {
-		na, errA := strconv.ParseInt(a, 10, 64)
-		nb, errB := strconv.ParseInt(b, 10, 64)
-		switch {
-		case errA != nil || errB != nil:
-			order = strings.Compare(a, b)
-		case na < nb:
-			order = -1
-		case na > nb:
-			order = 1
+		var err error
+		if order, err = compareText(a, b); err != nil {
+			return false, err
 		}
 	}
 	switch op {
@@ -267,6 +266,28 @@ func compare(a, op, b string) (bool, error) {
 		return order >= 0, nil
 	}
 	return false, fmt.Errorf("expected == != < <= > or >= between {%s} and {%s}, not %q", a, b, op)
+}
+
+// compareText compares two texts, as numbers if both consist of digits only.
+func compareText(a, b string) (int, error) {
+	if !allDigits(a) || !allDigits(b) {
+		return strings.Compare(a, b), nil
+	}
+	x, errX := strconv.ParseInt(a, 10, 64)
+	y, errY := strconv.ParseInt(b, 10, 64)
+	if errX != nil || errY != nil {
+		return 0, fmt.Errorf("expected numbers below 2^63 in {%s} and {%s}", a, b)
+	}
+	return cmp.Compare(x, y), nil
+}
+
+func allDigits(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i]-'0' > 9 {
+			return false
+		}
+	}
+	return s != ""
 }
 
 func trimLeft(s string) string { return strings.TrimLeft(s, " \t\r\n") }
@@ -293,10 +314,7 @@ func ParseLevel(text string) (Level, error) {
 func (l Level) Compare(m Level) int {
 	for i := range l {
 		if l[i] != m[i] {
-			if l[i] < m[i] {
-				return -1
-			}
-			return 1
+			return cmp.Compare(l[i], m[i])
 		}
 	}
 	return 0

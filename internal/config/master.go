@@ -52,6 +52,10 @@ func parseMaster(file, text string, c *Config) ([]Service, error) {
 	var errs []error
 	for _, l := range LogicalLines(text) {
 		s := Service{File: file, Line: l.Line}
+		if l.Orphan {
+			errs = append(errs, fmt.Errorf("%s:%d: expected a service name in the first column", file, l.Line))
+			continue
+		}
 		if err := s.parse(l.Text, c); err != nil {
 			errs = append(errs, fmt.Errorf("%s:%d: %w", file, l.Line, err))
 			continue
@@ -170,7 +174,7 @@ func (s *Service) parseWakeup(field string) error {
 }
 
 func (s *Service) parseCommand(text string, c *Config) error {
-	words, err := splitArgs(text)
+	words, err := SplitArgs(text)
 	if err != nil {
 		return fmt.Errorf("service %s/%s: %w", s.Name, s.Type, err)
 	}
@@ -190,31 +194,33 @@ func (s *Service) parseCommand(text string, c *Config) error {
 	return nil
 }
 
-// splitArgs splits a command line at white space; a group in braces is one
-// argument, without the braces.
-func splitArgs(text string) ([]string, error) {
-	var words []string
-	for text = trimLeft(text); text != ""; text = trimLeft(text) {
-		if text[0] == '{' {
-			end := closingBrace(text)
-			if end < 0 {
-				return nil, fmt.Errorf("expected a } to close %q", abbreviate(text))
-			}
-			words = append(words, strings.Trim(text[1:end], " \t\r\n"))
-			text = text[end+1:]
-			if text != "" && !isListSpace(text[0]) {
-				return nil, fmt.Errorf("expected white space after } at %q", abbreviate(text))
-			}
-			continue
+// SplitArgs splits a command line at white space. White space inside braces does
+// not split, and an argument that is one group loses its braces and the space next to them.
+func SplitArgs(text string) ([]string, error) {
+	words, err := splitWords(text, func(c byte) bool { return c != ',' && isListSpace(c) })
+	for i, w := range words {
+		words[i] = stripBraces(w)
+		if w[0] == '{' && words[i] == w {
+			return nil, fmt.Errorf("expected white space after the } of %q", abbreviate(w))
 		}
-		end := strings.IndexAny(text, " \t\r\n")
-		if end < 0 {
-			end = len(text)
-		}
-		words = append(words, text[:end])
-		text = text[end:]
 	}
-	return words, nil
+	return words, err
+}
+
+// JoinArgs is the inverse of SplitArgs: arguments that need them get braces.
+func JoinArgs(args []string) string {
+	var b strings.Builder
+	for i, a := range args {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		if a == "" || strings.ContainsAny(a, " \t\r\n") || a[0] == '{' {
+			b.WriteString("{" + a + "}")
+		} else {
+			b.WriteString(a)
+		}
+	}
+	return b.String()
 }
 
 // optionOverrides collects the -o options at the head of args. They end at the first

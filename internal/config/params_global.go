@@ -29,7 +29,6 @@ var globalParams = []Param{
 	{Name: "mail_version", Type: String, Default: "0.1", Tier: 3, Doc: "Version (read-only)"},
 	{Name: "manpage_directory", Type: String, Default: "/usr/share/man", Tier: 3, Doc: "Location of manual pages"},
 	{Name: "meta_directory", Type: String, Default: "/etc/posthaste", Tier: 3, Doc: "Location of installation metadata"},
-	{Name: "metrics_listen_address", Type: String, Tier: 3, Origin: Own, Doc: "Where counters are served over HTTP; empty turns it off"},
 	{Name: "mydomain", Type: String, Tier: 1, Doc: "Domain of this host"},
 	{Name: "myhostname", Type: String, Tier: 1, Doc: "Internet name of this host"},
 	{Name: "myorigin", Type: String, Default: "$myhostname", Tier: 1, Doc: "Domain added to local addresses"},

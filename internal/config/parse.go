@@ -13,14 +13,24 @@ type LogicalLine struct {
 	Line  int    // number of the first physical line, from 1
 	Start int    // offset of the first byte
 	End   int    // offset after the last byte, line end included
+
+	// Orphan is set for a line that begins with white space and has no line before it
+	// that it could continue. Postfix says so and ignores it.
+	Orphan bool
 }
 
 // LogicalLines splits a file. A line that is empty, or whose first character
 // that is not white space is #, is a comment: it is left out, and it does not end a
 // logical line. A line that begins with white space continues the logical line before it.
-// One at the start of the file begins a logical line, as nothing stands before it.
 func LogicalLines(file string) []LogicalLine {
 	var lines []LogicalLine
+	var parts []string // physical lines of the last logical line
+	flush := func() {
+		if len(parts) > 1 {
+			lines[len(lines)-1].Text = strings.Join(parts, "")
+		}
+		parts = parts[:0]
+	}
 	number := 0
 	for offset := 0; offset < len(file); {
 		end := len(file)
@@ -33,14 +43,16 @@ func LogicalLines(file string) []LogicalLine {
 		switch {
 		case body == "" || body[0] == '#':
 		case len(body) < len(text) && len(lines) > 0:
-			last := &lines[len(lines)-1]
-			last.Text += text
-			last.End = end
+			parts = append(parts, text)
+			lines[len(lines)-1].End = end
 		default:
-			lines = append(lines, LogicalLine{Text: text, Line: number, Start: offset, End: end})
+			flush()
+			parts = append(parts, text)
+			lines = append(lines, LogicalLine{Text: text, Line: number, Start: offset, End: end, Orphan: len(body) < len(text)})
 		}
 		offset = end
 	}
+	flush()
 	return lines
 }
 
@@ -101,6 +113,10 @@ func parseMain(file, text string, settings map[string]setting) (warnings []strin
 	for _, l := range LogicalLines(text) {
 		if strings.IndexByte(l.Text, 0) >= 0 {
 			errs = append(errs, fmt.Errorf("%s:%d: expected text without NUL bytes", file, l.Line))
+			continue
+		}
+		if l.Orphan {
+			warnings = append(warnings, fmt.Sprintf("%s:%d: a setting must not begin with white space, it is ignored: %q", file, l.Line, abbreviate(l.Text)))
 			continue
 		}
 		name, value, err := SplitNameValue(l.Text)

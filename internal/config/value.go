@@ -157,14 +157,23 @@ func isListSpace(c byte) bool {
 // an item (regexp:{{...}}) hold it together and are kept. The error names a brace
 // that is never closed.
 func SplitList(text string) ([]string, error) {
-	var items []string
+	items, err := splitWords(text, isListSpace)
+	for i, item := range items {
+		items[i] = stripBraces(item)
+	}
+	return items, err
+}
+
+// splitWords splits text into words. A separator inside braces separates nothing.
+func splitWords(text string, separates func(byte) bool) ([]string, error) {
+	var words []string
 	for i := 0; i < len(text); {
-		if isListSpace(text[i]) {
+		if separates(text[i]) {
 			i++
 			continue
 		}
 		start, depth := i, 0
-		for i < len(text) && (depth > 0 || !isListSpace(text[i])) {
+		for i < len(text) && (depth > 0 || !separates(text[i])) {
 			switch text[i] {
 			case '{':
 				depth++
@@ -174,11 +183,11 @@ func SplitList(text string) ([]string, error) {
 			i++
 		}
 		if depth > 0 {
-			return nil, fmt.Errorf("expected a } to close %q", text[start:])
+			return nil, fmt.Errorf("expected a } to close %q", abbreviate(text[start:]))
 		}
-		items = append(items, stripBraces(text[start:i]))
+		words = append(words, text[start:i])
 	}
-	return items, nil
+	return words, nil
 }
 
 // stripBraces removes the braces of an item that is one whole group.

@@ -56,6 +56,19 @@ func (c *Config) Warnings() []string {
 	return warnings
 }
 
+// UserDefined returns the names, sorted, that main.cf sets, that are not ours, and
+// that something of this configuration uses all the same.
+func (c *Config) UserDefined() []string {
+	used := c.userDefined()
+	var names []string
+	for _, name := range c.Names() {
+		if _, known := Lookup(name); !known && (used[name] || isTableParameter(name)) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // userDefined returns the names that a setting refers to with $name, that
 // smtpd_restriction_classes lists, or that master.cf's options refer to: a site's own
 // names are as good as ours.
@@ -65,8 +78,10 @@ func (c *Config) userDefined() map[string]bool {
 	for _, s := range c.settings {
 		references(s.raw, mark)
 	}
-	for _, class := range c.List("smtpd_restriction_classes") {
-		mark(class)
+	if classes, err := c.Value("smtpd_restriction_classes"); err == nil {
+		for _, class := range strings.FieldsFunc(classes, func(r rune) bool { return strings.ContainsRune(" ,\t\r\n", r) }) {
+			mark(class)
+		}
 	}
 	if master, err := os.ReadFile(filepath.Join(c.dir, "master.cf")); err == nil {
 		for _, l := range LogicalLines(string(master)) {

@@ -1,0 +1,183 @@
+package config
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// expansionMain is what the expansions below refer to.
+const expansionMain = `
+compatibility_level = 3.6
+e =
+v = val
+u = $nope
+w = <$v>
+seven = 7
+`
+
+// expansions are in brackets so that white space at the ends shows. A want of
+// "error" stands for a refusal.
+var expansions = []struct{ text, want string }{
+	{"[plain]", "[plain]"},
+	{"[$v]", "[val]"},
+	{"[$v$v]", "[valval]"},
+	{"[$v.x]", "[val.x]"},
+	{"[$v-x]", "[val-x]"},
+	{"[${v}x]", "[valx]"},
+	{"[$(v)x]", "[valx]"},
+	{"[${ v }]", "[val]"},
+	{"[$nope]", "[]"},
+	{"[$w]", "[<val>]"},
+	{"[$$v]", "[$v]"},
+	{"[$$$v]", "[$val]"},
+	{"[{$v}]", "[{val}]"},
+	{"[${v}}]", "[val}]"},
+
+	{"[${v?yes}]", "[yes]"},
+	{"[${v?$v}]", "[val]"},
+	{"[${v? a }]", "[ a ]"},
+	{"[${v? {a} }]", "[a]"},
+	{"[${v?{ a }}]", "[ a ]"},
+	{"[${v ?y}]", "[y]"},
+	{"[${v?}]", "[]"},
+	{"[${v:}]", "[]"},
+	{"[${e?y}${e:n}]", "[n]"},
+	{"[${e:{ a }}]", "[ a ]"},
+	{"[${nope?y}${nope:n}]", "[n]"},
+	{"[${u?y}${u:n}]", "[y]"}, // the test looks at the setting as written
+	{"[${v?x:y}]", "[x:y]"},
+	{"[${v?x:{y}}]", "[x:{y}]"},
+	{"[${v?{x}:y}]", "[x]"},
+	{"[${e?{x}:y}]", "[y]"},
+	{"[${e?{x}:{y}}]", "[y]"},
+	{"[${e ? {x} : {y}}]", "[y]"},
+	{"[${e?{x}}]", "[]"},
+	{"[${v?{${e?{x}:{in}}}:{y}}]", "[in]"},
+	{"[$(v?x)]", "[x]"},
+
+	{"[${{a}=={a}?{y}:{n}}]", "[y]"},
+	{"[${{a} == {b}?{y}:{n}}]", "[n]"},
+	{"[${{a}!={b}?{y}:{n}}]", "[y]"},
+	{"[${{a}<={b}?{y}:{n}}]", "[y]"},
+	{"[${{A}=={a}?{y}:{n}}]", "[n]"},
+	{"[${{$v}=={val}?{y}:{n}}]", "[y]"},
+	{"[${{10}<{9}?{y}:{n}}]", "[n]"},
+	{"[${{10}>={9}?{y}:{n}}]", "[y]"},
+	{"[${{10}<{9a}?{y}:{n}}]", "[y]"},
+	{"[${{01}=={1}?{y}:{n}}]", "[y]"},
+	{"[${{-1}<{1}?{y}:{n}}]", "[y]"},
+	{"[${{$seven}>{6}?{y}:{n}}]", "[y]"},
+	{"[${{}=={}?{y}:{n}}]", "[y]"},
+	{"[${{ x }=={x}?{y}:{n}}]", "[n]"},
+	{"[${{a}=={a}:n}]", "[]"},
+	{"[${{a}=={b}:n}]", "[n]"},
+	{"[${{a}=={b}?{y}}]", "[]"},
+	{"[${{a}=={b}?x:y}]", "[]"},
+	{"[${{$compatibility_level} <level {3.6} ? {old} : {new}}]", "[new]"},
+	{"[${{$compatibility_level} >=level {2} ? {new} : {old}}]", "[new]"},
+	{"[${{3.10} >level {3.9}?{y}:{n}}]", "[y]"},
+	{"[${{3.6.1} >level {3.6}?{y}:{n}}]", "[y]"},
+	{"[${{3.6} ==level {3.6.0}?{y}:{n}}]", "[y]"},
+
+	{"[$]", "error"},
+	{"[$ v]", "error"},
+	{"[${}]", "error"},
+	{"[${v]", "error"},
+	{"[$(v]", "error"},
+	{"[${v-x}]", "error"},
+	{"[${v?{a}{b}}]", "error"},
+	{"[${v?{a}:{b}c}]", "error"},
+	{"[${v:{a}?{b}}]", "error"},
+	{"[${{a}?{y}:{n}}]", "error"},
+	{"[${{a} ~ {b}?{y}}]", "error"},
+	{"[${{a}=={b}}]", "[]"},
+	{"[${{a}=={a}}]", "[true]"},
+	{"[${{x} ==level {3}?{y}:{n}}]", "error"},
+	{"[${{3.6.1.2} >level {3.6}?{y}:{n}}]", "error"},
+	{"[${{1} <level{2}?{y}:{n}}]", "[y]"},
+	{"[${{1} < level {2}?{y}:{n}}]", "error"},
+	{"[${{99999999999999999999}=={1}?{y}:{n}}]", "error"},
+	{"[${{0x10}=={16}?{y}:{n}}]", "[n]"},
+	{"[${{+1}=={1}?{y}:{n}}]", "[n]"},
+	{"[${{-2}<{-1}?{y}:{n}}]", "[n]"},
+	{"[${{ 1}=={1}?{y}:{n}}]", "[n]"},
+	{"[${{1 }=={1}?{y}:{n}}]", "[n]"},
+}
+
+func TestExpand(t *testing.T) {
+	t.Parallel()
+	c := mustLoad(t, expansionMain)
+	for _, tt := range expansions {
+		got, err := c.Expand(tt.text)
+		if err != nil {
+			got = "error"
+		}
+		if got != tt.want {
+			t.Errorf("Expand(%s) = %s (%v), want %s", tt.text, got, err, tt.want)
+		}
+	}
+}
+
+// realPostconf returns the path of Postfix's postconf. The differential tests
+// need it; where it is not installed they are skipped.
+func realPostconf(t *testing.T) string {
+	t.Helper()
+	for _, path := range []string{"/usr/sbin/postconf", "/usr/local/sbin/postconf"} {
+		out, err := exec.Command(path, "-dh", "mail_name").Output()
+		if err == nil && strings.TrimSpace(string(out)) == "Postfix" {
+			return path
+		}
+	}
+	t.Skip("SKIPPED: Postfix's postconf is not installed, so nothing was compared with it")
+	return ""
+}
+
+func TestExpandAsPostfix(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("SKIPPED: postconf takes a second for each of its refusals")
+	}
+	postconf := realPostconf(t)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "main.cf"), []byte(expansionMain), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "master.cf"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run := func(text string) (string, error) {
+		cmd := exec.Command(postconf, "-c", dir, "-o", "always_bcc="+text, "-xh", "always_bcc")
+		var stdout bytes.Buffer
+		cmd.Stdout = &stdout
+		err := cmd.Run()
+		return strings.TrimSuffix(stdout.String(), "\n"), err
+	}
+	// postconf is slow to start, so what it accepts is asked in one go.
+	var texts, wants []string
+	for _, tt := range expansions {
+		if tt.want != "error" {
+			texts, wants = append(texts, tt.text), append(wants, tt.want)
+			continue
+		}
+		t.Run(tt.text, func(t *testing.T) { // a refusal takes postconf a second
+			t.Parallel()
+			if got, err := run(tt.text); err == nil {
+				t.Errorf("postconf expands %s to %s, want an error", tt.text, got)
+			}
+		})
+	}
+	const between = "#%#"
+	got, err := run(strings.Join(texts, between))
+	if err != nil {
+		t.Fatalf("postconf: %v", err)
+	}
+	for i, got := range strings.Split(got, between) {
+		if got != wants[i] {
+			t.Errorf("postconf expands %s to %s, want %s", texts[i], got, wants[i])
+		}
+	}
+}

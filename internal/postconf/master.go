@@ -1,0 +1,218 @@
+package postconf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"posthaste/internal/config"
+)
+
+// An entry is one service of master.cf. Unlike config.Service it holds what is
+// written, right or wrong.
+type entry struct {
+	fields  [7]string // name type private unprivileged chroot wakeup process_limit
+	command string
+	args    []string
+	line    config.LogicalLine
+	changed bool // an edit changed it: write it anew
+	removed bool
+}
+
+// fieldNames are what -F calls the columns.
+var fieldNames = [8]string{"service", "type", "private", "unprivileged", "chroot", "wakeup", "process_limit", "command"}
+
+// errNoMaster: there is no master.cf.
+var errNoMaster = errors.New("no master.cf")
+
+// entries reads master.cf.
+func (c *command) entries() ([]*entry, error) {
+	text, err := c.readMaster()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errors.Join(errNoMaster, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return parseEntries(c.masterFile(), text)
+}
+
+func parseEntries(file, text string) ([]*entry, error) {
+	var entries []*entry
+	for _, l := range config.LogicalLines(text) {
+		e, err := parseEntry(l)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", file, l.Line, err)
+		}
+		entries = append(entries, e)
+	}
+	return entries, nil
+}
+
+func parseEntry(l config.LogicalLine) (*entry, error) {
+	if l.Orphan {
+		return nil, errors.New("expected a service name in the first column")
+	}
+	fields, err := config.ServiceFields(l.Text)
+	if err != nil {
+		return nil, err
+	}
+	words, err := config.SplitArgs(fields[7])
+	if err != nil {
+		return nil, err
+	}
+	e := &entry{command: words[0], args: words[1:], line: l}
+	copy(e.fields[:], fields[:7])
+	return e, nil
+}
+
+// name is how requests and output call the entry.
+func (e *entry) name() string { return e.fields[0] + "/" + e.fields[1] }
+
+// options finds the -o options among the arguments: the indexes of their texts.
+func (e *entry) options() []int {
+	var at []int
+	for i := 0; i < len(e.args) && strings.HasPrefix(e.args[i], "-"); i++ {
+		if e.args[i] == "-o" && i+1 < len(e.args) {
+			i++
+			at = append(at, i)
+		}
+	}
+	return at
+}
+
+// A request is service[/type[/item]], where a * matches anything.
+type request struct {
+	text               string
+	service, typ, item string
+	matched            bool
+}
+
+// parseRequests reads the arguments of -M (2 parts), -F or -P (3 parts). No
+// argument at all is one that matches everything.
+func (c *command) parseRequests() ([]*request, error) {
+	parts, form := 3, "service_name[/type[/parameter]]"
+	switch {
+	case c.flags['M']:
+		parts, form = 2, "service_name[/type]"
+	case c.flags['F']:
+		form = "service_name[/type[/field]]"
+	}
+	args := c.args
+	if len(args) == 0 {
+		args = []string{"*"}
+	}
+	var requests []*request
+	for _, arg := range args {
+		p := strings.Split(arg, "/")
+		if len(p) > parts || slices.Contains(p, "") {
+			return nil, fmt.Errorf("expected %s, found %q", form, arg)
+		}
+		for len(p) < 3 {
+			p = append(p, "*")
+		}
+		if c.flags['F'] && p[2] != "*" && !slices.Contains(fieldNames[:], p[2]) {
+			return nil, fmt.Errorf("invalid service attribute name: %q (expected one of %s)", p[2], strings.Join(fieldNames[:], ", "))
+		}
+		requests = append(requests, &request{text: arg, service: p[0], typ: p[1], item: p[2]})
+	}
+	return requests, nil
+}
+
+func matches(pattern, s string) bool { return pattern == "*" || pattern == s }
+
+// wants reports whether the request is about e.
+func (r *request) wants(e *entry) bool {
+	ok := matches(r.service, e.fields[0]) && matches(r.typ, e.fields[1])
+	r.matched = r.matched || ok
+	return ok
+}
+
+// showMaster prints entries (-M), their fields (-F) or their parameters (-P).
+func (c *command) showMaster() error {
+	entries, err := c.entries()
+	if err != nil {
+		return err
+	}
+	requests, err := c.parseRequests()
+	if err != nil {
+		return err
+	}
+	for _, r := range requests {
+		for _, e := range entries {
+			if !r.wants(e) {
+				continue
+			}
+			if err := c.showEntry(e, r); err != nil {
+				return err
+			}
+		}
+		if !r.matched && len(c.args) > 0 {
+			c.warn("unmatched request: %q", r.text)
+		}
+	}
+	return nil
+}
+
+func (c *command) showEntry(e *entry, r *request) error {
+	switch {
+	case c.flags['M']:
+		fmt.Fprintln(c.out, masterEntry(e, c.flags['f']))
+	case c.flags['F']:
+		for i, value := range append(e.fields[:], e.commandText()) {
+			if matches(r.item, fieldNames[i]) {
+				c.printParameter(e.name()+"/"+fieldNames[i], value)
+			}
+		}
+	default:
+		return c.showOptions(e, r)
+	}
+	return nil
+}
+
+// showOptions prints the -o parameters of an entry that a request names, in order
+// of name.
+func (c *command) showOptions(e *entry, r *request) error {
+	var over []config.Override
+	for _, i := range e.options() {
+		o, err := config.ParseOverride(e.args[i])
+		if err != nil {
+			return fmt.Errorf("%s:%d: -o %s: %w", c.masterFile(), e.line.Line, e.args[i], err)
+		}
+		over = append(over, o)
+	}
+	slices.SortStableFunc(over, func(a, b config.Override) int { return strings.Compare(a.Name, b.Name) })
+	for _, o := range over {
+		if !matches(r.item, o.Name) {
+			continue
+		}
+		if c.flags['x'] {
+			cfg, err := c.read()
+			if err != nil {
+				return err
+			}
+			if o.Value, err = cfg.Expand(o.Value); err != nil {
+				return fmt.Errorf("%s:%d: -o %s: %w", c.masterFile(), e.line.Line, o, err)
+			}
+		}
+		c.printParameter(e.name()+"/"+o.Name, o.Value)
+	}
+	return nil
+}
+
+// commandText is the last column.
+func (e *entry) commandText() string {
+	var words []string
+	words = append(words, e.command)
+	for i := 0; i < len(e.args); i++ {
+		n := 1
+		if e.args[i] == "-o" && i+1 < len(e.args) {
+			n = 2
+		}
+		words = append(words, optionText(e.args[i:i+n]))
+		i += n - 1
+	}
+	return strings.Join(words, " ")
+}

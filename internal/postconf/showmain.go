@@ -1,0 +1,146 @@
+package postconf
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"posthaste/internal/config"
+)
+
+// delivers are the delivery agents: services of these commands have
+// parameters of their own. Those of runsCommands have a time limit, too.
+var (
+	delivers     = []string{"error", "lmtp", "local", "pipe", "smtp", "virtual"}
+	runsCommands = []string{"pipe", "spawn"}
+)
+
+// names collects the parameters that exist for this configuration, by class.
+func (c *command) names(cfg *config.Config) (map[string]string, error) {
+	class := make(map[string]string)
+	for _, name := range cfg.Names() {
+		if _, ok := config.Lookup(name); ok {
+			class[name] = "service"
+		}
+	}
+	for _, name := range cfg.UserDefined() {
+		class[name] = "user"
+	}
+	if err := c.serviceNames(class); err != nil {
+		return nil, err
+	}
+	for _, p := range config.All() {
+		set, _, _ := cfg.IsSet(p.Name)
+		if set || p.Origin != config.OldName {
+			class[p.Name] = "builtin"
+		}
+	}
+	maps.DeleteFunc(class, func(_, k string) bool {
+		return !strings.Contains(c.class, "all") && !strings.Contains(c.class, k)
+	})
+	return class, nil
+}
+
+// serviceNames adds the parameters that the services of master.cf have.
+func (c *command) serviceNames(class map[string]string) error {
+	entries, err := c.entries()
+	if errors.Is(err, errNoMaster) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.fields[1] != "unix" {
+			continue
+		}
+		for _, f := range config.Families() {
+			ok := slices.Contains(delivers, e.command)
+			if f.Suffix == "time_limit" {
+				ok = slices.Contains(runsCommands, e.command)
+			}
+			if ok {
+				class[e.fields[0]+"_"+f.Suffix] = "service"
+			}
+		}
+	}
+	return nil
+}
+
+// showMain prints main.cf parameters.
+func (c *command) showMain() error {
+	cfg, err := c.readForDefaults()
+	if err != nil {
+		return err
+	}
+	class, err := c.names(cfg)
+	if err != nil {
+		return err
+	}
+	wanted := c.args
+	if len(wanted) == 0 {
+		wanted = slices.Sorted(maps.Keys(class))
+	}
+	for _, name := range wanted {
+		if err := c.showParameter(cfg, class, name); err != nil {
+			return err
+		}
+	}
+	if !c.flags['d'] {
+		for _, w := range cfg.Warnings() {
+			c.warn("%s", w)
+		}
+	}
+	return nil
+}
+
+// readForDefaults reads main.cf; -d works without one.
+func (c *command) readForDefaults() (*config.Config, error) {
+	if c.flags['d'] {
+		return config.LoadString("", c.over...)
+	}
+	return c.read()
+}
+
+// showParameter prints one parameter, if -n and -C let it.
+func (c *command) showParameter(cfg *config.Config, class map[string]string, name string) error {
+	p, known := config.Lookup(name)
+	set, _, _ := cfg.IsSet(name)
+	switch {
+	case name == "config_directory" && c.dir != config.DefaultDir && !c.flags['d']:
+		set = true // the command line or the environment set it
+	case !known && !set:
+		c.warn("%s: unknown parameter", name)
+		return nil
+	case class[name] == "" && (c.class != "all" || len(c.args) == 0):
+		return nil
+	}
+	if c.flags['n'] && !set || c.flags['d'] && !known {
+		return nil
+	}
+	value := cfg.Raw(name)
+	if c.flags['d'] {
+		value = cfg.RawDefault(name)
+	}
+	if c.flags['x'] && p.Type != config.Raw {
+		var err error
+		if value, err = cfg.Expand(value); err != nil {
+			return fmt.Errorf("%s = %s: %w", name, cfg.Raw(name), err)
+		}
+	}
+	c.printParameter(name, value)
+	return nil
+}
+
+func (c *command) printParameter(name, value string) {
+	switch {
+	case c.flags['H']:
+		fmt.Fprintln(c.out, name)
+	case c.flags['h']:
+		fmt.Fprintln(c.out, parameter("", value, c.flags['f']))
+	default:
+		fmt.Fprintln(c.out, parameter(name, value, c.flags['f']))
+	}
+}
