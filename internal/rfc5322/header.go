@@ -14,6 +14,9 @@ type Field struct {
 // Name is the field's name in the letter case it came in.
 func (f Field) Name() []byte { return f.Raw[:f.name] }
 
+// AfterName is what follows the name, from the colon to the last line end.
+func (f Field) AfterName() []byte { return f.Raw[f.colon:] }
+
 // Body is what follows the colon, as it stands, without the last line end:
 // with leading white space, and CRLF where the field was folded.
 func (f Field) Body() []byte { return trimEOL(f.Raw[f.colon+1:]) }
@@ -21,11 +24,14 @@ func (f Field) Body() []byte { return trimEOL(f.Raw[f.colon+1:]) }
 // Value is Body without white space around it.
 func (f Field) Value() []byte { return bytes.Trim(f.Body(), " \t\r\n") }
 
-// Lines is Raw without the last line end and with each CRLF inside it as a
-// single LF: the form in which header_checks see a field. Fields that are
-// not folded are not copied.
+// Lines is Raw without the last line end, with each CRLF inside it as a single
+// LF, and without white space before the colon: the form in which
+// header_checks see a field. Fields that are not folded are not copied.
 func (f Field) Lines() []byte {
 	b := trimEOL(f.Raw)
+	if f.name < f.colon {
+		b = append(bytes.Clone(b[:f.name]), b[f.colon:]...)
+	}
 	if bytes.IndexByte(b, '\n') < 0 {
 		return b
 	}

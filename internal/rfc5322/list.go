@@ -15,10 +15,12 @@ type Address struct {
 	// Bracketed says that it stood in angle brackets.
 	Bracketed bool
 
-	// Comma says that no comma stood between this address and the one
-	// before it: who writes the list again puts one at Start, or before the
-	// display name at Item.
+	// MissingComma says that no comma stood between this address and the one
+	// before it: who writes the list again puts one at Item.
 	MissingComma bool
+
+	// Changed is for the caller of AppendRewritten: Addr is another one now.
+	Changed bool
 
 	// Item is where the display name starts, or Start when there is none.
 	Item int

@@ -1,0 +1,307 @@
+package cleanup
+
+import (
+	"bytes"
+	"context"
+	"strings"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/table"
+)
+
+// fieldID names the header fields that something is done with.
+type fieldID uint8
+
+const (
+	fieldOther fieldID = iota
+	fieldApparentlyTo
+	fieldBcc
+	fieldCc
+	fieldContentEncoding
+	fieldContentType
+	fieldContentOther // of MIME, but not looked into
+	fieldDate
+	fieldDispositionTo
+	fieldErrorsTo
+	fieldFrom
+	fieldMailFollowupTo
+	fieldMessageID
+	fieldReceived
+	fieldReplyTo
+	fieldResentBcc
+	fieldResentCc
+	fieldResentDate
+	fieldResentFrom
+	fieldResentMessageID
+	fieldResentReplyTo
+	fieldResentSender
+	fieldResentTo
+	fieldReturnPath
+	fieldReturnReceiptTo
+	fieldSender
+	fieldTo
+	fieldTLSRequired
+)
+
+// fieldKind is what a field is about.
+type fieldKind uint8
+
+const (
+	kindSender    fieldKind = 1 << iota // addresses that are rewritten like senders
+	kindRecipient                       // addresses that are rewritten like recipients
+	kindResent                          // of a block of Resent- fields
+	kindMIME                            // goes to mime_header_checks wherever it stands
+)
+
+type fieldInfo struct {
+	name string
+	id   fieldID
+	kind fieldKind
+}
+
+// fieldsByLength finds known fields by the length of their name, then by
+// comparison: few names share one.
+var fieldsByLength = func() (t [32][]fieldInfo) {
+	for _, f := range []fieldInfo{
+		{"Apparently-To", fieldApparentlyTo, kindRecipient},
+		{"Bcc", fieldBcc, kindRecipient},
+		{"Cc", fieldCc, kindRecipient},
+		{"Content-Description", fieldContentOther, kindMIME},
+		{"Content-Disposition", fieldContentOther, kindMIME},
+		{"Content-ID", fieldContentOther, kindMIME},
+		{"Content-Transfer-Encoding", fieldContentEncoding, kindMIME},
+		{"Content-Type", fieldContentType, kindMIME},
+		{"Date", fieldDate, 0},
+		{"Disposition-Notification-To", fieldDispositionTo, kindSender},
+		{"Errors-To", fieldErrorsTo, kindSender},
+		{"From", fieldFrom, kindSender},
+		{"Mail-Followup-To", fieldMailFollowupTo, kindSender},
+		{"Message-Id", fieldMessageID, 0},
+		{"MIME-Version", fieldContentOther, kindMIME},
+		{"Received", fieldReceived, 0},
+		{"Reply-To", fieldReplyTo, kindSender},
+		{"Resent-Bcc", fieldResentBcc, kindRecipient | kindResent},
+		{"Resent-Cc", fieldResentCc, kindRecipient | kindResent},
+		{"Resent-Date", fieldResentDate, kindResent},
+		{"Resent-From", fieldResentFrom, kindSender | kindResent},
+		{"Resent-Message-Id", fieldResentMessageID, kindResent},
+		{"Resent-Reply-To", fieldResentReplyTo, kindRecipient | kindResent},
+		{"Resent-Sender", fieldResentSender, kindSender | kindResent},
+		{"Resent-To", fieldResentTo, kindRecipient | kindResent},
+		{"Return-Path", fieldReturnPath, kindSender},
+		{"Return-Receipt-To", fieldReturnReceiptTo, kindSender},
+		{"Sender", fieldSender, kindSender},
+		{"To", fieldTo, kindRecipient},
+		{"TLS-Required", fieldTLSRequired, 0},
+	} {
+		t[len(f.name)] = append(t[len(f.name)], f)
+	}
+	return t
+}()
+
+func lookupField(name []byte) fieldInfo {
+	if len(name) < len(fieldsByLength) {
+		for _, f := range fieldsByLength[len(name)] {
+			if rfc5322.EqualName(name, f.name) {
+				return f
+			}
+		}
+	}
+	return fieldInfo{}
+}
+
+// headerState is what is known of the header so far.
+type headerState struct {
+	context string   // in which addresses are rewritten; "" if they are not
+	drop    []string // names that do not survive
+
+	seen      uint32 // fieldIDs of the primary header
+	hops      int
+	resent    bool // a Resent- field was seen
+	messageID string
+	eightBit  bool // some byte over 127
+	utf8      bool // the same, in a field: RFC 6532
+	fault8Bit bool // reported
+
+	addrs []rfc5322.Address // scratch
+}
+
+func (h *headerState) has(ids ...fieldID) bool {
+	for _, id := range ids {
+		if h.seen&(1<<id) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// field takes one field of the primary header; f.Raw is whole and ends in CRLF.
+func (m *Message) field(ctx context.Context, f rfc5322.Field) {
+	if !m.ok() {
+		return
+	}
+	h := &m.header
+	info := lookupField(f.Name())
+	if info.id == fieldReceived {
+		h.hops++
+	}
+	if eight(f.Raw) {
+		h.eightBit, h.utf8 = true, true
+		if m.c.strict.header8Bit && m.flags&Filter != 0 && !h.fault8Bit {
+			h.fault8Bit = true
+			m.mimeFault(faultHeader8Bit, f.Raw)
+		}
+	}
+	m.mimeField(f, info)
+	if m.checking() {
+		class := headerClass
+		if info.kind&kindMIME != 0 {
+			class = mimeClass
+		}
+		var keep bool
+		if f, keep = m.checkField(ctx, class, f); !keep || !m.ok() {
+			return
+		}
+		info = lookupField(f.Name())
+	}
+	if info.id == fieldOther {
+		if !m.dropped(f.Name()) {
+			m.emitField(f)
+		}
+		return
+	}
+	h.seen |= 1 << info.id
+	m.note(f, info)
+	if !m.ok() {
+		return
+	}
+	h.resent = h.resent || info.kind&kindResent != 0
+	if m.dropped(f.Name()) {
+		return
+	}
+	switch {
+	case h.context == "":
+		m.emitField(f)
+	case info.kind&kindSender != 0:
+		m.rewriteField(ctx, f, classHeaderSender)
+	case info.kind&kindRecipient != 0:
+		m.rewriteField(ctx, f, classHeaderRecipient)
+	default:
+		m.emitField(f)
+	}
+}
+
+// note takes from a known field what is to be known of it.
+func (m *Message) note(f rfc5322.Field, info fieldInfo) {
+	h := &m.header
+	switch info.id {
+	case fieldMessageID:
+		value := string(f.Value())
+		m.infof("message-id=%s", printable(value))
+		if end := strings.IndexByte(value, '>'); h.messageID == "" && end > 0 && value[0] == '<' {
+			h.messageID = printable(value[:end+1])
+		}
+	case fieldResentMessageID:
+		m.infof("resent-message-id=%s", printable(string(f.Value())))
+	case fieldReceived:
+		if h.hops >= m.c.hopLimit {
+			m.warnf("message rejected: hopcount exceeded")
+			m.stat |= statHops
+		}
+	case fieldContentEncoding:
+		value := string(f.Value())
+		if m.c.detect8Bit && (strings.EqualFold(value, "8bit") || strings.EqualFold(value, "binary")) {
+			m.env.Body |= mail.Body8Bit
+		}
+	case fieldTLSRequired:
+		if !m.c.tlsRequired {
+			return
+		}
+		if strings.EqualFold(string(f.Value()), "no") {
+			m.env.TLSOptional = true
+		} else {
+			m.warnf("ignoring malformed header: '%.100s'", printable(string(f.Lines())))
+		}
+	}
+}
+
+// dropped says whether fields of this name do not survive (message_drop_headers).
+func (m *Message) dropped(name []byte) bool {
+	for _, d := range m.header.drop {
+		if rfc5322.EqualName(name, d) {
+			return true
+		}
+	}
+	return false
+}
+
+// emitField gives f back. White space between name and colon, which not
+// everybody can read, is left out.
+func (m *Message) emitField(f rfc5322.Field) {
+	name, rest := f.Name(), f.AfterName()
+	m.account(len(name)+len(rest), bytes.Count(rest, crlf))
+	m.emit(name)
+	m.emit(rest)
+}
+
+// rewriteField puts the addresses of a field into standard form and maps them.
+// The field is written anew only if one of them changed.
+func (m *Message) rewriteField(ctx context.Context, f rfc5322.Field, class classes) {
+	text := string(f.Body())
+	m.header.addrs = rfc5322.AppendAddresses(m.header.addrs[:0], text, m.c.tokenLimit)
+	changed := false
+	for i := range m.header.addrs {
+		a := &m.header.addrs[i]
+		if a.Addr == "" {
+			continue
+		}
+		addr := m.rewrite(ctx, m.header.context, a.Addr)
+		if m.flags&Map != 0 {
+			addr = m.canonical(ctx, addr, class)
+		}
+		if addr != a.Addr {
+			a.Addr, a.Changed, changed = addr, true, true
+		}
+	}
+	if !m.ok() {
+		return
+	}
+	if !changed {
+		m.emitField(f)
+		return
+	}
+	m.emitLine(rfc5322.AppendRewritten(make([]byte, 0, len(f.Raw)+64), string(f.Name()), text, m.header.addrs))
+}
+
+// eight says whether some byte of b is over 127.
+func eight(b []byte) bool {
+	for len(b) >= 8 {
+		if (uint64(b[0])|uint64(b[1])|uint64(b[2])|uint64(b[3])|uint64(b[4])|uint64(b[5])|uint64(b[6])|uint64(b[7]))&0x80 != 0 {
+			return true
+		}
+		b = b[8:]
+	}
+	for _, c := range b {
+		if c > 127 {
+			return true
+		}
+	}
+	return false
+}
+
+// checking says whether the header and body checks are still wanted.
+func (m *Message) checking() bool { return m.flags&Filter != 0 && !m.stop }
+
+// checksFor is the table for fields of a class, nil when there is none.
+func (c *Core) checksFor(class checkClass) *table.Maps {
+	switch class {
+	case headerClass:
+		return c.headerChecks
+	case mimeClass:
+		return c.mimeChecks
+	case nestedClass:
+		return c.nestedChecks
+	}
+	return c.bodyChecks
+}

@@ -1,0 +1,250 @@
+package cleanup
+
+import (
+	"bytes"
+	"context"
+	"strings"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/rfc5322"
+)
+
+// checkClass is which table a piece of content is looked up in.
+type checkClass uint8
+
+const (
+	headerClass checkClass = iota
+	mimeClass
+	nestedClass
+	bodyClass
+)
+
+// place is the word for it in log lines.
+func (c checkClass) place() string {
+	if c == bodyClass {
+		return "body"
+	}
+	return "header"
+}
+
+// checkField looks one field up and does what the table says. It returns the
+// field to go on with, and whether to: false drops it.
+func (m *Message) checkField(ctx context.Context, class checkClass, f rfc5322.Field) (rfc5322.Field, bool) {
+	checks := m.c.checksFor(class)
+	if checks.Empty() {
+		return f, true
+	}
+	text := string(f.Lines())
+	value, found, err := checks.Lookup(ctx, text, false)
+	if err != nil {
+		m.tableFailed(checks.Title(), err)
+		return f, true
+	}
+	if !found {
+		return f, true
+	}
+	replaced, keep := m.act(class, checks.Title(), text, value)
+	if !keep {
+		return f, false
+	}
+	if replaced != text {
+		if g, ok := rfc5322.ParseField(toLines(replaced)); ok {
+			f = g
+		}
+	}
+	return f, true
+}
+
+// toLines makes one or more lines of text, given with LF between them: CRLF
+// at each line's end, and a tab before what continues a field.
+func toLines(text string) []byte {
+	lines := strings.Split(text, "\n")
+	b := make([]byte, 0, len(text)+2*len(lines)+2)
+	for i, line := range lines {
+		if i > 0 && (line == "" || line[0] != ' ' && line[0] != '\t') {
+			b = append(b, '\t')
+		}
+		b = append(b, strings.ReplaceAll(line, "\r", " ")...)
+		b = append(b, crlf...)
+	}
+	return b
+}
+
+// act does what a table says about text, a field or a line of the body. It
+// returns the text to go on with, and false if it is to be dropped.
+func (m *Message) act(class checkClass, title, text, value string) (string, bool) {
+	verb, arg, _ := strings.Cut(value, " ")
+	if i := strings.IndexByte(verb, '\t'); i >= 0 {
+		verb, arg = verb[:i], verb[i:]+" "+arg
+	}
+	arg = strings.TrimSpace(arg)
+	switch strings.ToUpper(verb) {
+	case "REJECT":
+		m.actReject(class, text, arg)
+	case "WARN":
+		m.actLog("warning", class.place(), text, arg)
+	case "INFO":
+		m.actLog("info", class.place(), text, arg)
+	case "FILTER":
+		switch {
+		case arg == "":
+			m.warnf("missing FILTER command argument in %s map", title)
+		case !strings.Contains(arg, ":"):
+			m.warnf("bad FILTER command %s in %s -- need transport:destination", arg, title)
+		default:
+			m.env.Filter = arg
+			m.actLog("filter", class.place(), text, arg)
+		}
+	case "PASS":
+		m.actLog("pass", class.place(), text, arg)
+		m.stop = true
+	case "DISCARD":
+		m.actLog("discard", class.place(), text, arg)
+		m.flags |= Discard
+		m.stop = true
+	case "HOLD":
+		if m.flags&(Hold|Discard) == 0 {
+			m.actLog("hold", class.place(), text, arg)
+			m.flags |= Hold
+		}
+	case "PREPEND":
+		m.actPrepend(class, title, text, arg)
+	case "REPLACE":
+		switch {
+		case arg == "":
+			m.warnf("REPLACE action without text in %s map", title)
+		case class != bodyClass && !rfc5322.IsField(arg):
+			m.warnf("bad REPLACE header text %q in %s map -- need \"headername: headervalue\"", arg, title)
+		default:
+			m.actLog("replace", class.place(), text, arg)
+			return arg, true
+		}
+	case "REDIRECT":
+		if !strings.Contains(arg, "@") {
+			m.warnf("bad REDIRECT target %q in %s map -- need user@domain", arg, title)
+			break
+		}
+		m.env.Redirect = arg
+		m.actLog("redirect", class.place(), text, arg)
+		m.stop = true
+	case "BCC":
+		if !strings.Contains(arg, "@") {
+			m.warnf("bad BCC address %q in %s map -- need user@domain", arg, title)
+			break
+		}
+		m.contentBCC = append(m.contentBCC, arg)
+		m.actLog("bcc", class.place(), text, arg)
+	case "STRIP":
+		m.actLog("strip", class.place(), text, arg)
+		return "", false
+	case "IGNORE":
+		return "", false
+	case "DUNNO", "OK":
+	default:
+		m.warnf("unknown command in %s map: %s", title, value)
+	}
+	return text, true
+}
+
+func (m *Message) actReject(class checkClass, text, arg string) {
+	m.reason = "5.7.1 message content rejected"
+	if arg != "" {
+		status, rest, ok := dsn.CutStatus(arg)
+		switch {
+		case !ok:
+			m.reason = "5.7.1 " + arg
+		case status.Class == 2:
+			m.warnf("bad DSN action in %s -- need 4.x.x or 5.x.x", arg)
+			m.reason = status.WithClass(4).String() + " " + rest
+		default:
+			m.reason = arg
+		}
+	}
+	if m.reason[0] == '4' {
+		m.stat |= statDefer
+	} else {
+		m.stat |= statCont
+	}
+	m.stop = true
+	m.actLog("reject", class.place(), text, m.reason)
+}
+
+// actPrepend puts a field before the present one, or a line before the present
+// line of the body.
+func (m *Message) actPrepend(class checkClass, title, text, arg string) {
+	switch {
+	case arg == "":
+		m.warnf("PREPEND action without text in %s map", title)
+	case class == bodyClass:
+		m.actLog("prepend", class.place(), text, arg)
+		m.emitBodyLine(toLines(arg))
+	case !rfc5322.IsField(arg):
+		m.warnf("bad PREPEND header text %q in %s map -- need \"headername: headervalue\"", arg, title)
+	default:
+		m.actLog("prepend", class.place(), text, arg)
+		m.emitLine(toLines(arg))
+	}
+}
+
+// actLog logs an action with the circumstances of the message.
+func (m *Message) actLog(action, place, content, text string) {
+	if len(content) > 200 {
+		content = content[:200]
+	}
+	var b strings.Builder
+	b.WriteString(action)
+	b.WriteString(": ")
+	b.WriteString(place)
+	b.WriteByte(' ')
+	b.WriteString(printable(content))
+	b.WriteString(" from ")
+	b.WriteString(m.origin())
+	b.WriteString("; from=<")
+	b.WriteString(rfc5322.Quote(m.env.Sender))
+	b.WriteByte('>')
+	if m.anyRcpt {
+		b.WriteString(" to=<" + rfc5322.Quote(m.lastRcpt) + ">")
+	}
+	if m.env.Client.Proto != "" {
+		b.WriteString(" proto=" + m.env.Client.Proto)
+	}
+	if m.env.Client.Helo != "" {
+		b.WriteString(" helo=<" + m.env.Client.Helo + ">")
+	}
+	if text != "" {
+		b.WriteString(": " + text)
+	}
+	m.infof("%s", b.String())
+}
+
+// origin is who gave us the message, as log lines say it.
+func (m *Message) origin() string {
+	c := &m.env.Client
+	if c.Addr == "" {
+		return "local"
+	}
+	return c.Name + "[" + c.Addr + "]"
+}
+
+// checkLine looks one line of the body up; line is without its end. It emits
+// what is to be stored.
+func (m *Message) checkLine(ctx context.Context, line []byte) (out []byte, keep bool) {
+	checks := m.c.bodyChecks
+	text := string(line)
+	value, found, err := checks.Lookup(ctx, text, false)
+	if err != nil {
+		m.tableFailed(checks.Title(), err)
+		return line, true
+	}
+	if !found {
+		return line, true
+	}
+	replaced, keep := m.act(bodyClass, checks.Title(), text, value)
+	if !keep {
+		return nil, false
+	}
+	if replaced != text {
+		return bytes.TrimSuffix(toLines(replaced), crlf), true
+	}
+	return line, true
+}

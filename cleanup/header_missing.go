@@ -1,0 +1,118 @@
+package cleanup
+
+import (
+	"mime"
+	"strings"
+
+	"posthaste/internal/rfc5322"
+)
+
+// endHeader adds what is missing from the primary header. garbage is the
+// line that ended it, when that was not an empty one.
+func (m *Message) endHeader(garbage []byte) {
+	if !m.ok() {
+		return
+	}
+	h := &m.header
+	add := h.context != "" || m.c.alwaysAdd
+	prefix, idField, dateField, fromField := "", fieldMessageID, fieldDate, fieldFrom
+	if h.resent {
+		prefix, idField, dateField, fromField = "Resent-", fieldResentMessageID, fieldResentDate, fieldResentFrom
+	}
+	var b []byte
+	if add && !h.has(idField) {
+		id := "<" + m.id + "@" + m.c.hostname + ">"
+		b = append(append(append(b, prefix...), "Message-Id: "...), id...)
+		b = append(b, crlf...)
+		m.infof("%smessage-id=%s", strings.ToLower(prefix), id)
+		h.seen |= 1 << idField
+		if !h.resent && h.messageID == "" {
+			h.messageID = id
+		}
+	}
+	if !h.has(fieldMessageID) {
+		m.infof("message-id=<>")
+	}
+	if add && !h.has(dateField) {
+		b = append(append(b, prefix...), "Date: "...)
+		b = rfc5322.AppendDate(b, m.env.Arrival)
+		b = append(b, crlf...)
+	}
+	if add && !h.has(fromField) {
+		b = m.appendFrom(append(b, prefix...))
+	}
+	if add && m.c.undisclosed != "" && !h.has(fieldTo, fieldCc, fieldResentTo, fieldResentCc) {
+		if rfc5322.IsField(m.c.undisclosed) {
+			b = append(append(b, m.c.undisclosed...), crlf...)
+		} else {
+			m.warnf("bad undisclosed_recipients_header header text %q -- need \"headername: headervalue\"", m.c.undisclosed)
+		}
+	}
+	if garbage != nil && m.flags&Filter != 0 {
+		switch m.c.endOfHeader {
+		case "add_headers", "add_header":
+			b = append(b, "MIME-Error: message header was not terminated by empty line\r\n"...)
+			m.mimeFault(faultEndOfHeader, garbage)
+		case "reject":
+			m.mimeFault(faultEndOfHeader, garbage)
+		}
+	}
+	if len(b) > 0 {
+		m.emitLine(b)
+	}
+}
+
+// appendFrom appends a From: field for the envelope sender.
+func (m *Message) appendFrom(b []byte) []byte {
+	sender := m.env.Sender
+	if sender == "" {
+		sender = mailerDaemon
+	}
+	b = append(b, "From: "...)
+	name := m.fullName()
+	switch {
+	case m.env.Sender == "" || name == "":
+		b = rfc5322.AppendQuoted(b, sender)
+	case m.c.fromObsolete:
+		b = rfc5322.AppendQuoted(b, sender)
+		b = append(b, "\r\n\t"...)
+		b = m.appendName(b, name)
+	default:
+		b = m.appendName(b, name)
+		b = append(b, "\r\n\t<"...)
+		b = rfc5322.AppendQuoted(b, sender)
+		b = append(b, '>')
+	}
+	return append(b, crlf...)
+}
+
+// fullName is the sender's full name without control characters.
+func (m *Message) fullName() string {
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if r < ' ' || r == 127 {
+			return ' '
+		}
+		return r
+	}, m.sub.FullName))
+}
+
+// appendName appends a full name as a phrase or as a comment. What is not ASCII
+// is encoded, RFC 2047.
+func (m *Message) appendName(b []byte, name string) []byte {
+	encoded := !ascii(name)
+	if encoded {
+		name = mime.QEncoding.Encode(m.c.fullNameCharset, name)
+		name = strings.ReplaceAll(name, "?= =?", "?=\r\n\t=?")
+	}
+	switch {
+	case m.c.fromObsolete && encoded:
+		b = append(b, '(')
+		b = append(b, name...)
+		return append(b, ')')
+	case m.c.fromObsolete:
+		return rfc5322.AppendComment(b, name)
+	case encoded:
+		return append(b, name...)
+	}
+	return rfc5322.AppendPhrase(b, name)
+}

@@ -1,0 +1,397 @@
+package cleanup
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/table"
+)
+
+// mapNesting bounds how often a one-to-one map is applied to its own result.
+const mapNesting = 10
+
+// rewrite puts an address into standard form. The service is not asked about
+// addresses that have it, which is nearly all.
+func (m *Message) rewrite(ctx context.Context, rewriteContext, addr string) string {
+	if isStandard(addr) {
+		return addr
+	}
+	out, err := m.c.rewriter.Rewrite(ctx, rewriteContext, addr)
+	if err != nil {
+		m.warnf("address rewriting problem for %s -- message not accepted, try again later: %v", rfc5322.Quote(addr), err)
+		m.stat |= statWrite
+		return addr
+	}
+	return out
+}
+
+// isStandard says whether addr is in standard form whatever the parameters: it
+// has one "@" and a domain with a dot that does not end in one.
+func isStandard(addr string) bool {
+	at := strings.IndexByte(addr, '@')
+	if at <= 0 {
+		return addr == ""
+	}
+	domain := addr[at+1:]
+	dot := strings.IndexByte(domain, '.')
+	return dot > 0 && domain[len(domain)-1] != '.' && strings.IndexByte(domain, '@') < 0
+}
+
+// envelopeSender maps the envelope sender. The address that stands for the null
+// sender in local mail becomes it, so that bounces of bounces are known.
+func (m *Message) envelopeSender(ctx context.Context) {
+	addr := m.env.Sender
+	if addr != "" {
+		addr = m.rewrite(ctx, "local", addr)
+		if len(addr) > len(mailerDaemon) && addr[len(mailerDaemon)] == '@' && strings.EqualFold(addr[:len(mailerDaemon)], mailerDaemon) &&
+			strings.EqualFold(addr, m.rewrite(ctx, "local", mailerDaemon)) {
+			addr = ""
+		}
+	}
+	if m.flags&Map != 0 && addr != "" {
+		addr = m.canonical(ctx, addr, classEnvelopeSender)
+	}
+	m.noteUTF8(addr)
+	m.env.Sender = addr
+	if m.flags&BCC != 0 && addr != "" {
+		m.lookupBCC(ctx, m.c.senderBCC, addr)
+	}
+}
+
+const mailerDaemon = "MAILER-DAEMON"
+
+// envelopeRecipient maps one recipient and adds what it expands to.
+func (m *Message) envelopeRecipient(ctx context.Context, r mail.Recipient) {
+	if r.Original == "" {
+		r.Original = r.Address
+	}
+	if r.Address == "" {
+		r.Address = m.c.emptyRecipient
+	}
+	m.mapRecipient(ctx, &r)
+	if r.ORCPT == "" && r.Address != "" {
+		r.ORCPT = "rfc822;" + r.Address
+		if m.env.Body&mail.BodySMTPUTF8 != 0 && !ascii(r.Address) {
+			r.ORCPT = "utf-8;" + r.Address
+		}
+	}
+	m.expand(ctx, r)
+	m.anyRcpt = true
+	m.lastRcpt = r.Address
+	if m.flags&BCC != 0 && r.Address != "" {
+		m.lookupBCC(ctx, m.c.rcptBCC, r.Address)
+	}
+}
+
+func (m *Message) mapRecipient(ctx context.Context, r *mail.Recipient) {
+	r.Address = m.rewrite(ctx, "local", r.Address)
+	if m.flags&Map != 0 {
+		r.Address = m.canonical(ctx, r.Address, classEnvelopeRecipient)
+	}
+	m.noteUTF8(r.Address)
+}
+
+// noteUTF8 keeps in mind that an envelope address is not ASCII.
+func (m *Message) noteUTF8(addr string) {
+	if ascii(addr) {
+		return
+	}
+	m.env.Body |= mail.BodyUTF8Addr
+	if m.flags&AutoUTF8 != 0 && m.c.utf8 {
+		m.env.Body |= mail.BodySMTPUTF8
+	}
+}
+
+func ascii(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i] > 127 {
+			return false
+		}
+	}
+	return true
+}
+
+// bcc adds an automatic recipient, of whom the sender is never told.
+func (m *Message) bcc(ctx context.Context, addr string) {
+	r := mail.Recipient{Address: addr, Notify: dsn.NotifyNever}
+	m.mapRecipient(ctx, &r)
+	r.Original = r.Address
+	m.expand(ctx, r)
+}
+
+func (m *Message) lookupBCC(ctx context.Context, maps *table.Maps, addr string) {
+	value, _, found, err := maps.LookupAddress(ctx, m.c.search, addr, table.KeysDefault)
+	switch {
+	case err != nil:
+		m.tableFailed(maps.Title(), err)
+	case found:
+		m.bcc(ctx, rfc5322.Unquote(value))
+	}
+}
+
+// extraRecipients adds those that come at the end: always_bcc and the BCC
+// actions of the checks.
+func (m *Message) extraRecipients(ctx context.Context) {
+	if m.flags&BCC != 0 && m.anyRcpt && m.c.alwaysBCC != "" {
+		m.bcc(ctx, m.c.alwaysBCC)
+	}
+	if m.ok() && m.anyRcpt {
+		for _, addr := range m.contentBCC {
+			m.bcc(ctx, addr)
+		}
+	}
+}
+
+// expand applies virtual_alias_maps and adds the recipients that result.
+func (m *Message) expand(ctx context.Context, r mail.Recipient) {
+	if m.flags&Map == 0 || m.c.virtual.Empty() {
+		m.addRecipient(r)
+		return
+	}
+	list := m.expandAlias(ctx, r.Address)
+	aliased := len(list) > 1 || list[0] != r.Address
+	if len(list) > 1 && m.env.Trace&mail.TraceProbe != 0 {
+		// A probe asks about one address: that it is an alias is the answer.
+		m.notice(r, dsn.Deliverable, "aliased to multiple recipients")
+		return
+	}
+	if aliased && r.Notify.Success() {
+		// RFC 3461 section 5.2.7.3: the sender is told of the expansion, and
+		// not of the success of each address that came of it.
+		m.notice(r, dsn.Expanded, "alias expanded")
+		if r.Notify &^= dsn.NotifySuccess; r.Notify == 0 {
+			r.Notify = dsn.NotifyNever
+		}
+	}
+	for _, addr := range list {
+		next := r
+		next.Address = addr
+		m.addRecipient(next)
+	}
+}
+
+func (m *Message) notice(r mail.Recipient, action dsn.Action, text string) {
+	m.notices = append(m.notices, Notice{Recipient: r, Outcome: mail.Outcome{
+		Rcpt: -1, Action: action, Status: dsn.S(2, 0, 0), Reason: text, Relay: "none", When: m.env.Arrival,
+	}})
+}
+
+// addRecipient adds r unless it is there already.
+func (m *Message) addRecipient(r mail.Recipient) {
+	if m.dups.seen(&r, m.c.originalRecipient) {
+		return
+	}
+	if r.Original == r.Address {
+		r.Original = ""
+	}
+	m.env.Recipients = append(m.env.Recipients, r)
+}
+
+// duplicates knows up to limit recipients; what comes after them is not
+// recognized. Recipients that differ in original address or notification are
+// different while originals are kept, because they look different to
+// whoever gets the mail or the notice.
+type duplicates struct {
+	limit int
+	known map[string]struct{}
+	first string // the only key, before a map is worth having
+	any   bool
+}
+
+func (d *duplicates) seen(r *mail.Recipient, original bool) bool {
+	key := r.Address
+	if original {
+		key = fmt.Sprintf("%s\n%d\n%s\n%s", r.ORCPT, r.Notify, r.Original, r.Address)
+	}
+	key = strings.ToLower(key)
+	if !d.any {
+		d.any, d.first = true, key
+		return false
+	}
+	if key == d.first {
+		return true
+	}
+	if d.known == nil {
+		d.known = make(map[string]struct{})
+	}
+	if _, dup := d.known[key]; dup {
+		return true
+	}
+	if d.limit <= 0 || len(d.known)+1 < d.limit {
+		d.known[key] = struct{}{}
+	}
+	return false
+}
+
+// canonical applies the canonical maps and masquerading of one class.
+func (m *Message) canonical(ctx context.Context, addr string, class classes) string {
+	c := m.c
+	special, specialFor := c.senderCanonical, c.senderCanonicalFor
+	if class&(classEnvelopeRecipient|classHeaderRecipient) != 0 {
+		special, specialFor = c.rcptCanonical, c.rcptCanonicalFor
+	}
+	if specialFor&class != 0 && !special.Empty() {
+		addr = m.mapOne(ctx, special, addr)
+	}
+	if c.canonicalFor&class != 0 && !c.canonical.Empty() {
+		addr = m.mapOne(ctx, c.canonical, addr)
+	}
+	if c.masq&class != 0 && len(c.masqueradeDomains) > 0 {
+		addr = m.masquerade(ctx, addr)
+	}
+	return addr
+}
+
+// mapOne applies a one-to-one map until it does not change the address.
+func (m *Message) mapOne(ctx context.Context, maps *table.Maps, addr string) string {
+	for range mapNesting {
+		list, found, err := m.lookupAddresses(ctx, maps, addr, m.c.propagateCanonical)
+		if err != nil {
+			m.tableFailed(maps.Title(), err)
+			return addr
+		}
+		if !found {
+			return addr
+		}
+		if len(list) > 1 {
+			m.warnf("multi-valued %s entry for %s", maps.Title(), rfc5322.Quote(addr))
+		}
+		same := strings.EqualFold(addr, list[0])
+		if addr = list[0]; same {
+			return addr
+		}
+	}
+	m.warnf("unreasonable %s map nesting for %s -- message not accepted, try again later", maps.Title(), rfc5322.Quote(addr))
+	return addr
+}
+
+// lookupAddresses looks addr up and makes addresses in standard form of the
+// answer: one at least, if found. "@domain" stands for the same user in another
+// domain.
+func (m *Message) lookupAddresses(ctx context.Context, maps *table.Maps, addr string, propagate bool) ([]string, bool, error) {
+	value, ext, found, err := maps.LookupAddress(ctx, m.c.search, addr, table.KeysDefault)
+	if err != nil || !found {
+		return nil, false, err
+	}
+	if value[0] == '@' {
+		local, _, _ := rfc5322.Split(addr)
+		value = rfc5322.Quote(strings.TrimSuffix(local, ext) + value)
+	}
+	if !propagate {
+		ext = ""
+	}
+	if value == "<>" || value == `""` {
+		return []string{""}, true, nil
+	}
+	var out []string
+	for _, a := range rfc5322.AppendAddresses(nil, value, 0) {
+		if a.Addr == "" {
+			continue
+		}
+		to := m.rewrite(ctx, "local", a.Addr)
+		if ext != "" {
+			local, _, _ := rfc5322.Split(to)
+			to = local + ext + to[len(local):]
+		}
+		out = append(out, to)
+	}
+	if len(out) == 0 {
+		return nil, false, fmt.Errorf("%s lookup of %s returns non-address result %q", maps.Title(), addr, value)
+	}
+	return out, true, nil
+}
+
+// expandAlias applies virtual_alias_maps to addr, and to what comes of it,
+// until nothing changes. An address that expands to itself, possibly among
+// others, stays. The result has one address at least.
+func (m *Message) expandAlias(ctx context.Context, addr string) []string {
+	maps := m.c.virtual
+	list := []string{addr}
+	var done map[string]struct{} // in lower case: addresses that need no further look
+	fail := func(format string, args ...any) []string {
+		m.warnf(format+" -- message not accepted, try again later", args...)
+		m.reason = "4.6.0 Alias expansion error"
+		m.stat |= statDefer
+		return []string{addr}
+	}
+	for i := 0; i < len(list); i++ {
+		if len(list) > m.c.expansionLimit {
+			return fail("unreasonable %s map expansion size for %s", maps.Title(), rfc5322.Quote(addr))
+		}
+		for depth := 0; ; depth++ {
+			from := list[i]
+			if _, ok := done[strings.ToLower(from)]; ok {
+				break
+			}
+			if depth >= m.c.recursionLimit {
+				return fail("unreasonable %s map nesting for %s", maps.Title(), rfc5322.Quote(addr))
+			}
+			to, found, err := m.lookupAddresses(ctx, maps, from, m.c.propagateVirtual)
+			if err != nil {
+				m.tableFailed(maps.Title(), err)
+				return []string{addr}
+			}
+			if !found {
+				break
+			}
+			for j, next := range to {
+				if len(next) > m.c.addressLimit {
+					return fail("unreasonable %s result %.300s...", maps.Title(), next)
+				}
+				if j == 0 {
+					list[i] = next
+				} else {
+					list = append(list, next)
+				}
+				if strings.EqualFold(from, next) {
+					if done == nil {
+						done = make(map[string]struct{})
+					}
+					done[strings.ToLower(from)] = struct{}{}
+				}
+			}
+		}
+	}
+	return list
+}
+
+// masqueradeDomain is one element of masquerade_domains; replace is false for
+// one with "!".
+type masqueradeDomain struct {
+	name    string
+	replace bool
+}
+
+// masquerade replaces the domain of addr by the first of masquerade_domains
+// that is a parent of it.
+func (m *Message) masquerade(ctx context.Context, addr string) string {
+	local, domain, at := rfc5322.Split(addr)
+	if !at {
+		return addr
+	}
+	excluded, err := m.c.masqueradeExceptions.Match(ctx, local)
+	if err != nil {
+		m.tableFailed("masquerade_exceptions", err)
+	}
+	if excluded || err != nil {
+		return addr
+	}
+	domain = strings.ToLower(domain)
+	for _, d := range m.c.masqueradeDomains {
+		if domain == d.name {
+			break
+		}
+		n := len(domain) - len(d.name)
+		if n > 0 && domain[n-1] == '.' && domain[n:] == d.name {
+			if d.replace {
+				return local + "@" + d.name
+			}
+			break
+		}
+	}
+	return addr
+}

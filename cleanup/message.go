@@ -1,0 +1,321 @@
+// Package cleanup takes one message in and makes one durable queue entry of
+// it. It is Postfix's cleanup(8).
+//
+// The message core, in the files message*.go, header*.go and map*.go, decides
+// what is queued and does no I/O but for lookups in tables and questions to the
+// address service. [Core.NewMessage] takes the envelope and maps its addresses;
+// [Message.Write] takes the content in any pieces and gives back what is
+// to be stored; [Message.Finish] gives the verdict, the final envelope and what
+// to log. What nothing applies to is passed on without a copy: the slices
+// that Write returns then point into the bytes it was given.
+//
+// The order of things is Postfix's: sender and recipients are rewritten, mapped
+// by canonical_maps, masqueraded, the recipients expanded by
+// virtual_alias_maps and freed of duplicates; header fields are checked, then
+// dropped, counted, rewritten; missing ones are added where the header ends;
+// then the body is checked; automatic BCC recipients come last.
+//
+// # Security
+//
+// Content comes from anybody. Of a header field, header_size_limit octets are
+// kept in memory, of the body one line; the number of recipients that one address may
+// expand to is bounded; stray CR and LF, by which one message can be smuggled
+// inside another, do not survive. Bytes over 127 and NUL are passed on.
+//
+// # Standards
+//
+//	RFC 5322 (Internet Message Format)
+//	RFC 5321 section 4.4 (trace fields), section 6.3 (loop detection)
+//	RFC 2045, RFC 2046 (MIME, for the checks only)
+//	RFC 8689 section 5 (TLS-Required: no)
+//	RFC 3461 section 5.2.7 (aliases and notifications)
+//
+// # Diagnostics
+//
+// Log lines are Postfix's; they are collected in [Result.Log] in order.
+package cleanup
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+)
+
+// Flags say what is to be done with a message, by where it came from.
+type Flags uint32
+
+const (
+	Filter    Flags = 1 << iota // header and body checks apply
+	Milter                      // milters apply: nothing of this core
+	BCC                         // automatic BCC recipients
+	Map                         // canonical, masquerade and virtual alias mapping
+	Bounce                      // a bad message goes back to its sender instead of being refused
+	Hold                        // goes to the hold queue
+	Discard                     // is accepted and thrown away
+	NoReceive                   // takes no flow control token: nothing of this core
+	AutoUTF8                    // whether SMTPUTF8 is needed is found out from the message
+)
+
+// A Submission is what a submitter tells of a message besides its content.
+type Submission struct {
+	Envelope mail.Envelope // with the ID that the message is to have; not changed
+	Flags    Flags
+	FullName string   // of the sender, for a From: field that has to be added
+	BCC      []string // recipients that access tables add; they get no notifications
+	Prepend  []string // header fields that access tables put on top
+}
+
+// A LogLine is one line for the log, queue ID included.
+type LogLine struct {
+	Warning bool
+	Text    string
+}
+
+// A Refusal is why a message is not queued, as the client is to be told.
+type Refusal struct {
+	Code   int // SMTP reply code
+	Status dsn.Status
+	Text   string // without code and status
+}
+
+// Error makes a Refusal an error.
+func (r *Refusal) Error() string { return fmt.Sprintf("%d %s %s", r.Code, r.Status, r.Text) }
+
+// A Notice is something that happened to a recipient who is not in the final
+// envelope: the sender of the message asked to be told, or it was a probe.
+type Notice struct {
+	Recipient mail.Recipient
+	Outcome   mail.Outcome // Rcpt is -1
+}
+
+// A Result is what became of a message.
+type Result struct {
+	// Envelope is to be queued, unless Refused or Discard.
+	Envelope mail.Envelope
+	// MessageID is the value of the Message-ID: field with its angle
+	// brackets, made or found.
+	MessageID string
+
+	Hold    bool
+	Discard bool // report success and forget the message
+
+	// Refused is why the message must not be queued. With Bounce it is to be
+	// returned to its sender instead of being refused: with its header only
+	// if HeadersOnly.
+	Refused     *Refusal
+	Bounce      bool
+	HeadersOnly bool
+
+	// Stop says that milters are not to see the message: an action of the
+	// header or body checks has decided.
+	Stop bool
+
+	Notices []Notice
+	Log     []LogLine
+}
+
+// status is the set of things that are wrong with a message.
+type status uint8
+
+const (
+	statDefer status = 1 << iota // a table's action or limit: try later
+	statRcpt                     // no recipient
+	statHops                     // too many hops
+	statSize                     // too large
+	statCont                     // content refused
+	statWrite                    // a table or service could not be asked
+)
+
+// statusTexts is in order of precedence.
+var statusTexts = [...]struct {
+	bit    status
+	code   int
+	status dsn.Status
+	text   string
+}{
+	{statDefer, 451, dsn.S(4, 7, 1), "service unavailable"},
+	{statRcpt, 550, dsn.S(5, 1, 0), "no recipients specified"},
+	{statHops, 554, dsn.S(5, 4, 0), "too many hops"},
+	{statSize, 552, dsn.S(5, 3, 4), "message file too big"},
+	{statCont, 550, dsn.S(5, 7, 1), "message content rejected"},
+	{statWrite, 451, dsn.S(4, 3, 0), "queue file write error"},
+}
+
+// refusal turns what is wrong into a reply. reason, if there is one, is "5.7.1
+// text" from a table.
+func (s status) refusal(reason string) *Refusal {
+	for _, t := range statusTexts {
+		if s&t.bit == 0 {
+			continue
+		}
+		r := &Refusal{Code: t.code, Status: t.status, Text: "Error: " + t.text}
+		if reason != "" && t.bit&(statDefer|statCont|statHops) != 0 {
+			if st, text, ok := dsn.CutStatus(reason); ok {
+				r.Status, r.Text = st, text
+			}
+		}
+		return r
+	}
+	return nil
+}
+
+// A Message is one message on its way through. It is used by one goroutine.
+type Message struct {
+	c     *Core
+	flags Flags
+	env   mail.Envelope
+	sub   *Submission
+	id    string
+
+	stat   status
+	reason string // of a rejection by a table, with its status code
+	stop   bool   // no more checks
+
+	dups       duplicates
+	anyRcpt    bool
+	lastRcpt   string // the last recipient given, for log lines
+	contentBCC []string
+	notices    []Notice
+	log        []LogLine
+
+	header headerState
+	body   bodyState
+
+	out  [][]byte // what the present call gives back
+	size int64
+}
+
+// NewMessage begins a message: the envelope's addresses are mapped. What goes
+// wrong comes to light in Finish, so that the client can be answered at the
+// end of its data as the protocol wants. s must not change until Finish.
+func (c *Core) NewMessage(ctx context.Context, s *Submission) *Message {
+	m := &Message{c: c, flags: s.Flags, env: s.Envelope, sub: s, id: string(s.Envelope.ID)}
+	m.env.Recipients = make([]mail.Recipient, 0, len(s.Envelope.Recipients)+1)
+	m.dups.limit = c.duplicateLimit
+	m.header.context = c.headerContext(s.Envelope.RewriteContext)
+	m.header.drop = c.dropHeaders
+	m.body.init(c, m.flags)
+	m.envelopeSender(ctx)
+	for i := range s.Envelope.Recipients {
+		m.envelopeRecipient(ctx, s.Envelope.Recipients[i])
+	}
+	for _, addr := range s.BCC {
+		m.envelopeRecipient(ctx, mail.Recipient{Address: addr, Notify: dsn.NotifyNever})
+	}
+	return m
+}
+
+// Write takes the next piece of the content and appends to out the pieces to be
+// stored. They point into p or into memory of their own: p must not change as
+// long as they are in use. A message that is already known to be refused
+// gives nothing back; to go on writing is not wrong.
+func (m *Message) Write(ctx context.Context, p []byte, out [][]byte) [][]byte {
+	m.out = out
+	m.write(ctx, p)
+	out, m.out = m.out, nil
+	return out
+}
+
+// Finish ends the content, appends its last pieces to out and gives the
+// verdict. The Message is then done with.
+func (m *Message) Finish(ctx context.Context, out [][]byte) ([][]byte, Result) {
+	m.out = out
+	m.finishContent(ctx)
+	m.extraRecipients(ctx)
+	out, m.out = m.out, nil
+
+	m.env.Size = m.size
+	if m.header.eightBit || m.body.eightBit {
+		m.env.Body |= mail.Body8Bit
+	}
+	if m.header.utf8 {
+		m.env.Body |= mail.BodyUTF8Hdr
+		if m.flags&AutoUTF8 != 0 && m.c.utf8 {
+			m.env.Body |= mail.BodySMTPUTF8
+		}
+	}
+	m.env.Body |= m.body.flags
+	if !m.anyRcpt {
+		m.stat |= statRcpt
+	}
+	r := Result{
+		Envelope:  m.env,
+		MessageID: m.header.messageID,
+		Hold:      m.flags&Hold != 0,
+		Discard:   m.flags&Discard != 0,
+		Stop:      m.stop,
+		Notices:   m.notices,
+	}
+	if !r.Discard && m.stat != 0 {
+		r.Refused = m.stat.refusal(m.reason)
+		r.Bounce = m.flags&Bounce != 0 && m.stat&(statDefer|statWrite) == 0 && m.anyRcpt
+		r.HeadersOnly = m.stat&(statCont|statSize) != 0
+	}
+	r.Log = m.log
+	return out, r
+}
+
+// ok says whether the content still matters.
+func (m *Message) ok() bool { return m.stat == 0 }
+
+func (m *Message) infof(format string, args ...any) {
+	m.log = append(m.log, LogLine{Text: m.id + ": " + fmt.Sprintf(format, args...)})
+}
+
+func (m *Message) warnf(format string, args ...any) {
+	m.log = append(m.log, LogLine{Warning: true, Text: m.id + ": " + fmt.Sprintf(format, args...)})
+}
+
+// tableFailed records that a table could not be asked.
+func (m *Message) tableFailed(title string, err error) {
+	m.warnf("%s map lookup problem -- message not accepted, try again later: %v", title, err)
+	m.stat |= statWrite
+}
+
+// emit gives b back to the caller, as part of the piece before if it lies right
+// behind it in memory.
+func (m *Message) emit(b []byte) {
+	if len(b) == 0 || !m.ok() {
+		return
+	}
+	if n := len(m.out); n > 0 {
+		last := m.out[n-1]
+		if end := len(last) + len(b); cap(last) >= end && &last[:end][len(last)] == &b[0] {
+			m.out[n-1] = last[:end]
+			return
+		}
+	}
+	m.out = append(m.out, b)
+}
+
+// account adds n octets, lines of them line ends that count once.
+func (m *Message) account(n, lines int) {
+	m.size += int64(n - lines)
+	if limit := m.c.sizeLimit; limit > 0 && m.size > limit && m.stat&statSize == 0 {
+		m.warnf("message size exceeds size limit %d", limit)
+		m.stat |= statSize
+	}
+}
+
+// emitLine gives back one line or header field of our own making; it must end
+// in CRLF.
+func (m *Message) emitLine(b []byte) {
+	m.account(len(b), bytes.Count(b, crlf))
+	m.emit(b)
+}
+
+var crlf = []byte("\r\n")
+
+// printable replaces control characters, for the log.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 127 {
+			return '?'
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,450 @@
+package cleanup
+
+import (
+	"bytes"
+	"context"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/rfc5322"
+)
+
+// longLine is how long a line may be, without its end, RFC 5321 section
+// 4.5.3.1.6.
+const longLine = 998
+
+// bodyState is where in the content we are.
+type bodyState struct {
+	started bool // the header is behind us
+	lines   bool // line by line, because something looks at them
+
+	// hold is the beginning of a field, or in lines of a line, whose end has
+	// not come yet. cut, when set, is what is kept of a field that is longer
+	// than header_size_limit; hold then has its last bytes, to find the end.
+	hold []byte
+	cut  []byte
+	// searched is how much of hold is known not to hold the end.
+	searched int
+	// cr says that a CR ended the last piece: it is not known whether it is
+	// part of a line end.
+	cr bool
+
+	lineLen  int // of the line that the last piece ended in, without its end
+	eightBit bool
+	flags    mail.Body
+	mime     mimeState
+}
+
+func (b *bodyState) init(c *Core, flags Flags) {
+	if flags&Filter == 0 {
+		return
+	}
+	b.mime.on = c.mime && (!c.mimeChecks.Empty() || !c.nestedChecks.Empty() || c.strict.body8Bit || c.strict.encoding)
+	b.lines = b.mime.on || !c.bodyChecks.Empty() || c.reject != nil || c.strip != nil || c.strict.body8Bit
+}
+
+func (m *Message) write(ctx context.Context, p []byte) {
+	b := &m.body
+	if len(p) == 0 || !m.ok() {
+		return
+	}
+	if b.cr {
+		b.cr = false
+		p = append([]byte{'\r'}, p...)
+	}
+	if p[len(p)-1] == '\r' {
+		b.cr = true
+		if p = p[:len(p)-1]; len(p) == 0 {
+			return
+		}
+	}
+	if len(b.hold) > 0 {
+		p = append(b.hold, p...)
+		b.hold = nil
+	}
+	m.keep(m.process(ctx, p, false), p)
+}
+
+// keep holds the rest of buf that was not processed.
+func (m *Message) keep(rest, buf []byte) {
+	b := &m.body
+	if len(rest) == 0 {
+		return
+	}
+	if !b.started && b.cut == nil && len(rest) > m.c.headerLimit+2 {
+		b.cut = bytes.Clone(rest[:m.c.headerLimit])
+	}
+	if b.cut != nil && len(rest) > 2 {
+		rest = rest[len(rest)-2:]
+		b.searched = 0
+	}
+	// A copy, with room to grow: the next piece is appended to it.
+	b.hold = append(make([]byte, 0, len(rest)+256), rest...)
+}
+
+// process takes what it can from buf and returns the rest: the beginning of
+// something whose end is not there yet. last says that nothing more comes.
+func (m *Message) process(ctx context.Context, buf []byte, last bool) []byte {
+	if !m.body.started {
+		buf = m.processHeader(ctx, buf, last)
+	}
+	if !m.body.started {
+		return buf
+	}
+	if m.body.lines {
+		return m.processLines(ctx, buf, last)
+	}
+	m.passBody(buf)
+	return nil
+}
+
+// processHeader takes whole fields from buf, and the end of the header.
+func (m *Message) processHeader(ctx context.Context, buf []byte, last bool) []byte {
+	b := &m.body
+	if m.header.seen == 0 && m.header.hops == 0 && len(m.sub.Prepend) > 0 {
+		m.prepend(ctx)
+	}
+	for len(buf) > 0 && m.ok() {
+		if b.cut == nil && bytes.HasPrefix(buf, crlf) {
+			m.endHeader(nil)
+			b.started = true
+			m.mimeHeaderEnd()
+			m.emitBodyLine(buf[:2])
+			return buf[2:]
+		}
+		n, stray, whole := fieldEnd(buf, b.searched, last)
+		if !whole {
+			b.searched = max(0, len(buf)-2)
+			return buf
+		}
+		b.searched = 0
+		raw := buf[:n]
+		if b.cut != nil {
+			raw, stray = b.cut, true
+			b.cut = nil
+		}
+		f, ok := rfc5322.ParseField(m.tidy(raw, stray))
+		if !ok {
+			m.garbage(buf)
+			return buf
+		}
+		buf = buf[n:]
+		m.field(ctx, f)
+	}
+	return buf
+}
+
+// prepend puts the fields that access tables asked for on top.
+func (m *Message) prepend(ctx context.Context) {
+	list := m.sub.Prepend
+	m.sub = &Submission{FullName: m.sub.FullName}
+	for _, line := range list {
+		if f, ok := rfc5322.ParseField(toLines(line)); ok {
+			m.field(ctx, f)
+		}
+	}
+}
+
+// garbage ends a header with a line that is not a field: an empty line is put
+// before it, so that everybody after us sees the header end in the same
+// place.
+func (m *Message) garbage(buf []byte) {
+	line, _, _ := bytes.Cut(buf, crlf)
+	m.endHeader(line)
+	m.emitBodyLine(crlf)
+	m.body.started = true
+	m.mimeGarbage()
+}
+
+// fieldEnd finds the end of the field that buf starts with: a CRLF that is not
+// followed by white space. whole is false if more input is needed to tell.
+// stray says that some CR or LF is not part of a line end. from is how far the
+// search had come before.
+func fieldEnd(buf []byte, from int, last bool) (n int, stray, whole bool) {
+	n = from
+	for {
+		i := bytes.IndexByte(buf[n:], '\n')
+		if i < 0 {
+			if !last {
+				return 0, false, false
+			}
+			return len(buf), true, true
+		}
+		n += i + 1
+		if n < 2 || buf[n-2] != '\r' {
+			continue // a bare LF ends nothing
+		}
+		if n == len(buf) {
+			if !last {
+				return 0, false, false
+			}
+			break
+		}
+		if buf[n] != ' ' && buf[n] != '\t' {
+			break
+		}
+	}
+	return n, bytes.Count(buf[:n], []byte{'\r'}) != bytes.Count(buf[:n], []byte{'\n'}) || hasStray(buf[:n]), true
+}
+
+// hasStray says whether b has a CR or LF outside of a CRLF.
+func hasStray(b []byte) bool {
+	for {
+		i := bytes.IndexByte(b, '\n')
+		if i < 0 {
+			return bytes.IndexByte(b, '\r') >= 0
+		}
+		if i == 0 || b[i-1] != '\r' || bytes.IndexByte(b[:i-1], '\r') >= 0 {
+			return true
+		}
+		b = b[i+1:]
+	}
+}
+
+// tidy returns a field without stray CR and LF, no longer than
+// header_size_limit, ending in CRLF, and without the characters that are not
+// wanted. Nearly always that is raw itself.
+func (m *Message) tidy(raw []byte, stray bool) []byte {
+	if len(raw) > m.c.headerLimit+2 {
+		raw, stray = raw[:m.c.headerLimit], true
+	}
+	if stray {
+		// Inside a field a line end would start something new, whatever
+		// cleanup_replace_stray_cr_lf says: it becomes a space.
+		raw = append(replaceStray(bytes.TrimRight(raw, "\r\n")), crlf...)
+	}
+	return m.filterBytes(raw)
+}
+
+// replaceStray returns a copy of b in which each CR or LF outside of a CRLF is
+// a space.
+func replaceStray(b []byte) []byte {
+	out := bytes.Clone(b)
+	for i, c := range b {
+		switch {
+		case c == '\r' && (i+1 == len(b) || b[i+1] != '\n'):
+			out[i] = ' '
+		case c == '\n' && (i == 0 || b[i-1] != '\r'):
+			out[i] = ' '
+		}
+	}
+	return out
+}
+
+// splitStray returns a copy of b in which each CR or LF outside of a CRLF is a
+// CRLF.
+func splitStray(b []byte) []byte {
+	out := make([]byte, 0, len(b)+16)
+	for i, c := range b {
+		switch {
+		case c == '\r' && (i+1 == len(b) || b[i+1] != '\n'), c == '\n' && (i == 0 || b[i-1] != '\r'):
+			out = append(out, crlf...)
+		default:
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// passBody passes a piece of the body on as it is, after a look at its lines.
+func (m *Message) passBody(p []byte) {
+	if len(p) == 0 || !m.ok() {
+		return
+	}
+	lines, clean := m.scan(p)
+	if !clean {
+		if m.c.replaceStray {
+			p = replaceStray(p)
+		} else {
+			p = splitStray(p)
+		}
+		lines, _ = m.scan(p)
+	}
+	m.body.eightBit = m.body.eightBit || eight(p)
+	m.account(len(p), lines)
+	m.emit(p)
+}
+
+// scan finds out about the lines of a piece: how many end in it, whether
+// one starts with a dot or is too long. clean is false, and nothing is
+// changed, if a CR or LF is not part of a line end.
+func (m *Message) scan(p []byte) (lines int, clean bool) {
+	b := &m.body
+	lineLen, flags := b.lineLen, b.flags
+	for len(p) > 0 {
+		if lineLen == 0 && p[0] == '.' {
+			flags |= mail.BodyDots
+		}
+		i := bytes.IndexByte(p, '\n')
+		if i < 0 {
+			if bytes.IndexByte(p, '\r') >= 0 {
+				return 0, false
+			}
+			if lineLen += len(p); lineLen > longLine {
+				flags |= mail.BodyLong
+			}
+			break
+		}
+		if i == 0 || p[i-1] != '\r' || bytes.IndexByte(p[:i-1], '\r') >= 0 {
+			return 0, false
+		}
+		if lineLen+i-1 > longLine {
+			flags |= mail.BodyLong
+		}
+		lineLen = 0
+		lines++
+		p = p[i+1:]
+	}
+	b.lineLen, b.flags = lineLen, flags
+	return lines, true
+}
+
+// emitBodyLine gives back whole lines of the body.
+func (m *Message) emitBodyLine(p []byte) { m.passBody(p) }
+
+// processLines takes whole lines from buf. A line longer than the limit is
+// looked at in parts of that length, as if each were a line.
+func (m *Message) processLines(ctx context.Context, buf []byte, last bool) []byte {
+	b := &m.body
+	for len(buf) > 0 && m.ok() {
+		i := b.searched
+		end := -1
+		for {
+			j := bytes.IndexByte(buf[i:], '\n')
+			if j < 0 {
+				break
+			}
+			if i += j; i > 0 && buf[i-1] == '\r' {
+				end = i + 1
+				break
+			}
+			i++
+		}
+		limit := m.c.lineLimit
+		switch {
+		case end < 0 && !last && len(buf) < limit+2:
+			b.searched = max(0, len(buf)-1)
+			return buf
+		case end < 0 && len(buf) < limit+2:
+			end = len(buf)
+		case end < 0 || end > limit+2:
+			end = limit
+			if buf[end-1] == '\r' { // may be half of a line end
+				end--
+			}
+		}
+		b.searched = 0
+		m.line(ctx, buf[:end])
+		buf = buf[end:]
+	}
+	return buf
+}
+
+// line takes one line of the body with its end, or a part of a long one.
+func (m *Message) line(ctx context.Context, raw []byte) {
+	text := bytes.TrimSuffix(raw, crlf)
+	ended := len(text) < len(raw)
+	if hasStray(text) {
+		if !m.c.replaceStray {
+			m.splitLine(ctx, raw)
+			return
+		}
+		text = replaceStray(text)
+		raw = append(bytes.Clone(text), raw[len(text):]...)
+	}
+	if n := m.filterBytes(text); len(n) != len(text) {
+		text = n
+		raw = append(bytes.Clone(n), raw[len(raw)-2*btoi(ended):]...)
+	}
+	if !m.ok() || m.mimeLine(ctx, text, raw, ended) {
+		return
+	}
+	if m.checking() && !m.c.bodyChecks.Empty() && (m.c.bodyCheckSize == 0 || m.body.mime.offset < m.c.bodyCheckSize) {
+		m.body.mime.offset += int64(len(text)) + 1
+		out, keep := m.checkLine(ctx, text)
+		if !keep || !m.ok() {
+			return
+		}
+		if len(out) != len(text) || len(out) > 0 && &out[0] != &text[0] {
+			raw = append(bytes.Clone(out), raw[len(raw)-2*btoi(ended):]...)
+		}
+	} else {
+		m.body.mime.offset += int64(len(text)) + 1
+	}
+	m.passBody(raw)
+}
+
+// splitLine takes a line with stray line ends as several.
+func (m *Message) splitLine(ctx context.Context, raw []byte) {
+	for rest := splitStray(raw); len(rest) > 0; {
+		n := bytes.Index(rest, crlf)
+		if n < 0 {
+			m.line(ctx, rest)
+			return
+		}
+		m.line(ctx, rest[:n+2])
+		rest = rest[n+2:]
+	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// filterBytes applies message_reject_characters and message_strip_characters.
+func (m *Message) filterBytes(p []byte) []byte {
+	if m.flags&Filter == 0 {
+		return p
+	}
+	if set := m.c.reject; set != nil && m.checking() {
+		for _, c := range p {
+			if set[c] && c != '\r' && c != '\n' {
+				m.reason = "5.7.1 disallowed character"
+				m.stat |= statCont
+				m.stop = true
+				m.actLog("reject", "content", string(bytes.TrimRight(p, "\r\n")), m.reason)
+				return p
+			}
+		}
+	}
+	if set := m.c.strip; set != nil {
+		for i, c := range p {
+			if set[c] && c != '\r' && c != '\n' {
+				out := bytes.Clone(p[:i])
+				for _, c := range p[i:] {
+					if !set[c] || c == '\r' || c == '\n' {
+						out = append(out, c)
+					}
+				}
+				return out
+			}
+		}
+	}
+	return p
+}
+
+// finishContent processes what is left and makes the last line end.
+func (m *Message) finishContent(ctx context.Context) {
+	b := &m.body
+	rest := b.hold
+	b.hold = nil
+	if b.cr {
+		b.cr = false
+		rest = append(rest, '\r')
+	}
+	rest = m.process(ctx, rest, true)
+	if !b.started {
+		if len(m.sub.Prepend) > 0 {
+			m.prepend(ctx)
+		}
+		m.endHeader(nil)
+		b.started = true
+	}
+	_ = rest // empty: with last set everything is taken
+	m.mimeEnd(ctx)
+	if b.lineLen > 0 {
+		m.passBody(crlf)
+	}
+}

@@ -1,0 +1,278 @@
+package cleanup
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"posthaste/internal/config"
+	"posthaste/internal/table"
+)
+
+// A Rewriter puts addresses into standard form. It may be called
+// concurrently. The context is "local" or "remote". An error means that the
+// service could not be asked.
+type Rewriter interface {
+	Rewrite(ctx context.Context, rewriteContext, addr string) (string, error)
+}
+
+// Where an address stands: the classes of sender_canonical_classes and so on.
+type classes uint8
+
+const (
+	classEnvelopeSender classes = 1 << iota
+	classEnvelopeRecipient
+	classHeaderSender
+	classHeaderRecipient
+)
+
+var classNames = map[string]classes{
+	"envelope_sender":    classEnvelopeSender,
+	"envelope_recipient": classEnvelopeRecipient,
+	"header_sender":      classHeaderSender,
+	"header_recipient":   classHeaderRecipient,
+}
+
+// Core is what all messages of a process share: the parameters and the tables.
+// It is used by many goroutines and not changed after NewCore.
+type Core struct {
+	rewriter Rewriter
+	search   *table.Search
+
+	hostname        string
+	remoteDomain    bool // remote_header_rewrite_domain is set
+	alwaysAdd       bool
+	undisclosed     string
+	fromObsolete    bool
+	fullNameCharset string
+	dropHeaders     []string
+
+	senderCanonical, rcptCanonical, canonical                *table.Maps
+	senderCanonicalFor, rcptCanonicalFor, canonicalFor, masq classes
+	masqueradeDomains                                        []masqueradeDomain
+	masqueradeExceptions                                     *table.List
+	virtual                                                  *table.Maps
+	propagateCanonical, propagateVirtual                     bool
+	expansionLimit, recursionLimit, addressLimit             int
+	senderBCC, rcptBCC                                       *table.Maps
+	alwaysBCC                                                string
+	emptyRecipient                                           string
+	duplicateLimit                                           int
+	originalRecipient                                        bool
+
+	headerChecks, mimeChecks, nestedChecks, bodyChecks *table.Maps
+	bodyCheckSize                                      int64
+	headerLimit                                        int
+	lineLimit                                          int
+	tokenLimit                                         int
+	hopLimit                                           int
+	sizeLimit                                          int64
+
+	mime          bool // structure is looked at
+	mimeDepth     int
+	boundaryLimit int
+	strict        strictness
+	endOfHeader   string // non_empty_end_of_header_action
+	replaceStray  bool
+	reject, strip *byteSet
+	detect8Bit    bool
+	utf8          bool
+	tlsRequired   bool
+}
+
+// strictness is which faults of MIME are not forgiven.
+type strictness struct {
+	header8Bit, body8Bit, encoding bool
+}
+
+// NewCore makes a Core of cfg. rw is asked for addresses; o is for the lookup
+// tables. An error names every parameter that cannot be used.
+func NewCore(cfg *config.Config, rw Rewriter, o table.Options) (*Core, error) {
+	maps := func(name string) *table.Maps { return table.OpenMaps(name, cfg.List(name), o) }
+	c := &Core{
+		rewriter:          rw,
+		hostname:          cfg.String("myhostname"),
+		remoteDomain:      cfg.String("remote_header_rewrite_domain") != "",
+		alwaysAdd:         cfg.Bool("always_add_missing_headers"),
+		undisclosed:       cfg.String("undisclosed_recipients_header"),
+		fromObsolete:      cfg.String("header_from_format") == "obsolete",
+		fullNameCharset:   cfg.String("full_name_encoding_charset"),
+		dropHeaders:       cfg.List("message_drop_headers"),
+		senderCanonical:   maps("sender_canonical_maps"),
+		rcptCanonical:     maps("recipient_canonical_maps"),
+		canonical:         maps("canonical_maps"),
+		virtual:           maps("virtual_alias_maps"),
+		expansionLimit:    cfg.Int("virtual_alias_expansion_limit"),
+		recursionLimit:    cfg.Int("virtual_alias_recursion_limit"),
+		addressLimit:      cfg.Int("virtual_alias_address_length_limit"),
+		senderBCC:         maps("sender_bcc_maps"),
+		rcptBCC:           maps("recipient_bcc_maps"),
+		alwaysBCC:         cfg.String("always_bcc"),
+		emptyRecipient:    cfg.String("empty_address_recipient"),
+		duplicateLimit:    cfg.Int("duplicate_filter_limit"),
+		originalRecipient: cfg.Bool("enable_original_recipient"),
+		headerChecks:      maps("header_checks"),
+		mimeChecks:        maps("mime_header_checks"),
+		nestedChecks:      maps("nested_header_checks"),
+		bodyChecks:        maps("body_checks"),
+		bodyCheckSize:     cfg.Bytes("body_checks_size_limit"),
+		headerLimit:       cfg.Int("header_size_limit"),
+		lineLimit:         cfg.Int("line_length_limit"),
+		tokenLimit:        cfg.Int("header_address_token_limit"),
+		hopLimit:          cfg.Int("hopcount_limit"),
+		sizeLimit:         cfg.Bytes("message_size_limit"),
+		mime:              !cfg.Bool("disable_mime_input_processing"),
+		mimeDepth:         cfg.Int("mime_nesting_limit"),
+		boundaryLimit:     cfg.Int("mime_boundary_length_limit"),
+		endOfHeader:       cfg.String("non_empty_end_of_header_action"),
+		replaceStray:      cfg.Bool("cleanup_replace_stray_cr_lf"),
+		reject:            newByteSet(cfg.String("message_reject_characters")),
+		strip:             newByteSet(cfg.String("message_strip_characters")),
+		detect8Bit:        cfg.Bool("detect_8bit_encoding_header"),
+		utf8:              cfg.Bool("smtputf8_enable"),
+		tlsRequired:       cfg.Bool("tls_required_enable"),
+	}
+	c.strict = strictness{
+		header8Bit: cfg.Bool("strict_7bit_headers") || cfg.Bool("strict_8bitmime"),
+		body8Bit:   cfg.Bool("strict_8bitmime_body") || cfg.Bool("strict_8bitmime"),
+		encoding:   cfg.Bool("strict_mime_encoding_domain"),
+	}
+	propagate := cfg.List("propagate_unmatched_extensions")
+	c.propagateCanonical = slices.Contains(propagate, "canonical")
+	c.propagateVirtual = slices.Contains(propagate, "virtual")
+	return c, errors.Join(c.initClasses(cfg), c.initMasquerade(cfg, o), c.initSearch(cfg, o))
+}
+
+func (c *Core) initClasses(cfg *config.Config) error {
+	var errs []error
+	for _, p := range []struct {
+		name string
+		set  *classes
+	}{
+		{"sender_canonical_classes", &c.senderCanonicalFor},
+		{"recipient_canonical_classes", &c.rcptCanonicalFor},
+		{"canonical_classes", &c.canonicalFor},
+		{"masquerade_classes", &c.masq},
+	} {
+		for _, word := range cfg.List(p.name) {
+			class, ok := classNames[strings.ToLower(word)]
+			if !ok {
+				errs = append(errs, errors.New(p.name+": "+word+": expected envelope_sender, envelope_recipient, header_sender or header_recipient"))
+			}
+			*p.set |= class
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Core) initMasquerade(cfg *config.Config, o table.Options) (err error) {
+	for _, d := range cfg.List("masquerade_domains") {
+		m := masqueradeDomain{replace: true}
+		for strings.HasPrefix(d, "!") {
+			m.replace = !m.replace
+			d = d[1:]
+		}
+		if m.name = strings.ToLower(d); m.name != "" {
+			c.masqueradeDomains = append(c.masqueradeDomains, m)
+		}
+	}
+	c.masqueradeExceptions, err = table.NewList("masquerade_exceptions", cfg.List("masquerade_exceptions"),
+		table.ListOptions{Kind: table.Strings, Table: o})
+	return err
+}
+
+func (c *Core) initSearch(cfg *config.Config, o table.Options) error {
+	dest, err := table.NewList("mydestination", cfg.List("mydestination"), table.ListOptions{Kind: table.Strings, Table: o})
+	if err != nil {
+		return err
+	}
+	local := &table.Local{Origin: cfg.String("myorigin"), Destination: dest}
+	for _, name := range []string{"inet_interfaces", "proxy_interfaces"} {
+		addrs, err := table.OwnAddresses(context.Background(), cfg.List(name))
+		if err != nil {
+			return errors.Join(errors.New(name), err)
+		}
+		local.Addresses = append(local.Addresses, addrs...)
+	}
+	c.search = &table.Search{
+		Delimiters:   cfg.String("recipient_delimiter"),
+		OwnerRequest: cfg.Bool("owner_request_special"),
+		DoubleBounce: cfg.String("double_bounce_sender"),
+		Local:        local.IsLocal,
+	}
+	return nil
+}
+
+// Close closes the tables.
+func (c *Core) Close() error {
+	var errs []error
+	for _, m := range []*table.Maps{c.senderCanonical, c.rcptCanonical, c.canonical, c.virtual, c.senderBCC, c.rcptBCC,
+		c.headerChecks, c.mimeChecks, c.nestedChecks, c.bodyChecks} {
+		errs = append(errs, m.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// headerContext is the rewriting context of a message's header fields: "" when
+// they are not to be touched, which is so for remote mail unless a
+// domain for it is configured.
+func (c *Core) headerContext(envelope string) string {
+	if envelope == "remote" && !c.remoteDomain {
+		return ""
+	}
+	if envelope == "remote" {
+		return "remote"
+	}
+	return "local"
+}
+
+// byteSet is a set of octets.
+type byteSet [256]bool
+
+// newByteSet reads a parameter's characters with the escapes of C; an empty
+// set is nil.
+func newByteSet(text string) *byteSet {
+	if text == "" {
+		return nil
+	}
+	var s byteSet
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		if c == '\\' && i+1 < len(text) {
+			c, i = unescape(text, i+1)
+		}
+		s[c] = true
+	}
+	return &s
+}
+
+// unescape reads the escape after a backslash at i-1 and returns the index of
+// its last character.
+func unescape(text string, i int) (byte, int) {
+	switch c := text[i]; c {
+	case 'a':
+		return 7, i
+	case 'b':
+		return 8, i
+	case 'f':
+		return 12, i
+	case 'n':
+		return 10, i
+	case 'r':
+		return 13, i
+	case 't':
+		return 9, i
+	case 'v':
+		return 11, i
+	case '0', '1', '2', '3', '4', '5', '6', '7':
+		v := 0
+		j := i
+		for ; j < len(text) && j < i+3 && text[j] >= '0' && text[j] <= '7'; j++ {
+			v = v*8 + int(text[j]-'0')
+		}
+		return byte(v), j - 1
+	default:
+		return c, i
+	}
+}
