@@ -1,7 +1,11 @@
 package spool
 
 import (
+	"fmt"
+	"time"
+
 	"posthaste/internal/mail"
+	"posthaste/internal/pack"
 )
 
 // A Batch is a set of changes that become durable together or not at all.
@@ -12,33 +16,189 @@ import (
 // Changes to a message that is not there (any more) are not an error but
 // have no effect: who reports may be late or may repeat itself.
 type Batch struct {
-	ops  []op
-	buf  []byte // encoded parts of ops
-	refs []Entry
+	ops     []op
+	buf     []byte  // encoded parts of ops
+	entries []Entry // by op, once durable
+	err     error   // first contradiction
+	adds    int
+}
+
+type opKind uint8
+
+const (
+	opAdd opKind = iota
+	opDone
+	opUpdate
+	opRemove
+)
+
+// op is one change. What costs time and needs nothing of the spool (encoding,
+// checksums) is done when it is made, by the goroutine that makes it.
+type op struct {
+	kind    opKind
+	id      mail.QueueID
+	created int64
+	number  uint64
+
+	lo, hi  int // Add: metadata; Update: outcomes; in Batch.buf
+	metaCRC uint32
+	bodyCRC uint32
+	body    []byte
+	large   *Message // with its File
+	msg     live     // Add: what the index will hold, places left out
+
+	change Change
+	rcpts  []int
+}
+
+func (b *Batch) fail(format string, args ...any) int {
+	if b.err == nil {
+		b.err = fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
+	}
+	b.ops = append(b.ops, op{})
+	return len(b.ops) - 1
+}
+
+func (b *Batch) op(kind opKind, id mail.QueueID) *op {
+	t, number, err := id.Parse()
+	if err != nil {
+		t, number = time.Time{}, 0 // no message has number 0
+	}
+	b.ops = append(b.ops, op{kind: kind, id: id, created: t.UnixMicro(), number: number})
+	return &b.ops[len(b.ops)-1]
 }
 
 // Add adds a message and returns the index for Entry.
-func (b *Batch) Add(m Message) int { panic("not yet") }
+func (b *Batch) Add(m Message) int {
+	if m.NRcpt < 1 || m.NRcpt > maxRcpts {
+		return b.fail("message %q with %d recipients", string(m.ID), m.NRcpt)
+	}
+	if m.Content != nil && m.File != nil {
+		return b.fail("message %q with content twice", string(m.ID))
+	}
+	o := b.op(opAdd, m.ID)
+	if o.number == 0 {
+		b.ops = b.ops[:len(b.ops)-1]
+		return b.fail("%q is not a queue ID of this spool", string(m.ID))
+	}
+	b.adds++
+	o.body = m.Content
+	o.bodyCRC = checksum(m.Content)
+	mm := meta{created: o.created, envelope: m.Envelope, recipients: m.Recipients, hasEnv: true,
+		nrcpt: uint32(m.NRcpt), queue: uint8(m.Queue), next: micros(m.NextAttempt)}
+	if err := scanEnvelope(m.Envelope, &mm); err != nil {
+		b.ops = b.ops[:len(b.ops)-1]
+		b.adds--
+		return b.fail("message %q: %v", string(m.ID), err)
+	}
+	o.msg = live{number: o.number, created: o.created, next: mm.next, size: mm.size, nrcpt: mm.nrcpt,
+		npending: mm.nrcpt, queue: mm.queue, flags: mm.flags, trace: mm.trace}
+	if m.File != nil {
+		o.large = &m
+		return len(b.ops) - 1
+	}
+	b.putMeta(o, &mm)
+	return len(b.ops) - 1
+}
+
+// maxRcpts bounds the recipients of one message, and so the memory for
+// their bits. Postfix's smtpd_recipient_limit has no such bound, but a
+// message to millions does not arrive by SMTP.
+const maxRcpts = 1 << 22
+
+// scanEnvelope takes from a stored envelope what the index wants to know.
+func scanEnvelope(env []byte, m *meta) error {
+	null := true
+	r := pack.NewReader(env)
+	for r.Next() {
+		switch r.Tag() {
+		case 'S':
+			null = len(r.Bytes()) == 0
+		case 'C':
+			m.size = r.Int()
+		case 't':
+			m.trace = uint8(r.Uint())
+		}
+	}
+	if null {
+		m.flags |= msgNull
+	}
+	return r.Err()
+}
+
+func (b *Batch) putMeta(o *op, m *meta) {
+	o.lo = len(b.buf)
+	b.buf = m.append(b.buf)
+	o.hi = len(b.buf)
+	o.metaCRC = checksum(b.buf[o.lo:])
+}
+
+// sealFile completes op o once the length and checksum of its content file
+// are known.
+func (b *Batch) sealFile(o *op, length int64, crc uint32) {
+	o.msg.flags |= msgBig
+	m := o.large
+	b.putMeta(o, &meta{created: o.created, envelope: m.Envelope, recipients: m.Recipients, hasEnv: true,
+		nrcpt: o.msg.nrcpt, size: o.msg.size, queue: o.msg.queue, next: o.msg.next, flags: o.msg.flags,
+		trace: o.msg.trace, bigLen: length, bigCRC: crc})
+}
 
 // Done records that nothing more is to be done for these recipients, by
 // their indexes: delivered, or their failure was notified. With the last
 // of them the message is gone.
-func (b *Batch) Done(id mail.QueueID, rcpts []int) int { panic("not yet") }
+func (b *Batch) Done(id mail.QueueID, rcpts []int) int {
+	b.op(opDone, id).rcpts = rcpts
+	return len(b.ops) - 1
+}
 
-// Update changes a message's state.
-func (b *Batch) Update(id mail.QueueID, c Change) int { panic("not yet") }
+// Update changes a message's state. It is recorded whole, at the head of the
+// log.
+func (b *Batch) Update(id mail.QueueID, c Change) int {
+	o := b.op(opUpdate, id)
+	o.change, o.rcpts = c, c.Done
+	o.lo = len(b.buf)
+	for i := range c.Outcomes {
+		b.buf = c.Outcomes[i].Append(b.buf, tagOutcome)
+	}
+	o.hi = len(b.buf)
+	return len(b.ops) - 1
+}
 
 // Remove removes a message, whoever is still to get it.
-func (b *Batch) Remove(id mail.QueueID) int { panic("not yet") }
+func (b *Batch) Remove(id mail.QueueID) int {
+	b.op(opRemove, id)
+	return len(b.ops) - 1
+}
 
 // Len is the number of changes.
 func (b *Batch) Len() int { return len(b.ops) }
 
 // Reset empties b for another use.
-func (b *Batch) Reset() { panic("not yet") }
+func (b *Batch) Reset() {
+	clear(b.ops)
+	clear(b.entries)
+	*b = Batch{ops: b.ops[:0], buf: b.buf[:0], entries: b.entries[:0]}
+}
 
-// Entry says how the message of change i stands after the batch, which must
-// have been committed without error. It is false when the message is gone.
-func (b *Batch) Entry(i int) (Entry, bool) { panic("not yet") }
+// Entry says how the message of change i stood after the batch, which must
+// have been committed without error. It is false when the message was gone.
+func (b *Batch) Entry(i int) (Entry, bool) {
+	if i >= len(b.entries) || b.entries[i].Ref.IsZero() {
+		return Entry{}, false
+	}
+	return b.entries[i], true
+}
 
-type op struct{}
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+func fromMicros(us int64) time.Time {
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us)
+}

@@ -1,7 +1,11 @@
 package spool
 
 import (
+	"crypto/rand"
 	"errors"
+	"fmt"
+	"path"
+	"sync"
 	"time"
 
 	"posthaste/internal/mail"
@@ -29,14 +33,17 @@ var (
 	ErrCorrupt = errors.New("spool: damaged record")
 )
 
+// postDelay bounds how long a posted batch waits for company.
+const postDelay = 50 * time.Millisecond
+
 // Options say where a spool is and how large it may be.
 type Options struct {
 	FS  vfs.FS // nil: the operating system's
 	Dir string // made if it is missing
 
-	SegmentSize int64 // bytes; 0: 64 MiB. A multiple of 4096, 16 KiB at least, 1 GiB at most. May change between starts.
+	SegmentSize int64 // bytes; 0: 64 MiB, less with a small Budget. A multiple of 4096, 16 KiB to 1 GiB. May change between starts.
 	InlineLimit int64 // content up to this goes into the log; 0: 128 KiB. An eighth of a segment at most
-	Budget      int64 // disk bytes for segments and big files; 0: no bound but MinFree
+	Budget      int64 // disk bytes for segments and big files, ten segments at least; 0: no bound but MinFree
 	MinFree     int64 // bytes to leave free on the file system (queue_minfree)
 
 	// Warn gets what an operator should know: damage found, space short.
@@ -50,142 +57,323 @@ type Options struct {
 
 // A Spool is an open spool: the only writer of its log. All methods may be
 // called concurrently.
-type Spool struct{}
+type Spool struct {
+	e         *engine
+	onDurable func([]Entry)
+	report    RecoveryReport
+
+	mu      sync.Mutex
+	queue   []*request // waiting, in order of arrival
+	urgent  int        // of those, Commits
+	oldest  time.Time  // when the first posted one came
+	closing bool
+	leaseLo uint64 // next number
+	leaseHi uint64 // end of the range
+
+	wake    chan struct{} // capacity 1: something for the writer
+	chores  chan struct{} // capacity 1: something for the housekeeper
+	broken  chan struct{} // closed when the log breaks
+	done    chan struct{} // closed when both goroutines have ended
+	taken   []*request    // writer's
+	adds    []Entry       // writer's
+	company int           // writer's: how many waited for the last batch
+	syncs   time.Duration // writer's: how long a batch takes, smoothed
+	pool    sync.Pool     // of *request for Commit
+}
 
 // Open locks the spool in o.Dir, recovers what is there, or starts a new
 // one, and returns when it is ready for use and everything recovered is
 // durable.
-func Open(o Options) (*Spool, error) { panic("not yet") }
+func Open(o Options) (*Spool, error) {
+	e, rep, err := openEngine(&o, 0, randomBytes)
+	if err != nil {
+		return nil, err
+	}
+	s := &Spool{e: e, onDurable: o.OnDurable, report: rep,
+		wake: make(chan struct{}, 1), chores: make(chan struct{}, 1),
+		broken: make(chan struct{}), done: make(chan struct{})}
+	s.pool.New = func() any { return &request{ch: make(chan error, 1)} }
+	s.leaseLo, s.leaseHi = e.numbers()
+	var wg sync.WaitGroup
+	wg.Go(s.write)
+	wg.Go(s.housekeep)
+	go func() { // ends with those two; Close waits for it
+		wg.Wait()
+		close(s.done)
+	}()
+	signal(s.chores)
+	signal(s.wake)
+	return s, nil
+}
+
+func randomBytes(b []byte) { rand.Read(b) } // never fails
+
+// openEngine locks and recovers.
+func openEngine(o *Options, plant fault, random func([]byte)) (*engine, RecoveryReport, error) {
+	lim, err := deriveLimits(o)
+	if err != nil {
+		return nil, RecoveryReport{}, err
+	}
+	e := &engine{fs: o.FS, dir: o.Dir, lim: lim, warn: o.Warn, random: random, now: time.Now, plant: plant,
+		idx: newIndex(), segs: map[uint32]*segment{}}
+	if e.fs == nil {
+		e.fs = vfs.OS{}
+	}
+	if e.warn == nil {
+		e.warn = func(string, ...any) {}
+	}
+	if err := e.fs.MkdirAll(e.dir); err != nil {
+		return nil, RecoveryReport{}, fmt.Errorf("spool: %w", err)
+	}
+	e.lock, err = e.fs.Lock(path.Join(e.dir, lockFile))
+	if err != nil {
+		var held *vfs.LockedError
+		if errors.As(err, &held) {
+			return nil, RecoveryReport{}, fmt.Errorf("spool: %w: is another mail system running on this queue?", err)
+		}
+		return nil, RecoveryReport{}, fmt.Errorf("spool: %w", err)
+	}
+	start := time.Now()
+	rep, err := e.open()
+	rep.Elapsed = time.Since(start)
+	if err != nil {
+		return nil, rep, errors.Join(err, e.closeFiles())
+	}
+	return e, rep, nil
+}
+
+// numbers gives a range of message numbers that nobody had before: those
+// that begin with the number of a segment that this process opened
+// (invariant 9).
+func (e *engine) numbers() (lo, hi uint64) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if e.plant == plantSameID {
+		return 1<<32 + 1, 2 << 32
+	}
+	n := e.head.segno
+	return n<<32 + 1, (n + 1) << 32
+}
 
 // Recovery is what Open found.
-func (s *Spool) Recovery() RecoveryReport { panic("not yet") }
+func (s *Spool) Recovery() RecoveryReport { return s.report }
 
 // Lease gives n message numbers, first and those after it. Numbers are
 // never 0 and never given twice in all lives of a spool. It costs no disk write.
-func (s *Spool) Lease(n int) (first uint64, err error) { panic("not yet") }
+func (s *Spool) Lease(n int) (first uint64, err error) {
+	if n < 1 || n > 1<<20 {
+		return 0, fmt.Errorf("%w: %d message numbers at once", ErrInvalid, n)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leaseHi-s.leaseLo < uint64(n) {
+		lo, hi := s.e.numbers()
+		if lo < s.leaseHi { // four thousand million numbers without filling a segment
+			return 0, fmt.Errorf("%w: message numbers used up until more is written", ErrFull)
+		}
+		s.leaseLo, s.leaseHi = lo, hi
+	}
+	first = s.leaseLo
+	s.leaseLo += uint64(n)
+	return first, nil
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
 
 // Commit makes b durable and returns nil when it is, which takes one sync
 // shared with all who wait at the time. An empty batch waits until
 // everything posted before is durable. The errors to tell apart are ErrFull,
 // ErrBroken, ErrTooLarge, ErrInvalid and ErrClosed.
-func (s *Spool) Commit(b *Batch) error { panic("not yet") }
+func (s *Spool) Commit(b *Batch) error {
+	err := s.e.prepare(b)
+	if err == nil {
+		r := s.pool.Get().(*request)
+		r.b = b
+		if err = s.enqueue(r); err == nil {
+			err = <-r.ch
+		}
+		r.b, r.err = nil, nil
+		s.pool.Put(r)
+	}
+	b.settle(err)
+	return err
+}
 
 // Post makes b durable with the next commit, or in 50 ms when there is none,
 // and then calls done, if not nil, on the writer's goroutine, which must not
 // block nor call the Spool. A batch that adds nothing is never refused for
 // want of space. The caller gives b up until done is called.
-func (s *Spool) Post(b *Batch, done func(error)) { panic("not yet") }
+//
+// When the spool is closed or broken already, or the content of a large
+// message cannot be made durable, done is called before Post returns.
+func (s *Spool) Post(b *Batch, done func(error)) {
+	if done == nil {
+		done = func(error) {}
+	}
+	err := s.e.prepare(b)
+	if err == nil {
+		err = s.enqueue(&request{b: b, done: done})
+	}
+	if err != nil {
+		b.settle(err)
+		done(err)
+	}
+}
+
+func (s *Spool) enqueue(r *request) error {
+	s.mu.Lock()
+	if s.closing {
+		s.mu.Unlock()
+		return ErrClosed
+	}
+	select {
+	case <-s.broken:
+		s.mu.Unlock()
+		return s.Err()
+	default:
+	}
+	first := len(s.queue) == 0
+	s.queue = append(s.queue, r)
+	kick := first
+	if r.done == nil {
+		kick = kick || s.urgent == 0
+		s.urgent++
+	} else if s.oldest.IsZero() {
+		s.oldest = time.Now()
+	}
+	s.mu.Unlock()
+	if kick {
+		signal(s.wake)
+	}
+	return nil
+}
 
 // Entries calls yield for each message until it returns false. A message
 // that is there throughout is given exactly once, one that comes or goes
 // meanwhile perhaps. Who must miss none listens to OnDurable from before
 // the call and drops those it already has.
-func (s *Spool) Entries(yield func(Entry) bool) { panic("not yet") }
+func (s *Spool) Entries(yield func(Entry) bool) { s.e.entries(yield) }
+
+func (e *engine) entries(yield func(Entry) bool) {
+	const step = 256
+	buf := make([]Entry, 0, step)
+	for slot := uint32(0); ; {
+		buf = buf[:0]
+		e.mu.RLock()
+		end := min(slot+step, e.idx.used)
+		for ; slot < end; slot++ {
+			if l := e.idx.at(slot); l.number != 0 {
+				en := e.entry(slot)
+				en.ID = l.id()
+				buf = append(buf, en)
+			}
+		}
+		last := slot == e.idx.used
+		e.mu.RUnlock()
+		for i := range buf {
+			if !yield(buf[i]) {
+				return
+			}
+		}
+		if last {
+			return
+		}
+	}
+}
 
 // Locate says how a message stands, which is what is durable.
-func (s *Spool) Locate(id mail.QueueID) (Entry, bool) { panic("not yet") }
+func (s *Spool) Locate(id mail.QueueID) (Entry, bool) { return s.e.locate(id) }
+
+func (e *engine) locate(id mail.QueueID) (Entry, bool) {
+	t, number, err := id.Parse()
+	if err != nil {
+		return Entry{}, false
+	}
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	slot, l := e.idx.find(number)
+	if l == nil || l.created != t.UnixMicro() {
+		return Entry{}, false
+	}
+	en := e.entry(slot)
+	en.ID = id
+	return en, true
+}
 
 // NewFile starts a file for a large message that is arriving.
-func (s *Spool) NewFile() (*File, error) { panic("not yet") }
+func (s *Spool) NewFile() (*File, error) { return s.e.newFile() }
 
 // Stats is a snapshot.
-func (s *Spool) Stats() Stats { panic("not yet") }
+func (s *Spool) Stats() Stats { return s.e.snapshot() }
+
+func (e *engine) snapshot() Stats {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	st := e.stats
+	st.Messages = len(e.idx.slots)
+	st.ByQueue = e.byQueue
+	st.LiveBytes = e.liveSum + e.bigSum
+	st.StateBytes = e.metaSum
+	st.BigFiles = len(e.idx.big)
+	st.BigBytes = e.bigSum
+	st.Segments = len(e.segs) + len(e.fresh)
+	st.Free = len(e.free) + len(e.fresh)
+	st.SegmentSize = e.lim.segSize
+	for _, s := range e.segs {
+		st.DiskBytes += s.size
+		if e.inWindow(s) {
+			st.Window++
+		}
+	}
+	for _, s := range e.fresh {
+		st.DiskBytes += s.size
+	}
+	st.DiskBytes += e.bigSum
+	return st
+}
 
 // Err is nil while the spool works, and the reason once it is broken.
-func (s *Spool) Err() error { panic("not yet") }
+func (s *Spool) Err() error {
+	s.e.mu.RLock()
+	defer s.e.mu.RUnlock()
+	return s.e.broken
+}
 
 // Broken is closed when the spool breaks.
-func (s *Spool) Broken() <-chan struct{} { panic("not yet") }
+func (s *Spool) Broken() <-chan struct{} { return s.broken }
 
 // InlineLimit is the length of content up to which Message.Content is to be
 // used, and from which on NewFile.
-func (s *Spool) InlineLimit() int { panic("not yet") }
+func (s *Spool) InlineLimit() int { return int(s.e.lim.inline) }
 
 // Close records what was posted, writes the mark of a clean end, and gives
 // up the lock. Commits under way finish; later ones get ErrClosed.
-func (s *Spool) Close() error { panic("not yet") }
+func (s *Spool) Close() error {
+	s.mu.Lock()
+	if s.closing {
+		s.mu.Unlock()
+		return ErrClosed
+	}
+	s.closing = true
+	s.mu.Unlock()
+	signal(s.wake)
+	signal(s.chores)
+	<-s.done
+	var err error
+	if err = s.Err(); err == nil {
+		err = s.e.markClose()
+	}
+	return errors.Join(err, s.e.closeFiles())
+}
 
-// A File takes the content of a large message while it arrives. It has no
-// name before its message is committed and is gone when the process dies.
-// It is used by one goroutine.
-type File struct{}
-
-// Write appends to the content. It fails with ErrFull when the disk or the
-// budget is full; the File is then only good for Abort.
-func (f *File) Write(p []byte) (int, error) { panic("not yet") }
-
-// Size is the number of bytes written.
-func (f *File) Size() int64 { panic("not yet") }
-
-// Abort gives the file up. It does nothing once a batch has taken it over.
-func (f *File) Abort() { panic("not yet") }
-
-// A Reader reads messages, in any process, while another writes the spool.
-// All methods may be called concurrently.
-type Reader struct{}
-
-// NewReader returns a reader of the spool in dir. fs nil means the operating
-// system's.
-func NewReader(fs vfs.FS, dir string) *Reader { panic("not yet") }
-
-// Read reads the envelope and state of message id at ref and verifies
-// them; content is not looked at. ErrStale means that the record has moved,
-// ErrCorrupt that it is damaged.
-func (r *Reader) Read(ref Ref, id mail.QueueID) (*Stored, error) { panic("not yet") }
-
-// Close closes the files that r keeps open. Contents already given out stay
-// good.
-func (r *Reader) Close() error { panic("not yet") }
-
-// Stored is one message as recorded. It belongs to one goroutine.
-type Stored struct{}
-
-// Envelope decodes the envelope, without recipients.
-func (st *Stored) Envelope() (mail.Envelope, error) { panic("not yet") }
-
-// Recipients decodes those with index from up to, not including, to; to < 0
-// means all the rest.
-func (st *Stored) Recipients(from, to int) ([]mail.Recipient, error) { panic("not yet") }
-
-// NRcpt is how many recipients the message has had from the start.
-func (st *Stored) NRcpt() int { panic("not yet") }
-
-// Pending says whether there is something still to do for recipient i.
-func (st *Stored) Pending(i int) bool { panic("not yet") }
-
-// Overlay adds what an Entry knows of recipients that are done.
-func (st *Stored) Overlay(done []byte) { panic("not yet") }
-
-// Outcomes is the last outcome of each pending recipient that has one, by
-// recipient.
-func (st *Stored) Outcomes() ([]mail.Outcome, error) { panic("not yet") }
-
-// State is the message's entry as recorded.
-func (st *Stored) State() Entry { panic("not yet") }
-
-// Content opens the content. That of a message in the log is read and verified
-// in full before Content returns; that of a big file as it is read, 64 KiB
-// at a time, and a reader must be ready for ErrCorrupt before the end.
-func (st *Stored) Content() (*Content, error) { panic("not yet") }
-
-// Content is a message's content: an io.ReadSeekCloser. It belongs to one
-// goroutine.
-type Content struct{}
-
-// Bytes is the whole content when it was in the log, good until Close, and
-// nil when it is in a file of its own.
-func (c *Content) Bytes() []byte { panic("not yet") }
-
-// Len is the content's length in bytes.
-func (c *Content) Len() int64 { panic("not yet") }
-
-// Read reads on.
-func (c *Content) Read(p []byte) (int, error) { panic("not yet") }
-
-// Seek sets the position, as io.Seeker.
-func (c *Content) Seek(offset int64, whence int) (int64, error) { panic("not yet") }
-
-// Close gives up the buffer or file.
-func (c *Content) Close() error { panic("not yet") }
-
-var _ = time.Now
+// markClose writes CLOSE, which promises all that was written before it.
+func (e *engine) markClose() error {
+	e.begin()
+	e.w.record(recCLOSE, 0, 0, nil, nil)
+	return e.flush(false)
+}

@@ -154,7 +154,7 @@ type Stats struct {
 	Batches     uint64 // log batches, one write and one sync each
 	Commits     uint64 // batches of callers, Post included
 	Added       uint64 // messages
-	AddedBytes  uint64 // bytes of their records
+	AddedBytes  uint64 // bytes of their records in the log
 	Written     uint64 // bytes written to the log, padding and headers included
 	Copied      uint64 // bytes the cleaner copied
 	Checkpoints uint64 // bytes of states re-recorded to move the recovery point

@@ -1,0 +1,167 @@
+package spool
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"posthaste/internal/vfs"
+)
+
+// Content is a message's content: an io.ReadSeekCloser. It belongs to one
+// goroutine.
+type Content struct {
+	r    *Reader
+	buf  *[]byte // pooled
+	data []byte  // all of it, or the present chunk of a big file
+	base int64   // of data in the content
+	pos  int64
+	len  int64
+	big  vfs.File
+	sums []byte
+	raw  bool // do not look at checksums
+	id   string
+}
+
+// Content opens the content. That of a message in the log is read and verified
+// in full before Content returns; that of a big file as it is read, 64 KiB
+// at a time, and a reader must be ready for ErrCorrupt before the end.
+func (st *Stored) Content() (*Content, error) { return st.content(false) }
+
+// Salvage opens the content and gives what is there, whether or not its
+// checksum is right. It is for operators' eyes, not for delivery.
+func (st *Stored) Salvage() (*Content, error) { return st.content(true) }
+
+func (st *Stored) content(raw bool) (*Content, error) {
+	if st.m.flags&msgBig != 0 {
+		return st.openBig(raw)
+	}
+	if st.msg.IsZero() {
+		return nil, fmt.Errorf("message %s: %w: its content is gone", st.id, ErrCorrupt)
+	}
+	buf, _ := st.r.bufs.Get().(*[]byte)
+	if buf == nil {
+		buf = new([]byte)
+	}
+	c, err := st.inline(buf, raw)
+	if err != nil {
+		st.r.bufs.Put(buf)
+		return nil, fmt.Errorf("message %s: content: %w", st.id, err)
+	}
+	return c, nil
+}
+
+// inline reads the content in a MSG record (invariant 11).
+func (st *Stored) inline(buf *[]byte, raw bool) (*Content, error) {
+	b, h, err := st.r.fetch(*buf, st.msg, st.number, st.msg.Length)
+	*buf = b[:0]
+	if err != nil {
+		return nil, err
+	}
+	body := b[headerLen+h.metaLen:]
+	if !raw && (h.flags&recDamaged != 0 || checksum(body) != h.bodyCRC && st.r.plant != plantNoChecksum) {
+		return nil, st.r.judgeAgain(st.msg)
+	}
+	return &Content{r: st.r, buf: buf, data: body, len: int64(len(body)), raw: raw, id: string(st.id)}, nil
+}
+
+func (st *Stored) openBig(raw bool) (*Content, error) {
+	r := st.r
+	f, err := r.fs.Open(bigName(r.dir, string(st.id)))
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) { // finished meanwhile, or damage: Locate knows
+			err = fmt.Errorf("%w: %w", ErrStale, err)
+		}
+		return nil, fmt.Errorf("message %s: content: %w", st.id, err)
+	}
+	sums := make([]byte, 4*((st.m.bigLen+bigChunk-1)/bigChunk))
+	_, err = f.ReadAt(sums, st.m.bigLen)
+	if err == nil && checksum(sums) != st.m.bigCRC {
+		err = errors.New("the list of checksums is damaged")
+	}
+	if err != nil && !raw {
+		f.Close()
+		return nil, fmt.Errorf("message %s: content: %w: %w", st.id, ErrCorrupt, err)
+	}
+	return &Content{r: r, big: f, len: st.m.bigLen, sums: sums, raw: raw, id: string(st.id)}, nil
+}
+
+// Bytes is the whole content when it was in the log, good until Close, and
+// nil when it is in a file of its own.
+func (c *Content) Bytes() []byte {
+	if c.big != nil {
+		return nil
+	}
+	return c.data
+}
+
+// Len is the content's length in bytes.
+func (c *Content) Len() int64 { return c.len }
+
+// Read reads on.
+func (c *Content) Read(p []byte) (int, error) {
+	if c.pos >= c.len {
+		return 0, io.EOF
+	}
+	if c.pos < c.base || c.pos >= c.base+int64(len(c.data)) {
+		if err := c.chunk(c.pos / bigChunk); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, c.data[c.pos-c.base:])
+	c.pos += int64(n)
+	return n, nil
+}
+
+// chunk reads and verifies one chunk of a big file.
+func (c *Content) chunk(i int64) error {
+	if c.big == nil {
+		return fs.ErrClosed
+	}
+	if cap(c.data) == 0 {
+		c.data = make([]byte, bigChunk)
+	}
+	c.base = i * bigChunk
+	c.data = c.data[:min(bigChunk, c.len-c.base)]
+	_, err := c.big.ReadAt(c.data, c.base)
+	if err == nil && checksum(c.data) != binary.LittleEndian.Uint32(c.sums[4*i:]) {
+		err = errors.New("checksum")
+	}
+	if err != nil && !c.raw {
+		c.data = c.data[:0]
+		return fmt.Errorf("message %s: content at %d: %w: %w", c.id, c.base, ErrCorrupt, err)
+	}
+	return nil
+}
+
+// Seek sets the position, as io.Seeker.
+func (c *Content) Seek(offset int64, whence int) (int64, error) {
+	switch whence {
+	case io.SeekCurrent:
+		offset += c.pos
+	case io.SeekEnd:
+		offset += c.len
+	}
+	if offset < 0 {
+		return c.pos, errors.New("spool: seek before the start of a message")
+	}
+	c.pos = offset
+	return offset, nil
+}
+
+// Close gives up the buffer or file.
+func (c *Content) Close() error {
+	if c.buf != nil {
+		c.r.bufs.Put(c.buf)
+		c.buf = nil
+	}
+	c.data, c.len = nil, 0
+	if c.big != nil {
+		f := c.big
+		c.big = nil
+		return f.Close()
+	}
+	return nil
+}

@@ -1,0 +1,666 @@
+package spool
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"sync"
+	"time"
+
+	"posthaste/internal/vfs"
+)
+
+// engine is the log and its index: everything but the goroutines. One
+// goroutine at a time calls its methods, save those that say otherwise; so
+// the tests can drive it one file operation at a time.
+//
+// The invariants that its safety rests on are numbered, and named where
+// they are kept:
+//
+//  1. Acknowledged means that the sync of its batch returned nil.
+//  2. Batch n+1 is written after batch n is durable, and no record's
+//     promise exceeds what is durable.
+//  3. A block that holds acknowledged bytes is not written again before its
+//     segment is recycled.
+//  4. A segment is recycled only if all its batches are before a durable
+//     recovery point, nothing in it is live, and the records that say so are
+//     durable.
+//  5. Every live message has a MSG or STATE record at or after the recovery
+//     point, and no DONE for it before that record matters; the point moves
+//     only in a batch that finds this true.
+//  6. No process appends to a segment of an earlier process.
+//  7. Nothing of the tail that was never promised is acted on before it has
+//     been written again; BOOT and what it writes again are one batch.
+//  8. After the first failed write or sync this process writes nothing more.
+//  9. Segment numbers with their salt, and message numbers, never repeat.
+//  10. A batch is all or nothing, and at most half a segment, so that a
+//     recovery can write it again.
+//  11. Content is given out only when its checksum has been verified: in full,
+//     or by chunk for big files.
+//  12. A bounce and the disposition that causes it are one batch (the
+//     caller's part).
+//  13. Damage below what was promised is an alarm, never a silent end.
+//  14. A disposition can always be recorded (the reserve).
+type engine struct {
+	fs     vfs.FS
+	dir    string
+	lim    limits
+	warn   func(string, ...any)
+	random func([]byte)
+	now    func() time.Time
+	lock   io.Closer
+	plant  fault // always 0 outside the tests that prove the tests
+
+	// mu is held by the writer while it changes what others read, and by
+	// others while they read it.
+	mu       sync.RWMutex
+	idx      index
+	segs     map[uint32]*segment
+	free     []*segment // recycled or new, to be used next
+	fresh    []*segment // made by another goroutine, not in segs yet
+	drop     []*segment // to be closed and removed
+	gone     []string   // big files to unlink
+	liveSum  int64      // bytes of live records
+	metaSum  int64      // about what states of all live messages would take
+	bigSum   int64      // bytes of big files, arriving ones included
+	stats    Stats      // counters
+	broken   error
+	diskLow  bool // the file system has less than MinFree, or a file could not be made
+	nextFile uint32
+	byQueue  [numQueues]int
+
+	createMu sync.Mutex // one segment file is made at a time
+
+	head, cold *segment
+	uuid       [16]byte
+	nextSegno  uint64
+	batch, seq uint64 // of the next batch and record
+	promised   uint64 // highest durable batch
+	from       point  // durable recovery point
+	moved      point  // the one to be recorded with the next batch, if not zero
+	victims    []*segment
+	cleaning   bool
+	forced     bool // a full checkpoint is under way
+
+	w batchWriter
+}
+
+// limits are the bounds derived from Options.
+type limits struct {
+	segSize  int64
+	inline   int64
+	unit     int64 // longest request
+	batch    int64 // where a log batch is full
+	state    int64 // longest metadata of a STATE
+	copyEnv  int   // envelopes up to this are copied into STATE records
+	budget   int64
+	minFree  int64
+	segments int64 // most segment files, 0: no bound
+	reserve  int64 // segments that new mail may not use
+	window   int64 // segments that recovery may have to read
+}
+
+func deriveLimits(o *Options) (limits, error) {
+	l := limits{segSize: o.SegmentSize, inline: o.InlineLimit, budget: o.Budget, minFree: o.MinFree}
+	if l.segSize == 0 {
+		l.segSize = 64 << 20
+		for l.budget > 0 && l.segSize > 1<<20 && l.segSize*minSegments*2 > l.budget {
+			l.segSize /= 2
+		}
+	}
+	if l.segSize < minSegment || l.segSize > maxSegment || l.segSize%blockSize != 0 {
+		return l, fmt.Errorf("spool: segment size %d: want a multiple of %d from %d to %d", l.segSize, blockSize, minSegment, maxSegment)
+	}
+	if l.inline == 0 {
+		l.inline = 128 << 10
+	}
+	l.inline = max(0, min(l.inline, l.segSize/8))
+	l.unit = l.segSize/2 - 2*blockSize // with padding and header at most half a segment
+	l.batch = min(4<<20, l.unit)
+	l.state = l.unit / 2
+	l.copyEnv = int(min(4096, l.segSize/16))
+	l.reserve = minReserve
+	l.window = 6
+	if l.budget > 0 {
+		l.segments = l.budget / l.segSize
+		if l.segments < minSegments {
+			return l, fmt.Errorf("spool: a budget of %d bytes is %d segments of %d; at least %d are needed", l.budget, l.segments, l.segSize, minSegments)
+		}
+		l.reserve = max(minReserve, l.segments/8)
+		l.window = min(l.window, max(2, l.segments/4))
+	}
+	return l, nil
+}
+
+const (
+	minSegments = 10
+	minReserve  = 4
+)
+
+// request is a caller's batch on its way.
+type request struct {
+	b    *Batch
+	done func(error) // Post
+	ch   chan error  // Commit
+	err  error
+	cost int64
+}
+
+// commit makes as many of reqs durable as go into one log batch, sets their
+// err, and returns how many that were. What it refuses for its own reasons
+// has an err, too. An error of commit itself is that the log is broken.
+func (e *engine) commit(reqs []*request) (n int, err error) {
+	if e.broken != nil {
+		return 0, e.broken
+	}
+	e.begin()
+	for n < len(reqs) {
+		r := reqs[n]
+		if r.err = e.check(r); r.err == nil {
+			if e.w.size() > 0 && e.w.size()+r.cost > e.lim.batch {
+				break
+			}
+			if err := e.put(r.b); err != nil {
+				return n, err
+			}
+		}
+		n++
+	}
+	if err := e.flush(false); err != nil {
+		return n, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, r := range reqs[:n] {
+		if r.err == nil {
+			e.answer(r.b)
+			e.stats.Commits++
+			e.stats.Added += uint64(r.b.adds)
+		}
+	}
+	return n, nil
+}
+
+// check refuses a request that contradicts the spool, does not fit into a
+// batch, or for which there is no room, and finds out what it costs.
+func (e *engine) check(r *request) error {
+	b := r.b
+	if b.err != nil {
+		return b.err
+	}
+	if b.adds > 0 {
+		if err := e.full(); err != nil {
+			return err
+		}
+	}
+	var cost int64
+	for i := range b.ops {
+		o := &b.ops[i]
+		switch o.kind {
+		case opAdd:
+			if _, l := e.current(o.number); l != nil {
+				return fmt.Errorf("%w: message %q is there already", ErrInvalid, string(o.id))
+			}
+			cost += alignUp(headerLen+int64(o.hi-o.lo)+int64(len(o.body)), recAlign)
+			continue
+		case opDone:
+			cost += alignUp(headerLen+4+5*int64(len(o.rcpts)), recAlign)
+		case opUpdate:
+			cost += headerLen + int64(o.hi-o.lo) + stateSlack
+			if _, l := e.current(o.number); l != nil {
+				cost += int64(l.refMeta) + int64(l.nrcpt+7)/8
+			}
+		default:
+			cost += headerLen
+		}
+		if o.kind != opRemove {
+			if err := e.checkRcpts(o); err != nil {
+				return err
+			}
+		}
+	}
+	if cost > e.lim.unit {
+		return fmt.Errorf("%w: %d bytes in one batch, %d are possible", ErrTooLarge, cost, e.lim.unit)
+	}
+	r.cost = cost
+	return nil
+}
+
+// stateSlack bounds what a STATE's metadata may have over the message's last
+// and the new outcomes.
+const stateSlack = 128
+
+func (e *engine) checkRcpts(o *op) error {
+	_, l := e.current(o.number)
+	if l == nil || l.created != o.created {
+		return nil
+	}
+	for _, i := range o.rcpts {
+		if i < 0 || i >= int(l.nrcpt) {
+			return fmt.Errorf("%w: recipient %d of message %q, which has %d", ErrInvalid, i, string(o.id), l.nrcpt)
+		}
+	}
+	if o.kind == opUpdate && o.change.Set&SetQueue != 0 && o.change.Queue >= numQueues {
+		return fmt.Errorf("%w: message %q into %v", ErrInvalid, string(o.id), o.change.Queue)
+	}
+	return nil
+}
+
+// current is how message number stands with what is staged.
+func (e *engine) current(number uint64) (*staged, *live) {
+	if i, ok := e.w.staged[number]; ok {
+		s := &e.w.list[i]
+		if s.gone {
+			return s, nil
+		}
+		return s, &s.live
+	}
+	_, l := e.idx.find(number)
+	return nil, l
+}
+
+// put encodes a request's changes into the batch being made.
+func (e *engine) put(b *Batch) error {
+	for i := range b.ops {
+		o := &b.ops[i]
+		if o.kind == opAdd {
+			e.putAdd(b, o)
+			continue
+		}
+		s := e.stage(o.number, o.created)
+		if s == nil {
+			continue
+		}
+		switch o.kind {
+		case opDone:
+			e.putDone(s, o.rcpts)
+		case opRemove:
+			s.gone = true
+			e.w.record(recDONE, recAll|recRemoved, o.number, nil, nil)
+		case opUpdate:
+			e.putUpdate(s, b, o)
+		}
+	}
+	return nil
+}
+
+func (e *engine) putAdd(b *Batch, o *op) {
+	off := e.w.rawRecord(recMSG, 0, o.number, b.buf[o.lo:o.hi], o.body, o.metaCRC, o.bodyCRC)
+	s := e.w.stage(staged{number: o.number, live: o.msg, added: true})
+	s.refHere, s.conHere = true, true
+	s.live.refOff = off
+	s.live.refLen = uint32(headerLen + o.hi - o.lo + len(o.body))
+	s.live.refMeta = uint32(o.hi - o.lo)
+	s.live.conOff, s.live.conLen = s.live.refOff, s.live.refLen
+	if o.large != nil {
+		s.bigLen = o.large.File.size
+	}
+}
+
+func (e *engine) putDone(s *staged, rcpts []int) {
+	before := s.live.npending
+	for _, i := range rcpts {
+		s.more = setDone(&s.live, s.more, uint64(i))
+	}
+	switch {
+	case s.live.npending == before:
+		return // nothing new
+	case s.live.npending == 0:
+		s.gone = true
+		e.w.record(recDONE, recAll, s.number, nil, nil)
+	default:
+		e.w.meta = appendRcpts(e.w.meta[:0], rcpts)
+		e.w.record(recDONE, 0, s.number, e.w.meta, nil)
+	}
+}
+
+func (e *engine) putUpdate(s *staged, b *Batch, o *op) {
+	c := &o.change
+	for _, i := range o.rcpts {
+		s.more = setDone(&s.live, s.more, uint64(i))
+	}
+	if s.live.npending == 0 {
+		s.gone = true
+		e.w.record(recDONE, recAll, s.number, nil, nil)
+		return
+	}
+	l := &s.live
+	if c.Set&SetQueue != 0 {
+		l.queue = uint8(c.Queue)
+	}
+	if c.Set&SetNextAttempt != 0 {
+		l.next = micros(c.NextAttempt)
+	}
+	if c.Set&SetAttempts != 0 {
+		l.attempts = uint32(max(c.Attempts, 0))
+	}
+	setFlag := func(set Field, bit uint8, on bool) {
+		if c.Set&set != 0 {
+			l.flags &^= bit
+			if on {
+				l.flags |= bit
+			}
+		}
+	}
+	setFlag(SetWarned, msgWarned, c.Warned)
+	setFlag(SetExpire, msgExpire, c.Expire)
+	e.putState(s, b.buf[o.lo:o.hi])
+}
+
+// full says why no mail can be taken now, or nil.
+func (e *engine) full() error {
+	l := &e.lim
+	if l.minFree > 0 {
+		free, err := e.fs.Free(e.dir)
+		if err == nil && free < l.minFree {
+			return fmt.Errorf("%w: %d bytes free on the file system, queue_minfree is %d", ErrFull, free, l.minFree)
+		}
+	}
+	e.mu.Lock()
+	e.adopt()
+	ready := len(e.free) > 0 || e.head != nil && e.head.off+l.unit+2*blockSize <= e.head.size
+	e.mu.Unlock()
+	if !ready { // the head may be too full for this batch
+		if err := e.create(1); err != nil {
+			e.mu.Lock()
+			e.diskLow = true
+			e.mu.Unlock()
+			return fmt.Errorf("%w: %w", ErrFull, err)
+		}
+	}
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if l.segments > 0 {
+		room := (l.segments - l.reserve) * (l.segSize - blockSize)
+		if live := e.liveSum + e.bigSum; live > room/10*7 {
+			return fmt.Errorf("%w: %d bytes of mail are queued, %d bytes of disk may be used", ErrFull, live, l.budget)
+		}
+		if fit := (l.reserve - 2) * l.segSize / 10 * 8; e.metaSum > fit {
+			return fmt.Errorf("%w: too many messages are queued for %d bytes of disk", ErrFull, l.budget)
+		}
+	}
+	if e.available() <= l.reserve {
+		return fmt.Errorf("%w: no free segment", ErrFull)
+	}
+	return nil
+}
+
+// available is the number of segments that can still be written: free ones
+// and those that may be created. The caller holds mu.
+func (e *engine) available() int64 {
+	n := int64(len(e.free) + len(e.fresh))
+	if e.diskLow {
+		return n
+	}
+	if e.lim.segments == 0 {
+		return n + 1<<30
+	}
+	return n + max(0, e.lim.segments-int64(len(e.segs)+len(e.fresh))-(e.bigSum+e.lim.segSize-1)/e.lim.segSize)
+}
+
+// answer tells b where its messages are now.
+func (e *engine) answer(b *Batch) {
+	b.entries = b.entries[:0]
+	for i := range b.ops {
+		var en Entry
+		if slot, l := e.idx.find(b.ops[i].number); l != nil && l.created == b.ops[i].created {
+			en = e.entry(slot)
+			en.ID = b.ops[i].id
+		}
+		b.entries = append(b.entries, en)
+	}
+}
+
+// entry describes the message in slot. Its ID is left out.
+func (e *engine) entry(slot uint32) Entry {
+	l := e.idx.at(slot)
+	en := Entry{Ref: Ref{File: l.refSeg, Offset: l.refOff, Length: l.refLen},
+		Queue: Queue(l.queue), NextAttempt: fromMicros(l.next), Attempts: int(l.attempts), Size: l.size,
+		NRcpt: int(l.nrcpt), NPending: int(l.npending), Trace: traceOf(l), Null: l.flags&msgNull != 0,
+		Warned: l.flags&msgWarned != 0, Expire: l.flags&msgExpire != 0}
+	if s := e.segs[l.refSeg]; s != nil {
+		en.Ref.Segno = s.segno
+	}
+	if l.npending != l.nrcpt {
+		en.Done = doneBitmap(l, e.idx.more[l.number])
+	}
+	return en
+}
+
+// fail breaks the log for good (invariant 8).
+func (e *engine) fail(what string, err error) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.broken == nil {
+		e.broken = fmt.Errorf("%w: %s: %w; nothing more is written until a restart recovers it", ErrBroken, what, err)
+	}
+	return e.broken
+}
+
+// account adds (sign 1) or takes away (sign -1) what l occupies.
+func (e *engine) account(slot uint32, sign int64) {
+	l := e.idx.at(slot)
+	if l.conLen > 0 {
+		if s := e.segs[l.conSeg]; s != nil {
+			s.live += sign * int64(l.conLen)
+			if sign > 0 {
+				e.linkContent(s, slot)
+			} else {
+				e.unlinkContent(s, slot)
+			}
+		}
+		e.liveSum += sign * int64(l.conLen)
+	}
+	if s := e.segs[l.refSeg]; s != nil {
+		if l.refSeg != l.conSeg || l.refOff != l.conOff || l.conLen == 0 {
+			s.live += sign * int64(l.refLen)
+			e.liveSum += sign * int64(l.refLen)
+		}
+		if sign > 0 {
+			e.linkState(s, slot)
+		} else {
+			e.unlinkState(s, slot)
+		}
+	}
+	e.metaSum += sign * e.stateCost(l)
+	e.byQueue[l.queue] += int(sign)
+	if l.flags&msgBig != 0 {
+		e.bigSum += sign * e.idx.big[l.number]
+	}
+}
+
+// stateCost is about what a STATE of l takes.
+func (e *engine) stateCost(l *live) int64 {
+	m := int64(l.refMeta)
+	if m > int64(e.lim.copyEnv) && l.refLen == l.conLen {
+		m = 64
+	}
+	return headerLen + m + 32
+}
+
+func (e *engine) linkState(s *segment, slot uint32) {
+	l := e.idx.at(slot)
+	l.statePrev, l.stateNext = 0, s.states
+	if s.states != 0 {
+		e.idx.at(s.states - 1).statePrev = slot + 1
+	}
+	s.states = slot + 1
+	s.nstates++
+}
+
+func (e *engine) unlinkState(s *segment, slot uint32) {
+	l := e.idx.at(slot)
+	if l.statePrev != 0 {
+		e.idx.at(l.statePrev - 1).stateNext = l.stateNext
+	} else {
+		s.states = l.stateNext
+	}
+	if l.stateNext != 0 {
+		e.idx.at(l.stateNext - 1).statePrev = l.statePrev
+	}
+	s.nstates--
+}
+
+func (e *engine) linkContent(s *segment, slot uint32) {
+	l := e.idx.at(slot)
+	l.contPrev, l.contNext = 0, s.contents
+	if s.contents != 0 {
+		e.idx.at(s.contents - 1).contPrev = slot + 1
+	}
+	s.contents = slot + 1
+	s.ncontents++
+}
+
+func (e *engine) unlinkContent(s *segment, slot uint32) {
+	l := e.idx.at(slot)
+	if l.contPrev != 0 {
+		e.idx.at(l.contPrev - 1).contNext = l.contNext
+	} else {
+		s.contents = l.contNext
+	}
+	if l.contNext != 0 {
+		e.idx.at(l.contNext - 1).contPrev = l.contPrev
+	}
+	s.ncontents--
+}
+
+// reap frees s if invariant 4 allows it.
+func (e *engine) reap(s *segment) {
+	if s.state != segClosed || s.lastBatch >= e.from.batch && e.plant != plantRecyclePromised {
+		return
+	}
+	if s.live != 0 && e.plant != plantRecycleLive {
+		return
+	}
+	s.state = segFree
+	e.free = append(e.free, s)
+}
+
+// takeSegment gives a segment to write to. The lowest file comes first, so
+// that the log keeps to as few files as it can.
+func (e *engine) takeSegment() (*segment, error) {
+	for {
+		e.mu.Lock()
+		e.adopt()
+		best := -1
+		for i, s := range e.free {
+			if best < 0 || s.file < e.free[best].file {
+				best = i
+			}
+		}
+		if best >= 0 {
+			s := e.free[best]
+			e.free[best] = e.free[len(e.free)-1]
+			e.free = e.free[:len(e.free)-1]
+			s.state = segOpen
+			e.mu.Unlock()
+			return s, nil
+		}
+		e.mu.Unlock()
+		if err := e.create(1); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// adopt takes over what create made. The writer calls it, holding mu.
+func (e *engine) adopt() {
+	for _, s := range e.fresh {
+		e.segs[s.file] = s
+		e.free = append(e.free, s)
+	}
+	e.fresh = e.fresh[:0]
+}
+
+// create makes one more segment file, filled with zeros and durable, name
+// included, so that writing to it later changes no metadata. It may be called
+// by any goroutine. It does nothing when there are want free segments already.
+func (e *engine) create(want int) error {
+	e.createMu.Lock()
+	defer e.createMu.Unlock()
+	e.mu.Lock()
+	if len(e.free)+len(e.fresh) >= want {
+		e.mu.Unlock()
+		return nil
+	}
+	file := e.nextFile
+	e.nextFile++ // never used again, even when this fails: readers know files by number
+	e.mu.Unlock()
+	f, err := fillFile(e.fs, segName(e.dir, file), e.lim.segSize)
+	if err != nil {
+		return fmt.Errorf("new segment: %w", err)
+	}
+	if e.plant != plantNoDirSyncCreate {
+		if err := e.fs.SyncDir(path.Join(e.dir, segDir)); err != nil {
+			f.Close()
+			return e.fail("sync of segment directory", err)
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.fresh = append(e.fresh, &segment{file: file, f: f, size: e.lim.segSize})
+	return nil
+}
+
+// fillFile makes a file of zeros. On failure it is removed.
+func fillFile(fs vfs.FS, name string, size int64) (vfs.File, error) {
+	f, err := fs.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	zero := make([]byte, min(size, 1<<20))
+	for off := int64(0); off < size && err == nil; off += int64(len(zero)) {
+		_, err = f.WriteAt(zero[:min(int64(len(zero)), size-off)], off)
+	}
+	if err == nil {
+		err = f.Datasync()
+	}
+	if err != nil {
+		f.Close()
+		if rm := fs.Remove(name); rm != nil {
+			err = errors.Join(err, rm)
+		}
+		return nil, err
+	}
+	return f, nil
+}
+
+// rotate closes the head of a stream and makes s the new one.
+func (e *engine) rotate(s *segment, cold bool) segHeader {
+	e.sealHead(cold)
+	e.nextSegno++
+	var r [8]byte
+	e.random(r[:])
+	h := segHeader{segno: e.nextSegno, promised: e.promised, from: e.from, firstBatch: e.batch,
+		size: uint32(s.size), salt: binary.LittleEndian.Uint64(r[:]), uuid: e.uuid, created: e.now().UnixMicro()}
+	if e.plant == plantNoSalt {
+		h.salt = 0
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s.segno, s.salt, s.firstBatch, s.lastBatch = h.segno, uint32(h.salt), e.batch, 0
+	s.off, s.cold, s.state = blockSize, cold, segOpen
+	if cold {
+		e.cold = s
+	} else {
+		e.head = s
+	}
+	return h
+}
+
+// sealHead closes the head of a stream.
+func (e *engine) sealHead(cold bool) {
+	p := &e.head
+	if cold {
+		p = &e.cold
+	}
+	if s := *p; s != nil {
+		e.mu.Lock()
+		s.state = segClosed
+		*p = nil
+		e.reap(s)
+		e.mu.Unlock()
+	}
+}

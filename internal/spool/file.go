@@ -1,0 +1,198 @@
+package spool
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"path"
+	"syscall"
+
+	"posthaste/internal/vfs"
+)
+
+// bigChunk is the part of a content file that has a checksum of its own.
+const bigChunk = 64 << 10
+
+// A File takes the content of a large message while it arrives. It has no
+// name before its message is committed and is gone when the process dies.
+// It is used by one goroutine, and ends with Abort or in a Batch.
+type File struct {
+	e    *engine
+	f    vfs.File
+	buf  []byte // of the present chunk
+	off  int64  // of buf in the file
+	size int64
+	sums []byte // checksums of the chunks before buf
+	name string // once linked
+	kept bool   // a batch has it
+	err  error
+}
+
+func (e *engine) newFile() (*File, error) {
+	e.mu.RLock()
+	err := e.broken
+	e.mu.RUnlock()
+	if err != nil {
+		return nil, err
+	}
+	f, err := e.fs.CreateTemp(path.Join(e.dir, bigDir))
+	if err != nil {
+		return nil, e.fileError(err)
+	}
+	return &File{e: e, f: f, buf: make([]byte, 0, bigChunk)}, nil
+}
+
+// fileError sorts the errors of writing a content file: no space is a
+// refusal, and anything else a disk that nothing should be promised on.
+func (e *engine) fileError(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("%w: %w", ErrFull, err)
+	}
+	return e.fail("content file", err)
+}
+
+// Write appends to the content. It fails with ErrFull when the disk or the
+// budget is full; the File is then only good for Abort.
+func (f *File) Write(p []byte) (int, error) {
+	n := len(p)
+	for len(p) > 0 && f.err == nil {
+		k := min(len(p), bigChunk-len(f.buf))
+		f.buf = append(f.buf, p[:k]...)
+		f.size += int64(k)
+		p = p[k:]
+		if len(f.buf) == bigChunk {
+			f.err = f.flush()
+		}
+	}
+	return n - len(p), f.err
+}
+
+func (f *File) flush() error {
+	if err := f.e.roomForBig(int64(len(f.buf)), f.off); err != nil {
+		return err
+	}
+	if _, err := f.f.WriteAt(f.buf, f.off); err != nil {
+		return f.e.fileError(err)
+	}
+	f.sums = binary.LittleEndian.AppendUint32(f.sums, checksum(f.buf))
+	f.off += int64(len(f.buf))
+	f.buf = f.buf[:0]
+	return nil
+}
+
+// roomForBig counts n more bytes of content files, if there is room.
+func (e *engine) roomForBig(n, off int64) error {
+	if e.lim.minFree > 0 && off%(16*bigChunk) == 0 {
+		free, err := e.fs.Free(path.Join(e.dir, bigDir))
+		if err == nil && free < e.lim.minFree {
+			return fmt.Errorf("%w: %d bytes free on the file system, queue_minfree is %d", ErrFull, free, e.lim.minFree)
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.lim.segments > 0 {
+		room := (e.lim.segments - e.lim.reserve) * (e.lim.segSize - blockSize)
+		if e.liveSum+e.bigSum+n > room/10*7 {
+			return fmt.Errorf("%w: %d bytes of mail are queued, %d bytes of disk may be used", ErrFull, e.liveSum+e.bigSum, e.lim.budget)
+		}
+	}
+	e.bigSum += n
+	return nil
+}
+
+// Size is the number of bytes written.
+func (f *File) Size() int64 { return f.size }
+
+// finish makes the content durable under the name of its message, before the
+// record that refers to it is written.
+func (f *File) finish(id string) (crc uint32, err error) {
+	if f.err != nil {
+		return 0, f.err
+	}
+	if len(f.buf) > 0 {
+		if f.err = f.flush(); f.err != nil {
+			return 0, f.err
+		}
+	}
+	e := f.e
+	if _, err := f.f.WriteAt(f.sums, f.off); err != nil {
+		return 0, e.fileError(err)
+	}
+	if err := f.f.Datasync(); err != nil {
+		return 0, e.fileError(err)
+	}
+	name := bigName(e.dir, id)
+	if err := e.fs.Link(f.f, name); err != nil {
+		return 0, e.fileError(err)
+	}
+	f.name = name
+	if e.plant == plantNoDirSyncBig {
+		return checksum(f.sums), nil
+	}
+	if err := e.fs.SyncDir(path.Join(e.dir, bigDir)); err != nil {
+		return 0, e.fail("sync of content directory", err)
+	}
+	return checksum(f.sums), nil
+}
+
+// Abort gives the file up. It does nothing once a batch has been committed
+// with it.
+func (f *File) Abort() {
+	if f.kept || f.f == nil {
+		return
+	}
+	e := f.e
+	e.mu.Lock()
+	e.bigSum -= f.off
+	broken := e.broken
+	e.mu.Unlock()
+	if f.name != "" && broken == nil {
+		if err := e.fs.Remove(f.name); err != nil {
+			e.warn("spool: content of a refused message: %v", err)
+		}
+	}
+	if err := f.f.Close(); err != nil {
+		e.warn("spool: content of a refused message: %v", err)
+	}
+	f.f = nil
+	f.err = errAborted
+}
+
+var errAborted = fmt.Errorf("%w: the content was given up", ErrInvalid)
+
+// prepare finishes the content files of b, in the goroutine of who commits.
+func (e *engine) prepare(b *Batch) error {
+	for i := range b.ops {
+		o := &b.ops[i]
+		if o.large == nil || b.err != nil {
+			continue
+		}
+		f := o.large.File
+		crc, err := f.finish(string(o.id))
+		if err != nil {
+			return err
+		}
+		b.sealFile(o, f.size, crc)
+	}
+	return nil
+}
+
+// settle ends the life of b's content files: a message has them now, or
+// they go.
+func (b *Batch) settle(err error) {
+	for i := range b.ops {
+		o := &b.ops[i]
+		if o.large == nil {
+			continue
+		}
+		f := o.large.File
+		if err != nil {
+			f.Abort()
+			continue
+		}
+		f.kept = true
+		if cerr := f.f.Close(); cerr != nil {
+			f.e.warn("spool: content file: %v", cerr) // it was synced: nothing is lost
+		}
+	}
+}

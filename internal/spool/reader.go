@@ -1,0 +1,291 @@
+package spool
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/pack"
+	"posthaste/internal/vfs"
+)
+
+// A Reader reads messages, in any process, while another writes the spool.
+// All methods may be called concurrently.
+type Reader struct {
+	fs    vfs.FS
+	dir   string
+	plant fault
+
+	mu    sync.Mutex
+	files map[uint32]*readFile
+	bufs  sync.Pool // of *[]byte
+}
+
+// readFile is an open segment file. Files are never replaced: their numbers
+// are used once, and one that was given back only ever becomes stale.
+type readFile struct {
+	f    vfs.File
+	refs int // users, and one for the table
+}
+
+// maxReadFiles bounds the files that a Reader keeps open.
+const maxReadFiles = 256
+
+// NewReader returns a reader of the spool in dir. fs nil means the operating
+// system's.
+func NewReader(fs vfs.FS, dir string) *Reader {
+	if fs == nil {
+		fs = vfs.OS{}
+	}
+	return &Reader{fs: fs, dir: dir, files: map[uint32]*readFile{}}
+}
+
+func (r *Reader) open(file uint32) (*readFile, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if rf := r.files[file]; rf != nil {
+		rf.refs++
+		return rf, nil
+	}
+	f, err := r.fs.Open(segName(r.dir, file))
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%w: %w", ErrStale, err)
+		}
+		return nil, err
+	}
+	if len(r.files) >= maxReadFiles {
+		for n, old := range r.files { // any: they cost little to open again
+			delete(r.files, n)
+			r.unref(old)
+			break
+		}
+	}
+	rf := &readFile{f: f, refs: 2}
+	r.files[file] = rf
+	return rf, nil
+}
+
+// unref is called with mu held.
+func (r *Reader) unref(rf *readFile) {
+	if rf.refs--; rf.refs == 0 {
+		rf.f.Close() // only read from: nothing can be lost
+	}
+}
+
+func (r *Reader) release(rf *readFile) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unref(rf)
+}
+
+// Close closes the files that r keeps open. Contents already given out stay
+// good.
+func (r *Reader) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for n, rf := range r.files {
+		delete(r.files, n)
+		r.unref(rf)
+	}
+	return nil
+}
+
+// fetch reads the first n bytes of the record at ref, or what there is of
+// them, into buf, which it may replace, and verifies the header.
+func (r *Reader) fetch(buf []byte, ref Ref, number uint64, n uint32) ([]byte, header, error) {
+	rf, err := r.open(ref.File)
+	if err != nil {
+		return buf, header{}, err
+	}
+	defer r.release(rf)
+	n = min(n, ref.Length)
+	if n < headerLen {
+		return buf, header{}, fmt.Errorf("%w: a reference to %d bytes", ErrInvalid, ref.Length)
+	}
+	if cap(buf) < int(n) {
+		buf = make([]byte, n)
+	}
+	buf = buf[:n]
+	_, err = rf.f.ReadAt(buf, int64(ref.Offset))
+	if err == nil {
+		h, ok := parseHeader(buf)
+		if ok && h.number == number && h.recLen() == int64(ref.Length) && (h.segno == ref.Segno || r.plant == plantNoSegno) {
+			return buf, h, nil
+		}
+	}
+	return buf, header{}, r.judge(rf, ref, err)
+}
+
+// judge says why a record is not what it should be: the segment was recycled,
+// or damaged. The writer changes a segment's header before anything else in it.
+func (r *Reader) judge(rf *readFile, ref Ref, cause error) error {
+	var h segHeader
+	b := make([]byte, segHdrBytes)
+	if _, err := rf.f.ReadAt(b, 0); err == nil {
+		if ok, _ := h.parse(b); ok && h.segno != ref.Segno {
+			return ErrStale
+		}
+	}
+	if cause != nil {
+		return fmt.Errorf("%w: segment %d (%s) at %d: %w", ErrCorrupt, ref.Segno, segName("", ref.File), ref.Offset, cause)
+	}
+	return fmt.Errorf("%w: segment %d (%s) at %d", ErrCorrupt, ref.Segno, segName("", ref.File), ref.Offset)
+}
+
+func (r *Reader) judgeAgain(ref Ref) error {
+	rf, err := r.open(ref.File)
+	if err != nil {
+		return err
+	}
+	defer r.release(rf)
+	return r.judge(rf, ref, nil)
+}
+
+// metaGuess is how much of a record Read reads at first.
+const metaGuess = 2048
+
+// readMeta reads and verifies the metadata of the record at ref.
+func (r *Reader) readMeta(ref Ref, number uint64) (m meta, h header, err error) {
+	buf, h, err := r.fetch(nil, ref, number, metaGuess)
+	if err != nil {
+		return m, h, err
+	}
+	if need := headerLen + h.metaLen; need > uint32(len(buf)) {
+		if buf, h, err = r.fetch(nil, ref, number, need); err != nil {
+			return m, h, err
+		}
+	}
+	if h.typ != recMSG && h.typ != recSTATE {
+		return m, h, fmt.Errorf("%w: a %s record", ErrInvalid, typeNames[h.typ%numTypes])
+	}
+	m, ok := decodeMeta(buf[headerLen:headerLen+h.metaLen], &h)
+	if !ok {
+		return m, h, r.judgeAgain(ref)
+	}
+	return m, h, nil
+}
+
+// Read reads the envelope and state of message id at ref and verifies
+// them; content is not looked at. ErrStale means that the record has moved,
+// ErrCorrupt that it is damaged.
+func (r *Reader) Read(ref Ref, id mail.QueueID) (*Stored, error) {
+	t, number, err := id.Parse()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %q: %w", ErrInvalid, string(id), err)
+	}
+	m, h, err := r.readMeta(ref, number)
+	if err != nil {
+		return nil, fmt.Errorf("message %s: %w", id, err)
+	}
+	if m.created != t.UnixMicro() {
+		return nil, fmt.Errorf("message %s: %w: another message has its number", id, ErrInvalid)
+	}
+	st := &Stored{r: r, id: id, number: number, m: m, msg: m.msgAt(ref)}
+	if h.typ == recMSG {
+		st.msg = ref
+	}
+	st.live = live{number: number, nrcpt: min(m.nrcpt, maxRcpts)}
+	st.more = loadDone(&st.live, m.done)
+	st.entry = Entry{ID: id, Ref: ref, Queue: Queue(m.queue), NextAttempt: fromMicros(m.next), Attempts: int(m.attempts),
+		Size: m.size, NRcpt: int(m.nrcpt), Trace: mail.Trace(m.trace), Null: m.flags&msgNull != 0,
+		Warned: m.flags&msgWarned != 0, Expire: m.flags&msgExpire != 0}
+	return st, nil
+}
+
+// Stored is one message as recorded. It belongs to one goroutine.
+type Stored struct {
+	r      *Reader
+	id     mail.QueueID
+	number uint64
+	m      meta
+	msg    Ref // MSG record
+	live   live
+	more   []uint64
+	entry  Entry
+}
+
+// needEnvelope reads the envelope from the MSG record when a STATE record left
+// it there, as it does with long ones.
+func (st *Stored) needEnvelope() error {
+	if st.m.hasEnv {
+		return nil
+	}
+	if st.msg.IsZero() {
+		return fmt.Errorf("message %s: %w: its envelope is gone", st.id, ErrCorrupt)
+	}
+	m, _, err := st.r.readMeta(st.msg, st.number)
+	if err != nil {
+		return fmt.Errorf("message %s: %w", st.id, err)
+	}
+	if !m.hasEnv {
+		return fmt.Errorf("message %s: %w: its envelope is gone", st.id, ErrCorrupt)
+	}
+	st.m.envelope, st.m.recipients, st.m.hasEnv = m.envelope, m.recipients, true
+	return nil
+}
+
+// Envelope decodes the envelope, without recipients.
+func (st *Stored) Envelope() (mail.Envelope, error) {
+	var e mail.Envelope
+	if err := st.needEnvelope(); err != nil {
+		return e, err
+	}
+	err := e.Decode(st.m.envelope)
+	return e, err
+}
+
+// Recipients decodes those with index from up to, not including, to; to < 0
+// means all the rest.
+func (st *Stored) Recipients(from, to int) ([]mail.Recipient, error) {
+	if err := st.needEnvelope(); err != nil {
+		return nil, err
+	}
+	return mail.DecodeRecipients(st.m.recipients, from, to)
+}
+
+// NRcpt is how many recipients the message has had from the start.
+func (st *Stored) NRcpt() int { return int(st.live.nrcpt) }
+
+// Pending says whether there is something still to do for recipient i.
+func (st *Stored) Pending(i int) bool {
+	return i >= 0 && i < int(st.live.nrcpt) && !isDone(&st.live, st.more, uint64(i))
+}
+
+// Overlay adds what an Entry knows of recipients that are done.
+func (st *Stored) Overlay(done []byte) {
+	for i, v := range done {
+		for b := range 8 {
+			if r := i*8 + b; v>>b&1 != 0 && r < int(st.live.nrcpt) {
+				st.more = setDone(&st.live, st.more, uint64(r))
+			}
+		}
+	}
+}
+
+// Outcomes is the last outcome of each pending recipient that has one, in no
+// order.
+func (st *Stored) Outcomes() ([]mail.Outcome, error) {
+	var list []mail.Outcome
+	p := pack.NewReader(st.m.outcomes)
+	for p.Next() {
+		var o mail.Outcome
+		if err := o.Decode(p.Bytes()); err != nil {
+			return list, fmt.Errorf("message %s: outcome: %w", st.id, err)
+		}
+		if st.Pending(o.Rcpt) {
+			list = append(list, o)
+		}
+	}
+	return list, p.Err()
+}
+
+// State is the message's entry as recorded, with what Overlay added.
+func (st *Stored) State() Entry {
+	e := st.entry
+	e.NPending = int(st.live.npending)
+	e.Done = doneBitmap(&st.live, st.more)
+	return e
+}

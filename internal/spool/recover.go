@@ -1,0 +1,612 @@
+package spool
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+
+	"posthaste/internal/pack"
+	"posthaste/internal/vfs"
+)
+
+// recovery is the state of an opening spool.
+type recovery struct {
+	e        *engine
+	rep      RecoveryReport
+	boots    []boot
+	known    bool   // some segment header was found
+	maxBatch uint64 // highest number seen anywhere
+	maxSeq   uint64
+	held     []*logBatch // read, and not replayed yet
+	replayed uint64      // batch number up to which all is accounted for
+	anyUse   map[*segment]uint64
+	torn     bool
+	tail     []*logBatch
+}
+
+// boot is a BOOT record: the batches over void and under num do not count.
+type boot struct{ void, num uint64 }
+
+// open recovers the log in e.dir, or starts one: section by section, what the
+// package comment says under Recovery.
+func (e *engine) open() (RecoveryReport, error) {
+	r := &recovery{e: e, anyUse: map[*segment]uint64{}}
+	if err := r.prepareDirs(); err != nil {
+		return r.rep, err
+	}
+	if err := r.findSegments(); err != nil {
+		return r.rep, err
+	}
+	if err := r.replay(); err != nil {
+		return r.rep, err
+	}
+	if err := r.boot(); err != nil {
+		return r.rep, err
+	}
+	return r.rep, r.sweep()
+}
+
+// prepareDirs makes the directories, and makes durable the names in them: one
+// may be there that the last process made and did not live to sync.
+func (r *recovery) prepareDirs() error {
+	e := r.e
+	for _, d := range []string{segDir, bigDir} {
+		dir := path.Join(e.dir, d)
+		if err := e.fs.MkdirAll(dir); err != nil {
+			return fmt.Errorf("spool: %w; the spool's directory must belong to the mail system's user", err)
+		}
+		if e.plant == plantNoDirSyncStart {
+			continue
+		}
+		if err := e.fs.SyncDir(dir); err != nil {
+			return fmt.Errorf("spool: %w", err)
+		}
+	}
+	return nil
+}
+
+// findSegments opens the segment files and reads their headers.
+func (r *recovery) findSegments() error {
+	e := r.e
+	names, err := e.fs.List(path.Join(e.dir, segDir))
+	if err != nil {
+		return fmt.Errorf("spool: %w", err)
+	}
+	for _, name := range names {
+		file, ok := segNumber(name)
+		if !ok {
+			e.warn("spool: %s: not a segment: left alone", path.Join(e.dir, segDir, name))
+			continue
+		}
+		e.nextFile = max(e.nextFile, file+1)
+		if err := r.openSegment(file); err != nil {
+			return fmt.Errorf("spool: %s: %w", segName(e.dir, file), err)
+		}
+	}
+	if !r.known {
+		e.random(e.uuid[:])
+	}
+	return nil
+}
+
+func (r *recovery) openSegment(file uint32) error {
+	e := r.e
+	name := segName(e.dir, file)
+	f, err := e.fs.OpenWrite(name)
+	if err != nil {
+		return err
+	}
+	size, err := f.Size()
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	s := &segment{file: file, f: f, size: size, state: segClosed}
+	var h segHeader
+	block := make([]byte, segHdrBytes)
+	readAround(f, block, 0)
+	found, err := h.parse(block)
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	switch {
+	case found:
+		err = r.useHeader(s, &h)
+	case r.adopt(s):
+	case size != e.lim.segSize:
+		// Its making was not finished, or it is of another size and was never used.
+		return errors.Join(f.Close(), e.fs.Remove(name))
+	}
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	e.segs[file] = s
+	return nil
+}
+
+func (r *recovery) useHeader(s *segment, h *segHeader) error {
+	e := r.e
+	if r.known && h.uuid != e.uuid {
+		return fmt.Errorf("it belongs to another spool (%x, not %x): move it away", h.uuid, e.uuid)
+	}
+	r.known, e.uuid = true, h.uuid
+	s.segno, s.salt, s.firstBatch = h.segno, uint32(h.salt), h.firstBatch
+	s.size = min(s.size, int64(h.size))
+	e.nextSegno = max(e.nextSegno, h.segno)
+	e.promised = max(e.promised, h.promised)
+	if h.from.batch > e.from.batch {
+		e.from = h.from
+	}
+	r.maxBatch = max(r.maxBatch, h.firstBatch)
+	return nil
+}
+
+// adopt tries to learn from its records what a segment is whose header
+// cannot be read. Without a single sound record it is free: there is nothing
+// in it that anybody could use.
+func (r *recovery) adopt(s *segment) bool {
+	sc := scanner{w: window{f: s.f, size: s.size}, s: s, plant: plantNoSegno}
+	off, ok := sc.find(blockSize)
+	if !ok {
+		return false
+	}
+	h, _ := sc.header(off)
+	s.segno, s.salt, s.firstBatch = h.segno, h.salt, h.batch
+	r.e.nextSegno = max(r.e.nextSegno, h.segno)
+	r.e.warn("spool: %s: header damaged: taken for segment %d by its records", segName(r.e.dir, s.file), h.segno)
+	return true
+}
+
+// replay reads all segments from the recovery point on, and makes the index.
+func (r *recovery) replay() error {
+	e := r.e
+	var list []*segment
+	for _, s := range e.segs {
+		if s.segno != 0 && s.segno >= e.from.segno {
+			list = append(list, s)
+		}
+	}
+	slices.SortFunc(list, func(a, b *segment) int {
+		return cmp.Or(cmp.Compare(a.segno, b.segno), cmp.Compare(a.file, b.file))
+	})
+	scans := make([]scanner, len(list))
+	for i, s := range list {
+		scans[i] = scanner{w: window{f: s.f, size: s.size}, s: s, plant: e.plant}
+		r.findBoot(&scans[i])
+	}
+	r.replayed = max(e.from.batch, 1) - 1
+	for i := range scans {
+		sc := &scans[i]
+		under := ^uint64(0) // batches from here on may have to wait for later segments
+		for _, s := range list[i+1:] {
+			under = min(under, s.firstBatch)
+		}
+		sc.scan(func(b *logBatch) {
+			r.held = append(r.held, b)
+			r.release(sc.promised, under)
+		})
+		r.release(sc.promised, under)
+		r.maxBatch, r.maxSeq = max(r.maxBatch, sc.maxBatch), max(r.maxSeq, sc.maxSeq)
+		r.rep.Segments++
+		r.rep.Bytes += sc.s.size
+		if sc.newer {
+			return fmt.Errorf("spool: %w", &errNewer{segName(e.dir, sc.s.file)})
+		}
+		if sc.w.bad > 0 {
+			r.alarm("%s: %d bytes cannot be read", segName(e.dir, sc.s.file), sc.w.bad)
+		}
+		sc.w.buf = nil
+	}
+	r.release(0, ^uint64(0))
+	return r.findTail()
+}
+
+// findBoot looks at a segment's first record, where a BOOT is if there is
+// one, and learns what it voids before anything is replayed.
+func (r *recovery) findBoot(sc *scanner) {
+	h, ok := sc.header(blockSize)
+	if ok && h.typ == recBOOT && r.e.plant != plantNoVoid {
+		if rc, ok := sc.record(&h, blockSize); ok {
+			r.boots = append(r.boots, boot{void: rc.void, num: h.batch})
+		}
+	}
+	r.e.promised = max(r.e.promised, sc.promised)
+}
+
+// voided says whether batch num does not count, going by boots up to limit.
+func (r *recovery) voided(num, limit uint64) bool {
+	for _, b := range r.boots {
+		if b.num <= limit && num > b.void && num < b.num {
+			return true
+		}
+	}
+	return false
+}
+
+// release replays, in order, the batches read so far that are known to have
+// been durable and that no later segment can come before.
+func (r *recovery) release(promised, under uint64) {
+	e := r.e
+	e.promised = max(e.promised, promised)
+	slices.SortStableFunc(r.held, func(a, b *logBatch) int { return cmp.Compare(a.num, b.num) })
+	n := 0
+	for _, b := range r.held {
+		if b.num > e.promised || b.num >= under {
+			break
+		}
+		n++
+		r.use(b.seg, b.num)
+		if r.voided(b.num, e.promised) || b.num < e.from.batch {
+			continue
+		}
+		r.expect(b.num)
+		if b.bad {
+			r.alarm("%s: batch %d is damaged; what is sound in it is kept", segName(e.dir, b.seg.file), b.num)
+		}
+		r.apply(b)
+	}
+	clear(r.held[:n])
+	r.held = append(r.held[:0], r.held[n:]...)
+}
+
+// use notes that a batch of s may matter.
+func (r *recovery) use(s *segment, num uint64) {
+	r.anyUse[s] = max(r.anyUse[s], num)
+	if !r.voided(num, r.e.promised) {
+		s.lastBatch = max(s.lastBatch, num)
+	}
+}
+
+// expect raises an alarm for durable batches missing before num.
+func (r *recovery) expect(num uint64) {
+	missing := 0
+	for n := r.replayed + 1; n < num; n++ {
+		if r.voided(n, r.e.promised) {
+			continue
+		}
+		if missing++; missing > 1<<20 {
+			break
+		}
+	}
+	if missing > 0 {
+		r.alarm("%d batches before number %d, which were durable, are gone", missing, num)
+	}
+	r.replayed = max(r.replayed, num)
+}
+
+func (r *recovery) alarm(format string, args ...any) {
+	r.rep.Alarms++
+	r.e.warn("spool: damage: "+format, args...)
+}
+
+// findTail sorts out what is left: batches that nobody promised. A complete
+// one may have been acknowledged and counts; a torn one was not and does not.
+func (r *recovery) findTail() error {
+	e := r.e
+	r.expect(e.promised + 1)
+	r.replayed = e.promised
+	for _, b := range r.held {
+		if b.bad && e.plant != plantNotAtomic || !r.verify(b) && e.plant != plantNotAtomic {
+			r.rep.Torn++
+			continue
+		}
+		r.tail = append(r.tail, b)
+		r.anyUse[b.seg] = max(r.anyUse[b.seg], b.num)
+	}
+	r.held = nil
+	var top uint64 // the last complete boot: what it voids is in it again
+	for _, b := range r.tail {
+		if b.recs[0].h.typ == recBOOT {
+			top = b.num
+		}
+	}
+	r.tail = slices.DeleteFunc(r.tail, func(b *logBatch) bool { return r.voided(b.num, top) })
+	return nil
+}
+
+// verify looks at the content in a batch, too.
+func (r *recovery) verify(b *logBatch) bool {
+	for i := range b.recs {
+		h := &b.recs[i].h
+		if h.bodyLen == 0 {
+			continue
+		}
+		body := make([]byte, h.bodyLen)
+		if readAround(b.seg.f, body, int64(b.recs[i].off)+headerLen+int64(h.metaLen)) > 0 || checksum(body) != h.bodyCRC && r.e.plant != plantNoChecksum {
+			return false
+		}
+	}
+	return len(b.recs) > 0
+}
+
+// apply makes the index say what b says.
+func (r *recovery) apply(b *logBatch) {
+	r.rep.Records += len(b.recs)
+	r.rep.Clean = false
+	for i := range b.recs {
+		rc := &b.recs[i]
+		switch rc.h.typ {
+		case recMSG, recSTATE:
+			r.applyState(b.seg, rc)
+		case recDONE:
+			r.applyDone(rc)
+		case recBOOT, recCKPT:
+			if rc.point.batch > r.e.from.batch && b.num <= r.e.promised {
+				r.e.from = rc.point
+			}
+		case recCLOSE:
+			r.rep.Clean = true
+		}
+	}
+}
+
+func (r *recovery) applyState(s *segment, rc *rec) {
+	e := r.e
+	number := rc.h.number
+	slot, l := e.idx.find(number)
+	if l != nil {
+		e.account(slot, -1)
+		delete(e.idx.more, number)
+	} else {
+		slot = e.idx.insert(number)
+	}
+	l = e.idx.at(slot)
+	*l = rc.m
+	l.refSeg = s.file
+	if more := loadDone(l, rc.done); more != nil {
+		e.idx.more[number] = more
+	}
+	if l.flags&msgBig != 0 {
+		e.idx.big[number] = rc.big
+	}
+	where := rc.msg
+	if rc.h.typ == recMSG {
+		where = rc.ref(s)
+	}
+	if c := e.segs[where.File]; c != nil && c.segno == where.Segno && where.Segno != 0 &&
+		where.Length >= headerLen && int64(where.Offset)+int64(where.Length) <= c.size {
+		l.conSeg, l.conOff, l.conLen = where.File, where.Offset, where.Length
+	} else {
+		l.flags |= msgLost
+	}
+	e.account(slot, 1)
+}
+
+func (r *recovery) applyDone(rc *rec) {
+	e := r.e
+	slot, l := e.idx.find(rc.h.number)
+	if l == nil {
+		return
+	}
+	e.account(slot, -1)
+	gone := rc.h.flags&recAll != 0
+	if !gone {
+		more := e.idx.more[l.number]
+		if err := eachRcpt(rc.done, func(i uint64) {
+			if i < uint64(l.nrcpt) {
+				more = setDone(l, more, i)
+			}
+		}); err != nil {
+			r.alarm("DONE of message %s: %v", l.id(), err)
+		}
+		if more != nil {
+			e.idx.more[l.number] = more
+		}
+		gone = l.npending == 0
+	}
+	if gone {
+		e.idx.remove(slot)
+		return
+	}
+	e.account(slot, 1)
+}
+
+// boot starts this process's part of the log: one batch with BOOT and, again,
+// all that the tail said (invariants 6 and 7).
+func (r *recovery) boot() error {
+	e := r.e
+	durable := r.freeSegments() // before the tail: what is free whether or not it survives
+	for _, b := range r.tail {
+		r.apply(b)
+		for i := range b.recs {
+			if t := b.recs[i].h.typ; t <= recDONE {
+				r.rep.Tail++
+			}
+		}
+	}
+	after := r.freeSegments()
+	for _, s := range sorted(e.segs) {
+		if after[s] && (durable[s] || e.plant == plantRecycleUnpromised) {
+			s.state = segFree
+			e.free = append(e.free, s)
+		}
+	}
+	e.batch, e.seq = r.maxBatch+1, r.maxSeq+1
+	e.batch = max(e.batch, e.promised+1)
+	r.setLost()
+
+	e.begin()
+	w := &e.w
+	w.meta = pack.Uint(appendPoint(w.meta[:0], e.from), tagVoid, e.promised)
+	w.record(recBOOT, 0, 0, w.meta, nil)
+	if e.plant == plantBootTwoBatches {
+		if err := e.flush(false); err != nil {
+			return err
+		}
+		e.begin()
+	}
+	if e.plant == plantAppendOld {
+		r.reopenHighest()
+	}
+	if e.plant != plantNoRewrite {
+		r.rewriteTail()
+	}
+	r.checkpoint()
+	if err := e.flush(false); err != nil {
+		return err
+	}
+	// Everything replayed is durable now, the tail included; what it voids
+	// is over.
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range sorted(e.segs) {
+		e.reap(s)
+	}
+	return nil
+}
+
+// freeSegments is the set of segments that nothing needs as things are
+// replayed so far.
+func (r *recovery) freeSegments() map[*segment]bool {
+	set := map[*segment]bool{}
+	for _, s := range r.e.segs {
+		if s.live == 0 && r.anyUse[s] < max(r.e.from.batch, 1) {
+			set[s] = true
+		}
+	}
+	return set
+}
+
+// setLost puts messages aside whose content is not where it should be.
+func (r *recovery) setLost() {
+	e := r.e
+	for slot := range e.idx.used {
+		l := e.idx.at(slot)
+		if l.number == 0 || l.flags&msgLost == 0 {
+			continue
+		}
+		r.alarm("the content of message %s is gone; what is known of it is in the corrupt queue", l.id())
+		e.byQueue[l.queue]--
+		l.queue, l.flags = uint8(Corrupt), l.flags&^msgLost|msgDamaged
+		e.byQueue[l.queue]++
+	}
+}
+
+// rewriteTail stages what the tail said.
+func (r *recovery) rewriteTail() {
+	e := r.e
+	inTail := func(s *segment, off uint32) bool {
+		for _, b := range r.tail {
+			if b.seg == s && len(b.recs) > 0 && off >= b.recs[0].off && off <= b.recs[len(b.recs)-1].off {
+				return true
+			}
+		}
+		return false
+	}
+	for _, b := range r.tail {
+		for i := range b.recs {
+			rc := &b.recs[i]
+			if rc.h.typ > recDONE {
+				continue
+			}
+			s, l := e.current(rc.h.number)
+			switch {
+			case l == nil && s == nil && rc.h.typ == recDONE && rc.h.flags&recAll != 0:
+				e.w.record(recDONE, rc.h.flags&(recAll|recRemoved), rc.h.number, nil, nil)
+			case l == nil && rc.h.typ == recDONE:
+				e.w.record(recDONE, 0, rc.h.number, rc.done, nil)
+			case l == nil, s != nil: // gone since, or written again already with all that happened
+			case l.conLen > 0 && inTail(e.segs[l.conSeg], l.conOff):
+				e.copyMessage(e.stage(l.number, l.created))
+			case inTail(e.segs[l.refSeg], l.refOff):
+				e.putState(e.stage(l.number, l.created), nil)
+			default: // only recipients were done
+				e.w.record(recDONE, 0, rc.h.number, rc.done, nil)
+			}
+		}
+	}
+}
+
+// checkpoint adds a STATE of every message when these are few, so that a
+// spool with little in it has a short log after each start.
+func (r *recovery) checkpoint() {
+	e := r.e
+	if len(e.idx.slots) > maxBootStates || e.metaSum > e.lim.segSize/4 {
+		return
+	}
+	for slot := range e.idx.used {
+		l := e.idx.at(slot)
+		if l.number == 0 {
+			continue
+		}
+		if _, ok := e.w.staged[l.number]; !ok {
+			e.putState(e.stage(l.number, l.created), nil)
+		}
+	}
+	e.moved = point{batch: e.batch, segno: e.nextSegno + 1}
+}
+
+const maxBootStates = 4096
+
+// reopenHighest is a planted fault.
+func (r *recovery) reopenHighest() {
+	e := r.e
+	var top *segment
+	for _, s := range e.segs {
+		if s.segno != 0 && (top == nil || s.segno > top.segno) {
+			top = s
+		}
+	}
+	if top == nil || top.state != segClosed {
+		return
+	}
+	var end int64 = blockSize
+	sc := scanner{w: window{f: top.f, size: top.size}, s: top}
+	sc.scan(func(b *logBatch) {
+		if !b.bad {
+			last := &b.recs[len(b.recs)-1]
+			end = max(end, alignUp(int64(last.off)+last.h.span(), blockSize))
+		}
+	})
+	top.state, top.off = segOpen, end
+	e.head = top
+}
+
+// sweep removes content files that no message has.
+func (r *recovery) sweep() error {
+	e := r.e
+	names, err := e.fs.List(path.Join(e.dir, bigDir))
+	if err != nil {
+		return fmt.Errorf("spool: %w", err)
+	}
+	have := map[string]bool{}
+	for number := range e.idx.big {
+		_, l := e.idx.find(number)
+		have[string(l.id())] = true
+	}
+	for _, name := range names {
+		if have[name] {
+			delete(have, name)
+			continue
+		}
+		r.rep.Orphans++
+		if err := e.fs.Remove(path.Join(e.dir, bigDir, name)); err != nil {
+			return fmt.Errorf("spool: %w", err)
+		}
+	}
+	for name := range have {
+		r.alarm("the content file of message %s is gone", name)
+	}
+	return nil
+}
+
+// closeFiles closes what the engine has open and gives up the lock.
+func (e *engine) closeFiles() error {
+	var errs []error
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.adopt()
+	for _, s := range e.segs {
+		errs = append(errs, s.f.Close())
+	}
+	for _, s := range e.drop {
+		errs = append(errs, s.f.Close())
+	}
+	if e.lock != nil {
+		errs = append(errs, e.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+var _ vfs.FS

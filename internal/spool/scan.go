@@ -1,0 +1,262 @@
+package spool
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+
+	"posthaste/internal/vfs"
+)
+
+// readAround reads as much of p as the disk gives, sector by sector where a
+// larger read fails, with zeros for what it does not give. It returns how many
+// bytes those are; what is past the end of the file is not among them.
+func readAround(f vfs.File, p []byte, off int64) (bad int) {
+	n, err := f.ReadAt(p, off)
+	if err == nil || err == io.EOF {
+		clear(p[n:])
+		return 0
+	}
+	const sector = 512
+	for len(p) > 0 {
+		n := int(min(int64(len(p)), sector-off%sector))
+		if _, err := f.ReadAt(p[:n], off); err != nil && err != io.EOF {
+			clear(p[:n])
+			bad += n
+		}
+		p, off = p[n:], off+int64(n)
+	}
+	return bad
+}
+
+// window is a buffered view of a file for reading more or less forward.
+type window struct {
+	f    vfs.File
+	size int64
+	buf  []byte
+	off  int64
+	len  int
+	bad  int
+}
+
+const windowLen = 1 << 20
+
+// at gives n bytes at off, or fewer at the end of the file. They are good
+// until the next call.
+func (w *window) at(off int64, n int) []byte {
+	n = int(min(int64(n), w.size-off))
+	if n <= 0 {
+		return nil
+	}
+	if off < w.off || off+int64(n) > w.off+int64(w.len) {
+		want := int(min(max(int64(n), windowLen), w.size-off))
+		if cap(w.buf) < want {
+			w.buf = make([]byte, want)
+		}
+		w.buf = w.buf[:want]
+		w.bad += readAround(w.f, w.buf, off)
+		w.off, w.len = off, want
+	}
+	return w.buf[off-w.off:][:n:n]
+}
+
+// rec is a record as read back, without content.
+type rec struct {
+	h     header
+	off   uint32
+	m     live   // MSG, STATE: what the index will hold, places left out
+	msg   Ref    // STATE: where its MSG record is
+	done  []byte // MSG, STATE: bitmap; DONE: metadata
+	big   int64
+	point point
+	void  uint64
+}
+
+func (r *rec) ref(s *segment) Ref {
+	return Ref{File: s.file, Segno: s.segno, Offset: r.off, Length: uint32(r.h.recLen())}
+}
+
+// logBatch is a batch as read back.
+type logBatch struct {
+	num  uint64
+	seg  *segment
+	recs []rec
+	bad  bool // something of it is missing or damaged
+}
+
+// scanner reads the batches of one segment.
+type scanner struct {
+	w        window
+	s        *segment
+	plant    fault
+	promised uint64 // highest promise seen
+	maxBatch uint64
+	maxSeq   uint64
+	newer    bool // a sound record of a format that we do not know
+}
+
+// belongs says whether h is of the segment's present use. The segment number
+// and the salt, which nobody outside knows, tell records from what was left
+// over by a former use and from what somebody put into the content of a message.
+func (sc *scanner) belongs(h *header) bool {
+	if sc.plant == plantNoSegno {
+		return true
+	}
+	return h.segno == sc.s.segno && h.salt == sc.s.salt
+}
+
+// header reads the record header at off.
+func (sc *scanner) header(off int64) (h header, ok bool) {
+	b := sc.w.at(off, headerLen)
+	if len(b) < headerLen || binary.LittleEndian.Uint32(b) != recMagic {
+		return h, false
+	}
+	if sc.plant != plantNoSegno && binary.LittleEndian.Uint64(b[16:]) != sc.s.segno {
+		return h, false // most of what is left over, without the cost of a checksum
+	}
+	h, ok = parseHeader(b)
+	if !ok || !sc.belongs(&h) {
+		return h, false
+	}
+	if h.version != recVersion || h.typ == 0 || h.typ >= numTypes {
+		sc.newer = true
+		return h, false
+	}
+	if off+h.recLen() > sc.s.size {
+		return h, false
+	}
+	sc.promised = max(sc.promised, h.promised)
+	sc.maxBatch = max(sc.maxBatch, h.batch)
+	sc.maxSeq = max(sc.maxSeq, h.seq)
+	return h, true
+}
+
+// find gives the first record header at or after off.
+func (sc *scanner) find(off int64) (int64, bool) {
+	var magic [4]byte
+	binary.LittleEndian.PutUint32(magic[:], recMagic)
+	for off < sc.s.size {
+		b := sc.w.at(off, 64<<10)
+		if sc.w.off+int64(sc.w.len) > off+int64(len(b)) {
+			b = sc.w.buf[off-sc.w.off : sc.w.len]
+		}
+		i := bytes.Index(b, magic[:])
+		if i < 0 {
+			off = alignUp(off+int64(len(b))-3, recAlign)
+			if len(b) < headerLen {
+				return 0, false
+			}
+			continue
+		}
+		off = alignUp(off+int64(i), recAlign)
+		if _, ok := sc.header(off); ok {
+			return off, true
+		}
+		off += recAlign
+	}
+	return 0, false
+}
+
+// scan calls f for each batch, in order.
+func (sc *scanner) scan(f func(*logBatch)) {
+	pos := int64(blockSize)
+	for pos < sc.s.size {
+		h, ok := sc.header(pos)
+		if ok && (h.flags&recFirst != 0 || sc.plant == plantNoFirst) {
+			b, next := sc.batch(pos)
+			f(b)
+			if b.bad && sc.plant == plantStopAtBad {
+				return
+			}
+			pos = next
+			continue
+		}
+		// Not the start of a batch: the end of the segment's use, or damage.
+		if sc.plant == plantStopAtBad {
+			return
+		}
+		next, ok := sc.find(pos)
+		if !ok {
+			return
+		}
+		if h, _ := sc.header(next); next%blockSize == 0 && h.flags&recFirst != 0 {
+			pos = next
+			continue
+		}
+		b, end := sc.batch(next)
+		b.bad = true
+		f(b)
+		pos = end
+	}
+}
+
+// batch reads the batch whose first record, or first sound record, is at
+// pos, and says where the next may start.
+func (sc *scanner) batch(pos int64) (*logBatch, int64) {
+	first, _ := sc.header(pos)
+	b := &logBatch{num: first.batch, seg: sc.s}
+	seq := first.seq
+	for {
+		h, ok := sc.header(pos)
+		if !ok {
+			b.bad = true
+			next, found := sc.find(pos)
+			if !found {
+				return b, sc.s.size
+			}
+			h, _ = sc.header(next)
+			if h.batch != b.num || h.flags&recFirst != 0 {
+				return b, next
+			}
+			pos = next
+		}
+		if h.batch != b.num || h.flags&recFirst != 0 && len(b.recs) > 0 {
+			b.bad = true
+			return b, pos
+		}
+		if h.seq != seq {
+			b.bad = true
+		}
+		seq = h.seq + 1
+		if r, ok := sc.record(&h, pos); ok {
+			b.recs = append(b.recs, r)
+		} else {
+			b.bad = true
+		}
+		pos += h.span()
+		if h.flags&recLast != 0 {
+			return b, alignUp(pos, blockSize)
+		}
+	}
+}
+
+// record reads the metadata of a record.
+func (sc *scanner) record(h *header, off int64) (r rec, ok bool) {
+	r = rec{h: *h, off: uint32(off)}
+	b := sc.w.at(off+headerLen, int(h.metaLen))
+	if uint32(len(b)) < h.metaLen || checksum(b) != h.metaCRC {
+		return r, false
+	}
+	switch h.typ {
+	case recMSG, recSTATE:
+		var m meta
+		if m.decode(b) != nil || m.queue >= uint8(numQueues) || m.nrcpt > maxRcpts {
+			return r, false
+		}
+		r.m = live{number: h.number, created: m.created, next: m.next, size: m.size, nrcpt: m.nrcpt,
+			npending: m.nrcpt, attempts: m.attempts, queue: m.queue, flags: m.flags &^ msgLost, trace: m.trace,
+			refOff: uint32(off), refLen: uint32(h.recLen()), refMeta: h.metaLen}
+		r.done = bytes.Clone(m.done)
+		r.big = m.bigLen
+		r.msg = m.msgAt(r.ref(sc.s))
+	case recDONE:
+		r.done = bytes.Clone(b)
+	case recBOOT, recCKPT:
+		p, void, err := decodePoint(b)
+		if err != nil {
+			return r, false
+		}
+		r.point, r.void = p, void
+	}
+	return r, true
+}

@@ -1,0 +1,447 @@
+package spool
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/pack"
+)
+
+func traceOf(l *live) mail.Trace { return mail.Trace(l.trace) }
+
+// batchWriter is the log batch being made: the bytes, with room for a segment
+// header in front, and what the index will say once they are durable.
+type batchWriter struct {
+	buf    []byte
+	recs   []int // offsets of record headers in buf
+	list   []staged
+	staged map[uint64]int // by message number, into list
+	meta   []byte         // scratch
+	read   []byte         // scratch
+	empty  []*segment     // scratch
+	copied uint64         // of the batch, for Stats
+	moved  uint64
+}
+
+// staged is how a message will stand after the batch.
+type staged struct {
+	number  uint64
+	live    live
+	more    []uint64
+	added   bool // not in the index yet
+	gone    bool
+	refHere bool // live.refOff is an offset in the batch
+	conHere bool
+	bigLen  int64
+}
+
+func (w *batchWriter) size() int64 {
+	if len(w.recs) == 0 {
+		return 0
+	}
+	return int64(len(w.buf) - blockSize)
+}
+
+func (e *engine) begin() {
+	w := &e.w
+	if w.buf == nil {
+		w.buf = make([]byte, blockSize, blockSize+64<<10)
+		w.staged = map[uint64]int{}
+	}
+	w.buf = w.buf[:blockSize]
+	w.recs = w.recs[:0]
+	clear(w.list)
+	w.list = w.list[:0]
+	clear(w.staged)
+	w.copied, w.moved = 0, 0
+}
+
+// record appends a record and returns the offset of its header.
+func (w *batchWriter) record(typ, flags uint8, number uint64, meta, body []byte) uint32 {
+	return w.rawRecord(typ, flags, number, meta, body, checksum(meta), checksum(body))
+}
+
+func (w *batchWriter) rawRecord(typ, flags uint8, number uint64, meta, body []byte, metaCRC, bodyCRC uint32) uint32 {
+	off := len(w.buf)
+	w.recs = append(w.recs, off)
+	w.buf = startRecord(w.buf, typ, flags, number, len(meta), len(body), metaCRC, bodyCRC)
+	w.buf = append(w.buf, meta...)
+	w.buf = append(w.buf, body...)
+	var zero [recAlign]byte
+	w.buf = append(w.buf, zero[:alignUp(int64(len(w.buf)), recAlign)-int64(len(w.buf))]...)
+	return uint32(off)
+}
+
+func (w *batchWriter) stage(s staged) *staged {
+	w.staged[s.number] = len(w.list)
+	w.list = append(w.list, s)
+	return &w.list[len(w.list)-1]
+}
+
+// stage gives the staged form of a live message, or nil when there is none.
+func (e *engine) stage(number uint64, created int64) *staged {
+	s, l := e.current(number)
+	if l == nil || l.created != created {
+		return nil
+	}
+	if s != nil {
+		return s
+	}
+	return e.w.stage(staged{number: number, live: *l, more: append([]uint64(nil), e.idx.more[number]...)})
+}
+
+// flush writes the batch being made, makes it durable, and lets the index
+// know. An empty one costs nothing. Cold batches go to the segment of what
+// the cleaner copies.
+func (e *engine) flush(cold bool) error {
+	w := &e.w
+	if len(w.recs) == 0 {
+		return nil
+	}
+	moved := e.moved
+	if moved != (point{}) {
+		w.record(recCKPT, 0, 0, appendPoint(nil, moved), nil)
+	}
+	w.pad()
+	if e.plant == plantFreeEarly {
+		e.unaccountEarly()
+	}
+	length := int64(len(w.buf) - blockSize)
+	s, at, err := e.place(cold, length)
+	if err != nil {
+		return e.fail("no segment to write to", err)
+	}
+	e.sealRecords(s)
+	from := w.buf[blockSize:]
+	if at == 0 {
+		from = w.buf
+	}
+	if e.plant != plantAckEarly && (!cold || e.plant != plantCopyNoSync) {
+		if err := e.writeSync(s, from, at); err != nil {
+			return err
+		}
+	} else if _, err := s.f.WriteAt(from, at); err != nil {
+		return e.fail(segName("", s.file), err)
+	}
+	base := uint32(s.off - blockSize) // from offset in buf to offset in the segment
+	s.off += length
+	e.promised = e.batch // invariant 2
+	e.batch++
+	e.apply(s, base, uint64(len(from)))
+	if moved != (point{}) {
+		e.advance(moved)
+	}
+	return nil
+}
+
+// pad fills the batch up to a whole number of blocks: the next batch shares
+// none with it (invariant 3).
+func (w *batchWriter) pad() {
+	n := int(alignUp(int64(len(w.buf)), blockSize)) - len(w.buf)
+	w.buf = append(w.buf, make([]byte, n)...)
+}
+
+// place finds where a batch of length bytes goes, and writes a segment
+// header into the batch's front room when that is a new segment.
+func (e *engine) place(cold bool, length int64) (s *segment, at int64, err error) {
+	s = e.head
+	if cold {
+		s = e.cold
+	}
+	if s != nil && s.off+length <= s.size {
+		return s, s.off, nil
+	}
+	if s, err = e.takeSegment(); err != nil {
+		return nil, 0, err
+	}
+	h := e.rotate(s, cold)
+	h.put(e.w.buf[:blockSize])
+	return s, 0, nil
+}
+
+func (e *engine) sealRecords(s *segment) {
+	w := &e.w
+	for i, off := range w.recs {
+		var flags uint8
+		if i == 0 {
+			flags |= recFirst
+		}
+		if i == len(w.recs)-1 {
+			flags |= recLast
+		}
+		if e.plant == plantNoFirst {
+			flags &^= recFirst
+		}
+		seal(w.buf[off:off+headerLen], flags, s.segno, e.seq, e.batch, e.promised, s.salt)
+		e.seq++
+	}
+}
+
+// unaccountEarly is a planted fault: segments are free before it is durable
+// that they are.
+func (e *engine) unaccountEarly() {
+	for i := range e.w.list {
+		if st := &e.w.list[i]; st.gone && !st.added {
+			slot := e.idx.slots[st.number]
+			e.account(slot, -1)
+			for _, s := range e.segs {
+				e.reap(s)
+			}
+			e.account(slot, 1)
+		}
+	}
+}
+
+// writeSync is one write and one sync (invariants 1 and 8).
+func (e *engine) writeSync(s *segment, p []byte, at int64) error {
+	if _, err := s.f.WriteAt(p, at); err != nil {
+		return e.fail("write of "+segName(e.dir, s.file), err)
+	}
+	err := s.f.Datasync()
+	if err != nil && e.plant == plantRetrySync {
+		err = s.f.Datasync()
+	}
+	if err != nil {
+		return e.fail("sync of "+segName(e.dir, s.file), err)
+	}
+	return nil
+}
+
+// apply makes the index say what is now durable.
+func (e *engine) apply(seg *segment, base uint32, written uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	seg.lastBatch = e.promised
+	e.stats.Batches++
+	e.stats.Written += written
+	e.stats.Copied += e.w.copied
+	e.stats.Checkpoints += e.w.moved
+	for i := range e.w.list {
+		st := &e.w.list[i]
+		var slot uint32
+		if st.added {
+			if st.gone {
+				if st.live.flags&msgBig != 0 {
+					e.gone = append(e.gone, string(st.live.id()))
+				}
+				continue // came and went in one batch
+			}
+			slot = e.idx.insert(st.number)
+			e.stats.AddedBytes += uint64(st.live.conLen)
+			if st.live.flags&msgBig != 0 {
+				e.idx.big[st.number] = st.bigLen
+				e.bigSum -= st.bigLen // counted while it arrived; account counts it again
+			}
+		} else {
+			slot = e.idx.slots[st.number]
+			old := *e.idx.at(slot)
+			e.account(slot, -1)
+			if st.gone {
+				if old.flags&msgBig != 0 {
+					e.gone = append(e.gone, string(old.id()))
+				}
+				e.idx.remove(slot)
+			}
+			for _, f := range [2]uint32{old.refSeg, old.conSeg} {
+				if s := e.segs[f]; s != nil && s.live == 0 {
+					e.w.empty = append(e.w.empty, s)
+				}
+			}
+			if st.gone {
+				continue
+			}
+		}
+		l := e.idx.at(slot)
+		*l = st.live
+		if st.refHere {
+			l.refSeg, l.refOff = seg.file, l.refOff+base
+		}
+		if st.conHere {
+			l.conSeg, l.conOff = seg.file, l.conOff+base
+		}
+		if st.more != nil {
+			e.idx.more[st.number] = st.more
+		}
+		e.account(slot, 1)
+	}
+	for _, s := range e.w.empty { // not before all new places are counted
+		e.reap(s)
+	}
+	clear(e.w.empty)
+	e.w.empty = e.w.empty[:0]
+}
+
+// putState stages a STATE record of s with outcomes, encoded, in place of its
+// recipients' former ones.
+func (e *engine) putState(s *staged, outcomes []byte) {
+	m, ok := e.readMeta(s)
+	if !ok {
+		s.live.queue, s.live.flags = uint8(Corrupt), s.live.flags|msgDamaged
+	}
+	e.fillMeta(s, &m, outcomes)
+	if len(m.envelope)+len(m.recipients) > e.lim.copyEnv {
+		m.hasEnv = false // stays with the MSG record
+	}
+	w := &e.w
+	switch seg := e.segs[s.live.conSeg]; {
+	case s.conHere:
+		// The MSG record is in this very batch, whose segment is not known yet.
+		m.back, m.backLen = uint32(len(w.buf))-s.live.conOff, s.live.conLen
+	case seg != nil && s.live.conLen > 0:
+		m.where = Ref{File: seg.file, Segno: seg.segno, Offset: s.live.conOff, Length: s.live.conLen}
+	}
+	w.meta = m.append(w.meta[:0])
+	s.live.refOff = w.record(recSTATE, 0, s.number, w.meta, nil)
+	s.live.refLen = uint32(headerLen + len(w.meta))
+	s.live.refMeta = uint32(len(w.meta))
+	s.refHere = true
+}
+
+// fillMeta brings m up to date with s.
+func (e *engine) fillMeta(s *staged, m *meta, outcomes []byte) {
+	l := &s.live
+	m.created, m.nrcpt, m.size = l.created, l.nrcpt, l.size
+	m.queue, m.next, m.attempts, m.flags, m.trace = l.queue, l.next, l.attempts, l.flags&^msgLost, l.trace
+	m.done = doneBitmap(l, s.more)
+	if e.plant == plantForgetDone {
+		m.done = nil
+	}
+	m.where, m.back, m.backLen = Ref{}, 0, 0
+	m.outcomes = mergeOutcomes(m.outcomes, outcomes, func(i uint64) bool { return isDone(l, s.more, i) },
+		int(e.lim.state)-len(m.envelope)-len(m.recipients))
+}
+
+// mergeOutcomes joins two lists of outcomes, newer ones taking the place of
+// older ones and those of finished recipients left out. What would make it
+// longer than room is left out from the end, the older ones first.
+func mergeOutcomes(old, now []byte, done func(uint64) bool, room int) []byte {
+	if len(old) == 0 && len(now) == 0 {
+		return nil
+	}
+	out := make([]byte, 0, min(len(old)+len(now), max(room, 0)))
+	have := map[int64]bool{}
+	add := func(list []byte, newer bool) {
+		r := pack.NewReader(list)
+		for r.Next() {
+			i := outcomeRcpt(r.Bytes())
+			if i < 0 || done(uint64(i)) || !newer && have[i] {
+				continue
+			}
+			if newer {
+				have[i] = true
+			}
+			if len(out)+len(r.Bytes())+4 <= room {
+				out = pack.Bytes(out, tagOutcome, r.Bytes())
+			}
+		}
+	}
+	add(now, true)
+	add(old, false)
+	return out
+}
+
+// outcomeRcpt is the recipient of an encoded mail.Outcome, -1 when it is
+// malformed.
+func outcomeRcpt(field []byte) int64 {
+	var i int64
+	r := pack.NewReader(field)
+	for r.Next() {
+		if r.Tag() == '#' {
+			i = r.Int()
+		}
+	}
+	if r.Err() != nil {
+		return -1
+	}
+	return i
+}
+
+// readMeta reads the newest metadata of s, from the batch being made or from
+// the log, with the envelope from the MSG record when it is only there. It
+// is false when the envelope cannot be had. The result points into a buffer
+// of the batchWriter.
+func (e *engine) readMeta(s *staged) (m meta, ok bool) {
+	w := &e.w
+	if s.refHere {
+		m, ok = parseMeta(w.buf[s.live.refOff:], s.number)
+	} else {
+		w.read, m, ok = e.fetchMeta(w.read[:0], s.live.refSeg, s.live.refOff, s.live.refMeta, s.number)
+	}
+	if ok && m.hasEnv {
+		return m, true
+	}
+	var from meta
+	var found bool
+	if s.conHere {
+		from, found = parseMeta(w.buf[s.live.conOff:], s.number)
+	} else if s.live.conLen > 0 {
+		n := min(s.live.conLen-headerLen, maxMetaGuess)
+		w.read, from, found = e.fetchMeta(w.read, s.live.conSeg, s.live.conOff, n, s.number)
+	}
+	if !found {
+		return m, false
+	}
+	if ok {
+		m.envelope, m.recipients, m.hasEnv = from.envelope, from.recipients, true
+		if m.bigLen == 0 {
+			m.bigLen, m.bigCRC = from.bigLen, from.bigCRC
+		}
+		return m, true
+	}
+	e.warn("spool: message %s: its last state is damaged: going by the index and the first record", s.live.id())
+	return from, true
+}
+
+// maxMetaGuess is how much is read of a record whose metadata's length is
+// not known; fetchMeta reads on when it was too little.
+const maxMetaGuess = 8 << 10
+
+// fetchMeta reads and verifies the metadata of a record, of about n bytes,
+// behind what buf holds.
+func (e *engine) fetchMeta(buf []byte, file, off, n uint32, number uint64) ([]byte, meta, bool) {
+	s := e.segs[file]
+	if s == nil {
+		return buf, meta{}, false
+	}
+	start := len(buf)
+	for {
+		buf = slices.Grow(buf[:start], headerLen+int(n))[:start+headerLen+int(n)]
+		b := buf[start:]
+		if _, err := s.f.ReadAt(b, int64(off)); err != nil {
+			e.warn("spool: message number %d: %v", number, err)
+			return buf, meta{}, false
+		}
+		h, ok := parseHeader(b)
+		if !ok || h.segno != s.segno || h.number != number {
+			return buf, meta{}, false
+		}
+		if h.metaLen > n {
+			if h.metaLen > uint32(s.size) {
+				return buf, meta{}, false
+			}
+			n = h.metaLen
+			continue
+		}
+		m, ok := decodeMeta(b[headerLen:headerLen+h.metaLen], &h)
+		return buf, m, ok
+	}
+}
+
+// parseMeta is fetchMeta for a record of the batch being made, which is not
+// sealed yet.
+func parseMeta(b []byte, number uint64) (m meta, ok bool) {
+	le := binary.LittleEndian
+	if le.Uint64(b[32:]) != number {
+		return m, false
+	}
+	h := header{metaLen: le.Uint32(b[8:]), metaCRC: le.Uint32(b[56:])}
+	return decodeMeta(b[headerLen:headerLen+h.metaLen], &h)
+}
+
+func decodeMeta(b []byte, h *header) (m meta, ok bool) {
+	if checksum(b) != h.metaCRC {
+		return m, false
+	}
+	return m, m.decode(b) == nil
+}

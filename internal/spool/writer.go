@@ -1,0 +1,197 @@
+package spool
+
+import (
+	"time"
+)
+
+// write is the writer's goroutine: whatever waits goes out with the next
+// batch, whose sync they all share.
+func (s *Spool) write() {
+	for {
+		reqs, last := s.take()
+		if len(reqs) > 0 {
+			if !s.commit(reqs) {
+				return
+			}
+		}
+		more, err := s.e.maintain()
+		if err != nil {
+			s.break_(nil)
+			return
+		}
+		if s.e.wantsChores() {
+			signal(s.chores)
+		}
+		if more {
+			signal(s.wake) // do not sleep, but look at the queue first
+		}
+		if last && len(reqs) == 0 {
+			return
+		}
+	}
+}
+
+// take waits for something to do and returns what waits, in order. last says
+// that the spool is closing.
+func (s *Spool) take() (reqs []*request, last bool) {
+	s.linger()
+	for {
+		s.mu.Lock()
+		delay := postDelay
+		if !s.oldest.IsZero() {
+			delay = time.Until(s.oldest.Add(postDelay))
+		}
+		if s.urgent > 0 || s.closing || len(s.queue) > 0 && delay <= 0 {
+			reqs, s.queue = s.queue, s.taken[:0]
+			s.taken = reqs
+			s.urgent, s.oldest = 0, time.Time{}
+			last = s.closing
+			s.mu.Unlock()
+			return reqs, last
+		}
+		waiting := len(s.queue) > 0
+		s.mu.Unlock()
+		if !waiting {
+			<-s.wake
+			s.mu.Lock()
+			idle := len(s.queue) == 0 && !s.closing
+			s.mu.Unlock()
+			if idle {
+				return nil, false // woken for maintenance
+			}
+			continue
+		}
+		t := time.NewTimer(delay)
+		select {
+		case <-s.wake:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}
+
+// linger waits a little for more company when syncs are slow and the last
+// batch had some: without it those who commit one after the other fall into
+// two cohorts that alternate, and each message costs two syncs of time. A
+// timer is too coarse for fast disks, and one who is alone never waits.
+func (s *Spool) linger() {
+	if s.company > 1 && s.syncs > 2*time.Millisecond {
+		time.Sleep(s.syncs / 10)
+	}
+}
+
+// commit writes reqs in as many batches as they need, and answers them. It
+// is false when the log is broken.
+func (s *Spool) commit(reqs []*request) bool {
+	s.company = len(reqs)
+	for len(reqs) > 0 {
+		start := time.Now()
+		n, err := s.e.commit(reqs)
+		if err != nil {
+			s.break_(reqs)
+			return false
+		}
+		s.syncs += (time.Since(start) - s.syncs) / 8
+		s.announce(reqs[:n])
+		for i, r := range reqs[:n] {
+			s.finish(r, r.err)
+			reqs[i] = nil
+		}
+		reqs = reqs[n:]
+		if len(reqs) > 0 {
+			if _, err := s.e.maintain(); err != nil {
+				s.break_(reqs)
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// announce tells of the messages added.
+func (s *Spool) announce(reqs []*request) {
+	if s.onDurable == nil {
+		return
+	}
+	s.adds = s.adds[:0]
+	for _, r := range reqs {
+		if r.err != nil || r.b.adds == 0 {
+			continue
+		}
+		for i := range r.b.ops {
+			if en, ok := r.b.Entry(i); ok && r.b.ops[i].kind == opAdd {
+				s.adds = append(s.adds, en)
+			}
+		}
+	}
+	if len(s.adds) > 0 {
+		s.onDurable(s.adds)
+	}
+}
+
+func (s *Spool) finish(r *request, err error) {
+	if r.done == nil {
+		r.ch <- err
+		return
+	}
+	r.b.settle(err)
+	r.done(err)
+}
+
+// break_ refuses those who wait, and all who come, once the log is broken.
+func (s *Spool) break_(reqs []*request) {
+	err := s.Err()
+	s.mu.Lock()
+	close(s.broken)
+	rest := s.queue
+	s.queue, s.urgent = nil, 0
+	s.mu.Unlock()
+	for _, r := range reqs {
+		if r != nil {
+			s.finish(r, err)
+		}
+	}
+	for _, r := range rest {
+		s.finish(r, err)
+	}
+	signal(s.chores)
+}
+
+// choreDelay is how often the housekeeper looks whether there is room again
+// when there was none.
+const choreDelay = time.Second
+
+// housekeep is the goroutine for what is no part of the log.
+func (s *Spool) housekeep() {
+	for {
+		s.mu.Lock()
+		closing := s.closing
+		s.mu.Unlock()
+		s.e.housekeep()
+		if closing || s.Err() != nil {
+			return
+		}
+		var again <-chan time.Time
+		var t *time.Timer
+		if s.e.wantsChores() {
+			t = time.NewTimer(choreDelay)
+			again = t.C
+		}
+		select {
+		case <-s.chores:
+		case <-again:
+		}
+		if t != nil {
+			t.Stop()
+		}
+	}
+}
+
+// wantsChores says whether there is something for housekeep.
+func (e *engine) wantsChores() bool {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.broken == nil && (len(e.gone) > 0 || len(e.drop) > 0 || e.diskLow ||
+		int64(len(e.free)+len(e.fresh)) < e.spares() &&
+			(e.lim.segments == 0 || int64(len(e.segs)+len(e.fresh)) < e.lim.segments-e.bigSum/e.lim.segSize))
+}
