@@ -50,8 +50,10 @@ type Request struct {
 	active  time.Time // taken up by the queue manager
 	started time.Time // handed to the Deliverer
 	settled time.Time // connection set up: the end of delay c
-	open    func() (Content, error)
-	env     *environment
+	// connecting says that until settled is set the time goes to delay c.
+	connecting bool
+	open       func() (Content, error)
+	env        *environment
 
 	outcomes []mail.Outcome // by position in Envelope.Recipients; Action 0: not yet
 	site     struct {
@@ -69,6 +71,10 @@ func (r *Request) Content() (Content, error) { return r.open() }
 // everything until now was DNS, connecting, greeting and TLS; what follows is
 // transmission. Local agents need not call it.
 func (r *Request) ConnectionDone(now time.Time) { r.settled = now }
+
+// Connecting says that this agent has a connection to set up: when it fails
+// before ConnectionDone the time was spent on that.
+func (r *Request) Connecting() { r.connecting = true }
 
 // SiteFailure says that the destination as a whole does not work, which the
 // scheduler counts against it (reference: smtp_client.md section 6). Only the
@@ -96,10 +102,13 @@ type Detail struct {
 func (r *Request) Pending(i int) bool { return r.outcomes[i].Action == 0 }
 
 // Sent reports recipient i (a position in Envelope.Recipients) as delivered
-// and logs it.
+// and logs it. For a probe it reports the address as deliverable.
 func (r *Request) Sent(i int, status dsn.Status, text string, d Detail) {
 	if d.Action == 0 {
 		d.Action = dsn.Delivered
+	}
+	if r.Envelope.Trace.DontDeliver() {
+		d.Action = dsn.Deliverable
 	}
 	r.report(i, d.Action, status, text, d)
 }
@@ -107,15 +116,24 @@ func (r *Request) Sent(i int, status dsn.Status, text string, d Detail) {
 // Defer reports recipient i as to be tried again and logs it. The class of
 // status becomes 4.
 func (r *Request) Defer(i int, status dsn.Status, text string, d Detail) {
-	r.report(i, dsn.Deferred, status.WithClass(4), text, d)
+	action := dsn.Deferred
+	if r.Envelope.Trace.DontDeliver() {
+		action = dsn.Undeliverable
+	}
+	r.report(i, action, status.WithClass(4), text, d)
 }
 
 // Bounce reports recipient i as never to be tried again and logs it. The
-// class of status becomes 5. With soft_bounce it defers instead.
+// class of status becomes 5. With soft_bounce it is tried again all the same.
+// For a probe it reports the address as undeliverable.
 func (r *Request) Bounce(i int, status dsn.Status, text string, d Detail) {
-	if r.env.softBounce {
-		r.report(i, dsn.Deferred, status.WithClass(4), text, d)
-		return
+	status = status.WithClass(5)
+	switch {
+	case r.Envelope.Trace.DontDeliver():
+		r.report(i, dsn.Undeliverable, status, text, d)
+	case r.env.softBounce:
+		r.report(i, dsn.Deferred, status, text, d)
+	default:
+		r.report(i, dsn.Failed, status, text, d)
 	}
-	r.report(i, dsn.Failed, status.WithClass(5), text, d)
 }

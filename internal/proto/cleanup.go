@@ -38,6 +38,8 @@ const (
 	KindListReply    = 51
 	KindCommand      = 52
 	KindCommandReply = 53
+	KindExplain      = 54
+	KindExplainReply = 55
 )
 
 // empty is the byte form of messages without fields.
@@ -98,6 +100,7 @@ const (
 	SubmitHold                              // goes to the hold queue
 	SubmitDiscard                           // is accepted and thrown away
 	SubmitNoReceive                         // does not consume a flow control token (mail that we make ourselves)
+	SubmitAutoUTF8                          // whether the message needs SMTPUTF8 is found out from it
 )
 
 // Submit offers a message, or its first part. The envelope's ID has been made
@@ -110,6 +113,7 @@ type Submit struct {
 	Flags    SubmitFlags
 	BCC      []string // recipients added by access table actions: NOTIFY=NEVER
 	Prepend  []string // header lines that access table actions put on top
+	FullName string   // of the sender, for a From: field that has to be added
 	More     bool
 	Content  []byte // CRLF lines, any part of them
 	// Settles, when set, makes the message the notice about others: it and
@@ -145,6 +149,7 @@ func (m *Submit) Append(b []byte) []byte {
 	for _, h := range m.Prepend {
 		b = pack.Bytes(b, 'p', h)
 	}
+	b = pack.String(b, 'F', m.FullName)
 	b = pack.Bool(b, '+', m.More)
 	if m.Settles != nil {
 		b = pack.Nested(b, 's', m.Settles.append)
@@ -172,6 +177,8 @@ func (m *Submit) Decode(b []byte) error {
 			m.BCC = append(m.BCC, r.String())
 		case 'p':
 			m.Prepend = append(m.Prepend, r.String())
+		case 'F':
+			m.FullName = r.String()
 		case '+':
 			m.More = r.Bool()
 		case 's':
@@ -458,10 +465,30 @@ func (o *Op) decode(field []byte) error {
 	return r.Err()
 }
 
-// RecordReply says that the changes are durable.
-type RecordReply struct{ empty }
+// RecordReply says that the changes are durable. Entries are the messages
+// whose state was recorded anew and that are still there, as they stand now.
+type RecordReply struct{ Entries []spool.Entry }
 
 func (*RecordReply) Kind() uint16 { return KindRecordReply }
+func (m *RecordReply) Append(b []byte) []byte {
+	for i := range m.Entries {
+		b = appendEntry(b, 'e', &m.Entries[i])
+	}
+	return b
+}
+func (m *RecordReply) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		if r.Tag() == 'e' {
+			var e spool.Entry
+			if err := decodeEntry(r.Bytes(), &e); err != nil {
+				return err
+			}
+			m.Entries = append(m.Entries, e)
+		}
+	}
+	return r.Err()
+}
 
 // Locate asks where a message lies now: a reader's reference may have been
 // overtaken by the cleaner.

@@ -153,10 +153,11 @@ func (c *Client) leaseAhead(ctx context.Context, done chan struct{}) {
 
 // Options are what a submitter says of a message besides its envelope.
 type Options struct {
-	Flags   proto.SubmitFlags
-	BCC     []string      // recipients that access table actions added
-	Prepend []string      // header lines that access table actions added, without CRLF
-	Settles *proto.Settle // what a notice settles
+	Flags    proto.SubmitFlags
+	BCC      []string      // recipients that access table actions added
+	Prepend  []string      // header lines that access table actions added, without CRLF
+	FullName string        // of the sender, for a From: field that has to be added
+	Settles  *proto.Settle // what a notice settles
 }
 
 // Open begins a message. The envelope's ID is from NewID, and its recipients
@@ -279,7 +280,7 @@ func (m *Message) firstPart(ctx context.Context) error {
 }
 
 func (m *Message) submit(more bool) *proto.Submit {
-	return &proto.Submit{Envelope: *m.env, Flags: m.opt.Flags, BCC: m.opt.BCC, Prepend: m.opt.Prepend,
+	return &proto.Submit{Envelope: *m.env, Flags: m.opt.Flags, BCC: m.opt.BCC, Prepend: m.opt.Prepend, FullName: m.opt.FullName,
 		Settles: m.opt.Settles, More: more, Content: *m.buf}
 }
 

@@ -1,0 +1,392 @@
+package cleanup
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+)
+
+// maxInlineEntry is the largest envelope with recipients that is pushed to the
+// queue manager along with a new message. Of larger ones it reads what it has
+// room for.
+const maxInlineEntry = 16 << 10
+
+// ServerOptions are what a cleanup server is made of.
+type ServerOptions struct {
+	Core  *Core
+	Spool *spool.Spool
+	Log   *maillog.Logger
+	// Token takes a flow control token, false when there is none: the
+	// submitter then waits Delay once (in_flow_delay).
+	Token func() bool
+	Delay time.Duration
+}
+
+// A Server serves submitters and the queue manager. It is the only one that
+// changes the queue on disk.
+type Server struct {
+	opt ServerOptions
+	ctx context.Context
+	srv ipc.Server
+	wg  sync.WaitGroup
+
+	mu      sync.Mutex
+	qmgr    *ipc.Conn // attached queue manager
+	streams map[streamKey]*stream
+}
+
+// NewServer makes a server. ctx ends when work in hand must stop.
+func NewServer(ctx context.Context, o ServerOptions) *Server {
+	s := &Server{opt: o, ctx: ctx, streams: make(map[streamKey]*stream)}
+	s.srv = ipc.Server{Handler: s.handle, OnClose: s.closed, OnTrigger: func([]byte) {}}
+	return s
+}
+
+// IPC is the server for the service's sockets.
+func (s *Server) IPC() *ipc.Server { return &s.srv }
+
+// Wait waits for what is under way. It is called when the sockets are closed.
+func (s *Server) Wait() { s.wg.Wait() }
+
+// handle runs on a connection's reading goroutine.
+func (s *Server) handle(c *ipc.Conn, r *ipc.Request) {
+	switch r.Kind {
+	case proto.KindSubmit:
+		s.submit(c, r)
+	case proto.KindChunk:
+		s.chunk(c, r)
+	case proto.KindRecord:
+		s.record(r)
+	case proto.KindLease:
+		s.lease(r)
+	case proto.KindLocate:
+		s.locate(r)
+	case proto.KindAttach:
+		s.attach(c, r)
+	case proto.KindAbort:
+		s.abort(c, r)
+	default:
+		r.Fail("cleanup: unknown request %d", r.Kind)
+	}
+}
+
+func (s *Server) lease(r *ipc.Request) {
+	var q proto.Lease
+	if err := r.Decode(&q); err != nil {
+		r.Fail("%v", err)
+		return
+	}
+	n := min(max(q.N, 1), 100000)
+	first, err := s.opt.Spool.Lease(n)
+	if err != nil {
+		r.Fail("%v", err)
+		return
+	}
+	r.Reply(&proto.LeaseReply{First: first, N: n})
+}
+
+func (s *Server) locate(r *ipc.Request) {
+	var q proto.Locate
+	if err := r.Decode(&q); err != nil {
+		r.Fail("%v", err)
+		return
+	}
+	e, ok := s.opt.Spool.Locate(q.ID)
+	r.Reply(&proto.LocateReply{Found: ok, Entry: e})
+}
+
+// attach makes c the queue manager's connection and pushes the whole queue.
+// Messages that become durable meanwhile are pushed by those who queued them;
+// some may be pushed twice, none is missed, since c is set first.
+func (s *Server) attach(c *ipc.Conn, r *ipc.Request) {
+	s.mu.Lock()
+	old := s.qmgr
+	s.qmgr = c
+	s.mu.Unlock()
+	if old != nil && old != c {
+		old.Close()
+	}
+	s.wg.Go(func() {
+		var batch proto.Entries
+		for e := range s.opt.Spool.Entries {
+			batch.List = append(batch.List, proto.Entry{Entry: e})
+			if len(batch.List) == 1000 {
+				if c.Send(&batch) != nil {
+					return
+				}
+				batch.List = batch.List[:0]
+			}
+		}
+		batch.Complete = true
+		if c.Send(&batch) == nil {
+			r.Reply(&proto.RecordReply{})
+		}
+	})
+}
+
+func (s *Server) closed(c *ipc.Conn) {
+	s.mu.Lock()
+	if s.qmgr == c {
+		s.qmgr = nil
+	}
+	var gone []*stream
+	for key, st := range s.streams {
+		if key.conn == c {
+			gone = append(gone, st)
+			delete(s.streams, key)
+		}
+	}
+	s.mu.Unlock()
+	for _, st := range gone {
+		close(st.parts)
+	}
+}
+
+// announce pushes a new message to the queue manager.
+func (s *Server) announce(e spool.Entry, envelope, recipients []byte) {
+	s.mu.Lock()
+	c := s.qmgr
+	s.mu.Unlock()
+	if c == nil {
+		return // it will be in what the next one gets
+	}
+	entry := proto.Entry{Entry: e}
+	if len(envelope)+len(recipients) <= maxInlineEntry {
+		entry.Envelope, entry.Recipients = envelope, recipients
+	}
+	c.Push(&proto.Entries{List: []proto.Entry{entry}})
+}
+
+// record makes the queue manager's decisions durable, with the next commit.
+func (s *Server) record(r *ipc.Request) {
+	var q proto.Record
+	if err := r.Decode(&q); err != nil {
+		r.Fail("%v", err)
+		return
+	}
+	b := new(spool.Batch)
+	var updated []int
+	for i := range q.Ops {
+		op := &q.Ops[i]
+		switch {
+		case op.Remove:
+			b.Remove(op.ID)
+		case op.Changes():
+			updated = append(updated, b.Update(op.ID, spool.Change{Set: op.Set, Queue: op.Queue, NextAttempt: op.NextAttempt,
+				Attempts: op.Attempts, Warned: op.Warned, Expire: op.Expire, Outcomes: op.Outcomes, Done: op.Done}))
+		default:
+			b.Done(op.ID, op.Done)
+		}
+	}
+	s.opt.Spool.Post(b, func(err error) {
+		if err != nil {
+			r.Fail("%v", err)
+			return
+		}
+		reply := new(proto.RecordReply)
+		for _, i := range updated {
+			if e, ok := b.Entry(i); ok {
+				reply.Entries = append(reply.Entries, e)
+			}
+		}
+		r.Reply(reply)
+	})
+}
+
+// submit takes a message, or the first part of a long one.
+func (s *Server) submit(c *ipc.Conn, r *ipc.Request) {
+	q := new(proto.Submit)
+	if err := r.Decode(q); err != nil {
+		r.Fail("%v", err)
+		return
+	}
+	if q.More {
+		s.openStream(c, r, q)
+		return
+	}
+	s.wg.Go(func() {
+		in := s.begin(q)
+		in.write(q.Content)
+		r.Reply(in.commit())
+	})
+}
+
+// incoming is one message on its way in.
+type incoming struct {
+	s     *Server
+	q     *proto.Submit
+	msg   *Message
+	out   [][]byte    // scratch
+	buf   *[]byte     // content so far, up to the spool's inline limit
+	file  *spool.File // where it goes when it is longer
+	fault error       // content cannot be stored
+}
+
+var contents = sync.Pool{New: func() any { b := make([]byte, 0, 16<<10); return &b }}
+
+func (s *Server) begin(q *proto.Submit) *incoming {
+	if q.Flags&proto.SubmitNoReceive == 0 && s.opt.Delay > 0 && !s.opt.Token() {
+		t := time.NewTimer(s.opt.Delay)
+		select {
+		case <-t.C:
+		case <-s.ctx.Done():
+			t.Stop()
+		}
+	}
+	in := &incoming{s: s, q: q, buf: contents.Get().(*[]byte)}
+	*in.buf = (*in.buf)[:0]
+	in.msg = s.opt.Core.NewMessage(s.ctx, &Submission{Envelope: q.Envelope, Flags: Flags(q.Flags), BCC: q.BCC,
+		Prepend: q.Prepend, FullName: q.FullName})
+	return in
+}
+
+func (in *incoming) write(p []byte) {
+	in.out = in.msg.Write(in.s.ctx, p, in.out[:0])
+	in.store()
+}
+
+// store keeps what the message core gave back.
+func (in *incoming) store() {
+	for _, p := range in.out {
+		if in.fault != nil {
+			return
+		}
+		if in.file == nil && len(*in.buf)+len(p) > in.s.opt.Spool.InlineLimit() {
+			in.file, in.fault = in.s.opt.Spool.NewFile()
+			if in.fault == nil {
+				_, in.fault = in.file.Write(*in.buf)
+			}
+			*in.buf = (*in.buf)[:0]
+		}
+		if in.file == nil {
+			*in.buf = append(*in.buf, p...)
+		} else if in.fault == nil {
+			_, in.fault = in.file.Write(p)
+		}
+	}
+}
+
+// abort gives the message up.
+func (in *incoming) abort() {
+	if in.file != nil {
+		in.file.Abort()
+	}
+	contents.Put(in.buf)
+}
+
+var (
+	queued     = proto.SubmitReply{Code: 250, Status: dsn.S(2, 0, 0), Text: "Ok"}
+	writeError = proto.SubmitReply{Code: 451, Status: dsn.S(4, 3, 0), Text: "Error: queue file write error"}
+	noSpace    = proto.SubmitReply{Code: 452, Status: dsn.S(4, 3, 1), Text: "Insufficient system storage"}
+)
+
+// commit ends the message, queues it and gives the verdict.
+func (in *incoming) commit() *proto.SubmitReply {
+	defer func() { contents.Put(in.buf) }()
+	var res Result
+	in.out, res = in.msg.Finish(in.s.ctx, in.out[:0])
+	in.store()
+	for _, l := range res.Log {
+		if l.Warning {
+			in.s.opt.Log.Warning("%s", l.Text)
+		} else {
+			in.s.opt.Log.Info("%s", l.Text)
+		}
+	}
+	if in.fault != nil {
+		in.giveUp()
+		return in.s.storageReply(in.q.Envelope.ID, in.fault)
+	}
+	switch {
+	case res.Discard:
+		in.giveUp()
+		return in.settleOnly()
+	case res.Refused != nil && !res.Bounce:
+		in.giveUp()
+		return &proto.SubmitReply{Code: res.Refused.Code, Status: res.Refused.Status, Text: res.Refused.Text}
+	case res.Refused != nil:
+		// It goes to the queue so that it comes back to its sender from there.
+		res.Envelope.Filter = "error:" + res.Refused.Status.String() + " " + res.Refused.Text
+		res.Envelope.Redirect = ""
+		if res.HeadersOnly {
+			res.Envelope.Ret = dsn.RetHeaders
+		}
+	}
+	return in.queue(&res)
+}
+
+func (in *incoming) giveUp() {
+	if in.file != nil {
+		in.file.Abort()
+	}
+}
+
+// settleOnly records the disposition of what a discarded notice was about.
+func (in *incoming) settleOnly() *proto.SubmitReply {
+	if in.q.Settles == nil {
+		return &queued
+	}
+	b := new(spool.Batch)
+	settle(b, in.q.Settles)
+	if err := in.s.opt.Spool.Commit(b); err != nil {
+		return in.s.storageReply(in.q.Envelope.ID, err)
+	}
+	return &queued
+}
+
+func settle(b *spool.Batch, st *proto.Settle) {
+	if st.Warned {
+		b.Update(st.ID, spool.Change{Set: spool.SetWarned, Warned: true})
+	}
+	if len(st.Rcpts) > 0 {
+		b.Done(st.ID, st.Rcpts)
+	}
+}
+
+// queue makes the message durable, together with what it settles.
+func (in *incoming) queue(res *Result) *proto.SubmitReply {
+	env := &res.Envelope
+	stored := make([]byte, 0, 512)
+	stored = env.Append(stored)
+	n := len(stored)
+	stored = mail.AppendRecipients(stored, env.Recipients)
+	m := spool.Message{ID: env.ID, Envelope: stored[:n:n], Recipients: stored[n:], NRcpt: len(env.Recipients)}
+	if res.Hold {
+		m.Queue = spool.Hold
+	}
+	if in.file != nil {
+		m.File = in.file
+	} else {
+		m.Content = *in.buf
+	}
+	b := new(spool.Batch)
+	i := b.Add(m)
+	if in.q.Settles != nil {
+		settle(b, in.q.Settles)
+	}
+	if err := in.s.opt.Spool.Commit(b); err != nil {
+		in.giveUp()
+		return in.s.storageReply(env.ID, err)
+	}
+	if e, ok := b.Entry(i); ok {
+		in.s.announce(e, m.Envelope, m.Recipients)
+	}
+	return &queued
+}
+
+// storageReply words a failure to store a message, for the log and the client.
+func (s *Server) storageReply(id mail.QueueID, err error) *proto.SubmitReply {
+	s.opt.Log.Warning("%s: message not queued: %v", id, err)
+	if errors.Is(err, spool.ErrFull) {
+		return &noSpace
+	}
+	return &writeError
+}

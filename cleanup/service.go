@@ -1,0 +1,75 @@
+package cleanup
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"posthaste/internal/rewriteclient"
+	"posthaste/internal/service"
+	"posthaste/internal/spool"
+	"posthaste/internal/table"
+)
+
+// drainTime is how long clients may take to finish what they have begun when
+// the service stops.
+const drainTime = 30 * time.Second
+
+// Spec declares the service.
+func Spec() service.Spec {
+	return service.Spec{Process: "cleanup", Exclusive: true, Rank: service.Store, Run: run}
+}
+
+// SpoolDir is where the spool lies, below the queue directory.
+const SpoolDir = "spool"
+
+func run(ctx context.Context, env *service.Env) error {
+	cfg, log := env.Config, env.Log
+	sp, err := spool.Open(spool.Options{
+		Dir:         SpoolDir,
+		SegmentSize: cfg.Bytes("spool_segment_size"),
+		InlineLimit: cfg.Bytes("spool_inline_limit"),
+		Budget:      cfg.Bytes("spool_size_limit"),
+		MinFree:     cfg.Bytes("queue_minfree"),
+		Warn:        log.Warning,
+	})
+	if err != nil {
+		return err
+	}
+	env.Used() // the spool is open: a later failure is not one of start-up
+	if r := sp.Recovery(); !r.Clean && r.Segments > 0 {
+		log.Info("recovered the queue: %d segments, %d records read in %s, %d of them in doubt and recorded again",
+			r.Segments, r.Records, r.Elapsed.Round(time.Millisecond), r.Tail)
+	}
+	rewriter := rewriteclient.New(env.Private(cfg.String("rewrite_service_name")))
+	defer rewriter.Close()
+	core, err := NewCore(cfg, rewriter, table.Options{Warn: func(text string) { log.Warning("%s", text) }})
+	if err != nil {
+		sp.Close()
+		return err
+	}
+	serving, stop := context.WithCancel(ctx)
+	defer stop()
+	s := NewServer(service.Stopping(ctx), ServerOptions{Core: core, Spool: sp, Log: log,
+		Token: env.Flow.Take, Delay: cfg.Duration("in_flow_delay")})
+	broken := make(chan struct{})
+	go func() {
+		defer close(broken)
+		select {
+		case <-sp.Broken():
+			stop()
+		case <-serving.Done():
+		}
+	}()
+	err = env.ServeIPC(serving, s.IPC(), drainTime)
+	stop()
+	<-broken
+	s.Wait()
+	if serr := sp.Err(); serr != nil {
+		return fmt.Errorf("the queue cannot be written any more: %w", serr)
+	}
+	if cerr := sp.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}

@@ -1,0 +1,106 @@
+package cleanup
+
+import (
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+)
+
+// A stream is a long message that arrives in parts. One goroutine works on it;
+// the window that submitters keep (proto.MaxUnanswered) bounds what waits.
+type stream struct {
+	parts chan part
+}
+
+// streamKey names a stream: the parts of a message come over one connection.
+type streamKey struct {
+	conn *ipc.Conn
+	id   mail.QueueID
+}
+
+type part struct {
+	r     *ipc.Request
+	data  []byte
+	last  bool
+	abort bool
+}
+
+func (s *Server) openStream(c *ipc.Conn, r *ipc.Request, q *proto.Submit) {
+	key := streamKey{c, q.Envelope.ID}
+	st := &stream{parts: make(chan part, proto.MaxUnanswered+1)}
+	s.mu.Lock()
+	_, twice := s.streams[key]
+	if !twice {
+		s.streams[key] = st
+	}
+	s.mu.Unlock()
+	if twice {
+		r.Fail("cleanup: message %s is on its way already", q.Envelope.ID)
+		return
+	}
+	st.parts <- part{r: r, data: q.Content}
+	s.wg.Go(func() { s.receive(key, st, q) })
+}
+
+// receive works through the parts of one message.
+func (s *Server) receive(key streamKey, st *stream, q *proto.Submit) {
+	in := s.begin(q)
+	for p := range st.parts {
+		switch {
+		case p.abort:
+			in.abort()
+			s.forget(key)
+			return
+		case p.last:
+			in.write(p.data)
+			s.forget(key)
+			p.r.Reply(in.commit())
+			return
+		}
+		in.write(p.data)
+		p.r.Reply(&proto.ChunkReply{})
+	}
+	in.abort() // the connection is gone
+}
+
+func (s *Server) forget(key streamKey) {
+	s.mu.Lock()
+	delete(s.streams, key)
+	s.mu.Unlock()
+}
+
+func (s *Server) chunk(c *ipc.Conn, r *ipc.Request) {
+	var q proto.Chunk
+	if err := r.Decode(&q); err != nil {
+		r.Fail("%v", err)
+		return
+	}
+	s.pass(c, r, q.ID, part{r: r, data: q.Data, last: !q.More})
+}
+
+func (s *Server) abort(c *ipc.Conn, r *ipc.Request) {
+	var q proto.Abort
+	if err := r.Decode(&q); err != nil {
+		r.Fail("%v", err)
+		return
+	}
+	s.pass(c, r, q.ID, part{r: r, abort: true})
+}
+
+// pass hands a part to its stream. A submitter that does not keep to the
+// window is disconnected: nothing else may wait here.
+func (s *Server) pass(c *ipc.Conn, r *ipc.Request, id mail.QueueID, p part) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.streams[streamKey{c, id}]
+	if st == nil {
+		r.Fail("cleanup: message %s is not on its way", id)
+		return
+	}
+	select {
+	case st.parts <- p:
+	default:
+		s.opt.Log.Warning("%s: the submitter sends more than is agreed; disconnecting it", id)
+		c.Close()
+	}
+}

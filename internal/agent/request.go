@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"io"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/spool"
+)
+
+// newRequest makes the Deliverer's view of an order.
+func newRequest(env *environment, d *proto.Deliver) *Request {
+	r := &Request{Envelope: d.Envelope, Nexthop: d.Nexthop, CacheLoad: d.CacheLoad, CacheKeep: d.CacheKeep,
+		index: d.Index, active: d.Active, started: time.Now(), env: env,
+		outcomes: make([]mail.Outcome, len(d.Envelope.Recipients))}
+	if len(r.index) != len(r.outcomes) { // a queue manager that cannot count: positions are all we have
+		r.index = make([]int, len(r.outcomes))
+		for i := range r.index {
+			r.index[i] = i
+		}
+	}
+	return r
+}
+
+// NewTestRequest makes a request that is not a queue manager's, for agents'
+// tests: for these recipients, with this content, logging to log. What came
+// of it is in the outcomes that Outcomes returns.
+func NewTestRequest(env mail.Envelope, nexthop mail.Nexthop, content []byte, log *maillog.Logger) *Request {
+	now := time.Now()
+	index := make([]int, len(env.Recipients))
+	for i := range index {
+		index[i] = i
+	}
+	r := newRequest(&environment{log: log, resolution: maillog.ResolutionLimit(2)},
+		&proto.Deliver{Envelope: env, Nexthop: nexthop, Index: index, Active: now})
+	r.open = func() (Content, error) { return inMemory(content), nil }
+	return r
+}
+
+// Outcomes is what has been reported so far, by recipient. It belongs to the
+// request.
+func (r *Request) Outcomes() []mail.Outcome { return r.outcomes }
+
+// Site is the failure of the destination that was reported, if any.
+func (r *Request) Site() (dsn.Status, string) { return r.site.status, r.site.reason }
+
+// Kept says whether SessionKept was called.
+func (r *Request) Kept() bool { return r.kept }
+
+func (r *Request) report(i int, action dsn.Action, status dsn.Status, text string, d Detail) {
+	now := time.Now()
+	relay := d.Relay
+	if relay == "" {
+		relay = "none"
+	}
+	r.outcomes[i] = mail.Outcome{Rcpt: r.index[i], Action: action, Status: status, Reason: text, Relay: relay,
+		MTA: d.MTA, DiagType: d.DiagType, DiagText: d.DiagText, When: now}
+	if r.env.log == nil {
+		return
+	}
+	to := &r.Envelope.Recipients[i]
+	r.env.log.Log(maillog.Delivery{ID: string(r.Envelope.ID), To: rfc5322.Quote(to.Address), OrigTo: rfc5322.Quote(to.Original),
+		Relay: relay, ConnUse: d.ConnUse, Delay: now.Sub(r.Envelope.Arrival), Delays: r.delays(now),
+		Resolution: r.env.resolution, DSN: status, Status: r.word(action, status), Text: text})
+}
+
+// delays are Postfix's four: before the queue manager, in it, connection
+// set-up, transmission.
+func (r *Request) delays(now time.Time) [4]time.Duration {
+	settled := r.settled
+	if settled.IsZero() {
+		settled = r.started
+		if r.connecting {
+			settled = now
+		}
+	}
+	return [4]time.Duration{max(r.active.Sub(r.Envelope.Arrival), 0), max(r.started.Sub(r.active), 0),
+		max(settled.Sub(r.started), 0), max(now.Sub(settled), 0)}
+}
+
+func (r *Request) word(a dsn.Action, s dsn.Status) string {
+	switch a {
+	case dsn.Deferred:
+		if r.env.softBounce && s.Class == 5 {
+			return "SOFTBOUNCE"
+		}
+		return "deferred"
+	case dsn.Failed:
+		return "bounced"
+	case dsn.Deliverable:
+		return "deliverable"
+	case dsn.Undeliverable:
+		return "undeliverable"
+	}
+	return "sent"
+}
+
+// stored is a spool's content as an agent sees it.
+type stored struct{ c *spool.Content }
+
+func (s stored) Len() int64    { return s.c.Len() }
+func (s stored) Bytes() []byte { return s.c.Bytes() }
+func (s stored) Close() error  { return s.c.Close() }
+func (s stored) Reader() io.Reader {
+	if _, err := s.c.Seek(0, io.SeekStart); err != nil {
+		return failing{err}
+	}
+	return s.c
+}
+
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }

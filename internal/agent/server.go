@@ -1,0 +1,218 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/queueread"
+	"posthaste/internal/spool"
+)
+
+const (
+	// remembered is how long an outcome is kept after it was reported: should
+	// the queue manager die before its record is durable, the next one is told
+	// again. It is many times what recording takes.
+	remembered = 10 * time.Second
+	// maxUnreported bounds what is kept while there is no queue manager.
+	maxUnreported = 100000
+)
+
+// Options are what an agent's server is made of.
+type Options struct {
+	Deliverer Deliverer
+	Open      func(ctx context.Context, ref spool.Ref, id mail.QueueID) (*spool.Stored, error)
+	Log       *maillog.Logger
+	// Limit is how many deliveries run at once; 0: no limit.
+	Limit      int
+	SoftBounce bool // soft_bounce
+	Resolution maillog.Resolution
+}
+
+// environment is what all requests of an agent share.
+type environment struct {
+	softBounce bool
+	resolution maillog.Resolution
+	log        *maillog.Logger
+}
+
+// A Server serves delivery requests from the queue manager.
+type Server struct {
+	opt   Options
+	env   *environment
+	slots chan struct{} // one for each delivery that may run; nil: no limit
+
+	mu      sync.Mutex
+	running map[*running]struct{}
+	recent  []reported // reported, by time: kept in case the reporting was in vain
+	wg      sync.WaitGroup
+	srv     ipc.Server
+}
+
+// running is a delivery under way.
+type running struct {
+	id    mail.QueueID
+	index []int
+	conn  *ipc.Conn // whose order it is
+}
+
+// reported is an outcome that has been sent to a queue manager, or could not be.
+type reported struct {
+	when time.Time
+	conn *ipc.Conn // nil: nobody has heard it
+	fin  proto.Finished
+}
+
+// NewServer makes a server.
+func NewServer(o Options) *Server {
+	s := &Server{opt: o, running: make(map[*running]struct{}),
+		env: &environment{softBounce: o.SoftBounce, resolution: o.Resolution, log: o.Log}}
+	if o.Limit > 0 {
+		s.slots = make(chan struct{}, o.Limit)
+	}
+	return s
+}
+
+// start makes the server ready for connections. Deliveries get ctx.
+func (s *Server) start(ctx context.Context) {
+	s.srv = ipc.Server{OnConn: s.connected, Handler: func(c *ipc.Conn, r *ipc.Request) { s.handle(ctx, c, r) }}
+}
+
+// Serve serves until ctx ends, and then finishes the deliveries under way, at
+// most for drain. Deliveries get a context that ends after that.
+func (s *Server) Serve(ctx context.Context, l net.Listener, drain time.Duration) error {
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	s.start(work)
+	err := s.srv.Serve(ctx, l, drain)
+	stop()
+	s.wg.Wait()
+	return err
+}
+
+// connected tells a queue manager what is not to be ordered again.
+func (s *Server) connected(c *ipc.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var inv proto.Inventory
+	for r := range s.running {
+		inv.Running = append(inv.Running, proto.Delivery{ID: r.id, Index: r.index})
+		r.conn = c // its outcome goes to the new one
+	}
+	s.prune(time.Now())
+	for i := range s.recent {
+		if s.recent[i].conn == nil || isClosed(s.recent[i].conn) {
+			inv.Finished = append(inv.Finished, s.recent[i].fin)
+			s.recent[i].conn, s.recent[i].when = c, time.Now()
+		}
+	}
+	c.Push(&inv)
+}
+
+func isClosed(c *ipc.Conn) bool {
+	select {
+	case <-c.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// prune forgets outcomes that were told long ago. Called with mu held.
+func (s *Server) prune(now time.Time) {
+	n := 0
+	for n < len(s.recent) && (s.recent[n].conn != nil && now.Sub(s.recent[n].when) > remembered ||
+		len(s.recent)-n > maxUnreported) {
+		n++
+	}
+	s.recent = slices.Delete(s.recent, 0, n)
+}
+
+func (s *Server) handle(ctx context.Context, c *ipc.Conn, r *ipc.Request) {
+	if r.Kind != proto.KindDeliver {
+		r.Fail("agent: unknown request %d", r.Kind)
+		return
+	}
+	d := new(proto.Deliver)
+	if err := r.Decode(d); err != nil {
+		r.Fail("%v", err)
+		return
+	}
+	run := &running{id: d.Envelope.ID, index: d.Index, conn: c}
+	s.mu.Lock()
+	s.running[run] = struct{}{}
+	s.mu.Unlock()
+	s.wg.Go(func() {
+		if s.slots != nil {
+			s.slots <- struct{}{}
+			defer func() { <-s.slots }()
+		}
+		reply := s.deliver(ctx, d)
+		s.report(run, c, r, reply)
+	})
+}
+
+// report sends the outcome to whoever is the queue manager now.
+func (s *Server) report(run *running, asked *ipc.Conn, r *ipc.Request, reply *proto.DeliverReply) {
+	now := time.Now()
+	fin := proto.Finished{ID: run.id, Reply: *reply}
+	s.mu.Lock()
+	delete(s.running, run)
+	to := run.conn
+	if isClosed(to) {
+		to = nil
+	}
+	s.prune(now)
+	s.recent = append(s.recent, reported{now, to, fin})
+	s.mu.Unlock()
+	switch to {
+	case nil: // the next one will be told
+	case asked:
+		r.Reply(reply)
+	default:
+		to.Push(&proto.Inventory{Finished: []proto.Finished{fin}})
+	}
+}
+
+// deliver carries out one request, whatever the Deliverer does.
+func (s *Server) deliver(ctx context.Context, d *proto.Deliver) *proto.DeliverReply {
+	r := newRequest(s.env, d)
+	r.open = func() (Content, error) { return s.content(ctx, d) }
+	func() {
+		defer func() {
+			if p := recover(); p != nil {
+				s.opt.Log.Panic(p)
+			}
+		}()
+		s.opt.Deliverer.Deliver(ctx, r)
+	}()
+	for i := range r.outcomes {
+		if r.Pending(i) {
+			r.Defer(i, dsn.S(4, 3, 0), "the delivery agent did not account for this recipient", Detail{})
+		}
+	}
+	return &proto.DeliverReply{Outcomes: r.outcomes, SiteStatus: r.site.status, SiteReason: r.site.reason, Kept: r.kept}
+}
+
+func (s *Server) content(ctx context.Context, d *proto.Deliver) (Content, error) {
+	st, err := s.opt.Open(ctx, d.Ref, d.Envelope.ID)
+	if err != nil {
+		if errors.Is(err, queueread.ErrGone) {
+			return nil, err
+		}
+		return nil, errors.Join(errors.New("message content cannot be read from the queue"), err)
+	}
+	c, err := st.Content()
+	if err != nil {
+		return nil, errors.Join(errors.New("message content cannot be read from the queue"), err)
+	}
+	return stored{c}, nil
+}

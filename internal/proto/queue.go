@@ -1,0 +1,257 @@
+package proto
+
+import (
+	"time"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/pack"
+)
+
+// List asks the queue manager for a page of the queue: at most N messages from
+// Cursor on. Cursor 0 starts. With ID only that message is listed.
+type List struct {
+	Cursor int
+	N      int
+	ID     mail.QueueID
+	// Brief leaves recipients and sender out: sizes and times only.
+	Brief bool
+}
+
+func (*List) Kind() uint16 { return KindList }
+func (m *List) Append(b []byte) []byte {
+	b = pack.Int(b, 'c', m.Cursor)
+	b = pack.Int(b, 'n', m.N)
+	b = pack.String(b, 'q', m.ID)
+	return pack.Bool(b, 'b', m.Brief)
+}
+func (m *List) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 'c':
+			m.Cursor = int(r.Int())
+		case 'n':
+			m.N = int(r.Int())
+		case 'q':
+			m.ID = mail.QueueID(r.String())
+		case 'b':
+			m.Brief = r.Bool()
+		}
+	}
+	return r.Err()
+}
+
+// An Item is one message of a listing.
+type Item struct {
+	ID           mail.QueueID
+	Queue        string // active, incoming, deferred, hold
+	Arrival      time.Time
+	Next         time.Time // deferred: due then
+	Size         int64
+	Attempts     int
+	ForcedExpire bool
+	Sender       string
+	Recipients   []ItemRcpt // those with something left to do
+}
+
+// An ItemRcpt is one recipient of a listing, with the last reason why it has
+// not been delivered, if there was an attempt.
+type ItemRcpt struct {
+	Address, Orig, Reason string
+}
+
+// ListReply is a page. Next is the cursor to go on with, 0 at the end.
+type ListReply struct {
+	Items []Item
+	Next  int
+}
+
+func (*ListReply) Kind() uint16 { return KindListReply }
+func (m *ListReply) Append(b []byte) []byte {
+	for i := range m.Items {
+		b = pack.Nested(b, 'i', m.Items[i].append)
+	}
+	return pack.Int(b, 'n', m.Next)
+}
+func (m *ListReply) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 'i':
+			var it Item
+			if err := it.decode(r.Bytes()); err != nil {
+				return err
+			}
+			m.Items = append(m.Items, it)
+		case 'n':
+			m.Next = int(r.Int())
+		}
+	}
+	return r.Err()
+}
+
+func (it *Item) append(b []byte) []byte {
+	b = pack.String(b, 'q', it.ID)
+	b = pack.String(b, 'Q', it.Queue)
+	b = mail.AppendTime(b, 'a', it.Arrival)
+	b = mail.AppendTime(b, 'n', it.Next)
+	b = pack.Int(b, 's', it.Size)
+	b = pack.Int(b, 't', it.Attempts)
+	b = pack.Bool(b, 'x', it.ForcedExpire)
+	b = pack.Bytes(b, 'S', it.Sender)
+	for _, rc := range it.Recipients {
+		b = pack.Nested(b, 'R', func(b []byte) []byte {
+			b = pack.Bytes(b, 'R', rc.Address)
+			b = pack.String(b, 'O', rc.Orig)
+			return pack.String(b, 'r', rc.Reason)
+		})
+	}
+	return b
+}
+
+func (it *Item) decode(field []byte) error {
+	r := pack.NewReader(field)
+	for r.Next() {
+		switch r.Tag() {
+		case 'q':
+			it.ID = mail.QueueID(r.String())
+		case 'Q':
+			it.Queue = r.String()
+		case 'a':
+			it.Arrival = mail.ReadTime(&r)
+		case 'n':
+			it.Next = mail.ReadTime(&r)
+		case 's':
+			it.Size = r.Int()
+		case 't':
+			it.Attempts = int(r.Int())
+		case 'x':
+			it.ForcedExpire = r.Bool()
+		case 'S':
+			it.Sender = r.String()
+		case 'R':
+			var rc ItemRcpt
+			f := pack.NewReader(r.Bytes())
+			for f.Next() {
+				switch f.Tag() {
+				case 'R':
+					rc.Address = f.String()
+				case 'O':
+					rc.Orig = f.String()
+				case 'r':
+					rc.Reason = f.String()
+				}
+			}
+			if f.Err() != nil {
+				return f.Err()
+			}
+			it.Recipients = append(it.Recipients, rc)
+		}
+	}
+	return r.Err()
+}
+
+// Verb is what a Command does to the queue.
+type Verb uint8
+
+const (
+	VerbFlush   Verb = iota + 1 // try again now
+	VerbHold                    // put on hold
+	VerbRelease                 // release from hold
+	VerbDelete                  // remove without a word to anybody
+	VerbRequeue                 // through cleanup again, under a new ID
+	VerbExpire                  // return to the sender at the next attempt
+)
+
+// Command is an operator's order. One of All, Queue, Site, ID says to what.
+type Command struct {
+	Verb  Verb
+	All   bool
+	Queue string
+	Site  string
+	ID    mail.QueueID
+	Now   bool // VerbExpire: release from hold and return at once
+}
+
+func (*Command) Kind() uint16 { return KindCommand }
+func (m *Command) Append(b []byte) []byte {
+	b = pack.Uint(b, 'v', m.Verb)
+	b = pack.Bool(b, 'a', m.All)
+	b = pack.String(b, 'Q', m.Queue)
+	b = pack.String(b, 's', m.Site)
+	b = pack.String(b, 'q', m.ID)
+	return pack.Bool(b, 'n', m.Now)
+}
+func (m *Command) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 'v':
+			m.Verb = Verb(r.Uint())
+		case 'a':
+			m.All = r.Bool()
+		case 'Q':
+			m.Queue = r.String()
+		case 's':
+			m.Site = r.String()
+		case 'q':
+			m.ID = mail.QueueID(r.String())
+		case 'n':
+			m.Now = r.Bool()
+		}
+	}
+	return r.Err()
+}
+
+// CommandReply says which messages the command was carried out on.
+type CommandReply struct {
+	IDs    []mail.QueueID
+	Denied string // why not, for the operator: not eligible, not permitted
+}
+
+func (*CommandReply) Kind() uint16 { return KindCommandReply }
+func (m *CommandReply) Append(b []byte) []byte {
+	for _, id := range m.IDs {
+		b = pack.String(b, 'q', id)
+	}
+	return pack.String(b, 'd', m.Denied)
+}
+func (m *CommandReply) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 'q':
+			m.IDs = append(m.IDs, mail.QueueID(r.String()))
+		case 'd':
+			m.Denied = r.String()
+		}
+	}
+	return r.Err()
+}
+
+// Explain asks why a message has not gone yet.
+type Explain struct{ ID mail.QueueID }
+
+func (*Explain) Kind() uint16             { return KindExplain }
+func (m *Explain) Append(b []byte) []byte { return pack.String(b, 'q', m.ID) }
+func (m *Explain) Decode(b []byte) error  { return (*Abort)(m).Decode(b) }
+
+// ExplainReply is the answer in lines of text. None: no such message.
+type ExplainReply struct{ Lines []string }
+
+func (*ExplainReply) Kind() uint16 { return KindExplainReply }
+func (m *ExplainReply) Append(b []byte) []byte {
+	for _, l := range m.Lines {
+		b = pack.Bytes(b, 'l', l)
+	}
+	return b
+}
+func (m *ExplainReply) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		if r.Tag() == 'l' {
+			m.Lines = append(m.Lines, r.String())
+		}
+	}
+	return r.Err()
+}

@@ -1,0 +1,46 @@
+// Package queueread opens queued messages in the processes that only read the
+// spool: the queue manager, the delivery agents, bounce. A reference that the
+// spool's cleaner has overtaken is looked up with cleanup, once.
+package queueread
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+)
+
+// ErrGone says that the message is not in the queue any more.
+var ErrGone = errors.New("the message is no longer in the queue")
+
+// An Opener opens messages. Its method may be called concurrently.
+type Opener struct {
+	Reader  *spool.Reader
+	Cleanup *ipc.Client
+}
+
+// Open reads the record of message id, which was last seen at ref. Errors to
+// tell apart: ErrGone, spool.ErrCorrupt.
+func (o *Opener) Open(ctx context.Context, ref spool.Ref, id mail.QueueID) (*spool.Stored, error) {
+	st, err := o.Reader.Read(ref, id)
+	for range 3 { // the cleaner may be quicker than we are, but not for ever
+		if !errors.Is(err, spool.ErrStale) {
+			return st, err
+		}
+		var at proto.LocateReply
+		if cerr := o.Cleanup.CallAgain(ctx, &proto.Locate{ID: id}, &at); cerr != nil {
+			return nil, fmt.Errorf("ask cleanup where message %s lies: %w", id, cerr)
+		}
+		if !at.Found {
+			return nil, ErrGone
+		}
+		if st, err = o.Reader.Read(at.Entry.Ref, id); err == nil {
+			st.Overlay(at.Entry.Done)
+		}
+	}
+	return st, err
+}

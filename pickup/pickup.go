@@ -1,0 +1,277 @@
+// Package pickup takes the mail that the sendmail program has left in the
+// directory maildrop and hands it to cleanup. It is Postfix's pickup(8).
+//
+// Files are taken in the order in which they were made. A file stays where it
+// is until cleanup has said that the message is on stable storage: if this
+// process dies in between the message may be queued twice, and is never lost.
+//
+// # Security
+//
+// Anybody may leave anything in maildrop by way of postdrop. A file is opened
+// without following links, and must be a plain file with one name, of the
+// mode that postdrop gives to a complete message. What it says of its
+// submitter is believed only if the file's owner says the same. Addresses and
+// content are as hostile as those that come over the network.
+//
+// # Parameters
+//
+// cleanup_service_name, content_filter, receive_override_options,
+// local_header_rewrite_clients (local submissions are always local),
+// message_size_limit.
+//
+// # Diagnostics
+//
+// ID: uid=N from=<sender>, with orig_id= for what postsuper -r put back. A
+// file that is no message is named in a warning and left alone.
+package pickup
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/maildrop"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/submit"
+)
+
+// Options are what a Picker is made of.
+type Options struct {
+	Dir        string // the maildrop directory
+	Submit     *submit.Client
+	Log        *maillog.Logger
+	Myhostname string
+	MailName   string
+	Filter     string // content_filter
+	Override   proto.SubmitFlags
+	Owner      int // mail_owner's user number, whose files postsuper makes
+	// Parallel is how many messages are handed over at once: with one sync
+	// for all who wait, more at once is faster for all.
+	Parallel int
+}
+
+// A Picker picks up mail. Scan is not to be called concurrently with itself.
+type Picker struct {
+	opt Options
+	// broken are files that are no messages, with the time of their last
+	// change: they are complained of once.
+	broken map[string]time.Time
+}
+
+// New makes a Picker.
+func New(o Options) *Picker {
+	return &Picker{opt: o, broken: make(map[string]time.Time)}
+}
+
+// Scan picks up all that is there. Trouble with one file is logged and does
+// not keep the others; the error is of the directory.
+func (p *Picker) Scan(ctx context.Context) error {
+	for ctx.Err() == nil {
+		names, err := p.list()
+		if err != nil {
+			return err
+		}
+		if len(names) == 0 {
+			return nil
+		}
+		if p.batch(ctx, names) == 0 {
+			return nil // what is left cannot be taken now
+		}
+	}
+	return nil
+}
+
+// list names the files, oldest first. Their names begin with their time.
+func (p *Picker) list() ([]string, error) {
+	d, err := os.Open(p.opt.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("pickup: %w", err)
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("pickup: %w", err)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// batch takes these files, several at once, and returns how many it took.
+func (p *Picker) batch(ctx context.Context, names []string) (taken int) {
+	type result struct {
+		name string
+		ok   bool
+		err  error
+	}
+	slots := make(chan struct{}, max(p.opt.Parallel, 1))
+	results := make(chan result, len(names))
+	started := 0
+	for _, name := range names {
+		fi, err := os.Lstat(filepath.Join(p.opt.Dir, name))
+		if err != nil || fi.Mode() != 0o700 || p.broken[name].Equal(fi.ModTime()) {
+			continue // gone, being written, or known to be no message
+		}
+		slots <- struct{}{}
+		started++
+		go func() {
+			defer func() { <-slots }()
+			ok, err := p.take(ctx, name)
+			results <- result{name, ok, err}
+		}()
+	}
+	for range started {
+		r := <-results
+		if r.ok {
+			taken++
+		}
+		if r.err != nil {
+			p.complain(r.name, r.err)
+		}
+	}
+	return taken
+}
+
+func (p *Picker) complain(name string, err error) {
+	var later tryLater
+	if !errors.As(err, &later) {
+		if fi, serr := os.Lstat(filepath.Join(p.opt.Dir, name)); serr == nil {
+			p.broken[name] = fi.ModTime()
+		}
+	}
+	p.opt.Log.Warning("%s: %v", filepath.Join(p.opt.Dir, name), err)
+}
+
+// tryLater marks an error that is not the file's.
+type tryLater struct{ error }
+
+// take hands one file over. ok says that the file is gone.
+func (p *Picker) take(ctx context.Context, name string) (ok bool, err error) {
+	path := filepath.Join(p.opt.Dir, name)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return false, tryLater{err}
+	}
+	defer f.Close()
+	owner, err := checkFile(f)
+	if err != nil {
+		return false, err
+	}
+	m, err := maildrop.NewReader(f)
+	if err != nil {
+		return false, fmt.Errorf("not a message: %w", err)
+	}
+	if m.UID != owner && owner != 0 && owner != p.opt.Owner {
+		return false, fmt.Errorf("the file says that user %d submitted it, but it belongs to user %d", m.UID, owner)
+	}
+	if owner != 0 && owner != p.opt.Owner {
+		m.OrigID, m.Filter = "", "" // only postsuper may say these
+	}
+	if err := p.submit(ctx, m); err != nil {
+		return false, err
+	}
+	if err := os.Remove(path); err != nil {
+		return false, fmt.Errorf("the message has been queued, but: %w", err)
+	}
+	return true, nil
+}
+
+func checkFile(f *os.File) (owner int, err error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	switch {
+	case !ok || !fi.Mode().IsRegular():
+		return 0, errors.New("not a plain file")
+	case st.Nlink != 1:
+		return 0, fmt.Errorf("the file has %d names, one is right", st.Nlink)
+	}
+	return int(st.Uid), nil
+}
+
+// submit hands a message to cleanup and heeds its verdict.
+func (p *Picker) submit(ctx context.Context, m *maildrop.Reader) error {
+	now := time.Now()
+	id, err := p.opt.Submit.NewID(ctx, now)
+	if err != nil {
+		return tryLater{err}
+	}
+	env := &mail.Envelope{ID: id, Arrival: m.Time, Sender: m.Sender, EnvID: m.EnvID, Ret: m.Ret, Trace: m.Trace,
+		VERP: m.VERP, RewriteContext: "local", Recipients: m.Recipients, Filter: p.opt.Filter}
+	if m.Flags&maildrop.Gateway != 0 {
+		env.RewriteContext = "remote"
+	}
+	if m.SMTPUTF8 {
+		env.Body |= mail.BodySMTPUTF8
+	}
+	if m.Body8Bit {
+		env.Body |= mail.Body8Bit
+	}
+	if m.Filter != "" {
+		env.Filter = m.Filter
+	}
+	p.opt.Log.Log(maillog.PickupUID{ID: string(id), UID: m.UID, From: rfc5322.Quote(m.Sender), OrigID: string(m.OrigID)})
+	flags := (proto.SubmitFilter | proto.SubmitMilter | proto.SubmitBCC | proto.SubmitMap) &^ p.opt.Override
+	msg := p.opt.Submit.Open(env, submit.Options{Flags: flags | proto.SubmitBounce | proto.SubmitAutoUTF8, FullName: m.FullName})
+	if err := p.copy(msg, m, id, now); err != nil {
+		msg.Abort()
+		return err
+	}
+	reply, err := msg.Commit(ctx)
+	if err != nil {
+		return tryLater{err}
+	}
+	if reply.Code != 250 {
+		return tryLater{fmt.Errorf("%s: not queued: %d %s %s", id, reply.Code, reply.Status, reply.Text)}
+	}
+	return nil
+}
+
+// copy writes the Received: field and the content as CRLF lines.
+func (p *Picker) copy(msg *submit.Message, m *maildrop.Reader, id mail.QueueID, now time.Time) error {
+	fmt.Fprintf(msg, "Received: by %s (%s, from userid %d)\r\n\tid %s; %s\r\n", p.opt.Myhostname, p.opt.MailName,
+		m.UID, id, rfc5322.Date(now))
+	br := bufio.NewReaderSize(m, maildrop.MaxPiece)
+	var out []byte
+	midline := false
+	for {
+		line, err := br.ReadSlice('\n')
+		out = out[:0]
+		switch {
+		case bytes.HasSuffix(line, []byte("\r\n")):
+			out = append(out, line...)
+		case bytes.HasSuffix(line, []byte("\n")):
+			out = append(append(out, line[:len(line)-1]...), "\r\n"...)
+		default:
+			out = append(out, line...)
+		}
+		if _, werr := msg.Write(out); werr != nil {
+			return tryLater{werr}
+		}
+		midline = len(line) > 0 && line[len(line)-1] != '\n'
+		if err == nil || errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
+		if err != io.EOF {
+			return fmt.Errorf("not a message: %w", err)
+		}
+		if midline {
+			if _, werr := io.WriteString(msg, "\r\n"); werr != nil {
+				return tryLater{werr}
+			}
+		}
+		return nil
+	}
+}

@@ -1,0 +1,78 @@
+package pickup
+
+import (
+	"context"
+	"os"
+	"os/user"
+	"strconv"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/proto"
+	"posthaste/internal/service"
+	"posthaste/internal/submit"
+)
+
+// parallel is how many messages are on their way to cleanup at once.
+const parallel = 20
+
+// Spec declares the service.
+func Spec() service.Spec {
+	return service.Spec{Process: "pickup", Exclusive: true, Rank: service.Intake, Run: run}
+}
+
+func run(ctx context.Context, env *service.Env) error {
+	cfg := env.Config
+	client := ipc.NewClient(env.Public(cfg.String("cleanup_service_name")), nil)
+	defer client.Close()
+	submitter := submit.New(client)
+	defer submitter.Close()
+	p := New(Options{
+		Dir:        "maildrop",
+		Submit:     submitter,
+		Log:        env.Log,
+		Myhostname: cfg.String("myhostname"),
+		MailName:   cfg.String("mail_name"),
+		Filter:     cfg.String("content_filter"),
+		Override:   proto.OverrideFlags(cfg.List("receive_override_options")),
+		Owner:      ownerUID(cfg.String("mail_owner")),
+		Parallel:   parallel,
+	})
+	wake := make(chan struct{}, 1)
+	wake <- struct{}{}
+	serving := make(chan error, 1)
+	go func() {
+		serving <- env.ServeIPC(ctx, &ipc.Server{OnTrigger: func([]byte) {
+			select {
+			case wake <- struct{}{}:
+			default:
+			}
+		}}, time.Second)
+	}()
+	env.Used()
+	for {
+		select {
+		case <-wake:
+			done := env.Busy()
+			if err := p.Scan(ctx); err != nil {
+				env.Log.Warning("%v", err)
+			}
+			done()
+		case <-ctx.Done():
+			return <-serving
+		}
+	}
+}
+
+// ownerUID is the number of the user whose files are the mail system's own.
+func ownerUID(name string) int {
+	u, err := user.Lookup(name)
+	if err != nil {
+		return os.Geteuid()
+	}
+	n, err := strconv.Atoi(u.Uid)
+	if err != nil {
+		return os.Geteuid()
+	}
+	return n
+}

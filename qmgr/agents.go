@@ -1,0 +1,341 @@
+package qmgr
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/qmgr/sched"
+)
+
+const (
+	// agentPatience is how long a transport may take to be reached, and to say
+	// what it is still doing for a former queue manager, before it counts as
+	// unavailable.
+	agentPatience = 15 * time.Second
+	// agentIdle is how long a connection to an agent is kept without use, so
+	// that services that nobody needs may end.
+	agentIdle = 60 * time.Second
+)
+
+// A delivery is a request that has been ordered.
+type delivery struct {
+	entry     sched.EntryID
+	num       sched.MsgID
+	transport mail.Transport
+	nexthop   mail.Nexthop
+	rcpts     []int
+	adopted   bool // a former queue manager ordered it; only its outcome is awaited
+}
+
+// An agentConn is the connection to one transport's process. It belongs to
+// the loop.
+type agentConn struct {
+	s         *Server
+	transport mail.Transport
+	conn      *ipc.Conn
+	ready     bool // the inventory has come
+	dialing   bool
+	waiting   []*delivery // to be sent when ready
+	pending   int         // sent and not answered
+	used      time.Time
+	running   []proto.Delivery // inventory: still under way for a former queue manager
+}
+
+// deliver orders one delivery.
+func (s *Server) deliver(m *message, e *sched.Effect) {
+	d := &delivery{entry: e.Entry, num: e.ID, transport: e.Transport, nexthop: e.Nexthop, rcpts: e.Rcpts}
+	s.entries[e.Entry] = d
+	a := s.agents[e.Transport]
+	if a == nil {
+		a = &agentConn{s: s, transport: e.Transport}
+		s.agents[e.Transport] = a
+	}
+	a.used = s.now
+	if a.ready {
+		a.send(m, d, e)
+		return
+	}
+	a.waiting = append(a.waiting, d)
+	if !a.dialing {
+		a.dial()
+	}
+}
+
+// dial connects beside the loop.
+func (a *agentConn) dial() {
+	a.dialing, a.ready, a.conn = true, false, nil
+	s := a.s
+	path := s.opt.Agent(a.transport)
+	s.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(s.ctx, agentPatience)
+		defer cancel()
+		inventory := make(chan proto.Inventory, 1)
+		client := ipc.NewClient(path, func(_ *ipc.Conn, r *ipc.Request) {
+			var inv proto.Inventory
+			if r.Kind == proto.KindInventory && r.Decode(&inv) == nil {
+				select {
+				case inventory <- inv:
+				default:
+					s.post(func() { a.late(&inv) }, sched.Event{})
+				}
+			}
+		})
+		conn, err := dialOnce(ctx, client)
+		if err != nil {
+			s.post(func() { a.down(err) }, sched.Event{})
+			return
+		}
+		select {
+		case inv := <-inventory:
+			s.post(func() { a.up(conn, &inv) }, sched.Event{})
+		case <-conn.Done():
+			s.post(func() { a.down(errors.New("the service ended before it said anything")) }, sched.Event{})
+			return
+		case <-ctx.Done():
+			conn.Close()
+			s.post(func() { a.down(errors.New("the service accepts connections but does not answer")) }, sched.Event{})
+			return
+		}
+		s.tasks.Go(func() {
+			<-conn.Done()
+			s.post(func() { a.lost(conn) }, sched.Event{})
+		})
+	})
+}
+
+// dialOnce connects without trying again for long when nobody listens: a
+// transport that is not in master.cf must be told from one that starts.
+func dialOnce(ctx context.Context, client *ipc.Client) (*ipc.Conn, error) {
+	short, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return client.Conn(short)
+}
+
+// up: the connection stands, and inv says what is not to be ordered again.
+func (a *agentConn) up(conn *ipc.Conn, inv *proto.Inventory) {
+	a.conn, a.ready, a.dialing = conn, true, false
+	a.running = inv.Running
+	for i := range inv.Finished {
+		a.s.finished(&inv.Finished[i])
+	}
+	waiting := a.waiting
+	a.waiting = nil
+	for _, d := range waiting {
+		if m := a.s.messages[d.num]; m != nil && m.active != nil {
+			a.send(m, d, nil)
+		}
+	}
+}
+
+// late: a delivery that the inventory named as running has ended.
+func (a *agentConn) late(inv *proto.Inventory) {
+	for i := range inv.Finished {
+		f := &inv.Finished[i]
+		a.running = slices.DeleteFunc(a.running, func(r proto.Delivery) bool {
+			return r.ID == f.ID && len(f.Reply.Outcomes) > 0 && slices.Contains(r.Index, f.Reply.Outcomes[0].Rcpt)
+		})
+		a.s.finished(f)
+	}
+}
+
+// finished takes in an outcome that a former queue manager had ordered. When
+// this one has ordered the same meanwhile it is its outcome; when the message
+// has not been taken up yet it is noted so that it will not be done again.
+func (s *Server) finished(f *proto.Finished) {
+	num := msgID(f.ID)
+	m := s.messages[num]
+	if m == nil {
+		return
+	}
+	for _, d := range s.entries {
+		if d.num == num && d.adopted && len(f.Reply.Outcomes) > 0 && slices.Contains(d.rcpts, f.Reply.Outcomes[0].Rcpt) {
+			s.completed(d, &f.Reply)
+			return
+		}
+	}
+	var done []int
+	for _, o := range f.Reply.Outcomes {
+		if o.Action == dsn.Delivered || o.Action == dsn.Relayed || o.Action == dsn.Expanded {
+			m.setDone(o.Rcpt)
+			done = append(done, o.Rcpt)
+		}
+	}
+	s.log.done(m, done)
+}
+
+// send hands a delivery to the agent. e is nil when it waited for the
+// connection; session hints are then out of date anyway.
+func (a *agentConn) send(m *message, d *delivery, e *sched.Effect) {
+	s := a.s
+	for _, r := range a.running {
+		if r.ID == m.id && slices.ContainsFunc(d.rcpts, func(i int) bool { return slices.Contains(r.Index, i) }) {
+			d.adopted = true
+			return
+		}
+	}
+	if already := slices.IndexFunc(d.rcpts, func(i int) bool { return !m.isDone(i) }); already < 0 {
+		// A former queue manager's delivery brought these there meanwhile.
+		s.completed(d, &proto.DeliverReply{})
+		return
+	}
+	act := m.active
+	req := &proto.Deliver{Nexthop: d.nexthop, Envelope: act.env, Index: d.rcpts, Ref: m.ref, Active: act.since}
+	if e != nil {
+		req.CacheLoad, req.CacheKeep = e.Cache&sched.CacheLoad != 0, e.Cache&sched.CacheStore != 0
+	}
+	req.Envelope.Recipients = make([]mail.Recipient, len(d.rcpts))
+	for i, idx := range d.rcpts {
+		r := act.rcpts[idx]
+		to := r.Recipient
+		if to.Original == "" && r.resolved != to.Address {
+			to.Original = to.Address
+		}
+		to.Address = r.resolved
+		req.Envelope.Recipients[i] = to
+	}
+	if act.env.VERP != "" && act.env.Sender != "" && len(d.rcpts) == 1 {
+		req.Envelope.Sender = verpSender(act.env.Sender, req.Envelope.Recipients[0].Orig(), act.env.VERP)
+	}
+	a.pending++
+	a.used = s.now
+	a.conn.Go(req, func(payload []byte, err error) {
+		var reply proto.DeliverReply
+		if err == nil {
+			err = reply.Decode(payload)
+		}
+		s.post(func() { a.answered(d, &reply, err) }, sched.Event{})
+	})
+}
+
+// verpSender encodes a recipient in the envelope sender: local part,
+// delimiter, recipient's local part, delimiter, recipient's domain.
+func verpSender(sender, recipient, delimiters string) string {
+	local, domain, ok := cutLast(sender, '@')
+	if !ok || len(delimiters) != 2 {
+		return sender
+	}
+	rlocal, rdomain, _ := cutLast(recipient, '@')
+	return local + delimiters[:1] + rlocal + delimiters[1:] + rdomain + "@" + domain
+}
+
+func cutLast(s string, sep byte) (before, after string, found bool) {
+	if i := strings.LastIndexByte(s, sep); i >= 0 {
+		return s[:i], s[i+1:], true
+	}
+	return s, "", false
+}
+
+// answered: the agent has answered, or the connection broke.
+func (a *agentConn) answered(d *delivery, reply *proto.DeliverReply, err error) {
+	a.pending--
+	a.used = a.s.now
+	switch {
+	case err == nil:
+		a.s.completed(d, reply)
+	case errors.Is(err, ipc.ErrUnsent): // the agent has seen nothing of it
+		a.waiting = append(a.waiting, d)
+		if !a.dialing {
+			a.dial()
+		}
+	default:
+		a.s.opt.Log.Warning("transport %s: the delivery agent ended in the middle of a delivery: %v", a.transport, err)
+		delete(a.s.entries, d.entry)
+		a.s.then(sched.Event{Kind: sched.EventLost, Entry: d.entry})
+	}
+}
+
+// lost: the connection is gone. Requests under way have been answered with
+// an error each. What was adopted will be told to nobody now.
+func (a *agentConn) lost(conn *ipc.Conn) {
+	if a.conn != conn {
+		return
+	}
+	a.conn, a.ready, a.running = nil, false, nil
+	for _, d := range a.s.entries {
+		if d.transport == a.transport && d.adopted {
+			delete(a.s.entries, d.entry)
+			a.s.then(sched.Event{Kind: sched.EventLost, Entry: d.entry})
+		}
+	}
+	if len(a.waiting) > 0 && !a.dialing {
+		a.dial()
+	}
+}
+
+// down: the transport cannot be used.
+func (a *agentConn) down(err error) {
+	a.dialing = false
+	a.s.opt.Log.Warning("connect to transport %s: %v", a.transport, err)
+	ev := sched.Event{Kind: sched.EventAgentDown, Transport: a.transport}
+	for _, d := range a.waiting {
+		ev.Entries = append(ev.Entries, d.entry)
+		delete(a.s.entries, d.entry)
+	}
+	a.waiting = nil
+	a.s.then(ev)
+}
+
+func (a *agentConn) close() {
+	if a.conn != nil {
+		a.conn.Close()
+	}
+}
+
+// completed takes in what came of a delivery and tells the scheduler.
+func (s *Server) completed(d *delivery, reply *proto.DeliverReply) {
+	if s.entries[d.entry] != d {
+		return // ended by another way
+	}
+	delete(s.entries, d.entry)
+	ev := sched.Event{Kind: sched.EventDone, Entry: d.entry}
+	m := s.messages[d.num]
+	if m != nil && m.active != nil {
+		s.judge(m, reply, &ev.Result)
+	}
+	if !reply.SiteStatus.IsZero() {
+		ev.Result.SiteFailed, ev.Result.Status, ev.Result.Reason = true, reply.SiteStatus, reply.SiteReason
+	}
+	ev.Result.Hungry = reply.Kept
+	s.then(ev)
+}
+
+// judge sorts outcomes into what is done, what is to be tried again, and what
+// the sender must be told.
+func (s *Server) judge(m *message, reply *proto.DeliverReply, res *sched.Result) {
+	a := m.active
+	var done []int
+	for _, o := range reply.Outcomes {
+		r := a.rcpts[o.Rcpt]
+		if r == nil {
+			continue // not one of ours: an agent that is out of its mind harms nobody
+		}
+		report := a.env.Trace&(mail.TraceReport|mail.TraceRecord) != 0
+		switch o.Action {
+		case dsn.Deferred:
+			a.outcomes[o.Rcpt] = o
+			res.Deferred = append(res.Deferred, o.Rcpt)
+			if a.env.Trace&mail.TraceReport != 0 {
+				a.success = append(a.success, o)
+			}
+		case dsn.Failed:
+			a.outcomes[o.Rcpt] = o
+			res.Failed = true
+		default:
+			if r.Notify.Success() || report {
+				a.success = append(a.success, o)
+				res.Success = true
+			}
+			m.setDone(o.Rcpt)
+			done = append(done, o.Rcpt)
+			delete(a.outcomes, o.Rcpt)
+		}
+	}
+	s.log.done(m, done)
+}

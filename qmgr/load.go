@@ -1,0 +1,260 @@
+package qmgr
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/spool"
+	"posthaste/qmgr/sched"
+)
+
+// loaded is what reading and resolving a batch of recipients gave.
+type loaded struct {
+	env       mail.Envelope
+	rcpts     []loadedRcpt
+	outcomes  []mail.Outcome // from earlier attempts
+	discarded []int          // recipients whose mail is thrown away on purpose
+	next      int            // index of the first recipient not looked at
+	unread    int            // pending recipients from next on
+	corrupt   bool
+	err       error
+}
+
+type loadedRcpt struct {
+	sched.Rcpt
+	rcpt rcpt
+}
+
+// load reads up to limit pending recipients of m, starting with index from,
+// finds out where they go, and tells the scheduler. The reading and asking is
+// done beside the loop.
+func (s *Server) load(m *message, from, limit int, first bool) {
+	if first || m.active == nil {
+		in := (*inline)(nil)
+		if m.active != nil {
+			in = m.active.inline
+		}
+		m.active = &active{since: s.now, inline: in, rcpts: make(map[int]*rcpt, min(limit, int(m.nrcpt))),
+			outcomes: make(map[int]mail.Outcome)}
+		if info, ok := s.sched.Lookup(m.num()); ok && info.Attempts == 0 {
+			m.active.arrived = true
+			s.moved++
+		}
+	}
+	j := job{id: m.id, ref: m.ref, in: m.active.inline, done: slices.Clone(m.done), from: from, limit: limit,
+		nrcpt: int(m.nrcpt), settings: &s.opt.Settings}
+	num := m.num()
+	s.tasks.Go(func() {
+		l := s.read(&j)
+		s.post(func() { s.learn(num, l, first) }, sched.Event{})
+	})
+}
+
+// A job is one load, with copies of what the loop owns.
+type job struct {
+	id          mail.QueueID
+	ref         spool.Ref
+	in          *inline
+	done        []byte
+	from, limit int
+	nrcpt       int
+	settings    *Settings
+}
+
+// read does the work of a load. It runs beside the loop.
+func (s *Server) read(j *job) *loaded {
+	l := new(loaded)
+	rcpts, err := s.fetch(j, l)
+	if err != nil {
+		l.err = err
+		l.corrupt = errors.Is(err, spool.ErrCorrupt) || errors.Is(err, errBadEnvelope)
+		return l
+	}
+	isDone := (&message{done: j.done}).isDone
+	i := j.from
+	for ; i < j.from+len(rcpts) && len(l.rcpts)+len(l.discarded) < j.limit; i++ {
+		if !isDone(i) {
+			s.place(j, l, i, rcpts[i-j.from])
+		}
+	}
+	l.next = i
+	for ; i < j.nrcpt; i++ {
+		if !isDone(i) {
+			l.unread++
+		}
+	}
+	slices.SortStableFunc(l.rcpts, compareRcpt)
+	return l
+}
+
+var errBadEnvelope = errors.New("envelope cannot be read")
+
+// fetch gives the stored recipients from j.from on: enough of them, or all.
+func (s *Server) fetch(j *job, l *loaded) ([]mail.Recipient, error) {
+	if j.in != nil {
+		if err := l.env.Decode(j.in.envelope); err != nil {
+			return nil, fmt.Errorf("%w: %w", errBadEnvelope, err)
+		}
+		list, err := mail.DecodeRecipients(j.in.recipients, j.from, -1)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errBadEnvelope, err)
+		}
+		return list, nil
+	}
+	st, err := s.opt.Open(s.ctx, j.ref, j.id)
+	if err != nil {
+		return nil, err
+	}
+	if l.env, err = st.Envelope(); err != nil {
+		return nil, fmt.Errorf("%w: %w", errBadEnvelope, err)
+	}
+	if l.outcomes, err = st.Outcomes(); err != nil {
+		return nil, fmt.Errorf("%w: %w", errBadEnvelope, err)
+	}
+	// Recipients that are done take no place: look further until there are
+	// enough that are not.
+	to, pending := j.from, 0
+	isDone := (&message{done: j.done}).isDone
+	for to < j.nrcpt && pending < j.limit {
+		if !isDone(to) {
+			pending++
+		}
+		to++
+	}
+	list, err := st.Recipients(j.from, to)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errBadEnvelope, err)
+	}
+	return list, nil
+}
+
+// place finds out where one recipient goes (reference: the queue manager,
+// section 6).
+func (s *Server) place(j *job, l *loaded, i int, to mail.Recipient) {
+	r := loadedRcpt{Rcpt: sched.Rcpt{Index: i}, rcpt: rcpt{Recipient: to, resolved: to.Address}}
+	env := &l.env
+	switch {
+	case env.Redirect != "":
+		if i > 0 { // only the first recipient counts, and gets the redirect address
+			l.discarded = append(l.discarded, i)
+			return
+		}
+		r.rcpt.resolved = env.Redirect
+		r.rcpt.Recipient.Address = env.Redirect
+		if r.rcpt.Original == "" {
+			r.rcpt.Original = to.Address
+		}
+		s.resolve(j, l, &r)
+	case env.Filter != "" && !env.Trace.DontDeliver():
+		transport, nexthop, _ := strings.Cut(env.Filter, ":")
+		if nexthop == "" {
+			nexthop = cmp.Or(j.settings.FilterNexthop, domainOf(to.Address), j.settings.Myhostname)
+		}
+		r.Transport, r.Nexthop = mail.Transport(transport), mail.Nexthop(nexthop)
+	default:
+		s.resolve(j, l, &r)
+	}
+	if r.Transport == "" { // resolve said: discard
+		l.discarded = append(l.discarded, i)
+		return
+	}
+	r.Queue = j.settings.queueName(r.Transport, r.Nexthop, r.rcpt.resolved)
+	if d := domainOf(r.rcpt.resolved); j.settings.FlushDomain(d) {
+		r.Site = strings.ToLower(d)
+	}
+	l.rcpts = append(l.rcpts, r)
+}
+
+// resolve asks trivial-rewrite, and judges what it says.
+func (s *Server) resolve(j *job, l *loaded, r *loadedRcpt) {
+	ans, err := s.opt.Resolver.Resolve(s.ctx, l.env.Sender, r.rcpt.resolved)
+	local, _, _ := strings.Cut(ans.Recipient, "@")
+	switch {
+	case err != nil || ans.Flags&proto.ResolveFail != 0:
+		r.Transport, r.Nexthop = sched.RetryTransport, "4.3.0 address resolver failure"
+	case ans.Flags&proto.ResolveError != 0:
+		r.Transport, r.Nexthop = sched.ErrorTransport, "5.1.3 bad address syntax"
+	case ans.Recipient == "":
+		r.Transport, r.Nexthop = sched.ErrorTransport, "5.1.3 null recipient address"
+	case ans.Flags&proto.ResolveLocal != 0 && strings.EqualFold(local, j.settings.DoubleBounce):
+		// A notice to the postmaster that cannot be delivered ends here.
+		o := mail.Outcome{Rcpt: r.Index, Action: dsn.Delivered, Status: dsn.S(2, 0, 0), Relay: "none",
+			Reason: "undeliverable postmaster notification discarded"}
+		s.logDelivery(j.id, r.rcpt.Recipient, &l.env, time.Now(), o)
+		r.Transport = ""
+	default:
+		r.Transport, r.Nexthop = mail.Transport(ans.Transport), mail.Nexthop(ans.Nexthop)
+		r.rcpt.resolved = ans.Recipient
+	}
+}
+
+func domainOf(addr string) string {
+	if i := strings.LastIndexByte(addr, '@'); i >= 0 {
+		return addr[i+1:]
+	}
+	return ""
+}
+
+// compareRcpt is nqmgr's order: by transport, queue, domain, address.
+// Recipients without a domain come last.
+func compareRcpt(a, b loadedRcpt) int {
+	da, db := domainOf(a.rcpt.resolved), domainOf(b.rcpt.resolved)
+	if (da == "") != (db == "") {
+		if da == "" {
+			da = "\xff"
+		} else {
+			db = "\xff"
+		}
+	}
+	return cmp.Or(strings.Compare(string(a.Transport), string(b.Transport)), strings.Compare(a.Queue, b.Queue),
+		strings.Compare(strings.ToLower(da), strings.ToLower(db)), strings.Compare(a.rcpt.resolved, b.rcpt.resolved))
+}
+
+// learn takes in what a load gave. It runs in the loop.
+func (s *Server) learn(num sched.MsgID, l *loaded, first bool) {
+	m := s.messages[num]
+	if m == nil || m.active == nil {
+		return
+	}
+	if l.err != nil {
+		s.opt.Log.Warning("%s: message cannot be read from the queue: %v", m.id, l.err)
+		s.then(sched.Event{Kind: sched.EventLoadFailed, ID: num, Corrupt: l.corrupt})
+		return
+	}
+	a := m.active
+	if first {
+		a.env = l.env
+		a.env.Recipients = nil
+		s.opt.Log.Log(maillog.QueueActive{ID: string(m.id), From: rfc5322.Quote(a.env.Sender), Size: a.env.Size,
+			NRcpt: int(m.nrcpt)})
+	}
+	for _, o := range l.outcomes {
+		if _, newer := a.outcomes[o.Rcpt]; !newer {
+			a.outcomes[o.Rcpt] = o
+		}
+	}
+	for _, i := range l.discarded {
+		m.setDone(i)
+	}
+	s.log.done(m, l.discarded)
+	ev := sched.Event{Kind: sched.EventLoaded, ID: num, Next: l.next, Unread: l.unread,
+		Rcpts: make([]sched.Rcpt, len(l.rcpts))}
+	for i := range l.rcpts {
+		r := &l.rcpts[i]
+		ev.Rcpts[i] = r.Rcpt
+		a.rcpts[r.Index] = &r.rcpt
+	}
+	if l.unread == 0 {
+		a.inline = nil // the recipients are in memory now
+	}
+	s.then(ev)
+}

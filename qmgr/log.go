@@ -1,0 +1,60 @@
+package qmgr
+
+import (
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/rfc5322"
+	"posthaste/qmgr/sched"
+)
+
+// logDelivery logs an outcome that no agent was needed for.
+func (s *Server) logDelivery(id mail.QueueID, to mail.Recipient, env *mail.Envelope, active time.Time, o mail.Outcome) {
+	now := time.Now()
+	status := "deferred"
+	if o.Action == dsn.Delivered {
+		status = "sent"
+	}
+	s.opt.Log.Log(maillog.Delivery{ID: string(id), To: rfc5322.Quote(to.Address), OrigTo: rfc5322.Quote(to.Original),
+		Delay: now.Sub(env.Arrival), Delays: [4]time.Duration{active.Sub(env.Arrival), now.Sub(active)},
+		Resolution: s.opt.Settings.Resolution, DSN: o.Status, Status: status, Text: o.Reason})
+}
+
+// note logs what the scheduler finds worth a line.
+func (s *Server) note(m *message, n *sched.Note) {
+	log := s.opt.Log
+	switch n.Kind {
+	case sched.NoteExpired, sched.NoteForceExpired:
+		sender := ""
+		if m != nil && m.active != nil {
+			sender = rfc5322.Quote(m.active.env.Sender)
+		}
+		if m != nil {
+			log.Log(maillog.Expired{ID: string(m.id), From: sender, Forced: n.Kind == sched.NoteForceExpired})
+		}
+	case sched.NoteClog:
+		log.Warning("mail for %s is using up %d of %d active queue entries", n.Queue, n.Count, n.Total)
+		log.Warning("you may need to reduce %s connect and helo timeouts so that Posthaste quickly skips unavailable hosts",
+			n.Transport)
+		log.Warning("you may need to increase the master.cf %s process limit", n.Transport)
+		log.Warning("please avoid flushing the whole queue when you have lots of deferred mail, that is bad for performance")
+		log.Warning("to turn off these warnings specify: qmgr_clog_warn_time = 0")
+	case sched.NoteFeedback:
+		sign := "negative"
+		if n.Positive {
+			sign = "positive"
+		}
+		log.Info("concurrency feedback type %s destination %s limit %d window %d success %g failure %g fail_cohorts %g feedback %g",
+			sign, n.Queue, n.Limit, n.Window, n.Success, n.Failure, n.FailCohorts, n.Feedback)
+	case sched.NoteTransportDown:
+		log.Warning("transport %s is not available until %s: %s", n.Transport, n.Until.Format(time.TimeOnly), n.Reason)
+	case sched.NoteBadCount:
+		if m != nil {
+			log.Warning("%s: rcpt count mismatch (%d)", m.id, n.Count)
+		}
+	case sched.NoteDead, sched.NoteAlive:
+		// Told by the deliveries themselves, and by posthaste explain.
+	}
+}

@@ -1,0 +1,234 @@
+package qmgr
+
+import (
+	"context"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+	"posthaste/qmgr/sched"
+)
+
+// flushDelay is how long a change waits for company. What a crash loses in
+// that time is only the record of deliveries that were just made: it is small
+// beside the spool's own patience.
+const flushDelay = 2 * time.Millisecond
+
+// flushOps is the number of changes that do not wait.
+const flushOps = 64
+
+// A recorder brings the loop's decisions to cleanup, which writes them to the
+// log. Changes keep their order; those of one message within one request are
+// merged; what has not been answered is sent again when the connection to
+// cleanup was lost. It belongs to the loop.
+type recorder struct {
+	s       *Server
+	ops     []proto.Op
+	at      map[mail.QueueID]int // position of a message's change in ops
+	since   time.Time            // when the oldest of ops came
+	conn    *ipc.Conn            // where the queue was pushed from; nil while there is none
+	unacked []*request           // sent, in order, and not answered
+	gone    map[mail.QueueID]int // removals that are not durable yet, by count
+	waiters []func()             // told when what is in ops has been recorded
+}
+
+// A request is a Record on its way.
+type request struct {
+	ops     []proto.Op
+	acked   bool
+	waiters []func()
+}
+
+func newRecorder(s *Server) *recorder {
+	return &recorder{s: s, at: make(map[mail.QueueID]int), gone: make(map[mail.QueueID]int)}
+}
+
+// change returns the message's change, to be filled in.
+func (r *recorder) change(id mail.QueueID) *proto.Op {
+	if i, ok := r.at[id]; ok {
+		return &r.ops[i]
+	}
+	if len(r.ops) == 0 {
+		r.since = r.s.now
+	}
+	r.at[id] = len(r.ops)
+	r.ops = append(r.ops, proto.Op{ID: id})
+	return &r.ops[len(r.ops)-1]
+}
+
+// done records that nothing more is to be done for these recipients.
+func (r *recorder) done(m *message, rcpts []int) {
+	if len(rcpts) == 0 {
+		return
+	}
+	op := r.change(m.id)
+	op.Done = append(op.Done, rcpts...)
+}
+
+// update records a message's state. Fields that set names replace those of an
+// earlier change that has not been sent.
+func (r *recorder) update(m *message, set proto.Op) {
+	op := r.change(m.id)
+	op.Set |= set.Set
+	if set.Set&spool.SetQueue != 0 {
+		op.Queue = set.Queue
+	}
+	if set.Set&spool.SetNextAttempt != 0 {
+		op.NextAttempt = set.NextAttempt
+	}
+	if set.Set&spool.SetAttempts != 0 {
+		op.Attempts = set.Attempts
+	}
+	if set.Set&spool.SetWarned != 0 {
+		op.Warned = set.Warned
+	}
+	if set.Set&spool.SetExpire != 0 {
+		op.Expire = set.Expire
+	}
+	if set.Outcomes != nil {
+		op.Outcomes = set.Outcomes
+	}
+}
+
+// remove records that a message is gone.
+func (r *recorder) remove(m *message) {
+	*r.change(m.id) = proto.Op{ID: m.id, Remove: true}
+	r.gone[m.id]++
+}
+
+// removing says whether a message's removal has been decided on and may not
+// be durable yet: cleanup may still know the message then.
+func (r *recorder) removing(id mail.QueueID) bool { return r.gone[id] > 0 }
+
+// after has f called when all that has been decided so far is durable.
+func (r *recorder) after(f func()) {
+	// The command's own effects come behind this call, in the same turn.
+	r.waiters = append(r.waiters, f)
+}
+
+// due is when flush should be called if nothing else happens.
+func (r *recorder) due() time.Time {
+	if len(r.ops) == 0 || r.conn == nil {
+		return time.Time{}
+	}
+	return r.since.Add(flushDelay)
+}
+
+// idle says that nothing waits to be recorded.
+func (r *recorder) idle() bool { return len(r.ops) == 0 && len(r.unacked) == 0 }
+
+// flush sends what has waited long enough.
+func (r *recorder) flush(now time.Time) {
+	if len(r.ops) == 0 && len(r.waiters) > 0 {
+		if n := len(r.unacked); n > 0 {
+			r.unacked[n-1].waiters = append(r.unacked[n-1].waiters, r.waiters...)
+		} else {
+			for _, f := range r.waiters {
+				f()
+			}
+		}
+		r.waiters = nil
+	}
+	if len(r.ops) == 0 || r.conn == nil || len(r.ops) < flushOps && now.Sub(r.since) < flushDelay {
+		return
+	}
+	q := &request{ops: r.ops, waiters: r.waiters}
+	r.ops, r.waiters = nil, nil
+	clear(r.at)
+	r.unacked = append(r.unacked, q)
+	r.send(q)
+}
+
+func (r *recorder) send(q *request) {
+	s, conn := r.s, r.conn
+	conn.Go(&proto.Record{Ops: q.ops}, func(payload []byte, err error) {
+		var reply proto.RecordReply
+		if err == nil {
+			err = reply.Decode(payload)
+		}
+		s.post(func() { r.answered(q, &reply, err) }, sched.Event{})
+	})
+}
+
+// answered: the changes are durable, or the connection broke, in which case
+// they are sent again over the next one.
+func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
+	if err != nil {
+		if _, remote := err.(ipc.RemoteError); remote {
+			// cleanup's log is broken: it ends, and its successor is told again.
+			r.s.opt.Log.Warning("recording in the queue failed: %v; trying again", err)
+		}
+		return
+	}
+	q.acked = true
+	for len(r.unacked) > 0 && r.unacked[0].acked {
+		r.unacked = r.unacked[1:]
+	}
+	for i := range q.ops {
+		if id := q.ops[i].ID; q.ops[i].Remove {
+			if r.gone[id]--; r.gone[id] == 0 {
+				delete(r.gone, id)
+			}
+		}
+	}
+	for _, f := range q.waiters {
+		f()
+	}
+	for i := range reply.Entries {
+		if m := r.s.messages[msgID(reply.Entries[i].ID)]; m != nil {
+			m.ref = reply.Entries[i].Ref
+		}
+	}
+}
+
+// connected: the queue is pushed over conn, and changes go there.
+func (r *recorder) connected(conn *ipc.Conn) {
+	r.conn = conn
+	for _, q := range r.unacked {
+		if !q.acked {
+			r.send(q)
+		}
+	}
+}
+
+// attach keeps us attached to cleanup until ctx ends.
+func (s *Server) attach(ctx context.Context) {
+	for ctx.Err() == nil {
+		conn, err := s.cleanup.Conn(ctx)
+		if err != nil {
+			continue
+		}
+		conn.Go(&proto.Attach{}, func([]byte, error) {})
+		s.post(func() { s.log.connected(conn) }, sched.Event{})
+		select {
+		case <-conn.Done():
+		case <-ctx.Done():
+			return
+		}
+		s.post(func() {
+			if s.log.conn == conn {
+				s.log.conn = nil
+			}
+		}, sched.Event{})
+	}
+}
+
+// fromCleanup takes in what cleanup pushes. It runs on the connection's
+// reading goroutine.
+func (s *Server) fromCleanup(_ *ipc.Conn, r *ipc.Request) {
+	if r.Kind != proto.KindEntries {
+		return
+	}
+	batch := new(proto.Entries)
+	if err := r.Decode(batch); err != nil {
+		s.opt.Log.Error("cleanup sends what cannot be read: %v", err)
+		return
+	}
+	s.post(func() {
+		for i := range batch.List {
+			s.arrive(&batch.List[i])
+		}
+	}, sched.Event{})
+}

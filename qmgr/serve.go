@@ -1,0 +1,358 @@
+package qmgr
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+	"posthaste/qmgr/sched"
+)
+
+const (
+	// listPage bounds how many messages one page of a listing has.
+	listPage = 500
+	// listRcpts bounds how many recipients of a message a listing names.
+	listRcpts = 10000
+	// toolDrain is how long tools that are connected may hold up a stop.
+	toolDrain = time.Second
+)
+
+// IPC is the server for the service's sockets: tools and triggers.
+func (s *Server) IPC() *ipc.Server { return &ipc.Server{Handler: s.fromTool, OnTrigger: s.trigger} }
+
+// trigger heeds the letters that master, postkick and Postfix's tools send.
+// Nothing needs to be scanned here, so that only F and A (forget what is dead,
+// ignore the times) mean something; the others say that there is mail, which
+// cleanup has told already.
+func (s *Server) trigger(letters []byte) {
+	if strings.ContainsAny(string(letters), "FA") {
+		s.post(nil, sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeAll})
+	}
+}
+
+func (s *Server) fromTool(_ *ipc.Conn, r *ipc.Request) {
+	switch r.Kind {
+	case proto.KindList:
+		var q proto.List
+		if err := r.Decode(&q); err != nil {
+			r.Fail("%v", err)
+			return
+		}
+		s.post(func() { s.list(r, &q) }, sched.Event{})
+	case proto.KindCommand:
+		var q proto.Command
+		if err := r.Decode(&q); err != nil {
+			r.Fail("%v", err)
+			return
+		}
+		s.post(func() { s.command(r, &q) }, sched.Event{})
+	case proto.KindExplain:
+		var q proto.Explain
+		if err := r.Decode(&q); err != nil {
+			r.Fail("%v", err)
+			return
+		}
+		s.post(func() { r.Reply(&proto.ExplainReply{Lines: s.explain(q.ID)}) }, sched.Event{})
+	default:
+		r.Fail("qmgr: unknown request %d", r.Kind)
+	}
+}
+
+// listed is what the loop knows of a message that is to be listed.
+type listed struct {
+	item proto.Item
+	ref  spool.Ref
+	done []byte
+	now  map[int]string // reasons of this stay in the active queue
+}
+
+// list answers with one page. What is in memory is copied in the loop, what
+// is on disk is read beside it.
+func (s *Server) list(r *ipc.Request, q *proto.List) {
+	var page []listed
+	next := 0
+	add := func(info sched.Info) bool {
+		if m := s.messages[info.ID]; m != nil {
+			page = append(page, s.listed(m, info))
+		}
+		return true
+	}
+	if q.ID != "" {
+		if info, ok := s.sched.Lookup(msgID(q.ID)); ok {
+			add(info)
+		}
+	} else {
+		next = s.sched.Scan(q.Cursor, min(max(q.N, 1), listPage), add)
+	}
+	s.tasks.Go(func() {
+		reply := &proto.ListReply{Next: next, Items: make([]proto.Item, 0, len(page))}
+		for i := range page {
+			if q.Brief || s.fill(&page[i]) {
+				reply.Items = append(reply.Items, page[i].item)
+			}
+		}
+		r.Reply(reply)
+	})
+}
+
+func (s *Server) listed(m *message, info sched.Info) listed {
+	l := listed{ref: m.ref, done: append([]byte(nil), m.done...), item: proto.Item{ID: m.id, Queue: info.Queue.String(),
+		Arrival: info.Created, Next: info.Next, Size: info.Size, Attempts: info.Attempts,
+		ForcedExpire: info.Flags&sched.FlagExpire != 0}}
+	if m.active != nil && len(m.active.outcomes) > 0 {
+		l.now = make(map[int]string, len(m.active.outcomes))
+		for i, o := range m.active.outcomes {
+			l.now[i] = o.Reason
+		}
+	}
+	return l
+}
+
+// fill reads the rest of a listed message. It is false when the message has
+// left meanwhile.
+func (s *Server) fill(l *listed) bool {
+	st, err := s.opt.Open(s.ctx, l.ref, l.item.ID)
+	if err != nil {
+		return false
+	}
+	env, err := st.Envelope()
+	if err != nil {
+		return false
+	}
+	l.item.Sender, l.item.Arrival = env.Sender, env.Arrival
+	rcpts, err := st.Recipients(0, listRcpts)
+	if err != nil {
+		return false
+	}
+	outcomes, err := st.Outcomes()
+	if err != nil {
+		return false
+	}
+	reasons := make(map[int]string, len(outcomes))
+	for _, o := range outcomes {
+		reasons[o.Rcpt] = o.Reason
+	}
+	for i, reason := range l.now {
+		reasons[i] = reason
+	}
+	m := message{done: l.done}
+	for i, rc := range rcpts {
+		if !m.isDone(i) {
+			l.item.Recipients = append(l.item.Recipients,
+				proto.ItemRcpt{Address: rc.Address, Orig: rc.Original, Reason: reasons[i]})
+		}
+	}
+	return len(l.item.Recipients) > 0
+}
+
+// command carries out an operator's order.
+func (s *Server) command(r *ipc.Request, q *proto.Command) {
+	kinds := map[proto.Verb]sched.EventKind{proto.VerbFlush: sched.EventFlush, proto.VerbHold: sched.EventHold,
+		proto.VerbRelease: sched.EventRelease, proto.VerbDelete: sched.EventRemove,
+		proto.VerbRequeue: sched.EventRequeue, proto.VerbExpire: sched.EventExpire}
+	kind, ok := kinds[q.Verb]
+	if !ok {
+		r.Fail("qmgr: unknown command %d", q.Verb)
+		return
+	}
+	if q.Verb == proto.VerbFlush {
+		s.flushCommand(r, q)
+		return
+	}
+	var reply proto.CommandReply
+	for _, id := range s.chosen(q) {
+		info, ok := s.sched.Lookup(msgID(id))
+		if !ok || !applies(q.Verb, info) {
+			continue
+		}
+		reply.IDs = append(reply.IDs, id)
+		s.then(sched.Event{Kind: kind, ID: msgID(id), Scope: sched.ScopeMessage, Now: q.Now})
+	}
+	// What the operator is told has happened must have been recorded: the
+	// answer goes out behind the changes.
+	s.log.after(func() { r.Reply(&reply) })
+}
+
+// applies says whether a command has something to do with a message, as
+// postsuper counts: only what is not on hold is put there, and so on.
+func applies(v proto.Verb, info sched.Info) bool {
+	switch v {
+	case proto.VerbHold:
+		return info.Queue != sched.QueueHold
+	case proto.VerbRelease:
+		return info.Queue == sched.QueueHold
+	case proto.VerbExpire:
+		return info.Flags&sched.FlagExpire == 0
+	}
+	return true
+}
+
+// chosen are the messages that a command is about.
+func (s *Server) chosen(q *proto.Command) []mail.QueueID {
+	if q.ID != "" {
+		if s.messages[msgID(q.ID)] == nil {
+			return nil
+		}
+		return []mail.QueueID{q.ID}
+	}
+	var ids []mail.QueueID
+	for cursor := 0; ; {
+		cursor = s.sched.Scan(cursor, 10000, func(info sched.Info) bool {
+			m := s.messages[info.ID]
+			if m != nil && (q.All || info.Queue.String() == q.Queue) {
+				ids = append(ids, m.id)
+			}
+			return true
+		})
+		if cursor == 0 {
+			return ids
+		}
+	}
+}
+
+func (s *Server) flushCommand(r *ipc.Request, q *proto.Command) {
+	ev := sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeAll}
+	switch {
+	case q.ID != "":
+		if s.messages[msgID(q.ID)] == nil {
+			r.Reply(&proto.CommandReply{Denied: "no such message in the queue"})
+			return
+		}
+		ev.Scope, ev.ID = sched.ScopeMessage, msgID(q.ID)
+	case q.Site != "":
+		if !s.opt.Settings.FlushDomain(q.Site) {
+			r.Reply(&proto.CommandReply{Denied: "the site is not configured for fast flush (fast_flush_domains)"})
+			return
+		}
+		ev.Scope, ev.Site = sched.ScopeSite, q.Site
+		s.then(ev)
+		s.siteSearch(q.Site)
+		r.Reply(&proto.CommandReply{})
+		return
+	}
+	s.then(ev)
+	r.Reply(&proto.CommandReply{})
+}
+
+// siteSearch finds deferred messages for a site that the scheduler cannot
+// know of, since it has not read their recipients in this process's life, and
+// flushes them too. The reading is done beside the loop.
+func (s *Server) siteSearch(site string) {
+	type candidate struct {
+		id  mail.QueueID
+		ref spool.Ref
+	}
+	var list []candidate
+	for cursor := 0; ; {
+		cursor = s.sched.Scan(cursor, 10000, func(info sched.Info) bool {
+			if m := s.messages[info.ID]; m != nil && info.Queue == sched.QueueDeferred {
+				list = append(list, candidate{m.id, m.ref})
+			}
+			return true
+		})
+		if cursor == 0 {
+			break
+		}
+	}
+	s.tasks.Go(func() {
+		var found []sched.MsgID
+		for _, c := range list {
+			if s.ctx.Err() != nil {
+				return
+			}
+			st, err := s.opt.Open(s.ctx, c.ref, c.id)
+			if err != nil {
+				continue
+			}
+			rcpts, err := st.Recipients(0, -1)
+			if err != nil {
+				continue
+			}
+			for i := range rcpts {
+				if st.Pending(i) && strings.EqualFold(domainOf(rcpts[i].Address), site) {
+					found = append(found, msgID(c.id))
+					break
+				}
+			}
+		}
+		if len(found) > 0 {
+			s.post(nil, sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeSite, Site: site, IDs: found})
+		}
+	})
+}
+
+// explain says in words why a message is still here.
+func (s *Server) explain(id mail.QueueID) []string {
+	m := s.messages[msgID(id)]
+	info, ok := s.sched.Lookup(msgID(id))
+	if m == nil || !ok {
+		return nil
+	}
+	lines := []string{fmt.Sprintf("%s: %s queue, %d octets, %d of %d recipients pending, attempt %d", id, info.Queue,
+		info.Size, info.Pending, m.nrcpt, info.Attempts)}
+	for _, why := range s.sched.Explain(msgID(id)) {
+		lines = append(lines, s.explainReason(m, &why)...)
+	}
+	return lines
+}
+
+func (s *Server) explainReason(m *message, why *sched.Reason) []string {
+	line := fmt.Sprintf("  %d recipient(s)", why.Count)
+	if why.Transport != "" {
+		line += fmt.Sprintf(" via %s to %s", why.Transport, why.Nexthop)
+	}
+	lines := []string{line + ": " + reasonText(why)}
+	if m.active == nil {
+		return lines
+	}
+	for _, i := range why.Rcpts {
+		if o, ok := m.active.outcomes[i]; ok {
+			lines = append(lines, fmt.Sprintf("    %s: %s (%s)", m.active.rcpts[i].Address, o.Reason, o.Status))
+		}
+	}
+	return lines
+}
+
+func reasonText(why *sched.Reason) string {
+	since := ""
+	if !why.Since.IsZero() {
+		since = " since " + why.Since.Format(time.DateTime)
+	}
+	until := why.Until.Format(time.DateTime)
+	switch why.Wait {
+	case sched.WaitDelivery:
+		return "being delivered" + since
+	case sched.WaitWindow:
+		return fmt.Sprintf("waits for one of the %d deliveries to this destination to end%s", why.Limit, since)
+	case sched.WaitProcess:
+		return fmt.Sprintf("waits for one of the transport's %d deliveries to end%s", why.Limit, since)
+	case sched.WaitJob:
+		return fmt.Sprintf("waits its turn behind message %d", why.By)
+	case sched.WaitPreempted:
+		return fmt.Sprintf("lets smaller message %d pass", why.By)
+	case sched.WaitRate:
+		return "waits for the destination's rate delay until " + until
+	case sched.WaitTransportRate:
+		return "waits for the transport's rate delay"
+	case sched.WaitRead:
+		return "recipients are being read"
+	case sched.WaitActive:
+		return "waits for a place in the active queue"
+	case sched.WaitRetry:
+		return "next attempt at " + until
+	case sched.WaitSite:
+		return fmt.Sprintf("the destination is considered dead (%s %s); next attempt at %s, sooner when it answers",
+			why.Status, why.Text, until)
+	case sched.WaitHold:
+		return "on hold: postsuper -H releases it"
+	case sched.WaitNotice:
+		return "a notice to the sender is being made"
+	case sched.WaitCommand:
+		return "an operator's command waits for the deliveries under way to end"
+	}
+	return "about to be taken up"
+}

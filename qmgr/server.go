@@ -1,0 +1,295 @@
+// Package qmgr is the queue manager: Postfix's qmgr(8). It learns from cleanup
+// what is in the queue, decides when what is to be delivered (package sched
+// does), orders deliveries from the agents, has the bounce service tell
+// senders, and has cleanup record what came of it all.
+//
+// One goroutine, the loop, owns the scheduler and all that is known of
+// messages. What takes time (reading the spool, asking trivial-rewrite,
+// connecting to agents) is done beside it and comes back as an input. In one
+// turn the loop does all that has come in, and then sends the changes that
+// follow from it to cleanup in one request.
+//
+// # Restarts
+//
+// The queue manager keeps nothing on disk. When it starts cleanup pushes the
+// whole queue; agents say what they are still delivering for a predecessor
+// and what came of deliveries that nobody was there to hear of, before they
+// are given anything (proto.Inventory). When cleanup restarts, changes that
+// it has not confirmed are sent again.
+//
+// # Security
+//
+// It runs without privileges and does not speak to the network. Tools reach
+// it through a socket that the set-gid group may use; what they ask for is
+// authorized by the tools (authorized_flush_users, authorized_mailq_users),
+// and what would change the queue only by postsuper, which is for root.
+//
+// # Parameters
+//
+// The qmgr_ and _destination_ parameters, defer_transports,
+// minimal_backoff_time, maximal_backoff_time, queue_run_delay,
+// maximal_queue_lifetime, bounce_queue_lifetime, delay_warning_time,
+// transport_retry_time, fast_flush_domains, default_filter_nexthop.
+//
+// # Diagnostics
+//
+// Log lines are Postfix's: from=<..>, size=, nrcpt= (queue active); removed;
+// status=expired, returned to sender.
+package qmgr
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+	"posthaste/internal/submit"
+	"posthaste/qmgr/sched"
+)
+
+// A Resolver says where mail for an address goes. It is package
+// rewriteclient's Client, or a table in tests.
+type Resolver interface {
+	Resolve(ctx context.Context, sender, addr string) (proto.ResolveReply, error)
+}
+
+// Options are what a queue manager is made of.
+type Options struct {
+	Settings Settings
+	Resolver Resolver
+	// Open reads a message's record, wherever it lies now.
+	Open func(context.Context, spool.Ref, mail.QueueID) (*spool.Stored, error)
+	// Submit hands messages to cleanup again (postsuper -r).
+	Submit *submit.Client
+	Log    *maillog.Logger
+	// Cleanup, Bounce and Agent give the paths of sockets.
+	Cleanup string
+	Bounce  string
+	Agent   func(mail.Transport) string
+	// Flow, when set, takes flow control tokens (in_flow_delay): it is told
+	// that a message has left the incoming queue, and how many messages are
+	// still in it.
+	Flow func(moved int, incoming int)
+}
+
+// A Server is the queue manager. One goroutine, Run's, owns the scheduler and
+// all that is known of messages; everything else sends it inputs.
+type Server struct {
+	opt   Options
+	sched *sched.Scheduler
+
+	mu     sync.Mutex
+	inbox  []input
+	bell   chan struct{} // capacity 1: there is something in inbox
+	closed bool
+
+	// What follows belongs to the loop.
+	now      time.Time
+	queue    []input // inputs that effects led to, before anything from the inbox
+	effects  []sched.Effect
+	messages map[sched.MsgID]*message
+	entries  map[sched.EntryID]*delivery
+	agents   map[mail.Transport]*agentConn
+	log      *recorder
+	moved    int // messages taken out of incoming since the last report to Flow
+
+	cleanup *ipc.Client
+	bounce  *ipc.Client
+	tasks   sync.WaitGroup // goroutines that work for messages
+	ctx     context.Context
+}
+
+// An input is something for the loop to do: a function that learns, and an
+// event for the scheduler, either of which may be absent.
+type input struct {
+	learn func()
+	event sched.Event
+}
+
+// New makes a queue manager. It does nothing before Run.
+func New(o Options) *Server {
+	s := &Server{opt: o, bell: make(chan struct{}, 1),
+		messages: make(map[sched.MsgID]*message), entries: make(map[sched.EntryID]*delivery),
+		agents: make(map[mail.Transport]*agentConn)}
+	s.sched = sched.New(o.Settings.Sched)
+	s.cleanup = ipc.NewClient(o.Cleanup, s.fromCleanup)
+	s.bounce = ipc.NewClient(o.Bounce, nil)
+	s.log = newRecorder(s)
+	return s
+}
+
+// post gives the loop something to do. It never waits, and may be called from
+// any goroutine but the loop's own.
+func (s *Server) post(learn func(), ev sched.Event) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.inbox = append(s.inbox, input{learn, ev})
+	s.mu.Unlock()
+	select {
+	case s.bell <- struct{}{}:
+	default:
+	}
+}
+
+// Run manages the queue until ctx ends. It then orders nothing more, waits
+// for the deliveries under way, at most for drain, and records what came of
+// them before it returns.
+func (s *Server) Run(ctx context.Context, drain time.Duration) error {
+	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWork()
+	s.ctx = work
+	var attaching sync.WaitGroup
+	attaching.Go(func() { s.attach(work) })
+	defer attaching.Wait()
+	defer stopWork()
+	s.loop(ctx, nil, false)
+
+	limit := time.NewTimer(drain)
+	defer limit.Stop()
+	s.loop(work, limit.C, true)
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	stopWork()
+	for _, a := range s.agents {
+		a.close()
+	}
+	s.cleanup.Close()
+	s.bounce.Close()
+	s.tasks.Wait()
+	return nil
+}
+
+// loop carries out inputs until ctx ends or limit fires; when draining, also
+// until nothing is under way any more.
+func (s *Server) loop(ctx context.Context, limit <-chan time.Time, draining bool) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		s.now = time.Now()
+		if s.turn(draining); draining && len(s.entries) == 0 && s.log.idle() {
+			return
+		}
+		wait := time.Hour
+		if at := s.wake(); !at.IsZero() {
+			wait = max(at.Sub(s.now), 0)
+		}
+		timer.Reset(wait)
+		select {
+		case <-s.bell:
+		case <-timer.C:
+		case <-limit:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// wake is when the loop next has something to do by itself.
+func (s *Server) wake() time.Time {
+	at := s.sched.Wake()
+	if f := s.log.due(); !f.IsZero() && (at.IsZero() || f.Before(at)) {
+		at = f
+	}
+	return at
+}
+
+// turn does all that there is to do now, and records it in one piece.
+func (s *Server) turn(draining bool) {
+	s.mu.Lock()
+	batch := s.inbox
+	s.inbox = nil
+	s.mu.Unlock()
+	for i := range batch {
+		s.take(&batch[i], draining)
+		for len(s.queue) > 0 {
+			next := s.queue[0]
+			s.queue = s.queue[1:]
+			s.take(&next, draining)
+		}
+	}
+	s.queue = nil
+	if at := s.sched.Wake(); !at.IsZero() && !at.After(s.now) {
+		s.take(&input{event: sched.Event{Kind: sched.EventTick}}, draining)
+	}
+	s.log.flush(s.now)
+	if s.opt.Flow != nil {
+		s.opt.Flow(s.moved, s.sched.Stats().Incoming)
+		s.moved = 0
+	}
+}
+
+func (s *Server) take(in *input, draining bool) {
+	if in.learn != nil {
+		in.learn()
+	}
+	if in.event.Kind == 0 {
+		return
+	}
+	s.effects = s.sched.Step(s.now, in.event, s.effects[:0])
+	for i := range s.effects {
+		s.carry(&s.effects[i], draining)
+	}
+}
+
+// then has ev given to the scheduler after the effects at hand.
+func (s *Server) then(ev sched.Event) { s.queue = append(s.queue, input{event: ev}) }
+
+// carry carries out one effect. What it orders from others is answered by an
+// input. When draining nothing new is begun: the successor will.
+func (s *Server) carry(e *sched.Effect, draining bool) {
+	m := s.messages[e.ID]
+	if m == nil && e.ID != 0 {
+		return // gone by another way; the scheduler hears of it
+	}
+	switch e.Kind {
+	case sched.EffectLoad:
+		if !draining {
+			s.load(m, e.From, e.Max, e.First)
+		}
+	case sched.EffectDeliver:
+		if !draining {
+			s.deliver(m, e)
+		}
+	case sched.EffectDismiss:
+		// The agents of a transport are goroutines of one process, which
+		// closes sessions that nobody asks for by itself.
+	case sched.EffectDeferRcpts:
+		s.deferRcpts(m, e)
+	case sched.EffectNotify:
+		if !draining {
+			s.notify(m, e.Notice)
+		}
+	case sched.EffectDefer:
+		s.deferMessage(m, e)
+	case sched.EffectFinish:
+		s.opt.Log.Log(maillog.Removed{ID: string(m.id)})
+		s.log.remove(m)
+		delete(s.messages, e.ID)
+	case sched.EffectHold:
+		s.moveTo(m, spool.Hold, time.Time{})
+	case sched.EffectRelease:
+		s.moveTo(m, spool.Deferred, e.Next)
+	case sched.EffectRemove:
+		s.log.remove(m)
+		delete(s.messages, e.ID)
+	case sched.EffectRequeue:
+		s.requeue(m)
+	case sched.EffectCorrupt:
+		s.opt.Log.Warning("saving corrupt message \"%s\" from queue \"active\" to queue \"corrupt\"", m.id)
+		s.moveTo(m, spool.Corrupt, time.Time{})
+		delete(s.messages, e.ID)
+	case sched.EffectExpire:
+		s.log.update(m, proto.Op{Set: spool.SetExpire | spool.SetNextAttempt, Expire: true, NextAttempt: e.Next})
+	case sched.EffectNote:
+		s.note(m, e.Note)
+	}
+}

@@ -1,0 +1,88 @@
+package qmgr
+
+import (
+	"context"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/queueread"
+	"posthaste/internal/rewriteclient"
+	"posthaste/internal/service"
+	"posthaste/internal/spool"
+	"posthaste/internal/submit"
+)
+
+const (
+	// drainTime is how long deliveries under way may take when the service
+	// stops. What takes longer goes on in the agents, which tell the next queue
+	// manager what came of it.
+	drainTime = 10 * time.Second
+	// spoolDir is where the spool lies, below the queue directory.
+	spoolDir = "spool"
+)
+
+// Spec declares the service.
+func Spec() service.Spec {
+	return service.Spec{Process: "qmgr", Exclusive: true, Rank: service.Queue, Run: run}
+}
+
+func run(ctx context.Context, env *service.Env) error {
+	cfg := env.Config
+	services, err := config.LoadMaster(cfg.Dir(), cfg)
+	if err != nil {
+		return err
+	}
+	settings, err := Load(cfg, services, env.Log.Warning)
+	if err != nil {
+		return err
+	}
+	reader := spool.NewReader(nil, spoolDir)
+	defer reader.Close()
+	resolver := rewriteclient.New(env.Private(cfg.String("rewrite_service_name")))
+	defer resolver.Close()
+	cleanup := ipc.NewClient(env.Public(cfg.String("cleanup_service_name")), nil)
+	defer cleanup.Close()
+	submitter := submit.New(cleanup)
+	defer submitter.Close()
+	opener := queueread.Opener{Reader: reader, Cleanup: cleanup}
+	s := New(Options{
+		Settings: settings,
+		Resolver: resolver,
+		Open:     opener.Open,
+		Submit:   submitter,
+		Log:      env.Log,
+		Cleanup:  env.Public(cfg.String("cleanup_service_name")),
+		Bounce:   env.Private(cfg.String("bounce_service_name")),
+		Agent:    func(t mail.Transport) string { return env.Private(string(t)) },
+		Flow:     flow(env.Flow, settings.FlowLimit),
+	})
+	env.Used()
+	done := make(chan error, 1)
+	serving, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() { done <- s.Run(serving, drainTime) }()
+	err = env.ServeIPC(serving, s.IPC(), toolDrain)
+	stop()
+	if rerr := <-done; err == nil {
+		err = rerr
+	}
+	return err
+}
+
+// flow feeds the pipe of in_flow_delay: a token for each message that leaves
+// the incoming queue, as many as there are processes when nothing waits there,
+// never more than that (reference: the queue manager, section 12).
+func flow(f *service.Flow, limit int) func(moved, incoming int) {
+	return func(moved, incoming int) {
+		switch level := f.Level(); {
+		case level > limit:
+			f.Put(limit - level)
+		case incoming == 0:
+			f.Put(limit - level)
+		case level < limit && moved > 0:
+			f.Put(min(moved, limit-level))
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package qmgr
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/table"
+	"posthaste/qmgr/sched"
+)
+
+// Settings are what the queue manager's shell and core take from main.cf and
+// master.cf.
+type Settings struct {
+	Sched         sched.Config
+	Myhostname    string
+	FilterNexthop string // default_filter_nexthop
+	DoubleBounce  string // double_bounce_sender
+	Resolution    maillog.Resolution
+	FlowLimit     int // default_process_limit: flow control tokens at most
+
+	search  table.Search
+	flush   *table.List // fast_flush_domains
+	batches *sync.Map   // mail.Transport to int: destination_recipient_limit, as asked for so far
+	cfg     *config.Config
+}
+
+// queueName is the name of the destination queue of a recipient.
+func (s *Settings) queueName(t mail.Transport, nexthop mail.Nexthop, addr string) string {
+	limit, ok := s.batches.Load(t)
+	if !ok {
+		limit = s.cfg.TransportInt(string(t), "destination_recipient_limit")
+		s.batches.Store(t, limit)
+	}
+	user := ""
+	if limit == 1 {
+		user = s.baseUser(addr)
+	}
+	return sched.QueueName(&sched.TransportConfig{BatchLimit: limit.(int)}, t, nexthop, user)
+}
+
+// FlushDomain says whether a domain's mail may be flushed by ETRN and by
+// postqueue -s.
+func (s *Settings) FlushDomain(domain string) bool {
+	if s.flush.Empty() || domain == "" {
+		return false
+	}
+	ok, err := s.flush.Match(context.Background(), domain)
+	return ok && err == nil
+}
+
+// baseUser is the local part of an address without its extension, by which
+// per-mailbox destinations are told apart.
+func (s *Settings) baseUser(addr string) string {
+	local, _, _ := cutLast(addr, '@')
+	user, _ := s.search.SplitExtension(local)
+	return user
+}
+
+// Load reads the settings. services are master.cf's: their process limits
+// bound how many deliveries of a transport are under way at once.
+func Load(cfg *config.Config, services []config.Service, warn func(string, ...any)) (Settings, error) {
+	s := Settings{
+		Myhostname:    cfg.String("myhostname"),
+		FilterNexthop: cfg.String("default_filter_nexthop"),
+		DoubleBounce:  cfg.String("double_bounce_sender"),
+		Resolution:    maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit")),
+		FlowLimit:     cfg.Int("default_process_limit"),
+		search: table.Search{Delimiters: cfg.String("recipient_delimiter"),
+			OwnerRequest: cfg.Bool("owner_request_special")},
+		batches: new(sync.Map),
+		cfg:     cfg,
+	}
+	var err error
+	s.flush, err = table.NewList("fast_flush_domains", cfg.List("fast_flush_domains"), table.ListOptions{
+		Kind: table.Domains, Parent: slices.Contains(cfg.List("parent_domain_matches_subdomains"), "fast_flush_domains")})
+	if err != nil {
+		return s, fmt.Errorf("fast_flush_domains: %w", err)
+	}
+	s.Sched = sched.Config{
+		ActiveLimit:      cfg.Int("qmgr_message_active_limit"),
+		RecipientLimit:   max(cfg.Int("qmgr_message_recipient_limit"), cfg.Int("qmgr_message_active_limit")),
+		RecipientMinimum: cfg.Int("qmgr_message_recipient_minimum"),
+		MinimalBackoff:   cfg.Duration("minimal_backoff_time"),
+		MaximalBackoff:   cfg.Duration("maximal_backoff_time"),
+		QueueRunDelay:    cfg.Duration("queue_run_delay"),
+		MaximalLifetime:  cfg.Duration("maximal_queue_lifetime"),
+		BounceLifetime:   min(cfg.Duration("bounce_queue_lifetime"), cfg.Duration("maximal_queue_lifetime")),
+		DelayWarning:     cfg.Duration("delay_warning_time"),
+		TransportRetry:   cfg.Duration("transport_retry_time"),
+		ClogWarn:         cfg.Duration("qmgr_clog_warn_time"),
+		FeedbackDebug:    cfg.Bool("destination_concurrency_feedback_debug"),
+		DeferTransports:  cfg.List("defer_transports"),
+		Seed:             uint64(time.Now().UnixNano()),
+	}
+	limits := make(map[string]int)
+	for i := range services {
+		limits[services[i].Name] = services[i].MaxProc
+	}
+	s.Sched.DefaultTransports = sched.DefaultConfig().DefaultTransports
+	s.Sched.Transport = func(name mail.Transport, t sched.TransportConfig) sched.TransportConfig {
+		return transportSettings(cfg, string(name), t, limits, warn)
+	}
+	return s, nil
+}
+
+// transportSettings reads one transport's parameters: its own where they are
+// set, the default_ ones where not.
+func transportSettings(cfg *config.Config, name string, t sched.TransportConfig, limits map[string]int,
+	warn func(string, ...any)) sched.TransportConfig {
+	feedback := func(suffix string) sched.Feedback {
+		f, err := sched.ParseFeedback(cfg.TransportString(name, suffix))
+		if err != nil {
+			warn("%s_%s: %v; 1 is used", name, suffix, err)
+		}
+		return f
+	}
+	if n, ok := limits[name]; ok {
+		t.ProcessLimit = n
+	}
+	t.ConcurrencyLimit = cfg.TransportInt(name, "destination_concurrency_limit")
+	t.InitialConcurrency = cfg.TransportInt(name, "initial_destination_concurrency")
+	t.PositiveFeedback = feedback("destination_concurrency_positive_feedback")
+	t.NegativeFeedback = feedback("destination_concurrency_negative_feedback")
+	t.FailedCohortLimit = cfg.TransportInt(name, "destination_concurrency_failed_cohort_limit")
+	t.BatchLimit = cfg.TransportInt(name, "destination_recipient_limit")
+	t.DestinationRateDelay = cfg.TransportDuration(name, "destination_rate_delay")
+	t.TransportRateDelay = cfg.TransportDuration(name, "transport_rate_delay")
+	t.SlotCost = cfg.TransportInt(name, "delivery_slot_cost")
+	t.SlotLoan = cfg.TransportInt(name, "delivery_slot_loan")
+	t.SlotDiscount = cfg.TransportInt(name, "delivery_slot_discount")
+	t.MinimumSlots = cfg.TransportInt(name, "minimum_delivery_slots")
+	t.RecipientLimit = cfg.TransportInt(name, "recipient_limit")
+	t.ExtraRecipientLimit = cfg.TransportInt(name, "extra_recipient_limit")
+	t.RefillLimit = cfg.TransportInt(name, "recipient_refill_limit")
+	t.RefillDelay = cfg.TransportDuration(name, "recipient_refill_delay")
+	switch cfg.TransportString(name, "scheduler") {
+	case "fifo":
+		t.Mode = sched.FIFO
+	case "thread":
+		t.Mode = sched.Thread
+	}
+	if cfg.TransportString(name, "thread_order") == "random" {
+		t.Order = sched.Random
+	}
+	t.AgentsPerThread = cfg.TransportInt(name, "thread_agents")
+	t.IdleMax = cfg.TransportDuration(name, "idle_agent_time")
+	t.QueueOnly = cfg.List("queue_only_destinations")
+	return t
+}

@@ -1,0 +1,180 @@
+package trivialrewrite
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/ipc"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/service"
+	"posthaste/internal/table"
+)
+
+const (
+	// staleInterval is how long an answer that came from tables may be kept
+	// by those who asked. It is as long as a table file is taken to be
+	// unchanged.
+	staleInterval = time.Second
+	// drainTime is how long questions under way may take when the service stops.
+	drainTime = 10 * time.Second
+)
+
+// Spec declares the service.
+func Spec() service.Spec {
+	return service.Spec{Process: "trivial-rewrite", Rank: service.Helper, Run: run}
+}
+
+func run(ctx context.Context, env *service.Env) error {
+	r, err := New(env.Config, table.Options{Warn: func(text string) { env.Log.Warning("%s", text) }})
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	s := NewServer(service.Stopping(ctx), r, env.Log, KeepingOf(env.Config))
+	defer s.Close()
+	return env.ServeIPC(ctx, s.IPC(), drainTime)
+}
+
+// Keeping says for how long answers are good.
+type Keeping uint8
+
+const (
+	KeepNot   Keeping = iota // they depend on the sender, or on chance
+	KeepShort                // they depend on tables: for staleInterval
+	KeepLong                 // they depend on main.cf alone
+)
+
+// KeepingOf says how long answers are good with this configuration.
+func KeepingOf(cfg *config.Config) Keeping {
+	keep := KeepLong
+	for _, name := range []string{"transport_maps", "relocated_maps", "sender_dependent_relayhost_maps",
+		"sender_dependent_default_transport_maps", "virtual_alias_domains", "virtual_mailbox_domains",
+		"relay_domains", "mydestination"} {
+		for _, item := range cfg.List(name) {
+			if !strings.ContainsAny(item, ":/") {
+				continue
+			}
+			keep = min(keep, KeepShort)
+			if strings.HasPrefix(name, "sender_dependent_") || strings.Contains(item, "randmap:") {
+				return KeepNot
+			}
+		}
+	}
+	return keep
+}
+
+// A Server answers questions over ipc.
+type Server struct {
+	rewriter *Rewriter
+	log      *maillog.Logger
+	keep     Keeping
+	ctx      context.Context
+	srv      ipc.Server
+	wg       sync.WaitGroup
+
+	mu    sync.Mutex
+	conns []*ipc.Conn
+	timer *time.Timer // runs while answers have been given that are not stale yet
+}
+
+// NewServer makes a server. ctx bounds lookups.
+func NewServer(ctx context.Context, r *Rewriter, log *maillog.Logger, keep Keeping) *Server {
+	s := &Server{rewriter: r, log: log, keep: keep, ctx: ctx}
+	s.srv = ipc.Server{Handler: s.handle, OnConn: s.opened, OnClose: s.closed}
+	return s
+}
+
+// IPC is the server for the service's sockets.
+func (s *Server) IPC() *ipc.Server { return &s.srv }
+
+// Close waits for what is under way. It is called when the sockets are closed.
+func (s *Server) Close() {
+	s.wg.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}
+
+func (s *Server) opened(c *ipc.Conn) {
+	s.mu.Lock()
+	s.conns = append(s.conns, c)
+	s.mu.Unlock()
+}
+
+func (s *Server) closed(c *ipc.Conn) {
+	s.mu.Lock()
+	s.conns = slices.DeleteFunc(s.conns, func(o *ipc.Conn) bool { return o == c })
+	s.mu.Unlock()
+}
+
+func (s *Server) handle(_ *ipc.Conn, r *ipc.Request) {
+	switch r.Kind {
+	case proto.KindRewrite:
+		var q proto.Rewrite
+		if err := r.Decode(&q); err != nil {
+			r.Fail("%v", err)
+			return
+		}
+		r.Reply(&proto.RewriteReply{Address: s.rewriter.Rewrite(q.Context, q.Address)})
+	case proto.KindResolve:
+		var q proto.Resolve
+		if err := r.Decode(&q); err != nil {
+			r.Fail("%v", err)
+			return
+		}
+		s.wg.Go(func() { r.Reply(s.resolve(&q)) })
+	default:
+		r.Fail("trivial-rewrite: unknown request %d", r.Kind)
+	}
+}
+
+var flagNames = []struct {
+	from Flags
+	to   proto.ResolveFlags
+}{{Final, proto.ResolveLocal}, {Routed, proto.ResolveRouted}, {Bad, proto.ResolveError}, {Alias, proto.ResolveAlias},
+	{Mailbox, proto.ResolveMailbox}, {Relay, proto.ResolveRelay}, {Default, proto.ResolveDefault}}
+
+func (s *Server) resolve(q *proto.Resolve) *proto.ResolveReply {
+	res, err := s.rewriter.Resolve(s.ctx, q.Sender, q.Address, q.Verify)
+	if err != nil {
+		s.log.Warning("%v", err)
+		return &proto.ResolveReply{Flags: proto.ResolveFail}
+	}
+	reply := &proto.ResolveReply{Transport: string(res.Transport), Nexthop: string(res.Nexthop), Recipient: res.Recipient}
+	for _, f := range flagNames {
+		if res.Flags&f.from != 0 {
+			reply.Flags |= f.to
+		}
+	}
+	reply.Fixed = s.keep != KeepNot && !q.Verify
+	if s.keep == KeepShort {
+		s.expire()
+	}
+	return reply
+}
+
+// expire sees to it that the answer that is about to be given is forgotten
+// in time.
+func (s *Server) expire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.timer == nil {
+		s.timer = time.AfterFunc(staleInterval, s.stale)
+	}
+}
+
+func (s *Server) stale() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.timer = nil
+	for _, c := range s.conns {
+		c.Push(&proto.Stale{})
+	}
+}
