@@ -91,22 +91,22 @@ var trivialRewriteParams = []Param{
 // milterParams are the parameters of milter.
 var milterParams = []Param{
 	{Name: "milter_command_timeout", Type: Duration, Default: "30s", Min: 1, Tier: 2, Doc: "Time limit for milter commands"},
-	{Name: "milter_connect_macros", Type: List, Default: "j {daemon_name} {daemon_addr} v _", Tier: 3, Doc: "Macros sent at milter connect"},
+	{Name: "milter_connect_macros", Type: String, Default: "j {daemon_name} {daemon_addr} v _", Tier: 3, Doc: "Macros sent at milter connect"},
 	{Name: "milter_connect_timeout", Type: Duration, Default: "30s", Min: 1, Tier: 2, Doc: "Time limit for milter connections"},
 	{Name: "milter_content_timeout", Type: Duration, Default: "300s", Min: 1, Tier: 2, Doc: "Time limit for milter content replies"},
-	{Name: "milter_data_macros", Type: List, Default: "i", Tier: 3, Doc: "Macros sent at DATA"},
+	{Name: "milter_data_macros", Type: String, Default: "i", Tier: 3, Doc: "Macros sent at DATA"},
 	{Name: "milter_default_action", Type: Enum, Default: "tempfail", Values: "accept|reject|tempfail|quarantine|shutdown", Tier: 1, Doc: "What to do when a milter is unavailable"},
-	{Name: "milter_end_of_data_macros", Type: List, Default: "i", Tier: 3, Doc: "Macros sent at end of data"},
-	{Name: "milter_end_of_header_macros", Type: List, Default: "i", Tier: 3, Doc: "Macros sent at end of headers"},
+	{Name: "milter_end_of_data_macros", Type: String, Default: "i", Tier: 3, Doc: "Macros sent at end of data"},
+	{Name: "milter_end_of_header_macros", Type: String, Default: "i", Tier: 3, Doc: "Macros sent at end of headers"},
 	{Name: "milter_header_checks", Type: List, Tier: 3, Doc: "Pattern tables for milter-generated headers"},
-	{Name: "milter_helo_macros", Type: List, Default: "{tls_version} {cipher} {cipher_bits} {cert_subject} {cert_issuer}", Tier: 3, Doc: "Macros sent at HELO"},
+	{Name: "milter_helo_macros", Type: String, Default: "{tls_version} {cipher} {cipher_bits} {cert_subject} {cert_issuer}", Tier: 3, Doc: "Macros sent at HELO"},
 	{Name: "milter_macro_daemon_name", Type: String, Default: "$myhostname", Tier: 3, Doc: "Value of {daemon_name}"},
 	{Name: "milter_macro_defaults", Type: List, Tier: 3, Doc: "Default values for milter macros"},
 	{Name: "milter_macro_v", Type: String, Default: "$mail_name $mail_version", Tier: 3, Doc: "Value of macro v"},
-	{Name: "milter_mail_macros", Type: List, Default: "i {auth_type} {auth_authen} {auth_author} {mail_addr} {mail_host} {mail_mailer}", Tier: 3, Doc: "Macros sent at MAIL"},
+	{Name: "milter_mail_macros", Type: String, Default: "i {auth_type} {auth_authen} {auth_author} {mail_addr} {mail_host} {mail_mailer}", Tier: 3, Doc: "Macros sent at MAIL"},
 	{Name: "milter_protocol", Type: Int, Default: "6", Min: 2, Max: 6, Tier: 1, Doc: "Milter protocol version"},
-	{Name: "milter_rcpt_macros", Type: List, Default: "i {rcpt_addr} {rcpt_host} {rcpt_mailer}", Tier: 3, Doc: "Macros sent at RCPT"},
-	{Name: "milter_unknown_command_macros", Type: List, Tier: 3, Doc: "Macros sent for unknown commands"},
+	{Name: "milter_rcpt_macros", Type: String, Default: "i {rcpt_addr} {rcpt_host} {rcpt_mailer}", Tier: 3, Doc: "Macros sent at RCPT"},
+	{Name: "milter_unknown_command_macros", Type: String, Tier: 3, Doc: "Macros sent for unknown commands"},
 	{Name: "non_smtpd_milters", Type: List, Tier: 1, Doc: "Milters for mail not received by SMTP"},
 }
 
@@ -117,4 +117,5 @@ var spoolParams = []Param{
 	{Name: "spool_commit_delay", Type: Duration, Default: "50ms", Tier: 2, Origin: Own, Doc: "Longest wait of a delivery result for the next commit"},
 	{Name: "spool_inline_limit", Type: Bytes, Default: "128k", Max: 16777216, Tier: 1, Origin: Own, Doc: "Largest message that is kept in the log itself; a larger one goes to a file of its own"},
 	{Name: "spool_segment_size", Type: Bytes, Default: "64m", Min: 1048576, Max: 1073741824, Tier: 2, Origin: Own, Doc: "Size of one segment of the spool log"},
+	{Name: "spool_size_limit", Type: Bytes, Default: "0", Tier: 2, Origin: Own, Doc: "Disk space that the spool log may take; 0 is what queue_minfree leaves of the file system"},
 }

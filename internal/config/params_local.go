@@ -24,7 +24,7 @@ var localParams = []Param{
 	{Name: "frozen_delivered_to", Type: Bool, Default: "yes", Tier: 3, Doc: "Keep Delivered-To fixed during alias expansion"},
 	{Name: "home_mailbox", Type: String, Tier: 1, Doc: "Mailbox path relative to the home directory"},
 	{Name: "local_command_shell", Type: String, Tier: 3, Doc: "Shell for local delivery commands"},
-	{Name: "local_delivery_status_filter", Type: String, Default: "$default_delivery_status_filter", Tier: 3, Doc: "Status code filter of local delivery"},
+	{Name: "local_delivery_status_filter", Type: List, Default: "$default_delivery_status_filter", Tier: 3, Doc: "Status code filter of local delivery"},
 	{Name: "local_header_rewrite_clients", Type: List, Default: "permit_inet_interfaces", Tier: 2, Doc: "Clients whose headers are completed with local domain"},
 	{Name: "local_login_sender_maps", Type: List, Default: "static:*", Tier: 3, Doc: "Sender addresses each login may use with sendmail"},
 	{Name: "local_recipient_maps", Type: List, Default: "proxy:unix:passwd.byname $alias_maps", Tier: 1, Doc: "Valid recipients in local domains"},
@@ -46,7 +46,7 @@ var localParams = []Param{
 
 // virtualParams are the parameters of virtual.
 var virtualParams = []Param{
-	{Name: "virtual_delivery_status_filter", Type: String, Default: "$default_delivery_status_filter", Tier: 3, Doc: "Status code filter of virtual delivery"},
+	{Name: "virtual_delivery_status_filter", Type: List, Default: "$default_delivery_status_filter", Tier: 3, Doc: "Status code filter of virtual delivery"},
 	{Name: "virtual_gid_maps", Type: List, Tier: 1, Doc: "Group ID by virtual recipient"},
 	{Name: "virtual_mailbox_base", Type: String, Tier: 1, Doc: "Prefix of all virtual mailbox paths"},
 	{Name: "virtual_mailbox_domains", Type: List, Default: "$virtual_mailbox_maps", Tier: 1, Doc: "Domains with virtual mailboxes"},

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 const sampleMain = `# head
@@ -54,6 +55,11 @@ func sampleDir(t *testing.T) string {
 func writeFile(t *testing.T, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// Postfix waits for a file that was just written to settle.
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(name, old, old); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -131,7 +137,7 @@ func TestAsPostfix(t *testing.T) {
 					writeFile(t, filepath.Join(dir, "master.cf"), comment.ReplaceAllString(sampleMaster, ""))
 				}
 			}
-			if args[0] == "-X" || args[0] == "-#" { // what Postfix warns about takes it long
+			if args[0] == "-X" || args[0] == "-#" { // which tell of a name that is there twice
 				for _, dir := range []string{theirs, ours} {
 					writeFile(t, filepath.Join(dir, "main.cf"), sampleMain+"biff = no\n")
 				}

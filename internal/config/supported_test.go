@@ -1,0 +1,272 @@
+package config
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/format"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite supported.go from the code that reads parameters")
+
+// accessors are the methods of Config that read one parameter, and the types
+// they read. The Transport ones have the suffix of a family as second argument.
+var accessors = map[string][]Type{
+	"String":            {String, Int, Bytes, Bool, Duration, List, Raw, Enum},
+	"Int":               {Int, Bytes},
+	"Bytes":             {Bytes, Int},
+	"Bool":              {Bool},
+	"Duration":          {Duration},
+	"List":              {List},
+	"TransportString":   {String, Int, Bytes, Bool, Duration, List, Raw, Enum},
+	"TransportInt":      {Int, Bytes},
+	"TransportBytes":    {Bytes, Int},
+	"TransportBool":     {Bool},
+	"TransportDuration": {Duration},
+}
+
+// A scan collects what the tree reads.
+type scan struct {
+	read     map[string]bool
+	problems []string
+}
+
+// configName is what variables that hold a Config are called. A call on
+// something else with the name of an accessor is no read, unless its argument is a parameter.
+var configName = regexp.MustCompile(`(?i)(^|\.)(c|cfg|conf|config)$`)
+
+// TestSupported finds every read of a parameter in the tree. A read of an
+// undeclared parameter, or with the accessor of another type, fails: it would panic.
+func TestSupported(t *testing.T) {
+	s := scanTree(t)
+	for _, p := range s.problems {
+		t.Error(p)
+	}
+	text := supportedSource(t, s.read)
+	old, err := os.ReadFile("supported.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Equal(old, text) {
+		return
+	}
+	if *update {
+		if err := os.WriteFile("supported.go", text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Error("supported.go does not list what the code reads: run go generate ./internal/config")
+	} else {
+		t.Log("supported.go is behind the code: run go generate ./internal/config")
+	}
+}
+
+func scanTree(t *testing.T) *scan {
+	t.Helper()
+	// The package itself reads these for computed defaults and entries of master.cf.
+	s := &scan{read: map[string]bool{
+		"config_directory": true, "myhostname": true, "mydomain": true, "mynetworks": true, "mynetworks_style": true,
+		"inet_interfaces": true, "inet_protocols": true, "compatibility_level": true, "default_process_limit": true,
+		"smtpd_restriction_classes": true,
+	}}
+	root := filepath.Join("..", "..")
+	packages := make(map[string][]string)
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if name := d.Name(); d.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "testdata") {
+			return filepath.SkipDir
+		}
+		if strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
+			packages[filepath.Dir(path)] = append(packages[filepath.Dir(path)], path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range slices.Sorted(maps.Keys(packages)) {
+		if rel, err := filepath.Rel(root, dir); err != nil || rel == "internal/config" || rel == "internal/postconf" {
+			continue
+		}
+		s.scanPackage(packages[dir])
+	}
+	s.addDefaults()
+	return s
+}
+
+// scanPackage looks at one package, if it imports this one. A file that does
+// not parse is being written: its reads are found next time.
+func (s *scan) scanPackage(files []string) {
+	set := token.NewFileSet()
+	var parsed []*ast.File
+	imports := false
+	for _, name := range files {
+		f, err := parser.ParseFile(set, name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			continue
+		}
+		parsed = append(parsed, f)
+		for _, i := range f.Imports {
+			imports = imports || i.Path.Value == `"posthaste/internal/config"`
+		}
+	}
+	if !imports {
+		return
+	}
+	variable := false
+	for _, f := range parsed {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok && s.call(set, call) {
+				variable = true
+			}
+			return true
+		})
+	}
+	if variable {
+		for _, f := range parsed {
+			s.literals(f)
+		}
+	}
+}
+
+// call notes a read, and reports whether it is one whose name is not a literal.
+func (s *scan) call(set *token.FileSet, call *ast.CallExpr) (variable bool) {
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	types, ok := accessors[sel.Sel.Name]
+	isTransport := strings.HasPrefix(sel.Sel.Name, "Transport")
+	arity := 1
+	if isTransport {
+		arity = 2
+	}
+	if !ok || len(call.Args) != arity {
+		return false
+	}
+	isConfig := configName.MatchString(exprText(sel.X))
+	arg, ok := call.Args[arity-1].(*ast.BasicLit)
+	if !ok || arg.Kind != token.STRING {
+		return isConfig
+	}
+	name, err := strconv.Unquote(arg.Value)
+	if err != nil {
+		return false
+	}
+	if isTransport {
+		s.readFamily(set, call, name, types)
+		return false
+	}
+	p, declared := Lookup(name)
+	switch {
+	case declared && slices.Contains(types, p.Type):
+		s.read[name] = true
+	case declared:
+		s.problem(set, call, fmt.Sprintf("%s is a %s parameter, it cannot be read with %s", name, p.Type, sel.Sel.Name))
+	case isConfig:
+		s.problem(set, call, fmt.Sprintf("parameter %s is not declared", name))
+	}
+	return false
+}
+
+// readFamily notes a read of a family: of its default, and of every declared
+// member.
+func (s *scan) readFamily(set *token.FileSet, call *ast.CallExpr, suffix string, types []Type) {
+	found := false
+	for _, p := range All() {
+		if transport, ok := strings.CutSuffix(p.Name, "_"+suffix); ok && transport != "" {
+			found = true
+			if slices.Contains(types, p.Type) {
+				s.read[p.Name] = true
+			}
+		}
+	}
+	if f, ok := declared().families[suffix]; ok {
+		found = true
+		s.read[f.Fallback] = true
+		if !slices.Contains(types, f.Type) {
+			s.problem(set, call, fmt.Sprintf("TRANSPORT_%s is a %s parameter, it cannot be read with this accessor", suffix, f.Type))
+		}
+	}
+	if !found {
+		s.problem(set, call, fmt.Sprintf("no parameter ends in _%s", suffix))
+	}
+}
+
+func (s *scan) problem(set *token.FileSet, call *ast.CallExpr, text string) {
+	s.problems = append(s.problems, fmt.Sprintf("%s: %s", set.Position(call.Pos()), text))
+}
+
+// literals notes the parameters that stand in strings of a package that reads
+// parameters by variable: in a table of names, say. A single word could mean anything.
+func (s *scan) literals(f *ast.File) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+			if name, err := strconv.Unquote(lit.Value); err == nil && strings.Contains(name, "_") {
+				if _, ok := declared().index[name]; ok {
+					s.read[name] = true
+				}
+			}
+		}
+		return true
+	})
+}
+
+// addDefaults adds the parameters that the default of a read one refers to: old
+// names, mostly.
+func (s *scan) addDefaults() {
+	for again := true; again; {
+		again = false
+		for name := range maps.Clone(s.read) {
+			p, _ := Lookup(name)
+			references(p.Default, func(other string) {
+				if _, ok := Lookup(other); ok && !s.read[other] {
+					s.read[other] = true
+					again = true
+				}
+			})
+		}
+	}
+}
+
+func exprText(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return exprText(e.X) + "." + e.Sel.Name
+	}
+	return ""
+}
+
+func supportedSource(t *testing.T, read map[string]bool) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	b.WriteString("// Code generated by go test -run TestSupported -update; DO NOT EDIT.\n\npackage config\n\n" +
+		"// supportedNames are the parameters that some code reads.\nvar supportedNames = []string{\n")
+	for _, name := range slices.Sorted(maps.Keys(read)) {
+		fmt.Fprintf(&b, "%q,\n", name)
+	}
+	b.WriteString("}\n")
+	text, err := format.Source(b.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
