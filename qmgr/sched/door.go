@@ -164,8 +164,8 @@ const (
 	FlagTrace                           // a report is wanted whatever the outcome (mail.TraceReport, TraceRecord, NOTIFY=SUCCESS)
 	FlagWarned                          // the delay warning was sent
 	FlagExpire                          // an operator asked for its return
-	FlagHasOutcomes                     // every undelivered recipient has a recorded outcome from an earlier attempt
 	FlagNoDelayNotice                   // no delay warning, whatever the configuration says (probes, NOTIFY without DELAY)
+	FlagNoticeDue                       // recipients failed for good and no notice has told the sender yet
 )
 
 // A Rcpt is one recipient, resolved to where it goes.

@@ -1,25 +1,267 @@
 package sched
 
-import "time"
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"posthaste/internal/mail"
+)
 
 // Scheduler is the whole of the queue manager's knowledge. Its methods must
 // be called by one goroutine at a time.
 type Scheduler struct {
-	cfg Config
+	cfg   Config
+	clock clock
+	now   int64
+	rng   rng
+	out   []Effect
+
+	recs     records
+	incoming recList   // new mail that waits for a place
+	due      recList   // deferred mail to be taken up as soon as there is a place
+	retries  retryHeap // deferred mail by the time it is due
+
+	slots                   []*message // active messages, by record.active
+	slotFree                []int32
+	firstActive, lastActive *message // in the order in which they became active
+	messageSeq              uint64
+	loading                 int  // messages whose first recipients are being read
+	reserved                int  // recipients being read
+	turnDeferred            bool // the next place in the active queue is for deferred mail
+
+	transports     []*transport // in the order of their turns
+	transportIndex map[mail.Transport]*transport
+	queueCount     int
+
+	busy     []*entry // by the lower bits of EntryID
+	busyFree []int32
+	entrySeq uint64
+	agentSeq uint64
+
+	sites      []site // sites[0] is none
+	siteFree   int32
+	siteIndex  map[siteKey]int32
+	flushSites map[string]*flushSite
+
+	timers   heap[*timer]
+	timerSeq uint64
+	sweeper  timer
+
+	scratch []int // recipients of EffectDeferRcpts, until the next Step
+
+	messages   pool[message]
+	jobs       pool[job]
+	peers      pool[peer]
+	entries    pool[entry]
+	queuePool  pool[queue]
+	classPool  pool[class]
+	bucketPool pool[bucket]
+	agentPool  pool[agent]
+
+	stats Stats
 }
 
 // New returns a scheduler that knows of no message.
-func New(cfg Config) *Scheduler { return &Scheduler{cfg: cfg} }
+func New(cfg Config) *Scheduler {
+	s := &Scheduler{
+		cfg:            cfg,
+		rng:            rng{cfg.Seed},
+		recs:           records{index: map[MsgID]int32{}},
+		transportIndex: map[mail.Transport]*transport{},
+		sites:          make([]site, 1),
+		siteIndex:      map[siteKey]int32{},
+		flushSites:     map[string]*flushSite{},
+		sweeper:        timer{kind: timerSweep},
+	}
+	s.cfg.DeferTransports = slices.Clone(cfg.DeferTransports)
+	s.sane(&s.cfg)
+	return s
+}
+
+// sane raises what must not be less than one.
+func (s *Scheduler) sane(c *Config) {
+	c.ActiveLimit = max(c.ActiveLimit, 1)
+	c.RecipientMinimum = max(c.RecipientMinimum, 1)
+	c.RecipientLimit = max(c.RecipientLimit, c.ActiveLimit)
+	c.BounceLifetime = min(c.BounceLifetime, c.MaximalLifetime)
+}
 
 // Step takes note of one event and appends what is to be done about it to
 // out. It does not block and reads no clock. now is the wall clock; when it
 // goes back, the scheduler's time goes on at half speed until it is caught
 // up with.
-func (s *Scheduler) Step(now time.Time, ev Event, out []Effect) []Effect { return out }
+func (s *Scheduler) Step(now time.Time, ev Event, out []Effect) []Effect {
+	s.now = s.clock.advance(now.UnixMicro())
+	s.out = out
+	s.scratch = s.scratch[:0]
+	s.fireTimers()
+	switch ev.Kind {
+	case EventQueued:
+		s.queued(&ev)
+	case EventLoaded:
+		s.loaded(&ev)
+	case EventLoadFailed:
+		s.loadFailed(&ev)
+	case EventDone:
+		s.done(ev.Entry, &ev.Result)
+	case EventLost:
+		s.lost(ev.Entry)
+	case EventAgentDown:
+		s.agentDown(&ev)
+	case EventNotified:
+		if m := s.activeMessage(ev.ID); m != nil {
+			s.notified(m, ev.OK)
+		}
+	case EventFlush:
+		ev.Site = strings.ToLower(ev.Site)
+		s.flush(&ev)
+	case EventHold, EventRelease, EventRemove, EventRequeue, EventExpire:
+		s.command(&ev)
+	case EventReconfigured:
+		s.reconfigure(ev.Config)
+	}
+	s.admit()
+	s.deliver()
+	if s.firstActive != nil && s.sweeper.pos == 0 {
+		s.startTimer(&s.sweeper, s.now+sweepInterval)
+	}
+	out, s.out = s.out, nil
+	return out
+}
+
+func (s *Scheduler) emit(e Effect) { s.out = append(s.out, e) }
+
+func (s *Scheduler) note(n Note) {
+	s.out = append(s.out, Effect{Kind: EffectNote, ID: n.ID, Note: &n})
+}
 
 // Wake is when EventTick is needed if nothing happens before; zero: never.
-func (s *Scheduler) Wake() time.Time { return time.Time{} }
+func (s *Scheduler) Wake() time.Time {
+	at := never
+	if s.timers.len() > 0 {
+		at = s.timers.s[0].v.at
+	}
+	if len(s.retries.s) > 0 && s.stats.Active < s.cfg.ActiveLimit && s.loading < maxLoading {
+		if next := s.retries.s[0].at; at == never || next < at {
+			at = next
+		}
+	}
+	return toTime(at)
+}
 
-// Check verifies every invariant, in time proportional to all that is
-// queued. It is for tests.
-func (s *Scheduler) Check() error { return nil }
+// queued: a message exists.
+func (s *Scheduler) queued(ev *Event) {
+	if ev.ID == 0 || s.recs.index[ev.ID] != 0 {
+		return
+	}
+	a := &ev.Arrival
+	i := s.recs.add(ev.ID)
+	rec := s.recs.at(i)
+	rec.created, rec.next, rec.size = toMicros(a.Created), toMicros(a.Next), a.Size
+	rec.rcpts = int32(a.Rcpts)
+	rec.attempts = uint16(min(a.Attempts, 1<<16-1))
+	rec.flags = a.Flags &^ flagsOwn
+	switch a.Queue {
+	case QueueHold:
+		rec.where = whereHold
+		s.stats.Hold++
+	case QueueDeferred:
+		s.enterDeferred(i, 0)
+	default:
+		rec.where = whereIncoming
+		s.incoming.append(&s.recs, i)
+	}
+}
+
+// done: an agent finished a delivery request.
+func (s *Scheduler) done(id EntryID, r *Result) {
+	e := s.busyEntry(id)
+	if e == nil {
+		return
+	}
+	m, q := e.msg, e.peer.queue
+	t := q.tport
+	s.endAgent(e, r.Hungry)
+	s.record(m).rcpts -= int32(max(len(e.rcpts)-len(r.Deferred), 0))
+	m.failed = m.failed || r.Failed
+	m.success = m.success || r.Success
+	if len(r.Deferred) > 0 {
+		m.deferred = true
+		s.rememberDeferred(e, r.Deferred)
+	}
+	if r.SiteFailed {
+		if len(r.Deferred) > 0 {
+			m.site = siteKey{t, q.name}
+		}
+		s.negative(q, r.Status, r.Reason)
+	} else {
+		s.transportAlive(t)
+		s.positive(q)
+	}
+	s.endEntry(e)
+	if t.cfg.Mode == Thread && q.avail && !r.SiteFailed {
+		t.ringRemove(q) // it goes on with its thread
+		t.ringAppend(q)
+		t.ring = q
+	}
+}
+
+// endAgent lets the agent of a busy entry go, or keeps it.
+func (s *Scheduler) endAgent(e *entry, hungry bool) {
+	t := e.peer.queue.tport
+	if t.rate == rateBusy {
+		t.rate = rateIdle
+	}
+	if hungry {
+		s.idleAgent(e.agent, e.peer.queue)
+	} else {
+		s.freeAgent(e.agent)
+	}
+	e.agent = nil
+}
+
+// rememberDeferred notes for which flush domains e's message waits.
+func (s *Scheduler) rememberDeferred(e *entry, deferred []int) {
+	if len(e.sites) == 0 {
+		return
+	}
+	for _, r := range deferred {
+		if i := slices.Index(e.rcpts, r); i >= 0 && e.sites[i] != "" {
+			s.rememberSite(e.sites[i], e.msg.id)
+		}
+	}
+}
+
+func (s *Scheduler) rememberSites(m *message, sites []string) {
+	for _, d := range sites {
+		if d != "" {
+			s.rememberSite(d, m.id)
+		}
+	}
+}
+
+// lost: an agent died with a request that it had accepted. Nothing is known
+// of the destination from that.
+func (s *Scheduler) lost(id EntryID) {
+	e := s.busyEntry(id)
+	if e == nil {
+		return
+	}
+	e.msg.deferred = true
+	s.rememberSites(e.msg, e.sites)
+	s.endAgent(e, false)
+	s.endEntry(e)
+}
+
+// agentDown: a transport cannot be used.
+func (s *Scheduler) agentDown(ev *Event) {
+	t := s.transportFor(ev.Transport)
+	s.killTransport(t, ev.Status, ev.Reason)
+	for _, id := range ev.Entries {
+		if e := s.busyEntry(id); e != nil {
+			s.endAgent(e, false)
+			s.excuseEntry(e, t.excuse, t.status, t.reason)
+		}
+	}
+}

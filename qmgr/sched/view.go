@@ -107,4 +107,8 @@ type Stats struct {
 }
 
 // Stats returns the totals.
-func (s *Scheduler) Stats() Stats { return Stats{} }
+func (s *Scheduler) Stats() Stats {
+	st := s.stats
+	st.Incoming, st.Deferred = int(s.incoming.n), int(s.due.n)+len(s.retries.s)
+	return st
+}

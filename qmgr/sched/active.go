@@ -1,0 +1,339 @@
+package sched
+
+import (
+	"slices"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+)
+
+// maxLoading bounds how many messages enter the active queue before the
+// recipients of the first ones have been read: one step then has a bounded
+// number of effects however much is due, and incoming and deferred mail
+// alternate as fast as it can really be taken up.
+const maxLoading = 128
+
+// sweepInterval is how often the active queue is searched for mail that is
+// out of time.
+const sweepInterval = 60 * second
+
+// Excuses of the scheduler's own.
+var (
+	excuseDeferred  = dsn.S(4, 3, 2)
+	excuseExpired   = dsn.S(4, 7, 0)
+	excuseOutOfTime = dsn.S(4, 4, 7)
+)
+
+const (
+	textDeferred  = "deferred transport"
+	textQueueOnly = "destination is queue-only: waiting for ETRN"
+	textExpired   = "message is administratively expired"
+	textOutOfTime = "delivery time expired"
+)
+
+func excuse(status dsn.Status, reason string) mail.Nexthop {
+	return mail.Nexthop(status.String() + " " + reason)
+}
+
+// nextDeferred is the deferred message to take up next; 0: none is due.
+func (s *Scheduler) nextDeferred() int32 {
+	if s.due.n > 0 {
+		return s.due.head
+	}
+	if len(s.retries.s) > 0 && s.retries.s[0].at <= s.now {
+		return s.retries.s[0].rec
+	}
+	return 0
+}
+
+// admit fills the active queue. New and deferred mail take turns; when the
+// queue was full, the next free place is for new mail.
+func (s *Scheduler) admit() {
+	for s.stats.Active < s.cfg.ActiveLimit && s.loading < maxLoading {
+		deferred := s.turnDeferred
+		i := int32(0)
+		for range 2 {
+			if deferred {
+				i = s.nextDeferred()
+			} else {
+				i = s.incoming.head
+			}
+			if i != 0 {
+				break
+			}
+			deferred = !deferred
+		}
+		if i == 0 {
+			return
+		}
+		s.turnDeferred = !deferred
+		if s.stats.Active+1 >= s.cfg.ActiveLimit {
+			s.turnDeferred = false
+		}
+		if deferred {
+			s.leaveDeferred(i)
+		} else {
+			s.incoming.unlink(&s.recs, i)
+		}
+		s.activate(i)
+	}
+}
+
+// activate moves a message that is nowhere into the active queue and asks for
+// its first recipients: as many as there is room for in memory altogether,
+// and never fewer than every message may have.
+func (s *Scheduler) activate(i int32) {
+	rec := s.recs.at(i)
+	m := s.messages.get()
+	s.messageSeq++
+	m.id, m.rec, m.seq, m.entered, m.queued = rec.id, i, s.messageSeq, s.now, s.now/second
+	m.timer.kind, m.timer.msg = timerRefill, m
+	m.rcptLimit = max(s.cfg.RecipientMinimum, 1)
+	m.failed = rec.flags&FlagNoticeDue != 0
+	m.unread = int(rec.rcpts)
+	m.prv = s.lastActive
+	if m.prv != nil {
+		m.prv.nxt = m
+	} else {
+		s.firstActive = m
+	}
+	s.lastActive = m
+	if n := len(s.slotFree); n > 0 {
+		m.slot = s.slotFree[n-1]
+		s.slotFree = s.slotFree[:n-1]
+		s.slots[m.slot] = m
+	} else {
+		m.slot = int32(len(s.slots))
+		s.slots = append(s.slots, m)
+	}
+	rec.where, rec.active = whereActive, m.slot
+	s.stats.Active++
+	s.loading++
+	s.read(m, max(s.cfg.RecipientLimit-s.stats.Rcpts-s.reserved, m.rcptLimit))
+}
+
+// activeMessage finds a message in the active queue.
+func (s *Scheduler) activeMessage(id MsgID) *message {
+	if i := s.recs.index[id]; i != 0 && s.recs.at(i).where == whereActive {
+		return s.slots[s.recs.at(i).active]
+	}
+	return nil
+}
+
+// endRead: the recipients that were asked for are here, or will not come.
+func (s *Scheduler) endRead(m *message) {
+	m.loading = false
+	s.reserved -= m.reserved
+	m.reserved = 0
+	if m.readAt == never {
+		s.loading--
+	}
+	m.readAt = s.now
+}
+
+// loaded takes in a batch of recipients.
+func (s *Scheduler) loaded(ev *Event) {
+	m := s.activeMessage(ev.ID)
+	if m == nil || !m.loading {
+		return
+	}
+	first := m.readAt == never
+	s.endRead(m)
+	for _, j := range m.jobs {
+		if j.cand == candIndexed {
+			s.unindexJob(j) // its size changes
+		}
+	}
+	rec := s.record(m)
+	m.unread, m.next = max(ev.Unread, 0), ev.Next
+	if m.unread > 0 && len(ev.Rcpts) == 0 {
+		s.note(Note{Kind: NoteBadCount, ID: m.id, Count: m.unread})
+		m.unread = 0
+	}
+	if first {
+		rec.rcpts = int32(m.unread + len(ev.Rcpts)) // after a crash, what was known may be too much
+	}
+	if rec.flags&FlagExpire != 0 && rec.attempts > 0 {
+		// Outcomes are on record from an earlier attempt: nothing needs to be tried.
+		m.deferred, m.unread = true, 0
+	} else if m.cmd == cmdNone {
+		m.refs++
+		s.assign(m, ev.Rcpts)
+		m.refs--
+	}
+	if m.unread == 0 {
+		for _, j := range m.jobs {
+			if j.unreadAt != 0 {
+				j.tport.unread.remove(j.unreadAt)
+			}
+		}
+		for _, j := range m.jobs {
+			s.moveLimits(j)
+		}
+	}
+	for _, j := range m.jobs {
+		s.settleJob(j)
+		s.refill(m, j.tport)
+	}
+	if m.refs == 0 {
+		s.complete(m)
+	}
+}
+
+// loadFailed: a message could not be read.
+func (s *Scheduler) loadFailed(ev *Event) {
+	m := s.activeMessage(ev.ID)
+	if m == nil || !m.loading {
+		return
+	}
+	s.endRead(m)
+	if ev.Corrupt && m.refs == 0 {
+		s.end(m, EffectCorrupt)
+		return
+	}
+	// What is in core is finished; then the message is tried again.
+	m.deferred, m.unread = true, 0
+	for _, j := range m.jobs {
+		if j.unreadAt != 0 {
+			j.tport.unread.remove(j.unreadAt)
+		}
+		s.leaveCandidates(j)
+		s.settleJob(j)
+	}
+	if m.refs == 0 {
+		s.complete(m)
+	}
+}
+
+// assign groups recipients into delivery requests.
+func (s *Scheduler) assign(m *message, rcpts []Rcpt) {
+	single := s.record(m).flags&FlagSingleRcpt != 0
+	var p *peer
+	var last *Rcpt
+	for i := range rcpts {
+		r := &rcpts[i]
+		if last == nil || r.Transport != last.Transport || r.Queue != last.Queue {
+			p, last = s.route(m, r), r
+		}
+		if p == nil { // it went to the retry transport
+			last = nil
+			continue
+		}
+		j := p.job
+		e := p.tail
+		if limit := j.tport.cfg.BatchLimit; e == nil || single || limit > 0 && len(e.rcpts) >= limit {
+			e = s.newEntry(p)
+			s.updateQueue(p.queue)
+		}
+		if r.Site != "" || len(e.sites) > 0 {
+			for len(e.sites) < len(e.rcpts) {
+				e.sites = append(e.sites, "")
+			}
+			e.sites = append(e.sites, r.Site)
+		}
+		e.rcpts = append(e.rcpts, r.Index)
+		s.count(j, 1)
+	}
+}
+
+// route finds the peer for a recipient. Mail that is not to be tried now is
+// for the retry transport; nil when that cannot be used either and the
+// recipient has been dealt with.
+func (s *Scheduler) route(m *message, r *Rcpt) *peer {
+	rec := s.record(m)
+	if r.Transport == RetryTransport {
+		status, reason, ok := dsn.CutStatus(string(r.Nexthop))
+		if !ok {
+			status, reason = dsn.S(4, 0, 0), string(r.Nexthop)
+		}
+		return s.routeRetry(m, r, r.Nexthop, status, reason)
+	}
+	if rec.flags&FlagExpire != 0 {
+		return s.routeRetry(m, r, excuse(excuseExpired, textExpired), excuseExpired, textExpired)
+	}
+	if m.swept {
+		return s.routeRetry(m, r, excuse(excuseOutOfTime, textOutOfTime), excuseOutOfTime, textOutOfTime)
+	}
+	if rec.flags&flagFlush == 0 && slices.Contains(s.cfg.DeferTransports, string(r.Transport)) {
+		return s.routeRetry(m, r, excuse(excuseDeferred, textDeferred), excuseDeferred, textDeferred)
+	}
+	t := s.transportFor(r.Transport)
+	if rec.flags&flagRevive != 0 {
+		s.transportAlive(t)
+	}
+	if t.dead {
+		return s.routeRetry(m, r, t.excuse, t.status, t.reason)
+	}
+	if only := t.cfg.QueueOnly; len(only) > 0 && rec.flags&flagFlush == 0 &&
+		(slices.Contains(only, r.Queue) || slices.Contains(only, "*")) {
+		return s.routeRetry(m, r, excuse(excuseDeferred, textQueueOnly), excuseDeferred, textQueueOnly)
+	}
+	q := s.queueFor(t, r.Queue, r.Nexthop)
+	if q.state == DestDead && rec.flags&flagRevive != 0 {
+		s.stopTimer(&q.timer)
+		s.makeReady(q)
+	}
+	if q.state == DestDead {
+		m.site = siteKey{t, q.name}
+		return s.routeRetry(m, r, q.excuse, q.status, q.reason)
+	}
+	return s.peerFor(s.jobFor(m, t), q)
+}
+
+// routeRetry is route for mail that the retry transport is to defer.
+func (s *Scheduler) routeRetry(m *message, r *Rcpt, nexthop mail.Nexthop, status dsn.Status, reason string) *peer {
+	t := s.transportFor(RetryTransport)
+	q := t.queues[string(nexthop)]
+	if t.dead || q != nil && q.state == DestDead {
+		s.toRetry(m, []int{r.Index}, []string{r.Site}, nexthop, status, reason)
+		return nil
+	}
+	if q == nil {
+		q = s.queueFor(t, string(nexthop), nexthop)
+	}
+	return s.peerFor(s.jobFor(m, t), q)
+}
+
+// sweep sends what has waited in the active queue beyond its time to the
+// retry transport, so that rate limits and full windows can keep no message
+// for ever.
+func (s *Scheduler) sweep() {
+	for m := s.firstActive; m != nil; {
+		next := m.nxt
+		if !m.swept && s.now >= s.expiry(s.record(m)) && s.now-m.entered >= sweepInterval {
+			m.swept = true
+			s.excuseWaiting(m, excuseOutOfTime, textOutOfTime)
+		}
+		m = next
+	}
+	if s.firstActive != nil {
+		s.startTimer(&s.sweeper, s.now+sweepInterval)
+	}
+}
+
+// waiting calls f for every entry of m that waits, but for those of the retry
+// and error transports.
+func (m *message) waiting(f func(e *entry)) {
+	var list []*entry
+	for _, j := range m.jobs {
+		if j.tport.name == RetryTransport || j.tport.name == ErrorTransport {
+			continue
+		}
+		for _, p := range j.peers {
+			for e := p.head; e != nil; e = e.nxt {
+				list = append(list, e)
+			}
+		}
+	}
+	m.refs++ // f may end every entry
+	for _, e := range list {
+		f(e)
+	}
+	m.refs--
+}
+
+func (s *Scheduler) excuseWaiting(m *message, status dsn.Status, reason string) {
+	nexthop := excuse(status, reason)
+	m.waiting(func(e *entry) { s.excuseEntry(e, nexthop, status, reason) })
+	s.complete(m)
+}

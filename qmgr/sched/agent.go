@@ -1,0 +1,126 @@
+package sched
+
+// An agent carries out one delivery request at a time. One that reports
+// itself hungry still has its session open: it is idle, and the next entry
+// for the same destination is given to it. It is given to another destination
+// only when the transport's process limit leaves no other way, and dismissed
+// when it has been idle for IdleMax.
+type agent struct {
+	id       AgentID
+	tport    *transport
+	queue    *queue // destination of the open session, while that is in core
+	name     string // its name
+	timer    timer
+	prv, nxt *agent // in tport's list of idle agents
+	qPrv     *agent // in queue's list
+	qNxt     *agent
+}
+
+// takeAgent finds an agent for e, and says whether it has a session open with
+// e's destination.
+func (s *Scheduler) takeAgent(e *entry) (reuse bool) {
+	q := e.peer.queue
+	t := q.tport
+	a := q.idle
+	reuse = a != nil
+	if a == nil && t.cfg.ProcessLimit > 0 && t.busy+t.idleCount > t.cfg.ProcessLimit {
+		a = t.idleFirst
+	}
+	if a != nil {
+		s.unlinkIdle(a)
+	} else {
+		a = s.agentPool.get()
+		s.agentSeq++
+		a.id, a.tport = AgentID(s.agentSeq), t
+		a.timer.kind, a.timer.agent = timerIdle, a
+	}
+	e.agent = a
+	return reuse
+}
+
+// idleAgent keeps a hungry agent for q, the destination that it just served.
+func (s *Scheduler) idleAgent(a *agent, q *queue) {
+	t := a.tport
+	a.name = q.name
+	a.prv = t.idleLast
+	if a.prv != nil {
+		a.prv.nxt = a
+	} else {
+		t.idleFirst = a
+	}
+	t.idleLast = a
+	t.idleCount++
+	a.attach(q)
+	s.startTimer(&a.timer, s.now+micros(t.cfg.IdleMax))
+}
+
+func (a *agent) attach(q *queue) {
+	a.queue = q
+	a.qNxt = q.idle
+	if q.idle != nil {
+		q.idle.qPrv = a
+	}
+	q.idle = a
+}
+
+func (a *agent) detach() {
+	if a.queue == nil {
+		return
+	}
+	if a.qPrv != nil {
+		a.qPrv.qNxt = a.qNxt
+	} else {
+		a.queue.idle = a.qNxt
+	}
+	if a.qNxt != nil {
+		a.qNxt.qPrv = a.qPrv
+	}
+	a.queue, a.qPrv, a.qNxt = nil, nil, nil
+}
+
+// unlinkIdle takes an agent out of the idle lists, to work or to go.
+func (s *Scheduler) unlinkIdle(a *agent) {
+	t := a.tport
+	s.stopTimer(&a.timer)
+	a.detach()
+	if a.prv != nil {
+		a.prv.nxt = a.nxt
+	} else {
+		t.idleFirst = a.nxt
+	}
+	if a.nxt != nil {
+		a.nxt.prv = a.prv
+	} else {
+		t.idleLast = a.prv
+	}
+	a.prv, a.nxt = nil, nil
+	t.idleCount--
+}
+
+// dismiss sends an idle agent away.
+func (s *Scheduler) dismiss(a *agent) {
+	s.unlinkIdle(a)
+	s.emit(Effect{Kind: EffectDismiss, Agent: a.id, Transport: a.tport.name})
+	s.freeAgent(a)
+}
+
+func (s *Scheduler) freeAgent(a *agent) {
+	*a = agent{}
+	s.agentPool.put(a)
+}
+
+// disownIdle: q is about to be forgotten; its idle agents stay.
+func (t *transport) disownIdle(q *queue) {
+	for q.idle != nil {
+		q.idle.detach()
+	}
+}
+
+// adoptIdle: q is new; there may be agents that have served it before.
+func (t *transport) adoptIdle(q *queue) {
+	for a := t.idleFirst; a != nil; a = a.nxt {
+		if a.queue == nil && a.name == q.name {
+			a.attach(q)
+		}
+	}
+}

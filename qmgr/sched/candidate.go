@@ -1,0 +1,272 @@
+package sched
+
+import "sort"
+
+// Candidates for preemption are the jobs behind the current one that could be
+// served now and have no children. nqmgr walks the job list to find the one
+// with the most age per entry. Here an index answers instead. The rule
+// compares age/total among those with needed <= slots, so that among jobs with
+// the same total and needed the oldest wins, whatever the time is: they share
+// a bucket. And whether a job can be served is a property of destinations, of
+// which few change at a time: within a bucket, the jobs of one destination
+// form a class, and only classes of available destinations are in the bucket's
+// heap.
+//
+//	transport ─ buckets (total, needed) ─ heap of classes ─ heap of peers, oldest first
+//	            destination ─ classes ────────┘
+//
+// A job that has been selected from changes its needed with each selection.
+// The few that were so lately are on a short list, the loose ones, and looked
+// at one by one; only when that grows, its oldest goes into the index.
+
+// candState says where a job is as a candidate.
+type candState uint8
+
+const (
+	candNone candState = iota
+	candIndexed
+	candLoose
+)
+
+// maxLoose bounds the list of loose jobs.
+const maxLoose = 16
+
+// bucket holds the indexed jobs of one size.
+type bucket struct {
+	total, needed int
+	classes       heap[*class] // those of available destinations
+	refs          int          // classes altogether
+}
+
+// class holds the indexed jobs of one size that have entries waiting for one
+// destination.
+type class struct {
+	queue  *queue
+	bucket *bucket
+	peers  heap[*peer] // by age, then by place in the job list
+	at     int32       // in bucket.classes
+}
+
+func (c *class) place(_ int, at int32) { c.at = at }
+
+// enterCandidates makes a linked job with waiting entries a candidate, unless
+// it is one or must not be one.
+func (s *Scheduler) enterCandidates(j *job) {
+	t := j.tport
+	if j.cand != candNone || t.cfg.SlotCost < 2 || t.cfg.Mode != Preemptive || j.firstChild != nil {
+		return
+	}
+	if j.selected > 0 {
+		s.addLoose(j)
+	} else {
+		s.indexJob(j)
+	}
+}
+
+func (s *Scheduler) leaveCandidates(j *job) {
+	switch j.cand {
+	case candIndexed:
+		s.unindexJob(j)
+	case candLoose:
+		t := j.tport
+		for i, o := range t.loose {
+			if o == j {
+				t.loose = append(t.loose[:i], t.loose[i+1:]...)
+				break
+			}
+		}
+	}
+	j.cand = candNone
+}
+
+// startJob: an entry of j is about to be taken, so that its size changes.
+func (s *Scheduler) startJob(j *job) {
+	if j.cand == candIndexed {
+		s.unindexJob(j)
+		s.addLoose(j)
+	}
+}
+
+func (s *Scheduler) addLoose(j *job) {
+	t := j.tport
+	if len(t.loose) >= maxLoose {
+		o := t.loose[0]
+		t.loose = append(t.loose[:0], t.loose[1:]...)
+		s.indexJob(o)
+	}
+	t.loose = append(t.loose, j)
+	j.cand = candLoose
+}
+
+func (s *Scheduler) indexJob(j *job) {
+	b := s.bucketFor(j.tport, j.total(), j.needed())
+	j.cand, j.bucket = candIndexed, b
+	k := key{uint64(j.msg.queued), j.label}
+	for _, p := range j.peers {
+		if p.todo == 0 {
+			continue
+		}
+		c := s.classFor(p.queue, b)
+		p.class = c
+		c.peers.push(k, p)
+		c.settle()
+	}
+}
+
+func (s *Scheduler) unindexJob(j *job) {
+	for _, p := range j.peers {
+		c := p.class
+		if c == nil {
+			continue
+		}
+		p.class = nil
+		c.peers.remove(p.at[inClass])
+		if c.peers.len() == 0 {
+			s.freeClass(c)
+		} else {
+			c.settle()
+		}
+	}
+	j.cand, j.bucket = candNone, nil
+}
+
+// settle brings the class's place in its bucket's heap in line with its
+// oldest job and its destination's state.
+func (c *class) settle() {
+	b := &c.bucket.classes
+	switch {
+	case !c.queue.avail:
+		if c.at != 0 {
+			b.remove(c.at)
+		}
+	case c.at != 0:
+		b.fix(c.at, c.peers.s[0].k)
+	default:
+		b.push(c.peers.s[0].k, c)
+	}
+}
+
+// buckets is the list for a size: jobs that have not been started need all
+// they have.
+func (t *transport) buckets(total, needed int) *[]*bucket {
+	if total == needed {
+		return &t.fresh
+	}
+	return &t.started
+}
+
+func findBucket(list []*bucket, total, needed int) int {
+	return sort.Search(len(list), func(i int) bool {
+		b := list[i]
+		return b.total > total || b.total == total && b.needed >= needed
+	})
+}
+
+func (s *Scheduler) bucketFor(t *transport, total, needed int) *bucket {
+	list := t.buckets(total, needed)
+	i := findBucket(*list, total, needed)
+	if i < len(*list) && (*list)[i].total == total && (*list)[i].needed == needed {
+		return (*list)[i]
+	}
+	b := s.bucketPool.get()
+	b.total, b.needed = total, needed
+	*list = append(*list, nil)
+	copy((*list)[i+1:], (*list)[i:])
+	(*list)[i] = b
+	return b
+}
+
+func findClass(list []*class, b *bucket) int {
+	return sort.Search(len(list), func(i int) bool {
+		c := list[i].bucket
+		return c.total > b.total || c.total == b.total && c.needed >= b.needed
+	})
+}
+
+func (s *Scheduler) classFor(q *queue, b *bucket) *class {
+	i := findClass(q.classes, b)
+	if i < len(q.classes) && q.classes[i].bucket == b {
+		return q.classes[i]
+	}
+	c := s.classPool.get()
+	c.queue, c.bucket = q, b
+	c.peers.which = inClass
+	b.refs++
+	q.classes = append(q.classes, nil)
+	copy(q.classes[i+1:], q.classes[i:])
+	q.classes[i] = c
+	return c
+}
+
+func (s *Scheduler) freeClass(c *class) {
+	q, b := c.queue, c.bucket
+	if c.at != 0 {
+		b.classes.remove(c.at)
+	}
+	i := findClass(q.classes, b)
+	q.classes = append(q.classes[:i], q.classes[i+1:]...)
+	b.refs--
+	if b.refs == 0 {
+		list := q.tport.buckets(b.total, b.needed)
+		i := findBucket(*list, b.total, b.needed)
+		*list = append((*list)[:i], (*list)[i+1:]...)
+		s.bucketPool.put(b)
+	}
+	c.queue, c.bucket, c.at = nil, nil, 0
+	s.classPool.put(c)
+}
+
+// choice is the best candidate so far.
+type choice struct {
+	job   *job
+	score float64
+}
+
+// consider takes j if it has more age per entry than the one before, or as
+// much and an earlier place in the job list.
+func (c *choice) consider(s *Scheduler, j *job) {
+	score := float64(s.now/second-j.msg.queued+1) / float64(j.total())
+	if c.job == nil || score > c.score || score == c.score && j.label < c.job.label {
+		c.job, c.score = j, score
+	}
+}
+
+// candidate is the best job to be let past cur; nil when there is none.
+func (s *Scheduler) candidate(t *transport, cur *job) *job {
+	slots := (cur.read - cur.selected + cur.slotsAvail) / t.cfg.SlotCost
+	if slots <= 0 {
+		return nil
+	}
+	if cur.cand == candIndexed {
+		s.startJob(cur)
+	}
+	var best choice
+	for i := 0; i < len(t.loose); i++ {
+		j := t.loose[i]
+		if n := j.needed(); j != cur && j.waiting > 0 && n > 0 && n <= slots && j.nextPeer() != nil {
+			best.consider(s, j)
+		}
+	}
+	oldest := t.byAge.oldest()
+	if oldest == nil {
+		return best.job
+	}
+	age := float64(s.now/second - oldest.msg.queued + 1)
+	for _, b := range t.fresh {
+		if b.needed > slots || best.job != nil && age/float64(b.total) < best.score {
+			break
+		}
+		if b.classes.len() > 0 {
+			best.consider(s, b.classes.s[0].v.peers.s[0].v.job)
+		}
+	}
+	for _, b := range t.started {
+		if best.job != nil && age/float64(b.total) < best.score {
+			break
+		}
+		if b.needed <= slots && b.classes.len() > 0 {
+			best.consider(s, b.classes.s[0].v.peers.s[0].v.job)
+		}
+	}
+	return best.job
+}

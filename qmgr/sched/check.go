@@ -1,0 +1,284 @@
+package sched
+
+import "fmt"
+
+// checker collects the first invariant that does not hold.
+type checker struct {
+	s   *Scheduler
+	err error
+}
+
+func (c *checker) ok(cond bool, format string, args ...any) {
+	if !cond && c.err == nil {
+		c.err = fmt.Errorf("sched: "+format, args...)
+	}
+}
+
+// Check verifies every invariant, in time proportional to all that is
+// queued. It is for tests.
+func (s *Scheduler) Check() error {
+	c := &checker{s: s}
+	c.records()
+	c.active()
+	for _, t := range s.transports {
+		c.transport(t)
+	}
+	c.limits()
+	for i := range s.timers.s {
+		c.ok(s.timers.s[i].v.pos == int32(i+1), "timer %d has position %d", i, s.timers.s[i].v.pos)
+		c.ok(i == 0 || !s.timers.s[i].k.less(s.timers.s[(i-1)/2].k), "timers: no heap at %d", i)
+	}
+	return c.err
+}
+
+// records: each record is in exactly the place that it names.
+func (c *checker) records() {
+	s := c.s
+	var n [whereHold + 1]int
+	for i := int32(1); i < s.recs.used; i++ {
+		rec := s.recs.at(i)
+		if rec.id == 0 {
+			continue
+		}
+		n[rec.where]++
+		c.ok(rec.where != whereNone, "message %d is nowhere", rec.id)
+		c.ok(s.recs.index[rec.id] == i, "message %d is not in the index", rec.id)
+		c.ok((rec.heap != 0) == (rec.where == whereDeferred), "message %d: retry heap and place disagree", rec.id)
+		c.ok(rec.site == 0 || rec.where == whereDeferred, "message %d waits for a site in place %d", rec.id, rec.where)
+		if rec.where == whereActive {
+			c.ok(s.slots[rec.active] != nil && s.slots[rec.active].id == rec.id, "message %d: wrong slot", rec.id)
+		}
+	}
+	c.ok(n[whereIncoming] == int(s.incoming.n), "incoming: %d records, list of %d", n[whereIncoming], s.incoming.n)
+	c.ok(n[whereDue] == int(s.due.n), "due: %d records, list of %d", n[whereDue], s.due.n)
+	c.ok(n[whereDeferred] == len(s.retries.s), "deferred: %d records, heap of %d", n[whereDeferred], len(s.retries.s))
+	c.ok(n[whereHold] == s.stats.Hold, "hold: %d records, count %d", n[whereHold], s.stats.Hold)
+	c.ok(n[whereActive] == s.stats.Active, "active: %d records, count %d", n[whereActive], s.stats.Active)
+	c.ok(s.stats.Active <= s.cfg.ActiveLimit, "active: %d over the limit", s.stats.Active)
+	for i, x := range s.retries.s {
+		c.ok(s.recs.at(x.rec).heap == int32(i+1) && s.recs.at(x.rec).next == x.at, "retry heap: slot %d", i)
+		c.ok(i == 0 || !x.before(s.retries.s[(i-1)/2]), "retry heap: no heap at %d", i)
+	}
+	waiting := 0
+	for i := 1; i < len(s.sites); i++ {
+		st := &s.sites[i]
+		if st.tport == nil {
+			continue
+		}
+		k := int32(0)
+		for r := st.waiting.head; r != 0; r = s.recs.at(r).nxt {
+			c.ok(s.recs.at(r).site == int32(i), "site %s: message %d does not know", st.name, s.recs.at(r).id)
+			k++
+		}
+		c.ok(k == st.waiting.n && k > 0, "site %s: %d wait, count %d", st.name, k, st.waiting.n)
+		q := st.tport.queues[st.name]
+		c.ok(q == nil || q.site == int32(i), "site %s: its queue does not know", st.name)
+		waiting++
+	}
+	c.ok(waiting == len(s.siteIndex), "sites: %d, index of %d", waiting, len(s.siteIndex))
+}
+
+// active: every message has something under way, and its counts are the sums
+// of its jobs'.
+func (c *checker) active() {
+	s := c.s
+	n, loading, reserved, rcpts, busy := 0, 0, 0, 0, 0
+	var last uint64
+	for m := s.firstActive; m != nil; m = m.nxt {
+		n++
+		c.ok(m.seq > last, "active list out of order at message %d", m.id)
+		last = m.seq
+		c.ok(m.refs > 0 || m.loading || m.notifying != 0, "message %d is stuck: nothing is under way", m.id)
+		c.ok(!m.loading || m.reserved > 0 || m.unread == 0, "message %d loads nothing", m.id)
+		if m.loading && m.readAt == never {
+			loading++
+		}
+		reserved += m.reserved
+		rcpts += m.rcptCount
+		refs, count, limit := 0, 0, max(s.cfg.RecipientMinimum, 1)
+		for _, j := range m.jobs {
+			c.ok(j.msg == m && j.seq == m.seq, "message %d: foreign job", m.id)
+			r, b := c.job(j)
+			refs += r
+			busy += b
+			count += j.rcptCount
+			limit += j.rcptLimit
+			c.ok(j.rcptLimit >= 0, "message %d: job limit %d", m.id, j.rcptLimit)
+		}
+		c.ok(refs == m.refs, "message %d: %d entries, refs %d", m.id, refs, m.refs)
+		c.ok(count == m.rcptCount, "message %d: %d recipients, count %d", m.id, count, m.rcptCount)
+		c.ok(limit == m.rcptLimit, "message %d: limits add up to %d, not %d", m.id, limit, m.rcptLimit)
+		if m.refs > 0 && m.unread > 0 && !m.loading && m.cmd == cmdNone && m.spare() > 0 {
+			c.ok(m.timer.pos != 0, "message %d: room for recipients, and nobody will read them", m.id)
+		}
+	}
+	c.ok(n == s.stats.Active, "active list has %d, count %d", n, s.stats.Active)
+	c.ok(loading == s.loading, "%d load, count %d", loading, s.loading)
+	c.ok(reserved == s.reserved, "%d reserved, count %d", reserved, s.reserved)
+	c.ok(rcpts == s.stats.Rcpts, "%d recipients, count %d", rcpts, s.stats.Rcpts)
+	c.ok(busy == s.stats.Busy, "%d busy, count %d", busy, s.stats.Busy)
+}
+
+// job checks a job, and returns its entries and how many of them are busy.
+func (c *checker) job(j *job) (refs, busy int) {
+	id := j.msg.id
+	todo, waiting, indexed := 0, 0, 0
+	for i, p := range j.peers {
+		c.ok(p.index == i && p.job == j && p.queue.tport == j.tport, "message %d: peer %d misplaced", id, i)
+		c.ok(j.findPeer(p.queue) == p, "message %d: peer for %s not found", id, p.queue.name)
+		n := 0
+		for e := p.head; e != nil; e = e.nxt {
+			c.ok(e.peer == p && !e.busy && len(e.rcpts) > 0, "message %d: bad waiting entry for %s", id, p.queue.name)
+			n++
+		}
+		c.ok(n == p.todo && p.refs >= n && p.refs > 0, "message %d: peer %s has %d of %d, refs %d", id, p.queue.name, n, p.todo, p.refs)
+		todo += n
+		refs += p.refs
+		busy += p.refs - n
+		has := n > 0
+		if has {
+			waiting++
+		}
+		c.ok((p.at[inQueue] != 0) == has, "message %d: peer %s and its queue's heap disagree", id, p.queue.name)
+		c.ok((p.at[inTurn] != 0) == (has && !p.parked), "message %d: peer %s and the turns disagree", id, p.queue.name)
+		c.ok(!p.parked || has && !p.queue.avail, "message %d: peer %s is parked without need", id, p.queue.name)
+		c.ok((p.class != nil) == (p.at[inClass] != 0), "message %d: peer %s: class", id, p.queue.name)
+		if p.class != nil {
+			indexed++
+			c.ok(p.class.bucket == j.bucket && p.class.queue == p.queue, "message %d: peer %s in the wrong class", id, p.queue.name)
+		}
+	}
+	c.ok(waiting == j.waiting, "message %d: %d peers wait, count %d", id, waiting, j.waiting)
+	c.ok(j.read-j.selected == todo, "message %d: %d entries wait, read %d selected %d", id, todo, j.read, j.selected)
+	c.ok(waiting == 0 || j.linked, "message %d: a job with entries is off the list", id)
+	switch j.cand {
+	case candIndexed:
+		c.ok(indexed == waiting && j.firstChild == nil && j.linked, "message %d: badly indexed", id)
+		c.ok(j.bucket.total == j.total() && j.bucket.needed == j.needed(), "message %d: indexed as %d/%d, is %d/%d",
+			id, j.bucket.total, j.bucket.needed, j.total(), j.needed())
+	default:
+		c.ok(indexed == 0, "message %d: in the index and not", id)
+		t := j.tport
+		must := waiting > 0 && j.firstChild == nil && t.cfg.SlotCost >= 2 && t.cfg.Mode == Preemptive
+		c.ok(!must || j.cand == candLoose, "message %d: not a candidate", id)
+	}
+	c.ok(j.linked || waiting == 0 && j.firstChild == nil && j.level == -1 && j.unreadAt == 0, "message %d: retired job is not at rest", id)
+	c.ok(!j.linked || (j.unreadAt != 0) == (j.msg.unread > 0), "message %d: unread heap", id)
+	return refs, busy
+}
+
+// transport: the job list, the stack, the indexes, the destinations.
+func (c *checker) transport(t *transport) {
+	var last *job
+	var age uint64
+	for j := t.first; j != nil; j = j.nxt {
+		c.ok(j.linked && j.prv == last, "%s: job list broken at %d", t.name, j.msg.id)
+		c.ok(last == nil || last.label < j.label, "%s: labels out of order at %d", t.name, j.msg.id)
+		last = j
+		if j.level == 0 {
+			c.ok(j.seq > age, "%s: level 0 out of order at %d", t.name, j.msg.id)
+			age = j.seq
+		}
+		c.ok(j.parent == nil || j.level > 0, "%s: job %d has a parent at level %d", t.name, j.msg.id, j.level)
+		c.ok(j.parent == nil || j.level > j.parent.level, "%s: job %d is not above its parent", t.name, j.msg.id)
+		i := t.byAge.find(j.seq)
+		on := i < len(t.byAge.s) && t.byAge.s[i].job == j
+		c.ok(on == (j.level == 0), "%s: job %d at level %d, timeline %v", t.name, j.msg.id, j.level, on)
+		for ch := j.firstChild; ch != nil; ch = ch.nxtSib {
+			c.ok(ch.parent == j && ch.linked, "%s: child %d", t.name, ch.msg.id)
+		}
+		c.ok(t.cfg.SlotCost >= 2 || j.level == 0, "%s: preemption is off, job %d has level %d", t.name, j.msg.id, j.level)
+	}
+	c.ok(t.last == last, "%s: last job", t.name)
+	busy, n := 0, 0
+	var avail int
+	for q := t.firstQueue; q != nil; q = q.nxt {
+		n++
+		busy += q.busy
+		c.queue(q)
+		if q.avail {
+			avail++
+		}
+	}
+	c.ok(n == len(t.queues), "%s: %d queues, index of %d", t.name, n, len(t.queues))
+	c.ok(busy == t.busy, "%s: %d busy, count %d", t.name, busy, t.busy)
+	c.ok(t.cfg.ProcessLimit == 0 || t.busy <= t.cfg.ProcessLimit, "%s: %d busy, limit %d", t.name, t.busy, t.cfg.ProcessLimit)
+	if t.cfg.Mode == Thread {
+		ring := 0
+		if t.ring != nil {
+			ring = 1
+			for q := t.ring.ringNxt; q != t.ring; q = q.ringNxt {
+				ring++
+			}
+		}
+		c.ok(ring == avail && t.avail.len() == 0, "%s: ring of %d, %d available", t.name, ring, avail)
+	} else {
+		c.ok(t.avail.len() == avail && t.ring == nil, "%s: heap of %d, %d available", t.name, t.avail.len(), avail)
+	}
+	for _, list := range [2][]*bucket{t.fresh, t.started} {
+		for i, b := range list {
+			c.ok(b.refs > 0, "%s: empty bucket", t.name)
+			c.ok(i == 0 || list[i-1].total < b.total || list[i-1].total == b.total && list[i-1].needed < b.needed, "%s: buckets out of order", t.name)
+		}
+	}
+	c.ok(c.s.selectableNow(t) == false, "%s: an entry could be delivered and was not", t.name)
+}
+
+// selectableNow is selectable without its side effects.
+func (s *Scheduler) selectableNow(t *transport) bool {
+	return t.hasWork() && !t.dead && (t.cfg.ProcessLimit == 0 || t.busy < t.cfg.ProcessLimit) &&
+		(t.cfg.TransportRateDelay == 0 || t.rate == rateOpen)
+}
+
+func (c *checker) queue(q *queue) {
+	t := q.tport
+	c.ok(t.queues[q.name] == q, "%s/%s: not in the index", t.name, q.name)
+	todo := 0
+	for i := range q.peers.s {
+		p := q.peers.s[i].v
+		todo += p.todo
+		c.ok(p.queue == q && p.at[inQueue] == int32(i+1), "%s/%s: peer heap", t.name, q.name)
+		c.ok(q.peers.s[i].k.hi == p.job.label, "%s/%s: stale label", t.name, q.name)
+		c.ok(i == 0 || !q.peers.s[i].k.less(q.peers.s[(i-1)/2].k), "%s/%s: peers: no heap", t.name, q.name)
+	}
+	c.ok(todo == q.todo, "%s/%s: %d wait, count %d", t.name, q.name, todo, q.todo)
+	c.ok(q.todo+q.busy > 0 || q.state != DestReady, "%s/%s: idle and not forgotten", t.name, q.name)
+	c.ok(q.state != DestDead || q.window == 0 && q.todo == 0, "%s/%s: dead with window %d, %d waiting", t.name, q.name, q.window, q.todo)
+	c.ok(q.state != DestReady || q.window >= 1, "%s/%s: ready with window %d", t.name, q.name, q.window)
+	c.ok(q.limit == 0 || q.window <= q.limit || q.window <= q.busy, "%s/%s: window %d over limit %d", t.name, q.name, q.window, q.limit)
+	c.ok((q.state == DestReady) == (q.timer.pos == 0), "%s/%s: state %d and timer disagree", t.name, q.name, q.state)
+	avail := q.state == DestReady && q.window > q.busy && q.todo > 0
+	c.ok(avail == q.avail, "%s/%s: available %v, said %v", t.name, q.name, avail, q.avail)
+	if q.avail && t.cfg.Mode != Thread {
+		c.ok(q.availAt != 0 && t.avail.s[q.availAt-1].k == q.availKey(), "%s/%s: stale key", t.name, q.name)
+	}
+	for _, k := range q.classes {
+		c.ok(k.queue == q && k.peers.len() > 0, "%s/%s: empty class", t.name, q.name)
+		c.ok((k.at != 0) == q.avail, "%s/%s: class and availability disagree", t.name, q.name)
+		if k.at != 0 {
+			c.ok(k.bucket.classes.s[k.at-1].k == k.peers.s[0].k, "%s/%s: stale class", t.name, q.name)
+		}
+	}
+}
+
+// limits: the bounds on recipients in memory of Postfix's scheduler document.
+func (c *checker) limits() {
+	s := c.s
+	all := max(s.cfg.RecipientMinimum, 1) * s.cfg.ActiveLimit
+	sum := all
+	for _, t := range s.transports {
+		n := 0
+		for m := s.firstActive; m != nil; m = m.nxt {
+			for _, j := range m.jobs {
+				if j.tport == t {
+					n += j.rcptCount
+				}
+			}
+		}
+		own := t.cfg.RecipientLimit + t.cfg.ExtraRecipientLimit
+		sum += own
+		c.ok(t.rcptUnused >= -t.cfg.ExtraRecipientLimit && t.rcptUnused <= t.cfg.RecipientLimit, "%s: pool %d", t.name, t.rcptUnused)
+		c.ok(true || n <= max(all+own, s.cfg.RecipientLimit), "%s: %d recipients in memory, bound %d+%d or %d", t.name, n, all, own, s.cfg.RecipientLimit)
+	}
+	c.ok(s.stats.Rcpts+s.reserved <= max(sum, s.cfg.RecipientLimit), "%d recipients in memory, %d being read, bound %d or %d", s.stats.Rcpts, s.reserved, sum, s.cfg.RecipientLimit)
+}

@@ -1,0 +1,230 @@
+package sched
+
+import "slices"
+
+// command carries out an operator's command on everything in its scope, in
+// order of arrival as far as the records tell.
+func (s *Scheduler) command(ev *Event) {
+	if ev.Scope == ScopeMessage {
+		if i := s.recs.index[ev.ID]; i != 0 {
+			s.commandOne(ev, i)
+		}
+		return
+	}
+	for i := int32(1); i < s.recs.used; i++ {
+		rec := s.recs.at(i)
+		if rec.where == whereNone || ev.Scope == ScopeQueue && rec.where.queue() != ev.Queue {
+			continue
+		}
+		s.commandOne(ev, i)
+	}
+}
+
+func (s *Scheduler) commandOne(ev *Event, i int32) {
+	rec := s.recs.at(i)
+	switch ev.Kind {
+	case EventHold:
+		s.withdraw(i, cmdHold)
+	case EventRequeue:
+		s.withdraw(i, cmdRequeue)
+	case EventRemove:
+		s.withdraw(i, cmdRemove)
+	case EventRelease:
+		if rec.where == whereHold {
+			s.stats.Hold--
+			rec.where, rec.next = whereDue, s.now
+			s.due.append(&s.recs, i)
+			s.emit(Effect{Kind: EffectRelease, ID: rec.id, Next: toTime(s.now)})
+		} else if m := s.activeMessage(rec.id); m != nil && m.cmd == cmdHold {
+			m.cmd = cmdNone
+			m.deferred = true // what was withdrawn is tried again
+		}
+	case EventExpire:
+		s.expire(i, ev.Now)
+	}
+}
+
+// withdraw takes a message out of circulation. What is being delivered is
+// waited for.
+func (s *Scheduler) withdraw(i int32, c cmdKind) {
+	rec := s.recs.at(i)
+	if m := s.activeMessage(rec.id); m != nil {
+		if c < m.cmd {
+			return // a stronger command is under way
+		}
+		m.cmd = c
+		m.waiting(s.endEntry)
+		s.complete(m)
+		return
+	}
+	switch rec.where {
+	case whereIncoming:
+		s.incoming.unlink(&s.recs, i)
+	case whereHold:
+		if c == cmdHold {
+			return
+		}
+		s.stats.Hold--
+	default:
+		s.leaveDeferred(i)
+	}
+	switch c {
+	case cmdHold:
+		rec.where = whereHold
+		s.stats.Hold++
+		s.emit(Effect{Kind: EffectHold, ID: rec.id})
+		return
+	case cmdRequeue:
+		s.emit(Effect{Kind: EffectRequeue, ID: rec.id, Attempts: int(rec.attempts)})
+	case cmdRemove:
+		s.emit(Effect{Kind: EffectRemove, ID: rec.id, Attempts: int(rec.attempts)})
+	}
+	s.recs.remove(i)
+}
+
+// expire marks a message for return at its next attempt, and with now makes
+// that attempt.
+func (s *Scheduler) expire(i int32, now bool) {
+	rec := s.recs.at(i)
+	rec.flags |= FlagExpire
+	if now {
+		switch rec.where {
+		case whereDeferred:
+			s.makeDue(i)
+		case whereHold:
+			s.stats.Hold--
+			rec.where, rec.next = whereDue, s.now
+			s.due.append(&s.recs, i)
+		}
+	}
+	s.emit(Effect{Kind: EffectExpire, ID: rec.id, Next: toTime(rec.next), Attempts: int(rec.attempts)})
+	if m := s.activeMessage(rec.id); m != nil && now {
+		s.excuseWaiting(m, excuseExpired, textExpired)
+	}
+}
+
+// flush makes mail due now, and forgets what is known to be dead: everything
+// for all mail and for a site's, what is on the message's way for one message.
+func (s *Scheduler) flush(ev *Event) {
+	switch ev.Scope {
+	case ScopeMessage:
+		s.flushOne(ev.ID, flagFlush|flagRevive)
+	case ScopeSite:
+		s.reviveAll()
+		s.flushSite(ev.Site, ev.IDs)
+	case ScopeAll, ScopeQueue:
+		s.reviveAll()
+		for len(s.retries.s) > 0 {
+			i := s.retries.s[len(s.retries.s)-1].rec
+			s.recs.at(i).flags |= flagFlush
+			s.makeDue(i)
+		}
+		for i := s.incoming.head; i != 0; i = s.recs.at(i).nxt {
+			s.recs.at(i).flags |= flagFlush
+		}
+	}
+}
+
+// flushOne makes one message due. It goes ahead with new mail.
+func (s *Scheduler) flushOne(id MsgID, flags Flags) {
+	i := s.recs.index[id]
+	if i == 0 {
+		return
+	}
+	rec := s.recs.at(i)
+	switch rec.where {
+	case whereIncoming, whereDue:
+		rec.flags |= flags
+	case whereDeferred:
+		s.leaveDeferred(i)
+		rec.flags |= flags
+		rec.where, rec.next = whereIncoming, s.now
+		s.incoming.append(&s.recs, i)
+	}
+}
+
+// flushSite makes the mail for one site due: what was deferred for recipients
+// in that domain, what waits for a destination of that name, and what the
+// shell adds.
+func (s *Scheduler) flushSite(name string, more []MsgID) {
+	var ids []MsgID
+	if f := s.flushSites[name]; f != nil {
+		ids = append(ids, f.ids...)
+		delete(s.flushSites, name)
+	}
+	for k := range s.sites {
+		if s.sites[k].tport == nil || s.sites[k].name != name {
+			continue
+		}
+		for i := s.sites[k].waiting.head; i != 0; i = s.recs.at(i).nxt {
+			ids = append(ids, s.recs.at(i).id)
+		}
+	}
+	ids = append(ids, more...)
+	for _, id := range s.stillHere(ids) {
+		s.flushOne(id, flagFlush)
+	}
+}
+
+// reviveAll forgets every dead transport and destination in core.
+func (s *Scheduler) reviveAll() {
+	for _, t := range s.transports {
+		s.transportAlive(t)
+		for q := t.firstQueue; q != nil; {
+			next := q.nxt
+			if q.state == DestDead {
+				s.stopTimer(&q.timer)
+				s.makeReady(q)
+				s.updateQueue(q)
+				s.releaseQueue(q)
+			}
+			q = next
+		}
+	}
+}
+
+// reconfigure brings what exists in line with a new configuration.
+func (s *Scheduler) reconfigure(cfg *Config) {
+	old := s.cfg
+	s.cfg = *cfg
+	s.cfg.DeferTransports = slices.Clone(cfg.DeferTransports)
+	s.sane(&s.cfg)
+	s.rng.state ^= cfg.Seed ^ old.Seed
+	for _, t := range s.transports {
+		c := s.transportConfig(t.name)
+		t.rcptUnused += c.RecipientLimit - t.cfg.RecipientLimit
+		s.changeMode(t, c)
+		for q := t.firstQueue; q != nil; q = q.nxt {
+			q.limit = t.windowLimit()
+			if q.state == DestReady && q.limit > 0 {
+				q.window = min(q.window, q.limit)
+			}
+			s.updateQueue(q)
+		}
+	}
+}
+
+// changeMode takes every queue out of the indexes of the old mode and puts it
+// into those of the new one.
+func (s *Scheduler) changeMode(t *transport, c TransportConfig) {
+	for q := t.firstQueue; q != nil; q = q.nxt {
+		if q.avail {
+			state := q.state
+			q.state = DestSuspended // not available, for a moment
+			s.updateQueue(q)
+			q.state = state
+		}
+	}
+	for j := t.first; j != nil; j = j.nxt {
+		s.leaveCandidates(j)
+	}
+	t.cfg = c
+	for q := t.firstQueue; q != nil; q = q.nxt {
+		s.updateQueue(q)
+	}
+	for j := t.first; j != nil; j = j.nxt {
+		if j.waiting > 0 {
+			s.enterCandidates(j)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package sched
+
+import (
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+)
+
+// Concurrency feedback: a destination's window grows with deliveries that
+// reach it and shrinks with those that do not, by a whole step for each
+// 1/feedback of them: at the end of such a run when growing, at its beginning
+// when shrinking. Whether a destination is dead is a separate matter: it is
+// when as many deliveries as FailedCohortLimit windows hold have failed
+// without one success between them.
+
+const suspended = "delivery temporarily suspended: "
+
+// positive: a delivery to q ended and the destination took part in it.
+// q.busy still counts that delivery.
+func (s *Scheduler) positive(q *queue) {
+	q.failCohorts = 0
+	if q.state == DestDead {
+		s.stopTimer(&q.timer)
+		s.makeReady(q)
+	} else if q.state == DestReady && (q.limit == 0 || q.window < q.limit) && q.window < q.busy+q.initial() {
+		fb := q.tport.cfg.PositiveFeedback.value(q.window)
+		q.success += fb
+		for q.success+fb/2 >= 1 { // be prepared for rounding errors
+			q.window++
+			q.success--
+			q.failure = 0
+		}
+		if q.limit > 0 {
+			q.window = min(q.window, q.limit)
+		}
+		s.feedbackNote(q, fb, true)
+	}
+	s.updateQueue(q)
+	if q.site != 0 {
+		s.siteAnswered(q)
+	}
+}
+
+// negative: a delivery to q ended and the destination did not take part.
+func (s *Scheduler) negative(q *queue, status dsn.Status, reason string) {
+	if q.site != 0 {
+		s.sites[q.site].alive = false
+	}
+	if q.state != DestReady {
+		return
+	}
+	c := &q.tport.cfg
+	q.failCohorts += 1 / float64(q.window)
+	if c.FailedCohortLimit > 0 && q.failCohorts >= float64(c.FailedCohortLimit) {
+		s.kill(q, status, reason)
+		return
+	}
+	fb := c.NegativeFeedback.value(q.window)
+	q.failure -= fb
+	for q.failure-fb/2 < 0 {
+		q.window--
+		q.success = 0
+		q.failure++
+	}
+	q.window = max(q.window, 1)
+	s.feedbackNote(q, fb, false)
+	s.updateQueue(q)
+}
+
+// kill declares a destination dead: what waits for it goes to the retry
+// transport, and so does what comes for it until its time is over.
+func (s *Scheduler) kill(q *queue, status dsn.Status, reason string) {
+	if status.IsZero() {
+		status = dsn.S(4, 0, 0)
+	}
+	if reason == "" {
+		reason = "unknown error"
+	}
+	q.state, q.window = DestDead, 0
+	q.status, q.reason = status, suspended+reason
+	q.excuse = mail.Nexthop(status.String() + " " + q.reason)
+	q.until = s.now + micros(s.cfg.MinimalBackoff)
+	q.cache = 0
+	s.feedbackNote(q, 0, false)
+	s.note(Note{Kind: NoteDead, Transport: q.tport.name, Queue: q.name, Until: toTime(q.until), Status: status, Reason: reason})
+	s.startTimer(&q.timer, q.until)
+	s.updateQueue(q)
+	s.excuseQueue(q, q.excuse, q.status, q.reason)
+}
+
+func (s *Scheduler) feedbackNote(q *queue, fb float64, positive bool) {
+	if !s.cfg.FeedbackDebug || q.tport.name == RetryTransport || q.tport.name == ErrorTransport {
+		return
+	}
+	s.note(Note{Kind: NoteFeedback, Transport: q.tport.name, Queue: q.name, Positive: positive, Feedback: fb,
+		Limit: q.limit, Window: q.window, Success: q.success, Failure: q.failure, FailCohorts: q.failCohorts})
+}
+
+// cacheHints decides, when an entry is selected, whether agents should look
+// for a cached session and leave theirs in the cache: worth it when
+// deliveries follow each other within a second.
+func (s *Scheduler) cacheHints(q *queue) Cache {
+	backToBack := q.lastDone != 0 && q.lastDone/second+1 >= s.now/second
+	if q.cache&CacheStore == 0 {
+		if backToBack {
+			q.cache = CacheLoad | CacheStore
+		}
+	} else if q.busy <= 1 && !backToBack {
+		q.cache &^= CacheStore // those that are there may be used up
+	}
+	return q.cache
+}

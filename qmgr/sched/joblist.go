@@ -1,0 +1,179 @@
+package sched
+
+import "sort"
+
+// The job list of a transport is the order in which jobs are served: first
+// come first served, but for jobs that preempted others and stand directly in
+// front of them. It is a linked list whose members carry labels, numbers that
+// increase along the list, so that "which is first" is a comparison and heaps
+// can be ordered by it. An insertion takes a label between its neighbours';
+// when there is none left, all labels are given anew, which changes no order.
+
+const labelGap = 1 << 32
+
+// insertAfter puts j behind prev, or at the front when prev is nil.
+func (s *Scheduler) insertAfter(t *transport, prev, j *job) {
+	next := t.first
+	if prev != nil {
+		next = prev.nxt
+	}
+	label, ok := between(prev, next)
+	if !ok {
+		s.relabel(t)
+		label, _ = between(prev, next)
+	}
+	j.label = label
+	j.prv, j.nxt = prev, next
+	if prev != nil {
+		prev.nxt = j
+	} else {
+		t.first = j
+	}
+	if next != nil {
+		next.prv = j
+	} else {
+		t.last = j
+	}
+}
+
+func (t *transport) unlinkJob(j *job) {
+	if j.prv != nil {
+		j.prv.nxt = j.nxt
+	} else {
+		t.first = j.nxt
+	}
+	if j.nxt != nil {
+		j.nxt.prv = j.prv
+	} else {
+		t.last = j.prv
+	}
+	j.prv, j.nxt = nil, nil
+}
+
+func between(prev, next *job) (label uint64, ok bool) {
+	switch {
+	case prev == nil && next == nil:
+		return 1 << 62, true
+	case next == nil:
+		return prev.label + labelGap, prev.label < 1<<64-2*labelGap
+	case prev == nil && next.label > 2*labelGap:
+		return next.label - labelGap, true
+	case prev == nil:
+		return next.label / 2, next.label > 1
+	}
+	return prev.label + (next.label-prev.label)/2, next.label-prev.label > 1
+}
+
+// relabel gives every job of t a new label. Labels are also in the keys of
+// heaps, which keep their shape since no order changes.
+func (s *Scheduler) relabel(t *transport) {
+	label := uint64(1 << 62)
+	for j := t.first; j != nil; j = j.nxt {
+		j.label = label
+		label += labelGap
+	}
+	for q := t.firstQueue; q != nil; q = q.nxt {
+		for i := range q.peers.s {
+			q.peers.s[i].k.hi = q.peers.s[i].v.job.label
+		}
+		for _, c := range q.classes {
+			for i := range c.peers.s {
+				c.peers.s[i].k.lo = c.peers.s[i].v.job.label
+			}
+		}
+	}
+	for i := range t.avail.s {
+		t.avail.s[i].k = t.avail.s[i].v.availKey()
+	}
+	for _, list := range [2][]*bucket{t.fresh, t.started} {
+		for _, b := range list {
+			for i := range b.classes.s {
+				b.classes.s[i].k = b.classes.s[i].v.peers.s[0].k
+			}
+		}
+	}
+}
+
+// timeline finds places in the job list by age: the linked jobs without a
+// parent, in the order in which their messages entered the active queue.
+// Those that left are kept as gaps until there are more gaps than jobs.
+type timeline struct {
+	s    []moment
+	gaps int
+}
+
+type moment struct {
+	seq uint64
+	job *job // nil: a gap
+}
+
+func (l *timeline) find(seq uint64) int {
+	if n := len(l.s); n == 0 || l.s[n-1].seq < seq {
+		return n
+	}
+	return sort.Search(len(l.s), func(i int) bool { return l.s[i].seq >= seq })
+}
+
+func (l *timeline) add(j *job) {
+	i := l.find(j.seq)
+	if i < len(l.s) && l.s[i].seq == j.seq {
+		l.s[i].job = j
+		l.gaps--
+		return
+	}
+	if len(l.s) == cap(l.s) && l.gaps > len(l.s)/2 {
+		l.compact()
+		i = l.find(j.seq)
+	}
+	l.s = append(l.s, moment{})
+	copy(l.s[i+1:], l.s[i:])
+	l.s[i] = moment{j.seq, j}
+}
+
+func (l *timeline) remove(j *job) {
+	l.s[l.find(j.seq)].job = nil
+	l.gaps++
+	if l.gaps == len(l.s) {
+		l.s, l.gaps = l.s[:0], 0
+	} else if l.gaps > 64 && l.gaps > 2*len(l.s)/3 {
+		l.compact()
+	}
+}
+
+// forget removes j if it is there.
+func (l *timeline) forget(j *job) {
+	if i := l.find(j.seq); i < len(l.s) && l.s[i].job == j {
+		l.remove(j)
+	}
+}
+
+func (l *timeline) compact() {
+	kept := l.s[:0]
+	for _, m := range l.s {
+		if m.job != nil {
+			kept = append(kept, m)
+		}
+	}
+	clear(l.s[len(kept):])
+	l.s, l.gaps = kept, 0
+}
+
+// before is the last job on the timeline that is not younger than seq.
+func (l *timeline) before(seq uint64) *job {
+	for i := l.find(seq+1) - 1; i >= 0; i-- {
+		if l.s[i].job != nil {
+			return l.s[i].job
+		}
+	}
+	return nil
+}
+
+// oldest is the first job on the timeline.
+func (l *timeline) oldest() *job {
+	for i := range l.s {
+		if l.s[i].job != nil {
+			return l.s[i].job
+		}
+	}
+	return nil
+}

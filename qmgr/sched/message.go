@@ -1,0 +1,239 @@
+package sched
+
+// cmdKind is an operator's command that waits for deliveries to end.
+type cmdKind uint8
+
+const (
+	cmdNone cmdKind = iota
+	cmdHold
+	cmdRequeue
+	cmdRemove
+)
+
+// A message is what is known of a message while it is in the active queue.
+type message struct {
+	id       MsgID
+	rec      int32  // its record
+	slot     int32  // index in s.slots
+	seq      uint64 // counts messages that entered the active queue
+	queued   int64  // when it did, in seconds: the age that scheduling goes by
+	entered  int64  // the same in microseconds
+	prv, nxt *message
+
+	unread   int // recipients not read yet
+	next     int // index of the first of them
+	loading  bool
+	seen     bool // some recipients were asked for
+	reserved int  // recipients asked for
+	readAt   int64
+	timer    timer // recipient_refill_delay
+
+	refs                 int // entries
+	rcptCount, rcptLimit int // recipients in core, and how many may be
+	jobs                 []*job
+
+	deferred  bool // some recipient is to be tried again
+	failed    bool // some recipient failed for good: notice due
+	success   bool // some recipient's success is to be reported
+	swept     bool // out of time while it waited: what is left goes to retry
+	asked     bool // the notice of expiry or delay was tried in this stay
+	notifying Notice
+	cmd       cmdKind
+	site      siteKey // dead destination on whose account it is deferred
+}
+
+// rec is the record of m.
+func (s *Scheduler) record(m *message) *record { return s.recs.at(m.rec) }
+
+// complete goes on with a message of which nothing is waiting or under way:
+// notices, the next batch of recipients, and the end of its stay in the
+// active queue, in nqmgr's order.
+func (s *Scheduler) complete(m *message) {
+	if m.refs > 0 || m.loading || m.notifying != 0 {
+		return
+	}
+	rec := s.record(m)
+	switch {
+	case m.cmd == cmdRemove:
+		s.end(m, EffectRemove)
+	case m.failed:
+		s.notify(m, NoticeFailure)
+	case m.unread > 0 && m.cmd == cmdNone:
+		s.read(m, m.spare())
+	case rec.flags&FlagTrace != 0 || m.success:
+		s.notify(m, NoticeTrace)
+	case m.cmd == cmdRequeue && rec.rcpts > 0:
+		s.end(m, EffectRequeue)
+	case m.cmd == cmdHold && rec.rcpts > 0:
+		s.hold(m)
+	case m.deferred && m.cmd == cmdNone:
+		s.completeDeferred(m)
+	default:
+		s.end(m, EffectFinish)
+	}
+}
+
+// completeDeferred decides what becomes of a message that could not be
+// delivered to everybody.
+func (s *Scheduler) completeDeferred(m *message) {
+	rec := s.record(m)
+	warnAt := rec.created + micros(s.cfg.DelayWarning)
+	switch {
+	case m.asked:
+		s.postpone(m)
+	case rec.rcpts > 0 && rec.flags&FlagExpire != 0:
+		s.note(Note{Kind: NoteForceExpired, ID: m.id})
+		s.notify(m, NoticeExpired)
+	case rec.rcpts > 0 && s.now >= s.expiry(rec):
+		s.note(Note{Kind: NoteExpired, ID: m.id})
+		s.notify(m, NoticeExpired)
+	case s.cfg.DelayWarning > 0 && rec.flags&(FlagWarned|FlagNoDelayNotice) == 0 && s.now >= warnAt-second:
+		s.notify(m, NoticeDelay)
+	default:
+		s.postpone(m)
+	}
+}
+
+// notify asks for a notice to the sender.
+func (s *Scheduler) notify(m *message, n Notice) {
+	m.notifying = n
+	s.emit(Effect{Kind: EffectNotify, ID: m.id, Notice: n})
+}
+
+// notified is the answer. A notice that could not be made keeps the message
+// in the queue.
+func (s *Scheduler) notified(m *message, ok bool) {
+	rec := s.record(m)
+	n := m.notifying
+	m.notifying = 0
+	switch n {
+	case NoticeFailure:
+		m.failed = false
+		rec.flags &^= FlagNoticeDue
+		if !ok {
+			rec.flags |= FlagNoticeDue
+			m.deferred = true
+		}
+	case NoticeTrace:
+		m.success = false
+		rec.flags &^= FlagTrace
+		if !ok {
+			rec.flags |= FlagTrace
+			m.deferred, m.asked = true, true
+			s.completeDeferred(m)
+			return
+		}
+	case NoticeExpired:
+		m.asked = true
+		if ok {
+			rec.rcpts = 0
+			m.deferred = rec.flags&FlagNoticeDue != 0
+		}
+	case NoticeDelay:
+		m.asked = true
+		if ok {
+			rec.flags |= FlagWarned
+		}
+	default:
+		return // nobody asked
+	}
+	s.complete(m)
+}
+
+// end is the end of a message.
+func (s *Scheduler) end(m *message, k EffectKind) {
+	s.emit(Effect{Kind: k, ID: m.id, Attempts: int(s.record(m).attempts)})
+	i := s.leaveActive(m)
+	s.recs.remove(i)
+}
+
+// postpone moves a message to the deferred queue.
+func (s *Scheduler) postpone(m *message) {
+	rec := s.record(m)
+	if rec.attempts < 1<<16-1 {
+		rec.attempts++
+	}
+	rec.next = s.retryTime(rec)
+	rec.flags &^= flagsOwn
+	s.emit(Effect{Kind: EffectDefer, ID: m.id, Next: toTime(rec.next), Attempts: int(rec.attempts), Warned: rec.flags&FlagWarned != 0})
+	var st int32
+	if m.site.tport != nil {
+		st = s.siteOf(m.site.tport, m.site.name)
+	}
+	s.enterDeferred(s.leaveActive(m), st)
+}
+
+// hold moves a message to the hold queue.
+func (s *Scheduler) hold(m *message) {
+	s.emit(Effect{Kind: EffectHold, ID: m.id})
+	rec := s.record(m)
+	rec.flags &^= flagsOwn
+	i := s.leaveActive(m)
+	s.recs.at(i).where = whereHold
+	s.stats.Hold++
+}
+
+// expiry is when the time of a message is over.
+func (s *Scheduler) expiry(rec *record) int64 {
+	if rec.flags&FlagNullSender != 0 {
+		return rec.created + micros(s.cfg.BounceLifetime)
+	}
+	return rec.created + micros(s.cfg.MaximalLifetime)
+}
+
+// retryTime is when a message that could not be delivered is due again. The
+// back-off is the age, within its bounds: the age doubles from one attempt to
+// the next. With Postfix a message then waits for the next queue run, which is
+// on average half of queue_run_delay away; here each waits for a random part
+// of that time, so that what failed together does not come back together. The
+// end of a message's lifetime is not slept through: its last attempt is made
+// then.
+func (s *Scheduler) retryTime(rec *record) int64 {
+	age := int64(0)
+	if rec.created != never {
+		age = s.now - rec.created
+	}
+	delay := max(min(age, micros(s.cfg.MaximalBackoff)), micros(s.cfg.MinimalBackoff))
+	next := s.now + delay + s.rng.below(micros(s.cfg.QueueRunDelay))
+	if end := s.expiry(rec); s.now < end && end < next {
+		next = end
+	}
+	return next
+}
+
+// leaveActive takes a message out of the active queue; its record is then
+// nowhere.
+func (s *Scheduler) leaveActive(m *message) int32 {
+	for _, j := range m.jobs {
+		if j.linked {
+			s.retireJob(j)
+		}
+		s.freeJob(j)
+	}
+	clear(m.jobs)
+	s.stopTimer(&m.timer)
+	if m.prv != nil {
+		m.prv.nxt = m.nxt
+	} else {
+		s.firstActive = m.nxt
+	}
+	if m.nxt != nil {
+		m.nxt.prv = m.prv
+	} else {
+		s.lastActive = m.prv
+	}
+	s.slots[m.slot] = nil
+	s.slotFree = append(s.slotFree, m.slot)
+	s.stats.Active--
+	i := m.rec
+	rec := s.recs.at(i)
+	rec.where, rec.active = whereNone, 0
+	*m = message{jobs: m.jobs[:0]}
+	s.messages.put(m)
+	return i
+}
+
+func (s *Scheduler) freeJob(j *job) {
+	*j = job{peers: j.peers[:0], turns: heap[*peer]{s: j.turns.s[:0]}}
+	s.jobs.put(j)
+}

@@ -1,0 +1,152 @@
+package sched
+
+// A peer is what one job has for one destination: the meeting point of the
+// two orders in which entries are chosen, jobs in turn and destinations in
+// turn. It exists while some entry of it is waiting or busy.
+//
+// While entries wait, a peer is in its queue's heap of peers, ordered by the
+// job's place in the job list, and either in its job's turn heap, or, when
+// somebody looked and found the destination unavailable, on the
+// destination's list of parked peers. Parking is what makes the round robin
+// over destinations cheap: a destination that cannot take more is passed over
+// once, and comes back by itself.
+type peer struct {
+	job        *job
+	queue      *queue
+	head, tail *entry // waiting, first in first out
+	todo       int    // length of that list
+	refs       int    // entries, waiting and busy
+	turn       uint64 // place in the job's round robin
+	parked     bool
+	prv, nxt   *peer // on queue.parked
+	class      *class
+	at         [3]int32 // positions in heaps
+	index      int      // in job.peers
+}
+
+// Heaps that a peer can be in.
+const (
+	inQueue = iota // queue.peers
+	inTurn         // job.turns
+	inClass        // class.peers
+)
+
+func (p *peer) place(which int, at int32) { p.at[which] = at }
+
+// peerFor finds or makes the peer of job j and queue q.
+func (s *Scheduler) peerFor(j *job, q *queue) *peer {
+	if p := j.findPeer(q); p != nil {
+		return p
+	}
+	p := s.peers.get()
+	j.turn++
+	p.job, p.queue, p.turn, p.index = j, q, j.turn, len(j.peers)
+	j.peers = append(j.peers, p)
+	q.peerCount++
+	switch {
+	case j.byQueue != nil:
+		j.byQueue[q] = p
+	case len(j.peers) > linearPeers:
+		j.byQueue = make(map[*queue]*peer)
+		for _, p := range j.peers {
+			j.byQueue[p.queue] = p
+		}
+	}
+	return p
+}
+
+// linearPeers is how many peers of a job are searched one by one. Most jobs
+// have one.
+const linearPeers = 8
+
+func (j *job) findPeer(q *queue) *peer {
+	if j.byQueue != nil {
+		return j.byQueue[q]
+	}
+	for _, p := range j.peers {
+		if p.queue == q {
+			return p
+		}
+	}
+	return nil
+}
+
+func (s *Scheduler) freePeer(p *peer) {
+	j := p.job
+	last := len(j.peers) - 1
+	j.peers[p.index] = j.peers[last]
+	j.peers[p.index].index = p.index
+	j.peers[last] = nil
+	j.peers = j.peers[:last]
+	if j.byQueue != nil {
+		delete(j.byQueue, p.queue)
+	}
+	p.queue.peerCount--
+	*p = peer{}
+	s.peers.put(p)
+}
+
+// peerBegins: the first entry waits at p.
+func (s *Scheduler) peerBegins(p *peer) {
+	p.queue.peers.push(key{p.job.label, 0}, p)
+	p.job.turns.push(key{p.turn, 0}, p)
+	p.job.waiting++
+}
+
+// peerEnds: no entry waits at p any more.
+func (s *Scheduler) peerEnds(p *peer) {
+	p.queue.peers.remove(p.at[inQueue])
+	if p.parked {
+		p.unpark()
+	} else {
+		p.job.turns.remove(p.at[inTurn])
+	}
+	p.job.waiting--
+}
+
+// turnPeer puts p last in its job's round robin.
+func (s *Scheduler) turnPeer(p *peer) {
+	p.job.turn++
+	p.turn = p.job.turn
+	if p.at[inTurn] != 0 {
+		p.job.turns.fix(p.at[inTurn], key{p.turn, 0})
+	}
+}
+
+func (p *peer) park() {
+	p.job.turns.remove(p.at[inTurn])
+	p.parked = true
+	q := p.queue
+	p.nxt = q.parked
+	if q.parked != nil {
+		q.parked.prv = p
+	}
+	q.parked = p
+}
+
+// unpark takes p off its queue's list of parked peers.
+func (p *peer) unpark() {
+	if p.prv != nil {
+		p.prv.nxt = p.nxt
+	} else {
+		p.queue.parked = p.nxt
+	}
+	if p.nxt != nil {
+		p.nxt.prv = p.prv
+	}
+	p.prv, p.nxt = nil, nil
+	p.parked = false
+}
+
+// nextPeer is the next peer in j's round robin whose destination can take an
+// entry; nil when there is none: the job is blocked.
+func (j *job) nextPeer() *peer {
+	for j.turns.len() > 0 {
+		p := j.turns.s[0].v
+		if p.queue.avail {
+			return p
+		}
+		p.park()
+	}
+	return nil
+}

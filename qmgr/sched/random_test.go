@@ -1,0 +1,197 @@
+package sched
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"posthaste/internal/mail"
+)
+
+// smallConfig has limits that random histories run into.
+func smallConfig(r *rand.Rand) Config {
+	cfg := DefaultConfig()
+	cfg.Seed = r.Uint64()
+	cfg.ActiveLimit = 1 + r.IntN(12)
+	cfg.RecipientLimit = 5 + r.IntN(60)
+	cfg.RecipientMinimum = 1 + r.IntN(5)
+	cfg.MaximalLifetime = 3 * time.Hour
+	cfg.BounceLifetime = 2 * time.Hour
+	cfg.DelayWarning = time.Duration(r.IntN(2)) * time.Hour
+	cfg.FeedbackDebug = r.IntN(2) == 0
+	seed := r.Uint64()
+	cfg.Transport = func(name mail.Transport, c TransportConfig) TransportConfig {
+		r := rand.New(rand.NewPCG(seed, uint64(len(name))))
+		c.ProcessLimit = 1 + r.IntN(8)
+		c.ConcurrencyLimit = r.IntN(6)
+		c.InitialConcurrency = 1 + r.IntN(3)
+		c.PositiveFeedback = Feedback{1, Law(r.IntN(3))}
+		c.NegativeFeedback = Feedback{1, Law(r.IntN(3))}
+		c.FailedCohortLimit = r.IntN(3)
+		c.BatchLimit = r.IntN(4)
+		c.SlotCost = r.IntN(6)
+		c.SlotLoan = r.IntN(4)
+		c.SlotDiscount = r.IntN(101)
+		c.MinimumSlots = r.IntN(3)
+		c.RecipientLimit = 5 + r.IntN(40)
+		c.ExtraRecipientLimit = r.IntN(10)
+		c.RefillLimit = 1 + r.IntN(10)
+		c.IdleMax = time.Duration(r.IntN(3)) * time.Second
+		switch r.IntN(6) {
+		case 0:
+			c.Mode = Thread
+			c.Order = Order(r.IntN(2))
+			c.AgentsPerThread = r.IntN(3)
+		case 1:
+			c.Mode = FIFO
+		case 2:
+			c.DestinationRateDelay = time.Duration(r.IntN(3)) * time.Second
+		case 3:
+			c.TransportRateDelay = time.Duration(r.IntN(2)) * time.Second
+		}
+		if name == RetryTransport {
+			c.DestinationRateDelay, c.TransportRateDelay, c.FailedCohortLimit = 0, 0, 1
+		}
+		return c
+	}
+	return cfg
+}
+
+var destinations = []string{"a.example", "b.example", "c.example", "d.example", "e.example", "f.example"}
+
+func randomRcpts(r *rand.Rand) []Rcpt {
+	n := 1 + r.IntN(3)
+	if r.IntN(6) == 0 {
+		n = 1 + r.IntN(60)
+	}
+	var list []Rcpt
+	for range n {
+		x := rcpt([]string{"smtp", "smtp", "relay", "local", "error"}[r.IntN(5)], destinations[r.IntN(len(destinations))])
+		if r.IntN(4) == 0 {
+			x.Site = string(x.Nexthop)
+		}
+		list = append(list, x)
+	}
+	return list
+}
+
+// play runs one random history to its end: every message must then have left
+// the queue.
+func play(t *testing.T, seed uint64, steps int) {
+	r := rand.New(rand.NewPCG(seed, 1))
+	w := newWorld(t, smallConfig(r))
+	w.batch = r.IntN(8)
+	id := MsgID(0)
+	for range steps {
+		switch x := r.IntN(100); {
+		case x < 25:
+			id++
+			w.arrive(id, []Flags{0, 0, FlagNullSender, FlagSingleRcpt, FlagTrace}[r.IntN(5)], randomRcpts(r)...)
+		case x < 80:
+			w.finishOne(r, 6)
+		case x < 90:
+			w.tick(time.Duration(r.IntN(3000)) * time.Millisecond)
+		case x < 93:
+			w.tick(time.Duration(r.IntN(600)) * time.Second)
+		case x < 94 && len(w.order) > 0:
+			w.lose(w.order[r.IntN(len(w.order))])
+		case x < 95 && len(w.order) > 0:
+			w.down(w.order[r.IntN(len(w.order))])
+		case x < 99 && id > 0:
+			w.operate(r, MsgID(1+r.Uint64N(uint64(id))))
+		default:
+			w.sleep()
+		}
+	}
+	w.refuse = nil
+	w.step(Event{Kind: EventRelease, Scope: ScopeAll})
+	for n := 0; w.left() > 0; n++ {
+		if n > 100000 {
+			t.Fatalf("seed %d: %d messages never leave", seed, w.left())
+		}
+		if len(w.order) > 0 {
+			w.finishOne(r, 6)
+		} else if !w.sleep() && w.left() > 0 {
+			t.Fatalf("seed %d: %d messages are stuck, and the scheduler does not want to be woken", seed, w.left())
+		}
+	}
+	if st := w.s.Stats(); st.Active+st.Incoming+st.Deferred+st.Hold+st.Rcpts+st.Busy != 0 {
+		t.Fatalf("seed %d: nothing is left, and the counts say %+v", seed, st)
+	}
+}
+
+func (w *world) left() (n int) {
+	for _, l := range w.mail {
+		if l.gone == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// finishOne ends a random delivery; one in bad fails in some way.
+func (w *world) finishOne(r *rand.Rand, bad int) {
+	if len(w.order) == 0 {
+		return
+	}
+	o := sent
+	if r.IntN(bad) == 0 {
+		o = outcome(1 + r.IntN(3))
+	}
+	w.done(w.order[r.IntN(len(w.order))], o, r.IntN(3) == 0)
+}
+
+// take removes a busy entry whose agent will not report.
+func (w *world) take(id EntryID) Effect {
+	e := w.busy[id]
+	delete(w.busy, id)
+	for i, x := range w.order {
+		if x == id {
+			w.order = append(w.order[:i], w.order[i+1:]...)
+			break
+		}
+	}
+	for _, i := range e.Rcpts {
+		delete(w.mail[e.ID].inflight, i)
+	}
+	return e
+}
+
+func (w *world) lose(id EntryID) {
+	w.take(id)
+	w.step(Event{Kind: EventLost, Entry: id})
+}
+
+func (w *world) down(id EntryID) {
+	e := w.take(id)
+	w.step(Event{Kind: EventAgentDown, Transport: e.Transport, Entries: []EntryID{id}})
+}
+
+// operate gives a random command.
+func (w *world) operate(r *rand.Rand, id MsgID) {
+	ev := Event{Kind: []EventKind{EventFlush, EventFlush, EventHold, EventRelease, EventRemove, EventRequeue, EventExpire}[r.IntN(7)],
+		ID: id, Now: r.IntN(2) == 0}
+	switch r.IntN(6) {
+	case 0:
+		if ev.Kind == EventFlush || ev.Kind == EventRelease {
+			ev.Scope = ScopeAll
+		}
+	case 1:
+		if ev.Kind == EventFlush {
+			ev.Scope, ev.Site = ScopeSite, destinations[r.IntN(len(destinations))]
+		}
+	}
+	w.step(ev)
+}
+
+func TestRandomHistories(t *testing.T) {
+	t.Parallel()
+	n := uint64(300)
+	if testing.Short() {
+		n = 30
+	}
+	for seed := range n {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { play(t, seed, 400) })
+	}
+}

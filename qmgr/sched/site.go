@@ -1,0 +1,151 @@
+package sched
+
+import "sort"
+
+// A site is the memory of a destination that failed while mail was waiting
+// for it. It outlives the destination's queue, and exists as long as deferred
+// mail waits on its account. When the destination answers again, that mail is
+// released by slow start: as many messages as the initial concurrency with
+// the first answer, two more with each further one, so that the flow doubles
+// with each round trip, until nothing waits or the destination fails again.
+type site struct {
+	tport   *transport
+	name    string
+	waiting recList
+	alive   bool // it answered since it last failed
+	nxt     int32
+}
+
+type siteKey struct {
+	tport *transport
+	name  string
+}
+
+// siteOf finds or makes the site of a destination.
+func (s *Scheduler) siteOf(t *transport, name string) int32 {
+	k := siteKey{t, name}
+	if i := s.siteIndex[k]; i != 0 {
+		return i
+	}
+	i := s.siteFree
+	if i != 0 {
+		s.siteFree = s.sites[i].nxt
+	} else {
+		i = int32(len(s.sites))
+		s.sites = append(s.sites, site{})
+	}
+	s.sites[i] = site{tport: t, name: name}
+	s.siteIndex[k] = i
+	if q := t.queues[name]; q != nil {
+		q.site = i
+	}
+	return i
+}
+
+// dropSite forgets a site that nothing waits for.
+func (s *Scheduler) dropSite(i int32) {
+	st := &s.sites[i]
+	if q := st.tport.queues[st.name]; q != nil {
+		q.site = 0
+	}
+	delete(s.siteIndex, siteKey{st.tport, st.name})
+	*st = site{nxt: s.siteFree}
+	s.siteFree = i
+}
+
+// siteAnswered releases some of the mail that waits for q.
+func (s *Scheduler) siteAnswered(q *queue) {
+	st := &s.sites[q.site]
+	n := 2
+	if !st.alive {
+		st.alive = true
+		n = q.initial()
+		s.note(Note{Kind: NoteAlive, Transport: q.tport.name, Queue: q.name, Count: int(st.waiting.n)})
+	}
+	for i := q.site; n > 0 && st.waiting.n > 0; n-- {
+		last := st.waiting.n == 1
+		s.makeDue(st.waiting.head)
+		if last { // the site is gone with the last one
+			return
+		}
+		st = &s.sites[i]
+	}
+}
+
+// makeDue moves a deferred message to the due list.
+func (s *Scheduler) makeDue(i int32) {
+	s.leaveDeferred(i)
+	rec := s.recs.at(i)
+	rec.where = whereDue
+	rec.next = s.now
+	s.due.append(&s.recs, i)
+}
+
+// enterDeferred puts a message that is nowhere into the deferred queue.
+func (s *Scheduler) enterDeferred(i int32, site int32) {
+	rec := s.recs.at(i)
+	rec.where = whereDeferred
+	rec.site = site
+	s.retries.push(&s.recs, i)
+	if site != 0 {
+		s.sites[site].waiting.append(&s.recs, i)
+	}
+}
+
+// leaveDeferred takes a message out of the deferred queue and the due list,
+// so that it is nowhere.
+func (s *Scheduler) leaveDeferred(i int32) {
+	rec := s.recs.at(i)
+	switch rec.where {
+	case whereDue:
+		s.due.unlink(&s.recs, i)
+	case whereDeferred:
+		s.retries.remove(&s.recs, i)
+		if st := rec.site; st != 0 {
+			rec.site = 0
+			s.sites[st].waiting.unlink(&s.recs, i)
+			if s.sites[st].waiting.n == 0 {
+				s.dropSite(st)
+			}
+		}
+	}
+	rec.where = whereNone
+}
+
+// A flushSite is a domain of fast_flush_domains with the messages that were
+// deferred for it. Like a line of Postfix's flush log, an ID is only a hint:
+// the message may be gone or deferred for another reason by now.
+type flushSite struct {
+	ids   []MsgID
+	limit int // length at which the list is cleaned up
+}
+
+// rememberSite notes that message id waits for a recipient in domain.
+func (s *Scheduler) rememberSite(domain string, id MsgID) {
+	f := s.flushSites[domain]
+	if f == nil {
+		f = &flushSite{limit: 64}
+		s.flushSites[domain] = f
+	}
+	if n := len(f.ids); n > 0 && f.ids[n-1] == id {
+		return
+	}
+	f.ids = append(f.ids, id)
+	if len(f.ids) >= f.limit {
+		f.ids = s.stillHere(f.ids)
+		f.limit = 2*len(f.ids) + 64
+	}
+}
+
+// stillHere returns ids without repetition and without what has left,
+// oldest first.
+func (s *Scheduler) stillHere(ids []MsgID) []MsgID {
+	sort.Slice(ids, func(i, j int) bool { return ids[i] < ids[j] })
+	kept := ids[:0]
+	for _, id := range ids {
+		if (len(kept) == 0 || kept[len(kept)-1] != id) && s.recs.index[id] != 0 {
+			kept = append(kept, id)
+		}
+	}
+	return kept
+}

@@ -1,0 +1,68 @@
+package sched
+
+// timerKind says what a timer's end means.
+type timerKind uint8
+
+const (
+	timerNone      timerKind = iota
+	timerQueue               // a dead or suspended destination becomes ready
+	timerTransport           // a transport that failed may be tried again
+	timerRate                // transport_rate_delay is over
+	timerRefill              // recipient_refill_delay is over
+	timerIdle                // an idle agent has waited for IdleMax
+	timerSweep               // look for mail in the active queue that is out of time
+)
+
+// A timer is part of what it is for, and there at most once.
+type timer struct {
+	kind  timerKind
+	at    int64
+	pos   int32
+	queue *queue
+	tport *transport
+	msg   *message
+	agent *agent
+}
+
+func (t *timer) place(_ int, at int32) { t.pos = at }
+
+// start sets t to end at time at, whether it was running or not. Timers that
+// end at the same time end in the order they were started in.
+func (s *Scheduler) startTimer(t *timer, at int64) {
+	s.timerSeq++
+	t.at = at
+	k := key{uint64(at), s.timerSeq}
+	if t.pos != 0 {
+		s.timers.fix(t.pos, k)
+	} else {
+		s.timers.push(k, t)
+	}
+}
+
+func (s *Scheduler) stopTimer(t *timer) {
+	if t.pos != 0 {
+		s.timers.remove(t.pos)
+	}
+}
+
+// fireTimers ends every timer whose time has come.
+func (s *Scheduler) fireTimers() {
+	for s.timers.len() > 0 && s.timers.s[0].v.at <= s.now {
+		t := s.timers.s[0].v
+		s.timers.remove(t.pos)
+		switch t.kind {
+		case timerQueue:
+			s.queueReady(t.queue)
+		case timerTransport:
+			t.tport.undead()
+		case timerRate:
+			t.tport.rate = rateOpen
+		case timerRefill:
+			s.refillDue(t.msg)
+		case timerIdle:
+			s.dismiss(t.agent)
+		case timerSweep:
+			s.sweep()
+		}
+	}
+}

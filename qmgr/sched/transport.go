@@ -1,0 +1,262 @@
+package sched
+
+import (
+	"slices"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+)
+
+// rateState is where a transport with transport_rate_delay is in its cycle:
+// one delivery at a time, and a pause before each.
+type rateState uint8
+
+const (
+	rateIdle  rateState = iota // nothing under way; work starts the pause
+	ratePause                  // waiting
+	rateOpen                   // one entry may go
+	rateBusy                   // it is under way
+)
+
+// A transport is a delivery service of master.cf: its destinations, its jobs
+// in the order of service, its agents. It is never forgotten.
+type transport struct {
+	name mail.Transport
+	cfg  TransportConfig
+
+	dead      bool
+	until     int64
+	status    dsn.Status // when dead: why
+	reason    string
+	excuse    mail.Nexthop // when dead: nexthop for the retry transport
+	deadTimer timer
+
+	rate      rateState
+	rateTimer timer
+
+	queues                map[string]*queue
+	firstQueue, lastQueue *queue
+
+	first, last *job // the job list
+	byAge       timeline
+	orphans     []*job       // jobs that have preempted a job that is gone
+	unread      heap[*job]   // jobs whose messages are not fully read, oldest first
+	rcptUnused  int          // pool of recipient slots; negative when the extra pool is in use
+	avail       heap[*queue] // destinations that can take an entry, by their first job
+	ring        *queue       // thread mode: the thread whose turn is next
+
+	fresh, started []*bucket // candidates for preemption
+	loose          []*job
+
+	busy      int    // entries with agents
+	idleFirst *agent // idle agents with open sessions, longest idle first
+	idleLast  *agent
+	idleCount int
+}
+
+// transportFor finds or makes a transport. A new one is the first to be
+// looked at.
+func (s *Scheduler) transportFor(name mail.Transport) *transport {
+	if t := s.transportIndex[name]; t != nil {
+		return t
+	}
+	t := &transport{name: name, queues: map[string]*queue{}}
+	t.cfg = s.transportConfig(name)
+	t.rcptUnused = t.cfg.RecipientLimit
+	t.deadTimer = timer{kind: timerTransport, tport: t}
+	t.rateTimer = timer{kind: timerRate, tport: t}
+	s.transports = slices.Insert(s.transports, 0, t)
+	s.transportIndex[name] = t
+	return t
+}
+
+func (s *Scheduler) transportConfig(name mail.Transport) TransportConfig {
+	c := s.cfg.DefaultTransports
+	if s.cfg.Transport != nil {
+		c = s.cfg.Transport(name, c)
+	}
+	return c
+}
+
+// hasWork says whether some destination can take an entry.
+func (t *transport) hasWork() bool { return t.ring != nil || t.avail.len() > 0 }
+
+// selectable says whether an entry of t can be delivered now.
+func (s *Scheduler) selectable(t *transport) bool {
+	if t.rate == rateOpen && !t.hasWork() {
+		t.rate = rateIdle
+	}
+	if !t.hasWork() || t.dead || t.cfg.ProcessLimit > 0 && t.busy >= t.cfg.ProcessLimit {
+		return false
+	}
+	if t.cfg.TransportRateDelay > 0 {
+		if t.rate == rateIdle {
+			t.rate = ratePause
+			s.startTimer(&t.rateTimer, s.now+micros(t.cfg.TransportRateDelay))
+		}
+		return t.rate == rateOpen
+	}
+	return true
+}
+
+// deliver hands out entries for as long as there is one that can go:
+// transports in turn, then jobs in order, then destinations in turn.
+func (s *Scheduler) deliver() {
+	for i := 0; i < len(s.transports); {
+		t := s.transports[i]
+		if !s.selectable(t) {
+			i++
+			continue
+		}
+		copy(s.transports[i:], s.transports[i+1:])
+		s.transports[len(s.transports)-1] = t
+		s.handOut(s.choose(t))
+		i = 0
+	}
+}
+
+// choose picks the next entry of t and makes it busy. There is one: t has
+// work.
+func (s *Scheduler) choose(t *transport) *entry {
+	var p *peer
+	if t.cfg.Mode == Thread {
+		q := t.ring
+		p = q.peers.s[0].v
+		if t.cfg.Order == Random {
+			p = q.peers.s[s.rng.below(int64(q.peers.len()))].v
+		}
+		t.ring = q.ringNxt
+	} else {
+		j := t.avail.s[0].v.peers.s[0].v.job
+		if o := s.preempt(t, j); o != nil {
+			j = o
+		}
+		p = j.nextPeer()
+	}
+	e, j := p.head, p.job
+	s.selectEntry(e)
+	s.readForJob(j)
+	s.settleJob(j)
+	return e
+}
+
+// handOut gives a chosen entry to an agent.
+func (s *Scheduler) handOut(e *entry) {
+	q := e.peer.queue
+	t := q.tport
+	if t.cfg.TransportRateDelay > 0 {
+		t.rate = rateBusy
+	}
+	reuse := s.takeAgent(e)
+	s.stats.Decisions++
+	s.emit(Effect{Kind: EffectDeliver, ID: e.msg.id, Entry: e.id, Agent: e.agent.id, Reuse: reuse,
+		Transport: t.name, Nexthop: q.nexthop, Rcpts: e.rcpts, Cache: s.cacheHints(q)})
+}
+
+// ringAppend makes q the last thread to have its turn.
+func (t *transport) ringAppend(q *queue) {
+	if t.ring == nil {
+		q.ringPrv, q.ringNxt = q, q
+		t.ring = q
+		return
+	}
+	q.ringNxt, q.ringPrv = t.ring, t.ring.ringPrv
+	q.ringPrv.ringNxt, q.ringNxt.ringPrv = q, q
+}
+
+func (t *transport) ringRemove(q *queue) {
+	if t.ring == q {
+		t.ring = q.ringNxt
+	}
+	if t.ring == q {
+		t.ring = nil
+	}
+	q.ringPrv.ringNxt, q.ringNxt.ringPrv = q.ringNxt, q.ringPrv
+	q.ringPrv, q.ringNxt = nil, nil
+}
+
+// killTransport: t cannot be used for a while. All that waits for it is
+// deferred by the retry transport.
+func (s *Scheduler) killTransport(t *transport, status dsn.Status, reason string) {
+	if status.IsZero() {
+		status, reason = dsn.S(4, 3, 0), "mail transport unavailable"
+	}
+	t.dead = true
+	t.status, t.reason = status, reason
+	t.excuse = mail.Nexthop(status.String() + " " + reason)
+	t.until = s.now + micros(s.cfg.TransportRetry)
+	s.startTimer(&t.deadTimer, t.until)
+	s.note(Note{Kind: NoteTransportDown, Transport: t.name, Until: toTime(t.until), Status: status, Reason: reason})
+	for q := t.firstQueue; q != nil; {
+		next := q.nxt
+		s.excuseQueue(q, t.excuse, status, reason)
+		q = next
+	}
+}
+
+// undead ends the time of a transport that failed.
+func (t *transport) undead() {
+	t.dead, t.until = false, never
+	t.status, t.reason, t.excuse = dsn.Status{}, "", ""
+}
+
+func (s *Scheduler) transportAlive(t *transport) {
+	if t.dead {
+		s.stopTimer(&t.deadTimer)
+		t.undead()
+	}
+}
+
+// excuseQueue sends all entries that wait for q to the retry transport.
+func (s *Scheduler) excuseQueue(q *queue, excuse mail.Nexthop, status dsn.Status, reason string) {
+	dead := q.state == DestDead
+	for q.peers.len() > 0 {
+		e := q.peers.s[0].v.head
+		if dead {
+			e.msg.site = siteKey{q.tport, q.name}
+		}
+		s.excuseEntry(e, excuse, status, reason)
+	}
+}
+
+// excuseEntry sends one entry, waiting or busy, to the retry transport.
+func (s *Scheduler) excuseEntry(e *entry, excuse mail.Nexthop, status dsn.Status, reason string) {
+	e.msg.refs++ // the message is not complete between the two
+	s.toRetry(e.msg, e.rcpts, e.sites, excuse, status, reason)
+	e.msg.refs--
+	s.endEntry(e)
+}
+
+// toRetry makes a delivery request to the retry transport, whose agent defers
+// the recipients with the excuse as the reason. When that transport cannot be
+// used itself, the shell is asked to record the reason.
+func (s *Scheduler) toRetry(m *message, rcpts []int, sites []string, excuse mail.Nexthop, status dsn.Status, reason string) {
+	t := s.transportFor(RetryTransport)
+	q := t.queues[string(excuse)]
+	if t.dead || q != nil && q.state == DestDead {
+		from := len(s.scratch)
+		s.scratch = append(s.scratch, rcpts...)
+		m.deferred = true
+		s.rememberSites(m, sites)
+		s.emit(Effect{Kind: EffectDeferRcpts, ID: m.id, Rcpts: s.scratch[from:len(s.scratch):len(s.scratch)], Status: status, Reason: reason})
+		return
+	}
+	if q == nil {
+		q = s.queueFor(t, string(excuse), excuse)
+	}
+	j := s.jobFor(m, t)
+	e := s.newEntry(s.peerFor(j, q))
+	e.rcpts = append(e.rcpts, rcpts...)
+	e.sites = append(e.sites, sites...)
+	s.count(j, len(rcpts))
+	s.updateQueue(q)
+	s.settleJob(j)
+	s.refill(m, t)
+}
+
+// count adds recipients to those in memory on account of j.
+func (s *Scheduler) count(j *job, n int) {
+	j.rcptCount += n
+	j.msg.rcptCount += n
+	s.stats.Rcpts += n
+}

@@ -1,0 +1,275 @@
+package sched
+
+import (
+	"fmt"
+	"sort"
+	"testing"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+)
+
+// epoch is when every test begins.
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// world is a spool, a resolver and the agents in memory: what the shell and
+// the other services are to the scheduler. It keeps what must be true of any
+// history: nobody is given two agents at once, nobody is delivered twice, no
+// message is forgotten.
+type world struct {
+	t     testing.TB
+	s     *Scheduler
+	now   time.Time
+	mail  map[MsgID]*letter
+	busy  map[EntryID]Effect
+	order []EntryID // of busy, in order of hand-out
+	out   []Effect
+	loads []Effect // unanswered, when manual
+	asks  []Effect // unanswered notices, when manual
+
+	manual  bool                 // loads and notices wait for the test
+	batch   int                  // recipients given per load at most; 0: as many as asked for
+	refuse  func(m *letter) bool // notices that cannot be made
+	onEvent func(ev Event)
+	on      func(e Effect)
+	steps   int
+	check   bool
+}
+
+// letter is a message as the spool has it.
+type letter struct {
+	id       MsgID
+	rcpts    []Rcpt
+	final    []bool
+	pending  int
+	inflight map[int]bool
+	queue    Queue
+	next     time.Time
+	attempts int
+	flags    Flags
+	created  time.Time
+	gone     EffectKind
+	failed   bool
+	notices  []Notice
+}
+
+func newWorld(t testing.TB, cfg Config) *world {
+	return &world{t: t, s: New(cfg), now: epoch, mail: map[MsgID]*letter{}, busy: map[EntryID]Effect{}, check: true}
+}
+
+// rcpt builds a recipient; its queue name is its nexthop.
+func rcpt(transport, nexthop string) Rcpt {
+	return Rcpt{Transport: mail.Transport(transport), Nexthop: mail.Nexthop(nexthop), Queue: nexthop}
+}
+
+// arrive queues a message with these recipients.
+func (w *world) arrive(id MsgID, flags Flags, rcpts ...Rcpt) {
+	w.t.Helper()
+	l := &letter{id: id, rcpts: rcpts, final: make([]bool, len(rcpts)), pending: len(rcpts), inflight: map[int]bool{},
+		queue: QueueIncoming, created: w.now, flags: flags}
+	for i := range l.rcpts {
+		l.rcpts[i].Index = i
+	}
+	w.mail[id] = l
+	w.step(Event{Kind: EventQueued, ID: id, Arrival: Arrival{Queue: QueueIncoming, Created: w.now, Rcpts: len(rcpts), Size: 1000, Flags: flags}})
+}
+
+// step gives the scheduler one event and carries out the effects; events that
+// follow at once, such as loads, are given too.
+func (w *world) step(ev Event) {
+	w.t.Helper()
+	queue := []Event{ev}
+	for len(queue) > 0 {
+		ev := queue[0]
+		queue = queue[1:]
+		if w.onEvent != nil {
+			w.onEvent(ev)
+		}
+		w.steps++
+		w.out = w.s.Step(w.now, ev, w.out[:0])
+		if w.check {
+			if err := w.s.Check(); err != nil {
+				w.t.Fatalf("step %d, event kind %d id %d entry %d: %v", w.steps, ev.Kind, ev.ID, ev.Entry, err)
+			}
+		}
+		for _, e := range w.out {
+			if w.on != nil {
+				w.on(e)
+			}
+			queue = append(queue, w.carryOut(e)...)
+		}
+	}
+}
+
+// carryOut does what an effect asks for and returns the answers.
+func (w *world) carryOut(e Effect) []Event {
+	w.t.Helper()
+	l := w.mail[e.ID]
+	switch e.Kind {
+	case EffectLoad:
+		if w.manual {
+			w.loads = append(w.loads, e)
+			return nil
+		}
+		return []Event{w.load(e)}
+	case EffectDeliver:
+		for _, r := range e.Rcpts {
+			if l.final[r] || l.inflight[r] {
+				w.t.Fatalf("message %d recipient %d: delivered twice", e.ID, r)
+			}
+			l.inflight[r] = true
+		}
+		if w.busy[e.Entry].Entry != 0 {
+			w.t.Fatalf("entry %d given twice", e.Entry)
+		}
+		w.busy[e.Entry] = e
+		w.order = append(w.order, e.Entry)
+	case EffectNotify:
+		if w.manual {
+			w.asks = append(w.asks, e)
+			return nil
+		}
+		return []Event{w.answer(e, w.refuse == nil || !w.refuse(l))}
+	case EffectDefer:
+		l.queue, l.next, l.attempts = QueueDeferred, e.Next, e.Attempts
+		w.quiet(l)
+	case EffectFinish, EffectRemove, EffectRequeue, EffectCorrupt:
+		l.gone = e.Kind
+		w.quiet(l)
+		if e.Kind == EffectFinish && (l.pending > 0 || l.failed) {
+			w.t.Fatalf("message %d finished with %d recipients pending, notice due: %v", l.id, l.pending, l.failed)
+		}
+	case EffectHold:
+		l.queue = QueueHold
+		w.quiet(l)
+	case EffectRelease:
+		l.queue, l.next = QueueDeferred, e.Next
+	}
+	return nil
+}
+
+// quiet: nothing of l may be under way.
+func (w *world) quiet(l *letter) {
+	if len(l.inflight) > 0 {
+		w.t.Fatalf("message %d left the active queue with deliveries under way: %v", l.id, l.inflight)
+	}
+}
+
+// load answers EffectLoad.
+func (w *world) load(e Effect) Event {
+	l := w.mail[e.ID]
+	ev := Event{Kind: EventLoaded, ID: e.ID}
+	max := e.Max
+	if w.batch > 0 && max > w.batch {
+		max = w.batch
+	}
+	i := e.From
+	for ; i < len(l.rcpts); i++ {
+		if l.final[i] {
+			continue
+		}
+		if len(ev.Rcpts) == max {
+			break
+		}
+		ev.Rcpts = append(ev.Rcpts, l.rcpts[i])
+	}
+	ev.Next = i
+	for ; i < len(l.rcpts); i++ {
+		if !l.final[i] {
+			ev.Unread++
+		}
+	}
+	sort.SliceStable(ev.Rcpts, func(i, j int) bool {
+		a, b := ev.Rcpts[i], ev.Rcpts[j]
+		return a.Transport < b.Transport || a.Transport == b.Transport && a.Queue < b.Queue
+	})
+	return ev
+}
+
+// answer answers EffectNotify.
+func (w *world) answer(e Effect, ok bool) Event {
+	l := w.mail[e.ID]
+	if ok {
+		l.notices = append(l.notices, e.Notice)
+		switch e.Notice {
+		case NoticeFailure:
+			l.failed = false
+		case NoticeExpired:
+			for i := range l.final {
+				l.final[i] = true
+			}
+			l.pending = 0
+		}
+	}
+	return Event{Kind: EventNotified, ID: e.ID, OK: ok}
+}
+
+// outcome is what a delivery comes to, for all its recipients.
+type outcome uint8
+
+const (
+	sent outcome = iota
+	bounced
+	deferred // the destination took part
+	unreachable
+)
+
+// done reports the end of a busy entry.
+func (w *world) done(id EntryID, o outcome, hungry bool) {
+	w.t.Helper()
+	e, ok := w.busy[id]
+	if !ok {
+		w.t.Fatalf("entry %d is not busy", id)
+	}
+	delete(w.busy, id)
+	for i, x := range w.order {
+		if x == id {
+			w.order = append(w.order[:i], w.order[i+1:]...)
+			break
+		}
+	}
+	l := w.mail[e.ID]
+	r := Result{Hungry: hungry}
+	if e.Transport == RetryTransport {
+		o = deferred
+	}
+	for _, i := range e.Rcpts {
+		delete(l.inflight, i)
+		if o == sent || o == bounced {
+			l.final[i] = true
+			l.pending--
+		} else {
+			r.Deferred = append(r.Deferred, i)
+		}
+	}
+	switch o {
+	case bounced:
+		r.Failed, l.failed = true, true
+	case unreachable:
+		r.SiteFailed, r.Status, r.Reason = true, dsn.S(4, 4, 1), fmt.Sprintf("connect to %s: Connection refused", e.Nexthop)
+	}
+	w.step(Event{Kind: EventDone, Entry: id, Result: r})
+}
+
+// tick lets time pass.
+func (w *world) tick(d time.Duration) {
+	w.t.Helper()
+	w.now = w.now.Add(d)
+	w.step(Event{Kind: EventTick})
+}
+
+// sleep lets time pass until the scheduler wants to be woken, and says
+// whether it does.
+func (w *world) sleep() bool {
+	w.t.Helper()
+	at := w.s.Wake()
+	if at.IsZero() {
+		return false
+	}
+	if at.After(w.now) {
+		w.now = at
+	}
+	w.step(Event{Kind: EventTick})
+	return true
+}
