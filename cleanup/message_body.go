@@ -112,6 +112,13 @@ func (m *Message) processHeader(ctx context.Context, buf []byte, last bool) []by
 			return buf[2:]
 		}
 		n, stray, whole := fieldEnd(buf, b.searched, last)
+		if !whole && b.cut == nil && len(buf) > m.c.headerLimit+2 {
+			// Enough is there to tell, and to decide what is kept of it.
+			if _, ok := rfc5322.ParseField(m.tidy(buf, true)); !ok {
+				m.garbage(buf)
+				return buf
+			}
+		}
 		if !whole {
 			b.searched = max(0, len(buf)-2)
 			return buf
