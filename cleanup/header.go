@@ -3,6 +3,7 @@ package cleanup
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"strings"
 
 	"posthaste/internal/mail"
@@ -276,11 +277,14 @@ func (m *Message) rewriteField(ctx context.Context, f rfc5322.Field, class class
 
 // eight says whether some byte of b is over 127.
 func eight(b []byte) bool {
-	for len(b) >= 8 {
-		if (uint64(b[0])|uint64(b[1])|uint64(b[2])|uint64(b[3])|uint64(b[4])|uint64(b[5])|uint64(b[6])|uint64(b[7]))&0x80 != 0 {
+	const high = 0x8080808080808080
+	for len(b) >= 32 {
+		x := binary.LittleEndian.Uint64(b) | binary.LittleEndian.Uint64(b[8:]) |
+			binary.LittleEndian.Uint64(b[16:]) | binary.LittleEndian.Uint64(b[24:])
+		if x&high != 0 {
 			return true
 		}
-		b = b[8:]
+		b = b[32:]
 	}
 	for _, c := range b {
 		if c > 127 {

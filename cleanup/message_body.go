@@ -190,7 +190,7 @@ func fieldEnd(buf []byte, from int, last bool) (n int, stray, whole bool) {
 			break
 		}
 	}
-	return n, bytes.Count(buf[:n], []byte{'\r'}) != bytes.Count(buf[:n], []byte{'\n'}) || hasStray(buf[:n]), true
+	return n, hasStray(buf[:n]), true
 }
 
 // hasStray says whether b has a CR or LF outside of a CRLF.

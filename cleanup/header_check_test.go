@@ -1,0 +1,233 @@
+package cleanup
+
+import (
+	"strings"
+	"testing"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+)
+
+const from = " from client.test[192.0.2.1]; from=<s@a.test> to=<r@x.y> proto=ESMTP helo=<helo.test>"
+
+func TestActions(t *testing.T) {
+	t.Parallel()
+	reject := func(code int, s dsn.Status, text string) *Refusal { return &Refusal{code, s, text} }
+	for _, tc := range []struct {
+		name, action string
+		out          string // the header that is left; "" means unchanged
+		log          string // without queue ID; "w:" before warnings
+		refused      *Refusal
+		check        func(r *Result) bool
+	}{
+		{name: "reject", action: "REJECT no bad mail", log: "reject: header Subject: bad" + from + ": 5.7.1 no bad mail", refused: reject(550, dsn.S(5, 7, 1), "no bad mail")},
+		{name: "reject without text", action: "reject", log: "reject: header Subject: bad" + from + ": 5.7.1 message content rejected", refused: reject(550, dsn.S(5, 7, 1), "message content rejected")},
+		{name: "reject with code", action: "REJECT 5.7.9 no", log: "reject: header Subject: bad" + from + ": 5.7.9 no", refused: reject(550, dsn.S(5, 7, 9), "no")},
+		{name: "reject for now", action: "REJECT 4.7.9 later", log: "reject: header Subject: bad" + from + ": 4.7.9 later", refused: reject(451, dsn.S(4, 7, 9), "later")},
+		{name: "warn", action: "WARN hm", log: "warning: header Subject: bad" + from + ": hm"},
+		{name: "info", action: "INFO", log: "info: header Subject: bad" + from},
+		{name: "dunno", action: "DUNNO"},
+		{name: "ok", action: "OK whatever"},
+		{name: "ignore", action: "IGNORE", out: "-"},
+		{name: "strip", action: "STRIP it", out: "-", log: "strip: header Subject: bad" + from + ": it"},
+		{name: "prepend", action: "PREPEND X-A: b", out: "X-A: b\r\nSubject: bad\r\n", log: "prepend: header Subject: bad" + from + ": X-A: b"},
+		{name: "prepend no header", action: "PREPEND ab", log: `w:bad PREPEND header text "ab" in header_checks map -- need "headername: headervalue"`},
+		{name: "replace", action: "REPLACE Subject: good", out: "Subject: good\r\n", log: "replace: header Subject: bad" + from + ": Subject: good"},
+		{name: "hold", action: "HOLD it", log: "hold: header Subject: bad" + from + ": it", check: func(r *Result) bool { return r.Hold }},
+		{name: "discard", action: "DISCARD", log: "discard: header Subject: bad" + from, check: func(r *Result) bool { return r.Discard && r.Stop }},
+		{name: "filter", action: "FILTER smtp:[f]:25", log: "filter: header Subject: bad" + from + ": smtp:[f]:25", check: func(r *Result) bool { return r.Envelope.Filter == "smtp:[f]:25" }},
+		{name: "bad filter", action: "FILTER smtp", log: "w:bad FILTER command smtp in header_checks -- need transport:destination"},
+		{name: "redirect", action: "REDIRECT a@b.c", log: "redirect: header Subject: bad" + from + ": a@b.c", check: func(r *Result) bool { return r.Envelope.Redirect == "a@b.c" && r.Stop }},
+		{name: "bcc", action: "BCC a@b.c", log: "bcc: header Subject: bad" + from + ": a@b.c", check: func(r *Result) bool {
+			n := len(r.Envelope.Recipients)
+			return n == 2 && r.Envelope.Recipients[1] == mail.Recipient{Address: "a@b.c", Notify: dsn.NotifyNever}
+		}},
+		{name: "pass", action: "PASS", log: "pass: header Subject: bad" + from, check: func(r *Result) bool { return r.Stop }},
+		{name: "unknown", action: "FOO bar", log: "w:unknown command in header_checks map: FOO bar"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			c := newCore(t, "header_checks = pcre:{{/^Subject: bad$$/ "+tc.action+"}}\n", nil)
+			got, r := feed(c, submission("remote", "r@x.y"), "Message-Id: <a@b>\r\nSubject: bad\r\n\r\nx\r\n", 0)
+			var lines []string
+			for _, l := range r.Log[1:] {
+				text := strings.TrimPrefix(l.Text, "4XyZ0000000000z1: ")
+				if l.Warning {
+					text = "w:" + text
+				}
+				lines = append(lines, text)
+			}
+			if log := strings.Join(lines, "|"); log != tc.log {
+				t.Errorf("log %q, want %q", log, tc.log)
+			}
+			if tc.refused != nil {
+				if r.Refused == nil || *r.Refused != *tc.refused {
+					t.Errorf("refused %+v, want %+v", r.Refused, tc.refused)
+				}
+				return
+			}
+			if r.Refused != nil {
+				t.Fatal(r.Refused)
+			}
+			want := "Subject: bad\r\n"
+			switch tc.out {
+			case "":
+			case "-":
+				want = ""
+			default:
+				want = tc.out
+			}
+			if want = "Message-Id: <a@b>\r\n" + want + "\r\nx\r\n"; got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+			if tc.check != nil && !tc.check(&r) {
+				t.Errorf("result %+v", r)
+			}
+		})
+	}
+}
+
+const nested = `Message-Id: <a@b>
+Content-Type: multipart/mixed; boundary="outer"
+
+preamble
+--outer
+Content-Type: text/plain
+X-Part: one
+
+part one
+--outer
+Content-Type: message/rfc822
+
+Subject: attached
+ folded
+Content-Type: multipart/digest; boundary=inner
+
+--inner
+
+Subject: in digest
+
+digest text
+--inner--
+--outer--
+epilogue
+`
+
+// TestClasses sees to which table each field goes.
+func TestClasses(t *testing.T) {
+	t.Parallel()
+	c := newCore(t, "header_checks = pcre:{{/^(.*)$$/ WARN h}}\nmime_header_checks = pcre:{{/^/ WARN m}}\n"+
+		"nested_header_checks = pcre:{{/^/ WARN n}}\nbody_checks = pcre:{{/./ WARN b}}\n", nil)
+	in := crlfText(nested)
+	for _, step := range []int{0, 1, 13} {
+		got, r := feed(c, submission("remote", "r@x.y"), in, step)
+		if got != in {
+			t.Errorf("content changed:\n%s", got)
+		}
+		var lines []string
+		for _, l := range r.Log {
+			if _, text, ok := strings.Cut(l.Text, "warning: "); ok {
+				what, _, _ := strings.Cut(text, from)
+				lines = append(lines, text[len(text)-1:]+" "+what)
+			}
+		}
+		want := []string{
+			"h header Message-Id: <a@b>",
+			`m header Content-Type: multipart/mixed; boundary="outer"`,
+			"b body preamble", "b body --outer",
+			"m header Content-Type: text/plain", "m header X-Part: one",
+			"b body part one", "b body --outer",
+			"m header Content-Type: message/rfc822",
+			"n header Subject: attached? folded", "m header Content-Type: multipart/digest; boundary=inner",
+			"b body --inner",
+			"n header Subject: in digest",
+			"b body digest text", "b body --inner--", "b body --outer--", "b body epilogue",
+		}
+		if g, w := strings.Join(lines, "\n"), strings.Join(want, "\n"); g != w {
+			t.Errorf("pieces of %d: got\n%s\nwant\n%s", step, g, w)
+		}
+	}
+}
+
+func TestBodyChecks(t *testing.T) {
+	t.Parallel()
+	conf := "body_checks = pcre:{{/^drop/ IGNORE}, {/^repl/ REPLACE new}, {/^before/ PREPEND first}, {/^bad/ REJECT}}\n"
+	in := "Message-Id: <a@b>\r\n\r\ndrop me\r\nrepl me\r\nbefore\r\nend\r\n"
+	got, r := feed(newCore(t, conf, nil), submission("remote", "r@x.y"), in, 0)
+	if want := "Message-Id: <a@b>\r\n\r\nnew\r\nfirst\r\nbefore\r\nend\r\n"; got != want || r.Envelope.Size != int64(len(want)-6) {
+		t.Errorf("got %q (%d)", got, r.Envelope.Size)
+	}
+	// Only the beginning is looked at.
+	long := in + strings.Repeat("0123456789\r\n", 10) + "bad\r\n"
+	if _, r := feed(newCore(t, conf, nil), submission("remote", "r@x.y"), long, 0); r.Refused == nil {
+		t.Error("not refused")
+	}
+	if _, r := feed(newCore(t, conf+"body_checks_size_limit = 60\n", nil), submission("remote", "r@x.y"), long, 0); r.Refused != nil {
+		t.Error(r.Refused)
+	}
+}
+
+func TestStrict(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ name, conf, in, text string }{
+		{"8bit header", "strict_7bit_headers = yes\n", "Subject: \x80\n\nx\n", "improper use of 8-bit data in message header"},
+		{"8bit body", "strict_8bitmime_body = yes\n", "Subject: x\n\n\x80\n", "improper use of 8-bit data in message body"},
+		{"both", "strict_8bitmime = yes\n", "Subject: x\n\n\x80\n", "improper use of 8-bit data in message body"},
+		{"8bit body, declared", "strict_8bitmime_body = yes\n", "Content-Transfer-Encoding: 8bit\n\n\x80\n", ""},
+		{"encoding", "strict_mime_encoding_domain = yes\n", "Content-Type: multipart/mixed; boundary=x\nContent-Transfer-Encoding: base64\n\n\n", "invalid message/* or multipart/* encoding domain"},
+		{"nesting", "mime_nesting_limit = 1\nheader_checks = pcre:{{/x-nothing/ OK}}\n",
+			"Content-Type: multipart/mixed; boundary=a\n\n--a\nContent-Type: multipart/mixed; boundary=b\n\n--b\nContent-Type: multipart/mixed; boundary=c\n\n", "MIME nesting exceeds safety limit"},
+		{"end of header", "non_empty_end_of_header_action = reject\n", "Subject: x\nfoo\n", "primary header was terminated with non-empty line"},
+		{"end of header, quietly", "", "Subject: x\nfoo\n", ""},
+		{"characters", "message_reject_characters = \\0x\n", "Subject: a\n\nb\000\n", "disallowed character"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			_, r := feed(newCore(t, tc.conf, nil), submission("remote", "r@x.y"), crlfText(tc.in), 0)
+			switch {
+			case tc.text == "" && r.Refused != nil:
+				t.Error(r.Refused)
+			case tc.text != "" && (r.Refused == nil || r.Refused.Text != tc.text || r.Refused.Code != 550):
+				t.Errorf("got %+v, want %q", r.Refused, tc.text)
+			}
+			s := submission("remote", "r@x.y")
+			s.Flags &^= Filter
+			if _, r := feed(newCore(t, tc.conf, nil), s, crlfText(tc.in), 0); r.Refused != nil {
+				t.Errorf("without Filter: %v", r.Refused)
+			}
+		})
+	}
+}
+
+func TestTLSRequired(t *testing.T) {
+	t.Parallel()
+	c := newCore(t, "", nil)
+	if _, r := feed(c, submission("remote", "r@x.y"), "TLS-Required: No\r\n\r\n", 0); !r.Envelope.TLSOptional {
+		t.Error("TLS-Required: No was not seen")
+	}
+	if _, r := feed(c, submission("remote", "r@x.y"), "TLS-Required: maybe\r\n\r\n", 0); r.Envelope.TLSOptional || !r.Log[0].Warning {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestStripCharacters(t *testing.T) {
+	t.Parallel()
+	c := newCore(t, "message_strip_characters = \\0\\001z\n", nil)
+	got, r := feed(c, submission("remote", "r@x.y"), "Sub\x00ject: az\r\n\r\nb\x01z\r\nz\r\n", 1)
+	if want := "Subject: a\r\n\r\nb\r\n\r\n"; got != want || r.Envelope.Size != int64(len(want)-4) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestBounce(t *testing.T) {
+	t.Parallel()
+	c := newCore(t, "header_checks = pcre:{{/^X: p/ REJECT}, {/^X: t/ REJECT 4.1.1 x}}\n", nil)
+	s := submission("local", "r@x.y")
+	s.Flags |= Bounce
+	if _, r := feed(c, s, "X: p\r\n\r\n", 0); r.Refused == nil || !r.Bounce || !r.HeadersOnly {
+		t.Errorf("%+v", r)
+	}
+	if _, r := feed(c, s, "X: t\r\n\r\n", 0); r.Refused == nil || r.Bounce {
+		t.Errorf("%+v", r)
+	}
+}
