@@ -38,6 +38,9 @@ func (s *Scheduler) commandOne(ev *Event, i int32) {
 		} else if m := s.activeMessage(rec.id); m != nil && m.cmd == cmdHold {
 			m.cmd = cmdNone
 			m.deferred = true // what was withdrawn is tried again
+			for _, j := range m.jobs {
+				s.refill(m, j.tport)
+			}
 		}
 	case EventExpire:
 		s.expire(i, ev.Now)

@@ -189,16 +189,20 @@ func (s *Scheduler) expiry(rec *record) int64 {
 // end of a message's lifetime is not slept through: its last attempt is made
 // then.
 func (s *Scheduler) retryTime(rec *record) int64 {
-	age := int64(0)
-	if rec.created != never {
-		age = s.now - rec.created
-	}
-	delay := max(min(age, micros(s.cfg.MaximalBackoff)), micros(s.cfg.MinimalBackoff))
-	next := s.now + delay + s.rng.below(micros(s.cfg.QueueRunDelay))
+	next := s.retryBase(rec) + s.rng.below(micros(s.cfg.QueueRunDelay))
 	if end := s.expiry(rec); s.now < end && end < next {
 		next = end
 	}
 	return next
+}
+
+// retryBase is retryTime without what is random about it.
+func (s *Scheduler) retryBase(rec *record) int64 {
+	age := int64(0)
+	if rec.created != never {
+		age = s.now - rec.created
+	}
+	return s.now + max(min(age, micros(s.cfg.MaximalBackoff)), micros(s.cfg.MinimalBackoff))
 }
 
 // leaveActive takes a message out of the active queue; its record is then

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"slices"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -81,21 +82,160 @@ type Dest struct {
 	Waiting   int // deferred messages that its next answer releases
 }
 
-// Explain says why message id is still here; nil when it is not.
-func (s *Scheduler) Explain(id MsgID) []Reason { return nil }
+// Explain says why message id is still here; nil when it is not. Every
+// recipient without a final outcome is in exactly one Reason.
+func (s *Scheduler) Explain(id MsgID) []Reason {
+	i := s.recs.index[id]
+	if i == 0 {
+		return nil
+	}
+	rec := s.recs.at(i)
+	r := Reason{Count: int(rec.rcpts), Since: toTime(rec.created)}
+	switch rec.where {
+	case whereHold:
+		r.Wait = WaitHold
+	case whereIncoming, whereDue:
+		r.Wait, r.Limit = WaitActive, s.cfg.ActiveLimit
+	case whereDeferred:
+		r.Wait, r.Until = WaitRetry, toTime(rec.next)
+		if rec.site != 0 {
+			st := &s.sites[rec.site]
+			r.Wait, r.Transport, r.Queue = WaitSite, st.tport.name, st.name
+			if q := st.tport.queues[st.name]; q != nil {
+				r.Nexthop, r.Status, r.Text = q.nexthop, q.status, q.reason
+			}
+		}
+	case whereActive:
+		return s.explainActive(s.slots[rec.active])
+	}
+	return []Reason{r}
+}
+
+func (s *Scheduler) explainActive(m *message) []Reason {
+	var list []Reason
+	for _, e := range s.busy {
+		if e != nil && e.msg == m {
+			r := e.reason()
+			r.Wait, r.Since = WaitDelivery, toTime(e.since)
+			list = append(list, r)
+		}
+	}
+	for _, j := range m.jobs {
+		for _, p := range j.peers {
+			for e := p.head; e != nil; e = e.nxt {
+				r := e.reason()
+				s.explainWait(e, &r)
+				list = append(list, r)
+			}
+		}
+	}
+	if m.unread > 0 {
+		list = append(list, Reason{Wait: WaitRead, Count: m.unread, Since: toTime(m.entered)})
+	}
+	if left := int(s.record(m).rcpts) - m.rcptCount - m.unread; left > 0 || len(list) == 0 {
+		r := Reason{Wait: WaitRetry, Count: left, Since: toTime(m.entered), Until: toTime(s.retryBase(s.record(m)))}
+		if m.notifying != 0 {
+			r.Wait, r.Until = WaitNotice, time.Time{}
+		} else if m.cmd != cmdNone {
+			r.Wait, r.Until = WaitCommand, time.Time{}
+		}
+		list = append(list, r)
+	}
+	return list
+}
+
+// reason is what is the same for every reason of an entry.
+func (e *entry) reason() Reason {
+	q := e.peer.queue
+	r := Reason{Transport: q.tport.name, Queue: q.name, Nexthop: q.nexthop, Count: len(e.rcpts), Since: toTime(e.since)}
+	r.Rcpts = slices.Clone(e.rcpts)
+	slices.Sort(r.Rcpts)
+	return r
+}
+
+// explainWait says what a waiting entry waits for: the narrowest of the
+// limits in its way.
+func (s *Scheduler) explainWait(e *entry, r *Reason) {
+	j, q := e.peer.job, e.peer.queue
+	t := q.tport
+	switch {
+	case q.state == DestSuspended:
+		r.Wait, r.Until = WaitRate, toTime(q.until)
+	case q.window <= q.busy:
+		r.Wait, r.Limit = WaitWindow, q.window
+		for _, b := range s.busy {
+			if b != nil && b.peer.queue == q {
+				r.By = b.msg.id
+				break
+			}
+		}
+	case t.cfg.TransportRateDelay > 0:
+		r.Wait = WaitTransportRate
+		if t.rate == ratePause {
+			r.Until = toTime(t.rateTimer.at)
+		}
+	case j.firstChild != nil:
+		r.Wait, r.By = WaitPreempted, j.lastChild.msg.id
+	default:
+		r.Wait, r.Limit = WaitProcess, t.cfg.ProcessLimit
+		if t.cfg.Mode != Thread && t.avail.len() > 0 {
+			if first := t.avail.s[0].v.peers.s[0].v.job; first != j {
+				r.Wait, r.By = WaitJob, first.msg.id
+			}
+		}
+	}
+}
 
 // Lookup describes one message.
-func (s *Scheduler) Lookup(id MsgID) (Info, bool) { return Info{}, false }
+func (s *Scheduler) Lookup(id MsgID) (Info, bool) {
+	i := s.recs.index[id]
+	if i == 0 {
+		return Info{}, false
+	}
+	return s.recs.at(i).info(), true
+}
+
+func (r *record) info() Info {
+	return Info{ID: r.id, Queue: r.where.queue(), Created: toTime(r.created), Next: toTime(r.next), Size: r.size,
+		Pending: int(r.rcpts), Attempts: int(r.attempts), Flags: r.flags &^ flagsOwn}
+}
 
 // Scan visits about n messages in no particular order, starting with cursor
 // 0, and returns the cursor to go on with, 0 at the end. What arrives or
 // leaves between two calls may be missed, nothing is seen twice. It lets a
 // queue of any length be listed without holding up deliveries.
-func (s *Scheduler) Scan(cursor, n int, yield func(Info) bool) int { return 0 }
+func (s *Scheduler) Scan(cursor, n int, yield func(Info) bool) int {
+	i := int32(max(cursor, 1))
+	for ; i < s.recs.used && n > 0; i++ {
+		if rec := s.recs.at(i); rec.id != 0 {
+			n--
+			if !yield(rec.info()) {
+				return 0
+			}
+		}
+	}
+	if i >= s.recs.used {
+		return 0
+	}
+	return int(i)
+}
 
 // Dests visits every destination in core, in order of creation within each
 // transport.
-func (s *Scheduler) Dests(yield func(Dest) bool) {}
+func (s *Scheduler) Dests(yield func(Dest) bool) {
+	for _, t := range s.transports {
+		for q := t.firstQueue; q != nil; q = q.nxt {
+			d := Dest{Transport: t.name, Queue: q.name, Nexthop: q.nexthop, State: q.state, Until: toTime(q.until),
+				Status: q.status, Text: q.reason, Window: q.window, Limit: q.limit, Busy: q.busy, Todo: q.todo}
+			if q.site != 0 {
+				d.Waiting = int(s.sites[q.site].waiting.n)
+			}
+			if !yield(d) {
+				return
+			}
+		}
+	}
+}
 
 // Stats are totals, maintained as events happen.
 type Stats struct {
