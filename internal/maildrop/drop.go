@@ -15,12 +15,13 @@ import (
 // Drop reads a message in this package's form from r and stores it in the
 // directory dir on behalf of user uid at time now, whatever r says of these
 // two. On return the message is on stable storage. It returns the file's name.
+// Content over limit octets is refused with ErrTooBig; 0 is no limit.
 //
 // The file is synced once, after its mode has been set: the checksum at the
 // end tells a whole file from one that a power cut tore. Its directory is not
 // synced, because who runs postdrop may not read it; on the file systems that
 // mail is kept on, syncing a new file makes its name durable too.
-func Drop(dir string, r io.Reader, uid int, now time.Time) (name string, err error) {
+func Drop(dir string, r io.Reader, uid int, now time.Time, limit int64) (name string, err error) {
 	m, err := NewReader(r)
 	if err != nil {
 		return "", err
@@ -39,7 +40,11 @@ func Drop(dir string, r io.Reader, uid int, now time.Time) (name string, err err
 			err = fmt.Errorf("maildrop: %w", err)
 		}
 	}()
-	if err := Write(f, &m.Header, m); err != nil {
+	content := io.Reader(m)
+	if limit > 0 {
+		content = &limited{m, limit}
+	}
+	if err := Write(f, &m.Header, content); err != nil {
 		return "", err
 	}
 	if err := f.Chmod(0o700); err != nil {
@@ -49,6 +54,23 @@ func Drop(dir string, r io.Reader, uid int, now time.Time) (name string, err err
 		return "", err
 	}
 	return filepath.Base(f.Name()), nil
+}
+
+// ErrTooBig is the error of a message over message_size_limit.
+var ErrTooBig = errors.New("message file too big")
+
+// limited is a reader that fails when there is more than left to read.
+type limited struct {
+	r    io.Reader
+	left int64
+}
+
+func (l *limited) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p)
+	if l.left -= int64(n); l.left < 0 {
+		return 0, ErrTooBig
+	}
+	return n, err
 }
 
 // create makes a file that nobody else has: its name is the time, so that

@@ -89,7 +89,7 @@ func TestDrop(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := time.UnixMicro(1700000001000000)
-	name, err := Drop(dir, &b, 1234, now)
+	name, err := Drop(dir, &b, 1234, now, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,12 +112,25 @@ func TestDropLeavesNothingBehind(t *testing.T) {
 	if err := Write(&b, sample(), strings.NewReader("hello\n")); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Drop(dir, bytes.NewReader(b.Bytes()[:b.Len()-1]), 1, time.Now())
+	_, err := Drop(dir, bytes.NewReader(b.Bytes()[:b.Len()-1]), 1, time.Now(), 0)
 	if !errors.Is(err, ErrIncomplete) {
 		t.Errorf("got %v, want ErrIncomplete", err)
 	}
 	if left, _ := os.ReadDir(dir); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestDropTooBig(t *testing.T) {
+	t.Parallel()
+	for content, want := range map[string]error{"12345": nil, "123456": ErrTooBig} {
+		var b bytes.Buffer
+		if err := Write(&b, sample(), strings.NewReader(content)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Drop(t.TempDir(), &b, 1, time.Now(), 5); !errors.Is(err, want) {
+			t.Errorf("%q with a limit of 5: got %v, want %v", content, err, want)
+		}
 	}
 }
 

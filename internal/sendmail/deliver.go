@@ -1,0 +1,283 @@
+package sendmail
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"posthaste/internal/config"
+	"posthaste/internal/mail"
+	"posthaste/internal/maildrop"
+	"posthaste/internal/rfc5322"
+)
+
+// deliver queues one message.
+func (c *Command) deliver(o *options) error {
+	cfg, err := config.Read(config.Dir(o.configDir))
+	if err != nil {
+		return failf(ExitConfig, "%v", err)
+	}
+	h, err := o.envelope(cfg)
+	if err != nil {
+		return err
+	}
+	content := newContent(c.Stdin, !o.dotIsData, cfg.Bytes("message_size_limit"))
+	if o.extract {
+		found, err := content.recipients(cfg.Int("header_size_limit"), cfg.Int("header_address_token_limit"))
+		if err != nil {
+			return err
+		}
+		for _, a := range found {
+			h.Recipients = append(h.Recipients, mail.Recipient{Address: a, Notify: o.notify})
+		}
+		if len(h.Recipients) == 0 {
+			return failf(ExitUsage, "No recipient addresses found in message header")
+		}
+	}
+	if len(h.Recipients) == 0 {
+		return failf(ExitUsage, "Recipient addresses must be specified on the command line or via the -t option")
+	}
+	return c.drop(cfg, h, content)
+}
+
+// envelope makes the header of the submission from the command line.
+func (o *options) envelope(cfg *config.Config) (*maildrop.Header, error) {
+	h := o.header
+	h.Time = time.Now()
+	h.UID = os.Getuid()
+	h.Sender = loginName()
+	if o.hasSender {
+		h.Sender = oneAddress(o.sender)
+	}
+	if h.FullName == "" {
+		h.FullName = fullName()
+	}
+	if h.VERP == "default" {
+		h.VERP = cfg.String("default_verp_delimiters")
+	}
+	for _, arg := range o.recipients {
+		for _, a := range rfc5322.AppendAddresses(nil, arg, 0) {
+			if a.Addr == "" {
+				continue
+			}
+			h.Recipients = append(h.Recipients, mail.Recipient{Address: a.Addr, Notify: o.notify})
+		}
+	}
+	return &h, nil
+}
+
+// oneAddress is the first address in text; none is the null sender.
+func oneAddress(text string) string {
+	if list := rfc5322.AppendAddresses(nil, text, 0); len(list) > 0 {
+		return list[0].Addr
+	}
+	return ""
+}
+
+// drop gives the message to the maildrop: directly when this user may write
+// there, else through postdrop, which has the right.
+func (c *Command) drop(cfg *config.Config, h *maildrop.Header, content io.Reader) error {
+	queue := cfg.String("queue_directory")
+	dir := filepath.Join(queue, "maildrop")
+	socket := filepath.Join(queue, "public", cfg.String("pickup_service_name"))
+	if unix.Access(dir, unix.W_OK|unix.X_OK) == nil {
+		pr, pw := io.Pipe()
+		go func() { pw.CloseWithError(maildrop.Write(pw, h, content)) }()
+		_, err := maildrop.Drop(dir, pr, os.Getuid(), time.Now(), 0)
+		pr.CloseWithError(err)
+		if err != nil {
+			return dropFailure(err)
+		}
+		maildrop.Wake(socket)
+		return nil
+	}
+	return c.postdrop(filepath.Join(cfg.String("command_directory"), "postdrop"), cfg.Dir(), h, content)
+}
+
+// dropFailure finds the exit status for a message that could not be stored.
+func dropFailure(err error) error {
+	var f failure
+	switch {
+	case errors.As(err, &f):
+		return f
+	case errors.Is(err, os.ErrPermission):
+		return failf(ExitNoPerm, "%v", err)
+	}
+	return failf(ExitTempFail, "%v", err)
+}
+
+// postdrop runs the set-gid program, which reads the message from its standard
+// input, says what is wrong on ours, and whose exit status is ours.
+func (c *Command) postdrop(path, configDir string, h *maildrop.Header, content io.Reader) error {
+	cmd := exec.Command(path)
+	cmd.Env = append(os.Environ(), "MAIL_CONFIG="+configDir)
+	cmd.Stderr = c.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return failf(ExitOSErr, "%v", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return failf(ExitUnavailable, "cannot run %s, which puts mail into the maildrop directory: %v", path, err)
+	}
+	werr := maildrop.Write(in, h, content)
+	in.Close()
+	err = cmd.Wait()
+	var f failure
+	var exit *exec.ExitError
+	switch {
+	case errors.As(werr, &f):
+		return f
+	case errors.As(err, &exit):
+		return failf(max(exit.ExitCode(), 1), "the message was not queued: %s: %v", path, exit)
+	case err != nil:
+		return failf(ExitOSErr, "%s: %v", path, err)
+	case werr != nil:
+		return failf(ExitTempFail, "%v", werr)
+	}
+	return nil
+}
+
+// content is the message as it is read from standard input: with LF line ends,
+// without the "From " lines that mailboxes put on top, up to the end of input
+// or the line with a single dot.
+type content struct {
+	br      *bufio.Reader
+	dotEnds bool
+	limit   int64 // message_size_limit; 0: none
+	size    int64
+	top     bool   // still looking for "From " lines
+	midline bool   // what comes next continues a line
+	pending []byte // header that recipients has read
+	ended   bool
+}
+
+func newContent(r io.Reader, dotEnds bool, limit int64) *content {
+	return &content{br: bufio.NewReaderSize(r, 64<<10), dotEnds: dotEnds, limit: limit, top: true}
+}
+
+var errTooBig = failure{ExitUnavailable, "message file too big"}
+
+// line reads the next piece of the message, a line with its LF or, if it is
+// very long, a part of one. It is good until the next call.
+func (c *content) line() ([]byte, error) {
+	for !c.ended {
+		b, err := c.br.ReadSlice('\n')
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) && err != io.EOF {
+			return nil, failf(ExitDataErr, "reading the message: %v", err)
+		}
+		if err == io.EOF {
+			c.ended = true
+		}
+		start := !c.midline
+		c.midline = len(b) > 0 && b[len(b)-1] != '\n'
+		if n := len(b); n > 1 && b[n-1] == '\n' && b[n-2] == '\r' {
+			b[n-2] = '\n'
+			b = b[:n-1]
+		}
+		if start && c.dotEnds && (string(b) == ".\n" || string(b) == "." && c.ended) {
+			c.ended = true
+			break
+		}
+		if start && c.top && isFrom(b) {
+			continue
+		}
+		if len(b) == 0 {
+			break
+		}
+		c.top = false
+		c.size += int64(len(b))
+		if c.limit > 0 && c.size > c.limit {
+			return nil, errTooBig
+		}
+		return b, nil
+	}
+	return nil, io.EOF
+}
+
+// isFrom says whether a line at the top is a mailbox's separator, quoted or not.
+func isFrom(b []byte) bool {
+	return bytes.HasPrefix(bytes.TrimLeft(b, ">"), []byte("From "))
+}
+
+// Read reads the message.
+func (c *content) Read(p []byte) (int, error) {
+	if len(c.pending) == 0 {
+		b, err := c.line()
+		if err != nil {
+			return 0, err
+		}
+		n := copy(p, b)
+		c.pending = append(c.pending[:0], b[n:]...)
+		return n, nil
+	}
+	n := copy(p, c.pending)
+	c.pending = c.pending[n:]
+	return n, nil
+}
+
+// recipients reads the header and finds the addresses in To, Cc and Bcc, or in
+// their Resent- forms if there is any of those. A field is looked at up to
+// fieldLimit octets and tokenLimit tokens.
+func (c *content) recipients(fieldLimit, tokenLimit int) ([]string, error) {
+	var plain, resent []string
+	isResent := false
+	var field []byte
+	take := func() {
+		f, ok := rfc5322.ParseField(field)
+		field = field[:0]
+		if !ok {
+			return
+		}
+		list := &plain
+		name := strings.ToLower(string(f.Name()))
+		if rest, is := strings.CutPrefix(name, "resent-"); is {
+			name, list = rest, &resent
+		}
+		if name != "to" && name != "cc" && name != "bcc" {
+			return
+		}
+		isResent = isResent || list == &resent
+		for _, a := range rfc5322.AppendAddresses(nil, string(f.Body()), tokenLimit) {
+			if a.Addr != "" {
+				*list = append(*list, a.Addr)
+			}
+		}
+	}
+	var header []byte
+	for {
+		b, err := c.line()
+		if err != nil && err != io.EOF {
+			return nil, err
+		}
+		header = append(header, b...)
+		continues := len(b) > 0 && (b[0] == ' ' || b[0] == '\t')
+		if !continues {
+			take()
+		}
+		if err == io.EOF || len(b) == 1 && b[0] == '\n' || !continues && !rfc5322.IsField(string(b)) {
+			break
+		}
+		if len(field)+len(b) <= fieldLimit {
+			field = append(field, b...)
+		}
+		if len(header) > maxHeader {
+			return nil, failf(ExitDataErr, "the message header is longer than %d octets", maxHeader)
+		}
+	}
+	c.pending = header
+	if isResent {
+		return resent, nil
+	}
+	return plain, nil
+}
+
+// maxHeader bounds the header that -t keeps in memory.
+const maxHeader = 16 << 20

@@ -1,0 +1,378 @@
+// Package sendmail is the sendmail(1) command: the program by which everything
+// on a machine sends its mail, also under the names mailq and newaliases. It
+// is Postfix's, option for option.
+//
+// Mail is not handed to a server. It is put into the maildrop directory by
+// postdrop, which has the right to do so, whether the mail system runs or not;
+// pickup is woken, and takes it when it is there.
+//
+// # Security
+//
+// It runs as whoever calls it, with input from anywhere. It holds one line of
+// the message in memory, of bounded length, and with -t the header, up to
+// header_size_limit for each field.
+//
+// # Parameters
+//
+// queue_directory, command_directory, message_size_limit,
+// verp_delimiter_filter, default_verp_delimiters, sendmail_fix_line_endings.
+//
+// # Diagnostics
+//
+// The exit status is one of sysexits.h: 0 queued, 64 wrong usage, 65 malformed
+// input, 69 not queued, 71 system error, 73 cannot write, 75 try again, 77 not
+// permitted, 78 wrong configuration.
+package sendmail
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/maildrop"
+)
+
+// Exit statuses of sysexits.h.
+const (
+	ExitOK          = 0
+	ExitUsage       = 64
+	ExitDataErr     = 65
+	ExitUnavailable = 69
+	ExitSoftware    = 70
+	ExitOSErr       = 71
+	ExitTempFail    = 75
+	ExitNoPerm      = 77
+	ExitConfig      = 78
+)
+
+// A Command is one run of the program.
+type Command struct {
+	// Name is what the program is called by: sendmail, mailq, newaliases.
+	Name   string
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+	// Tools run what some options stand for, with the configuration
+	// directory that -C or the environment says, and return exit statuses.
+	Mailq      func(configDir string) int
+	Newaliases func(configDir string) int
+	Flush      func(configDir string, args []string) int // postqueue's -f, -i ID or -s SITE
+	Daemon     func(configDir string) int                // -bd: start the mail system
+	Session    func(configDir string) int                // -bs: SMTP on standard input and output
+}
+
+// mode is what -b says.
+type mode byte
+
+const (
+	modeDeliver    mode = 'm'
+	modeMailq      mode = 'p'
+	modeNewaliases mode = 'i'
+	modeDaemon     mode = 'd'
+	modeSession    mode = 's'
+	modeVerify     mode = 'v'
+	modeFlush      mode = 'q'
+	modeIgnore     mode = 'h'
+)
+
+// options are what the command line says.
+type options struct {
+	mode       mode
+	configDir  string
+	flush      []string // postqueue's arguments
+	sender     string
+	hasSender  bool
+	extract    bool // -t
+	dotIsData  bool // -i
+	notify     dsn.Notify
+	header     maildrop.Header
+	recipients []string
+}
+
+// failure is an error with the exit status that it leads to.
+type failure struct {
+	status int
+	text   string
+}
+
+func (f failure) Error() string { return f.text }
+
+func failf(status int, format string, args ...any) error {
+	return failure{status, fmt.Sprintf(format, args...)}
+}
+
+// Run carries out the command and returns the exit status.
+func (c *Command) Run(args []string) int {
+	o := &options{mode: modeDeliver}
+	switch c.Name {
+	case "mailq":
+		o.mode = modeMailq
+	case "newaliases":
+		o.mode = modeNewaliases
+	}
+	err := o.parse(args)
+	if err == nil {
+		var status int
+		if status, err = c.dispatch(o); err == nil {
+			return status
+		}
+	}
+	f, ok := err.(failure)
+	if !ok {
+		f = failure{ExitUnavailable, err.Error()}
+	}
+	fmt.Fprintf(c.Stderr, "%s: fatal: %s\n", c.Name, f.text)
+	return f.status
+}
+
+func (c *Command) dispatch(o *options) (status int, err error) {
+	noRecipients := func() error {
+		if len(o.recipients) > 0 || o.extract {
+			return failf(ExitUsage, "-%c: cannot be combined with recipients or -t", o.mode)
+		}
+		return nil
+	}
+	switch o.mode {
+	case modeMailq:
+		return c.Mailq(o.configDir), noRecipients()
+	case modeNewaliases:
+		return c.Newaliases(o.configDir), noRecipients()
+	case modeDaemon:
+		return c.Daemon(o.configDir), noRecipients()
+	case modeSession:
+		return c.Session(o.configDir), noRecipients()
+	case modeFlush:
+		return c.Flush(o.configDir, o.flush), noRecipients()
+	case modeIgnore:
+		return ExitOK, nil
+	}
+	return ExitOK, c.deliver(o)
+}
+
+// withValue are the options that take a value, attached or as the next word.
+const withValue = "ABCFLNOoRUVXbefhpr"
+
+// parse reads the command line. Options that only mean something to Sendmail
+// itself are accepted and have no effect, as with Postfix.
+func (o *options) parse(args []string) error {
+	for i := 0; i < len(args); i++ {
+		a := args[i]
+		if a == "--" {
+			o.recipients = append(o.recipients, args[i+1:]...)
+			return nil
+		}
+		if len(a) < 2 || a[0] != '-' {
+			o.recipients = append(o.recipients, args[i:]...)
+			return nil
+		}
+		if err := o.word(a[1:], func() (string, bool) {
+			if i+1 == len(args) {
+				return "", false
+			}
+			i++
+			return args[i], true
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// word reads one word of options; next gives the word after it.
+func (o *options) word(w string, next func() (string, bool)) error {
+	for len(w) > 0 {
+		letter := w[0]
+		w = w[1:]
+		switch {
+		case letter == 'q':
+			return o.setFlush(w, next)
+		case strings.IndexByte(withValue, letter) >= 0:
+			if w == "" {
+				var ok bool
+				if w, ok = next(); !ok {
+					return failf(ExitUsage, "option -%c requires a value", letter)
+				}
+			}
+			return o.set(letter, w)
+		default:
+			if err := o.flag(letter); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// setFlush reads what follows -q: nothing (the whole queue), I and a queue
+// ID, R and a site; an interval means nothing without -bd.
+func (o *options) setFlush(w string, next func() (string, bool)) error {
+	var ok bool
+	switch {
+	case w == "":
+		o.mode, o.flush = modeFlush, []string{"-f"}
+	case w[0] == 'I' || w[0] == 'R':
+		value := w[1:]
+		if value == "" {
+			if value, ok = next(); !ok {
+				return failf(ExitUsage, "option -q%c requires a value", w[0])
+			}
+		}
+		flag := "-i"
+		if w[0] == 'R' {
+			flag = "-s"
+		}
+		o.mode, o.flush = modeFlush, []string{flag, value}
+	case w[0] >= '0' && w[0] <= '9':
+		if o.mode == modeDeliver {
+			o.mode = modeIgnore
+		}
+	default:
+		return failf(ExitUsage, "-q%s is not implemented", w)
+	}
+	return nil
+}
+
+// flag sets an option without a value.
+func (o *options) flag(letter byte) error {
+	switch letter {
+	case 'G':
+		o.header.Flags |= maildrop.Gateway
+	case 'I':
+		o.mode = modeNewaliases
+	case 'i':
+		o.dotIsData = true
+	case 't':
+		o.extract = true
+	case 'v':
+		o.header.Trace |= mail.TraceRecord
+	case 'c', 'm', 'n', 'x':
+	default:
+		return failf(ExitUsage, "unknown option -%c", letter)
+	}
+	return nil
+}
+
+// set sets an option with a value.
+func (o *options) set(letter byte, v string) (err error) {
+	switch letter {
+	case 'B':
+		switch strings.ToUpper(v) {
+		case "8BITMIME":
+			o.header.Body8Bit = true
+		case "7BIT":
+		default:
+			return failf(ExitUsage, "-B %s: expected 7BIT or 8BITMIME", v)
+		}
+	case 'C':
+		o.configDir = v
+		if strings.HasSuffix(v, "main.cf") || strings.HasSuffix(v, ".cf") {
+			o.configDir = v[:strings.LastIndexByte("/"+v, '/')]
+		}
+	case 'F':
+		o.header.FullName = v
+	case 'N':
+		if o.notify, err = dsn.ParseNotify(v); err != nil {
+			return failf(ExitUsage, "-N %s: expected never, or a list of delay, failure and success", v)
+		}
+	case 'R':
+		if o.header.Ret, err = dsn.ParseRet(v); err != nil {
+			return failf(ExitUsage, "-R %s: expected full or hdrs", v)
+		}
+	case 'V':
+		return o.setEnvID(v)
+	case 'X':
+		if v[0] == 'V' {
+			return o.setVERP(v[1:])
+		}
+	case 'b':
+		return o.setMode(v)
+	case 'f', 'r':
+		o.sender, o.hasSender = v, true
+	case 'O':
+		return o.setLong(v)
+	case 'o':
+		if v == "i" {
+			o.dotIsData = true
+		}
+	}
+	return nil
+}
+
+func (o *options) setEnvID(v string) error {
+	if len(v) > 100 || strings.ContainsFunc(v, func(r rune) bool { return r < ' ' || r > 126 }) {
+		return failf(ExitUsage, "-V: an envelope ID has at most 100 printable characters")
+	}
+	o.header.EnvID = v
+	return nil
+}
+
+// setVERP reads the delimiters of -XV; without them the default counts.
+func (o *options) setVERP(v string) error {
+	if v == "" {
+		v = "default"
+	} else if len(v) != 2 || strings.Trim(v, "-+=") != "" {
+		return failf(ExitUsage, "-XV%s: VERP needs two delimiter characters out of -+=", v)
+	}
+	o.header.VERP = v
+	return nil
+}
+
+func (o *options) setMode(v string) error {
+	switch v[0] {
+	case 'm', 's', 'p', 'i', 'd':
+		o.mode = mode(v[0])
+	case 'l':
+		o.mode = modeDaemon
+	case 'h', 'H':
+		o.mode = modeIgnore
+	case 'v':
+		o.mode = modeVerify
+		o.header.Trace |= mail.TraceReport
+	default:
+		return failf(ExitUsage, "-b%s: unknown mode", v)
+	}
+	return nil
+}
+
+// setLong reads Sendmail's -O name=value; most have no meaning here.
+func (o *options) setLong(v string) error {
+	name, value, ok := strings.Cut(v, "=")
+	if ok && strings.EqualFold(strings.TrimSpace(name), "smtputf8") {
+		switch strings.ToLower(strings.TrimSpace(value)) {
+		case "yes", "true", "1":
+			o.header.SMTPUTF8 = true
+		}
+	}
+	return nil
+}
+
+// loginName is the calling user's name, by which mail is sent without -f.
+func loginName() string {
+	uid := strconv.Itoa(os.Getuid())
+	if u, err := user.LookupId(uid); err == nil {
+		return u.Username
+	}
+	return uid
+}
+
+// fullName is the calling user's full name: what the password file says up to
+// the first comma, "&" standing for the login name.
+func fullName() string {
+	if n := os.Getenv("NAME"); n != "" {
+		return n
+	}
+	u, err := user.Current()
+	if err != nil {
+		return ""
+	}
+	name, _, _ := strings.Cut(u.Name, ",")
+	if u.Username != "" {
+		name = strings.ReplaceAll(name, "&", strings.ToUpper(u.Username[:1])+u.Username[1:])
+	}
+	return name
+}
