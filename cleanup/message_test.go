@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -281,15 +279,6 @@ func TestPrependAndFullName(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", tc.name, got, want)
 		}
 	}
-}
-
-func writeFile(t testing.TB, name, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
 
 func BenchmarkPassThrough(b *testing.B) {
