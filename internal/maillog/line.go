@@ -62,23 +62,37 @@ func (g *gatherer) appendJSON(b []byte, now time.Time, l *Logger, r *record) []b
 	b = appendString(b, "process", l.tag)
 	b = appendNumber(b, "pid", int64(os.Getpid()))
 	b = appendString(b, "level", r.level.String())
-	b = append(b, r.fields...)
+	if len(r.fields) < maxText { // what a stranger has blown up is in the text, cut
+		b = append(b, r.fields...)
+	}
 	b = append(b, `,"text":`...)
 	b = appendQuoted(b, r.text)
 	return append(b, "}\n"...)
 }
 
-// clean bounds the text and replaces what must not reach a log.
-func clean(text *[]byte) {
-	b := *text
-	if len(b) > maxText {
-		n := maxText
-		for n > maxText-utf8.UTFMax && !utf8.RuneStart(b[n]) {
-			n--
-		}
-		b = append(b[:n], "..."...)
-		*text = b
+// AppendClean appends line as it may stand in a log: without control
+// characters, and in UTF-8. It does not bound it.
+func AppendClean(b, line []byte) []byte {
+	start := len(b)
+	b = append(b, line...)
+	clean(b[start:])
+	return b
+}
+
+// bound cuts what is too long for one line.
+func bound(b []byte) []byte {
+	if len(b) <= maxText {
+		return b
 	}
+	n := maxText
+	for n > maxText-utf8.UTFMax && !utf8.RuneStart(b[n]) {
+		n--
+	}
+	return append(b[:n], "..."...)
+}
+
+// clean replaces what must not reach a log, in place.
+func clean(b []byte) {
 	for i := 0; i < len(b); {
 		c := b[i]
 		switch {
@@ -171,7 +185,7 @@ func appendQuoted[T string | []byte](b []byte, s T) []byte {
 	}
 	b = append(b, s...)
 	body := b[start:]
-	clean(&body)
+	clean(body)
 	if bytes.IndexByte(body, '"') < 0 && bytes.IndexByte(body, '\\') < 0 {
 		return append(b, '"')
 	}

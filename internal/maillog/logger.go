@@ -31,6 +31,7 @@
 package maillog
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -160,6 +161,9 @@ func (l *Logger) Info(format string, args ...any) { l.printf(LevelInfo, format, 
 // Warning writes a line that begins with "warning: ".
 func (l *Logger) Warning(format string, args ...any) { l.printf(LevelWarning, format, args) }
 
+// Text writes a line of the given level without waiting for it to be written.
+func (l *Logger) Text(level Level, text string) { l.printf(level, "%s", []any{text}) }
+
 // Error writes a line that begins with "error: ", and flushes.
 func (l *Logger) Error(format string, args ...any) {
 	l.printf(LevelError, format, args)
@@ -199,7 +203,8 @@ func (l *Logger) Reopen() {
 	}
 }
 
-// Close flushes, and closes the sink of a Logger made by New or Open.
+// Close flushes, and closes the sink of a Logger made by New or Open. It
+// fails when lines could not be written; they are lost.
 func (l *Logger) Close() error {
 	if l == nil {
 		return nil
@@ -266,7 +271,6 @@ type gatherer struct {
 	failing  bool
 	stamp    []byte // time of the second in format's form
 	stampSec int64
-	stampOff int
 }
 
 func newGatherer(sink Sink) *gatherer {
@@ -275,7 +279,8 @@ func newGatherer(sink Sink) *gatherer {
 
 // add puts the record's line among those that wait. It frees r.
 func (g *gatherer) add(l *Logger, r *record) {
-	clean(&r.text)
+	r.text = bound(r.text)
+	clean(r.text)
 	now := time.Now()
 	g.mu.Lock()
 	if len(g.pending) >= maxPending {
@@ -383,6 +388,11 @@ func (g *gatherer) close() error {
 	if g.timer != nil {
 		g.timer.Stop()
 	}
+	lost := len(g.pending)
 	g.mu.Unlock()
-	return g.sink.Close()
+	err := g.sink.Close()
+	if lost > 0 {
+		err = errors.Join(fmt.Errorf("%d bytes of log lines could not be written", lost), err)
+	}
+	return err
 }

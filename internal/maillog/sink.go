@@ -95,7 +95,7 @@ func (s *File) Write(lines []byte) (int, error) {
 	if now := time.Now(); s.f != nil && now.Sub(s.checked) >= time.Second {
 		s.checked = now
 		if info, err := os.Lstat(s.path); err != nil || !os.SameFile(info, s.info) {
-			s.Reopen()
+			s.renew()
 		}
 	}
 	if s.f == nil {
@@ -106,11 +106,19 @@ func (s *File) Write(lines []byte) (int, error) {
 	return s.f.Write(lines)
 }
 
-// Reopen has the next write open the file anew.
+// renew opens the file anew. A process without the privilege goes on with the
+// one it has, until master starts another process.
+func (s *File) renew() {
+	old := s.f
+	if err := s.open(); err == nil {
+		old.Close()
+	}
+}
+
+// Reopen opens the file anew.
 func (s *File) Reopen() {
 	if s.f != nil {
-		s.f.Close()
-		s.f = nil
+		s.renew()
 	}
 }
 

@@ -1,0 +1,212 @@
+// Package postlog is the postlogd service, which writes the log file when
+// main.cf has a maillog_file, and the postlog command, with which scripts
+// write to the log.
+//
+// The other processes send whole lines to the service's socket, several in a
+// datagram. The service appends what has arrived in one write. When the disk
+// is full it waits and tries again, while the lines wait where they come from.
+//
+// # Security
+//
+// The socket is open to every local user that may enter the public directory.
+// What arrives is bounded, and control characters become "?": nobody can make
+// a line that looks like somebody else's beyond what syslog allows too. The
+// file is opened before privileges are given up.
+//
+// # Parameters
+//
+// maillog_file, maillog_file_prefixes, maillog_file_permissions,
+// maillog_format, syslog_name.
+package postlog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"posthaste/internal/maillog"
+	"posthaste/internal/service"
+)
+
+// Spec declares the postlogd service.
+func Spec() service.Spec {
+	var s server
+	return service.Spec{
+		Process:   "postlogd",
+		Exclusive: true,
+		Rank:      service.LogWriter,
+		LogDirect: true,
+		PreJail:   s.open,
+		Run:       s.run,
+	}
+}
+
+const (
+	maxDatagram = 64 << 10
+	maxGathered = 128 << 10
+	retryTime   = 200 * time.Millisecond
+)
+
+// A server appends lines to the log file.
+type server struct {
+	sink maillog.Sink
+	log  *maillog.Logger
+}
+
+func (s *server) open(env *service.Env) error {
+	s.log = env.Log
+	path := env.Config.String("maillog_file")
+	switch path {
+	case "":
+		s.sink = relay{env.Log} // somebody still has the old configuration
+		return nil
+	case "/dev/stdout":
+		s.sink = maillog.NewWriter(os.Stdout, maillog.Classic)
+		return nil
+	case "/dev/stderr":
+		s.sink = maillog.NewWriter(os.Stderr, maillog.Classic)
+		return nil
+	}
+	if err := maillog.CheckFile(env.Config); err != nil {
+		return err
+	}
+	perm, err := maillog.Permissions(env.Config)
+	if err != nil {
+		return err
+	}
+	s.sink, err = maillog.OpenFile(path, perm, maillog.Classic)
+	return err
+}
+
+func (s *server) run(ctx context.Context, env *service.Env) error {
+	defer s.sink.Close()
+	if len(env.PacketConns) == 0 {
+		return fmt.Errorf("service %s is of type %s: expected unix-dgram in master.cf", env.Name, env.Type)
+	}
+	errs := make([]error, len(env.PacketConns))
+	var wg sync.WaitGroup
+	var writing sync.Mutex
+	for i, c := range env.PacketConns {
+		wg.Go(func() { errs[i] = s.serve(ctx, c, &writing, env.Used) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// serve appends what arrives on c until ctx ends and nothing is left.
+func (s *server) serve(ctx context.Context, c *net.UnixConn, writing *sync.Mutex, used func()) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { c.SetReadDeadline(time.Now()) })
+	defer stop()
+	defer c.Close()
+	in := receiver{datagram: make([]byte, maxDatagram)}
+	for {
+		var failed error
+		err := raw.Read(func(fd uintptr) bool {
+			failed = in.receive(int(fd))
+			return failed != nil || len(in.lines) > 0
+		})
+		ended := errors.Is(err, os.ErrDeadlineExceeded)
+		if ended {
+			// What came before the end is still there.
+			err = raw.Control(func(fd uintptr) { failed = in.receive(int(fd)) })
+		}
+		if err = errors.Join(err, failed); err != nil {
+			return fmt.Errorf("receive log lines: %w", err)
+		}
+		if len(in.lines) > 0 {
+			used()
+			writing.Lock()
+			s.write(ctx, in.lines)
+			writing.Unlock()
+			in.lines = in.lines[:0]
+			continue
+		}
+		if ended {
+			return nil
+		}
+	}
+}
+
+// A receiver gathers lines from a socket.
+type receiver struct {
+	datagram []byte
+	lines    []byte
+}
+
+// receive takes what is there now, without waiting.
+func (r *receiver) receive(fd int) error {
+	for len(r.lines) < maxGathered {
+		n, _, err := unix.Recvfrom(fd, r.datagram, unix.MSG_DONTWAIT)
+		if err == unix.EINTR {
+			continue
+		}
+		if err == unix.EAGAIN {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		r.lines = appendLines(r.lines, r.datagram[:n])
+	}
+	return nil
+}
+
+// appendLines appends the lines of a datagram, cleaned, each with its end.
+func appendLines(b, datagram []byte) []byte {
+	for len(datagram) > 0 {
+		line := datagram
+		if i := bytes.IndexByte(datagram, '\n'); i >= 0 {
+			line, datagram = datagram[:i], datagram[i+1:]
+		} else {
+			datagram = nil
+		}
+		if len(line) == 0 || len(line) == 1 && line[0] == 'W' { // an empty line, a wake-up
+			continue
+		}
+		b = append(maillog.AppendClean(b, line), '\n')
+	}
+	return b
+}
+
+// write appends the lines. It goes on trying until ctx ends.
+func (s *server) write(ctx context.Context, lines []byte) {
+	for said := false; ; said = true {
+		n, err := s.sink.Write(lines)
+		lines = lines[n:]
+		if err == nil || len(lines) == 0 {
+			return
+		}
+		if !said {
+			fmt.Fprintf(os.Stderr, "log lines wait: %v\n", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retryTime):
+		}
+	}
+}
+
+// relay is a sink that passes lines on as texts.
+type relay struct{ log *maillog.Logger }
+
+func (relay) Format() maillog.Format { return maillog.Classic }
+func (r relay) Write(lines []byte) (int, error) {
+	for line := range strings.Lines(string(lines)) {
+		r.log.Info("%s", strings.TrimSuffix(line, "\n"))
+	}
+	return len(lines), nil
+}
+func (relay) Close() error { return nil }

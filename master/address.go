@@ -1,0 +1,181 @@
+package master
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"posthaste/internal/config"
+)
+
+// An endpoint is a place where a service listens.
+type endpoint struct {
+	network  string // tcp, unix, unixgram
+	addr     netip.AddrPort
+	path     string // relative to the queue directory
+	optional bool   // an address that the system may not have, beside others
+}
+
+// String is the endpoint as it is told apart and printed.
+func (e endpoint) String() string {
+	if e.network == "tcp" {
+		return e.addr.String()
+	}
+	return e.path
+}
+
+// endpoints works out where the service listens.
+func endpoints(cfg *config.Config, c config.Service) ([]endpoint, error) {
+	switch c.Type {
+	case "inet":
+		return inetEndpoints(cfg, c.Name)
+	case "unix-dgram":
+		return []endpoint{{network: "unixgram", path: socketPath(c)}}, nil
+	}
+	return []endpoint{{network: "unix", path: socketPath(c)}}, nil
+}
+
+func socketPath(c config.Service) string {
+	if c.Private {
+		return filepath.Join("private", c.Name)
+	}
+	return filepath.Join("public", c.Name)
+}
+
+// inetEndpoints reads [host:]port. Without a host it is every address of
+// inet_interfaces.
+func inetEndpoints(cfg *config.Config, name string) ([]endpoint, error) {
+	host, service := "", name
+	if i := strings.LastIndexByte(name, ':'); i >= 0 {
+		host, service = name[:i], name[i+1:]
+	}
+	port, err := lookupPort(service)
+	if err != nil {
+		return nil, err
+	}
+	v4, v6, err := protocols(cfg)
+	if err != nil {
+		return nil, err
+	}
+	hosts := []string{host}
+	if host == "" {
+		if hosts = cfg.List("inet_interfaces"); len(hosts) == 0 {
+			return nil, errors.New("inet_interfaces is empty: expected all, loopback-only, or addresses")
+		}
+	}
+	var addrs []netip.Addr
+	for _, h := range hosts {
+		found, err := hostAddrs(h)
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range found {
+			if (a.Is4() && v4 || a.Is6() && v6) && !slices.Contains(addrs, a) {
+				addrs = append(addrs, a)
+			}
+		}
+	}
+	if len(addrs) == 0 {
+		return nil, fmt.Errorf("no address to listen on: %s has none of inet_protocols = %s",
+			strings.Join(hosts, " "), cfg.String("inet_protocols"))
+	}
+	list := make([]endpoint, len(addrs))
+	for i, a := range addrs {
+		// A system may have IPv6 names and no IPv6.
+		list[i] = endpoint{network: "tcp", addr: netip.AddrPortFrom(a, port), optional: a.Is6() && len(addrs) > 1}
+	}
+	return list, nil
+}
+
+// protocols reads inet_protocols.
+func protocols(cfg *config.Config) (v4, v6 bool, err error) {
+	for _, p := range cfg.List("inet_protocols") {
+		switch strings.ToLower(p) {
+		case "all":
+			v4, v6 = true, true
+		case "ipv4":
+			v4 = true
+		case "ipv6":
+			v6 = true
+		default:
+			return false, false, fmt.Errorf("inet_protocols = %s: expected all, ipv4 or ipv6", p)
+		}
+	}
+	if !v4 && !v6 {
+		return false, false, errors.New("inet_protocols is empty: expected all, ipv4 or ipv6")
+	}
+	return v4, v6, nil
+}
+
+// hostAddrs returns the addresses that a word of inet_interfaces, or the host
+// of a service's name, stands for.
+func hostAddrs(host string) ([]netip.Addr, error) {
+	switch strings.ToLower(host) {
+	case "all":
+		return []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}, nil
+	case "loopback-only":
+		return loopback()
+	}
+	literal := host
+	if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
+		literal = host[1 : len(host)-1]
+	}
+	if a, err := netip.ParseAddr(strings.TrimPrefix(literal, "ipv6:")); err == nil {
+		return []netip.Addr{a.Unmap()}, nil
+	}
+	if literal != host {
+		return nil, fmt.Errorf("address %s: expected an IP address in brackets", host)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, fmt.Errorf("address of %s: %w", host, err)
+	}
+	for i := range found {
+		found[i] = found[i].Unmap()
+	}
+	return found, nil
+}
+
+// loopback returns the addresses of the loopback interface, IPv4 first.
+func loopback() ([]netip.Addr, error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	var found []netip.Addr
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsLoopback() {
+			found = append(found, p.Addr())
+		}
+	}
+	slices.SortFunc(found, netip.Addr.Compare)
+	return found, nil
+}
+
+// ports are the mail services of RFC 6335's registry, for systems without
+// /etc/services.
+var ports = map[string]uint16{
+	"lmtp": 24, "smtp": 25, "submission": 587, "submissions": 465, "smtps": 465, "qmqp": 628,
+}
+
+func lookupPort(name string) (uint16, error) {
+	if n, err := strconv.ParseUint(name, 10, 16); err == nil {
+		return uint16(n), nil
+	}
+	if n, err := net.LookupPort("tcp", name); err == nil {
+		return uint16(n), nil
+	}
+	if n, ok := ports[name]; ok {
+		return n, nil
+	}
+	return 0, fmt.Errorf("port %q: expected a number, or a name from /etc/services", name)
+}

@@ -1,0 +1,369 @@
+package master
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/maillog"
+	"posthaste/internal/service"
+)
+
+// Program is the name under which Command executes the present program for
+// master itself; the program hands such a command line to Main.
+const Program = "master"
+
+const usage = "usage: posthaste [-v] [-c config_dir] start [-w] | start-fg | stop | abort | reload | status | flush | check | set-permissions | logrotate"
+
+// Command carries out a control command: args are [-v] [-c config_dir] and
+// then start, start-fg, stop, abort, reload, status, flush, check,
+// set-permissions or logrotate. It returns the exit status: 0, or 1 with the
+// reason on stderr and in the log.
+func Command(opts Options, args []string, stdout, stderr io.Writer) int {
+	c := &control{opts: opts, stdout: stdout, stderr: stderr}
+	args, err := c.flags(args)
+	if err != nil {
+		fmt.Fprintf(stderr, "posthaste: fatal: %v\n%s\n", err, usage)
+		return 1
+	}
+	c.config, err = config.Load(c.opts.ConfigDir)
+	if err != nil {
+		return c.fatal("%v", err)
+	}
+	if c.log, err = maillog.OpenDirect(c.config, "postfix-script"); err == nil {
+		defer c.log.Close()
+	} else if args[0] == "start" || args[0] == "start-fg" || args[0] == "check" {
+		return c.fatal("%v", err)
+	}
+	commands := map[string]func() int{
+		"start": c.start, "start-fg": c.startForeground, "stop": c.stop, "abort": c.abort, "reload": c.reload,
+		"status": c.status, "flush": c.flush, "check": c.check, "set-permissions": c.setPermissions,
+		"logrotate": c.logRotate,
+	}
+	f, ok := commands[args[0]]
+	if !ok {
+		return c.fatal("unknown command: '%s'. Usage: posthaste start (or stop, reload, abort, flush, check, status, set-permissions, logrotate)", args[0])
+	}
+	for _, a := range args[1:] {
+		if a != "-w" || args[0] != "start" { // start waits in any case
+			return c.fatal("%s: unexpected argument %s", args[0], a)
+		}
+	}
+	return f()
+}
+
+// A control is a control command under way.
+type control struct {
+	opts           Options
+	config         *config.Config
+	log            *maillog.Logger // nil when there is none
+	stdout, stderr io.Writer
+}
+
+// flags reads the options before the command.
+func (c *control) flags(args []string) ([]string, error) {
+	dir := c.opts.ConfigDir
+	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
+		switch {
+		case args[0] == "-c" && len(args) > 1:
+			dir = args[1]
+			args = args[1:]
+		case strings.Trim(args[0], "v") == "-" || args[0] == "-D":
+			// Services are made verbose in master.cf.
+		default:
+			return nil, fmt.Errorf("unknown option: %s", args[0])
+		}
+		args = args[1:]
+	}
+	if len(args) == 0 {
+		return nil, errors.New("no command")
+	}
+	var err error
+	c.opts.ConfigDir, err = filepath.Abs(config.Dir(dir))
+	return args, err
+}
+
+// say tells the person and the log.
+func (c *control) say(format string, args ...any) {
+	fmt.Fprintf(c.stderr, "posthaste/postfix-script: %s\n", fmt.Sprintf(format, args...))
+	c.log.Info(format, args...)
+}
+
+func (c *control) warn(format string, args ...any) {
+	fmt.Fprintf(c.stderr, "posthaste/postfix-script: warning: %s\n", fmt.Sprintf(format, args...))
+	c.log.Warning(format, args...)
+}
+
+func (c *control) fatal(format string, args ...any) int {
+	text := fmt.Sprintf(format, args...)
+	for line := range strings.SplitSeq(text, "\n") {
+		fmt.Fprintf(c.stderr, "posthaste/postfix-script: fatal: %s\n", line)
+		c.log.Fatal("%s", line)
+	}
+	return 1
+}
+
+// name is what the mail system calls itself: "the Posthaste mail system".
+func (c *control) name() string { return "the " + c.config.String("mail_name") + " mail system" }
+
+// running returns the process ID of the running master; 0 when there is none.
+func (c *control) running() int {
+	pid, ok, err := Running(c.config)
+	if err != nil {
+		c.warn("%v", err)
+	}
+	if !ok {
+		return 0
+	}
+	return pid
+}
+
+// mustRun is running for commands that need it.
+func (c *control) mustRun() (pid, status int) {
+	if pid = c.running(); pid == 0 {
+		return 0, c.fatal("%s is not running", c.name())
+	}
+	return pid, 0
+}
+
+// start starts master in the background and waits until it has opened its
+// sockets, or says why it cannot.
+func (c *control) start() int {
+	if pid := c.running(); pid != 0 {
+		return c.fatal("%s is already running (process %d)", c.name(), pid)
+	}
+	c.say("starting %s", c.name())
+	r, w, err := os.Pipe()
+	if err != nil {
+		return c.fatal("%v", err)
+	}
+	defer r.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		w.Close()
+		return c.fatal("%v", err)
+	}
+	defer null.Close()
+	exe := c.opts.Executable
+	if exe == "" {
+		exe = "/proc/self/exe"
+	}
+	p, err := os.StartProcess(exe, []string{Program, "-w", "-c", c.opts.ConfigDir}, &os.ProcAttr{
+		Dir:   "/",
+		Env:   os.Environ(),
+		Files: []*os.File{null, null, null, w},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+	w.Close()
+	if err != nil {
+		return c.fatal("execute %s: %v", exe, err)
+	}
+	defer p.Release()
+	said, err := io.ReadAll(io.LimitReader(r, 64<<10))
+	text := strings.TrimSpace(string(said))
+	if err == nil && text == readyText {
+		return 0
+	}
+	p.Wait()
+	if text == "" {
+		text = "it ended without a reason; see the log"
+	}
+	for line := range strings.SplitSeq(text, "\n") {
+		fmt.Fprintf(c.stderr, "posthaste/master: fatal: %s\n", line)
+	}
+	return 1
+}
+
+// readyText is what master says on descriptor readyFD when it runs.
+const (
+	readyText = "ready"
+	readyFD   = 3
+)
+
+// Main is the entry of a process that has been executed as Program. It is the
+// mail system in the background: args are -c config_dir, and -w when
+// descriptor 3 is to be told "ready", or why not. It returns the exit status.
+func Main(opts Options, args []string) int {
+	var report *os.File
+	for len(args) > 0 {
+		switch {
+		case args[0] == "-w":
+			report = os.NewFile(readyFD, "start")
+			syscall.CloseOnExec(readyFD)
+		case args[0] == "-c" && len(args) > 1:
+			opts.ConfigDir = args[1]
+			args = args[1:]
+		default:
+			fmt.Fprintf(os.Stderr, "%s: fatal: unknown option %s; use \"posthaste start\"\n", Program, args[0])
+			return 1
+		}
+		args = args[1:]
+	}
+	opts.ConfigDir = config.Dir(opts.ConfigDir)
+	syscall.Umask(0o022)
+	say := func(text string) {
+		if report != nil {
+			fmt.Fprintln(report, text)
+		}
+	}
+	opts.Echo = say
+	opts.Ready = func() {
+		say(readyText)
+		report.Close()
+		report = nil
+	}
+	if err := Run(context.Background(), opts); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// startForeground is the mail system in this process, for containers and
+// service managers.
+func (c *control) startForeground() int {
+	if pid := c.running(); pid != 0 {
+		return c.fatal("%s is already running (process %d)", c.name(), pid)
+	}
+	c.say("starting %s", c.name())
+	c.log.Flush()
+	c.opts.Echo = func(text string) { fmt.Fprintf(c.stderr, "posthaste/master: fatal: %s\n", text) }
+	if err := Run(context.Background(), c.opts); err != nil {
+		return 1
+	}
+	return 0
+}
+
+func (c *control) stop() int {
+	pid, status := c.mustRun()
+	if status != 0 {
+		return status
+	}
+	c.say("stopping %s", c.name())
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		return c.fatal("stop process %d: %v", pid, err)
+	}
+	limit := DefaultStopTimeout
+	if c.opts.StopTimeout != 0 {
+		limit = c.opts.StopTimeout
+	}
+	// Each rank may take its least time on top of that.
+	return c.waitStopped(pid, limit+time.Duration(service.LogWriter+1)*keeperTime)
+}
+
+// waitStopped waits until the lock is free.
+func (c *control) waitStopped(pid int, limit time.Duration) int {
+	for deadline := time.Now().Add(limit); c.running() == pid; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			c.warn("process %d does not stop: it is told to abort", pid)
+			return c.kill(pid, syscall.SIGQUIT)
+		}
+	}
+	return 0
+}
+
+func (c *control) kill(pid int, s syscall.Signal) int {
+	if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return c.fatal("send process %d a signal: %v", pid, err)
+	}
+	return 0
+}
+
+func (c *control) abort() int {
+	pid, status := c.mustRun()
+	if status != 0 {
+		return status
+	}
+	c.say("aborting %s", c.name())
+	return c.kill(pid, syscall.SIGQUIT)
+}
+
+func (c *control) reload() int {
+	pid, status := c.mustRun()
+	if status != 0 {
+		return status
+	}
+	// What master would refuse is better said here, where a person sees it.
+	if _, err := loadSettings(c.opts); err != nil {
+		return c.fatal("%v\nthe running configuration goes on", err)
+	}
+	c.say("refreshing %s", c.name())
+	return c.kill(pid, syscall.SIGHUP)
+}
+
+func (c *control) status() int {
+	pid := c.running()
+	if pid == 0 {
+		c.say("%s is not running", c.name())
+		return 1
+	}
+	c.say("%s is running: PID: %d", c.name(), pid)
+	return 0
+}
+
+func (c *control) flush() int {
+	if _, status := c.mustRun(); status != 0 {
+		return status
+	}
+	path := filepath.Join(c.config.String("queue_directory"), "public", c.config.String("queue_service_name"))
+	if err := service.Trigger(path, "FADI"); err != nil {
+		return c.fatal("%v", err)
+	}
+	return 0
+}
+
+// check says what is wrong with the configuration and the directories.
+func (c *control) check() int {
+	status := 0
+	if _, err := loadSettings(c.opts); err != nil {
+		status = c.fatal("%v", err)
+	}
+	for _, w := range c.config.Warnings() {
+		c.warn("%s", w)
+	}
+	for _, w := range prepareDirectories(c.config) {
+		c.warn("%s", w)
+	}
+	if err := maillog.CheckFile(c.config); err != nil {
+		status = c.fatal("%v", err)
+	}
+	return status
+}
+
+// setPermissions gives everything its owner, group and mode.
+func (c *control) setPermissions() int {
+	if os.Geteuid() != 0 {
+		return c.fatal("set-permissions: only root can give files away")
+	}
+	status := 0
+	for _, w := range eachDirectory(c.config, func(d directory) error {
+		return errors.Join(d.make(), d.mend())
+	}) {
+		status = c.fatal("%s", w)
+	}
+	gid, err := lookupGroup(c.config.String("setgid_group"))
+	if err != nil {
+		return c.fatal("setgid_group: %v", err)
+	}
+	path := filepath.Join(c.config.String("command_directory"), "postdrop")
+	info, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		c.warn("%s is missing: local mail cannot be submitted", path)
+		return status
+	}
+	if err == nil && info.Mode().IsRegular() {
+		if err = os.Chown(path, 0, gid); err == nil {
+			err = os.Chmod(path, 0o755|os.ModeSetgid)
+		}
+	}
+	if err != nil {
+		return c.fatal("%v", err)
+	}
+	return status
+}

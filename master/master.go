@@ -1,0 +1,290 @@
+// Package master supervises the mail system. It reads master.cf, opens the
+// listening sockets, starts each service as a child process when the first
+// client comes, starts it again when it dies, wakes services by the clock,
+// reloads, and stops everything in order.
+//
+// # Services on demand
+//
+// While a service has no process, master watches its sockets. When one of
+// them becomes readable, master executes its own program again under the name
+// of the service's program, with the sockets inherited, and leaves them alone
+// until that process has ended or has given them up. A service is one process
+// with a goroutine per client; the process limit of master.cf bounds those.
+//
+// Master never closes a socket while master.cf has the service: not during a
+// reload, not while an idle process ends, not after a crash. Clients wait in
+// the backlog; none is refused.
+//
+// # Reload
+//
+// A configuration with errors is refused, and the old one goes on. Otherwise
+// every process is told to retire. An ordinary service has its successor as
+// soon as the old process has let go of the sockets, and the old one goes on
+// until its sessions have ended; an exclusive one (cleanup, qmgr, ...) when
+// the old process has ended. Sockets are opened and closed as
+// inet_interfaces, inet_protocols and master.cf now say.
+//
+// # Stop
+//
+// Services stop in the order of their ranks: first what takes mail in, then
+// what delivers it, then the queue manager, then what those depend on, at
+// last cleanup and the log. Each rank has a bounded time, after which its
+// processes are killed.
+//
+// # When master dies
+//
+// Its processes notice and stop. The next master waits for them.
+//
+// # Security
+//
+// Master runs as root, and so do the services whose master.cf entry says
+// privileged; the others become mail_owner. Started by an ordinary user it
+// does the same things without changing users, and says so.
+//
+// Master reads nothing that comes from a peer or from another process but one
+// status byte at a time, and the last words (standard error) of a service that
+// dies, which go to the log, bounded.
+//
+// # Parameters
+//
+// application_event_drain_time, daemon_directory, default_process_limit,
+// import_environment, inet_interfaces, inet_protocols, mail_owner,
+// mail_version, master_service_disable, process_id_directory,
+// queue_directory, service_throttle_time, setgid_group, and those of package
+// maillog.
+//
+// # Diagnostics
+//
+// "process P pid N exit status S", "process P pid N killed by signal S": a
+// service failed. "P: bad command startup -- throttling": it failed before it
+// had done anything; it is tried again after service_throttle_time.
+package master
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/maillog"
+	"posthaste/internal/service"
+)
+
+// Options is what the program that contains master tells it.
+type Options struct {
+	// ConfigDir is the directory of main.cf and master.cf.
+	ConfigDir string
+	// Services are the programs that master.cf may name.
+	Services map[string]service.Spec
+	// Executable is what is executed for a service; empty means the present
+	// program. It must hand a service's command line to service.Main.
+	Executable string
+	// StopTimeout bounds how long deliveries and sessions that are under way
+	// may take when the mail system stops; zero means DefaultStopTimeout.
+	StopTimeout time.Duration
+	// Echo, when set, is told of problems that end master, besides the log.
+	Echo func(text string)
+	// Ready, when set, is called once the sockets are open.
+	Ready func()
+}
+
+// DefaultStopTimeout is how long a stopping mail system waits for what is
+// under way.
+const DefaultStopTimeout = 15 * time.Second
+
+// ErrRunning says that another master runs with the same queue directory.
+var ErrRunning = errors.New("already running")
+
+// Run runs the mail system until ctx ends, or a signal says so: SIGTERM or
+// SIGINT stops it, SIGQUIT aborts it, SIGHUP reloads. It returns when no
+// process is left. An error is why the mail system could not start; it has
+// been logged if there was a log.
+func Run(ctx context.Context, opts Options) error {
+	err := run(ctx, opts)
+	if err != nil && opts.Echo != nil {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			opts.Echo(line)
+		}
+	}
+	return err
+}
+
+func run(ctx context.Context, opts Options) error {
+	dir, err := filepath.Abs(opts.ConfigDir)
+	if err != nil {
+		return err
+	}
+	opts.ConfigDir = dir
+	if opts.Executable == "" {
+		opts.Executable = "/proc/self/exe"
+	}
+	if opts.StopTimeout == 0 {
+		opts.StopTimeout = DefaultStopTimeout
+	}
+	settings, err := loadSettings(opts)
+	if err != nil {
+		return err
+	}
+	log, err := maillog.OpenDirect(settings.config, "master")
+	if err != nil {
+		return err
+	}
+	defer func() { log.Close() }()
+	m, err := newMaster(opts, settings, log)
+	if err != nil {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			log.Fatal("%s", line)
+		}
+		return err
+	}
+	defer func() { log = m.log }() // a reload opens another one
+	m.serve(ctx)
+	return nil
+}
+
+// newMaster does everything that can fail before the first service starts.
+func newMaster(opts Options, s *settings, log *maillog.Logger) (m *master, err error) {
+	m = &master{opts: opts, settings: s, log: log, events: make(chan func(), 64), gone: make(chan struct{}), children: make(map[int]*child)}
+	defer func() {
+		if err != nil {
+			m.release()
+			m = nil
+		}
+	}()
+	if err = os.Chdir(s.queue); err != nil {
+		return m, fmt.Errorf("queue_directory: %w; create it, or name another one in main.cf", err)
+	}
+	for _, w := range prepareDirectories(s.config) {
+		log.Warning("%s", w)
+	}
+	if m.lock, err = lockPID(s.config); err != nil {
+		return m, err
+	}
+	if m.livesLock, err = lockServices(s.config, log); err != nil {
+		return m, err
+	}
+	if m.flow, err = openFlow(); err != nil {
+		return m, err
+	}
+	if m.poll, err = newPoller(m.readable); err != nil {
+		return m, err
+	}
+	sockets, err := m.openSockets(s, nil)
+	if err != nil {
+		return m, err
+	}
+	m.adopt(s, sockets)
+	m.announce()
+	return m, nil
+}
+
+// announce logs what a person should know about the configuration.
+func (m *master) announce() {
+	for _, w := range m.settings.config.Warnings() {
+		m.log.Warning("%s", w)
+	}
+	for _, note := range m.settings.notes {
+		m.log.Info("%s", note)
+	}
+	if os.Geteuid() != 0 {
+		m.log.Info("not started by root: all services run as user ID %d", os.Geteuid())
+	}
+}
+
+// version and place are what the log says at start and reload.
+func (s *settings) version() string { return s.config.String("mail_version") }
+
+// serve runs the mail system. It returns when every process has ended.
+func (m *master) serve(ctx context.Context) {
+	defer m.release()
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, syscall.SIGHUP, syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGCHLD)
+	defer signal.Stop(signals)
+
+	m.log.Log(maillog.MasterStarted{Version: m.settings.version(), ConfigDir: m.opts.ConfigDir})
+	m.log.Flush()
+	m.poll.start()
+	for _, s := range m.order {
+		m.listen(s)
+		m.startWakeups(s)
+	}
+	m.notify("READY=1")
+	if m.opts.Ready != nil {
+		m.opts.Ready()
+	}
+	done := ctx.Done()
+	for !m.finished() {
+		select {
+		case <-done:
+			done = nil
+			m.stop(syscall.SIGTERM)
+		case f := <-m.events:
+			f()
+		case s := <-signals:
+			m.signal(s.(syscall.Signal))
+		}
+	}
+	m.log.Flush()
+}
+
+func (m *master) signal(s syscall.Signal) {
+	switch s {
+	case syscall.SIGCHLD:
+		m.reap()
+	case syscall.SIGHUP:
+		m.reload()
+	case syscall.SIGQUIT:
+		m.abort(s)
+	case syscall.SIGINT:
+		if m.stopping { // the person is impatient
+			m.abort(s)
+			return
+		}
+		m.stop(s)
+	default:
+		m.stop(s)
+	}
+}
+
+// release lets go of everything but the log.
+func (m *master) release() {
+	if m.poll != nil {
+		m.poll.close()
+	}
+	m.quit.Do(func() { close(m.gone) })
+	m.wg.Wait()
+	for _, s := range m.sockets {
+		s.remove()
+	}
+	if m.flow != nil {
+		m.flow.close()
+	}
+	if m.livesLock != nil {
+		m.livesLock.Close()
+	}
+	if m.lock != nil {
+		m.lock.Close()
+	}
+}
+
+// notify tells the service manager that started us, as sd_notify(3) does. A
+// service manager that does not listen is not our trouble.
+func (m *master) notify(state string) {
+	if err := sdNotify(os.Getenv("NOTIFY_SOCKET"), state); err != nil {
+		m.log.Warning("tell the service manager %q: %v", state, err)
+	}
+}
+
+// A settings is one reading of main.cf and master.cf.
+type settings struct {
+	config   *config.Config
+	queue    string // queue_directory
+	services []*entry
+	notes    []string // what is built in
+}

@@ -1,0 +1,430 @@
+package master
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const echoService = "echo unix n - n - 5 echo\n"
+
+func TestStartOnDemandAndStop(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService)
+	s.mustCommand("start", "-w")
+	s.logged("postfix/master[" + strconv.Itoa(s.pid()) + "]: daemon started -- version 0.1, configuration " + s.dir)
+	if got := s.processes(); len(got) != 0 {
+		t.Fatalf("processes before anybody came: %v", got)
+	}
+	a, b := s.dial("public/echo"), s.dial("public/echo")
+	one, two := a.ask("hello"), b.ask("there")
+	if one[0] != two[0] || one[1] != "one.example" || one[2] != "hello" {
+		t.Errorf("answers %q and %q: expected one process, and the line", one, two)
+	}
+	if title, err := os.ReadFile("/proc/" + one[0] + "/cmdline"); err != nil || !strings.HasPrefix(string(title), "echo\x00-n\x00echo\x00-t\x00unix\x00") {
+		t.Errorf("title %q, %v", title, err)
+	}
+	if status, text := s.command("start"); status != 1 || !strings.Contains(text, "fatal: the Posthaste mail system is already running") {
+		t.Errorf("second start: %d %s", status, text)
+	}
+	if status, text := s.command("status"); status != 0 || !strings.Contains(text, "the Posthaste mail system is running: PID: "+strconv.Itoa(s.pid())) {
+		t.Errorf("status: %d %s", status, text)
+	}
+	s.mustCommand("stop")
+	if got := a.read(); got[0] != "421" {
+		t.Errorf("session heard %q", got)
+	}
+	if got := s.processes(); len(got) != 0 {
+		t.Errorf("processes after stop: %v", got)
+	}
+	s.logged("terminating on signal 15")
+	if _, err := os.Stat(s.path("queue/public/echo")); !os.IsNotExist(err) {
+		t.Errorf("socket after stop: %v", err)
+	}
+	if status, text := s.command("status"); status != 1 || !strings.Contains(text, "is not running") {
+		t.Errorf("status: %d %s", status, text)
+	}
+	if status, text := s.command("stop"); status != 1 || !strings.Contains(text, "fatal: the Posthaste mail system is not running") {
+		t.Errorf("second stop: %d %s", status, text)
+	}
+}
+
+func TestMasterPIDFile(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService)
+	s.mustCommand("start")
+	b, err := os.ReadFile(s.path("queue/pid/master.pid"))
+	if want := fmt.Sprintf("%32d\n", s.pid()); err != nil || string(b) != want {
+		t.Errorf("master.pid %q, %v; want %q", b, err, want)
+	}
+}
+
+func TestPrivileges(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", "low unix n - n - 7 echo\n  flags=x { argv=a b }\nhigh unix - n n - 0 echo\n")
+	s.mustCommand("start")
+	low, high := s.dial("public/low").ask("who"), s.dial("private/high").ask("who")
+	if got := strings.Join(low[2:], " "); got != "false low unix 7 flags=x|argv=a b" {
+		t.Errorf("unprivileged service: %q", got)
+	}
+	if os.Geteuid() != 0 {
+		s.logged("not started by root: all services run as user ID")
+		return
+	}
+	if low[0] == "0" || low[1] == "0" {
+		t.Errorf("unprivileged service runs as %q", low)
+	}
+	if high[0] != "0" || high[2] != "true" {
+		t.Errorf("privileged service runs as %q", high)
+	}
+}
+
+func TestCrash(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ say, logged string }{
+		{"exit", "echo pid %d exit status 3"},
+		{"die", "echo pid %d killed by signal 9"},
+		{"panic", "echo pid %d exit status 2"},
+	} {
+		t.Run(test.say, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, "", echoService)
+			s.mustCommand("start")
+			a := s.dial("public/echo")
+			pid, err := strconv.Atoi(a.ask("hello")[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintln(a.c, test.say)
+			s.logged("warning: process /usr/lib/posthaste/" + fmt.Sprintf(test.logged, pid))
+			if got := s.dial("public/echo").ask("again")[0]; got == strconv.Itoa(pid) {
+				t.Error("the same process answers")
+			}
+			if n := s.count("maillog", "throttling"); n != 0 {
+				t.Error("a service that had served was throttled")
+			}
+			if test.say == "panic" {
+				s.logged("postfix/echo[" + strconv.Itoa(pid) + "]: panic: told to")
+				s.logged("panic: at posthaste/master.runEcho")
+			}
+		})
+	}
+}
+
+func TestThrottle(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", "broken unix n - n - - broken\n")
+	s.mustCommand("start")
+	s.dial("public/broken")
+	s.logged("]: fatal: this never works")
+	s.logged("exit status 1")
+	s.logged("warning: /usr/lib/posthaste/broken: bad command startup -- throttling")
+	// It is tried again.
+	s.eventually("second start", func() bool { return s.count("maillog", "bad command startup") >= 2 })
+}
+
+func TestReload(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService)
+	s.mustCommand("start")
+	old := s.dial("public/echo")
+	pid := old.ask("hello")[0]
+	for i := range 20 {
+		if i == 10 {
+			s.edit("main.cf", "one.example", "two.example")
+		}
+		if err := unix.Kill(s.pid(), unix.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			s.dial("public/echo").ask("still there?")
+		}
+		s.eventually("reload", func() bool { return s.count("maillog", ": reload -- version") > i })
+	}
+	// The session goes on as it began, with the old process and settings.
+	if got := old.ask("still?"); got[0] != pid || got[1] != "one.example" {
+		t.Errorf("old session: %q", got)
+	}
+	if got := s.dial("public/echo").ask("new?"); got[0] == pid || got[1] != "two.example" {
+		t.Errorf("new session: %q", got)
+	}
+	old.c.Close()
+	s.eventually("the old process has ended", func() bool {
+		_, err := os.Stat("/proc/" + pid)
+		return err != nil
+	})
+	if n := s.count("maillog", "warning:"); n != 0 {
+		t.Errorf("%d warnings", n)
+	}
+}
+
+func TestReloadRefused(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService)
+	s.mustCommand("start")
+	s.edit("master.cf", "echo unix n - n - 5 echo", "echo unix n - n - 5 ehco")
+	if status, text := s.command("reload"); status != 1 || !strings.Contains(text, s.path("master.cf")+":2: service echo/unix: command ehco: expected one of: ") {
+		t.Errorf("reload: %d %s", status, text)
+	}
+	unix.Kill(s.pid(), unix.SIGHUP)
+	s.logged("error: reload refused, the running configuration goes on: " + s.path("master.cf") + ":2: ")
+	if got := s.dial("public/echo").ask("hello"); got[2] != "hello" {
+		t.Errorf("answer %q", got)
+	}
+}
+
+func TestReloadAddsAndRemoves(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService+"second unix - - n - - echo\n")
+	s.mustCommand("start")
+	pid := s.dial("private/second").ask("hello")[0]
+	s.edit("master.cf", "second unix", "third unix")
+	s.mustCommand("reload")
+	s.eventually("third", func() bool { _, err := os.Stat(s.path("queue/private/third")); return err == nil })
+	if got := s.dial("private/third").ask("hello"); got[0] == pid {
+		t.Errorf("answer %q of the old process", got)
+	}
+	if _, err := net.Dial("unix", s.path("queue/private/second")); err == nil {
+		t.Error("the removed service still listens")
+	}
+}
+
+func TestExclusive(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", "keeper unix n - n 1 1 keeper\n")
+	// The service writes into the queue directory.
+	os.Chmod(s.path("queue"), 0o777)
+	s.mustCommand("start")
+	s.eventually("wake-up at start", func() bool { return s.count("queue/keeper", "trigger W") > 0 })
+	s.eventually("wake-up by the clock", func() bool { return s.count("queue/keeper", "trigger W") > 1 })
+	for i := range 5 {
+		n := s.count("queue/keeper", "trigger")
+		s.mustCommand("reload")
+		s.eventually("reload", func() bool { return s.count("maillog", ": reload -- version") > i })
+		s.eventually("wake-up", func() bool { return s.count("queue/keeper", "trigger") > n })
+	}
+	s.mustCommand("stop")
+	b, err := os.ReadFile(s.path("queue/keeper"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	running := ""
+	for line := range strings.Lines(string(b)) {
+		words := strings.Fields(line)
+		switch words[0] {
+		case "start":
+			if running != "" {
+				t.Errorf("%s started while %s ran", words[1], running)
+			}
+			running = words[1]
+		case "end":
+			running = ""
+		case "overlap":
+			t.Error("two processes at once")
+		}
+	}
+	if running != "" {
+		t.Error("the last process has not ended properly")
+	}
+}
+
+func TestLazyWakeup(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", "keeper unix n - n 1? 1 keeper\nother unix n - n 1 1 echo\n")
+	os.Chmod(s.path("queue"), 0o777)
+	s.mustCommand("start")
+	// The other service has been woken, so that the clock has run.
+	s.eventually("other", func() bool { return len(s.processes()) > 0 })
+	if n := s.count("queue/keeper", "trigger"); n != 0 {
+		t.Fatalf("%d wake-ups before first use", n)
+	}
+	s.dial("public/keeper")
+	s.eventually("wake-up", func() bool { return s.count("queue/keeper", "trigger W") > 0 })
+}
+
+func TestStubborn(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", "stubborn unix n - n - - stubborn\n")
+	s.mustCommand("start")
+	s.dial("public/stubborn").ask("hello")
+	s.mustCommand("stop")
+	s.logged("does not stop: it is killed")
+	if got := s.processes(); len(got) != 0 {
+		t.Errorf("processes after stop: %v", got)
+	}
+}
+
+func TestAbort(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", "stubborn unix n - n - - stubborn\n"+echoService)
+	s.mustCommand("start")
+	s.dial("public/stubborn").ask("hello")
+	s.dial("public/echo").ask("hello")
+	s.mustCommand("abort")
+	s.eventually("no process", func() bool { return len(s.processes()) == 0 })
+}
+
+func TestMasterKilled(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService)
+	s.mustCommand("start")
+	session := s.dial("public/echo")
+	session.ask("hello")
+	pid := s.pid()
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if got := session.read(); got[0] != "421" {
+		t.Errorf("session heard %q", got)
+	}
+	s.eventually("master has gone", func() bool { return s.pid() == 0 })
+	s.mustCommand("start")
+	if s.pid() == pid {
+		t.Error("the same process")
+	}
+	s.dial("public/echo").ask("hello")
+}
+
+func TestIdle(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "max_idle = 1s\n", echoService)
+	s.mustCommand("start")
+	session := s.dial("public/echo")
+	pid := session.ask("hello")[0]
+	session.c.Close()
+	s.eventually("idle process ends", func() bool {
+		_, err := os.Stat("/proc/" + pid)
+		return err != nil
+	})
+	if got := s.dial("public/echo").ask("again"); got[0] == pid {
+		t.Error("the process that had ended answers")
+	}
+	if n := s.count("maillog", "warning:"); n != 0 {
+		t.Errorf("%d warnings", n)
+	}
+}
+
+func TestProcessLimit(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", "echo unix n - n - 2 echo\n")
+	s.mustCommand("start")
+	a, b, c := s.dial("public/echo"), s.dial("public/echo"), s.dial("public/echo")
+	a.ask("1")
+	b.ask("2")
+	s.logged(`warning: service "echo" (echo) has reached its process limit "2": new clients may experience noticeable delays`)
+	a.c.Close()
+	if got := c.ask("3"); got[2] != "3" {
+		t.Errorf("answer %q", got)
+	}
+}
+
+func TestFlow(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", "a unix n - n - - echo\nb unix n - n - - echo\n")
+	s.mustCommand("start")
+	a, b := s.dial("public/a"), s.dial("public/b")
+	if got := a.ask("take")[0]; got != "false" {
+		t.Errorf("take from an empty pipe: %s", got)
+	}
+	if got := b.ask("put")[0]; got != "3" {
+		t.Errorf("level %s", got)
+	}
+	if got := strings.Join(a.ask("take"), " "); got != "true 2" {
+		t.Errorf("take: %s", got)
+	}
+}
+
+func TestPortInUse(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	s := newSite(t, "", echoService+port+" inet n - n - - echo\n")
+	status, text := s.command("start")
+	want := fmt.Sprintf("fatal: %s:3: service %s/inet: listen on 127.0.0.1:%s: address already in use; another program has the port", s.path("master.cf"), port, port)
+	if status != 1 || !strings.Contains(text, want) {
+		t.Errorf("start: %d %s\nwant %s", status, text, want)
+	}
+	if _, err := os.Stat(s.path("queue/public/echo")); !os.IsNotExist(err) {
+		t.Errorf("another service's socket is left: %v", err)
+	}
+	if s.pid() != 0 {
+		t.Error("master runs")
+	}
+}
+
+func TestInet(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", "127.0.0.1:0 inet n - n - - echo\n"+echoService)
+	s.mustCommand("start")
+	// The kernel chose the port.
+	out, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		t.Skip(err)
+	}
+	_ = out
+	s.dial("public/echo").ask("hello")
+}
+
+func TestBuiltIn(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService+"tlsmgr unix - - n 1000? 1 tlsmgr\nshowq unix n - n - - showq\n")
+	s.mustCommand("start")
+	s.logged("service tlsmgr/unix is built in: ")
+	s.logged("service showq/unix is built in: ")
+	if _, err := os.Stat(s.path("queue/private/tlsmgr")); !os.IsNotExist(err) {
+		t.Errorf("socket of a built-in service: %v", err)
+	}
+}
+
+func TestFlush(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", "qmgr unix n - n - 1 keeper\n")
+	os.Chmod(s.path("queue"), 0o777)
+	if status, text := s.command("flush"); status != 1 || !strings.Contains(text, "is not running") {
+		t.Errorf("flush: %d %s", status, text)
+	}
+	s.mustCommand("start")
+	s.mustCommand("flush")
+	s.eventually("trigger", func() bool { return s.count("queue/keeper", "trigger FADI") > 0 })
+}
+
+func TestServiceManager(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "notify")
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	t.Setenv("NOTIFY_SOCKET", path)
+	s := newSite(t, "", echoService)
+	read := func() string {
+		l.SetReadDeadline(time.Now().Add(30 * time.Second))
+		b := make([]byte, 100)
+		n, err := l.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		state, _, _ := strings.Cut(string(b[:n]), "\n")
+		return state
+	}
+	s.mustCommand("start")
+	got := []string{read()}
+	s.mustCommand("reload")
+	got = append(got, read(), read())
+	s.mustCommand("stop")
+	got = append(got, read())
+	if want := "READY=1 RELOADING=1 READY=1 STOPPING=1"; strings.Join(got, " ") != want {
+		t.Errorf("told %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,406 @@
+package master
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"posthaste/internal/maillog"
+	"posthaste/internal/service"
+)
+
+// A master is the state of the running mail system. It belongs to the
+// goroutine of serve; others post functions to it.
+type master struct {
+	opts      Options
+	settings  *settings
+	log       *maillog.Logger
+	lock      *os.File // of pid/master.pid
+	livesLock *os.File // inherited by every process
+	flow      *flowPipe
+	poll      *poller
+
+	sockets  map[string]*socket // by endpoint
+	servs    map[string]*serv   // by entry key
+	order    []*serv            // as in master.cf
+	byFD     map[int]*serv
+	children map[int]*child // by process ID
+
+	stopping  bool
+	stopBegan time.Time
+	rank      service.Rank // while stopping: what has been told to stop
+	allTold   bool         // every rank has
+
+	events chan func()
+	quit   sync.Once
+	gone   chan struct{} // closed when serve takes no more events
+	wg     sync.WaitGroup
+}
+
+// A serv is a service.
+type serv struct {
+	*entry
+	socks     []*socket
+	current   *child // accepts, or is about to
+	before    *child // must let go of the sockets first
+	throttled bool
+	removed   bool
+	wakeups   int // the series of wake-ups that counts
+	waking    bool
+}
+
+// A child is a process of a service.
+type child struct {
+	serv    *serv
+	pid     int
+	path    string
+	began   time.Time
+	told    bool // to retire or stop, or has been killed
+	used    bool // has served
+	reaped  bool
+	eof     bool // the status socket is at its end
+	status  syscall.WaitStatus
+	control *os.File // our end of the status socket
+	stderr  *os.File
+}
+
+// post has f called by serve. It is dropped when serve has ended.
+func (m *master) post(f func()) {
+	select {
+	case m.events <- f:
+	case <-m.gone:
+	}
+}
+
+// after has f called by serve after d.
+func (m *master) after(d time.Duration, f func()) { time.AfterFunc(d, func() { m.post(f) }) }
+
+// adopt makes the settings and their sockets the present ones.
+func (m *master) adopt(s *settings, sockets map[string]*socket) {
+	old := m.servs
+	m.settings = s
+	m.servs, m.order, m.byFD = make(map[string]*serv), nil, make(map[int]*serv)
+	for _, e := range s.services {
+		sv := old[e.key()]
+		if sv == nil {
+			sv = &serv{}
+		}
+		delete(old, e.key())
+		sv.entry, sv.socks = e, nil
+		for _, ep := range e.endpoints {
+			sock := sockets[ep.String()]
+			sv.socks = append(sv.socks, sock)
+			m.byFD[sock.fd] = sv
+		}
+		m.servs[e.key()] = sv
+		m.order = append(m.order, sv)
+	}
+	for _, sv := range old {
+		sv.removed = true
+	}
+	for name, sock := range m.sockets {
+		if sockets[name] == nil {
+			m.poll.forget(sock.fd)
+			sock.remove()
+		}
+	}
+	m.sockets = sockets
+}
+
+// listen watches the sockets of a service that has no process.
+func (m *master) listen(s *serv) {
+	if s.current != nil || s.before != nil || s.throttled || s.removed || !m.mayStart(s) {
+		return
+	}
+	for _, sock := range s.socks {
+		if err := m.poll.arm(sock.fd); err != nil {
+			panic(fmt.Sprintf("master: watch %s: %v", sock, err))
+		}
+	}
+}
+
+// mayStart says whether the service may have a new process: while the system
+// stops, only what others that still live depend on.
+func (m *master) mayStart(s *serv) bool {
+	return !m.stopping || !m.allTold && s.spec.Rank > m.rank
+}
+
+// readable is called by the poller.
+func (m *master) readable(fd int) {
+	m.post(func() {
+		if s := m.byFD[fd]; s != nil && s.current == nil && s.before == nil && !s.throttled && m.mayStart(s) {
+			m.start(s)
+		}
+	})
+}
+
+// start starts a process for the service.
+func (m *master) start(s *serv) {
+	c, err := m.fork(s)
+	if err != nil {
+		m.log.Warning("%s: start a process: %v", m.programPath(s), err)
+		m.throttle(s)
+		return
+	}
+	s.current = c
+	m.children[c.pid] = c
+	m.wg.Go(func() { m.readStatus(c) })
+	if c.stderr != nil {
+		log, where := m.log, fmt.Sprintf("process %s pid %d", c.path, c.pid)
+		m.wg.Go(func() { readLastWords(c.stderr, log, where) })
+	}
+	if s.WakeupLazy && !s.waking {
+		m.nextWakeup(s, s.wakeups)
+	}
+}
+
+// programPath is the path of the service's program as the log has it.
+func (m *master) programPath(s *serv) string {
+	return filepath.Join(m.settings.config.String("daemon_directory"), s.Command)
+}
+
+// fork executes the present program under the name of the service's.
+func (m *master) fork(s *serv) (c *child, err error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("status socket: %w", err)
+	}
+	defer unix.Close(pair[1])
+	unix.SetNonblock(pair[0], true)
+	c = &child{serv: s, path: m.programPath(s), began: time.Now(), control: os.NewFile(uintptr(pair[0]), "status")}
+	defer func() {
+		if err != nil {
+			c.control.Close()
+		}
+	}()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	stdout, stderr := null.Fd(), uintptr(2)
+	switch m.settings.config.String("maillog_file") {
+	case "/dev/stdout":
+		stdout = 1
+	}
+	if m.settings.config.String("maillog_file") != "/dev/stderr" {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		defer w.Close()
+		c.stderr, stderr = r, w.Fd()
+	}
+	files := []uintptr{
+		null.Fd(), stdout, stderr,
+		service.FlowReadFD: uintptr(m.flow.r), service.FlowWriteFD: uintptr(m.flow.w),
+		service.StatusFD: uintptr(pair[1]), service.LockFD: m.livesLock.Fd(),
+	}
+	for _, sock := range s.socks {
+		files = append(files, uintptr(sock.fd))
+	}
+	c.pid, err = syscall.ForkExec(m.opts.Executable, append([]string{s.Command}, s.line.Strings()...), &syscall.ProcAttr{
+		Dir:   m.settings.queue,
+		Env:   m.environment(),
+		Files: files,
+		Sys:   &syscall.SysProcAttr{Setpgid: true}, // a terminal's signals are for us
+	})
+	if err != nil {
+		if c.stderr != nil {
+			c.stderr.Close()
+		}
+		return nil, fmt.Errorf("execute %s: %w", m.opts.Executable, err)
+	}
+	return c, nil
+}
+
+// runtimeVariables are those of the Go runtime, which an operator or a test
+// sets for all processes.
+var runtimeVariables = []string{"GOGC", "GOMEMLIMIT", "GOMAXPROCS", "GODEBUG", "GOTRACEBACK", "GOCOVERDIR"}
+
+// environment is what processes inherit: import_environment, where the
+// configuration is, and a safe search path.
+func (m *master) environment() []string {
+	env := append(m.settings.config.Env(), "PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin")
+	for _, v := range append(m.settings.config.List("import_environment"), runtimeVariables...) {
+		if name, _, ok := strings.Cut(v, "="); ok {
+			env = append(env, v)
+		} else if value, ok := os.LookupEnv(name); ok && name != "MAIL_CONFIG" {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+// readStatus reads what the process says of itself, until it has ended.
+func (m *master) readStatus(c *child) {
+	defer c.control.Close()
+	var b [1]byte
+	for {
+		n, err := c.control.Read(b[:])
+		if n == 1 {
+			what := b[0]
+			m.post(func() { m.said(c, what) })
+			continue
+		}
+		if err != nil {
+			m.post(func() {
+				c.eof = true
+				m.ended(c)
+			})
+			return
+		}
+	}
+}
+
+func (m *master) said(c *child, what byte) {
+	switch what {
+	case service.StatusUsed:
+		c.used = true
+	case service.StatusRetired:
+		c.told = true
+		s := c.serv
+		if s.current == c { // it retires by itself: it was idle
+			s.current, s.before = nil, c
+		}
+		if s.before == c && !s.spec.Exclusive {
+			s.before = nil
+			m.listen(s)
+		}
+	}
+}
+
+// lastWords is how many lines of a process's standard error are logged.
+const lastWords = 40
+
+// readLastWords logs what a process writes to standard error: the Go runtime
+// says there why it gives up. It reads to the end in any case, so that the
+// process is never held up.
+func readLastWords(f *os.File, log *maillog.Logger, where string) {
+	defer f.Close()
+	in := bufio.NewReaderSize(f, 4096)
+	for n := 0; ; {
+		line, long, err := in.ReadLine()
+		if err != nil {
+			return
+		}
+		if len(line) > 0 && n < lastWords {
+			n++
+			log.Warning("%s: %s", where, line)
+		}
+		for long && err == nil {
+			_, long, err = in.ReadLine()
+		}
+	}
+}
+
+// reap collects processes that have ended.
+func (m *master) reap() {
+	if os.Getpid() == 1 { // in a container we inherit everybody's orphans
+		for {
+			var ws syscall.WaitStatus
+			pid, err := syscall.Wait4(-1, &ws, syscall.WNOHANG, nil)
+			if err == syscall.EINTR {
+				continue
+			}
+			if err != nil || pid <= 0 {
+				return
+			}
+			if c := m.children[pid]; c != nil {
+				m.reaped(c, ws)
+			}
+		}
+	}
+	for pid, c := range m.children {
+		var ws syscall.WaitStatus
+		if got, err := syscall.Wait4(pid, &ws, syscall.WNOHANG, nil); err == nil && got == pid {
+			m.reaped(c, ws)
+		}
+	}
+}
+
+func (m *master) reaped(c *child, ws syscall.WaitStatus) {
+	c.reaped, c.status = true, ws
+	if c.stderr != nil {
+		// What it has written is there already; what a grandchild of it may
+		// write some day is not waited for.
+		c.stderr.SetReadDeadline(time.Now().Add(time.Second))
+	}
+	m.ended(c)
+}
+
+// ended goes on when a process has ended and has been heard to the end.
+func (m *master) ended(c *child) {
+	if !c.reaped || !c.eof {
+		return
+	}
+	delete(m.children, c.pid)
+	s := c.serv
+	failed := m.report(c)
+	bad := !c.used && !c.told && (failed || time.Since(c.began) < time.Second)
+	if s.current == c {
+		s.current = nil
+	}
+	if s.before == c {
+		s.before = nil
+	}
+	if bad && !s.removed && !m.stopping {
+		m.throttle(s)
+	} else {
+		m.listen(s)
+	}
+	m.advance()
+}
+
+// report logs a failure, and says whether there is one. What we did to the
+// process ourselves is none.
+func (m *master) report(c *child) bool {
+	e := maillog.ProcessFailed{Path: c.path, PID: c.pid}
+	switch {
+	case c.status.Signaled():
+		e.Signal = int(c.status.Signal())
+		if c.told && (e.Signal == int(syscall.SIGHUP) || e.Signal == int(syscall.SIGTERM) || e.Signal == int(syscall.SIGKILL)) {
+			return false
+		}
+	case c.status.ExitStatus() != 0:
+		e.Status = c.status.ExitStatus()
+	default:
+		return false
+	}
+	m.log.LogWarning(e)
+	return true
+}
+
+// throttle keeps the service without a process for service_throttle_time.
+func (m *master) throttle(s *serv) {
+	m.log.LogWarning(maillog.Throttling{Path: m.programPath(s)})
+	s.throttled = true
+	m.after(m.settings.config.Duration("service_throttle_time"), func() {
+		s.throttled = false
+		m.listen(s)
+	})
+}
+
+// tell sends the process a signal.
+func (m *master) tell(c *child, s syscall.Signal) {
+	c.told = true
+	if c.reaped {
+		return
+	}
+	if s == syscall.SIGKILL {
+		// And whatever it has executed.
+		unix.Kill(-c.pid, s)
+	}
+	unix.Kill(c.pid, s) // ESRCH only between its end and its reaping
+}
+
+// String names the process for messages.
+func (c *child) String() string { return c.serv.key() + " process " + strconv.Itoa(c.pid) }

@@ -1,0 +1,173 @@
+package master
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+
+	"posthaste/internal/config"
+	"posthaste/internal/service"
+)
+
+// An entry is a service of master.cf that gets a process.
+type entry struct {
+	config.Service
+	spec      service.Spec
+	line      service.CommandLine
+	endpoints []endpoint
+}
+
+// key tells services apart, as in postconf -M.
+func (e *entry) key() string { return e.Name + "/" + e.Type }
+
+// builtIn are the programs of Postfix that need no process here, and where
+// what they do is done.
+var builtIn = map[string]string{
+	"anvil":      "smtpd counts its clients itself",
+	"dnsblog":    "smtpd asks DNS lists itself",
+	"flush":      "qmgr knows what waits for a destination",
+	"postscreen": "smtpd judges clients before it greets them",
+	"proxymap":   "each service opens its own tables",
+	"scache":     "smtp keeps its own sessions",
+	"showq":      "qmgr lists the queue",
+	"tlsmgr":     "each service keeps its own TLS sessions and keys",
+	"tlsproxy":   "smtpd does TLS itself",
+}
+
+// aliases are programs that go by another name here.
+var aliases = map[string]string{"oqmgr": "qmgr", "nqmgr": "qmgr"}
+
+// loadSettings reads main.cf and master.cf, and works out every socket. The
+// error has all that is wrong, one a line, with file and line.
+func loadSettings(opts Options) (*settings, error) {
+	cfg, err := config.Load(opts.ConfigDir)
+	if err != nil {
+		return nil, err
+	}
+	services, err := config.LoadMaster(opts.ConfigDir, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return makeSettings(cfg, services, opts.Services)
+}
+
+func makeSettings(cfg *config.Config, services []config.Service, specs map[string]service.Spec) (*settings, error) {
+	s := &settings{config: cfg, queue: cfg.String("queue_directory")}
+	disabled := cfg.List("master_service_disable")
+	behind := behindPostscreen(cfg, services)
+	var errs []error
+	for _, c := range services {
+		if matches(disabled, c) {
+			s.notes = append(s.notes, fmt.Sprintf("service %s/%s is turned off (master_service_disable)", c.Name, c.Type))
+			continue
+		}
+		if other, ok := aliases[c.Command]; ok {
+			c.Command = other
+		}
+		spec, ok := specs[c.Command]
+		if !ok && c.Command == "postscreen" && c.Type == "inet" && behind != nil {
+			if spec, ok = specs[behind.Command]; ok {
+				s.notes = append(s.notes, fmt.Sprintf("service %s/%s: postscreen is built in; %s serves the socket, with the options of service %s/%s",
+					c.Name, c.Type, behind.Command, behind.Name, behind.Type))
+				c.Command, c.Args, c.MaxProc = behind.Command, behind.Args, behind.MaxProc
+			}
+		}
+		if why, known := builtIn[c.Command]; known && !ok || behind != nil && c.Name == behind.Name && c.Type == behind.Type {
+			if known {
+				s.notes = append(s.notes, fmt.Sprintf("service %s/%s is built in: %s", c.Name, c.Type, why))
+			}
+			continue
+		}
+		if !ok {
+			errs = append(errs, fmt.Errorf("%s:%d: service %s/%s: command %s: expected one of: %s; put a # before the line if you do not need the service",
+				c.File, c.Line, c.Name, c.Type, c.Command, strings.Join(names(specs), " ")))
+			continue
+		}
+		e, err := newEntry(cfg, c, spec)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s:%d: service %s/%s: %w", c.File, c.Line, c.Name, c.Type, err))
+			continue
+		}
+		s.services = append(s.services, e)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// behindPostscreen returns the service that takes over postscreen's clients,
+// when postscreen has the SMTP port.
+func behindPostscreen(cfg *config.Config, services []config.Service) *config.Service {
+	if !slices.ContainsFunc(services, func(c config.Service) bool { return c.Command == "postscreen" && c.Type == "inet" }) {
+		return nil
+	}
+	name := cfg.String("smtpd_service_name")
+	for i, c := range services {
+		if c.Name == name && c.Type == "pass" {
+			return &services[i]
+		}
+	}
+	return nil
+}
+
+// matches says whether a list of "type" and "name/type" patterns has the
+// service; "!" before a pattern makes it say no.
+func matches(patterns []string, c config.Service) bool {
+	for _, p := range patterns {
+		p, not := strings.CutPrefix(p, "!")
+		if p == c.Type || p == c.Name+"/"+c.Type || p == c.Name+"."+c.Type {
+			return !not
+		}
+	}
+	return false
+}
+
+func names(specs map[string]service.Spec) []string {
+	list := make([]string, 0, len(specs)+len(builtIn))
+	for name := range specs {
+		list = append(list, name)
+	}
+	for name := range builtIn {
+		list = append(list, name)
+	}
+	sort.Strings(list)
+	return slices.Compact(list)
+}
+
+// newEntry makes the command line and the endpoints of a service.
+func newEntry(cfg *config.Config, c config.Service, spec service.Spec) (*entry, error) {
+	e := &entry{Service: c, spec: spec}
+	var err error
+	if e.endpoints, err = endpoints(cfg, c); err != nil {
+		return nil, err
+	}
+	e.line = service.CommandLine{
+		Name: c.Name, Type: c.Type, Sockets: len(e.endpoints), MaxProc: c.MaxProc,
+		Unprivileged: c.Unprivileged, Chroot: c.Chroot, Overrides: c.Overrides(),
+	}
+	e.line.Args, e.line.Verbose, err = serviceArgs(c.Args)
+	return e, err
+}
+
+// serviceArgs returns the arguments that are the service's own, and how often
+// -v is among the options before them. The -o options have been read already.
+func serviceArgs(args []string) (own []string, verbose int, err error) {
+	i := 0
+	for ; i < len(args) && strings.HasPrefix(args[i], "-"); i++ {
+		switch {
+		case args[i] == "-o":
+			i++
+		case strings.HasPrefix(args[i], "-o"):
+		case strings.Trim(args[i], "v") == "-":
+			verbose += len(args[i]) - 1
+		case args[i] == "-D":
+			// A debugger is not started; the option is kept for old files.
+		default:
+			return nil, 0, fmt.Errorf("option %s: expected -o name=value, -v or -D", args[i])
+		}
+	}
+	return args[i:], verbose, nil
+}

@@ -1,0 +1,68 @@
+package master
+
+import (
+	"net"
+
+	"posthaste/internal/service"
+)
+
+// startWakeups begins a new series of wake-ups, with one at once, unless the
+// service waits for its first use.
+func (m *master) startWakeups(s *serv) {
+	s.wakeups++
+	s.waking = false
+	if s.Wakeup == 0 || s.WakeupLazy && s.current == nil && s.before == nil {
+		return
+	}
+	m.wakeUp(s)
+	m.nextWakeup(s, s.wakeups)
+}
+
+// nextWakeup has the next wake-up of the series take place.
+func (m *master) nextWakeup(s *serv, series int) {
+	if s.Wakeup == 0 {
+		return
+	}
+	s.waking = true
+	m.after(s.Wakeup, func() {
+		if s.wakeups != series || s.removed || m.stopping {
+			return
+		}
+		if !s.throttled {
+			m.wakeUp(s)
+		}
+		m.nextWakeup(s, series)
+	})
+}
+
+// wakeUp connects to the service like anybody else, and says W. The
+// connection starts the service when it has no process.
+func (m *master) wakeUp(s *serv) {
+	if len(s.socks) == 0 {
+		return
+	}
+	sock, key, log := s.socks[0], s.key(), m.log
+	m.wg.Go(func() {
+		if err := wake(sock.endpoint); err != nil {
+			log.Warning("service %s: %v", key, err)
+		}
+	})
+}
+
+// wake triggers an endpoint. The working directory is the queue directory.
+func wake(ep endpoint) error {
+	if ep.network == "unix" {
+		return service.Trigger(ep.path, "W")
+	}
+	network, where := ep.network, ep.path
+	if network == "tcp" {
+		where = ep.addr.String()
+	}
+	c, err := net.Dial(network, where)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = c.Write([]byte("W"))
+	return err
+}
