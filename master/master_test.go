@@ -144,7 +144,9 @@ func TestReload(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 5 {
-			s.dial("public/echo").ask("still there?")
+			c := s.dial("public/echo")
+			c.ask("still there?")
+			c.c.Close()
 		}
 		s.eventually("reload", func() bool { return s.count("maillog", ": reload -- version") > i })
 	}
@@ -160,7 +162,7 @@ func TestReload(t *testing.T) {
 		_, err := os.Stat("/proc/" + pid)
 		return err != nil
 	})
-	if n := s.count("maillog", "warning:"); n != 0 {
+	if n := s.count("maillog", "warning: process"); n != 0 {
 		t.Errorf("%d warnings", n)
 	}
 }
@@ -306,7 +308,7 @@ func TestIdle(t *testing.T) {
 	if got := s.dial("public/echo").ask("again"); got[0] == pid {
 		t.Error("the process that had ended answers")
 	}
-	if n := s.count("maillog", "warning:"); n != 0 {
+	if n := s.count("maillog", "warning: process"); n != 0 {
 		t.Errorf("%d warnings", n)
 	}
 }
