@@ -77,6 +77,7 @@ func ParseOverride(text string) (Override, error) {
 // by any number of goroutines.
 type Config struct {
 	dir       string
+	inDir     bool // dir was read, so there may be a master.cf beside main.cf
 	overrides []Override
 	settings  map[string]setting
 	duplicate []string // warnings found while reading
@@ -105,7 +106,7 @@ func Load(dir string, over ...Override) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w (name the configuration directory with -c or MAIL_CONFIG)", err)
 	}
-	return load(dir, file, string(text), over)
+	return load(dir, true, file, string(text), over)
 }
 
 // Read is Load without the check of values, for tools that show or repair a
@@ -118,6 +119,7 @@ func Read(dir string, over ...Override) (*Config, error) {
 		return nil, err
 	}
 	c := newConfig(dir)
+	c.inDir = true
 	c.duplicate, err = parseMain(file, string(text), c.settings)
 	if err = errors.Join(err, c.override(over)); err != nil {
 		return nil, err
@@ -128,12 +130,13 @@ func Read(dir string, over ...Override) (*Config, error) {
 // LoadString reads a main.cf given as text, for tests. Its directory is
 // DefaultDir.
 func LoadString(main string, over ...Override) (*Config, error) {
-	return load(DefaultDir, "main.cf", main, over)
+	return load(DefaultDir, false, "main.cf", main, over)
 }
 
 // With returns a copy of c with more overrides, checked like Load's.
 func (c *Config) With(over ...Override) (*Config, error) {
 	n := newConfig(c.dir)
+	n.inDir = c.inDir
 	n.settings = maps.Clone(c.settings)
 	n.duplicate = c.duplicate
 	n.overrides = slices.Clip(c.overrides)
@@ -151,8 +154,9 @@ func newConfig(dir string) *Config {
 	}
 }
 
-func load(dir, file, text string, over []Override) (*Config, error) {
+func load(dir string, inDir bool, file, text string, over []Override) (*Config, error) {
 	c := newConfig(dir)
+	c.inDir = inDir
 	warnings, err := parseMain(file, text, c.settings)
 	c.duplicate = warnings
 	err = errors.Join(err, c.override(over), c.check())
@@ -290,7 +294,10 @@ func (c *Config) Overrides() []Override { return slices.Clone(c.overrides) }
 
 // String returns the value of a parameter after expansion (a Raw parameter is not
 // expanded). It panics if name is not declared; so do the other accessors.
-func (c *Config) String(name string) string { return c.get(name).text }
+func (c *Config) String(name string) string {
+	_, v := c.get(name)
+	return v.text
+}
 
 // Int returns the value of an Int or Bytes parameter.
 func (c *Config) Int(name string) int { return int(c.number(name, Int, Bytes)) }
@@ -309,11 +316,11 @@ func (c *Config) Duration(name string) time.Duration {
 // List returns the items of a List parameter: split at commas and white space, with
 // { } groups kept whole and their braces stripped. The slice is shared: do not change it.
 func (c *Config) List(name string) []string {
-	p := c.declaration(name)
+	p, v := c.get(name)
 	if p.Type != List {
 		panic(fmt.Sprintf("config: %s is a %s parameter, not a list", name, p.Type))
 	}
-	return c.must(p).list
+	return v.list
 }
 
 // TransportString returns the value of transport_suffix if main.cf sets it or it
@@ -358,18 +365,22 @@ func (c *Config) transportName(transport, suffix string) string {
 	return "default_" + suffix
 }
 
-func (c *Config) declaration(name string) *Param {
+// get returns the value of a parameter, and its declaration.
+func (c *Config) get(name string) (*Param, *value) {
 	r := declared()
 	if i, ok := r.index[name]; ok {
-		return &r.params[i]
+		p := &r.params[i]
+		if v := c.cache[i].Load(); v != nil && v.err == nil {
+			return p, v
+		}
+		return p, c.must(p)
 	}
-	if p, ok := r.familyMember(name); ok {
-		return &p
+	p, ok := r.familyMember(name)
+	if !ok {
+		panic("config: parameter " + name + " is not declared: add it to the tables of internal/config")
 	}
-	panic("config: parameter " + name + " is not declared: add it to the tables of internal/config")
+	return &p, c.must(&p)
 }
-
-func (c *Config) get(name string) *value { return c.must(c.declaration(name)) }
 
 func (c *Config) must(p *Param) *value {
 	v := c.lookup(p)
@@ -380,11 +391,11 @@ func (c *Config) must(p *Param) *value {
 }
 
 func (c *Config) number(name string, t, also Type) int64 {
-	p := c.declaration(name)
+	p, v := c.get(name)
 	if p.Type != t && p.Type != also {
 		panic(fmt.Sprintf("config: %s is a %s parameter, not %s", name, p.Type, t))
 	}
-	return c.must(p).num
+	return v.num
 }
 
 // lookup returns the value of p, from the cache if it is there. Two

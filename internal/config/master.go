@@ -179,7 +179,7 @@ func (s *Service) parseCommand(text string, c *Config) error {
 		return fmt.Errorf("service %s/%s: %w", s.Name, s.Type, err)
 	}
 	s.Command, s.Args = words[0], words[1:]
-	if strings.Contains(s.Command, "/") {
+	if s.Command == "" || strings.ContainsAny(s.Command, "/ \t") {
 		return fmt.Errorf("service %s/%s: command %s: expected the name of a program without a directory", s.Name, s.Type, s.Command)
 	}
 	over, err := optionOverrides(s.Args)

@@ -4,8 +4,11 @@ import "strings"
 
 // NoEffect returns why a parameter of Postfix can do nothing in Posthaste, or ""
 // if it can. These are parameters of helper processes that Posthaste does not need, and
-// remains that Postfix itself no longer acts upon.
+// remains that Postfix itself no longer acts upon. One that some code reads has an effect.
 func NoEffect(name string) string {
+	if Supported(name) {
+		return ""
+	}
 	if reason, ok := noEffect[name]; ok {
 		return reason
 	}

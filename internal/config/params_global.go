@@ -103,7 +103,7 @@ var masterParams = []Param{
 	{Name: "queue_directory", Type: String, Default: "/var/spool/posthaste", Tier: 1, Doc: "Root of the mail queue"},
 	{Name: "service_name", Type: String, Tier: 3, Doc: "Service name (read-only)"},
 	{Name: "service_throttle_time", Type: Duration, Default: "60s", Min: 1, Tier: 3, Doc: "Pause before restarting a crashing service"},
-	{Name: "setgid_group", Type: String, Tier: 1, Doc: "Group of set-gid commands"},
+	{Name: "setgid_group", Type: String, Default: "postdrop", Tier: 1, Doc: "Group of set-gid commands"},
 	{Name: "trigger_timeout", Type: Duration, Default: "10s", Min: 1, Tier: 3, Doc: "Time limit for trigger messages"},
 }
 

@@ -35,25 +35,29 @@ func (p *Param) parse(text string) value {
 	case List:
 		v.list, v.err = SplitList(text)
 	case Enum:
-		v.err = p.parseEnum(text)
+		v.text, v.err = p.parseEnum(text)
 	}
 	if v.err == nil {
 		v.err = p.checkBounds(v.num)
 	}
+	if v.err == nil {
+		v.err = p.checkForm(v)
+	}
 	return v
 }
 
-func (p *Param) parseEnum(text string) error {
+// parseEnum returns the declared spelling of the word.
+func (p *Param) parseEnum(text string) (string, error) {
 	for _, word := range p.values() {
 		if strings.EqualFold(word, text) {
-			return nil
+			return word, nil
 		}
 	}
 	words := strings.Join(p.values(), ", ")
 	if strings.HasPrefix(words, ",") {
 		words = "nothing" + words
 	}
-	return fmt.Errorf("expected one of: %s", words)
+	return text, fmt.Errorf("expected one of: %s", words)
 }
 
 func (p *Param) checkBounds(n int64) error {
@@ -62,9 +66,6 @@ func (p *Param) checkBounds(n int64) error {
 	case Int, Bytes:
 	case Duration:
 		n, unit = n/int64(time.Second), "s"
-		if p.Min > 0 && n == 0 {
-			return fmt.Errorf("expected at least %d%s", p.Min, unit)
-		}
 	default:
 		return nil
 	}

@@ -41,19 +41,43 @@ func (c *Config) Warnings() []string {
 	used := c.userDefined()
 	for _, name := range slices.SortedFunc(maps.Keys(c.settings), c.byPlace) {
 		s := c.settings[name]
-		if _, known := Lookup(name); !known {
-			if !used[name] && !isTableParameter(name) {
-				warnings = append(warnings, fmt.Sprintf("%s: unknown parameter %s=%s: nothing reads it", s.where(), name, abbreviate(s.raw)))
-			}
-			continue
-		}
-		if reason := NoEffect(name); reason != "" {
-			warnings = append(warnings, fmt.Sprintf("%s: parameter %s has no effect in Posthaste: %s", s.where(), name, reason))
-		} else if !Supported(name) && !used[name] {
-			warnings = append(warnings, fmt.Sprintf("%s: parameter %s is not supported yet", s.where(), name))
+		if w := warning(name, s.raw, used); w != "" {
+			warnings = append(warnings, s.where()+": "+w)
 		}
 	}
 	return warnings
+}
+
+// Warnings does for the -o options of a service what Config.Warnings does for main.cf.
+func (s *Service) Warnings(c *Config) []string {
+	var warnings []string
+	used := c.userDefined()
+	for _, o := range s.Overrides() {
+		if w := warning(o.Name, o.Value, used); w != "" {
+			warnings = append(warnings, fmt.Sprintf("%s:%d: service %s/%s: -o: %s", s.File, s.Line, s.Name, s.Type, w))
+		}
+	}
+	if s.Replaces != 0 {
+		warnings = append(warnings, fmt.Sprintf("%s:%d: service %s/%s replaces the entry of line %d", s.File, s.Line, s.Name, s.Type, s.Replaces))
+	}
+	return warnings
+}
+
+// warning says what is to be said about a setting, or nothing.
+func warning(name, raw string, used map[string]bool) string {
+	if _, known := Lookup(name); !known {
+		if used[name] || isTableParameter(name) {
+			return ""
+		}
+		return fmt.Sprintf("unknown parameter %s=%s: nothing reads it", name, abbreviate(raw))
+	}
+	if reason := NoEffect(name); reason != "" {
+		return fmt.Sprintf("parameter %s has no effect in Posthaste: %s", name, reason)
+	}
+	if !Supported(name) && !used[name] {
+		return fmt.Sprintf("parameter %s is not supported yet", name)
+	}
+	return ""
 }
 
 // UserDefined returns the names, sorted, that main.cf sets, that are not ours, and
@@ -82,6 +106,9 @@ func (c *Config) userDefined() map[string]bool {
 		for _, class := range strings.FieldsFunc(classes, func(r rune) bool { return strings.ContainsRune(" ,\t\r\n", r) }) {
 			mark(class)
 		}
+	}
+	if !c.inDir {
+		return used
 	}
 	if master, err := os.ReadFile(filepath.Join(c.dir, "master.cf")); err == nil {
 		for _, l := range LogicalLines(string(master)) {

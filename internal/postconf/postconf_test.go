@@ -2,13 +2,19 @@ package postconf
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"posthaste/internal/config"
 )
 
 const sampleMain = `# head
@@ -163,4 +169,281 @@ func TestAsPostfix(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An edit of master.cf leaves comments where they are, and what it does not
+// change as it is written.
+func TestMasterEditKeepsText(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		args []string
+		want string // what becomes of sampleMaster
+	}{
+		{[]string{"-PX", "*/*/mynetworks"}, `# c
+smtp       inet  n       -       y       -       -       smtpd
+    -o smtpd_banner=$myhostname
+    -o syslog_name=postfix/x
+    -v
+# inner
+slow unix - - n - - smtp -o smtp_helo_name=x
+  -o smtpd_helo_restrictions=$mua_x
+# mid
+pipe1 unix - n n - - pipe
+  flags=DRhu user=vmail argv=/usr/bin/maildrop -d ${recipient}
+a-very-long-service-name unix n - y      -       -       smtpd -D
+# end
+`},
+		{[]string{"-M#", "smtp/inet"}, "# c\n#smtp      inet  n       -       y       -       -       smtpd\n" +
+			"#  -o smtpd_banner=$myhostname -o { mynetworks = a b }\n# inner\n#  -o syslog_name=postfix/x -v\n" +
+			sampleMaster[strings.Index(sampleMaster, "slow unix"):]},
+		{[]string{"-Pe", "slow/unix/smtp_bind_address=a b"}, strings.Replace(sampleMaster, `slow unix - - n - - smtp -o smtp_helo_name=x
+  -o smtpd_helo_restrictions=$mua_x
+`, `slow       unix  -       -       n       -       -       smtp
+    -o smtp_helo_name=x
+    -o smtpd_helo_restrictions=$mua_x
+    -o {smtp_bind_address=a b}
+`, 1)},
+		{[]string{"-Pe", "pipe1/unix/x=1"}, strings.Replace(sampleMaster, `pipe1 unix - n n - - pipe
+  flags=DRhu user=vmail argv=/usr/bin/maildrop -d ${recipient}
+`, `pipe1      unix  -       n       n       -       -       pipe
+    -o x=1
+    flags=DRhu user=vmail argv=/usr/bin/maildrop -d ${recipient}
+`, 1)},
+		{[]string{"-PX", "slow/unix/nothing"}, sampleMaster},
+	}
+	for _, tt := range tests {
+		dir := sampleDir(t)
+		if _, stderr, status := run(append([]string{"-c", dir}, tt.args...)...); status != 0 || stderr != "" {
+			t.Errorf("%q: status %d, %s", tt.args, status, stderr)
+		}
+		if got := readFile(t, dir+"/master.cf"); got != tt.want {
+			t.Errorf("%q makes master.cf\n%s\nwant\n%s", tt.args, got, tt.want)
+		}
+	}
+}
+
+func TestEditKeepsModeAndLink(t *testing.T) {
+	t.Parallel()
+	dir, real := sampleDir(t), t.TempDir()
+	target := filepath.Join(real, "the-main.cf")
+	writeFile(t, target, sampleMain)
+	if err := os.Chmod(target, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(dir + "/main.cf"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, dir+"/main.cf"); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, status := run("-c", dir, "-e", "relayhost=new"); status != 0 {
+		t.Fatal(stderr)
+	}
+	info, err := os.Lstat(dir + "/main.cf")
+	if err != nil || info.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("main.cf is no link any more (%v)", err)
+	}
+	if info, err = os.Stat(target); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("mode %v (%v), want 0640", info.Mode(), err)
+	}
+	if want := strings.Replace(sampleMain, "[x]:25", "new", 1); readFile(t, target) != want {
+		t.Errorf("main.cf is\n%s\nwant\n%s", readFile(t, target), want)
+	}
+	for _, d := range []string{dir, real} {
+		names, err := filepath.Glob(d + "/*.tmp")
+		if err != nil || len(names) != 0 {
+			t.Errorf("an edit left %q (%v)", names, err)
+		}
+	}
+}
+
+// Edits at the same time all count.
+func TestConcurrentEdits(t *testing.T) {
+	t.Parallel()
+	dir := sampleDir(t)
+	const n = 16
+	done := make(chan string)
+	for i := range n {
+		go func() {
+			_, stderr, _ := run("-c", dir, "-e", fmt.Sprintf("own_%d=%d", i, i))
+			done <- stderr
+		}()
+	}
+	for range n {
+		if stderr := <-done; stderr != "" {
+			t.Error(stderr)
+		}
+	}
+	text := readFile(t, dir+"/main.cf")
+	for i := range n {
+		if !strings.Contains(text, fmt.Sprintf("\nown_%d = %d\n", i, i)) {
+			t.Errorf("own_%d is lost", i)
+		}
+	}
+	if !strings.HasPrefix(text, sampleMain) {
+		t.Error("the edits changed something else")
+	}
+}
+
+func TestFailedEditChangesNothing(t *testing.T) {
+	t.Parallel()
+	dir := sampleDir(t)
+	writeFile(t, dir+"/master.cf", "broken line\n")
+	_, stderr, status := run("-c", dir, "-Fe", "smtp/inet/chroot=n")
+	if status != 1 || !strings.Contains(stderr, "/master.cf:1: expected 8 fields") {
+		t.Errorf("status %d, %s", status, stderr)
+	}
+	if readFile(t, dir+"/master.cf") != "broken line\n" {
+		t.Error("the refused edit changed master.cf")
+	}
+	if _, err := os.Stat(dir + "/master.cf.tmp"); err == nil {
+		t.Error("the refused edit left its temporary file")
+	}
+}
+
+func TestEditWarnsOfBadValue(t *testing.T) {
+	t.Parallel()
+	dir := sampleDir(t)
+	_, stderr, status := run("-c", dir, "message_size_limit=10x")
+	if want := "main.cf:17: message_size_limit = 10x: expected a size such as 10240000, 512k or 20m\n"; status != 0 || !strings.HasSuffix(stderr, want) {
+		t.Errorf("status %d, %q; want the edit done and a warning that ends in %q", status, stderr, want)
+	}
+	// A file with a malformed value can be shown and repaired.
+	if out, stderr, status := run("-c", dir, "message_size_limit"); status != 0 || out != "message_size_limit = 10x\n" {
+		t.Errorf("prints %q (%s), want the value as it is", out, stderr)
+	}
+	if _, stderr, status := run("-c", dir, "-q", "message_size_limit=10k"); status != 0 || stderr != "" {
+		t.Errorf("status %d, %q", status, stderr)
+	}
+}
+
+func TestLists(t *testing.T) {
+	t.Parallel()
+	dir := sampleDir(t)
+	tests := []struct {
+		arg, want string
+	}{
+		{"-m", "cidr\nhash\n"},
+		{"-l", "dotlock\nfcntl\nflock\n"},
+		{"-a", "dovecot\n"},
+		{"-A", ""},
+		{"-Tpublic-key-algorithms", "rsa\necdsa\ned25519\n"},
+	}
+	for _, tt := range tests {
+		if out, stderr, status := run("-c", dir, tt.arg); status != 0 || out != tt.want {
+			t.Errorf("%s prints %q (%s), want %q", tt.arg, out, stderr, tt.want)
+		}
+	}
+}
+
+func TestTemplates(t *testing.T) {
+	t.Parallel()
+	dir := sampleDir(t)
+	if _, stderr, status := run("-c", dir, "-b"); status != 1 || !strings.Contains(stderr, "without the bounce service") {
+		t.Errorf("status %d, %q", status, stderr)
+	}
+	writeFile(t, dir+"/main.cf", "bounce_template_file = $config_directory/templates\n")
+	build := Build{Templates: func(cfg *config.Config, file string, expand bool, w io.Writer) error {
+		fmt.Fprintln(w, file, expand, cfg.Dir())
+		return nil
+	}}
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"-b"}, dir + "/templates true " + dir + "\n"},
+		{[]string{"-t"}, dir + "/templates false " + dir + "\n"},
+		{[]string{"-t", "/x"}, "/x false " + dir + "\n"},
+	} {
+		var out, errOut bytes.Buffer
+		if status := Run(append([]string{"-c", dir}, tt.args...), build, &out, &errOut); status != 0 || out.String() != tt.want {
+			t.Errorf("%q: status %d, prints %q (%s), want %q", tt.args, status, out.String(), errOut.String(), tt.want)
+		}
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	t.Parallel()
+	dir := sampleDir(t)
+	writeFile(t, dir+"/main.cf", sampleMain+"typo_param = 1\n")
+	_, stderr, _ := run("-c", dir, "-n")
+	if want := "postconf: warning: " + dir + "/main.cf:17: unknown parameter typo_param=1: nothing reads it\n"; !strings.Contains(stderr, want) {
+		t.Errorf("warnings are %q, want %q among them", stderr, want)
+	}
+	if _, stderr, _ := run("-c", dir, "-nq"); stderr != "" {
+		t.Errorf("-q prints %q", stderr)
+	}
+	if _, stderr, _ := run("-c", dir, "-vqd", "biff"); stderr != "postconf: reading "+dir+"/master.cf\n" {
+		t.Errorf("-v prints %q", stderr)
+	}
+}
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("no space") }
+
+func TestOutputError(t *testing.T) {
+	t.Parallel()
+	var errOut bytes.Buffer
+	if status := Run([]string{"-c", sampleDir(t), "-d"}, Build{}, brokenWriter{}, &errOut); status != 1 {
+		t.Errorf("status %d after output was lost, want 1", status)
+	}
+}
+
+// -d lists every parameter that is not an old name, each once, in order.
+func TestDefaultsAreComplete(t *testing.T) {
+	t.Parallel()
+	out, stderr, status := run("-c", sampleDir(t), "-d")
+	if status != 0 {
+		t.Fatal(stderr)
+	}
+	listed := make(map[string]bool)
+	last := ""
+	for line := range strings.Lines(out) {
+		name, _, _ := strings.Cut(line, " =")
+		if name <= last {
+			t.Errorf("%s comes after %s", name, last)
+		}
+		last, listed[name] = name, true
+	}
+	for _, p := range config.All() {
+		if listed[p.Name] != (p.Origin != config.OldName) {
+			t.Errorf("%s: listed %v, origin %d", p.Name, listed[p.Name], p.Origin)
+		}
+	}
+	if !listed["pipe1_time_limit"] || !listed["slow_destination_rate_delay"] || listed["slow_time_limit"] {
+		t.Error("the parameters of master.cf's services are not those that they have")
+	}
+}
+
+// Whatever an edit is given, the other lines stay, and the result can be edited
+// again.
+func FuzzEdit(f *testing.F) {
+	f.Add(sampleMain, "relayhost", "x")
+	f.Add("a = b\n  c", "a", "")
+	f.Add(" x\n#\na=", "new", "${")
+	f.Fuzz(func(t *testing.T, text, name, value string) {
+		line := name + "=" + value
+		n, v, err := config.SplitNameValue(line)
+		if err != nil || strings.ContainsAny(line, "\r\n") || strings.Contains(v, "#") {
+			return
+		}
+		c := &command{flags: map[byte]bool{'e': true, 'q': true}}
+		once := c.changeMain("main.cf", text, []*change{{name: n, value: v}})
+		twice := c.changeMain("main.cf", once, []*change{{name: n, value: v}})
+		if once != twice {
+			t.Fatalf("%q set in %q gives %q, and again %q", line, text, once, twice)
+		}
+		kept := func(text string) (lines []string) {
+			for _, l := range config.LogicalLines(text) {
+				if m, _, err := config.SplitNameValue(l.Text); err != nil || m != n || l.Orphan {
+					lines = append(lines, l.Text)
+				}
+			}
+			return lines
+		}
+		if !slices.Equal(kept(text), kept(once)) {
+			t.Fatalf("%q set in %q gives %q: other lines changed", line, text, once)
+		}
+	})
 }

@@ -1,0 +1,83 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// checkForm checks the texts that have a form of their own beyond their type, so that a
+// mistake is told with its line, and not by the service that comes upon it.
+func (p *Param) checkForm(v value) error {
+	switch p.Name {
+	case "myhostname", "mydomain":
+		return checkHostname(v.text)
+	case "compatibility_level":
+		_, err := ParseLevel(v.text)
+		return err
+	case "inet_protocols":
+		return checkProtocols(v.list)
+	case "queue_directory", "data_directory":
+		if !strings.HasPrefix(v.text, "/") {
+			return errors.New("expected the full path of a directory")
+		}
+	}
+	if strings.HasSuffix(p.Name, "_destination_concurrency_positive_feedback") ||
+		strings.HasSuffix(p.Name, "_destination_concurrency_negative_feedback") {
+		return checkFeedback(v.text)
+	}
+	return nil
+}
+
+// checkHostname accepts what RFC 1123 section 2.1 does, and underscores, which
+// real names have.
+func checkHostname(name string) error {
+	if len(name) == 0 || len(name) > 253 {
+		return errors.New("expected a host name of 1 to 253 characters")
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
+			return fmt.Errorf("expected a host name such as mail.example.com; the label %q is none", label)
+		}
+		for i := 0; i < len(label); i++ {
+			if !isNameByte(label[i]) && label[i] != '-' {
+				return fmt.Errorf("expected a host name of letters, digits and hyphens, found %q", label[i])
+			}
+		}
+	}
+	return nil
+}
+
+func checkProtocols(list []string) error {
+	for _, word := range list {
+		switch strings.ToLower(word) {
+		case "all", "ipv4", "ipv6":
+		default:
+			return fmt.Errorf("expected all, ipv4 or ipv6, found %q", word)
+		}
+	}
+	if len(list) == 0 {
+		return errors.New("expected all, ipv4 or ipv6")
+	}
+	return nil
+}
+
+// checkFeedback accepts a concurrency feedback: a number from 0 to 1, alone or divided by
+// the concurrency or its square root.
+func checkFeedback(text string) error {
+	number, divisor, divided := strings.Cut(text, "/")
+	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+	ok := err == nil && n >= 0 && n <= 1
+	if divided {
+		switch strings.TrimSpace(divisor) {
+		case "concurrency", "sqrt_concurrency":
+		default:
+			ok = false
+		}
+	}
+	if !ok {
+		return errors.New("expected a number from 0 to 1, or number/concurrency, or number/sqrt_concurrency")
+	}
+	return nil
+}
