@@ -1,0 +1,224 @@
+package smtp
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"posthaste/internal/agent"
+	"posthaste/internal/config"
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/resolver"
+	"posthaste/internal/table"
+)
+
+// Deps are what an Agent works with.
+type Deps struct {
+	Config   *config.Config
+	Log      *maillog.Logger
+	Resolver resolver.Resolver
+	LMTP     bool // the program is lmtp
+	// Dial connects, if it is not nil, in place of the network: for tests
+	// and simulation. It gets an address, never a name.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+// Agent delivers over SMTP or LMTP. One serves a whole process.
+type Agent struct {
+	set   *settings
+	tab   *tables
+	log   *maillog.Logger
+	dns   resolver.Resolver
+	dial  func(ctx context.Context, network, addr string) (net.Conn, error)
+	own   []netip.Addr // addresses at which mail for others would loop
+	bind  map[bool]netip.Addr
+	tls   *tlsClient
+	cache *cache
+
+	mu  sync.Mutex
+	rnd *rand.Rand
+}
+
+var _ agent.Deliverer = (*Agent)(nil)
+
+// New makes an Agent as the configuration says. Its errors name the parameter.
+func New(deps Deps) (*Agent, error) {
+	set := load(deps.Config, deps.LMTP)
+	tab, err := set.open(func(text string) { deps.Log.Warning("%s", text) })
+	if err != nil {
+		return nil, err
+	}
+	a := &Agent{set: set, tab: tab, log: deps.Log, dns: deps.Resolver, dial: deps.Dial,
+		rnd: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
+	if a.tls, err = newTLSClient(deps.Config, deps.LMTP); err != nil {
+		return nil, err
+	}
+	own, err := table.OwnAddresses(context.Background(), set.ownAddrs)
+	if err != nil {
+		return nil, err
+	}
+	proxy, err := table.OwnAddresses(context.Background(), set.proxyAddrs)
+	if err != nil {
+		return nil, err
+	}
+	if a.bind, err = set.bindAddrs(own); err != nil {
+		return nil, err
+	}
+	a.own = append(own, proxy...)
+	a.cache = newCache(a.leave)
+	return a, nil
+}
+
+// Close ends the sessions that are kept. Call it after the last Deliver.
+func (a *Agent) Close() { a.cache.close() }
+
+// leave ends a session that was kept and is not wanted any more.
+func (a *Agent) leave(s *session) { s.quit(a.set.time.quit, false) }
+
+// request is what this package needs of an agent.Request.
+type request interface {
+	Content() (agent.Content, error)
+	Connecting()
+	ConnectionDone(now time.Time)
+	SiteFailure(status dsn.Status, reason string)
+	SessionKept()
+	Pending(i int) bool
+	Sent(i int, status dsn.Status, text string, d agent.Detail)
+	Defer(i int, status dsn.Status, text string, d agent.Detail)
+	Bounce(i int, status dsn.Status, text string, d agent.Detail)
+}
+
+// order is what a request asks for.
+type order struct {
+	env     *mail.Envelope
+	nexthop mail.Nexthop
+	// cacheLoad and cacheKeep are the queue manager's advice about sessions.
+	cacheLoad, cacheKeep bool
+}
+
+// Deliver implements agent.Deliverer.
+func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
+	a.deliver(ctx, r, order{env: &r.Envelope, nexthop: r.Nexthop, cacheLoad: r.CacheLoad, cacheKeep: r.CacheKeep})
+}
+
+func (a *Agent) deliver(ctx context.Context, r request, o order) {
+	d := &delivery{a: a, set: a.set, tab: a.tab, log: a.log, req: r, id: string(o.env.ID), order: o}
+	d.run(ctx)
+	if d.body != nil {
+		_ = d.body.Close() // it was read; nothing depends on it any more
+	}
+}
+
+// delivery is one request under way. It belongs to one goroutine.
+type delivery struct {
+	a   *Agent
+	set *settings
+	tab *tables
+	log *maillog.Logger
+	req request
+	id  string
+	order
+
+	hop       nexthop
+	first     bool // hop is the first of the list
+	finalHop  bool // hop is the last that will be tried
+	final     bool // this is the last server that will be tried
+	completed bool // a session of this request went well
+	named     bool // a session was kept under the nexthop's name
+	fallback  bool // hop is from smtp_fallback_relay
+
+	load, keep bool     // whether to look for kept sessions, to keep one
+	why        *failure // the latest failure that was not the last word
+	todo       []int
+	body       agent.Content
+}
+
+// content opens the message, once.
+func (d *delivery) content() error {
+	if d.body != nil {
+		return nil
+	}
+	c, err := d.req.Content()
+	d.body = c
+	return err
+}
+
+// run tries the destinations of the request in order.
+func (d *delivery) run(ctx context.Context) {
+	hops, err := parseNexthops(string(d.nexthop), d.set.port, d.set.lmtp)
+	if err != nil {
+		d.log.Warning("%v", err)
+		d.final = true
+		d.record(&failure{kind: sessionFailed, status: dsn.S(4, 3, 5), text: "mail system configuration error"}, d.left())
+		return
+	}
+	d.req.Connecting()
+	own := len(hops)
+	hops = d.withFallback(hops)
+	for i, hop := range hops {
+		d.hop, d.first, d.finalHop, d.fallback = hop, i == 0, i == len(hops)-1, i >= own
+		d.final = false
+		d.advice(ctx)
+		d.tryHop(ctx)
+		if len(d.left()) == 0 {
+			return
+		}
+		if ctx.Err() != nil || d.finalHop {
+			break
+		}
+	}
+	d.giveUp()
+}
+
+// withFallback appends the destinations of smtp_fallback_relay.
+func (d *delivery) withFallback(hops []nexthop) []nexthop {
+	if len(d.set.fallback) == 0 || hops[0].path != "" {
+		return hops
+	}
+	for _, text := range d.set.fallback {
+		more, err := parseNexthops(text, d.set.port, d.set.lmtp)
+		if err != nil {
+			d.log.Warning("smtp_fallback_relay: %v", err)
+			continue
+		}
+		hops = append(hops, more...)
+	}
+	return hops
+}
+
+// advice sets whether sessions are taken from and given to the cache.
+func (d *delivery) advice(ctx context.Context) {
+	always, err := d.tab.cacheDests.Match(ctx, d.hop.host)
+	if err != nil {
+		d.log.Warning("%v", err)
+	}
+	d.load = always || d.cacheLoad && d.set.cacheOnDemand
+	d.keep = always || d.cacheKeep && d.set.cacheOnDemand
+}
+
+// giveUp records what is left when no server is.
+func (d *delivery) giveUp() {
+	d.final = true
+	f := d.why
+	if f == nil {
+		f = &failure{status: dsn.S(4, 3, 0), text: "server unavailable or unable to receive mail"}
+	}
+	own := *f
+	own.kind = siteFailed
+	if !own.soft() {
+		switch {
+		case d.fallback:
+			d.log.Warning("fallback relay configuration problem: %s", own.text)
+			own.status = dsn.S(4, 3, 5)
+		case d.hop.text == d.set.relayhost:
+			d.log.Warning("relayhost configuration problem: %s", own.text)
+			own.status = dsn.S(4, 3, 5)
+		}
+	}
+	d.record(&own, d.left())
+}

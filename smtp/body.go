@@ -1,0 +1,297 @@
+package smtp
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"posthaste/internal/agent"
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+)
+
+// chunk is how much of a message is written under one time limit.
+const chunk = 64 << 10
+
+// message sends the content and its end, and reports what the server says to it.
+func (t *transaction) message(ctx context.Context) {
+	d, s := t.d, t.s
+	quit := !d.wantsKeep(s) && s.offers&offersPipelining != 0 && d.set.skipQuitReply && !d.set.lmtp
+	end := ".\r\n"
+	if quit {
+		end = ".\r\nQUIT\r\n"
+		s.bad = true // it is not to be used again
+	}
+	if err := t.send(ctx, d.body, end); err != nil {
+		t.cutShort(err)
+		return
+	}
+	if d.set.lmtp {
+		t.perRecipient()
+		return
+	}
+	r, err := s.readReply(d.set.time.dataDone, nil)
+	switch {
+	case err != nil:
+		s.bad = true
+		d.fail(s.broken(stageDot, err), t.accepted)
+	case !r.ok():
+		s.dirty = false
+		d.completed = true
+		d.fail(s.said(messageFailed, &r, commandDot), t.accepted)
+	default:
+		d.completed = true
+		text := r.text()
+		for _, i := range t.accepted {
+			d.req.Sent(i, r.status, text, t.success(i, text))
+		}
+	}
+}
+
+// perRecipient reads the replies of LMTP, one for each accepted recipient, RFC
+// 2033 section 4.2.
+func (t *transaction) perRecipient() {
+	d, s := t.d, t.s
+	for n, i := range t.accepted {
+		r, err := s.readReply(d.set.time.dataDone, nil)
+		switch {
+		case err != nil:
+			s.bad = true
+			d.fail(s.broken(stageDot, err), t.accepted[n:])
+			return
+		case !r.ok():
+			d.fail(s.said(recipientFailed, &r, commandDot), []int{i})
+		default:
+			text := r.text()
+			d.req.Sent(i, r.status, text, t.success(i, text))
+		}
+	}
+	d.completed = true
+}
+
+// cutShort is for a connection that broke while the message was being sent.
+// Many servers say why before they hang up, and that is the better reason.
+func (t *transaction) cutShort(err error) {
+	d, s := t.d, t.s
+	s.bad = true
+	f := s.broken(stageBody, err)
+	if f.status == dsn.S(4, 4, 2) {
+		if r, e := s.readReply(time.Second, nil); e == nil && r.code/100 == 5 {
+			f = s.said(messageFailed, &r, commandData)
+		}
+	}
+	d.fail(f, t.accepted)
+}
+
+// send writes content and end.
+func (t *transaction) send(ctx context.Context, content agent.Content, end string) error {
+	s := t.s
+	o := &output{w: s.wire, set: t.d.set, left: content.Len()}
+	o.begin()
+	body := content.Bytes()
+	verbatim := t.d.env.Body&(mail.BodyDots|mail.BodyLong) == 0
+	if body != nil && verbatim && !s.pixDelay {
+		return o.last(body, end)
+	}
+	f := filter{o: o, limit: t.d.set.lineLimit, start: true}
+	if body != nil {
+		f.write(body)
+	} else {
+		t.stream(content, &f, verbatim)
+	}
+	if f.err != nil {
+		return f.err
+	}
+	if s.pixDelay {
+		if err := o.flush(); err != nil {
+			return err
+		}
+		select {
+		case <-time.After(t.d.set.pixDelay):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	o.buf = append(o.buf, end...)
+	return o.flush()
+}
+
+// stream sends a message that is not in memory.
+func (t *transaction) stream(content agent.Content, f *filter, verbatim bool) {
+	buf := make([]byte, chunk)
+	r := content.Reader()
+	for f.err == nil {
+		n, err := io.ReadFull(r, buf)
+		switch {
+		case verbatim:
+			f.err = f.o.write(buf[:n])
+		default:
+			f.write(buf[:n])
+		}
+		if err == io.EOF || err == io.ErrUnexpectedEOF {
+			return
+		}
+		if err != nil && f.err == nil {
+			f.err = fmt.Errorf("%w: %w", errLocalData, err)
+		}
+	}
+}
+
+// output gathers content and writes it in chunks, each within
+// smtp_data_xfer_timeout; with smtp_per_request_deadline all of them within
+// that and what smtp_min_data_rate allows for the amount.
+type output struct {
+	w    *wire
+	set  *settings
+	buf  []byte
+	left int64
+	by   time.Time // of the whole message, if it is set
+}
+
+func (o *output) begin() {
+	if !o.set.deadline || o.set.time.dataXfer <= 0 {
+		return
+	}
+	extra := time.Duration(0)
+	if o.set.minRate > 0 {
+		extra = time.Duration(o.left/int64(o.set.minRate)) * time.Second
+	}
+	o.by = time.Now().Add(o.set.time.dataXfer + extra)
+}
+
+func (o *output) arm() error {
+	at := o.by
+	if at.IsZero() {
+		at = until(o.set.time.dataXfer)
+	}
+	return o.w.conn.SetWriteDeadline(at)
+}
+
+// last writes all of body and end, without copying where the connection takes
+// several pieces at once.
+func (o *output) last(body []byte, end string) error {
+	for len(body) > chunk {
+		if err := o.arm(); err != nil {
+			return err
+		}
+		if _, err := o.w.conn.Write(body[:chunk]); err != nil {
+			return err
+		}
+		body = body[chunk:]
+	}
+	if err := o.arm(); err != nil {
+		return err
+	}
+	switch o.w.conn.(type) {
+	case *net.TCPConn, *net.UnixConn:
+		o.w.out = append(o.w.out[:0], end...)
+		pieces := net.Buffers{body, o.w.out}
+		_, err := pieces.WriteTo(o.w.conn)
+		o.w.out = o.w.out[:0]
+		return err
+	}
+	// TLS makes a record, and a system call, of each write.
+	o.w.out = append(append(o.w.out[:0], body...), end...)
+	_, err := o.w.conn.Write(o.w.out)
+	o.w.out = o.w.out[:0]
+	if cap(o.w.out) > 16<<10 {
+		o.w.out = nil // a kept session does not need it
+	}
+	return err
+}
+
+// write gathers b.
+func (o *output) write(b []byte) error {
+	o.buf = append(o.buf, b...)
+	if len(o.buf) < chunk {
+		return nil
+	}
+	return o.flush()
+}
+
+func (o *output) flush() error {
+	if len(o.buf) == 0 {
+		return nil
+	}
+	if err := o.arm(); err != nil {
+		return err
+	}
+	_, err := o.w.conn.Write(o.buf)
+	o.buf = o.buf[:0]
+	return err
+}
+
+// filter makes lines fit for sending: a dot before a dot at the start of a
+// line (RFC 5321 section 4.5.2), and a line end with a blank after it where a
+// line is too long (section 4.5.3.1.6). It may be given the content in pieces.
+type filter struct {
+	o     *output
+	limit int // longest line without its end; 0: any
+	start bool
+	col   int  // octets of the present line that have been sent
+	cr    bool // a CR that ended the last piece has not been sent
+	err   error
+}
+
+func (f *filter) write(b []byte) {
+	if f.cr && len(b) > 0 {
+		// Held back so that a line end is never cut in two.
+		f.cr = false
+		b = append([]byte{'\r'}, b...)
+	}
+	if n := len(b); n > 0 && b[n-1] == '\r' {
+		f.cr = true
+		b = b[:n-1]
+	}
+	for len(b) > 0 && f.err == nil {
+		if f.start && b[0] == '.' {
+			f.put(dot)
+			f.col-- // of the wire, not of the line
+		}
+		f.start = false
+		n := bytes.IndexByte(b, '\n') + 1
+		line := b[:n]
+		if n == 0 {
+			line = b
+		}
+		b = b[len(line):]
+		f.line(line)
+		if n > 0 {
+			f.start, f.col = true, 0
+		}
+	}
+}
+
+var (
+	dot  = []byte(".")
+	fold = []byte("\r\n ")
+)
+
+// line sends a piece of a line, which has its end only if it is the last one.
+func (f *filter) line(p []byte) {
+	text := len(p)
+	if text > 0 && p[text-1] == '\n' {
+		text--
+		if text > 0 && p[text-1] == '\r' {
+			text--
+		}
+	}
+	for f.limit > 0 && f.col+text > f.limit {
+		n := max(f.limit-f.col, 0)
+		f.put(p[:n])
+		f.put(fold)
+		f.col = 1
+		p, text = p[n:], text-n
+	}
+	f.put(p)
+}
+
+func (f *filter) put(p []byte) {
+	if f.err == nil {
+		f.err = f.o.write(p)
+	}
+	f.col += len(p)
+}

@@ -1,0 +1,164 @@
+package smtp
+
+import (
+	"sync"
+	"time"
+)
+
+// cache keeps sessions open between deliveries, each under the address of its
+// server, and under the name of the destination if it is the server that the
+// destination is best reached by. Each is kept for a limited time; who takes
+// one owns it. All methods may be called concurrently.
+type cache struct {
+	leave func(*session) // says goodbye; called without the lock
+
+	mu     sync.Mutex
+	byName map[string][]*keptEntry // of destinations; the last was used last
+	byAddr map[string][]*keptEntry // of servers
+	timer  *time.Timer
+	count  int
+	closed bool
+}
+
+// keptEntry is one session in the cache.
+type keptEntry struct {
+	s          *session
+	name, addr string
+	expires    time.Time
+}
+
+func newCache(leave func(*session)) *cache {
+	return &cache{leave: leave, byName: make(map[string][]*keptEntry), byAddr: make(map[string][]*keptEntry)}
+}
+
+// put keeps a session until expires under addr, and under name unless that is
+// empty. It returns false when the cache is closed.
+func (c *cache) put(s *session, name, addr string, expires time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	e := s.kept
+	if e == nil {
+		e = new(keptEntry)
+		s.kept = e
+	}
+	*e = keptEntry{s: s, name: name, addr: addr, expires: expires}
+	c.byAddr[addr] = append(c.byAddr[addr], e)
+	if name != "" {
+		c.byName[name] = append(c.byName[name], e)
+	}
+	if c.count++; c.count == 1 {
+		c.arm(time.Until(expires))
+	}
+	return true
+}
+
+// arm has expired sessions looked for after d. Called with the lock held.
+func (c *cache) arm(d time.Duration) {
+	if c.timer == nil {
+		c.timer = time.AfterFunc(d, c.expire)
+		return
+	}
+	c.timer.Reset(d)
+}
+
+// takeName takes the session last kept under a destination's name, nil if there is none.
+func (c *cache) takeName(name string) *session { return c.take(c.byName, name) }
+
+// takeAddr takes the session last kept under a server's address.
+func (c *cache) takeAddr(addr string) *session { return c.take(c.byAddr, addr) }
+
+func (c *cache) take(from map[string][]*keptEntry, key string) *session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := from[key]
+	if len(list) == 0 {
+		return nil
+	}
+	e := list[len(list)-1]
+	c.remove(e)
+	return e.s
+}
+
+// remove takes an entry off the lists it is on. Called with the lock held.
+func (c *cache) remove(e *keptEntry) {
+	drop(c.byAddr, e.addr, e)
+	if e.name != "" {
+		drop(c.byName, e.name, e)
+	}
+	c.count--
+}
+
+// drop removes e from a list, looking from the end, where it mostly is. An
+// emptied list stays for the next session of a busy destination; expire
+// throws it away.
+func drop(m map[string][]*keptEntry, key string, e *keptEntry) {
+	list := m[key]
+	for i := len(list) - 1; i >= 0; i-- {
+		if list[i] == e {
+			copy(list[i:], list[i+1:])
+			list[len(list)-1] = nil
+			m[key] = list[:len(list)-1]
+			return
+		}
+	}
+}
+
+// expire ends the sessions whose time is up.
+func (c *cache) expire() {
+	now := time.Now()
+	c.mu.Lock()
+	var gone []*session
+	next := time.Time{}
+	for key, list := range c.byAddr {
+		for i := len(list) - 1; i >= 0; i-- {
+			e := list[i]
+			if !now.Before(e.expires) {
+				c.remove(e)
+				gone = append(gone, e.s)
+				list = c.byAddr[key]
+			} else if next.IsZero() || e.expires.Before(next) {
+				next = e.expires
+			}
+		}
+		if len(c.byAddr[key]) == 0 {
+			delete(c.byAddr, key)
+		}
+	}
+	for key, list := range c.byName {
+		if len(list) == 0 {
+			delete(c.byName, key)
+		}
+	}
+	if !next.IsZero() && !c.closed {
+		c.arm(next.Sub(now))
+	}
+	c.mu.Unlock()
+	for _, s := range gone {
+		c.leave(s)
+	}
+}
+
+// close ends all sessions, and keeps no more.
+func (c *cache) close() {
+	c.mu.Lock()
+	c.closed = true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	var gone []*session
+	for _, list := range c.byAddr {
+		for _, e := range list {
+			gone = append(gone, e.s)
+		}
+	}
+	clear(c.byAddr)
+	clear(c.byName)
+	c.count = 0
+	c.mu.Unlock()
+	for _, s := range gone {
+		c.leave(s)
+	}
+}

@@ -1,0 +1,424 @@
+package smtp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"posthaste/internal/agent"
+	"posthaste/internal/config"
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/resolver/fakezone"
+)
+
+var update = flag.Bool("update", false, "write what happened into the dialogue files")
+
+// TestDialogues runs the files testdata/*.txt. Each is a little world:
+//
+//	-- config --             main.cf; "program = lmtp" makes it lmtp
+//	-- zone --               the DNS, see package fakezone
+//	-- message --            a delivery request; several are delivered one after the other
+//	-- server ADDR:PORT --   a server for one connection; several of the same address are for one each
+//	-- refuse ADDR:PORT --   connections are refused; any other address: no route
+//	-- silent ADDR:PORT --   connections time out
+//	-- want --               what was logged and reported
+//
+// A server's lines are C: (a line that must come), S: (a reply line), and the
+// words of serve. Time is the bubble's: five minutes of silence take none.
+func TestDialogues(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no dialogues", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			t.Parallel()
+			ar, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Test(t, func(t *testing.T) { runDialogue(t, file, ar) })
+		})
+	}
+}
+
+// world is what a dialogue file sets up.
+type world struct {
+	t       *testing.T
+	mu      sync.Mutex
+	servers map[string][]string
+	fate    map[string]error
+	wg      sync.WaitGroup
+}
+
+func (w *world) dial(ctx context.Context, _, addr string) (net.Conn, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if scripts := w.servers[addr]; len(scripts) > 0 {
+		w.servers[addr] = scripts[1:]
+		ours, theirs := net.Pipe()
+		w.wg.Go(func() { newScripted(w.t, addr, theirs).serve(scripts[0]) })
+		return ours, nil
+	}
+	if err, ok := w.fate[addr]; ok {
+		if err == nil {
+			<-time.After(30 * time.Second)
+			err = context.DeadlineExceeded
+		}
+		return nil, err
+	}
+	if strings.HasPrefix(addr, "/") {
+		return nil, syscall.ENOENT
+	}
+	return nil, syscall.EHOSTUNREACH
+}
+
+// lines is a log sink that keeps lines.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (*lines) Format() maillog.Format { return maillog.Plain }
+func (*lines) Close() error           { return nil }
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func runDialogue(t *testing.T, file string, ar *txtar.Archive) {
+	w := &world{t: t, servers: make(map[string][]string), fate: make(map[string]error)}
+	main, zone := "myhostname = me.test\ninet_interfaces = 192.0.2.200, 127.0.0.1\ninet_protocols = all\nsmtp_randomize_addresses = no\n", ""
+	var messages []string
+	want := -1
+	lmtp := false
+	for i, f := range ar.Files {
+		word, addr, _ := strings.Cut(f.Name, " ")
+		switch word {
+		case "config":
+			text := string(f.Data)
+			text, lmtp = strings.CutPrefix(text, "program = lmtp\n")
+			main += text
+		case "zone":
+			zone = string(f.Data)
+		case "message":
+			messages = append(messages, string(f.Data))
+		case "server":
+			w.servers[addr] = append(w.servers[addr], string(f.Data))
+		case "refuse":
+			w.fate[addr] = syscall.ECONNREFUSED
+		case "silent":
+			w.fate[addr] = nil
+		case "want":
+			want = i
+		default:
+			t.Fatalf("section %q", f.Name)
+		}
+	}
+	cfg, err := config.LoadString(main)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink := new(lines)
+	log := maillog.New("log", sink)
+	z := fakezone.Must(zone)
+	dns := z.Resolver()
+	a, err := New(Deps{Config: cfg, Log: log, Resolver: dns, LMTP: lmtp, Dial: w.dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, text := range messages {
+		deliverText(t, a, log, sink, i, text)
+	}
+	a.Close()
+	dns.Close()
+	w.wg.Wait()
+	for addr, left := range w.servers {
+		if len(left) > 0 {
+			t.Errorf("%d connections to %s were not made", len(left), addr)
+		}
+	}
+	if err := log.Close(); err != nil {
+		t.Error(err)
+	}
+	got := sink.b.String()
+	if want < 0 {
+		ar.Files = append(ar.Files, txtar.File{Name: "want"})
+		want = len(ar.Files) - 1
+	}
+	if *update {
+		ar.Files[want].Data = []byte(got)
+		if err := os.WriteFile(file, txtar.Format(ar), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if got != string(ar.Files[want].Data) {
+		t.Errorf("got:\n%s\nwant:\n%s", got, ar.Files[want].Data)
+	}
+}
+
+// deliverText delivers what a message section says.
+func deliverText(t *testing.T, a *Agent, log *maillog.Logger, sink *lines, n int, text string) {
+	head, body, ok := strings.Cut(text, "\n\n")
+	if !ok {
+		body = "Subject: test\n\nHello.\n"
+	}
+	content := []byte(strings.ReplaceAll(body, "\n", "\r\n"))
+	env := mail.Envelope{ID: mail.QueueID(fmt.Sprintf("Q%d", n+1)), Arrival: time.Now(), Sender: "from@here.test", Size: int64(len(body))}
+	nexthop := mail.Nexthop("dest.test")
+	load, keep, big := false, false, false
+	for line := range strings.Lines(head) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		switch key {
+		case "from":
+			env.Sender = strings.ReplaceAll(value, "<>", "")
+		case "to":
+			env.Recipients = append(env.Recipients, parseRcpt(t, value))
+		case "nexthop":
+			nexthop = mail.Nexthop(value)
+		case "body":
+			env.Body |= map[string]mail.Body{"8bit": mail.Body8Bit, "utf8hdr": mail.BodyUTF8Hdr, "dots": mail.BodyDots,
+				"long": mail.BodyLong, "smtputf8": mail.BodySMTPUTF8, "utf8addr": mail.BodyUTF8Addr}[value]
+		case "size":
+			env.Size, _ = strconv.ParseInt(value, 10, 64)
+		case "envid":
+			env.EnvID = value
+		case "ret":
+			env.Ret, _ = dsn.ParseRet(value)
+		case "age":
+			d, _ := time.ParseDuration(value)
+			env.Arrival = time.Now().Add(-d)
+		case "trace":
+			env.Trace = mail.TraceProbe
+		case "client":
+			f := strings.Fields(value)
+			env.Client = mail.Client{Name: f[0], Addr: f[1], Port: f[2], Helo: f[3], Proto: f[4]}
+		case "load":
+			load = true
+		case "keep":
+			keep = true
+		case "file":
+			big = true
+		case "requiretls":
+			env.RequireTLS = true
+		case "tlsoptional":
+			env.TLSOptional = true
+		case "wait":
+			d, _ := time.ParseDuration(value)
+			time.Sleep(d)
+		case "":
+		default:
+			t.Fatalf("message: %q", line)
+		}
+	}
+	if len(env.Recipients) == 0 {
+		env.Recipients = []mail.Recipient{{Address: "to@dest.test"}}
+	}
+	r := agent.NewTestRequest(env, nexthop, content, log)
+	r.CacheLoad, r.CacheKeep = load, keep
+	if big {
+		a.deliver(context.Background(), onDisk{r}, order{env: &r.Envelope, nexthop: nexthop, cacheLoad: load, cacheKeep: keep})
+	} else {
+		a.Deliver(context.Background(), r)
+	}
+	synctest.Wait()
+	log.Flush()
+	if status, reason := r.Site(); !status.IsZero() {
+		fmt.Fprintf(&sink.b, "site failure: %s %s\n", status, reason)
+	}
+	if r.Kept() {
+		fmt.Fprintf(&sink.b, "session kept\n")
+	}
+	for _, o := range r.Outcomes() {
+		if o.DiagText != "" || o.Action == dsn.Relayed {
+			fmt.Fprintf(&sink.b, "notice: %s; %s; %s; %s\n", o.Action, o.MTA, o.DiagType, o.DiagText)
+		}
+	}
+}
+
+// onDisk is a request whose content is not in memory.
+type onDisk struct{ *agent.Request }
+
+type diskContent struct{ agent.Content }
+
+func (r onDisk) Content() (agent.Content, error) {
+	c, err := r.Request.Content()
+	return diskContent{c}, err
+}
+func (diskContent) Bytes() []byte { return nil }
+
+func parseRcpt(t *testing.T, text string) mail.Recipient {
+	f := strings.Fields(text)
+	r := mail.Recipient{Address: strings.ReplaceAll(f[0], "%20", " ")}
+	for _, p := range f[1:] {
+		key, value, _ := strings.Cut(p, "=")
+		switch key {
+		case "notify":
+			n, err := dsn.ParseNotify(value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Notify = n
+		case "orcpt":
+			r.ORCPT = value
+		case "orig":
+			r.Original = value
+		}
+	}
+	return r
+}
+
+// scripted is a server that follows a script.
+type scripted struct {
+	t    *testing.T
+	addr string
+	conn net.Conn
+	come chan []byte // what has been read; closed at the end
+	rest []byte
+}
+
+func newScripted(t *testing.T, addr string, conn net.Conn) *scripted {
+	return &scripted{t: t, addr: addr, conn: conn, come: make(chan []byte, 10000)}
+}
+
+// serve follows a script:
+//
+//	S: text     send a line
+//	s: text     send text, with Go's escapes and without a line end
+//	d: text     send a line one octet at a time
+//	C: text     a line must come, and be this
+//	C* text     lines must come until this one
+//	C#          the client must close
+//	hang        read nothing, send nothing, until the client closes
+//	sleep 10s   let time pass
+//	flood N x   send a line N times
+//	close       close the connection; so does the end
+func (s *scripted) serve(script string) {
+	var pump sync.WaitGroup
+	pump.Go(func() {
+		defer close(s.come)
+		for {
+			b := make([]byte, 65536)
+			n, err := s.conn.Read(b)
+			if n > 0 {
+				s.come <- b[:n]
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+	defer pump.Wait()
+	defer s.conn.Close()
+	for line := range strings.Lines(script) {
+		line = strings.TrimSuffix(line, "\n")
+		word, text, _ := strings.Cut(line, " ")
+		ok := true
+		switch word {
+		case "S:":
+			ok = s.send(text + "\r\n")
+		case "s:":
+			raw, err := strconv.Unquote(`"` + text + `"`)
+			if err != nil {
+				s.t.Errorf("%s: %v", line, err)
+			}
+			ok = s.send(raw)
+		case "d:":
+			for _, c := range []byte(text + "\r\n") {
+				ok = ok && s.send(string(c))
+			}
+		case "C:":
+			if got, err := s.line(); err != nil || got != text {
+				s.t.Errorf("%s: client said %q (%v), want %q", s.addr, got, err, text)
+				return
+			}
+		case "C*":
+			for {
+				got, err := s.line()
+				if err != nil {
+					s.t.Errorf("%s: client is gone, want %q", s.addr, text)
+					return
+				}
+				if got == text {
+					break
+				}
+			}
+		case "C#":
+			if got, err := s.line(); err == nil {
+				s.t.Errorf("%s: client said %q, was to close", s.addr, got)
+			}
+			return
+		case "hang":
+			for range s.come {
+			}
+			return
+		case "sleep":
+			d, err := time.ParseDuration(text)
+			if err != nil {
+				s.t.Error(err)
+			}
+			time.Sleep(d)
+		case "flood":
+			count, what, _ := strings.Cut(text, " ")
+			n, _ := strconv.Atoi(count)
+			for range n {
+				if ok = s.send(what + "\r\n"); !ok {
+					return
+				}
+			}
+		case "close":
+			return
+		case "":
+		default:
+			s.t.Errorf("script: %q", line)
+		}
+		if !ok {
+			return
+		}
+	}
+}
+
+func (s *scripted) send(text string) bool {
+	_, err := s.conn.Write([]byte(text))
+	return err == nil
+}
+
+var errGone = errors.New("closed")
+
+func (s *scripted) line() (string, error) {
+	for {
+		if i := bytes.IndexByte(s.rest, '\n'); i >= 0 {
+			l := string(s.rest[:i+1])
+			s.rest = s.rest[i+1:]
+			if !strings.HasSuffix(l, "\r\n") {
+				return "", fmt.Errorf("bare LF: %q", l)
+			}
+			return strings.TrimSuffix(l, "\r\n"), nil
+		}
+		b, ok := <-s.come
+		if !ok {
+			return string(s.rest), errGone
+		}
+		s.rest = slices.Concat(s.rest, b)
+	}
+}

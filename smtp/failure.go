@@ -1,0 +1,191 @@
+package smtp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"posthaste/internal/agent"
+	"posthaste/internal/dsn"
+)
+
+// kind is what failed. It decides what becomes of the recipients and whether
+// the destination as a whole is taken to be broken.
+type kind uint8
+
+const (
+	siteFailed      kind = iota + 1 // the server refuses to deal with us
+	sessionFailed                   // authentication, name service, connecting: no session came to be
+	streamFailed                    // time-out or lost connection
+	messageFailed                   // MAIL, DATA or the message was refused
+	recipientFailed                 // RCPT was refused
+	notCapable                      // the server lacks what the message needs, or its TLS does not work where TLS is a wish
+)
+
+// throttles says whether the kind counts against the destination.
+func (k kind) throttles() bool { return k <= streamFailed }
+
+// failure is why something did not go well, in the terms of the log and of
+// delivery status notifications.
+type failure struct {
+	kind   kind
+	status dsn.Status
+	text   string
+	detail agent.Detail // what is known of the server
+	loop   bool         // mail loops back to this host
+	retry  bool         // the address may be tried again without TLS
+}
+
+func (f *failure) Error() string { return f.status.String() + " " + f.text }
+
+// soft says whether trying again later, or elsewhere, may help.
+func (f *failure) soft() bool { return f.status.Class == 4 }
+
+// What was going on when a session broke.
+const (
+	stageGreeting = "receiving the initial server greeting"
+	stageEHLO     = "performing the EHLO handshake"
+	stageHELO     = "performing the HELO handshake"
+	stageLHLO     = "performing the LHLO handshake"
+	stageTLS      = "receiving the STARTTLS response"
+	stageMail     = "sending MAIL FROM"
+	stageRcpt     = "sending RCPT TO"
+	stageData     = "sending DATA command"
+	stageBody     = "sending message body"
+	stageDot      = "sending end of data -- message may be sent more than once"
+)
+
+// Commands as they appear in "(in reply to ...)".
+const (
+	commandMail = "MAIL FROM command"
+	commandRcpt = "RCPT TO command"
+	commandData = "DATA command"
+	commandDot  = "end of DATA command"
+)
+
+// broken words an error of the connection.
+func (s *session) broken(stage string, err error) *failure {
+	f := &failure{kind: streamFailed, status: dsn.S(4, 4, 2), detail: s.detail()}
+	switch {
+	case errors.Is(err, errLocalData):
+		f.status = dsn.S(4, 3, 0)
+		f.text = "local data error while talking to " + s.namaddr
+	case errors.Is(err, errReplyLimit):
+		f.text = "host " + s.namaddr + " sent a reply without end while " + stage
+	case isTimeout(err):
+		f.text = "conversation with " + s.namaddr + " timed out while " + stage
+	default:
+		f.text = "lost connection with " + s.namaddr + " while " + stage
+	}
+	return f
+}
+
+// errLocalData marks an error of the message's source, not of the network.
+var errLocalData = errors.New("cannot read the message")
+
+// said words a server's reply to a command. A code that is no answer at all to
+// it is a protocol error.
+func (s *session) said(k kind, r *reply, command string) *failure {
+	f := s.refused(k, r)
+	f.text = "host " + s.namaddr + " said: " + f.detail.DiagText + " (in reply to " + command + ")"
+	if r.code/100 != 4 && r.code/100 != 5 {
+		f.text = "Protocol error: " + f.text
+		s.odd = true
+	}
+	return f
+}
+
+// refused words a server's refusal to deal with us at all.
+func (s *session) refused(k kind, r *reply) *failure {
+	f := &failure{kind: k, status: r.status, detail: s.detail()}
+	f.detail.MTA, f.detail.DiagType, f.detail.DiagText = s.host, "smtp", r.text()
+	if f.status.Class != 4 && f.status.Class != 5 {
+		f.status = dsn.S(5, 5, 0)
+	}
+	f.text = "host " + s.namaddr + " refused to talk to me: " + f.detail.DiagText
+	return f
+}
+
+// detail is what the log says of every outcome of this session.
+func (s *session) detail() agent.Detail {
+	return agent.Detail{Relay: s.relay, ConnUse: s.uses}
+}
+
+func isTimeout(err error) bool {
+	ne, ok := errors.AsType[net.Error](err)
+	return ok && ne.Timeout() || errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// errnoText words the error of a connect or bind as the system does.
+func errnoText(err error) string {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		text := errno.Error()
+		return strings.ToUpper(text[:1]) + text[1:]
+	}
+	if isTimeout(err) || errors.Is(err, context.DeadlineExceeded) {
+		return "Connection timed out"
+	}
+	if errors.Is(err, context.Canceled) {
+		return "Operation canceled"
+	}
+	if errors.Is(err, io.EOF) {
+		return "Connection reset by peer"
+	}
+	return err.Error()
+}
+
+// fail says what becomes of recipients rcpts because of f: a temporary failure
+// that is not the last server's leaves them for the next one; any other is
+// recorded for each.
+func (d *delivery) fail(f *failure, rcpts []int) {
+	if len(rcpts) == 0 {
+		return
+	}
+	soft := f.soft() || d.set.softBounce
+	if soft && !d.final {
+		d.log.Info("%s: %s", d.id, f.text)
+		d.why = f
+		return
+	}
+	d.record(f, rcpts)
+}
+
+// record reports f for each of rcpts, and holds it against the destination
+// where that is right.
+func (d *delivery) record(f *failure, rcpts []int) {
+	deferred := false
+	for _, i := range rcpts {
+		if !d.req.Pending(i) {
+			continue
+		}
+		if f.soft() {
+			d.req.Defer(i, f.status, f.text, f.detail)
+			deferred = true
+		} else {
+			d.req.Bounce(i, f.status, f.text, f.detail)
+			deferred = deferred || d.set.softBounce
+		}
+	}
+	if f.kind.throttles() && deferred && !d.completed {
+		d.req.SiteFailure(f.status.WithClass(4), f.text)
+	}
+}
+
+// left lists the recipients that nothing has been said of.
+func (d *delivery) left() []int {
+	d.todo = d.todo[:0]
+	for i := range d.env.Recipients {
+		if d.req.Pending(i) {
+			d.todo = append(d.todo, i)
+		}
+	}
+	return d.todo
+}
+
+// age is how long the message has been in the system.
+func (d *delivery) age() time.Duration { return time.Since(d.env.Arrival) }

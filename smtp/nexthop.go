@@ -1,0 +1,104 @@
+package smtp
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+)
+
+// smtpPort is the port on which loops are looked for: mail that comes back to
+// another port of this host is meant to.
+const smtpPort = "25"
+
+// nexthop is one destination of a delivery request.
+type nexthop struct {
+	text string // as it was written: the key of tables and of kept sessions
+	host string // domain, host or address, without brackets; the path's owner for a unix socket
+	port string // numeric
+	noMX bool   // in brackets, or LMTP: the host itself
+	path string // of a unix socket
+}
+
+// parseNexthops reads a list of destinations. With lmtp a destination is
+// unix:path, inet:host:port, or host:port.
+func parseNexthops(list, defaultPort string, lmtp bool) ([]nexthop, error) {
+	var hops []nexthop
+	for _, text := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' || r == '\t' }) {
+		h := nexthop{text: text}
+		rest := text
+		if lmtp {
+			h.noMX = true
+			if path, ok := strings.CutPrefix(text, "unix:"); ok {
+				if path == "" {
+					return nil, badNexthop(text, "expected a path after unix:")
+				}
+				h.path = path
+				hops = append(hops, h)
+				continue
+			}
+			rest = strings.TrimPrefix(text, "inet:")
+		}
+		host, port, bracketed, err := splitHostPort(rest, defaultPort)
+		if err != nil {
+			return nil, badNexthop(text, err.Error())
+		}
+		h.host, h.port, h.noMX = host, port, h.noMX || bracketed
+		hops = append(hops, h)
+	}
+	if len(hops) == 0 {
+		return nil, badNexthop(list, "it is empty")
+	}
+	return hops, nil
+}
+
+func badNexthop(text, why string) error {
+	return fmt.Errorf("next-hop destination %q: %s; expected domain, [host], [host]:port or [ipv6:address]", text, why)
+}
+
+// splitHostPort reads host, host:port, [host] or [host]:port. An IPv6 address
+// is in brackets, with or without "ipv6:" before it.
+func splitHostPort(s, defaultPort string) (host, port string, bracketed bool, err error) {
+	port = defaultPort
+	if strings.HasPrefix(s, "[") {
+		end := strings.IndexByte(s, ']')
+		if end < 0 {
+			return "", "", false, fmt.Errorf("no ] after the host")
+		}
+		host, bracketed = s[1:end], true
+		switch rest := s[end+1:]; {
+		case rest == "":
+		case rest[0] == ':':
+			port = rest[1:]
+		default:
+			return "", "", false, fmt.Errorf("garbage after ]")
+		}
+		if len(host) > 5 && strings.EqualFold(host[:5], "ipv6:") {
+			host = host[5:]
+		}
+	} else if i := strings.LastIndexByte(s, ':'); i >= 0 {
+		host, port = s[:i], s[i+1:]
+	} else {
+		host = s
+	}
+	if host == "" {
+		return "", "", false, fmt.Errorf("no host")
+	}
+	port, err = parsePort(port)
+	return host, port, bracketed, err
+}
+
+// parsePort gives the number of a port or of a service in /etc/services.
+func parsePort(port string) (string, error) {
+	switch port {
+	case "smtp":
+		return smtpPort, nil
+	case "lmtp":
+		return "24", nil
+	}
+	n, err := net.LookupPort("tcp", port)
+	if err != nil || n == 0 {
+		return "", fmt.Errorf("no such port or service: %q", port)
+	}
+	return strconv.Itoa(n), nil
+}

@@ -1,0 +1,260 @@
+package smtp
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"posthaste/internal/dsn"
+)
+
+// Bounds of one reply. What is over the line limit is cut off the line; a
+// reply over the others ends the session.
+const (
+	maxReplyLines = 500
+	maxReplyBytes = 64 << 10
+	maxReplyText  = 4 << 10 // kept for logs and notices
+)
+
+// reply is one reply of a server. Its text is that of the session's buffer and
+// is good until the next reply is read.
+type reply struct {
+	code   int // 100 to 999; 0 when there was none
+	status dsn.Status
+	raw    []byte // lines with their codes, joined by LF
+}
+
+// ok says whether the code is 2xx.
+func (r *reply) ok() bool { return r.code/100 == 2 }
+
+// text is the whole reply as one printable line.
+func (r *reply) text() string {
+	b := r.raw
+	cut := len(b) > maxReplyText
+	if cut {
+		b = b[:maxReplyText]
+	}
+	return printable(b)
+}
+
+// printable turns line ends into blanks and whatever else a terminal or a log
+// must not see into question marks. Bytes over 127 stay if they are UTF-8.
+func printable(b []byte) string {
+	clean := true
+	for _, c := range b {
+		if c < ' ' || c >= 0x7f {
+			clean = false
+			break
+		}
+	}
+	if clean {
+		return string(b)
+	}
+	var out strings.Builder
+	out.Grow(len(b))
+	for len(b) > 0 {
+		c, n := utf8.DecodeRune(b)
+		switch {
+		case c == '\n':
+			out.WriteByte(' ')
+		case c < ' ' || c == 0x7f || (c == utf8.RuneError && n == 1) || (c >= 0x80 && c < 0xa0):
+			out.WriteByte('?')
+		default:
+			out.Write(b[:n])
+		}
+		b = b[n:]
+	}
+	return out.String()
+}
+
+// errReplyLimit is what an endless reply ends in.
+var errReplyLimit = errors.New("reply is too long")
+
+// wire is the two directions of a connection, bounded in time and size.
+// It belongs to one goroutine.
+type wire struct {
+	conn net.Conn
+	in   []byte // buffer; in[r:w] has been read from conn and not used
+	r, w int
+	out  []byte // commands that have not been sent
+	raw  []byte // lines of the present reply
+	line int    // limit of a reply line
+
+	garbage []byte // the first line of this session that was no reply; see readReply
+}
+
+const inSize = 4096
+
+func newWire(conn net.Conn, lineLimit int) *wire {
+	return &wire{conn: conn, in: make([]byte, inSize), line: min(lineLimit, inSize), out: make([]byte, 0, 1024)}
+}
+
+// until turns a limit into a deadline for conn; no limit is no deadline.
+func until(limit time.Duration) time.Time {
+	if limit <= 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(limit)
+}
+
+// flush sends the gathered commands.
+func (w *wire) flush(limit time.Duration) error {
+	if len(w.out) == 0 {
+		return nil
+	}
+	if err := w.conn.SetWriteDeadline(until(limit)); err != nil {
+		return err
+	}
+	_, err := w.conn.Write(w.out)
+	w.out = w.out[:0]
+	return err
+}
+
+// readLine returns the next line without its end, at most w.line octets of it.
+// deadline is set on the connection before the first read that waits.
+func (w *wire) readLine(deadline *deadline) ([]byte, error) {
+	for from := w.r; ; {
+		if i := bytes.IndexByte(w.in[from:w.w], '\n'); i >= 0 {
+			line := w.in[w.r : from+i]
+			w.r = from + i + 1
+			return clip(line, w.line), nil
+		}
+		if w.w-w.r >= w.line {
+			return w.longLine(deadline)
+		}
+		if w.r > 0 {
+			w.w = copy(w.in, w.in[w.r:w.w])
+			w.r = 0
+		}
+		from = w.w
+		if err := w.fill(deadline); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// clip takes trailing CRs off a line and bounds its length.
+func clip(line []byte, limit int) []byte {
+	for len(line) > 0 && line[len(line)-1] == '\r' {
+		line = line[:len(line)-1]
+	}
+	return line[:min(len(line), limit)]
+}
+
+// longLine keeps the start of a line that exceeds the limit and skips the rest.
+func (w *wire) longLine(deadline *deadline) ([]byte, error) {
+	line := append([]byte(nil), w.in[w.r:w.r+w.line]...)
+	for skipped := 0; ; {
+		if i := bytes.IndexByte(w.in[w.r:w.w], '\n'); i >= 0 {
+			w.r += i + 1
+			return line, nil
+		}
+		if skipped += w.w - w.r; skipped > maxReplyBytes {
+			return nil, errReplyLimit
+		}
+		w.r, w.w = 0, 0
+		if err := w.fill(deadline); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// deadline is the limit of a whole reply, set when first needed: a reply that
+// has been read already costs nothing.
+type deadline struct {
+	limit time.Duration
+	set   bool
+}
+
+func (w *wire) fill(d *deadline) error {
+	if !d.set {
+		if err := w.conn.SetReadDeadline(until(d.limit)); err != nil {
+			return err
+		}
+		d.set = true
+	}
+	n, err := w.conn.Read(w.in[w.w:])
+	w.w += n
+	if n > 0 {
+		return nil
+	}
+	if err == nil {
+		err = io.ErrNoProgress
+	}
+	return err
+}
+
+// readReply reads one reply within limit. each, if not nil, is given the text
+// of each line after the code. Lines that are no part of a reply are skipped;
+// the first one is kept in w.garbage.
+func (w *wire) readReply(limit time.Duration, each func(line []byte)) (reply, error) {
+	var r reply
+	w.raw = w.raw[:0]
+	d := deadline{limit: limit}
+	for n, size := 0, 0; ; n++ {
+		line, err := w.readLine(&d)
+		if err != nil {
+			return r, err
+		}
+		if size += len(line); n >= maxReplyLines || size > maxReplyBytes {
+			return r, fmt.Errorf("%w: over %d lines or %d octets", errReplyLimit, maxReplyLines, maxReplyBytes)
+		}
+		code, ok := replyCode(line)
+		if !ok {
+			if w.garbage == nil {
+				w.garbage = append([]byte{}, clip(line, 100)...)
+			}
+			continue
+		}
+		if len(w.raw) > 0 {
+			w.raw = append(w.raw, '\n')
+		}
+		w.raw = append(w.raw, line...)
+		rest := line[min(4, len(line)):]
+		if each != nil {
+			each(rest)
+		}
+		if len(line) > 3 && line[3] == '-' {
+			continue
+		}
+		r.code, r.raw = code, w.raw
+		r.status = replyStatus(code, rest)
+		return r, nil
+	}
+}
+
+// replyCode reads the three digits that start a line of a reply and are
+// followed by a blank, a hyphen or nothing. RFC 5321 section 4.2 wants text
+// after a final code, but there are servers without.
+func replyCode(line []byte) (int, bool) {
+	if len(line) < 3 || (len(line) > 3 && line[3] != ' ' && line[3] != '-') {
+		return 0, false
+	}
+	code := 0
+	for _, c := range line[:3] {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		code = code*10 + int(c-'0')
+	}
+	return code, true
+}
+
+// replyStatus is the enhanced code of a reply if it agrees with the code, else
+// one that says no more than the code.
+func replyStatus(code int, text []byte) dsn.Status {
+	class := uint8(code / 100)
+	text = text[:min(len(text), 16)] // longer than any code
+	if s, _, ok := dsn.CutStatus(string(bytes.TrimLeft(text, " "))); ok && s.Class == class {
+		return s
+	}
+	if class == 2 || class == 4 || class == 5 {
+		return dsn.S(class, 0, 0)
+	}
+	return dsn.Status{}
+}

@@ -1,0 +1,319 @@
+package smtp
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/resolver"
+)
+
+// target is one address of a server.
+type target struct {
+	host string // as in the MX record, or as asked for
+	ip   netip.Addr
+	port string
+	path string // of a unix socket
+	pref uint16
+	best bool // no other server of the destination is preferred
+
+	name   string // the name that has the addresses, where host is an alias
+	secure bool   // the addresses are vouched for by DNSSEC
+	mxSafe bool   // so is the way to host: the MX records
+}
+
+// address is the IP address or the path.
+func (t *target) address() string {
+	if t.path != "" {
+		return t.path
+	}
+	return t.ip.String()
+}
+
+// maxTargets bounds how many addresses of a destination are considered.
+const maxTargets = 100
+
+// route finds the servers of the present nexthop, in the order in which they are to be tried.
+func (d *delivery) route(ctx context.Context) ([]target, *failure) {
+	hop := &d.hop
+	if hop.path != "" {
+		return []target{{host: d.set.myhostname, path: hop.path, best: true}}, nil
+	}
+	var list []target
+	var f *failure
+	if hop.noMX || d.set.dns == dnsDisabled {
+		list, f = d.hostTargets(ctx, hop.host, 0)
+	} else {
+		list, f = d.domainTargets(ctx, hop.host)
+	}
+	if f != nil {
+		return nil, f
+	}
+	for i := range list {
+		list[i].port = hop.port
+	}
+	if list, f = d.arrange(list); f != nil {
+		return nil, f
+	}
+	for i := range list {
+		list[i].best = list[i].pref == list[0].pref
+	}
+	return list, nil
+}
+
+// lookupFailure words a DNS error.
+func lookupFailure(status dsn.Status, text string) *failure {
+	return &failure{kind: sessionFailed, status: status, text: text}
+}
+
+// domainTargets finds the servers of a mail domain: its MX hosts, or itself
+// where there are none (RFC 5321 section 5.1).
+func (d *delivery) domainTargets(ctx context.Context, domain string) ([]target, *failure) {
+	mx, err := d.a.dns.MX(ctx, domain)
+	if err != nil {
+		if resolver.NotFound(err) {
+			return d.hostTargets(ctx, domain, 0)
+		}
+		if d.set.ignoreMXErr {
+			return d.hostTargets(ctx, domain, 0)
+		}
+		switch resolver.KindOf(err) {
+		case resolver.Invalid:
+			return nil, lookupFailure(dsn.S(5, 4, 4), err.Error())
+		case resolver.Refused:
+			return nil, lookupFailure(dsn.S(5, 4, 3), err.Error())
+		}
+		return nil, lookupFailure(dsn.S(4, 4, 3), err.Error())
+	}
+	if len(mx.Records) == 1 && mx.Records[0].Host == "" {
+		return nil, lookupFailure(dsn.S(5, 1, 0), "Domain "+domain+" does not accept mail (nullMX)")
+	}
+	return d.exchangers(ctx, domain, mx)
+}
+
+// exchangers looks up the addresses of MX hosts, all at once.
+func (d *delivery) exchangers(ctx context.Context, domain string, mx resolver.Answer[resolver.MX]) ([]target, *failure) {
+	hosts := slices.Clone(mx.Records)
+	slices.SortStableFunc(hosts, func(a, b resolver.MX) int { return int(a.Pref) - int(b.Pref) })
+	hosts = hosts[:min(len(hosts), maxTargets)]
+	found := make([][]target, len(hosts))
+	failed := make([]*failure, len(hosts))
+	if len(hosts) == 1 {
+		found[0], failed[0] = d.hostTargets(ctx, hosts[0].Host, hosts[0].Pref)
+	} else {
+		var wg sync.WaitGroup
+		for i, h := range hosts {
+			wg.Go(func() { found[i], failed[i] = d.hostTargets(ctx, h.Host, h.Pref) })
+		}
+		wg.Wait()
+	}
+	var list []target
+	var why *failure
+	best := hosts[0].Pref
+	for i := range hosts {
+		list = append(list, found[i]...)
+		if f := failed[i]; f != nil && (why == nil || f.soft() || !why.soft()) {
+			why = f
+		}
+	}
+	if len(list) == 0 {
+		d.log.Warning("no MX host for %s has a valid address record", domain)
+		if d.set.deferNoAddr {
+			why.status.Class = 4
+		}
+		return nil, why
+	}
+	list = list[:min(len(list), maxTargets)]
+	for i := range list {
+		list[i].mxSafe = mx.Secure
+	}
+	return d.withoutLoops(domain, list, best)
+}
+
+// withoutLoops takes this system off the list, with all that come after it:
+// mail goes only to servers that are preferred to this one (RFC 5321 section
+// 5.1). best is the preference of the best MX host, with or without address.
+func (d *delivery) withoutLoops(domain string, list []target, best uint16) ([]target, *failure) {
+	if d.hop.port != smtpPort {
+		return list, nil
+	}
+	self := slices.IndexFunc(list, func(t target) bool { return slices.Contains(d.a.own, t.ip) })
+	if self < 0 {
+		return list, nil
+	}
+	d.finalHop = true // a fallback relay would send it right back
+	pref := list[self].pref
+	cut := slices.IndexFunc(list, func(t target) bool { return t.pref >= pref })
+	if cut > 0 {
+		return list[:cut], nil
+	}
+	if best < list[0].pref {
+		return nil, lookupFailure(dsn.S(4, 4, 4), "unable to find primary relay for "+domain)
+	}
+	f := lookupFailure(dsn.S(5, 4, 6), "mail for "+domain+" loops back to myself")
+	f.loop = true
+	return nil, f
+}
+
+// hostTargets looks up the addresses of one host. An address stands for itself.
+func (d *delivery) hostTargets(ctx context.Context, host string, pref uint16) ([]target, *failure) {
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return []target{{host: host, name: host, ip: ip.Unmap(), pref: pref}}, nil
+	}
+	if host == "" {
+		return nil, lookupFailure(dsn.S(5, 4, 4), "Name service error for .: invalid host or domain name")
+	}
+	a, err := d.lookupHost(ctx, host)
+	if err != nil {
+		status := dsn.S(5, 4, 4)
+		switch resolver.KindOf(err) {
+		case resolver.TempFail:
+			status = dsn.S(4, 4, 3)
+		case resolver.Refused:
+			status = dsn.S(5, 4, 3)
+		}
+		return nil, lookupFailure(status, d.hostError(host, err))
+	}
+	list := make([]target, len(a.Records))
+	for i, ip := range a.Records {
+		list[i] = target{host: host, name: a.Name, ip: ip, pref: pref, secure: a.Secure}
+	}
+	if d.hop.noMX || d.set.dns == dnsDisabled {
+		return list, nil
+	}
+	return list, nil
+}
+
+// lookupHost asks as smtp_host_lookup says: the DNS, then the system, or one of them.
+func (d *delivery) lookupHost(ctx context.Context, host string) (resolver.Answer[netip.Addr], error) {
+	dns := d.set.hostDNS && d.set.dns != dnsDisabled
+	if !dns {
+		return d.a.dns.Native(ctx, host, d.set.families)
+	}
+	a, err := d.a.dns.Addrs(ctx, host, d.set.families)
+	if err != nil && d.set.hostNative && resolver.NotFound(err) {
+		return d.a.dns.Native(ctx, host, d.set.families)
+	}
+	return a, err
+}
+
+// hostError words an error as the kind of lookup that made it does.
+func (d *delivery) hostError(host string, err error) string {
+	if d.set.hostDNS && !d.set.hostNative && d.set.dns != dnsDisabled {
+		return err.Error()
+	}
+	text := "Temporary failure in name resolution"
+	switch resolver.KindOf(err) {
+	case resolver.NXDomain:
+		text = "Name or service not known"
+	case resolver.NoData:
+		text = "No address associated with hostname"
+	case resolver.Refused, resolver.Invalid:
+		text = "Non-recoverable failure in name resolution"
+	}
+	return "unable to look up host " + host + ": " + text
+}
+
+// arrange puts addresses in the order in which they are tried: by preference,
+// among equals at random or by family, and takes care that the first few are
+// not all of one family.
+func (d *delivery) arrange(list []target) ([]target, *failure) {
+	if len(list) > 1 && d.set.randomize {
+		d.a.mu.Lock()
+		d.a.rnd.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+		d.a.mu.Unlock()
+	}
+	family := func(t *target) int {
+		switch {
+		case d.set.preference == "ipv4" && !t.ip.Is4(), d.set.preference == "ipv6" && t.ip.Is4():
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(list, func(a, b target) int {
+		if a.pref != b.pref {
+			return int(a.pref) - int(b.pref)
+		}
+		return family(&a) - family(&b)
+	})
+	if d.set.balance && d.set.maxAddrs > 0 {
+		list = balance(list, d.set.maxAddrs)
+	}
+	return list, nil
+}
+
+// balance keeps the first limit addresses, but so that the family that has
+// fewer gets up to half of the places. The order stays.
+func balance(list []target, limit int) []target {
+	v4 := 0
+	for i := range list {
+		if list[i].ip.Is4() {
+			v4++
+		}
+	}
+	v6 := len(list) - v4
+	limit = min(limit, maxTargets)
+	if v4 == 0 || v6 == 0 || len(list) <= limit {
+		return list
+	}
+	switch {
+	case v6 <= limit/2:
+		v4 = limit - v6
+	case v4 <= limit/2:
+		v6 = limit - v4
+	default:
+		first := 0
+		if list[0].ip.Is4() {
+			first = 1
+		}
+		v4 = (limit + first) / 2
+		v6 = limit - v4
+	}
+	out := list[:0:0]
+	for _, t := range list {
+		room := &v6
+		if t.ip.Is4() {
+			room = &v4
+		}
+		if *room > 0 {
+			*room--
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// bindAddrs gives the source address for each family (true: IPv4): what the
+// parameters say, or this system's only address if it has but one.
+func (s *settings) bindAddrs(own []netip.Addr) (map[bool]netip.Addr, error) {
+	bind := make(map[bool]netip.Addr)
+	for _, p := range []struct {
+		v4    bool
+		value string
+		name  string
+	}{{true, s.bind4, "bind_address"}, {false, s.bind6, "bind_address6"}} {
+		if p.value != "" {
+			text := strings.TrimSuffix(strings.TrimPrefix(p.value, "["), "]")
+			ip, err := netip.ParseAddr(text)
+			if err != nil || ip.Is4() != p.v4 {
+				return nil, &net.ParseError{Type: "smtp_" + p.name, Text: p.value}
+			}
+			bind[p.v4] = ip
+			continue
+		}
+		var only []netip.Addr
+		for _, ip := range own {
+			if ip.Is4() == p.v4 {
+				only = append(only, ip)
+			}
+		}
+		if len(only) == 1 && !only[0].IsLoopback() && !only[0].IsUnspecified() {
+			bind[p.v4] = only[0]
+		}
+	}
+	return bind, nil
+}

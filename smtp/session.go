@@ -1,0 +1,252 @@
+package smtp
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"posthaste/internal/dsn"
+)
+
+// feature is what a server offers.
+type feature uint16
+
+const (
+	offersESMTP feature = 1 << iota
+	offersPipelining
+	offers8BitMIME
+	offersDSN
+	offersSize
+	offersUTF8
+	offersStartTLS
+	offersAuth
+	offersRequireTLS
+	offersXForward
+)
+
+// session is a connection to a server, from its greeting on. It belongs to one
+// delivery at a time.
+type session struct {
+	*wire
+	host string // as looked up
+	addr string // IP address, or path of a unix socket
+	// namaddr is host[addr], relay host[addr]:port, as in logs.
+	namaddr, relay string
+
+	offers   feature
+	size     int64 // SIZE limit; 0: none said
+	auth     string
+	xforward []string
+	tls      *tlsState // nil: in the clear
+
+	dirty   bool // the server may be in the middle of a transaction
+	bad     bool // must not be used again
+	odd     bool // has given a reply that makes no sense: not to be kept
+	uses    int  // deliveries, this one included
+	started time.Time
+	kept    *keptEntry // its place in the cache of sessions
+
+	pixDelay bool // wait before the final dot: smtp_pix_workarounds
+}
+
+func (a *Agent) newSession(conn net.Conn, t *target) *session {
+	s := &session{wire: newWire(conn, a.set.replyLimit), host: t.host, started: time.Now()}
+	s.name(t)
+	return s
+}
+
+// name composes how logs call the server.
+func (s *session) name(t *target) {
+	s.addr = t.address()
+	s.namaddr = s.host + "[" + s.addr + "]"
+	s.relay = s.namaddr
+	if t.path == "" {
+		s.relay += ":" + t.port
+	}
+}
+
+// hello reads the greeting and introduces us. It sets the session's features.
+func (d *delivery) hello(s *session, t *target) *failure {
+	r, err := s.readReply(d.set.time.hello, nil)
+	if err != nil {
+		return s.broken(stageGreeting, err)
+	}
+	if !r.ok() {
+		f := s.refused(siteFailed, &r)
+		if f.status.Class == 5 && r.code/100 == 5 && d.set.skip5xxGreeting {
+			f.status.Class = 4
+		}
+		return f
+	}
+	banner := string(r.raw)
+	pix := d.pixWorkarounds(s, t, banner)
+	if slices.Contains(pix, "delay_dotcrlf") && d.age() > d.set.pixThreshold {
+		s.pixDelay = true
+	}
+	d.checkBanner(s, t, banner)
+	if d.set.lmtp {
+		return d.introduce(s, t, "LHLO", stageLHLO)
+	}
+	esmtp := d.set.alwaysEHLO || strings.Contains(strings.ToUpper(banner), "ESMTP")
+	if esmtp && !d.set.neverEHLO && !slices.Contains(pix, "disable_esmtp") {
+		f := d.introduce(s, t, "EHLO", stageEHLO)
+		if f == nil || f != errNoEHLO {
+			return f
+		}
+	}
+	return d.introduce(s, t, "HELO", stageHELO)
+}
+
+// errNoEHLO says that EHLO was refused in a way that leaves HELO to try.
+var errNoEHLO = &failure{text: "EHLO refused"}
+
+// introduce sends EHLO, HELO or LHLO and takes in what the server offers.
+func (d *delivery) introduce(s *session, t *target, verb, stage string) *failure {
+	s.offers, s.size, s.auth, s.xforward = 0, 0, "", nil
+	s.out = append(append(append(append(s.out, verb...), ' '), d.set.helloName...), "\r\n"...)
+	if err := s.flush(d.set.time.hello); err != nil {
+		return s.broken(stage, err)
+	}
+	var each func([]byte)
+	discard := d.discarded(t)
+	first := ""
+	if verb != "HELO" {
+		n := 0
+		each = func(line []byte) {
+			if n++; n == 1 {
+				name, _, _ := strings.Cut(string(line), " ")
+				first = name
+				return
+			}
+			s.offer(line, discard)
+		}
+	}
+	r, err := s.readReply(d.set.time.hello, each)
+	switch {
+	case err != nil:
+		return s.broken(stage, err)
+	case r.ok():
+	case verb == "EHLO" && r.code != 421:
+		return errNoEHLO
+	default:
+		return s.refused(siteFailed, &r)
+	}
+	if verb != "HELO" {
+		s.offers |= offersESMTP
+	}
+	if t.port == smtpPort && t.path == "" && strings.EqualFold(first, d.set.myhostname) {
+		f := &failure{kind: siteFailed, status: dsn.S(4, 4, 6), detail: s.detail(), loop: true,
+			text: "mail for " + d.hop.host + " loops back to myself"}
+		if t.best {
+			f.status = dsn.S(5, 4, 6)
+		}
+		return f
+	}
+	return nil
+}
+
+// offer takes in one keyword line of an EHLO reply. Keywords in any letter
+// case; what is malformed does not count.
+func (s *session) offer(line []byte, discard []string) {
+	word, rest, _ := bytes.Cut(line, []byte(" "))
+	keyword := strings.ToUpper(string(word))
+	if name, value, ok := strings.Cut(keyword, "="); ok && name == "AUTH" {
+		// An old form that some servers still send besides the right one.
+		keyword, rest = "AUTH", []byte(value+" "+string(rest))
+	}
+	if slices.Contains(discard, keyword) {
+		return
+	}
+	switch keyword {
+	case "PIPELINING":
+		s.offers |= offersPipelining
+	case "8BITMIME":
+		s.offers |= offers8BitMIME
+	case "DSN":
+		s.offers |= offersDSN
+	case "SMTPUTF8":
+		s.offers |= offersUTF8
+	case "STARTTLS":
+		s.offers |= offersStartTLS
+	case "REQUIRETLS":
+		s.offers |= offersRequireTLS
+	case "AUTH":
+		s.offers |= offersAuth
+		s.auth = strings.TrimSpace(s.auth + " " + strings.ToUpper(string(rest)))
+	case "XFORWARD":
+		s.offers |= offersXForward
+		s.xforward = strings.Fields(strings.ToUpper(string(rest)))
+	case "SIZE":
+		s.offers |= offersSize
+		if n, err := strconv.ParseInt(strings.TrimSpace(string(rest)), 10, 64); err == nil && n > 0 {
+			s.size = n
+		}
+	}
+}
+
+// discarded lists the keywords that are to be ignored of a server: the table's
+// if it has the address, else the parameter's. A table that cannot be read
+// counts as empty, since a keyword too many seldom keeps mail from flowing.
+func (d *delivery) discarded(t *target) []string {
+	words := d.set.discard
+	if !d.tab.discard.Empty() {
+		value, found, err := d.tab.discard.Lookup(context.Background(), t.address(), false)
+		if err != nil {
+			d.log.Warning("%s: %v", d.tab.discard.Title(), err)
+		} else if found {
+			words = strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' })
+		}
+	}
+	out := make([]string, len(words))
+	for i, w := range words {
+		out[i] = strings.ToUpper(w)
+	}
+	return out
+}
+
+// checkBanner warns of a server that greets with our own name.
+func (d *delivery) checkBanner(s *session, t *target, banner string) {
+	f := strings.Fields(banner)
+	if len(f) > 1 && t.port == smtpPort && strings.EqualFold(f[1], d.set.myhostname) {
+		d.log.Warning("host %s greeted me with my own hostname %s", s.relay, d.set.myhostname)
+	}
+}
+
+// pixWorkarounds lists what is to be done about a certain kind of firewall,
+// which shows itself by a greeting of nothing but "2", "0", blanks and stars.
+func (d *delivery) pixWorkarounds(s *session, t *target, banner string) []string {
+	if strings.Trim(banner, "20 *") != "" || !strings.Contains(banner, "*") {
+		return nil
+	}
+	words := d.set.pix
+	if !d.tab.pix.Empty() {
+		if value, found, err := d.tab.pix.Lookup(context.Background(), t.address(), false); err != nil {
+			d.log.Warning("%s: %v", d.tab.pix.Title(), err)
+		} else if found {
+			words = strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' })
+		}
+	}
+	if len(words) > 0 {
+		d.log.Info("%s: enabling PIX workarounds: %s for %s", d.id, strings.Join(words, " "), s.relay)
+	}
+	return words
+}
+
+// quit says goodbye and closes. The reply to QUIT tells nothing that is worth
+// waiting for; wait is for servers that take a close without it for an error.
+func (s *session) quit(limit time.Duration, wait bool) {
+	s.out = append(s.out[:0], "QUIT\r\n"...)
+	if !wait {
+		limit = min(limit, time.Second) // a buffer that is full is no reason to stay
+	}
+	if s.flush(limit) == nil && wait {
+		_, _ = s.readReply(limit, nil) // whatever it says, we go
+	}
+	s.close()
+}
+
+func (s *session) close() { _ = s.conn.Close() } // nothing of ours is in doubt any more

@@ -1,0 +1,414 @@
+package smtp
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"posthaste/internal/agent"
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/rfc5322"
+)
+
+// maxUnanswered is how many octets of commands may be under way without having
+// been answered: what any server's receive buffer holds, so that it and we
+// never wait for each other (RFC 2920 section 3.1).
+const maxUnanswered = 4096
+
+// command is one command under way.
+type command struct {
+	verb  verb
+	index int // of the recipient, for RCPT
+}
+
+type verb uint8
+
+const (
+	verbRset verb = iota
+	verbMail
+	verbRcpt
+	verbData
+	verbEnd // nothing more before the message
+)
+
+// transaction is the state of one mail transaction over one session.
+type transaction struct {
+	d        *delivery
+	s        *session
+	rcpts    []int // recipients it is for
+	next     int   // of rcpts, to be sent
+	mailed   bool  // MAIL was accepted
+	refused  bool  // MAIL was refused: nothing else counts
+	accepted []int
+	data     bool // DATA was answered with 354
+	answered bool // at least one reply was read
+	pending  []command
+	utf8     bool // SMTPUTF8 is used
+}
+
+// errStale is what becomes of a kept session that turns out to be dead before
+// it took part in anything: another one is used in its place, without a word.
+var errStale = &failure{text: "kept session is dead"}
+
+// transact sends the message to all recipients that are left, and says of each
+// what came of it. It returns errStale, or nil: what is wrong with the session
+// has then been said, and s.bad is set if it cannot be used again.
+func (d *delivery) transact(ctx context.Context, s *session) *failure {
+	t := &transaction{d: d, s: s, rcpts: append([]int(nil), d.left()...)}
+	if !t.prepare() {
+		return nil
+	}
+	if err := d.content(); err != nil {
+		d.record(&failure{kind: messageFailed, status: dsn.S(4, 3, 0), text: err.Error(), detail: s.detail()}, t.rcpts)
+		return nil
+	}
+	if f := t.envelope(); f != nil {
+		if f == errStale {
+			return f
+		}
+		s.bad = true
+		d.fail(f, d.left())
+		return nil
+	}
+	switch {
+	case !t.data:
+		s.dirty = true
+	case len(t.accepted) == 0:
+		t.empty()
+	case d.env.Trace.DontDeliver():
+		// Getting this far was the question; there is no way back out of
+		// DATA but to hang up.
+		s.bad = true
+	default:
+		t.message(ctx)
+	}
+	if !s.bad {
+		d.completed = true
+	}
+	return nil
+}
+
+// prepare checks what can be known before the first command, and gives each
+// recipient for whom it is hopeless its answer. It returns false when that
+// leaves nothing to do.
+func (t *transaction) prepare() bool {
+	d, s := t.d, t.s
+	fail := func(k kind, status dsn.Status, text string) bool {
+		d.fail(&failure{kind: k, status: status, text: text, detail: s.detail()}, t.rcpts)
+		return false
+	}
+	if !validPath(d.env.Sender) {
+		return fail(messageFailed, dsn.S(5, 1, 7), "bad sender address syntax")
+	}
+	if s.size > 0 && d.env.Size > s.size {
+		return fail(messageFailed, dsn.S(5, 3, 4), "message size "+strconv.FormatInt(d.env.Size, 10)+
+			" exceeds size limit "+strconv.FormatInt(s.size, 10)+" of server "+s.namaddr)
+	}
+	if d.env.Body&mail.BodySMTPUTF8 != 0 {
+		needed := d.env.Body&(mail.BodyUTF8Hdr|mail.BodyUTF8Addr) != 0
+		if needed && s.offers&offersUTF8 == 0 {
+			status := dsn.S(5, 6, 7)
+			if !d.final {
+				status.Class = 4 // another server may offer it
+			}
+			return fail(notCapable, status, "SMTPUTF8 is required, but was not offered by host "+s.namaddr)
+		}
+		t.utf8 = s.offers&offersUTF8 != 0
+	}
+	keep := t.rcpts[:0]
+	for _, i := range t.rcpts {
+		if validPath(d.env.Recipients[i].Address) {
+			keep = append(keep, i)
+			continue
+		}
+		d.record(&failure{kind: recipientFailed, status: dsn.S(5, 1, 3), text: "bad recipient address syntax", detail: s.detail()}, []int{i})
+	}
+	t.rcpts = keep
+	return len(keep) > 0
+}
+
+// validPath says whether an address can be put between < and >: quoting takes
+// care of the local part's printable characters, nothing takes care of others.
+func validPath(addr string) bool {
+	at := strings.LastIndexByte(addr, '@')
+	for i := 0; i < len(addr); i++ {
+		c := addr[i]
+		if c < ' ' || c == 0x7f || (i > at && at >= 0 && (c == ' ' || c == '<' || c == '>')) {
+			return false
+		}
+	}
+	return true
+}
+
+// envelope sends MAIL, RCPT and DATA, in as few flights as the server allows,
+// and takes in the replies.
+func (t *transaction) envelope() *failure {
+	v := verbMail
+	if t.s.dirty {
+		v = verbRset
+	}
+	for v != verbEnd {
+		v = t.gather(v)
+		if f := t.exchange(); f != nil {
+			return f
+		}
+		if t.refused {
+			return nil
+		}
+	}
+	return nil
+}
+
+// gather appends commands from v on, one or as many as may be under way, and
+// returns where to go on.
+func (t *transaction) gather(v verb) verb {
+	for v != verbEnd {
+		if v == verbData && len(t.pending) == 0 && len(t.accepted) == 0 {
+			return verbEnd // all replies are in, and there is nobody to send to
+		}
+		if v == verbData && t.d.env.Trace.DontDeliver() && !t.d.set.verifyAtData {
+			return verbEnd
+		}
+		c := command{verb: v}
+		switch v {
+		case verbRset:
+			t.s.out = append(t.s.out, "RSET\r\n"...)
+			v = verbMail
+		case verbMail:
+			t.appendMail()
+			v = verbRcpt
+		case verbRcpt:
+			c.index = t.rcpts[t.next]
+			t.appendRcpt(c.index)
+			if t.next++; t.next == len(t.rcpts) {
+				v = verbData
+			}
+		case verbData:
+			t.s.out = append(t.s.out, "DATA\r\n"...)
+			v = verbEnd
+		}
+		t.pending = append(t.pending, c)
+		if t.s.offers&offersPipelining == 0 || len(t.s.out) > maxUnanswered-512 {
+			break
+		}
+	}
+	return v
+}
+
+// exchange sends what has been gathered and reads a reply to each command.
+func (t *transaction) exchange() *failure {
+	d, s := t.d, t.s
+	if len(t.pending) == 0 {
+		return nil
+	}
+	if err := s.flush(d.set.time.mail); err != nil {
+		// What broke the connection may have said why: read on.
+		s.bad = true
+	}
+	for _, c := range t.pending {
+		limit, stage := t.limit(c.verb)
+		r, err := s.readReply(limit, nil)
+		if err != nil {
+			if !t.answered && s.uses > 1 {
+				return errStale
+			}
+			return s.broken(stage, err)
+		}
+		if !t.answered && s.uses > 1 && (r.code == 421 || (c.verb == verbRset && !r.ok())) {
+			return errStale
+		}
+		t.answered = true
+		t.take(c, &r)
+	}
+	t.pending = t.pending[:0]
+	return nil
+}
+
+func (t *transaction) limit(v verb) (time.Duration, string) {
+	tm := &t.d.set.time
+	switch v {
+	case verbRset:
+		return tm.rset, "sending RSET probe"
+	case verbMail:
+		return tm.mail, stageMail
+	case verbRcpt:
+		return tm.rcpt, stageRcpt
+	default:
+		return tm.dataInit, stageData
+	}
+}
+
+// take acts on the reply to one command.
+func (t *transaction) take(c command, r *reply) {
+	d, s := t.d, t.s
+	switch c.verb {
+	case verbRset:
+		s.dirty = false
+	case verbMail:
+		if t.mailed = r.ok(); !t.mailed {
+			t.refused = true
+			d.fail(s.said(messageFailed, r, commandMail), t.rcpts)
+		}
+	case verbRcpt:
+		switch {
+		case t.refused:
+		case !r.ok():
+			d.fail(s.said(recipientFailed, r, commandRcpt), []int{c.index})
+		case d.env.Trace.DontDeliver() && !d.set.verifyAtData:
+			t.probed(c.index, r)
+		default:
+			t.accepted = append(t.accepted, c.index)
+		}
+	case verbData:
+		t.data = r.code/100 == 3
+		switch {
+		case t.data && d.env.Trace.DontDeliver():
+			for _, i := range t.accepted {
+				t.probed(i, r)
+			}
+		case !t.data && !t.refused:
+			d.fail(s.said(messageFailed, r, commandData), t.accepted)
+			t.accepted = nil
+		}
+	}
+}
+
+// probed reports that a message would have been delivered.
+func (t *transaction) probed(i int, r *reply) {
+	status := r.status
+	if status.Class != 2 {
+		status = dsn.S(2, 0, 0)
+	}
+	t.d.req.Sent(i, status, r.text(), t.success(i, r.text()))
+}
+
+// empty ends a DATA that nobody is to get: every RCPT was refused, and DATA,
+// sent in the same flight, was not. RFC 2920 section 3.1 has the server say
+// 554 to what follows.
+func (t *transaction) empty() {
+	s := t.s
+	s.out = append(s.out, ".\r\n"...)
+	if err := s.flush(t.d.set.time.dataXfer); err != nil {
+		s.bad = true
+		return
+	}
+	if _, err := s.readReply(t.d.set.time.dataDone, nil); err != nil {
+		s.bad = true
+	}
+	s.dirty = true
+}
+
+// success is the detail of a delivery that went well.
+func (t *transaction) success(i int, text string) agent.Detail {
+	det := t.s.detail()
+	det.MTA, det.DiagType, det.DiagText = t.s.host, "smtp", text
+	det.Action = dsn.Delivered
+	if t.d.env.Recipients[i].Notify.Success() && t.s.offers&offersDSN == 0 && !t.d.set.assumeFinal {
+		det.Action = dsn.Relayed
+	}
+	return det
+}
+
+// appendMail appends MAIL FROM with its parameters, RFC 5321 section 4.1.1.2.
+func (t *transaction) appendMail() {
+	s, env := t.s, t.d.env
+	b := append(s.out, "MAIL FROM:<"...)
+	b = append(t.appendPath(b, env.Sender), '>')
+	if s.offers&offersSize != 0 {
+		b = strconv.AppendInt(append(b, " SIZE="...), t.d.env.Size, 10)
+	}
+	if s.offers&offers8BitMIME != 0 {
+		if env.Body&mail.Body8Bit != 0 {
+			b = append(b, " BODY=8BITMIME"...)
+		} else {
+			b = append(b, " BODY=7BIT"...)
+		}
+	}
+	if s.offers&offersDSN != 0 {
+		if env.EnvID != "" {
+			b = append(append(b, " ENVID="...), dsn.Xtext(env.EnvID)...)
+		}
+		if env.Ret != dsn.RetUnset {
+			b = append(append(b, " RET="...), env.Ret.String()...)
+		}
+	}
+	if t.utf8 {
+		b = append(b, " SMTPUTF8"...)
+	}
+	if t.d.set.dummyAuth && s.offers&offersAuth != 0 {
+		b = append(b, " AUTH=<>"...)
+	}
+	s.out = append(b, "\r\n"...)
+}
+
+// appendRcpt appends RCPT TO with its parameters, RFC 3461 section 4.
+func (t *transaction) appendRcpt(i int) {
+	s, rcpt := t.s, &t.d.env.Recipients[i]
+	b := append(s.out, "RCPT TO:<"...)
+	b = append(t.appendPath(b, rcpt.Address), '>')
+	if s.offers&offersDSN != 0 {
+		if rcpt.Notify != 0 {
+			b = append(append(b, " NOTIFY="...), rcpt.Notify.String()...)
+		}
+		if orcpt := t.orcpt(rcpt); orcpt != "" {
+			b = append(append(b, " ORCPT="...), orcpt...)
+		}
+	}
+	s.out = append(b, "\r\n"...)
+}
+
+func (t *transaction) appendPath(b []byte, addr string) []byte {
+	if !t.d.set.quoteEnvelope {
+		return append(b, addr...)
+	}
+	return rfc5322.AppendQuoted(b, addr)
+}
+
+// orcpt is the value of ORCPT: what came with the message, else made from the
+// address that it came for.
+func (t *transaction) orcpt(rcpt *mail.Recipient) string {
+	kind, addr := "rfc822", ""
+	switch i := strings.IndexByte(rcpt.ORCPT, ';'); {
+	case i > 0:
+		kind, addr = rcpt.ORCPT[:i], rcpt.ORCPT[i+1:]
+	case rcpt.Original != "":
+		addr = rfc5322.Quote(rcpt.Original)
+	default:
+		addr = rfc5322.Quote(rcpt.Address)
+	}
+	if isASCII(addr) {
+		return kind + ";" + dsn.Xtext(addr)
+	}
+	if t.utf8 {
+		return "utf-8;" + utf8Xtext(addr, true)
+	}
+	return "utf-8;" + utf8Xtext(addr, false)
+}
+
+func isASCII(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i] >= 0x80 {
+			return false
+		}
+	}
+	return true
+}
+
+// utf8Xtext encodes an international address for ORCPT, RFC 6533 section 3:
+// as it is where the server takes UTF-8, else with \x{HEX} for what is not ASCII.
+func utf8Xtext(addr string, native bool) string {
+	var b strings.Builder
+	for _, c := range addr {
+		switch {
+		case c > 0x7f && native:
+			b.WriteRune(c)
+		case c < '!' || c > '~' || c == '\\' || c == '+' || c == '=':
+			b.WriteString(`\x{` + strings.ToUpper(strconv.FormatInt(int64(c), 16)) + "}")
+		default:
+			b.WriteRune(c)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,305 @@
+package smtp
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+)
+
+// walk is the way through the servers of one nexthop.
+type walk struct {
+	list     []target
+	sessions int // that got as far as a transaction
+}
+
+// tryHop tries the servers of the present nexthop until no recipient is left
+// to deliver to, or no server.
+func (d *delivery) tryHop(ctx context.Context) {
+	list, f := d.route(ctx)
+	if f != nil {
+		d.why = f
+		if f.loop {
+			d.finalHop = true
+		}
+		return
+	}
+	if n := d.set.maxAddrs; n > 0 && len(list) > n {
+		list = list[:n]
+	}
+	w := &walk{list: list}
+	if d.load {
+		d.reuse(ctx, w)
+	}
+	for len(w.list) > 0 && len(d.left()) > 0 && ctx.Err() == nil {
+		t := w.list[0]
+		w.list = w.list[1:]
+		if d.load && !t.best {
+			if s := d.a.cache.takeAddr(d.addrKey(&t)); s != nil && d.useKept(ctx, w, s, &t) {
+				continue
+			}
+		}
+		d.tryTarget(ctx, w, &t)
+	}
+	if ctx.Err() != nil && d.why == nil {
+		d.why = &failure{kind: sessionFailed, status: dsn.S(4, 3, 2), text: "mail system is shutting down"}
+	}
+}
+
+// reuse delivers over sessions that were kept: one under the destination's
+// name, else one of each of the best servers.
+func (d *delivery) reuse(ctx context.Context, w *walk) {
+	for range 5 { // a server that was restarted leaves several dead ones
+		s := d.a.cache.takeName(d.nameKey())
+		if s == nil {
+			break
+		}
+		i := slices.IndexFunc(w.list, func(t target) bool { return t.address() == s.addr })
+		if i < 0 {
+			// The destination is served elsewhere now.
+			d.a.leave(s)
+			continue
+		}
+		t := w.list[i]
+		rest := slices.Delete(slices.Clone(w.list), i, i+1)
+		if d.useKept(ctx, &walk{list: rest, sessions: w.sessions}, s, &t) {
+			w.list, w.sessions = rest, w.sessions+1
+			w.limit(d)
+			break
+		}
+	}
+	for i := 0; i < len(w.list) && w.list[i].best && len(d.left()) > 0; {
+		t := w.list[i]
+		s := d.a.cache.takeAddr(d.addrKey(&t))
+		if s == nil {
+			i++
+			continue
+		}
+		rest := slices.Delete(slices.Clone(w.list), i, i+1)
+		if d.useKept(ctx, &walk{list: rest, sessions: w.sessions}, s, &t) {
+			w.list, w.sessions = rest, w.sessions+1
+			w.limit(d)
+		}
+	}
+}
+
+// limit ends the walk when smtp_mx_session_limit is reached.
+func (w *walk) limit(d *delivery) {
+	if n := d.set.maxSessions; n > 0 && w.sessions >= n {
+		w.list = nil
+	}
+}
+
+// useKept delivers over a session from the cache. It returns false when the
+// session is dead or too old.
+func (d *delivery) useKept(ctx context.Context, w *walk, s *session, t *target) bool {
+	if d.set.reuseTime > 0 && time.Since(s.started) >= d.set.reuseTime {
+		d.a.leave(s)
+		return false
+	}
+	return d.use(ctx, w, s, t)
+}
+
+// tryTarget connects to a server and delivers.
+func (d *delivery) tryTarget(ctx context.Context, w *walk, t *target) {
+	d.final = d.finalHop && len(w.list) == 0
+	s, f := d.connect(ctx, t)
+	if f != nil {
+		if f.retry && d.plainAllowed() {
+			d.log.Info("%s: TLS with %s failed; trying again without", d.id, t.host)
+			s, f = d.connectPlain(ctx, t)
+		}
+		if f != nil {
+			d.connectFailed(f)
+			return
+		}
+	}
+	d.use(ctx, w, s, t)
+}
+
+// connectFailed takes note of why there is no session.
+func (d *delivery) connectFailed(f *failure) {
+	if f.loop {
+		d.finalHop = true
+	}
+	if f.kind == sessionFailed {
+		d.why = f // said when no server is left
+		return
+	}
+	d.fail(f, d.left())
+}
+
+// use delivers over a session and then keeps or ends it. It returns false when
+// the session turned out to be dead before it did anything.
+func (d *delivery) use(ctx context.Context, w *walk, s *session, t *target) bool {
+	last := len(w.list) == 0 || (d.set.maxSessions > 0 && w.sessions+1 >= d.set.maxSessions)
+	d.final = d.finalHop && last
+	s.uses++
+	d.req.ConnectionDone(time.Now())
+	stop := context.AfterFunc(ctx, func() { _ = s.conn.SetDeadline(time.Unix(1, 0)) })
+	f := d.transact(ctx, s)
+	if !stop() {
+		s.bad = true // its deadline is spoilt, and so is the day
+	}
+	if f == errStale {
+		s.close()
+		return false
+	}
+	w.sessions++
+	w.limit(d)
+	d.finish(s, t)
+	return true
+}
+
+// finish keeps a session for the next delivery, or ends it.
+func (d *delivery) finish(s *session, t *target) {
+	if s.garbage != nil && s.offers&offersPipelining != 0 {
+		proto := "ESMTP"
+		if d.set.lmtp {
+			proto = "LMTP"
+		}
+		d.log.Warning("non-%s response from %s: %s", proto, s.namaddr, printable(s.garbage))
+	}
+	if s.bad {
+		s.close()
+		return
+	}
+	if d.wantsKeep(s) {
+		name := ""
+		if d.first && !d.named {
+			name = d.nameKey()
+		}
+		if d.a.cache.put(s, name, d.addrKey(t), time.Now().Add(d.set.idleLimit)) {
+			d.named = true
+			d.req.SessionKept()
+			return
+		}
+	}
+	s.quit(d.set.time.quit, !d.set.skipQuitReply)
+}
+
+// wantsKeep says whether a session is to stay open after this transaction.
+func (d *delivery) wantsKeep(s *session) bool {
+	switch {
+	case !d.keep, s.odd, s.garbage != nil, d.env.Trace.DontDeliver():
+		return false
+	case s.r != s.w: // it has said more than it was asked
+		return false
+	case s.tls != nil && !d.a.tls.reuse:
+		return false
+	case d.set.reuseCount > 0 && s.uses >= d.set.reuseCount:
+		return false
+	case d.set.reuseTime > 0 && time.Since(s.started) >= d.set.reuseTime:
+		return false
+	}
+	return true
+}
+
+// nameKey is what sessions for the present nexthop are kept under.
+func (d *delivery) nameKey() string { return d.hop.text + d.keySuffix() }
+
+// addrKey is what sessions with a server are kept under.
+func (d *delivery) addrKey(t *target) string {
+	if t.path != "" {
+		return t.path
+	}
+	return t.host + " " + t.ip.String() + " " + t.port + d.keySuffix()
+}
+
+// keySuffix keeps apart sessions that were set up under different demands.
+func (d *delivery) keySuffix() string {
+	suffix := ""
+	if d.env.Body&mail.BodySMTPUTF8 != 0 {
+		suffix += " utf8"
+	}
+	if d.env.RequireTLS {
+		suffix += " requiretls"
+	}
+	if d.env.TLSOptional {
+		suffix += " notls"
+	}
+	return suffix
+}
+
+// dial connects to a server.
+func (d *delivery) dial(ctx context.Context, t *target) (net.Conn, *failure) {
+	dialer := net.Dialer{Timeout: d.set.time.connect, KeepAlive: -1}
+	network, addr := "tcp", ""
+	if t.path != "" {
+		network, addr = "unix", t.path
+	} else {
+		addr = net.JoinHostPort(t.ip.String(), t.port)
+		if source, ok := d.a.bind[t.ip.Is4()]; ok {
+			dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
+		}
+	}
+	dial := dialer.DialContext
+	if d.a.dial != nil {
+		dial = d.a.dial
+	}
+	conn, err := dial(ctx, network, addr)
+	if err != nil && dialer.LocalAddr != nil && isBindError(err) {
+		d.log.Warning("%s: bind %s: %s", d.id, dialer.LocalAddr, errnoText(err))
+		if d.set.bindEnforce {
+			return nil, &failure{kind: sessionFailed, status: dsn.S(4, 4, 0), text: "server unavailable: cannot use the source address"}
+		}
+		dialer.LocalAddr = nil
+		conn, err = dial(ctx, network, addr)
+	}
+	if err != nil {
+		reason := errnoText(err)
+		event := &maillog.ConnectFailed{Host: t.host, Addr: t.address(), Port: t.port, Reason: reason}
+		if t.path != "" {
+			event.Port = ""
+		}
+		d.log.Log(event)
+		f := &failure{kind: sessionFailed, status: dsn.S(4, 4, 1), text: string(event.Append(nil))}
+		return nil, f
+	}
+	return conn, nil
+}
+
+// isBindError says whether connecting failed for the source address's sake.
+func isBindError(err error) bool {
+	sys, ok := errors.AsType[*os.SyscallError](err)
+	return ok && sys.Syscall == "bind"
+}
+
+// connect sets up a session: connection, greeting, TLS.
+func (d *delivery) connect(ctx context.Context, t *target) (*session, *failure) {
+	policy, f := d.policy(ctx, t)
+	if f != nil {
+		return nil, f
+	}
+	return d.open(ctx, t, policy)
+}
+
+// open connects and shakes hands as policy demands.
+func (d *delivery) open(ctx context.Context, t *target, p *policy) (*session, *failure) {
+	conn, f := d.dial(ctx, t)
+	if f != nil {
+		return nil, f
+	}
+	s := d.a.newSession(conn, t)
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	f = d.handshake(ctx, s, t, p)
+	if !stop() && f == nil {
+		f = s.broken(stageEHLO, context.Cause(ctx))
+	}
+	if f != nil {
+		if f.kind == streamFailed || f.retry {
+			s.close()
+		} else {
+			s.quit(d.set.time.quit, false)
+		}
+		return nil, f
+	}
+	return s, nil
+}
