@@ -1,0 +1,529 @@
+package sched
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sort"
+	"testing"
+	"time"
+
+	"posthaste/internal/mail"
+)
+
+// The model makes the scheduler's decisions the way the documents tell them:
+// it walks the lists from the beginning each time, and keeps no index, no
+// heap and no cache. It knows selection, preemption, windows and dead
+// destinations; admission, batches of recipients and retries it takes from
+// the events.
+
+type model struct {
+	cfg        Config
+	now        int64
+	transports []*mTransport
+	msgs       map[MsgID]*mMsg
+	seq        int
+	busy       []*mEntry
+	out        []string
+}
+
+type mMsg struct {
+	id     MsgID
+	seq    int
+	queued int64
+	unread int
+	single bool
+	jobs   []*mJob
+}
+
+type mTransport struct {
+	name   mail.Transport
+	cfg    TransportConfig
+	jobs   []*mJob // in list order
+	queues []*mQueue
+	busy   int
+}
+
+type mQueue struct {
+	name                          string
+	t                             *mTransport
+	window, busy                  int
+	success, failure, failCohorts float64
+	deadUntil                     int64
+	excuse                        string
+}
+
+type mJob struct {
+	msg             *mMsg
+	t               *mTransport
+	listed          bool
+	level           int
+	parent          *mJob
+	children        []*mJob
+	used, avail     int
+	selected, total int // entries
+	peers           []*mPeer
+}
+
+type mPeer struct {
+	q    *mQueue
+	j    *mJob
+	todo []*mEntry
+	refs int
+}
+
+type mEntry struct {
+	p     *mPeer
+	rcpts []int
+}
+
+func (m *model) transport(name mail.Transport) *mTransport {
+	for _, t := range m.transports {
+		if t.name == name {
+			return t
+		}
+	}
+	t := &mTransport{name: name, cfg: m.cfg.Transport(name, m.cfg.DefaultTransports)}
+	m.transports = append([]*mTransport{t}, m.transports...)
+	return t
+}
+
+func (t *mTransport) initial() int {
+	n := t.cfg.InitialConcurrency
+	if t.cfg.ConcurrencyLimit > 0 {
+		n = min(n, t.cfg.ConcurrencyLimit)
+	}
+	return n
+}
+
+func (t *mTransport) queue(name string) *mQueue {
+	for _, q := range t.queues {
+		if q.name == name {
+			return q
+		}
+	}
+	q := &mQueue{name: name, t: t, window: t.initial()}
+	t.queues = append(t.queues, q)
+	return q
+}
+
+func (q *mQueue) todo() (n int) {
+	for _, j := range q.t.jobs {
+		for _, p := range j.peers {
+			if p.q == q {
+				n += len(p.todo)
+			}
+		}
+	}
+	return n
+}
+
+// free says whether q can take another delivery.
+func (q *mQueue) free() bool { return q.deadUntil == 0 && q.window > q.busy }
+
+func (j *mJob) waiting() (n int) {
+	for _, p := range j.peers {
+		n += len(p.todo)
+	}
+	return n
+}
+
+func (j *mJob) upper() int { return j.total + j.msg.unread }
+
+// ready is the next peer in j's round robin that can be served.
+func (j *mJob) ready() *mPeer {
+	for _, p := range j.peers {
+		if len(p.todo) > 0 && p.q.free() {
+			return p
+		}
+	}
+	return nil
+}
+
+func (m *model) job(msg *mMsg, t *mTransport) *mJob {
+	for _, j := range msg.jobs {
+		if j.t == t {
+			m.list(j)
+			return j
+		}
+	}
+	j := &mJob{msg: msg, t: t, level: -1}
+	msg.jobs = append(msg.jobs, j)
+	m.list(j)
+	return j
+}
+
+// list puts a job on the job list behind the last that has no parent and is
+// not younger.
+func (m *model) list(j *mJob) {
+	if j.listed {
+		return
+	}
+	t := j.t
+	i := len(t.jobs)
+	for i > 0 && (t.jobs[i-1].parent != nil || t.jobs[i-1].msg.seq > j.msg.seq) {
+		i--
+	}
+	t.jobs = slices.Insert(t.jobs, i, j)
+	j.listed, j.level = true, 0
+}
+
+func (m *model) pop(j *mJob) {
+	p := j.parent
+	if p != nil {
+		if j.level == p.level+1 {
+			p.avail -= j.used * j.t.cfg.SlotCost
+		}
+		p.children = slices.DeleteFunc(p.children, func(c *mJob) bool { return c == j })
+	}
+	for _, c := range j.children {
+		c.parent = p
+		if p != nil {
+			p.children = append(p.children, c)
+		}
+	}
+	j.children, j.parent, j.level = nil, nil, 0
+}
+
+func (m *model) retire(j *mJob) {
+	if !j.listed || j.waiting() > 0 || j.msg.unread > 0 {
+		return
+	}
+	if j.level > 0 {
+		m.pop(j)
+	}
+	for _, c := range j.children {
+		c.parent = nil
+	}
+	j.children = nil
+	j.t.jobs = slices.DeleteFunc(j.t.jobs, func(o *mJob) bool { return o == j })
+	j.listed, j.level = false, -1
+}
+
+// preempt is the chapter on preemption.
+func (m *model) preempt(t *mTransport, cur *mJob) *mJob {
+	c := t.cfg
+	if c.SlotCost < 2 || c.Mode != Preemptive || cur.avail <= 0 || cur.upper() < c.MinimumSlots*c.SlotCost {
+		return cur
+	}
+	slots := (cur.total - cur.selected + cur.avail) / c.SlotCost
+	var best *mJob
+	var bestScore float64
+	seen := false
+	for _, j := range t.jobs {
+		if j == cur {
+			seen = true
+			continue
+		}
+		if !seen || len(j.children) > 0 || j.ready() == nil {
+			continue
+		}
+		needed := j.upper() - j.selected
+		score := float64(m.now/second-j.msg.queued+1) / float64(j.upper())
+		if needed > 0 && needed <= slots && score > bestScore {
+			best, bestScore = j, score
+		}
+	}
+	if best == nil {
+		return cur
+	}
+	expected := best.upper() - best.selected
+	if float64(cur.avail/c.SlotCost+c.SlotLoan) < float64(expected)*float64(100-c.SlotDiscount)/100 {
+		return cur
+	}
+	if best.level > 0 {
+		m.pop(best)
+	}
+	t.jobs = slices.DeleteFunc(t.jobs, func(o *mJob) bool { return o == best })
+	t.jobs = slices.Insert(t.jobs, slices.Index(t.jobs, cur), best)
+	best.parent, best.level = cur, cur.level+1
+	cur.children = append(cur.children, best)
+	cur.avail -= expected * c.SlotCost
+	best.used = -expected
+	return best
+}
+
+// choose is the selection of one entry of t; nil when nothing can go.
+func (m *model) choose(t *mTransport) *mEntry {
+	if t.busy >= t.cfg.ProcessLimit && t.cfg.ProcessLimit > 0 {
+		return nil
+	}
+	for _, j := range t.jobs {
+		if j.ready() == nil {
+			continue
+		}
+		j = m.preempt(t, j)
+		p := j.ready()
+		e := p.todo[0]
+		p.todo = p.todo[1:]
+		j.peers = slices.DeleteFunc(j.peers, func(o *mPeer) bool { return o == p })
+		j.peers = append(j.peers, p)
+		j.selected++
+		j.used++
+		j.avail++
+		p.q.busy++
+		t.busy++
+		m.busy = append(m.busy, e)
+		m.retire(j)
+		return e
+	}
+	return nil
+}
+
+func (m *model) deliver() {
+	for again := true; again; {
+		again = false
+		for i, t := range m.transports {
+			if e := m.choose(t); e != nil {
+				m.transports = append(slices.Delete(m.transports, i, i+1), t)
+				m.out = append(m.out, fmt.Sprintf("%d %v %s:%s", e.p.j.msg.id, e.rcpts, t.name, e.p.q.name))
+				again = true
+				break
+			}
+		}
+	}
+}
+
+func (m *model) add(msg *mMsg, t *mTransport, q *mQueue, rcpts []int, batch bool) {
+	j := m.job(msg, t)
+	var p *mPeer
+	for _, o := range j.peers {
+		if o.q == q {
+			p = o
+		}
+	}
+	if p == nil {
+		p = &mPeer{q: q, j: j}
+		j.peers = append(j.peers, p)
+	}
+	if n := len(p.todo); batch && n > 0 && !msg.single && (t.cfg.BatchLimit == 0 || len(p.todo[n-1].rcpts) < t.cfg.BatchLimit) {
+		p.todo[n-1].rcpts = append(p.todo[n-1].rcpts, rcpts...)
+		return
+	}
+	p.todo = append(p.todo, &mEntry{p, slices.Clone(rcpts)})
+	p.refs++
+	j.total++
+}
+
+func (m *model) loaded(ev Event) {
+	msg := m.msgs[ev.ID]
+	msg.unread = ev.Unread
+	for _, r := range ev.Rcpts {
+		t := m.transport(r.Transport)
+		q := t.queue(r.Queue)
+		if q.deadUntil != 0 {
+			retry := m.transport(RetryTransport)
+			m.add(msg, retry, retry.queue(q.excuse), []int{r.Index}, true)
+			continue
+		}
+		m.add(msg, t, q, []int{r.Index}, true)
+	}
+	for _, j := range msg.jobs {
+		m.retire(j)
+	}
+}
+
+// ended takes an entry away from its peer, and forgets what is empty.
+func (m *model) ended(e *mEntry) {
+	p := e.p
+	p.refs--
+	if p.refs == 0 {
+		p.j.peers = slices.DeleteFunc(p.j.peers, func(o *mPeer) bool { return o == p })
+	}
+	m.retire(p.j)
+	q := p.q
+	if q.deadUntil == 0 && q.busy == 0 && q.todo() == 0 {
+		q.t.queues = slices.DeleteFunc(q.t.queues, func(o *mQueue) bool { return o == q })
+	}
+}
+
+func (m *model) done(e *mEntry, r Result) {
+	q := e.p.q
+	if r.SiteFailed {
+		m.negative(q, r)
+	} else {
+		m.positive(q)
+	}
+	q.busy--
+	q.t.busy--
+	m.busy = slices.DeleteFunc(m.busy, func(o *mEntry) bool { return o == e })
+	m.ended(e)
+}
+
+func (m *model) positive(q *mQueue) {
+	c := q.t.cfg
+	q.failCohorts = 0
+	if q.deadUntil != 0 {
+		q.deadUntil = 0
+		q.window, q.success, q.failure = q.busy, 0, 0
+		return
+	}
+	if (c.ConcurrencyLimit == 0 || q.window < c.ConcurrencyLimit) && q.window < q.busy+q.t.initial() {
+		fb := c.PositiveFeedback.value(q.window)
+		for q.success += fb; q.success+fb/2 >= 1; q.success-- {
+			q.window++
+			q.failure = 0
+		}
+		if c.ConcurrencyLimit > 0 {
+			q.window = min(q.window, c.ConcurrencyLimit)
+		}
+	}
+}
+
+func (m *model) negative(q *mQueue, r Result) {
+	c := q.t.cfg
+	if q.deadUntil != 0 {
+		return
+	}
+	q.failCohorts += 1 / float64(q.window)
+	if c.FailedCohortLimit > 0 && q.failCohorts >= float64(c.FailedCohortLimit) {
+		q.deadUntil = m.now + micros(m.cfg.MinimalBackoff)
+		q.excuse = r.Status.String() + " delivery temporarily suspended: " + r.Reason
+		retry := m.transport(RetryTransport)
+		for _, j := range slices.Clone(q.t.jobs) {
+			for _, p := range slices.Clone(j.peers) {
+				for p.q == q && len(p.todo) > 0 {
+					e := p.todo[0]
+					m.add(j.msg, retry, retry.queue(q.excuse), e.rcpts, false)
+					p.todo = p.todo[1:]
+					j.selected++
+					m.ended(e)
+				}
+			}
+		}
+		return
+	}
+	fb := c.NegativeFeedback.value(q.window)
+	for q.failure -= fb; q.failure-fb/2 < 0; q.failure++ {
+		q.window--
+		q.success = 0
+	}
+	q.window = max(q.window, 1)
+}
+
+// step is the model's Step.
+func (m *model) step(now time.Time, ev Event, find func(EntryID) (MsgID, []int)) {
+	m.now = now.UnixMicro()
+	for _, t := range m.transports {
+		for _, q := range slices.Clone(t.queues) {
+			if q.deadUntil != 0 && q.deadUntil <= m.now {
+				q.deadUntil = 0
+				q.window, q.success, q.failure = t.initial(), 0, 0
+				if q.busy > 0 {
+					q.window = q.busy
+				} else {
+					t.queues = slices.DeleteFunc(t.queues, func(o *mQueue) bool { return o == q })
+				}
+			}
+		}
+	}
+	switch ev.Kind {
+	case EventLoaded:
+		m.loaded(ev)
+	case EventDone:
+		id, rcpts := find(ev.Entry)
+		for _, e := range m.busy {
+			if e.p.j.msg.id == id && slices.Equal(e.rcpts, rcpts) {
+				m.done(e, ev.Result)
+				break
+			}
+		}
+	}
+	m.deliver()
+}
+
+// modelConfig leaves out what the model does not know.
+func modelConfig(r *rand.Rand) Config {
+	cfg := smallConfig(r)
+	cfg.ActiveLimit = 5 + r.IntN(60)
+	cfg.RecipientLimit = 1 << 20
+	cfg.MaximalLifetime, cfg.BounceLifetime = 1000*time.Hour, 1000*time.Hour
+	inner := cfg.Transport
+	cfg.Transport = func(name mail.Transport, c TransportConfig) TransportConfig {
+		c = inner(name, c)
+		c.DestinationRateDelay, c.TransportRateDelay, c.RefillLimit = 0, 0, 1
+		c.RecipientLimit = 1 << 20
+		if c.Mode == Thread {
+			c.Mode = Preemptive
+		}
+		if name == RetryTransport || name == ErrorTransport {
+			c.FailedCohortLimit = 0
+		}
+		return c
+	}
+	return cfg
+}
+
+// TestModel plays random histories to the scheduler and to the model: every
+// decision must be the same.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	n := uint64(150)
+	if testing.Short() {
+		n = 20
+	}
+	preempted := uint64(0)
+	for seed := range n {
+		preempted += compare(t, seed)
+	}
+	if preempted < n {
+		t.Errorf("%d preemptions in %d histories: this compares too little", preempted, n)
+	}
+}
+
+func compare(t *testing.T, seed uint64) uint64 {
+	r := rand.New(rand.NewPCG(seed, 2))
+	w := newWorld(t, modelConfig(r))
+	w.check = seed%8 == 0
+	w.batch = r.IntN(12)
+	m := &model{cfg: w.s.cfg, msgs: map[MsgID]*mMsg{}}
+	var got []string
+	entries := map[EntryID]Effect{}
+	w.onEvent = func(ev Event) {
+		compareLast(t, seed, m, &got)
+		m.step(w.now, ev, func(id EntryID) (MsgID, []int) { return entries[id].ID, entries[id].Rcpts })
+	}
+	w.on = func(e Effect) {
+		switch e.Kind {
+		case EffectDeliver:
+			entries[e.Entry] = Effect{ID: e.ID, Rcpts: slices.Clone(e.Rcpts)}
+			got = append(got, fmt.Sprintf("%d %v %s:%s", e.ID, e.Rcpts, e.Transport, e.Nexthop))
+		case EffectLoad:
+			if e.First {
+				m.seq++
+				l := w.mail[e.ID]
+				m.msgs[e.ID] = &mMsg{id: e.ID, seq: m.seq, queued: w.now.Unix(), single: l.flags&FlagSingleRcpt != 0}
+			}
+		}
+	}
+	id := MsgID(0)
+	for range 250 {
+		switch x := r.IntN(100); {
+		case x < 35:
+			id++
+			rcpts := randomRcpts(r)
+			if r.IntN(3) == 0 { // large mail to one place, for small mail to slip past
+				rcpts = nil
+				for range 20 + r.IntN(60) {
+					rcpts = append(rcpts, rcpt("smtp", destinations[r.IntN(2)]))
+				}
+			}
+			sort.SliceStable(rcpts, func(i, j int) bool { return rcpts[i].Transport < rcpts[j].Transport })
+			w.arrive(id, []Flags{0, 0, 0, FlagSingleRcpt}[r.IntN(4)], rcpts...)
+		case x < 95:
+			w.finishOne(r, 8)
+		default:
+			w.tick(time.Duration(r.IntN(40)) * time.Second)
+		}
+	}
+	compareLast(t, seed, m, &got)
+	return w.s.Stats().Preemptions
+}
+
+// compareLast compares what came of the last step.
+func compareLast(t *testing.T, seed uint64, m *model, got *[]string) {
+	if !slices.Equal(*got, m.out) {
+		t.Fatalf("seed %d: decisions differ\nscheduler %q\nmodel     %q", seed, *got, m.out)
+	}
+	*got, m.out = nil, nil
+}

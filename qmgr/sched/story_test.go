@@ -1,0 +1,481 @@
+package sched
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/mail"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write what the scheduler does into the story files")
+
+// A story is a file of commands, each followed by a line of dashes and what
+// came of it. Commands:
+//
+//	config qmgr|TRANSPORT name=value...   before anything else
+//	arrive ID to=TRANSPORT:DESTINATION[*COUNT],... [flags=null,verp,trace]
+//	tick DURATION                         let time pass, in one step
+//	run DURATION                          let time pass, waking when the scheduler asks for it
+//	done ENTRY|all [bounced|deferred|unreachable] [hungry]
+//	serve [COUNT]                         end the oldest delivery again and again; print whose turn it was
+//	lost ENTRY / down TRANSPORT [ENTRY...]
+//	load ID / answer ID yes|no            with "config world manual=1"
+//	flush all|site NAME|ID, hold|release|remove|requeue|expire|expirenow ID|all
+//	state / dests / explain ID
+func TestStories(t *testing.T) {
+	t.Parallel()
+	files, _ := filepath.Glob("testdata/story/*.txt")
+	if len(files) == 0 {
+		t.Fatal("no stories in testdata/story")
+	}
+	for _, f := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(f), ".txt"), func(t *testing.T) {
+			t.Parallel()
+			data, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := (&story{t: t}).run(string(data))
+			if *rewrite {
+				if err := os.WriteFile(f, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if got != string(data) {
+				t.Errorf("%s: not what happened; go test -rewrite and look at the difference:\n%s", f, firstDifference(string(data), got))
+			}
+		})
+	}
+}
+
+func firstDifference(want, got string) string {
+	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := range min(len(w), len(g)) {
+		if w[i] != g[i] {
+			return fmt.Sprintf("line %d:\n- %s\n+ %s", i+1, w[i], g[i])
+		}
+	}
+	return fmt.Sprintf("%d lines wanted, %d got", len(w), len(g))
+}
+
+type story struct {
+	t   *testing.T
+	w   *world
+	cfg Config
+	per map[string]map[string]string
+	out bytes.Buffer
+	say bool
+	man bool
+}
+
+const dashes = "----"
+
+// run carries out every command of a story and returns the story as it
+// should be.
+func (st *story) run(text string) string {
+	st.cfg = DefaultConfig()
+	st.cfg.QueueRunDelay = 0
+	st.per = map[string]map[string]string{}
+	st.say = true
+	var result strings.Builder
+	lines := strings.Split(text, "\n")
+	for i := 0; i < len(lines); i++ {
+		line := lines[i]
+		if line == "" || strings.HasPrefix(line, "#") {
+			if i < len(lines)-1 {
+				result.WriteString(line + "\n")
+			}
+			continue
+		}
+		result.WriteString(line + "\n")
+		words := strings.Fields(line)
+		if words[0] == "config" {
+			st.config(words[1], words[2:])
+			continue
+		}
+		if i+1 < len(lines) && lines[i+1] == dashes {
+			for i++; i+1 < len(lines) && lines[i+1] != ""; i++ {
+			}
+		}
+		st.begin()
+		st.out.Reset()
+		st.command(words[0], words[1:])
+		result.WriteString(dashes + "\n" + st.out.String())
+	}
+	return result.String()
+}
+
+// config notes settings.
+func (st *story) config(who string, settings []string) {
+	if st.w != nil {
+		st.t.Fatal("config after the story began")
+	}
+	if st.per[who] == nil {
+		st.per[who] = map[string]string{}
+	}
+	for _, s := range settings {
+		k, v, _ := strings.Cut(s, "=")
+		st.per[who][k] = v
+	}
+}
+
+func num(t *testing.T, v string) int {
+	n, err := strconv.Atoi(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func dur(t *testing.T, v string) time.Duration {
+	d, err := time.ParseDuration(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// begin makes the world at the first command.
+func (st *story) begin() {
+	if st.w != nil {
+		return
+	}
+	for k, v := range st.per["qmgr"] {
+		switch k {
+		case "active_limit":
+			st.cfg.ActiveLimit = num(st.t, v)
+		case "recipient_limit":
+			st.cfg.RecipientLimit = num(st.t, v)
+		case "recipient_minimum":
+			st.cfg.RecipientMinimum = num(st.t, v)
+		case "lifetime":
+			st.cfg.MaximalLifetime = dur(st.t, v)
+		case "delay_warning":
+			st.cfg.DelayWarning = dur(st.t, v)
+		case "defer_transports":
+			st.cfg.DeferTransports = strings.Split(v, ",")
+		case "debug":
+			st.cfg.FeedbackDebug = true
+		default:
+			st.t.Fatalf("config qmgr: %s?", k)
+		}
+	}
+	st.cfg.Transport = func(name mail.Transport, c TransportConfig) TransportConfig {
+		settings := st.per[string(name)]
+		for k, v := range settings {
+			st.set(&c, k, v)
+		}
+		return c
+	}
+	st.w = newWorld(st.t, st.cfg)
+	st.w.on = st.effect
+	st.w.manual = st.per["world"]["manual"] != ""
+	if b := st.per["world"]["batch"]; b != "" {
+		st.w.batch = num(st.t, b)
+	}
+}
+
+func (st *story) set(c *TransportConfig, k, v string) {
+	t := st.t
+	ints := map[string]*int{"processes": &c.ProcessLimit, "window": &c.ConcurrencyLimit, "initial": &c.InitialConcurrency,
+		"cohorts": &c.FailedCohortLimit, "batch": &c.BatchLimit, "cost": &c.SlotCost, "loan": &c.SlotLoan,
+		"discount": &c.SlotDiscount, "minimum": &c.MinimumSlots, "rcpts": &c.RecipientLimit,
+		"extra": &c.ExtraRecipientLimit, "refill": &c.RefillLimit, "agents": &c.AgentsPerThread}
+	durs := map[string]*time.Duration{"rate": &c.DestinationRateDelay, "trate": &c.TransportRateDelay, "idle": &c.IdleMax}
+	feeds := map[string]*Feedback{"positive": &c.PositiveFeedback, "negative": &c.NegativeFeedback}
+	switch {
+	case ints[k] != nil:
+		*ints[k] = num(t, v)
+	case durs[k] != nil:
+		*durs[k] = dur(t, v)
+	case feeds[k] != nil:
+		f, err := ParseFeedback(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		*feeds[k] = f
+	case k == "scheduler":
+		c.Mode = map[string]Mode{"preemptive": Preemptive, "fifo": FIFO, "thread": Thread}[v]
+	case k == "order":
+		c.Order = map[string]Order{"age": Age, "random": Random}[v]
+	case k == "queue_only":
+		c.QueueOnly = strings.Split(v, ",")
+	default:
+		t.Fatalf("config: %s?", k)
+	}
+}
+
+// command carries out one command.
+func (st *story) command(verb string, args []string) {
+	w, t := st.w, st.t
+	kinds := map[string]EventKind{"hold": EventHold, "release": EventRelease, "remove": EventRemove,
+		"requeue": EventRequeue, "expire": EventExpire, "expirenow": EventExpire}
+	switch verb {
+	case "arrive":
+		st.arrive(args)
+	case "tick":
+		w.tick(dur(t, args[0]))
+	case "run":
+		for end := w.now.Add(dur(t, args[0])); w.now.Before(end); {
+			if at := w.s.Wake(); at.IsZero() || at.After(end) {
+				w.now = end
+				break
+			}
+			w.sleep()
+		}
+	case "done":
+		st.done(args)
+	case "serve":
+		st.serve(args)
+	case "lost":
+		w.lose(EntryID(st.entry(args[0])))
+	case "down":
+		ev := Event{Kind: EventAgentDown, Transport: mail.Transport(args[0])}
+		for _, a := range args[1:] {
+			ev.Entries = append(ev.Entries, st.entry(a))
+			w.take(st.entry(a))
+		}
+		w.step(ev)
+	case "load", "answer":
+		st.reply(verb, args)
+	case "flush":
+		ev := Event{Kind: EventFlush, Scope: ScopeAll}
+		if args[0] == "site" {
+			ev.Scope, ev.Site = ScopeSite, args[1]
+		} else if args[0] != "all" {
+			ev.Scope, ev.ID = ScopeMessage, MsgID(num(t, args[0]))
+		}
+		w.step(ev)
+	case "state":
+		st.state()
+	case "dests":
+		w.s.Dests(func(d Dest) bool {
+			fmt.Fprintf(&st.out, "%s/%s window %d limit %d busy %d todo %d waiting %d%s\n", d.Transport, d.Queue, d.Window, d.Limit, d.Busy, d.Todo, d.Waiting,
+				[]string{"", " dead", " suspended"}[d.State])
+			return true
+		})
+	case "explain":
+		for _, r := range w.s.Explain(MsgID(num(t, args[0]))) {
+			fmt.Fprintf(&st.out, "%s\n", st.reason(r))
+		}
+	default:
+		k, ok := kinds[verb]
+		if !ok {
+			t.Fatalf("%s?", verb)
+		}
+		ev := Event{Kind: k, Scope: ScopeAll, Now: verb == "expirenow"}
+		if args[0] != "all" {
+			ev.Scope, ev.ID = ScopeMessage, MsgID(num(t, args[0]))
+		}
+		w.step(ev)
+	}
+}
+
+func (st *story) arrive(args []string) {
+	var rcpts []Rcpt
+	var flags Flags
+	for _, a := range args[1:] {
+		k, v, _ := strings.Cut(a, "=")
+		for _, x := range strings.Split(v, ",") {
+			if k == "flags" {
+				flags |= map[string]Flags{"null": FlagNullSender, "verp": FlagSingleRcpt, "trace": FlagTrace}[x]
+				continue
+			}
+			x, count, _ := strings.Cut(x, "*")
+			transport, dest, _ := strings.Cut(x, ":")
+			n := 1
+			if count != "" {
+				n = num(st.t, count)
+			}
+			for range n {
+				r := rcpt(transport, dest)
+				r.Site = dest
+				rcpts = append(rcpts, r)
+			}
+		}
+	}
+	st.w.arrive(MsgID(num(st.t, args[0])), flags, rcpts...)
+}
+
+// entry finds a busy entry by its count, as it is printed.
+func (st *story) entry(name string) EntryID {
+	n := uint64(num(st.t, strings.TrimPrefix(name, "e")))
+	for id := range st.w.busy {
+		if uint64(id)>>entryBits == n {
+			return id
+		}
+	}
+	st.t.Fatalf("%s is not busy", name)
+	return 0
+}
+
+func (st *story) done(args []string) {
+	o, hungry := sent, false
+	for _, a := range args[1:] {
+		switch a {
+		case "bounced":
+			o = bounced
+		case "deferred":
+			o = deferred
+		case "unreachable":
+			o = unreachable
+		case "hungry":
+			hungry = true
+		}
+	}
+	if args[0] != "all" {
+		st.w.done(st.entry(args[0]), o, hungry)
+		return
+	}
+	for _, id := range slices.Clone(st.w.order) {
+		st.w.done(id, o, hungry)
+	}
+}
+
+// serve ends deliveries, oldest first, and prints the messages in the order
+// in which the deliveries had been handed out.
+func (st *story) serve(args []string) {
+	n := -1
+	if len(args) > 0 {
+		n = num(st.t, args[0])
+	}
+	st.say = false
+	for ; n != 0 && len(st.w.order) > 0; n-- {
+		fmt.Fprintf(&st.out, "%d", st.w.busy[st.w.order[0]].ID)
+		st.w.done(st.w.order[0], sent, false)
+	}
+	st.out.WriteByte('\n')
+	st.say = true
+}
+
+// reply answers a load or a notice that waits for the test.
+func (st *story) reply(verb string, args []string) {
+	id := MsgID(num(st.t, args[0]))
+	list := &st.w.loads
+	if verb == "answer" {
+		list = &st.w.asks
+	}
+	for i, e := range *list {
+		if e.ID == id {
+			*list = slices.Delete(*list, i, i+1)
+			if verb == "load" {
+				st.w.step(st.w.load(e))
+			} else {
+				st.w.step(st.w.answer(e, args[1] == "yes"))
+			}
+			return
+		}
+	}
+	st.t.Fatalf("%s %d: nobody asked", verb, id)
+}
+
+func (st *story) clock(at time.Time) string { return "+" + at.Sub(epoch).String() }
+
+// effect prints one effect.
+func (st *story) effect(e Effect) {
+	if !st.say {
+		return
+	}
+	o := &st.out
+	switch e.Kind {
+	case EffectLoad:
+		fmt.Fprintf(o, "load %d from %d max %d", e.ID, e.From, e.Max)
+	case EffectDeliver:
+		fmt.Fprintf(o, "deliver e%d: %d %v to %s:%s", e.Entry>>entryBits, e.ID, e.Rcpts, e.Transport, e.Nexthop)
+		if e.Reuse {
+			fmt.Fprintf(o, " session of a%d", e.Agent)
+		} else {
+			fmt.Fprintf(o, " by a%d", e.Agent)
+		}
+		o.WriteString([]string{"", " cache=load", " cache=store", " cache=load,store"}[e.Cache])
+	case EffectDismiss:
+		fmt.Fprintf(o, "dismiss a%d", e.Agent)
+	case EffectDeferRcpts:
+		fmt.Fprintf(o, "defer recipients %d %v: %s %s", e.ID, e.Rcpts, e.Status, e.Reason)
+	case EffectNotify:
+		fmt.Fprintf(o, "notify %d %s", e.ID, []string{"", "failure", "delay", "expired", "trace"}[e.Notice])
+	case EffectDefer:
+		fmt.Fprintf(o, "defer %d until %s, attempts %d", e.ID, st.clock(e.Next), e.Attempts)
+	case EffectRelease:
+		fmt.Fprintf(o, "release %d", e.ID)
+	case EffectNote:
+		st.note(e.Note)
+	default:
+		fmt.Fprintf(o, "%s %d", map[EffectKind]string{EffectFinish: "finish", EffectHold: "hold", EffectRemove: "remove",
+			EffectRequeue: "requeue", EffectCorrupt: "corrupt", EffectExpire: "expire"}[e.Kind], e.ID)
+	}
+	o.WriteByte('\n')
+}
+
+func (st *story) note(n *Note) {
+	o := &st.out
+	switch n.Kind {
+	case NoteExpired:
+		fmt.Fprintf(o, "note %d expired", n.ID)
+	case NoteForceExpired:
+		fmt.Fprintf(o, "note %d force-expired", n.ID)
+	case NoteClog:
+		fmt.Fprintf(o, "note %s/%s uses %d of %d", n.Transport, n.Queue, n.Count, n.Total)
+	case NoteFeedback:
+		fmt.Fprintf(o, "note %s window %d success %.3g failure %.3g cohorts %.3g", n.Queue, n.Window, n.Success, n.Failure, n.FailCohorts)
+	case NoteDead:
+		fmt.Fprintf(o, "note %s/%s dead until %s: %s %s", n.Transport, n.Queue, st.clock(n.Until), n.Status, n.Reason)
+	case NoteAlive:
+		fmt.Fprintf(o, "note %s/%s alive, %d wait", n.Transport, n.Queue, n.Count)
+	case NoteTransportDown:
+		fmt.Fprintf(o, "note %s down until %s: %s %s", n.Transport, st.clock(n.Until), n.Status, n.Reason)
+	case NoteBadCount:
+		fmt.Fprintf(o, "note %d count %d", n.ID, n.Count)
+	}
+}
+
+func (st *story) state() {
+	s := st.w.s
+	stats := s.Stats()
+	fmt.Fprintf(&st.out, "incoming %d active %d deferred %d hold %d rcpts %d busy %d\n", stats.Incoming, stats.Active, stats.Deferred, stats.Hold, stats.Rcpts, stats.Busy)
+	for _, t := range s.transports {
+		if t.first == nil {
+			continue
+		}
+		fmt.Fprintf(&st.out, "%s pool %d:", t.name, t.rcptUnused)
+		for j := t.first; j != nil; j = j.nxt {
+			fmt.Fprintf(&st.out, " %d(%d/%d", j.msg.id, j.selected, j.read)
+			if j.level > 0 || j.firstChild != nil || j.slotsAvail != j.selected {
+				fmt.Fprintf(&st.out, " level %d slots %d", j.level, j.slotsAvail)
+			}
+			st.out.WriteByte(')')
+		}
+		st.out.WriteByte('\n')
+	}
+}
+
+func (st *story) reason(r Reason) string {
+	names := []string{"none", "delivery", "window", "process", "job", "preempted", "rate", "transport rate", "read", "active", "retry", "site", "hold", "notice", "command"}
+	text := fmt.Sprintf("%d rcpts: %s", r.Count, names[r.Wait])
+	if r.Queue != "" {
+		text += fmt.Sprintf(" at %s/%s", r.Transport, r.Queue)
+	}
+	if !r.Since.IsZero() {
+		text += " since " + st.clock(r.Since)
+	}
+	if !r.Until.IsZero() {
+		text += " until " + st.clock(r.Until)
+	}
+	if r.Limit > 0 {
+		text += fmt.Sprintf(" limit %d", r.Limit)
+	}
+	if r.By != 0 {
+		text += fmt.Sprintf(" by %d", r.By)
+	}
+	if r.Text != "" {
+		text += fmt.Sprintf(" (%s %s)", r.Status, r.Text)
+	}
+	return text
+}
