@@ -301,13 +301,18 @@ func (c *Client) Addrs(ctx context.Context, host string, f Family) (Answer[netip
 	case IPv6:
 		return c.addrs6(ctx, host)
 	}
-	done := make(chan struct{})
-	c.wg.Go(func() {
-		defer close(done)
+	if c.known(host, dns.TypeAAAA) {
 		v6, err6 = c.addrs6(ctx, host)
-	})
-	v4, err4 = c.addrs4(ctx, host)
-	<-done
+		v4, err4 = c.addrs4(ctx, host)
+	} else {
+		done := make(chan struct{})
+		c.wg.Go(func() {
+			defer close(done)
+			v6, err6 = c.addrs6(ctx, host)
+		})
+		v4, err4 = c.addrs4(ctx, host)
+		<-done
+	}
 	switch {
 	case err4 == nil && err6 == nil:
 		return Answer[netip.Addr]{
@@ -322,6 +327,16 @@ func (c *Client) Addrs(ctx context.Context, host string, f Family) (Answer[netip
 		return v4, err4
 	}
 	return v6, err6
+}
+
+// known says whether a question can be answered from the cache.
+func (c *Client) known(name string, qtype uint16) bool {
+	ascii, ok := ToASCII(name)
+	if !ok {
+		return true
+	}
+	_, ok = c.cache.get(key{qtype, ascii}, time.Now())
+	return ok
 }
 
 func (c *Client) addrs4(ctx context.Context, host string) (Answer[netip.Addr], error) {
