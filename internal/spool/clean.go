@@ -265,7 +265,7 @@ func (e *engine) fetchBody(s *staged) (body []byte, damaged bool) {
 		e.warn("spool: message %s: %d bytes cannot be read", l.id(), bad)
 		damaged = true
 	}
-	h, ok := parseHeader(buf)
+	h, ok := parseHeader(buf, e.key)
 	if !ok || h.number != s.number || h.recLen() != int64(len(buf)) {
 		return buf[headerLen:], true
 	}
@@ -343,10 +343,14 @@ func (e *engine) makeSpare(want int) {
 		err = errors.New("the file system is nearly full")
 	}
 	e.mu.Lock()
-	was := e.diskLow
-	e.diskLow = err != nil
+	was := e.diskErr
+	e.diskLow, e.diskErr = err != nil, ""
+	if err != nil {
+		e.diskErr = err.Error()
+	}
+	news := e.diskErr != was
 	e.mu.Unlock()
-	if err != nil && !was {
+	if err != nil && news {
 		e.warn("spool: no spare segment: %v; no mail is taken until there is room", err)
 	}
 }

@@ -67,7 +67,8 @@ type engine struct {
 	bigSum   int64      // bytes of big files, arriving ones included
 	stats    Stats      // counters
 	broken   error
-	diskLow  bool // the file system has less than MinFree, or a file could not be made
+	diskLow  bool   // the file system has less than MinFree, or a file could not be made
+	diskErr  string // the last reason told
 	nextFile uint32
 	byQueue  [numQueues]int
 
@@ -75,6 +76,7 @@ type engine struct {
 
 	head, cold *segment
 	uuid       [16]byte
+	key        uint32 // keyOf(uuid)
 	nextSegno  uint64
 	batch, seq uint64 // of the next batch and record
 	promised   uint64 // highest durable batch
@@ -117,7 +119,7 @@ func deriveLimits(o *Options) (limits, error) {
 		l.inline = 128 << 10
 	}
 	l.inline = max(0, min(l.inline, l.segSize/8))
-	l.unit = l.segSize/2 - 2*blockSize // with padding and header at most half a segment
+	l.unit = l.segSize/2 - blockSize // with padding and a CKPT at most half a segment
 	l.batch = min(4<<20, l.unit)
 	l.state = l.unit / 2
 	l.copyEnv = int(min(4096, l.segSize/16))

@@ -27,6 +27,7 @@ type Reader struct {
 // are used once, and one that was given back only ever becomes stale.
 type readFile struct {
 	f    vfs.File
+	key  uint32
 	refs int // users, and one for the table
 }
 
@@ -56,6 +57,14 @@ func (r *Reader) open(file uint32) (*readFile, error) {
 		}
 		return nil, err
 	}
+	key, err := readKey(f)
+	if r.plant == plantNoSalt {
+		key = 0
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", segName(r.dir, file), err)
+	}
 	if len(r.files) >= maxReadFiles {
 		for n, old := range r.files { // any: they cost little to open again
 			delete(r.files, n)
@@ -63,9 +72,24 @@ func (r *Reader) open(file uint32) (*readFile, error) {
 			break
 		}
 	}
-	rf := &readFile{f: f, refs: 2}
+	rf := &readFile{f: f, key: key, refs: 2}
 	r.files[file] = rf
 	return rf, nil
+}
+
+// readKey gets the spool's key from a segment's header.
+func readKey(f vfs.File) (uint32, error) {
+	var h segHeader
+	b := make([]byte, blockSize)
+	readAround(f, b, 0)
+	ok, err := h.read(b)
+	switch {
+	case err != nil:
+		return 0, err
+	case !ok:
+		return 0, fmt.Errorf("%w: no segment header", ErrCorrupt)
+	}
+	return keyOf(h.uuid), nil
 }
 
 // unref is called with mu held.
@@ -111,7 +135,7 @@ func (r *Reader) fetch(buf []byte, ref Ref, number uint64, n uint32) ([]byte, he
 	buf = buf[:n]
 	_, err = rf.f.ReadAt(buf, int64(ref.Offset))
 	if err == nil {
-		h, ok := parseHeader(buf)
+		h, ok := parseHeader(buf, rf.key)
 		if ok && h.number == number && h.recLen() == int64(ref.Length) && (h.segno == ref.Segno || r.plant == plantNoSegno) {
 			return buf, h, nil
 		}
@@ -123,11 +147,10 @@ func (r *Reader) fetch(buf []byte, ref Ref, number uint64, n uint32) ([]byte, he
 // or damaged. The writer changes a segment's header before anything else in it.
 func (r *Reader) judge(rf *readFile, ref Ref, cause error) error {
 	var h segHeader
-	b := make([]byte, segHdrBytes)
-	if _, err := rf.f.ReadAt(b, 0); err == nil {
-		if ok, _ := h.parse(b); ok && h.segno != ref.Segno {
-			return ErrStale
-		}
+	b := make([]byte, blockSize)
+	readAround(rf.f, b, 0)
+	if ok, _ := h.read(b); ok && h.segno != ref.Segno {
+		return ErrStale
 	}
 	if cause != nil {
 		return fmt.Errorf("%w: segment %d (%s) at %d: %w", ErrCorrupt, ref.Segno, segName("", ref.File), ref.Offset, cause)

@@ -80,8 +80,9 @@ func startRecord(b []byte, typ, flags uint8, number uint64, metaLen, bodyLen int
 	return append(b, h[:]...)
 }
 
-// seal completes a header once it is known where and when it goes.
-func seal(h []byte, flags uint8, segno, seq, batch, promised uint64, salt uint32) {
+// seal completes a header once it is known where and when it goes. key is the
+// spool's; see keyOf.
+func seal(h []byte, flags uint8, segno, seq, batch, promised uint64, salt, key uint32) {
 	le := binary.LittleEndian
 	h[5] |= flags
 	le.PutUint64(h[16:], segno)
@@ -89,12 +90,18 @@ func seal(h []byte, flags uint8, segno, seq, batch, promised uint64, salt uint32
 	le.PutUint64(h[40:], batch)
 	le.PutUint64(h[48:], promised)
 	le.PutUint32(h[64:], salt)
-	le.PutUint32(h[68:], crc32.Update(salt, castagnoli, h[:68]))
+	le.PutUint32(h[68:], crc32.Update(key^salt, castagnoli, h[:68]))
 }
+
+// keyOf is what the checksums of a spool's record headers start from, made of
+// its identity, which nobody outside knows: without it a sender could put what
+// looks like a record into the body of a message, and a crash could make it
+// count.
+func keyOf(uuid [16]byte) uint32 { return checksum(uuid[:]) }
 
 // parseHeader decodes a record header. It is false for anything whose magic
 // or checksum is wrong; what the fields say is for the caller to judge.
-func parseHeader(b []byte) (h header, ok bool) {
+func parseHeader(b []byte, key uint32) (h header, ok bool) {
 	if len(b) < headerLen {
 		return h, false
 	}
@@ -103,7 +110,7 @@ func parseHeader(b []byte) (h header, ok bool) {
 		return h, false
 	}
 	h.salt = le.Uint32(b[64:])
-	if crc32.Update(h.salt, castagnoli, b[:68]) != le.Uint32(b[68:]) {
+	if crc32.Update(key^h.salt, castagnoli, b[:68]) != le.Uint32(b[68:]) {
 		return h, false
 	}
 	h.typ, h.flags = b[4], b[5]

@@ -22,8 +22,16 @@ type recovery struct {
 	held     []*logBatch // read, and not replayed yet
 	replayed uint64      // batch number up to which all is accounted for
 	anyUse   map[*segment]uint64
-	torn     bool
+	lost     []loss // damage among what was durable
 	tail     []*logBatch
+}
+
+// loss is a batch, or several before it, that was durable and is damaged or
+// gone. It is none when a later checkpoint says that the batch had ceased to
+// matter: its segment may have been on its way to being used again.
+type loss struct {
+	num  uint64
+	text string
 }
 
 // boot is a BOOT record: the batches over void and under num do not count.
@@ -88,40 +96,47 @@ func (r *recovery) findSegments() error {
 	if !r.known {
 		e.random(e.uuid[:])
 	}
-	return nil
+	e.key = keyOf(e.uuid)
+	if e.plant == plantNoSalt {
+		e.key = 0
+	}
+	return r.adoptSegments()
 }
 
 func (r *recovery) openSegment(file uint32) error {
 	e := r.e
-	name := segName(e.dir, file)
-	f, err := e.fs.OpenWrite(name)
+	f, err := e.fs.OpenWrite(segName(e.dir, file))
 	if err != nil {
 		return err
 	}
-	size, err := f.Size()
-	if err != nil {
-		return errors.Join(err, f.Close())
+	s := &segment{file: file, f: f, state: segClosed}
+	e.segs[file] = s // from here on closeFiles knows it
+	if s.size, err = f.Size(); err != nil {
+		return err
 	}
-	s := &segment{file: file, f: f, size: size, state: segClosed}
 	var h segHeader
-	block := make([]byte, segHdrBytes)
+	block := make([]byte, blockSize)
 	readAround(f, block, 0)
-	found, err := h.parse(block)
-	if err != nil {
-		return errors.Join(err, f.Close())
+	found, err := h.read(block)
+	if err != nil || !found {
+		return err
 	}
-	switch {
-	case found:
-		err = r.useHeader(s, &h)
-	case r.adopt(s):
-	case size != e.lim.segSize:
+	return r.useHeader(s, &h)
+}
+
+// adoptSegments looks closer at files without a header.
+func (r *recovery) adoptSegments() error {
+	e := r.e
+	for _, s := range sorted(e.segs) {
+		if s.segno != 0 || r.adopt(s) || s.size == e.lim.segSize {
+			continue
+		}
 		// Its making was not finished, or it is of another size and was never used.
-		return errors.Join(f.Close(), e.fs.Remove(name))
+		delete(e.segs, s.file)
+		if err := errors.Join(s.f.Close(), e.fs.Remove(segName(e.dir, s.file))); err != nil {
+			return fmt.Errorf("spool: %w", err)
+		}
 	}
-	if err != nil {
-		return errors.Join(err, f.Close())
-	}
-	e.segs[file] = s
 	return nil
 }
 
@@ -146,7 +161,7 @@ func (r *recovery) useHeader(s *segment, h *segHeader) error {
 // cannot be read. Without a single sound record it is free: there is nothing
 // in it that anybody could use.
 func (r *recovery) adopt(s *segment) bool {
-	sc := scanner{w: window{f: s.f, size: s.size}, s: s, plant: plantNoSegno}
+	sc := scanner{w: window{f: s.f, size: s.size}, s: s, any: true, key: r.e.key}
 	off, ok := sc.find(blockSize)
 	if !ok {
 		return false
@@ -172,7 +187,7 @@ func (r *recovery) replay() error {
 	})
 	scans := make([]scanner, len(list))
 	for i, s := range list {
-		scans[i] = scanner{w: window{f: s.f, size: s.size}, s: s, plant: e.plant}
+		scans[i] = scanner{w: window{f: s.f, size: s.size}, s: s, plant: e.plant, key: e.key}
 		r.findBoot(&scans[i])
 	}
 	r.replayed = max(e.from.batch, 1) - 1
@@ -184,7 +199,7 @@ func (r *recovery) replay() error {
 		}
 		sc.scan(func(b *logBatch) {
 			r.held = append(r.held, b)
-			r.release(sc.promised, under)
+			r.release(sc.promised, min(under, b.num+1)) // the next in this segment may come before what is held
 		})
 		r.release(sc.promised, under)
 		r.maxBatch, r.maxSeq = max(r.maxBatch, sc.maxBatch), max(r.maxSeq, sc.maxSeq)
@@ -242,7 +257,7 @@ func (r *recovery) release(promised, under uint64) {
 		}
 		r.expect(b.num)
 		if b.bad {
-			r.alarm("%s: batch %d is damaged; what is sound in it is kept", segName(e.dir, b.seg.file), b.num)
+			r.lost = append(r.lost, loss{b.num, fmt.Sprintf("%s: batch %d is damaged; what is sound in it is kept", segName(e.dir, b.seg.file), b.num)})
 		}
 		r.apply(b)
 	}
@@ -260,17 +275,18 @@ func (r *recovery) use(s *segment, num uint64) {
 
 // expect raises an alarm for durable batches missing before num.
 func (r *recovery) expect(num uint64) {
-	missing := 0
+	missing, last := 0, uint64(0)
 	for n := r.replayed + 1; n < num; n++ {
 		if r.voided(n, r.e.promised) {
 			continue
 		}
+		last = n
 		if missing++; missing > 1<<20 {
 			break
 		}
 	}
 	if missing > 0 {
-		r.alarm("%d batches before number %d, which were durable, are gone", missing, num)
+		r.lost = append(r.lost, loss{last, fmt.Sprintf("%d batches before number %d, which were durable, are gone", missing, num)})
 	}
 	r.replayed = max(r.replayed, num)
 }
@@ -285,7 +301,6 @@ func (r *recovery) alarm(format string, args ...any) {
 func (r *recovery) findTail() error {
 	e := r.e
 	r.expect(e.promised + 1)
-	r.replayed = e.promised
 	for _, b := range r.held {
 		if b.bad && e.plant != plantNotAtomic || !r.verify(b) && e.plant != plantNotAtomic {
 			r.rep.Torn++
@@ -333,11 +348,54 @@ func (r *recovery) apply(b *logBatch) {
 			r.applyDone(rc)
 		case recBOOT, recCKPT:
 			if rc.point.batch > r.e.from.batch && b.num <= r.e.promised {
-				r.e.from = rc.point
+				r.pass(rc.point)
 			}
 		case recCLOSE:
 			r.rep.Clean = true
 		}
+	}
+}
+
+// pass moves the recovery point on. A message whose newest record is from
+// before it is dead (invariant 5): what says so may be in a segment that was
+// being overwritten when the power went. When something after the point is
+// missing that record may have been among it, and the message is kept.
+func (r *recovery) pass(p point) {
+	e := r.e
+	e.from = p
+	r.lost = slices.DeleteFunc(r.lost, func(l loss) bool { return l.num < p.batch })
+	if len(r.lost) > 0 {
+		return
+	}
+	for _, s := range e.segs {
+		if s.firstBatch >= p.batch {
+			continue
+		}
+		for s.states != 0 {
+			slot := s.states - 1
+			e.account(slot, -1)
+			e.idx.remove(slot)
+		}
+	}
+}
+
+// passTail does the same for a recovery point in the tail. It holds for what
+// is replayed, since segments may have been used again on its word: by an
+// earlier recovery, which knew that the batch was durable. But only BOOT
+// makes it sure, so no segment is used on its word before that is synced.
+func (r *recovery) passTail() {
+	e := r.e
+	durable := e.from
+	for _, b := range r.tail {
+		for i := range b.recs {
+			rc := &b.recs[i]
+			if t := rc.h.typ; (t == recBOOT || t == recCKPT) && rc.point.batch > e.from.batch {
+				r.pass(rc.point)
+			}
+		}
+	}
+	if e.from != durable {
+		e.moved, e.from = e.from, durable
 	}
 }
 
@@ -414,6 +472,10 @@ func (r *recovery) boot() error {
 				r.rep.Tail++
 			}
 		}
+	}
+	r.passTail()
+	for _, l := range r.lost {
+		r.alarm("%s", l.text)
 	}
 	after := r.freeSegments()
 	for _, s := range sorted(e.segs) {
@@ -552,7 +614,7 @@ func (r *recovery) reopenHighest() {
 		return
 	}
 	var end int64 = blockSize
-	sc := scanner{w: window{f: top.f, size: top.size}, s: top}
+	sc := scanner{w: window{f: top.f, size: top.size}, s: top, key: e.key}
 	sc.scan(func(b *logBatch) {
 		if !b.bad {
 			last := &b.recs[len(b.recs)-1]

@@ -89,6 +89,8 @@ type scanner struct {
 	w        window
 	s        *segment
 	plant    fault
+	key      uint32
+	any      bool   // take records of any segment: to find out which it is
 	promised uint64 // highest promise seen
 	maxBatch uint64
 	maxSeq   uint64
@@ -99,7 +101,7 @@ type scanner struct {
 // and the salt, which nobody outside knows, tell records from what was left
 // over by a former use and from what somebody put into the content of a message.
 func (sc *scanner) belongs(h *header) bool {
-	if sc.plant == plantNoSegno {
+	if sc.plant == plantNoSegno || sc.any {
 		return true
 	}
 	return h.segno == sc.s.segno && h.salt == sc.s.salt
@@ -111,10 +113,10 @@ func (sc *scanner) header(off int64) (h header, ok bool) {
 	if len(b) < headerLen || binary.LittleEndian.Uint32(b) != recMagic {
 		return h, false
 	}
-	if sc.plant != plantNoSegno && binary.LittleEndian.Uint64(b[16:]) != sc.s.segno {
+	if sc.plant != plantNoSegno && !sc.any && binary.LittleEndian.Uint64(b[16:]) != sc.s.segno {
 		return h, false // most of what is left over, without the cost of a checksum
 	}
-	h, ok = parseHeader(b)
+	h, ok = parseHeader(b, sc.key)
 	if !ok || !sc.belongs(&h) {
 		return h, false
 	}

@@ -22,10 +22,11 @@ const (
 	segMagic    = "PHSEG001"
 	minSegment  = 16 << 10
 	maxSegment  = 1 << 30
-	segHdrBytes = 512 // of block 0, one sector: it cannot be torn on a disk that writes sectors whole
+	segHdrBytes = 512                     // one sector: it cannot be torn on a disk that writes sectors whole
+	segHdrCopy  = blockSize - segHdrBytes // where the second copy is
 )
 
-// segHeader is block 0 of a segment, written with the segment's first batch.
+// segHeader is in block 0 of a segment, twice, written with the segment's first batch.
 type segHeader struct {
 	segno      uint64
 	promised   uint64 // highest batch known durable when this was written
@@ -53,6 +54,24 @@ func (h *segHeader) put(b []byte) {
 	copy(b[64:80], h.uuid[:])
 	le.PutUint64(b[80:], uint64(h.created))
 	le.PutUint32(b[508:], checksum(b[:508]))
+	copy(b[segHdrCopy:], b[:segHdrBytes])
+}
+
+// read decodes block 0. Of two copies that differ the later use of the segment
+// counts: its first batch did not get as far as being durable, and the former
+// use is over in any case.
+func (h *segHeader) read(b []byte) (ok bool, err error) {
+	for _, at := range []int{0, segHdrCopy} {
+		var c segHeader
+		found, err := c.parse(b[at:])
+		if err != nil {
+			return true, err
+		}
+		if found && (!ok || c.segno > h.segno) {
+			*h, ok = c, true
+		}
+	}
+	return ok, nil
 }
 
 // errNewer says that a newer program wrote what we found.

@@ -173,7 +173,7 @@ func (e *engine) sealRecords(s *segment) {
 		if e.plant == plantNoFirst {
 			flags &^= recFirst
 		}
-		seal(w.buf[off:off+headerLen], flags, s.segno, e.seq, e.batch, e.promised, s.salt)
+		seal(w.buf[off:off+headerLen], flags, s.segno, e.seq, e.batch, e.promised, s.salt, e.key)
 		e.seq++
 	}
 }
@@ -412,7 +412,7 @@ func (e *engine) fetchMeta(buf []byte, file, off, n uint32, number uint64) ([]by
 			e.warn("spool: message number %d: %v", number, err)
 			return buf, meta{}, false
 		}
-		h, ok := parseHeader(b)
+		h, ok := parseHeader(b, e.key)
 		if !ok || h.segno != s.segno || h.number != number {
 			return buf, meta{}, false
 		}

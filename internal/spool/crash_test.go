@@ -1,0 +1,428 @@
+package spool
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"posthaste/internal/vfs"
+)
+
+var (
+	crashTime = flag.Duration("crash.time", 4*time.Second, "how long each random crash test runs")
+	crashSeed = flag.Uint64("crash.seed", 0, "first seed of the random crash tests; 0: by the clock")
+)
+
+// walk is a random history with crashes. What it may lose: nothing that was
+// acknowledged. What it may show: nothing that was not submitted, whole.
+type walk struct {
+	*world
+	crashes, cutRecoveries, kills, failedSyncs int
+	reported                                   bool
+}
+
+// run runs a history of n crashes.
+func (w *walk) run(n int) {
+	if err := w.open(); err != nil {
+		fail("open: %v", err)
+	}
+	w.settle()
+	for range n {
+		w.life()
+		w.crashes++
+		w.recoverCut()
+	}
+	w.hook = nil
+	w.drain()
+}
+
+// life is one process: it runs until power, or the disk, fails.
+func (w *walk) life() {
+	left := 1 + w.r.IntN(60)
+	failing := w.r.IntN(10) == 0
+	injected := false
+	w.hook = func(op vfs.Op) error {
+		if left--; left > 0 {
+			return nil
+		}
+		if !failing {
+			return vfs.ErrCut
+		}
+		if !injected && (op.Kind == vfs.OpSync || op.Kind == vfs.OpWrite || op.Kind == vfs.OpSyncDir) {
+			injected = true
+			w.logf("fails: %s", op)
+			return syscall.EIO
+		}
+		return nil
+	}
+	warned := w.warned
+	for steps := 0; w.step(); steps++ {
+		if injected && w.warned == warned {
+			fail("an injected error was reported by nobody")
+		}
+		if injected || steps > 200 { // it was no part of the log: this life has been long enough
+			break
+		}
+	}
+	if injected {
+		w.failedSyncs++
+	}
+	w.logf("end of life: %d messages, %v", len(w.now), w.e.broken)
+}
+
+// fall is the end of the present process: the power goes, or only the process.
+func (w *walk) fall() {
+	if w.r.IntN(10) < 7 {
+		w.mem = w.mem.Cut(vfs.RandomLoss(w.r))
+		w.logf("power cut")
+		return
+	}
+	w.kills++
+	w.mem.Restart()
+	w.logf("kill")
+}
+
+// recoverCut recovers, half of the time with further crashes on the way.
+func (w *walk) recoverCut() {
+	w.fall()
+	for range w.r.IntN(4) {
+		if w.r.IntN(2) == 0 {
+			break
+		}
+		left := 1 + w.r.IntN(40)
+		w.hook = func(vfs.Op) error {
+			if left--; left > 0 {
+				return nil
+			}
+			return vfs.ErrCut
+		}
+		err := w.open()
+		if err == nil {
+			w.settle() // it was done before the crash came
+		} else if !errors.Is(err, vfs.ErrCut) {
+			fail("open: %v", err)
+		}
+		w.cutRecoveries++
+		w.fall()
+	}
+	w.hook = nil
+	if err := w.open(); err != nil {
+		fail("open: %v", err)
+	}
+	w.settle()
+}
+
+// runWalk runs the history of one seed.
+func runWalk(seed uint64, plant fault, total *walk) (err error, trace []string) {
+	w := &walk{world: newWorld(seed, plant)}
+	err = w.guard(func() { w.run(12) })
+	if total != nil {
+		total.crashes += w.crashes
+		total.cutRecoveries += w.cutRecoveries
+		total.kills += w.kills
+		total.failedSyncs += w.failedSyncs
+	}
+	return err, w.trace
+}
+
+func firstSeed() uint64 {
+	if *crashSeed != 0 {
+		return *crashSeed
+	}
+	return uint64(time.Now().UnixNano())
+}
+
+func TestCrashWalk(t *testing.T) {
+	start := time.Now()
+	seed := firstSeed()
+	t.Logf("first seed %d", seed)
+	var total walk
+	for time.Since(start) < *crashTime {
+		if err, trace := runWalk(seed, 0, &total); err != nil {
+			t.Fatalf("seed %d: %v\n%s", seed, err, strings.Join(tailOf(trace, 70), "\n"))
+		}
+		seed++
+	}
+	t.Logf("%d crashes (%d kills, %d failed writes or syncs), %d recoveries cut, %.0f crashes per minute", total.crashes, total.kills,
+		total.failedSyncs, total.cutRecoveries, float64(total.crashes)/time.Since(start).Minutes())
+}
+
+func tailOf(s []string, n int) []string { return s[max(0, len(s)-n):] }
+
+// enum tries, before every operation that changes something, what a power cut
+// may leave.
+type enum struct {
+	*world
+	points, images, recoveries int
+	deep                       bool // cut recovery itself, too
+	last                       string
+	deadline                   time.Time
+}
+
+func (x *enum) attach() {
+	x.hook = func(op vfs.Op) error {
+		switch op.Kind {
+		case vfs.OpCreate, vfs.OpLink, vfs.OpRemove, vfs.OpWrite, vfs.OpSync, vfs.OpSyncDir:
+			x.point(op)
+		}
+		return nil
+	}
+}
+
+func (x *enum) point(op vfs.Op) {
+	if !x.deadline.IsZero() && time.Now().After(x.deadline) {
+		return
+	}
+	x.points++
+	x.last = op.String()
+	for _, l := range losses(x.mem, x.r) {
+		x.images++
+		x.check(x.mem.Cut(l), x.deep)
+	}
+}
+
+// check recovers an image, compares, writes one message more, cuts again, and
+// compares again.
+func (x *enum) check(mem *vfs.Mem, deep bool) {
+	y := x.child(mem)
+	if deep {
+		y.hook = func(op vfs.Op) error {
+			switch op.Kind {
+			case vfs.OpCreate, vfs.OpRemove, vfs.OpWrite, vfs.OpSync, vfs.OpSyncDir:
+				for _, l := range []vfs.Loss{{}, keepAll, vfs.RandomLoss(x.r)} {
+					x.images++
+					x.check(y.mem.Cut(l), false)
+				}
+			}
+			return nil
+		}
+	}
+	x.recoveries++
+	if err := y.open(); err != nil {
+		fail("cut before %s: open: %v", x.last, err)
+	}
+	y.hook = nil
+	y.settle()
+	msg, mm := y.newMessage(300, 1)
+	c := &change{}
+	c.add(msg, mm)
+	y.commit(c)
+	y.mem = y.mem.Cut(vfs.Loss{})
+	x.recoveries++
+	if err := y.open(); err != nil {
+		fail("cut before %s and again: open: %v", x.last, err)
+	}
+	y.settle()
+}
+
+func (x *enum) child(mem *vfs.Mem) *world {
+	y := *x.world
+	y.mem = mem
+	y.trace = nil
+	y.hook = nil
+	y.r = rand.New(rand.NewPCG(x.r.Uint64(), 7))
+	y.bases = map[uint64]bool{}
+	for b := range x.bases {
+		y.bases[b] = true
+	}
+	return &y
+}
+
+var keepAll = vfs.Loss{
+	Sector: func(_, _, versions int) int { return versions },
+	Names:  func(_, _, ops int) int { return ops },
+	Size:   func(int, int) bool { return true },
+}
+
+// losses enumerates what a cut may leave: all subsets of up to 8 dirty
+// sectors, and of more those that are likely to be telling, times the
+// prefixes of the names' changes.
+func losses(m *vfs.Mem, r *rand.Rand) []vfs.Loss {
+	d, names := m.Dirty()
+	var picks []func(i int) bool
+	if d <= 8 {
+		for mask := range 1 << d {
+			picks = append(picks, func(i int) bool { return mask>>i&1 != 0 })
+		}
+	} else {
+		picks = append(picks, func(int) bool { return false }, func(int) bool { return true })
+		for range 12 {
+			k := r.IntN(d)
+			picks = append(picks, func(i int) bool { return i < k }, func(i int) bool { return i >= k },
+				func(i int) bool { return i != k }, func(i int) bool { return i == k })
+			a, b := r.Uint64(), r.Uint64()
+			picks = append(picks, func(i int) bool { return (a^b*uint64(i+1))>>(i%60)&1 != 0 })
+		}
+		picks = append(picks, func(i int) bool { return i == 0 }, func(i int) bool { return i != 0 })
+	}
+	var out []vfs.Loss
+	for k := 0; k <= min(names, 2); k++ {
+		for j, p := range picks {
+			out = append(out, vfs.Loss{
+				Sector: func(i, _, versions int) int {
+					if p(i) {
+						return versions
+					}
+					return 0
+				},
+				Names: func(_, _, ops int) int { return min(k, ops) },
+				Size:  func(int, int) bool { return j%2 == 0 },
+			})
+		}
+	}
+	garbage := vfs.RandomLoss(r)
+	garbage.Sector = func(i, n, versions int) int {
+		if i == n-1 {
+			return -1
+		}
+		return versions
+	}
+	return append(out, garbage)
+}
+
+// histories are the small stories that are tried in full.
+var histories = []struct {
+	name string
+	run  func(x *enum)
+}{
+	{"accept", func(x *enum) { x.accept(1, 500) }},
+	{"accept many", func(x *enum) { x.accept(4, 900) }},
+	{"large", func(x *enum) { x.accept(1, 3000); x.finish(0) }},
+	{"defer", func(x *enum) { x.accept(2, 400); x.update(0); x.update(0); x.update(1) }},
+	{"deliver", func(x *enum) { x.accept(2, 400); x.finish(0); x.partly(0); x.finish(0) }},
+	{"hold, release, remove", func(x *enum) {
+		x.accept(1, 100)
+		x.change(func(c *change, m *modelMsg) { c.update(m.id, Change{Set: SetQueue, Queue: Hold}) })
+		x.change(func(c *change, m *modelMsg) { c.update(m.id, Change{Set: SetQueue, Queue: Deferred}) })
+		x.change(func(c *change, m *modelMsg) { c.remove(m.id) })
+	}},
+	{"requeue", func(x *enum) {
+		x.accept(1, 100)
+		x.change(func(c *change, m *modelMsg) {
+			msg, mm := x.newMessage(100, 1)
+			c.add(msg, mm)
+			c.remove(m.id)
+		})
+	}},
+	{"recycle", func(x *enum) {
+		for range 14 {
+			x.accept(3, 1500)
+			x.update(0)
+			for len(x.now) > 2 {
+				x.finish(0)
+			}
+			x.tidy()
+		}
+	}},
+	{"restart", func(x *enum) {
+		for range 3 {
+			x.accept(2, 700)
+			x.partly(0)
+			x.mem.Restart()
+			x.restart()
+		}
+	}},
+	{"close", func(x *enum) {
+		x.accept(2, 700)
+		if err := x.e.markClose(); err != nil {
+			fail("close: %v", err)
+		}
+		x.mem.Restart()
+		x.restart()
+		x.accept(1, 200)
+	}},
+}
+
+func (x *enum) must(ok bool) {
+	if !ok {
+		fail("broken: %v", x.e.broken)
+	}
+}
+
+func (x *enum) tidy() {
+	x.must(x.maintain(10))
+	x.e.housekeep()
+}
+
+func (x *enum) restart() {
+	if err := x.open(); err != nil {
+		fail("open: %v", err)
+	}
+	x.settle()
+}
+
+func (x *enum) accept(n, size int) {
+	var list []*change
+	for range n {
+		c := &change{}
+		msg, mm := x.newMessage(size, 2)
+		c.add(msg, mm)
+		list = append(list, c)
+	}
+	x.must(x.commit(list...))
+}
+
+func (x *enum) change(f func(*change, *modelMsg)) {
+	m := x.pick()
+	if m == nil {
+		return
+	}
+	c := &change{}
+	f(c, m)
+	x.must(x.commit(c))
+}
+
+func (x *enum) update(int) {
+	x.change(func(c *change, m *modelMsg) { c.update(m.id, x.randomUpdate(m)) })
+}
+
+func (x *enum) finish(int) {
+	x.change(func(c *change, m *modelMsg) { c.done(m.id, 0, 1) })
+}
+
+func (x *enum) partly(int) {
+	x.change(func(c *change, m *modelMsg) { c.done(m.id, 1) })
+}
+
+// runEnum tries one history in full, or until the deadline.
+func runEnum(i int, seed uint64, plant fault, deep bool, deadline time.Time) (*enum, error) {
+	x := &enum{world: newWorld(seed, plant), deep: deep, deadline: deadline}
+	err := x.guard(func() {
+		x.attach()
+		x.restart()
+		histories[i].run(x)
+		x.point(vfs.Op{})
+		x.hook = nil
+		x.drain()
+	})
+	if err != nil {
+		err = fmt.Errorf("%s: %w", histories[i].name, err)
+	}
+	return x, err
+}
+
+func TestCrashEvery(t *testing.T) {
+	for _, deep := range []bool{false, true} {
+		for i, h := range histories {
+			t.Run(fmt.Sprintf("%s/deep=%v", h.name, deep), func(t *testing.T) {
+				start := time.Now()
+				limit := *crashTime
+				if deep {
+					limit /= 2
+				}
+				for seed := uint64(1); seed <= 2; seed++ {
+					x, err := runEnum(i, seed, 0, deep, start.Add(limit))
+					if err != nil {
+						t.Fatalf("seed %d: %v\n%s", seed, err, strings.Join(tailOf(x.trace, 40), "\n"))
+					}
+					t.Logf("%d points, %d images, %d recoveries, %v", x.points, x.images, x.recoveries, time.Since(start).Round(time.Millisecond))
+				}
+			})
+		}
+	}
+}
