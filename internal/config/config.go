@@ -183,17 +183,17 @@ func (c *Config) override(over []Override) error {
 // so that no accessor meets a malformed value.
 func (c *Config) check() error {
 	var errs []error
+	e := &evaluation{c: c}
 	for _, name := range slices.SortedFunc(maps.Keys(c.settings), c.byPlace) {
 		s := c.settings[name]
-		var v *value
+		var err error
 		if p, ok := Lookup(name); ok {
-			v = c.lookup(&p)
+			err = e.lookup(&p).err
 		} else {
-			text, err := c.Expand(s.raw)
-			v = &value{text: text, err: err}
+			_, err = e.text(name)
 		}
-		if v.err != nil {
-			errs = append(errs, fmt.Errorf("%s: %s = %s: %w", s.where(), name, abbreviate(s.raw), v.err))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %s = %s: %w", s.where(), name, abbreviate(s.raw), err))
 		}
 	}
 	if len(errs) > 0 {
@@ -205,7 +205,7 @@ func (c *Config) check() error {
 		if p.Type == String || p.Type == Raw || !strings.Contains(p.Default, "$") || c.isSet(p.Name) {
 			continue
 		}
-		if v := c.lookup(p); v.err != nil {
+		if v := e.lookup(p); v.err != nil {
 			errs = append(errs, fmt.Errorf("%s (by default %s): %w", p.Name, p.Default, v.err))
 		}
 	}

@@ -113,8 +113,8 @@ func TestErrorsAreCollected(t *testing.T) {
 		`main.cf:6: initial_destination_concurrency = 0: expected at least 1`,
 		`main.cf:7: mynetworks_style = all: expected one of: class, subnet, host`,
 		`main.cf:8: relay_domains = $a1: expected a value that does not refer to itself: a1 -> b1 -> a1`,
-		`main.cf:9: a1 = $b1: expected a value that does not refer to itself: b1 -> a1 -> b1`,
-		`main.cf:10: b1 = x${a1}: expected a value that does not refer to itself: a1 -> b1 -> a1`,
+		`main.cf:9: a1 = $b1: expected a value that does not refer to itself: a1 -> b1 -> a1`,
+		`main.cf:10: b1 = x${a1}: expected a value that does not refer to itself: b1 -> a1 -> b1`,
 		`main.cf:11: always_bcc = ${x: expected a } to close "{x"`,
 	}
 	if got := strings.Split(err.Error(), "\n"); !slices.Equal(got, want) {

@@ -9,6 +9,7 @@ import (
 type evaluation struct {
 	c     *Config
 	stack []string
+	known map[string]string // user-defined names that came up already
 }
 
 func (e *evaluation) expand(text string) (string, error) {
@@ -89,11 +90,21 @@ func (e *evaluation) text(name string) (string, error) {
 		}
 		return v.text, nil
 	}
+	if text, ok := e.known[name]; ok {
+		return text, nil
+	}
 	if err := e.enter(name); err != nil {
 		return "", err
 	}
 	defer e.leave()
-	return e.expand(e.c.Raw(name))
+	text, err := e.expand(e.c.Raw(name))
+	if err == nil {
+		if e.known == nil {
+			e.known = make(map[string]string)
+		}
+		e.known[name] = text
+	}
+	return text, err
 }
 
 // isNonEmpty implements resolver: a setting counts as it is written, a

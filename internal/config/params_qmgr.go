@@ -28,8 +28,6 @@ var qmgrParams = []Param{
 	{Name: "destination_concurrency_feedback_debug", Type: Bool, Default: "no", Tier: 3, Doc: "Log each concurrency window change"},
 	{Name: "disable_verp_bounces", Type: Bool, Default: "no", Tier: 3, Doc: "Send one normal bounce for VERP mail"},
 	{Name: "initial_destination_concurrency", Type: Int, Default: "5", Min: 1, Tier: 1, Doc: "Starting window for each destination"},
-	{Name: "lmtp_connection_cache_time_limit", Type: Duration, Default: "2s", Tier: 3, Doc: "Transport lmtp_connection_cache: command time limit"},
-	{Name: "lmtp_connection_reuse_time_limit", Type: Duration, Default: "300s", Tier: 3, Doc: "Transport lmtp_connection_reuse: command time limit"},
 	{Name: "maximal_backoff_time", Type: Duration, Default: "4000s", Min: 1, Tier: 1, Doc: "Longest time between delivery attempts"},
 	{Name: "maximal_queue_lifetime", Type: Duration, Default: "5d", Unit: 'd', Max: 8640000, Tier: 1, Doc: "Maximum queue time before returning mail"},
 	{Name: "minimal_backoff_time", Type: Duration, Default: "300s", Min: 1, Tier: 1, Doc: "Shortest time between delivery attempts"},

@@ -185,28 +185,38 @@ func (s *scan) call(set *token.FileSet, call *ast.CallExpr) (variable bool) {
 	return false
 }
 
-// readFamily notes a read of a family: of its default, and of every declared
-// member.
+// readFamily notes a read for every transport: of a family's default and of its
+// declared members, or of the parameters of smtp and lmtp that have this suffix.
 func (s *scan) readFamily(set *token.FileSet, call *ast.CallExpr, suffix string, types []Type) {
 	found := false
-	for _, p := range All() {
-		if transport, ok := strings.CutSuffix(p.Name, "_"+suffix); ok && transport != "" {
-			found = true
-			if slices.Contains(types, p.Type) {
-				s.read[p.Name] = true
-			}
+	for _, name := range append(transportNames(suffix), "default_"+suffix) {
+		p, ok := Lookup(name)
+		if _, listed := declared().index[name]; !ok || !listed {
+			continue
+		}
+		found = true
+		s.read[name] = true
+		if !slices.Contains(types, p.Type) {
+			s.problem(set, call, fmt.Sprintf("%s is a %s parameter, it cannot be read with this accessor", name, p.Type))
 		}
 	}
 	if f, ok := declared().families[suffix]; ok {
-		found = true
 		s.read[f.Fallback] = true
-		if !slices.Contains(types, f.Type) {
-			s.problem(set, call, fmt.Sprintf("TRANSPORT_%s is a %s parameter, it cannot be read with this accessor", suffix, f.Type))
-		}
 	}
 	if !found {
 		s.problem(set, call, fmt.Sprintf("no parameter ends in _%s", suffix))
 	}
+}
+
+// transportNames are the declared parameters of the standard transports with this suffix.
+func transportNames(suffix string) []string {
+	var names []string
+	for _, transport := range append(standardTransports[:], "pipe") {
+		if _, ok := declared().index[transport+"_"+suffix]; ok {
+			names = append(names, transport+"_"+suffix)
+		}
+	}
+	return names
 }
 
 func (s *scan) problem(set *token.FileSet, call *ast.CallExpr, text string) {
