@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"syscall"
 )
 
 // Suffix is what is added to the name of a table's source to name the indexed
@@ -256,8 +255,8 @@ func (t *indexedTable) Close() error {
 	return nil
 }
 
-// A Builder writes an indexed file. It is used by one goroutine.
-type Builder struct {
+// indexedWriter builds an indexed file; it is used by one goroutine.
+type indexedWriter struct {
 	path string
 	f    *os.File
 	buf  []byte
@@ -267,18 +266,16 @@ type Builder struct {
 	err  error
 }
 
-// NewBuilder starts the indexed file at path, which must end in Suffix. Nothing
-// is to be seen at path until Commit.
-func NewBuilder(path string) (*Builder, error) {
+func newIndexedWriter(path string) (*indexedWriter, error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return nil, err
 	}
-	return &Builder{path: path, f: f, at: indexedHeader, buf: make([]byte, indexedHeader, 1<<16), idx: make(map[string]uint64)}, nil
+	return &indexedWriter{path: path, f: f, at: indexedHeader, buf: make([]byte, indexedHeader, 1<<16), idx: make(map[string]uint64)}, nil
 }
 
-// Add adds a record, or reports that the key was added before.
-func (b *Builder) Add(key, value string) (added bool, err error) {
+// Add implements Writer.
+func (b *indexedWriter) Add(key, value string) (added bool, err error) {
 	if _, dup := b.idx[key]; dup {
 		return false, b.err
 	}
@@ -302,17 +299,15 @@ func (b *Builder) Add(key, value string) (added bool, err error) {
 	return true, b.err
 }
 
-func (b *Builder) flush() {
+func (b *indexedWriter) flush() {
 	if b.err == nil {
 		_, b.err = b.f.Write(b.buf)
 	}
 	b.buf = b.buf[:0]
 }
 
-// Commit writes the index and puts the file in place, durably. like gives the
-// new file its permissions and, if the process may, its owner; nil leaves
-// mode 0644 and the process's user.
-func (b *Builder) Commit(like os.FileInfo) error {
+// Commit implements Writer: the index is written and the file put in place.
+func (b *indexedWriter) Commit(like os.FileInfo) error {
 	slots := uint64(4)
 	for slots*3/4 <= uint64(len(b.keys)) {
 		slots *= 2
@@ -343,7 +338,7 @@ func (b *Builder) Commit(like os.FileInfo) error {
 		_, b.err = b.f.WriteAt(head, 0)
 	}
 	if b.err == nil {
-		b.err = b.install(like)
+		b.err = installFile(b.f, b.path, like)
 	}
 	if b.err != nil {
 		return errors.Join(b.err, b.Abort())
@@ -351,42 +346,8 @@ func (b *Builder) Commit(like os.FileInfo) error {
 	return nil
 }
 
-func (b *Builder) install(like os.FileInfo) error {
-	return installFile(b.f, b.path, like)
-}
-
-// installFile makes f durable under its final name.
-func installFile(f *os.File, path string, like os.FileInfo) error {
-	mode := os.FileMode(0o644)
-	if like != nil {
-		mode = like.Mode().Perm()
-		if st, ok := like.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
-			if err := f.Chown(int(st.Uid), int(st.Gid)); err != nil {
-				return err
-			}
-		}
-	}
-	if err := f.Chmod(mode); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
-
-// Abort gives up and removes what was written. After Commit it does nothing.
-func (b *Builder) Abort() error {
+// Abort implements Writer.
+func (b *indexedWriter) Abort() error {
 	err := b.f.Close()
 	if errors.Is(err, os.ErrClosed) {
 		return nil

@@ -118,7 +118,8 @@ func (m *Maps) LookupOwned(ctx context.Context, key string, partial bool) (value
 			}
 			continue
 		}
-		if o, ok := mem.tab.(Owned); ok {
+		t, err := mem.table()
+		if o, ok := t.(Owned); ok && err == nil {
 			uid, owned = o.Owner()
 		}
 		return value, uid, owned, true, nil

@@ -146,6 +146,8 @@ func builtin(kind string) Opener {
 	switch kind {
 	case "hash", "btree", "lmdb", "dbm", "sdbm":
 		return func(name string, o Options) (Table, error) { return openIndexed(kind, name, o) }
+	case "cdb":
+		return openCDB
 	case "texthash":
 		return openText
 	case "regexp":
@@ -168,6 +170,10 @@ func builtin(kind string) Opener {
 		return openEnviron
 	case "unix":
 		return openUnix
+	case "socketmap":
+		return openSocketmap
+	case "tcp":
+		return openTCP
 	case "fail":
 		return openFail
 	case "proxy":

@@ -1,0 +1,203 @@
+package table
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const patterns = `
+/^one$/ 1
+/^(.*)-(x+)$/		$2:$1
+/^dollar (.)$/  $$${1}$(1)
+!/a/ no a
+if /^if /
+/b/ if-b
+if !/c/
+/d/ if-d-not-c
+endif
+/e/ if-e
+endif
+/CASE/i case
+/^only!here/ x
+/both/!/butnot/ both
+/multi.line/ dot matches newline
+/^second$/m second line
+~tilde~ tilde
+/\/slash/ slash
+/a$/ ends in a
+  continued
+`
+
+var patternKeys = []string{"one", "ONE", "abc-xxx", "dollar q", "zzz", "if b", "if cd", "if d", "if ce", "acase", "aCASE", "a both", "a both butnot",
+	"a multi\nline", "a\nsecond\na", "a tilde", "a/slash", "aa", "a"}
+
+func TestPatterns(t *testing.T) {
+	t.Parallel()
+	var warned []string
+	o := Options{Warn: func(s string) { warned = append(warned, s) }}
+	path := file(t, "p", patterns)
+	for _, kind := range []string{"regexp", "pcre"} {
+		tab := open(t, kind+":"+path, o)
+		for key, want := range map[string]string{
+			"one": "1", "ONE": "1", "abc-xxx": "xxx:abc", "dollar q": "$qq", "zzz": "no a", "a if b": "-",
+			"a both": "both", "a both butnot": "-", "a multi\nline": "dot matches newline", "a\nsecond\na": "second line",
+			"a tilde": "tilde", "a/slash": "slash", "aCASE": "case", "acase": "-", "xa": "ends in a  continued",
+		} {
+			if got := ask(tab, key); got != want {
+				t.Errorf("%s: %q: got %q, want %q", kind, key, got, want)
+			}
+		}
+	}
+	if len(warned) != 0 {
+		t.Errorf("warned %q", warned)
+	}
+}
+
+// TestPatternsLikePostfix compares with the real thing where there is one.
+func TestPatternsLikePostfix(t *testing.T) {
+	t.Parallel()
+	postmap, err := exec.LookPath("/usr/sbin/postmap")
+	if err != nil {
+		t.Skip("no postmap of Postfix here: nothing to compare with")
+	}
+	dir := t.TempDir()
+	writeAll(t, filepath.Join(dir, "main.cf"), "")
+	path := filepath.Join(dir, "p")
+	writeAll(t, path, patterns)
+	kinds := []string{"regexp"}
+	if out, err := exec.Command("/usr/sbin/postconf", "-m").Output(); err == nil && strings.Contains(string(out), "pcre") {
+		kinds = append(kinds, "pcre")
+	}
+	for _, kind := range kinds {
+		tab := open(t, kind+":"+path, Options{})
+		for _, key := range patternKeys {
+			if strings.Contains(key, "\n") {
+				continue // postmap takes one line
+			}
+			out, err := exec.Command(postmap, "-c", dir, "-q", key, kind+":"+path).Output()
+			want := strings.TrimSuffix(string(out), "\n")
+			var exit *exec.ExitError
+			if errors.As(err, &exit) && want == "" {
+				want = "-"
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if got := ask(tab, key); got != want {
+				t.Errorf("%s: %q: got %q, Postfix %q", kind, key, got, want)
+			}
+		}
+	}
+}
+
+func TestPatternErrors(t *testing.T) {
+	t.Parallel()
+	for _, line := range []string{"/a", "/a/", "abc", "/a/ $", "/a/ $x", "/a/ $1", "/(/ x", "!/(a)/ $1", "/a/q x", "endif", "if abc", `\a\ x`, "/a/!/b x"} {
+		var warned []string
+		tab := open(t, "regexp:{{"+line+"}, {/.*/ end}}", Options{Warn: func(s string) { warned = append(warned, s) }})
+		if len(warned) == 0 {
+			t.Errorf("%q: no warning", line)
+		}
+		if got := ask(tab, "a"); got != "end" && line != "if abc" {
+			t.Errorf("%q: got %q", line, got)
+		} else if line == "if abc" && got != "-" {
+			t.Errorf("%q: what is inside a broken if was looked at: %q", line, got)
+		}
+	}
+}
+
+func TestLongest(t *testing.T) {
+	t.Parallel()
+	for spec, want := range map[string]string{"regexp:{{/^(a|ab)/ $1}}": "ab", "pcre:{{/^(a|ab)/ $1}}": "a"} {
+		if got := ask(open(t, spec, Options{}), "abc"); got != want {
+			t.Errorf("%s: got %q, want %q", spec, got, want)
+		}
+	}
+}
+
+// TestBacktracking: what needs the other matcher works, and ends.
+func TestBacktracking(t *testing.T) {
+	t.Parallel()
+	tab := open(t, "pcre:{{/^(?!foo)(\\w+)-\\1$/ twice $1}, {/^(?=((a+)+)$)b\\1/ never}}", Options{MatchTimeout: 20 * time.Millisecond})
+	for key, want := range map[string]string{"ab-ab": "twice ab", "foo-foo": "-"} {
+		if got := ask(tab, key); got != want {
+			t.Errorf("%q: got %q, want %q", key, got, want)
+		}
+	}
+	tab = open(t, "pcre:{{/^(?!zz)(a|aa)+$/ never}}", Options{MatchTimeout: 20 * time.Millisecond})
+	if _, _, err := tab.Lookup(context.Background(), strings.Repeat("a", 60)+"!"); err == nil {
+		t.Error("a match that takes for ever ended without an error")
+	}
+	if got := ask(open(t, "pcre:{{/ a b # comment/x y}}", Options{}), "zabz"); got != "y" {
+		t.Errorf("flag x: %q", got)
+	}
+}
+
+func FuzzPatterns(f *testing.F) {
+	f.Add("/a(b)/ $1\nif /x/\n/y/ z\nendif\n", "ab")
+	f.Add("!/^/!/b/iA x$$\n", "q")
+	f.Fuzz(func(t *testing.T, text, key string) {
+		for _, d := range []dialect{dialectPOSIX, dialectPerl} {
+			rules := parsePatterns(d, "fuzz", text, Options{MatchTimeout: 10 * time.Millisecond})
+			_, _, _ = lookupRules(rules, key)
+		}
+	})
+}
+
+func FuzzNetworks(f *testing.F) {
+	f.Add("10.0.0.0/8 x\nif 10.0.0.0/8\n!10.1.0.0/16 y\nendif\n[::1]/128 z\n", "10.1.2.3")
+	f.Fuzz(func(t *testing.T, text, key string) {
+		tab := &cidrTable{text: parseNetworks("fuzz", text, Options{})}
+		_, _, _ = tab.Lookup(context.Background(), key)
+	})
+}
+
+// FuzzSource: the parsers of text tables take anything.
+func FuzzSource(f *testing.F) {
+	f.Add("a b\n c\n# d\n\"x y\" z\nq:\tr\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		last := 0
+		err := ParseSource("fuzz", text, nil, func(l Line) error {
+			if l.Number <= last || l.Key == "" || l.Value == "" || strings.ContainsAny(l.Key+l.Value, "\n") {
+				t.Fatalf("%q: %+v", text, l)
+			}
+			last = l.Number
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func FuzzIndexed(f *testing.F) {
+	path := filepath.Join(f.TempDir(), "t")
+	build(f, "hash", path, "a", "1", "b", "2")
+	build(f, "cdb", path, "a", "1", "b", "2")
+	for _, suffix := range []string{Suffix, CDBSuffix} {
+		b, err := os.ReadFile(path + suffix)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b, "a")
+	}
+	f.Fuzz(func(t *testing.T, data []byte, key string) {
+		path := filepath.Join(t.TempDir(), "t")
+		for kind, suffix := range map[string]string{"hash": Suffix, "cdb": CDBSuffix} {
+			writeAll(t, path+suffix, string(data))
+			tab, err := Open(kind+":"+path, Options{})
+			if err != nil {
+				continue
+			}
+			_, _, _ = tab.Lookup(context.Background(), key)
+			n := 0
+			_ = tab.(Sequence).All(func(string, string) bool { n++; return n < 1000 })
+			_ = tab.Close()
+		}
+	})
+}

@@ -1,0 +1,86 @@
+package table
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// A Writer builds a new version of a table. Readers see nothing of it before
+// Commit, and then all of it. It is used by one goroutine.
+type Writer interface {
+	// Add adds an entry. added is false, and nothing is changed, if the key is
+	// there already. Keys are not folded here.
+	Add(key, value string) (added bool, err error)
+
+	// Commit puts the table in place of the one before, durably. like gives
+	// the file its permissions and, if the process may, its owner; nil leaves
+	// mode 0644 and the process's user.
+	Commit(like os.FileInfo) error
+
+	// Abort gives up. After Commit it does nothing.
+	Abort() error
+}
+
+// ErrNotWritable is returned by Create for types that are not built from a source.
+var ErrNotWritable = errors.New("tables of this type are not built by postmap")
+
+// WriterPath is the name of the file that Create makes for spec.
+func WriterPath(spec string) (string, error) {
+	kind, name, ok := strings.Cut(spec, ":")
+	if !ok || name == "" {
+		return "", fmt.Errorf("table %q: expected type:name", spec)
+	}
+	switch kind {
+	case "hash", "btree", "lmdb", "dbm", "sdbm":
+		return name + Suffix, nil
+	case "cdb":
+		return name + CDBSuffix, nil
+	}
+	return "", fmt.Errorf("table %s: %w", spec, ErrNotWritable)
+}
+
+// Create starts a new version of the table that spec, type:name, names.
+func Create(spec string) (Writer, error) {
+	path, err := WriterPath(spec)
+	if err != nil {
+		return nil, err
+	}
+	if strings.HasSuffix(path, CDBSuffix) && strings.HasPrefix(spec, "cdb:") {
+		return newCDBWriter(path)
+	}
+	return newIndexedWriter(path)
+}
+
+// installFile makes f durable under its final name.
+func installFile(f *os.File, path string, like os.FileInfo) error {
+	mode := os.FileMode(0o644)
+	if like != nil {
+		mode = like.Mode().Perm()
+		if st, ok := like.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
+			if err := f.Chown(int(st.Uid), int(st.Gid)); err != nil {
+				return err
+			}
+		}
+	}
+	if err := f.Chmod(mode); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
