@@ -20,24 +20,44 @@ func ResolutionLimit(digits int) Resolution {
 // 0.15, 1.5, 41.
 func appendDelay(b []byte, d time.Duration, r Resolution) []byte {
 	micros := max(d, 0).Microseconds()
+	if micros == 0 {
+		return append(b, '0')
+	}
 	decimals := significant(micros)
 	if limit := int(r) + 2; decimals > limit {
 		decimals = limit
 	}
-	unit := int64(1) // of the last decimal, in microseconds
-	for range 6 - decimals {
-		unit *= 10
+	// Division by a constant is much cheaper, and this is on the hot path.
+	var n, whole, rest int64
+	switch decimals {
+	case 0:
+		return strconv.AppendInt(b, (micros+5e5)/1e6, 10)
+	case 1:
+		n = (micros + 5e4) / 1e5
+		whole, rest = n/10, n%10
+	case 2:
+		n = (micros + 5e3) / 1e4
+		whole, rest = n/100, n%100
+	default:
+		unit, scale := int64(1), int64(1e6)
+		for range 6 - decimals {
+			unit, scale = unit*10, scale/10
+		}
+		n = (micros + unit/2) / unit
+		whole, rest = n/scale, n%scale
 	}
-	micros = (micros + unit/2) / unit * unit
-	b = strconv.AppendInt(b, micros/1e6, 10)
-	rest := micros % 1e6
+	b = strconv.AppendInt(b, whole, 10)
 	if rest == 0 {
 		return b
 	}
-	b = append(b, '.')
-	for place := int64(1e5); rest > 0; place /= 10 {
-		b = append(b, byte('0'+rest/place))
-		rest %= place
+	for rest%10 == 0 {
+		rest /= 10
+		decimals--
+	}
+	b = append(b, ".000000"[:decimals+1]...)
+	for i := len(b) - 1; rest > 0; i-- {
+		b[i] = byte('0' + rest%10)
+		rest /= 10
 	}
 	return b
 }

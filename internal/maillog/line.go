@@ -2,6 +2,7 @@ package maillog
 
 import (
 	"bytes"
+	"encoding/binary"
 	"os"
 	"strconv"
 	"strings"
@@ -91,9 +92,25 @@ func bound(b []byte) []byte {
 	return append(b[:n], "..."...)
 }
 
+// printable is the length of a beginning of b that is printable ASCII.
+func printable(b []byte) int {
+	const ones = 0x0101010101010101
+	i := 0
+	for ; i+8 <= len(b); i += 8 {
+		// A byte is bad when it is under 0x20, or over 0x7e: then it borrows or
+		// carries into its high bit, or has it set. A borrow or carry between bytes
+		// only ever comes from one that is bad itself.
+		x := binary.LittleEndian.Uint64(b[i:])
+		if (x|(x-0x20*ones)|(x+ones))&(0x80*ones) != 0 {
+			break
+		}
+	}
+	return i
+}
+
 // clean replaces what must not reach a log, in place.
 func clean(b []byte) {
-	for i := 0; i < len(b); {
+	for i := printable(b); i < len(b); {
 		c := b[i]
 		switch {
 		case c >= ' ' && c < 0x7f:

@@ -247,6 +247,7 @@ const (
 	maxPending = 1 << 20  // lines kept for a sink that does not take them
 	maxBatch   = 32 << 10 // one write
 	eager      = 16 << 10 // this much is written without waiting
+	crowded    = 64 << 10 // this much, by whoever wrote the last line
 
 	gatherTime = 3 * time.Millisecond
 	retryTime  = 100 * time.Millisecond
@@ -290,13 +291,17 @@ func (g *gatherer) add(l *Logger, r *record) {
 		return
 	}
 	g.pending = g.appendLine(g.pending, now, l, r)
-	wait := gatherTime
 	switch {
 	case g.failing: // the timer runs at its own pace
+	case len(g.pending) > crowded: // whoever writes more than the sink takes waits for it
+		g.mu.Unlock()
+		r.free()
+		g.flush()
+		return
 	case len(g.pending) > eager && len(g.pending)-len(r.text) < eager+512:
 		g.arm(0)
 	case !g.armed:
-		g.arm(wait)
+		g.arm(gatherTime)
 	}
 	g.mu.Unlock()
 	r.free()

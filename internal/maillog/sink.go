@@ -211,7 +211,7 @@ func NewSyslog(path, facility string, format Format) (Sink, error) {
 // facilities are those of RFC 3164 section 4.1.1, by their usual names.
 var facilities = map[string]int{
 	"kern": 0, "user": 1, "mail": 2, "daemon": 3, "auth": 4, "syslog": 5, "lpr": 6, "news": 7, "uucp": 8,
-	"cron": 9, "authpriv": 10, "ftp": 11, "local0": 16, "local1": 17, "local2": 18, "local3": 19,
+	"cron": 9, "authpriv": 10, "ftp": 11, "security": 4, "local0": 16, "local1": 17, "local2": 18, "local3": 19,
 	"local4": 20, "local5": 21, "local6": 22, "local7": 23,
 }
 
