@@ -97,7 +97,7 @@ func (m *Maps) LookupAddress(ctx context.Context, s *Search, addr string, which 
 	tail := addr[len(local):]
 
 	if which&KeyFull != 0 && f.try(addr, false) {
-		return f.value, "", true, f.err
+		return f.value, "", f.err == nil, f.err
 	}
 	if f.ext != "" && f.try(bare+tail, true) {
 		return f.value, f.ext, f.err == nil, f.err
@@ -111,8 +111,10 @@ func (m *Maps) LookupAddress(ctx context.Context, s *Search, addr string, which 
 			return f.value, f.used, f.err == nil, f.err
 		}
 	}
-	if at && which&KeyAtDomain != 0 && f.try(tail, true) {
-		return f.value, "", f.err == nil, f.err
+	if at && which&KeyAtDomain != 0 {
+		if value, found, err := m.Lookup(ctx, tail, true); found || err != nil {
+			return value, "", found, err
+		}
 	}
 	if at && which&KeyDomain != 0 && f.tryDomain(domain) {
 		return f.value, "", f.err == nil, f.err
