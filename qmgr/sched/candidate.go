@@ -28,7 +28,7 @@ const (
 	candLoose
 )
 
-// maxLoose bounds the list of loose jobs.
+// maxLoose bounds the list of loose jobs; tests lower Scheduler.maxLoose.
 const maxLoose = 16
 
 // bucket holds the indexed jobs of one size.
@@ -89,10 +89,13 @@ func (s *Scheduler) startJob(j *job) {
 
 func (s *Scheduler) addLoose(j *job) {
 	t := j.tport
-	if len(t.loose) >= maxLoose {
+	if len(t.loose) >= s.maxLoose {
 		o := t.loose[0]
 		t.loose = append(t.loose[:0], t.loose[1:]...)
-		s.indexJob(o)
+		o.cand = candNone
+		if o.waiting > 0 { // else it comes back with its next recipients
+			s.indexJob(o)
+		}
 	}
 	t.loose = append(t.loose, j)
 	j.cand = candLoose

@@ -59,7 +59,8 @@ type Scheduler struct {
 	bucketPool pool[bucket]
 	agentPool  pool[agent]
 
-	stats Stats
+	maxLoose int
+	stats    Stats
 }
 
 // New returns a scheduler that knows of no message.
@@ -73,6 +74,7 @@ func New(cfg Config) *Scheduler {
 		siteIndex:      map[siteKey]int32{},
 		flushSites:     map[string]*flushSite{},
 		sweeper:        timer{kind: timerSweep},
+		maxLoose:       maxLoose,
 	}
 	s.cfg.DeferTransports = slices.Clone(cfg.DeferTransports)
 	s.sane(&s.cfg)

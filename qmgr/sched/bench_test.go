@@ -1,0 +1,162 @@
+package sched
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"posthaste/internal/mail"
+)
+
+// load is a steady state: messages times recipients are active, spread over
+// destinations; each delivery that ends makes room for the next, each message
+// that ends is followed by a new one.
+type steady struct {
+	s       *Scheduler
+	now     time.Time
+	out     []Effect
+	rcpts   []Rcpt
+	dests   []string
+	next    MsgID
+	turn    int
+	per     func(id MsgID) int
+	busy    []EntryID // ring of deliveries under way
+	head, n int
+	created time.Time
+}
+
+func newSteady(cfg Config, messages, dests int, per func(MsgID) int) *steady {
+	l := &steady{s: New(cfg), now: epoch, per: per, created: epoch}
+	for i := range dests {
+		l.dests = append(l.dests, fmt.Sprintf("d%d.example", i))
+	}
+	l.busy = make([]EntryID, 1<<17)
+	for range messages {
+		l.arrive()
+	}
+	return l
+}
+
+func (l *steady) arrive() {
+	l.next++
+	l.step(Event{Kind: EventQueued, ID: l.next, Arrival: Arrival{Queue: QueueIncoming, Created: l.created, Rcpts: l.per(l.next), Size: 1000}})
+}
+
+func (l *steady) step(ev Event) {
+	from := len(l.out)
+	l.out = l.s.Step(l.now, ev, l.out)
+	for i := from; i < len(l.out); i++ {
+		e := l.out[i]
+		switch e.Kind {
+		case EffectLoad:
+			n := l.per(e.ID)
+			l.rcpts = l.rcpts[:0]
+			i := e.From
+			for ; i < n && len(l.rcpts) < e.Max; i++ {
+				d := l.dests[(int(e.ID)*7+i)%len(l.dests)]
+				l.rcpts = append(l.rcpts, Rcpt{Index: i, Transport: "smtp", Nexthop: mail.Nexthop(d), Queue: d})
+			}
+			l.step(Event{Kind: EventLoaded, ID: e.ID, Rcpts: l.rcpts, Next: i, Unread: n - i})
+		case EffectDeliver:
+			l.busy[(l.head+l.n)%len(l.busy)] = e.Entry
+			l.n++
+		case EffectFinish:
+			l.turn++ // owes an arrival
+		}
+	}
+	l.out = l.out[:from]
+}
+
+// one ends the oldest delivery and makes up for messages that ended.
+func (l *steady) one() {
+	id := l.busy[l.head]
+	l.head = (l.head + 1) % len(l.busy)
+	l.n--
+	l.now = l.now.Add(time.Microsecond)
+	l.step(Event{Kind: EventDone, Entry: id})
+	for ; l.turn > 0; l.turn-- {
+		l.arrive()
+	}
+}
+
+func benchConfig(processes, window int) Config {
+	cfg := DefaultConfig()
+	cfg.ClogWarn = 0
+	cfg.DefaultTransports.ProcessLimit = processes
+	cfg.DefaultTransports.ConcurrencyLimit = window
+	cfg.DefaultTransports.InitialConcurrency = window
+	cfg.DefaultTransports.BatchLimit = 1
+	return cfg
+}
+
+// BenchmarkDecision is the cost of one delivery's end and the choice of the
+// next, with so many messages active and so many destinations; single has one
+// recipient per message, mixed has a large message for every hundred small
+// ones, for them to slip past, and full has every window full, so that most
+// jobs are blocked.
+func BenchmarkDecision(b *testing.B) {
+	single := func(MsgID) int { return 1 }
+	mixed := func(id MsgID) int {
+		if id%100 == 1 {
+			return 100
+		}
+		return 1 + int(id%3)
+	}
+	for _, c := range []struct {
+		name              string
+		messages, dests   int
+		processes, window int
+		per               func(MsgID) int
+	}{
+		{"single/jobs=20000/dests=1000", 20000, 1000, 100, 20, single},
+		{"mixed/jobs=100/dests=1000", 100, 1000, 50, 20, mixed},
+		{"mixed/jobs=1000/dests=1000", 1000, 1000, 100, 20, mixed},
+		{"mixed/jobs=20000/dests=100", 20000, 100, 100, 20, mixed},
+		{"mixed/jobs=20000/dests=1000", 20000, 1000, 100, 20, mixed},
+		{"mixed/jobs=20000/dests=100000", 20000, 100000, 100, 20, mixed},
+		{"full/jobs=20000/dests=100", 20000, 100, 0, 2, mixed},
+		{"full/jobs=20000/dests=1000", 20000, 1000, 0, 2, mixed},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			l := newSteady(benchConfig(c.processes, c.window), c.messages, c.dests, c.per)
+			for range 2 * c.messages {
+				l.one()
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			for b.Loop() {
+				l.one()
+			}
+			b.ReportMetric(float64(l.s.Stats().Preemptions)/float64(l.s.Stats().Decisions), "preempt/decision")
+		})
+	}
+}
+
+// BenchmarkDeferred is a million deferred messages: what each costs to keep
+// and to retry.
+func BenchmarkDeferred(b *testing.B) {
+	s := New(DefaultConfig())
+	var out []Effect
+	now := epoch
+	for i := range 1000000 {
+		out = s.Step(now, Event{Kind: EventQueued, ID: MsgID(i + 1), Arrival: Arrival{Queue: QueueDeferred, Created: now,
+			Next: now.Add(time.Duration(i%4000+1) * time.Second), Rcpts: 1}}, out[:0])
+	}
+	rcpts := []Rcpt{{Transport: "smtp", Nexthop: "a.example", Queue: "a.example"}}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for b.Loop() {
+		now = s.Wake()
+		out = s.Step(now, Event{Kind: EventTick}, out[:0])
+		for len(out) > 0 {
+			e := out[len(out)-1]
+			out = out[:len(out)-1]
+			switch e.Kind {
+			case EffectLoad:
+				out = s.Step(now, Event{Kind: EventLoaded, ID: e.ID, Rcpts: rcpts, Next: 1}, out)
+			case EffectDeliver:
+				out = s.Step(now, Event{Kind: EventDone, Entry: e.Entry, Result: Result{Deferred: e.Rcpts}}, out)
+			}
+		}
+	}
+}
