@@ -119,7 +119,7 @@ func (p *Picker) batch(ctx context.Context, names []string) (taken int) {
 	started := 0
 	for _, name := range names {
 		fi, err := os.Lstat(filepath.Join(p.opt.Dir, name))
-		if err != nil || fi.Mode() != 0o700 || p.broken[name].Equal(fi.ModTime()) {
+		if err != nil || !fi.Mode().IsRegular() || fi.Mode()&0o100 == 0 || p.broken[name].Equal(fi.ModTime()) {
 			continue // gone, being written, or known to be no message
 		}
 		slots <- struct{}{}

@@ -89,8 +89,7 @@ func (s *Server) arrive(e *proto.Entry) {
 	}
 	a.Flags = flagIf(e.Null, sched.FlagNullSender) | flagIf(e.Warned, sched.FlagWarned) |
 		flagIf(e.Expire, sched.FlagExpire) | flagIf(e.Trace != 0, sched.FlagNoDelayNotice) |
-		flagIf(e.Trace&(mail.TraceReport|mail.TraceRecord) != 0, sched.FlagTrace) |
-		flagIf(e.Attempts > 0, sched.FlagHasOutcomes)
+		flagIf(e.Trace&(mail.TraceReport|mail.TraceRecord) != 0, sched.FlagTrace)
 	s.then(sched.Event{Kind: sched.EventQueued, ID: num, Arrival: a})
 }
 

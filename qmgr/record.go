@@ -2,10 +2,12 @@ package qmgr
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/spool"
 	"posthaste/qmgr/sched"
@@ -32,13 +34,27 @@ type recorder struct {
 	unacked []*request           // sent, in order, and not answered
 	gone    map[mail.QueueID]int // removals that are not durable yet, by count
 	waiters []func()             // told when what is in ops has been recorded
+	removed []mail.QueueID       // removals in ops that are to be logged
+	leaving []farewell           // recorded removals that are to be logged, oldest first
 }
+
+// A farewell is a message that has left the queue.
+type farewell struct {
+	id mail.QueueID
+	at time.Time // when its removal was recorded
+}
+
+// farewellDelay is how long "removed" is kept back. The agents' lines about a
+// message's recipients were written before, but each process gathers its lines
+// for a few milliseconds: those who read the log expect "removed" last.
+const farewellDelay = 5 * time.Millisecond
 
 // A request is a Record on its way.
 type request struct {
 	ops     []proto.Op
 	acked   bool
 	waiters []func()
+	removed []mail.QueueID
 }
 
 func newRecorder(s *Server) *recorder {
@@ -98,6 +114,23 @@ func (r *recorder) remove(m *message) {
 	r.gone[m.id]++
 }
 
+// finish records that a message is gone because all is done, which is logged
+// when it has been recorded.
+func (r *recorder) finish(m *message) {
+	r.remove(m)
+	r.removed = append(r.removed, m.id)
+}
+
+// sayFarewell logs the removals that have been recorded a while ago.
+func (r *recorder) sayFarewell(now time.Time, all bool) {
+	n := 0
+	for n < len(r.leaving) && (all || now.Sub(r.leaving[n].at) >= farewellDelay) {
+		r.s.opt.Log.Log(maillog.Removed{ID: string(r.leaving[n].id)})
+		n++
+	}
+	r.leaving = slices.Delete(r.leaving, 0, n)
+}
+
 // removing says whether a message's removal has been decided on and may not
 // be durable yet: cleanup may still know the message then.
 func (r *recorder) removing(id mail.QueueID) bool { return r.gone[id] > 0 }
@@ -109,11 +142,16 @@ func (r *recorder) after(f func()) {
 }
 
 // due is when flush should be called if nothing else happens.
-func (r *recorder) due() time.Time {
-	if len(r.ops) == 0 || r.conn == nil {
-		return time.Time{}
+func (r *recorder) due() (at time.Time) {
+	if len(r.ops) > 0 && r.conn != nil {
+		at = r.since.Add(flushDelay)
 	}
-	return r.since.Add(flushDelay)
+	if len(r.leaving) > 0 {
+		if f := r.leaving[0].at.Add(farewellDelay); at.IsZero() || f.Before(at) {
+			at = f
+		}
+	}
+	return at
 }
 
 // idle says that nothing waits to be recorded.
@@ -121,6 +159,7 @@ func (r *recorder) idle() bool { return len(r.ops) == 0 && len(r.unacked) == 0 }
 
 // flush sends what has waited long enough.
 func (r *recorder) flush(now time.Time) {
+	r.sayFarewell(now, false)
 	if len(r.ops) == 0 && len(r.waiters) > 0 {
 		if n := len(r.unacked); n > 0 {
 			r.unacked[n-1].waiters = append(r.unacked[n-1].waiters, r.waiters...)
@@ -134,8 +173,8 @@ func (r *recorder) flush(now time.Time) {
 	if len(r.ops) == 0 || r.conn == nil || len(r.ops) < flushOps && now.Sub(r.since) < flushDelay {
 		return
 	}
-	q := &request{ops: r.ops, waiters: r.waiters}
-	r.ops, r.waiters = nil, nil
+	q := &request{ops: r.ops, waiters: r.waiters, removed: r.removed}
+	r.ops, r.waiters, r.removed = nil, nil, nil
 	clear(r.at)
 	r.unacked = append(r.unacked, q)
 	r.send(q)
@@ -175,6 +214,9 @@ func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 	}
 	for _, f := range q.waiters {
 		f()
+	}
+	for _, id := range q.removed {
+		r.leaving = append(r.leaving, farewell{id, r.s.now})
 	}
 	for i := range reply.Entries {
 		if m := r.s.messages[msgID(reply.Entries[i].ID)]; m != nil {

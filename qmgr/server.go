@@ -158,6 +158,7 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	s.closed = true
 	s.mu.Unlock()
 	stopWork()
+	s.log.sayFarewell(s.now, true)
 	for _, a := range s.agents {
 		a.close()
 	}
@@ -271,8 +272,7 @@ func (s *Server) carry(e *sched.Effect, draining bool) {
 	case sched.EffectDefer:
 		s.deferMessage(m, e)
 	case sched.EffectFinish:
-		s.opt.Log.Log(maillog.Removed{ID: string(m.id)})
-		s.log.remove(m)
+		s.log.finish(m)
 		delete(s.messages, e.ID)
 	case sched.EffectHold:
 		s.moveTo(m, spool.Hold, time.Time{})

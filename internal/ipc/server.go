@@ -25,9 +25,10 @@ type Server struct {
 	// protocol: a few letters, as master's wake-up and postkick send.
 	OnTrigger func([]byte)
 
-	mu    sync.Mutex
-	conns map[*Conn]struct{}
-	wg    sync.WaitGroup
+	mu       sync.Mutex
+	conns    map[*Conn]struct{}
+	draining bool
+	wg       sync.WaitGroup
 }
 
 // Serve accepts connections from l until ctx ends. It then tells the peers to
@@ -86,9 +87,13 @@ func (s *Server) serveConn(nc net.Conn) {
 		s.conns = make(map[*Conn]struct{})
 	}
 	s.conns[c] = struct{}{}
+	draining := s.draining
 	s.mu.Unlock()
 	if s.OnConn != nil {
 		s.OnConn(c)
+	}
+	if draining { // it was accepted just before the end
+		c.GoAway()
 	}
 	c.Wait()
 	s.mu.Lock()
@@ -101,6 +106,7 @@ func (s *Server) serveConn(nc net.Conn) {
 
 func (s *Server) drain(limit time.Duration) {
 	s.mu.Lock()
+	s.draining = true
 	for c := range s.conns {
 		c.GoAway()
 	}

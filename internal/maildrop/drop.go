@@ -47,7 +47,7 @@ func Drop(dir string, r io.Reader, uid int, now time.Time, limit int64) (name st
 	if err := Write(f, &m.Header, content); err != nil {
 		return "", err
 	}
-	if err := f.Chmod(0o700); err != nil {
+	if err := f.Chmod(0o744); err != nil {
 		return "", err
 	}
 	if err := f.Sync(); err != nil {

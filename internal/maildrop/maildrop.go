@@ -22,7 +22,8 @@
 // Anybody may run postdrop. What it is given is read field by field with
 // bounds, nothing of it names a file, and the user number in the file is what
 // the kernel says of the process that wrote it: pickup compares it with the
-// file's owner.
+// file's owner. Files are readable for all, because pickup is neither their
+// owner nor of a group of theirs; the directory lets nobody else in.
 package maildrop
 
 import (

@@ -94,8 +94,8 @@ func TestDrop(t *testing.T) {
 		t.Fatal(err)
 	}
 	fi, err := os.Stat(filepath.Join(dir, name))
-	if err != nil || fi.Mode() != 0o700 {
-		t.Errorf("mode %v, %v: want 0700", fi.Mode(), err)
+	if err != nil || fi.Mode() != 0o744 {
+		t.Errorf("mode %v, %v: want 0744", fi.Mode(), err)
 	}
 	f, _ := os.Open(filepath.Join(dir, name))
 	defer f.Close()

@@ -1,0 +1,62 @@
+# Posthaste. The two commands that matter: make run, make test.
+
+PREFIX  ?= /usr
+DESTDIR ?=
+SBINDIR ?= $(PREFIX)/sbin
+DAEMONDIR ?= $(PREFIX)/lib/posthaste
+SYSCONFDIR ?= /etc/posthaste
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+MANDIR ?= $(PREFIX)/share/man
+
+GO ?= go
+TOOLS = sendmail mailq newaliases postqueue postsuper postcat postconf postmap postalias postlog qshape
+
+.PHONY: all build run test check peers install bench crash clean
+
+all: build
+
+build:
+	$(GO) build -trimpath -o bin/ ./cmd/posthaste ./cmd/postdrop
+
+# A mail server on 127.0.0.1:2525 as the present user, with everything below ./run.
+run: build
+	@exec bin/posthaste try -d run
+
+# Everything that must hold: vet, static checks, the import law, all tests with
+# the race detector. Tests with foreign programs say when they are skipped.
+test: check
+	$(GO) test -race ./...
+
+check:
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "gofmt these files"; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+# The foreign programs that tests use, from Debian's packages (needs root).
+peers:
+	./internal/e2e/peers.sh
+
+bench:
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+# Power cuts on the spool for as long as told: make crash TIME=1h
+TIME ?= 10m
+crash:
+	$(GO) test ./internal/spool -run Crash -timeout 0 -crash.time=$(TIME)
+
+# Owners and modes are put right by "posthaste set-permissions", which needs root
+# and the users; a package does it when it is installed.
+install: build
+	install -d $(DESTDIR)$(SBINDIR) $(DESTDIR)$(DAEMONDIR) $(DESTDIR)$(SYSCONFDIR) $(DESTDIR)$(UNITDIR)
+	install -m 755 bin/posthaste $(DESTDIR)$(SBINDIR)/posthaste
+	install -m 755 bin/postdrop $(DESTDIR)$(SBINDIR)/postdrop
+	for t in $(TOOLS); do ln -sf posthaste $(DESTDIR)$(SBINDIR)/$$t; done
+	for f in main.cf master.cf; do \
+	  test -e $(DESTDIR)$(SYSCONFDIR)/$$f || install -m 644 etc/$$f $(DESTDIR)$(SYSCONFDIR)/$$f; done
+	install -m 644 etc/systemd/posthaste.service $(DESTDIR)$(UNITDIR)/posthaste.service
+	install -d -m 755 $(DESTDIR)/var/spool/posthaste $(DESTDIR)/var/lib/posthaste
+	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then $(SBINDIR)/posthaste set-permissions; else \
+	  echo "now, on the machine it is for, as root: posthaste set-permissions"; fi
+
+clean:
+	rm -rf bin dist
