@@ -1,0 +1,319 @@
+// Package mailbox writes messages into mailboxes: files in mbox form, and
+// maildirs.
+//
+// A message arrives as CRLF lines (package mail) and is stored with LF line
+// ends. What is put before it, the "From " line, Return-Path:, Delivered-To:,
+// is the caller's to compose.
+//
+// # mbox
+//
+// Messages follow one another in a file, each begun by a line "From SENDER
+// DATE" after an empty line. A line of the message that begins with "From "
+// gets a ">" before it. The file is locked by everything that Lock names:
+// a file of the same name with .lock added, which other programs create too,
+// and kernel locks, taken as open file description locks, which conflict
+// with other programs' fcntl locks and, unlike those, also between the
+// deliveries of this process. Among these deliveries the first come is
+// first served, by a lock in memory.
+//
+// A write that fails is undone: the file is truncated to what it was. One
+// that was cut off by a crash cannot be; the next delivery then begins on a
+// new line after an empty one, so that the torn message costs no other.
+//
+// # Maildir
+//
+// Each message is a file, written and synced in tmp, then renamed to new, and
+// that directory is synced. Names follow the maildir convention: seconds, V
+// device I inode M microseconds, host. Directories are made when they are
+// missing.
+//
+// # Durability
+//
+// On return without error the message is on stable storage.
+//
+// # Security
+//
+// Everything is done with the rights that the caller names (package rights).
+// The last component of a path is never followed when it is a symbolic link,
+// a file with more than one hard link is refused, files are opened without
+// waiting (a FIFO cannot hang a delivery), and what was opened is looked at
+// again before it is written to.
+//
+// # Bugs
+//
+// flock locks are by file description like open file description locks, but
+// over NFS they become the same as fcntl locks: naming both then deadlocks
+// with itself, as it does with Postfix.
+package mailbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"posthaste/internal/dsn"
+)
+
+// Lock is a set of ways to lock an mbox file, as in mailbox_delivery_lock.
+type Lock uint8
+
+const (
+	Dotlock Lock = 1 << iota
+	Fcntl
+	Flock
+)
+
+// ParseLocks reads the words of mailbox_delivery_lock.
+func ParseLocks(words []string) (Lock, error) {
+	var l Lock
+	for _, w := range words {
+		switch w {
+		case "dotlock":
+			l |= Dotlock
+		case "fcntl":
+			l |= Fcntl
+		case "flock":
+			l |= Flock
+		default:
+			return 0, fmt.Errorf("lock method %q: expected dotlock, fcntl or flock", w)
+		}
+	}
+	return l, nil
+}
+
+// Content is a message's content: CRLF lines.
+type Content interface {
+	Bytes() []byte     // all of it, or nil when it is not in memory
+	Reader() io.Reader // from the first octet
+}
+
+// An Error is why a message was not stored.
+type Error struct {
+	Status dsn.Status
+	Text   string
+	Err    error // the system's, nil when the refusal is ours
+}
+
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return e.Text
+	}
+	var errno syscall.Errno
+	if errors.As(e.Err, &errno) {
+		return e.Text + ": " + errnoText(errno)
+	}
+	return e.Text + ": " + e.Err.Error()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// errnoText is the C library's wording, which is what people's log filters know.
+func errnoText(e syscall.Errno) string {
+	s := e.Error()
+	if s == "" {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}
+
+// failure makes an Error of a system call's. def is the status when the
+// system's error says nothing better.
+func failure(err error, def dsn.Status, format string, args ...any) *Error {
+	return &Error{Status: status(err, def), Text: fmt.Sprintf(format, args...), Err: err}
+}
+
+func status(err error, def dsn.Status) dsn.Status {
+	switch {
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ESTALE):
+		return dsn.S(4, 2, 0)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE),
+		errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EIO), errors.Is(err, syscall.EROFS):
+		return dsn.S(4, 3, 0)
+	case errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
+		return dsn.S(5, 2, 2)
+	}
+	return def
+}
+
+// Options are what all deliveries of a Store share.
+type Options struct {
+	LockAttempts int           // deliver_lock_attempts
+	LockDelay    time.Duration // deliver_lock_delay: between attempts
+	StaleLock    time.Duration // stale_lock_time: an older .lock file is nobody's
+	Hostname     string        // in the names of files in maildirs
+	// Warn gets what an administrator should look at although mail was, or
+	// will be, delivered. Nil: dropped.
+	Warn func(format string, args ...any)
+}
+
+// A Store delivers to mailboxes. All methods may be called concurrently.
+type Store struct {
+	opt Options
+
+	mu    sync.Mutex
+	inUse map[string]*turn // mbox files being delivered to
+	count uint64           // of maildir files
+}
+
+// A turn is the queue for one mbox file.
+type turn struct {
+	ch   chan struct{} // holds one token while nobody has the file
+	refs int
+}
+
+// New returns a Store.
+func New(o Options) *Store {
+	if o.Warn == nil {
+		o.Warn = func(string, ...any) {}
+	}
+	o.LockAttempts = max(o.LockAttempts, 1)
+	o.Hostname = strings.NewReplacer("/", "\\057", ":", "\\072").Replace(o.Hostname)
+	return &Store{opt: o, inUse: map[string]*turn{}}
+}
+
+// take waits for its turn at path. The result gives it back.
+func (s *Store) take(ctx context.Context, path string) (release func(), err error) {
+	s.mu.Lock()
+	t := s.inUse[path]
+	if t == nil {
+		t = &turn{ch: make(chan struct{}, 1)}
+		t.ch <- struct{}{}
+		s.inUse[path] = t
+	}
+	t.refs++
+	s.mu.Unlock()
+	leave := func() {
+		s.mu.Lock()
+		if t.refs--; t.refs == 0 {
+			delete(s.inUse, path)
+		}
+		s.mu.Unlock()
+	}
+	select {
+	case <-t.ch:
+		return func() { t.ch <- struct{}{}; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
+}
+
+// chunk is how much is written at once.
+const chunk = 256 << 10
+
+var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 32<<10); return &b }}
+
+// write writes head, then content with LF line ends, then tail, in as few
+// writes as that takes. quote puts ">" before lines that begin with "From ".
+func write(f *os.File, head []byte, content Content, tail string, quote bool) error {
+	buf := buffers.Get().(*[]byte)
+	defer func() {
+		if cap(*buf) <= chunk+chunk/2 {
+			buffers.Put(buf)
+		}
+	}()
+	b := append((*buf)[:0], head...)
+	defer func() { *buf = b }()
+	if all := content.Bytes(); all != nil {
+		for start := true; len(all) > 0; {
+			n := len(all)
+			if n > chunk {
+				n = cut(all[:chunk])
+			}
+			b, start = appendLF(b, all[:n], start, quote)
+			if all = all[n:]; len(all) > 0 {
+				if _, err := f.Write(b); err != nil {
+					return err
+				}
+				b = b[:0]
+			}
+		}
+	} else {
+		var err error
+		if b, err = writeStream(f, b, content.Reader(), quote); err != nil {
+			return err
+		}
+	}
+	b = append(b, tail...)
+	_, err := f.Write(b)
+	return err
+}
+
+// writeStream is write for content that is not in memory. It returns what has
+// not been written yet.
+func writeStream(f *os.File, b []byte, r io.Reader, quote bool) ([]byte, error) {
+	in := make([]byte, 0, chunk)
+	start := true
+	for {
+		n, err := r.Read(in[len(in):cap(in)])
+		in = in[:len(in)+n]
+		if err != nil && err != io.EOF {
+			return b, &readError{err}
+		}
+		last := err == io.EOF
+		if !last && len(in) < cap(in) {
+			continue
+		}
+		whole := len(in)
+		if !last {
+			whole = cut(in)
+		}
+		b, start = appendLF(b, in[:whole], start, quote)
+		in = in[:copy(in, in[whole:])]
+		if last {
+			return b, nil
+		}
+		if _, err := f.Write(b); err != nil {
+			return b, err
+		}
+		b = b[:0]
+	}
+}
+
+// cut is where to cut b, which more follows: after a line if there is one, and
+// never between CR and LF.
+func cut(b []byte) int {
+	if i := bytes.LastIndexByte(b, '\n'); i >= 0 {
+		return i + 1
+	}
+	if b[len(b)-1] == '\r' {
+		return len(b) - 1
+	}
+	return len(b)
+}
+
+// readError is trouble with the message, not with the mailbox.
+type readError struct{ error }
+
+func (e *readError) Unwrap() error { return e.error }
+
+// appendLF appends text with the CR of each CRLF left out. start says whether
+// text begins at the start of a line; the result says the same of what
+// follows it.
+func appendLF(b, text []byte, start, quote bool) ([]byte, bool) {
+	for len(text) > 0 {
+		if quote && start && bytes.HasPrefix(text, fromSpace) {
+			b = append(b, '>')
+		}
+		i := bytes.IndexByte(text, '\n')
+		if i < 0 {
+			return append(b, text...), false
+		}
+		line := text[:i]
+		if i > 0 && text[i-1] == '\r' {
+			line = text[:i-1]
+		}
+		b = append(append(b, line...), '\n')
+		text, start = text[i+1:], true
+	}
+	return b, start
+}
+
+var fromSpace = []byte("From ")

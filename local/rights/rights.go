@@ -1,0 +1,117 @@
+// Package rights lets a delivery use the rights of the one it is made for.
+//
+// File access goes by [Rights.Do]: the calling goroutine's work is done on
+// an operating system thread whose file system user, group and supplementary
+// groups are the recipient's. On Linux these belong to a thread, and giving
+// up the file system user root takes the thread's file capabilities
+// (CAP_DAC_OVERRIDE, CAP_CHOWN, CAP_FOWNER and their kin) with it, so that
+// opening, creating, linking and removing succeed exactly where the
+// recipient's own process would succeed, and what is written counts against
+// the recipient's quota.
+//
+// A helper process for each delivery would give the same and cost a fork, an
+// exec and the passing of content, some hundred times as much; the thread
+// costs eight short system calls. What a thread cannot be is somebody else
+// for signals and tracing, and it shares our memory: code of the recipient's
+// choosing never runs there. Commands therefore get a process of their own,
+// which gives up everything before it starts (package command).
+//
+// A thread that cannot be given back its own rights is ended and not used
+// again.
+//
+// # Security
+//
+// Root is refused: neither user 0 nor group 0 is ever delivered as.
+//
+// When the process itself is not root nothing is switched: everything is done
+// with the rights that it has.
+package rights
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Rights are those of a user for the length of a delivery.
+type Rights struct {
+	UID, GID int
+	Groups   []int // supplementary groups; those of the process are never kept
+}
+
+// Switching says whether this process can deliver with others' rights.
+func Switching() bool { return os.Geteuid() == 0 }
+
+// Check refuses root's rights.
+func (r Rights) Check() error {
+	if r.UID <= 0 || r.GID <= 0 {
+		return fmt.Errorf("refusing to deliver with the rights of uid %d, gid %d", r.UID, r.GID)
+	}
+	return nil
+}
+
+// Do calls f with the rights r for access to files, and returns f's error, or
+// its own when they could not be had: f has then not been called. f must do
+// all its work on the goroutine it is called on. Do may be called concurrently.
+func (r Rights) Do(f func() error) error {
+	if !Switching() {
+		return f()
+	}
+	if err := r.Check(); err != nil {
+		return err
+	}
+	var err error
+	var panicked any
+	done := make(chan struct{})
+	go func() { // ends before Do does
+		defer close(done)
+		runtime.LockOSThread() // not unlocked on failure: the thread then ends with the goroutine
+		before, e := unix.Getgroups()
+		if e == nil {
+			e = become(r.UID, r.GID, r.Groups)
+		}
+		if e != nil {
+			err = fmt.Errorf("take the rights of uid %d, gid %d: %w", r.UID, r.GID, e)
+			return
+		}
+		defer func() { panicked = recover() }()
+		err = f()
+		if become(os.Geteuid(), os.Getegid(), before) == nil {
+			runtime.UnlockOSThread()
+		}
+	}()
+	<-done
+	if panicked != nil {
+		panic(panicked)
+	}
+	return err
+}
+
+// become sets the calling thread's file system ids and groups. The thread is
+// locked to its goroutine. The user comes last: groups cannot be set without
+// root's capabilities in every container.
+func become(uid, gid int, groups []int) error {
+	if uid == os.Geteuid() { // on the way back: user first
+		if err := setFSUID(uid); err != nil {
+			return err
+		}
+	}
+	if err := unix.Setgroups(groups); err != nil {
+		return fmt.Errorf("setgroups: %w", err)
+	}
+	unix.SetfsgidRetGid(gid)
+	if got, _ := unix.SetfsgidRetGid(-1); got != gid {
+		return fmt.Errorf("setfsgid: the file system group is %d, not %d", got, gid)
+	}
+	return setFSUID(uid)
+}
+
+func setFSUID(uid int) error {
+	unix.SetfsuidRetUid(uid)
+	if got, _ := unix.SetfsuidRetUid(-1); got != uid { // -1 changes nothing and tells
+		return fmt.Errorf("setfsuid: the file system user is %d, not %d", got, uid)
+	}
+	return nil
+}
