@@ -1,6 +1,7 @@
 package master
 
 import (
+	"bufio"
 	"fmt"
 	"net"
 	"os"
@@ -367,15 +368,143 @@ func TestPortInUse(t *testing.T) {
 
 func TestInet(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "", "127.0.0.1:0 inet n - n - - echo\n"+echoService)
-	s.mustCommand("start")
-	// The kernel chose the port.
-	out, err := os.ReadFile("/proc/net/tcp")
+	const host = "127.0.0.77" // nobody else's, so that the port stays free
+	l, err := net.Listen("tcp", host+":0")
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
-	_ = out
+	address := l.Addr().String()
+	l.Close()
+	s := newSite(t, "", address+" inet n - n - - echo\n")
+	s.mustCommand("start")
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(60 * time.Second))
+	if got := (&session{t, c, bufio.NewReader(c)}).ask("hello"); got[2] != "hello" {
+		t.Errorf("answer %q", got)
+	}
+}
+
+// TestStopOrder: what takes mail in stops first, and may still use, and even
+// start, what it depends on.
+func TestStopOrder(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService+"keeper unix n - n - 1 keeper\n")
+	os.Chmod(s.path("queue"), 0o777)
+	s.mustCommand("start")
+	c := s.dial("public/echo")
+	c.ask("hello")
+	fmt.Fprintln(c.c, "last will")
+	c.read()
+	if n := s.count("queue/keeper", "start"); n != 0 {
+		t.Fatal("the keeper runs already")
+	}
+	s.mustCommand("stop")
+	if got := c.read(); got[0] != "421" {
+		t.Errorf("session heard %q", got)
+	}
+	b, err := os.ReadFile(s.path("queue/keeper"))
+	if words := strings.Fields(string(b)); err != nil || len(words) != 6 || words[0] != "start" || words[3] != "goodbye" || words[4] != "end" {
+		t.Errorf("the keeper noted %q, %v", b, err)
+	}
+}
+
+// TestLastWords: what the Go runtime says when it gives up goes to the log.
+func TestLastWords(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService)
+	s.mustCommand("start")
+	fmt.Fprintln(s.dial("public/echo").c, "panic elsewhere")
+	s.logged(": panic: on another goroutine")
+	s.logged("exit status 2")
+}
+
+func TestNoNewPrivileges(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root has privileges to keep from others")
+	}
+	s := newSite(t, "", "low unix n - n - - echo\nhigh unix n n n - - echo\n")
+	s.mustCommand("start")
+	for name, want := range map[string]string{"low": "NoNewPrivs:\t1\n", "high": "NoNewPrivs:\t0\n"} {
+		pid := s.dial("public/" + name).ask("hello")[0]
+		tasks, err := filepath.Glob("/proc/" + pid + "/task/*/status")
+		if err != nil || len(tasks) < 2 {
+			t.Fatal(tasks, err)
+		}
+		for _, task := range tasks {
+			if b, err := os.ReadFile(task); err != nil || !strings.Contains(string(b), want) {
+				t.Errorf("%s, thread %s: no %q, %v", name, task, want, err)
+			}
+		}
+	}
+}
+
+func TestChroot(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can change the root directory")
+	}
+	s := newSite(t, "", "jailed unix n - y - 1 echo\n")
+	s.mustCommand("start")
+	a := s.dial("public/jailed")
+	pid := a.ask("hello")[0]
+	if root, err := os.Readlink("/proc/" + pid + "/root"); err != nil || root != s.path("queue") {
+		t.Errorf("root directory %q, %v", root, err)
+	}
+	// The log can be reached from inside.
+	s.dial("public/jailed")
+	s.logged("postfix/echo[" + pid + "]: warning: service \"jailed\"")
+}
+
+func TestPass(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", "given pass - - n - - echo\n")
+	s.mustCommand("start")
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := os.NewFile(uintptr(pair[0]), "ours")
+	defer ours.Close()
+	s.dial("private/given").c.Close() // somebody who hands over nothing
+	u := s.dial("private/given").c.(*net.UnixConn)
+	if _, _, err := u.WriteMsgUnix([]byte{0}, unix.UnixRights(pair[1]), nil); err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(pair[1])
+	c, err := net.FileConn(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if got := (&session{t, c, bufio.NewReader(c)}).ask("hello"); got[2] != "hello" {
+		t.Errorf("answer %q", got)
+	}
+}
+
+func TestLogRotate(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "maillog_file_rotate_suffix = old-%Y\n", echoService)
+	s.mustCommand("start")
 	s.dial("public/echo").ask("hello")
+	s.mustCommand("logrotate")
+	s.logged(": reload -- version")
+	packed, err := filepath.Glob(s.path("maillog.old-2*.gz"))
+	if err != nil || len(packed) != 1 {
+		t.Errorf("rotated files %q, %v", packed, err)
+	}
+	if n := s.count("maillog", "daemon started"); n != 0 {
+		t.Error("the new file has old lines")
+	}
+	// A service's line, by way of postlogd, is in the new file.
+	a := s.dial("public/echo")
+	pid := a.ask("hello")[0]
+	fmt.Fprintln(a.c, "panic")
+	s.logged("postfix/echo[" + pid + "]: panic: told to")
 }
 
 func TestBuiltIn(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -154,8 +155,11 @@ func (m *master) start(s *serv) {
 	m.children[c.pid] = c
 	m.wg.Go(func() { m.readStatus(c) })
 	if c.stderr != nil {
-		log, where := m.log, fmt.Sprintf("process %s pid %d", c.path, c.pid)
-		m.wg.Go(func() { readLastWords(c.stderr, log, where) })
+		m.wg.Go(func() {
+			readLastWords(c.stderr, func(line string) {
+				m.post(func() { m.log.Warning("process %s pid %d: %s", c.path, c.pid, line) })
+			})
+		})
 	}
 	if s.WakeupLazy && !s.waking {
 		m.nextWakeup(s, s.wakeups)
@@ -187,11 +191,11 @@ func (m *master) fork(s *serv) (c *child, err error) {
 	}
 	defer null.Close()
 	stdout, stderr := null.Fd(), uintptr(2)
-	switch m.settings.config.String("maillog_file") {
-	case "/dev/stdout":
+	logFile := m.settings.config.String("maillog_file")
+	if logFile == "/dev/stdout" {
 		stdout = 1
 	}
-	if m.settings.config.String("maillog_file") != "/dev/stderr" {
+	if logFile != "/dev/stderr" {
 		r, w, err := os.Pipe()
 		if err != nil {
 			return nil, err
@@ -207,12 +211,12 @@ func (m *master) fork(s *serv) (c *child, err error) {
 	for _, sock := range s.socks {
 		files = append(files, uintptr(sock.fd))
 	}
-	c.pid, err = syscall.ForkExec(m.opts.Executable, append([]string{s.Command}, s.line.Strings()...), &syscall.ProcAttr{
+	c.pid, err = forkExec(m.opts.Executable, append([]string{s.Command}, s.line.Strings()...), &syscall.ProcAttr{
 		Dir:   m.settings.queue,
 		Env:   m.environment(),
 		Files: files,
 		Sys:   &syscall.SysProcAttr{Setpgid: true}, // a terminal's signals are for us
-	})
+	}, s.Unprivileged && os.Geteuid() == 0)
 	if err != nil {
 		if c.stderr != nil {
 			c.stderr.Close()
@@ -220,6 +224,24 @@ func (m *master) fork(s *serv) (c *child, err error) {
 		return nil, fmt.Errorf("execute %s: %w", m.opts.Executable, err)
 	}
 	return c, nil
+}
+
+// forkExec executes a program. With noNewPrivs nothing that it executes can
+// ever gain privileges: the flag belongs to a thread and is inherited, so it is
+// set on a thread that does nothing else and ends with its goroutine.
+func forkExec(path string, argv []string, attr *syscall.ProcAttr, noNewPrivs bool) (pid int, err error) {
+	if !noNewPrivs {
+		return syscall.ForkExec(path, argv, attr)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		runtime.LockOSThread()
+		if err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err == nil {
+			pid, err = syscall.ForkExec(path, argv, attr)
+		}
+	})
+	wg.Wait()
+	return pid, err
 }
 
 // runtimeVariables are those of the Go runtime, which an operator or a test
@@ -284,7 +306,7 @@ const lastWords = 40
 // readLastWords logs what a process writes to standard error: the Go runtime
 // says there why it gives up. It reads to the end in any case, so that the
 // process is never held up.
-func readLastWords(f *os.File, log *maillog.Logger, where string) {
+func readLastWords(f *os.File, say func(line string)) {
 	defer f.Close()
 	in := bufio.NewReaderSize(f, 4096)
 	for n := 0; ; {
@@ -294,7 +316,7 @@ func readLastWords(f *os.File, log *maillog.Logger, where string) {
 		}
 		if len(line) > 0 && n < lastWords {
 			n++
-			log.Warning("%s: %s", where, line)
+			say(string(line))
 		}
 		for long && err == nil {
 			_, long, err = in.ReadLine()

@@ -52,6 +52,7 @@ func testServices() map[string]service.Spec {
 // runEcho answers each line with its process ID, the value of a parameter, and
 // the line. A few lines are commands.
 func runEcho(ctx context.Context, env *service.Env) error {
+	will := false
 	return env.ServeConns(ctx, func(stop context.Context, nc net.Conn) {
 		interrupt := context.AfterFunc(stop, func() { nc.SetReadDeadline(time.Now()) })
 		defer interrupt()
@@ -62,6 +63,11 @@ func runEcho(ctx context.Context, env *service.Env) error {
 				os.Exit(3)
 			case "panic":
 				panic("told to")
+			case "panic elsewhere":
+				go panic("on another goroutine")
+			case "last will":
+				will = true
+				fmt.Fprintln(nc, "noted")
 			case "die":
 				unix.Kill(os.Getpid(), unix.SIGKILL)
 			case "take":
@@ -76,6 +82,12 @@ func runEcho(ctx context.Context, env *service.Env) error {
 			}
 		}
 		if stop.Err() != nil {
+			if will {
+				if c, err := net.Dial("unix", env.Public("keeper")); err == nil {
+					io.WriteString(c, "goodbye")
+					io.Copy(io.Discard, c) // until it has been heard
+				}
+			}
 			fmt.Fprintln(nc, "421 stopping")
 		}
 	})
@@ -198,15 +210,6 @@ func (s *site) mustCommand(args ...string) {
 	if status, stderr := s.command(args...); status != 0 {
 		s.t.Fatalf("%v: status %d\n%s", args, status, stderr)
 	}
-}
-
-func (s *site) config() *config.Config {
-	s.t.Helper()
-	c, err := config.Load(s.dir)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return c
 }
 
 // pid is that of the running master.

@@ -133,6 +133,9 @@ func (p *process) inheritSockets() error {
 		} else {
 			var l net.Listener
 			if l, err = net.FileListener(f); err == nil {
+				if p.cl.Type == "pass" {
+					l = passListener{l}
+				}
 				p.env.Listeners = append(p.env.Listeners, &listener{l, p.env.activity})
 			}
 		}
@@ -164,18 +167,7 @@ func (p *process) confine(queue string) error {
 	if owner == nil {
 		return nil
 	}
-	if err := owner.Become(); err != nil {
-		return err
-	}
-	// Threads of Go's runtime that exist already have to be told one by one.
-	_, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
-	if errno == syscall.ENOTSUP { // a program with cgo cannot
-		return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-	}
-	if errno != 0 {
-		return fmt.Errorf("no_new_privs: %w", errno)
-	}
-	return nil
+	return owner.Become()
 }
 
 // jail confines the process to the queue directory, which is / from then on.

@@ -34,7 +34,7 @@
 // # Security
 //
 // A service whose master.cf entry says unprivileged runs as mail_owner, with
-// no supplementary groups, and with no_new_privs set: nothing that it
+// no supplementary groups, and, as master sets no_new_privs, nothing that it
 // executes gains privileges. A chroot service is confined to queue_directory
 // after its tables are open (Spec.PreJail). Only what PreJail does is done
 // with master's privileges.
@@ -107,7 +107,8 @@ type Env struct {
 	Args    []string // of master.cf's command, less the options: flags=DR user=vmail argv=...
 	Config  *config.Config
 	Log     *maillog.Logger
-	// Listeners are the service's sockets, of type inet, unix or pass.
+	// Listeners are the service's sockets, of type inet, unix or pass. One of
+	// type pass yields the connections that others hand over.
 	Listeners []net.Listener
 	// PacketConns are those of type unix-dgram.
 	PacketConns []*net.UnixConn
