@@ -32,6 +32,7 @@ const (
 	noOpenSSL     = "TLS is Go's crypto/tls, not OpenSSL"
 	goneInPostfix = "Postfix ignores it too"
 	noCyrus       = "Cyrus SASL is not built in; use dovecot"
+	forInstaller  = "it tells Postfix's installer where files are"
 	oneProcess    = "a service is one process that serves many clients and ends when it is told to"
 	noIPCTables   = "services read tables themselves, there is no table proxy"
 	noHelper      = "the service that needs it does this work itself"
@@ -89,6 +90,16 @@ var noEffect = map[string]string{
 	"smtp_skip_4xx_greeting":    goneInPostfix,
 	"dns_ncache_ttl_fix_enable": "DNS replies do not come through the C library",
 
+	"sendmail_path":     forInstaller,
+	"newaliases_path":   forInstaller,
+	"mailq_path":        forInstaller,
+	"html_directory":    forInstaller,
+	"manpage_directory": forInstaller,
+	"sample_directory":  forInstaller,
+	"readme_directory":  forInstaller,
+	"meta_directory":    forInstaller,
+
+	"debugger_command": "attach a debugger to the service's process instead",
 	"daemon_directory": "every service is the posthaste program itself",
 	"shlib_directory":  "there are no shared libraries",
 }

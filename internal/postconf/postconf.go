@@ -10,7 +10,7 @@
 //	-h -H values only, names only
 //	-f    long lines folded
 //	-o name=value  as if main.cf said so, too (may be repeated)
-//	-C class       builtin, service, user or all (the default)
+//	-C class       builtin, service, user or all (the default); or own, what only Posthaste has
 //	-M    master.cf entries        [service[/type]]
 //	-F    master.cf fields         [service[/type[/field]]]
 //	-P    master.cf -o parameters  [service[/type[/parameter]]]
@@ -18,7 +18,7 @@
 //	-b -t          bounce message templates, with and without $name expanded
 //	-T what        compile-version, run-version or public-key-algorithms
 //	-c dir         another configuration directory
-//	-q -v          no warnings; the files that are read
+//	-q -v          no warnings; say which files are read, and what each parameter means
 //
 // -e name=value changes, -X removes and -# comments out; with -M, -F and -P they do so
 // in master.cf. A name=value argument alone is an edit. An edit keeps comments and
@@ -181,8 +181,8 @@ func (c *command) setValue(flag byte, value string) error {
 		}
 		c.over = append(c.over, o)
 	case 'C':
-		for _, class := range strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' }) {
-			if !slices.Contains([]string{"builtin", "service", "user", "all"}, class) {
+		for _, class := range strings.FieldsFunc(value, isClassSeparator) {
+			if !slices.Contains([]string{"builtin", "service", "user", "own", "all"}, class) {
 				return fmt.Errorf("unknown -C option value %q in %q", class, value)
 			}
 		}
@@ -193,6 +193,8 @@ func (c *command) setValue(flag byte, value string) error {
 	}
 	return nil
 }
+
+func isClassSeparator(r rune) bool { return r == ',' || r == ' ' }
 
 // checkFlags refuses options that contradict each other, and turns name=value
 // arguments into edits.

@@ -373,8 +373,37 @@ func TestWarnings(t *testing.T) {
 	if _, stderr, _ := run("-c", dir, "-nq"); stderr != "" {
 		t.Errorf("-q prints %q", stderr)
 	}
-	if _, stderr, _ := run("-c", dir, "-vqd", "biff"); stderr != "postconf: reading "+dir+"/master.cf\n" {
-		t.Errorf("-v prints %q", stderr)
+}
+
+func TestVerbose(t *testing.T) {
+	t.Parallel()
+	dir := sampleDir(t)
+	want := "postconf: reading " + dir + "/master.cf\n" +
+		"postconf: hopcount_limit: " + "Maximum Received headers before rejecting (int; for cleanup; at least 1"
+	if _, stderr, _ := run("-c", dir, "-vd", "hopcount_limit"); !strings.HasPrefix(stderr, want) {
+		t.Errorf("-v prints %q, want %q", stderr, want)
+	}
+	want = "(one of yes, no, normalize, reject, note; for smtpd"
+	if _, stderr, _ := run("-c", dir, "-vd", "smtpd_forbid_bare_newline"); !strings.Contains(stderr, want) {
+		t.Errorf("-v prints %q, want %q in it", stderr, want)
+	}
+}
+
+// -C own lists what no Postfix has.
+func TestOwn(t *testing.T) {
+	t.Parallel()
+	out, stderr, status := run("-c", sampleDir(t), "-d", "-H", "-C", "own")
+	if status != 0 {
+		t.Fatal(stderr)
+	}
+	listed := strings.Fields(out)
+	for _, name := range listed {
+		if p, ok := config.Lookup(name); !ok || p.Origin != config.Own {
+			t.Errorf("-C own lists %s", name)
+		}
+	}
+	if !slices.Contains(listed, "spool_inline_limit") || !slices.Contains(listed, "slow_scheduler") {
+		t.Errorf("-C own lists %q, without spool_inline_limit or slow_scheduler", listed)
 	}
 }
 

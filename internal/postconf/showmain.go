@@ -37,8 +37,11 @@ func (c *command) names(cfg *config.Config) (map[string]string, error) {
 			class[p.Name] = "builtin"
 		}
 	}
-	maps.DeleteFunc(class, func(_, k string) bool {
-		return !strings.Contains(c.class, "all") && !strings.Contains(c.class, k)
+	wanted := strings.FieldsFunc(c.class, isClassSeparator)
+	maps.DeleteFunc(class, func(name, k string) bool {
+		p, _ := config.Lookup(name)
+		return !slices.Contains(wanted, "all") && !slices.Contains(wanted, k) &&
+			!(slices.Contains(wanted, "own") && p.Origin == config.Own)
 	})
 	return class, nil
 }
@@ -130,8 +133,39 @@ func (c *command) showParameter(cfg *config.Config, class map[string]string, nam
 			return fmt.Errorf("%s = %s: %w", name, cfg.Raw(name), err)
 		}
 	}
+	if known {
+		c.verbose("%s: %s", name, describe(&p))
+	}
 	c.printParameter(name, value)
 	return nil
+}
+
+// describe says what a parameter means, in one line.
+func describe(p *config.Param) string {
+	notes := []string{p.Type.String(), "for " + p.Subsystem}
+	if p.Type == config.Enum {
+		notes[0] = "one of " + strings.Join(strings.Split(p.Values, "|"), ", ")
+	}
+	if p.Min != 0 {
+		notes = append(notes, fmt.Sprintf("at least %d", p.Min))
+	}
+	if p.Max != 0 {
+		notes = append(notes, fmt.Sprintf("at most %d", p.Max))
+	}
+	switch p.Origin {
+	case config.Own:
+		notes = append(notes, "Posthaste's own")
+	case config.Newer:
+		notes = append(notes, "in Postfix since after 3.7")
+	case config.OldName:
+		notes = append(notes, "an old name")
+	}
+	if reason := config.NoEffect(p.Name); reason != "" {
+		notes = append(notes, "no effect: "+reason)
+	} else if !config.Supported(p.Name) {
+		notes = append(notes, "not supported yet")
+	}
+	return p.Doc + " (" + strings.Join(notes, "; ") + ")"
 }
 
 func (c *command) printParameter(name, value string) {
