@@ -20,6 +20,7 @@ func Differences() []Difference {
 		{"smtpd_forbid_bare_newline", "no", safer},
 		{"smtpd_forbid_unauth_pipelining", "no", safer},
 		{"enable_long_queue_ids", "no", "queue IDs are long, and unique for ever"},
+		{"alias_maps", "hash:/etc/aliases, nis:mail.aliases", "there are no NIS tables; a Postfix built without NIS has this default"},
 		{"config_directory", "/etc/postfix", place},
 		{"queue_directory", "/var/spool/postfix", place},
 		{"data_directory", "/var/lib/postfix", place},

@@ -3,7 +3,7 @@ package config
 // localParams are the parameters of local.
 var localParams = []Param{
 	{Name: "alias_database", Type: List, Default: "hash:/etc/aliases", Tier: 1, Doc: "Alias files rebuilt by newaliases"},
-	{Name: "alias_maps", Type: List, Default: "hash:/etc/aliases, nis:mail.aliases", Tier: 1, Doc: "Tables that local delivery searches for aliases"},
+	{Name: "alias_maps", Type: List, Default: "hash:/etc/aliases", Tier: 1, Doc: "Tables that local delivery searches for aliases"},
 	{Name: "allow_mail_to_commands", Type: List, Default: "alias, forward", Tier: 2, Doc: "Expansion kinds in which |command delivery is permitted"},
 	{Name: "allow_mail_to_files", Type: List, Default: "alias, forward", Tier: 2, Doc: "Expansion kinds in which /file delivery is permitted"},
 	{Name: "biff", Type: Bool, Default: "yes", Tier: 2, Doc: "Send comsat notices for new mailbox mail"},
