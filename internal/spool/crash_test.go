@@ -43,11 +43,11 @@ func (w *walk) run(n int) {
 
 // life is one process: it runs until power, or the disk, fails.
 func (w *walk) life() {
-	left := 1 + w.r.IntN(60)
+	at := w.trigger(60)
 	failing := w.r.IntN(10) == 0
 	injected := false
 	w.hook = func(op vfs.Op) error {
-		if left--; left > 0 {
+		if !at(op) {
 			return nil
 		}
 		if !failing {
@@ -75,6 +75,27 @@ func (w *walk) life() {
 	w.logf("end of life: %d messages, %v", len(w.now), w.e.broken)
 }
 
+// trigger says, from some operation on, true: the n-th of all, or of a kind,
+// since some kinds are rare and the moments around them matter.
+func (w *walk) trigger(n int) func(vfs.Op) bool {
+	left := 1 + w.r.IntN(n)
+	kinds := []vfs.OpKind{vfs.OpSync, vfs.OpSyncDir, vfs.OpCreate, vfs.OpLink, vfs.OpRemove, vfs.OpWrite}
+	one := w.r.IntN(3) == 0
+	kind := kinds[w.r.IntN(len(kinds))]
+	if one {
+		left = 1 + w.r.IntN(4)
+		if kind == vfs.OpSync || kind == vfs.OpWrite {
+			left = 1 + w.r.IntN(max(1, n/3))
+		}
+	}
+	return func(op vfs.Op) bool {
+		if left > 0 && (!one || op.Kind == kind) {
+			left--
+		}
+		return left == 0
+	}
+}
+
 // fall is the end of the present process: the power goes, or only the process.
 func (w *walk) fall() {
 	if w.r.IntN(10) < 7 {
@@ -94,9 +115,9 @@ func (w *walk) recoverCut() {
 		if w.r.IntN(2) == 0 {
 			break
 		}
-		left := 1 + w.r.IntN(40)
-		w.hook = func(vfs.Op) error {
-			if left--; left > 0 {
+		at := w.trigger(40)
+		w.hook = func(op vfs.Op) error {
+			if !at(op) {
 				return nil
 			}
 			return vfs.ErrCut
@@ -180,7 +201,11 @@ func (x *enum) point(op vfs.Op) {
 	}
 	x.points++
 	x.last = op.String()
-	for _, l := range losses(x.mem, x.r) {
+	list := losses(x.mem, x.r)
+	if x.deep {
+		list = []vfs.Loss{{}, keepAll, vfs.RandomLoss(x.r)}
+	}
+	for _, l := range list {
 		x.images++
 		x.check(x.mem.Cut(l), x.deep)
 	}
@@ -327,6 +352,14 @@ var histories = []struct {
 			x.restart()
 		}
 	}},
+	{"aligned", func(x *enum) { // a record in the middle of a batch starts a block
+		for range 3 {
+			x.must(x.commit(x.spanning(2048), x.spanning(2048), x.spanning(2048)))
+			for len(x.now) > 0 {
+				x.finish(0)
+			}
+		}
+	}},
 	{"close", func(x *enum) {
 		x.accept(2, 700)
 		if err := x.e.markClose(); err != nil {
@@ -367,6 +400,19 @@ func (x *enum) accept(n, size int) {
 	x.must(x.commit(list...))
 }
 
+// spanning adds a message whose record takes exactly so many bytes.
+func (x *enum) spanning(span int64) *change {
+	for size := int(span) - headerLen - 400; ; size++ {
+		c := &change{}
+		msg, mm := x.newMessage(size, 2)
+		c.add(msg, mm)
+		o := &c.b.ops[0]
+		if alignUp(headerLen+int64(o.hi-o.lo+len(o.body)), recAlign) == span {
+			return c
+		}
+	}
+}
+
 func (x *enum) change(f func(*change, *modelMsg)) {
 	m := x.pick()
 	if m == nil {
@@ -392,9 +438,15 @@ func (x *enum) partly(int) {
 // runEnum tries one history in full, or until the deadline.
 func runEnum(i int, seed uint64, plant fault, deep bool, deadline time.Time) (*enum, error) {
 	x := &enum{world: newWorld(seed, plant), deep: deep, deadline: deadline}
+	if histories[i].name == "aligned" {
+		x.opt.SegmentSize, x.opt.Budget = 64<<10, 20*64<<10 // batches of several blocks
+	}
 	err := x.guard(func() {
-		x.attach()
+		if i == 0 { // the others start where this has been
+			x.attach()
+		}
 		x.restart()
+		x.attach()
 		histories[i].run(x)
 		x.point(vfs.Op{})
 		x.hook = nil

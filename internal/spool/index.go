@@ -28,7 +28,7 @@ type live struct {
 	queue, flags, trace uint8
 }
 
-const chunkLen = 1 << 12
+const chunkLen = 1 << 9
 
 // index holds the live messages.
 type index struct {

@@ -181,7 +181,7 @@ func (sc *scanner) scan(f func(*logBatch)) {
 		if !ok {
 			return
 		}
-		if h, _ := sc.header(next); next%blockSize == 0 && h.flags&recFirst != 0 {
+		if h, _ := sc.header(next); next%blockSize == 0 && (h.flags&recFirst != 0 || sc.plant == plantNoFirst) {
 			pos = next
 			continue
 		}

@@ -68,6 +68,10 @@ func newWorld(seed uint64, plant fault) *world {
 	}
 	w := &world{r: r, plant: plant, mem: vfs.NewMem(sector), now: model{}, bases: map[uint64]bool{}, bigs: true}
 	w.opt = Options{Dir: "q", SegmentSize: 16 << 10, Budget: 20 * 16 << 10}
+	if seed%3 == 2 {
+		w.opt.SegmentSize *= 2
+		w.opt.Budget *= 2
+	}
 	w.cands = []model{w.now}
 	return w
 }

@@ -1,0 +1,206 @@
+package spool
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/vfs"
+)
+
+// rot is a history without crashes, closed, and then a disk that has damaged a
+// sector of what was durable for long.
+type rot struct {
+	*world
+	spoiled, alarms, setAside int
+}
+
+func (w *rot) run() {
+	if err := w.open(); err != nil {
+		fail("open: %v", err)
+	}
+	w.settle()
+	for range 10 + w.r.IntN(60) {
+		if !w.step() {
+			fail("broken: %v", w.e.broken)
+		}
+	}
+	if err := w.e.markClose(); err != nil {
+		fail("close: %v", err)
+	}
+	for range 8 {
+		w.spoil()
+	}
+}
+
+// place is where a record lies.
+type place struct {
+	file   uint32
+	lo, hi int64
+}
+
+// places is where the records of each live message are.
+func (w *rot) places() map[uint64][]place {
+	m := map[uint64][]place{}
+	for n, slot := range w.e.idx.slots {
+		l := w.e.idx.at(slot)
+		m[n] = []place{{l.refSeg, int64(l.refOff), int64(l.refOff + l.refLen)}, {l.conSeg, int64(l.conOff), int64(l.conOff + l.conLen)}}
+	}
+	return m
+}
+
+// spoil damages one sector of a copy of the disk and looks what is left: every
+// message that had nothing in that sector, untouched, and no silence about
+// the others.
+func (w *rot) spoil() {
+	before := w.places()
+	files := slices.Sorted(maps.Keys(w.e.segs))
+	file := files[w.r.IntN(len(files))]
+	var off int64
+	switch w.r.IntN(4) {
+	case 0:
+		off = w.r.Int64N(blockSize) // header
+	case 1: // among what matters
+		keys := slices.Sorted(maps.Keys(before))
+		if len(keys) > 0 {
+			p := before[keys[w.r.IntN(len(keys))]][w.r.IntN(2)]
+			file, off = p.file, p.lo+w.r.Int64N(max(1, p.hi-p.lo))
+			break
+		}
+		fallthrough
+	default:
+		off = w.r.Int64N(w.e.segs[file].size)
+	}
+	kind := w.r.IntN(vfs.NumDamages)
+	y := *w.world
+	y.damage, y.trace, y.hook = true, nil, nil
+	y.bases = maps.Clone(w.bases)
+	y.mem = w.mem.Cut(vfs.Loss{})
+	if err := y.mem.Damage(segName("q", file), off, kind, w.r); err != nil {
+		fail("damage: %v", err)
+	}
+	w.spoiled++
+	y.warned = 0
+	if err := y.open(); err != nil {
+		fail("damage of kind %d at %d of file %d: open: %v", kind, off, file, err)
+	}
+	w.judge(&y, before, file, off/512*512, fmt.Sprintf("damage of kind %d at %d of file %d: ", kind, off, file))
+}
+
+func (w *rot) judge(y *world, before map[uint64][]place, file uint32, sector int64, what string) {
+	rd := NewReader(y.mem, "q")
+	defer rd.Close()
+	rd.plant = w.plant
+	seen := map[uint64]bool{}
+	y.e.entries(func(en Entry) bool {
+		n := en.ID.Number()
+		seen[n] = true
+		want := w.now[n]
+		if want == nil {
+			if y.warned == 0 {
+				fail("%smessage %s came back in silence", what, en.ID)
+			}
+			return true
+		}
+		got, err := tryRead(rd, en)
+		if err == nil && got.body != nil && string(got.body) != string(want.body) {
+			fail("%smessage %s: content differs, and nobody says so", what, en.ID)
+		}
+		if err != nil {
+			w.setAside++
+		}
+		if !touches(before[n], file, sector) && y.warned == 0 && (err != nil || diffMsg(want, got) != "") {
+			fail("%smessage %s had nothing there and is not as it was (%v)", what, en.ID, err)
+		}
+		return true
+	})
+	for n, m := range w.now {
+		if seen[n] {
+			continue
+		}
+		if y.warned == 0 {
+			fail("%smessage %s is lost in silence", what, m.id)
+		}
+		if !touches(before[n], file, sector) {
+			fail("%smessage %s had nothing there and is lost", what, m.id)
+		}
+	}
+	if y.rep.Alarms > 0 {
+		w.alarms++
+	}
+}
+
+func touches(list []place, file uint32, sector int64) bool {
+	for _, p := range list {
+		if p.file == file && p.lo < sector+512 && sector < p.hi {
+			return true
+		}
+	}
+	return false
+}
+
+// tryRead reads a message and gives the error that a delivery would see.
+func tryRead(rd *Reader, en Entry) (*modelMsg, error) {
+	st, err := rd.Read(en.Ref, en.ID)
+	if err != nil {
+		return nil, err
+	}
+	st.Overlay(en.Done)
+	if _, err := st.Envelope(); err != nil {
+		return nil, err
+	}
+	c, err := st.Content()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	body, err := io.ReadAll(c)
+	if err != nil {
+		return nil, err
+	}
+	m := &modelMsg{id: en.ID, queue: en.Queue, next: micros(en.NextAttempt), attempts: en.Attempts, warned: en.Warned,
+		nrcpt: en.NRcpt, body: slices.Clone(body), big: c.Bytes() == nil}
+	done, outs := make([]byte, en.NRcpt), make([]byte, en.NRcpt)
+	for i := range done {
+		if !st.Pending(i) {
+			done[i] = 1
+		}
+	}
+	list, err := st.Outcomes()
+	for _, o := range list {
+		outs[o.Rcpt] = byte(o.Status.Detail)
+	}
+	m.done, m.outcomes = string(done), string(outs)
+	return m, err
+}
+
+func runRot(seed uint64, plant fault) (error, *rot) {
+	w := &rot{world: newWorld(seed, plant)}
+	return w.guard(w.run), w
+}
+
+func TestRot(t *testing.T) {
+	start := time.Now()
+	seed := firstSeed()
+	t.Logf("first seed %d", seed)
+	spoiled, alarms, aside := 0, 0, 0
+	for time.Since(start) < *crashTime {
+		err, w := runRot(seed, 0)
+		if err != nil {
+			t.Fatalf("seed %d: %v\n%s", seed, err, strings.Join(tailOf(w.trace, 40), "\n"))
+		}
+		spoiled, alarms, aside = spoiled+w.spoiled, alarms+w.alarms, aside+w.setAside
+		seed++
+	}
+	if alarms == 0 || aside == 0 {
+		t.Error("no damage was noticed")
+	}
+	t.Logf("%d damaged disks, %d with alarms, %d messages refused, %.0f per minute", spoiled, alarms, aside, float64(spoiled)/time.Since(start).Minutes())
+}
+
+var _ = errors.Is
