@@ -254,7 +254,7 @@ func (w *cdbWriter) flush() {
 }
 
 // Commit implements Writer: the hash tables are written and the file put in place.
-func (w *cdbWriter) Commit(like os.FileInfo) error {
+func (w *cdbWriter) Commit(mode os.FileMode, uid, gid int) error {
 	head := make([]byte, 0, cdbHeader)
 	for _, list := range w.slot {
 		n := uint32(len(list) * 2)
@@ -279,7 +279,7 @@ func (w *cdbWriter) Commit(like os.FileInfo) error {
 		_, w.err = w.f.WriteAt(head, 0)
 	}
 	if w.err == nil {
-		w.err = installFile(w.f, w.path, like)
+		w.err = installFile(w.f, w.path, mode, uid, gid)
 	}
 	if w.err != nil {
 		return errors.Join(w.err, w.Abort())

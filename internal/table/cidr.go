@@ -70,7 +70,7 @@ func parseNetworks(name, text string, o Options) *networks {
 	bad := func(line int, err error) {
 		o.warn("%s, line %d: %v; line ignored", name, line, err)
 	}
-	_ = eachLine(text, func(num int, line string) error {
+	_ = EachLine(text, func(num int, line string) error {
 		word, rest := cutField(line)
 		switch strings.ToLower(word) {
 		case "endif":

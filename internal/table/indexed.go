@@ -307,7 +307,7 @@ func (b *indexedWriter) flush() {
 }
 
 // Commit implements Writer: the index is written and the file put in place.
-func (b *indexedWriter) Commit(like os.FileInfo) error {
+func (b *indexedWriter) Commit(mode os.FileMode, uid, gid int) error {
 	slots := uint64(4)
 	for slots*3/4 <= uint64(len(b.keys)) {
 		slots *= 2
@@ -338,7 +338,7 @@ func (b *indexedWriter) Commit(like os.FileInfo) error {
 		_, b.err = b.f.WriteAt(head, 0)
 	}
 	if b.err == nil {
-		b.err = installFile(b.f, b.path, like)
+		b.err = installFile(b.f, b.path, mode, uid, gid)
 	}
 	if b.err != nil {
 		return errors.Join(b.err, b.Abort())

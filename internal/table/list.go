@@ -111,7 +111,7 @@ func (l *List) addFile(name string, not bool, depth int) error {
 		return nil
 	}
 	var errs []error
-	err = eachLine(string(text), func(n int, line string) error {
+	err = EachLine(string(text), func(n int, line string) error {
 		for _, e := range SplitList(line) {
 			if err := l.add(e, not, depth+1); err != nil {
 				errs = append(errs, fmt.Errorf("%s:%d: %w", name, n, err))

@@ -78,7 +78,7 @@ func parsePatterns(d dialect, name, text string, o Options) []patternRule {
 	bad := func(n int, err error) {
 		o.warn("%s, line %d: %v; line ignored", name, n, err)
 	}
-	_ = eachLine(text, func(n int, line string) error {
+	_ = EachLine(text, func(n int, line string) error {
 		word, rest := cutIf(line)
 		switch word {
 		case "endif":

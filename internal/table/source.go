@@ -12,12 +12,12 @@ type Line struct {
 	Key, Value string
 }
 
-// eachLine calls fn with each logical line of text: a line that begins with
+// EachLine calls fn with each logical line of text: a line that begins with
 // white space continues the one before it; empty lines and lines whose first
 // character other than white space is "#" are passed over, also between
 // a line and its continuation. Numbers count from 1 and are where the logical
 // line starts.
-func eachLine(text string, fn func(n int, line string) error) error {
+func EachLine(text string, fn func(n int, line string) error) error {
 	var cur string
 	start := 0
 	flush := func() error {
@@ -85,7 +85,7 @@ func ParseSource(name, text string, warn func(string), fn func(Line) error) erro
 	if warn == nil {
 		warn = func(string) {}
 	}
-	return eachLine(text, func(n int, line string) error {
+	return EachLine(text, func(n int, line string) error {
 		key, value, err := SplitEntry(line)
 		if err != nil {
 			warn(fmt.Sprintf("%s, line %d: %v; line ignored", name, n, err))

@@ -58,7 +58,7 @@ func build(t testing.TB, kind, path string, pairs ...string) {
 			t.Fatal(err)
 		}
 	}
-	if err := w.Commit(nil); err != nil {
+	if err := w.Commit(0o644, -1, -1); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Abort(); err != nil {

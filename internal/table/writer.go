@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 )
 
 // A Writer builds a new version of a table. Readers see nothing of it before
@@ -16,10 +15,10 @@ type Writer interface {
 	// there already. Keys are not folded here.
 	Add(key, value string) (added bool, err error)
 
-	// Commit puts the table in place of the one before, durably. like gives
-	// the file its permissions and, if the process may, its owner; nil leaves
-	// mode 0644 and the process's user.
-	Commit(like os.FileInfo) error
+	// Commit puts the table in place of the one before, durably, with the
+	// permissions of mode. uid and gid are its owner, -1 to leave them as
+	// the process makes them.
+	Commit(mode os.FileMode, uid, gid int) error
 
 	// Abort gives up. After Commit it does nothing.
 	Abort() error
@@ -56,14 +55,10 @@ func Create(spec string) (Writer, error) {
 }
 
 // installFile makes f durable under its final name.
-func installFile(f *os.File, path string, like os.FileInfo) error {
-	mode := os.FileMode(0o644)
-	if like != nil {
-		mode = like.Mode().Perm()
-		if st, ok := like.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
-			if err := f.Chown(int(st.Uid), int(st.Gid)); err != nil {
-				return err
-			}
+func installFile(f *os.File, path string, mode os.FileMode, uid, gid int) error {
+	if uid >= 0 || gid >= 0 {
+		if err := f.Chown(uid, gid); err != nil {
+			return err
 		}
 	}
 	if err := f.Chmod(mode); err != nil {
