@@ -43,8 +43,8 @@ type bucket struct {
 type class struct {
 	queue  *queue
 	bucket *bucket
-	peers  heap[*peer] // by age, then by place in the job list
-	at     int32       // in bucket.classes
+	peers  peerList // by age, then by place in the job list
+	at     int32    // in bucket.classes
 }
 
 func (c *class) place(_ int, at int32) { c.at = at }
@@ -123,8 +123,8 @@ func (s *Scheduler) unindexJob(j *job) {
 			continue
 		}
 		p.class = nil
-		c.peers.remove(p.at[inClass])
-		if c.peers.len() == 0 {
+		c.peers.remove(p)
+		if c.peers.n == 0 {
 			s.freeClass(c)
 		} else {
 			c.settle()
@@ -143,9 +143,9 @@ func (c *class) settle() {
 			b.remove(c.at)
 		}
 	case c.at != 0:
-		b.fix(c.at, c.peers.s[0].k)
+		b.fix(c.at, c.peers.topKey())
 	default:
-		b.push(c.peers.s[0].k, c)
+		b.push(c.peers.topKey(), c)
 	}
 }
 
@@ -260,7 +260,7 @@ func (s *Scheduler) candidate(t *transport, cur *job) *job {
 			break
 		}
 		if b.classes.len() > 0 {
-			best.consider(s, b.classes.s[0].v.peers.s[0].v.job)
+			best.consider(s, b.classes.s[0].v.peers.top().job)
 		}
 	}
 	for _, b := range t.started {
@@ -268,7 +268,7 @@ func (s *Scheduler) candidate(t *transport, cur *job) *job {
 			break
 		}
 		if b.needed <= slots && b.classes.len() > 0 {
-			best.consider(s, b.classes.s[0].v.peers.s[0].v.job)
+			best.consider(s, b.classes.s[0].v.peers.top().job)
 		}
 	}
 	return best.job

@@ -139,15 +139,16 @@ func (c *checker) job(j *job) (refs, busy int) {
 		if has {
 			waiting++
 		}
-		c.ok((p.at[inQueue] != 0) == has, "message %d: peer %s and its queue's heap disagree", id, p.queue.name)
-		c.ok((p.at[inTurn] != 0) == (has && !p.parked), "message %d: peer %s and the turns disagree", id, p.queue.name)
+		c.ok(p.links[inQueue].in == has, "message %d: peer %s and its queue's heap disagree", id, p.queue.name)
+		c.ok(p.links[inTurn].in == (has && !p.parked), "message %d: peer %s and the turns disagree", id, p.queue.name)
 		c.ok(!p.parked || has && !p.queue.avail, "message %d: peer %s is parked without need", id, p.queue.name)
-		c.ok((p.class != nil) == (p.at[inClass] != 0), "message %d: peer %s: class", id, p.queue.name)
+		c.ok((p.class != nil) == p.links[inClass].in, "message %d: peer %s: class", id, p.queue.name)
 		if p.class != nil {
 			indexed++
 			c.ok(p.class.bucket == j.bucket && p.class.queue == p.queue, "message %d: peer %s in the wrong class", id, p.queue.name)
 		}
 	}
+	c.peerList(&j.turns)
 	c.ok(waiting == j.waiting, "message %d: %d peers wait, count %d", id, waiting, j.waiting)
 	c.ok(j.read-j.selected == todo, "message %d: %d entries wait, read %d selected %d", id, todo, j.read, j.selected)
 	c.ok(waiting == 0 || j.linked, "message %d: a job with entries is off the list", id)
@@ -234,13 +235,13 @@ func (c *checker) queue(q *queue) {
 	t := q.tport
 	c.ok(t.queues[q.name] == q, "%s/%s: not in the index", t.name, q.name)
 	todo := 0
-	for i := range q.peers.s {
-		p := q.peers.s[i].v
+	c.peerList(&q.peers)
+	q.peers.each(func(p *peer) {
 		todo += p.todo
-		c.ok(p.queue == q && p.at[inQueue] == int32(i+1), "%s/%s: peer heap", t.name, q.name)
-		c.ok(q.peers.s[i].k.hi == p.job.label, "%s/%s: stale label", t.name, q.name)
-		c.ok(i == 0 || !q.peers.s[i].k.less(q.peers.s[(i-1)/2].k), "%s/%s: peers: no heap", t.name, q.name)
-	}
+		c.ok(p.queue == q, "%s/%s: foreign peer", t.name, q.name)
+		random := t.cfg.Mode == Thread && t.cfg.Order == Random
+		c.ok(random || p.links[inQueue].k.hi == p.job.label, "%s/%s: stale label", t.name, q.name)
+	})
 	c.ok(todo == q.todo, "%s/%s: %d wait, count %d", t.name, q.name, todo, q.todo)
 	c.ok(q.todo+q.busy > 0 || q.state != DestReady, "%s/%s: idle and not forgotten", t.name, q.name)
 	c.ok(q.state != DestDead || q.window == 0 && q.todo == 0, "%s/%s: dead with window %d, %d waiting", t.name, q.name, q.window, q.todo)
@@ -253,10 +254,11 @@ func (c *checker) queue(q *queue) {
 		c.ok(q.availAt != 0 && t.avail.s[q.availAt-1].k == q.availKey(), "%s/%s: stale key", t.name, q.name)
 	}
 	for _, k := range q.classes {
-		c.ok(k.queue == q && k.peers.len() > 0, "%s/%s: empty class", t.name, q.name)
+		c.ok(k.queue == q && k.peers.n > 0, "%s/%s: empty class", t.name, q.name)
 		c.ok((k.at != 0) == q.avail, "%s/%s: class and availability disagree", t.name, q.name)
+		c.peerList(&k.peers)
 		if k.at != 0 {
-			c.ok(k.bucket.classes.s[k.at-1].k == k.peers.s[0].k, "%s/%s: stale class", t.name, q.name)
+			c.ok(k.bucket.classes.s[k.at-1].k == k.peers.topKey(), "%s/%s: stale class", t.name, q.name)
 		}
 	}
 }
@@ -274,4 +276,24 @@ func (c *checker) limits() {
 	}
 	bound := max(s.cfg.RecipientMinimum, 1)*s.cfg.ActiveLimit + sum + s.cfg.RecipientLimit
 	c.ok(s.stats.Rcpts+s.reserved <= bound, "%d recipients in memory, %d being read, bound %d", s.stats.Rcpts, s.reserved, bound)
+}
+
+// peerList: the list is sorted, the heap is one, and both know their members.
+func (c *checker) peerList(l *peerList) {
+	n := 0
+	var last *peer
+	for p := l.head; p != nil; p = p.links[l.which].nxt {
+		x := &p.links[l.which]
+		c.ok(x.in && x.at == 0 && x.prv == last, "peer list broken")
+		c.ok(last == nil || last.links[l.which].k.less(x.k), "peer list out of order")
+		last = p
+		n++
+	}
+	c.ok(last == l.tail, "peer list: tail")
+	for i, x := range l.odd.s {
+		y := &x.v.links[l.which]
+		c.ok(y.in && y.at == int32(i+1) && y.k == x.k, "peer heap: slot %d", i)
+		c.ok(i == 0 || !x.k.less(l.odd.s[(i-1)/2].k), "peer heap: no heap at %d", i)
+	}
+	c.ok(n+l.odd.len() == l.n, "peer list: %d, count %d", n+l.odd.len(), l.n)
 }

@@ -26,7 +26,7 @@ type job struct {
 
 	peers   []*peer
 	byQueue map[*queue]*peer // only when there are many
-	turns   heap[*peer]      // peers with waiting entries, less the parked ones, by turn
+	turns   peerList         // peers with waiting entries, less the parked ones, by turn
 	turn    uint64
 	waiting int // peers with waiting entries
 
@@ -238,8 +238,9 @@ func (s *Scheduler) letPast(cur, j *job, expected int) {
 	t.byAge.forget(j)
 	s.insertAfter(t, cur.prv, j)
 	for _, p := range j.peers {
-		if p.at[inQueue] != 0 {
-			p.queue.peers.fix(p.at[inQueue], key{j.label, 0})
+		if p.todo > 0 {
+			p.queue.peers.remove(p)
+			p.queue.peers.push(key{j.label, 0}, p)
 			s.updateQueue(p.queue)
 		}
 	}

@@ -73,13 +73,11 @@ func (s *Scheduler) relabel(t *transport) {
 		label += labelGap
 	}
 	for q := t.firstQueue; q != nil; q = q.nxt {
-		for i := range q.peers.s {
-			q.peers.s[i].k.hi = q.peers.s[i].v.job.label
+		if t.cfg.Mode != Thread || t.cfg.Order != Random {
+			q.peers.rekey(func(p *peer) key { return key{p.job.label, 0} })
 		}
 		for _, c := range q.classes {
-			for i := range c.peers.s {
-				c.peers.s[i].k.lo = c.peers.s[i].v.job.label
-			}
+			c.peers.rekey(func(p *peer) key { return key{uint64(p.job.msg.queued), p.job.label} })
 		}
 	}
 	for i := range t.avail.s {
@@ -88,7 +86,7 @@ func (s *Scheduler) relabel(t *transport) {
 	for _, list := range [2][]*bucket{t.fresh, t.started} {
 		for _, b := range list {
 			for i := range b.classes.s {
-				b.classes.s[i].k = b.classes.s[i].v.peers.s[0].k
+				b.classes.s[i].k = b.classes.s[i].v.peers.topKey()
 			}
 		}
 	}
@@ -98,8 +96,9 @@ func (s *Scheduler) relabel(t *transport) {
 // parent, in the order in which their messages entered the active queue.
 // Those that left are kept as gaps until there are more gaps than jobs.
 type timeline struct {
-	s    []moment
-	gaps int
+	s     []moment
+	first int // what is before it is gaps
+	gaps  int
 }
 
 type moment struct {
@@ -119,6 +118,7 @@ func (l *timeline) add(j *job) {
 	if i < len(l.s) && l.s[i].seq == j.seq {
 		l.s[i].job = j
 		l.gaps--
+		l.first = min(l.first, i)
 		return
 	}
 	if len(l.s) == cap(l.s) && l.gaps > len(l.s)/2 {
@@ -128,13 +128,17 @@ func (l *timeline) add(j *job) {
 	l.s = append(l.s, moment{})
 	copy(l.s[i+1:], l.s[i:])
 	l.s[i] = moment{j.seq, j}
+	l.first = min(l.first, i)
 }
 
 func (l *timeline) remove(j *job) {
 	l.s[l.find(j.seq)].job = nil
 	l.gaps++
+	for l.first < len(l.s) && l.s[l.first].job == nil {
+		l.first++
+	}
 	if l.gaps == len(l.s) {
-		l.s, l.gaps = l.s[:0], 0
+		l.s, l.gaps, l.first = l.s[:0], 0, 0
 	} else if l.gaps > 64 && l.gaps > 2*len(l.s)/3 {
 		l.compact()
 	}
@@ -155,12 +159,12 @@ func (l *timeline) compact() {
 		}
 	}
 	clear(l.s[len(kept):])
-	l.s, l.gaps = kept, 0
+	l.s, l.gaps, l.first = kept, 0, 0
 }
 
 // before is the last job on the timeline that is not younger than seq.
 func (l *timeline) before(seq uint64) *job {
-	for i := l.find(seq+1) - 1; i >= 0; i-- {
+	for i := l.find(seq+1) - 1; i >= l.first; i-- {
 		if l.s[i].job != nil {
 			return l.s[i].job
 		}
@@ -170,10 +174,8 @@ func (l *timeline) before(seq uint64) *job {
 
 // oldest is the first job on the timeline.
 func (l *timeline) oldest() *job {
-	for i := range l.s {
-		if l.s[i].job != nil {
-			return l.s[i].job
-		}
+	if l.first < len(l.s) {
+		return l.s[l.first].job
 	}
 	return nil
 }

@@ -238,6 +238,6 @@ func (s *Scheduler) leaveActive(m *message) int32 {
 }
 
 func (s *Scheduler) freeJob(j *job) {
-	*j = job{peers: j.peers[:0], turns: heap[*peer]{s: j.turns.s[:0]}}
+	*j = job{peers: j.peers[:0], turns: peerList{odd: heap[*peer]{s: j.turns.odd.s[:0]}}}
 	s.jobs.put(j)
 }

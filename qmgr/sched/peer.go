@@ -20,18 +20,9 @@ type peer struct {
 	parked     bool
 	prv, nxt   *peer // on queue.parked
 	class      *class
-	at         [3]int32 // positions in heaps
-	index      int      // in job.peers
+	links      [3]links
+	index      int // in job.peers
 }
-
-// Heaps that a peer can be in.
-const (
-	inQueue = iota // queue.peers
-	inTurn         // job.turns
-	inClass        // class.peers
-)
-
-func (p *peer) place(which int, at int32) { p.at[which] = at }
 
 // peerFor finds or makes the peer of job j and queue q.
 func (s *Scheduler) peerFor(j *job, q *queue) *peer {
@@ -88,18 +79,23 @@ func (s *Scheduler) freePeer(p *peer) {
 
 // peerBegins: the first entry waits at p.
 func (s *Scheduler) peerBegins(p *peer) {
-	p.queue.peers.push(key{p.job.label, 0}, p)
+	q := p.queue
+	k := key{p.job.label, 0}
+	if t := q.tport; t.cfg.Mode == Thread && t.cfg.Order == Random {
+		k.hi = s.rng.next()
+	}
+	q.peers.push(k, p)
 	p.job.turns.push(key{p.turn, 0}, p)
 	p.job.waiting++
 }
 
 // peerEnds: no entry waits at p any more.
 func (s *Scheduler) peerEnds(p *peer) {
-	p.queue.peers.remove(p.at[inQueue])
+	p.queue.peers.remove(p)
 	if p.parked {
 		p.unpark()
 	} else {
-		p.job.turns.remove(p.at[inTurn])
+		p.job.turns.remove(p)
 	}
 	p.job.waiting--
 }
@@ -108,13 +104,14 @@ func (s *Scheduler) peerEnds(p *peer) {
 func (s *Scheduler) turnPeer(p *peer) {
 	p.job.turn++
 	p.turn = p.job.turn
-	if p.at[inTurn] != 0 {
-		p.job.turns.fix(p.at[inTurn], key{p.turn, 0})
+	if p.links[inTurn].in {
+		p.job.turns.remove(p)
+		p.job.turns.push(key{p.turn, 0}, p)
 	}
 }
 
 func (p *peer) park() {
-	p.job.turns.remove(p.at[inTurn])
+	p.job.turns.remove(p)
 	p.parked = true
 	q := p.queue
 	p.nxt = q.parked
@@ -141,8 +138,8 @@ func (p *peer) unpark() {
 // nextPeer is the next peer in j's round robin whose destination can take an
 // entry; nil when there is none: the job is blocked.
 func (j *job) nextPeer() *peer {
-	for j.turns.len() > 0 {
-		p := j.turns.s[0].v
+	for j.turns.n > 0 {
+		p := j.turns.top()
 		if p.queue.avail {
 			return p
 		}

@@ -37,9 +37,9 @@ type queue struct {
 	warnAt   int64 // no clog warning before
 	site     int32
 
-	avail     bool        // ready, window > busy, todo > 0
-	availAt   int32       // in tport.avail
-	peers     heap[*peer] // with waiting entries, by place in the job list
+	avail     bool     // ready, window > busy, todo > 0
+	availAt   int32    // in tport.avail
+	peers     peerList // with waiting entries, by place in the job list
 	peerCount int
 	parked    *peer
 	classes   []*class
@@ -51,7 +51,7 @@ type queue struct {
 func (q *queue) place(_ int, at int32) { q.availAt = at }
 
 // availKey orders available queues by the first job that each could serve.
-func (q *queue) availKey() key { return key{q.peers.s[0].k.hi, 0} }
+func (q *queue) availKey() key { return key{q.peers.topKey().hi, 0} }
 
 // initial is the window of a destination of which nothing is known.
 func (q *queue) initial() int {
@@ -126,7 +126,7 @@ func (s *Scheduler) releaseQueue(q *queue) {
 	}
 	delete(t.queues, q.name)
 	s.queueCount--
-	*q = queue{peers: heap[*peer]{s: q.peers.s[:0]}, classes: q.classes[:0]}
+	*q = queue{peers: peerList{odd: heap[*peer]{s: q.peers.odd.s[:0]}}, classes: q.classes[:0]}
 	s.queuePool.put(q)
 }
 

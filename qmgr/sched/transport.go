@@ -121,13 +121,10 @@ func (s *Scheduler) choose(t *transport) *entry {
 	var p *peer
 	if t.cfg.Mode == Thread {
 		q := t.ring
-		p = q.peers.s[0].v
-		if t.cfg.Order == Random {
-			p = q.peers.s[s.rng.below(int64(q.peers.len()))].v
-		}
+		p = q.peers.top()
 		t.ring = q.ringNxt
 	} else {
-		j := t.avail.s[0].v.peers.s[0].v.job
+		j := t.avail.s[0].v.peers.top().job
 		if o := s.preempt(t, j); o != nil {
 			j = o
 		}
@@ -210,8 +207,8 @@ func (s *Scheduler) transportAlive(t *transport) {
 // excuseQueue sends all entries that wait for q to the retry transport.
 func (s *Scheduler) excuseQueue(q *queue, excuse mail.Nexthop, status dsn.Status, reason string) {
 	dead := q.state == DestDead
-	for q.peers.len() > 0 {
-		e := q.peers.s[0].v.head
+	for q.peers.n > 0 {
+		e := q.peers.top().head
 		if dead {
 			e.msg.site = siteKey{q.tport, q.name}
 		}

@@ -179,7 +179,7 @@ func (s *Scheduler) explainWait(e *entry, r *Reason) {
 	default:
 		r.Wait, r.Limit = WaitProcess, t.cfg.ProcessLimit
 		if t.cfg.Mode != Thread && t.avail.len() > 0 {
-			if first := t.avail.s[0].v.peers.s[0].v.job; first != j {
+			if first := t.avail.s[0].v.peers.top().job; first != j {
 				r.Wait, r.By = WaitJob, first.msg.id
 			}
 		}
