@@ -38,6 +38,7 @@ type Agent struct {
 	own   []netip.Addr // addresses at which mail for others would loop
 	bind  map[bool]netip.Addr
 	tls   *tlsClient
+	sasl  *saslClient
 	cache *cache
 
 	mu  sync.Mutex
@@ -49,15 +50,17 @@ var _ agent.Deliverer = (*Agent)(nil)
 // New makes an Agent as the configuration says. Its errors name the parameter.
 func New(deps Deps) (*Agent, error) {
 	set := load(deps.Config, deps.LMTP)
-	tab, err := set.open(func(text string) { deps.Log.Warning("%s", text) })
+	o := table.Options{Warn: func(text string) { deps.Log.Warning("%s", text) }}
+	tab, err := set.open(o)
 	if err != nil {
 		return nil, err
 	}
 	a := &Agent{set: set, tab: tab, log: deps.Log, dns: deps.Resolver, dial: deps.Dial,
 		rnd: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
-	if a.tls, err = newTLSClient(deps.Config, deps.LMTP); err != nil {
+	if a.tls, err = newTLSClient(deps.Config, deps.LMTP, o); err != nil {
 		return nil, err
 	}
+	a.sasl = newSASLClient(deps.Config, deps.LMTP, o)
 	own, err := table.OwnAddresses(context.Background(), set.ownAddrs)
 	if err != nil {
 		return nil, err
@@ -125,12 +128,13 @@ type delivery struct {
 	order
 
 	hop       nexthop
-	first     bool // hop is the first of the list
-	finalHop  bool // hop is the last that will be tried
-	final     bool // this is the last server that will be tried
-	completed bool // a session of this request went well
-	named     bool // a session was kept under the nexthop's name
-	fallback  bool // hop is from smtp_fallback_relay
+	first     bool     // hop is the first of the list
+	finalHop  bool     // hop is the last that will be tried
+	final     bool     // this is the last server that will be tried
+	completed bool     // a session of this request went well
+	named     bool     // a session was kept under the nexthop's name
+	fallback  bool     // hop is from smtp_fallback_relay
+	rest      []target // servers of hop that have not been tried
 
 	load, keep bool     // whether to look for kept sessions, to keep one
 	why        *failure // the latest failure that was not the last word

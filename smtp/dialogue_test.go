@@ -115,11 +115,11 @@ func runDialogue(t *testing.T, file string, ar *txtar.Archive) {
 		word, addr, _ := strings.Cut(f.Name, " ")
 		switch word {
 		case "config":
-			text := string(f.Data)
+			text := testCA().fill(t, string(f.Data))
 			text, lmtp = strings.CutPrefix(text, "program = lmtp\n")
 			main += text
 		case "zone":
-			zone = string(f.Data)
+			zone = testCA().fill(t, string(f.Data))
 		case "message":
 			messages = append(messages, string(f.Data))
 		case "server":
@@ -312,24 +312,15 @@ func newScripted(t *testing.T, addr string, conn net.Conn) *scripted {
 //	hang        read nothing, send nothing, until the client closes
 //	sleep 10s   let time pass
 //	flood N x   send a line N times
+//	tls NAME    switch to TLS with a certificate of testCA
 //	close       close the connection; so does the end
 func (s *scripted) serve(script string) {
 	var pump sync.WaitGroup
-	pump.Go(func() {
-		defer close(s.come)
-		for {
-			b := make([]byte, 65536)
-			n, err := s.conn.Read(b)
-			if n > 0 {
-				s.come <- b[:n]
-			}
-			if err != nil {
-				return
-			}
-		}
-	})
+	raw := s.conn
+	come := s.come
+	pump.Go(func() { pumpInto(raw, come) })
 	defer pump.Wait()
-	defer s.conn.Close()
+	defer raw.Close()
 	for line := range strings.Lines(script) {
 		line = strings.TrimSuffix(line, "\n")
 		word, text, _ := strings.Cut(line, " ")
@@ -386,6 +377,8 @@ func (s *scripted) serve(script string) {
 					return
 				}
 			}
+		case "tls":
+			ok = s.startTLS(&pump, text)
 		case "close":
 			return
 		case "":
@@ -393,6 +386,21 @@ func (s *scripted) serve(script string) {
 			s.t.Errorf("script: %q", line)
 		}
 		if !ok {
+			return
+		}
+	}
+}
+
+// pumpInto reads from a connection so that its peer never waits to be read.
+func pumpInto(conn net.Conn, come chan []byte) {
+	defer close(come)
+	for {
+		b := make([]byte, 65536)
+		n, err := conn.Read(b)
+		if n > 0 {
+			come <- b[:n]
+		}
+		if err != nil {
 			return
 		}
 	}

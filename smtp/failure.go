@@ -39,6 +39,8 @@ type failure struct {
 	detail agent.Detail // what is known of the server
 	loop   bool         // mail loops back to this host
 	retry  bool         // the address may be tried again without TLS
+	hangUp bool         // there is nobody to say QUIT to
+	said   bool         // of a server that was reached: it is logged as it happens
 }
 
 func (f *failure) Error() string { return f.status.String() + " " + f.text }

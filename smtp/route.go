@@ -2,6 +2,7 @@ package smtp
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -76,7 +77,12 @@ func (d *delivery) domainTargets(ctx context.Context, domain string) ([]target, 
 	mx, err := d.a.dns.MX(ctx, domain)
 	if err != nil {
 		if resolver.NotFound(err) {
-			return d.hostTargets(ctx, domain, 0)
+			list, f := d.hostTargets(ctx, domain, 0)
+			e, ok := errors.AsType[*resolver.Error](err)
+			for i := range list {
+				list[i].mxSafe = ok && e.Secure // vouched for: there is no MX
+			}
+			return list, f
 		}
 		if d.set.ignoreMXErr {
 			return d.hostTargets(ctx, domain, 0)
@@ -181,9 +187,6 @@ func (d *delivery) hostTargets(ctx context.Context, host string, pref uint16) ([
 	list := make([]target, len(a.Records))
 	for i, ip := range a.Records {
 		list[i] = target{host: host, name: a.Name, ip: ip, pref: pref, secure: a.Secure}
-	}
-	if d.hop.noMX || d.set.dns == dnsDisabled {
-		return list, nil
 	}
 	return list, nil
 }

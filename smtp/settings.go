@@ -254,8 +254,7 @@ type tables struct {
 	cacheDests *table.List
 }
 
-func (s *settings) open(warn func(string)) (*tables, error) {
-	o := table.Options{Warn: warn}
+func (s *settings) open(o table.Options) (*tables, error) {
 	family := "smtp_"
 	if s.lmtp {
 		family = "lmtp_"

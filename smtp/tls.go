@@ -3,135 +3,137 @@ package smtp
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"io"
 	"os"
+	"strings"
+	"syscall"
 	"time"
 
-	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
+	"posthaste/internal/resolver"
+	"posthaste/internal/tlspolicy"
 )
-
-// level is a TLS security level, in increasing order.
-type level uint8
-
-const (
-	levelNone level = iota
-	levelMay
-	levelEncrypt
-	levelFingerprint
-	levelDane
-	levelDaneOnly
-	levelVerify
-	levelSecure
-	levelInvalid
-)
-
-func parseLevel(text string) level {
-	switch text {
-	case "none":
-		return levelNone
-	case "may":
-		return levelMay
-	case "encrypt":
-		return levelEncrypt
-	case "fingerprint":
-		return levelFingerprint
-	case "dane":
-		return levelDane
-	case "dane-only":
-		return levelDaneOnly
-	case "verify":
-		return levelVerify
-	case "secure":
-		return levelSecure
-	}
-	return levelInvalid
-}
 
 // policy is what one server's TLS must be like.
 type policy struct {
-	level  level
-	config *tls.Config
+	*tlspolicy.Policy
+	names []string         // for which its certificate must be
+	tlsa  []tlspolicy.TLSA // DANE: of which one must match
+	sni   string
 }
 
 // tlsState is TLS that has been set up.
 type tlsState struct {
 	tls.ConnectionState
+	policy  *policy
+	trusted bool // a CA of ours vouches for the certificate
+	matched bool // and it is for the right name, or is one that is known
 }
 
-// tlsClient is the part of the configuration that is about TLS.
-type tlsClient struct {
-	level    level
-	reuse    bool
-	loglevel int
-	base     *tls.Config
-}
-
-func newTLSClient(cfg *config.Config, lmtp bool) (*tlsClient, error) {
-	c := new(tlsClient)
-	var text string
-	var use, enforce, peername bool
-	if lmtp {
-		text = cfg.String("lmtp_tls_security_level")
-		use, enforce, peername = cfg.Bool("lmtp_use_tls"), cfg.Bool("lmtp_enforce_tls"), cfg.Bool("lmtp_tls_enforce_peername")
-		c.reuse, c.loglevel = cfg.Bool("lmtp_tls_connection_reuse"), logLevel(cfg.String("lmtp_tls_loglevel"))
-	} else {
-		text = cfg.String("smtp_tls_security_level")
-		use, enforce, peername = cfg.Bool("smtp_use_tls"), cfg.Bool("smtp_enforce_tls"), cfg.Bool("smtp_tls_enforce_peername")
-		c.reuse, c.loglevel = cfg.Bool("smtp_tls_connection_reuse"), logLevel(cfg.String("smtp_tls_loglevel"))
-	}
-	switch {
-	case text != "":
-		c.level = parseLevel(text)
-	case enforce && peername:
-		c.level = levelVerify
-	case enforce:
-		c.level = levelEncrypt
-	case use:
-		c.level = levelMay
-	}
-	c.base = &tls.Config{
-		MinVersion:         tls.VersionTLS10,
-		InsecureSkipVerify: true,
-		ClientSessionCache: tls.NewLRUClientSessionCache(1000),
-	}
-	return c, nil
-}
-
-// logLevel reads smtp_tls_loglevel: a number, of which the digits above 4 mean 4.
-func logLevel(text string) int {
-	if len(text) == 1 && text[0] >= '0' && text[0] <= '9' {
-		return int(text[0] - '0')
-	}
-	return 0
+// tlsProblem is a failure of our own configuration.
+func (d *delivery) tlsProblem(why error) *failure {
+	d.log.Warning("%s: TLS policy for %s: %v", d.id, d.hop.text, why)
+	return &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: "client TLS configuration problem"}
 }
 
 // policy says what TLS a server must have.
-func (d *delivery) policy(_ context.Context, _ *target) (*policy, *failure) {
-	p := &policy{level: d.a.tls.level, config: d.a.tls.base}
-	if p.level > levelEncrypt {
-		return nil, &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: "client TLS configuration problem"}
+func (d *delivery) policy(ctx context.Context, t *target) (*policy, *failure) {
+	c := d.a.tls
+	if d.env.TLSOptional && c.optionalTLS && !d.env.RequireTLS {
+		level := min(c.Level, tlspolicy.May)
+		if c.wrapper {
+			level = tlspolicy.Encrypt
+		}
+		return &policy{Policy: c.Default(level), sni: c.ServerName}, nil
 	}
+	found, err := d.policyEntry(ctx)
+	if err != nil {
+		return nil, d.tlsProblem(err)
+	}
+	if found == nil {
+		found = c.Default(c.Level)
+	}
+	p := &policy{Policy: found, sni: found.ServerName}
+	if p.sni == "hostname" {
+		p.sni = t.host
+	} else if p.sni == "nexthop" {
+		p.sni = d.hop.host
+	}
+	if c.wrapper && !p.Level.Mandatory() {
+		return nil, d.tlsProblem(errors.New("smtp_tls_wrappermode = yes needs security level encrypt or stronger"))
+	}
+	if !p.AllowsMX(t.host) {
+		d.log.Warning("%s: MX host %s does not match the MTA-STS policy of %s", d.id, t.host, d.hop.host)
+		return nil, &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: "MX host " + t.host + " does not match the MTA-STS policy of " + d.hop.host}
+	}
+	if p.Level.IsDane() {
+		return d.danePolicy(ctx, t, p)
+	}
+	p.names = tlspolicy.Names(p.Match, t.host, d.hop.host)
 	return p, nil
+}
+
+// policyEntry looks the destination up in smtp_tls_policy_maps: as it is
+// written, then, if that is a plain domain, by the domains above it.
+func (d *delivery) policyEntry(ctx context.Context) (*tlspolicy.Policy, error) {
+	c := d.a.tls
+	if c.maps.Empty() {
+		return nil, nil
+	}
+	key := d.hop.text
+	for {
+		value, found, err := c.maps.Lookup(ctx, key, key[0] == '.')
+		if err != nil {
+			return nil, err
+		}
+		if found {
+			return c.Parse(value)
+		}
+		if !resolver.ValidHostname(d.hop.text) {
+			return nil, nil
+		}
+		i := strings.IndexByte(key[1:], '.')
+		if i < 0 {
+			return nil, nil
+		}
+		key = key[1+i:]
+	}
 }
 
 // handshake brings a new connection to where a transaction can begin.
 func (d *delivery) handshake(ctx context.Context, s *session, t *target, p *policy) *failure {
+	if d.a.tls.wrapper && p.Level != tlspolicy.None {
+		if err := d.shakeHands(ctx, s, t, p); err != nil {
+			return d.handshakeFailed(s, p, err)
+		}
+		if f := d.hello(s, t); f != nil {
+			return f
+		}
+		return d.checkPeer(s, p)
+	}
 	if f := d.hello(s, t); f != nil {
 		return f
 	}
-	if p.level == levelNone {
-		return nil
+	if p.Level == tlspolicy.None {
+		if s.offers&offersStartTLS != 0 && d.a.tls.noteOffer {
+			d.log.Info("Host offered STARTTLS: [%s]", s.host)
+		}
+		return d.checkRequireTLS(s)
 	}
 	if s.offers&offersStartTLS == 0 {
-		if p.level == levelMay {
-			return nil
+		if p.Level == tlspolicy.May {
+			return d.checkRequireTLS(s)
 		}
 		return &failure{kind: siteFailed, status: dsn.S(4, 7, 4), detail: s.detail(),
 			text: "TLS is required, but was not offered by host " + s.namaddr}
 	}
-	return d.startTLS(ctx, s, t, p)
+	if f := d.startTLS(ctx, s, t, p); f != nil {
+		return f
+	}
+	return d.checkRequireTLS(s)
 }
 
 // startTLS switches to TLS, RFC 3207, and introduces us again.
@@ -145,23 +147,22 @@ func (d *delivery) startTLS(ctx context.Context, s *session, t *target, p *polic
 		return s.broken(stageTLS, err)
 	}
 	if !r.ok() {
-		if p.level == levelMay {
+		if p.Level == tlspolicy.May {
 			return nil
 		}
 		f := s.refused(siteFailed, &r)
+		f.status.Class = 4
 		f.text = "TLS is required, but host " + s.namaddr + " refused to start TLS: " + f.detail.DiagText
 		return f
 	}
-	err = errors.New("the server sent something between its reply and the handshake")
+	err = errEarly
 	if s.r == s.w {
-		err = d.shakeHands(ctx, s, p)
+		err = d.shakeHands(ctx, s, t, p)
 	}
 	if err != nil {
-		d.log.Info("SSL_connect error to %s: %v", s.relay, err)
-		f := &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: "Cannot start TLS: handshake failure", detail: s.detail()}
-		if p.level == levelMay {
-			f.kind, f.retry = notCapable, true
-		}
+		return d.handshakeFailed(s, p, err)
+	}
+	if f := d.checkPeer(s, p); f != nil {
 		return f
 	}
 	if d.set.lmtp {
@@ -174,10 +175,35 @@ func (d *delivery) startTLS(ctx context.Context, s *session, t *target, p *polic
 	return f
 }
 
-var errHandshakeTime = errors.New("the handshake took too long")
+// Errors of a handshake that are not TLS's own.
+var (
+	errEarly         = errors.New("the server sent something between its reply and the handshake")
+	errLost          = errors.New("lost connection")
+	errHandshakeTime = errors.New("the handshake took too long")
+)
 
-// shakeHands does the TLS handshake within smtp_starttls_timeout.
-func (d *delivery) shakeHands(ctx context.Context, s *session, p *policy) error {
+// handshakeFailed words a handshake that did not work. Where TLS is a wish the
+// server may be asked again without.
+func (d *delivery) handshakeFailed(s *session, p *policy, err error) *failure {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+		err = errLost
+	}
+	d.log.Info("SSL_connect error to %s: %v", s.relay, err)
+	s.bad = true
+	f := &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: "Cannot start TLS: handshake failure", detail: s.detail(), hangUp: true}
+	if p.Level == tlspolicy.May {
+		f.kind, f.retry = notCapable, true
+	}
+	return f
+}
+
+// shakeHands does the TLS handshake within smtp_starttls_timeout, and looks at
+// the certificate.
+func (d *delivery) shakeHands(ctx context.Context, s *session, t *target, p *policy) error {
+	conf, err := d.tlsConfig(t, p)
+	if err != nil {
+		return err
+	}
 	if limit := d.set.time.starttls; limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, limit)
@@ -186,7 +212,7 @@ func (d *delivery) shakeHands(ctx context.Context, s *session, p *policy) error 
 	if err := s.conn.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
-	conn := tls.Client(s.conn, p.config)
+	conn := tls.Client(s.conn, conf)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		if errors.Is(err, os.ErrDeadlineExceeded) || ctx.Err() != nil {
 			return errHandshakeTime
@@ -194,12 +220,118 @@ func (d *delivery) shakeHands(ctx context.Context, s *session, p *policy) error 
 		return err
 	}
 	s.conn = conn
-	s.tls = &tlsState{conn.ConnectionState()}
-	if d.a.tls.loglevel > 0 {
-		d.log.Log(&maillog.TLSEstablished{Trust: "Untrusted", Peer: s.relay,
-			Proto: protoName(s.tls.Version), Cipher: tls.CipherSuiteName(s.tls.CipherSuite), Bits: cipherBits(s.tls.CipherSuite)})
-	}
+	s.tls = &tlsState{ConnectionState: conn.ConnectionState(), policy: p}
+	d.verify(s, p)
+	d.logTLS(s)
 	return nil
+}
+
+// tlsConfig makes the configuration of one handshake. Certificates are looked
+// at afterwards, so that the log can say what is wrong with them.
+func (d *delivery) tlsConfig(t *target, p *policy) (*tls.Config, error) {
+	protocols, err := tlspolicy.ParseProtocols(p.Protocols)
+	if err != nil {
+		return nil, err
+	}
+	suites, err := tlspolicy.CipherSuites(p.Ciphers, p.Exclude)
+	if err != nil {
+		return nil, err
+	}
+	conf := &tls.Config{
+		InsecureSkipVerify: true, // see verify
+		MinVersion:         protocols.Min,
+		MaxVersion:         protocols.Max,
+		CipherSuites:       suites,
+		ServerName:         p.sni,
+		ClientSessionCache: d.a.tls.sessions,
+	}
+	if certs := d.a.tls.certs; len(certs) > 0 {
+		conf.GetClientCertificate = func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			for i := range certs {
+				if info.SupportsCertificate(&certs[i]) == nil {
+					return &certs[i], nil
+				}
+			}
+			return new(tls.Certificate), nil
+		}
+	}
+	return conf, nil
+}
+
+// verify finds out what the server's certificate is worth.
+func (d *delivery) verify(s *session, p *policy) {
+	c, st := d.a.tls, s.tls
+	chain := st.PeerCertificates
+	if len(chain) == 0 || p.Level < tlspolicy.Fingerprint && c.loglevel == 0 {
+		return
+	}
+	switch {
+	case p.Level == tlspolicy.Fingerprint:
+		st.matched = tlspolicy.MatchFingerprint(chain[0], c.FingerprintDigest, p.Match)
+		st.trusted = st.matched
+		return
+	case len(p.tlsa) > 0:
+		err := tlspolicy.VerifyDANE(p.tlsa, chain, p.names, time.Now(), c.WildcardManyLabels)
+		st.trusted, st.matched = err == nil, err == nil
+		if err != nil {
+			d.log.Info("certificate verification failed for %s: %v", s.relay, err)
+		}
+		return
+	}
+	pool, err := c.pool(p.TrustFiles)
+	if err == nil {
+		err = d.chain(chain, pool)
+	}
+	st.trusted = err == nil
+	st.matched = st.trusted && tlspolicy.MatchName(chain[0], p.names, c.WildcardManyLabels)
+	switch {
+	case !p.Level.Authenticates():
+	case err != nil:
+		d.log.Info("certificate verification failed for %s: %v", s.relay, err)
+	case !st.matched:
+		d.log.Info("server certificate verification failed for %s: it is for none of %s", s.relay, strings.Join(p.names, ", "))
+	}
+}
+
+// chain checks a chain of certificates, and its length.
+func (d *delivery) chain(chain []*x509.Certificate, pool *x509.CertPool) error {
+	if depth := d.a.tls.depth; depth > 0 && len(chain)-1 > depth {
+		return errors.New("the certificate chain is too long")
+	}
+	return tlspolicy.Trusted(chain, pool, time.Now())
+}
+
+// checkPeer refuses a server that is not who it must be.
+func (d *delivery) checkPeer(s *session, p *policy) *failure {
+	if !p.Level.Authenticates() && len(p.tlsa) == 0 || s.tls.matched {
+		return nil
+	}
+	text := "Server certificate not verified"
+	if !s.tls.trusted {
+		text = "Server certificate not trusted"
+	}
+	return &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: text, detail: s.detail()}
+}
+
+// logTLS says how a session is encrypted.
+func (d *delivery) logTLS(s *session) {
+	if d.a.tls.loglevel == 0 {
+		return
+	}
+	st := s.tls
+	trust := "Untrusted"
+	switch {
+	case st.matched && st.policy.Level >= tlspolicy.Fingerprint:
+		trust = "Verified"
+	case st.trusted:
+		trust = "Trusted"
+	}
+	e := &maillog.TLSEstablished{Trust: trust, Peer: s.relay, Proto: protoName(st.Version),
+		Cipher: tls.CipherSuiteName(st.CipherSuite), Bits: cipherBits(tls.CipherSuiteName(st.CipherSuite))}
+	if st.CurveID != 0 {
+		e.KeyExchange = st.CurveID.String()
+	}
+	d.log.Log(e)
 }
 
 // protoName names a protocol as logs do.
@@ -216,24 +348,54 @@ func protoName(version uint16) string {
 }
 
 // cipherBits is the key length of a cipher suite.
-func cipherBits(suite uint16) int {
-	switch suite {
-	case tls.TLS_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
-		tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA, tls.TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA, tls.TLS_RSA_WITH_AES_128_CBC_SHA,
-		tls.TLS_RSA_WITH_AES_128_GCM_SHA256:
+func cipherBits(suite string) int {
+	switch {
+	case strings.Contains(suite, "_128_"):
 		return 128
+	case strings.Contains(suite, "3DES"):
+		return 168
 	}
 	return 256
 }
 
 // plainAllowed says whether a server whose TLS does not work may be talked to
 // without, where TLS is but a wish: when the message has waited for a while
-// already, or nobody's message is at stake.
-func (d *delivery) plainAllowed() bool {
+// already, or nobody's message is at stake, and no password is.
+func (d *delivery) plainAllowed(t *target) bool {
+	if d.env.RequireTLS || d.hasPassword(t) {
+		return false
+	}
 	return d.env.Trace.DontDeliver() || d.age() >= d.set.minBackoff
 }
 
 // connectPlain connects to a server and leaves TLS out.
 func (d *delivery) connectPlain(ctx context.Context, t *target) (*session, *failure) {
-	return d.open(ctx, t, &policy{level: levelNone})
+	return d.open(ctx, t, &policy{Policy: d.a.tls.Default(tlspolicy.None)})
+}
+
+// checkRequireTLS holds a server to a message's REQUIRETLS (RFC 8689 section
+// 4.2.1) as far as smtp_requiretls_policy says.
+func (d *delivery) checkRequireTLS(s *session) *failure {
+	if !d.env.RequireTLS {
+		return nil
+	}
+	fail := func(detail uint16, text string) *failure {
+		status := dsn.S(5, 7, detail)
+		if len(d.rest) > 0 {
+			status.Class = 4 // another server may do better
+		}
+		return &failure{kind: notCapable, status: status, text: text, detail: s.detail()}
+	}
+	enforce := d.a.tls.requireTLS == "enforce"
+	switch {
+	case d.a.tls.requireTLS == "disable" || d.a.tls.requireTLS == "opportunistic":
+		return nil
+	case s.tls == nil:
+		return fail(10, "REQUIRETLS Failure: TLS is required, but was not offered by host "+s.namaddr)
+	case enforce && !s.tls.matched:
+		return fail(10, "REQUIRETLS Failure: the certificate of host "+s.namaddr+" was not verified")
+	case enforce && s.offers&offersRequireTLS == 0:
+		return fail(30, "REQUIRETLS Failure: REQUIRETLS was not offered by host "+s.namaddr)
+	}
+	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/tlspolicy"
 )
 
 // walk is the way through the servers of one nexthop.
@@ -109,10 +110,10 @@ func (d *delivery) useKept(ctx context.Context, w *walk, s *session, t *target) 
 
 // tryTarget connects to a server and delivers.
 func (d *delivery) tryTarget(ctx context.Context, w *walk, t *target) {
-	d.final = d.finalHop && len(w.list) == 0
+	d.final, d.rest = d.finalHop && len(w.list) == 0, w.list
 	s, f := d.connect(ctx, t)
 	if f != nil {
-		if f.retry && d.plainAllowed() {
+		if f.retry && d.plainAllowed(t) {
 			d.log.Info("%s: TLS with %s failed; trying again without", d.id, t.host)
 			s, f = d.connectPlain(ctx, t)
 		}
@@ -129,7 +130,7 @@ func (d *delivery) connectFailed(f *failure) {
 	if f.loop {
 		d.finalHop = true
 	}
-	if f.kind == sessionFailed {
+	if f.kind == sessionFailed && !f.said {
 		d.why = f // said when no server is left
 		return
 	}
@@ -192,7 +193,7 @@ func (d *delivery) wantsKeep(s *session) bool {
 		return false
 	case s.r != s.w: // it has said more than it was asked
 		return false
-	case s.tls != nil && !d.a.tls.reuse:
+	case s.tls != nil && !s.tls.policy.Reuse:
 		return false
 	case d.set.reuseCount > 0 && s.uses >= d.set.reuseCount:
 		return false
@@ -210,7 +211,12 @@ func (d *delivery) addrKey(t *target) string {
 	if t.path != "" {
 		return t.path
 	}
-	return t.host + " " + t.ip.String() + " " + t.port + d.keySuffix()
+	key := t.host + " " + t.ip.String() + " " + t.port + d.keySuffix()
+	if d.a.tls.Level != tlspolicy.None || !d.a.tls.maps.Empty() || d.a.sasl.enabled {
+		// What was agreed with the server may hold for this destination alone.
+		key += " " + d.hop.text
+	}
+	return key
 }
 
 // keySuffix keeps apart sessions that were set up under different demands.
@@ -224,6 +230,9 @@ func (d *delivery) keySuffix() string {
 	}
 	if d.env.TLSOptional {
 		suffix += " notls"
+	}
+	if d.a.sasl.enabled && d.a.sasl.bySender {
+		suffix += " " + d.env.Sender
 	}
 	return suffix
 }
@@ -289,12 +298,14 @@ func (d *delivery) open(ctx context.Context, t *target, p *policy) (*session, *f
 	}
 	s := d.a.newSession(conn, t)
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	f = d.handshake(ctx, s, t, p)
+	if f = d.handshake(ctx, s, t, p); f == nil {
+		f = d.login(s, t)
+	}
 	if !stop() && f == nil {
 		f = s.broken(stageEHLO, context.Cause(ctx))
 	}
 	if f != nil {
-		if f.kind == streamFailed || f.retry {
+		if f.kind == streamFailed || f.hangUp {
 			s.close()
 		} else {
 			s.quit(d.set.time.quit, false)

@@ -1,0 +1,160 @@
+package tlspolicy
+
+import (
+	"crypto/tls"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Protocols is a range of protocol versions.
+type Protocols struct{ Min, Max uint16 }
+
+// versions are the protocols in order. SSL is known by name only: it may be
+// excluded, and cannot be had.
+var versions = []struct {
+	name string
+	id   uint16
+	hex  uint64
+}{
+	{"SSLv2", 0, 0x0002}, {"SSLv3", 0, 0x0300},
+	{"TLSv1", tls.VersionTLS10, 0x0301}, {"TLSv1.1", tls.VersionTLS11, 0x0302},
+	{"TLSv1.2", tls.VersionTLS12, 0x0303}, {"TLSv1.3", tls.VersionTLS13, 0x0304},
+}
+
+func versionIndex(name string) int {
+	n, err := strconv.ParseUint(name, 0, 16)
+	for i, v := range versions {
+		if strings.EqualFold(v.name, name) || (err == nil && v.hex == n) {
+			return i
+		}
+	}
+	return -1
+}
+
+// ParseProtocols reads a list such as ">=TLSv1.2", "!SSLv2, !SSLv3" or
+// "TLSv1.2 TLSv1.3". What it leaves must be one range without gaps, since that
+// is what TLS can negotiate. An empty list allows all.
+func ParseProtocols(text string) (Protocols, error) {
+	lo, hi := 0, len(versions)-1
+	var include, exclude [6]bool
+	some := false
+	for _, w := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' || r == ':' || r == '\t' }) {
+		op := ""
+		for _, o := range []string{">=", "<=", "!"} {
+			if rest, ok := strings.CutPrefix(w, o); ok {
+				op, w = o, rest
+				break
+			}
+		}
+		i := versionIndex(w)
+		if i < 0 {
+			return Protocols{}, fmt.Errorf("TLS protocol %q: expected SSLv2, SSLv3, TLSv1, TLSv1.1, TLSv1.2 or TLSv1.3, which !, >= or <= may precede", w)
+		}
+		switch op {
+		case ">=":
+			lo = i
+		case "<=":
+			hi = i
+		case "!":
+			exclude[i] = true
+		default:
+			include[i], some = true, true
+		}
+	}
+	var p Protocols
+	gap := false
+	for i, v := range versions {
+		ok := v.id != 0 && i >= lo && i <= hi && !exclude[i] && (!some || include[i])
+		switch {
+		case ok && gap:
+			return Protocols{}, fmt.Errorf("TLS protocols %q: there is a gap between them", text)
+		case ok && p.Min == 0:
+			p.Min, p.Max = v.id, v.id
+		case ok:
+			p.Max = v.id
+		case p.Min != 0:
+			gap = true
+		}
+	}
+	if p.Min == 0 {
+		return Protocols{}, fmt.Errorf("TLS protocols %q: none is left", text)
+	}
+	return p, nil
+}
+
+// CipherSuites gives the suites of a grade without the excluded ones, for
+// protocols up to TLSv1.2: those of TLSv1.3 are all good and cannot be chosen.
+func CipherSuites(grade string, exclude []string) ([]uint16, error) {
+	var ids []uint16
+	var all []*tls.CipherSuite
+	switch strings.ToLower(grade) {
+	case "high":
+		all = tls.CipherSuites()
+	case "medium", "low", "export", "": // those below medium have gone from TLS itself
+		all = append(tls.CipherSuites(), tls.InsecureCipherSuites()...)
+	case "null":
+		return nil, fmt.Errorf("TLS cipher grade null: ciphers without encryption cannot be had")
+	default:
+		return nil, fmt.Errorf("TLS cipher grade %q: expected high, medium, low, export or null", grade)
+	}
+	for _, s := range all {
+		if strings.Contains(s.Name, "RC4") || s.SupportedVersions[0] == tls.VersionTLS13 || excluded(s.Name, exclude) {
+			continue
+		}
+		ids = append(ids, s.ID)
+	}
+	return ids, nil
+}
+
+// excluded says whether a word of an exclusion list, in the terms of OpenSSL,
+// covers a suite named as the standards do.
+func excluded(suite string, words []string) bool {
+	for _, w := range words {
+		parts := strings.FieldsFunc(strings.ToUpper(w), func(r rune) bool { return r == '+' })
+		covers := len(parts) > 0
+		for _, p := range parts {
+			covers = covers && has(suite, p)
+		}
+		if covers {
+			return true
+		}
+	}
+	return false
+}
+
+func has(suite, word string) bool {
+	kx, rest, _ := strings.Cut(strings.TrimPrefix(suite, "TLS_"), "_WITH_")
+	switch word {
+	case "KRSA":
+		return kx == "RSA"
+	case "RSA", "ARSA":
+		return strings.HasSuffix(kx, "RSA")
+	case "ECDSA", "AECDSA":
+		return strings.HasSuffix(kx, "ECDSA")
+	case "ECDHE", "EECDH", "KECDHE", "KEECDH":
+		return strings.HasPrefix(kx, "ECDHE")
+	case "3DES", "DES":
+		return strings.Contains(rest, "3DES")
+	case "AES128", "AES256":
+		return strings.Contains(rest, "AES_"+word[3:])
+	case "AES", "AESGCM", "CHACHA20", "RC4", "CBC":
+		return strings.Contains(rest, strings.TrimSuffix(word, "GCM")) && (word != "AESGCM" || strings.Contains(rest, "GCM"))
+	case "SHA", "SHA1":
+		return strings.HasSuffix(rest, "_SHA")
+	case "SHA256", "SHA384":
+		return strings.HasSuffix(rest, "CBC_"+word)
+	}
+	return strings.EqualFold(suite, word) || strings.EqualFold(openSSLName(suite), word)
+}
+
+// openSSLName is OpenSSL's name of a suite: ECDHE-RSA-AES128-GCM-SHA256.
+func openSSLName(suite string) string {
+	kx, rest, ok := strings.Cut(strings.TrimPrefix(suite, "TLS_"), "_WITH_")
+	if !ok {
+		return suite
+	}
+	rest = strings.NewReplacer("AES_", "AES", "_CBC", "", "3DES_EDE", "DES-CBC3", "CHACHA20_POLY1305_SHA256", "CHACHA20-POLY1305").Replace(rest)
+	name := strings.ReplaceAll(kx+"-"+rest, "_", "-")
+	return strings.TrimPrefix(name, "RSA-")
+}

@@ -1,0 +1,201 @@
+package tlspolicy
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestParseProtocols(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"":                         "301-304",
+		">=TLSv1":                  "301-304",
+		">=TLSv1.2":                "303-304",
+		">=TLSv1.2, <=TLSv1.2":     "303-303",
+		">=0303":                   "error",
+		">=0x0303":                 "303-304",
+		"!SSLv2, !SSLv3":           "301-304",
+		"!SSLv2:!SSLv3:!TLSv1":     "302-304",
+		"TLSv1.2 TLSv1.3":          "303-304",
+		"tlsv1.3":                  "304-304",
+		"!TLSv1.2":                 "error",
+		"SSLv3":                    "error",
+		"TLSv9":                    "error",
+		"<=TLSv1.1 >=TLSv1.2":      "error",
+		"TLSv1, TLSv1.1, !TLSv1.1": "301-301",
+	} {
+		p, err := ParseProtocols(text)
+		got := fmt.Sprintf("%x-%x", p.Min, p.Max)
+		if err != nil {
+			got = "error"
+		}
+		if got != want {
+			t.Errorf("%q: %s (%v), want %s", text, got, err, want)
+		}
+	}
+}
+
+func TestCipherSuites(t *testing.T) {
+	t.Parallel()
+	has := func(ids []uint16, id uint16) bool { return slices.Contains(ids, id) }
+	medium, err := CipherSuites("medium", nil)
+	if err != nil || !has(medium, tls.TLS_RSA_WITH_AES_128_CBC_SHA) || has(medium, tls.TLS_RSA_WITH_RC4_128_SHA) {
+		t.Error(medium, err)
+	}
+	high, err := CipherSuites("high", []string{"aNULL", "ECDSA", "AES128"})
+	if err != nil || has(high, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384) || has(high, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256) ||
+		!has(high, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384) || has(high, tls.TLS_RSA_WITH_AES_256_CBC_SHA) {
+		t.Error(high, err)
+	}
+	for _, tt := range []struct {
+		word string
+		out  uint16
+		in   uint16
+	}{
+		{"kRSA", tls.TLS_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256},
+		{"3DES", tls.TLS_RSA_WITH_3DES_EDE_CBC_SHA, tls.TLS_RSA_WITH_AES_128_CBC_SHA},
+		{"SHA1", tls.TLS_RSA_WITH_AES_128_CBC_SHA, tls.TLS_RSA_WITH_AES_128_CBC_SHA256},
+		{"AESGCM", tls.TLS_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_RSA_WITH_AES_128_CBC_SHA},
+		{"ECDHE-RSA-AES128-GCM-SHA256", tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256},
+		{"AES128-SHA", tls.TLS_RSA_WITH_AES_128_CBC_SHA, tls.TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA},
+		{"kRSA+AES128", tls.TLS_RSA_WITH_AES_128_CBC_SHA, tls.TLS_RSA_WITH_AES_256_CBC_SHA},
+	} {
+		ids, err := CipherSuites("medium", []string{tt.word})
+		if err != nil || has(ids, tt.out) || !has(ids, tt.in) {
+			t.Errorf("%s: %s out: %v, %s in: %v, %v", tt.word, tls.CipherSuiteName(tt.out), !has(ids, tt.out), tls.CipherSuiteName(tt.in), has(ids, tt.in), err)
+		}
+	}
+	if _, err := CipherSuites("null", nil); err == nil {
+		t.Error("no encryption at all is a grade")
+	}
+}
+
+func TestParsePolicy(t *testing.T) {
+	t.Parallel()
+	s := &Settings{Protocols: ">=TLSv1", MandatoryProtocols: ">=TLSv1.2", Ciphers: "medium", MandatoryCiphers: "high",
+		Exclude: []string{"A"}, MandatoryExclude: []string{"B"}, SecureMatch: []string{"nexthop"}, VerifyMatch: []string{"hostname"}, EnforceSTSPatterns: true}
+	for text, want := range map[string]string{
+		"none":    "none  >=TLSv1 medium [A] [] false",
+		"may":     "may  >=TLSv1 medium [A] [] false",
+		"Encrypt": "encrypt  >=TLSv1.2 high [A B] [] false",
+		"secure":  "secure  >=TLSv1.2 high [A B] [nexthop] false",
+		"secure match=a.test:.b.test match=c.test":                                                       "secure  >=TLSv1.2 high [A B] [a.test .b.test c.test] false",
+		"verify protocols=!SSLv2:TLSv1.3 exclude=X:Y ciphers=high":                                       "verify  !SSLv2 TLSv1.3 high [X Y] [hostname] false",
+		"fingerprint match=00:11|22:33":                                                                  "fingerprint  >=TLSv1.2 high [A B] [00:11 22:33] false",
+		"may servername=x connection_reuse=yes":                                                          "may x >=TLSv1 medium [A] [] true",
+		"secure match=.mx.test servername=hostname policy_type=sts mx_host_pattern=mx.test policy_ttl=3": "secure hostname >=TLSv1.2 high [A B] [hostname] false",
+		"":                           "error",
+		"half-dane":                  "error",
+		"always":                     "error",
+		"none match=x":               "error",
+		"may match=x":                "error",
+		"may foo":                    "error",
+		"may foo=bar":                "error",
+		"may ciphers=what":           "error",
+		"may protocols=TLSv9":        "error",
+		"may connection_reuse=maybe": "error",
+		"encrypt tafile=/x":          "error",
+	} {
+		p, err := s.Parse(text)
+		got := "error"
+		if err == nil {
+			got = fmt.Sprintf("%s %s %s %s %v %v %v", p.Level, p.ServerName, p.Protocols, p.Ciphers, p.Exclude, p.Match, p.Reuse)
+		}
+		if got != want {
+			t.Errorf("%q: %s (%v), want %s", text, got, err, want)
+		}
+	}
+}
+
+func TestAllowsMX(t *testing.T) {
+	t.Parallel()
+	p := &Policy{STS: true, MXPatterns: []string{"mx.a.test", "*.b.test", ".c.test"}}
+	for host, want := range map[string]bool{"mx.a.test": true, "MX.A.TEST": true, "x.b.test": true, "x.y.b.test": false, "b.test": false, "x.c.test": true, "mx2.a.test": false} {
+		if p.AllowsMX(host) != want {
+			t.Errorf("%s: %v", host, !want)
+		}
+	}
+	if !(&Policy{}).AllowsMX("x") {
+		t.Error("without MTA-STS every host will do")
+	}
+}
+
+func TestMatchName(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		cert  string // DNS names, or cn= before a common name
+		name  string
+		many  bool
+		match bool
+	}{
+		{"a.test", "a.test", false, true}, {"A.Test.", "a.test", false, true}, {"b.test a.test", "a.test", false, true},
+		{"a.test", "b.a.test", true, false}, {"b.a.test", ".a.test", false, true}, {"c.b.a.test", ".a.test", false, true},
+		{"a.test", ".a.test", false, false}, {"xa.test", ".a.test", false, false},
+		{"*.a.test", "b.a.test", false, true}, {"*.a.test", "c.b.a.test", false, false}, {"*.a.test", "c.b.a.test", true, true},
+		{"*.a.test", "a.test", true, false}, {"*.a.test", ".a.test", false, true}, {"*.test", "a.test", false, false}, {"*", "test", true, false},
+		{"*.b.a.test", ".a.test", false, true}, {"b*.a.test", "b1.a.test", true, false},
+		{"cn=a.test", "a.test", false, true}, {"b.test cn=a.test", "a.test", false, false}, {"a.test\x00", "a.test", false, false}, {"", "", true, false},
+	} {
+		c := new(x509.Certificate)
+		for _, w := range strings.Fields(tt.cert) {
+			if cn, ok := strings.CutPrefix(w, "cn="); ok {
+				c.Subject = pkix.Name{CommonName: cn}
+			} else {
+				c.DNSNames = append(c.DNSNames, w)
+			}
+		}
+		if got := MatchName(c, []string{tt.name}, tt.many); got != tt.match {
+			t.Errorf("%q for %q (%v): %v", tt.cert, tt.name, tt.many, got)
+		}
+	}
+}
+
+func TestUsable(t *testing.T) {
+	t.Parallel()
+	d32, d64 := make([]byte, 32), make([]byte, 64)
+	records := []TLSA{{0, 0, 1, d32}, {1, 1, 1, d32}, {3, 1, 1, d32}, {3, 1, 2, d64}, {3, 1, 2, d32}, {3, 2, 1, d32}, {3, 1, 3, d32}, {2, 0, 1, d32}, {3, 0, 0, nil}, {3, 0, 0, []byte{1}}}
+	got := fmt.Sprint(Usable(records, []string{"sha512", "sha256"}))
+	want := fmt.Sprint([]TLSA{{3, 1, 2, d64}, {2, 0, 1, d32}, {3, 0, 0, []byte{1}}})
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if got := Usable(records[2:3], []string{"sha512"}); len(got) != 0 {
+		t.Errorf("a digest that is not in use is usable: %v", got)
+	}
+}
+
+func TestFingerprint(t *testing.T) {
+	t.Parallel()
+	c := &x509.Certificate{Raw: []byte("cert"), RawSubjectPublicKeyInfo: []byte("key")}
+	sum := sha256.Sum256([]byte("key"))
+	colons := strings.ReplaceAll(strings.TrimSuffix(fmt.Sprintf("% X", sum), " "), " ", ":")
+	if !MatchFingerprint(c, "SHA256", []string{"zz", colons}) || MatchFingerprint(c, "sha256", []string{colons[3:]}) || MatchFingerprint(c, "md5", []string{colons}) {
+		t.Error("fingerprint of the key")
+	}
+	if MatchFingerprint(c, "what", []string{""}) || MatchFingerprint(c, "sha256", []string{""}) {
+		t.Error("an empty fingerprint matches")
+	}
+	if VerifyDANE(nil, []*x509.Certificate{c}, nil, c.NotAfter, false) == nil || VerifyDANE([]TLSA{{3, 1, 1, sum[:]}}, nil, nil, c.NotAfter, false) == nil {
+		t.Error("DANE without records or without certificates")
+	}
+	if err := VerifyDANE([]TLSA{{3, 1, 1, sum[:]}}, []*x509.Certificate{c}, nil, c.NotAfter, false); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzPolicy(f *testing.F) {
+	f.Add("secure match=a:b protocols=TLSv1.3")
+	s := &Settings{}
+	f.Fuzz(func(t *testing.T, text string) {
+		p, err := s.Parse(text)
+		if err == nil && p.Level == None && len(p.Match) > 0 {
+			t.Errorf("%q", text)
+		}
+	})
+}

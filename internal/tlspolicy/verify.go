@@ -1,0 +1,175 @@
+package tlspolicy
+
+import (
+	"bytes"
+	"crypto/md5"
+	"crypto/sha1"
+	"crypto/sha256"
+	"crypto/sha512"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Names expands what match= and smtp_tls_*_cert_match say: "hostname" is the
+// server's name, "nexthop" the destination's, "dot-nexthop" all below it.
+func Names(match []string, hostname, nexthop string) []string {
+	var out []string
+	for _, m := range match {
+		switch strings.ToLower(m) {
+		case "hostname":
+			out = append(out, hostname)
+		case "nexthop":
+			out = append(out, nexthop)
+		case "dot-nexthop":
+			out = append(out, "."+nexthop)
+		case "":
+		default:
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// MatchName says whether a certificate is for one of names. A name with a dot
+// before it stands for all below it. A certificate that has DNS names is not
+// asked for its common name.
+func MatchName(cert *x509.Certificate, names []string, manyLabels bool) bool {
+	certNames := cert.DNSNames
+	if len(certNames) == 0 && cert.Subject.CommonName != "" {
+		certNames = []string{cert.Subject.CommonName}
+	}
+	for _, c := range certNames {
+		c = strings.TrimSuffix(c, ".")
+		if strings.ContainsRune(c, 0) {
+			continue
+		}
+		for _, n := range names {
+			if matchOne(c, strings.TrimSuffix(n, "."), manyLabels) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func matchOne(cert, name string, manyLabels bool) bool {
+	if name == "" || cert == "" {
+		return false
+	}
+	if name[0] == '.' {
+		base := strings.TrimPrefix(cert, "*.")
+		return len(base) > len(name) && strings.EqualFold(base[len(base)-len(name):], name) ||
+			base != cert && strings.EqualFold("."+base, name)
+	}
+	if strings.EqualFold(cert, name) {
+		return true
+	}
+	parent, wild := strings.CutPrefix(cert, "*.")
+	if !wild || !strings.Contains(parent, ".") {
+		return false
+	}
+	for rest := name; ; {
+		_, after, ok := strings.Cut(rest, ".")
+		if !ok {
+			return false
+		}
+		if strings.EqualFold(after, parent) {
+			return true
+		}
+		if !manyLabels {
+			return false
+		}
+		rest = after
+	}
+}
+
+// Trusted says whether chain leads to one of roots. The server's certificate is the first.
+func Trusted(chain []*x509.Certificate, roots *x509.CertPool, now time.Time) error {
+	if len(chain) == 0 {
+		return errors.New("the server has no certificate")
+	}
+	inter := x509.NewCertPool()
+	for _, c := range chain[1:] {
+		inter.AddCert(c)
+	}
+	_, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: inter, CurrentTime: now,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	return err
+}
+
+// digests are the algorithms by which fingerprints are known.
+var digests = map[string]func() hash.Hash{
+	"md5": md5.New, "sha1": sha1.New, "sha256": sha256.New, "sha384": sha512.New384, "sha512": sha512.New,
+}
+
+// CheckDigest says whether a digest is known.
+func CheckDigest(name string) error {
+	if digests[strings.ToLower(name)] == nil {
+		return fmt.Errorf("fingerprint digest %q: expected md5, sha1, sha256, sha384 or sha512", name)
+	}
+	return nil
+}
+
+// MatchFingerprint says whether the certificate, or its public key, has one of
+// the fingerprints, which are in hexadecimal with or without colons.
+func MatchFingerprint(cert *x509.Certificate, digest string, fingerprints []string) bool {
+	h := digests[strings.ToLower(digest)]
+	if h == nil {
+		return false
+	}
+	sum := func(b []byte) []byte {
+		d := h()
+		d.Write(b)
+		return d.Sum(nil)
+	}
+	whole, key := sum(cert.Raw), sum(cert.RawSubjectPublicKeyInfo)
+	for _, f := range fingerprints {
+		want, err := hex.DecodeString(strings.ReplaceAll(f, ":", ""))
+		if err == nil && (bytes.Equal(want, whole) || bytes.Equal(want, key)) {
+			return true
+		}
+	}
+	return false
+}
+
+// Roots reads trust anchors: files of certificates, and all certificates of a
+// directory. system adds the system's own.
+func Roots(files []string, dir string, system bool) (*x509.CertPool, error) {
+	pool := x509.NewCertPool()
+	if system {
+		p, err := x509.SystemCertPool()
+		if err != nil {
+			return nil, fmt.Errorf("the system's CA certificates: %w", err)
+		}
+		pool = p
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return nil, fmt.Errorf("trusted certificates: %w", err)
+		}
+		if !pool.AppendCertsFromPEM(b) {
+			return nil, fmt.Errorf("trusted certificates: %s has no certificate in PEM form", f)
+		}
+	}
+	if dir == "" {
+		return pool, nil
+	}
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("trusted certificates: %w", err)
+	}
+	for _, e := range list {
+		if b, err := os.ReadFile(filepath.Join(dir, e.Name())); err == nil {
+			pool.AppendCertsFromPEM(b) // what else is in there is of no interest
+		}
+	}
+	return pool, nil
+}

@@ -1,0 +1,95 @@
+package smtp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/resolver"
+	"posthaste/internal/tlspolicy"
+)
+
+// danePolicy turns level dane or dane-only into what the server's TLSA records
+// ask for, RFC 7672. p is not shared yet.
+func (d *delivery) danePolicy(ctx context.Context, t *target, p *policy) (*policy, *failure) {
+	c := d.a.tls
+	only := p.Level == tlspolicy.DaneOnly
+	// without is for a server that DANE has nothing to say of.
+	without := func(level tlspolicy.Level, why string) (*policy, *failure) {
+		if only {
+			return nil, &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: why + " for " + t.host}
+		}
+		p.Policy = c.Default(level)
+		p.names = tlspolicy.Names(p.Match, t.host, d.hop.host)
+		return p, nil
+	}
+	switch {
+	case d.set.dns != dnsSecure:
+		d.log.Warning("TLS policy %s for %s needs smtp_dns_support_level = dnssec", p.Level, d.hop.text)
+		return without(tlspolicy.May, "DNSSEC is not enabled")
+	case d.set.ignoreMXErr:
+		d.log.Warning("TLS policy %s for %s is of no use with ignore_mx_lookup_error = yes", p.Level, d.hop.text)
+		return without(tlspolicy.May, "DANE is disabled")
+	}
+	half := false
+	if !d.hop.noMX && !t.mxSafe {
+		if only || !c.insecureMX.IsDane() {
+			return without(c.insecureMX, "non DNSSEC destination")
+		}
+		half = true
+	}
+	if !t.secure && !c.forceTLSA {
+		return without(tlspolicy.May, "non DNSSEC address")
+	}
+	records, base, err := d.tlsa(ctx, t)
+	switch {
+	case err != nil:
+		return nil, &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: "TLSA lookup error for " + t.host + ":" + t.port}
+	case len(records) == 0:
+		return without(tlspolicy.May, "no TLSA records found")
+	}
+	usable := tlspolicy.Usable(records, c.DaneDigests)
+	if len(usable) == 0 {
+		d.log.Warning("%s: no usable TLSA records for %s:%s", d.id, t.host, t.port)
+		return without(tlspolicy.Encrypt, "no usable TLSA records found")
+	}
+	level := p.Level
+	if half {
+		level = tlspolicy.HalfDane
+	}
+	p.Policy = c.Default(level)
+	p.tlsa, p.sni, p.names = usable, base, []string{base}
+	if !half && !d.hop.noMX {
+		p.names = append(p.names, d.hop.host)
+	}
+	return p, nil
+}
+
+// tlsa looks up a server's TLSA records: under the name that its alias leads
+// to, then under its own (RFC 7672 section 2.2.2). Records that nobody vouches
+// for do not count. An error means that there may be some.
+func (d *delivery) tlsa(ctx context.Context, t *target) (records []tlspolicy.TLSA, base string, err error) {
+	names := []string{t.host}
+	if t.name != "" && t.name != t.host {
+		names = []string{t.name, t.host}
+	}
+	for _, base = range names {
+		a, err := d.a.dns.TLSA(ctx, fmt.Sprintf("_%s._tcp.%s", t.port, base))
+		switch {
+		case err == nil && a.Secure:
+			for _, r := range a.Records {
+				records = append(records, tlspolicy.TLSA(r))
+			}
+			return records, base, nil
+		case err != nil && !resolver.NotFound(err) && !isInvalid(err):
+			return nil, "", err
+		}
+	}
+	return nil, "", nil
+}
+
+func isInvalid(err error) bool {
+	e, ok := errors.AsType[*resolver.Error](err)
+	return ok && e.Kind == resolver.Invalid
+}

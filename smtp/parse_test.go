@@ -1,0 +1,207 @@
+package smtp
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestParseNexthops(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		list, want string
+		lmtp       bool
+	}{
+		{list: "a.test", want: "a.test:25"},
+		{list: "a.test:smtp", want: "a.test:25"},
+		{list: "a.test:2525, [b.test]", want: "a.test:2525 [b.test]:25"},
+		{list: "[192.0.2.1]:26\t[ipv6:2001:db8::1] [IPv6:2001:db8::1]:27 [::1]", want: "[192.0.2.1]:26 [2001:db8::1]:25 [2001:db8::1]:27 [::1]:25"},
+		{list: "unix:/a/b c:24", lmtp: true, want: "unix /a/b [c]:24"},
+		{list: "inet:a.test inet:[b.test]:3", lmtp: true, want: "[a.test]:24 [b.test]:3"},
+		{list: "", want: "error"}, {list: " , ", want: "error"}, {list: ":25", want: "error"}, {list: "[]", want: "error"},
+		{list: "[a", want: "error"}, {list: "[a]b", want: "error"}, {list: "a:0", want: "error"}, {list: "a:65536", want: "error"},
+		{list: "a:", want: "error"}, {list: "a:no-such-service", want: "error"}, {list: "unix:", lmtp: true, want: "error"},
+	} {
+		port := "smtp"
+		if tt.lmtp {
+			port = "24"
+		}
+		hops, err := parseNexthops(tt.list, port, tt.lmtp)
+		var out []string
+		for _, h := range hops {
+			switch {
+			case h.path != "":
+				out = append(out, "unix "+h.path)
+			case h.noMX:
+				out = append(out, "["+h.host+"]:"+h.port)
+			default:
+				out = append(out, h.host+":"+h.port)
+			}
+		}
+		got := strings.Join(out, " ")
+		if err != nil {
+			got = "error"
+		}
+		if got != tt.want {
+			t.Errorf("%q: got %s (%v), want %s", tt.list, got, err, tt.want)
+		}
+	}
+}
+
+// canned is a connection that delivers what a reader does.
+type canned struct {
+	net.Conn
+	r interface{ Read([]byte) (int, error) }
+}
+
+func (c canned) Read(b []byte) (int, error)    { return c.r.Read(b) }
+func (canned) SetReadDeadline(time.Time) error { return nil }
+
+// replies reads all replies of a text.
+func replies(r interface{ Read([]byte) (int, error) }) string {
+	w := newWire(canned{r: r}, 2048)
+	var out strings.Builder
+	for range 1000 {
+		r, err := w.readReply(time.Second, func(line []byte) { fmt.Fprintf(&out, "{%q}", line) })
+		if err != nil {
+			fmt.Fprintf(&out, "%v", err)
+			break
+		}
+		fmt.Fprintf(&out, "%d %s %q\n", r.code, r.status, r.text())
+	}
+	return out.String()
+}
+
+// FuzzReply: any way of cutting a server's words into pieces gives the same
+// replies, which are printable and bounded.
+func FuzzReply(f *testing.F) {
+	f.Add([]byte("220 x ESMTP\r\n250-a\r\n250 2.1.0 b\r\n"))
+	f.Add([]byte("garbage\r\n250\r\n354-x\n354 y\n\n999\n"))
+	f.Add(bytes.Repeat([]byte("x"), 5000))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		whole, single := replies(bytes.NewReader(b)), replies(iotest.OneByteReader(bytes.NewReader(b)))
+		if whole != single {
+			t.Errorf("at once:\n%s\nby octets:\n%s", whole, single)
+		}
+	})
+}
+
+func TestPrintable(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{"a b": "a b", "a\nb": "a b", "a\r\x00\x1b[": "a???[", "\xc3\xa9\xff": "é?", "\u0085": "?", "\u202e": "\u202e"} {
+		if got := printable([]byte(in)); got != want {
+			t.Errorf("%q: %q", in, got)
+		}
+	}
+}
+
+// FuzzFilter: however content is cut into pieces, what is sent is the same,
+// and taking the dots off again gives the content, but for folded lines.
+func FuzzFilter(f *testing.F) {
+	f.Add([]byte(".\r\n..a\r\nb\r\n"), 3, 5)
+	f.Fuzz(func(t *testing.T, b []byte, cut, limit int) {
+		b = bytes.ReplaceAll(bytes.ReplaceAll(b, []byte("\r"), nil), []byte("\n"), []byte("\r\n"))
+		if cut < 1 || limit < 0 || limit == 1 {
+			return
+		}
+		run := func(cut int) string {
+			o := &output{w: &wire{}, set: &settings{}}
+			fl := filter{o: o, limit: limit, start: true}
+			for rest := b; len(rest) > 0; {
+				n := min(cut, len(rest))
+				fl.write(rest[:n])
+				rest = rest[n:]
+			}
+			if len(o.buf) > chunk/2 {
+				t.Skip()
+			}
+			return string(o.buf)
+		}
+		if len(b) > chunk/8 {
+			return
+		}
+		got := run(len(b) + 1)
+		if piecewise := run(cut); got != piecewise {
+			t.Errorf("at once:\n%q\nin pieces:\n%q", got, piecewise)
+		}
+		if limit == 0 {
+			var plain []string
+			for _, l := range strings.SplitAfter(got, "\r\n") {
+				plain = append(plain, strings.TrimPrefix(l, "."))
+			}
+			if strings.Join(plain, "") != string(b) {
+				t.Errorf("%q became %q", b, got)
+			}
+			return
+		}
+		for _, l := range strings.Split(got, "\r\n") {
+			if len(strings.TrimPrefix(l, ".")) > max(limit, 2) {
+				t.Errorf("a line of %d octets: %q", len(l), l)
+			}
+		}
+	})
+}
+
+// TestBalance: whatever there is, the limit holds, the order stays, no family
+// is left out that has addresses, and places are not left empty.
+func TestBalance(t *testing.T) {
+	t.Parallel()
+	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	rapid.Check(t, func(t *rapid.T) {
+		families := rapid.SliceOfN(rapid.Bool(), 0, 20).Draw(t, "families")
+		limit := rapid.IntRange(2, 8).Draw(t, "limit")
+		var list []target
+		for i, is4 := range families {
+			ip := v6
+			if is4 {
+				ip = v4
+			}
+			list = append(list, target{ip: ip, pref: uint16(i)})
+		}
+		count := func(l []target) (n4, n6 int) {
+			for _, x := range l {
+				if x.ip.Is4() {
+					n4++
+				} else {
+					n6++
+				}
+			}
+			return
+		}
+		out := balance(list, limit)
+		a4, a6 := count(list)
+		b4, b6 := count(out)
+		for i := 1; i < len(out); i++ {
+			if out[i].pref <= out[i-1].pref {
+				t.Fatalf("order changed: %v", out)
+			}
+		}
+		if a4 > 0 && a6 > 0 && len(list) > limit {
+			if len(out) != limit || b4 == 0 || b6 == 0 {
+				t.Fatalf("%d+%d of %d+%d, limit %d", b4, b6, a4, a6, limit)
+			}
+		} else if len(out) != len(list) {
+			t.Fatalf("%d of %d", len(out), len(list))
+		}
+	})
+}
+
+func TestUTF8Xtext(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		in     string
+		native bool
+		want   string
+	}{{"jörg@x", true, "jörg@x"}, {"jörg@x", false, `j\x{F6}rg@x`}, {`a+b=c\d e`, true, `a\x{2B}b\x{3D}c\x{5C}d\x{20}e`}} {
+		if got := utf8Xtext(tt.in, tt.native); got != tt.want {
+			t.Errorf("%q: %q", tt.in, got)
+		}
+	}
+}

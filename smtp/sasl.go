@@ -1,0 +1,432 @@
+package smtp
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/md5"
+	"crypto/pbkdf2"
+	"crypto/rand"
+	"crypto/sha1"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/emersion/go-sasl"
+
+	"posthaste/internal/config"
+	"posthaste/internal/dsn"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/table"
+)
+
+// saslClient is what is configured of logging in to servers.
+type saslClient struct {
+	enabled    bool
+	passwords  *table.Maps
+	bySender   bool
+	delimiter  string
+	filter     []string
+	plainRules []string // without TLS
+	tlsRules   []string
+	sureRules  []string // with TLS and a verified certificate
+	softBounce bool
+	extension  string // recipient_delimiter
+}
+
+func newSASLClient(cfg *config.Config, lmtp bool, o table.Options) *saslClient {
+	c := &saslClient{extension: cfg.String("recipient_delimiter")}
+	var maps []string
+	family := "smtp_"
+	if lmtp {
+		family = "lmtp_"
+		maps = cfg.List("lmtp_sasl_password_maps")
+		c.enabled = cfg.Bool("lmtp_sasl_auth_enable")
+		c.bySender = cfg.Bool("lmtp_sender_dependent_authentication")
+		c.delimiter = cfg.String("lmtp_sasl_password_result_delimiter")
+		c.filter = cfg.List("lmtp_sasl_mechanism_filter")
+		c.plainRules = cfg.List("lmtp_sasl_security_options")
+		c.tlsRules = cfg.List("lmtp_sasl_tls_security_options")
+		c.sureRules = cfg.List("lmtp_sasl_tls_verified_security_options")
+		c.softBounce = cfg.Bool("lmtp_sasl_auth_soft_bounce")
+	} else {
+		maps = cfg.List("smtp_sasl_password_maps")
+		c.enabled = cfg.Bool("smtp_sasl_auth_enable")
+		c.bySender = cfg.Bool("smtp_sender_dependent_authentication")
+		c.delimiter = cfg.String("smtp_sasl_password_result_delimiter")
+		c.filter = cfg.List("smtp_sasl_mechanism_filter")
+		c.plainRules = cfg.List("smtp_sasl_security_options")
+		c.tlsRules = cfg.List("smtp_sasl_tls_security_options")
+		c.sureRules = cfg.List("smtp_sasl_tls_verified_security_options")
+		c.softBounce = cfg.Bool("smtp_sasl_auth_soft_bounce")
+	}
+	if !c.enabled {
+		return c
+	}
+	c.passwords = table.OpenMaps(family+"sasl_password_maps", maps, o)
+	return c
+}
+
+// password looks up what to log in with: by the sender, where that is asked
+// for, by the server's name, by the destination as it is written.
+func (d *delivery) password(t *target) (user, pass string, found bool, err error) {
+	c := d.a.sasl
+	if !c.enabled || c.passwords.Empty() {
+		return "", "", false, nil
+	}
+	type key struct {
+		text    string
+		partial bool
+	}
+	var keys []key
+	if c.bySender && d.env.Sender != "" {
+		local, domain, at := rfc5322.Split(d.env.Sender)
+		keys = append(keys, key{d.env.Sender, false})
+		if i := strings.IndexAny(local, c.extension); c.extension != "" && i > 0 && at {
+			keys = append(keys, key{local[:i] + "@" + domain, false})
+		}
+		if at {
+			keys = append(keys, key{"@" + domain, true})
+		}
+	}
+	keys = append(keys, key{t.host, false}, key{d.hop.text, false})
+	for _, k := range keys {
+		value, ok, err := c.passwords.Lookup(context.Background(), k.text, k.partial)
+		if err != nil {
+			return "", "", false, err
+		}
+		if ok {
+			user, pass, _ = strings.Cut(value, c.delimiter)
+			return user, pass, true, nil
+		}
+	}
+	return "", "", false, nil
+}
+
+// hasPassword says whether there is anything to log in with; when that cannot
+// be found out, that there is.
+func (d *delivery) hasPassword(t *target) bool {
+	_, _, found, err := d.password(t)
+	return found || err != nil
+}
+
+// login authenticates us, if the server asks for it and there is something to
+// do it with. RFC 4954.
+func (d *delivery) login(s *session, t *target) *failure {
+	c := d.a.sasl
+	if !c.enabled || s.offers&offersAuth == 0 {
+		return nil
+	}
+	fail := func(text string) *failure {
+		return &failure{kind: sessionFailed, status: dsn.S(4, 7, 0), text: text, detail: s.detail(), said: true}
+	}
+	user, pass, found, err := d.password(t)
+	if err != nil {
+		d.log.Warning("%s: %v", d.id, err)
+		return fail("SASL authentication failed; cannot look up the password for server " + s.namaddr)
+	}
+	if !found || user == "" {
+		return nil
+	}
+	name := d.mechanism(s)
+	if name == "" {
+		return fail("SASL authentication failed; cannot authenticate to server " + s.namaddr + ": no mechanism available")
+	}
+	mech, err := newMechanism(name, user, pass, t)
+	if err != nil {
+		return fail("SASL authentication failed; cannot authenticate to server " + s.namaddr + ": " + err.Error())
+	}
+	return d.authenticate(s, mech, fail)
+}
+
+// mechanisms that we know, the best first. Those that send a token in place of
+// a password are used only if smtp_sasl_mechanism_filter names them.
+var mechanisms = []string{"SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN", "LOGIN", "OAUTHBEARER", "XOAUTH2"}
+
+// mechanism chooses one that the server offers and the rules allow.
+func (d *delivery) mechanism(s *session) string {
+	c := d.a.sasl
+	rules := c.plainRules
+	if s.tls != nil {
+		if rules = c.tlsRules; s.tls.matched {
+			rules = c.sureRules
+		}
+	}
+	offered := strings.Fields(s.auth)
+	for _, m := range mechanisms {
+		if !slices.Contains(offered, m) || forbidden(m, rules) {
+			continue
+		}
+		named := slices.ContainsFunc(c.filter, func(f string) bool { return strings.EqualFold(f, m) })
+		not := slices.ContainsFunc(c.filter, func(f string) bool { return strings.EqualFold(f, "!"+m) })
+		token := strings.HasSuffix(m, "AUTH2") || m == "OAUTHBEARER"
+		onlyNegated := !slices.ContainsFunc(c.filter, func(f string) bool { return !strings.HasPrefix(f, "!") })
+		if named || !not && !token && onlyNegated {
+			return m
+		}
+	}
+	return ""
+}
+
+// forbidden says whether smtp_sasl_security_options rule a mechanism out.
+func forbidden(mechanism string, rules []string) bool {
+	scram := strings.HasPrefix(mechanism, "SCRAM")
+	plain := !scram && mechanism != "CRAM-MD5"
+	for _, r := range rules {
+		switch strings.ToLower(r) {
+		case "noplaintext":
+			if plain {
+				return true
+			}
+		case "noactive", "mutual_auth":
+			if !scram {
+				return true
+			}
+		case "nodictionary":
+			if !scram && !strings.Contains(mechanism, "OAUTH") {
+				return true
+			}
+		case "forward_secrecy":
+			return true
+		}
+	}
+	return false
+}
+
+// authenticate goes through the steps of a mechanism.
+func (d *delivery) authenticate(s *session, mech sasl.Client, fail func(string) *failure) *failure {
+	name, first, err := mech.Start()
+	if err != nil {
+		return fail("SASL authentication failed; cannot authenticate to server " + s.namaddr + ": " + err.Error())
+	}
+	const stage = "performing the AUTH handshake"
+	s.out = append(append(s.out, "AUTH "...), name...)
+	if first != nil {
+		s.out = append(s.out, ' ')
+		if s.out = base64.StdEncoding.AppendEncode(s.out, first); len(first) == 0 {
+			s.out = append(s.out, '=')
+		}
+	}
+	for range 10 {
+		s.out = append(s.out, "\r\n"...)
+		if err := s.flush(d.set.time.hello); err != nil {
+			return s.broken(stage, err)
+		}
+		r, err := s.readReply(d.set.time.hello, nil)
+		if err != nil {
+			return s.broken(stage, err)
+		}
+		if r.ok() {
+			if f, ok := mech.(interface{ Done() error }); ok && f.Done() != nil {
+				return fail("SASL authentication failed; server " + s.namaddr + " did not prove that it knows the password")
+			}
+			return nil
+		}
+		if r.code != 334 {
+			f := s.refused(sessionFailed, &r)
+			f.said = true
+			f.text = "SASL authentication failed; server " + s.namaddr + " said: " + f.detail.DiagText
+			if d.a.sasl.softBounce {
+				f.status.Class = 4
+			}
+			return f
+		}
+		challenge, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(r.raw[min(4, len(r.raw)):])))
+		var answer []byte
+		if err == nil {
+			answer, err = mech.Next(challenge)
+		}
+		if err != nil {
+			d.log.Info("%s: SASL authentication to %s: %v", d.id, s.namaddr, err)
+			s.out = append(s.out, '*') // RFC 4954 section 4: the client gives up
+			continue
+		}
+		s.out = base64.StdEncoding.AppendEncode(s.out, answer)
+	}
+	return fail("SASL authentication failed; server " + s.namaddr + " asks without end")
+}
+
+// newMechanism makes the client's side of a mechanism.
+func newMechanism(name, user, pass string, t *target) (sasl.Client, error) {
+	switch name {
+	case "PLAIN":
+		return sasl.NewPlainClient("", user, pass), nil
+	case "LOGIN":
+		return &loginClient{user: user, pass: pass}, nil
+	case "CRAM-MD5":
+		return &cramClient{user: user, pass: pass}, nil
+	case "SCRAM-SHA-1":
+		return &scramClient{name: name, hash: sha1.New, user: user, pass: pass}, nil
+	case "SCRAM-SHA-256":
+		return &scramClient{name: name, hash: sha256.New, user: user, pass: pass}, nil
+	}
+	token, err := readToken(pass)
+	if err != nil {
+		return nil, err
+	}
+	if name == "XOAUTH2" {
+		return &xoauth2Client{user: user, token: token}, nil
+	}
+	port, _ := strconv.Atoi(t.port) // parsePort has checked it
+	return sasl.NewOAuthBearerClient(&sasl.OAuthBearerOptions{Username: user, Token: token, Host: t.host, Port: port}), nil
+}
+
+// readToken gives the token of OAUTHBEARER and XOAUTH2: the password itself,
+// or with file:/path what a program that renews it has written there.
+func readToken(pass string) (string, error) {
+	path, ok := strings.CutPrefix(pass, "file:")
+	if !ok {
+		return pass, nil
+	}
+	b, err := os.ReadFile(path)
+	return strings.TrimSpace(string(b)), err
+}
+
+// loginClient is LOGIN, which has no specification: the server asks twice, and
+// what it asks is not worth looking at.
+type loginClient struct {
+	user, pass string
+	step       int
+}
+
+func (c *loginClient) Start() (string, []byte, error) { return "LOGIN", nil, nil }
+
+func (c *loginClient) Next([]byte) ([]byte, error) {
+	switch c.step++; c.step {
+	case 1:
+		return []byte(c.user), nil
+	case 2:
+		return []byte(c.pass), nil
+	}
+	return nil, sasl.ErrUnexpectedServerChallenge
+}
+
+// cramClient is CRAM-MD5, RFC 2195.
+type cramClient struct {
+	user, pass string
+	done       bool
+}
+
+func (c *cramClient) Start() (string, []byte, error) { return "CRAM-MD5", nil, nil }
+
+func (c *cramClient) Next(challenge []byte) ([]byte, error) {
+	if c.done {
+		return nil, sasl.ErrUnexpectedServerChallenge
+	}
+	c.done = true
+	h := hmac.New(md5.New, []byte(c.pass))
+	h.Write(challenge)
+	return []byte(c.user + " " + hex.EncodeToString(h.Sum(nil))), nil
+}
+
+// xoauth2Client is XOAUTH2, of some large mail providers.
+type xoauth2Client struct{ user, token string }
+
+func (c *xoauth2Client) Start() (string, []byte, error) {
+	return "XOAUTH2", []byte("user=" + c.user + "\x01auth=Bearer " + c.token + "\x01\x01"), nil
+}
+
+// Next answers what can only be an error's description: the server refuses
+// once it has seen an answer.
+func (c *xoauth2Client) Next([]byte) ([]byte, error) { return []byte{}, nil }
+
+// scramClient is SCRAM, RFC 5802 and RFC 7677, without channel binding.
+type scramClient struct {
+	name       string
+	hash       func() hash.Hash
+	user, pass string
+	nonce      string
+	bare       string // client-first-message-bare
+	proof      []byte // what the server must send at the end
+	step       int
+	proved     bool
+}
+
+// maxIterations bounds the work that a server can make us do.
+const maxIterations = 1 << 20
+
+func (c *scramClient) Start() (string, []byte, error) {
+	if c.nonce == "" {
+		c.nonce = rand.Text()
+	}
+	c.bare = "n=" + strings.NewReplacer("=", "=3D", ",", "=2C").Replace(c.user) + ",r=" + c.nonce
+	return c.name, []byte("n,," + c.bare), nil
+}
+
+func (c *scramClient) Next(challenge []byte) ([]byte, error) {
+	switch c.step++; c.step {
+	case 1:
+		return c.final(string(challenge))
+	case 2:
+		return []byte{}, c.check(challenge)
+	}
+	return nil, sasl.ErrUnexpectedServerChallenge
+}
+
+// final is the client's last message, RFC 5802 section 3.
+func (c *scramClient) final(first string) ([]byte, error) {
+	var nonce string
+	var salt []byte
+	rounds := 0
+	for _, f := range strings.Split(first, ",") {
+		key, value, _ := strings.Cut(f, "=")
+		switch key {
+		case "r":
+			nonce = value
+		case "s":
+			salt, _ = base64.StdEncoding.DecodeString(value)
+		case "i":
+			rounds, _ = strconv.Atoi(value)
+		case "m":
+			return nil, errors.New("SCRAM: the server asks for an extension")
+		}
+	}
+	if !strings.HasPrefix(nonce, c.nonce) || nonce == c.nonce || len(salt) == 0 || rounds < 1 || rounds > maxIterations {
+		return nil, fmt.Errorf("SCRAM: malformed challenge, or one that asks for too much work")
+	}
+	salted, err := pbkdf2.Key(c.hash, c.pass, salt, rounds, c.hash().Size())
+	if err != nil {
+		return nil, err
+	}
+	mac := func(key []byte, text string) []byte {
+		h := hmac.New(c.hash, key)
+		h.Write([]byte(text))
+		return h.Sum(nil)
+	}
+	clientKey := mac(salted, "Client Key")
+	stored := c.hash()
+	stored.Write(clientKey)
+	last := "c=biws,r=" + nonce
+	all := c.bare + "," + first + "," + last
+	signature := mac(stored.Sum(nil), all)
+	subtle.XORBytes(clientKey, clientKey, signature)
+	c.proof = mac(mac(salted, "Server Key"), all)
+	return []byte(last + ",p=" + base64.StdEncoding.EncodeToString(clientKey)), nil
+}
+
+// check makes sure that the server knows the password too.
+func (c *scramClient) check(challenge []byte) error {
+	text, ok := bytes.CutPrefix(challenge, []byte("v="))
+	sum, err := base64.StdEncoding.DecodeString(string(text))
+	if !ok || err != nil || c.proof == nil || !hmac.Equal(sum, c.proof) {
+		return errors.New("SCRAM: the server did not prove that it knows the password")
+	}
+	c.proved = true
+	return nil
+}
+
+// Done says whether the server has said everything that it must.
+func (c *scramClient) Done() error {
+	if !c.proved {
+		return errors.New("SCRAM: the exchange is not complete")
+	}
+	return nil
+}

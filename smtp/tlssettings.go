@@ -1,0 +1,223 @@
+package smtp
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"posthaste/internal/config"
+	"posthaste/internal/table"
+	"posthaste/internal/tlspolicy"
+)
+
+// tlsClient is what is configured of TLS.
+type tlsClient struct {
+	tlspolicy.Settings
+	maps        *table.Maps
+	wrapper     bool
+	loglevel    int
+	noteOffer   bool
+	insecureMX  tlspolicy.Level // smtp_tls_dane_insecure_mx_policy
+	forceTLSA   bool            // smtp_tls_force_insecure_host_tlsa_lookup
+	optionalTLS bool            // tls_required_enable: honour "TLS-Required: no"
+	requireTLS  string          // smtp_requiretls_policy
+	depth       int
+
+	roots    *x509.CertPool
+	certs    []tls.Certificate
+	sessions tls.ClientSessionCache
+
+	mu    sync.Mutex
+	pools map[string]*x509.CertPool // of tafile attributes
+}
+
+// tlsFiles are the names of certificates and keys.
+type tlsFiles struct {
+	caFile, caPath             string
+	chains                     []string
+	cert, key, ecCert, ecKey   string
+	level                      string
+	useTLS, enforce, checkName bool
+	policyMaps                 []string
+}
+
+func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, error) {
+	c := &tlsClient{pools: make(map[string]*x509.CertPool), sessions: tls.NewLRUClientSessionCache(1000)}
+	family := "smtp_tls_"
+	var f tlsFiles
+	if lmtp {
+		family = "lmtp_tls_"
+		f = c.readLMTP(cfg)
+	} else {
+		f = c.readSMTP(cfg)
+	}
+	c.DaneDigests = cfg.List("tls_dane_digests")
+	c.WildcardManyLabels = cfg.Bool("tls_wildcard_matches_multiple_labels")
+	c.optionalTLS = cfg.Bool("tls_required_enable")
+	if !cfg.Bool("requiretls_enable") {
+		c.requireTLS = "disable"
+	}
+	c.maps = table.OpenMaps(family+"policy_maps", f.policyMaps, o)
+	var errs []error
+	fail := func(name string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s%s: %w", family, name, err))
+		}
+	}
+	var err error
+	switch {
+	case f.level != "":
+		c.Level, err = tlspolicy.ParseLevel(f.level)
+		fail("security_level", err)
+	case f.enforce && f.checkName:
+		c.Level = tlspolicy.Verify
+	case f.enforce:
+		c.Level = tlspolicy.Encrypt
+	case f.useTLS:
+		c.Level = tlspolicy.May
+	}
+	_, err = tlspolicy.ParseProtocols(c.Protocols)
+	fail("protocols", err)
+	_, err = tlspolicy.ParseProtocols(c.MandatoryProtocols)
+	fail("mandatory_protocols", err)
+	_, err = tlspolicy.CipherSuites(c.Ciphers, c.Exclude)
+	fail("ciphers", err)
+	_, err = tlspolicy.CipherSuites(c.MandatoryCiphers, c.MandatoryExclude)
+	fail("mandatory_ciphers", err)
+	fail("fingerprint_digest", tlspolicy.CheckDigest(c.FingerprintDigest))
+	var files []string
+	if f.caFile != "" {
+		files = []string{f.caFile}
+	}
+	c.roots, err = tlspolicy.Roots(files, f.caPath, cfg.Bool("tls_append_default_CA"))
+	fail("CAfile, CApath", err)
+	c.certs, err = f.keyPairs()
+	fail("cert_file, chain_files", err)
+	return c, errors.Join(errs...)
+}
+
+// keyPairs reads our own certificates.
+func (f *tlsFiles) keyPairs() ([]tls.Certificate, error) {
+	var pairs [][2]string
+	for _, chain := range f.chains {
+		pairs = append(pairs, [2]string{chain, chain})
+	}
+	if len(pairs) == 0 {
+		for _, p := range [][2]string{{f.cert, f.key}, {f.ecCert, f.ecKey}} {
+			if p[0] != "" && !strings.EqualFold(p[0], "none") {
+				pairs = append(pairs, p)
+			}
+		}
+	}
+	var certs []tls.Certificate
+	for _, p := range pairs {
+		c, err := tls.LoadX509KeyPair(p[0], p[1])
+		if err != nil {
+			return nil, fmt.Errorf("certificate %s with key %s: %w", p[0], p[1], err)
+		}
+		certs = append(certs, c)
+	}
+	return certs, nil
+}
+
+func (c *tlsClient) readSMTP(cfg *config.Config) tlsFiles {
+	c.Settings = tlspolicy.Settings{
+		Protocols:          strings.Join(cfg.List("smtp_tls_protocols"), " "),
+		MandatoryProtocols: strings.Join(cfg.List("smtp_tls_mandatory_protocols"), " "),
+		Ciphers:            cfg.String("smtp_tls_ciphers"),
+		MandatoryCiphers:   cfg.String("smtp_tls_mandatory_ciphers"),
+		Exclude:            cfg.List("smtp_tls_exclude_ciphers"),
+		MandatoryExclude:   cfg.List("smtp_tls_mandatory_exclude_ciphers"),
+		FingerprintMatch:   cfg.List("smtp_tls_fingerprint_cert_match"),
+		VerifyMatch:        splitNames(cfg.List("smtp_tls_verify_cert_match")),
+		SecureMatch:        splitNames(cfg.List("smtp_tls_secure_cert_match")),
+		ServerName:         cfg.String("smtp_tls_servername"),
+		FingerprintDigest:  cfg.String("smtp_tls_fingerprint_digest"),
+		TrustAnchorFiles:   cfg.List("smtp_tls_trust_anchor_file"),
+		ConnectionReuse:    cfg.Bool("smtp_tls_connection_reuse"),
+		EnforceSTSPatterns: cfg.Bool("smtp_tls_enforce_sts_mx_patterns"),
+	}
+	c.wrapper = cfg.Bool("smtp_tls_wrappermode")
+	c.loglevel = cfg.Int("smtp_tls_loglevel")
+	c.noteOffer = cfg.Bool("smtp_tls_note_starttls_offer")
+	c.insecureMX, _ = tlspolicy.ParseLevel(cfg.String("smtp_tls_dane_insecure_mx_policy")) // an Enum: Load has checked it
+	c.forceTLSA = cfg.Bool("smtp_tls_force_insecure_host_tlsa_lookup")
+	c.requireTLS = cfg.String("smtp_requiretls_policy")
+	c.depth = cfg.Int("smtp_tls_scert_verifydepth")
+	return tlsFiles{
+		caFile: cfg.String("smtp_tls_CAfile"), caPath: cfg.String("smtp_tls_CApath"),
+		chains: cfg.List("smtp_tls_chain_files"),
+		cert:   cfg.String("smtp_tls_cert_file"), key: cfg.String("smtp_tls_key_file"),
+		ecCert: cfg.String("smtp_tls_eccert_file"), ecKey: cfg.String("smtp_tls_eckey_file"),
+		level:  cfg.String("smtp_tls_security_level"),
+		useTLS: cfg.Bool("smtp_use_tls"), enforce: cfg.Bool("smtp_enforce_tls"),
+		checkName:  cfg.Bool("smtp_tls_enforce_peername"),
+		policyMaps: cfg.List("smtp_tls_policy_maps"),
+	}
+}
+
+func (c *tlsClient) readLMTP(cfg *config.Config) tlsFiles {
+	c.Settings = tlspolicy.Settings{
+		Protocols:          strings.Join(cfg.List("lmtp_tls_protocols"), " "),
+		MandatoryProtocols: strings.Join(cfg.List("lmtp_tls_mandatory_protocols"), " "),
+		Ciphers:            cfg.String("lmtp_tls_ciphers"),
+		MandatoryCiphers:   cfg.String("lmtp_tls_mandatory_ciphers"),
+		Exclude:            cfg.List("lmtp_tls_exclude_ciphers"),
+		MandatoryExclude:   cfg.List("lmtp_tls_mandatory_exclude_ciphers"),
+		FingerprintMatch:   cfg.List("lmtp_tls_fingerprint_cert_match"),
+		VerifyMatch:        splitNames(cfg.List("lmtp_tls_verify_cert_match")),
+		SecureMatch:        splitNames(cfg.List("lmtp_tls_secure_cert_match")),
+		ServerName:         cfg.String("lmtp_tls_servername"),
+		FingerprintDigest:  cfg.String("lmtp_tls_fingerprint_digest"),
+		TrustAnchorFiles:   cfg.List("lmtp_tls_trust_anchor_file"),
+		ConnectionReuse:    cfg.Bool("lmtp_tls_connection_reuse"),
+		EnforceSTSPatterns: cfg.Bool("lmtp_tls_enforce_sts_mx_patterns"),
+	}
+	c.wrapper = cfg.Bool("lmtp_tls_wrappermode")
+	c.loglevel = cfg.Int("lmtp_tls_loglevel")
+	c.noteOffer = cfg.Bool("lmtp_tls_note_starttls_offer")
+	c.insecureMX = tlspolicy.May // LMTP has no MX
+	c.forceTLSA = cfg.Bool("lmtp_tls_force_insecure_host_tlsa_lookup")
+	c.requireTLS = cfg.String("lmtp_requiretls_policy")
+	c.depth = cfg.Int("lmtp_tls_scert_verifydepth")
+	return tlsFiles{
+		caFile: cfg.String("lmtp_tls_CAfile"), caPath: cfg.String("lmtp_tls_CApath"),
+		chains: cfg.List("lmtp_tls_chain_files"),
+		cert:   cfg.String("lmtp_tls_cert_file"), key: cfg.String("lmtp_tls_key_file"),
+		ecCert: cfg.String("lmtp_tls_eccert_file"), ecKey: cfg.String("lmtp_tls_eckey_file"),
+		level:  cfg.String("lmtp_tls_security_level"),
+		useTLS: cfg.Bool("lmtp_use_tls"), enforce: cfg.Bool("lmtp_enforce_tls"),
+		checkName:  cfg.Bool("lmtp_tls_enforce_peername"),
+		policyMaps: cfg.List("lmtp_tls_policy_maps"),
+	}
+}
+
+// splitNames takes apart names joined by colons, which these lists allow too.
+func splitNames(list []string) []string {
+	var out []string
+	for _, e := range list {
+		out = append(out, strings.Split(e, ":")...)
+	}
+	return out
+}
+
+// pool gives the trust anchors of files, which are read once.
+func (c *tlsClient) pool(files []string) (*x509.CertPool, error) {
+	if len(files) == 0 {
+		return c.roots, nil
+	}
+	key := strings.Join(files, " ")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.pools[key]; p != nil {
+		return p, nil
+	}
+	p, err := tlspolicy.Roots(files, "", false)
+	if err == nil && len(c.pools) < 100 {
+		c.pools[key] = p
+	}
+	return p, err
+}
