@@ -63,39 +63,54 @@ func makeSettings(cfg *config.Config, services []config.Service, specs map[strin
 			s.notes = append(s.notes, fmt.Sprintf("service %s/%s is turned off (master_service_disable)", c.Name, c.Type))
 			continue
 		}
-		if other, ok := aliases[c.Command]; ok {
-			c.Command = other
+		if behind != nil && c.Name == behind.Name && c.Type == behind.Type {
+			continue // it serves postscreen's socket
 		}
-		spec, ok := specs[c.Command]
-		if !ok && c.Command == "postscreen" && c.Type == "inet" && behind != nil {
-			if spec, ok = specs[behind.Command]; ok {
-				s.notes = append(s.notes, fmt.Sprintf("service %s/%s: postscreen is built in; %s serves the socket, with the options of service %s/%s",
-					c.Name, c.Type, behind.Command, behind.Name, behind.Type))
-				c.Command, c.Args, c.MaxProc = behind.Command, behind.Args, behind.MaxProc
-			}
+		spec, note, err := program(cfg, &c, behind, specs)
+		if note != "" {
+			s.notes = append(s.notes, fmt.Sprintf("service %s/%s%s", c.Name, c.Type, note))
 		}
-		if why, known := builtIn[c.Command]; known && !ok || behind != nil && c.Name == behind.Name && c.Type == behind.Type {
-			if known {
-				s.notes = append(s.notes, fmt.Sprintf("service %s/%s is built in: %s", c.Name, c.Type, why))
-			}
-			continue
+		var e *entry
+		if err == nil && spec != nil {
+			e, err = newEntry(cfg, c, *spec)
 		}
-		if !ok {
-			errs = append(errs, fmt.Errorf("%s:%d: service %s/%s: command %s: expected one of: %s; put a # before the line if you do not need the service",
-				c.File, c.Line, c.Name, c.Type, c.Command, strings.Join(names(specs), " ")))
-			continue
-		}
-		e, err := newEntry(cfg, c, spec)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s:%d: service %s/%s: %w", c.File, c.Line, c.Name, c.Type, err))
-			continue
+		} else if e != nil {
+			s.services = append(s.services, e)
 		}
-		s.services = append(s.services, e)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// program finds the program of a service; nil when what it does is built in.
+// It puts smtpd in the place of postscreen. The note, if any, goes to the log
+// after the service's name.
+func program(cfg *config.Config, c, behind *config.Service, specs map[string]service.Spec) (spec *service.Spec, note string, err error) {
+	if other, ok := aliases[c.Command]; ok {
+		c.Command = other
+	}
+	if found, ok := specs[c.Command]; ok {
+		return &found, "", nil
+	}
+	if c.Command == "postscreen" && c.Type == "inet" {
+		if behind == nil {
+			return nil, "", fmt.Errorf("postscreen is built in, and hands its clients to service %s/pass, which master.cf does not have: name smtpd as the command here",
+				cfg.String("smtpd_service_name"))
+		}
+		note = fmt.Sprintf(": postscreen is built in; %s serves the socket, with the options of service %s/%s", behind.Command, behind.Name, behind.Type)
+		c.Command, c.Args, c.MaxProc = behind.Command, behind.Args, behind.MaxProc
+		if found, ok := specs[c.Command]; ok {
+			return &found, note, nil
+		}
+	} else if why, ok := builtIn[c.Command]; ok {
+		return nil, " is built in: " + why, nil
+	}
+	return nil, "", fmt.Errorf("command %s: expected one of: %s; put a # before the line if you do not need the service",
+		c.Command, strings.Join(names(specs), " "))
 }
 
 // behindPostscreen returns the service that takes over postscreen's clients,

@@ -1,0 +1,221 @@
+package postlog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"posthaste/internal/maillog"
+)
+
+// memory is a sink that remembers, and is full when told to.
+type memory struct {
+	mu    sync.Mutex
+	buf   bytes.Buffer
+	full  bool
+	tried chan struct{} // gets one for each refusal
+}
+
+func (m *memory) Format() maillog.Format { return maillog.Classic }
+func (m *memory) Write(lines []byte) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.full {
+		select {
+		case m.tried <- struct{}{}:
+		default:
+		}
+		return 0, errors.New("no space left on device")
+	}
+	return m.buf.Write(lines)
+}
+func (m *memory) Close() error { return nil }
+func (m *memory) String() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.buf.String()
+}
+
+// start runs the server on a socket. stop ends it and returns its error.
+func start(t *testing.T, sink maillog.Sink) (path string, stop func() error) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "postlog")
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &server{sink: sink}
+	var writing sync.Mutex
+	done := make(chan error, 1)
+	go func() { done <- s.serve(ctx, c, &writing, func() {}) }()
+	var once sync.Once
+	stop = func() (err error) {
+		once.Do(func() {
+			cancel()
+			err = <-done
+		})
+		return err
+	}
+	t.Cleanup(func() { stop() })
+	return path, stop
+}
+
+func dial(t *testing.T, path string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("unixgram", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(60 * time.Second))
+	return c
+}
+
+// TestServer: everything that was sent before the end is written, in order,
+// clean, one line each.
+func TestServer(t *testing.T) {
+	t.Parallel()
+	sink := &memory{}
+	path, stop := start(t, sink)
+	c := dial(t, path)
+	want := ""
+	for i := range 300 {
+		fmt.Fprintf(c, "first %d\nsecond %d\n", i, i)
+		want += fmt.Sprintf("first %d\nsecond %d\n", i, i)
+	}
+	for _, d := range []string{"no newline", "a\x1b[2J\x07b\r\n\n", "W", "\xff\xfe\n", "ä\n"} {
+		fmt.Fprint(c, d)
+	}
+	want += "no newline\na?[2J?b?\n??\nä\n"
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if got := sink.String(); got != want {
+		t.Errorf("got %d bytes, want %d; end %q", len(got), len(want), got[max(0, len(got)-100):])
+	}
+}
+
+// TestFull: while the disk is full nothing is lost.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	sink := &memory{full: true, tried: make(chan struct{}, 1)}
+	path, stop := start(t, sink)
+	fmt.Fprintln(dial(t, path), "one")
+	<-sink.tried
+	fmt.Fprintln(dial(t, path), "two")
+	<-sink.tried
+	sink.mu.Lock()
+	sink.full = false
+	sink.mu.Unlock()
+	for deadline := time.Now().Add(30 * time.Second); sink.String() != "one\ntwo\n"; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("written: %q", sink.String())
+		}
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzLines(f *testing.F) {
+	f.Add([]byte("one\ntwo\x00\n\nW\nthree"))
+	f.Fuzz(func(t *testing.T, datagram []byte) {
+		b := appendLines([]byte("before\n"), datagram)
+		if !bytes.HasPrefix(b, []byte("before\n")) || b[len(b)-1] != '\n' {
+			t.Fatalf("%q", b)
+		}
+		for line := range bytes.Lines(b) {
+			if len(line) < 2 {
+				t.Fatalf("an empty line in %q", b)
+			}
+			for _, c := range line[:len(line)-1] {
+				if c < ' ' || c == 0x7f {
+					t.Fatalf("byte %#x in %q", c, line)
+				}
+			}
+		}
+		if again := appendLines(nil, b); !bytes.Equal(again, b) {
+			t.Fatalf("%q is not clean: %q", b, again)
+		}
+	})
+}
+
+// configure writes a configuration whose log is a file, and returns its
+// directory.
+func configure(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	text := fmt.Sprintf("queue_directory = %s/queue\nmaillog_file = %s/maillog\nmaillog_file_prefixes = %s\n", dir, dir, dir)
+	if err := os.WriteFile(filepath.Join(dir, "main.cf"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestCommand(t *testing.T) {
+	t.Setenv("MAIL_LOGTAG", "")
+	pid := fmt.Sprintf("[%d]: ", os.Getpid())
+	for _, test := range []struct {
+		args        string
+		stdin, want string // of the log, after the host
+		err         string
+	}{
+		{args: "hello world", want: "postfix/postlog" + pid + "hello world\n"},
+		{args: "-t tag -p warn -i hello", want: "tag" + pid + "warning: hello\n"},
+		{args: "-ttag -pfatal -v", stdin: "one\ntwo\n", want: "tag" + pid + "fatal: one\n" + "tag" + pid + "fatal: two\n"},
+		{args: "-p error -- -x", want: "postfix/postlog" + pid + "error: -x\n"},
+		{args: "-p panic x", want: "postfix/postlog" + pid + "panic: x\n"},
+		{args: "-p loud x", err: `unknown priority "loud"`},
+		{args: "-z x", err: "unknown option -z"},
+		{args: "-t", err: "option -t: expected a value"},
+	} {
+		dir := configure(t)
+		var errs bytes.Buffer
+		status := Command(append([]string{"-c", dir}, strings.Fields(test.args)...), strings.NewReader(test.stdin), &errs)
+		b, _ := os.ReadFile(filepath.Join(dir, "maillog"))
+		got := ""
+		for line := range strings.Lines(string(b)) {
+			_, rest, _ := strings.Cut(line[len("Jan  2 15:04:05 "):], " ")
+			got += rest
+		}
+		if got != test.want || (status != 0) != (test.err != "") || !strings.Contains(errs.String(), test.err) {
+			t.Errorf("%q: status %d, %q, log %q; want %q", test.args, status, errs.String(), got, test.want)
+		}
+	}
+}
+
+// TestCommandSocket: with a running mail system the line goes to postlogd.
+func TestCommandSocket(t *testing.T) {
+	t.Parallel()
+	dir := configure(t)
+	if err := os.MkdirAll(filepath.Join(dir, "queue/public"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "queue/public/postlog"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var errs bytes.Buffer
+	if status := Command([]string{"-c", dir, "-t", "x", "by way of the socket"}, strings.NewReader(""), &errs); status != 0 {
+		t.Fatalf("status %d: %s", status, &errs)
+	}
+	b := make([]byte, 200)
+	c.SetReadDeadline(time.Now().Add(60 * time.Second))
+	n, err := c.Read(b)
+	if err != nil || !strings.HasSuffix(string(b[:n]), "]: by way of the socket\n") {
+		t.Errorf("%q, %v", b[:n], err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "maillog")); err == nil {
+		t.Error("the file was written as well")
+	}
+}

@@ -1,0 +1,271 @@
+package master
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"posthaste/internal/config"
+	"posthaste/internal/service"
+)
+
+// services makes settings of a master.cf with services that do nothing.
+func services(t *testing.T, main, master string) (*settings, error) {
+	t.Helper()
+	cfg, err := config.LoadString("compatibility_level = 3.7\ninet_interfaces = 192.0.2.1\n" + main)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := config.LoadMasterString(master, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	specs := make(map[string]service.Spec)
+	for _, name := range []string{"smtpd", "qmgr", "pipe"} {
+		specs[name] = service.Spec{Process: name}
+	}
+	return makeSettings(cfg, list, specs)
+}
+
+func describe(s *settings) string {
+	var lines []string
+	for _, e := range s.services {
+		line := e.key() + ": " + e.Command + " " + strings.Join(e.line.Strings(), " ")
+		for _, ep := range e.endpoints {
+			line += " @" + ep.String()
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(append(lines, s.notes...), "\n")
+}
+
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ name, main, master, want string }{
+		{
+			"columns", "",
+			"25 inet n - n - - smtpd -v -o a=b -o { c = d e } -vv\nq unix n - n - 0 qmgr\np unix - n y - 3 pipe\n  flags=DR { argv=x y }\n",
+			"25/inet: smtpd -n 25 -t inet -s 1 -p 100 -u -v -v -v -o a=b -o c=d e @192.0.2.1:25\n" +
+				"q/unix: qmgr -n q -t unix -s 1 -p 0 -u @public/q\n" +
+				"p/unix: pipe -n p -t unix -s 1 -p 3 -c flags=DR argv=x y @private/p",
+		},
+		{
+			"the old queue manager's name", "", "qmgr unix n - n 300 1 oqmgr\n",
+			"qmgr/unix: qmgr -n qmgr -t unix -s 1 -p 1 -u @public/qmgr",
+		},
+		{
+			"built in", "", "anvil unix - - n - 1 anvil\nproxywrite unix - - n - 1 proxymap\n",
+			"service anvil/unix is built in: smtpd counts its clients itself\n" +
+				"service proxywrite/unix is built in: each service opens its own tables",
+		},
+		{
+			"turned off", "master_service_disable = !26.inet, inet, q/unix\n",
+			"25 inet n - n - - smtpd\n26 inet n - n - - smtpd\nq unix - - n - - qmgr\n",
+			"26/inet: smtpd -n 26 -t inet -s 1 -p 100 -u @192.0.2.1:26\n" +
+				"service 25/inet is turned off (master_service_disable)\nservice q/unix is turned off (master_service_disable)",
+		},
+		{
+			"postscreen", "",
+			"25 inet n - n - 1 postscreen\nsmtpd pass - - n - 40 smtpd -o a=b\ndnsblog unix - - n - 0 dnsblog\n",
+			"25/inet: smtpd -n 25 -t inet -s 1 -p 40 -u -o a=b @192.0.2.1:25\n" +
+				"service 25/inet: postscreen is built in; smtpd serves the socket, with the options of service smtpd/pass\n" +
+				"service dnsblog/unix is built in: smtpd asks DNS lists itself",
+		},
+		{
+			"pass without postscreen", "", "smtpd pass - - n - - smtpd\n",
+			"smtpd/pass: smtpd -n smtpd -t pass -s 1 -p 100 -u @private/smtpd",
+		},
+		{
+			"hosts", "inet_protocols = all\n",
+			"127.0.0.1:10025 inet n - n - - smtpd\n[::1]:10026 inet n - n - - smtpd\n[192.0.2.7]:submission inet n - n - - smtpd\n",
+			"127.0.0.1:10025/inet: smtpd -n 127.0.0.1:10025 -t inet -s 1 -p 100 -u @127.0.0.1:10025\n" +
+				"[::1]:10026/inet: smtpd -n [::1]:10026 -t inet -s 1 -p 100 -u @[::1]:10026\n" +
+				"[192.0.2.7]:submission/inet: smtpd -n [192.0.2.7]:submission -t inet -s 1 -p 100 -u @192.0.2.7:587",
+		},
+		{
+			"all", "inet_interfaces = all\n", "smtp inet n - n - - smtpd\n",
+			"smtp/inet: smtpd -n smtp -t inet -s 2 -p 100 -u @0.0.0.0:25 @[::]:25",
+		},
+		{
+			"one protocol", "inet_interfaces = all\ninet_protocols = ipv6\n", "smtps inet n - n - - smtpd\n",
+			"smtps/inet: smtpd -n smtps -t inet -s 1 -p 100 -u @[::]:465",
+		},
+		{
+			"several addresses", "inet_interfaces = 192.0.2.1, 192.0.2.2 192.0.2.1 [2001:db8::1]\n", "25 inet n - n - - smtpd\n",
+			"25/inet: smtpd -n 25 -t inet -s 3 -p 100 -u @192.0.2.1:25 @192.0.2.2:25 @[2001:db8::1]:25",
+		},
+		{
+			"loopback", "inet_interfaces = loopback-only\ninet_protocols = ipv4\n", "25 inet n - n - - smtpd\n",
+			"25/inet: smtpd -n 25 -t inet -s 1 -p 100 -u @127.0.0.1:25",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s, err := services(t, test.main, test.master)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := describe(s); got != test.want {
+				t.Errorf("got\n%s\nwant\n%s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestSettingsRefused(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ main, master, want string }{
+		{"", "\nq unix - - n - - ehco\n", "master.cf:2: service q/unix: command ehco: expected one of: anvil dnsblog flush pipe postscreen proxymap qmgr scache showq smtpd tlsmgr tlsproxy; put a #"},
+		{"", "25 inet n - n - - postscreen\n", "master.cf:1: service 25/inet: postscreen is built in, and hands its clients to service smtpd/pass, which master.cf does not have"},
+		{"", "25 inet n - n - - postscreen\nsmtpd pass - - n - - no\n", "master.cf:1: service 25/inet: command no: expected one of"},
+		{"", "nosuchport inet n - n - - smtpd\n", `master.cf:1: service nosuchport/inet: port "nosuchport": expected a number`},
+		{"", "[nonsense]:25 inet n - n - - smtpd\n", "address [nonsense]: expected an IP address in brackets"},
+		{"", "q unix - - n - - qmgr -x\n", "option -x: expected -o name=value, -v or -D"},
+		{"inet_interfaces =\n", "25 inet n - n - - smtpd\n", "inet_interfaces is empty"},
+		{"inet_protocols = ipv6\n", "25 inet n - n - - smtpd\n", "no address to listen on: 192.0.2.1 has none of inet_protocols = ipv6"},
+		{"", "a unix - - n - - no\nb unix - - n - - no\n", "master.cf:1: service a/unix"},
+		{"", "a unix - - n - - no\nb unix - - n - - no\n", "master.cf:2: service b/unix"},
+	} {
+		if _, err := services(t, test.main, test.master); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s%s: %v\nwant %s", test.main, test.master, err, test.want)
+		}
+	}
+}
+
+func TestSocketTwice(t *testing.T) {
+	t.Parallel()
+	s, err := services(t, "", "127.0.0.1:0 inet n - n - - smtpd\n[127.0.0.1]:0 inet n - n - - smtpd\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = (&master{}).openSockets(s, nil)
+	if err == nil || !strings.Contains(err.Error(), "master.cf:2: service [127.0.0.1]:0/inet: 127.0.0.1:0 is used by an earlier line of master.cf") {
+		t.Error(err)
+	}
+}
+
+func TestOpenUnix(t *testing.T) {
+	t.Parallel()
+	queue := t.TempDir()
+	deep := strings.Repeat("d", 60) + "/" + strings.Repeat("e", 60) // beyond a socket address
+	if err := os.MkdirAll(filepath.Join(queue, deep), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ep := endpoint{network: "unix", path: filepath.Join(deep, "s")}
+	for range 2 { // the second finds what the first left
+		s, err := openUnix(queue, ep)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(s.path); err != nil || info.Mode() != os.ModeSocket|0o666 {
+			t.Errorf("mode %v, %v", info.Mode(), err)
+		}
+		unix.Close(s.fd)
+	}
+	plain := filepath.Join(queue, "file")
+	if err := os.WriteFile(plain, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openUnix(queue, endpoint{network: "unix", path: "file"}); err == nil || !strings.Contains(err.Error(), "is not a socket") {
+		t.Error(err)
+	}
+	if b, _ := os.ReadFile(plain); string(b) != "precious" {
+		t.Error("the file has been touched")
+	}
+}
+
+func TestDirectories(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cfg, err := config.LoadString("queue_directory = " + dir + "/a/b/queue\ndata_directory = " + dir + "/data\nmail_owner = " + testOwner(t) + "\nsetgid_group = nogroup\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := prepareDirectories(cfg); len(got) != 0 {
+		t.Fatalf("problems: %q", got)
+	}
+	for name, mode := range map[string]os.FileMode{"": 0o755, "pid": 0o755, "private": 0o700, "public": 0o710, "maildrop": 0o730, "spool": 0o700} {
+		if info, err := os.Stat(filepath.Join(dir, "a/b/queue", name)); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v; want %v", name, info.Mode(), err, mode)
+		}
+	}
+	private := filepath.Join(dir, "a/b/queue/private")
+	os.Chmod(private, 0o755)
+	want := "too accessible (mode 0755, expected 0700): " + private
+	if got := prepareDirectories(cfg); len(got) != 1 || !strings.HasPrefix(got[0], want) {
+		t.Errorf("problems: %q, want %s", got, want)
+	}
+	os.Remove(private)
+	os.WriteFile(private, nil, 0o600)
+	want = "not a directory: " + private
+	if got := prepareDirectories(cfg); len(got) != 1 || got[0] != want {
+		t.Errorf("problems: %q, want %s", got, want)
+	}
+}
+
+func TestCheckAndSetPermissions(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "command_directory = QUEUE/sbin\n", echoService)
+	s.mustCommand("check")
+	private := s.path("queue/private")
+	os.Chmod(private, 0o777)
+	if status, text := s.command("check"); status != 0 || !strings.Contains(text, "warning: too accessible (mode 0777, expected 0700): "+private) {
+		t.Errorf("check: %d %s", status, text)
+	}
+	status, text := s.command("set-permissions")
+	if os.Geteuid() != 0 {
+		if status != 1 || !strings.Contains(text, "only root") {
+			t.Errorf("set-permissions: %d %s", status, text)
+		}
+		return
+	}
+	if info, err := os.Stat(private); status != 0 || err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("set-permissions: %d %s; %v, %v", status, text, info.Mode(), err)
+	}
+	if !strings.Contains(text, "sbin/postdrop is missing") {
+		t.Errorf("set-permissions said %s", text)
+	}
+	s.write("sbin", "")
+	os.Remove(s.path("sbin"))
+	os.Mkdir(s.path("sbin"), 0o755)
+	s.write("sbin/postdrop", "#!/bin/sh\n")
+	s.mustCommand("set-permissions")
+	if info, err := os.Stat(s.path("sbin/postdrop")); err != nil || info.Mode() != 0o755|os.ModeSetgid {
+		t.Errorf("postdrop: %v, %v", info.Mode(), err)
+	}
+	s.edit("master.cf", "echo unix", "echo xinu")
+	if status, text := s.command("check"); status != 1 || !strings.Contains(text, "master.cf:2: service echo: type xinu") {
+		t.Errorf("check: %d %s", status, text)
+	}
+}
+
+func TestUnknownCommand(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService)
+	for _, test := range []struct{ args, want string }{
+		{"", "fatal: no command"},
+		{"-x start", "fatal: unknown option: -x"},
+		{"frobnicate", "fatal: unknown command: 'frobnicate'. Usage: posthaste start (or stop, "},
+		{"stop now", "fatal: stop: unexpected argument now"},
+	} {
+		if status, text := s.command(strings.Fields(test.args)...); status != 1 || !strings.Contains(text, test.want) {
+			t.Errorf("%q: %d %s", test.args, status, text)
+		}
+	}
+}
+
+func TestStrftime(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 5, 7, 8, 9, 0, time.UTC)
+	for format, want := range map[string]string{
+		"%Y%m%d-%H%M%S": "20261105-070809", "%y.%j": "26.309", "%%%s": "%1793862489", "%b %e %Q%": "Nov  5 %Q%", "": "",
+	} {
+		if got := strftime(format, now); got != want {
+			t.Errorf("%q: %q, want %q", format, got, want)
+		}
+	}
+}
