@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -28,6 +29,9 @@ type ServerOptions struct {
 	// submitter then waits Delay once (in_flow_delay).
 	Token func() bool
 	Delay time.Duration
+	// BufferLimit bounds the memory for messages on their way in, over all of
+	// them (spool_buffer_limit). Past it even short ones go to files.
+	BufferLimit int64
 }
 
 // A Server serves submitters and the queue manager. It is the only one that
@@ -37,6 +41,8 @@ type Server struct {
 	ctx context.Context
 	srv ipc.Server
 	wg  sync.WaitGroup
+
+	buffered atomic.Int64 // octets in incoming.buf, over all messages
 
 	mu      sync.Mutex
 	qmgr    *ipc.Conn // attached queue manager
@@ -259,27 +265,39 @@ func (in *incoming) store() {
 		if in.fault != nil {
 			return
 		}
-		if in.file == nil && len(*in.buf)+len(p) > in.s.opt.Spool.InlineLimit() {
-			in.file, in.fault = in.s.opt.Spool.NewFile()
-			if in.fault == nil {
-				_, in.fault = in.file.Write(*in.buf)
-			}
-			*in.buf = (*in.buf)[:0]
+		if in.file == nil && (len(*in.buf)+len(p) > in.s.opt.Spool.InlineLimit() ||
+			in.s.buffered.Load()+int64(len(p)) > in.s.opt.BufferLimit) {
+			in.spill()
 		}
 		if in.file == nil {
 			*in.buf = append(*in.buf, p...)
+			in.s.buffered.Add(int64(len(p)))
 		} else if in.fault == nil {
 			_, in.fault = in.file.Write(p)
 		}
 	}
 }
 
+// spill moves the content to a file of its own.
+func (in *incoming) spill() {
+	in.file, in.fault = in.s.opt.Spool.NewFile()
+	if in.fault == nil {
+		_, in.fault = in.file.Write(*in.buf)
+	}
+	in.s.buffered.Add(-int64(len(*in.buf)))
+	*in.buf = (*in.buf)[:0]
+}
+
+// free gives the memory back.
+func (in *incoming) free() {
+	in.s.buffered.Add(-int64(len(*in.buf)))
+	contents.Put(in.buf)
+}
+
 // abort gives the message up.
 func (in *incoming) abort() {
-	if in.file != nil {
-		in.file.Abort()
-	}
-	contents.Put(in.buf)
+	in.giveUp()
+	in.free()
 }
 
 var (
@@ -290,7 +308,7 @@ var (
 
 // commit ends the message, queues it and gives the verdict.
 func (in *incoming) commit() *proto.SubmitReply {
-	defer func() { contents.Put(in.buf) }()
+	defer in.free()
 	var res Result
 	in.out, res = in.msg.Finish(in.s.ctx, in.out[:0])
 	in.store()

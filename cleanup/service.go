@@ -51,7 +51,7 @@ func run(ctx context.Context, env *service.Env) error {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	s := NewServer(service.Stopping(ctx), ServerOptions{Core: core, Spool: sp, Log: log,
-		Token: env.Flow.Take, Delay: cfg.Duration("in_flow_delay")})
+		Token: env.Flow.Take, Delay: cfg.Duration("in_flow_delay"), BufferLimit: cfg.Bytes("spool_buffer_limit")})
 	broken := make(chan struct{})
 	go func() {
 		defer close(broken)

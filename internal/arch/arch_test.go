@@ -24,7 +24,8 @@ import (
 //   - The scheduler's core is pure: no I/O, no clock, no goroutine, and so
 //     nothing that has them.
 //   - Services never know each other, nor master; they speak proto over ipc.
-//   - Only the programs and the whole-system tests know everything.
+//   - Only the programs, the whole-system tests and what plays dialogues
+//     with real services know everything.
 const law = `
 vocabulary: pack dsn mail smtpwire rfc5322 : @vocabulary
 core:       qmgr/sched qmgr/sched/simulate : @vocabulary @core
@@ -106,7 +107,7 @@ func own(from, to string) bool {
 
 // group is the first group in the law that names the package.
 func group(dir string) string {
-	if strings.HasPrefix(dir, "cmd/") || dir == "internal/simtest" || dir == "internal/e2e" {
+	if strings.HasPrefix(dir, "cmd/") || dir == "internal/simtest" || dir == "internal/e2e" || dir == "internal/script" {
 		return "programs"
 	}
 	name := strings.TrimPrefix(dir, "internal/")
