@@ -132,7 +132,7 @@ func validDomain(s string) bool {
 		return false
 	}
 	if s[0] == '[' {
-		return len(s) > 2 && s[len(s)-1] == ']' && strings.IndexAny(s[1:len(s)-1], "[]@ \t<>\"\\") < 0
+		return len(s) > 2 && s[len(s)-1] == ']' && !strings.ContainsAny(s[1:len(s)-1], "[]@ \t<>\"\\")
 	}
 	for i := 0; i < len(s); i++ {
 		if c := s[i]; c <= ' ' || c == '@' || strings.IndexByte(specials, c) >= 0 {

@@ -169,14 +169,14 @@ func (p *Parser) Reply() Reply {
 	r := p.reply
 	text := string(p.text)
 	*p = Parser{text: p.text[:0]}
-	st, rest, ok := dsn.CutStatus(text)
+	st, _, ok := dsn.CutStatus(text)
 	if !ok || int(st.Class) != r.Code/100 {
 		r.Text = text
 		return r
 	}
 	r.Status = st
 	first, tail, more := strings.Cut(text, "\n")
-	_, rest, _ = dsn.CutStatus(first)
+	_, rest, _ := dsn.CutStatus(first)
 	var b strings.Builder
 	b.WriteString(rest)
 	for more {

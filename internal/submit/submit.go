@@ -30,6 +30,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"sync"
 	"time"
 
@@ -158,6 +160,10 @@ type Options struct {
 	Prepend  []string      // header lines that access table actions added, without CRLF
 	FullName string        // of the sender, for a From: field that has to be added
 	Settles  *proto.Settle // what a notice settles
+	// Late says that the content is to be kept here until Commit, so that
+	// Amend may change envelope and options up to then. What goes over
+	// proto.ChunkSize is kept in a temporary file.
+	Late bool
 }
 
 // Open begins a message. The envelope's ID is from NewID, and its recipients
@@ -184,6 +190,7 @@ type Message struct {
 	sent bool    // the first part is on its way, over conn
 	conn *ipc.Conn
 	win  window
+	file *os.File // what has been written of a Late message; it has no name any more
 	err  error
 }
 
@@ -243,6 +250,9 @@ func (m *Message) Write(p []byte) (int, error) {
 
 // part sends what is buffered as a part of a streamed message.
 func (m *Message) part(more bool) error {
+	if m.opt.Late {
+		return m.spill()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), streamTimeout)
 	defer cancel()
 	if !m.sent {
@@ -253,6 +263,46 @@ func (m *Message) part(more bool) error {
 	}
 	m.send(&proto.Chunk{ID: m.env.ID, More: more, Data: *m.buf})
 	return nil
+}
+
+// Amend replaces envelope and options of a Late message, as long as it has
+// not been committed. The queue ID stays the same.
+func (m *Message) Amend(env *mail.Envelope, opt Options) {
+	opt.Late = true
+	m.env, m.opt = env, opt
+}
+
+// spill moves what is buffered to the temporary file.
+func (m *Message) spill() error {
+	if m.file == nil {
+		f, err := os.CreateTemp("", "posthaste-submit-")
+		if err != nil {
+			return fmt.Errorf("keep message until it is judged: %w", err)
+		}
+		os.Remove(f.Name())
+		m.file = f
+	}
+	if _, err := m.file.Write(*m.buf); err != nil {
+		return fmt.Errorf("keep message until it is judged: %w", err)
+	}
+	*m.buf = (*m.buf)[:0]
+	return nil
+}
+
+// unspill sends what a Late message has in its file, before the rest that is
+// in memory.
+func (m *Message) unspill() error {
+	m.opt.Late = false
+	rest := append([]byte(nil), *m.buf...)
+	*m.buf = (*m.buf)[:0]
+	if _, err := m.file.Seek(0, io.SeekStart); err != nil {
+		return fmt.Errorf("read message back: %w", err)
+	}
+	if _, err := io.Copy(struct{ io.Writer }{m}, m.file); err != nil {
+		return err
+	}
+	_, err := m.Write(rest)
+	return err
 }
 
 // firstPart sends the envelope along. Only here may the message change over
@@ -324,6 +374,10 @@ func (m *Message) wait(ctx context.Context, limit int) error {
 // is in doubt. The message must not be used afterwards.
 func (m *Message) Commit(ctx context.Context) (proto.SubmitReply, error) {
 	defer m.release()
+	if m.err == nil && m.file != nil {
+		m.err = m.unspill()
+	}
+	m.opt.Late = false
 	if !m.sent && m.err == nil {
 		var reply proto.SubmitReply
 		err := m.c.ipc.Call(ctx, m.submit(false), &reply)
@@ -393,5 +447,9 @@ func (m *Message) release() {
 	if m.buf != nil {
 		chunks.Put(m.buf)
 		m.buf = nil
+	}
+	if m.file != nil {
+		m.file.Close()
+		m.file = nil
 	}
 }

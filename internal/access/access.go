@@ -1,0 +1,478 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/dsn"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/resolver"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/smtpwire"
+	"posthaste/internal/table"
+)
+
+// A Router knows where mail goes: the trivial-rewrite service.
+type Router interface {
+	// Rewrite gives an address its standard form. context is local or remote.
+	Rewrite(ctx context.Context, context, addr string) (string, error)
+	// Resolve says where mail for an address in standard form goes. A reply
+	// with proto.ResolveFail is not an error.
+	Resolve(ctx context.Context, sender, addr string) (proto.ResolveReply, error)
+}
+
+// A Prober finds out whether mail to an address could be delivered: the
+// verify service.
+type Prober interface {
+	// Probe returns what is known of addr now. It starts a probe when
+	// nothing is, and answers ProbeTodo until the probe has come back.
+	Probe(ctx context.Context, addr string) (status ProbeStatus, text string, err error)
+}
+
+// ProbeStatus is what is known of an address.
+type ProbeStatus uint8
+
+const (
+	ProbeOK     ProbeStatus = iota // deliverable
+	ProbeDefer                     // the last try failed for now
+	ProbeBounce                    // undeliverable
+	ProbeTodo                      // not known yet
+)
+
+// Deps are what an Evaluator asks.
+type Deps struct {
+	Log    *maillog.Logger
+	Router Router
+	DNS    resolver.Resolver
+	Verify Prober // nil: the address verification restrictions are a configuration error
+	// Tables is how tables are opened.
+	Tables table.Options
+}
+
+// An Evaluator judges sessions by one configuration. All methods may be
+// called concurrently, for different Sessions.
+type Evaluator struct {
+	log    *maillog.Logger
+	router Router
+	dns    resolver.Resolver
+	verify Prober
+	tables table.Options
+	cfg    *config.Config
+
+	client, helo, sender, relay, rcpt, data, eod, etrn *list
+	classes                                            map[string]*list
+	simple                                             map[string]check
+	withArgument                                       map[string]func(e *Evaluator, arg string) (check, error)
+	relayFirst, delayReject                            bool
+	logPermits                                         []string
+
+	myNetworks, relayDomains *table.List
+	permitMXNetworks         *table.List
+	ownAddrs                 []netip.Addr
+	relayCerts               *table.Maps
+	search                   table.Search
+	accessParents            bool // smtpd_access_maps is in parent_domain_matches_subdomains
+
+	softBounce, untrustedRouting bool
+	rejectCode, deferCode        int
+	rejectUnlistedRcptAtEnd      bool
+	rejectUnlistedSenderAtEnd    bool
+	showTable                    bool
+	doubleBounce, verifySender   string
+	canonical, rcptCanonical     *table.Maps
+	sndrCanonical, virtualAlias  *table.Maps
+	localRcpt, virtualMailbox    *table.Maps
+	relayRcpt                    *table.Maps
+	nullKey                      string
+	loginMaps                    *table.Maps
+	rblReplies                   *table.Maps
+	accessTables                 map[string]*table.Maps // by type:name
+	policies                     map[string]*policyClient
+	localMaps                    map[string]*table.Maps // of local_header_rewrite_clients
+	pollCount                    int
+	pollDelay                    time.Duration
+	tempfail                     struct{ address, helo, sender, rcpt string }
+	senderReason, rcptReason     string
+	expansionFilter              string
+}
+
+// New reads the restriction parameters. It fails when nothing would keep
+// strangers from relaying mail, and when a match list is malformed.
+func New(ctx context.Context, cfg *config.Config, d Deps) (*Evaluator, error) {
+	e := &Evaluator{log: d.Log, router: d.Router, dns: d.DNS, verify: d.Verify, tables: d.Tables, cfg: cfg,
+		classes: map[string]*list{}, withArgument: argumentChecks(), simple: simpleChecks(), accessTables: map[string]*table.Maps{}, policies: map[string]*policyClient{}}
+	if e.tables.Warn == nil {
+		e.tables.Warn = func(text string) { d.Log.Warning("%s", text) }
+	}
+	if err := e.openLists(ctx); err != nil {
+		return nil, err
+	}
+	e.readSettings()
+	e.openTables()
+	e.compileAll()
+	if !e.relay.protects() && !e.rcpt.protects() {
+		return nil, errors.New("in parameter smtpd_relay_restrictions or smtpd_recipient_restrictions, " +
+			"specify at least one working instance of: reject_unauth_destination, defer_unauth_destination, reject, defer or defer_if_permit")
+	}
+	return e, nil
+}
+
+func (e *Evaluator) openLists(ctx context.Context) (err error) {
+	cfg := e.cfg
+	parents := map[string]bool{}
+	for _, name := range cfg.List("parent_domain_matches_subdomains") {
+		parents[name] = true
+	}
+	e.accessParents = parents["smtpd_access_maps"]
+	var errs []error
+	open := func(name string, kind table.Kind) *table.List {
+		l, err := table.NewList(name, cfg.List(name), table.ListOptions{Kind: kind, Parent: parents[name], Table: e.tables})
+		if err != nil {
+			errs = append(errs, err)
+		}
+		return l
+	}
+	e.myNetworks = open("mynetworks", table.Clients)
+	e.relayDomains = open("relay_domains", table.Domains)
+	e.permitMXNetworks = open("permit_mx_backup_networks", table.Clients)
+	destination := open("mydestination", table.Domains)
+	own, err := table.OwnAddresses(ctx, cfg.List("inet_interfaces"))
+	if err != nil {
+		errs = append(errs, fmt.Errorf("inet_interfaces: %w", err))
+	}
+	e.ownAddrs = own
+	proxied, err := table.OwnAddresses(ctx, cfg.List("proxy_interfaces"))
+	if err != nil {
+		errs = append(errs, fmt.Errorf("proxy_interfaces: %w", err))
+	}
+	local := &table.Local{Origin: cfg.String("myorigin"), Destination: destination, Addresses: append(own[:len(own):len(own)], proxied...)}
+	e.search = table.Search{Delimiters: cfg.String("recipient_delimiter"), OwnerRequest: cfg.Bool("owner_request_special"),
+		DoubleBounce: cfg.String("double_bounce_sender"), Local: local.IsLocal}
+	return errors.Join(errs...)
+}
+
+func (e *Evaluator) readSettings() {
+	cfg := e.cfg
+	e.softBounce = cfg.Bool("soft_bounce")
+	e.untrustedRouting = cfg.Bool("allow_untrusted_routing")
+	e.rejectCode = cfg.Int("reject_code")
+	e.deferCode = cfg.Int("defer_code")
+	e.delayReject = cfg.Bool("smtpd_delay_reject")
+	e.relayFirst = cfg.Bool("smtpd_relay_before_recipient_restrictions")
+	e.logPermits = cfg.List("smtpd_log_access_permit_actions")
+	e.rejectUnlistedRcptAtEnd = cfg.Bool("smtpd_reject_unlisted_recipient")
+	e.rejectUnlistedSenderAtEnd = cfg.Bool("smtpd_reject_unlisted_sender")
+	e.showTable = cfg.Bool("show_user_unknown_table_name")
+	e.doubleBounce = cfg.String("double_bounce_sender")
+	e.verifySender = cfg.String("address_verify_sender")
+	e.nullKey = cfg.String("smtpd_null_access_lookup_key")
+	e.pollCount = cfg.Int("address_verify_poll_count")
+	e.pollDelay = cfg.Duration("address_verify_poll_delay")
+	e.tempfail.address = cfg.String("unknown_address_tempfail_action")
+	e.tempfail.helo = cfg.String("unknown_helo_hostname_tempfail_action")
+	e.tempfail.sender = cfg.String("unverified_sender_tempfail_action")
+	e.tempfail.rcpt = cfg.String("unverified_recipient_tempfail_action")
+	e.senderReason = cfg.String("unverified_sender_reject_reason")
+	e.rcptReason = cfg.String("unverified_recipient_reject_reason")
+	e.expansionFilter = cfg.String("smtpd_expansion_filter")
+}
+
+func (e *Evaluator) openTables() {
+	open := func(name string) *table.Maps { return table.OpenMaps(name, e.cfg.List(name), e.tables) }
+	e.canonical, e.rcptCanonical, e.sndrCanonical = open("canonical_maps"), open("recipient_canonical_maps"), open("sender_canonical_maps")
+	e.virtualAlias = open("virtual_alias_maps")
+	e.localRcpt, e.virtualMailbox, e.relayRcpt = open("local_recipient_maps"), open("virtual_mailbox_maps"), open("relay_recipient_maps")
+	e.relayCerts = open("relay_clientcerts")
+	e.loginMaps = open("smtpd_sender_login_maps")
+	e.rblReplies = open("rbl_reply_maps")
+	e.localMaps = map[string]*table.Maps{}
+	for _, w := range e.cfg.List("local_header_rewrite_clients") {
+		if table.IsSpec(w) {
+			e.localMaps[w] = table.OpenMaps("local_header_rewrite_clients", []string{w}, e.tables)
+		}
+	}
+}
+
+func (e *Evaluator) compileAll() {
+	// A class may use another one that is declared before it.
+	for _, name := range e.cfg.List("smtpd_restriction_classes") {
+		if _, taken := e.simple[strings.ToLower(name)]; taken || e.withArgument[strings.ToLower(name)] != nil {
+			e.log.Warning("smtpd_restriction_classes: %s is the name of a restriction already", name)
+			continue
+		}
+		e.classes[name] = e.compile(name, e.cfg.List(name), kindRcpt)
+	}
+	lists := func(param string, kind listKind) *list { return e.compile(param, e.cfg.List(param), kind) }
+	e.client = lists("smtpd_client_restrictions", kindClient)
+	e.helo = lists("smtpd_helo_restrictions", kindHelo)
+	e.sender = lists("smtpd_sender_restrictions", kindSender)
+	e.relay = lists("smtpd_relay_restrictions", kindRcpt)
+	e.rcpt = lists("smtpd_recipient_restrictions", kindRcpt)
+	e.data = lists("smtpd_data_restrictions", kindData)
+	e.eod = lists("smtpd_end_of_data_restrictions", kindData)
+	e.etrn = lists("smtpd_etrn_restrictions", kindEtrn)
+}
+
+// Close closes tables and connections. No session may be judged any more.
+func (e *Evaluator) Close() {
+	for _, m := range []*table.Maps{e.canonical, e.rcptCanonical, e.sndrCanonical, e.virtualAlias, e.localRcpt,
+		e.virtualMailbox, e.relayRcpt, e.relayCerts, e.loginMaps, e.rblReplies} {
+		m.Close()
+	}
+	for _, m := range e.accessTables {
+		m.Close()
+	}
+	for _, m := range e.localMaps {
+		m.Close()
+	}
+	for _, p := range e.policies {
+		p.close()
+	}
+}
+
+// MyNetworks says whether the client is in mynetworks.
+func (e *Evaluator) MyNetworks(ctx context.Context, c *Client) (bool, error) {
+	return e.clientIn(ctx, e.myNetworks, c)
+}
+
+func (e *Evaluator) clientIn(ctx context.Context, l *table.List, c *Client) (bool, error) {
+	return l.MatchClient(ctx, c.Name, c.AddrText)
+}
+
+// start makes the run of one list.
+func (e *Evaluator) start(s *Session, l *list) *run {
+	r := &run{e: e, s: s}
+	switch l {
+	case e.client:
+		r.name, r.cl = s.NameAddr(), classClient
+	case e.helo:
+		r.name, r.cl = s.Helo, classHelo
+	case e.sender:
+		r.name, r.cl = s.Sender, classSender
+	case e.data:
+		r.name, r.cl = "DATA", classData
+	case e.eod:
+		r.name, r.cl = "END-OF-MESSAGE", classEOD
+	default:
+		r.name, r.cl = s.Recipient, classRcpt
+	}
+	return r
+}
+
+// judge goes through lists until one refuses.
+func (e *Evaluator) judge(ctx context.Context, s *Session, lists ...*list) *smtpwire.Reply {
+	for _, l := range lists {
+		if len(l.checks) == 0 || s.Effects.Discard {
+			continue
+		}
+		r := e.start(s, l)
+		if r.eval(ctx, l) == refused {
+			return r.reply
+		}
+	}
+	return nil
+}
+
+// settle is the end of all lists: a refusal that was kept back for the case
+// that everything says yes is pronounced now.
+func (e *Evaluator) settle(s *Session, refusal *smtpwire.Reply) *smtpwire.Reply {
+	if refusal != nil || s.deferPermit == nil {
+		return refusal
+	}
+	r := &run{e: e, s: s}
+	r.pronounce(s.deferPermit)
+	return r.reply
+}
+
+// Connect judges a client that has just connected: nil unless
+// smtpd_delay_reject is off.
+func (e *Evaluator) Connect(ctx context.Context, s *Session) *smtpwire.Reply {
+	if e.delayReject {
+		return nil
+	}
+	return e.judge(ctx, s, e.client)
+}
+
+// Helo judges a client that has said HELO or EHLO.
+func (e *Evaluator) Helo(ctx context.Context, s *Session) *smtpwire.Reply {
+	if e.delayReject {
+		return nil
+	}
+	return e.judge(ctx, s, e.helo)
+}
+
+// Mail judges the sender.
+func (e *Evaluator) Mail(ctx context.Context, s *Session) *smtpwire.Reply {
+	s.sndrChecked = false
+	if e.delayReject {
+		return nil
+	}
+	refusal := e.judge(ctx, s, e.sender)
+	if refusal == nil && e.rejectUnlistedSenderAtEnd {
+		refusal = e.unlistedSenderAtEnd(ctx, s)
+	}
+	return refusal
+}
+
+// Rcpt judges the recipient, s.Recipient. With smtpd_delay_reject it judges
+// client, HELO and sender as well, each time.
+func (e *Evaluator) Rcpt(ctx context.Context, s *Session) *smtpwire.Reply {
+	if e.isVerifySender(s.Recipient) {
+		return nil // it goes nowhere: mail to it is thrown away
+	}
+	if strings.EqualFold(s.Recipient, "postmaster") {
+		return nil // RFC 5321 section 4.5.1
+	}
+	s.rcptChecked, s.sndrChecked = false, false
+	kept := s.deferPermit
+	defer func() { s.deferPermit = kept }()
+	var refusal *smtpwire.Reply
+	if e.delayReject {
+		s.deferPermit = nil
+		refusal = e.judge(ctx, s, e.client)
+		if refusal == nil && s.Helo != "" {
+			refusal = e.judge(ctx, s, e.helo)
+		}
+		if refusal == nil && s.HasSender && !e.isVerifySender(s.Sender) {
+			refusal = e.judge(ctx, s, e.sender)
+			if refusal == nil && e.rejectUnlistedSenderAtEnd && !s.Effects.Discard {
+				refusal = e.unlistedSenderAtEnd(ctx, s)
+			}
+		}
+	}
+	if refusal == nil {
+		first, second := e.relay, e.rcpt
+		if !e.relayFirst {
+			first, second = second, first
+		}
+		refusal = e.judge(ctx, s, first, second)
+	}
+	if refusal == nil && e.rejectUnlistedRcptAtEnd && !s.rcptChecked && !s.Effects.Discard {
+		r := &run{e: e, s: s, name: s.Recipient, cl: classRcpt}
+		if r.rejectUnlistedRcpt(ctx) == refused {
+			refusal = r.reply
+		}
+	}
+	return e.settle(s, refusal)
+}
+
+func (e *Evaluator) unlistedSenderAtEnd(ctx context.Context, s *Session) *smtpwire.Reply {
+	r := &run{e: e, s: s, name: s.Sender, cl: classSender}
+	if !s.sndrChecked && r.rejectUnlistedSender(ctx) == refused {
+		return r.reply
+	}
+	return nil
+}
+
+// Vrfy judges a VRFY command as if s.Recipient were a recipient.
+func (e *Evaluator) Vrfy(ctx context.Context, s *Session) *smtpwire.Reply { return e.Rcpt(ctx, s) }
+
+// Data judges the DATA or first BDAT command.
+func (e *Evaluator) Data(ctx context.Context, s *Session) *smtpwire.Reply {
+	return e.late(ctx, s, e.data)
+}
+
+// EndOfData judges the message when all of it has come. s.Size is then its
+// size.
+func (e *Evaluator) EndOfData(ctx context.Context, s *Session) *smtpwire.Reply {
+	return e.late(ctx, s, e.eod)
+}
+
+// JudgesEndOfData says whether EndOfData may have effects on the message,
+// so that its submission must not be final before.
+func (e *Evaluator) JudgesEndOfData() bool { return len(e.eod.checks) > 0 }
+
+func (e *Evaluator) late(ctx context.Context, s *Session, l *list) *smtpwire.Reply {
+	if len(l.checks) == 0 {
+		return nil
+	}
+	// A message with one recipient can be judged by it.
+	kept := s.deferPermit
+	s.deferPermit = nil
+	refusal := e.settle(s, e.judge(ctx, s, l))
+	s.deferPermit = kept
+	return refusal
+}
+
+// Etrn judges an ETRN command for domain.
+func (e *Evaluator) Etrn(ctx context.Context, s *Session, domain string) *smtpwire.Reply {
+	lists := []*list{e.client}
+	if s.Helo != "" {
+		lists = append(lists, e.helo)
+	}
+	var refusal *smtpwire.Reply
+	s.deferPermit = nil
+	if e.delayReject {
+		refusal = e.judge(ctx, s, lists...)
+	}
+	if refusal == nil && len(e.etrn.checks) > 0 {
+		r := &run{e: e, s: s, name: domain, cl: classEtrn}
+		if r.eval(ctx, e.etrn) == refused {
+			refusal = r.reply
+		}
+	}
+	refusal = e.settle(s, refusal)
+	s.deferPermit = nil
+	return refusal
+}
+
+// isVerifySender says whether addr is the sender of address probes, which
+// nothing may stand in the way of.
+func (e *Evaluator) isVerifySender(addr string) bool {
+	if e.verifySender == "" || addr == "" {
+		return false
+	}
+	want := e.verifySender
+	if !strings.Contains(want, "@") {
+		want += "@" + e.cfg.String("myorigin")
+	}
+	return strings.EqualFold(addr, want)
+}
+
+// resolve says where mail for addr goes, and remembers it for the
+// transaction: each restriction asks again.
+func (r *run) resolve(ctx context.Context, addr string) (proto.ResolveReply, error) {
+	s := r.s
+	if a, found := s.resolved[addr]; found {
+		return a, nil
+	}
+	std, err := r.e.router.Rewrite(ctx, "local", addr)
+	if err != nil {
+		return proto.ResolveReply{}, err
+	}
+	a, err := r.e.router.Resolve(ctx, s.Sender, std)
+	if err != nil {
+		return proto.ResolveReply{}, err
+	}
+	if a.Flags&proto.ResolveFail == 0 {
+		if s.resolved == nil || len(s.resolved) >= 16 {
+			s.resolved = make(map[string]proto.ResolveReply, 4)
+		}
+		s.resolved[addr] = a
+	}
+	return a, nil
+}
+
+// resolved is resolve with its failures pronounced: v is refused then.
+func (r *run) resolvedOr(ctx context.Context, addr string) (a proto.ResolveReply, v verdict) {
+	a, err := r.resolve(ctx, addr)
+	if err != nil {
+		r.e.log.Warning("%v", err)
+		return a, r.lookupFailed(addr)
+	}
+	if a.Flags&proto.ResolveFail != 0 {
+		return a, r.lookupFailed(addr)
+	}
+	return a, dunno
+}
+
+// domainOf is the domain of an address in internal form.
+func domainOf(addr string) string { return rfc5322.Domain(addr) }
+
+var statusUserUnknown = map[class]dsn.Status{classRcpt: dsn.S(5, 1, 1), classSender: dsn.S(5, 1, 0)}

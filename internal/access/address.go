@@ -1,0 +1,255 @@
+package access
+
+import (
+	"context"
+	"strings"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/proto"
+	"posthaste/internal/table"
+)
+
+// The restrictions on the sender leave the null sender alone.
+
+func (r *run) rejectNonFQDNSender(context.Context) verdict {
+	if !r.s.HasSender || r.s.Sender == "" {
+		return dunno
+	}
+	return r.nonFQDN(r.s.Sender, classSender)
+}
+
+func (r *run) rejectNonFQDNRcpt(context.Context) verdict {
+	if !r.s.HasRcpt {
+		return dunno
+	}
+	return r.nonFQDN(r.s.Recipient, classRcpt)
+}
+
+func (r *run) nonFQDN(addr string, cl class) verdict {
+	domain := domainOf(addr)
+	if strings.HasPrefix(domain, "[") {
+		if _, fine := table.ParseLiteral(domain); fine {
+			return dunno
+		}
+	} else if qualified(domain) {
+		return dunno
+	}
+	status := dsn.S(4, 5, 2)
+	if strings.EqualFold(addr, "postmaster") && cl == classRcpt {
+		return dunno
+	}
+	return r.refuseFor(addr, cl, r.e.cfg.Int("non_fqdn_reject_code"), status, "need fully-qualified address")
+}
+
+func (r *run) rejectUnknownSenderDomain(ctx context.Context) verdict {
+	if !r.s.HasSender || r.s.Sender == "" {
+		return dunno
+	}
+	return r.unknownDomain(ctx, r.s.Sender, classSender)
+}
+
+func (r *run) rejectUnknownRcptDomain(ctx context.Context) verdict {
+	if !r.s.HasRcpt {
+		return dunno
+	}
+	return r.unknownDomain(ctx, r.s.Recipient, classRcpt)
+}
+
+// ourOwn are the classes of domain that are configured here: the DNS need not
+// know them.
+const ourOwn = proto.ResolveLocal | proto.ResolveAlias | proto.ResolveMailbox
+
+func (r *run) unknownDomain(ctx context.Context, addr string, cl class) verdict {
+	a, v := r.resolvedOr(ctx, addr)
+	if v == refused {
+		return v
+	}
+	domain := domainOf(a.Recipient)
+	if a.Flags&(ourOwn|proto.ResolveRelay) != 0 || domain == "" || strings.HasPrefix(domain, "[") {
+		return dunno
+	}
+	status, nullStatus, nullCode := dsn.S(4, 1, 8), dsn.S(5, 7, 27), 550
+	if cl == classRcpt {
+		status, nullStatus, nullCode = dsn.S(4, 1, 2), dsn.S(5, 1, 10), 556
+	}
+	found, err := r.mailDomainExists(ctx, domain)
+	switch found {
+	case exists:
+		return dunno
+	case nullMX:
+		return r.refuseFor(addr, cl, nullCode, nullStatus, "Domain "+domain+" does not accept mail (nullMX)")
+	case tryLater:
+		r.e.log.Warning("%s: domain lookup: %v", r.s.NameAddr(), err)
+		return r.deferIfPermit(r.e.tempfail.address, 450, status.WithClass(4), rejected(addr, cl, "Domain not found"))
+	}
+	return r.refuseFor(addr, cl, r.e.cfg.Int("unknown_address_reject_code"), status, "Domain not found")
+}
+
+func (r *run) rejectUnlistedSender(ctx context.Context) verdict {
+	if !r.s.HasSender || r.s.Sender == "" || r.s.sndrChecked {
+		return dunno
+	}
+	r.s.sndrChecked = true
+	return r.unlisted(ctx, r.s.Sender, classSender)
+}
+
+func (r *run) rejectUnlistedRcpt(ctx context.Context) verdict {
+	if !r.s.HasRcpt || r.s.rcptChecked {
+		return dunno
+	}
+	r.s.rcptChecked = true
+	if r.s.NoUnknownRcptChecks {
+		return dunno
+	}
+	return r.unlisted(ctx, r.s.Recipient, classRcpt)
+}
+
+// unlisted refuses an address of ours that no table knows.
+func (r *run) unlisted(ctx context.Context, addr string, cl class) verdict {
+	a, v := r.resolvedOr(ctx, addr)
+	if v == refused {
+		return v
+	}
+	domain := domainOf(a.Recipient)
+	if domain == "" {
+		return dunno
+	}
+	maps := []*table.Maps{r.e.canonical, r.e.virtualAlias}
+	if cl == classRcpt {
+		maps = append(maps, r.e.rcptCanonical)
+	} else {
+		maps = append(maps, r.e.sndrCanonical)
+	}
+	for _, m := range maps {
+		if found, v := r.listed(ctx, m, a.Recipient, addr); found || v == refused {
+			return v
+		}
+	}
+	switch {
+	case a.Transport == "error":
+		st, text, found := dsn.CutStatus(a.Nexthop)
+		if !found {
+			st, text = statusUserUnknown[cl], a.Nexthop
+		}
+		if text == "" {
+			text = "User unknown"
+		}
+		code := r.e.cfg.Int("unknown_relay_recipient_reject_code")
+		if a.Flags&proto.ResolveAlias != 0 {
+			code = r.e.cfg.Int("unknown_virtual_alias_reject_code")
+		}
+		return r.refuseFor(addr, cl, code, fixStatus(st, cl), text)
+	case a.Transport == "retry":
+		st, text, found := dsn.CutStatus(a.Nexthop)
+		if !found {
+			st, text = dsn.S(4, 0, 0), a.Nexthop
+		}
+		return r.refuseFor(addr, cl, 450, fixStatus(st, cl), text)
+	}
+	var m *table.Maps
+	var code, what string
+	switch {
+	case a.Flags&proto.ResolveLocal != 0:
+		if r.reserved(a.Recipient) {
+			return dunno
+		}
+		m, code, what = r.e.localRcpt, "unknown_local_recipient_reject_code", "local recipient table"
+	case a.Flags&proto.ResolveAlias != 0:
+		return r.unknownUser(addr, cl, "unknown_virtual_alias_reject_code", "virtual alias table")
+	case a.Flags&proto.ResolveMailbox != 0:
+		m, code, what = r.e.virtualMailbox, "unknown_virtual_mailbox_reject_code", "virtual mailbox table"
+	case a.Flags&proto.ResolveRelay != 0:
+		m, code, what = r.e.relayRcpt, "unknown_relay_recipient_reject_code", "relay recipient table"
+	}
+	if m.Empty() {
+		return dunno // nobody has said which addresses there are
+	}
+	if found, v := r.listed(ctx, m, a.Recipient, addr); found || v == refused {
+		return v
+	}
+	return r.unknownUser(addr, cl, code, what)
+}
+
+func (r *run) unknownUser(addr string, cl class, code, what string) verdict {
+	text := "User unknown"
+	if r.e.showTable {
+		text += " in " + what
+	}
+	return r.refuseFor(addr, cl, r.e.cfg.Int(code), statusUserUnknown[cl], text)
+}
+
+// listed looks for an address in one list of tables. A failure is pronounced.
+func (r *run) listed(ctx context.Context, m *table.Maps, recipient, typed string) (bool, verdict) {
+	if m.Empty() {
+		return false, dunno
+	}
+	_, _, found, err := m.LookupAddress(ctx, &r.e.search, recipient, table.KeysDefault)
+	if err != nil {
+		r.e.log.Warning("%v", err)
+		return false, r.lookupFailed(typed)
+	}
+	return found, dunno
+}
+
+// reserved are the local parts that every domain of ours has.
+func (r *run) reserved(addr string) bool {
+	local := addr[:len(addr)-len(domainOf(addr))-1]
+	local, _ = r.e.search.SplitExtension(local)
+	return strings.EqualFold(local, "postmaster") || strings.EqualFold(local, "mailer-daemon") ||
+		strings.EqualFold(local, r.e.doubleBounce)
+}
+
+// authorized says whether mail to the recipient is ours to deliver or to
+// relay.
+func (r *run) authorized(ctx context.Context) (bool, verdict) {
+	if !r.s.HasRcpt {
+		return false, dunno
+	}
+	a, v := r.resolvedOr(ctx, r.s.Recipient)
+	switch {
+	case v == refused:
+		return false, v
+	case domainOf(a.Recipient) == "":
+		return true, dunno
+	case a.Flags&proto.ResolveRouted != 0 && !r.e.untrustedRouting:
+		return false, dunno // user%elsewhere@here
+	}
+	if a.Flags&(ourOwn|proto.ResolveRelay) != 0 {
+		return true, dunno
+	}
+	relay, err := r.e.relayDomains.Match(ctx, domainOf(a.Recipient))
+	if err != nil {
+		r.e.log.Warning("%v", err)
+		return false, r.lookupFailed(r.s.Recipient)
+	}
+	return relay, dunno
+}
+
+func (r *run) permitAuthDestination(ctx context.Context) verdict {
+	yes, v := r.authorized(ctx)
+	if yes {
+		return ok
+	}
+	return v
+}
+
+func (r *run) rejectUnauthDestination(ctx context.Context) verdict {
+	return r.unauthDestination(ctx, r.e.cfg.Int("relay_domains_reject_code"), dsn.S(5, 7, 1))
+}
+
+func (r *run) deferUnauthDestination(ctx context.Context) verdict {
+	// What would be refused for good is refused for now: a mistake in the
+	// configuration should not cost mail.
+	return r.unauthDestination(ctx, r.e.cfg.Int("relay_domains_reject_code")-100, dsn.S(4, 7, 1))
+}
+
+func (r *run) unauthDestination(ctx context.Context, code int, status dsn.Status) verdict {
+	if !r.s.HasRcpt {
+		return dunno
+	}
+	yes, v := r.authorized(ctx)
+	if yes || v == refused {
+		return v
+	}
+	return r.refuse(code, status, "<"+r.s.Recipient+">: Relay access denied")
+}

@@ -1,0 +1,288 @@
+package access
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/table"
+)
+
+// A check is one restriction, ready to be asked.
+type check func(r *run, ctx context.Context) verdict
+
+// A list is a restriction list: what a parameter, a class or a table entry
+// says, in order.
+type list struct {
+	param  string
+	checks []named
+}
+
+type named struct {
+	name string // as it is written
+	warn bool   // warn_if_reject stands before it
+	// guards says that nothing gets past it to an outside destination: see
+	// the relay test in New.
+	guards bool
+	run    check
+}
+
+// eval asks the restrictions in turn.
+func (r *run) eval(ctx context.Context, l *list) verdict {
+	if r.depth >= maxDepth {
+		r.e.log.Warning("%s: restrictions nest more than %d deep", l.param, maxDepth)
+		return r.misconfigured()
+	}
+	r.depth++
+	defer func() { r.depth-- }()
+	outer := r.warn
+	for i := range l.checks {
+		c := &l.checks[i]
+		r.warn = outer || c.warn
+		v := c.run(r, ctx)
+		r.warn = outer
+		if v == ok && r.depth == 1 {
+			r.logPermit(c.name)
+		}
+		if v != dunno || r.s.Effects.Discard {
+			return v
+		}
+		if r.s.deferPermit != nil && r.deferReject != nil {
+			return dunno // whatever comes, it will be put off
+		}
+	}
+	return dunno
+}
+
+func (r *run) logPermit(name string) {
+	for _, want := range r.e.logPermits {
+		if strings.EqualFold(name, want) || want == "static:all" {
+			r.log("permit", "<"+r.name+">: "+classText[r.cl]+" "+name)
+			return
+		}
+	}
+}
+
+// compile reads the elements of a list. Nothing is refused here but what
+// cannot be a list at all: a restriction that is unknown, or lacks its
+// argument, answers with a configuration error when it is reached, so that a
+// mistake in one list does not stop the mail of those it is not about.
+func (e *Evaluator) compile(param string, words []string, kind listKind) *list {
+	l := &list{param: param}
+	warn := false
+	for i := 0; i < len(words); {
+		w := words[i]
+		i++
+		if strings.EqualFold(w, "warn_if_reject") {
+			warn = true
+			continue
+		}
+		var n named
+		n, i = e.compileOne(param, words, i-1, kind)
+		n.warn = warn
+		l.checks = append(l.checks, n)
+		warn = false
+	}
+	return l
+}
+
+// listKind is what a bare table stands for in a list.
+type listKind uint8
+
+const (
+	kindClient listKind = iota
+	kindHelo
+	kindSender
+	kindRcpt
+	kindEtrn
+	kindData
+)
+
+var defaultCheck = [...]string{kindClient: "check_client_access", kindHelo: "check_helo_access",
+	kindSender: "check_sender_access", kindRcpt: "check_recipient_access", kindEtrn: "check_etrn_access"}
+
+func (e *Evaluator) compileOne(param string, words []string, i int, kind listKind) (named, int) {
+	w := words[i]
+	name := strings.ToLower(w)
+	if c, found := e.simple[name]; found {
+		return named{name: w, run: c, guards: guards[name]}, i + 1
+	}
+	if make, found := e.withArgument[name]; found {
+		if i+1 >= len(words) {
+			return e.broken(param, w, fmt.Sprintf("%s needs an argument", w)), i + 1
+		}
+		arg := words[i+1]
+		c, err := make(e, arg)
+		if err != nil {
+			return e.broken(param, w, err.Error()), i + 2
+		}
+		return named{name: w, run: c}, i + 2
+	}
+	if l, found := e.classes[w]; found {
+		return named{name: w, run: func(r *run, ctx context.Context) verdict { return r.eval(ctx, l) }, guards: l.protects()}, i + 1
+	}
+	if table.IsSpec(w) {
+		if kind == kindData {
+			return e.broken(param, w, fmt.Sprintf("%s: a table cannot stand by itself here", w)), i + 1
+		}
+		c, err := e.withArgument[defaultCheck[kind]](e, w)
+		if err != nil {
+			return e.broken(param, w, err.Error()), i + 1
+		}
+		return named{name: w, run: c}, i + 1
+	}
+	return e.broken(param, w, fmt.Sprintf("unknown smtpd restriction: %q", w)), i + 1
+}
+
+// broken is a restriction that answers with a configuration error.
+func (e *Evaluator) broken(param, name, text string) named {
+	e.log.Warning("%s: %s", param, text)
+	return named{name: name, run: func(r *run, _ context.Context) verdict {
+		e.log.Warning("%s: %s", param, text)
+		return r.misconfigured()
+	}}
+}
+
+// protects says whether no mail to outside destinations gets past the list
+// unless an earlier element has let it through on purpose.
+func (l *list) protects() bool {
+	for i := range l.checks {
+		c := &l.checks[i]
+		if strings.EqualFold(c.name, "permit") && !c.warn {
+			return false
+		}
+		if c.guards && !c.warn {
+			return true
+		}
+	}
+	return false
+}
+
+// guards are the restrictions of which one must be in the relay or recipient
+// list.
+var guards = map[string]bool{"reject_unauth_destination": true, "defer_unauth_destination": true,
+	"reject": true, "defer": true, "defer_if_permit": true}
+
+// simple are the restrictions without an argument.
+func simpleChecks() map[string]check {
+	return map[string]check{
+		"permit":          func(*run, context.Context) verdict { return ok },
+		"reject":          (*run).reject,
+		"defer":           (*run).deferAll,
+		"defer_if_permit": (*run).deferIfPermitAsked,
+		"defer_if_reject": (*run).deferIfRejectAsked,
+		"permit_mynetworks": func(r *run, ctx context.Context) verdict {
+			return r.permitIf(r.e.clientIn(ctx, r.e.myNetworks, &r.s.Client))
+		},
+		"permit_inet_interfaces":        (*run).permitInetInterfaces,
+		"permit_sasl_authenticated":     (*run).permitSASL,
+		"permit_tls_clientcerts":        (*run).permitClientCerts,
+		"permit_tls_all_clientcerts":    (*run).permitAllClientCerts,
+		"reject_unauth_pipelining":      (*run).rejectPipelining,
+		"reject_plaintext_session":      (*run).rejectPlaintext,
+		"reject_multi_recipient_bounce": (*run).rejectMultiBounce,
+
+		"reject_unknown_client":                  (*run).rejectUnknownClient,
+		"reject_unknown_client_hostname":         (*run).rejectUnknownClient,
+		"reject_unknown_reverse_client_hostname": (*run).rejectUnknownReverse,
+
+		"reject_invalid_hostname":       (*run).rejectInvalidHelo,
+		"reject_invalid_helo_hostname":  (*run).rejectInvalidHelo,
+		"reject_non_fqdn_hostname":      (*run).rejectNonFQDNHelo,
+		"reject_non_fqdn_helo_hostname": (*run).rejectNonFQDNHelo,
+		"reject_unknown_hostname":       (*run).rejectUnknownHelo,
+		"reject_unknown_helo_hostname":  (*run).rejectUnknownHelo,
+
+		"reject_unknown_sender_domain":    (*run).rejectUnknownSenderDomain,
+		"reject_unknown_address":          (*run).rejectUnknownSenderDomain,
+		"reject_unknown_recipient_domain": (*run).rejectUnknownRcptDomain,
+		"reject_non_fqdn_sender":          (*run).rejectNonFQDNSender,
+		"reject_non_fqdn_recipient":       (*run).rejectNonFQDNRcpt,
+		"reject_unlisted_sender":          (*run).rejectUnlistedSender,
+		"reject_unlisted_recipient":       (*run).rejectUnlistedRcpt,
+		"check_recipient_maps":            (*run).rejectUnlistedRcpt,
+
+		"permit_auth_destination":   (*run).permitAuthDestination,
+		"reject_unauth_destination": (*run).rejectUnauthDestination,
+		"defer_unauth_destination":  (*run).deferUnauthDestination,
+		"permit_mx_backup":          (*run).permitMXBackup,
+	}
+}
+
+// reject and the others below are the restrictions of that name.
+func (r *run) reject(context.Context) verdict {
+	return r.refuseFor(r.name, r.cl, r.e.rejectCode, dsn.S(5, 7, 1), "Access denied")
+}
+
+func (r *run) deferAll(context.Context) verdict {
+	return r.refuseFor(r.name, r.cl, r.e.deferCode, dsn.S(4, 3, 2), "Try again later")
+}
+
+func (r *run) deferIfPermitAsked(context.Context) verdict {
+	return r.deferIfPermit("", 450, dsn.S(4, 7, 0), rejected(r.name, r.cl, "defer_if_permit requested"))
+}
+
+func (r *run) deferIfRejectAsked(context.Context) verdict {
+	return r.deferIfReject(450, dsn.S(4, 7, 0), rejected(r.name, r.cl, "defer_if_reject requested"))
+}
+
+func (r *run) permitIf(yes bool, err error) verdict {
+	if err != nil {
+		r.e.log.Warning("%v", err)
+		return r.misconfigured()
+	}
+	if yes {
+		return ok
+	}
+	return dunno
+}
+
+// sleep is for tests and for those who want to slow down whom they do not
+// like.
+func sleepCheck(_ *Evaluator, arg string) (check, error) {
+	d, err := parseSeconds(arg)
+	if err != nil {
+		return nil, err
+	}
+	return func(_ *run, ctx context.Context) verdict {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		return dunno
+	}, nil
+}
+
+func parseSeconds(s string) (time.Duration, error) {
+	unit := time.Second
+	digits := s
+	if n := len(s); n > 0 {
+		switch s[n-1] {
+		case 's':
+			digits = s[:n-1]
+		case 'm':
+			unit, digits = time.Minute, s[:n-1]
+		case 'h':
+			unit, digits = time.Hour, s[:n-1]
+		case 'd':
+			unit, digits = 24*time.Hour, s[:n-1]
+		case 'w':
+			unit, digits = 7*24*time.Hour, s[:n-1]
+		}
+	}
+	n := 0
+	for _, c := range []byte(digits) {
+		if c < '0' || c > '9' || n > 1<<24 {
+			return 0, fmt.Errorf("%q: expected a time such as 5 or 10s", s)
+		}
+		n = n*10 + int(c-'0')
+	}
+	if digits == "" {
+		return 0, fmt.Errorf("%q: expected a time such as 5 or 10s", s)
+	}
+	return time.Duration(n) * unit, nil
+}

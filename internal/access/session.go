@@ -1,0 +1,115 @@
+package access
+
+import (
+	"crypto/tls"
+	"net/netip"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/smtpwire"
+)
+
+// NameStatus is what came of looking up a client's name.
+type NameStatus uint8
+
+const (
+	NameOK       NameStatus = iota + 1 // found, and verified where that is asked for
+	NameNotFound                       // there is none
+	NameForged                         // the name does not have the client's address
+	NameTempFail                       // the name servers did not answer
+)
+
+// A Client is who speaks to us. It does not change during a session, but for
+// XCLIENT.
+type Client struct {
+	Name          string // verified by looking it up both ways, or "unknown"
+	NameStatus    NameStatus
+	ReverseName   string // what the address points at, verified or not; or "unknown"
+	ReverseStatus NameStatus
+	Addr          netip.Addr // without zone; IPv4 also when it came as a mapped address
+	AddrText      string     // Addr as text, or "unknown" after XCLIENT
+	Port          string
+	ServerAddr    string
+	ServerPort    string
+}
+
+// NameAddr is the client as texts have it: name[address].
+func (c *Client) NameAddr() string { return c.Name + "[" + c.AddrText + "]" }
+
+// TLS is what is known of an encrypted session.
+type TLS struct {
+	State       tls.ConnectionState
+	Protocol    string // TLSv1.3
+	Cipher      string
+	Bits        int
+	Trusted     bool // the client's certificate leads to one of our CAs
+	Fingerprint string
+	PubKeyPrint string
+	Subject     string // CommonName
+	Issuer      string
+}
+
+// Effects are what access table actions ask for besides a refusal.
+type Effects struct {
+	Hold     bool
+	Discard  bool
+	Filter   string
+	Redirect string
+	BCC      []string
+	Prepend  []string
+}
+
+// A Session is what one client has told so far. The server that owns it sets
+// the exported fields; nothing here may be used concurrently.
+type Session struct {
+	Client
+	// Stage is the command under way, as log lines have it: CONNECT, RCPT, ...
+	Stage string
+	Proto string // SMTP, as long as no EHLO has been accepted, or ESMTP
+	Helo  string
+	SASL  mail.SASL
+	TLS   *TLS
+	// Pipelined says that the client sent commands before it should have.
+	Pipelined bool
+	// Instance tells transactions apart for policy services.
+	Instance string
+
+	// The transaction. QueueID is empty before the first recipient is accepted.
+	QueueID             mail.QueueID
+	HasSender           bool
+	Sender              string // internal form
+	HasRcpt             bool   // a recipient is being judged
+	Recipient           string // internal form
+	Accepted            int    // number of recipients accepted
+	Size                int64  // as announced, later as counted
+	SMTPUTF8            bool
+	NoUnknownRcptChecks bool // receive_override_options
+
+	Effects Effects
+
+	// deferPermit is kept from list to list, and from HELO to RCPT when
+	// smtpd_delay_reject is off.
+	deferPermit *reason
+	rcptChecked bool // the present recipient has been looked for in its tables
+	sndrChecked bool
+	resolved    map[string]proto.ResolveReply // answers for this transaction
+}
+
+// ResetMail forgets the transaction.
+func (s *Session) ResetMail() {
+	s.QueueID, s.HasSender, s.Sender, s.HasRcpt, s.Recipient = "", false, "", false, ""
+	s.Accepted, s.Size, s.SMTPUTF8 = 0, 0, false
+	s.Effects = Effects{}
+	s.Instance = ""
+	s.resolved = nil
+	s.deferPermit = nil
+}
+
+// ResetHelo forgets what HELO told.
+func (s *Session) ResetHelo() { s.Proto, s.Helo = "SMTP", "" }
+
+// A reason is a refusal that is not pronounced yet.
+type reason struct {
+	reply *smtpwire.Reply
+	hard  bool // software, resource or data: our own fault, which warn_if_reject does not excuse
+}

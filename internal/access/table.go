@@ -1,0 +1,339 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/proto"
+	"posthaste/internal/smtpwire"
+	"posthaste/internal/table"
+)
+
+// argumentChecks are the restrictions that have an argument.
+func argumentChecks() map[string]func(e *Evaluator, arg string) (check, error) {
+	return map[string]func(e *Evaluator, arg string) (check, error){
+		"sleep":                                sleepCheck,
+		"check_client_access":                  tableCheck((*run).clientAccess),
+		"check_reverse_client_hostname_access": tableCheck((*run).reverseClientAccess),
+		"check_helo_access":                    tableCheck((*run).heloAccess),
+		"check_sender_access":                  tableCheck((*run).senderAccess),
+		"check_recipient_access":               tableCheck((*run).rcptAccess),
+		"check_etrn_access":                    tableCheck((*run).etrnAccess),
+		"check_sasl_access":                    tableCheck((*run).saslAccess),
+	}
+}
+
+// tableCheck makes the restriction that asks a table.
+func tableCheck(ask func(*run, context.Context, *table.Maps) verdict) func(*Evaluator, string) (check, error) {
+	return func(e *Evaluator, spec string) (check, error) {
+		if !table.IsSpec(spec) {
+			return nil, errors.New("expected type:table, got " + spec)
+		}
+		m := e.accessTables[spec]
+		if m == nil {
+			m = table.OpenMaps("access table "+spec, []string{spec}, e.tables)
+			e.accessTables[spec] = m
+		}
+		return func(r *run, ctx context.Context) verdict { return ask(r, ctx, m) }, nil
+	}
+}
+
+// tableFailed is what the client hears when an access table cannot be asked.
+func (r *run) tableFailed(err error) verdict {
+	r.e.log.Warning("%v", err)
+	return r.misconfigured()
+}
+
+// A finding is one lookup's result on its way to act.
+func (r *run) found(ctx context.Context, m *table.Maps, value string, found bool, err error, name string, cl class) (verdict, bool) {
+	if err != nil {
+		return r.tableFailed(err), true
+	}
+	if !found {
+		return dunno, false
+	}
+	return r.act(ctx, m.Title(), value, name, cl), true
+}
+
+func (r *run) domainAccess(ctx context.Context, m *table.Maps, domain, name string, cl class) (verdict, bool) {
+	value, found, err := m.LookupDomain(ctx, strings.TrimSuffix(domain, "."), !r.e.accessParents)
+	return r.found(ctx, m, value, found, err, name, cl)
+}
+
+func (r *run) clientAccess(ctx context.Context, m *table.Maps) verdict {
+	c := &r.s.Client
+	name := c.NameAddr()
+	if c.Name != "" {
+		if v, done := r.domainAccess(ctx, m, c.Name, name, classClient); done {
+			return v
+		}
+	}
+	value, found, err := m.LookupClientAddr(ctx, c.AddrText)
+	v, _ := r.found(ctx, m, value, found, err, name, classClient)
+	return v
+}
+
+func (r *run) reverseClientAccess(ctx context.Context, m *table.Maps) verdict {
+	v, _ := r.domainAccess(ctx, m, r.s.ReverseName, r.s.ReverseName, classReverse)
+	if v == ok {
+		return r.mustNotPermit(m.Title(), r.s.ReverseName)
+	}
+	return v
+}
+
+// mustNotPermit refuses an OK that rests on what the client's own name
+// servers say: anybody could have it.
+func (r *run) mustNotPermit(title, name string) verdict {
+	r.e.log.Warning("%s: access result OK is not allowed for this restriction (%s): "+
+		"use DUNNO, or the client could choose to be let through", title, name)
+	return r.misconfigured()
+}
+
+func (r *run) heloAccess(ctx context.Context, m *table.Maps) verdict {
+	if r.s.Helo == "" {
+		return dunno
+	}
+	v, _ := r.domainAccess(ctx, m, r.s.Helo, r.s.Helo, classHelo)
+	return v
+}
+
+func (r *run) etrnAccess(ctx context.Context, m *table.Maps) verdict {
+	if r.cl != classEtrn {
+		return dunno
+	}
+	v, _ := r.domainAccess(ctx, m, r.name, r.name, classEtrn)
+	return v
+}
+
+func (r *run) saslAccess(ctx context.Context, m *table.Maps) verdict {
+	user := r.s.SASL.Username
+	if user == "" {
+		return dunno
+	}
+	value, found, err := m.Lookup(ctx, user, false)
+	v, _ := r.found(ctx, m, value, found, err, user, classSASL)
+	return v
+}
+
+func (r *run) senderAccess(ctx context.Context, m *table.Maps) verdict {
+	if !r.s.HasSender {
+		return dunno
+	}
+	if r.s.Sender == "" {
+		if r.e.nullKey == "" {
+			return dunno
+		}
+		value, found, err := m.Lookup(ctx, r.e.nullKey, false)
+		v, _ := r.found(ctx, m, value, found, err, r.s.Sender, classSender)
+		return v
+	}
+	return r.addressAccess(ctx, m, r.s.Sender, classSender)
+}
+
+func (r *run) rcptAccess(ctx context.Context, m *table.Maps) verdict {
+	if !r.s.HasRcpt {
+		return dunno
+	}
+	v := r.addressAccess(ctx, m, r.s.Recipient, classRcpt)
+	if v == ok {
+		// An address with routing in it goes elsewhere than it says.
+		a, rv := r.resolvedOr(ctx, r.s.Recipient)
+		if rv == refused {
+			return rv
+		}
+		if a.Flags&proto.ResolveRouted != 0 && !r.e.untrustedRouting {
+			return dunno
+		}
+	}
+	return v
+}
+
+func (r *run) addressAccess(ctx context.Context, m *table.Maps, addr string, cl class) verdict {
+	a, v := r.resolvedOr(ctx, addr)
+	if v == refused {
+		return v
+	}
+	keys := table.KeyFull | table.KeyBare | table.KeyDomain | table.KeyLocalpartAt
+	if r.e.accessParents {
+		keys |= table.KeyParents
+	} else {
+		keys |= table.KeyDotParents
+	}
+	value, _, found, err := m.LookupAddress(ctx, &r.e.search, a.Recipient, keys)
+	v, _ = r.found(ctx, m, value, found, err, addr, cl)
+	return v
+}
+
+// act carries out what an access table or a policy server says. title says
+// who said it, name and cl whom it is about.
+func (r *run) act(ctx context.Context, title, value, name string, cl class) verdict {
+	value = strings.TrimSpace(value)
+	word, rest, _ := strings.Cut(value, " ")
+	if i := strings.IndexByte(word, '\t'); i >= 0 {
+		word, rest = value[:i], value[i+1:]
+	}
+	rest = strings.TrimSpace(rest)
+	switch upper := strings.ToUpper(word); upper {
+	case "":
+		r.e.log.Warning("%s: an entry for %s without a value means OK", title, name)
+		return ok
+	case "OK", "RELAY":
+		return ok
+	case "DUNNO":
+		return dunno
+	case "REJECT":
+		status, text := statusAndText(rest, dsn.S(5, 7, 1), "Access denied")
+		return r.refuseFor(name, cl, r.e.cfg.Int("access_map_reject_code"), fixStatus(status, cl), text)
+	case "DEFER":
+		status, text := statusAndText(rest, dsn.S(4, 7, 1), "Access denied")
+		return r.refuseFor(name, cl, r.e.cfg.Int("access_map_defer_code"), fixStatus(status, cl), text)
+	case "DEFER_IF_REJECT":
+		status, text := statusAndText(rest, dsn.S(4, 7, 1), "Service unavailable")
+		return r.deferIfReject(450, fixStatus(status, cl).WithClass(4), rejected(name, cl, text))
+	case "DEFER_IF_PERMIT":
+		status, text := statusAndText(rest, dsn.S(4, 7, 1), "Service unavailable")
+		return r.deferIfPermit("", 450, fixStatus(status, cl).WithClass(4), rejected(name, cl, text))
+	case "INFO", "WARN":
+		r.log(strings.ToLower(upper), rest)
+		return dunno
+	case "HOLD", "DISCARD", "FILTER", "REDIRECT", "BCC", "PREPEND":
+		return r.effect(title, upper, rest, name, cl)
+	case "HANGUP":
+		r.log("hangup", "<"+name+">: "+classText[cl]+" triggers HANGUP action")
+		r.reply = Hangup
+		return refused
+	}
+	if reply, is := replyAction(value); is {
+		return r.refuseFor(name, cl, reply.Code, fixStatus(reply.Status, cl), reply.Text)
+	}
+	if allDigits(value) {
+		return ok
+	}
+	return r.nested(ctx, title, value)
+}
+
+// Hangup is the refusal that is not to be sent: the connection is closed.
+var Hangup = &smtpwire.Reply{Code: 521, Status: dsn.S(5, 7, 1), Text: "Access denied"}
+
+func statusAndText(s string, status dsn.Status, text string) (dsn.Status, string) {
+	if st, rest, found := dsn.CutStatus(s); found {
+		status, s = st, rest
+	}
+	if s = printable(s); s != "" {
+		text = s
+	}
+	return status, text
+}
+
+// replyAction reads 4NN text and 5NN text; a code alone is a number, and
+// numbers mean OK.
+func replyAction(value string) (smtpwire.Reply, bool) {
+	reply, is := smtpwire.ParseReply(value)
+	if !is || reply.Code < 400 || reply.Text == "" && reply.Status.IsZero() {
+		return reply, false
+	}
+	if reply.Status.IsZero() {
+		reply.Status = dsn.S(uint8(reply.Code/100), 7, 1)
+	}
+	if reply.Text = printable(reply.Text); reply.Text == "" {
+		reply.Text = "Access denied"
+	}
+	return reply, true
+}
+
+func allDigits(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// effect notes an action that is about a message. It needs a transaction to
+// be noted in.
+func (r *run) effect(title, action, arg, name string, cl class) verdict {
+	s := r.s
+	if !s.HasSender && !r.e.delayReject || r.cl == classEtrn || s.Stage == "VRFY" {
+		r.e.log.Warning("access table %s: with smtpd_delay_reject=no or outside a mail transaction, action %s is unavailable", title, action)
+		return dunno
+	}
+	triggers := "<" + name + ">: " + classText[cl] + " triggers " + action
+	note := func(text string) {
+		r.log(strings.ToLower(action), text)
+	}
+	if r.warn && action != "PREPEND" {
+		r.log("reject_warning", triggers+" action")
+		return dunno
+	}
+	switch action {
+	case "HOLD", "DISCARD":
+		text := triggers + " action"
+		if arg != "" {
+			text = "<" + name + ">: " + classText[cl] + " " + printable(arg)
+		}
+		note(text)
+		if action == "HOLD" {
+			s.Effects.Hold = true
+		} else {
+			s.Effects.Discard = true
+		}
+		return dunno
+	case "FILTER":
+		if !strings.Contains(arg, ":") {
+			r.e.log.Warning("access table %s: FILTER needs transport:destination, got %q", title, arg)
+			return dunno
+		}
+		note(triggers + " " + arg)
+		s.Effects.Filter = arg
+	case "REDIRECT", "BCC":
+		if !strings.Contains(arg, "@") {
+			r.e.log.Warning("access table %s: %s needs user@domain, got %q", title, action, arg)
+			return dunno
+		}
+		note(triggers + " " + arg)
+		if action == "REDIRECT" {
+			s.Effects.Redirect = arg
+		} else {
+			s.Effects.BCC = append(s.Effects.BCC, arg)
+		}
+	case "PREPEND":
+		switch {
+		case r.cl == classEOD:
+			r.e.log.Warning("access table %s: action PREPEND must be used before the message content", title)
+		case !smtpwire.LooksLikeHeader(arg):
+			r.e.log.Warning("access table %s: PREPEND needs header: text, got %q", title, arg)
+		default:
+			s.Effects.Prepend = append(s.Effects.Prepend, printable(arg))
+		}
+	}
+	return dunno
+}
+
+// nested goes through the restrictions that an entry holds. They may not ask
+// tables in turn, or a loop would be a matter of time.
+func (r *run) nested(ctx context.Context, title, value string) verdict {
+	words := table.SplitList(value)
+	for _, w := range words {
+		if table.IsSpec(w) {
+			r.e.log.Warning("access table %s: an entry must not name a table: %q", title, w)
+			return r.misconfigured()
+		}
+	}
+	kind := kindRcpt
+	switch r.cl {
+	case classClient:
+		kind = kindClient
+	case classHelo:
+		kind = kindHelo
+	case classSender:
+		kind = kindSender
+	case classEtrn:
+		kind = kindEtrn
+	case classData, classEOD:
+		kind = kindData
+	}
+	return r.eval(ctx, r.e.compile("access table "+title, words, kind))
+}

@@ -1,0 +1,197 @@
+package access
+
+import (
+	"strings"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/maillog"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/smtpwire"
+)
+
+// A verdict is what one restriction says.
+type verdict uint8
+
+const (
+	dunno verdict = iota
+	ok
+	refused
+)
+
+// class is what a restriction list is about. It is in all texts, and decides
+// how enhanced status codes are mended.
+type class uint8
+
+const (
+	classClient class = iota
+	classReverse
+	classCert
+	classSASL
+	classHelo
+	classSender
+	classRcpt
+	classEtrn
+	classData
+	classEOD
+)
+
+var classText = [...]string{
+	classClient:  "Client host",
+	classReverse: "Unverified Client host",
+	classCert:    "Client certificate",
+	classSASL:    "SASL login name",
+	classHelo:    "Helo command",
+	classSender:  "Sender address",
+	classRcpt:    "Recipient address",
+	classEtrn:    "Etrn command",
+	classData:    "Data command",
+	classEOD:     "End-of-data",
+}
+
+// A run is the evaluation of one list, and what nests in it.
+type run struct {
+	e    *Evaluator
+	s    *Session
+	name string // what the list judges: a host, an address, DATA
+	cl   class
+
+	warn        bool // under warn_if_reject
+	depth       int
+	deferReject *reason
+	reply       *smtpwire.Reply // the refusal, once a verdict is refused
+}
+
+const maxDepth = 100
+
+// refuse pronounces a refusal that is the client's fault.
+func (r *run) refuse(code int, status dsn.Status, text string) verdict {
+	return r.pronounce(&reason{reply: smtpwire.R(code, status, text)})
+}
+
+// refuseFor is refuse with the text that nearly all refusals have.
+func (r *run) refuseFor(name string, cl class, code int, status dsn.Status, text string) verdict {
+	return r.refuse(code, status, rejected(name, cl, text))
+}
+
+func rejected(name string, cl class, text string) string {
+	return "<" + name + ">: " + classText[cl] + " rejected: " + text
+}
+
+// trouble refuses because of something on our side. warn_if_reject does not
+// excuse it: we do not know what the answer would have been.
+func (r *run) trouble(code int, status dsn.Status, text string) verdict {
+	return r.pronounce(&reason{reply: smtpwire.R(code, status, text), hard: true})
+}
+
+// misconfigured refuses because the administrator must mend something. The
+// warning, which the caller has logged, says what.
+func (r *run) misconfigured() verdict {
+	return r.trouble(451, dsn.S(4, 3, 5), "Server configuration error")
+}
+
+// lookupFailed refuses because a table could not be asked about an address.
+func (r *run) lookupFailed(addr string) verdict {
+	return r.trouble(451, dsn.S(4, 3, 0), "<"+addr+">: Temporary lookup failure")
+}
+
+func (r *run) pronounce(why *reason) verdict {
+	reply := r.e.mend(why.reply)
+	if r.warn && !why.hard {
+		r.log("reject_warning", reply.String())
+		return dunno
+	}
+	if r.deferReject != nil && reply.Code/100 == 5 {
+		later := r.deferReject
+		r.deferReject = nil
+		return r.pronounce(later)
+	}
+	r.reply = reply
+	r.log("reject", reply.String())
+	return refused
+}
+
+// mend makes code and status agree, and softens what soft_bounce says is to
+// be softened.
+func (e *Evaluator) mend(reply *smtpwire.Reply) *smtpwire.Reply {
+	out := *reply
+	if e.softBounce && out.Code/100 == 5 {
+		out.Code -= 100
+	}
+	if c := uint8(out.Code / 100); !out.Status.IsZero() && out.Status.Class != c {
+		out.Status = out.Status.WithClass(c)
+	}
+	return &out
+}
+
+// deferIfPermit keeps a refusal in case everything else says yes. Only the
+// first is kept. action is the value of a ..._tempfail_action parameter.
+func (r *run) deferIfPermit(action string, code int, status dsn.Status, text string) verdict {
+	why := &reason{reply: smtpwire.R(code, status, text)}
+	if action == "defer" {
+		return r.pronounce(why)
+	}
+	if r.warn {
+		return r.pronounce(why) // a warning now: it must not turn a yes into a no later
+	}
+	if r.s.deferPermit == nil {
+		r.s.deferPermit = why
+	}
+	return dunno
+}
+
+// deferIfReject keeps a temporary refusal that takes the place of a permanent
+// one later in this list.
+func (r *run) deferIfReject(code int, status dsn.Status, text string) verdict {
+	if r.deferReject == nil {
+		r.deferReject = &reason{reply: smtpwire.R(code, status, text)}
+	}
+	return dunno
+}
+
+func (r *run) log(action, text string) { r.e.LogAction(r.s, action, text) }
+
+// LogAction writes the log line that all restrictions have in common. The
+// server uses it for its own refusals, so that they look the same.
+func (e *Evaluator) LogAction(s *Session, action, text string) {
+	addr := s.AddrText
+	e.log.Log(maillog.Reject{
+		QueueID: string(s.QueueID), Action: action, Stage: s.Stage, Name: s.Name, Addr: addr, Text: text,
+		From: rfc5322.Quote(s.Sender), HasFrom: s.HasSender,
+		To: rfc5322.Quote(s.Recipient), HasTo: s.HasRcpt,
+		Proto: s.Proto, Helo: s.Helo,
+		SASLMethod: s.SASL.Method, SASLUsername: s.SASL.Username, SASLSender: s.SASL.Sender,
+	})
+}
+
+// fixStatus maps an enhanced status about one kind of address to the like
+// status about another kind: an access table may be used for senders and
+// recipients alike, and its text says the same of both.
+func fixStatus(st dsn.Status, cl class) dsn.Status {
+	if st.Subject != 1 {
+		return st
+	}
+	switch cl {
+	case classSender:
+		switch st.Detail {
+		case 1, 3, 4, 6, 7:
+			st.Detail = 7
+		case 2, 8:
+			st.Detail = 8
+		default:
+			st.Detail = 0
+		}
+	case classRcpt:
+		switch st.Detail {
+		case 7:
+			st.Detail = 3
+		case 8:
+			st.Detail = 2
+		}
+	default:
+		st.Subject, st.Detail = 0, 0
+	}
+	return st
+}
+
+// printable is for texts from tables and services on their way to a client.
+func printable(s string) string { return smtpwire.Printable(strings.TrimSpace(s)) }

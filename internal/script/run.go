@@ -1,0 +1,311 @@
+package script
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/tools/txtar"
+
+	"posthaste/internal/config"
+	"posthaste/internal/ipc"
+	"posthaste/internal/maillog"
+	"posthaste/internal/resolver/fakezone"
+	"posthaste/internal/submit"
+	"posthaste/internal/table"
+	"posthaste/smtpd"
+)
+
+// patience bounds every wait of the runner. It is only ever used up by a
+// dialogue that fails.
+const patience = 10 * time.Second
+
+// defaults are the parameters of a dialogue that sets none. The client's
+// address is not in mynetworks.
+const defaults = `compatibility_level = 3.6
+myhostname = mx.example.test
+mydomain = example.test
+myorigin = $myhostname
+mydestination = $myhostname, example.test
+mynetworks = 127.0.0.0/8
+inet_interfaces = 192.0.2.25
+mail_name = Posthaste
+local_recipient_maps = inline:{alice=x, bob=x}
+relay_domains = relay.test
+queue_directory = /
+queue_minfree = 0
+alias_maps =
+recipient_delimiter = +
+smtpd_error_sleep_time = 0
+`
+
+// Runner runs dialogues.
+type Runner struct {
+	// Update rewrites what the server says, the log and the queue in the file
+	// to what they are.
+	Update bool
+}
+
+// Run runs the dialogue in file.
+func (r *Runner) Run(t *testing.T, file string) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ar := txtar.Parse(data)
+	if !bytes.Contains(ar.Comment, []byte("RFC")) && !bytes.Contains(ar.Comment, []byte("Postfix")) {
+		t.Error("the comment names neither a section of an RFC nor what Postfix does")
+	}
+	w := newWorld(t, ar)
+	defer w.close()
+	got := w.play(section(ar, "dialogue"))
+	w.finish()
+	r.compare(t, file, ar, map[string]string{"dialogue": got, "log": w.logText(), "queue": w.cleanup.text()})
+}
+
+func section(ar *txtar.Archive, name string) string {
+	for _, f := range ar.Files {
+		if f.Name == name {
+			return string(f.Data)
+		}
+	}
+	return ""
+}
+
+func (r *Runner) compare(t *testing.T, file string, ar *txtar.Archive, got map[string]string) {
+	changed := false
+	for _, name := range []string{"dialogue", "log", "queue"} {
+		i := slices.IndexFunc(ar.Files, func(f txtar.File) bool { return f.Name == name })
+		switch {
+		case i < 0 && name == "queue" && got[name] == "":
+			continue
+		case i < 0 && r.Update:
+			ar.Files = append(ar.Files, txtar.File{Name: name, Data: []byte(got[name])})
+			changed = true
+			continue
+		case i < 0 && name == "log":
+			continue // a dialogue need not care
+		case i < 0:
+			t.Errorf("unexpected %s:\n%s", name, got[name])
+			continue
+		}
+		want := string(ar.Files[i].Data)
+		if want == got[name] {
+			continue
+		}
+		if r.Update {
+			ar.Files[i].Data = []byte(got[name])
+			changed = true
+			continue
+		}
+		t.Errorf("%s is not as expected:\n%s", name, diff(want, got[name]))
+	}
+	if changed {
+		if err := os.WriteFile(file, txtar.Format(ar), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// diff shows the first line that differs, with what is around it.
+func diff(want, got string) string {
+	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := 0; i < len(w) || i < len(g); i++ {
+		wl, gl := "(nothing)", "(nothing)"
+		if i < len(w) {
+			wl = w[i]
+		}
+		if i < len(g) {
+			gl = g[i]
+		}
+		if wl != gl {
+			return fmt.Sprintf("line %d\n want %s\n  got %s\nall of it:\n%s", i+1, wl, gl, got)
+		}
+	}
+	return "line ends differ"
+}
+
+// A world is everything around one server.
+type world struct {
+	t        *testing.T
+	dir      string
+	srv      *smtpd.Server
+	cleanup  *fakeCleanup
+	ipc      *ipc.Client
+	submit   *submit.Client
+	log      *maillog.Logger
+	lines    *lockedBuffer
+	stop     context.CancelFunc
+	serving  sync.WaitGroup
+	sessions sync.WaitGroup
+	sock     net.Listener
+	conn     net.Conn
+	peer     string
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func newWorld(t *testing.T, ar *txtar.Archive) *world {
+	dir, err := os.MkdirTemp("", "script") // a short path: sockets are in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, dir: dir, lines: &lockedBuffer{}, peer: "198.51.100.7"}
+	main := "dir = " + dir + "\n" + defaults
+	for _, f := range ar.Files {
+		switch f.Name {
+		case "main.cf":
+			main += string(f.Data)
+		case "dialogue", "log", "queue", "zone":
+		default:
+			if err := os.WriteFile(filepath.Join(dir, filepath.Base(f.Name)), f.Data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	cfg, err := config.LoadString(main)
+	if err != nil {
+		t.Fatal(err)
+	}
+	zone, err := fakezone.Parse(section(ar, "zone"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	w.stop = stop
+	w.log = maillog.New("smtpd", maillog.NewWriter(w.lines, maillog.Classic))
+	w.cleanup = newFakeCleanup()
+	if w.sock, err = net.Listen("unix", filepath.Join(dir, "cleanup")); err != nil {
+		t.Fatal(err)
+	}
+	is := &ipc.Server{Handler: w.cleanup.handle}
+	w.serving.Go(func() { is.Serve(ctx, w.sock, time.Second) })
+	w.ipc = ipc.NewClient(filepath.Join(dir, "cleanup"), nil)
+	w.submit = submit.New(w.ipc)
+	dns := zone.Resolver()
+	router, err := newRouter(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.srv, err = smtpd.New(ctx, smtpd.Deps{Config: cfg, Log: w.log, Service: "smtp", Submit: w.submit, Router: router,
+		DNS: dns, Names: dns, Flush: fakeFlusher{}, Verify: fakeProber{}, Tables: table.Options{Recheck: -1}})
+	if err != nil {
+		w.close()
+		t.Fatal(err)
+	}
+	return w
+}
+
+// finish ends what the dialogue has left open, so that all has been logged.
+func (w *world) finish() {
+	if w.conn != nil {
+		w.conn.Close()
+		w.conn = nil
+	}
+	w.srv.Drain()
+	w.waitSessions()
+	w.log.Flush()
+}
+
+func (w *world) close() {
+	if w.conn != nil {
+		w.conn.Close()
+	}
+	w.waitSessions()
+	if w.srv != nil {
+		w.srv.Close()
+	}
+	w.submit.Close()
+	w.ipc.Close()
+	w.stop()
+	w.serving.Wait()
+	w.log.Close()
+	os.RemoveAll(w.dir)
+}
+
+func (w *world) waitSessions() { w.sessions.Wait() }
+
+// endpoint is a connection that seems to come from elsewhere.
+type endpoint struct {
+	*net.TCPConn
+	remote, local net.Addr
+}
+
+func (e endpoint) RemoteAddr() net.Addr { return e.remote }
+func (e endpoint) LocalAddr() net.Addr  { return e.local }
+
+// connect makes a connection over loopback. ahead, when not nil, is sent
+// before the server sees it.
+func (w *world) connect(ahead []byte) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if len(ahead) > 0 {
+		c.Write(ahead)
+	}
+	s, err := l.Accept()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if len(ahead) > 0 {
+		waitReadable(s.(*net.TCPConn))
+	}
+	w.conn = c
+	ip := net.ParseIP(w.peer)
+	local := &net.TCPAddr{IP: net.ParseIP("192.0.2.25"), Port: 25}
+	if ip.To4() == nil {
+		local.IP = net.ParseIP("2001:db8::25")
+	}
+	e := endpoint{s.(*net.TCPConn), &net.TCPAddr{IP: ip, Port: 40000}, local}
+	w.sessions.Go(func() { w.srv.ServeConn(context.Background(), e) })
+}
+
+var (
+	queueID = regexp.MustCompile(`\b[0-9BCDFGHJKLMNPQRSTVWXYZbcdfghjklmnpqrstvwxyz]{10}z[0-9BCDFGHJKLMNPQRSTVWXYZbcdfghjklmnpqrstvwxyz]+\b`)
+	date    = regexp.MustCompile(`(Mon|Tue|Wed|Thu|Fri|Sat|Sun), [ 0-9]\d \w{3} \d{4} \d\d:\d\d:\d\d [-+]\d{4}( \(\w+\))?`)
+	logHead = regexp.MustCompile(`(?m)^.{15} \S+ smtpd\[\d+\]: `)
+)
+
+// plain takes out what differs from run to run.
+func (w *world) plain(s string) string {
+	s = queueID.ReplaceAllString(s, "<ID>")
+	s = date.ReplaceAllString(s, "<DATE>")
+	s = strings.ReplaceAll(s, w.dir, "$dir")
+	s = strings.ReplaceAll(s, "pid."+strconv.Itoa(os.Getpid()), "<PID>")
+	return s
+}
+
+func (w *world) logText() string {
+	return w.plain(logHead.ReplaceAllString(w.lines.String(), ""))
+}

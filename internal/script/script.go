@@ -1,0 +1,33 @@
+// Package script runs SMTP dialogues that are written down in files, against
+// a real smtpd.Server whose neighbours (cleanup, trivial-rewrite, the DNS) are
+// played by the test.
+//
+// A file is a txtar archive. Its comment says what is shown and which section
+// of which RFC asks for it; the archive's files are:
+//
+//	main.cf    parameters, over the defaults of the runner
+//	zone       DNS records, one a line: name type data
+//	dialogue   what goes over the wire
+//	log        the log lines that must come of it
+//	queue      the messages that must come of it
+//
+// Every other file is written to the directory that $dir stands for in
+// main.cf, for tables.
+//
+// The lines of a dialogue:
+//
+//	C: text     the client sends text and CRLF
+//	C- text     the client sends text as it is; \r \n \t \x00 \\ are escapes
+//	S: text     the server sends this line and CRLF
+//	S:EOF       the server closes the connection
+//	close       the client closes the connection
+//	shut        the client closes its direction only
+//	connect [ADDR]   a new connection, from ADDR
+//	starttls    the client begins TLS; what it sees of the server is not said
+//
+//	drain       the service is told to end
+//
+// Lines of the client that follow one another are sent in one write. In
+// expectations, and in the logs, <ID> stands for a queue ID, <DATE> for a
+// date, <PORT> for a port.
+package script

@@ -1,0 +1,140 @@
+package smtpd
+
+import (
+	"strconv"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/smtpwire"
+	"posthaste/internal/submit"
+)
+
+// bdatState is a message that comes in chunks, RFC 3030. The engine has no
+// part in it: it is told RSET when the last chunk is in.
+type bdatState struct {
+	msg    *submit.Message
+	sink   sink
+	c      content
+	rest   []byte // the beginning of a line that has not come to its end
+	failed *smtpwire.Reply
+}
+
+func (b *bdatState) abort() {
+	if b.msg != nil {
+		b.msg.Abort()
+		b.msg = nil
+	}
+}
+
+// bdatCmd is BDAT, RFC 3030 section 2. The chunk follows the command whatever
+// is thought of it, and is read in any case. last says that the transaction is
+// over.
+func (s *session) bdatCmd() (r *smtpwire.Reply, last bool, err error) {
+	size, last, ok := smtpwire.ParseBDAT(s.cmd.Args)
+	if !ok {
+		// What is content and what is commands cannot be told any more.
+		id := string(s.a.QueueID)
+		if id == "" {
+			id = "NOQUEUE"
+		}
+		s.srv.log.Warning("%s: malformed BDAT command syntax from %s: %.100s", id, s.a.NameAddr(), s.cmd.Line)
+		return smtpwire.R(521, dsn.S(5, 5, 4), "Syntax: BDAT count [LAST]"), false, nil
+	}
+	if r = s.bdatRefused(); r != nil {
+		return r, false, s.readChunk(size, func([]byte) {})
+	}
+	b := s.bdat
+	s.inData, s.content = true, b.c.size
+	err = s.readChunk(size, b.take)
+	s.content = b.c.size
+	if err != nil {
+		return nil, false, err
+	}
+	s.inData = false
+	switch {
+	case b.failed != nil:
+		return b.failed, false, nil
+	case !last:
+		return smtpwire.R(250, dsn.S(2, 0, 0), "Ok: "+strconv.FormatInt(size, 10)+" bytes"), false, nil
+	}
+	b.end()
+	msg := b.msg
+	s.bdat = nil
+	return s.finishMessage(msg, &b.c, "Ok: "+strconv.FormatInt(b.c.size, 10)+" bytes queued as "+string(s.a.QueueID)), true, nil
+}
+
+// bdatRefused judges a BDAT command, and begins the message with the first.
+func (s *session) bdatRefused() *smtpwire.Reply {
+	if s.bdat != nil {
+		return nil
+	}
+	if r := s.contentInOrder(); r != nil {
+		return r
+	}
+	clear := s.onlyRecipient()
+	r := s.srv.access.Data(s.srv.ctx(), &s.a)
+	clear()
+	if r != nil {
+		s.bdat = &bdatState{failed: r} // for all chunks, until RSET
+		s.bdat.c.w = discard{}
+		return nil
+	}
+	b := &bdatState{msg: s.srv.submit.Open(s.envelope(), s.options())}
+	b.sink.msg = b.msg
+	b.sink.Write(s.received())
+	b.c = content{w: &b.sink, whole: true, limit: s.set.messageLimit}
+	s.bdat = b
+	return nil
+}
+
+// discard takes the content of a message that has been refused.
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// take takes a piece of a chunk. Lines may begin in one and end in another.
+func (b *bdatState) take(p []byte) {
+	if b.failed != nil {
+		return
+	}
+	b.rest = append(b.rest, p...)
+	used, _ := b.c.feed(b.rest)
+	b.rest = b.rest[:copy(b.rest, b.rest[used:])]
+	if len(b.rest) > bigBuf {
+		used = b.c.overlong(b.rest)
+		b.rest = b.rest[:copy(b.rest, b.rest[used:])]
+	}
+}
+
+// end gives the last line the end that it may lack.
+func (b *bdatState) end() {
+	if len(b.rest) > 0 || b.c.cont {
+		bare := b.c.bareLF
+		b.c.feed(append(b.rest, '\r', '\n'))
+		b.c.bareLF = bare
+		b.rest = nil
+	}
+}
+
+// readChunk reads the octets of a chunk and gives them to take.
+func (s *session) readChunk(size int64, take func([]byte)) error {
+	w := &s.wire
+	if size > smallBuf {
+		w.enlarge()
+		defer w.shrink()
+	}
+	for size > 0 {
+		if w.buffered() == 0 {
+			w.r, w.w = 0, 0
+			w.makeRoom(smallBuf)
+			if err := w.fill(); err != nil {
+				s.lost(err)
+				return err
+			}
+		}
+		n := min(int64(w.buffered()), size)
+		take(w.buf[w.r : w.r+int(n)])
+		w.r += int(n)
+		size -= n
+	}
+	return nil
+}

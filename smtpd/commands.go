@@ -1,0 +1,373 @@
+package smtpd
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/smtpwire"
+	"posthaste/internal/table"
+)
+
+// helo is HELO and EHLO, RFC 5321 section 4.1.1.1. A nil reply means that the
+// engine is to see it.
+func (s *session) helo(v verb) *smtpwire.Reply {
+	name := s.cmd.Args
+	if v == vHelo {
+		name, _, _ = strings.Cut(name, " ")
+	}
+	if name == "" {
+		return smtpwire.R(501, dsn.Status{}, "Syntax: "+strings.ToUpper(commands[v].name)+" hostname")
+	}
+	s.endMail()
+	s.a.ResetHelo()
+	s.a.Helo = smtpwire.Printable(clip(name, 255))
+	proto := "SMTP"
+	if v == vEhlo {
+		proto = "ESMTP"
+	}
+	s.a.Proto = proto
+	if r := s.srv.access.Helo(s.srv.ctx(), &s.a); r != nil {
+		s.a.ResetHelo()
+		return r
+	}
+	s.ehlo = nil
+	if v == vEhlo {
+		s.ehlo = s.ehloReply()
+	}
+	return nil
+}
+
+func clip(s string, n int) string {
+	if len(s) > n {
+		return s[:n]
+	}
+	return s
+}
+
+// ehloReply is the list of extensions, in Postfix's order.
+func (s *session) ehloReply() []byte {
+	hidden := s.hiddenKeywords()
+	lines := make([]string, 1, 16)
+	lines[0] = s.set.myhostname
+	add := func(keyword, line string) {
+		if !hidden[keyword] {
+			lines = append(lines, line)
+		}
+	}
+	add("pipelining", "PIPELINING")
+	if s.set.messageLimit > 0 {
+		add("size", "SIZE "+strconv.FormatInt(s.set.messageLimit, 10))
+	} else {
+		add("size", "SIZE")
+	}
+	if !s.set.vrfyDisabled {
+		add("vrfy", "VRFY")
+	}
+	if s.srv.flush != nil {
+		add("etrn", "ETRN")
+	}
+	if s.offersTLS() {
+		add("starttls", "STARTTLS")
+	}
+	if mechs := s.offeredMechanisms(); mechs != "" {
+		add("auth", "AUTH "+mechs)
+		if s.srv.brokenAuth {
+			add("auth", "AUTH="+mechs)
+		}
+	}
+	if s.mayVERP() {
+		add("verp", "XVERP")
+	}
+	if s.mayXclient() {
+		add("xclient", "XCLIENT "+xclientNames)
+	}
+	if s.mayXforward() {
+		add("xforward", "XFORWARD "+xforwardNames)
+	}
+	add("enhancedstatuscodes", "ENHANCEDSTATUSCODES")
+	add("8bitmime", "8BITMIME")
+	add("dsn", "DSN")
+	if s.set.smtputf8 {
+		add("smtputf8", "SMTPUTF8")
+	}
+	add("chunking", "CHUNKING")
+	b := make([]byte, 0, 256)
+	for i, l := range lines {
+		sep := byte('-')
+		if i == len(lines)-1 {
+			sep = ' '
+		}
+		b = append(append(append(append(b, "250"...), sep), l...), "\r\n"...)
+	}
+	return b
+}
+
+// hiddenKeywords are the extensions that this client is not told of.
+func (s *session) hiddenKeywords() map[string]bool {
+	if s.discard != nil {
+		return s.discard
+	}
+	s.discard = s.set.discard
+	if !s.set.discardMaps.Empty() {
+		value, found, err := s.set.discardMaps.LookupClientAddr(s.srv.ctx(), s.a.AddrText)
+		if err != nil {
+			s.srv.log.Warning("%v", err)
+		} else if found {
+			s.discard = lowerSet(table.SplitList(value))
+		}
+	}
+	if s.discard == nil {
+		s.discard = map[string]bool{}
+	}
+	if len(s.discard) > 0 && !s.discard["silent-discard"] {
+		var names []string
+		for _, n := range []string{"pipelining", "size", "vrfy", "etrn", "starttls", "auth", "verp", "xclient", "xforward",
+			"enhancedstatuscodes", "8bitmime", "dsn", "smtputf8", "chunking", "requiretls"} {
+			if s.discard[n] {
+				names = append(names, strings.ToUpper(n))
+			}
+		}
+		s.srv.log.Info("discarding EHLO keywords: %s", strings.Join(names, " "))
+	}
+	return s.discard
+}
+
+// extensions is what brings parameters to MAIL and RCPT.
+func (s *session) extensions() smtpwire.Ext {
+	hidden := s.hiddenKeywords()
+	var e smtpwire.Ext
+	if !hidden["dsn"] {
+		e |= smtpwire.ExtDSN
+	}
+	if s.set.smtputf8 && !hidden["smtputf8"] {
+		e |= smtpwire.ExtSMTPUTF8
+	}
+	if s.mayVERP() {
+		e |= smtpwire.ExtVERP
+	}
+	return e
+}
+
+func (s *session) mayVERP() bool {
+	if s.set.verpClients.Empty() {
+		return false
+	}
+	yes, err := s.set.verpClients.MatchClient(s.srv.ctx(), s.a.Name, s.a.AddrText)
+	if err != nil {
+		s.srv.log.Warning("%v", err)
+	}
+	return yes
+}
+
+func (s *session) rset() *smtpwire.Reply {
+	if s.cmd.Args != "" {
+		return smtpwire.R(501, dsn.S(5, 5, 4), "Syntax: RSET")
+	}
+	s.endMail()
+	return nil
+}
+
+// vrfy is VRFY, RFC 5321 section 4.1.1.6. It says whether the address would
+// be refused as a recipient, and no more (RFC 5321 section 3.5.3: 252).
+func (s *session) vrfy() *smtpwire.Reply {
+	switch {
+	case s.set.vrfyDisabled:
+		return smtpwire.R(502, dsn.S(5, 5, 1), "VRFY command is disabled")
+	case s.cmd.Args == "":
+		return smtpwire.R(501, dsn.S(5, 5, 4), "Syntax: VRFY address [SMTPUTF8]")
+	}
+	arg := s.cmd.Args
+	if f := strings.Fields(arg); len(f) == 2 && strings.EqualFold(f[1], "SMTPUTF8") && s.set.smtputf8 {
+		arg = f[0]
+	}
+	if r := s.heloFirst(); r != nil {
+		return r
+	}
+	p, refusal := smtpwire.ParseRcpt("TO:"+bracketed(arg), 0, false)
+	if refusal != nil {
+		return refusal
+	}
+	if r := s.srv.limits.recipient(s); r != nil {
+		return r
+	}
+	s.a.HasRcpt, s.a.Recipient = true, p.To.Address
+	defer func() { s.a.HasRcpt, s.a.Recipient = false, "" }()
+	if r := s.srv.access.Vrfy(s.srv.ctx(), &s.a); r != nil {
+		return r
+	}
+	return smtpwire.R(252, dsn.S(2, 0, 0), arg)
+}
+
+func bracketed(s string) string {
+	if strings.HasPrefix(s, "<") {
+		return s
+	}
+	return "<" + s + ">"
+}
+
+// heloFirst refuses what must not come before HELO where that is required.
+func (s *session) heloFirst() *smtpwire.Reply {
+	if s.set.heloRequired && s.a.Helo == "" {
+		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: send HELO/EHLO first")
+	}
+	return nil
+}
+
+// etrn is ETRN, RFC 1985.
+func (s *session) etrn() *smtpwire.Reply {
+	if r := s.heloFirst(); r != nil {
+		return r
+	}
+	if s.srv.flush == nil {
+		return smtpwire.R(502, dsn.S(5, 5, 1), "Error: ETRN command is disabled")
+	}
+	if s.a.HasSender {
+		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: MAIL transaction in progress")
+	}
+	f := strings.Fields(s.cmd.Args)
+	if len(f) != 1 {
+		return smtpwire.R(500, dsn.Status{}, "Syntax: ETRN domain")
+	}
+	domain := strings.TrimLeft(f[0], "@#")
+	if domain == "" || strings.HasPrefix(f[0], "#") {
+		return smtpwire.R(501, dsn.Status{}, "Error: invalid parameter syntax")
+	}
+	if !validSite(domain) {
+		return smtpwire.R(501, dsn.Status{}, "Error: invalid parameter syntax")
+	}
+	if r := s.srv.access.Etrn(s.srv.ctx(), &s.a, domain); r != nil {
+		return r
+	}
+	return s.srv.flushSite(s.srv.ctx(), domain)
+}
+
+func validSite(domain string) bool {
+	p, r := smtpwire.ParseRcpt("TO:<x@"+domain+">", 0, false)
+	return r == nil && strings.HasSuffix(p.To.Address, domain) && domain[0] != '-'
+}
+
+// filterCommand lets smtpd_command_filter change a command line.
+func (s *session) filterCommand(line string) string {
+	if s.set.commandFilter.Empty() {
+		return line
+	}
+	value, found, err := s.set.commandFilter.Lookup(s.srv.ctx(), line, false)
+	if err != nil {
+		s.srv.log.Warning("%v", err)
+		return line
+	}
+	if found {
+		return value
+	}
+	return line
+}
+
+// filterReject lets smtpd_reject_filter_maps change a refusal and adds the
+// footer.
+func (s *session) filterReject(r *smtpwire.Reply) *smtpwire.Reply {
+	if !s.set.rejectFilter.Empty() {
+		value, found, err := s.set.rejectFilter.Lookup(s.srv.ctx(), r.String(), false)
+		if err != nil {
+			s.srv.log.Warning("%v", err)
+		} else if found {
+			if n, valid := smtpwire.ParseReply(value); valid && n.Code >= 400 {
+				r = &n
+			} else {
+				s.srv.log.Warning("smtpd_reject_filter_maps: malformed result %q", value)
+			}
+		}
+	}
+	footer := s.set.footer
+	if !s.set.footerMaps.Empty() {
+		value, found, err := s.set.footerMaps.Lookup(s.srv.ctx(), r.String(), false)
+		if err != nil {
+			s.srv.log.Warning("%v", err)
+		} else if found {
+			footer = value
+		}
+	}
+	if footer == "" {
+		return r
+	}
+	out := *r
+	out.Text = addFooter(r.Text, s.expandFooter(footer))
+	return &out
+}
+
+// addFooter puts the footer on lines of its own, or, when it starts with
+// "\c", on the line that there is.
+func addFooter(text, footer string) string {
+	footer = strings.ReplaceAll(footer, `\n`, "\n")
+	if rest, same := strings.CutPrefix(footer, `\c`); same {
+		return text + rest
+	}
+	return text + "\n" + footer
+}
+
+// expandFooter fills in the names that a footer may hold.
+func (s *session) expandFooter(text string) string {
+	if !strings.Contains(text, "$") {
+		return text
+	}
+	now := s.srv.now()
+	values := map[string]string{"client": s.a.NameAddr(), "client_name": s.a.Name, "client_address": s.a.AddrText,
+		"client_port": s.a.Port, "recipient": s.a.Recipient, "sender": s.a.Sender, "helo_name": s.a.Helo,
+		"server_name": s.set.myhostname, "localtime": now.Format("Jan _2 15:04:05"), "recipient_domain": afterAt(s.a.Recipient),
+		"sender_domain": afterAt(s.a.Sender), "server_address": s.a.ServerAddr, "server_port": s.a.ServerPort,
+		"recipient_name": beforeAt(s.a.Recipient), "sender_name": beforeAt(s.a.Sender),
+		"mail_name": s.set.mailName}
+	return expandNames(text, values)
+}
+
+// expandNames replaces $name, ${name} and $(name). Unknown names stand for
+// nothing.
+func expandNames(text string, values map[string]string) string {
+	var b strings.Builder
+	for {
+		before, rest, found := strings.Cut(text, "$")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		var name string
+		switch {
+		case strings.HasPrefix(rest, "{"):
+			name, rest, _ = strings.Cut(rest[1:], "}")
+		case strings.HasPrefix(rest, "("):
+			name, rest, _ = strings.Cut(rest[1:], ")")
+		default:
+			i := 0
+			for i < len(rest) && (rest[i] == '_' || rest[i] >= 'a' && rest[i] <= 'z' || rest[i] >= 'A' && rest[i] <= 'Z' || rest[i] >= '0' && rest[i] <= '9') {
+				i++
+			}
+			name, rest = rest[:i], rest[i:]
+		}
+		b.WriteString(values[name])
+		text = rest
+	}
+}
+
+func afterAt(addr string) string {
+	return addr[strings.LastIndexByte(addr, '@')+1:]
+}
+
+func beforeAt(addr string) string {
+	if i := strings.LastIndexByte(addr, '@'); i >= 0 {
+		return addr[:i]
+	}
+	return addr
+}
+
+// flushSite asks the queue manager for ETRN.
+func (s *Server) flushSiteReply(domain string, queued bool, err error) *smtpwire.Reply {
+	switch {
+	case err != nil:
+		s.log.Warning("ETRN %s: %v", domain, err)
+		return smtpwire.R(458, dsn.Status{}, "Unable to queue messages")
+	case !queued:
+		return smtpwire.R(459, dsn.Status{}, fmt.Sprintf("<%s>: service unavailable", domain))
+	}
+	return smtpwire.R(250, dsn.Status{}, "Queuing started")
+}

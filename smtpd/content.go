@@ -1,0 +1,133 @@
+package smtpd
+
+import (
+	"bytes"
+	"io"
+)
+
+// content takes the lines that follow DATA, finds their end, and writes what
+// is between as CRLF lines without dot-stuffing. It sees the input in
+// pieces of any size; what it writes does not depend on where they are cut.
+//
+// The end is CRLF "." CRLF and nothing else (RFC 5321 section 4.1.1.4): other
+// systems take other things for line ends, and whoever can make two systems
+// disagree on where a message ends can put a message of their own between.
+// A line that ends in LF alone is taken for a line all the same, and a lone
+// dot on such a line, or after one, is dropped, so that nobody behind us takes
+// it for the end. Only to a client that sends bare LF as a matter of course
+// (lenient: it is trusted, and even its DATA command ended so) is LF "." LF
+// the end.
+type content struct {
+	w       io.Writer // errors are w's to remember: reading goes on to the end
+	lenient bool
+	whole   bool  // BDAT: dots are dots, and the end is known from elsewhere
+	limit   int64 // of size; 0: none
+
+	size    int64 // octets, CRLF counted as two
+	over    bool  // more than limit
+	bareLF  bool  // some line ended in LF alone
+	cont    bool  // in the middle of a line whose beginning was written
+	afterLF bool  // the line before this one ended in LF alone
+	begun   bool  // the first line has been seen
+}
+
+// feed takes input. It returns how much of it was used and whether the end
+// has been seen; what is left is an incomplete line, and is to be offered
+// again with more behind it.
+func (c *content) feed(b []byte) (used int, done bool) {
+	run := 0 // b[run:line] is ready to be written as it is
+	line := 0
+	for {
+		i := bytes.IndexByte(b[line:], '\n')
+		if i < 0 {
+			break
+		}
+		end := line + i // of the line, at its LF
+		text := end
+		crlf := text > line && b[text-1] == '\r'
+		if crlf {
+			text--
+		}
+		if !crlf {
+			c.bareLF = true
+		}
+		if !c.begun {
+			c.begun = true
+			c.mailboxLine(b[line:text])
+		}
+		if text > line && b[line] == '.' && !c.cont && !c.whole {
+			c.put(b[run:line])
+			if text == line+1 {
+				if crlf && !c.afterLF || c.lenient {
+					return end + 1, true
+				}
+				// It looks like an end, and must not to anybody.
+				c.afterLF = !crlf
+				line = end + 1
+				run = line
+				continue
+			}
+			run = line + 1 // RFC 5321 section 4.5.2
+		}
+		if !crlf || text > line && b[text-1] == '\r' {
+			for text > line && b[text-1] == '\r' {
+				text--
+			}
+			c.put(b[run:max(text, run)])
+			c.put(crlfBytes)
+			run = end + 1
+		}
+		c.afterLF, c.cont = !crlf, false
+		line = end + 1
+	}
+	c.put(b[run:line])
+	return line, false
+}
+
+var crlfBytes = []byte("\r\n")
+
+// overlong takes the beginning of a line that has no end in sight, all of b
+// but the CRs at its end, which may be part of the line's. It returns how
+// much of it was used.
+func (c *content) overlong(b []byte) (used int) {
+	n := len(b)
+	for n > 0 && b[n-1] == '\r' {
+		n--
+	}
+	if n == 0 {
+		// Nothing but CRs: they mean nothing, however many; keep one.
+		return len(b) - 1
+	}
+	text := b[:n]
+	if !c.begun {
+		c.begun = true
+		c.mailboxLine(text)
+	}
+	if !c.cont && !c.whole && text[0] == '.' {
+		text = text[1:]
+	}
+	c.put(text)
+	c.cont = true
+	return n
+}
+
+// mailboxLine mends the "From " line of a mailbox that somebody sends as if it
+// were a header: it becomes one.
+func (c *content) mailboxLine(line []byte) {
+	if bytes.HasPrefix(line, []byte("From ")) || bytes.HasPrefix(line, []byte(">From ")) {
+		c.put([]byte("X-Mailbox-Line: "))
+	}
+}
+
+func (c *content) put(p []byte) {
+	if len(p) == 0 {
+		return
+	}
+	c.size += int64(len(p))
+	if c.limit > 0 && c.size > c.limit {
+		c.over = true
+	}
+	if !c.over {
+		c.w.Write(p)
+	}
+}

@@ -1,0 +1,133 @@
+package smtpd
+
+import (
+	"context"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/smtpwire"
+	"posthaste/internal/submit"
+)
+
+// commitTimeout bounds the wait for cleanup to queue a message. A client gives
+// us ten minutes for it (RFC 5321 section 4.5.3.2.6); whoever waits that long
+// is not to be told 250 when it has gone.
+const commitTimeout = 9 * time.Minute
+
+// data is the content of DATA. The engine calls it when it has said 354.
+func (s *session) data() *smtpwire.Reply {
+	s.content = 0
+	msg := s.srv.submit.Open(s.envelope(), s.options())
+	sink := &sink{msg: msg}
+	sink.Write(s.received())
+	c := &content{w: sink, lenient: s.wire.bareLF && (s.trusted || s.set.bare == bareAllow), limit: s.set.messageLimit}
+	c.afterLF = s.wire.bareLF && !c.lenient
+	s.inData = true
+	err := s.readContent(c)
+	s.content = c.size
+	if err != nil {
+		msg.Abort()
+		s.lost(err)
+		return smtpwire.R(451, dsn.S(4, 4, 2), "Error: connection lost") // nobody hears it
+	}
+	s.inData = false
+	return s.finishMessage(msg, c, "Ok: queued as "+string(s.a.QueueID))
+}
+
+// sink is a message that may be refused while it arrives: the rest is then
+// read all the same, since SMTP has no way to stop a client.
+type sink struct {
+	msg *submit.Message
+	err error
+}
+
+func (k *sink) Write(p []byte) (int, error) {
+	if k.err == nil {
+		_, k.err = k.msg.Write(p)
+	}
+	return len(p), k.err
+}
+
+// readContent reads up to the end of the content.
+func (s *session) readContent(c *content) error {
+	w := &s.wire
+	w.enlarge()
+	defer w.shrink()
+	start := time.Now()
+	from := w.received
+	for {
+		used, done := c.feed(w.buf[w.r:w.w])
+		w.r += used
+		s.content = c.size
+		if done {
+			return nil
+		}
+		if w.r > 0 {
+			n := copy(w.buf, w.buf[w.r:w.w])
+			w.r, w.w = 0, n
+		}
+		if w.w == len(w.buf) {
+			w.r = c.overlong(w.buf)
+			n := copy(w.buf, w.buf[w.r:w.w])
+			w.r, w.w = 0, n
+		}
+		if s.set.perRequest {
+			// What arrives buys time at the rate that is asked for.
+			w.deadline = start.Add(s.set.timeout + time.Duration(w.received-from)*time.Second/time.Duration(max(1, s.set.minDataRate)))
+		}
+		if err := w.fill(); err != nil {
+			return err
+		}
+	}
+}
+
+// finishMessage judges a message whose content is complete, queues it, and
+// ends the transaction.
+func (s *session) finishMessage(msg *submit.Message, c *content, accepted string) *smtpwire.Reply {
+	s.a.Stage = "END-OF-MESSAGE"
+	s.a.Size = c.size
+	clear := s.onlyRecipient()
+	r := s.contentRefused(c)
+	if r == nil && s.srv.access.JudgesEndOfData() {
+		if r = s.srv.access.EndOfData(s.srv.ctx(), &s.a); r == nil {
+			msg.Amend(s.envelope(), s.options())
+		}
+	}
+	clear()
+	if r != nil {
+		msg.Abort()
+		s.resetMail()
+		return r
+	}
+	ctx, cancel := context.WithTimeout(s.srv.ctx(), commitTimeout)
+	reply, err := msg.Commit(ctx)
+	cancel()
+	if err != nil {
+		s.srv.log.Warning("%s: %v", s.a.QueueID, err)
+	}
+	s.resetMail()
+	if reply.Code != 250 {
+		return smtpwire.R(reply.Code, reply.Status, reply.Text)
+	}
+	s.errors, s.junk = 0, 0
+	return smtpwire.R(250, dsn.S(2, 0, 0), accepted)
+}
+
+// contentRefused refuses what is wrong with the content itself.
+func (s *session) contentRefused(c *content) *smtpwire.Reply {
+	if c.bareLF && !s.trusted {
+		switch s.set.bare {
+		case bareNote:
+			s.notes = "bare_lf"
+		case bareReject:
+			r := s.bareRefusal()
+			s.srv.access.LogAction(&s.a, "reject", r.String())
+			return r
+		}
+	}
+	if c.over {
+		s.srv.log.Warning("%s: queue file size limit exceeded", s.a.QueueID)
+		return smtpwire.R(552, dsn.S(5, 3, 4), "Error: message file too big")
+	}
+	return nil
+}

@@ -1,0 +1,46 @@
+// Package smtpd is the SMTP server, for port 25 and for submission. It judges
+// each command and streams the messages that it accepts to cleanup; a 250
+// reply to a message is given only when cleanup has it on stable storage.
+//
+// A session has three layers. The wire layer owns the socket: lines and
+// their limits, time limits, the end of data, the batching of replies. The
+// transaction engine (github.com/emersion/go-smtp) decides which command is
+// in order; it is driven through a port, one command at a time, see
+// engine.go. Policy is package access: it is given what is known of session
+// and envelope, and says yes or no. In between stands the session, which
+// knows the client, reads arguments with package smtpwire, keeps the
+// transaction, and words every reply.
+//
+// # Security
+//
+// Clients are strangers. What they send is bounded per line, per command and
+// per message; a session holds at most one command line, 16 KiB of replies
+// and, while content arrives, one 64 KiB buffer and what package submit
+// keeps. Before authentication nothing else grows with what a client sends,
+// but for the list of recipients (smtpd_recipient_limit). Content ends at
+// CRLF "." CRLF and nowhere else, whatever the client's neighbours believe:
+// see content.go. What a client sends before STARTTLS is forgotten after it.
+// Replies and log lines never carry control characters that a client sent.
+//
+// # Standards
+//
+//	RFC 5321 (SMTP), RFC 6409 (submission), RFC 8314 (TLS for submission)
+//	RFC 2920 (PIPELINING), RFC 1870 (SIZE), RFC 6152 (8BITMIME), RFC 3030 (CHUNKING)
+//	RFC 3461 (DSN), RFC 6531 (SMTPUTF8), RFC 2034 (ENHANCEDSTATUSCODES)
+//	RFC 3207 (STARTTLS), RFC 4954 (AUTH), RFC 1985 (ETRN)
+//
+// BINARYMIME is not offered: content is stored as lines. The parameter
+// BODY=BINARYMIME is refused with 555.
+//
+// Where this server is stricter than Postfix 3.7: "." ends a message only
+// between two CRLFs, also with smtpd_forbid_bare_newline = no, unless the
+// client ends all its lines in LF alone and is exempt; over-long command
+// lines are refused, not cut; comments and white space within addresses are
+// refused.
+//
+// # Diagnostics
+//
+// Log lines are those of Postfix: connect from, client=, reject:, lost
+// connection after, timeout after, too many errors after, improper command
+// pipelining after, disconnect from with the counts of commands.
+package smtpd

@@ -1,0 +1,371 @@
+package smtpd
+
+import (
+	"context"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/smtpwire"
+	"posthaste/internal/submit"
+)
+
+// mailInOrder refuses a MAIL command that may not come now.
+func (s *session) mailInOrder() *smtpwire.Reply {
+	if r := s.heloFirst(); r != nil {
+		return r
+	}
+	if s.a.HasSender {
+		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: nested MAIL command")
+	}
+	return s.srv.limits.message(s)
+}
+
+// mail is MAIL, RFC 5321 section 4.1.1.2. The engine calls it.
+func (s *session) mail() *smtpwire.Reply {
+	m, refusal := smtpwire.ParseMail(s.cmd.Args, s.extensions(), s.set.strict)
+	if refusal != nil {
+		if smtpwire.IsAddressError(refusal) {
+			s.illegalAddress("MAIL")
+		}
+		return refusal
+	}
+	if r := s.utf8Refused(m.From.Address, m.SMTPUTF8); r != nil {
+		return r
+	}
+	s.m = m
+	s.arrival = s.srv.now()
+	s.a.HasSender, s.a.Sender, s.a.Size, s.a.SMTPUTF8 = true, m.From.Address, m.Size, m.SMTPUTF8
+	s.a.NoUnknownRcptChecks = s.set.override["no_unknown_recipient_checks"]
+	if s.a.SASL.Username != "" && m.Auth != "" && m.Auth != "<>" {
+		s.a.SASL.Sender = m.Auth
+	}
+	r := s.judgeMail()
+	if r != nil {
+		s.resetMail()
+		return r
+	}
+	return smtpwire.R(250, dsn.S(2, 1, 0), "Ok")
+}
+
+func (s *session) judgeMail() *smtpwire.Reply {
+	ctx := s.srv.ctx()
+	if r := s.sizeRefused(); r != nil {
+		return r
+	}
+	if r := s.srv.access.Mail(ctx, &s.a); r != nil {
+		return r
+	}
+	rewrite, err := s.rewriteContext(ctx)
+	if err != nil {
+		s.srv.log.Warning("%v", err)
+		return smtpwire.R(451, dsn.S(4, 3, 0), "Error: temporary lookup failure")
+	}
+	s.context = rewrite
+	if !s.set.delayOpen {
+		return s.openMail(ctx)
+	}
+	return nil
+}
+
+// utf8Refused refuses an address beyond ASCII from a client that has not said
+// SMTPUTF8, where that is asked for (RFC 6531 section 3.1).
+func (s *session) utf8Refused(addr string, declared bool) *smtpwire.Reply {
+	if declared || !s.set.strictUTF8 || smtpwire.IsASCII(addr) {
+		return nil
+	}
+	return smtpwire.R(553, dsn.S(5, 6, 7), "Must declare SMTPUTF8 to send unicode address")
+}
+
+func (s *session) illegalAddress(command string) {
+	arg := s.cmd.Args
+	if i := strings.IndexByte(arg, ':'); i >= 0 {
+		arg = strings.TrimSpace(arg[i+1:])
+	}
+	s.srv.log.Warning("Illegal address syntax from %s in %s command: %.100s", s.a.NameAddr(), command, arg)
+}
+
+// sizeRefused judges the announced size (RFC 1870 section 6.1) and the room
+// that there is.
+func (s *session) sizeRefused() *smtpwire.Reply {
+	var r *smtpwire.Reply
+	switch {
+	case s.set.messageLimit > 0 && s.m.Size > s.set.messageLimit:
+		r = smtpwire.R(552, dsn.S(5, 3, 4), "Message size exceeds fixed limit")
+	case !s.roomFor():
+		r = smtpwire.R(452, dsn.S(4, 3, 1), "Insufficient system storage")
+	default:
+		return nil
+	}
+	s.srv.access.LogAction(&s.a, "reject", r.String())
+	return r
+}
+
+// roomFor says whether the file system of the queue has room for what the
+// limits allow: one and a half times the largest message, so that whoever is
+// in the middle of one can finish.
+func (s *session) roomFor() bool {
+	if s.set.messageLimit <= 0 && s.set.queueMinFree <= 0 {
+		return true
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(s.set.queueDir, &st); err != nil {
+		return true // cleanup will find out for itself
+	}
+	free := int64(st.Bavail) * st.Bsize
+	need := max(s.set.queueMinFree, s.set.messageLimit+s.set.messageLimit/2)
+	if free >= need {
+		return true
+	}
+	s.srv.log.Warning("not enough free space in mail queue: %d bytes < 1.5*message size limit", free)
+	return false
+}
+
+// rewriteContext says in whose name headers may be completed: mail of
+// strangers is not given our domain (local_header_rewrite_clients).
+func (s *session) rewriteContext(ctx context.Context) (string, error) {
+	yes, err := s.srv.access.LocalClient(ctx, &s.a, s.set.localRewrite)
+	if yes {
+		return "local", err
+	}
+	return "remote", err
+}
+
+// rcptInOrder refuses a RCPT command that may not come now.
+func (s *session) rcptInOrder() *smtpwire.Reply {
+	if !s.a.HasSender {
+		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: need MAIL command")
+	}
+	if s.bdat != nil {
+		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: RCPT after BDAT")
+	}
+	s.tried = true
+	return s.srv.limits.recipient(s)
+}
+
+// rcpt is RCPT, RFC 5321 section 4.1.1.3. The engine calls it.
+func (s *session) rcpt() *smtpwire.Reply {
+	p, refusal := smtpwire.ParseRcpt(s.cmd.Args, s.extensions(), s.set.strict)
+	if refusal != nil {
+		if smtpwire.IsAddressError(refusal) {
+			s.illegalAddress("RCPT")
+		}
+		return refusal
+	}
+	if r := s.utf8Refused(p.To.Address, s.m.SMTPUTF8); r != nil {
+		return r
+	}
+	if s.set.rcptLimit > 0 && len(s.rcpts) >= s.set.rcptLimit {
+		if s.excess++; s.excess <= s.set.overshoot {
+			s.errors-- // RFC 5321 section 4.5.3.1.10: the client may go on asking
+		}
+		return smtpwire.R(452, dsn.S(4, 5, 3), "Error: too many recipients")
+	}
+	ctx := s.srv.ctx()
+	s.a.HasRcpt, s.a.Recipient = true, p.To.Address
+	r := s.srv.access.Rcpt(ctx, &s.a)
+	s.a.HasRcpt = false
+	if r != nil {
+		return r
+	}
+	if s.a.QueueID == "" {
+		if r := s.openMail(ctx); r != nil {
+			return r
+		}
+	}
+	s.rcpts = append(s.rcpts, mail.Recipient{Address: p.To.Address, ORCPT: originalOf(&p), Notify: p.Notify})
+	s.a.Accepted = len(s.rcpts)
+	return smtpwire.R(250, dsn.S(2, 1, 5), "Ok")
+}
+
+// originalOf is the recipient for notices: what the client says, or the
+// address as typed.
+func originalOf(p *smtpwire.Rcpt) string {
+	if p.ORCPT != "" {
+		return p.ORCPT
+	}
+	if smtpwire.IsASCII(p.To.Raw) {
+		return "rfc822;" + p.To.Raw
+	}
+	return "utf-8;" + p.To.Raw
+}
+
+// openMail gives the message its queue ID, and says so in the log.
+func (s *session) openMail(ctx context.Context) *smtpwire.Reply {
+	id, err := s.srv.submit.NewID(ctx, s.srv.now())
+	if err != nil {
+		s.srv.log.Warning("%v", err)
+		return smtpwire.R(451, dsn.S(4, 3, 0), "Error: queue file write error")
+	}
+	s.a.QueueID = id
+	e := maillog.SMTPDClient{QueueID: string(id), Name: s.a.Name, Addr: s.a.AddrText, SASLMethod: s.a.SASL.Method,
+		SASLUsername: s.a.SASL.Username, SASLSender: s.a.SASL.Sender}
+	s.forwarded.log(&e)
+	s.srv.log.Log(&e)
+	return nil
+}
+
+// endMail gives up the transaction, if there is one.
+func (s *session) endMail() {
+	if s.bdat != nil {
+		s.bdat.abort()
+		s.bdat = nil
+	}
+	s.resetMail()
+}
+
+func (s *session) resetMail() {
+	s.a.ResetMail()
+	s.a.SASL.Sender = ""
+	s.m = smtpwire.Mail{}
+	s.rcpts = nil
+	s.excess = 0
+	s.tried = false
+	s.context = ""
+}
+
+// dataInOrder refuses a DATA command that may not come now, and judges it.
+func (s *session) dataInOrder() *smtpwire.Reply {
+	if r := s.contentInOrder(); r != nil {
+		return r
+	}
+	if s.cmd.Args != "" {
+		return smtpwire.R(501, dsn.S(5, 5, 4), "Syntax: DATA")
+	}
+	if s.bdat != nil {
+		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: DATA after BDAT")
+	}
+	defer s.onlyRecipient()()
+	return s.srv.access.Data(s.srv.ctx(), &s.a)
+}
+
+// onlyRecipient lets restrictions and log lines on the message as a whole
+// know its recipient, when there is but one. What it returns takes it back.
+func (s *session) onlyRecipient() func() {
+	if len(s.rcpts) == 1 {
+		s.a.HasRcpt, s.a.Recipient = true, s.rcpts[0].Address
+	}
+	return func() { s.a.HasRcpt, s.a.Recipient = false, "" }
+}
+
+// contentInOrder is what DATA and BDAT have in common, RFC 5321 section
+// 4.1.1.4, RFC 3030 section 2.
+func (s *session) contentInOrder() *smtpwire.Reply {
+	if len(s.rcpts) > 0 {
+		return nil
+	}
+	if s.a.HasSender && s.tried {
+		return smtpwire.R(554, dsn.S(5, 5, 1), "Error: no valid recipients")
+	}
+	return smtpwire.R(503, dsn.S(5, 5, 1), "Error: need RCPT command")
+}
+
+// envelope is the transaction as cleanup gets it.
+func (s *session) envelope() *mail.Envelope {
+	eff := &s.a.Effects
+	env := &mail.Envelope{
+		ID: s.a.QueueID, Arrival: s.arrival, Sender: s.a.Sender, EnvID: s.m.EnvID, Ret: s.m.Ret,
+		Client: s.clientOf(), SASL: s.a.SASL, Reverse: s.a.ReverseName, RewriteContext: s.context,
+		LogIdent: s.forwarded.ident, Filter: s.set.filter, Redirect: eff.Redirect, VERP: s.m.VERP,
+		RequireTLS: s.m.RequireTLS, Recipients: s.rcpts,
+	}
+	if env.VERP == "default" {
+		env.VERP = s.set.verpDelims
+	}
+	if eff.Filter != "" {
+		env.Filter = eff.Filter
+	}
+	if s.m.SMTPUTF8 {
+		env.Body |= mail.BodySMTPUTF8
+	}
+	return env
+}
+
+// options are the transaction's other half.
+func (s *session) options() submit.Options {
+	eff := &s.a.Effects
+	o := submit.Options{BCC: eff.BCC, Prepend: eff.Prepend, Late: s.srv.access.JudgesEndOfData(),
+		Flags: proto.SubmitFilter | proto.SubmitMilter | proto.SubmitBCC | proto.SubmitMap}
+	o.Flags &^= s.set.withheld
+	if eff.Hold {
+		o.Flags |= proto.SubmitHold
+	}
+	if eff.Discard {
+		o.Flags |= proto.SubmitDiscard
+	}
+	return o
+}
+
+// received is the Received: field, RFC 5321 section 4.4. It is in the form
+// that mail readers and filters know from Postfix.
+func (s *session) received() []byte {
+	b := make([]byte, 0, 512)
+	if s.set.hideClient {
+		b = append(b, "Received: by "...)
+	} else {
+		b = s.appendFrom(append(b, "Received: "...))
+		b = append(b, "\tby "...)
+	}
+	b = append(append(b, s.set.myhostname...), " ("...)
+	b = append(append(b, s.set.mailName...), ')')
+	if !s.set.hideClient {
+		b = append(append(b, " with "...), s.withProtocol()...)
+	}
+	b = append(append(b, " id "...), s.a.QueueID...)
+	if len(s.rcpts) == 1 {
+		b = append(b, "\r\n\tfor <"...)
+		b = rfc5322.AppendQuoted(b, s.rcpts[0].Address)
+		b = append(b, ">; "...)
+	} else {
+		b = append(b, ";\r\n\t"...)
+	}
+	b = rfc5322.AppendDate(b, s.srv.now())
+	return append(b, '\r', '\n')
+}
+
+// appendFrom appends who the message came from.
+func (s *session) appendFrom(b []byte) []byte {
+	c := s.clientOf()
+	helo := c.Helo
+	if helo == "" {
+		helo = c.Name
+	}
+	b = append(append(b, "from "...), helo...)
+	b = append(append(b, " ("...), c.Name...)
+	b = append(b, " ["...)
+	if strings.Contains(c.Addr, ":") {
+		b = append(b, "IPv6:"...)
+	}
+	b = append(append(b, c.Addr...), "])\r\n"...)
+	if s.set.tlsReceived && s.a.TLS != nil {
+		b = s.appendTLS(b)
+	}
+	if s.set.saslReceived && s.a.SASL.Username != "" {
+		b = append(append(b, "\t(Authenticated sender: "...), s.a.SASL.Username...)
+		b = append(b, ")\r\n"...)
+	}
+	return b
+}
+
+// withProtocol is the name of the protocol as RFC 3848 and RFC 6531 section
+// 4.3 have it.
+func (s *session) withProtocol() string {
+	p := s.a.Proto
+	if s.m.SMTPUTF8 && p == "ESMTP" {
+		p = "UTF8SMTP"
+	}
+	if p != "SMTP" {
+		if s.a.TLS != nil {
+			p += "S"
+		}
+		if s.a.SASL.Username != "" {
+			p += "A"
+		}
+	}
+	return p
+}

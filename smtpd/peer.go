@@ -1,0 +1,135 @@
+package smtpd
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"posthaste/internal/access"
+	"posthaste/internal/maillog"
+	"posthaste/internal/resolver"
+)
+
+// meet finds out who the client is, and says so in the log.
+func (s *session) meet(ctx context.Context) error {
+	if err := s.proxyHeader(); err != nil {
+		return err
+	}
+	s.lookUp(ctx)
+	s.srv.log.Log(maillog.SMTPDConnect{Name: s.a.Name, Addr: s.a.AddrText})
+	s.know(ctx)
+	return nil
+}
+
+// know works out what depends on who the client is.
+func (s *session) know(ctx context.Context) {
+	trusted, err := s.set.bareExempt.MatchClient(ctx, s.a.Name, s.a.AddrText)
+	if err != nil {
+		s.srv.log.Warning("%v", err)
+	}
+	s.trusted = trusted
+	s.discard = nil
+}
+
+// addrOf takes an address apart as the rest of the system knows it: without
+// zone, IPv4 as IPv4.
+func addrOf(a net.Addr) (netip.Addr, string) {
+	t, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), "0"
+	}
+	ip, _ := netip.AddrFromSlice(t.IP)
+	return ip.Unmap().WithZone(""), strconv.Itoa(t.Port)
+}
+
+// setEndpoints notes both ends of the connection.
+func (s *session) setEndpoints(client, server net.Addr) {
+	c := &s.a.Client
+	c.Addr, c.Port = addrOf(client)
+	c.AddrText = c.Addr.String()
+	srv, port := addrOf(server)
+	c.ServerAddr, c.ServerPort = srv.String(), port
+}
+
+// lookUp finds the client's name: what the address points at, if that name
+// has the address in turn. Anybody can make an address point anywhere.
+func (s *session) lookUp(ctx context.Context) {
+	c := &s.a.Client
+	c.Name, c.ReverseName = "unknown", "unknown"
+	c.NameStatus, c.ReverseStatus = access.NameNotFound, access.NameNotFound
+	if !s.set.lookupNames || s.srv.names == nil {
+		return
+	}
+	ptr, err := s.srv.names.PTR(ctx, c.Addr)
+	if err != nil {
+		if resolver.KindOf(err) == resolver.TempFail {
+			c.NameStatus, c.ReverseStatus = access.NameTempFail, access.NameTempFail
+		}
+		return
+	}
+	name := strings.TrimSuffix(ptr.Records[0], ".")
+	if !resolver.ValidHostname(name) {
+		return
+	}
+	c.ReverseName, c.ReverseStatus = name, access.NameOK
+	family := resolver.IPv4
+	if c.Addr.Is6() {
+		family = resolver.IPv6
+	}
+	addrs, err := s.srv.names.Addrs(ctx, name, family)
+	switch {
+	case err != nil && resolver.KindOf(err) == resolver.TempFail:
+		c.NameStatus = access.NameTempFail
+		s.srv.log.Warning("hostname %s does not resolve to address %s: %v", name, c.AddrText, err)
+	case err != nil:
+		c.NameStatus = access.NameForged
+		s.srv.log.Warning("hostname %s does not resolve to address %s: %v", name, c.AddrText, err)
+	case !slices.Contains(addrs.Records, c.Addr):
+		c.NameStatus = access.NameForged
+		s.srv.log.Warning("hostname %s does not resolve to address %s", name, c.AddrText)
+	default:
+		c.Name, c.NameStatus = name, access.NameOK
+	}
+}
+
+// earlyTalker ends the session of a client that speaks before it was greeted.
+func (s *session) earlyTalker() error {
+	if s.wire.buffered() == 0 && s.a.TLS == nil {
+		s.peek()
+	}
+	if s.wire.buffered() > 0 && !s.a.Pipelined && s.pipelined(string(s.wire.buf[s.wire.r:s.wire.w])) {
+		return errRefused
+	}
+	return nil
+}
+
+// peek takes what has arrived already, without waiting.
+func (s *session) peek() {
+	t, ok := s.wire.nc.(syscall.Conn)
+	if !ok {
+		return
+	}
+	rc, err := t.SyscallConn()
+	if err != nil {
+		return
+	}
+	s.wire.nc.SetReadDeadline(time.Time{})
+	rc.Read(func(fd uintptr) bool {
+		var one [1]byte
+		n, _, err := unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		if err == nil && n > 0 {
+			s.wire.makeRoom(smallBuf)
+			if n, err = unix.Read(int(fd), s.wire.buf[s.wire.w:]); err == nil && n > 0 {
+				s.wire.w += n
+			}
+		}
+		return true
+	})
+}

@@ -1,0 +1,211 @@
+package smtpd
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"posthaste/internal/access"
+	"posthaste/internal/config"
+	"posthaste/internal/maillog"
+	"posthaste/internal/resolver"
+	"posthaste/internal/service"
+	"posthaste/internal/smtpwire"
+	"posthaste/internal/submit"
+	"posthaste/internal/table"
+)
+
+// Names finds the names of clients.
+type Names interface {
+	PTR(ctx context.Context, addr netip.Addr) (resolver.Answer[string], error)
+	Addrs(ctx context.Context, host string, f resolver.Family) (resolver.Answer[netip.Addr], error)
+}
+
+// Flusher starts the delivery of what waits for a site: ETRN. queued is false
+// when the site may not be asked for.
+type Flusher interface {
+	Flush(ctx context.Context, domain string) (queued bool, err error)
+}
+
+// Deps are what a Server works with.
+type Deps struct {
+	Config  *config.Config
+	Log     *maillog.Logger
+	Service string // name in master.cf, for limits and their log lines
+	Submit  *submit.Client
+	Router  access.Router
+	DNS     resolver.Resolver
+	Names   Names         // nil: clients are "unknown"
+	Verify  access.Prober // may be nil
+	Flush   Flusher       // nil: no ETRN
+	MaxProc int           // sessions at a time; 0: 100
+	Tables  table.Options
+	Now     func() time.Time // nil: time.Now
+	// SessionConfig, when set, gives the settings that a session which begins
+	// now is to have: Config, or Config under stress.
+	SessionConfig func() *config.Config
+}
+
+// flushTimeout bounds the wait for the queue manager to take an ETRN.
+const flushTimeout = 30 * time.Second
+
+// A Server is one smtpd service.
+type Server struct {
+	log        *maillog.Logger
+	set        *settings
+	current    func() *config.Config
+	stressed   sync.Map // *config.Config to *settings
+	tables     table.Options
+	service    string
+	access     *access.Evaluator
+	limits     *limits
+	submit     *submit.Client
+	names      Names
+	flush      Flusher
+	maxProc    int
+	now        func() time.Time
+	brokenAuth bool
+	sasl       *saslSettings
+	tlsSet     *tlsSettings
+	proxies    *proxySettings
+
+	draining atomic.Bool
+	mu       sync.Mutex
+	sessions map[*session]struct{}
+	ports    *ports
+	engine   sync.WaitGroup
+}
+
+// New makes a server from the configuration. Close it when Serve has
+// returned.
+func New(ctx context.Context, d Deps) (*Server, error) {
+	if d.Now == nil {
+		d.Now = time.Now
+	}
+	if d.MaxProc <= 0 {
+		d.MaxProc = 100
+	}
+	if d.Service == "" {
+		d.Service = "smtp"
+	}
+	if d.Tables.Warn == nil {
+		d.Tables.Warn = func(text string) { d.Log.Warning("%s", text) }
+	}
+	s := &Server{log: d.Log, submit: d.Submit, names: d.Names, flush: d.Flush, maxProc: d.MaxProc, now: d.Now,
+		sessions: make(map[*session]struct{}), ports: newPorts(),
+		current: d.SessionConfig, tables: d.Tables, service: d.Service}
+	var err error
+	if s.set, err = readSettings(d.Config, d.Service, d.Tables); err != nil {
+		return nil, err
+	}
+	s.stressed.Store(d.Config, s.set)
+	if s.limits, err = newLimits(d.Config, d.Service, d.Log, d.Now, d.Tables); err != nil {
+		return nil, err
+	}
+	s.access, err = access.New(ctx, d.Config, access.Deps{Log: d.Log, Router: d.Router, DNS: d.DNS, Verify: d.Verify, Tables: d.Tables})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.readExtensions(d.Config, d.Tables); err != nil {
+		return nil, err
+	}
+	engine := newEngine(engineLog{s.log})
+	s.engine.Go(func() { engine.Serve(s.ports) })
+	return s, nil
+}
+
+// Close frees what New opened. Serve and ServeConn must have returned.
+func (s *Server) Close() {
+	s.ports.Close()
+	s.engine.Wait()
+	s.access.Close()
+	s.stressed.Range(func(_, v any) bool { v.(*settings).close(); return true })
+	s.limits.finish()
+}
+
+// Serve accepts sessions from l until ctx ends, and returns when the last of
+// them has ended: those that wait for a command get 421, those in the middle
+// of a message finish it. It may be called for several listeners at a time.
+// The listener is closed.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	defer context.AfterFunc(ctx, s.Drain)()
+	return service.ServeConns(ctx, l, s.maxProc, s.ServeConn)
+}
+
+// ServeConn serves one client and returns when its session is over. ctx is
+// not looked at: Drain ends sessions.
+func (s *Server) ServeConn(_ context.Context, nc net.Conn) {
+	set := s.settings()
+	ss := &session{srv: s, set: set, over: make(chan struct{})}
+	ss.wire = wire{nc: nc, timeout: set.timeout}
+	ss.setEndpoints(nc.RemoteAddr(), nc.LocalAddr())
+	ss.port = &port{s: ss}
+	ss.busy.Store(true)
+	s.mu.Lock()
+	s.sessions[ss] = struct{}{}
+	s.mu.Unlock()
+	s.ports.in <- ss.port
+	<-ss.over
+}
+
+// settings are those of a session that begins now.
+func (s *Server) settings() *settings {
+	if s.current == nil {
+		return s.set
+	}
+	cfg := s.current()
+	if v, ok := s.stressed.Load(cfg); ok {
+		return v.(*settings)
+	}
+	set, err := readSettings(cfg, s.service, s.tables)
+	if err != nil {
+		s.log.Warning("settings under stress: %v", err)
+		set = s.set
+	}
+	v, _ := s.stressed.LoadOrStore(cfg, set)
+	return v.(*settings)
+}
+
+// ended is told that a session is over.
+func (s *Server) ended(ss *session) {
+	s.mu.Lock()
+	_, first := s.sessions[ss]
+	delete(s.sessions, ss)
+	s.mu.Unlock()
+	if first {
+		close(ss.over)
+	}
+}
+
+// Drain has sessions end as soon as they are between two messages: those that
+// wait for a command get 421 at once. It does not wait.
+func (s *Server) Drain() {
+	s.draining.Store(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ss := range s.sessions {
+		if !ss.busy.Load() {
+			ss.wire.nc.SetReadDeadline(time.Unix(1, 0))
+		}
+	}
+}
+
+// ctx is the context of lookups on behalf of sessions. It has no end of its
+// own: everything that is asked bounds its own time.
+func (s *Server) ctx() context.Context { return context.Background() }
+
+// engineLog takes what the engine has to say, which is about panics.
+type engineLog struct{ log *maillog.Logger }
+
+func (l engineLog) Printf(format string, v ...any) { l.log.Error("transaction engine: "+format, v...) }
+func (l engineLog) Println(v ...any)               { l.log.Error("transaction engine: %s", fmt.Sprintln(v...)) }
+
+// flushSite carries out ETRN.
+func (s *Server) flushSite(ctx context.Context, domain string) *smtpwire.Reply {
+	queued, err := s.flush.Flush(ctx, domain)
+	return s.flushSiteReply(domain, queued, err)
+}

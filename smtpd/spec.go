@@ -1,0 +1,80 @@
+package smtpd
+
+import (
+	"context"
+	"fmt"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/proto"
+	"posthaste/internal/resolver"
+	"posthaste/internal/rewriteclient"
+	"posthaste/internal/service"
+	"posthaste/internal/submit"
+	"posthaste/internal/table"
+)
+
+// Spec declares the service.
+func Spec() service.Spec {
+	return service.Spec{Process: "smtpd", Rank: service.Intake, Run: run}
+}
+
+func run(ctx context.Context, env *service.Env) error {
+	cfg := env.Config
+	cleanup := ipc.NewClient(env.Public(cfg.String("cleanup_service_name")), nil)
+	defer cleanup.Close()
+	submitter := submit.New(cleanup)
+	defer submitter.Close()
+	router := rewriteclient.New(env.Private(cfg.String("rewrite_service_name")))
+	defer router.Close()
+	queue := ipc.NewClient(env.Public(cfg.String("queue_service_name")), nil)
+	defer queue.Close()
+	dns := resolver.New(resolver.Options{})
+	defer dns.Close()
+	flush, err := newFlusher(cfg, queue, table.Options{Warn: func(text string) { env.Log.Warning("%s", text) }})
+	if err != nil {
+		return err
+	}
+	srv, err := New(ctx, Deps{Config: cfg, Log: env.Log, Service: env.Name, Submit: submitter, Router: router,
+		DNS: dns, Names: dns, Flush: flush, MaxProc: env.MaxProc, SessionConfig: env.SessionConfig})
+	if err != nil {
+		return fmt.Errorf("%w", err)
+	}
+	defer srv.Close()
+	defer context.AfterFunc(ctx, srv.Drain)()
+	return env.ServeConns(ctx, srv.ServeConn)
+}
+
+// queueFlusher asks qmgr to deliver what waits for a site. Only sites of
+// fast_flush_domains may be asked for: ETRN is for those whom we hold mail
+// for (RFC 1985 section 6).
+type queueFlusher struct {
+	queue *ipc.Client
+	sites *table.List
+}
+
+func newFlusher(cfg interface{ List(string) []string }, queue *ipc.Client, o table.Options) (Flusher, error) {
+	parent := false
+	for _, name := range cfg.List("parent_domain_matches_subdomains") {
+		parent = parent || name == "fast_flush_domains"
+	}
+	sites, err := table.NewList("fast_flush_domains", cfg.List("fast_flush_domains"),
+		table.ListOptions{Kind: table.Domains, Parent: parent, Table: o})
+	if err != nil {
+		return nil, err
+	}
+	return &queueFlusher{queue: queue, sites: sites}, nil
+}
+
+func (f *queueFlusher) Flush(ctx context.Context, domain string) (bool, error) {
+	listed, err := f.sites.Match(ctx, domain)
+	if err != nil || !listed {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	var r proto.CommandReply
+	if err := f.queue.CallAgain(ctx, &proto.Command{Verb: proto.VerbFlush, Site: domain}, &r); err != nil {
+		return false, err
+	}
+	return r.Denied == "", nil
+}

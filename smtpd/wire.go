@@ -1,0 +1,167 @@
+package smtpd
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// The wire owns the socket. It reads command lines and content, each with a
+// bound on its length and its time, and gathers replies: they go out in one
+// write when there is nothing left to read, so that a pipelined group of
+// commands is answered with one packet (RFC 2920 section 3.2).
+
+const (
+	// smallBuf is what an idle session keeps for reading: 10,000 of them
+	// must be cheap.
+	smallBuf = 4 << 10
+	// bigBuf is borrowed while content is read.
+	bigBuf = 64 << 10
+	// maxOut is how much may be gathered before it is written in any case: a
+	// client that pipelines without end must not make us keep all answers.
+	maxOut = 16 << 10
+)
+
+var bigBufs = sync.Pool{New: func() any { b := make([]byte, bigBuf); return &b }}
+
+var (
+	errLineTooLong = errors.New("line too long")
+	errDraining    = errors.New("service is shutting down")
+)
+
+type wire struct {
+	nc  net.Conn
+	buf []byte // buf[r:w] has been received and not been looked at
+	r,
+	w int
+	out      []byte // replies not sent yet
+	big      *[]byte
+	idle     func() error  // called before waiting for a command
+	timeout  time.Duration // of one read
+	deadline time.Time     // of a whole command, when not zero
+	bareLF   bool          // the line read last ended without CR
+	received int64         // octets since the session began
+	werr     error         // the first write that failed: nothing is written any more
+}
+
+// buffered is how much of what the client sent waits to be read.
+func (w *wire) buffered() int { return w.w - w.r }
+
+// discard forgets what was received: it came before something that it must
+// not follow.
+func (w *wire) discard() { w.r, w.w = 0, 0 }
+
+// fill waits for more input, after sending what has gathered. The buffer
+// must have room.
+func (w *wire) fill() error {
+	if err := w.flush(); err != nil {
+		return err
+	}
+	t := time.Now().Add(w.timeout)
+	if !w.deadline.IsZero() && w.deadline.Before(t) {
+		t = w.deadline
+	}
+	w.nc.SetReadDeadline(t)
+	if w.idle != nil {
+		if err := w.idle(); err != nil {
+			return err
+		}
+	}
+	n, err := w.nc.Read(w.buf[w.w:])
+	w.w += n
+	w.received += int64(n)
+	if n > 0 {
+		return nil
+	}
+	if err == nil {
+		err = io.ErrNoProgress
+	}
+	return err
+}
+
+// line reads a line of at most limit octets and returns it without its end,
+// which is LF or CRLF. The bytes are good until the next read. A longer line
+// is read to its end and reported as errLineTooLong.
+func (w *wire) line(limit int) ([]byte, error) {
+	skipped := false
+	from := w.r
+	for {
+		if i := bytes.IndexByte(w.buf[from:w.w], '\n'); i >= 0 {
+			l := w.buf[w.r : from+i]
+			w.r = from + i + 1
+			w.bareLF = len(l) == 0 || l[len(l)-1] != '\r'
+			for len(l) > 0 && l[len(l)-1] == '\r' {
+				l = l[:len(l)-1]
+			}
+			if skipped || len(l) > limit {
+				return nil, errLineTooLong
+			}
+			return l, nil
+		}
+		if w.w-w.r > limit+2 {
+			skipped = true
+			w.r = w.w
+		}
+		w.makeRoom(limit + 2)
+		from = w.w
+		if err := w.fill(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// makeRoom makes sure that something can be read, moving or growing the
+// buffer up to want bytes.
+func (w *wire) makeRoom(want int) {
+	if w.r > 0 {
+		n := copy(w.buf, w.buf[w.r:w.w])
+		w.r, w.w = 0, n
+	}
+	if w.w == len(w.buf) {
+		b := make([]byte, min(max(2*len(w.buf), smallBuf), want+smallBuf))
+		copy(b, w.buf[:w.w])
+		w.buf = b
+	}
+}
+
+// enlarge borrows a big buffer for reading content.
+func (w *wire) enlarge() {
+	if w.big != nil {
+		return
+	}
+	w.big = bigBufs.Get().(*[]byte)
+	n := copy(*w.big, w.buf[w.r:w.w])
+	w.buf, w.r, w.w = *w.big, 0, n
+}
+
+// shrink gives the big buffer back; what is in it still is kept.
+func (w *wire) shrink() {
+	if w.big == nil {
+		return
+	}
+	b := make([]byte, max(smallBuf, w.buffered()))
+	n := copy(b, w.buf[w.r:w.w])
+	w.buf, w.r, w.w = b, 0, n
+	bigBufs.Put(w.big)
+	w.big = nil
+}
+
+// flush writes the replies that have gathered.
+func (w *wire) flush() error {
+	if len(w.out) == 0 || w.werr != nil {
+		return w.werr
+	}
+	w.nc.SetWriteDeadline(time.Now().Add(w.timeout))
+	_, w.werr = w.nc.Write(w.out)
+	if cap(w.out) > maxOut {
+		w.out = nil
+	}
+	w.out = w.out[:0]
+	return w.werr
+}
+
+func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
