@@ -140,6 +140,7 @@ func (c *control) start() int {
 		return c.fatal("%s is already running (process %d)", c.name(), pid)
 	}
 	c.say("starting %s", c.name())
+	c.checkLog()
 	r, w, err := os.Pipe()
 	if err != nil {
 		return c.fatal("%v", err)
@@ -179,6 +180,19 @@ func (c *control) start() int {
 		fmt.Fprintf(c.stderr, "posthaste/master: fatal: %s\n", line)
 	}
 	return 1
+}
+
+// syslogSocket is where the system's log service listens.
+const syslogSocket = "/dev/log"
+
+// checkLog warns when nobody would ever read the log.
+func (c *control) checkLog() {
+	if c.config.String("maillog_file") != "" {
+		return
+	}
+	if _, err := os.Stat(syslogSocket); err != nil {
+		c.warn("nothing is logged: %v, and maillog_file is empty; start a syslog service, or set maillog_file = /var/log/maillog, or /dev/stdout for start-fg", err)
+	}
 }
 
 // readyText is what master says on descriptor readyFD when it runs.
@@ -232,6 +246,7 @@ func (c *control) startForeground() int {
 		return c.fatal("%s is already running (process %d)", c.name(), pid)
 	}
 	c.say("starting %s", c.name())
+	c.checkLog()
 	c.log.Flush()
 	c.opts.Echo = func(text string) { fmt.Fprintf(c.stderr, "posthaste/master: fatal: %s\n", text) }
 	if err := Run(context.Background(), c.opts); err != nil {
@@ -330,9 +345,7 @@ func (c *control) check() int {
 	for _, w := range prepareDirectories(c.config) {
 		c.warn("%s", w)
 	}
-	if err := maillog.CheckFile(c.config); err != nil {
-		status = c.fatal("%v", err)
-	}
+	c.checkLog()
 	return status
 }
 

@@ -6,8 +6,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -131,12 +134,41 @@ func TestThrottle(t *testing.T) {
 	s.eventually("second start", func() bool { return s.count("maillog", "bad command startup") >= 2 })
 }
 
+// TestReload reloads twenty times while clients come all the time: none of
+// them is refused, over TCP or a unix-domain socket, and none loses its session.
 func TestReload(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "", echoService)
+	const host = "127.0.0.78"
+	l, err := net.Listen("tcp", host+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	s := newSite(t, "", "echo unix n - n - 50 echo\n"+address+" inet n - n - 50 echo\n")
 	s.mustCommand("start")
 	old := s.dial("public/echo")
 	pid := old.ask("hello")[0]
+
+	done := make(chan struct{})
+	var clients sync.WaitGroup
+	var served atomic.Int64
+	for _, where := range [][2]string{{"unix", s.path("queue/public/echo")}, {"tcp", address}} {
+		clients.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if err := echoOnce(where[0], where[1]); err != nil {
+					t.Errorf("client %d of %s: %v", n, where[1], err)
+					return
+				}
+				served.Add(1)
+			}
+		})
+	}
 	for i := range 20 {
 		if i == 10 {
 			s.edit("main.cf", "one.example", "two.example")
@@ -144,13 +176,13 @@ func TestReload(t *testing.T) {
 		if err := unix.Kill(s.pid(), unix.SIGHUP); err != nil {
 			t.Fatal(err)
 		}
-		for range 5 {
-			c := s.dial("public/echo")
-			c.ask("still there?")
-			c.c.Close()
-		}
 		s.eventually("reload", func() bool { return s.count("maillog", ": reload -- version") > i })
+		n := served.Load()
+		s.eventually("clients are served", func() bool { return t.Failed() || served.Load() > n+4 })
 	}
+	close(done)
+	clients.Wait()
+
 	// The session goes on as it began, with the old process and settings.
 	if got := old.ask("still?"); got[0] != pid || got[1] != "one.example" {
 		t.Errorf("old session: %q", got)
@@ -166,6 +198,37 @@ func TestReload(t *testing.T) {
 	if n := s.count("maillog", "warning: process"); n != 0 {
 		t.Errorf("%d warnings", n)
 	}
+}
+
+// echoOnce is a client's whole visit.
+func echoOnce(network, address string) error {
+	c, err := net.Dial(network, address)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(60 * time.Second))
+	if _, err := fmt.Fprintln(c, "hello"); err != nil {
+		return err
+	}
+	answer, err := bufio.NewReader(c).ReadString('\n')
+	if err == nil && !strings.HasSuffix(answer, ".example hello\n") {
+		err = fmt.Errorf("answer %q", answer)
+	}
+	return err
+}
+
+// TestReloadUnthrottles: who mends a service and reloads need not wait.
+func TestReloadUnthrottles(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", "it unix n - n - - broken\n")
+	s.edit("main.cf", "service_throttle_time = 1s", "service_throttle_time = 1h")
+	s.mustCommand("start")
+	s.dial("public/it")
+	s.logged("throttling")
+	s.edit("master.cf", "broken", "echo")
+	s.mustCommand("reload")
+	s.dial("public/it").ask("hello")
 }
 
 func TestReloadRefused(t *testing.T) {
@@ -293,6 +356,28 @@ func TestMasterKilled(t *testing.T) {
 		t.Error("the same process")
 	}
 	s.dial("public/echo").ask("hello")
+}
+
+// TestStubbornOrphan: a process that does not stop when master has died ends
+// all the same, and the next master waits for that.
+func TestStubbornOrphan(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes ten seconds")
+	}
+	s := newSite(t, "", "stubborn unix n - n - - stubborn\n")
+	s.mustCommand("start")
+	s.dial("public/stubborn").ask("hello")
+	unix.Kill(s.pid(), unix.SIGKILL)
+	s.eventually("master has gone", func() bool { return s.pid() == 0 })
+	orphans := s.processes()
+	s.mustCommand("start")
+	for _, pid := range s.processes() {
+		if slices.Contains(orphans, pid) {
+			t.Errorf("process %d of the first master lives", pid)
+		}
+	}
+	s.logged("waiting for processes of an earlier master to end")
 }
 
 func TestIdle(t *testing.T) {

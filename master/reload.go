@@ -51,6 +51,7 @@ func (m *master) tryReload() error {
 	m.adopt(s, sockets)
 	for _, sv := range old {
 		m.retire(sv)
+		sv.throttled = false // whoever reloads has perhaps mended it
 	}
 	m.log.Log(maillog.MasterReloaded{Version: s.version(), ConfigDir: m.opts.ConfigDir})
 	m.announce()

@@ -53,6 +53,7 @@ type serv struct {
 	current   *child // accepts, or is about to
 	before    *child // must let go of the sockets first
 	throttled bool
+	throttles int
 	removed   bool
 	wakeups   int // the series of wake-ups that counts
 	waking    bool
@@ -405,9 +406,13 @@ func (m *master) report(c *child) bool {
 func (m *master) throttle(s *serv) {
 	m.log.LogWarning(maillog.Throttling{Path: m.programPath(s)})
 	s.throttled = true
+	s.throttles++
+	count := s.throttles
 	m.after(m.settings.config.Duration("service_throttle_time"), func() {
-		s.throttled = false
-		m.listen(s)
+		if s.throttles == count {
+			s.throttled = false
+			m.listen(s)
+		}
 	})
 }
 

@@ -9,10 +9,11 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
+	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,10 +21,12 @@ import (
 	"posthaste/internal/maillog"
 )
 
-// heapGrowth is the garbage collector's target. There are a dozen service
-// processes, most of which do little: a small heap matters more than the few
-// collections that a larger one would save.
-const heapGrowth = 60
+// ballast is memory that is never touched, and so takes none: it only makes
+// the garbage collector, which runs when the heap has doubled, wait until a
+// busy service has used that much. The heap of a service is a few megabytes;
+// collected each time that doubles, 10 KB messages cost half as much again.
+// An idle process never gets there and stays small.
+const ballast = 16 << 20
 
 // Main is the entry of a process that master has executed under a service's
 // name. args are those of the command line without the program's name. It
@@ -32,7 +35,7 @@ func Main(spec Spec, args []string) int {
 	signal.Ignore(syscall.SIGINT) // a terminal's interrupt is for master
 	syscall.Umask(0o077)
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(heapGrowth)
+		defer runtime.KeepAlive(make([]byte, ballast))
 	}
 	cl, err := ParseCommandLine(args)
 	if err == nil {
@@ -54,6 +57,10 @@ func Main(spec Spec, args []string) int {
 	}
 	return p.run()
 }
+
+// orphanTime bounds how long a process outlives master: the next master waits
+// for it.
+const orphanTime = 10 * time.Second
 
 // A process is one service process.
 type process struct {
@@ -220,7 +227,15 @@ func (p *process) run() int {
 			}
 		}
 	})
-	watchers.Go(func() { p.status.watch(stop) })
+	watchers.Go(func() {
+		p.status.watch(func() {
+			stop()
+			time.AfterFunc(orphanTime, func() {
+				env.Log.Fatal("master has died, and what is in hand has not ended after %v", orphanTime)
+				os.Exit(1)
+			})
+		})
+	})
 	if !p.spec.Exclusive {
 		env.activity.start(env.Config.Duration("max_idle"), retire)
 	}
