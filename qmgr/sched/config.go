@@ -59,6 +59,7 @@ type TransportConfig struct {
 	InitialConcurrency   int // initial_destination_concurrency, at least 1
 	PositiveFeedback     Feedback
 	NegativeFeedback     Feedback
+	PlainFeedback        bool          // sum feedback as the document's pseudocode of 2007 does, without allowance for rounding
 	FailedCohortLimit    int           // destination_concurrency_failed_cohort_limit; 0: never dead
 	BatchLimit           int           // destination_recipient_limit: recipients per request; 0: no limit
 	DestinationRateDelay time.Duration // destination_rate_delay: pause after each delivery to a destination

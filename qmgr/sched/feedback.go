@@ -24,7 +24,7 @@ func (s *Scheduler) positive(q *queue) {
 	} else if q.state == DestReady && (q.limit == 0 || q.window < q.limit) && q.window < q.busy+q.initial() {
 		fb := q.tport.cfg.PositiveFeedback.value(q.window)
 		q.success += fb
-		for q.success+fb/2 >= 1 { // be prepared for rounding errors
+		for q.success+slack(&q.tport.cfg, fb) >= 1 {
 			q.window++
 			q.success--
 			q.failure = 0
@@ -56,7 +56,7 @@ func (s *Scheduler) negative(q *queue, status dsn.Status, reason string) {
 	}
 	fb := c.NegativeFeedback.value(q.window)
 	q.failure -= fb
-	for q.failure-fb/2 < 0 {
+	for q.failure-slack(c, fb) < 0 {
 		q.window--
 		q.success = 0
 		q.failure++
@@ -85,6 +85,17 @@ func (s *Scheduler) kill(q *queue, status dsn.Status, reason string) {
 	s.startTimer(&q.timer, q.until)
 	s.updateQueue(q)
 	s.excuseQueue(q, q.excuse, q.status, q.reason)
+}
+
+// slack is what a sum of feedback may lack of a whole step: Postfix takes half
+// of one delivery's feedback, so that rounding errors do not cost a delivery.
+// With a feedback of 1 this has consequences: the first failure takes two off
+// the window.
+func slack(c *TransportConfig, fb float64) float64 {
+	if c.PlainFeedback {
+		return 0
+	}
+	return fb / 2
 }
 
 func (s *Scheduler) feedbackNote(q *queue, fb float64, positive bool) {
