@@ -39,7 +39,7 @@ func (e *engine) stepBytes() int64 { return min(1<<20, e.lim.unit/2) }
 // the states in it are a small part of what is written, so that moving the
 // recovery point over them costs little.
 func (e *engine) windowLimit() int64 {
-	w := max(e.lim.window, 2*e.metaSum/e.lim.segSize)
+	w := max(e.lim.window, 4*e.metaSum/e.lim.segSize)
 	if e.lim.segments > 0 {
 		w = max(e.lim.window, min(w, e.lim.segments/4))
 	}
@@ -156,7 +156,7 @@ func (e *engine) chooseVictims(low bool) bool {
 			cand = append(cand, s)
 		}
 	}
-	if !low && occupied <= 2*e.liveSum+(e.windowLimit()+2)*e.lim.segSize {
+	if !low && occupied <= 2*e.liveSum+(e.windowLimit()+4)*e.lim.segSize {
 		return false
 	}
 	score := func(s *segment) float64 {
@@ -288,7 +288,7 @@ func (e *engine) spares() int64 {
 func (e *engine) trim() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	keep := 2*e.liveSum/e.lim.segSize + e.windowLimit() + minReserve + 2
+	keep := 2*e.liveSum/e.lim.segSize + e.windowLimit() + minReserve + 4
 	if int64(len(e.segs)) <= keep || int64(len(e.free)) <= e.spares()+1 {
 		return
 	}

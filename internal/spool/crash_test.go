@@ -209,6 +209,8 @@ func (x *enum) point(op vfs.Op) {
 		x.images++
 		x.check(x.mem.Cut(l), x.deep)
 	}
+	x.images++
+	x.check(x.mem.Clone(), x.deep) // the process is killed, and the power stays
 }
 
 // check recovers an image, compares, writes one message more, cuts again, and
@@ -219,7 +221,11 @@ func (x *enum) check(mem *vfs.Mem, deep bool) {
 		y.hook = func(op vfs.Op) error {
 			switch op.Kind {
 			case vfs.OpCreate, vfs.OpRemove, vfs.OpWrite, vfs.OpSync, vfs.OpSyncDir:
-				for _, l := range []vfs.Loss{{}, keepAll, vfs.RandomLoss(x.r)} {
+				list := []vfs.Loss{{}, keepAll, vfs.RandomLoss(x.r)}
+				if d, _ := y.mem.Dirty(); d > 0 {
+					list = append(list, keepOne(x.r.IntN(d)), keepOne(x.r.IntN(d)), keepOne(d-1))
+				}
+				for _, l := range list {
 					x.images++
 					x.check(y.mem.Cut(l), false)
 				}
@@ -256,6 +262,16 @@ func (x *enum) child(mem *vfs.Mem) *world {
 		y.bases[b] = true
 	}
 	return &y
+}
+
+// keepOne keeps one of the sectors.
+func keepOne(k int) vfs.Loss {
+	return vfs.Loss{Sector: func(i, _, versions int) int {
+		if i == k {
+			return versions
+		}
+		return 0
+	}}
 }
 
 var keepAll = vfs.Loss{
@@ -359,6 +375,15 @@ var histories = []struct {
 				x.finish(0)
 			}
 		}
+	}},
+	{"old content", func(x *enum) { // what was there before the last start goes
+		x.accept(1, 1500)
+		x.accept(1, 1500)
+		x.mem.Restart()
+		x.restart()
+		x.finish(0)
+		x.finish(0)
+		x.accept(1, 1500)
 	}},
 	{"close", func(x *enum) {
 		x.accept(2, 700)

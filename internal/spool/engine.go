@@ -124,7 +124,7 @@ func deriveLimits(o *Options) (limits, error) {
 	l.state = l.unit / 2
 	l.copyEnv = int(min(4096, l.segSize/16))
 	l.reserve = minReserve
-	l.window = 6
+	l.window = 12
 	if l.budget > 0 {
 		l.segments = l.budget / l.segSize
 		if l.segments < minSegments {

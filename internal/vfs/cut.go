@@ -219,3 +219,34 @@ func (m *Mem) Damage(name string, off int64, kind int, r *rand.Rand) error {
 	}
 	return nil
 }
+
+// Clone returns the file system as it is, with all that is not durable still
+// in doubt: what a process finds that was started after another was killed.
+func (m *Mem) Clone() *Mem {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := &Mem{dirs: map[string]*memDir{}, locks: map[string]*memLock{}, next: m.next, sector: m.sector, limit: m.limit}
+	copies := map[*inode]*inode{nil: nil}
+	for _, n := range m.inodes() {
+		c := &inode{id: n.id, now: slices.Clone(n.now), durable: slices.Clone(n.durable), size: n.size, durSize: n.durSize,
+			pending: map[int64][]*page{}, bad: maps.Clone(n.bad)}
+		for s, v := range n.pending {
+			c.pending[s] = slices.Clone(v)
+		}
+		copies[n] = c
+	}
+	for name, d := range m.dirs {
+		nd := newMemDir()
+		for base, n := range d.now {
+			nd.now[base] = copies[n]
+		}
+		for base, n := range d.durable {
+			nd.durable[base] = copies[n]
+		}
+		for _, op := range d.pending {
+			nd.pending = append(nd.pending, dirOp{op.name, copies[op.node]})
+		}
+		out.dirs[name] = nd
+	}
+	return out
+}
