@@ -157,11 +157,11 @@ func newMaster(opts Options, s *settings, log *maillog.Logger) (m *master, err e
 			m = nil
 		}
 	}()
-	if err = os.Chdir(s.queue); err != nil {
-		return m, fmt.Errorf("queue_directory: %w; create it, or name another one in main.cf", err)
-	}
 	for _, w := range prepareDirectories(s.config) {
 		log.Warning("%s", w)
+	}
+	if err = os.Chdir(s.queue); err != nil {
+		return m, fmt.Errorf("queue_directory: %w; create it, or name another one in main.cf", err)
 	}
 	if m.lock, err = lockPID(s.config); err != nil {
 		return m, err

@@ -63,6 +63,7 @@ func TestStartOnDemandAndStop(t *testing.T) {
 func TestMasterPIDFile(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "", echoService)
+	os.Remove(s.path("queue")) // master makes it
 	s.mustCommand("start")
 	b, err := os.ReadFile(s.path("queue/pid/master.pid"))
 	if want := fmt.Sprintf("%32d\n", s.pid()); err != nil || string(b) != want {

@@ -20,7 +20,6 @@ const (
 
 // The bytes that a service writes to its status socket.
 const (
-	StatusReady   = 'R' // initialised
 	StatusUsed    = 'U' // has begun to serve
 	StatusRetired = 'D' // has given up its sockets
 )

@@ -86,7 +86,7 @@ func checkInherited(cl *CommandLine) error {
 func (p *process) setUp() error {
 	env := &p.env
 	env.Name, env.Type, env.Args, env.MaxProc = p.cl.Name, p.cl.Type, p.cl.Args, p.cl.MaxProc
-	env.Process = p.spec.Process
+	env.Process, env.Verbose = p.spec.Process, p.cl.Verbose
 	env.Flow = NewFlow(FlowReadFD, FlowWriteFD)
 	env.activity = &activity{onUse: func() { p.status.write(StatusUsed) }}
 
@@ -239,7 +239,6 @@ func (p *process) run() int {
 	if !p.spec.Exclusive {
 		env.activity.start(env.Config.Duration("max_idle"), retire)
 	}
-	p.status.write(StatusReady)
 	err := p.serve(ctx)
 	env.activity.stop()
 	signal.Stop(signals)

@@ -5,8 +5,7 @@
 // Master starts a service by executing its own program again under the
 // service's name, with the listening sockets as inherited descriptors. Main
 // reads the command line, loads main.cf with the -o settings of master.cf,
-// opens the log, gives up privileges, tells master that it is ready, and runs
-// the service until it is told to end, or until it has had nothing to do for
+// opens the log, gives up privileges, and runs the service until it is told to end, or until it has had nothing to do for
 // max_idle.
 //
 // # How a process ends
@@ -114,6 +113,8 @@ type Env struct {
 	PacketConns []*net.UnixConn
 	// MaxProc is how many clients may be served at once; 0 is no limit.
 	MaxProc int
+	// Verbose is how often master.cf has -v: the more, the more a service logs.
+	Verbose int
 	// Flow is the pipe of in_flow_delay.
 	Flow *Flow
 	// Privileged says that the process runs as root and may change to other
