@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -204,13 +205,25 @@ func (env *Env) overloaded(now time.Time) {
 	if quiet {
 		return
 	}
-	name := env.Name
-	if i := strings.LastIndexByte(name, ':'); i >= 0 {
-		name = name[i+1:]
-	}
-	env.Log.LogWarning(maillog.ProcessLimit{Service: name, Endpoint: env.Name, Limit: env.MaxProc})
+	env.Log.LogWarning(maillog.ProcessLimit{Service: env.Name, Endpoint: env.endpoint(), Limit: env.MaxProc})
 	env.Log.Warning("to avoid this condition, increase the process count in master.cf or reduce the service time per client")
 	env.Log.Warning("see https://www.postfix.org/STRESS_README.html for examples of stress-adapting configuration settings")
+}
+
+// endpoint is the service's name with a number for the port: smtp is 25.
+func (env *Env) endpoint() string {
+	if env.Type != "inet" || len(env.Listeners) == 0 {
+		return env.Name
+	}
+	a, ok := env.Listeners[0].Addr().(*net.TCPAddr)
+	if !ok {
+		return env.Name
+	}
+	host := ""
+	if i := strings.LastIndexByte(env.Name, ':'); i >= 0 {
+		host = env.Name[:i+1]
+	}
+	return host + strconv.Itoa(a.Port)
 }
 
 // SessionConfig is the configuration for a session that begins now: Config,

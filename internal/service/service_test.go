@@ -144,6 +144,7 @@ type pipeListener struct {
 	once  sync.Once
 	done  chan struct{}
 	errs  chan error
+	addr  net.Addr
 }
 
 func newPipeListener() *pipeListener {
@@ -161,7 +162,7 @@ func (l *pipeListener) Accept() (net.Conn, error) {
 	}
 }
 func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.done) }); return nil }
-func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{} }
+func (l *pipeListener) Addr() net.Addr { return l.addr }
 
 // dial is nil when nobody accepts.
 func (l *pipeListener) dial() net.Conn {
@@ -291,7 +292,9 @@ func TestStress(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out strings.Builder
-		env := &Env{Name: "127.0.0.1:smtp", MaxProc: 7, Config: cfg, Log: maillog.New("t", maillog.NewWriter(&out, maillog.Plain))}
+		l := newPipeListener()
+		l.addr = &net.TCPAddr{Port: 25}
+		env := &Env{Name: "127.0.0.1:smtp", Type: "inet", Listeners: []net.Listener{l}, MaxProc: 7, Config: cfg, Log: maillog.New("t", maillog.NewWriter(&out, maillog.Plain))}
 		limit := func() time.Duration { return env.SessionConfig().Duration("smtpd_timeout") }
 		if limit() != 300*time.Second {
 			t.Error("stress from the start")
@@ -306,7 +309,7 @@ func TestStress(t *testing.T) {
 			t.Error("stress for ever")
 		}
 		env.Log.Close()
-		want := "t: warning: service \"smtp\" (127.0.0.1:smtp) has reached its process limit \"7\": new clients may experience noticeable delays\n"
+		want := "t: warning: service \"127.0.0.1:smtp\" (127.0.0.1:25) has reached its process limit \"7\": new clients may experience noticeable delays\n"
 		if got := out.String(); !strings.HasPrefix(got, want) || strings.Count(got, "\n") != 3 {
 			t.Errorf("logged %q", got)
 		}
