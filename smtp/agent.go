@@ -21,8 +21,8 @@ import (
 type Deps struct {
 	Config   *config.Config
 	Log      *maillog.Logger
-	Resolver resolver.Resolver
-	LMTP     bool // the program is lmtp
+	Resolver resolver.Resolver // nil: the Agent makes its own, as smtp_dns_support_level says
+	LMTP     bool              // the program is lmtp
 	// Dial connects, if it is not nil, in place of the network: for tests
 	// and simulation. It gets an address, never a name.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -39,7 +39,9 @@ type Agent struct {
 	bind  map[bool]netip.Addr
 	tls   *tlsClient
 	sasl  *saslClient
+	rules *outputRules
 	cache *cache
+	free  func() // of what New has made
 
 	mu  sync.Mutex
 	rnd *rand.Rand
@@ -60,6 +62,9 @@ func New(deps Deps) (*Agent, error) {
 	if a.tls, err = newTLSClient(deps.Config, deps.LMTP, o); err != nil {
 		return nil, err
 	}
+	if a.rules, err = newOutputRules(deps.Config, deps.LMTP, o); err != nil {
+		return nil, err
+	}
 	a.sasl = newSASLClient(deps.Config, deps.LMTP, o)
 	own, err := table.OwnAddresses(context.Background(), set.ownAddrs)
 	if err != nil {
@@ -74,11 +79,20 @@ func New(deps Deps) (*Agent, error) {
 	}
 	a.own = append(own, proxy...)
 	a.cache = newCache(a.leave)
+	if a.dns == nil {
+		c := resolver.New(resolver.Options{DNSSEC: set.dns == dnsSecure})
+		a.dns, a.free = c, c.Close
+	}
 	return a, nil
 }
 
 // Close ends the sessions that are kept. Call it after the last Deliver.
-func (a *Agent) Close() { a.cache.close() }
+func (a *Agent) Close() {
+	a.cache.close()
+	if a.free != nil {
+		a.free()
+	}
+}
 
 // leave ends a session that was kept and is not wanted any more.
 func (a *Agent) leave(s *session) { s.quit(a.set.time.quit, false) }

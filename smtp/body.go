@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/agent"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/rfc5322"
 )
 
 // chunk is how much of a message is written under one time limit.
@@ -46,7 +47,7 @@ func (t *transaction) message(ctx context.Context) {
 		d.completed = true
 		text := r.text()
 		for _, i := range t.accepted {
-			d.req.Sent(i, r.status, text, t.success(i, text))
+			d.sent(i, r.status, text, t.success(i, text))
 		}
 	}
 }
@@ -66,7 +67,7 @@ func (t *transaction) perRecipient() {
 			d.fail(s.said(recipientFailed, &r, commandDot), []int{i})
 		default:
 			text := r.text()
-			d.req.Sent(i, r.status, text, t.success(i, text))
+			d.sent(i, r.status, text, t.success(i, text))
 		}
 	}
 	d.completed = true
@@ -92,15 +93,32 @@ func (t *transaction) send(ctx context.Context, content agent.Content, end strin
 	o := &output{w: s.wire, set: t.d.set, left: content.Len()}
 	o.begin()
 	body := content.Bytes()
-	verbatim := t.d.env.Body&(mail.BodyDots|mail.BodyLong) == 0
+	rules := t.d.a.rules
+	touched := rules.touches(t.d.env.Body, s)
+	verbatim := t.d.env.Body&(mail.BodyDots|mail.BodyLong) == 0 && !touched
 	if body != nil && verbatim && !s.pixDelay {
 		return o.last(body, end)
 	}
-	f := filter{o: o, limit: t.d.set.lineLimit, start: true}
+	f := &filter{o: o, limit: t.d.set.lineLimit, start: true}
+	write := f.write
+	if verbatim {
+		write = f.put
+	}
+	var conv *converter
+	if touched {
+		conv = &converter{ctx: ctx, d: t.d, rules: rules, out: f, downgrade: rules.downgrades(t.d.env.Body, s),
+			mime: rfc5322.Structure{MaxDepth: rules.maxDepth, MaxBoundary: rules.maxBoundary}}
+		write = conv.write
+	}
 	if body != nil {
-		f.write(body)
-	} else {
-		t.stream(content, &f, verbatim)
+		write(body)
+	} else if err := t.stream(content, write, f); err != nil {
+		return err
+	}
+	if conv != nil {
+		if conv.end(); conv.err != nil {
+			return conv.err
+		}
 	}
 	if f.err != nil {
 		return f.err
@@ -119,25 +137,21 @@ func (t *transaction) send(ctx context.Context, content agent.Content, end strin
 	return o.flush()
 }
 
-// stream sends a message that is not in memory.
-func (t *transaction) stream(content agent.Content, f *filter, verbatim bool) {
+// stream reads a message that is not in memory.
+func (t *transaction) stream(content agent.Content, write func([]byte), f *filter) error {
 	buf := make([]byte, chunk)
 	r := content.Reader()
 	for f.err == nil {
 		n, err := io.ReadFull(r, buf)
-		switch {
-		case verbatim:
-			f.err = f.o.write(buf[:n])
-		default:
-			f.write(buf[:n])
-		}
+		write(buf[:n])
 		if err == io.EOF || err == io.ErrUnexpectedEOF {
-			return
+			return nil
 		}
-		if err != nil && f.err == nil {
-			f.err = fmt.Errorf("%w: %w", errLocalData, err)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errLocalData, err)
 		}
 	}
+	return f.err
 }
 
 // output gathers content and writes it in chunks, each within

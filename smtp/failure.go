@@ -161,6 +161,11 @@ func (d *delivery) fail(f *failure, rcpts []int) {
 // where that is right.
 func (d *delivery) record(f *failure, rcpts []int) {
 	deferred := false
+	if s, text := d.filterStatus(f.status, f.text); s != f.status || text != f.text {
+		changed := *f
+		changed.status, changed.text = s, text
+		f = &changed
+	}
 	for _, i := range rcpts {
 		if !d.req.Pending(i) {
 			continue

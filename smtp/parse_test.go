@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"posthaste/internal/rfc5322"
 )
 
 func TestParseNexthops(t *testing.T) {
@@ -147,6 +149,58 @@ func FuzzFilter(f *testing.F) {
 			}
 		}
 	})
+}
+
+// FuzzConverter: however content is cut into pieces, what is sent is the same,
+// and a message without anything to do passes unchanged.
+func FuzzConverter(f *testing.F) {
+	f.Add([]byte("MIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\nContent-Transfer-Encoding: 8bit\r\n\r\n\xe9=\r\n--b--\r\n"), 3)
+	f.Add([]byte("Subject: x\r\n y\r\nno header\r\n"), 1)
+	f.Fuzz(func(t *testing.T, b []byte, cut int) {
+		b = bytes.ReplaceAll(bytes.ReplaceAll(b, []byte("\r"), nil), []byte("\n"), []byte("\r\n"))
+		if cut < 1 || len(b) > chunk/8 {
+			return
+		}
+		if !bytes.HasSuffix(b, crlf) {
+			b = append(b, crlf...)
+		}
+		run := func(cut int, downgrade bool) string {
+			o := &output{w: &wire{}, set: &settings{}}
+			fl := &filter{o: o, start: true}
+			c := &converter{d: &delivery{}, rules: &outputRules{maxField: 1 << 20}, out: fl, downgrade: downgrade,
+				mime: rfc5322.Structure{MaxDepth: 10, MaxBoundary: 100}}
+			for rest := b; len(rest) > 0; {
+				n := min(cut, len(rest))
+				c.write(rest[:n])
+				rest = rest[n:]
+			}
+			c.end()
+			return string(o.buf)
+		}
+		whole := run(len(b)+1, true)
+		if pieces := run(cut, true); whole != pieces {
+			t.Errorf("at once:\n%q\nin pieces:\n%q", whole, pieces)
+		}
+	})
+}
+
+// TestConverterPasses: what needs nothing is not changed.
+func TestConverterPasses(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"", "\r\n", "Subject: x\r\n", "Subject: x\r\n\r\n", "Subject: x\r\n\r\nbody\r\n", "\r\nbody: x\r\n",
+		"A: b\r\n c\r\n\td\r\n\r\n", "A: b\r\nContent-Type: multipart/mixed; boundary=q\r\n\r\n--q\r\nX: y\r\n\r\n z\r\n--q--\r\n",
+		"Content-Type: message/rfc822\r\n\r\nA: b\r\n\r\nc\r\n",
+	} {
+		o := &output{w: &wire{}, set: &settings{}}
+		c := &converter{d: &delivery{}, rules: &outputRules{maxField: 1 << 20}, out: &filter{o: o, start: true},
+			mime: rfc5322.Structure{MaxDepth: 10, MaxBoundary: 100}}
+		c.write([]byte(text))
+		c.end()
+		if string(o.buf) != text {
+			t.Errorf("%q became %q", text, o.buf)
+		}
+	}
 }
 
 // TestBalance: whatever there is, the limit holds, the order stays, no family

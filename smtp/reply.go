@@ -86,6 +86,7 @@ type wire struct {
 	line int    // limit of a reply line
 
 	garbage []byte // the first line of this session that was no reply; see readReply
+	filter  func(line []byte) []byte
 }
 
 const inSize = 4096
@@ -203,6 +204,9 @@ func (w *wire) readReply(limit time.Duration, each func(line []byte)) (reply, er
 		}
 		if size += len(line); n >= maxReplyLines || size > maxReplyBytes {
 			return r, fmt.Errorf("%w: over %d lines or %d octets", errReplyLimit, maxReplyLines, maxReplyBytes)
+		}
+		if w.filter != nil {
+			line = clip(w.filter(line), w.line)
 		}
 		code, ok := replyCode(line)
 		if !ok {

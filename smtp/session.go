@@ -55,6 +55,9 @@ type session struct {
 
 func (a *Agent) newSession(conn net.Conn, t *target) *session {
 	s := &session{wire: newWire(conn, a.set.replyLimit), host: t.host, started: time.Now()}
+	if !a.tab.replies.Empty() {
+		s.filter = a.filterReply
+	}
 	s.name(t)
 	return s
 }

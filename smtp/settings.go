@@ -44,6 +44,8 @@ type settings struct {
 	discardMaps     []string
 	pix             []string
 	pixMaps         []string
+	replyFilter     []string
+	statusFilter    []string
 	pixThreshold    time.Duration
 	pixDelay        time.Duration
 
@@ -167,6 +169,8 @@ func smtpSettings(cfg *config.Config) *settings {
 		discardMaps:     cfg.List("smtp_discard_ehlo_keyword_address_maps"),
 		pix:             cfg.List("smtp_pix_workarounds"),
 		pixMaps:         cfg.List("smtp_pix_workaround_maps"),
+		replyFilter:     cfg.List("smtp_reply_filter"),
+		statusFilter:    cfg.List("smtp_delivery_status_filter"),
 		pixThreshold:    cfg.Duration("smtp_pix_workaround_threshold_time"),
 		pixDelay:        cfg.Duration("smtp_pix_workaround_delay_time"),
 
@@ -224,6 +228,8 @@ func lmtpSettings(cfg *config.Config) *settings {
 		discardMaps:     cfg.List("lmtp_discard_lhlo_keyword_address_maps"),
 		pix:             cfg.List("lmtp_pix_workarounds"),
 		pixMaps:         cfg.List("lmtp_pix_workaround_maps"),
+		replyFilter:     cfg.List("lmtp_reply_filter"),
+		statusFilter:    cfg.List("lmtp_delivery_status_filter"),
 		pixThreshold:    cfg.Duration("lmtp_pix_workaround_threshold_time"),
 		pixDelay:        cfg.Duration("lmtp_pix_workaround_delay_time"),
 
@@ -251,6 +257,8 @@ func lmtpSettings(cfg *config.Config) *settings {
 type tables struct {
 	discard    *table.Maps
 	pix        *table.Maps
+	replies    *table.Maps // smtp_reply_filter
+	outcomes   *table.Maps // smtp_delivery_status_filter
 	cacheDests *table.List
 }
 
@@ -267,6 +275,8 @@ func (s *settings) open(o table.Options) (*tables, error) {
 	return &tables{
 		discard:    table.OpenMaps(family+"discard_ehlo_keyword_address_maps", s.discardMaps, o),
 		pix:        table.OpenMaps(family+"pix_workaround_maps", s.pixMaps, o),
+		replies:    table.OpenMaps(family+"reply_filter", s.replyFilter, o),
+		outcomes:   table.OpenMaps(family+"delivery_status_filter", s.statusFilter, o),
 		cacheDests: dests,
 	}, nil
 }

@@ -2,6 +2,7 @@ package smtp
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -27,6 +28,8 @@ type verb uint8
 
 const (
 	verbRset verb = iota
+	verbXforward
+	verbXforward2
 	verbMail
 	verbRcpt
 	verbData
@@ -46,6 +49,8 @@ type transaction struct {
 	answered bool // at least one reply was read
 	pending  []command
 	utf8     bool // SMTPUTF8 is used
+	sender   string
+	mapped   map[int]string // recipients' addresses, where smtp_generic_maps change them
 }
 
 // errStale is what becomes of a kept session that turns out to be dead before
@@ -126,7 +131,35 @@ func (t *transaction) prepare() bool {
 		d.record(&failure{kind: recipientFailed, status: dsn.S(5, 1, 3), text: "bad recipient address syntax", detail: s.detail()}, []int{i})
 	}
 	t.rcpts = keep
+	if err := t.mapAddresses(); err != nil {
+		d.log.Warning("%s: %v", d.id, err)
+		d.record(&failure{kind: messageFailed, status: dsn.S(4, 3, 0), text: "address mapping failed", detail: s.detail()}, t.rcpts)
+		return false
+	}
 	return len(keep) > 0
+}
+
+// mapAddresses applies smtp_generic_maps to the envelope.
+func (t *transaction) mapAddresses() (err error) {
+	rules, env := t.d.a.rules, t.d.env
+	t.sender = env.Sender
+	if rules.generic.Empty() {
+		return nil
+	}
+	ctx := context.Background()
+	if t.sender, err = rules.mapAddress(ctx, env.Sender); err != nil {
+		return err
+	}
+	t.mapped = make(map[int]string)
+	for _, i := range t.rcpts {
+		if t.mapped[i], err = rules.mapAddress(ctx, env.Recipients[i].Address); err != nil {
+			return err
+		}
+		if !validPath(t.mapped[i]) {
+			return fmt.Errorf("%s: %q is no address", rules.generic.Title(), t.mapped[i])
+		}
+	}
+	return nil
 }
 
 // validPath says whether an address can be put between < and >: quoting takes
@@ -145,7 +178,7 @@ func validPath(addr string) bool {
 // envelope sends MAIL, RCPT and DATA, in as few flights as the server allows,
 // and takes in the replies.
 func (t *transaction) envelope() *failure {
-	v := verbMail
+	v := verbXforward
 	if t.s.dirty {
 		v = verbRset
 	}
@@ -171,10 +204,20 @@ func (t *transaction) gather(v verb) verb {
 		if v == verbData && t.d.env.Trace.DontDeliver() && !t.d.set.verifyAtData {
 			return verbEnd
 		}
+		if v == verbXforward && !t.xforwards(xforwardFirst) || v == verbXforward2 && !t.xforwards(xforwardSecond) {
+			v++
+			continue
+		}
 		c := command{verb: v}
 		switch v {
 		case verbRset:
 			t.s.out = append(t.s.out, "RSET\r\n"...)
+			v = verbXforward
+		case verbXforward:
+			t.appendXforward(xforwardFirst)
+			v = verbXforward2
+		case verbXforward2:
+			t.appendXforward(xforwardSecond)
 			v = verbMail
 		case verbMail:
 			t.appendMail()
@@ -231,6 +274,8 @@ func (t *transaction) limit(v verb) (time.Duration, string) {
 	switch v {
 	case verbRset:
 		return tm.rset, "sending RSET probe"
+	case verbXforward, verbXforward2:
+		return tm.xforward, "sending XFORWARD command"
 	case verbMail:
 		return tm.mail, stageMail
 	case verbRcpt:
@@ -246,6 +291,10 @@ func (t *transaction) take(c command, r *reply) {
 	switch c.verb {
 	case verbRset:
 		s.dirty = false
+	case verbXforward, verbXforward2:
+		if !r.ok() {
+			d.log.Warning("host %s said: %s (in reply to XFORWARD command)", s.namaddr, r.text())
+		}
 	case verbMail:
 		if t.mailed = r.ok(); !t.mailed {
 			t.refused = true
@@ -281,7 +330,7 @@ func (t *transaction) probed(i int, r *reply) {
 	if status.Class != 2 {
 		status = dsn.S(2, 0, 0)
 	}
-	t.d.req.Sent(i, status, r.text(), t.success(i, r.text()))
+	t.d.sent(i, status, r.text(), t.success(i, r.text()))
 }
 
 // empty ends a DATA that nobody is to get: every RCPT was refused, and DATA,
@@ -315,8 +364,9 @@ func (t *transaction) success(i int, text string) agent.Detail {
 func (t *transaction) appendMail() {
 	s, env := t.s, t.d.env
 	b := append(s.out, "MAIL FROM:<"...)
-	b = append(t.appendPath(b, env.Sender), '>')
-	if s.offers&offersSize != 0 {
+	b = append(t.appendPath(b, t.sender), '>')
+	downgrade := t.d.a.rules.downgrades(env.Body, s)
+	if s.offers&offersSize != 0 && !downgrade {
 		b = strconv.AppendInt(append(b, " SIZE="...), t.d.env.Size, 10)
 	}
 	if s.offers&offers8BitMIME != 0 {
@@ -350,7 +400,11 @@ func (t *transaction) appendMail() {
 func (t *transaction) appendRcpt(i int) {
 	s, rcpt := t.s, &t.d.env.Recipients[i]
 	b := append(s.out, "RCPT TO:<"...)
-	b = append(t.appendPath(b, rcpt.Address), '>')
+	addr := rcpt.Address
+	if to, ok := t.mapped[i]; ok {
+		addr = to
+	}
+	b = append(t.appendPath(b, addr), '>')
 	if s.offers&offersDSN != 0 {
 		if rcpt.Notify != 0 {
 			b = append(append(b, " NOTIFY="...), rcpt.Notify.String()...)

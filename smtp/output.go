@@ -1,0 +1,422 @@
+package smtp
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+
+	"posthaste/internal/config"
+	"posthaste/internal/mail"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/table"
+)
+
+// outputRules are what is done to a message on its way out: addresses mapped
+// (smtp_generic_maps), fields and lines checked (smtp_header_checks and its
+// kin), eight-bit parts encoded for a server that does not take them.
+type outputRules struct {
+	generic *table.Maps
+	search  *table.Search
+	extend  bool // propagate_unmatched_extensions has generic
+
+	header, mime, nested, body *table.Maps
+
+	noConversion bool // disable_mime_output_conversion
+	maxDepth     int
+	maxBoundary  int
+	maxField     int
+	maxBodyLine  int
+}
+
+func newOutputRules(cfg *config.Config, lmtp bool, o table.Options) (*outputRules, error) {
+	r := &outputRules{
+		noConversion: cfg.Bool("disable_mime_output_conversion"),
+		maxDepth:     cfg.Int("mime_nesting_limit"),
+		maxBoundary:  cfg.Int("mime_boundary_length_limit"),
+		maxField:     int(cfg.Bytes("header_size_limit")),
+		maxBodyLine:  int(cfg.Bytes("body_checks_size_limit")),
+		search: &table.Search{Delimiters: cfg.String("recipient_delimiter"), OwnerRequest: cfg.Bool("owner_request_special"),
+			DoubleBounce: cfg.String("double_bounce_sender")},
+	}
+	for _, e := range cfg.List("propagate_unmatched_extensions") {
+		r.extend = r.extend || e == "generic"
+	}
+	if lmtp {
+		r.generic = table.OpenMaps("lmtp_generic_maps", cfg.List("lmtp_generic_maps"), o)
+		r.header = table.OpenMaps("lmtp_header_checks", cfg.List("lmtp_header_checks"), o)
+		r.mime = table.OpenMaps("lmtp_mime_header_checks", cfg.List("lmtp_mime_header_checks"), o)
+		r.nested = table.OpenMaps("lmtp_nested_header_checks", cfg.List("lmtp_nested_header_checks"), o)
+		r.body = table.OpenMaps("lmtp_body_checks", cfg.List("lmtp_body_checks"), o)
+	} else {
+		r.generic = table.OpenMaps("smtp_generic_maps", cfg.List("smtp_generic_maps"), o)
+		r.header = table.OpenMaps("smtp_header_checks", cfg.List("smtp_header_checks"), o)
+		r.mime = table.OpenMaps("smtp_mime_header_checks", cfg.List("smtp_mime_header_checks"), o)
+		r.nested = table.OpenMaps("smtp_nested_header_checks", cfg.List("smtp_nested_header_checks"), o)
+		r.body = table.OpenMaps("smtp_body_checks", cfg.List("smtp_body_checks"), o)
+	}
+	if r.generic.Empty() {
+		return r, nil
+	}
+	dest, err := table.NewList("mydestination", cfg.List("mydestination"), table.ListOptions{Kind: table.Domains, Table: o})
+	if err != nil {
+		return nil, err
+	}
+	own, err := table.OwnAddresses(context.Background(), append(append([]string(nil), cfg.List("inet_interfaces")...), cfg.List("proxy_interfaces")...))
+	if err != nil {
+		return nil, err
+	}
+	local := &table.Local{Origin: cfg.String("myorigin"), Destination: dest, Addresses: own}
+	r.search.Local = local.IsLocal
+	return r, nil
+}
+
+// mapNesting bounds how often a mapping is applied to its own result.
+const mapNesting = 10
+
+// mapAddress maps an address by smtp_generic_maps: again and again until it
+// maps to itself or not at all.
+func (r *outputRules) mapAddress(ctx context.Context, addr string) (string, error) {
+	if r.generic.Empty() || addr == "" {
+		return addr, nil
+	}
+	for range mapNesting {
+		value, ext, found, err := r.generic.LookupAddress(ctx, r.search, addr, table.KeysDefault)
+		if err != nil || !found {
+			return addr, err
+		}
+		list := rfc5322.AppendAddresses(nil, value, 0)
+		if len(list) == 0 || list[0].Addr == "" {
+			return addr, fmt.Errorf("%s: %s maps to %q, which is no address", r.generic.Title(), rfc5322.Quote(addr), value)
+		}
+		next := list[0].Addr
+		local, domain, _ := rfc5322.Split(addr)
+		if nlocal, ndomain, at := rfc5322.Split(next); nlocal == "" && at {
+			next = local + "@" + ndomain
+		} else {
+			if !at {
+				next = nlocal + "@" + domain
+			}
+			if r.extend && ext != "" {
+				nlocal, ndomain, _ = rfc5322.Split(next)
+				next = nlocal + ext + "@" + ndomain
+			}
+		}
+		if strings.EqualFold(next, addr) {
+			return next, nil
+		}
+		addr = next
+	}
+	return addr, fmt.Errorf("%s: unreasonable nesting for %s", r.generic.Title(), rfc5322.Quote(addr))
+}
+
+// touches says whether a message has to be looked at on its way to a server.
+func (r *outputRules) touches(body mail.Body, s *session) bool {
+	return r.downgrades(body, s) || !r.generic.Empty() || !r.header.Empty() || !r.mime.Empty() || !r.nested.Empty() || !r.body.Empty()
+}
+
+// downgrades says whether eight-bit parts are to be encoded.
+func (r *outputRules) downgrades(body mail.Body, s *session) bool {
+	return body&mail.Body8Bit != 0 && s.offers&offers8BitMIME == 0 && !r.noConversion
+}
+
+// converter looks at a message line by line and passes on what is to be sent.
+type converter struct {
+	ctx       context.Context
+	d         *delivery
+	rules     *outputRules
+	out       *filter
+	mime      rfc5322.Structure
+	downgrade bool
+
+	where     place
+	field     []byte // of the present header, lines so far
+	line      []byte // an incomplete line
+	composite bool   // the present part is a multipart or a message
+	wide      bool   // it says that it is 8bit or binary
+	cte       []byte // its Content-Transfer-Encoding, kept until the end of the header
+	quoted    bool   // its body is being encoded
+	err       error
+}
+
+type place uint8
+
+const (
+	inPrimary place = iota
+	inPart          // header of a part
+	inNested        // header of an attached message
+	inBody
+)
+
+// maxHeldLine bounds a line that is waited for; content lines are shorter, or
+// not worth more care.
+const maxHeldLine = 64 << 10
+
+// write takes content in pieces.
+func (c *converter) write(b []byte) {
+	for len(b) > 0 && c.err == nil && c.out.err == nil {
+		i := bytes.IndexByte(b, '\n') + 1
+		if i == 0 && len(c.line)+len(b) < maxHeldLine {
+			c.line = append(c.line, b...)
+			return
+		}
+		if i == 0 {
+			i = len(b)
+		}
+		line := b[:i]
+		if b = b[i:]; len(c.line) > 0 {
+			c.line = append(c.line, line...)
+			line = c.line
+		}
+		c.take(line)
+		c.line = c.line[:0]
+	}
+}
+
+// end passes on what is left.
+func (c *converter) end() {
+	if len(c.line) > 0 {
+		c.take(c.line)
+	}
+	if c.where != inBody {
+		c.endField()
+		c.endHeader()
+	}
+}
+
+// take looks at one line.
+func (c *converter) take(line []byte) {
+	text := bytes.TrimRight(line, "\r\n")
+	if c.where == inBody {
+		c.bodyLine(line, text)
+		return
+	}
+	if len(c.field) > 0 && len(text) > 0 && (line[0] == ' ' || line[0] == '\t') {
+		if len(c.field) < c.rules.maxField {
+			c.field = append(c.field, line...)
+		}
+		return
+	}
+	c.endField()
+	if _, ok := rfc5322.ParseField(line); ok {
+		c.field = append(c.field[:0], line...)
+		return
+	}
+	// The empty line, or a body that begins without one.
+	nested := c.endHeader()
+	if c.where = inBody; nested {
+		c.where = inNested
+	}
+	if len(text) > 0 {
+		c.out.write(crlf)
+		c.take(line)
+		return
+	}
+	c.out.write(line)
+}
+
+var crlf = []byte("\r\n")
+
+// endHeader ends a header: what its fields say of the body is known now.
+func (c *converter) endHeader() (nested bool) {
+	nested = c.mime.EndOfHeader()
+	c.quoted = c.downgrade && c.wide && !c.composite && !nested
+	switch {
+	case c.quoted:
+		c.out.write([]byte("Content-Transfer-Encoding: quoted-printable\r\n"))
+	case c.cte != nil && !(c.downgrade && c.wide):
+		c.out.write(c.cte)
+	}
+	c.composite, c.wide, c.cte = false, false, nil
+	return nested
+}
+
+// endField looks at the field that has been gathered.
+func (c *converter) endField() {
+	if len(c.field) == 0 {
+		return
+	}
+	raw := c.field
+	c.field = c.field[:0]
+	f, ok := rfc5322.ParseField(raw)
+	if !ok {
+		c.out.write(raw)
+		return
+	}
+	c.mime.Field(f)
+	name := strings.ToLower(string(f.Name()))
+	isMIME := strings.HasPrefix(name, "content-") || name == "mime-version"
+	checks := c.rules.header
+	switch {
+	case isMIME:
+		checks = c.rules.mime
+	case c.where == inNested:
+		checks = c.rules.nested
+	case c.where == inPart:
+		checks = nil
+	}
+	if !c.check(checks, "header", f.Lines(), &raw) {
+		return
+	}
+	if f, ok = rfc5322.ParseField(raw); !ok {
+		c.out.write(raw)
+		return
+	}
+	switch name {
+	case "content-type":
+		main, _, _ := strings.Cut(strings.ToLower(string(f.Value())), "/")
+		main = strings.TrimSpace(main)
+		c.composite = main == "multipart" || main == "message"
+	case "content-transfer-encoding":
+		value := strings.ToLower(string(f.Value()))
+		c.wide = value == "8bit" || value == "binary"
+		c.cte = append([]byte(nil), raw...)
+		return
+	}
+	if c.where == inPrimary && addressFields[name] && !c.rules.generic.Empty() {
+		c.mapField(f)
+		return
+	}
+	c.out.write(raw)
+}
+
+// addressFields are the fields whose addresses smtp_generic_maps apply to.
+var addressFields = map[string]bool{
+	"from": true, "sender": true, "reply-to": true, "to": true, "cc": true, "bcc": true, "errors-to": true,
+	"return-path": true, "return-receipt-to": true, "disposition-notification-to": true, "mail-followup-to": true,
+	"apparently-to": true, "resent-from": true, "resent-sender": true, "resent-reply-to": true,
+	"resent-to": true, "resent-cc": true, "resent-bcc": true,
+}
+
+// mapField maps the addresses of a field.
+func (c *converter) mapField(f rfc5322.Field) {
+	text := string(f.Body())
+	list := rfc5322.AppendAddresses(nil, text, 0)
+	changed := false
+	for i := range list {
+		to, err := c.rules.mapAddress(c.ctx, list[i].Addr)
+		if err != nil {
+			c.err = fmt.Errorf("%w: %w", errLocalData, err)
+			return
+		}
+		if to != list[i].Addr {
+			list[i].Addr, list[i].Changed, changed = to, true, true
+		}
+	}
+	if !changed {
+		c.out.write(f.Raw)
+		return
+	}
+	c.out.write(rfc5322.AppendRewritten(nil, string(f.Name()), text, list))
+}
+
+// bodyLine passes on a line of a body, or begins the header of a part.
+func (c *converter) bodyLine(line, text []byte) {
+	if found, header := c.mime.Boundary(text); found {
+		c.quoted = false
+		if header {
+			c.where = inPart
+		}
+		c.out.write(line)
+		return
+	}
+	if !c.rules.body.Empty() {
+		kept := line
+		if !c.check(c.rules.body, "body", text[:min(len(text), c.rules.maxBodyLine)], &kept) {
+			return
+		}
+		line = kept
+	}
+	if c.quoted {
+		line = appendQuotedPrintable(nil, bytes.TrimRight(line, "\r\n"))
+	}
+	c.out.write(line)
+}
+
+// check asks a table about a field or a line. It returns false if it is to be
+// left out; raw is what is sent in its place. Actions that would decide the
+// message's fate have no place here, where it is being sent already.
+func (c *converter) check(checks *table.Maps, what string, text []byte, raw *[]byte) bool {
+	if checks.Empty() || len(text) == 0 {
+		return true
+	}
+	value, found, err := checks.Lookup(c.ctx, string(text), false)
+	if err != nil {
+		c.err = fmt.Errorf("%w: %w", errLocalData, err)
+		return false
+	}
+	if !found {
+		return true
+	}
+	action, arg, _ := strings.Cut(strings.TrimSpace(value), " ")
+	arg = strings.TrimSpace(arg)
+	note := func(word string) {
+		shown := printable(text[:min(len(text), 60)])
+		if arg != "" {
+			shown += ": " + printable([]byte(arg))
+		}
+		c.d.log.Info("%s: %s: %s %s", c.d.id, word, what, shown)
+	}
+	switch strings.ToUpper(action) {
+	case "DUNNO", "OK":
+	case "IGNORE":
+		return false
+	case "STRIP":
+		note("strip")
+		return false
+	case "INFO":
+		note("info")
+	case "WARN":
+		note("warning")
+	case "REPLACE":
+		if what == "header" && !rfc5322.IsField(arg) {
+			c.d.log.Warning("%s: REPLACE needs a header field, not %q", checks.Title(), arg)
+			return true
+		}
+		note("replace")
+		*raw = appendLines(nil, arg)
+	case "PREPEND":
+		if what == "header" && !rfc5322.IsField(arg) {
+			c.d.log.Warning("%s: PREPEND needs a header field, not %q", checks.Title(), arg)
+			return true
+		}
+		note("prepend")
+		c.out.write(appendLines(nil, arg))
+	default:
+		c.d.log.Warning("unsupported command in %s map: %s", checks.Title(), value)
+	}
+	return true
+}
+
+// appendLines appends text as CRLF lines.
+func appendLines(b []byte, text string) []byte {
+	for l := range strings.SplitSeq(text, "\n") {
+		b = append(append(b, strings.TrimRight(l, "\r")...), "\r\n"...)
+	}
+	return b
+}
+
+// maxQuoted is how long an encoded line gets before it is broken, with room
+// for one more octet and the "=" within the 76 of RFC 2045 section 6.7.
+const maxQuoted = 72
+
+// appendQuotedPrintable appends a line, encoded, with its end.
+func appendQuotedPrintable(b, text []byte) []byte {
+	const digits = "0123456789ABCDEF"
+	col := 0
+	for i, ch := range text {
+		if col > maxQuoted {
+			b = append(b, "=\r\n"...)
+			col = 0
+		}
+		blank := ch == ' ' || ch == '\t'
+		if ch > 126 || ch == '=' || ch < ' ' && !blank || blank && i == len(text)-1 {
+			b = append(b, '=', digits[ch>>4], digits[ch&15])
+			col += 3
+			continue
+		}
+		b = append(b, ch)
+		col++
+	}
+	return append(b, "\r\n"...)
+}

@@ -1,0 +1,70 @@
+package smtp
+
+import (
+	"slices"
+	"strings"
+
+	"posthaste/internal/dsn"
+)
+
+// xforwardFirst and xforwardSecond are the attributes of the two XFORWARD
+// commands by which a content filter learns whom we had the message from.
+var (
+	xforwardFirst  = []string{"NAME", "ADDR", "PORT"}
+	xforwardSecond = []string{"PROTO", "HELO", "IDENT", "SOURCE"}
+)
+
+// xforwards says whether the server is to be told attributes of a list.
+func (t *transaction) xforwards(attrs []string) bool {
+	if !t.d.set.xforward || t.s.offers&offersXForward == 0 {
+		return false
+	}
+	return slices.ContainsFunc(attrs, func(a string) bool { return slices.Contains(t.s.xforward, a) })
+}
+
+// appendXforward appends an XFORWARD command with those attributes that the
+// server asks for.
+func (t *transaction) appendXforward(attrs []string) {
+	b := append(t.s.out, "XFORWARD"...)
+	for _, a := range attrs {
+		if !slices.Contains(t.s.xforward, a) {
+			continue
+		}
+		b = append(append(append(b, ' '), a...), '=')
+		b = append(b, t.xforwardValue(a)...)
+	}
+	t.s.out = append(b, "\r\n"...)
+}
+
+func (t *transaction) xforwardValue(attr string) string {
+	env := t.d.env
+	value := ""
+	switch attr {
+	case "NAME":
+		value = env.Client.Name
+	case "ADDR":
+		if value = env.Client.Addr; strings.Contains(value, ":") {
+			value = "IPV6:" + value
+		}
+	case "PORT":
+		value = env.Client.Port
+	case "PROTO":
+		value = env.Client.Proto
+	case "HELO":
+		value = env.Client.Helo
+	case "IDENT":
+		value = string(env.ID)
+		if env.LogIdent != "" {
+			value = env.LogIdent
+		}
+	case "SOURCE":
+		value = "REMOTE"
+		if env.RewriteContext == "local" {
+			value = "LOCAL"
+		}
+	}
+	if value == "" || value == "unknown" {
+		return "[UNAVAILABLE]"
+	}
+	return dsn.Xtext(value)
+}
