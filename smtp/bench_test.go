@@ -88,6 +88,21 @@ func tcpAgent(tb testing.TB, main string) *Agent {
 	return a
 }
 
+func lmtpAgent(tb testing.TB) *Agent {
+	tb.Helper()
+	cfg, err := config.LoadString("myhostname = me.test\n")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	dns := fakezone.Must("").Resolver()
+	a, err := New(Deps{Config: cfg, Resolver: dns, LMTP: true})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { a.Close(); dns.Close() })
+	return a
+}
+
 func envelope(size int) mail.Envelope {
 	return mail.Envelope{ID: "4ZqQ1", Arrival: time.Now(), Sender: "from@here.test", Size: int64(size),
 		Recipients: []mail.Recipient{{Address: "to@sink.test"}}}
