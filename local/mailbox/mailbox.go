@@ -210,9 +210,9 @@ const chunk = 256 << 10
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 32<<10); return &b }}
 
-// write writes head, then content with LF line ends, then tail, in as few
+// WriteTo writes head, then content with LF line ends, then tail, in as few
 // writes as that takes. quote puts ">" before lines that begin with "From ".
-func write(f *os.File, head []byte, content Content, tail string, quote bool) error {
+func WriteTo(f *os.File, head []byte, content Content, tail string, quote bool) error {
 	buf := buffers.Get().(*[]byte)
 	defer func() {
 		if cap(*buf) <= chunk+chunk/2 {
@@ -255,7 +255,7 @@ func writeStream(f *os.File, b []byte, r io.Reader, quote bool) ([]byte, error) 
 		n, err := r.Read(in[len(in):cap(in)])
 		in = in[:len(in)+n]
 		if err != nil && err != io.EOF {
-			return b, &readError{err}
+			return b, &ReadError{err}
 		}
 		last := err == io.EOF
 		if !last && len(in) < cap(in) {
@@ -289,10 +289,11 @@ func cut(b []byte) int {
 	return len(b)
 }
 
-// readError is trouble with the message, not with the mailbox.
-type readError struct{ error }
+// A ReadError is trouble with the message, not with the mailbox.
+type ReadError struct{ Err error }
 
-func (e *readError) Unwrap() error { return e.error }
+func (e *ReadError) Error() string { return e.Err.Error() }
+func (e *ReadError) Unwrap() error { return e.Err }
 
 // appendLF appends text with the CR of each CRLF left out. start says whether
 // text begins at the start of a line; the result says the same of what

@@ -117,7 +117,7 @@ func TestConversion(t *testing.T) {
 	}
 	defer file.Close()
 	written := func(t *rapid.T, c Content, quote bool) string {
-		if err := errors.Join(file.Truncate(0), write(file, []byte("h"), c, "t", quote)); err != nil {
+		if err := errors.Join(file.Truncate(0), WriteTo(file, []byte("h"), c, "t", quote)); err != nil {
 			t.Fatal(err)
 		}
 		n, _ := file.Seek(0, 1)

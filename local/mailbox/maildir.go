@@ -105,16 +105,16 @@ func rename(from, to string) error {
 // fill writes the message and makes it durable.
 func (m *Maildir) fill(f *os.File, head []byte, content Content) error {
 	fail := func(err error) error {
-		var r *readError
+		var r *ReadError
 		if errors.As(err, &r) {
-			return &Error{Status: dsn.S(4, 3, 0), Text: "message cannot be read from the queue", Err: r.error}
+			return &Error{Status: dsn.S(4, 3, 0), Text: "message cannot be read from the queue", Err: r.Err}
 		}
 		return failure(err, dsn.S(5, 2, 0), "error writing message")
 	}
 	if m.Limit > 0 && int64(len(head))+least(content) > m.Limit {
 		return fail(syscall.EFBIG)
 	}
-	if err := write(f, head, content, "", false); err != nil {
+	if err := WriteTo(f, head, content, "", false); err != nil {
 		return fail(err)
 	}
 	if end, err := f.Seek(0, 1); err != nil || m.Limit > 0 && end > m.Limit {

@@ -1,0 +1,247 @@
+package local
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"posthaste/internal/dsn"
+	"posthaste/local/rights"
+)
+
+// alias delivers to what name stands for in alias_maps, if it is there.
+func (d *delivery) alias(st state, name string) (found bool) {
+	st.level++
+	if st.from != "" && strings.EqualFold(st.from, name) { // an alias that contains itself means the user
+		return false
+	}
+	value, uid, owned, found, err := d.aliases.LookupOwned(d.ctx, name, false)
+	if err != nil {
+		d.Log.Warning("%v", err)
+		d.deferIt(&st, tryLater, "alias database unavailable")
+		return true
+	}
+	if !found {
+		return false
+	}
+	if d.probe() {
+		d.sent(&st, "aliased to %s", value)
+		return true
+	}
+	if !d.aliasRights(&st, uid, owned) || !d.aliasOwner(&st, name) {
+		return true
+	}
+	st.from, st.kind = name, inAlias
+	if !d.frozen {
+		st.delivered = st.addr
+	}
+	tokens := parseTokens(value)
+	if len(tokens) == 0 {
+		d.Log.Warning("no recipient in alias lookup result for %s", external(name))
+		d.deferIt(&st, tryLater, "alias database unavailable")
+		return true
+	}
+	d.expanded(&st)
+	d.tokens(st, tokens)
+	return true
+}
+
+// probe says whether only the address itself is asked about.
+func (d *delivery) probe() bool { return d.request.Envelope.Trace&traceProbe != 0 }
+
+// aliasRights sets whose rights commands and files of an alias get: those of
+// the database's owner, or, when that is root, nobody's in particular.
+func (d *delivery) aliasRights(st *state, uid int, owned bool) bool {
+	switch {
+	case !owned:
+		d.Log.Warning("no owner UID for alias database in alias_maps")
+		d.deferIt(st, tryLater, configText)
+		return false
+	case uid == 0:
+		st.rights = nil
+		return true
+	}
+	u, err := d.Users.LookupID(uid)
+	if err != nil || u == nil {
+		d.Log.Warning("cannot find alias database owner, uid %d: %v", uid, err)
+		d.deferIt(st, tryLater, "cannot find alias database owner")
+		return false
+	}
+	st.rights = u
+	return true
+}
+
+// aliasOwner has problems with a list go to the list's owner, owner-NAME, if
+// there is one.
+func (d *delivery) aliasOwner(st *state, name string) bool {
+	if !d.ownerRequest {
+		return true
+	}
+	owner := "owner-" + name
+	value, found, err := d.aliases.Lookup(d.ctx, owner, false)
+	if err != nil {
+		d.Log.Warning("%v", err)
+		d.deferIt(st, tryLater, "alias database unavailable")
+		return false
+	}
+	if !found {
+		if d.resetOwner {
+			st.owner, st.listOwner = "", false
+		}
+		return true
+	}
+	if d.expandOwner {
+		owner = value
+	}
+	full, err := d.Rewriter.Rewrite(d.ctx, "local", owner)
+	if err != nil {
+		d.deferIt(st, tryLater, "address resolver failure")
+		return false
+	}
+	// The list's owner answers for what goes out to the list: what the
+	// sender asked to be told does not hold for its members (RFC 3461
+	// section 5.2.7.4).
+	st.sender, st.owner, st.listOwner = full, full, true
+	st.envID, st.ret, st.orcpt, st.orig, st.notify = "", dsn.RetUnset, "", "", 0
+	return true
+}
+
+// expanded is called when a recipient becomes others: its sender is told of
+// success now, and not by them (RFC 3461 section 5.2.7).
+func (d *delivery) expanded(st *state) {
+	if st.notify == dsn.NotifySuccess {
+		st.notify = dsn.NotifyNever
+	}
+	st.notify &^= dsn.NotifySuccess
+}
+
+// tokens delivers to each of a list of destinations.
+func (d *delivery) tokens(st state, list []token) {
+	for _, t := range list {
+		d.token(st, t)
+	}
+}
+
+func (d *delivery) token(st state, t token) {
+	switch t.kind {
+	case tokenCommand:
+		d.restrictedCommand(st, t.text)
+	case tokenFile:
+		d.file(st, t.text)
+	case tokenHome:
+		d.home(st, t.text)
+	case tokenInclude:
+		d.include(st, t.text)
+	default:
+		d.resolve(st, t.text)
+	}
+}
+
+// home delivers to ~/file.
+func (d *delivery) home(st state, text string) {
+	switch {
+	case !strings.HasPrefix(text, "~/"):
+		d.Log.Warning("bad home directory syntax for: %s", text)
+		d.bounce(&st, configError, configText)
+	case st.rights == nil || st.rights.Home == "":
+		d.Log.Warning("unknown home directory for: %s", text)
+		d.bounce(&st, configError, configText)
+	default:
+		d.file(st, strings.TrimRight(st.rights.Home, "/")+text[1:])
+	}
+}
+
+// include delivers to the destinations listed in a file.
+func (d *delivery) include(st state, path string) {
+	st.level++
+	if st.level > maxLevel {
+		d.bounce(&st, dsn.S(5, 4, 6), "recipient nesting limit exceeded")
+		return
+	}
+	if d.seen("include %d %s", uidOf(st.rights), path) {
+		return
+	}
+	st.from, st.kind = st.local, inInclude
+	if !strings.HasPrefix(path, "/") {
+		d.Log.Warning(":include:%s uses a relative path", path)
+		d.bounce(&st, configError, configText)
+		return
+	}
+	f, info, err := openAs(st.rights, path)
+	if err != nil {
+		d.Log.Warning("cannot open :include: file %s: %v", path, err)
+		d.bounce(&st, configError, configText)
+		return
+	}
+	defer f.Close()
+	switch {
+	case info.Mode&unix.S_IFMT != unix.S_IFREG:
+		err = fmt.Errorf(":include: file %s is not a regular file", path)
+	case info.Mode&unix.S_IWOTH != 0:
+		err = fmt.Errorf(":include: file %s is world writable", path)
+	}
+	if err != nil {
+		d.Log.Warning("%v", err)
+		d.bounce(&st, configError, configText)
+		return
+	}
+	// A file that root's alias names and that is not root's gives its owner's
+	// rights. Users who include files get nobody's rights but their own.
+	if st.rights == nil && info.Uid != 0 {
+		u, err := d.Users.LookupID(int(info.Uid))
+		if err != nil || u == nil {
+			d.Log.Warning("cannot find username for uid %d, owner of :include: file %s: %v", info.Uid, path, err)
+			d.deferIt(&st, dsn.S(4, 3, 5), configText)
+			return
+		}
+		st.rights = u
+	}
+	if st.owner == "" {
+		st.owner = st.addr
+	}
+	if d.propagate&inInclude == 0 {
+		st.unmatched = ""
+	}
+	if err := eachLine(f, func(line string) bool { d.tokens(st, parseTokens(line)); return true }); err != nil {
+		d.deferIt(&st, tryLater, "cannot read :include: file %s: %v", path, err)
+	}
+}
+
+func uidOf(u *User) int {
+	if u == nil {
+		return 0
+	}
+	return u.UID
+}
+
+// openAs opens a file of destinations with u's rights; nil is the mail
+// system itself. It does not wait for the other end of a pipe.
+func openAs(u *User, path string) (*os.File, *unix.Stat_t, error) {
+	var f *os.File
+	var info unix.Stat_t
+	work := func() error {
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+		if err != nil {
+			return err
+		}
+		if err := unix.Fstat(fd, &info); err != nil {
+			unix.Close(fd)
+			return err
+		}
+		f = os.NewFile(uintptr(fd), path)
+		return nil
+	}
+	var err error
+	if u == nil || u.UID == 0 && !rights.Switching() {
+		err = work()
+	} else {
+		err = u.files().Do(work)
+	}
+	if err != nil {
+		return nil, nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return f, &info, nil
+}

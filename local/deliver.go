@@ -1,0 +1,315 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/local/command"
+	"posthaste/local/macro"
+	"posthaste/local/mailbox"
+)
+
+const traceProbe = mail.TraceProbe
+
+// mailbox is the last method for a user who exists: mailbox_transport,
+// mailbox_command, or the mailbox itself.
+func (d *delivery) mailbox(st state) (found bool) {
+	if d.seen("mailbox %s", st.local) {
+		return true
+	}
+	transport, ok := d.mapped(&st, d.transports, d.mailboxTransport)
+	if !ok || transport != "" && d.pass(&st, "mailbox_transport", transport) {
+		return true
+	}
+	u, err := d.Users.Lookup(st.user)
+	if err != nil {
+		d.userError(&st, err)
+		return true
+	}
+	if u == nil {
+		return false
+	}
+	st.rights = u
+	line, ok := d.mapped(&st, d.commandMaps, d.mailboxCommand)
+	switch {
+	case !ok:
+	case line != "":
+		d.command(st, line)
+	case u.UID == 0 && !d.request.Envelope.Trace.DontDeliver():
+		// Root's home and mailbox would take root's rights to write to.
+		d.Log.Warning("%s: mail for root is not delivered: name a person for root in the alias database", d.request.Envelope.ID)
+		d.deferIt(&st, dsn.S(4, 3, 5), "mail for root must be aliased to a person")
+	case d.homeMailbox != "" && lastSlash(d.homeMailbox):
+		d.maildir(st, u.Home+"/"+d.homeMailbox)
+	case d.spoolDir != "" && lastSlash(d.spoolDir):
+		d.maildir(st, d.spoolDir+st.user+"/")
+	default:
+		d.mbox(st, u)
+	}
+	return true
+}
+
+// mapped is the setting for a user: from a table, or the same for all. ok is
+// false when the table could not be asked, and the mail deferred.
+func (d *delivery) mapped(st *state, maps interface {
+	Lookup(context.Context, string, bool) (string, bool, error)
+	Title() string
+}, fallback string) (value string, ok bool) {
+	value, found, err := maps.Lookup(d.ctx, st.user, false)
+	if err != nil {
+		d.Log.Warning("%v", err)
+		d.deferIt(st, tryLater, "%s lookup failure", maps.Title())
+		return "", false
+	}
+	if !found {
+		value = fallback
+	}
+	return value, true
+}
+
+// pass gives the recipient to another transport, transport:nexthop.
+func (d *delivery) pass(st *state, setting, transport string) bool {
+	name, nexthop, _ := strings.Cut(transport, ":")
+	if nexthop == "" {
+		nexthop = string(d.request.Nexthop)
+	}
+	p, ok := any(d.request).(Passer)
+	if !ok || len(d.parts) > 0 || len(d.forwards) > 0 || d.passed || !strings.EqualFold(st.addr, d.request.Envelope.Recipients[d.index].Address) {
+		// One of several that an alias was expanded to: queue it on its own.
+		if st.addr != d.request.Envelope.Recipients[d.index].Address {
+			d.indirect(*st)
+			return true
+		}
+		d.deferIt(st, dsn.S(4, 3, 5), "%s = %s: mail cannot be given to another transport here", setting, transport)
+		return true
+	}
+	d.passed = true
+	p.Pass(d.index, mail.Transport(name), mail.Nexthop(nexthop))
+	return true
+}
+
+// mbox delivers to the user's mailbox file.
+func (d *delivery) mbox(st state, u *User) {
+	if d.request.Envelope.Trace.DontDeliver() {
+		d.sent(&st, "delivers to mailbox")
+		return
+	}
+	m := mailbox.Mbox{Rights: u.files(), Lock: d.locks, Limit: d.mailboxLimit, Owner: -1, Otherwise: dsn.S(4, 2, 0)}
+	if d.strictOwner {
+		m.Owner = u.UID
+	}
+	if d.homeMailbox != "" {
+		m.Path = u.Home + "/" + d.homeMailbox
+	} else {
+		m.Path = d.spoolDir + "/" + st.user
+		var dir unix.Stat_t
+		switch err := unix.Stat(d.spoolDir, &dir); {
+		case err != nil || dir.Mode&unix.S_IWOTH != 0:
+		case dir.Mode&unix.S_IWGRP != 0:
+			m.Group = int(dir.Gid)
+		default:
+			m.Private = true
+		}
+	}
+	err := d.store.Append(d.ctx, &m, d.head(&st, st.addr, d.headers&toFile != 0, true), d.content)
+	d.stored(&st, err, "cannot update mailbox "+m.Path+" for user "+st.user+". ", "delivered to mailbox")
+}
+
+func (d *delivery) maildir(st state, path string) {
+	if d.request.Envelope.Trace.DontDeliver() {
+		d.sent(&st, "delivers to maildir")
+		return
+	}
+	u := d.person(&st)
+	m := mailbox.Maildir{Path: path, Rights: u.files(), Limit: d.mailboxLimit}
+	err := d.store.Deliver(&m, d.head(&st, st.addr, d.headers&toFile != 0, false), d.content)
+	if errors.Is(err, unix.EACCES) {
+		d.Log.Warning("maildir access problem for UID/GID=%d/%d: %v", u.UID, u.GID, err)
+		d.Log.Warning("perhaps you need to create the maildirs in advance")
+	}
+	d.stored(&st, err, "maildir delivery failed: ", "delivered to maildir")
+}
+
+// stored reports what came of storing a message.
+func (d *delivery) stored(st *state, err error, prefix, done string) {
+	var e *mailbox.Error
+	switch {
+	case err == nil:
+		d.sent(st, "%s", done)
+	case errors.As(err, &e):
+		d.failed(st, e.Status, prefix+e.Error(), "", "")
+	default:
+		d.deferIt(st, tryLater, "%s%v", prefix, err)
+	}
+}
+
+// person is with whose rights a file is written or a command run: never root.
+func (d *delivery) person(st *state) *User {
+	if st.rights == nil || st.rights.UID == 0 {
+		return d.privileged
+	}
+	if st.rights.GID == 0 {
+		u := *st.rights
+		u.GID = d.privileged.GID
+		return &u
+	}
+	return st.rights
+}
+
+// file delivers to /file, which a user or an alias names.
+func (d *delivery) file(st state, path string) {
+	st.level++
+	if d.seen("file %d %s", uidOf(st.rights), path) {
+		return
+	}
+	if d.files&st.kind == 0 {
+		d.bounce(&st, dsn.S(5, 7, 1), "mail to file is restricted")
+		return
+	}
+	if d.request.Envelope.Trace.DontDeliver() {
+		d.sent(&st, "delivers to file: %s", path)
+		return
+	}
+	if lastSlash(path) {
+		d.maildir(st, path)
+		return
+	}
+	m := mailbox.Mbox{Path: path, Rights: d.person(&st).files(), Lock: d.locks, LockMay: true, Limit: d.mailboxLimit,
+		Owner: -1, Special: true, Otherwise: dsn.S(5, 2, 0)}
+	err := d.store.Append(d.ctx, &m, d.head(&st, st.delivered, d.headers&toFile != 0, true), d.content)
+	d.stored(&st, err, "cannot append message to file "+path+". ", "delivered to file: "+path)
+}
+
+// restrictedCommand is a |command of an alias, a .forward or :include: file.
+func (d *delivery) restrictedCommand(st state, line string) {
+	if d.commands&st.kind == 0 {
+		d.bounce(&st, dsn.S(5, 7, 1), "mail to command is restricted")
+		return
+	}
+	d.command(st, line)
+}
+
+// command delivers to a command.
+func (d *delivery) command(st state, line string) {
+	st.level++
+	if d.seen("command %s:%d %s", st.user, uidOf(st.rights), line) {
+		return
+	}
+	if d.request.Envelope.Trace.DontDeliver() {
+		d.sent(&st, "delivers to command: %s", line)
+		return
+	}
+	dir := d.queueDir
+	if d.commandDir != "" {
+		var undefined bool
+		var err error
+		dir, undefined, err = macro.Expand(d.commandDir, d.names(&st, st.rights, nil), d.dirFilter)
+		if err != nil || undefined {
+			d.Log.Warning("command_execution_directory = %s: cannot be expanded for %s: %v", d.commandDir, external(st.addr), err)
+			d.deferIt(&st, dsn.S(4, 3, 5), configText)
+			return
+		}
+	}
+	c := command.Command{Line: line, Shell: d.shell, Env: d.environment(&st), Dir: dir, Rights: d.person(&st).all(), Limit: d.commandLimit}
+	head := d.head(&st, st.delivered, d.headers&toCommand != 0, true)
+	res := c.Run(d.ctx, func(w *os.File) error { return feed(w, head, d.content) })
+	if res.OK {
+		d.sent(&st, "delivered to command: %s", line)
+		return
+	}
+	d.failed(&st, res.Status, res.Text, "x-unix", res.Diag)
+}
+
+func feed(w *os.File, head []byte, content mailbox.Content) error {
+	err := mailbox.WriteTo(w, head, content, "", false)
+	var r *mailbox.ReadError
+	if errors.As(err, &r) {
+		return &command.FeedError{Err: r.Err}
+	}
+	return nil // a command may stop reading
+}
+
+// defaultPath is what commands find programs in.
+const defaultPath = "/usr/bin:/bin"
+
+// environment is what a command gets to know. Characters that mean something
+// to shells are taken out of what comes from strangers.
+func (d *delivery) environment(st *state) []string {
+	env := []string{"PATH=" + defaultPath}
+	for _, name := range d.exports {
+		if key, value, ok := strings.Cut(name, "="); ok {
+			env = append(env, key+"="+value)
+		} else if value, ok := d.Environ(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	add := func(name, value string) {
+		if value != "" {
+			env = append(env, name+"="+macro.Censor(value, d.commandFilter))
+		}
+	}
+	e := &d.request.Envelope
+	if st.rights != nil {
+		add("HOME", st.rights.Home)
+		add("SHELL", st.rights.Shell)
+	}
+	env = append(env, "SENDER="+macro.Censor(st.sender, d.commandFilter))
+	add("LOGNAME", st.user)
+	add("USER", st.user)
+	add("RECIPIENT", st.addr)
+	add("LOCAL", st.local)
+	add("DOMAIN", st.domain)
+	add("EXTENSION", st.ext)
+	add("ORIGINAL_RECIPIENT", st.orig)
+	add("ENVID", st.envID)
+	add("CLIENT_HOSTNAME", e.Client.Name)
+	add("CLIENT_ADDRESS", e.Client.Addr)
+	add("CLIENT_HELO", e.Client.Helo)
+	add("CLIENT_PROTOCOL", e.Client.Proto)
+	add("SASL_METHOD", e.SASL.Method)
+	add("SASL_SENDER", e.SASL.Sender)
+	add("SASL_USERNAME", e.SASL.Username)
+	return env
+}
+
+// unknown is for recipients that are neither alias nor user.
+func (d *delivery) unknown(st state) {
+	if d.seen("unknown %s", st.local) {
+		return
+	}
+	transport, ok := d.mapped(&st, d.fallbacks, d.fallbackTransport)
+	if !ok || transport != "" && d.pass(&st, "fallback_transport", transport) {
+		return
+	}
+	if d.luser != "" && d.relayUnknown(st) {
+		return
+	}
+	if strings.EqualFold(st.user, "mailer-daemon") || strings.EqualFold(st.user, "postmaster") {
+		d.Log.Warning("required alias not found: %s", st.user)
+		d.sent(&st, "discarded")
+		return
+	}
+	d.bounce(&st, dsn.S(5, 1, 1), `unknown user: "%s"`, st.user)
+}
+
+// relayUnknown sends mail for unknown users where luser_relay says.
+func (d *delivery) relayUnknown(st state) bool {
+	to, _, err := macro.Expand(d.luser, d.names(&st, nil, nil), "")
+	if err != nil {
+		d.Log.Warning("luser_relay = %s: %v", d.luser, err)
+		d.deferIt(&st, dsn.S(4, 3, 5), configText)
+		return true
+	}
+	if strings.EqualFold(to, st.addr) || strings.EqualFold(to, st.local) { // no relay to itself
+		return false
+	}
+	st.kind, st.unmatched, st.from = inAlias, "", st.local
+	d.tokens(st, parseTokens(to))
+	return true
+}

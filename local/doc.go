@@ -1,0 +1,75 @@
+// Package local delivers mail to the users of this system. It decides as
+// Postfix's local does, for each recipient in this order:
+//
+//  1. aliases: alias_maps, by the whole local part, then without extension
+//  2. the user's .forward file (forward_path)
+//  3. mailbox_transport_maps, mailbox_transport
+//  4. mailbox_command_maps, mailbox_command
+//  5. home_mailbox
+//  6. the mailbox in mail_spool_directory
+//  7. for unknown users: fallback_transport_maps, fallback_transport, luser_relay
+//
+// Aliases, .forward files and the :include: files that they name list
+// addresses, commands (|command), files (/file; /maildir/) and further
+// :include: files. Addresses of local users are expanded in turn; what is not
+// local, what a user's .forward sends to another user, and what a list sends
+// out is queued again as a new message with a Delivered-To: line, so that
+// each recipient has a record of its own. A message that comes back to a
+// recipient who is in its Delivered-To: lines is returned.
+//
+// What a recipient was expanded to is one outcome for the queue: it is tried
+// again when any part of it must be, and then nothing is queued again in
+// this attempt. Commands and files that did succeed get the message again;
+// better twice than not at all.
+//
+// # Rights
+//
+// Files and mailboxes are written, and .forward files read, with the user's
+// file rights (package rights), commands run as the user altogether, with his
+// supplementary groups (package command). Destinations in aliases have the
+// rights of the alias database's owner, those in an :include: file of root's
+// aliases the rights of that file's owner; where that comes to root, those of
+// default_privs. Nothing is ever delivered with root's rights: mail for root
+// must be aliased to a person, and is kept in the queue until it is.
+//
+// When the mail system does not run as root, everything is done with the
+// rights that it has.
+//
+// # Security
+//
+// Addresses come from strangers: nothing of them is part of a path or a
+// command before forward_expansion_filter, command_expansion_filter or
+// execution_directory_expansion_filter has passed it, extensions with a slash
+// are dropped, and a user's name is only used for a path when the user exists.
+// .forward and :include: files that others can write to are refused.
+// Environment and working directory of commands are set, not inherited.
+//
+// # Standards
+//
+//	RFC 5321 section 3.9 (aliases and lists)
+//	RFC 3461 section 5.2.7 (notices about expanded recipients)
+//
+// # Parameters
+//
+// alias_maps, allow_mail_to_commands, allow_mail_to_files,
+// command_execution_directory, command_expansion_filter, command_time_limit,
+// default_privs, deliver_lock_attempts, deliver_lock_delay,
+// double_bounce_sender, duplicate_filter_limit, enable_original_recipient,
+// execution_directory_expansion_filter, expand_owner_alias,
+// export_environment, fallback_transport, fallback_transport_maps,
+// forward_expansion_filter, forward_path, frozen_delivered_to, home_mailbox,
+// local_command_shell, luser_relay, mail_name, mail_spool_directory,
+// mailbox_command, mailbox_command_maps, mailbox_delivery_lock,
+// mailbox_size_limit, mailbox_transport, mailbox_transport_maps, myhostname,
+// owner_request_special, prepend_delivered_header,
+// propagate_unmatched_extensions, queue_directory, recipient_delimiter,
+// require_home_directory, reset_owner_alias, stale_lock_time,
+// strict_mailbox_ownership.
+//
+// # Diagnostics
+//
+//	ID: to=<a@b>, relay=local, ..., status=sent (delivered to mailbox)
+//	status=sent (delivered to maildir), (delivered to file: PATH),
+//	(delivered to command: LINE), (forwarded as ID), (discarded)
+//	status=bounced (unknown user: "NAME"), (mail forwarding loop for ADDRESS), ...
+package local

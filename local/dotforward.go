@@ -1,0 +1,144 @@
+package local
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"posthaste/local/macro"
+)
+
+// dotforward delivers to what the user's .forward file says, if there is one
+// with anything in it.
+func (d *delivery) dotforward(st state) (found bool) {
+	if len(d.forwardPath) == 0 {
+		return false
+	}
+	u, err := d.Users.Lookup(st.user)
+	if err != nil {
+		d.userError(&st, err)
+		return true
+	}
+	if u == nil {
+		return false // the mailbox step says so
+	}
+	if d.seen("forward %s", st.user) {
+		// Done with: a duplicate. Else we are in the middle of it, and the
+		// user has named himself: mailbox.
+		return d.been["forwarded "+st.user]
+	}
+	st.level++
+	st.rights, st.kind, st.owner, st.listOwner = u, inForward, st.user, false
+	if !d.frozen {
+		st.delivered = st.addr
+	}
+	for _, pattern := range d.forwardPath {
+		used := false
+		path, undefined, err := macro.Expand(pattern, d.names(&st, u, &used), d.forwardFilter)
+		if err != nil {
+			d.Log.Warning("forward_path: %v", err)
+			continue
+		}
+		if undefined {
+			continue
+		}
+		if u.UID == 0 { // root's files are read with nobody's rights, if at all
+			return false
+		}
+		done, exists := d.forwardFile(st, u, path, used)
+		if exists {
+			return done
+		}
+	}
+	return false
+}
+
+// forwardFile delivers by one .forward file. exists says that it ends the
+// search; done that mail was delivered by it.
+func (d *delivery) forwardFile(st state, u *User, path string, extension bool) (done, exists bool) {
+	f, info, err := openAs(u, path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return false, false
+	}
+	if err != nil {
+		d.Log.Warning("%v", err)
+		return false, true
+	}
+	defer f.Close()
+	switch {
+	case info.Mode&unix.S_IFMT != unix.S_IFREG:
+		d.Log.Warning("file %s is not a regular file", path)
+		return false, true
+	case info.Uid != 0 && int(info.Uid) != u.UID:
+		d.Log.Warning("file %s has bad owner uid %d", path, info.Uid)
+		return false, true
+	case info.Mode&unix.S_IWOTH != 0:
+		d.Log.Warning("file %s is world writable", path)
+		return false, true
+	}
+	if extension || d.propagate&inForward == 0 {
+		st.unmatched = ""
+	}
+	st.from = st.user
+	var list []token
+	err = eachLine(f, func(line string) bool { list = append(list, parseTokens(line)...); return true })
+	if err != nil {
+		d.deferIt(&st, tryLater, "cannot read file %s: %v", path, err)
+		return true, true
+	}
+	if len(list) == 0 {
+		return false, true
+	}
+	if d.probe() {
+		d.sent(&st, "forward via file: %s", path)
+		return true, true
+	}
+	d.expanded(&st)
+	d.tokens(st, list)
+	d.been["forwarded "+st.user] = true
+	return true, true
+}
+
+// names are what settings may name of a recipient. used, if not nil, becomes
+// true when the extension is asked for.
+func (d *delivery) names(st *state, u *User, used *bool) macro.Names {
+	return func(name string) (string, bool) {
+		var v string
+		switch name {
+		case "user":
+			v = st.user
+		case "home":
+			v = optional(u, func(u *User) string { return u.Home })
+		case "shell":
+			v = optional(u, func(u *User) string { return u.Shell })
+		case "domain":
+			v = st.domain
+		case "local":
+			v = st.local
+		case "mailbox":
+			v = st.local
+		case "recipient":
+			v = st.addr
+		case "extension":
+			if used != nil && st.ext != "" {
+				*used = true
+			}
+			v = st.ext
+		case "recipient_delimiter":
+			v = st.delim
+		}
+		return v, v != ""
+	}
+}
+
+func optional(u *User, f func(*User) string) string {
+	if u == nil {
+		return ""
+	}
+	return f(u)
+}
+
+// lastSlash says whether a path names a maildir.
+func lastSlash(path string) bool { return strings.HasSuffix(path, "/") }

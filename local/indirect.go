@@ -1,0 +1,132 @@
+package local
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/submit"
+)
+
+// resolve delivers to an address that an expansion has given: here, when it
+// is local, or by queueing it again.
+func (d *delivery) resolve(st state, addr string) {
+	full, err := d.Rewriter.Rewrite(d.ctx, "local", addr)
+	var to proto.ResolveReply
+	if err == nil {
+		to, err = d.Rewriter.Resolve(d.ctx, st.sender, full)
+	}
+	if err != nil || to.Flags&proto.ResolveFail != 0 {
+		d.deferIt(&st, tryLater, "address resolver failure")
+		return
+	}
+	if to.Flags&proto.ResolveError != 0 {
+		d.bounce(&st, dsn.S(5, 1, 3), "bad recipient address syntax: %s", external(addr))
+		return
+	}
+	st.addr = to.Recipient
+	if st.unmatched != "" {
+		if local, domain, at := rfc5322.Split(st.addr); at {
+			st.addr = local + st.delim + st.unmatched + "@" + domain
+		}
+	}
+	if to.Transport == d.Service {
+		d.recipient(st)
+	} else {
+		d.indirect(st)
+	}
+}
+
+// A forward is a message to be queued: with one Delivered-To: line and one
+// sender.
+type forward struct {
+	delivered, sender string
+	envID             string
+	ret               dsn.Ret
+	rcpts             []mail.Recipient
+	states            []state
+}
+
+// indirect has the message queued again for an address.
+func (d *delivery) indirect(st state) {
+	if d.seen("indirect %s", strings.ToLower(st.addr)) {
+		return
+	}
+	if d.request.Envelope.Trace.DontDeliver() {
+		d.sent(&st, "forwards to %s", external(st.addr))
+		return
+	}
+	var f *forward
+	for _, old := range d.forwards {
+		if old.delivered == st.delivered && old.sender == st.sender {
+			f = old
+		}
+	}
+	if f == nil {
+		f = &forward{delivered: st.delivered, sender: st.sender, envID: st.envID, ret: st.ret}
+		d.forwards = append(d.forwards, f)
+	}
+	r := mail.Recipient{Address: st.addr, Original: st.orig, ORCPT: st.orcpt, Notify: st.notify}
+	if r.Original == r.Address {
+		r.Original = ""
+	}
+	f.rcpts = append(f.rcpts, r)
+	f.states = append(f.states, st)
+}
+
+// sendForwards queues what indirect has gathered.
+func (d *delivery) sendForwards() {
+	for _, f := range d.forwards {
+		id, err := d.sendForward(f)
+		for i := range f.states {
+			if err != nil {
+				d.Log.Warning("%s: cannot forward: %v", d.request.Envelope.ID, err)
+				d.deferIt(&f.states[i], tryLater, "unable to forward message")
+				return // it will all be done again
+			}
+			d.add(&f.states[i], dsn.Expanded, dsn.S(2, 0, 0), "forwarded as "+string(id), "", "")
+		}
+	}
+}
+
+func (d *delivery) sendForward(f *forward) (mail.QueueID, error) {
+	now := time.Now()
+	id, err := d.Submit.NewID(d.ctx, now)
+	if err != nil {
+		return "", err
+	}
+	from := &d.request.Envelope
+	env := mail.Envelope{ID: id, Arrival: now, Sender: f.sender, EnvID: f.envID, Ret: f.ret, Client: from.Client, SASL: from.SASL,
+		Reverse: from.Reverse, Trace: from.Trace, RewriteContext: from.RewriteContext, LogIdent: from.LogIdent,
+		Body: from.Body & mail.BodySMTPUTF8, RequireTLS: from.RequireTLS, TLSOptional: from.TLSOptional, Recipients: f.rcpts}
+	m := d.Submit.Open(&env, submit.Options{Flags: proto.SubmitMap | proto.SubmitBounce | proto.SubmitNoReceive})
+	head := fmt.Sprintf("Received: by %s (%s)\r\n\tid %s; %s\r\n", d.hostname, d.mailName, id, rfc5322.Date(now))
+	if d.headers&toForward != 0 {
+		head += "Delivered-To: " + external(f.delivered) + "\r\n"
+	}
+	_, err = io.WriteString(m, head)
+	if err == nil {
+		if all := d.content.Bytes(); all != nil {
+			_, err = m.Write(all)
+		} else {
+			_, err = io.Copy(m, d.content.Reader())
+		}
+	}
+	if err != nil {
+		m.Abort()
+		return "", err
+	}
+	reply, err := m.Commit(d.ctx)
+	if err != nil {
+		return "", err
+	}
+	if reply.Code != 250 {
+		return "", fmt.Errorf("cleanup refused the message: %d %s %s", reply.Code, reply.Status, reply.Text)
+	}
+	return id, nil
+}

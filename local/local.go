@@ -1,0 +1,339 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"posthaste/internal/agent"
+	"posthaste/internal/config"
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/submit"
+	"posthaste/internal/table"
+	"posthaste/local/mailbox"
+)
+
+// A Rewriter says where addresses go: trivial-rewrite's client. Its methods
+// are called concurrently.
+type Rewriter interface {
+	Rewrite(ctx context.Context, rewriteContext, addr string) (string, error)
+	Resolve(ctx context.Context, sender, addr string) (proto.ResolveReply, error)
+}
+
+// A Passer is a request that can be given to another transport, as
+// mailbox_transport and fallback_transport ask for.
+type Passer interface {
+	// Pass has recipient i delivered by transport, with that nexthop, instead.
+	Pass(i int, transport mail.Transport, nexthop mail.Nexthop)
+}
+
+// A Parter is a request that can say what came of the addresses that one of
+// its recipients was expanded to.
+type Parter interface {
+	// Part logs what came of one of them. The recipient is not settled by it.
+	Part(i int, to string, action dsn.Action, status dsn.Status, text string, d agent.Detail)
+	// Settle settles recipient i without logging it.
+	Settle(i int, action dsn.Action, status dsn.Status, text string, d agent.Detail)
+}
+
+// Options are what an Agent is made of.
+type Options struct {
+	Config   *config.Config
+	Service  string // name in master.cf, which trivial-rewrite's answers are compared with: local
+	Users    Users  // nil: the system's
+	Rewriter Rewriter
+	Submit   *submit.Client
+	Log      *maillog.Logger
+	Environ  func(name string) (string, bool) // of the process, for export_environment; os.LookupEnv
+}
+
+// An Agent delivers to local recipients. It is made by New.
+type Agent struct {
+	*settings
+	Options
+	store                            *mailbox.Store
+	split                            *table.Search
+	aliases, transports, commandMaps *table.Maps
+	fallbacks                        *table.Maps
+}
+
+// New returns an Agent. The error says what in the configuration is wrong.
+func New(o Options) (*Agent, error) {
+	if o.Users == nil {
+		o.Users = new(System)
+	}
+	if o.Environ == nil {
+		o.Environ = os.LookupEnv
+	}
+	s, err := readSettings(o.Config, o.Users)
+	if err != nil {
+		return nil, err
+	}
+	cfg, topt := o.Config, table.Options{Warn: func(text string) { o.Log.Warning("%s", text) }}
+	maps := func(name string) *table.Maps { return table.OpenMaps(name, cfg.List(name), topt) }
+	return &Agent{
+		settings: s, Options: o,
+		store: mailbox.New(mailbox.Options{LockAttempts: cfg.Int("deliver_lock_attempts"), LockDelay: cfg.Duration("deliver_lock_delay"),
+			StaleLock: cfg.Duration("stale_lock_time"), Hostname: s.hostname, Warn: o.Log.Warning}),
+		split:   &table.Search{Delimiters: s.delimiters, OwnerRequest: s.ownerRequest, DoubleBounce: s.doubleBounce},
+		aliases: maps("alias_maps"), transports: maps("mailbox_transport_maps"), commandMaps: maps("mailbox_command_maps"),
+		fallbacks: maps("fallback_transport_maps"),
+	}, nil
+}
+
+// Close closes the tables. No delivery may be under way.
+func (a *Agent) Close() error {
+	return errors.Join(a.aliases.Close(), a.transports.Close(), a.commandMaps.Close(), a.fallbacks.Close())
+}
+
+// Deliver implements agent.Deliverer.
+func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
+	content, err := r.Content()
+	if err != nil {
+		for i := range r.Envelope.Recipients {
+			r.Defer(i, dsn.S(4, 3, 0), err.Error(), agent.Detail{Relay: a.Service})
+		}
+		return
+	}
+	defer content.Close()
+	visited, err := deliveredTo(content)
+	for i := range r.Envelope.Recipients {
+		if err != nil {
+			r.Defer(i, dsn.S(4, 3, 0), "message cannot be read from the queue: "+err.Error(), agent.Detail{Relay: a.Service})
+			continue
+		}
+		d := &delivery{Agent: a, ctx: ctx, request: r, index: i, content: content, visited: visited, been: map[string]bool{}}
+		d.run()
+	}
+}
+
+// maxHeader bounds how much of a message's header is looked at for
+// Delivered-To: lines. cleanup's header_size_limit is well below it.
+const maxHeader = 1 << 20
+
+// deliveredTo are the addresses in the message's Delivered-To: lines, in
+// lower case.
+func deliveredTo(c agent.Content) (map[string]bool, error) {
+	head := c.Bytes()
+	if head == nil && c.Len() > 0 {
+		var err error
+		if head, err = io.ReadAll(io.LimitReader(c.Reader(), maxHeader)); err != nil {
+			return nil, err
+		}
+	}
+	set := map[string]bool{}
+	for {
+		f, rest, ok := rfc5322.NextField(head)
+		if !ok {
+			return set, nil
+		}
+		if rfc5322.EqualName(f.Name(), "Delivered-To") {
+			set[strings.ToLower(rfc5322.Unquote(string(f.Value())))] = true
+		}
+		head = rest
+	}
+}
+
+// A delivery is that of one recipient of a request, with all that comes of
+// expanding it.
+type delivery struct {
+	*Agent
+	ctx      context.Context
+	request  *agent.Request
+	index    int
+	content  agent.Content
+	visited  map[string]bool // addresses that the message has been delivered to before
+	been     map[string]bool // duplicate filter
+	forwards []*forward
+	parts    []part
+	passed   bool
+}
+
+// A part is what came of one address.
+type part struct {
+	to     string
+	action dsn.Action
+	status dsn.Status
+	text   string
+	detail agent.Detail
+}
+
+// state is where in the expansion of a recipient we are. It is passed by
+// value: each level has its own.
+type state struct {
+	level     int
+	addr      string // present address
+	orig      string // as it was before local delivery began
+	orcpt     string
+	notify    dsn.Notify
+	envID     string
+	ret       dsn.Ret
+	sender    string
+	local     string // local part of addr, in lower case
+	user, ext string // local, cut at the delimiter
+	delim     string
+	domain    string
+	unmatched string // extension to be handed on
+	delivered string // for the Delivered-To: line of what is forwarded
+	owner     string // who is to hear of problems: an owner- alias, or whose .forward it is
+	listOwner bool   // owner is an owner- alias: the envelope is the list's
+	from      string // name that is being expanded
+	kind      expansion
+	rights    *User // whose rights destinations are used with; nil: nobody's in particular
+}
+
+func (d *delivery) run() {
+	env, rcpt := &d.request.Envelope, &d.request.Envelope.Recipients[d.index]
+	d.recipient(state{addr: rcpt.Address, orig: rcpt.Orig(), orcpt: rcpt.ORCPT, notify: rcpt.Notify, envID: env.EnvID, ret: env.Ret, sender: env.Sender})
+	if !d.deferred() {
+		d.sendForwards()
+	}
+	if !d.passed {
+		d.conclude()
+	}
+}
+
+func (d *delivery) deferred() bool {
+	for i := range d.parts {
+		if d.parts[i].action == dsn.Deferred {
+			return true
+		}
+	}
+	return false
+}
+
+// seen says whether this is the second time for a key, as far as
+// duplicate_filter_limit remembers.
+func (d *delivery) seen(format string, args ...any) bool {
+	key := fmt.Sprintf(format, args...)
+	if d.been[key] {
+		return true
+	}
+	if d.duplicates == 0 || len(d.been) < d.duplicates {
+		d.been[key] = true
+	}
+	return false
+}
+
+func (d *delivery) add(st *state, action dsn.Action, status dsn.Status, text, diagType, diag string) {
+	d.parts = append(d.parts, part{st.addr, action, status, text, agent.Detail{Relay: d.Service, DiagType: diagType, DiagText: diag}})
+}
+
+func (d *delivery) sent(st *state, format string, args ...any) {
+	d.add(st, dsn.Delivered, dsn.S(2, 0, 0), fmt.Sprintf(format, args...), "", "")
+}
+
+func (d *delivery) deferIt(st *state, status dsn.Status, format string, args ...any) {
+	d.add(st, dsn.Deferred, status.WithClass(4), fmt.Sprintf(format, args...), "", "")
+}
+
+func (d *delivery) bounce(st *state, status dsn.Status, format string, args ...any) {
+	d.add(st, dsn.Failed, status.WithClass(5), fmt.Sprintf(format, args...), "", "")
+}
+
+// failed defers or bounces, as the status says.
+func (d *delivery) failed(st *state, status dsn.Status, text, diagType, diag string) {
+	action := dsn.Failed
+	if status.Class == 4 {
+		action = dsn.Deferred
+	}
+	d.add(st, action, status, text, diagType, diag)
+}
+
+// conclude reports the recipient: it is to be tried again when any part of it
+// is, has failed when any part has, and has been delivered when all have.
+func (d *delivery) conclude() {
+	r, i := d.request, d.index
+	if len(d.parts) == 0 { // everything was a duplicate of what another recipient got
+		r.Sent(i, dsn.S(2, 0, 0), "duplicate", agent.Detail{Relay: d.Service})
+		return
+	}
+	worst := d.worst()
+	if p, ok := any(r).(Parter); ok && (len(d.parts) > 1 || d.parts[0].to != r.Envelope.Recipients[i].Address) {
+		for _, part := range d.parts {
+			p.Part(i, part.to, part.action, part.status, part.text, part.detail)
+		}
+		p.Settle(i, worst.action, worst.status, worst.text, worst.detail)
+		return
+	}
+	switch worst.action {
+	case dsn.Deferred:
+		r.Defer(i, worst.status, worst.text, worst.detail)
+	case dsn.Failed:
+		r.Bounce(i, worst.status, worst.text, worst.detail)
+	default:
+		worst.detail.Action = worst.action
+		r.Sent(i, worst.status, worst.text, worst.detail)
+	}
+}
+
+// maxText bounds the reasons of many parts put together.
+const maxText = 2000
+
+func (d *delivery) worst() part {
+	rank := func(a dsn.Action) int {
+		switch a {
+		case dsn.Deferred:
+			return 2
+		case dsn.Failed:
+			return 1
+		}
+		return 0
+	}
+	worst := d.parts[0]
+	for _, p := range d.parts[1:] {
+		switch {
+		case rank(p.action) > rank(worst.action):
+			worst = p
+		case rank(p.action) == rank(worst.action) && !strings.Contains(worst.text, p.text) && len(worst.text) < maxText:
+			worst.text += "; " + p.text
+		}
+		if rank(p.action) == 0 && p.action == dsn.Expanded && rank(worst.action) == 0 {
+			worst.action = dsn.Expanded
+		}
+	}
+	return worst
+}
+
+// head composes the lines that come before the message. envelope is a "From "
+// line.
+func (d *delivery) head(st *state, deliveredTo string, withDelivered, envelope bool) []byte {
+	var b []byte
+	sender := external(st.sender)
+	if envelope {
+		b = append(b, "From "...)
+		if sender == "" {
+			b = append(b, "MAILER-DAEMON"...)
+		}
+		b = append(append(b, sender...), "  "...)
+		b = time.Now().AppendFormat(b, time.ANSIC)
+		b = append(b, '\n')
+	}
+	b = append(append(append(b, "Return-Path: <"...), sender...), ">\n"...)
+	if d.originalRecipient && st.orig != "" {
+		b = append(append(append(b, "X-Original-To: "...), external(st.orig)...), '\n')
+	}
+	if withDelivered {
+		b = append(append(append(b, "Delivered-To: "...), external(deliveredTo)...), '\n')
+	}
+	return b
+}
+
+// external is an address as it is written in a header, on one line whatever a
+// stranger has put into a quoted local part.
+func external(addr string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, rfc5322.Quote(addr))
+}

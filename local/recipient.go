@@ -1,0 +1,117 @@
+package local
+
+import (
+	"os"
+	"strings"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/rfc5322"
+)
+
+// maxLevel bounds how deep expansions may nest.
+const maxLevel = 100
+
+var (
+	configError = dsn.S(5, 3, 5)
+	tryLater    = dsn.S(4, 3, 0)
+)
+
+const configText = "mail system configuration error"
+
+// recipient delivers to one address: the one that was asked for, or one that
+// it was expanded to.
+func (d *delivery) recipient(st state) {
+	if st.level > maxLevel {
+		d.bounce(&st, dsn.S(5, 4, 6), "recipient nesting limit exceeded")
+		return
+	}
+	if d.seen("recipient %d %s", st.level, strings.ToLower(st.addr)) {
+		return
+	}
+	if d.visited[strings.ToLower(st.addr)] {
+		d.bounce(&st, dsn.S(5, 4, 6), "mail forwarding loop for %s", external(st.addr))
+		return
+	}
+	if st.delivered == "" {
+		st.delivered = st.addr
+	}
+	local, domain, at := rfc5322.Split(strings.ToLower(st.addr))
+	if !at {
+		d.Log.Warning("no @ in recipient address: %s", external(st.addr))
+	}
+	st.local, st.domain = local, domain
+	user, ext := d.split.SplitExtension(local)
+	st.user, st.ext, st.delim = user, "", ""
+	if ext != "" {
+		st.delim, st.ext = ext[:1], ext[1:]
+	}
+	if strings.Contains(st.ext, "/") {
+		d.Log.Warning("%s: address with illegal extension: %s", d.request.Envelope.ID, external(st.local))
+		st.ext = ""
+	}
+	st.unmatched = st.ext
+	if st.user == "" {
+		d.bounce(&st, dsn.S(5, 1, 3), "null username in %q", st.addr)
+		return
+	}
+	d.choose(st)
+}
+
+// choose is the order of delivery methods.
+func (d *delivery) choose(st state) {
+	st.level++
+	if strings.HasPrefix(st.user, `\`) { // no aliases, no .forward
+		st.user, st.local = st.user[1:], strings.TrimPrefix(st.local, `\`)
+		if !d.mailbox(st) {
+			d.unknown(st)
+		}
+		return
+	}
+	st.unmatched = ""
+	if d.alias(st, st.local) {
+		return
+	}
+	if st.ext != "" {
+		if d.propagate&inAlias != 0 {
+			st.unmatched = st.ext
+		}
+		if d.alias(st, st.user) {
+			return
+		}
+		st.unmatched = st.ext
+	}
+	// Mail that somebody's alias or .forward sends to another local user is
+	// queued again, so that each of them has a record of his own.
+	if st.owner != "" && !strings.EqualFold(st.owner, st.user) || st.kind == inInclude {
+		d.indirect(st)
+		return
+	}
+	if d.requireHome && !d.homeIsThere(&st) {
+		return
+	}
+	if !d.dotforward(st) && !d.mailbox(st) {
+		d.unknown(st)
+	}
+}
+
+// homeIsThere keeps mail for users whose home directory is away.
+func (d *delivery) homeIsThere(st *state) bool {
+	u, err := d.Users.Lookup(st.user)
+	if err != nil {
+		d.userError(st, err)
+		return false
+	}
+	if u == nil {
+		return true
+	}
+	if _, err := os.Stat(u.Home); err != nil {
+		d.deferIt(st, tryLater, "cannot access home directory %s: %v", u.Home, err)
+		return false
+	}
+	return true
+}
+
+func (d *delivery) userError(st *state, err error) {
+	d.Log.Warning("error looking up passwd info for %s: %v", external(st.user), err)
+	d.deferIt(st, dsn.S(4, 0, 0), "user lookup error")
+}

@@ -1,0 +1,119 @@
+package local
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/local/mailbox"
+)
+
+// settings is what main.cf says, read once.
+type settings struct {
+	hostname, mailName       string
+	queueDir                 string
+	delimiters               string
+	ownerRequest             bool
+	expandOwner, resetOwner  bool
+	doubleBounce             string
+	originalRecipient        bool
+	frozen                   bool
+	headers                  expansion // which deliveries get a Delivered-To: line, by kind of delivery
+	commands, files          expansion // where |command and /file are allowed
+	propagate                expansion // extensions
+	duplicates               int
+	mailboxLimit             int64
+	locks                    mailbox.Lock
+	strictOwner, requireHome bool
+
+	forwardPath   []string
+	forwardFilter string
+
+	mailboxTransport, fallbackTransport string
+	mailboxCommand, homeMailbox         string
+	spoolDir, luser                     string
+
+	commandLimit          time.Duration
+	commandDir, dirFilter string
+	commandFilter, shell  string
+	exports               []string
+	privileged            *User // default_privs
+}
+
+// expansion is a set of the kinds of expansions that a destination can be in,
+// or of deliveries.
+type expansion uint8
+
+const (
+	inAlias expansion = 1 << iota
+	inForward
+	inInclude
+	toCommand
+	toFile
+	toForward
+)
+
+func parseExpansions(cfg *config.Config, name string, words map[string]expansion) (expansion, error) {
+	var set expansion
+	list := cfg.List(name)
+	for _, w := range list {
+		bit, ok := words[strings.ToLower(w)]
+		if !ok {
+			return 0, fmt.Errorf("%s: %q is not known", name, w)
+		}
+		set |= bit
+	}
+	return set, nil
+}
+
+var sources = map[string]expansion{"alias": inAlias, "forward": inForward, "include": inInclude}
+
+func readSettings(cfg *config.Config, users Users) (*settings, error) {
+	s := &settings{
+		hostname: cfg.String("myhostname"), mailName: cfg.String("mail_name"), queueDir: cfg.String("queue_directory"),
+		delimiters: cfg.String("recipient_delimiter"), ownerRequest: cfg.Bool("owner_request_special"),
+		expandOwner: cfg.Bool("expand_owner_alias"), resetOwner: cfg.Bool("reset_owner_alias"),
+		doubleBounce:      cfg.String("double_bounce_sender"),
+		originalRecipient: cfg.Bool("enable_original_recipient"), frozen: cfg.Bool("frozen_delivered_to"),
+		duplicates:   cfg.Int("duplicate_filter_limit"),
+		mailboxLimit: cfg.Bytes("mailbox_size_limit"), strictOwner: cfg.Bool("strict_mailbox_ownership"),
+		requireHome:   cfg.Bool("require_home_directory"),
+		forwardPath:   strings.FieldsFunc(cfg.String("forward_path"), func(r rune) bool { return strings.ContainsRune(", \t\r\n", r) }),
+		forwardFilter: cfg.String("forward_expansion_filter"), mailboxTransport: cfg.String("mailbox_transport"),
+		fallbackTransport: cfg.String("fallback_transport"), mailboxCommand: cfg.Raw("mailbox_command"),
+		homeMailbox: cfg.String("home_mailbox"), spoolDir: cfg.String("mail_spool_directory"), luser: cfg.String("luser_relay"),
+		commandLimit: cfg.Duration("command_time_limit"), commandDir: cfg.String("command_execution_directory"),
+		dirFilter: cfg.String("execution_directory_expansion_filter"), commandFilter: cfg.String("command_expansion_filter"),
+		shell: cfg.String("local_command_shell"), exports: cfg.List("export_environment"),
+	}
+	var err error
+	if s.headers, err = parseExpansions(cfg, "prepend_delivered_header", map[string]expansion{"command": toCommand, "file": toFile, "forward": toForward}); err != nil {
+		return nil, err
+	}
+	if s.commands, err = parseExpansions(cfg, "allow_mail_to_commands", sources); err != nil {
+		return nil, err
+	}
+	if s.files, err = parseExpansions(cfg, "allow_mail_to_files", sources); err != nil {
+		return nil, err
+	}
+	propagation := map[string]expansion{"alias": inAlias, "forward": inForward, "include": inInclude, "canonical": 0, "virtual": 0, "generic": 0}
+	if s.propagate, err = parseExpansions(cfg, "propagate_unmatched_extensions", propagation); err != nil {
+		return nil, err
+	}
+	if s.locks, err = mailbox.ParseLocks(cfg.List("mailbox_delivery_lock")); err != nil {
+		return nil, fmt.Errorf("mailbox_delivery_lock: %w", err)
+	}
+	name := cfg.String("default_privs")
+	s.privileged, err = users.Lookup(name)
+	if err == nil && s.privileged == nil {
+		err = fmt.Errorf("there is no user %q", name)
+	}
+	if err == nil && s.privileged.UID == 0 {
+		err = fmt.Errorf("user %q has root's rights", name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("default_privs: %w", err)
+	}
+	return s, nil
+}

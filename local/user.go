@@ -1,0 +1,222 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"posthaste/local/rights"
+)
+
+// A User is one account of the system.
+type User struct {
+	Name     string
+	UID, GID int
+	Home     string
+	Shell    string
+	Groups   []int // supplementary
+}
+
+// Users answers who there is. Methods may be called concurrently. A user that
+// does not exist is nil without an error; an error means that it could not
+// be found out.
+type Users interface {
+	Lookup(name string) (*User, error)
+	LookupID(uid int) (*User, error)
+}
+
+// files are the rights to reach files as u: no supplementary groups, as with
+// Postfix.
+func (u *User) files() rights.Rights { return rights.Rights{UID: u.UID, GID: u.GID} }
+
+// all are u's rights as a login would have them.
+func (u *User) all() rights.Rights { return rights.Rights{UID: u.UID, GID: u.GID, Groups: u.Groups} }
+
+// System is the system's user database: /etc/passwd and /etc/group, read
+// again when they change, and whatever else nsswitch.conf names, asked by the
+// program getent. The zero System is ready for use.
+type System struct {
+	mu            sync.Mutex
+	passwd, group database
+	byName        map[string]*User
+	byID          map[int]*User
+}
+
+// database is a file as it was when it was last read.
+type database struct {
+	size int64
+	time time.Time
+}
+
+const getentTimeout = 30 * time.Second
+
+// Lookup implements Users.
+func (s *System) Lookup(name string) (*User, error) {
+	if name == "" || strings.ContainsAny(name, ":\n\x00/") {
+		return nil, nil
+	}
+	s.mu.Lock()
+	err := s.refresh()
+	u := s.byName[name]
+	s.mu.Unlock()
+	if u != nil || err != nil {
+		return u, err
+	}
+	return getent(name)
+}
+
+// LookupID implements Users.
+func (s *System) LookupID(uid int) (*User, error) {
+	s.mu.Lock()
+	err := s.refresh()
+	u := s.byID[uid]
+	s.mu.Unlock()
+	if u != nil || err != nil {
+		return u, err
+	}
+	return getent(strconv.Itoa(uid))
+}
+
+// refresh reads the files again when they have changed. Called with mu held.
+func (s *System) refresh() error {
+	p, err := look("/etc/passwd")
+	if err != nil {
+		return err
+	}
+	g, err := look("/etc/group")
+	if err != nil {
+		return err
+	}
+	if s.byName != nil && p == s.passwd && g == s.group {
+		return nil
+	}
+	users, err := os.ReadFile("/etc/passwd")
+	if err != nil {
+		return err
+	}
+	groups, err := os.ReadFile("/etc/group")
+	if err != nil {
+		return err
+	}
+	s.byName, s.byID = parseUsers(string(users), string(groups))
+	s.passwd, s.group = p, g
+	return nil
+}
+
+func look(file string) (database, error) {
+	st, err := os.Stat(file)
+	if err != nil {
+		return database{}, err
+	}
+	return database{st.Size(), st.ModTime()}, nil
+}
+
+// parseUsers reads passwd(5) and group(5). The first entry of a name or uid counts.
+func parseUsers(passwd, group string) (byName map[string]*User, byID map[int]*User) {
+	byName, byID = map[string]*User{}, map[int]*User{}
+	for line := range strings.Lines(passwd) {
+		u := parseUser(strings.TrimSpace(line))
+		if u == nil || byName[u.Name] != nil {
+			continue
+		}
+		byName[u.Name] = u
+		if byID[u.UID] == nil {
+			byID[u.UID] = u
+		}
+	}
+	for line := range strings.Lines(group) {
+		f := strings.Split(strings.TrimSpace(line), ":")
+		if len(f) < 4 {
+			continue
+		}
+		gid, err := strconv.Atoi(f[2])
+		if err != nil {
+			continue
+		}
+		for member := range strings.SplitSeq(f[3], ",") {
+			if u := byName[member]; u != nil && u.GID != gid {
+				u.Groups = append(u.Groups, gid)
+			}
+		}
+	}
+	return byName, byID
+}
+
+func parseUser(line string) *User {
+	f := strings.Split(line, ":")
+	if len(f) < 7 || f[0] == "" || f[0][0] == '#' {
+		return nil
+	}
+	uid, err1 := strconv.Atoi(f[2])
+	gid, err2 := strconv.Atoi(f[3])
+	if errors.Join(err1, err2) != nil {
+		return nil
+	}
+	return &User{Name: f[0], UID: uid, GID: gid, Home: f[5], Shell: f[6]}
+}
+
+// getent asks the other sources that nsswitch.conf names, if there are any.
+func getent(key string) (*User, error) {
+	if !otherSources() || strings.HasPrefix(key, "-") {
+		return nil, nil
+	}
+	out, found, err := runGetent("passwd", key)
+	if err != nil || !found {
+		return nil, err
+	}
+	u := parseUser(strings.TrimSpace(out))
+	if u == nil {
+		return nil, fmt.Errorf("getent passwd %s: unexpected answer %.80q", key, out)
+	}
+	out, _, err = runGetent("initgroups", u.Name)
+	if err != nil {
+		return nil, err
+	}
+	for i, f := range strings.Fields(out) {
+		if g, err := strconv.Atoi(f); err == nil && i > 0 && g != u.GID {
+			u.Groups = append(u.Groups, g)
+		}
+	}
+	return u, nil
+}
+
+// runGetent runs getent. found is false when it says that there is no such key.
+func runGetent(database, key string) (out string, found bool, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), getentTimeout)
+	defer cancel()
+	b, err := exec.CommandContext(ctx, "getent", database, key).Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 2 {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("getent %s %s: %w", database, key, err)
+	}
+	return string(b), true, nil
+}
+
+// otherSources says whether users come from elsewhere than files.
+func otherSources() bool {
+	b, err := os.ReadFile("/etc/nsswitch.conf")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		sources, ok := strings.CutPrefix(strings.TrimSpace(line), "passwd:")
+		if !ok {
+			continue
+		}
+		for _, s := range strings.Fields(sources) {
+			if s != "files" && s != "compat" && s[0] != '[' {
+				return true
+			}
+		}
+	}
+	return false
+}
