@@ -72,7 +72,6 @@ type story struct {
 	per map[string]map[string]string
 	out bytes.Buffer
 	say bool
-	man bool
 }
 
 const dashes = "----"

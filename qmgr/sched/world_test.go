@@ -3,7 +3,6 @@ package sched
 import (
 	"fmt"
 	"sort"
-	"testing"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -13,12 +12,18 @@ import (
 // epoch is when every test begins.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
+// tester is what a world needs of a *testing.T or *rapid.T.
+type tester interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
 // world is a spool, a resolver and the agents in memory: what the shell and
 // the other services are to the scheduler. It keeps what must be true of any
 // history: nobody is given two agents at once, nobody is delivered twice, no
 // message is forgotten.
 type world struct {
-	t     testing.TB
+	t     tester
 	s     *Scheduler
 	now   time.Time
 	mail  map[MsgID]*letter
@@ -54,7 +59,7 @@ type letter struct {
 	notices  []Notice
 }
 
-func newWorld(t testing.TB, cfg Config) *world {
+func newWorld(t tester, cfg Config) *world {
 	return &world{t: t, s: New(cfg), now: epoch, mail: map[MsgID]*letter{}, busy: map[EntryID]Effect{}, check: true}
 }
 

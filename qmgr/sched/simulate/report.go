@@ -55,7 +55,6 @@ type Report struct {
 	winSum, winSquares   float64 // over deliveries
 	windows              int
 	curve                []point // deliveries under way
-	every                time.Duration
 }
 
 // point is a place in a plot.
