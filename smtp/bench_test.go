@@ -6,13 +6,17 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"posthaste/internal/agent"
 	"posthaste/internal/config"
 	"posthaste/internal/mail"
+	"posthaste/internal/resolver"
 	"posthaste/internal/resolver/fakezone"
 )
 
@@ -139,4 +143,78 @@ func BenchmarkFresh(b *testing.B) {
 			b.Fatal(o)
 		}
 	}
+}
+
+// BenchmarkDestinations is a message for each of many destinations, each with
+// servers on addresses of their own, twenty at a time, with a real name server.
+func BenchmarkDestinations(b *testing.B) {
+	const hosts = 1000
+	port := sinkAll(b)
+	var zone strings.Builder
+	for i := range hosts {
+		fmt.Fprintf(&zone, "d%d.test. MX 10 mx.d%d.test.\nmx.d%d.test. A 127.%d.%d.1\n", i, i, i, 1+i/256, i%256)
+	}
+	server, err := fakezone.Must(zone.String()).Listen()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { server.Close() })
+	conf := filepath.Join(b.TempDir(), "resolv.conf")
+	if err := os.WriteFile(conf, []byte("nameserver "+server.Addr+"\n"), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	cfg, err := config.LoadString("myhostname = me.test\ninet_interfaces = 192.0.2.200\nsmtp_tcp_port = " + port)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		dns := resolver.New(resolver.Options{ResolvConf: conf})
+		a, err := New(Deps{Config: cfg, Resolver: dns})
+		if err != nil {
+			b.Fatal(err)
+		}
+		content := []byte("Subject: x\r\n\r\nhello\r\n")
+		var wg sync.WaitGroup
+		next := make(chan int)
+		for range 20 {
+			wg.Go(func() {
+				for i := range next {
+					r := agent.NewTestRequest(envelope(len(content)), mail.Nexthop(fmt.Sprintf("d%d.test", i)), content, nil)
+					a.Deliver(context.Background(), r)
+					if o := r.Outcomes()[0]; o.Status.Class != 2 {
+						b.Error(o)
+					}
+				}
+			})
+		}
+		for i := range hosts {
+			next <- i
+		}
+		close(next)
+		wg.Wait()
+		a.Close()
+		dns.Close()
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*hosts), "us/message")
+}
+
+// sinkAll is a sink on every address of loopback.
+func sinkAll(tb testing.TB) (port string) {
+	tb.Helper()
+	l, err := net.Listen("tcp4", "0.0.0.0:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go serveSink(c)
+		}
+	}()
+	_, port, _ = net.SplitHostPort(l.Addr().String())
+	return port
 }
