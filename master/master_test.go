@@ -2,9 +2,12 @@ package master
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
+	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -196,9 +199,7 @@ func TestReload(t *testing.T) {
 		_, err := os.Stat("/proc/" + pid)
 		return err != nil
 	})
-	if n := s.count("maillog", "warning: process"); n != 0 {
-		t.Errorf("%d warnings", n)
-	}
+	s.clean()
 }
 
 // echoOnce is a client's whole visit.
@@ -395,9 +396,7 @@ func TestIdle(t *testing.T) {
 	if got := s.dial("public/echo").ask("again"); got[0] == pid {
 		t.Error("the process that had ended answers")
 	}
-	if n := s.count("maillog", "warning: process"); n != 0 {
-		t.Errorf("%d warnings", n)
-	}
+	s.clean()
 }
 
 func TestProcessLimit(t *testing.T) {
@@ -643,5 +642,99 @@ func TestServiceManager(t *testing.T) {
 	got = append(got, read())
 	if want := "READY=1 RELOADING=1 READY=1 STOPPING=1"; strings.Join(got, " ") != want {
 		t.Errorf("told %q, want %q", got, want)
+	}
+}
+
+// TestForeground: start-fg is the mail system itself; an interrupt from the
+// terminal stops it.
+func TestForeground(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func() (*exec.Cmd, *bytes.Buffer) {
+		var stderr bytes.Buffer
+		cmd := &exec.Cmd{Path: exe, Args: []string{"posthaste", "-c", s.dir, "start-fg"}, Stderr: &stderr}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return cmd, &stderr
+	}
+	cmd, _ := start()
+	s.logged("daemon started")
+	s.dial("public/echo").ask("hello")
+	if s.pid() != cmd.Process.Pid {
+		t.Errorf("master is process %d, not %d", s.pid(), cmd.Process.Pid)
+	}
+	second, stderr := start()
+	if err := second.Wait(); err == nil || second.ProcessState.ExitCode() != 1 || !strings.Contains(stderr.String(), "is already running") {
+		t.Errorf("second start: %v, %s", err, stderr)
+	}
+	cmd.Process.Signal(os.Interrupt)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after an interrupt: %v", err)
+	}
+	s.logged("terminating on signal 2")
+	if got := s.processes(); len(got) != 0 {
+		t.Errorf("processes after stop: %v", got)
+	}
+}
+
+// TestReloadStuck: an exclusive service that does not end when it should is
+// stopped, and then killed, so that its successor can start.
+func TestReloadStuck(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes six seconds")
+	}
+	s := newSite(t, "application_event_drain_time = 1s\n", "stuck unix n - n - 1 stuck\n")
+	s.mustCommand("start")
+	c := s.dial("public/stuck")
+	pid := c.ask("hello")[0]
+	s.mustCommand("reload")
+	s.logged(": reload -- version")
+	if got := s.dial("public/stuck").ask("hello")[0]; got == pid {
+		t.Error("the old process answers")
+	}
+	s.logged("warning: stuck/unix process " + pid + " has not ended 1s after a reload: it is stopped")
+	s.logged("warning: stuck/unix process " + pid + " does not stop: it is killed")
+	s.clean()
+}
+
+func TestWake(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := wake(endpoint{network: "tcp", addr: l.Addr().(*net.TCPAddr).AddrPort()}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if b, err := io.ReadAll(c); err != nil || string(b) != "W" {
+		t.Errorf("%q, %v", b, err)
+	}
+	path := filepath.Join(t.TempDir(), "s")
+	d, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := wake(endpoint{network: "unixgram", path: path}); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 10)
+	if n, err := d.Read(b); err != nil || string(b[:n]) != "W" {
+		t.Errorf("%q, %v", b[:n], err)
+	}
+	if err := wake(endpoint{network: "unix", path: path + "x"}); err == nil {
+		t.Error("woke nobody")
 	}
 }

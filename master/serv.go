@@ -379,8 +379,17 @@ func (m *master) ended(c *child) {
 		m.throttle(s)
 	} else {
 		m.listen(s)
+		m.revive(s)
 	}
 	m.advance()
+}
+
+// revive wakes a service that has just lost its process and works by itself
+// (qmgr, pickup): nobody may come to its socket for a long time.
+func (m *master) revive(s *serv) {
+	if s.Wakeup > 0 && !s.WakeupLazy && s.current == nil && !s.removed && !m.stopping {
+		m.wakeUp(s)
+	}
 }
 
 // report logs a failure, and says whether there is one. What we did to the
@@ -412,6 +421,7 @@ func (m *master) throttle(s *serv) {
 		if s.throttles == count {
 			s.throttled = false
 			m.listen(s)
+			m.revive(s)
 		}
 	})
 }

@@ -148,6 +148,33 @@ func TestSocketTwice(t *testing.T) {
 	}
 }
 
+// TestAbsentAddress: an IPv6 address that the system does not have is left out
+// when there is another one, and is an error when it is the only one.
+func TestAbsentAddress(t *testing.T) {
+	t.Parallel()
+	s, err := services(t, "inet_interfaces = 127.0.0.1 [2001:db8::25]\n", "0 inet n - n - - smtpd\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sockets, err := (&master{}).openSockets(s, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sock := range sockets {
+		defer sock.remove()
+	}
+	if e := s.services[0]; len(sockets) != 1 || sockets["127.0.0.1:0"] == nil || e.line.Sockets != 1 || len(e.endpoints) != 1 {
+		t.Errorf("sockets %v for %+v", sockets, e)
+	}
+	s, err = services(t, "inet_interfaces = [2001:db8::25]\n", "0 inet n - n - - smtpd\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (&master{}).openSockets(s, nil); err == nil || !strings.Contains(err.Error(), "master.cf:1: service 0/inet: listen on [2001:db8::25]:0: ") {
+		t.Error(err)
+	}
+}
+
 func TestOpenUnix(t *testing.T) {
 	t.Parallel()
 	queue := t.TempDir()

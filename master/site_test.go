@@ -30,6 +30,9 @@ func TestMain(m *testing.M) {
 	if name == Program {
 		os.Exit(Main(testOptions(), os.Args[1:]))
 	}
+	if name == "posthaste" {
+		os.Exit(Command(testOptions(), os.Args[1:], os.Stdout, os.Stderr))
+	}
 	if spec, ok := testServices()[name]; ok {
 		os.Exit(service.Main(spec, os.Args[1:]))
 	}
@@ -45,6 +48,7 @@ func testServices() map[string]service.Spec {
 		"keeper":   {Process: "keeper", Rank: service.Store, Exclusive: true, Run: runKeeper},
 		"broken":   {Process: "broken", Run: func(context.Context, *service.Env) error { return errors.New("this never works") }},
 		"stubborn": {Process: "stubborn", Rank: service.Agent, Run: runStubborn},
+		"stuck":    {Process: "stuck", Rank: service.Store, Exclusive: true, Run: runStubborn},
 		"postlogd": postlog.Spec(),
 	}
 }
@@ -112,7 +116,11 @@ func runKeeper(ctx context.Context, env *service.Env) error {
 
 // runStubborn does not end when told to.
 func runStubborn(ctx context.Context, env *service.Env) error {
-	err := env.ServeConns(ctx, func(_ context.Context, nc net.Conn) { io.Copy(nc, nc) })
+	err := env.ServeConns(ctx, func(_ context.Context, nc net.Conn) {
+		for in := bufio.NewScanner(nc); in.Scan(); {
+			fmt.Fprintln(nc, os.Getpid())
+		}
+	})
 	time.Sleep(time.Hour)
 	return err
 }
@@ -284,6 +292,16 @@ func (c *session) read() []string {
 		c.t.Fatalf("no answer: %v", err)
 	}
 	return strings.Fields(answer)
+}
+
+// clean reports processes that ended badly.
+func (s *site) clean() {
+	s.t.Helper()
+	for _, text := range []string{"exit status", "killed by signal", "throttling", "panic:"} {
+		if n := s.count("maillog", text); n != 0 {
+			s.t.Errorf("the log has %q %d times", text, n)
+		}
+	}
 }
 
 // processes returns the process IDs of the site's services: those that have

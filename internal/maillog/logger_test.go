@@ -413,6 +413,17 @@ func TestPanic(t *testing.T) {
 	}
 }
 
+func TestLongText(t *testing.T) {
+	t.Parallel()
+	sink := &memory{format: Plain}
+	l := New("t", sink)
+	l.Info("%s", strings.Repeat("x", maxText-1)+"ä and more")
+	l.Close()
+	if got, want := sink.String(), "t: "+strings.Repeat("x", maxText-1)+"...\n"; got != want {
+		t.Errorf("%d bytes, want %d; end %q", len(got), len(want), got[len(got)-20:])
+	}
+}
+
 func TestPrintable(t *testing.T) {
 	t.Parallel()
 	for c := range 256 {
