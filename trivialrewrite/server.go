@@ -145,17 +145,25 @@ func (s *Server) resolve(q *proto.Resolve) *proto.ResolveReply {
 	res, err := s.rewriter.Resolve(s.ctx, q.Sender, q.Address, q.Verify)
 	if err != nil {
 		s.log.Warning("%v", err)
-		return &proto.ResolveReply{Flags: proto.ResolveFail}
 	}
-	reply := &proto.ResolveReply{Transport: string(res.Transport), Nexthop: string(res.Nexthop), Recipient: res.Recipient}
+	reply := Reply(res, err)
+	reply.Fixed = err == nil && s.keep != KeepNot && !q.Verify
+	if s.keep == KeepShort {
+		s.expire()
+	}
+	return &reply
+}
+
+// Reply is the result of Rewriter.Resolve as others are told of it.
+func Reply(res Result, err error) proto.ResolveReply {
+	if err != nil {
+		return proto.ResolveReply{Flags: proto.ResolveFail}
+	}
+	reply := proto.ResolveReply{Transport: string(res.Transport), Nexthop: string(res.Nexthop), Recipient: res.Recipient}
 	for _, f := range flagNames {
 		if res.Flags&f.from != 0 {
 			reply.Flags |= f.to
 		}
-	}
-	reply.Fixed = s.keep != KeepNot && !q.Verify
-	if s.keep == KeepShort {
-		s.expire()
 	}
 	return reply
 }

@@ -15,6 +15,7 @@ import (
 // concurrently.
 type Client struct {
 	path    string
+	dial    func(context.Context) (net.Conn, error)
 	handler Handler
 	onDial  func(*Conn)
 
@@ -28,7 +29,16 @@ type Client struct {
 // NewClient makes a client of the service whose socket is at path. handler
 // serves what the service asks of us, and may be nil.
 func NewClient(path string, handler Handler) *Client {
-	return &Client{path: path, handler: handler}
+	return NewClientFunc(path, func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", path)
+	}, handler)
+}
+
+// NewClientFunc is NewClient for a service that is reached by dial. name
+// stands for it in errors.
+func NewClientFunc(name string, dial func(context.Context) (net.Conn, error), handler Handler) *Client {
+	return &Client{path: name, dial: dial, handler: handler}
 }
 
 // OnDial has f called with each new connection before any request goes over
@@ -85,8 +95,7 @@ func (cl *Client) connOnce(ctx context.Context) (*Conn, error) {
 	cl.dialing = ch
 	cl.mu.Unlock()
 
-	var d net.Dialer
-	nc, err := d.DialContext(ctx, "unix", cl.path)
+	nc, err := cl.dial(ctx)
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	cl.dialing = nil

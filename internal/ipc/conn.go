@@ -22,7 +22,7 @@ const (
 	MaxPayload = 16 << 20
 	// maxQueued bounds what is kept for a peer that does not read. A peer
 	// that lets it grow past this is gone or stuck, and is disconnected.
-	maxQueued = 64 << 20
+	maxQueued = 32 << 20
 	// softQueued is where senders begin to wait for the peer to read.
 	softQueued = 4 << 20
 

@@ -1,0 +1,138 @@
+// Postdrop puts mail into the maildrop directory: the one program of the mail
+// system that runs with a right that its caller does not have, the set-gid
+// group's right to make files there. It is run by sendmail, which gives it a
+// message in the form of package maildrop on standard input.
+//
+//	postdrop [-rv] [-c config_dir]
+//
+// # Security
+//
+// Everybody may run it. The environment is not used but for MAIL_CONFIG, and
+// that, like -c, only names a directory that the default main.cf lists in
+// alternate_config_directories, unless it is the super-user or runs without
+// the set-gid right. Who may submit mail at all is authorized_submit_users.
+// The message is read with bounds and copied field by field; the submitter
+// and the time are what the kernel says.
+//
+// # Diagnostics
+//
+// Exit status 0: the message is on stable storage. 65: what it was given is
+// no message. 69: the message is too large. 75: it could not be stored; try
+// again. 77: not permitted. 78: wrong configuration.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/maildrop"
+	"posthaste/internal/table"
+)
+
+// Exit statuses of sysexits.h.
+const (
+	exitUsage    = 64
+	exitDataErr  = 65
+	exitTooBig   = 69
+	exitTempFail = 75
+	exitNoPerm   = 77
+	exitConfig   = 78
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stderr))
+}
+
+func run(args []string, stdin io.Reader, stderr io.Writer) int {
+	fatal := func(status int, format string, a ...any) int {
+		fmt.Fprintf(stderr, "postdrop: fatal: %s\n", fmt.Sprintf(format, a...))
+		return status
+	}
+	dir, ok := parse(args)
+	if !ok {
+		return fatal(exitUsage, "usage: postdrop [-c config_dir] [-rv]")
+	}
+	cfg, err := load(dir)
+	if err != nil {
+		return fatal(exitConfig, "%v", err)
+	}
+	if ok, err := authorized(cfg); err != nil {
+		return fatal(exitTempFail, "%v", err)
+	} else if !ok {
+		return fatal(exitNoPerm, "User %s(%d) is not allowed to submit mail (authorized_submit_users)", userName(), os.Getuid())
+	}
+	queue := cfg.String("queue_directory")
+	_, err = maildrop.Drop(filepath.Join(queue, "maildrop"), stdin, os.Getuid(), time.Now(), cfg.Bytes("message_size_limit"))
+	switch {
+	case errors.Is(err, maildrop.ErrTooBig):
+		return fatal(exitTooBig, "%v", err)
+	case errors.Is(err, maildrop.ErrIncomplete):
+		return fatal(exitDataErr, "%v", err)
+	case err != nil:
+		return fatal(exitTempFail, "%v", err)
+	}
+	maildrop.Wake(filepath.Join(queue, "public", cfg.String("pickup_service_name")))
+	return 0
+}
+
+// parse reads -c dir; -r and -v are accepted.
+func parse(args []string) (dir string, ok bool) {
+	for i := 0; i < len(args); i++ {
+		switch {
+		case args[i] == "-r" || args[i] == "-v":
+		case args[i] == "-c" && i+1 < len(args):
+			i++
+			dir = args[i]
+		default:
+			return "", false
+		}
+	}
+	return dir, true
+}
+
+// load reads the configuration. A caller who runs us with a right that is not
+// his own may not choose the directory freely.
+func load(dir string) (*config.Config, error) {
+	dir = config.Dir(dir)
+	if os.Getgid() == os.Getegid() && os.Getuid() == os.Geteuid() || os.Getuid() == 0 {
+		return config.Read(dir)
+	}
+	std, err := config.Read(config.DefaultDir)
+	if err != nil || filepath.Clean(dir) == config.DefaultDir {
+		return std, err
+	}
+	if !slices.Contains(std.List("alternate_config_directories"), filepath.Clean(dir)) &&
+		!slices.Contains(std.List("multi_instance_directories"), filepath.Clean(dir)) {
+		return nil, fmt.Errorf("%s: not a permitted configuration directory: list it in alternate_config_directories in %s/main.cf",
+			dir, config.DefaultDir)
+	}
+	return config.Read(dir)
+}
+
+func authorized(cfg *config.Config) (bool, error) {
+	if os.Getuid() == 0 {
+		return true, nil
+	}
+	l, err := table.NewList("authorized_submit_users", cfg.List("authorized_submit_users"), table.ListOptions{Kind: table.Strings})
+	if err != nil {
+		return false, err
+	}
+	return l.Match(context.Background(), userName())
+}
+
+func userName() string {
+	uid := strconv.Itoa(os.Getuid())
+	if u, err := user.LookupId(uid); err == nil {
+		return u.Username
+	}
+	return "unknown"
+}

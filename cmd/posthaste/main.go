@@ -1,0 +1,127 @@
+// Posthaste is a mail transfer agent: every service and every tool of it in
+// one program. Which one it is follows from the name it is called by, or from
+// its first argument:
+//
+//	posthaste [-c config_dir] start | start-fg | stop | reload | abort | flush | check | status | ...
+//	posthaste [-c config_dir] sendmail | mailq | postqueue | postconf | ... [arguments]
+//	sendmail -t                 a link named sendmail does what the tool does
+//
+// The services are executed by master under their own names and are not meant
+// to be run by hand.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"posthaste/etc"
+	"posthaste/internal/service"
+	"posthaste/internal/tryout"
+	"posthaste/master"
+)
+
+func main() {
+	os.Exit(run(os.Args, os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run is main with everything from outside as arguments. It returns the exit
+// status.
+func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	name, args := "posthaste", []string(nil)
+	if len(argv) > 0 {
+		name, args = filepath.Base(argv[0]), argv[1:]
+	}
+	opts := master.Options{Services: services()}
+	if name == master.Program {
+		return master.Main(opts, args)
+	}
+	if spec, ok := opts.Services[name]; ok {
+		return service.Main(spec, args)
+	}
+	io := streams{stdin, stdout, stderr}
+	if tool, ok := tools()[name]; ok {
+		return tool(io, args)
+	}
+	flags, words := splitGlobal(args)
+	if len(words) > 0 {
+		if tool, ok := tools()[words[0]]; ok {
+			if dir := configDir(flags); dir != "" {
+				os.Setenv("MAIL_CONFIG", dir) // for the tool and for what it executes
+			}
+			return tool(io, words[1:])
+		}
+	}
+	if len(words) == 0 || words[0] == "help" || words[0] == "--help" || words[0] == "-h" {
+		help(stdout)
+		return 0
+	}
+	if words[0] == "try" {
+		return try(opts, words[1:], argv[0], stdout, stderr)
+	}
+	return master.Command(opts, args, stdout, stderr)
+}
+
+// try runs a private mail system in the foreground.
+func try(opts master.Options, args []string, self string, stdout, stderr io.Writer) int {
+	s, err := tryout.Parse(args, self)
+	if err == nil {
+		err = s.Prepare(etc.Master)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "posthaste: fatal: %v\n", err)
+		return 1
+	}
+	opts.ConfigDir = s.ConfigDir()
+	opts.Ready = func() { s.Greet(stdout) }
+	return master.Command(opts, []string{"start-fg"}, stdout, stderr)
+}
+
+// streams are a program's standard input and outputs.
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// splitGlobal cuts the options before the first word off.
+func splitGlobal(args []string) (flags, words []string) {
+	i := 0
+	for i < len(args) && strings.HasPrefix(args[i], "-") && args[i] != "-h" && args[i] != "--help" {
+		if args[i] == "-c" {
+			i++
+		}
+		i++
+	}
+	i = min(i, len(args))
+	return args[:i], args[i:]
+}
+
+// configDir is the value of the last -c.
+func configDir(flags []string) (dir string) {
+	for i, f := range flags {
+		if f == "-c" && i+1 < len(flags) {
+			dir = flags[i+1]
+		}
+	}
+	return dir
+}
+
+func help(w io.Writer) {
+	var names []string
+	for name := range tools() {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	fmt.Fprintf(w, `usage: posthaste [-c config_dir] COMMAND
+
+Commands for the mail system:
+  start start-fg stop reload abort flush check status set-permissions logrotate
+  try [-d dir] [-p port]     a private mail system on 127.0.0.1, to try things out
+
+Tools, also available under their own names:
+  %s
+`, strings.Join(names, " "))
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"posthaste/cleanup"
+	"posthaste/internal/agent"
+	"posthaste/internal/bounce"
+	"posthaste/internal/ipc"
+	"posthaste/internal/postlog"
+	"posthaste/internal/queueread"
+	"posthaste/internal/resolver"
+	"posthaste/internal/rewriteclient"
+	"posthaste/internal/service"
+	"posthaste/internal/spool"
+	"posthaste/internal/submit"
+	"posthaste/local"
+	"posthaste/local/discard"
+	"posthaste/local/errordrop"
+	"posthaste/pickup"
+	"posthaste/qmgr"
+	"posthaste/smtp"
+	"posthaste/smtpd"
+	"posthaste/trivialrewrite"
+)
+
+// services are the programs that master.cf may name.
+func services() map[string]service.Spec {
+	list := []service.Spec{
+		cleanup.Spec(),
+		pickup.Spec(),
+		qmgr.Spec(),
+		smtpd.Spec(),
+		trivialrewrite.Spec(),
+		postlog.Spec(),
+		bounceSpec(),
+		agent.Spec("smtp", smtpAgent(false)),
+		agent.Spec("lmtp", smtpAgent(true)),
+		agent.Spec("local", localAgent),
+		agent.Spec("discard", func(*service.Env) (agent.Deliverer, func(), error) { return discard.Agent{}, nil, nil }),
+		agent.Spec("error", func(env *service.Env) (agent.Deliverer, func(), error) {
+			return errordrop.Agent{Retry: env.Name == "retry"}, nil, nil
+		}),
+	}
+	specs := make(map[string]service.Spec, len(list))
+	for _, s := range list {
+		specs[s.Process] = s
+	}
+	return specs
+}
+
+func smtpAgent(lmtp bool) func(env *service.Env) (agent.Deliverer, func(), error) {
+	return func(env *service.Env) (agent.Deliverer, func(), error) {
+		a, err := smtp.New(smtp.Deps{Config: env.Config, Log: env.Log, LMTP: lmtp,
+			Resolver: resolver.New(resolver.Options{})})
+		if err != nil {
+			return nil, nil, err
+		}
+		return a, a.Close, nil
+	}
+}
+
+func localAgent(env *service.Env) (agent.Deliverer, func(), error) {
+	client := ipc.NewClient(env.Public(env.Config.String("cleanup_service_name")), nil)
+	submitter := submit.New(client)
+	rewriter := rewriteclient.New(env.Private(env.Config.String("rewrite_service_name")))
+	free := func() { rewriter.Close(); submitter.Close(); client.Close() }
+	a, err := local.New(local.Options{Config: env.Config, Service: env.Name, Rewriter: rewriter, Log: env.Log, Submit: submitter})
+	if err != nil {
+		free()
+		return nil, nil, err
+	}
+	return a, free, nil
+}
+
+// noticeDrain is how long notices under way may take when the service stops.
+const noticeDrain = 30 * time.Second
+
+func bounceSpec() service.Spec {
+	return service.Spec{Process: "bounce", Rank: service.Helper, Run: func(ctx context.Context, env *service.Env) error {
+		reader := spool.NewReader(nil, cleanup.SpoolDir)
+		defer reader.Close()
+		client := ipc.NewClient(env.Public(env.Config.String("cleanup_service_name")), nil)
+		defer client.Close()
+		submitter := submit.New(client)
+		defer submitter.Close()
+		s := bounce.NewService(env.Config, bounce.FromQueue(&queueread.Opener{Reader: reader, Cleanup: client}), submitter, env.Log)
+		defer s.Wait()
+		return env.ServeIPC(ctx, &ipc.Server{Handler: s.Handle}, noticeDrain)
+	}}
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"os"
+
+	"posthaste/internal/postconf"
+	"posthaste/internal/postlog"
+	"posthaste/internal/postqueue"
+	"posthaste/internal/sendmail"
+	"posthaste/internal/table"
+	"posthaste/internal/table/postmap"
+	"posthaste/master"
+)
+
+// A tool is one of the commands of the mail system. It returns its exit status.
+type tool func(io streams, args []string) int
+
+// tools are the commands by name.
+func tools() map[string]tool {
+	return map[string]tool{
+		"sendmail":   func(io streams, args []string) int { return sendmailTool("sendmail", io, args) },
+		"mailq":      func(io streams, args []string) int { return sendmailTool("mailq", io, args) },
+		"newaliases": func(io streams, args []string) int { return sendmailTool("newaliases", io, args) },
+		"postqueue":  func(io streams, args []string) int { return postqueue.Run("postqueue", args, io.out, io.err) },
+		"postconf": func(io streams, args []string) int {
+			return postconf.Run(args, postconf.Build{MapTypes: table.Types()}, io.out, io.err)
+		},
+		"postmap":   func(io streams, args []string) int { return postmap.Postmap(args, io.in, io.out, io.err) },
+		"postalias": func(io streams, args []string) int { return postmap.Postalias(args, io.in, io.out, io.err) },
+		"postlog":   func(io streams, args []string) int { return postlog.Command(args, io.in, io.err) },
+	}
+}
+
+// sendmailTool is sendmail under one of its names, with what its options lead to.
+func sendmailTool(name string, io streams, args []string) int {
+	with := func(dir string, f func() int) int {
+		if dir != "" {
+			os.Setenv("MAIL_CONFIG", dir)
+		}
+		return f()
+	}
+	c := &sendmail.Command{Name: name, Stdin: io.in, Stdout: io.out, Stderr: io.err,
+		Mailq: func(dir string) int {
+			return with(dir, func() int { return postqueue.Run("mailq", []string{"-p"}, io.out, io.err) })
+		},
+		Flush: func(dir string, args []string) int {
+			return with(dir, func() int { return postqueue.Run("postqueue", args, io.out, io.err) })
+		},
+		Newaliases: func(dir string) int {
+			return with(dir, func() int { return postmap.Newaliases(nil, io.in, io.out, io.err) })
+		},
+		Daemon: func(dir string) int {
+			return with(dir, func() int {
+				return master.Command(master.Options{Services: services()}, []string{"start"}, io.out, io.err)
+			})
+		},
+	}
+	c.Session = func(dir string) int { return with(dir, func() int { return session(c) }) }
+	return c.Run(args)
+}

@@ -1,0 +1,67 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// need is the path of a foreign program. Where it is not installed the test is
+// skipped, and says so; with PEERS_REQUIRED set that is a failure.
+func need(t *testing.T, program string) string {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	if err != nil {
+		for _, dir := range []string{"/usr/sbin/", "/sbin/"} {
+			if _, serr := os.Stat(dir + program); serr == nil {
+				return dir + program
+			}
+		}
+		if os.Getenv("PEERS_REQUIRED") != "" {
+			t.Fatalf("%s is not installed: run \"make peers\"", program)
+		}
+		t.Skipf("SKIPPED: %s is not installed: \"make peers\" installs it", program)
+	}
+	return path
+}
+
+func TestSwaks(t *testing.T) {
+	t.Parallel()
+	swaks := need(t, "swaks")
+	next := newSink(t, nil)
+	s := newSystem(t, options{main: next.relayhost()})
+	out, err := exec.Command(swaks, "--server", s.addr(), "--from", "a@from.test", "--to", "b@to.test", "--pipeline").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s.waitLog(`to=<b@to\.test>, .*status=sent`)
+	if n := len(next.received()); n != 1 {
+		t.Errorf("%d messages arrived", n)
+	}
+}
+
+// Many messages from Postfix's own load generator arrive whole.
+func TestSMTPSource(t *testing.T) {
+	t.Parallel()
+	source := need(t, "smtp-source")
+	next := newSink(t, nil)
+	s := newSystem(t, options{main: next.relayhost()})
+	const messages = 500
+	out, err := exec.Command(source, "-s", "20", "-l", "10240", "-m", fmt.Sprint(messages), "-f", "a@from.test", "-t", "b@to.test", s.addr()).CombinedOutput()
+	if err != nil || strings.Contains(string(out), "fatal") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s.waitLogN(`status=sent`, messages)
+	s.waitLogN(`: removed$`, messages)
+	got := next.received()
+	if len(got) != messages {
+		t.Fatalf("%d of %d messages arrived", len(got), messages)
+	}
+	for _, m := range got {
+		if len(m.data) < 10240 {
+			t.Errorf("a message arrived with %d octets, 10240 were sent", len(m.data))
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// A sink is an SMTP server that takes everything, or answers as told.
+type sink struct {
+	l  net.Listener
+	wg sync.WaitGroup
+
+	mu    sync.Mutex
+	mails []sunk
+	conns map[net.Conn]struct{}
+	// reply, when set, says what to answer to a command line ("" is the
+	// usual), and "." at the end of data.
+	reply func(line string) string
+}
+
+// sunk is one message that has arrived.
+type sunk struct {
+	from string
+	to   []string
+	data string // lines ended by LF
+}
+
+func newSink(t *testing.T, reply func(string) string) *sink {
+	t.Helper()
+	return newSinkAt(t, "127.0.0.1:0", reply)
+}
+
+func newSinkAt(t *testing.T, addr string, reply func(string) string) *sink {
+	t.Helper()
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sink{l: l, reply: reply, conns: map[net.Conn]struct{}{}}
+	s.wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s.mu.Lock()
+			s.conns[c] = struct{}{}
+			s.mu.Unlock()
+			s.wg.Go(func() {
+				s.serve(c)
+				s.mu.Lock()
+				delete(s.conns, c)
+				s.mu.Unlock()
+			})
+		}
+	})
+	t.Cleanup(s.close)
+	return s
+}
+
+func (s *sink) close() {
+	s.l.Close()
+	s.mu.Lock()
+	for c := range s.conns {
+		c.Close()
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+}
+
+func (s *sink) port() int { return s.l.Addr().(*net.TCPAddr).Port }
+
+func (s *sink) relayhost() string { return fmt.Sprintf("relayhost = [127.0.0.1]:%d\n", s.port()) }
+
+// received is what has arrived so far.
+func (s *sink) received() []sunk {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]sunk(nil), s.mails...)
+}
+
+func (s *sink) serve(c net.Conn) {
+	defer c.Close()
+	r, w := bufio.NewReader(c), bufio.NewWriter(c)
+	say := func(line, usual string) string {
+		answer := usual
+		if s.reply != nil {
+			if a := s.reply(line); a != "" {
+				answer = a
+			}
+		}
+		fmt.Fprintf(w, "%s\r\n", answer)
+		if r.Buffered() == 0 {
+			w.Flush()
+		}
+		return answer
+	}
+	if !strings.HasPrefix(say("", "220 sink.test ESMTP"), "220") {
+		w.Flush()
+		return
+	}
+	var m sunk
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return
+		}
+		line = strings.TrimRight(line, "\r\n")
+		verb := strings.ToUpper(line[:min(4, len(line))])
+		switch verb {
+		case "EHLO":
+			say(line, "250-sink.test\r\n250-PIPELINING\r\n250-8BITMIME\r\n250 SIZE 0")
+		case "MAIL":
+			m = sunk{from: between(line)}
+			say(line, "250 2.1.0 Ok")
+		case "RCPT":
+			if strings.HasPrefix(say(line, "250 2.1.5 Ok"), "250") {
+				m.to = append(m.to, between(line))
+			}
+		case "DATA":
+			if len(m.to) == 0 {
+				say(line, "554 5.5.1 Error: no valid recipients")
+				continue
+			}
+			if !strings.HasPrefix(say(line, "354 go"), "354") {
+				continue
+			}
+			w.Flush()
+			if m.data, err = readData(r); err != nil {
+				return
+			}
+			if strings.HasPrefix(say(".", "250 2.0.0 Ok: sunk"), "250") {
+				s.mu.Lock()
+				s.mails = append(s.mails, m)
+				s.mu.Unlock()
+			}
+		case "QUIT":
+			say(line, "221 2.0.0 Bye")
+			w.Flush()
+			return
+		default:
+			say(line, "250 2.0.0 Ok")
+		}
+	}
+}
+
+func readData(r *bufio.Reader) (string, error) {
+	var b strings.Builder
+	for {
+		l, err := r.ReadString('\n')
+		if err != nil {
+			return "", err
+		}
+		if l == ".\r\n" {
+			return b.String(), nil
+		}
+		l = strings.TrimPrefix(l, ".")
+		b.WriteString(strings.TrimSuffix(l, "\r\n"))
+		b.WriteByte('\n')
+	}
+}
+
+// between is what stands between the angle brackets.
+func between(line string) string {
+	_, after, _ := strings.Cut(line, "<")
+	addr, _, _ := strings.Cut(after, ">")
+	return addr
+}
