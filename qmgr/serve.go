@@ -17,6 +17,9 @@ const (
 	listPage = 500
 	// listRcpts bounds how many recipients of a message a listing names.
 	listRcpts = 10000
+	// listOctets is what a page has of addresses and reasons, at most, the
+	// last message's aside: a reply must go into one frame.
+	listOctets = 2 << 20
 	// toolDrain is how long tools that are connected may hold up a stop.
 	toolDrain = time.Second
 )
@@ -68,6 +71,7 @@ type listed struct {
 	ref  spool.Ref
 	done []byte
 	now  map[int]string // reasons of this stay in the active queue
+	next int            // cursor behind it
 }
 
 // list answers with one page. What is in memory is copied in the loop, what
@@ -77,7 +81,7 @@ func (s *Server) list(r *ipc.Request, q *proto.List) {
 	next := 0
 	add := func(info sched.Info) bool {
 		if m := s.messages[info.ID]; m != nil {
-			page = append(page, s.listed(m, info))
+			page = append(page, s.listed(m, info, q.Brief))
 		}
 		return true
 	}
@@ -86,20 +90,54 @@ func (s *Server) list(r *ipc.Request, q *proto.List) {
 			add(info)
 		}
 	} else {
-		next = s.sched.Scan(q.Cursor, min(max(q.N, 1), listPage), add)
-	}
-	s.tasks.Go(func() {
-		reply := &proto.ListReply{Next: next, Items: make([]proto.Item, 0, len(page))}
-		for i := range page {
-			if q.Brief || s.fill(&page[i]) {
-				reply.Items = append(reply.Items, page[i].item)
+		next = q.Cursor
+		for range min(max(q.N, 1), listPage) {
+			if next = s.sched.Scan(next, 1, add); next == 0 {
+				break
+			}
+			if len(page) > 0 {
+				page[len(page)-1].next = next
 			}
 		}
+	}
+	if q.Brief {
+		reply := &proto.ListReply{Next: next, Items: make([]proto.Item, len(page))}
+		for i := range page {
+			reply.Items[i] = page[i].item
+		}
 		r.Reply(reply)
-	})
+		return
+	}
+	s.tasks.Go(func() { r.Reply(s.fillPage(page, next)) })
 }
 
-func (s *Server) listed(m *message, info sched.Info) listed {
+// fillPage reads the rest of the page's messages, or of as many as go into
+// one reply: the next page begins with the first that does not.
+func (s *Server) fillPage(page []listed, next int) *proto.ListReply {
+	reply := &proto.ListReply{Next: next, Items: make([]proto.Item, 0, len(page))}
+	size := 0
+	for i := range page {
+		l := &page[i]
+		if !s.fill(l) {
+			continue
+		}
+		reply.Items = append(reply.Items, l.item)
+		for _, rc := range l.item.Recipients {
+			size += len(rc.Address) + len(rc.Orig) + len(rc.Reason) + 16
+		}
+		if size > listOctets && l.next != 0 {
+			reply.Next = l.next
+			break
+		}
+	}
+	return reply
+}
+
+func (s *Server) listed(m *message, info sched.Info, brief bool) listed {
+	if brief {
+		return listed{item: proto.Item{ID: m.id, Queue: info.Queue.String(), Arrival: info.Created, Next: info.Next,
+			Size: info.Size, Attempts: info.Attempts, ForcedExpire: info.Flags&sched.FlagExpire != 0, Ref: m.ref, Done: m.done}}
+	}
 	l := listed{ref: m.ref, done: append([]byte(nil), m.done...), item: proto.Item{ID: m.id, Queue: info.Queue.String(),
 		Arrival: info.Created, Next: info.Next, Size: info.Size, Attempts: info.Attempts,
 		ForcedExpire: info.Flags&sched.FlagExpire != 0}}
@@ -140,8 +178,13 @@ func (s *Server) fill(l *listed) bool {
 		reasons[i] = reason
 	}
 	m := message{done: l.done}
+	size := 0
 	for i, rc := range rcpts {
+		if size > 4*listOctets {
+			break
+		}
 		if !m.isDone(i) {
+			size += len(rc.Address) + len(rc.Original) + len(reasons[i])
 			l.item.Recipients = append(l.item.Recipients,
 				proto.ItemRcpt{Address: rc.Address, Orig: rc.Original, Reason: reasons[i]})
 		}
@@ -166,7 +209,7 @@ func (s *Server) command(r *ipc.Request, q *proto.Command) {
 	var reply proto.CommandReply
 	for _, id := range s.chosen(q) {
 		info, ok := s.sched.Lookup(msgID(id))
-		if !ok || !applies(q.Verb, info) {
+		if !ok || !applies(q.Verb, info) || q.Queue != "" && info.Queue.String() != q.Queue {
 			continue
 		}
 		reply.IDs = append(reply.IDs, id)

@@ -5,6 +5,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/pack"
+	"posthaste/internal/spool"
 )
 
 // List asks the queue manager for a page of the queue: at most N messages from
@@ -13,7 +14,8 @@ type List struct {
 	Cursor int
 	N      int
 	ID     mail.QueueID
-	// Brief leaves recipients and sender out: sizes and times only.
+	// Brief leaves recipients and sender out: sizes and times only, and where
+	// the message lies, for who reads the rest without help.
 	Brief bool
 }
 
@@ -52,6 +54,8 @@ type Item struct {
 	ForcedExpire bool
 	Sender       string
 	Recipients   []ItemRcpt // those with something left to do
+	Ref          spool.Ref  // Brief: where the message lies
+	Done         []byte     // Brief: bitmap of the recipients left out, as in spool.Entry
 }
 
 // An ItemRcpt is one recipient of a listing, with the last reason why it has
@@ -106,7 +110,10 @@ func (it *Item) append(b []byte) []byte {
 			return pack.String(b, 'r', rc.Reason)
 		})
 	}
-	return b
+	if !it.Ref.IsZero() {
+		b = it.Ref.Append(b, 'l')
+	}
+	return pack.String(b, 'd', it.Done)
 }
 
 func (it *Item) decode(field []byte) error {
@@ -146,6 +153,12 @@ func (it *Item) decode(field []byte) error {
 				return f.Err()
 			}
 			it.Recipients = append(it.Recipients, rc)
+		case 'l':
+			if err := it.Ref.Decode(r.Bytes()); err != nil {
+				return err
+			}
+		case 'd':
+			it.Done = append([]byte(nil), r.Bytes()...)
 		}
 	}
 	return r.Err()
@@ -163,7 +176,8 @@ const (
 	VerbExpire                  // return to the sender at the next attempt
 )
 
-// Command is an operator's order. One of All, Queue, Site, ID says to what.
+// Command is an operator's order. One of All, Queue, Site, ID says to what;
+// Queue along with All or ID: only if it is there.
 type Command struct {
 	Verb  Verb
 	All   bool

@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/ipc"
+	"posthaste/internal/proto"
+	"posthaste/internal/service"
+	"posthaste/internal/spool"
+)
+
+// ErrDown says that nobody listens on a service's socket: the mail system is
+// not running.
+var ErrDown = errors.New("the mail system is down")
+
+const (
+	// dialTime is how long a service that is being started may take to answer.
+	dialTime = 10 * time.Second
+	// page is how many messages are asked for at once.
+	page = 500
+	// spoolDir is where the spool lies, below the queue directory.
+	spoolDir = "spool"
+)
+
+// A Queue is a mail system's queue, seen by a tool.
+type Queue struct {
+	Config  *config.Config
+	clients map[string]*ipc.Client
+}
+
+// Open reads the configuration in dir ("" is $MAIL_CONFIG or the default) and
+// contacts nobody.
+func Open(dir string) (*Queue, error) {
+	cfg, err := config.Load(config.Dir(dir))
+	if err != nil {
+		return nil, Errorf(ExitConfig, "%w", err)
+	}
+	return &Queue{Config: cfg, clients: make(map[string]*ipc.Client)}, nil
+}
+
+// Close closes connections.
+func (q *Queue) Close() {
+	for _, c := range q.clients {
+		c.Close()
+	}
+}
+
+// Dir is a path below the queue directory.
+func (q *Queue) Dir(parts ...string) string {
+	return filepath.Join(append([]string{q.Config.String("queue_directory")}, parts...)...)
+}
+
+// Spool is the spool's directory.
+func (q *Queue) Spool() string { return q.Dir(spoolDir) }
+
+// Manager is a connection to the queue manager. The error is ErrDown when
+// nobody listens there.
+func (q *Queue) Manager(ctx context.Context) (*ipc.Conn, error) { return q.conn(ctx, "queue_service_name") }
+
+// Cleanup is a connection to cleanup, with Manager's errors.
+func (q *Queue) Cleanup(ctx context.Context) (*ipc.Conn, error) {
+	return q.conn(ctx, "cleanup_service_name")
+}
+
+// CleanupClient is a client of cleanup's that dials again by itself.
+func (q *Queue) CleanupClient() *ipc.Client { return q.client("cleanup_service_name") }
+
+func (q *Queue) client(parameter string) *ipc.Client {
+	c := q.clients[parameter]
+	if c == nil {
+		c = ipc.NewClient(q.Dir("public", q.Config.String(parameter)), nil)
+		q.clients[parameter] = c
+	}
+	return c
+}
+
+// conn finds out first whether anybody listens: the client would wait, since
+// to a service an absent peer is one that is being restarted.
+func (q *Queue) conn(ctx context.Context, parameter string) (*ipc.Conn, error) {
+	c := q.client(parameter)
+	nc, err := net.DialTimeout("unix", c.Path(), dialTime)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED):
+		return nil, ErrDown
+	case errors.Is(err, fs.ErrPermission):
+		return nil, Errorf(ExitNoPerm, "%w", err)
+	case err != nil:
+		return nil, Errorf(ExitUnavailable, "%w", err)
+	}
+	nc.Close()
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	conn, err := c.Conn(ctx)
+	if err != nil {
+		return nil, Errorf(ExitUnavailable, "%s does not answer: %w", q.Config.String(parameter), err)
+	}
+	return conn, nil
+}
+
+// Each calls f for every message that the queue manager knows, until f
+// returns false. Brief listings have no addresses, but say where messages lie.
+func Each(ctx context.Context, conn *ipc.Conn, brief bool, f func(*proto.Item) bool) error {
+	for cursor := 0; ; {
+		var reply proto.ListReply
+		if err := conn.Call(ctx, &proto.List{Cursor: cursor, N: page, Brief: brief}, &reply); err != nil {
+			return err
+		}
+		for i := range reply.Items {
+			if !f(&reply.Items[i]) {
+				return nil
+			}
+		}
+		if cursor = reply.Next; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+// View calls f for each message in the spool of a mail system that is down,
+// and writes nothing. Damage is told through warn.
+func (q *Queue) View(warn func(string, ...any), f func(spool.Entry) bool) error {
+	if _, err := os.Stat(q.Spool()); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // nothing has been queued yet
+		}
+		return noPerm(err)
+	}
+	return noPerm(spool.View(nil, q.Spool(), warn, f))
+}
+
+func noPerm(err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return Errorf(ExitNoPerm, "%w", err)
+	}
+	return err
+}
+
+// Permitted says whether this process may change the queue: it is root's, the
+// mail owner's, or that of the owner of the queue directory, which is somebody
+// else where the whole mail system runs without privileges.
+func (q *Queue) Permitted() bool {
+	uid := os.Geteuid()
+	if uid == 0 {
+		return true
+	}
+	if u, err := user.Lookup(q.Config.String("mail_owner")); err == nil && u.Uid == strconv.Itoa(uid) {
+		return true
+	}
+	owner, ok := fileOwner(q.Dir())
+	return ok && owner.UID == uid
+}
+
+// BecomeOwner makes a process of root's that of the spool's owner, for good:
+// what root writes into the spool the mail system could not read.
+func (q *Queue) BecomeOwner() error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	owner, ok := fileOwner(q.Spool())
+	if !ok || owner.UID == 0 {
+		return nil // nothing there, or a mail system that is root's own
+	}
+	return owner.Become()
+}
+
+func fileOwner(path string) (*service.Account, bool) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, false
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok {
+		return nil, false
+	}
+	a := &service.Account{Name: "#" + strconv.Itoa(int(sys.Uid)), UID: int(sys.Uid), GID: int(sys.Gid)}
+	return a, true
+}
