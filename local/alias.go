@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/dsn"
+	"posthaste/local/mailbox"
 	"posthaste/local/rights"
 )
 
@@ -40,7 +41,7 @@ func (d *delivery) alias(st state, name string) (found bool) {
 	}
 	tokens := parseTokens(value)
 	if len(tokens) == 0 {
-		d.Log.Warning("no recipient in alias lookup result for %s", external(name))
+		d.Log.Warning("no recipient in alias lookup result for %s", mailbox.External(name))
 		d.deferIt(&st, tryLater, "alias database unavailable")
 		return true
 	}

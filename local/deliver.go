@@ -211,7 +211,7 @@ func (d *delivery) command(st state, line string) {
 		var err error
 		dir, undefined, err = macro.Expand(d.commandDir, d.names(&st, st.rights, nil), d.dirFilter)
 		if err != nil || undefined {
-			d.Log.Warning("command_execution_directory = %s: cannot be expanded for %s: %v", d.commandDir, external(st.addr), err)
+			d.Log.Warning("command_execution_directory = %s: cannot be expanded for %s: %v", d.commandDir, mailbox.External(st.addr), err)
 			d.deferIt(&st, dsn.S(4, 3, 5), configText)
 			return
 		}
@@ -227,7 +227,7 @@ func (d *delivery) command(st state, line string) {
 }
 
 func feed(w *os.File, head []byte, content mailbox.Content) error {
-	err := mailbox.WriteTo(w, head, content, "", false)
+	err := mailbox.WriteTo(w, head, content, "", mailbox.Form{})
 	var r *mailbox.ReadError
 	if errors.As(err, &r) {
 		return &command.FeedError{Err: r.Err}

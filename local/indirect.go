@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/submit"
+	"posthaste/local/mailbox"
 )
 
 // resolve delivers to an address that an expansion has given: here, when it
@@ -26,7 +27,7 @@ func (d *delivery) resolve(st state, addr string) {
 		return
 	}
 	if to.Flags&proto.ResolveError != 0 {
-		d.bounce(&st, dsn.S(5, 1, 3), "bad recipient address syntax: %s", external(addr))
+		d.bounce(&st, dsn.S(5, 1, 3), "bad recipient address syntax: %s", mailbox.External(addr))
 		return
 	}
 	st.addr = to.Recipient
@@ -58,7 +59,7 @@ func (d *delivery) indirect(st state) {
 		return
 	}
 	if d.request.Envelope.Trace.DontDeliver() {
-		d.sent(&st, "forwards to %s", external(st.addr))
+		d.sent(&st, "forwards to %s", mailbox.External(st.addr))
 		return
 	}
 	var f *forward
@@ -107,7 +108,7 @@ func (d *delivery) sendForward(f *forward) (mail.QueueID, error) {
 	m := d.Submit.Open(&env, submit.Options{Flags: proto.SubmitMap | proto.SubmitBounce | proto.SubmitNoReceive})
 	head := fmt.Sprintf("Received: by %s (%s)\r\n\tid %s; %s\r\n", d.hostname, d.mailName, id, rfc5322.Date(now))
 	if d.headers&toForward != 0 {
-		head += "Delivered-To: " + external(f.delivered) + "\r\n"
+		head += "Delivered-To: " + mailbox.External(f.delivered) + "\r\n"
 	}
 	_, err = io.WriteString(m, head)
 	if err == nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
-	"posthaste/internal/rfc5322"
 	"posthaste/internal/submit"
 	"posthaste/internal/table"
 	"posthaste/local/mailbox"
@@ -104,7 +102,7 @@ func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
 		return
 	}
 	defer content.Close()
-	visited, err := deliveredTo(content)
+	visited, err := mailbox.Visited(content)
 	for i := range r.Envelope.Recipients {
 		if err != nil {
 			r.Defer(i, dsn.S(4, 3, 0), "message cannot be read from the queue: "+err.Error(), agent.Detail{Relay: a.Service})
@@ -112,33 +110,6 @@ func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
 		}
 		d := &delivery{Agent: a, ctx: ctx, request: r, index: i, content: content, visited: visited, been: map[string]bool{}}
 		d.run()
-	}
-}
-
-// maxHeader bounds how much of a message's header is looked at for
-// Delivered-To: lines. cleanup's header_size_limit is well below it.
-const maxHeader = 1 << 20
-
-// deliveredTo are the addresses in the message's Delivered-To: lines, in
-// lower case.
-func deliveredTo(c agent.Content) (map[string]bool, error) {
-	head := c.Bytes()
-	if head == nil && c.Len() > 0 {
-		var err error
-		if head, err = io.ReadAll(io.LimitReader(c.Reader(), maxHeader)); err != nil {
-			return nil, err
-		}
-	}
-	set := map[string]bool{}
-	for {
-		f, rest, ok := rfc5322.NextField(head)
-		if !ok {
-			return set, nil
-		}
-		if rfc5322.EqualName(f.Name(), "Delivered-To") {
-			set[strings.ToLower(rfc5322.Unquote(string(f.Value())))] = true
-		}
-		head = rest
 	}
 }
 
@@ -306,34 +277,15 @@ func (d *delivery) worst() part {
 // head composes the lines that come before the message. envelope is a "From "
 // line.
 func (d *delivery) head(st *state, deliveredTo string, withDelivered, envelope bool) []byte {
-	var b []byte
-	sender := external(st.sender)
+	h := mailbox.Head{Null: "MAILER-DAEMON", Sender: st.sender, Return: true}
 	if envelope {
-		b = append(b, "From "...)
-		if sender == "" {
-			b = append(b, "MAILER-DAEMON"...)
-		}
-		b = append(append(b, sender...), "  "...)
-		b = time.Now().AppendFormat(b, time.ANSIC)
-		b = append(b, '\n')
+		h.From = time.Now()
 	}
-	b = append(append(append(b, "Return-Path: <"...), sender...), ">\n"...)
-	if d.originalRecipient && st.orig != "" {
-		b = append(append(append(b, "X-Original-To: "...), external(st.orig)...), '\n')
+	if d.originalRecipient {
+		h.Original = st.orig
 	}
 	if withDelivered {
-		b = append(append(append(b, "Delivered-To: "...), external(deliveredTo)...), '\n')
+		h.Delivered = deliveredTo
 	}
-	return b
-}
-
-// external is an address as it is written in a header, on one line whatever a
-// stranger has put into a quoted local part.
-func external(addr string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return '?'
-		}
-		return r
-	}, rfc5322.Quote(addr))
+	return h.Append(nil, "\n")
 }

@@ -6,6 +6,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/rfc5322"
+	"posthaste/local/mailbox"
 )
 
 // maxLevel bounds how deep expansions may nest.
@@ -29,7 +30,7 @@ func (d *delivery) recipient(st state) {
 		return
 	}
 	if d.visited[strings.ToLower(st.addr)] {
-		d.bounce(&st, dsn.S(5, 4, 6), "mail forwarding loop for %s", external(st.addr))
+		d.bounce(&st, dsn.S(5, 4, 6), "mail forwarding loop for %s", mailbox.External(st.addr))
 		return
 	}
 	if st.delivered == "" {
@@ -37,7 +38,7 @@ func (d *delivery) recipient(st state) {
 	}
 	local, domain, at := rfc5322.Split(strings.ToLower(st.addr))
 	if !at {
-		d.Log.Warning("no @ in recipient address: %s", external(st.addr))
+		d.Log.Warning("no @ in recipient address: %s", mailbox.External(st.addr))
 	}
 	st.local, st.domain = local, domain
 	user, ext := d.split.SplitExtension(local)
@@ -46,7 +47,7 @@ func (d *delivery) recipient(st state) {
 		st.delim, st.ext = ext[:1], ext[1:]
 	}
 	if strings.Contains(st.ext, "/") {
-		d.Log.Warning("%s: address with illegal extension: %s", d.request.Envelope.ID, external(st.local))
+		d.Log.Warning("%s: address with illegal extension: %s", d.request.Envelope.ID, mailbox.External(st.local))
 		st.ext = ""
 	}
 	st.unmatched = st.ext
@@ -112,6 +113,6 @@ func (d *delivery) homeIsThere(st *state) bool {
 }
 
 func (d *delivery) userError(st *state, err error) {
-	d.Log.Warning("error looking up passwd info for %s: %v", external(st.user), err)
+	d.Log.Warning("error looking up passwd info for %s: %v", mailbox.External(st.user), err)
 	d.deferIt(st, dsn.S(4, 0, 0), "user lookup error")
 }

@@ -210,9 +210,16 @@ const chunk = 256 << 10
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 32<<10); return &b }}
 
-// WriteTo writes head, then content with LF line ends, then tail, in as few
-// writes as that takes. quote puts ">" before lines that begin with "From ".
-func WriteTo(f *os.File, head []byte, content Content, tail string, quote bool) error {
+// A Form is how the lines of a message are stored.
+type Form struct {
+	EOL   string // line end; empty: "\n"
+	Quote bool   // ">" before lines that begin with "From "
+	Dots  bool   // "." before lines that begin with "."
+}
+
+// WriteTo writes head, then content in this form, then tail, in as few
+// writes as that takes. An error is f's, or a *[ReadError].
+func WriteTo(f *os.File, head []byte, content Content, tail string, form Form) error {
 	buf := buffers.Get().(*[]byte)
 	defer func() {
 		if cap(*buf) <= chunk+chunk/2 {
@@ -227,7 +234,7 @@ func WriteTo(f *os.File, head []byte, content Content, tail string, quote bool) 
 			if n > chunk {
 				n = cut(all[:chunk])
 			}
-			b, start = appendLF(b, all[:n], start, quote)
+			b, start = appendLines(b, all[:n], start, form)
 			if all = all[n:]; len(all) > 0 {
 				if _, err := f.Write(b); err != nil {
 					return err
@@ -237,7 +244,7 @@ func WriteTo(f *os.File, head []byte, content Content, tail string, quote bool) 
 		}
 	} else {
 		var err error
-		if b, err = writeStream(f, b, content.Reader(), quote); err != nil {
+		if b, err = writeStream(f, b, content.Reader(), form); err != nil {
 			return err
 		}
 	}
@@ -248,7 +255,7 @@ func WriteTo(f *os.File, head []byte, content Content, tail string, quote bool) 
 
 // writeStream is write for content that is not in memory. It returns what has
 // not been written yet.
-func writeStream(f *os.File, b []byte, r io.Reader, quote bool) ([]byte, error) {
+func writeStream(f *os.File, b []byte, r io.Reader, form Form) ([]byte, error) {
 	in := make([]byte, 0, chunk)
 	start := true
 	for {
@@ -265,7 +272,7 @@ func writeStream(f *os.File, b []byte, r io.Reader, quote bool) ([]byte, error) 
 		if !last {
 			whole = cut(in)
 		}
-		b, start = appendLF(b, in[:whole], start, quote)
+		b, start = appendLines(b, in[:whole], start, form)
 		in = in[:copy(in, in[whole:])]
 		if last {
 			return b, nil
@@ -295,13 +302,18 @@ type ReadError struct{ Err error }
 func (e *ReadError) Error() string { return e.Err.Error() }
 func (e *ReadError) Unwrap() error { return e.Err }
 
-// appendLF appends text with the CR of each CRLF left out. start says whether
+// appendLines appends text, CRLF lines, in the given form. start says whether
 // text begins at the start of a line; the result says the same of what
 // follows it.
-func appendLF(b, text []byte, start, quote bool) ([]byte, bool) {
+func appendLines(b, text []byte, start bool, form Form) ([]byte, bool) {
 	for len(text) > 0 {
-		if quote && start && bytes.HasPrefix(text, fromSpace) {
-			b = append(b, '>')
+		if start && (text[0] == 'F' || text[0] == '.') {
+			switch {
+			case form.Quote && bytes.HasPrefix(text, fromSpace):
+				b = append(b, '>')
+			case form.Dots && text[0] == '.':
+				b = append(b, '.')
+			}
 		}
 		i := bytes.IndexByte(text, '\n')
 		if i < 0 {
@@ -311,7 +323,12 @@ func appendLF(b, text []byte, start, quote bool) ([]byte, bool) {
 		if i > 0 && text[i-1] == '\r' {
 			line = text[:i-1]
 		}
-		b = append(append(b, line...), '\n')
+		b = append(b, line...)
+		if form.EOL == "" {
+			b = append(b, '\n')
+		} else {
+			b = append(b, form.EOL...)
+		}
 		text, start = text[i+1:], true
 	}
 	return b, start

@@ -116,8 +116,8 @@ func TestConversion(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	written := func(t *rapid.T, c Content, quote bool) string {
-		if err := errors.Join(file.Truncate(0), WriteTo(file, []byte("h"), c, "t", quote)); err != nil {
+	written := func(t *rapid.T, c Content, form Form) string {
+		if err := errors.Join(file.Truncate(0), WriteTo(file, []byte("h"), c, "t", form)); err != nil {
 			t.Fatal(err)
 		}
 		n, _ := file.Seek(0, 1)
@@ -130,17 +130,24 @@ func TestConversion(t *testing.T) {
 		line := rapid.OneOf(rapid.SampledFrom([]string{"", "From x", "From", ">From x", "."}), rapid.StringMatching(`[ -~]{0,70}`),
 			rapid.Map(rapid.IntRange(chunk-9, chunk+9), func(n int) string { return strings.Repeat("x", n) }))
 		lines := rapid.SliceOfN(line, 0, 8).Draw(t, "lines")
-		quote := rapid.Bool().Draw(t, "quote")
+		form := Form{EOL: rapid.SampledFrom([]string{"", "\r\n", "|"}).Draw(t, "eol"), Quote: rapid.Bool().Draw(t, "quote"), Dots: rapid.Bool().Draw(t, "dots")}
+		eol := form.EOL
+		if eol == "" {
+			eol = "\n"
+		}
 		var content, want strings.Builder
 		for _, l := range lines {
 			content.WriteString(l + "\r\n")
-			if quote && strings.HasPrefix(l, "From ") {
+			if form.Quote && strings.HasPrefix(l, "From ") {
 				want.WriteByte('>')
 			}
-			want.WriteString(l + "\n")
+			if form.Dots && strings.HasPrefix(l, ".") {
+				want.WriteByte('.')
+			}
+			want.WriteString(l + eol)
 		}
 		for _, c := range []Content{text(content.String()), stream(content.String())} {
-			if got := written(t, c, quote); got != "h"+want.String()+"t" {
+			if got := written(t, c, form); got != "h"+want.String()+"t" {
 				t.Fatalf("%T: %d octets, want %d", c, len(got), want.Len()+2)
 			}
 		}
@@ -537,12 +544,12 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-func BenchmarkAppendLF(b *testing.B) {
+func BenchmarkAppendLines(b *testing.B) {
 	msg := []byte(strings.Repeat("The quick brown fox jumps over the lazy dog and so on and so forth.\r\n", 150))
 	buf := make([]byte, 0, len(msg))
 	b.SetBytes(int64(len(msg)))
 	for b.Loop() {
-		buf, _ = appendLF(buf[:0], msg, true, true)
+		buf, _ = appendLines(buf[:0], msg, true, Form{Quote: true})
 	}
 }
 

@@ -114,7 +114,7 @@ func (m *Maildir) fill(f *os.File, head []byte, content Content) error {
 	if m.Limit > 0 && int64(len(head))+least(content) > m.Limit {
 		return fail(syscall.EFBIG)
 	}
-	if err := WriteTo(f, head, content, "", false); err != nil {
+	if err := WriteTo(f, head, content, "", Form{}); err != nil {
 		return fail(err)
 	}
 	if end, err := f.Seek(0, 1); err != nil || m.Limit > 0 && end > m.Limit {

@@ -91,7 +91,7 @@ func (s *Store) append(ctx context.Context, m *Mbox, head []byte, content Conten
 		return m.extend(f.File, head, content)
 	}
 	f.SetWriteDeadline(time.Now().Add(deviceTimeout)) // a terminal or pipe that nobody reads; /dev/null has none
-	if err := WriteTo(f.File, head, content, "\n", true); err != nil {
+	if err := WriteTo(f.File, head, content, "\n", Form{Quote: true}); err != nil {
 		return m.writeFailed(err)
 	}
 	return nil
@@ -192,7 +192,7 @@ func (m *Mbox) extend(f *os.File, head []byte, content Content) error {
 			return m.writeFailed(syscall.EFBIG) // without writing what must be taken back
 		}
 	}
-	err = WriteTo(f, head, content, "\n", true)
+	err = WriteTo(f, head, content, "\n", Form{Quote: true})
 	if err == nil && m.Limit > 0 {
 		if now, e := f.Seek(0, 2); e != nil || now > m.Limit {
 			err = errors.Join(e, syscall.EFBIG)
