@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"posthaste/internal/access"
 	"posthaste/internal/dsn"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/table"
@@ -308,56 +309,12 @@ func addFooter(text, footer string) string {
 
 // expandFooter fills in the names that a footer may hold.
 func (s *session) expandFooter(text string) string {
-	if !strings.Contains(text, "$") {
-		return text
-	}
-	now := s.srv.now()
-	values := map[string]string{"client": s.a.NameAddr(), "client_name": s.a.Name, "client_address": s.a.AddrText,
-		"client_port": s.a.Port, "recipient": s.a.Recipient, "sender": s.a.Sender, "helo_name": s.a.Helo,
-		"server_name": s.set.myhostname, "localtime": now.Format("Jan _2 15:04:05"), "recipient_domain": afterAt(s.a.Recipient),
-		"sender_domain": afterAt(s.a.Sender), "server_address": s.a.ServerAddr, "server_port": s.a.ServerPort,
-		"recipient_name": beforeAt(s.a.Recipient), "sender_name": beforeAt(s.a.Sender),
-		"mail_name": s.set.mailName}
-	return expandNames(text, values)
-}
-
-// expandNames replaces $name, ${name} and $(name). Unknown names stand for
-// nothing.
-func expandNames(text string, values map[string]string) string {
-	var b strings.Builder
-	for {
-		before, rest, found := strings.Cut(text, "$")
-		b.WriteString(before)
-		if !found {
-			return b.String()
+	return access.Expand(text, func(name string) string {
+		if name == "localtime" {
+			return s.srv.now().Format("Jan _2 15:04:05")
 		}
-		var name string
-		switch {
-		case strings.HasPrefix(rest, "{"):
-			name, rest, _ = strings.Cut(rest[1:], "}")
-		case strings.HasPrefix(rest, "("):
-			name, rest, _ = strings.Cut(rest[1:], ")")
-		default:
-			i := 0
-			for i < len(rest) && (rest[i] == '_' || rest[i] >= 'a' && rest[i] <= 'z' || rest[i] >= 'A' && rest[i] <= 'Z' || rest[i] >= '0' && rest[i] <= '9') {
-				i++
-			}
-			name, rest = rest[:i], rest[i:]
-		}
-		b.WriteString(values[name])
-		text = rest
-	}
-}
-
-func afterAt(addr string) string {
-	return addr[strings.LastIndexByte(addr, '@')+1:]
-}
-
-func beforeAt(addr string) string {
-	if i := strings.LastIndexByte(addr, '@'); i >= 0 {
-		return addr[:i]
-	}
-	return addr
+		return s.srv.access.Value(&s.a, name)
+	})
 }
 
 // flushSite asks the queue manager for ETRN.

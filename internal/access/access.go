@@ -99,7 +99,7 @@ type Evaluator struct {
 	pollDelay                    time.Duration
 	tempfail                     struct{ address, helo, sender, rcpt string }
 	senderReason, rcptReason     string
-	expansionFilter              string
+	expansion                    *[256]bool // smtpd_expansion_filter
 }
 
 // New reads the restriction parameters. It fails when nothing would keep
@@ -180,7 +180,7 @@ func (e *Evaluator) readSettings() {
 	e.tempfail.rcpt = cfg.String("unverified_recipient_tempfail_action")
 	e.senderReason = cfg.String("unverified_sender_reject_reason")
 	e.rcptReason = cfg.String("unverified_recipient_reject_reason")
-	e.expansionFilter = cfg.String("smtpd_expansion_filter")
+	e.expansion = charset(cfg.Raw("smtpd_expansion_filter"))
 }
 
 func (e *Evaluator) openTables() {
@@ -200,13 +200,23 @@ func (e *Evaluator) openTables() {
 }
 
 func (e *Evaluator) compileAll() {
-	// A class may use another one that is declared before it.
+	// Classes may use one another, in whatever order they are declared.
 	for _, name := range e.cfg.List("smtpd_restriction_classes") {
 		if _, taken := e.simple[strings.ToLower(name)]; taken || e.withArgument[strings.ToLower(name)] != nil {
 			e.log.Warning("smtpd_restriction_classes: %s is the name of a restriction already", name)
 			continue
 		}
-		e.classes[name] = e.compile(name, e.cfg.List(name), kindRcpt)
+		e.classes[name] = &list{param: name}
+	}
+	for name, l := range e.classes {
+		// The parameter of a class is the administrator's own: it is in
+		// no registry.
+		text, err := e.cfg.Expand("${" + name + "}")
+		words, err2 := config.SplitList(text)
+		if err = errors.Join(err, err2); err != nil {
+			e.log.Warning("restriction class %s: %v", name, err)
+		}
+		l.checks = e.compile(name, words, kindRcpt).checks
 	}
 	lists := func(param string, kind listKind) *list { return e.compile(param, e.cfg.List(param), kind) }
 	e.client = lists("smtpd_client_restrictions", kindClient)
@@ -407,7 +417,8 @@ func (e *Evaluator) Etrn(ctx context.Context, s *Session, domain string) *smtpwi
 		lists = append(lists, e.helo)
 	}
 	var refusal *smtpwire.Reply
-	s.deferPermit = nil
+	s.deferPermit, s.EtrnDomain = nil, domain
+	defer func() { s.EtrnDomain = "" }()
 	if e.delayReject {
 		refusal = e.judge(ctx, s, lists...)
 	}

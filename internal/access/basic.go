@@ -227,7 +227,7 @@ func (r *run) permitMXBackup(ctx context.Context) verdict {
 	mx, err := r.e.dns.MX(ctx, domain)
 	if err != nil {
 		if resolver.KindOf(err) == resolver.TempFail {
-			return r.deferIfPermit("", 450, dsn.S(4, 4, 4), "<"+r.s.Recipient+">: Unable to look up mail exchanger information")
+			return r.deferIfReject(450, dsn.S(4, 4, 4), "<"+r.s.Recipient+">: Unable to look up mail exchanger information")
 		}
 		return dunno
 	}
@@ -244,7 +244,7 @@ func (r *run) mxBackup(ctx context.Context, list []resolver.MX) verdict {
 		addrs, err := r.e.dns.Addrs(ctx, mx.Host, resolver.IPv4|resolver.IPv6)
 		if err != nil {
 			if resolver.KindOf(err) == resolver.TempFail {
-				return r.deferIfPermit("", 450, dsn.S(4, 4, 4), "<"+r.s.Recipient+">: Unable to look up mail exchanger host "+mx.Host)
+				return r.deferIfReject(450, dsn.S(4, 4, 4), "<"+r.s.Recipient+">: Unable to look up mail exchanger host "+mx.Host)
 			}
 			if mx.Pref == best {
 				return dunno

@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +27,7 @@ type named struct {
 	// guards says that nothing gets past it to an outside destination: see
 	// the relay test in New.
 	guards bool
+	nested *list // a class
 	run    check
 }
 
@@ -121,7 +123,7 @@ func (e *Evaluator) compileOne(param string, words []string, i int, kind listKin
 		return named{name: w, run: c}, i + 2
 	}
 	if l, found := e.classes[w]; found {
-		return named{name: w, run: func(r *run, ctx context.Context) verdict { return r.eval(ctx, l) }, guards: l.protects()}, i + 1
+		return named{name: w, run: func(r *run, ctx context.Context) verdict { return r.eval(ctx, l) }, nested: l}, i + 1
 	}
 	if table.IsSpec(w) {
 		if kind == kindData {
@@ -147,13 +149,16 @@ func (e *Evaluator) broken(param, name, text string) named {
 
 // protects says whether no mail to outside destinations gets past the list
 // unless an earlier element has let it through on purpose.
-func (l *list) protects() bool {
+func (l *list) protects(outer ...*list) bool {
+	if slices.Contains(outer, l) {
+		return false // a class that uses itself
+	}
 	for i := range l.checks {
 		c := &l.checks[i]
 		if strings.EqualFold(c.name, "permit") && !c.warn {
 			return false
 		}
-		if c.guards && !c.warn {
+		if !c.warn && (c.guards || c.nested != nil && c.nested.protects(append(outer, l)...)) {
 			return true
 		}
 	}
@@ -176,13 +181,19 @@ func simpleChecks() map[string]check {
 		"permit_mynetworks": func(r *run, ctx context.Context) verdict {
 			return r.permitIf(r.e.clientIn(ctx, r.e.myNetworks, &r.s.Client))
 		},
-		"permit_inet_interfaces":        (*run).permitInetInterfaces,
-		"permit_sasl_authenticated":     (*run).permitSASL,
-		"permit_tls_clientcerts":        (*run).permitClientCerts,
-		"permit_tls_all_clientcerts":    (*run).permitAllClientCerts,
-		"reject_unauth_pipelining":      (*run).rejectPipelining,
-		"reject_plaintext_session":      (*run).rejectPlaintext,
-		"reject_multi_recipient_bounce": (*run).rejectMultiBounce,
+		"permit_inet_interfaces":                       (*run).permitInetInterfaces,
+		"permit_sasl_authenticated":                    (*run).permitSASL,
+		"permit_tls_clientcerts":                       (*run).permitClientCerts,
+		"permit_tls_all_clientcerts":                   (*run).permitAllClientCerts,
+		"reject_unauth_pipelining":                     (*run).rejectPipelining,
+		"reject_plaintext_session":                     (*run).rejectPlaintext,
+		"reject_sender_login_mismatch":                 (*run).rejectLoginMismatch,
+		"reject_authenticated_sender_login_mismatch":   (*run).rejectAuthMismatch,
+		"reject_known_sender_login_mismatch":           (*run).rejectKnownMismatch,
+		"reject_unauthenticated_sender_login_mismatch": (*run).rejectUnauthMismatch,
+		"reject_unverified_sender":                     (*run).rejectUnverifiedSender,
+		"reject_unverified_recipient":                  (*run).rejectUnverifiedRcpt,
+		"reject_multi_recipient_bounce":                (*run).rejectMultiBounce,
 
 		"reject_unknown_client":                  (*run).rejectUnknownClient,
 		"reject_unknown_client_hostname":         (*run).rejectUnknownClient,

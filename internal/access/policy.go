@@ -1,6 +1,315 @@
 package access
 
-// A policyClient speaks to one policy server.
-type policyClient struct{}
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
 
-func (p *policyClient) close() {}
+	"posthaste/internal/config"
+	"posthaste/internal/dsn"
+)
+
+// The policy delegation protocol: lines name=value and an empty line, both
+// ways. A connection serves one request after another; there are as many as
+// there are sessions that ask at the same time.
+
+// maxPolicyReply bounds what a policy server may say.
+const maxPolicyReply = 32 << 10
+
+// policySettings are what check_policy_service may be told in braces.
+type policySettings struct {
+	timeout, retryDelay, maxIdle, maxTTL time.Duration
+	tries, requests                      int
+	fallback, context                    string
+}
+
+// A policyClient speaks to one policy server.
+type policyClient struct {
+	endpoint string // as configured
+	network  string
+	addr     string
+	set      policySettings
+
+	mu     sync.Mutex
+	idle   []*policyConn
+	closed bool
+}
+
+type policyConn struct {
+	nc     net.Conn
+	br     *bufio.Reader
+	born   time.Time
+	parked time.Time
+	used   int
+}
+
+// policyCheck is check_policy_service.
+func policyCheck(e *Evaluator, arg string) (check, error) {
+	p := e.policies[arg]
+	if p == nil {
+		var err error
+		if p, err = newPolicyClient(e.cfg, arg); err != nil {
+			return nil, err
+		}
+		e.policies[arg] = p
+	}
+	return func(r *run, ctx context.Context) verdict {
+		action, err := p.ask(ctx, e.policyRequest(r.s, p.set.context))
+		if err != nil {
+			e.log.Warning("problem talking to server %s: %v", p.endpoint, err)
+			action = p.set.fallback
+		}
+		return r.act(ctx, "policy service "+p.endpoint, action, r.name, r.cl)
+	}, nil
+}
+
+func newPolicyClient(cfg *config.Config, arg string) (*policyClient, error) {
+	p := &policyClient{set: policySettings{
+		timeout: cfg.Duration("smtpd_policy_service_timeout"), retryDelay: cfg.Duration("smtpd_policy_service_retry_delay"),
+		maxIdle: cfg.Duration("smtpd_policy_service_max_idle"), maxTTL: cfg.Duration("smtpd_policy_service_max_ttl"),
+		tries: cfg.Int("smtpd_policy_service_try_limit"), requests: cfg.Int("smtpd_policy_service_request_limit"),
+		fallback: cfg.String("smtpd_policy_service_default_action"), context: cfg.String("smtpd_policy_service_policy_context"),
+	}}
+	endpoint, rest, _ := strings.Cut(strings.TrimSpace(arg), ",")
+	if i := strings.IndexAny(strings.TrimSpace(endpoint), " \t"); i >= 0 {
+		endpoint, rest = strings.TrimSpace(endpoint)[:i], strings.TrimSpace(endpoint)[i:]+","+rest
+	}
+	p.endpoint = strings.TrimSpace(endpoint)
+	kind, addr, _ := strings.Cut(p.endpoint, ":")
+	switch kind {
+	case "unix":
+		p.network, p.addr = "unix", addr
+	case "inet":
+		p.network, p.addr = "tcp", addr
+		if !strings.Contains(addr, ":") {
+			p.addr = "localhost:" + addr
+		}
+	default:
+		return nil, fmt.Errorf("%q: expected unix:path or inet:host:port", p.endpoint)
+	}
+	for _, opt := range strings.Split(rest, ",") {
+		if opt = strings.TrimSpace(opt); opt == "" {
+			continue
+		}
+		name, value, _ := strings.Cut(opt, "=")
+		if err := p.set.override(strings.TrimSpace(name), strings.TrimSpace(value)); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+func (s *policySettings) override(name, value string) (err error) {
+	value = strings.TrimSuffix(strings.TrimPrefix(value, "{"), "}")
+	duration := func(d *time.Duration) { *d, err = parseSeconds(value) }
+	number := func(n *int) { *n, err = strconv.Atoi(value) }
+	switch name {
+	case "timeout":
+		duration(&s.timeout)
+	case "retry_delay":
+		duration(&s.retryDelay)
+	case "max_idle":
+		duration(&s.maxIdle)
+	case "max_ttl":
+		duration(&s.maxTTL)
+	case "try_limit":
+		number(&s.tries)
+	case "request_limit":
+		number(&s.requests)
+	case "default_action":
+		s.fallback = strings.TrimSpace(value)
+	case "policy_context":
+		s.context = value
+	default:
+		return fmt.Errorf("check_policy_service: unknown attribute %q", name)
+	}
+	return err
+}
+
+// ask sends a request and returns the action. A connection that turns out to
+// be dead is no failure yet: servers close idle ones as they like.
+func (p *policyClient) ask(ctx context.Context, request []byte) (string, error) {
+	var err error
+	for try := 0; try < max(1, p.set.tries); try++ {
+		if try > 0 && !wait(ctx, p.set.retryDelay) {
+			break
+		}
+		for {
+			c, fresh, dialErr := p.conn(ctx)
+			if dialErr != nil {
+				err = dialErr
+				break
+			}
+			var action string
+			if action, err = c.exchange(request, p.set.timeout); err == nil {
+				p.park(c)
+				return action, nil
+			}
+			c.nc.Close()
+			if fresh {
+				break
+			}
+		}
+	}
+	return "", err
+}
+
+// conn takes an idle connection or makes one.
+func (p *policyClient) conn(ctx context.Context) (c *policyConn, fresh bool, err error) {
+	now := time.Now()
+	p.mu.Lock()
+	for len(p.idle) > 0 && c == nil {
+		c = p.idle[len(p.idle)-1]
+		p.idle = p.idle[:len(p.idle)-1]
+		if now.Sub(c.parked) >= p.set.maxIdle || now.Sub(c.born) >= p.set.maxTTL {
+			c.nc.Close()
+			c = nil
+		}
+	}
+	p.mu.Unlock()
+	if c != nil {
+		return c, false, nil
+	}
+	d := net.Dialer{Timeout: p.set.timeout}
+	nc, err := d.DialContext(ctx, p.network, p.addr)
+	if err != nil {
+		return nil, true, err
+	}
+	return &policyConn{nc: nc, br: bufio.NewReader(nc), born: now}, true, nil
+}
+
+func (p *policyClient) park(c *policyConn) {
+	c.used++
+	c.parked = time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.set.requests > 0 && c.used >= p.set.requests {
+		c.nc.Close()
+		return
+	}
+	p.idle = append(p.idle, c)
+}
+
+func (p *policyClient) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for _, c := range p.idle {
+		c.nc.Close()
+	}
+	p.idle = nil
+}
+
+// exchange is one request and its answer.
+func (c *policyConn) exchange(request []byte, timeout time.Duration) (action string, err error) {
+	c.nc.SetDeadline(time.Now().Add(timeout))
+	if _, err := c.nc.Write(request); err != nil {
+		return "", err
+	}
+	total := 0
+	found := false
+	for {
+		line, err := c.br.ReadString('\n')
+		if err != nil {
+			return "", err
+		}
+		if total += len(line); total > maxPolicyReply {
+			return "", errors.New("the answer is too long")
+		}
+		line = strings.TrimRight(line, "\r\n")
+		if line == "" {
+			break
+		}
+		name, value, has := strings.Cut(line, "=")
+		if !has {
+			return "", fmt.Errorf("malformed answer %.100q: expected name=value", line)
+		}
+		if strings.TrimSpace(name) == "action" {
+			action, found = strings.TrimSpace(value), true
+		}
+	}
+	if !found {
+		return "", errors.New("the answer has no action")
+	}
+	return action, nil
+}
+
+var instances atomic.Uint64
+
+// policyRequest is all that a policy server is told, in Postfix's order.
+func (e *Evaluator) policyRequest(s *Session, policyContext string) []byte {
+	if s.Instance == "" {
+		now := time.Now()
+		s.Instance = fmt.Sprintf("%x.%x.%x.%x", os.Getpid(), now.Unix(), now.Nanosecond()/1000, instances.Add(1))
+	}
+	b := make([]byte, 0, 1024)
+	add := func(name, value string) {
+		b = append(append(b, name...), '=')
+		for i := 0; i < len(value); i++ {
+			if c := value[i]; c == '\n' || c == '\r' || c == 0 {
+				b = append(b, '?')
+			} else {
+				b = append(b, c)
+			}
+		}
+		b = append(b, '\n')
+	}
+	state := s.Stage
+	if state == "BDAT" {
+		state = "DATA"
+	}
+	rcpt, count := s.Recipient, 0
+	if state == "DATA" || state == "END-OF-MESSAGE" {
+		if count = s.Accepted; count > 1 {
+			rcpt = ""
+		}
+	}
+	add("request", "smtpd_access_policy")
+	add("protocol_state", state)
+	add("protocol_name", s.Proto)
+	add("client_address", s.AddrText)
+	add("client_name", s.Name)
+	add("client_port", s.Port)
+	add("reverse_client_name", s.ReverseName)
+	add("server_address", s.ServerAddr)
+	add("server_port", s.ServerPort)
+	add("helo_name", s.Helo)
+	add("sender", s.Sender)
+	add("recipient", rcpt)
+	add("recipient_count", strconv.Itoa(count))
+	add("queue_id", string(s.QueueID))
+	add("instance", s.Instance)
+	add("size", strconv.FormatInt(s.Size, 10))
+	add("etrn_domain", s.EtrnDomain)
+	add("stress", e.cfg.String("stress"))
+	add("sasl_method", s.SASL.Method)
+	add("sasl_username", s.SASL.Username)
+	add("sasl_sender", s.SASL.Sender)
+	t := s.TLS
+	if t == nil {
+		t = &TLS{}
+	}
+	subject, issuer := "", ""
+	if t.Trusted {
+		subject, issuer = dsn.Xtext(t.Subject), dsn.Xtext(t.Issuer)
+	}
+	add("ccert_subject", subject)
+	add("ccert_issuer", issuer)
+	add("ccert_fingerprint", t.Fingerprint)
+	add("ccert_pubkey_fingerprint", t.PubKeyPrint)
+	add("encryption_protocol", t.Protocol)
+	add("encryption_cipher", t.Cipher)
+	add("encryption_keysize", strconv.Itoa(t.Bits))
+	add("policy_context", policyContext)
+	add("compatibility_level", e.cfg.String("compatibility_level"))
+	add("mail_version", e.cfg.String("mail_version"))
+	return append(b, '\n')
+}

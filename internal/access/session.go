@@ -84,6 +84,7 @@ type Session struct {
 	Size                int64  // as announced, later as counted
 	SMTPUTF8            bool
 	NoUnknownRcptChecks bool // receive_override_options
+	EtrnDomain          string
 
 	Effects Effects
 

@@ -22,6 +22,33 @@ func argumentChecks() map[string]func(e *Evaluator, arg string) (check, error) {
 		"check_recipient_access":               tableCheck((*run).rcptAccess),
 		"check_etrn_access":                    tableCheck((*run).etrnAccess),
 		"check_sasl_access":                    tableCheck((*run).saslAccess),
+		"check_ccert_access":                   ccertCheck,
+		"check_policy_service":                 policyCheck,
+
+		"check_client_a_access":                   serverCheck(serverA, ofClient),
+		"check_client_mx_access":                  serverCheck(serverMX, ofClient),
+		"check_client_ns_access":                  serverCheck(serverNS, ofClient),
+		"check_reverse_client_hostname_a_access":  serverCheck(serverA, ofReverse),
+		"check_reverse_client_hostname_mx_access": serverCheck(serverMX, ofReverse),
+		"check_reverse_client_hostname_ns_access": serverCheck(serverNS, ofReverse),
+		"check_helo_a_access":                     serverCheck(serverA, ofHelo),
+		"check_helo_mx_access":                    serverCheck(serverMX, ofHelo),
+		"check_helo_ns_access":                    serverCheck(serverNS, ofHelo),
+		"check_sender_a_access":                   serverCheck(serverA, ofSender),
+		"check_sender_mx_access":                  serverCheck(serverMX, ofSender),
+		"check_sender_ns_access":                  serverCheck(serverNS, ofSender),
+		"check_recipient_a_access":                serverCheck(serverA, ofRcpt),
+		"check_recipient_mx_access":               serverCheck(serverMX, ofRcpt),
+		"check_recipient_ns_access":               serverCheck(serverNS, ofRcpt),
+
+		"reject_rbl_client":           dnsCheck(false, askClientAddr),
+		"permit_dnswl_client":         dnsCheck(true, askClientAddr),
+		"reject_rhsbl_client":         dnsCheck(false, askClientName),
+		"permit_rhswl_client":         dnsCheck(true, askClientName),
+		"reject_rhsbl_reverse_client": dnsCheck(false, askReverseName),
+		"reject_rhsbl_helo":           dnsCheck(false, askHelo),
+		"reject_rhsbl_sender":         dnsCheck(false, askSender),
+		"reject_rhsbl_recipient":      dnsCheck(false, askRcpt),
 	}
 }
 
@@ -257,7 +284,7 @@ func allDigits(s string) bool {
 func (r *run) effect(title, action, arg, name string, cl class) verdict {
 	s := r.s
 	if !s.HasSender && !r.e.delayReject || r.cl == classEtrn || s.Stage == "VRFY" {
-		r.e.log.Warning("access table %s: with smtpd_delay_reject=no or outside a mail transaction, action %s is unavailable", title, action)
+		r.e.log.Warning("%s: with smtpd_delay_reject=no or outside a mail transaction, action %s is unavailable", title, action)
 		return dunno
 	}
 	triggers := "<" + name + ">: " + classText[cl] + " triggers " + action
@@ -283,14 +310,14 @@ func (r *run) effect(title, action, arg, name string, cl class) verdict {
 		return dunno
 	case "FILTER":
 		if !strings.Contains(arg, ":") {
-			r.e.log.Warning("access table %s: FILTER needs transport:destination, got %q", title, arg)
+			r.e.log.Warning("%s: FILTER needs transport:destination, got %q", title, arg)
 			return dunno
 		}
 		note(triggers + " " + arg)
 		s.Effects.Filter = arg
 	case "REDIRECT", "BCC":
 		if !strings.Contains(arg, "@") {
-			r.e.log.Warning("access table %s: %s needs user@domain, got %q", title, action, arg)
+			r.e.log.Warning("%s: %s needs user@domain, got %q", title, action, arg)
 			return dunno
 		}
 		note(triggers + " " + arg)
@@ -302,9 +329,9 @@ func (r *run) effect(title, action, arg, name string, cl class) verdict {
 	case "PREPEND":
 		switch {
 		case r.cl == classEOD:
-			r.e.log.Warning("access table %s: action PREPEND must be used before the message content", title)
+			r.e.log.Warning("%s: action PREPEND must be used before the message content", title)
 		case !smtpwire.LooksLikeHeader(arg):
-			r.e.log.Warning("access table %s: PREPEND needs header: text, got %q", title, arg)
+			r.e.log.Warning("%s: PREPEND needs header: text, got %q", title, arg)
 		default:
 			s.Effects.Prepend = append(s.Effects.Prepend, printable(arg))
 		}
@@ -318,7 +345,7 @@ func (r *run) nested(ctx context.Context, title, value string) verdict {
 	words := table.SplitList(value)
 	for _, w := range words {
 		if table.IsSpec(w) {
-			r.e.log.Warning("access table %s: an entry must not name a table: %q", title, w)
+			r.e.log.Warning("%s: an entry must not name a table: %q", title, w)
 			return r.misconfigured()
 		}
 	}
@@ -335,5 +362,5 @@ func (r *run) nested(ctx context.Context, title, value string) verdict {
 	case classData, classEOD:
 		kind = kindData
 	}
-	return r.eval(ctx, r.e.compile("access table "+title, words, kind))
+	return r.eval(ctx, r.e.compile(title, words, kind))
 }

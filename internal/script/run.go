@@ -149,6 +149,7 @@ type world struct {
 	serving  sync.WaitGroup
 	sessions sync.WaitGroup
 	sock     net.Listener
+	policy   *fakePolicy
 	conn     net.Conn
 	peer     string
 }
@@ -181,7 +182,7 @@ func newWorld(t *testing.T, ar *txtar.Archive) *world {
 		switch f.Name {
 		case "main.cf":
 			main += string(f.Data)
-		case "dialogue", "log", "queue", "zone":
+		case "dialogue", "log", "queue", "zone", "policy":
 		default:
 			if err := os.WriteFile(filepath.Join(dir, filepath.Base(f.Name)), f.Data, 0o600); err != nil {
 				t.Fatal(err)
@@ -207,6 +208,11 @@ func newWorld(t *testing.T, ar *txtar.Archive) *world {
 	w.serving.Go(func() { is.Serve(ctx, w.sock, time.Second) })
 	w.ipc = ipc.NewClient(filepath.Join(dir, "cleanup"), nil)
 	w.submit = submit.New(w.ipc)
+	if rules := section(ar, "policy"); rules != "" {
+		if w.policy, err = newFakePolicy(filepath.Join(dir, "policy"), rules); err != nil {
+			t.Fatal(err)
+		}
+	}
 	dns := zone.Resolver()
 	router, err := newRouter(cfg)
 	if err != nil {
@@ -244,6 +250,9 @@ func (w *world) close() {
 	w.ipc.Close()
 	w.stop()
 	w.serving.Wait()
+	if w.policy != nil {
+		w.policy.close()
+	}
 	w.log.Close()
 	os.RemoveAll(w.dir)
 }

@@ -8,6 +8,9 @@
 //	main.cf    parameters, over the defaults of the runner
 //	zone       DNS records, one a line: name type data
 //	dialogue   what goes over the wire
+//	policy     rules of a policy server at unix:$dir/policy, one a line:
+//	           words that must be lines of the request, =>, the action;
+//	           CLOSE and NONSENSE in the place of an action misbehave
 //	log        the log lines that must come of it
 //	queue      the messages that must come of it
 //

@@ -1,0 +1,182 @@
+package access
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/smtpwire"
+	"posthaste/internal/table"
+)
+
+// Senders and those who are logged in: smtpd_sender_login_maps.
+
+func (r *run) rejectLoginMismatch(ctx context.Context) verdict {
+	if r.s.SASL.Username != "" {
+		return r.rejectAuthMismatch(ctx)
+	}
+	return r.rejectUnauthMismatch(ctx)
+}
+
+// owners is who may use the sender address.
+func (r *run) owners(ctx context.Context) (list string, found bool, v verdict) {
+	a, v := r.resolvedOr(ctx, r.s.Sender)
+	if v == refused {
+		return "", false, v
+	}
+	list, _, found, err := r.e.loginMaps.LookupAddress(ctx, &r.e.search, a.Recipient, table.KeysDefault)
+	if err != nil {
+		r.e.log.Warning("%v", err)
+		return "", false, r.lookupFailed(r.s.Sender)
+	}
+	return list, found, dunno
+}
+
+func (r *run) rejectAuthMismatch(ctx context.Context) verdict  { return r.mismatch(ctx, false) }
+func (r *run) rejectKnownMismatch(ctx context.Context) verdict { return r.mismatch(ctx, true) }
+
+// mismatch refuses an address that the user does not own. known leaves
+// addresses alone that nobody owns.
+func (r *run) mismatch(ctx context.Context, known bool) verdict {
+	user := r.s.SASL.Username
+	if user == "" || !r.s.HasSender || r.s.Sender == "" {
+		return dunno
+	}
+	list, found, v := r.owners(ctx)
+	if v == refused {
+		return v
+	}
+	if !found && known {
+		return dunno
+	}
+	for _, owner := range table.SplitList(list) {
+		if strings.EqualFold(owner, user) {
+			return dunno
+		}
+	}
+	return r.refuseFor(r.s.Sender, classSender, 553, dsn.S(5, 7, 1), "not owned by user "+user)
+}
+
+func (r *run) rejectUnauthMismatch(ctx context.Context) verdict {
+	if r.s.SASL.Username != "" || !r.s.HasSender || r.s.Sender == "" {
+		return dunno
+	}
+	_, found, v := r.owners(ctx)
+	if v == refused || !found {
+		return v
+	}
+	return r.refuseFor(r.s.Sender, classSender, 553, dsn.S(5, 7, 1), "not logged in")
+}
+
+// Client certificates.
+
+// ccertCheck is check_ccert_access: type:table, or the same in braces with
+// search_order.
+func ccertCheck(e *Evaluator, arg string) (check, error) {
+	words := table.SplitList(arg)
+	if len(words) == 0 {
+		return nil, fmt.Errorf("expected type:table")
+	}
+	spec := words[0]
+	order := []string{"cert_fingerprint", "pubkey_fingerprint"}
+	if rest := strings.Join(words[1:], " "); rest != "" {
+		name, value, _ := strings.Cut(rest, "=")
+		if strings.TrimSpace(name) != "search_order" {
+			return nil, fmt.Errorf("unknown attribute %q: expected search_order", strings.TrimSpace(name))
+		}
+		order = table.SplitList(value)
+	}
+	for _, o := range order {
+		switch o {
+		case "cert_fingerprint", "pubkey_fingerprint", "subject", "issuer":
+		default:
+			return nil, fmt.Errorf("search_order: unknown element %q", o)
+		}
+	}
+	return tableCheck(func(r *run, ctx context.Context, m *table.Maps) verdict {
+		t := r.s.TLS
+		if t == nil || t.Fingerprint == "" {
+			return dunno
+		}
+		keys := map[string]string{"cert_fingerprint": t.Fingerprint, "pubkey_fingerprint": t.PubKeyPrint,
+			"subject": t.Subject, "issuer": t.Issuer}
+		for _, o := range order {
+			value, found, err := m.Lookup(ctx, keys[o], false)
+			if v, done := r.found(ctx, m, value, found, err, keys[o], classCert); done {
+				return v
+			}
+		}
+		return dunno
+	})(e, spec)
+}
+
+// Address probes.
+
+func (r *run) rejectUnverifiedSender(ctx context.Context) verdict {
+	if !r.s.HasSender || r.s.Sender == "" {
+		return dunno
+	}
+	return r.unverified(ctx, r.s.Sender, classSender)
+}
+
+func (r *run) rejectUnverifiedRcpt(ctx context.Context) verdict {
+	if !r.s.HasRcpt {
+		return dunno
+	}
+	return r.unverified(ctx, r.s.Recipient, classRcpt)
+}
+
+// unverified asks the verify service, and waits a little for the outcome of
+// a probe that is under way.
+func (r *run) unverified(ctx context.Context, addr string, cl class) verdict {
+	if r.e.verify == nil {
+		r.e.log.Warning("address verification is asked for, but there is no verify service")
+		return r.misconfigured()
+	}
+	prefix, status, action, reason := "unverified_recipient", dsn.S(4, 1, 1), r.e.tempfail.rcpt, r.e.rcptReason
+	if cl == classSender {
+		prefix, status, action, reason = "unverified_sender", dsn.S(4, 1, 7), r.e.tempfail.sender, r.e.senderReason
+	}
+	a, v := r.resolvedOr(ctx, addr)
+	if v == refused {
+		return v
+	}
+	found, text := ProbeTodo, "Address verification in progress"
+	for try := 0; try < max(1, r.e.pollCount); try++ {
+		if try > 0 && !wait(ctx, r.e.pollDelay) {
+			break
+		}
+		var err error
+		if found, text, err = r.e.verify.Probe(ctx, a.Recipient); err != nil {
+			r.e.log.Warning("address verification: %v", err)
+			return r.deferIfPermit(action, 450, dsn.S(4, 3, 0), rejected(addr, cl, "unverified address: Address verification failed"))
+		}
+		if found != ProbeTodo {
+			break
+		}
+	}
+	if reason != "" {
+		text = reason
+	}
+	text = smtpwire.Printable(text)
+	switch found {
+	case ProbeOK:
+		return dunno
+	case ProbeBounce:
+		return r.refuseFor(addr, cl, r.e.cfg.Int(prefix+"_reject_code"), status.WithClass(5), "undeliverable address: "+text)
+	}
+	return r.deferIfPermit(action, r.e.cfg.Int(prefix+"_defer_code"), status, rejected(addr, cl, "unverified address: "+text))
+}
+
+func wait(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

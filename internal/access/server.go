@@ -1,0 +1,128 @@
+package access
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+
+	"posthaste/internal/resolver"
+	"posthaste/internal/table"
+)
+
+// serverKind is whose hosts an a/mx/ns access check is about.
+type serverKind uint8
+
+const (
+	serverA serverKind = iota
+	serverMX
+	serverNS
+)
+
+var serverWord = [...]string{"address", "mail server", "name server"}
+
+// serverCheck is check_..._a_access, check_..._mx_access and
+// check_..._ns_access for what of the session gives.
+func serverCheck(kind serverKind, what func(r *run) (domain, name string, cl class)) func(*Evaluator, string) (check, error) {
+	return tableCheck(func(r *run, ctx context.Context, m *table.Maps) verdict {
+		domain, name, cl := what(r)
+		if domain == "" || domain == "unknown" {
+			return dunno
+		}
+		v := r.serverAccess(ctx, m, kind, domain, name, cl)
+		if v == ok {
+			return r.mustNotPermit(m.Title(), name)
+		}
+		return v
+	})
+}
+
+func (r *run) serverAccess(ctx context.Context, m *table.Maps, kind serverKind, domain, name string, cl class) verdict {
+	if strings.HasPrefix(domain, "[") {
+		addr, literal := table.ParseLiteral(domain)
+		if !literal || kind == serverNS {
+			return dunno
+		}
+		v, _ := r.addrAccess(ctx, m, addr, name, cl)
+		return v
+	}
+	hosts, err := r.serversOf(ctx, kind, strings.TrimSuffix(domain, "."))
+	if err != nil {
+		r.e.log.Warning("Unable to look up %s host for %s: %v", serverWord[kind], domain, err)
+		return dunno
+	}
+	for _, host := range hosts {
+		if v, done := r.domainAccess(ctx, m, host, name, cl); done && v != dunno {
+			return v
+		}
+		addrs, err := r.e.dns.Addrs(ctx, host, resolver.IPv4|resolver.IPv6)
+		if err != nil {
+			if resolver.KindOf(err) == resolver.TempFail {
+				r.e.log.Warning("Unable to look up %s %s of %s: %v", serverWord[kind], host, domain, err)
+			}
+			continue
+		}
+		for _, a := range addrs.Records {
+			if v, done := r.addrAccess(ctx, m, a, name, cl); done && v != dunno {
+				return v
+			}
+		}
+	}
+	return dunno
+}
+
+func (r *run) addrAccess(ctx context.Context, m *table.Maps, a netip.Addr, name string, cl class) (verdict, bool) {
+	value, found, err := m.LookupClientAddr(ctx, a.String())
+	return r.found(ctx, m, value, found, err, name, cl)
+}
+
+// serversOf is the hosts to be looked for. A domain without MX records is its
+// own mail server (RFC 5321 section 5.1); the name servers of a name are those
+// of the zone that it is in.
+func (r *run) serversOf(ctx context.Context, kind serverKind, domain string) ([]string, error) {
+	switch kind {
+	case serverMX:
+		mx, err := r.e.dns.MX(ctx, domain)
+		switch resolver.KindOf(err) {
+		case 0:
+			hosts := make([]string, 0, len(mx.Records))
+			for _, m := range mx.Records {
+				if m.Host != "" {
+					hosts = append(hosts, m.Host)
+				}
+			}
+			return hosts, nil
+		case resolver.NoData:
+			return []string{domain}, nil
+		case resolver.TempFail:
+			return nil, err
+		}
+		return nil, nil
+	case serverNS:
+		for strings.Contains(domain, ".") {
+			ns, err := r.e.dns.NS(ctx, domain)
+			if err == nil {
+				return ns.Records, nil
+			}
+			if resolver.KindOf(err) == resolver.TempFail {
+				return nil, err
+			}
+			_, domain, _ = strings.Cut(domain, ".")
+		}
+		return nil, nil
+	}
+	return []string{domain}, nil
+}
+
+func ofClient(r *run) (string, string, class)  { return r.s.Name, r.s.NameAddr(), classClient }
+func ofReverse(r *run) (string, string, class) { return r.s.ReverseName, r.s.ReverseName, classReverse }
+func ofHelo(r *run) (string, string, class)    { return r.s.Helo, r.s.Helo, classHelo }
+func ofSender(r *run) (string, string, class) {
+	return domainOf(r.s.Sender), r.s.Sender, classSender
+}
+
+func ofRcpt(r *run) (string, string, class) {
+	if !r.s.HasRcpt {
+		return "", "", classRcpt
+	}
+	return domainOf(r.s.Recipient), r.s.Recipient, classRcpt
+}
