@@ -15,6 +15,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/resolver"
 	"posthaste/internal/table"
+	"posthaste/internal/tlspolicy/mtasts"
 )
 
 // Deps are what an Agent works with.
@@ -52,13 +53,22 @@ var _ agent.Deliverer = (*Agent)(nil)
 // New makes an Agent as the configuration says. Its errors name the parameter.
 func New(deps Deps) (*Agent, error) {
 	set := load(deps.Config, deps.LMTP)
-	o := table.Options{Warn: func(text string) { deps.Log.Warning("%s", text) }}
-	tab, err := set.open(o)
-	if err != nil {
+	a := &Agent{set: set, log: deps.Log, dns: deps.Resolver, dial: deps.Dial,
+		rnd: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
+	if a.dns == nil {
+		c := resolver.New(resolver.Options{DNSSEC: set.dns == dnsSecure})
+		a.dns, a.free = c, c.Close
+	}
+	warn := func(text string) { deps.Log.Warning("%s", text) }
+	o := table.Options{Warn: warn, Types: map[string]table.Opener{
+		"mta-sts": func(dir string, _ table.Options) (table.Table, error) {
+			return mtasts.New(mtasts.Options{Dir: dir, Resolver: a.dns, Warn: warn}), nil
+		},
+	}}
+	var err error
+	if a.tab, err = set.open(o); err != nil {
 		return nil, err
 	}
-	a := &Agent{set: set, tab: tab, log: deps.Log, dns: deps.Resolver, dial: deps.Dial,
-		rnd: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
 	if a.tls, err = newTLSClient(deps.Config, deps.LMTP, o); err != nil {
 		return nil, err
 	}
@@ -79,16 +89,13 @@ func New(deps Deps) (*Agent, error) {
 	}
 	a.own = append(own, proxy...)
 	a.cache = newCache(a.leave)
-	if a.dns == nil {
-		c := resolver.New(resolver.Options{DNSSEC: set.dns == dnsSecure})
-		a.dns, a.free = c, c.Close
-	}
 	return a, nil
 }
 
 // Close ends the sessions that are kept. Call it after the last Deliver.
 func (a *Agent) Close() {
 	a.cache.close()
+	_ = a.tls.maps.Close() // read only: nothing can be lost
 	if a.free != nil {
 		a.free()
 	}

@@ -56,6 +56,13 @@ func (d *delivery) policy(ctx context.Context, t *target) (*policy, *failure) {
 	if found == nil {
 		found = c.Default(c.Level)
 	}
+	if found.STS && c.Level.IsDane() {
+		// DANE comes first where there is any, RFC 8461 section 2.
+		p, f := d.danePolicy(ctx, t, &policy{Policy: c.Default(c.Level), sni: c.ServerName})
+		if f != nil || len(p.tlsa) > 0 {
+			return p, f
+		}
+	}
 	p := &policy{Policy: found, sni: found.ServerName}
 	if p.sni == "hostname" {
 		p.sni = t.host
@@ -278,7 +285,7 @@ func (d *delivery) verify(s *session, p *policy) {
 		}
 		return
 	}
-	pool, err := c.pool(p.TrustFiles)
+	pool, err := c.pool(p)
 	if err == nil {
 		err = d.chain(chain, pool)
 	}

@@ -27,6 +27,7 @@ type tlsClient struct {
 	depth       int
 
 	roots    *x509.CertPool
+	chosen   bool // CAs are configured
 	certs    []tls.Certificate
 	sessions tls.ClientSessionCache
 
@@ -93,6 +94,7 @@ func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, e
 		files = []string{f.caFile}
 	}
 	c.roots, err = tlspolicy.Roots(files, f.caPath, cfg.Bool("tls_append_default_CA"))
+	c.chosen = f.caFile != "" || f.caPath != ""
 	fail("CAfile, CApath", err)
 	c.certs, err = f.keyPairs()
 	fail("cert_file, chain_files", err)
@@ -204,20 +206,23 @@ func splitNames(list []string) []string {
 	return out
 }
 
-// pool gives the trust anchors of files, which are read once.
-func (c *tlsClient) pool(files []string) (*x509.CertPool, error) {
-	if len(files) == 0 {
+// pool gives the trust anchors of a policy; files are read once. MTA-STS is
+// about the CAs that everybody trusts (RFC 8461 section 4.2): where none have
+// been chosen the system's count.
+func (c *tlsClient) pool(p *policy) (*x509.CertPool, error) {
+	system := p.STS && !c.chosen
+	if len(p.TrustFiles) == 0 && !system {
 		return c.roots, nil
 	}
-	key := strings.Join(files, " ")
+	key := strings.Join(p.TrustFiles, " ")
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p := c.pools[key]; p != nil {
-		return p, nil
+	if pool := c.pools[key]; pool != nil {
+		return pool, nil
 	}
-	p, err := tlspolicy.Roots(files, "", false)
+	pool, err := tlspolicy.Roots(p.TrustFiles, "", system)
 	if err == nil && len(c.pools) < 100 {
-		c.pools[key] = p
+		c.pools[key] = pool
 	}
-	return p, err
+	return pool, err
 }

@@ -1,0 +1,352 @@
+// Package mtasts looks up the MTA-STS policies of mail domains (RFC 8461) and
+// gives them out as entries of a TLS policy table:
+//
+//	smtp_tls_policy_maps = mta-sts:$data_directory/mta-sts
+//
+// The name is a directory in which policies are kept, so that somebody who can
+// keep us from fetching a policy cannot make us forget it. A directory that
+// cannot be written is warned of; policies are then kept in memory.
+//
+// A domain that says "enforce" gets level secure, for the MX hosts that its
+// policy names; one that says "testing" or "none", or has no policy, is not
+// found, so that the next table or smtp_tls_security_level decides.
+//
+// # Security
+//
+// A policy comes over HTTPS from mta-sts.DOMAIN, whose certificate must be
+// valid for that name by the system's CAs. Redirections are not followed, and
+// the answer is bounded in size and time. A policy that cannot be fetched is
+// not tried for again for five minutes; what was known before goes on counting
+// until its max_age is over.
+package mtasts
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"posthaste/internal/resolver"
+	"posthaste/internal/table"
+)
+
+const (
+	fetchTime  = 20 * time.Second // of one fetch, RFC 8461 section 3.3 suggests a minute at most
+	retryAfter = 5 * time.Minute  // after a fetch that failed
+	maxDomains = 10000            // kept in memory
+	maxFetches = 20               // at once
+)
+
+// Options say how policies are had.
+type Options struct {
+	Dir      string // where policies are kept; empty: in memory alone
+	Resolver resolver.Resolver
+	Warn     func(text string)
+	// Client fetches; nil means one that asks Resolver for addresses and trusts the system's CAs.
+	Client *http.Client
+}
+
+// Table is the table mta-sts:. It may be used concurrently.
+type Table struct {
+	opt   Options
+	slots chan struct{}
+	wg    sync.WaitGroup
+
+	mu      sync.Mutex
+	known   map[string]*entry
+	calls   map[string]*call
+	warned  bool
+	closing bool
+}
+
+var _ table.Table = (*Table)(nil)
+
+// entry is what is known of a domain. Its fields are what is kept on disk.
+type entry struct {
+	ID      string    `json:"id"`
+	Policy  *Policy   `json:"policy"` // nil: none is known
+	Expires time.Time `json:"expires"`
+
+	retry time.Time // not fetched again before
+}
+
+// call is a refresh under way.
+type call struct {
+	done chan struct{}
+	e    *entry
+}
+
+// New makes a table.
+func New(o Options) *Table {
+	t := &Table{opt: o, slots: make(chan struct{}, maxFetches), known: make(map[string]*entry), calls: make(map[string]*call)}
+	if t.opt.Client == nil {
+		t.opt.Client = httpClient(o.Resolver)
+	}
+	if o.Dir != "" {
+		if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+			t.warn("mta-sts: policies cannot be kept: %v", err)
+		}
+	}
+	return t
+}
+
+func (t *Table) warn(format string, args ...any) {
+	if t.opt.Warn != nil {
+		t.opt.Warn(fmt.Sprintf(format, args...))
+	}
+}
+
+// httpClient fetches policies as RFC 8461 section 3.3 says.
+func httpClient(r resolver.Resolver) *http.Client {
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		host, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, err
+		}
+		a, err := r.Addrs(ctx, host, resolver.IPv4|resolver.IPv6)
+		if err != nil {
+			return nil, err
+		}
+		var d net.Dialer
+		var last error
+		for _, ip := range a.Records[:min(len(a.Records), 4)] {
+			conn, err := d.DialContext(ctx, network, net.JoinHostPort(ip.String(), port))
+			if err == nil {
+				return conn, nil
+			}
+			last = err
+		}
+		return nil, last
+	}
+	return &http.Client{
+		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10,
+			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// Pattern implements table.Table: only whole domains have policies.
+func (t *Table) Pattern() bool { return true }
+
+// Close waits for what is under way.
+func (t *Table) Close() error {
+	t.mu.Lock()
+	t.closing = true
+	t.mu.Unlock()
+	t.wg.Wait()
+	return nil
+}
+
+// Lookup gives the TLS policy entry of a domain. A domain whose policy cannot
+// be found out and of which nothing is known has none: MTA-STS protects from
+// the second message on.
+func (t *Table) Lookup(ctx context.Context, domain string) (string, bool, error) {
+	if !resolver.ValidHostname(domain) {
+		return "", false, nil
+	}
+	p, err := t.Policy(ctx, domain)
+	if err != nil || p == nil || p.Mode != Enforce {
+		return "", false, err
+	}
+	var b strings.Builder
+	b.WriteString("secure servername=hostname policy_type=sts policy_domain=" + domain + " match=hostname")
+	for _, mx := range p.MX {
+		b.WriteString(" mx_host_pattern=" + mx)
+	}
+	return b.String(), true, nil
+}
+
+// Policy gives the policy in force for a domain, nil if there is none. The only
+// error is the context's.
+func (t *Table) Policy(ctx context.Context, domain string) (*Policy, error) {
+	domain = strings.ToLower(domain)
+	id, published := t.record(ctx, domain)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	e := t.recall(domain)
+	fresh := e.Policy != nil && now.Before(e.Expires)
+	if !published || id == e.ID && fresh || now.Before(e.retry) {
+		return e.inForce(now), nil
+	}
+	e, err := t.refresh(ctx, domain, id)
+	if err != nil {
+		return nil, err
+	}
+	return e.inForce(time.Now()), nil
+}
+
+// inForce is the policy as long as it has not expired.
+func (e *entry) inForce(now time.Time) *Policy {
+	if e.Policy == nil || !now.Before(e.Expires) {
+		return nil
+	}
+	return e.Policy
+}
+
+// record asks the DNS whether the domain says that it has a policy, and which.
+// A domain that stops saying so, or cannot be asked, goes on having the policy
+// that is known (RFC 8461 section 3.1 and 5.1).
+func (t *Table) record(ctx context.Context, domain string) (id string, published bool) {
+	a, err := t.opt.Resolver.TXT(ctx, "_mta-sts."+domain)
+	if err != nil {
+		return "", false
+	}
+	return ParseRecord(a.Records)
+}
+
+// recall gives what is known of a domain, from memory or from disk.
+func (t *Table) recall(domain string) *entry {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.known[domain]; e != nil {
+		return e
+	}
+	e := new(entry)
+	if t.opt.Dir != "" {
+		if b, err := os.ReadFile(t.file(domain)); err == nil {
+			var kept entry
+			if json.Unmarshal(b, &kept) == nil {
+				e = &kept
+			}
+		}
+	}
+	t.remember(domain, e)
+	return e
+}
+
+// remember keeps an entry in memory. Called with the lock held.
+func (t *Table) remember(domain string, e *entry) {
+	if len(t.known) >= maxDomains {
+		for d := range t.known { // any will do: what counts is on disk
+			delete(t.known, d)
+			break
+		}
+	}
+	t.known[domain] = e
+}
+
+func (t *Table) file(domain string) string { return filepath.Join(t.opt.Dir, domain+".json") }
+
+// refresh fetches a policy, once for all who want it.
+func (t *Table) refresh(ctx context.Context, domain, id string) (*entry, error) {
+	t.mu.Lock()
+	w := t.calls[domain]
+	if w == nil {
+		if t.closing {
+			e := t.known[domain]
+			t.mu.Unlock()
+			return e, nil
+		}
+		w = &call{done: make(chan struct{})}
+		t.calls[domain] = w
+		t.wg.Go(func() { t.run(domain, id, w) })
+	}
+	t.mu.Unlock()
+	select {
+	case <-w.done:
+		return w.e, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// run fetches. It belongs to nobody's context; its time is bounded.
+func (t *Table) run(domain, id string, w *call) {
+	t.slots <- struct{}{}
+	defer func() { <-t.slots }()
+	ctx, cancel := context.WithTimeout(context.Background(), fetchTime)
+	defer cancel()
+	p, err := t.fetch(ctx, domain)
+	now := time.Now()
+	old := t.recall(domain)
+	e := &entry{ID: id, Policy: p}
+	if err != nil {
+		t.warn("mta-sts: policy of %s: %v", domain, err)
+		e = &entry{ID: old.ID, Policy: old.Policy, Expires: old.Expires, retry: now.Add(retryAfter)}
+	} else {
+		e.Expires = now.Add(p.MaxAge)
+		t.save(domain, e)
+	}
+	t.mu.Lock()
+	t.remember(domain, e)
+	delete(t.calls, domain)
+	t.mu.Unlock()
+	w.e = e
+	close(w.done)
+}
+
+// fetch gets and reads a domain's policy.
+func (t *Table) fetch(ctx context.Context, domain string) (*Policy, error) {
+	url := "https://mta-sts." + domain + "/.well-known/mta-sts.txt"
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := t.opt.Client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: status %d, expected 200", url, resp.StatusCode)
+	}
+	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || kind != "text/plain" {
+		return nil, fmt.Errorf("%s: type %q, expected text/plain", url, clip(resp.Header.Get("Content-Type")))
+	}
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxPolicy+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > maxPolicy {
+		return nil, errors.New(url + ": over 64 KB")
+	}
+	return ParsePolicy(string(b))
+}
+
+// save keeps an entry on disk. Several processes may do so at once: each file
+// is replaced whole. It need not survive a power cut.
+func (t *Table) save(domain string, e *entry) {
+	if t.opt.Dir == "" {
+		return
+	}
+	err := func() error {
+		b, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		f, err := os.CreateTemp(t.opt.Dir, "new-*")
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(append(b, '\n'))
+		if e := f.Close(); err == nil {
+			err = e
+		}
+		if err == nil {
+			err = os.Rename(f.Name(), t.file(domain))
+		}
+		if err != nil {
+			os.Remove(f.Name())
+		}
+		return err
+	}()
+	t.mu.Lock()
+	first := err != nil && !t.warned
+	t.warned = t.warned || first
+	t.mu.Unlock()
+	if first {
+		t.warn("mta-sts: policies cannot be kept: %v", err)
+	}
+}
