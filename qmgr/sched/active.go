@@ -72,22 +72,24 @@ func (s *Scheduler) admit() {
 		}
 		if deferred {
 			s.leaveDeferred(i)
+			s.activate(i, QueueDeferred)
 		} else {
 			s.incoming.unlink(&s.recs, i)
+			s.activate(i, QueueIncoming)
 		}
-		s.activate(i)
 	}
 }
 
 // activate moves a message that is nowhere into the active queue and asks for
 // its first recipients: as many as there is room for in memory altogether,
 // and never fewer than every message may have.
-func (s *Scheduler) activate(i int32) {
+func (s *Scheduler) activate(i int32, origin Queue) {
 	rec := s.recs.at(i)
 	m := s.messages.get()
 	s.messageSeq++
 	m.id, m.rec, m.seq, m.entered, m.queued = rec.id, i, s.messageSeq, s.now, s.now/second
 	m.timer.kind, m.timer.msg = timerRefill, m
+	m.origin = origin
 	m.rcptLimit = max(s.cfg.RecipientMinimum, 1)
 	m.failed = rec.flags&FlagNoticeDue != 0
 	m.unread = int(rec.rcpts)

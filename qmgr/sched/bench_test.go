@@ -82,6 +82,7 @@ func (l *steady) one() {
 func benchConfig(processes, window int) Config {
 	cfg := DefaultConfig()
 	cfg.ClogWarn = 0
+	cfg.RecipientLimit, cfg.DefaultTransports.RecipientLimit = 1<<20, 1<<20
 	cfg.DefaultTransports.ProcessLimit = processes
 	cfg.DefaultTransports.ConcurrencyLimit = window
 	cfg.DefaultTransports.InitialConcurrency = window
@@ -91,7 +92,7 @@ func benchConfig(processes, window int) Config {
 
 // BenchmarkDecision is the cost of one delivery's end and the choice of the
 // next, with so many messages active and so many destinations; single has one
-// recipient per message, mixed has a large message for every hundred small
+// recipient per message, wide twenty for as many destinations, mixed has a large message for every hundred small
 // ones, for them to slip past, and full has every window full, so that most
 // jobs are blocked.
 func BenchmarkDecision(b *testing.B) {
@@ -102,6 +103,7 @@ func BenchmarkDecision(b *testing.B) {
 		}
 		return 1 + int(id%3)
 	}
+	wide := func(MsgID) int { return 20 }
 	for _, c := range []struct {
 		name              string
 		messages, dests   int
@@ -109,6 +111,9 @@ func BenchmarkDecision(b *testing.B) {
 		per               func(MsgID) int
 	}{
 		{"single/jobs=20000/dests=1000", 20000, 1000, 100, 20, single},
+		{"wide/jobs=100/dests=1000", 100, 1000, 100, 20, wide},
+		{"wide/jobs=20000/dests=1000", 20000, 1000, 100, 20, wide},
+		{"wide/jobs=20000/dests=100000", 20000, 100000, 100, 20, wide},
 		{"mixed/jobs=100/dests=1000", 100, 1000, 50, 20, mixed},
 		{"mixed/jobs=1000/dests=1000", 1000, 1000, 100, 20, mixed},
 		{"mixed/jobs=20000/dests=100", 20000, 100, 100, 20, mixed},

@@ -18,6 +18,9 @@ import "sort"
 // A job that has been selected from changes its needed with each selection.
 // The few that were so lately are on a short list, the loose ones, and looked
 // at one by one; only when that grows, its oldest goes into the index.
+//
+// All this is only kept up while somebody asks. Where no message is large
+// enough to let another past, nobody does, and nothing is indexed.
 
 // candState says where a job is as a candidate.
 type candState uint8
@@ -49,11 +52,32 @@ type class struct {
 
 func (c *class) place(_ int, at int32) { c.at = at }
 
+// searchMemory is how long after the last search the index is kept up.
+const searchMemory = 60 * second
+
+// wantCandidates notes that candidates are searched for, and makes sure that
+// all are known.
+func (s *Scheduler) wantCandidates(t *transport) {
+	t.searched = s.now
+	if t.searching {
+		return
+	}
+	t.searching = true
+	for j := t.first; j != nil; j = j.nxt {
+		if j.waiting > 0 {
+			s.enterCandidates(j)
+		}
+	}
+}
+
 // enterCandidates makes a linked job with waiting entries a candidate, unless
 // it is one or must not be one.
 func (s *Scheduler) enterCandidates(j *job) {
 	t := j.tport
-	if j.cand != candNone || t.cfg.SlotCost < 2 || t.cfg.Mode != Preemptive || j.firstChild != nil {
+	if t.searching && s.now-t.searched > searchMemory {
+		t.searching = false
+	}
+	if !t.searching || j.cand != candNone || t.cfg.SlotCost < 2 || t.cfg.Mode != Preemptive || j.firstChild != nil {
 		return
 	}
 	if j.selected > 0 {
@@ -240,6 +264,7 @@ func (s *Scheduler) candidate(t *transport, cur *job) *job {
 	if slots <= 0 {
 		return nil
 	}
+	s.wantCandidates(t)
 	if cur.cand == candIndexed {
 		s.startJob(cur)
 	}

@@ -160,7 +160,7 @@ func (c *checker) job(j *job) (refs, busy int) {
 	default:
 		c.ok(indexed == 0, "message %d: in the index and not", id)
 		t := j.tport
-		must := waiting > 0 && j.firstChild == nil && t.cfg.SlotCost >= 2 && t.cfg.Mode == Preemptive
+		must := t.searching && waiting > 0 && j.firstChild == nil && t.cfg.SlotCost >= 2 && t.cfg.Mode == Preemptive
 		c.ok(!must || j.cand == candLoose, "message %d: not a candidate", id)
 	}
 	c.ok(j.linked || waiting == 0 && j.firstChild == nil && j.level == -1 && j.unreadAt == 0, "message %d: retired job is not at rest", id)

@@ -206,9 +206,11 @@ type EffectKind uint8
 
 const (
 	// EffectLoad: read up to Max undelivered recipients of ID, starting with
-	// index From, resolve them, and answer EventLoaded or EventLoadFailed. First
-	// is set once for each stay in the active queue: that is when
-	// "from=<...>, size=N, nrcpt=M (queue active)" is logged.
+	// index From, resolve them, and answer EventLoaded or EventLoadFailed. Max is
+	// 0 when none is left and only a notice is due. First is set once for each
+	// stay in the active queue, and Origin then says from where the message came:
+	// that is when "from=<...>, size=N, nrcpt=M (queue active)" is logged, and
+	// when a message out of QueueIncoming is worth a flow control token.
 	EffectLoad EffectKind = iota + 1
 
 	// EffectDeliver: give recipients Rcpts of ID to agent Agent of Transport and
@@ -282,6 +284,7 @@ type Effect struct {
 	Notice    Notice // EffectNotify
 	Cache     Cache  // EffectDeliver
 	First     bool   // EffectLoad
+	Origin    Queue  // EffectLoad, when First
 	Reuse     bool   // EffectDeliver
 	Warned    bool   // EffectDefer
 	ID        MsgID

@@ -25,8 +25,9 @@ type job struct {
 	rcptCount, rcptLimit  int // recipients in core, slots for them
 
 	peers   []*peer
-	byQueue map[*queue]*peer // only when there are many
-	turns   peerList         // peers with waiting entries, less the parked ones, by turn
+	byQueue map[*queue]*peer // when there are many: mapped
+	mapped  bool
+	turns   peerList // peers with waiting entries, less the parked ones, by turn
 	turn    uint64
 	waiting int // peers with waiting entries
 

@@ -79,6 +79,6 @@ func (s *Scheduler) read(m *message, n int) {
 	m.reserved = n
 	s.reserved += n
 	s.stopTimer(&m.timer)
-	s.emit(Effect{Kind: EffectLoad, ID: m.id, From: m.next, Max: n, First: !m.seen})
-	m.seen = true
+	s.emit(Effect{Kind: EffectLoad, ID: m.id, From: m.next, Max: n, First: m.origin != 0, Origin: m.origin})
+	m.origin = 0
 }

@@ -23,8 +23,8 @@ type message struct {
 	unread   int // recipients not read yet
 	next     int // index of the first of them
 	loading  bool
-	seen     bool // some recipients were asked for
-	reserved int  // recipients asked for
+	origin   Queue // where it came from, until recipients are asked for
+	reserved int   // recipients asked for
 	readAt   int64
 	timer    timer // recipient_refill_delay
 
@@ -238,6 +238,10 @@ func (s *Scheduler) leaveActive(m *message) int32 {
 }
 
 func (s *Scheduler) freeJob(j *job) {
-	*j = job{peers: j.peers[:0], turns: peerList{odd: heap[*peer]{s: j.turns.odd.s[:0]}}}
+	byQueue := j.byQueue // empty by now, its storage is of use
+	if cap(j.peers) > recordChunk {
+		byQueue = nil
+	}
+	*j = job{byQueue: byQueue, peers: j.peers[:0], turns: peerList{odd: heap[*peer]{s: j.turns.odd.s[:0]}}}
 	s.jobs.put(j)
 }

@@ -35,10 +35,13 @@ func (s *Scheduler) peerFor(j *job, q *queue) *peer {
 	j.peers = append(j.peers, p)
 	q.peerCount++
 	switch {
-	case j.byQueue != nil:
+	case j.mapped:
 		j.byQueue[q] = p
 	case len(j.peers) > linearPeers:
-		j.byQueue = make(map[*queue]*peer)
+		j.mapped = true
+		if j.byQueue == nil {
+			j.byQueue = make(map[*queue]*peer)
+		}
 		for _, p := range j.peers {
 			j.byQueue[p.queue] = p
 		}
@@ -51,7 +54,7 @@ func (s *Scheduler) peerFor(j *job, q *queue) *peer {
 const linearPeers = 8
 
 func (j *job) findPeer(q *queue) *peer {
-	if j.byQueue != nil {
+	if j.mapped {
 		return j.byQueue[q]
 	}
 	for _, p := range j.peers {
@@ -69,7 +72,7 @@ func (s *Scheduler) freePeer(p *peer) {
 	j.peers[p.index].index = p.index
 	j.peers[last] = nil
 	j.peers = j.peers[:last]
-	if j.byQueue != nil {
+	if j.mapped {
 		delete(j.byQueue, p.queue)
 	}
 	p.queue.peerCount--

@@ -45,7 +45,9 @@ type transport struct {
 	avail       heap[*queue] // destinations that can take an entry, by their first job
 	ring        *queue       // thread mode: the thread whose turn is next
 
-	fresh, started []*bucket // candidates for preemption
+	searching      bool  // candidates for preemption are kept up
+	searched       int64 // when they were asked for last
+	fresh, started []*bucket
 	loose          []*job
 
 	busy      int    // entries with agents
