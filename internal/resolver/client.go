@@ -37,6 +37,9 @@ type Options struct {
 	// ResolvConf and Hosts are the system's files when empty.
 	ResolvConf, Hosts string
 	CacheSize         int // questions kept; 0: 20000; negative: none
+	// Filter, if not nil, is shown each record of an answer that would be
+	// used, as "NAME. TTL IN TYPE DATA", and says whether to keep it.
+	Filter func(record string) bool
 }
 
 // Client is the Resolver over real name servers.
@@ -174,6 +177,9 @@ func (c *Client) resolve(ctx context.Context, name string, qtype uint16) (*reply
 		}
 		switch {
 		case len(out.rrs) > 0:
+			if out.rrs = c.filter(out.rrs); len(out.rrs) == 0 {
+				return out, fail(Filtered, false, nil)
+			}
 			return out, nil
 		case m.Rcode == dns.RcodeNameError:
 			out.ttl = min(out.ttl, negativeTTL(m))
@@ -183,6 +189,20 @@ func (c *Client) resolve(ctx context.Context, name string, qtype uint16) (*reply
 			return out, fail(NoData, out.secure, nil)
 		}
 	}
+}
+
+// filter keeps the records that Options.Filter lets pass.
+func (c *Client) filter(rrs []dns.RR) []dns.RR {
+	if c.opt.Filter == nil {
+		return rrs
+	}
+	kept := rrs[:0]
+	for _, rr := range rrs {
+		if c.opt.Filter(strings.ReplaceAll(rr.String(), "\t", " ")) {
+			kept = append(kept, rr)
+		}
+	}
+	return kept
 }
 
 func (c *Client) question(name string, qtype uint16) *dns.Msg {

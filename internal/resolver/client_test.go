@@ -223,6 +223,25 @@ func TestCacheAndMerge(t *testing.T) {
 	})
 }
 
+func TestFilter(t *testing.T) {
+	t.Parallel()
+	var seen []string
+	c := resolver.New(resolver.Options{Exchanger: fakezone.Must(zone), Filter: func(rr string) bool {
+		seen = append(seen, rr)
+		return strings.HasSuffix(rr, "mx2.a.test.")
+	}})
+	t.Cleanup(c.Close)
+	if got := describe(c.MX(t.Context(), "a.test")); got != "[{20 mx2.a.test}] of a.test" {
+		t.Error(got)
+	}
+	if got := describe(c.MX(t.Context(), "null.test")); got != "6 Error looking up name=null.test type=MX: DNS reply filter drops all results" {
+		t.Error(got)
+	}
+	if want := []string{"a.test. 60 IN MX 10 mx1.a.test.", "a.test. 60 IN MX 20 mx2.a.test.", "null.test. 60 IN MX 0 ."}; !slices.Equal(seen, want) {
+		t.Errorf("seen %q", seen)
+	}
+}
+
 func TestCacheIsBounded(t *testing.T) {
 	t.Parallel()
 	z := fakezone.Must(zone)

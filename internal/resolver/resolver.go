@@ -108,6 +108,7 @@ const (
 	NoData                   // the name exists and has no record of this type
 	Refused                  // the servers will not answer such a question: trying again will not help
 	Invalid                  // the name, or what a zone has for it, is no host name
+	Filtered                 // there are records, and Options.Filter lets none pass
 )
 
 // An Error says why a lookup gave nothing.
@@ -124,6 +125,8 @@ func (e *Error) Error() string {
 	switch e.Kind {
 	case Invalid:
 		return "Name service error for " + e.Name + ": invalid host or domain name"
+	case Filtered:
+		return "Error looking up name=" + e.Name + " type=" + e.Type + ": DNS reply filter drops all results"
 	default:
 		return "Host or domain name not found. Name service error for name=" + e.Name + " type=" + e.Type + ": " + e.Kind.String()
 	}
@@ -143,6 +146,8 @@ func (k Kind) String() string {
 		return "Non-recoverable error"
 	case Invalid:
 		return "Invalid host or domain name"
+	case Filtered:
+		return "DNS reply filter drops all results"
 	}
 	return "Host not found, try again"
 }

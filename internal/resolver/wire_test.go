@@ -17,13 +17,20 @@ import (
 // serve runs a DNS server with a UDP and a TCP socket on one port of loopback.
 func serve(t *testing.T, h dns.HandlerFunc) (addr string) {
 	t.Helper()
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	var pc net.PacketConn
+	var l net.Listener
+	for range 50 { // a port that is free for both
+		var err error
+		if pc, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+		if l, err = net.Listen("tcp", pc.LocalAddr().String()); err == nil {
+			break
+		}
+		pc.Close()
 	}
-	l, err := net.Listen("tcp", pc.LocalAddr().String())
-	if err != nil {
-		t.Fatal(err)
+	if l == nil {
+		t.Fatal("no port is free for UDP and TCP")
 	}
 	for _, s := range []*dns.Server{{PacketConn: pc, Handler: h}, {Listener: l, Handler: h}} {
 		ready := make(chan struct{})

@@ -165,13 +165,8 @@ type Server struct {
 
 // Listen starts a server. Close it.
 func (z *Zone) Listen() (*Server, error) {
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	pc, l, err := sockets()
 	if err != nil {
-		return nil, err
-	}
-	l, err := net.Listen("tcp", pc.LocalAddr().String())
-	if err != nil {
-		pc.Close()
 		return nil, err
 	}
 	h := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
@@ -198,6 +193,24 @@ func (z *Zone) Listen() (*Server, error) {
 	}
 	ready.Wait()
 	return s, nil
+}
+
+// sockets finds a port of loopback that is free for UDP and for TCP.
+func sockets() (net.PacketConn, net.Listener, error) {
+	var last error
+	for range 50 {
+		pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+		if err != nil {
+			return nil, nil, err
+		}
+		l, err := net.Listen("tcp", pc.LocalAddr().String())
+		if err == nil {
+			return pc, l, nil
+		}
+		pc.Close()
+		last = err
+	}
+	return nil, nil, last
 }
 
 // Close stops the server.
