@@ -205,6 +205,7 @@ const (
 // mail system in the background: args are -c config_dir, and -w when
 // descriptor 3 is to be told "ready", or why not. It returns the exit status.
 func Main(opts Options, args []string) int {
+	service.NameProcess(Program)
 	var report *os.File
 	for len(args) > 0 {
 		switch {

@@ -67,6 +67,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -180,17 +181,26 @@ func newMaster(opts Options, s *settings, log *maillog.Logger) (m *master, err e
 		return m, err
 	}
 	m.adopt(s, sockets)
-	m.announce()
+	m.announce(nil)
 	return m, nil
 }
 
-// announce logs what a person should know about the configuration.
-func (m *master) announce() {
+// announce logs what a person should know about the configuration, and was
+// not told before.
+func (m *master) announce(before *settings) {
+	if before == nil {
+		before = &settings{}
+	}
 	for _, w := range m.settings.config.Warnings() {
 		m.log.Warning("%s", w)
 	}
 	for _, note := range m.settings.notes {
-		m.log.Info("%s", note)
+		if !slices.Contains(before.notes, note) {
+			m.log.Info("%s", note)
+		}
+	}
+	if before.config != nil {
+		return
 	}
 	if os.Geteuid() != 0 {
 		m.log.Info("not started by root: all services run as user ID %d", os.Geteuid())

@@ -38,6 +38,9 @@ func TestStartOnDemandAndStop(t *testing.T) {
 	if title, err := os.ReadFile("/proc/" + one[0] + "/cmdline"); err != nil || !strings.HasPrefix(string(title), "echo\x00-n\x00echo\x00-t\x00unix\x00") {
 		t.Errorf("title %q, %v", title, err)
 	}
+	if name, err := os.ReadFile("/proc/" + one[0] + "/comm"); err != nil || string(name) != "echo\n" {
+		t.Errorf("process name %q, %v", name, err)
+	}
 	if status, text := s.command("start"); status != 1 || !strings.Contains(text, "fatal: the Posthaste mail system is already running") {
 		t.Errorf("second start: %d %s", status, text)
 	}
@@ -600,6 +603,12 @@ func TestBuiltIn(t *testing.T) {
 	s.logged("service showq/unix is built in: ")
 	if _, err := os.Stat(s.path("queue/private/tlsmgr")); !os.IsNotExist(err) {
 		t.Errorf("socket of a built-in service: %v", err)
+	}
+	s.edit("master.cf", "showq unix", "anvil unix - - n - 1 anvil\nshowq unix")
+	s.mustCommand("reload")
+	s.logged("service anvil/unix is built in: ")
+	if n := s.count("maillog", "service showq/unix is built in: "); n != 1 {
+		t.Errorf("said %d times", n)
 	}
 }
 

@@ -44,7 +44,7 @@ func (m *master) tryReload() error {
 		log.Close()
 		return fmt.Errorf("%w\n(to change between all addresses and single ones of the same port, stop and start the mail system)", err)
 	}
-	old := m.order
+	old, before := m.order, m.settings
 	was := m.log
 	m.log = log
 	was.Close()
@@ -54,7 +54,7 @@ func (m *master) tryReload() error {
 		sv.throttled = false // whoever reloads has perhaps mended it
 	}
 	m.log.Log(maillog.MasterReloaded{Version: s.version(), ConfigDir: m.opts.ConfigDir})
-	m.announce()
+	m.announce(before)
 	for _, sv := range m.order {
 		m.listen(sv)
 		m.startWakeups(sv)

@@ -32,6 +32,7 @@ const ballast = 16 << 20
 // name. args are those of the command line without the program's name. It
 // returns the exit status.
 func Main(spec Spec, args []string) int {
+	NameProcess(spec.Process)
 	signal.Ignore(syscall.SIGINT) // a terminal's interrupt is for master
 	syscall.Umask(0o077)
 	if os.Getenv("GOGC") == "" {
@@ -317,6 +318,12 @@ func (s *status) close() {
 		s.c.Close()
 		s.c = nil
 	}
+}
+
+// NameProcess has ps and top show the process under its name, which would be
+// "exe" after the path that it was executed by.
+func NameProcess(name string) {
+	os.WriteFile("/proc/self/comm", []byte(name), 0) // for people's eyes only
 }
 
 // Program is the name under which the present process was executed.
