@@ -207,7 +207,7 @@ func (d *duplicates) seen(r *mail.Recipient, original bool) bool {
 	if original {
 		key = fmt.Sprintf("%s\n%d\n%s\n%s", r.ORCPT, r.Notify, r.Original, r.Address)
 	}
-	key = strings.ToLower(key)
+	key = table.Fold(key)
 	if !d.any {
 		d.any, d.first = true, key
 		return false
@@ -324,7 +324,7 @@ func (m *Message) expandAlias(ctx context.Context, addr string) []string {
 		}
 		for depth := 0; ; depth++ {
 			from := list[i]
-			if _, ok := done[strings.ToLower(from)]; ok {
+			if _, ok := done[table.Fold(from)]; ok {
 				break
 			}
 			if depth >= m.c.recursionLimit {
@@ -351,7 +351,7 @@ func (m *Message) expandAlias(ctx context.Context, addr string) []string {
 					if done == nil {
 						done = make(map[string]struct{})
 					}
-					done[strings.ToLower(from)] = struct{}{}
+					done[table.Fold(from)] = struct{}{}
 				}
 			}
 		}
@@ -380,7 +380,7 @@ func (m *Message) masquerade(ctx context.Context, addr string) string {
 	if excluded || err != nil {
 		return addr
 	}
-	domain = strings.ToLower(domain)
+	domain = table.Fold(domain)
 	for _, d := range m.c.masqueradeDomains {
 		if domain == d.name {
 			break

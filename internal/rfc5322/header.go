@@ -140,8 +140,8 @@ func trimEOL(b []byte) []byte {
 	return b
 }
 
-// foldAt is how long a line of a list may grow before the next item starts a
-// new one. The tab that starts a continuation line counts as one.
+// foldAt is the length that a line of a list must stay below for another item
+// to be put on it. The tab that starts a continuation line does not count.
 const foldAt = 70
 
 // AppendList appends a field whose value is a list of items: as many to a line
@@ -164,7 +164,7 @@ func AppendList(b []byte, name string, items []string) []byte {
 			line++
 		default:
 			b = append(b, "\r\n\t"...)
-			line = 1
+			line = 0
 		}
 		b = append(b, item...)
 		if i < len(items)-1 {

@@ -86,7 +86,7 @@ func (l *List) add(element string, not bool, depth int) error {
 		l.items = append(l.items, listItem{not: not, maps: OpenMaps(l.title, []string{element}, l.opt)})
 		return nil
 	}
-	it := listItem{not: not, text: strings.ToLower(element)}
+	it := listItem{not: not, text: Fold(element)}
 	if l.kind == Addresses || l.kind == Clients {
 		var err error
 		if it.prefix, err = parseNetwork(it.text); err != nil {
@@ -146,7 +146,7 @@ func (l *List) Match(ctx context.Context, s string) (bool, error) {
 	if l.Empty() || s == "" {
 		return false, nil
 	}
-	s = strings.ToLower(s)
+	s = Fold(s)
 	if l.words != nil {
 		return l.matchWords(s), nil
 	}
@@ -172,7 +172,7 @@ func (l *List) MatchClient(ctx context.Context, name, address string) (bool, err
 	if l.Empty() {
 		return false, nil
 	}
-	name, address = strings.ToLower(name), strings.ToLower(address)
+	name, address = Fold(name), Fold(address)
 	addr, _ := netip.ParseAddr(address)
 	addr = addr.Unmap()
 	for i := range l.items {

@@ -51,6 +51,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // A Table answers lookups. All methods may be called concurrently.
@@ -86,7 +87,8 @@ type Sequence interface {
 // Options is what all tables of a process share. The zero value is usable.
 type Options struct {
 	// Warn receives trouble that does not stop anything: a malformed line in
-	// a table, a table that could not be read again. Nil drops it.
+	// a table, a table that could not be read again. It may be called
+	// concurrently. Nil drops it.
 	Warn func(text string)
 
 	// NoFold leaves fixed keys in the letter case they are in.
@@ -127,7 +129,32 @@ func (o *Options) fold(key string) string {
 	if o.NoFold {
 		return key
 	}
-	return strings.ToLower(key)
+	return Fold(key)
+}
+
+// Fold is key in lower case, as tables with fixed keys keep theirs and look
+// them up. In a key that is not UTF-8 only ASCII letters change, so that
+// different keys stay different.
+func Fold(key string) string {
+	for i := 0; i < len(key); i++ {
+		if c := key[i]; c >= 'A' && c <= 'Z' || c > 127 {
+			if !utf8.ValidString(key) {
+				return foldASCII(key)
+			}
+			return strings.ToLower(key)
+		}
+	}
+	return key
+}
+
+func foldASCII(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if c >= 'A' && c <= 'Z' {
+			b[i] = c + ('a' - 'A')
+		}
+	}
+	return string(b)
 }
 
 func (o *Options) matchTimeout() time.Duration {

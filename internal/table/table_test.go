@@ -85,7 +85,7 @@ func TestLookups(t *testing.T) {
 		{"unionmap:{static:a,inline:{k=b},static:c}", "k", "a,b,c"}, {"unionmap:{inline:{k=b}}", "z", "-"}, {"unionmap:{static:a,fail:x}", "k", "!"},
 		{"pipemap:{inline:{a=b},inline:{b=c}}", "a", "c"}, {"pipemap:{inline:{a=b},inline:{c=c}}", "a", "-"}, {"pipemap:{inline:{a=b},fail:x}", "z", "-"},
 		{"randmap:{only}", "whatever", "only"},
-		{"unix:passwd.byname", "root", "root:x:0:0:root:/root:"}, {"unix:passwd.byname", "no-such-user", "-"}, {"unix:group.byname", "root", "root:x:0:"},
+		{"unix:passwd.byname", "root", "root:x:0:0:root:/root:"}, {"unix:passwd.byname", "Root", "root:x:0:0:root:/root:"}, {"unix:passwd.byname", "no-such-user", "-"}, {"unix:group.byname", "root", "root:x:0:"},
 		{"cidr:{{10.0.0.0/8 ten}, {10.1.0.0/16 never}, {2001:db8::/32 six}, {!192.168.0.0/16 not}}", "10.1.2.3", "ten"},
 		{"cidr:{{10.1.0.0/16 first}, {10.0.0.0/8 ten}}", "10.1.2.3", "first"},
 		{"cidr:{{10.1.0.0/16 first}, {2001:db8::/32 six}}", "2001:DB8::1", "six"},
@@ -329,6 +329,15 @@ func TestIsSpec(t *testing.T) {
 		"inline:{a=b}": true, "proxy:hash:/x": true, "10.0.0.0/8": false, "a b:c": false, "pcre:/x": true} {
 		if got := IsSpec(s); got != want {
 			t.Errorf("%q: %v", s, got)
+		}
+	}
+}
+
+func TestFold(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{"": "", "abc": "abc", "AbC": "abc", "\u00dcB": "\u00fcb", "\xffA": "\xffa", "\xfeA": "\xfea"} {
+		if got := Fold(in); got != want {
+			t.Errorf("%q: %q", in, got)
 		}
 	}
 }

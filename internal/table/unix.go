@@ -10,14 +10,17 @@ import (
 
 // unixTable is unix:passwd.byname and unix:group.byname: the system's users
 // and groups, whatever the system's name service gets them from.
-type unixTable struct{ group bool }
+type unixTable struct {
+	group bool
+	opt   Options
+}
 
-func openUnix(name string, _ Options) (Table, error) {
+func openUnix(name string, o Options) (Table, error) {
 	switch name {
 	case "passwd.byname":
-		return unixTable{}, nil
+		return unixTable{opt: o}, nil
 	case "group.byname":
-		return unixTable{group: true}, nil
+		return unixTable{group: true, opt: o}, nil
 	}
 	return nil, fmt.Errorf("expected unix:passwd.byname or unix:group.byname")
 }
@@ -28,6 +31,7 @@ func (t unixTable) Lookup(_ context.Context, key string) (string, bool, error) {
 	if strings.ContainsAny(key, ":\n\x00") {
 		return "", false, nil
 	}
+	key = t.opt.fold(key)
 	if t.group {
 		g, err := user.LookupGroup(key)
 		var unknown user.UnknownGroupError

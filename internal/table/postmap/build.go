@@ -156,7 +156,7 @@ func (c *command) load(path, source, text string, e *entries) error {
 		}
 		key := l.Key
 		if !c.opt.noFold {
-			key = strings.ToLower(key)
+			key = table.Fold(key)
 		}
 		value := l.Value
 		if c.opt.files {
@@ -335,7 +335,7 @@ func (c *command) remove(files []string, key string) error {
 		err = c.change(spec, path, attributes{}, func(e *entries) error {
 			for _, k := range keys {
 				if !c.opt.noFold {
-					k = strings.ToLower(k)
+					k = table.Fold(k)
 				}
 				if e.has(k) {
 					delete(e.values, k)
