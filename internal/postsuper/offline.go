@@ -1,0 +1,152 @@
+package postsuper
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/spool"
+	"posthaste/internal/spooltool/cli"
+	"posthaste/internal/vfs"
+)
+
+// offline is the queue of a mail system that is down. The spool is opened when
+// it is first needed, for writing, as cleanup does it.
+type offline struct {
+	queue *cli.Queue
+	warn  func(string, ...any)
+	sp    *spool.Spool
+}
+
+func (o *offline) open() error {
+	if o.sp != nil {
+		return nil
+	}
+	if _, err := os.Stat(o.queue.Spool()); errors.Is(err, os.ErrNotExist) {
+		return cli.Errorf(cli.ExitNoInput, "%s: nothing has been queued here yet", o.queue.Spool())
+	}
+	if err := o.queue.BecomeOwner(); err != nil {
+		return cli.Errorf(cli.ExitNoPerm, "become the owner of %s: %w", o.queue.Spool(), err)
+	}
+	cfg := o.queue.Config
+	sp, err := spool.Open(spool.Options{
+		Dir:         o.queue.Spool(),
+		SegmentSize: cfg.Bytes("spool_segment_size"),
+		InlineLimit: cfg.Bytes("spool_inline_limit"),
+		Budget:      cfg.Bytes("spool_size_limit"),
+		Warn:        o.warn,
+	})
+	var held *vfs.LockedError
+	switch {
+	case errors.As(err, &held):
+		return cli.Errorf(cli.ExitTemp, "%w; the mail system is starting or stopping: try again", err)
+	case err != nil:
+		return err
+	}
+	o.sp = sp
+	return nil
+}
+
+func (o *offline) close() error {
+	if o.sp == nil {
+		return nil
+	}
+	return o.sp.Close()
+}
+
+func (o *offline) find(_ context.Context, ids []mail.QueueID, queues []string, f func([]target) error) error {
+	if err := o.open(); err != nil {
+		return err
+	}
+	for group := range slices.Chunk(ids, window) {
+		var list []target
+		for _, id := range group {
+			if e, ok := o.sp.Locate(id); ok && wanted(queues, e.Queue.String()) {
+				list = append(list, target{id, e.Queue.String(), e.Expire})
+			}
+		}
+		if err := f(list); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *offline) each(_ context.Context, queues []string, f func([]target) error) error {
+	if err := o.open(); err != nil {
+		return err
+	}
+	var list []target
+	for e := range o.sp.Entries {
+		if wanted(queues, e.Queue.String()) {
+			list = append(list, target{e.ID, e.Queue.String(), e.Expire})
+		}
+	}
+	for group := range slices.Chunk(list, window) {
+		if err := f(group); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// apply commits a group as one: on return it has happened, or none of it.
+func (o *offline) apply(_ context.Context, step byte, _ bool, list []target, _ bool) (done []mail.QueueID, err error) {
+	b := new(spool.Batch)
+	for _, t := range list {
+		done = append(done, t.id)
+		switch step {
+		case 'd':
+			b.Remove(t.id)
+		case 'h':
+			b.Update(t.id, spool.Change{Set: spool.SetQueue, Queue: spool.Hold})
+		case 'H':
+			b.Update(t.id, spool.Change{Set: spool.SetQueue | spool.SetNextAttempt, Queue: spool.Deferred, NextAttempt: time.Now()})
+		case 'e':
+			b.Update(t.id, spool.Change{Set: spool.SetExpire, Expire: true})
+		}
+	}
+	if err := o.sp.Commit(b); err != nil {
+		return nil, err
+	}
+	return done, nil
+}
+
+// deleteDropped removes mail that the sendmail program has left and nobody has
+// picked up yet: files, whatever runs.
+func (c *command) deleteDropped(w *wish) error {
+	dir := c.queue.Dir("maildrop")
+	names := make([]string, 0, len(w.ids))
+	for _, id := range w.ids {
+		names = append(names, string(id))
+	}
+	if w.all {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		for _, e := range entries {
+			if e.Type().IsRegular() && mail.QueueID(e.Name()).Valid() {
+				names = append(names, e.Name())
+			}
+		}
+	}
+	for _, name := range names {
+		err := os.Remove(filepath.Join(dir, name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		c.counts['d']++
+		if !w.all || c.verbose {
+			c.say(action(name, 'd'))
+		}
+	}
+	return nil
+}
