@@ -6,6 +6,7 @@ import (
 	"posthaste/internal/postconf"
 	"posthaste/internal/postlog"
 	"posthaste/internal/postqueue"
+	"posthaste/internal/postsuper"
 	"posthaste/internal/sendmail"
 	"posthaste/internal/table"
 	"posthaste/internal/table/postmap"
@@ -27,6 +28,7 @@ func tools() map[string]tool {
 		},
 		"postmap":   func(io streams, args []string) int { return postmap.Postmap(args, io.in, io.out, io.err) },
 		"postalias": func(io streams, args []string) int { return postmap.Postalias(args, io.in, io.out, io.err) },
+		"postsuper": func(io streams, args []string) int { return postsuper.Run("postsuper", args, io.in, io.out, io.err) },
 		"postlog":   func(io streams, args []string) int { return postlog.Command(args, io.in, io.err) },
 	}
 }
