@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/local/mailbox"
 	"posthaste/local/rights"
+	"posthaste/local/users"
 )
 
 // alias delivers to what name stands for in alias_maps, if it is there.
@@ -211,7 +212,7 @@ func (d *delivery) include(st state, path string) {
 	}
 }
 
-func uidOf(u *User) int {
+func uidOf(u *users.User) int {
 	if u == nil {
 		return 0
 	}
@@ -220,7 +221,7 @@ func uidOf(u *User) int {
 
 // openAs opens a file of destinations with u's rights; nil is the mail
 // system itself. It does not wait for the other end of a pipe.
-func openAs(u *User, path string) (*os.File, *unix.Stat_t, error) {
+func openAs(u *users.User, path string) (*os.File, *unix.Stat_t, error) {
 	var f *os.File
 	var info unix.Stat_t
 	work := func() error {
@@ -239,7 +240,7 @@ func openAs(u *User, path string) (*os.File, *unix.Stat_t, error) {
 	if u == nil || u.UID == 0 && !rights.Switching() {
 		err = work()
 	} else {
-		err = u.files().Do(work)
+		err = u.Files().Do(work)
 	}
 	if err != nil {
 		return nil, nil, &fs.PathError{Op: "open", Path: path, Err: err}

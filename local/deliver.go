@@ -13,6 +13,7 @@ import (
 	"posthaste/local/command"
 	"posthaste/local/macro"
 	"posthaste/local/mailbox"
+	"posthaste/local/users"
 )
 
 const traceProbe = mail.TraceProbe
@@ -95,12 +96,12 @@ func (d *delivery) pass(st *state, setting, transport string) bool {
 }
 
 // mbox delivers to the user's mailbox file.
-func (d *delivery) mbox(st state, u *User) {
+func (d *delivery) mbox(st state, u *users.User) {
 	if d.request.Envelope.Trace.DontDeliver() {
 		d.sent(&st, "delivers to mailbox")
 		return
 	}
-	m := mailbox.Mbox{Rights: u.files(), Lock: d.locks, Limit: d.mailboxLimit, Owner: -1, Otherwise: dsn.S(4, 2, 0)}
+	m := mailbox.Mbox{Rights: u.Files(), Lock: d.locks, Limit: d.mailboxLimit, Owner: -1, Otherwise: dsn.S(4, 2, 0)}
 	if d.strictOwner {
 		m.Owner = u.UID
 	}
@@ -127,7 +128,7 @@ func (d *delivery) maildir(st state, path string) {
 		return
 	}
 	u := d.person(&st)
-	m := mailbox.Maildir{Path: path, Rights: u.files(), Limit: d.mailboxLimit}
+	m := mailbox.Maildir{Path: path, Rights: u.Files(), Limit: d.mailboxLimit}
 	err := d.store.Deliver(&m, d.head(&st, st.addr, d.headers&toFile != 0, false), d.content)
 	if errors.Is(err, unix.EACCES) {
 		d.Log.Warning("maildir access problem for UID/GID=%d/%d: %v", u.UID, u.GID, err)
@@ -150,7 +151,7 @@ func (d *delivery) stored(st *state, err error, prefix, done string) {
 }
 
 // person is with whose rights a file is written or a command run: never root.
-func (d *delivery) person(st *state) *User {
+func (d *delivery) person(st *state) *users.User {
 	if st.rights == nil || st.rights.UID == 0 {
 		return d.privileged
 	}
@@ -180,7 +181,7 @@ func (d *delivery) file(st state, path string) {
 		d.maildir(st, path)
 		return
 	}
-	m := mailbox.Mbox{Path: path, Rights: d.person(&st).files(), Lock: d.locks, LockMay: true, Limit: d.mailboxLimit,
+	m := mailbox.Mbox{Path: path, Rights: d.person(&st).Files(), Lock: d.locks, LockMay: true, Limit: d.mailboxLimit,
 		Owner: -1, Special: true, Otherwise: dsn.S(5, 2, 0)}
 	err := d.store.Append(d.ctx, &m, d.head(&st, st.delivered, d.headers&toFile != 0, true), d.content)
 	d.stored(&st, err, "cannot append message to file "+path+". ", "delivered to file: "+path)
@@ -216,7 +217,7 @@ func (d *delivery) command(st state, line string) {
 			return
 		}
 	}
-	c := command.Command{Line: line, Shell: d.shell, Env: d.environment(&st), Dir: dir, Rights: d.person(&st).all(), Limit: d.commandLimit}
+	c := command.Command{Line: line, Shell: d.shell, Env: d.environment(&st), Dir: dir, Rights: d.person(&st).All(), Limit: d.commandLimit}
 	head := d.head(&st, st.delivered, d.headers&toCommand != 0, true)
 	res := c.Run(d.ctx, func(w *os.File) error { return feed(w, head, d.content) })
 	if res.OK {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/local/macro"
+	"posthaste/local/users"
 )
 
 // dotforward delivers to what the user's .forward file says, if there is one
@@ -57,7 +58,7 @@ func (d *delivery) dotforward(st state) (found bool) {
 
 // forwardFile delivers by one .forward file. exists says that it ends the
 // search; done that mail was delivered by it.
-func (d *delivery) forwardFile(st state, u *User, path string, extension bool) (done, exists bool) {
+func (d *delivery) forwardFile(st state, u *users.User, path string, extension bool) (done, exists bool) {
 	f, info, err := openAs(u, path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return false, false
@@ -103,16 +104,16 @@ func (d *delivery) forwardFile(st state, u *User, path string, extension bool) (
 
 // names are what settings may name of a recipient. used, if not nil, becomes
 // true when the extension is asked for.
-func (d *delivery) names(st *state, u *User, used *bool) macro.Names {
+func (d *delivery) names(st *state, u *users.User, used *bool) macro.Names {
 	return func(name string) (string, bool) {
 		var v string
 		switch name {
 		case "user":
 			v = st.user
 		case "home":
-			v = optional(u, func(u *User) string { return u.Home })
+			v = optional(u, func(u *users.User) string { return u.Home })
 		case "shell":
-			v = optional(u, func(u *User) string { return u.Shell })
+			v = optional(u, func(u *users.User) string { return u.Shell })
 		case "domain":
 			v = st.domain
 		case "local":
@@ -133,7 +134,7 @@ func (d *delivery) names(st *state, u *User, used *bool) macro.Names {
 	}
 }
 
-func optional(u *User, f func(*User) string) string {
+func optional(u *users.User, f func(*users.User) string) string {
 	if u == nil {
 		return ""
 	}

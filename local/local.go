@@ -17,6 +17,7 @@ import (
 	"posthaste/internal/submit"
 	"posthaste/internal/table"
 	"posthaste/local/mailbox"
+	"posthaste/local/users"
 )
 
 // A Rewriter says where addresses go: trivial-rewrite's client. Its methods
@@ -45,8 +46,8 @@ type Parter interface {
 // Options are what an Agent is made of.
 type Options struct {
 	Config   *config.Config
-	Service  string // name in master.cf, which trivial-rewrite's answers are compared with: local
-	Users    Users  // nil: the system's
+	Service  string         // name in master.cf, which trivial-rewrite's answers are compared with: local
+	Users    users.Database // nil: the system's
 	Rewriter Rewriter
 	Submit   *submit.Client
 	Log      *maillog.Logger
@@ -66,7 +67,7 @@ type Agent struct {
 // New returns an Agent. The error says what in the configuration is wrong.
 func New(o Options) (*Agent, error) {
 	if o.Users == nil {
-		o.Users = new(System)
+		o.Users = new(users.System)
 	}
 	if o.Environ == nil {
 		o.Environ = os.LookupEnv
@@ -158,7 +159,7 @@ type state struct {
 	listOwner bool   // owner is an owner- alias: the envelope is the list's
 	from      string // name that is being expanded
 	kind      expansion
-	rights    *User // whose rights destinations are used with; nil: nobody's in particular
+	rights    *users.User // whose rights destinations are used with; nil: nobody's in particular
 }
 
 func (d *delivery) run() {

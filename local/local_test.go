@@ -23,13 +23,14 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/submit"
 	"posthaste/local/rights"
+	"posthaste/local/users"
 )
 
 // site is a mail system's surroundings for one test.
 type site struct {
 	t     *testing.T
 	dir   string // everything is below
-	users map[string]*User
+	users map[string]*users.User
 	agent *Agent
 	log   bytes.Buffer
 	logmu sync.Mutex
@@ -54,14 +55,14 @@ func (s *site) logged() string {
 	return s.log.String()
 }
 
-func (s *site) Lookup(name string) (*User, error) {
+func (s *site) Lookup(name string) (*users.User, error) {
 	if name == "lookuperror" {
 		return nil, fmt.Errorf("the directory is down")
 	}
 	return s.users[name], nil
 }
 
-func (s *site) LookupID(uid int) (*User, error) {
+func (s *site) LookupID(uid int) (*users.User, error) {
 	for _, u := range s.users {
 		if u.UID == uid {
 			return u, nil
@@ -69,6 +70,8 @@ func (s *site) LookupID(uid int) (*User, error) {
 	}
 	return nil, nil
 }
+
+func (s *site) LookupGroup(string) (int, bool, error) { return 0, false, nil }
 
 // Rewrite and Resolve: example.org is local, all else goes by smtp.
 func (s *site) Rewrite(_ context.Context, _, addr string) (string, error) {
@@ -123,17 +126,17 @@ func newSite(t *testing.T, aliases, settings string) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	s := &site{t: t, dir: dir, users: map[string]*User{}}
+	s := &site{t: t, dir: dir, users: map[string]*users.User{}}
 	os.Chmod(dir, 0o755)
 	for i, name := range []string{"joe", "ann", "nobody"} {
-		u := &User{Name: name, UID: os.Getuid(), GID: os.Getgid(), Home: filepath.Join(dir, "home", name), Shell: "/bin/bash"}
+		u := &users.User{Name: name, UID: os.Getuid(), GID: os.Getgid(), Home: filepath.Join(dir, "home", name), Shell: "/bin/bash"}
 		if rights.Switching() {
 			u.UID, u.GID = 60001+i, 60001+i
 		}
 		s.users[name] = u
 		s.mkdir(u.Home, u)
 	}
-	s.users["root"] = &User{Name: "root", Home: filepath.Join(dir, "home", "root")}
+	s.users["root"] = &users.User{Name: "root", Home: filepath.Join(dir, "home", "root")}
 	s.mkdir(s.path("spool"), nil)
 	os.Chmod(s.path("spool"), 0o1777)
 	s.write("aliases", strings.ReplaceAll(aliases, "%DIR%", dir), nil)
@@ -172,7 +175,7 @@ func (s *site) client() *submit.Client {
 
 func (s *site) path(name string) string { return filepath.Join(s.dir, name) }
 
-func (s *site) own(path string, u *User) {
+func (s *site) own(path string, u *users.User) {
 	if u != nil && rights.Switching() {
 		if err := os.Lchown(path, u.UID, u.GID); err != nil {
 			s.t.Fatal(err)
@@ -180,7 +183,7 @@ func (s *site) own(path string, u *User) {
 	}
 }
 
-func (s *site) mkdir(path string, u *User) {
+func (s *site) mkdir(path string, u *users.User) {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		s.t.Fatal(err)
 	}
@@ -188,7 +191,7 @@ func (s *site) mkdir(path string, u *User) {
 }
 
 // write makes a file below the directory that belongs to u.
-func (s *site) write(name, content string, u *User) string {
+func (s *site) write(name, content string, u *users.User) string {
 	s.t.Helper()
 	path := s.path(name)
 	if err := os.WriteFile(path, []byte(strings.ReplaceAll(content, "%DIR%", s.dir)), 0o644); err != nil {
@@ -607,20 +610,4 @@ func FuzzTokens(f *testing.F) {
 			return true
 		})
 	})
-}
-
-func TestParseUsers(t *testing.T) {
-	t.Parallel()
-	byName, byID := parseUsers("root:x:0:0:root:/root:/bin/bash\nbad\n#c:x:1:1::/:\njoe:x:7:8:J,,:/home/joe:/bin/sh\njoe:x:9:9:::\n",
-		"wheel:x:0:joe\njoe:x:8:joe\nmail:x:12:ann,joe\n")
-	u := byName["joe"]
-	if len(byName) != 2 || u == nil || byID[7] != u || u.GID != 8 || u.Home != "/home/joe" || u.Shell != "/bin/sh" || !slices.Equal(u.Groups, []int{0, 12}) {
-		t.Errorf("%+v", u)
-	}
-	if me, err := new(System).LookupID(os.Getuid()); err != nil || me == nil || me.UID != os.Getuid() {
-		t.Errorf("myself: %+v, %v", me, err)
-	}
-	if u, err := new(System).Lookup("no-such-user"); u != nil || err != nil {
-		t.Errorf("nobody: %+v, %v", u, err)
-	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/local/mailbox"
+	"posthaste/local/users"
 )
 
 // settings is what main.cf says, read once.
@@ -38,7 +39,7 @@ type settings struct {
 	commandDir, dirFilter string
 	commandFilter, shell  string
 	exports               []string
-	privileged            *User // default_privs
+	privileged            *users.User // default_privs
 }
 
 // expansion is a set of the kinds of expansions that a destination can be in,
@@ -69,7 +70,7 @@ func parseExpansions(cfg *config.Config, name string, words map[string]expansion
 
 var sources = map[string]expansion{"alias": inAlias, "forward": inForward, "include": inInclude}
 
-func readSettings(cfg *config.Config, users Users) (*settings, error) {
+func readSettings(cfg *config.Config, db users.Database) (*settings, error) {
 	s := &settings{
 		hostname: cfg.String("myhostname"), mailName: cfg.String("mail_name"), queueDir: cfg.String("queue_directory"),
 		delimiters: cfg.String("recipient_delimiter"), ownerRequest: cfg.Bool("owner_request_special"),
@@ -105,7 +106,7 @@ func readSettings(cfg *config.Config, users Users) (*settings, error) {
 		return nil, fmt.Errorf("mailbox_delivery_lock: %w", err)
 	}
 	name := cfg.String("default_privs")
-	s.privileged, err = users.Lookup(name)
+	s.privileged, err = db.Lookup(name)
 	if err == nil && s.privileged == nil {
 		err = fmt.Errorf("there is no user %q", name)
 	}

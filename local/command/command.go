@@ -149,7 +149,9 @@ func (c *Command) start() (*process, error) {
 		return nil, err
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = inR, outW, outW
-	err = cmd.Start()
+	if err = keepDescriptors(); err == nil {
+		err = cmd.Start()
+	}
 	inR.Close()
 	outW.Close()
 	if err != nil {

@@ -1,4 +1,6 @@
-package local
+// Package users is who there is on this system: the accounts that mail is
+// delivered to and that commands run as.
+package users
 
 import (
 	"context"
@@ -23,40 +25,42 @@ type User struct {
 	Groups   []int // supplementary
 }
 
-// Users answers who there is. Methods may be called concurrently. A user that
+// A Database answers who there is. Methods may be called concurrently. A user that
 // does not exist is nil without an error; an error means that it could not
 // be found out.
-type Users interface {
+type Database interface {
 	Lookup(name string) (*User, error)
 	LookupID(uid int) (*User, error)
+	LookupGroup(name string) (gid int, found bool, err error)
 }
 
-// files are the rights to reach files as u: no supplementary groups, as with
+// Files are the rights to reach files as u: no supplementary groups, as with
 // Postfix.
-func (u *User) files() rights.Rights { return rights.Rights{UID: u.UID, GID: u.GID} }
+func (u *User) Files() rights.Rights { return rights.Rights{UID: u.UID, GID: u.GID} }
 
-// all are u's rights as a login would have them.
-func (u *User) all() rights.Rights { return rights.Rights{UID: u.UID, GID: u.GID, Groups: u.Groups} }
+// All are u's rights as a login would have them.
+func (u *User) All() rights.Rights { return rights.Rights{UID: u.UID, GID: u.GID, Groups: u.Groups} }
 
 // System is the system's user database: /etc/passwd and /etc/group, read
 // again when they change, and whatever else nsswitch.conf names, asked by the
 // program getent. The zero System is ready for use.
 type System struct {
 	mu            sync.Mutex
-	passwd, group database
+	passwd, group version
 	byName        map[string]*User
 	byID          map[int]*User
+	groups        map[string]int
 }
 
-// database is a file as it was when it was last read.
-type database struct {
+// version is a file as it was when it was last read.
+type version struct {
 	size int64
 	time time.Time
 }
 
 const getentTimeout = 30 * time.Second
 
-// Lookup implements Users.
+// Lookup implements Database.
 func (s *System) Lookup(name string) (*User, error) {
 	if name == "" || strings.ContainsAny(name, ":\n\x00/") {
 		return nil, nil
@@ -71,7 +75,7 @@ func (s *System) Lookup(name string) (*User, error) {
 	return getent(name)
 }
 
-// LookupID implements Users.
+// LookupID implements Database.
 func (s *System) LookupID(uid int) (*User, error) {
 	s.mu.Lock()
 	err := s.refresh()
@@ -81,6 +85,27 @@ func (s *System) LookupID(uid int) (*User, error) {
 		return u, err
 	}
 	return getent(strconv.Itoa(uid))
+}
+
+// LookupGroup implements Database.
+func (s *System) LookupGroup(name string) (gid int, found bool, err error) {
+	s.mu.Lock()
+	err = s.refresh()
+	gid, found = s.groups[name]
+	s.mu.Unlock()
+	if found || err != nil || !otherSources() || name == "" || name[0] == '-' {
+		return gid, found, err
+	}
+	out, found, err := runGetent("group", name)
+	if err != nil || !found {
+		return 0, false, err
+	}
+	f := strings.Split(out, ":")
+	if len(f) < 3 {
+		return 0, false, fmt.Errorf("getent group %s: unexpected answer %.80q", name, out)
+	}
+	gid, err = strconv.Atoi(f[2])
+	return gid, err == nil, err
 }
 
 // refresh reads the files again when they have changed. Called with mu held.
@@ -104,22 +129,22 @@ func (s *System) refresh() error {
 	if err != nil {
 		return err
 	}
-	s.byName, s.byID = parseUsers(string(users), string(groups))
+	s.byName, s.byID, s.groups = parse(string(users), string(groups))
 	s.passwd, s.group = p, g
 	return nil
 }
 
-func look(file string) (database, error) {
+func look(file string) (version, error) {
 	st, err := os.Stat(file)
 	if err != nil {
-		return database{}, err
+		return version{}, err
 	}
-	return database{st.Size(), st.ModTime()}, nil
+	return version{st.Size(), st.ModTime()}, nil
 }
 
-// parseUsers reads passwd(5) and group(5). The first entry of a name or uid counts.
-func parseUsers(passwd, group string) (byName map[string]*User, byID map[int]*User) {
-	byName, byID = map[string]*User{}, map[int]*User{}
+// parse reads passwd(5) and group(5). The first entry of a name or uid counts.
+func parse(passwd, group string) (byName map[string]*User, byID map[int]*User, groups map[string]int) {
+	byName, byID, groups = map[string]*User{}, map[int]*User{}, map[string]int{}
 	for line := range strings.Lines(passwd) {
 		u := parseUser(strings.TrimSpace(line))
 		if u == nil || byName[u.Name] != nil {
@@ -139,13 +164,16 @@ func parseUsers(passwd, group string) (byName map[string]*User, byID map[int]*Us
 		if err != nil {
 			continue
 		}
+		if _, again := groups[f[0]]; !again {
+			groups[f[0]] = gid
+		}
 		for member := range strings.SplitSeq(f[3], ",") {
 			if u := byName[member]; u != nil && u.GID != gid {
 				u.Groups = append(u.Groups, gid)
 			}
 		}
 	}
-	return byName, byID
+	return byName, byID, groups
 }
 
 func parseUser(line string) *User {
