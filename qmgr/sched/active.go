@@ -298,11 +298,12 @@ func (s *Scheduler) routeRetry(m *message, r *Rcpt, nexthop mail.Nexthop, status
 
 // sweep sends what has waited in the active queue beyond its time to the
 // retry transport, so that rate limits and full windows can keep no message
-// for ever.
+// for ever. A message whose time was over when it got there is given as long
+// as the longest back-off for its last attempt.
 func (s *Scheduler) sweep() {
 	for m := s.firstActive; m != nil; {
 		next := m.nxt
-		if !m.swept && s.now >= s.expiry(s.record(m)) && s.now-m.entered >= sweepInterval {
+		if !m.swept && s.now >= s.expiry(s.record(m)) && s.now-m.entered >= micros(s.cfg.MaximalBackoff) {
 			m.swept = true
 			s.excuseWaiting(m, excuseOutOfTime, textOutOfTime)
 		}

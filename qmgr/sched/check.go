@@ -188,7 +188,6 @@ func (c *checker) transport(t *transport) {
 		for ch := j.firstChild; ch != nil; ch = ch.nxtSib {
 			c.ok(ch.parent == j && ch.linked, "%s: child %d", t.name, ch.msg.id)
 		}
-		c.ok(t.cfg.SlotCost >= 2 || j.level == 0, "%s: preemption is off, job %d has level %d", t.name, j.msg.id, j.level)
 	}
 	c.ok(t.last == last, "%s: last job", t.name)
 	busy, n := 0, 0
@@ -272,6 +271,15 @@ func (c *checker) limits() {
 	sum := 0
 	for _, t := range s.transports {
 		sum += t.cfg.RecipientLimit + t.cfg.ExtraRecipientLimit
+		given := 0
+		for m := s.firstActive; m != nil; m = m.nxt {
+			for _, j := range m.jobs {
+				if j.tport == t {
+					given += j.rcptLimit
+				}
+			}
+		}
+		c.ok(given+t.rcptUnused == t.cfg.RecipientLimit, "%s: %d slots given, %d in the pool, of %d", t.name, given, t.rcptUnused, t.cfg.RecipientLimit)
 		c.ok(t.rcptUnused >= -t.cfg.ExtraRecipientLimit && t.rcptUnused <= t.cfg.RecipientLimit, "%s: pool %d", t.name, t.rcptUnused)
 	}
 	bound := max(s.cfg.RecipientMinimum, 1)*s.cfg.ActiveLimit + sum + s.cfg.RecipientLimit

@@ -125,6 +125,9 @@ func (s *Scheduler) flush(ev *Event) {
 		for i := s.incoming.head; i != 0; i = s.recs.at(i).nxt {
 			s.recs.at(i).flags |= flagFlush
 		}
+		for m := s.firstActive; m != nil; m = m.nxt {
+			s.record(m).flags |= flagFlush // for recipients still to be read
+		}
 	}
 }
 
@@ -223,6 +226,14 @@ func (s *Scheduler) changeMode(t *transport, c TransportConfig) {
 	}
 	t.cfg = c
 	for q := t.firstQueue; q != nil; q = q.nxt {
+		var list []*peer
+		q.peers.each(func(p *peer) { list = append(list, p) })
+		for _, p := range list {
+			q.peers.remove(p)
+		}
+		for _, p := range list {
+			q.peers.push(s.peerKey(p), p)
+		}
 		s.updateQueue(q)
 	}
 	for j := t.first; j != nil; j = j.nxt {

@@ -216,11 +216,13 @@ const (
 	// EffectDeliver: give recipients Rcpts of ID to agent Agent of Transport and
 	// answer EventDone, EventLost or EventAgentDown. A new AgentID means a new
 	// agent; a known one is the one that reported Hungry, and Reuse says that
-	// its open session is with this very destination. Cache holds hints for
+	// its open session is with this very destination. Should that agent be gone
+	// by now, any other will do. Cache holds hints for
 	// agents that keep sessions in a shared cache.
 	EffectDeliver
 
-	// EffectDismiss: Agent is not needed any more; it closes its session.
+	// EffectDismiss: Agent of Transport is not needed any more; it closes its
+	// session. It may be gone already.
 	EffectDismiss
 
 	// EffectDeferRcpts: record Status and Reason as a deferred outcome for Rcpts

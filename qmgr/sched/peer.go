@@ -82,14 +82,17 @@ func (s *Scheduler) freePeer(p *peer) {
 
 // peerBegins: the first entry waits at p.
 func (s *Scheduler) peerBegins(p *peer) {
-	q := p.queue
-	k := key{p.job.label, 0}
-	if t := q.tport; t.cfg.Mode == Thread && t.cfg.Order == Random {
-		k.hi = s.rng.next()
-	}
-	q.peers.push(k, p)
+	p.queue.peers.push(s.peerKey(p), p)
 	p.job.turns.push(key{p.turn, 0}, p)
 	p.job.waiting++
+}
+
+// peerKey is p's place among the peers of its queue: that of its job, or any.
+func (s *Scheduler) peerKey(p *peer) key {
+	if t := p.queue.tport; t.cfg.Mode == Thread && t.cfg.Order == Random {
+		return key{s.rng.next(), 0}
+	}
+	return key{p.job.label, 0}
 }
 
 // peerEnds: no entry waits at p any more.

@@ -98,6 +98,8 @@ func play(t *testing.T, seed uint64, steps int) {
 			w.lose(w.order[r.IntN(len(w.order))])
 		case x < 95 && len(w.order) > 0:
 			w.down(w.order[r.IntN(len(w.order))])
+		case x < 96:
+			w.reconfigure(r)
 		case x < 99 && id > 0:
 			w.operate(r, MsgID(1+r.Uint64N(uint64(id))))
 		default:
@@ -166,6 +168,20 @@ func (w *world) lose(id EntryID) {
 func (w *world) down(id EntryID) {
 	e := w.take(id)
 	w.step(Event{Kind: EventAgentDown, Transport: e.Transport, Entries: []EntryID{id}})
+}
+
+// reconfigure changes windows, modes and the like; recipient limits stay.
+func (w *world) reconfigure(r *rand.Rand) {
+	cfg := w.s.cfg
+	old := cfg.Transport
+	other := smallConfig(r)
+	cfg.Transport = func(name mail.Transport, c TransportConfig) TransportConfig {
+		a, b := old(name, c), other.Transport(name, c)
+		b.RecipientLimit, b.ExtraRecipientLimit = a.RecipientLimit, a.ExtraRecipientLimit
+		b.ProcessLimit = max(a.ProcessLimit, b.ProcessLimit) // what is under way stays
+		return b
+	}
+	w.step(Event{Kind: EventReconfigured, Config: &cfg})
 }
 
 // operate gives a random command.

@@ -186,6 +186,9 @@ func (s *Scheduler) killTransport(t *transport, status dsn.Status, reason string
 	t.until = s.now + micros(s.cfg.TransportRetry)
 	s.startTimer(&t.deadTimer, t.until)
 	s.note(Note{Kind: NoteTransportDown, Transport: t.name, Until: toTime(t.until), Status: status, Reason: reason})
+	for t.idleFirst != nil {
+		s.dismiss(t.idleFirst)
+	}
 	for q := t.firstQueue; q != nil; {
 		next := q.nxt
 		s.excuseQueue(q, t.excuse, status, reason)
