@@ -139,6 +139,9 @@ func (c *control) start() int {
 	if pid := c.running(); pid != 0 {
 		return c.fatal("%s is already running (process %d)", c.name(), pid)
 	}
+	if file := c.config.String("maillog_file"); strings.HasPrefix(file, "/dev/std") {
+		return c.fatal("maillog_file = %s works with start-fg only: in the background nobody would see it", file)
+	}
 	c.say("starting %s", c.name())
 	c.checkLog()
 	r, w, err := os.Pipe()

@@ -285,6 +285,15 @@ func TestUnknownCommand(t *testing.T) {
 	}
 }
 
+func TestStandardOutputInBackground(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService)
+	s.edit("main.cf", "maillog_file = "+s.path("maillog")+"\nmaillog_file_prefixes = "+s.dir, "maillog_file = /dev/stdout")
+	if status, text := s.command("start"); status != 1 || !strings.Contains(text, "maillog_file = /dev/stdout works with start-fg only") {
+		t.Errorf("start: %d %s", status, text)
+	}
+}
+
 func TestStrftime(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 5, 7, 8, 9, 0, time.UTC)

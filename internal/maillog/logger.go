@@ -249,7 +249,7 @@ const (
 	eager      = 16 << 10 // this much is written without waiting
 	crowded    = 64 << 10 // this much, by whoever wrote the last line
 
-	gatherTime = 3 * time.Millisecond
+	gatherTime = 10 * time.Millisecond
 	retryTime  = 100 * time.Millisecond
 )
 

@@ -67,7 +67,7 @@ func OpenFile(path string, perm os.FileMode, format Format) (*File, error) {
 }
 
 func (s *File) open() error {
-	f, err := os.OpenFile(s.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, s.perm)
+	f, err := openAppend(s.path, s.perm)
 	if err != nil {
 		if errors.Is(err, syscall.ELOOP) {
 			err = fmt.Errorf("open log file %s: it is a symbolic link; name the file itself in maillog_file", s.path)
@@ -84,6 +84,28 @@ func (s *File) open() error {
 	}
 	s.f, s.info, s.checked = f, info, time.Now()
 	return nil
+}
+
+// openAppend opens the file, or makes it with exactly the given mode, whatever
+// the umask.
+func openAppend(path string, perm os.FileMode) (*os.File, error) {
+	const flags = os.O_WRONLY | os.O_APPEND | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
+	f, err := os.OpenFile(path, flags, 0)
+	if !errors.Is(err, os.ErrNotExist) {
+		return f, err
+	}
+	f, err = os.OpenFile(path, flags|os.O_CREATE|os.O_EXCL, perm)
+	if errors.Is(err, os.ErrExist) { // somebody was faster
+		return os.OpenFile(path, flags, 0)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Chmod(perm); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // Format implements Sink.
