@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"posthaste/internal/agent"
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
@@ -56,7 +58,14 @@ func New(deps Deps) (*Agent, error) {
 	a := &Agent{set: set, log: deps.Log, dns: deps.Resolver, dial: deps.Dial,
 		rnd: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
 	if a.dns == nil {
-		c := resolver.New(resolver.Options{DNSSEC: set.dns == dnsSecure})
+		if !hasIPv6() {
+			set.families &^= resolver.IPv6
+		}
+		ro := resolver.Options{DNSSEC: set.dns == dnsSecure}
+		if len(set.dnsFilter) > 0 {
+			ro.Filter = a.keepRecord
+		}
+		c := resolver.New(ro)
 		a.dns, a.free = c, c.Close
 	}
 	warn := func(text string) { deps.Log.Warning("%s", text) }
@@ -90,6 +99,16 @@ func New(deps Deps) (*Agent, error) {
 	a.own = append(own, proxy...)
 	a.cache = newCache(a.leave)
 	return a, nil
+}
+
+// hasIPv6 says whether this system can have IPv6 connections at all.
+func hasIPv6() bool {
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	unix.Close(fd)
+	return true
 }
 
 // Close ends the sessions that are kept. Call it after the last Deliver.
@@ -156,6 +175,10 @@ type delivery struct {
 	named     bool     // a session was kept under the nexthop's name
 	fallback  bool     // hop is from smtp_fallback_relay
 	rest      []target // servers of hop that have not been tried
+
+	// mayRetryPlain says that a TLS session that breaks is to be tried again
+	// without TLS.
+	mayRetryPlain bool
 
 	load, keep bool     // whether to look for kept sessions, to keep one
 	why        *failure // the latest failure that was not the last word

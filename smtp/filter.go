@@ -23,6 +23,23 @@ func (a *Agent) filterReply(line []byte) []byte {
 	return []byte(value)
 }
 
+// keepRecord says whether smtp_dns_reply_filter lets a DNS record pass.
+func (a *Agent) keepRecord(record string) bool {
+	value, found, err := a.tab.records.Lookup(context.Background(), record, false)
+	switch {
+	case err != nil:
+		a.log.Warning("%s: %v", a.tab.records.Title(), err)
+		return false // what is not to be used may be dangerous
+	case !found:
+		return true
+	case strings.EqualFold(strings.TrimSpace(value), "IGNORE"):
+		a.log.Info("ignoring DNS RR: %s", record)
+		return false
+	}
+	a.log.Warning("%s: unknown DNS filter action: %q", a.tab.records.Title(), value)
+	return true
+}
+
 // filterStatus gives what smtp_delivery_status_filter makes of an outcome. It
 // may turn a failure that passes into one that does not, and the other way
 // round, but neither into success, nor success into failure.

@@ -16,8 +16,10 @@ type nexthop struct {
 	text string // as it was written: the key of tables and of kept sessions
 	host string // domain, host or address, without brackets; the path's owner for a unix socket
 	port string // numeric
-	noMX bool   // in brackets, or LMTP: the host itself
-	path string // of a unix socket
+	// service is the port as it was written, if it was.
+	service string
+	noMX    bool   // in brackets, or LMTP: the host itself
+	path    string // of a unix socket
 }
 
 // parseNexthops reads a list of destinations. With lmtp a destination is
@@ -44,6 +46,9 @@ func parseNexthops(list, defaultPort string, lmtp bool) ([]nexthop, error) {
 			return nil, badNexthop(text, err.Error())
 		}
 		h.host, h.port, h.noMX = host, port, h.noMX || bracketed
+		if i := strings.LastIndexByte(rest, ':'); i > strings.LastIndexByte(rest, ']') {
+			h.service = rest[i+1:]
+		}
 		hops = append(hops, h)
 	}
 	if len(hops) == 0 {

@@ -44,26 +44,64 @@ func (d *delivery) route(ctx context.Context) ([]target, *failure) {
 	if hop.path != "" {
 		return []target{{host: d.set.myhostname, path: hop.path, best: true}}, nil
 	}
-	var list []target
-	var f *failure
-	if hop.noMX || d.set.dns == dnsDisabled {
-		list, f = d.hostTargets(ctx, hop.host, 0)
-	} else {
-		list, f = d.domainTargets(ctx, hop.host)
-	}
+	list, f := d.lookup(ctx)
 	if f != nil {
 		return nil, f
 	}
 	for i := range list {
-		list[i].port = hop.port
+		if list[i].port == "" {
+			list[i].port = hop.port
+		}
 	}
-	if list, f = d.arrange(list); f != nil {
-		return nil, f
-	}
+	list = d.arrange(list)
 	for i := range list {
 		list[i].best = list[i].pref == list[0].pref
 	}
 	return list, nil
+}
+
+// lookup finds the servers' addresses in the way that the nexthop asks for.
+func (d *delivery) lookup(ctx context.Context) ([]target, *failure) {
+	if d.wantsSRV() {
+		if list, f, done := d.srvTargets(ctx); done {
+			return list, f
+		}
+	}
+	if d.hop.noMX || d.set.dns == dnsDisabled {
+		return d.loneHost(ctx)
+	}
+	return d.domainTargets(ctx, d.hop.host)
+}
+
+// loneHost finds the addresses of a nexthop that is a host, which must not be
+// this one.
+func (d *delivery) loneHost(ctx context.Context) ([]target, *failure) {
+	list, f := d.hostTargets(ctx, d.hop.host, 0)
+	if f == nil && d.hop.port == smtpPort && slices.ContainsFunc(list, func(t target) bool { return slices.Contains(d.a.own, t.ip) }) {
+		return nil, d.loops(d.hop.host)
+	}
+	return list, f
+}
+
+// loops is the failure of mail that would come back to this system.
+func (d *delivery) loops(domain string) *failure {
+	f := lookupFailure(dsn.S(5, 4, 6), "mail for "+domain+" loops back to myself")
+	f.loop = true
+	return f
+}
+
+// lookupError gives a DNS error the status that it deserves.
+func lookupError(err error) *failure {
+	status := dsn.S(4, 4, 3)
+	switch resolver.KindOf(err) {
+	case resolver.NXDomain, resolver.NoData, resolver.Invalid:
+		status = dsn.S(5, 4, 4)
+	case resolver.Refused:
+		status = dsn.S(5, 4, 3)
+	case resolver.Filtered:
+		status = dsn.S(4, 7, 0)
+	}
+	return lookupFailure(status, err.Error())
 }
 
 // lookupFailure words a DNS error.
@@ -77,23 +115,17 @@ func (d *delivery) domainTargets(ctx context.Context, domain string) ([]target, 
 	mx, err := d.a.dns.MX(ctx, domain)
 	if err != nil {
 		if resolver.NotFound(err) {
-			list, f := d.hostTargets(ctx, domain, 0)
+			list, f := d.loneHost(ctx)
 			e, ok := errors.AsType[*resolver.Error](err)
 			for i := range list {
 				list[i].mxSafe = ok && e.Secure // vouched for: there is no MX
 			}
 			return list, f
 		}
-		if d.set.ignoreMXErr {
-			return d.hostTargets(ctx, domain, 0)
+		if d.set.ignoreMXErr && resolver.KindOf(err) != resolver.Filtered {
+			return d.loneHost(ctx)
 		}
-		switch resolver.KindOf(err) {
-		case resolver.Invalid:
-			return nil, lookupFailure(dsn.S(5, 4, 4), err.Error())
-		case resolver.Refused:
-			return nil, lookupFailure(dsn.S(5, 4, 3), err.Error())
-		}
-		return nil, lookupFailure(dsn.S(4, 4, 3), err.Error())
+		return nil, lookupError(err)
 	}
 	if len(mx.Records) == 1 && mx.Records[0].Host == "" {
 		return nil, lookupFailure(dsn.S(5, 1, 0), "Domain "+domain+" does not accept mail (nullMX)")
@@ -160,9 +192,7 @@ func (d *delivery) withoutLoops(domain string, list []target, best uint16) ([]ta
 	if best < list[0].pref {
 		return nil, lookupFailure(dsn.S(4, 4, 4), "unable to find primary relay for "+domain)
 	}
-	f := lookupFailure(dsn.S(5, 4, 6), "mail for "+domain+" loops back to myself")
-	f.loop = true
-	return nil, f
+	return nil, d.loops(domain)
 }
 
 // hostTargets looks up the addresses of one host. An address stands for itself.
@@ -175,14 +205,9 @@ func (d *delivery) hostTargets(ctx context.Context, host string, pref uint16) ([
 	}
 	a, err := d.lookupHost(ctx, host)
 	if err != nil {
-		status := dsn.S(5, 4, 4)
-		switch resolver.KindOf(err) {
-		case resolver.TempFail:
-			status = dsn.S(4, 4, 3)
-		case resolver.Refused:
-			status = dsn.S(5, 4, 3)
-		}
-		return nil, lookupFailure(status, d.hostError(host, err))
+		f := lookupError(err)
+		f.text = d.hostError(host, err)
+		return nil, f
 	}
 	list := make([]target, len(a.Records))
 	for i, ip := range a.Records {
@@ -224,7 +249,7 @@ func (d *delivery) hostError(host string, err error) string {
 // arrange puts addresses in the order in which they are tried: by preference,
 // among equals at random or by family, and takes care that the first few are
 // not all of one family.
-func (d *delivery) arrange(list []target) ([]target, *failure) {
+func (d *delivery) arrange(list []target) []target {
 	if len(list) > 1 && d.set.randomize {
 		d.a.mu.Lock()
 		d.a.rnd.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
@@ -246,7 +271,7 @@ func (d *delivery) arrange(list []target) ([]target, *failure) {
 	if d.set.balance && d.set.maxAddrs > 0 {
 		list = balance(list, d.set.maxAddrs)
 	}
-	return list, nil
+	return list
 }
 
 // balance keeps the first limit addresses, but so that the family that has

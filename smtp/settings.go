@@ -18,24 +18,28 @@ type settings struct {
 	port       string
 	time       timeouts
 
-	dns         dnsLevel
-	hostDNS     bool // smtp_host_lookup
-	hostNative  bool
-	families    resolver.Family
-	ignoreMXErr bool // ignore_mx_lookup_error
-	deferNoAddr bool // smtp_defer_if_no_mx_address_found
-	randomize   bool
-	preference  string // ipv4, ipv6, any
-	balance     bool
-	maxAddrs    int
-	maxSessions int
-	fallback    []string
-	relayhost   string
-	ownAddrs    []string // inet_interfaces
-	proxyAddrs  []string // proxy_interfaces
-	bind4       string
-	bind6       string
-	bindEnforce bool
+	dns          dnsLevel
+	hostDNS      bool // smtp_host_lookup
+	hostNative   bool
+	families     resolver.Family
+	dnsFilter    []string // smtp_dns_reply_filter
+	srv          []string // use_srv_lookup
+	srvFallback  bool
+	srvIgnoreErr bool
+	ignoreMXErr  bool // ignore_mx_lookup_error
+	deferNoAddr  bool // smtp_defer_if_no_mx_address_found
+	randomize    bool
+	preference   string // ipv4, ipv6, any
+	balance      bool
+	maxAddrs     int
+	maxSessions  int
+	fallback     []string
+	relayhost    string
+	ownAddrs     []string // inet_interfaces
+	proxyAddrs   []string // proxy_interfaces
+	bind4        string
+	bind6        string
+	bindEnforce  bool
 
 	skip5xxGreeting bool
 	alwaysEHLO      bool
@@ -101,6 +105,11 @@ func load(cfg *config.Config, lmtp bool) *settings {
 	s.softBounce = cfg.Bool("soft_bounce")
 	s.minBackoff = cfg.Duration("minimal_backoff_time")
 	s.idleLimit = min(s.idleLimit, cfg.Duration("connection_cache_ttl_limit"))
+	if !lmtp {
+		s.srv = cfg.List("use_srv_lookup")
+		s.srvFallback = cfg.Bool("allow_srv_lookup_fallback")
+		s.srvIgnoreErr = cfg.Bool("ignore_srv_lookup_error")
+	}
 	if s.dns == dnsEnabled && cfg.Bool("disable_dns_lookups") {
 		s.dns = dnsDisabled
 	}
@@ -151,6 +160,7 @@ func smtpSettings(cfg *config.Config) *settings {
 			quit:     cfg.Duration("smtp_quit_timeout"),
 		},
 		dns:         parseDNSLevel(cfg.String("smtp_dns_support_level")),
+		dnsFilter:   cfg.List("smtp_dns_reply_filter"),
 		deferNoAddr: cfg.Bool("smtp_defer_if_no_mx_address_found"),
 		randomize:   cfg.Bool("smtp_randomize_addresses"),
 		preference:  cfg.String("smtp_address_preference"),
@@ -211,6 +221,7 @@ func lmtpSettings(cfg *config.Config) *settings {
 			quit:     cfg.Duration("lmtp_quit_timeout"),
 		},
 		dns:         parseDNSLevel(cfg.String("lmtp_dns_support_level")),
+		dnsFilter:   cfg.List("lmtp_dns_reply_filter"),
 		deferNoAddr: cfg.Bool("lmtp_defer_if_no_mx_address_found"),
 		randomize:   cfg.Bool("lmtp_randomize_addresses"),
 		preference:  cfg.String("lmtp_address_preference"),
@@ -257,6 +268,7 @@ func lmtpSettings(cfg *config.Config) *settings {
 type tables struct {
 	discard    *table.Maps
 	pix        *table.Maps
+	records    *table.Maps // smtp_dns_reply_filter
 	replies    *table.Maps // smtp_reply_filter
 	outcomes   *table.Maps // smtp_delivery_status_filter
 	cacheDests *table.List
@@ -275,6 +287,7 @@ func (s *settings) open(o table.Options) (*tables, error) {
 	return &tables{
 		discard:    table.OpenMaps(family+"discard_ehlo_keyword_address_maps", s.discardMaps, o),
 		pix:        table.OpenMaps(family+"pix_workaround_maps", s.pixMaps, o),
+		records:    table.OpenMaps(family+"dns_reply_filter", s.dnsFilter, o),
 		replies:    table.OpenMaps(family+"reply_filter", s.replyFilter, o),
 		outcomes:   table.OpenMaps(family+"delivery_status_filter", s.statusFilter, o),
 		cacheDests: dests,

@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/rfc5322"
+	"posthaste/internal/tlspolicy"
 )
 
 // maxUnanswered is how many octets of commands may be under way without having
@@ -57,6 +58,10 @@ type transaction struct {
 // it took part in anything: another one is used in its place, without a word.
 var errStale = &failure{text: "kept session is dead"}
 
+// errRetryPlain is what becomes of a TLS session that broke before it was of
+// use, where TLS is a wish: the same server is tried without.
+var errRetryPlain = &failure{text: "TLS session broke"}
+
 // transact sends the message to all recipients that are left, and says of each
 // what came of it. It returns errStale, or nil: what is wrong with the session
 // has then been said, and s.bad is set if it cannot be used again.
@@ -74,6 +79,9 @@ func (d *delivery) transact(ctx context.Context, s *session) *failure {
 			return f
 		}
 		s.bad = true
+		if f.kind == streamFailed && s.tls != nil && s.tls.policy.Level == tlspolicy.May && d.mayRetryPlain {
+			return errRetryPlain
+		}
 		d.fail(f, d.left())
 		return nil
 	}

@@ -105,24 +105,28 @@ func (d *delivery) useKept(ctx context.Context, w *walk, s *session, t *target) 
 		d.a.leave(s)
 		return false
 	}
-	return d.use(ctx, w, s, t)
+	return d.use(ctx, w, s, t) != errStale
 }
 
 // tryTarget connects to a server and delivers.
 func (d *delivery) tryTarget(ctx context.Context, w *walk, t *target) {
 	d.final, d.rest = d.finalHop && len(w.list) == 0, w.list
 	s, f := d.connect(ctx, t)
-	if f != nil {
-		if f.retry && d.plainAllowed(t) {
-			d.log.Info("%s: TLS with %s failed; trying again without", d.id, t.host)
-			s, f = d.connectPlain(ctx, t)
-		}
-		if f != nil {
-			d.connectFailed(f)
-			return
+	plain := f != nil && f.retry && d.plainAllowed(t)
+	if f == nil {
+		d.mayRetryPlain = s.tls != nil && d.plainAllowed(t)
+		plain = d.use(ctx, w, s, t) == errRetryPlain
+		d.mayRetryPlain = false
+	}
+	if plain {
+		d.log.Info("%s: TLS with %s failed; trying again without", d.id, t.host)
+		if s, f = d.connectPlain(ctx, t); f == nil {
+			d.use(ctx, w, s, t)
 		}
 	}
-	d.use(ctx, w, s, t)
+	if f != nil {
+		d.connectFailed(f)
+	}
 }
 
 // connectFailed takes note of why there is no session.
@@ -137,9 +141,9 @@ func (d *delivery) connectFailed(f *failure) {
 	d.fail(f, d.left())
 }
 
-// use delivers over a session and then keeps or ends it. It returns false when
-// the session turned out to be dead before it did anything.
-func (d *delivery) use(ctx context.Context, w *walk, s *session, t *target) bool {
+// use delivers over a session and then keeps or ends it. It returns errStale
+// or errRetryPlain when the session turned out to be of no use.
+func (d *delivery) use(ctx context.Context, w *walk, s *session, t *target) *failure {
 	last := len(w.list) == 0 || (d.set.maxSessions > 0 && w.sessions+1 >= d.set.maxSessions)
 	d.final = d.finalHop && last
 	s.uses++
@@ -149,14 +153,14 @@ func (d *delivery) use(ctx context.Context, w *walk, s *session, t *target) bool
 	if !stop() {
 		s.bad = true // its deadline is spoilt, and so is the day
 	}
-	if f == errStale {
+	if f != nil {
 		s.close()
-		return false
+		return f
 	}
 	w.sessions++
 	w.limit(d)
 	d.finish(s, t)
-	return true
+	return nil
 }
 
 // finish keeps a session for the next delivery, or ends it.
@@ -305,6 +309,9 @@ func (d *delivery) open(ctx context.Context, t *target, p *policy) (*session, *f
 		f = s.broken(stageEHLO, context.Cause(ctx))
 	}
 	if f != nil {
+		if f.kind == streamFailed && s.tls != nil && p.Level == tlspolicy.May {
+			f.retry = true
+		}
 		if f.kind == streamFailed || f.hangUp {
 			s.close()
 		} else {
