@@ -181,7 +181,7 @@ func (o *output) arm() error {
 	if at.IsZero() {
 		at = until(o.set.time.dataXfer)
 	}
-	return o.w.conn.SetWriteDeadline(at)
+	return o.w.writeBy(at)
 }
 
 // last writes all of body and end, without copying where the connection takes

@@ -74,6 +74,9 @@ const (
 func (s *session) broken(stage string, err error) *failure {
 	f := &failure{kind: streamFailed, status: dsn.S(4, 4, 2), detail: s.detail()}
 	switch {
+	case s.stopping.Load():
+		f.kind, f.status = messageFailed, dsn.S(4, 3, 2)
+		f.text = "mail system is stopping: conversation with " + s.namaddr + " was cut off while " + stage
 	case errors.Is(err, errLocalData):
 		f.status = dsn.S(4, 3, 0)
 		f.text = "local data error while talking to " + s.namaddr

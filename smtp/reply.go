@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -85,6 +87,11 @@ type wire struct {
 	raw  []byte // lines of the present reply
 	line int    // limit of a reply line
 
+	// stopping says that the service must stop now. It is looked at whenever a
+	// deadline has been set, since that may have undone the one by which the
+	// connection was cut off.
+	stopping atomic.Bool
+
 	garbage []byte // the first line of this session that was no reply; see readReply
 	filter  func(line []byte) []byte
 }
@@ -108,12 +115,23 @@ func (w *wire) flush(limit time.Duration) error {
 	if len(w.out) == 0 {
 		return nil
 	}
-	if err := w.conn.SetWriteDeadline(until(limit)); err != nil {
+	if err := w.writeBy(until(limit)); err != nil {
 		return err
 	}
 	_, err := w.conn.Write(w.out)
 	w.out = w.out[:0]
 	return err
+}
+
+// writeBy sets the time by which the next write must be done.
+func (w *wire) writeBy(at time.Time) error {
+	if err := w.conn.SetWriteDeadline(at); err != nil {
+		return err
+	}
+	if w.stopping.Load() {
+		return os.ErrDeadlineExceeded
+	}
+	return nil
 }
 
 // readLine returns the next line without its end, at most w.line octets of it.
@@ -176,6 +194,9 @@ func (w *wire) fill(d *deadline) error {
 	if !d.set {
 		if err := w.conn.SetReadDeadline(until(d.limit)); err != nil {
 			return err
+		}
+		if w.stopping.Load() {
+			return os.ErrDeadlineExceeded
 		}
 		d.set = true
 	}

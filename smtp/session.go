@@ -62,6 +62,16 @@ func (a *Agent) newSession(conn net.Conn, t *target) *session {
 	return s
 }
 
+// cutOff ends the session's waiting when ctx ends. The function that it returns
+// ends that, and says whether ctx had not.
+func (s *session) cutOff(ctx context.Context) (stop func() bool) {
+	conn := s.conn // what is under TLS may be waiting itself
+	return context.AfterFunc(ctx, func() {
+		s.stopping.Store(true)
+		_ = conn.SetDeadline(time.Unix(1, 0))
+	})
+}
+
 // name composes how logs call the server.
 func (s *session) name(t *target) {
 	s.addr = t.address()

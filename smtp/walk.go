@@ -148,7 +148,7 @@ func (d *delivery) use(ctx context.Context, w *walk, s *session, t *target) *fai
 	d.final = d.finalHop && last
 	s.uses++
 	d.req.ConnectionDone(time.Now())
-	stop := context.AfterFunc(ctx, func() { _ = s.conn.SetDeadline(time.Unix(1, 0)) })
+	stop := s.cutOff(ctx)
 	f := d.transact(ctx, s)
 	if !stop() {
 		s.bad = true // its deadline is spoilt, and so is the day
@@ -301,7 +301,7 @@ func (d *delivery) open(ctx context.Context, t *target, p *policy) (*session, *f
 		return nil, f
 	}
 	s := d.a.newSession(conn, t)
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	stop := s.cutOff(ctx)
 	if f = d.handshake(ctx, s, t, p); f == nil {
 		f = d.login(s, t)
 	}
