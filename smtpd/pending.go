@@ -5,19 +5,15 @@ import (
 
 	"github.com/emersion/go-sasl"
 
-	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/smtpwire"
-	"posthaste/internal/table"
 )
 
 type (
-	tlsState      struct{}
 	authState     struct{}
 	saslSettings  struct{}
-	tlsSettings   struct{}
 	proxySettings struct{}
 	xforward      struct{ ident string }
 )
@@ -29,21 +25,18 @@ const (
 
 var notYet = smtpwire.R(502, dsn.S(5, 5, 1), "Error: command not implemented")
 
-func (x *xforward) apply(*mail.Client)                               {}
-func (x *xforward) log(*maillog.SMTPDClient)                         {}
-func (s *session) continuation() (string, error)                     { return "", errors.New("x") }
-func (s *session) challenge(string)                                  {}
-func (s *session) authServer(string) (sasl.Server, error)            { return nil, errors.New("x") }
-func (s *session) authInOrder() (string, *smtpwire.Reply)            { return "", notYet }
-func (s *session) authenticated() *smtpwire.Reply                    { return notYet }
-func (s *session) startTLS() (*smtpwire.Reply, error)                { return notYet, nil }
-func (s *session) xclient() (*smtpwire.Reply, error)                 { return notYet, nil }
-func (s *session) xforwardCmd() *smtpwire.Reply                      { return notYet }
-func (s *session) mustStartTLS(verb) bool                            { return false }
-func (s *session) offersTLS() bool                                   { return false }
-func (s *session) offeredMechanisms() string                         { return "" }
-func (s *session) mayXclient() bool                                  { return false }
-func (s *session) mayXforward() bool                                 { return false }
-func (s *session) proxyHeader() error                                { return nil }
-func (s *session) appendTLS(b []byte) []byte                         { return b }
-func (s *Server) readExtensions(*config.Config, table.Options) error { return nil }
+func (x *xforward) apply(*mail.Client)                    {}
+func (x *xforward) log(*maillog.SMTPDClient)              {}
+func (s *session) continuation() (string, error)          { return "", errors.New("x") }
+func (s *session) challenge(string)                       {}
+func (s *session) authServer(string) (sasl.Server, error) { return nil, errors.New("x") }
+func (s *session) authInOrder() (string, *smtpwire.Reply) { return "", notYet }
+func (s *session) authenticated() *smtpwire.Reply         { return notYet }
+func (s *session) xclient() (*smtpwire.Reply, error)      { return notYet, nil }
+func (s *session) xforwardCmd() *smtpwire.Reply           { return notYet }
+func (s *session) offeredMechanisms() string              { return "" }
+func (s *session) mayXclient() bool                       { return false }
+func (s *session) mayXforward() bool                      { return false }
+func (s *session) proxyHeader() error                     { return nil }
+
+func (s *session) logout() {}

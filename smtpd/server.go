@@ -140,7 +140,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 // not looked at: Drain ends sessions.
 func (s *Server) ServeConn(_ context.Context, nc net.Conn) {
 	set := s.settings()
-	ss := &session{srv: s, set: set, over: make(chan struct{})}
+	ss := &session{srv: s, set: set, over: make(chan struct{}), sock: nc}
 	ss.wire = wire{nc: nc, timeout: set.timeout}
 	ss.setEndpoints(nc.RemoteAddr(), nc.LocalAddr())
 	ss.port = &port{s: ss}
@@ -150,6 +150,12 @@ func (s *Server) ServeConn(_ context.Context, nc net.Conn) {
 	s.mu.Unlock()
 	s.ports.in <- ss.port
 	<-ss.over
+}
+
+// readExtensions reads what TLS, SASL and proxies are told to do.
+func (s *Server) readExtensions(cfg *config.Config, o table.Options) (err error) {
+	s.tlsSet, err = readTLS(cfg, s.log.Warning, o)
+	return err
 }
 
 // settings are those of a session that begins now.
@@ -189,7 +195,7 @@ func (s *Server) Drain() {
 	defer s.mu.Unlock()
 	for ss := range s.sessions {
 		if !ss.busy.Load() {
-			ss.wire.nc.SetReadDeadline(time.Unix(1, 0))
+			ss.sock.SetReadDeadline(time.Unix(1, 0))
 		}
 	}
 }

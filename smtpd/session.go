@@ -54,7 +54,7 @@ var commands = [nverbs]struct {
 	traits uint8
 }{
 	vHelo: {"helo", tJunk | tPreTLS | tLast}, vEhlo: {"ehlo", tJunk | tPreTLS | tLast},
-	vXclient: {"xclient", tPreTLS}, vXforward: {"xforward", 0}, vStartTLS: {"starttls", tPreTLS},
+	vXclient: {"xclient", tPreTLS}, vXforward: {"xforward", 0}, vStartTLS: {"starttls", tPreTLS | tLast},
 	vAuth: {"auth", 0}, vMail: {"mail", 0}, vRcpt: {"rcpt", 0}, vData: {"data", tLast}, vBdat: {"bdat", 0},
 	vRset: {"rset", tJunk}, vNoop: {"noop", tJunk | tPreTLS | tLast}, vVrfy: {"vrfy", tJunk | tLast},
 	vEtrn: {"etrn", tJunk}, vQuit: {"quit", tPreTLS}, vHelp: {"help", tPreTLS}, vUnknown: {"unknown", 0},
@@ -75,6 +75,7 @@ type session struct {
 	set  *settings
 	port *port
 	over chan struct{} // closed when the session has ended
+	sock net.Conn      // the client's, under TLS if there is any
 	wire wire
 	busy atomic.Bool // not to be interrupted by draining
 
@@ -132,7 +133,11 @@ func (s *session) welcome(ctx context.Context) error {
 		s.leave()
 		return errRefused
 	}
-	if err := s.earlyTalker(); err != nil {
+	if s.srv.tlsSet.wrapper && s.a.TLS == nil {
+		if err := s.wrap(); err != nil {
+			return err
+		}
+	} else if err := s.earlyTalker(); err != nil {
 		return err
 	}
 	if s.denied = s.srv.access.Connect(ctx, &s.a); s.denied != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"posthaste/internal/access"
 	"posthaste/internal/ipc"
 	"posthaste/internal/proto"
 	"posthaste/internal/resolver"
@@ -11,6 +12,7 @@ import (
 	"posthaste/internal/service"
 	"posthaste/internal/submit"
 	"posthaste/internal/table"
+	"posthaste/internal/verify"
 )
 
 // Spec declares the service.
@@ -30,12 +32,14 @@ func run(ctx context.Context, env *service.Env) error {
 	defer queue.Close()
 	dns := resolver.New(resolver.Options{})
 	defer dns.Close()
+	prober := verify.NewClient(env.Private(cfg.String("address_verify_service_name")))
+	defer prober.Close()
 	flush, err := newFlusher(cfg, queue, table.Options{Warn: func(text string) { env.Log.Warning("%s", text) }})
 	if err != nil {
 		return err
 	}
 	srv, err := New(ctx, Deps{Config: cfg, Log: env.Log, Service: env.Name, Submit: submitter, Router: router,
-		DNS: dns, Names: dns, Flush: flush, MaxProc: env.MaxProc, SessionConfig: env.SessionConfig})
+		DNS: dns, Names: dns, Verify: probes{prober}, Flush: flush, MaxProc: env.MaxProc, SessionConfig: env.SessionConfig})
 	if err != nil {
 		return fmt.Errorf("%w", err)
 	}
@@ -77,4 +81,12 @@ func (f *queueFlusher) Flush(ctx context.Context, domain string) (bool, error) {
 		return false, err
 	}
 	return r.Denied == "", nil
+}
+
+// probes asks the verify service.
+type probes struct{ *verify.Client }
+
+func (p probes) Probe(ctx context.Context, addr string) (access.ProbeStatus, string, error) {
+	status, text, err := p.Client.Probe(ctx, addr)
+	return access.ProbeStatus(status), text, err
 }

@@ -141,8 +141,9 @@ func (f *fakeCleanup) text() string {
 			fmt.Fprintf(&b, "prepend %s\n", h)
 		}
 		head := string(m.Content[:min(len(m.Content), 1000)]) // Received: is in it
+		head = cipher.ReplaceAllString(head, "cipher <CIPHER>")
 		content := queueID.ReplaceAllString(head, "<ID>")
-		content = date.ReplaceAllString(content, "<DATE>") + string(m.Content[len(head):])
+		content = date.ReplaceAllString(content, "<DATE>") + string(m.Content[min(len(m.Content), 1000):])
 		for line := range strings.Lines(content) {
 			text, crlf := strings.CutSuffix(line, "\r\n")
 			if !crlf {

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -189,6 +191,8 @@ func (p *player) directive(line string) {
 		w.conn.Close()
 		w.waitSessions()
 		w.conn = nil
+	case "dial": // where the server waits for the client to begin
+		p.open(nil)
 	case "shut":
 		if c, ok := w.conn.(*net.TCPConn); ok {
 			c.CloseWrite()
@@ -196,9 +200,24 @@ func (p *player) directive(line string) {
 	case "drain":
 		w.srv.Drain()
 	case "starttls":
-		c := tls.Client(w.conn, &tls.Config{InsecureSkipVerify: true})
+		cfg := &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10}
+		for _, word := range words[1:] {
+			switch word {
+			case "cert":
+				pair, err := tls.LoadX509KeyPair(filepath.Join(w.dir, "cert.pem"), filepath.Join(w.dir, "cert.pem"))
+				if err != nil {
+					w.t.Fatal(err)
+				}
+				cfg.Certificates = []tls.Certificate{pair}
+			case "tls1.0":
+				cfg.MaxVersion = tls.VersionTLS10
+			case "tls1.2":
+				cfg.MaxVersion = tls.VersionTLS12
+			}
+		}
+		c := tls.Client(w.conn, cfg)
 		c.SetDeadline(time.Now().Add(patience))
-		if err := c.Handshake(); err != nil {
+		if err := c.Handshake(); (err != nil) != slices.Contains(words, "fails") {
 			w.t.Errorf("TLS handshake: %v", err)
 		}
 		w.conn = c

@@ -189,6 +189,9 @@ func newWorld(t *testing.T, ar *txtar.Archive) *world {
 			}
 		}
 	}
+	if strings.Contains(main, "$dir/cert.pem") {
+		writeCertificate(t, filepath.Join(dir, "cert.pem"))
+	}
 	cfg, err := config.LoadString(main)
 	if err != nil {
 		t.Fatal(err)
@@ -303,6 +306,7 @@ func (w *world) connect(ahead []byte) {
 var (
 	queueID = regexp.MustCompile(`\b[0-9BCDFGHJKLMNPQRSTVWXYZbcdfghjklmnpqrstvwxyz]{10}z[0-9BCDFGHJKLMNPQRSTVWXYZbcdfghjklmnpqrstvwxyz]+\b`)
 	date    = regexp.MustCompile(`(Mon|Tue|Wed|Thu|Fri|Sat|Sun), [ 0-9]\d \w{3} \d{4} \d\d:\d\d:\d\d [-+]\d{4}( \(\w+\))?`)
+	cipher  = regexp.MustCompile(`cipher TLS_\S+ \(\d+/\d+ bits\)`)
 	logHead = regexp.MustCompile(`(?m)^.{15} \S+ smtpd\[\d+\]: `)
 )
 
@@ -310,6 +314,7 @@ var (
 func (w *world) plain(s string) string {
 	s = queueID.ReplaceAllString(s, "<ID>")
 	s = date.ReplaceAllString(s, "<DATE>")
+	s = cipher.ReplaceAllString(s, "cipher <CIPHER>")
 	s = strings.ReplaceAll(s, w.dir, "$dir")
 	s = strings.ReplaceAll(s, "pid."+strconv.Itoa(os.Getpid()), "<PID>")
 	return s

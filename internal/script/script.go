@@ -24,9 +24,10 @@
 //	S: text     the server sends this line and CRLF
 //	S:EOF       the server closes the connection
 //	close       the client closes the connection
+//	dial        a connection is made before anything is expected
 //	shut        the client closes its direction only
 //	connect [ADDR]   a new connection, from ADDR
-//	starttls    the client begins TLS; what it sees of the server is not said
+//	starttls [cert] [tls1.0] [tls1.2] [fails]   the client begins TLS
 //
 //	drain       the service is told to end
 //

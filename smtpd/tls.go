@@ -1,0 +1,518 @@
+package smtpd
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"posthaste/internal/access"
+	"posthaste/internal/config"
+	"posthaste/internal/dsn"
+	"posthaste/internal/smtpwire"
+	"posthaste/internal/table"
+)
+
+// tlsLevel is smtpd_tls_security_level.
+type tlsLevel uint8
+
+const (
+	tlsNone tlsLevel = iota
+	tlsMay
+	tlsEncrypt
+)
+
+// tlsSettings are what TLS sessions of one service have in common.
+type tlsSettings struct {
+	level     tlsLevel
+	wrapper   bool
+	authOnly  bool
+	askCert   bool
+	digest    string
+	logLevel  int
+	config    *tls.Config
+	keys      *keyring
+	roots     *x509.CertPool
+	needTrust bool // smtpd_tls_req_ccert
+}
+
+// readTLS reads the smtpd_tls_ parameters. TLS that is asked for and cannot
+// be had is an error with level encrypt, and a warning with may.
+func readTLS(cfg *config.Config, warn func(string, ...any), o table.Options) (*tlsSettings, error) {
+	t := &tlsSettings{wrapper: cfg.Bool("smtpd_tls_wrappermode"), authOnly: cfg.Bool("smtpd_tls_auth_only"),
+		askCert: cfg.Bool("smtpd_tls_ask_ccert"), digest: cfg.String("smtpd_tls_fingerprint_digest"),
+		logLevel: cfg.Int("smtpd_tls_loglevel")}
+	switch level := cfg.String("smtpd_tls_security_level"); level {
+	case "":
+		if cfg.Bool("smtpd_enforce_tls") {
+			t.level = tlsEncrypt
+		} else if cfg.Bool("smtpd_use_tls") {
+			t.level = tlsMay
+		}
+	case "none":
+	case "may":
+		t.level = tlsMay
+	case "encrypt":
+		t.level = tlsEncrypt
+	case "fingerprint", "verify", "secure", "dane", "dane-only", "half-dane":
+		warn("smtpd_tls_security_level: unsupported level %q, using \"encrypt\"", level)
+		t.level = tlsEncrypt
+	default:
+		return nil, fmt.Errorf("smtpd_tls_security_level = %s: expected none, may or encrypt", level)
+	}
+	if t.wrapper && t.level == tlsNone {
+		t.level = tlsEncrypt
+	}
+	if t.level == tlsNone {
+		return t, nil
+	}
+	if cfg.Bool("smtpd_tls_req_ccert") {
+		t.askCert = true
+		if t.level == tlsEncrypt {
+			t.needTrust = true
+		} else {
+			warn("smtpd_tls_req_ccert is ignored unless smtpd_tls_security_level = encrypt")
+		}
+	}
+	if _, ok := digests[t.digest]; !ok {
+		return nil, fmt.Errorf("smtpd_tls_fingerprint_digest = %s: expected md5, sha1, sha256, sha384 or sha512", t.digest)
+	}
+	t.keys = newKeyring(cfg, o)
+	if err := t.keys.refresh(time.Now()); err != nil {
+		if t.level == tlsEncrypt {
+			return nil, err
+		}
+		warn("TLS is disabled: %v", err)
+		t.level = tlsNone
+		return t, nil
+	}
+	if err := t.readRoots(cfg); err != nil {
+		return nil, err
+	}
+	return t, t.makeConfig(cfg, warn)
+}
+
+func (t *tlsSettings) readRoots(cfg *config.Config) error {
+	if !t.askCert {
+		return nil
+	}
+	t.roots = x509.NewCertPool()
+	if cfg.Bool("tls_append_default_CA") {
+		system, err := x509.SystemCertPool()
+		if err != nil {
+			return fmt.Errorf("tls_append_default_CA: %w", err)
+		}
+		t.roots = system
+	}
+	var files []string
+	if f := cfg.String("smtpd_tls_CAfile"); f != "" {
+		files = append(files, f)
+	}
+	if dir := cfg.String("smtpd_tls_CApath"); dir != "" {
+		found, err := filepath.Glob(filepath.Join(dir, "*"))
+		if err != nil {
+			return fmt.Errorf("smtpd_tls_CApath: %w", err)
+		}
+		files = append(files, found...)
+	}
+	for _, f := range files {
+		pem, err := os.ReadFile(f)
+		if err != nil {
+			return fmt.Errorf("certificate authorities: %w", err)
+		}
+		t.roots.AppendCertsFromPEM(pem)
+	}
+	return nil
+}
+
+// makeConfig turns protocol and cipher settings into what crypto/tls knows.
+func (t *tlsSettings) makeConfig(cfg *config.Config, warn func(string, ...any)) error {
+	protocols, exclude := "smtpd_tls_protocols", cfg.List("smtpd_tls_exclude_ciphers")
+	grade := cfg.String("smtpd_tls_ciphers")
+	if t.level == tlsEncrypt {
+		protocols, grade = "smtpd_tls_mandatory_protocols", cfg.String("smtpd_tls_mandatory_ciphers")
+		exclude = append(exclude[:len(exclude):len(exclude)], cfg.List("smtpd_tls_mandatory_exclude_ciphers")...)
+	}
+	low, high, err := tlsVersions(cfg.List(protocols), warn)
+	if err != nil {
+		return fmt.Errorf("%s: %w", protocols, err)
+	}
+	t.config = &tls.Config{MinVersion: low, MaxVersion: high, GetCertificate: t.keys.choose,
+		CipherSuites: cipherSuites(grade, exclude, warn)}
+	if t.askCert {
+		t.config.ClientAuth = tls.RequestClientCert
+		if t.needTrust {
+			t.config.ClientAuth = tls.RequireAnyClientCert
+			t.config.VerifyConnection = func(s tls.ConnectionState) error {
+				if !t.trusted(s.PeerCertificates) {
+					return errors.New("client certificate is not trusted")
+				}
+				return nil
+			}
+		}
+	}
+	for _, option := range cfg.List("tls_ssl_options") {
+		switch strings.ToUpper(strings.TrimPrefix(strings.ToUpper(option), "SSL_OP_")) {
+		case "NO_TICKET":
+			t.config.SessionTicketsDisabled = true
+		case "NO_RENEGOTIATION", "NO_COMPRESSION": // never done
+		default:
+			warn("tls_ssl_options: %s is not supported", option)
+		}
+	}
+	return nil
+}
+
+func (t *tlsSettings) trusted(chain []*x509.Certificate) bool {
+	if len(chain) == 0 || t.roots == nil {
+		return false
+	}
+	inter := x509.NewCertPool()
+	for _, c := range chain[1:] {
+		inter.AddCert(c)
+	}
+	_, err := chain[0].Verify(x509.VerifyOptions{Roots: t.roots, Intermediates: inter,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	return err == nil
+}
+
+var tlsNames = []struct {
+	name string
+	v    uint16
+}{{"TLSv1", tls.VersionTLS10}, {"TLSv1.1", tls.VersionTLS11}, {"TLSv1.2", tls.VersionTLS12}, {"TLSv1.3", tls.VersionTLS13}}
+
+// tlsVersions reads a protocol list: >=TLSv1.2, <=TLSv1.3, !TLSv1, TLSv1.2.
+func tlsVersions(words []string, warn func(string, ...any)) (low, high uint16, err error) {
+	low, high = tls.VersionTLS10, tls.VersionTLS13
+	excluded, included := map[uint16]bool{}, map[uint16]bool{}
+	for _, w := range words {
+		op, name := "", w
+		for _, o := range []string{">=", "<=", "!"} {
+			if rest, ok := strings.CutPrefix(w, o); ok {
+				op, name = o, rest
+			}
+		}
+		v, known := versionOf(name)
+		if !known {
+			return 0, 0, fmt.Errorf("%q: unknown protocol", w)
+		}
+		switch {
+		case v == 0: // SSLv2, SSLv3: never offered
+			if op == "" || op == "<=" {
+				warn("%s is not supported", name)
+			}
+		case op == ">=":
+			low = max(low, v)
+		case op == "<=":
+			high = min(high, v)
+		case op == "!":
+			excluded[v] = true
+		default:
+			included[v] = true
+		}
+	}
+	var allowed []uint16
+	for _, n := range tlsNames {
+		if n.v >= low && n.v <= high && !excluded[n.v] && (len(included) == 0 || included[n.v]) {
+			allowed = append(allowed, n.v)
+		}
+	}
+	if len(allowed) == 0 {
+		return 0, 0, errors.New("no protocol is left")
+	}
+	low, high = allowed[0], allowed[len(allowed)-1]
+	if int(high-low)+1 != len(allowed) {
+		warn("protocols with gaps between them are not supported: %v", words)
+	}
+	return low, high, nil
+}
+
+func versionOf(name string) (v uint16, known bool) {
+	switch strings.ToLower(name) {
+	case "sslv2", "sslv3", "0300", "0x0300":
+		return 0, true
+	}
+	for _, n := range tlsNames {
+		if strings.EqualFold(n.name, name) || strings.EqualFold(n.name, strings.Replace(name, "TLSv1.0", "TLSv1", 1)) {
+			return n.v, true
+		}
+	}
+	return 0, false
+}
+
+// cipherSuites is the TLS 1.2 suites of a cipher grade, less those excluded.
+// The suites of TLS 1.3 are fixed. Nil means the library's own list.
+func cipherSuites(grade string, exclude []string, warn func(string, ...any)) []uint16 {
+	switch grade {
+	case "high", "medium", "":
+	case "low", "export", "null":
+		warn("cipher grade %q is not supported, using \"medium\"", grade)
+	default:
+		warn("unknown cipher grade %q, using \"medium\"", grade)
+	}
+	if grade != "high" && len(exclude) == 0 {
+		return nil
+	}
+	var out []uint16
+	for _, s := range tls.CipherSuites() {
+		if grade == "high" && strings.Contains(s.Name, "_CBC_") && !strings.Contains(s.Name, "_ECDHE_") {
+			continue
+		}
+		drop := false
+		for _, e := range exclude {
+			drop = drop || suiteMatches(s.Name, e)
+		}
+		if !drop {
+			out = append(out, s.ID)
+		}
+	}
+	return out
+}
+
+// suiteMatches says whether an OpenSSL cipher name or class is the suite.
+func suiteMatches(suite, name string) bool {
+	up := strings.ToUpper(name)
+	switch up {
+	case "ANULL", "ENULL", "NULL", "EXPORT", "LOW", "MD5", "SSLV2", "EXP", "ADH", "AECDH", "DES", "DSS", "ADSS", "SEED", "IDEA", "CAMELLIA", "PSK", "SRP":
+		return false // never offered
+	case "KRSA", "RSA":
+		return strings.HasPrefix(suite, "TLS_RSA_")
+	case "SHA1", "SHA":
+		return strings.HasSuffix(suite, "_SHA")
+	case "CHACHA20":
+		return strings.Contains(suite, "CHACHA20")
+	}
+	up = strings.NewReplacer("-", "_").Replace(up)
+	return strings.Contains(strings.ReplaceAll(suite, "_WITH_", "_"), up)
+}
+
+// tlsState is the TLS of one session.
+type tlsState struct {
+	cert *tls.Certificate // what we presented
+}
+
+// transport is the socket under TLS. It remembers which certificate was
+// chosen for it.
+type transport struct {
+	net.Conn
+	cert *tls.Certificate
+}
+
+func (s *session) offersTLS() bool {
+	t := s.srv.tlsSet
+	return t.level > tlsNone && !t.wrapper && s.a.TLS == nil
+}
+
+// mustStartTLS says whether a command has to wait for encryption, RFC 3207
+// section 4.
+func (s *session) mustStartTLS(v verb) bool {
+	t := s.srv.tlsSet
+	return t.level == tlsEncrypt && s.a.TLS == nil && commands[v].traits&tPreTLS == 0
+}
+
+// startTLS is STARTTLS, RFC 3207. It hands the session over to another port,
+// since the engine knows of an authentication that has to be forgotten.
+func (s *session) startTLS() (*smtpwire.Reply, error) {
+	t := s.srv.tlsSet
+	switch {
+	case s.cmd.Args != "":
+		return smtpwire.R(501, dsn.S(5, 5, 4), "Syntax: STARTTLS"), nil
+	case s.a.TLS != nil:
+		return smtpwire.R(554, dsn.S(5, 5, 1), "Error: TLS already active"), nil
+	case t.level == tlsNone || t.wrapper || s.hiddenKeywords()["starttls"]:
+		return smtpwire.R(502, dsn.S(5, 5, 1), "Error: command not implemented"), nil
+	case s.srv.limits.exceeded(s, evTLS):
+		return smtpwire.R(454, dsn.S(4, 7, 0), "Error: too many new TLS sessions from "+s.a.AddrText), nil
+	}
+	s.done(smtpwire.R(220, dsn.S(2, 0, 0), "Ready to start TLS"))
+	if err := s.handshake(); err != nil {
+		return nil, err
+	}
+	s.endMail()
+	s.a.ResetHelo()
+	s.logout()
+	s.forwarded = xforward{}
+	return nil, s.changePort()
+}
+
+// wrap begins TLS before anything is said (RFC 8314 section 3.3).
+func (s *session) wrap() error {
+	if s.srv.limits.exceeded(s, evTLS) {
+		s.leave()
+		return errRefused
+	}
+	return s.handshake()
+}
+
+// changePort gives the session a new engine, for which nothing has happened
+// yet. The old one is done with: its goroutine must not touch the session
+// after this.
+func (s *session) changePort() error {
+	s.port.detached = true
+	p := &port{s: s, stage: portHidden} // its greeting is not for the client
+	s.port = p
+	s.srv.ports.in <- p
+	return io.EOF
+}
+
+// handshake encrypts the connection. What the client sent before it is
+// forgotten: it may have been put there by somebody in between (RFC 3207
+// section 6).
+func (s *session) handshake() error {
+	if err := s.wire.flush(); err != nil {
+		s.lost(err)
+		return err
+	}
+	s.wire.discard()
+	under := &transport{Conn: s.wire.nc}
+	c := tls.Server(under, s.srv.tlsSet.config)
+	ctx, cancel := context.WithTimeout(s.srv.ctx(), s.set.startTLSTimeout)
+	defer cancel()
+	s.wire.nc.SetDeadline(time.Time{})
+	if err := c.HandshakeContext(ctx); err != nil {
+		s.srv.log.Info("SSL_accept error from %s: %v", s.a.NameAddr(), err)
+		if ctx.Err() != nil {
+			s.reason = "timeout"
+		}
+		s.ended = true
+		return err
+	}
+	s.wire.nc = c
+	s.tls = &tlsState{cert: under.cert}
+	s.a.TLS = s.srv.tlsSet.describe(c.ConnectionState())
+	if s.srv.tlsSet.logLevel > 0 {
+		s.srv.log.Info("%s TLS connection established from %s: %s", s.trust(), s.a.NameAddr(), s.tlsText(" "))
+	}
+	return nil
+}
+
+// describe says what restrictions may know of a TLS session.
+func (t *tlsSettings) describe(state tls.ConnectionState) *access.TLS {
+	a := &access.TLS{State: state, Protocol: tlsName(state.Version), Cipher: tls.CipherSuiteName(state.CipherSuite)}
+	switch {
+	case strings.Contains(a.Cipher, "AES_128"):
+		a.Bits = 128
+	case strings.Contains(a.Cipher, "AES_256"), strings.Contains(a.Cipher, "CHACHA20"):
+		a.Bits = 256
+	case strings.Contains(a.Cipher, "3DES"):
+		a.Bits = 168
+	}
+	if len(state.PeerCertificates) > 0 {
+		leaf := state.PeerCertificates[0]
+		a.Fingerprint = fingerprint(t.digest, leaf.Raw)
+		a.PubKeyPrint = fingerprint(t.digest, leaf.RawSubjectPublicKeyInfo)
+		a.Subject, a.Issuer = leaf.Subject.CommonName, issuerName(leaf)
+		a.Trusted = t.trusted(state.PeerCertificates)
+	}
+	return a
+}
+
+func issuerName(c *x509.Certificate) string {
+	if c.Issuer.CommonName == "" && len(c.Issuer.Organization) > 0 {
+		return c.Issuer.Organization[0]
+	}
+	return c.Issuer.CommonName
+}
+
+func tlsName(v uint16) string {
+	for _, n := range tlsNames {
+		if n.v == v {
+			return n.name
+		}
+	}
+	return "unknown"
+}
+
+// trust is how much is known of the client, in the word that logs have.
+func (s *session) trust() string {
+	switch {
+	case s.a.TLS.Fingerprint == "":
+		return "Anonymous"
+	case s.a.TLS.Trusted:
+		return "Trusted"
+	}
+	return "Untrusted"
+}
+
+// tlsText describes the session's encryption, as logs and Received: have it;
+// sep is what stands before the second half.
+func (s *session) tlsText(sep string) string {
+	t := s.a.TLS
+	text := fmt.Sprintf("%s with cipher %s (%d/%d bits)", t.Protocol, t.Cipher, t.Bits, t.Bits)
+	if t.State.Version != tls.VersionTLS13 {
+		return text
+	}
+	text += sep + "key-exchange " + keyExchange(t.State.CurveID)
+	if s.tls.cert != nil {
+		text += " server-signature " + signature(s.tls.cert)
+	}
+	return text
+}
+
+func keyExchange(c tls.CurveID) string {
+	switch c {
+	case tls.CurveP256:
+		return "ECDHE (P-256)"
+	case tls.CurveP384:
+		return "ECDHE (P-384)"
+	case tls.CurveP521:
+		return "ECDHE (P-521)"
+	}
+	return c.String()
+}
+
+// signature is how TLS 1.3 signs with the certificate.
+func signature(c *tls.Certificate) string {
+	switch k := c.Leaf.PublicKey.(type) {
+	case *rsa.PublicKey:
+		return fmt.Sprintf("RSA-PSS (%d bits)", k.N.BitLen())
+	case *ecdsa.PublicKey:
+		size := k.Curve.Params().BitSize
+		names := map[int]string{256: "prime256v1", 384: "secp384r1", 521: "secp521r1"}
+		digest := map[int]string{256: "SHA256", 384: "SHA384", 521: "SHA512"}[size] // RFC 8446 section 4.2.3
+		return fmt.Sprintf("ECDSA (%s) server-digest %s", names[size], digest)
+	case ed25519.PublicKey:
+		return "ED25519"
+	}
+	return "unknown"
+}
+
+// appendTLS is the part of Received: that tells of encryption.
+func (s *session) appendTLS(b []byte) []byte {
+	b = append(append(b, "\t(using "...), s.tlsText("\r\n\t ")...)
+	b = append(b, ")\r\n"...)
+	t := s.a.TLS
+	switch {
+	case t.Fingerprint != "":
+		verdict := "not verified"
+		if t.Trusted {
+			verdict = "verified OK"
+		}
+		b = fmt.Appendf(b, "\t(Client CN \"%s\", Issuer \"%s\" (%s))\r\n", headerSafe(t.Subject), headerSafe(t.Issuer), verdict)
+	case s.srv.tlsSet.askCert:
+		b = append(b, "\t(Client did not present a certificate)\r\n"...)
+	default:
+		b = append(b, "\t(No client certificate requested)\r\n"...)
+	}
+	return b
+}
+
+// headerSafe takes out what would end a comment in a header, or a line.
+func headerSafe(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 127 || strings.ContainsRune(`()<>"\`, r) {
+			return '?'
+		}
+		return r
+	}, clip(s, 100))
+}
