@@ -165,3 +165,38 @@ func BenchmarkDeferred(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkWalk is a decision of the model, which walks the job list as nqmgr
+// does, with the first job current and the others behind it: what the indexes
+// are for.
+func BenchmarkWalk(b *testing.B) {
+	for _, jobs := range []int{100, 1000, 20000} {
+		b.Run(fmt.Sprintf("jobs=%d", jobs), func(b *testing.B) {
+			cfg := benchConfig(0, 0)
+			cfg.Transport = func(_ mail.Transport, c TransportConfig) TransportConfig { return c }
+			m := &model{cfg: cfg, now: epoch.UnixMicro(), msgs: map[MsgID]*mMsg{}}
+			t := m.transport("smtp")
+			for i := range jobs {
+				n := 2
+				if i == 0 {
+					n = 1 << 20
+				}
+				j := &mJob{msg: &mMsg{id: MsgID(i), seq: i, queued: epoch.Unix()}, t: t, listed: true, total: n}
+				q := &mQueue{name: fmt.Sprint(i % 1000), t: t, window: 1 << 30}
+				p := &mPeer{q: q, j: j, refs: n}
+				for range 2 {
+					p.todo = append(p.todo, &mEntry{p, nil})
+				}
+				j.peers = []*mPeer{p}
+				t.jobs = append(t.jobs, j)
+			}
+			t.cfg.SlotLoan, t.cfg.SlotDiscount = 0, 0
+			cur := t.jobs[0]
+			cur.avail = 1
+			b.ResetTimer()
+			for b.Loop() {
+				m.preempt(t, cur)
+			}
+		})
+	}
+}

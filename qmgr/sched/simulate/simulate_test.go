@@ -157,3 +157,27 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+func TestCommand(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		args   []string
+		stdin  string
+		status int
+		want   string
+	}{
+		{[]string{"testdata/balancer-inverse.load"}, "", 0, "deferred"},
+		{[]string{"-csv"}, "server a\nsend to=smtp:a\n", 0, "TOTAL,1,1,1"},
+		{[]string{"-svg"}, "server a\nsend to=smtp:a\n", 0, "<svg"},
+		{[]string{"testdata/none"}, "", 1, "no such file"},
+		{nil, "send", 1, "line 1"},
+		{[]string{"-svg", "-csv"}, "", 64, "usage"},
+		{[]string{"-x"}, "", 64, "usage"},
+		{[]string{"a", "b"}, "", 64, "usage"},
+	} {
+		var out bytes.Buffer
+		if got := Command(x.args, strings.NewReader(x.stdin), &out, &out); got != x.status || !strings.Contains(out.String(), x.want) {
+			t.Errorf("%q: status %d, %.200q; should be %d, %q", x.args, got, out.String(), x.status, x.want)
+		}
+	}
+}
