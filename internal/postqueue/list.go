@@ -2,25 +2,26 @@ package postqueue
 
 import (
 	"bufio"
-	"context"
+	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
-	"posthaste/internal/ipc"
+	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 )
 
-const listHeader = "-Queue ID-       --Size-- ---Arrival Time---- -Sender/Recipient------\n"
+const listHeader = "----Queue ID----- --Size-- ---Arrival Time---- --Sender/Recipient------\n"
 
 // list prints the queue as people know it.
-func (c *command) list(ctx context.Context, conn *ipc.Conn) int {
-	w := bufio.NewWriter(c.stdout)
-	defer w.Flush()
+func (c *command) list(each walk) error {
+	w := bufio.NewWriter(c.out)
+	defer w.Flush() // its error is out's
 	var messages, octets int64
-	err := c.each(ctx, conn, func(it *proto.Item) {
+	err := each(func(it *proto.Item) bool {
 		if messages == 0 {
 			io.WriteString(w, listHeader)
 		} else {
@@ -29,10 +30,11 @@ func (c *command) list(ctx context.Context, conn *ipc.Conn) int {
 		messages++
 		octets += it.Size
 		writeItem(w, it)
+		return c.out.Err == nil
 	})
 	switch {
 	case err != nil:
-		return c.fatal(exitUnavailable, "%v", err)
+		return err
 	case messages == 0:
 		io.WriteString(w, "Mail queue is empty\n")
 	case messages == 1:
@@ -40,50 +42,52 @@ func (c *command) list(ctx context.Context, conn *ipc.Conn) int {
 	default:
 		fmt.Fprintf(w, "\n-- %d Kbytes in %d Requests.\n", octets/1024, messages)
 	}
-	return 0
+	return nil
 }
 
+// reasonEnd is the column that a reason's text ends in when it is short enough.
+const reasonEnd = 76
+
 // writeItem prints one message: its line, and then its recipients, those with
-// the same reason for waiting together below that reason.
+// the same reason for waiting together below that reason, those without one
+// last.
 func writeItem(w io.Writer, it *proto.Item) {
-	mark := " "
-	switch {
-	case it.ForcedExpire:
-		mark = "#"
-	case it.Queue == "active":
+	mark := ""
+	switch it.Queue {
+	case "active":
 		mark = "*"
-	case it.Queue == "hold":
+	case "hold":
 		mark = "!"
+	}
+	if it.ForcedExpire {
+		mark += "#"
 	}
 	fmt.Fprintf(w, "%-17s %8d %19.19s %s\n", string(it.ID)+mark, it.Size, it.Arrival.Format("Mon Jan _2 15:04:05"),
 		external(it.Sender))
 	rcpts := slices.Clone(it.Recipients)
-	reasons := make(map[string]int) // in order of first appearance
+	reasons := map[string]int{"": math.MaxInt} // in order of first appearance
 	for _, r := range rcpts {
 		if _, ok := reasons[r.Reason]; !ok {
 			reasons[r.Reason] = len(reasons)
 		}
 	}
-	slices.SortStableFunc(rcpts, func(a, b proto.ItemRcpt) int {
-		if (a.Reason == "") != (b.Reason == "") {
-			if a.Reason != "" {
-				return -1
-			}
-			return 1
-		}
-		return reasons[a.Reason] - reasons[b.Reason]
-	})
+	slices.SortStableFunc(rcpts, func(a, b proto.ItemRcpt) int { return cmp.Compare(reasons[a.Reason], reasons[b.Reason]) })
 	last := ""
 	for _, r := range rcpts {
-		if r.Reason != last {
-			fmt.Fprintf(w, "%77s\n", "("+r.Reason+")")
-			last = r.Reason
+		if r.Reason != last && r.Reason != "" {
+			fmt.Fprintf(w, "%*s(%s)\n", max(0, reasonEnd-len(r.Reason)), "", printable(r.Reason))
 		}
-		fmt.Fprintf(w, "%41s%s\n", "", external(r.Address))
+		last = r.Reason
+		fmt.Fprintf(w, "%47s%s\n", "", external(r.Address))
 	}
 }
 
-func external(addr string) string {
+// printable keeps what a peer said from moving the reader's terminal about.
+func printable(s string) string { return string(maillog.AppendClean(nil, []byte(s))) }
+
+func external(addr string) string { return printable(sender(addr)) }
+
+func sender(addr string) string {
 	if addr == "" {
 		return "MAILER-DAEMON"
 	}
@@ -91,33 +95,30 @@ func external(addr string) string {
 }
 
 // json prints one object a line, with the names and the spacing of Postfix's.
-func (c *command) json(ctx context.Context, conn *ipc.Conn) int {
-	w := bufio.NewWriter(c.stdout)
+func (c *command) json(each walk) error {
+	w := bufio.NewWriter(c.out)
 	defer w.Flush()
-	err := c.each(ctx, conn, func(it *proto.Item) {
+	return each(func(it *proto.Item) bool {
 		fmt.Fprintf(w, `{"queue_name": %s, "queue_id": %s, "arrival_time": %d, "message_size": %d, "forced_expire": %t, "sender": %s, "recipients": [`,
 			quoteJSON(it.Queue), quoteJSON(string(it.ID)), it.Arrival.Unix(), it.Size, it.ForcedExpire,
-			quoteJSON(external(it.Sender)))
+			quoteJSON(sender(it.Sender)))
 		for i, r := range it.Recipients {
 			if i > 0 {
 				io.WriteString(w, ", ")
 			}
 			io.WriteString(w, "{")
 			if r.Orig != "" && r.Orig != r.Address {
-				fmt.Fprintf(w, `"orig_address": %s, `, quoteJSON(external(r.Orig)))
+				fmt.Fprintf(w, `"orig_address": %s, `, quoteJSON(rfc5322.Quote(r.Orig)))
 			}
-			fmt.Fprintf(w, `"address": %s`, quoteJSON(external(r.Address)))
+			fmt.Fprintf(w, `"address": %s`, quoteJSON(rfc5322.Quote(r.Address)))
 			if r.Reason != "" {
 				fmt.Fprintf(w, `, "delay_reason": %s`, quoteJSON(r.Reason))
 			}
 			io.WriteString(w, "}")
 		}
 		io.WriteString(w, "]}\n")
+		return c.out.Err == nil
 	})
-	if err != nil {
-		return c.fatal(exitUnavailable, "%v", err)
-	}
-	return 0
 }
 
 // quoteJSON is a JSON string; bytes that are not UTF-8 become U+FFFD.

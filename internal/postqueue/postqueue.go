@@ -1,5 +1,11 @@
 // Package postqueue is the postqueue(1) command, and mailq: what is in the
-// queue, and try again now. Both are asked of the queue manager.
+// queue, and try again now. Both are asked of the queue manager. While the
+// mail system is down who may read the spool is shown what lies in it.
+//
+//	postqueue [-v] [-c config_dir] -p | -j | -f | -i queue_id | -s site
+//
+// Mail that the sendmail program has left in maildrop is listed first, for those
+// who may look there.
 //
 // # Parameters
 //
@@ -8,17 +14,18 @@
 //
 // # Diagnostics
 //
-// Exit status 0; 64 wrong usage; 69 the mail system is down or refuses; 77 the
-// user is not authorized; 78 wrong configuration.
+// Exit status 0; 64 wrong usage; 69 the mail system is down or refuses; 74
+// the output cannot be written; 77 the user is not authorized; 78 wrong
+// configuration.
 package postqueue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/user"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -27,134 +34,166 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/table"
 )
 
-// Exit statuses of sysexits.h.
-const (
-	exitUsage       = 64
-	exitUnavailable = 69
-	exitNoPerm      = 77
-	exitConfig      = 78
-)
-
-// page is how many messages are asked for at once.
-const page = 500
-
-// patience is how long the queue manager may take to answer.
+// patience is how long the queue manager may take to accept an order.
 const patience = time.Minute
 
-const usage = "usage: %[1]s [-c config_dir] -f | -i queue_id | -j | -p | -s site"
+const usage = "usage: %[1]s -f | %[1]s -i queueid | %[1]s -j | %[1]s -p | %[1]s -s site"
 
 // command is one run.
 type command struct {
-	name           string
-	stdout, stderr io.Writer
-	configDir      string
-	verb           byte // f i j p s
-	value          string
+	cli.Tool
+	out       *cli.ErrWriter
+	configDir string
+	verb      byte // f i j p s
+	value     string
 }
 
 // Run carries out the command called name (postqueue, mailq) and returns its
 // exit status.
 func Run(name string, args []string, stdout, stderr io.Writer) int {
-	c := &command{name: name, stdout: stdout, stderr: stderr}
+	c := &command{Tool: cli.Tool{Name: name, Stderr: stderr}, out: &cli.ErrWriter{W: stdout}}
 	if name == "mailq" {
 		c.verb = 'p'
 	}
-	if !c.parse(args) {
-		fmt.Fprintf(stderr, usage+"\n", name)
-		return exitUsage
+	if err := c.parse(args); err != nil {
+		return c.Fail(err)
 	}
-	cfg, err := config.Read(config.Dir(c.configDir))
+	queue, err := cli.Open(c.configDir)
 	if err != nil {
-		return c.fatal(exitConfig, "%v", err)
+		return c.Fail(err)
 	}
-	users := "authorized_mailq_users"
-	if c.verb == 'f' || c.verb == 'i' || c.verb == 's' {
-		users = "authorized_flush_users"
+	defer queue.Close()
+	if err := c.run(context.Background(), queue); err != nil {
+		return c.Fail(err)
 	}
-	if ok, err := authorized(cfg, users); err != nil {
-		return c.fatal(exitUnavailable, "%v", err)
+	if c.out.Err != nil {
+		return c.Fatal(cli.ExitIO, "%v", c.out.Err)
+	}
+	return 0
+}
+
+// parse reads the options.
+func (c *command) parse(args []string) error {
+	wrong := cli.Errorf(cli.ExitUsage, usage, c.Name)
+	opts, rest, err := cli.Getopt(args, "c:fi:jps:v")
+	if err != nil {
+		fmt.Fprintf(c.Stderr, "%s: %v\n", c.Name, err)
+		return wrong
+	}
+	for _, o := range opts {
+		switch o.Letter {
+		case 'v':
+		case 'c':
+			c.configDir = o.Value
+		default:
+			if c.verb != 0 && c.Name != "mailq" {
+				return wrong
+			}
+			c.verb, c.value = o.Letter, o.Value
+		}
+	}
+	if c.verb == 0 || len(rest) > 0 {
+		return wrong
+	}
+	switch id := mail.QueueID(c.value); c.verb {
+	case 'i':
+		if !id.Valid() {
+			return cli.Errorf(cli.ExitUsage, "Cannot flush queue ID - invalid name: \"%s\"", printable(c.value))
+		}
+	case 's':
+		if !validSite(c.value) {
+			return cli.Errorf(cli.ExitUsage, "Cannot flush mail queue - invalid destination: \"%s\"", printable(c.value))
+		}
+	}
+	return nil
+}
+
+// validSite says whether s is a host name, as ETRN takes it, or an address in
+// brackets.
+func validSite(s string) bool {
+	if inner, ok := strings.CutPrefix(s, "["); ok {
+		s, ok = strings.CutSuffix(inner, "]")
+		return ok && s != "" && strings.Trim(s, "0123456789abcdefABCDEF.:IPv") == ""
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || len(label) > 63 || label[0] == '-' {
+			return false
+		}
+		for _, r := range label {
+			if r < 0x80 && r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') {
+				return false
+			}
+		}
+	}
+	return len(s) <= 255
+}
+
+func (c *command) run(ctx context.Context, queue *cli.Queue) error {
+	users, what := "authorized_mailq_users", "view"
+	if c.verb != 'p' && c.verb != 'j' {
+		users, what = "authorized_flush_users", "flush"
+	}
+	if ok, err := authorized(ctx, queue.Config, users, os.Getuid(), userName()); err != nil {
+		return err
 	} else if !ok {
-		return c.fatal(exitNoPerm, "User %s(%d) is not allowed to do that (%s)", userName(), os.Getuid(), users)
+		return cli.Errorf(cli.ExitNoPerm, "User %s(%d) is not allowed to %s the mail queue", userName(), os.Getuid(), what)
 	}
-	client := ipc.NewClient(filepath.Join(cfg.String("queue_directory"), "public", cfg.String("queue_service_name")), nil)
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	conn, err := connect(ctx, client)
-	if err != nil {
-		return c.fatal(exitUnavailable, "%s is unavailable: is the mail system running? (%v)", cfg.String("queue_service_name"), err)
+	conn, err := queue.Manager(ctx)
+	if err != nil && !errors.Is(err, cli.ErrDown) {
+		return err
 	}
 	switch c.verb {
 	case 'p':
-		return c.list(ctx, conn)
+		return c.list(c.walk(ctx, queue, conn))
 	case 'j':
-		return c.json(ctx, conn)
+		return c.json(c.walk(ctx, queue, conn))
+	}
+	if err != nil {
+		return cli.Errorf(cli.ExitUnavailable, "Cannot flush mail queue - mail system is down")
 	}
 	return c.flush(ctx, conn)
 }
 
-// connect tries for a moment only: a tool should say soon that nobody is there.
-func connect(ctx context.Context, client *ipc.Client) (*ipc.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	return client.Conn(ctx)
-}
+// A walk calls its argument for each message until that returns false.
+type walk func(func(*proto.Item) bool) error
 
-func (c *command) fatal(status int, format string, args ...any) int {
-	fmt.Fprintf(c.stderr, "%s: fatal: %s\n", c.name, fmt.Sprintf(format, args...))
-	return status
-}
-
-// parse reads the options; it is false when they are wrong.
-func (c *command) parse(args []string) bool {
-	for i := 0; i < len(args); i++ {
-		a := args[i]
-		if len(a) < 2 || a[0] != '-' {
-			return false
+// walk goes over maildrop and then over the queue; conn is nil when the mail
+// system is down.
+func (c *command) walk(ctx context.Context, queue *cli.Queue, conn *ipc.Conn) walk {
+	return func(f func(*proto.Item) bool) error {
+		more := true
+		err := queue.Dropped(func(it *proto.Item) bool {
+			more = f(it)
+			return more
+		})
+		if err != nil || !more {
+			return err
 		}
-		switch letter := a[1]; letter {
-		case 'v':
-		case 'f', 'j', 'p':
-			if len(a) != 2 || c.verb != 0 && c.name == "postqueue" {
-				return false
-			}
-			c.verb = letter
-		case 'c', 'i', 's':
-			value := a[2:]
-			if value == "" {
-				if i++; i == len(args) {
-					return false
-				}
-				value = args[i]
-			}
-			if letter == 'c' {
-				c.configDir = value
-				continue
-			}
-			if c.verb != 0 {
-				return false
-			}
-			c.verb, c.value = letter, value
-		default:
-			return false
+		if conn != nil {
+			return cli.Each(ctx, conn, false, f)
 		}
+		if err := queue.Readable(); err != nil {
+			return cli.Errorf(cli.ExitUnavailable, "Queue report unavailable - mail system is down (%w)", err)
+		}
+		c.Warn("Mail system is down -- accessing queue directly")
+		return queue.Items(c.Warn, f)
 	}
-	return c.verb != 0
 }
 
-// authorized says whether the calling user is in the list.
-func authorized(cfg *config.Config, parameter string) (bool, error) {
-	if os.Getuid() == 0 {
+// authorized says whether the user is in the list. Root need not be.
+func authorized(ctx context.Context, cfg *config.Config, parameter string, uid int, name string) (bool, error) {
+	if uid == 0 {
 		return true, nil
 	}
 	l, err := table.NewList(parameter, cfg.List(parameter), table.ListOptions{Kind: table.Strings})
 	if err != nil {
 		return false, err
 	}
-	return l.Match(context.Background(), userName())
+	return l.Match(ctx, name)
 }
 
 func userName() string {
@@ -165,44 +204,28 @@ func userName() string {
 	return "unknown"
 }
 
-func (c *command) flush(ctx context.Context, conn *ipc.Conn) int {
+func (c *command) flush(ctx context.Context, conn *ipc.Conn) error {
 	q := &proto.Command{Verb: proto.VerbFlush}
 	switch c.verb {
 	case 'f':
 		q.All = true
 	case 'i':
 		q.ID = mail.QueueID(c.value)
-		if !q.ID.Valid() {
-			return c.fatal(exitUsage, "Cannot flush mail queue - invalid queue ID: \"%s\"", c.value)
-		}
 	case 's':
 		q.Site = strings.Trim(c.value, "[]")
-		if q.Site == "" || strings.ContainsAny(q.Site, " \t/") {
-			return c.fatal(exitUsage, "Cannot flush mail queue - invalid destination: \"%s\"", c.value)
-		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	var reply proto.CommandReply
 	if err := conn.Call(ctx, q, &reply); err != nil {
-		return c.fatal(exitUnavailable, "Cannot flush mail queue: %v", err)
+		return cli.Errorf(cli.ExitUnavailable, "Cannot flush mail queue - %w", err)
 	}
-	if reply.Denied != "" {
-		return c.fatal(exitUnavailable, "Cannot flush mail queue: %s", reply.Denied)
+	switch {
+	case reply.Denied == "":
+	case c.verb == 's':
+		return cli.Errorf(cli.ExitUnavailable, "Flush service is not configured for destination \"%s\"", c.value)
+	default: // as with Postfix, it is no failure that a message is gone
+		c.Warn("%s: %s", c.value, reply.Denied)
 	}
-	return 0
-}
-
-// each calls f for every message in the queue.
-func (c *command) each(ctx context.Context, conn *ipc.Conn, f func(*proto.Item)) error {
-	for cursor := 0; ; {
-		var reply proto.ListReply
-		if err := conn.Call(ctx, &proto.List{Cursor: cursor, N: page}, &reply); err != nil {
-			return err
-		}
-		for i := range reply.Items {
-			f(&reply.Items[i])
-		}
-		if cursor = reply.Next; cursor == 0 {
-			return nil
-		}
-	}
+	return nil
 }

@@ -65,7 +65,9 @@ func (q *Queue) Spool() string { return q.Dir(spoolDir) }
 
 // Manager is a connection to the queue manager. The error is ErrDown when
 // nobody listens there.
-func (q *Queue) Manager(ctx context.Context) (*ipc.Conn, error) { return q.conn(ctx, "queue_service_name") }
+func (q *Queue) Manager(ctx context.Context) (*ipc.Conn, error) {
+	return q.conn(ctx, "queue_service_name")
+}
 
 // Cleanup is a connection to cleanup, with Manager's errors.
 func (q *Queue) Cleanup(ctx context.Context) (*ipc.Conn, error) {
@@ -184,4 +186,15 @@ func fileOwner(path string) (*service.Account, bool) {
 	}
 	a := &service.Account{Name: "#" + strconv.Itoa(int(sys.Uid)), UID: int(sys.Uid), GID: int(sys.Gid)}
 	return a, true
+}
+
+// Readable says why the spool cannot be read by this process, if so.
+func (q *Queue) Readable() error {
+	_, err := os.ReadDir(q.Spool())
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, qerr := os.ReadDir(q.Dir()); qerr == nil {
+			return nil
+		}
+	}
+	return err
 }

@@ -1,0 +1,247 @@
+package postqueue
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/maildrop"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+	"posthaste/internal/spooltool/faketest"
+)
+
+func run(s *faketest.Site, name string, args ...string) (out, errs string, status int) {
+	var o, e bytes.Buffer
+	status = Run(name, append([]string{"-c", s.Config}, args...), &o, &e)
+	return o.String(), e.String(), status
+}
+
+const refused = "connect to 127.0.0.1[127.0.0.1]:37999: Connection refused"
+
+var arrival = time.Date(2026, 11, 21, 8, 56, 26, 0, time.Local)
+
+func items() []proto.Item {
+	return []proto.Item{
+		{ID: "4jWmK60qnzz1SDZl", Queue: "active", Arrival: arrival, Size: 5305, ForcedExpire: true, Sender: "s p@from.test",
+			Recipients: []proto.ItemRcpt{{Address: "d1@to.test"}, {Address: "d 2@to.test"}}},
+		{ID: "4jWmK60rlcz1SCpW", Queue: "hold", Arrival: arrival, Size: 301,
+			Recipients: []proto.ItemRcpt{{Address: "pm@to.test"}}},
+		{ID: "4jWmL10SyZz1SCBX", Queue: "deferred", Arrival: arrival, Size: 298, Sender: "a@from.test",
+			Recipients: []proto.ItemRcpt{{Address: "new@x.test"}, {Address: "one@x.test", Reason: refused, Orig: "al@v.test"},
+				{Address: "q@y.test", Reason: "say \"\x1b[1m\"\t" + strings.Repeat("long ", 15)}, {Address: "two@x.test", Reason: refused}}},
+	}
+}
+
+// The listing is, to the column, what Postfix 3.7 prints with long queue IDs.
+const golden = `----Queue ID----- --Size-- ---Arrival Time---- --Sender/Recipient------
+4jWmK60qnzz1SDZl*#     5305 Sat Nov 21 08:56:26 "s p"@from.test
+                                               d1@to.test
+                                               "d 2"@to.test
+
+4jWmK60rlcz1SCpW!      301 Sat Nov 21 08:56:26 MAILER-DAEMON
+                                               pm@to.test
+
+4jWmL10SyZz1SCBX       298 Sat Nov 21 08:56:26 a@from.test
+                   (connect to 127.0.0.1[127.0.0.1]:37999: Connection refused)
+                                               one@x.test
+                                               two@x.test
+(say "?[1m"?long long long long long long long long long long long long long long long )
+                                               q@y.test
+                                               new@x.test
+
+-- 5 Kbytes in 3 Requests.
+`
+
+const goldenJSON = `{"queue_name": "active", "queue_id": "4jWmK60qnzz1SDZl", "arrival_time": 1795251386, "message_size": 5305, "forced_expire": true, "sender": "\"s p\"@from.test", "recipients": [{"address": "d1@to.test"}, {"address": "\"d 2\"@to.test"}]}
+{"queue_name": "hold", "queue_id": "4jWmK60rlcz1SCpW", "arrival_time": 1795251386, "message_size": 301, "forced_expire": false, "sender": "MAILER-DAEMON", "recipients": [{"address": "pm@to.test"}]}
+{"queue_name": "deferred", "queue_id": "4jWmL10SyZz1SCBX", "arrival_time": 1795251386, "message_size": 298, "forced_expire": false, "sender": "a@from.test", "recipients": [{"address": "new@x.test"}, {"orig_address": "al@v.test", "address": "one@x.test", "delay_reason": "REFUSED"}, {"address": "q@y.test", "delay_reason": "say \"\u001b[1m\"\tLONG"}, {"address": "two@x.test", "delay_reason": "REFUSED"}]}
+`
+
+// list answers listings with these items, one a page.
+func list(t *testing.T, items []proto.Item) func(*ipc.Request) {
+	return func(r *ipc.Request) {
+		q := faketest.Decode[proto.List](t, r)
+		reply := new(proto.ListReply)
+		if q.Cursor < len(items) {
+			reply.Items = items[q.Cursor : q.Cursor+1]
+			if q.Cursor+1 < len(items) {
+				reply.Next = q.Cursor + 1
+			}
+		}
+		r.Reply(reply)
+	}
+}
+
+func TestList(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	s.Serve("qmgr", list(t, items()))
+	for _, name := range []string{"postqueue", "mailq"} {
+		if out, errs, status := run(s, name, "-p"); out != golden || errs != "" || status != 0 {
+			t.Errorf("%s -p: exit status %d, %q\n%s", name, status, errs, out)
+		}
+	}
+	want := strings.NewReplacer("REFUSED", refused, "LONG", strings.Repeat("long ", 15), "1795251386", "ARRIVAL").Replace(goldenJSON)
+	out, errs, status := run(s, "postqueue", "-j")
+	out = strings.ReplaceAll(out, strconv.FormatInt(arrival.Unix(), 10), "ARRIVAL")
+	if out != want || errs != "" || status != 0 {
+		t.Errorf("-j: exit status %d, %q\n got %s\nwant %s", status, errs, out, want)
+	}
+}
+
+func TestEmpty(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	s.Serve("qmgr", list(t, nil))
+	if out, _, status := run(s, "mailq"); out != "Mail queue is empty\n" || status != 0 {
+		t.Errorf("exit status %d, %q", status, out)
+	}
+	if out, _, status := run(s, "postqueue", "-j"); out != "" || status != 0 {
+		t.Errorf("-j: exit status %d, %q", status, out)
+	}
+}
+
+// While the mail system is down, who may read it sees what is there, and what
+// the sendmail program has left.
+func TestDown(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	if out, _, status := run(s, "mailq"); out != "Mail queue is empty\n" || status != 0 {
+		t.Errorf("nothing queued yet: exit status %d, %q", status, out)
+	}
+	ids := s.Fill(faketest.Mail{Queue: spool.Deferred, Content: "x\r\n", Done: []int{1}, Attempts: 2,
+		Envelope: mail.Envelope{Arrival: arrival, Sender: "a@from.test", Size: 298,
+			Recipients: []mail.Recipient{{Address: "one@x.test"}, {Address: "done@x.test"}, {Address: "two@x.test"}}},
+		Outcomes: []mail.Outcome{{Rcpt: 0, Action: dsn.Deferred, Status: dsn.S(4, 4, 1), Reason: refused}}})
+	var drop bytes.Buffer
+	h := maildrop.Header{Sender: "me", Recipients: []mail.Recipient{{Address: "you"}}}
+	if err := maildrop.Write(&drop, &h, strings.NewReader("Subject: x\n\n")); err != nil {
+		t.Fatal(err)
+	}
+	dropped, err := maildrop.Drop(filepath.Join(s.Queue, "maildrop"), &drop, 0, arrival, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(s.Queue, "maildrop", "litter"), []byte("V"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, errs, status := run(s, "postqueue", "-p")
+	want := golden[:strings.Index(golden, "\n")+1] +
+		dropped + "       12 Sat Nov 21 08:56:26 me\n                                               you\n\n" +
+		string(ids[0]) + "      298 Sat Nov 21 08:56:26 a@from.test\n" +
+		"                   (" + refused + ")\n                                               one@x.test\n" +
+		"                                               two@x.test\n\n-- 0 Kbytes in 2 Requests.\n"
+	if strings.Join(strings.Fields(out), " ") != strings.Join(strings.Fields(want), " ") ||
+		errs != "postqueue: warning: Mail system is down -- accessing queue directly\n" || status != 0 {
+		t.Errorf("exit status %d, %q\n got %s\nwant %s", status, errs, out, want)
+	}
+	for _, args := range [][]string{{"-f"}, {"-i", string(ids[0])}, {"-s", "to.test"}} {
+		_, errs, status := run(s, "postqueue", args...)
+		if errs != "postqueue: fatal: Cannot flush mail queue - mail system is down\n" || status != 69 {
+			t.Errorf("%v: exit status %d, %q", args, status, errs)
+		}
+	}
+}
+
+func TestFlush(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	var asked proto.Command
+	s.Serve("qmgr", func(r *ipc.Request) {
+		asked = faketest.Decode[proto.Command](t, r)
+		reply := new(proto.CommandReply)
+		if asked.Site == "elsewhere.test" || asked.ID == "4jWmK60rlcz1SCpW" {
+			reply.Denied = "no"
+		}
+		r.Reply(reply)
+	})
+	for _, c := range []struct {
+		args   string
+		want   proto.Command
+		errs   string
+		status int
+	}{
+		{"-f", proto.Command{Verb: proto.VerbFlush, All: true}, "", 0},
+		{"-i 076AF9D46E1", proto.Command{Verb: proto.VerbFlush, ID: "076AF9D46E1"}, "", 0},
+		{"-i 4jWmK60rlcz1SCpW", proto.Command{Verb: proto.VerbFlush, ID: "4jWmK60rlcz1SCpW"}, "postqueue: warning: 4jWmK60rlcz1SCpW: no\n", 0},
+		{"-s to.test", proto.Command{Verb: proto.VerbFlush, Site: "to.test"}, "", 0},
+		{"-s [192.0.2.1]", proto.Command{Verb: proto.VerbFlush, Site: "192.0.2.1"}, "", 0},
+		{"-s elsewhere.test", proto.Command{Verb: proto.VerbFlush, Site: "elsewhere.test"},
+			"postqueue: fatal: Flush service is not configured for destination \"elsewhere.test\"\n", 69},
+		{"-i a/b", proto.Command{}, "postqueue: fatal: Cannot flush queue ID - invalid name: \"a/b\"\n", 64},
+		{"-s a..b", proto.Command{}, "postqueue: fatal: Cannot flush mail queue - invalid destination: \"a..b\"\n", 64},
+		{"-s [to.test]", proto.Command{}, "postqueue: fatal: Cannot flush mail queue - invalid destination: \"[to.test]\"\n", 64},
+	} {
+		asked = proto.Command{}
+		_, errs, status := run(s, "postqueue", strings.Fields(c.args)...)
+		if asked != c.want || errs != c.errs || status != c.status {
+			t.Errorf("%s: exit status %d, %q, asked %+v", c.args, status, errs, asked)
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	const text = "postqueue: fatal: usage: postqueue -f | postqueue -i queueid | postqueue -j | postqueue -p | postqueue -s site\n"
+	for args, want := range map[string]string{"": text, "-p -j": text, "-p x": text, "-x": "postqueue: invalid option -- 'x'\n" + text,
+		"-i": "postqueue: option requires an argument -- 'i'\n" + text} {
+		if _, errs, status := run(s, "postqueue", strings.Fields(args)...); errs != want || status != 64 {
+			t.Errorf("%q: exit status %d, %q", args, status, errs)
+		}
+	}
+	var e bytes.Buffer
+	if status := Run("mailq", []string{"-c", "/nonexistent"}, nil, &e); status != 78 || !strings.Contains(e.String(), "/nonexistent/main.cf") {
+		t.Errorf("exit status %d, %q", status, e.String())
+	}
+}
+
+// A full disk behind a redirection is not taken for success.
+func TestOutputFails(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	s.Serve("qmgr", list(t, items()))
+	var e bytes.Buffer
+	if status := Run("mailq", []string{"-c", s.Config}, full{}, &e); status != 74 || e.String() != "mailq: fatal: no space left\n" {
+		t.Errorf("exit status %d, %q", status, e.String())
+	}
+}
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
+
+func TestAuthorized(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		list string
+		uid  int
+		name string
+		want bool
+	}{
+		{"static:anyone", 7, "joe", true},
+		{"", 7, "joe", false},
+		{"", 0, "root", true},
+		{"!www, static:all", 7, "www", false},
+		{"!www, static:all", 7, "joe", true},
+		{"ann joe", 7, "joe", true},
+	} {
+		cfg, err := config.LoadString("authorized_mailq_users = " + c.list + "\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := authorized(t.Context(), cfg, "authorized_mailq_users", c.uid, c.name); got != c.want || err != nil {
+			t.Errorf("%q for %s: %v, %v", c.list, c.name, got, err)
+		}
+	}
+}
