@@ -56,8 +56,9 @@ type Client struct {
 
 // call is a query under way, for all who wait for it.
 type call struct {
-	done chan struct{}
-	res  result
+	done   chan struct{}
+	cancel context.CancelFunc
+	res    result
 }
 
 var _ Resolver = (*Client)(nil)
@@ -75,9 +76,15 @@ func New(o Options) *Client {
 	return c
 }
 
-// Close waits for queries that nobody waits for any more. Their time is bounded
-// by resolv.conf's timeout and attempts.
-func (c *Client) Close() { c.wg.Wait() }
+// Close ends the queries that are under way, which fail, and waits for that.
+func (c *Client) Close() {
+	c.mu.Lock()
+	for _, w := range c.calls {
+		w.cancel()
+	}
+	c.mu.Unlock()
+	c.wg.Wait()
+}
 
 // query gives what is known or can be found out about a question. The error
 // is an *Error or the context's.
@@ -99,9 +106,11 @@ func (c *Client) query(ctx context.Context, name string, qtype uint16) (*reply, 
 	c.mu.Lock()
 	w := c.calls[k]
 	if w == nil {
-		w = &call{done: make(chan struct{})}
+		// The query belongs to nobody's context, since several may wait for it.
+		own, cancel := context.WithCancel(context.Background())
+		w = &call{done: make(chan struct{}), cancel: cancel}
 		c.calls[k] = w
-		c.wg.Go(func() { c.run(k, w) })
+		c.wg.Go(func() { c.run(own, k, w) })
 	}
 	c.mu.Unlock()
 	select {
@@ -120,10 +129,10 @@ func asError(e *Error) error {
 	return e
 }
 
-// run does the query of w and tells who waits. It belongs to nobody's context,
-// since several may wait; its time is bounded by the Exchanger.
-func (c *Client) run(k key, w *call) {
-	rep, err := c.resolve(context.Background(), k.name, k.qtype)
+// run does the query of w and tells who waits. Its time is bounded by the Exchanger.
+func (c *Client) run(ctx context.Context, k key, w *call) {
+	defer w.cancel()
+	rep, err := c.resolve(ctx, k.name, k.qtype)
 	now := time.Now()
 	w.res = result{reply: rep, err: err}
 	switch {

@@ -2,6 +2,7 @@ package resolver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -272,18 +273,26 @@ func TestAuthenticatedDataIsBelievedOnlyWhereItIsSafe(t *testing.T) {
 	}
 }
 
-func TestCloseWaits(t *testing.T) {
+func TestCloseEndsQueries(t *testing.T) {
 	t.Parallel()
-	release := make(chan struct{})
-	addr := serve(t, func(w dns.ResponseWriter, q *dns.Msg) { <-release; good(w, q) })
-	c := New(Options{ResolvConf: confWith(t, "", addr)})
+	asked := make(chan struct{}, 10)
+	addr := serve(t, func(dns.ResponseWriter, *dns.Msg) { asked <- struct{}{} })
+	c := New(Options{ResolvConf: confWith(t, "options timeout:30\n", addr)})
+	failed := make(chan error)
+	go func() {
+		_, err := c.Addrs(t.Context(), "host.test", IPv4)
+		failed <- err
+	}()
+	<-asked
+	c.Close()
+	if err := <-failed; KindOf(err) != TempFail {
+		t.Error(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := c.Addrs(ctx, "host.test", IPv4); err == nil {
-		t.Error("an ended context was of no consequence")
+	if _, err := c.Addrs(ctx, "other.test", IPv4); !errors.Is(err, context.Canceled) {
+		t.Errorf("an ended context was of no consequence: %v", err)
 	}
-	close(release)
-	c.Close()
 }
 
 func TestConf(t *testing.T) {
