@@ -76,8 +76,7 @@ func (e *engine) checkpointStep(low bool) (bool, error) {
 			return false, nil
 		}
 		e.begin()
-		e.w.record(recCKPT, 0, 0, appendPoint(nil, p), nil)
-		e.moved = p
+		e.w.force = true
 		return true, e.flush(false)
 	}
 	if oldest == e.head || oldest == nil || !e.mayWrite(false) {
@@ -276,7 +275,7 @@ func (e *engine) fetchBody(s *staged) (body []byte, damaged bool) {
 // spares is how many free segments to have ready: what a checkpoint of
 // everything would fill, and one.
 func (e *engine) spares() int64 {
-	n := 1 + e.metaSum/e.lim.segSize
+	n := max(minSpare, 1+e.metaSum/e.lim.segSize)
 	if e.lim.segments > 0 {
 		n = min(n, e.lim.reserve)
 	}

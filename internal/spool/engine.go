@@ -360,18 +360,34 @@ func (e *engine) full() error {
 			return fmt.Errorf("%w: %d bytes free on the file system, queue_minfree is %d", ErrFull, free, l.minFree)
 		}
 	}
-	e.mu.Lock()
-	e.adopt()
-	ready := len(e.free) > 0 || e.head != nil && e.head.off+l.unit+2*blockSize <= e.head.size
-	e.mu.Unlock()
-	if !ready { // the head may be too full for this batch
-		if err := e.create(1); err != nil {
+	if err := e.fullBooks(); err != nil {
+		return err
+	}
+	// What the books say may be created is worth nothing on a full disk: keep
+	// enough of what exists for dispositions (invariant 14).
+	for {
+		e.mu.Lock()
+		e.adopt()
+		ready := len(e.free) >= minSpare
+		e.mu.Unlock()
+		if ready {
+			return nil
+		}
+		if err := e.create(minSpare); err != nil {
 			e.mu.Lock()
 			e.diskLow = true
 			e.mu.Unlock()
 			return fmt.Errorf("%w: %w", ErrFull, err)
 		}
 	}
+}
+
+// minSpare is how many segments must be free, and exist, for mail to be taken.
+const minSpare = 2
+
+// fullBooks is full as far as it can be known without trying.
+func (e *engine) fullBooks() error {
+	l := &e.lim
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	if l.segments > 0 {

@@ -22,6 +22,7 @@ type batchWriter struct {
 	empty  []*segment     // scratch
 	copied uint64         // of the batch, for Stats
 	moved  uint64
+	force  bool // write it though there is nothing but a CKPT in it
 }
 
 // staged is how a message will stand after the batch.
@@ -54,7 +55,7 @@ func (e *engine) begin() {
 	clear(w.list)
 	w.list = w.list[:0]
 	clear(w.staged)
-	w.copied, w.moved = 0, 0
+	w.copied, w.moved, w.force = 0, 0, false
 }
 
 // record appends a record and returns the offset of its header.
@@ -96,7 +97,7 @@ func (e *engine) stage(number uint64, created int64) *staged {
 // the cleaner copies.
 func (e *engine) flush(cold bool) error {
 	w := &e.w
-	if len(w.recs) == 0 {
+	if len(w.recs) == 0 && !w.force {
 		return nil
 	}
 	moved := e.moved

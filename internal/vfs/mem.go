@@ -26,6 +26,7 @@ type Mem struct {
 	mu    sync.Mutex
 	dirs  map[string]*memDir
 	locks map[string]*memLock
+	temps map[*inode]bool // unnamed and open
 	next  int
 
 	sector int64 // 512 or 4096: what is not torn
@@ -160,7 +161,12 @@ func (m *Mem) CreateTemp(dir string) (File, error) {
 	if m.dirs[path.Clean(dir)] == nil {
 		return nil, pathErr("open", dir, fs.ErrNotExist)
 	}
-	return &memFile{m: m, n: m.newInode(), name: path.Join(dir, "(unnamed)"), write: true, temp: true}, nil
+	n := m.newInode()
+	if m.temps == nil {
+		m.temps = map[*inode]bool{}
+	}
+	m.temps[n] = true
+	return &memFile{m: m, n: n, name: path.Join(dir, "(unnamed)"), write: true, temp: true}, nil
 }
 
 // Link names a file made by CreateTemp.
@@ -179,6 +185,7 @@ func (m *Mem) Link(f File, name string) error {
 		return pathErr("link", name, err)
 	}
 	d.link(base, o.n)
+	delete(m.temps, o.n)
 	o.temp, o.name = false, name
 	return nil
 }
@@ -269,6 +276,9 @@ func (m *Mem) used() int64 {
 			sum += n.size
 		}
 	}
+	for n := range m.temps {
+		sum += n.size
+	}
 	return sum
 }
 
@@ -278,6 +288,7 @@ func (m *Mem) Restart() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	clear(m.locks)
+	clear(m.temps)
 }
 
 func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
@@ -390,5 +401,6 @@ func (f *memFile) Close() error {
 		return pathErr("close", f.name, fs.ErrClosed)
 	}
 	f.closed = true
+	delete(f.m.temps, f.n)
 	return nil
 }

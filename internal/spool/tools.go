@@ -1,0 +1,321 @@
+package spool
+
+import (
+	"bufio"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/vfs"
+)
+
+// The functions here look at a spool without writing to it, whether or not
+// another process has it open. What they see of a spool that is in use
+// is of one moment per segment, not of one moment for all.
+
+// Report is what Check finds.
+type Report struct {
+	Segments int // files with a use
+	Free     int // files without one
+	Batches  int
+	Records  int
+	Messages int // live
+	Pending  int // their recipients with something to do
+	Bytes    int64
+	Tail     int      // batches that nobody promised: recovery will write them again
+	Problems []string // what is damaged or contradicts itself; nil: consistent
+}
+
+func (r *Report) problem(format string, args ...any) {
+	if len(r.Problems) < 1000 {
+		r.Problems = append(r.Problems, fmt.Sprintf(format, args...))
+	}
+}
+
+// readOnly passes everything on that does not change the file system, and
+// pretends the little of the rest that recovery does before it writes.
+type readOnly struct{ vfs.FS }
+
+var errReadOnly = errors.New("spool: opened for reading only")
+
+func (r readOnly) OpenWrite(name string) (vfs.File, error) { return r.Open(name) }
+func (r readOnly) Create(string) (vfs.File, error)         { return nil, errReadOnly }
+func (r readOnly) CreateTemp(string) (vfs.File, error)     { return nil, errReadOnly }
+func (r readOnly) Link(vfs.File, string) error             { return errReadOnly }
+func (r readOnly) Remove(string) error                     { return nil }
+func (r readOnly) MkdirAll(string) error                   { return nil }
+func (r readOnly) SyncDir(string) error                    { return nil }
+
+// view replays the log in dir without writing. Problems go to warn.
+func view(fs vfs.FS, dir string, warn func(string, ...any)) (*engine, *recovery, error) {
+	if fs == nil {
+		fs = vfs.OS{}
+	}
+	lim, err := deriveLimits(&Options{})
+	if err != nil {
+		return nil, nil, err
+	}
+	e := &engine{fs: readOnly{fs}, dir: dir, lim: lim, warn: warn, random: func([]byte) {}, now: time.Now,
+		idx: newIndex(), segs: map[uint32]*segment{}}
+	r := &recovery{e: e, anyUse: map[*segment]uint64{}}
+	if err := r.findSegments(); err != nil {
+		return nil, nil, errors.Join(err, e.closeFiles())
+	}
+	if err := r.replay(); err != nil {
+		return nil, nil, errors.Join(err, e.closeFiles())
+	}
+	for _, b := range r.tail {
+		r.apply(b)
+	}
+	r.passTail()
+	for _, l := range r.lost {
+		r.alarm("%s", l.text)
+	}
+	r.setLost()
+	return e, r, nil
+}
+
+// Check reads the whole of a spool, content included, verifies every
+// checksum that matters, and counts. An error means that it could not look;
+// what it found wrong is in the Report.
+func Check(fs vfs.FS, dir string) (Report, error) {
+	var rep Report
+	e, r, err := view(fs, dir, func(format string, args ...any) { rep.problem(format, args...) })
+	if err != nil {
+		return rep, err
+	}
+	rep.Tail = len(r.tail)
+	for _, s := range sorted(e.segs) {
+		rep.Bytes += s.size
+		if s.segno == 0 {
+			rep.Free++
+			continue
+		}
+		rep.Segments++
+		sc := scanner{w: window{f: s.f, size: s.size}, s: s, key: e.key}
+		sc.scan(func(b *logBatch) {
+			rep.Batches++
+			rep.Records += len(b.recs)
+		})
+	}
+	rd := NewReader(e.fs, dir)
+	e.entries(func(en Entry) bool {
+		rep.Messages++
+		rep.Pending += en.NPending
+		if en.NPending == 0 || en.NPending > en.NRcpt {
+			rep.problem("message %s has %d of %d recipients pending", en.ID, en.NPending, en.NRcpt)
+		}
+		if err := checkMessage(rd, en); err != nil {
+			rep.problem("%v", err)
+		}
+		return true
+	})
+	return rep, errors.Join(rd.Close(), e.closeFiles())
+}
+
+func checkMessage(rd *Reader, en Entry) error {
+	st, err := rd.Read(en.Ref, en.ID)
+	if err != nil {
+		return err
+	}
+	env, err := st.Envelope()
+	if err != nil {
+		return err
+	}
+	if env.ID != en.ID {
+		return fmt.Errorf("message %s has the envelope of %s", en.ID, env.ID)
+	}
+	rcpts, err := st.Recipients(0, -1)
+	if err != nil {
+		return err
+	}
+	if len(rcpts) != en.NRcpt {
+		return fmt.Errorf("message %s has %d recipients, not %d", en.ID, len(rcpts), en.NRcpt)
+	}
+	c, err := st.Content()
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, c)
+	return errors.Join(err, c.Close())
+}
+
+// Dump writes every record of the log to w, one line each, segment by
+// segment in the order of their use, with what a person needs to follow
+// a message: grep for its queue ID.
+func Dump(fs vfs.FS, dir string, w io.Writer) error {
+	if fs == nil {
+		fs = vfs.OS{}
+	}
+	out := bufio.NewWriter(w)
+	e := &engine{fs: readOnly{fs}, dir: dir, warn: func(format string, args ...any) { fmt.Fprintf(out, "# "+format+"\n", args...) },
+		idx: newIndex(), segs: map[uint32]*segment{}, random: func([]byte) {}}
+	r := &recovery{e: e, anyUse: map[*segment]uint64{}}
+	if err := r.findSegments(); err != nil {
+		return errors.Join(err, e.closeFiles())
+	}
+	list := sorted(e.segs)
+	slices.SortStableFunc(list, func(a, b *segment) int { return cmp.Compare(a.segno, b.segno) })
+	ids := map[uint64]mail.QueueID{} // DONE records have only the number
+	for _, s := range list {
+		fmt.Fprintf(out, "segment %d file %s size %d first batch %d\n", s.segno, path.Join(segDir, fmt.Sprintf("%08d.seg", s.file)), s.size, s.firstBatch)
+		if s.segno == 0 {
+			continue
+		}
+		sc := scanner{w: window{f: s.f, size: s.size}, s: s, key: e.key}
+		sc.scan(func(b *logBatch) {
+			state := ""
+			if b.bad {
+				state = " (incomplete)"
+			}
+			fmt.Fprintf(out, " batch %d%s\n", b.num, state)
+			for i := range b.recs {
+				dumpRecord(out, &b.recs[i], ids)
+			}
+		})
+	}
+	return errors.Join(out.Flush(), e.closeFiles())
+}
+
+func dumpRecord(w io.Writer, r *rec, ids map[uint64]mail.QueueID) {
+	h := &r.h
+	fmt.Fprintf(w, "  %9d %-5s seq %d promised %d", r.off, typeNames[h.typ], h.seq, h.promised)
+	switch h.typ {
+	case recMSG, recSTATE:
+		l := &r.m
+		ids[h.number] = l.id()
+		fmt.Fprintf(w, " %s %s rcpts %d attempts %d size %d meta %d content %d", l.id(), Queue(l.queue), l.nrcpt, l.attempts, l.size, h.metaLen, h.bodyLen)
+		if l.next != 0 {
+			fmt.Fprintf(w, " next %s", time.UnixMicro(l.next).UTC().Format(time.RFC3339))
+		}
+		if r.big > 0 {
+			fmt.Fprintf(w, " file of %d", r.big)
+		}
+		if h.typ == recSTATE {
+			fmt.Fprintf(w, " message in segment %d at %d", r.msg.Segno, r.msg.Offset)
+		}
+		if len(r.done) > 0 {
+			fmt.Fprintf(w, " done %x", r.done)
+		}
+		if h.flags&recDamaged != 0 {
+			fmt.Fprint(w, " damaged")
+		}
+	case recDONE:
+		id, ok := ids[h.number]
+		if !ok {
+			id = mail.QueueID(fmt.Sprintf("number %d", h.number))
+		}
+		fmt.Fprintf(w, " %s", id)
+		var list []string
+		if err := eachRcpt(r.done, func(i uint64) { list = append(list, fmt.Sprint(i)) }); err != nil {
+			fmt.Fprintf(w, " %v", err)
+		}
+		switch {
+		case h.flags&recRemoved != 0:
+			fmt.Fprint(w, " removed")
+		case h.flags&recAll != 0:
+			fmt.Fprint(w, " all")
+		default:
+			fmt.Fprintf(w, " recipients %s", strings.Join(list, ","))
+		}
+	case recBOOT:
+		fmt.Fprintf(w, " void after %d", r.void)
+		fallthrough
+	case recCKPT:
+		fmt.Fprintf(w, " recover from batch %d segment %d", r.point.batch, r.point.segno)
+	}
+	fmt.Fprintln(w)
+}
+
+// View calls yield for each message of a spool that is not open here, until
+// it returns false: for mailq and the like when nothing runs. Damage is told
+// through warn, which may be nil.
+func View(fs vfs.FS, dir string, warn func(string, ...any), yield func(Entry) bool) error {
+	if warn == nil {
+		warn = func(string, ...any) {}
+	}
+	e, _, err := view(fs, dir, warn)
+	if err != nil {
+		return err
+	}
+	e.entries(yield)
+	return e.closeFiles()
+}
+
+// Export writes the content of a message as a plain file, with lines that end
+// in LF, after an envelope that a person can read and a sendmail program can be
+// fed with: "X-Envelope-From:" and one "X-Envelope-To:" for each pending
+// recipient.
+func Export(rd *Reader, en Entry, w io.Writer) error {
+	st, err := rd.Read(en.Ref, en.ID)
+	if err != nil {
+		return err
+	}
+	st.Overlay(en.Done)
+	env, err := st.Envelope()
+	if err != nil {
+		return err
+	}
+	rcpts, err := st.Recipients(0, -1)
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriter(w)
+	fmt.Fprintf(out, "X-Queue-ID: %s\nX-Envelope-From: <%s>\n", en.ID, env.Sender)
+	for i := range rcpts {
+		if st.Pending(i) {
+			fmt.Fprintf(out, "X-Envelope-To: <%s>\n", rcpts[i].Address)
+		}
+	}
+	c, err := st.Content()
+	if errors.Is(err, ErrCorrupt) {
+		fmt.Fprintf(out, "X-Spool-Damaged: %v\n", err)
+		c, err = st.Salvage()
+	}
+	if err != nil {
+		return errors.Join(err, out.Flush())
+	}
+	defer c.Close()
+	return errors.Join(copyLF(out, bufio.NewReader(c)), out.Flush())
+}
+
+// copyLF copies in with CRLF made LF.
+func copyLF(out *bufio.Writer, in *bufio.Reader) error {
+	cr := false // held back: it may be of a CRLF
+	for {
+		line, err := in.ReadSlice('\n')
+		if cr && (len(line) == 0 || line[0] != '\n') {
+			out.WriteByte('\r') // Flush tells of errors
+		}
+		end := err == nil
+		if end {
+			line = line[:len(line)-1]
+		}
+		cr = len(line) > 0 && line[len(line)-1] == '\r'
+		if cr {
+			line = line[:len(line)-1]
+		}
+		out.Write(line)
+		if end {
+			out.WriteByte('\n')
+			cr = false
+			continue
+		}
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
+		if cr {
+			out.WriteByte('\r')
+		}
+		if err == io.EOF {
+			return nil
+		}
+		return err
+	}
+}
