@@ -32,6 +32,8 @@ type ServerOptions struct {
 	// BufferLimit bounds the memory for messages on their way in, over all of
 	// them (spool_buffer_limit). Past it even short ones go to files.
 	BufferLimit int64
+	// Verify is told of probes for addresses that are aliases. It may be nil.
+	Verify *ipc.Client
 }
 
 // A Server serves submitters and the queue manager. It is the only one that
@@ -327,6 +329,12 @@ func (in *incoming) commit() *proto.SubmitReply {
 	case res.Discard:
 		in.giveUp()
 		return in.settleOnly()
+	case in.q.Envelope.Trace&mail.TraceProbe != 0 && len(res.Notices) > 0:
+		in.s.probed(res.Notices)
+		if len(res.Envelope.Recipients) == 0 { // an alias: the answer is known
+			in.giveUp()
+			return &queued
+		}
 	case res.Refused != nil && !res.Bounce:
 		in.giveUp()
 		return &proto.SubmitReply{Code: res.Refused.Code, Status: res.Refused.Status, Text: res.Refused.Text}
@@ -345,6 +353,33 @@ func (in *incoming) giveUp() {
 	if in.file != nil {
 		in.file.Abort()
 	}
+}
+
+// probed tells the verify service of addresses that need no probe to go out:
+// aliases, whose mail is taken here.
+func (s *Server) probed(notices []Notice) {
+	if s.opt.Verify == nil {
+		return
+	}
+	s.wg.Go(func() {
+		for i := range notices {
+			n := &notices[i]
+			m := &proto.Probed{Address: n.Recipient.Orig(), Text: n.Outcome.Reason, Status: proto.ProbeDefer}
+			switch {
+			case n.Outcome.Action == dsn.Deliverable:
+				m.Status = proto.ProbeOK
+			case n.Outcome.Status.Class == 5:
+				m.Status = proto.ProbeBounce
+			}
+			conn, err := s.opt.Verify.Conn(s.ctx)
+			if err == nil {
+				err = conn.Send(m)
+			}
+			if err != nil {
+				s.opt.Log.Warning("address probe result for %s is lost: %v", m.Address, err)
+			}
+		}
+	})
 }
 
 // settleOnly records the disposition of what a discarded notice was about.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"posthaste/internal/ipc"
 	"posthaste/internal/rewriteclient"
 	"posthaste/internal/service"
 	"posthaste/internal/spool"
@@ -48,10 +49,13 @@ func run(ctx context.Context, env *service.Env) error {
 		sp.Close()
 		return err
 	}
+	verify := ipc.NewClient(env.Private(cfg.String("address_verify_service_name")), nil)
+	defer verify.Close()
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	s := NewServer(service.Stopping(ctx), ServerOptions{Core: core, Spool: sp, Log: log,
-		Token: env.Flow.Take, Delay: cfg.Duration("in_flow_delay"), BufferLimit: cfg.Bytes("spool_buffer_limit")})
+		Token: env.Flow.Take, Delay: cfg.Duration("in_flow_delay"), BufferLimit: cfg.Bytes("spool_buffer_limit"),
+		Verify: verify})
 	broken := make(chan struct{})
 	go func() {
 		defer close(broken)

@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
 	"posthaste/qmgr/sched"
 )
 
@@ -316,14 +317,14 @@ func (s *Server) judge(m *message, reply *proto.DeliverReply, res *sched.Result)
 		if r == nil {
 			continue // not one of ours: an agent that is out of its mind harms nobody
 		}
+		if a.env.Trace&mail.TraceProbe != 0 {
+			s.probed(r.Recipient, &o)
+		}
 		report := a.env.Trace&(mail.TraceReport|mail.TraceRecord) != 0
 		switch o.Action {
 		case dsn.Deferred:
 			a.outcomes[o.Rcpt] = o
 			res.Deferred = append(res.Deferred, o.Rcpt)
-			if a.env.Trace&mail.TraceReport != 0 {
-				a.success = append(a.success, o)
-			}
 		case dsn.Failed:
 			a.outcomes[o.Rcpt] = o
 			res.Failed = true
@@ -338,4 +339,26 @@ func (s *Server) judge(m *message, reply *proto.DeliverReply, res *sched.Result)
 		}
 	}
 	s.log.done(m, done)
+}
+
+// probed tells the verify service what a probe came to.
+func (s *Server) probed(r mail.Recipient, o *mail.Outcome) {
+	m := &proto.Probed{Address: r.Orig(), Text: o.Reason, Status: proto.ProbeDefer}
+	switch {
+	case o.Action == dsn.Deliverable:
+		m.Status = proto.ProbeOK
+	case o.Status.Class == 5:
+		m.Status = proto.ProbeBounce
+	}
+	s.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(s.ctx, agentPatience)
+		defer cancel()
+		conn, err := s.verify.Conn(ctx)
+		if err == nil {
+			err = conn.Send(m)
+		}
+		if err != nil {
+			s.opt.Log.Warning("address probe result for <%s> is lost: %v", rfc5322.Quote(m.Address), err)
+		}
+	})
 }

@@ -66,9 +66,10 @@ type Options struct {
 	// Submit hands messages to cleanup again (postsuper -r).
 	Submit *submit.Client
 	Log    *maillog.Logger
-	// Cleanup, Bounce and Agent give the paths of sockets.
+	// Cleanup, Bounce, Verify and Agent give the paths of sockets.
 	Cleanup string
 	Bounce  string
+	Verify  string
 	Agent   func(mail.Transport) string
 	// Flow, when set, takes flow control tokens (in_flow_delay): it is told
 	// that a message has left the incoming queue, and how many messages are
@@ -99,6 +100,7 @@ type Server struct {
 
 	cleanup *ipc.Client
 	bounce  *ipc.Client
+	verify  *ipc.Client
 	tasks   sync.WaitGroup // goroutines that work for messages
 	ctx     context.Context
 }
@@ -118,6 +120,7 @@ func New(o Options) *Server {
 	s.sched = sched.New(o.Settings.Sched)
 	s.cleanup = ipc.NewClient(o.Cleanup, s.fromCleanup)
 	s.bounce = ipc.NewClient(o.Bounce, nil)
+	s.verify = ipc.NewClient(o.Verify, nil)
 	s.log = newRecorder(s)
 	return s
 }
@@ -164,6 +167,7 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	}
 	s.cleanup.Close()
 	s.bounce.Close()
+	s.verify.Close()
 	s.tasks.Wait()
 	return nil
 }

@@ -55,8 +55,9 @@ func run(ctx context.Context, env *service.Env) error {
 		Log:      env.Log,
 		Cleanup:  env.Public(cfg.String("cleanup_service_name")),
 		Bounce:   env.Private(cfg.String("bounce_service_name")),
+		Verify:   env.Private(cfg.String("address_verify_service_name")),
 		Agent:    func(t mail.Transport) string { return env.Private(string(t)) },
-		Flow:     flow(env.Flow, settings.FlowLimit),
+		Flow:     flow(env.Flow, settings.FlowLimit, cfg.Duration("in_flow_delay") > 0),
 	})
 	env.Used()
 	done := make(chan error, 1)
@@ -74,7 +75,10 @@ func run(ctx context.Context, env *service.Env) error {
 // flow feeds the pipe of in_flow_delay: a token for each message that leaves
 // the incoming queue, as many as there are processes when nothing waits there,
 // never more than that (reference: the queue manager, section 12).
-func flow(f *service.Flow, limit int) func(moved, incoming int) {
+func flow(f *service.Flow, limit int, on bool) func(moved, incoming int) {
+	if !on {
+		return nil // nobody takes tokens
+	}
 	return func(moved, incoming int) {
 		switch level := f.Level(); {
 		case level > limit:

@@ -15,9 +15,12 @@ import (
 	"posthaste/internal/service"
 	"posthaste/internal/spool"
 	"posthaste/internal/submit"
+	"posthaste/internal/verify"
 	"posthaste/local"
 	"posthaste/local/discard"
 	"posthaste/local/errordrop"
+	"posthaste/local/pipe"
+	"posthaste/local/virtual"
 	"posthaste/pickup"
 	"posthaste/qmgr"
 	"posthaste/smtp"
@@ -35,9 +38,18 @@ func services() map[string]service.Spec {
 		trivialrewrite.Spec(),
 		postlog.Spec(),
 		bounceSpec(),
+		verify.Spec(),
 		agent.Spec("smtp", smtpAgent(false)),
 		agent.Spec("lmtp", smtpAgent(true)),
 		agent.Spec("local", localAgent),
+		agent.Spec("virtual", func(env *service.Env) (agent.Deliverer, func(), error) {
+			a, err := virtual.New(env.Config, env.Name, env.Log)
+			return a, nil, err
+		}),
+		agent.Spec("pipe", func(env *service.Env) (agent.Deliverer, func(), error) {
+			a, err := pipe.New(env.Config, env.Name, env.Args, nil, env.Log)
+			return a, nil, err
+		}),
 		agent.Spec("discard", func(*service.Env) (agent.Deliverer, func(), error) { return discard.Agent{}, nil, nil }),
 		agent.Spec("error", func(env *service.Env) (agent.Deliverer, func(), error) {
 			return errordrop.Agent{Retry: env.Name == "retry"}, nil, nil

@@ -28,7 +28,7 @@ var standAlone = []config.Override{
 	{Name: "smtpd_relay_restrictions", Value: "permit_mynetworks, reject"}, {Name: "smtpd_data_restrictions"},
 	{Name: "smtpd_end_of_data_restrictions"}, {Name: "smtpd_etrn_restrictions", Value: "reject"},
 	{Name: "smtpd_reject_unlisted_recipient", Value: "no"}, {Name: "smtpd_reject_unlisted_sender", Value: "no"},
-	{Name: "smtpd_helo_required", Value: "no"}, {Name: "smtpd_milters"}, {Name: "smtpd_proxy_filter"},
+	{Name: "smtpd_helo_required", Value: "no"}, {Name: "smtpd_forbid_unauth_pipelining", Value: "no"}, {Name: "smtpd_milters"}, {Name: "smtpd_proxy_filter"},
 	{Name: "smtpd_tls_security_level", Value: "none"}, {Name: "smtpd_tls_wrappermode", Value: "no"},
 	{Name: "smtpd_sasl_auth_enable", Value: "no"}, {Name: "smtpd_upstream_proxy_protocol"},
 }

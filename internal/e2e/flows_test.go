@@ -121,7 +121,7 @@ func TestDeferAndFlush(t *testing.T) {
 		out, _ = s.tool(nil, "mailq")
 		return strings.Contains(out, "Connection refused") && !strings.Contains(out, "*")
 	})
-	if !regexp.MustCompile(`(?s)^-Queue ID-.*a@from\.test\n +\(connect to 127.*Connection refused\)\n +b@to\.test\n\n-- \d+ Kbytes in 1 Request\.\n$`).MatchString(out) {
+	if !regexp.MustCompile(`(?s)^-+Queue ID-.*a@from\.test\n +\(connect to 127.*Connection refused\)\n +b@to\.test\n\n-- \d+ Kbytes in 1 Request\.\n$`).MatchString(out) {
 		t.Errorf("mailq:\n%s", out)
 	}
 	next := newSinkAt(t, fmt.Sprintf("127.0.0.1:%d", port), nil)

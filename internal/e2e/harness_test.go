@@ -55,9 +55,30 @@ type system struct {
 	dir  string
 	port int
 	cmd  *exec.Cmd
-	out  bytes.Buffer
+	out  lockedBuffer
 	done chan struct{}
 }
+
+// lockedBuffer is a buffer that may be read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// output is what the mail system has printed so far.
+func (s *system) output() string { return s.out.String() }
 
 // options of a system: lines for main.cf, and lines for master.cf that come
 // after the usual ones (the last of a name counts).
@@ -97,6 +118,7 @@ rewrite unix - - n - - trivial-rewrite
 bounce unix - - n - 0 bounce
 defer unix - - n - 0 bounce
 trace unix - - n - 0 bounce
+verify unix - - n - 1 verify
 flush unix n - n 1000? 0 flush
 proxymap unix - - n - - proxymap
 proxywrite unix - - n - 1 proxymap
@@ -107,6 +129,7 @@ error unix - - n - - error
 retry unix - - n - - error
 discard unix - - n - - discard
 local unix - n n - - local
+virtual unix - n n - - virtual
 lmtp unix - - n - - lmtp
 anvil unix - - n - 1 anvil
 scache unix - - n - 1 scache
@@ -163,6 +186,12 @@ func (s *system) start() {
 	s.cmd = exec.Command(filepath.Join(binDir, "posthaste"), "-c", s.path("etc"), "start-fg")
 	s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.out
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	s.launch()
+}
+
+// launch starts s.cmd and waits until the mail system listens.
+func (s *system) launch() {
+	s.t.Helper()
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}

@@ -20,6 +20,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"posthaste/internal/table/postmap"
 )
 
 // A System is a private mail system.
@@ -75,8 +77,8 @@ inet_interfaces = loopback-only
 inet_protocols = ipv4
 mynetworks = 127.0.0.0/8
 mail_spool_directory = %[1]s/mail/
-alias_maps = texthash:%[1]s/etc/aliases
-alias_database = texthash:%[1]s/etc/aliases
+alias_maps = hash:%[1]s/etc/aliases
+alias_database = hash:%[1]s/etc/aliases
 # Mail for elsewhere goes to the hosts that DNS names, or, if you say so, to
 # one that takes it on:
 #relayhost = [mail.example.org]:587
@@ -118,6 +120,11 @@ func (s *System) Prepare(masterCF string) error {
 		if err := writeNew(filepath.Join(s.ConfigDir(), name), content); err != nil {
 			return err
 		}
+	}
+	var trouble strings.Builder
+	args := []string{"-c", s.ConfigDir(), "hash:" + filepath.Join(s.ConfigDir(), "aliases")}
+	if postmap.Postalias(args, strings.NewReader(""), io.Discard, &trouble) != 0 {
+		return errors.New(strings.TrimSpace(trouble.String()))
 	}
 	return nil
 }

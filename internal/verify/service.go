@@ -1,0 +1,248 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/service"
+	"posthaste/internal/submit"
+)
+
+// drainTime is how long clients may take when the service stops.
+const drainTime = 5 * time.Second
+
+// submitTimeout bounds the queueing of one probe.
+const submitTimeout = time.Minute
+
+// Spec declares the service.
+func Spec() service.Spec {
+	return service.Spec{Process: "verify", Exclusive: true, Rank: service.Helper, Run: run}
+}
+
+func run(ctx context.Context, env *service.Env) error {
+	cfg := env.Config
+	path := Path(cfg.String("address_verify_map"))
+	if path == "" { // nothing is kept beyond this process's life
+		f, err := os.CreateTemp("", "verify")
+		if err != nil {
+			return err
+		}
+		path = f.Name()
+		f.Close()
+		defer os.Remove(path)
+	}
+	store, err := OpenStore(path)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	client := ipc.NewClient(env.Public(cfg.String("cleanup_service_name")), nil)
+	defer client.Close()
+	submitter := submit.New(client)
+	defer submitter.Close()
+	s := &server{store: store, times: timesOf(cfg), submit: submitter, log: env.Log, limit: cfg.Int("address_verify_pending_request_limit"),
+		sender: cfg.String("address_verify_sender"), senderTTL: cfg.Duration("address_verify_sender_ttl"),
+		hostname: cfg.String("myhostname"), mailName: cfg.String("mail_name"),
+		pending: make(map[string]time.Time), ctx: service.Stopping(ctx)}
+	stop := s.cleanEvery(cfg.Duration("address_verify_cache_cleanup_interval"))
+	defer stop()
+	err = env.ServeIPC(ctx, &ipc.Server{Handler: s.handle}, drainTime)
+	s.wg.Wait()
+	return err
+}
+
+func timesOf(cfg *config.Config) Times {
+	return Times{
+		PositiveExpire:  cfg.Duration("address_verify_positive_expire_time"),
+		PositiveRefresh: cfg.Duration("address_verify_positive_refresh_time"),
+		NegativeExpire:  cfg.Duration("address_verify_negative_expire_time"),
+		NegativeRefresh: cfg.Duration("address_verify_negative_refresh_time"),
+		NegativeCache:   cfg.Bool("address_verify_negative_cache"),
+	}
+}
+
+type server struct {
+	store              *Store
+	times              Times
+	submit             *submit.Client
+	log                *maillog.Logger
+	limit              int
+	sender             string
+	senderTTL          time.Duration
+	hostname, mailName string
+	ctx                context.Context
+	wg                 sync.WaitGroup
+
+	mu      sync.Mutex
+	pending map[string]time.Time // probes under way, by address, with their start
+}
+
+// cleanEvery drops what has expired, now and then, until it is stopped.
+func (s *server) cleanEvery(interval time.Duration) (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		t := time.NewTicker(max(interval, time.Minute))
+		defer t.Stop()
+		for {
+			now := time.Now()
+			if _, _, err := s.store.Clean(func(r *Record) bool { return r.Dead(&s.times, now) }); err != nil {
+				s.log.Warning("address verification cache: %v", err)
+			}
+			select {
+			case <-t.C:
+			case <-quit:
+				return
+			}
+		}
+	}()
+	return func() { close(quit); <-done }
+}
+
+func (s *server) handle(_ *ipc.Conn, r *ipc.Request) {
+	switch r.Kind {
+	case proto.KindProbe:
+		q := new(proto.Probe)
+		if err := r.Decode(q); err != nil {
+			r.Fail("%v", err)
+			return
+		}
+		s.wg.Go(func() { r.Reply(s.query(q.Address, time.Now())) })
+	case proto.KindProbed:
+		q := new(proto.Probed)
+		if err := r.Decode(q); err != nil {
+			s.log.Error("verify: %v", err)
+			return
+		}
+		s.wg.Go(func() { s.learn(q, time.Now()) })
+	default:
+		r.Fail("verify: unknown request %d", r.Kind)
+	}
+}
+
+// query answers what is known of addr, and sends a probe when it is time.
+func (s *server) query(addr string, now time.Time) *proto.ProbeReply {
+	reply := &proto.ProbeReply{Status: proto.ProbeTodo, Text: "Address verification in progress"}
+	probe := false
+	err := s.store.Change(addr, func(r *Record) bool {
+		if r.Known(&s.times, now) {
+			reply.Status, reply.Text = r.Status, r.Text
+		}
+		if probe = r.WantsProbe(&s.times, now) && s.admit(addr, now); probe {
+			r.Probed = now
+		}
+		return probe || !r.Dead(&s.times, now)
+	})
+	if err != nil {
+		s.log.Warning("address verification cache: %v", err)
+		return &proto.ProbeReply{Status: proto.ProbeDefer, Text: "Address verification cache error"}
+	}
+	if probe {
+		s.wg.Go(func() {
+			if err := s.send(addr, now); err != nil {
+				s.log.Warning("probe for <%s> not sent: %v", rfc5322.Quote(addr), err)
+				s.done(addr)
+			}
+		})
+	}
+	return reply
+}
+
+// admit says whether one more probe may be under way.
+func (s *server) admit(addr string, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.pending) >= s.limit {
+		for a, at := range s.pending { // those that nothing was heard of
+			if now.Sub(at) >= probeTime {
+				delete(s.pending, a)
+			}
+		}
+		if len(s.pending) >= s.limit {
+			return false
+		}
+	}
+	s.pending[strings.ToLower(addr)] = now
+	return true
+}
+
+func (s *server) done(addr string) {
+	s.mu.Lock()
+	delete(s.pending, strings.ToLower(addr))
+	s.mu.Unlock()
+}
+
+// learn takes in what a probe came to.
+func (s *server) learn(q *proto.Probed, now time.Time) {
+	s.done(q.Address)
+	if err := s.store.Change(q.Address, func(r *Record) bool { return r.Learn(&s.times, now, q.Status, q.Text) }); err != nil {
+		s.log.Warning("address verification cache: %v", err)
+	}
+}
+
+// send queues a probe: a message that agents do not deliver.
+func (s *server) send(addr string, now time.Time) error {
+	ctx, cancel := context.WithTimeout(s.ctx, submitTimeout)
+	defer cancel()
+	id, err := s.submit.NewID(ctx, now)
+	if err != nil {
+		return err
+	}
+	env := &mail.Envelope{ID: id, Arrival: now, Sender: s.probeSender(now), Trace: mail.TraceProbe, RewriteContext: "local",
+		Recipients: []mail.Recipient{{Address: addr, Notify: dsn.NotifyNever}}}
+	m := s.submit.Open(env, submit.Options{Flags: proto.SubmitMap | proto.SubmitNoReceive})
+	fmt.Fprintf(m, "Received: by %s (%s)\r\n\tid %s; %s\r\nSubject: probe\r\n\r\n", s.hostname, s.mailName, id, rfc5322.Date(now))
+	reply, err := m.Commit(ctx)
+	if err != nil {
+		return err
+	}
+	if reply.Code != 250 {
+		return fmt.Errorf("%d %s %s", reply.Code, reply.Status, reply.Text)
+	}
+	return nil
+}
+
+// probeSender is address_verify_sender, which may change with time so that an
+// address that leaks is of no use for long. "<>" stands for the null sender.
+func (s *server) probeSender(now time.Time) string {
+	if s.sender == "<>" {
+		return ""
+	}
+	if s.senderTTL <= 0 {
+		return s.sender
+	}
+	local, domain, _ := strings.Cut(s.sender, "@")
+	local += strconv.FormatInt(now.Unix()/max(int64(s.senderTTL/time.Second), 1), 36)
+	if domain != "" {
+		return local + "@" + domain
+	}
+	return local
+}
+
+// A Client asks the verify service. Its method may be called concurrently.
+type Client struct{ ipc *ipc.Client }
+
+// NewClient makes a client of the service whose socket is at path.
+func NewClient(path string) *Client { return &Client{ipc.NewClient(path, nil)} }
+
+// Probe returns what is known of addr, and has it found out when nothing is.
+func (c *Client) Probe(ctx context.Context, addr string) (status proto.ProbeStatus, text string, err error) {
+	var reply proto.ProbeReply
+	err = c.ipc.CallAgain(ctx, &proto.Probe{Address: addr}, &reply)
+	return reply.Status, reply.Text, err
+}
+
+// Close closes the connection.
+func (c *Client) Close() { c.ipc.Close() }

@@ -1,0 +1,132 @@
+// Package verify finds out whether mail to an address would be delivered, by
+// sending a probe that delivery agents take as far as the recipient's server
+// accepting or refusing the address, and remembers what came of it. It is
+// Postfix's verify(8). smtpd asks it for reject_unverified_recipient and
+// reject_unverified_sender.
+//
+// An address that is known is answered at once. What is known is refreshed by
+// a probe when it is old, and forgotten when it is older; a failed refresh
+// does not take the place of a good result before that has expired.
+//
+// # Security
+//
+// Addresses come from strangers, who could have us send probes anywhere: one
+// probe at a time for an address, a bounded number altogether
+// (address_verify_pending_request_limit), and results are kept. Keys and texts
+// are bounded in length.
+//
+// # Parameters
+//
+// address_verify_map, address_verify_sender, address_verify_sender_ttl,
+// address_verify_positive_expire_time, address_verify_positive_refresh_time,
+// address_verify_negative_expire_time, address_verify_negative_refresh_time,
+// address_verify_negative_cache, address_verify_cache_cleanup_interval,
+// address_verify_pending_request_limit.
+package verify
+
+import (
+	"time"
+
+	"posthaste/internal/pack"
+	"posthaste/internal/proto"
+)
+
+const (
+	// maxKey and maxText bound what is kept of an address and of a server's words.
+	maxKey  = 512
+	maxText = 512
+	// probeTime is how long a probe is taken to be under way when nothing is
+	// heard of it: after that another one may be sent.
+	probeTime = 1000 * time.Second
+)
+
+// Times are how long results are good.
+type Times struct {
+	PositiveExpire, PositiveRefresh time.Duration
+	NegativeExpire, NegativeRefresh time.Duration
+	NegativeCache                   bool
+}
+
+// A Record is what is known of an address.
+type Record struct {
+	Status  proto.ProbeStatus
+	Probed  time.Time // when the last probe was sent that has not been heard of; zero: none
+	Updated time.Time // when Status was found out; zero: never
+	Text    string
+}
+
+// Known says whether the record's status may still be believed at time now.
+func (r *Record) Known(t *Times, now time.Time) bool {
+	switch {
+	case r.Updated.IsZero() || r.Status == proto.ProbeTodo:
+		return false
+	case r.Status == proto.ProbeOK:
+		return now.Sub(r.Updated) < t.PositiveExpire
+	}
+	return now.Sub(r.Updated) < t.NegativeExpire
+}
+
+// WantsProbe says whether a probe is to be sent at time now.
+func (r *Record) WantsProbe(t *Times, now time.Time) bool {
+	if !r.Probed.IsZero() && now.Sub(r.Probed) < probeTime {
+		return false
+	}
+	if !r.Known(t, now) {
+		return true
+	}
+	refresh := t.NegativeRefresh
+	if r.Status == proto.ProbeOK {
+		refresh = t.PositiveRefresh
+	}
+	return now.Sub(r.Updated) >= refresh
+}
+
+// Learn is the record after a probe has come to status. It is false when the
+// record is not worth keeping.
+func (r *Record) Learn(t *Times, now time.Time, status proto.ProbeStatus, text string) (keep bool) {
+	r.Probed = time.Time{}
+	if status != proto.ProbeOK && r.Status == proto.ProbeOK && r.Known(t, now) {
+		return true // the good result stands until it expires
+	}
+	if len(text) > maxText {
+		text = text[:maxText]
+	}
+	r.Status, r.Updated, r.Text = status, now, text
+	return status == proto.ProbeOK || t.NegativeCache
+}
+
+// Dead says whether the record may be dropped at time now.
+func (r *Record) Dead(t *Times, now time.Time) bool {
+	return !r.Known(t, now) && (r.Probed.IsZero() || now.Sub(r.Probed) >= probeTime)
+}
+
+func (r *Record) append(b []byte) []byte {
+	b = pack.Uint(b, 's', uint8(r.Status)+1)
+	b = pack.Int(b, 'p', unix(r.Probed))
+	b = pack.Int(b, 'u', unix(r.Updated))
+	return pack.String(b, 't', r.Text)
+}
+
+func unix(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.Unix()
+}
+
+func (r *Record) decode(b []byte) error {
+	p := pack.NewReader(b)
+	for p.Next() {
+		switch p.Tag() {
+		case 's':
+			r.Status = proto.ProbeStatus(p.Uint() - 1)
+		case 'p':
+			r.Probed = time.Unix(p.Int(), 0)
+		case 'u':
+			r.Updated = time.Unix(p.Int(), 0)
+		case 't':
+			r.Text = p.String()
+		}
+	}
+	return p.Err()
+}
