@@ -108,8 +108,7 @@ func (r *Rewriter) canonicalize(ctx context.Context, addr string) (rcpt string, 
 			addr = addr[:n-1]
 		}
 		if r.nullDomain && strings.HasSuffix(addr, "@") {
-			addr = addr[:len(addr)-1]
-			at = strings.LastIndexByte(addr, '@')
+			addr, at = addr[:len(addr)-1], -1 // what is left is a local part
 		}
 		if at >= 0 {
 			if domain := addr[at+1:]; domain != "" {
@@ -124,7 +123,9 @@ func (r *Rewriter) canonicalize(ctx context.Context, addr string) (rcpt string, 
 			saved, addr = addr[at:], addr[:at]
 		}
 		if next, ok := r.unwrap(addr); ok {
-			addr = r.Rewrite(Local, next)
+			if addr = next; addr != "@" { // which is not the null address here, but no address
+				addr = r.Rewrite(Local, addr)
+			}
 			continue
 		}
 		switch {
@@ -133,9 +134,6 @@ func (r *Rewriter) canonicalize(ctx context.Context, addr string) (rcpt string, 
 		case saved == "":
 			addr += "@" + r.hostname
 		default:
-			if saved == "@" {
-				saved += r.hostname
-			}
 			return addr + saved, true, nil
 		}
 	}
@@ -146,7 +144,7 @@ func (r *Rewriter) canonicalize(ctx context.Context, addr string) (rcpt string, 
 // only looked into with resolve_dequoted_address: not to do so would let it
 // carry mail past the relay control to a host that does.
 func (r *Rewriter) unwrap(local string) (addr string, ok bool) {
-	quoted := rfc5322.Quote(local) != local
+	quoted := rfc5322.NeedsQuotes(local)
 	if quoted && !r.dequote {
 		return "", false
 	}

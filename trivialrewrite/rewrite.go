@@ -50,7 +50,7 @@ func stripRoute(addr string) string {
 // addDomain gives an address without "@" a domain. A local part that needs
 // quotes is not looked into.
 func (r *Rewriter) addDomain(local, origin string) string {
-	if rfc5322.Quote(local) == local {
+	if !rfc5322.NeedsQuotes(local) {
 		if i := strings.IndexByte(local, '!'); i >= 0 && r.swapBangPath {
 			return local[i+1:] + "@" + local[:i]
 		}

@@ -188,7 +188,7 @@ moved.test          t7:
 		{"", "", "u%local.test@other.test", "smtp other.test u%local.test@other.test routed,default"},
 		{"", "", "a!u@other.test", "smtp other.test a!u@other.test routed,default"},
 		{"", "", "u@x@other.test", "smtp other.test u@x@other.test routed,default"},
-		{"", "", "u@", "local mx.example.org u@mx.example.org local"},
+		{"", "", "u@", "  u@ bad,default"},
 		{"resolve_null_domain = yes\n", "", "u@", "local mx.example.org u@mx.example.org local"},
 		// Malformed.
 		{"", "", "u@1.2.3.4", "  u@1.2.3.4 bad,default"},
@@ -291,6 +291,37 @@ func TestConfigErrors(t *testing.T) {
 	}
 	if _, err := New(cfg, table.Options{}); err == nil || !strings.Contains(err.Error(), "mydestination") || !strings.Contains(err.Error(), "relay_domains") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestResolveLikePostfix compares with what Postfix itself made of the addresses.
+func TestResolveLikePostfix(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("testdata/resolve.golden")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r *Rewriter
+	n := 0
+	for _, line := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
+		switch {
+		case strings.HasPrefix(line, "#"):
+			continue
+		case strings.HasPrefix(line, "["):
+			conf := strings.ReplaceAll(line[1:len(line)-1], "; ", "\n")
+			r = newRewriter(t, "mydestination = example.org, localhost, local.test\ninet_interfaces = 127.0.0.1\nproxy_interfaces =\n"+
+				"virtual_alias_domains =\nvirtual_mailbox_domains =\nrelay_domains =\n"+conf+"\n", nil)
+			continue
+		}
+		f := strings.Split(line, "\t")
+		want := f[1] + " " + f[2] + " " + f[3] + " " + f[4]
+		if got := resolve(t, r, "", f[0]); got != want {
+			t.Errorf("<%s>: got %q, Postfix %q", f[0], got, want)
+		}
+		n++
+	}
+	if n < 500 {
+		t.Errorf("only %d addresses compared", n)
 	}
 }
 

@@ -90,6 +90,10 @@ func isDotAtom(s string) bool {
 	return true
 }
 
+// NeedsQuotes says whether a local part cannot stand in an address without
+// quotes.
+func NeedsQuotes(local string) bool { return !isDotAtom(local) }
+
 // Quote turns an address in internal form into external form: the local part
 // is put in quotes if it is not a dot-atom. The null address stays empty.
 // Addresses that need no quotes, which is nearly all, are returned as they
