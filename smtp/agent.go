@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,6 +27,7 @@ type Deps struct {
 	Log      *maillog.Logger
 	Resolver resolver.Resolver // nil: the Agent makes its own, as smtp_dns_support_level says
 	LMTP     bool              // the program is lmtp
+	Args     []string          // of the service in master.cf: flags=DORX
 	// Dial connects, if it is not nil, in place of the network: for tests
 	// and simulation. It gets an address, never a name.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -44,7 +46,9 @@ type Agent struct {
 	sasl  *saslClient
 	rules *outputRules
 	cache *cache
-	free  func() // of what New has made
+	trace tracer
+	options
+	free func() // of what New has made
 
 	mu  sync.Mutex
 	rnd *rand.Rand
@@ -75,6 +79,15 @@ func New(deps Deps) (*Agent, error) {
 		},
 	}}
 	var err error
+	if a.options, err = parseArgs(deps.Args); err != nil {
+		return nil, err
+	}
+	peers, err := table.NewList("debug_peer_list", set.debugPeers, table.ListOptions{Kind: table.Clients,
+		Parent: slices.Contains(deps.Config.List("parent_domain_matches_subdomains"), "debug_peer_list"), Table: o})
+	if err != nil {
+		return nil, err
+	}
+	a.trace = tracer{peers, set.debugLevel}
 	if a.tab, err = set.open(o); err != nil {
 		return nil, err
 	}
@@ -220,7 +233,7 @@ func (d *delivery) run(ctx context.Context) {
 			break
 		}
 	}
-	d.giveUp()
+	d.giveUp(ctx)
 }
 
 // withFallback appends the destinations of smtp_fallback_relay.
@@ -250,8 +263,13 @@ func (d *delivery) advice(ctx context.Context) {
 }
 
 // giveUp records what is left when no server is.
-func (d *delivery) giveUp() {
+func (d *delivery) giveUp(ctx context.Context) {
 	d.final = true
+	if ctx.Err() != nil {
+		// The destination is not to blame.
+		d.record(&failure{kind: messageFailed, status: dsn.S(4, 3, 2), text: "mail system is stopping"}, d.left())
+		return
+	}
 	f := d.why
 	if f == nil {
 		f = &failure{status: dsn.S(4, 3, 0), text: "server unavailable or unable to receive mail"}

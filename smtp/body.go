@@ -93,13 +93,15 @@ func (t *transaction) send(ctx context.Context, content agent.Content, end strin
 	o := &output{w: s.wire, set: t.d.set, left: content.Len()}
 	o.begin()
 	body := content.Bytes()
+	prefix := t.prefix()
 	rules := t.d.a.rules
 	touched := rules.touches(t.d.env.Body, s)
 	verbatim := t.d.env.Body&(mail.BodyDots|mail.BodyLong) == 0 && !touched
-	if body != nil && verbatim && !s.pixDelay {
+	if body != nil && verbatim && !s.pixDelay && prefix == nil {
 		return o.last(body, end)
 	}
 	f := &filter{o: o, limit: t.d.set.lineLimit, start: true}
+	f.write(prefix)
 	write := f.write
 	if verbatim {
 		write = f.put

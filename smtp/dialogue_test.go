@@ -33,6 +33,7 @@ var update = flag.Bool("update", false, "write what happened into the dialogue f
 // TestDialogues runs the files testdata/*.txt. Each is a little world:
 //
 //	-- config --             main.cf; "program = lmtp" makes it lmtp
+//	-- args --               the service's arguments in master.cf
 //	-- zone --               the DNS, see package fakezone
 //	-- message --            a delivery request; several are delivered one after the other
 //	-- server ADDR:PORT --   a server for one connection; several of the same address are for one each
@@ -111,6 +112,7 @@ func runDialogue(t *testing.T, file string, ar *txtar.Archive) {
 	var messages []string
 	want := -1
 	lmtp := false
+	var args []string
 	for i, f := range ar.Files {
 		word, addr, _ := strings.Cut(f.Name, " ")
 		switch word {
@@ -118,6 +120,8 @@ func runDialogue(t *testing.T, file string, ar *txtar.Archive) {
 			text := testCA().fill(t, string(f.Data))
 			text, lmtp = strings.CutPrefix(text, "program = lmtp\n")
 			main += text
+		case "args":
+			args = strings.Fields(string(f.Data))
 		case "zone":
 			zone = testCA().fill(t, string(f.Data))
 		case "message":
@@ -142,7 +146,7 @@ func runDialogue(t *testing.T, file string, ar *txtar.Archive) {
 	log := maillog.New("log", sink)
 	z := fakezone.Must(zone)
 	dns := z.Resolver()
-	a, err := New(Deps{Config: cfg, Log: log, Resolver: dns, LMTP: lmtp, Dial: w.dial})
+	a, err := New(Deps{Config: cfg, Log: log, Resolver: dns, LMTP: lmtp, Args: args, Dial: w.dial})
 	if err != nil {
 		t.Fatal(err)
 	}

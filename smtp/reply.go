@@ -94,6 +94,7 @@ type wire struct {
 
 	garbage []byte // the first line of this session that was no reply; see readReply
 	filter  func(line []byte) []byte
+	trace   func(arrow string, text []byte) // debug_peer_list; not told of content, nor of secrets
 }
 
 const inSize = 4096
@@ -117,6 +118,9 @@ func (w *wire) flush(limit time.Duration) error {
 	}
 	if err := w.writeBy(until(limit)); err != nil {
 		return err
+	}
+	if w.trace != nil {
+		w.trace(">", w.out)
 	}
 	_, err := w.conn.Write(w.out)
 	w.out = w.out[:0]
@@ -225,6 +229,9 @@ func (w *wire) readReply(limit time.Duration, each func(line []byte)) (reply, er
 		}
 		if size += len(line); n >= maxReplyLines || size > maxReplyBytes {
 			return r, fmt.Errorf("%w: over %d lines or %d octets", errReplyLimit, maxReplyLines, maxReplyBytes)
+		}
+		if w.trace != nil {
+			w.trace("<", line)
 		}
 		if w.filter != nil {
 			line = clip(w.filter(line), w.line)

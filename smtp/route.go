@@ -3,7 +3,7 @@ package smtp
 import (
 	"context"
 	"errors"
-	"net"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -209,6 +209,9 @@ func (d *delivery) hostTargets(ctx context.Context, host string, pref uint16) ([
 		f.text = d.hostError(host, err)
 		return nil, f
 	}
+	if d.set.cnameNames && a.Name != "" {
+		host = a.Name
+	}
 	list := make([]target, len(a.Records))
 	for i, ip := range a.Records {
 		list[i] = target{host: host, name: a.Name, ip: ip, pref: pref, secure: a.Secure}
@@ -319,6 +322,10 @@ func balance(list []target, limit int) []target {
 // parameters say, or this system's only address if it has but one.
 func (s *settings) bindAddrs(own []netip.Addr) (map[bool]netip.Addr, error) {
 	bind := make(map[bool]netip.Addr)
+	family := "smtp_"
+	if s.lmtp {
+		family = "lmtp_"
+	}
 	for _, p := range []struct {
 		v4    bool
 		value string
@@ -328,7 +335,7 @@ func (s *settings) bindAddrs(own []netip.Addr) (map[bool]netip.Addr, error) {
 			text := strings.TrimSuffix(strings.TrimPrefix(p.value, "["), "]")
 			ip, err := netip.ParseAddr(text)
 			if err != nil || ip.Is4() != p.v4 {
-				return nil, &net.ParseError{Type: "smtp_" + p.name, Text: p.value}
+				return nil, fmt.Errorf("%s%s = %s: expected an address of that family", family, p.name, p.value)
 			}
 			bind[p.v4] = ip
 			continue

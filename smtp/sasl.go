@@ -215,7 +215,12 @@ func (d *delivery) authenticate(s *session, mech sasl.Client, fail func(string) 
 			s.out = append(s.out, '=')
 		}
 	}
-	for range 10 {
+	trace := s.trace
+	defer func() { s.trace = trace }()
+	for i := range 10 {
+		if i > 0 {
+			s.trace = nil // what follows AUTH is secret too
+		}
 		s.out = append(s.out, "\r\n"...)
 		if err := s.flush(d.set.time.hello); err != nil {
 			return s.broken(stage, err)

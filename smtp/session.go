@@ -59,6 +59,9 @@ func (a *Agent) newSession(conn net.Conn, t *target) *session {
 		s.filter = a.filterReply
 	}
 	s.name(t)
+	if a.traced(t) {
+		s.trace = func(arrow string, text []byte) { a.traceLines(arrow, s.relay, text) }
+	}
 	return s
 }
 

@@ -64,6 +64,9 @@ type settings struct {
 	deadline      bool // smtp_per_request_deadline
 	minRate       int
 	softBounce    bool
+	debugPeers    []string
+	debugLevel    int
+	cnameNames    bool // smtp_cname_overrides_servername
 	minBackoff    time.Duration
 
 	cacheDests    []string
@@ -102,6 +105,8 @@ func load(cfg *config.Config, lmtp bool) *settings {
 	s.ownAddrs = cfg.List("inet_interfaces")
 	s.proxyAddrs = cfg.List("proxy_interfaces")
 	s.replyLimit = cfg.Int("line_length_limit")
+	s.debugPeers = cfg.List("debug_peer_list")
+	s.debugLevel = cfg.Int("debug_peer_level")
 	s.softBounce = cfg.Bool("soft_bounce")
 	s.minBackoff = cfg.Duration("minimal_backoff_time")
 	s.idleLimit = min(s.idleLimit, cfg.Duration("connection_cache_ttl_limit"))
@@ -192,6 +197,7 @@ func smtpSettings(cfg *config.Config) *settings {
 		skipQuitReply: cfg.Bool("smtp_skip_quit_response"),
 		deadline:      cfg.Bool("smtp_per_request_deadline"),
 		minRate:       cfg.Int("smtp_min_data_rate"),
+		cnameNames:    cfg.Bool("smtp_cname_overrides_servername"),
 
 		cacheDests:    cfg.List("smtp_connection_cache_destinations"),
 		cacheOnDemand: cfg.Bool("smtp_connection_cache_on_demand"),
@@ -253,6 +259,7 @@ func lmtpSettings(cfg *config.Config) *settings {
 		skipQuitReply: cfg.Bool("lmtp_skip_quit_response"),
 		deadline:      cfg.Bool("lmtp_per_request_deadline"),
 		minRate:       cfg.Int("lmtp_min_data_rate"),
+		cnameNames:    cfg.Bool("lmtp_cname_overrides_servername"),
 
 		cacheDests:    cfg.List("lmtp_connection_cache_destinations"),
 		cacheOnDemand: cfg.Bool("lmtp_connection_cache_on_demand"),

@@ -74,6 +74,11 @@ func (d *delivery) transact(ctx context.Context, s *session) *failure {
 		d.record(&failure{kind: messageFailed, status: dsn.S(4, 3, 0), text: err.Error(), detail: s.detail()}, t.rcpts)
 		return nil
 	}
+	if f := t.checkFlags(); f != nil {
+		f.detail = s.detail()
+		d.record(f, t.rcpts)
+		return nil
+	}
 	if f := t.envelope(); f != nil {
 		if f == errStale {
 			return f
@@ -362,7 +367,7 @@ func (t *transaction) success(i int, text string) agent.Detail {
 	det := t.s.detail()
 	det.MTA, det.DiagType, det.DiagText = t.s.host, "smtp", text
 	det.Action = dsn.Delivered
-	if t.d.env.Recipients[i].Notify.Success() && t.s.offers&offersDSN == 0 && !t.d.set.assumeFinal {
+	if t.d.env.Recipients[i].Notify.Success() && t.s.offers&offersDSN == 0 && !t.d.set.assumeFinal && !t.d.a.finalService {
 		det.Action = dsn.Relayed
 	}
 	return det

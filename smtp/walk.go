@@ -49,9 +49,6 @@ func (d *delivery) tryHop(ctx context.Context) {
 		}
 		d.tryTarget(ctx, w, &t)
 	}
-	if ctx.Err() != nil && d.why == nil {
-		d.why = &failure{kind: sessionFailed, status: dsn.S(4, 3, 2), text: "mail system is shutting down"}
-	}
 }
 
 // reuse delivers over sessions that were kept: one under the destination's

@@ -86,7 +86,7 @@ func ParseProtocols(text string) (Protocols, error) {
 // CipherSuites gives the suites of a grade without the excluded ones, for
 // protocols up to TLSv1.2: those of TLSv1.3 are all good and cannot be chosen.
 func CipherSuites(grade string, exclude []string) ([]uint16, error) {
-	var ids []uint16
+	ids := []uint16{} // not nil, which would stand for all
 	var all []*tls.CipherSuite
 	switch strings.ToLower(grade) {
 	case "high":
