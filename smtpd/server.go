@@ -55,23 +55,22 @@ const flushTimeout = 30 * time.Second
 
 // A Server is one smtpd service.
 type Server struct {
-	log        *maillog.Logger
-	set        *settings
-	current    func() *config.Config
-	stressed   sync.Map // *config.Config to *settings
-	tables     table.Options
-	service    string
-	access     *access.Evaluator
-	limits     *limits
-	submit     *submit.Client
-	names      Names
-	flush      Flusher
-	maxProc    int
-	now        func() time.Time
-	brokenAuth bool
-	sasl       *saslSettings
-	tlsSet     *tlsSettings
-	proxies    *proxySettings
+	log      *maillog.Logger
+	set      *settings
+	current  func() *config.Config
+	stressed sync.Map // *config.Config to *settings
+	tables   table.Options
+	service  string
+	access   *access.Evaluator
+	limits   *limits
+	submit   *submit.Client
+	names    Names
+	flush    Flusher
+	maxProc  int
+	now      func() time.Time
+	sasl     *saslSettings
+	tlsSet   *tlsSettings
+	proxies  *proxySettings
 
 	draining atomic.Bool
 	mu       sync.Mutex
@@ -125,6 +124,9 @@ func (s *Server) Close() {
 	s.access.Close()
 	s.stressed.Range(func(_, v any) bool { v.(*settings).close(); return true })
 	s.limits.finish()
+	if s.sasl.backend != nil {
+		s.sasl.backend.Close()
+	}
 }
 
 // Serve accepts sessions from l until ctx ends, and returns when the last of
@@ -132,7 +134,7 @@ func (s *Server) Close() {
 // of a message finish it. It may be called for several listeners at a time.
 // The listener is closed.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	defer context.AfterFunc(ctx, s.Drain)()
+	defer context.AfterFunc(service.Stopping(ctx), s.Drain)()
 	return service.ServeConns(ctx, l, s.maxProc, s.ServeConn)
 }
 
@@ -154,7 +156,13 @@ func (s *Server) ServeConn(_ context.Context, nc net.Conn) {
 
 // readExtensions reads what TLS, SASL and proxies are told to do.
 func (s *Server) readExtensions(cfg *config.Config, o table.Options) (err error) {
-	s.tlsSet, err = readTLS(cfg, s.log.Warning, o)
+	if s.tlsSet, err = readTLS(cfg, s.log.Warning, o); err != nil {
+		return err
+	}
+	if s.proxies, err = readProxies(cfg, o); err != nil {
+		return err
+	}
+	s.sasl, err = readSASL(cfg, o)
 	return err
 }
 

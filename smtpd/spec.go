@@ -44,7 +44,7 @@ func run(ctx context.Context, env *service.Env) error {
 		return fmt.Errorf("%w", err)
 	}
 	defer srv.Close()
-	defer context.AfterFunc(ctx, srv.Drain)()
+	defer context.AfterFunc(service.Stopping(ctx), srv.Drain)()
 	return env.ServeConns(ctx, srv.ServeConn)
 }
 

@@ -202,6 +202,7 @@ func (s *scan) readFamily(set *token.FileSet, call *ast.CallExpr, suffix string,
 	}
 	if f, ok := declared().families[suffix]; ok {
 		s.read[f.Fallback] = true
+		found = true // for transports of the administrator's own
 	}
 	if !found {
 		s.problem(set, call, fmt.Sprintf("no parameter ends in _%s", suffix))

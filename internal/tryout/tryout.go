@@ -92,10 +92,13 @@ setgid_group = %s
 // Prepare writes what is missing: directories, main.cf, master.cf, aliases.
 // It says what keeps the mail system from running there.
 func (s *System) Prepare(masterCF string) error {
-	for _, d := range []string{"", "etc", "spool", "data", "mail"} {
+	for _, d := range []string{"", "etc", "spool", "mail"} {
 		if err := os.MkdirAll(filepath.Join(s.Dir, d), 0o755); err != nil {
 			return err
 		}
+	}
+	if err := os.MkdirAll(filepath.Join(s.Dir, "data"), 0o700); err != nil {
+		return err
 	}
 	self, err := os.Executable()
 	if err != nil {
