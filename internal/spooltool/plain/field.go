@@ -1,0 +1,264 @@
+package plain
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+)
+
+// A field of the envelope, or of a recipient. An empty text stands for the
+// zero value and is not written.
+type field[T any] struct {
+	name string
+	get  func(T) string
+	set  func(T, string) error
+}
+
+const recipientField = "Recipient"
+
+// rcpt is a recipient of a message.
+type rcpt struct {
+	m *Message
+	i int
+}
+
+func (r *rcpt) rcpt() *mail.Recipient { return &r.m.Envelope.Recipients[r.i] }
+
+func text[T any](name string, at func(T) *string) field[T] {
+	return field[T]{name, func(t T) string { return *at(t) }, func(t T, s string) error {
+		*at(t) = s
+		return nil
+	}}
+}
+
+func flag[T any](name string, at func(T) *bool) field[T] {
+	return field[T]{name, func(t T) string {
+		if *at(t) {
+			return "yes"
+		}
+		return ""
+	}, func(t T, s string) error {
+		if *at(t) = s == "yes"; !*at(t) && s != "no" {
+			return errors.New("expected yes or no")
+		}
+		return nil
+	}}
+}
+
+func number[T any](name string, at func(T) int64, put func(T, int64)) field[T] {
+	return field[T]{name, func(t T) string {
+		if at(t) == 0 {
+			return ""
+		}
+		return strconv.FormatInt(at(t), 10)
+	}, func(t T, s string) error {
+		n, err := strconv.ParseInt(s, 10, 64)
+		put(t, n)
+		return err
+	}}
+}
+
+const timeLayout = "2006-01-02T15:04:05.000000Z"
+
+func formatTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(timeLayout)
+}
+
+func parseTime(s string) (time.Time, error) {
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil || t.Unix() < 0 || t.Year() > 9000 {
+		return time.Time{}, fmt.Errorf("expected a time such as %s", timeLayout)
+	}
+	return time.UnixMicro(t.UnixMicro()), nil // all that a queue keeps
+}
+
+func date[T any](name string, at func(T) *time.Time) field[T] {
+	return field[T]{name, func(t T) string { return formatTime(*at(t)) }, func(t T, s string) (err error) {
+		*at(t), err = parseTime(s)
+		return err
+	}}
+}
+
+// words prints a set of bits by their names, the lowest bit's first, and what
+// has no name as a number.
+func words[T any, B ~uint8 | ~uint16](name string, at func(T) *B, names ...string) field[T] {
+	return field[T]{name, func(t T) string {
+		var list []string
+		rest := *at(t)
+		for i, n := range names {
+			if rest&(1<<i) != 0 {
+				list = append(list, n)
+				rest &^= 1 << i
+			}
+		}
+		if rest != 0 {
+			list = append(list, strconv.Itoa(int(rest)))
+		}
+		return strings.Join(list, ",")
+	}, func(t T, s string) error {
+		*at(t) = 0
+	next:
+		for w := range strings.SplitSeq(s, ",") {
+			for i, n := range names {
+				if n == w {
+					*at(t) |= 1 << i
+					continue next
+				}
+			}
+			n, err := strconv.ParseUint(w, 10, 8)
+			if err != nil {
+				return fmt.Errorf("%q is none of %s", w, strings.Join(names, ", "))
+			}
+			*at(t) |= B(n)
+		}
+		return nil
+	}}
+}
+
+func address(addr string) string { return "<" + addr + ">" }
+
+func parseAddress(s string) (string, error) {
+	if len(s) < 2 || s[0] != '<' || s[len(s)-1] != '>' {
+		return "", errors.New("expected an address in angle brackets")
+	}
+	return s[1 : len(s)-1], nil
+}
+
+var messageFields = []field[*Message]{
+	{"Queue-ID", func(m *Message) string { return string(m.Envelope.ID) }, func(m *Message, s string) error {
+		if m.Envelope.ID = mail.QueueID(s); !m.Envelope.ID.Valid() {
+			return errors.New("not a queue ID")
+		}
+		return nil
+	}},
+	text("Queue", func(m *Message) *string { return &m.Queue }),
+	date("Arrival", func(m *Message) *time.Time { return &m.Envelope.Arrival }),
+	{"Sender", func(m *Message) string { return address(m.Envelope.Sender) }, func(m *Message, s string) (err error) {
+		m.Envelope.Sender, err = parseAddress(s)
+		return err
+	}},
+	number("Size", func(m *Message) int64 { return m.Envelope.Size }, func(m *Message, n int64) { m.Envelope.Size = n }),
+	words("Body", func(m *Message) *mail.Body { return &m.Envelope.Body }, "8bit", "utf8-headers", "dots", "long-lines", "smtputf8", "utf8-addresses"),
+	text("Envelope-ID", func(m *Message) *string { return &m.Envelope.EnvID }),
+	{"Return", func(m *Message) string { return m.Envelope.Ret.String() }, func(m *Message, s string) (err error) {
+		m.Envelope.Ret, err = dsn.ParseRet(s)
+		return err
+	}},
+	text("Client-Name", func(m *Message) *string { return &m.Envelope.Client.Name }),
+	text("Client-Address", func(m *Message) *string { return &m.Envelope.Client.Addr }),
+	text("Client-Port", func(m *Message) *string { return &m.Envelope.Client.Port }),
+	text("Client-Helo", func(m *Message) *string { return &m.Envelope.Client.Helo }),
+	text("Client-Protocol", func(m *Message) *string { return &m.Envelope.Client.Proto }),
+	text("Client-Reverse-Name", func(m *Message) *string { return &m.Envelope.Reverse }),
+	text("SASL-Method", func(m *Message) *string { return &m.Envelope.SASL.Method }),
+	text("SASL-Username", func(m *Message) *string { return &m.Envelope.SASL.Username }),
+	text("SASL-Sender", func(m *Message) *string { return &m.Envelope.SASL.Sender }),
+	words("Trace", func(m *Message) *mail.Trace { return &m.Envelope.Trace }, "probe", "report", "record"),
+	text("Rewrite-Context", func(m *Message) *string { return &m.Envelope.RewriteContext }),
+	text("Log-Ident", func(m *Message) *string { return &m.Envelope.LogIdent }),
+	text("Filter", func(m *Message) *string { return &m.Envelope.Filter }),
+	text("Redirect", func(m *Message) *string { return &m.Envelope.Redirect }),
+	text("VERP", func(m *Message) *string { return &m.Envelope.VERP }),
+	flag("Require-TLS", func(m *Message) *bool { return &m.Envelope.RequireTLS }),
+	flag("TLS-Optional", func(m *Message) *bool { return &m.Envelope.TLSOptional }),
+	date("Next-Attempt", func(m *Message) *time.Time { return &m.Next }),
+	number("Attempts", func(m *Message) int64 { return int64(m.Attempts) }, func(m *Message, n int64) { m.Attempts = int(n) }),
+	flag("Warned", func(m *Message) *bool { return &m.Warned }),
+	flag("Expire", func(m *Message) *bool { return &m.Expire }),
+}
+
+var rcptFields = []field[*rcpt]{
+	{"State", func(r *rcpt) string {
+		if r.m.Done[r.i] {
+			return "done"
+		}
+		return ""
+	}, func(r *rcpt, s string) error {
+		switch s {
+		case "done":
+			r.m.Done[r.i] = true
+		case "pending":
+			delete(r.m.Done, r.i)
+		default:
+			return errors.New("expected done or pending")
+		}
+		return nil
+	}},
+	{"Original", func(r *rcpt) string {
+		if r.rcpt().Original == "" {
+			return ""
+		}
+		return address(r.rcpt().Original)
+	}, func(r *rcpt, s string) (err error) {
+		r.rcpt().Original, err = parseAddress(s)
+		return err
+	}},
+	text("ORCPT", func(r *rcpt) *string { return &r.rcpt().ORCPT }),
+	{"Notify", func(r *rcpt) string { return r.rcpt().Notify.String() }, func(r *rcpt, s string) (err error) {
+		r.rcpt().Notify, err = dsn.ParseNotify(s)
+		return err
+	}},
+	{"Outcome", func(r *rcpt) string {
+		o, ok := r.m.Outcomes[r.i]
+		if !ok {
+			return ""
+		}
+		return strings.TrimRight(fmt.Sprintf("%s %s %s", o.Action, o.Status, formatTime(o.When)), " ")
+	}, setOutcome},
+	outcomeText("Reason", func(o *mail.Outcome) *string { return &o.Reason }),
+	outcomeText("Relay", func(o *mail.Outcome) *string { return &o.Relay }),
+	outcomeText("Remote-MTA", func(o *mail.Outcome) *string { return &o.MTA }),
+	outcomeText("Diagnostic-Type", func(o *mail.Outcome) *string { return &o.DiagType }),
+	outcomeText("Diagnostic", func(o *mail.Outcome) *string { return &o.DiagText }),
+}
+
+func setOutcome(r *rcpt, s string) error {
+	w := strings.Fields(s)
+	if len(w) < 2 {
+		return errors.New("expected an action, a status and a time")
+	}
+	o := mail.Outcome{Rcpt: r.i}
+	for a := dsn.Delivered; a.String() != ""; a++ {
+		if a.String() == w[0] {
+			o.Action = a
+		}
+	}
+	if o.Action == 0 {
+		return fmt.Errorf("unknown action %q", w[0])
+	}
+	var err error
+	if o.Status, err = dsn.ParseStatus(w[1]); err != nil {
+		return err
+	}
+	if len(w) > 2 {
+		if o.When, err = parseTime(w[2]); err != nil {
+			return err
+		}
+	}
+	r.m.Outcomes[r.i] = o
+	return nil
+}
+
+// outcomeText is a text of an outcome, which must have been begun.
+func outcomeText(name string, at func(*mail.Outcome) *string) field[*rcpt] {
+	return field[*rcpt]{name, func(r *rcpt) string {
+		o := r.m.Outcomes[r.i]
+		return *at(&o)
+	}, func(r *rcpt, s string) error {
+		o, ok := r.m.Outcomes[r.i]
+		if !ok {
+			return errors.New("no Outcome before it")
+		}
+		*at(&o) = s
+		r.m.Outcomes[r.i] = o
+		return nil
+	}}
+}
