@@ -198,33 +198,33 @@ func (m *Message) addRecipient(r mail.Recipient) {
 type duplicates struct {
 	limit int
 	known map[string]struct{}
-	first string // the only key, before a map is worth having
-	any   bool
+	first *mail.Recipient // the only one, before a map is worth having
 }
 
 func (d *duplicates) seen(r *mail.Recipient, original bool) bool {
-	key := r.Address
-	if original {
-		key = fmt.Sprintf("%s\n%d\n%s\n%s", r.ORCPT, r.Notify, r.Original, r.Address)
-	}
-	key = table.Fold(key)
-	if !d.any {
-		d.any, d.first = true, key
+	if d.known == nil && d.first == nil {
+		copied := *r
+		d.first = &copied
 		return false
 	}
-	if key == d.first {
-		return true
-	}
 	if d.known == nil {
-		d.known = make(map[string]struct{})
+		d.known = map[string]struct{}{duplicateKey(d.first, original): {}}
 	}
+	key := duplicateKey(r, original)
 	if _, dup := d.known[key]; dup {
 		return true
 	}
-	if d.limit <= 0 || len(d.known)+1 < d.limit {
+	if d.limit <= 0 || len(d.known) < d.limit {
 		d.known[key] = struct{}{}
 	}
 	return false
+}
+
+func duplicateKey(r *mail.Recipient, original bool) string {
+	if !original {
+		return table.Fold(r.Address)
+	}
+	return table.Fold(fmt.Sprintf("%s\n%d\n%s\n%s", r.ORCPT, r.Notify, r.Original, r.Address))
 }
 
 // canonical applies the canonical maps and masquerading of one class.

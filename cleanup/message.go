@@ -30,6 +30,31 @@
 //	RFC 8689 section 5 (TLS-Required: no)
 //	RFC 3461 section 5.2.7 (aliases and notifications)
 //
+// # Parameters
+//
+// Addresses: canonical_maps canonical_classes sender_canonical_maps
+// sender_canonical_classes recipient_canonical_maps recipient_canonical_classes
+// masquerade_domains masquerade_classes masquerade_exceptions
+// virtual_alias_maps virtual_alias_expansion_limit
+// virtual_alias_recursion_limit virtual_alias_address_length_limit
+// propagate_unmatched_extensions recipient_delimiter owner_request_special
+// sender_bcc_maps recipient_bcc_maps always_bcc empty_address_recipient
+// duplicate_filter_limit enable_original_recipient remote_header_rewrite_domain
+// myorigin mydestination inet_interfaces proxy_interfaces.
+//
+// Header: message_drop_headers always_add_missing_headers header_from_format
+// full_name_encoding_charset undisclosed_recipients_header
+// header_address_token_limit header_size_limit hopcount_limit
+// detect_8bit_encoding_header tls_required_enable myhostname.
+//
+// Content: header_checks mime_header_checks nested_header_checks body_checks
+// body_checks_size_limit line_length_limit message_size_limit
+// disable_mime_input_processing mime_nesting_limit mime_boundary_length_limit
+// strict_7bit_headers strict_8bitmime strict_8bitmime_body
+// strict_mime_encoding_domain non_empty_end_of_header_action
+// message_reject_characters message_strip_characters
+// cleanup_replace_stray_cr_lf smtputf8_enable.
+//
 // # Diagnostics
 //
 // Log lines are Postfix's; they are collected in [Result.Log] in order.

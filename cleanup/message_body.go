@@ -57,15 +57,18 @@ func (m *Message) write(ctx context.Context, p []byte) {
 			return
 		}
 	}
-	if len(b.hold) > 0 {
+	own := len(b.hold) > 0
+	if own {
 		p = append(b.hold, p...)
 		b.hold = nil
 	}
-	m.keep(m.process(ctx, p, false), p)
+	m.keep(m.process(ctx, p, false), own)
 }
 
-// keep holds the rest of buf that was not processed.
-func (m *Message) keep(rest, buf []byte) {
+// keep holds the rest of a piece that was not processed. own says that it lies
+// in memory of ours, at the end: what was given back of that memory is before
+// it, and what will be appended comes after.
+func (m *Message) keep(rest []byte, own bool) {
 	b := &m.body
 	if len(rest) == 0 {
 		return
@@ -74,10 +77,13 @@ func (m *Message) keep(rest, buf []byte) {
 		b.cut = bytes.Clone(rest[:m.c.headerLimit])
 	}
 	if b.cut != nil && len(rest) > 2 {
-		rest = rest[len(rest)-2:]
+		rest, own = rest[len(rest)-2:], false
 		b.searched = 0
 	}
-	// A copy, with room to grow: the next piece is appended to it.
+	if own {
+		b.hold = rest
+		return
+	}
 	b.hold = append(make([]byte, 0, len(rest)+256), rest...)
 }
 
@@ -158,7 +164,7 @@ func (m *Message) garbage(buf []byte) {
 	line, _, _ := bytes.Cut(buf, crlf)
 	m.endHeader(line)
 	m.emitBodyLine(crlf)
-	m.body.started = true
+	m.body.started, m.body.searched = true, 0
 	m.mimeGarbage()
 }
 

@@ -162,6 +162,14 @@ func New(cfg *config.Config, o table.Options) (*Rewriter, error) {
 	r.dotParents = !parentMatches(cfg, "transport_maps")
 	maps := func(name string) *table.Maps { return table.OpenMaps(name, cfg.List(name), o) }
 	r.relocated = maps("relocated_maps")
+	r.initRoutes(cfg, maps)
+	if err := errors.Join(errs...); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+func (r *Rewriter) initRoutes(cfg *config.Config, maps func(name string) *table.Maps) {
 	r.plain = routes{
 		local:           cfg.String("local_transport"),
 		virtual:         cfg.String("virtual_transport"),
@@ -182,10 +190,6 @@ func New(cfg *config.Config, o table.Options) (*Rewriter, error) {
 		senderRelayhost: maps("address_verify_sender_dependent_relayhost_maps"),
 		senderTransport: maps("address_verify_sender_dependent_default_transport_maps"),
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, errors.Join(err, r.Close())
-	}
-	return r, nil
 }
 
 // Close closes the tables.
