@@ -139,7 +139,7 @@ func (s *Scheduler) loaded(ev *Event) {
 	if m == nil || !m.loading {
 		return
 	}
-	first := m.readAt == never
+	first, asked := m.readAt == never, m.reserved
 	s.endRead(m)
 	for _, j := range m.jobs {
 		if j.cand == candIndexed {
@@ -148,11 +148,13 @@ func (s *Scheduler) loaded(ev *Event) {
 	}
 	rec := s.record(m)
 	m.unread, m.next = max(ev.Unread, 0), ev.Next
-	if m.unread > 0 && len(ev.Rcpts) == 0 {
+	if m.unread > 0 && len(ev.Rcpts) == 0 && asked > 0 {
+		// Recipients that are said to be there cannot be had. Not to ask for ever,
+		// and not to lose them either.
 		s.note(Note{Kind: NoteBadCount, ID: m.id, Count: m.unread})
-		m.unread = 0
-	}
-	if first {
+		m.deferred, m.unread = true, 0
+		rec.rcpts = max(rec.rcpts, 1)
+	} else if first {
 		rec.rcpts = int32(m.unread + len(ev.Rcpts)) // after a crash, what was known may be too much
 	}
 	if rec.flags&FlagExpire != 0 && rec.attempts > 0 {

@@ -9,10 +9,10 @@ type agent struct {
 	id       AgentID
 	tport    *transport
 	queue    *queue // destination of the open session, while that is in core
-	name     string // its name
+	name     string // its name, the key in tport.idleElse otherwise
 	timer    timer
 	prv, nxt *agent // in tport's list of idle agents
-	qPrv     *agent // in queue's list
+	qPrv     *agent // in its destination's list, latest first
 	qNxt     *agent
 }
 
@@ -63,14 +63,17 @@ func (a *agent) attach(q *queue) {
 	q.idle = a
 }
 
+// detach takes a out of the list of its destination's idle agents.
 func (a *agent) detach() {
-	if a.queue == nil {
-		return
-	}
-	if a.qPrv != nil {
+	switch {
+	case a.qPrv != nil:
 		a.qPrv.qNxt = a.qNxt
-	} else {
+	case a.queue != nil:
 		a.queue.idle = a.qNxt
+	case a.qNxt != nil:
+		a.tport.idleElse[a.name] = a.qNxt
+	default:
+		delete(a.tport.idleElse, a.name)
 	}
 	if a.qNxt != nil {
 		a.qNxt.qPrv = a.qPrv
@@ -111,16 +114,27 @@ func (s *Scheduler) freeAgent(a *agent) {
 
 // disownIdle: q is about to be forgotten; its idle agents stay.
 func (t *transport) disownIdle(q *queue) {
-	for q.idle != nil {
-		q.idle.detach()
+	if q.idle == nil {
+		return
 	}
+	if t.idleElse == nil {
+		t.idleElse = map[string]*agent{}
+	}
+	t.idleElse[q.name] = q.idle
+	for a := q.idle; a != nil; a = a.qNxt {
+		a.queue = nil
+	}
+	q.idle = nil
 }
 
 // adoptIdle: q is new; there may be agents that have served it before.
 func (t *transport) adoptIdle(q *queue) {
-	for a := t.idleFirst; a != nil; a = a.nxt {
-		if a.queue == nil && a.name == q.name {
-			a.attach(q)
-		}
+	if len(t.idleElse) == 0 {
+		return
+	}
+	q.idle = t.idleElse[q.name]
+	delete(t.idleElse, q.name)
+	for a := q.idle; a != nil; a = a.qNxt {
+		a.queue = q
 	}
 }

@@ -22,6 +22,7 @@ func (s *Scheduler) Check() error {
 	c.active()
 	for _, t := range s.transports {
 		c.transport(t)
+		c.agents(t)
 	}
 	c.limits()
 	for i := range s.timers.s {
@@ -222,6 +223,31 @@ func (c *checker) transport(t *transport) {
 		}
 	}
 	c.ok(!c.s.selectableNow(t), "%s: an entry could be delivered and was not", t.name)
+}
+
+// agents: idle agents are on their transport's list and on one by destination.
+func (c *checker) agents(t *transport) {
+	n, here := 0, 0
+	for a := t.idleFirst; a != nil; a = a.nxt {
+		n++
+		c.ok(a.tport == t && a.timer.pos != 0, "%s: agent %d is idle for ever", t.name, a.id)
+	}
+	c.ok(n == t.idleCount, "%s: %d idle agents, count %d", t.name, n, t.idleCount)
+	lists := func(a *agent, q *queue, name string) {
+		for ; a != nil; a = a.qNxt {
+			here++
+			c.ok(a.queue == q && a.name == name, "%s: agent %d in the list of %s", t.name, a.id, name)
+		}
+	}
+	for q := t.firstQueue; q != nil; q = q.nxt {
+		lists(q.idle, q, q.name)
+	}
+	for name, a := range t.idleElse {
+		c.ok(t.queues[name] == nil, "%s: idle agents of %s are not with it", t.name, name)
+		lists(a, nil, name)
+	}
+	c.ok(here == n, "%s: %d idle agents, %d by destination", t.name, n, here)
+	c.ok(t.cfg.ProcessLimit == 0 || t.busy+t.idleCount <= t.cfg.ProcessLimit, "%s: %d agents, limit %d", t.name, t.busy+t.idleCount, t.cfg.ProcessLimit)
 }
 
 // selectableNow is selectable without its side effects.

@@ -238,7 +238,8 @@ const (
 	// Attempts times, Warned.
 	EffectDefer
 
-	// EffectFinish: nothing is left to do for ID: remove it, log "removed".
+	// EffectFinish: nothing is left to do for ID: remove it, log "removed". Every
+	// recipient's final outcome has gone to the log before.
 	EffectFinish
 
 	// EffectHold, EffectRelease (into deferred, due at Next), EffectRemove (by an

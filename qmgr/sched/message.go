@@ -66,7 +66,7 @@ func (s *Scheduler) complete(m *message) {
 		s.end(m, EffectRequeue)
 	case m.cmd == cmdHold && rec.rcpts > 0:
 		s.hold(m)
-	case m.deferred && m.cmd == cmdNone:
+	case (m.deferred || rec.rcpts > 0) && m.cmd == cmdNone:
 		s.completeDeferred(m)
 	default:
 		s.end(m, EffectFinish)

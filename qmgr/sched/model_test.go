@@ -464,7 +464,7 @@ func modelConfig(r *rand.Rand) Config {
 // decision must be the same.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	n := uint64(200)
+	n := *histories
 	if testing.Short() {
 		n = 20
 	}

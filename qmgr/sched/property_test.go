@@ -21,9 +21,9 @@ func one(set func(c *Config, t *TransportConfig)) Config {
 }
 
 // sequence plays messages of these sizes to one agent, each arriving after so
-// many selections of others, and returns whose entries were selected.
-func sequence(t *rapid.T, w *world, sizes, gaps []int) []MsgID {
-	var seq []MsgID
+// many selections of others, and returns whose entries were selected, and how
+// many had been when each message came.
+func sequence(w *world, sizes, gaps []int) (seq []MsgID, came []int) {
 	w.on = func(e Effect) {
 		if e.Kind == EffectDeliver {
 			seq = append(seq, e.ID)
@@ -34,6 +34,7 @@ func sequence(t *rapid.T, w *world, sizes, gaps []int) []MsgID {
 		for k := range n {
 			list = append(list, rcpt("smtp", fmt.Sprintf("d%d.%d", i, k)))
 		}
+		came = append(came, len(seq))
 		w.arrive(MsgID(i+1), 0, list...)
 		for range gaps[i] {
 			if len(w.order) > 0 {
@@ -44,7 +45,7 @@ func sequence(t *rapid.T, w *world, sizes, gaps []int) []MsgID {
 	for len(w.order) > 0 {
 		w.done(w.order[0], sent, false)
 	}
-	return seq
+	return seq, came
 }
 
 // others counts the entries of other messages between the first and the last
@@ -85,7 +86,7 @@ func TestInflation(t *testing.T) {
 				sizes[i+1] = 1
 			}
 		}
-		seq := sequence(t, w, sizes, gaps)
+		seq, came := sequence(w, sizes, gaps)
 		for i, n := range sizes {
 			bound := n / (k - 1)
 			if flat {
@@ -93,6 +94,29 @@ func TestInflation(t *testing.T) {
 			}
 			if got := others(seq, MsgID(i+1)); got > bound {
 				t.Fatalf("slot cost %d: %d entries slip past the %d of message %d, bound %d", k, got, n, i+1, bound)
+			}
+			// Nobody starves: whoever came later goes first only in slots that
+			// this message or an earlier one has paid for.
+			wait := n + n/(k-1)
+			for e := range i {
+				left := sizes[e]
+				for _, id := range seq[:came[i]] {
+					if id == MsgID(e+1) {
+						left--
+					}
+				}
+				if left > 0 {
+					wait += left + sizes[e]/(k-1)
+				}
+			}
+			last := 0
+			for at, id := range seq {
+				if id == MsgID(i+1) {
+					last = at
+				}
+			}
+			if got := last + 1 - came[i]; got > wait {
+				t.Fatalf("slot cost %d: message %d is done after %d selections, bound %d", k, i+1, got, wait)
 			}
 		}
 	})

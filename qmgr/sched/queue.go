@@ -184,6 +184,9 @@ func (s *Scheduler) makeReady(q *queue) {
 	q.window = q.initial()
 	if q.busy > 0 {
 		q.window = q.busy
+		if q.limit > 0 {
+			q.window = min(q.window, q.limit)
+		}
 	}
 	q.success, q.failure = 0, 0
 }

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -201,9 +202,11 @@ func (w *world) operate(r *rand.Rand, id MsgID) {
 	w.step(ev)
 }
 
+var histories = flag.Uint64("histories", 100, "how many random histories to play")
+
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
-	n := uint64(300)
+	n := *histories
 	if testing.Short() {
 		n = 30
 	}

@@ -54,6 +54,7 @@ type transport struct {
 	idleFirst *agent // idle agents with open sessions, longest idle first
 	idleLast  *agent
 	idleCount int
+	idleElse  map[string]*agent // those of destinations not in core, by name
 }
 
 // transportFor finds or makes a transport. A new one is the first to be
