@@ -77,7 +77,7 @@ func TestActions(t *testing.T) {
 			default:
 				want = tc.out
 			}
-			if want = "Message-Id: <a@b>\r\n" + want + "\r\nx\r\n"; got != want {
+			if want = "Message-Id: <a@b>\r\n" + want + "\r\nx\r\n"; got != want && !r.Discard {
 				t.Errorf("got %q, want %q", got, want)
 			}
 			if tc.check != nil && !tc.check(&r) {
@@ -219,15 +219,29 @@ func TestStripCharacters(t *testing.T) {
 	}
 }
 
+// TestBounce: what is to go back to its sender is kept whole.
 func TestBounce(t *testing.T) {
 	t.Parallel()
-	c := newCore(t, "header_checks = pcre:{{/^X: p/ REJECT}, {/^X: t/ REJECT 4.1.1 x}}\n", nil)
-	s := submission("local", "r@x.y")
-	s.Flags |= Bounce
-	if _, r := feed(c, s, "X: p\r\n\r\n", 0); r.Refused == nil || !r.Bounce || !r.HeadersOnly {
-		t.Errorf("%+v", r)
-	}
-	if _, r := feed(c, s, "X: t\r\n\r\n", 0); r.Refused == nil || r.Bounce {
-		t.Errorf("%+v", r)
+	c := newCore(t, "hopcount_limit = 2\nheader_checks = pcre:{{/^X: p/ REJECT}, {/^X: t/ REJECT 4.1.1 x}, {/^X: d/ DISCARD}}\n", nil)
+	const rest = "Date: x\r\nMessage-Id: <a@b>\r\nFrom: a@b.c\r\n\r\nbody\r\n"
+	for _, tc := range []struct {
+		header          string
+		bounce, headers bool
+	}{
+		{"X: p\r\n", true, true}, {"Received: a\r\nReceived: b\r\n", true, false}, {"X: t\r\n", false, false}, {"X: d\r\n", false, false},
+	} {
+		s := submission("local", "r@x.y")
+		s.Flags |= Bounce
+		out, r := feed(c, s, tc.header+rest, 0)
+		if r.Bounce != tc.bounce || r.HeadersOnly != tc.headers || (r.Refused == nil) != r.Discard {
+			t.Errorf("%q: %+v", tc.header, r)
+		}
+		if whole := out == tc.header+rest; whole != tc.bounce {
+			t.Errorf("%q: stored %q", tc.header, out)
+		}
+		s.Flags &^= Bounce
+		if out, r = feed(c, s, tc.header+rest, 0); r.Bounce || out == tc.header+rest {
+			t.Errorf("%q, not to be bounced: %q", tc.header, out)
+		}
 	}
 }

@@ -236,8 +236,9 @@ func (c *Core) NewMessage(ctx context.Context, s *Submission) *Message {
 
 // Write takes the next piece of the content and appends to out the pieces to be
 // stored. They point into p or into memory of their own: p must not change as
-// long as they are in use. A message that is already known to be refused
-// gives nothing back; to go on writing is not wrong.
+// long as they are in use. A message that is already known to be refused or
+// discarded gives nothing back, unless it will go back to its sender; to go on
+// writing is not wrong.
 func (m *Message) Write(ctx context.Context, p []byte, out [][]byte) [][]byte {
 	m.out = out
 	m.write(ctx, p)
@@ -284,8 +285,15 @@ func (m *Message) Finish(ctx context.Context, out [][]byte) ([][]byte, Result) {
 	return out, r
 }
 
-// ok says whether the content still matters.
-func (m *Message) ok() bool { return m.stat == 0 }
+// ok says whether the content still matters. What goes back to its sender does
+// although it is refused, but for what cannot be had whole.
+func (m *Message) ok() bool {
+	stops := ^status(0)
+	if m.flags&Bounce != 0 {
+		stops = statDefer | statWrite | statSize
+	}
+	return m.stat&stops == 0 && m.flags&Discard == 0
+}
 
 func (m *Message) infof(format string, args ...any) {
 	m.log = append(m.log, LogLine{Text: m.id + ": " + fmt.Sprintf(format, args...)})
