@@ -74,7 +74,7 @@ func (s *session) ehloReply() []byte {
 	}
 	if mechs := s.offeredMechanisms(); mechs != "" {
 		add("auth", "AUTH "+mechs)
-		if s.srv.brokenAuth {
+		if s.srv.sasl.broken {
 			add("auth", "AUTH="+mechs)
 		}
 	}

@@ -222,6 +222,7 @@ func (s *session) endMail() {
 func (s *session) resetMail() {
 	s.a.ResetMail()
 	s.a.SASL.Sender = ""
+	s.forwarded = xforward{}
 	s.m = smtpwire.Mail{}
 	s.rcpts = nil
 	s.excess = 0
@@ -330,18 +331,18 @@ func (s *session) received() []byte {
 
 // appendFrom appends who the message came from.
 func (s *session) appendFrom(b []byte) []byte {
-	c := s.clientOf()
-	helo := c.Helo
+	c := &s.a.Client
+	helo := s.a.Helo
 	if helo == "" {
 		helo = c.Name
 	}
 	b = append(append(b, "from "...), helo...)
 	b = append(append(b, " ("...), c.Name...)
 	b = append(b, " ["...)
-	if strings.Contains(c.Addr, ":") {
+	if strings.Contains(c.AddrText, ":") {
 		b = append(b, "IPv6:"...)
 	}
-	b = append(append(b, c.Addr...), "])\r\n"...)
+	b = append(append(b, c.AddrText...), "])\r\n"...)
 	if s.set.tlsReceived && s.a.TLS != nil {
 		b = s.appendTLS(b)
 	}

@@ -35,6 +35,7 @@ func (s *session) know(ctx context.Context) {
 		s.srv.log.Warning("%v", err)
 	}
 	s.trusted = trusted
+	s.privileged = s.listed(s.srv.proxies.xclient)
 	s.discard = nil
 }
 

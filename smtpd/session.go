@@ -55,7 +55,7 @@ var commands = [nverbs]struct {
 }{
 	vHelo: {"helo", tJunk | tPreTLS | tLast}, vEhlo: {"ehlo", tJunk | tPreTLS | tLast},
 	vXclient: {"xclient", tPreTLS}, vXforward: {"xforward", 0}, vStartTLS: {"starttls", tPreTLS | tLast},
-	vAuth: {"auth", 0}, vMail: {"mail", 0}, vRcpt: {"rcpt", 0}, vData: {"data", tLast}, vBdat: {"bdat", 0},
+	vAuth: {"auth", tLast}, vMail: {"mail", 0}, vRcpt: {"rcpt", 0}, vData: {"data", tLast}, vBdat: {"bdat", 0},
 	vRset: {"rset", tJunk}, vNoop: {"noop", tJunk | tPreTLS | tLast}, vVrfy: {"vrfy", tJunk | tLast},
 	vEtrn: {"etrn", tJunk}, vQuit: {"quit", tPreTLS}, vHelp: {"help", tPreTLS}, vUnknown: {"unknown", 0},
 }
@@ -455,6 +455,9 @@ func (s *session) finished(code int) {
 	default: // the engine did not ask us
 		s.done(s.engineSays(code))
 	}
+	if s.verb == vAuth {
+		s.endAuth()
+	}
 }
 
 // engineSays words an answer that the engine gave by itself. We judge the
@@ -467,6 +470,8 @@ func (s *session) engineSays(code int) *smtpwire.Reply {
 		return smtpwire.R(250, dsn.Status{}, s.set.myhostname)
 	case code == 235:
 		return s.authenticated()
+	case code == 501 && s.verb == vAuth:
+		return smtpwire.R(501, dsn.S(5, 7, 0), "Authentication aborted")
 	}
 	s.srv.log.Error("transaction engine answered %s with %d", s.a.Stage, code)
 	return smtpwire.R(503, dsn.S(5, 5, 1), "Error: bad sequence of commands")
@@ -529,6 +534,7 @@ func (s *session) close() {
 	s.closed = true
 	s.wire.flush()
 	s.endMail()
+	s.endAuth()
 	if s.reason != "" || !s.quiet && s.a.Stage != "END-OF-MESSAGE" && s.a.Stage != "" {
 		s.srv.log.Log(maillog.LostConnection{What: s.reason, After: s.a.Stage, Content: s.inData, Bytes: s.content,
 			Name: s.a.Name, Addr: s.a.AddrText})

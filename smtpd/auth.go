@@ -1,0 +1,302 @@
+package smtpd
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	gosasl "github.com/emersion/go-sasl"
+
+	"posthaste/internal/config"
+	"posthaste/internal/dsn"
+	"posthaste/internal/maillog"
+	"posthaste/internal/sasl"
+	"posthaste/internal/smtpwire"
+	"posthaste/internal/table"
+)
+
+// saslSettings are what smtpd_sasl_ parameters say. backend is nil when
+// there is no authentication.
+type saslSettings struct {
+	backend    sasl.Backend
+	service    string
+	options    sasl.Property // properties that keep a mechanism from being offered,
+	tlsOptions sasl.Property // and those under TLS
+	must       sasl.Property // properties that it must have
+	tlsMust    sasl.Property
+	filter     *table.List
+	exceptions *table.List
+	limit      int
+	broken     bool
+}
+
+func readSASL(cfg *config.Config, o table.Options) (*saslSettings, error) {
+	s := &saslSettings{service: cfg.String("smtpd_sasl_service"), limit: cfg.Int("smtpd_sasl_response_limit"),
+		broken: cfg.Bool("broken_sasl_auth_clients")}
+	if !cfg.Bool("smtpd_sasl_auth_enable") {
+		return s, nil
+	}
+	path := cfg.String("smtpd_sasl_path")
+	switch kind := cfg.String("smtpd_sasl_type"); kind {
+	case "dovecot":
+		if !filepath.IsAbs(path) && !strings.Contains(path, ":") {
+			path = filepath.Join(cfg.String("queue_directory"), path)
+		}
+		s.backend = sasl.NewDovecot(path)
+	case "table":
+		users, err := sasl.NewUsers(table.OpenMaps("smtpd_sasl_path", table.SplitList(path), o), cfg.String("smtpd_sasl_local_domain"))
+		if err != nil {
+			return nil, err
+		}
+		s.backend = users
+	default:
+		return nil, fmt.Errorf("smtpd_sasl_type = %s: expected dovecot, or table with smtpd_sasl_path = type:table", kind)
+	}
+	var err error
+	if s.options, s.must, err = securityOptions(cfg.List("smtpd_sasl_security_options")); err != nil {
+		return nil, fmt.Errorf("smtpd_sasl_security_options: %w", err)
+	}
+	if s.tlsOptions, s.tlsMust, err = securityOptions(cfg.List("smtpd_sasl_tls_security_options")); err != nil {
+		return nil, fmt.Errorf("smtpd_sasl_tls_security_options: %w", err)
+	}
+	list := func(name string, kind table.Kind) *table.List {
+		l, e := table.NewList(name, cfg.List(name), table.ListOptions{Kind: kind, Parent: true, Table: o})
+		err = errors.Join(err, e)
+		return l
+	}
+	s.filter = list("smtpd_sasl_mechanism_filter", table.Strings)
+	s.exceptions = list("smtpd_sasl_exceptions_networks", table.Clients)
+	return s, err
+}
+
+func securityOptions(words []string) (not, must sasl.Property, err error) {
+	for _, w := range words {
+		switch strings.ToLower(w) {
+		case "noanonymous":
+			not |= sasl.Anonymous
+		case "noplaintext":
+			not |= sasl.Plaintext
+		case "nodictionary":
+			not |= sasl.Dictionary
+		case "noactive":
+			not |= sasl.Active
+		case "forward_secrecy":
+			must |= sasl.ForwardSecrecy
+		case "mutual_auth":
+			must |= sasl.MutualAuth
+		default:
+			return 0, 0, fmt.Errorf("%q: unknown option", w)
+		}
+	}
+	return not, must, nil
+}
+
+// authState is one session's authentication.
+type authState struct {
+	exchange  sasl.Exchange
+	mechanism string
+}
+
+// mechanisms are the names of those that the client may use now.
+func (s *session) mechanisms(ctx context.Context) []string {
+	set := s.srv.sasl
+	if set.backend == nil || s.srv.tlsSet.authOnly && s.a.TLS == nil {
+		return nil
+	}
+	list, err := set.backend.Mechanisms(ctx)
+	if err != nil {
+		s.srv.log.Warning("SASL: %v", err)
+		return nil
+	}
+	not, must := set.options, set.must
+	if s.a.TLS != nil {
+		not, must = set.tlsOptions, set.tlsMust
+	}
+	var names []string
+	for _, m := range list {
+		if m.Properties&not != 0 || m.Properties&must != must {
+			continue
+		}
+		if strings.HasSuffix(m.Name, "-PLUS") && s.a.TLS == nil {
+			continue
+		}
+		pass, err := set.filter.Match(ctx, m.Name)
+		if err != nil {
+			s.srv.log.Warning("%v", err)
+		}
+		if pass {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
+// offeredMechanisms are those of the EHLO reply.
+func (s *session) offeredMechanisms() string {
+	if s.srv.sasl.backend == nil {
+		return ""
+	}
+	ctx := s.srv.ctx()
+	hidden, err := s.srv.sasl.exceptions.MatchClient(ctx, s.a.Name, s.a.AddrText)
+	if err != nil {
+		s.srv.log.Warning("%v", err)
+	}
+	if hidden {
+		return ""
+	}
+	return strings.Join(s.mechanisms(ctx), " ")
+}
+
+// authInOrder refuses an AUTH command that may not come now, RFC 4954 section
+// 4, and otherwise says what the engine is to see.
+func (s *session) authInOrder() (feed string, r *smtpwire.Reply) {
+	f := strings.Fields(s.cmd.Args)
+	switch {
+	case s.srv.sasl.backend == nil || s.hiddenKeywords()["auth"]:
+		return "", smtpwire.R(503, dsn.S(5, 5, 1), "Error: authentication not enabled")
+	case s.set.heloRequired && s.a.Helo == "":
+		return "", s.heloFirst()
+	case len(f) < 1 || len(f) > 2:
+		return "", smtpwire.R(501, dsn.S(5, 5, 4), "Syntax: AUTH mechanism")
+	case s.a.HasSender:
+		return "", smtpwire.R(503, dsn.S(5, 5, 1), "Error: MAIL transaction in progress")
+	case s.srv.tlsSet.authOnly && s.a.TLS == nil:
+		return "", smtpwire.R(538, dsn.S(5, 7, 0), "Encryption required for requested authentication mechanism")
+	case s.a.SASL.Username != "":
+		return "", smtpwire.R(503, dsn.S(5, 5, 1), "Error: already authenticated")
+	case s.srv.limits.exceeded(s, evAuth):
+		return "", smtpwire.R(450, dsn.S(4, 7, 1), "Error: too many AUTH commands from "+s.a.AddrText)
+	}
+	s.auth.mechanism = strings.ToUpper(f[0])
+	feed = "AUTH " + engineMechanism
+	if len(f) == 2 {
+		if !validBase64(f[1]) {
+			return "", malformedBase64
+		}
+		feed += " " + f[1]
+	}
+	return feed + "\r\n", nil
+}
+
+// engineMechanism is what the engine believes every mechanism to be.
+const engineMechanism = "CLIENT"
+
+var malformedBase64 = smtpwire.R(501, dsn.S(5, 5, 2), "Error: malformed base64 in response")
+
+func validBase64(s string) bool {
+	if s == "=" { // an empty initial response, RFC 4954 section 4
+		return true
+	}
+	_, err := base64.StdEncoding.DecodeString(s)
+	return err == nil
+}
+
+// authServer gives the engine its side of the exchange.
+func (s *session) authServer(string) (gosasl.Server, error) {
+	ctx := s.srv.ctx()
+	allowed := false
+	for _, m := range s.mechanisms(ctx) {
+		allowed = allowed || m == s.auth.mechanism
+	}
+	if !allowed {
+		return nil, s.authFailed(sasl.ErrMechanism)
+	}
+	c := sasl.Client{Service: s.srv.sasl.service, RemoteAddr: s.a.AddrText, RemotePort: s.a.Port,
+		LocalAddr: s.a.ServerAddr, LocalPort: s.a.ServerPort}
+	if s.a.TLS != nil {
+		c.TLS = &s.a.TLS.State
+	}
+	x, err := s.srv.sasl.backend.Start(ctx, s.auth.mechanism, c)
+	if err != nil {
+		return nil, s.authFailed(err)
+	}
+	s.auth.exchange = x
+	return &exchangeServer{s, x}, nil
+}
+
+// exchangeServer is an exchange as the engine runs it.
+type exchangeServer struct {
+	s *session
+	x sasl.Exchange
+}
+
+func (e *exchangeServer) Next(response []byte) (challenge []byte, done bool, err error) {
+	challenge, done, err = e.x.Next(e.s.srv.ctx(), response)
+	if err != nil {
+		return nil, false, e.s.authFailed(err)
+	}
+	return challenge, done, nil
+}
+
+// authFailed words the refusal and logs it. What it returns is for the engine.
+func (s *session) authFailed(err error) error {
+	user := ""
+	if s.auth.exchange != nil {
+		user = s.auth.exchange.Username()
+	}
+	var f *sasl.Failure
+	reason := err.Error()
+	if errors.Is(err, sasl.ErrMechanism) {
+		reason = "Invalid authentication mechanism" // as logs have it
+	}
+	switch {
+	case errors.As(err, &f), errors.Is(err, sasl.ErrMechanism):
+		s.out = smtpwire.R(535, dsn.S(5, 7, 8), "Error: authentication failed: "+smtpwire.Printable(reason))
+	case errors.Is(err, sasl.ErrMalformed):
+		s.out = smtpwire.R(501, dsn.S(5, 5, 2), "Error: authentication failed: malformed response")
+	default:
+		s.out = smtpwire.R(454, dsn.S(4, 7, 0), "Temporary authentication failure")
+	}
+	s.srv.log.LogWarning(maillog.SASLFailed{Name: s.a.Name, Addr: s.a.AddrText, Method: clip(s.auth.mechanism, 40),
+		Reason: clip(reason, 200), Username: clip(user, 200)})
+	return err
+}
+
+// challenge sends the client what it is to answer.
+func (s *session) challenge(text string) {
+	s.send([]byte("334 " + text + "\r\n"))
+}
+
+// continuation reads the client's answer to a challenge.
+func (s *session) continuation() (string, error) {
+	s.wire.timeout = s.set.timeout
+	line, err := s.wire.line(s.srv.sasl.limit)
+	if err == errLineTooLong {
+		s.out = smtpwire.R(500, dsn.S(5, 5, 6), "Error: authentication exchange line is too long") // RFC 4954 section 4
+		return "*\r\n", nil
+	}
+	if err != nil {
+		s.lost(err)
+		return "", err
+	}
+	text := string(line)
+	if text != "*" && !validBase64(text) {
+		s.out = malformedBase64
+		text = "*"
+	}
+	return text + "\r\n", nil
+}
+
+// authenticated is the end of an exchange that went well.
+func (s *session) authenticated() *smtpwire.Reply {
+	s.a.SASL.Method = s.auth.mechanism
+	s.a.SASL.Username = smtpwire.Printable(s.auth.exchange.Username())
+	return smtpwire.R(235, dsn.S(2, 7, 0), "Authentication successful")
+}
+
+// endAuth lets go of an exchange.
+func (s *session) endAuth() {
+	if s.auth.exchange != nil {
+		s.auth.exchange.Close()
+	}
+	s.auth = authState{}
+}
+
+// logout forgets who the client has said it is.
+func (s *session) logout() {
+	s.endAuth()
+	s.a.SASL.Method, s.a.SASL.Username, s.a.SASL.Sender = "", "", ""
+}
