@@ -224,6 +224,7 @@ func (s *Server) submit(c *ipc.Conn, r *ipc.Request) {
 		in := s.begin(q)
 		in.write(q.Content)
 		r.Reply(in.commit())
+		r.Free()
 	})
 }
 

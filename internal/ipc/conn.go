@@ -78,6 +78,13 @@ type Request struct {
 	id      uint32 // 0: no reply wanted
 }
 
+// Free gives the payload's memory back for another request. Nothing that
+// points into it may be used afterwards. It need not be called.
+func (r *Request) Free() {
+	putPayload(r.Payload)
+	r.Payload = nil
+}
+
 // Reply answers r. It never waits. Answering a message that wanted no answer
 // does nothing.
 func (r *Request) Reply(m Message) {
@@ -352,13 +359,49 @@ func (c *Conn) read() error {
 		if n > MaxPayload {
 			return ErrTooLarge
 		}
-		payload := make([]byte, n)
+		payload := getPayload(int(n))
 		if _, err := io.ReadFull(br, payload); err != nil {
 			return err
 		}
 		c.dispatch(h[6], binary.LittleEndian.Uint16(h[4:]), binary.LittleEndian.Uint32(h[8:]), payload)
 	}
 }
+
+// Payloads with message content in them are worth using again: without that
+// they are most of what the garbage collector has to do.
+const (
+	minPooled = 2 << 10
+	maxPooled = 128 << 10
+)
+
+var payloads = sync.Pool{New: func() any { return new([]byte) }}
+
+// getPayload is a slice of n octets with any content.
+func getPayload(n int) []byte {
+	if n < minPooled || n > maxPooled {
+		return make([]byte, n)
+	}
+	p := payloads.Get().(*[]byte)
+	b := *p
+	*p = nil
+	holders.Put(p)
+	if cap(b) < n {
+		b = make([]byte, n, max(n+n/4, 16<<10))
+	}
+	return b[:n]
+}
+
+func putPayload(b []byte) {
+	if cap(b) < minPooled || cap(b) > 2*maxPooled {
+		return
+	}
+	p := holders.Get().(*[]byte)
+	*p = b
+	payloads.Put(p)
+}
+
+// holders are what carries slices through payloads.
+var holders = sync.Pool{New: func() any { return new([]byte) }}
 
 func (c *Conn) dispatch(what byte, kind uint16, id uint32, payload []byte) {
 	switch what {

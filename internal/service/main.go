@@ -217,13 +217,17 @@ func (p *process) run() int {
 	defer closed()
 
 	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1)
+	profiler := newProfiler(env)
 	var watchers sync.WaitGroup
 	watchers.Go(func() {
 		for s := range signals {
-			if s == syscall.SIGTERM {
+			switch s {
+			case syscall.SIGTERM:
 				stop()
-			} else {
+			case syscall.SIGUSR1:
+				profiler.start()
+			default:
 				retire()
 			}
 		}
@@ -246,6 +250,7 @@ func (p *process) run() int {
 	close(signals)
 	p.status.close()
 	watchers.Wait()
+	profiler.close()
 	if err != nil {
 		env.Log.Fatal("%v", err)
 		env.Log.Close()

@@ -18,6 +18,8 @@
 //     handlers' contexts end: what is in hand is finished, nothing new is
 //     begun. Master kills what has not ended in time.
 //
+// SIGUSR1 has the process profile itself for a while, see profiler.
+//
 // The sockets themselves belong to master, which never closes them while the
 // service is configured: a client that connects between two processes waits
 // in the backlog and is not refused.

@@ -1,0 +1,82 @@
+package service
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/pprof"
+	"sync"
+	"time"
+)
+
+// profileTime is how long a CPU profile is taken.
+const profileTime = 10 * time.Second
+
+// A profiler answers SIGUSR1 with what the process spends its time and memory
+// on, for "go tool pprof": PROCESS-PID.cpu over the next ten seconds, and at
+// the end of these PROCESS-PID.heap, .allocs and .goroutines, all in
+// data_directory.
+type profiler struct {
+	env  *Env
+	busy sync.Mutex
+	wg   sync.WaitGroup
+	stop chan struct{}
+}
+
+func newProfiler(env *Env) *profiler { return &profiler{env: env, stop: make(chan struct{})} }
+
+// start begins a profile, unless one is being taken.
+func (p *profiler) start() {
+	if !p.busy.TryLock() {
+		return
+	}
+	p.wg.Go(func() {
+		defer p.busy.Unlock()
+		if err := p.take(); err != nil {
+			p.env.Log.Warning("profile: %v", err)
+		}
+	})
+}
+
+// close ends a profile that is being taken, and waits until it is written.
+func (p *profiler) close() {
+	close(p.stop)
+	p.wg.Wait()
+}
+
+func (p *profiler) take() error {
+	base := filepath.Join(p.env.Config.String("data_directory"), fmt.Sprintf("%s-%d", p.env.Process, os.Getpid()))
+	cpu, err := os.OpenFile(base+".cpu", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer cpu.Close()
+	if err := pprof.StartCPUProfile(cpu); err != nil {
+		return err
+	}
+	t := time.NewTimer(profileTime)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-p.stop:
+	}
+	pprof.StopCPUProfile()
+	runtime.GC() // the heap profile is as of the last collection
+	for _, name := range []string{"heap", "allocs", "goroutine"} {
+		if err := writeProfile(base+"."+name, name); err != nil {
+			return err
+		}
+	}
+	p.env.Log.Info("profile written to %s.{cpu,heap,allocs,goroutine}", base)
+	return nil
+}
+
+func writeProfile(path, name string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return pprof.Lookup(name).WriteTo(f, 0)
+}
