@@ -93,14 +93,16 @@ func (s *session) broken(stage string, err error) *failure {
 // errLocalData marks an error of the message's source, not of the network.
 var errLocalData = errors.New("cannot read the message")
 
-// said words a server's reply to a command. A code that is no answer at all to
-// it is a protocol error.
+// said words a server's reply to a command. A code that is no answer to it at
+// all is a failure for good.
 func (s *session) said(k kind, r *reply, command string) *failure {
 	f := s.refused(k, r)
 	f.text = "host " + s.namaddr + " said: " + f.detail.DiagText + " (in reply to " + command + ")"
 	if r.code/100 != 4 && r.code/100 != 5 {
-		f.text = "Protocol error: " + f.text
 		s.odd = true
+	}
+	if r.code/100 == 2 {
+		f.text = "Protocol error: " + f.text // or it would read as a success
 	}
 	return f
 }

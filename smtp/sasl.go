@@ -207,7 +207,10 @@ func (d *delivery) authenticate(s *session, mech sasl.Client, fail func(string) 
 	if err != nil {
 		return fail("SASL authentication failed; cannot authenticate to server " + s.namaddr + ": " + err.Error())
 	}
-	const stage = "performing the AUTH handshake"
+	stage := stageEHLO // of which AUTH is taken to be a part
+	if d.set.lmtp {
+		stage = stageLHLO
+	}
 	s.out = append(append(s.out, "AUTH "...), name...)
 	if first != nil {
 		s.out = append(s.out, ' ')
@@ -250,9 +253,8 @@ func (d *delivery) authenticate(s *session, mech sasl.Client, fail func(string) 
 			answer, err = mech.Next(challenge)
 		}
 		if err != nil {
-			d.log.Info("%s: SASL authentication to %s: %v", d.id, s.namaddr, err)
-			s.out = append(s.out, '*') // RFC 4954 section 4: the client gives up
-			continue
+			s.out = append(s.out[:0], "*\r\n"...) // RFC 4954 section 4: the client gives up
+			return fail("SASL authentication failed; cannot authenticate to server " + s.namaddr + ": " + err.Error())
 		}
 		s.out = base64.StdEncoding.AppendEncode(s.out, answer)
 	}

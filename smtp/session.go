@@ -235,7 +235,7 @@ func (d *delivery) checkBanner(s *session, t *target, banner string) {
 // pixWorkarounds lists what is to be done about a certain kind of firewall,
 // which shows itself by a greeting of nothing but "2", "0", blanks and stars.
 func (d *delivery) pixWorkarounds(s *session, t *target, banner string) []string {
-	if strings.Trim(banner, "20 *") != "" || !strings.Contains(banner, "*") {
+	if strings.Trim(banner, "20 *\t\n") != "" {
 		return nil
 	}
 	words := d.set.pix
@@ -255,7 +255,7 @@ func (d *delivery) pixWorkarounds(s *session, t *target, banner string) []string
 // quit says goodbye and closes. The reply to QUIT tells nothing that is worth
 // waiting for; wait is for servers that take a close without it for an error.
 func (s *session) quit(limit time.Duration, wait bool) {
-	s.out = append(s.out[:0], "QUIT\r\n"...)
+	s.out = append(s.out, "QUIT\r\n"...)
 	if !wait {
 		limit = min(limit, time.Second) // a buffer that is full is no reason to stay
 	}

@@ -313,11 +313,7 @@ func (d *delivery) checkPeer(s *session, p *policy) *failure {
 	if !p.Level.Authenticates() && len(p.tlsa) == 0 || s.tls.matched {
 		return nil
 	}
-	text := "Server certificate not verified"
-	if !s.tls.trusted {
-		text = "Server certificate not trusted"
-	}
-	return &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: text, detail: s.detail()}
+	return &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: "Server certificate not verified", detail: s.detail()}
 }
 
 // logTLS says how a session is encrypted.

@@ -14,12 +14,18 @@ var (
 	xforwardSecond = []string{"PROTO", "HELO", "IDENT", "SOURCE"}
 )
 
-// xforwards says whether the server is to be told attributes of a list.
+// unavailable is the value of an attribute that is not known.
+const unavailable = "[UNAVAILABLE]"
+
+// xforwards says whether the server is to be told attributes of a list: it asks
+// for one of them that is known.
 func (t *transaction) xforwards(attrs []string) bool {
 	if !t.d.set.xforward || t.s.offers&offersXForward == 0 {
 		return false
 	}
-	return slices.ContainsFunc(attrs, func(a string) bool { return slices.Contains(t.s.xforward, a) })
+	return slices.ContainsFunc(attrs, func(a string) bool {
+		return slices.Contains(t.s.xforward, a) && t.xforwardValue(a) != unavailable
+	})
 }
 
 // appendXforward appends an XFORWARD command with those attributes that the
@@ -64,7 +70,7 @@ func (t *transaction) xforwardValue(attr string) string {
 		}
 	}
 	if value == "" || value == "unknown" {
-		return "[UNAVAILABLE]"
+		return unavailable
 	}
 	return dsn.Xtext(value)
 }
