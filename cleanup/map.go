@@ -270,39 +270,9 @@ func (m *Message) mapOne(ctx context.Context, maps *table.Maps, addr string) str
 }
 
 // lookupAddresses looks addr up and makes addresses in standard form of the
-// answer: one at least, if found. "@domain" stands for the same user in another
-// domain.
+// answer.
 func (m *Message) lookupAddresses(ctx context.Context, maps *table.Maps, addr string, propagate bool) ([]string, bool, error) {
-	value, ext, found, err := maps.LookupAddress(ctx, m.c.search, addr, table.KeysDefault)
-	if err != nil || !found {
-		return nil, false, err
-	}
-	if value[0] == '@' {
-		local, _, _ := rfc5322.Split(addr)
-		value = rfc5322.Quote(strings.TrimSuffix(local, ext) + value)
-	}
-	if !propagate {
-		ext = ""
-	}
-	if value == "<>" || value == `""` {
-		return []string{""}, true, nil
-	}
-	var out []string
-	for _, a := range rfc5322.AppendAddresses(nil, value, 0) {
-		if a.Addr == "" {
-			continue
-		}
-		to := m.rewrite(ctx, "local", a.Addr)
-		if ext != "" {
-			local, _, _ := rfc5322.Split(to)
-			to = local + ext + to[len(local):]
-		}
-		out = append(out, to)
-	}
-	if len(out) == 0 {
-		return nil, false, fmt.Errorf("%s lookup of %s returns non-address result %q", maps.Title(), addr, value)
-	}
-	return out, true, nil
+	return maps.MapAddress(ctx, m.c.search, addr, propagate, func(a string) string { return m.rewrite(ctx, "local", a) })
 }
 
 // expandAlias applies virtual_alias_maps to addr, and to what comes of it,

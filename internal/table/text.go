@@ -9,43 +9,64 @@ import (
 
 // textTable is texthash: a source file in memory.
 type textTable struct {
-	file *watched[map[string]string]
+	file *watched[*textEntries]
 	opt  Options
 }
 
+// textEntries is one version of the file.
+type textEntries struct {
+	values map[string]string
+	keys   []string // in the order of the file
+}
+
 func openText(name string, o Options) (Table, error) {
-	file, err := newWatched(name, o, func(path string) (map[string]string, error) { return loadText(path, o) })
+	file, err := newWatched(name, o, func(path string) (*textEntries, error) { return loadText(path, o) })
 	if err != nil {
 		return nil, err
 	}
 	return &textTable{file: file, opt: o}, nil
 }
 
-func loadText(path string, o Options) (map[string]string, error) {
+func loadText(path string, o Options) (*textEntries, error) {
 	text, err := readText(path)
 	if err != nil {
 		return nil, err
 	}
-	entries := make(map[string]string)
+	e := &textEntries{values: make(map[string]string)}
 	err = ParseSource(path, text, o.warnFile(), func(l Line) error {
 		key := o.fold(l.Key)
-		if _, dup := entries[key]; dup {
+		if _, dup := e.values[key]; dup {
 			o.warn("%s, line %d: duplicate entry: %q", path, l.Number, key)
 			return nil
 		}
-		entries[key] = l.Value
+		e.values[key] = l.Value
+		e.keys = append(e.keys, key)
 		return nil
 	})
-	return entries, err
+	return e, err
 }
 
 func (t *textTable) Lookup(_ context.Context, key string) (string, bool, error) {
-	entries, err := t.file.get()
+	e, err := t.file.get()
 	if err != nil {
 		return "", false, err
 	}
-	value, found := entries[t.opt.fold(key)]
+	value, found := e.values[t.opt.fold(key)]
 	return value, found, nil
+}
+
+// All implements Sequence.
+func (t *textTable) All(fn func(key, value string) bool) error {
+	e, err := t.file.get()
+	if err != nil {
+		return err
+	}
+	for _, key := range e.keys {
+		if !fn(key, e.values[key]) {
+			break
+		}
+	}
+	return nil
 }
 
 func (t *textTable) Pattern() bool      { return false }

@@ -77,6 +77,8 @@ func TestBuildAndQuery(t *testing.T) {
 		{"zz\n", "-q - hash:%/t", "", 1},
 		{"", "-s hash:%/t", "a\tb\nfoo:\tbar\nk\tv\n\"x y\"@z\tw\n", 0},
 		{"", "-sj hash:%/t", "{\"a\":\"b\"}\n{\"foo:\":\"bar\"}\n{\"k\":\"v\"}\n{\"\\\"x y\\\"@z\":\"w\"}\n", 0},
+		{"", "-s texthash:%/t", "a\tb\nfoo:\tbar\nk\tv\n\"x y\"@z\tw\n", 0},
+		{"", "-s inline:{b=1,a=2}", "b\t1\na\t2\n", 0},
 		{"", "-s static:x", "", 1},
 		{"", "-q a fail:x", "", 1},
 		{"", "-q a hash:%/none", "", 1},
