@@ -288,10 +288,10 @@ func (c *checker) queue(q *queue) {
 	}
 }
 
-// limits: recipients in memory are bounded. The formulas of Postfix's
-// scheduler document hold when no transport's recipient_limit is less than
-// qmgr_message_recipient_limit, as by default, and are tested there; what is
-// checked here holds for any configuration.
+// limits: recipients in memory are bounded. Postfix's scheduler document gives
+// as bound the greater of qmgr_message_recipient_limit and the sum of all other
+// limits. It is their sum: first reads fill up what the former leaves, and what
+// they took is not missing from the pools that later reads draw on.
 func (c *checker) limits() {
 	s := c.s
 	sum := 0

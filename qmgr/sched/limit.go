@@ -5,8 +5,7 @@ package sched
 // given out of their transports' pools. The oldest job of a transport that
 // is not fully read has all that is left in the pool.
 //
-// The bounds that follow are those of Postfix's scheduler document, and
-// Check verifies them.
+// Check verifies the bounds that follow.
 
 // maxRead is the most recipients read at once, for the sake of latency.
 const maxRead = 5000
