@@ -16,7 +16,10 @@ import (
 
 // alias delivers to what name stands for in alias_maps, if it is there.
 func (d *delivery) alias(st state, name string) (found bool) {
-	st.level++
+	if st.level++; st.level > maxLevel {
+		d.bounce(&st, dsn.S(5, 4, 6), "alias database loop for %s", mailbox.External(name))
+		return true
+	}
 	if st.from != "" && strings.EqualFold(st.from, name) { // an alias that contains itself means the user
 		return false
 	}

@@ -65,7 +65,7 @@ func (d *delivery) mapped(st *state, maps interface {
 	value, found, err := maps.Lookup(d.ctx, st.user, false)
 	if err != nil {
 		d.Log.Warning("%v", err)
-		d.deferIt(st, tryLater, "%s lookup failure", maps.Title())
+		d.deferIt(st, tryLater, "table lookup failure")
 		return "", false
 	}
 	if !found {
@@ -101,7 +101,7 @@ func (d *delivery) mbox(st state, u *users.User) {
 		d.sent(&st, "delivers to mailbox")
 		return
 	}
-	m := mailbox.Mbox{Rights: u.Files(), Lock: d.locks, Limit: d.mailboxLimit, Owner: -1, Otherwise: dsn.S(4, 2, 0)}
+	m := mailbox.Mbox{Rights: u.Files(), Lock: d.locks, Limit: d.mailboxLimit, Owner: -1, Otherwise: dsn.S(5, 2, 0)}
 	if d.strictOwner {
 		m.Owner = u.UID
 	}
@@ -118,7 +118,7 @@ func (d *delivery) mbox(st state, u *users.User) {
 			m.Private = true
 		}
 	}
-	err := d.store.Append(d.ctx, &m, d.head(&st, st.addr, d.headers&toFile != 0, true), d.content)
+	err := d.store.Append(d.ctx, &m, d.head(&st, d.final(&st), d.headers&toFile != 0, true), d.content)
 	d.stored(&st, err, "cannot update mailbox "+m.Path+" for user "+st.user+". ", "delivered to mailbox")
 }
 
@@ -129,12 +129,20 @@ func (d *delivery) maildir(st state, path string) {
 	}
 	u := d.person(&st)
 	m := mailbox.Maildir{Path: path, Rights: u.Files(), Limit: d.mailboxLimit}
-	err := d.store.Deliver(&m, d.head(&st, st.addr, d.headers&toFile != 0, false), d.content)
+	err := d.store.Deliver(&m, d.head(&st, d.final(&st), d.headers&toFile != 0, false), d.content)
 	if errors.Is(err, unix.EACCES) {
 		d.Log.Warning("maildir access problem for UID/GID=%d/%d: %v", u.UID, u.GID, err)
 		d.Log.Warning("perhaps you need to create the maildirs in advance")
 	}
 	d.stored(&st, err, "maildir delivery failed: ", "delivered to maildir")
+}
+
+// final is the address for the Delivered-To: line of a mailbox.
+func (d *delivery) final(st *state) string {
+	if d.frozen {
+		return st.delivered
+	}
+	return st.addr
 }
 
 // stored reports what came of storing a message.
@@ -184,7 +192,7 @@ func (d *delivery) file(st state, path string) {
 	m := mailbox.Mbox{Path: path, Rights: d.person(&st).Files(), Lock: d.locks, LockMay: true, Limit: d.mailboxLimit,
 		Owner: -1, Special: true, Otherwise: dsn.S(5, 2, 0)}
 	err := d.store.Append(d.ctx, &m, d.head(&st, st.delivered, d.headers&toFile != 0, true), d.content)
-	d.stored(&st, err, "cannot append message to file "+path+". ", "delivered to file: "+path)
+	d.stored(&st, err, "cannot append message to file "+path+": ", "delivered to file: "+path)
 }
 
 // restrictedCommand is a |command of an alias, a .forward or :include: file.
@@ -208,13 +216,14 @@ func (d *delivery) command(st state, line string) {
 	}
 	dir := d.queueDir
 	if d.commandDir != "" {
-		var undefined bool
-		var err error
-		dir, undefined, err = macro.Expand(d.commandDir, d.names(&st, st.rights, nil), d.dirFilter)
-		if err != nil || undefined {
+		expanded, _, err := macro.Expand(d.commandDir, d.names(&st, st.rights, nil), d.dirFilter)
+		if err != nil {
 			d.Log.Warning("command_execution_directory = %s: cannot be expanded for %s: %v", d.commandDir, mailbox.External(st.addr), err)
 			d.deferIt(&st, dsn.S(4, 3, 5), configText)
 			return
+		}
+		if expanded != "" {
+			dir = expanded
 		}
 	}
 	c := command.Command{Line: line, Shell: d.shell, Env: d.environment(&st), Dir: dir, Rights: d.person(&st).All(), Limit: d.commandLimit}

@@ -106,7 +106,7 @@ func (d *delivery) homeIsThere(st *state) bool {
 		return true
 	}
 	if _, err := os.Stat(u.Home); err != nil {
-		d.deferIt(st, tryLater, "cannot access home directory %s: %v", u.Home, err)
+		d.deferIt(st, tryLater, "cannot access home directory %s: %s", u.Home, mailbox.Reason(err))
 		return false
 	}
 	return true

@@ -91,9 +91,10 @@ func appendToken(out []token, item string) []token {
 			path = q
 		}
 		return append(out, token{tokenInclude, path})
-	case plain[0] == '\\':
-		return append(out, token{tokenAddress, plain}) // \user: the parser of addresses would drop the backslash
 	}
+	// \user, which once meant the mailbox, is the user: whoever is named in his
+	// own alias or .forward gets to the mailbox by that.
+	item = strings.TrimPrefix(item, `\`)
 	for _, a := range rfc5322.AppendAddresses(nil, item, 0) {
 		if a.Addr != "" {
 			out = append(out, token{tokenAddress, a.Addr})

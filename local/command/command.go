@@ -220,7 +220,9 @@ func (c *Command) args() []string {
 		return append(strings.Fields(c.Shell), c.Line)
 	}
 	if words := strings.Fields(c.Line); len(words) > 0 && !needsShell(c.Line, words[0]) {
-		if _, ok := c.find(words[0]); ok {
+		// A path is run or it fails, and is tried again when somebody has seen
+		// to it; a name that is not found may mean something to the shell.
+		if _, ok := c.find(words[0]); ok || strings.ContainsRune(words[0], '/') {
 			return words
 		}
 	}

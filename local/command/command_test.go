@@ -53,7 +53,7 @@ func TestRun(t *testing.T) {
 		{"echo 2.0.0 fine; exit 1", "5.0.0", "fine", "fine", "2.0.0 fine"},
 		{"echo 5.7.1 but ok", "2.0.0", "", "", "5.7.1 but ok"},
 		{"kill -15 $$", "4.3.0", `Command died with signal 15: "kill -15 $$"`, "", ""},
-		{"/no/such/program x", "5.3.0", `Command died with status 127: "/no/such/program x". Command output: `, "", ""},
+		{"/no/such/program x", "4.3.0", `cannot run command "/no/such/program x": fork/exec /no/such/program: no such file or directory`, "system resource problem", ""},
 		{"no-such-program", "5.3.0", `Command died with status 127: "no-such-program". Command output: `, "", ""},
 	}
 	for _, tt := range tests {

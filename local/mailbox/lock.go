@@ -41,8 +41,9 @@ func (s *Store) attempt(ctx context.Context, try func() (bool, error)) (bool, er
 // has the mailbox.
 func lockFile(path string) string { return path + ".lock" }
 
-// dotlock makes the lock file. ErrExist says that somebody has it.
-func (s *Store) dotlock(ctx context.Context, path string) error {
+// dotlock makes the lock file. ErrExist says that somebody has it; otherwise is
+// the status of another failure.
+func (s *Store) dotlock(ctx context.Context, path string, otherwise dsn.Status) error {
 	name := lockFile(path)
 	ok, err := s.attempt(ctx, func() (bool, error) {
 		fd, err := unix.Open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
@@ -61,11 +62,10 @@ func (s *Store) dotlock(ctx context.Context, path string) error {
 		err = fs.ErrExist
 	}
 	if err != nil {
-		e := failure(err, dsn.S(4, 2, 0), "unable to create lock file %s", name)
 		if errors.Is(err, fs.ErrExist) {
-			e.Err = unix.EEXIST
+			return &Error{Status: dsn.S(4, 2, 0), Text: "unable to create lock file " + name, Err: unix.EEXIST}
 		}
-		return e
+		return failure(err, otherwise, "unable to create lock file %s", name)
 	}
 	return nil
 }

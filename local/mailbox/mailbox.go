@@ -105,21 +105,19 @@ func (e *Error) Error() string {
 	if e.Err == nil {
 		return e.Text
 	}
-	var errno syscall.Errno
-	if errors.As(e.Err, &errno) {
-		return e.Text + ": " + errnoText(errno)
-	}
-	return e.Text + ": " + e.Err.Error()
+	return e.Text + ": " + Reason(e.Err)
 }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// errnoText is the C library's wording, which is what people's log filters know.
-func errnoText(e syscall.Errno) string {
-	s := e.Error()
-	if s == "" {
-		return s
+// Reason is the system's reason in err, in the C library's wording, which is
+// what people's log filters know.
+func Reason(err error) string {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return err.Error()
 	}
+	s := errno.Error()
 	return strings.ToUpper(s[:1]) + s[1:]
 }
 

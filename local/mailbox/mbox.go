@@ -64,7 +64,7 @@ func (s *Store) Append(ctx context.Context, m *Mbox, head []byte, content Conten
 func (s *Store) append(ctx context.Context, m *Mbox, head []byte, content Content) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(m.Path, &st); m.Lock&Dotlock != 0 && (err != nil || st.Mode&unix.S_IFMT == unix.S_IFREG) {
-		switch err := s.dotlock(ctx, m.Path); {
+		switch err := s.dotlock(ctx, m.Path, m.Otherwise); {
 		case err == nil:
 			defer os.Remove(lockFile(m.Path))
 		case m.LockMay && !errors.Is(err, fs.ErrExist):

@@ -124,7 +124,7 @@ func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
 	switch {
 	case a.size > 0 && r.Envelope.Size > a.size:
 		all(func(i int) {
-			r.Bounce(i, dsn.S(5, 2, 3), fmt.Sprintf("message size %d exceeds size limit %d of service %s", r.Envelope.Size, a.size, a.service), d)
+			r.Bounce(i, dsn.S(5, 2, 3), "message too large", d)
 		})
 		return
 	case a.has('D', 'O') && len(r.Envelope.Recipients) > 1:

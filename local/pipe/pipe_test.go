@@ -157,7 +157,7 @@ func TestOutcomes(t *testing.T) {
 		{sh("exit 9"), []string{"a@b"}, mail.Envelope{}, `failed 5.3.0 Command died with status 9: "/bin/sh"`},
 		{sh("exit 0", "flags=D"), []string{"a@b", "c@d"}, mail.Envelope{}, "delayed 4.3.5 mail system configuration error; delayed 4.3.5 mail system configuration error"},
 		{sh("exit 0", "flags=D"), []string{"LOOP@x"}, mail.Envelope{}, "failed 5.4.6 mail forwarding loop for LOOP@x"},
-		{sh("exit 0", "size=99"), []string{"a@b"}, mail.Envelope{Size: 100}, "failed 5.2.3 message size 100 exceeds size limit 99 of service list"},
+		{sh("exit 0", "size=99"), []string{"a@b"}, mail.Envelope{Size: 100}, "failed 5.2.3 message too large"},
 		{sh("exit 1"), []string{"a@b"}, mail.Envelope{Trace: mail.TraceReport}, "deliverable 2.0.0 delivers to command: /bin/sh"},
 	} {
 		if got := deliver(t, tt.env, tt.args, tt.to...); got != tt.want {

@@ -198,16 +198,20 @@ func (a *Agent) deliver(ctx context.Context, r *agent.Request, i int, box string
 		}
 	} else {
 		head.From = time.Now()
-		m := mailbox.Mbox{Path: path.Clean(box), Rights: who, Lock: a.lock, Limit: a.limit, Owner: -1, Otherwise: dsn.S(4, 2, 0)}
+		m := mailbox.Mbox{Path: path.Clean(box), Rights: who, Lock: a.lock, Limit: a.limit, Owner: -1, Otherwise: dsn.S(5, 2, 0)}
 		if a.strictOwner {
 			m.Owner = who.UID
 		}
 		err = a.store.Append(ctx, &m, head.Append(nil, "\n"), content)
 	}
-	a.report(r, i, err, what)
+	a.report(r, i, err, what, box)
 }
 
-func (a *Agent) report(r *agent.Request, i int, err error, what string) {
+func (a *Agent) report(r *agent.Request, i int, err error, what, box string) {
+	prefix := "delivery failed to mailbox " + box + ": "
+	if what == "maildir" {
+		prefix = "maildir delivery failed: "
+	}
 	var e *mailbox.Error
 	switch {
 	case err == nil:
@@ -215,10 +219,9 @@ func (a *Agent) report(r *agent.Request, i int, err error, what string) {
 	case !errors.As(err, &e):
 		r.Defer(i, dsn.S(4, 3, 0), err.Error(), a.detail())
 	case e.Status.Class == 4:
-		r.Defer(i, e.Status, failed[what]+e.Error(), a.detail())
+		r.Defer(i, e.Status, prefix+e.Error(), a.detail())
 	default:
-		r.Bounce(i, e.Status, failed[what]+e.Error(), a.detail())
+		r.Bounce(i, e.Status, prefix+e.Error(), a.detail())
 	}
 }
 
-var failed = map[string]string{"mailbox": "mailbox delivery failed: ", "maildir": "maildir delivery failed: "}

@@ -1,0 +1,466 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"posthaste/internal/agent"
+	"posthaste/internal/config"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/local/rights"
+	"posthaste/local/users"
+)
+
+// TestLikePostfix delivers the same mail to the same aliases, .forward files
+// and commands by Postfix's local and by ours, and compares log lines and
+// files. It makes two users on this system, so it runs only when asked to.
+func TestLikePostfix(t *testing.T) {
+	if os.Getenv("POSTHASTE_TEST_USERS") == "" || !rights.Switching() {
+		t.Skip("not compared with Postfix: set POSTHASTE_TEST_USERS=1 and be root; the test makes system users phtest1 and phtest2")
+	}
+	for _, program := range []string{"postfix", "sendmail", "useradd"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("not compared with Postfix: %v", err)
+		}
+	}
+	p := newPostfix(t)
+	for _, tt := range differential {
+		t.Run(strings.ReplaceAll(tt.to, "/", "_"), func(t *testing.T) {
+			theirs, theirFiles := p.theirs(t, tt)
+			ours, ourFiles := p.ours(t, tt)
+			if theirs != ours {
+				t.Errorf("outcome\nPostfix: %s\nours:    %s", theirs, ours)
+			}
+			if theirFiles != ourFiles {
+				t.Errorf("files\nPostfix:\n%s\nours:\n%s", theirFiles, ourFiles)
+			}
+		})
+	}
+}
+
+// A comparison is one message to one recipient.
+type comparison struct {
+	to       string            // local part
+	settings string            // of main.cf
+	forward  map[string]string // .forward files to make, name below the home of phtest1 and content
+	prepare  string            // shell command, in the directory
+	content  string            // "" is an ordinary message
+}
+
+const differentialAliases = `
+one: phtest1
+chain: one
+self: self
+phtest2: \phtest2
+two: phtest1, phtest2
+null: /dev/null
+file: %DIR%/pub/file
+filedir: %DIR%/pub/box/
+execfile: %DIR%/pub/exec
+linkfile: %DIR%/pub/link
+hardfile: %DIR%/pub/hard
+dirfile: %DIR%/pub
+nodir: /nonexistent/file
+cmd: "|cat > %DIR%/pub/out"
+env: "|env > %DIR%/pub/out; pwd >> %DIR%/pub/out; id -u >> %DIR%/pub/out; id -g >> %DIR%/pub/out; umask >> %DIR%/pub/out"
+plain: "|/usr/bin/tee -a %DIR%/pub/out"
+fail64: "|exit 64"
+fail67: "|echo who is that; exit 67"
+fail75: "|echo later; echo or not; exit 75"
+fail1: "|exit 1"
+fail99: "|echo hm; exit 99"
+failcode: "|echo 5.7.9 custom text; exit 1"
+failtemp: "|echo 4.7.9 custom; exit 78"
+killed: "|kill -9 $$"
+missing: "|/no/such/program arg"
+deaf: "|true"
+tilde: ~/x
+inc: :include:%DIR%/members
+incworld: :include:%DIR%/world
+owned-list: phtest1
+owner-owned-list: phtest2
+inccmd: :include:%DIR%/cmds
+increl: :include:members
+incnone: :include:/nonexistent
+ext+a: phtest1
+ext: phtest2
+badsyntax: "a b"@
+`
+
+var differential = []comparison{
+	{to: "phtest1"}, {to: "PHTest1"}, {to: "phtest1+x"}, {to: "phtest1+a+b"}, {to: "nosuchuser"}, {to: "nosuchuser+x"},
+	{to: "one"}, {to: "chain"}, {to: "chain+x"}, {to: "self"}, {to: "phtest2"}, {to: "two"}, {to: "null"}, {to: "file"}, {to: "filedir"},
+	{to: "execfile", prepare: "touch pub/exec; chmod 777 pub/exec"}, {to: "linkfile", prepare: "touch pub/t; chmod 666 pub/t; ln -s t pub/link"},
+	{to: "hardfile", prepare: "touch pub/t; chmod 666 pub/t; ln pub/t pub/hard"}, {to: "dirfile"}, {to: "nodir"},
+	{to: "cmd"}, {to: "env"}, {to: "env+ext`x"}, {to: "plain"}, {to: "fail64"}, {to: "fail67"}, {to: "fail75"}, {to: "fail1"}, {to: "fail99"},
+	{to: "failcode"}, {to: "failtemp"}, {to: "killed"}, {to: "missing"}, {to: "deaf"}, {to: "tilde"},
+	{to: "inc"}, {to: "incworld"}, {to: "inccmd"}, {to: "increl"}, {to: "incnone"}, {to: "ext+a"}, {to: "ext+b"},
+	{to: "phtest1", forward: map[string]string{".forward": "\\phtest1, \"|cat > $HOME/copy\"\n"}},
+	{to: "phtest1", forward: map[string]string{".forward": "\"|env > $HOME/env; id -u >> $HOME/env\"\n"}},
+	{to: "phtest1", forward: map[string]string{".forward": "~/saved, phtest1\n"}},
+	{to: "phtest1", forward: map[string]string{".forward": "# only a comment\n\n"}},
+	{to: "phtest1+x", forward: map[string]string{".forward+x": "~/x-box/\n", ".forward": "~/saved\n"}},
+	{to: "phtest1", prepare: "echo /dev/null > home/.forward; chown phtest1 home/.forward; chmod 666 home/.forward"},
+	{to: "phtest1", prepare: "echo /dev/null > home/.forward; chown phtest2 home/.forward"},
+	{to: "phtest1", prepare: "mkdir home/.forward"},
+	{to: "phtest1", settings: "home_mailbox = Maildir/"},
+	{to: "phtest1", settings: "home_mailbox = Maildir/", prepare: "mkdir home/Maildir; chmod 755 home/Maildir"},
+	{to: "phtest1", settings: "home_mailbox = Mailbox"},
+	{to: "phtest1", settings: "home_mailbox = Mailbox\nmailbox_size_limit = 2000\nmessage_size_limit = 1500", prepare: "head -c 1990 /dev/zero > home/Mailbox; chown phtest1 home/Mailbox"},
+	{to: "phtest1", settings: "home_mailbox = Mailbox", prepare: "touch home/Mailbox; chown phtest2 home/Mailbox; chmod 666 home/Mailbox"},
+	{to: "phtest1", settings: "home_mailbox = Mailbox", prepare: "mkdir home/Mailbox"},
+	{to: "phtest1", settings: "home_mailbox = Mailbox", prepare: "ln -s /dev/null home/Mailbox"},
+	{to: "phtest1", settings: "home_mailbox = Mailbox", prepare: "touch home/o; chown phtest1 home/o; ln home/o home/Mailbox"},
+	{to: "phtest1", settings: "home_mailbox = sub/dir/Mailbox"},
+	{to: "phtest1", settings: "mailbox_command = cat > $HOME/cmd; env > $HOME/cmdenv"},
+	{to: "phtest1", settings: "mailbox_command = exit 75"},
+	{to: "phtest1", settings: "prepend_delivered_header = forward\nenable_original_recipient = no"},
+	{to: "nosuchuser+e", settings: "luser_relay = phtest1+$user-$extension"},
+	{to: "phtest1", settings: "mail_spool_directory = %DIR%/pub/"},
+	{to: "phtest1", settings: "mail_spool_directory = /nonexistent"},
+	{to: "cmd", settings: "allow_mail_to_commands = forward"}, {to: "file", settings: "allow_mail_to_files ="},
+	{to: "inccmd", settings: "allow_mail_to_commands = include"},
+	{to: "cmd", settings: "command_execution_directory = %DIR%/pub"}, {to: "env", settings: "command_execution_directory = $home"},
+	{to: "phtest1", content: "Subject: x\nDelivered-To: PHTEST1@mx.example.test\n\nbody\n"},
+	{to: "phtest1", content: "Subject: x\n\nFrom here\n>From there\n.\n..\nlast"},
+	{to: "phtest1", content: "Subject: x\n"},
+	{to: "cmd", content: "Subject: x\n\nFrom here\n.\n"},
+	{to: "owned-list"},
+	{to: "MAILER-DAEMON"}, {to: "postmaster"},
+}
+
+type postfix struct {
+	dir      string
+	log      string
+	running  bool
+	settings string // that it runs with
+}
+
+func run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+	}
+	return string(out)
+}
+
+func newPostfix(t *testing.T) *postfix {
+	dir, err := os.MkdirTemp("/var/tmp", "likepostfix")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &postfix{dir: dir, log: fmt.Sprintf("/var/log/posthaste-test-%d.log", os.Getpid())}
+	os.Chmod(dir, 0o755)
+	for i, name := range []string{"phtest1", "phtest2"} {
+		run(t, "useradd", "-M", "-N", "-g", "users", "-s", "/bin/sh", "-d", filepath.Join(dir, []string{"home", "home2"}[i]), name)
+		t.Cleanup(func() { exec.Command("userdel", name).Run() })
+	}
+	for _, d := range []string{"etc", "q", "data", "home", "home2"} {
+		os.Mkdir(p.path(d), 0o755)
+	}
+	run(t, "chown", "postfix", p.path("data"))
+	master, err := os.ReadFile("/etc/postfix/master.cf.proto")
+	if err != nil {
+		t.Skipf("not compared with Postfix: %v", err)
+	}
+	var services []string
+	for line := range strings.Lines(string(master)) {
+		if f := strings.Fields(line); len(f) > 7 && slices.Contains([]string{"pickup", "cleanup", "qmgr", "rewrite", "bounce", "defer", "trace", "error", "retry", "local"}, f[0]) {
+			f[4] = "n"
+			services = append(services, strings.Join(f, " "))
+		}
+	}
+	services = append(services, "smtp unix - - n - - discard", "relay unix - - n - - discard", "postlog unix-dgram n - n - 1 postlogd")
+	write(t, p.path("etc/master.cf"), strings.Join(services, "\n")+"\n")
+	write(t, p.path("etc/aliases"), p.aliases())
+	t.Cleanup(func() {
+		exec.Command("postfix", "-c", p.path("etc"), "stop").Run()
+		os.RemoveAll(dir)
+		os.Remove(p.log)
+	})
+	return p
+}
+
+func (p *postfix) aliases() string { return strings.ReplaceAll(differentialAliases, "%DIR%", p.dir) }
+
+func (p *postfix) path(name string) string { return filepath.Join(p.dir, name) }
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const differentialMain = `myhostname = mx.example.test
+mydomain = example.test
+myorigin = mx.example.test
+mydestination = mx.example.test
+recipient_delimiter = +
+queue_directory = %DIR%/q
+data_directory = %DIR%/data
+mail_spool_directory = %DIR%/spool
+mailbox_command =
+smtputf8_enable = no
+notify_classes =
+`
+
+func (p *postfix) main(tt comparison) string {
+	return strings.ReplaceAll(differentialMain+tt.settings+"\n", "%DIR%", p.dir)
+}
+
+// prepare makes everything as it is before a delivery.
+func (p *postfix) prepare(t *testing.T, tt comparison) {
+	t.Helper()
+	for _, d := range []string{"home", "home2", "pub", "spool"} {
+		os.RemoveAll(p.path(d))
+		os.Mkdir(p.path(d), 0o755)
+	}
+	run(t, "chown", "phtest1:users", p.path("home"))
+	run(t, "chown", "phtest2:users", p.path("home2"))
+	os.Chmod(p.path("pub"), 0o777)
+	os.Chmod(p.path("spool"), 0o1777)
+	write(t, p.path("members"), "phtest1, phtest2\n# comment\n")
+	write(t, p.path("world"), "phtest1\n")
+	os.Chmod(p.path("world"), 0o666)
+	write(t, p.path("cmds"), "\"|cat > "+p.dir+"/pub/out\"\n")
+	for name, content := range tt.forward {
+		write(t, p.path("home/"+name), content)
+		run(t, "chown", "phtest1:users", p.path("home/"+name))
+	}
+	if tt.prepare != "" {
+		run(t, "/bin/sh", "-c", "cd "+p.dir+" && { "+tt.prepare+"; }")
+	}
+}
+
+func (tt *comparison) message() string {
+	if tt.content == "" {
+		return "Received: x\nFrom: a@b\nMessage-Id: <m@b>\nDate: Fri, 20 Nov 2026 17:56:01 +0000\nSubject: x\n\nbody\n"
+	}
+	return "From: a@b\nMessage-Id: <m@b>\nDate: Fri, 20 Nov 2026 17:56:01 +0000\n" + tt.content
+}
+
+// files is what lies in homes, spool and the public directory: name, owner,
+// mode and content.
+func (p *postfix) files(t *testing.T) string {
+	t.Helper()
+	var out []string
+	for _, top := range []string{"home", "home2", "spool", "pub"} {
+		filepath.WalkDir(p.path(top), func(path string, e os.DirEntry, err error) error {
+			if err != nil || path == p.path(top) {
+				return err
+			}
+			st, err := e.Info()
+			if err != nil {
+				return err
+			}
+			owner := st.Sys().(*syscall.Stat_t)
+			content := ""
+			if st.Mode().IsRegular() {
+				b, _ := os.ReadFile(path)
+				content = p.normal(string(b))
+			}
+			name := maildirName.ReplaceAllString(strings.TrimPrefix(path, p.dir), "MESSAGE")
+			out = append(out, fmt.Sprintf("%s %v %d:%d\n%s", name, st.Mode(), owner.Uid, owner.Gid, content))
+			return nil
+		})
+	}
+	return strings.Join(out, "\n")
+}
+
+var (
+	maildirName = regexp.MustCompile(`\d{10}\.V\w+I\w+M\d+\.\S+`)
+	fromLine    = regexp.MustCompile(`(?m)^From (\S+)  ... ... [ \d]\d \d\d:\d\d:\d\d \d{4}$`)
+	received    = regexp.MustCompile(`(?m)^Received: by .*\n\tid .*\n`)
+	queueID     = regexp.MustCompile(`forwarded as \w+`)
+	tempName    = regexp.MustCompile(`\d{10}\.(P\d+\.\w+|M\d+P\d+Q\d+\.[\w.]+)`)
+	// Both try again when a program is not there, in other words.
+	missingProgram = regexp.MustCompile(`temporary failure. Command output: local: fatal: execvp .*|cannot run command .*`)
+	noise          = regexp.MustCompile(`(?m)^(SHLVL|_|OLDPWD|PWD|MAIL_CONFIG|LANG|TZ)=.*\n`)
+)
+
+func (p *postfix) normal(s string) string {
+	s = fromLine.ReplaceAllString(s, "From $1  DATE")
+	s = noise.ReplaceAllString(received.ReplaceAllString(s, ""), "")
+	s = strings.ReplaceAll(s, p.path("q")+"\n", "QUEUE\n")
+	if strings.Contains(s, "LOGNAME=") { // what env printed is in no order
+		lines := strings.SplitAfter(s, "\n")
+		slices.Sort(lines)
+		s = strings.Join(lines, "")
+	}
+	return s
+}
+
+var delivered = regexp.MustCompile(`/local\[\d+\]: (\w+): to=<([^>]*)>.*dsn=([0-9.]+), status=(\w+) \((.*)\)$`)
+
+// outcomes are the local delivery lines of a log: the worst counts, as in our one
+// line for a recipient with all that it was expanded to.
+func outcomes(log string) string {
+	var list []string
+	for line := range strings.Lines(log) {
+		m := delivered.FindStringSubmatch(strings.TrimSpace(line))
+		if m == nil {
+			continue
+		}
+		for _, part := range strings.Split(m[5], "; ") { // ours has all in one line
+			part = tempName.ReplaceAllString(queueID.ReplaceAllString(strings.TrimSpace(part), "forwarded"), "TEMPORARY")
+			text := m[3] + " " + m[4] + " " + missingProgram.ReplaceAllString(part, "PROGRAM MISSING")
+			if !slices.Contains(list, text) {
+				list = append(list, text)
+			}
+		}
+	}
+	rank := func(s string) int {
+		switch {
+		case strings.Contains(s, " deferred "):
+			return 0
+		case strings.Contains(s, " bounced "):
+			return 1
+		}
+		return 2
+	}
+	slices.SortStableFunc(list, func(a, b string) int { return rank(a) - rank(b) })
+	if len(list) == 0 {
+		return ""
+	}
+	worst := list[:1]
+	for _, l := range list[1:] {
+		if rank(l) == rank(worst[0]) {
+			worst = append(worst, l)
+		}
+	}
+	return strings.Join(worst, "; ")
+}
+
+func (p *postfix) theirs(t *testing.T, tt comparison) (string, string) {
+	t.Helper()
+	p.prepare(t, tt)
+	p.start(t, tt)
+	before, _ := os.ReadFile(p.log)
+	cmd := exec.Command("sendmail", "-C", p.path("etc"), "-i", "-f", "sender@far.test", tt.to+"@mx.example.test")
+	cmd.Stdin = strings.NewReader(tt.message())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("sendmail: %v\n%s", err, out)
+	}
+	var log []byte
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		log, _ = os.ReadFile(p.log)
+		if log = log[min(len(before), len(log)):]; strings.Contains(string(log), "status=") && p.quiet() {
+			return outcomes(firstMessage(string(log))), p.files(t)
+		}
+	}
+	t.Fatalf("Postfix has not finished:\n%s", log)
+	return "", ""
+}
+
+// start has Postfix run with the settings of a comparison.
+func (p *postfix) start(t *testing.T, tt comparison) {
+	t.Helper()
+	if p.running && p.settings == tt.settings {
+		return
+	}
+	exec.Command("postfix", "-c", p.path("etc"), "stop").Run()
+	os.RemoveAll(p.path("q"))
+	os.Mkdir(p.path("q"), 0o755)
+	os.Remove(p.log)
+	write(t, p.path("etc/main.cf"), "compatibility_level = 3.6\nmaillog_file = "+p.log+"\nalias_maps = hash:"+p.path("etc/aliases")+"\ninet_interfaces = loopback-only\n"+p.main(tt))
+	run(t, "postalias", "-c", p.path("etc"), "hash:"+p.path("etc/aliases"))
+	run(t, "postfix", "-c", p.path("etc"), "start")
+	p.running, p.settings = true, tt.settings
+}
+
+// quiet says whether the queue is empty, or has only deferred mail.
+func (p *postfix) quiet() bool {
+	for _, q := range []string{"maildrop", "incoming", "active"} {
+		if left, _ := filepath.Glob(p.path("q/" + q + "/*")); len(left) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// firstMessage is the log without the lines of what was forwarded or bounced.
+func firstMessage(log string) string {
+	var id string
+	var out []string
+	for line := range strings.Lines(log) {
+		m := delivered.FindStringSubmatch(strings.TrimSpace(line))
+		if m == nil {
+			continue
+		}
+		if id == "" {
+			id = m[1]
+		}
+		if m[1] == id {
+			out = append(out, line)
+		}
+	}
+	return strings.Join(out, "")
+}
+
+func (p *postfix) ours(t *testing.T, tt comparison) (string, string) {
+	t.Helper()
+	p.prepare(t, tt)
+	s := &site{t: t, dir: p.dir}
+	var table strings.Builder
+	for line := range strings.Lines(p.aliases()) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			table.WriteString(name + "\t" + strings.TrimSpace(value) + "\n")
+		}
+	}
+	write(t, p.path("table"), table.String())
+	cfg, err := config.LoadString("alias_maps = texthash:" + p.path("table") + "\nmail_name = Postfix\n" + p.main(tt))
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := syscall.Umask(0o077)
+	defer syscall.Umask(old)
+	s.sink = maillog.New("postfix/local", maillog.NewWriter(s, maillog.Format(0)))
+	s.agent, err = New(Options{Config: cfg, Service: "local", Users: new(users.System), Rewriter: mxSite{s}, Submit: s.client(), Log: s.sink,
+		Environ: func(string) (string, bool) { return "", false }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.agent.Close(); s.sink.Close() })
+	content := strings.ReplaceAll(tt.message(), "\n", "\r\n")
+	if !strings.HasSuffix(content, "\n") {
+		content += "\r\n"
+	}
+	s.deliverEnv(mail.Envelope{}, content, tt.to+"@mx.example.test")
+	for _, q := range s.queued { // what was forwarded is delivered, as Postfix does by itself
+		q.Envelope.Recipients = slices.DeleteFunc(q.Envelope.Recipients, func(r mail.Recipient) bool { return !strings.HasSuffix(r.Address, "@mx.example.test") })
+		s.agent.Deliver(t.Context(), agent.NewTestRequest(q.Envelope, "mx.example.test", q.Content, nil))
+	}
+	os.Remove(p.path("cleanup"))
+	return outcomes(s.logged()), p.files(t)
+}
+
+// mxSite resolves as the Postfix beside it.
+type mxSite struct{ *site }
+
+func (m mxSite) Rewrite(_ context.Context, _, addr string) (string, error) {
+	if !strings.Contains(addr, "@") {
+		addr += "@mx.example.test"
+	}
+	return addr, nil
+}
+
+func (m mxSite) Resolve(_ context.Context, _, addr string) (proto.ResolveReply, error) {
+	r := proto.ResolveReply{Transport: "smtp", Recipient: addr}
+	if strings.HasSuffix(strings.ToLower(addr), "@mx.example.test") {
+		r.Transport = "local"
+	}
+	return r, nil
+}
