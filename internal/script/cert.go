@@ -15,7 +15,7 @@ import (
 
 // writeCertificate makes a key and a certificate that signs itself, in one
 // file, as smtpd_tls_chain_files wants it.
-func writeCertificate(t *testing.T, path string) {
+func writeCertificate(t testing.TB, path string) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)

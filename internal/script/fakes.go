@@ -19,10 +19,11 @@ import (
 // fakeCleanup keeps what it is given. Content asks it to misbehave:
 // "X-Test-Reply: 552 5.3.4 text" in the header.
 type fakeCleanup struct {
-	mu   sync.Mutex
-	next uint64
-	open map[mail.QueueID]*proto.Submit
-	done []*proto.Submit
+	mu     sync.Mutex
+	next   uint64
+	open   map[mail.QueueID]*proto.Submit
+	done   []*proto.Submit
+	forget bool // keep nothing
 }
 
 func newFakeCleanup() *fakeCleanup {
@@ -84,7 +85,9 @@ func (f *fakeCleanup) part(r *ipc.Request, m *proto.Submit, more bool) {
 		r.Reply(v)
 		return
 	}
-	f.done = append(f.done, m)
+	if !f.forget {
+		f.done = append(f.done, m)
+	}
 	r.Reply(&proto.SubmitReply{Code: 250, Status: dsn.S(2, 0, 0), Text: "Ok"})
 }
 

@@ -137,7 +137,7 @@ func diff(want, got string) string {
 
 // A world is everything around one server.
 type world struct {
-	t        *testing.T
+	t        testing.TB
 	dir      string
 	srv      *smtpd.Server
 	cleanup  *fakeCleanup
@@ -171,7 +171,7 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-func newWorld(t *testing.T, ar *txtar.Archive) *world {
+func newWorld(t testing.TB, ar *txtar.Archive) *world {
 	dir, err := os.MkdirTemp("", "script") // a short path: sockets are in it
 	if err != nil {
 		t.Fatal(err)
@@ -222,7 +222,7 @@ func newWorld(t *testing.T, ar *txtar.Archive) *world {
 		t.Fatal(err)
 	}
 	w.srv, err = smtpd.New(ctx, smtpd.Deps{Config: cfg, Log: w.log, Service: "smtp", Submit: w.submit, Router: router,
-		DNS: dns, Names: dns, Flush: fakeFlusher{}, Verify: fakeProber{}, Tables: table.Options{Recheck: -1}})
+		DNS: dns, Names: dns, MaxProc: 20000, Flush: fakeFlusher{}, Verify: fakeProber{}, Tables: table.Options{Recheck: -1}})
 	if err != nil {
 		w.close()
 		t.Fatal(err)

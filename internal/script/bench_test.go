@@ -1,0 +1,136 @@
+package script
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+)
+
+// serve starts a server on loopback for benchmarks.
+func serve(t testing.TB, main string) (w *world, addr string) {
+	w = newWorld(t, &txtar.Archive{Files: []txtar.File{{Name: "main.cf", Data: []byte(main)}}})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.srv.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		w.close()
+	})
+	return w, l.Addr().String()
+}
+
+const benchMain = "smtpd_client_connection_count_limit = 0\nsmtpd_peername_lookup = no\n"
+
+var benchMessage = "Subject: test\r\n\r\n" + strings.Repeat(strings.Repeat("x", 74)+"\r\n", 135) + ".\r\n"
+
+type benchClient struct {
+	t  testing.TB
+	c  net.Conn
+	br *bufio.Reader
+}
+
+func dialBench(t testing.TB, addr string) *benchClient {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &benchClient{t, c, bufio.NewReader(c)}
+	b.replies(1)
+	return b
+}
+
+func (b *benchClient) send(s string) {
+	if _, err := b.c.Write([]byte(s)); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *benchClient) replies(n int) {
+	for n > 0 {
+		line, err := b.br.ReadSlice('\n')
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		if line[0] > '3' {
+			b.t.Fatalf("%s", line)
+		}
+		if line[3] == ' ' {
+			n--
+		}
+	}
+}
+
+func (b *benchClient) message() {
+	b.send("MAIL FROM:<a@client.test>\r\nRCPT TO:<alice@example.test>\r\nDATA\r\n")
+	b.replies(3)
+	b.send(benchMessage)
+	b.replies(1)
+}
+
+// BenchmarkMessage is a 10 KB message over an open connection, client and a
+// cleanup that keeps everything included.
+func BenchmarkMessage(b *testing.B) {
+	w, addr := serve(b, benchMain)
+	w.cleanup.forget = true
+	c := dialBench(b, addr)
+	c.send("EHLO client.test\r\n")
+	c.replies(1)
+	b.ReportAllocs()
+	for b.Loop() {
+		c.message()
+	}
+	c.c.Close()
+}
+
+// BenchmarkConnect is a connection for each message.
+func BenchmarkConnect(b *testing.B) {
+	w, addr := serve(b, benchMain)
+	w.cleanup.forget = true
+	b.ReportAllocs()
+	for b.Loop() {
+		c := dialBench(b, addr)
+		c.send("EHLO client.test\r\n")
+		c.replies(1)
+		c.message()
+		c.send("QUIT\r\n")
+		c.replies(1)
+		c.c.Close()
+	}
+}
+
+// BenchmarkIdle reports what an idle session costs in memory.
+func BenchmarkIdle(b *testing.B) {
+	_, addr := serve(b, benchMain)
+	const n = 500
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	var conns []*benchClient
+	for range n {
+		c := dialBench(b, addr)
+		c.send("EHLO client.test\r\n")
+		c.replies(1)
+		c.br = nil
+		conns = append(conns, c)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	for b.Loop() {
+	}
+	b.ReportMetric(float64(after.HeapInuse+after.StackInuse-before.HeapInuse-before.StackInuse)/n, "B/session")
+	for _, c := range conns {
+		c.c.Close()
+	}
+}
