@@ -177,7 +177,7 @@ func (m *Message) actPrepend(class checkClass, title, text, arg string) {
 		m.warnf("PREPEND action without text in %s map", title)
 	case class == bodyClass:
 		m.actLog("prepend", class.place(), text, arg)
-		m.emitBodyLine(toLines(arg))
+		m.passBody(toLines(arg))
 	case !rfc5322.IsField(arg):
 		m.warnf("bad PREPEND header text %q in %s map -- need \"headername: headervalue\"", arg, title)
 	default:

@@ -69,7 +69,7 @@ func (m *Message) appendFrom(b []byte) []byte {
 		sender = mailerDaemon
 	}
 	b = append(b, "From: "...)
-	name := m.fullName()
+	name := m.cleanFullName()
 	switch {
 	case m.env.Sender == "" || name == "":
 		b = rfc5322.AppendQuoted(b, sender)
@@ -86,14 +86,14 @@ func (m *Message) appendFrom(b []byte) []byte {
 	return append(b, crlf...)
 }
 
-// fullName is the sender's full name without control characters.
-func (m *Message) fullName() string {
+// cleanFullName is the sender's full name without control characters.
+func (m *Message) cleanFullName() string {
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if r < ' ' || r == 127 {
 			return ' '
 		}
 		return r
-	}, m.sub.FullName))
+	}, m.fullName))
 }
 
 // appendName appends a full name as a phrase or as a comment. What is not ASCII

@@ -193,8 +193,10 @@ type Message struct {
 	c     *Core
 	flags Flags
 	env   mail.Envelope
-	sub   *Submission
 	id    string
+
+	fullName string
+	prepend  []string // fields that have still to be put on top
 
 	stat   status
 	reason string // of a rejection by a table, with its status code
@@ -218,7 +220,8 @@ type Message struct {
 // wrong comes to light in Finish, so that the client can be answered at the
 // end of its data as the protocol wants. s must not change until Finish.
 func (c *Core) NewMessage(ctx context.Context, s *Submission) *Message {
-	m := &Message{c: c, flags: s.Flags, env: s.Envelope, sub: s, id: string(s.Envelope.ID)}
+	m := &Message{c: c, flags: s.Flags, env: s.Envelope, id: string(s.Envelope.ID),
+		fullName: s.FullName, prepend: s.Prepend}
 	m.env.Recipients = make([]mail.Recipient, 0, len(s.Envelope.Recipients)+1)
 	m.dups.limit = c.duplicateLimit
 	m.header.context = c.headerContext(s.Envelope.RewriteContext)

@@ -106,15 +106,15 @@ func (m *Message) process(ctx context.Context, buf []byte, last bool) []byte {
 // processHeader takes whole fields from buf, and the end of the header.
 func (m *Message) processHeader(ctx context.Context, buf []byte, last bool) []byte {
 	b := &m.body
-	if m.header.seen == 0 && m.header.hops == 0 && len(m.sub.Prepend) > 0 {
-		m.prepend(ctx)
+	if len(buf) > 0 {
+		m.prependFields(ctx)
 	}
 	for len(buf) > 0 && m.ok() {
 		if b.cut == nil && bytes.HasPrefix(buf, crlf) {
 			m.endHeader(nil)
 			b.started = true
 			m.mimeHeaderEnd()
-			m.emitBodyLine(buf[:2])
+			m.passBody(buf[:2])
 			return buf[2:]
 		}
 		n, stray, whole := fieldEnd(buf, b.searched, last)
@@ -146,10 +146,10 @@ func (m *Message) processHeader(ctx context.Context, buf []byte, last bool) []by
 	return buf
 }
 
-// prepend puts the fields that access tables asked for on top.
-func (m *Message) prepend(ctx context.Context) {
-	list := m.sub.Prepend
-	m.sub = &Submission{FullName: m.sub.FullName}
+// prependFields puts the fields that access tables asked for on top, once.
+func (m *Message) prependFields(ctx context.Context) {
+	list := m.prepend
+	m.prepend = nil
 	for _, line := range list {
 		if f, ok := rfc5322.ParseField(toLines(line)); ok {
 			m.field(ctx, f)
@@ -163,7 +163,7 @@ func (m *Message) prepend(ctx context.Context) {
 func (m *Message) garbage(buf []byte) {
 	line, _, _ := bytes.Cut(buf, crlf)
 	m.endHeader(line)
-	m.emitBodyLine(crlf)
+	m.passBody(crlf)
 	m.body.started, m.body.searched = true, 0
 	m.mimeGarbage()
 }
@@ -311,9 +311,6 @@ func (m *Message) scan(p []byte) (lines int, clean bool) {
 	return lines, true
 }
 
-// emitBodyLine gives back whole lines of the body.
-func (m *Message) emitBodyLine(p []byte) { m.passBody(p) }
-
 // processLines takes whole lines from buf. A line longer than the limit is
 // looked at in parts of that length, as if each were a line.
 func (m *Message) processLines(ctx context.Context, buf []byte, last bool) []byte {
@@ -355,20 +352,19 @@ func (m *Message) processLines(ctx context.Context, buf []byte, last bool) []byt
 // line takes one line of the body with its end, or a part of a long one.
 func (m *Message) line(ctx context.Context, raw []byte) {
 	text := bytes.TrimSuffix(raw, crlf)
-	ended := len(text) < len(raw)
+	end := raw[len(text):] // CRLF, or nothing after a part of a line
 	if hasStray(text) {
 		if !m.c.replaceStray {
 			m.splitLine(ctx, raw)
 			return
 		}
 		text = replaceStray(text)
-		raw = append(bytes.Clone(text), raw[len(text):]...)
+		raw = join(text, end)
 	}
 	if n := m.filterBytes(text); len(n) != len(text) {
-		text = n
-		raw = append(bytes.Clone(n), raw[len(raw)-2*btoi(ended):]...)
+		text, raw = n, join(n, end)
 	}
-	if !m.ok() || m.mimeLine(ctx, text, raw, ended) {
+	if !m.ok() || m.mimeLine(ctx, text, raw, len(end) > 0) {
 		return
 	}
 	if m.checking() && !m.c.bodyChecks.Empty() && (m.c.bodyCheckSize == 0 || m.body.mime.offset < m.c.bodyCheckSize) {
@@ -378,12 +374,17 @@ func (m *Message) line(ctx context.Context, raw []byte) {
 			return
 		}
 		if len(out) != len(text) || len(out) > 0 && &out[0] != &text[0] {
-			raw = append(bytes.Clone(out), raw[len(raw)-2*btoi(ended):]...)
+			raw = join(out, end)
 		}
 	} else {
 		m.body.mime.offset += int64(len(text)) + 1
 	}
 	m.passBody(raw)
+}
+
+// join is a line of a text and its end, in memory of its own.
+func join(text, end []byte) []byte {
+	return append(append(make([]byte, 0, len(text)+len(end)), text...), end...)
 }
 
 // splitLine takes a line with stray line ends as several.
@@ -397,13 +398,6 @@ func (m *Message) splitLine(ctx context.Context, raw []byte) {
 		m.line(ctx, rest[:n+2])
 		rest = rest[n+2:]
 	}
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // filterBytes applies message_reject_characters and message_strip_characters.
@@ -447,15 +441,12 @@ func (m *Message) finishContent(ctx context.Context) {
 		b.cr = false
 		rest = append(rest, '\r')
 	}
-	rest = m.process(ctx, rest, true)
+	m.process(ctx, rest, true) // takes everything
 	if !b.started {
-		if len(m.sub.Prepend) > 0 {
-			m.prepend(ctx)
-		}
+		m.prependFields(ctx)
 		m.endHeader(nil)
 		b.started = true
 	}
-	_ = rest // empty: with last set everything is taken
 	m.mimeEnd(ctx)
 	if b.lineLen > 0 {
 		m.passBody(crlf)
