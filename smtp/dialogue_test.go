@@ -203,8 +203,6 @@ func deliverText(t *testing.T, a *Agent, log *maillog.Logger, sink *lines, n int
 		case "body":
 			env.Body |= map[string]mail.Body{"8bit": mail.Body8Bit, "utf8hdr": mail.BodyUTF8Hdr, "dots": mail.BodyDots,
 				"long": mail.BodyLong, "smtputf8": mail.BodySMTPUTF8, "utf8addr": mail.BodyUTF8Addr}[value]
-		case "size":
-			env.Size, _ = strconv.ParseInt(value, 10, 64)
 		case "envid":
 			env.EnvID = value
 		case "ret":

@@ -67,11 +67,11 @@ var errRetryPlain = &failure{text: "TLS session broke"}
 // has then been said, and s.bad is set if it cannot be used again.
 func (d *delivery) transact(ctx context.Context, s *session) *failure {
 	t := &transaction{d: d, s: s, rcpts: append([]int(nil), d.left()...)}
-	if !t.prepare() {
-		return nil
-	}
 	if err := d.content(); err != nil {
 		d.record(&failure{kind: messageFailed, status: dsn.S(4, 3, 0), text: err.Error(), detail: s.detail()}, t.rcpts)
+		return nil
+	}
+	if !t.prepare() {
 		return nil
 	}
 	if f := t.checkFlags(); f != nil {
@@ -120,8 +120,8 @@ func (t *transaction) prepare() bool {
 	if !validPath(d.env.Sender) {
 		return fail(messageFailed, dsn.S(5, 1, 7), "bad sender address syntax")
 	}
-	if s.size > 0 && d.env.Size > s.size {
-		return fail(messageFailed, dsn.S(5, 3, 4), "message size "+strconv.FormatInt(d.env.Size, 10)+
+	if size := d.body.Len(); s.size > 0 && size > s.size {
+		return fail(messageFailed, dsn.S(5, 3, 4), "message size "+strconv.FormatInt(size, 10)+
 			" exceeds size limit "+strconv.FormatInt(s.size, 10)+" of server "+s.namaddr)
 	}
 	if d.env.Body&mail.BodySMTPUTF8 != 0 {
@@ -380,14 +380,10 @@ func (t *transaction) appendMail() {
 	b = append(t.appendPath(b, t.sender), '>')
 	downgrade := t.d.a.rules.downgrades(env.Body, s)
 	if s.offers&offersSize != 0 && !downgrade {
-		b = strconv.AppendInt(append(b, " SIZE="...), t.d.env.Size, 10)
+		b = strconv.AppendInt(append(b, " SIZE="...), t.d.body.Len(), 10)
 	}
-	if s.offers&offers8BitMIME != 0 {
-		if env.Body&mail.Body8Bit != 0 {
-			b = append(b, " BODY=8BITMIME"...)
-		} else {
-			b = append(b, " BODY=7BIT"...)
-		}
+	if s.offers&offers8BitMIME != 0 && env.Body&mail.Body8Bit != 0 {
+		b = append(b, " BODY=8BITMIME"...) // 7BIT goes without saying
 	}
 	if s.offers&offersDSN != 0 {
 		if env.EnvID != "" {
@@ -419,11 +415,11 @@ func (t *transaction) appendRcpt(i int) {
 	}
 	b = append(t.appendPath(b, addr), '>')
 	if s.offers&offersDSN != 0 {
-		if rcpt.Notify != 0 {
-			b = append(append(b, " NOTIFY="...), rcpt.Notify.String()...)
-		}
 		if orcpt := t.orcpt(rcpt); orcpt != "" {
 			b = append(append(b, " ORCPT="...), orcpt...)
+		}
+		if rcpt.Notify != 0 {
+			b = append(append(b, " NOTIFY="...), rcpt.Notify.String()...)
 		}
 	}
 	s.out = append(b, "\r\n"...)
