@@ -139,7 +139,7 @@ func (s *Scheduler) loaded(ev *Event) {
 	if m == nil || !m.loading {
 		return
 	}
-	first, asked := m.readAt == never, m.reserved
+	stalled := m.reserved > 0 && ev.Next <= m.next && len(ev.Rcpts) == 0
 	s.endRead(m)
 	for _, j := range m.jobs {
 		if j.cand == candIndexed {
@@ -148,19 +148,22 @@ func (s *Scheduler) loaded(ev *Event) {
 	}
 	rec := s.record(m)
 	m.unread, m.next = max(ev.Unread, 0), ev.Next
-	if m.unread > 0 && len(ev.Rcpts) == 0 && asked > 0 {
+	// What the shell says is right: after a crash there may be fewer than were
+	// known, and it may have dealt with some itself.
+	rec.rcpts = int32(m.rcptCount + m.late + len(ev.Rcpts) + m.unread)
+	switch {
+	case m.unread > 0 && stalled:
 		// Recipients that are said to be there cannot be had. Not to ask for ever,
 		// and not to lose them either.
 		s.note(Note{Kind: NoteBadCount, ID: m.id, Count: m.unread})
-		m.deferred, m.unread = true, 0
-		rec.rcpts = max(rec.rcpts, 1)
-	} else if first {
-		rec.rcpts = int32(m.unread + len(ev.Rcpts)) // after a crash, what was known may be too much
-	}
-	if rec.flags&FlagExpire != 0 && rec.attempts > 0 {
+		m.giveUpReading()
+	case rec.flags&FlagExpire != 0 && rec.attempts > 0:
 		// Outcomes are on record from an earlier attempt: nothing needs to be tried.
-		m.deferred, m.unread = true, 0
-	} else if m.cmd == cmdNone {
+		m.late += len(ev.Rcpts)
+		m.giveUpReading()
+	case m.cmd != cmdNone:
+		m.late += len(ev.Rcpts)
+	default:
 		m.refs++
 		s.assign(m, ev.Rcpts)
 		m.refs--
@@ -184,6 +187,12 @@ func (s *Scheduler) loaded(ev *Event) {
 	}
 }
 
+// giveUpReading leaves recipients that are not read for the next attempt.
+func (m *message) giveUpReading() {
+	m.late += m.unread
+	m.deferred, m.unread = true, 0
+}
+
 // loadFailed: a message could not be read.
 func (s *Scheduler) loadFailed(ev *Event) {
 	m := s.activeMessage(ev.ID)
@@ -196,7 +205,7 @@ func (s *Scheduler) loadFailed(ev *Event) {
 		return
 	}
 	// What is in core is finished; then the message is tried again.
-	m.deferred, m.unread = true, 0
+	m.giveUpReading()
 	for _, j := range m.jobs {
 		if j.unreadAt != 0 {
 			j.tport.unread.remove(j.unreadAt)

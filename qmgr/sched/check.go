@@ -107,6 +107,8 @@ func (c *checker) active() {
 			c.ok(j.rcptLimit >= 0, "message %d: job limit %d", m.id, j.rcptLimit)
 		}
 		c.ok(refs == m.refs, "message %d: %d entries, refs %d", m.id, refs, m.refs)
+		c.ok(int(s.record(m).rcpts) == m.rcptCount+m.late+m.unread, "message %d: %d recipients left, of them %d in core, %d late, %d unread",
+			m.id, s.record(m).rcpts, m.rcptCount, m.late, m.unread)
 		c.ok(count == m.rcptCount, "message %d: %d recipients, count %d", m.id, count, m.rcptCount)
 		c.ok(limit == m.rcptLimit, "message %d: limits add up to %d, not %d", m.id, limit, m.rcptLimit)
 		if m.refs > 0 && m.unread > 0 && !m.loading && m.cmd == cmdNone && m.spare() > 0 {

@@ -56,7 +56,10 @@ func (s *Scheduler) withdraw(i int32, c cmdKind) {
 			return // a stronger command is under way
 		}
 		m.cmd = c
-		m.waiting(s.endEntry)
+		m.waiting(func(e *entry) {
+			m.late += len(e.rcpts)
+			s.endEntry(e)
+		})
 		s.complete(m)
 		return
 	}

@@ -20,7 +20,7 @@ type message struct {
 	entered  int64  // the same in microseconds
 	prv, nxt *message
 
-	unread   int // recipients not read yet
+	unread   int // recipients not read yet; those being read are still among them
 	next     int // index of the first of them
 	loading  bool
 	origin   Queue // where it came from, until recipients are asked for
@@ -33,6 +33,7 @@ type message struct {
 	jobs                 []*job
 
 	deferred  bool // some recipient is to be tried again
+	late      int  // recipients that are out of core and not final: deferred, withdrawn, lost
 	failed    bool // some recipient failed for good: notice due
 	success   bool // some recipient's success is to be reported
 	swept     bool // out of time while it waited: what is left goes to retry

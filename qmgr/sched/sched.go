@@ -185,7 +185,9 @@ func (s *Scheduler) done(id EntryID, r *Result) {
 	m, q := e.msg, e.peer.queue
 	t := q.tport
 	s.endAgent(e, r.Hungry)
-	s.record(m).rcpts -= int32(max(len(e.rcpts)-len(r.Deferred), 0))
+	late := min(len(r.Deferred), len(e.rcpts))
+	m.late += late
+	s.record(m).rcpts -= int32(len(e.rcpts) - late)
 	m.failed = m.failed || r.Failed
 	m.success = m.success || r.Success
 	if len(r.Deferred) > 0 {
@@ -251,6 +253,7 @@ func (s *Scheduler) lost(id EntryID) {
 		return
 	}
 	e.msg.deferred = true
+	e.msg.late += len(e.rcpts)
 	s.rememberSites(e.msg, e.sites)
 	s.endAgent(e, false)
 	s.endEntry(e)

@@ -240,6 +240,7 @@ func (s *Scheduler) toRetry(m *message, rcpts []int, sites []string, excuse mail
 		from := len(s.scratch)
 		s.scratch = append(s.scratch, rcpts...)
 		m.deferred = true
+		m.late += len(rcpts)
 		s.rememberSites(m, sites)
 		s.emit(Effect{Kind: EffectDeferRcpts, ID: m.id, Rcpts: s.scratch[from:len(s.scratch):len(s.scratch)], Status: status, Reason: reason})
 		return

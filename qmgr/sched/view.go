@@ -132,7 +132,7 @@ func (s *Scheduler) explainActive(m *message) []Reason {
 	if m.unread > 0 {
 		list = append(list, Reason{Wait: WaitRead, Count: m.unread, Since: toTime(m.entered)})
 	}
-	if left := int(s.record(m).rcpts) - m.rcptCount - m.unread; left > 0 || len(list) == 0 {
+	if left := m.late; left > 0 || len(list) == 0 {
 		r := Reason{Wait: WaitRetry, Count: left, Since: toTime(m.entered), Until: toTime(s.retryBase(s.record(m)))}
 		if m.notifying != 0 {
 			r.Wait, r.Until = WaitNotice, time.Time{}

@@ -1,0 +1,57 @@
+package sched
+
+import (
+	"slices"
+	"testing"
+)
+
+// TestLoadAnswers: what the shell may say when recipients are asked for.
+func TestLoadAnswers(t *testing.T) {
+	t.Parallel()
+	a := rcpt("smtp", "a.example")
+	tests := []struct {
+		name    string
+		answers []Event // to one load after the other
+		done    bool    // deliveries are then reported as sent
+		want    []EffectKind
+	}{
+		{"nothing is left", []Event{{Kind: EventLoaded, Next: 3}}, false, []EffectKind{EffectLoad, EffectFinish}},
+		{"the shell dealt with the first batch", []Event{{Kind: EventLoaded, Next: 2, Unread: 1}, {Kind: EventLoaded, Next: 3}}, false,
+			[]EffectKind{EffectLoad, EffectLoad, EffectFinish}},
+		{"the shell dealt with the last batch", []Event{{Kind: EventLoaded, Rcpts: []Rcpt{a}, Next: 1, Unread: 2}, {Kind: EventLoaded, Next: 3}}, true,
+			[]EffectKind{EffectLoad, EffectLoad, EffectDeliver, EffectFinish}},
+		{"there should be more", []Event{{Kind: EventLoaded, Unread: 3}}, false, []EffectKind{EffectLoad, EffectNote, EffectDefer}},
+		{"cannot be read now", []Event{{Kind: EventLoadFailed}}, false, []EffectKind{EffectLoad, EffectDefer}},
+		{"cannot ever be read", []Event{{Kind: EventLoadFailed, Corrupt: true}}, false, []EffectKind{EffectLoad, EffectCorrupt}},
+	}
+	for _, x := range tests {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			s := New(DefaultConfig())
+			var got []EffectKind
+			events := []Event{{Kind: EventQueued, ID: 1, Arrival: Arrival{Queue: QueueIncoming, Created: epoch, Rcpts: 3}}}
+			for len(events) > 0 {
+				out := s.Step(epoch, events[0], nil)
+				events = events[1:]
+				if err := s.Check(); err != nil {
+					t.Fatal(err)
+				}
+				for _, e := range out {
+					got = append(got, e.Kind)
+					switch {
+					case e.Kind == EffectLoad && len(x.answers) > 0:
+						ev := x.answers[0]
+						ev.ID = 1
+						x.answers = x.answers[1:]
+						events = append(events, ev)
+					case e.Kind == EffectDeliver && x.done:
+						events = append(events, Event{Kind: EventDone, Entry: e.Entry})
+					}
+				}
+			}
+			if !slices.Equal(got, x.want) {
+				t.Errorf("effects %v, not %v", got, x.want)
+			}
+		})
+	}
+}
