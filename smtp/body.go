@@ -81,7 +81,7 @@ func (t *transaction) cutShort(err error) {
 	f := s.broken(stageBody, err)
 	if f.status == dsn.S(4, 4, 2) {
 		if r, e := s.readReply(time.Second, nil); e == nil && r.code/100 == 5 {
-			f = s.said(messageFailed, &r, commandData)
+			f = s.said(messageFailed, &r, commandDot)
 		}
 	}
 	d.fail(f, t.accepted)

@@ -92,7 +92,7 @@ type wire struct {
 	// connection was cut off.
 	stopping atomic.Bool
 
-	garbage []byte // the first line of this session that was no reply; see readReply
+	garbage func(line []byte) // is told of lines that are no part of a reply
 	filter  func(line []byte) []byte
 	trace   func(arrow string, text []byte) // debug_peer_list; not told of content, nor of secrets
 }
@@ -216,8 +216,8 @@ func (w *wire) fill(d *deadline) error {
 }
 
 // readReply reads one reply within limit. each, if not nil, is given the text
-// of each line after the code. Lines that are no part of a reply are skipped;
-// the first one is kept in w.garbage.
+// of each line after the code. Lines that are no part of a reply do not end
+// it; they are in its text, for people to see.
 func (w *wire) readReply(limit time.Duration, each func(line []byte)) (reply, error) {
 	var r reply
 	w.raw = w.raw[:0]
@@ -236,17 +236,17 @@ func (w *wire) readReply(limit time.Duration, each func(line []byte)) (reply, er
 		if w.filter != nil {
 			line = clip(w.filter(line), w.line)
 		}
-		code, ok := replyCode(line)
-		if !ok {
-			if w.garbage == nil {
-				w.garbage = append([]byte{}, clip(line, 100)...)
-			}
-			continue
-		}
 		if len(w.raw) > 0 {
 			w.raw = append(w.raw, '\n')
 		}
 		w.raw = append(w.raw, line...)
+		code, ok := replyCode(line)
+		if !ok {
+			if w.garbage != nil {
+				w.garbage(line)
+			}
+			continue
+		}
 		rest := line[min(4, len(line)):]
 		if each != nil {
 			each(rest)

@@ -55,6 +55,7 @@ type session struct {
 
 func (a *Agent) newSession(conn net.Conn, t *target) *session {
 	s := &session{wire: newWire(conn, a.set.replyLimit), host: t.host, started: time.Now()}
+	s.garbage = func([]byte) { s.odd = true }
 	if !a.tab.replies.Empty() {
 		s.filter = a.filterReply
 	}
@@ -98,7 +99,7 @@ func (d *delivery) hello(s *session, t *target) *failure {
 		}
 		return f
 	}
-	banner := string(r.raw)
+	banner := string(r.raw[bytes.LastIndexByte(r.raw, '\n')+1:])
 	pix := d.pixWorkarounds(s, t, banner)
 	if slices.Contains(pix, "delay_dotcrlf") && d.age() > d.set.pixThreshold {
 		s.pixDelay = true

@@ -144,6 +144,7 @@ func (d *delivery) use(ctx context.Context, w *walk, s *session, t *target) *fai
 	last := len(w.list) == 0 || (d.set.maxSessions > 0 && w.sessions+1 >= d.set.maxSessions)
 	d.final = d.finalHop && last
 	s.uses++
+	s.garbage = func(line []byte) { d.garbage(s, line) }
 	d.req.ConnectionDone(time.Now())
 	stop := s.cutOff(ctx)
 	f := d.transact(ctx, s)
@@ -160,15 +161,23 @@ func (d *delivery) use(ctx context.Context, w *walk, s *session, t *target) *fai
 	return nil
 }
 
+// garbage warns of a line that is no part of a reply. Where several commands
+// are under way nobody knows any more which reply is to which.
+func (d *delivery) garbage(s *session, line []byte) {
+	s.odd = true
+	if s.offers&offersPipelining == 0 {
+		return
+	}
+	proto, table := "ESMTP", "smtp_discard_ehlo_keyword_address_maps"
+	if d.set.lmtp {
+		proto, table = "LMTP", "lmtp_discard_lhlo_keyword_address_maps"
+	}
+	d.log.Warning("%s: non-%s response from %s: %s", d.id, proto, s.relay, printable(clip(line, 100)))
+	d.log.Warning("to prevent loss of mail, turn off command pipelining for %s with the %s parameter", s.addr, table)
+}
+
 // finish keeps a session for the next delivery, or ends it.
 func (d *delivery) finish(s *session, t *target) {
-	if s.garbage != nil && s.offers&offersPipelining != 0 {
-		proto := "ESMTP"
-		if d.set.lmtp {
-			proto = "LMTP"
-		}
-		d.log.Warning("non-%s response from %s: %s", proto, s.namaddr, printable(s.garbage))
-	}
 	if s.bad {
 		s.close()
 		return
@@ -190,7 +199,7 @@ func (d *delivery) finish(s *session, t *target) {
 // wantsKeep says whether a session is to stay open after this transaction.
 func (d *delivery) wantsKeep(s *session) bool {
 	switch {
-	case !d.keep, s.odd, s.garbage != nil, d.env.Trace.DontDeliver():
+	case !d.keep, s.odd, d.env.Trace.DontDeliver():
 		return false
 	case s.r != s.w: // it has said more than it was asked
 		return false
