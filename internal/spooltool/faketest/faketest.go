@@ -90,13 +90,19 @@ type Mail struct {
 
 // Fill puts messages into the site's spool and closes it. The queue IDs are of
 // the messages' arrival times.
-func (s *Site) Fill(mails ...Mail) (ids []mail.QueueID) {
+func (s *Site) Fill(mails ...Mail) []mail.QueueID { return s.fill(1, mails) }
+
+// FillFast is Fill for many messages: they go in by the hundred.
+func (s *Site) FillFast(mails ...Mail) []mail.QueueID { return s.fill(100, mails) }
+
+func (s *Site) fill(size int, mails []Mail) (ids []mail.QueueID) {
 	s.t.Helper()
 	sp, err := spool.Open(spool.Options{Dir: filepath.Join(s.Queue, "spool"), SegmentSize: 1 << 20})
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	defer sp.Close()
+	b := new(spool.Batch)
 	for i := range mails {
 		m := &mails[i]
 		number, err := sp.Lease(1)
@@ -116,15 +122,18 @@ func (s *Site) Fill(mails ...Mail) (ids []mail.QueueID) {
 				s.t.Fatal(err)
 			}
 		}
-		b := new(spool.Batch)
 		b.Add(msg)
 		if m.Attempts > 0 || m.Done != nil || m.Outcomes != nil {
 			b.Update(msg.ID, spool.Change{Set: spool.SetAttempts, Attempts: m.Attempts, Outcomes: m.Outcomes, Done: m.Done})
 		}
+		ids = append(ids, msg.ID)
+		if len(ids)%size != 0 && i+1 < len(mails) {
+			continue
+		}
 		if err := sp.Commit(b); err != nil {
 			s.t.Fatal(err)
 		}
-		ids = append(ids, msg.ID)
+		b = new(spool.Batch)
 	}
 	return ids
 }

@@ -1,0 +1,162 @@
+package qshape
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/queueread"
+	"posthaste/internal/spool"
+	"posthaste/internal/spooltool/cli"
+)
+
+// group is how many messages one reader takes at a time.
+const group = 512
+
+// A place is where a message lies.
+type place struct {
+	id   mail.QueueID
+	ref  spool.Ref
+	done []byte
+	at   time.Time
+}
+
+// collect counts what is in the queues.
+func (c *command) collect(ctx context.Context, queue *cli.Queue) error {
+	if slices.Contains(c.queues, "maildrop") {
+		if err := queue.Dropped(func(it *proto.Item) bool { c.count(it); return true }); err != nil {
+			return err
+		}
+	}
+	rd := spool.NewReader(nil, queue.Spool())
+	defer rd.Close()
+	opener := queueread.Opener{Reader: rd, Cleanup: queue.CleanupClient()}
+	work := make(chan []place, runtime.NumCPU())
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	for range runtime.NumCPU() {
+		r := reader{opener: &opener, shape: c.shape.same()}
+		wg.Go(func() {
+			for list := range work {
+				r.read(ctx, list)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			c.shape.merge(r.shape)
+			if failed == nil {
+				failed = r.err
+			}
+		})
+	}
+	err := c.places(ctx, queue, work)
+	close(work)
+	wg.Wait()
+	return errors.Join(err, failed)
+}
+
+func (c *command) count(it *proto.Item) {
+	if c.shape.senders {
+		c.shape.add(it.Sender, it.Arrival)
+		return
+	}
+	for _, r := range it.Recipients {
+		c.shape.add(r.Address, it.Arrival)
+	}
+}
+
+// places finds the messages and has them read.
+func (c *command) places(ctx context.Context, queue *cli.Queue, work chan<- []place) error {
+	list := make([]place, 0, group)
+	add := func(p place) bool {
+		if list = append(list, p); len(list) == group {
+			work <- list
+			list = make([]place, 0, group)
+		}
+		return true
+	}
+	defer func() { work <- list }()
+	entry := func(e spool.Entry) bool {
+		if slices.Contains(c.queues, e.Queue.String()) {
+			created, _, _ := e.ID.Parse()
+			add(place{e.ID, e.Ref, e.Done, created})
+		}
+		return true
+	}
+	conn, err := queue.Manager(ctx)
+	if errors.Is(err, cli.ErrDown) {
+		return queue.View(c.Warn, entry)
+	}
+	if err != nil {
+		return err
+	}
+	if slices.Contains(c.queues, "corrupt") { // what the queue manager does not know
+		err := queue.View(c.Warn, func(e spool.Entry) bool { return e.Queue != spool.Corrupt || entry(e) })
+		if err != nil {
+			return err
+		}
+	}
+	return c.listed(ctx, conn, add)
+}
+
+func (c *command) listed(ctx context.Context, conn *ipc.Conn, add func(place) bool) error {
+	return cli.Each(ctx, conn, true, func(it *proto.Item) bool {
+		if slices.Contains(c.queues, it.Queue) {
+			add(place{it.ID, it.Ref, it.Done, it.Arrival})
+		}
+		return true
+	})
+}
+
+// A reader reads envelopes and counts.
+type reader struct {
+	opener *queueread.Opener
+	shape  *shape
+	err    error // the first that is not about one message
+}
+
+func (r *reader) read(ctx context.Context, list []place) {
+	for i := range list {
+		if r.err != nil {
+			return
+		}
+		err := r.one(ctx, &list[i])
+		if errors.Is(err, fs.ErrPermission) {
+			r.err = cli.Errorf(cli.ExitNoPerm, "%w", err)
+		}
+		// Another failure is that of one message: gone meanwhile, or damaged.
+	}
+}
+
+func (r *reader) one(ctx context.Context, p *place) error {
+	st, err := r.opener.Open(ctx, p.ref, p.id)
+	if err != nil {
+		return err
+	}
+	if r.shape.senders {
+		env, err := st.Envelope()
+		if err != nil {
+			return err
+		}
+		r.shape.add(env.Sender, p.at)
+		return nil
+	}
+	st.Overlay(p.done)
+	rcpts, err := st.Recipients(0, -1)
+	if err != nil {
+		return err
+	}
+	for i := range rcpts {
+		if st.Pending(i) {
+			r.shape.add(rcpts[i].Address, p.at)
+		}
+	}
+	return nil
+}

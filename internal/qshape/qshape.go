@@ -1,0 +1,142 @@
+// Package qshape is the qshape(1) command: how the mail in the queue is spread
+// over domains and over time.
+//
+//	qshape [-s] [-p] [-m min_subdomains] [-b bucket_count] [-t bucket_time] [-l]
+//	       [-w terminal_width] [-N batch_msg_count] [-n batch_top_domains]
+//	       [-c config_directory] [queue_name ...]
+//
+// Each row is a domain: the total, and how much of it is how old, in minutes. A bucket's
+// age limit is twice that of the one before it, with -l it is bucket_time (-t) more; the last has none.
+// Recipients are counted, those with something still to do, or with -s messages by
+// their sender's domain. With -p there are rows for parent domains, too, marked by a
+// dot: those with at least min_subdomains (5) different names below them.
+//
+// The queues are incoming and active unless named: also deferred, hold, corrupt and
+// maildrop. While the mail system runs the queue manager says what is in them, from
+// memory, and the envelopes are read here, by several goroutines, so that it has nothing more to do
+// with it. While it is down the spool is looked through.
+//
+// Results come at once, so that the intermediate ones of -N are not needed: the option is accepted
+// and does nothing. On a terminal the 20 first rows are shown (-n, 0 is all).
+//
+// # Security
+//
+// As with Postfix, who may read the queue's files may use it: root and the mail owner.
+//
+// # Diagnostics
+//
+// Exit status 0; 64 wrong usage; 69 the queue manager does not answer; 74 the
+// output cannot be written; 77 not permitted; 78 wrong configuration.
+package qshape
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"posthaste/internal/spooltool/cli"
+)
+
+const usage = "usage: %s [-s] [-p] [-m min_subdomains] [-l] [-b bucket_count] [-t bucket_time] [-w terminal_width] " +
+	"[-N batch_msg_count] [-n batch_top_domains] [-c config_directory] [queue_name ...]"
+
+var queueNames = []string{"incoming", "active", "deferred", "hold", "corrupt", "maildrop"}
+
+type command struct {
+	cli.Tool
+	dir    string
+	queues []string
+	shape  *shape
+	width  int
+	top    int // rows; 0: all
+}
+
+// Run carries out the command and returns its exit status.
+func Run(name string, args []string, stdout, stderr io.Writer) int {
+	c := &command{Tool: cli.Tool{Name: name, Stderr: stderr}, width: 80}
+	c.shape = newShape(time.Now())
+	if isTerminal(stdout) {
+		c.top = 20
+	}
+	if err := c.parse(args); err != nil {
+		return c.Fail(err)
+	}
+	queue, err := cli.Open(c.dir)
+	if err != nil {
+		return c.Fail(err)
+	}
+	defer queue.Close()
+	if err := c.collect(context.Background(), queue); err != nil {
+		return c.Fail(err)
+	}
+	if _, err := stdout.Write(c.shape.table(c.width, c.top)); err != nil {
+		return c.Fatal(cli.ExitIO, "%v", err)
+	}
+	return 0
+}
+
+func (c *command) parse(args []string) error {
+	opts, rest, err := cli.Getopt(args, "lhc:psw:b:t:m:n:N:")
+	if err != nil {
+		fmt.Fprintf(c.Stderr, "%s: %v\n", c.Name, err)
+		return cli.Errorf(cli.ExitUsage, usage, c.Name)
+	}
+	s := c.shape
+	for _, o := range opts {
+		n := 0
+		switch o.Letter {
+		case 'h':
+			return cli.Errorf(cli.ExitUsage, usage, c.Name)
+		case 'w', 'b', 't', 'm', 'n', 'N':
+			if n, err = strconv.Atoi(o.Value); err != nil || n < 0 || n > 1e6 {
+				return cli.Errorf(cli.ExitUsage, "option -%c: expected a number, found %q", o.Letter, o.Value)
+			}
+		}
+		switch o.Letter {
+		case 'c':
+			c.dir = o.Value
+		case 's':
+			s.senders = true
+		case 'p':
+			s.parents = true
+		case 'l':
+			s.linear = true
+		case 'w':
+			c.width = max(n, 80)
+		case 'b':
+			if s.buckets = n; n < 1 || n > 1000 {
+				return cli.Errorf(cli.ExitUsage, "option -b: expected 1 to 1000, found %d", n)
+			}
+		case 't':
+			if s.tick = n; n < 1 {
+				return cli.Errorf(cli.ExitUsage, "option -t: expected minutes, at least 1")
+			}
+		case 'm':
+			s.minSub = n
+		case 'n':
+			c.top = n
+		}
+	}
+	for _, q := range rest {
+		if !slices.Contains(queueNames, q) {
+			return cli.Errorf(cli.ExitUsage, "%s: no such queue: expected one of %v", q, queueNames)
+		}
+	}
+	if c.queues = rest; len(rest) == 0 {
+		c.queues = []string{"incoming", "active"}
+	}
+	return nil
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0
+}

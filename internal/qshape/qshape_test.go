@@ -1,0 +1,194 @@
+package qshape
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+	"posthaste/internal/spooltool/faketest"
+)
+
+func run(s *faketest.Site, args ...string) (out, errs string, status int) {
+	var o, e bytes.Buffer
+	status = Run("qshape", append([]string{"-c", s.Config}, args...), &o, &e)
+	return o.String(), e.String(), status
+}
+
+func message(q spool.Queue, age time.Duration, sender string, rcpts ...string) faketest.Mail {
+	m := faketest.Mail{Queue: q, Content: "x\r\n", Envelope: mail.Envelope{Arrival: time.Now().Add(-age), Sender: sender, Size: 3}}
+	for _, r := range rcpts {
+		m.Envelope.Recipients = append(m.Envelope.Recipients, mail.Recipient{Address: r})
+	}
+	return m
+}
+
+const heading = "                                         T  5 10 20 40 80 160 320 640 1280 1280+\n"
+
+func TestQueues(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	if out, errs, status := run(s); out != heading+"                                  TOTAL  0  0  0  0  0  0   0   0   0    0     0\n" || status != 0 {
+		t.Errorf("empty: exit status %d, %q\n%s", status, errs, out)
+	}
+	mails := []faketest.Mail{
+		message(spool.Incoming, time.Minute, "s@from.test", "a@To.test", "b@to.test", "c@other.test"),
+		message(spool.Deferred, 25*time.Minute, "", "a@to.test", "done@to.test"),
+		message(spool.Hold, 100*time.Hour, "s@from.test", "a@to.test"),
+		message(spool.Corrupt, time.Hour, "s@from.test", "a@to.test"),
+	}
+	mails[1].Done = []int{1}
+	ids := s.Fill(mails...)
+	cases := map[string]string{
+		"": heading + "                                  TOTAL  3  3  0  0  0  0   0   0   0    0     0\n" +
+			"                                to.test  2  2  0  0  0  0   0   0   0    0     0\n" +
+			"                             other.test  1  1  0  0  0  0   0   0   0    0     0\n",
+		"deferred hold": heading + "                                  TOTAL  2  0  0  0  1  0   0   0   0    0     1\n" +
+			"                                to.test  2  0  0  0  1  0   0   0   0    0     1\n",
+		"-s deferred hold incoming": heading + "                                  TOTAL  3  1  0  0  1  0   0   0   0    0     1\n" +
+			"                              from.test  2  1  0  0  0  0   0   0   0    0     1\n" +
+			"                          MAILER-DAEMON  1  0  0  0  1  0   0   0   0    0     0\n",
+		"-l -t 10 -b 4 deferred": strings.Repeat(" ", 64) + "  T 10 20 30 30+\n" +
+			strings.Repeat(" ", 59) + "TOTAL  1  0  0  1   0\n" + strings.Repeat(" ", 57) + "to.test  1  0  0  1   0\n",
+		"-n 1 corrupt": heading + "                                  TOTAL  1  0  0  0  0  1   0   0   0    0     0\n",
+	}
+	check := func(which string) {
+		t.Helper()
+		for args, want := range cases {
+			if out, errs, status := run(s, strings.Fields(args)...); out != want || errs != "" || status != 0 {
+				t.Errorf("%s, %q: exit status %d, %q\n got %s\nwant %s", which, args, status, errs, out, want)
+			}
+		}
+	}
+	check("down")
+	entries := s.Entries()
+	s.Serve("qmgr", func(r *ipc.Request) {
+		reply := new(proto.ListReply)
+		if q := faketest.Decode[proto.List](t, r); !q.Brief {
+			t.Error("asked for all")
+		}
+		for _, id := range ids[:3] { // it does not know what is corrupt
+			e := entries[id]
+			created, _, _ := id.Parse()
+			reply.Items = append(reply.Items, proto.Item{ID: id, Queue: e.Queue.String(), Arrival: created, Ref: e.Ref, Done: e.Done})
+		}
+		r.Reply(reply)
+	})
+	check("up")
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	for _, args := range []string{"-x", "-b", "-b 0", "-b x", "-t 0", "nosuch", "-h"} {
+		if _, errs, status := run(s, strings.Fields(args)...); status != 64 || !strings.Contains(errs, "qshape: fatal: ") {
+			t.Errorf("%s: exit status %d, %q", args, status, errs)
+		}
+	}
+}
+
+func record(typ byte, data string) string {
+	b := []byte{typ}
+	n := len(data)
+	for ; n > 0x7f; n >>= 7 {
+		b = append(b, byte(n)|0x80)
+	}
+	return string(append(b, byte(n))) + data
+}
+
+// The original, where there is one, prints the same for the same mail.
+func TestAgainstPostfix(t *testing.T) {
+	t.Parallel()
+	original := "/usr/sbin/qshape"
+	if _, err := os.Stat(original); err != nil {
+		t.Skipf("SKIPPED: no %s: \"make peers\" installs it", original)
+	}
+	if _, err := exec.LookPath("perl"); err != nil {
+		t.Skip("SKIPPED: no perl, which the original is written in")
+	}
+	dir := t.TempDir()
+	rng := rand.New(rand.NewPCG(1, 2))
+	now := time.Now()
+	type sent struct {
+		at     time.Time
+		sender string
+		rcpts  []string
+	}
+	var mails []sent
+	domain := func() string {
+		return []string{"", "a.very-long-domain-name-that-does-not-fit-into-its-column.example.test", "x.test", "X.Test.", "big..test",
+			fmt.Sprintf("h%d.parent.test", rng.IntN(7)), fmt.Sprintf("d%d.s%d.deep.parent.test", rng.IntN(9), rng.IntN(6))}[rng.IntN(7)]
+	}
+	for i := range 600 {
+		// Half a minute from any border, so that it does not matter when which of them looks.
+		m := sent{at: now.Add(-time.Duration(rng.ExpFloat64()*200)*time.Minute - 30*time.Second), sender: fmt.Sprintf("u%d@%s", i, domain())}
+		for range 1 + rng.IntN(3) {
+			m.rcpts = append(m.rcpts, fmt.Sprintf("r@%sz", domain()))
+		}
+		if i%20 == 0 {
+			m.sender = ""
+		}
+		mails = append(mails, m)
+		text := record('C', fmt.Sprintf("%15d %15d %15d %15d %15d %15d", 3, 0, 1, 0, 3, 0)) + record('T', fmt.Sprintf("%d 0", m.at.Unix())) + record('S', m.sender)
+		for _, r := range m.rcpts {
+			text += record('R', r)
+		}
+		text += record('M', "") + record('N', "x") + record('X', "") + record('E', "")
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%08X", i)), []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, flags := range []string{"", "-s", "-p", "-p -m 2", "-l -t 20", "-b 5 -w 100", "-p -s -m 3 -b 20 -t 3"} {
+		args := append(strings.Fields(flags), dir)
+		want, err := exec.Command(original, args...).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &command{width: 80, shape: newShape(now)}
+		if err := c.parse(strings.Fields(flags)); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range mails {
+			if c.shape.senders {
+				m.rcpts = []string{m.sender}
+			}
+			for _, r := range m.rcpts {
+				c.shape.add(r, m.at)
+			}
+		}
+		// Of equal rows it shows one or another first.
+		if got, want := sorted(string(c.shape.table(c.width, 0))), sorted(string(want)); !slices.Equal(got, want) {
+			t.Errorf("%s:\n got %s\nwant %s", flags, strings.Join(got, ""), strings.Join(want, ""))
+		}
+	}
+}
+
+func sorted(text string) []string { return slices.Sorted(strings.Lines(text)) }
+
+func BenchmarkDeferred(b *testing.B) {
+	s := faketest.New(b, "")
+	const n = 20000
+	var mails []faketest.Mail
+	for i := range n {
+		m := message(spool.Deferred, time.Duration(i)*time.Second, "s@from.test", fmt.Sprintf("r@d%d.test", i%500))
+		m.Content = strings.Repeat("x", 4094) + "\r\n"
+		mails = append(mails, m)
+	}
+	s.FillFast(mails...)
+	for b.Loop() {
+		if _, errs, status := run(s, "deferred"); status != 0 {
+			b.Fatal(errs)
+		}
+	}
+	b.ReportMetric(float64(n)*float64(b.N)/b.Elapsed().Seconds(), "messages/s")
+}

@@ -1,0 +1,224 @@
+package qshape
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A shape is what has been counted. It belongs to one goroutine.
+type shape struct {
+	now     time.Time
+	senders bool
+	parents bool
+	linear  bool
+	buckets int
+	tick    int // minutes
+	minSub  int
+	total   *row
+	domains map[string]*row
+}
+
+// A row is one domain.
+type row struct {
+	name   string
+	count  []int // total, then by age
+	parent bool
+	sub    int // of a parent: different names right below it
+}
+
+func newShape(now time.Time) *shape {
+	return &shape{now: now, buckets: 10, tick: 5, minSub: 5, domains: make(map[string]*row)}
+}
+
+// same is an empty shape with the settings of s.
+func (s *shape) same() *shape {
+	n := *s
+	n.total, n.domains = nil, make(map[string]*row)
+	return &n
+}
+
+// add counts one address of a message that arrived at a time.
+func (s *shape) add(addr string, arrival time.Time) {
+	if s.total == nil {
+		s.total = &row{name: "TOTAL", count: make([]int, s.buckets+1)}
+	}
+	b := s.bucket(s.now.Sub(arrival))
+	s.total.count[0]++
+	s.total.count[b]++
+	r := s.row(domainOf(addr))
+	r.count[0]++
+	r.count[b]++
+}
+
+func (s *shape) row(name string) *row {
+	r := s.domains[name]
+	if r == nil {
+		r = &row{name: strings.Clone(name), count: make([]int, s.buckets+1)}
+		s.domains[r.name] = r
+	}
+	return r
+}
+
+// bucket is the column of an age: 1 for the youngest.
+func (s *shape) bucket(age time.Duration) int {
+	n := int64(age / (time.Duration(s.tick) * time.Minute))
+	b := 1
+	switch {
+	case n < 1:
+	case s.linear:
+		b = int(min(n, int64(s.buckets))) + 1
+	default:
+		b = 1 + bits.Len64(uint64(n))
+	}
+	return min(b, s.buckets)
+}
+
+// domainOf is what an address is counted for.
+func domainOf(addr string) string {
+	if addr == "" {
+		return "MAILER-DAEMON"
+	}
+	d := addr[strings.LastIndexByte(addr, '@')+1:]
+	for strings.Contains(d, "..") {
+		d = strings.ReplaceAll(d, "..", ".")
+	}
+	if t := strings.Trim(d, "."); t != "" {
+		d = t
+	}
+	return strings.ToLower(d)
+}
+
+// merge adds what another has counted.
+func (s *shape) merge(o *shape) {
+	if o.total == nil {
+		return
+	}
+	if s.total == nil {
+		s.total = &row{name: "TOTAL", count: make([]int, s.buckets+1)}
+	}
+	for i, n := range o.total.count {
+		s.total.count[i] += n
+	}
+	for name, r := range o.domains {
+		mine := s.row(name)
+		for i, n := range r.count {
+			mine.count[i] += n
+		}
+	}
+}
+
+// rows are the domains, and with parents theirs, the largest first.
+func (s *shape) rows() []*row {
+	var list []*row
+	all := s.domains
+	if s.parents {
+		all = s.withParents()
+	}
+	for _, r := range all {
+		if !r.parent || r.sub >= s.minSub {
+			list = append(list, r)
+		}
+	}
+	slices.SortFunc(list, func(a, b *row) int {
+		return cmp.Or(cmp.Compare(b.count[0], a.count[0]), cmp.Compare(len(a.name), len(b.name)), cmp.Compare(a.name, b.name))
+	})
+	return list
+}
+
+// withParents adds the parent domains, those at the top aside, as ".name",
+// with the sums of what is below them.
+func (s *shape) withParents() map[string]*row {
+	all := make(map[string]*row, 2*len(s.domains))
+	for name, r := range s.domains {
+		all[name] = r
+	}
+	for name, r := range s.domains {
+		fresh := true // the name below has just appeared
+		for rest := name; ; {
+			_, parent, ok := strings.Cut(rest, ".")
+			if !ok || !strings.Contains(parent, ".") {
+				break
+			}
+			rest = parent
+			p := all["."+parent]
+			isNew := p == nil
+			if isNew {
+				p = &row{name: "." + parent, parent: true, count: make([]int, s.buckets+1)}
+				all[p.name] = p
+			}
+			if fresh {
+				p.sub++
+			}
+			for i, n := range r.count {
+				p.count[i] += n
+			}
+			fresh = isNew
+		}
+	}
+	return all
+}
+
+// minDomain is the least width of the first column.
+const minDomain = 18
+
+// table prints the result for a terminal of so many columns; top bounds the
+// rows, the headings aside, if it is not zero.
+func (s *shape) table(width, top int) []byte {
+	total := s.total
+	if total == nil {
+		total = &row{name: "TOTAL", count: make([]int, s.buckets+1)}
+	}
+	heads, limit := []string{"T"}, 0
+	for i := 1; i <= s.buckets; i++ {
+		switch {
+		case i == s.buckets:
+			heads = append(heads, strconv.Itoa(limit)+"+")
+			continue
+		case limit == 0 || s.linear:
+			limit += s.tick
+		default:
+			limit *= 2
+		}
+		heads = append(heads, strconv.Itoa(limit))
+	}
+	widths := make([]int, len(heads))
+	for i, h := range heads {
+		widths[i] = 1 + max(2, len(h), len(strconv.Itoa(total.count[i])))
+		width -= widths[i]
+	}
+	width = max(width, minDomain)
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%*s", width, "")
+	for i, h := range heads {
+		fmt.Fprintf(&b, "%*s", widths[i], h)
+	}
+	b.WriteByte('\n')
+	for i, r := range append([]*row{total}, s.rows()...) {
+		if top > 0 && i >= top {
+			break
+		}
+		b.WriteString(fit(r.name, width))
+		for j, n := range r.count {
+			fmt.Fprintf(&b, "%*d", widths[j], n)
+		}
+		b.WriteByte('\n')
+	}
+	return b.Bytes()
+}
+
+// fit makes a name as wide as its column. Of one that is too long the end is kept.
+func fit(name string, width int) string {
+	if len(name) <= width {
+		return fmt.Sprintf("%*s", width, name)
+	}
+	if strings.HasPrefix(name, ".") {
+		return ".+" + name[len(name)-width+2:]
+	}
+	return "+" + name[len(name)-width+1:]
+}
