@@ -408,6 +408,15 @@ func settle(b *spool.Batch, st *proto.Settle) {
 // queue makes the message durable, together with what it settles.
 func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	env := &res.Envelope
+	// Recipients who are not in the final envelope, but whose senders want to
+	// hear what became of them, are kept with the message as delivered: the
+	// queue manager reports them when it is through with the others.
+	var reports []mail.Outcome
+	for _, n := range res.Notices {
+		n.Outcome.Rcpt = len(env.Recipients)
+		reports = append(reports, n.Outcome)
+		env.Recipients = append(env.Recipients, n.Recipient)
+	}
 	stored := make([]byte, 0, 512)
 	stored = env.Append(stored)
 	n := len(stored)
@@ -423,6 +432,9 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	}
 	b := new(spool.Batch)
 	i := b.Add(m)
+	if len(reports) > 0 {
+		b.Update(env.ID, spool.Change{Outcomes: reports})
+	}
 	if in.q.Settles != nil {
 		settle(b, in.q.Settles)
 	}
@@ -431,6 +443,9 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 		return in.s.storageReply(env.ID, err)
 	}
 	if e, ok := b.Entry(i); ok {
+		if len(reports) > 0 {
+			m.Envelope, m.Recipients = nil, nil // what is recorded besides must be read
+		}
 		in.s.announce(e, m.Envelope, m.Recipients)
 	}
 	return &queued

@@ -329,13 +329,17 @@ func (s *Server) judge(m *message, reply *proto.DeliverReply, res *sched.Result)
 			a.outcomes[o.Rcpt] = o
 			res.Failed = true
 		default:
+			m.setDone(o.Rcpt)
+			delete(a.outcomes, o.Rcpt)
 			if r.Notify.Success() || report {
+				// The recipient is only done when the sender has been told;
+				// until then what happened is kept with the message.
 				a.success = append(a.success, o)
 				res.Success = true
+				s.log.update(m, proto.Op{Outcomes: []mail.Outcome{o}})
+			} else {
+				done = append(done, o.Rcpt)
 			}
-			m.setDone(o.Rcpt)
-			done = append(done, o.Rcpt)
-			delete(a.outcomes, o.Rcpt)
 		}
 	}
 	s.log.done(m, done)

@@ -22,6 +22,7 @@ type loaded struct {
 	env       mail.Envelope
 	rcpts     []loadedRcpt
 	outcomes  []mail.Outcome // from earlier attempts
+	success   []mail.Outcome // of recipients who have it, and whose senders are to be told
 	discarded []int          // recipients whose mail is thrown away on purpose
 	next      int            // index of the first recipient not looked at
 	unread    int            // pending recipients from next on
@@ -79,6 +80,7 @@ func (s *Server) read(j *job) *loaded {
 		l.corrupt = errors.Is(err, spool.ErrCorrupt) || errors.Is(err, errBadEnvelope)
 		return l
 	}
+	l.sortOut(j)
 	isDone := (&message{done: j.done}).isDone
 	i := j.from
 	for ; i < j.from+len(rcpts) && len(l.rcpts)+len(l.discarded) < j.limit; i++ {
@@ -94,6 +96,21 @@ func (s *Server) read(j *job) *loaded {
 	}
 	slices.SortStableFunc(l.rcpts, compareRcpt)
 	return l
+}
+
+// sortOut takes successes out of the recorded outcomes: these recipients are
+// not to get the message again.
+func (l *loaded) sortOut(j *job) {
+	m := message{done: j.done}
+	l.outcomes = slices.DeleteFunc(l.outcomes, func(o mail.Outcome) bool {
+		if o.Action == dsn.Deferred || o.Action == dsn.Failed {
+			return false
+		}
+		l.success = append(l.success, o)
+		m.setDone(o.Rcpt)
+		return true
+	})
+	j.done = m.done
 }
 
 var errBadEnvelope = errors.New("envelope cannot be read")
@@ -236,6 +253,12 @@ func (s *Server) learn(num sched.MsgID, l *loaded, first bool) {
 		a.env.Recipients = nil
 		s.opt.Log.Log(maillog.QueueActive{ID: string(m.id), From: rfc5322.Quote(a.env.Sender), Size: a.env.Size,
 			NRcpt: int(m.nrcpt)})
+	}
+	if first {
+		a.success = l.success
+		for _, o := range l.success {
+			m.setDone(o.Rcpt)
+		}
 	}
 	for _, o := range l.outcomes {
 		if _, newer := a.outcomes[o.Rcpt]; !newer {

@@ -20,6 +20,9 @@ type message struct {
 	null   bool
 	done   []byte // bitmap of recipients that need nothing more, as in spool.Entry
 	active *active
+	// finishing: the scheduler has done with the message, and a last notice is
+	// being made.
+	finishing bool
 }
 
 // active is what a message needs while it is in the active queue.

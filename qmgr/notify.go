@@ -82,6 +82,33 @@ func (s *Server) notified(id mail.QueueID, n *proto.Notify, reply *proto.NotifyR
 		if m.active != nil {
 			m.active.success = nil
 		}
+		var done []int
+		for _, o := range n.Outcomes {
+			if m.isDone(o.Rcpt) {
+				done = append(done, o.Rcpt)
+			}
+		}
+		if !reply.Settled {
+			s.log.done(m, done)
+		}
+	}
+	if m.finishing { // the scheduler has done with it already
+		s.finish(m)
+		return
 	}
 	s.then(ev)
+}
+
+// finish ends a message's stay when nothing is left to do. Successes that the
+// scheduler does not know of, because a former queue manager or cleanup
+// recorded them, are reported first; should that fail, they are not: nothing
+// may keep a message that has arrived.
+func (s *Server) finish(m *message) {
+	if !m.finishing && m.active != nil && len(m.active.success) > 0 {
+		m.finishing = true
+		s.notify(m, sched.NoticeTrace)
+		return
+	}
+	s.log.finish(m)
+	delete(s.messages, m.num())
 }

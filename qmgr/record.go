@@ -83,8 +83,8 @@ func (r *recorder) done(m *message, rcpts []int) {
 	op.Done = append(op.Done, rcpts...)
 }
 
-// update records a message's state. Fields that set names replace those of an
-// earlier change that has not been sent.
+// update records a message's state. Fields that set names, and outcomes of the
+// same recipients, replace those of an earlier change that has not been sent.
 func (r *recorder) update(m *message, set proto.Op) {
 	op := r.change(m.id)
 	op.Set |= set.Set
@@ -103,8 +103,12 @@ func (r *recorder) update(m *message, set proto.Op) {
 	if set.Set&spool.SetExpire != 0 {
 		op.Expire = set.Expire
 	}
-	if set.Outcomes != nil {
-		op.Outcomes = set.Outcomes
+	for _, o := range set.Outcomes {
+		if i := slices.IndexFunc(op.Outcomes, func(old mail.Outcome) bool { return old.Rcpt == o.Rcpt }); i >= 0 {
+			op.Outcomes[i] = o
+		} else {
+			op.Outcomes = append(op.Outcomes, o)
+		}
 	}
 }
 

@@ -276,8 +276,7 @@ func (s *Server) carry(e *sched.Effect, draining bool) {
 	case sched.EffectDefer:
 		s.deferMessage(m, e)
 	case sched.EffectFinish:
-		s.log.finish(m)
-		delete(s.messages, e.ID)
+		s.finish(m)
 	case sched.EffectHold:
 		s.moveTo(m, spool.Hold, time.Time{})
 	case sched.EffectRelease:

@@ -248,3 +248,31 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("a message with 60 hops: %v", err)
 	}
 }
+
+// Who asks for it hears of a success: of a delivery to a next host that does
+// not itself report, and of an alias.
+func TestSuccessNotices(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, nil)
+	s := newSystem(t, options{main: next.relayhost() + "virtual_alias_domains = list.test\n" +
+		"virtual_alias_maps = inline:{ { all@list.test = x@to.test, y@to.test } }\n"})
+	s.dialogue(t, "", "EHLO c.test", "MAIL FROM:<a@from.test> RET=HDRS ENVID=e1", "RCPT TO:<b@to.test> NOTIFY=SUCCESS",
+		"RCPT TO:<all@list.test> NOTIFY=SUCCESS,FAILURE", "DATA", "Subject: tell me\r\n\r\nbody\r\n.", "QUIT")
+	s.waitLog(`sender delivery status notification: \w+$`)
+	s.waitLogN(`: removed$`, 2)
+	var report string
+	for _, m := range next.received() {
+		if m.from == "" && fmt.Sprint(m.to) == "[a@from.test]" {
+			report += m.data
+		}
+	}
+	for _, want := range []string{"Original-Envelope-Id: e1\n", "Final-Recipient: rfc822; b@to.test\n", "Action: relayed\n",
+		"Final-Recipient: rfc822; all@list.test\n", "Action: expanded\n"} {
+		if !strings.Contains(report, want) {
+			t.Errorf("the report lacks %q:\n%s", want, report)
+		}
+	}
+	if strings.Contains(report, "body") {
+		t.Errorf("the report has the body, headers were asked for:\n%s", report)
+	}
+}
