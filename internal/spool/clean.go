@@ -22,10 +22,13 @@ func (e *engine) maintain() (bool, error) {
 	if len(e.victims) > 0 {
 		return true, e.copyStep()
 	}
+	if low && e.chooseVictims(true) { // wins space sooner than a checkpoint
+		return true, e.copyStep()
+	}
 	if did, err := e.checkpointStep(low); did || err != nil {
 		return did, err
 	}
-	if e.chooseVictims(low) {
+	if !low && e.chooseVictims(false) {
 		return true, e.copyStep()
 	}
 	e.trim()
@@ -67,19 +70,23 @@ func (e *engine) checkpointStep(low bool) (bool, error) {
 	}
 	over := window > e.windowLimit()
 	cheap := len(e.free) == 0 && window > 1 && oldest.live <= oldest.size/32
-	if !over && !cheap && !(low && window > 1) {
+	low = low && window > 1 && e.worthwhile()
+	if !over && !cheap && !low {
 		return false, nil
 	}
 	if p := e.reachable(); p.batch > e.from.batch && p != e.moved {
 		e.moved = p // rides with the next batch
-		if !low && !over {
+		if !low {
 			return false, nil
 		}
 		e.begin()
 		e.w.force = true
 		return true, e.flush(false)
 	}
-	if oldest == e.head || oldest == nil || !e.mayWrite(false) {
+	if e.moved != (point{}) && !low {
+		return false, nil // enough is done once that is durable
+	}
+	if oldest == e.head || oldest == nil || !e.mayWrite(e.head) {
 		return false, nil
 	}
 	if oldest == e.cold {
@@ -87,6 +94,21 @@ func (e *engine) checkpointStep(low bool) (bool, error) {
 		return true, nil
 	}
 	return true, e.moveStates(oldest)
+}
+
+// worthwhile says whether moving the recovery point over the whole window
+// would free, or let the cleaner free, clearly more than it takes to write.
+// When space is short it must not be spent for nothing.
+func (e *engine) worthwhile() bool {
+	var gain, states int64
+	for _, s := range e.segs {
+		if s.state == segClosed && s.lastBatch >= e.from.batch {
+			gain += s.size - blockSize - (s.live - s.stateLive)
+			states += int64(s.nstates)
+		}
+	}
+	cost := states * e.metaSum / int64(max(1, len(e.idx.slots)))
+	return gain > cost+e.lim.segSize
 }
 
 // reachable is the furthest recovery point that invariant 5 allows now.
@@ -191,7 +213,7 @@ func (e *engine) copyStep() error {
 		e.stats.Cleaned++
 		e.mu.Unlock()
 	}
-	if !e.mayWrite(true) {
+	if !e.mayWrite(e.cold) {
 		e.victims = nil
 		return nil
 	}
@@ -211,20 +233,18 @@ func (e *engine) copyStep() error {
 	return e.flush(true)
 }
 
-// mayWrite says whether maintenance may write a batch without taking the
-// last segment from those who record dispositions (invariant 14).
-func (e *engine) mayWrite(cold bool) bool {
-	s, need := e.head, int64(1)
-	if cold {
-		s, need = e.cold, 2
-	}
-	if s != nil && s.off+e.lim.unit+2*blockSize <= s.size {
-		return true
+// mayWrite says whether maintenance may write a batch without taking what
+// those who record dispositions may need (invariant 14): the last free segment
+// is for them.
+func (e *engine) mayWrite(s *segment) bool {
+	need := 1
+	if !e.hasRoom(s) {
+		need = 2
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.adopt()
-	return int64(len(e.free)) >= need || e.available() > e.lim.reserve
+	return len(e.free) >= need || e.available() > e.lim.reserve
 }
 
 // copyMessage stages a MSG record of s as it stands, with its content.

@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	crashTime = flag.Duration("crash.time", 4*time.Second, "how long each random crash test runs")
+	crashTime = flag.Duration("crash.time", 3*time.Second, "how long each random crash test runs")
 	crashSeed = flag.Uint64("crash.seed", 0, "first seed of the random crash tests; 0: by the clock")
 )
 
@@ -23,7 +23,6 @@ var (
 type walk struct {
 	*world
 	crashes, cutRecoveries, kills, failedSyncs int
-	reported                                   bool
 }
 
 // run runs a history of n crashes.
@@ -139,7 +138,7 @@ func (w *walk) recoverCut() {
 }
 
 // runWalk runs the history of one seed.
-func runWalk(seed uint64, plant fault, total *walk) (err error, trace []string) {
+func runWalk(seed uint64, plant fault, total *walk) (trace []string, err error) {
 	w := &walk{world: newWorld(seed, plant)}
 	err = w.guard(func() { w.run(12) })
 	if total != nil {
@@ -148,7 +147,7 @@ func runWalk(seed uint64, plant fault, total *walk) (err error, trace []string) 
 		total.kills += w.kills
 		total.failedSyncs += w.failedSyncs
 	}
-	return err, w.trace
+	return w.trace, err
 }
 
 func firstSeed() uint64 {
@@ -164,7 +163,7 @@ func TestCrashWalk(t *testing.T) {
 	t.Logf("first seed %d", seed)
 	var total walk
 	for time.Since(start) < *crashTime {
-		if err, trace := runWalk(seed, 0, &total); err != nil {
+		if trace, err := runWalk(seed, 0, &total); err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, strings.Join(tailOf(trace, 70), "\n"))
 		}
 		seed++
@@ -206,6 +205,9 @@ func (x *enum) point(op vfs.Op) {
 		list = []vfs.Loss{{}, keepAll, vfs.RandomLoss(x.r)}
 	}
 	for _, l := range list {
+		if !x.deadline.IsZero() && time.Now().After(x.deadline) {
+			return
+		}
 		x.images++
 		x.check(x.mem.Cut(l), x.deep)
 	}
@@ -487,18 +489,19 @@ func TestCrashEvery(t *testing.T) {
 	for _, deep := range []bool{false, true} {
 		for i, h := range histories {
 			t.Run(fmt.Sprintf("%s/deep=%v", h.name, deep), func(t *testing.T) {
-				start := time.Now()
-				limit := *crashTime
-				if deep {
-					limit /= 2
-				}
-				for seed := uint64(1); seed <= 2; seed++ {
-					x, err := runEnum(i, seed, 0, deep, start.Add(limit))
+				t.Parallel()
+				stop := time.Now().Add(*crashTime / 2)
+				var total enum
+				seed := uint64(0)
+				for seed < 2 || *crashTime > 10*time.Second && time.Now().Before(stop) {
+					seed++
+					x, err := runEnum(i, seed, 0, deep, stop)
 					if err != nil {
 						t.Fatalf("seed %d: %v\n%s", seed, err, strings.Join(tailOf(x.trace, 40), "\n"))
 					}
-					t.Logf("%d points, %d images, %d recoveries, %v", x.points, x.images, x.recoveries, time.Since(start).Round(time.Millisecond))
+					total.points, total.images, total.recoveries = total.points+x.points, total.images+x.images, total.recoveries+x.recoveries
 				}
+				t.Logf("%d seeds: %d points, %d images, %d recoveries", seed, total.points, total.images, total.recoveries)
 			})
 		}
 	}

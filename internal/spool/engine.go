@@ -83,8 +83,6 @@ type engine struct {
 	from       point  // durable recovery point
 	moved      point  // the one to be recorded with the next batch, if not zero
 	victims    []*segment
-	cleaning   bool
-	forced     bool // a full checkpoint is under way
 
 	w batchWriter
 }
@@ -353,27 +351,27 @@ func (e *engine) putUpdate(s *staged, b *Batch, o *op) {
 
 // full says why no mail can be taken now, or nil.
 func (e *engine) full() error {
-	l := &e.lim
-	if l.minFree > 0 {
-		free, err := e.fs.Free(e.dir)
-		if err == nil && free < l.minFree {
-			return fmt.Errorf("%w: %d bytes free on the file system, queue_minfree is %d", ErrFull, free, l.minFree)
-		}
+	if err := e.fullDisk(); err != nil {
+		return err
 	}
 	if err := e.fullBooks(); err != nil {
 		return err
 	}
 	// What the books say may be created is worth nothing on a full disk: keep
 	// enough of what exists for dispositions (invariant 14).
+	want := minSpare
+	if !e.hasRoom(e.head) {
+		want++ // one will be the head
+	}
 	for {
 		e.mu.Lock()
 		e.adopt()
-		ready := len(e.free) >= minSpare
+		ready := len(e.free) >= want
 		e.mu.Unlock()
 		if ready {
 			return nil
 		}
-		if err := e.create(minSpare); err != nil {
+		if err := e.create(want); err != nil {
 			e.mu.Lock()
 			e.diskLow = true
 			e.mu.Unlock()
@@ -382,8 +380,13 @@ func (e *engine) full() error {
 	}
 }
 
-// minSpare is how many segments must be free, and exist, for mail to be taken.
+// minSpare is how many segments must be free, and exist, after mail is taken.
 const minSpare = 2
+
+// hasRoom says whether any batch fits into s.
+func (e *engine) hasRoom(s *segment) bool {
+	return s != nil && s.off+e.lim.unit+2*blockSize <= s.size
+}
 
 // fullBooks is full as far as it can be known without trying.
 func (e *engine) fullBooks() error {
@@ -401,6 +404,27 @@ func (e *engine) fullBooks() error {
 	}
 	if e.available() <= l.reserve {
 		return fmt.Errorf("%w: no free segment", ErrFull)
+	}
+	return nil
+}
+
+// fullDisk holds the file system's free space, and what is free in our own
+// segments, which mail takes first, against MinFree.
+func (e *engine) fullDisk() error {
+	if e.lim.minFree == 0 {
+		return nil
+	}
+	free, err := e.fs.Free(e.dir)
+	if err != nil {
+		return nil // writing will tell
+	}
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	for _, s := range e.free {
+		free += s.size
+	}
+	if free < e.lim.minFree {
+		return fmt.Errorf("%w: %d bytes free on the file system, queue_minfree is %d", ErrFull, free, e.lim.minFree)
 	}
 	return nil
 }
@@ -474,6 +498,7 @@ func (e *engine) account(slot uint32, sign int64) {
 	if s := e.segs[l.refSeg]; s != nil {
 		if l.refSeg != l.conSeg || l.refOff != l.conOff || l.conLen == 0 {
 			s.live += sign * int64(l.refLen)
+			s.stateLive += sign * int64(l.refLen)
 			e.liveSum += sign * int64(l.refLen)
 		}
 		if sign > 0 {

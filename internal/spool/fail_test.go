@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -465,5 +464,3 @@ func killChild(dir string) {
 	}
 	wg.Wait()
 }
-
-var _ = io.EOF

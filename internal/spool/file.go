@@ -83,9 +83,8 @@ func (f *File) flush() error {
 // roomForBig counts n more bytes of content files, if there is room.
 func (e *engine) roomForBig(n, off int64) error {
 	if e.lim.minFree > 0 && off%(16*bigChunk) == 0 {
-		free, err := e.fs.Free(path.Join(e.dir, bigDir))
-		if err == nil && free < e.lim.minFree {
-			return fmt.Errorf("%w: %d bytes free on the file system, queue_minfree is %d", ErrFull, free, e.lim.minFree)
+		if err := e.fullDisk(); err != nil {
+			return err
 		}
 	}
 	e.mu.Lock()

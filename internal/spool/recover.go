@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"posthaste/internal/pack"
-	"posthaste/internal/vfs"
 )
 
 // recovery is the state of an opening spool.
@@ -659,7 +658,7 @@ func (e *engine) closeFiles() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.adopt()
-	for _, s := range e.segs {
+	for _, s := range sorted(e.segs) {
 		errs = append(errs, s.f.Close())
 	}
 	for _, s := range e.drop {
@@ -670,5 +669,3 @@ func (e *engine) closeFiles() error {
 	}
 	return errors.Join(errs...)
 }
-
-var _ vfs.FS

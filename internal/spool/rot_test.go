@@ -1,7 +1,6 @@
 package spool
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -179,9 +178,9 @@ func tryRead(rd *Reader, en Entry) (*modelMsg, error) {
 	return m, err
 }
 
-func runRot(seed uint64, plant fault) (error, *rot) {
+func runRot(seed uint64, plant fault) (*rot, error) {
 	w := &rot{world: newWorld(seed, plant)}
-	return w.guard(w.run), w
+	return w, w.guard(w.run)
 }
 
 func TestRot(t *testing.T) {
@@ -190,7 +189,7 @@ func TestRot(t *testing.T) {
 	t.Logf("first seed %d", seed)
 	spoiled, alarms, aside := 0, 0, 0
 	for time.Since(start) < *crashTime {
-		err, w := runRot(seed, 0)
+		w, err := runRot(seed, 0)
 		if err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, strings.Join(tailOf(w.trace, 40), "\n"))
 		}
@@ -202,5 +201,3 @@ func TestRot(t *testing.T) {
 	}
 	t.Logf("%d damaged disks, %d with alarms, %d messages refused, %.0f per minute", spoiled, alarms, aside, float64(spoiled)/time.Since(start).Minutes())
 }
-
-var _ = errors.Is

@@ -125,6 +125,7 @@ type segment struct {
 	off        int64  // end of what is written, while open
 
 	live      int64  // bytes of records that matter
+	stateLive int64  // of those, STATE records
 	nstates   int    // messages whose newest record is here
 	states    uint32 // list of them: slot+1
 	contents  uint32 // list of messages whose MSG record is here: slot+1

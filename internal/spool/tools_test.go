@@ -60,11 +60,11 @@ func TestTools(t *testing.T) {
 	}
 	// Damage is found and told.
 	for n, m := range w.now {
-		if m.big {
+		if m.big || len(m.body) == 0 {
 			continue
 		}
 		l := w.e.idx.at(w.e.idx.slots[n])
-		if err := w.mem.Damage(segName("q", l.conSeg), int64(l.conOff+l.conLen/2), vfs.FlipBit, w.r); err != nil {
+		if err := w.mem.Damage(segName("q", l.conSeg), int64(l.conOff+l.conLen-1), vfs.FlipBit, w.r); err != nil {
 			t.Fatal(err)
 		}
 		break

@@ -2,7 +2,6 @@ package spool
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -547,5 +546,3 @@ func (w *world) guard(f func()) (err error) {
 	f()
 	return nil
 }
-
-var _ = binary.LittleEndian

@@ -16,7 +16,7 @@ func (s *Spool) write() {
 		}
 		more, err := s.e.maintain()
 		if err != nil {
-			s.break_(nil)
+			s.giveUp(nil)
 			return
 		}
 		if s.e.wantsChores() {
@@ -88,7 +88,7 @@ func (s *Spool) commit(reqs []*request) bool {
 		start := time.Now()
 		n, err := s.e.commit(reqs)
 		if err != nil {
-			s.break_(reqs)
+			s.giveUp(reqs)
 			return false
 		}
 		s.syncs += (time.Since(start) - s.syncs) / 8
@@ -100,7 +100,7 @@ func (s *Spool) commit(reqs []*request) bool {
 		reqs = reqs[n:]
 		if len(reqs) > 0 {
 			if _, err := s.e.maintain(); err != nil {
-				s.break_(reqs)
+				s.giveUp(reqs)
 				return false
 			}
 		}
@@ -138,8 +138,8 @@ func (s *Spool) finish(r *request, err error) {
 	r.done(err)
 }
 
-// break_ refuses those who wait, and all who come, once the log is broken.
-func (s *Spool) break_(reqs []*request) {
+// giveUp refuses those who wait, and all who come, once the log is broken.
+func (s *Spool) giveUp(reqs []*request) {
 	err := s.Err()
 	s.mu.Lock()
 	close(s.broken)

@@ -1,0 +1,199 @@
+package vfs
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"syscall"
+	"testing"
+)
+
+// TestFaces runs the same acts on the operating system and in memory.
+func TestFaces(t *testing.T) {
+	t.Parallel()
+	t.Run("os", func(t *testing.T) { t.Parallel(); face(t, OS{}, t.TempDir()) })
+	t.Run("mem", func(t *testing.T) { t.Parallel(); face(t, NewMem(512), "d") })
+	t.Run("faulty", func(t *testing.T) {
+		t.Parallel()
+		face(t, &Faulty{FS: NewMem(4096), Hook: func(Op) error { return nil }}, "d")
+	})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func face(t *testing.T, v FS, root string) {
+	dir := path.Join(root, "a/b")
+	must(t, v.MkdirAll(dir))
+	must(t, v.MkdirAll(dir))
+	name := path.Join(dir, "x")
+	if _, err := v.Open(name); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("open of nothing: %v", err)
+	}
+	f, err := v.Create(name)
+	must(t, err)
+	if _, err := v.Create(name); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("second create: %v", err)
+	}
+	if _, err := f.WriteAt([]byte("hello"), 5000); err != nil {
+		t.Fatal(err)
+	}
+	must(t, f.Datasync())
+	must(t, v.SyncDir(dir))
+	if n, err := f.Size(); n != 5005 || err != nil {
+		t.Errorf("size %d, %v", n, err)
+	}
+	b := make([]byte, 10)
+	if n, err := f.ReadAt(b, 4998); n != 7 || err != io.EOF || string(b[:7]) != "\x00\x00hello" {
+		t.Errorf("read %d %q %v", n, b, err)
+	}
+	must(t, f.Close())
+	if err := f.Close(); !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("second close: %v", err)
+	}
+
+	tmp, err := v.CreateTemp(dir)
+	must(t, err)
+	if _, err := tmp.WriteAt([]byte("temp"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Link(tmp, name); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("link over a file: %v", err)
+	}
+	must(t, v.Link(tmp, path.Join(dir, "y")))
+	must(t, tmp.Close())
+	if list, err := v.List(dir); err != nil || !slices.Equal(list, []string{"x", "y"}) {
+		t.Errorf("list %q, %v", list, err)
+	}
+	must(t, v.Remove(name))
+	if err := v.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("second remove: %v", err)
+	}
+	r, err := v.Open(path.Join(dir, "y"))
+	must(t, err)
+	if n, err := r.ReadAt(b[:4], 0); n != 4 || err != nil || string(b[:4]) != "temp" {
+		t.Errorf("read %q, %v", b[:n], err)
+	}
+	must(t, r.Close())
+
+	l, err := v.Lock(path.Join(root, "lock"))
+	must(t, err)
+	var held *LockedError
+	if _, err := v.Lock(path.Join(root, "lock")); !errors.As(err, &held) || held.PID == 0 {
+		t.Errorf("second lock: %v", err)
+	} else if _, isOS := v.(OS); isOS && held.PID != os.Getpid() {
+		t.Errorf("held by %d", held.PID)
+	}
+	must(t, l.Close())
+	l, err = v.Lock(path.Join(root, "lock"))
+	must(t, err)
+	must(t, l.Close())
+	if n, err := v.Free(root); n <= 0 || err != nil {
+		t.Errorf("free %d, %v", n, err)
+	}
+}
+
+// TestCut holds Mem to what its comment says about power cuts.
+func TestCut(t *testing.T) {
+	t.Parallel()
+	m := NewMem(512)
+	must(t, m.MkdirAll("d"))
+	f, err := m.Create("d/f")
+	must(t, err)
+	write := func(text byte, sectors int) {
+		p := make([]byte, 512*sectors)
+		for i := range p {
+			p[i] = text
+		}
+		if _, err := f.WriteAt(p, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	content := func(m *Mem) string {
+		g, err := m.Open("d/f")
+		if err != nil {
+			return "no file"
+		}
+		var out []byte
+		n, _ := g.Size()
+		for off := int64(0); off < n; off += 512 {
+			var b [1]byte
+			g.ReadAt(b[:], off)
+			out = append(out, b[0])
+		}
+		return string(out)
+	}
+	write('1', 4)
+	must(t, f.Datasync())
+	if got := content(m.Cut(Loss{})); got != "no file" {
+		t.Errorf("a name that was not synced: %q", got)
+	}
+	must(t, m.SyncDir("d"))
+	write('2', 4)
+	write('3', 2)
+	if s, n := m.Dirty(); s != 4 || n != 0 {
+		t.Errorf("%d dirty sectors, %d names", s, n)
+	}
+	if got := content(m); got != "3322" {
+		t.Errorf("seen: %q", got)
+	}
+	if got := content(m.Cut(Loss{})); got != "1111" {
+		t.Errorf("all lost: %q", got)
+	}
+	torn := Loss{Sector: func(i, n, versions int) int { return []int{0, 1, 0, versions}[i] }}
+	if got := content(m.Cut(torn)); got != "1212" {
+		t.Errorf("torn: %q", got)
+	}
+	if got := content(m.Clone()); got != "3322" {
+		t.Errorf("clone: %q", got)
+	}
+
+	// A failed sync forgets, and one that succeeds later does not make up for it.
+	bad := &Faulty{FS: m, Hook: func(op Op) error {
+		if op.Kind == OpSync {
+			return syscall.EIO
+		}
+		return nil
+	}}
+	g, err := bad.OpenWrite("d/f")
+	must(t, err)
+	if err := g.Datasync(); !errors.Is(err, syscall.EIO) {
+		t.Errorf("sync: %v", err)
+	}
+	must(t, f.Datasync())
+	if got := content(m); got != "3322" {
+		t.Errorf("seen after a failed sync: %q", got)
+	}
+	if got := content(m.Cut(Loss{})); got != "1111" {
+		t.Errorf("on disk after a failed sync and one that did not fail: %q", got)
+	}
+}
+
+func TestLimit(t *testing.T) {
+	t.Parallel()
+	m := NewMem(4096)
+	must(t, m.MkdirAll("d"))
+	m.SetLimit(10000)
+	f, err := m.CreateTemp("d")
+	must(t, err)
+	if _, err := f.WriteAt(make([]byte, 9000), 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt(make([]byte, 9000), 9000); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("full: %v", err)
+	}
+	if n, _ := m.Free("d"); n != 1000 {
+		t.Errorf("%d free", n)
+	}
+	must(t, f.Close())
+	if n, _ := m.Free("d"); n != 10000 {
+		t.Errorf("%d free after an unnamed file is gone", n)
+	}
+}
