@@ -20,6 +20,25 @@
 // does, when the failure is temporary, it was the last server to be tried, and
 // no session of the request went well.
 //
+// # TLS and passwords
+//
+// What a server's TLS must be like is decided by smtp_tls_policy_maps or
+// smtp_tls_security_level (package tlspolicy), by TLSA records at level dane,
+// and by a domain's MTA-STS policy where mta-sts:DIRECTORY is among the policy
+// tables. A level that is not met defers the mail. At level may a server whose
+// TLS does not work is spoken to in the clear only for a message that has
+// waited for minimal_backoff_time, and never when there is a password for it.
+//
+// Sessions with TLS are kept like others where smtp_tls_connection_reuse, or
+// the policy, says so.
+//
+// # On the way out
+//
+// Content goes out as it lies in the spool, unless something has to be done to
+// it: dots at the start of lines, lines that are too long, addresses of
+// smtp_generic_maps, header and body checks, eight-bit parts for a server
+// without 8BITMIME. Only then is it looked at.
+//
 // # Security
 //
 // Everything that a server says is hostile: a reply is bounded in length of
@@ -32,16 +51,21 @@
 // # Standards
 //
 // RFC 5321, 2920 (PIPELINING), 1870 (SIZE), 6152 (8BITMIME), 3461 (DSN), 2034
-// (enhanced codes), 6531 (SMTPUTF8), 3207 (STARTTLS), 7505 (null MX), 2033
-// (LMTP).
+// (enhanced codes), 6531 and 6533 (SMTPUTF8), 3207 (STARTTLS), 7505 (null MX),
+// 2782 (SRV), 2033 (LMTP), 4954 (AUTH), 5802 and 7677 (SCRAM), 7628
+// (OAUTHBEARER), 6698 and 7672 (DANE), 8461 (MTA-STS), 8689 (REQUIRETLS).
 //
 // # Parameters
 //
 // The smtp_ family, or the lmtp_ family when the program is lmtp: see
-// settings.go, which reads every one of them; also best_mx_transport,
+// settings.go, tlssettings.go, sasl.go and output.go, which read them; also
 // connection_cache_ttl_limit, disable_dns_lookups, ignore_mx_lookup_error,
 // inet_interfaces, inet_protocols, line_length_limit, minimal_backoff_time,
 // myhostname, proxy_interfaces, relayhost, soft_bounce.
+//
+// Not read: best_mx_transport, smtp_sasl_auth_cache_name,
+// smtp_tls_per_site, smtp_tls_session_cache_database (TLS sessions are kept in
+// memory), smtp_tlsrpt_enable.
 //
 // # Diagnostics
 //

@@ -1,0 +1,78 @@
+package smtp
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestCache: the last session kept is the first taken, by name and by address;
+// what was taken under one is gone under the other; time ends sessions; a
+// closed cache keeps none.
+func TestCache(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var left []string
+		c := newCache(func(s *session) { left = append(left, s.host) })
+		keep := func(host, name, addr string, d time.Duration) {
+			ours, theirs := net.Pipe()
+			defer ours.Close()
+			defer theirs.Close()
+			if !c.put(&session{wire: newWire(ours, 100), host: host}, name, addr, time.Now().Add(d)) {
+				left = append(left, host+" refused")
+			}
+		}
+		took := func(s *session) string {
+			if s == nil {
+				return "none"
+			}
+			return s.host
+		}
+		keep("1", "n", "a", 2*time.Second)
+		keep("2", "", "a", 2*time.Second)
+		keep("3", "n", "b", 3*time.Second)
+		got := []string{took(c.takeName("n")), took(c.takeName("n")), took(c.takeName("n")), took(c.takeAddr("b")), took(c.takeAddr("a")), took(c.takeAddr("a"))}
+		if want := []string{"3", "1", "none", "none", "2", "none"}; !slices.Equal(got, want) {
+			t.Errorf("took %v, want %v", got, want)
+		}
+		for i := range 6 {
+			keep(fmt.Sprint(i), "n", fmt.Sprint("a", i%2), time.Duration(i+1)*time.Second)
+		}
+		time.Sleep(3*time.Second + time.Millisecond)
+		if slices.Sort(left); !slices.Equal(left, []string{"0", "1", "2"}) {
+			t.Errorf("after three seconds %v have ended", left)
+		}
+		if len(c.byName["n"]) != 3 || c.count != 3 {
+			t.Errorf("%d of name n are left, %d in all", len(c.byName["n"]), c.count)
+		}
+		left = nil
+		c.close()
+		keep("late", "n", "a", time.Second)
+		if slices.Sort(left); !slices.Equal(left, []string{"3", "4", "5", "late refused"}) {
+			t.Errorf("at the end %v", left)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// FuzzOffer: whatever a server says that it offers, it is taken in.
+func FuzzOffer(f *testing.F) {
+	for _, s := range []string{"SIZE 1000", "size", "AUTH=PLAIN LOGIN", "AUTH", "XFORWARD NAME", "PIPELINING", "SIZE 99999999999999999999", "8BITMIME x"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		s := new(session)
+		s.offer(line, nil)
+		if s.size < 0 || s.offers&offersSize == 0 && s.size != 0 || s.offers&offersAuth == 0 && s.auth != "" {
+			t.Errorf("%q: size %d, offers %b, auth %q", line, s.size, s.offers, s.auth)
+		}
+		ignored := new(session)
+		ignored.offer(line, []string{"SIZE", "AUTH", "XFORWARD", "PIPELINING", "8BITMIME", "DSN", "SMTPUTF8", "STARTTLS", "REQUIRETLS"})
+		if ignored.offers != 0 {
+			t.Errorf("%q: discarded, and taken in: %b", line, ignored.offers)
+		}
+	})
+}
