@@ -5,13 +5,12 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/smtpwire"
-	"posthaste/internal/submit"
 )
 
 // bdatState is a message that comes in chunks, RFC 3030. The engine has no
 // part in it: it is told RSET when the last chunk is in.
 type bdatState struct {
-	msg    *submit.Message
+	msg    message
 	sink   sink
 	c      content
 	rest   []byte // the beginning of a line that has not come to its end
@@ -32,11 +31,7 @@ func (s *session) bdatCmd() (r *smtpwire.Reply, last bool, err error) {
 	size, last, ok := smtpwire.ParseBDAT(s.cmd.Args)
 	if !ok {
 		// What is content and what is commands cannot be told any more.
-		id := string(s.a.QueueID)
-		if id == "" {
-			id = "NOQUEUE"
-		}
-		s.srv.log.Warning("%s: malformed BDAT command syntax from %s: %.100s", id, s.a.NameAddr(), s.cmd.Line)
+		s.srv.log.Warning("%s: malformed BDAT command syntax from %s: %.100s", s.queueID(), s.a.NameAddr(), s.cmd.Line)
 		return smtpwire.R(521, dsn.S(5, 5, 4), "Syntax: BDAT count [LAST]"), false, nil
 	}
 	if r = s.bdatRefused(); r != nil {
@@ -78,7 +73,7 @@ func (s *session) bdatRefused() *smtpwire.Reply {
 		s.bdat.c.w = discard{}
 		return nil
 	}
-	b := &bdatState{msg: s.srv.submit.Open(s.envelope(), s.options())}
+	b := &bdatState{msg: s.openMessage()}
 	b.sink.msg = b.msg
 	b.sink.Write(s.received())
 	b.c = content{w: &b.sink, whole: true, limit: s.set.messageLimit}

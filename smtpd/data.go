@@ -5,8 +5,9 @@ import (
 	"time"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
 	"posthaste/internal/smtpwire"
-	"posthaste/internal/submit"
 )
 
 // commitTimeout bounds the wait for cleanup to queue a message. A client gives
@@ -17,9 +18,11 @@ const commitTimeout = 9 * time.Minute
 // data is the content of DATA. The engine calls it when it has said 354.
 func (s *session) data() *smtpwire.Reply {
 	s.content = 0
-	msg := s.srv.submit.Open(s.envelope(), s.options())
+	msg := s.openMessage()
 	sink := &sink{msg: msg}
-	sink.Write(s.received())
+	if s.srv.filter == nil || !s.forwarded.given { // else we are but a part of somebody's filter
+		sink.Write(s.received())
+	}
 	c := &content{w: sink, lenient: s.wire.bareLF && (s.trusted || s.set.bare == bareAllow), limit: s.set.messageLimit}
 	c.afterLF = s.wire.bareLF && !c.lenient
 	s.inData = true
@@ -34,10 +37,19 @@ func (s *session) data() *smtpwire.Reply {
 	return s.finishMessage(msg, c, "Ok: queued as "+string(s.a.QueueID))
 }
 
+// openMessage begins the message: towards cleanup, or towards the filter that
+// is to see it first.
+func (s *session) openMessage() message {
+	if s.srv.filter != nil {
+		return s.newFiltered()
+	}
+	return s.srv.submit.Open(s.envelope(), s.options())
+}
+
 // sink is a message that may be refused while it arrives: the rest is then
 // read all the same, since SMTP has no way to stop a client.
 type sink struct {
-	msg *submit.Message
+	msg message
 	err error
 }
 
@@ -83,7 +95,7 @@ func (s *session) readContent(c *content) error {
 
 // finishMessage judges a message whose content is complete, queues it, and
 // ends the transaction.
-func (s *session) finishMessage(msg *submit.Message, c *content, accepted string) *smtpwire.Reply {
+func (s *session) finishMessage(msg message, c *content, accepted string) *smtpwire.Reply {
 	s.a.Stage = "END-OF-MESSAGE"
 	s.a.Size = c.size
 	clear := s.onlyRecipient()
@@ -103,7 +115,10 @@ func (s *session) finishMessage(msg *submit.Message, c *content, accepted string
 	reply, err := msg.Commit(ctx)
 	cancel()
 	if err != nil {
-		s.srv.log.Warning("%s: %v", s.a.QueueID, err)
+		s.srv.log.Warning("%s: %v", s.queueID(), err)
+	}
+	if s.srv.filter != nil {
+		return s.filterSaid(&reply)
 	}
 	s.resetMail()
 	if reply.Code != 250 {
@@ -111,6 +126,31 @@ func (s *session) finishMessage(msg *submit.Message, c *content, accepted string
 	}
 	s.errors, s.junk = 0, 0
 	return smtpwire.R(250, dsn.S(2, 0, 0), accepted)
+}
+
+// filterSaid passes the filter's verdict on to the client.
+func (s *session) filterSaid(reply *proto.SubmitReply) *smtpwire.Reply {
+	r := smtpwire.R(reply.Code, reply.Status, reply.Text)
+	action := "proxy-reject"
+	if r.Code/100 == 2 {
+		action = "proxy-accept"
+		s.errors, s.junk = 0, 0
+	}
+	to := ""
+	if len(s.rcpts) == 1 {
+		to = " to=<" + rfc5322.Quote(s.rcpts[0].Address) + ">"
+	}
+	s.srv.log.Info("%s: %s: %s; from=<%s>%s proto=%s helo=<%s>", action, s.a.Stage, r, rfc5322.Quote(s.a.Sender), to, s.a.Proto, s.a.Helo)
+	s.resetMail()
+	return r
+}
+
+// queueID is the message's name in log lines.
+func (s *session) queueID() string {
+	if s.a.QueueID == "" {
+		return "NOQUEUE"
+	}
+	return string(s.a.QueueID)
 }
 
 // contentRefused refuses what is wrong with the content itself.
@@ -126,7 +166,7 @@ func (s *session) contentRefused(c *content) *smtpwire.Reply {
 		}
 	}
 	if c.over {
-		s.srv.log.Warning("%s: queue file size limit exceeded", s.a.QueueID)
+		s.srv.log.Warning("%s: queue file size limit exceeded", s.queueID())
 		return smtpwire.R(552, dsn.S(5, 3, 4), "Error: message file too big")
 	}
 	return nil

@@ -168,15 +168,16 @@ func (s *session) rcpt() *smtpwire.Reply {
 	}
 	ctx := s.srv.ctx()
 	s.a.HasRcpt, s.a.Recipient = true, p.To.Address
-	r := s.srv.access.Rcpt(ctx, &s.a)
+	r := s.screenRcpt()
+	if r == nil {
+		r = s.srv.access.Rcpt(ctx, &s.a)
+	}
 	s.a.HasRcpt = false
 	if r != nil {
 		return r
 	}
-	if s.a.QueueID == "" {
-		if r := s.openMail(ctx); r != nil {
-			return r
-		}
+	if r := s.openMail(ctx); r != nil {
+		return r
 	}
 	s.rcpts = append(s.rcpts, mail.Recipient{Address: p.To.Address, ORCPT: originalOf(&p), Notify: p.Notify})
 	s.a.Accepted = len(s.rcpts)
@@ -197,13 +198,20 @@ func originalOf(p *smtpwire.Rcpt) string {
 
 // openMail gives the message its queue ID, and says so in the log.
 func (s *session) openMail(ctx context.Context) *smtpwire.Reply {
-	id, err := s.srv.submit.NewID(ctx, s.srv.now())
-	if err != nil {
-		s.srv.log.Warning("%v", err)
-		return smtpwire.R(451, dsn.S(4, 3, 0), "Error: queue file write error")
+	if s.opened {
+		return nil
 	}
-	s.a.QueueID = id
-	e := maillog.SMTPDClient{QueueID: string(id), Name: s.a.Name, Addr: s.a.AddrText, SASLMethod: s.a.SASL.Method,
+	s.opened = true
+	if s.srv.filter == nil {
+		id, err := s.srv.submit.NewID(ctx, s.srv.now())
+		if err != nil {
+			s.srv.log.Warning("%v", err)
+			s.opened = false
+			return smtpwire.R(451, dsn.S(4, 3, 0), "Error: queue file write error")
+		}
+		s.a.QueueID = id
+	}
+	e := maillog.SMTPDClient{QueueID: string(s.a.QueueID), Name: s.a.Name, Addr: s.a.AddrText, SASLMethod: s.a.SASL.Method,
 		SASLUsername: s.a.SASL.Username, SASLSender: s.a.SASL.Sender}
 	s.forwarded.log(&e)
 	s.srv.log.Log(&e)
@@ -226,7 +234,7 @@ func (s *session) resetMail() {
 	s.m = smtpwire.Mail{}
 	s.rcpts = nil
 	s.excess = 0
-	s.tried = false
+	s.tried, s.opened = false, false
 	s.context = ""
 }
 
@@ -317,7 +325,9 @@ func (s *session) received() []byte {
 	if !s.set.hideClient {
 		b = append(append(b, " with "...), s.withProtocol()...)
 	}
-	b = append(append(b, " id "...), s.a.QueueID...)
+	if s.a.QueueID != "" {
+		b = append(append(b, " id "...), s.a.QueueID...)
+	}
 	if len(s.rcpts) == 1 {
 		b = append(b, "\r\n\tfor <"...)
 		b = rfc5322.AppendQuoted(b, s.rcpts[0].Address)

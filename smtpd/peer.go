@@ -22,6 +22,12 @@ func (s *session) meet(ctx context.Context) error {
 	if err := s.proxyHeader(); err != nil {
 		return err
 	}
+	if s.srv.screenSet != nil {
+		if err := s.screen(ctx); err != nil {
+			s.a.Stage = "" // there has been no session
+			return err
+		}
+	}
 	s.lookUp(ctx)
 	s.srv.log.Log(maillog.SMTPDConnect{Name: s.a.Name, Addr: s.a.AddrText})
 	s.know(ctx)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,6 +46,8 @@ type Deps struct {
 	MaxProc int           // sessions at a time; 0: 100
 	Tables  table.Options
 	Now     func() time.Time // nil: time.Now
+	// Screen has clients go through postscreen's tests first.
+	Screen bool
 	// SessionConfig, when set, gives the settings that a session which begins
 	// now is to have: Config, or Config under stress.
 	SessionConfig func() *config.Config
@@ -55,22 +58,24 @@ const flushTimeout = 30 * time.Second
 
 // A Server is one smtpd service.
 type Server struct {
-	log      *maillog.Logger
-	set      *settings
-	current  func() *config.Config
-	stressed sync.Map // *config.Config to *settings
-	tables   table.Options
-	service  string
-	access   *access.Evaluator
-	limits   *limits
-	submit   *submit.Client
-	names    Names
-	flush    Flusher
-	maxProc  int
-	now      func() time.Time
-	sasl     *saslSettings
-	tlsSet   *tlsSettings
-	proxies  *proxySettings
+	log       *maillog.Logger
+	set       *settings
+	current   func() *config.Config
+	stressed  sync.Map // *config.Config to *settings
+	tables    table.Options
+	service   string
+	access    *access.Evaluator
+	limits    *limits
+	submit    *submit.Client
+	names     Names
+	flush     Flusher
+	maxProc   int
+	now       func() time.Time
+	sasl      *saslSettings
+	tlsSet    *tlsSettings
+	proxies   *proxySettings
+	filter    *filterSettings // nil: to cleanup
+	screenSet *screenSettings // nil: no tests
 
 	draining atomic.Bool
 	mu       sync.Mutex
@@ -112,6 +117,12 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 	if err := s.readExtensions(d.Config, d.Tables); err != nil {
 		return nil, err
 	}
+	if d.Screen {
+		log := d.Log.With(strings.TrimSuffix(d.Log.Tag(), "smtpd") + "postscreen")
+		if s.screenSet, err = readScreen(d.Config, log, d.DNS, s.access, d.Tables); err != nil {
+			return nil, err
+		}
+	}
 	engine := newEngine(engineLog{s.log})
 	s.engine.Go(func() { engine.Serve(s.ports) })
 	return s, nil
@@ -126,6 +137,9 @@ func (s *Server) Close() {
 	s.limits.finish()
 	if s.sasl.backend != nil {
 		s.sasl.backend.Close()
+	}
+	if s.screenSet != nil {
+		s.screenSet.close()
 	}
 }
 
@@ -157,6 +171,9 @@ func (s *Server) ServeConn(_ context.Context, nc net.Conn) {
 // readExtensions reads what TLS, SASL and proxies are told to do.
 func (s *Server) readExtensions(cfg *config.Config, o table.Options) (err error) {
 	if s.tlsSet, err = readTLS(cfg, s.log.Warning, o); err != nil {
+		return err
+	}
+	if s.filter, err = readFilter(cfg); err != nil {
 		return err
 	}
 	if s.proxies, err = readProxies(cfg, o); err != nil {

@@ -89,6 +89,7 @@ type session struct {
 	junk       int
 	excess     int  // recipients refused by smtpd_recipient_limit
 	tried      bool // a RCPT has been seen in this transaction
+	opened     bool // the client= line is out
 	denied     *smtpwire.Reply
 	limited    bool       // the client's connection is counted,
 	limitedBy  netip.Addr // under this address
@@ -104,6 +105,7 @@ type session struct {
 	tls       *tlsState
 	auth      authState
 	forwarded xforward
+	screened  screening
 
 	// The transaction.
 	m       smtpwire.Mail
@@ -267,11 +269,11 @@ func (s *session) read() (feed string, err error) {
 	if s.wire.bareLF && s.bareNewline() {
 		return "", io.EOF
 	}
-	return s.dispatch(s.filterCommand(string(line)))
+	return s.dispatch(s.filterCommand(string(line)), s.wire.bareLF)
 }
 
 // dispatch judges a command line by its verb.
-func (s *session) dispatch(line string) (feed string, err error) {
+func (s *session) dispatch(line string, bareLF bool) (feed string, err error) {
 	s.cmd = smtpwire.ParseCommand(line)
 	if s.cmd.Verb == "" {
 		s.errors++
@@ -289,6 +291,9 @@ func (s *session) dispatch(line string) (feed string, err error) {
 	}
 	s.verb = v
 	s.counts[v].total++
+	if s.srv.screenSet != nil && s.watch(v, bareLF) {
+		return "", io.EOF
+	}
 	if v == vUnknown && s.notSMTP(line) {
 		return "", io.EOF
 	}

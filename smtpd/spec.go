@@ -17,10 +17,20 @@ import (
 
 // Spec declares the service.
 func Spec() service.Spec {
-	return service.Spec{Process: "smtpd", Rank: service.Intake, Run: run}
+	return service.Spec{Process: "smtpd", Rank: service.Intake, Run: func(ctx context.Context, env *service.Env) error {
+		return run(ctx, env, false)
+	}}
 }
 
-func run(ctx context.Context, env *service.Env) error {
+// ScreenSpec declares the same service behind postscreen's tests: what a
+// postscreen entry of master.cf stands for.
+func ScreenSpec() service.Spec {
+	return service.Spec{Process: "postscreen", Exclusive: true, Rank: service.Intake, Run: func(ctx context.Context, env *service.Env) error {
+		return run(ctx, env, true)
+	}}
+}
+
+func run(ctx context.Context, env *service.Env, screen bool) error {
 	cfg := env.Config
 	cleanup := ipc.NewClient(env.Public(cfg.String("cleanup_service_name")), nil)
 	defer cleanup.Close()
@@ -39,7 +49,7 @@ func run(ctx context.Context, env *service.Env) error {
 		return err
 	}
 	srv, err := New(ctx, Deps{Config: cfg, Log: env.Log, Service: env.Name, Submit: submitter, Router: router,
-		DNS: dns, Names: dns, Verify: probes{prober}, Flush: flush, MaxProc: env.MaxProc, SessionConfig: env.SessionConfig})
+		DNS: dns, Names: dns, Verify: probes{prober}, Flush: flush, MaxProc: env.MaxProc, SessionConfig: env.SessionConfig, Screen: screen})
 	if err != nil {
 		return fmt.Errorf("%w", err)
 	}

@@ -84,6 +84,7 @@ type Evaluator struct {
 	rejectUnlistedRcptAtEnd      bool
 	rejectUnlistedSenderAtEnd    bool
 	showTable                    bool
+	proxyFilter                  bool
 	doubleBounce, verifySender   string
 	canonical, rcptCanonical     *table.Maps
 	sndrCanonical, virtualAlias  *table.Maps
@@ -171,6 +172,7 @@ func (e *Evaluator) readSettings() {
 	e.showTable = cfg.Bool("show_user_unknown_table_name")
 	e.doubleBounce = cfg.String("double_bounce_sender")
 	e.verifySender = cfg.String("address_verify_sender")
+	e.proxyFilter = cfg.String("smtpd_proxy_filter") != ""
 	e.nullKey = cfg.String("smtpd_null_access_lookup_key")
 	e.pollCount = cfg.Int("address_verify_poll_count")
 	e.pollDelay = cfg.Duration("address_verify_poll_delay")

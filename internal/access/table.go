@@ -287,6 +287,10 @@ func (r *run) effect(title, action, arg, name string, cl class) verdict {
 		r.e.log.Warning("%s: with smtpd_delay_reject=no or outside a mail transaction, action %s is unavailable", title, action)
 		return dunno
 	}
+	if r.e.proxyFilter && action != "PREPEND" {
+		r.e.log.Warning("%s: with smtpd_proxy_filter specified, action %s is unavailable", title, action)
+		return dunno
+	}
 	triggers := "<" + name + ">: " + classText[cl] + " triggers " + action
 	note := func(text string) {
 		r.log(strings.ToLower(action), text)

@@ -43,6 +43,7 @@ mail_name = Posthaste
 local_recipient_maps = inline:{alice=x, bob=x}
 relay_domains = relay.test
 queue_directory = /
+data_directory = $dir
 queue_minfree = 0
 alias_maps =
 recipient_delimiter = +
@@ -70,7 +71,7 @@ func (r *Runner) Run(t *testing.T, file string) {
 	defer w.close()
 	got := w.play(section(ar, "dialogue"))
 	w.finish()
-	r.compare(t, file, ar, map[string]string{"dialogue": got, "log": w.logText(), "queue": w.cleanup.text()})
+	r.compare(t, file, ar, map[string]string{"dialogue": got, "log": w.logText(), "queue": w.cleanup.text(), "filtered": w.filterText()})
 }
 
 func section(ar *txtar.Archive, name string) string {
@@ -84,10 +85,10 @@ func section(ar *txtar.Archive, name string) string {
 
 func (r *Runner) compare(t *testing.T, file string, ar *txtar.Archive, got map[string]string) {
 	changed := false
-	for _, name := range []string{"dialogue", "log", "queue"} {
+	for _, name := range []string{"dialogue", "log", "queue", "filtered"} {
 		i := slices.IndexFunc(ar.Files, func(f txtar.File) bool { return f.Name == name })
 		switch {
-		case i < 0 && name == "queue" && got[name] == "":
+		case i < 0 && name != "log" && got[name] == "":
 			continue
 		case i < 0 && r.Update:
 			ar.Files = append(ar.Files, txtar.File{Name: name, Data: []byte(got[name])})
@@ -150,6 +151,7 @@ type world struct {
 	sessions sync.WaitGroup
 	sock     net.Listener
 	policy   *fakePolicy
+	filter   *fakeFilter
 	conn     net.Conn
 	peer     string
 }
@@ -182,7 +184,7 @@ func newWorld(t testing.TB, ar *txtar.Archive) *world {
 		switch f.Name {
 		case "main.cf":
 			main += string(f.Data)
-		case "dialogue", "log", "queue", "zone", "policy":
+		case "dialogue", "log", "queue", "zone", "policy", "filter", "filtered":
 		default:
 			if err := os.WriteFile(filepath.Join(dir, filepath.Base(f.Name)), f.Data, 0o600); err != nil {
 				t.Fatal(err)
@@ -216,13 +218,19 @@ func newWorld(t testing.TB, ar *txtar.Archive) *world {
 			t.Fatal(err)
 		}
 	}
+	if rules := section(ar, "filter"); rules != "" {
+		if w.filter, err = newFakeFilter(filepath.Join(dir, "filter"), rules); err != nil {
+			t.Fatal(err)
+		}
+	}
 	dns := zone.Resolver()
 	router, err := newRouter(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.srv, err = smtpd.New(ctx, smtpd.Deps{Config: cfg, Log: w.log, Service: "smtp", Submit: w.submit, Router: router,
-		DNS: dns, Names: dns, MaxProc: 20000, Flush: fakeFlusher{}, Verify: fakeProber{}, Tables: table.Options{Recheck: -1}})
+		DNS: dns, Names: dns, MaxProc: 20000,
+		Screen: strings.Contains(main, "postscreen_"), Flush: fakeFlusher{}, Verify: fakeProber{}, Tables: table.Options{Recheck: -1}})
 	if err != nil {
 		w.close()
 		t.Fatal(err)
@@ -255,6 +263,9 @@ func (w *world) close() {
 	w.serving.Wait()
 	if w.policy != nil {
 		w.policy.close()
+	}
+	if w.filter != nil {
+		w.filter.close()
 	}
 	w.log.Close()
 	os.RemoveAll(w.dir)
@@ -307,7 +318,8 @@ var (
 	queueID = regexp.MustCompile(`\b[0-9BCDFGHJKLMNPQRSTVWXYZbcdfghjklmnpqrstvwxyz]{10}z[0-9BCDFGHJKLMNPQRSTVWXYZbcdfghjklmnpqrstvwxyz]+\b`)
 	date    = regexp.MustCompile(`(Mon|Tue|Wed|Thu|Fri|Sat|Sun), [ 0-9]\d \w{3} \d{4} \d\d:\d\d:\d\d [-+]\d{4}( \(\w+\))?`)
 	cipher  = regexp.MustCompile(`cipher TLS_\S+ \(\d+/\d+ bits\)`)
-	logHead = regexp.MustCompile(`(?m)^.{15} \S+ smtpd\[\d+\]: `)
+	took    = regexp.MustCompile(` after [0-9.e-]+ `)
+	logHead = regexp.MustCompile(`(?m)^.{15} \S+ (smtpd|postscreen)\[\d+\]: `)
 )
 
 // plain takes out what differs from run to run.
@@ -320,6 +332,19 @@ func (w *world) plain(s string) string {
 	return s
 }
 
+// filterText is what the content filter was told.
+func (w *world) filterText() string {
+	if w.filter == nil {
+		return ""
+	}
+	return w.plain(w.filter.text())
+}
+
 func (w *world) logText() string {
-	return w.plain(logHead.ReplaceAllString(w.lines.String(), ""))
+	return w.plain(took.ReplaceAllString(logHead.ReplaceAllStringFunc(w.lines.String(), func(head string) string {
+		if strings.Contains(head, "postscreen") {
+			return "postscreen: "
+		}
+		return ""
+	}), " after <SECS> "))
 }

@@ -11,6 +11,9 @@
 //	policy     rules of a policy server at unix:$dir/policy, one a line:
 //	           words that must be lines of the request, =>, the action;
 //	           CLOSE and NONSENSE in the place of an action misbehave
+//	filter     rules of a content filter at unix:$dir/filter, one a line: the
+//	           beginning of a command, =>, the reply ("" is the greeting)
+//	filtered   what that filter must have been told
 //	log        the log lines that must come of it
 //	queue      the messages that must come of it
 //

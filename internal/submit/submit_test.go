@@ -317,6 +317,43 @@ func TestAbort(t *testing.T) {
 	}
 }
 
+// A Late message may be changed until it is committed, whatever its size.
+func TestLate(t *testing.T) {
+	t.Parallel()
+	f, c := newFake(t)
+	for _, size := range []int{10, proto.ChunkSize, proto.ChunkSize + 1, 5*proto.ChunkSize + 7} {
+		env := envelope(t, c)
+		content := bytes.Repeat([]byte("0123456789"), size/10+1)[:size]
+		m := c.Open(env, Options{Late: true})
+		for i := 0; i < len(content); i += 7777 {
+			if _, err := m.Write(content[i:min(i+7777, len(content))]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.mu.Lock()
+		if f.frames[env.ID] != 0 {
+			t.Errorf("size %d: sent before Commit", size)
+		}
+		f.mu.Unlock()
+		later := *env
+		later.Redirect = "x@y"
+		m.Amend(&later, Options{Flags: proto.SubmitHold})
+		r, err := m.Commit(t.Context())
+		if err != nil || r.Code != 250 {
+			t.Fatalf("size %d: %v, %v", size, r, err)
+		}
+		f.mu.Lock()
+		got := f.got[env.ID]
+		if !bytes.Equal(f.open[env.ID], content) || got.Flags != proto.SubmitHold || got.Envelope.Redirect != "x@y" {
+			t.Errorf("size %d: %d bytes, flags %v, redirect %q", size, len(f.open[env.ID]), got.Flags, got.Envelope.Redirect)
+		}
+		f.mu.Unlock()
+	}
+	m := c.Open(envelope(t, c), Options{Late: true})
+	m.Write(make([]byte, 3*proto.ChunkSize))
+	m.Abort()
+}
+
 func TestIDsAreUnique(t *testing.T) {
 	t.Parallel()
 	_, c := newFake(t)

@@ -1,0 +1,511 @@
+package smtpd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"posthaste/internal/access"
+	"posthaste/internal/config"
+	"posthaste/internal/dsn"
+	"posthaste/internal/maillog"
+	"posthaste/internal/resolver"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/smtpwire"
+	"posthaste/internal/table"
+)
+
+// Postscreen's tests, in front of a session. With Postfix they are a process
+// that hands good clients over; here they are the beginning of the session
+// that goes on. A client that passes is remembered, and is not tested again
+// until its tests have expired.
+//
+// The tests after the greeting (pipelining, commands of other protocols, bare
+// newlines) watch the session as it goes. A client has passed them when it
+// comes to its first recipient: it does not have to come back, as it has to
+// with Postfix.
+
+// screenAction is what to do with a client that fails a test.
+type screenAction uint8
+
+const (
+	screenIgnore  screenAction = iota // note it, and test again next time
+	screenEnforce                     // let it go on, and refuse every recipient
+	screenDrop                        // send it away at once
+)
+
+// test is one of postscreen's.
+type test uint8
+
+const (
+	testPregreet test = iota
+	testDNSBL
+	testPipelining
+	testNonSMTP
+	testBareLF
+	ntests
+)
+
+// screenSettings are the postscreen_ parameters.
+type screenSettings struct {
+	log       *maillog.Logger
+	dns       resolver.Resolver
+	eval      *access.Evaluator
+	access    []string
+	lists     map[string]*table.Maps
+	deny      screenAction
+	teaser    string
+	wait      time.Duration
+	sites     []dnsblSite
+	threshold int
+	allow     int
+	replyMap  *table.Maps
+	timeout   time.Duration
+	minTTL    time.Duration
+	maxTTL    time.Duration
+	enabled   [ntests]bool
+	action    [ntests]screenAction
+	ttl       [ntests]time.Duration
+	allowWord string // ALLOWLISTED, or the old word
+	denyWord  string
+	cache     *screenCache
+}
+
+type dnsblSite struct {
+	*access.DNSList
+	weight int
+}
+
+func readScreen(cfg *config.Config, log *maillog.Logger, dns resolver.Resolver, e *access.Evaluator, o table.Options) (*screenSettings, error) {
+	c := &screenSettings{log: log, dns: dns, eval: e, access: cfg.List("postscreen_access_list"), lists: map[string]*table.Maps{},
+		wait: cfg.Duration("postscreen_greet_wait"), threshold: cfg.Int("postscreen_dnsbl_threshold"),
+		allow: cfg.Int("postscreen_dnsbl_allowlist_threshold"), timeout: cfg.Duration("postscreen_dnsbl_timeout"),
+		minTTL: cfg.Duration("postscreen_dnsbl_min_ttl"), maxTTL: cfg.Duration("postscreen_dnsbl_max_ttl"),
+		replyMap:  table.OpenMaps("postscreen_dnsbl_reply_map", cfg.List("postscreen_dnsbl_reply_map"), o),
+		allowWord: "ALLOWLISTED", denyWord: "DENYLISTED"}
+	if !cfg.Bool("respectful_logging") {
+		c.allowWord, c.denyWord = "WHITELISTED", "BLACKLISTED"
+	}
+	if banner := cfg.String("postscreen_greet_banner"); banner != "" {
+		c.teaser = "220-" + banner + "\r\n"
+	}
+	var errs []error
+	action := func(name string) screenAction {
+		switch v := cfg.String(name); v {
+		case "ignore":
+			return screenIgnore
+		case "enforce":
+			return screenEnforce
+		case "drop":
+			return screenDrop
+		default:
+			errs = append(errs, fmt.Errorf("%s = %s: expected ignore, enforce or drop", name, v))
+			return screenIgnore
+		}
+	}
+	c.deny = action("postscreen_denylist_action")
+	for t, name := range map[test]string{testPregreet: "greet", testDNSBL: "dnsbl", testPipelining: "pipelining",
+		testNonSMTP: "non_smtp_command", testBareLF: "bare_newline"} {
+		c.action[t] = action("postscreen_" + name + "_action")
+		switch t {
+		case testPregreet:
+			c.enabled[t], c.ttl[t] = c.wait > 0, cfg.Duration("postscreen_greet_ttl")
+		case testDNSBL:
+		default:
+			c.enabled[t], c.ttl[t] = cfg.Bool("postscreen_"+name+"_enable"), cfg.Duration("postscreen_"+name+"_ttl")
+		}
+	}
+	for _, w := range cfg.List("postscreen_dnsbl_sites") {
+		site, err := parseSite(w)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("postscreen_dnsbl_sites: %w", err))
+			continue
+		}
+		c.sites = append(c.sites, site)
+	}
+	c.enabled[testDNSBL] = len(c.sites) > 0
+	for _, w := range c.access {
+		if table.IsSpec(w) {
+			c.lists[w] = table.OpenMaps("postscreen_access_list", []string{w}, o)
+		}
+	}
+	_, path, _ := strings.Cut(cfg.String("postscreen_cache_map"), ":")
+	if path == "" {
+		path = filepath.Join(cfg.String("data_directory"), "postscreen_cache")
+	}
+	var err error
+	c.cache, err = openScreenCache(path, cfg.Duration("postscreen_cache_retention_time"))
+	return c, errors.Join(append(errs, err)...)
+}
+
+// parseSite reads domain=filter*weight.
+func parseSite(text string) (dnsblSite, error) {
+	spec, weight, has := strings.Cut(text, "*")
+	site := dnsblSite{weight: 1}
+	var err error
+	if has {
+		if site.weight, err = strconv.Atoi(weight); err != nil {
+			return site, fmt.Errorf("%q: the weight must be a number", text)
+		}
+	}
+	site.DNSList, err = access.ParseDNSList(spec)
+	return site, err
+}
+
+func (c *screenSettings) close() {
+	c.replyMap.Close()
+	for _, m := range c.lists {
+		m.Close()
+	}
+	if err := c.cache.Close(); err != nil {
+		c.log.Warning("%v", err)
+	}
+}
+
+// screening is what the tests have found out about one client.
+type screening struct {
+	verdict *smtpwire.Reply // for every recipient, once a test is enforced
+	todo    [ntests]bool    // tests after the greeting that are to be passed still
+	expires [ntests]time.Time
+	failed  bool // nothing is to be remembered
+	began   time.Time
+}
+
+// endpoint is the client as postscreen's log lines have it.
+func (s *session) endpoint() string { return "[" + s.a.AddrText + "]:" + s.a.Port }
+
+// screen carries out the tests before the greeting. An error ends the
+// session, which has been told why.
+func (s *session) screen(ctx context.Context) error {
+	c := s.srv.screenSet
+	now := s.srv.now()
+	s.screened.began = now
+	c.log.Info("CONNECT from %s to [%s]:%s", s.endpoint(), s.a.ServerAddr, s.a.ServerPort)
+	listed, err := c.listed(ctx, &s.a.Client)
+	if err != nil {
+		c.log.Warning("%v", err)
+	}
+	switch listed {
+	case listPermit:
+		c.log.Info("%s %s", c.allowWord, s.endpoint())
+		return nil
+	case listReject:
+		c.log.Info("%s %s", c.denyWord, s.endpoint())
+		if err := s.failedTest(c.deny, smtpwire.R(550, dsn.S(5, 3, 2), "Service currently unavailable")); err != nil || c.deny != screenIgnore {
+			return err
+		}
+	}
+	known, found := c.cache.get(s.a.Addr)
+	need := false
+	for t := range ntests {
+		if c.enabled[t] && (!found || !now.Before(known[t])) {
+			s.screened.todo[t], need = true, true
+		} else {
+			s.screened.expires[t] = known[t]
+		}
+	}
+	if !need {
+		c.log.Info("PASS OLD %s", s.endpoint())
+		return nil
+	}
+	if s.screened.todo[testPregreet] || s.screened.todo[testDNSBL] {
+		if err := s.beforeGreeting(ctx); err != nil {
+			return err
+		}
+	}
+	s.passedTests()
+	return nil
+}
+
+// beforeGreeting waits for the client to speak too early while the lists are
+// asked about it.
+func (s *session) beforeGreeting(ctx context.Context) error {
+	c := s.srv.screenSet
+	result := make(chan dnsblResult, 1)
+	var asking sync.WaitGroup
+	if s.screened.todo[testDNSBL] {
+		asking.Go(func() { result <- c.askLists(ctx, s.a.Addr) })
+	}
+	defer asking.Wait()
+	if s.screened.todo[testPregreet] {
+		if err := s.waitForPregreet(); err != nil {
+			return err
+		}
+	}
+	if !s.screened.todo[testDNSBL] {
+		return nil
+	}
+	r := <-result
+	for _, line := range r.lines {
+		c.log.Info("%s", line)
+	}
+	if r.score < c.threshold {
+		s.pass(testDNSBL, r.ttl)
+		if c.allow < 0 && r.score <= c.allow {
+			for t := range ntests { // so good that no other test matters
+				s.pass(t, r.ttl)
+			}
+			s.screened.verdict, s.screened.failed = nil, false
+		}
+		return nil
+	}
+	c.log.Info("DNSBL rank %d for %s", r.score, s.endpoint())
+	return s.failedTest(c.action[testDNSBL], smtpwire.R(550, dsn.S(5, 7, 1),
+		"Service unavailable; client ["+s.a.AddrText+"] blocked using "+c.siteName(ctx, r.by)))
+}
+
+func (s *session) waitForPregreet() error {
+	c := s.srv.screenSet
+	w := &s.wire
+	w.out = append(w.out, c.teaser...)
+	wait := w.timeout
+	w.timeout = c.wait
+	w.makeRoom(smallBuf)
+	var err error
+	if w.buffered() == 0 {
+		err = w.fill()
+	}
+	w.timeout = wait
+	took := fmt.Sprintf("%.2g", s.srv.now().Sub(s.screened.began).Seconds())
+	switch {
+	case err == nil:
+		data := string(w.buf[w.r:w.w])
+		c.log.Info("PREGREET %d after %s from %s: %s", len(data), took, s.endpoint(), escaped(data))
+		return s.failedTest(c.action[testPregreet], smtpwire.R(550, dsn.S(5, 5, 1), "Protocol error"))
+	case isTimeout(err):
+		s.pass(testPregreet, c.ttl[testPregreet])
+		return nil
+	}
+	c.log.Info("HANGUP after %s from %s in tests before SMTP handshake", took, s.endpoint())
+	s.ended, s.quiet = true, true
+	return err
+}
+
+// pass notes that a test has been passed.
+func (s *session) pass(t test, ttl time.Duration) {
+	s.screened.todo[t] = false
+	s.screened.expires[t] = s.srv.now().Add(ttl)
+}
+
+// failedTest does what is to be done with a client that has failed a test.
+func (s *session) failedTest(a screenAction, reply *smtpwire.Reply) error {
+	s.screened.failed = true
+	switch a {
+	case screenEnforce:
+		if s.screened.verdict == nil {
+			s.screened.verdict = reply
+		}
+	case screenDrop:
+		drop := *reply
+		drop.Code = 521
+		s.reply(&drop)
+		s.srv.screenSet.log.Info("DISCONNECT %s", s.endpoint())
+		return errRefused
+	}
+	return nil
+}
+
+// passedTests remembers a client that has passed all tests there were.
+func (s *session) passedTests() {
+	for _, todo := range s.screened.todo {
+		if todo {
+			return
+		}
+	}
+	if s.screened.failed {
+		return
+	}
+	c := s.srv.screenSet
+	c.log.Info("PASS NEW %s", s.endpoint())
+	if err := c.cache.put(s.a.Addr, s.screened.expires); err != nil {
+		c.log.Warning("postscreen cache: %v", err)
+	}
+}
+
+// violates is told what a client did after the greeting. It says whether the
+// session is over.
+func (s *session) violates(t test, format string, args ...any) bool {
+	if s.srv.screenSet == nil || !s.screened.todo[t] {
+		return false
+	}
+	s.screened.todo[t] = false
+	c := s.srv.screenSet
+	c.log.Info(format, args...)
+	return s.failedTest(c.action[t], smtpwire.R(550, dsn.S(5, 5, 1), "Protocol error")) != nil
+}
+
+// watch looks at each command for the tests after the greeting.
+func (s *session) watch(v verb, bareLF bool) (over bool) {
+	after := s.a.Stage
+	if bareLF && s.violates(testBareLF, "BARE NEWLINE from %s after %s", s.endpoint(), after) {
+		return true
+	}
+	if s.wire.buffered() > 0 && (s.a.Proto != "ESMTP" || commands[v].traits&tLast != 0) &&
+		s.violates(testPipelining, "COMMAND PIPELINING from %s after %s: %s", s.endpoint(), strings.ToUpper(commands[v].name),
+			escaped(string(s.wire.buf[s.wire.r:s.wire.w]))) {
+		return true
+	}
+	if v == vUnknown && smtpwire.LooksLikeHeader(s.cmd.Line) &&
+		s.violates(testNonSMTP, "NON-SMTP COMMAND from %s after %s: %s", s.endpoint(), after, escaped(s.cmd.Line)) {
+		return true
+	}
+	return false
+}
+
+// screenRcpt is asked before a recipient is judged.
+func (s *session) screenRcpt() *smtpwire.Reply {
+	c := s.srv.screenSet
+	if c == nil {
+		return nil
+	}
+	done := false
+	for _, t := range []test{testPipelining, testNonSMTP, testBareLF} {
+		if s.screened.todo[t] {
+			s.pass(t, c.ttl[t])
+			done = true
+		}
+	}
+	if done {
+		s.passedTests()
+	}
+	if v := s.screened.verdict; v != nil {
+		c.log.Info("NOQUEUE: reject: RCPT from %s: %s; from=<%s>, to=<%s>, proto=%s, helo=<%s>", s.endpoint(), v,
+			rfc5322.Quote(s.a.Sender), rfc5322.Quote(s.a.Recipient), s.a.Proto, s.a.Helo)
+		return v
+	}
+	return nil
+}
+
+// escaped is what a client sent, for a log line.
+func escaped(s string) string {
+	text := strconv.QuoteToASCII(clip(s, 100))
+	return strings.ReplaceAll(text[1:len(text)-1], `\"`, `"`)
+}
+
+type listing uint8
+
+const (
+	listDunno listing = iota
+	listPermit
+	listReject
+)
+
+// listed looks the client up in postscreen_access_list.
+func (c *screenSettings) listed(ctx context.Context, who *access.Client) (listing, error) {
+	for _, w := range c.access {
+		switch strings.ToLower(w) {
+		case "permit_mynetworks":
+			if in, err := c.eval.MyNetworks(ctx, who); in || err != nil {
+				return listPermit, err
+			}
+			continue
+		case "permit":
+			return listPermit, nil
+		case "reject":
+			return listReject, nil
+		case "dunno":
+			return listDunno, nil
+		}
+		m := c.lists[w]
+		if m == nil {
+			return listDunno, fmt.Errorf("postscreen_access_list: unknown element %q", w)
+		}
+		value, found, err := m.LookupClientAddr(ctx, who.AddrText)
+		if err != nil {
+			return listDunno, err
+		}
+		if !found {
+			continue
+		}
+		switch strings.ToLower(strings.TrimSpace(value)) {
+		case "permit":
+			return listPermit, nil
+		case "reject":
+			return listReject, nil
+		case "dunno":
+			return listDunno, nil
+		default:
+			return listDunno, fmt.Errorf("postscreen_access_list: %s: unknown result %q for %s", w, value, who.AddrText)
+		}
+	}
+	return listDunno, nil
+}
+
+type dnsblResult struct {
+	score int
+	by    string // domain that weighs most
+	ttl   time.Duration
+	lines []string
+}
+
+// askLists asks all lists at once. A list that does not answer in time counts
+// for nothing.
+func (c *screenSettings) askLists(ctx context.Context, a netip.Addr) dnsblResult {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	answers := make(map[string]resolver.Answer[netip.Addr])
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	asked := map[string]bool{}
+	for _, site := range c.sites {
+		if asked[site.Domain] {
+			continue
+		}
+		asked[site.Domain] = true
+		wg.Go(func() {
+			if ans, err := c.dns.Addrs(ctx, access.AddrQuery(a, site.Domain), resolver.IPv4); err == nil {
+				mu.Lock()
+				answers[site.Domain] = ans
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	r := dnsblResult{ttl: c.maxTTL}
+	most := 0
+	said := map[string]bool{}
+	for _, site := range c.sites {
+		ans, hit := answers[site.Domain]
+		if !hit {
+			continue
+		}
+		if !said[site.Domain] {
+			said[site.Domain] = true
+			for _, addr := range ans.Records {
+				r.lines = append(r.lines, fmt.Sprintf("addr %s listed by domain %s as %s", a, site.Domain, addr))
+			}
+		}
+		r.ttl = min(r.ttl, ans.TTL)
+		for _, addr := range ans.Records {
+			if !site.Counts(addr) {
+				continue
+			}
+			r.score += site.weight
+			if site.weight > most {
+				most, r.by = site.weight, site.Domain
+			}
+			break // once for each pattern
+		}
+	}
+	r.ttl = max(r.ttl, c.minTTL)
+	return r
+}
+
+// siteName is how a list is called towards clients: its name may be a secret.
+func (c *screenSettings) siteName(ctx context.Context, domain string) string {
+	if !c.replyMap.Empty() {
+		value, found, err := c.replyMap.Lookup(ctx, domain, false)
+		if err != nil {
+			c.log.Warning("%v", err)
+		} else if found {
+			return value
+		}
+	}
+	return domain
+}

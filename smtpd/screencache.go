@@ -1,0 +1,168 @@
+package smtpd
+
+import (
+	"bufio"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// screenCache remembers which clients have passed which tests. It is kept in
+// memory and in a file of lines
+//
+//	address expiry expiry expiry expiry expiry
+//
+// with times in seconds, one for each test, zero for none. A later line for
+// an address takes the place of an earlier one. Lines are added as clients
+// pass; the file is written anew when most of it is out of date. It is worth
+// no more than the tests: what a crash loses is tested again.
+type screenCache struct {
+	path   string
+	retain time.Duration
+
+	mu      sync.Mutex
+	entries map[netip.Addr][ntests]time.Time
+	file    *os.File
+	lines   int
+}
+
+// maxScreened bounds the cache: a client costs a connection to get into it,
+// and a botnet has many.
+const maxScreened = 200_000
+
+func openScreenCache(path string, retain time.Duration) (*screenCache, error) {
+	c := &screenCache{path: path, retain: retain, entries: map[netip.Addr][ntests]time.Time{}}
+	if err := c.load(time.Now()); err != nil {
+		return nil, fmt.Errorf("postscreen_cache_map: %w", err)
+	}
+	if err := c.rewrite(time.Now()); err != nil {
+		return nil, fmt.Errorf("postscreen_cache_map: %w", err)
+	}
+	return c, nil
+}
+
+func (c *screenCache) load(now time.Time) error {
+	f, err := os.Open(c.path)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sc := bufio.NewScanner(f)
+	for sc.Scan() {
+		if a, exp, ok := parseScreened(sc.Text()); ok && c.fresh(exp, now) {
+			c.entries[a] = exp
+		}
+	}
+	return sc.Err()
+}
+
+func parseScreened(line string) (a netip.Addr, exp [ntests]time.Time, ok bool) {
+	f := strings.Fields(line)
+	if len(f) != int(ntests)+1 {
+		return a, exp, false // torn by a crash, or not ours
+	}
+	a, err := netip.ParseAddr(f[0])
+	if err != nil {
+		return a, exp, false
+	}
+	for i, w := range f[1:] {
+		n, err := strconv.ParseInt(w, 10, 64)
+		if err != nil {
+			return a, exp, false
+		}
+		if n > 0 {
+			exp[i] = time.Unix(n, 0)
+		}
+	}
+	return a, exp, true
+}
+
+// fresh says whether an entry is still worth keeping.
+func (c *screenCache) fresh(exp [ntests]time.Time, now time.Time) bool {
+	for _, t := range exp {
+		if !t.IsZero() && now.Sub(t) < c.retain {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *screenCache) get(a netip.Addr) ([ntests]time.Time, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, ok := c.entries[a]
+	return e, ok
+}
+
+func (c *screenCache) put(a netip.Addr, exp [ntests]time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, known := c.entries[a]; !known && len(c.entries) >= maxScreened {
+		for old := range c.entries { // any: all of them can be tested again
+			delete(c.entries, old)
+			break
+		}
+	}
+	c.entries[a] = exp
+	if c.lines > 1000 && c.lines > 4*len(c.entries) {
+		return c.rewrite(time.Now())
+	}
+	c.lines++
+	_, err := c.file.Write(appendScreened(nil, a, exp))
+	return err
+}
+
+func appendScreened(b []byte, a netip.Addr, exp [ntests]time.Time) []byte {
+	b = a.AppendTo(b)
+	for _, t := range exp {
+		var n int64
+		if !t.IsZero() {
+			n = t.Unix()
+		}
+		b = strconv.AppendInt(append(b, ' '), n, 10)
+	}
+	return append(b, '\n')
+}
+
+// rewrite writes the file with what is still worth keeping. Called with mu
+// held, or before the cache is shared.
+func (c *screenCache) rewrite(now time.Time) error {
+	var b []byte
+	for a, exp := range c.entries {
+		if !c.fresh(exp, now) {
+			delete(c.entries, a)
+			continue
+		}
+		b = appendScreened(b, a, exp)
+	}
+	temp := c.path + ".new"
+	if err := os.WriteFile(temp, b, 0o600); err != nil {
+		return err
+	}
+	if err := os.Rename(temp, c.path); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(c.path, os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	if c.file != nil {
+		c.file.Close()
+	}
+	c.file, c.lines = f, len(c.entries)
+	return nil
+}
+
+// Close closes the file.
+func (c *screenCache) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.file.Close()
+}
