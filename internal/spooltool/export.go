@@ -1,0 +1,169 @@
+package spooltool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+	"posthaste/internal/spooltool/cli"
+	"posthaste/internal/spooltool/plain"
+)
+
+// suffix is that of exported files.
+const suffix = ".msg"
+
+func (c *command) export(ctx context.Context, flags options, args []string) error {
+	all, dir := flags['a'], flags['d']
+	switch {
+	case all != "" && (dir != "" || len(args) > 0), all == "" && len(args) == 0, dir == "" && len(args) > 1:
+		return c.wrongUsage()
+	}
+	if err := c.there(); err != nil {
+		return err
+	}
+	rd := spool.NewReader(nil, c.queue.Spool())
+	defer rd.Close()
+	x := &exporter{c: c, rd: rd, dir: all + dir}
+	if x.dir != "" {
+		if err := os.MkdirAll(x.dir, 0o700); err != nil {
+			return cli.Errorf(cli.ExitIO, "%w", err)
+		}
+	}
+	err := x.run(ctx, all != "", args)
+	if err == nil && x.dir != "" {
+		fmt.Fprintf(c.out, "%d messages exported to %s\n", x.written, x.dir)
+		err = syncDir(x.dir)
+	}
+	if err == nil && x.damaged > 0 {
+		err = cli.Errorf(cli.ExitData, "%d messages are damaged: what could be read of them was exported", x.damaged)
+	}
+	return err
+}
+
+// An exporter writes messages.
+type exporter struct {
+	c                *command
+	rd               *spool.Reader
+	dir              string // "": standard output
+	written, damaged int
+}
+
+func (x *exporter) run(ctx context.Context, all bool, ids []string) error {
+	if all {
+		var failed error
+		err := x.c.queue.View(x.c.Warn, func(e spool.Entry) bool {
+			failed = x.one(ctx, e)
+			return failed == nil
+		})
+		return errors.Join(err, failed)
+	}
+	for _, text := range ids {
+		id := mail.QueueID(text)
+		e, found, err := x.locate(ctx, id)
+		if err != nil {
+			return err
+		}
+		if !found {
+			return cli.Errorf(cli.ExitNoInput, "no message %q in the spool", text)
+		}
+		if err := x.one(ctx, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// locate asks cleanup where a message is, or looks for it when cleanup is down.
+func (x *exporter) locate(ctx context.Context, id mail.QueueID) (e spool.Entry, found bool, err error) {
+	conn, err := x.c.queue.Cleanup(ctx)
+	switch {
+	case errors.Is(err, cli.ErrDown):
+		err = x.c.queue.View(x.c.Warn, func(at spool.Entry) bool {
+			if at.ID == id {
+				e, found = at, true
+			}
+			return !found
+		})
+	case err == nil:
+		var at proto.LocateReply
+		err = conn.Call(ctx, &proto.Locate{ID: id}, &at)
+		e, found = at.Entry, at.Found
+	}
+	return e, found, err
+}
+
+// one exports a message. One that has left the queue since it was seen is
+// passed over.
+func (x *exporter) one(ctx context.Context, e spool.Entry) error {
+	m, content, damaged, err := plain.FromSpool(x.rd, &e)
+	for range 3 {
+		if !errors.Is(err, spool.ErrStale) {
+			break
+		}
+		found := false
+		if e, found, err = x.locate(ctx, e.ID); err != nil || !found {
+			return err
+		}
+		m, content, damaged, err = plain.FromSpool(x.rd, &e)
+	}
+	if errors.Is(err, spool.ErrCorrupt) {
+		x.c.Warn("%v", err)
+		x.damaged++
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer content.Close()
+	if damaged != nil {
+		x.c.Warn("%v", damaged)
+		x.damaged++
+	}
+	if x.dir == "" {
+		return plain.Write(x.c.out, m, content)
+	}
+	if err := x.file(string(e.ID), m, content); err != nil {
+		return cli.Errorf(cli.ExitIO, "%w", err)
+	}
+	x.written++
+	return nil
+}
+
+// file writes a file that has its name only when it is whole and on stable
+// storage.
+func (x *exporter) file(id string, m *plain.Message, content io.Reader) error {
+	path := filepath.Join(x.dir, id+suffix)
+	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	err = plain.Write(f, m, content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return cli.Errorf(cli.ExitIO, "%w", err)
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil {
+		return cli.Errorf(cli.ExitIO, "%w", err)
+	}
+	return nil
+}

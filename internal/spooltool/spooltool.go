@@ -1,0 +1,325 @@
+// Package spooltool is the command posthaste spool: what lies in the spool, is
+// it sound, and messages out of it and into it as plain files. And posthaste
+// explain: why a message is still here.
+//
+//	posthaste spool dump [-m]             the log, record by record; -m: the messages
+//	posthaste spool check                 verify every checksum and count
+//	posthaste spool stats                 how much there is of what
+//	posthaste spool export ID             one message to standard output
+//	posthaste spool export -d DIR ID ...  messages to files in DIR
+//	posthaste spool export -a DIR         all messages
+//	posthaste spool import [-nrv] PATH ...
+//	posthaste explain ID ...
+//
+// Exported files are described in package plain. Import takes such files, directories of
+// them (*.msg), queue files of Postfix, and a Postfix queue directory, of which it takes
+// incoming, active, deferred and hold. -n only reads; -r removes each file when its message
+// is on stable storage, so that an import that was interrupted can be repeated;
+// -v names each.
+//
+// Import goes through the running cleanup, as new mail does, but without address mapping
+// and content checks: they have been applied. A message gets a new queue ID. Kept are
+// sender, recipients but for those that are done, DSN parameters, the client's
+// data, arrival, age, and hold; not kept are attempts and their outcomes.
+//
+// dump, check and stats only read, and may be used while the mail system runs; what they say
+// is then of a moment for each part of the log, not of one moment for all.
+//
+// # Security
+//
+// The commands need to read the spool: they are for root and the mail owner.
+// A Postfix queue that a running Postfix works on is refused: its mail would
+// arrive twice.
+//
+// # Diagnostics
+//
+// Exit status 0; 64 wrong usage; 65 damage was found, or some file is no
+// message; 66 no such message; 69 the mail system is needed and down; 74 a file or the output cannot be
+// written; 75 some message was refused; 77 not permitted; 78 wrong configuration.
+package spooltool
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+	"posthaste/internal/spooltool/cli"
+)
+
+const usage = "usage: %s [-c config_dir] dump [-m] | check | stats | export ID | export -d DIR ID ... | export -a DIR | import [-nrv] PATH ..."
+
+type command struct {
+	cli.Tool
+	queue *cli.Queue
+	out   *cli.ErrWriter
+}
+
+// Run carries out posthaste spool and returns its exit status.
+func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	c := &command{Tool: cli.Tool{Name: name, Stdin: stdin, Stderr: stderr}, out: &cli.ErrWriter{W: stdout}}
+	opts, rest, err := cli.Getopt(args, "c:")
+	if err != nil || len(rest) == 0 {
+		return c.Fatal(cli.ExitUsage, usage, name)
+	}
+	dir := ""
+	for _, o := range opts {
+		dir = o.Value
+	}
+	run, letters := c.verb(rest[0])
+	if run == nil {
+		return c.Fatal(cli.ExitUsage, usage, name)
+	}
+	if opts, rest, err = cli.Getopt(rest[1:], letters); err != nil {
+		return c.Fatal(cli.ExitUsage, "%v; "+usage, err, name)
+	}
+	if c.queue, err = cli.Open(dir); err != nil {
+		return c.Fail(err)
+	}
+	defer c.queue.Close()
+	if !c.queue.Permitted() {
+		return c.Fatal(cli.ExitNoPerm, "only root and the mail owner (%s) may use this", c.queue.Config.String("mail_owner"))
+	}
+	flags := make(options, len(opts))
+	for _, o := range opts {
+		flags[o.Letter] = o.Value
+	}
+	err = run(context.Background(), flags, rest)
+	if err != nil {
+		return c.Fail(err)
+	}
+	if c.out.Err != nil {
+		return c.Fatal(cli.ExitIO, "%v", c.out.Err)
+	}
+	return 0
+}
+
+// options are those that were given to a subcommand.
+type options map[byte]string
+
+func (o options) has(letter byte) bool {
+	_, ok := o[letter]
+	return ok
+}
+
+// verb is what carries out a subcommand, and its options.
+func (c *command) verb(name string) (run func(ctx context.Context, flags options, args []string) error, letters string) {
+	switch name {
+	case "dump":
+		return c.dump, "m"
+	case "check":
+		return c.check, ""
+	case "stats":
+		return c.stats, ""
+	case "export":
+		return c.export, "a:d:"
+	case "import":
+		return c.importAll, "nrv"
+	}
+	return nil, ""
+}
+
+func (c *command) wrongUsage() error { return cli.Errorf(cli.ExitUsage, usage, c.Name) }
+
+// there says whether there is a spool that can be read.
+func (c *command) there() error {
+	_, err := os.ReadDir(c.queue.Spool())
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return cli.Errorf(cli.ExitNoInput, "%s: nothing has been queued here yet", c.queue.Spool())
+	case errors.Is(err, os.ErrPermission):
+		return cli.Errorf(cli.ExitNoPerm, "%w", err)
+	}
+	return err
+}
+
+func (c *command) dump(_ context.Context, flags options, args []string) error {
+	if len(args) > 0 {
+		return c.wrongUsage()
+	}
+	if err := c.there(); err != nil {
+		return err
+	}
+	if !flags.has('m') {
+		return spool.Dump(nil, c.queue.Spool(), c.out)
+	}
+	w := bufio.NewWriter(c.out)
+	defer w.Flush() // its error is out's
+	return c.queue.View(c.Warn, func(e spool.Entry) bool {
+		fmt.Fprintf(w, "%s %s size %d rcpts %d pending %d attempts %d", e.ID, e.Queue, e.Size, e.NRcpt, e.NPending, e.Attempts)
+		if !e.NextAttempt.IsZero() {
+			fmt.Fprintf(w, " next %s", e.NextAttempt.UTC().Format(time.RFC3339))
+		}
+		if e.Warned {
+			w.WriteString(" warned")
+		}
+		if e.Expire {
+			w.WriteString(" expire")
+		}
+		fmt.Fprintf(w, " segment %d file %d at %d\n", e.Ref.Segno, e.Ref.File, e.Ref.Offset)
+		return c.out.Err == nil
+	})
+}
+
+// checks is how often a spool in use is looked at before what seems damaged
+// counts: it may only have changed meanwhile.
+const checks = 3
+
+func (c *command) check(ctx context.Context, _ options, args []string) error {
+	if len(args) > 0 {
+		return c.wrongUsage()
+	}
+	if err := c.there(); err != nil {
+		return err
+	}
+	_, err := c.queue.Manager(ctx)
+	running := !errors.Is(err, cli.ErrDown)
+	var rep spool.Report
+	for try := 1; ; try++ {
+		if rep, err = spool.Check(nil, c.queue.Spool()); err != nil {
+			return err
+		}
+		if len(rep.Problems) == 0 || !running || try == checks {
+			break
+		}
+	}
+	for _, p := range rep.Problems {
+		fmt.Fprintf(c.out, "problem: %s\n", p)
+	}
+	fmt.Fprintf(c.out, "%d messages, %d recipients pending; %d segments and %d free ones, %d octets; %d batches, %d records, %d batches in doubt\n",
+		rep.Messages, rep.Pending, rep.Segments, rep.Free, rep.Bytes, rep.Batches, rep.Records, rep.Tail)
+	if len(rep.Problems) == 0 {
+		fmt.Fprintln(c.out, "consistent")
+		return nil
+	}
+	hint := ""
+	if running {
+		hint = "; the mail system is running, and what changes meanwhile may look like damage: stop it to be sure"
+	}
+	return cli.Errorf(cli.ExitData, "%d problems%s", len(rep.Problems), hint)
+}
+
+// tally is what stats has counted of one queue.
+type tally struct{ messages, recipients, octets int64 }
+
+func (c *command) stats(_ context.Context, _ options, args []string) error {
+	if len(args) > 0 {
+		return c.wrongUsage()
+	}
+	if err := c.there(); err != nil {
+		return err
+	}
+	queues := map[string]*tally{}
+	var oldest, next time.Time
+	err := c.queue.View(c.Warn, func(e spool.Entry) bool {
+		t := queues[e.Queue.String()]
+		if t == nil {
+			t = new(tally)
+			queues[e.Queue.String()] = t
+		}
+		t.messages++
+		t.recipients += int64(e.NPending)
+		t.octets += e.Size
+		if at, _, err := e.ID.Parse(); err == nil && (oldest.IsZero() || at.Before(oldest)) {
+			oldest = at
+		}
+		if e.Queue == spool.Deferred && (next.IsZero() || e.NextAttempt.Before(next)) {
+			next = e.NextAttempt
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"incoming", "deferred", "hold", "corrupt"} {
+		t := cmp.Or(queues[name], new(tally))
+		fmt.Fprintf(c.out, "%-9s %9d messages %9d recipients %12d octets\n", name, t.messages, t.recipients, t.octets)
+	}
+	if !oldest.IsZero() {
+		fmt.Fprintf(c.out, "oldest message of %s\n", oldest.Format(time.DateTime))
+	}
+	if !next.IsZero() {
+		fmt.Fprintf(c.out, "next attempt at %s\n", next.Format(time.DateTime))
+	}
+	for _, d := range []struct{ dir, what string }{{"seg", "segments"}, {"big", "files of large messages"}} {
+		n, octets, err := usageOf(filepath.Join(c.queue.Spool(), d.dir))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(c.out, "%d %s, %d octets\n", n, d.what, octets)
+	}
+	return nil
+}
+
+// usageOf counts the files in a directory.
+func usageOf(dir string) (n int, octets int64, err error) {
+	list, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, 0, nil
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, d := range list {
+		if st, err := d.Info(); err == nil { // else it has gone meanwhile
+			n++
+			octets += st.Size()
+		}
+	}
+	return n, octets, nil
+}
+
+// Explain carries out posthaste explain and returns its exit status.
+func Explain(name string, args []string, stdout, stderr io.Writer) int {
+	c := &command{Tool: cli.Tool{Name: name, Stderr: stderr}, out: &cli.ErrWriter{W: stdout}}
+	opts, ids, err := cli.Getopt(args, "c:")
+	if err != nil || len(ids) == 0 {
+		return c.Fatal(cli.ExitUsage, "usage: %s [-c config_dir] queue_id ...", name)
+	}
+	dir := ""
+	for _, o := range opts {
+		dir = o.Value
+	}
+	if c.queue, err = cli.Open(dir); err != nil {
+		return c.Fail(err)
+	}
+	defer c.queue.Close()
+	if err := c.explain(context.Background(), ids); err != nil {
+		return c.Fail(err)
+	}
+	if c.out.Err != nil {
+		return c.Fatal(cli.ExitIO, "%v", c.out.Err)
+	}
+	return 0
+}
+
+func (c *command) explain(ctx context.Context, ids []string) error {
+	if i := slices.IndexFunc(ids, func(id string) bool { return !mail.QueueID(id).Valid() }); i >= 0 {
+		return cli.Errorf(cli.ExitUsage, "%q is not a queue ID", ids[i])
+	}
+	conn, err := c.queue.Manager(ctx)
+	if err != nil {
+		return cli.Errorf(cli.Status(err), "only the running queue manager knows: %w", err)
+	}
+	for _, id := range ids {
+		var reply proto.ExplainReply
+		if err := conn.Call(ctx, &proto.Explain{ID: mail.QueueID(id)}, &reply); err != nil {
+			return err
+		}
+		if len(reply.Lines) == 0 {
+			return cli.Errorf(cli.ExitNoInput, "message %s is not in the queue, or set aside as corrupt (postcat -q %s shows it then)", id, id)
+		}
+		fmt.Fprintln(c.out, strings.Join(reply.Lines, "\n"))
+	}
+	return nil
+}
