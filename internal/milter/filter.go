@@ -1,0 +1,325 @@
+package milter
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+)
+
+// maxContentTime bounds the wait for a filter that reports progress: an SMTP
+// client waits ten minutes for its reply (RFC 5321 section 4.5.3.2.6).
+const maxContentTime = 10 * time.Minute
+
+// A filter is one filter's part in a session.
+type filter struct {
+	spec Spec
+	warn func(format string, args ...any)
+	pool *Pool
+
+	nc   net.Conn
+	r    *bufio.Reader
+	out  []byte // not sent yet
+	buf  []byte // of the packet read last
+	opts options
+	// reused says that nothing has been heard over this connection since it
+	// was taken from the pool: if it fails, it was stale.
+	reused bool
+
+	dead    bool    // not to be asked any more: it failed, or accepted all of the session
+	verdict Verdict // of all messages to come, once there is one
+	done    bool    // not to be asked about this message any more
+	opened  bool    // it has heard something of a message
+}
+
+// open connects and negotiates.
+func (f *filter) open(ctx context.Context) error {
+	if f.spec.Reuse {
+		if c := f.pool.take(f.spec.Endpoint); c != nil {
+			f.nc, f.r, f.opts, f.reused = c.nc, c.r, c.opts, true
+			return nil
+		}
+	}
+	return f.dial(ctx)
+}
+
+func (f *filter) dial(ctx context.Context) error {
+	f.reused = false
+	network, addr, err := f.spec.network()
+	if err != nil {
+		return err
+	}
+	d := net.Dialer{Timeout: f.spec.Connect}
+	if f.nc, err = d.DialContext(ctx, network, addr); err != nil {
+		return fmt.Errorf("connect to Milter service %s: %w", f.spec.Endpoint, err)
+	}
+	f.r = bufio.NewReaderSize(f.nc, 4<<10)
+	offer := options{version: f.spec.Protocol, actions: offered[f.spec.Protocol].actions, steps: offered[f.spec.Protocol].steps}
+	f.out = offer.append(f.out[:0])
+	p, err := f.answer(f.spec.Command)
+	if err == nil {
+		f.opts, err = parseOptions(p, offer)
+	}
+	if err != nil {
+		return fmt.Errorf("milter %s: option negotiation: %w", f.spec.Endpoint, err)
+	}
+	// What a version does not know is not to be sent, whatever was said of it.
+	if f.opts.version < 4 {
+		f.opts.steps |= stepNoData
+	}
+	if f.opts.version < 3 {
+		f.opts.steps |= stepNoUnknown
+	}
+	return nil
+}
+
+// flush sends what is to be sent.
+func (f *filter) flush(limit time.Duration) error {
+	if len(f.out) == 0 {
+		return nil
+	}
+	f.nc.SetWriteDeadline(time.Now().Add(limit))
+	_, err := f.nc.Write(f.out)
+	if f.out = f.out[:0]; cap(f.out) > 2*chunkSize {
+		f.out = nil
+	}
+	return err
+}
+
+// answer sends what is to be sent and reads one packet.
+func (f *filter) answer(limit time.Duration) (packet, error) {
+	if err := f.flush(limit); err != nil {
+		return packet{}, err
+	}
+	f.nc.SetReadDeadline(time.Now().Add(limit))
+	p, err := readPacket(f.r, &f.buf)
+	if err == nil {
+		f.reused = false
+	}
+	return p, err
+}
+
+// An event is one command for filters.
+type event struct {
+	name   string // as warnings have it
+	kind   byte
+	stage  stage
+	skip   uint32 // the step by which a filter says that it does not want it
+	noWait uint32 // the step by which a filter says that it sends no reply
+	fill   func([]byte) []byte
+}
+
+// macros appends what the filter is to know at this stage.
+func (f *filter) macros(b []byte, e *event, values map[string]string) []byte {
+	names, asked := f.opts.macros[e.stage]
+	if !asked {
+		names = macroNames(f.spec.Macros[e.stage])
+	}
+	return appendPacket(b, cmdMacro, func(b []byte) []byte {
+		b = append(b, e.kind)
+		for _, n := range names {
+			if v, ok := values[n]; ok {
+				b = appendStrings(b, n, v)
+			}
+		}
+		return b
+	})
+}
+
+// send tells the filter of an event and heeds its reply. Replies to the
+// content are not for here.
+func (f *filter) send(e *event, values map[string]string) Verdict {
+	if f.opts.steps&e.skip != 0 {
+		return Verdict{}
+	}
+	if e.stage < nStages {
+		f.out = f.macros(f.out, e, values)
+	}
+	f.out = appendPacket(f.out, e.kind, e.fill)
+	if f.opts.steps&e.noWait != 0 {
+		if len(f.out) > chunkSize {
+			if err := f.flush(f.spec.Command); err != nil {
+				return f.fail(e.name, err)
+			}
+		}
+		return Verdict{}
+	}
+	for range 1000 {
+		p, err := f.answer(f.spec.Command)
+		if err != nil {
+			return f.fail(e.name, err)
+		}
+		if p.kind != repProgress {
+			return f.heed(p, e)
+		}
+	}
+	return f.fail(e.name, errors.New("it reports progress without end"))
+}
+
+// heed is what a reply means for the session.
+func (f *filter) heed(p packet, e *event) Verdict {
+	session := e.kind == cmdConnect || e.kind == cmdHelo
+	v := Verdict{}
+	switch p.kind {
+	case repContinue:
+		return v
+	case repAccept:
+		if session {
+			f.close()
+			f.dead = true
+		}
+		f.done = true
+		return v
+	case repSkip:
+		if e.kind == cmdBody && f.opts.steps&stepSkip != 0 {
+			return Verdict{Action: skipBody}
+		}
+		return f.fail(e.name, unexpectedReply(p))
+	case repReject:
+		v = Verdict{Action: Reject, Reply: replyReject}
+	case repTempFail:
+		v = Verdict{Action: Reject, Reply: replyTempFail}
+	case repCode:
+		text, _, ok := cutString(p.data)
+		if ok {
+			v, ok = parseReply(text)
+		}
+		if !ok {
+			return f.fail(e.name, fmt.Errorf("malformed SMTP reply %.100q", p.data))
+		}
+	case repDiscard:
+		if session || e.kind == cmdUnknown {
+			return f.fail(e.name, unexpectedReply(p))
+		}
+		v = Verdict{Action: Discard}
+	case repShutdown, repConnFail:
+		v = Verdict{Action: Shutdown, Reply: replyShutdown}
+	default:
+		return f.fail(e.name, unexpectedReply(p))
+	}
+	switch {
+	case session:
+		f.verdict = v
+		f.close()
+		f.dead = true
+	case e.kind != cmdRcpt && e.kind != cmdUnknown:
+		f.done = true
+	}
+	return v
+}
+
+func unexpectedReply(p packet) error { return fmt.Errorf("unexpected reply %q", p.kind) }
+
+// skipBody says that the filter has seen enough of the body.
+const skipBody Action = 100
+
+// fail gives the filter up for the session: its default action is what it says
+// from now on.
+func (f *filter) fail(event string, err error) Verdict {
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		err = errors.New("connection lost")
+	case isTimeout(err):
+		err = errors.New("no answer in time")
+	}
+	f.warn("milter %s: %s event: %v", f.spec.Endpoint, event, err)
+	return f.giveUp()
+}
+
+func (f *filter) giveUp() Verdict {
+	if f.nc != nil {
+		f.nc.Close()
+		f.nc = nil
+	}
+	f.dead = true
+	f.verdict = Default(f.spec.Default)
+	return f.verdict
+}
+
+func isTimeout(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) && ne.Timeout()
+}
+
+// abort tells the filter to forget the message.
+func (f *filter) abort() {
+	f.done = false
+	if f.dead || !f.opened {
+		return
+	}
+	f.opened = false
+	f.out = appendPacket(f.out, cmdAbort, nil)
+	if err := f.flush(f.spec.Command); err != nil {
+		f.fail("ABORT", err)
+	}
+}
+
+// close ends the session with the filter.
+func (f *filter) close() {
+	if f.nc == nil {
+		return
+	}
+	// A filter that does not answer CONNECT could not show that the connection
+	// has gone stale.
+	if f.spec.Reuse && f.opts.version >= 6 && f.opts.steps&(stepNoConnect|stepNRConnect) == 0 && !f.dead {
+		f.out = appendPacket(f.out, cmdQuitNC, nil)
+		if f.flush(f.spec.Command) == nil {
+			f.pool.give(f.spec.Endpoint, &pooled{nc: f.nc, r: f.r, opts: f.opts})
+			f.nc = nil
+			return
+		}
+	} else {
+		f.out = appendPacket(f.out, cmdQuit, nil)
+		f.flush(time.Second) // it may be gone already, and nothing depends on it
+	}
+	f.nc.Close()
+	f.nc = nil
+}
+
+// headerValue is a field's value as filters are given it: lines end in LF, the
+// space after the colon is left out unless the filter wants it.
+func (f *filter) headerValue(fd Field) []byte {
+	v := bytes.TrimSuffix(fd.Raw[len(fd.Name):], crlf)
+	v = bytes.TrimLeft(v, " \t")
+	v = bytes.TrimPrefix(v, []byte(":"))
+	if f.opts.steps&stepLeadSpace == 0 && len(v) > 0 && (v[0] == ' ' || v[0] == '\t') {
+		v = v[1:]
+	}
+	return bytes.ReplaceAll(v, crlf, []byte("\n"))
+}
+
+// fieldOf makes a field of what a filter gives. Line ends in the value, of whatever
+// kind, continue the field; CR, NUL and line ends in the name are not kept.
+func (f *filter) fieldOf(name, value string) (Field, error) {
+	if name == "" || len(name) > 900 || strings.IndexFunc(name, func(r rune) bool { return r <= ' ' || r >= 127 || r == ':' }) >= 0 {
+		return Field{}, fmt.Errorf("%w: %.100q is no name for a header field", errPacket, name)
+	}
+	value = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(value)
+	value = strings.TrimRight(value, "\n")
+	raw := make([]byte, 0, len(name)+len(value)+16)
+	raw = append(append(raw, name...), ':')
+	if f.opts.steps&stepLeadSpace == 0 {
+		raw = append(raw, ' ')
+	}
+	for i, line := range strings.Split(value, "\n") {
+		if i > 0 {
+			if strings.Trim(line, " \t") == "" {
+				continue // a line of nothing but space ends the header for some
+			}
+			raw = append(raw, "\r\n"...)
+			if line[0] != ' ' && line[0] != '\t' {
+				raw = append(raw, '\t')
+			}
+		}
+		raw = append(raw, line...)
+	}
+	raw = append(raw, "\r\n"...)
+	return Field{Name: name, Raw: raw}, nil
+}
+
+var crlf = []byte("\r\n")
