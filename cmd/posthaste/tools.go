@@ -3,11 +3,14 @@ package main
 import (
 	"os"
 
+	"posthaste/internal/postcat"
 	"posthaste/internal/postconf"
 	"posthaste/internal/postlog"
 	"posthaste/internal/postqueue"
 	"posthaste/internal/postsuper"
+	"posthaste/internal/qshape"
 	"posthaste/internal/sendmail"
+	"posthaste/internal/spooltool"
 	"posthaste/internal/table"
 	"posthaste/internal/table/postmap"
 	"posthaste/master"
@@ -29,7 +32,15 @@ func tools() map[string]tool {
 		"postmap":   func(io streams, args []string) int { return postmap.Postmap(args, io.in, io.out, io.err) },
 		"postalias": func(io streams, args []string) int { return postmap.Postalias(args, io.in, io.out, io.err) },
 		"postsuper": func(io streams, args []string) int { return postsuper.Run("postsuper", args, io.in, io.out, io.err) },
-		"postlog":   func(io streams, args []string) int { return postlog.Command(args, io.in, io.err) },
+		"postcat":   func(io streams, args []string) int { return postcat.Run("postcat", args, io.in, io.out, io.err) },
+		"qshape":    func(io streams, args []string) int { return qshape.Run("qshape", args, io.out, io.err) },
+		"spool": func(io streams, args []string) int {
+			return spooltool.Run("posthaste spool", args, io.in, io.out, io.err)
+		},
+		"explain": func(io streams, args []string) int {
+			return spooltool.Explain("posthaste explain", args, io.out, io.err)
+		},
+		"postlog": func(io streams, args []string) int { return postlog.Command(args, io.in, io.err) },
 	}
 }
 
