@@ -79,7 +79,7 @@ func serveSink(c net.Conn) {
 
 func tcpAgent(tb testing.TB, main string) *Agent {
 	tb.Helper()
-	cfg, err := config.LoadString("myhostname = me.test\ninet_interfaces = 192.0.2.200\n" + main)
+	cfg, err := config.LoadString("myhostname = me.test\ninet_interfaces = 127.0.0.1\n" + main)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func BenchmarkDestinations(b *testing.B) {
 	if err := os.WriteFile(conf, []byte("nameserver "+server.Addr+"\n"), 0o644); err != nil {
 		b.Fatal(err)
 	}
-	cfg, err := config.LoadString("myhostname = me.test\ninet_interfaces = 192.0.2.200\nsmtp_tcp_port = " + port)
+	cfg, err := config.LoadString("myhostname = me.test\ninet_interfaces = 127.0.0.1\nsmtp_tcp_port = " + port)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"posthaste/internal/agent"
+	"posthaste/internal/config"
 	"posthaste/internal/mail"
 )
 
@@ -169,5 +170,31 @@ func TestLargeMessage(t *testing.T) {
 		if o := r.Outcomes()[0]; o.Status.Class != 2 {
 			t.Error(fmt.Sprint(flags), o)
 		}
+	}
+}
+
+// TestBindAddress: a source address that this system does not have is warned
+// of and done without, or fails the connection if it is to be enforced.
+func TestBindAddress(t *testing.T) {
+	t.Parallel()
+	next := mail.Nexthop("sink.test:" + sink(t))
+	for _, tt := range []struct{ config, want string }{
+		{"smtp_bind_address = 192.0.2.77", "2.0.0 250 2.0.0 Ok: queued as 1234567890"},
+		{"smtp_bind_address = 192.0.2.77\nsmtp_bind_address_enforce = yes", "4.4.0 server unavailable: cannot use the source address"},
+		{"smtp_bind_address = 127.0.0.9", "2.0.0 250 2.0.0 Ok: queued as 1234567890"},
+	} {
+		a := tcpAgent(t, tt.config)
+		r := agent.NewTestRequest(envelope(10), next, []byte("A: b\r\n\r\n"), nil)
+		a.Deliver(context.Background(), r)
+		if o := r.Outcomes()[0]; o.Status.String()+" "+o.Reason != tt.want {
+			t.Errorf("%s: %s %s, want %s", tt.config, o.Status, o.Reason, tt.want)
+		}
+	}
+	cfg, err := config.LoadString("smtp_bind_address = mail.test\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(Deps{Config: cfg}); err == nil || !strings.Contains(err.Error(), "smtp_bind_address = mail.test") {
+		t.Errorf("a name for a source address: %v", err)
 	}
 }

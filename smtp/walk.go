@@ -265,7 +265,7 @@ func (d *delivery) dial(ctx context.Context, t *target) (net.Conn, *failure) {
 	}
 	conn, err := dial(ctx, network, addr)
 	if err != nil && dialer.LocalAddr != nil && isBindError(err) {
-		d.log.Warning("%s: bind %s: %s", d.id, dialer.LocalAddr, errnoText(err))
+		d.log.Warning("smtp_connect_addr: bind %s: %s", d.a.bind[t.ip.Is4()], errnoText(err))
 		if d.set.bindEnforce {
 			return nil, &failure{kind: sessionFailed, status: dsn.S(4, 4, 0), text: "server unavailable: cannot use the source address"}
 		}
