@@ -55,3 +55,47 @@ func TestLoadAnswers(t *testing.T) {
 		})
 	}
 }
+
+// TestTurns: when there are several places in the active queue, new and
+// deferred mail take them in turn; when there is one at a time, it is for new
+// mail.
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	cfg := DefaultConfig()
+	cfg.ActiveLimit = 1
+	s := New(cfg)
+	var got []MsgID
+	var origins []Queue
+	step := func(ev Event) {
+		for _, e := range s.Step(epoch, ev, nil) {
+			if e.Kind == EffectLoad {
+				got = append(got, e.ID)
+				origins = append(origins, e.Origin)
+			}
+		}
+		if err := s.Check(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range []MsgID{1, 2, 3, 4, 5} {
+		step(Event{Kind: EventQueued, ID: id, Arrival: Arrival{Queue: QueueIncoming, Created: epoch, Rcpts: 1}})
+	}
+	for _, id := range []MsgID{11, 12, 13} {
+		step(Event{Kind: EventQueued, ID: id, Arrival: Arrival{Queue: QueueDeferred, Created: epoch, Rcpts: 1}})
+	}
+	step(Event{Kind: EventLoaded, ID: 1}) // nothing left: its place is free
+	cfg.ActiveLimit = 6
+	step(Event{Kind: EventReconfigured, Config: &cfg})
+	if want := []MsgID{1, 2, 3, 11, 4, 12, 5}; !slices.Equal(got, want) {
+		t.Errorf("taken up: %v, not %v", got, want)
+	}
+	for i, id := range got {
+		want := QueueIncoming
+		if id > 10 {
+			want = QueueDeferred
+		}
+		if origins[i] != want {
+			t.Errorf("message %d is said to come from %v", id, origins[i])
+		}
+	}
+}

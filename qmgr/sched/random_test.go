@@ -202,7 +202,7 @@ func (w *world) operate(r *rand.Rand, id MsgID) {
 	w.step(ev)
 }
 
-var histories = flag.Uint64("histories", 100, "how many random histories to play")
+var histories = flag.Uint64("histories", 60, "how many random histories to play")
 
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
