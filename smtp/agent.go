@@ -275,7 +275,9 @@ func (d *delivery) giveUp(ctx context.Context) {
 		f = &failure{status: dsn.S(4, 3, 0), text: "server unavailable or unable to receive mail"}
 	}
 	own := *f
-	own.kind = siteFailed
+	if own.kind = siteFailed; own.ours {
+		own.kind = messageFailed
+	}
 	if !own.soft() {
 		switch {
 		case d.fallback:

@@ -31,12 +31,16 @@ func newCache(leave func(*session)) *cache {
 	return &cache{leave: leave, byName: make(map[string][]*keptEntry), byAddr: make(map[string][]*keptEntry)}
 }
 
+// maxKept bounds the sessions that are kept: each is a descriptor, of which
+// deliveries need theirs.
+const maxKept = 500
+
 // put keeps a session until expires under addr, and under name unless that is
-// empty. It returns false when the cache is closed.
+// empty. It returns false when the cache is closed or full.
 func (c *cache) put(s *session, name, addr string, expires time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.closed || c.count >= maxKept {
 		return false
 	}
 	e := s.kept

@@ -16,7 +16,12 @@ func TestCache(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var left []string
-		c := newCache(func(s *session) { left = append(left, s.host) })
+		c := newCache(nil)
+		c.leave = func(s *session) {
+			c.mu.Lock()
+			left = append(left, s.host)
+			c.mu.Unlock()
+		}
 		keep := func(host, name, addr string, d time.Duration) {
 			ours, theirs := net.Pipe()
 			defer ours.Close()
@@ -42,11 +47,22 @@ func TestCache(t *testing.T) {
 			keep(fmt.Sprint(i), "n", fmt.Sprint("a", i%2), time.Duration(i+1)*time.Second)
 		}
 		time.Sleep(3*time.Second + time.Millisecond)
+		synctest.Wait()
+		c.mu.Lock()
 		if slices.Sort(left); !slices.Equal(left, []string{"0", "1", "2"}) {
 			t.Errorf("after three seconds %v have ended", left)
 		}
 		if len(c.byName["n"]) != 3 || c.count != 3 {
 			t.Errorf("%d of name n are left, %d in all", len(c.byName["n"]), c.count)
+		}
+		c.mu.Unlock()
+		for range maxKept {
+			keep("over", "", "x", time.Hour)
+		}
+		if c.count != maxKept || len(left) != 3+3 || left[5] != "over refused" {
+			t.Errorf("%d are kept, and %v left", c.count, left)
+		}
+		for c.takeAddr("x") != nil {
 		}
 		left = nil
 		c.close()

@@ -38,6 +38,7 @@ var update = flag.Bool("update", false, "write what happened into the dialogue f
 //	-- message --            a delivery request; several are delivered one after the other
 //	-- server ADDR:PORT --   a server for one connection; several of the same address are for one each
 //	-- refuse ADDR:PORT --   connections are refused; any other address: no route
+//	-- short ADDR:PORT --    there are too many open files
 //	-- silent ADDR:PORT --   connections time out
 //	-- want --               what was logged and reported
 //
@@ -130,6 +131,8 @@ func runDialogue(t *testing.T, file string, ar *txtar.Archive) {
 			w.servers[addr] = append(w.servers[addr], string(f.Data))
 		case "refuse":
 			w.fate[addr] = syscall.ECONNREFUSED
+		case "short":
+			w.fate[addr] = syscall.EMFILE
 		case "silent":
 			w.fate[addr] = nil
 		case "want":

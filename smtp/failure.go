@@ -39,6 +39,7 @@ type failure struct {
 	detail agent.Detail // what is known of the server
 	loop   bool         // mail loops back to this host
 	retry  bool         // the address may be tried again without TLS
+	ours   bool         // this system is short of something: the destination is not to blame
 	hangUp bool         // there is nobody to say QUIT to
 	said   bool         // of a server that was reached: it is logged as it happens
 }
@@ -144,6 +145,17 @@ func errnoText(err error) string {
 		return "Connection reset by peer"
 	}
 	return err.Error()
+}
+
+// isShortage says whether an error is for want of something that this system
+// has too little of.
+func isShortage(err error) bool {
+	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // fail says what becomes of recipients rcpts because of f: a temporary failure

@@ -279,7 +279,10 @@ func (d *delivery) dial(ctx context.Context, t *target) (net.Conn, *failure) {
 			event.Port = ""
 		}
 		d.log.Log(event)
-		f := &failure{kind: sessionFailed, status: dsn.S(4, 4, 1), text: string(event.Append(nil))}
+		f := &failure{kind: sessionFailed, status: dsn.S(4, 4, 1), text: string(event.Append(nil)), ours: isShortage(err)}
+		if f.ours {
+			f.status = dsn.S(4, 3, 0)
+		}
 		return nil, f
 	}
 	return conn, nil
