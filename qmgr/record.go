@@ -276,5 +276,8 @@ func (s *Server) fromCleanup(_ *ipc.Conn, r *ipc.Request) {
 		for i := range batch.List {
 			s.arrive(&batch.List[i])
 		}
+		if batch.Complete {
+			s.queueTold()
+		}
 	}, sched.Event{})
 }

@@ -45,24 +45,46 @@ func (s *Server) fromTool(_ *ipc.Conn, r *ipc.Request) {
 			r.Fail("%v", err)
 			return
 		}
-		s.post(func() { s.list(r, &q) }, sched.Event{})
+		s.ask(func() { s.list(r, &q) })
 	case proto.KindCommand:
 		var q proto.Command
 		if err := r.Decode(&q); err != nil {
 			r.Fail("%v", err)
 			return
 		}
-		s.post(func() { s.command(r, &q) }, sched.Event{})
+		s.ask(func() { s.command(r, &q) })
 	case proto.KindExplain:
 		var q proto.Explain
 		if err := r.Decode(&q); err != nil {
 			r.Fail("%v", err)
 			return
 		}
-		s.post(func() { r.Reply(&proto.ExplainReply{Lines: s.explain(q.ID)}) }, sched.Event{})
+		s.ask(func() { r.Reply(&proto.ExplainReply{Lines: s.explain(q.ID)}) })
 	default:
 		r.Fail("qmgr: unknown request %d", r.Kind)
 	}
+}
+
+// ask has the loop answer a tool, once it has been told the whole queue: just
+// after a start it would answer for a part of it as if that were all.
+func (s *Server) ask(answer func()) {
+	s.post(func() {
+		if s.told {
+			answer()
+			return
+		}
+		s.asked = append(s.asked, answer)
+	}, sched.Event{})
+}
+
+// queueTold answers the tools that have waited, behind the arrivals that are
+// still to be taken in.
+func (s *Server) queueTold() {
+	s.told = true
+	for _, answer := range s.asked {
+		s.queue = append(s.queue, input{learn: answer})
+	}
+	s.asked = nil
 }
 
 // listed is what the loop knows of a message that is to be listed.

@@ -96,7 +96,9 @@ type Server struct {
 	entries  map[sched.EntryID]*delivery
 	agents   map[mail.Transport]*agentConn
 	log      *recorder
-	moved    int // messages taken out of incoming since the last report to Flow
+	moved    int      // messages taken out of incoming since the last report to Flow
+	told     bool     // the queue as it was at the start is known
+	asked    []func() // answers to tools that wait for that
 
 	cleanup *ipc.Client
 	bounce  *ipc.Client

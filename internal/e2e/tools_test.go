@@ -1,0 +1,312 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// mustTool runs a tool that must succeed.
+func (s *system) mustTool(args ...string) string {
+	s.t.Helper()
+	out, status := s.tool(nil, args...)
+	if status != 0 {
+		s.t.Fatalf("%s: exit status %d\n%s", strings.Join(args, " "), status, out)
+	}
+	return out
+}
+
+// expect runs a tool and compares what it says.
+func (s *system) expect(want string, args ...string) {
+	s.t.Helper()
+	if got := s.mustTool(args...); got != want {
+		s.t.Errorf("%s:\n got %q\nwant %q", strings.Join(args, " "), got, want)
+	}
+}
+
+// deferred sends messages to a destination that is down and waits until they
+// lie in the deferred queue. It returns their IDs.
+func (s *system) deferred(subjects ...string) (ids []string) {
+	s.t.Helper()
+	for i, subject := range subjects {
+		s.mustSend("a@from.test", []string{"b@to.test", "c@to.test"}, "Subject: "+subject+"\n\nbody of "+subject+"\n.dot\n")
+		lines := s.waitLogN(`postfix/smtpd\[\d+\]: \w+: client=`, i+1)
+		ids = append(ids, regexp.MustCompile(`: (\w+): client=`).FindStringSubmatch(lines[i])[1])
+	}
+	s.eventually("all messages are deferred", func() bool {
+		return strings.Count(s.mustTool("postqueue", "-j"), `"queue_name": "deferred"`) == len(subjects)
+	})
+	return ids
+}
+
+// Every queue tool, against the running mail system and then against the
+// spool of the stopped one.
+func TestQueueTools(t *testing.T) {
+	t.Parallel()
+	port := freePort(t)
+	s := newSystem(t, options{main: fmt.Sprintf("relayhost = [127.0.0.1]:%d\n", port)})
+	ids := s.deferred("one", "two", "three", "four")
+	one, two, three, four := ids[0], ids[1], ids[2], ids[3]
+
+	cat := s.mustTool("postcat", "-q", one)
+	for _, want := range []string{"*** ENVELOPE RECORDS deferred/" + one + " ***\nmessage_size: ", "\nsender: a@from.test\n", "\nrecipient: b@to.test\n",
+		"\nnamed_attribute: client_address=127.0.0.1\n", "\nSubject: one\n", "\nbody of one\n.dot\n*** HEADER EXTRACTED "} {
+		if !strings.Contains(cat, want) {
+			t.Errorf("postcat lacks %q:\n%s", want, cat)
+		}
+	}
+	if out := s.mustTool("qshape", "deferred"); !strings.Contains(out, "  TOTAL  8  8  0") || !strings.Contains(out, "to.test  8  8  0") {
+		t.Errorf("qshape:\n%s", out)
+	}
+	if out := s.mustTool("explain", one); !strings.Contains(out, one+": deferred queue") || !strings.Contains(out, "next attempt at") {
+		t.Errorf("explain:\n%s", out)
+	}
+
+	s.expect("postsuper: "+one+": placed on hold\npostsuper: Placed on hold: 1 message\n", "postsuper", "-h", one)
+	if out := s.mustTool("mailq"); !strings.Contains(out, one+"! ") || !strings.HasSuffix(out, " Requests.\n") {
+		t.Errorf("mailq:\n%s", out)
+	}
+	s.expect("postsuper: Placed on hold: 3 messages\n", "postsuper", "-h", "ALL", "deferred")
+	s.expect("postsuper: Released from hold: 4 messages\n", "postsuper", "-H", "ALL")
+	s.expect("postsuper: "+two+": removed\npostsuper: Deleted: 1 message\n", "postsuper", "-d", two, "-d", "NOSUCH1")
+	s.waitLog(`postfix/postsuper\[\d+\]: ` + two + `: removed$`)
+	s.waitLog(`postfix/postsuper\[\d+\]: Deleted: 1 message$`)
+	s.expect("postsuper: "+three+": requeued\npostsuper: Requeued: 1 message\n", "postsuper", "-r", three)
+	s.eventually("the requeued message has a new ID", func() bool {
+		out := s.mustTool("postqueue", "-j")
+		return !strings.Contains(out, three) && strings.Count(out, "\n") == 3
+	})
+	s.expect("postsuper: "+four+": expired\npostsuper: Force-expired: 1 message\npostsuper: Released from hold: 0 messages\n", "postsuper", "-f", four)
+	s.waitLog(four + `: from=<a@from\.test>, status=force-expired, returned to sender$`)
+
+	s.expect("postsuper: "+one+": placed on hold\npostsuper: Placed on hold: 1 message\n", "postsuper", "-h", one)
+	s.expect("postsuper: "+one+": expired\npostsuper: "+one+": released from hold\npostsuper: Force-expired: 1 message\npostsuper: Released from hold: 1 message\n",
+		"postsuper", "-f", one)
+	s.waitLog(one + `: from=<a@from\.test>, status=force-expired, returned to sender$`)
+	s.waitLogN(`: removed$`, 3)
+	s.stop()
+	s.whileDown()
+	s.start()
+	if out := s.mustTool("mailq"); !strings.Contains(out, "! ") {
+		t.Errorf("what was put on hold while it was down:\n%s", out)
+	}
+	next := newSinkAt(t, fmt.Sprintf("127.0.0.1:%d", port), nil)
+	s.mustTool("postsuper", "-H", "ALL")
+	s.mustTool("postqueue", "-f")
+	s.eventually("the queue is empty", func() bool { return s.mustTool("mailq") == "Mail queue is empty\n" })
+	found := false
+	for _, m := range next.received() {
+		found = found || strings.HasSuffix(m.data, "\n\nbody of three\n.dot\n")
+	}
+	if !found {
+		t.Errorf("the requeued message has not arrived: %+v", next.received())
+	}
+}
+
+// whileDown uses the tools on the spool of a mail system that is stopped. The
+// requeued message and two notices are in it.
+func (s *system) whileDown() {
+	s.t.Helper()
+	list, status := s.tool(nil, "postqueue", "-j")
+	if n := strings.Count(list, `"queue_id"`); n != 3 || status != 0 || !strings.Contains(list, "warning: Mail system is down -- accessing queue directly") {
+		s.t.Fatalf("postqueue -j: exit status %d\n%s", status, list)
+	}
+	id := regexp.MustCompile(`"queue_id": "(\w+)"[^\n]*"sender": "a@from.test"`).FindStringSubmatch(list)[1]
+	if out := s.mustTool("postcat", "-bq", id); !strings.HasSuffix(out, "\nbody of three\n.dot\n") {
+		s.t.Errorf("postcat:\n%s", out)
+	}
+	if out := s.mustTool("qshape", "deferred", "incoming"); !strings.Contains(out, "to.test  2  2  0") {
+		s.t.Errorf("qshape:\n%s", out)
+	}
+	if out := s.mustTool("spool", "check"); !strings.HasPrefix(out, "3 messages, 4 recipients pending; ") || !strings.HasSuffix(out, "\nconsistent\n") {
+		s.t.Errorf("spool check:\n%s", out)
+	}
+	if out := s.mustTool("spool", "dump"); !strings.Contains(out, id) {
+		s.t.Errorf("spool dump lacks %s:\n%s", id, out)
+	}
+	if out, status := s.tool(nil, "postqueue", "-f"); status != 69 || !strings.Contains(out, "mail system is down") {
+		s.t.Errorf("postqueue -f: exit status %d, %s", status, out)
+	}
+	if out, status := s.tool(nil, "postsuper", "-r", id); status != 69 {
+		s.t.Errorf("postsuper -r: exit status %d, %s", status, out)
+	}
+	s.expect("postsuper: "+id+": placed on hold\npostsuper: Placed on hold: 1 message\n", "postsuper", "-h", id)
+	if !strings.Contains(s.log(), "]: "+id+": placed on hold\n") {
+		s.t.Error("it is not logged")
+	}
+}
+
+// A queue goes into files and into another mail system, which delivers it as
+// if it had been there from the start.
+func TestMoveQueue(t *testing.T) {
+	t.Parallel()
+	from := newSystem(t, options{main: fmt.Sprintf("relayhost = [127.0.0.1]:%d\n", freePort(t))})
+	ids := from.deferred("one", "two")
+	from.mustTool("postsuper", "-h", ids[1])
+	dir := filepath.Join(t.TempDir(), "queue")
+	from.expect("2 messages exported to "+dir+"\n", "spool", "export", "-a", dir)
+	from.expect("postsuper: Deleted: 2 messages\n", "postsuper", "-d", "ALL")
+
+	next := newSink(t, nil)
+	to := newSystem(t, options{main: next.relayhost()})
+	to.expect("2 messages imported, 0 have nothing left to do, 0 files are not sound messages, 0 were refused\n", "spool", "import", "-r", dir)
+	to.waitLogN(`: removed$`, 1)
+	if out := to.mustTool("mailq"); !strings.Contains(out, "! ") || !strings.HasSuffix(out, " in 1 Request.\n") {
+		t.Errorf("what was on hold:\n%s", out)
+	}
+	to.mustTool("postsuper", "-H", "ALL")
+	to.mustTool("postqueue", "-f")
+	to.waitLogN(`: removed$`, 2)
+	got := next.received()
+	if len(got) != 2 {
+		t.Fatalf("%d messages arrived", len(got))
+	}
+	for i, m := range got {
+		subject := []string{"one", "two"}[i]
+		if m.from != "a@from.test" || fmt.Sprint(m.to) != "[b@to.test c@to.test]" || !strings.HasSuffix(m.data, "\n\nbody of "+subject+"\n.dot\n") ||
+			strings.Count(m.data, "\nMessage-Id: ") > 1 || strings.Count("\n"+m.data, "\nReceived: ") != 1 {
+			t.Errorf("%q -> %q\n%s", m.from, m.to, m.data)
+		}
+	}
+}
+
+// A site moves from Postfix with its queue: mail that Postfix has delivered to
+// some of its recipients is delivered to the others, unchanged.
+func TestMoveFromPostfix(t *testing.T) {
+	t.Parallel()
+	postfix := need(t, "postfix")
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: Postfix does not run for an ordinary user")
+	}
+	later := func(line string) string {
+		if strings.HasPrefix(line, "RCPT TO:<later") {
+			return "450 4.2.0 not now"
+		}
+		return ""
+	}
+	first := newSink(t, later)
+	old := startPostfix(t, postfix, first.relayhost())
+	sender := &system{t: t, port: old.port}
+	content := "From: a@from.test\nSubject: moving\nMessage-Id: <m@from.test>\nDate: Sat, 21 Nov 2026 08:00:00 +0000\n\n.dot\n" +
+		strings.Repeat("x", 900) + "\nlast\n"
+	sender.mustSend("a@from.test", []string{"now@to.test", "later@to.test", "later2@to.test"}, content)
+	sender.mustSend("", []string{"later@to.test"}, "Subject: null sender\n\n"+strings.Repeat("line\n", 40000))
+	old.wait(t, 2)
+	old.stop()
+
+	next := newSink(t, nil)
+	s := newSystem(t, options{main: next.relayhost()})
+	out := s.mustTool("spool", "import", "-rv", old.queue)
+	if !strings.Contains(out, "2 messages imported, 0 have nothing left to do, 0 files are not sound messages, 0 were refused\n") {
+		t.Fatalf("import:\n%s", out)
+	}
+	s.waitLogN(`: removed$`, 2)
+	got := next.received()
+	if len(got) != 2 {
+		t.Fatalf("%d messages arrived", len(got))
+	}
+	for _, m := range got {
+		switch m.from {
+		case "a@from.test":
+			slices.Sort(m.to)
+			if fmt.Sprint(m.to) != "[later2@to.test later@to.test]" || !strings.HasSuffix(m.data, content) || strings.Count("\n"+m.data, "\nReceived: ") != 1 {
+				t.Errorf("to %q\n%s", m.to, m.data)
+			}
+		case "":
+			if fmt.Sprint(m.to) != "[later@to.test]" || !strings.HasSuffix(m.data, "\n\n"+strings.Repeat("line\n", 40000)) {
+				t.Errorf("to %q, %d octets", m.to, len(m.data))
+			}
+		}
+	}
+	if out := s.mustTool("spool", "import", old.queue); !strings.HasPrefix(out, "0 messages imported, 0 have") {
+		t.Errorf("a second import:\n%s", out)
+	}
+}
+
+// A postfixSystem is a private Postfix.
+type postfixSystem struct {
+	t          *testing.T
+	etc, queue string
+	program    string
+	port       int
+	stopped    bool
+}
+
+func startPostfix(t *testing.T, program, main string) *postfixSystem {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "pf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	os.Chmod(dir, 0o755)
+	p := &postfixSystem{t: t, etc: filepath.Join(dir, "etc"), queue: filepath.Join(dir, "spool"), program: program, port: freePort(t)}
+	for _, d := range []string{p.etc, p.queue, filepath.Join(dir, "data")} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := fmt.Sprintf("compatibility_level = 3.6\nqueue_directory = %s\ndata_directory = %s/data\nmyhostname = old.test\nmydestination =\n"+
+		"inet_interfaces = 127.0.0.1\ninet_protocols = ipv4\nmynetworks = 127.0.0.0/8\nmaillog_file = %s/mail.log\nmaillog_file_prefixes = %s\n"+
+		"alias_maps =\nalias_database =\nlocal_recipient_maps =\n%s", p.queue, dir, dir, dir, main)
+	if err := os.WriteFile(filepath.Join(p.etc, "main.cf"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	services := strings.ReplaceAll(usualMaster, "{port}", fmt.Sprint(p.port))
+	if err := os.WriteFile(filepath.Join(p.etc, "master.cf"), []byte(services), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	own, err := exec.Command("chown", "postfix", filepath.Join(dir, "data")).CombinedOutput()
+	if err != nil {
+		t.Skipf("SKIPPED: no user postfix: %s", own)
+	}
+	if out, err := exec.Command(program, "-c", p.etc, "start").CombinedOutput(); err != nil {
+		t.Fatalf("postfix start: %v\n%s", err, out)
+	}
+	t.Cleanup(p.stop)
+	return p
+}
+
+// stop stops it and waits until its master has given up the queue.
+func (p *postfixSystem) stop() {
+	if p.stopped {
+		return
+	}
+	p.stopped = true
+	exec.Command(p.program, "-c", p.etc, "stop").Run()
+	f, err := os.OpenFile(filepath.Join(p.queue, "pid", "master.pid"), os.O_RDWR, 0)
+	if err != nil {
+		p.t.Errorf("stop Postfix: %v", err)
+		return
+	}
+	defer f.Close()
+	for limit := time.Now().Add(patience); syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(limit) {
+			p.t.Error("Postfix does not stop")
+			return
+		}
+	}
+}
+
+// wait waits until so many messages are deferred.
+func (p *postfixSystem) wait(t *testing.T, n int) {
+	t.Helper()
+	s := &system{t: t}
+	s.eventually("Postfix has deferred its mail", func() bool {
+		found := 0
+		filepath.WalkDir(filepath.Join(p.queue, "deferred"), func(_ string, d os.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() {
+				found++
+			}
+			return nil
+		})
+		return found == n
+	})
+}
