@@ -57,6 +57,25 @@ func TestParseNexthops(t *testing.T) {
 	}
 }
 
+// FuzzNexthops: a destination that is accepted has what it takes to connect.
+func FuzzNexthops(f *testing.F) {
+	for _, s := range []string{"a.test", "[::1]:25, b:smtp", "unix:/x", "inet:a:b", "[ipv6:::1]", "a]:2[b"} {
+		f.Add(s, false)
+		f.Add(s, true)
+	}
+	f.Fuzz(func(t *testing.T, list string, lmtp bool) {
+		hops, err := parseNexthops(list, "25", lmtp)
+		if err != nil {
+			return
+		}
+		for _, h := range hops {
+			if h.path == "" && (h.host == "" || h.port == "" || strings.Trim(h.port, "0123456789") != "") || h.path != "" && !lmtp {
+				t.Errorf("%q: %+v", list, h)
+			}
+		}
+	})
+}
+
 // canned is a connection that delivers what a reader does.
 type canned struct {
 	net.Conn
