@@ -43,4 +43,38 @@
 //     EffectRemove asked for by an operator should be durable before he is told.
 //   - EffectRequeue: the new message is durable before the old one goes.
 //   - EffectDeliver needs nothing durable but the message itself.
+//
+// # Structures
+//
+// They are nqmgr's. A transport is a delivery service; a [Dest], in here a
+// queue, is a destination within it, with its concurrency window; a job is a
+// message within a transport; a peer is what a job has for a destination; an
+// entry is one delivery request, recipients of one message for one destination. A
+// record is what is kept of every message, active or not. A site remembers a
+// destination that failed for as long as mail waits on its account.
+//
+// Selection never walks a list: jobs, destinations, candidates for preemption
+// and due messages are found through orders that are kept up as things
+// change. Decisions are those of a scheduler that does walk (the tests have
+// one), and of nqmgr, but for what docs/scheduler.md lists.
+//
+// # Security
+//
+// What remote systems can choose, names of destinations and replies, is only
+// compared and stored. Memory is bounded by the limits on messages and
+// recipients, 64 bytes and an index entry for each message outside the active queue, and
+// the number of dead destinations remembered (twice the recipient limit).
+//
+// # Parameters
+//
+// [Config] and [TransportConfig] name them. Each applies as in Postfix, with
+// these additions: queue_run_delay spreads retries, scheduler, thread_order,
+// agents_per_thread, idlemax and queue_only choose ZMailer's ways for a
+// transport, and feedback may be 1/sqrt_concurrency.
+//
+// # Diagnostics
+//
+// EffectNote is for the log. [Scheduler.Explain] says for each recipient what it
+// waits for, [Scheduler.Dests] and [Scheduler.Scan] are for listings,
+// [Scheduler.Check] is for tests.
 package sched

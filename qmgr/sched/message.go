@@ -213,6 +213,9 @@ func (s *Scheduler) leaveActive(m *message) int32 {
 		if j.linked {
 			s.retireJob(j)
 		}
+		s.moveLimits(j) // retired long ago, it may not have been able to give all
+	}
+	for _, j := range m.jobs {
 		s.freeJob(j)
 	}
 	clear(m.jobs)

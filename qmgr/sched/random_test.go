@@ -91,6 +91,8 @@ func play(t *testing.T, seed uint64, steps int) {
 			w.arrive(id, []Flags{0, 0, FlagNullSender, FlagSingleRcpt, FlagTrace}[r.IntN(5)], randomRcpts(r)...)
 		case x < 80:
 			w.finishOne(r, 6)
+		case x < 82:
+			w.explain(t)
 		case x < 90:
 			w.tick(time.Duration(r.IntN(3000)) * time.Millisecond)
 		case x < 93:
@@ -121,6 +123,34 @@ func play(t *testing.T, seed uint64, steps int) {
 	}
 	if st := w.s.Stats(); st.Active+st.Incoming+st.Deferred+st.Hold+st.Rcpts+st.Busy != 0 {
 		t.Fatalf("seed %d: nothing is left, and the counts say %+v", seed, st)
+	}
+}
+
+// explain: every recipient that is left is in one reason, and only those are.
+func (w *world) explain(t *testing.T) {
+	t.Helper()
+	for _, l := range w.mail {
+		reasons := w.s.Explain(l.id)
+		if (l.gone != 0) != (reasons == nil) {
+			t.Fatalf("message %d: gone %d, reasons %v", l.id, l.gone, reasons)
+		}
+		n := 0
+		seen := map[int]bool{}
+		for _, r := range reasons {
+			n += r.Count
+			if r.Wait == WaitNone || r.Rcpts != nil && len(r.Rcpts) != r.Count {
+				t.Fatalf("message %d: no reason: %+v", l.id, r)
+			}
+			for _, i := range r.Rcpts {
+				if l.final[i] || seen[i] || (r.Wait == WaitDelivery) != l.inflight[i] {
+					t.Fatalf("message %d recipient %d: final %v, seen %v, under way %v: %+v", l.id, i, l.final[i], seen[i], l.inflight[i], r)
+				}
+				seen[i] = true
+			}
+		}
+		if l.gone == 0 && n != l.pending {
+			t.Fatalf("message %d: %d recipients left, reasons for %d: %+v", l.id, l.pending, n, reasons)
+		}
 	}
 }
 
