@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"posthaste/internal/mail"
@@ -20,11 +21,11 @@ const requeueTimeout = 10 * time.Minute
 // changed tables apply to it; the old one goes in the same commit. On failure
 // the message stays as it was.
 func (s *Server) requeue(m *message) {
-	ref, id := m.ref, m.id
+	ref, id, done := m.ref, m.id, slices.Clone(m.done)
 	s.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, requeueTimeout)
 		defer cancel()
-		newID, err := s.resubmit(ctx, ref, id)
+		newID, err := s.resubmit(ctx, ref, id, done)
 		s.post(func() { s.requeued(id, newID, err) }, sched.Event{})
 	})
 }
@@ -48,11 +49,12 @@ func (s *Server) requeued(id, newID mail.QueueID, err error) {
 	delete(s.messages, msgID(id))
 }
 
-func (s *Server) resubmit(ctx context.Context, ref spool.Ref, id mail.QueueID) (mail.QueueID, error) {
+func (s *Server) resubmit(ctx context.Context, ref spool.Ref, id mail.QueueID, done []byte) (mail.QueueID, error) {
 	st, err := s.opt.Open(ctx, ref, id)
 	if err != nil {
 		return "", err
 	}
+	st.Overlay(done)
 	env, err := st.Envelope()
 	if err != nil {
 		return "", err

@@ -2,6 +2,7 @@ package qmgr
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -308,14 +309,15 @@ func (s *Server) flushCommand(r *ipc.Request, q *proto.Command) {
 // flushes them too. The reading is done beside the loop.
 func (s *Server) siteSearch(site string) {
 	type candidate struct {
-		id  mail.QueueID
-		ref spool.Ref
+		id   mail.QueueID
+		ref  spool.Ref
+		done []byte
 	}
 	var list []candidate
 	for cursor := 0; ; {
 		cursor = s.sched.Scan(cursor, 10000, func(info sched.Info) bool {
 			if m := s.messages[info.ID]; m != nil && info.Queue == sched.QueueDeferred {
-				list = append(list, candidate{m.id, m.ref})
+				list = append(list, candidate{m.id, m.ref, slices.Clone(m.done)})
 			}
 			return true
 		})
@@ -333,6 +335,7 @@ func (s *Server) siteSearch(site string) {
 			if err != nil {
 				continue
 			}
+			st.Overlay(c.done)
 			rcpts, err := st.Recipients(0, -1)
 			if err != nil {
 				continue
