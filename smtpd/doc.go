@@ -38,6 +38,18 @@
 // lines are refused, not cut; comments and white space within addresses are
 // refused.
 //
+// # Parameters
+//
+// Those named smtpd_ and postscreen_, of which "postconf" has the list with a
+// sentence for each, and message_size_limit, line_length_limit, mynetworks,
+// relay_domains, local_recipient_maps, content_filter,
+// receive_override_options, broken_sasl_auth_clients, soft_bounce,
+// anvil_rate_time_unit, the _reject_code parameters, address_verify_ ones
+// that are about probes, and tls_server_sni_maps. With smtpd_sasl_type = table,
+// smtpd_sasl_path is a list of type:table with users and what "posthaste
+// passwd" prints for them; with dovecot it is the socket of Dovecot's
+// authentication server.
+//
 // # Diagnostics
 //
 // Log lines are those of Postfix: connect from, client=, reject:, lost

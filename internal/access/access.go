@@ -210,7 +210,11 @@ func (e *Evaluator) compileAll() {
 		}
 		e.classes[name] = &list{param: name}
 	}
-	for name, l := range e.classes {
+	for _, name := range e.cfg.List("smtpd_restriction_classes") {
+		l := e.classes[name]
+		if l == nil {
+			continue
+		}
 		// The parameter of a class is the administrator's own: it is in
 		// no registry.
 		text, err := e.cfg.Expand("${" + name + "}")

@@ -1,0 +1,276 @@
+package smtpd
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/ipc"
+	"posthaste/internal/milter"
+	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/smtpwire"
+	"posthaste/internal/table"
+)
+
+// milterSettings are what is to be known of filters.
+type milterSettings struct {
+	client    *ipc.Client // cleanup, where sessions with filters live
+	cfg       *config.Config
+	specs     []milter.Spec
+	maps      *table.Maps // smtpd_milter_maps
+	constants []string    // macros that are the same for all sessions
+}
+
+func readMilters(cfg *config.Config, client *ipc.Client, o table.Options) (*milterSettings, error) {
+	specs, err := milter.Read(cfg, "smtpd_milters")
+	if err != nil {
+		return nil, err
+	}
+	m := &milterSettings{client: client, cfg: cfg, specs: specs, maps: table.OpenMaps("smtpd_milter_maps", cfg.List("smtpd_milter_maps"), o)}
+	if m.constants, err = milter.ParseMacros(cfg.List("milter_macro_defaults")); err != nil {
+		return nil, err
+	}
+	m.constants = append(m.constants, "j", cfg.String("myhostname"), "v", cfg.String("milter_macro_v"),
+		"{daemon_name}", cfg.String("milter_macro_daemon_name"))
+	return m, nil
+}
+
+// milterState is a session's part with filters. They are told of events by
+// way of cleanup, and get the content there.
+type milterState struct {
+	id      uint64 // 0: no filters
+	specs   []milter.Spec
+	limit   time.Duration     // for one event
+	begun   bool              // they have been told of the transaction
+	lost    *milter.Verdict   // cleanup could not be asked: what is said from now on
+	refusal *smtpwire.Reply   // of the session: what every MAIL is told
+	sent    map[string]string // macros as they have been told
+}
+
+// milterSlack is added to the time that filters may take.
+const milterSlack = 10 * time.Second
+
+// milterSpecs are the filters for this client.
+func (s *session) milterSpecs(ctx context.Context) ([]milter.Spec, error) {
+	set := s.srv.milters
+	if set == nil || set.client == nil || s.set.withheld&proto.SubmitMilter != 0 {
+		return nil, nil
+	}
+	value, found, err := set.maps.LookupClientAddr(ctx, s.a.AddrText)
+	switch {
+	case err != nil:
+		return nil, err
+	case !found:
+		return set.specs, nil
+	case strings.EqualFold(strings.TrimSpace(value), "DISABLE"):
+		return nil, nil
+	}
+	list, err := config.SplitList(value)
+	if err != nil {
+		return nil, err
+	}
+	return milter.Parse(set.cfg, "smtpd_milter_maps", list)
+}
+
+// milterConnect begins the session with filters. A reply ends the SMTP session;
+// a filter that only says no is heeded at MAIL, so that the client hears
+// it where it expects to.
+func (s *session) milterConnect(ctx context.Context) *smtpwire.Reply {
+	s.milterClose()
+	specs, err := s.milterSpecs(ctx)
+	if err != nil {
+		s.srv.log.Warning("smtpd_milter_maps: %v", err)
+		v := milter.Default(s.srv.milters.cfg.String("milter_default_action"))
+		s.milter = milterState{id: 1, lost: &v}
+		return s.milterSession(v)
+	}
+	if len(specs) == 0 {
+		return nil
+	}
+	s.milter = milterState{id: rand.Uint64() | 1, specs: specs, limit: milterSlack, sent: make(map[string]string, 24)}
+	for i := range specs {
+		s.milter.limit += specs[i].Connect + 3*specs[i].Command
+	}
+	c := &s.a.Client
+	return s.milterSession(s.milterTell(proto.MilterConnect, s.connectMacros(), c.Name, c.Addr.String(), c.Port))
+}
+
+func (s *session) connectMacros() []string {
+	c := &s.a.Client
+	return append(s.srv.milters.constants[:len(s.srv.milters.constants):len(s.srv.milters.constants)],
+		"_", c.ReverseName+" ["+c.AddrText+"]", "{client_name}", c.Name, "{client_addr}", c.AddrText, "{client_ptr}", c.ReverseName,
+		"{client_port}", c.Port, "{daemon_addr}", c.ServerAddr, "{daemon_port}", c.ServerPort,
+		"{client_connections}", strconv.Itoa(s.srv.limits.count(s)))
+}
+
+// milterHelo tells of HELO and EHLO.
+func (s *session) milterHelo() *smtpwire.Reply {
+	if s.milter.id == 0 {
+		return nil
+	}
+	macros := []string{"{tls_version}", "", "{cipher}", "", "{cipher_bits}", "", "{cert_subject}", "", "{cert_issuer}", ""}
+	if t := s.a.TLS; t != nil {
+		macros[1], macros[3], macros[5] = t.Protocol, t.Cipher, strconv.Itoa(t.Bits)
+		if t.Trusted {
+			macros[7], macros[9] = t.Subject, t.Issuer
+		}
+	}
+	s.milter.begun = false
+	return s.milterSession(s.milterTell(proto.MilterHelo, macros, s.a.Helo))
+}
+
+// milterSession heeds a verdict on the session. Only the end of it is said at
+// once.
+func (s *session) milterSession(v milter.Verdict) *smtpwire.Reply {
+	r := s.milterVerdict(v)
+	if r != nil && v.Action == milter.Reject {
+		s.milter.refusal = r
+		return nil
+	}
+	return r
+}
+
+// milterMail tells of MAIL.
+func (s *session) milterMail() *smtpwire.Reply {
+	if s.milter.id == 0 {
+		return nil
+	}
+	s.milter.begun = true
+	macros := []string{"i", string(s.a.QueueID), "{auth_type}", s.a.SASL.Method, "{auth_authen}", s.a.SASL.Username,
+		"{auth_author}", s.a.SASL.Sender}
+	macros = s.appendRoute(append(macros, "{mail_addr}", s.a.Sender), "mail", s.a.Sender)
+	return s.milterVerdict(s.milterTell(proto.MilterMail, macros, s.milterArgs(s.a.Sender)...))
+}
+
+// milterRcpt tells of a recipient that nothing else is wrong with.
+func (s *session) milterRcpt(addr string) *smtpwire.Reply {
+	if s.milter.id == 0 {
+		return nil
+	}
+	macros := s.appendRoute([]string{"i", string(s.a.QueueID), "{rcpt_addr}", addr}, "rcpt", addr)
+	s.a.HasRcpt, s.a.Recipient = true, addr // for the log
+	defer func() { s.a.HasRcpt, s.a.Recipient = false, "" }()
+	return s.milterVerdict(s.milterTell(proto.MilterRcpt, macros, s.milterArgs(addr)...))
+}
+
+// milterArgs are the address and parameters of the present command.
+func (s *session) milterArgs(addr string) []string {
+	args := []string{"<" + rfc5322.Quote(addr) + ">"}
+	_, rest, _ := strings.Cut(s.cmd.Args, ">")
+	return append(args, strings.Fields(rest)...)
+}
+
+// appendRoute appends the macros that say where mail for an address goes.
+func (s *session) appendRoute(macros []string, kind, addr string) []string {
+	host, mailer := "", ""
+	if addr != "" {
+		sender := s.a.Sender
+		if kind == "mail" {
+			sender = ""
+		}
+		r, err := s.srv.router.Resolve(s.srv.ctx(), sender, addr)
+		if err == nil && r.Flags&proto.ResolveFail == 0 {
+			host, mailer = r.Nexthop, r.Transport
+		}
+	}
+	return append(macros, "{"+kind+"_host}", host, "{"+kind+"_mailer}", mailer)
+}
+
+// milterData tells that content comes.
+func (s *session) milterData() *smtpwire.Reply {
+	if s.milter.id == 0 {
+		return nil
+	}
+	return s.milterVerdict(s.milterTell(proto.MilterData, []string{"i", string(s.a.QueueID)}))
+}
+
+// milterUnknown tells of a line that is no command.
+func (s *session) milterUnknown() *smtpwire.Reply {
+	if s.milter.id == 0 {
+		return nil
+	}
+	return s.milterVerdict(s.milterTell(proto.MilterUnknown, nil, s.cmd.Line))
+}
+
+// milterOther is what filters have to say of commands that they are not told
+// of: what they said of the session.
+func (s *session) milterOther(v verb) *smtpwire.Reply {
+	if s.milter.refusal == nil || v != vVrfy && v != vEtrn && v != vAuth && v != vStartTLS {
+		return nil
+	}
+	return s.milterVerdict(milter.Verdict{Action: milter.Reject, Reply: s.milter.refusal})
+}
+
+// milterTell tells filters of an event and returns what they say.
+func (s *session) milterTell(e proto.MilterEvent, macros []string, args ...string) milter.Verdict {
+	if s.milter.lost != nil {
+		return *s.milter.lost
+	}
+	m := &proto.Milter{Session: s.milter.id, Event: e, Args: args}
+	if e == proto.MilterConnect {
+		m.Specs = s.milter.specs
+	}
+	for i := 0; i+1 < len(macros); i += 2 {
+		if s.milter.sent[macros[i]] != macros[i+1] {
+			s.milter.sent[macros[i]] = macros[i+1]
+			m.Macros = append(m.Macros, macros[i], macros[i+1])
+		}
+	}
+	ctx, cancel := context.WithTimeout(s.srv.ctx(), s.milter.limit)
+	defer cancel()
+	var r proto.MilterReply
+	if err := s.srv.milters.client.Call(ctx, m, &r); err != nil {
+		s.srv.log.Warning("milters: no answer from cleanup: %v", err)
+		v := milter.Strictest(s.milter.specs)
+		s.milter.lost = &v
+		return v
+	}
+	return r.Verdict
+}
+
+// milterVerdict does what filters say, and says so in the log. A reply is a
+// refusal.
+func (s *session) milterVerdict(v milter.Verdict) *smtpwire.Reply {
+	switch v.Action {
+	case milter.Continue:
+	case milter.Discard:
+		if !s.a.Effects.Discard {
+			s.srv.access.LogAction(&s.a, "milter-discard", "milter triggers DISCARD action")
+		}
+		s.a.Effects.Discard = true
+		return nil
+	default:
+		s.srv.access.LogAction(&s.a, "milter-reject", v.Reply.String())
+		return v.Reply
+	}
+	if v.Hold && s.a.HasSender && !s.a.Effects.Hold {
+		s.srv.access.LogAction(&s.a, "milter-hold", "milter triggers HOLD action")
+		s.a.Effects.Hold = true
+	}
+	return nil
+}
+
+// milterAbort tells filters that nothing comes of the transaction, if they
+// have not seen it to the end.
+func (s *session) milterAbort() {
+	if s.milter.begun {
+		s.milter.begun = false
+		s.milterTell(proto.MilterAbort, []string{"i", "", "{auth_author}", ""})
+	}
+}
+
+// milterClose ends the session with filters.
+func (s *session) milterClose() {
+	if s.milter.id != 0 && s.milter.specs != nil {
+		ctx, cancel := context.WithTimeout(s.srv.ctx(), time.Second)
+		defer cancel()
+		if c, err := s.srv.milters.client.Conn(ctx); err == nil {
+			c.Push(&proto.Milter{Session: s.milter.id, Event: proto.MilterClose}) // cleanup that is gone has ended it
+		}
+	}
+	s.milter = milterState{}
+}
