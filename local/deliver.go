@@ -128,7 +128,7 @@ func (d *delivery) maildir(st state, path string) {
 		return
 	}
 	u := d.person(&st)
-	m := mailbox.Maildir{Path: path, Rights: u.Files(), Limit: d.mailboxLimit}
+	m := mailbox.Maildir{Path: path, Rights: u.Files(), Limit: d.mailboxLimit, Otherwise: dsn.S(5, 2, 0)}
 	err := d.store.Deliver(&m, d.head(&st, d.final(&st), d.headers&toFile != 0, false), d.content)
 	if errors.Is(err, unix.EACCES) {
 		d.Log.Warning("maildir access problem for UID/GID=%d/%d: %v", u.UID, u.GID, err)

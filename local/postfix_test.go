@@ -18,8 +18,11 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/local/macro"
+	"posthaste/local/pipe"
 	"posthaste/local/rights"
 	"posthaste/local/users"
+	"posthaste/local/virtual"
 )
 
 // TestLikePostfix delivers the same mail to the same aliases, .forward files
@@ -51,7 +54,8 @@ func TestLikePostfix(t *testing.T) {
 
 // A comparison is one message to one recipient.
 type comparison struct {
-	to       string            // local part
+	to       string            // local part, or an address at v.test (virtual) or p.test (pipe)
+	pipe     string            // attributes of the pipe transport
 	settings string            // of main.cf
 	forward  map[string]string // .forward files to make, name below the home of phtest1 and content
 	prepare  string            // shell command, in the directory
@@ -138,6 +142,22 @@ var differential = []comparison{
 	{to: "cmd", content: "Subject: x\n\nFrom here\n.\n"},
 	{to: "owned-list"},
 	{to: "MAILER-DAEMON"}, {to: "postmaster"},
+	{to: "a@v.test"}, {to: "A+x@v.test"}, {to: "b@v.test"}, {to: "who@v.test"}, {to: "any@all.test"},
+	{to: "a@v.test", prepare: "chmod 755 pub"}, {to: "b@v.test", prepare: "chmod 755 pub"},
+	{to: "b@v.test", prepare: "touch pub/v-b; chmod 666 pub/v-b"}, {to: "b@v.test", prepare: "mkdir pub/v-b"},
+	{to: "b@v.test", prepare: "touch pub/t; chmod 666 pub/t; ln -s t pub/v-b; chown -h phtest2 pub/v-b"},
+	{to: "a@v.test", settings: "virtual_uid_maps = static:5"}, {to: "a@v.test", settings: "virtual_gid_maps = static:0"},
+	{to: "b@v.test", content: "Subject: x\nDelivered-To: b@v.test\n\nbody\n"},
+	{to: "b@v.test", content: "Subject: x\n\nFrom here\n"},
+	{to: "x+y@P.test", pipe: "argv=/bin/sh -c {cat > %DIR%/pub/out; env | grep -v ^MAIL_CONFIG >> %DIR%/pub/out; pwd >> %DIR%/pub/out; id -u >> %DIR%/pub/out; id -G >> %DIR%/pub/out}"},
+	{to: "x+y@p.test", pipe: "flags=BDFORXhqu.> argv=/bin/sh -c {cat > %DIR%/pub/out; echo said}", content: "Subject: x\n\nFrom here\n.dot\n"},
+	{to: "X+Y@p.test", pipe: `argv=/usr/bin/printf [%%s] ${recipient} $user-$extension ${mailbox} $domain $sender $nexthop ${original_recipient} ${size}`},
+	{to: "X+Y@p.test", pipe: `flags=hu argv=/usr/bin/printf [%%s] ${recipient} $user-$extension ${mailbox} $domain $sender $nexthop $$ {a b}`},
+	{to: "x@p.test", pipe: "flags=D argv=/bin/true", content: "Subject: x\nDelivered-To: X@p.test\n\n"},
+	{to: "x@p.test", pipe: "size=10 argv=/bin/true"}, {to: "x@p.test", pipe: "argv=/bin/sh -c {echo no; exit 67}"},
+	{to: "x@p.test", pipe: "argv=/bin/sh -c {exit 75}"}, {to: "x@p.test", pipe: "argv=/bin/sh -c {echo 5.7.7 custom; exit 1}"},
+	{to: "x@p.test", pipe: "argv=/bin/sh -c {exit 3}"}, {to: "x@p.test", pipe: "eol=\\r\\n flags=FR null_sender=nobody argv=/bin/sh -c {cat > %DIR%/pub/out}"},
+	{to: "x@p.test", pipe: "directory=%DIR%/pub argv=/bin/pwd"}, {to: "x@p.test", pipe: "user=phtest1:daemon argv=/usr/bin/id -G"},
 }
 
 type postfix struct {
@@ -145,6 +165,7 @@ type postfix struct {
 	log      string
 	running  bool
 	settings string // that it runs with
+	master   string // services, but for ppipe
 }
 
 func run(t *testing.T, name string, args ...string) string {
@@ -177,13 +198,13 @@ func newPostfix(t *testing.T) *postfix {
 	}
 	var services []string
 	for line := range strings.Lines(string(master)) {
-		if f := strings.Fields(line); len(f) > 7 && slices.Contains([]string{"pickup", "cleanup", "qmgr", "rewrite", "bounce", "defer", "trace", "error", "retry", "local"}, f[0]) {
+		if f := strings.Fields(line); len(f) > 7 && slices.Contains([]string{"pickup", "cleanup", "qmgr", "rewrite", "bounce", "defer", "trace", "error", "retry", "local", "virtual"}, f[0]) {
 			f[4] = "n"
 			services = append(services, strings.Join(f, " "))
 		}
 	}
 	services = append(services, "smtp unix - - n - - discard", "relay unix - - n - - discard", "postlog unix-dgram n - n - 1 postlogd")
-	write(t, p.path("etc/master.cf"), strings.Join(services, "\n")+"\n")
+	p.master = strings.Join(services, "\n") + "\n"
 	write(t, p.path("etc/aliases"), p.aliases())
 	t.Cleanup(func() {
 		exec.Command("postfix", "-c", p.path("etc"), "stop").Run()
@@ -215,7 +236,40 @@ mail_spool_directory = %DIR%/spool
 mailbox_command =
 smtputf8_enable = no
 notify_classes =
+virtual_mailbox_domains = v.test, all.test
+virtual_mailbox_maps = inline:{ a@v.test=v/a/, b@v.test=v-b, {@all.test=all/} }
+virtual_mailbox_base = %DIR%/pub
+virtual_uid_maps = static:60003
+virtual_gid_maps = static:60003
+transport_maps = inline:{ p.test=ppipe:Next.Hop }
 `
+
+// destination is the whole address.
+func (tt *comparison) destination() string {
+	if strings.Contains(tt.to, "@") {
+		return tt.to
+	}
+	return tt.to + "@mx.example.test"
+}
+
+// pipeArgs are the words of the pipe transport's line in master.cf; braces
+// group them there.
+func (tt *comparison) pipeArgs(dir string) []string {
+	text := strings.NewReplacer("%DIR%", dir, "%%", "%").Replace(tt.pipe)
+	if !strings.Contains(text, "user=") {
+		text = "user=phtest1 " + text
+	}
+	var out []string
+	for text = strings.TrimSpace(text); text != ""; text = strings.TrimSpace(text) {
+		if inner, rest, ok := macro.Group(text); text[0] == '{' && ok {
+			out, text = append(out, inner), rest
+			continue
+		}
+		word, rest, _ := strings.Cut(text, " ")
+		out, text = append(out, word), rest
+	}
+	return out
+}
 
 func (p *postfix) main(tt comparison) string {
 	return strings.ReplaceAll(differentialMain+tt.settings+"\n", "%DIR%", p.dir)
@@ -303,7 +357,7 @@ func (p *postfix) normal(s string) string {
 	return s
 }
 
-var delivered = regexp.MustCompile(`/local\[\d+\]: (\w+): to=<([^>]*)>.*dsn=([0-9.]+), status=(\w+) \((.*)\)$`)
+var delivered = regexp.MustCompile(`/(?:local|virtual|pipe)\[\d+\]: (\w+): to=<([^>]*)>.*dsn=([0-9.]+), status=(\w+) \((.*)\)$`)
 
 // outcomes are the local delivery lines of a log: the worst counts, as in our one
 // line for a recipient with all that it was expanded to.
@@ -349,7 +403,7 @@ func (p *postfix) theirs(t *testing.T, tt comparison) (string, string) {
 	p.prepare(t, tt)
 	p.start(t, tt)
 	before, _ := os.ReadFile(p.log)
-	cmd := exec.Command("sendmail", "-C", p.path("etc"), "-i", "-f", "sender@far.test", tt.to+"@mx.example.test")
+	cmd := exec.Command("sendmail", "-C", p.path("etc"), "-i", "-f", "sender@far.test", tt.destination())
 	cmd.Stdin = strings.NewReader(tt.message())
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("sendmail: %v\n%s", err, out)
@@ -368,7 +422,7 @@ func (p *postfix) theirs(t *testing.T, tt comparison) (string, string) {
 // start has Postfix run with the settings of a comparison.
 func (p *postfix) start(t *testing.T, tt comparison) {
 	t.Helper()
-	if p.running && p.settings == tt.settings {
+	if p.running && p.settings == tt.settings+tt.pipe {
 		return
 	}
 	exec.Command("postfix", "-c", p.path("etc"), "stop").Run()
@@ -376,9 +430,16 @@ func (p *postfix) start(t *testing.T, tt comparison) {
 	os.Mkdir(p.path("q"), 0o755)
 	os.Remove(p.log)
 	write(t, p.path("etc/main.cf"), "compatibility_level = 3.6\nmaillog_file = "+p.log+"\nalias_maps = hash:"+p.path("etc/aliases")+"\ninet_interfaces = loopback-only\n"+p.main(tt))
+	args := tt.pipeArgs(p.dir)
+	for i := range args {
+		if strings.Contains(args[i], " ") {
+			args[i] = "{" + args[i] + "}"
+		}
+	}
+	write(t, p.path("etc/master.cf"), p.master+"ppipe unix - n n - - pipe "+strings.Join(args, " ")+"\n")
 	run(t, "postalias", "-c", p.path("etc"), "hash:"+p.path("etc/aliases"))
 	run(t, "postfix", "-c", p.path("etc"), "start")
-	p.running, p.settings = true, tt.settings
+	p.running, p.settings = true, tt.settings+tt.pipe
 }
 
 // quiet says whether the queue is empty, or has only deferred mail.
@@ -438,13 +499,36 @@ func (p *postfix) ours(t *testing.T, tt comparison) (string, string) {
 	if !strings.HasSuffix(content, "\n") {
 		content += "\r\n"
 	}
-	s.deliverEnv(mail.Envelope{}, content, tt.to+"@mx.example.test")
+	p.deliver(t, s, tt, cfg, content)
 	for _, q := range s.queued { // what was forwarded is delivered, as Postfix does by itself
 		q.Envelope.Recipients = slices.DeleteFunc(q.Envelope.Recipients, func(r mail.Recipient) bool { return !strings.HasSuffix(r.Address, "@mx.example.test") })
 		s.agent.Deliver(t.Context(), agent.NewTestRequest(q.Envelope, "mx.example.test", q.Content, nil))
 	}
 	os.Remove(p.path("cleanup"))
 	return outcomes(s.logged()), p.files(t)
+}
+
+// deliver has one of our agents deliver.
+func (p *postfix) deliver(t *testing.T, s *site, tt comparison, cfg *config.Config, content string) {
+	t.Helper()
+	if !strings.Contains(tt.to, "@") {
+		s.deliverEnv(mail.Envelope{}, content, tt.destination())
+		return
+	}
+	var d agent.Deliverer
+	var err error
+	nexthop := mail.Nexthop("v.test")
+	if tt.pipe == "" {
+		d, err = virtual.New(cfg, "virtual", s.sink)
+	} else {
+		d, err = pipe.New(cfg, "ppipe", tt.pipeArgs(p.dir), nil, s.sink)
+		nexthop = "Next.Hop"
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := mail.Envelope{ID: mail.MakeQueueID(time.Now(), 7), Sender: "sender@far.test", Arrival: time.Now(), Size: 212, Recipients: []mail.Recipient{{Address: tt.to}}}
+	d.Deliver(t.Context(), agent.NewTestRequest(env, nexthop, []byte(content), s.sink))
 }
 
 // mxSite resolves as the Postfix beside it.

@@ -270,7 +270,7 @@ func TestLimit(t *testing.T) {
 	if got := read(t, m.Path); got != "12345\n\n" {
 		t.Errorf("after refusals: %q", got)
 	}
-	d := &Maildir{Path: filepath.Join(dir, "md"), Rights: user(), Limit: 3}
+	d := &Maildir{Path: filepath.Join(dir, "md"), Rights: user(), Limit: 3, Otherwise: dsn.S(5, 2, 0)}
 	refused(t, s.Deliver(d, nil, text("12345\r\n")), "5.2.2", "File too large")
 	refused(t, s.Deliver(d, nil, stream("12345\r\n")), "5.2.2", "File too large")
 	if left, _ := filepath.Glob(dir + "/md/*/*"); len(left) != 0 {
@@ -419,7 +419,7 @@ func TestManyWriters(t *testing.T) {
 func TestDeliver(t *testing.T) {
 	t.Parallel()
 	s, dir := testStore(t), home(t)
-	m := &Maildir{Path: filepath.Join(dir, "a", "b") + "/", Rights: user()}
+	m := &Maildir{Path: filepath.Join(dir, "a", "b") + "/", Rights: user(), Otherwise: dsn.S(5, 2, 0)}
 	const n = 50
 	var wg sync.WaitGroup
 	for range n {
@@ -453,7 +453,7 @@ func TestDeliver(t *testing.T) {
 		t.Errorf("cur: %v %v", st, err)
 	}
 	if rights.Switching() {
-		err := s.Deliver(&Maildir{Path: "/root/nobody-goes-here/", Rights: user()}, nil, text("x\r\n"))
+		err := s.Deliver(&Maildir{Path: "/root/nobody-goes-here/", Rights: user(), Otherwise: dsn.S(5, 2, 0)}, nil, text("x\r\n"))
 		refused(t, err, "5.2.0", "Permission denied")
 		if !errors.Is(err, syscall.EACCES) {
 			t.Error("not EACCES")
@@ -476,7 +476,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	for _, c := range []Content{text(strings.Repeat("large\r\n", 20000)), stream(strings.Repeat("large\r\n", 90000))} {
 		refused(t, s.Append(t.Context(), m, nil, c), "4.3.0", "error writing message: No space left on device")
-		refused(t, s.Deliver(&Maildir{Path: filepath.Join(dir, "md"), Rights: user()}, nil, c), "4.3.0", "No space left on device")
+		refused(t, s.Deliver(&Maildir{Path: filepath.Join(dir, "md"), Rights: user(), Otherwise: dsn.S(5, 2, 0)}, nil, c), "4.3.0", "No space left on device")
 	}
 	if got := read(t, m.Path); got != "small\n\n" {
 		t.Errorf("the mailbox was not left as it was: %d octets", len(got))
@@ -497,7 +497,7 @@ func TestKilled(t *testing.T) {
 		for i := 0; ; i++ {
 			msg := stream(strings.Repeat(fmt.Sprintf("%08d\r\n", i), 40000))
 			s.Append(t.Context(), &Mbox{Path: dir + "/mbox", Rights: user(), Lock: Fcntl, Owner: -1}, []byte("From victim\n"), msg)
-			s.Deliver(&Maildir{Path: dir + "/md", Rights: user()}, nil, msg)
+			s.Deliver(&Maildir{Path: dir + "/md", Rights: user(), Otherwise: dsn.S(5, 2, 0)}, nil, msg)
 		}
 	}
 	t.Parallel()
@@ -554,7 +554,7 @@ func BenchmarkAppendLines(b *testing.B) {
 }
 
 func BenchmarkDeliver(b *testing.B) {
-	s, m := testStore(b), &Maildir{Path: home(b) + "/md", Rights: user()}
+	s, m := testStore(b), &Maildir{Path: home(b) + "/md", Rights: user(), Otherwise: dsn.S(5, 2, 0)}
 	msg := text(strings.Repeat("The quick brown fox jumps over the lazy dog and so on and so forth.\r\n", 150))
 	b.SetParallelism(10)
 	b.RunParallel(func(pb *testing.PB) {

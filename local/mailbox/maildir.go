@@ -21,6 +21,8 @@ type Maildir struct {
 	Path   string // with or without a slash at the end
 	Rights rights.Rights
 	Limit  int64 // largest size of one message; 0: none
+
+	Otherwise dsn.Status // when the system's error says nothing better
 }
 
 // Deliver adds a message to a maildir. An error is an *[Error]; its Err is
@@ -45,7 +47,7 @@ func (s *Store) deliver(m *Maildir, head []byte, content Content) error {
 		}
 	}
 	if err != nil {
-		return failure(err, dsn.S(5, 2, 0), "create maildir file %s", tmp)
+		return failure(err, m.Otherwise, "create maildir file %s", tmp)
 	}
 	kept := false
 	defer func() {
@@ -61,7 +63,7 @@ func (s *Store) deliver(m *Maildir, head []byte, content Content) error {
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return failure(err, dsn.S(5, 2, 0), "create maildir file %s", tmp)
+		return failure(err, m.Otherwise, "create maildir file %s", tmp)
 	}
 	name := filepath.Join(m.Path, "new", fmt.Sprintf("%d.V%xI%xM%d.%s", now.Unix(), st.Dev, st.Ino, now.Nanosecond()/1000, s.opt.Hostname))
 	err = rename(tmp, name)
@@ -71,7 +73,7 @@ func (s *Store) deliver(m *Maildir, head []byte, content Content) error {
 		}
 	}
 	if err != nil {
-		return failure(err, dsn.S(5, 2, 0), "create maildir file %s", name)
+		return failure(err, m.Otherwise, "create maildir file %s", name)
 	}
 	kept = true
 	if err := syncDir(filepath.Dir(name)); err != nil {
@@ -109,7 +111,7 @@ func (m *Maildir) fill(f *os.File, head []byte, content Content) error {
 		if errors.As(err, &r) {
 			return &Error{Status: dsn.S(4, 3, 0), Text: "message cannot be read from the queue", Err: r.Err}
 		}
-		return failure(err, dsn.S(5, 2, 0), "error writing message")
+		return failure(err, m.Otherwise, "error writing message")
 	}
 	if m.Limit > 0 && int64(len(head))+least(content) > m.Limit {
 		return fail(syscall.EFBIG)

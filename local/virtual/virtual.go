@@ -12,8 +12,7 @@
 // A path from the tables may not lead out of virtual_mailbox_base: one with a
 // component ".." is refused. User ids below virtual_minimum_uid, and group 0,
 // are refused. Files are written with the rights of user and group alone
-// (packages mailbox and rights). A message that has a Delivered-To: line with
-// the recipient's address is returned as a loop.
+// (packages mailbox and rights).
 //
 // # Parameters
 //
@@ -91,10 +90,8 @@ func (a *Agent) Close() error { return errors.Join(a.boxes.Close(), a.uids.Close
 // Deliver implements agent.Deliverer.
 func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
 	content, err := r.Content()
-	var visited map[string]bool
 	if err == nil {
 		defer content.Close()
-		visited, err = mailbox.Visited(content)
 	}
 	seen := map[string]bool{}
 	for i := range r.Envelope.Recipients {
@@ -106,8 +103,6 @@ func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
 		switch {
 		case seen[addr]:
 			r.Sent(i, dsn.S(2, 0, 0), "duplicate", a.detail())
-		case visited[addr]:
-			r.Bounce(i, dsn.S(5, 4, 6), "mail forwarding loop for "+mailbox.External(addr), a.detail())
 		default:
 			seen[addr] = true
 			a.recipient(ctx, r, i, addr, content)
@@ -191,14 +186,14 @@ func (a *Agent) deliver(ctx context.Context, r *agent.Request, i int, box string
 	}
 	var err error
 	if isDir {
-		err = a.store.Deliver(&mailbox.Maildir{Path: box, Rights: who, Limit: a.limit}, head.Append(nil, "\n"), content)
+		err = a.store.Deliver(&mailbox.Maildir{Path: box, Rights: who, Limit: a.limit, Otherwise: dsn.S(4, 2, 0)}, head.Append(nil, "\n"), content)
 		if errors.Is(err, unix.EACCES) {
 			a.log.Warning("maildir access problem for UID/GID=%d/%d: %v", who.UID, who.GID, err)
 			a.log.Warning("perhaps you need to create the maildirs in advance")
 		}
 	} else {
 		head.From = time.Now()
-		m := mailbox.Mbox{Path: path.Clean(box), Rights: who, Lock: a.lock, Limit: a.limit, Owner: -1, Otherwise: dsn.S(5, 2, 0)}
+		m := mailbox.Mbox{Path: path.Clean(box), Rights: who, Lock: a.lock, Limit: a.limit, Owner: -1, Otherwise: dsn.S(4, 2, 0)}
 		if a.strictOwner {
 			m.Owner = who.UID
 		}
@@ -224,4 +219,3 @@ func (a *Agent) report(r *agent.Request, i int, err error, what, box string) {
 		r.Bounce(i, e.Status, prefix+e.Error(), a.detail())
 	}
 }
-
