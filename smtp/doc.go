@@ -39,6 +39,18 @@
 // smtp_generic_maps, header and body checks, eight-bit parts for a server
 // without 8BITMIME. Only then is it looked at.
 //
+// # Where Postfix does otherwise
+//
+// The time limit of a reply is for the whole of it, not for each read, and a
+// reply of over 500 lines or 64 KB ends the session: there, a server that
+// never ends its reply holds a delivery for ever. RSET is sent before a kept
+// session is used again only when its last transaction did not end at the
+// final dot, since nothing is left to reset after that; a session that proves
+// dead at its first reply is replaced without a word either way. A delivery
+// that is cut short because the service must stop, or that fails because this
+// system is short of descriptors or memory, does not count against its
+// destination. BODY=7BIT, which is the default, is not said.
+//
 // # Security
 //
 // Everything that a server says is hostile: a reply is bounded in length of
