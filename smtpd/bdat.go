@@ -67,6 +67,9 @@ func (s *session) bdatRefused() *smtpwire.Reply {
 	}
 	clear := s.onlyRecipient()
 	r := s.srv.access.Data(s.srv.ctx(), &s.a)
+	if r == nil {
+		r = s.milterData()
+	}
 	clear()
 	if r != nil {
 		s.bdat = &bdatState{failed: r} // for all chunks, until RSET

@@ -33,6 +33,10 @@ func (s *session) helo(v verb) *smtpwire.Reply {
 		s.a.ResetHelo()
 		return r
 	}
+	if r := s.milterHelo(); r != nil {
+		s.a.ResetHelo()
+		return r
+	}
 	s.ehlo = nil
 	if v == vEhlo {
 		s.ehlo = s.ehloReply()

@@ -120,6 +120,9 @@ func (s *session) finishMessage(msg message, c *content, accepted string) *smtpw
 	if s.srv.filter != nil {
 		return s.filterSaid(&reply)
 	}
+	if reply.Code == 250 {
+		s.milter.begun = false // they have seen it to its end
+	}
 	s.resetMail()
 	if reply.Code != 250 {
 		return smtpwire.R(reply.Code, reply.Status, reply.Text)

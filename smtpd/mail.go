@@ -228,6 +228,7 @@ func (s *session) endMail() {
 }
 
 func (s *session) resetMail() {
+	s.milterAbort()
 	s.a.ResetMail()
 	s.a.SASL.Sender = ""
 	s.forwarded = xforward{}
@@ -250,7 +251,10 @@ func (s *session) dataInOrder() *smtpwire.Reply {
 		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: DATA after BDAT")
 	}
 	defer s.onlyRecipient()()
-	return s.srv.access.Data(s.srv.ctx(), &s.a)
+	if r := s.srv.access.Data(s.srv.ctx(), &s.a); r != nil {
+		return r
+	}
+	return s.milterData()
 }
 
 // onlyRecipient lets restrictions and log lines on the message as a whole
@@ -301,6 +305,9 @@ func (s *session) options() submit.Options {
 	o := submit.Options{BCC: eff.BCC, Prepend: eff.Prepend, Late: s.srv.access.JudgesEndOfData(),
 		Flags: proto.SubmitFilter | proto.SubmitMilter | proto.SubmitBCC | proto.SubmitMap}
 	o.Flags &^= s.set.withheld
+	if o.Milter = s.milter.id; o.Milter == 0 {
+		o.Flags &^= proto.SubmitMilter // those for mail that did not come by SMTP
+	}
 	if eff.Hold {
 		o.Flags |= proto.SubmitHold
 	}

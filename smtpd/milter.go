@@ -103,8 +103,7 @@ func (s *session) connectMacros() []string {
 	c := &s.a.Client
 	return append(s.srv.milters.constants[:len(s.srv.milters.constants):len(s.srv.milters.constants)],
 		"_", c.ReverseName+" ["+c.AddrText+"]", "{client_name}", c.Name, "{client_addr}", c.AddrText, "{client_ptr}", c.ReverseName,
-		"{client_port}", c.Port, "{daemon_addr}", c.ServerAddr, "{daemon_port}", c.ServerPort,
-		"{client_connections}", strconv.Itoa(s.srv.limits.count(s)))
+		"{client_port}", c.Port, "{daemon_addr}", c.ServerAddr, "{daemon_port}", c.ServerPort)
 }
 
 // milterHelo tells of HELO and EHLO.

@@ -12,6 +12,7 @@ import (
 
 	"posthaste/internal/access"
 	"posthaste/internal/config"
+	"posthaste/internal/ipc"
 	"posthaste/internal/maillog"
 	"posthaste/internal/resolver"
 	"posthaste/internal/service"
@@ -43,6 +44,7 @@ type Deps struct {
 	Names   Names         // nil: clients are "unknown"
 	Verify  access.Prober // may be nil
 	Flush   Flusher       // nil: no ETRN
+	Milters *ipc.Client   // cleanup, for smtpd_milters; nil: there are none
 	MaxProc int           // sessions at a time; 0: 100
 	Tables  table.Options
 	Now     func() time.Time // nil: time.Now
@@ -117,6 +119,10 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 	if err := s.readExtensions(d.Config, d.Tables); err != nil {
 		return nil, err
 	}
+	s.router = d.Router
+	if s.milters, err = readMilters(d.Config, d.Milters, d.Tables); err != nil {
+		return nil, err
+	}
 	if d.Screen {
 		log := d.Log.With(strings.TrimSuffix(d.Log.Tag(), "smtpd") + "postscreen")
 		if s.screenSet, err = readScreen(d.Config, log, d.DNS, s.access, d.Tables); err != nil {
@@ -135,6 +141,7 @@ func (s *Server) Close() {
 	s.access.Close()
 	s.stressed.Range(func(_, v any) bool { v.(*settings).close(); return true })
 	s.limits.finish()
+	s.milters.maps.Close()
 	if s.sasl.backend != nil {
 		s.sasl.backend.Close()
 	}

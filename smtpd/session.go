@@ -104,6 +104,7 @@ type session struct {
 	discard   map[string]bool
 	tls       *tlsState
 	auth      authState
+	milter    milterState
 	forwarded xforward
 	screened  screening
 
@@ -149,6 +150,11 @@ func (s *session) welcome(ctx context.Context) error {
 			return errRefused
 		}
 		return nil
+	}
+	if r := s.milterConnect(ctx); r != nil {
+		s.reply(r)
+		s.leave()
+		return errRefused
 	}
 	s.reply(smtpwire.R(220, dsn.Status{}, s.set.banner))
 	return nil
@@ -376,7 +382,11 @@ func (s *session) bareRefusal() *smtpwire.Reply {
 // perform carries out a command, or gives it to the engine.
 func (s *session) perform(v verb) (feed string, err error) {
 	s.out = nil
-	var r *smtpwire.Reply
+	r := s.milterOther(v)
+	if r != nil {
+		s.done(r)
+		return "", nil
+	}
 	switch v {
 	case vHelo, vEhlo:
 		if r = s.helo(v); r == nil {
@@ -441,6 +451,9 @@ func (s *session) simple(v verb) (*smtpwire.Reply, error) {
 		return s.xclient()
 	case vXforward:
 		return s.xforwardCmd(), nil
+	}
+	if r := s.milterUnknown(); r != nil {
+		return r, nil
 	}
 	return smtpwire.R(500, dsn.S(5, 5, 2), "Error: command not recognized"), nil
 }
@@ -539,6 +552,7 @@ func (s *session) close() {
 	s.closed = true
 	s.wire.flush()
 	s.endMail()
+	s.milterClose()
 	s.endAuth()
 	if s.reason != "" || !s.quiet && s.a.Stage != "END-OF-MESSAGE" && s.a.Stage != "" {
 		s.srv.log.Log(maillog.LostConnection{What: s.reason, After: s.a.Stage, Content: s.inData, Bytes: s.content,

@@ -16,6 +16,7 @@ import (
 	"posthaste/internal/submit"
 	"posthaste/internal/table"
 	"posthaste/internal/verify"
+	"posthaste/internal/verify"
 )
 
 // Spec declares the service.
@@ -43,6 +44,8 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 	defer router.Close()
 	queue := ipc.NewClient(env.Public(cfg.String("queue_service_name")), nil)
 	defer queue.Close()
+	prober := verify.NewClient(env.Private(cfg.String("address_verify_service_name")))
+	defer prober.Close()
 	dns := resolver.New(resolver.Options{})
 	defer dns.Close()
 	prober := verify.NewClient(env.Private(cfg.String("address_verify_service_name")))
@@ -52,7 +55,7 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 		return err
 	}
 	srv, err := New(ctx, Deps{Config: cfg, Log: env.Log, Service: env.Name, Submit: submitter, Router: router,
-		DNS: dns, Names: dns, Verify: probes{prober}, Flush: flush, MaxProc: env.MaxProc, SessionConfig: env.SessionConfig, Screen: screen})
+		DNS: dns, Names: dns, Verify: probes{prober}, Flush: flush, Milters: cleanup, MaxProc: env.MaxProc, SessionConfig: env.SessionConfig, Screen: screen})
 	if err != nil {
 		return fmt.Errorf("%w", err)
 	}

@@ -30,20 +30,10 @@ type Router interface {
 // A Prober finds out whether mail to an address could be delivered: the
 // verify service.
 type Prober interface {
-	// Probe returns what is known of addr now. It starts a probe when
-	// nothing is, and answers ProbeTodo until the probe has come back.
-	Probe(ctx context.Context, addr string) (status ProbeStatus, text string, err error)
+	// Probe returns what is known of addr now. It starts a probe when nothing
+	// is, and answers proto.ProbeTodo until the probe has come back.
+	Probe(ctx context.Context, addr string) (status proto.ProbeStatus, text string, err error)
 }
-
-// ProbeStatus is what is known of an address.
-type ProbeStatus uint8
-
-const (
-	ProbeOK     ProbeStatus = iota // deliverable
-	ProbeDefer                     // the last try failed for now
-	ProbeBounce                    // undeliverable
-	ProbeTodo                      // not known yet
-)
 
 // Deps are what an Evaluator asks.
 type Deps struct {

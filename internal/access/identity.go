@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/proto"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/table"
 )
@@ -143,7 +144,7 @@ func (r *run) unverified(ctx context.Context, addr string, cl class) verdict {
 	if v == refused {
 		return v
 	}
-	found, text := ProbeTodo, "Address verification in progress"
+	found, text := proto.ProbeTodo, "Address verification in progress"
 	for try := 0; try < max(1, r.e.pollCount); try++ {
 		if try > 0 && !wait(ctx, r.e.pollDelay) {
 			break
@@ -153,7 +154,7 @@ func (r *run) unverified(ctx context.Context, addr string, cl class) verdict {
 			r.e.log.Warning("address verification: %v", err)
 			return r.deferIfPermit(action, 450, dsn.S(4, 3, 0), rejected(addr, cl, "unverified address: Address verification failed"))
 		}
-		if found != ProbeTodo {
+		if found != proto.ProbeTodo {
 			break
 		}
 	}
@@ -162,9 +163,9 @@ func (r *run) unverified(ctx context.Context, addr string, cl class) verdict {
 	}
 	text = smtpwire.Printable(text)
 	switch found {
-	case ProbeOK:
+	case proto.ProbeOK:
 		return dunno
-	case ProbeBounce:
+	case proto.ProbeBounce:
 		return r.refuseFor(addr, cl, r.e.cfg.Int(prefix+"_reject_code"), status.WithClass(5), "undeliverable address: "+text)
 	}
 	return r.deferIfPermit(action, r.e.cfg.Int(prefix+"_defer_code"), status, rejected(addr, cl, "unverified address: "+text))

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 
-	"posthaste/internal/access"
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/ipc"
@@ -247,17 +246,17 @@ func (fakeFlusher) Flush(_ context.Context, domain string) (bool, error) {
 // fakeProber answers by local part.
 type fakeProber struct{}
 
-func (fakeProber) Probe(_ context.Context, addr string) (access.ProbeStatus, string, error) {
+func (fakeProber) Probe(_ context.Context, addr string) (proto.ProbeStatus, string, error) {
 	local, _, _ := rfc5322.Split(addr)
 	switch local {
 	case "deferred":
-		return access.ProbeDefer, "connect to host: Connection timed out", nil
+		return proto.ProbeDefer, "connect to host: Connection timed out", nil
 	case "undeliverable":
-		return access.ProbeBounce, "host said: 550 no such user", nil
+		return proto.ProbeBounce, "host said: 550 no such user", nil
 	case "todo":
-		return access.ProbeTodo, "Address verification in progress", nil
+		return proto.ProbeTodo, "Address verification in progress", nil
 	case "proberr":
 		return 0, "", fmt.Errorf("verify service is not running")
 	}
-	return access.ProbeOK, "deliverable", nil
+	return proto.ProbeOK, "deliverable", nil
 }
