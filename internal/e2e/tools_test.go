@@ -141,6 +141,24 @@ func (s *system) whileDown() {
 	if !strings.Contains(s.log(), "]: "+id+": placed on hold\n") {
 		s.t.Error("it is not logged")
 	}
+	// What a tool of root's writes must be the mail system's to write.
+	want, err := os.Stat(s.path("spool", "spool"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	err = filepath.WalkDir(s.path("spool", "spool"), func(name string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		st, err := d.Info()
+		if err == nil && st.Sys().(*syscall.Stat_t).Uid != want.Sys().(*syscall.Stat_t).Uid {
+			s.t.Errorf("%s belongs to user %d", name, st.Sys().(*syscall.Stat_t).Uid)
+		}
+		return err
+	})
+	if err != nil {
+		s.t.Error(err)
+	}
 }
 
 // A queue goes into files and into another mail system, which delivers it as

@@ -111,21 +111,43 @@ func (q *Queue) conn(ctx context.Context, parameter string) (*ipc.Conn, error) {
 
 // Each calls f for every message that the queue manager knows, until f
 // returns false. Brief listings have no addresses, but say where messages lie.
+// While f looks at one page the next is on its way.
 func Each(ctx context.Context, conn *ipc.Conn, brief bool, f func(*proto.Item) bool) error {
-	for cursor := 0; ; {
-		var reply proto.ListReply
-		if err := conn.Call(ctx, &proto.List{Cursor: cursor, N: page, Brief: brief}, &reply); err != nil {
-			return err
+	type answer struct {
+		reply proto.ListReply
+		err   error
+	}
+	ask := func(cursor int) <-chan answer {
+		ch := make(chan answer, 1)
+		conn.Go(&proto.List{Cursor: cursor, N: page, Brief: brief}, func(payload []byte, err error) {
+			a := answer{err: err}
+			if err == nil {
+				a.err = a.reply.Decode(payload)
+			}
+			ch <- a
+		})
+		return ch
+	}
+	for next := ask(0); next != nil; {
+		var a answer
+		select {
+		case a = <-next:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
-		for i := range reply.Items {
-			if !f(&reply.Items[i]) {
+		if a.err != nil {
+			return a.err
+		}
+		if next = nil; a.reply.Next != 0 {
+			next = ask(a.reply.Next)
+		}
+		for i := range a.reply.Items {
+			if !f(&a.reply.Items[i]) {
 				return nil
 			}
 		}
-		if cursor = reply.Next; cursor == 0 {
-			return nil
-		}
 	}
+	return nil
 }
 
 // View calls f for each message in the spool of a mail system that is down,
