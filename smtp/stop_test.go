@@ -148,3 +148,80 @@ func countingServer(t *testing.T, c net.Conn, got *sync.Map) {
 		s.send("250 ok\r\n")
 	}
 }
+
+// TestManyRecipients: a thousand recipients take several flights; every third
+// is refused, every seventh for now, and each hears its own reply.
+func TestManyRecipients(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var server sync.WaitGroup
+	flights := 0
+	server.Go(func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		s := newScripted(t, "server", c)
+		server.Go(func() { pumpInto(c, s.come) })
+		s.send("220 x ESMTP\r\n")
+		n, out := 0, strings.Builder{}
+		for {
+			if len(s.rest) == 0 && out.Len() > 0 {
+				s.send(out.String()) // the flight is over
+				out.Reset()
+				flights++
+			}
+			line, err := s.line()
+			switch {
+			case err != nil:
+				return
+			case strings.HasPrefix(line, "EHLO"):
+				out.WriteString("250-x\r\n250 PIPELINING\r\n")
+			case strings.HasPrefix(line, "RCPT"):
+				switch {
+				case n%3 == 0:
+					fmt.Fprintf(&out, "550 5.1.1 no %d\r\n", n)
+				case n%7 == 0:
+					fmt.Fprintf(&out, "450 4.2.0 later %d\r\n", n)
+				default:
+					out.WriteString("250 ok\r\n")
+				}
+				n++
+			case line == "DATA":
+				out.WriteString("354 go\r\n")
+			case line == ".", strings.HasPrefix(line, "MAIL"), line == "QUIT":
+				out.WriteString("250 done\r\n")
+			}
+		}
+	})
+	a := tcpAgent(t, "")
+	env := envelope(10)
+	env.Recipients = nil
+	for i := range 1000 {
+		env.Recipients = append(env.Recipients, mail.Recipient{Address: fmt.Sprintf("recipient-number-%d@sink.test", i)})
+	}
+	r := agent.NewTestRequest(env, mail.Nexthop("[127.0.0.1]:"+port(l)), []byte("A: b\r\n\r\n"), nil)
+	a.Deliver(context.Background(), r)
+	l.Close()
+	server.Wait()
+	for i, o := range r.Outcomes() {
+		want := "250 done"
+		switch {
+		case i%3 == 0:
+			want = fmt.Sprintf("550 5.1.1 no %d", i)
+		case i%7 == 0:
+			want = fmt.Sprintf("450 4.2.0 later %d", i)
+		}
+		if o.DiagText != want {
+			t.Errorf("recipient %d: %q, want %q", i, o.DiagText, want)
+		}
+	}
+	if flights < 10 || flights > 40 {
+		t.Errorf("%d flights: too many at once, or too few", flights)
+	}
+}
