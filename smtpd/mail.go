@@ -68,9 +68,11 @@ func (s *session) judgeMail() *smtpwire.Reply {
 	}
 	s.context = rewrite
 	if !s.set.delayOpen {
-		return s.openMail(ctx)
+		if r := s.openMail(ctx); r != nil {
+			return r
+		}
 	}
-	return nil
+	return s.milterMail()
 }
 
 // utf8Refused refuses an address beyond ASCII from a client that has not said
@@ -174,6 +176,9 @@ func (s *session) rcpt() *smtpwire.Reply {
 	}
 	s.a.HasRcpt = false
 	if r != nil {
+		return r
+	}
+	if r := s.milterRcpt(p.To.Address); r != nil {
 		return r
 	}
 	if r := s.openMail(ctx); r != nil {

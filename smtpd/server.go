@@ -84,6 +84,8 @@ type Server struct {
 	sessions map[*session]struct{}
 	ports    *ports
 	engine   sync.WaitGroup
+	milters  *milterSettings
+	router   access.Router
 }
 
 // New makes a server from the configuration. Close it when Serve has

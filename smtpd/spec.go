@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 
-	"posthaste/internal/access"
 	"posthaste/internal/ipc"
 	"posthaste/internal/proto"
 	"posthaste/internal/resolver"
@@ -15,7 +14,6 @@ import (
 	"posthaste/internal/service"
 	"posthaste/internal/submit"
 	"posthaste/internal/table"
-	"posthaste/internal/verify"
 	"posthaste/internal/verify"
 )
 
@@ -48,14 +46,12 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 	defer prober.Close()
 	dns := resolver.New(resolver.Options{})
 	defer dns.Close()
-	prober := verify.NewClient(env.Private(cfg.String("address_verify_service_name")))
-	defer prober.Close()
 	flush, err := newFlusher(cfg, queue, table.Options{Warn: func(text string) { env.Log.Warning("%s", text) }})
 	if err != nil {
 		return err
 	}
 	srv, err := New(ctx, Deps{Config: cfg, Log: env.Log, Service: env.Name, Submit: submitter, Router: router,
-		DNS: dns, Names: dns, Verify: probes{prober}, Flush: flush, Milters: cleanup, MaxProc: env.MaxProc, SessionConfig: env.SessionConfig, Screen: screen})
+		DNS: dns, Names: newHostNames(dns), Verify: prober, Flush: flush, Milters: cleanup, MaxProc: env.MaxProc, SessionConfig: env.SessionConfig, Screen: screen})
 	if err != nil {
 		return fmt.Errorf("%w", err)
 	}
@@ -134,12 +130,4 @@ func (f *queueFlusher) Flush(ctx context.Context, domain string) (bool, error) {
 		return false, err
 	}
 	return r.Denied == "", nil
-}
-
-// probes asks the verify service.
-type probes struct{ *verify.Client }
-
-func (p probes) Probe(ctx context.Context, addr string) (access.ProbeStatus, string, error) {
-	status, text, err := p.Client.Probe(ctx, addr)
-	return access.ProbeStatus(status), text, err
 }
