@@ -214,16 +214,14 @@ func (d *delivery) command(st state, line string) {
 		d.sent(&st, "delivers to command: %s", line)
 		return
 	}
-	dir := d.queueDir
+	dir := "" // where we are, the queue directory: entered by us, so that the user need not be able to
 	if d.commandDir != "" {
-		expanded, _, err := macro.Expand(d.commandDir, d.names(&st, st.rights, nil), d.dirFilter)
+		var err error
+		dir, _, err = macro.Expand(d.commandDir, d.names(&st, st.rights, nil), d.dirFilter)
 		if err != nil {
 			d.Log.Warning("command_execution_directory = %s: cannot be expanded for %s: %v", d.commandDir, mailbox.External(st.addr), err)
 			d.deferIt(&st, dsn.S(4, 3, 5), configText)
 			return
-		}
-		if expanded != "" {
-			dir = expanded
 		}
 	}
 	c := command.Command{Line: line, Shell: d.shell, Env: d.environment(&st), Dir: dir, Rights: d.person(&st).All(), Limit: d.commandLimit}

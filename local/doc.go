@@ -62,7 +62,7 @@
 // mailbox_command, mailbox_command_maps, mailbox_delivery_lock,
 // mailbox_size_limit, mailbox_transport, mailbox_transport_maps, myhostname,
 // owner_request_special, prepend_delivered_header,
-// propagate_unmatched_extensions, queue_directory, recipient_delimiter,
+// propagate_unmatched_extensions, recipient_delimiter,
 // require_home_directory, reset_owner_alias, stale_lock_time,
 // strict_mailbox_ownership.
 //

@@ -504,7 +504,7 @@ coded		"|echo 4.2.2 quota is full; exit 1"
 died		"|kill -9 $$"
 hang		"|sleep 100"
 deaf		"|true"
-`, "command_time_limit = 1s\nmailbox_command = env > $HOME/env; pwd > $HOME/pwd; id -u >> $HOME/pwd; id -g >> $HOME/pwd; id -G >> $HOME/pwd")
+`, "command_time_limit = 1s\ncommand_execution_directory = %DIR%\nmailbox_command = env > $HOME/env; pwd > $HOME/pwd; id -u >> $HOME/pwd; id -g >> $HOME/pwd; id -G >> $HOME/pwd")
 	s.users["joe"].Groups = []int{60077}
 	s.expect(s.deliver("fail@example.org"), "failed 5.1.1 user unknown. Command output: no such thing")
 	s.expect(s.deliver("temp@example.org"), "delayed 4.3.0 temporary failure")

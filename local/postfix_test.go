@@ -486,6 +486,7 @@ func (p *postfix) ours(t *testing.T, tt comparison) (string, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Chdir(p.path("q")) // as the service does
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
 	s.sink = maillog.New("postfix/local", maillog.NewWriter(s, maillog.Format(0)))

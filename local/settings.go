@@ -13,7 +13,6 @@ import (
 // settings is what main.cf says, read once.
 type settings struct {
 	hostname, mailName       string
-	queueDir                 string
 	delimiters               string
 	ownerRequest             bool
 	expandOwner, resetOwner  bool
@@ -72,7 +71,7 @@ var sources = map[string]expansion{"alias": inAlias, "forward": inForward, "incl
 
 func readSettings(cfg *config.Config, db users.Database) (*settings, error) {
 	s := &settings{
-		hostname: cfg.String("myhostname"), mailName: cfg.String("mail_name"), queueDir: cfg.String("queue_directory"),
+		hostname: cfg.String("myhostname"), mailName: cfg.String("mail_name"),
 		delimiters: cfg.String("recipient_delimiter"), ownerRequest: cfg.Bool("owner_request_special"),
 		expandOwner: cfg.Bool("expand_owner_alias"), resetOwner: cfg.Bool("reset_owner_alias"),
 		doubleBounce:      cfg.String("double_bounce_sender"),

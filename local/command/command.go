@@ -51,7 +51,7 @@ type Command struct {
 	Args   []string // when set, run this, without a shell; Line is then only for messages
 	Shell  string   // when set, run Line as the last argument of this command, which is split at white space
 	Env    []string // all of it, NAME=value
-	Dir    string   // working directory
+	Dir    string   // working directory; empty: that of this process
 	Chroot string   // when set, the root directory; needs root
 	Rights rights.Rights
 	Limit  time.Duration

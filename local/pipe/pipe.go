@@ -8,7 +8,7 @@
 //
 //	user=NAME[:GROUP]  whose rights the command has; required; not root, not the mail system
 //	argv=WORD...       the command and its arguments; required, and the last attribute
-//	directory=PATH     working directory; queue_directory unless given
+//	directory=PATH     working directory; that of the service, queue_directory, unless given
 //	chroot=PATH        root directory
 //	size=LIMIT         larger messages are returned
 //	null_sender=TEXT   what stands for the null sender; MAILER-DAEMON unless given
@@ -40,8 +40,7 @@
 //
 // # Parameters
 //
-// export_environment, mail_owner, myhostname, queue_directory,
-// recipient_delimiter, TRANSPORT_time_limit (command_time_limit).
+// export_environment, mail_owner, owner_request_special, recipient_delimiter, TRANSPORT_time_limit (command_time_limit).
 //
 // # Diagnostics
 //
@@ -74,12 +73,11 @@ import (
 // An Agent is a pipe transport. It is made by New.
 type Agent struct {
 	attributes
-	service  string
-	log      *maillog.Logger
-	queueDir string
-	split    *table.Search
-	limit    time.Duration
-	env      []string
+	service string
+	log     *maillog.Logger
+	split   *table.Search
+	limit   time.Duration
+	env     []string
 }
 
 // defaultPath is what commands find programs in.
@@ -92,7 +90,7 @@ func New(cfg *config.Config, service string, args []string, db users.Database, l
 	if db == nil {
 		db = new(users.System)
 	}
-	a := &Agent{service: service, log: log, queueDir: cfg.String("queue_directory"),
+	a := &Agent{service: service, log: log,
 		split: &table.Search{Delimiters: cfg.String("recipient_delimiter"), OwnerRequest: cfg.Bool("owner_request_special")},
 		limit: cfg.TransportDuration(service, "time_limit"), env: []string{"PATH=" + defaultPath}}
 	for _, name := range cfg.List("export_environment") {
@@ -104,9 +102,6 @@ func New(cfg *config.Config, service string, args []string, db users.Database, l
 	}
 	if err := a.parse(args, db, cfg.String("mail_owner")); err != nil {
 		return nil, fmt.Errorf("service %s: pipe: %w", service, err)
-	}
-	if a.directory == "" {
-		a.directory = a.queueDir
 	}
 	return a, nil
 }
