@@ -49,7 +49,8 @@
 // dead at its first reply is replaced without a word either way. A delivery
 // that is cut short because the service must stop, or that fails because this
 // system is short of descriptors or memory, does not count against its
-// destination. BODY=7BIT, which is the default, is not said.
+// destination. BODY=7BIT, which is the default, is not said. What
+// smtp_sasl_auth_cache_name names is kept in memory, not in that table.
 //
 // # Security
 //
@@ -75,8 +76,7 @@
 // inet_interfaces, inet_protocols, line_length_limit, minimal_backoff_time,
 // myhostname, proxy_interfaces, relayhost, soft_bounce.
 //
-// Not read: best_mx_transport, smtp_sasl_auth_cache_name,
-// smtp_tls_per_site, smtp_tls_session_cache_database (TLS sessions are kept in
+// Not read: best_mx_transport, smtp_tls_per_site, smtp_tls_session_cache_database (TLS sessions are kept in
 // memory), smtp_tlsrpt_enable.
 //
 // # Diagnostics

@@ -37,6 +37,7 @@ type failure struct {
 	status dsn.Status
 	text   string
 	detail agent.Detail // what is known of the server
+	code   int          // of the reply to AUTH
 	loop   bool         // mail loops back to this host
 	retry  bool         // the address may be tried again without TLS
 	ours   bool         // this system is short of something: the destination is not to blame

@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/emersion/go-sasl"
 
@@ -40,14 +41,17 @@ type saslClient struct {
 	sureRules  []string // with TLS and a verified certificate
 	softBounce bool
 	extension  string // recipient_delimiter
+	refused    *refusals
 }
 
 func newSASLClient(cfg *config.Config, lmtp bool, o table.Options) *saslClient {
 	c := &saslClient{extension: cfg.String("recipient_delimiter")}
 	var maps []string
 	family := "smtp_"
+	remember, life := cfg.String("smtp_sasl_auth_cache_name") != "", cfg.Duration("smtp_sasl_auth_cache_time")
 	if lmtp {
 		family = "lmtp_"
+		remember, life = cfg.String("lmtp_sasl_auth_cache_name") != "", cfg.Duration("lmtp_sasl_auth_cache_time")
 		maps = cfg.List("lmtp_sasl_password_maps")
 		c.enabled = cfg.Bool("lmtp_sasl_auth_enable")
 		c.bySender = cfg.Bool("lmtp_sender_dependent_authentication")
@@ -70,6 +74,9 @@ func newSASLClient(cfg *config.Config, lmtp bool, o table.Options) *saslClient {
 	}
 	if !c.enabled {
 		return c
+	}
+	if remember {
+		c.refused = newRefusals(life)
 	}
 	c.passwords = table.OpenMaps(family+"sasl_password_maps", maps, o)
 	return c
@@ -136,6 +143,11 @@ func (d *delivery) login(s *session, t *target) *failure {
 	if !found || user == "" {
 		return nil
 	}
+	if r, ok := c.refused.find(t.host, user, pass, time.Now()); ok {
+		f := fail("SASL [CACHED] authentication failed; server " + s.namaddr + " said: " + r.text)
+		f.status = r.status
+		return f
+	}
 	name := d.mechanism(s)
 	if name == "" {
 		return fail("SASL authentication failed; cannot authenticate to server " + s.namaddr + ": no mechanism available")
@@ -144,7 +156,11 @@ func (d *delivery) login(s *session, t *target) *failure {
 	if err != nil {
 		return fail("SASL authentication failed; cannot authenticate to server " + s.namaddr + ": " + err.Error())
 	}
-	return d.authenticate(s, mech, fail)
+	f := d.authenticate(s, mech, fail)
+	if f != nil && f.code == 535 {
+		c.refused.add(t.host, user, pass, f.status, f.detail.DiagText, time.Now())
+	}
+	return f
 }
 
 // mechanisms that we know, the best first. Those that send a token in place of
@@ -240,7 +256,7 @@ func (d *delivery) authenticate(s *session, mech sasl.Client, fail func(string) 
 		}
 		if r.code != 334 {
 			f := s.refused(sessionFailed, &r)
-			f.said = true
+			f.said, f.code = true, r.code
 			f.text = "SASL authentication failed; server " + s.namaddr + " said: " + f.detail.DiagText
 			if d.a.sasl.softBounce {
 				f.status.Class = 4
