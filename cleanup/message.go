@@ -271,21 +271,21 @@ func (m *Message) Finish(ctx context.Context, out [][]byte) ([][]byte, Result) {
 	if !m.anyRcpt {
 		m.stat |= statRcpt
 	}
-	r := Result{
-		Envelope:  m.env,
-		MessageID: m.header.messageID,
-		Hold:      m.flags&Hold != 0,
-		Discard:   m.flags&Discard != 0,
-		Stop:      m.stop,
-		Notices:   m.notices,
-	}
+	r := Result{MessageID: m.header.messageID, Log: m.log}
+	m.judge(&r)
+	return out, r
+}
+
+// judge gives the verdict as it stands now.
+func (m *Message) judge(r *Result) {
+	r.Envelope, r.Notices = m.env, m.notices
+	r.Hold, r.Discard, r.Stop = m.flags&Hold != 0, m.flags&Discard != 0, m.stop
+	r.Refused, r.Bounce, r.HeadersOnly = nil, false, false
 	if !r.Discard && m.stat != 0 {
 		r.Refused = m.stat.refusal(m.reason)
 		r.Bounce = m.flags&Bounce != 0 && m.stat&(statDefer|statWrite) == 0 && m.anyRcpt
 		r.HeadersOnly = m.stat&(statCont|statSize) != 0
 	}
-	r.Log = m.log
-	return out, r
 }
 
 // ok says whether the content still matters. What goes back to its sender does

@@ -34,6 +34,8 @@ type ServerOptions struct {
 	BufferLimit int64
 	// Verify is told of probes for addresses that are aliases. It may be nil.
 	Verify *ipc.Client
+	// Milters are the filters. It may be nil.
+	Milters *Milters
 }
 
 // A Server serves submitters and the queue manager. It is the only one that
@@ -81,6 +83,8 @@ func (s *Server) handle(c *ipc.Conn, r *ipc.Request) {
 		s.attach(c, r)
 	case proto.KindAbort:
 		s.abort(c, r)
+	case proto.KindMilter:
+		s.milterEvent(c, r)
 	default:
 		r.Fail("cleanup: unknown request %d", r.Kind)
 	}
@@ -155,6 +159,9 @@ func (s *Server) closed(c *ipc.Conn) {
 	s.mu.Unlock()
 	for _, st := range gone {
 		close(st.parts)
+	}
+	if ms := s.opt.Milters; ms != nil {
+		s.wg.Go(func() { ms.gone(c) })
 	}
 }
 
@@ -315,12 +322,9 @@ func (in *incoming) commit() *proto.SubmitReply {
 	var res Result
 	in.out, res = in.msg.Finish(in.s.ctx, in.out[:0])
 	in.store()
-	for _, l := range res.Log {
-		if l.Warning {
-			in.s.opt.Log.Warning("%s", l.Text)
-		} else {
-			in.s.opt.Log.Info("%s", l.Text)
-		}
+	in.logLines(res.Log)
+	if in.fault == nil {
+		in.filters(&res)
 	}
 	if in.fault != nil {
 		in.giveUp()
@@ -348,6 +352,16 @@ func (in *incoming) commit() *proto.SubmitReply {
 		}
 	}
 	return in.queue(&res)
+}
+
+func (in *incoming) logLines(lines []LogLine) {
+	for _, l := range lines {
+		if l.Warning {
+			in.s.opt.Log.Warning("%s", l.Text)
+		} else {
+			in.s.opt.Log.Info("%s", l.Text)
+		}
+	}
 }
 
 func (in *incoming) giveUp() {

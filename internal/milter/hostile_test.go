@@ -295,16 +295,18 @@ func TestProgressEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		us, them := net.Pipe()
-		go func() {
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		wg.Go(func() { io.Copy(io.Discard, them) })
+		wg.Go(func() {
 			defer them.Close()
-			go io.Copy(io.Discard, them)
 			for {
 				if _, err := them.Write(reply(repProgress, "")); err != nil {
 					return
 				}
 				time.Sleep(time.Second)
 			}
-		}()
+		})
 		f := &filter{spec: testSpec("unix:x"), nc: us, r: bufio.NewReader(us), warn: func(string, ...any) {}}
 		f.spec.Content = 300 * time.Second
 		start := time.Now()

@@ -26,12 +26,6 @@ const (
 	nStages
 )
 
-var stageParameter = [nStages]string{
-	stConnect: "milter_connect_macros", stHelo: "milter_helo_macros", stMail: "milter_mail_macros",
-	stRcpt: "milter_rcpt_macros", stData: "milter_data_macros", stEOM: "milter_end_of_data_macros",
-	stEOH: "milter_end_of_header_macros", stUnknown: "milter_unknown_command_macros",
-}
-
 // A Spec says how one filter is reached and treated.
 type Spec struct {
 	Endpoint                  string // inet:host:port or unix:path, as configured

@@ -40,6 +40,8 @@ const (
 	KindCommandReply = 53
 	KindExplain      = 54
 	KindExplainReply = 55
+	KindMilter       = 60
+	KindMilterReply  = 61
 )
 
 // empty is the byte form of messages without fields.
@@ -116,6 +118,7 @@ type Submit struct {
 	FullName string   // of the sender, for a From: field that has to be added
 	More     bool
 	Content  []byte // CRLF lines, any part of them
+	Milter   uint64 // the session with filters that the message belongs to; 0: not from SMTP, or none
 	// Settles, when set, makes the message the notice about others: it and
 	// the disposition of what it reports are recorded as one.
 	Settles *Settle
@@ -150,6 +153,7 @@ func (m *Submit) Append(b []byte) []byte {
 		b = pack.Bytes(b, 'p', h)
 	}
 	b = pack.String(b, 'F', m.FullName)
+	b = pack.Uint(b, 'm', m.Milter)
 	b = pack.Bool(b, '+', m.More)
 	if m.Settles != nil {
 		b = pack.Nested(b, 's', m.Settles.append)
@@ -179,6 +183,8 @@ func (m *Submit) Decode(b []byte) error {
 			m.Prepend = append(m.Prepend, r.String())
 		case 'F':
 			m.FullName = r.String()
+		case 'm':
+			m.Milter = r.Uint()
 		case '+':
 			m.More = r.Bool()
 		case 's':

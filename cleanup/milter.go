@@ -1,0 +1,439 @@
+package cleanup
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"posthaste/internal/config"
+	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/milter"
+	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/smtpwire"
+	"posthaste/internal/table"
+)
+
+// Milters are the filters that see mail: those of SMTP sessions, which tell of
+// themselves over ipc, and those for all other mail (non_smtpd_milters). Why
+// sessions live here and not where SMTP is spoken is said in package milter.
+// Its methods may be called concurrently.
+type Milters struct {
+	log       *maillog.Logger
+	specs     []milter.Spec // for mail that did not come by SMTP
+	macros    []string      // of that mail
+	checks    *table.Maps   // milter_header_checks
+	sizeLimit int64
+	pool      milter.Pool
+
+	mu       sync.Mutex
+	sessions map[uint64]*milterSession
+}
+
+// milterSession is an SMTP session's. Its events come one after the other.
+type milterSession struct {
+	owner *ipc.Conn
+	mu    sync.Mutex
+	m     *milter.Session
+	over  bool
+}
+
+// NewMilters reads what is to be known of filters. Close it when the server
+// has ended.
+func NewMilters(cfg *config.Config, log *maillog.Logger, o table.Options) (*Milters, error) {
+	specs, err := milter.Read(cfg, "non_smtpd_milters")
+	if err != nil {
+		return nil, err
+	}
+	macros, err := milter.ParseMacros(cfg.List("milter_macro_defaults"))
+	if err != nil {
+		return nil, err
+	}
+	macros = append(macros, "j", cfg.String("myhostname"), "v", cfg.String("milter_macro_v"),
+		"{daemon_name}", cfg.String("milter_macro_daemon_name"))
+	return &Milters{log: log, specs: specs, macros: macros, sizeLimit: cfg.Bytes("message_size_limit"),
+		checks:   table.OpenMaps("milter_header_checks", cfg.List("milter_header_checks"), o),
+		sessions: make(map[uint64]*milterSession)}, nil
+}
+
+// Close ends all sessions.
+func (ms *Milters) Close() error {
+	ms.mu.Lock()
+	open := ms.sessions
+	ms.sessions = nil
+	ms.mu.Unlock()
+	for _, s := range open {
+		s.close()
+	}
+	ms.pool.Close()
+	return ms.checks.Close()
+}
+
+func (s *milterSession) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.over {
+		s.over = true
+		s.m.Close()
+	}
+}
+
+// gone ends the sessions of a connection that is lost.
+func (ms *Milters) gone(c *ipc.Conn) {
+	ms.mu.Lock()
+	var list []*milterSession
+	for id, s := range ms.sessions {
+		if s.owner == c {
+			list = append(list, s)
+			delete(ms.sessions, id)
+		}
+	}
+	ms.mu.Unlock()
+	for _, s := range list {
+		s.close()
+	}
+}
+
+func (ms *Milters) session(id uint64) *milterSession {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	return ms.sessions[id]
+}
+
+// event tells filters of an event.
+func (s *Server) milterEvent(c *ipc.Conn, r *ipc.Request) {
+	q := new(proto.Milter)
+	if err := r.Decode(q); err != nil {
+		r.Fail("%v", err)
+		return
+	}
+	ms := s.opt.Milters
+	if ms == nil {
+		r.Fail("cleanup: filters are not served here")
+		return
+	}
+	s.wg.Go(func() {
+		v, err := ms.event(s.ctx, c, q)
+		if err != nil {
+			r.Fail("%v", err)
+			return
+		}
+		r.Reply(&proto.MilterReply{Verdict: v})
+	})
+}
+
+func (ms *Milters) event(ctx context.Context, c *ipc.Conn, q *proto.Milter) (milter.Verdict, error) {
+	ses := ms.session(q.Session)
+	if q.Event == proto.MilterConnect {
+		ses = &milterSession{owner: c, m: milter.Open(q.Specs, &ms.pool, ms.log.Warning)}
+		ms.mu.Lock()
+		_, twice := ms.sessions[q.Session]
+		if !twice && ms.sessions != nil {
+			ms.sessions[q.Session] = ses
+		}
+		ms.mu.Unlock()
+		if twice {
+			return milter.Verdict{}, fmt.Errorf("cleanup: session %d with filters exists", q.Session)
+		}
+	}
+	if ses == nil {
+		return milter.Verdict{}, fmt.Errorf("cleanup: no session %d with filters", q.Session)
+	}
+	if q.Event == proto.MilterClose {
+		ms.mu.Lock()
+		delete(ms.sessions, q.Session)
+		ms.mu.Unlock()
+		ses.close()
+		return milter.Verdict{}, nil
+	}
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if ses.over {
+		return milter.Verdict{}, fmt.Errorf("cleanup: session %d with filters is over", q.Session)
+	}
+	return ses.tell(ctx, q), nil
+}
+
+func (s *milterSession) tell(ctx context.Context, q *proto.Milter) milter.Verdict {
+	s.m.SetMacros(q.Macros)
+	arg := func(i int) string {
+		if i < len(q.Args) {
+			return q.Args[i]
+		}
+		return ""
+	}
+	switch q.Event {
+	case proto.MilterConnect:
+		addr, _ := netip.ParseAddr(arg(1)) // the zero Addr for an unknown one
+		var port uint16
+		fmt.Sscan(arg(2), &port)
+		return s.m.Connect(ctx, arg(0), addr, port)
+	case proto.MilterHelo:
+		return s.m.Helo(arg(0))
+	case proto.MilterMail:
+		return s.m.Mail(q.Args...)
+	case proto.MilterRcpt:
+		return s.m.Rcpt(q.Args...)
+	case proto.MilterData:
+		return s.m.Data()
+	case proto.MilterUnknown:
+		return s.m.Unknown(arg(0))
+	case proto.MilterAbort:
+		s.m.Abort()
+	}
+	return milter.Verdict{}
+}
+
+// filters shows a message that is complete, and that nothing else is wrong
+// with, to the filters, and does to it what they want.
+func (in *incoming) filters(res *Result) {
+	ms := in.s.opt.Milters
+	if ms == nil || in.q.Flags&proto.SubmitMilter == 0 || in.q.Milter == 0 && len(ms.specs) == 0 {
+		return
+	}
+	skip := res.Stop || res.Discard || res.Refused != nil || len(res.Envelope.Recipients) == 0
+	f := &filtering{in: in, ms: ms, m: in.msg, ctx: in.s.ctx, logged: len(in.msg.log)}
+	if in.q.Milter == 0 {
+		if !skip {
+			f.local(res)
+		}
+		return
+	}
+	ses := ms.session(in.q.Milter)
+	if ses == nil {
+		if !skip {
+			f.verdict("END-OF-MESSAGE", milter.Default("tempfail"), res)
+		}
+		return
+	}
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	switch {
+	case skip:
+		ses.m.Abort()
+	case ses.over:
+		f.verdict("END-OF-MESSAGE", milter.Default("tempfail"), res)
+	default:
+		ses.m.SetMacros([]string{"i", string(in.q.Envelope.ID)})
+		f.content(ses.m, res)
+	}
+}
+
+// A filtering is one message's way through the filters.
+type filtering struct {
+	in     *incoming
+	ms     *Milters
+	m      *Message
+	ctx    context.Context
+	logged int // lines of m.log that have been written
+}
+
+// client is who the message is from, as filters and log lines have it.
+func (f *filtering) client() mail.Client {
+	c := f.m.env.Client
+	if c.Addr == "" {
+		c.Name, c.Addr, c.Port = "localhost", "127.0.0.1", "0"
+	}
+	return c
+}
+
+// local makes a session up for mail that did not come by SMTP.
+func (f *filtering) local(res *Result) {
+	s := milter.Open(f.ms.specs, &f.ms.pool, f.ms.log.Warning)
+	defer s.Close()
+	c, env := f.client(), &f.in.q.Envelope
+	s.SetMacros(f.ms.macros)
+	s.SetMacros([]string{"_", c.Name + " [" + c.Addr + "]", "{client_name}", c.Name, "{client_ptr}", c.Name, "{client_addr}", c.Addr,
+		"{client_port}", c.Port, "i", string(env.ID), "{auth_type}", env.SASL.Method, "{auth_authen}", env.SASL.Username,
+		"{auth_author}", env.SASL.Sender, "{mail_addr}", f.m.env.Sender})
+	addr, _ := netip.ParseAddr(c.Addr)
+	var port uint16
+	fmt.Sscan(c.Port, &port)
+	helo := c.Helo
+	if helo == "" {
+		helo = "localhost"
+	}
+	pass := func(stage string, v milter.Verdict) bool {
+		if v.Action == milter.Continue {
+			return true
+		}
+		f.verdict(stage, v, res)
+		s.Abort()
+		return false
+	}
+	if !pass("CONNECT", s.Connect(f.ctx, c.Name, addr, port)) || !pass("HELO", s.Helo(helo)) ||
+		!pass("MAIL", s.Mail(pathOf(f.m.env.Sender))) {
+		return
+	}
+	for i := range env.Recipients {
+		s.SetMacros([]string{"{rcpt_addr}", env.Recipients[i].Address})
+		if !pass("RCPT", s.Rcpt(pathOf(env.Recipients[i].Address))) {
+			return
+		}
+	}
+	if pass("DATA", s.Data()) {
+		f.content(s, res)
+	}
+}
+
+// pathOf is an address as MAIL and RCPT have it.
+func pathOf(addr string) string { return "<" + rfc5322.Quote(addr) + ">" }
+
+// content shows the content, and takes over what filters make of message and
+// envelope.
+func (f *filtering) content(s *milter.Session, res *Result) {
+	c, err := f.in.content()
+	if err != nil {
+		f.in.fault = err
+		return
+	}
+	defer c.Close()
+	c.BodyLimit = f.ms.sizeLimit
+	v := s.Message(f.ctx, c, f)
+	if v.Action == milter.Continue && (c.HeaderChanged || c.BodyChanged) {
+		f.in.replace(c)
+	}
+	f.flushLog()
+	f.m.judge(res)
+	if len(res.Envelope.Recipients) == 0 && v.Action == milter.Continue {
+		res.Discard = true // the filters want nobody to have it
+	}
+	f.verdict("END-OF-MESSAGE", v, res)
+}
+
+func (f *filtering) flushLog() {
+	f.in.logLines(f.m.log[f.logged:])
+	f.logged = len(f.m.log)
+}
+
+// verdict does what the filters say, and says so in the log.
+func (f *filtering) verdict(stage string, v milter.Verdict, res *Result) {
+	switch {
+	case v.Action == milter.Discard:
+		f.logAction("milter-discard", stage, "milter triggers DISCARD action")
+		res.Discard = true
+	case v.Action != milter.Continue:
+		r := v.Reply
+		text := r.Status.String() + " " + strings.ReplaceAll(r.Text, "\n", " ")
+		f.logAction("milter-reject", stage, text)
+		res.Refused = &Refusal{Code: r.Code, Status: r.Status, Text: r.Text}
+		if f.m.flags&Bounce != 0 {
+			res.Refused.Text = strings.ReplaceAll(r.Text, "\n", " ")
+		}
+		res.Bounce = f.m.flags&Bounce != 0 && r.Code/100 == 5
+		res.HeadersOnly = true
+	case v.Hold && f.m.flags&Hold == 0:
+		f.logAction("milter-hold", stage, "milter triggers HOLD action")
+		res.Hold = true
+	}
+}
+
+func (f *filtering) logAction(action, stage, text string) {
+	c := f.client()
+	f.ms.log.Log(maillog.Reject{QueueID: f.m.id, Action: action, Stage: stage, Name: c.Name, Addr: c.Addr, Text: text,
+		From: rfc5322.Quote(f.m.env.Sender), HasFrom: true, To: rfc5322.Quote(f.m.lastRcpt), HasTo: f.m.anyRcpt,
+		Proto: c.Proto, Helo: c.Helo})
+}
+
+// ChangeSender implements milter.Envelope.
+func (f *filtering) ChangeSender(addr, args string) {
+	p, refusal := smtpwire.ParseMail("FROM:"+bracketed(addr)+" "+args, smtpwire.ExtDSN, false)
+	if refusal != nil {
+		f.m.warnf("a milter wants a sender that is none: %q %q: %s", addr, args, refusal.Text)
+		return
+	}
+	f.m.env.Sender = p.From.Address
+	if p.EnvID != "" {
+		f.m.env.EnvID = p.EnvID
+	}
+	if p.Ret != 0 {
+		f.m.env.Ret = p.Ret
+	}
+	f.m.envelopeSender(f.ctx)
+}
+
+// AddRecipient implements milter.Envelope. Without parameters it is
+// as with automatic BCC: the sender is told nothing of it.
+func (f *filtering) AddRecipient(addr, args string) {
+	p, refusal := smtpwire.ParseRcpt("TO:"+bracketed(addr)+" "+args, smtpwire.ExtDSN, false)
+	if refusal != nil {
+		f.m.warnf("a milter wants a recipient that is none: %q %q: %s", addr, args, refusal.Text)
+		return
+	}
+	r := mail.Recipient{Address: p.To.Address, ORCPT: p.ORCPT, Notify: p.Notify}
+	if args == "" {
+		r.Notify = dsn.NotifyNever
+	}
+	f.m.mapRecipient(f.ctx, &r)
+	r.Original = r.Address
+	f.m.expand(f.ctx, r)
+}
+
+// DeleteRecipient implements milter.Envelope. The address is one that the
+// client gave: what it was expanded to goes.
+func (f *filtering) DeleteRecipient(addr string) {
+	p, refusal := smtpwire.ParseRcpt("TO:"+bracketed(addr), 0, false)
+	if refusal != nil {
+		f.m.warnf("a milter wants a recipient taken away that is none: %q: %s", addr, refusal.Text)
+		return
+	}
+	rewritten := f.m.rewrite(f.ctx, "local", p.To.Address)
+	f.m.env.Recipients = slices.DeleteFunc(f.m.env.Recipients, func(r mail.Recipient) bool {
+		orig := r.Orig()
+		return strings.EqualFold(orig, p.To.Address) || strings.EqualFold(orig, rewritten)
+	})
+	// One that is added again later is none that was there before.
+	kept := f.m.env.Recipients
+	f.m.dups = duplicates{limit: f.m.dups.limit}
+	for i := range kept {
+		r := kept[i]
+		r.Original = r.Orig()
+		f.m.dups.seen(&r, f.m.c.originalRecipient)
+	}
+}
+
+// CheckField implements milter.Envelope: milter_header_checks.
+func (f *filtering) CheckField(raw []byte) []byte {
+	m, maps := f.m, f.ms.checks
+	if maps.Empty() || !m.ok() {
+		return raw
+	}
+	fd, ok := rfc5322.ParseField(raw)
+	if !ok {
+		return nil
+	}
+	text := string(fd.Lines())
+	value, found, err := maps.Lookup(f.ctx, text, false)
+	if err != nil {
+		m.tableFailed(maps.Title(), err)
+		return raw
+	}
+	if !found {
+		return raw
+	}
+	m.out = nil
+	replaced, keep := m.act(headerClass, maps.Title(), text, value)
+	out := slices.Concat(m.out...) // PREPEND
+	m.out = nil
+	switch {
+	case !keep:
+		return out
+	case replaced != text:
+		return append(out, toLines(replaced)...)
+	}
+	return append(out, raw...)
+}
+
+func bracketed(addr string) string {
+	addr = strings.TrimSpace(addr)
+	if strings.HasPrefix(addr, "<") {
+		return addr
+	}
+	return "<" + addr + ">"
+}

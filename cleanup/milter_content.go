@@ -1,0 +1,134 @@
+package cleanup
+
+import (
+	"bytes"
+	"errors"
+	"io"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/milter"
+	"posthaste/internal/rfc5322"
+)
+
+// maxHead bounds the header that filters and signatures can be made of. Each
+// field is bounded by header_size_limit, their number is not.
+const maxHead = 16 << 20
+
+var errHead = errors.New("the header is longer than 16 MiB: it cannot be shown to filters or signed")
+
+// content is what has been stored of the message: header fields and body.
+func (in *incoming) content() (*milter.Content, error) {
+	var src io.ReaderAt = bytes.NewReader(*in.buf)
+	size := int64(len(*in.buf))
+	if in.file != nil {
+		src, size = in.file, in.file.Size()
+	}
+	head, err := readHead(src, size)
+	if err != nil {
+		return nil, err
+	}
+	c := new(milter.Content)
+	rest := head
+	for {
+		fd, r, ok := rfc5322.NextField(rest)
+		if !ok {
+			break
+		}
+		c.Fields = append(c.Fields, milter.Field{Name: string(fd.Name()), Raw: fd.Raw})
+		rest = r
+	}
+	start := int64(len(head) - len(rest))
+	if bytes.HasPrefix(rest, crlf) {
+		start += 2
+	}
+	c.Body, c.BodySize = io.NewSectionReader(src, start, size-start), size-start
+	return c, nil
+}
+
+// readHead reads up to the empty line that ends the header, with it.
+func readHead(src io.ReaderAt, size int64) ([]byte, error) {
+	for n := int64(16 << 10); ; n *= 4 {
+		n = min(n, size)
+		head := make([]byte, n)
+		if _, err := src.ReadAt(head, 0); err != nil && err != io.EOF {
+			return nil, err
+		}
+		if bytes.HasPrefix(head, crlf) {
+			return head[:2], nil
+		}
+		if i := bytes.Index(head, []byte("\r\n\r\n")); i >= 0 {
+			return head[:i+4], nil
+		}
+		if n == size {
+			return head, nil
+		}
+		if n >= maxHead {
+			return nil, errHead
+		}
+	}
+}
+
+// replace stores c in place of what has been stored.
+func (in *incoming) replace(c *milter.Content) {
+	old, oldFile := in.buf, in.file
+	in.buf, in.file = contents.Get().(*[]byte), nil
+	*in.buf = (*in.buf)[:0]
+	var gauge gauge
+	put := func(p []byte) {
+		gauge.add(p)
+		in.out = append(in.out[:0], p)
+		in.store()
+	}
+	for _, f := range c.Fields {
+		gauge.field(f.Raw)
+		put(f.Raw)
+	}
+	if c.BodySize > 0 {
+		put(crlf)
+		chunk := make([]byte, min(64<<10, c.BodySize))
+		for off := int64(0); off < c.BodySize && in.fault == nil; off += int64(len(chunk)) {
+			chunk = chunk[:min(int64(cap(chunk)), c.BodySize-off)]
+			if _, err := c.Body.ReadAt(chunk, off); err != nil && err != io.EOF {
+				in.fault = err
+				break
+			}
+			if n := len(chunk); chunk[n-1] == '\r' && n > 1 {
+				chunk = chunk[:n-1] // line ends are not cut in two
+			}
+			put(chunk)
+		}
+	}
+	in.s.buffered.Add(-int64(len(*old)))
+	contents.Put(old)
+	if oldFile != nil {
+		oldFile.Abort()
+	}
+	gauge.describe(&in.msg.env)
+}
+
+// A gauge finds out about content what envelopes say of it.
+type gauge struct {
+	m    Message
+	size int64
+	body mail.Body
+}
+
+func (g *gauge) field(raw []byte) {
+	if eight(raw) {
+		g.body |= mail.BodyUTF8Hdr
+	}
+}
+
+func (g *gauge) add(p []byte) {
+	lines, _ := g.m.scan(p)
+	g.size += int64(len(p) - lines)
+	if eight(p) {
+		g.body |= mail.Body8Bit
+	}
+}
+
+func (g *gauge) describe(env *mail.Envelope) {
+	const mine = mail.Body8Bit | mail.BodyUTF8Hdr | mail.BodyDots | mail.BodyLong
+	env.Size = g.size
+	env.Body = env.Body&^mine | g.body | g.m.body.flags
+}
