@@ -3,12 +3,14 @@ package postsuper
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/vfs"
@@ -146,6 +148,32 @@ func (c *command) deleteDropped(w *wish) error {
 		c.counts['d']++
 		if !w.all || c.verbose {
 			c.say(action(name, 'd'))
+		}
+	}
+	return nil
+}
+
+// litterAge is when a file that is not finished will not be any more.
+const litterAge = 7 * 24 * time.Hour
+
+// purgeDropped removes what sendmail programs that were killed have left in
+// maildrop: files without the mark of a whole message.
+func (c *command) purgeDropped(now time.Time) error {
+	dir := c.queue.Dir("maildrop")
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		st, err := e.Info()
+		if err != nil || !st.Mode().IsRegular() || st.Mode()&0o100 != 0 || now.Sub(st.ModTime()) < litterAge {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if c.verbose {
+			fmt.Fprintf(c.Stderr, "%s: removed maildrop/%s\n", c.Name, maillog.AppendClean(nil, []byte(e.Name())))
 		}
 	}
 	return nil

@@ -14,9 +14,10 @@
 // Queues are hold, incoming, active and deferred, and when named maildrop
 // (where only -d does something) and corrupt (likewise).
 //
-// The structure check and the purge of -s, -S and -p have nothing left to do:
-// recovery does both whenever the spool is opened. The options are accepted
-// and say so.
+// -p, and no option at all, removes files in maildrop that a sendmail program
+// did not live to finish, a week after. In the spool there is nothing to purge, and no
+// structure to check (-s, -S): recovery does both whenever the spool is opened. The
+// command says so.
 //
 // # Security
 //
@@ -43,6 +44,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
@@ -88,7 +90,8 @@ type command struct {
 	dir     string
 	wishes  []wish
 	queues  []string // named ones; none: those that the verb looks in
-	idle    bool     // -p, -s, -S or nothing at all
+	idle    bool     // -s or -S
+	purge   bool     // -p or nothing at all
 	verbose bool
 	counts  map[byte]int
 }
@@ -125,7 +128,9 @@ func (c *command) parse(args []string) error {
 			c.dir = o.Value
 		case 'v':
 			c.verbose = true
-		case 'p', 's', 'S':
+		case 'p':
+			c.purge = true
+		case 's', 'S':
 			c.idle = true
 		default:
 			if err := c.wish(o.Letter, o.Value); err != nil {
@@ -139,7 +144,9 @@ func (c *command) parse(args []string) error {
 		}
 	}
 	c.queues = rest
-	c.idle = c.idle || len(c.wishes) == 0
+	if !c.purge && len(c.wishes) == 0 {
+		c.idle, c.purge = true, !c.idle
+	}
 	return nil
 }
 
@@ -183,8 +190,13 @@ func (c *command) addID(w *wish, text string) {
 // run finds out whether the mail system is up, and does everything.
 func (c *command) run(ctx context.Context) error {
 	if c.idle {
-		fmt.Fprintf(c.Stderr, "%s: nothing to fix or purge: that is done whenever the mail system starts; "+
-			"\"posthaste spool check\" looks the queue over now\n", c.Name)
+		fmt.Fprintf(c.Stderr, "%s: the queue's structure is put right whenever the mail system starts; "+
+			"\"posthaste spool check\" looks it over now\n", c.Name)
+	}
+	if c.purge {
+		if err := c.purgeDropped(time.Now()); err != nil {
+			return err
+		}
 	}
 	if len(c.wishes) == 0 {
 		return nil

@@ -107,9 +107,9 @@ func TestUsage(t *testing.T) {
 		{"-d ALL nosuch", 64, "postsuper: fatal: invalid directory name: nosuch\n"},
 		{"-c /nonexistent -d X12345", 78, "/nonexistent"},
 		{"-d X12345", 66, "nothing has been queued here yet"},
-		{"-s", 0, "nothing to fix or purge"},
-		{"", 0, "nothing to fix or purge"},
-		{"-psv", 0, "nothing to fix or purge"},
+		{"-s", 0, "posthaste spool check"},
+		{"", 0, "posthaste spool check"},
+		{"-psv", 0, "posthaste spool check"},
 	} {
 		out, status := run(s, "", strings.Fields(c.args)...)
 		if status != c.status || !strings.Contains(out, c.says) {
@@ -229,5 +229,40 @@ func TestUp(t *testing.T) {
 	}
 	if len(m.items) != 0 {
 		t.Errorf("%d messages left", len(m.items))
+	}
+}
+
+// What a killed sendmail program has left is removed, and nothing else.
+func TestPurge(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	old, young := time.Now().Add(-8*24*time.Hour), time.Now().Add(-6*24*time.Hour)
+	for name, f := range map[string]struct {
+		mode os.FileMode
+		at   time.Time
+	}{"litter": {0o600, old}, "unfinished": {0o600, young}, "message": {0o744, old}} {
+		path := filepath.Join(s.Queue, "maildrop", name)
+		if err := os.WriteFile(path, nil, f.mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, f.at, f.at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := func() (names []string) {
+		list, err := os.ReadDir(filepath.Join(s.Queue, "maildrop"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	if out, status := run(s, "", "-s"); status != 0 || len(left()) != 3 {
+		t.Errorf("-s: exit status %d, %q, left %v", status, out, left())
+	}
+	if out, status := run(s, "", "-pv"); status != 0 || out != "postsuper: removed maildrop/litter\n" || !slices.Equal(left(), []string{"message", "unfinished"}) {
+		t.Errorf("-p: exit status %d, %q, left %v", status, out, left())
 	}
 }

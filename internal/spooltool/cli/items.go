@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"posthaste/internal/mail"
 	"posthaste/internal/maildrop"
@@ -84,9 +85,10 @@ func (q *Queue) Dropped(f func(*proto.Item) bool) error {
 	return nil
 }
 
-// dropped is nil for a file that is not finished.
+// dropped is nil for a file that is not finished. Others may put things there:
+// neither a link nor a pipe must lead root astray or hold it up.
 func dropped(path string) (*proto.Item, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
