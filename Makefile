@@ -7,11 +7,13 @@ DAEMONDIR ?= $(PREFIX)/lib/posthaste
 SYSCONFDIR ?= /etc/posthaste
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 MANDIR ?= $(PREFIX)/share/man
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 
 GO ?= go
 TOOLS = sendmail mailq newaliases postqueue postsuper postcat postconf postmap postalias postlog qshape
 
-.PHONY: all build run test check peers install bench crash clean
+.PHONY: all build run test check man peers install bench crash clean
 
 all: build
 
@@ -31,6 +33,10 @@ check:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "gofmt these files"; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
+
+# Manual pages, docs/parameters.md and completions, from what the program declares.
+man:
+	$(GO) run ./internal/manual/gen
 
 # The foreign programs that tests use, from Debian's packages (needs root).
 peers:
@@ -54,6 +60,12 @@ install: build
 	for f in main.cf master.cf; do \
 	  test -e $(DESTDIR)$(SYSCONFDIR)/$$f || install -m 644 etc/$$f $(DESTDIR)$(SYSCONFDIR)/$$f; done
 	install -m 644 etc/systemd/posthaste.service $(DESTDIR)$(UNITDIR)/posthaste.service
+	for s in 1 5 8; do install -d $(DESTDIR)$(MANDIR)/man$$s && \
+	  install -m 644 docs/man/*.$$s $(DESTDIR)$(MANDIR)/man$$s || exit 1; done
+	install -d $(DESTDIR)$(BASHDIR) $(DESTDIR)$(ZSHDIR)
+	install -m 644 etc/completion/posthaste.bash $(DESTDIR)$(BASHDIR)/posthaste
+	for t in $(TOOLS) postdrop; do ln -sf posthaste $(DESTDIR)$(BASHDIR)/$$t; done
+	install -m 644 etc/completion/_posthaste $(DESTDIR)$(ZSHDIR)/_posthaste
 	install -d -m 755 $(DESTDIR)/var/spool/posthaste $(DESTDIR)/var/lib/posthaste
 	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then $(SBINDIR)/posthaste set-permissions; else \
 	  echo "now, on the machine it is for, as root: posthaste set-permissions"; fi

@@ -1,0 +1,468 @@
+package manual
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// configDir is the option that every command has.
+var configDir = option{'c', "config_dir", directory, "Read main.cf and master.cf in this directory, not in that of the environment variable MAIL_CONFIG or in /etc/posthaste."}
+
+func ignored(letter byte) option {
+	return option{letter, "", none, "Accepted, and changes nothing."}
+}
+
+// statuses are those of sysexits(3) that commands share, in order.
+func statuses(list ...status) []status { return append([]status{{0, "Success."}}, list...) }
+
+var (
+	badUsage    = status{64, "The command line is wrong."}
+	unavailable = status{69, "The mail system is needed and down, or refuses."}
+	outputError = status{74, "Output or a file cannot be written."}
+	notAllowed  = status{77, "This user may not do that."}
+	badConfig   = status{78, "main.cf or master.cf is wrong."}
+)
+
+// commands are the programs of section 1.
+func commands() []command {
+	return []command{
+		posthastePage(), sendmailPage(), postqueuePage(), postsuperPage(), postcatPage(), qshapePage(), postconfPage(),
+		postmapPage(), postaliasPage(), postlogPage(), postdropPage(),
+	}
+}
+
+func posthastePage() command {
+	return command{
+		name:     "posthaste",
+		what:     "control the mail system",
+		synopsis: []string{"[-v] [-c config_dir] command [arguments]"},
+		about: []string{
+			"posthaste(1) starts and stops the mail system, tells a running one to read its configuration again, and says whether a configuration is right. It is also every service and every tool of the mail system: which one it is follows from the name by which it is called, or from its first argument.",
+			"Commands that act on the mail system are for root, unless an ordinary user runs a mail system of his own.",
+		},
+		words: []word{
+			{"start", "[-w]", "Start the mail system in the background. The command returns when the sockets are open, or says why they cannot be."},
+			{"start-fg", "", "Run the mail system in the foreground, for service managers and containers."},
+			{"stop", "", "Stop: what is under way is finished, within bounds."},
+			{"abort", "", "Stop at once. No mail is lost; deliveries that were under way may be repeated."},
+			{"reload", "", "Read the configuration again. One with errors is refused, and the present one goes on. No connection is refused meanwhile, and sessions under way end under the settings they began with."},
+			{"status", "", "Say whether the mail system runs. The exit status is 0 if it does, 1 if it does not."},
+			{"flush", "", "Try to deliver all waiting mail now."},
+			{"check", "[-v]", "Say what is wrong with the configuration and with directories. Missing directories are made. With -v there follows, line by line, what would behave differently from Postfix with the same files."},
+			{"set-permissions", "", "Give the mail system's directories and the postdrop program their owners, groups and modes. Only root can do that."},
+			{"logrotate", "", "Rename the file that maillog_file names, have a new one opened, and compress the old one."},
+			{"try", "[-d dir] [-p port]", "Run a private mail system in the foreground, on the loopback interface, with all that it has below one directory. The defaults are run and 2525."},
+			{"spool", "command ...", "Look at the spool, check it, and move messages out of it and into it. See THE SPOOL below."},
+			{"explain", "ID ...", "Say why messages are still in the queue: their state, what became of each recipient, and when they will be tried again."},
+			{"help", "", "List the commands."},
+			{"tool", "arguments", "Run sendmail(1), mailq(1), newaliases(1), postqueue(1), postsuper(1), postcat(1), postconf(1), postmap(1), postalias(1), postlog(1) or qshape(1)."},
+		},
+		options: []option{
+			configDir,
+			ignored('v'),
+			ignored('D'),
+		},
+		sections: []section{
+			{
+				title: "The spool",
+				about: []string{
+					"Messages are records of one log. These commands show it and take messages out of it; they are for root and the mail owner.",
+				},
+				items: []item{
+					{"Cm spool dump Op Fl m", "Print the log record by record; with -m, the messages."},
+					{"Cm spool check", "Verify every checksum and count. Damage makes the exit status 65."},
+					{"Cm spool stats", "Say how much there is of what."},
+					{"Cm spool export Ar ID", "Write one message to standard output, as a plain file with its envelope."},
+					{"Cm spool export Fl d Ar dir ID ...", "Write messages to files in a directory."},
+					{"Cm spool export Fl a Ar dir", "Write all messages to files in a directory."},
+					{"Cm spool import Oo Fl nrv Oc Ar path ...", "Take in exported files, directories of them, queue files of Postfix, or a whole Postfix queue directory. With -n files are only read; with -r each is removed when its message is on stable storage; with -v each is named."},
+				},
+			},
+			{
+				title: "Examples",
+				about: []string{"Move a site from Postfix, first looking at what would change:"},
+				example: `posthaste -c /etc/posthaste check -v
+postfix stop
+posthaste start
+posthaste spool import -v /var/spool/postfix`,
+			},
+			{
+				title: "Environment",
+				items: []item{
+					{"Ev MAIL_CONFIG", "The directory of main.cf and master.cf, where no option says it."},
+				},
+			},
+		},
+		files: []item{
+			{"Pa /etc/posthaste/main.cf", "Settings; see main.cf(5)."},
+			{"Pa /etc/posthaste/master.cf", "Services; see master.cf(5)."},
+			{"Pa /var/spool/posthaste", "The queue: the spool's log, the directory where local mail is dropped, and the services' sockets."},
+			{"Pa /var/lib/posthaste", "What services remember, such as TLS sessions and probed addresses."},
+		},
+		status: []status{{0, "Success."}, {1, "Failure; the reason is on standard error and in the log. The tools have statuses of their own."}},
+		see:    []string{"mailq.1", "postconf.1", "postqueue.1", "postsuper.1", "sendmail.1", "main.cf.5", "master.cf.5", "master.8"},
+	}
+}
+
+func sendmailPage() command {
+	return command{
+		name:    "sendmail",
+		aliases: []string{"mailq", "newaliases"},
+		what:    "send mail, as Sendmail does",
+		synopsis: []string{
+			"[options] [recipient ...]",
+			"-bp",
+			"-bi",
+			"-q",
+		},
+		about: []string{
+			"sendmail(1) is how the programs of a machine send mail. It reads a message from standard input and puts it into the queue, whether the mail system runs or not. The message ends at the end of input, or at a line with a lone dot.",
+			"Called as mailq it lists the queue, as newaliases it builds the tables that alias_database names.",
+			"Options of Sendmail that mean nothing here are accepted.",
+		},
+		options: []option{
+			{'A', "x", none, "Accepted, and changes nothing."},
+			{'B', "type", "7BIT|8BITMIME", "The kind of content: 7BIT or 8BITMIME."},
+			{'b', "mode", "d|h|i|l|m|p|s|v", "What to do: m deliver (the default), p list the queue, i build the alias tables, s speak SMTP on standard input and output, d or l start the mail system, v deliver nothing and report by mail what would become of each recipient, h or H nothing."},
+			{'C', "path", file, "The configuration directory, or a file in it."},
+			ignored('c'),
+			{'e', "x", none, "Accepted, and changes nothing."},
+			{'F', "name", none, "The sender's full name, for messages without a From: header."},
+			{'f', "address", none, "The envelope sender. An empty one is the null sender, whose mail is never answered."},
+			{'G', "", none, "The message comes from elsewhere: addresses in its header are not completed with our domain."},
+			{'h', "count", none, "Accepted, and changes nothing."},
+			{'I', "", none, "Build the alias tables, as -bi does."},
+			{'i', "", none, "A line with a lone dot is a line like any other. The form -oi does the same."},
+			{'L', "label", none, "Accepted, and changes nothing."},
+			ignored('m'),
+			{'N', "events", none, "When to notify the sender: never, or a comma-separated list of delay, failure and success."},
+			ignored('n'),
+			{'O', "name=value", none, "An option of Sendmail by its long name. SMTPUTF8=yes asks for it to be required; the others change nothing."},
+			{'o', "option", none, "An option of Sendmail by its short name. The letter i is heeded, the others change nothing."},
+			{'p', "protocol", none, "Accepted, and changes nothing."},
+			{'q', "", none, "Try to deliver all waiting mail. -qI with a queue ID is for one message, -qR with a domain for all that waits for it. An interval, as in -q30m, means something with -bd only and is accepted."},
+			{'R', "what", "full|hdrs", "What a notice of failure returns: full or hdrs."},
+			{'r', "address", none, "The same as -f."},
+			{'t', "", none, "Recipients are also those in the To:, Cc: and Bcc: headers, or in their Resent- forms where there are such."},
+			{'U', "x", none, "Accepted, and changes nothing."},
+			{'V', "envid", none, "An identifier that notices about the message will carry."},
+			{'v', "", none, "Report by mail what became of the first attempt to deliver."},
+			{'X', "V", none, "-XV, or -XV and two delimiters: each recipient gets the message from an address of his own, so that a returned message says whose it was. Anything else after -X is the name of a log and changes nothing."},
+			ignored('x'),
+		},
+		files: []item{
+			{"Pa /var/spool/posthaste/maildrop", "Mail that has been taken and that pickup(8) has not."},
+			{"Pa /etc/aliases", "Aliases, as alias_database says by default."},
+		},
+		status: []status{
+			{0, "The message is on stable storage."}, badUsage, {65, "The input is malformed."}, {69, "The message was not queued."},
+			{71, "The system failed."}, {73, "A file cannot be made."}, {75, "Try again later."}, notAllowed, badConfig,
+		},
+		see: []string{"postalias.1", "postdrop.1", "postqueue.1", "cleanup.8", "pickup.8"},
+		sections: []section{{
+			title: "Security considerations",
+			about: []string{"It runs with the rights of whoever calls it. Only postdrop(1), which it calls, has one that its caller has not."},
+		}},
+	}
+}
+
+func postqueuePage() command {
+	return command{
+		name: "postqueue",
+		what: "list the mail queue, or have it tried again",
+		synopsis: []string{
+			"[-v] [-c config_dir] -p | -j | -f",
+			"[-v] [-c config_dir] -i queue_id",
+			"[-v] [-c config_dir] -s site",
+		},
+		about: []string{
+			"postqueue(1) asks the queue manager what is in the queue, or has it try again now. While the mail system is down, whoever may read the spool is shown what lies in it.",
+			"authorized_mailq_users says who may list the queue, authorized_flush_users who may have it tried again.",
+		},
+		options: []option{
+			configDir,
+			{'f', "", none, "Try to deliver all mail that waits."},
+			{'i', "queue_id", queueID, "Try to deliver one message."},
+			{'j', "", none, "List the queue as JSON, one object a line."},
+			{'p', "", none, "List the queue as mailq does. After a queue ID, an asterisk means that the message is being delivered, an exclamation mark that it is on hold, a number sign that it is told to expire."},
+			{'s', "site", site, "Try to deliver all mail that waits for a site."},
+			ignored('v'),
+		},
+		status: statuses(badUsage, unavailable, outputError, notAllowed, badConfig),
+		see:    []string{"mailq.1", "postcat.1", "postsuper.1", "qshape.1", "qmgr.8"},
+	}
+}
+
+func postsuperPage() command {
+	return command{
+		name:     "postsuper",
+		what:     "delete, requeue, hold, release and expire queued mail",
+		synopsis: []string{"[-psSv] [-c config_dir] [-d queue_id] [-e queue_id] [-f queue_id] [-h queue_id] [-H queue_id] [-r queue_id] [queue ...]"},
+		about: []string{
+			"postsuper(1) changes what is in the queue. While the mail system runs each change is an order to the queue manager, and a message that is being delivered is left alone until that attempt has ended. While it is down the command opens the spool itself.",
+			"A queue ID of - means that IDs are read from standard input, one a line. ALL means every message, in the queues that are named: hold, incoming, active and deferred, or where only -d does something, maildrop and corrupt. Options may be repeated.",
+		},
+		options: []option{
+			configDir,
+			{'d', "queue_id", queueID, "Delete the message."},
+			{'e', "queue_id", queueID, "Have the message expire: it is returned to its sender when it would be tried next."},
+			{'f', "queue_id", queueID, "The same as -e, and the message is released if it is on hold."},
+			{'H', "queue_id", queueID, "Release a message that is on hold."},
+			{'h', "queue_id", queueID, "Put the message on hold: no attempt is made to deliver it."},
+			{'p', "", none, "Accepted: what it purges in Postfix, recovery removes whenever the spool is opened."},
+			{'r', "queue_id", queueID, "Requeue the message: it gets a new queue ID, and its addresses are mapped again."},
+			{'S', "", none, "Accepted, as -s is."},
+			{'s', "", none, "Accepted: the structure is checked whenever the spool is opened."},
+			ignored('v'),
+		},
+		operands: queueName,
+		sections: []section{
+			{title: "Examples", about: []string{"Delete all mail from one sender:"},
+				example: "postqueue -j | jq -r 'select(.sender == \"lists@example.com\").queue_id' | postsuper -d -"},
+			{title: "Security considerations", about: []string{"Only root, the mail owner and the owner of the queue directory may use it."}},
+		},
+		status: statuses(badUsage, unavailable, status{75, "Another process has the spool."}, notAllowed, badConfig),
+		see:    []string{"postcat.1", "postqueue.1", "cleanup.8", "qmgr.8"},
+	}
+}
+
+func postcatPage() command {
+	return command{
+		name:     "postcat",
+		what:     "show a queued message",
+		synopsis: []string{"[-bdefhorv] [-c config_dir] [-q] [-s offset] [queue_id | file ...]"},
+		about: []string{
+			"postcat(1) prints the envelope and the content of messages, by queue ID with -q. Otherwise its arguments are files: exported messages, files of the maildrop directory, and queue files of Postfix. Without arguments it reads standard input.",
+			"Of -b, -e and -h those parts are shown that are given, and all when none is.",
+		},
+		options: []option{
+			{'b', "", none, "Show the body."},
+			configDir,
+			{'d', "", none, "Print the types of records, as numbers that Postfix has for the same."},
+			{'e', "", none, "Show the envelope."},
+			{'f', "", none, "Print the name of the message before each line."},
+			{'h', "", none, "Show the header."},
+			{'o', "", none, "Print before each line where it begins in the content."},
+			{'q', "", none, "The arguments are queue IDs."},
+			{'r', "", none, "Accepted: records have no other order than the one that is shown."},
+			{'s', "offset", none, "Begin at this place in the content."},
+			{'v', "", none, "Also show what is known of attempts to deliver."},
+		},
+		operands: queueID,
+		status: statuses(badUsage, status{65, "A file is no message, or damaged."}, status{66, "There is no such message or file."},
+			unavailable, outputError, notAllowed, badConfig),
+		see: []string{"posthaste.1", "postqueue.1", "postsuper.1"},
+	}
+}
+
+func qshapePage() command {
+	return command{
+		name: "qshape",
+		what: "show how queued mail is spread over domains and age",
+		synopsis: []string{"[-lps] [-m min_subdomains] [-b bucket_count] [-t bucket_time] [-w terminal_width] [-N batch_msg_count] " +
+			"[-n batch_top_domains] [-c config_dir] [queue ...]"},
+		about: []string{
+			"qshape(1) prints a row for each domain that mail waits for: how many recipients, and how many of them are how old, in minutes. The age limit of a column is twice that of the one before it; the last has none.",
+			"The queues are incoming and active unless others are named: deferred, hold, corrupt and maildrop.",
+		},
+		options: []option{
+			{'b', "bucket_count", none, "The number of columns; 10 by default."},
+			configDir,
+			{'l', "", none, "Age limits grow by the time of -t, not by a factor of two."},
+			{'h', "", none, "Print how the command is used."},
+			{'m', "min_subdomains", none, "With -p: the number of different names below a parent domain that give it a row; 5 by default."},
+			{'N', "batch_msg_count", none, "Accepted: results come at once, so that there are no intermediate ones to print."},
+			{'n', "batch_top_domains", none, "How many rows are printed on a terminal; 0 means all, and the default is 20."},
+			{'p', "", none, "Also count for parent domains, whose names are shown with a dot before them."},
+			{'s', "", none, "Count messages by the domains of their senders, not recipients."},
+			{'t', "bucket_time", none, "The age limit of the first column in minutes; 5 by default."},
+			{'w', "terminal_width", none, "The width of lines; 80 by default."},
+		},
+		operands: queueName,
+		status:   statuses(badUsage, unavailable, outputError, notAllowed, badConfig),
+		see:      []string{"postqueue.1", "qmgr.8"},
+	}
+}
+
+func postconfPage() command {
+	return command{
+		name: "postconf",
+		what: "show and change the configuration",
+		synopsis: []string{
+			"[-dfhHnpqvx] [-c config_dir] [-C class] [-o name=value] [parameter ...]",
+			"[-e] [-qv] [-c config_dir] name=value ...",
+			"-X | -# [-qv] [-c config_dir] parameter ...",
+			"-M | -F | -P [-efHhoqvxX#] [-c config_dir] [service ...]",
+			"-a | -A | -l | -m [-c config_dir]",
+			"-b | -t [-c config_dir] [template_file]",
+			"-T what",
+		},
+		about: []string{
+			"postconf(1) prints parameters of main.cf(5) as \"name = value\": all of them, or those that are named. It also edits main.cf, and shows and edits master.cf(5).",
+			"An edit keeps comments and order, and the file's owner and mode; new settings go to the end. Who reads a file meanwhile sees it before or after the edit, whole. Two edits at a time wait for each other.",
+		},
+		options: []option{
+			{'A', "", none, "List the SASL mechanisms' implementations for the SMTP client."},
+			{'a', "", none, "List the SASL mechanisms' implementations for the SMTP server."},
+			{'b', "", none, "Print the texts of notices with parameters expanded: the built-in ones, or those of a file."},
+			{'C', "class", "builtin|service|user|own|all", "Only parameters of a class: builtin, service (one set for each transport), user (a site's own), own (those that only Posthaste has) or all, the default."},
+			configDir,
+			{'d', "", none, "Print defaults, not actual values."},
+			{'e', "", none, "Edit: the arguments are name=value. Such an argument alone is an edit, too."},
+			ignored('E'),
+			{'F', "", none, "Show or edit fields of master.cf: service/type/field."},
+			{'f', "", none, "Fold long lines."},
+			{'H', "", none, "Print names only."},
+			{'h', "", none, "Print values only."},
+			{'l', "", none, "List the ways to lock a mailbox."},
+			{'M', "", none, "Show or edit entries of master.cf: service/type."},
+			{'m', "", none, "List the types of lookup tables."},
+			{'n', "", none, "Print only what main.cf sets."},
+			{'o', "name=value", none, "As if main.cf said so, too. May be repeated."},
+			{'P', "", none, "Show or edit the -o settings of master.cf: service/type/parameter."},
+			{'p', "", none, "Print parameters of main.cf: the default."},
+			{'q', "", none, "Do not warn."},
+			{'T', "what", "compile-version|run-version|public-key-algorithms", "Say which TLS this is: compile-version, run-version or public-key-algorithms."},
+			{'t', "", none, "Print the texts of notices without expanding parameters."},
+			{'v', "", none, "Say which files are read, and what each parameter means."},
+			{'X', "", none, "Remove parameters from main.cf, or with -M and -P from master.cf."},
+			{'x', "", none, "Print values with $name replaced."},
+			{'#', "", none, "Comment parameters out."},
+		},
+		operands: parameter,
+		status:   []status{{0, "Success. An unknown name is a warning."}, {1, "Failure; the reason is on standard error."}},
+		see:      []string{"posthaste.1", "main.cf.5", "master.cf.5"},
+		sections: []section{{
+			title:   "Examples",
+			example: "postconf -n\npostconf -e 'message_size_limit = 50m'\npostconf -M smtp/inet\npostconf -P submission/inet/smtpd_tls_security_level=encrypt",
+		}},
+	}
+}
+
+// tableOptions are those that postmap and postalias share.
+func tableOptions(more ...option) []option {
+	list := append([]option{
+		configDir,
+		{'d', "key", none, "Delete the entry. With - the keys are read from standard input."},
+		{'f', "", none, "Keep the letter case of keys."},
+		{'i', "", none, "Add the entries on standard input to the table, which goes on to have the others."},
+		{'j', "", none, "With -s: list as JSON."},
+		{'N', "", none, "Write a zero byte at the end of keys and values, for other readers of cdb: tables."},
+		{'n', "", none, "Write no zero byte: the default."},
+		{'o', "", none, "Keep root's rights although the source belongs to somebody else."},
+		{'p', "", none, "Do not take over the permissions of the source."},
+		{'q', "key", none, "Look the key up and print what is found. With - the keys are read from standard input."},
+		{'r', "", none, "Entries take the place of others with the same key, without a warning."},
+		{'s', "", none, "List all entries."},
+		{'U', "", none, "Keys and values must be UTF-8; others are passed over with a warning."},
+		{'u', "", none, "Keys and values are any bytes, whatever smtputf8_enable says."},
+		{'v', "", none, "Say what is done."},
+		{'w', "", none, "Entries whose keys are there already are passed over without a warning."},
+	}, more...)
+	slices.SortFunc(list, func(a, b option) int {
+		return cmp.Or(cmp.Compare(strings.ToLower(string(a.letter)), strings.ToLower(string(b.letter))), cmp.Compare(a.letter, b.letter))
+	})
+	return list
+}
+
+var tableSecurity = section{
+	title: "Security considerations",
+	about: []string{"Run by root with a source that belongs to another user, the command takes that user's rights, unless -o is given: he could put something else into the place of the file that is written."},
+}
+
+var tableStatus = []status{{0, "Success."}, {1, "Something failed, or a key was not found."}}
+
+func postmapPage() command {
+	return command{
+		name: "postmap",
+		what: "build, change and ask lookup tables",
+		synopsis: []string{
+			"[-fiNnoprUuvw] [-c config_dir] [type :]file ...",
+			"[-bfFhmv] [-c config_dir] -q key [type :]file ...",
+			"[-fv] [-c config_dir] -d key [type :]file ...",
+			"[-Fjv] [-c config_dir] -s [type :]file ...",
+		},
+		about: []string{
+			"postmap(1) builds the table of each file, beside it, and puts it in the place of the one before at once. Services see the old table or the new one and take up the new one without a restart. A file is text: a key, white space, and the value; lines that begin with white space continue the one before, lines that begin with # are comments.",
+			"Without a type the table is of default_database_type. The types hash, btree and lmdb are indexed files of our own, with a name that ends in .phdb; cdb is the public format.",
+			"With -q tables of every type can be asked, also those that are not built: regexp, pcre, cidr, texthash, inline, static, unionmap, pipemap, randmap, environ, unix, socketmap and tcp.",
+		},
+		options: tableOptions(
+			option{'b', "", none, "With -q -: the input is a message, and the lines of its body are looked up."},
+			option{'F', "", none, "Values are names of files, whose content is put into the table as base64. With -q and -s values are decoded."},
+			option{'h', "", none, "With -q -: the input is a message, and the fields of its header are looked up."},
+			option{'m', "", none, "With -b and -h: fields of MIME parts belong to the header, not to the body."},
+		),
+		operands: tableSpec,
+		sections: []section{tableSecurity},
+		status:   tableStatus,
+		see:      []string{"postalias.1", "postconf.1", "main.cf.5"},
+	}
+}
+
+func postaliasPage() command {
+	return command{
+		name: "postalias",
+		what: "build, change and ask alias tables",
+		synopsis: []string{
+			"[-fiNnoprUuvw] [-c config_dir] [type :]file ...",
+			"[-fv] [-c config_dir] -q key [type :]file ...",
+			"[-fv] [-c config_dir] -d key [type :]file ...",
+			"[-jv] [-c config_dir] -s [type :]file ...",
+		},
+		about: []string{
+			"postalias(1) does for files of aliases what postmap(1) does for others. A line is a name, a colon, and a comma-separated list of what it stands for: addresses, commands (\"|command\"), files (/path), and files with more of the same (:include:/path). Lines that begin with white space continue the one before, lines that begin with # are comments.",
+			"newaliases(1) builds all tables that alias_database names.",
+		},
+		options:  tableOptions(),
+		operands: tableSpec,
+		sections: []section{tableSecurity},
+		status:   tableStatus,
+		see:      []string{"newaliases.1", "postmap.1", "local.8"},
+	}
+}
+
+func postlogPage() command {
+	return command{
+		name:     "postlog",
+		what:     "write a line to the mail log",
+		synopsis: []string{"[-iv] [-c config_dir] [-p priority] [-t tag] [text ...]"},
+		about: []string{
+			"postlog(1) logs its arguments as one line, or without arguments each line of standard input, where the mail system logs. On a terminal the lines are also shown.",
+		},
+		options: []option{
+			configDir,
+			{'i', "", none, "Accepted: the process ID is always logged."},
+			{'p', "priority", "info|warn|error|fatal|panic", "How grave it is: info (the default), warn, error, fatal or panic."},
+			{'t', "tag", none, "What the lines begin with, in place of syslog_name followed by /postlog."},
+			ignored('v'),
+		},
+		status: []status{{0, "Success."}, {1, "Failure; the reason is on standard error."}},
+		see:    []string{"postconf.1", "postlogd.8"},
+	}
+}
+
+func postdropPage() command {
+	return command{
+		name:     "postdrop",
+		what:     "put a message into the maildrop directory",
+		synopsis: []string{"[-rv] [-c config_dir]"},
+		about: []string{
+			"postdrop(1) is how sendmail(1) leaves mail for pickup(8). It reads a message in the maildrop's own form from standard input, makes a file of it, and returns when that is on stable storage. People do not call it.",
+		},
+		options: []option{configDir, ignored('r'), ignored('v')},
+		status: []status{
+			{0, "The message is on stable storage."}, badUsage, {65, "The input is no message."}, {69, "The message is larger than message_size_limit."},
+			{75, "The message could not be stored; try again later."}, notAllowed, badConfig,
+		},
+		see: []string{"sendmail.1", "pickup.8"},
+		sections: []section{{
+			title: "Security considerations",
+			about: []string{
+				"This is the one program of the mail system that has a right its caller has not: that of setgid_group to make files in the maildrop directory. Anybody may run it. It ignores the environment but for MAIL_CONFIG, and that, like -c, must name a directory that alternate_config_directories lists in the default main.cf. Who submitted a message is what the kernel says.",
+				"authorized_submit_users says who may submit mail at all.",
+			},
+		}},
+	}
+}
