@@ -119,7 +119,7 @@ func (c *command) one(ctx context.Context, queue *cli.Queue, rd *spool.Reader, i
 		if err != nil {
 			return err
 		}
-		m, content, damaged, err := plain.FromSpool(rd, &e)
+		m, content, err := plain.FromSpool(rd, &e)
 		if errors.Is(err, spool.ErrStale) && tries < 4 {
 			continue // it has been moved since we were told
 		}
@@ -130,11 +130,12 @@ func (c *command) one(ctx context.Context, queue *cli.Queue, rd *spool.Reader, i
 			return err
 		}
 		defer content.Close()
-		if damaged != nil {
-			c.Warn("%v", damaged)
-		}
 		m.Queue = where
-		return c.show(where+"/"+string(id), m, content, int64(e.Ref.Offset))
+		err = c.show(where+"/"+string(id), m, content, int64(e.Ref.Offset))
+		if damage := content.Damaged(); damage != nil {
+			c.Warn("%v", damage)
+		}
+		return err
 	}
 }
 

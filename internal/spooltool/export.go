@@ -101,7 +101,7 @@ func (x *exporter) locate(ctx context.Context, id mail.QueueID) (e spool.Entry, 
 // one exports a message. One that has left the queue since it was seen is
 // passed over.
 func (x *exporter) one(ctx context.Context, e spool.Entry) error {
-	m, content, damaged, err := plain.FromSpool(x.rd, &e)
+	m, content, err := plain.FromSpool(x.rd, &e)
 	for range 3 {
 		if !errors.Is(err, spool.ErrStale) {
 			break
@@ -110,7 +110,7 @@ func (x *exporter) one(ctx context.Context, e spool.Entry) error {
 		if e, found, err = x.locate(ctx, e.ID); err != nil || !found {
 			return err
 		}
-		m, content, damaged, err = plain.FromSpool(x.rd, &e)
+		m, content, err = plain.FromSpool(x.rd, &e)
 	}
 	if errors.Is(err, spool.ErrCorrupt) {
 		x.c.Warn("%v", err)
@@ -121,17 +121,18 @@ func (x *exporter) one(ctx context.Context, e spool.Entry) error {
 		return err
 	}
 	defer content.Close()
-	if damaged != nil {
-		x.c.Warn("%v", damaged)
-		x.damaged++
-	}
 	if x.dir == "" {
-		return plain.Write(x.c.out, m, content)
+		err = plain.Write(x.c.out, m, content)
+	} else if err = x.file(string(e.ID), m, content); err == nil {
+		x.written++
 	}
-	if err := x.file(string(e.ID), m, content); err != nil {
+	if err != nil {
 		return cli.Errorf(cli.ExitIO, "%w", err)
 	}
-	x.written++
+	if damage := content.Damaged(); damage != nil {
+		x.c.Warn("%v", damage)
+		x.damaged++
+	}
 	return nil
 }
 

@@ -84,20 +84,20 @@ func (m *Message) Pending() []mail.Recipient {
 }
 
 // FromSpool reads the message of an entry, as it stands, and opens its
-// content. Content that is damaged is given as far as it goes, and damaged says why.
-func FromSpool(rd *spool.Reader, e *spool.Entry) (m *Message, content io.ReadCloser, damaged error, err error) {
+// content.
+func FromSpool(rd *spool.Reader, e *spool.Entry) (*Message, *Content, error) {
 	st, err := rd.Read(e.Ref, e.ID)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	st.Overlay(e.Done)
-	m = &Message{Queue: e.Queue.String(), Next: e.NextAttempt, Attempts: e.Attempts, Warned: e.Warned, Expire: e.Expire,
+	m := &Message{Queue: e.Queue.String(), Next: e.NextAttempt, Attempts: e.Attempts, Warned: e.Warned, Expire: e.Expire,
 		Done: make(map[int]bool), Outcomes: make(map[int]mail.Outcome)}
 	if m.Envelope, err = st.Envelope(); err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	if m.Envelope.Recipients, err = st.Recipients(0, -1); err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	for i := range m.Envelope.Recipients {
 		if !st.Pending(i) {
@@ -106,21 +106,67 @@ func FromSpool(rd *spool.Reader, e *spool.Entry) (m *Message, content io.ReadClo
 	}
 	outcomes, err := st.Outcomes()
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	for _, o := range outcomes {
 		m.Outcomes[o.Rcpt] = o
 	}
-	c, err := st.Content()
-	if errors.Is(err, spool.ErrCorrupt) {
-		damaged = err
-		c, err = st.Salvage()
+	c := &Content{st: st}
+	if c.c, err = st.Content(); err != nil {
+		err = c.salvage(err)
 	}
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
-	return m, c, damaged, nil
+	return m, c, nil
 }
+
+// Content is the content of a message in the spool. Where it is damaged it is
+// given as it is found.
+type Content struct {
+	st      *spool.Stored
+	c       *spool.Content
+	pos     int64
+	damaged error
+}
+
+// Damaged says what is wrong with what has been read so far, nil if nothing is.
+func (c *Content) Damaged() error { return c.damaged }
+
+// salvage goes on without looking at checksums, if that is what has failed.
+func (c *Content) salvage(cause error) error {
+	if !errors.Is(cause, spool.ErrCorrupt) || c.damaged != nil {
+		return cause
+	}
+	c.damaged = cause
+	raw, err := c.st.Salvage()
+	if err != nil {
+		return err
+	}
+	if _, err := raw.Seek(c.pos, io.SeekStart); err != nil {
+		return errors.Join(err, raw.Close())
+	}
+	old := c.c
+	c.c = raw
+	if old != nil {
+		return old.Close()
+	}
+	return nil
+}
+
+func (c *Content) Read(p []byte) (int, error) {
+	n, err := c.c.Read(p)
+	c.pos += int64(n)
+	if err != nil && err != io.EOF {
+		if err = c.salvage(err); err == nil && n == 0 {
+			return c.Read(p)
+		}
+	}
+	return n, err
+}
+
+// Close gives up what Content holds.
+func (c *Content) Close() error { return c.c.Close() }
 
 // Write writes a message. The content's lines end in CRLF.
 func Write(w io.Writer, m *Message, content io.Reader) error {

@@ -83,15 +83,17 @@ func TestFromSpool(t *testing.T) {
 	rd := spool.NewReader(nil, filepath.Join(s.Queue, "spool"))
 	defer rd.Close()
 	for i, e := range []spool.Entry{s.Entries()[ids[0]], s.Entries()[ids[1]]} {
-		m, c, damaged, err := FromSpool(rd, &e)
-		if err != nil || damaged != nil {
-			t.Fatal(err, damaged)
+		m, c, err := FromSpool(rd, &e)
+		if err != nil {
+			t.Fatal(err)
 		}
 		var b bytes.Buffer
 		if err := Write(&b, m, c); err != nil {
 			t.Fatal(err)
 		}
-		c.Close()
+		if err := errors.Join(c.Damaged(), c.Close()); err != nil {
+			t.Error(err)
+		}
 		got, content, err := Read(&b)
 		if err != nil || !reflect.DeepEqual(got, m) {
 			t.Errorf("%v\n got %+v\nwant %+v", err, got, m)
@@ -105,6 +107,36 @@ func TestFromSpool(t *testing.T) {
 		if p, err := io.ReadAll(content); err != nil || string(p) != []string{"Subject: x\r\n\r\nx\r\n", large}[i] {
 			t.Errorf("content of %d octets, %v", len(p), err)
 		}
+	}
+}
+
+// Damage somewhere in a large message does not keep the rest from being read.
+func TestDamagedContent(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	in := sample()
+	large := strings.Repeat(strings.Repeat("x", 70)+"\r\n", 5000)
+	id := s.Fill(faketest.Mail{Envelope: in.Envelope, Content: large})[0]
+	path := filepath.Join(s.Queue, "spool", "big", string(id))
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[200000] = 'y'
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rd := spool.NewReader(nil, filepath.Join(s.Queue, "spool"))
+	defer rd.Close()
+	e := s.Entries()[id]
+	_, c, err := FromSpool(rd, &e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	got, err := io.ReadAll(c)
+	if want := large[:200000] + "y" + large[200001:]; err != nil || string(got) != want || !errors.Is(c.Damaged(), spool.ErrCorrupt) {
+		t.Errorf("%d octets of %d, %v, %v", len(got), len(large), err, c.Damaged())
 	}
 }
 
