@@ -349,7 +349,9 @@ ext		joe
 			t.Errorf("command as root's alias: %v", err)
 		}
 	}
-	s.expect(s.deliver("tilde@example.org"), "failed 5.3.5 mail system configuration error")
+	if rights.Switching() { // else the table's owner is somebody with a home
+		s.expect(s.deliver("tilde@example.org"), "failed 5.3.5 mail system configuration error")
+	}
 	s.expect(s.deliver("tilduser@example.org"), "failed 5.3.5 mail system configuration error")
 	s.expect(s.deliver("bad@example.org"), "failed 5.1.3 bad recipient address syntax: x@error.test")
 	s.expect(s.deliver("temp@example.org"), "delayed 4.3.0 address resolver failure")
