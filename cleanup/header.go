@@ -1,7 +1,6 @@
 package cleanup
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"strings"
@@ -241,7 +240,7 @@ func (m *Message) dropped(name []byte) bool {
 // everybody can read, is left out.
 func (m *Message) emitField(f rfc5322.Field) {
 	name, rest := f.Name(), f.AfterName()
-	m.account(len(name)+len(rest), bytes.Count(rest, crlf))
+	m.account(len(name) + len(rest))
 	m.emit(name)
 	m.emit(rest)
 }

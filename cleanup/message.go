@@ -61,7 +61,6 @@
 package cleanup
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -328,9 +327,9 @@ func (m *Message) emit(b []byte) {
 	m.out = append(m.out, b)
 }
 
-// account adds n octets, lines of them line ends that count once.
-func (m *Message) account(n, lines int) {
-	m.size += int64(n - lines)
+// account adds n octets.
+func (m *Message) account(n int) {
+	m.size += int64(n)
 	if limit := m.c.sizeLimit; limit > 0 && m.size > limit && m.stat&statSize == 0 {
 		m.warnf("message size exceeds size limit %d", limit)
 		m.stat |= statSize
@@ -340,7 +339,7 @@ func (m *Message) account(n, lines int) {
 // emitLine gives back one line or header field of our own making; it must end
 // in CRLF.
 func (m *Message) emitLine(b []byte) {
-	m.account(len(b), bytes.Count(b, crlf))
+	m.account(len(b))
 	m.emit(b)
 }
 

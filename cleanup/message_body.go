@@ -263,24 +263,23 @@ func (m *Message) passBody(p []byte) {
 	if len(p) == 0 || !m.ok() {
 		return
 	}
-	lines, clean := m.scan(p)
-	if !clean {
+	if !m.scan(p) {
 		if m.c.replaceStray {
 			p = replaceStray(p)
 		} else {
 			p = splitStray(p)
 		}
-		lines, _ = m.scan(p)
+		m.scan(p)
 	}
 	m.body.eightBit = m.body.eightBit || eight(p)
-	m.account(len(p), lines)
+	m.account(len(p))
 	m.emit(p)
 }
 
-// scan finds out about the lines of a piece: how many end in it, whether
-// one starts with a dot or is too long. clean is false, and nothing is
-// changed, if a CR or LF is not part of a line end.
-func (m *Message) scan(p []byte) (lines int, clean bool) {
+// scan finds out about the lines of a piece: whether one starts with a dot or
+// is too long. It is false, and nothing is changed, if a CR or LF is not part
+// of a line end.
+func (m *Message) scan(p []byte) (clean bool) {
 	b := &m.body
 	lineLen, flags := b.lineLen, b.flags
 	for len(p) > 0 {
@@ -290,7 +289,7 @@ func (m *Message) scan(p []byte) (lines int, clean bool) {
 		i := bytes.IndexByte(p, '\n')
 		if i < 0 {
 			if bytes.IndexByte(p, '\r') >= 0 {
-				return 0, false
+				return false
 			}
 			if lineLen += len(p); lineLen > longLine {
 				flags |= mail.BodyLong
@@ -298,17 +297,16 @@ func (m *Message) scan(p []byte) (lines int, clean bool) {
 			break
 		}
 		if i == 0 || p[i-1] != '\r' || bytes.IndexByte(p[:i-1], '\r') >= 0 {
-			return 0, false
+			return false
 		}
 		if lineLen+i-1 > longLine {
 			flags |= mail.BodyLong
 		}
 		lineLen = 0
-		lines++
 		p = p[i+1:]
 	}
 	b.lineLen, b.flags = lineLen, flags
-	return lines, true
+	return true
 }
 
 // processLines takes whole lines from buf. A line longer than the limit is

@@ -120,7 +120,7 @@ func TestPassThroughDoesNotCopy(t *testing.T) {
 	if len(out) != 1 || &out[0][0] != &p[0] || len(out[0]) != len(p) {
 		t.Fatalf("got %d pieces, want the one given", len(out))
 	}
-	if want := int64(len(remoteMail)); r.Envelope.Size != want {
+	if want := int64(len(crlfText(remoteMail))); r.Envelope.Size != want {
 		t.Errorf("size %d, want %d", r.Envelope.Size, want)
 	}
 	if r.Envelope.Body != mail.BodyDots {
@@ -187,7 +187,7 @@ func TestContent(t *testing.T) {
 			if want := crlfText(tc.out); got != want {
 				t.Errorf("got\n%q\nwant\n%q", got, want)
 			}
-			if want := int64(len(tc.out)); r.Envelope.Size != want {
+			if want := int64(len(got)); r.Envelope.Size != want {
 				t.Errorf("size %d, want %d", r.Envelope.Size, want)
 			}
 			for _, step := range []int{1, 2, 7} {
@@ -207,7 +207,7 @@ func TestStray(t *testing.T) {
 	if want := "Subject: a Bcc: b\r\n\r\none two\r\nthree . four\r\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if r.Envelope.Size != int64(len(got)-4) {
+	if r.Envelope.Size != int64(len(got)) {
 		t.Errorf("size %d of %q", r.Envelope.Size, got)
 	}
 	c = newCore(t, "cleanup_replace_stray_cr_lf = no\n", nil)

@@ -120,8 +120,8 @@ func (g *gauge) field(raw []byte) {
 }
 
 func (g *gauge) add(p []byte) {
-	lines, _ := g.m.scan(p)
-	g.size += int64(len(p) - lines)
+	g.m.scan(p)
+	g.size += int64(len(p))
 	if eight(p) {
 		g.body |= mail.Body8Bit
 	}

@@ -32,6 +32,7 @@ type delivery struct {
 	transport mail.Transport
 	nexthop   mail.Nexthop
 	rcpts     []int
+	sent      bool // the agent has it
 	adopted   bool // a former queue manager ordered it; only its outcome is awaited
 }
 
@@ -204,6 +205,7 @@ func (a *agentConn) send(m *message, d *delivery, e *sched.Effect) {
 	if act.env.VERP != "" && act.env.Sender != "" && len(d.rcpts) == 1 {
 		req.Envelope.Sender = verpSender(act.env.Sender, req.Envelope.Recipients[0].Orig(), act.env.VERP)
 	}
+	d.sent = true
 	a.pending++
 	a.used = s.now
 	a.conn.Go(req, func(payload []byte, err error) {
@@ -241,6 +243,7 @@ func (a *agentConn) answered(d *delivery, reply *proto.DeliverReply, err error) 
 	case err == nil:
 		a.s.completed(d, reply)
 	case errors.Is(err, ipc.ErrUnsent): // the agent has seen nothing of it
+		d.sent = false
 		a.waiting = append(a.waiting, d)
 		if !a.dialing {
 			a.dial()
@@ -331,7 +334,7 @@ func (s *Server) judge(m *message, reply *proto.DeliverReply, res *sched.Result)
 		default:
 			m.setDone(o.Rcpt)
 			delete(a.outcomes, o.Rcpt)
-			if r.Notify.Success() || report {
+			if r.Notify.Success() && !o.Passed || report {
 				// The recipient is only done when the sender has been told;
 				// until then what happened is kept with the message.
 				a.success = append(a.success, o)

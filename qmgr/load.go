@@ -38,7 +38,7 @@ type loadedRcpt struct {
 // load reads up to limit pending recipients of m, starting with index from,
 // finds out where they go, and tells the scheduler. The reading and asking is
 // done beside the loop.
-func (s *Server) load(m *message, from, limit int, first bool) {
+func (s *Server) load(m *message, from, limit int, first bool, origin sched.Queue) {
 	if first || m.active == nil {
 		in := (*inline)(nil)
 		if m.active != nil {
@@ -46,8 +46,7 @@ func (s *Server) load(m *message, from, limit int, first bool) {
 		}
 		m.active = &active{since: s.now, inline: in, rcpts: make(map[int]*rcpt, min(limit, int(m.nrcpt))),
 			outcomes: make(map[int]mail.Outcome)}
-		if info, ok := s.sched.Lookup(m.num()); ok && info.Attempts == 0 {
-			m.active.arrived = true
+		if origin == sched.QueueIncoming {
 			s.moved++
 		}
 	}

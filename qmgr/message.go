@@ -29,11 +29,9 @@ type message struct {
 type active struct {
 	env      mail.Envelope // without recipients
 	since    time.Time
-	arrived  bool // came from incoming, not from deferred
 	rcpts    map[int]*rcpt
 	outcomes map[int]mail.Outcome // latest failures: deferred and bounced, by recipient
 	success  []mail.Outcome       // to be reported: NOTIFY=SUCCESS, or a report was asked for
-	loading  bool
 	inline   *inline
 }
 

@@ -91,6 +91,7 @@ type Server struct {
 	// What follows belongs to the loop.
 	now      time.Time
 	queue    []input // inputs that effects led to, before anything from the inbox
+	spare    []input // the last turn's inbox, for use again
 	effects  []sched.Effect
 	messages map[sched.MsgID]*message
 	entries  map[sched.EntryID]*delivery
@@ -181,7 +182,7 @@ func (s *Server) loop(ctx context.Context, limit <-chan time.Time, draining bool
 	defer timer.Stop()
 	for {
 		s.now = time.Now()
-		if s.turn(draining); draining && len(s.entries) == 0 && s.log.idle() {
+		if s.turn(draining); draining && !s.underWay() && s.log.idle() {
 			return
 		}
 		wait := time.Hour
@@ -200,6 +201,16 @@ func (s *Server) loop(ctx context.Context, limit <-chan time.Time, draining bool
 	}
 }
 
+// underWay says whether an agent has an order of ours.
+func (s *Server) underWay() bool {
+	for _, d := range s.entries {
+		if d.sent {
+			return true
+		}
+	}
+	return false
+}
+
 // wake is when the loop next has something to do by itself.
 func (s *Server) wake() time.Time {
 	at := s.sched.Wake()
@@ -213,25 +224,33 @@ func (s *Server) wake() time.Time {
 func (s *Server) turn(draining bool) {
 	s.mu.Lock()
 	batch := s.inbox
-	s.inbox = nil
+	s.inbox = s.spare[:0]
 	s.mu.Unlock()
 	for i := range batch {
 		s.take(&batch[i], draining)
-		for len(s.queue) > 0 {
-			next := s.queue[0]
-			s.queue = s.queue[1:]
-			s.take(&next, draining)
-		}
+		s.followUp(draining)
 	}
-	s.queue = nil
+	clear(batch)
+	s.spare = batch
 	if at := s.sched.Wake(); !at.IsZero() && !at.After(s.now) {
 		s.take(&input{event: sched.Event{Kind: sched.EventTick}}, draining)
+		s.followUp(draining)
 	}
 	s.log.flush(s.now)
 	if s.opt.Flow != nil {
 		s.opt.Flow(s.moved, s.sched.Stats().Incoming)
 		s.moved = 0
 	}
+}
+
+// followUp takes the inputs that effects led to, and those that these lead to.
+func (s *Server) followUp(draining bool) {
+	for j := 0; j < len(s.queue); j++ {
+		next := s.queue[j] // a copy: what it leads to may move the queue
+		s.take(&next, draining)
+	}
+	clear(s.queue)
+	s.queue = s.queue[:0]
 }
 
 func (s *Server) take(in *input, draining bool) {
@@ -260,7 +279,7 @@ func (s *Server) carry(e *sched.Effect, draining bool) {
 	switch e.Kind {
 	case sched.EffectLoad:
 		if !draining {
-			s.load(m, e.From, e.Max, e.First)
+			s.load(m, e.From, e.Max, e.First, e.Origin)
 		}
 	case sched.EffectDeliver:
 		if !draining {

@@ -367,7 +367,11 @@ func (t *transaction) success(i int, text string) agent.Detail {
 	det := t.s.detail()
 	det.MTA, det.DiagType, det.DiagText = t.s.host, "smtp", text
 	det.Action = dsn.Delivered
-	if t.d.env.Recipients[i].Notify.Success() && t.s.offers&offersDSN == 0 && !t.d.set.assumeFinal && !t.d.a.finalService {
+	switch {
+	case !t.d.env.Recipients[i].Notify.Success():
+	case t.s.offers&offersDSN != 0:
+		det.Passed = true
+	case !t.d.set.assumeFinal && !t.d.a.finalService:
 		det.Action = dsn.Relayed
 	}
 	return det

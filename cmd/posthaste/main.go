@@ -19,6 +19,7 @@ import (
 	"strings"
 
 	"posthaste/etc"
+	"posthaste/internal/advice"
 	"posthaste/internal/service"
 	"posthaste/internal/tryout"
 	"posthaste/master"
@@ -35,7 +36,7 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if len(argv) > 0 {
 		name, args = filepath.Base(argv[0]), argv[1:]
 	}
-	opts := master.Options{Services: services()}
+	opts := master.Options{Services: services(), Advice: advice.Report}
 	if name == master.Program {
 		return master.Main(opts, args)
 	}

@@ -10,7 +10,6 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/postlog"
 	"posthaste/internal/queueread"
-	"posthaste/internal/resolver"
 	"posthaste/internal/rewriteclient"
 	"posthaste/internal/service"
 	"posthaste/internal/spool"
@@ -35,6 +34,7 @@ func services() map[string]service.Spec {
 		pickup.Spec(),
 		qmgr.Spec(),
 		smtpd.Spec(),
+		smtpd.ScreenSpec(),
 		trivialrewrite.Spec(),
 		postlog.Spec(),
 		bounceSpec(),
@@ -64,8 +64,7 @@ func services() map[string]service.Spec {
 
 func smtpAgent(lmtp bool) func(env *service.Env) (agent.Deliverer, func(), error) {
 	return func(env *service.Env) (agent.Deliverer, func(), error) {
-		a, err := smtp.New(smtp.Deps{Config: env.Config, Log: env.Log, LMTP: lmtp,
-			Resolver: resolver.New(resolver.Options{})})
+		a, err := smtp.New(smtp.Deps{Config: env.Config, Log: env.Log, LMTP: lmtp, Args: env.Args})
 		if err != nil {
 			return nil, nil, err
 		}

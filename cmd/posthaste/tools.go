@@ -14,6 +14,7 @@ import (
 	"posthaste/internal/table"
 	"posthaste/internal/table/postmap"
 	"posthaste/master"
+	"posthaste/qmgr/sched/simulate"
 )
 
 // A tool is one of the commands of the mail system. It returns its exit status.
@@ -40,7 +41,8 @@ func tools() map[string]tool {
 		"explain": func(io streams, args []string) int {
 			return spooltool.Explain("posthaste explain", args, io.out, io.err)
 		},
-		"postlog": func(io streams, args []string) int { return postlog.Command(args, io.in, io.err) },
+		"simulate": func(io streams, args []string) int { return simulate.Command(args, io.in, io.out, io.err) },
+		"postlog":  func(io streams, args []string) int { return postlog.Command(args, io.in, io.err) },
 	}
 }
 

@@ -95,6 +95,7 @@ type Detail struct {
 	MTA      string // remote host name for Remote-MTA; empty: no remote MTA spoke
 	DiagType string // "smtp" for an SMTP reply, "x-unix" for a command's words; empty: our own words
 	DiagText string
+	Passed   bool       // the next system reports success to the sender (RFC 3461 section 5.2.2)
 	Action   dsn.Action // for success: Delivered, Relayed or Expanded; zero: Delivered
 }
 

@@ -58,7 +58,7 @@ func (r *Request) report(i int, action dsn.Action, status dsn.Status, text strin
 		relay = "none"
 	}
 	r.outcomes[i] = mail.Outcome{Rcpt: r.index[i], Action: action, Status: status, Reason: text, Relay: relay,
-		MTA: d.MTA, DiagType: d.DiagType, DiagText: d.DiagText, When: now}
+		MTA: d.MTA, DiagType: d.DiagType, DiagText: d.DiagText, Passed: d.Passed, When: now}
 	if r.env.log == nil {
 		return
 	}

@@ -96,7 +96,7 @@ type Envelope struct {
 	ID      QueueID
 	Arrival time.Time // when the transaction began: delays are counted from here
 	Sender  string
-	Size    int64 // octets of content, each line end counted once, as logs and limits count it
+	Size    int64 // octets of content, each line end counted as two, as Postfix's logs and limits do
 	Body    Body
 
 	EnvID string  // RFC 3461 section 4.4, decoded
@@ -136,5 +136,8 @@ type Outcome struct {
 	MTA      string // remote MTA's host name, for Remote-MTA; empty when none spoke
 	DiagType string // smtp, x-unix, sasl; empty: this system's own words
 	DiagText string // the remote reply or the command's output
-	When     time.Time
+	// Passed says that the next system has taken over the duty to tell the
+	// sender of success (RFC 3461 section 5.2.2).
+	Passed bool
+	When   time.Time
 }

@@ -235,6 +235,7 @@ func (o *Outcome) Append(b []byte, tag byte) []byte {
 		b = pack.String(b, 'm', o.MTA)
 		b = pack.String(b, 'd', o.DiagType)
 		b = pack.String(b, 't', o.DiagText)
+		b = pack.Bool(b, 'p', o.Passed)
 		return AppendTime(b, 'w', o.When)
 	})
 }
@@ -261,6 +262,8 @@ func (o *Outcome) Decode(field []byte) error {
 			o.DiagType = r.String()
 		case 't':
 			o.DiagText = r.String()
+		case 'p':
+			o.Passed = r.Bool()
 		case 'w':
 			o.When = ReadTime(&r)
 		}

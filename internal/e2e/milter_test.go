@@ -1,0 +1,215 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/emersion/go-milter"
+)
+
+// filter is a mail filter made with another project's library.
+type filter struct {
+	milter.NoOpMilter
+	mu     sync.Mutex
+	events []string
+}
+
+func (f *filter) note(format string, args ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.events = append(f.events, fmt.Sprintf(format, args...))
+}
+
+func (f *filter) seen() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.events)
+}
+
+func (f *filter) Connect(host, family string, port uint16, addr net.IP, m *milter.Modifier) (milter.Response, error) {
+	f.note("connect %s %s j=%s daemon=%s", family, addr, m.Macros["j"], m.Macros["{daemon_name}"])
+	return milter.RespContinue, nil
+}
+
+func (f *filter) MailFrom(from string, m *milter.Modifier) (milter.Response, error) {
+	f.note("mail %s mailer=%s", from, m.Macros["{mail_mailer}"])
+	if strings.HasPrefix(from, "refused") {
+		return milter.NewResponseStr('y', "554 5.7.9 not from you"), nil
+	}
+	return milter.RespContinue, nil
+}
+
+func (f *filter) RcptTo(to string, m *milter.Modifier) (milter.Response, error) {
+	f.note("rcpt %s mailer=%s", to, m.Macros["{rcpt_mailer}"])
+	if strings.HasPrefix(to, "refused") {
+		return milter.RespReject, nil
+	}
+	return milter.RespContinue, nil
+}
+
+func (f *filter) Header(name, value string, m *milter.Modifier) (milter.Response, error) {
+	if name == "Received" || name == "Message-Id" {
+		f.note("header %s", name)
+	}
+	if name == "Subject" {
+		switch value {
+		case "virus":
+			return milter.NewResponseStr('y', "550 5.6.0 no viruses"), nil
+		case "drop":
+			return milter.RespDiscard, nil
+		}
+	}
+	return milter.RespContinue, nil
+}
+
+func (f *filter) Body(m *milter.Modifier) (milter.Response, error) {
+	f.note("eom i=%t", m.Macros["i"] != "")
+	m.InsertHeader(0, "X-Filter", "seen")
+	m.ChangeHeader(1, "Subject", "changed")
+	m.AddHeader("X-Refused", "by milter_header_checks")
+	switch m.Headers.Get("X-Do") {
+	case "envelope":
+		m.AddRecipient("added@to.test")
+		m.DeleteRecipient("b@to.test")
+		m.ChangeFrom("changed@from.test")
+	case "body":
+		m.ReplaceBody([]byte(".new body\nof two lines"))
+	case "hold":
+		m.Quarantine("looks bad")
+	}
+	return milter.RespAccept, nil
+}
+
+// newFilter runs a filter and returns its port.
+func newFilter(t *testing.T) (*filter, int) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := new(filter)
+	srv := &milter.Server{NewMilter: func() milter.Milter { return f },
+		Actions: milter.OptAddHeader | milter.OptChangeHeader | milter.OptChangeBody | milter.OptAddRcpt | milter.OptRemoveRcpt |
+			milter.OptChangeFrom | milter.OptQuarantine}
+	var wg sync.WaitGroup
+	wg.Go(func() { srv.Serve(l) })
+	t.Cleanup(func() { l.Close(); wg.Wait() })
+	return f, l.Addr().(*net.TCPAddr).Port
+}
+
+const milterMain = "milter_header_checks = inline:{ {X-Refused: by milter_header_checks=IGNORE} }\n"
+
+// A filter sees SMTP sessions as they go, says no to what it does not like,
+// and changes what is queued.
+func TestMilter(t *testing.T) {
+	t.Parallel()
+	f, port := newFilter(t)
+	next := newSink(t, nil)
+	s := newSystem(t, options{main: next.relayhost() + milterMain + fmt.Sprintf("smtpd_milters = inet:127.0.0.1:%d\n", port)})
+
+	got := s.dialogue(t, "", "EHLO client.test", "MAIL FROM:<refused@from.test>", "MAIL FROM:<a@from.test>", "RCPT TO:<refused@to.test>",
+		"RCPT TO:<b@to.test>", "RSET", "QUIT")
+	want := []string{"554 5.7.9 not from you", "250 2.1.0 Ok", "550 5.7.1 Command rejected", "250 2.1.5 Ok", "250 2.0.0 Ok", "221 2.0.0 Bye"}
+	if !slices.Equal(got[2:], want) {
+		t.Errorf("replies %q, want %q", got[2:], want)
+	}
+	s.waitLog(`postfix/smtpd\[\d+\]: NOQUEUE: milter-reject: MAIL from \S+\[127\.0\.0\.1\]: 554 5\.7\.9 not from you; from=<refused@from\.test> proto=ESMTP helo=<client\.test>$`)
+	s.waitLog(`postfix/smtpd\[\d+\]: NOQUEUE: milter-reject: RCPT from \S+\[127\.0\.0\.1\]: 550 5\.7\.1 Command rejected; from=<a@from\.test> to=<refused@to\.test> proto=ESMTP helo=<client\.test>$`)
+	if ev := f.seen(); len(ev) == 0 || ev[0] != "connect tcp4 127.0.0.1 j=mta.test daemon=mta.test" || !slices.Contains(ev, "rcpt b@to.test mailer=smtp") {
+		t.Errorf("the filter was told %q", ev)
+	}
+
+	err := s.send("a@from.test", []string{"b@to.test"}, "Subject: virus\n\nx\n")
+	if err == nil || !strings.Contains(err.Error(), "550") || !strings.Contains(err.Error(), "5.6.0 no viruses") {
+		t.Errorf("a virus: %v", err)
+	}
+	s.waitLog(`postfix/cleanup\[\d+\]: \w+: milter-reject: END-OF-MESSAGE from \S+\[127\.0\.0\.1\]: 5\.6\.0 no viruses; from=<a@from\.test> to=<b@to\.test> proto=ESMTP helo=<client\.test>$`)
+	s.mustSend("a@from.test", []string{"b@to.test"}, "Subject: drop\n\nx\n")
+	s.waitLog(`postfix/cleanup\[\d+\]: \w+: milter-discard: END-OF-MESSAGE from .*: milter triggers DISCARD action; from=`)
+	s.mustSend("a@from.test", []string{"b@to.test"}, "X-Do: hold\nSubject: h\n\nx\n")
+	s.waitLog(`postfix/cleanup\[\d+\]: \w+: milter-hold: END-OF-MESSAGE from .*: milter triggers HOLD action; from=`)
+
+	// What is kept in memory and what is kept in a file.
+	long := strings.Repeat(strings.Repeat("x", 70)+"\n", 5000)
+	for _, body := range []string{"short\n", long} {
+		s.mustSend("a@from.test", []string{"b@to.test", "c@to.test"}, "Received: by them\nX-Do: envelope\nSubject: old\n\n"+body)
+		s.mustSend("a@from.test", []string{"b@to.test"}, "X-Do: body\nSubject: old\n\n"+body)
+	}
+	s.waitLogN(`postfix/qmgr\[\d+\]: \w+: removed`, 4)
+	seen := map[string]int{}
+	for _, m := range next.received() {
+		head, body, _ := strings.Cut(m.data, "\n\n")
+		if !strings.HasPrefix(head, "X-Filter: seen\nReceived: ") || !strings.Contains(head, "\nSubject: changed") ||
+			strings.Contains(head, "Subject: old") || strings.Contains(head, "X-Refused") {
+			t.Errorf("header:\n%s", head)
+		}
+		if len(body) > 100 && body == long {
+			body = "long"
+		}
+		seen[fmt.Sprintf("%s %v %q", m.from, m.to, body)]++
+	}
+	for want, n := range map[string]int{`changed@from.test [c@to.test added@to.test] "short\n"`: 1, `changed@from.test [c@to.test added@to.test] "long"`: 1,
+		`a@from.test [b@to.test] ".new body\nof two lines\n"`: 2} {
+		if seen[want] != n {
+			t.Errorf("%s arrived %d times, want %d; all: %v", want, seen[want], n, seen)
+		}
+	}
+	if ev := f.seen(); slices.Index(ev, "header Received") < 0 {
+		t.Errorf("the filter has not seen the Received: field that came: %q", ev)
+	}
+}
+
+// Mail that does not come by SMTP is shown to its own filters. What they refuse
+// goes back to its sender.
+func TestMilterLocal(t *testing.T) {
+	t.Parallel()
+	f, port := newFilter(t)
+	next := newSink(t, nil)
+	s := newSystem(t, options{main: next.relayhost() + milterMain + fmt.Sprintf("non_smtpd_milters = { inet:127.0.0.1:%d, default_action=accept }\n", port)})
+	if out, status := s.tool([]byte("Subject: virus\n\nx\n"), "sendmail", "-f", "me@from.test", "b@to.test"); status != 0 {
+		t.Fatal(out)
+	}
+	s.waitLog(`postfix/cleanup\[\d+\]: \w+: milter-reject: END-OF-MESSAGE from localhost\[127\.0\.0\.1\]: 5\.6\.0 no viruses; from=<me@from\.test> to=<b@to\.test>$`)
+	s.waitLog(`status=bounced \(no viruses\)$`)
+	if out, status := s.tool([]byte("Subject: fine\n\nx\n"), "sendmail", "-f", "me@from.test", "b@to.test"); status != 0 {
+		t.Fatal(out)
+	}
+	s.waitLogN(`postfix/qmgr\[\d+\]: \w+: removed`, 3)
+	// SMTP has its filters: none.
+	s.mustSend("a@from.test", []string{"b@to.test"}, "Subject: virus\n\nx\n")
+	s.waitLogN(`postfix/qmgr\[\d+\]: \w+: removed`, 4)
+	var kinds []string
+	for _, m := range next.received() {
+		kinds = append(kinds, fmt.Sprintf("from <%s> filtered %t", m.from, strings.HasPrefix(m.data, "X-Filter: seen\n")))
+	}
+	slices.Sort(kinds)
+	want := []string{"from <> filtered false", "from <a@from.test> filtered false", "from <me@from.test> filtered true"}
+	if !slices.Equal(kinds, want) {
+		t.Errorf("arrived %q, want %q", kinds, want)
+	}
+	if ev := f.seen(); len(ev) < 3 || ev[0] != "connect tcp4 127.0.0.1 j=mta.test daemon=mta.test" || ev[1] != "mail me@from.test mailer=" ||
+		!slices.Contains(ev, "header Message-Id") {
+		t.Errorf("the filter was told %q", ev)
+	}
+}
+
+// A filter that is away is treated as the administrator wants it, and mail
+// goes on when it is back.
+func TestMilterAway(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, nil)
+	s := newSystem(t, options{main: next.relayhost() + "smtpd_milters = unix:{dir}/none\nsmtpd_milter_maps = inline:{127.0.0.2=DISABLE}\n"})
+	err := s.send("a@from.test", []string{"b@to.test"}, "Subject: x\n\nx\n")
+	if err == nil || !strings.Contains(err.Error(), "4.7.1 Service unavailable - try again later") {
+		t.Errorf("sent: %v", err)
+	}
+	s.waitLog(`postfix/cleanup\[\d+\]: warning: connect to Milter service unix:\S+/none: no such file or directory$`)
+	s.waitLog(`postfix/smtpd\[\d+\]: NOQUEUE: milter-reject: CONNECT from \S+\[127\.0\.0\.1\]: 451 4\.7\.1 Service unavailable - try again later; proto=SMTP$`)
+	s.configure(next.relayhost()+"smtpd_milters = unix:{dir}/none\nsmtpd_milter_maps = inline:{127.0.0.1=DISABLE}\n", "")
+	s.tool(nil, "reload")
+	s.eventually("mail is taken", func() bool { return s.send("a@from.test", []string{"b@to.test"}, "Subject: x\n\nx\n") == nil })
+}
