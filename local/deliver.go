@@ -80,8 +80,7 @@ func (d *delivery) pass(st *state, setting, transport string) bool {
 	if nexthop == "" {
 		nexthop = string(d.request.Nexthop)
 	}
-	p, ok := any(d.request).(Passer)
-	if !ok || len(d.parts) > 0 || len(d.forwards) > 0 || d.passed || !strings.EqualFold(st.addr, d.request.Envelope.Recipients[d.index].Address) {
+	if len(d.parts) > 0 || len(d.forwards) > 0 || d.passed || !strings.EqualFold(st.addr, d.request.Envelope.Recipients[d.index].Address) {
 		// One of several that an alias was expanded to: queue it on its own.
 		if st.addr != d.request.Envelope.Recipients[d.index].Address {
 			d.indirect(*st)
@@ -91,7 +90,7 @@ func (d *delivery) pass(st *state, setting, transport string) bool {
 		return true
 	}
 	d.passed = true
-	p.Pass(d.index, mail.Transport(name), mail.Nexthop(nexthop))
+	d.request.Pass(d.index, mail.Transport(name), mail.Nexthop(nexthop))
 	return true
 }
 

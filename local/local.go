@@ -11,7 +11,6 @@ import (
 	"posthaste/internal/agent"
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
-	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/submit"
@@ -25,22 +24,6 @@ import (
 type Rewriter interface {
 	Rewrite(ctx context.Context, rewriteContext, addr string) (string, error)
 	Resolve(ctx context.Context, sender, addr string) (proto.ResolveReply, error)
-}
-
-// A Passer is a request that can be given to another transport, as
-// mailbox_transport and fallback_transport ask for.
-type Passer interface {
-	// Pass has recipient i delivered by transport, with that nexthop, instead.
-	Pass(i int, transport mail.Transport, nexthop mail.Nexthop)
-}
-
-// A Parter is a request that can say what came of the addresses that one of
-// its recipients was expanded to.
-type Parter interface {
-	// Part logs what came of one of them. The recipient is not settled by it.
-	Part(i int, to string, action dsn.Action, status dsn.Status, text string, d agent.Detail)
-	// Settle settles recipient i without logging it.
-	Settle(i int, action dsn.Action, status dsn.Status, text string, d agent.Detail)
 }
 
 // Options are what an Agent is made of.
@@ -229,11 +212,11 @@ func (d *delivery) conclude() {
 		return
 	}
 	worst := d.worst()
-	if p, ok := any(r).(Parter); ok && (len(d.parts) > 1 || d.parts[0].to != r.Envelope.Recipients[i].Address) {
+	if len(d.parts) > 1 || d.parts[0].to != r.Envelope.Recipients[i].Address {
 		for _, part := range d.parts {
-			p.Part(i, part.to, part.action, part.status, part.text, part.detail)
+			r.Part(i, part.to, part.action, part.status, part.text, part.detail)
 		}
-		p.Settle(i, worst.action, worst.status, worst.text, worst.detail)
+		r.Settle(i, worst.action, worst.status, worst.text, worst.detail)
 		return
 	}
 	switch worst.action {

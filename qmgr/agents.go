@@ -94,6 +94,7 @@ func (a *agentConn) dial() {
 			s.post(func() { a.down(err) }, sched.Event{})
 			return
 		}
+		conn.Push(&proto.Attach{})
 		select {
 		case inv := <-inventory:
 			s.post(func() { a.up(conn, &inv) }, sched.Event{})

@@ -6,8 +6,9 @@
 //
 // An agent never touches the queue. When the queue manager goes away its
 // deliveries go on, and what came of them is kept for the next one, which
-// learns of them before it orders anything (proto.Inventory): a restart of
-// the queue manager sends nothing twice.
+// learns of them before it orders anything (proto.Attach, proto.Inventory): a
+// restart of the queue manager sends nothing twice. Other agents may order
+// deliveries too (Request.Pass); they do not attach.
 package agent
 
 import (
@@ -53,6 +54,7 @@ type Request struct {
 	// connecting says that until settled is set the time goes to delay c.
 	connecting bool
 	open       func() (Content, error)
+	pass       func(i int, transport mail.Transport, nexthop mail.Nexthop)
 	env        *environment
 
 	outcomes []mail.Outcome // by position in Envelope.Recipients; Action 0: not yet
@@ -85,6 +87,17 @@ func (r *Request) SiteFailure(status dsn.Status, reason string) {
 	}
 }
 
+// Pass has recipient i delivered by another transport, with that nexthop, and
+// reports what comes of it there (mailbox_transport, best_mx_transport). The
+// other agent logs it. Pass returns when that is done.
+func (r *Request) Pass(i int, transport mail.Transport, nexthop mail.Nexthop) {
+	if r.pass == nil {
+		r.Defer(i, dsn.S(4, 3, 5), "no other transport can be reached from here", Detail{})
+		return
+	}
+	r.pass(i, transport, nexthop)
+}
+
 // SessionKept says that a session for this destination stays open and is free.
 func (r *Request) SessionKept() { r.kept = true }
 
@@ -108,33 +121,48 @@ func (r *Request) Sent(i int, status dsn.Status, text string, d Detail) {
 	if d.Action == 0 {
 		d.Action = dsn.Delivered
 	}
-	if r.Envelope.Trace.DontDeliver() {
-		d.Action = dsn.Deliverable
-	}
 	r.report(i, d.Action, status, text, d)
 }
 
 // Defer reports recipient i as to be tried again and logs it. The class of
 // status becomes 4.
 func (r *Request) Defer(i int, status dsn.Status, text string, d Detail) {
-	action := dsn.Deferred
-	if r.Envelope.Trace.DontDeliver() {
-		action = dsn.Undeliverable
-	}
-	r.report(i, action, status.WithClass(4), text, d)
+	r.report(i, dsn.Deferred, status, text, d)
 }
 
 // Bounce reports recipient i as never to be tried again and logs it. The
 // class of status becomes 5. With soft_bounce it is tried again all the same.
 // For a probe it reports the address as undeliverable.
 func (r *Request) Bounce(i int, status dsn.Status, text string, d Detail) {
-	status = status.WithClass(5)
-	switch {
-	case r.Envelope.Trace.DontDeliver():
-		r.report(i, dsn.Undeliverable, status, text, d)
-	case r.env.softBounce:
-		r.report(i, dsn.Deferred, status, text, d)
-	default:
-		r.report(i, dsn.Failed, status, text, d)
+	r.report(i, dsn.Failed, status, text, d)
+}
+
+// report settles recipient i and logs it.
+func (r *Request) report(i int, action dsn.Action, status dsn.Status, text string, d Detail) {
+	r.Settle(i, action, status, text, d)
+	r.Part(i, r.Envelope.Recipients[i].Address, action, status, text, d)
+}
+
+// verdict is what an agent's word comes to: the class of the status follows
+// the action, a probe only finds out, soft_bounce makes "never" a "later".
+func (r *Request) verdict(action dsn.Action, status dsn.Status) (dsn.Action, dsn.Status) {
+	probe := r.Envelope.Trace.DontDeliver()
+	switch action {
+	case dsn.Deferred:
+		if probe {
+			action = dsn.Undeliverable
+		}
+		return action, status.WithClass(4)
+	case dsn.Failed:
+		if probe {
+			action = dsn.Undeliverable
+		} else if r.env.softBounce {
+			action = dsn.Deferred
+		}
+		return action, status.WithClass(5)
 	}
+	if probe {
+		action = dsn.Deliverable
+	}
+	return action, status
 }

@@ -51,20 +51,35 @@ func (r *Request) Site() (dsn.Status, string) { return r.site.status, r.site.rea
 // Kept says whether SessionKept was called.
 func (r *Request) Kept() bool { return r.kept }
 
-func (r *Request) report(i int, action dsn.Action, status dsn.Status, text string, d Detail) {
-	now := time.Now()
-	relay := d.Relay
-	if relay == "" {
-		relay = "none"
+// Settle reports what came of recipient i without logging it. It is for an
+// agent that logs the addresses that the recipient was expanded to, by Part.
+func (r *Request) Settle(i int, action dsn.Action, status dsn.Status, text string, d Detail) {
+	action, status = r.verdict(action, status)
+	r.outcomes[i] = mail.Outcome{Rcpt: r.index[i], Action: action, Status: status, Reason: text, Relay: relayOf(&d),
+		MTA: d.MTA, DiagType: d.DiagType, DiagText: d.DiagText, Passed: d.Passed, When: time.Now()}
+}
+
+func relayOf(d *Detail) string {
+	if d.Relay == "" {
+		return "none"
 	}
-	r.outcomes[i] = mail.Outcome{Rcpt: r.index[i], Action: action, Status: status, Reason: text, Relay: relay,
-		MTA: d.MTA, DiagType: d.DiagType, DiagText: d.DiagText, Passed: d.Passed, When: now}
+	return d.Relay
+}
+
+// Part logs what came of address to, which recipient i is or was expanded to.
+// It reports nothing.
+func (r *Request) Part(i int, to string, action dsn.Action, status dsn.Status, text string, d Detail) {
 	if r.env.log == nil {
 		return
 	}
-	to := &r.Envelope.Recipients[i]
-	r.env.log.Log(maillog.Delivery{ID: string(r.Envelope.ID), To: rfc5322.Quote(to.Address), OrigTo: rfc5322.Quote(to.Original),
-		Relay: relay, ConnUse: d.ConnUse, Delay: now.Sub(r.Envelope.Arrival), Delays: r.delays(now),
+	action, status = r.verdict(action, status)
+	now := time.Now()
+	orig := r.Envelope.Recipients[i].Original
+	if orig == "" && to != r.Envelope.Recipients[i].Address {
+		orig = r.Envelope.Recipients[i].Address
+	}
+	r.env.log.Log(maillog.Delivery{ID: string(r.Envelope.ID), To: rfc5322.Quote(to), OrigTo: rfc5322.Quote(orig),
+		Relay: relayOf(&d), ConnUse: d.ConnUse, Delay: now.Sub(r.Envelope.Arrival), Delays: r.delays(now),
 		Resolution: r.env.resolution, DSN: status, Status: r.word(action, status), Text: text})
 }
 
@@ -85,7 +100,7 @@ func (r *Request) delays(now time.Time) [4]time.Duration {
 func (r *Request) word(a dsn.Action, s dsn.Status) string {
 	switch a {
 	case dsn.Deferred:
-		if r.env.softBounce && s.Class == 5 {
+		if s.Class == 5 {
 			return "SOFTBOUNCE"
 		}
 		return "deferred"

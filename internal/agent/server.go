@@ -22,6 +22,8 @@ const (
 	// the queue manager die before its record is durable, the next one is told
 	// again. It is many times what recording takes.
 	remembered = 10 * time.Second
+	// passPatience is how long another transport may take to be reached.
+	passPatience = 5 * time.Second
 	// maxUnreported bounds what is kept while there is no queue manager.
 	maxUnreported = 100000
 )
@@ -31,6 +33,9 @@ type Options struct {
 	Deliverer Deliverer
 	Open      func(ctx context.Context, ref spool.Ref, id mail.QueueID) (*spool.Stored, error)
 	Log       *maillog.Logger
+	// Agent is the path of another transport's socket, for Request.Pass; nil:
+	// none can be reached.
+	Agent func(mail.Transport) string
 	// Limit is how many deliveries run at once; 0: no limit.
 	Limit      int
 	SoftBounce bool // soft_bounce
@@ -53,6 +58,7 @@ type Server struct {
 	mu      sync.Mutex
 	running map[*running]struct{}
 	recent  []reported // reported, by time: kept in case the reporting was in vain
+	others  map[mail.Transport]*ipc.Client
 	wg      sync.WaitGroup
 	srv     ipc.Server
 }
@@ -73,7 +79,7 @@ type reported struct {
 
 // NewServer makes a server.
 func NewServer(o Options) *Server {
-	s := &Server{opt: o, running: make(map[*running]struct{}),
+	s := &Server{opt: o, running: make(map[*running]struct{}), others: make(map[mail.Transport]*ipc.Client),
 		env: &environment{softBounce: o.SoftBounce, resolution: o.Resolution, log: o.Log}}
 	if o.Limit > 0 {
 		s.slots = make(chan struct{}, o.Limit)
@@ -83,7 +89,7 @@ func NewServer(o Options) *Server {
 
 // start makes the server ready for connections. Deliveries get ctx.
 func (s *Server) start(ctx context.Context) {
-	s.srv = ipc.Server{OnConn: s.connected, Handler: func(c *ipc.Conn, r *ipc.Request) { s.handle(ctx, c, r) }}
+	s.srv = ipc.Server{Handler: func(c *ipc.Conn, r *ipc.Request) { s.handle(ctx, c, r) }}
 }
 
 // Serve serves until ctx ends, and then finishes the deliveries under way, at
@@ -95,11 +101,19 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, drain time.Duration)
 	err := s.srv.Serve(ctx, l, drain)
 	stop()
 	s.wg.Wait()
+	s.close()
 	return err
 }
 
-// connected tells a queue manager what is not to be ordered again.
-func (s *Server) connected(c *ipc.Conn) {
+// close frees what the server holds. Nothing is under way any more.
+func (s *Server) close() {
+	for _, c := range s.others {
+		c.Close()
+	}
+}
+
+// attached tells a queue manager what is not to be ordered again.
+func (s *Server) attached(c *ipc.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var inv proto.Inventory
@@ -137,7 +151,12 @@ func (s *Server) prune(now time.Time) {
 }
 
 func (s *Server) handle(ctx context.Context, c *ipc.Conn, r *ipc.Request) {
-	if r.Kind != proto.KindDeliver {
+	switch r.Kind {
+	case proto.KindAttach:
+		s.attached(c)
+		return
+	case proto.KindDeliver:
+	default:
 		r.Fail("agent: unknown request %d", r.Kind)
 		return
 	}
@@ -186,6 +205,9 @@ func (s *Server) report(run *running, asked *ipc.Conn, r *ipc.Request, reply *pr
 func (s *Server) deliver(ctx context.Context, d *proto.Deliver) *proto.DeliverReply {
 	r := newRequest(s.env, d)
 	r.open = func() (Content, error) { return s.content(ctx, d) }
+	if s.opt.Agent != nil {
+		r.pass = func(i int, transport mail.Transport, nexthop mail.Nexthop) { s.pass(ctx, r, d, i, transport, nexthop) }
+	}
 	func() {
 		defer func() {
 			if p := recover(); p != nil {
@@ -215,4 +237,40 @@ func (s *Server) content(ctx context.Context, d *proto.Deliver) (Content, error)
 		return nil, errors.Join(errors.New("message content cannot be read from the queue"), err)
 	}
 	return stored{c}, nil
+}
+
+// pass orders the delivery of one recipient from another transport.
+func (s *Server) pass(ctx context.Context, r *Request, d *proto.Deliver, i int, transport mail.Transport, nexthop mail.Nexthop) {
+	s.mu.Lock()
+	client := s.others[transport]
+	if client == nil {
+		client = ipc.NewClient(s.opt.Agent(transport), nil)
+		s.others[transport] = client
+	}
+	s.mu.Unlock()
+	order := &proto.Deliver{Nexthop: nexthop, Envelope: d.Envelope, Index: []int{r.index[i]}, Ref: d.Ref, Active: d.Active}
+	order.Envelope.Recipients = []mail.Recipient{r.Envelope.Recipients[i]}
+	var reply proto.DeliverReply
+	err := s.order(ctx, client, order, &reply)
+	switch {
+	case err != nil:
+		s.opt.Log.Warning("transport %s: %v", transport, err)
+		r.Defer(i, dsn.S(4, 3, 0), "mail transport unavailable", Detail{})
+	case len(reply.Outcomes) != 1:
+		r.Defer(i, dsn.S(4, 3, 0), "the delivery agent did not account for this recipient", Detail{})
+	default:
+		r.outcomes[i] = reply.Outcomes[0]
+		r.outcomes[i].Rcpt = r.index[i]
+	}
+}
+
+// order connects, for a moment only when nobody is there, and asks.
+func (s *Server) order(ctx context.Context, client *ipc.Client, order *proto.Deliver, reply *proto.DeliverReply) error {
+	dial, cancel := context.WithTimeout(ctx, passPatience)
+	defer cancel()
+	conn, err := client.Conn(dial)
+	if err != nil {
+		return err
+	}
+	return conn.Call(ctx, order, reply)
 }

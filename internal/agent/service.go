@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/queueread"
 	"posthaste/internal/service"
@@ -40,6 +41,7 @@ func run(ctx context.Context, env *service.Env, d Deliverer) error {
 	defer cleanup.Close()
 	opener := queueread.Opener{Reader: reader, Cleanup: cleanup}
 	s := NewServer(Options{Deliverer: d, Open: opener.Open, Log: env.Log, Limit: env.MaxProc,
+		Agent:      func(t mail.Transport) string { return env.Private(string(t)) },
 		SoftBounce: cfg.Bool("soft_bounce"), Resolution: maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit"))})
 	work, stop := context.WithCancel(service.Stopping(ctx))
 	defer stop()
@@ -47,5 +49,6 @@ func run(ctx context.Context, env *service.Env, d Deliverer) error {
 	err := env.ServeIPC(ctx, &s.srv, drainTime)
 	stop()
 	s.wg.Wait()
+	s.close()
 	return err
 }

@@ -115,8 +115,8 @@ func (m *DeliverReply) Decode(b []byte) error {
 	return r.Err()
 }
 
-// Inventory is the first thing that an agent pushes to a queue manager that
-// connects: the deliveries that a former queue manager ordered and that go
+// Inventory is what an agent pushes to a queue manager that has sent it an
+// Attach: the deliveries that a former queue manager ordered and that go
 // on, or that ended without anybody to tell. Whatever is in it must not be
 // ordered again; its outcome comes as a Finished when it is there.
 type Inventory struct {

@@ -311,7 +311,7 @@ func (m *Abort) Decode(b []byte) error {
 // Attach makes the asking connection the queue manager's: the whole queue is
 // pushed to it in Entries, the last of them marked Complete, and everything
 // that is queued afterwards as it becomes durable. A second Attach ends the
-// first one's connection.
+// first one's connection. Sent to an agent, it asks for the Inventory.
 type Attach struct{ empty }
 
 func (*Attach) Kind() uint16 { return KindAttach }
