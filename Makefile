@@ -11,6 +11,7 @@ BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 
 GO ?= go
+BIN ?= bin
 TOOLS = sendmail mailq newaliases postqueue postsuper postcat postconf postmap postalias postlog qshape
 
 .PHONY: all build run test check man peers install bench crash clean
@@ -18,11 +19,11 @@ TOOLS = sendmail mailq newaliases postqueue postsuper postcat postconf postmap p
 all: build
 
 build:
-	$(GO) build -trimpath -o bin/ ./cmd/posthaste ./cmd/postdrop
+	$(GO) build -trimpath -o $(BIN)/ ./cmd/posthaste ./cmd/postdrop
 
 # A mail server on 127.0.0.1:2525 as the present user, with everything below ./run.
 run: build
-	@exec bin/posthaste try -d run
+	@exec $(BIN)/posthaste try -d run
 
 # Everything that must hold: vet, static checks, the import law, all tests with
 # the race detector. Tests with foreign programs say when they are skipped.
@@ -54,8 +55,8 @@ crash:
 # and the users; a package does it when it is installed.
 install: build
 	install -d $(DESTDIR)$(SBINDIR) $(DESTDIR)$(DAEMONDIR) $(DESTDIR)$(SYSCONFDIR) $(DESTDIR)$(UNITDIR)
-	install -m 755 bin/posthaste $(DESTDIR)$(SBINDIR)/posthaste
-	install -m 755 bin/postdrop $(DESTDIR)$(SBINDIR)/postdrop
+	install -m 755 $(BIN)/posthaste $(DESTDIR)$(SBINDIR)/posthaste
+	install -m 755 $(BIN)/postdrop $(DESTDIR)$(SBINDIR)/postdrop
 	for t in $(TOOLS); do ln -sf posthaste $(DESTDIR)$(SBINDIR)/$$t; done
 	for f in main.cf master.cf; do \
 	  test -e $(DESTDIR)$(SYSCONFDIR)/$$f || install -m 644 etc/$$f $(DESTDIR)$(SYSCONFDIR)/$$f; done

@@ -20,7 +20,7 @@ import (
 // master itself; the program hands such a command line to Main.
 const Program = "master"
 
-const usage = "usage: posthaste [-v] [-c config_dir] start [-w] | start-fg | stop | abort | reload | status | flush | check | set-permissions | logrotate"
+const usage = "usage: posthaste [-v] [-c config_dir] start [-w] | start-fg | stop | abort | reload | status | flush | check [-v] | set-permissions | logrotate"
 
 // Command carries out a control command: args are [-v] [-c config_dir] and
 // then start, start-fg, stop, abort, reload, status, flush, check,
@@ -52,7 +52,11 @@ func Command(opts Options, args []string, stdout, stderr io.Writer) int {
 		return c.fatal("unknown command: '%s'. Usage: posthaste start (or stop, reload, abort, flush, check, status, set-permissions, logrotate)", args[0])
 	}
 	for _, a := range args[1:] {
-		if a != "-w" || args[0] != "start" { // start waits in any case
+		switch args[0] + " " + a {
+		case "start -w": // it waits in any case
+		case "check -v":
+			c.verbose = true
+		default:
 			return c.fatal("%s: unexpected argument %s", args[0], a)
 		}
 	}
@@ -64,6 +68,7 @@ type control struct {
 	opts           Options
 	config         *config.Config
 	log            *maillog.Logger // nil when there is none
+	verbose        bool            // check -v
 	stdout, stderr io.Writer
 }
 
@@ -337,10 +342,12 @@ func (c *control) flush() int {
 	return 0
 }
 
-// check says what is wrong with the configuration and the directories.
+// check says what is wrong with the configuration and the directories, and
+// with -v what would behave differently from Postfix.
 func (c *control) check() int {
 	status := 0
-	if _, err := loadSettings(c.opts); err != nil {
+	settings, err := loadSettings(c.opts)
+	if err != nil {
 		status = c.fatal("%v", err)
 	}
 	for _, w := range c.config.Warnings() {
@@ -349,8 +356,49 @@ func (c *control) check() int {
 	for _, w := range prepareDirectories(c.config) {
 		c.warn("%s", w)
 	}
+	if err := c.checkPostdrop(); err != nil {
+		c.warn("%v", err)
+	}
 	c.checkLog()
+	if c.verbose && settings != nil {
+		c.advise(settings)
+	}
 	return status
+}
+
+// advise prints what would behave differently from Postfix.
+func (c *control) advise(s *settings) {
+	services, err := config.LoadMaster(c.opts.ConfigDir, c.config)
+	if err != nil {
+		c.warn("%v", err)
+		return
+	}
+	var lines []string
+	if c.opts.Advice != nil {
+		lines = c.opts.Advice(c.config, services)
+	}
+	for _, note := range s.notes {
+		lines = append(lines, located(note, services))
+	}
+	if len(lines) == 0 {
+		fmt.Fprintln(c.stdout, "nothing in these files behaves differently from Postfix")
+		return
+	}
+	fmt.Fprintln(c.stdout, "differences from Postfix with the same files:")
+	for _, l := range lines {
+		fmt.Fprintf(c.stdout, "  %s\n", l)
+	}
+}
+
+// located puts the place in master.cf before a note on a service.
+func located(note string, services []config.Service) string {
+	for i := range services {
+		title := "service " + services[i].Name + "/" + services[i].Type
+		if rest, ok := strings.CutPrefix(note, title); ok && strings.IndexAny(rest, " :") == 0 {
+			return fmt.Sprintf("%s:%d: %s", services[i].File, services[i].Line, note)
+		}
+	}
+	return note
 }
 
 // setPermissions gives everything its owner, group and mode.
@@ -364,11 +412,10 @@ func (c *control) setPermissions() int {
 	}) {
 		status = c.fatal("%s", w)
 	}
-	gid, err := lookupGroup(c.config.String("setgid_group"))
+	path, gid, err := c.postdrop()
 	if err != nil {
-		return c.fatal("setgid_group: %v", err)
+		return c.fatal("%v", err)
 	}
-	path := filepath.Join(c.config.String("command_directory"), "postdrop")
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {
 		c.warn("%s is missing: local mail cannot be submitted", path)
@@ -376,11 +423,51 @@ func (c *control) setPermissions() int {
 	}
 	if err == nil && info.Mode().IsRegular() {
 		if err = os.Chown(path, 0, gid); err == nil {
-			err = os.Chmod(path, 0o755|os.ModeSetgid)
+			err = os.Chmod(path, postdropMode)
 		}
 	}
 	if err != nil {
 		return c.fatal("%v", err)
 	}
 	return status
+}
+
+// postdropMode is the mode of the program by which users submit mail.
+const postdropMode = 0o755 | os.ModeSetgid
+
+// postdrop returns where that program is, and the group that it must be of.
+func (c *control) postdrop() (path string, gid int, err error) {
+	if gid, err = lookupGroup(c.config.String("setgid_group")); err != nil {
+		return "", 0, fmt.Errorf("setgid_group: %w", err)
+	}
+	return filepath.Join(c.config.String("command_directory"), "postdrop"), gid, nil
+}
+
+// checkPostdrop says why users cannot submit mail. Without root's privileges
+// there is only one user, who needs nothing special.
+func (c *control) checkPostdrop() error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	path, gid, err := c.postdrop()
+	if err != nil {
+		return nil // the check of the directories has said so
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("%w: local mail cannot be submitted", err)
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	const remedy = "\"posthaste set-permissions\" mends it"
+	switch {
+	case !ok || !info.Mode().IsRegular():
+		return fmt.Errorf("not a program: %s", path)
+	case info.Mode()&os.ModeSetgid == 0 || int(st.Gid) != gid:
+		return fmt.Errorf("not set-gid of group ID %d: %s; %s", gid, path, remedy)
+	case st.Uid != 0:
+		return fmt.Errorf("not owned by root: %s; %s", path, remedy)
+	case info.Mode()&0o022 != 0:
+		return fmt.Errorf("too accessible (mode %04o, expected 0755): %s; %s", info.Mode().Perm(), path, remedy)
+	}
+	return nil
 }

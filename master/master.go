@@ -93,6 +93,9 @@ type Options struct {
 	Echo func(text string)
 	// Ready, when set, is called once the sockets are open.
 	Ready func()
+	// Advice, when set, says for "check -v" what would behave differently
+	// from Postfix with the same files.
+	Advice func(*config.Config, []config.Service) []string
 }
 
 // DefaultStopTimeout is how long a stopping mail system waits for what is

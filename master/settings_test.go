@@ -1,6 +1,8 @@
 package master
 
 import (
+	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -260,13 +262,56 @@ func TestCheckAndSetPermissions(t *testing.T) {
 	os.Remove(s.path("sbin"))
 	os.Mkdir(s.path("sbin"), 0o755)
 	s.write("sbin/postdrop", "#!/bin/sh\n")
+	if _, text := s.command("check"); !strings.Contains(text, "warning: not set-gid of group ID ") {
+		t.Errorf("check said %s", text)
+	}
 	s.mustCommand("set-permissions")
+	if _, text := s.command("check"); strings.Contains(text, "postdrop") {
+		t.Errorf("check said %s", text)
+	}
 	if info, err := os.Stat(s.path("sbin/postdrop")); err != nil || info.Mode() != 0o755|os.ModeSetgid {
 		t.Errorf("postdrop: %v, %v", info.Mode(), err)
 	}
 	s.edit("master.cf", "echo unix", "echo xinu")
 	if status, text := s.command("check"); status != 1 || !strings.Contains(text, "master.cf:2: service echo: type xinu") {
 		t.Errorf("check: %d %s", status, text)
+	}
+}
+
+func masterText(t *testing.T, s *site) string {
+	t.Helper()
+	text, err := os.ReadFile(s.path("master.cf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// What check -v prints has the place of each service without a process.
+func TestCheckVerbose(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService+"tlsmgr unix - - n 1000? 1 tlsmgr\n")
+	check := func(advice func(*config.Config, []config.Service) []string) string {
+		opts := testOptions()
+		opts.Advice = advice
+		var out, errs bytes.Buffer
+		if status := Command(opts, []string{"-c", s.dir, "check", "-v"}, &out, &errs); status != 0 {
+			t.Fatalf("status %d: %s", status, &errs)
+		}
+		return out.String()
+	}
+	got := check(func(_ *config.Config, services []config.Service) []string {
+		return []string{"advised on " + services[1].Command}
+	})
+	place := fmt.Sprintf("%s:%d", s.path("master.cf"), strings.Count(masterText(t, s), "\n"))
+	want := "differences from Postfix with the same files:\n  advised on echo\n  " + place +
+		": service tlsmgr/unix is built in: each service keeps its own TLS sessions and keys\n"
+	if got != want {
+		t.Errorf("printed %q, expected %q", got, want)
+	}
+	s.edit("master.cf", "tlsmgr unix", "#tlsmgr unix")
+	if got, want := check(nil), "nothing in these files behaves differently from Postfix\n"; got != want {
+		t.Errorf("printed %q, expected %q", got, want)
 	}
 }
 

@@ -1,0 +1,139 @@
+package advice
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/config"
+)
+
+// report writes main.cf and master.cf, in which {dir} is their directory, and
+// returns what is said of them with {dir} for it.
+func report(t *testing.T, dir, main, master string) []string {
+	t.Helper()
+	for name, text := range map[string]string{"main.cf": main, "master.cf": master} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(strings.ReplaceAll(text, "{dir}", dir)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg, err := config.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	services, err := config.LoadMaster(dir, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, l := range Report(cfg, services) {
+		lines = append(lines, strings.ReplaceAll(l, dir, "{dir}"))
+	}
+	return lines
+}
+
+// settled sets everything whose default is not Postfix's, so that nothing is
+// said of defaults.
+func settled(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	for _, d := range config.Differences() {
+		if config.Supported(d.Name) && d.Name != "queue_directory" && d.Name != "alias_maps" {
+			b.WriteString(d.Name + " = " + d.Postfix + "\n")
+		}
+	}
+	return b.String()
+}
+
+func file(t *testing.T, path string, age time.Duration) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte("x y\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	at := time.Unix(1_700_000_000, 0).Add(-age)
+	if err := os.Chtimes(path, at, at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestReport(t *testing.T) {
+	t.Parallel()
+	base := settled(t)
+	at := strings.Count(base, "\n") + 3 // the line after these and two more
+	dir := t.TempDir()
+	file(t, filepath.Join(dir, "unbuilt"), 0)
+	file(t, filepath.Join(dir, "fresh"), time.Hour)
+	file(t, filepath.Join(dir, "fresh.phdb"), 0)
+	file(t, filepath.Join(dir, "stale"), 0)
+	file(t, filepath.Join(dir, "stale.phdb"), time.Hour)
+	if err := os.MkdirAll(filepath.Join(dir, "q", "deferred"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, line string
+		want       []string // without the file and line
+	}{
+		{"nothing", "relayhost = [mail.test]", nil},
+		{"built", "virtual_alias_maps = hash:{dir}/fresh, regexp:{dir}/r", nil},
+		{"not built", "virtual_alias_maps = proxy:hash:{dir}/unbuilt",
+			[]string{"virtual_alias_maps: hash:{dir}/unbuilt is not built for Posthaste, which reads {dir}/unbuilt.phdb; run: postmap hash:{dir}/unbuilt"}},
+		{"aliases", "alias_maps = lmdb:{dir}/unbuilt",
+			[]string{"alias_maps: lmdb:{dir}/unbuilt is not built for Posthaste, which reads {dir}/unbuilt.phdb; run: postalias lmdb:{dir}/unbuilt"}},
+		{"public format", "transport_maps = cdb:{dir}/unbuilt",
+			[]string{"transport_maps: cdb:{dir}/unbuilt is not built for Posthaste, which reads {dir}/unbuilt.cdb; run: postmap cdb:{dir}/unbuilt"}},
+		{"older than its source", "transport_maps = hash:{dir}/stale",
+			[]string{"transport_maps: {dir}/stale is newer than {dir}/stale.phdb; run: postmap hash:{dir}/stale"}},
+		{"missing", "transport_maps = hash:{dir}/gone",
+			[]string{"transport_maps: hash:{dir}/gone: neither {dir}/gone.phdb nor the text it is built from exists"}},
+		{"within a restriction", "smtpd_sender_restrictions = check_sender_access hash:{dir}/unbuilt, permit",
+			[]string{"smtpd_sender_restrictions: hash:{dir}/unbuilt is not built for Posthaste, which reads {dir}/unbuilt.phdb; run: postmap hash:{dir}/unbuilt"}},
+		{"Postfix's queue", "queue_directory = {dir}/q",
+			[]string{"queue_directory = {dir}/q: Postfix's queue is there, and is not looked at; stop Postfix and run: posthaste spool import {dir}/q"}},
+	} {
+		got := report(t, dir, base+"queue_directory = {dir}/empty\nalias_maps =\n"+c.line+"\n", "")
+		var want []string
+		for _, w := range c.want {
+			want = append(want, "{dir}/main.cf:"+strconv.Itoa(at)+": "+w)
+		}
+		if strings.Join(got, "\n") != strings.Join(want, "\n") {
+			t.Errorf("%s:\n%s\nexpected\n%s", c.name, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+}
+
+func TestForeignTables(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		value string
+		want  bool
+	}{
+		{"nis:mail.aliases", true}, {"proxy:nisplus:x", true}, {"hash:/x, nis:y", true},
+		{"inline:{ldaps://x=y}", false}, {"static:nis", false},
+	} {
+		if got := strings.Join(tables("x_maps", c.value), "\n"); strings.Contains(got, "there are no tables of type nis") != c.want {
+			t.Errorf("%s: %q", c.value, got)
+		}
+	}
+}
+
+func TestMasterAndDefaults(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file(t, filepath.Join(dir, "unbuilt"), 0)
+	got := strings.Join(report(t, dir, "alias_maps =\n", "# services\nsmtp inet n - n - 1 smtpd\n -o transport_maps=hash:{dir}/unbuilt\n"), "\n")
+	for _, want := range []string{
+		"{dir}/master.cf:2: service smtp/inet: -o transport_maps: hash:{dir}/unbuilt is not built for Posthaste, which reads {dir}/unbuilt.phdb; run: postmap hash:{dir}/unbuilt\n",
+		"{dir}/master.cf:2: service smtp/inet: a process limit of 1 means one client at a time",
+		"\nsmtpd_forbid_bare_newline is not set, and is normalize here; in Postfix 3.7 it is no: ",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("nothing like %q in\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "alias_maps") {
+		t.Errorf("alias_maps is set:\n%s", got)
+	}
+}
