@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/spool"
@@ -37,8 +39,9 @@ func (c *command) export(ctx context.Context, flags options, args []string) erro
 	}
 	err := x.run(ctx, all != "", args)
 	if err == nil && x.dir != "" {
-		fmt.Fprintf(c.out, "%d messages exported to %s\n", x.written, x.dir)
-		err = syncDir(x.dir)
+		if err = x.finish(); err == nil {
+			fmt.Fprintf(c.out, "%d messages exported to %s\n", len(x.written), x.dir)
+		}
 	}
 	if err == nil && x.damaged > 0 {
 		err = cli.Errorf(cli.ExitData, "%d messages are damaged: what could be read of them was exported", x.damaged)
@@ -48,10 +51,11 @@ func (c *command) export(ctx context.Context, flags options, args []string) erro
 
 // An exporter writes messages.
 type exporter struct {
-	c                *command
-	rd               *spool.Reader
-	dir              string // "": standard output
-	written, damaged int
+	c       *command
+	rd      *spool.Reader
+	dir     string   // "": standard output
+	written []string // files that do not have their names yet
+	damaged int
 }
 
 func (x *exporter) run(ctx context.Context, all bool, ids []string) error {
@@ -123,8 +127,8 @@ func (x *exporter) one(ctx context.Context, e spool.Entry) error {
 	defer content.Close()
 	if x.dir == "" {
 		err = plain.Write(x.c.out, m, content)
-	} else if err = x.file(string(e.ID), m, content); err == nil {
-		x.written++
+	} else {
+		err = x.file(string(e.ID), m, content)
 	}
 	if err != nil {
 		return cli.Errorf(cli.ExitIO, "%w", err)
@@ -136,35 +140,42 @@ func (x *exporter) one(ctx context.Context, e spool.Entry) error {
 	return nil
 }
 
-// file writes a file that has its name only when it is whole and on stable
-// storage.
+// file writes a file that does not have its name yet.
 func (x *exporter) file(id string, m *plain.Message, content io.Reader) error {
 	path := filepath.Join(x.dir, id+suffix)
-	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := os.OpenFile(path+unnamed, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	err = plain.Write(f, m, content)
-	if err == nil {
-		err = f.Sync()
+	if err = errors.Join(plain.Write(f, m, content), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
 	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
+	x.written = append(x.written, path)
+	return nil
 }
 
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
+// unnamed is at the end of a file's name until it is on stable storage.
+const unnamed = ".tmp"
+
+// finish gives the files their names once all are on stable storage, which is
+// asked for once: a sync for each would take a hundred times as long.
+func (x *exporter) finish() error {
+	d, err := os.Open(x.dir)
 	if err != nil {
 		return cli.Errorf(cli.ExitIO, "%w", err)
 	}
 	defer d.Close()
-	if err := d.Sync(); err != nil {
-		return cli.Errorf(cli.ExitIO, "%w", err)
+	err = unix.Syncfs(int(d.Fd()))
+	for _, path := range x.written {
+		if err == nil {
+			err = os.Rename(path+unnamed, path)
+		}
+	}
+	if err == nil {
+		err = d.Sync()
+	}
+	if err != nil {
+		return cli.Errorf(cli.ExitIO, "%s: %w", x.dir, err)
 	}
 	return nil
 }
