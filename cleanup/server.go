@@ -36,6 +36,8 @@ type ServerOptions struct {
 	Verify *ipc.Client
 	// Milters are the filters. It may be nil.
 	Milters *Milters
+	// Signer signs mail. It may be nil.
+	Signer *Signer
 }
 
 // A Server serves submitters and the queue manager. It is the only one that
@@ -325,6 +327,7 @@ func (in *incoming) commit() *proto.SubmitReply {
 	in.logLines(res.Log)
 	if in.fault == nil {
 		in.filters(&res)
+		in.sign(&res)
 	}
 	if in.fault != nil {
 		in.giveUp()

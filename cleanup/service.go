@@ -54,13 +54,18 @@ func run(ctx context.Context, env *service.Env) error {
 		sp.Close()
 		return err
 	}
+	signer, err := NewSigner(cfg, table.Options{Warn: func(text string) { log.Warning("%s", text) }})
+	if err != nil {
+		sp.Close()
+		return err
+	}
 	verify := ipc.NewClient(env.Private(cfg.String("address_verify_service_name")), nil)
 	defer verify.Close()
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	s := NewServer(service.Stopping(ctx), ServerOptions{Core: core, Spool: sp, Log: log,
 		Token: env.Flow.Take, Delay: cfg.Duration("in_flow_delay"), BufferLimit: cfg.Bytes("spool_buffer_limit"),
-		Verify: verify, Milters: milters})
+		Verify: verify, Milters: milters, Signer: signer})
 	broken := make(chan struct{})
 	go func() {
 		defer close(broken)
@@ -75,6 +80,7 @@ func run(ctx context.Context, env *service.Env) error {
 	<-broken
 	s.Wait()
 	milters.Close()
+	signer.Close()
 	if serr := sp.Err(); serr != nil {
 		return fmt.Errorf("the queue cannot be written any more: %w", serr)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 
+	"posthaste/internal/mailauth/dkimkey"
 	"posthaste/internal/postcat"
 	"posthaste/internal/postconf"
 	"posthaste/internal/postlog"
@@ -43,6 +44,7 @@ func tools() map[string]tool {
 		},
 		"simulate": func(io streams, args []string) int { return simulate.Command(args, io.in, io.out, io.err) },
 		"postlog":  func(io streams, args []string) int { return postlog.Command(args, io.in, io.err) },
+		"dkim":     func(io streams, args []string) int { return dkimkey.Command(args, io.out, io.err) },
 	}
 }
 

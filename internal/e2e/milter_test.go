@@ -150,9 +150,10 @@ func TestMilter(t *testing.T) {
 		if len(body) > 100 && body == long {
 			body = "long"
 		}
+		slices.Sort(m.to)
 		seen[fmt.Sprintf("%s %v %q", m.from, m.to, body)]++
 	}
-	for want, n := range map[string]int{`changed@from.test [c@to.test added@to.test] "short\n"`: 1, `changed@from.test [c@to.test added@to.test] "long"`: 1,
+	for want, n := range map[string]int{`changed@from.test [added@to.test c@to.test] "short\n"`: 1, `changed@from.test [added@to.test c@to.test] "long"`: 1,
 		`a@from.test [b@to.test] ".new body\nof two lines\n"`: 2} {
 		if seen[want] != n {
 			t.Errorf("%s arrived %d times, want %d; all: %v", want, seen[want], n, seen)

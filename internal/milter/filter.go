@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"time"
 )
@@ -56,6 +57,10 @@ func (f *filter) dial(ctx context.Context) error {
 	}
 	d := net.Dialer{Timeout: f.spec.Connect}
 	if f.nc, err = d.DialContext(ctx, network, addr); err != nil {
+		var sys *os.SyscallError
+		if errors.As(err, &sys) {
+			err = sys.Err // the address is in the text already
+		}
 		return fmt.Errorf("connect to Milter service %s: %w", f.spec.Endpoint, err)
 	}
 	f.r = bufio.NewReaderSize(f.nc, 4<<10)

@@ -1,0 +1,298 @@
+package cleanup
+
+import (
+	"context"
+	"crypto"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/emersion/go-msgauth/dkim"
+
+	"posthaste/internal/config"
+	"posthaste/internal/mailauth/dkimkey"
+	"posthaste/internal/milter"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/table"
+)
+
+// A Signer signs mail by DKIM, RFC 6376: mail of our own users, which is what
+// was submitted here, by an authenticated client, or from one of
+// dkim_sign_networks. It is the last thing done to a message before it is
+// queued. The domain of the From: address decides on the keys; each key of
+// its entry in dkim_sign_maps makes a signature.
+//
+// A message that should be signed and cannot be, because a table or key is
+// not to be had, is not queued unsigned: the client is asked to try later.
+//
+// Its methods may be called concurrently.
+type Signer struct {
+	maps     *table.Maps
+	networks *table.List
+	names    []string
+	over     map[string]bool // signed once more than they occur
+	lifetime time.Duration
+	now      func() time.Time
+
+	mu   sync.Mutex
+	keys map[string]*signingKey // by path
+}
+
+// signingKey is a key as it was read. A file that changes is read again.
+type signingKey struct {
+	changed time.Time
+	key     crypto.Signer
+}
+
+// maxSignatures bounds the keys of one entry.
+const maxSignatures = 5
+
+// NewSigner reads what is to be signed. It is nil when nothing is.
+func NewSigner(cfg *config.Config, o table.Options) (*Signer, error) {
+	list := cfg.List("dkim_sign_maps")
+	if len(list) == 0 {
+		return nil, nil
+	}
+	s := &Signer{maps: table.OpenMaps("dkim_sign_maps", list, o), over: make(map[string]bool), now: time.Now,
+		lifetime: cfg.Duration("dkim_signature_lifetime"), keys: make(map[string]*signingKey)}
+	from := false
+	for _, n := range cfg.List("dkim_sign_headers") {
+		s.names = append(s.names, strings.ToLower(n))
+		from = from || strings.EqualFold(n, "from")
+	}
+	if !from {
+		return nil, errors.New("dkim_sign_headers: the list must have from (RFC 6376 section 5.4)")
+	}
+	for _, n := range cfg.List("dkim_oversign_headers") {
+		s.over[strings.ToLower(n)] = true
+	}
+	var err error
+	s.networks, err = table.NewList("dkim_sign_networks", cfg.List("dkim_sign_networks"), table.ListOptions{Kind: table.Clients, Table: o})
+	return s, err
+}
+
+// Close closes the table.
+func (s *Signer) Close() error {
+	if s == nil {
+		return nil
+	}
+	return s.maps.Close()
+}
+
+// ours says whether the message comes from somebody whom we answer for.
+func (s *Signer) ours(ctx context.Context, m *Message) (bool, error) {
+	c := &m.env.Client
+	if c.Addr == "" || m.env.SASL.Username != "" {
+		return true, nil
+	}
+	return s.networks.MatchClient(ctx, c.Name, c.Addr)
+}
+
+// sign signs a message that is to be queued.
+func (in *incoming) sign(res *Result) {
+	s := in.s.opt.Signer
+	if s == nil || res.Discard || res.Refused != nil || len(res.Envelope.Recipients) == 0 || in.fault != nil {
+		return
+	}
+	err := in.addSignatures(s)
+	res.Envelope = in.msg.env
+	if err == nil {
+		return
+	}
+	in.s.opt.Log.Warning("%s: message not accepted, try again later: not signed: %v", in.msg.id, err)
+	in.msg.stat |= statWrite
+	res.Refused, res.Bounce = in.msg.stat.refusal(""), false
+}
+
+func (in *incoming) addSignatures(s *Signer) error {
+	ctx := in.s.ctx
+	if ours, err := s.ours(ctx, in.msg); err != nil || !ours {
+		return err
+	}
+	c, err := in.content()
+	if err != nil {
+		return err
+	}
+	domain := fromDomain(c.Fields, in.msg.env.Sender)
+	if domain == "" {
+		return nil
+	}
+	keys, err := s.keysFor(ctx, domain)
+	if err != nil || len(keys) == 0 {
+		return err
+	}
+	var made []milter.Field
+	for _, k := range keys {
+		raw, err := s.signature(c, &k)
+		if err != nil {
+			return fmt.Errorf("domain %s, selector %s: %w", k.domain, k.selector, err)
+		}
+		made = append(made, milter.Field{Name: "DKIM-Signature", Raw: raw})
+	}
+	c.Fields = append(made, c.Fields...)
+	in.replace(c)
+	return nil
+}
+
+// fromDomain is the domain of the first From: address, in lower case; of the
+// envelope sender if there is none.
+func fromDomain(fields []milter.Field, sender string) string {
+	for _, f := range fields {
+		if !strings.EqualFold(f.Name, "From") {
+			continue
+		}
+		fd, ok := rfc5322.ParseField(f.Raw)
+		if !ok {
+			continue
+		}
+		for _, a := range rfc5322.AppendAddresses(nil, string(fd.Body()), 100) {
+			if d := rfc5322.Domain(a.Addr); d != "" {
+				return strings.ToLower(d)
+			}
+		}
+	}
+	return strings.ToLower(rfc5322.Domain(sender))
+}
+
+// use is one signature to be made.
+type use struct {
+	domain, selector string
+	key              crypto.Signer
+}
+
+// keysFor finds the keys of a domain: its own entry, or that of a domain above
+// it, under the key .example.com.
+func (s *Signer) keysFor(ctx context.Context, domain string) ([]use, error) {
+	key := domain
+	for {
+		value, found, err := s.maps.Lookup(ctx, key, true)
+		if err != nil {
+			return nil, err
+		}
+		if found {
+			return s.parse(value, strings.TrimPrefix(key, "."))
+		}
+		_, parent, ok := strings.Cut(strings.TrimPrefix(key, "."), ".")
+		if !ok {
+			return nil, nil
+		}
+		key = "." + parent
+	}
+}
+
+// parse reads an entry: selector:file or domain:selector:file, several of
+// them with spaces or commas between.
+func (s *Signer) parse(value, domain string) ([]use, error) {
+	words := table.SplitList(value)
+	if len(words) > maxSignatures {
+		return nil, fmt.Errorf("dkim_sign_maps: %s: %d keys, expected at most %d", domain, len(words), maxSignatures)
+	}
+	var list []use
+	for _, w := range words {
+		u := use{domain: domain}
+		parts := strings.SplitN(w, ":", 3)
+		if len(parts) == 3 {
+			u.domain, parts = strings.ToLower(parts[0]), parts[1:]
+		}
+		if len(parts) != 2 || u.domain == "" || parts[0] == "" || !strings.HasPrefix(parts[1], "/") {
+			return nil, fmt.Errorf("dkim_sign_maps: %s: %q: expected selector:/path/of/key or domain:selector:/path/of/key", domain, w)
+		}
+		u.selector = parts[0]
+		var err error
+		if u.key, err = s.key(parts[1]); err != nil {
+			return nil, err
+		}
+		list = append(list, u)
+	}
+	return list, nil
+}
+
+// key is the key in a file, read when it is new or has changed.
+func (s *Signer) key(path string) (crypto.Signer, error) {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("DKIM key: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k := s.keys[path]; k != nil && k.changed.Equal(fi.ModTime()) {
+		return k.key, nil
+	}
+	key, err := dkimkey.Read(path)
+	if err != nil {
+		return nil, err
+	}
+	s.keys[path] = &signingKey{fi.ModTime(), key}
+	return key, nil
+}
+
+// signature makes one DKIM-Signature: field.
+func (s *Signer) signature(c *milter.Content, u *use) ([]byte, error) {
+	o := &dkim.SignOptions{Domain: u.domain, Selector: u.selector, Signer: u.key, HeaderKeys: s.headerKeys(c.Fields),
+		HeaderCanonicalization: dkim.CanonicalizationRelaxed, BodyCanonicalization: dkim.CanonicalizationRelaxed}
+	if s.lifetime > 0 {
+		o.Expiration = s.now().Add(s.lifetime)
+	}
+	signer, err := dkim.NewSigner(o)
+	if err != nil {
+		return nil, err
+	}
+	werr := writeContent(signer, c)
+	if err := errors.Join(werr, signer.Close()); err != nil {
+		return nil, err
+	}
+	raw := []byte(signer.Signature())
+	if _, ok := rfc5322.ParseField(raw); !ok {
+		return nil, fmt.Errorf("the signature is no header field: %.80q", raw)
+	}
+	return raw, nil
+}
+
+// headerKeys names the fields to sign: those that occur, as often as they
+// occur, and those that nobody may add once more.
+func (s *Signer) headerKeys(fields []milter.Field) []string {
+	count := make(map[string]int, len(fields))
+	for i := range fields {
+		count[strings.ToLower(fields[i].Name)]++
+	}
+	keys := make([]string, 0, len(s.names)+8)
+	for _, n := range s.names {
+		times := count[n]
+		if s.over[n] {
+			times++
+		}
+		for range times {
+			keys = append(keys, n)
+		}
+	}
+	return keys
+}
+
+// writeContent writes a message in large pieces: each write is handed from
+// goroutine to goroutine.
+func writeContent(w io.Writer, c *milter.Content) error {
+	head := make([]byte, 0, 4<<10)
+	for i := range c.Fields {
+		head = append(head, c.Fields[i].Raw...)
+	}
+	head = append(head, crlf...)
+	if _, err := w.Write(head); err != nil {
+		return err
+	}
+	chunk := make([]byte, min(256<<10, c.BodySize))
+	for off := int64(0); off < c.BodySize; {
+		n, err := c.Body.ReadAt(chunk[:min(int64(len(chunk)), c.BodySize-off)], off)
+		if n == 0 && err != nil {
+			return err
+		}
+		if _, err := w.Write(chunk[:n]); err != nil {
+			return err
+		}
+		off += int64(n)
+	}
+	return nil
+}

@@ -1,0 +1,191 @@
+package cleanup
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/emersion/go-msgauth/dkim"
+
+	"posthaste/internal/config"
+	"posthaste/internal/milter"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/table"
+)
+
+// testKey writes a key and returns its path and DNS record.
+func testKey(t *testing.T, seed byte) (path, record string) {
+	t.Helper()
+	key := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{seed}, ed25519.SeedSize))
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path, "v=DKIM1; k=ed25519; p=" + base64.StdEncoding.EncodeToString(key.Public().(ed25519.PublicKey))
+}
+
+func testSigner(t *testing.T, main string) *Signer {
+	t.Helper()
+	cfg, err := config.LoadString(main)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewSigner(cfg, table.Options{Warn: func(text string) { t.Log(text) }})
+	if err != nil || s == nil {
+		t.Fatal(s, err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func testContent(t *testing.T, text string) *milter.Content {
+	t.Helper()
+	head, body, _ := strings.Cut(text, "\r\n\r\n")
+	c := &milter.Content{Body: strings.NewReader(body), BodySize: int64(len(body))}
+	for rest := []byte(head + "\r\n"); len(rest) > 0; {
+		f, r, ok := rfc5322.NextField(rest)
+		if !ok {
+			t.Fatalf("no field: %q", rest)
+		}
+		c.Fields, rest = append(c.Fields, milter.Field{Name: string(f.Name()), Raw: f.Raw}), r
+	}
+	return c
+}
+
+const signText = "Received: x\r\nFrom: Joe <joe@Mail.Example.com>\r\nTo: a@b.test\r\nSubject: folded\r\n\tsubject\r\n\r\nbody  \r\n.dot\r\n\r\n\r\n"
+
+// What is signed is verified by whoever asks DNS, and cannot be added to.
+func TestSignature(t *testing.T) {
+	t.Parallel()
+	path, record := testKey(t, 1)
+	path2, record2 := testKey(t, 2)
+	s := testSigner(t, "dkim_signature_lifetime = 1d\ndkim_sign_maps = inline:{ {.example.com = s1:"+path+" other.test:s2:"+path2+"} }\n")
+	c := testContent(t, signText)
+	domain := fromDomain(c.Fields, "")
+	if domain != "mail.example.com" {
+		t.Fatalf("domain %q", domain)
+	}
+	keys, err := s.keysFor(t.Context(), domain)
+	if err != nil || len(keys) != 2 {
+		t.Fatal(keys, err)
+	}
+	var signed []byte
+	for _, k := range keys {
+		raw, err := s.signature(c, &k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		signed = append(signed, raw...)
+	}
+	lookup := func(name string) ([]string, error) {
+		return map[string][]string{"s1._domainkey.example.com": {record}, "s2._domainkey.other.test": {record2}}[name], nil
+	}
+	verify := func(text string) (good int) {
+		vs, err := dkim.VerifyWithOptions(strings.NewReader(text), &dkim.VerifyOptions{LookupTXT: lookup})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range vs {
+			if v.Err == nil {
+				good++
+				if left := time.Until(v.Expiration); left < 23*time.Hour || left > 25*time.Hour {
+					t.Errorf("expires in %s, want a day", left)
+				}
+			}
+		}
+		return good
+	}
+	if n := verify(string(signed) + signText); n != 2 {
+		t.Errorf("%d good signatures, want 2\n%s", n, signed)
+	}
+	// What relays do on the way does no harm, what forgers do is seen.
+	if n := verify("Received: y\r\n" + string(signed) + strings.Replace(signText, "folded\r\n\tsubject", "folded subject", 1)); n != 2 {
+		t.Errorf("refolded: %d good signatures, want 2", n)
+	}
+	for _, change := range []string{"From: forger@example.net\r\n", "Subject: other\r\n", "Cc: x@y.test\r\n", "Date: today\r\n"} {
+		if n := verify(string(signed) + change + signText); n != 0 {
+			t.Errorf("with %q added: %d good signatures", change, n)
+		}
+	}
+	if n := verify(string(signed) + signText + "more\r\n"); n != 0 {
+		t.Errorf("with a longer body: %d good signatures", n)
+	}
+}
+
+func TestSignMaps(t *testing.T) {
+	t.Parallel()
+	path, _ := testKey(t, 1)
+	s := testSigner(t, "dkim_sign_maps = inline:{ {a.test="+path+"}, {b.test=s:none}, {c.test=s:/nonexistent}, {d.test=s:"+path+"}, {e.test=s:/1 s:/2 s:/3 s:/4 s:/5 s:/6} }\n")
+	for domain, want := range map[string]string{
+		"a.test": "expected selector", "b.test": "expected selector", "c.test": "no such file", "e.test": "at most 5",
+		"d.test": "", "sub.d.test": "none", "test": "none",
+	} {
+		keys, err := s.keysFor(t.Context(), domain)
+		switch {
+		case want == "":
+			if err != nil || len(keys) != 1 || keys[0].domain != domain || keys[0].selector != "s" {
+				t.Errorf("%s: %v, %v", domain, keys, err)
+			}
+		case want == "none":
+			if err != nil || len(keys) != 0 {
+				t.Errorf("%s: %v, %v; want no key", domain, keys, err)
+			}
+		case err == nil || !strings.Contains(err.Error(), want):
+			t.Errorf("%s: %v, want an error with %q", domain, err, want)
+		}
+	}
+	cfg, err := config.LoadString("dkim_sign_maps = inline:{a=b}\ndkim_sign_headers = subject\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewSigner(cfg, table.Options{}); err == nil {
+		t.Error("signatures without From: are allowed")
+	}
+}
+
+// A key that is replaced is used from then on.
+func TestKeyChanges(t *testing.T) {
+	t.Parallel()
+	path, _ := testKey(t, 1)
+	other, _ := testKey(t, 2)
+	s := testSigner(t, "dkim_sign_maps = inline:{a.test=s:"+path+"}\n")
+	first, err := s.key(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := s.key(path); err != nil || !again.Public().(ed25519.PublicKey).Equal(first.Public()) {
+		t.Error(again, err)
+	}
+	if err := os.Rename(other, path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(path, time.Time{}, time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := s.key(path); err != nil || now.Public().(ed25519.PublicKey).Equal(first.Public()) {
+		t.Error("the old key is still in use", err)
+	}
+}
+
+func BenchmarkSign(b *testing.B) {
+	key := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
+	s := &Signer{names: []string{"from", "to", "subject"}, over: map[string]bool{"from": true}}
+	body := strings.Repeat("0123456789012345678901234567890123456789\r\n", 250)
+	c := &milter.Content{Fields: []milter.Field{{Name: "From", Raw: []byte("From: a@b.test\r\n")}}, Body: strings.NewReader(body), BodySize: int64(len(body))}
+	for b.Loop() {
+		if _, err := s.signature(c, &use{"b.test", "s", key}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package e2e
+
+import (
+	"os"
+	"os/user"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/emersion/go-msgauth/dkim"
+)
+
+// Mail of our own is signed as it is delivered: what is completed and rewritten
+// on the way is covered.
+func TestSigned(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, nil)
+	s := newSystem(t, options{unstarted: true})
+	out, status := s.tool(nil, "dkim", "genkey", "-d", "from.test", "-s", "s1", "-o", s.path("data"))
+	if status != 0 {
+		t.Fatal(out)
+	}
+	if os.Getuid() == 0 { // cleanup runs as the mail owner
+		owner, _ := mailOwner(t)
+		u, err := user.Lookup(owner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		uid, _ := strconv.Atoi(u.Uid)
+		if err := os.Chown(s.path("data", "from.test.s1.pem"), uid, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entry := regexp.MustCompile(`(?m)^from\.test (s1:\S+)$`).FindStringSubmatch(out)
+	if entry == nil {
+		t.Fatal(out)
+	}
+	s.configure(next.relayhost()+"canonical_maps = inline:{old@from.test=new@from.test}\nalways_add_missing_headers = yes\n"+
+		"dkim_sign_maps = inline:{ {from.test="+entry[1]+"}, {bad.test=s1:/nonexistent} }\n", "")
+	s.start()
+	long := strings.Repeat(strings.Repeat("x", 70)+"\n", 4000)
+	s.mustSend("a@from.test", []string{"b@to.test"}, "From: <old@from.test>\nSubject: s\n\nbody\n")
+	s.mustSend("a@from.test", []string{"b@to.test"}, "From: <old@from.test>\nSubject: s\n\n"+long)
+	s.mustSend("a@from.test", []string{"b@to.test"}, "From: <x@else.test>\nSubject: s\n\nbody\n")
+	err := s.send("a@from.test", []string{"b@to.test"}, "From: <x@bad.test>\nSubject: s\n\nbody\n")
+	if err == nil || !strings.Contains(err.Error(), "4.3.0") {
+		t.Errorf("a key that is not there: %v", err)
+	}
+	s.waitLog(`message not accepted, try again later: not signed: DKIM key: stat /nonexistent: no such file or directory`)
+	s.waitLogN(`postfix/qmgr\[\d+\]: \w+: removed`, 3)
+	record := regexp.MustCompile(`"([^"]*)"`).FindAllStringSubmatch(out, -1)
+	txt := ""
+	for _, r := range record {
+		txt += r[1]
+	}
+	var got []int
+	for _, m := range next.received() {
+		vs, err := dkim.VerifyWithOptions(strings.NewReader(strings.ReplaceAll(m.data, "\n", "\r\n")),
+			&dkim.VerifyOptions{LookupTXT: func(string) ([]string, error) { return []string{txt}, nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		good := 0
+		for _, v := range vs {
+			if v.Err == nil && v.Domain == "from.test" {
+				good++
+			} else {
+				t.Errorf("signature: %+v", v)
+			}
+		}
+		if signed := strings.Contains(m.data, "new@from.test"); signed != (good == 1) {
+			t.Errorf("%d good signatures in\n%.500s", good, m.data)
+		}
+		got = append(got, good)
+	}
+	if len(got) != 3 {
+		t.Errorf("%d messages arrived", len(got))
+	}
+}
