@@ -229,7 +229,7 @@ func (s *session) etrn() *smtpwire.Reply {
 		return smtpwire.R(502, dsn.S(5, 5, 1), "Error: ETRN command is disabled")
 	}
 	if s.a.HasSender {
-		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: MAIL transaction in progress")
+		return smtpwire.R(503, dsn.Status{}, "Error: MAIL transaction in progress")
 	}
 	f := strings.Fields(s.cmd.Args)
 	if len(f) != 1 {
