@@ -146,7 +146,6 @@ func (s *session) rcptInOrder() *smtpwire.Reply {
 	if s.bdat != nil {
 		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: RCPT after BDAT")
 	}
-	s.tried = true
 	return s.srv.limits.recipient(s)
 }
 
@@ -240,7 +239,7 @@ func (s *session) resetMail() {
 	s.m = smtpwire.Mail{}
 	s.rcpts = nil
 	s.excess = 0
-	s.tried, s.opened = false, false
+	s.opened = false
 	s.context = ""
 }
 
@@ -277,7 +276,7 @@ func (s *session) contentInOrder() *smtpwire.Reply {
 	if len(s.rcpts) > 0 {
 		return nil
 	}
-	if s.a.HasSender && s.tried {
+	if s.a.HasSender {
 		return smtpwire.R(554, dsn.S(5, 5, 1), "Error: no valid recipients")
 	}
 	return smtpwire.R(503, dsn.S(5, 5, 1), "Error: need RCPT command")

@@ -88,7 +88,6 @@ type session struct {
 	errors     int
 	junk       int
 	excess     int  // recipients refused by smtpd_recipient_limit
-	tried      bool // a RCPT has been seen in this transaction
 	opened     bool // the client= line is out
 	denied     *smtpwire.Reply
 	limited    bool       // the client's connection is counted,
