@@ -312,7 +312,12 @@ func (s *Server) carry(e *sched.Effect, draining bool) {
 		s.moveTo(m, spool.Corrupt, time.Time{})
 		delete(s.messages, e.ID)
 	case sched.EffectExpire:
-		s.log.update(m, proto.Op{Set: spool.SetExpire | spool.SetNextAttempt, Expire: true, NextAttempt: e.Next})
+		op := proto.Op{Set: spool.SetExpire | spool.SetNextAttempt, Expire: true, NextAttempt: e.Next}
+		if info, ok := s.sched.Lookup(e.ID); ok && info.Queue != sched.QueueHold { // it may have been there
+			op.Set |= spool.SetQueue
+			op.Queue = spool.Deferred
+		}
+		s.log.update(m, op)
 	case sched.EffectNote:
 		s.note(m, e.Note)
 	}

@@ -88,8 +88,11 @@ func (r *Request) Free() {
 // Reply answers r. It never waits. Answering a message that wanted no answer
 // does nothing.
 func (r *Request) Reply(m Message) {
-	if r.id != 0 {
-		r.conn.enqueue(frameReply, m.Kind(), r.id, m, false)
+	if r.id == 0 {
+		return
+	}
+	if err := r.conn.enqueue(frameReply, m.Kind(), r.id, m, false); errors.Is(err, ErrTooLarge) {
+		r.Fail("%v", err) // else the caller would wait for ever
 	}
 }
 

@@ -27,6 +27,7 @@ const (
 	kindFail
 	kindHang
 	kindPush
+	kindHuge
 )
 
 // server starts a server on a socket of its own and returns the socket's path
@@ -56,6 +57,8 @@ func echo(c *Conn, r *Request) {
 		r.Reply(&text{kindEcho, string(r.Payload)})
 	case kindFail:
 		r.Fail("no: %s", r.Payload)
+	case kindHuge:
+		r.Reply(&text{kindHuge, string(make([]byte, MaxPayload+1))})
 	case kindPush:
 		c.Push(&text{kindPush, string(r.Payload)})
 	}
@@ -87,6 +90,9 @@ func TestCall(t *testing.T) {
 	}
 	if _, err := ask(t, c, &text{kindEcho, string(make([]byte, MaxPayload+1))}); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("too large: %v", err)
+	}
+	if _, err := ask(t, c, &text{kindHuge, ""}); !errors.As(err, &remote) {
+		t.Errorf("a reply that is too large arrives as %v", err)
 	}
 	if got, err := ask(t, c, &text{kindEcho, "still here"}); err != nil || got != "still here" {
 		t.Errorf("after a message that was too large: %q, %v", got, err)
