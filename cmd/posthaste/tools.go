@@ -10,6 +10,7 @@ import (
 	"posthaste/internal/postqueue"
 	"posthaste/internal/postsuper"
 	"posthaste/internal/qshape"
+	"posthaste/internal/sasl"
 	"posthaste/internal/sendmail"
 	"posthaste/internal/spooltool"
 	"posthaste/internal/table"
@@ -42,6 +43,7 @@ func tools() map[string]tool {
 		"explain": func(io streams, args []string) int {
 			return spooltool.Explain("posthaste explain", args, io.out, io.err)
 		},
+		"passwd":   func(io streams, args []string) int { return sasl.Passwd(args, io.in, io.out, io.err) },
 		"simulate": func(io streams, args []string) int { return simulate.Command(args, io.in, io.out, io.err) },
 		"postlog":  func(io streams, args []string) int { return postlog.Command(args, io.in, io.err) },
 		"dkim":     func(io streams, args []string) int { return dkimkey.Command(args, io.out, io.err) },
