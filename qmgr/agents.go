@@ -124,6 +124,9 @@ func dialOnce(ctx context.Context, client *ipc.Client) (*ipc.Conn, error) {
 // up: the connection stands, and inv says what is not to be ordered again.
 func (a *agentConn) up(conn *ipc.Conn, inv *proto.Inventory) {
 	a.conn, a.ready, a.dialing = conn, true, false
+	if a.s.reap.IsZero() {
+		a.s.reap = a.s.now.Add(agentIdle)
+	}
 	a.running = inv.Running
 	for i := range inv.Finished {
 		a.s.finished(&inv.Finished[i])
@@ -133,6 +136,21 @@ func (a *agentConn) up(conn *ipc.Conn, inv *proto.Inventory) {
 	for _, d := range waiting {
 		if m := a.s.messages[d.num]; m != nil && m.active != nil {
 			a.send(m, d, nil)
+		}
+	}
+}
+
+// reapAgents closes connections that have not been used for a while.
+func (s *Server) reapAgents() {
+	s.reap = time.Time{}
+	for _, a := range s.agents {
+		switch {
+		case a.conn == nil:
+		case a.pending == 0 && len(a.waiting) == 0 && len(a.running) == 0 && s.now.Sub(a.used) >= agentIdle:
+			a.conn.Close()
+			a.conn, a.ready = nil, false
+		default:
+			s.reap = s.now.Add(agentIdle)
 		}
 	}
 }

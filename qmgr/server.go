@@ -97,9 +97,10 @@ type Server struct {
 	entries  map[sched.EntryID]*delivery
 	agents   map[mail.Transport]*agentConn
 	log      *recorder
-	moved    int      // messages taken out of incoming since the last report to Flow
-	told     bool     // the queue as it was at the start is known
-	asked    []func() // answers to tools that wait for that
+	reap     time.Time // when connections to agents are looked at for idleness; zero: there are none
+	moved    int       // messages taken out of incoming since the last report to Flow
+	told     bool      // the queue as it was at the start is known
+	asked    []func()  // answers to tools that wait for that
 
 	cleanup *ipc.Client
 	bounce  *ipc.Client
@@ -214,8 +215,10 @@ func (s *Server) underWay() bool {
 // wake is when the loop next has something to do by itself.
 func (s *Server) wake() time.Time {
 	at := s.sched.Wake()
-	if f := s.log.due(); !f.IsZero() && (at.IsZero() || f.Before(at)) {
-		at = f
+	for _, f := range []time.Time{s.log.due(), s.reap} {
+		if !f.IsZero() && (at.IsZero() || f.Before(at)) {
+			at = f
+		}
 	}
 	return at
 }
@@ -237,6 +240,9 @@ func (s *Server) turn(draining bool) {
 		s.followUp(draining)
 	}
 	s.log.flush(s.now)
+	if !s.reap.IsZero() && !s.now.Before(s.reap) {
+		s.reapAgents()
+	}
 	if s.opt.Flow != nil {
 		s.opt.Flow(s.moved, s.sched.Stats().Incoming)
 		s.moved = 0

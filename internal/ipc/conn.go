@@ -127,12 +127,11 @@ type Conn struct {
 	nc      net.Conn
 	handler Handler
 
-	wmu     sync.Mutex
-	wcond   sync.Cond // queued shrank, or closed; also: something to write
-	out     []byte    // frames to be written
-	spare   []byte    // the buffer that was last written, for reuse
-	writing bool
-	closed  error // non-nil when nothing more goes out
+	wmu    sync.Mutex
+	wcond  sync.Cond // queued shrank, or closed; also: something to write
+	out    []byte    // frames to be written
+	spare  []byte    // the buffer that was last written, for reuse
+	closed error     // non-nil when nothing more goes out
 
 	cmu    sync.Mutex
 	calls  map[uint32]call
