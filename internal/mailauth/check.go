@@ -1,0 +1,246 @@
+package mailauth
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/netip"
+	"strings"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/resolver"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/smtpwire"
+)
+
+// timeLimit bounds the check of one message.
+const timeLimit = 20 * time.Second
+
+// Result is a result of RFC 8601 section 2.7: pass, fail, softfail, neutral,
+// none, temperror, permerror.
+type Result string
+
+const (
+	None      Result = "none"
+	Pass      Result = "pass"
+	Fail      Result = "fail"
+	SoftFail  Result = "softfail"
+	Neutral   Result = "neutral"
+	TempError Result = "temperror"
+	PermError Result = "permerror"
+)
+
+// A Checker checks messages. Its methods may be called concurrently.
+type Checker struct {
+	dns resolver.Resolver
+	id  string // authserv-id
+}
+
+// New makes a Checker whose findings go by the name authservID.
+func New(dns resolver.Resolver, authservID string) *Checker {
+	return &Checker{dns: dns, id: authservID}
+}
+
+// A Message is what is to be checked.
+type Message struct {
+	Client netip.Addr
+	Helo   string
+	Sender string // internal form, empty for the null sender
+	Header []byte // all fields, CRLF lines, without the empty line
+	Body   func() io.Reader
+}
+
+// SPF is what came of asking whether the client may use the sender's domain.
+type SPF struct {
+	Result   Result
+	Domain   string // that was asked about
+	MailFrom string // the sender, or empty if it was about HELO
+	Helo     string
+}
+
+// DKIM is one signature.
+type DKIM struct {
+	Result           Result
+	Domain, Selector string
+	Algorithm, B     string // of b= the beginning: which signature it was
+	Reason           string
+}
+
+// DMARC is what the author's domain wants of mail like this.
+type DMARC struct {
+	Result Result
+	From   string // the domain of the author, empty if there is not exactly one
+	Policy string // that applies: none, quarantine, reject; empty without a record
+}
+
+// Results are all findings on a message.
+type Results struct {
+	SPF   SPF
+	DKIM  []DKIM
+	DMARC DMARC
+}
+
+// Check checks a message.
+func (c *Checker) Check(ctx context.Context, m *Message) *Results {
+	ctx, cancel := context.WithTimeout(ctx, timeLimit)
+	defer cancel()
+	r := &Results{SPF: c.SPF(ctx, m.Client, m.Helo, m.Sender)}
+	r.DKIM = c.dkim(ctx, m)
+	r.DMARC = c.dmarc(ctx, authorDomain(m.Header), r)
+	return r
+}
+
+// authorDomain is the domain of the From: address. It is empty when there is
+// not exactly one: DMARC says nothing of such mail.
+func authorDomain(header []byte) string {
+	domain, fields := "", 0
+	for rest := header; ; {
+		f, r, ok := rfc5322.NextField(rest)
+		if !ok {
+			return domain
+		}
+		rest = r
+		if !rfc5322.EqualName(f.Name(), "From") {
+			continue
+		}
+		if fields++; fields > 1 {
+			return ""
+		}
+		for _, a := range rfc5322.AppendAddresses(nil, string(f.Body()), 100) {
+			d := strings.ToLower(strings.TrimSuffix(rfc5322.Domain(a.Addr), "."))
+			if d == "" || domain != "" && d != domain {
+				return ""
+			}
+			domain = d
+		}
+	}
+}
+
+// Rejected is the refusal of a message that fails DMARC where its author's
+// domain wants such mail refused; nil for any other.
+func (r *Results) Rejected() *smtpwire.Reply {
+	if r.DMARC.Result != Fail || r.DMARC.Policy != "reject" {
+		return nil
+	}
+	return smtpwire.R(550, dsn.S(5, 7, 26), "Error: "+smtpwire.Printable(r.DMARC.From)+" does not authorize this message: DMARC policy is reject")
+}
+
+// RejectSPF is the refusal of a client that the sender's domain says may not use
+// it; nil for any other. It is for the restriction reject_spf_fail. When DNS
+// does not answer the client is asked to try later.
+func (c *Checker) RejectSPF(ctx context.Context, client netip.Addr, helo, sender string) *smtpwire.Reply {
+	ctx, cancel := context.WithTimeout(ctx, timeLimit)
+	defer cancel()
+	r := c.SPF(ctx, client, helo, sender)
+	switch r.Result {
+	case Fail:
+		return smtpwire.R(550, dsn.S(5, 7, 23), "SPF: "+smtpwire.Printable(r.Domain)+" does not permit "+client.String()+" to send its mail")
+	case TempError:
+		return smtpwire.R(451, dsn.S(4, 7, 24), "SPF: the policy of "+smtpwire.Printable(r.Domain)+" cannot be had now")
+	}
+	return nil
+}
+
+// Field is the Authentication-Results: field, RFC 8601 section 2.2.
+func (c *Checker) Field(r *Results) []byte {
+	b := append([]byte("Authentication-Results: "), value(c.id)...)
+	part := func(s string) { b = append(append(b, ";\r\n\t"...), s...) }
+	prop := func(name, v string) string {
+		if v == "" {
+			return ""
+		}
+		return " " + name + "=" + value(v)
+	}
+	part("spf=" + string(r.SPF.Result) + prop("smtp.mailfrom", r.SPF.MailFrom) + prop("smtp.helo", r.SPF.Helo))
+	for _, d := range r.DKIM {
+		part("dkim=" + string(d.Result) + prop("reason", d.Reason) + prop("header.d", d.Domain) + prop("header.s", d.Selector) +
+			prop("header.a", d.Algorithm) + prop("header.b", d.B))
+	}
+	if len(r.DKIM) == 0 {
+		part("dkim=none")
+	}
+	policy := ""
+	if r.DMARC.Policy != "" {
+		policy = " (p=" + r.DMARC.Policy + ")"
+	}
+	part("dmarc=" + string(r.DMARC.Result) + policy + prop("header.from", r.DMARC.From))
+	return append(b, "\r\n"...)
+}
+
+// value quotes what is no plain value, and bounds it: everything comes from
+// strangers.
+func value(s string) string {
+	if len(s) > 320 {
+		s = s[:320]
+	}
+	plain := s != ""
+	for i := 0; i < len(s) && plain; i++ {
+		c := s[i]
+		plain = c > ' ' && c < 127 && strings.IndexByte("()<>,;:\\\"/[]?=", c) < 0
+	}
+	if plain {
+		return s
+	}
+	var b strings.Builder
+	b.WriteByte('"')
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			b.WriteByte('\\')
+			b.WriteByte(c)
+		case c < ' ' || c == 127:
+			b.WriteByte('?')
+		default:
+			b.WriteByte(c)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// Claims says whether a field is an Authentication-Results: field that speaks in
+// our name. Of what strangers send such fields are lies (RFC 8601 section 5).
+func (c *Checker) Claims(raw []byte) bool {
+	f, ok := rfc5322.ParseField(raw)
+	if !ok || !rfc5322.EqualName(f.Name(), "Authentication-Results") {
+		return false
+	}
+	id := authservID(f.Body())
+	return strings.EqualFold(id, c.id)
+}
+
+// authservID is the first word of a field's body, comments left out. A
+// word with a comment in the middle is read as others would, without it.
+func authservID(body []byte) string {
+	body = bytes.ReplaceAll(body, []byte("\r\n"), nil)
+	var b strings.Builder
+	depth, quoted := 0, false
+	for i := 0; i < len(body); i++ {
+		c := body[i]
+		switch {
+		case c == '\\' && (quoted || depth > 0) && i+1 < len(body):
+			if i++; quoted {
+				b.WriteByte(body[i])
+			}
+		case quoted && c == '"':
+			return b.String()
+		case quoted:
+			b.WriteByte(c)
+		case c == '(':
+			depth++
+		case c == ')' && depth > 0:
+			depth--
+		case depth > 0:
+		case c == '"' && b.Len() == 0:
+			quoted = true
+		case c == ' ' || c == '\t' || c == ';':
+			if b.Len() > 0 {
+				return b.String()
+			}
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}

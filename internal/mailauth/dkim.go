@@ -1,0 +1,122 @@
+package mailauth
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/emersion/go-msgauth/dkim"
+
+	"posthaste/internal/rfc5322"
+)
+
+// Bounds on what is looked at.
+const (
+	maxSignatures = 5
+	maxHeader     = 1 << 20
+	maxFields     = 2000
+	maxSignature  = 16 << 10
+)
+
+// dkim verifies the signatures of a message, the first few of them.
+func (c *Checker) dkim(ctx context.Context, m *Message) []DKIM {
+	var rest [][]byte // the other fields
+	var sigs []rfc5322.Field
+	for h := m.Header; ; {
+		f, r, ok := rfc5322.NextField(h)
+		if !ok {
+			break
+		}
+		h = r
+		if !rfc5322.EqualName(f.Name(), "DKIM-Signature") {
+			rest = append(rest, f.Raw)
+		} else if len(sigs) < maxSignatures {
+			sigs = append(sigs, f)
+		}
+	}
+	if len(sigs) == 0 {
+		return nil
+	}
+	if len(m.Header) > maxHeader || len(rest) > maxFields {
+		return []DKIM{{Result: PermError, Reason: "header too large"}}
+	}
+	others := bytes.Join(rest, nil)
+	list := make([]DKIM, 0, len(sigs))
+	for _, f := range sigs {
+		list = append(list, c.signature(ctx, f, others, m.Body))
+	}
+	return list
+}
+
+// signature verifies one signature. The library is given a message with just
+// this one: it then works on this goroutine, where a panic of its is caught.
+func (c *Checker) signature(ctx context.Context, f rfc5322.Field, others []byte, body func() io.Reader) (d DKIM) {
+	tags := parseTags(string(f.Body()))
+	d = DKIM{Result: PermError, Domain: strings.ToLower(tags["d"]), Selector: tags["s"], Algorithm: tags["a"], B: tags["b"]}
+	if len(d.B) > 8 {
+		d.B = d.B[:8]
+	}
+	if len(f.Raw) > maxSignature {
+		d.Reason = "signature too large"
+		return d
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			d.Result, d.Reason = PermError, "malformed signature"
+		}
+	}()
+	strict := false
+	opt := &dkim.VerifyOptions{MaxVerifications: 1, LookupTXT: func(name string) ([]string, error) {
+		a, err := c.dns.TXT(ctx, name)
+		if err != nil {
+			return nil, dnsError(name, err)
+		}
+		for _, txt := range a.Records {
+			for flag := range strings.SplitSeq(parseTags(txt)["t"], ":") {
+				strict = strict || strings.TrimSpace(flag) == "s"
+			}
+		}
+		return a.Records, nil
+	}}
+	vs, err := dkim.VerifyWithOptions(io.MultiReader(bytes.NewReader(f.Raw), bytes.NewReader(others), strings.NewReader("\r\n"), body()), opt)
+	if err == nil && len(vs) != 1 {
+		err = fmt.Errorf("%d signatures found, expected one", len(vs))
+	}
+	if err == nil {
+		err = vs[0].Err
+	}
+	if err == nil && strict && tags["i"] != "" && !strings.EqualFold(rfc5322.Domain(tags["i"]), tags["d"]) {
+		err = errors.New("dkim: the key is not for subdomains") // RFC 6376 section 3.6.1, t=s
+		d.Result, d.Reason = PermError, strings.TrimPrefix(err.Error(), "dkim: ")
+		return d
+	}
+	switch {
+	case err == nil:
+		d.Result = Pass
+		return d
+	case dkim.IsTempFail(err) || ctx.Err() != nil:
+		d.Result = TempError
+	case dkim.IsPermFail(err):
+		d.Result = PermError
+	default:
+		d.Result = Fail
+	}
+	d.Reason = strings.TrimPrefix(err.Error(), "dkim: ")
+	return d
+}
+
+// parseTags reads a tag list, RFC 6376 section 3.2. White space in values goes.
+func parseTags(text string) map[string]string {
+	tags := make(map[string]string)
+	for part := range strings.SplitSeq(text, ";") {
+		name, v, ok := strings.Cut(part, "=")
+		name = strings.TrimSpace(name)
+		if _, twice := tags[name]; ok && !twice {
+			tags[name] = strings.Join(strings.Fields(v), "")
+		}
+	}
+	return tags
+}
