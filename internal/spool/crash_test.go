@@ -180,6 +180,7 @@ type enum struct {
 	*world
 	points, images, recoveries int
 	deep                       bool // cut recovery itself, too
+	thorough                   bool // after each recovery write to all segments there are
 	last                       string
 	deadline                   time.Time
 }
@@ -201,7 +202,7 @@ func (x *enum) point(op vfs.Op) {
 	x.points++
 	x.last = op.String()
 	list := losses(x.mem, x.r)
-	if x.deep {
+	if x.deep || x.thorough {
 		list = []vfs.Loss{{}, keepAll, vfs.RandomLoss(x.r)}
 	}
 	for _, l := range list {
@@ -245,6 +246,13 @@ func (x *enum) check(mem *vfs.Mem, deep bool) {
 	c := &change{}
 	c.add(msg, mm)
 	y.commit(c)
+	for files := len(y.e.segs); x.thorough && y.now[mm.id.Number()] != nil && len(y.e.segs) == files && len(y.e.free) > 0; {
+		c := &change{}
+		c.update(mm.id, Change{Set: SetAttempts, Attempts: y.now[mm.id.Number()].attempts + 1})
+		if !y.commit(c) {
+			fail("broken: %v", y.e.broken)
+		}
+	}
 	y.mem = y.mem.Cut(vfs.Loss{})
 	x.recoveries++
 	if err := y.open(); err != nil {
@@ -387,6 +395,24 @@ var histories = []struct {
 		x.finish(0)
 		x.accept(1, 1500)
 	}},
+	{"last word", func(x *enum) { // the batch that says that a segment's content is over wants a new segment
+		x.hook = nil // how it comes to that is tried by the others
+		x.accept(1, 1500)
+		old := x.pick()
+		x.accept(1, 100) // proves that the one before was durable, so that it is not written again
+		x.mem.Restart()
+		x.restart()
+		for x.e.head.off < x.e.head.size {
+			x.change(func(c *change, m *modelMsg) { c.update(m.id, Change{Set: SetAttempts, Attempts: m.attempts + 1}) })
+		}
+		x.attach()
+		c := &change{}
+		c.remove(old.id)
+		x.must(x.commit(c))
+	}},
+	{"dispositions", func(x *enum) { // nothing but what is recorded when mail is refused: no segment is made
+		x.accept(1, 400)
+	}},
 	{"close", func(x *enum) {
 		x.accept(2, 700)
 		if err := x.e.markClose(); err != nil {
@@ -469,7 +495,8 @@ func runEnum(i int, seed uint64, plant fault, deep bool, deadline time.Time) (*e
 		x.opt.SegmentSize, x.opt.Budget = 64<<10, 20*64<<10 // batches of several blocks
 	}
 	err := x.guard(func() {
-		if i == 0 { // the others start where this has been
+		if name := histories[i].name; name == "accept" || name == "dispositions" { // the others start where these have been
+			x.thorough = name == "dispositions"
 			x.attach()
 		}
 		x.restart()
