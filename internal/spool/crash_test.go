@@ -517,7 +517,7 @@ func TestCrashEvery(t *testing.T) {
 		for i, h := range histories {
 			t.Run(fmt.Sprintf("%s/deep=%v", h.name, deep), func(t *testing.T) {
 				t.Parallel()
-				stop := time.Now().Add(*crashTime / 2)
+				stop := time.Now().Add(*crashTime / 6)
 				var total enum
 				seed := uint64(0)
 				for seed < 2 || *crashTime > 10*time.Second && time.Now().Before(stop) {

@@ -57,7 +57,7 @@ func stay(r *rand.Rand) time.Duration {
 func TestMonth(t *testing.T) {
 	t.Parallel()
 	days, perDay := 30, 2500
-	if testing.Short() {
+	if testing.Short() || raceEnabled { // it is one goroutine: the race detector has nothing to find
 		days = 7
 	}
 	r := rand.New(rand.NewPCG(1, 2))

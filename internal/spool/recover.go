@@ -23,6 +23,7 @@ type recovery struct {
 	anyUse   map[*segment]uint64
 	lost     []loss // damage among what was durable
 	tail     []*logBatch
+	torn     []*logBatch // dropped; some of their records may be sound
 }
 
 // loss is a batch, or several before it, that was durable and is damaged or
@@ -303,6 +304,7 @@ func (r *recovery) findTail() error {
 	for _, b := range r.held {
 		if b.bad && e.plant != plantNotAtomic || !r.verify(b) && e.plant != plantNotAtomic {
 			r.rep.Torn++
+			r.torn = append(r.torn, b)
 			continue
 		}
 		r.tail = append(r.tail, b)
@@ -486,6 +488,7 @@ func (r *recovery) boot() error {
 	e.batch, e.seq = r.maxBatch+1, r.maxSeq+1
 	e.batch = max(e.batch, e.promised+1)
 	r.setLost()
+	r.doubt()
 
 	e.begin()
 	w := &e.w
@@ -527,6 +530,64 @@ func (r *recovery) freeSegments() map[*segment]bool {
 		}
 	}
 	return set
+}
+
+// maxInDoubt bounds RecoveryReport.InDoubt.
+const maxInDoubt = 1000
+
+// doubt lists the deliveries that will be made again: what is sound in the
+// batches that were dropped says that they were made, and was not promised
+// to anybody. It must not count, since a batch counts as a whole or not at all.
+func (r *recovery) doubt() {
+	e := r.e
+	seen := map[uint64]bool{}
+	for _, b := range r.torn {
+		for i := range b.recs {
+			rc := &b.recs[i]
+			_, l := e.idx.find(rc.h.number)
+			if l == nil || seen[l.number] || !saysMore(rc, l, e.idx.more[l.number]) {
+				continue
+			}
+			seen[l.number] = true
+			if len(r.rep.InDoubt) == maxInDoubt {
+				r.rep.MoreInDoubt++
+				continue
+			}
+			r.rep.InDoubt = append(r.rep.InDoubt, l.id())
+		}
+	}
+}
+
+// saysMore says whether rc knows of a recipient done that l does not. What an
+// operator removed is no delivery.
+func saysMore(rc *rec, l *live, known []uint64) bool {
+	var claim live
+	var more []uint64
+	switch rc.h.typ {
+	case recMSG, recSTATE:
+		claim = rc.m
+		more = loadDone(&claim, rc.done)
+	case recDONE:
+		if rc.h.flags&recAll != 0 {
+			return rc.h.flags&recRemoved == 0
+		}
+		claim.nrcpt, claim.npending = l.nrcpt, l.nrcpt
+		if eachRcpt(rc.done, func(i uint64) {
+			if i < uint64(l.nrcpt) {
+				more = setDone(&claim, more, i)
+			}
+		}) != nil {
+			return false
+		}
+	default:
+		return false
+	}
+	for i := range uint64(min(claim.nrcpt, l.nrcpt)) {
+		if isDone(&claim, more, i) && !isDone(l, known, i) {
+			return true
+		}
+	}
+	return false
 }
 
 // setLost puts messages aside whose content is not where it should be.

@@ -172,4 +172,11 @@ type RecoveryReport struct {
 	Orphans  int   // big files without a message, removed
 	Clean    bool  // the last process had closed the spool
 	Elapsed  time.Duration
+
+	// InDoubt are messages of which a batch that was dropped said that
+	// recipients had been delivered to, in the order of the log: they are pending
+	// still and get a second copy. MoreInDoubt counts those over the bound of
+	// 1000. Of a record that is gone without a trace nobody can tell.
+	InDoubt     []mail.QueueID
+	MoreInDoubt int
 }
