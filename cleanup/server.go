@@ -36,6 +36,8 @@ type ServerOptions struct {
 	Verify *ipc.Client
 	// Milters are the filters. It may be nil.
 	Milters *Milters
+	// Authenticator checks mail from strangers. It may be nil.
+	Authenticator *Authenticator
 	// Signer signs mail. It may be nil.
 	Signer *Signer
 }
@@ -326,6 +328,7 @@ func (in *incoming) commit() *proto.SubmitReply {
 	in.store()
 	in.logLines(res.Log)
 	if in.fault == nil {
+		in.authenticate(&res)
 		in.filters(&res)
 		in.sign(&res)
 	}

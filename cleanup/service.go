@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"posthaste/internal/ipc"
+	"posthaste/internal/resolver"
 	"posthaste/internal/rewriteclient"
 	"posthaste/internal/service"
 	"posthaste/internal/spool"
@@ -59,13 +60,20 @@ func run(ctx context.Context, env *service.Env) error {
 		sp.Close()
 		return err
 	}
+	dns := resolver.New(resolver.Options{})
+	defer dns.Close()
+	authenticator, err := NewAuthenticator(cfg, dns, table.Options{Warn: func(text string) { log.Warning("%s", text) }})
+	if err != nil {
+		sp.Close()
+		return err
+	}
 	verify := ipc.NewClient(env.Private(cfg.String("address_verify_service_name")), nil)
 	defer verify.Close()
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	s := NewServer(service.Stopping(ctx), ServerOptions{Core: core, Spool: sp, Log: log,
 		Token: env.Flow.Take, Delay: cfg.Duration("in_flow_delay"), BufferLimit: cfg.Bytes("spool_buffer_limit"),
-		Verify: verify, Milters: milters, Signer: signer})
+		Verify: verify, Milters: milters, Signer: signer, Authenticator: authenticator})
 	broken := make(chan struct{})
 	go func() {
 		defer close(broken)

@@ -1,0 +1,111 @@
+package cleanup
+
+import (
+	"context"
+	"io"
+	"net/netip"
+
+	"posthaste/internal/config"
+	"posthaste/internal/mailauth"
+	"posthaste/internal/maillog"
+	"posthaste/internal/milter"
+	"posthaste/internal/resolver"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/table"
+)
+
+// An Authenticator checks mail from strangers by SPF, DKIM and DMARC, before
+// filters see it, so that they see what was found. Strangers are SMTP clients that are
+// not authenticated and not in mail_authentication_exempt_networks.
+// Its methods may be called concurrently.
+type Authenticator struct {
+	checker *mailauth.Checker
+	exempt  *table.List
+	reject  bool // dmarc_reject
+}
+
+// NewAuthenticator reads what is to be checked. It is nil when nothing is.
+func NewAuthenticator(cfg *config.Config, dns resolver.Resolver, o table.Options) (*Authenticator, error) {
+	if cfg.String("mail_authentication") != "check" {
+		return nil, nil
+	}
+	exempt, err := table.NewList("mail_authentication_exempt_networks", cfg.List("mail_authentication_exempt_networks"),
+		table.ListOptions{Kind: table.Clients, Table: o})
+	if err != nil {
+		return nil, err
+	}
+	return &Authenticator{checker: mailauth.New(dns, cfg.String("authserv_id")), exempt: exempt, reject: cfg.Bool("dmarc_reject")}, nil
+}
+
+// stranger says whether a message is to be checked.
+func (a *Authenticator) stranger(ctx context.Context, m *Message) (bool, error) {
+	c := &m.env.Client
+	if c.Addr == "" || m.env.SASL.Username != "" {
+		return false, nil
+	}
+	exempt, err := a.exempt.MatchClient(ctx, c.Name, c.Addr)
+	return !exempt, err
+}
+
+// authenticate checks a message that nothing else is wrong with, and puts the
+// findings on top of it.
+func (in *incoming) authenticate(res *Result) {
+	a := in.s.opt.Authenticator
+	if a == nil || res.Discard || res.Refused != nil || res.Stop || len(res.Envelope.Recipients) == 0 {
+		return
+	}
+	ctx := in.s.ctx
+	yes, err := a.stranger(ctx, in.msg)
+	if err != nil {
+		in.msg.tableFailed("mail_authentication_exempt_networks", err)
+		in.logLines(in.msg.log[len(in.msg.log)-1:])
+		in.msg.judge(res)
+		return
+	}
+	if !yes {
+		return
+	}
+	c, err := in.content()
+	if err != nil {
+		in.fault = err
+		return
+	}
+	addr, _ := netip.ParseAddr(in.msg.env.Client.Addr)
+	r := a.checker.Check(ctx, &mailauth.Message{Client: addr.Unmap(), Helo: in.msg.env.Client.Helo, Sender: in.q.Envelope.Sender,
+		Header: headerBytes(c.Fields), Body: func() io.Reader { return io.NewSectionReader(c.Body, 0, c.BodySize) }})
+	if refusal := r.Rejected(); refusal != nil && a.reject {
+		in.logRefusal("reject", "END-OF-MESSAGE", refusal.Status.String()+" "+refusal.Text)
+		res.Refused = &Refusal{Code: refusal.Code, Status: refusal.Status, Text: refusal.Text}
+		return
+	}
+	kept := []milter.Field{{Name: "Authentication-Results", Raw: a.checker.Field(r)}}
+	for _, f := range c.Fields {
+		if !a.checker.Claims(f.Raw) {
+			kept = append(kept, f)
+		}
+	}
+	c.Fields = kept
+	in.replace(c)
+	res.Envelope = in.msg.env
+}
+
+// headerBytes puts header fields together.
+func headerBytes(fields []milter.Field) []byte {
+	n := 0
+	for i := range fields {
+		n += len(fields[i].Raw)
+	}
+	b := make([]byte, 0, n)
+	for i := range fields {
+		b = append(b, fields[i].Raw...)
+	}
+	return b
+}
+
+// logRefusal says in the log what was thought of the message as a whole.
+func (in *incoming) logRefusal(action, stage, text string) {
+	c := &in.msg.env.Client
+	in.s.opt.Log.Log(maillog.Reject{QueueID: in.msg.id, Action: action, Stage: stage, Name: c.Name, Addr: c.Addr, Text: text,
+		From: rfc5322.Quote(in.msg.env.Sender), HasFrom: true, To: rfc5322.Quote(in.msg.lastRcpt), HasTo: in.msg.anyRcpt,
+		Proto: c.Proto, Helo: c.Helo})
+}

@@ -1,0 +1,145 @@
+package cleanup
+
+import (
+	"context"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/resolver/fakezone"
+	"posthaste/internal/spool"
+	"posthaste/internal/table"
+)
+
+// logText is a log that can be read.
+type logText struct {
+	mu sync.Mutex
+	b  strings.Builder
+	l  *maillog.Logger
+}
+
+func (t *logText) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.b.Write(p)
+}
+
+func (t *logText) String() string {
+	t.l.Flush()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.b.String()
+}
+
+// newTestServer is a server without sockets, over a spool of its own.
+func newTestServer(t *testing.T, main string, zone string) (*Server, *logText) {
+	t.Helper()
+	cfg, err := config.LoadString(baseConfig + main)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := new(logText)
+	logger := maillog.New("postfix/cleanup", maillog.NewWriter(log, maillog.Format(0)))
+	log.l = logger
+	core := newCore(t, main, func(text string) { logger.Warning("%s", text) })
+	sp, err := spool.Open(spool.Options{Dir: t.TempDir(), SegmentSize: 1 << 20, InlineLimit: 8 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	z, err := fakezone.Parse(zone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dns := z.Resolver()
+	a, err := NewAuthenticator(cfg, dns, table.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewServer(t.Context(), ServerOptions{Core: core, Spool: sp, Log: logger, Token: func() bool { return true }, BufferLimit: 1 << 20, Authenticator: a})
+	t.Cleanup(func() { s.Wait(); dns.Close(); sp.Close() })
+	return s, log
+}
+
+// stored is what would be queued of a message, and the verdict.
+func stored(t *testing.T, s *Server, q *proto.Submit) (string, *Result) {
+	t.Helper()
+	in := s.begin(q)
+	defer in.abort()
+	in.write(q.Content)
+	var res Result
+	in.out, res = in.msg.Finish(context.Background(), in.out[:0])
+	in.store()
+	in.authenticate(&res)
+	if in.fault != nil {
+		t.Fatal(in.fault)
+	}
+	c, err := in.content()
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := make([]byte, c.BodySize)
+	if _, err := c.Body.ReadAt(body, 0); err != nil && err != io.EOF {
+		t.Fatal(err)
+	}
+	text := string(headerBytes(c.Fields)) + "\r\n" + string(body)
+	if got := int64(len(text)); res.Envelope.Size != got && c.BodySize > 0 {
+		t.Errorf("the envelope says %d octets, there are %d", res.Envelope.Size, got)
+	}
+	return text, &res
+}
+
+func TestAuthenticate(t *testing.T) {
+	t.Parallel()
+	s, log := newTestServer(t, "mail_authentication = check\nauthserv_id = mx.test\ndmarc_reject = yes\nmynetworks = 127.0.0.0/8\n", `
+good.test. 60 IN TXT "v=spf1 ip4:192.0.2.1 -all"
+_dmarc.good.test. 60 IN TXT "v=DMARC1; p=reject"
+`)
+	const lie = "Authentication-Results: MX.test; spf=pass\r\n"
+	const other = "Authentication-Results: other.test; spf=pass\r\n"
+	long := strings.Repeat(strings.Repeat("x", 70)+"\r\n", 500)
+	submit := func(client, user, from, body string) (string, *Result) {
+		return stored(t, s, &proto.Submit{Flags: proto.SubmitFilter | proto.SubmitNoReceive, Content: []byte("Received: x\r\n" + lie + other + "From: <" + from + ">\r\n\r\n" + body),
+			Envelope: mail.Envelope{ID: mail.MakeQueueID(time.Unix(1, 0), 1), Sender: from, RewriteContext: "remote", SASL: mail.SASL{Username: user},
+				Client: mail.Client{Name: "c.test", Addr: client, Helo: "h.test", Proto: "ESMTP"}, Recipients: []mail.Recipient{{Address: "r@here.test"}}}})
+	}
+	for _, body := range []string{"body\r\n.dot\r\n", long} {
+		text, res := submit("192.0.2.1", "", "a@good.test", body)
+		want := "Authentication-Results: mx.test;\r\n\tspf=pass smtp.mailfrom=a@good.test;\r\n\tdkim=none;\r\n\tdmarc=pass (p=reject) header.from=good.test\r\n" +
+			"Received: x\r\n" + other + "From: <a@good.test>\r\n\r\n" + body
+		if text != want || res.Refused != nil {
+			t.Errorf("stored\n%.600s\nwant\n%.600s\nrefused %v", text, want, res.Refused)
+		}
+		if dots := res.Envelope.Body&mail.BodyDots != 0; dots != (body != long) {
+			t.Errorf("lines with dots: %t", dots)
+		}
+	}
+	if _, res := submit("192.0.2.9", "", "a@good.test", "x\r\n"); res.Refused == nil || res.Refused.Code != 550 || res.Refused.Status.String() != "5.7.26" {
+		t.Errorf("forged: %v", res.Refused)
+	}
+	if want := ": reject: END-OF-MESSAGE from c.test[192.0.2.9]: 5.7.26 Error: good.test does not authorize this message: DMARC policy is reject; from=<a@good.test> to=<r@here.test> proto=ESMTP helo=<h.test>\n"; !strings.Contains(log.String(), want) {
+		t.Errorf("log\n%s\nlacks %q", log.String(), want)
+	}
+	// Our own people are not asked for papers.
+	for _, c := range []struct{ addr, user string }{{"127.0.0.1", ""}, {"192.0.2.9", "joe"}, {"", ""}} {
+		if text, res := submit(c.addr, c.user, "a@good.test", "x\r\n"); res.Refused != nil || !strings.HasPrefix(text, "Received: x\r\n"+lie) {
+			t.Errorf("%v: changed or refused (%v):\n%s", c, res.Refused, text)
+		}
+	}
+}
+
+func TestAuthenticateOff(t *testing.T) {
+	t.Parallel()
+	cfg, err := config.LoadString(baseConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err := NewAuthenticator(cfg, nil, table.Options{}); a != nil || err != nil {
+		t.Errorf("checks by default: %v, %v", a, err)
+	}
+}
