@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions logrotate try spool explain help sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postlog"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions logrotate try spool explain passwd dkim simulate help sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postlog"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -225,6 +225,40 @@ _posthaste() {
             _posthaste_words ""
         else
             _posthaste_words "$(_posthaste_ids)"
+        fi
+        ;;
+    posthaste-passwd)
+        case $prev in
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-c"
+        fi
+        ;;
+    posthaste-simulate)
+        case $prev in
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words ""
+        else
+            compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        fi
+        ;;
+    posthaste-dkim)
+        case $prev in
+        -d) :; return ;;
+        -s) :; return ;;
+        -t) _posthaste_words "rsa ed25519"; return ;;
+        -b) :; return ;;
+        -o) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-d -s -t -b -o"
+        elif ((COMP_CWORD == first)); then
+            _posthaste_words "genkey record"
+        elif [[ ${COMP_WORDS[first]} == genkey ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == record ]]; then
+            compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
         fi
         ;;
     posthaste-spool)

@@ -169,6 +169,12 @@ func subcommands() []subcommand {
 		{name: "check", options: []option{{'v', "", none, "compare with Postfix"}}},
 		{name: "try", options: []option{{'d', "dir", directory, "directory"}, {'p', "port", none, "port"}}},
 		{name: "explain", rest: queueID},
+		{name: "passwd", options: []option{{'c', "", none, "check a table"}}},
+		{name: "simulate", rest: file}, // -csv and -svg are words, not letters
+		{name: "dkim", words: []string{"genkey", "record"},
+			options: []option{{'d', "domain", none, "domain"}, {'s', "selector", none, "selector"}, {'t', "type", "rsa|ed25519", "type"},
+				{'b', "bits", none, "size"}, {'o', "directory", directory, "where"}},
+			values: map[string]kind{"genkey": none, "record": file}},
 		{name: "spool", words: []string{"dump", "check", "stats", "export", "import"},
 			options: []option{{'a', "dir", directory, "all"}, {'d', "dir", directory, "directory"}, {'m', "", none, "messages"},
 				{'n', "", none, "only read"}, {'r', "", none, "remove"}, {'v', "", none, "name each"}},
