@@ -240,7 +240,7 @@ func TestRefusals(t *testing.T) {
 	if e, ok := err.(*textproto.Error); !ok || e.Code != 552 {
 		t.Errorf("a message over the limit: %v", err)
 	}
-	if r := s.dialogue(t, "", "EHLO c.test", "MAIL FROM:<a@b.test>", "DATA", "QUIT"); !strings.HasPrefix(r[3], "503 5.5.1") {
+	if r := s.dialogue(t, "", "EHLO c.test", "MAIL FROM:<a@b.test>", "DATA", "QUIT"); !strings.HasPrefix(r[3], "554 5.5.1 Error: no valid recipients") {
 		t.Errorf("DATA without recipients: %q", r)
 	}
 	err = s.send("a@b.test", []string{"x@to.test"}, strings.Repeat("Received: from a by b\n", 60)+"\nloop\n")

@@ -90,31 +90,27 @@ smtpd_recipient_limit = 5000
 `
 
 // With feedback 1/N a server that takes five connections at a time and answers
-// 421 to more defers no more recipients on the first pass than with the
-// original beside it.
+// 421 to more defers a sixth of a message's recipients on the first pass; with
+// the default feedback it would be half. -mix.whole runs it at the size that
+// docs/scheduler.md states, and the original beside it, which may not do better.
 func TestLimitedServer(t *testing.T) {
 	t.Parallel()
 	recipients, delay := 400, 10*time.Millisecond
 	if *wholeMix {
 		recipients, delay = 2000, 100*time.Millisecond
 	}
-	var ours, theirs int
-	t.Run("run", func(t *testing.T) {
-		t.Run("ours", func(t *testing.T) {
-			t.Parallel()
-			server := newLimited(t, 5, delay)
-			ours = firstPass(newSystem(t, options{main: limitedMain + relayTo(server)}), recipients)
-		})
-		t.Run("theirs", func(t *testing.T) {
-			t.Parallel()
-			server := newLimited(t, 5, delay)
-			theirs = firstPass(newPostfix(t, limitedMain+relayTo(server)), recipients)
-		})
-	})
-	if t.Failed() || theirs == 0 {
+	server := newLimited(t, 5, delay)
+	ours := firstPass(newSystem(t, options{main: limitedMain + relayTo(server)}), recipients)
+	t.Logf("deferred on the first pass: %d of %d", ours, recipients)
+	if ours*10 > recipients*3 {
+		t.Errorf("%d of %d deferred: more than three tenths", ours, recipients)
+	}
+	if !*wholeMix {
 		return
 	}
-	t.Logf("deferred on the first pass: ours %d, the original %d of %d", ours, theirs, recipients)
+	server = newLimited(t, 5, delay)
+	theirs := firstPass(newPostfix(t, limitedMain+relayTo(server)), recipients)
+	t.Logf("the original: %d of %d", theirs, recipients)
 	if ours > theirs+recipients/50 { // two in a hundred: timing differs from run to run
 		t.Errorf("ours defers %d, the original %d of %d", ours, theirs, recipients)
 	}
