@@ -1,0 +1,308 @@
+//go:build linux
+
+package spool
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"posthaste/internal/mail"
+)
+
+// These tests use a real file system (ext4) on a loop device, which takes root.
+
+// run runs a program, and skips the test, saying so, when it cannot.
+func run(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+	if err != nil {
+		t.Skipf("SKIPPED, NOT PROVED HERE: %s: %v %s", strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// mountPoint mounts something until the test is over. The function returned
+// takes it off earlier.
+func mountPoint(t *testing.T, args ...string) (dir string, off func()) {
+	t.Helper()
+	dir = t.TempDir()
+	run(t, append(append([]string{"mount"}, args...), dir)...)
+	on := true
+	off = func() {
+		if !on {
+			return
+		}
+		on = false
+		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
+			t.Errorf("umount: %v %s", err, out)
+		}
+	}
+	t.Cleanup(off)
+	return dir, off
+}
+
+// loopDevice makes a block device of a file until the test is over.
+func loopDevice(t *testing.T, image string) string {
+	t.Helper()
+	dev := run(t, "losetup", "-f", "--show", image)
+	t.Cleanup(func() {
+		if out, err := exec.Command("losetup", "-d", dev).CombinedOutput(); err != nil {
+			t.Errorf("losetup -d: %v %s", err, out)
+		}
+	})
+	return dev
+}
+
+// ext4Image makes a file with an ext4 file system in it, and a device of that.
+func ext4Image(t *testing.T, image string, size int64) (dev string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED, NOT PROVED HERE: a file system on a loop device takes root")
+	}
+	f, err := os.Create(image)
+	if err == nil {
+		err = errors.Join(f.Truncate(size), f.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev = loopDevice(t, image)
+	run(t, "mkfs.ext4", "-q", "-b", "4096", "-E", "lazy_itable_init=0,nodiscard", dev)
+	return dev
+}
+
+// punch makes holes in image where the blocks of a file are from offset off
+// on, so that writing them takes new space.
+func punch(t *testing.T, image, file string, off, size int64) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	img, err := os.OpenFile(image, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer img.Close()
+	for ; off < size; off += 4096 {
+		block := int32(off / 4096)
+		const fibmap = 1
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), fibmap, uintptr(unsafe.Pointer(&block))); errno != 0 {
+			t.Skipf("SKIPPED, NOT PROVED HERE: FIBMAP: %v", errno)
+		}
+		if err := unix.Fallocate(int(img.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(block)*4096, 4096); err != nil {
+			t.Skipf("SKIPPED, NOT PROVED HERE: punching a hole: %v", err)
+		}
+	}
+}
+
+// addOne commits one message.
+func addOne(s *Spool) (mail.QueueID, error) {
+	n, err := s.Lease(1)
+	if err != nil {
+		return "", err
+	}
+	id := mail.MakeQueueID(time.Now(), n)
+	body := []byte(strings.Repeat("0123456789\r\n", 100))
+	var b Batch
+	b.Add(Message{ID: id, Envelope: testEnvelope(id, len(body)), Recipients: testRecipients(1), NRcpt: 1, Content: body})
+	return id, s.Commit(&b)
+}
+
+func idsOf(s *Spool) map[mail.QueueID]bool {
+	m := map[mail.QueueID]bool{}
+	s.Entries(func(e Entry) bool { m[e.ID] = true; return true })
+	return m
+}
+
+// TestFailedSyncDisk makes a real fdatasync fail: the device is a file on a
+// full tmpfs with holes where the log goes next. The kernel then has pages in
+// its cache that it calls clean and that are not on the disk, which the next
+// process reads: what it makes of them must be on the disk when it says so.
+func TestFailedSyncDisk(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED, NOT PROVED HERE: a file system on a loop device takes root")
+	}
+	ram, _ := mountPoint(t, "-t", "tmpfs", "-o", "size=64m", "tmpfs")
+	image := filepath.Join(ram, "image")
+	dev := ext4Image(t, image, 32<<20)
+	disk, off := mountPoint(t, dev)
+	dir := filepath.Join(disk, "q")
+	opt := Options{SegmentSize: 256 << 10}
+	s := openTest(t, dir, opt)
+	acked := map[mail.QueueID]bool{}
+	for range 5 {
+		id, err := addOne(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		acked[id] = true
+	}
+	unix.Sync()
+	s.e.mu.RLock()
+	head := *s.e.head
+	s.e.mu.RUnlock()
+	punch(t, image, segName(dir, head.file), head.off, head.size)
+	filler := filepath.Join(ram, "filler")
+	if f, err := os.Create(filler); err == nil {
+		_, err = io.Copy(f, io.LimitReader(zeros{}, 1<<30))
+		if f.Close(); !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("filling the file system: %v", err)
+		}
+	}
+	last, err := addOne(s)
+	if !errors.Is(err, ErrBroken) {
+		t.Fatalf("commit over a failing disk: %v", err)
+	}
+	t.Logf("%v", err)
+	<-s.Broken()
+	if err := os.Remove(filler); err != nil { // there is room again, and a sync would succeed
+		t.Fatal(err)
+	}
+	if _, err := addOne(s); !errors.Is(err, ErrBroken) {
+		t.Errorf("the next commit after a failed sync: %v, want it refused for good", err)
+	}
+	if err := s.Close(); err != nil && !errors.Is(err, ErrBroken) {
+		t.Fatal(err)
+	}
+
+	s = openTest(t, dir, opt)
+	found, rep := idsOf(s), s.Recovery()
+	for id := range acked {
+		if !found[id] {
+			t.Errorf("message %s was acknowledged and is gone", id)
+		}
+	}
+	if rep.Alarms > 0 {
+		t.Errorf("false alarms: %+v", rep)
+	}
+	t.Logf("after the restart: the message of the failed sync is there: %v; %d records written again", found[last], rep.Tail)
+	if found[last] && rep.Tail == 0 {
+		t.Error("what was read of the failed batch was believed and not written again")
+	}
+	// The cache goes, as in a power cut; only the disk is left.
+	if err := closeAbruptly(s); err != nil {
+		t.Fatal(err)
+	}
+	off()
+	disk, _ = mountPoint(t, dev)
+	s = openTest(t, filepath.Join(disk, "q"), opt)
+	for id := range idsOf(s) {
+		if !found[id] {
+			t.Errorf("message %s appeared", id)
+		}
+		delete(found, id)
+	}
+	if len(found) > 0 {
+		t.Errorf("%d messages that were there after the restart are not on the disk: %v", len(found), found)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// closeAbruptly ends the spool's goroutines and files without the mark of a
+// clean end, which would write and sync once more.
+func closeAbruptly(s *Spool) error {
+	s.mu.Lock()
+	s.closing = true
+	s.mu.Unlock()
+	signal(s.wake)
+	signal(s.chores)
+	<-s.done
+	return s.e.closeFiles()
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// TestPowerCutDisk copies the device under a process that has been stopped
+// under load, as often as that is quick. What is in the page cache only is
+// not in the copy, and what was acknowledged must be.
+func TestPowerCutDisk(t *testing.T) {
+	t.Parallel()
+	for range 3 {
+		where := t.TempDir()
+		image, snap := filepath.Join(where, "image"), filepath.Join(where, "snap")
+		dev := ext4Image(t, image, 48<<20)
+		disk, off := mountPoint(t, dev)
+		known, doubt, lines := stopAndCopy(t, filepath.Join(disk, "q"), image, snap)
+		off()
+		copied, _ := mountPoint(t, loopDevice(t, snap))
+		s := openTest(t, filepath.Join(copied, "q"), Options{SegmentSize: 256 << 10})
+		if rep := s.Recovery(); rep.Alarms > 0 {
+			t.Errorf("false alarms: %+v", rep)
+		}
+		found := idsOf(s)
+		for id := range known {
+			if !found[id] {
+				t.Errorf("message %s was acknowledged and is gone", id)
+			}
+		}
+		t.Logf("%d lines, %d known, %d found, %d in doubt; %+v", lines, len(known), len(found), len(doubt), s.Recovery())
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// stopAndCopy runs a process on the spool until it has said a number of
+// things, stops it, copies the image, and kills it. All that it said was
+// said before the copy was begun.
+func stopAndCopy(t *testing.T, dir, image, snap string) (known, doubt map[mail.QueueID]bool, lines int) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestKill$")
+	cmd.Env = append(os.Environ(), "SPOOL_TEST_CHILD="+dir)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait() // killed
+	defer cmd.Process.Kill()
+	known, doubt = map[mail.QueueID]bool{}, map[mail.QueueID]bool{}
+	in := bufio.NewReader(out)
+	for {
+		line, err := in.ReadString('\n')
+		if err != nil {
+			return known, doubt, lines
+		}
+		if lines++; lines == 1500 {
+			if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			if b, err := os.ReadFile(image); err != nil {
+				t.Fatal(err)
+			} else if err := os.WriteFile(snap, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cmd.Process.Kill()
+		}
+		word, id, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch word {
+		case "added":
+			known[mail.QueueID(id)] = true
+		case "removing":
+			delete(known, mail.QueueID(id))
+			doubt[mail.QueueID(id)] = true
+		case "removed":
+			delete(doubt, mail.QueueID(id))
+		}
+	}
+}
