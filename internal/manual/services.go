@@ -25,6 +25,7 @@ type servicePage struct {
 	// subsystems are those of package config whose parameters the page
 	// lists, besides those that the comment names.
 	subsystems []string
+	brief      bool // the rest of the comment is about another service
 	families   bool // list the parameters that each transport has
 	see        []string
 }
