@@ -177,7 +177,7 @@ func (s *session) rcpt() *smtpwire.Reply {
 	if r != nil {
 		return r
 	}
-	if r := s.milterRcpt(p.To.Address); r != nil {
+	if r := s.milterRcpt(&p.To); r != nil {
 		return r
 	}
 	if r := s.openMail(ctx); r != nil {
@@ -309,7 +309,7 @@ func (s *session) options() submit.Options {
 	o := submit.Options{BCC: eff.BCC, Prepend: eff.Prepend, Late: s.srv.access.JudgesEndOfData(),
 		Flags: proto.SubmitFilter | proto.SubmitMilter | proto.SubmitBCC | proto.SubmitMap}
 	o.Flags &^= s.set.withheld
-	if o.Milter = s.milter.id; o.Milter == 0 {
+	if o.Milter = s.milterContent(); o.Milter == 0 {
 		o.Flags &^= proto.SubmitMilter // those for mail that did not come by SMTP
 	}
 	if eff.Hold {

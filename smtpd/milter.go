@@ -142,25 +142,36 @@ func (s *session) milterMail() *smtpwire.Reply {
 	macros := []string{"i", string(s.a.QueueID), "{auth_type}", s.a.SASL.Method, "{auth_authen}", s.a.SASL.Username,
 		"{auth_author}", s.a.SASL.Sender}
 	macros = s.appendRoute(append(macros, "{mail_addr}", s.a.Sender), "mail", s.a.Sender)
-	return s.milterVerdict(s.milterTell(proto.MilterMail, macros, s.milterArgs(s.a.Sender)...))
+	return s.milterVerdict(s.milterTell(proto.MilterMail, macros, s.milterArgs(&s.m.From)...))
 }
 
 // milterRcpt tells of a recipient that nothing else is wrong with.
-func (s *session) milterRcpt(addr string) *smtpwire.Reply {
+func (s *session) milterRcpt(to *smtpwire.Path) *smtpwire.Reply {
 	if s.milter.id == 0 {
 		return nil
 	}
+	addr := to.Address
 	macros := s.appendRoute([]string{"i", string(s.a.QueueID), "{rcpt_addr}", addr}, "rcpt", addr)
 	s.a.HasRcpt, s.a.Recipient = true, addr // for the log
 	defer func() { s.a.HasRcpt, s.a.Recipient = false, "" }()
-	return s.milterVerdict(s.milterTell(proto.MilterRcpt, macros, s.milterArgs(addr)...))
+	return s.milterVerdict(s.milterTell(proto.MilterRcpt, macros, s.milterArgs(to)...))
 }
 
 // milterArgs are the address and parameters of the present command.
-func (s *session) milterArgs(addr string) []string {
-	args := []string{"<" + rfc5322.Quote(addr) + ">"}
-	_, rest, _ := strings.Cut(s.cmd.Args, ">")
-	return append(args, strings.Fields(rest)...)
+func (s *session) milterArgs(p *smtpwire.Path) []string {
+	_, rest, _ := strings.Cut(s.cmd.Args, ":")
+	if i := strings.Index(rest, p.Raw); i >= 0 {
+		rest = rest[i+len(p.Raw):]
+	}
+	return append([]string{"<" + rfc5322.Quote(p.Address) + ">"}, strings.Fields(strings.TrimPrefix(rest, ">"))...)
+}
+
+// milterContent is the session that the content is to be shown to, 0 if none.
+func (s *session) milterContent() uint64 {
+	if s.milter.lost != nil {
+		return 0 // what is said in their place has been heeded
+	}
+	return s.milter.id
 }
 
 // appendRoute appends the macros that say where mail for an address goes.

@@ -56,19 +56,7 @@ func TestSigned(t *testing.T) {
 	}
 	var got []int
 	for _, m := range next.received() {
-		vs, err := dkim.VerifyWithOptions(strings.NewReader(strings.ReplaceAll(m.data, "\n", "\r\n")),
-			&dkim.VerifyOptions{LookupTXT: func(string) ([]string, error) { return []string{txt}, nil }})
-		if err != nil {
-			t.Fatal(err)
-		}
-		good := 0
-		for _, v := range vs {
-			if v.Err == nil && v.Domain == "from.test" {
-				good++
-			} else {
-				t.Errorf("signature: %+v", v)
-			}
-		}
+		good := goodSignatures(t, m.data, txt)
 		if signed := strings.Contains(m.data, "new@from.test"); signed != (good == 1) {
 			t.Errorf("%d good signatures in\n%.500s", good, m.data)
 		}
@@ -77,4 +65,23 @@ func TestSigned(t *testing.T) {
 	if len(got) != 3 {
 		t.Errorf("%d messages arrived", len(got))
 	}
+}
+
+// goodSignatures counts the signatures of from.test in a message. All are to be good
+// by the key record txt.
+func goodSignatures(t *testing.T, data, txt string) (good int) {
+	t.Helper()
+	vs, err := dkim.VerifyWithOptions(strings.NewReader(strings.ReplaceAll(data, "\n", "\r\n")),
+		&dkim.VerifyOptions{LookupTXT: func(string) ([]string, error) { return []string{txt}, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range vs {
+		if v.Err == nil && v.Domain == "from.test" {
+			good++
+		} else {
+			t.Errorf("signature: %+v", v)
+		}
+	}
+	return good
 }
