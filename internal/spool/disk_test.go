@@ -200,12 +200,21 @@ func TestFailedSyncDisk(t *testing.T) {
 	off()
 	disk, _ = mountPoint(t, dev)
 	s = openTest(t, filepath.Join(disk, "q"), opt)
-	for id := range idsOf(s) {
-		if !found[id] {
-			t.Errorf("message %s appeared", id)
-		}
-		delete(found, id)
+	if rep := s.Recovery(); rep.Alarms > 0 {
+		t.Errorf("what is left on the disk: %+v", rep)
 	}
+	rd := NewReader(nil, filepath.Join(disk, "q"))
+	defer rd.Close()
+	s.Entries(func(en Entry) bool {
+		if !found[en.ID] {
+			t.Errorf("message %s appeared", en.ID)
+		}
+		if m, err := tryRead(rd, en); err != nil || en.Queue == Corrupt || len(m.body) != 1200 {
+			t.Errorf("message %s: %v queue, %v", en.ID, en.Queue, err)
+		}
+		delete(found, en.ID)
+		return true
+	})
 	if len(found) > 0 {
 		t.Errorf("%d messages that were there after the restart are not on the disk: %v", len(found), found)
 	}
