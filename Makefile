@@ -28,7 +28,7 @@ run: build
 # Everything that must hold: vet, static checks, the import law, all tests with
 # the race detector. Tests with foreign programs say when they are skipped.
 test: check
-	$(GO) test -race ./...
+	$(GO) test -race -p 4 ./...
 
 check:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "gofmt these files"; exit 1; }
@@ -45,6 +45,11 @@ peers:
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+# Many more random histories and the whole sizes of what make test runs in part.
+soak:
+	$(GO) test -timeout 0 ./qmgr/sched -long
+	$(GO) test -timeout 0 ./internal/e2e -mix.whole
 
 # Power cuts on the spool for as long as told: make crash TIME=1h
 TIME ?= 10m

@@ -555,7 +555,7 @@ func modelConfig(r *rand.Rand) Config {
 func TestModel(t *testing.T) {
 	t.Parallel()
 	n := *histories
-	if testing.Short() {
+	if !*long {
 		n = 20
 	}
 	preempted := uint64(0)
@@ -579,7 +579,7 @@ func TestModel(t *testing.T) {
 func TestLiteral(t *testing.T) {
 	t.Parallel()
 	n := *histories
-	if testing.Short() {
+	if !*long {
 		n = 20
 	}
 	open := func(r *rand.Rand) Config {

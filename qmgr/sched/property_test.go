@@ -288,7 +288,7 @@ func TestRecipientBounds(t *testing.T) {
 
 // TestMemory: what a million deferred messages cost.
 func TestMemory(t *testing.T) {
-	if testing.Short() {
+	if !*long {
 		t.Skip("a million messages")
 	}
 	var before, after runtime.MemStats

@@ -237,7 +237,7 @@ var histories = flag.Uint64("histories", 60, "how many random histories to play"
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
 	n := *histories
-	if testing.Short() {
+	if !*long {
 		n = 30
 	}
 	for seed := range n {
