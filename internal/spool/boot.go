@@ -1,0 +1,227 @@
+package spool
+
+import "posthaste/internal/pack"
+
+// boot starts this process's part of the log: one batch with BOOT and, again,
+// all that the tail said (invariants 6 and 7).
+func (r *recovery) boot() error {
+	e := r.e
+	durable := r.freeSegments() // before the tail: what is free whether or not it survives
+	for _, b := range r.tail {
+		r.apply(b)
+		for i := range b.recs {
+			if t := b.recs[i].h.typ; t <= recDONE {
+				r.rep.Tail++
+			}
+		}
+	}
+	r.passTail()
+	for _, l := range r.lost {
+		r.alarm("%s", l.text)
+	}
+	after := r.freeSegments()
+	for _, s := range sorted(e.segs) {
+		if after[s] && (durable[s] || e.plant == plantRecycleUnpromised) {
+			s.state = segFree
+			e.free = append(e.free, s)
+		}
+	}
+	e.batch, e.seq = r.maxBatch+1, r.maxSeq+1
+	e.batch = max(e.batch, e.promised+1)
+	r.setLost()
+	r.doubt()
+
+	e.begin()
+	w := &e.w
+	w.meta = pack.Uint(appendPoint(w.meta[:0], e.from), tagVoid, e.promised)
+	w.record(recBOOT, 0, 0, w.meta, nil)
+	if e.plant == plantBootTwoBatches {
+		if err := e.flush(false); err != nil {
+			return err
+		}
+		e.begin()
+	}
+	if e.plant == plantAppendOld {
+		r.reopenHighest()
+	}
+	if e.plant != plantNoRewrite {
+		r.rewriteTail()
+	}
+	r.checkpoint()
+	if err := e.flush(false); err != nil {
+		return err
+	}
+	// Everything replayed is durable now, the tail included; what it voids
+	// is over.
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range sorted(e.segs) {
+		e.reap(s)
+	}
+	return nil
+}
+
+// freeSegments is the set of segments that nothing needs as things are
+// replayed so far.
+func (r *recovery) freeSegments() map[*segment]bool {
+	set := map[*segment]bool{}
+	for _, s := range r.e.segs {
+		if s.live == 0 && r.anyUse[s] < max(r.e.from.batch, 1) {
+			set[s] = true
+		}
+	}
+	return set
+}
+
+// maxInDoubt bounds RecoveryReport.InDoubt.
+const maxInDoubt = 1000
+
+// doubt lists the deliveries that will be made again: what is sound in the
+// batches that were dropped says that they were made, and was not promised
+// to anybody. It must not count, since a batch counts as a whole or not at all.
+func (r *recovery) doubt() {
+	e := r.e
+	seen := map[uint64]bool{}
+	for _, b := range r.torn {
+		for i := range b.recs {
+			rc := &b.recs[i]
+			_, l := e.idx.find(rc.h.number)
+			if l == nil || seen[l.number] || !saysMore(rc, l, e.idx.more[l.number]) {
+				continue
+			}
+			seen[l.number] = true
+			if len(r.rep.InDoubt) == maxInDoubt {
+				r.rep.MoreInDoubt++
+				continue
+			}
+			r.rep.InDoubt = append(r.rep.InDoubt, l.id())
+		}
+	}
+}
+
+// saysMore says whether rc knows of a recipient done that l does not. What an
+// operator removed is no delivery.
+func saysMore(rc *rec, l *live, known []uint64) bool {
+	var claim live
+	var more []uint64
+	switch rc.h.typ {
+	case recMSG, recSTATE:
+		claim = rc.m
+		more = loadDone(&claim, rc.done)
+	case recDONE:
+		if rc.h.flags&recAll != 0 {
+			return rc.h.flags&recRemoved == 0
+		}
+		claim.nrcpt, claim.npending = l.nrcpt, l.nrcpt
+		if eachRcpt(rc.done, func(i uint64) {
+			if i < uint64(l.nrcpt) {
+				more = setDone(&claim, more, i)
+			}
+		}) != nil {
+			return false
+		}
+	default:
+		return false
+	}
+	for i := range uint64(min(claim.nrcpt, l.nrcpt)) {
+		if isDone(&claim, more, i) && !isDone(l, known, i) {
+			return true
+		}
+	}
+	return false
+}
+
+// setLost puts messages aside whose content is not where it should be.
+func (r *recovery) setLost() {
+	e := r.e
+	for slot := range e.idx.used {
+		l := e.idx.at(slot)
+		if l.number == 0 || l.flags&msgLost == 0 {
+			continue
+		}
+		r.alarm("the content of message %s is gone; what is known of it is in the corrupt queue", l.id())
+		e.byQueue[l.queue]--
+		l.queue, l.flags = uint8(Corrupt), l.flags&^msgLost|msgDamaged
+		e.byQueue[l.queue]++
+	}
+}
+
+// rewriteTail stages what the tail said.
+func (r *recovery) rewriteTail() {
+	e := r.e
+	inTail := func(s *segment, off uint32) bool {
+		for _, b := range r.tail {
+			if b.seg == s && len(b.recs) > 0 && off >= b.recs[0].off && off <= b.recs[len(b.recs)-1].off {
+				return true
+			}
+		}
+		return false
+	}
+	for _, b := range r.tail {
+		for i := range b.recs {
+			rc := &b.recs[i]
+			if rc.h.typ > recDONE {
+				continue
+			}
+			s, l := e.current(rc.h.number)
+			switch {
+			case l == nil && s == nil && rc.h.typ == recDONE && rc.h.flags&recAll != 0:
+				e.w.record(recDONE, rc.h.flags&(recAll|recRemoved), rc.h.number, nil, nil)
+			case l == nil && rc.h.typ == recDONE:
+				e.w.record(recDONE, 0, rc.h.number, rc.done, nil)
+			case l == nil, s != nil: // gone since, or written again already with all that happened
+			case l.conLen > 0 && inTail(e.segs[l.conSeg], l.conOff):
+				e.copyMessage(e.stage(l.number, l.created))
+			case inTail(e.segs[l.refSeg], l.refOff):
+				e.putState(e.stage(l.number, l.created), nil)
+			default: // only recipients were done
+				e.w.record(recDONE, 0, rc.h.number, rc.done, nil)
+			}
+		}
+	}
+}
+
+// checkpoint adds a STATE of every message when these are few, so that a
+// spool with little in it has a short log after each start.
+func (r *recovery) checkpoint() {
+	e := r.e
+	if len(e.idx.slots) > maxBootStates || e.metaSum > e.lim.segSize/4 {
+		return
+	}
+	for slot := range e.idx.used {
+		l := e.idx.at(slot)
+		if l.number == 0 {
+			continue
+		}
+		if _, ok := e.w.staged[l.number]; !ok {
+			e.putState(e.stage(l.number, l.created), nil)
+		}
+	}
+	e.moved = point{batch: e.batch, segno: e.nextSegno + 1}
+}
+
+const maxBootStates = 4096
+
+// reopenHighest is a planted fault.
+func (r *recovery) reopenHighest() {
+	e := r.e
+	var top *segment
+	for _, s := range e.segs {
+		if s.segno != 0 && (top == nil || s.segno > top.segno) {
+			top = s
+		}
+	}
+	if top == nil || top.state != segClosed {
+		return
+	}
+	var end int64 = blockSize
+	sc := scanner{w: window{f: top.f, size: top.size}, s: top, key: e.key}
+	sc.scan(func(b *logBatch) {
+		if !b.bad {
+			last := &b.recs[len(b.recs)-1]
+			end = max(end, alignUp(int64(last.off)+last.h.span(), blockSize))
+		}
+	})
+	top.state, top.off = segOpen, end
+	e.head = top
+}
