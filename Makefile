@@ -14,7 +14,7 @@ GO ?= go
 BIN ?= bin
 TOOLS = sendmail mailq newaliases postqueue postsuper postcat postconf postmap postalias postlog qshape
 
-.PHONY: all build run test check man peers install bench crash clean
+.PHONY: all build run test check man peers install bench soak crash clean
 
 all: build
 
