@@ -28,7 +28,7 @@ run: build
 # Everything that must hold: vet, static checks, the import law, all tests with
 # the race detector. Tests with foreign programs say when they are skipped.
 test: check
-	$(GO) test -race -p 4 ./...
+	$(GO) test -race -p 4 -parallel 8 ./...
 
 check:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "gofmt these files"; exit 1; }

@@ -43,6 +43,12 @@ func run(ctx context.Context, env *service.Env) error {
 		log.Info("recovered the queue: %d segments, %d records read in %s, %d of them in doubt and recorded again",
 			r.Segments, r.Records, r.Elapsed.Round(time.Millisecond), r.Tail)
 	}
+	for _, id := range sp.Recovery().InDoubt {
+		log.Warning("%s: in doubt: some recipients have it and are not recorded; they may get it again", id)
+	}
+	if n := sp.Recovery().MoreInDoubt; n > 0 {
+		log.Warning("%d more messages are in doubt", n)
+	}
 	rewriter := rewriteclient.New(env.Private(cfg.String("rewrite_service_name")))
 	defer rewriter.Close()
 	core, err := NewCore(cfg, rewriter, table.Options{Warn: func(text string) { log.Warning("%s", text) }})
