@@ -57,6 +57,9 @@ func TestOpenDKIM(t *testing.T) {
 			t.Errorf("%d good signatures in\n%.800s", n, m.data)
 		}
 	}
+	if strings.Contains(s.log(), "warning: milter") {
+		t.Error("the filter and we do not understand each other")
+	}
 	if n := len(next.received()); n != 3 {
 		t.Errorf("%d messages arrived, want 3", n)
 	}

@@ -17,21 +17,22 @@ import (
 // client waits ten minutes for its reply (RFC 5321 section 4.5.3.2.6).
 const maxContentTime = 10 * time.Minute
 
+// reuseLimit bounds the wait for a filter to begin another session on a
+// connection. Not all filters of version 6 know how: those made with libmilter
+// take the command and then say nothing.
+const reuseLimit = 2 * time.Second
+
 // A filter is one filter's part in a session.
 type filter struct {
 	spec Spec
 	warn func(format string, args ...any)
 	pool *Pool
 
-	nc   net.Conn
-	r    *bufio.Reader
-	out  []byte // not sent yet
-	buf  []byte // of the packet read last
-	opts options
-	// reused says that nothing has been heard over this connection since it
-	// was taken from the pool: if it fails, it was stale.
-	reused bool
-
+	nc      net.Conn
+	r       *bufio.Reader
+	out     []byte // not sent yet
+	buf     []byte // of the packet read last
+	opts    options
 	dead    bool    // not to be asked any more: it failed, or accepted all of the session
 	verdict Verdict // of all messages to come, once there is one
 	done    bool    // not to be asked about this message any more
@@ -42,15 +43,22 @@ type filter struct {
 func (f *filter) open(ctx context.Context) error {
 	if f.spec.Reuse {
 		if c := f.pool.take(f.spec.Endpoint); c != nil {
-			f.nc, f.r, f.opts, f.reused = c.nc, c.r, c.opts, true
-			return nil
+			f.nc, f.r = c.nc, c.r
+			err := f.negotiate(min(f.spec.Command, reuseLimit))
+			if err == nil {
+				return nil
+			}
+			f.nc.Close()
+			if isTimeout(err) { // else it has gone stale, which is nothing special
+				f.pool.refuse(f.spec.Endpoint)
+				f.warn("milter %s: connection_reuse = yes, but the filter does not serve a second session on a connection; it gets a new one each time", f.spec.Endpoint)
+			}
 		}
 	}
 	return f.dial(ctx)
 }
 
 func (f *filter) dial(ctx context.Context) error {
-	f.reused = false
 	network, addr, err := f.spec.network()
 	if err != nil {
 		return err
@@ -64,14 +72,23 @@ func (f *filter) dial(ctx context.Context) error {
 		return fmt.Errorf("connect to Milter service %s: %w", f.spec.Endpoint, err)
 	}
 	f.r = bufio.NewReaderSize(f.nc, 4<<10)
+	if err := f.negotiate(f.spec.Command); err != nil {
+		return fmt.Errorf("milter %s: option negotiation: %w", f.spec.Endpoint, err)
+	}
+	return nil
+}
+
+// negotiate agrees with the filter on what each of us does. It is done anew
+// for each session.
+func (f *filter) negotiate(limit time.Duration) error {
 	offer := options{version: f.spec.Protocol, actions: offered[f.spec.Protocol].actions, steps: offered[f.spec.Protocol].steps}
 	f.out = offer.append(f.out[:0])
-	p, err := f.answer(f.spec.Command)
+	p, err := f.answer(limit)
 	if err == nil {
 		f.opts, err = parseOptions(p, offer)
 	}
 	if err != nil {
-		return fmt.Errorf("milter %s: option negotiation: %w", f.spec.Endpoint, err)
+		return err
 	}
 	// What a version does not know is not to be sent, whatever was said of it.
 	if f.opts.version < 4 {
@@ -102,11 +119,7 @@ func (f *filter) answer(limit time.Duration) (packet, error) {
 		return packet{}, err
 	}
 	f.nc.SetReadDeadline(time.Now().Add(limit))
-	p, err := readPacket(f.r, &f.buf)
-	if err == nil {
-		f.reused = false
-	}
-	return p, err
+	return readPacket(f.r, &f.buf)
 }
 
 // An event is one command for filters.
@@ -269,12 +282,10 @@ func (f *filter) close() {
 	if f.nc == nil {
 		return
 	}
-	// A filter that does not answer CONNECT could not show that the connection
-	// has gone stale.
-	if f.spec.Reuse && f.opts.version >= 6 && f.opts.steps&(stepNoConnect|stepNRConnect) == 0 && !f.dead {
+	if f.spec.Reuse && f.opts.version >= 6 && !f.dead && f.pool.keeps(f.spec.Endpoint) {
 		f.out = appendPacket(f.out, cmdQuitNC, nil)
 		if f.flush(f.spec.Command) == nil {
-			f.pool.give(f.spec.Endpoint, &pooled{nc: f.nc, r: f.r, opts: f.opts})
+			f.pool.give(f.spec.Endpoint, &pooled{nc: f.nc, r: f.r})
 			f.nc = nil
 			return
 		}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -148,17 +149,16 @@ func TestOldVersion(t *testing.T) {
 // without anybody noticing.
 func TestReuse(t *testing.T) {
 	t.Parallel()
-	connects := 0
+	negotiations := 0
 	spec, f := listen(t, func(kind byte, _ []byte) []byte {
 		switch kind {
 		case cmdOptions:
+			if negotiations++; negotiations == 3 {
+				return []byte{0, 0, 0, 0} // nonsense, as good as a lost connection
+			}
 			return negotiate(6, 0, stepNoHelo|stepNoHeaders|stepNoEOH|stepNoBody|stepNoData)
 		case cmdQuitNC:
 			return nil
-		case cmdConnect:
-			if connects++; connects == 3 {
-				return []byte{0, 0, 0, 0} // nonsense, as good as a lost connection
-			}
 		}
 		return reply(repContinue, "")
 	})
@@ -172,7 +172,7 @@ func TestReuse(t *testing.T) {
 		}
 		s.Close()
 	}
-	want := "O DC C DM M DR R DE E K DC C DM M DR R DE E K DC C O DC C DM M DR R DE E K"
+	want := "O DC C DM M DR R DE E K O DC C DM M DR R DE E K O O DC C DM M DR R DE E K"
 	if got := f.commands(); !strings.HasPrefix(got+" K", want) {
 		t.Errorf("commands %q, want %q", got, want)
 	}
@@ -375,4 +375,39 @@ func FuzzReplies(f *testing.F) {
 		us.Close()
 		wg.Wait()
 	})
+}
+
+// A filter that says nothing on a connection that is used again is found out
+// once, and gets a new connection each time from then on.
+func TestReuseUnable(t *testing.T) {
+	t.Parallel()
+	var said atomic.Bool
+	spec, f := listen(t, func(kind byte, _ []byte) []byte {
+		switch kind {
+		case cmdOptions:
+			if said.CompareAndSwap(true, false) {
+				return nil
+			}
+			return negotiate(6, 0, stepNoHelo|stepNoHeaders|stepNoEOH|stepNoBody|stepNoData)
+		case cmdQuitNC:
+			said.Store(true)
+			return nil
+		}
+		return reply(repContinue, "")
+	})
+	spec.Reuse = true
+	pool := new(Pool)
+	defer pool.Close()
+	warned := 0
+	for range 3 {
+		s := Open([]Spec{spec}, pool, func(string, ...any) { warned++ })
+		if got := play(t, s); got != "" {
+			t.Errorf("refused: %s", got)
+		}
+		s.Close()
+	}
+	want := "O DC C DM M DR R DE E K O O DC C DM M DR R DE E"
+	if got := f.commands(); !strings.HasPrefix(got, want) || warned != 1 {
+		t.Errorf("commands %q, want %q; %d warnings, want 1", got, want, warned)
+	}
 }

@@ -19,13 +19,13 @@ const poolSize = 20
 type Pool struct {
 	mu     sync.Mutex
 	idle   map[string][]*pooled
+	unable map[string]bool // endpoints that do not serve a second session
 	closed bool
 }
 
 type pooled struct {
 	nc    net.Conn
 	r     *bufio.Reader
-	opts  options
 	timer *time.Timer
 }
 
@@ -48,13 +48,9 @@ func (p *Pool) take(endpoint string) *pooled {
 }
 
 func (p *Pool) give(endpoint string, c *pooled) {
-	if p == nil {
-		c.nc.Close()
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || len(p.idle[endpoint]) >= poolSize {
+	if p.closed || p.unable[endpoint] || len(p.idle[endpoint]) >= poolSize {
 		c.nc.Close()
 		return
 	}
@@ -63,6 +59,26 @@ func (p *Pool) give(endpoint string, c *pooled) {
 	}
 	c.timer = time.AfterFunc(poolIdle, func() { p.drop(endpoint, c) })
 	p.idle[endpoint] = append(p.idle[endpoint], c)
+}
+
+// keeps says whether connections to this filter are kept.
+func (p *Pool) keeps(endpoint string) bool {
+	if p == nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.closed && !p.unable[endpoint]
+}
+
+// refuse has no connection to this filter kept from now on.
+func (p *Pool) refuse(endpoint string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.unable == nil {
+		p.unable = make(map[string]bool)
+	}
+	p.unable[endpoint] = true
 }
 
 func (p *Pool) drop(endpoint string, c *pooled) {

@@ -57,22 +57,6 @@ func (s *Session) Connect(ctx context.Context, name string, addr netip.Addr, por
 			f.warn("%v", err)
 			return f.giveUp()
 		}
-		if !f.reused {
-			return f.send(e, s.macros)
-		}
-		warn := f.warn
-		f.warn = func(string, ...any) {}
-		v := f.send(e, s.macros)
-		f.warn = warn
-		if !f.reused {
-			return v
-		}
-		// The connection that was kept has gone stale.
-		f.dead, f.verdict, f.out = false, Verdict{}, f.out[:0]
-		if err := f.dial(ctx); err != nil {
-			f.warn("%v", err)
-			return f.giveUp()
-		}
 		return f.send(e, s.macros)
 	})
 }
