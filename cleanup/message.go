@@ -55,6 +55,13 @@
 // message_reject_characters message_strip_characters
 // cleanup_replace_stray_cr_lf smtputf8_enable.
 //
+// After the core: mail_authentication authserv_id dmarc_reject
+// mail_authentication_exempt_networks (authenticate.go); non_smtpd_milters
+// milter_header_checks milter_macro_defaults milter_macro_daemon_name
+// milter_macro_v and what package milter reads (milter.go); dkim_sign_maps
+// dkim_sign_networks dkim_sign_headers dkim_oversign_headers
+// dkim_signature_lifetime (sign.go).
+//
 // # Diagnostics
 //
 // Log lines are Postfix's; they are collected in [Result.Log] in order.

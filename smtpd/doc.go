@@ -11,6 +11,11 @@
 // knows the client, reads arguments with package smtpwire, keeps the
 // transaction, and words every reply.
 //
+// Mail filters (smtpd_milters, by client smtpd_milter_maps) are told of each
+// command and may refuse it. Sessions with them live in cleanup, see package
+// milter; milter.go has this end. A filter that refuses a session is heeded at MAIL,
+// and at AUTH, STARTTLS, VRFY and ETRN, as Sendmail does it.
+//
 // # Security
 //
 // Clients are strangers. What they send is bounded per line, per command and
