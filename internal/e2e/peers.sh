@@ -3,7 +3,7 @@
 # of them is started: postfix is here for smtp-source, smtp-sink and for
 # comparing with the original.
 set -eu
-want="swaks postfix python3"
+want="swaks postfix python3 opendkim mandoc"
 missing=
 for p in $want; do
 	dpkg -s "$p" 2>/dev/null | grep -q '^Status: install ok installed' || missing="$missing $p"

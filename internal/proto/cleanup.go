@@ -40,8 +40,8 @@ const (
 	KindCommandReply = 53
 	KindExplain      = 54
 	KindExplainReply = 55
-	KindMilter       = 60
-	KindMilterReply  = 61
+	KindMilter       = 70
+	KindMilterReply  = 71
 )
 
 // empty is the byte form of messages without fields.
