@@ -29,6 +29,7 @@ run: build
 # the race detector. Tests with foreign programs say when they are skipped.
 test: check
 	$(GO) test -race -p 4 -parallel 8 ./...
+	@./internal/e2e/peers.sh check
 
 check:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "gofmt these files"; exit 1; }
