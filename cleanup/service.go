@@ -22,13 +22,10 @@ func Spec() service.Spec {
 	return service.Spec{Process: "cleanup", Exclusive: true, Rank: service.Store, Run: run}
 }
 
-// SpoolDir is where the spool lies, below the queue directory.
-const SpoolDir = "spool"
-
 func run(ctx context.Context, env *service.Env) error {
 	cfg, log := env.Config, env.Log
 	sp, err := spool.Open(spool.Options{
-		Dir:         SpoolDir,
+		Dir:         spool.Subdir,
 		SegmentSize: cfg.Bytes("spool_segment_size"),
 		InlineLimit: cfg.Bytes("spool_inline_limit"),
 		Budget:      cfg.Bytes("spool_size_limit"),

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -239,19 +238,12 @@ func (a *agentConn) send(m *message, d *delivery, e *sched.Effect) {
 // verpSender encodes a recipient in the envelope sender: local part,
 // delimiter, recipient's local part, delimiter, recipient's domain.
 func verpSender(sender, recipient, delimiters string) string {
-	local, domain, ok := cutLast(sender, '@')
+	local, domain, ok := rfc5322.Split(sender)
 	if !ok || len(delimiters) != 2 {
 		return sender
 	}
-	rlocal, rdomain, _ := cutLast(recipient, '@')
+	rlocal, rdomain, _ := rfc5322.Split(recipient)
 	return local + delimiters[:1] + rlocal + delimiters[1:] + rdomain + "@" + domain
-}
-
-func cutLast(s string, sep byte) (before, after string, found bool) {
-	if i := strings.LastIndexByte(s, sep); i >= 0 {
-		return s[:i], s[i+1:], true
-	}
-	return s, "", false
 }
 
 // answered: the agent has answered, or the connection broke.

@@ -173,7 +173,7 @@ func (s *Server) place(j *job, l *loaded, i int, to mail.Recipient) {
 	case env.Filter != "" && !env.Trace.DontDeliver():
 		transport, nexthop, _ := strings.Cut(env.Filter, ":")
 		if nexthop == "" {
-			nexthop = cmp.Or(j.settings.FilterNexthop, domainOf(to.Address), j.settings.Myhostname)
+			nexthop = cmp.Or(j.settings.FilterNexthop, rfc5322.Domain(to.Address), j.settings.Myhostname)
 		}
 		r.Transport, r.Nexthop = mail.Transport(transport), mail.Nexthop(nexthop)
 	default:
@@ -184,7 +184,7 @@ func (s *Server) place(j *job, l *loaded, i int, to mail.Recipient) {
 		return
 	}
 	r.Queue = j.settings.queueName(r.Transport, r.Nexthop, r.rcpt.resolved)
-	if d := domainOf(r.rcpt.resolved); j.settings.FlushDomain(d) {
+	if d := rfc5322.Domain(r.rcpt.resolved); j.settings.FlushDomain(d) {
 		r.Site = strings.ToLower(d)
 	}
 	l.rcpts = append(l.rcpts, r)
@@ -213,17 +213,10 @@ func (s *Server) resolve(j *job, l *loaded, r *loadedRcpt) {
 	}
 }
 
-func domainOf(addr string) string {
-	if i := strings.LastIndexByte(addr, '@'); i >= 0 {
-		return addr[i+1:]
-	}
-	return ""
-}
-
 // compareRcpt is nqmgr's order: by transport, queue, domain, address.
 // Recipients without a domain come last.
 func compareRcpt(a, b loadedRcpt) int {
-	da, db := domainOf(a.rcpt.resolved), domainOf(b.rcpt.resolved)
+	da, db := rfc5322.Domain(a.rcpt.resolved), rfc5322.Domain(b.rcpt.resolved)
 	if (da == "") != (db == "") {
 		if da == "" {
 			da = "\xff"

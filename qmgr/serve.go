@@ -9,6 +9,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
 	"posthaste/internal/spool"
 	"posthaste/qmgr/sched"
 )
@@ -341,7 +342,7 @@ func (s *Server) siteSearch(site string) {
 				continue
 			}
 			for i := range rcpts {
-				if st.Pending(i) && strings.EqualFold(domainOf(rcpts[i].Address), site) {
+				if st.Pending(i) && strings.EqualFold(rfc5322.Domain(rcpts[i].Address), site) {
 					found = append(found, msgID(c.id))
 					break
 				}

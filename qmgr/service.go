@@ -19,8 +19,6 @@ const (
 	// stops. What takes longer goes on in the agents, which tell the next queue
 	// manager what came of it.
 	drainTime = 10 * time.Second
-	// spoolDir is where the spool lies, below the queue directory.
-	spoolDir = "spool"
 )
 
 // Spec declares the service.
@@ -38,7 +36,7 @@ func run(ctx context.Context, env *service.Env) error {
 	if err != nil {
 		return err
 	}
-	reader := spool.NewReader(nil, spoolDir)
+	reader := spool.NewReader(nil, spool.Subdir)
 	defer reader.Close()
 	resolver := rewriteclient.New(env.Private(cfg.String("rewrite_service_name")))
 	defer resolver.Close()

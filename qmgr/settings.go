@@ -10,6 +10,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/rfc5322"
 	"posthaste/internal/table"
 	"posthaste/qmgr/sched"
 )
@@ -57,7 +58,7 @@ func (s *Settings) FlushDomain(domain string) bool {
 // baseUser is the local part of an address without its extension, by which
 // per-mailbox destinations are told apart.
 func (s *Settings) baseUser(addr string) string {
-	local, _, _ := cutLast(addr, '@')
+	local, _, _ := rfc5322.Split(addr)
 	user, _ := s.search.SplitExtension(local)
 	return user
 }

@@ -90,7 +90,7 @@ const noticeDrain = 30 * time.Second
 
 func bounceSpec() service.Spec {
 	return service.Spec{Process: "bounce", Rank: service.Helper, Run: func(ctx context.Context, env *service.Env) error {
-		reader := spool.NewReader(nil, cleanup.SpoolDir)
+		reader := spool.NewReader(nil, spool.Subdir)
 		defer reader.Close()
 		client := ipc.NewClient(env.Public(env.Config.String("cleanup_service_name")), nil)
 		defer client.Close()

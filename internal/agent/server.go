@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"net"
 	"slices"
 	"sync"
 	"time"
@@ -90,19 +89,6 @@ func NewServer(o Options) *Server {
 // start makes the server ready for connections. Deliveries get ctx.
 func (s *Server) start(ctx context.Context) {
 	s.srv = ipc.Server{Handler: func(c *ipc.Conn, r *ipc.Request) { s.handle(ctx, c, r) }}
-}
-
-// Serve serves until ctx ends, and then finishes the deliveries under way, at
-// most for drain. Deliveries get a context that ends after that.
-func (s *Server) Serve(ctx context.Context, l net.Listener, drain time.Duration) error {
-	work, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	s.start(work)
-	err := s.srv.Serve(ctx, l, drain)
-	stop()
-	s.wg.Wait()
-	s.close()
-	return err
 }
 
 // close frees what the server holds. Nothing is under way any more.

@@ -15,9 +15,6 @@ import (
 // drainTime is how long deliveries under way may take when the service stops.
 const drainTime = 20 * time.Second
 
-// SpoolDir is where the spool lies, below the queue directory.
-const SpoolDir = "spool"
-
 // Spec declares an agent's service. build makes the Deliverer, and a function
 // that frees what it holds, which may be nil.
 func Spec(process string, build func(env *service.Env) (d Deliverer, free func(), err error)) service.Spec {
@@ -35,7 +32,7 @@ func Spec(process string, build func(env *service.Env) (d Deliverer, free func()
 
 func run(ctx context.Context, env *service.Env, d Deliverer) error {
 	cfg := env.Config
-	reader := spool.NewReader(nil, SpoolDir)
+	reader := spool.NewReader(nil, spool.Subdir)
 	defer reader.Close()
 	cleanup := ipc.NewClient(env.Public(cfg.String("cleanup_service_name")), nil)
 	defer cleanup.Close()

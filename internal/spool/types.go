@@ -8,6 +8,9 @@ import (
 	"posthaste/internal/pack"
 )
 
+// Subdir is where the mail system keeps its spool, below the queue directory.
+const Subdir = "spool"
+
 // Ref says where in the log a record lies. It is good until the segment is
 // recycled, and a [Reader] notices when that has happened. Whether the
 // content is in the log or in a file of its own is in the record.
