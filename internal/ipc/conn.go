@@ -127,11 +127,12 @@ type Conn struct {
 	nc      net.Conn
 	handler Handler
 
-	wmu    sync.Mutex
-	wcond  sync.Cond // queued shrank, or closed; also: something to write
-	out    []byte    // frames to be written
-	spare  []byte    // the buffer that was last written, for reuse
-	closed error     // non-nil when nothing more goes out
+	wmu     sync.Mutex
+	wcond   sync.Cond // queued shrank, or closed; also: something to write
+	out     []byte    // frames to be written
+	writing int       // octets of frames that a write under way has taken from out
+	spare   []byte    // the buffer that was last written, for reuse
+	closed  error     // non-nil when nothing more goes out
 
 	cmu    sync.Mutex
 	calls  map[uint32]call
@@ -275,7 +276,7 @@ func (c *Conn) enqueue(what byte, kind uint16, id uint32, m Message, mayWait boo
 		return ErrTooLarge
 	}
 	binary.LittleEndian.PutUint32(c.out[start:], uint32(n))
-	over := len(c.out) > maxQueued
+	over := len(c.out)+c.writing > maxQueued
 	c.wcond.Broadcast()
 	c.wmu.Unlock()
 	if over {
@@ -289,6 +290,7 @@ func (c *Conn) writeLoop() {
 	defer close(c.writerDone)
 	for {
 		c.wmu.Lock()
+		c.writing = 0
 		for len(c.out) == 0 && c.closed == nil {
 			c.wcond.Wait()
 		}
@@ -302,7 +304,7 @@ func (c *Conn) writeLoop() {
 		runtime.Gosched()
 		c.wmu.Lock()
 		buf := c.out
-		c.out = c.spare[:0]
+		c.out, c.writing = c.spare[:0], len(buf)
 		c.wcond.Broadcast()
 		c.wmu.Unlock()
 		if _, err := c.nc.Write(buf); err != nil {

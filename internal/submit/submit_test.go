@@ -214,7 +214,9 @@ func TestAnyPieces(t *testing.T) {
 func TestVerdicts(t *testing.T) {
 	t.Parallel()
 	full := &proto.SubmitReply{Code: 452, Status: dsn.S(4, 3, 1), Text: "Insufficient system storage"}
-	big := strings.Repeat("x", 5*proto.ChunkSize)
+	// So long that it cannot be under way whole: the second part's answer is
+	// waited for before the last part is sent.
+	big := strings.Repeat("x", 2*proto.MaxUnanswered*proto.ChunkSize)
 	for _, tc := range []struct {
 		name, content string
 		setup         func(*fakeCleanup)
