@@ -144,6 +144,7 @@ type request interface {
 	SiteFailure(status dsn.Status, reason string)
 	SessionKept()
 	Pending(i int) bool
+	Deferred(i int) bool
 	Sent(i int, status dsn.Status, text string, d agent.Detail)
 	Defer(i int, status dsn.Status, text string, d agent.Detail)
 	Bounce(i int, status dsn.Status, text string, d agent.Detail)

@@ -47,7 +47,7 @@ func (t *transaction) message(ctx context.Context) {
 		d.completed = true
 		text := r.text()
 		for _, i := range t.accepted {
-			d.sent(i, r.status, text, t.success(i, text))
+			d.req.Sent(i, r.status, text, t.success(i, text))
 		}
 	}
 }
@@ -67,7 +67,7 @@ func (t *transaction) perRecipient() {
 			d.fail(s.said(recipientFailed, &r, commandDot), []int{i})
 		default:
 			text := r.text()
-			d.sent(i, r.status, text, t.success(i, text))
+			d.req.Sent(i, r.status, text, t.success(i, text))
 		}
 	}
 	d.completed = true

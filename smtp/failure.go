@@ -179,22 +179,16 @@ func (d *delivery) fail(f *failure, rcpts []int) {
 // where that is right.
 func (d *delivery) record(f *failure, rcpts []int) {
 	deferred := false
-	if s, text := d.filterStatus(f.status, f.text); s != f.status || text != f.text {
-		changed := *f
-		changed.status, changed.text = s, text
-		f = &changed
-	}
 	for _, i := range rcpts {
 		if !d.req.Pending(i) {
 			continue
 		}
 		if f.soft() {
 			d.req.Defer(i, f.status, f.text, f.detail)
-			deferred = true
 		} else {
 			d.req.Bounce(i, f.status, f.text, f.detail)
-			deferred = deferred || d.set.softBounce
 		}
+		deferred = deferred || d.req.Deferred(i)
 	}
 	if f.kind.throttles() && deferred && !d.completed {
 		d.req.SiteFailure(f.status.WithClass(4), f.text)

@@ -2,11 +2,7 @@ package smtp
 
 import (
 	"context"
-	"fmt"
 	"strings"
-
-	"posthaste/internal/agent"
-	"posthaste/internal/dsn"
 )
 
 // filterReply gives what smtp_reply_filter makes of one line of a reply. What
@@ -38,44 +34,4 @@ func (a *Agent) keepRecord(record string) bool {
 	}
 	a.log.Warning("%s: unknown DNS filter action: %q", a.tab.records.Title(), value)
 	return true
-}
-
-// filterStatus gives what smtp_delivery_status_filter makes of an outcome. It
-// may turn a failure that passes into one that does not, and the other way
-// round, but neither into success, nor success into failure.
-func (d *delivery) filterStatus(status dsn.Status, text string) (dsn.Status, string) {
-	maps := d.tab.outcomes
-	if maps.Empty() {
-		return status, text
-	}
-	value, found, err := maps.Lookup(context.Background(), status.String()+" "+text, false)
-	if err == nil && found {
-		var s dsn.Status
-		if s, err = changedStatus(status, value); err == nil {
-			_, words, _ := dsn.CutStatus(value)
-			return s, strings.TrimSpace(words)
-		}
-	}
-	if err != nil {
-		d.log.Warning("%s: %v", maps.Title(), err)
-	}
-	return status, text
-}
-
-// changedStatus checks the value of a status filter.
-func changedStatus(old dsn.Status, value string) (dsn.Status, error) {
-	s, _, ok := dsn.CutStatus(value)
-	if !ok {
-		return old, fmt.Errorf("%q: expected an enhanced status code and a text", value)
-	}
-	if (s.Class == 2) != (old.Class == 2) {
-		return old, fmt.Errorf("%q: cannot turn %s into that", value, old)
-	}
-	return s, nil
-}
-
-// sent reports a recipient as delivered.
-func (d *delivery) sent(i int, status dsn.Status, text string, det agent.Detail) {
-	status, text = d.filterStatus(status, text)
-	d.req.Sent(i, status, text, det)
 }

@@ -49,7 +49,6 @@ type settings struct {
 	pix             []string
 	pixMaps         []string
 	replyFilter     []string
-	statusFilter    []string
 	pixThreshold    time.Duration
 	pixDelay        time.Duration
 
@@ -185,7 +184,6 @@ func smtpSettings(cfg *config.Config) *settings {
 		pix:             cfg.List("smtp_pix_workarounds"),
 		pixMaps:         cfg.List("smtp_pix_workaround_maps"),
 		replyFilter:     cfg.List("smtp_reply_filter"),
-		statusFilter:    cfg.List("smtp_delivery_status_filter"),
 		pixThreshold:    cfg.Duration("smtp_pix_workaround_threshold_time"),
 		pixDelay:        cfg.Duration("smtp_pix_workaround_delay_time"),
 
@@ -246,7 +244,6 @@ func lmtpSettings(cfg *config.Config) *settings {
 		pix:             cfg.List("lmtp_pix_workarounds"),
 		pixMaps:         cfg.List("lmtp_pix_workaround_maps"),
 		replyFilter:     cfg.List("lmtp_reply_filter"),
-		statusFilter:    cfg.List("lmtp_delivery_status_filter"),
 		pixThreshold:    cfg.Duration("lmtp_pix_workaround_threshold_time"),
 		pixDelay:        cfg.Duration("lmtp_pix_workaround_delay_time"),
 
@@ -277,7 +274,6 @@ type tables struct {
 	pix        *table.Maps
 	records    *table.Maps // smtp_dns_reply_filter
 	replies    *table.Maps // smtp_reply_filter
-	outcomes   *table.Maps // smtp_delivery_status_filter
 	cacheDests *table.List
 }
 
@@ -296,7 +292,6 @@ func (s *settings) open(o table.Options) (*tables, error) {
 		pix:        table.OpenMaps(family+"pix_workaround_maps", s.pixMaps, o),
 		records:    table.OpenMaps(family+"dns_reply_filter", s.dnsFilter, o),
 		replies:    table.OpenMaps(family+"reply_filter", s.replyFilter, o),
-		outcomes:   table.OpenMaps(family+"delivery_status_filter", s.statusFilter, o),
 		cacheDests: dests,
 	}, nil
 }

@@ -343,7 +343,7 @@ func (t *transaction) probed(i int, r *reply) {
 	if status.Class != 2 {
 		status = dsn.S(2, 0, 0)
 	}
-	t.d.sent(i, status, r.text(), t.success(i, r.text()))
+	t.d.req.Sent(i, status, r.text(), t.success(i, r.text()))
 }
 
 // empty ends a DATA that nobody is to get: every RCPT was refused, and DATA,

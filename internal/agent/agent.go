@@ -115,6 +115,11 @@ type Detail struct {
 // Pending says whether nothing has been said yet of recipient i.
 func (r *Request) Pending(i int) bool { return r.outcomes[i].Action == 0 }
 
+// Deferred says whether recipient i is to be tried again: soft_bounce and
+// status filters may have made that of a Bounce, and filters the contrary of a
+// Defer.
+func (r *Request) Deferred(i int) bool { return r.outcomes[i].Action == dsn.Deferred }
+
 // Sent reports recipient i (a position in Envelope.Recipients) as delivered
 // and logs it. For a probe it reports the address as deliverable.
 func (r *Request) Sent(i int, status dsn.Status, text string, d Detail) {
@@ -139,30 +144,30 @@ func (r *Request) Bounce(i int, status dsn.Status, text string, d Detail) {
 
 // report settles recipient i and logs it.
 func (r *Request) report(i int, action dsn.Action, status dsn.Status, text string, d Detail) {
-	r.Settle(i, action, status, text, d)
-	r.Part(i, r.Envelope.Recipients[i].Address, action, status, text, d)
+	action, status, text = r.verdict(action, status, text)
+	r.settle(i, action, status, text, d)
+	r.logPart(i, r.Envelope.Recipients[i].Address, action, status, text, d)
 }
 
 // verdict is what an agent's word comes to: the class of the status follows
-// the action, a probe only finds out, soft_bounce makes "never" a "later".
-func (r *Request) verdict(action dsn.Action, status dsn.Status) (dsn.Action, dsn.Status) {
-	probe := r.Envelope.Trace.DontDeliver()
+// the action, the filter may change both and the text, a probe only finds out,
+// soft_bounce makes "never" a "later".
+func (r *Request) verdict(action dsn.Action, status dsn.Status, text string) (dsn.Action, dsn.Status, string) {
 	switch action {
 	case dsn.Deferred:
-		if probe {
-			action = dsn.Undeliverable
-		}
-		return action, status.WithClass(4)
+		status = status.WithClass(4)
 	case dsn.Failed:
-		if probe {
-			action = dsn.Undeliverable
-		} else if r.env.softBounce {
-			action = dsn.Deferred
-		}
-		return action, status.WithClass(5)
+		status = status.WithClass(5)
 	}
-	if probe {
+	action, status, text = r.env.filter.apply(action, status, text)
+	failed := action == dsn.Deferred || action == dsn.Failed
+	switch probe := r.Envelope.Trace.DontDeliver(); {
+	case probe && failed:
+		action = dsn.Undeliverable
+	case probe:
 		action = dsn.Deliverable
+	case action == dsn.Failed && r.env.softBounce:
+		action = dsn.Deferred
 	}
-	return action, status
+	return action, status, text
 }

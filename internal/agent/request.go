@@ -4,6 +4,7 @@ import (
 	"io"
 	"time"
 
+	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
@@ -41,6 +42,11 @@ func NewTestRequest(env mail.Envelope, nexthop mail.Nexthop, content []byte, log
 	return r
 }
 
+// Configure has a test's request report as main.cf says of a program's agents.
+func (r *Request) Configure(cfg *config.Config, process string) {
+	r.env.softBounce, r.env.filter = cfg.Bool("soft_bounce"), OpenFilter(cfg, process, r.env.log)
+}
+
 // Outcomes is what has been reported so far, by recipient. It belongs to the
 // request.
 func (r *Request) Outcomes() []mail.Outcome { return r.outcomes }
@@ -54,7 +60,12 @@ func (r *Request) Kept() bool { return r.kept }
 // Settle reports what came of recipient i without logging it. It is for an
 // agent that logs the addresses that the recipient was expanded to, by Part.
 func (r *Request) Settle(i int, action dsn.Action, status dsn.Status, text string, d Detail) {
-	action, status = r.verdict(action, status)
+	action, status, text = r.verdict(action, status, text)
+	r.settle(i, action, status, text, d)
+}
+
+// settle reports a verdict.
+func (r *Request) settle(i int, action dsn.Action, status dsn.Status, text string, d Detail) {
 	r.outcomes[i] = mail.Outcome{Rcpt: r.index[i], Action: action, Status: status, Reason: text, Relay: relayOf(&d),
 		MTA: d.MTA, DiagType: d.DiagType, DiagText: d.DiagText, Passed: d.Passed, When: time.Now()}
 }
@@ -69,10 +80,15 @@ func relayOf(d *Detail) string {
 // Part logs what came of address to, which recipient i is or was expanded to.
 // It reports nothing.
 func (r *Request) Part(i int, to string, action dsn.Action, status dsn.Status, text string, d Detail) {
+	action, status, text = r.verdict(action, status, text)
+	r.logPart(i, to, action, status, text, d)
+}
+
+// logPart logs a verdict.
+func (r *Request) logPart(i int, to string, action dsn.Action, status dsn.Status, text string, d Detail) {
 	if r.env.log == nil {
 		return
 	}
-	action, status = r.verdict(action, status)
 	now := time.Now()
 	orig := r.Envelope.Recipients[i].Original
 	if orig == "" && to != r.Envelope.Recipients[i].Address {

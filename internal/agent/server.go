@@ -37,13 +37,15 @@ type Options struct {
 	Agent func(mail.Transport) string
 	// Limit is how many deliveries run at once; 0: no limit.
 	Limit      int
-	SoftBounce bool // soft_bounce
+	SoftBounce bool    // soft_bounce
+	Filter     *Filter // of outcomes; nil: none
 	Resolution maillog.Resolution
 }
 
 // environment is what all requests of an agent share.
 type environment struct {
 	softBounce bool
+	filter     *Filter
 	resolution maillog.Resolution
 	log        *maillog.Logger
 }
@@ -79,7 +81,7 @@ type reported struct {
 // NewServer makes a server.
 func NewServer(o Options) *Server {
 	s := &Server{opt: o, running: make(map[*running]struct{}), others: make(map[mail.Transport]*ipc.Client),
-		env: &environment{softBounce: o.SoftBounce, resolution: o.Resolution, log: o.Log}}
+		env: &environment{softBounce: o.SoftBounce, filter: o.Filter, resolution: o.Resolution, log: o.Log}}
 	if o.Limit > 0 {
 		s.slots = make(chan struct{}, o.Limit)
 	}

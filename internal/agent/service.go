@@ -37,9 +37,11 @@ func run(ctx context.Context, env *service.Env, d Deliverer) error {
 	cleanup := ipc.NewClient(env.Public(cfg.String("cleanup_service_name")), nil)
 	defer cleanup.Close()
 	opener := queueread.Opener{Reader: reader, Cleanup: cleanup}
+	filter := OpenFilter(cfg, env.Process, env.Log)
+	defer filter.Close()
 	s := NewServer(Options{Deliverer: d, Open: opener.Open, Log: env.Log, Limit: env.MaxProc,
 		Agent:      func(t mail.Transport) string { return env.Private(string(t)) },
-		SoftBounce: cfg.Bool("soft_bounce"), Resolution: maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit"))})
+		SoftBounce: cfg.Bool("soft_bounce"), Filter: filter, Resolution: maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit"))})
 	work, stop := context.WithCancel(service.Stopping(ctx))
 	defer stop()
 	s.start(work)
