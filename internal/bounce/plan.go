@@ -6,6 +6,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/notice"
 	"posthaste/internal/proto"
 )
 
@@ -23,14 +24,11 @@ type policy struct {
 
 func newPolicy(cfg *config.Config) policy {
 	p := policy{
-		doubleBounce: cfg.String("double_bounce_sender"),
+		doubleBounce: notice.Sender(cfg),
 		bounceTo:     cfg.String("bounce_notice_recipient"),
 		twoBounceTo:  cfg.String("2bounce_notice_recipient"),
 		delayTo:      cfg.String("delay_notice_recipient"),
 		verp:         !cfg.Bool("disable_verp_bounces"),
-	}
-	if !strings.Contains(p.doubleBounce, "@") {
-		p.doubleBounce += "@" + cfg.String("myorigin")
 	}
 	for _, class := range cfg.List("notify_classes") {
 		switch strings.ToLower(class) {

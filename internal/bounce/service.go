@@ -13,6 +13,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/notice"
 	"posthaste/internal/proto"
 	"posthaste/internal/queueread"
 	"posthaste/internal/spool"
@@ -58,28 +59,16 @@ type Service struct {
 // NewService returns a Service with the settings of cfg, which reads messages
 // from store and hands notices to client.
 func NewService(cfg *config.Config, store Store, client *submit.Client, log *maillog.Logger) *Service {
-	s := &Service{
+	return &Service{
 		composer: NewComposer(cfg, func(format string, args ...any) { log.Warning(format, args...) }),
 		policy:   newPolicy(cfg),
-		flags:    [2]proto.SubmitFlags{internalFlags, internalFlags},
+		flags:    [2]proto.SubmitFlags{notice.Flags(cfg, "bounce"), notice.Flags(cfg, "notify")},
 		store:    store,
 		submit:   client,
 		log:      log,
 		slots:    make(chan struct{}, maxNotices),
 	}
-	for _, class := range cfg.List("internal_mail_filter_classes") {
-		switch class {
-		case "bounce":
-			s.flags[0] |= proto.SubmitFilter | proto.SubmitMilter
-		case "notify":
-			s.flags[1] |= proto.SubmitFilter | proto.SubmitMilter
-		}
-	}
-	return s
 }
-
-// internalFlags are those of mail that the system itself makes.
-const internalFlags = proto.SubmitMap | proto.SubmitNoReceive
 
 // Handle is the service's ipc.Handler.
 func (s *Service) Handle(_ *ipc.Conn, r *ipc.Request) {
