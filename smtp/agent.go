@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +27,7 @@ type Deps struct {
 	Config   *config.Config
 	Log      *maillog.Logger
 	Resolver resolver.Resolver // nil: the Agent makes its own, as smtp_dns_support_level says
+	Tables   table.Options     // of the tables that the configuration names
 	LMTP     bool              // the program is lmtp
 	Args     []string          // of the service in master.cf: flags=DORX
 	// Dial connects, if it is not nil, in place of the network: for tests
@@ -73,11 +75,15 @@ func New(deps Deps) (*Agent, error) {
 		a.dns, a.free = c, c.Close
 	}
 	warn := func(text string) { deps.Log.Warning("%s", text) }
-	o := table.Options{Warn: warn, Types: map[string]table.Opener{
+	o := deps.Tables
+	if o.Warn == nil {
+		o.Warn = warn
+	}
+	o.Types = map[string]table.Opener{
 		"mta-sts": func(dir string, _ table.Options) (table.Table, error) {
 			return mtasts.New(mtasts.Options{Dir: dir, Resolver: a.dns, Warn: warn}), nil
 		},
-	}}
+	}
 	var err error
 	if a.options, err = parseArgs(deps.Args); err != nil {
 		return nil, err
@@ -148,6 +154,7 @@ type request interface {
 	Sent(i int, status dsn.Status, text string, d agent.Detail)
 	Defer(i int, status dsn.Status, text string, d agent.Detail)
 	Bounce(i int, status dsn.Status, text string, d agent.Detail)
+	Pass(i int, transport mail.Transport, nexthop mail.Nexthop)
 }
 
 // order is what a request asks for.
@@ -287,7 +294,22 @@ func (d *delivery) giveUp(ctx context.Context) {
 		case d.hop.text == d.set.relayhost:
 			d.log.Warning("relayhost configuration problem: %s", own.text)
 			own.status = dsn.S(4, 3, 5)
+		case own.loop && d.set.bestMX != "":
+			d.passOn()
+			return
 		}
 	}
 	d.record(&own, d.left())
+}
+
+// passOn has what is left delivered by best_mx_transport: this system is where
+// the DNS says that mail for the destination is to go.
+func (d *delivery) passOn() {
+	transport, nexthop, _ := strings.Cut(d.set.bestMX, ":")
+	if nexthop == "" {
+		nexthop = string(d.nexthop)
+	}
+	for _, i := range d.left() {
+		d.req.Pass(i, mail.Transport(transport), mail.Nexthop(nexthop))
+	}
 }

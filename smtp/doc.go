@@ -72,11 +72,11 @@
 //
 // The smtp_ family, or the lmtp_ family when the program is lmtp: see
 // settings.go, tlssettings.go, sasl.go and output.go, which read them; also
-// connection_cache_ttl_limit, disable_dns_lookups, ignore_mx_lookup_error,
+// best_mx_transport, connection_cache_ttl_limit, disable_dns_lookups, ignore_mx_lookup_error,
 // inet_interfaces, inet_protocols, line_length_limit, minimal_backoff_time,
 // myhostname, proxy_interfaces, relayhost, soft_bounce.
 //
-// Not read: best_mx_transport, smtp_tls_per_site, smtp_tls_session_cache_database (TLS sessions are kept in
+// Not read: smtp_tls_per_site, smtp_tls_session_cache_database (TLS sessions are kept in
 // memory), smtp_tlsrpt_enable.
 //
 // # Diagnostics

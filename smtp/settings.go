@@ -35,6 +35,7 @@ type settings struct {
 	maxSessions  int
 	fallback     []string
 	relayhost    string
+	bestMX       string   // best_mx_transport
 	ownAddrs     []string // inet_interfaces
 	proxyAddrs   []string // proxy_interfaces
 	bind4        string
@@ -101,6 +102,7 @@ func load(cfg *config.Config, lmtp bool) *settings {
 	s.myhostname = cfg.String("myhostname")
 	s.ignoreMXErr = cfg.Bool("ignore_mx_lookup_error")
 	s.relayhost = cfg.String("relayhost")
+	s.bestMX = cfg.String("best_mx_transport")
 	s.ownAddrs = cfg.List("inet_interfaces")
 	s.proxyAddrs = cfg.List("proxy_interfaces")
 	s.replyLimit = cfg.Int("line_length_limit")
