@@ -17,7 +17,9 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/notice"
 	"posthaste/internal/resolver"
+	"posthaste/internal/submit"
 	"posthaste/internal/table"
 	"posthaste/internal/tlspolicy/mtasts"
 )
@@ -30,6 +32,7 @@ type Deps struct {
 	Tables   table.Options     // of the tables that the configuration names
 	LMTP     bool              // the program is lmtp
 	Args     []string          // of the service in master.cf: flags=DORX
+	Submit   *submit.Client    // for mail to postmaster and reports; nil: there is none
 	// Dial connects, if it is not nil, in place of the network: for tests
 	// and simulation. It gets an address, never a name.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -50,7 +53,10 @@ type Agent struct {
 	cache *cache
 	trace tracer
 	options
-	free func() // of what New has made
+
+	notices      *notice.Mailer // nil: nobody wants any
+	doubleBounce string         // the sender of notices
+	free         func()         // of what New has made
 
 	mu  sync.Mutex
 	rnd *rand.Rand
@@ -62,7 +68,8 @@ var _ agent.Deliverer = (*Agent)(nil)
 func New(deps Deps) (*Agent, error) {
 	set := load(deps.Config, deps.LMTP)
 	a := &Agent{set: set, log: deps.Log, dns: deps.Resolver, dial: deps.Dial,
-		rnd: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
+		rnd: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), doubleBounce: notice.Sender(deps.Config)}
+	a.notices = newNotices(deps.Config, deps.Submit, deps.Log)
 	if a.dns == nil {
 		if !hasIPv6() {
 			set.families &^= resolver.IPv6
@@ -201,6 +208,11 @@ type delivery struct {
 	// without TLS.
 	mayRetryPlain bool
 
+	// require is what REQUIRETLS comes to at hop; requireErr, that it cannot
+	// be found out, keeps new sessions from being set up.
+	require    requireLevel
+	requireErr error
+
 	load, keep bool     // whether to look for kept sessions, to keep one
 	why        *failure // the latest failure that was not the last word
 	todo       []int
@@ -232,6 +244,7 @@ func (d *delivery) run(ctx context.Context) {
 	for i, hop := range hops {
 		d.hop, d.first, d.finalHop, d.fallback = hop, i == 0, i == len(hops)-1, i >= own
 		d.final = false
+		d.require, d.requireErr = d.requires(ctx)
 		d.advice(ctx)
 		d.tryHop(ctx)
 		if len(d.left()) == 0 {

@@ -30,6 +30,7 @@ func (t *transaction) message(ctx context.Context) {
 		t.cutShort(err)
 		return
 	}
+	s.notes.Out(".")
 	if d.set.lmtp {
 		t.perRecipient()
 		return

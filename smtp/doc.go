@@ -29,6 +29,16 @@
 // TLS does not work is spoken to in the clear only for a message that has
 // waited for minimal_backoff_time, and never when there is a password for it.
 //
+// A message with REQUIRETLS goes, by default, only to a server whose name is
+// configured or vouched for by DNSSEC or MTA-STS, whose certificate is for that
+// name, and that offers REQUIRETLS itself (RFC 8689 section 4.2.1); the level
+// is raised to verify for it where it is lower. When no server is like that
+// the message goes back with 5.7.10 or 5.7.30. smtp_requiretls_policy, a list
+// of tables by destination and a word for the others, says otherwise:
+// opportunistic+starttls is content with TLS, opportunistic with anything,
+// disable passes nothing on. "TLS-Required: no" in the header, which cleanup
+// has noticed, lowers the level to may for a message without REQUIRETLS.
+//
 // Sessions with TLS are kept like others where smtp_tls_connection_reuse, or
 // the policy, says so.
 //
@@ -74,7 +84,7 @@
 // settings.go, tlssettings.go, sasl.go and output.go, which read them; also
 // best_mx_transport, connection_cache_ttl_limit, disable_dns_lookups, ignore_mx_lookup_error,
 // inet_interfaces, inet_protocols, line_length_limit, minimal_backoff_time,
-// myhostname, proxy_interfaces, relayhost, soft_bounce.
+// myhostname, notify_classes, proxy_interfaces, relayhost, soft_bounce.
 //
 // Not read: smtp_tls_per_site, smtp_tls_session_cache_database (TLS sessions are kept in
 // memory), smtp_tlsrpt_enable.
@@ -83,5 +93,7 @@
 //
 // One log line per recipient and attempt, written by package agent. Failures
 // that lead to the next server, and servers that cannot be reached, are logged
-// as they happen.
+// as they happen. With class protocol or data in notify_classes postmaster is
+// mailed the transcript of a session in which a server's reply made no sense,
+// or said that our command made none, or the message could not be read.
 package smtp

@@ -12,6 +12,7 @@ import (
 
 	"posthaste/internal/agent"
 	"posthaste/internal/dsn"
+	"posthaste/internal/notice"
 )
 
 // kind is what failed. It decides what becomes of the recipients and whether
@@ -80,6 +81,7 @@ func (s *session) broken(stage string, err error) *failure {
 		f.kind, f.status = messageFailed, dsn.S(4, 3, 2)
 		f.text = "mail system is stopping: conversation with " + s.namaddr + " was cut off while " + stage
 	case errors.Is(err, errLocalData):
+		s.notes.Fault(notice.Data)
 		f.status = dsn.S(4, 3, 0)
 		f.text = "local data error while talking to " + s.namaddr
 	case errors.Is(err, errReplyLimit):
@@ -89,6 +91,7 @@ func (s *session) broken(stage string, err error) *failure {
 	default:
 		f.text = "lost connection with " + s.namaddr + " while " + stage
 	}
+	s.broke = f.text
 	return f
 }
 
@@ -111,6 +114,7 @@ func (s *session) said(k kind, r *reply, command string) *failure {
 
 // refused words a server's refusal to deal with us at all.
 func (s *session) refused(k kind, r *reply) *failure {
+	s.judge(r.code)
 	f := &failure{kind: k, status: r.status, detail: s.detail()}
 	f.detail.MTA, f.detail.DiagType, f.detail.DiagText = s.host, "smtp", r.text()
 	if f.status.Class != 4 && f.status.Class != 5 {

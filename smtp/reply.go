@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/notice"
 )
 
 // Bounds of one reply. What is over the line limit is cut off the line; a
@@ -95,6 +96,9 @@ type wire struct {
 	garbage func(line []byte) // is told of lines that are no part of a reply
 	filter  func(line []byte) []byte
 	trace   func(arrow string, text []byte) // debug_peer_list; not told of content, nor of secrets
+
+	notes  *notice.Transcript // for postmaster; nil: nobody wants any
+	secret bool               // what is sent is part of a login
 }
 
 const inSize = 4096
@@ -122,9 +126,23 @@ func (w *wire) flush(limit time.Duration) error {
 	if w.trace != nil {
 		w.trace(">", w.out)
 	}
+	w.note()
 	_, err := w.conn.Write(w.out)
 	w.out = w.out[:0]
 	return err
+}
+
+// note puts the gathered commands into the transcript.
+func (w *wire) note() {
+	switch {
+	case w.notes == nil:
+	case w.secret:
+		w.notes.Out(notice.Secret)
+	default:
+		for line := range bytes.Lines(w.out) {
+			w.notes.Out(notice.Redact(string(line)))
+		}
+	}
 }
 
 // writeBy sets the time by which the next write must be done.
@@ -253,6 +271,9 @@ func (w *wire) readReply(limit time.Duration, each func(line []byte)) (reply, er
 		}
 		if len(line) > 3 && line[3] == '-' {
 			continue
+		}
+		if w.notes != nil {
+			w.notes.In(string(w.raw))
 		}
 		r.code, r.raw = code, w.raw
 		r.status = replyStatus(code, rest)

@@ -235,10 +235,10 @@ func (d *delivery) authenticate(s *session, mech sasl.Client, fail func(string) 
 		}
 	}
 	trace := s.trace
-	defer func() { s.trace = trace }()
+	defer func() { s.trace, s.secret = trace, false }()
 	for i := range 10 {
 		if i > 0 {
-			s.trace = nil // what follows AUTH is secret too
+			s.trace, s.secret = nil, true // what follows AUTH is secret too
 		}
 		s.out = append(s.out, "\r\n"...)
 		if err := s.flush(d.set.time.hello); err != nil {

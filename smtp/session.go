@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/notice"
 )
 
 // feature is what a server offers.
@@ -43,10 +44,11 @@ type session struct {
 	xforward []string
 	tls      *tlsState // nil: in the clear
 
-	dirty   bool // the server may be in the middle of a transaction
-	bad     bool // must not be used again
-	odd     bool // has given a reply that makes no sense: not to be kept
-	uses    int  // deliveries, this one included
+	dirty   bool   // the server may be in the middle of a transaction
+	bad     bool   // must not be used again
+	broke   string // why, when the connection did not live
+	odd     bool   // has given a reply that makes no sense: not to be kept
+	uses    int    // deliveries, this one included
 	started time.Time
 	kept    *keptEntry // its place in the cache of sessions
 
@@ -55,7 +57,11 @@ type session struct {
 
 func (a *Agent) newSession(conn net.Conn, t *target) *session {
 	s := &session{wire: newWire(conn, a.set.replyLimit), host: t.host, started: time.Now()}
-	s.garbage = func([]byte) { s.odd = true }
+	s.garbage = func([]byte) {
+		s.odd = true
+		s.notes.Fault(notice.Protocol)
+	}
+	s.notes = a.notices.Transcript()
 	if !a.tab.replies.Empty() {
 		s.filter = a.filterReply
 	}

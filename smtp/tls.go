@@ -23,6 +23,9 @@ type policy struct {
 	names []string         // for which its certificate must be
 	tlsa  []tlspolicy.TLSA // DANE: of which one must match
 	sni   string
+	// system says that the CAs that everybody trusts count where none have
+	// been chosen.
+	system bool
 }
 
 // tlsState is TLS that has been set up.
@@ -41,6 +44,19 @@ func (d *delivery) tlsProblem(why error) *failure {
 
 // policy says what TLS a server must have.
 func (d *delivery) policy(ctx context.Context, t *target) (*policy, *failure) {
+	if d.requireErr != nil {
+		return nil, d.tlsProblem(d.requireErr)
+	}
+	p, f := d.sitePolicy(ctx, t)
+	if f == nil && d.require == requireAll {
+		return d.requirePolicy(t, p)
+	}
+	return p, f
+}
+
+// sitePolicy says what TLS a server must have for the destination's sake, and
+// for this system's.
+func (d *delivery) sitePolicy(ctx context.Context, t *target) (*policy, *failure) {
 	c := d.a.tls
 	if d.env.TLSOptional && c.optionalTLS && !d.env.RequireTLS {
 		level := min(c.Level, tlspolicy.May)
@@ -63,7 +79,7 @@ func (d *delivery) policy(ctx context.Context, t *target) (*policy, *failure) {
 			return p, f
 		}
 	}
-	p := &policy{Policy: found, sni: found.ServerName}
+	p := &policy{Policy: found, sni: found.ServerName, system: found.STS && !c.chosen}
 	if p.sni == "hostname" {
 		p.sni = t.host
 	} else if p.sni == "nexthop" {
@@ -119,7 +135,10 @@ func (d *delivery) handshake(ctx context.Context, s *session, t *target, p *poli
 		if f := d.hello(s, t); f != nil {
 			return f
 		}
-		return d.checkPeer(s, p)
+		if f := d.checkPeer(s, p); f != nil {
+			return f
+		}
+		return d.checkRequireTLS(s)
 	}
 	if f := d.hello(s, t); f != nil {
 		return f
@@ -131,8 +150,8 @@ func (d *delivery) handshake(ctx context.Context, s *session, t *target, p *poli
 		return d.checkRequireTLS(s)
 	}
 	if s.offers&offersStartTLS == 0 {
-		if p.Level == tlspolicy.May {
-			return d.checkRequireTLS(s)
+		if f := d.checkRequireTLS(s); f != nil || p.Level == tlspolicy.May {
+			return f
 		}
 		return &failure{kind: siteFailed, status: dsn.S(4, 7, 4), detail: s.detail(),
 			text: "TLS is required, but was not offered by host " + s.namaddr}
@@ -313,6 +332,9 @@ func (d *delivery) checkPeer(s *session, p *policy) *failure {
 	if !p.Level.Authenticates() && len(p.tlsa) == 0 || s.tls.matched {
 		return nil
 	}
+	if d.require == requireAll {
+		return d.checkRequireTLS(s)
+	}
 	return &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: "Server certificate not verified", detail: s.detail()}
 }
 
@@ -374,31 +396,4 @@ func (d *delivery) plainAllowed(t *target) bool {
 // connectPlain connects to a server and leaves TLS out.
 func (d *delivery) connectPlain(ctx context.Context, t *target) (*session, *failure) {
 	return d.open(ctx, t, &policy{Policy: d.a.tls.Default(tlspolicy.None)})
-}
-
-// checkRequireTLS holds a server to a message's REQUIRETLS (RFC 8689 section
-// 4.2.1) as far as smtp_requiretls_policy says.
-func (d *delivery) checkRequireTLS(s *session) *failure {
-	if !d.env.RequireTLS {
-		return nil
-	}
-	fail := func(detail uint16, text string) *failure {
-		status := dsn.S(5, 7, detail)
-		if len(d.rest) > 0 {
-			status.Class = 4 // another server may do better
-		}
-		return &failure{kind: notCapable, status: status, text: text, detail: s.detail()}
-	}
-	enforce := d.a.tls.requireTLS == "enforce"
-	switch {
-	case d.a.tls.requireTLS == "disable" || d.a.tls.requireTLS == "opportunistic":
-		return nil
-	case s.tls == nil:
-		return fail(10, "REQUIRETLS Failure: TLS is required, but was not offered by host "+s.namaddr)
-	case enforce && !s.tls.matched:
-		return fail(10, "REQUIRETLS Failure: the certificate of host "+s.namaddr+" was not verified")
-	case enforce && s.offers&offersRequireTLS == 0:
-		return fail(30, "REQUIRETLS Failure: REQUIRETLS was not offered by host "+s.namaddr)
-	}
-	return nil
 }

@@ -23,7 +23,7 @@ type tlsClient struct {
 	insecureMX  tlspolicy.Level // smtp_tls_dane_insecure_mx_policy
 	forceTLSA   bool            // smtp_tls_force_insecure_host_tlsa_lookup
 	optionalTLS bool            // tls_required_enable: honour "TLS-Required: no"
-	requireTLS  string          // smtp_requiretls_policy
+	require     *requireRules   // smtp_requiretls_policy
 	depth       int
 
 	roots    *x509.CertPool
@@ -42,7 +42,7 @@ type tlsFiles struct {
 	cert, key, ecCert, ecKey   string
 	level                      string
 	useTLS, enforce, checkName bool
-	policyMaps                 []string
+	policyMaps, require        []string
 }
 
 func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, error) {
@@ -59,7 +59,7 @@ func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, e
 	c.WildcardManyLabels = cfg.Bool("tls_wildcard_matches_multiple_labels")
 	c.optionalTLS = cfg.Bool("tls_required_enable")
 	if !cfg.Bool("requiretls_enable") {
-		c.requireTLS = "disable"
+		f.require = []string{"disable"}
 	}
 	c.maps = table.OpenMaps(family+"policy_maps", f.policyMaps, o)
 	var errs []error
@@ -69,6 +69,10 @@ func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, e
 		}
 	}
 	var err error
+	c.require, err = newRequireRules(strings.TrimSuffix(family, "tls_")+"requiretls_policy", f.require, o)
+	if err != nil {
+		errs = append(errs, err)
+	}
 	switch {
 	case f.level != "":
 		c.Level, err = tlspolicy.ParseLevel(f.level)
@@ -147,7 +151,6 @@ func (c *tlsClient) readSMTP(cfg *config.Config) tlsFiles {
 	c.noteOffer = cfg.Bool("smtp_tls_note_starttls_offer")
 	c.insecureMX, _ = tlspolicy.ParseLevel(cfg.String("smtp_tls_dane_insecure_mx_policy")) // an Enum: Load has checked it
 	c.forceTLSA = cfg.Bool("smtp_tls_force_insecure_host_tlsa_lookup")
-	c.requireTLS = cfg.String("smtp_requiretls_policy")
 	c.depth = cfg.Int("smtp_tls_scert_verifydepth")
 	return tlsFiles{
 		caFile: cfg.String("smtp_tls_CAfile"), caPath: cfg.String("smtp_tls_CApath"),
@@ -157,7 +160,7 @@ func (c *tlsClient) readSMTP(cfg *config.Config) tlsFiles {
 		level:  cfg.String("smtp_tls_security_level"),
 		useTLS: cfg.Bool("smtp_use_tls"), enforce: cfg.Bool("smtp_enforce_tls"),
 		checkName:  cfg.Bool("smtp_tls_enforce_peername"),
-		policyMaps: cfg.List("smtp_tls_policy_maps"),
+		policyMaps: cfg.List("smtp_tls_policy_maps"), require: cfg.List("smtp_requiretls_policy"),
 	}
 }
 
@@ -183,7 +186,6 @@ func (c *tlsClient) readLMTP(cfg *config.Config) tlsFiles {
 	c.noteOffer = cfg.Bool("lmtp_tls_note_starttls_offer")
 	c.insecureMX = tlspolicy.May // LMTP has no MX
 	c.forceTLSA = cfg.Bool("lmtp_tls_force_insecure_host_tlsa_lookup")
-	c.requireTLS = cfg.String("lmtp_requiretls_policy")
 	c.depth = cfg.Int("lmtp_tls_scert_verifydepth")
 	return tlsFiles{
 		caFile: cfg.String("lmtp_tls_CAfile"), caPath: cfg.String("lmtp_tls_CApath"),
@@ -193,7 +195,7 @@ func (c *tlsClient) readLMTP(cfg *config.Config) tlsFiles {
 		level:  cfg.String("lmtp_tls_security_level"),
 		useTLS: cfg.Bool("lmtp_use_tls"), enforce: cfg.Bool("lmtp_enforce_tls"),
 		checkName:  cfg.Bool("lmtp_tls_enforce_peername"),
-		policyMaps: cfg.List("lmtp_tls_policy_maps"),
+		policyMaps: cfg.List("lmtp_tls_policy_maps"), require: cfg.List("lmtp_requiretls_policy"),
 	}
 }
 
@@ -206,11 +208,11 @@ func splitNames(list []string) []string {
 	return out
 }
 
-// pool gives the trust anchors of a policy; files are read once. MTA-STS is
-// about the CAs that everybody trusts (RFC 8461 section 4.2): where none have
-// been chosen the system's count.
+// pool gives the trust anchors of a policy; files are read once. MTA-STS and
+// REQUIRETLS are about the CAs that everybody trusts (RFC 8461 section 4.2):
+// where none have been chosen the system's count.
 func (c *tlsClient) pool(p *policy) (*x509.CertPool, error) {
-	system := p.STS && !c.chosen
+	system := p.system
 	if len(p.TrustFiles) == 0 && !system {
 		return c.roots, nil
 	}

@@ -400,7 +400,7 @@ func (t *transaction) appendMail() {
 	if t.utf8 {
 		b = append(b, " SMTPUTF8"...)
 	}
-	if t.d.env.RequireTLS && s.tls != nil && s.offers&offersRequireTLS != 0 && t.d.a.tls.requireTLS != "disable" {
+	if t.d.require >= requirePassOn && s.tls != nil && s.offers&offersRequireTLS != 0 {
 		b = append(b, " REQUIRETLS"...)
 	}
 	if t.d.set.dummyAuth && s.offers&offersAuth != 0 {

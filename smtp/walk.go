@@ -12,6 +12,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/notice"
 	"posthaste/internal/tlspolicy"
 )
 
@@ -151,6 +152,7 @@ func (d *delivery) use(ctx context.Context, w *walk, s *session, t *target) *fai
 	if !stop() {
 		s.bad = true // its deadline is spoilt, and so is the day
 	}
+	d.notify(ctx, s)
 	if f != nil {
 		s.close()
 		return f
@@ -165,6 +167,7 @@ func (d *delivery) use(ctx context.Context, w *walk, s *session, t *target) *fai
 // are under way nobody knows any more which reply is to which.
 func (d *delivery) garbage(s *session, line []byte) {
 	s.odd = true
+	s.notes.Fault(notice.Protocol)
 	if s.offers&offersPipelining == 0 {
 		return
 	}
@@ -318,6 +321,7 @@ func (d *delivery) open(ctx context.Context, t *target, p *policy) (*session, *f
 		f = s.broken(stageEHLO, context.Cause(ctx))
 	}
 	if f != nil {
+		d.notify(ctx, s)
 		if f.kind == streamFailed && s.tls != nil && p.Level == tlspolicy.May {
 			f.retry = true
 		}

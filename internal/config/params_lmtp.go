@@ -54,7 +54,7 @@ var lmtpParams = []Param{
 	{Name: "lmtp_randomize_addresses", Type: Bool, Default: "yes", Tier: 3, Doc: "LMTP: shuffle servers of equal preference"},
 	{Name: "lmtp_rcpt_timeout", Type: Duration, Default: "300s", Min: 1, Tier: 3, Doc: "LMTP: time limit for RCPT reply"},
 	{Name: "lmtp_reply_filter", Type: List, Tier: 3, Doc: "LMTP: table that rewrites server replies"},
-	{Name: "lmtp_requiretls_policy", Type: String, Default: "opportunistic", Tier: 3, Origin: Newer, Doc: "LMTP: REQUIRETLS enforcement by next hop"},
+	{Name: "lmtp_requiretls_policy", Type: List, Default: "opportunistic", Tier: 3, Origin: Newer, Doc: "LMTP: REQUIRETLS enforcement by next hop"},
 	{Name: "lmtp_rset_timeout", Type: Duration, Default: "20s", Min: 1, Tier: 3, Doc: "LMTP: time limit for RSET reply"},
 	{Name: "lmtp_sasl_auth_cache_name", Type: String, Tier: 3, Doc: "LMTP: cache of failed logins"},
 	{Name: "lmtp_sasl_auth_cache_time", Type: Duration, Default: "90d", Unit: 'd', Tier: 3, Doc: "LMTP: life of a failed login entry"},

@@ -1,0 +1,136 @@
+package smtp
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/resolver"
+	"posthaste/internal/table"
+	"posthaste/internal/tlspolicy"
+)
+
+// requireLevel is what becomes of a message's REQUIRETLS at one destination.
+type requireLevel uint8
+
+const (
+	requireDisable requireLevel = iota // as if the sender had not said it
+	requirePassOn                      // said to a server that offers it
+	requireTLS                         // and there must be TLS, whoever the server is
+	requireAll                         // all that RFC 8689 section 4.2.1 demands
+)
+
+var requireWords = map[string]requireLevel{
+	"disable":                requireDisable,
+	"opportunistic":          requirePassOn,
+	"opportunistic+starttls": requireTLS,
+	"enforce":                requireAll,
+}
+
+// requireRules are smtp_requiretls_policy: levels by destination from tables,
+// and a word for the others. The first that says anything decides.
+type requireRules struct {
+	maps  *table.Maps
+	other requireLevel
+}
+
+// newRequireRules reads the elements of the parameter title. A word ends the
+// list; without one REQUIRETLS is enforced.
+func newRequireRules(title string, list []string, o table.Options) (*requireRules, error) {
+	r := &requireRules{other: requireAll}
+	for i, e := range list {
+		if strings.Contains(e, ":") {
+			continue
+		}
+		level, ok := requireWords[strings.ToLower(e)]
+		if !ok || i != len(list)-1 {
+			return nil, fmt.Errorf("%s: %q: expected tables, and at the end enforce, opportunistic+starttls, opportunistic or disable", title, e)
+		}
+		list, r.other = list[:i], level
+	}
+	r.maps = table.OpenMaps(title, list, o)
+	return r, nil
+}
+
+// level looks a destination up: as it is written, then the domains above it,
+// with the dot before them.
+func (r *requireRules) level(ctx context.Context, hop *nexthop) (requireLevel, error) {
+	if r.maps.Empty() {
+		return r.other, nil
+	}
+	for key := hop.text; ; {
+		value, found, err := r.maps.Lookup(ctx, key, key[0] == '.')
+		if err != nil {
+			return requireAll, err
+		}
+		if found {
+			level, ok := requireWords[strings.ToLower(strings.TrimSpace(value))]
+			if !ok {
+				return requireAll, fmt.Errorf("%s: %s: %q is no level", r.maps.Title(), key, value)
+			}
+			return level, nil
+		}
+		i := strings.IndexByte(key[1:], '.')
+		if i < 0 || !resolver.ValidHostname(hop.text) {
+			return r.other, nil
+		}
+		key = key[1+i:]
+	}
+}
+
+// requires says what this message's REQUIRETLS comes to at the present
+// destination.
+func (d *delivery) requires(ctx context.Context) (requireLevel, error) {
+	if !d.env.RequireTLS {
+		return requireDisable, nil
+	}
+	return d.a.tls.require.level(ctx, &d.hop)
+}
+
+// requirePolicy raises a policy to what RFC 8689 section 4.2.1 demands: the
+// way to the server is vouched for (it is configured, DNSSEC-signed or named by
+// an MTA-STS policy), and so is its certificate.
+func (d *delivery) requirePolicy(t *target, p *policy) (*policy, *failure) {
+	switch p.Level {
+	case tlspolicy.Fingerprint, tlspolicy.Dane, tlspolicy.DaneOnly, tlspolicy.Secure:
+		return p, nil // what they compare with does not come from an MX record that may be forged
+	}
+	if !d.hop.noMX && d.hop.path == "" && !t.mxSafe && !p.STS {
+		return nil, d.requireFailure(10, "REQUIRETLS Failure: the way to host "+t.host+" is vouched for neither by DNSSEC nor by MTA-STS")
+	}
+	if p.Level < tlspolicy.Fingerprint {
+		p = &policy{Policy: d.a.tls.Default(tlspolicy.Verify), sni: p.sni, names: []string{t.host}, system: !d.a.tls.chosen}
+	}
+	return p, nil
+}
+
+// requireFailure is for a server that a message with REQUIRETLS must not be
+// given to. Another one may do better; when none does the message goes back.
+func (d *delivery) requireFailure(detail uint16, text string) *failure {
+	status := dsn.S(5, 7, detail)
+	if len(d.rest) > 0 {
+		status.Class = 4
+	}
+	return &failure{kind: notCapable, status: status, text: text}
+}
+
+// checkRequireTLS holds a server to a message's REQUIRETLS.
+func (d *delivery) checkRequireTLS(s *session) *failure {
+	if d.require < requireTLS {
+		return nil
+	}
+	var f *failure
+	switch {
+	case s.tls == nil:
+		f = d.requireFailure(10, "REQUIRETLS Failure: TLS is required, but was not offered by host "+s.namaddr)
+	case d.require == requireAll && !s.tls.matched:
+		f = d.requireFailure(10, "REQUIRETLS Failure: the certificate of host "+s.namaddr+" was not verified")
+	case d.require == requireAll && s.offers&offersRequireTLS == 0:
+		f = d.requireFailure(30, "REQUIRETLS Failure: REQUIRETLS was not offered by host "+s.namaddr)
+	default:
+		return nil
+	}
+	f.detail = s.detail()
+	return f
+}
