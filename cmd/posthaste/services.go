@@ -64,11 +64,15 @@ func services() map[string]service.Spec {
 
 func smtpAgent(lmtp bool) func(env *service.Env) (agent.Deliverer, func(), error) {
 	return func(env *service.Env) (agent.Deliverer, func(), error) {
-		a, err := smtp.New(smtp.Deps{Config: env.Config, Log: env.Log, LMTP: lmtp, Args: env.Args})
+		client := ipc.NewClient(env.Public(env.Config.String("cleanup_service_name")), nil)
+		submitter := submit.New(client)
+		free := func() { submitter.Close(); client.Close() }
+		a, err := smtp.New(smtp.Deps{Config: env.Config, Log: env.Log, LMTP: lmtp, Args: env.Args, Submit: submitter})
 		if err != nil {
+			free()
 			return nil, nil, err
 		}
-		return a, a.Close, nil
+		return a, func() { a.Close(); free() }, nil
 	}
 }
 
