@@ -10,7 +10,6 @@ import (
 	"posthaste/internal/rewriteclient"
 	"posthaste/internal/service"
 	"posthaste/internal/spool"
-	"posthaste/internal/table"
 )
 
 // drainTime is how long clients may take to finish what they have begun when
@@ -19,11 +18,34 @@ const drainTime = 30 * time.Second
 
 // Spec declares the service.
 func Spec() service.Spec {
-	return service.Spec{Process: "cleanup", Exclusive: true, Rank: service.Store, Run: run}
+	return service.Spec{Process: "cleanup", Exclusive: true, Rank: service.Store, Confines: true, Run: run}
 }
 
 func run(ctx context.Context, env *service.Env) error {
-	cfg, log := env.Config, env.Log
+	cfg, log, tables := env.Config, env.Log, env.Tables()
+	rewriter := rewriteclient.New(env.Private(cfg.String("rewrite_service_name")))
+	defer rewriter.Close()
+	core, err := NewCore(cfg, rewriter, tables)
+	if err != nil {
+		return err
+	}
+	milters, err := NewMilters(cfg, log, tables)
+	if err != nil {
+		return err
+	}
+	signer, err := NewSigner(cfg, tables)
+	if err != nil {
+		return err
+	}
+	dns := resolver.New(resolver.Options{})
+	defer dns.Close()
+	authenticator, err := NewAuthenticator(cfg, dns, tables)
+	if err != nil {
+		return err
+	}
+	if err := env.Confine(); err != nil {
+		return err
+	}
 	sp, err := spool.Open(spool.Options{
 		Dir:         spool.Subdir,
 		SegmentSize: cfg.Bytes("spool_segment_size"),
@@ -45,30 +67,6 @@ func run(ctx context.Context, env *service.Env) error {
 	}
 	if n := sp.Recovery().MoreInDoubt; n > 0 {
 		log.Warning("%d more messages are in doubt", n)
-	}
-	rewriter := rewriteclient.New(env.Private(cfg.String("rewrite_service_name")))
-	defer rewriter.Close()
-	core, err := NewCore(cfg, rewriter, table.Options{Warn: func(text string) { log.Warning("%s", text) }})
-	if err != nil {
-		sp.Close()
-		return err
-	}
-	milters, err := NewMilters(cfg, log, table.Options{Warn: func(text string) { log.Warning("%s", text) }})
-	if err != nil {
-		sp.Close()
-		return err
-	}
-	signer, err := NewSigner(cfg, table.Options{Warn: func(text string) { log.Warning("%s", text) }})
-	if err != nil {
-		sp.Close()
-		return err
-	}
-	dns := resolver.New(resolver.Options{})
-	defer dns.Close()
-	authenticator, err := NewAuthenticator(cfg, dns, table.Options{Warn: func(text string) { log.Warning("%s", text) }})
-	if err != nil {
-		sp.Close()
-		return err
 	}
 	verify := ipc.NewClient(env.Private(cfg.String("address_verify_service_name")), nil)
 	defer verify.Close()

@@ -23,7 +23,7 @@ const (
 
 // Spec declares the service.
 func Spec() service.Spec {
-	return service.Spec{Process: "qmgr", Exclusive: true, Rank: service.Queue, Run: run}
+	return service.Spec{Process: "qmgr", Exclusive: true, Rank: service.Queue, Confines: true, Run: run}
 }
 
 func run(ctx context.Context, env *service.Env) error {
@@ -34,6 +34,9 @@ func run(ctx context.Context, env *service.Env) error {
 	}
 	settings, err := Load(cfg, services, env.Log.Warning)
 	if err != nil {
+		return err
+	}
+	if err := env.Confine(); err != nil {
 		return err
 	}
 	reader := spool.NewReader(nil, spool.Subdir)

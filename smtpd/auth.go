@@ -43,7 +43,7 @@ func readSASL(cfg *config.Config, o table.Options) (*saslSettings, error) {
 	switch kind := cfg.String("smtpd_sasl_type"); kind {
 	case "dovecot":
 		if !filepath.IsAbs(path) && !strings.Contains(path, ":") {
-			path = filepath.Join(cfg.String("queue_directory"), path)
+			path = filepath.Clean(path) // below the queue directory, where services run
 		}
 		s.backend = sasl.NewDovecot(path)
 	case "table":

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/confine"
 	"posthaste/internal/table"
 )
 
@@ -30,14 +31,16 @@ const keyRecheck = 10 * time.Second
 // files have changed: a renewed certificate needs no restart. It keeps the
 // old ones when the new ones cannot be used.
 type keyring struct {
-	chains []string    // files with keys and chains
-	pairs  [][2]string // certificate file, key file
-	sni    *table.Maps
-	warn   func(string)
+	chains   []string    // files with keys and chains
+	pairs    [][2]string // certificate file, key file
+	sni      *table.Maps
+	warn     func(string)
+	confined *confine.Confinement
 
 	mu      sync.Mutex
 	certs   []*tls.Certificate
 	stamp   []fileStamp
+	marks   []*confine.Mark
 	checked time.Time
 }
 
@@ -47,7 +50,7 @@ type fileStamp struct {
 }
 
 func newKeyring(cfg *config.Config, o table.Options) *keyring {
-	k := &keyring{warn: o.Warn, sni: table.OpenMaps("tls_server_sni_maps", cfg.List("tls_server_sni_maps"), o)}
+	k := &keyring{warn: o.Warn, confined: o.Confined, sni: table.OpenMaps("tls_server_sni_maps", cfg.List("tls_server_sni_maps"), o)}
 	if k.chains = cfg.List("smtpd_tls_chain_files"); len(k.chains) > 0 {
 		return k
 	}
@@ -80,11 +83,23 @@ func (k *keyring) refresh(now time.Time) error {
 		return nil
 	}
 	k.checked = now
+	if k.certs != nil && k.confined.Jailed() {
+		k.confined.Restart(k.marks)
+		return nil
+	}
 	stamp := k.stamps()
 	if k.certs != nil && slices.Equal(stamp, k.stamp) {
 		return nil
 	}
+	var marks []*confine.Mark
+	for _, f := range k.files() {
+		marks = append(marks, k.confined.Mark(f))
+	}
 	certs, err := k.load()
+	if k.certs != nil && k.confined.Lost(err) {
+		k.confined.Restart(k.marks)
+		return nil
+	}
 	if err != nil {
 		if k.certs == nil {
 			return err
@@ -92,7 +107,10 @@ func (k *keyring) refresh(now time.Time) error {
 		k.warn("the certificates in use stay: " + err.Error())
 		return nil
 	}
-	k.certs, k.stamp = certs, stamp
+	for _, m := range k.marks {
+		m.Close()
+	}
+	k.certs, k.stamp, k.marks = certs, stamp, marks
 	return nil
 }
 

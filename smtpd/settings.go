@@ -64,7 +64,7 @@ func readSettings(cfg *config.Config, service string, o table.Options) (*setting
 		timeout: cfg.Duration("smtpd_timeout"), startTLSTimeout: cfg.Duration("smtpd_starttls_timeout"),
 		perRequest: cfg.Bool("smtpd_per_request_deadline"), minDataRate: cfg.Int("smtpd_min_data_rate"),
 		lineLimit: int(cfg.Bytes("line_length_limit")), messageLimit: cfg.Bytes("message_size_limit"),
-		queueMinFree: cfg.Bytes("queue_minfree"), queueDir: cfg.String("queue_directory"),
+		queueMinFree: cfg.Bytes("queue_minfree"), queueDir: ".",
 		heloRequired: cfg.Bool("smtpd_helo_required"), vrfyDisabled: cfg.Bool("disable_vrfy_command"),
 		strict:     cfg.Bool("strict_rfc821_envelopes"),
 		softErrors: cfg.Int("smtpd_soft_error_limit"), hardErrors: cfg.Int("smtpd_hard_error_limit"),

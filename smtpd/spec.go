@@ -19,7 +19,7 @@ import (
 
 // Spec declares the service.
 func Spec() service.Spec {
-	return service.Spec{Process: "smtpd", Rank: service.Intake, Run: func(ctx context.Context, env *service.Env) error {
+	return service.Spec{Process: "smtpd", Rank: service.Intake, Confines: true, Run: func(ctx context.Context, env *service.Env) error {
 		return run(ctx, env, false)
 	}}
 }
@@ -27,7 +27,7 @@ func Spec() service.Spec {
 // ScreenSpec declares the same service behind postscreen's tests: what a
 // postscreen entry of master.cf stands for.
 func ScreenSpec() service.Spec {
-	return service.Spec{Process: "postscreen", Exclusive: true, Rank: service.Intake, Run: func(ctx context.Context, env *service.Env) error {
+	return service.Spec{Process: "postscreen", Exclusive: true, Rank: service.Intake, Confines: true, Run: func(ctx context.Context, env *service.Env) error {
 		return run(ctx, env, true)
 	}}
 }
@@ -46,16 +46,19 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 	defer prober.Close()
 	dns := resolver.New(resolver.Options{})
 	defer dns.Close()
-	flush, err := newFlusher(cfg, queue, table.Options{Warn: func(text string) { env.Log.Warning("%s", text) }})
+	flush, err := newFlusher(cfg, queue, env.Tables())
 	if err != nil {
 		return err
 	}
 	srv, err := New(ctx, Deps{Config: cfg, Log: env.Log, Service: env.Name, Submit: submitter, Router: router,
-		DNS: dns, Names: newHostNames(dns), Verify: prober, Flush: flush, Milters: cleanup, MaxProc: env.MaxProc, SessionConfig: env.SessionConfig, Screen: screen})
+		DNS: dns, Names: newHostNames(dns), Verify: prober, Flush: flush, Milters: cleanup, Tables: env.Tables(), MaxProc: env.MaxProc, SessionConfig: env.SessionConfig, Screen: screen})
 	if err != nil {
 		return fmt.Errorf("%w", err)
 	}
 	defer srv.Close()
+	if err := env.Confine(); err != nil {
+		return err
+	}
 	defer context.AfterFunc(service.Stopping(ctx), srv.Drain)()
 	return env.ServeConns(ctx, srv.ServeConn)
 }

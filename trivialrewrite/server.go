@@ -12,7 +12,6 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/service"
-	"posthaste/internal/table"
 )
 
 const (
@@ -26,15 +25,18 @@ const (
 
 // Spec declares the service.
 func Spec() service.Spec {
-	return service.Spec{Process: "trivial-rewrite", Rank: service.Helper, Run: run}
+	return service.Spec{Process: "trivial-rewrite", Rank: service.Helper, Confines: true, Run: run}
 }
 
 func run(ctx context.Context, env *service.Env) error {
-	r, err := New(env.Config, table.Options{Warn: func(text string) { env.Log.Warning("%s", text) }})
+	r, err := New(env.Config, env.Tables())
 	if err != nil {
 		return err
 	}
 	defer r.Close()
+	if err := env.Confine(); err != nil {
+		return err
+	}
 	s := NewServer(service.Stopping(ctx), r, env.Log, KeepingOf(env.Config))
 	defer s.Close()
 	return env.ServeIPC(ctx, s.IPC(), drainTime)

@@ -67,7 +67,7 @@ func smtpAgent(lmtp bool) func(env *service.Env) (agent.Deliverer, func(), error
 		client := ipc.NewClient(env.Public(env.Config.String("cleanup_service_name")), nil)
 		submitter := submit.New(client)
 		free := func() { submitter.Close(); client.Close() }
-		a, err := smtp.New(smtp.Deps{Config: env.Config, Log: env.Log, LMTP: lmtp, Args: env.Args, Submit: submitter})
+		a, err := smtp.New(smtp.Deps{Config: env.Config, Log: env.Log, Tables: env.Tables(), LMTP: lmtp, Args: env.Args, Submit: submitter})
 		if err != nil {
 			free()
 			return nil, nil, err
@@ -93,7 +93,7 @@ func localAgent(env *service.Env) (agent.Deliverer, func(), error) {
 const noticeDrain = 30 * time.Second
 
 func bounceSpec() service.Spec {
-	return service.Spec{Process: "bounce", Rank: service.Helper, Run: func(ctx context.Context, env *service.Env) error {
+	return service.Spec{Process: "bounce", Rank: service.Helper, Confines: true, Run: func(ctx context.Context, env *service.Env) error {
 		reader := spool.NewReader(nil, spool.Subdir)
 		defer reader.Close()
 		client := ipc.NewClient(env.Public(env.Config.String("cleanup_service_name")), nil)
@@ -102,6 +102,9 @@ func bounceSpec() service.Spec {
 		defer submitter.Close()
 		s := bounce.NewService(env.Config, bounce.FromQueue(&queueread.Opener{Reader: reader, Cleanup: client}), submitter, env.Log)
 		defer s.Wait()
+		if err := env.Confine(); err != nil {
+			return err
+		}
 		return env.ServeIPC(ctx, &ipc.Server{Handler: s.Handle}, noticeDrain)
 	}}
 }

@@ -18,13 +18,16 @@ const drainTime = 20 * time.Second
 // Spec declares an agent's service. build makes the Deliverer, and a function
 // that frees what it holds, which may be nil.
 func Spec(process string, build func(env *service.Env) (d Deliverer, free func(), err error)) service.Spec {
-	return service.Spec{Process: process, Rank: service.Agent, Run: func(ctx context.Context, env *service.Env) error {
+	return service.Spec{Process: process, Rank: service.Agent, Confines: true, Run: func(ctx context.Context, env *service.Env) error {
 		d, free, err := build(env)
 		if err != nil {
 			return err
 		}
 		if free != nil {
 			defer free()
+		}
+		if err := env.Confine(); err != nil {
+			return err
 		}
 		return run(ctx, env, d)
 	}}

@@ -15,12 +15,20 @@ import (
 // says: standard output, the postlog service (which writes maillog_file), or
 // syslog. It does not wait for the postlog service: lines are kept until it
 // answers.
-func Open(cfg *config.Config, process string) (*Logger, error) { return open(cfg, process, false) }
+func Open(cfg *config.Config, process string) (*Logger, error) {
+	return open(cfg, process, cfg.String("queue_directory"), false)
+}
+
+// OpenHere is Open for a process whose working directory is the queue
+// directory, and stays so when chroot makes that directory its root.
+func OpenHere(cfg *config.Config, process string) (*Logger, error) {
+	return open(cfg, process, ".", false)
+}
 
 // OpenDirect is Open for those who cannot go through the postlog service,
 // because they run before it or are it: they write maillog_file themselves.
 func OpenDirect(cfg *config.Config, process string) (*Logger, error) {
-	return open(cfg, process, true)
+	return open(cfg, process, "", true)
 }
 
 // Tag is the tag of a process: syslog_name and the process's name.
@@ -28,15 +36,15 @@ func Tag(cfg *config.Config, process string) string {
 	return cfg.String("syslog_name") + "/" + process
 }
 
-func open(cfg *config.Config, process string, direct bool) (*Logger, error) {
-	sink, err := openSink(cfg, direct)
+func open(cfg *config.Config, process, queue string, direct bool) (*Logger, error) {
+	sink, err := openSink(cfg, queue, direct)
 	if err != nil {
 		return nil, err
 	}
 	return New(Tag(cfg, process), sink), nil
 }
 
-func openSink(cfg *config.Config, direct bool) (Sink, error) {
+func openSink(cfg *config.Config, queue string, direct bool) (Sink, error) {
 	format := Classic
 	if cfg.String("maillog_format") == "json" {
 		format = JSON
@@ -60,7 +68,7 @@ func openSink(cfg *config.Config, direct bool) (Sink, error) {
 		}
 		return OpenFile(path, perm, format)
 	}
-	return NewPostlog(filepath.Join(cfg.String("queue_directory"), "public", cfg.String("postlog_service_name")), format), nil
+	return NewPostlog(filepath.Join(queue, "public", cfg.String("postlog_service_name")), format), nil
 }
 
 // CheckFile says whether maillog_file is a path that maillog_file_prefixes

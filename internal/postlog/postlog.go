@@ -44,7 +44,7 @@ func Spec() service.Spec {
 		Exclusive: true,
 		Rank:      service.LogWriter,
 		LogDirect: true,
-		PreJail:   s.open,
+		Confines:  true,
 		Run:       s.run,
 	}
 }
@@ -61,6 +61,7 @@ type server struct {
 	log  *maillog.Logger
 }
 
+// open opens the log file with the rights of whoever may own it.
 func (s *server) open(env *service.Env) error {
 	s.log = env.Log
 	path := env.Config.String("maillog_file")
@@ -87,7 +88,13 @@ func (s *server) open(env *service.Env) error {
 }
 
 func (s *server) run(ctx context.Context, env *service.Env) error {
+	if err := s.open(env); err != nil {
+		return err
+	}
 	defer s.sink.Close()
+	if err := env.Confine(); err != nil {
+		return err
+	}
 	if len(env.PacketConns) == 0 {
 		return fmt.Errorf("service %s is of type %s: expected unix-dgram in master.cf", env.Name, env.Type)
 	}

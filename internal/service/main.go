@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/config"
+	"posthaste/internal/confine"
 	"posthaste/internal/maillog"
 )
 
@@ -69,6 +70,7 @@ type process struct {
 	cl     *CommandLine
 	env    Env
 	status *status
+	retire func() // takes no new work, and ends when what is in hand is done
 }
 
 // checkInherited says whether the descriptors are those that master passes,
@@ -101,27 +103,42 @@ func (p *process) setUp() error {
 		return err
 	}
 	env.Config = cfg
-	openLog := maillog.Open
-	if p.spec.LogDirect {
-		openLog = maillog.OpenDirect
-	}
-	if env.Log, err = openLog(cfg, p.spec.Process); err != nil {
-		return err
-	}
-	queue := cfg.String("queue_directory")
-	if err := os.Chdir(queue); err != nil {
-		return fmt.Errorf("queue_directory: %w", err)
-	}
-	if err := p.inheritSockets(); err != nil {
+	if err := p.openLog(cfg); err != nil {
 		return err
 	}
 	env.Privileged = os.Geteuid() == 0 && !p.cl.Unprivileged
-	if p.spec.PreJail != nil {
-		if err := p.spec.PreJail(env); err != nil {
-			return err
-		}
+	if err := p.inheritSockets(); err != nil {
+		return err
 	}
-	return p.confine(queue)
+	env.confined = confine.New(func(path string) {
+		env.Log.Info("table %s has changed -- restarting", path)
+		p.retire()
+	})
+	env.confine = p.confine
+	if p.spec.Confines {
+		return nil
+	}
+	return env.Confine()
+}
+
+// openLog opens the log and goes to the queue directory. Paths below it are
+// relative from then on, and so the same inside chroot.
+func (p *process) openLog(cfg *config.Config) error {
+	cderr := os.Chdir(cfg.String("queue_directory"))
+	open := maillog.OpenHere
+	if p.spec.LogDirect {
+		open = maillog.OpenDirect
+	} else if cderr != nil {
+		open = maillog.Open
+	}
+	var err error
+	if p.env.Log, err = open(cfg, p.spec.Process); err != nil {
+		return err
+	}
+	if cderr != nil {
+		return fmt.Errorf("queue_directory: %w", cderr)
+	}
+	return nil
 }
 
 // inheritSockets makes listeners of the inherited descriptors.
@@ -156,7 +173,7 @@ func (p *process) inheritSockets() error {
 }
 
 // confine gives up what the service does not need.
-func (p *process) confine(queue string) error {
+func (p *process) confine() error {
 	if os.Geteuid() != 0 {
 		return nil // master runs as an ordinary user, and says so
 	}
@@ -168,36 +185,33 @@ func (p *process) confine(queue string) error {
 		}
 	}
 	if p.cl.Chroot {
-		if err := p.jail(queue); err != nil {
+		if err := p.jail(); err != nil {
 			return err
 		}
 	}
-	if owner == nil {
-		return nil
+	if owner != nil {
+		if err := owner.Become(); err != nil {
+			return err
+		}
 	}
-	return owner.Become()
+	p.env.confined.Begin(p.cl.Chroot)
+	return nil
 }
 
-// jail confines the process to the queue directory, which is / from then on.
-func (p *process) jail(queue string) error {
-	inside := config.Override{Name: "queue_directory", Value: "/"}
-	cfg, err := p.env.Config.With(inside)
-	if err != nil {
-		return err
-	}
+// jail confines the process to the queue directory, where it is already, and
+// which is / from then on.
+func (p *process) jail() error {
+	queue := p.env.Config.String("queue_directory")
+	_ = time.Now().Local().String() // the time zone is read when it is first used
 	p.env.Log.Flush()
-	if err := syscall.Chroot(queue); err != nil {
+	if err := syscall.Chroot("."); err != nil {
 		return fmt.Errorf("chroot %s: %w", queue, err)
 	}
 	if err := os.Chdir("/"); err != nil {
 		return err
 	}
+	cfg, err := p.env.Config.With(config.Override{Name: "queue_directory", Value: "/"})
 	p.env.Config = cfg
-	if p.spec.LogDirect {
-		return nil
-	}
-	p.env.Log.Close()
-	p.env.Log, err = maillog.Open(cfg, p.spec.Process)
 	return err
 }
 
@@ -208,6 +222,7 @@ func (p *process) run() int {
 	defer stop()
 	ctx, retire := context.WithCancel(context.WithValue(stopCtx, stopKey{}, stopCtx))
 	defer retire()
+	p.retire = retire
 
 	// Whatever ends ctx gives the sockets up before anything else happens.
 	closed := context.AfterFunc(ctx, func() {

@@ -74,6 +74,9 @@ func (env *Env) ServeIPC(ctx context.Context, s *ipc.Server, drain time.Duration
 
 // eachListener runs serve for every listener at once and waits for all.
 func (env *Env) eachListener(serve func(net.Listener) error) error {
+	if env.confine != nil {
+		panic("service " + env.Process + " serves before it has given up its privileges")
+	}
 	errs := make([]error, len(env.Listeners))
 	var wg sync.WaitGroup
 	for i, l := range env.Listeners {

@@ -36,9 +36,10 @@
 //
 // A service whose master.cf entry says unprivileged runs as mail_owner, with
 // no supplementary groups, and, as master sets no_new_privs, nothing that it
-// executes gains privileges. A chroot service is confined to queue_directory
-// after its tables are open (Spec.PreJail). Only what PreJail does is done
-// with master's privileges.
+// executes gains privileges. A chroot service is confined to queue_directory.
+// Both happen before Spec.Run, or, for a service that first opens tables, keys
+// and certificates with master's privileges, when it calls Env.Confine: it
+// opens nothing for writing, and talks to nobody, before that.
 //
 // # Parameters
 //
@@ -59,7 +60,9 @@ import (
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/confine"
 	"posthaste/internal/maillog"
+	"posthaste/internal/table"
 )
 
 // A Rank is when a service stops, relative to others. Those that ask stop
@@ -90,9 +93,9 @@ type Spec struct {
 	// LogDirect has the process write maillog_file itself. It is for postlog,
 	// which cannot send its lines to itself.
 	LogDirect bool
-	// PreJail, when set, is called before privileges are given up and before
-	// chroot: the place to open what needs them.
-	PreJail func(env *Env) error
+	// Confines says that Run calls Env.Confine itself, after it has opened
+	// what needs master's privileges or lies outside chroot.
+	Confines bool
 	// Run serves. When ctx ends it stops taking new work, finishes what is in
 	// hand, and returns nil; see the package comment for the two ways in which
 	// that happens. An error ends the process with "fatal: " and the error in
@@ -125,6 +128,28 @@ type Env struct {
 
 	activity *activity
 	stress   stress
+	confined *confine.Confinement
+	confine  func() error
+}
+
+// Confine gives up the privileges and the view of the file system that
+// master.cf does not grant the service. It is for services whose Spec says
+// that they confine themselves; none of them serves anybody before. A second
+// call does nothing.
+func (env *Env) Confine() error {
+	do := env.confine
+	env.confine = nil
+	if do == nil {
+		return nil
+	}
+	return do()
+}
+
+// Tables are the options of the service's tables: warnings go to the log, and
+// a table that changes after Confine is read again, if need be by a successor
+// of this process.
+func (env *Env) Tables() table.Options {
+	return table.Options{Warn: func(text string) { env.Log.Warning("%s", text) }, Confined: env.confined}
 }
 
 // Private is the path of another service's socket, or of a file beside it,

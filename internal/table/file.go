@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"posthaste/internal/confine"
 )
 
 // A watched value is made from a file and made again when the file changes.
@@ -26,6 +28,7 @@ type version[T any] struct {
 	value T
 	id    fileID
 	fresh bool // changed so shortly before it was read that another change might not show
+	mark  *confine.Mark
 	err   error
 }
 
@@ -80,6 +83,7 @@ func (w *watched[T]) get() (T, error) {
 const racy = 2 * time.Second
 
 func (w *watched[T]) read() (*version[T], error) {
+	mark := w.opt.Confined.Mark(w.path)
 	before, err := os.Stat(w.path)
 	if err != nil {
 		return nil, err
@@ -97,13 +101,19 @@ func (w *watched[T]) read() (*version[T], error) {
 		value: value,
 		id:    id,
 		fresh: id != identify(after) || time.Since(id.mtime) < racy,
+		mark:  mark,
 	}, nil
 }
 
 // refresh reads the file again if it has changed. The old contents stay if
-// that fails: a table that is being written must not stop the mail.
+// that fails: a table that is being written must not stop the mail. A process
+// that lacks the right to read it is replaced by one that has it.
 func (w *watched[T]) refresh() {
 	old := w.cur.Load()
+	if w.opt.Confined.Jailed() {
+		w.opt.Confined.Restart([]*confine.Mark{old.mark})
+		return
+	}
 	fi, err := os.Stat(w.path)
 	if err == nil && identify(fi) == old.id && !old.fresh {
 		return
@@ -112,10 +122,15 @@ func (w *watched[T]) refresh() {
 	if err == nil {
 		v, err = w.read()
 	}
+	if w.opt.Confined.Lost(err) {
+		w.opt.Confined.Restart([]*confine.Mark{old.mark})
+		return
+	}
 	if err != nil {
 		w.opt.warn("table %s: %v; the contents of before stay in force", w.path, err)
 		return
 	}
+	old.mark.Close()
 	w.cur.Store(v)
 }
 

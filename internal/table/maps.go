@@ -53,7 +53,9 @@ func (m *member) table() (Table, error) {
 		return m.tab, nil
 	}
 	if now := time.Now(); !now.Before(m.next) {
-		m.tab, m.err = Open(m.spec, m.opt)
+		if m.tab, m.err = Open(m.spec, m.opt); m.opt.Confined.Lost(m.err) {
+			m.opt.Confined.Replace(m.spec) // it may be there by now
+		}
 		m.next = now.Add(reopenAfter)
 	}
 	return m.tab, m.err

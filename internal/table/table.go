@@ -52,6 +52,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"posthaste/internal/confine"
 )
 
 // A Table answers lookups. All methods may be called concurrently.
@@ -90,6 +92,11 @@ type Options struct {
 	// a table, a table that could not be read again. It may be called
 	// concurrently. Nil drops it.
 	Warn func(text string)
+
+	// Confined is what the process has given up since it opened the table: nil
+	// if nothing. A table whose file changes is opened again by the process,
+	// or by its successor.
+	Confined *confine.Confinement
 
 	// NoFold leaves fixed keys in the letter case they are in.
 	NoFold bool

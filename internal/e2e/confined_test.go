@@ -1,0 +1,149 @@
+package e2e
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net/smtp"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// chrootMaster confines what Debian's Postfix confines.
+const chrootMaster = `127.0.0.1:{port} inet n - y - - smtpd
+pickup unix n - y 60 1 pickup
+cleanup unix n - y - 0 cleanup
+rewrite unix - - y - - trivial-rewrite
+bounce unix - - y - 0 bounce
+smtp unix - - y - - smtp
+error unix - - y - - error
+retry unix - - y - - error
+`
+
+// Tables and keys that only root can read, or that are outside chroot, serve
+// processes that have given up both; and a table that changes is used.
+func TestConfined(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: without root's privileges there is nothing to give up")
+	}
+	for name, master := range map[string]string{"chroot": chrootMaster, "unprivileged": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			confined(t, master)
+		})
+	}
+}
+
+func confined(t *testing.T, master string) {
+	next := newSink(t, nil)
+	s := newSystem(t, options{unstarted: true})
+	if err := os.Mkdir(s.path("secret"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s.writeKeyPair("secret/key.pem")
+	s.write("secret/virtual", "alias@to.test first@to.test\n")
+	s.write("secret/access", "bad.test REJECT not you\n")
+	s.write("secret/headers", "/^X-Secret:/ IGNORE\n")
+	s.write("secret/generic", "a@from.test generic@from.test\n")
+	s.configure(next.relayhost()+`smtpd_tls_security_level = may
+smtpd_tls_chain_files = {dir}/secret/key.pem
+virtual_alias_domains =
+virtual_alias_maps = hash:{dir}/secret/virtual
+smtpd_sender_restrictions = check_sender_access texthash:{dir}/secret/access
+header_checks = regexp:{dir}/secret/headers
+smtp_generic_maps = texthash:{dir}/secret/generic
+`, master)
+	if out, status := s.tool(nil, "postmap", "hash:"+s.path("secret/virtual")); status != 0 {
+		t.Fatalf("postmap: %s", out)
+	}
+	s.start()
+	sendTLS := func(from, to string) error {
+		c, err := smtp.Dial(s.addr())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if err := c.StartTLS(&tls.Config{InsecureSkipVerify: true}); err != nil {
+			return err
+		}
+		if err := c.Mail(from); err != nil {
+			return err
+		}
+		if err := c.Rcpt(to); err != nil {
+			return err
+		}
+		w, err := c.Data()
+		if err != nil {
+			return err
+		}
+		if _, err := w.Write([]byte("X-Secret: 1\r\nSubject: confined\r\n\r\nbody\r\n")); err != nil {
+			return err
+		}
+		return w.Close()
+	}
+	if err := sendTLS("a@from.test", "alias@to.test"); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the message arrives", func() bool { return len(next.received()) > 0 })
+	if got := next.received()[0]; got.from != "generic@from.test" || got.to[0] != "first@to.test" || strings.Contains(got.data, "X-Secret") {
+		t.Errorf("a table was not used: %+v", got)
+	}
+	if err := sendTLS("a@bad.test", "alias@to.test"); err == nil || !strings.Contains(err.Error(), "not you") {
+		t.Errorf("sender refused with %v", err)
+	}
+
+	s.write("secret/virtual", "alias@to.test second@to.test\n")
+	if out, status := s.tool(nil, "postmap", "hash:"+s.path("secret/virtual")); status != 0 {
+		t.Fatalf("postmap: %s", out)
+	}
+	s.write("secret/access", "bad.test OK\nworse.test REJECT nor you\n")
+	s.writeKeyPair("secret/key.pem")
+	s.eventually("the new tables are used", func() bool {
+		if err := sendTLS("a@from.test", "alias@to.test"); err != nil {
+			t.Fatalf("refused while tables change: %v", err)
+		}
+		got := next.received()
+		err := sendTLS("a@worse.test", "alias@to.test")
+		return got[len(got)-1].to[0] == "second@to.test" && err != nil && strings.Contains(err.Error(), "nor you")
+	})
+	s.waitLog(`postfix/cleanup\[\d+\]: table \S+/secret/virtual\S* has changed -- restarting$`)
+	s.waitLog(`postfix/smtpd\[\d+\]: table \S+/secret/\S+ has changed -- restarting$`)
+}
+
+// writeKeyPair writes a key and its certificate for mta.test, for the owner of
+// the process alone, in place of what was there.
+func (s *system) writeKeyPair(name string) {
+	s.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "mta.test"},
+		DNSNames: []string{"mta.test"}, NotAfter: time.Now().Add(24 * time.Hour)}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	text := append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})...)
+	path := filepath.Join(s.dir, name)
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		s.t.Fatal(err)
+	}
+}
