@@ -185,7 +185,7 @@ func (r *recovery) rewriteTail() {
 // spool with little in it has a short log after each start.
 func (r *recovery) checkpoint() {
 	e := r.e
-	if len(e.idx.slots) > maxBootStates || e.metaSum > e.lim.segSize/4 {
+	if e.idx.len() > maxBootStates || e.metaSum > e.lim.segSize/4 {
 		return
 	}
 	for slot := range e.idx.used {
@@ -216,11 +216,12 @@ func (r *recovery) reopenHighest() {
 	}
 	var end int64 = blockSize
 	sc := scanner{w: window{f: top.f, size: top.size}, s: top, key: e.key}
-	sc.scan(func(b *logBatch) {
+	sc.scan(func(b *logBatch) bool {
 		if !b.bad {
 			last := &b.recs[len(b.recs)-1]
 			end = max(end, alignUp(int64(last.off)+last.h.span(), blockSize))
 		}
+		return true
 	})
 	top.state, top.off = segOpen, end
 	e.head = top

@@ -107,7 +107,7 @@ func (e *engine) worthwhile() bool {
 			states += int64(s.nstates)
 		}
 	}
-	cost := states * e.metaSum / int64(max(1, len(e.idx.slots)))
+	cost := states * e.metaSum / int64(max(1, e.idx.len()))
 	return gain > cost+e.lim.segSize
 }
 

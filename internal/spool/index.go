@@ -32,7 +32,7 @@ const chunkLen = 1 << 9
 
 // index holds the live messages.
 type index struct {
-	slots  map[uint64]uint32 // by number
+	table  table // slots by number
 	chunks []*[chunkLen]live
 	used   uint32 // slots ever given out
 	free   []uint32
@@ -41,19 +41,24 @@ type index struct {
 }
 
 func newIndex() index {
-	return index{slots: map[uint64]uint32{}, more: map[uint64][]uint64{}, big: map[uint64]int64{}}
+	return index{more: map[uint64][]uint64{}, big: map[uint64]int64{}}
 }
 
 func (x *index) at(slot uint32) *live { return &x.chunks[slot/chunkLen][slot%chunkLen] }
 
+// len is the number of messages.
+func (x *index) len() int { return int(x.used) - len(x.free) }
+
 func (x *index) find(number uint64) (slot uint32, l *live) {
-	slot, ok := x.slots[number]
+	slot, ok := x.slot(number)
 	if !ok {
 		return 0, nil
 	}
 	return slot, x.at(slot)
 }
 
+// insert gives a slot to a message that is not there. What is in it is for
+// the caller to fill in, the number at least.
 func (x *index) insert(number uint64) uint32 {
 	var slot uint32
 	if n := len(x.free); n > 0 {
@@ -66,13 +71,14 @@ func (x *index) insert(number uint64) uint32 {
 			x.chunks = append(x.chunks, new([chunkLen]live))
 		}
 	}
-	x.slots[number] = slot
+	x.at(slot).number = number
+	x.enter(number, slot)
 	return slot
 }
 
 func (x *index) remove(slot uint32) {
 	l := x.at(slot)
-	delete(x.slots, l.number)
+	x.leave(l.number)
 	if l.nrcpt > 64 {
 		delete(x.more, l.number)
 	}

@@ -189,30 +189,43 @@ func (r *recovery) replay() error {
 		r.findBoot(&scans[i])
 	}
 	r.replayed = max(e.from.batch, 1) - 1
-	for i := range scans {
-		sc := &scans[i]
-		under := ^uint64(0) // batches from here on may have to wait for later segments
-		for _, s := range list[i+1:] {
-			under = min(under, s.firstBatch)
+	ahead := readAhead(scans)
+	defer ahead.stop()
+	i, under := -1, uint64(0)
+	for st := range ahead.steps {
+		if st.scan != i {
+			i, under = st.scan, ^uint64(0) // batches from there on may have to wait for later segments
+			for _, s := range list[i+1:] {
+				under = min(under, s.firstBatch)
+			}
 		}
-		sc.scan(func(b *logBatch) {
-			r.held = append(r.held, b)
-			r.release(sc.promised, min(under, b.num+1)) // the next in this segment may come before what is held
-		})
-		r.release(sc.promised, under)
-		r.maxBatch, r.maxSeq = max(r.maxBatch, sc.maxBatch), max(r.maxSeq, sc.maxSeq)
-		r.rep.Segments++
-		r.rep.Bytes += sc.s.size
-		if sc.newer {
-			return fmt.Errorf("spool: %w", &errNewer{segName(e.dir, sc.s.file)})
+		if st.b == nil { // the segment's end
+			if err := r.scanned(&scans[i], under); err != nil {
+				return err
+			}
+			continue
 		}
-		if sc.w.bad > 0 {
-			r.alarm("%s: %d bytes cannot be read", segName(e.dir, sc.s.file), sc.w.bad)
-		}
-		sc.w.buf = nil
+		r.held = append(r.held, st.b)
+		r.release(st.promised, min(under, st.b.num+1), ahead.again) // the next in this segment may come before what is held
 	}
-	r.release(0, ^uint64(0))
+	r.release(0, ^uint64(0), ahead.again)
 	return r.findTail()
+}
+
+// scanned is the end of a segment, which nobody reads any more.
+func (r *recovery) scanned(sc *scanner, under uint64) error {
+	e := r.e
+	r.release(sc.promised, under, nil)
+	r.maxBatch, r.maxSeq = max(r.maxBatch, sc.maxBatch), max(r.maxSeq, sc.maxSeq)
+	r.rep.Segments++
+	r.rep.Bytes += sc.s.size
+	if sc.newer {
+		return fmt.Errorf("spool: %w", &errNewer{segName(e.dir, sc.s.file)})
+	}
+	if sc.w.bad > 0 {
+		r.alarm("%s: %d bytes cannot be read", segName(e.dir, sc.s.file), sc.w.bad)
+	}
+	return nil
 }
 
 // findBoot looks at a segment's first record, where a BOOT is if there is
@@ -220,8 +233,9 @@ func (r *recovery) replay() error {
 func (r *recovery) findBoot(sc *scanner) {
 	h, ok := sc.header(blockSize)
 	if ok && h.typ == recBOOT && r.e.plant != plantNoVoid {
-		if rc, ok := sc.record(&h, blockSize); ok {
-			r.boots = append(r.boots, boot{void: rc.void, num: h.batch})
+		var b logBatch
+		if sc.record(&b, &h, blockSize) {
+			r.boots = append(r.boots, boot{void: b.recs[0].void, num: h.batch})
 		}
 	}
 	r.e.promised = max(r.e.promised, sc.promised)
@@ -238,8 +252,9 @@ func (r *recovery) voided(num, limit uint64) bool {
 }
 
 // release replays, in order, the batches read so far that are known to have
-// been durable and that no later segment can come before.
-func (r *recovery) release(promised, under uint64) {
+// been durable and that no later segment can come before. Those that are done
+// with go to again, if that is not nil.
+func (r *recovery) release(promised, under uint64, again func(*logBatch)) {
 	e := r.e
 	e.promised = max(e.promised, promised)
 	slices.SortStableFunc(r.held, func(a, b *logBatch) int { return cmp.Compare(a.num, b.num) })
@@ -250,14 +265,16 @@ func (r *recovery) release(promised, under uint64) {
 		}
 		n++
 		r.use(b.seg, b.num)
-		if r.voided(b.num, e.promised) || b.num < e.from.batch {
-			continue
+		if !r.voided(b.num, e.promised) && b.num >= e.from.batch {
+			r.expect(b.num)
+			if b.bad {
+				r.lost = append(r.lost, loss{b.num, fmt.Sprintf("%s: batch %d is damaged; what is sound in it is kept", segName(e.dir, b.seg.file), b.num)})
+			}
+			r.apply(b)
 		}
-		r.expect(b.num)
-		if b.bad {
-			r.lost = append(r.lost, loss{b.num, fmt.Sprintf("%s: batch %d is damaged; what is sound in it is kept", segName(e.dir, b.seg.file), b.num)})
+		if again != nil {
+			again(b)
 		}
-		r.apply(b)
 	}
 	clear(r.held[:n])
 	r.held = append(r.held[:0], r.held[n:]...)

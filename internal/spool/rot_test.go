@@ -46,9 +46,12 @@ type place struct {
 // places is where the records of each live message are.
 func (w *rot) places() map[uint64][]place {
 	m := map[uint64][]place{}
-	for n, slot := range w.e.idx.slots {
+	for slot := range w.e.idx.used {
 		l := w.e.idx.at(slot)
-		m[n] = []place{{l.refSeg, int64(l.refOff), int64(l.refOff + l.refLen)}, {l.conSeg, int64(l.conOff), int64(l.conOff + l.conLen)}}
+		if l.number == 0 {
+			continue
+		}
+		m[l.number] = []place{{l.refSeg, int64(l.refOff), int64(l.refOff + l.refLen)}, {l.conSeg, int64(l.conOff), int64(l.conOff + l.conLen)}}
 	}
 	return m
 }

@@ -82,6 +82,17 @@ type logBatch struct {
 	seg  *segment
 	recs []rec
 	bad  bool // something of it is missing or damaged
+	buf  []byte
+}
+
+// keep copies what the records of b are to hold on to.
+func (b *logBatch) keep(p []byte) []byte {
+	if len(p) == 0 {
+		return nil
+	}
+	n := len(b.buf)
+	b.buf = append(b.buf, p...) // what was kept before may stay where it was
+	return b.buf[n:len(b.buf):len(b.buf)]
 }
 
 // scanner reads the batches of one segment.
@@ -95,6 +106,9 @@ type scanner struct {
 	maxBatch uint64
 	maxSeq   uint64
 	newer    bool // a sound record of a format that we do not know
+
+	// spare, if not nil, gives batches that are done with for use again.
+	spare func() *logBatch
 }
 
 // belongs says whether h is of the segment's present use. The segment number
@@ -159,15 +173,15 @@ func (sc *scanner) find(off int64) (int64, bool) {
 	return 0, false
 }
 
-// scan calls f for each batch, in order.
-func (sc *scanner) scan(f func(*logBatch)) {
+// scan calls f for each batch, in order, until it returns false.
+func (sc *scanner) scan(f func(*logBatch) bool) {
 	pos := int64(blockSize)
 	for pos < sc.s.size {
 		h, ok := sc.header(pos)
 		if ok && (h.flags&recFirst != 0 || sc.plant == plantNoFirst) {
 			b, next := sc.batch(pos)
-			f(b)
-			if b.bad && sc.plant == plantStopAtBad {
+			bad := b.bad // f may have given it back
+			if !f(b) || bad && sc.plant == plantStopAtBad {
 				return
 			}
 			pos = next
@@ -187,7 +201,9 @@ func (sc *scanner) scan(f func(*logBatch)) {
 		}
 		b, end := sc.batch(next)
 		b.bad = true
-		f(b)
+		if !f(b) {
+			return
+		}
 		pos = end
 	}
 }
@@ -196,7 +212,11 @@ func (sc *scanner) scan(f func(*logBatch)) {
 // pos, and says where the next may start.
 func (sc *scanner) batch(pos int64) (*logBatch, int64) {
 	first, _ := sc.header(pos)
-	b := &logBatch{num: first.batch, seg: sc.s}
+	b := new(logBatch)
+	if sc.spare != nil {
+		b = sc.spare()
+	}
+	b.num, b.seg = first.batch, sc.s
 	seq := first.seq
 	for {
 		h, ok := sc.header(pos)
@@ -220,9 +240,7 @@ func (sc *scanner) batch(pos int64) (*logBatch, int64) {
 			b.bad = true
 		}
 		seq = h.seq + 1
-		if r, ok := sc.record(&h, pos); ok {
-			b.recs = append(b.recs, r)
-		} else {
+		if !sc.record(b, &h, pos) {
 			b.bad = true
 		}
 		pos += h.span()
@@ -232,33 +250,43 @@ func (sc *scanner) batch(pos int64) (*logBatch, int64) {
 	}
 }
 
-// record reads the metadata of a record.
-func (sc *scanner) record(h *header, off int64) (r rec, ok bool) {
-	r = rec{h: *h, off: uint32(off)}
-	b := sc.w.at(off+headerLen, int(h.metaLen))
-	if uint32(len(b)) < h.metaLen || checksum(b) != h.metaCRC {
-		return r, false
+// record reads the metadata of a record, and adds it to b if that is sound.
+func (sc *scanner) record(b *logBatch, h *header, off int64) bool {
+	p := sc.w.at(off+headerLen, int(h.metaLen))
+	if uint32(len(p)) < h.metaLen || checksum(p) != h.metaCRC {
+		return false
 	}
+	b.recs = append(b.recs, rec{h: *h, off: uint32(off)})
+	if r := &b.recs[len(b.recs)-1]; !sc.decode(b, r, p) {
+		b.recs = b.recs[:len(b.recs)-1]
+		return false
+	}
+	return true
+}
+
+// decode reads the metadata p of r, which is one of b's.
+func (sc *scanner) decode(b *logBatch, r *rec, p []byte) bool {
+	h := &r.h
 	switch h.typ {
 	case recMSG, recSTATE:
 		var m meta
-		if m.decode(b) != nil || m.queue >= uint8(numQueues) || m.nrcpt > maxRcpts {
-			return r, false
+		if m.decode(p) != nil || m.queue >= uint8(numQueues) || m.nrcpt > maxRcpts {
+			return false
 		}
 		r.m = live{number: h.number, created: m.created, next: m.next, size: m.size, nrcpt: m.nrcpt,
 			npending: m.nrcpt, attempts: m.attempts, queue: m.queue, flags: m.flags &^ msgLost, trace: m.trace,
-			refOff: uint32(off), refLen: uint32(h.recLen()), refMeta: h.metaLen}
-		r.done = bytes.Clone(m.done)
+			refOff: r.off, refLen: uint32(h.recLen()), refMeta: h.metaLen}
+		r.done = b.keep(m.done)
 		r.big = m.bigLen
 		r.msg = m.msgAt(r.ref(sc.s))
 	case recDONE:
-		r.done = bytes.Clone(b)
+		r.done = b.keep(p)
 	case recBOOT, recCKPT:
-		p, void, err := decodePoint(b)
+		point, void, err := decodePoint(p)
 		if err != nil {
-			return r, false
+			return false
 		}
-		r.point, r.void = p, void
+		r.point, r.void = point, void
 	}
-	return r, true
+	return true
 }

@@ -315,7 +315,7 @@ func (e *engine) snapshot() Stats {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	st := e.stats
-	st.Messages = len(e.idx.slots)
+	st.Messages = e.idx.len()
 	st.ByQueue = e.byQueue
 	st.LiveBytes = e.liveSum + e.bigSum
 	st.StateBytes = e.metaSum

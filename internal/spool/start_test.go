@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"testing"
 	"time"
@@ -44,14 +45,12 @@ func BenchmarkStart(b *testing.B) {
 			b.Fatalf("%d messages, want %d", n, *startN)
 		}
 	}
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
+	heap := heapAfterGC()
 	b.Logf("%+v", s.Recovery())
 	b.ReportMetric(recover.Seconds()/float64(b.N), "s-open")
 	b.ReportMetric(first.Seconds()/float64(b.N), "s-first")
 	b.ReportMetric(all.Seconds()/float64(b.N), "s-all")
-	b.ReportMetric(float64(m.HeapAlloc)/float64(*startN), "B-heap/msg")
+	b.ReportMetric(float64(heap)/float64(*startN), "B-heap/msg")
 	b.ReportMetric(0, "ns/op")
 	if err := s.Close(); err != nil {
 		b.Fatal(err)
@@ -93,25 +92,62 @@ func fillDeferred(b *testing.B, s *Spool, n int) {
 	}
 }
 
-// BenchmarkIndex measures the index alone, at a size where its memory matters.
+// BenchmarkIndex measures the index alone, at a size where its memory matters:
+// one insertion, and for each message all of the rest.
 //
 //	go test ./internal/spool -run '^$' -bench Index -benchtime 10000000x
 func BenchmarkIndex(b *testing.B) {
+	before := heapAfterGC()
 	x := newIndex()
+	number := func(i int) uint64 { return uint64(1+i/20000)<<32 + uint64(i) } // a segment holds some, and numbers begin with its own
+	each := func(name string, f func()) {
+		start := time.Now()
+		f()
+		b.ReportMetric(float64(time.Since(start).Nanoseconds())/float64(b.N), "ns-"+name)
+	}
 	b.ResetTimer()
 	for i := range b.N {
-		slot := x.insert(1<<32 + uint64(i))
-		*x.at(slot) = live{number: 1<<32 + uint64(i), nrcpt: 1, npending: 1}
+		slot := x.insert(number(i))
+		*x.at(slot) = live{number: number(i), created: int64(i), nrcpt: 1, npending: 1}
 	}
 	b.StopTimer()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	b.ReportMetric(float64(m.HeapAlloc)/float64(b.N), "B/msg")
+	b.ReportMetric(float64(heapAfterGC()-before)/float64(b.N), "B/msg")
 	start := time.Now()
 	runtime.GC()
 	b.ReportMetric(float64(time.Since(start).Microseconds()), "µs-gc")
-	if _, l := x.find(1 << 32); l == nil {
-		b.Fatal("lost")
+	each("find", func() {
+		r := rand.New(rand.NewPCG(1, 2))
+		for range b.N {
+			i := r.IntN(b.N)
+			if _, l := x.find(number(i)); l == nil || l.created != int64(i) {
+				b.Fatal("lost")
+			}
+		}
+	})
+	each("next", func() { // in the order of insertion, as a queue manager is told of them
+		last := int64(-1)
+		for slot := range x.used {
+			l := x.at(slot)
+			if l.created <= last {
+				b.Fatal("out of order")
+			}
+			last = l.created
+		}
+	})
+	each("remove", func() {
+		for i := range b.N {
+			slot, _ := x.find(number(i))
+			x.remove(slot)
+		}
+	})
+	if x.len() != 0 {
+		b.Fatal("something is left")
 	}
+}
+
+func heapAfterGC() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }

@@ -99,9 +99,10 @@ func Check(fs vfs.FS, dir string) (Report, error) {
 		}
 		rep.Segments++
 		sc := scanner{w: window{f: s.f, size: s.size}, s: s, key: e.key}
-		sc.scan(func(b *logBatch) {
+		sc.scan(func(b *logBatch) bool {
 			rep.Batches++
 			rep.Records += len(b.recs)
+			return true
 		})
 	}
 	rd := NewReader(e.fs, dir)
@@ -169,7 +170,7 @@ func Dump(fs vfs.FS, dir string, w io.Writer) error {
 			continue
 		}
 		sc := scanner{w: window{f: s.f, size: s.size}, s: s, key: e.key}
-		sc.scan(func(b *logBatch) {
+		sc.scan(func(b *logBatch) bool {
 			state := ""
 			if b.bad {
 				state = " (incomplete)"
@@ -178,6 +179,7 @@ func Dump(fs vfs.FS, dir string, w io.Writer) error {
 			for i := range b.recs {
 				dumpRecord(out, &b.recs[i], ids)
 			}
+			return true
 		})
 	}
 	return errors.Join(out.Flush(), e.closeFiles())

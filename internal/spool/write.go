@@ -184,7 +184,7 @@ func (e *engine) sealRecords(s *segment) {
 func (e *engine) unaccountEarly() {
 	for i := range e.w.list {
 		if st := &e.w.list[i]; st.gone && !st.added {
-			slot := e.idx.slots[st.number]
+			slot, _ := e.idx.slot(st.number)
 			e.account(slot, -1)
 			for _, s := range e.segs {
 				e.reap(s)
@@ -235,7 +235,7 @@ func (e *engine) apply(seg *segment, base uint32, written uint64) {
 				e.bigSum -= st.bigLen // counted while it arrived; account counts it again
 			}
 		} else {
-			slot = e.idx.slots[st.number]
+			slot, _ = e.idx.slot(st.number)
 			old := *e.idx.at(slot)
 			e.account(slot, -1)
 			if st.gone {
