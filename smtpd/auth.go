@@ -13,6 +13,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
+	"posthaste/internal/notice"
 	"posthaste/internal/sasl"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/table"
@@ -250,7 +251,7 @@ func (s *session) authFailed(err error) error {
 	default:
 		s.out = smtpwire.R(454, dsn.S(4, 7, 0), "Temporary authentication failure")
 	}
-	s.srv.log.LogWarning(maillog.SASLFailed{Name: s.a.Name, Addr: s.a.AddrText, Method: clip(s.auth.mechanism, 40),
+	s.srv.log.LogWarning(maillog.SASLFailed{Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.LogPort, Method: clip(s.auth.mechanism, 40),
 		Reason: clip(reason, 200), Username: clip(user, 200)})
 	return err
 }
@@ -272,6 +273,7 @@ func (s *session) continuation() (string, error) {
 		s.lost(err)
 		return "", err
 	}
+	s.history.In(notice.Secret)
 	text := string(line)
 	if text != "*" && !validBase64(text) {
 		s.out = malformedBase64

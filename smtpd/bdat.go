@@ -66,9 +66,9 @@ func (s *session) bdatRefused() *smtpwire.Reply {
 		return r
 	}
 	clear := s.onlyRecipient()
-	r := s.srv.access.Data(s.srv.ctx(), &s.a)
+	r := s.judged(s.srv.access.Data(s.srv.ctx(), &s.a))
 	if r == nil {
-		r = s.milterData()
+		r = s.judged(s.milterData())
 	}
 	clear()
 	if r != nil {

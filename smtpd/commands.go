@@ -22,6 +22,7 @@ func (s *session) helo(v verb) *smtpwire.Reply {
 		return smtpwire.R(501, dsn.Status{}, "Syntax: "+strings.ToUpper(commands[v].name)+" hostname")
 	}
 	s.endMail()
+	s.flushHistory()
 	s.a.ResetHelo()
 	s.a.Helo = smtpwire.Printable(clip(name, 255))
 	proto := "SMTP"
@@ -29,11 +30,11 @@ func (s *session) helo(v verb) *smtpwire.Reply {
 		proto = "ESMTP"
 	}
 	s.a.Proto = proto
-	if r := s.srv.access.Helo(s.srv.ctx(), &s.a); r != nil {
+	if r := s.judged(s.srv.access.Helo(s.srv.ctx(), &s.a)); r != nil {
 		s.a.ResetHelo()
 		return r
 	}
-	if r := s.milterHelo(); r != nil {
+	if r := s.judged(s.milterHelo()); r != nil {
 		s.a.ResetHelo()
 		return r
 	}
@@ -98,6 +99,9 @@ func (s *session) ehloReply() []byte {
 		add("smtputf8", "SMTPUTF8")
 	}
 	add("chunking", "CHUNKING")
+	if s.offersRequireTLS() {
+		add("requiretls", "REQUIRETLS")
+	}
 	b := make([]byte, 0, 256)
 	for i, l := range lines {
 		sep := byte('-')
@@ -152,8 +156,16 @@ func (s *session) extensions() smtpwire.Ext {
 	if s.mayVERP() {
 		e |= smtpwire.ExtVERP
 	}
+	if s.offersRequireTLS() && !hidden["requiretls"] {
+		e |= smtpwire.ExtRequireTLS
+	}
 	return e
 }
+
+// offersRequireTLS says whether the client may ask that its message goes on
+// over verified TLS only: it may where it came over TLS itself (RFC 8689
+// section 4.2).
+func (s *session) offersRequireTLS() bool { return s.set.requireTLS && s.a.TLS != nil }
 
 func (s *session) mayVERP() bool {
 	if s.set.verpClients.Empty() {
@@ -171,6 +183,7 @@ func (s *session) rset() *smtpwire.Reply {
 		return smtpwire.R(501, dsn.S(5, 5, 4), "Syntax: RSET")
 	}
 	s.endMail()
+	s.flushHistory()
 	return nil
 }
 
@@ -194,12 +207,12 @@ func (s *session) vrfy() *smtpwire.Reply {
 	if refusal != nil {
 		return refusal
 	}
-	if r := s.srv.limits.recipient(s); r != nil {
+	if r := s.judged(s.srv.limits.recipient(s)); r != nil {
 		return r
 	}
 	s.a.HasRcpt, s.a.Recipient = true, p.To.Address
 	defer func() { s.a.HasRcpt, s.a.Recipient = false, "" }()
-	if r := s.srv.access.Vrfy(s.srv.ctx(), &s.a); r != nil {
+	if r := s.judged(s.srv.access.Vrfy(s.srv.ctx(), &s.a)); r != nil {
 		return r
 	}
 	return smtpwire.R(252, dsn.S(2, 0, 0), arg)
@@ -242,7 +255,7 @@ func (s *session) etrn() *smtpwire.Reply {
 	if !validSite(domain) {
 		return smtpwire.R(501, dsn.Status{}, "Error: invalid parameter syntax")
 	}
-	if r := s.srv.access.Etrn(s.srv.ctx(), &s.a, domain); r != nil {
+	if r := s.judged(s.srv.access.Etrn(s.srv.ctx(), &s.a, domain)); r != nil {
 		return r
 	}
 	return s.srv.flushSite(s.srv.ctx(), domain)

@@ -101,7 +101,7 @@ func (s *session) finishMessage(msg message, c *content, accepted string) *smtpw
 	clear := s.onlyRecipient()
 	r := s.contentRefused(c)
 	if r == nil && s.srv.access.JudgesEndOfData() {
-		if r = s.srv.access.EndOfData(s.srv.ctx(), &s.a); r == nil {
+		if r = s.judged(s.srv.access.EndOfData(s.srv.ctx(), &s.a)); r == nil {
 			msg.Amend(s.envelope(), s.options())
 		}
 	}

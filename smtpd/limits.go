@@ -193,7 +193,7 @@ func (l *limits) exceeded(s *session, e event) bool {
 	if exempt {
 		return false
 	}
-	l.log.LogWarning(maillog.LimitExceeded{What: events[e].warning, Count: n, Name: s.a.Name, Addr: s.a.AddrText, Service: l.service})
+	l.log.LogWarning(maillog.LimitExceeded{What: events[e].warning, Count: n, Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.LogPort, Service: l.service})
 	return true
 }
 

@@ -23,7 +23,7 @@ func (s *session) mailInOrder() *smtpwire.Reply {
 	if s.a.HasSender {
 		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: nested MAIL command")
 	}
-	return s.srv.limits.message(s)
+	return s.judged(s.srv.limits.message(s))
 }
 
 // mail is MAIL, RFC 5321 section 4.1.1.2. The engine calls it.
@@ -58,7 +58,7 @@ func (s *session) judgeMail() *smtpwire.Reply {
 	if r := s.sizeRefused(); r != nil {
 		return r
 	}
-	if r := s.srv.access.Mail(ctx, &s.a); r != nil {
+	if r := s.judged(s.srv.access.Mail(ctx, &s.a)); r != nil {
 		return r
 	}
 	rewrite, err := s.rewriteContext(ctx)
@@ -72,7 +72,7 @@ func (s *session) judgeMail() *smtpwire.Reply {
 			return r
 		}
 	}
-	return s.milterMail()
+	return s.judged(s.milterMail())
 }
 
 // utf8Refused refuses an address beyond ASCII from a client that has not said
@@ -146,7 +146,7 @@ func (s *session) rcptInOrder() *smtpwire.Reply {
 	if s.bdat != nil {
 		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: RCPT after BDAT")
 	}
-	return s.srv.limits.recipient(s)
+	return s.judged(s.srv.limits.recipient(s))
 }
 
 // rcpt is RCPT, RFC 5321 section 4.1.1.3. The engine calls it.
@@ -169,15 +169,15 @@ func (s *session) rcpt() *smtpwire.Reply {
 	}
 	ctx := s.srv.ctx()
 	s.a.HasRcpt, s.a.Recipient = true, p.To.Address
-	r := s.screenRcpt()
+	r := s.judged(s.screenRcpt())
 	if r == nil {
-		r = s.srv.access.Rcpt(ctx, &s.a)
+		r = s.judged(s.srv.access.Rcpt(ctx, &s.a))
 	}
 	s.a.HasRcpt = false
 	if r != nil {
 		return r
 	}
-	if r := s.milterRcpt(&p.To); r != nil {
+	if r := s.judged(s.milterRcpt(&p.To)); r != nil {
 		return r
 	}
 	if r := s.openMail(ctx); r != nil {
@@ -215,7 +215,7 @@ func (s *session) openMail(ctx context.Context) *smtpwire.Reply {
 		}
 		s.a.QueueID = id
 	}
-	e := maillog.SMTPDClient{QueueID: string(s.a.QueueID), Name: s.a.Name, Addr: s.a.AddrText, SASLMethod: s.a.SASL.Method,
+	e := maillog.SMTPDClient{QueueID: string(s.a.QueueID), Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.LogPort, SASLMethod: s.a.SASL.Method,
 		SASLUsername: s.a.SASL.Username, SASLSender: s.a.SASL.Sender}
 	s.forwarded.log(&e)
 	s.srv.log.Log(&e)
@@ -255,10 +255,10 @@ func (s *session) dataInOrder() *smtpwire.Reply {
 		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: DATA after BDAT")
 	}
 	defer s.onlyRecipient()()
-	if r := s.srv.access.Data(s.srv.ctx(), &s.a); r != nil {
+	if r := s.judged(s.srv.access.Data(s.srv.ctx(), &s.a)); r != nil {
 		return r
 	}
-	return s.milterData()
+	return s.judged(s.milterData())
 }
 
 // onlyRecipient lets restrictions and log lines on the message as a whole

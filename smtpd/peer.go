@@ -29,13 +29,22 @@ func (s *session) meet(ctx context.Context) error {
 		}
 	}
 	s.lookUp(ctx)
-	s.srv.log.Log(maillog.SMTPDConnect{Name: s.a.Name, Addr: s.a.AddrText})
+	s.logPort()
+	s.srv.log.Log(maillog.SMTPDConnect{Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.LogPort})
 	s.know(ctx)
 	return nil
 }
 
+// logPort makes the port part of the client's name where it is to be.
+func (s *session) logPort() {
+	if s.set.logPort {
+		s.a.LogPort = s.a.Port
+	}
+}
+
 // know works out what depends on who the client is.
 func (s *session) know(ctx context.Context) {
+	s.logPort()
 	trusted, err := s.set.bareExempt.MatchClient(ctx, s.a.Name, s.a.AddrText)
 	if err != nil {
 		s.srv.log.Warning("%v", err)

@@ -14,6 +14,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/ipc"
 	"posthaste/internal/maillog"
+	"posthaste/internal/notice"
 	"posthaste/internal/resolver"
 	"posthaste/internal/service"
 	"posthaste/internal/smtpwire"
@@ -71,6 +72,7 @@ type Server struct {
 	submit    *submit.Client
 	names     Names
 	flush     Flusher
+	notices   *notice.Mailer
 	maxProc   int
 	now       func() time.Time
 	sasl      *saslSettings
@@ -111,6 +113,9 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 		return nil, err
 	}
 	s.stressed.Store(d.Config, s.set)
+	if d.Submit != nil {
+		s.notices = notice.New(d.Config, d.Submit, d.Log)
+	}
 	if s.limits, err = newLimits(d.Config, d.Service, d.Log, d.Now, d.Tables); err != nil {
 		return nil, err
 	}
@@ -169,6 +174,7 @@ func (s *Server) ServeConn(_ context.Context, nc net.Conn) {
 	ss.wire = wire{nc: nc, timeout: set.timeout}
 	ss.setEndpoints(nc.RemoteAddr(), nc.LocalAddr())
 	ss.port = &port{s: ss}
+	ss.history = s.notices.Transcript()
 	ss.busy.Store(true)
 	s.mu.Lock()
 	s.sessions[ss] = struct{}{}

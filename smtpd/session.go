@@ -14,6 +14,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/notice"
 	"posthaste/internal/smtpwire"
 )
 
@@ -98,6 +99,8 @@ type session struct {
 	quiet      bool // the end was orderly: no "lost connection"
 	reason     string
 	notes      string // for the disconnect line
+	history    *notice.Transcript
+	policy     bool // the reply to come is a refusal by policy
 
 	trusted   bool // allowed to send bare newlines
 	discard   map[string]bool
@@ -130,7 +133,7 @@ func (s *session) greet() error {
 
 // welcome judges the client and greets it. XCLIENT comes back here.
 func (s *session) welcome(ctx context.Context) error {
-	if r := s.srv.limits.connection(s); r != nil {
+	if r := s.judged(s.srv.limits.connection(s)); r != nil {
 		s.reply(r)
 		s.leave()
 		return errRefused
@@ -142,7 +145,7 @@ func (s *session) welcome(ctx context.Context) error {
 	} else if err := s.earlyTalker(); err != nil {
 		return err
 	}
-	if s.denied = s.srv.access.Connect(ctx, &s.a); s.denied != nil {
+	if s.denied = s.judged(s.srv.access.Connect(ctx, &s.a)); s.denied != nil {
 		s.errors++
 		s.reply(s.denied)
 		if s.ended {
@@ -150,7 +153,7 @@ func (s *session) welcome(ctx context.Context) error {
 		}
 		return nil
 	}
-	if r := s.milterConnect(ctx); r != nil {
+	if r := s.judged(s.milterConnect(ctx)); r != nil {
 		s.reply(r)
 		s.leave()
 		return errRefused
@@ -178,7 +181,9 @@ func (s *session) reply(r *smtpwire.Reply) {
 	if r.Code >= 400 {
 		r = s.filterReject(r)
 	}
+	from := len(s.wire.out)
 	s.wire.out = r.Append(s.wire.out)
+	s.said(r, s.wire.out[from:])
 	if len(s.wire.out) > maxOut || r.Code == 354 {
 		s.wire.flush()
 	}
@@ -274,7 +279,11 @@ func (s *session) read() (feed string, err error) {
 	if s.wire.bareLF && s.bareNewline() {
 		return "", io.EOF
 	}
-	return s.dispatch(s.filterCommand(string(line)), s.wire.bareLF)
+	text := string(line)
+	if s.history != nil {
+		s.history.In(notice.Redact(text))
+	}
+	return s.dispatch(s.filterCommand(text), s.wire.bareLF)
 }
 
 // dispatch judges a command line by its verb.
@@ -348,7 +357,7 @@ func (s *session) tooEarly(v verb) bool {
 
 func (s *session) pipelined(data string) bool {
 	s.a.Pipelined = true
-	s.srv.log.Log(maillog.Pipelining{After: s.a.Stage, Name: s.a.Name, Addr: s.a.AddrText, Data: data})
+	s.srv.log.Log(maillog.Pipelining{After: s.a.Stage, Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.LogPort, Data: data})
 	if !s.set.pipelining {
 		return false
 	}
@@ -381,7 +390,7 @@ func (s *session) bareRefusal() *smtpwire.Reply {
 // perform carries out a command, or gives it to the engine.
 func (s *session) perform(v verb) (feed string, err error) {
 	s.out = nil
-	r := s.milterOther(v)
+	r := s.judged(s.milterOther(v))
 	if r != nil {
 		s.done(r)
 		return "", nil
@@ -451,7 +460,7 @@ func (s *session) simple(v verb) (*smtpwire.Reply, error) {
 	case vXforward:
 		return s.xforwardCmd(), nil
 	}
-	if r := s.milterUnknown(); r != nil {
+	if r := s.judged(s.milterUnknown()); r != nil {
 		return r, nil
 	}
 	return smtpwire.R(500, dsn.S(5, 5, 2), "Error: command not recognized"), nil
@@ -501,6 +510,7 @@ func (s *session) send(b []byte) {
 		s.pause(s.set.errorSleep)
 	}
 	s.wire.out = append(s.wire.out, b...)
+	s.history.Out(string(b))
 }
 
 // done answers a command and counts it.
@@ -510,6 +520,9 @@ func (s *session) done(r *smtpwire.Reply) {
 	}
 	s.count(r.Code < 400)
 	s.reply(r)
+	if s.a.Stage == "END-OF-MESSAGE" {
+		s.flushHistory()
+	}
 }
 
 func (s *session) count(success bool) {
@@ -539,6 +552,7 @@ var (
 // panicked is told of a panic in the session: it ends, the service goes on.
 func (s *session) panicked(what any) {
 	s.srv.log.Panic(what)
+	s.history.Fault(notice.Software)
 	s.reply(smtpwire.R(421, dsn.S(4, 3, 0), s.set.myhostname+" Error: internal error"))
 	s.leave()
 }
@@ -555,7 +569,7 @@ func (s *session) close() {
 	s.endAuth()
 	if s.reason != "" || !s.quiet && s.a.Stage != "END-OF-MESSAGE" && s.a.Stage != "" {
 		s.srv.log.Log(maillog.LostConnection{What: s.reason, After: s.a.Stage, Content: s.inData, Bytes: s.content,
-			Name: s.a.Name, Addr: s.a.AddrText})
+			Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.LogPort})
 	}
 	if s.a.Stage != "" {
 		s.logDisconnect()
@@ -563,6 +577,7 @@ func (s *session) close() {
 	s.srv.limits.disconnect(s)
 	s.wire.shrink()
 	s.wire.nc.Close()
+	s.postHistory()
 	s.srv.ended(s)
 }
 
@@ -573,7 +588,7 @@ func (s *session) logDisconnect() {
 			counts = append(counts, maillog.CommandCount{Name: commands[v].name, OK: int(c.ok), Total: int(c.total)})
 		}
 	}
-	s.srv.log.Log(maillog.SMTPDDisconnect{Name: s.a.Name, Addr: s.a.AddrText, Counts: counts, Notes: s.notes})
+	s.srv.log.Log(maillog.SMTPDDisconnect{Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.LogPort, Counts: counts, Notes: s.notes})
 }
 
 // clientOf is the client as envelopes have it.

@@ -51,7 +51,8 @@ type settings struct {
 	override                              map[string]bool
 	withheld                              proto.SubmitFlags // of receive_override_options
 	hideClient, tlsReceived, saslReceived bool
-	lookupNames                           bool
+	lookupNames, logPort, requireTLS      bool
+	historyLimit                          int // lines of transcript
 	verpDelims                            string
 	localRewrite                          []string
 	filter                                string
@@ -82,6 +83,9 @@ func readSettings(cfg *config.Config, service string, o table.Options) (*setting
 		hideClient: cfg.Bool("smtpd_hide_client_session"), tlsReceived: cfg.Bool("smtpd_tls_received_header"),
 		saslReceived: cfg.Bool("smtpd_sasl_authenticated_header"),
 		lookupNames:  cfg.Bool("smtpd_peername_lookup"),
+		logPort:      cfg.Bool("smtpd_client_port_logging"),
+		requireTLS:   cfg.Bool("requiretls_enable"),
+		historyLimit: cfg.Int("smtpd_history_flush_threshold"),
 		verpDelims:   cfg.String("default_verp_delimiters"),
 		localRewrite: cfg.List("local_header_rewrite_clients"),
 		filter:       cfg.String("content_filter"),

@@ -29,12 +29,19 @@ type Client struct {
 	Addr          netip.Addr // without zone; IPv4 also when it came as a mapped address
 	AddrText      string     // Addr as text, or "unknown" after XCLIENT
 	Port          string
+	LogPort       string // Port, where it is to be part of what names the client (smtpd_client_port_logging)
 	ServerAddr    string
 	ServerPort    string
 }
 
-// NameAddr is the client as texts have it: name[address].
-func (c *Client) NameAddr() string { return c.Name + "[" + c.AddrText + "]" }
+// NameAddr is the client as texts have it: name[address], or
+// name[address]:port.
+func (c *Client) NameAddr() string {
+	if c.LogPort == "" {
+		return c.Name + "[" + c.AddrText + "]"
+	}
+	return c.Name + "[" + c.AddrText + "]:" + c.LogPort
+}
 
 // TLS is what is known of an encrypted session.
 type TLS struct {

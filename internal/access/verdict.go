@@ -155,7 +155,7 @@ func (r *run) log(action, text string) { r.e.LogAction(r.s, action, text) }
 func (e *Evaluator) LogAction(s *Session, action, text string) {
 	addr := s.AddrText
 	e.log.Log(maillog.Reject{
-		QueueID: string(s.QueueID), Action: action, Stage: s.Stage, Name: s.Name, Addr: addr, Text: text,
+		QueueID: string(s.QueueID), Action: action, Stage: s.Stage, Name: s.Name, Addr: addr, Port: s.LogPort, Text: text,
 		From: rfc5322.Quote(s.Sender), HasFrom: s.HasSender,
 		To: rfc5322.Quote(s.Recipient), HasTo: s.HasRcpt,
 		Proto: s.Proto, Helo: s.Helo,

@@ -33,8 +33,9 @@ func events() []Event {
 		return r
 	}
 	return []Event{
-		SMTPDConnect{"unknown", "127.0.0.1"},
-		SMTPDConnect{"mail.example.org", "2001:db8::1"},
+		SMTPDConnect{Name: "unknown", Addr: "127.0.0.1"},
+		SMTPDConnect{Name: "mail.example.org", Addr: "2001:db8::1"},
+		SMTPDConnect{Name: "h.test", Addr: "192.0.2.1", Port: "4711"},
 		SMTPDClient{QueueID: "076AF9D46E1", Name: "unknown", Addr: "127.0.0.1"},
 		SMTPDClient{Name: "h.test", Addr: "192.0.2.1"},
 		SMTPDClient{

@@ -8,6 +8,16 @@ func appendClient(b []byte, name, addr string) []byte {
 	return append(append(b, addr...), ']')
 }
 
+// appendPeer appends NAME[ADDR]:PORT, with the port only where it is to be
+// logged (smtpd_client_port_logging).
+func appendPeer(b []byte, name, addr, port string) []byte {
+	b = appendClient(b, name, addr)
+	if port != "" {
+		b = append(append(b, ':'), port...)
+	}
+	return b
+}
+
 func appendClientFields(b []byte, name, addr string) []byte {
 	return appendString(appendString(b, "client_name", name), "client_address", addr)
 }
@@ -23,11 +33,14 @@ func appendID(b []byte, id string) []byte {
 func appendEvent(b []byte, name string) []byte { return appendString(b, "event", name) }
 
 // SMTPDConnect says that a client has connected.
-type SMTPDConnect struct{ Name, Addr string }
+type SMTPDConnect struct {
+	Name, Addr string
+	Port       string // when it is to be logged
+}
 
 // Append implements Event.
 func (e SMTPDConnect) Append(b []byte) []byte {
-	return appendClient(append(b, "connect from "...), e.Name, e.Addr)
+	return appendPeer(append(b, "connect from "...), e.Name, e.Addr, e.Port)
 }
 
 // AppendFields implements Fielder.
@@ -44,6 +57,7 @@ type CommandCount struct {
 // SMTPDDisconnect says that a client's session has ended.
 type SMTPDDisconnect struct {
 	Name, Addr string
+	Port       string // when it is to be logged
 	// Counts has the commands in the order of Postfix's table: helo ehlo
 	// xclient xforward starttls auth mail rcpt data bdat rset noop vrfy etrn
 	// quit help unknown. Those that were not used are left out of the line.
@@ -53,7 +67,7 @@ type SMTPDDisconnect struct {
 
 // Append implements Event.
 func (e SMTPDDisconnect) Append(b []byte) []byte {
-	b = appendClient(append(b, "disconnect from "...), e.Name, e.Addr)
+	b = appendPeer(append(b, "disconnect from "...), e.Name, e.Addr, e.Port)
 	all := CommandCount{Name: "commands"}
 	for _, c := range e.Counts {
 		if c.Total > 0 {
@@ -94,6 +108,7 @@ func (e SMTPDDisconnect) AppendFields(b []byte) []byte {
 type SMTPDClient struct {
 	QueueID    string // empty with a proxy filter: NOQUEUE
 	Name, Addr string
+	Port       string // when it is to be logged
 
 	SASLMethod, SASLUsername, SASLSender string
 	// What XFORWARD told of the message before it came here.
@@ -103,7 +118,7 @@ type SMTPDClient struct {
 
 // Append implements Event.
 func (e SMTPDClient) Append(b []byte) []byte {
-	b = appendClient(append(appendID(b, e.QueueID), "client="...), e.Name, e.Addr)
+	b = appendPeer(append(appendID(b, e.QueueID), "client="...), e.Name, e.Addr, e.Port)
 	b = appendAttr(b, ", sasl_method=", e.SASLMethod)
 	b = appendAttr(b, ", sasl_username=", e.SASLUsername)
 	b = appendAttr(b, ", sasl_sender=", e.SASLSender)
@@ -145,6 +160,7 @@ type Reject struct {
 	// MAIL RCPT DATA BDAT END-OF-MESSAGE VRFY ETRN.
 	Stage      string
 	Name, Addr string // of the client
+	Port       string // when it is to be logged
 	Text       string // 550 5.1.1 <nobody@vmb.test>: Recipient address rejected: ...
 
 	From, To       string
@@ -160,7 +176,7 @@ func (e Reject) Append(b []byte) []byte {
 	b = appendID(b, e.QueueID)
 	b = append(append(b, e.Action...), ": "...)
 	b = append(append(b, e.Stage...), " from "...)
-	b = append(appendClient(b, e.Name, e.Addr), ": "...)
+	b = append(appendPeer(b, e.Name, e.Addr, e.Port), ": "...)
 	b = append(append(b, e.Text...), ';')
 	return e.appendSession(b)
 }
@@ -209,6 +225,7 @@ type LostConnection struct {
 	Content    bool   // it happened while content arrived:
 	Bytes      int64  // this much of it had come
 	Name, Addr string
+	Port       string // when it is to be logged
 }
 
 // Append implements Event.
@@ -218,7 +235,7 @@ func (e LostConnection) Append(b []byte) []byte {
 	if e.Content {
 		b = append(strconv.AppendInt(append(b, " ("...), e.Bytes, 10), " bytes)"...)
 	}
-	return appendClient(append(b, " from "...), e.Name, e.Addr)
+	return appendPeer(append(b, " from "...), e.Name, e.Addr, e.Port)
 }
 
 func (e LostConnection) what() string {
@@ -239,13 +256,14 @@ func (e LostConnection) AppendFields(b []byte) []byte {
 type Pipelining struct {
 	After      string // the command that had to be answered first
 	Name, Addr string
+	Port       string // when it is to be logged
 	Data       string // what came too early, printed with C escapes and cut at 100 bytes
 }
 
 // Append implements Event.
 func (e Pipelining) Append(b []byte) []byte {
 	b = append(append(b, "improper command pipelining after "...), e.After...)
-	b = append(appendClient(append(b, " from "...), e.Name, e.Addr), ": "...)
+	b = append(appendPeer(append(b, " from "...), e.Name, e.Addr, e.Port), ": "...)
 	return appendEscaped(b, e.Data, 100)
 }
 
@@ -274,6 +292,7 @@ func appendEscaped(b []byte, s string, limit int) []byte {
 // LogWarning.
 type SASLFailed struct {
 	Name, Addr string
+	Port       string // when it is to be logged
 	Method     string
 	Reason     string
 	Username   string // as far as it is known
@@ -281,7 +300,7 @@ type SASLFailed struct {
 
 // Append implements Event.
 func (e SASLFailed) Append(b []byte) []byte {
-	b = append(appendClient(b, e.Name, e.Addr), ": SASL "...)
+	b = append(appendPeer(b, e.Name, e.Addr, e.Port), ": SASL "...)
 	b = append(append(b, e.Method...), " authentication failed: "...)
 	b = append(b, e.Reason...)
 	return appendAttr(b, ", sasl_username=", e.Username)
@@ -301,6 +320,7 @@ type LimitExceeded struct {
 	What       string // Connection concurrency, Connection rate, Message delivery request rate, ...
 	Count      int
 	Name, Addr string
+	Port       string // when it is to be logged
 	Service    string
 }
 
@@ -308,7 +328,7 @@ type LimitExceeded struct {
 func (e LimitExceeded) Append(b []byte) []byte {
 	b = append(append(b, e.What...), " limit exceeded: "...)
 	b = append(strconv.AppendInt(b, int64(e.Count), 10), " from "...)
-	b = append(appendClient(b, e.Name, e.Addr), " for service "...)
+	b = append(appendPeer(b, e.Name, e.Addr, e.Port), " for service "...)
 	return append(b, e.Service...)
 }
 

@@ -191,7 +191,6 @@ func (m *Mailer) compose(to string, id mail.QueueID, now time.Time, text []byte,
 	line("From: MAILER-DAEMON (Mail Delivery System)")
 	line("To: %s (Postmaster)", rfc5322.Quote(to))
 	line("Subject: %s SMTP %s: errors from %s", m.mailName, s.Side, printable(s.Peer, maxPeer))
-	line("Message-Id: <%s.%s@%s>", now.UTC().Format("20060102150405"), id, m.hostname)
 	line("Auto-Submitted: auto-generated") // RFC 3834 section 5
 	line("")
 	if s.Unexpected != "" {

@@ -124,6 +124,9 @@ func (f *fakeCleanup) text() string {
 		if e.Body&mail.BodySMTPUTF8 != 0 {
 			say("smtputf8", "yes")
 		}
+		if e.RequireTLS {
+			say("requiretls", "yes")
+		}
 		if m.Flags&proto.SubmitFilter == 0 {
 			say("checks", "no")
 		}
