@@ -10,7 +10,7 @@ import (
 
 // need is the path of a foreign program. Where it is not installed the test is
 // skipped, and says so; with PEERS_REQUIRED set that is a failure.
-func need(t *testing.T, program string) string {
+func need(t testing.TB, program string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
 	if err != nil {

@@ -18,14 +18,19 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"posthaste/internal/testusers"
 )
 
 // binDir holds the program under test, with links for its tools.
 var binDir string
 
-func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+func TestMain(m *testing.M) { os.Exit(testusers.Main(suite{m})) }
 
-func testMain(m *testing.M) int {
+// suite builds the programs before the tests run.
+type suite struct{ *testing.M }
+
+func (m suite) Run() int {
 	dir, err := os.MkdirTemp("", "posthaste-e2e-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -42,7 +47,7 @@ func testMain(m *testing.M) int {
 			return 1
 		}
 	}
-	return m.Run()
+	return m.M.Run()
 }
 
 // patience is how long a test waits for what must happen. It is only ever
@@ -51,7 +56,7 @@ const patience = 40 * time.Second
 
 // A system is one mail system under test.
 type system struct {
-	t    *testing.T
+	t    testing.TB
 	dir  string
 	port int
 	cmd  *exec.Cmd
@@ -138,7 +143,7 @@ postlog unix-dgram n - n - 1 postlogd
 
 // newSystem makes and starts a mail system that is stopped, and found to have
 // left no process, when the test ends.
-func newSystem(t *testing.T, o options) *system {
+func newSystem(t testing.TB, o options) *system {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ph")
 	if err != nil {
@@ -323,7 +328,7 @@ func (s *system) eventually(what string, f func() bool) {
 	}
 }
 
-func freePort(t *testing.T) int {
+func freePort(t testing.TB) int {
 	t.Helper()
 	portMu.Lock()
 	defer portMu.Unlock()

@@ -244,7 +244,7 @@ func (s *system) checkMending(dest string) {
 }
 
 // ids are the numbers of a user and a group.
-func ids(t *testing.T, owner, group string) (uid, gid int) {
+func ids(t testing.TB, owner, group string) (uid, gid int) {
 	t.Helper()
 	u, err := user.Lookup(owner)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 
 // localUser is a user to deliver to: ourselves, or, when we are root, somebody
 // who is not.
-func localUser(t *testing.T) string {
+func localUser(t testing.TB) string {
 	t.Helper()
 	if os.Getuid() == 0 {
 		return firstKnown(t, "user", []string{"games", "nobody"}, func(n string) error { _, err := user.Lookup(n); return err })
@@ -22,7 +22,7 @@ func localUser(t *testing.T) string {
 }
 
 // mailDir is a mail spool directory in which the user may make a mailbox.
-func mailDir(t *testing.T, name string) string {
+func mailDir(t testing.TB, name string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "phbox")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 
 // mailOwner is a user and a group for the mail system to run as: when the
 // tests run as root, an unprivileged pair that the machine has; else our own.
-func mailOwner(t *testing.T) (owner, group string) {
+func mailOwner(t testing.TB) (owner, group string) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		u, err := user.Current()
@@ -26,7 +26,7 @@ func mailOwner(t *testing.T) (owner, group string) {
 	return owner, group
 }
 
-func firstKnown(t *testing.T, what string, names []string, lookup func(string) error) string {
+func firstKnown(t testing.TB, what string, names []string, lookup func(string) error) string {
 	t.Helper()
 	for _, n := range names {
 		if lookup(n) == nil {

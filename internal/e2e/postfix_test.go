@@ -11,7 +11,7 @@ import (
 
 // newPostfix is the original with the same settings, for comparing. It needs
 // root, as the original does.
-func newPostfix(t *testing.T, main string) *system {
+func newPostfix(t testing.TB, main string) *system {
 	t.Helper()
 	postfix := need(t, "postfix")
 	if os.Getuid() != 0 {

@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/testusers"
+)
+
+// Messages and users of BenchmarkMaildir.
+const (
+	maildirMessages = 2000
+	maildirUsers    = 20
+	maildirSize     = 4096
+)
+
+// BenchmarkMaildir is mail for users' maildirs, delivered by us and by Postfix
+// in turn on the same disk: all of it is queued first, while the local
+// transport is deferred, and then flushed. What is measured is the time from
+// the flush to the last durable file.
+//
+//	go test ./internal/e2e -run '^$' -bench Maildir -benchtime 3x
+func BenchmarkMaildir(b *testing.B) {
+	source := need(b, "smtp-source")
+	home := b.TempDir()
+	for dir := home; dir != "/tmp"; dir = filepath.Dir(dir) {
+		os.Chmod(dir, 0o755)
+	}
+	for i := range maildirUsers {
+		testusers.Home(b, home, fmt.Sprintf("phbench%d", i))
+	}
+	if err := os.WriteFile(home+"/aliases", []byte("postmaster phbench0\n"), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	settings := fmt.Sprintf("home_mailbox = Maildir/\nrecipient_delimiter = +\nalias_maps = texthash:%s/aliases\ndefer_transports = local\n", home)
+	theirs, ours := newPostfix(b, settings), newSystem(b, options{main: settings})
+	postfix := need(b, "postfix")
+	run := func(s *system, words ...string) {
+		if s == ours {
+			if words[0] == "postfix" {
+				words = words[1:]
+			}
+			if out, status := s.tool(nil, words...); status != 0 {
+				b.Fatalf("%v: %s", words, out)
+			}
+			return
+		}
+		args := append([]string{"-c", s.path("etc")}, words[1:]...)
+		if out, err := exec.Command(filepath.Join(filepath.Dir(postfix), words[0]), args...).CombinedOutput(); err != nil {
+			b.Fatalf("%v: %v\n%s", words, err, out)
+		}
+	}
+	var took [2]time.Duration
+	total := 0 // nothing is removed: file systems are slow for a while after that
+	for b.Loop() {
+		for i, s := range []*system{ours, theirs} {
+			run(s, "postconf", "-e", "defer_transports = local")
+			run(s, "postfix", "reload")
+			fillMaildirs(b, s, source)
+			run(s, "postconf", "-e", "defer_transports =")
+			run(s, "postfix", "reload")
+			start := time.Now()
+			run(s, "postqueue", "-f")
+			total += maildirMessages
+			s.eventually("all messages are in the maildirs", func() bool {
+				n := 0
+				for i := range maildirUsers {
+					list, _ := os.ReadDir(fmt.Sprintf("%s/phbench%d/Maildir/new", home, i))
+					n += len(list)
+				}
+				return n >= total
+			})
+			took[i] += time.Since(start)
+		}
+	}
+	rate := func(d time.Duration) float64 { return float64(b.N) * maildirMessages / d.Seconds() }
+	b.ReportMetric(rate(took[1]), "postfix/s")
+	b.ReportMetric(rate(took[0]), "ours/s")
+	b.ReportMetric(rate(took[0])/rate(took[1]), "ratio")
+	b.ReportMetric(0, "ns/op")
+}
+
+// fillMaildirs queues the messages and waits until all are deferred.
+func fillMaildirs(b *testing.B, s *system, source string) {
+	before := strings.Count(s.log(), "status=deferred")
+	var senders []*exec.Cmd
+	for i := range maildirUsers {
+		cmd := exec.Command(source, "-d", "-l", fmt.Sprint(maildirSize), "-m", fmt.Sprint(maildirMessages/maildirUsers), "-f", "a@from.test",
+			"-t", fmt.Sprintf("phbench%d@local.test", i), s.addr())
+		cmd.Stderr = os.Stderr
+		if err := cmd.Start(); err != nil {
+			b.Fatal(err)
+		}
+		senders = append(senders, cmd)
+	}
+	for _, cmd := range senders {
+		if err := cmd.Wait(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	s.eventually("all messages are deferred", func() bool {
+		return strings.Count(s.log(), "status=deferred") >= before+maildirMessages
+	})
+}
