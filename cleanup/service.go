@@ -52,6 +52,7 @@ func run(ctx context.Context, env *service.Env) error {
 		InlineLimit: cfg.Bytes("spool_inline_limit"),
 		Budget:      cfg.Bytes("spool_size_limit"),
 		MinFree:     cfg.Bytes("queue_minfree"),
+		PostDelay:   cfg.Duration("spool_commit_delay"),
 		Warn:        log.Warning,
 	})
 	if err != nil {

@@ -118,7 +118,6 @@ var milterParams = []Param{
 // spoolParams are the parameters of the spool (ours).
 var spoolParams = []Param{
 	{Name: "spool_buffer_limit", Type: Bytes, Default: "256m", Min: 1048576, Tier: 1, Origin: Own, Doc: "Memory that messages may use while they arrive, over all sessions"},
-	{Name: "spool_clean_threshold", Type: Int, Default: "30", Max: 90, Tier: 3, Origin: Own, Doc: "Percentage of live bytes under which a segment is cleaned"},
 	{Name: "spool_commit_delay", Type: Duration, Default: "50ms", Tier: 2, Origin: Own, Doc: "Longest wait of a delivery result for the next commit"},
 	{Name: "spool_inline_limit", Type: Bytes, Default: "128k", Max: 16777216, Tier: 1, Origin: Own, Doc: "Largest message that is kept in the log itself; a larger one goes to a file of its own"},
 	{Name: "spool_segment_size", Type: Bytes, Default: "64m", Min: 1048576, Max: 1073741824, Tier: 2, Origin: Own, Doc: "Size of one segment of the spool log"},

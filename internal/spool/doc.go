@@ -15,8 +15,8 @@
 //   - A batch is all there or not at all, also after a crash.
 //   - What was refused, or never submitted, does not appear.
 //   - Recipients whose [Batch.Done] was durable are not pending again. With
-//     Post, the last 50 ms of deliveries may repeat after a crash; those of
-//     which a trace is left are in [RecoveryReport].InDoubt.
+//     Post, the last 50 ms of deliveries (spool_commit_delay) may repeat after
+//     a crash; those of which a trace is left are in [RecoveryReport].InDoubt.
 //   - After a failed write or sync nothing more is written by this process: a
 //     second sync that succeeds proves nothing. Recovery writes what
 //     was in doubt again.
@@ -148,8 +148,8 @@
 //
 // # Parameters
 //
-// spool_inline_limit, queue_minfree, and the budget of disk space, through
-// [Options].
+// spool_inline_limit, spool_segment_size, spool_size_limit, spool_commit_delay
+// and queue_minfree, through [Options].
 //
 // # Diagnostics
 //

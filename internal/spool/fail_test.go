@@ -236,12 +236,18 @@ func TestLocked(t *testing.T) {
 	}
 }
 
-// TestPostDelay: what is posted alone is durable after 50 ms, and what is
-// posted before a commit goes with it.
+// TestPostDelay: what is posted alone is durable after 50 ms, or as long as
+// the options say, and what is posted before a commit goes with it.
 func TestPostDelay(t *testing.T) {
 	t.Parallel()
+	t.Run("usual", func(t *testing.T) { testPostDelay(t, 0, 50*time.Millisecond) })
+	t.Run("set", func(t *testing.T) { testPostDelay(t, 2*time.Second, 2*time.Second) })
+}
+
+func testPostDelay(t *testing.T, option, want time.Duration) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := openTest(t, "q", Options{FS: vfs.NewMem(512), SegmentSize: 64 << 10})
+		s := openTest(t, "q", Options{FS: vfs.NewMem(512), SegmentSize: 64 << 10, PostDelay: option})
 		synctest.Wait()
 		start := time.Now()
 		done := make(chan time.Duration, 1)
@@ -251,7 +257,7 @@ func TestPostDelay(t *testing.T) {
 			}
 			done <- time.Since(start)
 		})
-		if d := <-done; d != postDelay {
+		if d := <-done; d != want {
 			t.Errorf("alone: after %v", d)
 		}
 		start = time.Now()

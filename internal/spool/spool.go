@@ -1,6 +1,7 @@
 package spool
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -33,7 +34,8 @@ var (
 	ErrCorrupt = errors.New("spool: damaged record")
 )
 
-// postDelay bounds how long a posted batch waits for company.
+// postDelay bounds how long a posted batch waits for company, unless Options
+// say otherwise.
 const postDelay = 50 * time.Millisecond
 
 // Options say where a spool is and how large it may be.
@@ -45,6 +47,10 @@ type Options struct {
 	InlineLimit int64 // content up to this goes into the log; 0: 128 KiB. An eighth of a segment at most
 	Budget      int64 // disk bytes for segments and big files, ten segments at least; 0: no bound but MinFree
 	MinFree     int64 // bytes to leave free on the file system (queue_minfree)
+
+	// PostDelay bounds how long what is posted waits for a Commit to go
+	// with; 0: 50 ms. A crash forgets that much of what was posted.
+	PostDelay time.Duration
 
 	// Warn gets what an operator should know: damage found, space short.
 	// It may be called from several goroutines. Nil: dropped.
@@ -60,6 +66,7 @@ type Options struct {
 type Spool struct {
 	e         *engine
 	onDurable func([]Entry)
+	postDelay time.Duration
 	report    RecoveryReport
 
 	mu      sync.Mutex
@@ -89,7 +96,7 @@ func Open(o Options) (*Spool, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Spool{e: e, onDurable: o.OnDurable, report: rep,
+	s := &Spool{e: e, onDurable: o.OnDurable, postDelay: cmp.Or(o.PostDelay, postDelay), report: rep,
 		wake: make(chan struct{}, 1), chores: make(chan struct{}, 1),
 		broken: make(chan struct{}), done: make(chan struct{})}
 	s.pool.New = func() any { return &request{ch: make(chan error, 1)} }
@@ -204,7 +211,7 @@ func (s *Spool) Commit(b *Batch) error {
 	return err
 }
 
-// Post makes b durable with the next commit, or in 50 ms when there is none,
+// Post makes b durable with the next commit, or in Options.PostDelay when there is none,
 // and then calls done, if not nil, on the writer's goroutine, which must not
 // block nor call the Spool. A batch that adds nothing is never refused for
 // want of space. The caller gives b up until done is called.

@@ -37,9 +37,9 @@ func (s *Spool) take() (reqs []*request, last bool) {
 	s.linger()
 	for {
 		s.mu.Lock()
-		delay := postDelay
+		delay := s.postDelay
 		if !s.oldest.IsZero() {
-			delay = time.Until(s.oldest.Add(postDelay))
+			delay = time.Until(s.oldest.Add(s.postDelay))
 		}
 		if s.urgent > 0 || s.closing || len(s.queue) > 0 && delay <= 0 {
 			reqs, s.queue = s.queue, s.taken[:0]
