@@ -164,6 +164,9 @@ func newMaster(opts Options, s *settings, log *maillog.Logger) (m *master, err e
 	for _, w := range prepareDirectories(s.config) {
 		log.Warning("%s", w)
 	}
+	for _, w := range furnishJail(s, "/") {
+		log.Warning("%s", w)
+	}
 	if err = os.Chdir(s.queue); err != nil {
 		return m, fmt.Errorf("queue_directory: %w; create it, or name another one in main.cf", err)
 	}

@@ -44,6 +44,9 @@ func (m *master) tryReload() error {
 		log.Close()
 		return fmt.Errorf("%w\n(to change between all addresses and single ones of the same port, stop and start the mail system)", err)
 	}
+	for _, w := range furnishJail(s, "/") {
+		log.Warning("%s", w)
+	}
 	old, before := m.order, m.settings
 	was := m.log
 	m.log = log

@@ -17,14 +17,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/user"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
-	"unicode"
 
 	"posthaste/internal/config"
 	"posthaste/internal/table"
@@ -83,46 +79,7 @@ func setting(cfg *config.Config, name, file string, line int) (list []finding) {
 				"stop Postfix and run: posthaste spool import %s", name, value, value)})
 		}
 	}
-	if strings.Contains(name, "_tls_") && secret.MatchString(name) {
-		for _, path := range strings.FieldsFunc(value, func(r rune) bool { return r == ',' || unicode.IsSpace(r) }) {
-			if text := unreadable(cfg, path); text != "" {
-				list = append(list, finding{file, line, name + ": " + text})
-			}
-		}
-	}
 	return list
-}
-
-// secret matches the parameters that name files with private keys.
-var secret = regexp.MustCompile(`_tls_(d|ec)?key_file$|_tls_(d|ec)?cert_file$|_tls_chain_files$`)
-
-// unreadable says why the services, which open keys as mail_owner, cannot read a
-// file, or nothing.
-func unreadable(cfg *config.Config, path string) string {
-	info, err := os.Stat(path)
-	if err != nil || os.Geteuid() != 0 {
-		return "" // without root's privileges there is one user only
-	}
-	owner, err := user.Lookup(cfg.String("mail_owner"))
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if err != nil || !ok {
-		return ""
-	}
-	if mayRead(info.Mode(), st.Uid, st.Gid, owner.Uid, owner.Gid) {
-		return ""
-	}
-	return fmt.Sprintf("%s is opened by services as %s, who cannot read it: chgrp it to that user's group, mode 0640", path, owner.Username)
-}
-
-// mayRead says whether a user without further groups may read a file.
-func mayRead(mode fs.FileMode, fileUID, fileGID uint32, uid, gid string) bool {
-	switch {
-	case strconv.FormatUint(uint64(fileUID), 10) == uid:
-		return mode&0o400 != 0
-	case strconv.FormatUint(uint64(fileGID), 10) == gid:
-		return mode&0o040 != 0
-	}
-	return mode&0o004 != 0
 }
 
 // service looks at a line of master.cf.
@@ -136,10 +93,6 @@ func service(cfg *config.Config, s *config.Service) (list []finding) {
 		for _, text := range tables(o.Name, value) {
 			list = append(list, finding{s.File, s.Line, title + "-o " + o.Name + ": " + text})
 		}
-	}
-	if s.Chroot {
-		list = append(list, finding{s.File, s.Line, fmt.Sprintf("%schroot is y: what the program opens (tables, certificates, resolv.conf) must be below %s, "+
-			"also where Postfix opens it beforehand; run: postconf -F %s/%s/chroot=n", title, cfg.String("queue_directory"), s.Name, s.Type)})
 	}
 	if s.Type == "inet" && s.MaxProc == 1 {
 		list = append(list, finding{s.File, s.Line, title +

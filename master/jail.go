@@ -1,0 +1,72 @@
+package master
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// jailFiles are the system's files that programs look up inside chroot too:
+// names, addresses and the time of day.
+var jailFiles = []string{"etc/resolv.conf", "etc/hosts", "etc/host.conf", "etc/nsswitch.conf", "etc/services", "etc/localtime"}
+
+// maxJailFile bounds what is copied of each.
+const maxJailFile = 4 << 20
+
+// furnishJail copies those files into the queue directory, when a service
+// runs with chroot there, at start and reload. It returns what went wrong. A
+// file that the system does not have is none that a service misses.
+func furnishJail(s *settings, root string) (problems []string) {
+	if os.Geteuid() != 0 || !s.chroots() {
+		return nil
+	}
+	for _, name := range jailFiles {
+		if err := copyInto(filepath.Join(root, name), filepath.Join(s.queue, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			problems = append(problems, fmt.Sprintf("copy %s for services with chroot: %v", name, err))
+		}
+	}
+	return problems
+}
+
+func (s *settings) chroots() bool {
+	for _, e := range s.services {
+		if e.line.Chroot {
+			return true
+		}
+	}
+	return false
+}
+
+// copyInto makes the file at to the same as that at from, in one step.
+func copyInto(from, to string) error {
+	info, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxJailFile {
+		return fmt.Errorf("%s is not a file of at most %d bytes", from, maxJailFile)
+	}
+	text, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	if old, err := os.ReadFile(to); err == nil && bytes.Equal(old, text) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(to), ".new")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // fails when all went well
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), to)
+}
