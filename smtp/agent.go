@@ -22,6 +22,7 @@ import (
 	"posthaste/internal/submit"
 	"posthaste/internal/table"
 	"posthaste/internal/tlspolicy/mtasts"
+	"posthaste/internal/tlsrpt"
 )
 
 // Deps are what an Agent works with.
@@ -56,7 +57,8 @@ type Agent struct {
 
 	notices      *notice.Mailer // nil: nobody wants any
 	doubleBounce string         // the sender of notices
-	free         func()         // of what New has made
+	reports      *reporter      // nil: nobody is to get any
+	free         []func()       // of what New has made, the latest last
 
 	mu  sync.Mutex
 	rnd *rand.Rand
@@ -69,6 +71,10 @@ func New(deps Deps) (*Agent, error) {
 	set := load(deps.Config, deps.LMTP)
 	a := &Agent{set: set, log: deps.Log, dns: deps.Resolver, dial: deps.Dial,
 		rnd: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), doubleBounce: notice.Sender(deps.Config)}
+	if !deps.LMTP && deps.Config.Bool("smtp_tlsrpt_enable") {
+		a.reports = &reporter{skipReused: deps.Config.Bool("smtp_tlsrpt_skip_reused_handshakes"),
+			record: func(time.Time, tlsrpt.Policy, *tlsrpt.Failure) {}}
+	}
 	a.notices = newNotices(deps.Config, deps.Submit, deps.Log)
 	if a.dns == nil {
 		if !hasIPv6() {
@@ -79,7 +85,7 @@ func New(deps Deps) (*Agent, error) {
 			ro.Filter = a.keepRecord
 		}
 		c := resolver.New(ro)
-		a.dns, a.free = c, c.Close
+		a.dns, a.free = c, append(a.free, c.Close)
 	}
 	warn := func(text string) { deps.Log.Warning("%s", text) }
 	o := deps.Tables
@@ -88,7 +94,11 @@ func New(deps Deps) (*Agent, error) {
 	}
 	o.Types = map[string]table.Opener{
 		"mta-sts": func(dir string, _ table.Options) (table.Table, error) {
-			return mtasts.New(mtasts.Options{Dir: dir, Resolver: a.dns, Warn: warn}), nil
+			t := mtasts.New(mtasts.Options{Dir: dir, Resolver: a.dns, Warn: warn})
+			if a.reports != nil {
+				a.reports.sts = t
+			}
+			return t, nil
 		},
 	}
 	var err error
@@ -124,6 +134,13 @@ func New(deps Deps) (*Agent, error) {
 	}
 	a.own = append(own, proxy...)
 	a.cache = newCache(a.leave)
+	if a.reports != nil && deps.Submit != nil {
+		stop, err := a.openReports(deps.Config, deps.Submit)
+		if err != nil {
+			return nil, err
+		}
+		a.free = append(a.free, stop)
+	}
 	return a, nil
 }
 
@@ -141,8 +158,8 @@ func hasIPv6() bool {
 func (a *Agent) Close() {
 	a.cache.close()
 	_ = a.tls.maps.Close() // read only: nothing can be lost
-	if a.free != nil {
-		a.free()
+	for _, f := range slices.Backward(a.free) {
+		f()
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/resolver"
 	"posthaste/internal/tlspolicy"
+	"posthaste/internal/tlsrpt"
 )
 
 // danePolicy turns level dane or dane-only into what the server's TLSA records
@@ -45,6 +46,7 @@ func (d *delivery) danePolicy(ctx context.Context, t *target, p *policy) (*polic
 	records, base, err := d.tlsa(ctx, t)
 	switch {
 	case err != nil:
+		d.reportNoSession(t, tlsrpt.PolicyTLSA, &flaw{tlsrpt.DNSSECInvalid, err.Error()})
 		return nil, &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: "TLSA lookup error for " + t.host + ":" + t.port}
 	case len(records) == 0:
 		return without(tlspolicy.May, "no TLSA records found")
@@ -52,6 +54,7 @@ func (d *delivery) danePolicy(ctx context.Context, t *target, p *policy) (*polic
 	usable := tlspolicy.Usable(records, c.DaneDigests)
 	if len(usable) == 0 {
 		d.log.Warning("%s: no usable TLSA records for %s:%s", d.id, t.host, t.port)
+		d.reportNoSession(t, tlsrpt.PolicyTLSA, &flaw{tlsrpt.TLSAInvalid, "no usable TLSA records"})
 		return without(tlspolicy.Encrypt, "no usable TLSA records found")
 	}
 	level := p.Level

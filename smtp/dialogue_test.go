@@ -26,6 +26,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/resolver/fakezone"
+	"posthaste/internal/tlsrpt"
 )
 
 var update = flag.Bool("update", false, "write what happened into the dialogue files")
@@ -40,6 +41,7 @@ var update = flag.Bool("update", false, "write what happened into the dialogue f
 //	-- refuse ADDR:PORT --   connections are refused; any other address: no route
 //	-- short ADDR:PORT --    there are too many open files
 //	-- silent ADDR:PORT --   connections time out
+//	-- sts DOMAIN --         an MTA-STS policy that is known, in JSON, in directory %STS%
 //	-- want --               what was logged and reported
 //
 // A server's lines are C: (a line that must come), S: (a reply line), and the
@@ -116,12 +118,13 @@ func runDialogue(t *testing.T, file string, ar *txtar.Archive) {
 	var messages []string
 	want := -1
 	lmtp := false
+	sts := t.TempDir()
 	var args []string
 	for i, f := range ar.Files {
 		word, addr, _ := strings.Cut(f.Name, " ")
 		switch word {
 		case "config":
-			text := testCA().fill(t, string(f.Data))
+			text := strings.ReplaceAll(testCA().fill(t, string(f.Data)), "%STS%", sts)
 			text, lmtp = strings.CutPrefix(text, "program = lmtp\n")
 			main += text
 		case "args":
@@ -138,6 +141,10 @@ func runDialogue(t *testing.T, file string, ar *txtar.Archive) {
 			w.fate[addr] = syscall.EMFILE
 		case "silent":
 			w.fate[addr] = nil
+		case "sts":
+			if err := os.WriteFile(filepath.Join(sts, addr+".json"), f.Data, 0o600); err != nil {
+				t.Fatal(err)
+			}
 		case "want":
 			want = i
 		default:
@@ -155,6 +162,22 @@ func runDialogue(t *testing.T, file string, ar *txtar.Archive) {
 	a, err := New(Deps{Config: cfg, Log: log, Resolver: dns, LMTP: lmtp, Args: args, Dial: w.dial})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if a.reports != nil {
+		a.reports.record = func(_ time.Time, p tlsrpt.Policy, f *tlsrpt.Failure) {
+			log.Flush()
+			for i, text := range p.Strings {
+				if len(text) > 32 && p.Type == tlsrpt.PolicyTLSA {
+					p.Strings[i] = text[:6] + "..." // another key each time
+				}
+			}
+			fmt.Fprintf(sink, "tls: %s %s %q: ", p.Domain, p.Type, p.Strings)
+			if f == nil {
+				fmt.Fprintln(sink, "success")
+			} else {
+				fmt.Fprintf(sink, "%+v\n", *f)
+			}
+		}
 	}
 	for i, text := range messages {
 		deliverText(t, a, cfg, log, sink, i, text)

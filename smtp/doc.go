@@ -39,6 +39,13 @@
 // disable passes nothing on. "TLS-Required: no" in the header, which cleanup
 // has noticed, lowers the level to may for a message without REQUIRETLS.
 //
+// With smtp_tlsrpt_enable = yes each new session with a mail domain's server is
+// counted by how its TLS went, and domains that ask for it get a report each
+// day (RFC 8460; package tlsrpt, which keeps its files in
+// $data_directory/tlsrpt). A policy of MTA-STS in testing mode is reported of
+// as if it were enforced. Reports are mail from smtp_tlsrpt_sender, which
+// dkim_sign_maps should have a key for, or HTTPS requests.
+//
 // Sessions with TLS are kept like others where smtp_tls_connection_reuse, or
 // the policy, says so.
 //
@@ -76,7 +83,8 @@
 // RFC 5321, 2920 (PIPELINING), 1870 (SIZE), 6152 (8BITMIME), 3461 (DSN), 2034
 // (enhanced codes), 6531 and 6533 (SMTPUTF8), 3207 (STARTTLS), 7505 (null MX),
 // 2782 (SRV), 2033 (LMTP), 4954 (AUTH), 5802 and 7677 (SCRAM), 7628
-// (OAUTHBEARER), 6698 and 7672 (DANE), 8461 (MTA-STS), 8689 (REQUIRETLS).
+// (OAUTHBEARER), 6698 and 7672 (DANE), 8460 (TLSRPT), 8461
+// (MTA-STS), 8689 (REQUIRETLS).
 //
 // # Parameters
 //
@@ -87,7 +95,7 @@
 // myhostname, notify_classes, proxy_interfaces, relayhost, soft_bounce.
 //
 // Not read: smtp_tls_per_site, smtp_tls_session_cache_database (TLS sessions are kept in
-// memory), smtp_tlsrpt_enable.
+// memory).
 //
 // # Diagnostics
 //

@@ -43,6 +43,8 @@ type session struct {
 	auth     string
 	xforward []string
 	tls      *tlsState // nil: in the clear
+	flaw     *flaw     // what is wrong with its TLS, for reports
+	greeted  string    // the name in the reply to EHLO
 
 	dirty   bool   // the server may be in the middle of a transaction
 	bad     bool   // must not be used again
@@ -158,6 +160,7 @@ func (d *delivery) introduce(s *session, t *target, verb, stage string) *failure
 	default:
 		return s.refused(siteFailed, &r)
 	}
+	s.greeted = first
 	if verb != "HELO" {
 		s.offers |= offersESMTP
 	}

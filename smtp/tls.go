@@ -15,6 +15,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/resolver"
 	"posthaste/internal/tlspolicy"
+	"posthaste/internal/tlsrpt"
 )
 
 // policy is what one server's TLS must be like.
@@ -26,6 +27,9 @@ type policy struct {
 	// system says that the CAs that everybody trusts count where none have
 	// been chosen.
 	system bool
+
+	report *tlsrpt.Policy    // how TLSRPT calls it; nil: the session is not counted
+	trial  *tlspolicy.Policy // an MTA-STS policy that is being tested
 }
 
 // tlsState is TLS that has been set up.
@@ -49,7 +53,10 @@ func (d *delivery) policy(ctx context.Context, t *target) (*policy, *failure) {
 	}
 	p, f := d.sitePolicy(ctx, t)
 	if f == nil && d.require == requireAll {
-		return d.requirePolicy(t, p)
+		p, f = d.requirePolicy(t, p)
+	}
+	if f == nil {
+		d.reportPolicy(ctx, p)
 	}
 	return p, f
 }
@@ -90,6 +97,7 @@ func (d *delivery) sitePolicy(ctx context.Context, t *target) (*policy, *failure
 	}
 	if !p.AllowsMX(t.host) {
 		d.log.Warning("%s: MX host %s does not match the MTA-STS policy of %s", d.id, t.host, d.hop.host)
+		d.reportNoSession(t, tlsrpt.PolicySTS, &flaw{tlsrpt.ValidationError, "the MX host is not in the policy"})
 		return nil, &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: "MX host " + t.host + " does not match the MTA-STS policy of " + d.hop.host}
 	}
 	if p.Level.IsDane() {
@@ -150,6 +158,7 @@ func (d *delivery) handshake(ctx context.Context, s *session, t *target, p *poli
 		return d.checkRequireTLS(s)
 	}
 	if s.offers&offersStartTLS == 0 {
+		s.flaw = &flaw{tlsrpt.NotSupported, ""}
 		if f := d.checkRequireTLS(s); f != nil || p.Level == tlspolicy.May {
 			return f
 		}
@@ -173,6 +182,7 @@ func (d *delivery) startTLS(ctx context.Context, s *session, t *target, p *polic
 		return s.broken(stageTLS, err)
 	}
 	if !r.ok() {
+		s.flaw = &flaw{tlsrpt.NotSupported, r.text()}
 		if p.Level == tlspolicy.May {
 			return nil
 		}
@@ -216,6 +226,7 @@ func (d *delivery) handshakeFailed(s *session, p *policy, err error) *failure {
 	}
 	d.log.Info("SSL_connect error to %s: %v", s.relay, err)
 	s.bad = true
+	s.flaw = &flaw{tlsrpt.ValidationError, err.Error()}
 	f := &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: "Cannot start TLS: handshake failure", detail: s.detail(), hangUp: true}
 	if p.Level == tlspolicy.May {
 		f.kind, f.retry = notCapable, true
@@ -301,6 +312,7 @@ func (d *delivery) verify(s *session, p *policy) {
 		st.trusted, st.matched = err == nil, err == nil
 		if err != nil {
 			d.log.Info("certificate verification failed for %s: %v", s.relay, err)
+			s.flaw = chainFlaw(err)
 		}
 		return
 	}
@@ -314,7 +326,9 @@ func (d *delivery) verify(s *session, p *policy) {
 	case !p.Level.Authenticates():
 	case err != nil:
 		d.log.Info("certificate verification failed for %s: %v", s.relay, err)
+		s.flaw = chainFlaw(err)
 	case !st.matched:
+		s.flaw = &flaw{tlsrpt.HostMismatch, ""}
 		d.log.Info("server certificate verification failed for %s: it is for none of %s", s.relay, strings.Join(p.names, ", "))
 	}
 }

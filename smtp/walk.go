@@ -314,7 +314,9 @@ func (d *delivery) open(ctx context.Context, t *target, p *policy) (*session, *f
 	}
 	s := d.a.newSession(conn, t)
 	stop := s.cutOff(ctx)
-	if f = d.handshake(ctx, s, t, p); f == nil {
+	f = d.handshake(ctx, s, t, p)
+	d.reportSession(s, t, p)
+	if f == nil {
 		f = d.login(s, t)
 	}
 	if !stop() && f == nil {

@@ -1,0 +1,269 @@
+package tlsrpt
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"posthaste/internal/resolver"
+)
+
+// Types of policies, RFC 8460 section 4.2.
+const (
+	PolicyTLSA = "tlsa"
+	PolicySTS  = "sts"
+	PolicyNone = "no-policy-found"
+)
+
+// Types of failures, RFC 8460 section 4.3.
+const (
+	NotSupported    = "starttls-not-supported"
+	HostMismatch    = "certificate-host-mismatch"
+	Expired         = "certificate-expired"
+	NotTrusted      = "certificate-not-trusted"
+	ValidationError = "validation-failure"
+	TLSAInvalid     = "tlsa-invalid"
+	DNSSECInvalid   = "dnssec-invalid"
+	STSWebPKI       = "sts-webpki-invalid"
+)
+
+// Policy is what a domain asks of those who send mail to it.
+type Policy struct {
+	Type    string   `json:"policy-type"`
+	Strings []string `json:"policy-string,omitempty"` // the policy as it was published
+	Domain  string   `json:"policy-domain"`
+	MXHosts []string `json:"mx-host,omitempty"` // of an MTA-STS policy
+}
+
+// Failure is what went wrong with a session.
+type Failure struct {
+	Type        string `json:"result-type"`
+	SendingIP   string `json:"sending-mta-ip,omitempty"`
+	MXHost      string `json:"receiving-mx-hostname,omitempty"`
+	MXHelo      string `json:"receiving-mx-helo,omitempty"`
+	ReceivingIP string `json:"receiving-ip,omitempty"`
+	Reason      string `json:"failure-reason-code,omitempty"`
+}
+
+// Options are what a Log is made of.
+type Options struct {
+	Dir          string
+	Organization string // organization-name of reports
+	Contact      string // contact-info: an address
+	Sender       string // From: and envelope sender of reports
+	Hostname     string // of this system
+	Resolver     resolver.Resolver
+	// Mail queues a message for one recipient of reports. It may be called
+	// again with the same message after an error.
+	Mail func(ctx context.Context, to string, message []byte) error
+	// Client posts reports; nil: one that goes to public addresses only.
+	Client *http.Client
+	Warn   func(text string)
+	Info   func(text string)
+}
+
+// A Log counts sessions and sends reports. Record may be called concurrently;
+// a nil Log counts nothing.
+type Log struct {
+	opt Options
+
+	mu      sync.Mutex
+	days    map[string]map[string]*tally // by day, by policy
+	dropped bool                         // more policies than fit, since the last flush
+}
+
+// tally are the counts of one policy.
+type tally struct {
+	policy Policy
+	good   int64
+	bad    map[Failure]int64
+}
+
+// Bounds of what is counted between two flushes. What is over the first is not
+// counted; failures over the second are counted without details.
+const (
+	maxPolicies = 20000
+	maxFailures = 100
+	maxReason   = 200 // octets
+)
+
+const dayForm = "2006-01-02"
+
+// Open makes a log that keeps its files in o.Dir, which it makes if need be.
+func Open(o Options) (*Log, error) {
+	if err := os.MkdirAll(filepath.Join(o.Dir, "report"), 0o700); err != nil {
+		return nil, fmt.Errorf("tlsrpt: %w", err)
+	}
+	if o.Client == nil {
+		o.Client = httpClient(o.Resolver)
+	}
+	return &Log{opt: o, days: make(map[string]map[string]*tally)}, nil
+}
+
+func (l *Log) warn(format string, args ...any) { l.opt.Warn("tlsrpt: " + fmt.Sprintf(format, args...)) }
+
+// Record counts one session with a server of a domain: a success if f is nil.
+func (l *Log) Record(now time.Time, p Policy, f *Failure) {
+	if l == nil || !resolver.ValidHostname(p.Domain) {
+		return
+	}
+	p.Domain = strings.ToLower(p.Domain)
+	day := now.UTC().Format(dayForm)
+	key := p.Type + " " + p.Domain + " " + strings.Join(p.Strings, "\n")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := l.days[day]
+	if of == nil {
+		of = make(map[string]*tally)
+		l.days[day] = of
+	}
+	t := of[key]
+	if t == nil {
+		if len(of) >= maxPolicies {
+			l.dropped = true
+			return
+		}
+		t = &tally{policy: p}
+		of[key] = t
+	}
+	if f == nil {
+		t.good++
+		return
+	}
+	t.fail(*f, 1)
+}
+
+// fail counts a failure.
+func (t *tally) fail(f Failure, n int64) {
+	f.Reason = f.Reason[:min(len(f.Reason), maxReason)]
+	if t.bad == nil {
+		t.bad = make(map[Failure]int64)
+	}
+	if _, known := t.bad[f]; !known && len(t.bad) >= maxFailures {
+		f = Failure{Type: f.Type}
+	}
+	t.bad[f] += n
+}
+
+// line is one line of a day's file: so many more sessions that went well, or
+// failed in one way.
+type line struct {
+	Policy  Policy   `json:"policy"`
+	Good    int64    `json:"good,omitempty"`
+	Failure *Failure `json:"failure,omitempty"`
+	Bad     int64    `json:"bad,omitempty"`
+}
+
+// flush appends what has been counted to the files.
+func (l *Log) flush() {
+	l.mu.Lock()
+	days, dropped := l.days, l.dropped
+	l.days, l.dropped = make(map[string]map[string]*tally), false
+	l.mu.Unlock()
+	if dropped {
+		l.warn("over %d policies in a minute: not all sessions are counted", maxPolicies)
+	}
+	for day, of := range days {
+		if err := l.appendDay(day, of); err != nil {
+			l.warn("counts are lost: %v", err)
+		}
+	}
+}
+
+// appendDay writes lines in one system call, so that those of several
+// processes do not mix.
+func (l *Log) appendDay(day string, of map[string]*tally) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	for _, t := range of {
+		var err error
+		if t.good > 0 {
+			err = enc.Encode(line{Policy: t.policy, Good: t.good})
+		}
+		for f, n := range t.bad {
+			err = errors.Join(err, enc.Encode(line{Policy: t.policy, Failure: &f, Bad: n}))
+		}
+		if err != nil {
+			return err // cannot be: these are strings and numbers
+		}
+	}
+	f, err := os.OpenFile(l.dayFile(day), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b.Bytes())
+	return errors.Join(err, f.Close())
+}
+
+func (l *Log) dayFile(day string) string { return filepath.Join(l.opt.Dir, day+".log") }
+
+// readDay adds up the lines of a day. A line that was cut off by a crash is
+// passed over.
+func (l *Log) readDay(day string) (map[string][]*tally, error) {
+	f, err := os.Open(l.dayFile(day))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	byKey := make(map[string]*tally)
+	domains := make(map[string][]*tally)
+	in := bufio.NewReader(f)
+	for {
+		text, err := in.ReadBytes('\n')
+		if err == io.EOF {
+			return domains, nil // what has no end was not written whole
+		}
+		if err != nil {
+			return nil, err
+		}
+		var one line
+		if json.Unmarshal(text, &one) != nil || !resolver.ValidHostname(one.Policy.Domain) {
+			continue
+		}
+		p := &one.Policy
+		key := p.Type + " " + p.Domain + " " + strings.Join(p.Strings, "\n")
+		t := byKey[key]
+		if t == nil {
+			t = &tally{policy: *p}
+			byKey[key] = t
+			domains[p.Domain] = append(domains[p.Domain], t)
+		}
+		t.good += one.Good
+		if one.Failure != nil {
+			t.fail(*one.Failure, one.Bad)
+		}
+	}
+}
+
+// finished lists the days that have a file, are over, and whose report is due.
+func (l *Log) finished(now time.Time) ([]time.Time, error) {
+	entries, err := os.ReadDir(l.opt.Dir)
+	if err != nil {
+		return nil, err
+	}
+	var days []time.Time
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), ".log")
+		if !ok || e.Type() != fs.FileMode(0) {
+			continue
+		}
+		day, err := time.Parse(dayForm, name)
+		if err == nil && !now.Before(day.AddDate(0, 0, 1).Add(delay(l.opt.Hostname, name))) {
+			days = append(days, day)
+		}
+	}
+	slices.SortFunc(days, time.Time.Compare)
+	return days, nil
+}

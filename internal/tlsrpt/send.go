@@ -1,0 +1,294 @@
+package tlsrpt
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"posthaste/internal/resolver"
+	"posthaste/internal/rfc5322"
+)
+
+const (
+	flushEvery = time.Minute
+	sendEvery  = 30 * time.Minute
+	patience   = 24 * time.Hour // after a report was due
+	sendTime   = time.Minute    // for one destination
+)
+
+// Run writes counts and sends reports until ctx ends.
+func (l *Log) Run(ctx context.Context) {
+	flush := time.NewTicker(flushEvery)
+	defer flush.Stop()
+	send := time.NewTicker(sendEvery)
+	defer send.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			l.flush()
+			return
+		case <-flush.C:
+			l.flush()
+		case <-send.C:
+			l.Step(ctx, time.Now())
+		}
+	}
+}
+
+// Step makes the reports that are due at now and sends those that wait, unless
+// another process is at it.
+func (l *Log) Step(ctx context.Context, now time.Time) {
+	l.flush()
+	lock, err := os.OpenFile(filepath.Join(l.opt.Dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		l.warn("%v", err)
+		return
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			l.warn("lock %s: %v", lock.Name(), err)
+		}
+		return
+	}
+	days, err := l.finished(now)
+	if err != nil {
+		l.warn("%v", err)
+	}
+	for _, day := range days {
+		if err := l.conclude(day); err != nil {
+			l.warn("reports of %s: %v", day.Format(dayForm), err)
+		}
+	}
+	l.sendAll(ctx, now)
+}
+
+// conclude turns a day's counts into reports. When it is cut short it is done
+// again, with the same result.
+func (l *Log) conclude(day time.Time) error {
+	name := day.Format(dayForm)
+	domains, err := l.readDay(name)
+	if err != nil {
+		return err
+	}
+	for domain, counts := range domains {
+		if err := l.save(l.compose(domain, day, counts)); err != nil {
+			return err
+		}
+	}
+	return os.Remove(l.dayFile(name))
+}
+
+func (l *Log) reportFile(r *report) string {
+	return filepath.Join(l.opt.Dir, "report", r.Range.Start.Format(dayForm)+"."+r.domain()+".json")
+}
+
+// save writes a report durably.
+func (l *Log) save(r *report) error {
+	text, err := json.MarshalIndent(r, "", "\t")
+	if err != nil {
+		return err
+	}
+	path := l.reportFile(r)
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(text, '\n'))
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// sendAll sends each report that waits.
+func (l *Log) sendAll(ctx context.Context, now time.Time) {
+	files, err := filepath.Glob(filepath.Join(l.opt.Dir, "report", "*.json"))
+	if err != nil {
+		l.warn("%v", err) // the pattern is malformed
+	}
+	for _, path := range files {
+		if ctx.Err() != nil {
+			return
+		}
+		var r report
+		text, err := os.ReadFile(path)
+		if err == nil {
+			err = json.Unmarshal(text, &r)
+		}
+		if err == nil && len(r.Policies) == 0 {
+			err = errors.New("it has no policies")
+		}
+		if err != nil {
+			l.warn("report %s: %v", path, err)
+			l.remove(path)
+			continue
+		}
+		due := r.Range.End.Add(delay(l.opt.Hostname, r.Range.Start.Format(dayForm)))
+		switch err := l.send(ctx, &r, now); {
+		case err == nil:
+			l.remove(path)
+		case now.Sub(due) > patience:
+			l.warn("report %s could not be sent: %v", r.ID, err)
+			l.remove(path)
+		}
+	}
+}
+
+func (l *Log) remove(path string) {
+	if err := os.Remove(path); err != nil {
+		l.warn("%v", err)
+	}
+}
+
+// send brings a report to where its domain wants it. It returns an error when
+// it should be tried again: it could be had nowhere.
+func (l *Log) send(ctx context.Context, r *report, now time.Time) error {
+	a, err := l.opt.Resolver.TXT(ctx, "_smtp._tls."+r.domain())
+	if err != nil {
+		if resolver.KindOf(err) == resolver.TempFail {
+			return err
+		}
+		return nil // nobody wants it
+	}
+	var failed []error
+	sent := 0
+	list := destinations(a.Records)
+	for _, uri := range list {
+		if err := l.sendTo(ctx, r, uri, now); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", uri, err))
+			continue
+		}
+		sent++
+		l.opt.Info(fmt.Sprintf("tlsrpt: report %s sent to %s", r.ID, printable(uri)))
+	}
+	if sent == 0 {
+		return errors.Join(failed...)
+	}
+	for _, err := range failed {
+		l.warn("report %s: %v", r.ID, err)
+	}
+	return nil
+}
+
+func (l *Log) sendTo(ctx context.Context, r *report, uri string, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, sendTime)
+	defer cancel()
+	u, err := url.Parse(uri)
+	if err != nil {
+		return err
+	}
+	switch strings.ToLower(u.Scheme) {
+	case "mailto":
+		to, err := url.PathUnescape(u.Opaque)
+		if err != nil {
+			return err
+		}
+		list := rfc5322.AppendAddresses(nil, to, 0)
+		if len(list) != 1 || strings.ContainsAny(to, "\r\n") {
+			return fmt.Errorf("%q is no address", printable(to))
+		}
+		msg, err := l.message(r, list[0].Addr, now)
+		if err != nil {
+			return err
+		}
+		return l.opt.Mail(ctx, list[0].Addr, msg)
+	case "https":
+		return l.post(ctx, r, uri)
+	}
+	return fmt.Errorf("unknown scheme %q: expected mailto or https", u.Scheme)
+}
+
+// post sends a report by HTTPS, RFC 8460 section 5.4.
+func (l *Log) post(ctx context.Context, r *report, uri string) error {
+	data, err := r.compressed()
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, uri, bytes.NewReader(data))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/tlsrpt+gzip")
+	resp, err := l.opt.Client.Do(req)
+	if err != nil {
+		return err
+	}
+	resp.Body.Close()
+	if resp.StatusCode/100 != 2 {
+		return fmt.Errorf("status %d", resp.StatusCode)
+	}
+	return nil
+}
+
+// errPrivate says that a stranger's DNS leads to a network of our own.
+var errPrivate = errors.New("not a public address")
+
+// httpClient posts to public addresses: where to is said by strangers, and must
+// not lead behind a firewall.
+func httpClient(r resolver.Resolver) *http.Client {
+	dialer := net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
+		at, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return err
+		}
+		if ip := at.Addr().Unmap(); !ip.IsGlobalUnicast() || ip.IsPrivate() {
+			return fmt.Errorf("%s: %w", ip, errPrivate)
+		}
+		return nil
+	}}
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		host, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := netip.ParseAddr(host); err == nil {
+			return dialer.DialContext(ctx, network, addr)
+		}
+		a, err := r.Addrs(ctx, host, resolver.IPv4|resolver.IPv6)
+		if err != nil {
+			return nil, err
+		}
+		var last error
+		for _, ip := range a.Records[:min(len(a.Records), 4)] {
+			conn, err := dialer.DialContext(ctx, network, net.JoinHostPort(ip.String(), port))
+			if err == nil {
+				return conn, nil
+			}
+			last = err
+		}
+		return nil, last
+	}
+	return &http.Client{
+		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10,
+			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// printable is a stranger's text for a log line.
+func printable(s string) string {
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c > '~' {
+			return '?'
+		}
+		return c
+	}, s[:min(len(s), 200)])
+}

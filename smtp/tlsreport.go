@@ -1,0 +1,185 @@
+package smtp
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/resolver"
+	"posthaste/internal/submit"
+	"posthaste/internal/tlspolicy"
+	"posthaste/internal/tlspolicy/mtasts"
+	"posthaste/internal/tlsrpt"
+)
+
+// reporter keeps account of TLS sessions for TLSRPT, RFC 8460. The nil
+// reporter keeps none.
+type reporter struct {
+	record     func(now time.Time, p tlsrpt.Policy, f *tlsrpt.Failure)
+	skipReused bool          // smtp_tlsrpt_skip_reused_handshakes
+	sts        *mtasts.Table // nil: there is no table of type mta-sts
+}
+
+// openReports opens the log of TLS sessions and sends reports until stop is
+// called, which waits.
+func (a *Agent) openReports(cfg *config.Config, s *submit.Client) (stop func(), err error) {
+	info := func(text string) { a.log.Info("%s", text) }
+	warn := func(text string) { a.log.Warning("%s", text) }
+	sender := cfg.String("smtp_tlsrpt_sender")
+	l, err := tlsrpt.Open(tlsrpt.Options{Dir: filepath.Join(cfg.String("data_directory"), "tlsrpt"),
+		Organization: cfg.String("smtp_tlsrpt_organization"), Contact: cfg.String("smtp_tlsrpt_contact"), Sender: sender,
+		Hostname: a.set.myhostname, Resolver: a.dns, Warn: warn, Info: info,
+		Mail: func(ctx context.Context, to string, msg []byte) error { return submitReport(ctx, s, sender, to, msg) }})
+	if err != nil {
+		return nil, err
+	}
+	a.reports.record = l.Record
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.Run(ctx)
+	}()
+	return func() { cancel(); <-done }, nil
+}
+
+// submitReport queues a report. It may be about TLS that does not work, and is
+// to arrive all the same.
+func submitReport(ctx context.Context, s *submit.Client, sender, to string, msg []byte) error {
+	now := time.Now()
+	id, err := s.NewID(ctx, now)
+	if err != nil {
+		return err
+	}
+	m := s.Open(&mail.Envelope{ID: id, Arrival: now, Sender: sender, RewriteContext: "local", TLSOptional: true,
+		Recipients: []mail.Recipient{{Address: to}}}, submit.Options{Flags: proto.SubmitMap | proto.SubmitNoReceive})
+	if _, err = m.Write(msg); err != nil {
+		m.Abort()
+		return err
+	}
+	reply, err := m.Commit(ctx)
+	if err == nil && reply.Code != 250 {
+		err = fmt.Errorf("cleanup refused it: %d %s %s", reply.Code, reply.Status, reply.Text)
+	}
+	return err
+}
+
+// flaw is what was wrong with a session's TLS, in the terms of TLSRPT.
+type flaw struct{ kind, reason string }
+
+// reportable says whether sessions of the present destination are counted:
+// it is a mail domain, whose servers the DNS names.
+func (d *delivery) reportable() bool {
+	return d.a.reports != nil && !d.set.lmtp && !d.hop.noMX && d.hop.port == smtpPort && !d.fallback && resolver.ValidHostname(d.hop.host)
+}
+
+// reportPolicy sets what reports say of the policy that is applied to a
+// server. An MTA-STS policy in testing mode, which decides nothing, is to be
+// reported of as if it did.
+func (d *delivery) reportPolicy(ctx context.Context, p *policy) {
+	if !d.reportable() {
+		return
+	}
+	r := &tlsrpt.Policy{Type: tlsrpt.PolicyNone, Domain: d.hop.host}
+	p.report = r
+	if len(p.tlsa) > 0 {
+		r.Type = tlsrpt.PolicyTLSA
+		for _, t := range p.tlsa {
+			r.Strings = append(r.Strings, fmt.Sprintf("%d %d %d %x", t.Usage, t.Selector, t.Matching, t.Data))
+		}
+		return
+	}
+	if d.a.reports.sts == nil {
+		if p.STS {
+			r.Type, r.MXHosts = tlsrpt.PolicySTS, p.MXPatterns
+		}
+		return
+	}
+	sts, err := d.a.reports.sts.Policy(ctx, d.hop.host)
+	if err != nil || sts == nil || sts.Mode == mtasts.None {
+		return
+	}
+	r.Type, r.MXHosts = tlsrpt.PolicySTS, sts.MX
+	r.Strings = append(r.Strings, "version: STSv1", "mode: "+string(sts.Mode))
+	for _, mx := range sts.MX {
+		r.Strings = append(r.Strings, "mx: "+mx)
+	}
+	r.Strings = append(r.Strings, "max_age: "+strconv.Itoa(int(sts.MaxAge/time.Second)))
+	if !p.STS && sts.Mode == mtasts.Testing {
+		p.trial = &tlspolicy.Policy{STS: true, MXPatterns: sts.MX}
+	}
+}
+
+// reportSession counts a new session: it is one for a report if TLS was tried,
+// or should have been.
+func (d *delivery) reportSession(s *session, t *target, p *policy) {
+	if p.report == nil {
+		return
+	}
+	if s.flaw == nil && s.tls != nil && p.trial != nil {
+		s.flaw = d.tryOut(s, t, p.trial)
+	}
+	switch {
+	case s.flaw != nil:
+		d.reportFailure(s, t, p.report, s.flaw)
+	case s.tls != nil && !(s.tls.DidResume && d.a.reports.skipReused):
+		d.a.reports.record(time.Now(), *p.report, nil)
+	}
+}
+
+// reportFailure counts a session that failed, or that there was none for the
+// policy's sake: s may be nil.
+func (d *delivery) reportFailure(s *session, t *target, p *tlsrpt.Policy, why *flaw) {
+	f := &tlsrpt.Failure{Type: why.kind, Reason: printable([]byte(why.reason)), MXHost: t.host, ReceivingIP: t.address()}
+	if s != nil {
+		f.MXHelo = printable([]byte(s.greeted))
+		if host, _, err := net.SplitHostPort(s.conn.LocalAddr().String()); err == nil {
+			f.SendingIP = host
+		}
+	}
+	d.a.reports.record(time.Now(), *p, f)
+}
+
+// reportNoSession counts that there was no session for the policy's sake.
+func (d *delivery) reportNoSession(t *target, kind string, why *flaw) {
+	if d.reportable() {
+		d.reportFailure(nil, t, &tlsrpt.Policy{Type: kind, Domain: d.hop.host}, why)
+	}
+}
+
+// tryOut looks at a server as an MTA-STS policy in testing mode asks.
+func (d *delivery) tryOut(s *session, t *target, trial *tlspolicy.Policy) *flaw {
+	if !trial.AllowsMX(t.host) {
+		return &flaw{tlsrpt.ValidationError, "the MX host is not in the policy"}
+	}
+	pool, err := d.a.tls.pool(&policy{Policy: trial, system: !d.a.tls.chosen})
+	if err == nil {
+		err = d.chain(s.tls.PeerCertificates, pool)
+	}
+	if err != nil {
+		return chainFlaw(err)
+	}
+	if !tlspolicy.MatchName(s.tls.PeerCertificates[0], []string{t.host}, false) {
+		return &flaw{tlsrpt.HostMismatch, ""}
+	}
+	return nil
+}
+
+// chainFlaw sorts an error of a chain of certificates.
+func chainFlaw(err error) *flaw {
+	if e, ok := errors.AsType[x509.CertificateInvalidError](err); ok && e.Reason == x509.Expired {
+		return &flaw{tlsrpt.Expired, ""} // the words have the time in them
+	}
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return &flaw{tlsrpt.NotTrusted, err.Error()}
+	}
+	return &flaw{tlsrpt.ValidationError, err.Error()}
+}
