@@ -77,15 +77,20 @@ func (a *agentConn) dial() {
 	s.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, agentPatience)
 		defer cancel()
-		inventory := make(chan proto.Inventory, 1)
-		client := ipc.NewClient(path, func(_ *ipc.Conn, r *ipc.Request) {
+		// What the agent says reaches the loop in the order in which it says it:
+		// its inventory, and then what came of the deliveries in there.
+		told := make(chan struct{})
+		first := true // belongs to the one connection's reading goroutine
+		client := ipc.NewClient(path, func(conn *ipc.Conn, r *ipc.Request) {
 			var inv proto.Inventory
-			if r.Kind == proto.KindInventory && r.Decode(&inv) == nil {
-				select {
-				case inventory <- inv:
-				default:
-					s.post(func() { a.late(&inv) }, sched.Event{})
-				}
+			switch {
+			case r.Kind != proto.KindInventory || r.Decode(&inv) != nil:
+			case first:
+				first = false
+				s.post(func() { a.up(conn, &inv) }, sched.Event{})
+				close(told)
+			default:
+				s.post(func() { a.late(&inv) }, sched.Event{})
 			}
 		})
 		conn, err := dialOnce(ctx, client)
@@ -95,15 +100,19 @@ func (a *agentConn) dial() {
 		}
 		conn.Push(&proto.Attach{})
 		select {
-		case inv := <-inventory:
-			s.post(func() { a.up(conn, &inv) }, sched.Event{})
+		case <-told:
 		case <-conn.Done():
-			s.post(func() { a.down(errors.New("the service ended before it said anything")) }, sched.Event{})
-			return
+			err = errors.New("the service ended before it said anything")
 		case <-ctx.Done():
+			err = errors.New("the service accepts connections but does not answer")
 			conn.Close()
-			s.post(func() { a.down(errors.New("the service accepts connections but does not answer")) }, sched.Event{})
-			return
+		}
+		if err != nil {
+			s.post(func() {
+				if a.conn != conn { // it has not said so at the last moment
+					a.down(err)
+				}
+			}, sched.Event{})
 		}
 		s.tasks.Go(func() {
 			<-conn.Done()
@@ -170,7 +179,7 @@ func (a *agentConn) late(inv *proto.Inventory) {
 // has not been taken up yet it is noted so that it will not be done again.
 func (s *Server) finished(f *proto.Finished) {
 	num := msgID(f.ID)
-	m := s.messages[num]
+	m := s.message(num)
 	if m == nil {
 		return
 	}
@@ -188,6 +197,9 @@ func (s *Server) finished(f *proto.Finished) {
 		}
 	}
 	s.log.done(m, done)
+	if s.messages[num] == nil {
+		s.rest(m) // it lies in the book, with fewer recipients now
+	}
 }
 
 // send hands a delivery to the agent. e is nil when it waited for the
@@ -200,18 +212,21 @@ func (a *agentConn) send(m *message, d *delivery, e *sched.Effect) {
 			return
 		}
 	}
-	if already := slices.IndexFunc(d.rcpts, func(i int) bool { return !m.isDone(i) }); already < 0 {
-		// A former queue manager's delivery brought these there meanwhile.
-		s.completed(d, &proto.DeliverReply{})
-		return
-	}
 	act := m.active
-	req := &proto.Deliver{Nexthop: d.nexthop, Envelope: act.env, Index: d.rcpts, Ref: m.ref, Active: act.since}
+	index := d.rcpts
+	if slices.ContainsFunc(index, m.isDone) {
+		// A former queue manager's delivery brought it there meanwhile.
+		if index = slices.DeleteFunc(slices.Clone(index), m.isDone); len(index) == 0 {
+			s.completed(d, &proto.DeliverReply{})
+			return
+		}
+	}
+	req := &proto.Deliver{Nexthop: d.nexthop, Envelope: act.env, Index: index, Ref: m.ref, Active: act.since}
 	if e != nil {
 		req.CacheLoad, req.CacheKeep = e.Cache&sched.CacheLoad != 0, e.Cache&sched.CacheStore != 0
 	}
-	req.Envelope.Recipients = make([]mail.Recipient, len(d.rcpts))
-	for i, idx := range d.rcpts {
+	req.Envelope.Recipients = make([]mail.Recipient, len(index))
+	for i, idx := range index {
 		r := act.rcpts[idx]
 		to := r.Recipient
 		if to.Original == "" && r.resolved != to.Address {
@@ -220,7 +235,7 @@ func (a *agentConn) send(m *message, d *delivery, e *sched.Effect) {
 		to.Address = r.resolved
 		req.Envelope.Recipients[i] = to
 	}
-	if act.env.VERP != "" && act.env.Sender != "" && len(d.rcpts) == 1 {
+	if act.env.VERP != "" && act.env.Sender != "" && len(index) == 1 {
 		req.Envelope.Sender = verpSender(act.env.Sender, req.Envelope.Recipients[0].Orig(), act.env.VERP)
 	}
 	d.sent = true
@@ -345,6 +360,7 @@ func (s *Server) judge(m *message, reply *proto.DeliverReply, res *sched.Result)
 		default:
 			m.setDone(o.Rcpt)
 			delete(a.outcomes, o.Rcpt)
+			delete(a.rcpts, o.Rcpt)
 			if r.Notify.Success() && !o.Passed || report {
 				// The recipient is only done when the sender has been told;
 				// until then what happened is kept with the message.

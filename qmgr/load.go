@@ -12,6 +12,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/queueread"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/spool"
 	"posthaste/qmgr/sched"
@@ -39,6 +40,7 @@ type loadedRcpt struct {
 // finds out where they go, and tells the scheduler. The reading and asking is
 // done beside the loop.
 func (s *Server) load(m *message, from, limit int, first bool, origin sched.Queue) {
+	s.work(m)
 	if first || m.active == nil {
 		in := (*inline)(nil)
 		if m.active != nil {
@@ -52,7 +54,7 @@ func (s *Server) load(m *message, from, limit int, first bool, origin sched.Queu
 	}
 	j := job{id: m.id, ref: m.ref, in: m.active.inline, done: slices.Clone(m.done), from: from, limit: limit,
 		nrcpt: int(m.nrcpt), settings: &s.opt.Settings}
-	num := m.num()
+	num := m.num
 	s.tasks.Go(func() {
 		l := s.read(&j)
 		s.post(func() { s.learn(num, l, first) }, sched.Event{})
@@ -234,6 +236,12 @@ func (s *Server) learn(num sched.MsgID, l *loaded, first bool) {
 	if m == nil || m.active == nil {
 		return
 	}
+	if errors.Is(l.err, queueread.ErrGone) { // cleanup does not have it: there is nothing to do
+		s.opt.Log.Warning("%s: %v", m.id, l.err)
+		s.then(sched.Event{Kind: sched.EventRemove, Scope: sched.ScopeMessage, ID: num})
+		s.then(sched.Event{Kind: sched.EventLoadFailed, ID: num})
+		return
+	}
 	if l.err != nil {
 		s.opt.Log.Warning("%s: message cannot be read from the queue: %v", m.id, l.err)
 		s.then(sched.Event{Kind: sched.EventLoadFailed, ID: num, Corrupt: l.corrupt})
@@ -269,7 +277,8 @@ func (s *Server) learn(num sched.MsgID, l *loaded, first bool) {
 		a.rcpts[r.Index] = &r.rcpt
 	}
 	if l.unread == 0 {
-		a.inline = nil // the recipients are in memory now
+		a.complete = true
+		s.dropInline(m) // the recipients are in memory now
 	}
 	s.then(ev)
 }

@@ -10,11 +10,11 @@ import (
 	"posthaste/qmgr/sched"
 )
 
-// A message is what the shell knows of one message in the queue. There may be
-// a million of them, so what is only needed while the message is active hangs
-// off one pointer.
+// A message is what the shell knows of one message that is worked on, or, for
+// a moment, of one that lies in the book (Server.message).
 type message struct {
 	id     mail.QueueID
+	num    sched.MsgID
 	ref    spool.Ref
 	nrcpt  int32
 	null   bool
@@ -29,7 +29,8 @@ type message struct {
 type active struct {
 	env      mail.Envelope // without recipients
 	since    time.Time
-	rcpts    map[int]*rcpt
+	rcpts    map[int]*rcpt        // those read and not done
+	complete bool                 // all recipients have been read
 	outcomes map[int]mail.Outcome // latest failures: deferred and bounced, by recipient
 	success  []mail.Outcome       // to be reported: NOTIFY=SUCCESS, or a report was asked for
 	inline   *inline
@@ -47,8 +48,6 @@ type inline struct{ envelope, recipients []byte }
 
 func msgID(id mail.QueueID) sched.MsgID { return sched.MsgID(id.Number()) }
 
-func (m *message) num() sched.MsgID { return msgID(m.id) }
-
 func (m *message) isDone(i int) bool {
 	return i/8 < len(m.done) && m.done[i/8]&(1<<(i%8)) != 0
 }
@@ -60,26 +59,137 @@ func (m *message) setDone(i int) {
 	m.done[i/8] |= 1 << (i % 8)
 }
 
+// message is what is known of a message, nil when there is none of that
+// number. One that is not worked on is described by a copy: what is to be kept
+// of changes to it must be said (work, rest, located).
+func (s *Server) message(num sched.MsgID) *message {
+	if m := s.messages[num]; m != nil {
+		return m
+	}
+	if p := s.book.find(num); p != nil {
+		return s.book.message(p)
+	}
+	return nil
+}
+
+func (s *Server) knows(num sched.MsgID) bool {
+	return s.messages[num] != nil || s.book.find(num) != nil
+}
+
+// work makes m one that is worked on.
+func (s *Server) work(m *message) {
+	if s.messages[m.num] == nil {
+		s.book.drop(m.num)
+		s.messages[m.num] = m
+	}
+}
+
+// rest puts m, with which no more is to be done for now, into the book.
+func (s *Server) rest(m *message) {
+	if s.messages[m.num] == nil {
+		if p := s.book.find(m.num); p != nil {
+			s.book.forgetDomains(p)
+			s.book.setDone(p, m.done)
+		}
+		return
+	}
+	sender, domains := m.domains()
+	s.dropInline(m)
+	m.active = nil
+	delete(s.messages, m.num)
+	created, _, _ := m.id.Parse()
+	p := s.book.add(m.num, created, m.ref, int(m.nrcpt), m.null, m.done)
+	if domains != nil {
+		s.book.setDomains(p, sender, domains)
+	}
+}
+
+// forget is the end of a message.
+func (s *Server) forget(m *message) {
+	s.dropInline(m)
+	delete(s.messages, m.num)
+	s.book.drop(m.num)
+}
+
+// located notes where a message lies now.
+func (s *Server) located(num sched.MsgID, ref spool.Ref) {
+	if m := s.messages[num]; m != nil {
+		m.ref = ref
+	} else if p := s.book.find(num); p != nil {
+		p.setRef(ref)
+	}
+}
+
+// domains are the domains of m's pending recipients, and how many are in each;
+// nil when not all recipients are in memory.
+func (m *message) domains() (sender string, list map[string]int) {
+	a := m.active
+	switch {
+	case a == nil:
+		return "", nil
+	case a.complete:
+		list = make(map[string]int, 1)
+		for i, r := range a.rcpts {
+			if !m.isDone(i) {
+				list[domainOf(r.Address)]++
+			}
+		}
+		return a.env.Sender, list
+	case a.inline != nil:
+		var env mail.Envelope
+		rcpts, err := mail.DecodeRecipients(a.inline.recipients, 0, -1)
+		if err != nil || env.Decode(a.inline.envelope) != nil {
+			return "", nil
+		}
+		return env.Sender, m.count(rcpts)
+	}
+	return "", nil
+}
+
+// count counts pending recipients by domain, given all.
+func (m *message) count(rcpts []mail.Recipient) map[string]int {
+	list := make(map[string]int, 1)
+	for i := range rcpts {
+		if !m.isDone(i) {
+			list[domainOf(rcpts[i].Address)]++
+		}
+	}
+	return list
+}
+
+// maxInline bounds the octets of envelopes that are kept for messages that
+// wait to be taken up. Others are read from the spool when they are.
+const maxInline = 16 << 20
+
+func (s *Server) dropInline(m *message) {
+	if m.active != nil && m.active.inline != nil {
+		s.inlined -= m.active.inline.size()
+		m.active.inline = nil
+	}
+}
+
+func (in *inline) size() int { return len(in.envelope) + len(in.recipients) }
+
 // arrive makes a message known. It is the loop's answer to an entry pushed by
 // cleanup; one that is known already is only told where it lies now.
 func (s *Server) arrive(e *proto.Entry) {
-	num := msgID(e.ID)
-	if num == 0 || e.Queue == spool.Corrupt || s.log.removing(e.ID) {
+	created, n, err := e.ID.Parse()
+	num := sched.MsgID(n)
+	if err != nil || num == 0 || e.Queue == spool.Corrupt || s.log.removing(e.ID) {
 		return
 	}
-	if m := s.messages[num]; m != nil {
-		m.ref = e.Ref
+	if s.knows(num) {
+		s.located(num, e.Ref)
 		return
 	}
-	created, _, err := e.ID.Parse()
-	if err != nil {
-		return
+	in := &inline{e.Envelope, e.Recipients}
+	if len(e.Envelope) > 0 && s.inlined+in.size() <= maxInline {
+		s.inlined += in.size()
+		s.messages[num] = &message{id: e.ID, num: num, ref: e.Ref, nrcpt: int32(e.NRcpt), null: e.Null, done: e.Done,
+			active: &active{inline: in}}
+	} else {
+		s.book.add(num, created, e.Ref, e.NRcpt, e.Null, e.Done)
 	}
-	m := &message{id: e.ID, ref: e.Ref, nrcpt: int32(e.NRcpt), null: e.Null, done: e.Done}
-	if len(e.Envelope) > 0 {
-		m.active = &active{inline: &inline{e.Envelope, e.Recipients}}
-	}
-	s.messages[num] = m
 	a := sched.Arrival{Queue: sched.QueueIncoming, Created: created, Next: e.NextAttempt, Size: e.Size,
 		Rcpts: e.NPending, Attempts: e.Attempts}
 	switch e.Queue {
@@ -123,9 +233,9 @@ func (s *Server) deferMessage(m *message, e *sched.Effect) {
 	}
 	if m.active != nil {
 		op.Outcomes = m.active.pendingOutcomes(m)
-		m.active = nil
 	}
 	s.log.update(m, op)
+	s.rest(m)
 }
 
 // pendingOutcomes are the last failures of recipients that are still to get
@@ -145,7 +255,7 @@ func (s *Server) moveTo(m *message, q spool.Queue, next time.Time) {
 	op := proto.Op{Set: spool.SetQueue | spool.SetNextAttempt, Queue: q, NextAttempt: next}
 	if m.active != nil {
 		op.Outcomes = m.active.pendingOutcomes(m)
-		m.active = nil
 	}
 	s.log.update(m, op)
+	s.rest(m)
 }

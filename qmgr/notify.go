@@ -17,7 +17,7 @@ const noticeTimeout = 5 * time.Minute
 func (s *Server) notify(m *message, what sched.Notice) {
 	a := m.active
 	if a == nil {
-		s.then(sched.Event{Kind: sched.EventNotified, ID: m.num(), OK: false})
+		s.then(sched.Event{Kind: sched.EventNotified, ID: m.num, OK: false})
 		return
 	}
 	n := &proto.Notify{ID: m.id, Ref: m.ref}
@@ -58,8 +58,9 @@ func (s *Server) notify(m *message, what sched.Notice) {
 
 // notified takes in what came of a notice.
 func (s *Server) notified(id mail.QueueID, n *proto.Notify, reply *proto.NotifyReply, err error) {
-	ev := sched.Event{Kind: sched.EventNotified, ID: msgID(id), OK: err == nil}
-	m := s.messages[msgID(id)]
+	num := msgID(id)
+	ev := sched.Event{Kind: sched.EventNotified, ID: num, OK: err == nil}
+	m := s.messages[num]
 	if m == nil {
 		return
 	}
@@ -73,6 +74,7 @@ func (s *Server) notified(id mail.QueueID, n *proto.Notify, reply *proto.NotifyR
 			done = append(done, o.Rcpt)
 			if m.active != nil {
 				delete(m.active.outcomes, o.Rcpt)
+				delete(m.active.rcpts, o.Rcpt)
 			}
 		}
 		if !reply.Settled {
@@ -110,5 +112,5 @@ func (s *Server) finish(m *message) {
 		return
 	}
 	s.log.finish(m)
-	delete(s.messages, m.num())
+	s.forget(m)
 }

@@ -18,8 +18,17 @@ import (
 // beside the spool's own patience.
 const flushDelay = 2 * time.Millisecond
 
-// flushOps is the number of changes that do not wait.
-const flushOps = 64
+const (
+	// flushOps is the number of changes that do not wait.
+	flushOps = 64
+	// maxOutcomes bounds how many outcomes go into one request, so that it
+	// fits into a frame whatever peers have said about how many recipients.
+	maxOutcomes = 2000
+)
+
+// maxBatches bounds how many batches of entries wait for the loop. While it is
+// busy cleanup is not listened to, and so does not send more.
+const maxBatches = 4
 
 // A recorder brings the loop's decisions to cleanup, which writes them to the
 // log. Changes keep their order; those of one message within one request are
@@ -177,11 +186,34 @@ func (r *recorder) flush(now time.Time) {
 	if len(r.ops) == 0 || r.conn == nil || len(r.ops) < flushOps && now.Sub(r.since) < flushDelay {
 		return
 	}
-	q := &request{ops: r.ops, waiters: r.waiters, removed: r.removed}
+	parts := splitOps(r.ops)
+	for _, ops := range parts[:len(parts)-1] {
+		q := &request{ops: ops}
+		r.unacked = append(r.unacked, q)
+		r.send(q)
+	}
+	q := &request{ops: parts[len(parts)-1], waiters: r.waiters, removed: r.removed}
 	r.ops, r.waiters, r.removed = nil, nil, nil
 	clear(r.at)
 	r.unacked = append(r.unacked, q)
 	r.send(q)
+}
+
+// splitOps spreads changes over requests with at most maxOutcomes outcomes
+// each, in order; a message's change of queue goes with its last outcomes.
+func splitOps(ops []proto.Op) (parts [][]proto.Op) {
+	from, n := 0, 0
+	for i := range ops {
+		for n+len(ops[i].Outcomes) > maxOutcomes {
+			room := maxOutcomes - n
+			part := proto.Op{ID: ops[i].ID, Outcomes: ops[i].Outcomes[:room]}
+			parts = append(parts, append(slices.Clip(ops[from:i]), part))
+			ops[i].Outcomes = ops[i].Outcomes[room:]
+			from, n = i, 0
+		}
+		n += len(ops[i].Outcomes)
+	}
+	return append(parts, ops[from:])
 }
 
 func (r *recorder) send(q *request) {
@@ -223,9 +255,7 @@ func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 		r.leaving = append(r.leaving, farewell{id, r.s.now})
 	}
 	for i := range reply.Entries {
-		if m := r.s.messages[msgID(reply.Entries[i].ID)]; m != nil {
-			m.ref = reply.Entries[i].Ref
-		}
+		r.s.located(msgID(reply.Entries[i].ID), reply.Entries[i].Ref)
 	}
 }
 
@@ -271,6 +301,18 @@ func (s *Server) fromCleanup(_ *ipc.Conn, r *ipc.Request) {
 	if err := r.Decode(batch); err != nil {
 		s.opt.Log.Error("cleanup sends what cannot be read: %v", err)
 		return
+	}
+	if len(batch.List) == 1 { // what is kept of it should not keep the frame
+		e := &batch.List[0]
+		e.Envelope, e.Recipients = slices.Clone(e.Envelope), slices.Clone(e.Recipients)
+		r.Free()
+	} else {
+		select {
+		case s.room <- struct{}{}:
+		case <-s.ctx.Done():
+			return
+		}
+		defer s.post(func() { <-s.room }, sched.Event{})
 	}
 	s.post(func() {
 		for i := range batch.List {

@@ -21,32 +21,43 @@ const requeueTimeout = 10 * time.Minute
 // changed tables apply to it; the old one goes in the same commit. On failure
 // the message stays as it was.
 func (s *Server) requeue(m *message) {
-	ref, id, done := m.ref, m.id, slices.Clone(m.done)
+	s.work(m) // it is not in the queue any more, and not gone
+	num, ref, id, nrcpt, done := m.num, m.ref, m.id, m.nrcpt, slices.Clone(m.done)
 	s.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, requeueTimeout)
 		defer cancel()
 		newID, err := s.resubmit(ctx, ref, id, done)
-		s.post(func() { s.requeued(id, newID, err) }, sched.Event{})
+		var old proto.LocateReply
+		if err != nil && s.cleanup.CallAgain(ctx, &proto.Locate{ID: id}, &old) != nil {
+			old.Found, old.Entry.NPending, old.Entry.Attempts = true, int(nrcpt), 1 // what can be said without cleanup
+		}
+		s.post(func() { s.requeued(num, newID, &old, err) }, sched.Event{})
 	})
 }
 
-func (s *Server) requeued(id, newID mail.QueueID, err error) {
-	m := s.messages[msgID(id)]
-	if m == nil {
-		return
-	}
-	if err != nil {
-		s.opt.Log.Warning("%s: not requeued: %v", id, err)
+// requeued takes in what came of it. A message that could not go through
+// cleanup is what it was before, and tried again. When only the answer was
+// lost, cleanup does not know the old one any more.
+func (s *Server) requeued(num sched.MsgID, newID mail.QueueID, old *proto.LocateReply, err error) {
+	m := s.messages[num]
+	switch {
+	case m == nil:
+	case err == nil:
+		s.opt.Log.Info("%s: requeued as %s", m.id, newID)
+		s.log.remove(m)
+		s.forget(m)
+	case !old.Found:
+		s.opt.Log.Info("%s: requeued", m.id)
+		s.forget(m)
+	default:
+		s.opt.Log.Warning("%s: not requeued: %v", m.id, err)
 		s.moveTo(m, spool.Deferred, s.now)
-		delete(s.messages, msgID(id))
-		m.active = nil
-		s.arrive(&proto.Entry{Entry: spool.Entry{ID: id, Ref: m.ref, Queue: spool.Deferred, NRcpt: int(m.nrcpt),
-			NPending: int(m.nrcpt), Null: m.null, Done: m.done, Attempts: 1}})
-		return
+		s.forget(m)
+		e := &old.Entry
+		e.ID, e.Ref, e.Queue, e.NextAttempt = m.id, m.ref, spool.Deferred, s.now
+		e.NRcpt, e.Null, e.Done = int(m.nrcpt), m.null, m.done
+		s.arrive(&proto.Entry{Entry: *e})
 	}
-	s.opt.Log.Info("%s: requeued as %s", id, newID)
-	s.log.remove(m)
-	delete(s.messages, msgID(id))
 }
 
 func (s *Server) resubmit(ctx context.Context, ref spool.Ref, id mail.QueueID, done []byte) (mail.QueueID, error) {

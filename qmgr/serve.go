@@ -1,15 +1,11 @@
 package qmgr
 
 import (
-	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"posthaste/internal/ipc"
-	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/rfc5322"
 	"posthaste/internal/spool"
 	"posthaste/qmgr/sched"
 )
@@ -55,13 +51,21 @@ func (s *Server) fromTool(_ *ipc.Conn, r *ipc.Request) {
 			return
 		}
 		s.ask(func() { s.command(r, &q) })
+	case proto.KindShape:
+		q := new(proto.Shape)
+		if err := r.Decode(q); err != nil {
+			r.Fail("%v", err)
+			return
+		}
+		c := newCensus(q)
+		s.ask(func() { s.census(r, c) })
 	case proto.KindExplain:
 		var q proto.Explain
 		if err := r.Decode(&q); err != nil {
 			r.Fail("%v", err)
 			return
 		}
-		s.ask(func() { r.Reply(&proto.ExplainReply{Lines: s.explain(q.ID)}) })
+		s.ask(func() { s.explain(r, q.ID) })
 	default:
 		r.Fail("qmgr: unknown request %d", r.Kind)
 	}
@@ -104,7 +108,7 @@ func (s *Server) list(r *ipc.Request, q *proto.List) {
 	var page []listed
 	next := 0
 	add := func(info sched.Info) bool {
-		if m := s.messages[info.ID]; m != nil {
+		if m := s.message(info.ID); m != nil {
 			page = append(page, s.listed(m, info, q.Brief))
 		}
 		return true
@@ -231,13 +235,11 @@ func (s *Server) command(r *ipc.Request, q *proto.Command) {
 		return
 	}
 	var reply proto.CommandReply
-	for _, id := range s.chosen(q) {
-		info, ok := s.sched.Lookup(msgID(id))
-		if !ok || !applies(q.Verb, info) || q.Queue != "" && info.Queue.String() != q.Queue {
-			continue
-		}
-		reply.IDs = append(reply.IDs, id)
-		s.then(sched.Event{Kind: kind, ID: msgID(id), Scope: sched.ScopeMessage, Now: q.Now})
+	num := msgID(q.ID)
+	info, ok := s.sched.Lookup(num)
+	if ok && applies(q.Verb, info) && (q.Queue == "" || info.Queue.String() == q.Queue) {
+		reply.IDs = append(reply.IDs, q.ID)
+		s.then(sched.Event{Kind: kind, ID: num, Scope: sched.ScopeMessage, Now: q.Now})
 	}
 	// What the operator is told has happened must have been recorded: the
 	// answer goes out behind the changes.
@@ -258,34 +260,11 @@ func applies(v proto.Verb, info sched.Info) bool {
 	return true
 }
 
-// chosen are the messages that a command is about.
-func (s *Server) chosen(q *proto.Command) []mail.QueueID {
-	if q.ID != "" {
-		if s.messages[msgID(q.ID)] == nil {
-			return nil
-		}
-		return []mail.QueueID{q.ID}
-	}
-	var ids []mail.QueueID
-	for cursor := 0; ; {
-		cursor = s.sched.Scan(cursor, 10000, func(info sched.Info) bool {
-			m := s.messages[info.ID]
-			if m != nil && (q.All || info.Queue.String() == q.Queue) {
-				ids = append(ids, m.id)
-			}
-			return true
-		})
-		if cursor == 0 {
-			return ids
-		}
-	}
-}
-
 func (s *Server) flushCommand(r *ipc.Request, q *proto.Command) {
 	ev := sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeAll}
 	switch {
 	case q.ID != "":
-		if s.messages[msgID(q.ID)] == nil {
+		if !s.knows(msgID(q.ID)) {
 			r.Reply(&proto.CommandReply{Denied: "no such message in the queue"})
 			return
 		}
@@ -305,123 +284,45 @@ func (s *Server) flushCommand(r *ipc.Request, q *proto.Command) {
 	r.Reply(&proto.CommandReply{})
 }
 
-// siteSearch finds deferred messages for a site that the scheduler cannot
-// know of, since it has not read their recipients in this process's life, and
-// flushes them too. The reading is done beside the loop.
+// siteSearch finds messages for a site that the scheduler cannot know of,
+// since it has not read their recipients in this process's life, and flushes
+// them too. Those that the book does not know either are read beside the loop.
 func (s *Server) siteSearch(site string) {
-	type candidate struct {
-		id   mail.QueueID
-		ref  spool.Ref
-		done []byte
-	}
-	var list []candidate
-	for cursor := 0; ; {
-		cursor = s.sched.Scan(cursor, 10000, func(info sched.Info) bool {
-			if m := s.messages[info.ID]; m != nil && info.Queue == sched.QueueDeferred {
-				list = append(list, candidate{m.id, m.ref, slices.Clone(m.done)})
-			}
-			return true
-		})
-		if cursor == 0 {
-			break
-		}
-	}
-	s.tasks.Go(func() {
-		var found []sched.MsgID
-		for _, c := range list {
-			if s.ctx.Err() != nil {
-				return
-			}
-			st, err := s.opt.Open(s.ctx, c.ref, c.id)
-			if err != nil {
-				continue
-			}
-			st.Overlay(c.done)
-			rcpts, err := st.Recipients(0, -1)
-			if err != nil {
-				continue
-			}
-			for i := range rcpts {
-				if st.Pending(i) && strings.EqualFold(rfc5322.Domain(rcpts[i].Address), site) {
-					found = append(found, msgID(c.id))
-					break
+	site = strings.ToLower(site)
+	want := s.book.names.ids[site] // 0: no message whose domains are known is for it
+	var found []sched.MsgID
+	var unread []*message
+	for i := int32(1); i < s.book.used; i++ {
+		switch p := s.book.at(i); {
+		case p.num == 0:
+		case p.sender == 0:
+			unread = append(unread, s.book.message(p))
+		case want != 0:
+			s.book.eachDomain(p, 1, func(id nameID, _ int) {
+				if id == want {
+					found = append(found, p.num)
 				}
-			}
+			})
 		}
+	}
+	flush := func() {
 		if len(found) > 0 {
 			s.post(nil, sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeSite, Site: site, IDs: found})
 		}
-	})
-}
-
-// explain says in words why a message is still here.
-func (s *Server) explain(id mail.QueueID) []string {
-	m := s.messages[msgID(id)]
-	info, ok := s.sched.Lookup(msgID(id))
-	if m == nil || !ok {
-		return nil
 	}
-	lines := []string{fmt.Sprintf("%s: %s queue, %d octets, %d of %d recipients pending, attempt %d", id, info.Queue,
-		info.Size, info.Pending, m.nrcpt, info.Attempts)}
-	for _, why := range s.sched.Explain(msgID(id)) {
-		lines = append(lines, s.explainReason(m, &why)...)
+	if len(unread) == 0 {
+		flush()
+		return
 	}
-	return lines
-}
-
-func (s *Server) explainReason(m *message, why *sched.Reason) []string {
-	line := fmt.Sprintf("  %d recipient(s)", why.Count)
-	if why.Transport != "" {
-		line += fmt.Sprintf(" via %s to %s", why.Transport, why.Nexthop)
-	}
-	lines := []string{line + ": " + reasonText(why)}
-	if m.active == nil {
-		return lines
-	}
-	for _, i := range why.Rcpts {
-		if o, ok := m.active.outcomes[i]; ok {
-			lines = append(lines, fmt.Sprintf("    %s: %s (%s)", m.active.rcpts[i].Address, o.Reason, o.Status))
+	s.tasks.Go(func() {
+		for _, m := range unread {
+			if s.ctx.Err() != nil {
+				return
+			}
+			if _, domains, err := s.peruse(m); err == nil && domains[site] > 0 {
+				found = append(found, m.num)
+			}
 		}
-	}
-	return lines
-}
-
-func reasonText(why *sched.Reason) string {
-	since := ""
-	if !why.Since.IsZero() {
-		since = " since " + why.Since.Format(time.DateTime)
-	}
-	until := why.Until.Format(time.DateTime)
-	switch why.Wait {
-	case sched.WaitDelivery:
-		return "being delivered" + since
-	case sched.WaitWindow:
-		return fmt.Sprintf("waits for one of the %d deliveries to this destination to end%s", why.Limit, since)
-	case sched.WaitProcess:
-		return fmt.Sprintf("waits for one of the transport's %d deliveries to end%s", why.Limit, since)
-	case sched.WaitJob:
-		return fmt.Sprintf("waits its turn behind message %d", why.By)
-	case sched.WaitPreempted:
-		return fmt.Sprintf("lets smaller message %d pass", why.By)
-	case sched.WaitRate:
-		return "waits for the destination's rate delay until " + until
-	case sched.WaitTransportRate:
-		return "waits for the transport's rate delay"
-	case sched.WaitRead:
-		return "recipients are being read"
-	case sched.WaitActive:
-		return "waits for a place in the active queue"
-	case sched.WaitRetry:
-		return "next attempt at " + until
-	case sched.WaitSite:
-		return fmt.Sprintf("the destination is considered dead (%s %s); next attempt at %s, sooner when it answers",
-			why.Status, why.Text, until)
-	case sched.WaitHold:
-		return "on hold: postsuper -H releases it"
-	case sched.WaitNotice:
-		return "a notice to the sender is being made"
-	case sched.WaitCommand:
-		return "an operator's command waits for the deliveries under way to end"
-	}
-	return "about to be taken up"
+		flush()
+	})
 }

@@ -9,6 +9,13 @@
 // turn the loop does all that has come in, and then sends the changes that
 // follow from it to cleanup in one request.
 //
+// # Memory
+//
+// What is worked on is in memory with its recipients, within the limits of the
+// scheduler. All other mail, however much, takes some 160 octets a message
+// without pointers: a record of the scheduler's, and a slip in the shell's
+// book: where the message lies, and its domains, for qshape.
+//
 // # Restarts
 //
 // The queue manager keeps nothing on disk. When it starts cleanup pushes the
@@ -86,6 +93,7 @@ type Server struct {
 	mu     sync.Mutex
 	inbox  []input
 	bell   chan struct{} // capacity 1: there is something in inbox
+	room   chan struct{} // holds one for each batch of entries in inbox
 	closed bool
 
 	// What follows belongs to the loop.
@@ -93,7 +101,10 @@ type Server struct {
 	queue    []input // inputs that effects led to, before anything from the inbox
 	spare    []input // the last turn's inbox, for use again
 	effects  []sched.Effect
-	messages map[sched.MsgID]*message
+	messages map[sched.MsgID]*message // those that are worked on
+	book     *book                    // all others
+	inlined  int                      // octets of active.inline, of all messages
+	survey   survey
 	entries  map[sched.EntryID]*delivery
 	agents   map[mail.Transport]*agentConn
 	log      *recorder
@@ -119,7 +130,8 @@ type input struct {
 // New makes a queue manager. It does nothing before Run.
 func New(o Options) *Server {
 	s := &Server{opt: o, bell: make(chan struct{}, 1),
-		messages: make(map[sched.MsgID]*message), entries: make(map[sched.EntryID]*delivery),
+		messages: make(map[sched.MsgID]*message), book: newBook(),
+		room: make(chan struct{}, maxBatches), entries: make(map[sched.EntryID]*delivery),
 		agents: make(map[mail.Transport]*agentConn)}
 	s.sched = sched.New(o.Settings.Sched)
 	s.cleanup = ipc.NewClient(o.Cleanup, s.fromCleanup)
@@ -240,6 +252,9 @@ func (s *Server) turn(draining bool) {
 		s.followUp(draining)
 	}
 	s.log.flush(s.now)
+	if !draining {
+		s.lookAround()
+	}
 	if !s.reap.IsZero() && !s.now.Before(s.reap) {
 		s.reapAgents()
 	}
@@ -278,7 +293,7 @@ func (s *Server) then(ev sched.Event) { s.queue = append(s.queue, input{event: e
 // carry carries out one effect. What it orders from others is answered by an
 // input. When draining nothing new is begun: the successor will.
 func (s *Server) carry(e *sched.Effect, draining bool) {
-	m := s.messages[e.ID]
+	m := s.message(e.ID)
 	if m == nil && e.ID != 0 {
 		return // gone by another way; the scheduler hears of it
 	}
@@ -310,13 +325,13 @@ func (s *Server) carry(e *sched.Effect, draining bool) {
 		s.moveTo(m, spool.Deferred, e.Next)
 	case sched.EffectRemove:
 		s.log.remove(m)
-		delete(s.messages, e.ID)
+		s.forget(m)
 	case sched.EffectRequeue:
 		s.requeue(m)
 	case sched.EffectCorrupt:
 		s.opt.Log.Warning("saving corrupt message \"%s\" from queue \"active\" to queue \"corrupt\"", m.id)
 		s.moveTo(m, spool.Corrupt, time.Time{})
-		delete(s.messages, e.ID)
+		s.forget(m)
 	case sched.EffectExpire:
 		op := proto.Op{Set: spool.SetExpire | spool.SetNextAttempt, Expire: true, NextAttempt: e.Next}
 		if info, ok := s.sched.Lookup(e.ID); ok && info.Queue != sched.QueueHold { // it may have been there

@@ -40,6 +40,8 @@ const (
 	KindCommandReply = 53
 	KindExplain      = 54
 	KindExplainReply = 55
+	KindShape        = 56
+	KindShapeReply   = 57
 	KindMilter       = 70
 	KindMilterReply  = 71
 )

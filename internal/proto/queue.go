@@ -1,6 +1,8 @@
 package proto
 
 import (
+	"encoding/binary"
+	"errors"
 	"time"
 
 	"posthaste/internal/mail"
@@ -265,6 +267,128 @@ func (m *ExplainReply) Decode(b []byte) error {
 	for r.Next() {
 		if r.Tag() == 'l' {
 			m.Lines = append(m.Lines, r.String())
+		}
+	}
+	return r.Err()
+}
+
+// Shape asks how the mail in some queues is spread over domains and over
+// time, from Cursor on; Cursor 0 starts. Recipients with something still to do
+// are counted by their domains, or with Senders messages by their sender's.
+type Shape struct {
+	Cursor  int
+	Queues  []string
+	Senders bool
+	Edges   []time.Time // latest first: a message that came at Edges[i] or before is in column i+1 or later
+}
+
+func (*Shape) Kind() uint16 { return KindShape }
+func (m *Shape) Append(b []byte) []byte {
+	b = pack.Int(b, 'c', m.Cursor)
+	for _, q := range m.Queues {
+		b = pack.Bytes(b, 'Q', q)
+	}
+	b = pack.Bool(b, 's', m.Senders)
+	for _, t := range m.Edges {
+		b = mail.AppendTime(b, 'e', t)
+	}
+	return b
+}
+func (m *Shape) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 'c':
+			m.Cursor = int(r.Int())
+		case 'Q':
+			m.Queues = append(m.Queues, r.String())
+		case 's':
+			m.Senders = r.Bool()
+		case 'e':
+			m.Edges = append(m.Edges, mail.ReadTime(&r))
+		}
+	}
+	return r.Err()
+}
+
+// A ShapeRow is what was counted for one domain: what is behind an address's
+// last @, or all of it, in lower case; "" for the null sender, "@" for an
+// address that ends there.
+type ShapeRow struct {
+	Domain string
+	Counts []int // by column, one more than there are edges
+}
+
+// ShapeReply is a part of the answer. Next is the cursor to go on with, 0 at
+// the end. A domain may have several rows. Unread are messages, in one of the
+// queues asked for, that the queue manager has not read itself: as in a brief
+// listing.
+type ShapeReply struct {
+	Rows   []ShapeRow
+	Unread []Item
+	Next   int
+}
+
+func (*ShapeReply) Kind() uint16 { return KindShapeReply }
+func (m *ShapeReply) Append(b []byte) []byte {
+	for i := range m.Rows {
+		b = pack.Nested(b, 'r', m.Rows[i].append)
+	}
+	for i := range m.Unread {
+		b = pack.Nested(b, 'u', m.Unread[i].append)
+	}
+	return pack.Int(b, 'n', m.Next)
+}
+func (m *ShapeReply) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 'r':
+			var row ShapeRow
+			if err := row.decode(r.Bytes()); err != nil {
+				return err
+			}
+			m.Rows = append(m.Rows, row)
+		case 'u':
+			var it Item
+			if err := it.decode(r.Bytes()); err != nil {
+				return err
+			}
+			m.Unread = append(m.Unread, it)
+		case 'n':
+			m.Next = int(r.Int())
+		}
+	}
+	return r.Err()
+}
+
+func (row *ShapeRow) append(b []byte) []byte {
+	b = pack.Bytes(b, 'd', row.Domain)
+	return pack.Nested(b, 'c', func(b []byte) []byte {
+		for _, n := range row.Counts {
+			b = binary.AppendUvarint(b, uint64(n))
+		}
+		return b
+	})
+}
+
+var errCounts = errors.New("proto: counts cannot be read")
+
+func (row *ShapeRow) decode(field []byte) error {
+	r := pack.NewReader(field)
+	for r.Next() {
+		switch r.Tag() {
+		case 'd':
+			row.Domain = r.String()
+		case 'c':
+			for list := r.Bytes(); len(list) > 0; {
+				v, n := binary.Uvarint(list)
+				if n <= 0 {
+					return errCounts
+				}
+				row.Counts = append(row.Counts, int(v))
+				list = list[n:]
+			}
 		}
 	}
 	return r.Err()

@@ -56,9 +56,11 @@ func (c *command) collect(ctx context.Context, queue *cli.Queue) error {
 			}
 		})
 	}
+	c.answers = c.shape.same()
 	err := c.places(ctx, queue, work)
 	close(work)
 	wg.Wait()
+	c.shape.merge(c.answers)
 	return errors.Join(err, failed)
 }
 
@@ -103,16 +105,28 @@ func (c *command) places(ctx context.Context, queue *cli.Queue, work chan<- []pl
 			return err
 		}
 	}
-	return c.listed(ctx, conn, add)
+	return c.ask(ctx, conn, add)
 }
 
-func (c *command) listed(ctx context.Context, conn *ipc.Conn, add func(place) bool) error {
-	return cli.Each(ctx, conn, true, func(it *proto.Item) bool {
-		if slices.Contains(c.queues, it.Queue) {
+// ask has the queue manager count. What it has not read itself it leaves to us.
+func (c *command) ask(ctx context.Context, conn *ipc.Conn, add func(place) bool) error {
+	q := &proto.Shape{Queues: c.queues, Senders: c.shape.senders, Edges: c.shape.edges()}
+	for {
+		var reply proto.ShapeReply
+		if err := conn.Call(ctx, q, &reply); err != nil {
+			return cli.Errorf(cli.ExitUnavailable, "ask the queue manager: %w", err)
+		}
+		for i := range reply.Rows {
+			c.answers.addRow(reply.Rows[i].Domain, reply.Rows[i].Counts)
+		}
+		for i := range reply.Unread {
+			it := &reply.Unread[i]
 			add(place{it.ID, it.Ref, it.Done, it.Arrival})
 		}
-		return true
-	})
+		if q.Cursor = reply.Next; q.Cursor == 0 {
+			return nil
+		}
+	}
 }
 
 // A reader reads envelopes and counts.

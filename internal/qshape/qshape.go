@@ -12,9 +12,9 @@
 // dot: those with at least min_subdomains (5) different names below them.
 //
 // The queues are incoming and active unless named: also deferred, hold, corrupt and
-// maildrop. While the mail system runs the queue manager says what is in them, from
-// memory, and the envelopes are read here, by several goroutines, so that it has nothing more to do
-// with it. While it is down the spool is looked through.
+// maildrop. While the mail system runs the queue manager counts, from
+// memory. For some time after its start it has not read all envelopes; those it leaves to us,
+// as when it is down: then the spool is looked through, by several goroutines.
 //
 // Results come at once, so that the intermediate ones of -N are not needed: the option is accepted
 // and does nothing. On a terminal the 20 first rows are shown (-n, 0 is all).
@@ -51,8 +51,10 @@ type command struct {
 	dir    string
 	queues []string
 	shape  *shape
-	width  int
-	top    int // rows; 0: all
+	// answers are what the queue manager has counted.
+	answers *shape
+	width   int
+	top     int // rows; 0: all
 }
 
 // Run carries out the command and returns its exit status.

@@ -73,14 +73,41 @@ func TestQueues(t *testing.T) {
 	check("down")
 	entries := s.Entries()
 	s.Serve("qmgr", func(r *ipc.Request) {
-		reply := new(proto.ListReply)
-		if q := faketest.Decode[proto.List](t, r); !q.Brief {
-			t.Error("asked for all")
-		}
-		for _, id := range ids[:3] { // it does not know what is corrupt
+		q := faketest.Decode[proto.Shape](t, r)
+		reply := new(proto.ShapeReply)
+		for i, id := range ids[:3] { // it does not know what is corrupt
 			e := entries[id]
 			created, _, _ := id.Parse()
-			reply.Items = append(reply.Items, proto.Item{ID: id, Queue: e.Queue.String(), Arrival: created, Ref: e.Ref, Done: e.Done})
+			switch {
+			case !slices.Contains(q.Queues, e.Queue.String()):
+			case i == 1: // has not been read yet
+				reply.Unread = append(reply.Unread, proto.Item{ID: id, Queue: e.Queue.String(), Arrival: created, Ref: e.Ref, Done: e.Done})
+			default:
+				counts := make([]int, len(q.Edges)+1)
+				column := 0
+				for ; column < len(q.Edges) && !created.After(q.Edges[column]); column++ {
+				}
+				domains := []string{"to.test"}
+				if i == 0 {
+					domains = []string{"to.test", "to.test", "other.test"} // a domain may come twice
+				}
+				if q.Senders {
+					domains = []string{"from.test"}
+				}
+				counts[column] = 1
+				for _, d := range domains {
+					reply.Rows = append(reply.Rows, proto.ShapeRow{Domain: d, Counts: counts})
+				}
+			}
+		}
+		if q.Cursor == 0 { // the first page has all but one row
+			if n := len(reply.Rows); n > 0 {
+				reply.Rows = reply.Rows[:n-1]
+			}
+			reply.Next = 7
+		} else {
+			reply.Unread = nil
+			reply.Rows = reply.Rows[max(0, len(reply.Rows)-1):]
 		}
 		r.Reply(reply)
 	})
@@ -158,13 +185,27 @@ func TestAgainstPostfix(t *testing.T) {
 		if err := c.parse(strings.Fields(flags)); err != nil {
 			t.Fatal(err)
 		}
+		edges, counted := c.shape.edges(), c.shape.same()
 		for _, m := range mails {
 			if c.shape.senders {
 				m.rcpts = []string{m.sender}
 			}
 			for _, r := range m.rcpts {
 				c.shape.add(r, m.at)
+				counts := make([]int, len(edges)+1)
+				column := 0
+				for ; column < len(edges) && !m.at.After(edges[column]); column++ {
+				}
+				counts[column] = 1
+				d := strings.ToLower(r[strings.LastIndexByte(r, '@')+1:])
+				if strings.HasSuffix(r, "@") {
+					d = "@"
+				}
+				counted.addRow(d, counts)
 			}
+		}
+		if here, there := c.shape.table(c.width, 0), counted.table(c.width, 0); !bytes.Equal(here, there) {
+			t.Errorf("%s:\n counted here %s\n by the queue manager %s", flags, here, there)
 		}
 		// Of equal rows it shows one or another first.
 		if got, want := sorted(string(c.shape.table(c.width, 0))), sorted(string(want)); !slices.Equal(got, want) {
@@ -202,7 +243,8 @@ func BenchmarkDeferred(b *testing.B) {
 	}
 }
 
-// serve lists what the spool has, in pages, as the queue manager does.
+// serve says, in pages, where messages lie that it has not read, as the queue
+// manager does after its start.
 func serve(b *testing.B, s *faketest.Site) {
 	var items []proto.Item
 	for id, e := range s.Entries() {
@@ -210,9 +252,9 @@ func serve(b *testing.B, s *faketest.Site) {
 		items = append(items, proto.Item{ID: id, Queue: "deferred", Arrival: created, Ref: e.Ref, Size: e.Size})
 	}
 	s.Serve("qmgr", func(r *ipc.Request) {
-		q := faketest.Decode[proto.List](b, r)
-		end := min(q.Cursor+q.N, len(items))
-		reply := &proto.ListReply{Items: items[q.Cursor:end], Next: end}
+		q := faketest.Decode[proto.Shape](b, r)
+		end := min(q.Cursor+50000, len(items))
+		reply := &proto.ShapeReply{Unread: items[q.Cursor:end], Next: end}
 		if end == len(items) {
 			reply.Next = 0
 		}

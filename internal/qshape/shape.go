@@ -79,6 +79,42 @@ func (s *shape) bucket(age time.Duration) int {
 	return min(b, s.buckets)
 }
 
+// edges are the times at which one column begins and another ends, latest
+// first: a message that came then is in the older one.
+func (s *shape) edges() []time.Time {
+	list := make([]time.Time, 0, s.buckets-1)
+	for n := 1; len(list) < s.buckets-1; {
+		age := time.Duration(n) * time.Duration(s.tick) * time.Minute
+		if age/time.Minute != time.Duration(n)*time.Duration(s.tick) || n > 1<<40 {
+			break // older than anything
+		}
+		list = append(list, s.now.Add(-age))
+		if s.linear {
+			n++
+		} else {
+			n *= 2
+		}
+	}
+	return list
+}
+
+// addRow adds what the queue manager has counted by those edges.
+func (s *shape) addRow(domain string, counts []int) {
+	if s.total == nil {
+		s.total = &row{name: "TOTAL", count: make([]int, s.buckets+1)}
+	}
+	if len(counts) > s.buckets {
+		counts = counts[:s.buckets]
+	}
+	r := s.row(domainOf(domain))
+	for i, n := range counts {
+		for _, to := range [...]*row{r, s.total} {
+			to.count[0] += n
+			to.count[i+1] += n
+		}
+	}
+}
+
 // domainOf is what an address is counted for.
 func domainOf(addr string) string {
 	if addr == "" {

@@ -74,7 +74,7 @@ func (s *Scheduler) admit() {
 			s.leaveDeferred(i)
 			s.activate(i, QueueDeferred)
 		} else {
-			s.incoming.unlink(&s.recs, i)
+			s.incoming.unlink(s.recs, i)
 			s.activate(i, QueueIncoming)
 		}
 	}
@@ -116,7 +116,7 @@ func (s *Scheduler) activate(i int32, origin Queue) {
 
 // activeMessage finds a message in the active queue.
 func (s *Scheduler) activeMessage(id MsgID) *message {
-	if i := s.recs.index[id]; i != 0 && s.recs.at(i).where == whereActive {
+	if i := s.recs.find(id); i != 0 && s.recs.at(i).where == whereActive {
 		return s.slots[s.recs.at(i).active]
 	}
 	return nil

@@ -43,7 +43,7 @@ func (c *checker) records() {
 		}
 		n[rec.where]++
 		c.ok(rec.where != whereNone, "message %d is nowhere", rec.id)
-		c.ok(s.recs.index[rec.id] == i, "message %d is not in the index", rec.id)
+		c.ok(s.recs.find(rec.id) == i, "message %d is not in the index", rec.id)
 		c.ok((rec.heap != 0) == (rec.where == whereDeferred), "message %d: retry heap and place disagree", rec.id)
 		c.ok(rec.site == 0 || rec.where == whereDeferred, "message %d waits for a site in place %d", rec.id, rec.where)
 		if rec.where == whereActive {

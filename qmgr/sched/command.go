@@ -6,7 +6,7 @@ import "slices"
 // order of arrival as far as the records tell.
 func (s *Scheduler) command(ev *Event) {
 	if ev.Scope == ScopeMessage {
-		if i := s.recs.index[ev.ID]; i != 0 {
+		if i := s.recs.find(ev.ID); i != 0 {
 			s.commandOne(ev, i)
 		}
 		return
@@ -33,7 +33,7 @@ func (s *Scheduler) commandOne(ev *Event, i int32) {
 		if rec.where == whereHold {
 			s.stats.Hold--
 			rec.where, rec.next = whereDue, s.now
-			s.due.append(&s.recs, i)
+			s.due.append(s.recs, i)
 			s.emit(Effect{Kind: EffectRelease, ID: rec.id, Next: toTime(s.now)})
 		} else if m := s.activeMessage(rec.id); m != nil && m.cmd == cmdHold {
 			m.cmd = cmdNone
@@ -65,7 +65,7 @@ func (s *Scheduler) withdraw(i int32, c cmdKind) {
 	}
 	switch rec.where {
 	case whereIncoming:
-		s.incoming.unlink(&s.recs, i)
+		s.incoming.unlink(s.recs, i)
 	case whereHold:
 		if c == cmdHold {
 			return
@@ -100,7 +100,7 @@ func (s *Scheduler) expire(i int32, now bool) {
 		case whereHold:
 			s.stats.Hold--
 			rec.where, rec.next = whereDue, s.now
-			s.due.append(&s.recs, i)
+			s.due.append(s.recs, i)
 		}
 	}
 	s.emit(Effect{Kind: EffectExpire, ID: rec.id, Next: toTime(rec.next), Attempts: int(rec.attempts)})
@@ -136,7 +136,7 @@ func (s *Scheduler) flush(ev *Event) {
 
 // flushOne makes one message due. It goes ahead with new mail.
 func (s *Scheduler) flushOne(id MsgID, flags Flags) {
-	i := s.recs.index[id]
+	i := s.recs.find(id)
 	if i == 0 {
 		return
 	}
@@ -148,7 +148,7 @@ func (s *Scheduler) flushOne(id MsgID, flags Flags) {
 		s.leaveDeferred(i)
 		rec.flags |= flags
 		rec.where, rec.next = whereIncoming, s.now
-		s.incoming.append(&s.recs, i)
+		s.incoming.append(s.recs, i)
 	}
 }
 

@@ -57,8 +57,17 @@ type records struct {
 	chunks []*[recordChunk]record
 	free   int32 // chain of unused records through nxt
 	used   int32 // records ever given out
-	index  map[MsgID]int32
+	index  *Index
 }
+
+func newRecords() *records {
+	r := new(records)
+	r.index = NewIndex(func(i int32) MsgID { return r.at(i).id })
+	return r
+}
+
+// find is the record of a message; 0 when there is none.
+func (r *records) find(id MsgID) int32 { return r.index.Find(id) }
 
 func (r *records) at(i int32) *record { return &r.chunks[i/recordChunk][i%recordChunk] }
 
@@ -78,13 +87,13 @@ func (r *records) add(id MsgID) int32 {
 		}
 	}
 	*r.at(i) = record{id: id}
-	r.index[id] = i
+	r.index.Add(id, i)
 	return i
 }
 
 func (r *records) remove(i int32) {
 	rec := r.at(i)
-	delete(r.index, rec.id)
+	r.index.Remove(rec.id)
 	*rec = record{nxt: r.free}
 	r.free = i
 }

@@ -17,7 +17,7 @@ type Scheduler struct {
 	rng   rng
 	out   []Effect
 
-	recs     records
+	recs     *records
 	incoming recList   // new mail that waits for a place
 	due      recList   // deferred mail to be taken up as soon as there is a place
 	retries  retryHeap // deferred mail by the time it is due
@@ -68,7 +68,7 @@ func New(cfg Config) *Scheduler {
 	s := &Scheduler{
 		cfg:            cfg,
 		rng:            rng{cfg.Seed},
-		recs:           records{index: map[MsgID]int32{}},
+		recs:           newRecords(),
 		transportIndex: map[mail.Transport]*transport{},
 		sites:          make([]site, 1),
 		siteIndex:      map[siteKey]int32{},
@@ -154,7 +154,7 @@ func (s *Scheduler) Wake() time.Time {
 
 // queued: a message exists.
 func (s *Scheduler) queued(ev *Event) {
-	if ev.ID == 0 || s.recs.index[ev.ID] != 0 {
+	if ev.ID == 0 || s.recs.find(ev.ID) != 0 {
 		return
 	}
 	a := &ev.Arrival
@@ -172,7 +172,7 @@ func (s *Scheduler) queued(ev *Event) {
 		s.enterDeferred(i, 0)
 	default:
 		rec.where = whereIncoming
-		s.incoming.append(&s.recs, i)
+		s.incoming.append(s.recs, i)
 	}
 }
 

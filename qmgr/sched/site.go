@@ -78,7 +78,7 @@ func (s *Scheduler) makeDue(i int32) {
 	rec := s.recs.at(i)
 	rec.where = whereDue
 	rec.next = s.now
-	s.due.append(&s.recs, i)
+	s.due.append(s.recs, i)
 }
 
 // enterDeferred puts a message that is nowhere into the deferred queue.
@@ -86,9 +86,9 @@ func (s *Scheduler) enterDeferred(i int32, site int32) {
 	rec := s.recs.at(i)
 	rec.where = whereDeferred
 	rec.site = site
-	s.retries.push(&s.recs, i)
+	s.retries.push(s.recs, i)
 	if site != 0 {
-		s.sites[site].waiting.append(&s.recs, i)
+		s.sites[site].waiting.append(s.recs, i)
 	}
 }
 
@@ -98,12 +98,12 @@ func (s *Scheduler) leaveDeferred(i int32) {
 	rec := s.recs.at(i)
 	switch rec.where {
 	case whereDue:
-		s.due.unlink(&s.recs, i)
+		s.due.unlink(s.recs, i)
 	case whereDeferred:
-		s.retries.remove(&s.recs, i)
+		s.retries.remove(s.recs, i)
 		if st := rec.site; st != 0 {
 			rec.site = 0
-			s.sites[st].waiting.unlink(&s.recs, i)
+			s.sites[st].waiting.unlink(s.recs, i)
 			if s.sites[st].waiting.n == 0 {
 				s.dropSite(st)
 			}
@@ -143,7 +143,7 @@ func (s *Scheduler) stillHere(ids []MsgID) []MsgID {
 	sort.Slice(ids, func(i, j int) bool { return ids[i] < ids[j] })
 	kept := ids[:0]
 	for _, id := range ids {
-		if (len(kept) == 0 || kept[len(kept)-1] != id) && s.recs.index[id] != 0 {
+		if (len(kept) == 0 || kept[len(kept)-1] != id) && s.recs.find(id) != 0 {
 			kept = append(kept, id)
 		}
 	}

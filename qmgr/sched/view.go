@@ -53,7 +53,8 @@ type Reason struct {
 	Until     time.Time
 	Limit     int
 	By        MsgID
-	Status    dsn.Status // WaitSite: the reply that counted
+	Dead      time.Time  // WaitSite: until when the destination counts as dead; zero: no longer
+	Status    dsn.Status // WaitSite, while dead: the reply that counted
 	Text      string
 }
 
@@ -85,7 +86,7 @@ type Dest struct {
 // Explain says why message id is still here; nil when it is not. Every
 // recipient without a final outcome is in exactly one Reason.
 func (s *Scheduler) Explain(id MsgID) []Reason {
-	i := s.recs.index[id]
+	i := s.recs.find(id)
 	if i == 0 {
 		return nil
 	}
@@ -102,7 +103,10 @@ func (s *Scheduler) Explain(id MsgID) []Reason {
 			st := &s.sites[rec.site]
 			r.Wait, r.Transport, r.Queue = WaitSite, st.tport.name, st.name
 			if q := st.tport.queues[st.name]; q != nil {
-				r.Nexthop, r.Status, r.Text = q.nexthop, q.status, q.reason
+				r.Nexthop = q.nexthop
+				if q.state == DestDead {
+					r.Status, r.Text, r.Dead = q.status, q.reason, toTime(q.until)
+				}
 			}
 		}
 	case whereActive:
@@ -188,7 +192,7 @@ func (s *Scheduler) explainWait(e *entry, r *Reason) {
 
 // Lookup describes one message.
 func (s *Scheduler) Lookup(id MsgID) (Info, bool) {
-	i := s.recs.index[id]
+	i := s.recs.find(id)
 	if i == 0 {
 		return Info{}, false
 	}

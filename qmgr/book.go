@@ -1,0 +1,230 @@
+package qmgr
+
+import (
+	"encoding/binary"
+	"time"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/spool"
+	"posthaste/qmgr/sched"
+)
+
+// A slip is what the shell keeps of a message that is not worked on: 56 octets
+// without a pointer, so that a million of them cost the garbage collector
+// nothing. With the number and the time its queue ID can be made again.
+type slip struct {
+	num     sched.MsgID // 0: the slip is free
+	created int64       // µs
+	segno   uint64
+
+	file, offset, length uint32
+	nrcpt                uint32
+
+	done   uint32 // bitmap of the first 32 recipients, unless slipMore
+	sender nameID // 0: not known yet, then domain is not known either
+	domain nameID // of all pending recipients; 0 with slipMore: see there
+	flags  uint8
+}
+
+const (
+	slipNull uint8 = 1 << iota // the null sender
+	slipMore                   // there is something in book.more
+	slipLost                   // its envelope could not be read: not asked for again
+)
+
+// more is what does not go into a slip.
+type more struct {
+	done    []byte // with more than 32 recipients: bitmap
+	domains string // of pending recipients, of several domains: varints, number and count in turn
+}
+
+const slipChunk = 4096
+
+// A book keeps the messages that are not worked on. It belongs to the loop.
+type book struct {
+	chunks  []*[slipChunk]slip
+	free    int32 // chain of free slips through created
+	used    int32
+	index   *sched.Index
+	more    map[sched.MsgID]more
+	names   names
+	unknown int // slips without domains that are worth reading
+}
+
+func newBook() *book {
+	b := &book{used: 1, more: make(map[sched.MsgID]more), names: newNames()}
+	b.index = sched.NewIndex(func(i int32) sched.MsgID { return b.at(i).num })
+	return b
+}
+
+func (b *book) at(i int32) *slip { return &b.chunks[i/slipChunk][i%slipChunk] }
+
+// find is the slip of a message, nil when there is none.
+func (b *book) find(num sched.MsgID) *slip {
+	if i := b.index.Find(num); i != 0 {
+		return b.at(i)
+	}
+	return nil
+}
+
+// add makes a slip for a message that has none. Its domains are not known.
+func (b *book) add(num sched.MsgID, created time.Time, ref spool.Ref, nrcpt int, null bool, done []byte) *slip {
+	i := b.free
+	if i != 0 {
+		b.free = int32(b.at(i).created)
+	} else {
+		i = b.used
+		b.used++
+		if int(i/slipChunk) >= len(b.chunks) {
+			b.chunks = append(b.chunks, new([slipChunk]slip))
+		}
+	}
+	p := b.at(i)
+	*p = slip{num: num, created: created.UnixMicro(), nrcpt: uint32(nrcpt)}
+	p.setRef(ref)
+	if null {
+		p.flags |= slipNull
+	}
+	b.setDone(p, done)
+	b.index.Add(num, i)
+	b.unknown++
+	return p
+}
+
+// drop forgets a message.
+func (b *book) drop(num sched.MsgID) {
+	i := b.index.Find(num)
+	if i == 0 {
+		return
+	}
+	p := b.at(i)
+	b.forgetDomains(p)
+	if p.flags&slipLost == 0 {
+		b.unknown--
+	}
+	delete(b.more, num)
+	b.index.Remove(num)
+	*p = slip{created: int64(b.free)}
+	b.free = i
+}
+
+// forgetDomains makes p one whose domains are not known.
+func (b *book) forgetDomains(p *slip) {
+	if p.sender == 0 {
+		return
+	}
+	b.names.drop(p.sender)
+	b.names.drop(p.domain)
+	if m := b.more[p.num]; m.domains != "" {
+		m.each(func(id nameID, _ int) { b.names.drop(id) })
+		m.domains = ""
+		b.setMore(p, m)
+	}
+	p.sender, p.domain = 0, 0
+	b.unknown++
+}
+
+// setDomains says for whom a message is, so that it can be counted without
+// reading it. A count is that of pending recipients in the domain.
+func (b *book) setDomains(p *slip, sender string, domains map[string]int) {
+	b.forgetDomains(p)
+	p.sender = b.names.use(domainOf(sender))
+	if p.flags&slipLost == 0 {
+		b.unknown--
+	}
+	p.flags &^= slipLost
+	if len(domains) == 1 {
+		for d := range domains {
+			p.domain = b.names.use(d)
+		}
+		return
+	}
+	var list []byte
+	for d, n := range domains {
+		list = binary.AppendUvarint(list, uint64(b.names.use(d)))
+		list = binary.AppendUvarint(list, uint64(n))
+	}
+	m := b.more[p.num]
+	m.domains = string(list)
+	b.setMore(p, m)
+}
+
+// setLost says that a message's envelope cannot be read.
+func (b *book) setLost(p *slip) {
+	if p.sender == 0 && p.flags&slipLost == 0 {
+		p.flags |= slipLost
+		b.unknown--
+	}
+}
+
+func (b *book) setMore(p *slip, m more) {
+	if m.done == nil && m.domains == "" {
+		delete(b.more, p.num)
+		p.flags &^= slipMore
+		return
+	}
+	b.more[p.num] = m
+	p.flags |= slipMore
+}
+
+// each calls f for every domain and its count.
+func (m *more) each(f func(id nameID, n int)) {
+	for list := []byte(m.domains); len(list) > 0; {
+		id, n := binary.Uvarint(list)
+		count, k := binary.Uvarint(list[n:])
+		f(nameID(id), int(count))
+		list = list[n+k:]
+	}
+}
+
+// eachDomain calls f for every domain of p's pending recipients and their
+// number; pending is the number of all.
+func (b *book) eachDomain(p *slip, pending int, f func(id nameID, n int)) {
+	if p.domain != 0 {
+		f(p.domain, pending)
+	} else if m, ok := b.more[p.num]; ok {
+		m.each(f)
+	}
+}
+
+// setDone keeps the bitmap of recipients that need nothing more.
+func (b *book) setDone(p *slip, done []byte) {
+	if p.nrcpt <= 32 {
+		p.done = 0
+		for i, v := range done[:min(len(done), 4)] {
+			p.done |= uint32(v) << (8 * i)
+		}
+		return
+	}
+	m := b.more[p.num]
+	m.done = done
+	b.setMore(p, m)
+}
+
+// doneOf is the bitmap as spool.Entry has it. It is not to be changed.
+func (b *book) doneOf(p *slip) []byte {
+	if p.nrcpt > 32 {
+		return b.more[p.num].done
+	}
+	if p.done == 0 {
+		return nil
+	}
+	return binary.LittleEndian.AppendUint32(nil, p.done)[:(p.nrcpt+7)/8]
+}
+
+func (p *slip) id() mail.QueueID {
+	return mail.MakeQueueID(time.UnixMicro(p.created), uint64(p.num))
+}
+
+func (p *slip) ref() spool.Ref {
+	return spool.Ref{File: p.file, Segno: p.segno, Offset: p.offset, Length: p.length}
+}
+
+func (p *slip) setRef(r spool.Ref) {
+	p.file, p.segno, p.offset, p.length = r.File, r.Segno, r.Offset, r.Length
+}
+
+// message is p as the loop works with it.
+func (b *book) message(p *slip) *message {
+	return &message{id: p.id(), num: p.num, ref: p.ref(), nrcpt: int32(p.nrcpt), null: p.flags&slipNull != 0, done: append([]byte(nil), b.doneOf(p)...)}
+}

@@ -1,0 +1,192 @@
+package qmgr
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
+	"posthaste/qmgr/sched"
+)
+
+// explainRcpts bounds how many recipients of a message are named one by one.
+const explainRcpts = 1000
+
+// An explanation says why a message is still here: for groups of recipients
+// what they wait for, and for each what was last said about it.
+type explanation struct {
+	head    string
+	groups  []string
+	members [][]int // of each group; nil: all that no other group has
+	m       *message
+	rcpts   map[int]string // addresses and outcomes in memory
+	last    map[int]mail.Outcome
+	queue   sched.Queue
+}
+
+// explain answers with it. What is on disk is read beside the loop.
+func (s *Server) explain(r *ipc.Request, id mail.QueueID) {
+	m := s.message(msgID(id))
+	info, ok := s.sched.Lookup(msgID(id))
+	if m == nil || !ok {
+		r.Reply(&proto.ExplainReply{})
+		return
+	}
+	e := &explanation{m: &message{id: m.id, ref: m.ref, nrcpt: m.nrcpt, done: slices.Clone(m.done)}, queue: info.Queue,
+		rcpts: make(map[int]string), last: make(map[int]mail.Outcome)}
+	e.head = fmt.Sprintf("%s: %s queue since %s, %d octets, %d of %d recipients pending, tried %d times", m.id, info.Queue,
+		info.Created.Format(time.DateTime), info.Size, info.Pending, m.nrcpt, info.Attempts)
+	for _, why := range s.sched.Explain(m.num) {
+		line := fmt.Sprintf("  %d recipient(s)", why.Count)
+		if why.Transport != "" {
+			line += fmt.Sprintf(" via %s to %s", why.Transport, cmp.Or(string(why.Nexthop), why.Queue))
+		}
+		e.groups = append(e.groups, line+": "+s.reasonText(&why))
+		e.members = append(e.members, why.Rcpts)
+	}
+	if a := m.active; a != nil {
+		for i, o := range a.outcomes {
+			e.last[i] = o
+		}
+		for i, rc := range a.rcpts {
+			e.rcpts[i] = rc.Address
+		}
+	}
+	s.tasks.Go(func() {
+		s.lookUp(e)
+		r.Reply(&proto.ExplainReply{Lines: e.lines()})
+	})
+}
+
+// lookUp adds what is recorded with the message: addresses, and what came of
+// earlier attempts. A message that has left meanwhile, or cannot be read, is
+// explained without.
+func (s *Server) lookUp(e *explanation) {
+	st, err := s.opt.Open(s.ctx, e.m.ref, e.m.id)
+	if err != nil {
+		return
+	}
+	if outcomes, err := st.Outcomes(); err == nil {
+		for _, o := range outcomes {
+			if _, newer := e.last[o.Rcpt]; !newer && !e.m.isDone(o.Rcpt) {
+				e.last[o.Rcpt] = o
+			}
+		}
+	}
+	if rcpts, err := st.Recipients(0, -1); err == nil {
+		for i := range rcpts {
+			if _, known := e.rcpts[i]; !known && !e.m.isDone(i) {
+				e.rcpts[i] = rcpts[i].Address
+			}
+		}
+	}
+}
+
+// lines is the whole text.
+func (e *explanation) lines() []string {
+	lines := []string{e.head}
+	rest := maps.Clone(e.rcpts)
+	for _, list := range e.members {
+		for _, i := range list {
+			delete(rest, i)
+		}
+	}
+	left := slices.Sorted(maps.Keys(rest))
+	for g, line := range e.groups {
+		lines = append(lines, line)
+		members := e.members[g]
+		if members == nil {
+			members, left = left, nil
+		}
+		for n, i := range members {
+			if n == explainRcpts {
+				lines = append(lines, fmt.Sprintf("    and %d more", len(members)-n))
+				break
+			}
+			lines = append(lines, "    "+e.recipient(i))
+		}
+	}
+	return lines
+}
+
+// recipient is what is known of one.
+func (e *explanation) recipient(i int) string {
+	addr, ok := e.rcpts[i]
+	if !ok {
+		addr = fmt.Sprintf("recipient %d", i)
+	} else {
+		addr = rfc5322.Quote(addr)
+	}
+	o, ok := e.last[i]
+	if !ok {
+		return addr + ": not tried yet"
+	}
+	return fmt.Sprintf("%s: at %s %s: %s %s", addr, o.When.Format(time.DateTime), cmp.Or(o.Relay, "none"), o.Status,
+		maillog.AppendClean(nil, []byte(o.Reason)))
+}
+
+// reasonText is a reason in words.
+func (s *Server) reasonText(why *sched.Reason) string {
+	since := ""
+	if !why.Since.IsZero() {
+		since = " since " + why.Since.Format(time.DateTime)
+	}
+	until := why.Until.Format(time.DateTime)
+	switch why.Wait {
+	case sched.WaitDelivery:
+		return "being delivered" + since
+	case sched.WaitWindow:
+		return fmt.Sprintf("waits%s for one of the %d deliveries to this destination to end%s", since, why.Limit, s.holder(why.By, ": that of "))
+	case sched.WaitProcess:
+		return fmt.Sprintf("waits%s for one of the transport's %d deliveries to end", since, why.Limit)
+	case sched.WaitJob:
+		return "waits" + since + " for its turn" + s.holder(why.By, " behind message ")
+	case sched.WaitPreempted:
+		return "waits" + since + " while a smaller message passes" + s.holder(why.By, ": ")
+	case sched.WaitRate:
+		return "waits for the destination's rate delay until " + until
+	case sched.WaitTransportRate:
+		if why.Until.IsZero() {
+			return "waits for the transport's rate delay: another delivery has its turn"
+		}
+		return "waits for the transport's rate delay until " + until
+	case sched.WaitRead:
+		return "are being read" + since + ", or wait for room in memory"
+	case sched.WaitActive:
+		return fmt.Sprintf("waits for one of the %d places in the active queue", why.Limit)
+	case sched.WaitRetry:
+		return "next attempt at " + until
+	case sched.WaitSite:
+		return siteText(why, until)
+	case sched.WaitHold:
+		return "on hold: postsuper -H releases it"
+	case sched.WaitNotice:
+		return "a notice to the sender is being made" + since
+	case sched.WaitCommand:
+		return "an operator's command waits for the deliveries under way to end"
+	}
+	return "about to be taken up"
+}
+
+// siteText is for mail that waits on account of a destination that failed.
+func siteText(why *sched.Reason, until string) string {
+	if why.Dead.IsZero() {
+		return fmt.Sprintf("the destination had failed; next attempt at %s, sooner when it answers", until)
+	}
+	return fmt.Sprintf("the destination is considered dead until %s (%s %s); next attempt at %s, sooner when it answers",
+		why.Dead.Format(time.DateTime), why.Status, why.Text, until)
+}
+
+// holder names the message that is in the way, when one is known.
+func (s *Server) holder(num sched.MsgID, before string) string {
+	if m := s.message(num); m != nil {
+		return before + string(m.id)
+	}
+	return ""
+}

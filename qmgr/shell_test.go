@@ -1,0 +1,442 @@
+package qmgr
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+	"posthaste/internal/spooltool/faketest"
+	"posthaste/qmgr/sched"
+)
+
+// A message's life: some recipients get it, some never will, some later.
+func TestLife(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "destination_recipient_limit = 10\n")
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	id := st.arrive("s@From.test", "a@to.test", "b@to.test", "c@to.test")
+	o := smtp.next()
+	if o.Envelope.ID != id || o.Nexthop != "to.test" || !slices.Equal(o.Index, []int{0, 1, 2}) || o.Envelope.Recipients[2].Address != "c@to.test" {
+		t.Fatalf("ordered: %+v", o.Deliver)
+	}
+	if rows, unread := st.shape(false, "active"); !slices.Equal(rows, []string{"to.test: 3"}) || unread != 0 {
+		t.Errorf("in the active queue: %v, %d unread", rows, unread)
+	}
+	o.answer("ok", "fail", "defer")
+	op := st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	if op.Attempts != 1 || len(op.Outcomes) != 1 || op.Outcomes[0].Rcpt != 2 || op.Outcomes[0].Action != dsn.Deferred {
+		t.Errorf("recorded: %+v", op)
+	}
+	st.mu.Lock()
+	if len(st.notices) != 1 || st.notices[0].ID != id || len(st.notices[0].Outcomes) != 1 || st.notices[0].Outcomes[0].Rcpt != 1 {
+		t.Errorf("notices: %+v", st.notices)
+	}
+	var done []int
+	for i := range st.ops {
+		done = append(done, st.ops[i].Done...)
+	}
+	st.mu.Unlock()
+	if slices.Sort(done); !slices.Equal(done, []int{0, 1}) {
+		t.Errorf("done: %v", done)
+	}
+	if rows, unread := st.shape(false, "deferred"); !slices.Equal(rows, []string{"to.test: 1"}) || unread != 0 {
+		t.Errorf("in the deferred queue: %v, %d unread", rows, unread)
+	}
+	if rows, _ := st.shape(true, "deferred", "hold"); !slices.Equal(rows, []string{"from.test: 1"}) {
+		t.Errorf("senders in the deferred queue: %v", rows)
+	}
+	st.waitExplain(id, `(?s)`+string(id)+`: deferred queue since .* 1 of 3 recipients pending, tried 1 times\n  1 recipient\(s\).*: next attempt at `)
+	st.quiet()
+}
+
+// quiet verifies that nothing is kept of work: it is called when all
+// messages lie in the book or are gone.
+func (st *stage) quiet() {
+	st.t.Helper()
+	done := make(chan string, 1)
+	st.srv.post(func() {
+		s := st.srv
+		problem := ""
+		if len(s.messages) > 0 || len(s.entries) > 0 || s.inlined != 0 {
+			problem = fmt.Sprintf("%d messages, %d deliveries, %d octets of envelopes are in memory", len(s.messages), len(s.entries), s.inlined)
+		}
+		if err := s.sched.Check(); err != nil {
+			problem += fmt.Sprint(" ", err)
+		}
+		done <- problem + checkBook(s.book)
+	}, sched.Event{})
+	if problem := <-done; problem != "" {
+		st.t.Error(problem)
+	}
+}
+
+// Mail that was queued before the start is tried when it is due, counted as
+// soon as it has been read, and explained with what was said before.
+func TestStart(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	later := time.Now().Add(time.Hour)
+	waiting := func(q spool.Queue, next time.Time, sender string, rcpts ...string) faketest.Mail {
+		m := faketest.Mail{Queue: q, Next: next, Attempts: 2, Content: "x\r\n", Envelope: mail.Envelope{Arrival: time.Now().Add(-time.Minute), Sender: sender, Size: 3}}
+		for i, r := range rcpts {
+			m.Envelope.Recipients = append(m.Envelope.Recipients, mail.Recipient{Address: r})
+			m.Outcomes = append(m.Outcomes, mail.Outcome{Rcpt: i, Action: dsn.Deferred, Status: dsn.S(4, 4, 1), Reason: "no route\x1b to " + r, Relay: "none", When: time.Now()})
+		}
+		return m
+	}
+	many := make([]string, 40)
+	for i := range many {
+		many[i] = fmt.Sprintf("r@d%d.test", i%2)
+	}
+	mails := []faketest.Mail{
+		waiting(spool.Deferred, time.Now().Add(-time.Second), "s@from.test", "due@to.test"),
+		waiting(spool.Deferred, later, "", "a@To.test", "b@other.test", "c@to.test"),
+		waiting(spool.Deferred, later, "s@from.test", many...),
+		waiting(spool.Hold, later, "s@from.test", "x@to.test"),
+	}
+	mails[1].Done, mails[2].Done = []int{2}, []int{0, 39}
+	mails[1].Outcomes, mails[2].Outcomes = mails[1].Outcomes[:2], mails[2].Outcomes[1:39]
+	ids := st.fill(mails...)
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	o := smtp.next()
+	if o.Envelope.ID != ids[0] {
+		t.Fatalf("ordered: %+v", o.Deliver)
+	}
+	o.answer("ok")
+	st.waitOp(ids[0], "its removal", removed)
+	want := []string{"d0.test: 19", "d1.test: 19", "other.test: 1", "to.test: 2"}
+	st.until("everything has been read", func() bool {
+		st.mu.Unlock()
+		defer st.mu.Lock()
+		_, unread := st.shape(false, "deferred", "hold")
+		return unread == 0
+	})
+	if rows, _ := st.shape(false, "deferred", "hold"); !slices.Equal(rows, want) {
+		t.Errorf("counted %v, not %v", rows, want)
+	}
+	if rows, _ := st.shape(true, "deferred"); !slices.Equal(rows, []string{": 1", "from.test: 1"}) {
+		t.Errorf("senders: %v", rows)
+	}
+	text := st.explain(ids[1])
+	for _, want := range []string{"deferred queue", "2 of 3 recipients pending, tried 2 times", "  2 recipient(s): next attempt at " + later.Format(time.DateTime),
+		"    a@To.test: at ", " none: 4.4.1 no route? to a@To.test\n    b@other.test: at "} {
+		if !strings.Contains(text, want) {
+			t.Errorf("explain lacks %q:\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "c@to.test") {
+		t.Errorf("explain names a recipient that has it:\n%s", text)
+	}
+	if text := st.explain(ids[3]); !strings.Contains(text, "on hold: postsuper -H releases it") {
+		t.Errorf("explain:\n%s", text)
+	}
+	if text := st.explain("4jWmK60rlcz1SCpW"); text != "" {
+		t.Errorf("explain of none: %s", text)
+	}
+	st.quiet()
+}
+
+// What cleanup has not confirmed when it dies is told its successor, in order,
+// and a message whose removal may be unknown to it does not come back.
+func TestCleanupDies(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	st.mu.Lock()
+	st.deaf = true
+	st.mu.Unlock()
+	id := st.arrive("s@from.test", "a@to.test")
+	second := st.arrive("s@from.test", "b@to.test")
+	for range 2 {
+		o := smtp.next()
+		if o.Envelope.ID == id {
+			o.answer("ok")
+		} else {
+			o.answer("defer")
+		}
+	}
+	st.until("changes are sent", func() bool { return st.unheard > 0 })
+	st.until("all is decided", func() bool {
+		st.mu.Unlock()
+		defer st.mu.Lock()
+		rows, _ := st.shape(false, "deferred")
+		rest, _ := st.shape(false, "active", "incoming")
+		return len(rows) == 1 && len(rest) == 0
+	})
+	st.mu.Lock()
+	st.deaf = false
+	// It recovered without what it had not answered.
+	for i, q := range []mail.QueueID{id, second} {
+		env := mail.Envelope{ID: q, Sender: "s@from.test", Arrival: time.Now()}
+		st.entries = append(st.entries, proto.Entry{Entry: spool.Entry{ID: q, Ref: spool.Ref{Segno: 1, Length: 100}, Size: 100, NRcpt: 1, NPending: 1},
+			Envelope: env.Append(nil), Recipients: mail.AppendRecipients(nil, []mail.Recipient{{Address: fmt.Sprintf("%c@to.test", 'a'+i)}})})
+	}
+	st.cleanup.Close()
+	st.mu.Unlock()
+	st.waitAttached(2)
+	st.waitOp(id, "its removal", removed)
+	st.waitOp(second, "its deferral", inQueue(spool.Deferred))
+	if rows, _ := st.shape(false, "active", "incoming", "deferred"); !slices.Equal(rows, []string{"to.test: 1"}) {
+		t.Errorf("in the queue: %v", rows)
+	}
+	select {
+	case o := <-smtp.orders:
+		t.Errorf("delivered again: %+v", o.Deliver)
+	default:
+	}
+	st.quiet()
+}
+
+// A queue manager that starts while agents still work for its predecessor
+// orders nothing twice: not what runs, not what has ended, in whole or in
+// part.
+func TestInventory(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	fresh := func(rcpts ...string) faketest.Mail {
+		m := faketest.Mail{Content: "x\r\n", Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3}}
+		for _, r := range rcpts {
+			m.Envelope.Recipients = append(m.Envelope.Recipients, mail.Recipient{Address: r})
+		}
+		return m
+	}
+	ids := st.fill(fresh("a@run.test"), fresh("a@part.test", "b@part.test"), fresh("a@whole.test"), fresh("a@new.test"))
+	sent := func(i int) mail.Outcome {
+		return mail.Outcome{Rcpt: i, Action: dsn.Delivered, Status: dsn.S(2, 0, 0), Reason: "250 ok", Relay: "peer", When: time.Now()}
+	}
+	late := mail.Outcome{Rcpt: 1, Action: dsn.Deferred, Status: dsn.S(4, 0, 0), Reason: "450", When: time.Now()}
+	smtp := st.agent("smtp", proto.Inventory{
+		Running: []proto.Delivery{{ID: ids[0], Index: []int{0}}},
+		Finished: []proto.Finished{{ID: ids[1], Reply: proto.DeliverReply{Outcomes: []mail.Outcome{sent(0), late}}},
+			{ID: ids[2], Reply: proto.DeliverReply{Outcomes: []mail.Outcome{sent(0)}}}},
+	})
+	st.run()
+	got := map[mail.QueueID][]int{}
+	for range 2 {
+		o := smtp.next()
+		got[o.Envelope.ID] = o.Index
+		o.answer("ok", "ok")
+	}
+	if !slices.Equal(got[ids[1]], []int{1}) || !slices.Equal(got[ids[3]], []int{0}) {
+		t.Errorf("ordered: %v", got)
+	}
+	st.waitOp(ids[1], "its removal", removed)
+	st.waitOp(ids[2], "its removal", removed)
+	st.waitOp(ids[3], "its removal", removed)
+	st.waitExplain(ids[0], "being delivered")
+	smtp.conn.Push(&proto.Inventory{Finished: []proto.Finished{{ID: ids[0], Reply: proto.DeliverReply{Outcomes: []mail.Outcome{sent(0)}}}}})
+	st.waitOp(ids[0], "its removal", removed)
+	st.quiet()
+	select {
+	case o := <-smtp.orders:
+		t.Errorf("ordered as well: %+v", o.Deliver)
+	default:
+	}
+}
+
+// An agent that dies takes only its own deliveries with it, and a transport
+// that is not there defers what is for it, with the reason.
+func TestAgentGone(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	smtp := st.agent("smtp", proto.Inventory{})
+	retry := st.agent("retry", proto.Inventory{})
+	st.routes["absent.test"] = "nosuch:x"
+	st.run()
+	st.waitAttached(1)
+	id := st.arrive("s@from.test", "a@to.test")
+	smtp.next()
+	smtp.stop()
+	st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	id = st.arrive("s@from.test", "a@absent.test")
+	o := retry.next()
+	if o.Nexthop != "4.3.0 mail transport unavailable" {
+		t.Errorf("retry gets it for %q", o.Nexthop)
+	}
+	o.answer("defer")
+	op := st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	if len(op.Outcomes) != 1 {
+		t.Errorf("recorded: %+v", op)
+	}
+	for _, want := range []string{"warning: transport smtp: the delivery agent ended in the middle of a delivery",
+		"warning: connect to transport nosuch: ", "warning: transport nosuch is not available until "} {
+		st.until("it is logged: "+want, func() bool { return strings.Contains(st.log.String(), want) })
+	}
+	st.quiet()
+}
+
+// An operator's command takes effect when the deliveries under way have
+// ended; nothing new is begun before.
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		name string
+		verb proto.Verb
+		want func(*proto.Op) bool
+		done bool // the message is gone
+	}{
+		{"hold", proto.VerbHold, inQueue(spool.Hold), false},
+		{"delete", proto.VerbDelete, removed, true},
+		{"requeue", proto.VerbRequeue, removed, true},
+		{"expire", proto.VerbExpire, func(op *proto.Op) bool { return op.Expire }, false},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			st := newStage(t, "default_destination_recipient_limit = 1\ndefault_destination_concurrency_limit = 1\ninitial_destination_concurrency = 1\n")
+			m := faketest.Mail{Content: "x\r\n", Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3,
+				Recipients: []mail.Recipient{{Address: "a@to.test"}, {Address: "a@to.test", Original: "b@to.test"}}}}
+			id := st.fill(m)[0]
+			smtp := st.agent("smtp", proto.Inventory{})
+			retry := st.agent("retry", proto.Inventory{})
+			st.run()
+			o := smtp.next()
+			st.waitExplain(id, `1 recipient\(s\) via smtp to to.test: being delivered since .*\n    a@to.test: not tried yet\n  1 recipient\(s\) via smtp to to.test: `+
+				`waits since .* for one of the 1 deliveries to this destination to end: that of `+string(id))
+			if ids := st.command(proto.Command{Verb: x.verb, ID: id, Now: true}); !slices.Equal(ids, []mail.QueueID{id}) {
+				t.Errorf("carried out on %v", ids)
+			}
+			if x.verb != proto.VerbExpire {
+				st.waitExplain(id, "an operator's command waits for the deliveries under way to end")
+			}
+			o.answer("ok")
+			if x.verb == proto.VerbExpire { // the other recipient was not tried
+				r := retry.next()
+				if r.Nexthop != "4.7.0 message is administratively expired" {
+					t.Errorf("retry: %q", r.Nexthop)
+				}
+				r.answer("defer")
+				st.until("the sender is told", func() bool { return len(st.notices) == 1 && st.notices[0].Notice == proto.NoticeExpired })
+				st.waitOp(id, "its removal", removed)
+			}
+			st.waitOp(id, x.name, x.want)
+			select {
+			case o := <-smtp.orders:
+				t.Errorf("ordered: %+v", o.Deliver)
+			default:
+			}
+			if x.verb == proto.VerbRequeue {
+				st.mu.Lock()
+				if len(st.taken) != 1 || len(st.taken[0].Envelope.Recipients) != 1 || st.taken[0].Envelope.Recipients[0].Address != "b@to.test" {
+					t.Errorf("through cleanup: %+v", st.taken)
+				}
+				st.mu.Unlock()
+			}
+			if x.verb == proto.VerbHold {
+				if ids := st.command(proto.Command{Verb: proto.VerbHold, ID: id}); ids != nil {
+					t.Errorf("held again: %v", ids)
+				}
+				if ids := st.command(proto.Command{Verb: proto.VerbRelease, ID: id, Queue: "deferred"}); ids != nil {
+					t.Errorf("released from another queue: %v", ids)
+				}
+				st.command(proto.Command{Verb: proto.VerbRelease, ID: id})
+				o := smtp.next()
+				if !slices.Equal(o.Index, []int{1}) {
+					t.Errorf("ordered: %+v", o.Deliver)
+				}
+				o.answer("ok")
+				st.waitOp(id, "its removal", removed)
+			}
+			st.quiet()
+		})
+	}
+}
+
+// A message that cleanup does not take again stays as it was; when cleanup
+// has taken it and only the answer was lost, it is not sent twice.
+func TestRequeueFails(t *testing.T) {
+	t.Parallel()
+	for _, there := range []bool{true, false} {
+		t.Run(fmt.Sprint(there), func(t *testing.T) {
+			t.Parallel()
+			st := newStage(t, "")
+			st.refuse = true
+			id := st.fill(faketest.Mail{Queue: spool.Deferred, Attempts: 3, Next: time.Now().Add(time.Hour), Content: "x\r\n",
+				Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{{Address: "a@to.test"}}}})[0]
+			st.located[id] = there
+			smtp := st.agent("smtp", proto.Inventory{})
+			st.run()
+			st.command(proto.Command{Verb: proto.VerbRequeue, ID: id})
+			if !there {
+				st.until("it is gone", func() bool { return strings.Contains(st.log.String(), string(id)+": requeued") })
+				if text := st.explain(id); text != "" {
+					t.Errorf("it is still here: %s", text)
+				}
+				st.quiet()
+				return
+			}
+			o := smtp.next()
+			if o.Envelope.ID != id {
+				t.Errorf("ordered: %+v", o.Deliver)
+			}
+			o.answer("defer")
+			if op := st.waitOp(id, "its deferral", func(op *proto.Op) bool { return op.Attempts > 0 }); op.Attempts != 4 {
+				t.Errorf("recorded: %+v", op)
+			}
+			st.quiet()
+		})
+	}
+}
+
+// A message that is not in the spool any more is forgotten, not tried for ever.
+func TestGone(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	st.site.Fill(faketest.Mail{Content: "x\r\n", Envelope: mail.Envelope{Arrival: time.Now(), Recipients: []mail.Recipient{{Address: "a@to.test"}}}})
+	id := mail.MakeQueueID(time.Now(), 77)
+	st.entries = []proto.Entry{{Entry: spool.Entry{ID: id, Ref: spool.Ref{File: 999, Segno: 999, Length: 100}, NRcpt: 1, NPending: 1}}}
+	st.run()
+	st.waitOp(id, "its removal", removed)
+	if text := st.explain(id); text != "" {
+		t.Errorf("it is still here: %s", text)
+	}
+	st.quiet()
+}
+
+// postqueue -s and ETRN: mail for a site is tried now, whether its domain is
+// known from this process's life or from the spool.
+func TestFlushSite(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "fast_flush_domains = to.test\n")
+	later := time.Now().Add(time.Hour)
+	old := func(r string) faketest.Mail {
+		return faketest.Mail{Queue: spool.Deferred, Attempts: 1, Next: later, Content: "x\r\n",
+			Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{{Address: r}}}}
+	}
+	ids := st.fill(old("a@to.test"), old("a@other.test"), old("b@TO.test"))
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	st.command(proto.Command{Verb: proto.VerbFlush, Site: "To.Test"})
+	for round := range 2 {
+		var got []mail.QueueID
+		for range 2 {
+			o := smtp.next()
+			got = append(got, o.Envelope.ID)
+			o.answer("defer")
+		}
+		if slices.Sort(got); !slices.Equal(got, slices.Sorted(slices.Values([]mail.QueueID{ids[0], ids[2]}))) {
+			t.Errorf("round %d: ordered %v", round, got)
+		}
+		st.until("both are deferred again", func() bool {
+			st.mu.Unlock()
+			defer st.mu.Lock()
+			rows, _ := st.shape(false, "deferred")
+			return slices.Equal(rows, []string{"other.test: 1", "to.test: 2"})
+		})
+		if round == 0 {
+			st.command(proto.Command{Verb: proto.VerbFlush, Site: "to.test"})
+		}
+	}
+	st.quiet()
+}

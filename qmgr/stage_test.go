@@ -1,0 +1,403 @@
+package qmgr
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/queueread"
+	"posthaste/internal/spool"
+	"posthaste/internal/spooltool/faketest"
+	"posthaste/internal/submit"
+)
+
+// patience bounds waiting for what must happen.
+const patience = 40 * time.Second
+
+// A stage is a running queue manager among peers that a test plays.
+type stage struct {
+	t    *testing.T
+	main string
+	dir  string
+	site *faketest.Site
+	srv  *Server
+	log  *lockedLog
+
+	mu       sync.Mutex
+	cleanup  *ipc.Conn // where the queue manager is attached
+	entries  []proto.Entry
+	ops      []proto.Op // recorded, in order
+	deaf     bool       // cleanup does not answer Record
+	unheard  int        // Records that were not answered
+	located  map[mail.QueueID]bool
+	taken    []proto.Submit
+	refuse   bool // cleanup does not take submissions
+	notices  []proto.Notify
+	routes   map[string]string // domain to transport:nexthop
+	agents   map[mail.Transport]*fakeAgent
+	number   uint64
+	attached int
+	tool     *ipc.Client
+}
+
+// lockedLog gathers log lines.
+type lockedLog struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// A fakeAgent is a transport whose deliveries the test carries out.
+type fakeAgent struct {
+	st     *stage
+	orders chan order
+	inv    proto.Inventory
+	stop   context.CancelFunc
+	mu     sync.Mutex
+	conn   *ipc.Conn
+}
+
+type order struct {
+	proto.Deliver
+	req *ipc.Request
+}
+
+// answer reports outcomes: ok, defer, fail, by the position of the recipient.
+func (o *order) answer(words ...string) {
+	reply := new(proto.DeliverReply)
+	for i, w := range words[:min(len(words), len(o.Index))] {
+		out := mail.Outcome{Rcpt: o.Index[i], Action: dsn.Delivered, Status: dsn.S(2, 0, 0), Reason: "250 ok", Relay: "peer", When: time.Now()}
+		switch w {
+		case "defer":
+			out.Action, out.Status, out.Reason = dsn.Deferred, dsn.S(4, 2, 0), "450 later"
+		case "fail":
+			out.Action, out.Status, out.Reason = dsn.Failed, dsn.S(5, 1, 1), "550 never"
+		}
+		reply.Outcomes = append(reply.Outcomes, out)
+	}
+	o.req.Reply(reply)
+}
+
+// newStage sets the stage; run opens it. main is added to main.cf.
+func newStage(t *testing.T, main string) *stage {
+	st := &stage{t: t, main: main, site: faketest.New(t, main), log: new(lockedLog), located: map[mail.QueueID]bool{}, routes: map[string]string{},
+		agents: map[mail.Transport]*fakeAgent{}, number: 1000}
+	st.dir = filepath.Join(st.site.Queue, "private")
+	if err := os.MkdirAll(st.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	st.serve("cleanup", st.cleanupHandler)
+	st.serve("bounce", func(_ *ipc.Conn, r *ipc.Request) {
+		n := faketest.Decode[proto.Notify](t, r)
+		st.mu.Lock()
+		st.notices = append(st.notices, n)
+		st.mu.Unlock()
+		r.Reply(&proto.NotifyReply{})
+	})
+	return st
+}
+
+// serve plays a service until the test ends or the function it returns is called.
+func (st *stage) serve(name string, h ipc.Handler) context.CancelFunc {
+	st.t.Helper()
+	l, err := net.Listen("unix", filepath.Join(st.dir, name))
+	if err != nil {
+		st.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	srv := &ipc.Server{Handler: h}
+	wg.Go(func() { srv.Serve(ctx, l, 0) })
+	stop := func() { cancel(); wg.Wait() }
+	st.t.Cleanup(stop)
+	return stop
+}
+
+// run starts the queue manager. It ends with the test.
+func (st *stage) run() {
+	st.t.Helper()
+	cfg, err := config.LoadString(st.main)
+	if err != nil {
+		st.t.Fatal(err)
+	}
+	settings, err := Load(cfg, nil, st.t.Logf)
+	if err != nil {
+		st.t.Fatal(err)
+	}
+	settings.Sched.QueueRunDelay = 0
+	cleanup := ipc.NewClient(st.path("cleanup"), nil)
+	submitter := submit.New(cleanup)
+	reader := spool.NewReader(nil, filepath.Join(st.site.Queue, "spool"))
+	opener := queueread.Opener{Reader: reader, Cleanup: cleanup}
+	st.srv = New(Options{Settings: settings, Resolver: st, Open: opener.Open, Submit: submitter, Log: maillog.New("postfix/qmgr", maillog.NewWriter(st.log, maillog.Classic)),
+		Cleanup: st.path("cleanup"), Bounce: st.path("bounce"), Verify: st.path("verify"),
+		Agent: func(t mail.Transport) string { return st.path(string(t)) }})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- st.srv.Run(ctx, time.Second) }()
+	stopTools := st.serve("qmgr", st.srv.fromTool)
+	st.tool = ipc.NewClient(st.path("qmgr"), nil)
+	st.t.Cleanup(func() {
+		st.tool.Close()
+		stopTools()
+		cancel()
+		if err := <-done; err != nil {
+			st.t.Error(err)
+		}
+		submitter.Close()
+		cleanup.Close()
+		reader.Close()
+	})
+}
+
+func (st *stage) path(name string) string { return filepath.Join(st.dir, name) }
+
+// Resolve makes the stage a Resolver.
+func (st *stage) Resolve(_ context.Context, _, addr string) (proto.ResolveReply, error) {
+	_, domain, _ := strings.Cut(addr, "@")
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	transport, nexthop, ok := strings.Cut(st.routes[domain], ":")
+	if !ok {
+		transport, nexthop = "smtp", domain
+	}
+	return proto.ResolveReply{Transport: transport, Nexthop: nexthop, Recipient: addr}, nil
+}
+
+func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	switch r.Kind {
+	case proto.KindAttach:
+		st.cleanup = c
+		st.attached++
+		c.Push(&proto.Entries{List: st.entries, Complete: true})
+		r.Reply(&proto.RecordReply{})
+	case proto.KindRecord:
+		q := faketest.Decode[proto.Record](st.t, r)
+		if st.deaf {
+			st.unheard++
+			return
+		}
+		st.ops = append(st.ops, q.Ops...)
+		r.Reply(&proto.RecordReply{})
+	case proto.KindLease:
+		st.number += 10
+		r.Reply(&proto.LeaseReply{First: st.number, N: 10})
+	case proto.KindSubmit:
+		q := faketest.Decode[proto.Submit](st.t, r)
+		st.taken = append(st.taken, q)
+		reply := &proto.SubmitReply{Code: 250, Status: dsn.S(2, 0, 0), Text: "Ok"}
+		if st.refuse {
+			reply = &proto.SubmitReply{Code: 451, Status: dsn.S(4, 3, 0), Text: "not now"}
+		}
+		r.Reply(reply)
+	case proto.KindLocate:
+		q := faketest.Decode[proto.Locate](st.t, r)
+		reply := &proto.LocateReply{Found: st.located[q.ID]}
+		if reply.Found {
+			for id, e := range st.site.Entries() {
+				if id == q.ID {
+					reply.Entry = e
+				}
+			}
+		}
+		r.Reply(reply)
+	default:
+		r.Fail("unexpected request %d", r.Kind)
+	}
+}
+
+// agent plays a transport.
+func (st *stage) agent(name mail.Transport, inv proto.Inventory) *fakeAgent {
+	a := &fakeAgent{st: st, orders: make(chan order, 100), inv: inv}
+	a.stop = st.serve(string(name), func(c *ipc.Conn, r *ipc.Request) {
+		switch r.Kind {
+		case proto.KindAttach:
+			a.mu.Lock()
+			a.conn = c
+			a.mu.Unlock()
+			c.Push(&a.inv)
+		case proto.KindDeliver:
+			a.orders <- order{faketest.Decode[proto.Deliver](st.t, r), r}
+		}
+	})
+	return a
+}
+
+// next is the next order.
+func (a *fakeAgent) next() order {
+	a.st.t.Helper()
+	select {
+	case o := <-a.orders:
+		return o
+	case <-time.After(patience):
+		a.st.t.Fatal("no delivery is ordered")
+		panic("unreachable")
+	}
+}
+
+// arrive has cleanup announce a new message, and returns its ID.
+func (st *stage) arrive(sender string, rcpts ...string) mail.QueueID {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.number++
+	env := mail.Envelope{Arrival: time.Now(), Sender: sender, Size: 100}
+	env.ID = mail.MakeQueueID(env.Arrival, st.number)
+	for _, r := range rcpts {
+		env.Recipients = append(env.Recipients, mail.Recipient{Address: r})
+	}
+	e := proto.Entry{Entry: spool.Entry{ID: env.ID, Ref: spool.Ref{Segno: 1, Length: 100}, Size: 100, NRcpt: len(rcpts), NPending: len(rcpts),
+		Null: sender == ""}, Envelope: env.Append(nil), Recipients: mail.AppendRecipients(nil, env.Recipients)}
+	st.cleanup.Push(&proto.Entries{List: []proto.Entry{e}})
+	return env.ID
+}
+
+// waitAttached waits until the queue manager has attached n times.
+func (st *stage) waitAttached(n int) {
+	st.t.Helper()
+	st.until("the queue manager attaches", func() bool { return st.attached >= n })
+}
+
+// until waits for f, which is called with the stage locked.
+func (st *stage) until(what string, f func() bool) {
+	st.t.Helper()
+	for limit := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
+		st.mu.Lock()
+		ok := f()
+		st.mu.Unlock()
+		if ok {
+			return
+		}
+		if time.Now().After(limit) {
+			st.t.Fatalf("waited in vain: %s\nrecorded: %+v\nlog:\n%s", what, st.ops, st.log)
+		}
+	}
+}
+
+// waitOp waits until something is recorded of a message that f is content with.
+func (st *stage) waitOp(id mail.QueueID, what string, f func(*proto.Op) bool) proto.Op {
+	st.t.Helper()
+	var found proto.Op
+	st.until(fmt.Sprintf("%s: %s is recorded", id, what), func() bool {
+		i := slices.IndexFunc(st.ops, func(op proto.Op) bool { return op.ID == id && f(&op) })
+		if i >= 0 {
+			found = st.ops[i]
+		}
+		return i >= 0
+	})
+	return found
+}
+
+func removed(op *proto.Op) bool { return op.Remove }
+
+func inQueue(q spool.Queue) func(*proto.Op) bool {
+	return func(op *proto.Op) bool { return op.Set&spool.SetQueue != 0 && op.Queue == q }
+}
+
+// command gives an operator's order and returns the IDs that it was carried
+// out on.
+func (st *stage) command(q proto.Command) []mail.QueueID {
+	st.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var reply proto.CommandReply
+	if err := st.tool.Call(ctx, &q, &reply); err != nil {
+		st.t.Fatal(err)
+	}
+	if reply.Denied != "" {
+		st.t.Fatal(reply.Denied)
+	}
+	return reply.IDs
+}
+
+// explain is what the queue manager says of a message.
+func (st *stage) explain(id mail.QueueID) string {
+	st.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var reply proto.ExplainReply
+	if err := st.tool.Call(ctx, &proto.Explain{ID: id}, &reply); err != nil {
+		st.t.Fatal(err)
+	}
+	return strings.Join(reply.Lines, "\n")
+}
+
+// waitExplain waits until it says that.
+func (st *stage) waitExplain(id mail.QueueID, pattern string) {
+	st.t.Helper()
+	re := regexp.MustCompile(pattern)
+	var last string
+	for limit := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
+		if last = st.explain(id); re.MatchString(last) {
+			return
+		}
+		if time.Now().After(limit) {
+			st.t.Fatalf("explain does not say %q:\n%s", pattern, last)
+		}
+	}
+}
+
+// shape counts the mail in some queues, "domain: recipients" in order, and the
+// number of messages that are left to the asker.
+func (st *stage) shape(senders bool, queues ...string) (rows []string, unread int) {
+	st.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	counts := map[string]int{}
+	q := proto.Shape{Queues: queues, Senders: senders, Edges: []time.Time{time.Now().Add(-time.Hour)}}
+	for {
+		var reply proto.ShapeReply
+		if err := st.tool.Call(ctx, &q, &reply); err != nil {
+			st.t.Fatal(err)
+		}
+		unread += len(reply.Unread)
+		for _, r := range reply.Rows {
+			counts[r.Domain] += r.Counts[0] + r.Counts[1]
+		}
+		if q.Cursor = reply.Next; q.Cursor == 0 {
+			break
+		}
+	}
+	for d, n := range counts {
+		rows = append(rows, fmt.Sprintf("%s: %d", d, n))
+	}
+	slices.Sort(rows)
+	return rows, unread
+}
+
+// fill puts mail into the spool, for the queue manager to find at its start.
+func (st *stage) fill(mails ...faketest.Mail) []mail.QueueID {
+	ids := st.site.Fill(mails...)
+	all := st.site.Entries()
+	for _, id := range ids {
+		st.entries = append(st.entries, proto.Entry{Entry: all[id]})
+		st.located[id] = true
+	}
+	return ids
+}

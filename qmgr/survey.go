@@ -1,0 +1,229 @@
+package qmgr
+
+import (
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+	"posthaste/qmgr/sched"
+)
+
+// What qshape asks for is counted from the book. Of mail that was queued
+// before this process started it has no domains at first: cleanup's index does
+// not, either. They are read little by little, beside deliveries; until then
+// qshape is told where those messages lie, and reads them itself.
+
+// A survey reads the envelopes of messages whose domains are not known.
+type survey struct {
+	under bool  // one is under way
+	next  int32 // in the book: where the next one begins
+}
+
+const (
+	// surveyBatch is how many messages are read at a time.
+	surveyBatch = 256
+	// surveySlips is how many slips are looked at for that at most.
+	surveySlips = 1 << 16
+)
+
+// lookAround begins a survey when there is something to be found.
+func (s *Server) lookAround() {
+	if s.survey.under || s.book.unknown == 0 || !s.told {
+		return
+	}
+	var list []*message
+	for n := 0; n < surveySlips && len(list) < surveyBatch; n++ {
+		if s.survey.next++; s.survey.next >= s.book.used {
+			s.survey.next = 0
+			break
+		}
+		if p := s.book.at(s.survey.next); p.num != 0 && p.sender == 0 && p.flags&slipLost == 0 {
+			list = append(list, s.book.message(p))
+		}
+	}
+	s.survey.under = true
+	s.tasks.Go(func() {
+		start := time.Now()
+		found := make([]finding, len(list))
+		for i, m := range list {
+			if s.ctx.Err() != nil {
+				return
+			}
+			found[i] = finding{num: m.num}
+			found[i].sender, found[i].domains, _ = s.peruse(m)
+		}
+		// Half of one processor's time at most: deliveries come first.
+		pause := time.NewTimer(time.Since(start))
+		select {
+		case <-pause.C:
+		case <-s.ctx.Done():
+			pause.Stop()
+		}
+		s.post(func() { s.surveyed(found) }, sched.Event{})
+	})
+}
+
+// A finding is what is known of one message now; without domains that it
+// cannot be read.
+type finding struct {
+	num     sched.MsgID
+	sender  string
+	domains map[string]int
+}
+
+func (s *Server) surveyed(list []finding) {
+	s.survey.under = false
+	for i := range list {
+		f := &list[i]
+		p := s.book.find(f.num)
+		switch {
+		case p == nil || p.sender != 0: // gone or known meanwhile
+		case f.domains == nil:
+			s.book.setLost(p)
+		default:
+			s.book.setDomains(p, f.sender, f.domains)
+		}
+	}
+}
+
+// peruse reads for whom a message is that lies in the book.
+func (s *Server) peruse(m *message) (sender string, domains map[string]int, err error) {
+	st, err := s.opt.Open(s.ctx, m.ref, m.id)
+	if err != nil {
+		return "", nil, err
+	}
+	env, err := st.Envelope()
+	if err != nil {
+		return "", nil, err
+	}
+	rcpts, err := st.Recipients(0, -1)
+	if err != nil {
+		return "", nil, err
+	}
+	return env.Sender, m.count(rcpts), nil
+}
+
+const (
+	// censusTurn is how many messages are counted in one turn of the loop.
+	censusTurn = 10000
+	// censusPage is how many messages one answer may be about.
+	censusPage = 200000
+	// censusRows is how many domains it may name, those of the last turn aside.
+	censusRows = 50000
+)
+
+// A census counts messages for qshape: those in some queues, by domain and
+// age. It may take several turns of the loop for one answer.
+type census struct {
+	q      *proto.Shape
+	queues [5]bool // by sched.Queue
+	edges  []int64 // µs
+	seen   int
+	rows   []proto.ShapeRow
+	byID   map[nameID]int // rows that hold a use of a name
+	byText map[string]int
+	unread []proto.Item
+}
+
+func newCensus(q *proto.Shape) *census {
+	c := &census{q: q, byID: make(map[nameID]int), byText: make(map[string]int)}
+	for _, name := range q.Queues {
+		for i := range c.queues {
+			c.queues[i] = c.queues[i] || sched.Queue(i).String() == name
+		}
+	}
+	for _, t := range q.Edges {
+		c.edges = append(c.edges, t.UnixMicro())
+	}
+	return c
+}
+
+// census counts on, and answers when there is enough for an answer.
+func (s *Server) census(r *ipc.Request, c *census) {
+	c.q.Cursor = s.sched.Scan(c.q.Cursor, censusTurn, func(info sched.Info) bool {
+		c.seen++
+		if !c.queues[info.Queue] {
+			return true
+		}
+		if m := s.messages[info.ID]; m != nil {
+			sender, domains := m.domains()
+			c.message(s.book, m, &info, sender, domains)
+		} else if p := s.book.find(info.ID); p != nil {
+			c.slip(s.book, p, &info)
+		}
+		return true
+	})
+	if c.q.Cursor != 0 && c.seen < censusPage && len(c.rows)+len(c.unread) < censusRows {
+		s.post(func() { s.census(r, c) }, sched.Event{})
+		return
+	}
+	for id := range c.byID {
+		s.book.names.drop(id)
+	}
+	r.Reply(&proto.ShapeReply{Next: c.q.Cursor, Rows: c.rows, Unread: c.unread})
+}
+
+// slip counts a message that lies in the book.
+func (c *census) slip(b *book, p *slip, info *sched.Info) {
+	switch {
+	case p.sender == 0:
+		c.skip(info, p.id(), p.ref(), b.doneOf(p))
+	case c.q.Senders:
+		c.known(b, p.sender, info, 1)
+	default:
+		b.eachDomain(p, info.Pending, func(id nameID, n int) { c.known(b, id, info, n) })
+	}
+}
+
+// message counts one that is worked on.
+func (c *census) message(b *book, m *message, info *sched.Info, sender string, domains map[string]int) {
+	switch {
+	case domains == nil:
+		c.skip(info, m.id, m.ref, m.done)
+	case c.q.Senders:
+		c.count(c.named(domainOf(sender)), info, 1)
+	default:
+		for d, n := range domains {
+			c.count(c.named(d), info, n)
+		}
+	}
+}
+
+// skip leaves it to the asker to read a message.
+func (c *census) skip(info *sched.Info, id mail.QueueID, ref spool.Ref, done []byte) {
+	c.unread = append(c.unread, proto.Item{ID: id, Queue: info.Queue.String(), Arrival: info.Created, Ref: ref,
+		Done: append([]byte(nil), done...)})
+}
+
+func (c *census) known(b *book, id nameID, info *sched.Info, n int) {
+	row, ok := c.byID[id]
+	if !ok {
+		row = c.row(b.names.list[id].text)
+		c.byID[b.names.use(b.names.list[id].text)] = row
+	}
+	c.count(row, info, n)
+}
+
+func (c *census) named(domain string) int {
+	row, ok := c.byText[domain]
+	if !ok {
+		row = c.row(domain)
+		c.byText[domain] = row
+	}
+	return row
+}
+
+func (c *census) row(domain string) int {
+	c.rows = append(c.rows, proto.ShapeRow{Domain: domain, Counts: make([]int, len(c.edges)+1)})
+	return len(c.rows) - 1
+}
+
+// count adds n to the column of a message's age.
+func (c *census) count(row int, info *sched.Info, n int) {
+	column := 0
+	for created := info.Created.UnixMicro(); column < len(c.edges) && created <= c.edges[column]; column++ {
+	}
+	c.rows[row].Counts[column] += n
+}
