@@ -29,7 +29,6 @@ var builtIn = map[string]string{
 	"dnsblog":    "smtpd asks DNS lists itself",
 	"flush":      "qmgr knows what waits for a destination",
 	"postscreen": "smtpd judges clients before it greets them",
-	"proxymap":   "each service opens its own tables",
 	"scache":     "smtp keeps its own sessions",
 	"showq":      "qmgr lists the queue",
 	"tlsmgr":     "each service keeps its own TLS sessions and keys",
@@ -93,24 +92,37 @@ func program(cfg *config.Config, c, behind *config.Service, specs map[string]ser
 	if other, ok := aliases[c.Command]; ok {
 		c.Command = other
 	}
-	if found, ok := specs[c.Command]; ok {
-		return &found, "", nil
-	}
 	if c.Command == "postscreen" && c.Type == "inet" {
 		if behind == nil {
 			return nil, "", fmt.Errorf("postscreen is built in, and hands its clients to service %s/pass, which master.cf does not have: name smtpd as the command here",
 				cfg.String("smtpd_service_name"))
 		}
-		note = fmt.Sprintf(": postscreen is built in; %s serves the socket, with the options of service %s/%s", behind.Command, behind.Name, behind.Type)
-		c.Command, c.Args, c.MaxProc = behind.Command, behind.Args, behind.MaxProc
-		if found, ok := specs[c.Command]; ok {
-			return &found, note, nil
+		if _, ok := specs[behind.Command]; ok {
+			return screened(c, behind, specs)
 		}
+		c.Command = behind.Command
+	} else if found, ok := specs[c.Command]; ok {
+		return &found, "", nil
 	} else if why, ok := builtIn[c.Command]; ok {
 		return nil, " is built in: " + why, nil
 	}
 	return nil, "", fmt.Errorf("command %s: expected one of: %s; put a # before the line if you do not need the service",
 		c.Command, strings.Join(names(specs), " "))
+}
+
+// screened makes one service of postscreen and what is behind it, with the
+// options of both: those of the one behind come last, since it is what most
+// of them are for, and its limit is that on sessions.
+func screened(c, behind *config.Service, specs map[string]service.Spec) (*service.Spec, string, error) {
+	c.Args, c.MaxProc = slices.Concat(c.Args, behind.Args), behind.MaxProc
+	c.Chroot = c.Chroot || behind.Chroot
+	name := "postscreen"
+	if _, ok := specs[name]; !ok {
+		name = behind.Command
+	}
+	c.Command = name
+	found := specs[name]
+	return &found, fmt.Sprintf(": postscreen is built in; %s serves the socket, with the options of service %s/%s too", name, behind.Name, behind.Type), nil
 }
 
 // behindPostscreen returns the service that takes over postscreen's clients,

@@ -60,9 +60,9 @@ func TestSettings(t *testing.T) {
 			"qmgr/unix: qmgr -n qmgr -t unix -s 1 -p 1 -u @public/qmgr",
 		},
 		{
-			"built in", "", "anvil unix - - n - 1 anvil\nproxywrite unix - - n - 1 proxymap\n",
+			"built in", "", "anvil unix - - n - 1 anvil\nscache unix - - n - 1 scache\n",
 			"service anvil/unix is built in: smtpd counts its clients itself\n" +
-				"service proxywrite/unix is built in: each service opens its own tables",
+				"service scache/unix is built in: smtp keeps its own sessions",
 		},
 		{
 			"turned off", "master_service_disable = !26.inet, inet, q/unix\n",
@@ -72,9 +72,9 @@ func TestSettings(t *testing.T) {
 		},
 		{
 			"postscreen", "",
-			"25 inet n - n - 1 postscreen\nsmtpd pass - - n - 40 smtpd -o a=b\ndnsblog unix - - n - 0 dnsblog\n",
-			"25/inet: smtpd -n 25 -t inet -s 1 -p 40 -u -o a=b @192.0.2.1:25\n" +
-				"service 25/inet: postscreen is built in; smtpd serves the socket, with the options of service smtpd/pass\n" +
+			"25 inet n - n - 1 postscreen -o c=d\nsmtpd pass - - n - 40 smtpd -v -o a=b\ndnsblog unix - - n - 0 dnsblog\n",
+			"25/inet: smtpd -n 25 -t inet -s 1 -p 40 -u -v -o c=d -o a=b @192.0.2.1:25\n" +
+				"service 25/inet: postscreen is built in; smtpd serves the socket, with the options of service smtpd/pass too\n" +
 				"service dnsblog/unix is built in: smtpd asks DNS lists itself",
 		},
 		{
@@ -121,7 +121,7 @@ func TestSettings(t *testing.T) {
 func TestSettingsRefused(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ main, master, want string }{
-		{"", "\nq unix - - n - - ehco\n", "master.cf:2: service q/unix: command ehco: expected one of: anvil dnsblog flush pipe postscreen proxymap qmgr scache showq smtpd tlsmgr tlsproxy; put a #"},
+		{"", "\nq unix - - n - - ehco\n", "master.cf:2: service q/unix: command ehco: expected one of: anvil dnsblog flush pipe postscreen qmgr scache showq smtpd tlsmgr tlsproxy; put a #"},
 		{"", "25 inet n - n - - postscreen\n", "master.cf:1: service 25/inet: postscreen is built in, and hands its clients to service smtpd/pass, which master.cf does not have"},
 		{"", "25 inet n - n - - postscreen\nsmtpd pass - - n - - no\n", "master.cf:1: service 25/inet: command no: expected one of"},
 		{"", "nosuchport inet n - n - - smtpd\n", `master.cf:1: service nosuchport/inet: port "nosuchport": expected a number`},

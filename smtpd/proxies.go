@@ -28,14 +28,18 @@ type proxySettings struct {
 	timeout           time.Duration
 }
 
-func readProxies(cfg *config.Config, o table.Options) (*proxySettings, error) {
-	p := &proxySettings{timeout: cfg.Duration("smtpd_upstream_proxy_timeout")}
-	switch v := cfg.String("smtpd_upstream_proxy_protocol"); v {
+func readProxies(cfg *config.Config, screen bool, o table.Options) (*proxySettings, error) {
+	protocol, timeout := cfg.String("smtpd_upstream_proxy_protocol"), cfg.Duration("smtpd_upstream_proxy_timeout")
+	if screen { // it is postscreen that the proxy speaks to
+		protocol, timeout = cfg.String("postscreen_upstream_proxy_protocol"), cfg.Duration("postscreen_upstream_proxy_timeout")
+	}
+	p := &proxySettings{timeout: timeout}
+	switch protocol {
 	case "":
 	case "haproxy":
 		p.haproxy = true
 	default:
-		return nil, fmt.Errorf("smtpd_upstream_proxy_protocol = %s: expected haproxy", v)
+		return nil, fmt.Errorf("smtpd_upstream_proxy_protocol = %s: expected haproxy", protocol)
 	}
 	var err error
 	list := func(name string) *table.List {

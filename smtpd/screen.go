@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,7 +30,10 @@ import (
 // The tests after the greeting (pipelining, commands of other protocols, bare
 // newlines) watch the session as it goes. A client has passed them when it
 // comes to its first recipient: it does not have to come back, as it has to
-// with Postfix.
+// with Postfix, which answers 450 there because it cannot hand over a session
+// that has begun. What limits such a session is postscreen's until then
+// (screengate.go); all else about it is smtpd's from the beginning, so that
+// postscreen's copies of smtpd's parameters are not needed.
 
 // screenAction is what to do with a client that fails a test.
 type screenAction uint8
@@ -73,8 +77,16 @@ type screenSettings struct {
 	action    [ntests]screenAction
 	ttl       [ntests]time.Duration
 	allowWord string // ALLOWLISTED, or the old word
+	vetoWord  string
 	denyWord  string
 	cache     *screenCache
+	forbidden *table.List // words that are commands of other protocols
+	gate      *screenGate
+	// allowOn are our addresses where clients can pass; a client that comes
+	// to another one first is tested and not remembered.
+	allowOn      *table.List
+	commandTime  time.Duration // for one command, of a client that is tested,
+	commandCount int           // and how many it may give
 }
 
 type dnsblSite struct {
@@ -82,15 +94,17 @@ type dnsblSite struct {
 	weight int
 }
 
-func readScreen(cfg *config.Config, log *maillog.Logger, dns resolver.Resolver, e *access.Evaluator, o table.Options) (*screenSettings, error) {
+// readScreen reads the parameters. sessions is how many there may be behind
+// the tests.
+func readScreen(cfg *config.Config, log *maillog.Logger, dns resolver.Resolver, e *access.Evaluator, sessions int, o table.Options) (*screenSettings, error) {
 	c := &screenSettings{log: log, dns: dns, eval: e, access: cfg.List("postscreen_access_list"), lists: map[string]*table.Maps{},
 		wait: cfg.Duration("postscreen_greet_wait"), threshold: cfg.Int("postscreen_dnsbl_threshold"),
 		allow: cfg.Int("postscreen_dnsbl_allowlist_threshold"), timeout: cfg.Duration("postscreen_dnsbl_timeout"),
 		minTTL: cfg.Duration("postscreen_dnsbl_min_ttl"), maxTTL: cfg.Duration("postscreen_dnsbl_max_ttl"),
 		replyMap:  table.OpenMaps("postscreen_dnsbl_reply_map", cfg.List("postscreen_dnsbl_reply_map"), o),
-		allowWord: "ALLOWLISTED", denyWord: "DENYLISTED"}
+		allowWord: "ALLOWLISTED", denyWord: "DENYLISTED", vetoWord: "ALLOWLIST"}
 	if !cfg.Bool("respectful_logging") {
-		c.allowWord, c.denyWord = "WHITELISTED", "BLACKLISTED"
+		c.allowWord, c.denyWord, c.vetoWord = "WHITELISTED", "BLACKLISTED", "WHITELIST"
 	}
 	if banner := cfg.String("postscreen_greet_banner"); banner != "" {
 		c.teaser = "220-" + banner + "\r\n"
@@ -110,17 +124,14 @@ func readScreen(cfg *config.Config, log *maillog.Logger, dns resolver.Resolver, 
 		}
 	}
 	c.deny = action("postscreen_denylist_action")
-	for t, name := range map[test]string{testPregreet: "greet", testDNSBL: "dnsbl", testPipelining: "pipelining",
-		testNonSMTP: "non_smtp_command", testBareLF: "bare_newline"} {
-		c.action[t] = action("postscreen_" + name + "_action")
-		switch t {
-		case testPregreet:
-			c.enabled[t], c.ttl[t] = c.wait > 0, cfg.Duration("postscreen_greet_ttl")
-		case testDNSBL:
-		default:
-			c.enabled[t], c.ttl[t] = cfg.Bool("postscreen_"+name+"_enable"), cfg.Duration("postscreen_"+name+"_ttl")
-		}
-	}
+	c.action = [ntests]screenAction{testPregreet: action("postscreen_greet_action"), testDNSBL: action("postscreen_dnsbl_action"),
+		testPipelining: action("postscreen_pipelining_action"), testNonSMTP: action("postscreen_non_smtp_command_action"),
+		testBareLF: action("postscreen_bare_newline_action")}
+	c.enabled = [ntests]bool{testPregreet: c.wait > 0, testPipelining: cfg.Bool("postscreen_pipelining_enable"),
+		testNonSMTP: cfg.Bool("postscreen_non_smtp_command_enable"), testBareLF: cfg.Bool("postscreen_bare_newline_enable")}
+	c.ttl = [ntests]time.Duration{testPregreet: cfg.Duration("postscreen_greet_ttl"),
+		testPipelining: cfg.Duration("postscreen_pipelining_ttl"), testNonSMTP: cfg.Duration("postscreen_non_smtp_command_ttl"),
+		testBareLF: cfg.Duration("postscreen_bare_newline_ttl")}
 	for _, w := range cfg.List("postscreen_dnsbl_sites") {
 		site, err := parseSite(w)
 		if err != nil {
@@ -135,12 +146,25 @@ func readScreen(cfg *config.Config, log *maillog.Logger, dns resolver.Resolver, 
 			c.lists[w] = table.OpenMaps("postscreen_access_list", []string{w}, o)
 		}
 	}
+	list := func(name string, kind table.Kind) *table.List {
+		l, err := table.NewList(name, cfg.List(name), table.ListOptions{Kind: kind, Table: o})
+		if err != nil {
+			errs = append(errs, err)
+		}
+		return l
+	}
+	c.forbidden = list("postscreen_forbidden_commands", table.Strings)
+	c.allowOn = list("postscreen_allowlist_interfaces", table.Clients)
+	c.commandTime, c.commandCount = cfg.Duration("postscreen_command_time_limit"), cfg.Int("postscreen_command_count_limit")
+	c.gate = &screenGate{preLimit: cfg.Int("postscreen_pre_queue_limit"), postLimit: cfg.Int("postscreen_post_queue_limit"),
+		clientLimit: cfg.Int("postscreen_client_connection_count_limit"), sessions: make(chan struct{}, sessions),
+		clients: map[netip.Addr]int{}}
 	_, path, _ := strings.Cut(cfg.String("postscreen_cache_map"), ":")
 	if path == "" {
 		path = filepath.Join(cfg.String("data_directory"), "postscreen_cache")
 	}
 	var err error
-	c.cache, err = openScreenCache(path, cfg.Duration("postscreen_cache_retention_time"))
+	c.cache, err = openScreenCache(path, cfg.Duration("postscreen_cache_retention_time"), cfg.Duration("postscreen_cache_cleanup_interval"))
 	return c, errors.Join(append(errs, err)...)
 }
 
@@ -174,6 +198,7 @@ type screening struct {
 	todo    [ntests]bool    // tests after the greeting that are to be passed still
 	expires [ntests]time.Time
 	failed  bool // nothing is to be remembered
+	pass    gatePass
 	began   time.Time
 }
 
@@ -187,6 +212,10 @@ func (s *session) screen(ctx context.Context) error {
 	now := s.srv.now()
 	s.screened.began = now
 	c.log.Info("CONNECT from %s to [%s]:%s", s.endpoint(), s.a.ServerAddr, s.a.ServerPort)
+	if !c.gate.enter(&s.screened.pass, s.a.Addr) {
+		c.log.Info("NOQUEUE: reject: CONNECT from %s: too many connections", s.endpoint())
+		return s.turnAway(dsn.S(4, 7, 0), "Error: too many connections")
+	}
 	listed, err := c.listed(ctx, &s.a.Client)
 	if err != nil {
 		c.log.Warning("%v", err)
@@ -194,7 +223,7 @@ func (s *session) screen(ctx context.Context) error {
 	switch listed {
 	case listPermit:
 		c.log.Info("%s %s", c.allowWord, s.endpoint())
-		return nil
+		return s.admitted()
 	case listReject:
 		c.log.Info("%s %s", c.denyWord, s.endpoint())
 		if err := s.failedTest(c.deny, smtpwire.R(550, dsn.S(5, 3, 2), "Service currently unavailable")); err != nil || c.deny != screenIgnore {
@@ -210,17 +239,42 @@ func (s *session) screen(ctx context.Context) error {
 			s.screened.expires[t] = known[t]
 		}
 	}
-	if !need {
+	if !need && s.screened.verdict == nil {
 		c.log.Info("PASS OLD %s", s.endpoint())
-		return nil
+		return s.admitted()
+	}
+	if !c.gate.test(&s.screened.pass) {
+		c.log.Info("reject: connect from %s: all screening ports busy", s.endpoint())
+		return s.turnAway(dsn.S(4, 3, 2), "All screening ports are busy")
 	}
 	if s.screened.todo[testPregreet] || s.screened.todo[testDNSBL] {
 		if err := s.beforeGreeting(ctx); err != nil {
 			return err
 		}
 	}
-	s.passedTests()
+	s.veto(ctx)
+	if s.passedTests(); s.screened.verdict == nil && !s.watched() {
+		return s.admitted()
+	}
 	return nil
+}
+
+// watched says whether there are tests still that watch the session.
+func (s *session) watched() bool { return slices.Contains(s.screened.todo[:], true) }
+
+// veto sees to it that a client that has come to an address where nobody
+// can pass is tested for what it does there, and not remembered: mail for
+// real comes to the first address first.
+func (s *session) veto(ctx context.Context) {
+	c := s.srv.screenSet
+	allowed, err := c.allowOn.MatchClient(ctx, "", s.a.ServerAddr)
+	if err != nil {
+		c.log.Warning("%v", err)
+	}
+	if !allowed {
+		c.log.Info("%s VETO %s", c.vetoWord, s.endpoint())
+		s.failedTest(screenEnforce, smtpwire.R(450, dsn.S(4, 3, 2), "Service currently unavailable"))
+	}
 }
 
 // beforeGreeting waits for the client to speak too early while the lists are
@@ -351,11 +405,24 @@ func (s *session) watch(v verb, bareLF bool) (over bool) {
 			escaped(string(s.wire.buf[s.wire.r:s.wire.w]))) {
 		return true
 	}
-	if v == vUnknown && smtpwire.LooksLikeHeader(s.cmd.Line) &&
+	if v == vUnknown && (smtpwire.LooksLikeHeader(s.cmd.Line) || s.forbiddenWord()) &&
 		s.violates(testNonSMTP, "NON-SMTP COMMAND from %s after %s: %s", s.endpoint(), after, escaped(s.cmd.Line)) {
 		return true
 	}
 	return false
+}
+
+// forbiddenWord says whether a command is one of postscreen_forbidden_commands.
+func (s *session) forbiddenWord() bool {
+	f := strings.Fields(s.cmd.Line)
+	if len(f) == 0 {
+		return false
+	}
+	yes, err := s.srv.screenSet.forbidden.Match(s.srv.ctx(), f[0])
+	if err != nil {
+		s.srv.screenSet.log.Warning("%v", err)
+	}
+	return yes
 }
 
 // screenRcpt is asked before a recipient is judged.
@@ -373,6 +440,9 @@ func (s *session) screenRcpt() *smtpwire.Reply {
 	}
 	if done {
 		s.passedTests()
+	}
+	if s.tested() && s.screened.verdict == nil && s.admitted() != nil {
+		return access.Hangup // it has been told why
 	}
 	if v := s.screened.verdict; v != nil {
 		c.log.Info("NOQUEUE: reject: RCPT from %s: %s; from=<%s>, to=<%s>, proto=%s, helo=<%s>", s.endpoint(), v,

@@ -18,24 +18,27 @@ import (
 //
 // with times in seconds, one for each test, zero for none. A later line for
 // an address takes the place of an earlier one. Lines are added as clients
-// pass; the file is written anew when most of it is out of date. It is worth
+// pass; the file is written anew when most of it is out of date, and after
+// postscreen_cache_cleanup_interval. It is worth
 // no more than the tests: what a crash loses is tested again.
 type screenCache struct {
 	path   string
 	retain time.Duration
+	every  time.Duration // time between two cleanings
 
 	mu      sync.Mutex
 	entries map[netip.Addr][ntests]time.Time
 	file    *os.File
 	lines   int
+	cleaned time.Time
 }
 
 // maxScreened bounds the cache: a client costs a connection to get into it,
 // and a botnet has many.
 const maxScreened = 200_000
 
-func openScreenCache(path string, retain time.Duration) (*screenCache, error) {
-	c := &screenCache{path: path, retain: retain, entries: map[netip.Addr][ntests]time.Time{}}
+func openScreenCache(path string, retain, every time.Duration) (*screenCache, error) {
+	c := &screenCache{path: path, retain: retain, every: every, entries: map[netip.Addr][ntests]time.Time{}}
 	if err := c.load(time.Now()); err != nil {
 		return nil, fmt.Errorf("postscreen_cache_map: %w", err)
 	}
@@ -111,8 +114,8 @@ func (c *screenCache) put(a netip.Addr, exp [ntests]time.Time) error {
 		}
 	}
 	c.entries[a] = exp
-	if c.lines > 1000 && c.lines > 4*len(c.entries) {
-		return c.rewrite(time.Now())
+	if now := time.Now(); c.lines > 1000 && c.lines > 4*len(c.entries) || now.Sub(c.cleaned) >= c.every {
+		return c.rewrite(now)
 	}
 	c.lines++
 	_, err := c.file.Write(appendScreened(nil, a, exp))
@@ -156,7 +159,7 @@ func (c *screenCache) rewrite(now time.Time) error {
 	if c.file != nil {
 		c.file.Close()
 	}
-	c.file, c.lines = f, len(c.entries)
+	c.file, c.lines, c.cleaned = f, len(c.entries), now
 	return nil
 }
 

@@ -13,7 +13,7 @@ func TestScreenCache(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cache")
 	now := time.Now().Truncate(time.Second)
 	a, b, old := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("192.0.2.9")
-	c, err := openScreenCache(path, time.Hour)
+	c, err := openScreenCache(path, time.Hour, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestScreenCache(t *testing.T) {
 	}
 	f.WriteString("nonsense\n192.0.2.7 1 2 3\n203.0.113.1 99")
 	f.Close()
-	c, err = openScreenCache(path, time.Hour)
+	c, err = openScreenCache(path, time.Hour, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -123,7 +123,7 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.readExtensions(d.Config, d.Tables); err != nil {
+	if err := s.readExtensions(d.Config, d.Screen, d.Tables); err != nil {
 		return nil, err
 	}
 	s.router = d.Router
@@ -132,7 +132,7 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 	}
 	if d.Screen {
 		log := d.Log.With(strings.TrimSuffix(d.Log.Tag(), "smtpd") + "postscreen")
-		if s.screenSet, err = readScreen(d.Config, log, d.DNS, s.access, d.Tables); err != nil {
+		if s.screenSet, err = readScreen(d.Config, log, d.DNS, s.access, s.maxProc, d.Tables); err != nil {
 			return nil, err
 		}
 	}
@@ -184,14 +184,14 @@ func (s *Server) ServeConn(_ context.Context, nc net.Conn) {
 }
 
 // readExtensions reads what TLS, SASL and proxies are told to do.
-func (s *Server) readExtensions(cfg *config.Config, o table.Options) (err error) {
+func (s *Server) readExtensions(cfg *config.Config, screen bool, o table.Options) (err error) {
 	if s.tlsSet, err = readTLS(cfg, s.log.Warning, o); err != nil {
 		return err
 	}
 	if s.filter, err = readFilter(cfg); err != nil {
 		return err
 	}
-	if s.proxies, err = readProxies(cfg, o); err != nil {
+	if s.proxies, err = readProxies(cfg, screen, o); err != nil {
 		return err
 	}
 	s.sasl, err = readSASL(cfg, o)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"posthaste/internal/access"
 	"posthaste/internal/dsn"
@@ -216,6 +217,9 @@ func (s *session) lost(err error) {
 	case isTimeout(err):
 		s.reason = "timeout"
 		s.ended = true
+		if s.tested() {
+			s.srv.screenSet.log.Info("COMMAND TIME LIMIT from %s after %s", s.endpoint(), s.a.Stage)
+		}
 		s.wire.nc.SetWriteDeadline(time.Now().Add(time.Second))
 		r := smtpwire.R(421, dsn.S(4, 4, 2), s.set.myhostname+" Error: timeout exceeded")
 		s.wire.nc.Write(r.Append(nil))
@@ -256,9 +260,9 @@ func (s *session) waiting() error {
 // read reads one command and either carries it out or returns what the
 // engine is to see of it.
 func (s *session) read() (feed string, err error) {
-	s.wire.timeout = s.set.timeout
+	s.wire.timeout = s.commandTime()
 	if s.set.perRequest {
-		s.wire.deadline = time.Now().Add(s.set.timeout)
+		s.wire.deadline = time.Now().Add(s.wire.timeout)
 	}
 	s.wire.idle = s.waiting
 	line, err := s.wire.line(s.set.lineLimit)
@@ -269,6 +273,9 @@ func (s *session) read() (feed string, err error) {
 	s.busy.Store(true)
 	if err == errLineTooLong {
 		s.errors++
+		if s.tested() {
+			s.srv.screenSet.log.Info("COMMAND LENGTH LIMIT from %s after %s", s.endpoint(), s.a.Stage)
+		}
 		s.reply(smtpwire.R(500, dsn.S(5, 5, 2), "Error: line too long"))
 		return "", nil
 	}
@@ -289,9 +296,17 @@ func (s *session) read() (feed string, err error) {
 // dispatch judges a command line by its verb.
 func (s *session) dispatch(line string, bareLF bool) (feed string, err error) {
 	s.cmd = smtpwire.ParseCommand(line)
+	if s.tested() && s.screenCommand() {
+		return "", io.EOF
+	}
 	if s.cmd.Verb == "" {
 		s.errors++
 		s.reply(smtpwire.R(500, dsn.S(5, 5, 2), "Error: bad syntax"))
+		return "", nil
+	}
+	if s.set.smtputf8 && !utf8.ValidString(line) {
+		s.errors++
+		s.reply(smtpwire.R(500, dsn.S(5, 5, 2), "Error: bad UTF-8 syntax"))
 		return "", nil
 	}
 	if s.set.noop[s.cmd.Verb] {
@@ -497,6 +512,7 @@ func (s *session) engineSays(code int) *smtpwire.Reply {
 	case code == 235:
 		return s.authenticated()
 	case code == 501 && s.verb == vAuth:
+		s.srv.log.Warning("%s: SASL %s authentication aborted", s.a.NameAddr(), clip(s.auth.mechanism, 40))
 		return smtpwire.R(501, dsn.S(5, 7, 0), "Authentication aborted")
 	}
 	s.srv.log.Error("transaction engine answered %s with %d", s.a.Stage, code)
@@ -537,7 +553,7 @@ func (s *session) count(success bool) {
 }
 
 func (s *session) countJunk() {
-	if s.junk++; s.junk > s.set.junkLimit {
+	if s.junk++; s.junk > s.set.junkLimit+1 { // Postfix looks at what was before
 		s.errors++
 	}
 }
@@ -577,6 +593,9 @@ func (s *session) close() {
 	s.srv.limits.disconnect(s)
 	s.wire.shrink()
 	s.wire.nc.Close()
+	if s.srv.screenSet != nil {
+		s.srv.screenSet.gate.leave(&s.screened.pass)
+	}
 	s.postHistory()
 	s.srv.ended(s)
 }

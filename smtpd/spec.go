@@ -60,6 +60,9 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 		return err
 	}
 	defer context.AfterFunc(service.Stopping(ctx), srv.Drain)()
+	if screen { // clients that wait, or are tested, are no sessions yet
+		env.MaxProc += cfg.Int("postscreen_pre_queue_limit") + cfg.Int("postscreen_post_queue_limit")
+	}
 	return env.ServeConns(ctx, srv.ServeConn)
 }
 

@@ -23,6 +23,7 @@ func NoEffect(name string) string {
 var noEffectPrefixes = []struct{ prefix, reason string }{
 	{"tlsproxy_", "every service speaks TLS itself, there is no TLS proxy process"},
 	{"non_bdb_", "hash and btree tables never were Berkeley DB files here"},
+	{"postscreen_tls_", asSMTPD},
 	{"tls_random_", "the operating system's random numbers are used"},
 }
 
@@ -31,10 +32,12 @@ const (
 	noMessageFile = "messages are records of one log, not files in directories"
 	noOpenSSL     = "TLS is Go's crypto/tls, not OpenSSL"
 	goneInPostfix = "Postfix ignores it too"
+	noDSA         = "nobody has DSA certificates any more, and crypto/tls does not either"
 	noCyrus       = "Cyrus SASL is not built in; use dovecot"
 	forInstaller  = "it tells Postfix's installer where files are"
 	oneProcess    = "a service is one process that serves many clients and ends when it is told to"
 	noIPCTables   = "services read tables themselves, there is no table proxy"
+	asSMTPD       = "behind postscreen's tests is smtpd itself, from the greeting on: its smtpd_ parameter counts"
 	noHelper      = "the service that needs it does this work itself"
 )
 
@@ -49,23 +52,54 @@ var noEffect = map[string]string{
 	"berkeley_db_create_buffer_size": "hash and btree tables are Posthaste's own format",
 	"berkeley_db_read_buffer_size":   "hash and btree tables are Posthaste's own format",
 
-	"max_use":                             oneProcess,
-	"max_idle":                            oneProcess,
-	"proxy_read_maps":                     noIPCTables,
-	"proxy_write_maps":                    noIPCTables,
-	"proxymap_service_name":               noIPCTables,
-	"proxywrite_service_name":             noIPCTables,
-	"connection_cache_service_name":       noHelper,
-	"connection_cache_status_update_time": noHelper,
-	"connection_cache_protocol_timeout":   noHelper,
-	"tlsmgr_service_name":                 noHelper,
-	"flush_service_name":                  noHelper,
-	"fast_flush_purge_time":               "the queue itself is searched, there are no flush logs",
-	"fast_flush_refresh_time":             "the queue itself is searched, there are no flush logs",
-	"dnsblog_service_name":                noHelper,
-	"dnsblog_reply_delay":                 noHelper,
-	"fork_attempts":                       "services do not fork per client",
-	"fork_delay":                          "services do not fork per client",
+	"postscreen_command_filter":                    asSMTPD,
+	"postscreen_disable_vrfy_command":              asSMTPD,
+	"postscreen_discard_ehlo_keyword_address_maps": asSMTPD,
+	"postscreen_discard_ehlo_keywords":             asSMTPD,
+	"postscreen_enforce_tls":                       asSMTPD,
+	"postscreen_expansion_filter":                  asSMTPD,
+	"postscreen_helo_required":                     asSMTPD,
+	"postscreen_reject_footer":                     asSMTPD,
+	"postscreen_reject_footer_maps":                asSMTPD,
+	"postscreen_starttls_timeout":                  asSMTPD,
+	"postscreen_use_tls":                           asSMTPD,
+	"postscreen_watchdog_timeout":                  oneProcess,
+	"smtpd_sasl_application_name":                  goneInPostfix,
+	"smtpd_tls_dcert_file":                         noDSA,
+	"smtpd_tls_dkey_file":                          noDSA,
+	"smtpd_tls_cipherlist":                         noOpenSSL,
+	"smtpd_tls_always_issue_session_ids":           "TLS sessions are resumed by tickets, which clients keep",
+	"smtpd_tls_session_cache_database":             "TLS sessions are resumed by tickets, which clients keep",
+	"smtpd_tls_trace_size_limit":                   noOpenSSL,
+	"tls_trace_rate_limit":                         noOpenSSL,
+	"tls_high_cipherlist":                          noOpenSSL,
+	"tls_medium_cipherlist":                        noOpenSSL,
+	"tls_low_cipherlist":                           noOpenSSL,
+	"tls_export_cipherlist":                        noOpenSSL,
+	"tls_null_cipherlist":                          noOpenSSL,
+	"tls_session_ticket_cipher":                    noOpenSSL,
+	"tls_legacy_public_key_fingerprints":           noOpenSSL,
+	"tls_preempt_cipherlist":                       "Go's crypto/tls chooses the cipher by what both ends are good at",
+	"tls_eecdh_strong_curve":                       goneInPostfix,
+	"tls_eecdh_ultra_curve":                        goneInPostfix,
+	"tls_fast_shutdown_enable":                     "nobody waits for the end of a TLS session here",
+	"max_use":                                      oneProcess,
+	"max_idle":                                     oneProcess,
+	"proxy_read_maps":                              noIPCTables,
+	"proxy_write_maps":                             noIPCTables,
+	"proxymap_service_name":                        noIPCTables,
+	"proxywrite_service_name":                      noIPCTables,
+	"connection_cache_service_name":                noHelper,
+	"connection_cache_status_update_time":          noHelper,
+	"connection_cache_protocol_timeout":            noHelper,
+	"tlsmgr_service_name":                          noHelper,
+	"flush_service_name":                           noHelper,
+	"fast_flush_purge_time":                        "the queue itself is searched, there are no flush logs",
+	"fast_flush_refresh_time":                      "the queue itself is searched, there are no flush logs",
+	"dnsblog_service_name":                         noHelper,
+	"dnsblog_reply_delay":                          noHelper,
+	"fork_attempts":                                "services do not fork per client",
+	"fork_delay":                                   "services do not fork per client",
 
 	"tls_config_file":                     noOpenSSL,
 	"tls_config_name":                     noOpenSSL,
