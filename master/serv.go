@@ -172,7 +172,8 @@ func (m *master) programPath(s *serv) string {
 	return filepath.Join(m.settings.config.String("daemon_directory"), s.Command)
 }
 
-// fork executes the present program under the name of the service's.
+// fork executes the service's program, which is the present one for most,
+// under the name of the service's.
 func (m *master) fork(s *serv) (c *child, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -212,7 +213,13 @@ func (m *master) fork(s *serv) (c *child, err error) {
 	for _, sock := range s.socks {
 		files = append(files, uintptr(sock.fd))
 	}
-	c.pid, err = forkExec(m.opts.Executable, append([]string{s.Command}, s.line.Strings()...), &syscall.ProcAttr{
+	executable := m.opts.Executable
+	if s.spec.Program != "" {
+		if executable, err = service.ProgramPath(s.spec.Program, m.settings.config.String("daemon_directory")); err != nil {
+			return nil, err
+		}
+	}
+	c.pid, err = forkExec(executable, append([]string{s.Command}, s.line.Strings()...), &syscall.ProcAttr{
 		Dir:   m.settings.queue,
 		Env:   m.environment(),
 		Files: files,
@@ -222,7 +229,7 @@ func (m *master) fork(s *serv) (c *child, err error) {
 		if c.stderr != nil {
 			c.stderr.Close()
 		}
-		return nil, fmt.Errorf("execute %s: %w", m.opts.Executable, err)
+		return nil, fmt.Errorf("execute %s: %w", executable, err)
 	}
 	return c, nil
 }

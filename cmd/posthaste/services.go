@@ -14,6 +14,7 @@ import (
 	"posthaste/internal/service"
 	"posthaste/internal/spool"
 	"posthaste/internal/submit"
+	"posthaste/internal/table/proxymap"
 	"posthaste/internal/verify"
 	"posthaste/local"
 	"posthaste/local/discard"
@@ -39,6 +40,7 @@ func services() map[string]service.Spec {
 		postlog.Spec(),
 		bounceSpec(),
 		verify.Spec(),
+		proxymap.Spec(nil),
 		agent.Spec("smtp", smtpAgent(false)),
 		agent.Spec("lmtp", smtpAgent(true)),
 		agent.Spec("local", localAgent),

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"time"
 
 	"posthaste/internal/config"
@@ -53,7 +54,8 @@ func runSession(c *sendmail.Command) error {
 		return err
 	}
 	defer log.Close()
-	warn := table.Options{Warn: func(text string) { log.Warning("%s", text) }}
+	warn := table.Options{Warn: func(text string) { log.Warning("%s", text) },
+		Proxy: filepath.Join(cfg.String("queue_directory"), "private", cfg.String("proxymap_service_name"))}
 	rewriter, err := trivialrewrite.New(cfg, warn)
 	if err != nil {
 		return err

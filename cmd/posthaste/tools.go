@@ -1,8 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"strings"
+	"syscall"
 
+	"posthaste/internal/config"
 	"posthaste/internal/mailauth/dkimkey"
 	"posthaste/internal/postcat"
 	"posthaste/internal/postconf"
@@ -12,9 +16,11 @@ import (
 	"posthaste/internal/qshape"
 	"posthaste/internal/sasl"
 	"posthaste/internal/sendmail"
+	"posthaste/internal/service"
 	"posthaste/internal/spooltool"
 	"posthaste/internal/table"
 	"posthaste/internal/table/postmap"
+	"posthaste/internal/table/proxymap"
 	"posthaste/master"
 	"posthaste/qmgr/sched/simulate"
 )
@@ -32,8 +38,8 @@ func tools() map[string]tool {
 		"postconf": func(io streams, args []string) int {
 			return postconf.Run(args, postconf.Build{MapTypes: table.Types()}, io.out, io.err)
 		},
-		"postmap":   func(io streams, args []string) int { return postmap.Postmap(args, io.in, io.out, io.err) },
-		"postalias": func(io streams, args []string) int { return postmap.Postalias(args, io.in, io.out, io.err) },
+		"postmap":   func(io streams, args []string) int { return postmapTool("postmap", io, args) },
+		"postalias": func(io streams, args []string) int { return postmapTool("postalias", io, args) },
 		"postsuper": func(io streams, args []string) int { return postsuper.Run("postsuper", args, io.in, io.out, io.err) },
 		"postcat":   func(io streams, args []string) int { return postcat.Run("postcat", args, io.in, io.out, io.err) },
 		"qshape":    func(io streams, args []string) int { return qshape.Run("qshape", args, io.out, io.err) },
@@ -48,6 +54,30 @@ func tools() map[string]tool {
 		"postlog":  func(io streams, args []string) int { return postlog.Command(args, io.in, io.err) },
 		"dkim":     func(io streams, args []string) int { return dkimkey.Command(args, io.out, io.err) },
 	}
+}
+
+// postmapTool is postmap or postalias. Where a database is asked, the program
+// that can do that takes the place of this one.
+func postmapTool(name string, io streams, args []string) int {
+	if len(table.Proxied(strings.Join(args, " "))) == 0 {
+		return postmap.Run(name, nil, args, io.in, io.out, io.err)
+	}
+	err := execTables(name, args)
+	fmt.Fprintf(io.err, "%s: fatal: %v\n", name, err)
+	return 1
+}
+
+// execTables executes proxymap's program under a name. It returns if it cannot.
+func execTables(name string, args []string) error {
+	cfg, err := config.Load(config.Dir(""))
+	if err != nil {
+		return err
+	}
+	path, err := service.ProgramPath(proxymap.Program, cfg.String("daemon_directory"))
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("execute %s: %w", path, syscall.Exec(path, append([]string{name}, args...), os.Environ()))
 }
 
 // sendmailTool is sendmail under one of its names, with what its options lead to.

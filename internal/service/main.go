@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -344,6 +345,22 @@ func (s *status) close() {
 // "exe" after the path that it was executed by.
 func NameProcess(name string) {
 	os.WriteFile("/proc/self/comm", []byte(name), 0) // for people's eyes only
+}
+
+// ProgramPath finds another program of the mail system: it is beside the
+// present one or in daemonDirectory.
+func ProgramPath(name, daemonDirectory string) (string, error) {
+	var tried []string
+	if self, err := os.Executable(); err == nil {
+		tried = append(tried, filepath.Join(filepath.Dir(self), name))
+	}
+	tried = append(tried, filepath.Join(daemonDirectory, name))
+	for _, path := range tried {
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("program %s: it is neither of %s", name, strings.Join(tried, ", "))
 }
 
 // Program is the name under which the present process was executed.

@@ -90,6 +90,9 @@ type Spec struct {
 	Exclusive bool
 	// Rank says when it is stopped.
 	Rank Rank
+	// Program is the file name of the program that has the service, where it is
+	// not the present one. It is found as ProgramPath does.
+	Program string
 	// LogDirect has the process write maillog_file itself. It is for postlog,
 	// which cannot send its lines to itself.
 	LogDirect bool
@@ -149,7 +152,8 @@ func (env *Env) Confine() error {
 // a table that changes after Confine is read again, if need be by a successor
 // of this process.
 func (env *Env) Tables() table.Options {
-	return table.Options{Warn: func(text string) { env.Log.Warning("%s", text) }, Confined: env.confined}
+	return table.Options{Warn: func(text string) { env.Log.Warning("%s", text) }, Confined: env.confined,
+		Proxy: env.Private(env.Config.String("proxymap_service_name"))}
 }
 
 // Private is the path of another service's socket, or of a file beside it,

@@ -46,13 +46,6 @@ func parseEndpoint(text string) (network, addr string, err error) {
 	return "tcp", text, nil
 }
 
-func (s *server) timeout() time.Duration {
-	if s.opt.Timeout == 0 {
-		return 100 * time.Second
-	}
-	return s.opt.Timeout
-}
-
 // take returns an idle connection, or a new one. old says which it is.
 func (s *server) take(ctx context.Context) (c *serverConn, old bool, err error) {
 	s.mu.Lock()
@@ -95,7 +88,7 @@ func (s *server) give(c *serverConn) {
 // turns out to be dead is replaced once, so that a server's restart does not
 // show.
 func (s *server) roundTrip(ctx context.Context, request []byte, read func(*bufio.Reader) error) error {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout())
+	ctx, cancel := context.WithTimeout(ctx, s.opt.timeout())
 	defer cancel()
 	for {
 		c, old, err := s.take(ctx)

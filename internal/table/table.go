@@ -18,9 +18,13 @@
 //	environ unix          environment variables, the system's users and groups
 //	socketmap tcp         servers
 //	fail                  always an error
+//	ldap mysql pgsql sqlite  databases: the proxymap service asks them
 //	proxy                 proxy:type:name is the same as type:name
 //
-// Further types (SQL, LDAP) are given in [Options.Types].
+// Databases are asked by one process for all. Its program, posthaste-tables, has the clients of
+// all of them; the services, of which there are many, are spared their memory,
+// and the databases their connections. It has these four types in
+// [Options.Types], and so opens them itself.
 //
 // # Change
 //
@@ -109,8 +113,8 @@ type Options struct {
 	// looked at: zero means one second, negative not at all.
 	Recheck time.Duration
 
-	// Timeout bounds one request to a server (socketmap, tcp); zero means
-	// 100 seconds, as in Postfix.
+	// Timeout bounds one request to a server (socketmap, tcp, proxymap); zero
+	// means 100 seconds, as in Postfix.
 	Timeout time.Duration
 
 	// Dial opens connections to servers; nil means net.Dialer.
@@ -119,8 +123,12 @@ type Options struct {
 	// Rand picks one of n for randmap; nil means math/rand.
 	Rand func(n int) int
 
-	// Types adds types to those built in.
+	// Types adds types to those built in, and comes before them.
 	Types map[string]Opener
+
+	// Proxy is the path of the proxymap service's socket; empty means
+	// DefaultProxy.
+	Proxy string
 }
 
 // An Opener opens tables of one type, given what follows "type:".
@@ -162,6 +170,13 @@ func foldASCII(s string) string {
 		}
 	}
 	return string(b)
+}
+
+func (o *Options) timeout() time.Duration {
+	if o.Timeout == 0 {
+		return 100 * time.Second
+	}
+	return o.Timeout
 }
 
 func (o *Options) matchTimeout() time.Duration {
@@ -210,6 +225,8 @@ func builtin(kind string) Opener {
 		return openTCP
 	case "fail":
 		return openFail
+	case "ldap", "mysql", "pgsql", "sqlite":
+		return func(name string, o Options) (Table, error) { return openProxied(kind, name, o) }
 	case "proxy":
 		return Open
 	}
@@ -218,8 +235,8 @@ func builtin(kind string) Opener {
 
 // Types is the names of all built-in types, sorted, as "postconf -m" lists them.
 func Types() []string {
-	return []string{"btree", "cdb", "cidr", "environ", "fail", "hash", "inline", "lmdb", "pcre", "pipemap",
-		"proxy", "randmap", "regexp", "socketmap", "static", "tcp", "texthash", "unionmap", "unix"}
+	return []string{"btree", "cdb", "cidr", "environ", "fail", "hash", "inline", "ldap", "lmdb", "mysql",
+		"pcre", "pgsql", "pipemap", "proxy", "randmap", "regexp", "socketmap", "sqlite", "static", "tcp", "texthash", "unionmap", "unix"}
 }
 
 // Open opens the table that spec names, "type:name". A missing or unreadable

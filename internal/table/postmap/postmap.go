@@ -31,6 +31,9 @@
 //	-v      say what is done
 //	-w      entries that exist already are passed over without a warning
 //
+// Tables in databases can be asked with -q: the program posthaste-tables does
+// that, in the place of this one.
+//
 // The exit status is 0, or 1 if something failed or a key was not found.
 //
 // # Security
@@ -54,9 +57,24 @@ import (
 	"posthaste/internal/table"
 )
 
+// Types makes openers of types of tables beyond those of package table, given
+// main.cf.
+type Types func(*config.Config) map[string]table.Opener
+
+// Run is the command postmap or postalias, by name, with more types, which may
+// be nil. args is without the command's name.
+func Run(name string, types Types, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	var s syntax = mapSyntax{}
+	if name == "postalias" {
+		s = aliasSyntax{}
+	}
+	c := &command{name: name, syntax: s, types: types, stdin: stdin, stdout: stdout, stderr: stderr}
+	return c.status(c.run(args))
+}
+
 // Postmap is the command postmap. args is without the command's name.
 func Postmap(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	return run("postmap", mapSyntax{}, args, stdin, stdout, stderr)
+	return Run("postmap", nil, args, stdin, stdout, stderr)
 }
 
 // Newaliases is the command newaliases: postalias for each table of
@@ -68,7 +86,7 @@ func Newaliases(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 
 // Postalias is the command postalias.
 func Postalias(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	return run("postalias", aliasSyntax{}, args, stdin, stdout, stderr)
+	return Run("postalias", nil, args, stdin, stdout, stderr)
 }
 
 // syntax is how sources and answers look.
@@ -93,6 +111,9 @@ type command struct {
 
 	databases bool // the tables are those of alias_database
 
+	types Types
+	extra map[string]table.Opener // what types has made
+
 	opt      options
 	defType  string
 	utf8     bool
@@ -115,11 +136,6 @@ type options struct {
 type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }
-
-func run(name string, s syntax, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	c := &command{name: name, syntax: s, stdin: stdin, stdout: stdout, stderr: stderr}
-	return c.status(c.run(args))
-}
 
 // status reports err, if there is one, and is the exit status.
 func (c *command) status(err error) int {
@@ -158,6 +174,9 @@ func (c *command) run(args []string) error {
 	}
 	if c.databases {
 		files = cfg.List("alias_database")
+	}
+	if c.types != nil {
+		c.extra = c.types(cfg)
 	}
 	c.defType = cfg.String("default_database_type")
 	c.utf8 = cfg.Bool("smtputf8_enable")
@@ -314,5 +333,5 @@ func (c *command) checkOptions(files []string) error {
 // tables is the options for opening tables. Keys are folded as they were when
 // the table was built.
 func (c *command) tables() table.Options {
-	return table.Options{Warn: c.warn, NoFold: c.opt.noFold}
+	return table.Options{Warn: c.warn, NoFold: c.opt.noFold, Types: c.extra}
 }

@@ -1,0 +1,88 @@
+package table
+
+import (
+	"context"
+	"os"
+	"regexp"
+	"syscall"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/proto"
+)
+
+// DefaultProxy is where the proxymap service is, from the queue directory,
+// which is the working directory of all services.
+const DefaultProxy = "private/proxymap"
+
+// proxiedSpec finds the names of tables of the types that proxymap has. What
+// looks like the URL of a server is no table.
+var proxiedSpec = regexp.MustCompile(`(?:^|[\s,{=:!])((?:ldap|mysql|pgsql|sqlite):(?:/[^/\s,{}]|[^/\s,{}])[^\s,{}]*)`)
+
+// Proxied lists the tables, type:name, in a setting or an argument that only
+// the proxymap service can open.
+func Proxied(text string) (specs []string) {
+	for _, m := range proxiedSpec.FindAllStringSubmatch(text, -1) {
+		specs = append(specs, m[1])
+	}
+	return specs
+}
+
+// proxiedTable is ldap, mysql, pgsql and sqlite: the proxymap service has the
+// connections and is asked.
+type proxiedTable struct {
+	spec, file string
+	opt        Options
+	client     *ipc.Client
+}
+
+// reachTimeout is how long proxymap may take to be there: it is started by the
+// first that asks.
+const reachTimeout = 20 * time.Second
+
+func openProxied(kind, name string, o Options) (Table, error) {
+	path := o.Proxy
+	if path == "" {
+		path = DefaultProxy
+	}
+	return &proxiedTable{spec: kind + ":" + name, file: name, opt: o, client: ipc.NewClient(path, nil)}, nil
+}
+
+func (t *proxiedTable) Lookup(ctx context.Context, key string) (string, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.opt.timeout())
+	defer cancel()
+	reach, done := context.WithTimeout(ctx, reachTimeout)
+	_, err := t.client.Conn(reach)
+	done()
+	if err != nil {
+		return "", false, err
+	}
+	var reply proto.LookupReply
+	err = t.client.CallAgain(ctx, &proto.Lookup{Table: t.spec, Key: key, NoFold: t.opt.NoFold}, &reply)
+	return reply.Value, reply.Found, err
+}
+
+// Pattern is false: a database has keys, and is asked for parts of addresses too.
+func (t *proxiedTable) Pattern() bool { return false }
+
+// Owner is that of the file with the table's settings; a table in main.cf is
+// the superuser's.
+func (t *proxiedTable) Owner() (int, bool) {
+	if t.file[0] != '/' && t.file[0] != '.' {
+		return 0, true
+	}
+	fi, err := os.Stat(t.file)
+	if err != nil {
+		return 0, false
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	return int(st.Uid), true
+}
+
+func (t *proxiedTable) Close() error {
+	t.client.Close()
+	return nil
+}

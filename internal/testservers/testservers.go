@@ -1,0 +1,282 @@
+// Package testservers starts real database servers for tests: PostgreSQL,
+// MariaDB and OpenLDAP, from their Debian packages. Each has an own data
+// directory, listens on loopback and on a socket below it, and ends with the test.
+//
+// A test whose server is not installed is skipped, and says so; with
+// PEERS_REQUIRED set it fails.
+//
+// # Security
+//
+// The servers take any client on this machine that knows the passwords of
+// the tests. They see no data but the tests'.
+package testservers
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience is how long a server may take to start. It is only ever reached by
+// a failure.
+const patience = 60 * time.Second
+
+// A Server is one server, running or not. It belongs to the test's goroutine.
+type Server struct {
+	Addr   string // host:port on loopback
+	Socket string // the path of its socket
+
+	t    testing.TB
+	dir  string
+	args []string
+	cred *syscall.Credential
+	quit syscall.Signal
+	ask  func() *exec.Cmd // succeeds when the server is there
+	load func(text string) *exec.Cmd
+
+	cmd  *exec.Cmd
+	out  bytes.Buffer
+	done chan struct{}
+}
+
+// program finds a program on the path, or where Debian keeps it.
+func program(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return path
+	}
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name)
+	found = append(found, "/usr/sbin/"+name)
+	slices.Reverse(found[:len(found)-1]) // the newest
+	for _, f := range found {
+		if _, err := os.Stat(f); err == nil {
+			return f
+		}
+	}
+	if os.Getenv("PEERS_REQUIRED") != "" {
+		t.Fatalf("%s is not installed (make peers)", name)
+	}
+	t.Skipf("SKIPPED: %s is not installed (make peers)", name)
+	return ""
+}
+
+// newServer makes the directory of a server that runs as account, if that
+// exists and we may choose.
+func newServer(t testing.TB, account string) *Server {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "db") // short, for the socket's sake
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	s := &Server{t: t, dir: dir, quit: syscall.SIGTERM}
+	if u, err := user.Lookup(account); err == nil && os.Getuid() == 0 {
+		uid, _ := strconv.Atoi(u.Uid)
+		gid, _ := strconv.Atoi(u.Gid)
+		s.cred = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+		if err := os.Chown(dir, uid, gid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	os.Chmod(dir, 0o755)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Addr = l.Addr().String()
+	l.Close()
+	return s
+}
+
+func (s *Server) port() string {
+	_, port, _ := net.SplitHostPort(s.Addr)
+	return port
+}
+
+// run runs a command to its end, as the server's user.
+func (s *Server) run(name string, args ...string) {
+	s.t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Dir = s.dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.cred}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		s.t.Fatalf("%s: %v\n%s", name, err, out)
+	}
+}
+
+// Start starts the server and waits until it answers.
+func (s *Server) Start() {
+	s.t.Helper()
+	s.out.Reset()
+	s.cmd = exec.Command(s.args[0], s.args[1:]...)
+	s.cmd.Dir, s.cmd.Stdout, s.cmd.Stderr = s.dir, &s.out, &s.out
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.cred, Setpgid: true}
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.done = make(chan struct{})
+	go func(cmd *exec.Cmd, done chan struct{}) {
+		cmd.Wait()
+		close(done)
+	}(s.cmd, s.done)
+	s.t.Cleanup(s.Stop)
+	for limit := time.Now().Add(patience); ; time.Sleep(30 * time.Millisecond) {
+		out, err := s.ask().CombinedOutput()
+		if err == nil {
+			return
+		}
+		select {
+		case <-s.done:
+			s.t.Fatalf("%s ended:\n%s", s.args[0], s.out.String())
+		default:
+		}
+		if time.Now().After(limit) {
+			s.t.Fatalf("%s does not answer: %v\n%s", s.args[0], err, out)
+		}
+	}
+}
+
+// Stop stops the server and waits until it has ended. It may be started again.
+func (s *Server) Stop() {
+	if s.cmd == nil {
+		return
+	}
+	s.cmd.Process.Signal(s.quit)
+	select {
+	case <-s.done:
+	case <-time.After(patience):
+		s.t.Errorf("%s does not stop", s.args[0])
+		s.cmd.Process.Kill()
+		<-s.done
+	}
+	s.cmd = nil
+}
+
+// Pause has the server not answer, and keep its connections.
+func (s *Server) Pause() { syscall.Kill(-s.cmd.Process.Pid, syscall.SIGSTOP) }
+
+// Resume ends a pause.
+func (s *Server) Resume() { syscall.Kill(-s.cmd.Process.Pid, syscall.SIGCONT) }
+
+// Load gives the server text in its own language: SQL, or LDIF.
+func (s *Server) Load(text string) {
+	s.t.Helper()
+	cmd := s.load(text)
+	cmd.Stdin = strings.NewReader(text)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		s.t.Fatalf("load:\n%s\n%v\n%s", text, err, out)
+	}
+}
+
+// PostgreSQL starts a PostgreSQL server with a database "mail", a user
+// "mail" with the password "secret", and what text says in SQL.
+func PostgreSQL(t testing.TB, text string) *Server {
+	t.Helper()
+	server, initdb, psql := program(t, "postgres"), program(t, "initdb"), program(t, "psql")
+	s := newServer(t, "postgres")
+	data := filepath.Join(s.dir, "data")
+	s.run(initdb, "-D", data, "-U", "admin", "-A", "scram-sha-256", "--auth-local=trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	s.quit = syscall.SIGINT // ends sessions too
+	s.Socket = s.dir
+	s.args = []string{server, "-D", data, "-p", s.port(), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=" + s.dir,
+		"-c", "fsync=off", "-c", "shared_buffers=8MB", "-c", "max_connections=30"}
+	client := func(db string) *exec.Cmd {
+		return exec.Command(psql, "-h", s.dir, "-p", s.port(), "-U", "admin", "-d", db, "-v", "ON_ERROR_STOP=1", "-q")
+	}
+	s.ask = func() *exec.Cmd {
+		cmd := client("postgres")
+		cmd.Args = append(cmd.Args, "-c", "SELECT 1")
+		return cmd
+	}
+	s.load = func(string) *exec.Cmd { return client("postgres") }
+	s.Start()
+	s.Load("CREATE DATABASE mail;\nCREATE USER mail PASSWORD 'secret';\n")
+	s.load = func(string) *exec.Cmd { return client("mail") }
+	s.Load(text)
+	s.Load("GRANT SELECT ON ALL TABLES IN SCHEMA public TO mail;")
+	return s
+}
+
+// MariaDB starts a MariaDB server with a database "mail", a user "mail" with
+// the password "secret", and what text says in SQL.
+func MariaDB(t testing.TB, text string) *Server {
+	t.Helper()
+	server, install, client := program(t, "mariadbd"), program(t, "mariadb-install-db"), program(t, "mariadb")
+	s := newServer(t, "mysql")
+	data := filepath.Join(s.dir, "data")
+	s.run(install, "--no-defaults", "--datadir="+data, "--skip-test-db", "--auth-root-authentication-method=normal",
+		"--innodb-log-file-size=4M", "--innodb-flush-method=nosync", "--skip-name-resolve")
+	s.Socket = filepath.Join(s.dir, "sock")
+	s.args = []string{server, "--no-defaults", "--datadir=" + data, "--socket=" + s.Socket, "--port=" + s.port(), "--bind-address=127.0.0.1",
+		"--pid-file=" + filepath.Join(s.dir, "pid"), "--innodb-log-file-size=4M", "--innodb-buffer-pool-size=8M", "--innodb-flush-method=nosync",
+		"--innodb-fast-shutdown=2", "--skip-name-resolve", "--skip-log-bin", "--performance-schema=off"}
+	as := func(args ...string) *exec.Cmd {
+		return exec.Command(client, append([]string{"--no-defaults", "--socket=" + s.Socket, "-u", "root", "--default-character-set=utf8mb4"}, args...)...)
+	}
+	s.ask = func() *exec.Cmd { return as("-e", "SELECT 1") }
+	s.load = func(string) *exec.Cmd { return as() }
+	s.Start()
+	s.Load("CREATE DATABASE mail CHARACTER SET utf8mb4;\nCREATE USER mail@'%' IDENTIFIED BY 'secret';\nGRANT SELECT, EXECUTE ON mail.* TO mail@'%';\n")
+	s.load = func(string) *exec.Cmd { return as("mail") }
+	s.Load(text)
+	return s
+}
+
+// OpenLDAP starts a slapd for dc=example,dc=com, whose administrator is
+// cn=admin,dc=example,dc=com with the password "secret", and loads what text
+// says in LDIF. An attribute maildrop is defined. conf is added to the
+// configuration of the database.
+func OpenLDAP(t testing.TB, conf, text string) *Server {
+	t.Helper()
+	server, add, search := program(t, "slapd"), program(t, "ldapadd"), program(t, "ldapsearch")
+	s := newServer(t, "root")
+	s.cred = nil
+	data := filepath.Join(s.dir, "data")
+	if err := os.Mkdir(data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(s.dir, "slapd.conf")
+	global := `include /etc/ldap/schema/core.schema
+include /etc/ldap/schema/cosine.schema
+include /etc/ldap/schema/inetorgperson.schema
+attributetype ( 1.3.6.1.4.1.32473.1 NAME 'maildrop' EQUALITY caseIgnoreIA5Match SUBSTR caseIgnoreIA5SubstringsMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.26 )
+attributetype ( 1.3.6.1.4.1.32473.2 NAME 'maillocal' EQUALITY caseIgnoreMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.15 )
+attributetype ( 1.3.6.1.4.1.32473.3 NAME 'mailurl' EQUALITY caseExactMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.15 )
+objectclass ( 1.3.6.1.4.1.32473.4 NAME 'mailthing' AUXILIARY MAY ( maildrop $ maillocal $ mailurl ) )
+modulepath /usr/lib/ldap
+moduleload back_mdb
+pidfile %[1]s/pid
+%[2]s
+database mdb
+directory %[1]s/data
+maxsize 10485760
+suffix "dc=example,dc=com"
+rootdn "cn=admin,dc=example,dc=com"
+rootpw secret
+dbnosync
+`
+	if err := os.WriteFile(file, fmt.Appendf(nil, global, s.dir, conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.Socket = filepath.Join(s.dir, "ldapi")
+	uri := "ldapi://" + strings.ReplaceAll(s.Socket, "/", "%2F")
+	s.args = []string{server, "-d", "0", "-f", file, "-h", "ldap://" + s.Addr + "/ " + uri}
+	s.ask = func() *exec.Cmd { return exec.Command(search, "-x", "-H", uri, "-s", "base", "-b", "") }
+	s.load = func(string) *exec.Cmd {
+		return exec.Command(add, "-x", "-H", uri, "-D", "cn=admin,dc=example,dc=com", "-w", "secret")
+	}
+	s.Start()
+	s.Load("dn: dc=example,dc=com\nobjectClass: domain\ndc: example\n\n" + text)
+	return s
+}
