@@ -1,6 +1,7 @@
 package smtpd
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -234,9 +235,9 @@ func (e *exchangeServer) Next(response []byte) (challenge []byte, done bool, err
 
 // authFailed words the refusal and logs it. What it returns is for the engine.
 func (s *session) authFailed(err error) error {
-	user := ""
+	user := "(unavailable)"
 	if s.auth.exchange != nil {
-		user = s.auth.exchange.Username()
+		user = cmp.Or(s.auth.exchange.Username(), user)
 	}
 	var f *sasl.Failure
 	reason := err.Error()

@@ -15,6 +15,7 @@ type bdatState struct {
 	c      content
 	rest   []byte // the beginning of a line that has not come to its end
 	failed *smtpwire.Reply
+	told   bool // failed has been said
 }
 
 func (b *bdatState) abort() {
@@ -38,6 +39,11 @@ func (s *session) bdatCmd() (r *smtpwire.Reply, last bool, err error) {
 		return r, false, s.readChunk(size, func([]byte) {})
 	}
 	b := s.bdat
+	if limit := s.set.messageLimit; b.failed == nil && limit > 0 && b.c.size+size > limit {
+		s.srv.log.Warning("%s: BDAT request from %s exceeds message size limit", s.queueID(), s.a.NameAddr())
+		b.failed = smtpwire.R(552, dsn.S(5, 3, 4), "Chunk exceeds message size limit")
+		b.abort()
+	}
 	s.inData, s.content = true, b.c.size
 	err = s.readChunk(size, b.take)
 	s.content = b.c.size
@@ -47,7 +53,15 @@ func (s *session) bdatCmd() (r *smtpwire.Reply, last bool, err error) {
 	s.inData = false
 	switch {
 	case b.failed != nil:
-		return b.failed, false, nil
+		if r = b.failed; b.told {
+			r = smtpwire.R(551, dsn.S(5, 0, 0), "Discarded "+strconv.FormatInt(size, 10)+" bytes after earlier error")
+		}
+		if b.told = true; last {
+			b.abort()
+			s.bdat = nil
+			s.resetMail()
+		}
+		return r, last, nil
 	case !last:
 		return smtpwire.R(250, dsn.S(2, 0, 0), "Ok: "+strconv.FormatInt(size, 10)+" bytes"), false, nil
 	}

@@ -205,6 +205,7 @@ func (s *session) vrfy() *smtpwire.Reply {
 	}
 	p, refusal := smtpwire.ParseRcpt("TO:"+bracketed(arg), 0, false)
 	if refusal != nil {
+		s.illegalAddress("VRFY")
 		return refusal
 	}
 	if r := s.judged(s.srv.limits.recipient(s)); r != nil {

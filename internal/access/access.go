@@ -75,6 +75,7 @@ type Evaluator struct {
 	rejectUnlistedSenderAtEnd    bool
 	showTable                    bool
 	proxyFilter                  bool
+	sasl                         bool
 	doubleBounce, verifySender   string
 	canonical, rcptCanonical     *table.Maps
 	sndrCanonical, virtualAlias  *table.Maps
@@ -163,6 +164,7 @@ func (e *Evaluator) readSettings() {
 	e.doubleBounce = cfg.String("double_bounce_sender")
 	e.verifySender = cfg.String("address_verify_sender")
 	e.proxyFilter = cfg.String("smtpd_proxy_filter") != ""
+	e.sasl = cfg.Bool("smtpd_sasl_auth_enable")
 	e.nullKey = cfg.String("smtpd_null_access_lookup_key")
 	e.pollCount = cfg.Int("address_verify_poll_count")
 	e.pollDelay = cfg.Duration("address_verify_poll_delay")
@@ -212,9 +214,9 @@ func (e *Evaluator) compileAll() {
 		if err = errors.Join(err, err2); err != nil {
 			e.log.Warning("restriction class %s: %v", name, err)
 		}
-		l.checks = e.compile(name, words, kindRcpt).checks
+		l.checks = e.report(e.compile(name, words, kindRcpt)).checks
 	}
-	lists := func(param string, kind listKind) *list { return e.compile(param, e.cfg.List(param), kind) }
+	lists := func(param string, kind listKind) *list { return e.report(e.compile(param, e.cfg.List(param), kind)) }
 	e.client = lists("smtpd_client_restrictions", kindClient)
 	e.helo = lists("smtpd_helo_restrictions", kindHelo)
 	e.sender = lists("smtpd_sender_restrictions", kindSender)
@@ -359,13 +361,15 @@ func (e *Evaluator) Rcpt(ctx context.Context, s *Session) *smtpwire.Reply {
 		}
 		refusal = e.judge(ctx, s, first, second)
 	}
+	refusal = e.settle(s, refusal)
 	if refusal == nil && e.rejectUnlistedRcptAtEnd && !s.rcptChecked && !s.Effects.Discard {
 		r := &run{e: e, s: s, name: s.Recipient, cl: classRcpt}
 		if r.rejectUnlistedRcpt(ctx) == refused {
-			refusal = r.reply
+			return r.reply
 		}
+		return e.settle(s, nil) // what that could not look up
 	}
-	return e.settle(s, refusal)
+	return refusal
 }
 
 func (e *Evaluator) unlistedSenderAtEnd(ctx context.Context, s *Session) *smtpwire.Reply {

@@ -104,7 +104,7 @@ func TestFixStatus(t *testing.T) {
 		{dsn.S(5, 1, 1), classRcpt, dsn.S(5, 1, 1)},
 		{dsn.S(5, 1, 1), classClient, dsn.S(5, 0, 0)},
 	} {
-		if got := fixStatus(tc.in, tc.cl); got != tc.want {
+		if got := mapStatus(tc.in, tc.cl); got != tc.want {
 			t.Errorf("%v in class %d: %v, want %v", tc.in, tc.cl, got, tc.want)
 		}
 	}

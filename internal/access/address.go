@@ -138,13 +138,13 @@ func (r *run) unlisted(ctx context.Context, addr string, cl class) verdict {
 		if a.Flags&proto.ResolveAlias != 0 {
 			code = r.e.cfg.Int("unknown_virtual_alias_reject_code")
 		}
-		return r.refuseFor(addr, cl, code, fixStatus(st, cl), text)
+		return r.refuseFor(addr, cl, code, r.fixStatus(st, cl), text)
 	case a.Transport == "retry":
 		st, text, found := dsn.CutStatus(a.Nexthop)
 		if !found {
 			st, text = dsn.S(4, 0, 0), a.Nexthop
 		}
-		return r.refuseFor(addr, cl, 450, fixStatus(st, cl), text)
+		return r.refuseFor(addr, cl, 450, r.fixStatus(st, cl), text)
 	}
 	var m *table.Maps
 	var code, what string

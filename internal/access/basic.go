@@ -17,7 +17,7 @@ func (r *run) permitInetInterfaces(context.Context) verdict {
 }
 
 func (r *run) permitSASL(context.Context) verdict {
-	return r.permitIf(r.s.SASL.Username != "" && !strings.EqualFold(r.s.SASL.Method, "anonymous"), nil)
+	return r.permitIf(r.e.sasl && r.s.SASL.Username != "" && !strings.EqualFold(r.s.SASL.Method, "anonymous"), nil)
 }
 
 func (r *run) permitAllClientCerts(context.Context) verdict {
@@ -49,7 +49,7 @@ func (r *run) rejectPlaintext(context.Context) verdict {
 	if r.s.TLS != nil {
 		return dunno
 	}
-	return r.refuseFor(r.name, r.cl, r.e.cfg.Int("plaintext_reject_code"), dsn.S(4, 7, 1), "Session encryption is required")
+	return r.refuse(r.e.cfg.Int("plaintext_reject_code"), dsn.S(4, 7, 1), "Session encryption is required")
 }
 
 // rejectMultiBounce is for the null sender, who has one recipient: RFC 5321
@@ -227,7 +227,7 @@ func (r *run) permitMXBackup(ctx context.Context) verdict {
 	mx, err := r.e.dns.MX(ctx, domain)
 	if err != nil {
 		if resolver.KindOf(err) == resolver.TempFail {
-			return r.deferIfReject(450, dsn.S(4, 4, 4), "<"+r.s.Recipient+">: Unable to look up mail exchanger information")
+			return r.deferIfReject(450, dsn.S(4, 4, 4), rejected(r.s.Recipient, classRcpt, "Unable to look up mail exchanger information: Host not found, try again"))
 		}
 		return dunno
 	}
@@ -244,7 +244,7 @@ func (r *run) mxBackup(ctx context.Context, list []resolver.MX) verdict {
 		addrs, err := r.e.dns.Addrs(ctx, mx.Host, resolver.IPv4|resolver.IPv6)
 		if err != nil {
 			if resolver.KindOf(err) == resolver.TempFail {
-				return r.deferIfReject(450, dsn.S(4, 4, 4), "<"+r.s.Recipient+">: Unable to look up mail exchanger host "+mx.Host)
+				return r.deferIfReject(450, dsn.S(4, 4, 4), rejected(r.s.Recipient, classRcpt, "Unable to look up mail exchanger host "+mx.Host+": Host not found, try again"))
 			}
 			if mx.Pref == best {
 				return dunno

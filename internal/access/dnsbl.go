@@ -182,7 +182,7 @@ func (r *run) refuseListed(ctx context.Context, l *DNSList, query, name string, 
 			value, found, err = r.e.rblReplies.Lookup(ctx, l.Domain, false)
 		}
 		if err != nil {
-			return r.tableFailed(err)
+			return r.tableFailed(err, name, cl)
 		}
 		if found {
 			template = value
@@ -216,7 +216,7 @@ func (r *run) refuseListed(ctx context.Context, l *DNSList, query, name string, 
 	if reply.Status.IsZero() {
 		reply.Status = dsn.S(uint8(reply.Code/100), 7, 1)
 	}
-	return r.refuse(reply.Code, fixStatus(reply.Status, cl), printable(reply.Text))
+	return r.refuse(reply.Code, r.fixStatus(reply.Status, cl), printable(reply.Text))
 }
 
 func clip(s string, n int) string {

@@ -14,6 +14,19 @@ import (
 
 // Senders and those who are logged in: smtpd_sender_login_maps.
 
+// loginCheck is one of these restrictions. Where nobody can log in it is
+// ignored, as Postfix does: a mistake would refuse the mail of everybody
+// whose address has an owner.
+func loginCheck(name string, c check) check {
+	return func(r *run, ctx context.Context) verdict {
+		if !r.e.sasl {
+			r.e.log.Warning("restriction `%s' ignored: no SASL support", name)
+			return dunno
+		}
+		return c(r, ctx)
+	}
+}
+
 func (r *run) rejectLoginMismatch(ctx context.Context) verdict {
 	if r.s.SASL.Username != "" {
 		return r.rejectAuthMismatch(ctx)

@@ -23,12 +23,14 @@ type list struct {
 
 type named struct {
 	name string // as it is written
-	warn bool   // warn_if_reject stands before it
+	arg  string
+	warn bool // warn_if_reject stands before it
 	// guards says that nothing gets past it to an outside destination: see
 	// the relay test in New.
-	guards bool
-	nested *list // a class
-	run    check
+	guards  bool
+	nested  *list  // a class
+	problem string // what is wrong with it
+	run     check
 }
 
 // eval asks the restrictions in turn.
@@ -46,7 +48,7 @@ func (r *run) eval(ctx context.Context, l *list) verdict {
 		v := c.run(r, ctx)
 		r.warn = outer
 		if v == ok && r.depth == 1 {
-			r.logPermit(c.name)
+			r.logPermit(c)
 		}
 		if v != dunno || r.s.Effects.Discard {
 			return v
@@ -58,14 +60,25 @@ func (r *run) eval(ctx context.Context, l *list) verdict {
 	return dunno
 }
 
-func (r *run) logPermit(name string) {
+func (r *run) logPermit(c *named) {
 	for _, want := range r.e.logPermits {
-		if strings.EqualFold(name, want) || want == "static:all" {
-			r.log("permit", "<"+r.name+">: "+classText[r.cl]+" "+name)
-			return
+		if !strings.EqualFold(c.name, want) && want != "static:all" {
+			continue
 		}
+		what, who := classText[r.cl], r.name
+		if aboutClient[strings.ToLower(c.name)] {
+			what, who = classText[classClient], r.s.NameAddr()
+		}
+		r.log("permit", "action="+c.name+" for "+what+"="+who+" "+c.arg)
+		return
 	}
 }
+
+// aboutClient are the restrictions that let through for what the client is,
+// in whatever list they are.
+var aboutClient = map[string]bool{"permit_mynetworks": true, "permit_inet_interfaces": true, "permit_sasl_authenticated": true,
+	"permit_tls_clientcerts": true, "permit_tls_all_clientcerts": true, "permit_dnswl_client": true, "permit_rhswl_client": true,
+	"check_client_access": true}
 
 // compile reads the elements of a list. Nothing is refused here but what
 // cannot be a list at all: a restriction that is unknown, or lacks its
@@ -82,7 +95,7 @@ func (e *Evaluator) compile(param string, words []string, kind listKind) *list {
 			continue
 		}
 		var n named
-		n, i = e.compileOne(param, words, i-1, kind)
+		n, i = e.compileOne(words, i-1, kind)
 		n.warn = warn
 		l.checks = append(l.checks, n)
 		warn = false
@@ -105,7 +118,7 @@ const (
 var defaultCheck = [...]string{kindClient: "check_client_access", kindHelo: "check_helo_access",
 	kindSender: "check_sender_access", kindRcpt: "check_recipient_access", kindEtrn: "check_etrn_access"}
 
-func (e *Evaluator) compileOne(param string, words []string, i int, kind listKind) (named, int) {
+func (e *Evaluator) compileOne(words []string, i int, kind listKind) (named, int) {
 	w := words[i]
 	name := strings.ToLower(w)
 	if c, found := e.simple[name]; found {
@@ -113,38 +126,52 @@ func (e *Evaluator) compileOne(param string, words []string, i int, kind listKin
 	}
 	if make, found := e.withArgument[name]; found {
 		if i+1 >= len(words) {
-			return e.broken(param, w, fmt.Sprintf("%s needs an argument", w)), i + 1
+			return e.broken(w, fmt.Sprintf("%s needs an argument", w)), i + 1
 		}
 		arg := words[i+1]
 		c, err := make(e, arg)
 		if err != nil {
-			return e.broken(param, w, err.Error()), i + 2
+			return e.broken(w, err.Error()), i + 2
 		}
-		return named{name: w, run: c}, i + 2
+		return named{name: w, arg: arg, run: c}, i + 2
 	}
 	if l, found := e.classes[w]; found {
 		return named{name: w, run: func(r *run, ctx context.Context) verdict { return r.eval(ctx, l) }, nested: l}, i + 1
 	}
 	if table.IsSpec(w) {
 		if kind == kindData {
-			return e.broken(param, w, fmt.Sprintf("%s: a table cannot stand by itself here", w)), i + 1
+			return e.broken(w, fmt.Sprintf("%s: a table cannot stand by itself here", w)), i + 1
 		}
 		c, err := e.withArgument[defaultCheck[kind]](e, w)
 		if err != nil {
-			return e.broken(param, w, err.Error()), i + 1
+			return e.broken(w, err.Error()), i + 1
 		}
 		return named{name: w, run: c}, i + 1
 	}
-	return e.broken(param, w, fmt.Sprintf("unknown smtpd restriction: %q", w)), i + 1
+	return e.broken(w, fmt.Sprintf("unknown smtpd restriction: %q", w)), i + 1
 }
 
 // broken is a restriction that answers with a configuration error.
-func (e *Evaluator) broken(param, name, text string) named {
-	e.log.Warning("%s: %s", param, text)
-	return named{name: name, run: func(r *run, _ context.Context) verdict {
-		e.log.Warning("%s: %s", param, text)
+func (e *Evaluator) broken(name, text string) named {
+	return named{name: name, problem: text, run: func(r *run, _ context.Context) verdict {
+		e.log.Warning("%s", text)
 		return r.misconfigured()
 	}}
+}
+
+// report says at the start what is wrong with a parameter's list, before
+// mail is refused for it.
+func (e *Evaluator) report(l *list) *list {
+	for i := range l.checks {
+		c := &l.checks[i]
+		if c.problem != "" {
+			e.log.Warning("%s: %s", l.param, c.problem)
+		}
+		if strings.EqualFold(c.name, "permit") && !c.warn && i+1 < len(l.checks) {
+			e.log.Warning("%s: restriction `%s' after `permit' is ignored", l.param, l.checks[i+1].name)
+		}
+	}
+	return l
 }
 
 // protects says whether no mail to outside destinations gets past the list
@@ -187,10 +214,10 @@ func simpleChecks() map[string]check {
 		"permit_tls_all_clientcerts":                   (*run).permitAllClientCerts,
 		"reject_unauth_pipelining":                     (*run).rejectPipelining,
 		"reject_plaintext_session":                     (*run).rejectPlaintext,
-		"reject_sender_login_mismatch":                 (*run).rejectLoginMismatch,
-		"reject_authenticated_sender_login_mismatch":   (*run).rejectAuthMismatch,
-		"reject_known_sender_login_mismatch":           (*run).rejectKnownMismatch,
-		"reject_unauthenticated_sender_login_mismatch": (*run).rejectUnauthMismatch,
+		"reject_sender_login_mismatch":                 loginCheck("reject_sender_login_mismatch", (*run).rejectLoginMismatch),
+		"reject_authenticated_sender_login_mismatch":   loginCheck("reject_authenticated_sender_login_mismatch", (*run).rejectAuthMismatch),
+		"reject_known_sender_login_mismatch":           loginCheck("reject_known_sender_login_mismatch", (*run).rejectKnownMismatch),
+		"reject_unauthenticated_sender_login_mismatch": loginCheck("reject_unauthenticated_sender_login_mismatch", (*run).rejectUnauthMismatch),
 		"reject_unverified_sender":                     (*run).rejectUnverifiedSender,
 		"reject_unverified_recipient":                  (*run).rejectUnverifiedRcpt,
 		"reject_multi_recipient_bounce":                (*run).rejectMultiBounce,

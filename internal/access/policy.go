@@ -67,7 +67,7 @@ func policyCheck(e *Evaluator, arg string) (check, error) {
 			e.log.Warning("problem talking to server %s: %v", p.endpoint, err)
 			action = p.set.fallback
 		}
-		return r.act(ctx, "policy service "+p.endpoint, action, r.name, r.cl)
+		return r.act(ctx, "access table "+p.endpoint, action, r.name, r.cl)
 	}, nil
 }
 

@@ -67,16 +67,17 @@ func tableCheck(ask func(*run, context.Context, *table.Maps) verdict) func(*Eval
 	}
 }
 
-// tableFailed is what the client hears when an access table cannot be asked.
-func (r *run) tableFailed(err error) verdict {
+// tableFailed is what the client hears when an access table cannot be asked
+// about name.
+func (r *run) tableFailed(err error, name string, cl class) verdict {
 	r.e.log.Warning("%v", err)
-	return r.misconfigured()
+	return r.refuseFor(name, cl, 451, dsn.S(4, 3, 5), "Server configuration error")
 }
 
 // A finding is one lookup's result on its way to act.
 func (r *run) found(ctx context.Context, m *table.Maps, value string, found bool, err error, name string, cl class) (verdict, bool) {
 	if err != nil {
-		return r.tableFailed(err), true
+		return r.tableFailed(err, name, cl), true
 	}
 	if !found {
 		return dunno, false
@@ -212,16 +213,16 @@ func (r *run) act(ctx context.Context, title, value, name string, cl class) verd
 		return dunno
 	case "REJECT":
 		status, text := statusAndText(rest, dsn.S(5, 7, 1), "Access denied")
-		return r.refuseFor(name, cl, r.e.cfg.Int("access_map_reject_code"), fixStatus(status, cl), text)
+		return r.refuseFor(name, cl, r.e.cfg.Int("access_map_reject_code"), r.fixStatus(status, cl), text)
 	case "DEFER":
 		status, text := statusAndText(rest, dsn.S(4, 7, 1), "Access denied")
-		return r.refuseFor(name, cl, r.e.cfg.Int("access_map_defer_code"), fixStatus(status, cl), text)
+		return r.refuseFor(name, cl, r.e.cfg.Int("access_map_defer_code"), r.fixStatus(status, cl), text)
 	case "DEFER_IF_REJECT":
 		status, text := statusAndText(rest, dsn.S(4, 7, 1), "Service unavailable")
-		return r.deferIfReject(450, fixStatus(status, cl).WithClass(4), rejected(name, cl, text))
+		return r.deferIfReject(450, r.fixStatus(status, cl).WithClass(4), rejected(name, cl, text))
 	case "DEFER_IF_PERMIT":
 		status, text := statusAndText(rest, dsn.S(4, 7, 1), "Service unavailable")
-		return r.deferIfPermit("", 450, fixStatus(status, cl).WithClass(4), rejected(name, cl, text))
+		return r.deferIfPermit("", 450, r.fixStatus(status, cl).WithClass(4), rejected(name, cl, text))
 	case "INFO", "WARN":
 		r.log(strings.ToLower(upper), rest)
 		return dunno
@@ -233,7 +234,7 @@ func (r *run) act(ctx context.Context, title, value, name string, cl class) verd
 		return refused
 	}
 	if reply, is := replyAction(value); is {
-		return r.refuseFor(name, cl, reply.Code, fixStatus(reply.Status, cl), reply.Text)
+		return r.refuseFor(name, cl, reply.Code, r.fixStatus(reply.Status, cl), reply.Text)
 	}
 	if allDigits(value) {
 		return ok
@@ -295,10 +296,6 @@ func (r *run) effect(title, action, arg, name string, cl class) verdict {
 	note := func(text string) {
 		r.log(strings.ToLower(action), text)
 	}
-	if r.warn && action != "PREPEND" {
-		r.log("reject_warning", triggers+" action")
-		return dunno
-	}
 	switch action {
 	case "HOLD", "DISCARD":
 		text := triggers + " action"
@@ -314,14 +311,14 @@ func (r *run) effect(title, action, arg, name string, cl class) verdict {
 		return dunno
 	case "FILTER":
 		if !strings.Contains(arg, ":") {
-			r.e.log.Warning("%s: FILTER needs transport:destination, got %q", title, arg)
+			r.e.log.Warning("%s entry %q requires transport:destination", title, name)
 			return dunno
 		}
 		note(triggers + " " + arg)
 		s.Effects.Filter = arg
 	case "REDIRECT", "BCC":
 		if !strings.Contains(arg, "@") {
-			r.e.log.Warning("%s: %s needs user@domain, got %q", title, action, arg)
+			r.e.log.Warning("%s entry %q requires user@domain target", title, name)
 			return dunno
 		}
 		note(triggers + " " + arg)
@@ -333,9 +330,9 @@ func (r *run) effect(title, action, arg, name string, cl class) verdict {
 	case "PREPEND":
 		switch {
 		case r.cl == classEOD:
-			r.e.log.Warning("%s: action PREPEND must be used before the message content", title)
+			r.e.log.Warning("%s: action PREPEND must be used before smtpd_end_of_data_restrictions", title)
 		case !smtpwire.LooksLikeHeader(arg):
-			r.e.log.Warning("%s: PREPEND needs header: text, got %q", title, arg)
+			r.e.log.Warning("%s entry %q requires header: text", title, name)
 		default:
 			s.Effects.Prepend = append(s.Effects.Prepend, printable(arg))
 		}
@@ -349,7 +346,7 @@ func (r *run) nested(ctx context.Context, title, value string) verdict {
 	words := table.SplitList(value)
 	for _, w := range words {
 		if table.IsSpec(w) {
-			r.e.log.Warning("%s: an entry must not name a table: %q", title, w)
+			r.e.log.Warning("%s has entry with lookup table: %s; define a restriction class and specify its name instead", title, value)
 			return r.misconfigured()
 		}
 	}

@@ -166,7 +166,15 @@ func (e *Evaluator) LogAction(s *Session, action, text string) {
 // fixStatus maps an enhanced status about one kind of address to the like
 // status about another kind: an access table may be used for senders and
 // recipients alike, and its text says the same of both.
-func fixStatus(st dsn.Status, cl class) dsn.Status {
+func (r *run) fixStatus(st dsn.Status, cl class) dsn.Status {
+	fixed := mapStatus(st, cl)
+	if fixed != st {
+		r.e.log.Info("mapping DSN status %s into %s status %s", st, classText[cl], fixed)
+	}
+	return fixed
+}
+
+func mapStatus(st dsn.Status, cl class) dsn.Status {
 	if st.Subject != 1 {
 		return st
 	}
