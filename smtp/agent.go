@@ -158,6 +158,9 @@ func hasIPv6() bool {
 func (a *Agent) Close() {
 	a.cache.close()
 	_ = a.tls.maps.Close() // read only: nothing can be lost
+	if err := a.tls.sessions.save(); err != nil {
+		a.log.Warning("TLS sessions are not kept: %v", err)
+	}
 	for _, f := range slices.Backward(a.free) {
 		f()
 	}

@@ -49,6 +49,18 @@
 // Sessions with TLS are kept like others where smtp_tls_connection_reuse, or
 // the policy, says so.
 //
+// TLS sessions are resumed for smtp_tls_session_cache_timeout, with or without
+// smtp_tls_session_cache_database; with it also by the next process, since they
+// are written to PATH.json when the service stops and read when it starts.
+//
+// A mechanism that sends a token, XOAUTH2 or OAUTHBEARER, which
+// smtp_sasl_mechanism_filter must name, takes for token what stands in place of
+// the password; the content of a file, if that is file:/PATH, read each time;
+// or, if it is empty, what smtp_sasl_token_command says. The command is run
+// without a shell, with SASL_USER and SMTP_HOST in its environment, and answers with the token or
+// with the JSON of an OAuth server; that is used for smtp_sasl_token_time, or
+// as long as expires_in says, and asked for anew at once when a server refuses it.
+//
 // # On the way out
 //
 // Content goes out as it lies in the spool, unless something has to be done to
@@ -93,9 +105,6 @@
 // best_mx_transport, connection_cache_ttl_limit, disable_dns_lookups, ignore_mx_lookup_error,
 // inet_interfaces, inet_protocols, line_length_limit, minimal_backoff_time,
 // myhostname, notify_classes, proxy_interfaces, relayhost, soft_bounce.
-//
-// Not read: smtp_tls_per_site, smtp_tls_session_cache_database (TLS sessions are kept in
-// memory).
 //
 // # Diagnostics
 //

@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"hash"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,6 +41,7 @@ type saslClient struct {
 	softBounce bool
 	extension  string // recipient_delimiter
 	refused    *refusals
+	tokens     *tokens
 }
 
 func newSASLClient(cfg *config.Config, lmtp bool, o table.Options) *saslClient {
@@ -75,6 +75,7 @@ func newSASLClient(cfg *config.Config, lmtp bool, o table.Options) *saslClient {
 	if !c.enabled {
 		return c
 	}
+	c.tokens = newTokens(cfg.List("smtp_sasl_token_command"), cfg.Duration("smtp_sasl_token_time"))
 	if remember {
 		c.refused = newRefusals(life)
 	}
@@ -127,7 +128,7 @@ func (d *delivery) hasPassword(t *target) bool {
 
 // login authenticates us, if the server asks for it and there is something to
 // do it with. RFC 4954.
-func (d *delivery) login(s *session, t *target) *failure {
+func (d *delivery) login(ctx context.Context, s *session, t *target) *failure {
 	c := d.a.sasl
 	if !c.enabled || s.offers&offersAuth == 0 {
 		return nil
@@ -143,25 +144,49 @@ func (d *delivery) login(s *session, t *target) *failure {
 	if !found || user == "" {
 		return nil
 	}
-	if r, ok := c.refused.find(t.host, user, pass, time.Now()); ok {
-		f := fail("SASL [CACHED] authentication failed; server " + s.namaddr + " said: " + r.text)
-		f.status = r.status
-		return f
-	}
 	name := d.mechanism(s)
 	if name == "" {
 		return fail("SASL authentication failed; cannot authenticate to server " + s.namaddr + ": no mechanism available")
 	}
-	mech, err := newMechanism(name, user, pass, t)
-	if err != nil {
-		return fail("SASL authentication failed; cannot authenticate to server " + s.namaddr + ": " + err.Error())
-	}
-	f := d.authenticate(s, mech, fail)
-	if f != nil && f.code == 535 {
-		c.refused.add(t.host, user, pass, f.status, f.detail.DiagText, time.Now())
+	var f *failure
+	renewed := false
+	for kept := true; kept; {
+		secret := pass
+		kept = false
+		if isTokenMechanism(name) {
+			if secret, kept, err = c.tokens.get(ctx, user, pass, t.host, time.Now()); err != nil {
+				d.log.Warning("%s: no token for %s: %v", d.id, user, err)
+				return fail("SASL authentication failed; cannot get a token for server " + s.namaddr)
+			}
+		}
+		if f = d.loginAs(s, t, name, user, secret, fail); f == nil || f.code == 0 || renewed {
+			return f
+		}
+		if pass == "" {
+			c.tokens.forget(user, secret) // it may have been withdrawn: get another one
+			renewed = true
+		}
 	}
 	return f
 }
+
+// loginAs tries one password or token, unless it is known to be wrong.
+func (d *delivery) loginAs(s *session, t *target, mechanism, user, secret string, fail func(string) *failure) *failure {
+	c := d.a.sasl
+	if r, ok := c.refused.find(t.host, user, secret, time.Now()); ok {
+		f := fail("SASL [CACHED] authentication failed; server " + s.namaddr + " said: " + r.text)
+		f.status = r.status
+		return f
+	}
+	f := d.authenticate(s, newMechanism(mechanism, user, secret, t), fail)
+	if f != nil && f.code == 535 {
+		c.refused.add(t.host, user, secret, f.status, f.detail.DiagText, time.Now())
+	}
+	return f
+}
+
+// isTokenMechanism says whether a mechanism sends a token in place of a password.
+func isTokenMechanism(name string) bool { return name == "OAUTHBEARER" || name == "XOAUTH2" }
 
 // mechanisms that we know, the best first. Those that send a token in place of
 // a password are used only if smtp_sasl_mechanism_filter names them.
@@ -183,7 +208,7 @@ func (d *delivery) mechanism(s *session) string {
 		}
 		named := slices.ContainsFunc(c.filter, func(f string) bool { return strings.EqualFold(f, m) })
 		not := slices.ContainsFunc(c.filter, func(f string) bool { return strings.EqualFold(f, "!"+m) })
-		token := strings.HasSuffix(m, "AUTH2") || m == "OAUTHBEARER"
+		token := isTokenMechanism(m)
 		onlyNegated := !slices.ContainsFunc(c.filter, func(f string) bool { return !strings.HasPrefix(f, "!") })
 		if named || !not && !token && onlyNegated {
 			return m
@@ -278,39 +303,23 @@ func (d *delivery) authenticate(s *session, mech sasl.Client, fail func(string) 
 }
 
 // newMechanism makes the client's side of a mechanism.
-func newMechanism(name, user, pass string, t *target) (sasl.Client, error) {
+func newMechanism(name, user, secret string, t *target) sasl.Client {
 	switch name {
 	case "PLAIN":
-		return sasl.NewPlainClient("", user, pass), nil
+		return sasl.NewPlainClient("", user, secret)
 	case "LOGIN":
-		return &loginClient{user: user, pass: pass}, nil
+		return &loginClient{user: user, pass: secret}
 	case "CRAM-MD5":
-		return &cramClient{user: user, pass: pass}, nil
+		return &cramClient{user: user, pass: secret}
 	case "SCRAM-SHA-1":
-		return &scramClient{name: name, hash: sha1.New, user: user, pass: pass}, nil
+		return &scramClient{name: name, hash: sha1.New, user: user, pass: secret}
 	case "SCRAM-SHA-256":
-		return &scramClient{name: name, hash: sha256.New, user: user, pass: pass}, nil
-	}
-	token, err := readToken(pass)
-	if err != nil {
-		return nil, err
-	}
-	if name == "XOAUTH2" {
-		return &xoauth2Client{user: user, token: token}, nil
+		return &scramClient{name: name, hash: sha256.New, user: user, pass: secret}
+	case "XOAUTH2":
+		return &xoauth2Client{user: user, token: secret}
 	}
 	port, _ := strconv.Atoi(t.port) // parsePort has checked it
-	return sasl.NewOAuthBearerClient(&sasl.OAuthBearerOptions{Username: user, Token: token, Host: t.host, Port: port}), nil
-}
-
-// readToken gives the token of OAUTHBEARER and XOAUTH2: the password itself,
-// or with file:/path what a program that renews it has written there.
-func readToken(pass string) (string, error) {
-	path, ok := strings.CutPrefix(pass, "file:")
-	if !ok {
-		return pass, nil
-	}
-	b, err := os.ReadFile(path)
-	return strings.TrimSpace(string(b)), err
+	return sasl.NewOAuthBearerClient(&sasl.OAuthBearerOptions{Username: user, Token: secret, Host: t.host, Port: port})
 }
 
 // loginClient is LOGIN, which has no specification: the server asks twice, and

@@ -73,6 +73,13 @@ func (d *delivery) sitePolicy(ctx context.Context, t *target) (*policy, *failure
 		return &policy{Policy: c.Default(level), sni: c.ServerName}, nil
 	}
 	found, err := d.policyEntry(ctx)
+	if c.maps.Empty() && !c.sites.Empty() {
+		var level tlspolicy.Level
+		var ok bool
+		if level, ok, err = d.perSite(ctx, t); ok {
+			found = c.Default(level)
+		}
+	}
 	if err != nil {
 		return nil, d.tlsProblem(err)
 	}
@@ -281,6 +288,7 @@ func (d *delivery) tlsConfig(t *target, p *policy) (*tls.Config, error) {
 		CipherSuites:       suites,
 		ServerName:         p.sni,
 		ClientSessionCache: d.a.tls.sessions,
+		CurvePreferences:   d.a.tls.curves,
 	}
 	if certs := d.a.tls.certs; len(certs) > 0 {
 		conf.GetClientCertificate = func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {

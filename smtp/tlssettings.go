@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"posthaste/internal/config"
 	"posthaste/internal/table"
@@ -17,6 +18,8 @@ import (
 type tlsClient struct {
 	tlspolicy.Settings
 	maps        *table.Maps
+	sites       *table.Maps // smtp_tls_per_site
+	curves      []tls.CurveID
 	wrapper     bool
 	loglevel    int
 	noteOffer   bool
@@ -29,7 +32,7 @@ type tlsClient struct {
 	roots    *x509.CertPool
 	chosen   bool // CAs are configured
 	certs    []tls.Certificate
-	sessions tls.ClientSessionCache
+	sessions *tlsSessions
 
 	mu    sync.Mutex
 	pools map[string]*x509.CertPool // of tafile attributes
@@ -43,10 +46,13 @@ type tlsFiles struct {
 	level                      string
 	useTLS, enforce, checkName bool
 	policyMaps, require        []string
+	perSite                    []string
+	cache                      string
+	cacheTime                  time.Duration
 }
 
 func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, error) {
-	c := &tlsClient{pools: make(map[string]*x509.CertPool), sessions: tls.NewLRUClientSessionCache(1000)}
+	c := &tlsClient{pools: make(map[string]*x509.CertPool)}
 	family := "smtp_tls_"
 	var f tlsFiles
 	if lmtp {
@@ -62,6 +68,7 @@ func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, e
 		f.require = []string{"disable"}
 	}
 	c.maps = table.OpenMaps(family+"policy_maps", f.policyMaps, o)
+	c.sites = table.OpenMaps(family+"per_site", f.perSite, o)
 	var errs []error
 	fail := func(name string, err error) {
 		if err != nil {
@@ -72,6 +79,14 @@ func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, e
 	c.require, err = newRequireRules(strings.TrimSuffix(family, "tls_")+"requiretls_policy", f.require, o)
 	if err != nil {
 		errs = append(errs, err)
+	}
+	if c.sessions, err = newTLSSessions(family+"session_cache_database", f.cache, f.cacheTime); err != nil {
+		errs = append(errs, err)
+	} else if err = c.sessions.load(); err != nil {
+		o.Warn(err.Error()) // it is but a cache
+	}
+	if c.curves, err = tlspolicy.Curves(cfg.List("tls_eecdh_auto_curves")); err != nil {
+		errs = append(errs, fmt.Errorf("tls_eecdh_auto_curves: %w", err))
 	}
 	switch {
 	case f.level != "":
@@ -161,6 +176,8 @@ func (c *tlsClient) readSMTP(cfg *config.Config) tlsFiles {
 		useTLS: cfg.Bool("smtp_use_tls"), enforce: cfg.Bool("smtp_enforce_tls"),
 		checkName:  cfg.Bool("smtp_tls_enforce_peername"),
 		policyMaps: cfg.List("smtp_tls_policy_maps"), require: cfg.List("smtp_requiretls_policy"),
+		perSite: cfg.List("smtp_tls_per_site"),
+		cache:   cfg.String("smtp_tls_session_cache_database"), cacheTime: cfg.Duration("smtp_tls_session_cache_timeout"),
 	}
 }
 
@@ -196,6 +213,8 @@ func (c *tlsClient) readLMTP(cfg *config.Config) tlsFiles {
 		useTLS: cfg.Bool("lmtp_use_tls"), enforce: cfg.Bool("lmtp_enforce_tls"),
 		checkName:  cfg.Bool("lmtp_tls_enforce_peername"),
 		policyMaps: cfg.List("lmtp_tls_policy_maps"), require: cfg.List("lmtp_requiretls_policy"),
+		perSite: cfg.List("lmtp_tls_per_site"),
+		cache:   cfg.String("lmtp_tls_session_cache_database"), cacheTime: cfg.Duration("lmtp_tls_session_cache_timeout"),
 	}
 }
 

@@ -225,7 +225,7 @@ func (d *delivery) addrKey(t *target) string {
 		return t.path
 	}
 	key := t.host + " " + t.ip.String() + " " + t.port + d.keySuffix()
-	if d.a.tls.Level != tlspolicy.None || !d.a.tls.maps.Empty() || d.a.sasl.enabled {
+	if d.a.tls.Level != tlspolicy.None || !d.a.tls.maps.Empty() || !d.a.tls.sites.Empty() || d.a.sasl.enabled {
 		// What was agreed with the server may hold for this destination alone.
 		key += " " + d.hop.text
 	}
@@ -317,7 +317,7 @@ func (d *delivery) open(ctx context.Context, t *target, p *policy) (*session, *f
 	f = d.handshake(ctx, s, t, p)
 	d.reportSession(s, t, p)
 	if f == nil {
-		f = d.login(s, t)
+		f = d.login(ctx, s, t)
 	}
 	if !stop() && f == nil {
 		f = s.broken(stageEHLO, context.Cause(ctx))

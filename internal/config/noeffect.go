@@ -35,6 +35,8 @@ const (
 	noDSA         = "nobody has DSA certificates any more, and crypto/tls does not either"
 	noCyrus       = "Cyrus SASL is not built in; use dovecot"
 	forInstaller  = "it tells Postfix's installer where files are"
+	noRawKeys     = "crypto/tls has no raw public keys (RFC 7250)"
+	ownMechanisms = "the client's SASL mechanisms are built in"
 	oneProcess    = "a service is one process that serves many clients and ends when it is told to"
 	noIPCTables   = "services read tables themselves, there is no table proxy"
 	asSMTPD       = "behind postscreen's tests is smtpd itself, from the greeting on: its smtpd_ parameter counts"
@@ -112,6 +114,27 @@ var noEffect = map[string]string{
 	"smtpd_tls_dh512_param_file":          goneInPostfix,
 	"tls_dane_digest_agility":             goneInPostfix,
 	"tls_dane_trust_anchor_digest_enable": goneInPostfix,
+
+	"smtp_tls_cipherlist":             noOpenSSL,
+	"smtp_tls_trace_size_limit":       noOpenSSL,
+	"lmtp_tls_trace_size_limit":       noOpenSSL,
+	"smtp_tls_dcert_file":             noDSA,
+	"smtp_tls_dkey_file":              noDSA,
+	"lmtp_tls_dcert_file":             noDSA,
+	"lmtp_tls_dkey_file":              noDSA,
+	"smtp_tls_enable_rpk":             noRawKeys,
+	"lmtp_tls_enable_rpk":             noRawKeys,
+	"smtp_tls_block_early_mail_reply": "the attack is on renegotiation, which crypto/tls does not do",
+	"lmtp_tls_block_early_mail_reply": "the attack is on renegotiation, which crypto/tls does not do",
+	"smtp_tlsrpt_socket_name":         "reports are collected and sent by Posthaste itself: smtp_tlsrpt_enable",
+	"smtp_log_tls_feature_status":     "delivery log lines are those of Postfix 3.7; smtp_tls_loglevel = 1 logs each session's TLS",
+	"lmtp_log_tls_feature_status":     "delivery log lines are those of Postfix 3.7; lmtp_tls_loglevel = 1 logs each session's TLS",
+	"smtp_dns_resolver_options":       "names are looked up as they are, without the search list of resolv.conf",
+	"lmtp_dns_resolver_options":       "names are looked up as they are, without the search list of resolv.conf",
+	"smtp_sasl_type":                  ownMechanisms,
+	"smtp_sasl_path":                  ownMechanisms,
+	"lmtp_sasl_type":                  ownMechanisms,
+	"lmtp_sasl_path":                  ownMechanisms,
 
 	"cyrus_sasl_config_path":  noCyrus,
 	"send_cyrus_sasl_authzid": noCyrus,

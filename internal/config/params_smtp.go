@@ -78,6 +78,8 @@ var smtpParams = []Param{
 	{Name: "smtp_sasl_security_options", Type: List, Default: "noplaintext, noanonymous", Tier: 1, Doc: "Restrictions on login methods without TLS"},
 	{Name: "smtp_sasl_tls_security_options", Type: List, Default: "$smtp_sasl_security_options", Tier: 2, Doc: "Restrictions on login methods with TLS"},
 	{Name: "smtp_sasl_tls_verified_security_options", Type: List, Default: "$smtp_sasl_tls_security_options", Tier: 3, Doc: "Restrictions with verified TLS servers"},
+	{Name: "smtp_sasl_token_command", Type: List, Tier: 3, Origin: Own, Doc: "Command whose output is the token for XOAUTH2 and OAUTHBEARER where the password is empty"},
+	{Name: "smtp_sasl_token_time", Type: Duration, Default: "10m", Tier: 3, Origin: Own, Doc: "How long a token of smtp_sasl_token_command is used before it is renewed"},
 	{Name: "smtp_sasl_type", Type: String, Default: "cyrus", Tier: 3, Doc: "SASL client plug-in"},
 	{Name: "smtp_send_dummy_mail_auth", Type: Bool, Default: "no", Tier: 3, Doc: "Add AUTH=<> to MAIL"},
 	{Name: "smtp_send_xforward_command", Type: Bool, Default: "no", Tier: 2, Doc: "Forward client data to filters"},

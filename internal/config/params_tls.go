@@ -14,7 +14,7 @@ var tlsParams = []Param{
 	{Name: "tls_dane_digests", Type: List, Default: "sha512 sha256", Tier: 3, Doc: "Digests accepted for DANE"},
 	{Name: "tls_dane_trust_anchor_digest_enable", Type: Bool, Tier: 3, Origin: OldName, Doc: "Obsolete DANE setting"},
 	{Name: "tls_disable_workarounds", Type: List, Tier: 3, Doc: "OpenSSL workarounds to turn off"},
-	{Name: "tls_eecdh_auto_curves", Type: List, Default: "X25519 X448 prime256v1 secp521r1 secp384r1", Tier: 2, Doc: "Curves for automatic selection"},
+	{Name: "tls_eecdh_auto_curves", Type: List, Default: "X25519MLKEM768 X25519 X448 prime256v1 secp521r1 secp384r1", Tier: 2, Doc: "Curves for automatic selection"},
 	{Name: "tls_eecdh_strong_curve", Type: String, Default: "prime256v1", Tier: 3, Doc: "Obsolete curve"},
 	{Name: "tls_eecdh_ultra_curve", Type: String, Default: "secp384r1", Tier: 3, Doc: "Obsolete curve"},
 	{Name: "tls_export_cipherlist", Type: String, Default: "aNULL:-aNULL:HIGH:MEDIUM:LOW:EXPORT:+RC4:@STRENGTH", Tier: 3, Doc: "Obsolete cipher list"},

@@ -158,3 +158,34 @@ func openSSLName(suite string) string {
 	name := strings.ReplaceAll(kx+"-"+rest, "_", "-")
 	return strings.TrimPrefix(name, "RSA-")
 }
+
+// curveNames are the key exchanges that crypto/tls has, under OpenSSL's names.
+var curveNames = map[string]tls.CurveID{
+	"x25519":             tls.X25519,
+	"prime256v1":         tls.CurveP256,
+	"secp256r1":          tls.CurveP256,
+	"p-256":              tls.CurveP256,
+	"secp384r1":          tls.CurveP384,
+	"p-384":              tls.CurveP384,
+	"secp521r1":          tls.CurveP521,
+	"p-521":              tls.CurveP521,
+	"x25519mlkem768":     tls.X25519MLKEM768,
+	"secp256r1mlkem768":  tls.SecP256r1MLKEM768,
+	"secp384r1mlkem1024": tls.SecP384r1MLKEM1024,
+}
+
+// Curves reads tls_eecdh_auto_curves. Names that are not known are passed over,
+// as with OpenSSL, but one must be. An empty list leaves the choice to
+// crypto/tls, which decides about the order in any case.
+func Curves(names []string) ([]tls.CurveID, error) {
+	var out []tls.CurveID
+	for _, n := range names {
+		if id, ok := curveNames[strings.ToLower(n)]; ok {
+			out = append(out, id)
+		}
+	}
+	if len(names) > 0 && len(out) == 0 {
+		return nil, fmt.Errorf("none of %s is known", strings.Join(names, " "))
+	}
+	return out, nil
+}

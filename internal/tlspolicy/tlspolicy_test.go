@@ -189,6 +189,21 @@ func TestFingerprint(t *testing.T) {
 	}
 }
 
+func TestCurves(t *testing.T) {
+	t.Parallel()
+	got, err := Curves(strings.Fields("X25519MLKEM768 x25519 X448 prime256v1 secp521r1 P-384"))
+	want := []tls.CurveID{tls.X25519MLKEM768, tls.X25519, tls.CurveP256, tls.CurveP521, tls.CurveP384}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v %v, want %v", got, err, want)
+	}
+	if got, err := Curves(nil); got != nil || err != nil {
+		t.Errorf("an empty list: %v %v", got, err)
+	}
+	if _, err := Curves([]string{"X448"}); err == nil {
+		t.Error("nothing is left, and that is no error")
+	}
+}
+
 func FuzzPolicy(f *testing.F) {
 	f.Add("secure match=a:b protocols=TLSv1.3")
 	s := &Settings{}

@@ -1,0 +1,194 @@
+package smtp
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// tlsSessions keeps what it takes to resume TLS sessions, for
+// smtp_tls_session_cache_timeout. With smtp_tls_session_cache_database it
+// outlives the process: what is there is read at the start, and what was
+// learnt is added to it at the end. It implements tls.ClientSessionCache.
+type tlsSessions struct {
+	path string // of the file; empty: none
+	life time.Duration
+
+	mu    sync.Mutex
+	known map[string]tlsSession
+}
+
+type tlsSession struct {
+	state *tls.ClientSessionState
+	when  time.Time
+}
+
+// maxTLSSessions bounds what is kept; the oldest of a few is given up for a new one.
+const maxTLSSessions = 2000
+
+// newTLSSessions makes a cache. database is type:path, as Postfix has it; the
+// type does not matter, since the file is our own: path with .json after it.
+func newTLSSessions(title, database string, life time.Duration) (*tlsSessions, error) {
+	c := &tlsSessions{life: life, known: make(map[string]tlsSession)}
+	if database == "" {
+		return c, nil
+	}
+	kind, path, ok := strings.Cut(database, ":")
+	if !ok || kind == "" || !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("%s = %s: expected type:/path", title, database)
+	}
+	c.path = path + ".json"
+	return c, nil
+}
+
+// Get implements tls.ClientSessionCache.
+func (c *tlsSessions) Get(key string) (*tls.ClientSessionState, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, ok := c.known[key]
+	if ok && time.Since(s.when) >= c.life {
+		delete(c.known, key)
+		return nil, false
+	}
+	return s.state, ok
+}
+
+// Put implements tls.ClientSessionCache.
+func (c *tlsSessions) Put(key string, state *tls.ClientSessionState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if state == nil {
+		delete(c.known, key)
+		return
+	}
+	if _, known := c.known[key]; !known && len(c.known) >= maxTLSSessions {
+		c.evict()
+	}
+	c.known[key] = tlsSession{state, time.Now()}
+}
+
+// evict gives up the oldest of a few sessions. Called with the lock held.
+func (c *tlsSessions) evict() {
+	oldest, seen := "", 0
+	for key, s := range c.known {
+		if seen == 0 || s.when.Before(c.known[oldest].when) {
+			oldest = key
+		}
+		if seen++; seen == 8 {
+			break
+		}
+	}
+	delete(c.known, oldest)
+}
+
+// storedSession is a session in the file.
+type storedSession struct {
+	Key    string    `json:"key"`
+	When   time.Time `json:"when"`
+	Ticket []byte    `json:"ticket"`
+	State  []byte    `json:"state"`
+}
+
+// load reads the file. Sessions that cannot be made sense of are passed over:
+// they cost a full handshake.
+func (c *tlsSessions) load() error {
+	if c.path == "" {
+		return nil
+	}
+	list, err := c.read()
+	if err != nil {
+		return err
+	}
+	for _, s := range list {
+		state, err := tls.ParseSessionState(s.State)
+		if err != nil {
+			continue
+		}
+		resumption, err := tls.NewResumptionState(s.Ticket, state)
+		if err == nil && len(c.known) < maxTLSSessions {
+			c.known[s.Key] = tlsSession{resumption, s.When}
+		}
+	}
+	return nil
+}
+
+// read gives what the file has that is young enough.
+func (c *tlsSessions) read() ([]storedSession, error) {
+	text, err := os.ReadFile(c.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var all, young []storedSession
+	if json.Unmarshal(text, &all) != nil {
+		return nil, nil // written by something else, or not whole: it is but a cache
+	}
+	for _, s := range all {
+		if age := time.Since(s.When); age >= 0 && age < c.life {
+			young = append(young, s)
+		}
+	}
+	return young, nil
+}
+
+// save adds what is known to the file, which other processes add to as well.
+func (c *tlsSessions) save() error {
+	if c.path == "" {
+		return nil
+	}
+	others, err := c.read()
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var list []storedSession
+	for key, s := range c.known {
+		ticket, state, err := s.state.ResumptionState()
+		if err != nil || state == nil || time.Since(s.when) >= c.life {
+			continue
+		}
+		b, err := state.Bytes()
+		if err != nil {
+			return err
+		}
+		list = append(list, storedSession{key, s.when, ticket, b})
+	}
+	for _, s := range others {
+		if _, ours := c.known[s.Key]; !ours && len(list) < maxTLSSessions {
+			list = append(list, s)
+		}
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		return err
+	}
+	return replaceFile(c.path, text)
+}
+
+// replaceFile writes a file that is there whole or not at all, for our eyes
+// only: it has keys in it. It need not survive a power cut.
+func replaceFile(path string, text []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
+}

@@ -1,0 +1,142 @@
+package smtp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+)
+
+// tokens gives out the tokens of OAUTHBEARER and XOAUTH2, which are good for
+// an hour or so: from a file that another program renews, or from a command,
+// smtp_sasl_token_command, whose answer is kept for a while. All methods may
+// be called concurrently.
+type tokens struct {
+	command []string      // and its arguments; empty: none
+	life    time.Duration // smtp_sasl_token_time
+
+	mu    sync.Mutex
+	users map[string]*token
+}
+
+// token is what is known of one user's.
+type token struct {
+	mu    sync.Mutex // is held while the command runs: it runs once for all who wait
+	text  string
+	err   error // of the latest run; asked for again after tokenRetry
+	until time.Time
+}
+
+const (
+	tokenTime  = 30 * time.Second // that the command may take
+	tokenRetry = 10 * time.Second // after a run that failed
+	tokenEarly = time.Minute      // before a token expires
+	maxToken   = 64 << 10
+	maxUsers   = 10000
+)
+
+func newTokens(command []string, life time.Duration) *tokens {
+	return &tokens{command: command, life: life, users: make(map[string]*token)}
+}
+
+// get gives the token that a password stands for: an empty one for what the
+// command says, file:PATH for the file's content, anything else for itself.
+// kept says that it is not fresh: when it is refused, a renewed one may not be.
+func (k *tokens) get(ctx context.Context, user, pass, host string, now time.Time) (text string, kept bool, err error) {
+	if path, ok := strings.CutPrefix(pass, "file:"); ok {
+		b, err := os.ReadFile(path)
+		return strings.TrimSpace(string(b)), false, err
+	}
+	if pass != "" {
+		return pass, false, nil
+	}
+	if len(k.command) == 0 {
+		return "", false, errors.New("the password is empty, and there is no smtp_sasl_token_command")
+	}
+	t := k.of(user)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now.Before(t.until) {
+		return t.text, true, t.err
+	}
+	var life time.Duration
+	t.text, life, t.err = k.run(ctx, user, host)
+	switch {
+	case t.err != nil:
+		t.until = now.Add(tokenRetry)
+	case life > 0:
+		t.until = now.Add(min(k.life, life-tokenEarly))
+	default:
+		t.until = now.Add(k.life)
+	}
+	return t.text, false, t.err
+}
+
+// of is the place of a user's token.
+func (k *tokens) of(user string) *token {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	t := k.users[user]
+	if t == nil {
+		if len(k.users) >= maxUsers {
+			clear(k.users) // the command runs once more for each
+		}
+		t = new(token)
+		k.users[user] = t
+	}
+	return t
+}
+
+// forget has a token that was refused renewed, unless that has been done.
+func (k *tokens) forget(user, refused string) {
+	t := k.of(user)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.text == refused {
+		t.until = time.Time{}
+	}
+}
+
+// run asks the command. Its answer is the token alone, or JSON as an OAuth
+// server gives it (RFC 6749 section 5.1); life is how long that says it is good.
+func (k *tokens) run(ctx context.Context, user, host string) (text string, life time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, tokenTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, k.command[0], k.command[1:]...)
+	cmd.Env = append(os.Environ(), "SASL_USER="+user, "SMTP_HOST="+host)
+	cmd.WaitDelay = time.Second
+	var out, complaint bounded
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	if err := cmd.Run(); err != nil {
+		line, _, _ := bytes.Cut(complaint.b, []byte("\n"))
+		return "", 0, fmt.Errorf("smtp_sasl_token_command: %w: %s", err, printable(clip(line, 200)))
+	}
+	if text = strings.TrimSpace(string(out.b)); strings.HasPrefix(text, "{") {
+		var reply struct {
+			Token string `json:"access_token"`
+			Life  int64  `json:"expires_in"`
+		}
+		if err := json.Unmarshal(out.b, &reply); err != nil {
+			return "", 0, fmt.Errorf("smtp_sasl_token_command: %w", err)
+		}
+		text, life = reply.Token, time.Duration(min(max(reply.Life, 0), 1<<31))*time.Second
+	}
+	if text == "" || strings.ContainsAny(text, "\r\n\x01") {
+		return "", 0, errors.New("smtp_sasl_token_command: the answer is no token")
+	}
+	return text, life, nil
+}
+
+// bounded keeps the start of what a command says.
+type bounded struct{ b []byte }
+
+func (w *bounded) Write(p []byte) (int, error) {
+	w.b = append(w.b, p[:min(len(p), maxToken-len(w.b))]...)
+	return len(p), nil
+}
