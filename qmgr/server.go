@@ -82,6 +82,9 @@ type Options struct {
 	// that a message has left the incoming queue, and how many messages are
 	// still in it.
 	Flow func(moved int, incoming int)
+	// Collect, when set, is told how much the heap may grow, in per cent, before
+	// garbage is collected.
+	Collect func(percent int)
 }
 
 // A Server is the queue manager. One goroutine, Run's, owns the scheduler and
@@ -110,6 +113,7 @@ type Server struct {
 	log      *recorder
 	reap     time.Time // when connections to agents are looked at for idleness; zero: there are none
 	moved    int       // messages taken out of incoming since the last report to Flow
+	deep     bool      // the queue is deep: see thrift
 	told     bool      // the queue as it was at the start is known
 	asked    []func()  // answers to tools that wait for that
 
@@ -255,12 +259,32 @@ func (s *Server) turn(draining bool) {
 	if !draining {
 		s.lookAround()
 	}
+	s.thrift()
 	if !s.reap.IsZero() && !s.now.Before(s.reap) {
 		s.reapAgents()
 	}
 	if s.opt.Flow != nil {
 		s.opt.Flow(s.moved, s.sched.Stats().Incoming)
 		s.moved = 0
+	}
+}
+
+// deepQueue is from how many messages on the heap is not to double before
+// garbage is collected: that would be memory for another queue of the size.
+// What is kept for them has no pointers, so that collecting costs no more.
+const deepQueue = 100000
+
+// thrift has garbage collected sooner while the queue is deep.
+func (s *Server) thrift() {
+	st := s.sched.Stats()
+	n := st.Incoming + st.Deferred + st.Hold
+	if s.opt.Collect == nil || s.deep == (n > deepQueue) || s.deep && n > deepQueue/2 {
+		return
+	}
+	if s.deep = !s.deep; s.deep {
+		s.opt.Collect(25)
+	} else {
+		s.opt.Collect(100)
 	}
 }
 

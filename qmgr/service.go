@@ -2,6 +2,8 @@ package qmgr
 
 import (
 	"context"
+	"os"
+	"runtime/debug"
 	"time"
 
 	"posthaste/internal/config"
@@ -60,6 +62,9 @@ func run(ctx context.Context, env *service.Env) error {
 		Agent:    func(t mail.Transport) string { return env.Private(string(t)) },
 		Flow:     flow(env.Flow, settings.FlowLimit, cfg.Duration("in_flow_delay") > 0),
 	})
+	if os.Getenv("GOGC") == "" {
+		s.opt.Collect = func(percent int) { debug.SetGCPercent(percent) }
+	}
 	env.Used()
 	done := make(chan error, 1)
 	serving, stop := context.WithCancel(ctx)

@@ -30,7 +30,7 @@ const patience = 40 * time.Second
 
 // A stage is a running queue manager among peers that a test plays.
 type stage struct {
-	t    *testing.T
+	t    testing.TB
 	main string
 	dir  string
 	site *faketest.Site
@@ -52,6 +52,7 @@ type stage struct {
 	number   uint64
 	attached int
 	tool     *ipc.Client
+	stream   func(*ipc.Conn) // what is pushed to the queue manager, instead of entries
 }
 
 // lockedLog gathers log lines.
@@ -104,7 +105,7 @@ func (o *order) answer(words ...string) {
 }
 
 // newStage sets the stage; run opens it. main is added to main.cf.
-func newStage(t *testing.T, main string) *stage {
+func newStage(t testing.TB, main string) *stage {
 	st := &stage{t: t, main: main, site: faketest.New(t, main), log: new(lockedLog), located: map[mail.QueueID]bool{}, routes: map[string]string{},
 		agents: map[mail.Transport]*fakeAgent{}, number: 1000}
 	st.dir = filepath.Join(st.site.Queue, "private")
@@ -196,6 +197,10 @@ func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {
 	case proto.KindAttach:
 		st.cleanup = c
 		st.attached++
+		if st.stream != nil {
+			go st.stream(c)
+			return
+		}
 		c.Push(&proto.Entries{List: st.entries, Complete: true})
 		r.Reply(&proto.RecordReply{})
 	case proto.KindRecord:
