@@ -39,7 +39,6 @@ var qmgrParams = []Param{
 	{Name: "qmgr_message_recipient_limit", Type: Int, Default: "20000", Min: 1, Tier: 1, Doc: "Maximum recipients in queue manager memory"},
 	{Name: "qmgr_message_recipient_minimum", Type: Int, Default: "10", Min: 1, Tier: 2, Doc: "Recipients guaranteed in memory per message"},
 	{Name: "queue_only_destinations", Type: List, Tier: 2, Origin: Own, Doc: "Destinations that wait for ETRN or a flush"},
-	{Name: "queue_retry_jitter", Type: Int, Default: "10", Max: 50, Tier: 2, Origin: Own, Doc: "Percentage by which retry times are spread at random"},
 	{Name: "queue_run_delay", Type: Duration, Default: "300s", Min: 1, Tier: 1, Doc: "Time between scans of the deferred queue"},
 	{Name: "transport_retry_time", Type: Duration, Default: "60s", Min: 1, Tier: 2, Doc: "Pause before contacting a failed transport again"},
 }
