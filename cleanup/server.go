@@ -431,10 +431,10 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	// Recipients who are not in the final envelope, but whose senders want to
 	// hear what became of them, are kept with the message as delivered: the
 	// queue manager reports them when it is through with the others.
-	var reports []mail.Outcome
+	state, changed := in.state(res)
 	for _, n := range res.Notices {
 		n.Outcome.Rcpt = len(env.Recipients)
-		reports = append(reports, n.Outcome)
+		state.Outcomes, changed = append(state.Outcomes, n.Outcome), true
 		env.Recipients = append(env.Recipients, n.Recipient)
 	}
 	stored := make([]byte, 0, 512)
@@ -452,8 +452,8 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	}
 	b := new(spool.Batch)
 	i := b.Add(m)
-	if len(reports) > 0 {
-		b.Update(env.ID, spool.Change{Outcomes: reports})
+	if changed {
+		b.Update(env.ID, state)
 	}
 	if in.q.Settles != nil {
 		settle(b, in.q.Settles)
@@ -463,12 +463,43 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 		return in.s.storageReply(env.ID, err)
 	}
 	if e, ok := b.Entry(i); ok {
-		if len(reports) > 0 {
+		if changed {
 			m.Envelope, m.Recipients = nil, nil // what is recorded besides must be read
 		}
 		in.s.announce(e, m.Envelope, m.Recipients)
 	}
 	return &queued
+}
+
+// state is what is to be recorded of a message that was queued elsewhere, and
+// whether there is any such thing. Outcomes go with their recipients, wherever
+// these are in the final envelope; those of recipients that are gone from it
+// go, too.
+func (in *incoming) state(res *Result) (c spool.Change, changed bool) {
+	was := in.q.State
+	if was == nil {
+		return c, false
+	}
+	c = spool.Change{Set: was.Set, Queue: was.Queue, NextAttempt: was.NextAttempt, Attempts: was.Attempts, Warned: was.Warned, Expire: was.Expire}
+	if res.Hold {
+		c.Set &^= spool.SetQueue
+	}
+	type key struct{ address, original string }
+	at := make(map[key]int, len(res.Envelope.Recipients))
+	for i, r := range res.Envelope.Recipients {
+		at[key{r.Address, r.Orig()}] = i
+	}
+	for _, o := range was.Outcomes {
+		if o.Rcpt < 0 || o.Rcpt >= len(in.q.Envelope.Recipients) {
+			continue
+		}
+		r := &in.q.Envelope.Recipients[o.Rcpt]
+		if i, ok := at[key{r.Address, r.Orig()}]; ok {
+			o.Rcpt = i
+			c.Outcomes = append(c.Outcomes, o)
+		}
+	}
+	return c, c.Set != 0 || len(c.Outcomes) > 0
 }
 
 // storageReply words a failure to store a message, for the log and the client.

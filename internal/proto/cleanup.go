@@ -124,6 +124,10 @@ type Submit struct {
 	// Settles, when set, makes the message the notice about others: it and
 	// the disposition of what it reports are recorded as one.
 	Settles *Settle
+	// State, when set, is how the message stood in the queue that it comes
+	// from: what Set names, and the last outcomes of recipients, by their
+	// indexes here. A hold that is asked for by Flags comes before its Queue.
+	State *Op
 }
 
 // MaxUnanswered is how many Chunks a submitter may have under way: with
@@ -160,6 +164,9 @@ func (m *Submit) Append(b []byte) []byte {
 	if m.Settles != nil {
 		b = pack.Nested(b, 's', m.Settles.append)
 	}
+	if m.State != nil {
+		b = pack.Nested(b, 'o', m.State.append)
+	}
 	return pack.Bytes(b, 'c', m.Content)
 }
 
@@ -192,6 +199,11 @@ func (m *Submit) Decode(b []byte) error {
 		case 's':
 			m.Settles = new(Settle)
 			if err := m.Settles.decode(r.Bytes()); err != nil {
+				return err
+			}
+		case 'o':
+			m.State = new(Op)
+			if err := m.State.decode(r.Bytes()); err != nil {
 				return err
 			}
 		case 'c':

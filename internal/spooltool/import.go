@@ -15,6 +15,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/spooltool/pffile"
 	"posthaste/internal/spooltool/plain"
@@ -36,6 +37,7 @@ var postfixQueues = []string{"incoming", "active", "deferred", "hold"}
 type source struct {
 	path  string
 	queue string // of a Postfix queue directory: the queue that it is in
+	log   string // of its deferred queue: the file that says why
 }
 
 func (c *command) importAll(ctx context.Context, flags options, args []string) error {
@@ -98,14 +100,19 @@ func (c *command) sources(path string, f func(source)) error {
 			filepath.Join(path, "maildrop"), len(left))
 	}
 	for _, queue := range postfixQueues {
-		err := filepath.WalkDir(filepath.Join(path, queue), func(name string, d fs.DirEntry, err error) error {
+		top := filepath.Join(path, queue)
+		err := filepath.WalkDir(top, func(name string, d fs.DirEntry, err error) error {
 			switch {
 			case errors.Is(err, fs.ErrNotExist):
 				return nil
 			case err != nil:
 				return err
 			case d.Type().IsRegular():
-				f(source{name, queue})
+				s := source{path: name, queue: queue}
+				if queue == "deferred" {
+					s.log = filepath.Join(path, "defer", strings.TrimPrefix(name, top))
+				}
+				f(s)
 			}
 			return nil
 		})
@@ -255,12 +262,40 @@ func read(f *os.File, s source) (m *plain.Message, created time.Time, content io
 	}
 	m = &q.Message
 	m.Queue = s.queue
+	if s.log != "" {
+		if err := deferral(f, s.log, m); err != nil {
+			return nil, created, nil, err
+		}
+	}
 	created = m.Envelope.Arrival
 	if q.Created > 0 {
 		created = time.Unix(q.Created, 0)
 	}
 	content, err = q.Content()
 	return m, created, content, err
+}
+
+// deferral learns from a file of Postfix's deferred queue when its message is
+// due, which is the file's time, and from the defer service's file of the same
+// name why recipients do not have it yet.
+func deferral(f *os.File, name string, m *plain.Message) error {
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	m.Next, m.Attempts = st.ModTime(), 1 // how many there were it does not say
+	log, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	if st, err = log.Stat(); err != nil {
+		return err
+	}
+	return pffile.ReadLog(log, m, st.ModTime())
 }
 
 // send queues a message under a new ID of its old age.
@@ -283,10 +318,10 @@ func (im *importer) send(ctx context.Context, m *plain.Message, created time.Tim
 		return "", err
 	}
 	flags := proto.SubmitNoReceive
-	if m.Queue == "hold" {
+	if m.Queue == spool.Hold.String() {
 		flags |= proto.SubmitHold
 	}
-	msg := im.submit.Open(&env, submit.Options{Flags: flags})
+	msg := im.submit.Open(&env, submit.Options{Flags: flags, State: state(m)})
 	// A reader's failure must not be taken for the end of the message; a
 	// refusal is told by Commit.
 	in := &failing{r: content}
@@ -302,6 +337,37 @@ func (im *importer) send(ctx context.Context, m *plain.Message, created time.Tim
 		return "", fmt.Errorf("refused: %d %s %s", reply.Code, reply.Status, reply.Text)
 	}
 	return env.ID, nil
+}
+
+// state is how a message stands besides its envelope and hold, nil when it is
+// as new. Outcomes are by the recipients' indexes in m.Pending.
+func state(m *plain.Message) *proto.Op {
+	op := &proto.Op{Queue: spool.Deferred, NextAttempt: m.Next, Attempts: m.Attempts, Warned: m.Warned, Expire: m.Expire}
+	set := func(on bool, f spool.Field) {
+		if on {
+			op.Set |= f
+		}
+	}
+	set(m.Queue == spool.Deferred.String(), spool.SetQueue)
+	set(!m.Next.IsZero(), spool.SetNextAttempt)
+	set(m.Attempts > 0, spool.SetAttempts)
+	set(m.Warned, spool.SetWarned)
+	set(m.Expire, spool.SetExpire)
+	n := 0
+	for i := range m.Envelope.Recipients {
+		if m.Done[i] {
+			continue
+		}
+		if o, ok := m.Outcomes[i]; ok {
+			o.Rcpt = n
+			op.Outcomes = append(op.Outcomes, o)
+		}
+		n++
+	}
+	if op.Set == 0 && len(op.Outcomes) == 0 {
+		return nil
+	}
+	return op
 }
 
 // failing remembers that reading has failed.

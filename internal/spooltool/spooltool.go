@@ -18,9 +18,12 @@
 // -v names each.
 //
 // Import goes through the running cleanup, as new mail does, but without address mapping
-// and content checks: they have been applied. A message gets a new queue ID. Kept are
-// sender, recipients but for those that are done, DSN parameters, the client's
-// data, arrival, age, and hold; not kept are attempts and their outcomes.
+// and content checks: they have been applied. A message gets a new queue ID, and is
+// otherwise as it was: sender, recipients but for those that are done, DSN
+// parameters, the client's data, arrival, age, queue, next attempt, number of attempts,
+// whether the sender has been warned, and what each recipient's last attempt came
+// to. Of a message in Postfix's deferred queue the last are taken from its defer
+// directory; how many attempts there were Postfix does not record.
 //
 // dump, check and stats only read, and may be used while the mail system runs; what they say
 // is then of a moment for each part of the log, not of one moment for all.

@@ -2,6 +2,7 @@ package spooltool
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -35,10 +36,10 @@ func mails() []faketest.Mail {
 		{Queue: spool.Incoming, Content: "Subject: one\r\n\r\n.x\r\n", Envelope: mail.Envelope{Arrival: arrival, Sender: "a b@from.test", Size: 10,
 			EnvID: "e", Ret: dsn.RetFull, Client: mail.Client{Name: "c", Addr: "192.0.2.1"},
 			Recipients: []mail.Recipient{{Address: "d@to.test", Notify: dsn.NotifyNever, ORCPT: "rfc822;d"}, {Address: "e@to.test"}}}},
-		{Queue: spool.Deferred, Content: strings.Repeat("0123456789\r\n", 20000), Attempts: 2, Next: next, Done: []int{0},
+		{Queue: spool.Deferred, Content: strings.Repeat("0123456789\r\n", 20000), Attempts: 2, Next: next, Warned: true, Done: []int{0},
 			Envelope: mail.Envelope{Arrival: arrival.Add(time.Second), Size: 220000, Recipients: []mail.Recipient{{Address: "done@to.test"}, {Address: "todo@to.test"}}},
 			Outcomes: []mail.Outcome{{Rcpt: 1, Action: dsn.Deferred, Status: dsn.S(4, 4, 1), Reason: "r", When: arrival}}},
-		{Queue: spool.Hold, Content: "Subject: held\r\n\r\n", Envelope: mail.Envelope{Arrival: arrival, Sender: "h@from.test", Size: 15, Recipients: []mail.Recipient{{Address: "h@to.test"}}}},
+		{Queue: spool.Hold, Attempts: 1, Expire: true, Content: "Subject: held\r\n\r\n", Envelope: mail.Envelope{Arrival: arrival, Sender: "h@from.test", Size: 15, Recipients: []mail.Recipient{{Address: "h@to.test"}}}},
 	}
 }
 
@@ -114,6 +115,12 @@ func TestExportImport(t *testing.T) {
 	if left, _ := os.ReadDir(dir); len(left) != 0 {
 		t.Errorf("-r has left %v", left)
 	}
+	outcome := in[1].Outcomes[0]
+	outcome.Rcpt = 0 // the one before is done
+	states := []*proto.Op{nil,
+		{Set: spool.SetQueue | spool.SetNextAttempt | spool.SetAttempts | spool.SetWarned, Queue: spool.Deferred, NextAttempt: in[1].Next,
+			Attempts: 2, Warned: true, Outcomes: []mail.Outcome{outcome}},
+		{Set: spool.SetAttempts | spool.SetExpire, Queue: spool.Deferred, Attempts: 1, Expire: true}}
 	for i, name := range []string{"d@to.test", "todo@to.test", "h@to.test"} {
 		got := st.mails[name]
 		if got == nil {
@@ -130,6 +137,9 @@ func TestExportImport(t *testing.T) {
 		}
 		if at, _, _ := got.Envelope.ID.Parse(); !at.Equal(in[i].Envelope.Arrival) {
 			t.Errorf("its age counts from %v", at)
+		}
+		if want := states[i]; !reflect.DeepEqual(got.State, want) {
+			t.Errorf("%s: state\n got %+v\nwant %+v", name, got.State, want)
 		}
 		if hold := got.Flags&proto.SubmitHold != 0; hold != (i == 2) || got.Flags&(proto.SubmitMap|proto.SubmitFilter|proto.SubmitBCC) != 0 {
 			t.Errorf("flags %b", got.Flags)
@@ -209,10 +219,29 @@ func postfixQueue(t *testing.T, files map[string]os.FileMode) string {
 	return dir
 }
 
+// deferLog is what Postfix's defer service has of the second recipient: two
+// attempts, the last of which counts.
+const deferLog = "\n<d 2@to.test>: x\nrecipient=d 2@to.test\nstatus=4.0.0\naction=delayed\nreason=the first time\n\n" +
+	"\n<d 2@to.test>: connect to mx.to.test[192.0.2.9]:25: Connection timed out\nrecipient=d 2@to.test\noffset=600\nstatus=4.4.1\n" +
+	"action=delayed\ndiag_type=x-unix\ndiag_text=late\nmta_type=dns\nmta_mname=mx.to.test\nreason=connect to mx.to.test[192.0.2.9]:25: Connection timed out\n\n" +
+	"\n<stranger@to.test>: x\nrecipient=stranger@to.test\nstatus=4.0.0\naction=delayed\nreason=x\n\n"
+
 func TestImportPostfix(t *testing.T) {
 	t.Parallel()
 	dir := postfixQueue(t, map[string]os.FileMode{"incoming/A1": 0o700, "incoming/done": 0o700, "active/B1": 0o700, "deferred/4/C1": 0o710,
 		"hold/D1": 0o700, "incoming/torn": 0o600, "maildrop/x": 0o700, "corrupt/y": 0o400})
+	log := filepath.Join(dir, "defer", "4", "C1")
+	due := arrival.Truncate(time.Second)
+	err := os.MkdirAll(filepath.Dir(log), 0o700)
+	if err == nil {
+		err = os.WriteFile(log, []byte(deferLog), 0o600)
+	}
+	for _, name := range []string{log, filepath.Join(dir, "deferred", "4", "C1")} {
+		err = errors.Join(err, os.Chtimes(name, due, due))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	s := faketest.New(t, "")
 	st := newStore(t, s)
 	out, errs, status := run(s, "import", "-v", dir)
@@ -222,6 +251,12 @@ func TestImportPostfix(t *testing.T) {
 	}
 	if line := regexp.MustCompile(`(?m)^\Q` + dir + `\E/deferred/4/C1: 4jW\w+z\w+$`); !line.MatchString(out) {
 		t.Errorf("-v: %s", out)
+	}
+	wantState := &proto.Op{Set: spool.SetQueue | spool.SetNextAttempt | spool.SetAttempts, Queue: spool.Deferred, NextAttempt: due, Attempts: 1,
+		Outcomes: []mail.Outcome{{Rcpt: 1, Action: dsn.Deferred, Status: dsn.S(4, 4, 1), Reason: "connect to mx.to.test[192.0.2.9]:25: Connection timed out",
+			MTA: "mx.to.test", DiagType: "x-unix", DiagText: "late", When: due}}}
+	if got := st.mails["d1@to.test"]; got != nil && !reflect.DeepEqual(got.State, wantState) {
+		t.Errorf("state of what was deferred\n got %+v\nwant %+v", got.State, wantState)
 	}
 	for name, hold := range map[string]bool{"i1@to.test": false, "a1@to.test": false, "d1@to.test": false, "h1@to.test": true} {
 		got := st.mails[name]
@@ -283,7 +318,7 @@ func TestDumpCheckStats(t *testing.T) {
 	}
 	out, _, _ = run(s, "dump", "-m")
 	line := regexp.MustCompile(`(?m)^` + string(ids[1]) + ` deferred size 220000 rcpts 2 pending 1 attempts 2 next ` +
-		arrival.Add(time.Hour).UTC().Format("2006-01-02T15:04:05Z") + ` segment \d+ file \d+ at \d+$`)
+		arrival.Add(time.Hour).UTC().Format("2006-01-02T15:04:05Z") + ` warned segment \d+ file \d+ at \d+$`)
 	if n := strings.Count(out, "\n"); n != 3 || !line.MatchString(out) {
 		t.Errorf("dump -m:\n%s", out)
 	}

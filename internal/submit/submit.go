@@ -160,6 +160,7 @@ type Options struct {
 	Prepend  []string      // header lines that access table actions added, without CRLF
 	FullName string        // of the sender, for a From: field that has to be added
 	Settles  *proto.Settle // what a notice settles
+	State    *proto.Op     // how a message stood that was queued elsewhere
 	Milter   uint64        // the session with filters that the message belongs to
 	// Late says that the content is to be kept here until Commit, so that
 	// Amend may change envelope and options up to then. What goes over
@@ -332,7 +333,7 @@ func (m *Message) firstPart(ctx context.Context) error {
 
 func (m *Message) submit(more bool) *proto.Submit {
 	return &proto.Submit{Envelope: *m.env, Flags: m.opt.Flags, BCC: m.opt.BCC, Prepend: m.opt.Prepend, FullName: m.opt.FullName,
-		Settles: m.opt.Settles, Milter: m.opt.Milter, More: more, Content: *m.buf}
+		Settles: m.opt.Settles, State: m.opt.State, Milter: m.opt.Milter, More: more, Content: *m.buf}
 }
 
 func (m *Message) send(req ipc.Message) {

@@ -86,6 +86,8 @@ type Mail struct {
 	Outcomes []mail.Outcome
 	Attempts int
 	Next     time.Time
+	Warned   bool
+	Expire   bool
 }
 
 // Fill puts messages into the site's spool and closes it. The queue IDs are of
@@ -123,8 +125,9 @@ func (s *Site) fill(size int, mails []Mail) (ids []mail.QueueID) {
 			}
 		}
 		b.Add(msg)
-		if m.Attempts > 0 || m.Done != nil || m.Outcomes != nil {
-			b.Update(msg.ID, spool.Change{Set: spool.SetAttempts, Attempts: m.Attempts, Outcomes: m.Outcomes, Done: m.Done})
+		if m.Attempts > 0 || m.Done != nil || m.Outcomes != nil || m.Warned || m.Expire {
+			b.Update(msg.ID, spool.Change{Set: spool.SetAttempts | spool.SetWarned | spool.SetExpire, Attempts: m.Attempts, Warned: m.Warned, Expire: m.Expire,
+				Outcomes: m.Outcomes, Done: m.Done})
 		}
 		ids = append(ids, msg.ID)
 		if len(ids)%size != 0 && i+1 < len(mails) {
