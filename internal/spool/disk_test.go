@@ -5,7 +5,6 @@ package spool
 import (
 	"bufio"
 	"errors"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,106 +12,14 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/vfs/disktest"
 )
 
 // These tests use a real file system (ext4) on a loop device, which takes root.
-
-// run runs a program, and skips the test, saying so, when it cannot.
-func run(t *testing.T, args ...string) string {
-	t.Helper()
-	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
-	if err != nil {
-		t.Skipf("SKIPPED, NOT PROVED HERE: %s: %v %s", strings.Join(args, " "), err, out)
-	}
-	return strings.TrimSpace(string(out))
-}
-
-// mountPoint mounts something until the test is over. The function returned
-// takes it off earlier.
-func mountPoint(t *testing.T, args ...string) (dir string, off func()) {
-	t.Helper()
-	dir = t.TempDir()
-	run(t, append(append([]string{"mount"}, args...), dir)...)
-	on := true
-	off = func() {
-		if !on {
-			return
-		}
-		on = false
-		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
-			t.Errorf("umount: %v %s", err, out)
-		}
-	}
-	t.Cleanup(func() {
-		if on && t.Failed() { // a test that gave up may have files open
-			on = false
-			exec.Command("umount", "-l", dir).Run()
-		}
-		off()
-	})
-	return dir, off
-}
-
-// loopDevice makes a block device of a file until the test is over.
-func loopDevice(t *testing.T, image string) string {
-	t.Helper()
-	dev := run(t, "losetup", "-f", "--show", image)
-	t.Cleanup(func() {
-		if out, err := exec.Command("losetup", "-d", dev).CombinedOutput(); err != nil {
-			t.Errorf("losetup -d: %v %s", err, out)
-		}
-	})
-	return dev
-}
-
-// ext4Image makes a file with an ext4 file system in it, and a device of that.
-func ext4Image(t *testing.T, image string, size int64) (dev string) {
-	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("SKIPPED, NOT PROVED HERE: a file system on a loop device takes root")
-	}
-	f, err := os.Create(image)
-	if err == nil {
-		err = errors.Join(f.Truncate(size), f.Close())
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	dev = loopDevice(t, image)
-	run(t, "mkfs.ext4", "-q", "-b", "4096", "-E", "lazy_itable_init=0,nodiscard", dev)
-	return dev
-}
-
-// punch makes holes in image where the blocks of a file are from offset off
-// on, so that writing them takes new space.
-func punch(t *testing.T, image, file string, off, size int64) {
-	t.Helper()
-	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	img, err := os.OpenFile(image, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer img.Close()
-	for ; off < size; off += 4096 {
-		block := int32(off / 4096)
-		const fibmap = 1
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), fibmap, uintptr(unsafe.Pointer(&block))); errno != 0 {
-			t.Skipf("SKIPPED, NOT PROVED HERE: FIBMAP: %v", errno)
-		}
-		if err := unix.Fallocate(int(img.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(block)*4096, 4096); err != nil {
-			t.Skipf("SKIPPED, NOT PROVED HERE: punching a hole: %v", err)
-		}
-	}
-}
 
 // addOne commits one message.
 func addOne(s *Spool) (mail.QueueID, error) {
@@ -139,13 +46,10 @@ func idsOf(s *Spool) map[mail.QueueID]bool {
 // process reads: what it makes of them must be on the disk when it says so.
 func TestFailedSyncDisk(t *testing.T) {
 	t.Parallel()
-	if os.Getuid() != 0 {
-		t.Skip("SKIPPED, NOT PROVED HERE: a file system on a loop device takes root")
-	}
-	ram, _ := mountPoint(t, "-t", "tmpfs", "-o", "size=64m", "tmpfs")
+	ram, _ := disktest.Mount(t, "-t", "tmpfs", "-o", "size=64m", "tmpfs")
 	image := filepath.Join(ram, "image")
-	dev := ext4Image(t, image, 32<<20)
-	disk, off := mountPoint(t, dev)
+	dev := disktest.Ext4(t, image, 32<<20)
+	disk, off := disktest.Mount(t, dev)
 	dir := filepath.Join(disk, "q")
 	opt := Options{SegmentSize: 256 << 10}
 	s := openTest(t, dir, opt)
@@ -161,14 +65,8 @@ func TestFailedSyncDisk(t *testing.T) {
 	s.e.mu.RLock()
 	head := *s.e.head
 	s.e.mu.RUnlock()
-	punch(t, image, segName(dir, head.file), head.off, head.size)
-	filler := filepath.Join(ram, "filler")
-	if f, err := os.Create(filler); err == nil {
-		_, err = io.Copy(f, io.LimitReader(zeros{}, 1<<30))
-		if f.Close(); !errors.Is(err, syscall.ENOSPC) {
-			t.Fatalf("filling the file system: %v", err)
-		}
-	}
+	disktest.Punch(t, image, segName(dir, head.file), head.off, head.size)
+	filler := disktest.Fill(t, ram)
 	last, err := addOne(s)
 	if !errors.Is(err, ErrBroken) {
 		t.Fatalf("commit over a failing disk: %v", err)
@@ -204,7 +102,7 @@ func TestFailedSyncDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	off()
-	disk, _ = mountPoint(t, dev)
+	disk, _ = disktest.Mount(t, dev)
 	s = openTest(t, filepath.Join(disk, "q"), opt)
 	if rep := s.Recovery(); rep.Alarms > 0 {
 		t.Errorf("what is left on the disk: %+v", rep)
@@ -241,10 +139,6 @@ func closeAbruptly(s *Spool) error {
 	return s.e.closeFiles()
 }
 
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
-
 // TestPowerCutDisk copies the device under a process that has been stopped
 // under load, as often as that is quick. What is in the page cache only is
 // not in the copy, and what was acknowledged must be.
@@ -253,11 +147,11 @@ func TestPowerCutDisk(t *testing.T) {
 	for range 3 {
 		where := t.TempDir()
 		image, snap := filepath.Join(where, "image"), filepath.Join(where, "snap")
-		dev := ext4Image(t, image, 48<<20)
-		disk, off := mountPoint(t, dev)
+		dev := disktest.Ext4(t, image, 48<<20)
+		disk, off := disktest.Mount(t, dev)
 		known, doubt, lines := stopAndCopy(t, filepath.Join(disk, "q"), image, snap)
 		off()
-		copied, _ := mountPoint(t, loopDevice(t, snap))
+		copied, _ := disktest.Mount(t, disktest.Loop(t, snap))
 		s := openTest(t, filepath.Join(copied, "q"), Options{SegmentSize: 256 << 10})
 		if rep := s.Recovery(); rep.Alarms > 0 {
 			t.Errorf("false alarms: %+v", rep)
