@@ -173,7 +173,7 @@ func (t *ldapTable) Lookup(ctx context.Context, key string) (string, bool, error
 	case ldap.IsErrorWithCode(err, ldap.LDAPResultNoSuchObject):
 		return "", false, fmt.Errorf("%s: search_base %q does not exist: %w", t.title, base, err)
 	case err != nil:
-		return "", false, err
+		return "", false, query.OneLine(err)
 	}
 	value, found := l.found.Answer()
 	return value, found, nil

@@ -227,3 +227,30 @@ func (r *Results) Add(value string) error {
 func (r *Results) Answer() (value string, found bool) {
 	return r.text.String(), r.text.Len() > 0
 }
+
+// OneLine is err with a text that fits a line of the log: what several servers
+// said, or one said in several lines, has semicolons between.
+func OneLine(err error) error {
+	if err == nil || !strings.Contains(err.Error(), "\n") {
+		return err
+	}
+	return &line{err}
+}
+
+type line struct{ error }
+
+func (l *line) Unwrap() error { return l.error }
+
+func (l *line) Error() string {
+	var b strings.Builder
+	for _, part := range strings.FieldsFunc(l.error.Error(), func(r rune) bool { return r == '\n' }) {
+		switch {
+		case strings.HasSuffix(b.String(), ":"):
+			b.WriteString(" ")
+		case b.Len() > 0:
+			b.WriteString("; ")
+		}
+		b.WriteString(strings.TrimSpace(part))
+	}
+	return b.String()
+}

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -110,6 +111,18 @@ func TestQuotedOnly(t *testing.T) {
 			t.Fatalf("%q: %q", key, text)
 		}
 	})
+}
+
+func TestOneLine(t *testing.T) {
+	t.Parallel()
+	inner := errors.New("a:\n\tb\n\tc")
+	err := OneLine(errors.Join(inner, errors.New("d")))
+	if got := err.Error(); got != "a: b; c; d" || !errors.Is(err, inner) {
+		t.Error(got)
+	}
+	if OneLine(nil) != nil {
+		t.Error("no error is one")
+	}
 }
 
 func FuzzTemplate(f *testing.F) {

@@ -149,9 +149,13 @@ func (s *Settings) Bool(name string, def bool) bool {
 	}
 }
 
-// Template is a template for queries.
+// Template is a template for queries; def if it is empty or not there.
 func (s *Settings) Template(name, def string) *Template {
-	t, err := Parse(s.Text(def, name))
+	text := s.Text("", name)
+	if text == "" {
+		text = def
+	}
+	t, err := Parse(text)
 	if err != nil {
 		s.Fail(name, "%v", err)
 	}

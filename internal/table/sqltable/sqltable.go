@@ -158,7 +158,7 @@ func (t *sqlTable) Lookup(ctx context.Context, key string) (string, bool, error)
 		return err
 	})
 	if err != nil {
-		return "", false, err
+		return "", false, query.OneLine(err)
 	}
 	value, isFound := found.Answer()
 	return value, isFound, nil
