@@ -3,7 +3,6 @@ package pffile
 import (
 	"bufio"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 	"time"
@@ -12,6 +11,9 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/spooltool/plain"
 )
+
+// maxLogLine bounds what is read of one line.
+const maxLogLine = 16 << 10
 
 // ReadLog reads a file of Postfix's defer service and gives m's recipients the
 // outcomes that it has for them, as of the time given. It is a row of entries,
@@ -26,18 +28,21 @@ func ReadLog(r io.Reader, m *plain.Message, when time.Time) error {
 			byAddress[a] = append(byAddress[a], i)
 		}
 	}
-	in := bufio.NewReaderSize(r, maxRecord)
+	in := bufio.NewReaderSize(r, maxLogLine)
 	entry := make(map[string]string)
-	for {
+	for rest := false; ; {
 		line, err := in.ReadSlice('\n')
-		if err != nil && err != io.EOF {
-			if errors.Is(err, bufio.ErrBufferFull) {
-				return fmt.Errorf("%w: a line of more than %d octets in the defer file", ErrFormat, maxRecord)
-			}
+		long := errors.Is(err, bufio.ErrBufferFull)
+		if err != nil && err != io.EOF && !long {
 			return err
 		}
 		text := strings.TrimRight(string(line), "\n")
-		if name, value, ok := strings.Cut(text, "="); ok && !strings.HasPrefix(text, "<") {
+		part := rest || long
+		rest = long
+		if part && err != io.EOF {
+			continue // nothing is that long that we want to know
+		}
+		if name, value, ok := strings.Cut(text, "="); ok && !part && !strings.HasPrefix(text, "<") {
 			entry[name] = value
 		}
 		if text == "" || err == io.EOF {
