@@ -188,13 +188,13 @@ type request interface {
 type order struct {
 	env     *mail.Envelope
 	nexthop mail.Nexthop
-	// cacheLoad and cacheKeep are the queue manager's advice about sessions.
-	cacheLoad, cacheKeep bool
+	// cacheKeep is the queue manager's advice to keep the session.
+	cacheKeep bool
 }
 
 // Deliver implements agent.Deliverer.
 func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
-	a.deliver(ctx, r, order{env: &r.Envelope, nexthop: r.Nexthop, cacheLoad: r.CacheLoad, cacheKeep: r.CacheKeep})
+	a.deliver(ctx, r, order{env: &r.Envelope, nexthop: r.Nexthop, cacheKeep: r.CacheKeep})
 }
 
 func (a *Agent) deliver(ctx context.Context, r request, o order) {
@@ -293,13 +293,16 @@ func (d *delivery) withFallback(hops []nexthop) []nexthop {
 	return hops
 }
 
-// advice sets whether sessions are taken from and given to the cache.
+// advice sets whether sessions are taken from and given to the cache. To look
+// for one costs next to nothing here, so that it is done even where the queue
+// manager sees no reason to: it has forgotten a destination for which there was
+// nothing to do for a moment.
 func (d *delivery) advice(ctx context.Context) {
 	always, err := d.tab.cacheDests.Match(ctx, d.hop.host)
 	if err != nil {
 		d.log.Warning("%v", err)
 	}
-	d.load = always || d.cacheLoad && d.set.cacheOnDemand
+	d.load = always || d.set.cacheOnDemand
 	d.keep = always || d.cacheKeep && d.set.cacheOnDemand
 }
 

@@ -101,9 +101,13 @@ func parsePort(port string) (string, error) {
 	case "lmtp":
 		return "24", nil
 	}
-	n, err := net.LookupPort("tcp", port)
-	if err != nil || n == 0 {
+	n, err := strconv.ParseUint(port, 10, 16) // LookupPort has its ceremonies even for a number
+	if err == nil && n > 0 && port[0] != '+' {
+		return strconv.FormatUint(n, 10), nil
+	}
+	named, err := net.LookupPort("tcp", port)
+	if err != nil || named == 0 {
 		return "", fmt.Errorf("no such port or service: %q", port)
 	}
-	return strconv.Itoa(n), nil
+	return strconv.Itoa(named), nil
 }

@@ -202,7 +202,9 @@ func (d *delivery) finish(s *session, t *target) {
 // wantsKeep says whether a session is to stay open after this transaction.
 func (d *delivery) wantsKeep(s *session) bool {
 	switch {
-	case !d.keep, s.odd, d.env.Trace.DontDeliver():
+	case !d.keep && !(d.set.cacheOnDemand && s.uses > 1):
+		return false // one that was kept once was worth it
+	case s.odd, d.env.Trace.DontDeliver():
 		return false
 	case s.r != s.w: // it has said more than it was asked
 		return false
