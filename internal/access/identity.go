@@ -165,7 +165,7 @@ func (r *run) unverified(ctx context.Context, addr string, cl class) verdict {
 		var err error
 		if found, text, err = r.e.verify.Probe(ctx, a.Recipient); err != nil {
 			r.e.log.Warning("address verification: %v", err)
-			return r.deferIfPermit(action, 450, dsn.S(4, 3, 0), rejected(addr, cl, "unverified address: Address verification failed"))
+			return r.deferIfPermit(action, 450, status, rejected(addr, cl, "address verification problem"))
 		}
 		if found != proto.ProbeTodo {
 			break
@@ -179,7 +179,11 @@ func (r *run) unverified(ctx context.Context, addr string, cl class) verdict {
 	case proto.ProbeOK:
 		return dunno
 	case proto.ProbeBounce:
-		return r.refuseFor(addr, cl, r.e.cfg.Int(prefix+"_reject_code"), status.WithClass(5), "undeliverable address: "+text)
+		code, word := r.e.cfg.Int(prefix+"_reject_code"), "undeliverable"
+		if code/100 != 5 {
+			word = "unverified"
+		}
+		return r.refuseFor(addr, cl, code, status.WithClass(5), word+" address: "+text)
 	}
 	return r.deferIfPermit(action, r.e.cfg.Int(prefix+"_defer_code"), status, rejected(addr, cl, "unverified address: "+text))
 }

@@ -15,6 +15,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
+	"posthaste/internal/table"
 )
 
 // The policy delegation protocol: lines name=value and an empty line, both
@@ -78,11 +79,11 @@ func newPolicyClient(cfg *config.Config, arg string) (*policyClient, error) {
 		tries: cfg.Int("smtpd_policy_service_try_limit"), requests: cfg.Int("smtpd_policy_service_request_limit"),
 		fallback: cfg.String("smtpd_policy_service_default_action"), context: cfg.String("smtpd_policy_service_policy_context"),
 	}}
-	endpoint, rest, _ := strings.Cut(strings.TrimSpace(arg), ",")
-	if i := strings.IndexAny(strings.TrimSpace(endpoint), " \t"); i >= 0 {
-		endpoint, rest = strings.TrimSpace(endpoint)[:i], strings.TrimSpace(endpoint)[i:]+","+rest
+	words := table.SplitList(arg) // an attribute with blanks in its value is in braces
+	if len(words) == 0 {
+		return nil, errors.New("expected unix:path or inet:host:port")
 	}
-	p.endpoint = strings.TrimSpace(endpoint)
+	p.endpoint = words[0]
 	kind, addr, _ := strings.Cut(p.endpoint, ":")
 	switch kind {
 	case "unix":
@@ -95,11 +96,14 @@ func newPolicyClient(cfg *config.Config, arg string) (*policyClient, error) {
 	default:
 		return nil, fmt.Errorf("%q: expected unix:path or inet:host:port", p.endpoint)
 	}
-	for _, opt := range strings.Split(rest, ",") {
-		if opt = strings.TrimSpace(opt); opt == "" {
-			continue
+	for _, opt := range words[1:] {
+		if inner, braced := strings.CutPrefix(opt, "{"); braced {
+			opt = strings.TrimSuffix(inner, "}")
 		}
-		name, value, _ := strings.Cut(opt, "=")
+		name, value, found := strings.Cut(opt, "=")
+		if !found {
+			return nil, fmt.Errorf("%s: %q: expected name=value", p.endpoint, opt)
+		}
 		if err := p.set.override(strings.TrimSpace(name), strings.TrimSpace(value)); err != nil {
 			return nil, err
 		}

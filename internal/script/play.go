@@ -194,7 +194,7 @@ func (p *player) directive(line string) {
 	case "dial": // where the server waits for the client to begin
 		p.open(nil)
 	case "shut":
-		if c, ok := w.conn.(*net.TCPConn); ok {
+		if c, ok := w.conn.(interface{ CloseWrite() error }); ok {
 			c.CloseWrite()
 		}
 	case "drain":

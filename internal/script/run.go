@@ -154,6 +154,8 @@ type world struct {
 	filter   *fakeFilter
 	conn     net.Conn
 	peer     string
+	// dial, when not nil, makes connections to another server than srv.
+	dial func(ahead []byte) net.Conn
 }
 
 type lockedBuffer struct {
@@ -179,21 +181,7 @@ func newWorld(t testing.TB, ar *txtar.Archive) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, dir: dir, lines: &lockedBuffer{}, peer: "198.51.100.7"}
-	main := "dir = " + dir + "\n" + defaults
-	for _, f := range ar.Files {
-		switch f.Name {
-		case "main.cf":
-			main += string(f.Data)
-		case "dialogue", "log", "queue", "zone", "policy", "filter", "filtered":
-		default:
-			if err := os.WriteFile(filepath.Join(dir, filepath.Base(f.Name)), f.Data, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if strings.Contains(main, "$dir/cert.pem") {
-		writeCertificate(t, filepath.Join(dir, "cert.pem"))
-	}
+	main := "dir = " + dir + "\n" + defaults + w.layOut(ar)
 	cfg, err := config.LoadString(main)
 	if err != nil {
 		t.Fatal(err)
@@ -213,16 +201,7 @@ func newWorld(t testing.TB, ar *txtar.Archive) *world {
 	w.serving.Go(func() { is.Serve(ctx, w.sock, time.Second) })
 	w.ipc = ipc.NewClient(filepath.Join(dir, "cleanup"), nil)
 	w.submit = submit.New(w.ipc)
-	if rules := section(ar, "policy"); rules != "" {
-		if w.policy, err = newFakePolicy(filepath.Join(dir, "policy"), rules); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if rules := section(ar, "filter"); rules != "" {
-		if w.filter, err = newFakeFilter(filepath.Join(dir, "filter"), rules); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w.startFakes(ar)
 	dns := zone.Resolver()
 	router, err := newRouter(cfg)
 	if err != nil {
@@ -236,6 +215,41 @@ func newWorld(t testing.TB, ar *txtar.Archive) *world {
 		t.Fatal(err)
 	}
 	return w
+}
+
+// layOut writes a dialogue's files, and returns its main.cf.
+func (w *world) layOut(ar *txtar.Archive) string {
+	main := ""
+	for _, f := range ar.Files {
+		switch f.Name {
+		case "main.cf":
+			main = string(f.Data)
+		case "dialogue", "log", "queue", "zone", "policy", "filter", "filtered":
+		default:
+			if err := os.WriteFile(filepath.Join(w.dir, filepath.Base(f.Name)), f.Data, 0o600); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+	}
+	if strings.Contains(main, "$dir/cert.pem") {
+		writeCertificate(w.t, filepath.Join(w.dir, "cert.pem"))
+	}
+	return main
+}
+
+// startFakes starts the servers that a dialogue has rules for.
+func (w *world) startFakes(ar *txtar.Archive) {
+	var err error
+	if rules := section(ar, "policy"); rules != "" {
+		if w.policy, err = newFakePolicy(filepath.Join(w.dir, "policy"), rules); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	if rules := section(ar, "filter"); rules != "" {
+		if w.filter, err = newFakeFilter(filepath.Join(w.dir, "filter"), rules); err != nil {
+			w.t.Fatal(err)
+		}
+	}
 }
 
 // finish ends what the dialogue has left open, so that all has been logged.
@@ -285,6 +299,10 @@ func (e endpoint) LocalAddr() net.Addr  { return e.local }
 // connect makes a connection over loopback. ahead, when not nil, is sent
 // before the server sees it.
 func (w *world) connect(ahead []byte) {
+	if w.dial != nil {
+		w.conn = w.dial(ahead)
+		return
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		w.t.Fatal(err)

@@ -37,4 +37,8 @@
 // Lines of the client that follow one another are sent in one write. In
 // expectations, and in the logs, <ID> stands for a queue ID, <DATE> for a
 // date, <PORT> for a port.
+//
+// The dialogues are played with the original, too, where it is installed;
+// testdata/postfix/differences says where it answers or logs otherwise, and
+// why that is right.
 package script
