@@ -10,7 +10,6 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/local/mailbox"
-	"posthaste/local/rights"
 	"posthaste/local/users"
 )
 
@@ -240,7 +239,7 @@ func openAs(u *users.User, path string) (*os.File, *unix.Stat_t, error) {
 		return nil
 	}
 	var err error
-	if u == nil || u.UID == 0 && !rights.Switching() {
+	if u == nil {
 		err = work()
 	} else {
 		err = u.Files().Do(work)

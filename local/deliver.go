@@ -42,14 +42,10 @@ func (d *delivery) mailbox(st state) (found bool) {
 	case !ok:
 	case line != "":
 		d.command(st, line)
-	case u.UID == 0 && !d.request.Envelope.Trace.DontDeliver():
-		// Root's home and mailbox would take root's rights to write to.
-		d.Log.Warning("%s: mail for root is not delivered: name a person for root in the alias database", d.request.Envelope.ID)
-		d.deferIt(&st, dsn.S(4, 3, 5), "mail for root must be aliased to a person")
 	case d.homeMailbox != "" && lastSlash(d.homeMailbox):
-		d.maildir(st, u.Home+"/"+d.homeMailbox)
+		d.maildir(st, u, u.Home+"/"+d.homeMailbox)
 	case d.spoolDir != "" && lastSlash(d.spoolDir):
-		d.maildir(st, d.spoolDir+st.user+"/")
+		d.maildir(st, u, d.spoolDir+st.user+"/")
 	default:
 		d.mbox(st, u)
 	}
@@ -121,12 +117,12 @@ func (d *delivery) mbox(st state, u *users.User) {
 	d.stored(&st, err, "cannot update mailbox "+m.Path+" for user "+st.user+". ", "delivered to mailbox")
 }
 
-func (d *delivery) maildir(st state, path string) {
+// maildir delivers to a maildir of u's.
+func (d *delivery) maildir(st state, u *users.User, path string) {
 	if d.request.Envelope.Trace.DontDeliver() {
 		d.sent(&st, "delivers to maildir")
 		return
 	}
-	u := d.person(&st)
 	m := mailbox.Maildir{Path: path, Rights: u.Files(), Limit: d.mailboxLimit, Otherwise: dsn.S(5, 2, 0)}
 	err := d.store.Deliver(&m, d.head(&st, d.final(&st), d.headers&toFile != 0, false), d.content)
 	if errors.Is(err, unix.EACCES) {
@@ -185,7 +181,7 @@ func (d *delivery) file(st state, path string) {
 		return
 	}
 	if lastSlash(path) {
-		d.maildir(st, path)
+		d.maildir(st, d.person(&st), path)
 		return
 	}
 	m := mailbox.Mbox{Path: path, Rights: d.person(&st).Files(), Lock: d.locks, LockMay: true, Limit: d.mailboxLimit,

@@ -29,8 +29,8 @@
 // supplementary groups (package command). Destinations in aliases have the
 // rights of the alias database's owner, those in an :include: file of root's
 // aliases the rights of that file's owner; where that comes to root, those of
-// default_privs. Nothing is ever delivered with root's rights: mail for root
-// must be aliased to a person, and is kept in the queue until it is.
+// default_privs, and so it is with what root's .forward names. Only root's own
+// mailbox and .forward file are used with root's rights.
 //
 // When the mail system does not run as root, everything is done with the
 // rights that it has.

@@ -17,6 +17,7 @@ import (
 // resolve delivers to an address that an expansion has given: here, when it
 // is local, or by queueing it again.
 func (d *delivery) resolve(st state, addr string) {
+	st.level++
 	full, err := d.Rewriter.Rewrite(d.ctx, "local", addr)
 	var to proto.ResolveReply
 	if err == nil {

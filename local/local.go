@@ -179,7 +179,11 @@ func (d *delivery) seen(format string, args ...any) bool {
 }
 
 func (d *delivery) add(st *state, action dsn.Action, status dsn.Status, text, diagType, diag string) {
-	d.parts = append(d.parts, part{st.addr, action, status, text, agent.Detail{Relay: d.Service, DiagType: diagType, DiagText: diag}})
+	detail := agent.Detail{Relay: d.Service, DiagType: diagType, DiagText: diag}
+	if st.listOwner && action == dsn.Failed {
+		detail.Owner = st.owner
+	}
+	d.parts = append(d.parts, part{st.addr, action, status, text, detail})
 }
 
 func (d *delivery) sent(st *state, format string, args ...any) {
@@ -250,6 +254,9 @@ func (d *delivery) worst() part {
 			worst = p
 		case rank(p.action) == rank(worst.action) && !strings.Contains(worst.text, p.text) && len(worst.text) < maxText:
 			worst.text += "; " + p.text
+		}
+		if rank(p.action) == rank(worst.action) && p.detail.Owner != worst.detail.Owner {
+			worst.detail.Owner = "" // no one list's: the sender hears of it
 		}
 		if rank(p.action) == 0 && p.action == dsn.Expanded && rank(worst.action) == 0 {
 			worst.action = dsn.Expanded

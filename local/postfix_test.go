@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,24 +19,27 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/testusers"
 	"posthaste/local/macro"
 	"posthaste/local/pipe"
-	"posthaste/local/rights"
 	"posthaste/local/users"
 	"posthaste/local/virtual"
 )
 
+func TestMain(m *testing.M) { os.Exit(testusers.Main(m)) }
+
 // TestLikePostfix delivers the same mail to the same aliases, .forward files
-// and commands by Postfix's local and by ours, and compares log lines and
-// files. It makes two users on this system, so it runs only when asked to.
+// and commands by Postfix's local, virtual and pipe and by ours, and compares
+// log lines and files.
 func TestLikePostfix(t *testing.T) {
-	if os.Getenv("POSTHASTE_TEST_USERS") == "" || !rights.Switching() {
-		t.Skip("not compared with Postfix: set POSTHASTE_TEST_USERS=1 and be root; the test makes system users phtest1 and phtest2")
-	}
-	for _, program := range []string{"postfix", "sendmail", "useradd"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("not compared with Postfix: %v", err)
+	for _, program := range []string{"/usr/sbin/postfix", "/usr/sbin/sendmail", "/usr/sbin/postalias"} {
+		if _, err := os.Stat(program); err == nil {
+			continue
 		}
+		if os.Getenv("PEERS_REQUIRED") != "" {
+			t.Fatalf("%s is not installed: run \"make peers\"", program)
+		}
+		t.Skipf("SKIPPED: %s is not installed: \"make peers\" installs it", program)
 	}
 	p := newPostfix(t)
 	for _, tt := range differential {
@@ -100,6 +104,29 @@ incnone: :include:/nonexistent
 ext+a: phtest1
 ext: phtest2
 badsyntax: "a b"@
+loop1: loop2
+loop2: loop1
+ring1: ring2
+ring2: ring3
+ring3: ring1
+incloop: :include:%DIR%/looping
+tree: inc2, chain, phtest2
+inc2: :include:%DIR%/nested
+inc1owned: :include:%DIR%/owned
+owned-fail: "|exit 67", phtest1
+owner-owned-fail: listowner@far.test
+owned-in-place: phtest1, "|cat > %DIR%/pub/out; echo $SENDER >> %DIR%/pub/out"
+owner-owned-in-place: phtest2+owner
+ownedmissing: nosuchuser, phtest1
+filetwice: %DIR%/pub/file, %DIR%/pub/file
+cmdtwice: "|cat >> %DIR%/pub/out", "|cat >> %DIR%/pub/out"
+upper: PHTEST1, phtest1
+remote: someone@elsewhere.test
+mixed: phtest1, someone@elsewhere.test, "|cat > %DIR%/pub/out"
+dotdot: %DIR%/pub/../pub/file
+quoted: "%DIR%/pub/with space"
+comment: phtest1 (a comment), "Full Name" <phtest2@mx.example.test>
+postmaster: phtest1
 `
 
 var differential = []comparison{
@@ -140,8 +167,48 @@ var differential = []comparison{
 	{to: "phtest1", content: "Subject: x\n\nFrom here\n>From there\n.\n..\nlast"},
 	{to: "phtest1", content: "Subject: x\n"},
 	{to: "cmd", content: "Subject: x\n\nFrom here\n.\n"},
-	{to: "owned-list"},
+	{to: "owned-list"}, {to: "owned-fail"}, {to: "owned-in-place"}, {to: "ownedmissing"},
+	{to: "owned-list", settings: "owner_request_special = no"}, {to: "owned-list", settings: "expand_owner_alias = yes"},
+	{to: "owned-in-place", settings: "expand_owner_alias = yes"},
 	{to: "MAILER-DAEMON"}, {to: "postmaster"},
+	{to: "loop1"}, {to: "ring1"}, {to: "incloop"}, {to: "tree"}, {to: "tree+x"}, {to: "inc2"}, {to: "inc1owned"}, {to: "filetwice"}, {to: "cmdtwice"}, {to: "upper"},
+	{to: "remote"}, {to: "mixed"}, {to: "dotdot"}, {to: "quoted"}, {to: "comment"},
+	{to: "cmdtwice", settings: "duplicate_filter_limit = 1"},
+	{to: "phtest1+x/y"}, {to: "phtest1+../../home2/x", forward: map[string]string{".forward": "~/x\n"}},
+	{to: "phtest1+x", settings: "propagate_unmatched_extensions =", forward: map[string]string{".forward": "phtest2\n"}},
+	{to: "phtest1+x", forward: map[string]string{".forward": "phtest2\n"}},
+	{to: "chain+x", settings: "propagate_unmatched_extensions = canonical"},
+	{to: "phtest1", forward: map[string]string{".forward": "phtest2, someone@elsewhere.test\n"}},
+	{to: "phtest1", forward: map[string]string{".forward": "\"|exit 67\"\n"}},
+	{to: "phtest1", forward: map[string]string{".forward": "%DIR%/home2/theirs\n"}},
+	{to: "phtest1", forward: map[string]string{".forward": ":include:%DIR%/home2/list\n"}, prepare: "echo /dev/null > home2/list; chown phtest2 home2/list; chmod 600 home2/list"},
+	{to: "phtest1", forward: map[string]string{".forward": ":include:%DIR%/members\n"}},
+	{to: "phtest1", forward: map[string]string{".forward": "~/link\n"}, prepare: "ln -s ../home2/box home/link; touch home2/box; chown phtest2 home2/box; chmod 666 home2/box"},
+	{to: "phtest1", prepare: "ln -s ../home2/secret home/.forward; echo /dev/null > home2/secret; chown phtest2 home2/secret; chmod 600 home2/secret"},
+	{to: "phtest1", forward: map[string]string{".forward": "phtest1, phtest1\n"}},
+	{to: "phtest1", settings: "forward_path = $home/fwd-$extension, $home/.fwd", forward: map[string]string{".fwd": "~/got\n"}},
+	{to: "phtest1+e", settings: "forward_path = $home/fwd-$extension, $home/.fwd", forward: map[string]string{"fwd-e": "~/got-e\n"}},
+	{to: "phtest1+a`b", settings: "forward_path = $home/fwd-$extension", forward: map[string]string{"fwd-a_b": "~/got-e\n"}},
+	{to: "phtest1", settings: "require_home_directory = yes", prepare: "rmdir home"},
+	{to: "phtest1", settings: "mailbox_command_maps = texthash:%DIR%/cmdmap", prepare: "echo 'phtest1 cat > $HOME/by-map' > cmdmap"},
+	{to: "phtest2", prepare: "echo 'phtest1 cat > $HOME/by-map' > cmdmap", settings: "mailbox_command_maps = texthash:%DIR%/cmdmap\nmailbox_command = cat > $HOME/by-command"},
+	{to: "phtest1", settings: "mailbox_command = printf '%s|%s' \"$USER\" \"$EXTENSION\" > $HOME/raw"},
+	{to: "phtest1", settings: "fallback_transport = ppipe"},
+	{to: "nosuchuser", settings: "luser_relay = $local@elsewhere.test"}, {to: "nosuchuser", settings: "luser_relay = nosuchuser"},
+	{to: "phtest1", settings: "local_command_shell = /bin/sh -c\nmailbox_command = cat > $HOME/shell"},
+	{to: "cmd", settings: "command_time_limit = 1s\nmailbox_command =", content: "Subject: x\n"},
+	{to: "phtest1", settings: "command_time_limit = 1s\nmailbox_command = sleep 30"},
+	{to: "phtest1", settings: "frozen_delivered_to = no", forward: map[string]string{".forward": "phtest2\n"}},
+	{to: "phtest1", settings: "mailbox_delivery_lock = fcntl, dotlock"},
+	{to: "phtest1", settings: "mailbox_delivery_lock = dotlock\ndeliver_lock_attempts = 1\ndeliver_lock_delay = 1s", prepare: "touch spool/phtest1.lock"},
+	{to: "phtest1", settings: "strict_mailbox_ownership = no", prepare: "touch spool/phtest1; chown phtest2 spool/phtest1; chmod 666 spool/phtest1"},
+	{to: "phtest1", prepare: "touch spool/phtest1; chown phtest2 spool/phtest1"},
+	{to: "phtest1", prepare: "touch spool/o; chown phtest2 spool/o; ln spool/o spool/phtest1"},
+	{to: "phtest1", prepare: "chmod 755 spool"}, {to: "phtest1", prepare: "chgrp mail spool; chmod 2775 spool"},
+	{to: "phroot"}, {to: "phroot", settings: "home_mailbox = Maildir/"}, {to: "phroot", settings: "home_mailbox = Mailbox"},
+	{to: "phroot", settings: "mailbox_command = id -u > %DIR%/pub/out"}, {to: "phroot", prepare: "echo phtest1 > home3/.forward"},
+	{to: "phroot", prepare: "echo '\"|id -u > %DIR%/pub/out\"' > home3/.forward"}, {to: "phroot", prepare: "echo %DIR%/pub/file > home3/.forward"},
+	{to: "phroot", prepare: "chmod 755 spool"},
 	{to: "a@v.test"}, {to: "A+x@v.test"}, {to: "b@v.test"}, {to: "who@v.test"}, {to: "any@all.test"},
 	{to: "a@v.test", prepare: "chmod 755 pub"}, {to: "b@v.test", prepare: "chmod 755 pub"},
 	{to: "b@v.test", prepare: "touch pub/v-b; chmod 666 pub/v-b"}, {to: "b@v.test", prepare: "mkdir pub/v-b"},
@@ -161,11 +228,12 @@ var differential = []comparison{
 }
 
 type postfix struct {
-	dir      string
-	log      string
-	running  bool
-	settings string // that it runs with
-	master   string // services, but for ppipe
+	dir     string
+	log     string
+	running bool
+	pipe    string // that it runs with
+	size    int64  // of the last message
+	master  string // services, but for ppipe
 }
 
 func run(t *testing.T, name string, args ...string) string {
@@ -182,13 +250,13 @@ func newPostfix(t *testing.T) *postfix {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	p := &postfix{dir: dir, log: fmt.Sprintf("/var/log/posthaste-test-%d.log", os.Getpid())}
 	os.Chmod(dir, 0o755)
-	for i, name := range []string{"phtest1", "phtest2"} {
-		run(t, "useradd", "-M", "-N", "-g", "users", "-s", "/bin/sh", "-d", filepath.Join(dir, []string{"home", "home2"}[i]), name)
-		t.Cleanup(func() { exec.Command("userdel", name).Run() })
-	}
-	for _, d := range []string{"etc", "q", "data", "home", "home2"} {
+	testusers.Add(t, "phtest1", p.path("home"))
+	testusers.Add(t, "phtest2", p.path("home2"))
+	testusers.AddRoot(t, "phroot", p.path("home3"))
+	for _, d := range []string{"etc", "q", "data", "home", "home2", "home3"} {
 		os.Mkdir(p.path(d), 0o755)
 	}
 	run(t, "chown", "postfix", p.path("data"))
@@ -200,6 +268,9 @@ func newPostfix(t *testing.T) *postfix {
 	for line := range strings.Lines(string(master)) {
 		if f := strings.Fields(line); len(f) > 7 && slices.Contains([]string{"pickup", "cleanup", "qmgr", "rewrite", "bounce", "defer", "trace", "error", "retry", "local", "virtual"}, f[0]) {
 			f[4] = "n"
+			if f[0] == "local" || f[0] == "virtual" { // each delivery by the settings that there are then
+				f = append(f, "-o", "max_use=1")
+			}
 			services = append(services, strings.Join(f, " "))
 		}
 	}
@@ -207,8 +278,7 @@ func newPostfix(t *testing.T) *postfix {
 	p.master = strings.Join(services, "\n") + "\n"
 	write(t, p.path("etc/aliases"), p.aliases())
 	t.Cleanup(func() {
-		exec.Command("postfix", "-c", p.path("etc"), "stop").Run()
-		os.RemoveAll(dir)
+		exec.Command("/usr/sbin/postfix", "-c", p.path("etc"), "stop").Run()
 		os.Remove(p.log)
 	})
 	return p
@@ -278,7 +348,7 @@ func (p *postfix) main(tt comparison) string {
 // prepare makes everything as it is before a delivery.
 func (p *postfix) prepare(t *testing.T, tt comparison) {
 	t.Helper()
-	for _, d := range []string{"home", "home2", "pub", "spool"} {
+	for _, d := range []string{"home", "home2", "home3", "pub", "spool"} {
 		os.RemoveAll(p.path(d))
 		os.Mkdir(p.path(d), 0o755)
 	}
@@ -289,13 +359,17 @@ func (p *postfix) prepare(t *testing.T, tt comparison) {
 	write(t, p.path("members"), "phtest1, phtest2\n# comment\n")
 	write(t, p.path("world"), "phtest1\n")
 	os.Chmod(p.path("world"), 0o666)
+	write(t, p.path("nested"), "chain\n:include:"+p.path("members")+"\n  , nosuchuser\n")
+	write(t, p.path("looping"), "incloop, phtest1\n")
+	write(t, p.path("owned"), "\"|id -u > "+p.dir+"/pub/out\", phtest2\n")
+	run(t, "chown", "phtest1:users", p.path("owned"))
 	write(t, p.path("cmds"), "\"|cat > "+p.dir+"/pub/out\"\n")
 	for name, content := range tt.forward {
-		write(t, p.path("home/"+name), content)
+		write(t, p.path("home/"+name), strings.ReplaceAll(content, "%DIR%", p.dir))
 		run(t, "chown", "phtest1:users", p.path("home/"+name))
 	}
 	if tt.prepare != "" {
-		run(t, "/bin/sh", "-c", "cd "+p.dir+" && { "+tt.prepare+"; }")
+		run(t, "/bin/sh", "-c", "cd "+p.dir+" && { "+strings.ReplaceAll(tt.prepare, "%DIR%", p.dir)+"; }")
 	}
 }
 
@@ -311,7 +385,7 @@ func (tt *comparison) message() string {
 func (p *postfix) files(t *testing.T) string {
 	t.Helper()
 	var out []string
-	for _, top := range []string{"home", "home2", "spool", "pub"} {
+	for _, top := range []string{"home", "home2", "home3", "spool", "pub"} {
 		filepath.WalkDir(p.path(top), func(path string, e os.DirEntry, err error) error {
 			if err != nil || path == p.path(top) {
 				return err
@@ -336,7 +410,7 @@ func (p *postfix) files(t *testing.T) string {
 
 var (
 	maildirName = regexp.MustCompile(`\d{10}\.V\w+I\w+M\d+\.\S+`)
-	fromLine    = regexp.MustCompile(`(?m)^From (\S+)  ... ... [ \d]\d \d\d:\d\d:\d\d \d{4}$`)
+	fromLine    = regexp.MustCompile(`(?m)^From (\S+)  ... ... [ \d]\d \d\d:\d\d:\d\d \d{4}(\r?)$`)
 	received    = regexp.MustCompile(`(?m)^Received: by .*\n\tid .*\n`)
 	queueID     = regexp.MustCompile(`forwarded as \w+`)
 	tempName    = regexp.MustCompile(`\d{10}\.(P\d+\.\w+|M\d+P\d+Q\d+\.[\w.]+)`)
@@ -346,7 +420,7 @@ var (
 )
 
 func (p *postfix) normal(s string) string {
-	s = fromLine.ReplaceAllString(s, "From $1  DATE")
+	s = fromLine.ReplaceAllString(s, "From $1  DATE$2")
 	s = noise.ReplaceAllString(received.ReplaceAllString(s, ""), "")
 	s = strings.ReplaceAll(s, p.path("q")+"\n", "QUEUE\n")
 	if strings.Contains(s, "LOGNAME=") { // what env printed is in no order
@@ -403,43 +477,73 @@ func (p *postfix) theirs(t *testing.T, tt comparison) (string, string) {
 	p.prepare(t, tt)
 	p.start(t, tt)
 	before, _ := os.ReadFile(p.log)
-	cmd := exec.Command("sendmail", "-C", p.path("etc"), "-i", "-f", "sender@far.test", tt.destination())
+	cmd := exec.Command("/usr/sbin/sendmail", "-C", p.path("etc"), "-i", "-f", "sender@far.test", tt.destination())
 	cmd.Stdin = strings.NewReader(tt.message())
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("sendmail: %v\n%s", err, out)
 	}
 	var log []byte
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	wait(t, "Postfix has delivered", func() bool {
 		log, _ = os.ReadFile(p.log)
-		if log = log[min(len(before), len(log)):]; strings.Contains(string(log), "status=") && p.quiet() {
-			return outcomes(firstMessage(string(log))), p.files(t)
-		}
+		log = log[min(len(before), len(log)):]
+		return strings.Contains(string(log), "status=") && p.quiet()
+	})
+	if m := sizeIs.FindSubmatch(log); m != nil {
+		p.size, _ = strconv.ParseInt(string(m[1]), 10, 64)
 	}
-	t.Fatalf("Postfix has not finished:\n%s", log)
-	return "", ""
+	return outcomes(firstMessage(string(log))), p.files(t)
 }
+
+var sizeIs = regexp.MustCompile(`, size=(\d+), `)
 
 // start has Postfix run with the settings of a comparison.
 func (p *postfix) start(t *testing.T, tt comparison) {
 	t.Helper()
-	if p.running && p.settings == tt.settings+tt.pipe {
+	p.configure(t, "main.cf", "compatibility_level = 3.6\nmaillog_file = "+p.log+"\nalias_maps = hash:"+p.path("etc/aliases")+
+		"\ninet_interfaces = loopback-only\nin_flow_delay = 0\n"+p.main(tt))
+	if p.running && p.pipe == tt.pipe {
 		return
 	}
-	exec.Command("postfix", "-c", p.path("etc"), "stop").Run()
-	os.RemoveAll(p.path("q"))
-	os.Mkdir(p.path("q"), 0o755)
-	os.Remove(p.log)
-	write(t, p.path("etc/main.cf"), "compatibility_level = 3.6\nmaillog_file = "+p.log+"\nalias_maps = hash:"+p.path("etc/aliases")+"\ninet_interfaces = loopback-only\n"+p.main(tt))
 	args := tt.pipeArgs(p.dir)
 	for i := range args {
 		if strings.Contains(args[i], " ") {
 			args[i] = "{" + args[i] + "}"
 		}
 	}
-	write(t, p.path("etc/master.cf"), p.master+"ppipe unix - n n - - pipe "+strings.Join(args, " ")+"\n")
-	run(t, "postalias", "-c", p.path("etc"), "hash:"+p.path("etc/aliases"))
-	run(t, "postfix", "-c", p.path("etc"), "start")
-	p.running, p.settings = true, tt.settings+tt.pipe
+	p.configure(t, "master.cf", p.master+"ppipe unix - n n - - pipe "+strings.Join(args, " ")+"\n")
+	if p.running {
+		before, _ := os.ReadFile(p.log)
+		run(t, "/usr/sbin/postfix", "-c", p.path("etc"), "reload")
+		wait(t, "Postfix reloads", func() bool {
+			log, _ := os.ReadFile(p.log)
+			return strings.Contains(string(log[min(len(before), len(log)):]), ": reload -- ")
+		})
+	} else {
+		run(t, "/usr/sbin/postalias", "-c", p.path("etc"), "hash:"+p.path("etc/aliases"))
+		run(t, "/usr/sbin/postfix", "-c", p.path("etc"), "start")
+	}
+	p.running, p.pipe = true, tt.pipe
+}
+
+// configure writes a file that looks old: Postfix waits until what it reads
+// has been left alone for a second.
+func (p *postfix) configure(t *testing.T, name, text string) {
+	t.Helper()
+	write(t, p.path("etc/"+name), text)
+	old := time.Now().Add(-time.Minute)
+	if err := os.Chtimes(p.path("etc/"+name), old, old); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wait waits until f is true.
+func wait(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(40 * time.Second); !f(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
 }
 
 // quiet says whether the queue is empty, or has only deferred mail.
@@ -528,7 +632,7 @@ func (p *postfix) deliver(t *testing.T, s *site, tt comparison, cfg *config.Conf
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := mail.Envelope{ID: mail.MakeQueueID(time.Now(), 7), Sender: "sender@far.test", Arrival: time.Now(), Size: 212, Recipients: []mail.Recipient{{Address: tt.to}}}
+	env := mail.Envelope{ID: mail.MakeQueueID(time.Now(), 7), Sender: "sender@far.test", Arrival: time.Now(), Size: p.size, Recipients: []mail.Recipient{{Address: tt.to}}}
 	d.Deliver(t.Context(), agent.NewTestRequest(env, nexthop, []byte(content), s.sink))
 }
 

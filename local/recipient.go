@@ -12,6 +12,9 @@ import (
 // maxLevel bounds how deep expansions may nest.
 const maxLevel = 100
 
+// aliasLevels is how much deeper an alias of an alias is.
+const aliasLevels = 4
+
 var (
 	configError = dsn.S(5, 3, 5)
 	tryLater    = dsn.S(4, 3, 0)
@@ -22,7 +25,7 @@ const configText = "mail system configuration error"
 // recipient delivers to one address: the one that was asked for, or one that
 // it was expanded to.
 func (d *delivery) recipient(st state) {
-	if st.level > maxLevel {
+	if st.level++; st.level > maxLevel+aliasLevels { // loops of aliases are told of by name, before this
 		d.bounce(&st, dsn.S(5, 4, 6), "recipient nesting limit exceeded")
 		return
 	}

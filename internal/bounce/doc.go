@@ -15,6 +15,7 @@
 // # Who gets what
 //
 //	kind      sender of the message   notice
+//	failure   any, of a list          to the list's owner, from <> (owner_request_special)
 //	failure   an address              to it, from <>; recipients with NOTIFY=FAILURE or no NOTIFY
 //	                                  class bounce: also to bounce_notice_recipient, header only
 //	failure   <>                      class bounce or 2bounce: to 2bounce_notice_recipient

@@ -75,10 +75,17 @@ func (p *policy) plan(kind proto.NoticeKind, env *mail.Envelope, reports []Repor
 	null := env.Sender == ""
 	switch kind {
 	case proto.NoticeFailure, proto.NoticeExpired:
-		if null {
-			return p.doubleFailure(reports)
+		reports, out := p.owners(reports)
+		var rest plan
+		switch {
+		case len(reports) == 0:
+		case null:
+			rest = p.doubleFailure(reports)
+		default:
+			rest = p.failure(env, reports)
 		}
-		return p.failure(env, reports)
+		out.sendings = append(out.sendings, rest.sendings...)
+		return out
 	case proto.NoticeDelay:
 		var out plan
 		if !null {
@@ -98,6 +105,20 @@ func (p *policy) plan(kind proto.NoticeKind, env *mail.Envelope, reports []Repor
 		}
 	}
 	return plan{}
+}
+
+// owners takes the failures of lists out of reports: their owners are told,
+// each of his list's, and not who wrote to it. What the sender has asked for
+// does not hold there (RFC 3461 section 5.2.7.4).
+func (p *policy) owners(reports []Report) (rest []Report, out plan) {
+	for i := range reports {
+		if to := reports[i].Outcome.Owner; to != "" {
+			out.sendings = append(out.sendings, sending{to: to, reports: reports[i : i+1], ret: dsn.RetFull, vital: true})
+		} else {
+			rest = append(rest, reports[i])
+		}
+	}
+	return rest, out
 }
 
 // failure is for mail with a sender: it is told, and postmaster on request.

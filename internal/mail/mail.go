@@ -139,5 +139,8 @@ type Outcome struct {
 	// Passed says that the next system has taken over the duty to tell the
 	// sender of success (RFC 3461 section 5.2.2).
 	Passed bool
-	When   time.Time
+	// Owner is told of a failure in the sender's place: the recipient is a
+	// list of this system's, whose owner answers for it. Empty: the sender is.
+	Owner string
+	When  time.Time
 }

@@ -236,6 +236,7 @@ func (o *Outcome) Append(b []byte, tag byte) []byte {
 		b = pack.String(b, 'd', o.DiagType)
 		b = pack.String(b, 't', o.DiagText)
 		b = pack.Bool(b, 'p', o.Passed)
+		b = pack.String(b, 'o', o.Owner)
 		return AppendTime(b, 'w', o.When)
 	})
 }
@@ -264,6 +265,8 @@ func (o *Outcome) Decode(field []byte) error {
 			o.DiagText = r.String()
 		case 'p':
 			o.Passed = r.Bool()
+		case 'o':
+			o.Owner = r.String()
 		case 'w':
 			o.When = ReadTime(&r)
 		}

@@ -103,7 +103,12 @@ var (
 // Add makes a user with a group of everybody's, a home directory that the
 // caller makes, and /bin/sh, and returns the uid. A user of that name from
 // before gets the new home and keeps the uid.
-func Add(t testing.TB, name, home string) (uid int) {
+func Add(t testing.TB, name, home string) (uid int) { return add(t, name, home, false) }
+
+// AddRoot makes another name for root, with a home directory of its own.
+func AddRoot(t testing.TB, name, home string) { add(t, name, home, true) }
+
+func add(t testing.TB, name, home string, root bool) (uid int) {
 	t.Helper()
 	if why := os.Getenv(state); why != private {
 		if why == "" {
@@ -131,10 +136,14 @@ func Add(t testing.TB, name, home string) (uid int) {
 			t.Fatalf("/etc/passwd: %q: %v", line, err)
 		}
 	}
-	if uid == next {
+	gid := Group
+	switch {
+	case root:
+		uid, gid = 0, 0
+	case uid == next:
 		next++
 	}
-	fmt.Fprintf(&kept, "%s:x:%d:%d:Test user:%s:/bin/sh\n", name, uid, Group, home)
+	fmt.Fprintf(&kept, "%s:x:%d:%d:Test user:%s:/bin/sh\n", name, uid, gid, home)
 	if err := overwrite("/etc/passwd", kept.String()); err != nil {
 		t.Fatal(err)
 	}

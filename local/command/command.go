@@ -130,11 +130,8 @@ func (c *Command) start() (*process, error) {
 	} else if c.Chroot != "" {
 		return nil, errors.New("chroot= needs a mail system that runs as root")
 	}
-	args := c.args()
-	cmd := &exec.Cmd{Path: args[0], Args: args, Env: c.Env, Dir: c.Dir, SysProcAttr: attr}
-	if path, ok := c.find(args[0]); ok {
-		cmd.Path = path
-	}
+	path, args := c.args()
+	cmd := &exec.Cmd{Path: path, Args: args, Env: c.Env, Dir: c.Dir, SysProcAttr: attr}
 	if cmd.Env == nil {
 		cmd.Env = []string{}
 	}
@@ -212,24 +209,28 @@ func oneLine(s string) string {
 }
 
 // args is what to execute.
-func (c *Command) args() []string {
+func (c *Command) args() (path string, args []string) {
 	switch {
 	case len(c.Args) > 0:
-		return c.Args
+		path, _ = c.find(c.Args[0])
+		return path, c.Args
 	case c.Shell != "":
-		return append(strings.Fields(c.Shell), c.Line)
+		args = append(strings.Fields(c.Shell), c.Line)
+		path, _ = c.find(args[0])
+		return path, args
 	}
 	if words := strings.Fields(c.Line); len(words) > 0 && !needsShell(c.Line, words[0]) {
 		// A path is run or it fails, and is tried again when somebody has seen
 		// to it; a name that is not found may mean something to the shell.
-		if _, ok := c.find(words[0]); ok || strings.ContainsRune(words[0], '/') {
-			return words
+		if path, ok := c.find(words[0]); ok || strings.ContainsRune(words[0], '/') {
+			return path, words
 		}
 	}
-	return []string{"/bin/sh", "-c", c.Line}
+	return "/bin/sh", []string{"sh", "-c", c.Line} // sh is how it calls itself in messages
 }
 
-// find looks for a program in the PATH that the command will have.
+// find looks for a program in the PATH that the command will have. The path is
+// the name when there is none.
 func (c *Command) find(name string) (string, bool) {
 	if strings.ContainsRune(name, '/') {
 		return name, executable(name)
@@ -242,7 +243,7 @@ func (c *Command) find(name string) (string, bool) {
 			}
 		}
 	}
-	return "", false
+	return name, false
 }
 
 func executable(file string) bool {

@@ -192,19 +192,20 @@ func TestArgs(t *testing.T) {
 		c    Command
 		want string
 	}{
-		{Command{Line: "cat -n x"}, "cat|-n|x"},
-		{Command{Line: "/bin/cat\tx"}, "/bin/cat|x"},
-		{Command{Line: "cat 'a b'"}, "/bin/sh|-c|cat 'a b'"},
-		{Command{Line: "cat >x"}, "/bin/sh|-c|cat >x"},
-		{Command{Line: "exit 3"}, "/bin/sh|-c|exit 3"},
-		{Command{Line: "A=b cat"}, "/bin/sh|-c|A=b cat"},
-		{Command{Line: "nonesuch a"}, "/bin/sh|-c|nonesuch a"},
-		{Command{Line: "cat x", Shell: "/bin/smrsh -c"}, "/bin/smrsh|-c|cat x"},
-		{Command{Line: "cat x", Args: []string{"a b", "$c"}}, "a b|$c"},
-		{Command{Line: ""}, "/bin/sh|-c|"},
+		{Command{Line: "cat -n x"}, "/usr/bin/cat: cat|-n|x"},
+		{Command{Line: "/bin/cat\tx"}, "/bin/cat: /bin/cat|x"},
+		{Command{Line: "cat 'a b'"}, "/bin/sh: sh|-c|cat 'a b'"},
+		{Command{Line: "cat >x"}, "/bin/sh: sh|-c|cat >x"},
+		{Command{Line: "exit 3"}, "/bin/sh: sh|-c|exit 3"},
+		{Command{Line: "A=b cat"}, "/bin/sh: sh|-c|A=b cat"},
+		{Command{Line: "nonesuch a"}, "/bin/sh: sh|-c|nonesuch a"},
+		{Command{Line: "cat x", Shell: "/bin/smrsh -c"}, "/bin/smrsh: /bin/smrsh|-c|cat x"},
+		{Command{Line: "cat x", Args: []string{"a b", "$c"}}, "a b: a b|$c"},
+		{Command{Line: ""}, "/bin/sh: sh|-c|"},
 	} {
 		tt.c.Env = []string{"PATH=/usr/bin:/bin"}
-		if got := strings.Join(tt.c.args(), "|"); got != tt.want {
+		path, args := tt.c.args()
+		if got := path + ": " + strings.Join(args, "|"); got != tt.want {
 			t.Errorf("%q: %q, want %q", tt.c.Line, got, tt.want)
 		}
 	}

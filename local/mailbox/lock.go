@@ -76,7 +76,7 @@ func (s *Store) staleLock(name string) bool {
 	return err == nil && s.opt.StaleLock > 0 && time.Since(st.ModTime()) > s.opt.StaleLock
 }
 
-// kernelLocks takes the locks on an open file; closing it gives them up.
+// kernelLocks takes the locks on an open file; unlock gives them up.
 func (s *Store) kernelLocks(ctx context.Context, fd int, l Lock) error {
 	ok, err := s.attempt(ctx, func() (bool, error) {
 		if l&Flock != 0 {
@@ -101,6 +101,19 @@ func (s *Store) kernelLocks(ctx context.Context, fd int, l Lock) error {
 		return &Error{Status: dsn.S(4, 2, 0), Text: "unable to lock for exclusive access", Err: err}
 	}
 	return nil
+}
+
+// unlock gives up kernel locks before the file is closed: a process that is
+// being started at this moment has a copy of the descriptor until it executes
+// its program, and would keep them.
+func unlock(fd int, l Lock) {
+	if l&Flock != 0 {
+		unix.Flock(fd, unix.LOCK_UN)
+	}
+	if l&Fcntl != 0 {
+		whole := unix.Flock_t{Type: unix.F_UNLCK, Whence: 0}
+		unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &whole)
+	}
 }
 
 // busy is nil when err says that somebody else has the lock.

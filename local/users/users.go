@@ -36,7 +36,12 @@ type Database interface {
 
 // Files are the rights to reach files as u: no supplementary groups, as with
 // Postfix.
-func (u *User) Files() rights.Rights { return rights.Rights{UID: u.UID, GID: u.GID} }
+func (u *User) Files() rights.Rights {
+	if u.UID == 0 {
+		return rights.Own
+	}
+	return rights.Rights{UID: u.UID, GID: u.GID}
+}
 
 // All are u's rights as a login would have them.
 func (u *User) All() rights.Rights { return rights.Rights{UID: u.UID, GID: u.GID, Groups: u.Groups} }
