@@ -3,6 +3,7 @@ package cleanup
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"strings"
 
 	"posthaste/internal/dsn"
@@ -17,12 +18,17 @@ const (
 	mimeClass
 	nestedClass
 	bodyClass
+	milterClass  // what filters add: milter_header_checks
+	contentClass // the message as a whole, for the log only
 )
 
 // place is the word for it in log lines.
 func (c checkClass) place() string {
-	if c == bodyClass {
+	switch c {
+	case bodyClass:
 		return "body"
+	case contentClass:
+		return "content"
 	}
 	return "header"
 }
@@ -82,29 +88,29 @@ func (m *Message) act(class checkClass, title, text, value string) (string, bool
 	case "REJECT":
 		m.actReject(class, text, arg)
 	case "WARN":
-		m.actLog("warning", class.place(), text, arg)
+		m.actLog("warning", class, text, arg)
 	case "INFO":
-		m.actLog("info", class.place(), text, arg)
+		m.actLog("info", class, text, arg)
 	case "FILTER":
 		switch {
 		case arg == "":
-			m.warnf("missing FILTER command argument in %s map", title)
+			m.tablef("missing FILTER command argument in %s map", title)
 		case !strings.Contains(arg, ":"):
-			m.warnf("bad FILTER command %s in %s -- need transport:destination", arg, title)
+			m.tablef("bad FILTER command %s in %s -- need transport:destination", arg, title)
 		default:
 			m.env.Filter = arg
-			m.actLog("filter", class.place(), text, arg)
+			m.actLog("filter", class, text, arg)
 		}
 	case "PASS":
-		m.actLog("pass", class.place(), text, arg)
+		m.actLog("pass", class, text, arg)
 		m.stop = true
 	case "DISCARD":
-		m.actLog("discard", class.place(), text, arg)
+		m.actLog("discard", class, text, arg)
 		m.flags |= Discard
 		m.stop = true
 	case "HOLD":
 		if m.flags&(Hold|Discard) == 0 {
-			m.actLog("hold", class.place(), text, arg)
+			m.actLog("hold", class, text, arg)
 			m.flags |= Hold
 		}
 	case "PREPEND":
@@ -112,36 +118,36 @@ func (m *Message) act(class checkClass, title, text, value string) (string, bool
 	case "REPLACE":
 		switch {
 		case arg == "":
-			m.warnf("REPLACE action without text in %s map", title)
+			m.tablef("REPLACE action without text in %s map", title)
 		case class != bodyClass && !rfc5322.IsField(arg):
-			m.warnf("bad REPLACE header text %q in %s map -- need \"headername: headervalue\"", arg, title)
+			m.tablef("bad REPLACE header text %q in %s map -- need \"headername: headervalue\"", arg, title)
 		default:
-			m.actLog("replace", class.place(), text, arg)
+			m.actLog("replace", class, text, arg)
 			return arg, true
 		}
 	case "REDIRECT":
 		if !strings.Contains(arg, "@") {
-			m.warnf("bad REDIRECT target %q in %s map -- need user@domain", arg, title)
+			m.tablef("bad REDIRECT target %q in %s map -- need user@domain", arg, title)
 			break
 		}
 		m.env.Redirect = arg
-		m.actLog("redirect", class.place(), text, arg)
+		m.actLog("redirect", class, text, arg)
 		m.stop = true
 	case "BCC":
 		if !strings.Contains(arg, "@") {
-			m.warnf("bad BCC address %q in %s map -- need user@domain", arg, title)
+			m.tablef("bad BCC address %q in %s map -- need user@domain", arg, title)
 			break
 		}
 		m.contentBCC = append(m.contentBCC, arg)
-		m.actLog("bcc", class.place(), text, arg)
+		m.actLog("bcc", class, text, arg)
 	case "STRIP":
-		m.actLog("strip", class.place(), text, arg)
+		m.actLog("strip", class, text, arg)
 		return "", false
 	case "IGNORE":
 		return "", false
 	case "DUNNO", "OK":
 	default:
-		m.warnf("unknown command in %s map: %s", title, value)
+		m.tablef("unknown command in %s map: %s", title, value)
 	}
 	return text, true
 }
@@ -154,7 +160,7 @@ func (m *Message) actReject(class checkClass, text, arg string) {
 		case !ok:
 			m.reason = "5.7.1 " + arg
 		case status.Class == 2:
-			m.warnf("bad DSN action in %s -- need 4.x.x or 5.x.x", arg)
+			m.tablef("bad DSN action in %s -- need 4.x.x or 5.x.x", arg)
 			m.reason = status.WithClass(4).String() + " " + rest
 		default:
 			m.reason = arg
@@ -166,7 +172,7 @@ func (m *Message) actReject(class checkClass, text, arg string) {
 		m.stat |= statCont
 	}
 	m.stop = true
-	m.actLog("reject", class.place(), text, m.reason)
+	m.actLog("reject", class, text, m.reason)
 }
 
 // actPrepend puts a field before the present one, or a line before the present
@@ -174,31 +180,43 @@ func (m *Message) actReject(class checkClass, text, arg string) {
 func (m *Message) actPrepend(class checkClass, title, text, arg string) {
 	switch {
 	case arg == "":
-		m.warnf("PREPEND action without text in %s map", title)
+		m.tablef("PREPEND action without text in %s map", title)
 	case class == bodyClass:
-		m.actLog("prepend", class.place(), text, arg)
+		m.actLog("prepend", class, text, arg)
 		m.passBody(toLines(arg))
 	case !rfc5322.IsField(arg):
-		m.warnf("bad PREPEND header text %q in %s map -- need \"headername: headervalue\"", arg, title)
+		m.tablef("bad PREPEND header text %q in %s map -- need \"headername: headervalue\"", arg, title)
 	default:
-		m.actLog("prepend", class.place(), text, arg)
+		m.actLog("prepend", class, text, arg)
 		m.emitLine(toLines(arg))
 	}
 }
 
+// tablef warns of what a table says: that is wrong for all messages.
+func (m *Message) tablef(format string, args ...any) {
+	m.log = append(m.log, LogLine{Warning: true, Text: fmt.Sprintf(format, args...)})
+}
+
 // actLog logs an action with the circumstances of the message.
-func (m *Message) actLog(action, place, content, text string) {
+func (m *Message) actLog(action string, class checkClass, content, text string) {
 	if len(content) > 200 {
 		content = content[:200]
 	}
 	var b strings.Builder
+	origin := m.origin()
+	if class == milterClass {
+		b.WriteString("milter-header-")
+		if m.env.Client.Addr == "" {
+			origin = "localhost[127.0.0.1]" // what filters have been told
+		}
+	}
 	b.WriteString(action)
 	b.WriteString(": ")
-	b.WriteString(place)
+	b.WriteString(class.place())
 	b.WriteByte(' ')
 	b.WriteString(printable(content))
 	b.WriteString(" from ")
-	b.WriteString(m.origin())
+	b.WriteString(origin)
 	b.WriteString("; from=<")
 	b.WriteString(rfc5322.Quote(m.env.Sender))
 	b.WriteByte('>')

@@ -75,11 +75,11 @@ func (m *Message) appendFrom(b []byte) []byte {
 		b = rfc5322.AppendQuoted(b, sender)
 	case m.c.fromObsolete:
 		b = rfc5322.AppendQuoted(b, sender)
-		b = append(b, "\r\n\t"...)
+		b = append(b, ' ')
 		b = m.appendName(b, name)
 	default:
 		b = m.appendName(b, name)
-		b = append(b, "\r\n\t<"...)
+		b = append(b, " <"...)
 		b = rfc5322.AppendQuoted(b, sender)
 		b = append(b, '>')
 	}

@@ -71,6 +71,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
@@ -96,7 +97,7 @@ type Submission struct {
 	Envelope mail.Envelope // with the ID that the message is to have; not changed
 	Flags    Flags
 	FullName string   // of the sender, for a From: field that has to be added
-	BCC      []string // recipients that access tables add; they get no notifications
+	BCC      []string // recipients that access tables add
 	Prepend  []string // header fields that access tables put on top
 }
 
@@ -238,7 +239,7 @@ func (c *Core) NewMessage(ctx context.Context, s *Submission) *Message {
 		m.envelopeRecipient(ctx, s.Envelope.Recipients[i])
 	}
 	for _, addr := range s.BCC {
-		m.envelopeRecipient(ctx, mail.Recipient{Address: addr, Notify: dsn.NotifyNever})
+		m.envelopeRecipient(ctx, mail.Recipient{Address: addr})
 	}
 	return m
 }
@@ -352,10 +353,10 @@ func (m *Message) emitLine(b []byte) {
 
 var crlf = []byte("\r\n")
 
-// printable replaces control characters, for the log.
+// printable replaces control characters and what is not UTF-8, for the log.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 127 {
+		if r < ' ' || r == 127 || r == utf8.RuneError {
 			return '?'
 		}
 		return r

@@ -409,7 +409,7 @@ func (m *Message) filterBytes(p []byte) []byte {
 				m.reason = "5.7.1 disallowed character"
 				m.stat |= statCont
 				m.stop = true
-				m.actLog("reject", "content", string(bytes.TrimRight(p, "\r\n")), m.reason)
+				m.actLog("reject", contentClass, string(bytes.TrimRight(p, "\r\n")), m.reason)
 				return p
 			}
 		}

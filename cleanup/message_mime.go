@@ -18,6 +18,7 @@ type mimeState struct {
 	offset   int64      // octets since the last header: body_checks_size_limit counts from there
 	field    []byte     // the field that is being collected, with its line ends
 	tooLong  bool       // the rest of it is dropped
+	encoding []byte     // of the last Content-Transfer-Encoding: field
 	faults   fault      // reported
 }
 
@@ -77,6 +78,9 @@ func (m *Message) mimeField(f rfc5322.Field, info fieldInfo) {
 		s.structure.MaxDepth, s.structure.MaxBoundary = m.c.mimeDepth, m.c.boundaryLimit
 	}
 	s.structure.Field(f)
+	if info.id == fieldContentEncoding {
+		s.encoding = append(s.encoding[:0], f.Value()...)
+	}
 	if s.structure.TooDeep() {
 		m.mimeFault(faultNesting, f.Raw)
 	}
@@ -90,7 +94,7 @@ func (m *Message) mimeHeaderEnd() {
 		return
 	}
 	if m.c.strict.encoding && s.structure.EncodingFault() {
-		m.mimeFault(faultEncoding, nil)
+		m.mimeFault(faultEncoding, s.encoding)
 	}
 	s.offset = 0
 	if s.structure.EndOfHeader() {

@@ -266,10 +266,10 @@ func TestHeaderSizeLimit(t *testing.T) {
 func TestPrependAndFullName(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ conf, name, want string }{
-		{"", "Joe User", "From: Joe User\r\n\t<s@a.test>\r\n"},
-		{"", "Joe Q. User", "From: \"Joe Q. User\"\r\n\t<s@a.test>\r\n"},
-		{"header_from_format = obsolete\n", "Joe (x)", "From: s@a.test\r\n\t(Joe \\(x\\))\r\n"},
-		{"", "J\u00f6", "From: =?utf-8?q?J=C3=B6?=\r\n\t<s@a.test>\r\n"},
+		{"", "Joe User", "From: Joe User <s@a.test>\r\n"},
+		{"", "Joe Q. User", "From: \"Joe Q. User\" <s@a.test>\r\n"},
+		{"header_from_format = obsolete\n", "Joe (x)", "From: s@a.test (Joe \\(x\\))\r\n"},
+		{"", "J\u00f6", "From: =?utf-8?q?J=C3=B6?= <s@a.test>\r\n"},
 	} {
 		s := submission("local", "r@x.y")
 		s.FullName = tc.name

@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"posthaste/internal/config"
-	"posthaste/internal/dsn"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
@@ -243,15 +242,16 @@ func (f *filtering) client() mail.Client {
 	return c
 }
 
-// local makes a session up for mail that did not come by SMTP.
+// local makes a session up for mail that did not come by SMTP. Its addresses have no
+// angle brackets: filters know such mail from Postfix.
 func (f *filtering) local(res *Result) {
 	s := milter.Open(f.ms.specs, &f.ms.pool, f.ms.log.Warning)
 	defer s.Close()
 	c, env := f.client(), &f.in.q.Envelope
 	s.SetMacros(f.ms.macros)
 	s.SetMacros([]string{"_", c.Name + " [" + c.Addr + "]", "{client_name}", c.Name, "{client_ptr}", c.Name, "{client_addr}", c.Addr,
-		"{client_port}", c.Port, "i", string(env.ID), "{auth_type}", env.SASL.Method, "{auth_authen}", env.SASL.Username,
-		"{auth_author}", env.SASL.Sender, "{mail_addr}", f.m.env.Sender})
+		"{client_port}", c.Port, "{daemon_addr}", "127.0.0.1", "{daemon_port}", "0", "i", string(env.ID), "{auth_type}", env.SASL.Method, "{auth_authen}", env.SASL.Username,
+		"{auth_author}", env.SASL.Sender, "{mail_addr}", rfc5322.Quote(f.m.env.Sender)})
 	addr, _ := netip.ParseAddr(c.Addr)
 	var port uint16
 	fmt.Sscan(c.Port, &port)
@@ -268,12 +268,12 @@ func (f *filtering) local(res *Result) {
 		return false
 	}
 	if !pass("CONNECT", s.Connect(f.ctx, c.Name, addr, port)) || !pass("HELO", s.Helo(helo)) ||
-		!pass("MAIL", s.Mail(pathOf(f.m.env.Sender))) {
+		!pass("MAIL", s.Mail(rfc5322.Quote(f.m.env.Sender))) {
 		return
 	}
 	for i := range env.Recipients {
-		s.SetMacros([]string{"{rcpt_addr}", env.Recipients[i].Address})
-		if !pass("RCPT", s.Rcpt(pathOf(env.Recipients[i].Address))) {
+		s.SetMacros([]string{"{rcpt_addr}", rfc5322.Quote(env.Recipients[i].Address)})
+		if !pass("RCPT", s.Rcpt(rfc5322.Quote(env.Recipients[i].Address))) {
 			return
 		}
 	}
@@ -281,9 +281,6 @@ func (f *filtering) local(res *Result) {
 		f.content(s, res)
 	}
 }
-
-// pathOf is an address as MAIL and RCPT have it.
-func pathOf(addr string) string { return "<" + rfc5322.Quote(addr) + ">" }
 
 // content shows the content, and takes over what filters make of message and
 // envelope.
@@ -358,8 +355,7 @@ func (f *filtering) ChangeSender(addr, args string) {
 	f.m.envelopeSender(f.ctx)
 }
 
-// AddRecipient implements milter.Envelope. Without parameters it is
-// as with automatic BCC: the sender is told nothing of it.
+// AddRecipient implements milter.Envelope.
 func (f *filtering) AddRecipient(addr, args string) {
 	p, refusal := smtpwire.ParseRcpt("TO:"+bracketed(addr)+" "+args, smtpwire.ExtDSN, false)
 	if refusal != nil {
@@ -367,9 +363,6 @@ func (f *filtering) AddRecipient(addr, args string) {
 		return
 	}
 	r := mail.Recipient{Address: p.To.Address, ORCPT: p.ORCPT, Notify: p.Notify}
-	if args == "" {
-		r.Notify = dsn.NotifyNever
-	}
 	f.m.mapRecipient(f.ctx, &r)
 	r.Original = r.Address
 	f.m.expand(f.ctx, r)
@@ -418,7 +411,7 @@ func (f *filtering) CheckField(raw []byte) []byte {
 		return raw
 	}
 	m.out = nil
-	replaced, keep := m.act(headerClass, maps.Title(), text, value)
+	replaced, keep := m.act(milterClass, maps.Title(), text, value)
 	out := slices.Concat(m.out...) // PREPEND
 	m.out = nil
 	switch {

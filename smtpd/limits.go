@@ -212,6 +212,16 @@ func (l *limits) connection(s *session) *smtpwire.Reply {
 	return nil
 }
 
+// connections is how many the client has open; 0 if nobody counts them.
+func (l *limits) connections(s *session) int {
+	if l.max[evCount] <= 0 {
+		return 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.client(s.a.Addr, l.now()).counts[evCount]
+}
+
 func (l *limits) disconnect(s *session) {
 	if !s.limited {
 		return

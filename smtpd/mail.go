@@ -38,6 +38,10 @@ func (s *session) mail() *smtpwire.Reply {
 	if r := s.utf8Refused(m.From.Address, m.SMTPUTF8); r != nil {
 		return r
 	}
+	if s.malformed(s.srv.ctx(), "", m.From.Address) {
+		s.illegalAddress("MAIL")
+		return smtpwire.R(501, dsn.S(5, 1, 7), "Bad sender address syntax")
+	}
 	s.m = m
 	s.arrival = s.srv.now()
 	s.a.HasSender, s.a.Sender, s.a.Size, s.a.SMTPUTF8 = true, m.From.Address, m.Size, m.SMTPUTF8
@@ -82,6 +86,16 @@ func (s *session) utf8Refused(addr string, declared bool) *smtpwire.Reply {
 		return nil
 	}
 	return smtpwire.R(553, dsn.S(5, 6, 7), "Must declare SMTPUTF8 to send unicode address")
+}
+
+// malformed says whether an address cannot be resolved for what it is. That the
+// address service cannot be asked is for those to say who need the answer.
+func (s *session) malformed(ctx context.Context, sender, addr string) bool {
+	if addr == "" {
+		return false
+	}
+	r, err := s.srv.router.Resolve(ctx, sender, addr)
+	return err == nil && r.Flags&proto.ResolveError != 0
 }
 
 func (s *session) illegalAddress(command string) {
@@ -168,6 +182,10 @@ func (s *session) rcpt() *smtpwire.Reply {
 		return smtpwire.R(452, dsn.S(4, 5, 3), "Error: too many recipients")
 	}
 	ctx := s.srv.ctx()
+	if s.malformed(ctx, s.a.Sender, p.To.Address) {
+		s.illegalAddress("RCPT")
+		return smtpwire.R(501, dsn.S(5, 1, 3), "Bad recipient address syntax")
+	}
 	s.a.HasRcpt, s.a.Recipient = true, p.To.Address
 	r := s.judged(s.screenRcpt())
 	if r == nil {
@@ -175,6 +193,7 @@ func (s *session) rcpt() *smtpwire.Reply {
 	}
 	s.a.HasRcpt = false
 	if r != nil {
+		s.milterRefused(&p.To, r)
 		return r
 	}
 	if r := s.judged(s.milterRcpt(&p.To)); r != nil {

@@ -96,14 +96,18 @@ func (s *session) milterConnect(ctx context.Context) *smtpwire.Reply {
 		s.milter.limit += specs[i].Connect + 3*specs[i].Command
 	}
 	c := &s.a.Client
-	return s.milterSession(s.milterTell(proto.MilterConnect, s.connectMacros(), c.Name, c.Addr.String(), c.Port))
+	name := c.Name
+	if name == "unknown" {
+		name = "[" + c.AddrText + "]" // as Sendmail has it
+	}
+	return s.milterSession(s.milterTell(proto.MilterConnect, s.connectMacros(), name, c.Addr.String(), c.Port))
 }
 
 func (s *session) connectMacros() []string {
 	c := &s.a.Client
 	return append(s.srv.milters.constants[:len(s.srv.milters.constants):len(s.srv.milters.constants)],
 		"_", c.ReverseName+" ["+c.AddrText+"]", "{client_name}", c.Name, "{client_addr}", c.AddrText, "{client_ptr}", c.ReverseName,
-		"{client_port}", c.Port, "{daemon_addr}", c.ServerAddr, "{daemon_port}", c.ServerPort)
+		"{client_port}", c.Port, "{client_connections}", strconv.Itoa(s.srv.limits.connections(s)), "{daemon_addr}", c.ServerAddr, "{daemon_port}", c.ServerPort)
 }
 
 // milterHelo tells of HELO and EHLO.
@@ -141,7 +145,7 @@ func (s *session) milterMail() *smtpwire.Reply {
 	s.milter.begun = true
 	macros := []string{"i", string(s.a.QueueID), "{auth_type}", s.a.SASL.Method, "{auth_authen}", s.a.SASL.Username,
 		"{auth_author}", s.a.SASL.Sender}
-	macros = s.appendRoute(append(macros, "{mail_addr}", s.a.Sender), "mail", s.a.Sender)
+	macros = s.appendRoute(macros, "mail", s.a.Sender)
 	return s.milterVerdict(s.milterTell(proto.MilterMail, macros, s.milterArgs(&s.m.From)...))
 }
 
@@ -150,11 +154,24 @@ func (s *session) milterRcpt(to *smtpwire.Path) *smtpwire.Reply {
 	if s.milter.id == 0 {
 		return nil
 	}
-	addr := to.Address
-	macros := s.appendRoute([]string{"i", string(s.a.QueueID), "{rcpt_addr}", addr}, "rcpt", addr)
-	s.a.HasRcpt, s.a.Recipient = true, addr // for the log
+	macros := s.appendRoute([]string{"i", string(s.a.QueueID)}, "rcpt", to.Address)
+	s.a.HasRcpt, s.a.Recipient = true, to.Address // for the log
 	defer func() { s.a.HasRcpt, s.a.Recipient = false, "" }()
 	return s.milterVerdict(s.milterTell(proto.MilterRcpt, macros, s.milterArgs(to)...))
+}
+
+// milterRefused tells of a recipient that has been refused, with the reply in
+// place of the macros: filters that want to count such are not asked.
+func (s *session) milterRefused(to *smtpwire.Path, r *smtpwire.Reply) {
+	if s.milter.id == 0 || s.milter.refusal != nil {
+		return
+	}
+	text := r.Text
+	if strings.HasPrefix(text, "<") {
+		_, text, _ = strings.Cut(text, " ")
+	}
+	macros := []string{"i", string(s.a.QueueID), "{rcpt_addr}", text, "{rcpt_host}", r.Status.String(), "{rcpt_mailer}", "error"}
+	s.milterTell(proto.MilterRcpt, macros, s.milterArgs(to)...)
 }
 
 // milterArgs are the address and parameters of the present command.
@@ -174,20 +191,28 @@ func (s *session) milterContent() uint64 {
 	return s.milter.id
 }
 
-// appendRoute appends the macros that say where mail for an address goes.
+// appendRoute appends the macros that say what an address is and where mail
+// for it goes.
 func (s *session) appendRoute(macros []string, kind, addr string) []string {
 	host, mailer := "", ""
+	resolved := addr
 	if addr != "" {
 		sender := s.a.Sender
 		if kind == "mail" {
 			sender = ""
 		}
-		r, err := s.srv.router.Resolve(s.srv.ctx(), sender, addr)
+		full := addr
+		if strings.IndexByte(addr, '@') < 0 {
+			if a, err := s.srv.router.Rewrite(s.srv.ctx(), "local", addr); err == nil {
+				full = a
+			}
+		}
+		r, err := s.srv.router.Resolve(s.srv.ctx(), sender, full)
 		if err == nil && r.Flags&proto.ResolveFail == 0 {
-			host, mailer = r.Nexthop, r.Transport
+			host, mailer, resolved = r.Nexthop, r.Transport, r.Recipient
 		}
 	}
-	return append(macros, "{"+kind+"_host}", host, "{"+kind+"_mailer}", mailer)
+	return append(macros, "{"+kind+"_addr}", rfc5322.Quote(resolved), "{"+kind+"_host}", host, "{"+kind+"_mailer}", mailer)
 }
 
 // milterData tells that content comes.

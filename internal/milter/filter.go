@@ -132,6 +132,9 @@ type event struct {
 	fill   func([]byte) []byte
 }
 
+// emptyMacros is the size of a packet of no macros.
+const emptyMacros = 4 + 1 + 1
+
 // macros appends what the filter is to know at this stage.
 func (f *filter) macros(b []byte, e *event, values map[string]string) []byte {
 	names, asked := f.opts.macros[e.stage]
@@ -141,7 +144,7 @@ func (f *filter) macros(b []byte, e *event, values map[string]string) []byte {
 	return appendPacket(b, cmdMacro, func(b []byte) []byte {
 		b = append(b, e.kind)
 		for _, n := range names {
-			if v, ok := values[n]; ok {
+			if v, ok := values[macroName(n)]; ok { // sent by the name that was asked for
 				b = appendStrings(b, n, v)
 			}
 		}
@@ -153,6 +156,12 @@ func (f *filter) macros(b []byte, e *event, values map[string]string) []byte {
 // content are not for here.
 func (f *filter) send(e *event, values map[string]string) Verdict {
 	if f.opts.steps&e.skip != 0 {
+		// What it is to know at this stage it may need at a later one.
+		if n := len(f.out); e.stage <= stRcpt {
+			if f.out = f.macros(f.out, e, values); len(f.out) == n+emptyMacros {
+				f.out = f.out[:n]
+			}
+		}
 		return Verdict{}
 	}
 	if e.stage < nStages {
@@ -194,7 +203,7 @@ func (f *filter) heed(p packet, e *event) Verdict {
 		f.done = true
 		return v
 	case repSkip:
-		if e.kind == cmdBody && f.opts.steps&stepSkip != 0 {
+		if e.kind == cmdBody { // whether it had asked to be allowed or not
 			return Verdict{Action: skipBody}
 		}
 		return f.fail(e.name, unexpectedReply(p))

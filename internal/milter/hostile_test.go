@@ -118,7 +118,7 @@ func TestNoRepliesAndSkip(t *testing.T) {
 	if v != (Verdict{}) {
 		t.Errorf("verdict %+v", v)
 	}
-	want := "O DC C DH H DM M DR R DT T DU U L DN N B DE E"
+	want := "O DC C DH H DM M DR R DT T DU U DL L DN N DB B DE E"
 	if got := f.commands(); got != want {
 		t.Errorf("commands %q, want %q", got, want)
 	}

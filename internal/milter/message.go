@@ -73,7 +73,7 @@ func (s *Session) content(ctx context.Context, f *filter, c *Content) (*edits, V
 			own = false
 			continue
 		}
-		v := f.send(&event{name: "HEADER", kind: cmdHeader, stage: nStages, skip: stepNoHeaders, noWait: stepNRHeader,
+		v := f.send(&event{name: "HEADER", kind: cmdHeader, stage: stEOH, skip: stepNoHeaders, noWait: stepNRHeader,
 			fill: func(b []byte) []byte {
 				return append(append(append(append(b, fd.Name...), 0), f.headerValue(fd)...), 0)
 			}}, s.macros)
@@ -101,7 +101,7 @@ func (s *Session) body(f *filter, c *Content) Verdict {
 		if _, err := c.Body.ReadAt(chunk, off); err != nil && err != io.EOF {
 			return f.fail("BODY", fmt.Errorf("read the message: %w", err))
 		}
-		v := f.send(&event{name: "BODY", kind: cmdBody, stage: nStages, noWait: stepNRBody,
+		v := f.send(&event{name: "BODY", kind: cmdBody, stage: stEOM, noWait: stepNRBody,
 			fill: func(b []byte) []byte { return append(b, chunk...) }}, s.macros)
 		if v.Action == skipBody {
 			return Verdict{}
@@ -161,7 +161,7 @@ func (f *filter) endOfMessage(ctx context.Context, values map[string]string, c *
 			ed.drop()
 			return nil, f.heed(p, e)
 		default:
-			if err := ed.collect(p, f.opts.actions, c.BodyLimit); err != nil {
+			if err := ed.collect(p, c.BodyLimit); err != nil {
 				ed.drop()
 				return nil, f.fail(e.name, err)
 			}
@@ -175,24 +175,15 @@ func (ed *edits) drop() {
 	}
 }
 
-// needs is which action a filter must have asked for to send a reply.
-var needs = map[byte]uint32{
-	repAddRcpt: actAddRcpt, repAddRcptPar: actAddRcptPar, repDelRcpt: actDelRcpt, repChgFrom: actChgFrom,
-	repAddHeader: actAddHeaders, repInsHeader: actAddHeaders, repChgHeader: actChgHeaders,
-	repReplBody: actChgBody, repQuarantine: actQuarantine,
-}
-
-// collect takes one reply that wants something changed.
-func (ed *edits) collect(p packet, allowed uint32, bodyLimit int64) error {
-	need, known := needs[p.kind]
-	if !known {
-		return unexpectedReply(p)
-	}
-	if allowed&need == 0 {
-		return fmt.Errorf("reply %q wants what the filter did not ask to be allowed", p.kind)
-	}
-	if p.kind == repReplBody {
+// collect takes one reply that wants something changed. Whether the filter had asked
+// to be allowed it is not looked at: filters that forget to work with Postfix.
+func (ed *edits) collect(p packet, bodyLimit int64) error {
+	switch p.kind {
+	case repAddRcpt, repAddRcptPar, repDelRcpt, repChgFrom, repAddHeader, repInsHeader, repChgHeader, repQuarantine:
+	case repReplBody:
 		return ed.replace(p.data, bodyLimit)
+	default:
+		return unexpectedReply(p)
 	}
 	ed.bytes += len(p.data)
 	if len(ed.list) >= maxEdits || ed.bytes > maxEditBytes {

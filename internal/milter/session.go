@@ -78,10 +78,21 @@ func (s *Session) Mail(args ...string) Verdict {
 }
 
 // Rcpt tells of a recipient, in angle brackets, with the parameters of RCPT. A
-// refusal is of this recipient only.
+// refusal is of this recipient only. One whose macro {rcpt_mailer} is "error" has been
+// refused already: only filters that asked to see such are told, and what they say
+// changes nothing.
 func (s *Session) Rcpt(args ...string) Verdict {
-	return s.tell(&event{name: "RCPT", kind: cmdRcpt, stage: stRcpt, skip: stepNoRcpt, noWait: stepNRRcpt,
-		fill: func(b []byte) []byte { return appendStrings(b, args...) }})
+	e := &event{name: "RCPT", kind: cmdRcpt, stage: stRcpt, skip: stepNoRcpt, noWait: stepNRRcpt,
+		fill: func(b []byte) []byte { return appendStrings(b, args...) }}
+	if s.macros["{rcpt_mailer}"] != "error" {
+		return s.tell(e)
+	}
+	for _, f := range s.filters {
+		if !f.dead && !f.done && f.opts.steps&stepRcptRej != 0 {
+			f.send(e, s.macros)
+		}
+	}
+	return Verdict{}
 }
 
 // Data tells that content comes.

@@ -184,11 +184,7 @@ func macroName(name string) string {
 
 // macroNames splits a list of names.
 func macroNames(list string) []string {
-	words := strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' || r == '\r' })
-	for i, w := range words {
-		words[i] = macroName(w)
-	}
-	return words
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' || r == '\r' })
 }
 
 // Append appends the packed form, for ipc.

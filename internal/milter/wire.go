@@ -76,8 +76,8 @@ const (
 	stepNRHeader // no reply is sent
 	stepNoUnknown
 	stepNoData
-	stepSkip // the filter may say that it has seen enough of the body
-	stepRcptRej
+	stepSkip    // the filter may say that it has seen enough of the body
+	stepRcptRej // the filter is told of recipients that are refused
 	stepNRConnect
 	stepNRHelo
 	stepNRMail
@@ -89,13 +89,15 @@ const (
 	stepLeadSpace // header values with the space after the colon
 )
 
-// offered is what each version of the protocol knows, of what we can do.
+// offered is what each version of the protocol knows, of what we can do. All
+// actions are offered to all, as Postfix does: a filter of an old version does not
+// ask for what it does not know.
 // There never was a version 5 on the wire.
 var offered = map[int]struct{ actions, steps uint32 }{
-	2: {0x3f, 0x7f},
-	3: {0x3f, 0x7f | stepNoUnknown},
-	4: {0x3f, 0x7f | stepNoUnknown | stepNoData},
-	6: {0x1ff, 0x7f | stepNoUnknown | stepNoData | stepNRHeader | stepSkip | stepNRConnect | stepNRHelo | stepNRMail |
+	2: {0x1ff, 0x7f},
+	3: {0x1ff, 0x7f | stepNoUnknown},
+	4: {0x1ff, 0x7f | stepNoUnknown | stepNoData},
+	6: {0x1ff, 0x7f | stepNoUnknown | stepNoData | stepNRHeader | stepSkip | stepRcptRej | stepNRConnect | stepNRHelo | stepNRMail |
 		stepNRRcpt | stepNRData | stepNRUnknown | stepNREOH | stepNRBody | stepLeadSpace},
 }
 
