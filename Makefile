@@ -55,7 +55,7 @@ soak:
 # Power cuts on the spool for as long as told: make crash TIME=1h
 TIME ?= 10m
 crash:
-	$(GO) test ./internal/spool -run Crash -timeout 0 -crash.time=$(TIME)
+	$(GO) test ./internal/spool -run Crash -timeout 0 -v -crash.time=$(TIME)
 
 # Owners and modes are put right by "posthaste set-permissions", which needs root
 # and the users; a package does it when it is installed.

@@ -127,8 +127,8 @@
 //
 //  1. locks, and syncs the directories: a dead process may not have;
 //  2. reads the segments' headers; the recovery point is the highest in them;
-//  3. replays the segments from there on in the order of batch numbers, hopping
-//     over content, skipping what a BOOT voided, noting what is damaged, and
+//  3. replays the segments from there on in the order of batch numbers, while
+//     a goroutine of its own reads ahead, passing over content, skipping what a BOOT voided, noting what is damaged, and
 //     dropping what a later CKPT proves to be over;
 //  4. takes batches over the highest promise as the tail: complete ones count,
 //     since they may have been acknowledged, torn ones do not;
