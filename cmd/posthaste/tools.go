@@ -69,7 +69,7 @@ func postmapTool(name string, io streams, args []string) int {
 
 // execTables executes proxymap's program under a name. It returns if it cannot.
 func execTables(name string, args []string) error {
-	cfg, err := config.Load(config.Dir(""))
+	cfg, err := config.Load(config.Dir(configDir(args)))
 	if err != nil {
 		return err
 	}
