@@ -222,14 +222,18 @@ func (s *Scheduler) loadFailed(ev *Event) {
 func (s *Scheduler) assign(m *message, rcpts []Rcpt) {
 	single := s.record(m).flags&FlagSingleRcpt != 0
 	var p *peer
-	var last *Rcpt
+	// The first batch of a message, in the order in which it should be, names
+	// each destination once: there is no need to look for what is there.
+	fresh := len(m.jobs) == 0
 	for i := range rcpts {
 		r := &rcpts[i]
-		if last == nil || r.Transport != last.Transport || r.Queue != last.Queue {
-			p, last = s.route(m, r), r
+		if i == 0 {
+			p = s.route(m, r, fresh)
+		} else if last := &rcpts[i-1]; p == nil || r.Transport != last.Transport || r.Queue != last.Queue {
+			fresh = fresh && (r.Transport > last.Transport || r.Transport == last.Transport && r.Queue > last.Queue)
+			p = s.route(m, r, fresh)
 		}
 		if p == nil { // it went to the retry transport
-			last = nil
 			continue
 		}
 		j := p.job
@@ -249,10 +253,10 @@ func (s *Scheduler) assign(m *message, rcpts []Rcpt) {
 	}
 }
 
-// route finds the peer for a recipient. Mail that is not to be tried now is
-// for the retry transport; nil when that cannot be used either and the
-// recipient has been dealt with.
-func (s *Scheduler) route(m *message, r *Rcpt) *peer {
+// route finds the peer for a recipient; fresh says that m has none for its
+// destination. Mail that is not to be tried now is for the retry transport; nil
+// when that cannot be used either and the recipient has been dealt with.
+func (s *Scheduler) route(m *message, r *Rcpt, fresh bool) *peer {
 	rec := s.record(m)
 	if r.Transport == RetryTransport {
 		status, reason, ok := dsn.CutStatus(string(r.Nexthop))
@@ -289,6 +293,9 @@ func (s *Scheduler) route(m *message, r *Rcpt) *peer {
 	if q.state == DestDead {
 		m.site = siteKey{t, q.name}
 		return s.routeRetry(m, r, q.excuse, q.status, q.reason)
+	}
+	if fresh {
+		return s.newPeer(s.jobFor(m, t), q)
 	}
 	return s.peerFor(s.jobFor(m, t), q)
 }

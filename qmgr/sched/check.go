@@ -27,7 +27,7 @@ func (s *Scheduler) Check() error {
 	c.limits()
 	for i := range s.timers.s {
 		c.ok(s.timers.s[i].v.pos == int32(i+1), "timer %d has position %d", i, s.timers.s[i].v.pos)
-		c.ok(i == 0 || !s.timers.s[i].k.less(s.timers.s[(i-1)/2].k), "timers: no heap at %d", i)
+		c.ok(i == 0 || !s.timers.s[i].k.less(s.timers.s[(i-1)/heapWidth].k), "timers: no heap at %d", i)
 	}
 	return c.err
 }
@@ -329,7 +329,7 @@ func (c *checker) peerList(l *peerList) {
 	for i, x := range l.odd.s {
 		y := &x.v.links[l.which]
 		c.ok(y.in && y.at == int32(i+1) && y.k == x.k, "peer heap: slot %d", i)
-		c.ok(i == 0 || !x.k.less(l.odd.s[(i-1)/2].k), "peer heap: no heap at %d", i)
+		c.ok(i == 0 || !x.k.less(l.odd.s[(i-1)/heapWidth].k), "peer heap: no heap at %d", i)
 	}
 	c.ok(n+l.odd.len() == l.n, "peer list: %d, count %d", n+l.odd.len(), l.n)
 }

@@ -18,7 +18,10 @@ type slot[T node] struct {
 	v T
 }
 
-// heap is a binary heap, least key first.
+const heapWidth = 4
+
+// heap has the least key first. Each slot has four below it, so that it is
+// half as deep as with two: what costs is to tell members where they are.
 type heap[T node] struct {
 	which int
 	s     []slot[T]
@@ -63,7 +66,7 @@ func (h *heap[T]) remove(at int32) {
 func (h *heap[T]) up(i int) {
 	x := h.s[i]
 	for i > 0 {
-		parent := (i - 1) / 2
+		parent := (i - 1) / heapWidth
 		if !x.k.less(h.s[parent].k) {
 			break
 		}
@@ -80,12 +83,14 @@ func (h *heap[T]) up(i int) {
 func (h *heap[T]) down(i int) bool {
 	start, x, n := i, h.s[i], len(h.s)
 	for {
-		child := 2*i + 1
+		child := heapWidth*i + 1
 		if child >= n {
 			break
 		}
-		if child+1 < n && h.s[child+1].k.less(h.s[child].k) {
-			child++
+		for c := child + 1; c < min(heapWidth*i+1+heapWidth, n); c++ {
+			if h.s[c].k.less(h.s[child].k) {
+				child = c
+			}
 		}
 		if !h.s[child].k.less(x.k) {
 			break

@@ -29,22 +29,18 @@ func (s *Scheduler) peerFor(j *job, q *queue) *peer {
 	if p := j.findPeer(q); p != nil {
 		return p
 	}
+	return s.newPeer(j, q)
+}
+
+// newPeer makes the peer of job j and queue q, which have none.
+func (s *Scheduler) newPeer(j *job, q *queue) *peer {
 	p := s.peers.get()
 	j.turn++
 	p.job, p.queue, p.turn, p.index = j, q, j.turn, len(j.peers)
 	j.peers = append(j.peers, p)
 	q.peerCount++
-	switch {
-	case j.mapped:
+	if j.mapped {
 		j.byQueue[q] = p
-	case len(j.peers) > linearPeers:
-		j.mapped = true
-		if j.byQueue == nil {
-			j.byQueue = make(map[*queue]*peer)
-		}
-		for _, p := range j.peers {
-			j.byQueue[p.queue] = p
-		}
 	}
 	return p
 }
@@ -54,6 +50,18 @@ func (s *Scheduler) peerFor(j *job, q *queue) *peer {
 const linearPeers = 8
 
 func (j *job) findPeer(q *queue) *peer {
+	if q.peerCount == 0 || len(j.peers) == 0 {
+		return nil
+	}
+	if !j.mapped && len(j.peers) > linearPeers {
+		j.mapped = true
+		if j.byQueue == nil {
+			j.byQueue = make(map[*queue]*peer)
+		}
+		for _, p := range j.peers {
+			j.byQueue[p.queue] = p
+		}
+	}
 	if j.mapped {
 		return j.byQueue[q]
 	}

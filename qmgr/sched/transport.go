@@ -60,6 +60,11 @@ type transport struct {
 // transportFor finds or makes a transport. A new one is the first to be
 // looked at.
 func (s *Scheduler) transportFor(name mail.Transport) *transport {
+	if len(s.transports) > 0 {
+		if t := s.transports[len(s.transports)-1]; t.name == name {
+			return t // the one that had its turn last: almost always
+		}
+	}
 	if t := s.transportIndex[name]; t != nil {
 		return t
 	}
