@@ -37,7 +37,11 @@ func run(ctx context.Context, env *service.Env) error {
 	if err != nil {
 		return err
 	}
-	dns := resolver.New(resolver.Options{})
+	options, err := resolver.Configured(cfg)
+	if err != nil {
+		return err
+	}
+	dns := resolver.New(options)
 	defer dns.Close()
 	authenticator, err := NewAuthenticator(cfg, dns, tables)
 	if err != nil {

@@ -80,7 +80,11 @@ func New(deps Deps) (*Agent, error) {
 		if !hasIPv6() {
 			set.families &^= resolver.IPv6
 		}
-		ro := resolver.Options{DNSSEC: set.dns == dnsSecure}
+		ro, err := resolver.Configured(deps.Config)
+		if err != nil {
+			return nil, err
+		}
+		ro.DNSSEC = set.dns == dnsSecure
 		if len(set.dnsFilter) > 0 {
 			ro.Filter = a.keepRecord
 		}

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 
 	"posthaste/internal/ipc"
+	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/resolver"
 	"posthaste/internal/rewriteclient"
@@ -44,7 +46,16 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 	defer queue.Close()
 	prober := verify.NewClient(env.Private(cfg.String("address_verify_service_name")))
 	defer prober.Close()
-	dns := resolver.New(resolver.Options{})
+	options, err := resolver.Configured(cfg)
+	if err != nil {
+		return err
+	}
+	if filter := cfg.List("smtpd_dns_reply_filter"); len(filter) > 0 {
+		maps := table.OpenMaps("smtpd_dns_reply_filter", filter, env.Tables())
+		defer maps.Close()
+		options.Filter = func(record string) bool { return keepRecord(env.Log, maps, record) }
+	}
+	dns := resolver.New(options)
 	defer dns.Close()
 	flush, err := newFlusher(cfg, queue, env.Tables())
 	if err != nil {
@@ -136,4 +147,21 @@ func (f *queueFlusher) Flush(ctx context.Context, domain string) (bool, error) {
 		return false, err
 	}
 	return r.Denied == "", nil
+}
+
+// keepRecord says whether smtpd_dns_reply_filter lets a DNS record pass.
+func keepRecord(log *maillog.Logger, maps *table.Maps, record string) bool {
+	value, found, err := maps.Lookup(context.Background(), record, false)
+	switch {
+	case err != nil:
+		log.Warning("%s: %v", maps.Title(), err)
+		return false // what is not to be used may be dangerous
+	case !found:
+		return true
+	case strings.EqualFold(strings.TrimSpace(value), "IGNORE"):
+		log.Info("ignoring DNS RR: %s", record)
+		return false
+	}
+	log.Warning("%s: unknown DNS filter action: %q", maps.Title(), value)
+	return true
 }

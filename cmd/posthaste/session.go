@@ -67,7 +67,11 @@ func runSession(c *sendmail.Command) error {
 	defer client.Close()
 	submitter := submit.New(client)
 	defer submitter.Close()
-	dns := resolver.New(resolver.Options{})
+	options, err := resolver.Configured(cfg)
+	if err != nil {
+		return err
+	}
+	dns := resolver.New(options)
 	defer dns.Close()
 	ctx := context.Background()
 	srv, err := smtpd.New(ctx, smtpd.Deps{Config: cfg, Log: log, Service: "stdin", Submit: submitter,

@@ -10,6 +10,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
+	"posthaste/internal/mailauth"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/resolver"
@@ -52,6 +53,7 @@ type Evaluator struct {
 	router Router
 	dns    resolver.Resolver
 	verify Prober
+	spf    *mailauth.Checker
 	tables table.Options
 	cfg    *config.Config
 
@@ -97,7 +99,7 @@ type Evaluator struct {
 // New reads the restriction parameters. It fails when nothing would keep
 // strangers from relaying mail, and when a match list is malformed.
 func New(ctx context.Context, cfg *config.Config, d Deps) (*Evaluator, error) {
-	e := &Evaluator{log: d.Log, router: d.Router, dns: d.DNS, verify: d.Verify, tables: d.Tables, cfg: cfg,
+	e := &Evaluator{log: d.Log, router: d.Router, dns: d.DNS, verify: d.Verify, spf: mailauth.New(d.DNS, ""), tables: d.Tables, cfg: cfg,
 		classes: map[string]*list{}, withArgument: argumentChecks(), simple: simpleChecks(), accessTables: map[string]*table.Maps{}, policies: map[string]*policyClient{}}
 	if e.tables.Warn == nil {
 		e.tables.Warn = func(text string) { d.Log.Warning("%s", text) }

@@ -126,6 +126,22 @@ func ccertCheck(e *Evaluator, arg string) (check, error) {
 	})(e, spec)
 }
 
+// rejectSPF refuses a client that the sender's domain says may not send its
+// mail (RFC 7208 section 8.4). What DNS does not tell now is put off.
+func (r *run) rejectSPF(ctx context.Context) verdict {
+	if !r.s.HasSender || !r.s.Addr.IsValid() {
+		return dunno
+	}
+	reply := r.e.spf.RejectSPF(ctx, r.s.Addr, r.s.Helo, r.s.Sender)
+	switch {
+	case reply == nil:
+		return dunno
+	case reply.Code/100 == 4:
+		return r.deferIfPermit("", reply.Code, reply.Status, rejected(r.s.Sender, classSender, reply.Text))
+	}
+	return r.refuseFor(r.s.Sender, classSender, reply.Code, reply.Status, reply.Text)
+}
+
 // Address probes.
 
 func (r *run) rejectUnverifiedSender(ctx context.Context) verdict {

@@ -236,6 +236,7 @@ func simpleChecks() map[string]check {
 		"reject_unknown_sender_domain":    (*run).rejectUnknownSenderDomain,
 		"reject_unknown_address":          (*run).rejectUnknownSenderDomain,
 		"reject_unknown_recipient_domain": (*run).rejectUnknownRcptDomain,
+		"reject_spf_fail":                 (*run).rejectSPF,
 		"reject_non_fqdn_sender":          (*run).rejectNonFQDNSender,
 		"reject_non_fqdn_recipient":       (*run).rejectNonFQDNRcpt,
 		"reject_unlisted_sender":          (*run).rejectUnlistedSender,

@@ -36,7 +36,13 @@ type Options struct {
 	DNSSEC    bool      // ask for validation, and believe AD where that is safe
 	// ResolvConf and Hosts are the system's files when empty.
 	ResolvConf, Hosts string
-	CacheSize         int // questions kept; 0: 20000; negative: none
+	// Servers, if any, are asked in the place of those in ResolvConf: addresses,
+	// with a port where it is not 53 (address:port, [address]:port). TrustAD
+	// believes their word on DNSSEC; that of a server on this host is believed
+	// in any case.
+	Servers   []string
+	TrustAD   bool
+	CacheSize int // questions kept; 0: 20000; negative: none
 	// Filter, if not nil, is shown each record of an answer that would be
 	// used, as "NAME. TTL IN TYPE DATA", and says whether to keep it.
 	Filter func(record string) bool
@@ -71,7 +77,9 @@ func New(o Options) *Client {
 	c := &Client{opt: o, ask: o.Exchanger, cache: newCache(o.CacheSize), calls: make(map[key]*call)}
 	c.hosts = newHostsFile(o.Hosts)
 	if c.ask == nil {
-		c.ask = newWire(o.ResolvConf, c.cache.clear)
+		w := newWire(o.ResolvConf, c.cache.clear)
+		w.conf.servers, w.conf.trustAD = parseServers(o.Servers), o.TrustAD
+		c.ask = w
 	}
 	return c
 }

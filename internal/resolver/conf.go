@@ -2,6 +2,7 @@ package resolver
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -43,11 +44,7 @@ func parseConf(r io.Reader) *conf {
 		f := strings.Fields(line)
 		switch {
 		case len(f) >= 2 && f[0] == "nameserver" && len(c.servers) < maxServers:
-			if a, err := netip.ParseAddr(f[1]); err == nil {
-				c.servers = append(c.servers, net.JoinHostPort(a.String(), "53"))
-			} else if ap, err := netip.ParseAddrPort(f[1]); err == nil {
-				c.servers = append(c.servers, ap.String()) // a port, as BSD's resolvers take it: [addr]:port
-			}
+			c.servers = append(c.servers, parseServers(f[1:2])...)
 		case len(f) >= 2 && f[0] == "options":
 			for _, o := range f[1:] {
 				c.option(o)
@@ -58,6 +55,33 @@ func parseConf(r io.Reader) *conf {
 		c.servers = []string{"127.0.0.1:53"}
 	}
 	return c
+}
+
+// parseServers gives addresses their ports. What is no address is left out.
+func parseServers(list []string) (servers []string) {
+	for _, s := range list {
+		if a, err := netip.ParseAddr(s); err == nil {
+			servers = append(servers, net.JoinHostPort(a.String(), "53"))
+		} else if ap, err := netip.ParseAddrPort(s); err == nil {
+			servers = append(servers, ap.String()) // a port, as BSD's resolvers take it: [addr]:port
+		}
+	}
+	return servers
+}
+
+// Configured are the Options of the parameters resolver_address and
+// resolver_trust_ad. The error says which server is not an address.
+func Configured(cfg interface {
+	List(name string) []string
+	Bool(name string) bool
+}) (Options, error) {
+	o := Options{Servers: cfg.List("resolver_address"), TrustAD: cfg.Bool("resolver_trust_ad")}
+	for _, s := range o.Servers {
+		if len(parseServers([]string{s})) == 0 {
+			return o, fmt.Errorf("resolver_address: %q: expected an IP address, or address:port", s)
+		}
+	}
+	return o, nil
 }
 
 func (c *conf) option(o string) {
@@ -112,6 +136,8 @@ type confFile struct {
 	file    watched
 	conf    *conf
 	changed func()
+	servers []string // in the place of the file's
+	trustAD bool
 }
 
 func newConfFile(path string, changed func()) *confFile {
@@ -129,15 +155,24 @@ func (c *confFile) get(now time.Time) *conf {
 	if f := c.file.open(now); f != nil {
 		defer f.Close()
 		first := c.conf == nil
-		c.conf = parseConf(f)
+		c.conf = c.own(parseConf(f))
 		if !first {
 			c.changed()
 		}
 	}
 	if c.conf == nil {
-		c.conf = parseConf(strings.NewReader(""))
+		c.conf = c.own(parseConf(strings.NewReader("")))
 	}
 	return c.conf
+}
+
+// own puts what Options say over what the file says.
+func (c *confFile) own(conf *conf) *conf {
+	if len(c.servers) > 0 {
+		conf.servers = c.servers
+	}
+	conf.trustAD = conf.trustAD || c.trustAD
+	return conf
 }
 
 // hostsFile is /etc/hosts.
