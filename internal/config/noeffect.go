@@ -38,7 +38,8 @@ const (
 	noRawKeys     = "crypto/tls has no raw public keys (RFC 7250)"
 	ownMechanisms = "the client's SASL mechanisms are built in"
 	oneProcess    = "a service is one process that serves many clients and ends when it is told to"
-	noIPCTables   = "services read tables themselves, there is no table proxy"
+	anyProxied    = "proxymap serves every table of its types that a setting names, and no other"
+	noProxyWrite  = "no service writes to a table by way of another"
 	asSMTPD       = "behind postscreen's tests is smtpd itself, from the greeting on: its smtpd_ parameter counts"
 	noHelper      = "the service that needs it does this work itself"
 )
@@ -87,10 +88,9 @@ var noEffect = map[string]string{
 	"tls_fast_shutdown_enable":                     "nobody waits for the end of a TLS session here",
 	"max_use":                                      oneProcess,
 	"max_idle":                                     oneProcess,
-	"proxy_read_maps":                              noIPCTables,
-	"proxy_write_maps":                             noIPCTables,
-	"proxymap_service_name":                        noIPCTables,
-	"proxywrite_service_name":                      noIPCTables,
+	"proxy_read_maps":                              anyProxied,
+	"proxy_write_maps":                             noProxyWrite,
+	"proxywrite_service_name":                      noProxyWrite,
 	"connection_cache_service_name":                noHelper,
 	"connection_cache_status_update_time":          noHelper,
 	"connection_cache_protocol_timeout":            noHelper,

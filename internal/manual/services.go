@@ -57,6 +57,8 @@ func servicePages() []servicePage {
 				"With Postfix it is a process that hands good clients over. Here the session goes on where the tests end: a client that has passed does not have to come back. It is remembered, and is not tested again until its tests have expired.",
 			},
 			see: []string{"smtpd.8"}},
+		{name: "proxymap", dir: "internal/table/proxymap", what: "ask databases for the other services",
+			see: []string{"postmap.1", "master.cf.5", "main.cf.5"}},
 		{name: "qmgr", dir: "qmgr", what: "decide when mail is delivered", subsystems: []string{"qmgr"}, families: true,
 			drop: []string{"One goroutine,"}, see: []string{"postqueue.1", "postsuper.1", "qshape.1", "cleanup.8", "trivial-rewrite.8"}},
 		{name: "smtp", aliases: []string{"lmtp"}, dir: "smtp", what: "deliver over SMTP and LMTP", subsystems: []string{"smtp", "tls"},

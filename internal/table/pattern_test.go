@@ -3,6 +3,7 @@ package table
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -200,4 +201,39 @@ func FuzzIndexed(f *testing.F) {
 			_ = tab.Close()
 		}
 	})
+}
+
+// manyRules is a table of n rules none of which matches but the last.
+func manyRules(b *testing.B, kind string, n int) Table {
+	var text strings.Builder
+	for i := range n {
+		switch kind {
+		case "cidr":
+			fmt.Fprintf(&text, "10.%d.%d.0/24 REJECT\n", i/250, i%250)
+		case "cidr-if": // rules that no index helps with
+			fmt.Fprintf(&text, "!0.0.0.0/0 REJECT %d\n", i)
+		default:
+			fmt.Fprintf(&text, "/^(user%d|spam%d)@([a-z]+\\.)*bad%d\\.example$/ REJECT\n", i, i, i)
+		}
+	}
+	if strings.HasPrefix(kind, "cidr") {
+		text.WriteString("192.0.2.1 OK\n")
+		kind = "cidr"
+	} else {
+		text.WriteString("/^good@/ OK\n")
+	}
+	return open(b, kind+":"+file(b, "rules", text.String()), Options{Warn: func(text string) { b.Error(text) }})
+}
+
+func BenchmarkThousandRules(b *testing.B) {
+	for kind, key := range map[string]string{"cidr": "192.0.2.1", "cidr-if": "192.0.2.1", "regexp": "good@mail.example.com", "pcre": "good@mail.example.com"} {
+		b.Run(kind, func(b *testing.B) {
+			tab := manyRules(b, kind, 1000)
+			for b.Loop() {
+				if ask(tab, key) != "OK" {
+					b.Fatal("not found")
+				}
+			}
+		})
+	}
 }
