@@ -111,7 +111,9 @@ func (s *Server) attached(c *ipc.Conn) {
 	}
 	s.prune(time.Now())
 	for i := range s.recent {
-		if s.recent[i].conn == nil || isClosed(s.recent[i].conn) {
+		// Whom they were told over another connection may be gone, even if that
+		// has not been noticed here yet.
+		if s.recent[i].conn != c {
 			inv.Finished = append(inv.Finished, s.recent[i].fin)
 			s.recent[i].conn, s.recent[i].when = c, time.Now()
 		}

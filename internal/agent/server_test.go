@@ -1,0 +1,317 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+)
+
+// patience bounds waiting for what must happen.
+const patience = 40 * time.Second
+
+// deliverer is a Deliverer that a test plays.
+type deliverer func(context.Context, *Request)
+
+func (d deliverer) Deliver(ctx context.Context, r *Request) { d(ctx, r) }
+
+// serve runs an agent on a socket in dir until the test ends.
+func serve(t *testing.T, dir, name string, o Options) *logLines {
+	t.Helper()
+	log := new(logLines)
+	o.Log = maillog.New("postfix/"+name, log)
+	o.Open = func(context.Context, spool.Ref, mail.QueueID) (*spool.Stored, error) {
+		return nil, errors.New("no spool")
+	}
+	o.Agent = func(t mail.Transport) string { return filepath.Join(dir, string(t)) }
+	l, err := net.Listen("unix", filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewServer(o)
+	ctx, cancel := context.WithCancel(context.Background())
+	s.start(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { s.srv.Serve(ctx, l, 0) })
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+		s.wg.Wait()
+		s.close()
+		o.Log.Close()
+	})
+	return log
+}
+
+// A manager is what the agent sees of a queue manager.
+type manager struct {
+	t           *testing.T
+	conn        *ipc.Conn
+	inventories chan proto.Inventory
+}
+
+func dial(t *testing.T, dir, name string) *manager {
+	t.Helper()
+	m := &manager{t: t, inventories: make(chan proto.Inventory, 10)}
+	client := ipc.NewClient(filepath.Join(dir, name), func(_ *ipc.Conn, r *ipc.Request) {
+		var inv proto.Inventory
+		if err := r.Decode(&inv); err != nil {
+			t.Error(err)
+		}
+		m.inventories <- inv
+	})
+	t.Cleanup(client.Close)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := client.Conn(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.conn = conn
+	return m
+}
+
+// attach attaches and returns the inventory.
+func (m *manager) attach() proto.Inventory {
+	m.t.Helper()
+	m.conn.Push(&proto.Attach{})
+	return m.inventory()
+}
+
+func (m *manager) inventory() proto.Inventory {
+	m.t.Helper()
+	return await(m.t, "an inventory", m.inventories)
+}
+
+func await[T any](t *testing.T, what string, ch <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("waited in vain for %s", what)
+		panic("unreachable")
+	}
+}
+
+type answer struct {
+	reply proto.DeliverReply
+	err   error
+}
+
+// order orders a delivery of message number n.
+func (m *manager) order(n uint64, rcpts ...string) <-chan answer {
+	at := time.Unix(1700000000, 0)
+	d := &proto.Deliver{Nexthop: "next", Envelope: mail.Envelope{ID: mail.MakeQueueID(at, n), Sender: "s@from.test", Arrival: at}, Active: at}
+	for i, r := range rcpts {
+		d.Envelope.Recipients = append(d.Envelope.Recipients, mail.Recipient{Address: r})
+		d.Index = append(d.Index, 10+i)
+	}
+	ch := make(chan answer, 1)
+	m.conn.Go(d, func(payload []byte, err error) {
+		a := answer{err: err}
+		if err == nil {
+			a.err = a.reply.Decode(payload)
+		}
+		ch <- a
+	})
+	return ch
+}
+
+func outcomes(r *proto.DeliverReply) (words []string) {
+	names := map[dsn.Action]string{dsn.Delivered: "sent", dsn.Deferred: "deferred", dsn.Failed: "failed", dsn.Relayed: "relayed"}
+	for i, o := range r.Outcomes {
+		if o.Rcpt != 10+i {
+			words = append(words, "of another recipient")
+		}
+		words = append(words, names[o.Action]+" "+o.Status.String())
+	}
+	return words
+}
+
+// What a deliverer says is reported and logged; whom it forgets, or leaves
+// behind in a panic, is deferred, and the agent goes on.
+func TestDeliver(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	log := serve(t, dir, "smtp", Options{Deliverer: deliverer(func(_ context.Context, r *Request) {
+		r.Sent(0, dsn.S(2, 0, 0), "250 ok", Detail{Relay: "h[1.2.3.4]:25", Action: dsn.Relayed})
+		if r.Envelope.Sender == "" {
+			return
+		}
+		if len(r.Envelope.Recipients) == 2 {
+			panic("out of order")
+		}
+		r.Bounce(1, dsn.S(4, 1, 1), "never", Detail{})
+		r.SiteFailure(dsn.S(4, 4, 1), "first")
+		r.SiteFailure(dsn.S(4, 4, 2), "second")
+		r.SessionKept()
+	})})
+	m := dial(t, dir, "smtp")
+	if inv := m.attach(); len(inv.Running)+len(inv.Finished) != 0 {
+		t.Errorf("inventory of an idle agent: %+v", inv)
+	}
+	a := await(t, "the answer", m.order(1, "a@to.test", "b@to.test", "c@to.test"))
+	if a.err != nil {
+		t.Fatal(a.err)
+	}
+	if got, want := outcomes(&a.reply), []string{"relayed 2.0.0", "failed 5.1.1", "deferred 4.3.0"}; !slices.Equal(got, want) {
+		t.Errorf("reported %v, not %v", got, want)
+	}
+	if a.reply.SiteReason != "first" || !a.reply.Kept {
+		t.Errorf("reported: %+v", a.reply)
+	}
+	a = await(t, "the answer", m.order(2, "a@to.test", "b@to.test"))
+	if got, want := outcomes(&a.reply), []string{"relayed 2.0.0", "deferred 4.3.0"}; !slices.Equal(got, want) {
+		t.Errorf("after a panic: reported %v, not %v", got, want)
+	}
+	for _, want := range []string{"to=<a@to.test>, relay=h[1.2.3.4]:25, ", "dsn=2.0.0, status=sent (250 ok)", "to=<b@to.test>, relay=none, ",
+		"dsn=5.1.1, status=bounced (never)", "status=deferred (the delivery agent did not account for this recipient)", "out of order"} {
+		eventually(t, "the log has "+want, func() bool {
+			log.mu.Lock()
+			defer log.mu.Unlock()
+			return strings.Contains(log.b.String(), want)
+		})
+	}
+}
+
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(patience); !f(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+// Deliveries go on when the queue manager ends. The next one hears first
+// which are under way, and which have ended meanwhile, once.
+func TestInventory(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	begun, goOn := make(chan string, 10), map[string]chan bool{"a@to.test": make(chan bool), "b@to.test": make(chan bool), "c@to.test": make(chan bool)}
+	serve(t, dir, "smtp", Options{Deliverer: deliverer(func(_ context.Context, r *Request) {
+		addr := r.Envelope.Recipients[0].Address
+		begun <- addr
+		<-goOn[addr]
+		r.Sent(0, dsn.S(2, 0, 0), "250 ok", Detail{})
+	})})
+	first := dial(t, dir, "smtp")
+	first.attach()
+	var lost []<-chan answer
+	for i, addr := range []string{"a@to.test", "b@to.test", "c@to.test"} {
+		lost = append(lost, first.order(uint64(i+1), addr))
+		await(t, "a delivery", begun)
+	}
+	goOn["a@to.test"] <- true
+	if a := await(t, "the answer", lost[0]); a.err != nil || len(a.reply.Outcomes) != 1 {
+		t.Errorf("%+v", a)
+	}
+	first.conn.Close()
+	for _, ch := range lost[1:] {
+		if a := await(t, "an end", ch); a.err == nil {
+			t.Errorf("answered: %+v", a.reply)
+		}
+	}
+	goOn["b@to.test"] <- true
+	// It may be told as under way and then as finished, or as finished; of a,
+	// nobody can know whether its record was made durable in time.
+	second := dial(t, dir, "smtp")
+	inv := second.attach()
+	told := map[mail.QueueID]int{}
+	for _, f := range inv.Finished {
+		told[f.ID]++
+	}
+	id := func(n uint64) mail.QueueID { return mail.MakeQueueID(time.Unix(1700000000, 0), n) }
+	running := func(n uint64) bool {
+		return slices.ContainsFunc(inv.Running, func(d proto.Delivery) bool { return d.ID == id(n) && slices.Equal(d.Index, []int{10}) })
+	}
+	if !running(3) || told[id(1)] != 1 || running(2) == (told[id(2)] == 1) {
+		t.Fatalf("inventory: %+v", inv)
+	}
+	goOn["c@to.test"] <- true
+	for told[id(2)] == 0 || told[id(3)] == 0 {
+		for _, f := range second.inventory().Finished {
+			if told[f.ID]++; len(f.Reply.Outcomes) != 1 || f.Reply.Outcomes[0].Rcpt != 10 {
+				t.Errorf("finished: %+v", f)
+			}
+		}
+	}
+	// Who attaches again over the same connection has heard all.
+	if inv := second.attach(); len(inv.Running)+len(inv.Finished) != 0 {
+		t.Errorf("told twice: %+v", inv)
+	}
+	for n := uint64(1); n <= 3; n++ {
+		if told[id(n)] != 1 {
+			t.Errorf("delivery %d was told %d times", n, told[id(n)])
+		}
+	}
+}
+
+// No more deliveries run at once than master.cf says.
+func TestLimit(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	begun, goOn := make(chan string, 10), make(chan bool)
+	serve(t, dir, "smtp", Options{Limit: 2, Deliverer: deliverer(func(_ context.Context, r *Request) {
+		begun <- r.Envelope.Recipients[0].Address
+		<-goOn
+	})})
+	m := dial(t, dir, "smtp")
+	m.attach()
+	var answers []<-chan answer
+	for n := range uint64(3) {
+		answers = append(answers, m.order(n+1, "a@to.test"))
+	}
+	await(t, "a delivery", begun)
+	await(t, "a delivery", begun)
+	if inv := m.attach(); len(inv.Running) != 3 || len(begun) != 0 { // the third has been accepted, and waits
+		t.Errorf("%d deliveries are known, %d more have begun", len(inv.Running), len(begun))
+	}
+	goOn <- true
+	await(t, "the third", begun)
+	goOn <- true
+	goOn <- true
+	done := 0
+	for _, ch := range answers { // they are reported to who attached last: the same connection, as answers
+		done += len(await(t, "an answer", ch).reply.Outcomes)
+	}
+	if done != 3 {
+		t.Errorf("%d of 3 have ended", done)
+	}
+}
+
+// A recipient can be handed to another transport, whose word counts.
+func TestPass(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	serve(t, dir, "local", Options{Deliverer: deliverer(func(_ context.Context, r *Request) {
+		r.Pass(0, "lmtp", "there")
+		r.Sent(1, dsn.S(2, 0, 0), "here", Detail{})
+		r.Pass(2, "lmtp", "elsewhere")
+	})})
+	serve(t, dir, "lmtp", Options{Deliverer: deliverer(func(_ context.Context, r *Request) {
+		if len(r.Envelope.Recipients) != 1 || r.Nexthop != "there" {
+			r.Bounce(0, dsn.S(5, 1, 1), "no "+string(r.Nexthop)+" here", Detail{})
+			return
+		}
+		r.Sent(0, dsn.S(2, 1, 5), "there", Detail{})
+	})})
+	m := dial(t, dir, "local")
+	a := await(t, "the answer", m.order(1, "a@to.test", "b@to.test", "c@to.test"))
+	if got, want := outcomes(&a.reply), []string{"sent 2.1.5", "sent 2.0.0", "failed 5.1.1"}; !slices.Equal(got, want) {
+		t.Errorf("reported %v, not %v (%v)", got, want, a.err)
+	}
+}
