@@ -128,16 +128,20 @@ func (k *keyring) stamps() []fileStamp {
 
 func (k *keyring) load() ([]*tls.Certificate, error) {
 	var certs []*tls.Certificate
-	for _, f := range k.chains {
-		text, err := os.ReadFile(f)
+	var text []byte
+	for _, f := range k.chains { // they are one: a key may be in one file, and its chain in the next
+		t, err := os.ReadFile(f)
 		if err != nil {
 			return nil, fmt.Errorf("smtpd_tls_chain_files: %w", err)
 		}
+		text = append(append(text, t...), '\n')
+	}
+	if len(k.chains) > 0 {
 		list, err := parseChains(text)
 		if err != nil {
-			return nil, fmt.Errorf("smtpd_tls_chain_files: %s: %w", f, err)
+			return nil, fmt.Errorf("smtpd_tls_chain_files: %s: %w", strings.Join(k.chains, ", "), err)
 		}
-		certs = append(certs, list...)
+		certs = list
 	}
 	for _, p := range k.pairs {
 		c, err := tls.LoadX509KeyPair(p[0], p[1])
