@@ -58,11 +58,21 @@
 // change. Decisions are those of a scheduler that does walk (the tests have
 // one), and of nqmgr, but for what docs/scheduler.md lists.
 //
+// # Restarts
+//
+// Windows, dead destinations and what waits on account of them are not
+// recorded, as with Postfix. What a restart loses is only that mail for a
+// destination that comes back would have been released before its time. It
+// does not make a herd of it: each message has its own retry time on record,
+// and mail that has become due meanwhile meets a destination of which nothing
+// is known, with the initial window. When that fails, what waits for it is
+// deferred, each message to a time of its own again.
+//
 // # Security
 //
 // What remote systems can choose, names of destinations and replies, is only
 // compared and stored. Memory is bounded by the limits on messages and
-// recipients, 64 bytes and an index entry for each message outside the active queue, and
+// recipients, 64 bytes, a place in the heap of retries and one in the index for each message outside the active queue, and
 // the number of dead destinations remembered (twice the recipient limit).
 //
 // # Parameters

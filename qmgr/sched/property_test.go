@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 
 	"pgregory.net/rapid"
@@ -304,7 +305,7 @@ func TestMemory(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	used := after.HeapAlloc - before.HeapAlloc
 	t.Logf("%d bytes a message", used/1_000_000)
-	if used > 200<<20 {
+	if used > 120<<20 {
 		t.Errorf("a million deferred messages use %d MiB", used>>20)
 	}
 	if s.Stats().Deferred != 1_000_000 {
@@ -362,5 +363,67 @@ func TestQueueName(t *testing.T) {
 	}
 	if got := QueueName(&TransportConfig{BatchLimit: 50}, "smtp", "Host.Example", "u"); got != "host.example" {
 		t.Error(got)
+	}
+}
+
+// Nothing is known of a destination after a restart, and mail for it that has
+// become due meanwhile comes at once. It sees no more than the first window
+// of deliveries all the same, and when it fails again the mail comes back
+// spread over time.
+func TestRestartIsNoHerd(t *testing.T) {
+	t.Parallel()
+	const n = 500
+	cfg := DefaultConfig()
+	s := New(cfg)
+	var deliveries []EntryID
+	var next []time.Time
+	step := func(ev Event) {
+		events := []Event{ev}
+		for len(events) > 0 {
+			out := s.Step(epoch, events[0], nil)
+			events = events[1:]
+			for _, e := range out {
+				switch e.Kind {
+				case EffectLoad:
+					events = append(events, Event{Kind: EventLoaded, ID: e.ID, Rcpts: []Rcpt{rcpt("smtp", "back.example")}, Next: 1})
+				case EffectDeliver:
+					if e.Transport == RetryTransport {
+						events = append(events, Event{Kind: EventDone, Entry: e.Entry, Result: Result{Deferred: e.Rcpts}})
+					} else {
+						deliveries = append(deliveries, e.Entry)
+					}
+				case EffectDefer:
+					next = append(next, e.Next)
+				}
+			}
+		}
+		if err := s.Check(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id := range MsgID(n) {
+		step(Event{Kind: EventQueued, ID: id + 1, Arrival: Arrival{Queue: QueueDeferred, Created: epoch.Add(-time.Hour), Next: epoch.Add(-time.Minute), Rcpts: 1}})
+	}
+	if len(deliveries) != cfg.DefaultTransports.InitialConcurrency {
+		t.Fatalf("%d deliveries at once", len(deliveries))
+	}
+	for _, id := range slices.Clone(deliveries) {
+		step(Event{Kind: EventDone, Entry: id, Result: Result{Deferred: []int{0}, SiteFailed: true, Status: dsn.S(4, 4, 1), Reason: "no"}})
+	}
+	if len(next) != n || len(deliveries) != cfg.DefaultTransports.InitialConcurrency {
+		t.Fatalf("%d messages deferred, %d deliveries", len(next), len(deliveries))
+	}
+	// A tenth of the time does not see more than twice its share.
+	counts := map[time.Duration]int{}
+	for _, at := range next {
+		counts[at.Sub(epoch)/(cfg.QueueRunDelay/10)]++
+	}
+	for tenth, k := range counts {
+		if k > 2*n/10 {
+			t.Errorf("%d of %d come back in one tenth (%v) of queue_run_delay", k, n, tenth)
+		}
+	}
+	if len(counts) < 10 {
+		t.Errorf("all come back in %d tenths of queue_run_delay", len(counts))
 	}
 }

@@ -7,7 +7,8 @@ import "sort"
 // mail waits on its account. When the destination answers again, that mail is
 // released by slow start: as many messages as the initial concurrency with
 // the first answer, two more with each further one, so that the flow doubles
-// with each round trip, until nothing waits or the destination fails again.
+// with each round trip, until nothing waits or the destination fails again. It is not kept over a
+// restart: the package comment says why that does no harm.
 type site struct {
 	tport   *transport
 	name    string
