@@ -21,6 +21,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/table"
+	"posthaste/internal/tlspolicy"
 )
 
 // tlsLevel is smtpd_tls_security_level.
@@ -147,8 +148,12 @@ func (t *tlsSettings) makeConfig(cfg *config.Config, warn func(string, ...any)) 
 	if err != nil {
 		return fmt.Errorf("%s: %w", protocols, err)
 	}
+	curves, err := tlspolicy.Curves(cfg.List("tls_eecdh_auto_curves"))
+	if err != nil {
+		return fmt.Errorf("tls_eecdh_auto_curves: %w", err)
+	}
 	t.config = &tls.Config{MinVersion: low, MaxVersion: high, GetCertificate: t.keys.choose,
-		CipherSuites: cipherSuites(grade, exclude, warn)}
+		CipherSuites: cipherSuites(grade, exclude, warn), CurvePreferences: curves}
 	if t.askCert {
 		t.config.ClientAuth = tls.RequestClientCert
 		if t.needTrust {
