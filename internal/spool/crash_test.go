@@ -183,6 +183,7 @@ type enum struct {
 	thorough                   bool // after each recovery write to all segments there are
 	last                       string
 	deadline                   time.Time
+	most                       int // images, 0: no bound
 }
 
 func (x *enum) attach() {
@@ -196,7 +197,7 @@ func (x *enum) attach() {
 }
 
 func (x *enum) point(op vfs.Op) {
-	if !x.deadline.IsZero() && time.Now().After(x.deadline) {
+	if x.enough() {
 		return
 	}
 	x.points++
@@ -206,7 +207,7 @@ func (x *enum) point(op vfs.Op) {
 		list = []vfs.Loss{{}, keepAll, vfs.RandomLoss(x.r)}
 	}
 	for _, l := range list {
-		if !x.deadline.IsZero() && time.Now().After(x.deadline) {
+		if x.enough() {
 			return
 		}
 		x.images++
@@ -214,6 +215,10 @@ func (x *enum) point(op vfs.Op) {
 	}
 	x.images++
 	x.check(x.mem.Clone(), x.deep) // the process is killed, and the power stays
+}
+
+func (x *enum) enough() bool {
+	return x.most > 0 && x.images >= x.most || !x.deadline.IsZero() && time.Now().After(x.deadline)
 }
 
 // check recovers an image, compares, writes one message more, cuts again, and
@@ -488,9 +493,9 @@ func (x *enum) partly(int) {
 	x.change(func(c *change, m *modelMsg) { c.done(m.id, 1) })
 }
 
-// runEnum tries one history in full, or until the deadline.
-func runEnum(i int, seed uint64, plant fault, deep bool, deadline time.Time) (*enum, error) {
-	x := &enum{world: newWorld(seed, plant), deep: deep, deadline: deadline}
+// runEnum tries one history in full, or until the deadline, or so many images.
+func runEnum(i int, seed uint64, plant fault, deep bool, deadline time.Time, most int) (*enum, error) {
+	x := &enum{world: newWorld(seed, plant), deep: deep, deadline: deadline, most: most}
 	if histories[i].name == "aligned" {
 		x.opt.SegmentSize, x.opt.Budget = 64<<10, 20*64<<10 // batches of several blocks
 	}
@@ -522,7 +527,7 @@ func TestCrashEvery(t *testing.T) {
 				seed := uint64(0)
 				for seed < 2 || *crashTime > 10*time.Second && time.Now().Before(stop) {
 					seed++
-					x, err := runEnum(i, seed, 0, deep, stop)
+					x, err := runEnum(i, seed, 0, deep, stop, 0)
 					if err != nil {
 						t.Fatalf("seed %d: %v\n%s", seed, err, strings.Join(tailOf(x.trace, 40), "\n"))
 					}
