@@ -2,9 +2,11 @@ package e2e
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net"
 	"net/smtp"
+	"net/textproto"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +41,15 @@ func (s *system) send(from string, to []string, content string) error {
 		return err
 	}
 	return c.Quit()
+}
+
+// replyCode is the code of an SMTP server's refusal, 0 when there was none.
+func replyCode(err error) int {
+	var refusal *textproto.Error
+	if errors.As(err, &refusal) {
+		return refusal.Code
+	}
+	return 0
 }
 
 func (s *system) mustSend(from string, to []string, content string) {

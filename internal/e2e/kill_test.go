@@ -80,6 +80,9 @@ type load struct {
 	stop  chan struct{}
 	wg    sync.WaitGroup
 	count atomic.Int64 // accepted
+	// refused counts those that were answered otherwise, code is the last such
+	// answer's.
+	refused, code atomic.Int64
 
 	mu       sync.Mutex
 	accepted []int
@@ -100,6 +103,10 @@ func startLoad(s *system, clients int) *load {
 				}
 				n := int(serial.Add(1))
 				err := s.send("load@from.test", []string{"x@to.test"}, fmt.Sprintf("Subject: load-%d-%d\n\nbody\n", l.run, n))
+				if code := replyCode(err); code != 0 {
+					l.code.Store(int64(code))
+					l.refused.Add(1)
+				}
 				if err != nil {
 					time.Sleep(5 * time.Millisecond) // whoever was killed is being replaced
 					continue
