@@ -126,6 +126,9 @@ var tableSuffixes = []string{
 	"_version", "_start_tls", "_tls_ca_cert_file", "_tls_ca_cert_dir", "_tls_cert", "_tls_key", "_tls_require_cert", "_timeout",
 	"_hosts", "_user", "_password", "_dbname", "_dbpath", "_query", "_select_field", "_table", "_where_field",
 	"_additional_conditions", "_expansion_limit", "_domain", "_memcache", "_backup", "_key_format", "_ttl", "_size_limit",
+	"_select_function", "_charset", "_encoding", "_option_file", "_option_group", "_require_result_set", "_idle_interval", "_retry_interval",
+	"_max_connections", "_tls_CAfile", "_tls_CApath", "_tls_cert_file", "_tls_key_file", "_tls_ciphers", "_tls_verify_cert",
+	"_recursion_limit", "_dereference", "_chase_referrals", "_sasl_mechs", "_debuglevel",
 }
 
 func isTableParameter(name string) bool {

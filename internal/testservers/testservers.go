@@ -209,8 +209,8 @@ func PostgreSQL(t testing.TB, text string) *Server {
 }
 
 // MariaDB starts a MariaDB server with a database "mail", a user "mail" with
-// the password "secret", and what text says in SQL.
-func MariaDB(t testing.TB, text string) *Server {
+// the password "secret", and what text says in SQL. More options may follow.
+func MariaDB(t testing.TB, text string, options ...string) *Server {
 	t.Helper()
 	server, install, client := program(t, "mariadbd"), program(t, "mariadb-install-db"), program(t, "mariadb")
 	s := newServer(t, "mysql")
@@ -221,6 +221,7 @@ func MariaDB(t testing.TB, text string) *Server {
 	s.args = []string{server, "--no-defaults", "--datadir=" + data, "--socket=" + s.Socket, "--port=" + s.port(), "--bind-address=127.0.0.1",
 		"--pid-file=" + filepath.Join(s.dir, "pid"), "--innodb-log-file-size=4M", "--innodb-buffer-pool-size=8M", "--innodb-flush-method=nosync",
 		"--innodb-fast-shutdown=2", "--skip-name-resolve", "--skip-log-bin", "--performance-schema=off"}
+	s.args = append(s.args, options...)
 	as := func(args ...string) *exec.Cmd {
 		return exec.Command(client, append([]string{"--no-defaults", "--socket=" + s.Socket, "-u", "root", "--default-character-set=utf8mb4"}, args...)...)
 	}

@@ -272,6 +272,25 @@ ref: ldap://`+knows.Addr+`/ou=people,dc=example,dc=com
 	}
 }
 
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	cert, key := testservers.Certificate(t)
+	other, _ := testservers.Certificate(t)
+	s := testservers.OpenLDAP(t, "TLSCertificateFile "+cert+"\nTLSCertificateKeyFile "+key, content)
+	const good = "plain@host.example,second@host.example"
+	for settings, want := range map[string]string{
+		"start_tls = yes": good,
+		"start_tls = yes\ntls_require_cert = yes\ntls_ca_cert_file = " + cert:  good,
+		"start_tls = yes\ntls_require_cert = yes\ntls_ca_cert_file = " + other: "error",
+		"start_tls = yes\ntls_require_cert = yes":                              "error", // nobody's
+		"server_host = ldaps://" + s.Addr:                                      "error", // the port is not for that
+	} {
+		if got := ask(t, opened(t, s, settings+"\ntimeout = 2", nil), "plain@example.com"); got != want {
+			t.Errorf("%s: %s", settings, got)
+		}
+	}
+}
+
 func TestWrongSettings(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"scope = tree", "bind = maybe", "bind = sasl\nsasl_mechs = GSSAPI", "server_host = http://x", "query_filter = (a=%s",

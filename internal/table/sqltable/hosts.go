@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -147,6 +148,10 @@ func parseHost(text, def string) (where, error) {
 		}
 	case strings.Count(addr, ":") == 1:
 		name, port, _ = strings.Cut(addr, ":")
+	case strings.Contains(addr, ":"):
+		if _, err := netip.ParseAddr(addr); err != nil {
+			return where{}, fmt.Errorf("%q: expected host, host:port, or unix:/path", text)
+		}
 	}
 	if name == "" || port == "" {
 		return where{}, fmt.Errorf("%q: expected host, host:port, or unix:/path", text)

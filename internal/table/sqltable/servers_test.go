@@ -258,3 +258,22 @@ func testURI(t *testing.T, d *dialect, s *testservers.Server) {
 		}
 	}
 }
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	cert, key := testservers.Certificate(t)
+	other, _ := testservers.Certificate(t)
+	d := &dialects[1]
+	s := testservers.MariaDB(t, content, "--ssl-cert="+cert, "--ssl-key="+key, "--require-secure-transport=ON")
+	for settings, want := range map[string]string{
+		"":                     "error", // it wants TLS
+		"tls_CAfile = " + cert: "mailbox@example.com",
+		"tls_CAfile = " + cert + "\ntls_verify_cert = yes": "mailbox@example.com",
+		"tls_CAfile = " + other:                            "error",
+		"tls_verify_cert = yes":                            "error",
+	} {
+		if got := ask(t, opened(t, d, s, settings), "user@example.com"); got != want {
+			t.Errorf("%s: %s", settings, got)
+		}
+	}
+}
