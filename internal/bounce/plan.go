@@ -20,6 +20,7 @@ type policy struct {
 	twoBounceTo  string
 	delayTo      string
 	verp         bool // VERP senders get a notice for each recipient
+	redact       bool // content that must go over TLS only is not returned
 }
 
 func newPolicy(cfg *config.Config) policy {
@@ -29,6 +30,7 @@ func newPolicy(cfg *config.Config) policy {
 		twoBounceTo:  cfg.String("2bounce_notice_recipient"),
 		delayTo:      cfg.String("delay_notice_recipient"),
 		verp:         !cfg.Bool("disable_verp_bounces"),
+		redact:       cfg.Bool("requiretls_redact_dsn"),
 	}
 	for _, class := range cfg.List("notify_classes") {
 		switch strings.ToLower(class) {
@@ -66,6 +68,16 @@ type plan struct {
 // plan decides who is told what. It is pure. The vital notices come first, and
 // between them have each report once at most.
 func (p *policy) plan(kind proto.NoticeKind, env *mail.Envelope, reports []Report) plan {
+	out := p.notices(kind, env, reports)
+	if p.redact && env.RequireTLS {
+		for i := range out.sendings {
+			out.sendings[i].ret = dsn.RetHeaders // RFC 8689 section 5
+		}
+	}
+	return out
+}
+
+func (p *policy) notices(kind proto.NoticeKind, env *mail.Envelope, reports []Report) plan {
 	switch {
 	case strings.EqualFold(env.Sender, p.doubleBounce):
 		return plan{discarded: kind == proto.NoticeFailure || kind == proto.NoticeExpired}

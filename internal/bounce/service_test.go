@@ -389,3 +389,16 @@ func TestHandle(t *testing.T) {
 		t.Errorf("a request that is not for bounce: %v", err)
 	}
 }
+
+// What must go over TLS only is not sent back over who knows what.
+func TestPlanRequireTLS(t *testing.T) {
+	t.Parallel()
+	reports := []Report{{Recipient: mail.Recipient{Address: "a@x"}}}
+	for main, want := range map[string]dsn.Ret{"": dsn.RetHeaders, "requiretls_redact_dsn = no": dsn.RetFull} {
+		p := newPolicy(testConfig(t, main))
+		got := p.plan(proto.NoticeFailure, &mail.Envelope{Sender: "s@y", Ret: dsn.RetFull, RequireTLS: true}, reports)
+		if len(got.sendings) != 1 || got.sendings[0].ret != want {
+			t.Errorf("%q: %v", main, plansOf(got))
+		}
+	}
+}
