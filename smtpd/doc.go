@@ -19,10 +19,11 @@
 // # Security
 //
 // Clients are strangers. What they send is bounded per line, per command and
-// per message; a session holds at most one command line, 16 KiB of replies
-// and, while content arrives, one 64 KiB buffer and what package submit
-// keeps. Before authentication nothing else grows with what a client sends,
-// but for the list of recipients (smtpd_recipient_limit). Content ends at
+// per message; a session holds at most one command line, 16 KiB of replies,
+// 16 KiB of transcript and, while content arrives, one 64 KiB buffer and what
+// package submit keeps. Before authentication nothing else grows with what a
+// client sends, but for the list of recipients (smtpd_recipient_limit). An
+// idle session costs about 25 KB with its stack and buffers. Content ends at
 // CRLF "." CRLF and nowhere else, whatever the client's neighbours believe:
 // see content.go. What a client sends before STARTTLS is forgotten after it.
 // Replies and log lines never carry control characters that a client sent.
@@ -32,7 +33,7 @@
 //	RFC 5321 (SMTP), RFC 6409 (submission), RFC 8314 (TLS for submission)
 //	RFC 2920 (PIPELINING), RFC 1870 (SIZE), RFC 6152 (8BITMIME), RFC 3030 (CHUNKING)
 //	RFC 3461 (DSN), RFC 6531 (SMTPUTF8), RFC 2034 (ENHANCEDSTATUSCODES)
-//	RFC 3207 (STARTTLS), RFC 4954 (AUTH), RFC 1985 (ETRN)
+//	RFC 3207 (STARTTLS), RFC 4954 (AUTH), RFC 1985 (ETRN), RFC 8689 (REQUIRETLS)
 //
 // BINARYMIME is not offered: content is stored as lines. The parameter
 // BODY=BINARYMIME is refused with 555.
@@ -49,7 +50,8 @@
 // sentence for each, and message_size_limit, line_length_limit, mynetworks,
 // relay_domains, local_recipient_maps, content_filter,
 // receive_override_options, broken_sasl_auth_clients, soft_bounce,
-// anvil_rate_time_unit, the _reject_code parameters, address_verify_ ones
+// anvil_rate_time_unit, notify_classes and error_notice_recipient (see package
+// notice), requiretls_enable, the _reject_code parameters, address_verify_ ones
 // that are about probes, and tls_server_sni_maps. With smtpd_sasl_type = table,
 // smtpd_sasl_path is a list of type:table with users and what "posthaste
 // passwd" prints for them; with dovecot it is the socket of Dovecot's
