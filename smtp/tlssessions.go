@@ -1,6 +1,7 @@
 package smtp
 
 import (
+	"crypto/rand"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -18,7 +19,8 @@ import (
 // outlives the process: what is there is read at the start, and what was
 // learnt is added to it at the end. It implements tls.ClientSessionCache.
 type tlsSessions struct {
-	path string // of the file; empty: none
+	path string   // of the file; empty: none
+	dir  *os.Root // it is in; nil: it could not be opened
 	life time.Duration
 
 	mu    sync.Mutex
@@ -47,6 +49,9 @@ func newTLSSessions(title, database string, life time.Duration) (*tlsSessions, e
 	c.path = path + ".json"
 	return c, nil
 }
+
+// file is the name of the file in dir.
+func (c *tlsSessions) file() string { return filepath.Base(c.path) }
 
 // Get implements tls.ClientSessionCache.
 func (c *tlsSessions) Get(key string) (*tls.ClientSessionState, bool) {
@@ -96,11 +101,15 @@ type storedSession struct {
 	State  []byte    `json:"state"`
 }
 
-// load reads the file. Sessions that cannot be made sense of are passed over:
-// they cost a full handshake.
-func (c *tlsSessions) load() error {
+// load opens the directory, which may be out of sight later, and reads the
+// file. Sessions that cannot be made sense of are passed over: they cost a full
+// handshake.
+func (c *tlsSessions) load() (err error) {
 	if c.path == "" {
 		return nil
+	}
+	if c.dir, err = os.OpenRoot(filepath.Dir(c.path)); err != nil {
+		return err
 	}
 	list, err := c.read()
 	if err != nil {
@@ -121,7 +130,7 @@ func (c *tlsSessions) load() error {
 
 // read gives what the file has that is young enough.
 func (c *tlsSessions) read() ([]storedSession, error) {
-	text, err := os.ReadFile(c.path)
+	text, err := c.dir.ReadFile(c.file())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -142,7 +151,7 @@ func (c *tlsSessions) read() ([]storedSession, error) {
 
 // save adds what is known to the file, which other processes add to as well.
 func (c *tlsSessions) save() error {
-	if c.path == "" {
+	if c.dir == nil {
 		return nil
 	}
 	others, err := c.read()
@@ -172,23 +181,19 @@ func (c *tlsSessions) save() error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(c.path, text)
+	return c.replace(text)
 }
 
-// replaceFile writes a file that is there whole or not at all, for our eyes
+// replace writes a file that is there whole or not at all, for our eyes
 // only: it has keys in it. It need not survive a power cut.
-func replaceFile(path string, text []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Close())
+func (c *tlsSessions) replace(text []byte) error {
+	name := c.file() + "." + rand.Text()
+	err := c.dir.WriteFile(name, text, 0o600)
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = c.dir.Rename(name, c.file())
 	}
 	if err != nil {
-		os.Remove(f.Name())
+		_ = c.dir.Remove(name) // it may not even exist
 	}
 	return err
 }

@@ -83,7 +83,7 @@ func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, e
 	if c.sessions, err = newTLSSessions(family+"session_cache_database", f.cache, f.cacheTime); err != nil {
 		errs = append(errs, err)
 	} else if err = c.sessions.load(); err != nil {
-		o.Warn(err.Error()) // it is but a cache
+		o.Warn(family + "session_cache_database: " + err.Error()) // it is but a cache
 	}
 	if c.curves, err = tlspolicy.Curves(cfg.List("tls_eecdh_auto_curves")); err != nil {
 		errs = append(errs, fmt.Errorf("tls_eecdh_auto_curves: %w", err))

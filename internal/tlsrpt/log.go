@@ -11,13 +11,13 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"posthaste/internal/resolver"
+	"posthaste/internal/statedir"
 )
 
 // Types of policies, RFC 8460 section 4.2.
@@ -78,6 +78,7 @@ type Options struct {
 // a nil Log counts nothing.
 type Log struct {
 	opt Options
+	dir *os.Root // Dir, which may be out of sight by now
 
 	mu      sync.Mutex
 	days    map[string]map[string]*tally // by day, by policy
@@ -102,14 +103,16 @@ const (
 const dayForm = "2006-01-02"
 
 // Open makes a log that keeps its files in o.Dir, which it makes if need be.
+// It may be called with other rights, and another root directory, than what follows.
 func Open(o Options) (*Log, error) {
-	if err := os.MkdirAll(filepath.Join(o.Dir, "report"), 0o700); err != nil {
+	dir, err := statedir.Open(o.Dir)
+	if err != nil {
 		return nil, fmt.Errorf("tlsrpt: %w", err)
 	}
 	if o.Client == nil {
 		o.Client = httpClient(o.Resolver)
 	}
-	return &Log{opt: o, days: make(map[string]map[string]*tally)}, nil
+	return &Log{opt: o, dir: dir, days: make(map[string]map[string]*tally)}, nil
 }
 
 func (l *Log) warn(format string, args ...any) { l.opt.Warn("tlsrpt: " + fmt.Sprintf(format, args...)) }
@@ -199,7 +202,7 @@ func (l *Log) appendDay(day string, of map[string]*tally) error {
 			return err // cannot be: these are strings and numbers
 		}
 	}
-	f, err := os.OpenFile(l.dayFile(day), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	f, err := l.dir.OpenFile(dayFile(day), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
@@ -207,12 +210,12 @@ func (l *Log) appendDay(day string, of map[string]*tally) error {
 	return errors.Join(err, f.Close())
 }
 
-func (l *Log) dayFile(day string) string { return filepath.Join(l.opt.Dir, day+".log") }
+func dayFile(day string) string { return day + ".log" }
 
 // readDay adds up the lines of a day. A line that was cut off by a crash is
 // passed over.
 func (l *Log) readDay(day string) (map[string][]*tally, error) {
-	f, err := os.Open(l.dayFile(day))
+	f, err := l.dir.Open(dayFile(day))
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +252,7 @@ func (l *Log) readDay(day string) (map[string][]*tally, error) {
 
 // finished lists the days that have a file, are over, and whose report is due.
 func (l *Log) finished(now time.Time) ([]time.Time, error) {
-	entries, err := os.ReadDir(l.opt.Dir)
+	entries, err := fs.ReadDir(l.dir.FS(), ".")
 	if err != nil {
 		return nil, err
 	}

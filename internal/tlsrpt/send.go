@@ -7,12 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -30,8 +30,10 @@ const (
 	sendTime   = time.Minute    // for one destination
 )
 
-// Run writes counts and sends reports until ctx ends.
+// Run writes counts and sends reports until ctx ends. The Log is not to be used
+// after that.
 func (l *Log) Run(ctx context.Context) {
+	defer l.dir.Close() // nothing can be lost: files are closed where they are written
 	flush := time.NewTicker(flushEvery)
 	defer flush.Stop()
 	send := time.NewTicker(sendEvery)
@@ -53,7 +55,7 @@ func (l *Log) Run(ctx context.Context) {
 // another process is at it.
 func (l *Log) Step(ctx context.Context, now time.Time) {
 	l.flush()
-	lock, err := os.OpenFile(filepath.Join(l.opt.Dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := l.dir.OpenFile("lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		l.warn("%v", err)
 		return
@@ -90,11 +92,14 @@ func (l *Log) conclude(day time.Time) error {
 			return err
 		}
 	}
-	return os.Remove(l.dayFile(name))
+	return l.dir.Remove(dayFile(name))
 }
 
-func (l *Log) reportFile(r *report) string {
-	return filepath.Join(l.opt.Dir, "report", r.Range.Start.Format(dayForm)+"."+r.domain()+".json")
+// reportDir is where reports wait.
+const reportDir = "report"
+
+func (r *report) file() string {
+	return reportDir + "/" + r.Range.Start.Format(dayForm) + "." + r.domain() + ".json"
 }
 
 // save writes a report durably.
@@ -103,8 +108,11 @@ func (l *Log) save(r *report) error {
 	if err != nil {
 		return err
 	}
-	path := l.reportFile(r)
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err := l.dir.Mkdir(reportDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	path := r.file()
+	f, err := l.dir.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
@@ -115,12 +123,12 @@ func (l *Log) save(r *report) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(path+".new", path)
+	return l.dir.Rename(path+".new", path)
 }
 
 // sendAll sends each report that waits.
 func (l *Log) sendAll(ctx context.Context, now time.Time) {
-	files, err := filepath.Glob(filepath.Join(l.opt.Dir, "report", "*.json"))
+	files, err := fs.Glob(l.dir.FS(), reportDir+"/*.json")
 	if err != nil {
 		l.warn("%v", err) // the pattern is malformed
 	}
@@ -129,7 +137,7 @@ func (l *Log) sendAll(ctx context.Context, now time.Time) {
 			return
 		}
 		var r report
-		text, err := os.ReadFile(path)
+		text, err := l.dir.ReadFile(path)
 		if err == nil {
 			err = json.Unmarshal(text, &r)
 		}
@@ -153,7 +161,7 @@ func (l *Log) sendAll(ctx context.Context, now time.Time) {
 }
 
 func (l *Log) remove(path string) {
-	if err := os.Remove(path); err != nil {
+	if err := l.dir.Remove(path); err != nil {
 		l.warn("%v", err)
 	}
 }

@@ -22,6 +22,7 @@ package mtasts
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -31,12 +32,12 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
 	"posthaste/internal/resolver"
+	"posthaste/internal/statedir"
 	"posthaste/internal/table"
 )
 
@@ -59,6 +60,7 @@ type Options struct {
 // Table is the table mta-sts:. It may be used concurrently.
 type Table struct {
 	opt   Options
+	dir   *os.Root // nil: policies are kept in memory alone
 	slots chan struct{}
 	wg    sync.WaitGroup
 
@@ -93,7 +95,8 @@ func New(o Options) *Table {
 		t.opt.Client = httpClient(o.Resolver)
 	}
 	if o.Dir != "" {
-		if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+		var err error
+		if t.dir, err = statedir.Open(o.Dir); err != nil {
 			t.warn("mta-sts: policies cannot be kept: %v", err)
 		}
 	}
@@ -144,7 +147,10 @@ func (t *Table) Close() error {
 	t.closing = true
 	t.mu.Unlock()
 	t.wg.Wait()
-	return nil
+	if t.dir == nil {
+		return nil
+	}
+	return t.dir.Close()
 }
 
 // Lookup gives the TLS policy entry of a domain. A domain whose policy cannot
@@ -214,8 +220,8 @@ func (t *Table) recall(domain string) *entry {
 		return e
 	}
 	e := new(entry)
-	if t.opt.Dir != "" {
-		if b, err := os.ReadFile(t.file(domain)); err == nil {
+	if t.dir != nil {
+		if b, err := t.dir.ReadFile(file(domain)); err == nil {
 			var kept entry
 			if json.Unmarshal(b, &kept) == nil {
 				e = &kept
@@ -237,7 +243,7 @@ func (t *Table) remember(domain string, e *entry) {
 	t.known[domain] = e
 }
 
-func (t *Table) file(domain string) string { return filepath.Join(t.opt.Dir, domain+".json") }
+func file(domain string) string { return domain + ".json" }
 
 // refresh fetches a policy, once for all who want it.
 func (t *Table) refresh(ctx context.Context, domain, id string) (*entry, error) {
@@ -318,7 +324,7 @@ func (t *Table) fetch(ctx context.Context, domain string) (*Policy, error) {
 // save keeps an entry on disk. Several processes may do so at once: each file
 // is replaced whole. It need not survive a power cut.
 func (t *Table) save(domain string, e *entry) {
-	if t.opt.Dir == "" {
+	if t.dir == nil {
 		return
 	}
 	err := func() error {
@@ -326,19 +332,13 @@ func (t *Table) save(domain string, e *entry) {
 		if err != nil {
 			return err
 		}
-		f, err := os.CreateTemp(t.opt.Dir, "new-*")
-		if err != nil {
-			return err
-		}
-		_, err = f.Write(append(b, '\n'))
-		if e := f.Close(); err == nil {
-			err = e
-		}
+		name := "new-" + rand.Text()
+		err = t.dir.WriteFile(name, append(b, '\n'), 0o644)
 		if err == nil {
-			err = os.Rename(f.Name(), t.file(domain))
+			err = t.dir.Rename(name, file(domain))
 		}
 		if err != nil {
-			os.Remove(f.Name())
+			_ = t.dir.Remove(name) // it may not even exist
 		}
 		return err
 	}()
