@@ -40,6 +40,10 @@ func newSinkAt(t *testing.T, addr string, reply func(string) string) *sink {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newSinkOn(t, l, reply)
+}
+
+func newSinkOn(t *testing.T, l net.Listener, reply func(string) string) *sink {
 	s := &sink{l: l, reply: reply, conns: map[net.Conn]struct{}{}}
 	s.wg.Go(func() {
 		for {
