@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -59,7 +60,8 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg, topt := o.Config, table.Options{Warn: func(text string) { o.Log.Warning("%s", text) }}
+	cfg := o.Config
+	topt := table.Options{Warn: func(text string) { o.Log.Warning("%s", text) }, Proxy: filepath.Join("private", cfg.String("proxymap_service_name"))}
 	maps := func(name string) *table.Maps { return table.OpenMaps(name, cfg.List(name), topt) }
 	return &Agent{
 		settings: s, Options: o,

@@ -33,6 +33,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,7 +72,7 @@ func New(cfg *config.Config, service string, log *maillog.Logger) (*Agent, error
 	if err != nil {
 		return nil, fmt.Errorf("virtual_mailbox_lock: %w", err)
 	}
-	opt := table.Options{Warn: func(text string) { log.Warning("%s", text) }}
+	opt := table.Options{Warn: func(text string) { log.Warning("%s", text) }, Proxy: filepath.Join("private", cfg.String("proxymap_service_name"))}
 	return &Agent{service: service, log: log, base: cfg.String("virtual_mailbox_base"), minimumUID: cfg.Int("virtual_minimum_uid"),
 		limit: cfg.Bytes("virtual_mailbox_limit"), lock: lock, strictOwner: cfg.Bool("strict_mailbox_ownership"),
 		originalRecipient: cfg.Bool("enable_original_recipient"),
