@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -118,7 +119,7 @@ func ccertCheck(e *Evaluator, arg string) (check, error) {
 			"subject": t.Subject, "issuer": t.Issuer}
 		for _, o := range order {
 			value, found, err := m.Lookup(ctx, keys[o], false)
-			if v, done := r.found(ctx, m, value, found, err, keys[o], classCert); done {
+			if v, done := r.found(ctx, m, value, found, err, cmp.Or(t.Subject, keys[o]), classCert); done {
 				return v
 			}
 		}
