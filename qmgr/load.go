@@ -270,7 +270,7 @@ func (s *Server) learn(num sched.MsgID, l *loaded, first bool) {
 	}
 	s.log.done(m, l.discarded)
 	ev := sched.Event{Kind: sched.EventLoaded, ID: num, Next: l.next, Unread: l.unread,
-		Rcpts: make([]sched.Rcpt, len(l.rcpts))}
+		Single: a.env.VERP != "" && a.env.Sender != "", Rcpts: make([]sched.Rcpt, len(l.rcpts))}
 	for i := range l.rcpts {
 		r := &l.rcpts[i]
 		ev.Rcpts[i] = r.Rcpt

@@ -403,6 +403,28 @@ func TestGone(t *testing.T) {
 	st.quiet()
 }
 
+// VERP: each recipient gets the message with a sender of its own.
+func TestVERP(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	id := st.fill(faketest.Mail{Content: "x\r\n", Envelope: mail.Envelope{Arrival: time.Now(), Sender: "list@from.test", VERP: "+=", Size: 3,
+		Recipients: []mail.Recipient{{Address: "a@to.test"}, {Address: "b@to.test"}}}})[0]
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	var senders []string
+	for range 2 {
+		o := smtp.next()
+		senders = append(senders, o.Envelope.Sender)
+		o.answer("ok", "ok")
+	}
+	slices.Sort(senders)
+	if want := []string{"list+a=to.test@from.test", "list+b=to.test@from.test"}; !slices.Equal(senders, want) {
+		t.Errorf("senders: %v, not %v", senders, want)
+	}
+	st.waitOp(id, "its removal", removed)
+	st.quiet()
+}
+
 // postqueue -s and ETRN: mail for a site is tried now, whether its domain is
 // known from this process's life or from the spool.
 func TestFlushSite(t *testing.T) {

@@ -147,6 +147,9 @@ func (s *Scheduler) loaded(ev *Event) {
 		}
 	}
 	rec := s.record(m)
+	if ev.Single {
+		rec.flags |= FlagSingleRcpt
+	}
 	m.unread, m.next = max(ev.Unread, 0), ev.Next
 	// What the shell says is right: after a crash there may be fewer than were
 	// known, and it may have dealt with some itself.

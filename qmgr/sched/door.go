@@ -53,7 +53,7 @@ const (
 	// A message that the scheduler already has is ignored.
 	EventQueued EventKind = iota + 1
 
-	// EventLoaded answers EffectLoad. ID, Rcpts, Next, Unread.
+	// EventLoaded answers EffectLoad. ID, Rcpts, Next, Unread, Single.
 	EventLoaded
 
 	// EventLoadFailed answers EffectLoad. ID, Corrupt. Without Corrupt the
@@ -122,6 +122,7 @@ type Event struct {
 	Rcpts   []Rcpt // EventLoaded: at most the Max asked for
 	Next    int    // EventLoaded: index of the first recipient not read, for the next EffectLoad
 	Unread  int    // EventLoaded: undelivered recipients not read yet; 0: all were read
+	Single  bool   // EventLoaded: as FlagSingleRcpt, for a shell that knows it only now
 	Corrupt bool   // EventLoadFailed: the message is to be set aside
 
 	Entry  EntryID // EventDone, EventLost
