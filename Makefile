@@ -14,7 +14,7 @@ GO ?= go
 BIN ?= bin
 TOOLS = sendmail mailq newaliases postqueue postsuper postcat postconf postmap postalias postlog qshape
 
-.PHONY: all build run test check man peers install bench soak crash clean
+.PHONY: all build run test check differential man peers install bench soak crash clean
 
 all: build
 
@@ -35,6 +35,11 @@ check:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "gofmt these files"; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
+
+# The same mail through the original Postfix and through Posthaste (needs root and
+# Postfix): what differs must be in internal/differential/testdata/differences.
+differential:
+	$(GO) test -count=1 ./internal/differential -whole
 
 # Manual pages, docs/parameters.md and completions, from what the program declares.
 man:
