@@ -14,6 +14,7 @@ package testservers
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -90,13 +91,24 @@ func newServer(t testing.TB, account string) *Server {
 		}
 	}
 	os.Chmod(dir, 0o755)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Addr = l.Addr().String()
-	l.Close()
+	s.Addr = freeAddr(t)
 	return s
+}
+
+// freeAddr is a free address on loopback. Its port is below those that the
+// system gives to clients, so that none of them has it while the server is
+// stopped for a moment.
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	for range 100 {
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(12000+rand.IntN(20000))))
+		if err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
+	}
+	t.Fatal("no free port on 127.0.0.1")
+	return ""
 }
 
 func (s *Server) port() string {
@@ -163,8 +175,31 @@ func (s *Server) Stop() {
 	s.cmd = nil
 }
 
-// Pause has the server not answer, and keep its connections.
-func (s *Server) Pause() { syscall.Kill(-s.cmd.Process.Pid, syscall.SIGSTOP) }
+// Pause has the server not answer, and keep its connections. When it returns
+// all of the server's threads stand still.
+func (s *Server) Pause() {
+	s.t.Helper()
+	pid := s.cmd.Process.Pid
+	syscall.Kill(-pid, syscall.SIGSTOP)
+	for limit := time.Now().Add(patience); !stopped(pid); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(limit) {
+			s.t.Fatalf("%s does not pause", s.args[0])
+		}
+	}
+}
+
+// stopped says whether all threads of a process are.
+func stopped(pid int) bool {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, task := range tasks {
+		stat, err := os.ReadFile(task)
+		_, state, _ := strings.Cut(string(stat), ") ")
+		if err == nil && !strings.HasPrefix(state, "T") {
+			return false
+		}
+	}
+	return len(tasks) > 0
+}
 
 // Resume ends a pause.
 func (s *Server) Resume() { syscall.Kill(-s.cmd.Process.Pid, syscall.SIGCONT) }
