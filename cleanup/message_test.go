@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -323,6 +325,46 @@ func BenchmarkLocal(b *testing.B) {
 		var r Result
 		if out, r = m.Finish(ctx, out); r.Refused != nil {
 			b.Fatal(r.Refused)
+		}
+	}
+}
+
+// largeAlias is a core with an alias of so many members, all@d.test.
+func largeAlias(t testing.TB, members int) *Core {
+	t.Helper()
+	var list strings.Builder
+	for i := range members {
+		fmt.Fprintf(&list, "member%d@list%d.test, ", i, i%100)
+	}
+	file := filepath.Join(t.TempDir(), "virtual")
+	if err := os.WriteFile(file, []byte("all@d.test "+list.String()+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return newCore(t, "virtual_alias_maps = texthash:"+file+"\nvirtual_alias_expansion_limit = 60000\n", nil)
+}
+
+// No member of a long list is left out.
+func TestLargeAlias(t *testing.T) {
+	t.Parallel()
+	const members = 5000
+	if _, r := feed(largeAlias(t, members), submission("remote", "all@d.test"), "Subject: s\r\n\r\nbody\r\n", 0); len(r.Envelope.Recipients) != members {
+		t.Errorf("%d recipients, want %d", len(r.Envelope.Recipients), members)
+	}
+}
+
+// A list of 50,000 members, from one virtual alias.
+func BenchmarkLargeAlias(b *testing.B) {
+	const members = 50000
+	c := largeAlias(b, members)
+	s := submission("remote", "all@d.test")
+	ctx := context.Background()
+	b.ReportAllocs()
+	for b.Loop() {
+		m := c.NewMessage(ctx, s)
+		out := m.Write(ctx, []byte("Subject: s\r\n\r\nbody\r\n"), nil)
+		_, r := m.Finish(ctx, out)
+		if r.Refused != nil || len(r.Envelope.Recipients) != members {
+			b.Fatal(r.Refused, len(r.Envelope.Recipients))
 		}
 	}
 }

@@ -30,7 +30,8 @@ func (m *Maps) MapAddress(ctx context.Context, s *Search, addr string, propagate
 	if value == "<>" || value == `""` {
 		return []string{""}, true, nil
 	}
-	for _, a := range rfc5322.AppendAddresses(nil, value, 0) {
+	// A list may have any number of members: there is no more than a token an octet.
+	for _, a := range rfc5322.AppendAddresses(nil, value, len(value)+1) {
 		if a.Addr == "" {
 			continue
 		}
