@@ -40,6 +40,8 @@ var accessors = map[string][]Type{
 // A scan collects what the tree reads.
 type scan struct {
 	read     map[string]bool
+	suffixes []string // of names that the present package puts together
+	strict   bool     // the present package knows this one
 	problems []string
 }
 
@@ -126,9 +128,9 @@ func (s *scan) scanPackage(files []string) {
 			imports = imports || i.Path.Value == `"posthaste/internal/config"`
 		}
 	}
-	if !imports {
-		return
-	}
+	// A package that does not import this one may have a Config behind an
+	// interface of its own.
+	s.strict, s.suffixes = imports, nil
 	variable := false
 	for _, f := range parsed {
 		ast.Inspect(f, func(n ast.Node) bool {
@@ -138,7 +140,7 @@ func (s *scan) scanPackage(files []string) {
 			return true
 		})
 	}
-	if variable {
+	if variable && imports {
 		for _, f := range parsed {
 			s.literals(f)
 		}
@@ -161,6 +163,13 @@ func (s *scan) call(set *token.FileSet, call *ast.CallExpr) (variable bool) {
 		return false
 	}
 	isConfig := configName.MatchString(exprText(sel.X))
+	if sum, ok := call.Args[arity-1].(*ast.BinaryExpr); ok {
+		if lit, ok := sum.Y.(*ast.BasicLit); ok {
+			if suffix, err := strconv.Unquote(lit.Value); err == nil {
+				s.suffixes = append(s.suffixes, suffix)
+			}
+		}
+	}
 	arg, ok := call.Args[arity-1].(*ast.BasicLit)
 	if !ok || arg.Kind != token.STRING {
 		return isConfig
@@ -170,7 +179,9 @@ func (s *scan) call(set *token.FileSet, call *ast.CallExpr) (variable bool) {
 		return false
 	}
 	if isTransport {
-		s.readFamily(set, call, name, types)
+		if !s.readFamily(name, types) {
+			s.problem(set, call, fmt.Sprintf("no parameter ends in _%s, or one is of a type that this accessor does not read", name))
+		}
 		return false
 	}
 	p, declared := Lookup(name)
@@ -179,7 +190,7 @@ func (s *scan) call(set *token.FileSet, call *ast.CallExpr) (variable bool) {
 		s.read[name] = true
 	case declared:
 		s.problem(set, call, fmt.Sprintf("%s is a %s parameter, it cannot be read with %s", name, p.Type, sel.Sel.Name))
-	case isConfig:
+	case isConfig && s.strict:
 		s.problem(set, call, fmt.Sprintf("parameter %s is not declared", name))
 	}
 	return false
@@ -187,7 +198,8 @@ func (s *scan) call(set *token.FileSet, call *ast.CallExpr) (variable bool) {
 
 // readFamily notes a read for every transport: of a family's default and of its
 // declared members, or of the parameters of smtp and lmtp that have this suffix.
-func (s *scan) readFamily(set *token.FileSet, call *ast.CallExpr, suffix string, types []Type) {
+// It reports whether there are any, all of one of the types.
+func (s *scan) readFamily(suffix string, types []Type) bool {
 	found := false
 	for _, name := range append(transportNames(suffix), "default_"+suffix) {
 		p, ok := Lookup(name)
@@ -197,16 +209,14 @@ func (s *scan) readFamily(set *token.FileSet, call *ast.CallExpr, suffix string,
 		found = true
 		s.read[name] = true
 		if !slices.Contains(types, p.Type) {
-			s.problem(set, call, fmt.Sprintf("%s is a %s parameter, it cannot be read with this accessor", name, p.Type))
+			return false
 		}
 	}
 	if f, ok := declared().families[suffix]; ok {
 		s.read[f.Fallback] = true
 		found = true // for transports of the administrator's own
 	}
-	if !found {
-		s.problem(set, call, fmt.Sprintf("no parameter ends in _%s", suffix))
-	}
+	return found
 }
 
 // transportNames are the declared parameters of the standard transports with this suffix.
@@ -225,14 +235,24 @@ func (s *scan) problem(set *token.FileSet, call *ast.CallExpr, text string) {
 }
 
 // literals notes the parameters that stand in strings of a package that reads
-// parameters by variable: in a table of names, say. A single word could mean anything.
+// parameters by variable, in a table of names, say, or as one part of a name. A
+// single word could mean anything.
 func (s *scan) literals(f *ast.File) {
 	ast.Inspect(f, func(n ast.Node) bool {
-		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-			if name, err := strconv.Unquote(lit.Value); err == nil && strings.Contains(name, "_") {
-				if _, ok := declared().index[name]; ok {
-					s.read[name] = true
-				}
+		lit, ok := n.(*ast.BasicLit)
+		if !ok || lit.Kind != token.STRING {
+			return true
+		}
+		name, err := strconv.Unquote(lit.Value)
+		if err != nil || !strings.Contains(name, "_") {
+			return true
+		}
+		if _, ok := declared().families[name]; ok {
+			s.readFamily(name, accessors["String"])
+		}
+		for _, suffix := range append(s.suffixes, "") {
+			if _, ok := declared().index[name+suffix]; ok {
+				s.read[name+suffix] = true
 			}
 		}
 		return true
