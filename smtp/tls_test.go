@@ -98,7 +98,8 @@ func (a *authority) fill(t *testing.T, text string) string {
 		t.Fatal(err)
 	}
 	return strings.NewReplacer("%CA%", file, "%GOOD%", a.digest("good", false), "%GOODKEY%", a.digest("good", true),
-		"%SELFKEY%", a.digest("self", true), "%OTHER%", a.digest("other", false), "%CADIGEST%", a.digest("ca", false)).Replace(text)
+		"%SELFKEY%", a.digest("self", true), "%OTHER%", a.digest("other", false), "%OTHERKEY%", a.digest("other", true),
+		"%OLDKEY%", a.digest("old", true), "%CADIGEST%", a.digest("ca", false)).Replace(text)
 }
 
 // pumped is a connection that is read by a pump.
