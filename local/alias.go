@@ -116,6 +116,7 @@ func (d *delivery) aliasOwner(st *state, name string) bool {
 // expanded is called when a recipient becomes others: its sender is told of
 // success now, and not by them (RFC 3461 section 5.2.7).
 func (d *delivery) expanded(st *state) {
+	d.unfolded = d.unfolded || st.notify&dsn.NotifySuccess != 0
 	if st.notify == dsn.NotifySuccess {
 		st.notify = dsn.NotifyNever
 	}

@@ -112,6 +112,7 @@ type delivery struct {
 	forwards []*forward
 	parts    []part
 	passed   bool
+	unfolded bool // expanded, and the sender wants to hear of success: of that, then (RFC 3461 section 5.2.7.3)
 }
 
 // A part is what came of one address.
@@ -218,9 +219,15 @@ func (d *delivery) conclude() {
 		return
 	}
 	worst := d.worst()
+	if d.unfolded && worst.action == dsn.Delivered {
+		worst.action, worst.text = dsn.Expanded, "alias expanded"
+	}
 	if len(d.parts) > 1 || d.parts[0].to != r.Envelope.Recipients[i].Address {
 		for _, part := range d.parts {
 			r.Part(i, part.to, part.action, part.status, part.text, part.detail)
+		}
+		if worst.action == dsn.Failed || worst.action == dsn.Deferred {
+			worst.detail.Final = worst.to
 		}
 		r.Settle(i, worst.action, worst.status, worst.text, worst.detail)
 		return
@@ -259,6 +266,9 @@ func (d *delivery) worst() part {
 		}
 		if rank(p.action) == rank(worst.action) && p.detail.Owner != worst.detail.Owner {
 			worst.detail.Owner = "" // no one list's: the sender hears of it
+		}
+		if rank(p.action) == rank(worst.action) && p.to != worst.to {
+			worst.to = d.request.Envelope.Recipients[d.index].Address // several have failed
 		}
 		if rank(p.action) == 0 && p.action == dsn.Expanded && rank(worst.action) == 0 {
 			worst.action = dsn.Expanded

@@ -34,7 +34,7 @@ func TestSiteExample(t *testing.T) {
 	for _, m := range block.FindAllStringSubmatch(string(page), -1) {
 		files[m[1]] = here.Replace(m[2])
 	}
-	for _, name := range []string{"aliases", "staff", "vmailbox"} {
+	for _, name := range []string{"aliases", "staff", "vmailbox", "commands"} {
 		s.write(name, files[name], nil)
 	}
 	s.write("main.cf", files["main.cf"], nil)
@@ -42,7 +42,7 @@ func TestSiteExample(t *testing.T) {
 	if code := postmap.Postalias([]string{"-c", s.dir, "hash:" + s.path("aliases")}, nil, &out, &out); code != 0 {
 		t.Fatalf("postalias: %s", &out)
 	}
-	if code := postmap.Postmap([]string{"-c", s.dir, "hash:" + s.path("vmailbox")}, nil, &out, &out); code != 0 {
+	if code := postmap.Postmap([]string{"-c", s.dir, "hash:" + s.path("vmailbox"), "hash:" + s.path("commands")}, nil, &out, &out); code != 0 {
 		t.Fatalf("postmap: %s", &out)
 	}
 	for _, program := range []string{"tickets", "vacation"} {

@@ -109,6 +109,7 @@ type Detail struct {
 	DiagType string // "smtp" for an SMTP reply, "x-unix" for a command's words; empty: our own words
 	DiagText string
 	Passed   bool       // the next system reports success to the sender (RFC 3461 section 5.2.2)
+	Final    string     // the address that it was expanded to and that this is about
 	Owner    string     // of the list that the recipient is: told of a failure in the sender's place
 	Action   dsn.Action // for success: Delivered, Relayed or Expanded; zero: Delivered
 }

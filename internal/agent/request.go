@@ -67,7 +67,7 @@ func (r *Request) Settle(i int, action dsn.Action, status dsn.Status, text strin
 // settle reports a verdict.
 func (r *Request) settle(i int, action dsn.Action, status dsn.Status, text string, d Detail) {
 	r.outcomes[i] = mail.Outcome{Rcpt: r.index[i], Action: action, Status: status, Reason: text, Relay: relayOf(&d),
-		MTA: d.MTA, DiagType: d.DiagType, DiagText: d.DiagText, Passed: d.Passed, Owner: d.Owner, When: time.Now()}
+		MTA: d.MTA, DiagType: d.DiagType, DiagText: d.DiagText, Passed: d.Passed, Final: d.Final, Owner: d.Owner, When: time.Now()}
 }
 
 func relayOf(d *Detail) string {

@@ -151,7 +151,7 @@ func (l *letter) header(b, head []byte) []byte {
 	}
 	line("Received", fmt.Sprintf("by %s (%s)\r\n\tid %s; %s", l.c.hostname, l.c.mailName, l.ID, rfc5322.Date(l.Time)))
 	line("Date", rfc5322.Date(l.Time))
-	line("From", fromHeader(l.t.from, l.c.stdFrom))
+	line("From", fromHeader(l.t.from, l.c.stdFrom && !l.t.ownFrom))
 	if l.Postmaster {
 		line("Subject", l.t.postmaster)
 	} else {
@@ -201,13 +201,10 @@ func (l *letter) text(b []byte) []byte {
 	b = l.part(b, "Notification", "text/plain; charset="+l.charset, l.text8)
 	if !l.Postmaster {
 		b = append(b, strings.ReplaceAll(l.t.text, "\n", "\r\n")...)
-		b = append(b, "\r\n"...)
 	}
 	for i := range l.Reports {
 		r := &l.Reports[i]
-		if i > 0 {
-			b = append(b, "\r\n"...)
-		}
+		b = append(b, "\r\n"...)
 		to := external(r.Recipient.Address, l.textUTF8)
 		text := "<" + to + ">"
 		if orig := external(r.Recipient.Orig(), l.textUTF8); !strings.EqualFold(orig, to) {

@@ -87,16 +87,17 @@ func (p *policy) notices(kind proto.NoticeKind, env *mail.Envelope, reports []Re
 	null := env.Sender == ""
 	switch kind {
 	case proto.NoticeFailure, proto.NoticeExpired:
-		reports, out := p.owners(reports)
-		var rest plan
+		rest, out := p.owners(reports)
 		switch {
-		case len(reports) == 0:
+		case len(rest) == 0:
 		case null:
-			rest = p.doubleFailure(reports)
+			out.sendings = append(out.sendings, p.doubleFailure(rest).sendings...)
 		default:
-			rest = p.failure(env, reports)
+			out.sendings = append(out.sendings, p.failure(env, rest).sendings...)
 		}
-		out.sendings = append(out.sendings, rest.sendings...)
+		if p.onBounce && !(null && len(rest) == len(reports)) {
+			out.sendings = append(out.sendings, p.copyFor(p.bounceTo, reports, false))
+		}
 		return out
 	case proto.NoticeDelay:
 		var out plan
@@ -133,7 +134,7 @@ func (p *policy) owners(reports []Report) (rest []Report, out plan) {
 	return rest, out
 }
 
-// failure is for mail with a sender: it is told, and postmaster on request.
+// failure is for mail with a sender, who is told.
 func (p *policy) failure(env *mail.Envelope, reports []Report) plan {
 	ret := env.Ret
 	if ret == dsn.RetUnset {
@@ -148,9 +149,6 @@ func (p *policy) failure(env *mail.Envelope, reports []Report) plan {
 		}
 	} else {
 		out = toSender(env.Sender, wanted, ret)
-	}
-	if p.onBounce {
-		out.sendings = append(out.sendings, p.copyFor(p.bounceTo, reports, false))
 	}
 	return out
 }

@@ -170,12 +170,24 @@ func join(msg StoredMessage, req *proto.Notify) ([]Report, error) {
 		}
 		for i := range reports {
 			if n := reports[i].Outcome.Rcpt - from; n >= 0 && n < len(list) {
-				reports[i].Recipient = list[n]
+				reports[i].Recipient = final(list[n], &reports[i].Outcome)
 			}
 		}
 		from += len(list)
 	}
 	return reports, nil
+}
+
+// final is the recipient as it is reported: what it was expanded to, when that
+// is what the outcome is about.
+func final(r mail.Recipient, o *mail.Outcome) mail.Recipient {
+	if o.Final != "" && o.Final != r.Address {
+		r.Original, r.Address = r.Orig(), o.Final
+	}
+	if o.Owner != "" { // what the sender called it is not the owner's to know
+		r.Original, r.ORCPT = "", ""
+	}
+	return r
 }
 
 // nextWanted is the least recipient index from from on, -1 when there is none.

@@ -26,7 +26,7 @@ import (
 	"posthaste/internal/submit"
 )
 
-const doubleBounce = "double-bounce@example.org"
+const doubleBounce = "double-bounce@mx.example.org"
 
 func plansOf(p plan) []string {
 	var out []string
@@ -64,20 +64,20 @@ func TestPlan(t *testing.T) {
 		{"nobody wants it", "", from, proto.NoticeFailure, 0, "", all[2:4], nil},
 		{"postmaster copy overrides NOTIFY", "notify_classes = bounce", from, proto.NoticeFailure, 0, "", all[1:3], []string{
 			"<> to s@y ret=FULL vital=true postmaster=false: b@x",
-			"<double-bounce@example.org> to postmaster ret=HDRS vital=false postmaster=true: b@x,c@x"}},
+			"<double-bounce@mx.example.org> to postmaster ret=HDRS vital=false postmaster=true: b@x,c@x"}},
 		{"bounce of a bounce, unwanted", "", "", proto.NoticeFailure, 0, "", all[:1], nil},
 		{"bounce of a bounce", "notify_classes = 2bounce\n2bounce_notice_recipient = pm@z", "", proto.NoticeFailure, dsn.RetHeaders, "", all[:1],
-			[]string{"<double-bounce@example.org> to pm@z ret=FULL vital=true postmaster=true: a@x"}},
+			[]string{"<double-bounce@mx.example.org> to pm@z ret=FULL vital=true postmaster=true: a@x"}},
 		{"class bounce has double bounces", "notify_classes = bounce", "", proto.NoticeFailure, 0, "", all[:1],
-			[]string{"<double-bounce@example.org> to postmaster ret=FULL vital=true postmaster=true: a@x"}},
-		{"double bounce", "notify_classes = 2bounce, bounce", "Double-Bounce@example.org", proto.NoticeFailure, 0, "", all, []string{"discarded"}},
+			[]string{"<double-bounce@mx.example.org> to postmaster ret=FULL vital=true postmaster=true: a@x"}},
+		{"double bounce", "notify_classes = 2bounce, bounce", "Double-Bounce@mx.example.org", proto.NoticeFailure, 0, "", all, []string{"discarded"}},
 		{"double bounce delayed", "notify_classes = delay", doubleBounce, proto.NoticeDelay, 0, "", all, nil},
 		{"delay", "", from, proto.NoticeDelay, dsn.RetFull, "", all, []string{"<> to s@y ret=HDRS vital=true postmaster=false: a@x,e@x"}},
 		{"delay class", "notify_classes = delay", from, proto.NoticeDelay, 0, "", all[:1], []string{
 			"<> to s@y ret=HDRS vital=true postmaster=false: a@x",
-			"<double-bounce@example.org> to postmaster ret=HDRS vital=false postmaster=true: a@x"}},
+			"<double-bounce@mx.example.org> to postmaster ret=HDRS vital=false postmaster=true: a@x"}},
 		{"delay of a bounce", "notify_classes = delay", "", proto.NoticeDelay, 0, "", all[:1],
-			[]string{"<double-bounce@example.org> to postmaster ret=HDRS vital=true postmaster=true: a@x"}},
+			[]string{"<double-bounce@mx.example.org> to postmaster ret=HDRS vital=true postmaster=true: a@x"}},
 		{"success", "", from, proto.NoticeSuccess, dsn.RetFull, "", all, []string{"<> to s@y ret=HDRS vital=true postmaster=false: d@x"}},
 		{"success of a bounce", "", "", proto.NoticeSuccess, 0, "", all, nil},
 		{"trace", "", from, proto.NoticeTrace, 0, "", all[1:4], []string{"<> to s@y ret=HDRS vital=true postmaster=false: b@x,c@x,d@x"}},

@@ -26,6 +26,7 @@ const (
 type template struct {
 	charset    string
 	from       string
+	ownFrom    bool // from is the administrator's, and stays as it is
 	subject    string
 	postmaster string // subject of copies for postmaster; empty: none are made of this kind
 	text       string // LF lines, $names expanded
@@ -216,7 +217,7 @@ func (t *template) header(line string) error {
 	case "charset":
 		t.charset = value
 	case "from":
-		t.from = value
+		t.from, t.ownFrom = value, true
 	case "subject":
 		t.subject = value
 	case "postmaster-subject":

@@ -13,6 +13,12 @@ import (
 // root, as the original does.
 func newPostfix(t testing.TB, main string) *system {
 	t.Helper()
+	return newPostfixIn(t, main, func(*system) {})
+}
+
+// newPostfixIn is newPostfix with something to prepare before it starts.
+func newPostfixIn(t testing.TB, main string, prepare func(*system)) *system {
+	t.Helper()
 	postfix := need(t, "postfix")
 	if os.Getuid() != 0 {
 		t.Skip("SKIPPED: the original Postfix only runs as root")
@@ -35,6 +41,7 @@ func newPostfix(t testing.TB, main string) *system {
 	if out, err := exec.Command("chown", "postfix", s.path("data")).CombinedOutput(); err != nil {
 		t.Fatalf("%v %s", err, out)
 	}
+	prepare(s)
 	control := func(word string) (string, error) {
 		out, err := exec.Command(postfix, "-c", s.path("etc"), word).CombinedOutput()
 		return string(out), err
@@ -43,6 +50,9 @@ func newPostfix(t testing.TB, main string) *system {
 		t.Fatalf("postfix start: %v\n%s", err, out)
 	}
 	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of the original:\n%s", s.log())
+		}
 		if out, err := control("stop"); err != nil {
 			t.Errorf("postfix stop: %v\n%s", err, out)
 		}

@@ -115,7 +115,7 @@ func TestRecipientsStored(t *testing.T) {
 
 func TestOutcomeStored(t *testing.T) {
 	t.Parallel()
-	want := Outcome{Rcpt: 3, Action: dsn.Failed, Status: dsn.S(5, 1, 1), Reason: "r", Relay: "y", MTA: "m", Owner: "o@a", DiagType: "smtp",
+	want := Outcome{Rcpt: 3, Action: dsn.Failed, Status: dsn.S(5, 1, 1), Reason: "r", Relay: "y", MTA: "m", Owner: "o@a", Final: "f@a", DiagType: "smtp",
 		DiagText: "550 x", Passed: true, When: time.UnixMicro(1700000000000001)}
 	r := pack.NewReader(want.Append(nil, 'o'))
 	r.Next()

@@ -237,6 +237,7 @@ func (o *Outcome) Append(b []byte, tag byte) []byte {
 		b = pack.String(b, 't', o.DiagText)
 		b = pack.Bool(b, 'p', o.Passed)
 		b = pack.String(b, 'o', o.Owner)
+		b = pack.String(b, 'f', o.Final)
 		return AppendTime(b, 'w', o.When)
 	})
 }
@@ -267,6 +268,8 @@ func (o *Outcome) Decode(field []byte) error {
 			o.Passed = r.Bool()
 		case 'o':
 			o.Owner = r.String()
+		case 'f':
+			o.Final = r.String()
 		case 'w':
 			o.When = ReadTime(&r)
 		}

@@ -97,7 +97,7 @@ func New(cfg *config.Config, s *submit.Client, log *maillog.Logger) *Mailer {
 func Sender(cfg *config.Config) string {
 	sender := cfg.String("double_bounce_sender")
 	if !strings.Contains(sender, "@") {
-		sender += "@" + cfg.String("myorigin")
+		sender += "@" + cfg.String("myhostname")
 	}
 	return sender
 }
