@@ -84,6 +84,9 @@ func (s *session) bdatRefused() *smtpwire.Reply {
 	if r == nil {
 		r = s.judged(s.milterData())
 	}
+	if r == nil {
+		r = s.filterData()
+	}
 	clear()
 	if r != nil {
 		s.bdat = &bdatState{failed: r} // for all chunks, until RSET
@@ -92,7 +95,7 @@ func (s *session) bdatRefused() *smtpwire.Reply {
 	}
 	b := &bdatState{msg: s.openMessage()}
 	b.sink.msg = b.msg
-	b.sink.Write(s.received())
+	s.begin(&b.sink)
 	b.c = content{w: &b.sink, whole: true, limit: s.set.messageLimit}
 	s.bdat = b
 	return nil

@@ -20,9 +20,7 @@ func (s *session) data() *smtpwire.Reply {
 	s.content = 0
 	msg := s.openMessage()
 	sink := &sink{msg: msg}
-	if s.srv.filter == nil || !s.forwarded.given { // else we are but a part of somebody's filter
-		sink.Write(s.received())
-	}
+	s.begin(sink)
 	c := &content{w: sink, lenient: s.wire.bareLF && (s.trusted || s.set.bare == bareAllow), limit: s.set.messageLimit}
 	c.afterLF = s.wire.bareLF && !c.lenient
 	s.inData = true
@@ -40,10 +38,27 @@ func (s *session) data() *smtpwire.Reply {
 // openMessage begins the message: towards cleanup, or towards the filter that
 // is to see it first.
 func (s *session) openMessage() message {
-	if s.srv.filter != nil {
+	switch {
+	case s.srv.filter == nil:
+		return s.srv.submit.Open(s.envelope(), s.options())
+	case s.srv.filter.buffer:
 		return s.newFiltered()
 	}
-	return s.srv.submit.Open(s.envelope(), s.options())
+	return s.filter
+}
+
+// begin writes what the message begins with; what is prepended on its way to
+// cleanup is options' to tell.
+func (s *session) begin(k *sink) {
+	if s.srv.filter != nil {
+		for _, h := range s.a.Effects.Prepend {
+			k.Write([]byte(h + "\r\n"))
+		}
+		if s.forwarded.given {
+			return // we are but a part of somebody's filter
+		}
+	}
+	k.Write(s.received())
 }
 
 // sink is a message that may be refused while it arrives: the rest is then
@@ -140,7 +155,7 @@ func (s *session) filterSaid(reply *proto.SubmitReply) *smtpwire.Reply {
 		s.errors, s.junk = 0, 0
 	}
 	to := ""
-	if len(s.rcpts) == 1 {
+	if len(s.rcpts) > 0 { // the first, as Postfix has it
 		to = " to=<" + rfc5322.Quote(s.rcpts[0].Address) + ">"
 	}
 	s.srv.log.Info("%s: %s: %s; from=<%s>%s proto=%s helo=<%s>", action, s.a.Stage, r, rfc5322.Quote(s.a.Sender), to, s.a.Proto, s.a.Helo)

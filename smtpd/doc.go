@@ -16,6 +16,10 @@
 // milter; milter.go has this end. A filter that refuses a session is heeded at MAIL,
 // and at AUTH, STARTTLS, VRFY and ETRN, as Sendmail does it.
 //
+// With smtpd_proxy_filter, content goes to a filter before the queue instead of
+// cleanup, and the filter's word on each recipient and on the message is the
+// client's, see filter.go.
+//
 // # Security
 //
 // Clients are strangers. What they send is bounded per line, per command and

@@ -6,15 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/smtpwire"
@@ -31,12 +31,17 @@ type message interface {
 }
 
 // filterSettings say which content filter mail goes to before it is accepted
-// (smtpd_proxy_filter). The filter is spoken to when all of a message is
-// here, as with Postfix's speed_adjust: a slow client then costs it nothing.
-// What it says is what the client hears.
+// (smtpd_proxy_filter). It hears the transaction while the client speaks: MAIL
+// with the first recipient that we accept, each recipient, DATA, and the
+// content as it comes; what it refuses, the client hears refused. With
+// smtpd_proxy_options = speed_adjust it hears all of that when the message is
+// here as a whole: a slow client then costs it nothing, but what it says of
+// one recipient is said of the message.
 type filterSettings struct {
+	name                string // as configured
 	network, addr, ehlo string
 	timeout             time.Duration
+	buffer              bool // speed_adjust
 }
 
 func readFilter(cfg *config.Config) (*filterSettings, error) {
@@ -44,11 +49,12 @@ func readFilter(cfg *config.Config) (*filterSettings, error) {
 	if dest == "" {
 		return nil, nil
 	}
-	f := &filterSettings{network: "tcp", ehlo: cfg.String("smtpd_proxy_ehlo"), timeout: cfg.Duration("smtpd_proxy_timeout")}
+	f := &filterSettings{name: dest, network: "tcp", ehlo: cfg.String("smtpd_proxy_ehlo"), timeout: cfg.Duration("smtpd_proxy_timeout")}
 	for _, o := range cfg.List("smtpd_proxy_options") {
 		if o != "speed_adjust" {
 			return nil, fmt.Errorf("smtpd_proxy_options: %q: expected speed_adjust", o)
 		}
+		f.buffer = true
 	}
 	if path, unix := strings.CutPrefix(dest, "unix:"); unix {
 		f.network, f.addr = "unix", path
@@ -69,247 +75,253 @@ func readFilter(cfg *config.Config) (*filterSettings, error) {
 	return f, nil
 }
 
-// filtered is a message on its way to the filter.
-type filtered struct {
-	set     *filterSettings
-	env     *mail.Envelope
-	prepend []string
-	body8   bool
-	utf8    bool
-	buf     []byte
-	file    *os.File
-	err     error
+// filterFailed is what a client hears when the filter cannot be asked.
+var filterFailed = smtpwire.R(451, dsn.S(4, 3, 0), "Error: queue file write error")
+
+// A filterTalk is what is said to the filter about one message. Each read and
+// write is bounded in time, each reply in size. When it has failed once, it
+// fails to the end: the client is to begin anew.
+type filterTalk struct {
+	set    *filterSettings
+	log    *maillog.Logger
+	nc     net.Conn
+	br     *bufio.Reader
+	parser smtpwire.Parser
+	offers map[string]string // extensions, with their parameters
+	failed bool
+	body   *bufio.Writer // the content, from DATA on
+	inLine bool          // the content is in the middle of a line
 }
 
-func (s *session) newFiltered() *filtered {
-	m := &filtered{set: s.srv.filter, body8: s.m.Body == smtpwire.Body8BitMIME, utf8: s.m.SMTPUTF8}
-	m.Amend(s.envelope(), s.options())
-	return m
-}
-
-func (m *filtered) Amend(env *mail.Envelope, opt submit.Options) {
-	m.env, m.prepend = env, opt.Prepend
-}
-
-func (m *filtered) Write(p []byte) (int, error) {
-	if m.err != nil {
-		return 0, m.err
-	}
-	if len(m.buf)+len(p) > bigBuf {
-		m.err = m.spill()
-	}
-	m.buf = append(m.buf, p...)
-	return len(p), m.err
-}
-
-func (m *filtered) spill() error {
-	if m.file == nil {
-		f, err := os.CreateTemp("", "posthaste-filter-")
-		if err != nil {
-			return fmt.Errorf("keep message for the content filter: %w", err)
-		}
-		os.Remove(f.Name())
-		m.file = f
-	}
-	_, err := m.file.Write(m.buf)
-	m.buf = m.buf[:0]
-	return err
-}
-
-func (m *filtered) Abort() {
-	if m.file != nil {
-		m.file.Close()
-		m.file = nil
-	}
-}
-
-// Commit hands the message to the filter and returns its verdict.
-func (m *filtered) Commit(ctx context.Context) (proto.SubmitReply, error) {
-	defer m.Abort()
-	r, err := m.deliver(ctx)
+// newFilterTalk connects to the filter. A refusal is for the client; why is in
+// the log.
+func newFilterTalk(ctx context.Context, set *filterSettings, log *maillog.Logger) (*filterTalk, *smtpwire.Reply) {
+	d := net.Dialer{Timeout: set.timeout}
+	nc, err := d.DialContext(ctx, set.network, set.addr)
 	if err != nil {
-		return proto.SubmitReply{Code: 451, Status: dsn.S(4, 3, 0), Text: "Error: queue file write error"},
-			fmt.Errorf("proxy filter %s: %w", m.set.addr, err)
+		why := err.Error()
+		if errno, ok := errors.AsType[syscall.Errno](err); ok {
+			why = strings.ToUpper(errno.Error()[:1]) + errno.Error()[1:]
+		}
+		log.Warning("connect to proxy filter %s: %s", set.name, why)
+		return nil, filterFailed
 	}
+	t := &filterTalk{set: set, log: log, nc: nc, br: bufio.NewReader(nc), offers: map[string]string{}}
+	if _, r := t.hear("connection request", '2'); r != nil {
+		t.close()
+		return nil, filterFailed
+	}
+	ehlo, r := t.ask("EHLO "+set.ehlo, '2')
+	if r != nil {
+		t.close()
+		return nil, filterFailed
+	}
+	for line := range strings.Lines(ehlo.Text) {
+		word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		t.offers[strings.ToUpper(word)] = strings.ToUpper(rest)
+	}
+	return t, nil
+}
+
+// ask says a command. A reply of another class than is wanted is a refusal,
+// for the client to hear.
+func (t *filterTalk) ask(line string, want byte) (answer, refusal *smtpwire.Reply) {
+	if t.failed {
+		return nil, filterFailed
+	}
+	if _, err := t.send([]byte(line + "\r\n")); err != nil {
+		return nil, t.fail(err)
+	}
+	return t.hear(line, want)
+}
+
+// hear reads the reply to what was asked; want is 0 where any will do.
+func (t *filterTalk) hear(asked string, want byte) (answer, refusal *smtpwire.Reply) {
+	for done := false; !done; {
+		t.nc.SetReadDeadline(time.Now().Add(t.set.timeout))
+		line, err := t.br.ReadSlice('\n')
+		if err != nil {
+			return nil, t.fail(err)
+		}
+		text := strings.TrimRight(string(line), "\r\n")
+		if done, err = t.parser.Line(text); err != nil {
+			t.log.Warning("received garbage from proxy %s: %.100s", t.set.name, smtpwire.Printable(text))
+			t.failed = true
+			return nil, filterFailed
+		}
+	}
+	r := t.parser.Reply()
+	class := byte('0' + r.Code/100)
+	if want == 0 && (class == '2' || class == '4' || class == '5') || class == want {
+		return &r, nil
+	}
+	t.log.Warning("proxy %s rejected \"%s\": \"%s\"", t.set.name, asked, r.String())
+	if class != '4' && class != '5' {
+		t.failed = true // it is out of step
+		return nil, filterFailed
+	}
+	return nil, &r
+}
+
+// fail says in the log why nothing more can be said.
+func (t *filterTalk) fail(err error) *smtpwire.Reply {
+	if !t.failed {
+		what := "lost connection with"
+		if isTimeout(err) {
+			what = "timeout talking to"
+		}
+		t.log.Warning("%s proxy %s", what, t.set.name)
+	}
+	t.failed = true
+	return filterFailed
+}
+
+func (t *filterTalk) send(p []byte) (int, error) {
+	t.nc.SetWriteDeadline(time.Now().Add(t.set.timeout))
+	return t.nc.Write(p)
+}
+
+// close ends the conversation: in order, unless it is in the middle of
+// content, of which the filter must not see an end.
+func (t *filterTalk) close() {
+	if t == nil || t.nc == nil {
+		return
+	}
+	if t.body == nil && !t.failed {
+		_, _ = t.send([]byte("QUIT\r\n"))
+	}
+	t.nc.Close()
+	t.nc, t.failed = nil, true
+}
+
+// mail begins the transaction.
+func (t *filterTalk) mail(env *mail.Envelope, body8, utf8 bool) *smtpwire.Reply {
+	if line := t.xforward(env); line != "" {
+		if _, r := t.ask(line, '2'); r != nil {
+			return filterFailed
+		}
+	}
+	_, r := t.ask(t.mailCommand(env, body8, utf8), '2')
+	return r
+}
+
+func (t *filterTalk) xforward(env *mail.Envelope) string {
+	attrs, has := t.offers["XFORWARD"]
+	if !has {
+		return ""
+	}
+	line := "XFORWARD"
+	c := env.Client
+	for _, a := range []struct{ name, value string }{{"NAME", c.Name}, {"ADDR", c.Addr}, {"PORT", c.Port},
+		{"PROTO", c.Proto}, {"HELO", c.Helo}, {"IDENT", env.LogIdent}, {"SOURCE", "REMOTE"}} {
+		if !strings.Contains(" "+attrs+" ", " "+a.name+" ") {
+			continue
+		}
+		value := a.value
+		if value == "" || value == "unknown" {
+			value = unavailable
+		}
+		if a.name == "ADDR" && strings.Contains(value, ":") {
+			value = "IPv6:" + value
+		}
+		line += " " + a.name + "=" + dsn.Xtext(value)
+	}
+	return line
+}
+
+func (t *filterTalk) has(extension string) bool {
+	_, has := t.offers[extension]
+	return has
+}
+
+// mailCommand is MAIL with what the filter understands of its parameters.
+func (t *filterTalk) mailCommand(env *mail.Envelope, body8, utf8 bool) string {
+	line := "MAIL FROM:<" + rfc5322.Quote(env.Sender) + ">"
+	if body8 && t.has("8BITMIME") {
+		line += " BODY=8BITMIME"
+	}
+	if utf8 && t.has("SMTPUTF8") {
+		line += " SMTPUTF8"
+	}
+	if t.has("DSN") && env.Ret != dsn.RetUnset {
+		line += " RET=" + env.Ret.String()
+	}
+	if t.has("DSN") && env.EnvID != "" {
+		line += " ENVID=" + dsn.Xtext(env.EnvID)
+	}
+	return line
+}
+
+func (t *filterTalk) rcpt(to *mail.Recipient) *smtpwire.Reply {
+	line := "RCPT TO:<" + rfc5322.Quote(to.Address) + ">"
+	if t.has("DSN") && to.Notify != 0 {
+		line += " NOTIFY=" + to.Notify.String()
+	}
+	if typ, addr, ok := strings.Cut(to.ORCPT, ";"); ok && t.has("DSN") {
+		line += " ORCPT=" + typ + ";" + dsn.Xtext(addr)
+	}
+	_, r := t.ask(line, '2')
+	return r
+}
+
+// data begins the content.
+func (t *filterTalk) data() *smtpwire.Reply {
+	_, r := t.ask("DATA", '3')
+	if r == nil {
+		t.body = bufio.NewWriterSize(filterBody{t}, 32<<10)
+	}
+	return r
+}
+
+// filterBody is where content leaves for the filter.
+type filterBody struct{ t *filterTalk }
+
+func (b filterBody) Write(p []byte) (int, error) {
+	n, err := b.t.send(p)
+	if err != nil {
+		b.t.fail(err)
+	}
+	return n, err
+}
+
+// Write sends content, with dots stuffed (RFC 5321 section 4.5.2).
+func (t *filterTalk) Write(p []byte) (int, error) {
+	if t.failed {
+		return 0, net.ErrClosed
+	}
+	for rest := p; len(rest) > 0; {
+		if !t.inLine && rest[0] == '.' {
+			t.body.WriteByte('.')
+		}
+		line := rest
+		if i := bytes.IndexByte(rest, '\n'); i >= 0 {
+			line = rest[:i+1]
+		}
+		if _, err := t.body.Write(line); err != nil {
+			return 0, err
+		}
+		rest = rest[len(line):]
+		t.inLine = line[len(line)-1] != '\n'
+	}
+	return len(p), nil
+}
+
+// Amend does nothing: the filter has been told what there is to tell.
+func (t *filterTalk) Amend(*mail.Envelope, submit.Options) {}
+
+// Commit ends the content, and returns the filter's verdict.
+func (t *filterTalk) Commit(context.Context) (proto.SubmitReply, error) {
+	r := filterFailed
+	if !t.failed && t.body.Flush() == nil {
+		answer, refusal := t.ask(".", 0)
+		if r = refusal; r == nil {
+			r = answer
+			t.body = nil // it may be left in order
+		}
+	}
+	t.close()
 	return proto.SubmitReply{Code: r.Code, Status: r.Status, Text: r.Text}, nil
 }
 
-func (m *filtered) deliver(ctx context.Context) (smtpwire.Reply, error) {
-	var none smtpwire.Reply
-	if m.err != nil {
-		return none, m.err
-	}
-	d := net.Dialer{Timeout: m.set.timeout}
-	nc, err := d.DialContext(ctx, m.set.network, m.set.addr)
-	if err != nil {
-		return none, err
-	}
-	defer nc.Close()
-	c := &filterConn{nc: nc, br: bufio.NewReader(nc), timeout: m.set.timeout}
-	if r, err := c.reply(); err != nil || r.Code != 220 {
-		return none, orUnexpected(r, err)
-	}
-	ehlo, err := c.ask("EHLO " + m.set.ehlo)
-	if err != nil || ehlo.Code != 250 {
-		return none, orUnexpected(ehlo, err)
-	}
-	offers := map[string]string{}
-	for line := range strings.Lines(ehlo.Text) {
-		word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
-		offers[strings.ToUpper(word)] = strings.ToUpper(rest)
-	}
-	for _, line := range m.commands(offers) {
-		r, err := c.ask(line)
-		if err != nil {
-			return none, err
-		}
-		if r.Code/100 != 2 {
-			return r, nil // the first refusal is that of the message
-		}
-	}
-	if r, err := c.ask("DATA"); err != nil || r.Code != 354 {
-		return r, err
-	}
-	if err := m.content(c); err != nil {
-		return none, err
-	}
-	r, err := c.ask(".")
-	if err == nil {
-		c.send("QUIT\r\n")
-	}
-	return r, err
-}
-
-func orUnexpected(r smtpwire.Reply, err error) error {
-	if err != nil {
-		return err
-	}
-	return fmt.Errorf("unexpected reply: %s", r.String())
-}
-
-// commands are the transaction as the filter hears it.
-func (m *filtered) commands(offers map[string]string) (lines []string) {
-	if attrs, has := offers["XFORWARD"]; has {
-		line := "XFORWARD"
-		c := m.env.Client
-		for _, a := range []struct{ name, value string }{{"NAME", c.Name}, {"ADDR", c.Addr}, {"PORT", c.Port},
-			{"PROTO", c.Proto}, {"HELO", c.Helo}, {"IDENT", m.env.LogIdent}, {"SOURCE", "REMOTE"}} {
-			if !strings.Contains(" "+attrs+" ", " "+a.name+" ") {
-				continue
-			}
-			value := a.value
-			if value == "" || value == "unknown" {
-				value = unavailable
-			}
-			if a.name == "ADDR" && strings.Contains(value, ":") {
-				value = "IPv6:" + value
-			}
-			line += " " + a.name + "=" + dsn.Xtext(value)
-		}
-		lines = append(lines, line)
-	}
-	_, has8 := offers["8BITMIME"]
-	_, hasDSN := offers["DSN"]
-	_, hasUTF8 := offers["SMTPUTF8"]
-	line := "MAIL FROM:<" + rfc5322.Quote(m.env.Sender) + ">"
-	if m.body8 && has8 {
-		line += " BODY=8BITMIME"
-	}
-	if m.utf8 && hasUTF8 {
-		line += " SMTPUTF8"
-	}
-	if hasDSN && m.env.Ret != dsn.RetUnset {
-		line += " RET=" + m.env.Ret.String()
-	}
-	if hasDSN && m.env.EnvID != "" {
-		line += " ENVID=" + dsn.Xtext(m.env.EnvID)
-	}
-	lines = append(lines, line)
-	for _, r := range m.env.Recipients {
-		line := "RCPT TO:<" + rfc5322.Quote(r.Address) + ">"
-		if hasDSN && r.Notify != 0 {
-			line += " NOTIFY=" + r.Notify.String()
-		}
-		if typ, addr, ok := strings.Cut(r.ORCPT, ";"); hasDSN && ok {
-			line += " ORCPT=" + typ + ";" + dsn.Xtext(addr)
-		}
-		lines = append(lines, line)
-	}
-	return lines
-}
-
-// content sends the message with dots stuffed (RFC 5321 section 4.5.2).
-func (m *filtered) content(c *filterConn) error {
-	w := bufio.NewWriterSize(c, 32<<10)
-	for _, h := range m.prepend {
-		w.WriteString(h + "\r\n")
-	}
-	var src io.Reader = bytes.NewReader(m.buf)
-	if m.file != nil {
-		if _, err := m.file.Seek(0, io.SeekStart); err != nil {
-			return err
-		}
-		src = io.MultiReader(m.file, src)
-	}
-	br := bufio.NewReaderSize(src, 32<<10)
-	start := true
-	for {
-		line, err := br.ReadSlice('\n')
-		if len(line) > 0 {
-			if start && line[0] == '.' {
-				w.WriteByte('.')
-			}
-			w.Write(line)
-			start = line[len(line)-1] == '\n'
-		}
-		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
-			if err == io.EOF {
-				return w.Flush()
-			}
-			return err
-		}
-	}
-}
-
-// filterConn is the connection to the filter. Each read and write is bounded
-// in time, each reply in size.
-type filterConn struct {
-	nc      net.Conn
-	br      *bufio.Reader
-	timeout time.Duration
-	parser  smtpwire.Parser
-}
-
-func (c *filterConn) Write(p []byte) (int, error) {
-	c.nc.SetWriteDeadline(time.Now().Add(c.timeout))
-	return c.nc.Write(p)
-}
-
-func (c *filterConn) send(s string) error {
-	_, err := c.Write([]byte(s))
-	return err
-}
-
-func (c *filterConn) ask(line string) (smtpwire.Reply, error) {
-	if err := c.send(line + "\r\n"); err != nil {
-		return smtpwire.Reply{}, err
-	}
-	return c.reply()
-}
-
-func (c *filterConn) reply() (smtpwire.Reply, error) {
-	for {
-		c.nc.SetReadDeadline(time.Now().Add(c.timeout))
-		line, err := c.br.ReadSlice('\n')
-		if err != nil {
-			return smtpwire.Reply{}, err
-		}
-		done, err := c.parser.Line(strings.TrimRight(string(line), "\r\n"))
-		if err != nil {
-			return smtpwire.Reply{}, err
-		}
-		if done {
-			return c.parser.Reply(), nil
-		}
-	}
-}
+// Abort breaks off: the filter sees no end of the content.
+func (t *filterTalk) Abort() { t.close() }

@@ -202,7 +202,13 @@ func (s *session) rcpt() *smtpwire.Reply {
 	if r := s.openMail(ctx); r != nil {
 		return r
 	}
-	s.rcpts = append(s.rcpts, mail.Recipient{Address: p.To.Address, ORCPT: originalOf(&p), Notify: p.Notify})
+	to := mail.Recipient{Address: p.To.Address, ORCPT: originalOf(&p), Notify: p.Notify}
+	if s.filter != nil {
+		if r := s.filter.rcpt(&to); r != nil {
+			return r
+		}
+	}
+	s.rcpts = append(s.rcpts, to)
 	s.a.Accepted = len(s.rcpts)
 	return smtpwire.R(250, dsn.S(2, 1, 5), "Ok")
 }
@@ -233,12 +239,42 @@ func (s *session) openMail(ctx context.Context) *smtpwire.Reply {
 			return smtpwire.R(451, dsn.S(4, 3, 0), "Error: queue file write error")
 		}
 		s.a.QueueID = id
+	} else if r := s.openFilter(ctx); r != nil {
+		s.opened = false
+		return r
 	}
 	e := maillog.SMTPDClient{QueueID: string(s.a.QueueID), Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.LogPort, SASLMethod: s.a.SASL.Method,
 		SASLUsername: s.a.SASL.Username, SASLSender: s.a.SASL.Sender}
 	s.forwarded.log(&e)
 	s.srv.log.Log(&e)
 	return nil
+}
+
+// openFilter tells the content filter of the message, unless it is to hear of
+// it as a whole.
+func (s *session) openFilter(ctx context.Context) *smtpwire.Reply {
+	if s.srv.filter.buffer {
+		return nil
+	}
+	t, r := newFilterTalk(ctx, s.srv.filter, s.srv.log)
+	if r == nil {
+		r = t.mail(s.envelope(), s.m.Body == smtpwire.Body8BitMIME, s.m.SMTPUTF8)
+	}
+	if r != nil {
+		t.close()
+		return r
+	}
+	s.filter = t
+	return nil
+}
+
+// filterData asks the content filter for the content, if it hears it while it
+// comes.
+func (s *session) filterData() *smtpwire.Reply {
+	if s.filter == nil {
+		return nil
+	}
+	return s.filter.data()
 }
 
 // endMail gives up the transaction, if there is one.
@@ -252,6 +288,8 @@ func (s *session) endMail() {
 
 func (s *session) resetMail() {
 	s.milterAbort()
+	s.filter.close()
+	s.filter = nil
 	s.a.ResetMail()
 	s.a.SASL.Sender = ""
 	s.forwarded = xforward{}
@@ -277,7 +315,10 @@ func (s *session) dataInOrder() *smtpwire.Reply {
 	if r := s.judged(s.srv.access.Data(s.srv.ctx(), &s.a)); r != nil {
 		return r
 	}
-	return s.judged(s.milterData())
+	if r := s.judged(s.milterData()); r != nil {
+		return r
+	}
+	return s.filterData()
 }
 
 // onlyRecipient lets restrictions and log lines on the message as a whole

@@ -118,7 +118,8 @@ type session struct {
 	content int64 // octets of content received, for log lines
 	inData  bool
 	bdat    *bdatState
-	context string // rewrite context: local or remote
+	filter  *filterTalk // nil: there is none, or it hears of messages as a whole
+	context string      // rewrite context: local or remote
 }
 
 // greet is the start of the session: who is it, may they come in, and hello.
