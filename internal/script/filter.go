@@ -15,7 +15,7 @@ type fakeFilter struct {
 	wg    sync.WaitGroup
 
 	mu   sync.Mutex
-	told strings.Builder
+	told []*strings.Builder // by connection: the end of one may overlap the next
 }
 
 func newFakeFilter(path, rules string) (*fakeFilter, error) {
@@ -30,7 +30,11 @@ func newFakeFilter(path, rules string) (*fakeFilter, error) {
 			if err != nil {
 				return
 			}
-			f.wg.Go(func() { f.serve(c) })
+			told := &strings.Builder{}
+			f.mu.Lock()
+			f.told = append(f.told, told)
+			f.mu.Unlock()
+			f.wg.Go(func() { f.serve(c, told) })
 		}
 	})
 	return f, nil
@@ -44,10 +48,14 @@ func (f *fakeFilter) close() {
 func (f *fakeFilter) text() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.told.String()
+	all := ""
+	for _, told := range f.told {
+		all += told.String()
+	}
+	return all
 }
 
-func (f *fakeFilter) serve(c net.Conn) {
+func (f *fakeFilter) serve(c net.Conn, told *strings.Builder) {
 	defer c.Close()
 	sc := bufio.NewScanner(c)
 	sc.Buffer(nil, 1<<20)
@@ -56,7 +64,7 @@ func (f *fakeFilter) serve(c net.Conn) {
 	for sc.Scan() {
 		line := sc.Text()
 		f.mu.Lock()
-		fmt.Fprintln(&f.told, strings.TrimSuffix(line, "\r"))
+		fmt.Fprintln(told, strings.TrimSuffix(line, "\r"))
 		f.mu.Unlock()
 		if inData && line != "." {
 			continue
