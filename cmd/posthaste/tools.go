@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -59,7 +60,8 @@ func tools() map[string]tool {
 // postmapTool is postmap or postalias. Where a database is asked, the program
 // that can do that takes the place of this one.
 func postmapTool(name string, io streams, args []string) int {
-	if len(table.Proxied(strings.Join(args, " "))) == 0 {
+	database := func(spec string) bool { return !strings.HasPrefix(spec, "unix:") }
+	if !slices.ContainsFunc(table.Proxied(strings.Join(args, " ")), database) {
 		return postmap.Run(name, nil, args, io.in, io.out, io.err)
 	}
 	err := execTables(name, args)

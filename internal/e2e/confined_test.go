@@ -8,13 +8,17 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"net/smtp"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"posthaste/internal/testusers"
 )
 
 // chrootMaster confines what Debian's Postfix confines.
@@ -117,6 +121,53 @@ smtp_generic_maps = texthash:{dir}/secret/generic
 	})
 	s.waitLog(`postfix/cleanup\[\d+\]: table \S+/secret/virtual\S* has changed -- restarting$`)
 	s.waitLog(`postfix/smtpd\[\d+\]: table \S+/secret/\S+ has changed -- restarting$`)
+}
+
+// Debian's own master.cf, in which what can be inside chroot is, and the default
+// local_recipient_maps, which name a file outside: users and aliases are known,
+// nobody else is, and mail for them arrives.
+func TestDebianMaster(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: chroot takes root's privileges")
+	}
+	need(t, "postfix")
+	text, err := os.ReadFile("/usr/share/postfix/master.cf.dist")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tablesProgram(t)
+	s := newSystem(t, options{unstarted: true})
+	const name = "phjailed"
+	testusers.Home(t, s.dir, name)
+	s.configure(`mydestination = local.test, mta.test
+alias_maps = hash:{dir}/etc/aliases
+local_recipient_maps = proxy:unix:passwd.byname $alias_maps
+home_mailbox = Maildir/
+`, "")
+	s.write("etc/aliases", "alias: "+name+"\n")
+	if out, status := s.tool(nil, "postalias", "hash:"+s.path("etc/aliases")); status != 0 {
+		t.Fatalf("postalias: %s", out)
+	}
+	listen := regexp.MustCompile(`(?m)^smtp(\s+inet)`)
+	s.write("etc/master.cf", listen.ReplaceAllString(string(text), s.addr()+"$1"))
+	s.start()
+	s.mustSend("a@from.test", []string{name + "@local.test", "alias@local.test"}, "Subject: x\n\nx\n")
+	s.waitLogN(`to=<`+name+`@(?:local|mta)\.test>,.*relay=local,.*status=sent \(delivered to maildir`, 2)
+	replies := s.dialogue(t, "", "EHLO client.test", "MAIL FROM:<a@from.test>", "RCPT TO:<no-such-user@local.test>",
+		"RCPT TO:<root@local.test>", "QUIT")
+	if !strings.HasPrefix(replies[3], "550 5.1.1") || !strings.HasPrefix(replies[4], "250") {
+		t.Errorf("unknown user: %s; known one: %s", replies[3], replies[4])
+	}
+	for _, pid := range s.processes("smtpd", "cleanup", "trivial-rewrite") {
+		root, err := os.Readlink(fmt.Sprintf("/proc/%d/root", pid))
+		if err != nil || root != s.path("spool") {
+			t.Errorf("process %d is not inside chroot: %s %v", pid, root, err)
+		}
+	}
+	if warnings := regexp.MustCompile(`(?m)^.*postfix/[^m]\S*: (?:warning|fatal): .*$`).FindAllString(s.log(), -1); len(warnings) > 0 {
+		t.Errorf("%q", warnings)
+	}
 }
 
 // writeKeyPair writes a key and its certificate for mta.test, for the owner of

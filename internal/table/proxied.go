@@ -16,11 +16,11 @@ import (
 const DefaultProxy = "private/proxymap"
 
 // proxiedSpec finds the names of tables of the types that proxymap has. What
-// looks like the URL of a server is no table.
-var proxiedSpec = regexp.MustCompile(`(?:^|[\s,{=:!])((?:ldap|mysql|pgsql|sqlite):(?:/[^/\s,{}]|[^/\s,{}])[^\s,{}]*)`)
+// looks like the URL of a server is no table, nor is unix: with a socket's path.
+var proxiedSpec = regexp.MustCompile(`(?:^|[\s,{=:!])((?:ldap|mysql|pgsql|sqlite):(?:/[^/\s,{}]|[^/\s,{}])[^\s,{}]*|unix:(?:passwd|group)\.byname)`)
 
-// Proxied lists the tables, type:name, in a setting or an argument that only
-// the proxymap service can open.
+// Proxied lists the tables, type:name, in a setting or an argument that the
+// proxymap service is asked for: by all, or, of the type unix, by those inside chroot.
 func Proxied(text string) (specs []string) {
 	for _, m := range proxiedSpec.FindAllStringSubmatch(text, -1) {
 		specs = append(specs, m[1])
@@ -28,8 +28,8 @@ func Proxied(text string) (specs []string) {
 	return specs
 }
 
-// proxiedTable is ldap, mysql, pgsql and sqlite: the proxymap service has the
-// connections and is asked.
+// proxiedTable is a table that the proxymap service is asked for: ldap, mysql,
+// pgsql and sqlite, as it has the connections.
 type proxiedTable struct {
 	spec, file string
 	opt        Options
@@ -40,12 +40,12 @@ type proxiedTable struct {
 // first that asks.
 const reachTimeout = 20 * time.Second
 
-func openProxied(kind, name string, o Options) (Table, error) {
+func newProxied(kind, name string, o Options) *proxiedTable {
 	path := o.Proxy
 	if path == "" {
 		path = DefaultProxy
 	}
-	return &proxiedTable{spec: kind + ":" + name, file: name, opt: o, client: ipc.NewClient(path, nil)}, nil
+	return &proxiedTable{spec: kind + ":" + name, file: name, opt: o, client: ipc.NewClient(path, nil)}
 }
 
 func (t *proxiedTable) Lookup(ctx context.Context, key string) (string, bool, error) {

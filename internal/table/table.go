@@ -226,7 +226,7 @@ func builtin(kind string) Opener {
 	case "fail":
 		return openFail
 	case "ldap", "mysql", "pgsql", "sqlite":
-		return func(name string, o Options) (Table, error) { return openProxied(kind, name, o) }
+		return func(name string, o Options) (Table, error) { return newProxied(kind, name, o), nil }
 	case "proxy":
 		return Open
 	}

@@ -9,25 +9,27 @@ import (
 )
 
 // unixTable is unix:passwd.byname and unix:group.byname: the system's users
-// and groups, whatever the system's name service gets them from.
+// and groups, whatever the system's name service gets them from. Inside chroot,
+// where there is no /etc/passwd or the wrong one, proxymap is asked.
 type unixTable struct {
 	group bool
 	opt   Options
+	proxy *proxiedTable
 }
 
 func openUnix(name string, o Options) (Table, error) {
-	switch name {
-	case "passwd.byname":
-		return unixTable{opt: o}, nil
-	case "group.byname":
-		return unixTable{group: true, opt: o}, nil
+	if name != "passwd.byname" && name != "group.byname" {
+		return nil, fmt.Errorf("expected unix:passwd.byname or unix:group.byname")
 	}
-	return nil, fmt.Errorf("expected unix:passwd.byname or unix:group.byname")
+	return unixTable{group: name == "group.byname", opt: o, proxy: newProxied("unix", name, o)}, nil
 }
 
 // Lookup answers with the line of passwd(5) or group(5), without password and
 // members.
-func (t unixTable) Lookup(_ context.Context, key string) (string, bool, error) {
+func (t unixTable) Lookup(ctx context.Context, key string) (string, bool, error) {
+	if t.opt.Confined.Jailed() {
+		return t.proxy.Lookup(ctx, key)
+	}
 	if strings.ContainsAny(key, ":\n\x00") {
 		return "", false, nil
 	}
@@ -55,5 +57,5 @@ func (t unixTable) Lookup(_ context.Context, key string) (string, bool, error) {
 }
 
 func (unixTable) Pattern() bool      { return false }
-func (unixTable) Close() error       { return nil }
+func (t unixTable) Close() error     { return t.proxy.Close() }
 func (unixTable) Owner() (int, bool) { return 0, true }

@@ -10,6 +10,9 @@
 // sites use none. The program is started when a table is asked for the first time,
 // and ends when nobody has wanted it for max_idle.
 //
+// It is also asked for unix:passwd.byname and unix:group.byname, the type unix, by services
+// inside chroot: they do not see /etc/passwd. So it is not to be inside chroot itself.
+//
 // Tables of other types are cheaper to read than to ask for: each service
 // opens its own, and "proxy:hash:/file" is the same as "hash:/file".
 //
@@ -73,6 +76,7 @@ func Spec(types Types) service.Spec {
 			}
 			o := env.Tables()
 			o.Types = types(env.Config)
+			o.Types["unix"] = openUnix
 			s := newServer(named(env.Config), o)
 			defer s.close()
 			if err := env.Confine(); err != nil {
@@ -81,6 +85,12 @@ func Spec(types Types) service.Spec {
 			s.ctx = service.Stopping(ctx)
 			return env.ServeIPC(ctx, &ipc.Server{Handler: s.handle}, drainTime)
 		}}
+}
+
+// openUnix opens tables of the type unix for a process that has nobody to ask.
+func openUnix(name string, o table.Options) (table.Table, error) {
+	o.Confined, o.Types = nil, nil
+	return table.Open("unix:"+name, o)
 }
 
 // named lists the tables that settings name.

@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/confine"
 	"posthaste/internal/ipc"
+	"posthaste/internal/proto"
 	"posthaste/internal/table"
 )
 
@@ -31,6 +33,8 @@ func TestNamed(t *testing.T) {
 virtual_alias_maps = hash:/x, mysql:$db/a.cf proxy:pgsql:/etc/b.cf
 transport_maps = unionmap:{sqlite:/etc/c.cf, inline:{a=b}}
 mydestination = !ldap:people
+local_recipient_maps = proxy:unix:passwd.byname $alias_maps
+smtpd_milters = unix:/run/milter, unix:passwd
 people_server_host = ldap://host/ ldaps://other
 smtpd_recipient_restrictions = check_recipient_access ldap:/etc/d.cf, reject
 `)
@@ -39,7 +43,7 @@ smtpd_recipient_restrictions = check_recipient_access ldap:/etc/d.cf, reject
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"ldap:/etc/d.cf", "ldap:people", "mysql:/etc/db/a.cf", "mysql:/etc/db/e.cf", "pgsql:/etc/b.cf", "pgsql:nets", "sqlite:/etc/c.cf"}
+	want := []string{"ldap:/etc/d.cf", "ldap:people", "mysql:/etc/db/a.cf", "mysql:/etc/db/e.cf", "pgsql:/etc/b.cf", "pgsql:nets", "sqlite:/etc/c.cf", "unix:passwd.byname"}
 	if got := named(cfg); !slices.Equal(got, want) {
 		t.Errorf("%q\nexpected %q", got, want)
 	}
@@ -179,5 +183,19 @@ func TestAbsent(t *testing.T) {
 	defer tab.Close()
 	if _, found, err := tab.Lookup(context.Background(), "k"); err == nil || found {
 		t.Error("a table that cannot be asked has an answer")
+	}
+}
+
+// Users and groups are the system's own, whatever the process has given up.
+func TestUnix(t *testing.T) {
+	t.Parallel()
+	c := confine.New(nil)
+	c.Begin(true)
+	o := table.Options{Confined: c, Types: map[string]table.Opener{"unix": openUnix}}
+	s := newServer([]string{"unix:passwd.byname"}, o)
+	defer s.close()
+	value, found, err := s.lookup(&proto.Lookup{Table: "unix:passwd.byname", Key: "root"})
+	if err != nil || !found || !strings.HasPrefix(value, "root:x:0:0:") {
+		t.Errorf("%q %v %v", value, found, err)
 	}
 }
