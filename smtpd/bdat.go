@@ -137,6 +137,9 @@ func (s *session) readChunk(size int64, take func([]byte)) error {
 		w.enlarge()
 		defer w.shrink()
 	}
+	if size > middleBuf {
+		w.grow()
+	}
 	for size > 0 {
 		if w.buffered() == 0 {
 			w.r, w.w = 0, 0

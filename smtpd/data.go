@@ -83,11 +83,15 @@ func (s *session) readContent(c *content) error {
 	start := time.Now()
 	from := w.received
 	for {
+		full := w.w == len(w.buf)
 		used, done := c.feed(w.buf[w.r:w.w])
 		w.r += used
 		s.content = c.size
 		if done {
 			return nil
+		}
+		if full { // it is more than a little
+			w.grow()
 		}
 		if w.r > 0 {
 			n := copy(w.buf, w.buf[w.r:w.w])

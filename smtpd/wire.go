@@ -19,14 +19,21 @@ const (
 	// smallBuf is what an idle session keeps for reading: 10,000 of them
 	// must be cheap.
 	smallBuf = 4 << 10
-	// bigBuf is borrowed while content is read.
+	// middleBuf is borrowed while content is read. Most mail is smaller: a
+	// message comes in with one or two reads, and a hundred sessions at once
+	// take little memory.
+	middleBuf = 16 << 10
+	// bigBuf takes its place when the content turns out to be long.
 	bigBuf = 64 << 10
 	// maxOut is how much may be gathered before it is written in any case: a
 	// client that pipelines without end must not make us keep all answers.
 	maxOut = 16 << 10
 )
 
-var bigBufs = sync.Pool{New: func() any { b := make([]byte, bigBuf); return &b }}
+var (
+	middleBufs = sync.Pool{New: func() any { b := make([]byte, middleBuf); return &b }}
+	bigBufs    = sync.Pool{New: func() any { b := make([]byte, bigBuf); return &b }}
+)
 
 var (
 	errLineTooLong = errors.New("line too long")
@@ -38,8 +45,9 @@ type wire struct {
 	buf []byte // buf[r:w] has been received and not been looked at
 	r,
 	w int
-	out      []byte // replies not sent yet
-	big      *[]byte
+	out      []byte        // replies not sent yet
+	lent     *[]byte       // what buf is while content is read, from a pool
+	own      []byte        // what buf was before
 	idle     func() error  // called before waiting for a command
 	timeout  time.Duration // of one read
 	deadline time.Time     // of a whole command, when not zero
@@ -128,26 +136,56 @@ func (w *wire) makeRoom(want int) {
 	}
 }
 
-// enlarge borrows a big buffer for reading content.
+// enlarge borrows a buffer for reading content.
 func (w *wire) enlarge() {
-	if w.big != nil {
-		return
+	if w.lent == nil {
+		w.own = w.buf
+		w.borrow(&middleBufs)
 	}
-	w.big = bigBufs.Get().(*[]byte)
-	n := copy(*w.big, w.buf[w.r:w.w])
-	w.buf, w.r, w.w = *w.big, 0, n
 }
 
-// shrink gives the big buffer back; what is in it still is kept.
+// grow changes the borrowed buffer for a big one, when it is not that yet.
+func (w *wire) grow() {
+	if w.lent != nil && len(*w.lent) < bigBuf {
+		old := w.lent
+		w.borrow(&bigBufs)
+		giveBack(old)
+	}
+}
+
+// borrow makes a buffer from the pool the one that is read into.
+func (w *wire) borrow(pool *sync.Pool) {
+	w.lent = pool.Get().(*[]byte)
+	if w.buffered() > len(*w.lent) { // a session's own buffer holds a line, of any limit
+		*w.lent = make([]byte, w.buffered()+smallBuf)
+	}
+	n := copy(*w.lent, w.buf[w.r:w.w])
+	w.buf, w.r, w.w = *w.lent, 0, n
+}
+
+// shrink gives the borrowed buffer back; what is in it still is kept.
 func (w *wire) shrink() {
-	if w.big == nil {
+	if w.lent == nil {
 		return
 	}
-	b := make([]byte, max(smallBuf, w.buffered()))
+	b := w.own
+	if n := max(smallBuf, w.buffered()); len(b) < n {
+		b = make([]byte, n)
+	}
 	n := copy(b, w.buf[w.r:w.w])
 	w.buf, w.r, w.w = b, 0, n
-	bigBufs.Put(w.big)
-	w.big = nil
+	giveBack(w.lent)
+	w.lent, w.own = nil, nil
+}
+
+// giveBack puts a borrowed buffer where it came from.
+func giveBack(b *[]byte) {
+	switch len(*b) {
+	case middleBuf:
+		middleBufs.Put(b)
+	case bigBuf:
+		bigBufs.Put(b)
+	}
 }
 
 // flush writes the replies that have gathered.

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -58,7 +57,7 @@ type Server struct {
 
 	mu      sync.Mutex
 	running map[*running]struct{}
-	recent  []reported // reported, by time: kept in case the reporting was in vain
+	recent  told // kept in case the reporting was in vain
 	others  map[mail.Transport]*ipc.Client
 	wg      sync.WaitGroup
 	srv     ipc.Server
@@ -69,13 +68,6 @@ type running struct {
 	id    mail.QueueID
 	index []int
 	conn  *ipc.Conn // whose order it is
-}
-
-// reported is an outcome that has been sent to a queue manager, or could not be.
-type reported struct {
-	when time.Time
-	conn *ipc.Conn // nil: nobody has heard it
-	fin  proto.Finished
 }
 
 // NewServer makes a server.
@@ -109,15 +101,11 @@ func (s *Server) attached(c *ipc.Conn) {
 		inv.Running = append(inv.Running, proto.Delivery{ID: r.id, Index: r.index})
 		r.conn = c // its outcome goes to the new one
 	}
-	s.prune(time.Now())
-	for i := range s.recent {
-		// Whom they were told over another connection may be gone, even if that
-		// has not been noticed here yet.
-		if s.recent[i].conn != c {
-			inv.Finished = append(inv.Finished, s.recent[i].fin)
-			s.recent[i].conn, s.recent[i].when = c, time.Now()
-		}
-	}
+	now := time.Now()
+	s.recent.prune(now)
+	// Whom they were told over another connection may be gone, even if that
+	// has not been noticed here yet.
+	inv.Finished = s.recent.retell(now, c, inv.Finished)
 	c.Push(&inv)
 }
 
@@ -128,16 +116,6 @@ func isClosed(c *ipc.Conn) bool {
 	default:
 		return false
 	}
-}
-
-// prune forgets outcomes that were told long ago. Called with mu held.
-func (s *Server) prune(now time.Time) {
-	n := 0
-	for n < len(s.recent) && (s.recent[n].conn != nil && now.Sub(s.recent[n].when) > remembered ||
-		len(s.recent)-n > maxUnreported) {
-		n++
-	}
-	s.recent = slices.Delete(s.recent, 0, n)
 }
 
 func (s *Server) handle(ctx context.Context, c *ipc.Conn, r *ipc.Request) {
@@ -179,8 +157,8 @@ func (s *Server) report(run *running, asked *ipc.Conn, r *ipc.Request, reply *pr
 	if isClosed(to) {
 		to = nil
 	}
-	s.prune(now)
-	s.recent = append(s.recent, reported{now, to, fin})
+	s.recent.prune(now)
+	s.recent.add(now, to, &fin)
 	s.mu.Unlock()
 	switch to {
 	case nil: // the next one will be told

@@ -1,5 +1,7 @@
 package rfc5322
 
+import "sync"
+
 // An Address is one address found in a list.
 type Address struct {
 	// Addr is the address in internal form, without comments and white space
@@ -49,6 +51,13 @@ func (t token) isWord() bool { return t.kind <= tokLiteral }
 // header_address_token_limit.
 const MaxTokens = 10240
 
+// tokenLists are used again: nearly every message has a few such fields.
+// Tokens point to nothing.
+var tokenLists = sync.Pool{New: func() any { return new([]token) }}
+
+// maxScratch is the longest list that is worth keeping.
+const maxScratch = 1024
+
 // AppendAddresses finds the addresses in text, the value of an address field
 // or any other list of addresses, and appends them to dst in order of
 // occurrence. It takes groups, comments, quoted strings, source routes, and
@@ -60,9 +69,13 @@ func AppendAddresses(dst []Address, text string, limit int) []Address {
 	if limit <= 0 {
 		limit = MaxTokens
 	}
-	var space [96]token
-	p := listParser{text: text, toks: appendTokens(space[:0], text, limit), out: dst}
+	scratch := tokenLists.Get().(*[]token)
+	p := listParser{text: text, toks: appendTokens((*scratch)[:0], text, limit), out: dst}
 	p.parse()
+	if cap(p.toks) <= maxScratch {
+		*scratch = p.toks
+		tokenLists.Put(scratch)
+	}
 	return p.out
 }
 

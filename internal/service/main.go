@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,13 +22,6 @@ import (
 	"posthaste/internal/maillog"
 )
 
-// ballast is memory that is never touched, and so takes none: it only makes
-// the garbage collector, which runs when the heap has doubled, wait until a
-// busy service has used that much. The heap of a service is a few megabytes;
-// collected each time that doubles, 10 KB messages cost half as much again.
-// An idle process never gets there and stays small.
-const ballast = 16 << 20
-
 // Main is the entry of a process that master has executed under a service's
 // name. args are those of the command line without the program's name. It
 // returns the exit status.
@@ -37,9 +29,6 @@ func Main(spec Spec, args []string) int {
 	NameProcess(spec.Process)
 	signal.Ignore(syscall.SIGINT) // a terminal's interrupt is for master
 	syscall.Umask(0o077)
-	if os.Getenv("GOGC") == "" {
-		defer runtime.KeepAlive(make([]byte, ballast))
-	}
 	cl, err := ParseCommandLine(args)
 	if err == nil {
 		err = checkInherited(cl)

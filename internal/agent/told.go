@@ -1,0 +1,76 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/proto"
+)
+
+const (
+	// toldSpan and toldSize bound what is kept, and forgotten, together.
+	toldSpan = time.Second
+	toldSize = 64 << 10
+)
+
+// told are the outcomes that have been reported of late, or could not be, by
+// time. A busy agent has tens of thousands of them, so they are kept packed:
+// a fraction of the memory, nothing in it for the garbage collector to look at,
+// and forgotten by the thousand.
+type told struct {
+	parts []toldPart
+	n     int // outcomes in all
+}
+
+// A toldPart is what was told over one connection within a short time.
+type toldPart struct {
+	conn        *ipc.Conn // nil: nobody has heard it
+	first, last time.Time
+	n           int
+	packed      []byte // the proto.Finished as a proto.Inventory has them, one after another
+}
+
+// add remembers an outcome.
+func (t *told) add(now time.Time, conn *ipc.Conn, fin *proto.Finished) {
+	k := len(t.parts) - 1
+	if k < 0 || t.parts[k].conn != conn || now.Sub(t.parts[k].first) > toldSpan || len(t.parts[k].packed) > toldSize {
+		t.parts = append(t.parts, toldPart{conn: conn, first: now})
+		k++
+	}
+	p := &t.parts[k]
+	p.packed = (&proto.Inventory{Finished: []proto.Finished{*fin}}).Append(p.packed)
+	p.last = now
+	p.n++
+	t.n++
+}
+
+// prune forgets outcomes that were told long ago.
+func (t *told) prune(now time.Time) {
+	k := 0
+	for k < len(t.parts) && (t.parts[k].conn != nil && now.Sub(t.parts[k].last) > remembered || t.n > maxUnreported) {
+		t.n -= t.parts[k].n
+		k++
+	}
+	if k > 0 {
+		t.parts = slices.Delete(t.parts, 0, k)
+	}
+}
+
+// retell appends what has not been told over conn, which takes note of it.
+func (t *told) retell(now time.Time, conn *ipc.Conn, list []proto.Finished) []proto.Finished {
+	for i := range t.parts {
+		p := &t.parts[i]
+		if p.conn == conn {
+			continue
+		}
+		var inv proto.Inventory
+		if err := inv.Decode(p.packed); err != nil {
+			panic(fmt.Sprintf("agent: outcomes packed by ourselves: %v", err))
+		}
+		list = append(list, inv.Finished...)
+		p.conn, p.last = conn, now
+	}
+	return list
+}
