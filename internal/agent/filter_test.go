@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -60,7 +61,7 @@ func TestFilter(t *testing.T) {
 		"parts": {say: func(r *Request) {
 			r.Part(0, "other@b.test", dsn.Failed, dsn.S(5, 1, 1), "unknown user", Detail{})
 			r.Settle(0, dsn.Failed, dsn.S(5, 1, 1), "unknown user", Detail{})
-		}, want: "delayed 4.1.1 maybe later", log: "to=<other@b.test>, orig_to=<a@b.test>, relay=none, delay=0, delays=0/0/0/0, dsn=4.1.1, status=deferred"},
+		}, want: "delayed 4.1.1 maybe later", log: "to=<other@b.test>, orig_to=<a@b.test>, relay=none, dsn=4.1.1, status=deferred"},
 		"own filter": {config: "local_delivery_status_filter =\n",
 			say:  func(r *Request) { r.Bounce(0, dsn.S(5, 1, 1), "unknown user", Detail{}) },
 			want: "failed 5.1.1 unknown user", log: "status=bounced"},
@@ -91,12 +92,15 @@ func TestFilter(t *testing.T) {
 			if r.Deferred(0) != (o.Action == dsn.Deferred) || r.Pending(0) {
 				t.Error("Deferred and Pending do not tell")
 			}
-			if got := sink.b.String(); !strings.Contains(got, tt.log) {
+			if got := delays.ReplaceAllString(sink.b.String(), ""); !strings.Contains(got, tt.log) {
 				t.Errorf("log:\n%s\nwant in it: %s", got, tt.log)
 			}
 		})
 	}
 }
+
+// delays is what a log line says of time that passed.
+var delays = regexp.MustCompile(`delay=[\d.]+, delays=[\d./]+, `)
 
 func TestFilterOfPrograms(t *testing.T) {
 	t.Parallel()
