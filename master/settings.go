@@ -52,6 +52,26 @@ func loadSettings(opts Options) (*settings, error) {
 	return makeSettings(cfg, services, opts.Services)
 }
 
+// Notes says what there is to know of services that have no process of their
+// own. The error has what is wrong with any, one a line.
+func Notes(cfg *config.Config, services []config.Service, specs map[string]service.Spec) ([]string, error) {
+	s, err := makeSettings(cfg, services, specs)
+	if err != nil {
+		return nil, err
+	}
+	return s.notes, nil
+}
+
+// Knows reports whether master.cf may name a program.
+func Knows(program string, specs map[string]service.Spec) bool {
+	if other, ok := aliases[program]; ok {
+		program = other
+	}
+	_, known := specs[program]
+	_, built := builtIn[program]
+	return known || built
+}
+
 func makeSettings(cfg *config.Config, services []config.Service, specs map[string]service.Spec) (*settings, error) {
 	s := &settings{config: cfg, queue: cfg.String("queue_directory")}
 	disabled := cfg.List("master_service_disable")

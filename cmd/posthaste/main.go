@@ -20,6 +20,8 @@ import (
 
 	"posthaste/etc"
 	"posthaste/internal/advice"
+	"posthaste/internal/config"
+	"posthaste/internal/migrate"
 	"posthaste/internal/service"
 	"posthaste/internal/tryout"
 	"posthaste/master"
@@ -60,10 +62,27 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		help(stdout)
 		return 0
 	}
+	if words[0] == "migrate" {
+		if dir := configDir(flags); dir != "" {
+			os.Setenv("MAIL_CONFIG", dir)
+		}
+		return migrateCommand(opts, words[1:], io)
+	}
 	if words[0] == "try" {
 		return try(opts, words[1:], argv[0], stdout, stderr)
 	}
 	return master.Command(opts, args, stdout, stderr)
+}
+
+// migrateCommand moves a site here from Postfix, or its queue back.
+func migrateCommand(opts master.Options, args []string, io streams) int {
+	m := migrate.Master{
+		Knows: func(program string) bool { return master.Knows(program, opts.Services) },
+		Notes: func(cfg *config.Config, services []config.Service) ([]string, error) {
+			return master.Notes(cfg, services, opts.Services)
+		},
+	}
+	return migrate.Run(args, m, io.in, io.out, io.err)
 }
 
 // try runs a private mail system in the foreground.
@@ -120,6 +139,8 @@ func help(w io.Writer) {
 
 Commands for the mail system:
   start start-fg stop reload abort flush check status set-permissions logrotate
+  migrate [--from dir] [--to dir] [--dry-run] [--queue | --back]
+                             a site from Postfix; its queue from there and back
   try [-d dir] [-p port]     a private mail system on 127.0.0.1, to try things out
 
 Tools, also available under their own names:

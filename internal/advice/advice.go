@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -37,14 +38,25 @@ type finding struct {
 // Report returns one line for each difference, in the order of the files'
 // lines; defaults come last. It looks at tables' files, and changes nothing.
 func Report(cfg *config.Config, services []config.Service) []string {
+	return compose(cfg, services, unbuilt)
+}
+
+// Behavior is Report without the tables that have to be built, for who builds
+// them.
+func Behavior(cfg *config.Config, services []config.Service) []string {
+	return compose(cfg, services, func(string, string) []string { return nil })
+}
+
+func compose(cfg *config.Config, services []config.Service, built func(name, value string) []string) []string {
 	var list []finding
+	tables := func(name, value string) []string { return append(unknown(value), built(name, value)...) }
 	for _, name := range cfg.Names() {
 		if set, file, line := cfg.IsSet(name); set {
-			list = append(list, setting(cfg, name, file, line)...)
+			list = append(list, setting(cfg, tables, name, file, line)...)
 		}
 	}
 	for i := range services {
-		list = append(list, service(cfg, &services[i])...)
+		list = append(list, service(cfg, tables, &services[i])...)
 	}
 	slices.SortStableFunc(list, func(a, b finding) int {
 		return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.line, b.line))
@@ -64,8 +76,11 @@ func (f finding) String() string {
 	return fmt.Sprintf("%s:%d: %s", f.file, f.line, f.text)
 }
 
+// look is what is to be said about the tables that a value names.
+type look func(name, value string) []string
+
 // setting looks at what a line of main.cf sets.
-func setting(cfg *config.Config, name, file string, line int) (list []finding) {
+func setting(cfg *config.Config, tables look, name, file string, line int) (list []finding) {
 	value, err := cfg.Value(name)
 	if err != nil {
 		return nil // what does not expand is an error of the configuration
@@ -83,7 +98,7 @@ func setting(cfg *config.Config, name, file string, line int) (list []finding) {
 }
 
 // service looks at a line of master.cf.
-func service(cfg *config.Config, s *config.Service) (list []finding) {
+func service(cfg *config.Config, tables look, s *config.Service) (list []finding) {
 	title := "service " + s.Name + "/" + s.Type + ": "
 	for _, o := range s.Overrides() {
 		value, err := cfg.Expand(o.Value)
@@ -107,32 +122,83 @@ var builtTable = regexp.MustCompile(`(?:^|[\s,{=:])(hash|btree|lmdb|cdb|dbm|sdbm
 // foreign finds tables of the types that Postfix can have been built with.
 var foreign = regexp.MustCompile(`(?:^|[\s,{=])(?:proxy:)?(ldap|mysql|pgsql|sqlite|memcache|mongodb|nis|nisplus|netinfo|dbm|sdbm):`)
 
-// tables looks at the tables that a value names.
-func tables(name, value string) (list []string) {
+// unknown says which types of tables that a value names do not exist here.
+func unknown(value string) (list []string) {
 	for _, m := range foreign.FindAllStringSubmatch(value, -1) {
 		if !slices.Contains(table.Types(), m[1]) && !readHere(m[1]) {
 			list = append(list, fmt.Sprintf("there are no tables of type %s here; known are: %s", m[1], strings.Join(table.Types(), " ")))
 		}
 	}
+	return list
+}
+
+// A Table is an indexed file that a command builds from a text.
+type Table struct {
+	Spec    string // hash:/etc/aliases
+	Source  string // the text
+	Path    string // what is built
+	Builder string // postmap or postalias
+}
+
+// Tables are those that the settings and services name, in order of their
+// names. Files in which the mail system keeps what it learns are not among them.
+func Tables(cfg *config.Config, services []config.Service) []Table {
+	found := map[string]Table{}
+	add := func(name, value string) {
+		for _, t := range built(name, value) {
+			if old, ok := found[t.Spec]; !ok || old.Builder == "postmap" {
+				found[t.Spec] = t
+			}
+		}
+	}
+	for _, name := range cfg.Names() {
+		if value, err := cfg.Value(name); err == nil {
+			add(name, value)
+		}
+	}
+	for i := range services {
+		for _, o := range services[i].Overrides() {
+			if value, err := cfg.Expand(o.Value); err == nil {
+				add(o.Name, value)
+			}
+		}
+	}
+	list := slices.Collect(maps.Values(found))
+	slices.SortFunc(list, func(a, b Table) int { return cmp.Compare(a.Spec, b.Spec) })
+	return list
+}
+
+// built are the tables that a value names and that a command builds.
+func built(name, value string) (list []Table) {
+	if strings.HasSuffix(name, "_cache_database") || strings.HasSuffix(name, "_cache_map") || name == "address_verify_map" {
+		return nil // learnt, not built
+	}
 	for _, m := range builtTable.FindAllStringSubmatch(value, -1) {
-		spec := m[1] + ":" + m[2]
-		path, err := table.WriterPath(spec)
-		if err != nil {
+		t := Table{Spec: m[1] + ":" + m[2], Source: m[2], Builder: "postmap"}
+		var err error
+		if t.Path, err = table.WriterPath(t.Spec); err != nil {
 			continue
 		}
-		builder := "postmap"
 		if name == "alias_maps" || name == "alias_database" {
-			builder = "postalias"
+			t.Builder = "postalias"
 		}
-		source, sourceErr := os.Stat(m[2])
-		built, err := os.Stat(path)
+		list = append(list, t)
+	}
+	return list
+}
+
+// unbuilt looks at the tables that a value names.
+func unbuilt(name, value string) (list []string) {
+	for _, t := range built(name, value) {
+		source, sourceErr := os.Stat(t.Source)
+		index, err := os.Stat(t.Path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && errors.Is(sourceErr, fs.ErrNotExist):
-			list = append(list, fmt.Sprintf("%s: neither %s nor the text it is built from exists", spec, path))
+			list = append(list, fmt.Sprintf("%s: neither %s nor the text it is built from exists", t.Spec, t.Path))
 		case errors.Is(err, fs.ErrNotExist):
-			list = append(list, fmt.Sprintf("%s is not built for Posthaste, which reads %s; run: %s %s", spec, path, builder, spec))
-		case err == nil && sourceErr == nil && source.ModTime().After(built.ModTime()):
-			list = append(list, fmt.Sprintf("%s is newer than %s; run: %s %s", m[2], path, builder, spec))
+			list = append(list, fmt.Sprintf("%s is not built for Posthaste, which reads %s; run: %s %s", t.Spec, t.Path, t.Builder, t.Spec))
+		case err == nil && sourceErr == nil && source.ModTime().After(index.ModTime()):
+			list = append(list, fmt.Sprintf("%s is newer than %s; run: %s %s", t.Source, t.Path, t.Builder, t.Spec))
 		}
 	}
 	return list

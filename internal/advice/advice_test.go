@@ -113,7 +113,7 @@ func TestForeignTables(t *testing.T) {
 		{"nis:mail.aliases", true}, {"proxy:nisplus:x", true}, {"hash:/x, nis:y", true},
 		{"inline:{ldaps://x=y}", false}, {"static:nis", false},
 	} {
-		if got := strings.Join(tables("x_maps", c.value), "\n"); strings.Contains(got, "there are no tables of type nis") != c.want {
+		if got := strings.Join(unknown(c.value), "\n"); strings.Contains(got, "there are no tables of type nis") != c.want {
 			t.Errorf("%s: %q", c.value, got)
 		}
 	}

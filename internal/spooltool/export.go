@@ -21,8 +21,16 @@ import (
 const suffix = ".msg"
 
 func (c *command) export(ctx context.Context, flags options, args []string) error {
+	if queue := flags['p']; queue != "" {
+		if len(flags) > 1 && !(len(flags) == 2 && flags.has('r')) || len(args) > 0 {
+			return c.wrongUsage()
+		}
+		return c.toPostfix(ctx, queue, flags.has('r'))
+	}
 	all, dir := flags['a'], flags['d']
 	switch {
+	case flags.has('r'):
+		return c.wrongUsage()
 	case all != "" && (dir != "" || len(args) > 0), all == "" && len(args) == 0, dir == "" && len(args) > 1:
 		return c.wrongUsage()
 	}

@@ -8,6 +8,7 @@
 //	posthaste spool export ID             one message to standard output
 //	posthaste spool export -d DIR ID ...  messages to files in DIR
 //	posthaste spool export -a DIR         all messages
+//	posthaste spool export -p DIR [-r]    all messages into a Postfix queue directory
 //	posthaste spool import [-nrv] PATH ...
 //	posthaste explain ID ...
 //
@@ -24,6 +25,12 @@
 // whether the sender has been warned, and what each recipient's last attempt came
 // to. Of a message in Postfix's deferred queue the last are taken from its defer
 // directory; how many attempts there were Postfix does not record.
+//
+// Export with -p makes queue files in the incoming and hold queues of a Postfix, and
+// needs that and our own mail system to be stopped. Messages that are not due are
+// dated so that Postfix waits as long; recipients that are done are left out. -r removes
+// the messages from our queue when all the files are on stable storage: after a
+// power failure between the two, some are in both.
 //
 // dump, check and stats only read, and may be used while the mail system runs; what they say
 // is then of a moment for each part of the log, not of one moment for all.
@@ -60,7 +67,7 @@ import (
 	"posthaste/internal/spooltool/cli"
 )
 
-const usage = "usage: %s [-c config_dir] dump [-m] | check | stats | export ID | export -d DIR ID ... | export -a DIR | import [-nrv] PATH ..."
+const usage = "usage: %s [-c config_dir] dump [-m] | check | stats | export ID | export -d DIR ID ... | export -a DIR | export -p DIR [-r] | import [-nrv] PATH ..."
 
 type command struct {
 	cli.Tool
@@ -125,7 +132,7 @@ func (c *command) verb(name string) (run func(ctx context.Context, flags options
 	case "stats":
 		return c.stats, ""
 	case "export":
-		return c.export, "a:d:"
+		return c.export, "a:d:p:r"
 	case "import":
 		return c.importAll, "nrv"
 	}

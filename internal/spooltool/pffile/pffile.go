@@ -1,5 +1,5 @@
-// Package pffile reads Postfix's queue files, so that a site can move with its
-// queue, and so that postcat shows them.
+// Package pffile reads and writes Postfix's queue files, so that a site can move with its
+// queue and back, and so that postcat shows them.
 //
 // # Format
 //
@@ -193,7 +193,7 @@ func (f *File) number(name string, n int64, next *mail.Recipient) {
 	case "ret_flags":
 		f.Envelope.Ret = [...]dsn.Ret{dsn.RetUnset, dsn.RetFull, dsn.RetHeaders, dsn.RetUnset}[n&3]
 	case "notify_flags":
-		for bit, flag := range [...]dsn.Notify{dsn.NotifyNever, dsn.NotifySuccess, dsn.NotifyFailure, dsn.NotifyDelay} {
+		for bit, flag := range notifyBits {
 			if n>>bit&1 != 0 {
 				next.Notify |= flag
 			}
@@ -202,7 +202,7 @@ func (f *File) number(name string, n int64, next *mail.Recipient) {
 			next.Notify = dsn.NotifyNever
 		}
 	case "trace_flags":
-		for bit, flag := range map[int]mail.Trace{8: mail.TraceProbe, 9: mail.TraceReport, 10: mail.TraceRecord} {
+		for bit, flag := range traceBits {
 			if n>>bit&1 != 0 {
 				f.Envelope.Trace |= flag
 			}
