@@ -21,7 +21,7 @@
 //	-- sendmail name --
 //	one local submission: arguments, and the message in the lines after them
 //
-// Without -whole a third of the configurations is tried, which takes part of a
+// Without -whole a quarter of the configurations is tried, which takes part of a
 // minute. What differs must be in testdata/differences, with the reason; and what is
 // there must differ.
 package differential
@@ -42,7 +42,7 @@ import (
 
 var (
 	update = flag.Bool("update", false, "write testdata/differences anew; reasons of new ones are for a person to write")
-	whole  = flag.Bool("whole", false, "all configurations, not every third (make differential)")
+	whole  = flag.Bool("whole", false, "all configurations, not every fourth (make differential)")
 	show   = flag.Bool("show", false, "print what becomes of all mail")
 )
 
@@ -84,7 +84,7 @@ func TestDifferential(t *testing.T) {
 	var count counter
 	t.Run("cases", func(t *testing.T) {
 		for i, file := range files {
-			if !*whole && i%3 != 0 {
+			if !*whole && i%4 != 0 {
 				continue
 			}
 			name := strings.TrimSuffix(filepath.Base(file), ".txtar")

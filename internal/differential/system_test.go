@@ -231,6 +231,7 @@ func (s *system) launch() {
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
+	s.watch()
 	done := make(chan struct{})
 	go func() {
 		s.cmd.Wait()
@@ -263,6 +264,31 @@ func (s *system) launch() {
 	})
 	s.eventually("the first connection is over", func() bool { return strings.Contains(s.log(), "disconnect from") || s.t.Failed() })
 	s.logged = len(s.log())
+}
+
+// watchdog waits for its standard input to end, which it does when the test has
+// been killed, stops the master process, which stops the others, and removes the files.
+const watchdog = `read -r _
+kill "$1"
+for i in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$1" || break; sleep 1; done
+rm -rf "$2"`
+
+// watch makes sure that nothing stays when the test is killed. The kernel's signal
+// for that (prctl PR_SET_PDEATHSIG) is lost when the original changes its user.
+func (s *system) watch() {
+	s.t.Helper()
+	cmd := exec.Command("/bin/sh", "-c", watchdog, "watchdog", strconv.Itoa(s.cmd.Process.Pid), s.dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if _, err := cmd.StdinPipe(); err != nil { // held open by cmd
+		s.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
 }
 
 func (s *system) path(parts ...string) string {
@@ -303,7 +329,9 @@ func (s *system) tool(stdin string, args ...string) (string, error) {
 
 func (s *system) eventually(what string, f func() bool) {
 	s.t.Helper()
-	for limit := time.Now().Add(patience); !f(); time.Sleep(10 * time.Millisecond) {
+	pause := 10 * time.Millisecond
+	for limit := time.Now().Add(patience); !f(); time.Sleep(pause) {
+		pause = min(pause*5/4, 200*time.Millisecond)
 		if time.Now().After(limit) {
 			s.t.Errorf("ours %v: waited %v in vain: %s", s.ours, patience, what)
 			s.lost = true
@@ -358,6 +386,12 @@ func (s *system) settle(said string) string {
 	var list []queued
 	before := -1
 	s.eventually("nothing moves any more", func() bool {
+		n := len(s.log())
+		same := n == before
+		before = n
+		if !same {
+			return false // to ask the queue costs a process
+		}
 		if d, _ := filepath.Glob(s.path("spool/maildrop/*")); len(d) > 0 {
 			return false
 		}
@@ -379,10 +413,7 @@ func (s *system) settle(said string) string {
 				}
 			}
 		}
-		n := len(s.log())
-		same := n == before
-		before = n
-		return s.quiet(said, list) && same
+		return s.quiet(said, list) && len(s.log()) == before
 	})
 	log := s.log()[s.logged:]
 	var left []string
