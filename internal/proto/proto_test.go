@@ -13,7 +13,8 @@ import (
 var all = []ipc.Message{&Lease{}, &LeaseReply{}, &Submit{}, &SubmitReply{}, &Chunk{}, &ChunkReply{}, &Abort{}, &Attach{},
 	&Entries{}, &Record{}, &RecordReply{}, &Locate{}, &LocateReply{}, &Deliver{}, &DeliverReply{}, &Inventory{}, &Rewrite{},
 	&RewriteReply{}, &Resolve{}, &ResolveReply{}, &Stale{}, &Notify{}, &NotifyReply{}, &List{}, &ListReply{}, &Command{},
-	&CommandReply{}, &Explain{}, &ExplainReply{}, &Shape{}, &ShapeReply{}, &Probe{}, &ProbeReply{}, &Probed{}, &Milter{}, &MilterReply{}}
+	&CommandReply{}, &Explain{}, &ExplainReply{}, &Shape{}, &ShapeReply{}, &Probe{}, &ProbeReply{}, &Probed{}, &Milter{}, &MilterReply{},
+	&Lookup{}, &LookupReply{}}
 
 // Every field of every message survives the journey: a field that is added
 // and forgotten in Append or Decode fails here.
