@@ -48,7 +48,7 @@ type Server struct {
 	opt ServerOptions
 	ctx context.Context
 	srv ipc.Server
-	wg  sync.WaitGroup
+	wg  ipc.Workers
 
 	buffered atomic.Int64 // octets in incoming.buf, over all messages
 

@@ -120,7 +120,7 @@ type Server struct {
 	cleanup *ipc.Client
 	bounce  *ipc.Client
 	verify  *ipc.Client
-	tasks   sync.WaitGroup // goroutines that work for messages
+	tasks   ipc.Workers // goroutines that work for messages
 	ctx     context.Context
 }
 

@@ -59,7 +59,7 @@ type Server struct {
 	running map[*running]struct{}
 	recent  told // kept in case the reporting was in vain
 	others  map[mail.Transport]*ipc.Client
-	wg      sync.WaitGroup
+	wg      ipc.Workers
 	srv     ipc.Server
 }
 
