@@ -19,7 +19,7 @@ TOOLS = sendmail mailq newaliases postqueue postsuper postcat postconf postmap p
 all: build
 
 build:
-	$(GO) build -trimpath -o $(BIN)/ ./cmd/posthaste ./cmd/postdrop ./cmd/posthaste-tables
+	$(GO) build -trimpath -o $(BIN)/ ./cmd/posthaste ./cmd/postdrop ./cmd/posthaste-tables ./cmd/posthaste-metrics
 
 # A mail server on 127.0.0.1:2525 as the present user, with everything below ./run.
 run: build
@@ -69,6 +69,7 @@ install: build
 	install -m 755 $(BIN)/posthaste $(DESTDIR)$(SBINDIR)/posthaste
 	install -m 755 $(BIN)/postdrop $(DESTDIR)$(SBINDIR)/postdrop
 	install -m 755 $(BIN)/posthaste-tables $(DESTDIR)$(DAEMONDIR)/posthaste-tables
+	install -m 755 $(BIN)/posthaste-metrics $(DESTDIR)$(DAEMONDIR)/posthaste-metrics
 	for t in $(TOOLS); do ln -sf posthaste $(DESTDIR)$(SBINDIR)/$$t; done
 	for f in main.cf master.cf; do \
 	  test -e $(DESTDIR)$(SYSCONFDIR)/$$f || install -m 644 etc/$$f $(DESTDIR)$(SYSCONFDIR)/$$f; done

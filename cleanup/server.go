@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/metrics"
 	"posthaste/internal/proto"
 	"posthaste/internal/spool"
 )
@@ -40,6 +41,8 @@ type ServerOptions struct {
 	Authenticator *Authenticator
 	// Signer signs mail. It may be nil.
 	Signer *Signer
+	// Metrics counts what is accepted. It may be nil.
+	Metrics *metrics.Set
 }
 
 // A Server serves submitters and the queue manager. It is the only one that
@@ -462,6 +465,7 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 		in.giveUp()
 		return in.s.storageReply(env.ID, err)
 	}
+	in.count(env)
 	if e, ok := b.Entry(i); ok {
 		if changed {
 			m.Envelope, m.Recipients = nil, nil // what is recorded besides must be read
@@ -469,6 +473,19 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 		in.s.announce(e, m.Envelope, m.Recipients)
 	}
 	return &queued
+}
+
+// count counts a message that is on stable storage now.
+func (in *incoming) count(env *mail.Envelope) {
+	source := "local"
+	switch {
+	case in.q.Flags&proto.SubmitNoReceive != 0:
+		source = "internal"
+	case env.Client.Addr != "":
+		source = "network"
+	}
+	in.s.opt.Metrics.Add(metrics.Accepted, 1, source)
+	in.s.opt.Metrics.Add(metrics.AcceptedBytes, float64(env.Size), source)
 }
 
 // state is what is to be recorded of a message that was queued elsewhere, and

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"posthaste/internal/ipc"
+	"posthaste/internal/metrics"
 	"posthaste/internal/resolver"
 	"posthaste/internal/rewriteclient"
 	"posthaste/internal/service"
@@ -79,7 +80,8 @@ func run(ctx context.Context, env *service.Env) error {
 	defer stop()
 	s := NewServer(service.Stopping(ctx), ServerOptions{Core: core, Spool: sp, Log: log,
 		Token: env.Flow.Take, Delay: cfg.Duration("in_flow_delay"), BufferLimit: cfg.Bytes("spool_buffer_limit"),
-		Verify: verify, Milters: milters, Signer: signer, Authenticator: authenticator})
+		Verify: verify, Milters: milters, Signer: signer, Authenticator: authenticator, Metrics: env.Metrics})
+	offer(env, sp)
 	broken := make(chan struct{})
 	go func() {
 		defer close(broken)
@@ -102,4 +104,26 @@ func run(ctx context.Context, env *service.Env) error {
 		err = cerr
 	}
 	return err
+}
+
+// offer has the spool's numbers published.
+func offer(env *service.Env, sp *spool.Spool) {
+	env.Metrics.Offer(func(o *metrics.Offer) {
+		st := sp.Stats()
+		o.Gauge(metrics.SpoolMessages, float64(st.Messages))
+		o.Gauge(metrics.SpoolLiveBytes, float64(st.LiveBytes))
+		o.Gauge(metrics.SpoolDiskBytes, float64(st.DiskBytes))
+		o.Gauge(metrics.SpoolSegments, float64(st.Segments-st.Free), "used")
+		o.Gauge(metrics.SpoolSegments, float64(st.Free), "free")
+		full := 0.0
+		if st.Full {
+			full = 1
+		}
+		o.Gauge(metrics.SpoolFull, full)
+		o.Gauge(metrics.FlowTokens, float64(env.Flow.Level()))
+		o.Total(metrics.SpoolBatches, float64(st.Batches))
+		o.Total(metrics.SpoolCommits, float64(st.Commits))
+		o.Total(metrics.SpoolWrittenBytes, float64(st.Written))
+		o.Total(metrics.SpoolCopiedBytes, float64(st.Copied))
+	})
 }

@@ -76,6 +76,7 @@ func makeSettings(cfg *config.Config, services []config.Service, specs map[strin
 	s := &settings{config: cfg, queue: cfg.String("queue_directory")}
 	disabled := cfg.List("master_service_disable")
 	behind := behindPostscreen(cfg, services)
+	services = withMetrics(cfg, services)
 	var errs []error
 	for _, c := range services {
 		if matches(disabled, c) {
@@ -103,6 +104,20 @@ func makeSettings(cfg *config.Config, services []config.Service, specs map[strin
 		return nil, err
 	}
 	return s, nil
+}
+
+// withMetrics adds the metrics service, which master.cf need not name, when
+// metrics_listen asks for it, and leaves it out when not.
+func withMetrics(cfg *config.Config, services []config.Service) []config.Service {
+	is := func(c config.Service) bool { return c.Command == service.MetricsName }
+	switch on := cfg.String("metrics_listen") != ""; {
+	case !on:
+		return slices.DeleteFunc(slices.Clone(services), is)
+	case slices.ContainsFunc(services, is):
+		return services
+	}
+	return append(slices.Clone(services), config.Service{Name: service.MetricsName, Type: "unix", Private: true,
+		Unprivileged: true, MaxProc: 1, Command: service.MetricsName, File: "main.cf (metrics_listen)"})
 }
 
 // program finds the program of a service; nil when what it does is built in.

@@ -65,6 +65,7 @@ func run(ctx context.Context, env *service.Env) error {
 	if os.Getenv("GOGC") == "" {
 		s.opt.Collect = func(percent int) { debug.SetGCPercent(percent) }
 	}
+	env.Metrics.Offer(s.offer)
 	env.Used()
 	done := make(chan error, 1)
 	serving, stop := context.WithCancel(ctx)

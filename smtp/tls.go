@@ -362,9 +362,6 @@ func (d *delivery) checkPeer(s *session, p *policy) *failure {
 
 // logTLS says how a session is encrypted.
 func (d *delivery) logTLS(s *session) {
-	if d.a.tls.loglevel == 0 {
-		return
-	}
 	st := s.tls
 	trust := "Untrusted"
 	switch {
@@ -377,6 +374,10 @@ func (d *delivery) logTLS(s *session) {
 		Cipher: tls.CipherSuiteName(st.CipherSuite), Bits: cipherBits(tls.CipherSuiteName(st.CipherSuite))}
 	if st.CurveID != 0 {
 		e.KeyExchange = st.CurveID.String()
+	}
+	if d.a.tls.loglevel == 0 {
+		d.log.Count(e)
+		return
 	}
 	d.log.Log(e)
 }

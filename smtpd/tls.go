@@ -19,6 +19,7 @@ import (
 	"posthaste/internal/access"
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
+	"posthaste/internal/maillog"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/table"
 	"posthaste/internal/tlspolicy"
@@ -395,6 +396,7 @@ func (s *session) handshake() error {
 	s.wire.nc = c
 	s.tls = &tlsState{cert: under.cert}
 	s.a.TLS = s.srv.tlsSet.describe(c.ConnectionState())
+	s.srv.log.Count(maillog.TLSEstablished{Server: true, Proto: s.a.TLS.Protocol})
 	if s.srv.tlsSet.logLevel > 0 {
 		s.srv.log.Info("%s TLS connection established from %s: %s", s.trust(), s.a.NameAddr(), s.tlsText(" "))
 	}

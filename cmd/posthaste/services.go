@@ -41,6 +41,7 @@ func services() map[string]service.Spec {
 		bounceSpec(),
 		verify.Spec(),
 		proxymap.Spec(nil),
+		service.MetricsSpec(nil),
 		agent.Spec("smtp", smtpAgent(false)),
 		agent.Spec("lmtp", smtpAgent(true)),
 		agent.Spec("local", localAgent),

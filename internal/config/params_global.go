@@ -69,6 +69,7 @@ var logParams = []Param{
 	{Name: "maillog_file_prefixes", Type: List, Default: "/var, /dev/stdout", Tier: 3, Doc: "Permitted locations of the log file"},
 	{Name: "maillog_file_rotate_suffix", Type: String, Default: "%Y%m%d-%H%M%S", Tier: 3, Doc: "Time format added to rotated logs"},
 	{Name: "maillog_format", Type: Enum, Default: "postfix", Values: "postfix|json", Tier: 1, Origin: Own, Doc: "Form of log records: the classic text line or one JSON object a line"},
+	{Name: "metrics_listen", Type: String, Tier: 2, Origin: Own, Doc: "Address and port of the HTTP server that publishes metrics, such as 127.0.0.1:9187; empty for none"},
 	{Name: "postlog_service_name", Type: String, Default: "postlog", Tier: 3, Doc: "master.cf name of the postlog service"},
 	{Name: "postlogd_watchdog_timeout", Type: Duration, Default: "10s", Min: 1, Tier: 3, Doc: "Watchdog limit of postlogd"},
 	{Name: "respectful_logging", Type: Bool, Default: "${{$compatibility_level} <level {3.6} ? {no} : {yes}}", Tier: 3, Doc: "Use allowlist and denylist words in logs"},

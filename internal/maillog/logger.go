@@ -78,6 +78,11 @@ func (v Level) String() string { return levelNames[v] }
 // syslog is the severity of RFC 3164 section 4.1.1.
 func (v Level) syslog() int { return [...]int{6, 4, 3, 2, 2}[v] }
 
+// An Observer is told of each line: its level, whether it is written (see
+// Count), and its event, which is nil where the line has none. It must not
+// keep the event. Concurrent calls happen.
+type Observer func(level Level, written bool, e Event)
+
 // A Logger writes lines under one tag. All methods may be called
 // concurrently. None of them fails: what cannot be written is kept and tried
 // again, see the package comment. The nil Logger discards.
@@ -127,9 +132,28 @@ func (l *Logger) Log(e Event) { l.event(LevelInfo, e) }
 // LogWarning writes the event with "warning: " before it.
 func (l *Logger) LogWarning(e Event) { l.event(LevelWarning, e) }
 
+// Count has the observer told of an event that the settings keep out of the
+// log.
+func (l *Logger) Count(e Event) {
+	if l != nil && l.lines.observer != nil {
+		l.lines.observer(LevelInfo, false, e)
+	}
+}
+
+// Observe has f told of each line that is written from now on, under whatever
+// tag. It must be called before the Logger is used concurrently.
+func (l *Logger) Observe(f Observer) {
+	if l != nil {
+		l.lines.observer = f
+	}
+}
+
 func (l *Logger) event(level Level, e Event) {
 	if l == nil {
 		return
+	}
+	if l.lines.observer != nil {
+		l.lines.observer(level, true, e)
 	}
 	r := newRecord(level)
 	r.text = e.Append(r.text)
@@ -144,6 +168,9 @@ func (l *Logger) event(level Level, e Event) {
 func (l *Logger) printf(level Level, format string, args []any) {
 	if l == nil {
 		return
+	}
+	if l.lines.observer != nil {
+		l.lines.observer(level, true, nil)
 	}
 	r := newRecord(level)
 	if len(args) == 0 {
@@ -255,9 +282,10 @@ const (
 
 // A gatherer collects lines and hands them to a sink in batches.
 type gatherer struct {
-	sink   Sink
-	format Format
-	host   string
+	sink     Sink
+	format   Format
+	host     string
+	observer Observer
 
 	// writing is held while the sink is in use. It is taken before mu.
 	writing sync.Mutex

@@ -14,7 +14,8 @@ var all = []ipc.Message{&Lease{}, &LeaseReply{}, &Submit{}, &SubmitReply{}, &Chu
 	&Entries{}, &Record{}, &RecordReply{}, &Locate{}, &LocateReply{}, &Deliver{}, &DeliverReply{}, &Inventory{}, &Rewrite{},
 	&RewriteReply{}, &Resolve{}, &ResolveReply{}, &Stale{}, &Notify{}, &NotifyReply{}, &List{}, &ListReply{}, &Command{},
 	&CommandReply{}, &Explain{}, &ExplainReply{}, &Shape{}, &ShapeReply{}, &Probe{}, &ProbeReply{}, &Probed{}, &Milter{}, &MilterReply{},
-	&Lookup{}, &LookupReply{}}
+	&Lookup{}, &LookupReply{},
+	&Present{}, &Measure{}, &Measures{}, &MeasuresReply{}}
 
 // Every field of every message survives the journey: a field that is added
 // and forgotten in Append or Decode fails here.

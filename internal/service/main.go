@@ -96,6 +96,9 @@ func (p *process) setUp() error {
 	if err := p.openLog(cfg); err != nil {
 		return err
 	}
+	if cfg.String("metrics_listen") != "" {
+		env.reporter = newReporter(env)
+	}
 	env.Privileged = os.Geteuid() == 0 && !p.cl.Unprivileged
 	if err := p.inheritSockets(); err != nil {
 		return err
@@ -256,6 +259,7 @@ func (p *process) run() int {
 	p.status.close()
 	watchers.Wait()
 	profiler.close()
+	env.reporter.close()
 	if err != nil {
 		env.Log.Fatal("%v", err)
 		env.Log.Close()

@@ -43,7 +43,7 @@
 //
 // # Parameters
 //
-// in_flow_delay, mail_owner, max_idle, process_name, queue_directory,
+// in_flow_delay, mail_owner, max_idle, metrics_listen, process_name, queue_directory,
 // service_name, stress, and those of package maillog.
 //
 // # Diagnostics
@@ -62,6 +62,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/confine"
 	"posthaste/internal/maillog"
+	"posthaste/internal/metrics"
 	"posthaste/internal/table"
 )
 
@@ -125,6 +126,9 @@ type Env struct {
 	Verbose int
 	// Flow is the pipe of in_flow_delay.
 	Flow *Flow
+	// Metrics is what the process counts. It is nil, and counts nothing, unless
+	// metrics_listen is set.
+	Metrics *metrics.Set
 	// Privileged says that the process runs as root and may change to other
 	// users: master.cf says so, and master was started by root.
 	Privileged bool
@@ -132,6 +136,7 @@ type Env struct {
 	activity *activity
 	stress   stress
 	confined *confine.Confinement
+	reporter *reporter
 	confine  func() error
 }
 
@@ -145,7 +150,11 @@ func (env *Env) Confine() error {
 	if do == nil {
 		return nil
 	}
-	return do()
+	if err := do(); err != nil {
+		return err
+	}
+	env.reporter.start()
+	return nil
 }
 
 // Tables are the options of the service's tables: warnings go to the log, and

@@ -1,0 +1,130 @@
+// Package exporter is the metrics service: it publishes what all processes of
+// the mail system count, for Prometheus and whatever else reads OpenMetrics,
+// over HTTP at metrics_listen:
+//
+//	$ curl http://127.0.0.1:9187/metrics
+//
+// Master starts it when metrics_listen is set; master.cf need not name it.
+// Every process connects to its socket and is asked when somebody scrapes (see
+// package metrics for how the numbers travel). docs/metrics.md lists them;
+// etc/metrics has a dashboard for Grafana and rules for alerts.
+//
+// # Why a program of its own
+//
+// Prometheus's client library, and what it needs, would otherwise be part of
+// every process: posthaste-metrics is the only one that links it. Where
+// metrics_listen is empty no process runs, nothing is counted, and no
+// connection is made.
+//
+// # Scrapes
+//
+// Scrapes are answered one at a time. A process that does not answer within
+// answerTime is left out of the gauges of this scrape; what it has counted is
+// part of a later one. Totals are of the mail system since this process
+// started, whatever other processes have come and gone: the counter's
+// creation time, which OpenMetrics carries, is this process's start.
+//
+// # Security
+//
+// HTTP without authentication or TLS: listen on a loopback address, or put a
+// proxy before it. What is published names destinations (the busiest twenty)
+// and services, no addresses of people and no content. The service runs
+// without privileges, reads nothing, and keeps request headers, time and
+// number within bounds.
+//
+// # Standards
+//
+// OpenMetrics 1.0; the text format of Prometheus for who asks for that.
+//
+// # Parameters
+//
+// metrics_listen.
+//
+// # Diagnostics
+//
+// "metrics_listen = ...: ..." is why the service cannot listen; mail goes on.
+package exporter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/service"
+)
+
+const (
+	// answerTime is how long the processes may take to answer.
+	answerTime = 3 * time.Second
+	// requestTime bounds reading a request and writing its answer, each.
+	requestTime = 30 * time.Second
+	// maxScrapes is how many requests may wait; others get 503.
+	maxScrapes = 4
+	// maxHeader bounds a request's header, in octets.
+	maxHeader = 8 << 10
+)
+
+// Spec declares the service.
+func Spec() service.Spec { return service.MetricsSpec(run) }
+
+func run(ctx context.Context, env *service.Env) error {
+	address := env.Config.String("metrics_listen")
+	l, err := net.Listen("tcp", address) // before privileges are given up: the port may be a low one
+	if err != nil {
+		return fmt.Errorf("metrics_listen = %s: %w", address, err)
+	}
+	defer l.Close()
+	if a, ok := l.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
+		env.Log.Warning("metrics_listen = %s: anybody who reaches this address can read the metrics", address)
+	}
+	if err := env.Confine(); err != nil {
+		return err
+	}
+	env.Used()
+	hub := newHub()
+	web := newWeb(hub)
+	served := make(chan error, 1)
+	go func() { served <- web.Serve(l) }()
+	serving, stop := context.WithCancel(ctx)
+	defer stop()
+	context.AfterFunc(serving, func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+		defer cancel()
+		web.Shutdown(closing)
+	})
+	failed := make(chan error, 1)
+	go func() {
+		err := <-served
+		if errors.Is(err, http.ErrServerClosed) {
+			err = nil
+		}
+		failed <- err
+		stop()
+	}()
+	// Clients connect again to the successor: there is no need to wait for them.
+	err = env.ServeIPC(serving, &ipc.Server{Handler: hub.handle, OnConn: hub.join, OnClose: hub.leave, OnTrigger: func([]byte) {}}, 0)
+	stop()
+	return errors.Join(err, <-failed)
+}
+
+// newWeb makes the HTTP server.
+func newWeb(hub *hub) *http.Server {
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(hub)
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{EnableOpenMetrics: true,
+		EnableOpenMetricsTextCreatedSamples: true, MaxRequestsInFlight: maxScrapes, Timeout: requestTime}))
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		fmt.Fprintln(w, "Posthaste's metrics are at /metrics")
+	})
+	return &http.Server{Handler: mux, ReadHeaderTimeout: requestTime, ReadTimeout: requestTime, WriteTimeout: 2 * requestTime,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeader}
+}

@@ -1,0 +1,253 @@
+package exporter
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/metrics"
+	"posthaste/internal/proto"
+)
+
+// A hub knows the processes and keeps the totals. It is a
+// prometheus.Collector.
+type hub struct {
+	began    time.Time
+	families map[string]*family
+	buckets  []float64
+
+	scraping sync.Mutex // held by Collect: scrapes take turns
+
+	mu    sync.Mutex
+	peers map[*ipc.Conn]*peer
+}
+
+// A peer is one process.
+type peer struct {
+	service string // empty before it has said who it is
+	gauges  []proto.Sample
+}
+
+// A family is what is known of one metric. What is in it belongs to hub.mu.
+type family struct {
+	metrics.Family
+	desc   *prometheus.Desc
+	totals map[labels]*total
+}
+
+// labels are a series' values, the service first.
+type labels [5]string
+
+type total struct {
+	value  float64
+	counts []uint64
+}
+
+func newHub() *hub {
+	h := &hub{began: time.Now(), families: make(map[string]*family), buckets: metrics.Bounds(), peers: make(map[*ipc.Conn]*peer)}
+	for _, f := range metrics.Families() {
+		names := f.Labels
+		if f.PerService {
+			names = append([]string{"service"}, names...)
+		}
+		name := f.Name
+		if f.Kind == metrics.Counter {
+			name += "_total"
+		}
+		fam := &family{Family: f, desc: prometheus.NewDesc(name, f.Help, names, nil), totals: make(map[labels]*total)}
+		if f.Kind == metrics.Counter && len(names) == 0 {
+			fam.totals[labels{}] = new(total) // there is a zero to begin with
+		}
+		h.families[f.Name] = fam
+	}
+	return h
+}
+
+// join, leave and handle are called by the ipc server.
+
+func (h *hub) join(c *ipc.Conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.peers[c] = new(peer)
+}
+
+func (h *hub) leave(c *ipc.Conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.peers, c)
+}
+
+func (h *hub) handle(c *ipc.Conn, r *ipc.Request) {
+	switch r.Kind {
+	case proto.KindPresent:
+		var p proto.Present
+		if err := r.Decode(&p); err != nil {
+			r.Fail("%v", err)
+			return
+		}
+		h.mu.Lock()
+		if known := h.peers[c]; known != nil {
+			known.service = p.Service
+		}
+		h.mu.Unlock()
+	case proto.KindMeasures: // the last of a process that ends
+		var m proto.Measures
+		if err := r.Decode(&m); err != nil {
+			r.Fail("%v", err)
+			return
+		}
+		h.take(c, &m)
+		h.leave(c)
+		r.Reply(&proto.MeasuresReply{})
+	default:
+		r.Fail("metrics: unknown request %d", r.Kind)
+	}
+}
+
+// take adds what a process has counted to the totals, and keeps its gauges.
+func (h *hub) take(c *ipc.Conn, m *proto.Measures) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.peers[c]
+	if p == nil {
+		p = new(peer) // it has gone, and what it counted counts
+	}
+	p.gauges = p.gauges[:0]
+	for _, s := range m.Samples {
+		f := h.families[s.Name]
+		if f == nil || len(s.Labels) != len(f.Labels) {
+			continue // a process of another version: it is about to be replaced
+		}
+		if f.Kind == metrics.Gauge {
+			p.gauges = append(p.gauges, s)
+			continue
+		}
+		f.add(p.service, &s)
+	}
+}
+
+func (f *family) add(service string, s *proto.Sample) {
+	k := f.key(service, s.Labels)
+	t := f.totals[k]
+	if t == nil {
+		t = new(total)
+		f.totals[k] = t
+	}
+	t.value += s.Value
+	if f.Kind == metrics.Histogram {
+		if t.counts == nil {
+			t.counts = make([]uint64, len(s.Counts))
+		}
+		for i, n := range s.Counts[:min(len(s.Counts), len(t.counts))] {
+			t.counts[i] += n
+		}
+	}
+}
+
+func (f *family) key(service string, values []string) (k labels) {
+	i := 0
+	if f.PerService {
+		k[0], i = service, 1
+	}
+	copy(k[i:], values)
+	return k
+}
+
+// values are those of the family's labels, in their order.
+func (f *family) values(k labels) []string {
+	n := len(f.Labels)
+	if f.PerService {
+		n++
+	}
+	return append([]string(nil), k[:n]...)
+}
+
+// ask asks every process, and waits until all have answered, at most for
+// answerTime.
+func (h *hub) ask() {
+	h.mu.Lock()
+	var wg sync.WaitGroup
+	for c, p := range h.peers {
+		p.gauges = nil
+		wg.Add(1)
+		c.Go(&proto.Measure{}, func(payload []byte, err error) {
+			defer wg.Done()
+			var m proto.Measures
+			if err == nil && m.Decode(payload) == nil {
+				h.take(c, &m)
+			}
+		})
+	}
+	h.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	t := time.NewTimer(answerTime)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (h *hub) Describe(ch chan<- *prometheus.Desc) {
+	for _, f := range h.families {
+		ch <- f.desc
+	}
+}
+
+// Collect implements prometheus.Collector: it is one scrape.
+func (h *hub) Collect(ch chan<- prometheus.Metric) {
+	h.scraping.Lock()
+	defer h.scraping.Unlock()
+	h.ask()
+	for _, m := range h.snapshot() {
+		ch <- m
+	}
+}
+
+func (h *hub) snapshot() (list []prometheus.Metric) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	gauges := make(map[*family]map[labels]float64)
+	for _, p := range h.peers {
+		for i := range p.gauges {
+			f := h.families[p.gauges[i].Name]
+			if gauges[f] == nil {
+				gauges[f] = make(map[labels]float64)
+			}
+			gauges[f][f.key(p.service, p.gauges[i].Labels)] += p.gauges[i].Value
+		}
+	}
+	for _, f := range h.families {
+		for k, v := range gauges[f] {
+			list = append(list, prometheus.MustNewConstMetric(f.desc, prometheus.GaugeValue, v, f.values(k)...))
+		}
+		for k, t := range f.totals {
+			if f.Kind == metrics.Histogram {
+				list = append(list, h.histogram(f, k, t))
+				continue
+			}
+			list = append(list, prometheus.MustNewConstMetricWithCreatedTimestamp(f.desc, prometheus.CounterValue, t.value, h.began, f.values(k)...))
+		}
+	}
+	return list
+}
+
+// histogram adds the buckets up, as the format has them.
+func (h *hub) histogram(f *family, k labels, t *total) prometheus.Metric {
+	buckets := make(map[float64]uint64, len(h.buckets))
+	var sum uint64
+	for i, n := range t.counts {
+		sum += n
+		if i < len(h.buckets) {
+			buckets[h.buckets[i]] = sum
+		}
+	}
+	return prometheus.MustNewConstHistogramWithCreatedTimestamp(f.desc, sum, t.value, buckets, h.began, f.values(k)...)
+}

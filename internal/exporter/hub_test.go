@@ -1,0 +1,90 @@
+package exporter
+
+import (
+	"io"
+	"net"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/metrics"
+	"posthaste/internal/proto"
+)
+
+// connect connects a process with the hub.
+func connect(t *testing.T, h *hub, service string, set *metrics.Set) *ipc.Conn {
+	t.Helper()
+	ours, theirs := net.Pipe()
+	server := ipc.NewConn(ours, h.handle)
+	h.join(server)
+	client := ipc.NewConn(theirs, func(_ *ipc.Conn, r *ipc.Request) {
+		if set != nil {
+			r.Reply(set.Take())
+		}
+	})
+	t.Cleanup(func() { client.Close(); server.Close(); client.Wait(); server.Wait() })
+	// The connection keeps the order: when this is answered the hub knows who it is.
+	client.Push(&proto.Present{Service: service})
+	if err := client.Call(t.Context(), &proto.Measure{}, &proto.Measures{}); err == nil {
+		t.Fatal("the hub answers what only processes do")
+	}
+	return client
+}
+
+func get(h *hub) string {
+	w := httptest.NewRecorder()
+	newWeb(h).Handler.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	b, _ := io.ReadAll(w.Result().Body)
+	return string(b)
+}
+
+// Two processes of one service are one series; what one has counted stays when
+// it ends, its gauges go.
+func TestHub(t *testing.T) {
+	t.Parallel()
+	h := newHub()
+	a, b := metrics.New(), metrics.New()
+	for _, s := range []*metrics.Set{a, b} {
+		s.Offer(func(o *metrics.Offer) { o.Gauge(metrics.Goroutines, 5) })
+		s.Add(metrics.Deliveries, 2, "sent")
+		s.Observe(metrics.DeliveryDelay, 0.2, "sent")
+	}
+	first := connect(t, h, "smtp", a)
+	connect(t, h, "smtp", b)
+	expect(t, get(h), `posthaste_deliveries_total{service="smtp",status="sent"} 4`, `posthaste_process_goroutines{service="smtp"} 10`,
+		`posthaste_delivery_delay_seconds_bucket{service="smtp",status="sent",le="0.1"} 0`,
+		`posthaste_delivery_delay_seconds_bucket{service="smtp",status="sent",le="0.5"} 2`,
+		`posthaste_delivery_delay_seconds_count{service="smtp",status="sent"} 2`, `posthaste_queue_removals_total 0`)
+	a.Add(metrics.Deliveries, 1, "sent")
+	if err := first.Call(t.Context(), a.Take(), &proto.MeasuresReply{}); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, get(h), `posthaste_deliveries_total{service="smtp",status="sent"} 5`, `posthaste_process_goroutines{service="smtp"} 5`)
+}
+
+func expect(t *testing.T, text string, lines ...string) {
+	t.Helper()
+	for _, l := range lines {
+		if !strings.Contains(text, "\n"+l+"\n") {
+			t.Errorf("no line %q in\n%s", l, text)
+		}
+	}
+}
+
+// A process that does not answer holds up a scrape for a while, and takes
+// nothing from what others say.
+func TestSilentProcess(t *testing.T) {
+	t.Parallel()
+	h := newHub()
+	s := metrics.New()
+	s.Add(metrics.Removed, 3)
+	connect(t, h, "stuck", nil)
+	connect(t, h, "qmgr", s)
+	began := time.Now()
+	expect(t, get(h), `posthaste_queue_removals_total 3`)
+	if time.Since(began) < answerTime {
+		t.Error("the scrape did not wait for the process")
+	}
+}

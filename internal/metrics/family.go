@@ -1,0 +1,143 @@
+package metrics
+
+import "slices"
+
+// A Kind is what may be done with a family's values.
+type Kind uint8
+
+// The kinds.
+const (
+	Counter   Kind = iota // only ever grows
+	Gauge                 // goes up and down
+	Histogram             // observations by size
+)
+
+var kindNames = [...]string{"counter", "gauge", "histogram"}
+
+// String is the name of the kind in OpenMetrics.
+func (k Kind) String() string { return kindNames[k] }
+
+// An ID names a family.
+type ID uint8
+
+// The families. Their order is that of docs/metrics.md.
+const (
+	Accepted ID = iota
+	AcceptedBytes
+	Connections
+	Commands
+	LostConnections
+	Rejected
+	LimitsExceeded
+	SASLFailures
+	TLSSessions
+	Deliveries
+	DeliveryDelay
+	DeliveryStage
+	ConnectFailures
+	Activated
+	Removed
+	Expired
+	Notifications
+	QueueMessages
+	QueueRecipients
+	QueueOldest
+	Decisions
+	Preemptions
+	DeliveriesBusy
+	Destinations
+	DestinationWindow
+	DestinationBusy
+	DestinationTodo
+	DestinationDeadUntil
+	SpoolMessages
+	SpoolLiveBytes
+	SpoolDiskBytes
+	SpoolSegments
+	SpoolBatches
+	SpoolCommits
+	SpoolWrittenBytes
+	SpoolCopiedBytes
+	SpoolFull
+	FlowTokens
+	LogLines
+	ProcessLimits
+	Processes
+	CPUSeconds
+	ResidentBytes
+	Goroutines
+	OpenFiles
+	numFamilies
+)
+
+// A Family is a metric with all its labels. The exporter puts the label
+// "service", the first column of master.cf, before those of PerService ones.
+type Family struct {
+	Name       string // in OpenMetrics, without the suffix _total
+	Kind       Kind
+	PerService bool
+	Labels     []string
+	Help       string
+}
+
+// Families are all of them, by ID.
+func Families() []Family { return slices.Clone(families[:]) }
+
+var families = [numFamilies]Family{
+	Accepted:        {"posthaste_accepted_messages", Counter, false, []string{"source"}, "Messages that are on stable storage, by where they came from: network, local, internal (notifications, forwarding)."},
+	AcceptedBytes:   {"posthaste_accepted_bytes", Counter, false, []string{"source"}, "Octets of the content of accepted messages."},
+	Connections:     {"posthaste_smtpd_connections", Counter, true, nil, "Clients that have connected."},
+	Commands:        {"posthaste_smtpd_commands", Counter, true, []string{"command", "result"}, "SMTP commands of clients, counted at the end of the session; result is ok or refused."},
+	LostConnections: {"posthaste_smtpd_lost_connections", Counter, true, []string{"reason"}, "Sessions that ended otherwise than by QUIT."},
+	Rejected:        {"posthaste_rejected", Counter, true, []string{"action", "stage", "class", "reason"}, "What restrictions, content checks and filters decided; class is 4 or 5 when a client was refused, reason one of a fixed set."},
+	LimitsExceeded:  {"posthaste_smtpd_limits_exceeded", Counter, true, []string{"limit"}, "Times that a client went over one of the smtpd_client limits."},
+	SASLFailures:    {"posthaste_smtpd_sasl_failures", Counter, true, []string{"method"}, "Attempts to log in that failed."},
+	TLSSessions:     {"posthaste_tls_sessions", Counter, true, []string{"side", "protocol"}, "TLS handshakes that succeeded; side is server or client."},
+
+	Deliveries:      {"posthaste_deliveries", Counter, true, []string{"status"}, "Outcomes of delivery attempts, one for each recipient; service is the transport."},
+	DeliveryDelay:   {"posthaste_delivery_delay_seconds", Histogram, true, []string{"status"}, "Age of the message when a recipient's attempt ended (delay= of the log)."},
+	DeliveryStage:   {"posthaste_delivery_stage_seconds", Histogram, true, []string{"stage"}, "Where the time went (delays= of the log): before_queue, queue, connect, transmit."},
+	ConnectFailures: {"posthaste_connect_failures", Counter, true, nil, "Servers that could not be reached."},
+
+	Activated:       {"posthaste_queue_activations", Counter, false, nil, "Messages that the queue manager took into the active queue; one for each round of attempts."},
+	Removed:         {"posthaste_queue_removals", Counter, false, nil, "Messages that left the queue for good."},
+	Expired:         {"posthaste_queue_expirations", Counter, false, nil, "Messages that were returned because they had been in the queue for too long."},
+	Notifications:   {"posthaste_notifications", Counter, false, []string{"kind"}, "Delivery status notifications queued: bounce, delay, status, postmaster."},
+	QueueMessages:   {"posthaste_queue_messages", Gauge, false, []string{"queue"}, "Messages in the queue: incoming, active, deferred, hold."},
+	QueueRecipients: {"posthaste_queue_recipients_in_memory", Gauge, false, nil, "Recipients of active messages that are in the scheduler's memory."},
+	QueueOldest:     {"posthaste_queue_oldest_seconds", Gauge, false, []string{"queue"}, "Age of the oldest message in a queue."},
+	Decisions:       {"posthaste_scheduler_decisions", Counter, false, nil, "Delivery requests that the scheduler has chosen."},
+	Preemptions:     {"posthaste_scheduler_preemptions", Counter, false, nil, "Times that the scheduler let a smaller message past a larger one."},
+	DeliveriesBusy:  {"posthaste_scheduler_deliveries_busy", Gauge, false, nil, "Delivery requests under way."},
+	Destinations:    {"posthaste_scheduler_destinations", Gauge, false, []string{"transport", "state"}, "Destinations that the scheduler knows at present: ready, dead, suspended (rate delay)."},
+
+	DestinationWindow:    {"posthaste_destination_window", Gauge, false, []string{"transport", "destination"}, "Concurrency window of the busiest destinations."},
+	DestinationBusy:      {"posthaste_destination_busy", Gauge, false, []string{"transport", "destination"}, "Delivery requests under way to the busiest destinations."},
+	DestinationTodo:      {"posthaste_destination_todo", Gauge, false, []string{"transport", "destination"}, "Delivery requests that wait for the busiest destinations, deferred messages that wait for their next answer included."},
+	DestinationDeadUntil: {"posthaste_destination_dead_until_timestamp_seconds", Gauge, false, []string{"transport", "destination"}, "When a dead destination is tried again; of the busiest destinations, those that are dead."},
+
+	SpoolMessages:     {"posthaste_spool_messages", Gauge, false, nil, "Messages in the spool."},
+	SpoolLiveBytes:    {"posthaste_spool_live_bytes", Gauge, false, nil, "Octets of the spool that matter: records of live messages, and files of large ones."},
+	SpoolDiskBytes:    {"posthaste_spool_disk_bytes", Gauge, false, nil, "Octets of the spool's segments and files on disk."},
+	SpoolSegments:     {"posthaste_spool_segments", Gauge, false, []string{"state"}, "Segment files of the log: used, free."},
+	SpoolBatches:      {"posthaste_spool_syncs", Counter, false, nil, "Batches written to the log, one write and one sync each."},
+	SpoolCommits:      {"posthaste_spool_commits", Counter, false, nil, "Changes that became durable; commits over syncs is how many shared a sync."},
+	SpoolWrittenBytes: {"posthaste_spool_written_bytes", Counter, false, nil, "Octets written to the log, headers and padding included."},
+	SpoolCopiedBytes:  {"posthaste_spool_copied_bytes", Counter, false, nil, "Octets that the cleaner copied to empty segments."},
+	SpoolFull:         {"posthaste_spool_full", Gauge, false, nil, "1 while new mail is refused for want of space."},
+	FlowTokens:        {"posthaste_flow_tokens", Gauge, false, nil, "Tokens in the pipe of in_flow_delay; at 0 reception is slowed down."},
+
+	LogLines:      {"posthaste_log_lines", Counter, true, []string{"level"}, "Log lines by severity."},
+	ProcessLimits: {"posthaste_process_limit_reached", Counter, true, nil, "Times that a service was found to serve as many clients as master.cf allows, as often as the log says so."},
+	Processes:     {"posthaste_processes", Gauge, true, nil, "Processes of the service that answer."},
+	CPUSeconds:    {"posthaste_process_cpu_seconds", Counter, true, []string{"mode"}, "Processor time that the service's processes have used: user, system."},
+	ResidentBytes: {"posthaste_process_resident_bytes", Gauge, true, nil, "Resident memory of the service's processes."},
+	Goroutines:    {"posthaste_process_goroutines", Gauge, true, nil, "Goroutines of the service's processes."},
+	OpenFiles:     {"posthaste_process_open_files", Gauge, true, nil, "Open descriptors of the service's processes."},
+}
+
+// Bounds are the upper bounds of the buckets of all histograms, in seconds:
+// from a local delivery to maximal_queue_lifetime.
+func Bounds() []float64 { return slices.Clone(bounds[:]) }
+
+var bounds = [...]float64{0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800, 3600, 14400, 86400, 432000}

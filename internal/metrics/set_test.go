@@ -1,0 +1,148 @@
+package metrics
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+)
+
+// find is the sample of a family with these labels.
+func find(m *proto.Measures, id ID, labels ...string) (proto.Sample, bool) {
+	for _, s := range m.Samples {
+		if s.Name == families[id].Name && fmt.Sprint(s.Labels) == fmt.Sprint(labels) {
+			return s, true
+		}
+	}
+	return proto.Sample{}, false
+}
+
+// Every family has a name, a sentence and as many labels as fit.
+func TestFamilies(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for id, f := range families {
+		if f.Name == "" || f.Help == "" || len(f.Labels) > maxLabels || seen[f.Name] {
+			t.Errorf("family %d: %+v", id, f)
+		}
+		seen[f.Name] = true
+	}
+}
+
+// What is taken is taken once.
+func TestTake(t *testing.T) {
+	t.Parallel()
+	s := New()
+	total := 10.0
+	s.Offer(func(o *Offer) {
+		o.Total(Decisions, total)
+		o.Gauge(QueueMessages, 7, "active")
+	})
+	s.Add(Accepted, 2, "network")
+	s.Add(Accepted, 3, "network")
+	s.Observe(DeliveryDelay, 0.05, "sent")
+	s.Observe(DeliveryDelay, 1e9, "sent")
+	m := s.Take()
+	if got, _ := find(m, Accepted, "network"); got.Value != 5 {
+		t.Errorf("accepted: %v", got)
+	}
+	if got, _ := find(m, Decisions); got.Value != 10 {
+		t.Errorf("decisions: %v", got)
+	}
+	h, _ := find(m, DeliveryDelay, "sent")
+	if h.Value != 1e9+0.05 || h.Counts[1] != 1 || h.Counts[len(bounds)] != 1 {
+		t.Errorf("delay: %+v", h)
+	}
+	total = 12
+	m = s.Take()
+	if _, again := find(m, Accepted, "network"); again {
+		t.Error("the second Take has what the first had")
+	}
+	if got, _ := find(m, Decisions); got.Value != 2 {
+		t.Errorf("decisions: %v", got)
+	}
+	if got, _ := find(m, QueueMessages, "active"); got.Value != 7 {
+		t.Errorf("gauge: %v", got)
+	}
+}
+
+// Strangers cannot make series without bound, and nothing is lost by it.
+func TestBounded(t *testing.T) {
+	t.Parallel()
+	s := New()
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			for i := range maxSeries {
+				s.Add(SASLFailures, 1, fmt.Sprint(g, i))
+			}
+		})
+	}
+	wg.Wait()
+	m := s.Take()
+	sum := 0.0
+	for _, x := range m.Samples {
+		sum += x.Value
+	}
+	if len(m.Samples) > maxSeries+1 || sum != 4*maxSeries {
+		t.Errorf("%d series, %v in all", len(m.Samples), sum)
+	}
+}
+
+// The lines of the log are counted, and what has an event of its own once
+// more.
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	s := New()
+	s.Event(maillog.LevelInfo, true, &maillog.Delivery{Status: "sent", Delay: 2 * time.Second, Delays: [4]time.Duration{time.Second, 0, 0, time.Second}})
+	s.Event(maillog.LevelInfo, true, maillog.Reject{Action: "reject", Stage: "RCPT", Text: "554 5.7.1 <x@y>: Relay access denied"})
+	s.Event(maillog.LevelWarning, true, maillog.SASLFailed{Method: "XYZZY"})
+	s.Event(maillog.LevelInfo, false, &maillog.TLSEstablished{Server: true, Proto: "TLSv1.3"})
+	s.Event(maillog.LevelInfo, true, maillog.SMTPDDisconnect{Counts: []maillog.CommandCount{{Name: "rcpt", OK: 1, Total: 3}}})
+	s.Event(maillog.LevelError, true, nil)
+	m := s.Take()
+	for _, want := range []struct {
+		id     ID
+		v      float64
+		labels []string
+	}{
+		{Deliveries, 1, []string{"sent"}},
+		{Rejected, 1, []string{"reject", "RCPT", "5", "relay denied"}},
+		{SASLFailures, 1, []string{"other"}},
+		{TLSSessions, 1, []string{"server", "TLSv1.3"}},
+		{Commands, 1, []string{"rcpt", "ok"}},
+		{Commands, 2, []string{"rcpt", "refused"}},
+		{LogLines, 3, []string{"info"}},
+		{LogLines, 1, []string{"warning"}},
+		{LogLines, 1, []string{"error"}},
+	} {
+		if got, ok := find(m, want.id, want.labels...); !ok || got.Value != want.v {
+			t.Errorf("%s%v = %v, want %v", families[want.id].Name, want.labels, got.Value, want.v)
+		}
+	}
+}
+
+// A Set that is nil counts nothing.
+func TestNil(t *testing.T) {
+	t.Parallel()
+	var s *Set
+	s.Add(Accepted, 1, "network")
+	s.Observe(DeliveryDelay, 1, "sent")
+	s.Offer(nil)
+	s.Event(maillog.LevelInfo, true, nil)
+	if n := len(s.Take().Samples); n != 0 {
+		t.Errorf("%d samples", n)
+	}
+}
+
+func BenchmarkDelivery(b *testing.B) {
+	s := New()
+	e := &maillog.Delivery{Status: "sent", Delay: 2 * time.Second}
+	b.ReportAllocs()
+	for b.Loop() {
+		s.Event(maillog.LevelInfo, true, e)
+	}
+}

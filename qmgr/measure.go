@@ -1,0 +1,140 @@
+package qmgr
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"posthaste/internal/metrics"
+	"posthaste/qmgr/sched"
+)
+
+const (
+	// measureTime bounds how long the metrics service waits for the loop.
+	measureTime = 5 * time.Second
+	// topDests is how many destinations are published by name: those with the
+	// most to do. A label for each of a million would be no use to anybody.
+	topDests = 20
+)
+
+// offer has the queue's and the scheduler's numbers published. It runs beside
+// the loop and has the loop count, a part of a long queue at a time.
+func (s *Server) offer(o *metrics.Offer) {
+	m := measurement{states: make(map[destKind]int)}
+	limit := time.NewTimer(measureTime)
+	defer limit.Stop()
+	if !s.inLoop(limit.C, func() { m.totals(s) }) {
+		return
+	}
+	for first := true; first || m.cursor != 0; first = false {
+		if !s.inLoop(limit.C, func() { m.ages(s) }) {
+			return
+		}
+	}
+	m.offer(o)
+}
+
+// inLoop has f called by the loop and waits for that. It is false when limit
+// fired first.
+func (s *Server) inLoop(limit <-chan time.Time, f func()) bool {
+	done := make(chan struct{})
+	s.post(func() { f(); close(done) }, sched.Event{})
+	select {
+	case <-done:
+		return true
+	case <-limit:
+		return false
+	}
+}
+
+type destKind struct {
+	transport string
+	state     string
+}
+
+// A measurement is what is counted for one scrape.
+type measurement struct {
+	now    time.Time
+	stats  sched.Stats
+	states map[destKind]int
+	top    []sched.Dest
+	cursor int
+	oldest [sched.QueueHold + 1]time.Time
+}
+
+// totals copies what the scheduler keeps anyhow.
+func (m *measurement) totals(s *Server) {
+	m.now, m.stats = time.Now(), s.sched.Stats()
+	s.sched.Dests(func(d sched.Dest) bool {
+		m.states[destKind{string(d.Transport), destState(d.State)}]++
+		m.keep(d)
+		return true
+	})
+	slices.SortFunc(m.top, byWork)
+}
+
+// byWork has those with most to do first.
+func byWork(a, b sched.Dest) int {
+	return cmp.Or(cmp.Compare(work(&b), work(&a)), cmp.Compare(a.Transport, b.Transport), cmp.Compare(a.Queue, b.Queue))
+}
+
+func work(d *sched.Dest) int { return d.Busy + d.Todo + d.Waiting }
+
+// keep puts d among the top, if it belongs there.
+func (m *measurement) keep(d sched.Dest) {
+	if len(m.top) >= 2*topDests {
+		slices.SortFunc(m.top, byWork)
+		m.top = m.top[:topDests]
+	}
+	m.top = append(m.top, d)
+}
+
+// ages looks at a part of the queue.
+func (m *measurement) ages(s *Server) {
+	m.cursor = s.sched.Scan(m.cursor, censusTurn, func(info sched.Info) bool {
+		if t := &m.oldest[info.Queue]; t.IsZero() || info.Created.Before(*t) {
+			*t = info.Created
+		}
+		return true
+	})
+}
+
+func destState(st sched.DestState) string {
+	switch st {
+	case sched.DestDead:
+		return "dead"
+	case sched.DestSuspended:
+		return "suspended"
+	}
+	return "ready"
+}
+
+func (m *measurement) offer(o *metrics.Offer) {
+	st := &m.stats
+	for q, n := range map[sched.Queue]int{sched.QueueIncoming: st.Incoming, sched.QueueActive: st.Active,
+		sched.QueueDeferred: st.Deferred, sched.QueueHold: st.Hold} {
+		o.Gauge(metrics.QueueMessages, float64(n), q.String())
+		age := 0.0
+		if t := m.oldest[q]; !t.IsZero() {
+			age = max(0, m.now.Sub(t).Seconds())
+		}
+		o.Gauge(metrics.QueueOldest, age, q.String())
+	}
+	o.Gauge(metrics.QueueRecipients, float64(st.Rcpts))
+	o.Gauge(metrics.DeliveriesBusy, float64(st.Busy))
+	o.Total(metrics.Decisions, float64(st.Decisions))
+	o.Total(metrics.Preemptions, float64(st.Preemptions))
+	for k, n := range m.states {
+		o.Gauge(metrics.Destinations, float64(n), k.transport, k.state)
+	}
+	for i := range m.top[:min(len(m.top), topDests)] {
+		d := &m.top[i]
+		labels := []string{string(d.Transport), d.Queue}
+		o.Gauge(metrics.DestinationWindow, float64(d.Window), labels...)
+		o.Gauge(metrics.DestinationBusy, float64(d.Busy), labels...)
+		o.Gauge(metrics.DestinationTodo, float64(d.Todo+d.Waiting), labels...)
+		if d.State == sched.DestDead {
+			o.Gauge(metrics.DestinationDeadUntil, float64(d.Until.UnixMilli())/1e3, labels...)
+		}
+	}
+}
