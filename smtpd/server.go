@@ -137,7 +137,10 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 		}
 	}
 	engine := newEngine(engineLog{s.log})
-	s.engine.Go(func() { engine.Serve(s.ports) })
+	s.engine.Go(func() {
+		_ = engine.Serve(s.ports)                 // until Close
+		_ = engine.Shutdown(context.Background()) // waits for its goroutines
+	})
 	return s, nil
 }
 
@@ -173,13 +176,12 @@ func (s *Server) ServeConn(_ context.Context, nc net.Conn) {
 	ss := &session{srv: s, set: set, over: make(chan struct{}), sock: nc}
 	ss.wire = wire{nc: nc, timeout: set.timeout}
 	ss.setEndpoints(nc.RemoteAddr(), nc.LocalAddr())
-	ss.port = &port{s: ss}
 	ss.history = s.notices.Transcript()
 	ss.busy.Store(true)
 	s.mu.Lock()
 	s.sessions[ss] = struct{}{}
 	s.mu.Unlock()
-	s.ports.in <- ss.port
+	s.ports.serve(ss)
 	<-ss.over
 }
 

@@ -433,7 +433,9 @@ func (s *session) perform(v verb) (feed string, err error) {
 			return engineRset, nil
 		}
 	case vQuit:
-		return engineQuit, nil
+		s.done(bye)
+		s.leave()
+		return "", io.EOF
 	case vBdat:
 		var last bool
 		if r, last, err = s.bdatCmd(); err != nil {
@@ -485,9 +487,6 @@ func (s *session) simple(v verb) (*smtpwire.Reply, error) {
 // finished is told what the engine thinks of the command that it was given.
 func (s *session) finished(code int) {
 	switch {
-	case s.verb == vQuit:
-		s.done(bye)
-		s.leave()
 	case s.verb == vEhlo && code == 250:
 		s.count(true)
 		s.send(s.ehlo)

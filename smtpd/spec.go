@@ -2,10 +2,7 @@ package smtpd
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"strings"
 
 	"posthaste/internal/ipc"
@@ -75,43 +72,6 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 		env.MaxProc += cfg.Int("postscreen_pre_queue_limit") + cfg.Int("postscreen_post_queue_limit")
 	}
 	return env.ServeConns(ctx, srv.ServeConn)
-}
-
-// hostNames finds names as the system's other programs do: in /etc/hosts, and
-// then in the DNS.
-type hostNames struct {
-	dns   *resolver.Client
-	hosts *net.Resolver // that never gets as far as the DNS
-}
-
-func newHostNames(dns *resolver.Client) *hostNames {
-	return &hostNames{dns: dns, hosts: &net.Resolver{PreferGo: true,
-		Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errNoNetwork }}}
-}
-
-var errNoNetwork = errors.New("names are looked up in files only")
-
-// PTR implements Names.
-func (h *hostNames) PTR(ctx context.Context, addr netip.Addr) (resolver.Answer[string], error) {
-	if names, err := h.hosts.LookupAddr(ctx, addr.String()); err == nil && len(names) > 0 {
-		return resolver.Answer[string]{Records: names, Name: names[0]}, nil
-	}
-	return h.dns.PTR(ctx, addr)
-}
-
-// Addrs implements Names.
-func (h *hostNames) Addrs(ctx context.Context, host string, f resolver.Family) (resolver.Answer[netip.Addr], error) {
-	network := "ip4"
-	if f == resolver.IPv6 {
-		network = "ip6"
-	}
-	if addrs, err := h.hosts.LookupNetIP(ctx, network, host); err == nil && len(addrs) > 0 {
-		for i := range addrs {
-			addrs[i] = addrs[i].Unmap()
-		}
-		return resolver.Answer[netip.Addr]{Records: addrs, Name: host}, nil
-	}
-	return h.dns.Addrs(ctx, host, f)
 }
 
 // queueFlusher asks qmgr to deliver what waits for a site. Only sites of

@@ -360,10 +360,14 @@ func (s *session) wrap() error {
 	return s.handshake()
 }
 
-// changePort gives the session a new engine, for which nothing has happened
-// yet. The old one is done with: its goroutine must not touch the session
-// after this.
+// changePort has the engine forget what has happened, with RSET where that is
+// enough, or else with a new engine. The old one is done with then: its
+// goroutine must not touch the session after this.
 func (s *session) changePort() error {
+	if s.counts[vAuth].total == 0 {
+		s.port.stale = true
+		return nil
+	}
 	s.port.detached = true
 	p := &port{s: s, stage: portHidden} // its greeting is not for the client
 	s.port = p
