@@ -23,8 +23,12 @@ const (
 	// maxQueued bounds what is kept for a peer that does not read. A peer
 	// that lets it grow past this is gone or stuck, and is disconnected.
 	maxQueued = 32 << 20
-	// softQueued is where senders begin to wait for the peer to read.
-	softQueued = 4 << 20
+	// softQueued is where senders begin to wait for the peer to read: what a
+	// socket takes at once, so that a hundred senders do not each have their
+	// message in memory twice.
+	softQueued = 256 << 10
+	// maxKept is how large a buffer is kept for the frames to come.
+	maxKept = 2 * softQueued
 
 	headerLen  = 12
 	prefaceLen = 8
@@ -311,7 +315,7 @@ func (c *Conn) writeLoop() {
 			c.shut(err)
 			return
 		}
-		if cap(buf) > 1<<20 { // one burst should not be held for ever
+		if cap(buf) > maxKept { // one burst should not be held for ever
 			buf = nil
 		}
 		c.spare = buf
