@@ -354,6 +354,7 @@ var supportedNames = []string{
 	"message_reject_characters",
 	"message_size_limit",
 	"message_strip_characters",
+	"metrics_listen",
 	"milter_command_timeout",
 	"milter_connect_macros",
 	"milter_connect_timeout",

@@ -175,6 +175,7 @@ func TestMoveQueue(t *testing.T) {
 	next := newSink(t, nil)
 	to := newSystem(t, options{main: next.relayhost()})
 	to.expect("2 messages imported, 0 have nothing left to do, 0 files are not sound messages, 0 were refused\n", "spool", "import", "-r", dir)
+	to.mustTool("postqueue", "-f") // it keeps the time of its next attempt
 	to.waitLogN(`: removed$`, 1)
 	if out := to.mustTool("mailq"); !strings.Contains(out, "! ") || !strings.HasSuffix(out, " in 1 Request.\n") {
 		t.Errorf("what was on hold:\n%s", out)
@@ -225,6 +226,7 @@ func TestMoveFromPostfix(t *testing.T) {
 	if !strings.Contains(out, "2 messages imported, 0 have nothing left to do, 0 files are not sound messages, 0 were refused\n") {
 		t.Fatalf("import:\n%s", out)
 	}
+	s.mustTool("postqueue", "-f")
 	s.waitLogN(`: removed$`, 2)
 	got := next.received()
 	if len(got) != 2 {
