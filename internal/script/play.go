@@ -179,6 +179,7 @@ func (p *player) directive(line string) {
 			w.peer = words[1]
 		}
 	case "also": // one more connection, the old one stays
+		w.others = append(w.others, w.conn)
 		w.conn = nil
 	case "close":
 		w.conn.Close()

@@ -153,6 +153,7 @@ type world struct {
 	policy   *fakePolicy
 	filter   *fakeFilter
 	conn     net.Conn
+	others   []net.Conn // of this dialogue, which it no longer speaks on
 	peer     string
 	// dial, when not nil, makes connections to another server than srv.
 	dial func(ahead []byte) net.Conn
@@ -269,6 +270,9 @@ func (w *world) finish() {
 func (w *world) close() {
 	if w.conn != nil {
 		w.conn.Close()
+	}
+	for _, c := range w.others {
+		c.Close()
 	}
 	w.waitSessions()
 	if w.srv != nil {
