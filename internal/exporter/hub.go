@@ -164,12 +164,15 @@ func (f *family) values(k labels) []string {
 	return append([]string(nil), k[:n]...)
 }
 
-// ask asks every process, and waits until all have answered, at most for
-// answerTime.
+// ask asks every process that has said who it is, and waits until all have
+// answered, at most for answerTime.
 func (h *hub) ask() {
 	h.mu.Lock()
 	var wg sync.WaitGroup
 	for c, p := range h.peers {
+		if p.service == "" {
+			continue // what it would say could not be told from what others say
+		}
 		p.gauges = nil
 		wg.Add(1)
 		c.Go(&proto.Measure{}, func(payload []byte, err error) {

@@ -13,8 +13,15 @@ import (
 	"posthaste/internal/proto"
 )
 
-// connect connects a process with the hub.
+// connect connects a process with the hub, and says who it is.
 func connect(t *testing.T, h *hub, service string, set *metrics.Set) *ipc.Conn {
+	t.Helper()
+	client := dial(t, h, set)
+	present(t, client, service)
+	return client
+}
+
+func dial(t *testing.T, h *hub, set *metrics.Set) *ipc.Conn {
 	t.Helper()
 	ours, theirs := net.Pipe()
 	server := ipc.NewConn(ours, h.handle)
@@ -25,12 +32,16 @@ func connect(t *testing.T, h *hub, service string, set *metrics.Set) *ipc.Conn {
 		}
 	})
 	t.Cleanup(func() { client.Close(); server.Close(); client.Wait(); server.Wait() })
-	// The connection keeps the order: when this is answered the hub knows who it is.
+	return client
+}
+
+func present(t *testing.T, client *ipc.Conn, service string) {
+	t.Helper()
+	// The connection keeps the order: when the call is answered the hub knows who it is.
 	client.Push(&proto.Present{Service: service})
 	if err := client.Call(t.Context(), &proto.Measure{}, &proto.Measures{}); err == nil {
 		t.Fatal("the hub answers what only processes do")
 	}
-	return client
 }
 
 func get(h *hub) string {
@@ -71,6 +82,20 @@ func expect(t *testing.T, text string, lines ...string) {
 			t.Errorf("no line %q in\n%s", l, text)
 		}
 	}
+}
+
+// A process that has connected and not yet said who it is waits for the next
+// scrape.
+func TestNameless(t *testing.T) {
+	t.Parallel()
+	h := newHub()
+	s := metrics.New()
+	s.Add(metrics.Removed, 3)
+	s.Add(metrics.Deliveries, 2, "sent")
+	client := dial(t, h, s)
+	expect(t, get(h), `posthaste_queue_removals_total 0`)
+	present(t, client, "qmgr")
+	expect(t, get(h), `posthaste_queue_removals_total 3`, `posthaste_deliveries_total{service="qmgr",status="sent"} 2`)
 }
 
 // A process that does not answer holds up a scrape for a while, and takes
