@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"strings"
@@ -20,6 +21,8 @@ type sink struct {
 	// reply, when set, says what to answer to a command line ("" is the
 	// usual), and "." at the end of data.
 	reply func(line string) string
+	// tls, when set, is offered.
+	tls *tls.Config
 }
 
 // sunk is one message that has arrived.
@@ -27,6 +30,7 @@ type sunk struct {
 	from string
 	to   []string
 	data string // lines ended by LF
+	tls  bool
 }
 
 func newSink(t *testing.T, reply func(string) string) *sink {
@@ -44,10 +48,15 @@ func newSinkAt(t *testing.T, addr string, reply func(string) string) *sink {
 }
 
 func newSinkOn(t *testing.T, l net.Listener, reply func(string) string) *sink {
-	s := &sink{l: l, reply: reply, conns: map[net.Conn]struct{}{}}
+	return startSink(t, &sink{l: l, reply: reply})
+}
+
+// startSink starts a sink that has a listener.
+func startSink(t *testing.T, s *sink) *sink {
+	s.conns = map[net.Conn]struct{}{}
 	s.wg.Go(func() {
 		for {
-			c, err := l.Accept()
+			c, err := s.l.Accept()
 			if err != nil {
 				return
 			}
@@ -108,6 +117,7 @@ func (s *sink) serve(c net.Conn) {
 		return
 	}
 	var m sunk
+	secure := false
 	for {
 		line, err := r.ReadString('\n')
 		if err != nil {
@@ -117,9 +127,24 @@ func (s *sink) serve(c net.Conn) {
 		verb := strings.ToUpper(line[:min(4, len(line))])
 		switch verb {
 		case "EHLO":
-			say(line, "250-sink.test\r\n250-PIPELINING\r\n250-8BITMIME\r\n250 SIZE 0")
+			offer := "250-sink.test\r\n250-PIPELINING\r\n250-8BITMIME\r\n250 SIZE 0"
+			if s.tls != nil && !secure {
+				offer = strings.Replace(offer, "250-PIPE", "250-STARTTLS\r\n250-PIPE", 1)
+			}
+			say(line, offer)
+		case "STAR":
+			if say(line, "220 2.0.0 go"); s.tls == nil {
+				return
+			}
+			w.Flush()
+			conn := tls.Server(c, s.tls)
+			if conn.Handshake() != nil {
+				return
+			}
+			secure = true
+			r, w = bufio.NewReader(conn), bufio.NewWriter(conn)
 		case "MAIL":
-			m = sunk{from: between(line)}
+			m = sunk{from: between(line), tls: secure}
 			say(line, "250 2.1.0 Ok")
 		case "RCPT":
 			if strings.HasPrefix(say(line, "250 2.1.5 Ok"), "250") {
