@@ -45,6 +45,7 @@ func directories(cfg *config.Config) ([]directory, error) {
 		{filepath.Join(queue, "public"), 0o710, uid, gid},
 		{filepath.Join(queue, "maildrop"), 0o730, uid, gid},
 		{filepath.Join(queue, "spool"), 0o700, uid, -1},
+		{filepath.Join(queue, "tmp"), 0o700, uid, -1}, // is /tmp inside chroot
 		{cfg.String("data_directory"), 0o700, uid, -1},
 	}, nil
 }

@@ -159,13 +159,21 @@ func readScreen(cfg *config.Config, log *maillog.Logger, dns resolver.Resolver, 
 	c.gate = &screenGate{preLimit: cfg.Int("postscreen_pre_queue_limit"), postLimit: cfg.Int("postscreen_post_queue_limit"),
 		clientLimit: cfg.Int("postscreen_client_connection_count_limit"), sessions: make(chan struct{}, sessions),
 		clients: map[netip.Addr]int{}}
-	_, path, _ := strings.Cut(cfg.String("postscreen_cache_map"), ":")
-	if path == "" {
-		path = filepath.Join(cfg.String("data_directory"), "postscreen_cache")
-	}
 	var err error
-	c.cache, err = openScreenCache(path, cfg.Duration("postscreen_cache_retention_time"), cfg.Duration("postscreen_cache_cleanup_interval"))
+	c.cache, err = openScreenCache(screenCachePath(cfg), cfg.Duration("postscreen_cache_retention_time"), cfg.Duration("postscreen_cache_cleanup_interval"))
 	return c, errors.Join(append(errs, err)...)
+}
+
+func screenCachePath(cfg *config.Config) string {
+	if _, path, _ := strings.Cut(cfg.String("postscreen_cache_map"), ":"); path != "" {
+		return path
+	}
+	return filepath.Join(cfg.String("data_directory"), "postscreen_cache")
+}
+
+// screenWrites is what postscreen writes to besides the usual places.
+func screenWrites(cfg *config.Config) (writes []string, ok bool) {
+	return []string{filepath.Dir(screenCachePath(cfg))}, true
 }
 
 // parseSite reads domain=filter*weight.

@@ -2,13 +2,17 @@ package smtpd
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"posthaste/internal/statedir"
 )
 
 // screenCache remembers which clients have passed which tests. It is kept in
@@ -22,7 +26,8 @@ import (
 // postscreen_cache_cleanup_interval. It is worth
 // no more than the tests: what a crash loses is tested again.
 type screenCache struct {
-	path   string
+	dir    *os.Root // of the file, which is written anew inside chroot too
+	name   string
 	retain time.Duration
 	every  time.Duration // time between two cleanings
 
@@ -38,7 +43,11 @@ type screenCache struct {
 const maxScreened = 200_000
 
 func openScreenCache(path string, retain, every time.Duration) (*screenCache, error) {
-	c := &screenCache{path: path, retain: retain, every: every, entries: map[netip.Addr][ntests]time.Time{}}
+	dir, err := statedir.Open(filepath.Dir(path))
+	if err != nil {
+		return nil, fmt.Errorf("postscreen_cache_map: %w", err)
+	}
+	c := &screenCache{dir: dir, name: filepath.Base(path), retain: retain, every: every, entries: map[netip.Addr][ntests]time.Time{}}
 	if err := c.load(time.Now()); err != nil {
 		return nil, fmt.Errorf("postscreen_cache_map: %w", err)
 	}
@@ -49,7 +58,7 @@ func openScreenCache(path string, retain, every time.Duration) (*screenCache, er
 }
 
 func (c *screenCache) load(now time.Time) error {
-	f, err := os.Open(c.path)
+	f, err := c.dir.Open(c.name)
 	if os.IsNotExist(err) {
 		return nil
 	}
@@ -145,14 +154,17 @@ func (c *screenCache) rewrite(now time.Time) error {
 		}
 		b = appendScreened(b, a, exp)
 	}
-	temp := c.path + ".new"
-	if err := os.WriteFile(temp, b, 0o600); err != nil {
+	temp := c.name + ".new"
+	if err := c.dir.WriteFile(temp, b, 0o600); err != nil {
 		return err
 	}
-	if err := os.Rename(temp, c.path); err != nil {
+	if err := statedir.Own(c.dir, temp); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(c.path, os.O_WRONLY|os.O_APPEND, 0o600)
+	if err := c.dir.Rename(temp, c.name); err != nil {
+		return err
+	}
+	f, err := c.dir.OpenFile(c.name, os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
@@ -167,5 +179,5 @@ func (c *screenCache) rewrite(now time.Time) error {
 func (c *screenCache) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.file.Close()
+	return errors.Join(c.file.Close(), c.dir.Close())
 }

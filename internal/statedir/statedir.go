@@ -26,15 +26,40 @@ func Open(path string) (*os.Root, error) {
 	return os.OpenRoot(path)
 }
 
+// Own makes a file in the directory the property of the directory's owner, if
+// the process is root's: as that user the service goes on.
+func Own(dir *os.Root, name string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	fi, err := dir.Stat(".")
+	if err != nil {
+		return err
+	}
+	uid, gid, err := owner(fi)
+	if err != nil {
+		return err
+	}
+	return dir.Lchown(name, uid, gid)
+}
+
 // giveAway makes a new directory the property of its parent's owner.
 func giveAway(path string) error {
 	fi, err := os.Stat(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
+	uid, gid, err := owner(fi)
+	if err != nil {
+		return err
+	}
+	return os.Lchown(path, uid, gid)
+}
+
+func owner(fi os.FileInfo) (uid, gid int, err error) {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {
-		return fmt.Errorf("%s: whose it is cannot be found out", filepath.Dir(path))
+		return 0, 0, fmt.Errorf("%s: whose it is cannot be found out", fi.Name())
 	}
-	return os.Lchown(path, int(st.Uid), int(st.Gid))
+	return int(st.Uid), int(st.Gid), nil
 }

@@ -3,10 +3,14 @@ package verify
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+
+	"posthaste/internal/statedir"
 )
 
 // A Store keeps records, in a file or, without one, in memory. Its methods may
@@ -24,7 +28,7 @@ const lockPatience = 10 * time.Second
 // OpenStore opens the file, and makes it when there is none.
 func OpenStore(path string) (*Store, error) {
 	// Not synced: what a power cut loses is found out again.
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockPatience, NoSync: true, NoFreelistSync: true})
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockPatience, NoSync: true, NoFreelistSync: true, OpenFile: openOwn})
 	if err == nil {
 		err = db.Update(func(tx *bolt.Tx) error {
 			_, err := tx.CreateBucketIfNotExists(bucket)
@@ -35,6 +39,24 @@ func OpenStore(path string) (*Store, error) {
 		return nil, fmt.Errorf("address_verify_map: %s: %w; remove the file to begin anew", path, err)
 	}
 	return &Store{db}, nil
+}
+
+// openOwn is os.OpenFile, and has the file belong to the owner of its directory.
+func openOwn(path string, flag int, perm os.FileMode) (*os.File, error) {
+	dir, err := statedir.Open(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	f, err := dir.OpenFile(filepath.Base(path), flag, perm)
+	if err == nil {
+		err = statedir.Own(dir, filepath.Base(path))
+	}
+	if err != nil && f != nil {
+		f.Close()
+		f = nil
+	}
+	return f, err
 }
 
 // Path is the file's path for the value of address_verify_map, which names a
