@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"posthaste/internal/confine"
 )
 
 const echoService = "echo unix n - n - 5 echo\n"
@@ -527,6 +529,55 @@ func TestNoNewPrivileges(t *testing.T) {
 			if b, err := os.ReadFile(task); err != nil || !strings.Contains(string(b), want) {
 				t.Errorf("%s, thread %s: no %q, %v", name, task, want, err)
 			}
+		}
+	}
+}
+
+// TestServiceSandbox: a service in a sandbox executes nothing and writes only
+// below the mail system's directories and where temporary files are, with root's
+// rights and without.
+func TestServiceSandbox(t *testing.T) {
+	t.Parallel()
+	if !confine.Sandboxes() {
+		t.Skip("SKIPPED: this kernel has no Landlock, or not enabled")
+	}
+	services := "low unix n - n - - caged\noff unix n - n - - caged -o service_sandbox=no\n"
+	if os.Geteuid() == 0 {
+		services += "high unix n n n - - caged\njailed unix n - y - - caged\n"
+	}
+	s := newSite(t, "", services)
+	s.mustCommand("start")
+	anyone := func(parent string) string {
+		dir, err := os.MkdirTemp(parent, "anyone")
+		if err == nil {
+			err = os.Chmod(dir, 0o777)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		return dir
+	}
+	temporary, outside := anyone(""), anyone("/var/tmp")
+	for _, c := range []struct{ service, do, want string }{
+		{"low", "write " + outside + "/low", "refused"},
+		{"low", "write " + temporary + "/low", "done"},
+		{"low", "write " + s.path("data/low"), "done"},
+		{"low", "write private/low", "done"},
+		{"low", "execute", "refused"},
+		{"off", "write " + outside + "/off", "done"},
+		{"off", "execute", "done"},
+		{"high", "write " + outside + "/high", "refused"},
+		{"high", "write private/high", "done"},
+		{"high", "execute", "refused"},
+		{"jailed", "write /private/jailed", "done"},
+		{"jailed", "write /tmp/jailed", "done"},
+	} {
+		if !strings.Contains(services, c.service+" unix") {
+			continue
+		}
+		if got := s.dial("public/" + c.service).ask(c.do); len(got) != 1 || got[0] != c.want {
+			t.Errorf("%s: %s: %s, expected %s", c.service, c.do, got, c.want)
 		}
 	}
 }

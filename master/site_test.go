@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -45,6 +47,7 @@ func testOptions() Options { return Options{Services: testServices(), StopTimeou
 func testServices() map[string]service.Spec {
 	return map[string]service.Spec{
 		"echo":     {Process: "echo", Rank: service.Intake, Run: runEcho},
+		"caged":    {Process: "caged", Rank: service.Intake, Sandbox: service.Plain, Run: runEcho},
 		"keeper":   {Process: "keeper", Rank: service.Store, Exclusive: true, Run: runKeeper},
 		"broken":   {Process: "broken", Run: func(context.Context, *service.Env) error { return errors.New("this never works") }},
 		"stubborn": {Process: "stubborn", Rank: service.Agent, Run: runStubborn},
@@ -62,7 +65,13 @@ func runEcho(ctx context.Context, env *service.Env) error {
 		defer interrupt()
 		in := bufio.NewScanner(nc)
 		for in.Scan() {
+			if path, ok := strings.CutPrefix(in.Text(), "write "); ok {
+				fmt.Fprintln(nc, outcome(os.WriteFile(path, nil, 0o600)))
+				continue
+			}
 			switch line := in.Text(); line {
+			case "execute":
+				fmt.Fprintln(nc, outcome(exec.Command("/bin/true").Run()))
 			case "exit":
 				os.Exit(3)
 			case "panic":
@@ -95,6 +104,16 @@ func runEcho(ctx context.Context, env *service.Env) error {
 			fmt.Fprintln(nc, "421 stopping")
 		}
 	})
+}
+
+func outcome(err error) string {
+	switch {
+	case err == nil:
+		return "done"
+	case errors.Is(err, fs.ErrPermission):
+		return "refused"
+	}
+	return err.Error()
 }
 
 // runKeeper notes its triggers, its start and its end in a file. While it

@@ -7,6 +7,7 @@ import (
 	"posthaste/cleanup"
 	"posthaste/internal/agent"
 	"posthaste/internal/bounce"
+	"posthaste/internal/config"
 	"posthaste/internal/ipc"
 	"posthaste/internal/postlog"
 	"posthaste/internal/queueread"
@@ -42,8 +43,8 @@ func services() map[string]service.Spec {
 		verify.Spec(),
 		proxymap.Spec(nil),
 		service.MetricsSpec(nil),
-		agent.Spec("smtp", smtpAgent(false)),
-		agent.Spec("lmtp", smtpAgent(true)),
+		withSandbox(smtpSandbox, agent.Spec("smtp", smtpAgent(false))),
+		withSandbox(smtpSandbox, agent.Spec("lmtp", smtpAgent(true))),
 		agent.Spec("local", localAgent),
 		agent.Spec("virtual", func(env *service.Env) (agent.Deliverer, func(), error) {
 			a, err := virtual.New(env.Config, env.Name, env.Log)
@@ -53,16 +54,26 @@ func services() map[string]service.Spec {
 			a, err := pipe.New(env.Config, env.Name, env.Args, nil, env.Log)
 			return a, nil, err
 		}),
-		agent.Spec("discard", func(*service.Env) (agent.Deliverer, func(), error) { return discard.Agent{}, nil, nil }),
-		agent.Spec("error", func(env *service.Env) (agent.Deliverer, func(), error) {
+		withSandbox(service.Plain, agent.Spec("discard", func(*service.Env) (agent.Deliverer, func(), error) { return discard.Agent{}, nil, nil })),
+		withSandbox(service.Plain, agent.Spec("error", func(env *service.Env) (agent.Deliverer, func(), error) {
 			return errordrop.Agent{Retry: env.Name == "retry"}, nil, nil
-		}),
+		})),
 	}
 	specs := make(map[string]service.Spec, len(list))
 	for _, s := range list {
 		specs[s.Process] = s
 	}
 	return specs
+}
+
+func withSandbox(sandbox func(*config.Config) ([]string, bool), spec service.Spec) service.Spec {
+	spec.Sandbox = sandbox
+	return spec
+}
+
+// smtpSandbox is the sandbox of smtp and lmtp, unless they ask a program for tokens.
+func smtpSandbox(cfg *config.Config) (writes []string, ok bool) {
+	return nil, len(cfg.List("smtp_sasl_token_command")) == 0
 }
 
 func smtpAgent(lmtp bool) func(env *service.Env) (agent.Deliverer, func(), error) {
@@ -96,7 +107,7 @@ func localAgent(env *service.Env) (agent.Deliverer, func(), error) {
 const noticeDrain = 30 * time.Second
 
 func bounceSpec() service.Spec {
-	return service.Spec{Process: "bounce", Rank: service.Helper, Confines: true, Run: func(ctx context.Context, env *service.Env) error {
+	return service.Spec{Process: "bounce", Rank: service.Helper, Confines: true, Sandbox: service.Plain, Run: func(ctx context.Context, env *service.Env) error {
 		reader := spool.NewReader(nil, spool.Subdir)
 		defer reader.Close()
 		client := ipc.NewClient(env.Public(env.Config.String("cleanup_service_name")), nil)

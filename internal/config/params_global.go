@@ -20,6 +20,7 @@ var globalParams = []Param{
 	{Name: "error_service_name", Type: String, Default: "error", Tier: 3, Doc: "master.cf name of the error service"},
 	{Name: "extract_recipient_limit", Type: Int, Tier: 3, Origin: OldName, Doc: "Obsolete sendmail -t limit"},
 	{Name: "fault_injection_code", Type: Int, Default: "0", Tier: 3, Doc: "Testing aid for forced errors"},
+	{Name: "service_sandbox", Type: Bool, Default: "yes", Tier: 3, Origin: Own, Doc: "Have the kernel refuse services what they never do: execute programs, write elsewhere"},
 	{Name: "helpful_warnings", Type: Bool, Default: "yes", Tier: 3, Doc: "Log advice about questionable settings"},
 	{Name: "html_directory", Type: String, Default: "/usr/share/doc/posthaste/html", Tier: 3, Doc: "Location of HTML documentation"},
 	{Name: "known_tcp_ports", Type: List, Default: "lmtp=24, smtp=25, smtps=submissions=465, submission=587", Tier: 3, Doc: "Built-in port names that skip services lookup"},

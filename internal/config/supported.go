@@ -523,6 +523,7 @@ var supportedNames = []string{
 	"sender_canonical_maps",
 	"sender_dependent_default_transport_maps",
 	"sender_dependent_relayhost_maps",
+	"service_sandbox",
 	"service_throttle_time",
 	"setgid_group",
 	"show_user_unknown_table_name",

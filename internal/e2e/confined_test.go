@@ -143,9 +143,10 @@ func TestDebianMaster(t *testing.T) {
 	s.configure(`mydestination = local.test, mta.test
 alias_maps = hash:{dir}/etc/aliases
 local_recipient_maps = proxy:unix:passwd.byname $alias_maps
+smtpd_recipient_restrictions = check_recipient_access inline:{{probe@local.test=reject_unverified_recipient}}, permit_mynetworks, reject
 home_mailbox = Maildir/
 `, "")
-	s.write("etc/aliases", "alias: "+name+"\n")
+	s.write("etc/aliases", "alias: "+name+"\nprobe: "+name+"\n")
 	if out, status := s.tool(nil, "postalias", "hash:"+s.path("etc/aliases")); status != 0 {
 		t.Fatalf("postalias: %s", out)
 	}
@@ -155,11 +156,14 @@ home_mailbox = Maildir/
 	s.mustSend("a@from.test", []string{name + "@local.test", "alias@local.test"}, "Subject: x\n\nx\n")
 	s.waitLogN(`to=<`+name+`@(?:local|mta)\.test>,.*relay=local,.*status=sent \(delivered to maildir`, 2)
 	replies := s.dialogue(t, "", "EHLO client.test", "MAIL FROM:<a@from.test>", "RCPT TO:<no-such-user@local.test>",
-		"RCPT TO:<root@local.test>", "QUIT")
+		"RCPT TO:<root@local.test>", "RCPT TO:<probe@local.test>", "QUIT")
 	if !strings.HasPrefix(replies[3], "550 5.1.1") || !strings.HasPrefix(replies[4], "250") {
 		t.Errorf("unknown user: %s; known one: %s", replies[3], replies[4])
 	}
-	for _, pid := range s.processes("smtpd", "cleanup", "trivial-rewrite") {
+	if !strings.HasPrefix(replies[5], "250") {
+		t.Errorf("an address that verify has to ask for: %s", replies[5])
+	}
+	for _, pid := range s.processes("smtpd", "verify", "cleanup", "trivial-rewrite") {
 		root, err := os.Readlink(fmt.Sprintf("/proc/%d/root", pid))
 		if err != nil || root != s.path("spool") {
 			t.Errorf("process %d is not inside chroot: %s %v", pid, root, err)

@@ -26,12 +26,14 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"posthaste/internal/config"
 	"posthaste/internal/maillog"
 	"posthaste/internal/service"
 )
@@ -45,8 +47,18 @@ func Spec() service.Spec {
 		Rank:      service.LogWriter,
 		LogDirect: true,
 		Confines:  true,
+		Sandbox:   writes,
 		Run:       s.run,
 	}
+}
+
+// writes is the directory of the log file, which is opened anew after it was
+// renamed.
+func writes(cfg *config.Config) (writes []string, ok bool) {
+	if path := cfg.String("maillog_file"); path != "" && !strings.HasPrefix(path, "/dev/") {
+		writes = []string{filepath.Dir(path)}
+	}
+	return writes, true
 }
 
 const (

@@ -178,6 +178,7 @@ func (p *process) inheritSockets() error {
 
 // confine gives up what the service does not need.
 func (p *process) confine() error {
+	p.sandbox()
 	if os.Geteuid() != 0 {
 		return nil // master runs as an ordinary user, and says so
 	}
@@ -200,6 +201,26 @@ func (p *process) confine() error {
 	}
 	p.env.confined.Begin(p.cl.Chroot)
 	return nil
+}
+
+// sandbox has the kernel hold the service to what its Spec says. It comes first,
+// as paths mean something else inside chroot.
+func (p *process) sandbox() {
+	cfg := p.env.Config
+	if p.spec.Sandbox == nil || !cfg.Bool("service_sandbox") {
+		return
+	}
+	writes, ok := p.spec.Sandbox(cfg)
+	if !ok {
+		return
+	}
+	writes = append(writes, cfg.String("queue_directory"), cfg.String("data_directory"), os.TempDir())
+	if dir := os.Getenv("GOCOVERDIR"); dir != "" {
+		writes = append(writes, dir) // a test's program counts what it executes there
+	}
+	if err := confine.Sandbox(writes); err != nil {
+		p.env.Log.Warning("sandbox: %v; service_sandbox = no does without", err)
+	}
 }
 
 // jail confines the process to the queue directory, where it is already, and

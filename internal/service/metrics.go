@@ -37,7 +37,7 @@ func MetricsSpec(run func(context.Context, *Env) error) Spec {
 		}
 	}
 	// It stops as one of the last: others tell it what they have counted.
-	return Spec{Process: MetricsName, Program: MetricsProgram, Exclusive: true, Rank: Store, Confines: true, Run: run}
+	return Spec{Process: MetricsName, Program: MetricsProgram, Exclusive: true, Rank: Store, Confines: true, Sandbox: Plain, Run: run}
 }
 
 // A reporter keeps the process's connection to the metrics service, and

@@ -39,12 +39,18 @@
 // executes gains privileges. A chroot service is confined to queue_directory.
 // Both happen before Spec.Run, or, for a service that first opens tables, keys
 // and certificates with master's privileges, when it calls Env.Confine: it
-// opens nothing for writing, and talks to nobody, before that.
+// opens nothing for writing but state of its own, and talks to nobody, before that.
+//
+// At the same time services that never execute programs nor change to other
+// users give up both in earnest: with Landlock the kernel refuses them to execute
+// anything, and to write outside queue_directory, data_directory, the directory
+// of temporary files and what their Spec names; see package confine. A kernel
+// without Landlock grants what the user may do. service_sandbox = no switches it off.
 //
 // # Parameters
 //
-// in_flow_delay, mail_owner, max_idle, metrics_listen, process_name, queue_directory,
-// service_name, stress, and those of package maillog.
+// data_directory, in_flow_delay, mail_owner, max_idle, metrics_listen, process_name, queue_directory,
+// service_name, service_sandbox, stress, and those of package maillog.
 //
 // # Diagnostics
 //
@@ -100,12 +106,21 @@ type Spec struct {
 	// Confines says that Run calls Env.Confine itself, after it has opened
 	// what needs master's privileges or lies outside chroot.
 	Confines bool
+	// Sandbox lists what the service writes to besides queue_directory,
+	// data_directory and the directory of temporary files, and says whether it
+	// can do with that and without executing programs: then the kernel holds it
+	// to that. Nil is for services that execute programs or change to other
+	// users. See [Plain].
+	Sandbox func(cfg *config.Config) (writes []string, ok bool)
 	// Run serves. When ctx ends it stops taking new work, finishes what is in
 	// hand, and returns nil; see the package comment for the two ways in which
 	// that happens. An error ends the process with "fatal: " and the error in
 	// the log, and exit status 1.
 	Run func(ctx context.Context, env *Env) error
 }
+
+// Plain is the Spec.Sandbox of services that write nowhere else.
+func Plain(*config.Config) (writes []string, ok bool) { return nil, true }
 
 // An Env is what a service finds when it runs.
 type Env struct {

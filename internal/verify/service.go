@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,26 +29,39 @@ const submitTimeout = time.Minute
 
 // Spec declares the service.
 func Spec() service.Spec {
-	return service.Spec{Process: "verify", Exclusive: true, Rank: service.Helper, Run: run}
+	return service.Spec{Process: "verify", Exclusive: true, Rank: service.Helper, Confines: true, Sandbox: writes, Run: run}
+}
+
+// writes is the directory of address_verify_map.
+func writes(cfg *config.Config) (writes []string, ok bool) {
+	if path := Path(cfg.String("address_verify_map")); path != "" {
+		writes = []string{filepath.Dir(path)}
+	}
+	return writes, true
 }
 
 func run(ctx context.Context, env *service.Env) error {
 	cfg := env.Config
 	path := Path(cfg.String("address_verify_map"))
-	if path == "" { // nothing is kept beyond this process's life
-		f, err := os.CreateTemp("", "verify")
+	passing := path == "" // nothing is kept beyond this process's life
+	if passing {
+		dir, err := os.MkdirTemp("", "verify")
 		if err != nil {
 			return err
 		}
-		path = f.Name()
-		f.Close()
-		defer os.Remove(path)
+		path = filepath.Join(dir, "verify")
 	}
 	store, err := OpenStore(path)
+	if passing {
+		os.RemoveAll(filepath.Dir(path)) // it is open; one that stays is in nobody's way
+	}
 	if err != nil {
 		return err
 	}
 	defer store.Close()
+	if err := env.Confine(); err != nil {
+		return err
+	}
 	client := ipc.NewClient(env.Public(cfg.String("cleanup_service_name")), nil)
 	defer client.Close()
 	submitter := submit.New(client)
