@@ -48,12 +48,14 @@ func Write(f io.WriteSeeker, m *plain.Message, created time.Time, content io.Rea
 }
 
 // sizes is the text of the first record. All its numbers have a fixed width.
+// The first is how far Postfix's queue manager goes from start to what follows
+// the content, and so counts what the records have around their text.
 func sizes(m *plain.Message, start, length int64, rcpts int) string {
 	utf8 := 0
 	if m.Envelope.Body&mail.BodySMTPUTF8 != 0 {
 		utf8 = 1 // the client asked for SMTPUTF8
 	}
-	return fmt.Sprintf("%15d %15d %15d %15d %15d %15d", m.Envelope.Size, start, rcpts, 0, length, utf8)
+	return fmt.Sprintf("%15d %15d %15d %15d %15d %15d", length, start, rcpts, 0, length, utf8)
 }
 
 type writer struct {

@@ -66,7 +66,7 @@ func TestSizeRecord(t *testing.T) {
 	if _, err := fmt.Sscan(string(data[2:]), &size, &start, &rcpts, &flags, &length, &options); err != nil {
 		t.Fatal(err)
 	}
-	if body := data[start : start+length]; string(body) != "N\x03abcN\x00" || size != 9 || rcpts != 1 || options != 1 {
+	if body := data[start : start+length]; string(body) != "N\x03abcN\x00" || size != length || rcpts != 1 || options != 1 {
 		t.Errorf("%q %d %d %d", body, size, rcpts, options)
 	}
 	if len(got.Envelope.Recipients) != 1 || got.Envelope.Recipients[0].Address != "a@x.test" || got.Created != 4 {
