@@ -1,0 +1,98 @@
+package exporter
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+
+	"posthaste/internal/metrics"
+)
+
+// published are the names that a scrape may have, by family.
+func published() map[string]string {
+	names := make(map[string]string)
+	for _, f := range metrics.Families() {
+		switch f.Kind {
+		case metrics.Counter:
+			names[f.Name+"_total"] = f.Name
+		case metrics.Gauge:
+			names[f.Name] = f.Name
+		case metrics.Histogram:
+			for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+				names[f.Name+suffix] = f.Name
+			}
+		}
+	}
+	return names
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// The document says of every metric what the code says, and of no other.
+func TestDocument(t *testing.T) {
+	t.Parallel()
+	doc := read(t, "../../docs/metrics.md")
+	rows := 0
+	for _, f := range metrics.Families() {
+		name := f.Name
+		if f.Kind == metrics.Counter {
+			name += "_total"
+		}
+		list := f.Labels
+		if f.PerService {
+			list = append([]string{"service"}, list...)
+		}
+		shown := ""
+		if len(list) > 0 {
+			shown = "`" + strings.Join(list, "` `") + "`"
+		}
+		row := "| `" + name + "` | " + f.Kind.String() + " | " + shown + " | " + f.Help + " |\n"
+		if !strings.Contains(doc, row) {
+			t.Errorf("docs/metrics.md does not have the row\n%s", row)
+		}
+		rows++
+	}
+	if n := strings.Count(doc, "\n| `posthaste_"); n != rows {
+		t.Errorf("docs/metrics.md has %d metrics, the code %d", n, rows)
+	}
+}
+
+// The dashboard and the rules ask for nothing that is not published.
+func TestNamesInUse(t *testing.T) {
+	t.Parallel()
+	known := published()
+	for _, path := range []string{"../../etc/metrics/dashboard.json", "../../etc/metrics/alerts.yml"} {
+		used := regexp.MustCompile(`posthaste_\w+`).FindAllString(read(t, path), -1)
+		if len(used) == 0 {
+			t.Errorf("%s uses no metric", path)
+		}
+		for _, name := range used {
+			if known[name] == "" {
+				t.Errorf("%s: there is no metric %s", path, name)
+			}
+		}
+	}
+}
+
+func TestRules(t *testing.T) {
+	t.Parallel()
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		if os.Getenv("PEERS_REQUIRED") != "" {
+			t.Fatal(`promtool is not installed: run "make peers"`)
+		}
+		t.Skip(`SKIPPED: promtool is not installed: "make peers" installs it`)
+	}
+	if out, err := exec.Command(promtool, "check", "rules", "../../etc/metrics/alerts.yml").CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
