@@ -1,6 +1,7 @@
 package exporter
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"regexp"
@@ -69,6 +70,9 @@ func TestDocument(t *testing.T) {
 // The dashboard and the rules ask for nothing that is not published.
 func TestNamesInUse(t *testing.T) {
 	t.Parallel()
+	if !json.Valid([]byte(read(t, "../../etc/metrics/dashboard.json"))) {
+		t.Error("dashboard.json is not JSON")
+	}
 	known := published()
 	for _, path := range []string{"../../etc/metrics/dashboard.json", "../../etc/metrics/alerts.yml"} {
 		used := regexp.MustCompile(`posthaste_\w+`).FindAllString(read(t, path), -1)
@@ -83,6 +87,7 @@ func TestNamesInUse(t *testing.T) {
 	}
 }
 
+// The rules are valid, and tell trouble from an ordinary day.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	promtool, err := exec.LookPath("promtool")
@@ -92,7 +97,9 @@ func TestRules(t *testing.T) {
 		}
 		t.Skip(`SKIPPED: promtool is not installed: "make peers" installs it`)
 	}
-	if out, err := exec.Command(promtool, "check", "rules", "../../etc/metrics/alerts.yml").CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
+	for _, args := range [][]string{{"check", "rules", "../../etc/metrics/alerts.yml"}, {"test", "rules", "testdata/alerts_test.yml"}} {
+		if out, err := exec.Command(promtool, args...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %v: %v\n%s", args, err, out)
+		}
 	}
 }
