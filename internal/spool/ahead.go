@@ -30,10 +30,13 @@ func readAhead(scans []scanner) *ahead {
 	go func() { // ends when all is read or with stop, which waits for it
 		defer close(a.done)
 		defer close(a.steps)
+		var next prefetch
+		defer next.wait()
 		for i := range scans {
 			sc := &scans[i]
-			sc.spare = a.get
+			sc.spare, sc.w.next = a.get, &next
 			sc.scan(func(b *logBatch) bool { return a.put(step{i, b, sc.promised}) })
+			next.reset()
 			sc.w.buf = nil
 			if !a.put(step{scan: i, promised: sc.promised}) {
 				return

@@ -3,62 +3,7 @@ package spool
 import (
 	"bytes"
 	"encoding/binary"
-	"io"
-
-	"posthaste/internal/vfs"
 )
-
-// readAround reads as much of p as the disk gives, sector by sector where a
-// larger read fails, with zeros for what it does not give. It returns how many
-// bytes those are; what is past the end of the file is not among them.
-func readAround(f vfs.File, p []byte, off int64) (bad int) {
-	n, err := f.ReadAt(p, off)
-	if err == nil || err == io.EOF {
-		clear(p[n:])
-		return 0
-	}
-	const sector = 512
-	for len(p) > 0 {
-		n := int(min(int64(len(p)), sector-off%sector))
-		if _, err := f.ReadAt(p[:n], off); err != nil && err != io.EOF {
-			clear(p[:n])
-			bad += n
-		}
-		p, off = p[n:], off+int64(n)
-	}
-	return bad
-}
-
-// window is a buffered view of a file for reading more or less forward.
-type window struct {
-	f    vfs.File
-	size int64
-	buf  []byte
-	off  int64
-	len  int
-	bad  int
-}
-
-const windowLen = 1 << 20
-
-// at gives n bytes at off, or fewer at the end of the file. They are good
-// until the next call.
-func (w *window) at(off int64, n int) []byte {
-	n = int(min(int64(n), w.size-off))
-	if n <= 0 {
-		return nil
-	}
-	if off < w.off || off+int64(n) > w.off+int64(w.len) {
-		want := int(min(max(int64(n), windowLen), w.size-off))
-		if cap(w.buf) < want {
-			w.buf = make([]byte, want)
-		}
-		w.buf = w.buf[:want]
-		w.bad += readAround(w.f, w.buf, off)
-		w.off, w.len = off, want
-	}
-	return w.buf[off-w.off:][:n:n]
-}
 
 // rec is a record as read back, without content.
 type rec struct {
@@ -152,16 +97,13 @@ func (sc *scanner) find(off int64) (int64, bool) {
 	var magic [4]byte
 	binary.LittleEndian.PutUint32(magic[:], recMagic)
 	for off < sc.s.size {
-		b := sc.w.at(off, 64<<10)
-		if sc.w.off+int64(sc.w.len) > off+int64(len(b)) {
-			b = sc.w.buf[off-sc.w.off : sc.w.len]
+		if len(sc.w.at(off, headerLen)) < headerLen {
+			return 0, false
 		}
+		b := sc.w.rest(off) // as much as has been read
 		i := bytes.Index(b, magic[:])
 		if i < 0 {
 			off = alignUp(off+int64(len(b))-3, recAlign)
-			if len(b) < headerLen {
-				return 0, false
-			}
 			continue
 		}
 		off = alignUp(off+int64(i), recAlign)
