@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/qmgr/sched"
@@ -13,37 +14,40 @@ import (
 // noticeTimeout bounds the making of one notice. It is then tried again.
 const noticeTimeout = 5 * time.Minute
 
-// notify has the bounce service tell the sender, beside the loop.
-func (s *Server) notify(m *message, what sched.Notice) {
+// A notice reports so many recipients, with so many bytes of what is said of
+// them; for more of them more notices are made. Each is mail that somebody
+// reads, and has to fit into one request.
+const (
+	noticeRcpts = 5000
+	noticeBytes = ipc.MaxPayload / 2
+)
+
+// notify has the bounce service tell the sender, beside the loop. from is the
+// first recipient that a notice of delay is to report.
+func (s *Server) notify(m *message, what sched.Notice, from int) {
 	a := m.active
 	if a == nil {
 		s.then(sched.Event{Kind: sched.EventNotified, ID: m.num, OK: false})
 		return
 	}
 	n := &proto.Notify{ID: m.id, Ref: m.ref}
-	failed := func(action dsn.Action) {
-		for i := 0; i < int(m.nrcpt); i++ {
-			if o, ok := a.outcomes[i]; ok && o.Action == action && !m.isDone(i) {
-				n.Outcomes = append(n.Outcomes, o)
-			}
-		}
-	}
+	var next int
 	switch what {
 	case sched.NoticeFailure:
 		n.Notice = proto.NoticeFailure
-		failed(dsn.Failed)
+		n.Outcomes, next = m.failed(dsn.Failed, 0)
 	case sched.NoticeExpired:
 		n.Notice = proto.NoticeExpired
-		failed(dsn.Deferred)
+		n.Outcomes, next = m.failed(dsn.Deferred, 0)
 	case sched.NoticeDelay:
 		n.Notice = proto.NoticeDelay
-		failed(dsn.Deferred)
+		n.Outcomes, next = m.failed(dsn.Deferred, from)
 	case sched.NoticeTrace:
 		n.Notice = proto.NoticeSuccess
 		if a.env.Trace != 0 {
 			n.Notice = proto.NoticeTrace
 		}
-		n.Outcomes = a.success
+		n.Outcomes, next = fitting(a.success)
 	}
 	s.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, noticeTimeout)
@@ -52,23 +56,64 @@ func (s *Server) notify(m *message, what sched.Notice) {
 		// A lost connection is not asked about again here: the notice may have
 		// been queued. The scheduler tries again later.
 		err := s.bounce.Call(ctx, n, &reply)
-		s.post(func() { s.notified(m.id, n, &reply, err) }, sched.Event{})
+		s.post(func() {
+			m := s.messages[msgID(n.ID)]
+			if m == nil {
+				return
+			}
+			s.notified(m, n, &reply, err)
+			switch {
+			case err == nil && next > 0 && m.active != nil:
+				s.notify(m, what, next)
+			case m.finishing: // the scheduler has done with it already
+				s.finish(m)
+			default:
+				// Who has had the first notices of a delay has been warned.
+				s.then(sched.Event{Kind: sched.EventNotified, ID: m.num, OK: err == nil || from > 0})
+			}
+		}, sched.Event{})
 	})
 }
 
+// failed is what one notice reports of the recipients from number from on
+// whose last outcome was this, and the number with which the next one goes on;
+// 0 is none.
+func (m *message) failed(action dsn.Action, from int) (list []mail.Outcome, next int) {
+	for i := from; i < int(m.nrcpt); i++ {
+		if o, ok := m.active.outcomes[i]; ok && o.Action == action && !m.isDone(i) {
+			list = append(list, o)
+		}
+	}
+	list, n := fitting(list)
+	if n > 0 {
+		next = list[n-1].Rcpt + 1
+	}
+	return list, next
+}
+
+// fitting is the part of list that one notice reports, and how many those are
+// when there are more.
+func fitting(list []mail.Outcome) (part []mail.Outcome, n int) {
+	size := 0
+	for i := range list {
+		o := &list[i]
+		size += 100 + len(o.Reason) + len(o.Relay) + len(o.MTA) + len(o.DiagText) + len(o.Final) + len(o.Owner)
+		if i > 0 && (i == noticeRcpts || size > noticeBytes) {
+			return list[:i:i], i
+		}
+	}
+	return list, 0
+}
+
 // notified takes in what came of a notice.
-func (s *Server) notified(id mail.QueueID, n *proto.Notify, reply *proto.NotifyReply, err error) {
-	num := msgID(id)
-	ev := sched.Event{Kind: sched.EventNotified, ID: num, OK: err == nil}
-	m := s.messages[num]
-	if m == nil {
+func (s *Server) notified(m *message, n *proto.Notify, reply *proto.NotifyReply, err error) {
+	if err != nil {
+		s.opt.Log.Warning("%s: the bounce service has made no notice: %v; trying again later", n.ID, err)
 		return
 	}
-	switch {
-	case err != nil:
-		s.opt.Log.Warning("%s: the bounce service has made no notice: %v; trying again later", id, err)
-	case n.Notice == proto.NoticeFailure || n.Notice == proto.NoticeExpired:
-		var done []int
+	var done []int
+	switch n.Notice {
+	case proto.NoticeFailure, proto.NoticeExpired:
 		for _, o := range n.Outcomes {
 			m.setDone(o.Rcpt)
 			done = append(done, o.Rcpt)
@@ -77,28 +122,21 @@ func (s *Server) notified(id mail.QueueID, n *proto.Notify, reply *proto.NotifyR
 				delete(m.active.rcpts, o.Rcpt)
 			}
 		}
-		if !reply.Settled {
-			s.log.done(m, done)
-		}
-	case n.Notice == proto.NoticeSuccess || n.Notice == proto.NoticeTrace:
+	case proto.NoticeSuccess, proto.NoticeTrace:
 		if m.active != nil {
-			m.active.success = nil
+			m.active.success = m.active.success[min(len(n.Outcomes), len(m.active.success)):]
 		}
-		var done []int
 		for _, o := range n.Outcomes {
 			if m.isDone(o.Rcpt) {
 				done = append(done, o.Rcpt)
 			}
 		}
-		if !reply.Settled {
-			s.log.done(m, done)
-		}
-	}
-	if m.finishing { // the scheduler has done with it already
-		s.finish(m)
+	default:
 		return
 	}
-	s.then(ev)
+	if !reply.Settled {
+		s.log.done(m, done)
+	}
 }
 
 // finish ends a message's stay when nothing is left to do. Successes that the
@@ -108,7 +146,7 @@ func (s *Server) notified(id mail.QueueID, n *proto.Notify, reply *proto.NotifyR
 func (s *Server) finish(m *message) {
 	if !m.finishing && m.active != nil && len(m.active.success) > 0 {
 		m.finishing = true
-		s.notify(m, sched.NoticeTrace)
+		s.notify(m, sched.NoticeTrace, 0)
 		return
 	}
 	s.log.finish(m)

@@ -337,7 +337,7 @@ func (s *Server) carry(e *sched.Effect, draining bool) {
 		s.deferRcpts(m, e)
 	case sched.EffectNotify:
 		if !draining {
-			s.notify(m, e.Notice)
+			s.notify(m, e.Notice, 0)
 		}
 	case sched.EffectDefer:
 		s.deferMessage(m, e)

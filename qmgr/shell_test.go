@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/spool"
@@ -401,6 +402,66 @@ func TestGone(t *testing.T) {
 		t.Errorf("it is still here: %s", text)
 	}
 	st.quiet()
+}
+
+// What fails for very many recipients is told in several notices, each
+// recipient in one of them.
+func TestManyFailures(t *testing.T) {
+	t.Parallel()
+	const n = 2*noticeRcpts + 1
+	for word, kind := range map[string]proto.NoticeKind{"fail": proto.NoticeFailure, "defer": proto.NoticeExpired} {
+		t.Run(word, func(t *testing.T) {
+			t.Parallel()
+			st := newStage(t, fmt.Sprintf("smtp_destination_recipient_limit = %d\nmaximal_queue_lifetime = 0\n", n))
+			smtp := st.agent("smtp", proto.Inventory{})
+			st.run()
+			st.waitAttached(1)
+			rcpts := make([]string, n)
+			for i := range rcpts {
+				rcpts[i] = fmt.Sprintf("r%d@to.test", i)
+			}
+			id := st.arrive("s@from.test", rcpts...)
+			for answered := 0; answered < n; {
+				o := smtp.next()
+				o.answer(slices.Repeat([]string{word}, len(o.Index))...)
+				answered += len(o.Index)
+			}
+			st.waitOp(id, "its removal", removed)
+			st.quiet()
+			var told []int
+			for _, notice := range st.notices {
+				if notice.Notice != kind || len(notice.Outcomes) > noticeRcpts {
+					t.Errorf("notice %d about %d recipients", notice.Notice, len(notice.Outcomes))
+				}
+				for _, o := range notice.Outcomes {
+					told = append(told, o.Rcpt)
+				}
+			}
+			slices.Sort(told)
+			if len(told) != n || len(slices.Compact(told)) != n {
+				t.Errorf("%d of %d recipients are told of %d times", len(slices.Compact(told)), n, len(told))
+			}
+		})
+	}
+}
+
+// A notice about recipients of whom much is said is as long as a request may be.
+func TestFitting(t *testing.T) {
+	t.Parallel()
+	list := make([]mail.Outcome, 100)
+	for i := range list {
+		list[i].DiagText = strings.Repeat("x", noticeBytes/10)
+	}
+	if part, n := fitting(list); n != 9 || len(part) != 9 || len((&proto.Notify{Outcomes: part}).Append(nil)) > ipc.MaxPayload {
+		t.Errorf("%d, %d of 100", len(part), n)
+	}
+	if part, n := fitting(list[:5]); n != 0 || len(part) != 5 {
+		t.Errorf("%d, %d of 5", len(part), n)
+	}
+	list[0].DiagText = strings.Repeat("x", noticeBytes+1)
+	if part, n := fitting(list); n != 1 || len(part) != 1 {
+		t.Errorf("%d, %d of 100 when the first is too long: something has to be told", len(part), n)
+	}
 }
 
 // VERP: each recipient gets the message with a sender of its own.
