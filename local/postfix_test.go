@@ -482,19 +482,31 @@ func (p *postfix) theirs(t *testing.T, tt comparison) (string, string) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("sendmail: %v\n%s", err, out)
 	}
-	var log []byte
-	wait(t, "Postfix has delivered", func() bool {
-		log, _ = os.ReadFile(p.log)
-		log = log[min(len(before), len(log)):]
-		return strings.Contains(string(log), "status=") && p.quiet()
-	})
-	if m := sizeIs.FindSubmatch(log); m != nil {
-		p.size, _ = strconv.ParseInt(string(m[1]), 10, 64)
+	since := func() string {
+		log, _ := os.ReadFile(p.log)
+		return string(log[min(len(before), len(log)):])
 	}
-	return outcomes(firstMessage(string(log))), p.files(t)
+	wait(t, "Postfix has delivered", func() bool { return strings.Contains(since(), "status=") && p.quiet() })
+	// Lines are on their way to the log yet; what is deferred has none that
+	// comes after the others.
+	id := pickedUp.FindStringSubmatch(since())[1]
+	last := id + ": removed\n"
+	if left, _ := filepath.Glob(p.path("q/deferred/*/" + id)); len(left) > 0 {
+		last = "all is told\n"
+		run(t, "/usr/sbin/postlog", "-c", p.path("etc"), "-t", "test", strings.TrimSpace(last))
+	}
+	wait(t, "Postfix has logged it all", func() bool { return strings.Contains(since(), last) })
+	log := since()
+	if m := sizeIs.FindStringSubmatch(log); m != nil {
+		p.size, _ = strconv.ParseInt(m[1], 10, 64)
+	}
+	return outcomes(linesOf(log, id)), p.files(t)
 }
 
-var sizeIs = regexp.MustCompile(`, size=(\d+), `)
+var (
+	sizeIs   = regexp.MustCompile(`, size=(\d+), `)
+	pickedUp = regexp.MustCompile(`/pickup\[\d+\]: (\w+): uid=`)
+)
 
 // start has Postfix run with the settings of a comparison.
 func (p *postfix) start(t *testing.T, tt comparison) {
@@ -556,19 +568,12 @@ func (p *postfix) quiet() bool {
 	return true
 }
 
-// firstMessage is the log without the lines of what was forwarded or bounced.
-func firstMessage(log string) string {
-	var id string
+// linesOf is the deliveries of one message, without those of what was
+// forwarded or bounced.
+func linesOf(log, id string) string {
 	var out []string
 	for line := range strings.Lines(log) {
-		m := delivered.FindStringSubmatch(strings.TrimSpace(line))
-		if m == nil {
-			continue
-		}
-		if id == "" {
-			id = m[1]
-		}
-		if m[1] == id {
+		if m := delivered.FindStringSubmatch(strings.TrimSpace(line)); m != nil && m[1] == id {
 			out = append(out, line)
 		}
 	}
