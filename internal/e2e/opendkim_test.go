@@ -14,10 +14,7 @@ import (
 // most about seeing exactly what is delivered.
 func TestOpenDKIM(t *testing.T) {
 	t.Parallel()
-	path, err := exec.LookPath("opendkim")
-	if err != nil {
-		t.Skip("SKIPPED: opendkim is not installed: nothing is known of real filters")
-	}
+	path := need(t, "opendkim")
 	next := newSink(t, nil)
 	s := newSystem(t, options{unstarted: true})
 	out, status := s.tool(nil, "dkim", "genkey", "-d", "from.test", "-s", "s1", "-o", s.path("etc"))
