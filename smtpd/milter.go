@@ -223,12 +223,17 @@ func (s *session) milterData() *smtpwire.Reply {
 	return s.milterVerdict(s.milterTell(proto.MilterData, []string{"i", string(s.a.QueueID)}))
 }
 
-// milterUnknown tells of a line that is no command.
+// milterUnknown tells of a line that is no command: of its first word, as
+// Postfix does.
 func (s *session) milterUnknown() *smtpwire.Reply {
 	if s.milter.id == 0 {
 		return nil
 	}
-	return s.milterVerdict(s.milterTell(proto.MilterUnknown, nil, s.cmd.Line))
+	word := ""
+	if f := strings.Fields(s.cmd.Line); len(f) > 0 {
+		word = f[0]
+	}
+	return s.milterVerdict(s.milterTell(proto.MilterUnknown, nil, word))
 }
 
 // milterOther is what filters have to say of commands that they are not told
