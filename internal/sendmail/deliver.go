@@ -65,9 +65,7 @@ func (o *options) envelope(cfg *config.Config) (*maildrop.Header, error) {
 	}
 	for _, arg := range o.recipients {
 		for _, a := range rfc5322.AppendAddresses(nil, arg, 0) {
-			if a.Addr == "" {
-				continue
-			}
+			// "<>" too: cleanup gives it to empty_address_recipient.
 			h.Recipients = append(h.Recipients, mail.Recipient{Address: a.Addr, Notify: o.notify})
 		}
 	}
