@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/proto"
 	"posthaste/local/mailbox"
 	"posthaste/local/users"
 )
@@ -13,6 +14,7 @@ import (
 // settings is what main.cf says, read once.
 type settings struct {
 	hostname, mailName       string
+	autoUTF8                 proto.SubmitFlags // of smtputf8_autodetect_classes
 	delimiters               string
 	ownerRequest             bool
 	expandOwner, resetOwner  bool
@@ -72,6 +74,7 @@ var sources = map[string]expansion{"alias": inAlias, "forward": inForward, "incl
 func readSettings(cfg *config.Config, db users.Database) (*settings, error) {
 	s := &settings{
 		hostname: cfg.String("myhostname"), mailName: cfg.String("mail_name"),
+		autoUTF8:   proto.AutoUTF8(cfg.List("smtputf8_autodetect_classes"), "forward"),
 		delimiters: cfg.String("recipient_delimiter"), ownerRequest: cfg.Bool("owner_request_special"),
 		expandOwner: cfg.Bool("expand_owner_alias"), resetOwner: cfg.Bool("reset_owner_alias"),
 		doubleBounce:      cfg.String("double_bounce_sender"),

@@ -55,7 +55,8 @@ type Options struct {
 	MailName   string
 	Filter     string // content_filter
 	Override   proto.SubmitFlags
-	Owner      int // mail_owner's user number, whose files postsuper makes
+	AutoUTF8   proto.SubmitFlags // SubmitAutoUTF8, or nothing
+	Owner      int               // mail_owner's user number, whose files postsuper makes
 	// Parallel is how many messages are handed over at once: with one sync
 	// for all who wait, more at once is faster for all.
 	Parallel int
@@ -224,7 +225,7 @@ func (p *Picker) submit(ctx context.Context, m *maildrop.Reader) error {
 	}
 	p.opt.Log.Log(maillog.PickupUID{ID: string(id), UID: m.UID, From: rfc5322.Quote(m.Sender), OrigID: string(m.OrigID)})
 	flags := (proto.SubmitFilter | proto.SubmitMilter | proto.SubmitBCC | proto.SubmitMap) &^ p.opt.Override
-	msg := p.opt.Submit.Open(env, submit.Options{Flags: flags | proto.SubmitBounce | proto.SubmitAutoUTF8, FullName: m.FullName})
+	msg := p.opt.Submit.Open(env, submit.Options{Flags: flags | proto.SubmitBounce | p.opt.AutoUTF8, FullName: m.FullName})
 	if err := p.copy(msg, m, id, now); err != nil {
 		msg.Abort()
 		return err

@@ -35,6 +35,7 @@ func run(ctx context.Context, env *service.Env) error {
 		MailName:   cfg.String("mail_name"),
 		Filter:     cfg.String("content_filter"),
 		Override:   proto.OverrideFlags(cfg.List("receive_override_options")),
+		AutoUTF8:   proto.AutoUTF8(cfg.List("smtputf8_autodetect_classes"), "sendmail"),
 		Owner:      ownerUID(cfg.String("mail_owner")),
 		Parallel:   parallel,
 	})

@@ -368,7 +368,7 @@ func (s *session) options() submit.Options {
 	eff := &s.a.Effects
 	o := submit.Options{BCC: eff.BCC, Prepend: eff.Prepend, Late: s.srv.access.JudgesEndOfData(),
 		Flags: proto.SubmitFilter | proto.SubmitMilter | proto.SubmitBCC | proto.SubmitMap}
-	o.Flags &^= s.set.withheld
+	o.Flags = o.Flags&^s.set.withheld | s.set.autoUTF8
 	if o.Milter = s.milterContent(); o.Milter == 0 {
 		o.Flags &^= proto.SubmitMilter // those for mail that did not come by SMTP
 	}

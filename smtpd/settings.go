@@ -50,6 +50,7 @@ type settings struct {
 	footerMaps                            *table.Maps
 	override                              map[string]bool
 	withheld                              proto.SubmitFlags // of receive_override_options
+	autoUTF8                              proto.SubmitFlags // of smtputf8_autodetect_classes
 	hideClient, tlsReceived, saslReceived bool
 	lookupNames, logPort, requireTLS      bool
 	historyLimit                          int // lines of transcript
@@ -80,6 +81,7 @@ func readSettings(cfg *config.Config, service string, o table.Options) (*setting
 		footer:     cfg.String("smtpd_reject_footer"),
 		override:   lowerSet(cfg.List("receive_override_options")),
 		withheld:   proto.OverrideFlags(cfg.List("receive_override_options")),
+		autoUTF8:   proto.AutoUTF8(cfg.List("smtputf8_autodetect_classes"), "smtpd"),
 		hideClient: cfg.Bool("smtpd_hide_client_session"), tlsReceived: cfg.Bool("smtpd_tls_received_header"),
 		saslReceived: cfg.Bool("smtpd_sasl_authenticated_header"),
 		lookupNames:  cfg.Bool("smtpd_peername_lookup"),

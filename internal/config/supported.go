@@ -770,6 +770,7 @@ var supportedNames = []string{
 	"smtpd_upstream_proxy_protocol",
 	"smtpd_upstream_proxy_timeout",
 	"smtpd_use_tls",
+	"smtputf8_autodetect_classes",
 	"smtputf8_enable",
 	"soft_bounce",
 	"spool_buffer_limit",

@@ -104,9 +104,9 @@ func Sender(cfg *config.Config) string {
 
 // Flags say what cleanup is to do with mail that the system itself makes.
 // class is bounce or notify: internal_mail_filter_classes may ask for content
-// checks of either.
+// checks of either, smtputf8_autodetect_classes for finding out whether it needs SMTPUTF8.
 func Flags(cfg *config.Config, class string) proto.SubmitFlags {
-	flags := proto.SubmitMap | proto.SubmitNoReceive
+	flags := proto.SubmitMap | proto.SubmitNoReceive | proto.AutoUTF8(cfg.List("smtputf8_autodetect_classes"), class)
 	for _, word := range cfg.List("internal_mail_filter_classes") {
 		if word == class {
 			flags |= proto.SubmitFilter | proto.SubmitMilter

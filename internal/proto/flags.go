@@ -15,3 +15,14 @@ func OverrideFlags(options []string) (off SubmitFlags) {
 	}
 	return off
 }
+
+// AutoUTF8 is SubmitAutoUTF8 when smtputf8_autodetect_classes names the source of a
+// message (sendmail, smtpd, forward, bounce, notify, verify) or all of them, else nothing.
+func AutoUTF8(classes []string, source string) SubmitFlags {
+	for _, c := range classes {
+		if c == source || c == "all" {
+			return SubmitAutoUTF8
+		}
+	}
+	return 0
+}

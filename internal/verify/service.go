@@ -69,7 +69,8 @@ func run(ctx context.Context, env *service.Env) error {
 	s := &server{store: store, times: timesOf(cfg), submit: submitter, log: env.Log, limit: cfg.Int("address_verify_pending_request_limit"),
 		sender: cfg.String("address_verify_sender"), senderTTL: cfg.Duration("address_verify_sender_ttl"),
 		hostname: cfg.String("myhostname"), mailName: cfg.String("mail_name"),
-		pending: make(map[string]time.Time), ctx: service.Stopping(ctx)}
+		autoUTF8: proto.AutoUTF8(cfg.List("smtputf8_autodetect_classes"), "verify"),
+		pending:  make(map[string]time.Time), ctx: service.Stopping(ctx)}
 	stop := s.cleanEvery(cfg.Duration("address_verify_cache_cleanup_interval"))
 	defer stop()
 	err = env.ServeIPC(ctx, &ipc.Server{Handler: s.handle}, drainTime)
@@ -96,6 +97,7 @@ type server struct {
 	sender             string
 	senderTTL          time.Duration
 	hostname, mailName string
+	autoUTF8           proto.SubmitFlags
 	ctx                context.Context
 	wg                 sync.WaitGroup
 
@@ -216,7 +218,7 @@ func (s *server) send(addr string, now time.Time) error {
 	}
 	env := &mail.Envelope{ID: id, Arrival: now, Sender: s.probeSender(now), Trace: mail.TraceProbe, RewriteContext: "local",
 		Recipients: []mail.Recipient{{Address: addr, Notify: dsn.NotifyNever}}}
-	m := s.submit.Open(env, submit.Options{Flags: proto.SubmitMap | proto.SubmitNoReceive})
+	m := s.submit.Open(env, submit.Options{Flags: proto.SubmitMap | proto.SubmitNoReceive | s.autoUTF8})
 	fmt.Fprintf(m, "Received: by %s (%s)\r\n\tid %s; %s\r\nSubject: probe\r\n\r\n", s.hostname, s.mailName, id, rfc5322.Date(now))
 	reply, err := m.Commit(ctx)
 	if err != nil {
