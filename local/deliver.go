@@ -115,6 +115,9 @@ func (d *delivery) mbox(st state, u *users.User) {
 	}
 	err := d.store.Append(d.ctx, &m, d.head(&st, d.final(&st), d.headers&toFile != 0, true), d.content)
 	d.stored(&st, err, "cannot update mailbox "+m.Path+" for user "+st.user+". ", "delivered to mailbox")
+	if err == nil {
+		d.biff.notify(st.user, m.Start)
+	}
 }
 
 // maildir delivers to a maildir of u's.

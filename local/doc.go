@@ -51,7 +51,7 @@
 //
 // # Parameters
 //
-// alias_maps, allow_mail_to_commands, allow_mail_to_files,
+// alias_maps, allow_mail_to_commands, allow_mail_to_files, biff,
 // command_execution_directory, command_expansion_filter, command_time_limit,
 // default_privs, deliver_lock_attempts, deliver_lock_delay,
 // double_bounce_sender, duplicate_filter_limit, enable_original_recipient,

@@ -46,6 +46,7 @@ type Agent struct {
 	split                            *table.Search
 	aliases, transports, commandMaps *table.Maps
 	fallbacks                        *table.Maps
+	biff                             *biff // nil: nobody is told
 }
 
 // New returns an Agent. The error says what in the configuration is wrong.
@@ -63,8 +64,12 @@ func New(o Options) (*Agent, error) {
 	cfg := o.Config
 	topt := table.Options{Warn: func(text string) { o.Log.Warning("%s", text) }, Proxy: filepath.Join("private", cfg.String("proxymap_service_name"))}
 	maps := func(name string) *table.Maps { return table.OpenMaps(name, cfg.List(name), topt) }
+	var notices *biff
+	if cfg.Bool("biff") {
+		notices = newBiff()
+	}
 	return &Agent{
-		settings: s, Options: o,
+		settings: s, Options: o, biff: notices,
 		store: mailbox.New(mailbox.Options{LockAttempts: cfg.Int("deliver_lock_attempts"), LockDelay: cfg.Duration("deliver_lock_delay"),
 			StaleLock: cfg.Duration("stale_lock_time"), Hostname: s.hostname, Warn: o.Log.Warning}),
 		split:   &table.Search{Delimiters: s.delimiters, OwnerRequest: s.ownerRequest, DoubleBounce: s.doubleBounce},

@@ -30,6 +30,7 @@ type Mbox struct {
 	LockMay   bool       // a lock file that cannot be made is only a warning
 	Limit     int64      // largest size of the file; 0: none
 	Owner     int        // whom the file must belong to; -1: anybody
+	Start     int64      // set by Append: where in the file the message is; -1 if it is no regular file
 	Special   bool       // a destination named by a user: devices are as good as files, programs are not
 	Otherwise dsn.Status // when the system's error says nothing better
 }
@@ -62,6 +63,7 @@ func (s *Store) Append(ctx context.Context, m *Mbox, head []byte, content Conten
 }
 
 func (s *Store) append(ctx context.Context, m *Mbox, head []byte, content Content) error {
+	m.Start = -1
 	var st unix.Stat_t
 	if err := unix.Lstat(m.Path, &st); m.Lock&Dotlock != 0 && (err != nil || st.Mode&unix.S_IFMT == unix.S_IFREG) {
 		switch err := s.dotlock(ctx, m.Path, m.Otherwise); {
@@ -188,7 +190,9 @@ func (m *Mbox) extend(f *os.File, head []byte, content Content) error {
 	if err != nil {
 		return m.writeFailed(err)
 	}
-	if head = append(separator(f, end), head...); m.Limit > 0 {
+	before := separator(f, end)
+	m.Start = end + int64(len(before))
+	if head = append(before, head...); m.Limit > 0 {
 		if end+int64(len(head))+least(content) > m.Limit {
 			return m.writeFailed(syscall.EFBIG) // without writing what must be taken back
 		}
