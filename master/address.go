@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -56,7 +55,7 @@ func inetEndpoints(cfg *config.Config, name string) ([]endpoint, error) {
 	if i := strings.LastIndexByte(name, ':'); i >= 0 {
 		host, service = name[:i], name[i+1:]
 	}
-	port, err := lookupPort(service)
+	port, err := cfg.Port(service)
 	if err != nil {
 		return nil, err
 	}
@@ -159,23 +158,4 @@ func loopback() ([]netip.Addr, error) {
 	}
 	slices.SortFunc(found, netip.Addr.Compare)
 	return found, nil
-}
-
-// ports are the mail services of RFC 6335's registry, for systems without
-// /etc/services.
-var ports = map[string]uint16{
-	"lmtp": 24, "smtp": 25, "submission": 587, "submissions": 465, "smtps": 465, "qmqp": 628,
-}
-
-func lookupPort(name string) (uint16, error) {
-	if n, err := strconv.ParseUint(name, 10, 16); err == nil {
-		return uint16(n), nil
-	}
-	if n, err := net.LookupPort("tcp", name); err == nil {
-		return uint16(n), nil
-	}
-	if n, ok := ports[name]; ok {
-		return n, nil
-	}
-	return 0, fmt.Errorf("port %q: expected a number, or a name from /etc/services", name)
 }

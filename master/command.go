@@ -336,7 +336,7 @@ func (c *control) flush() int {
 		return status
 	}
 	path := filepath.Join(c.config.String("queue_directory"), "public", c.config.String("queue_service_name"))
-	if err := service.Trigger(path, "FADI"); err != nil {
+	if err := service.Trigger(path, "FADI", c.config.Duration("trigger_timeout")); err != nil {
 		return c.fatal("%v", err)
 	}
 	return 0

@@ -770,7 +770,7 @@ func TestWake(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if err := wake(endpoint{network: "tcp", addr: l.Addr().(*net.TCPAddr).AddrPort()}); err != nil {
+	if err := wake(endpoint{network: "tcp", addr: l.Addr().(*net.TCPAddr).AddrPort()}, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	c, err := l.Accept()
@@ -787,14 +787,14 @@ func TestWake(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	if err := wake(endpoint{network: "unixgram", path: path}); err != nil {
+	if err := wake(endpoint{network: "unixgram", path: path}, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	b := make([]byte, 10)
 	if n, err := d.Read(b); err != nil || string(b[:n]) != "W" {
 		t.Errorf("%q, %v", b[:n], err)
 	}
-	if err := wake(endpoint{network: "unix", path: path + "x"}); err == nil {
+	if err := wake(endpoint{network: "unix", path: path + "x"}, time.Minute); err == nil {
 		t.Error("woke nobody")
 	}
 }

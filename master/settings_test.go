@@ -124,7 +124,7 @@ func TestSettingsRefused(t *testing.T) {
 		{"", "\nq unix - - n - - ehco\n", "master.cf:2: service q/unix: command ehco: expected one of: anvil dnsblog flush pipe postscreen qmgr scache showq smtpd tlsmgr tlsproxy; put a #"},
 		{"", "25 inet n - n - - postscreen\n", "master.cf:1: service 25/inet: postscreen is built in, and hands its clients to service smtpd/pass, which master.cf does not have"},
 		{"", "25 inet n - n - - postscreen\nsmtpd pass - - n - - no\n", "master.cf:1: service 25/inet: command no: expected one of"},
-		{"", "nosuchport inet n - n - - smtpd\n", `master.cf:1: service nosuchport/inet: port "nosuchport": expected a number`},
+		{"", "nosuchport inet n - n - - smtpd\n", `master.cf:1: service nosuchport/inet: no such port or service: "nosuchport"`},
 		{"", "[nonsense]:25 inet n - n - - smtpd\n", "address [nonsense]: expected an IP address in brackets"},
 		{"", "q unix - - n - - qmgr -x\n", "option -x: expected -o name=value, -v or -D"},
 		{"inet_interfaces =\n", "25 inet n - n - - smtpd\n", "inet_interfaces is empty"},

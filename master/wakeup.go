@@ -2,6 +2,7 @@ package master
 
 import (
 	"net"
+	"time"
 
 	"posthaste/internal/service"
 )
@@ -41,28 +42,29 @@ func (m *master) wakeUp(s *serv) {
 	if len(s.socks) == 0 {
 		return
 	}
-	sock, key, log := s.socks[0], s.key(), m.log
+	sock, key, log, timeout := s.socks[0], s.key(), m.log, m.settings.config.Duration("trigger_timeout")
 	m.wg.Go(func() {
-		if err := wake(sock.endpoint); err != nil {
+		if err := wake(sock.endpoint, timeout); err != nil {
 			log.Warning("service %s: %v", key, err)
 		}
 	})
 }
 
 // wake triggers an endpoint. The working directory is the queue directory.
-func wake(ep endpoint) error {
+func wake(ep endpoint, timeout time.Duration) error {
 	if ep.network == "unix" {
-		return service.Trigger(ep.path, "W")
+		return service.Trigger(ep.path, "W", timeout)
 	}
 	network, where := ep.network, ep.path
 	if network == "tcp" {
 		where = ep.addr.String()
 	}
-	c, err := net.Dial(network, where)
+	c, err := net.DialTimeout(network, where, timeout)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
+	c.SetDeadline(time.Now().Add(timeout))
 	_, err = c.Write([]byte("W"))
 	return err
 }

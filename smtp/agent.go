@@ -255,7 +255,7 @@ func (d *delivery) content() error {
 
 // run tries the destinations of the request in order.
 func (d *delivery) run(ctx context.Context) {
-	hops, err := parseNexthops(string(d.nexthop), d.set.port, d.set.lmtp)
+	hops, err := parseNexthops(string(d.nexthop), d.set.port, d.set.lmtp, d.set.ports)
 	if err != nil {
 		d.log.Warning("%v", err)
 		d.final = true
@@ -287,7 +287,7 @@ func (d *delivery) withFallback(hops []nexthop) []nexthop {
 		return hops
 	}
 	for _, text := range d.set.fallback {
-		more, err := parseNexthops(text, d.set.port, d.set.lmtp)
+		more, err := parseNexthops(text, d.set.port, d.set.lmtp, d.set.ports)
 		if err != nil {
 			d.log.Warning("smtp_fallback_relay: %v", err)
 			continue

@@ -2,7 +2,6 @@ package smtp
 
 import (
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 )
@@ -22,9 +21,12 @@ type nexthop struct {
 	path    string // of a unix socket
 }
 
+// portNames gives the number of a port or of a service: config.Config.Port.
+type portNames func(string) (uint16, error)
+
 // parseNexthops reads a list of destinations. With lmtp a destination is
 // unix:path, inet:host:port, or host:port.
-func parseNexthops(list, defaultPort string, lmtp bool) ([]nexthop, error) {
+func parseNexthops(list, defaultPort string, lmtp bool, ports portNames) ([]nexthop, error) {
 	var hops []nexthop
 	for _, text := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' || r == '\t' }) {
 		h := nexthop{text: text}
@@ -41,7 +43,7 @@ func parseNexthops(list, defaultPort string, lmtp bool) ([]nexthop, error) {
 			}
 			rest = strings.TrimPrefix(text, "inet:")
 		}
-		host, port, bracketed, err := splitHostPort(rest, defaultPort)
+		host, port, bracketed, err := splitHostPort(rest, defaultPort, ports)
 		if err != nil {
 			return nil, badNexthop(text, err.Error())
 		}
@@ -63,7 +65,7 @@ func badNexthop(text, why string) error {
 
 // splitHostPort reads host, host:port, [host] or [host]:port. An IPv6 address
 // is in brackets, with or without "ipv6:" before it.
-func splitHostPort(s, defaultPort string) (host, port string, bracketed bool, err error) {
+func splitHostPort(s, defaultPort string, ports portNames) (host, port string, bracketed bool, err error) {
 	port = defaultPort
 	if strings.HasPrefix(s, "[") {
 		end := strings.IndexByte(s, ']')
@@ -89,25 +91,9 @@ func splitHostPort(s, defaultPort string) (host, port string, bracketed bool, er
 	if host == "" {
 		return "", "", false, fmt.Errorf("no host")
 	}
-	port, err = parsePort(port)
-	return host, port, bracketed, err
-}
-
-// parsePort gives the number of a port or of a service in /etc/services.
-func parsePort(port string) (string, error) {
-	switch port {
-	case "smtp":
-		return smtpPort, nil
-	case "lmtp":
-		return "24", nil
+	n, err := ports(port)
+	if err == nil && n == 0 {
+		err = fmt.Errorf("no such port or service: %q", port)
 	}
-	n, err := strconv.ParseUint(port, 10, 16) // LookupPort has its ceremonies even for a number
-	if err == nil && n > 0 && port[0] != '+' {
-		return strconv.FormatUint(n, 10), nil
-	}
-	named, err := net.LookupPort("tcp", port)
-	if err != nil || named == 0 {
-		return "", fmt.Errorf("no such port or service: %q", port)
-	}
-	return strconv.Itoa(named), nil
+	return host, strconv.Itoa(int(n)), bracketed, err
 }

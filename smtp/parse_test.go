@@ -12,11 +12,13 @@ import (
 
 	"pgregory.net/rapid"
 
+	"posthaste/internal/config"
 	"posthaste/internal/rfc5322"
 )
 
 func TestParseNexthops(t *testing.T) {
 	t.Parallel()
+	cfg := testConfig(t)
 	for _, tt := range []struct {
 		list, want string
 		lmtp       bool
@@ -35,7 +37,7 @@ func TestParseNexthops(t *testing.T) {
 		if tt.lmtp {
 			port = "24"
 		}
-		hops, err := parseNexthops(tt.list, port, tt.lmtp)
+		hops, err := parseNexthops(tt.list, port, tt.lmtp, cfg.Port)
 		var out []string
 		for _, h := range hops {
 			switch {
@@ -57,14 +59,23 @@ func TestParseNexthops(t *testing.T) {
 	}
 }
 
+func testConfig(t testing.TB) *config.Config {
+	cfg, err := config.LoadString("myhostname = me.test\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
 // FuzzNexthops: a destination that is accepted has what it takes to connect.
 func FuzzNexthops(f *testing.F) {
 	for _, s := range []string{"a.test", "[::1]:25, b:smtp", "unix:/x", "inet:a:b", "[ipv6:::1]", "a]:2[b"} {
 		f.Add(s, false)
 		f.Add(s, true)
 	}
+	cfg := testConfig(f)
 	f.Fuzz(func(t *testing.T, list string, lmtp bool) {
-		hops, err := parseNexthops(list, "25", lmtp)
+		hops, err := parseNexthops(list, "25", lmtp, cfg.Port)
 		if err != nil {
 			return
 		}

@@ -2,6 +2,7 @@ package smtp
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ type settings struct {
 	myhostname string
 	helloName  string
 	port       string
+	ports      portNames
 	time       timeouts
 
 	dns          dnsLevel
@@ -99,6 +101,10 @@ func load(cfg *config.Config, lmtp bool) *settings {
 		s = smtpSettings(cfg)
 	}
 	s.lmtp = lmtp
+	s.ports = cfg.Port
+	if n, err := cfg.Port(s.port); err == nil { // else deliveries say so
+		s.port = strconv.Itoa(int(n))
+	}
 	s.myhostname = cfg.String("myhostname")
 	s.ignoreMXErr = cfg.Bool("ignore_mx_lookup_error")
 	s.relayhost = cfg.String("relayhost")

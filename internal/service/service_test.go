@@ -324,7 +324,7 @@ func TestTrigger(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if err := Trigger(path, "FADI"); err != nil {
+	if err := Trigger(path, "FADI", time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	c, err := l.Accept()
@@ -335,7 +335,7 @@ func TestTrigger(t *testing.T) {
 	if b, err := io.ReadAll(c); err != nil || string(b) != "FADI" {
 		t.Errorf("%q, %v", b, err)
 	}
-	if err := Trigger(path+"x", "W"); err == nil || !strings.Contains(err.Error(), path+"x") {
+	if err := Trigger(path+"x", "W", time.Minute); err == nil || !strings.Contains(err.Error(), path+"x") {
 		t.Errorf("%v does not name the socket", err)
 	}
 }
