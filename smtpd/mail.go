@@ -42,6 +42,9 @@ func (s *session) mail() *smtpwire.Reply {
 		s.illegalAddress("MAIL")
 		return smtpwire.R(501, dsn.S(5, 1, 7), "Bad sender address syntax")
 	}
+	if m.VERP != "default" && strings.Trim(m.VERP, s.set.verpFilter) != "" {
+		return smtpwire.R(501, dsn.S(5, 5, 4), "Error: XVERP needs two characters from "+s.set.verpFilter)
+	}
 	s.m = m
 	s.arrival = s.srv.now()
 	s.a.HasSender, s.a.Sender, s.a.Size, s.a.SMTPUTF8 = true, m.From.Address, m.Size, m.SMTPUTF8

@@ -54,7 +54,7 @@ type settings struct {
 	hideClient, tlsReceived, saslReceived bool
 	lookupNames, logPort, requireTLS      bool
 	historyLimit                          int // lines of transcript
-	verpDelims                            string
+	verpDelims, verpFilter                string
 	localRewrite                          []string
 	filter                                string
 }
@@ -89,6 +89,7 @@ func readSettings(cfg *config.Config, service string, o table.Options) (*setting
 		requireTLS:   cfg.Bool("requiretls_enable"),
 		historyLimit: cfg.Int("smtpd_history_flush_threshold"),
 		verpDelims:   cfg.String("default_verp_delimiters"),
+		verpFilter:   cfg.String("verp_delimiter_filter"),
 		localRewrite: cfg.List("local_header_rewrite_clients"),
 		filter:       cfg.String("content_filter"),
 	}

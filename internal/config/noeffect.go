@@ -24,6 +24,7 @@ var noEffectPrefixes = []struct{ prefix, reason string }{
 	{"tlsproxy_", "every service speaks TLS itself, there is no TLS proxy process"},
 	{"non_bdb_", "hash and btree tables never were Berkeley DB files here"},
 	{"postscreen_tls_", asSMTPD},
+	{"qmqpd_", "QMQP is not spoken"},
 	{"tls_random_", "the operating system's random numbers are used"},
 }
 
@@ -41,6 +42,9 @@ const (
 	anyProxied    = "proxymap serves every table of its types that a setting names, and no other"
 	noProxyWrite  = "no service writes to a table by way of another"
 	asSMTPD       = "behind postscreen's tests is smtpd itself, from the greeting on: its smtpd_ parameter counts"
+	noWatchdog    = "no request waits for another one, and each has its own time limit"
+	oneConnection = "services keep one connection to each other, on which each request has its own time limit"
+	inTheLog      = "what became of recipients is in the queue's log; bounce_service_name writes all notices"
 	noHelper      = "the service that needs it does this work itself"
 )
 
@@ -155,6 +159,25 @@ var noEffect = map[string]string{
 	"sample_directory":  forInstaller,
 	"readme_directory":  forInstaller,
 	"meta_directory":    forInstaller,
+
+	"daemon_timeout":                  noWatchdog,
+	"qmgr_daemon_timeout":             noWatchdog,
+	"postlogd_watchdog_timeout":       noWatchdog,
+	"ipc_idle":                        oneConnection,
+	"ipc_timeout":                     oneConnection,
+	"ipc_ttl":                         oneConnection,
+	"qmgr_ipc_timeout":                oneConnection,
+	"defer_service_name":              inTheLog,
+	"trace_service_name":              inTheLog,
+	"showq_service_name":              noHelper,
+	"default_cache_db_type":           "caches are files of Posthaste's own format, whatever type is named",
+	"sendmail_fix_line_endings":       "every line in the queue ends in CRLF, whichever way it came",
+	"smtpd_tls_eecdh_grade":           "the curves are those of tls_eecdh_auto_curves",
+	"smtpd_tls_session_cache_timeout": "session tickets are those of crypto/tls, good for a week at most",
+	"lmdb_map_size":                   "the file of an lmdb table is as long as it must be",
+
+	"fault_injection_code":       "it is for tests of Postfix itself",
+	"sun_mailtool_compatibility": "mailbox_delivery_lock says how mailboxes are locked",
 
 	"debugger_command": "attach a debugger to the service's process instead",
 	"daemon_directory": "every service is the posthaste program itself",

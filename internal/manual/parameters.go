@@ -187,6 +187,8 @@ var notApplicable = []string{
 	"Cyrus SASL is not built in; use dovecot",
 	"there are no shared libraries",
 	"attach a debugger to the service's process instead",
+	"QMQP is not spoken",
+	"it is for tests of Postfix itself",
 }
 
 // state is what a parameter is here, in a word, and why.

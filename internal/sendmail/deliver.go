@@ -62,6 +62,8 @@ func (o *options) envelope(cfg *config.Config) (*maildrop.Header, error) {
 	}
 	if h.VERP == "default" {
 		h.VERP = cfg.String("default_verp_delimiters")
+	} else if allowed := cfg.String("verp_delimiter_filter"); strings.Trim(h.VERP, allowed) != "" {
+		return nil, failf(ExitUsage, "-XV%s: VERP needs two delimiter characters out of %s (verp_delimiter_filter)", h.VERP, allowed)
 	}
 	for _, arg := range o.recipients {
 		for _, a := range rfc5322.AppendAddresses(nil, arg, 0) {

@@ -15,7 +15,7 @@
 // # Parameters
 //
 // queue_directory, command_directory, message_size_limit,
-// verp_delimiter_filter, default_verp_delimiters, sendmail_fix_line_endings.
+// verp_delimiter_filter, default_verp_delimiters.
 //
 // # Diagnostics
 //
@@ -315,8 +315,8 @@ func (o *options) setEnvID(v string) error {
 func (o *options) setVERP(v string) error {
 	if v == "" {
 		v = "default"
-	} else if len(v) != 2 || strings.Trim(v, "-+=") != "" {
-		return failf(ExitUsage, "-XV%s: VERP needs two delimiter characters out of -+=", v)
+	} else if len(v) != 2 {
+		return failf(ExitUsage, "-XV%s: VERP needs two delimiter characters", v)
 	}
 	o.header.VERP = v
 	return nil
