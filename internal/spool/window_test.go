@@ -45,12 +45,12 @@ func TestWindow(t *testing.T) {
 			for off < size {
 				n := rapid.SampledFrom([]int{1, 100, headroom, headroom + 1, windowLen + 5}).Draw(t, "n")
 				got := w.at(off, n)
-				if want := content[off:min(off+int64(n), size)]; !bytes.Equal(got, want) || !bytes.Equal(w.rest(off), content[off:w.off+int64(len(w.buf))]) {
+				if want := content[off:min(off+int64(n), size)]; !bytes.Equal(got, want) {
 					t.Fatalf("at %d: not what is in the file", off)
 				}
 				off += int64(rapid.SampledFrom([]int{-5000, 1, n, 300_000, 2 * windowLen}).Draw(t, "step"))
 				off = max(off, 0)
-				if rapid.IntRange(0, 40).Draw(t, "end") == 0 {
+				if rapid.IntRange(0, 9).Draw(t, "end") == 0 {
 					break
 				}
 			}
