@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	gosasl "github.com/emersion/go-sasl"
@@ -48,8 +49,15 @@ func readSASL(cfg *config.Config, o table.Options) (*saslSettings, error) {
 			path = filepath.Clean(path) // below the queue directory, where services run
 		}
 		s.backend = sasl.NewDovecot(path)
+		if cfg.String("smtpd_sasl_token_keys") != "" {
+			o.Warn("smtpd_sasl_token_keys is for smtpd_sasl_type = table: Dovecot's own settings say which tokens it takes")
+		}
 	case "table":
-		users, err := sasl.NewUsers(table.OpenMaps("smtpd_sasl_path", table.SplitList(path), o), cfg.String("smtpd_sasl_local_domain"))
+		tokens, err := readTokens(cfg)
+		if err != nil {
+			return nil, err
+		}
+		users, err := sasl.NewUsers(table.OpenMaps("smtpd_sasl_path", table.SplitList(path), o), cfg.String("smtpd_sasl_local_domain"), tokens)
 		if err != nil {
 			return nil, err
 		}
@@ -72,6 +80,20 @@ func readSASL(cfg *config.Config, o table.Options) (*saslSettings, error) {
 	s.filter = list("smtpd_sasl_mechanism_filter", table.Strings)
 	s.exceptions = list("smtpd_sasl_exceptions_networks", table.Clients)
 	return s, err
+}
+
+// readTokens reads which OAuth tokens are taken; nil is none.
+func readTokens(cfg *config.Config) (*sasl.Tokens, error) {
+	keys := cfg.List("smtpd_sasl_token_keys")
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	t, err := sasl.NewTokens(sasl.TokenOptions{Keys: keys, Issuer: cfg.String("smtpd_sasl_token_issuer"),
+		Audience: cfg.String("smtpd_sasl_token_audience"), Claim: cfg.String("smtpd_sasl_token_claim")})
+	if err != nil {
+		return nil, fmt.Errorf("smtpd_sasl_token_keys, _issuer, _audience, _claim: %w", err)
+	}
+	return t, nil
 }
 
 func securityOptions(words []string) (not, must sasl.Property, err error) {
@@ -108,7 +130,7 @@ func (s *session) mechanisms(ctx context.Context) []string {
 	if set.backend == nil || s.srv.tlsSet.authOnly && s.a.TLS == nil {
 		return nil
 	}
-	list, err := set.backend.Mechanisms(ctx)
+	list, err := set.backend.Mechanisms(ctx, s.saslClient())
 	if err != nil {
 		s.srv.log.Warning("SASL: %v", err)
 		return nil
@@ -120,9 +142,6 @@ func (s *session) mechanisms(ctx context.Context) []string {
 	var names []string
 	for _, m := range list {
 		if m.Properties&not != 0 || m.Properties&must != must {
-			continue
-		}
-		if strings.HasSuffix(m.Name, "-PLUS") && s.a.TLS == nil {
 			continue
 		}
 		pass, err := set.filter.Match(ctx, m.Name)
@@ -196,21 +215,28 @@ func validBase64(s string) bool {
 	return err == nil
 }
 
-// authServer gives the engine its side of the exchange.
-func (s *session) authServer(string) (gosasl.Server, error) {
-	ctx := s.srv.ctx()
-	allowed := false
-	for _, m := range s.mechanisms(ctx) {
-		allowed = allowed || m == s.auth.mechanism
-	}
-	if !allowed {
-		return nil, s.authFailed(sasl.ErrMechanism)
-	}
+// saslClient is the client as backends see it.
+func (s *session) saslClient() sasl.Client {
 	c := sasl.Client{Service: s.srv.sasl.service, RemoteAddr: s.a.AddrText, RemotePort: s.a.Port,
 		LocalAddr: s.a.ServerAddr, LocalPort: s.a.ServerPort}
 	if s.a.TLS != nil {
 		c.TLS = &s.a.TLS.State
+		if s.tls.cert != nil {
+			c.Certificate = s.tls.cert.Leaf
+		}
 	}
+	return c
+}
+
+// authServer gives the engine its side of the exchange.
+func (s *session) authServer(string) (gosasl.Server, error) {
+	ctx := s.srv.ctx()
+	names := s.mechanisms(ctx)
+	if !slices.Contains(names, s.auth.mechanism) {
+		return nil, s.authFailed(sasl.ErrMechanism)
+	}
+	c := s.saslClient()
+	c.Unbound = !slices.ContainsFunc(names, func(m string) bool { return strings.HasSuffix(m, "-PLUS") })
 	x, err := s.srv.sasl.backend.Start(ctx, s.auth.mechanism, c)
 	if err != nil {
 		return nil, s.authFailed(err)

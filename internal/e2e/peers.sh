@@ -3,7 +3,7 @@
 # of them is started: postfix is here for smtp-source, smtp-sink and for
 # comparing with the original. "peers.sh check" only says which are missing.
 set -eu
-want="curl dovecot-lmtpd ldap-utils ldnsutils maildrop mandoc mariadb-server msmtp nsd opendkim openssl postfix postgresql-15 procmail prometheus python3 rspamd s-nail slapd sqlite3 sslscan swaks unbound vacation"
+want="curl dovecot-lmtpd gsasl ldap-utils ldnsutils maildrop mandoc mariadb-server msmtp nsd opendkim openssl postfix postgresql-15 procmail prometheus python3 rspamd s-nail slapd sqlite3 sslscan swaks unbound vacation"
 missing=
 for p in $want; do
 	dpkg -s "$p" 2>/dev/null | grep -q '^Status: install ok installed' || missing="$missing $p"

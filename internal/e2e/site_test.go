@@ -161,23 +161,32 @@ func run(t testing.TB, name string, args ...string) {
 // dovecot starts Dovecot by the page's configuration.
 func (x *site) dovecot() {
 	x.t.Helper()
-	cmd := exec.Command(need(x.t, "dovecot"), "-F", "-c", x.path("etc/dovecot.conf"))
+	x.runDovecot(need(x.t, "dovecot"), x.path("etc/dovecot.conf"), x.path("spool/private/dovecot-lmtp"), "dovecot.log", "vmail/dovecot/lda.log")
+}
+
+// runDovecot starts Dovecot and waits for its socket. It ends with the test,
+// which shows the logs if it fails.
+func (s *system) runDovecot(program, conf, socket string, logs ...string) {
+	s.t.Helper()
+	cmd := exec.Command(program, "-F", "-c", conf)
 	var out lockedBuffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
-		x.t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	x.t.Cleanup(func() {
+	s.t.Cleanup(func() {
 		cmd.Process.Signal(os.Interrupt)
 		cmd.Wait()
-		if x.t.Failed() {
-			log, _ := os.ReadFile(x.path("dovecot.log"))
-			lda, _ := os.ReadFile(x.path("vmail/dovecot/lda.log"))
-			x.t.Logf("dovecot: %s\n%s\n%s", out.String(), log, lda)
+		if s.t.Failed() {
+			s.t.Logf("dovecot: %s", out.String())
+			for _, name := range logs {
+				text, _ := os.ReadFile(s.path(name))
+				s.t.Logf("%s:\n%s", name, text)
+			}
 		}
 	})
-	x.eventually("Dovecot listens", func() bool {
-		_, err := os.Stat(x.path("spool/private/dovecot-lmtp"))
+	s.eventually("Dovecot listens", func() bool {
+		_, err := os.Stat(socket)
 		return err == nil
 	})
 }

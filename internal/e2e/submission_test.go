@@ -15,8 +15,8 @@ import (
 
 // newSubmission is a system that takes mail from users: STARTTLS on its port,
 // TLS from the beginning on another, passwords under TLS only. more are
-// further lines of main.cf.
-func newSubmission(t *testing.T, next *sink, more string) (s *system, wrapped int) {
+// further lines of main.cf; prepare writes files before the start.
+func newSubmission(t *testing.T, next *sink, more string, prepare ...func(*system)) (s *system, wrapped int) {
 	t.Helper()
 	s = newSystem(t, options{unstarted: true})
 	makeCertificate(t, s.path("key.pem"), s.path("cert.pem"))
@@ -25,6 +25,9 @@ func newSubmission(t *testing.T, next *sink, more string) (s *system, wrapped in
 		t.Fatalf("passwd: %s", secret)
 	}
 	s.write("etc/users", secret)
+	for _, f := range prepare {
+		f(s)
+	}
 	wrapped = freePort(t)
 	s.configure(next.relayhost()+`smtpd_tls_security_level = may
 smtpd_tls_chain_files = {dir}/key.pem, {dir}/cert.pem

@@ -41,8 +41,8 @@ func NewDovecot(path string) *Dovecot {
 // Close implements Backend.
 func (d *Dovecot) Close() {}
 
-// Mechanisms implements Backend.
-func (d *Dovecot) Mechanisms(ctx context.Context) ([]Mechanism, error) {
+// Mechanisms implements Backend: they are the same for all clients.
+func (d *Dovecot) Mechanisms(ctx context.Context, _ Client) ([]Mechanism, error) {
 	d.mu.Lock()
 	mechs := d.mechs
 	fresh := time.Since(d.asked) < dovecotFresh
@@ -156,7 +156,8 @@ func (c *dovecotExchange) greet() ([]Mechanism, error) {
 			}
 			versioned = true
 		case "MECH":
-			if len(words) > 1 {
+			// The protocol has no way to say what a channel is bound by.
+			if len(words) > 1 && !strings.HasSuffix(words[1], "-PLUS") {
 				mechs = append(mechs, Mechanism{strings.ToUpper(words[1]), dovecotProperties(words[2:])})
 			}
 		case "DONE":

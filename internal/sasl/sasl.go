@@ -1,5 +1,6 @@
 // Package sasl authenticates clients of SMTP: the mechanisms PLAIN, LOGIN and
-// SCRAM-SHA-256 over a table of users, and any mechanism that a Dovecot
+// SCRAM-SHA-256 over a table of users, OAUTHBEARER and XOAUTH2 with tokens
+// that an authorization server has signed, and any mechanism that a Dovecot
 // server knows, by relaying its steps.
 //
 // A Backend says which mechanisms there are and starts exchanges. An exchange
@@ -11,18 +12,23 @@
 // Everything that a client sends is bounded by whoever reads it. Passwords
 // are compared in constant time, and an unknown user costs as much as a wrong
 // password. The table holds no passwords but what is needed to verify them
-// (RFC 5803): who steals it must try passwords one by one.
+// (RFC 5803): who steals it must try passwords one by one. A token counts when
+// a configured key has signed it for this service; tokens are taken under TLS
+// only (RFC 7628 section 4).
 //
 // # Standards
 //
 //	RFC 4422 (SASL), RFC 4616 (PLAIN), RFC 5802 and RFC 7677 (SCRAM-SHA-256),
-//	RFC 9266 (tls-exporter), RFC 5803 (how SCRAM secrets are written down),
-//	draft-murchison-sasl-login (LOGIN), the Dovecot authentication protocol 1.1
+//	RFC 9266 (tls-exporter), RFC 5929 (tls-server-end-point), RFC 5803 (how
+//	SCRAM secrets are written down), RFC 7628 (OAUTHBEARER), RFC 7519 and RFC
+//	8725 (JWT), draft-murchison-sasl-login (LOGIN), the Dovecot authentication
+//	protocol 1.1
 package sasl
 
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 )
 
@@ -50,12 +56,18 @@ type Client struct {
 	RemoteAddr, LocalAddr string
 	RemotePort, LocalPort string
 	TLS                   *tls.ConnectionState // nil: in the clear
+	// Certificate is what the client was shown; nil when that is not known, as
+	// in a TLS session that was resumed.
+	Certificate *x509.Certificate
+	// Unbound says that SCRAM with channel binding is not offered for other
+	// reasons: a client that says so has not been deceived.
+	Unbound bool
 }
 
 // A Backend authenticates. All methods may be called concurrently.
 type Backend interface {
-	// Mechanisms are those there are, in the order of preference.
-	Mechanisms(ctx context.Context) ([]Mechanism, error)
+	// Mechanisms are those that there are for c, in the order of preference.
+	Mechanisms(ctx context.Context, c Client) ([]Mechanism, error)
 	// Start begins an exchange. ErrMechanism says that there is no such
 	// mechanism.
 	Start(ctx context.Context, mechanism string, c Client) (Exchange, error)

@@ -30,7 +30,7 @@ func fast(t *testing.T, password string) Secret {
 
 func users(t *testing.T) *Users {
 	spec := fmt.Sprintf("inline:{ {joe=%s}, {ann@realm=%s}, {broken=hello} }", fast(t, "secret"), fast(t, "pass,word="))
-	u, err := NewUsers(table.OpenMaps("users", []string{spec}, table.Options{}), "realm")
+	u, err := NewUsers(table.OpenMaps("users", []string{spec}, table.Options{}), "realm", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,12 @@ func TestPlainAndLogin(t *testing.T) {
 
 // scramClient is the other side, RFC 5802 section 3, written on its own.
 func scramClient(t *testing.T, u *Users, user, password, gs2 string, spoil func(final string) string) error {
-	x, err := u.Start(t.Context(), "SCRAM-SHA-256", Client{})
+	return boundClient(t, u, Client{}, "SCRAM-SHA-256", user, password, gs2, nil, spoil)
+}
+
+// boundClient is one that adds what the channel is bound by.
+func boundClient(t *testing.T, u *Users, c Client, mech, user, password, gs2 string, binding []byte, spoil func(final string) string) error {
+	x, err := u.Start(t.Context(), mech, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +167,7 @@ func scramClient(t *testing.T, u *Users, user, password, gs2 string, spoil func(
 	salted, _ := pbkdf2.Key(sha256.New, password, salt, n, 32)
 	clientKey := mac(salted, "Client Key")
 	stored := sha256.Sum256(clientKey)
-	without := "c=" + base64.StdEncoding.EncodeToString([]byte(gs2)) + ",r=" + attrs["r"]
+	without := "c=" + base64.StdEncoding.EncodeToString(append([]byte(gs2), binding...)) + ",r=" + attrs["r"]
 	message := bare + "," + string(challenge) + "," + without
 	sig := mac(stored[:], message)
 	for i := range sig {
@@ -228,7 +233,7 @@ func FuzzExchange(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	u, err := NewUsers(table.OpenMaps("users", []string{"static:" + secret.String()}, table.Options{}), "")
+	u, err := NewUsers(table.OpenMaps("users", []string{"static:" + secret.String()}, table.Options{}), "", nil)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -334,7 +339,7 @@ func TestDovecot(t *testing.T) {
 		return nil
 	})
 	d := NewDovecot(path)
-	mechs, err := d.Mechanisms(t.Context())
+	mechs, err := d.Mechanisms(t.Context(), Client{})
 	if err != nil || len(mechs) != 2 || mechs[0] != (Mechanism{"PLAIN", Plaintext}) || mechs[1].Name != "XOAUTH2" {
 		t.Fatalf("%v, %v", mechs, err)
 	}

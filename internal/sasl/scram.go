@@ -7,18 +7,18 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
-	"crypto/tls"
 	"encoding/base64"
 	"strconv"
 	"strings"
 )
 
-// scram is SCRAM-SHA-256, RFC 5802 and RFC 7677, with channel binding by
-// tls-exporter (RFC 9266) in its -PLUS form.
+// scram is SCRAM-SHA-256, RFC 5802 and RFC 7677. In its -PLUS form it is bound
+// to the TLS session, in one of the ways of binding.go.
 type scram struct {
 	users  *Users
 	client Client
 	plus   bool
+	bound  []byte // what the way of binding that the client has chosen comes to
 
 	step   int
 	user   string
@@ -32,20 +32,6 @@ type scram struct {
 
 func (s *scram) Username() string { return s.user }
 func (s *scram) Close()           {}
-
-// binding is the channel's own data, nil when there is no channel that has
-// any: TLS 1.2 has it only with extended master secret, which crypto/tls does
-// not tell.
-func binding(state *tls.ConnectionState) []byte {
-	if state == nil || state.Version != tls.VersionTLS13 {
-		return nil
-	}
-	b, err := state.ExportKeyingMaterial("EXPORTER-Channel-Binding", nil, 32)
-	if err != nil {
-		return nil
-	}
-	return b
-}
 
 func (s *scram) Next(ctx context.Context, response []byte) ([]byte, bool, error) {
 	if response == nil {
@@ -74,10 +60,11 @@ func (s *scram) clientFirst(ctx context.Context, msg string) ([]byte, bool, erro
 	flag, authz := parts[0], parts[1]
 	switch {
 	case s.plus:
-		if flag != "p=tls-exporter" {
+		way, is := strings.CutPrefix(flag, "p=")
+		if s.bound = s.client.binding(way); !is || s.bound == nil {
 			return nil, false, &Failure{"unsupported channel binding"}
 		}
-	case flag == "y" && binding(s.client.TLS) != nil:
+	case flag == "y" && s.client.canBind():
 		// The client thinks that we have no -PLUS, and we have: somebody in
 		// between has taken it out of the list (RFC 5802 section 6).
 		return nil, false, &Failure{"channel binding downgrade"}
@@ -130,7 +117,7 @@ func (s *scram) clientFinal(msg string) ([]byte, bool, error) {
 	}
 	want := []byte(s.gs2)
 	if s.plus {
-		want = append(want, binding(s.client.TLS)...)
+		want = append(want, s.bound...)
 	}
 	bound, err := base64.StdEncoding.DecodeString(attrs[0][2:])
 	if err != nil || !bytes.Equal(bound, want) {

@@ -2,6 +2,7 @@ package sasl
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/pbkdf2"
@@ -11,6 +12,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -108,41 +110,53 @@ func (s Secret) Matches(password string) bool {
 // Users is a Backend over tables of users: the key is the name, the value a
 // Secret.
 type Users struct {
-	maps  *table.Maps
-	realm string // added to names without one when they are not found as they are
-	decoy Secret // what unknown users are compared with
+	maps   *table.Maps
+	realm  string  // added to names without one when they are not found as they are
+	decoy  Secret  // what unknown users are compared with
+	tokens *Tokens // nil: none are taken
 }
 
-// NewUsers returns a Backend over the tables.
-func NewUsers(maps *table.Maps, realm string) (*Users, error) {
+// NewUsers returns a Backend over the tables, which may be none when there are
+// tokens. Who shows a good token need not be in a table.
+func NewUsers(maps *table.Maps, realm string, tokens *Tokens) (*Users, error) {
 	decoy, err := NewSecret(rand.Text())
-	return &Users{maps: maps, realm: realm, decoy: decoy}, err
+	return &Users{maps: maps, realm: realm, decoy: decoy, tokens: tokens}, err
 }
 
 // Close implements Backend.
 func (u *Users) Close() { u.maps.Close() }
 
 // Mechanisms implements Backend.
-func (u *Users) Mechanisms(context.Context) ([]Mechanism, error) {
-	return []Mechanism{{"PLAIN", Plaintext | Dictionary | Active}, {"LOGIN", Plaintext | Dictionary | Active},
-		{"SCRAM-SHA-256", Dictionary | MutualAuth}, {"SCRAM-SHA-256-PLUS", Dictionary | MutualAuth}}, nil
+func (u *Users) Mechanisms(_ context.Context, c Client) ([]Mechanism, error) {
+	var list []Mechanism
+	if !u.maps.Empty() {
+		list = []Mechanism{{"PLAIN", Plaintext | Dictionary | Active}, {"LOGIN", Plaintext | Dictionary | Active},
+			{"SCRAM-SHA-256", Dictionary | MutualAuth}}
+		if c.canBind() {
+			list = append(list, Mechanism{"SCRAM-SHA-256-PLUS", Dictionary | MutualAuth})
+		}
+	}
+	if u.tokens != nil && c.TLS != nil {
+		list = append(list, Mechanism{"OAUTHBEARER", Plaintext | Active}, Mechanism{"XOAUTH2", Plaintext | Active})
+	}
+	return list, nil
 }
 
 // Start implements Backend.
-func (u *Users) Start(_ context.Context, mechanism string, c Client) (Exchange, error) {
+func (u *Users) Start(ctx context.Context, mechanism string, c Client) (Exchange, error) {
+	list, err := u.Mechanisms(ctx, c)
+	if err != nil || !slices.ContainsFunc(list, func(m Mechanism) bool { return m.Name == mechanism }) {
+		return nil, cmp.Or(err, ErrMechanism)
+	}
 	switch mechanism {
 	case "PLAIN":
 		return &plain{users: u}, nil
 	case "LOGIN":
 		return &login{users: u}, nil
-	case "SCRAM-SHA-256":
-		return &scram{users: u, client: c}, nil
-	case "SCRAM-SHA-256-PLUS":
-		if binding(c.TLS) != nil {
-			return &scram{users: u, client: c, plus: true}, nil
-		}
+	case "OAUTHBEARER", "XOAUTH2":
+		return &bearer{tokens: u.tokens, old: mechanism == "XOAUTH2"}, nil
 	}
-	return nil, ErrMechanism
+	return &scram{users: u, client: c, plus: mechanism == "SCRAM-SHA-256-PLUS"}, nil
 }
 
 // secret finds a user's secret; ok is false for one that there is not.

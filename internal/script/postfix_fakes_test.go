@@ -115,7 +115,7 @@ func serveFlush(t testing.TB, path string) {
 // does, with what Postfix asks of it.
 func serveDovecot(t testing.TB, path, spec, realm string) {
 	maps := table.OpenMaps("smtpd_sasl_path", []string{spec}, table.Options{Recheck: -1})
-	users, err := sasl.NewUsers(maps, realm)
+	users, err := sasl.NewUsers(maps, realm, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
