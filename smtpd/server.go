@@ -152,6 +152,7 @@ func (s *Server) Close() {
 	s.stressed.Range(func(_, v any) bool { v.(*settings).close(); return true })
 	s.limits.finish()
 	s.milters.maps.Close()
+	s.tlsSet.logLevels.Close()
 	if s.sasl.backend != nil {
 		s.sasl.backend.Close()
 	}

@@ -13,6 +13,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -42,6 +44,9 @@ type tlsSettings struct {
 	askCert   bool
 	digest    string
 	logLevel  int
+	logLevels *table.Maps // by client
+	depth     int         // how long a client's chain may be above its certificate
+	usages    []x509.ExtKeyUsage
 	config    *tls.Config
 	keys      *keyring
 	roots     *x509.CertPool
@@ -53,7 +58,11 @@ type tlsSettings struct {
 func readTLS(cfg *config.Config, warn func(string, ...any), o table.Options) (*tlsSettings, error) {
 	t := &tlsSettings{wrapper: cfg.Bool("smtpd_tls_wrappermode"), authOnly: cfg.Bool("smtpd_tls_auth_only"),
 		askCert: cfg.Bool("smtpd_tls_ask_ccert"), digest: cfg.String("smtpd_tls_fingerprint_digest"),
-		logLevel: cfg.Int("smtpd_tls_loglevel")}
+		logLevel: cfg.Int("smtpd_tls_loglevel"), depth: cfg.Int("smtpd_tls_ccert_verifydepth"),
+		usages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	if cfg.Bool("tls_trust_server_ccerts") {
+		t.usages = append(t.usages, x509.ExtKeyUsageServerAuth)
+	}
 	switch level := cfg.String("smtpd_tls_security_level"); level {
 	case "":
 		if cfg.Bool("smtpd_enforce_tls") {
@@ -72,9 +81,10 @@ func readTLS(cfg *config.Config, warn func(string, ...any), o table.Options) (*t
 	default:
 		return nil, fmt.Errorf("smtpd_tls_security_level = %s: expected none, may or encrypt", level)
 	}
-	if t.wrapper && t.level == tlsNone {
+	if t.wrapper { // there is nothing opportunistic about such a port: the mandatory settings are its
 		t.level = tlsEncrypt
 	}
+	t.authOnly = t.authOnly || t.level == tlsEncrypt
 	if t.level == tlsNone {
 		return t, nil
 	}
@@ -101,6 +111,7 @@ func readTLS(cfg *config.Config, warn func(string, ...any), o table.Options) (*t
 	if err := t.readRoots(cfg); err != nil {
 		return nil, err
 	}
+	t.logLevels = table.OpenMaps("smtpd_tls_loglevel_maps", cfg.List("smtpd_tls_loglevel_maps"), o)
 	return t, t.makeConfig(cfg, warn)
 }
 
@@ -167,6 +178,7 @@ func (t *tlsSettings) makeConfig(cfg *config.Config, warn func(string, ...any)) 
 			}
 		}
 	}
+	limitTickets(t.config, cfg.Duration("smtpd_tls_session_cache_timeout"), time.Now)
 	for _, option := range cfg.List("tls_ssl_options") {
 		switch strings.ToUpper(strings.TrimPrefix(strings.ToUpper(option), "SSL_OP_")) {
 		case "NO_TICKET":
@@ -187,9 +199,8 @@ func (t *tlsSettings) trusted(chain []*x509.Certificate) bool {
 	for _, c := range chain[1:] {
 		inter.AddCert(c)
 	}
-	_, err := chain[0].Verify(x509.VerifyOptions{Roots: t.roots, Intermediates: inter,
-		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-	return err == nil
+	chains, err := chain[0].Verify(x509.VerifyOptions{Roots: t.roots, Intermediates: inter, KeyUsages: t.usages})
+	return err == nil && slices.ContainsFunc(chains, func(c []*x509.Certificate) bool { return len(c)-1 <= t.depth })
 }
 
 var tlsNames = []struct {
@@ -401,10 +412,34 @@ func (s *session) handshake() error {
 	s.tls = &tlsState{cert: under.cert}
 	s.a.TLS = s.srv.tlsSet.describe(c.ConnectionState())
 	s.srv.log.Count(maillog.TLSEstablished{Server: true, Proto: s.a.TLS.Protocol})
-	if s.srv.tlsSet.logLevel > 0 {
+	if s.tlsLogLevel() > 0 {
 		s.srv.log.Info("%s TLS connection established from %s: %s", s.trust(), s.a.NameAddr(), s.tlsText(" "))
 	}
 	return nil
+}
+
+// tlsLogLevel is how much is logged about the TLS of this client: what
+// smtpd_tls_loglevel_maps has for its name or address, or smtpd_tls_loglevel.
+func (s *session) tlsLogLevel() int {
+	t := s.srv.tlsSet
+	if t.logLevels.Empty() {
+		return t.logLevel
+	}
+	for _, key := range []string{s.a.Name, s.a.AddrText} {
+		value, found, err := t.logLevels.Lookup(s.srv.ctx(), key, false)
+		if err != nil {
+			s.srv.log.Warning("%v", err)
+			break
+		}
+		if found {
+			level, err := strconv.Atoi(value)
+			if err == nil && level >= 0 {
+				return level
+			}
+			s.srv.log.Warning("smtpd_tls_loglevel_maps: %s: %q is not a log level", key, value)
+		}
+	}
+	return t.logLevel
 }
 
 // describe says what restrictions may know of a TLS session.
