@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/hex"
+	"encoding/pem"
 	"math/big"
 	"testing"
 	"time"
@@ -63,6 +64,11 @@ func (a *authority) server(names ...string) tls.Certificate {
 	about.DNSNames = names
 	cert, key := a.sign(about, a.cert, a.key)
 	return tls.Certificate{Certificate: [][]byte{cert.Raw, a.cert.Raw}, PrivateKey: key, Leaf: cert}
+}
+
+// pem is the authority's own certificate as a file has it.
+func (a *authority) pem() string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}))
 }
 
 func digest(b []byte) string {

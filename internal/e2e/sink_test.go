@@ -199,3 +199,27 @@ func between(line string) string {
 	addr, _, _ := strings.Cut(after, ">")
 	return addr
 }
+
+// listenSame listens on one port of several addresses.
+func listenSame(t *testing.T, addrs []string) []net.Listener {
+	t.Helper()
+	for range 50 {
+		port := freePort(t)
+		var list []net.Listener
+		for _, a := range addrs {
+			l, err := net.Listen("tcp", net.JoinHostPort(a, fmt.Sprint(port)))
+			if err != nil {
+				break
+			}
+			list = append(list, l)
+		}
+		if len(list) == len(addrs) {
+			return list
+		}
+		for _, l := range list {
+			l.Close()
+		}
+	}
+	t.Skip("no port is free on all addresses of loopback")
+	return nil
+}
