@@ -11,6 +11,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/notice"
+	"posthaste/internal/smtpwire"
 )
 
 // feature is what a server offers.
@@ -137,9 +138,9 @@ func (d *delivery) introduce(s *session, t *target, verb, stage string) *failure
 		return s.broken(stage, err)
 	}
 	var each func([]byte)
-	discard := d.discarded(t)
 	first := ""
 	if verb != "HELO" {
+		discard := d.discarded(t)
 		n := 0
 		each = func(line []byte) {
 			if n++; n == 1 {
@@ -163,6 +164,10 @@ func (d *delivery) introduce(s *session, t *target, verb, stage string) *failure
 	s.greeted = first
 	if verb != "HELO" {
 		s.offers |= offersESMTP
+	}
+	if s.offers&(offersUTF8|offers8BitMIME) == offersUTF8 { // RFC 6531 section 3.1 has one imply the other
+		d.log.Info("host %s offers SMTPUTF8 support, but not 8BITMIME", s.namaddr)
+		s.offers |= offers8BitMIME
 	}
 	if t.port == smtpPort && t.path == "" && strings.EqualFold(first, d.set.myhostname) {
 		f := &failure{kind: siteFailed, status: dsn.S(4, 4, 6), detail: s.detail(), loop: true,
@@ -230,6 +235,9 @@ func (d *delivery) discarded(t *target) []string {
 	out := make([]string, len(words))
 	for i, w := range words {
 		out[i] = strings.ToUpper(w)
+	}
+	if len(out) > 0 && !slices.Contains(out, "SILENT-DISCARD") {
+		d.log.Info("discarding EHLO keywords: %s", strings.Join(smtpwire.KnownKeywords(out), " "))
 	}
 	return out
 }

@@ -2,6 +2,8 @@ package smtpd
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -131,13 +133,7 @@ func (s *session) hiddenKeywords() map[string]bool {
 		s.discard = map[string]bool{}
 	}
 	if len(s.discard) > 0 && !s.discard["silent-discard"] {
-		var names []string
-		for _, n := range []string{"pipelining", "size", "vrfy", "etrn", "starttls", "auth", "verp", "xclient", "xforward",
-			"enhancedstatuscodes", "8bitmime", "dsn", "smtputf8", "chunking", "requiretls"} {
-			if s.discard[n] {
-				names = append(names, strings.ToUpper(n))
-			}
-		}
+		names := smtpwire.KnownKeywords(slices.Collect(maps.Keys(s.discard)))
 		s.srv.log.Info("discarding EHLO keywords: %s", strings.Join(names, " "))
 	}
 	return s.discard
