@@ -167,6 +167,24 @@ func TestBodyChecks(t *testing.T) {
 	}
 }
 
+// force_mime_input_conversion comes before checks.
+func TestForceMIMEConversion(t *testing.T) {
+	t.Parallel()
+	const conf = "force_mime_input_conversion = yes\nheader_checks = pcre:{{/quoted-printable/ PREPEND X-Seen: it}}\n" +
+		"body_checks = pcre:{{/^=E9/ PREPEND seen}}\n"
+	const in = "Message-Id: <a@b>\r\nContent-Transfer-Encoding: 8bit\r\n\r\n\xe9\r\nx"
+	const want = "Message-Id: <a@b>\r\nX-Seen: it\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\nseen\r\n=E9\r\nx\r\n"
+	for _, step := range []int{0, 1, 3} {
+		got, r := feed(newCore(t, conf, nil), submission("remote", "r@x.y"), in, step)
+		if got != want || r.Envelope.Size != int64(len(want)) || r.Envelope.Body&mail.Body8Bit != 0 {
+			t.Errorf("pieces of %d: got %q (%d, %v)", step, got, r.Envelope.Size, r.Envelope.Body)
+		}
+	}
+	if got, r := feed(newCore(t, conf+"disable_mime_input_processing = yes\n", nil), submission("remote", "r@x.y"), in, 0); got != in+"\r\n" || r.Envelope.Body&mail.Body8Bit == 0 {
+		t.Errorf("without MIME: got %q", got)
+	}
+}
+
 func TestStrict(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ name, conf, in, text string }{

@@ -49,7 +49,8 @@
 //
 // Content: header_checks mime_header_checks nested_header_checks body_checks
 // body_checks_size_limit line_length_limit message_size_limit
-// disable_mime_input_processing mime_nesting_limit mime_boundary_length_limit
+// disable_mime_input_processing force_mime_input_conversion
+// mime_nesting_limit mime_boundary_length_limit
 // strict_7bit_headers strict_8bitmime strict_8bitmime_body
 // strict_mime_encoding_domain non_empty_end_of_header_action
 // message_reject_characters message_strip_characters
@@ -75,6 +76,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/rfc5322"
 )
 
 // Flags say what is to be done with a message, by where it came from.
@@ -216,6 +218,7 @@ type Message struct {
 	notices    []Notice
 	log        []LogLine
 
+	down   *rfc5322.Downgrader // comes before all else; nil unless force_mime_input_conversion
 	header headerState
 	body   bodyState
 
@@ -234,6 +237,9 @@ func (c *Core) NewMessage(ctx context.Context, s *Submission) *Message {
 	m.header.context = c.headerContext(s.Envelope.RewriteContext)
 	m.header.drop = c.dropHeaders
 	m.body.init(c, m.flags)
+	if c.downgrade {
+		m.down = &rfc5322.Downgrader{Structure: rfc5322.Structure{MaxDepth: c.mimeDepth, MaxBoundary: c.boundaryLimit}}
+	}
 	m.envelopeSender(ctx)
 	for i := range s.Envelope.Recipients {
 		m.envelopeRecipient(ctx, s.Envelope.Recipients[i])
@@ -251,6 +257,9 @@ func (c *Core) NewMessage(ctx context.Context, s *Submission) *Message {
 // writing is not wrong.
 func (m *Message) Write(ctx context.Context, p []byte, out [][]byte) [][]byte {
 	m.out = out
+	if m.down != nil {
+		p = m.down.Append(make([]byte, 0, len(p)), p)
+	}
 	m.write(ctx, p)
 	out, m.out = m.out, nil
 	return out
@@ -260,6 +269,9 @@ func (m *Message) Write(ctx context.Context, p []byte, out [][]byte) [][]byte {
 // verdict. The Message is then done with.
 func (m *Message) Finish(ctx context.Context, out [][]byte) ([][]byte, Result) {
 	m.out = out
+	if m.down != nil {
+		m.write(ctx, m.down.AppendEnd(nil))
+	}
 	m.finishContent(ctx)
 	m.extraRecipients(ctx)
 	out, m.out = m.out, nil

@@ -70,6 +70,7 @@ type Core struct {
 	sizeLimit                                          int64
 
 	mime          bool // structure is looked at
+	downgrade     bool // force_mime_input_conversion
 	mimeDepth     int
 	boundaryLimit int
 	strict        strictness
@@ -123,6 +124,7 @@ func NewCore(cfg *config.Config, rw Rewriter, o table.Options) (*Core, error) {
 		hopLimit:          cfg.Int("hopcount_limit"),
 		sizeLimit:         cfg.Bytes("message_size_limit"),
 		mime:              !cfg.Bool("disable_mime_input_processing"),
+		downgrade:         cfg.Bool("force_mime_input_conversion") && !cfg.Bool("disable_mime_input_processing"),
 		mimeDepth:         cfg.Int("mime_nesting_limit"),
 		boundaryLimit:     cfg.Int("mime_boundary_length_limit"),
 		endOfHeader:       cfg.String("non_empty_end_of_header_action"),

@@ -11,7 +11,6 @@ import (
 	"posthaste/internal/agent"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
-	"posthaste/internal/rfc5322"
 )
 
 // chunk is how much of a message is written under one time limit.
@@ -109,8 +108,7 @@ func (t *transaction) send(ctx context.Context, content agent.Content, end strin
 	}
 	var conv *converter
 	if touched {
-		conv = &converter{ctx: ctx, d: t.d, rules: rules, out: f, downgrade: rules.downgrades(t.d.env.Body, s),
-			mime: rfc5322.Structure{MaxDepth: rules.maxDepth, MaxBoundary: rules.maxBoundary}}
+		conv = rules.newConverter(ctx, t.d, s, f)
 		write = conv.write
 	}
 	if body != nil {

@@ -122,21 +122,17 @@ func (r *outputRules) downgrades(body mail.Body, s *session) bool {
 
 // converter looks at a message line by line and passes on what is to be sent.
 type converter struct {
-	ctx       context.Context
-	d         *delivery
-	rules     *outputRules
-	out       *filter
-	mime      rfc5322.Structure
-	downgrade bool
-
-	where     place
-	field     []byte // of the present header, lines so far
-	line      []byte // an incomplete line
-	composite bool   // the present part is a multipart or a message
-	wide      bool   // it says that it is 8bit or binary
-	cte       []byte // its Content-Transfer-Encoding, kept until the end of the header
-	quoted    bool   // its body is being encoded
-	err       error
+	ctx   context.Context
+	d     *delivery
+	rules *outputRules
+	out   *filter
+	down  *rfc5322.Downgrader // before all else, for a server that does not take eight bits
+	coded []byte              // what it made of the last piece
+	mime  rfc5322.Structure
+	where place
+	field []byte // of the present header, lines so far
+	line  []byte // an incomplete line
+	err   error
 }
 
 type place uint8
@@ -152,8 +148,25 @@ const (
 // not worth more care.
 const maxHeldLine = 64 << 10
 
+// newConverter makes a converter for one message.
+func (r *outputRules) newConverter(ctx context.Context, d *delivery, s *session, out *filter) *converter {
+	c := &converter{ctx: ctx, d: d, rules: r, out: out, mime: rfc5322.Structure{MaxDepth: r.maxDepth, MaxBoundary: r.maxBoundary}}
+	if r.downgrades(d.env.Body, s) {
+		c.down = &rfc5322.Downgrader{Structure: c.mime}
+	}
+	return c
+}
+
 // write takes content in pieces.
 func (c *converter) write(b []byte) {
+	if c.down != nil {
+		c.coded = c.down.Append(c.coded[:0], b)
+		b = c.coded
+	}
+	c.lines(b)
+}
+
+func (c *converter) lines(b []byte) {
 	for len(b) > 0 && c.err == nil && c.out.err == nil {
 		i := bytes.IndexByte(b, '\n') + 1
 		if i == 0 && len(c.line)+len(b) < maxHeldLine {
@@ -175,12 +188,14 @@ func (c *converter) write(b []byte) {
 
 // end passes on what is left.
 func (c *converter) end() {
+	if c.down != nil {
+		c.lines(c.down.AppendEnd(nil))
+	}
 	if len(c.line) > 0 {
 		c.take(c.line)
 	}
 	if c.where != inBody {
 		c.endField()
-		c.endHeader()
 	}
 }
 
@@ -203,8 +218,7 @@ func (c *converter) take(line []byte) {
 		return
 	}
 	// The empty line, or a body that begins without one.
-	nested := c.endHeader()
-	if c.where = inBody; nested {
+	if c.where = inBody; c.mime.EndOfHeader() {
 		c.where = inNested
 	}
 	if len(text) > 0 {
@@ -216,20 +230,6 @@ func (c *converter) take(line []byte) {
 }
 
 var crlf = []byte("\r\n")
-
-// endHeader ends a header: what its fields say of the body is known now.
-func (c *converter) endHeader() (nested bool) {
-	nested = c.mime.EndOfHeader()
-	c.quoted = c.downgrade && c.wide && !c.composite && !nested
-	switch {
-	case c.quoted:
-		c.out.write([]byte("Content-Transfer-Encoding: quoted-printable\r\n"))
-	case c.cte != nil && !(c.downgrade && c.wide):
-		c.out.write(c.cte)
-	}
-	c.composite, c.wide, c.cte = false, false, nil
-	return nested
-}
 
 // endField looks at the field that has been gathered.
 func (c *converter) endField() {
@@ -260,17 +260,6 @@ func (c *converter) endField() {
 	}
 	if f, ok = rfc5322.ParseField(raw); !ok {
 		c.out.write(raw)
-		return
-	}
-	switch name {
-	case "content-type":
-		main, _, _ := strings.Cut(strings.ToLower(string(f.Value())), "/")
-		main = strings.TrimSpace(main)
-		c.composite = main == "multipart" || main == "message"
-	case "content-transfer-encoding":
-		value := strings.ToLower(string(f.Value()))
-		c.wide = value == "8bit" || value == "binary"
-		c.cte = append([]byte(nil), raw...)
 		return
 	}
 	if c.where == inPrimary && addressFields[name] && !c.rules.generic.Empty() {
@@ -313,7 +302,6 @@ func (c *converter) mapField(f rfc5322.Field) {
 // bodyLine passes on a line of a body, or begins the header of a part.
 func (c *converter) bodyLine(line, text []byte) {
 	if found, header := c.mime.Boundary(text); found {
-		c.quoted = false
 		if header {
 			c.where = inPart
 		}
@@ -326,9 +314,6 @@ func (c *converter) bodyLine(line, text []byte) {
 			return
 		}
 		line = kept
-	}
-	if c.quoted {
-		line = appendQuotedPrintable(nil, bytes.TrimRight(line, "\r\n"))
 	}
 	c.out.write(line)
 }
@@ -394,29 +379,4 @@ func appendLines(b []byte, text string) []byte {
 		b = append(append(b, strings.TrimRight(l, "\r")...), "\r\n"...)
 	}
 	return b
-}
-
-// maxQuoted is how long an encoded line gets before it is broken, with room
-// for one more octet and the "=" within the 76 of RFC 2045 section 6.7.
-const maxQuoted = 72
-
-// appendQuotedPrintable appends a line, encoded, with its end.
-func appendQuotedPrintable(b, text []byte) []byte {
-	const digits = "0123456789ABCDEF"
-	col := 0
-	for i, ch := range text {
-		if col > maxQuoted {
-			b = append(b, "=\r\n"...)
-			col = 0
-		}
-		blank := ch == ' ' || ch == '\t'
-		if ch > 126 || ch == '=' || ch < ' ' && !blank || blank && i == len(text)-1 {
-			b = append(b, '=', digits[ch>>4], digits[ch&15])
-			col += 3
-			continue
-		}
-		b = append(b, ch)
-		col++
-	}
-	return append(b, "\r\n"...)
 }

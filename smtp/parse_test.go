@@ -197,8 +197,11 @@ func FuzzConverter(f *testing.F) {
 		run := func(cut int, downgrade bool) string {
 			o := &output{w: &wire{}, set: &settings{}}
 			fl := &filter{o: o, start: true}
-			c := &converter{d: &delivery{}, rules: &outputRules{maxField: 1 << 20}, out: fl, downgrade: downgrade,
+			c := &converter{d: &delivery{}, rules: &outputRules{maxField: 1 << 20}, out: fl,
 				mime: rfc5322.Structure{MaxDepth: 10, MaxBoundary: 100}}
+			if downgrade {
+				c.down = &rfc5322.Downgrader{Structure: c.mime}
+			}
 			for rest := b; len(rest) > 0; {
 				n := min(cut, len(rest))
 				c.write(rest[:n])

@@ -19,7 +19,7 @@ var cleanupParams = []Param{
 	{Name: "dkim_signature_lifetime", Type: Duration, Default: "0", Tier: 3, Origin: Own, Doc: "After how long signatures expire; 0 is never"},
 	{Name: "duplicate_filter_limit", Type: Int, Default: "1000", Tier: 2, Doc: "Remembered recipients for duplicate removal"},
 	{Name: "enable_original_recipient", Type: Bool, Default: "yes", Tier: 2, Doc: "Keep and use the original recipient address"},
-	{Name: "force_mime_input_conversion", Type: Bool, Default: "no", Tier: 2, Origin: Newer, Doc: "Convert input to 7bit-safe or normalized MIME"},
+	{Name: "force_mime_input_conversion", Type: Bool, Default: "no", Tier: 2, Origin: Newer, Doc: "Make content that says it is 8-bit quoted-printable before checks, filters and signatures"},
 	{Name: "full_name_encoding_charset", Type: String, Default: "utf-8", Tier: 3, Origin: Newer, Doc: "Character set of full names"},
 	{Name: "hash_queue_depth", Type: Int, Default: "1", Min: 1, Tier: 3, Doc: "Levels of queue subdirectories"},
 	{Name: "hash_queue_names", Type: List, Default: "deferred, defer", Tier: 3, Doc: "Queues that use subdirectories"},

@@ -157,6 +157,7 @@ var supportedNames = []string{
 	"fallback_transport",
 	"fallback_transport_maps",
 	"fast_flush_domains",
+	"force_mime_input_conversion",
 	"forward_expansion_filter",
 	"forward_path",
 	"frozen_delivered_to",
