@@ -57,8 +57,9 @@ type Agent struct {
 
 	notices      *notice.Mailer // nil: nobody wants any
 	doubleBounce string         // the sender of notices
-	reports      *reporter      // nil: nobody is to get any
-	free         []func()       // of what New has made, the latest last
+	probe        *probe
+	reports      *reporter // nil: nobody is to get any
+	free         []func()  // of what New has made, the latest last
 
 	mu  sync.Mutex
 	rnd *rand.Rand
@@ -107,6 +108,9 @@ func New(deps Deps) (*Agent, error) {
 	}
 	var err error
 	if a.options, err = parseArgs(deps.Args); err != nil {
+		return nil, err
+	}
+	if a.probe, err = newProbe(deps.Config.String("dnssec_probe")); err != nil {
 		return nil, err
 	}
 	peers, err := table.NewList("debug_peer_list", set.debugPeers, table.ListOptions{Kind: table.Clients,

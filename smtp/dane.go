@@ -33,6 +33,7 @@ func (d *delivery) danePolicy(ctx context.Context, t *target, p *policy) (*polic
 		d.log.Warning("TLS policy %s for %s is of no use with ignore_mx_lookup_error = yes", p.Level, d.hop.text)
 		return without(tlspolicy.May, "DANE is disabled")
 	}
+	d.a.probe.note(ctx, t.mxSafe || t.secure, d.a.dns, d.log)
 	half := false
 	if !d.hop.noMX && !t.mxSafe {
 		if only || !c.insecureMX.IsDane() {

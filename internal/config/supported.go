@@ -122,6 +122,7 @@ var supportedNames = []string{
 	"dkim_sign_networks",
 	"dkim_signature_lifetime",
 	"dmarc_reject",
+	"dnssec_probe",
 	"double_bounce_sender",
 	"duplicate_filter_limit",
 	"empty_address_default_transport_maps_lookup_key",

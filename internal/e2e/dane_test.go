@@ -65,7 +65,7 @@ func TestDANE(t *testing.T) {
 		{name: "expired.test", records: fmt.Sprintf("old MX 10 mx\nmx A %s\n", addrs[0]), signed: true, expired: true},
 	})
 	s := newSystem(t, options{
-		main: fmt.Sprintf("resolver_address = %s\nresolver_trust_ad = yes\nsmtp_dns_support_level = dnssec\nsmtp_tls_security_level = dane\n"+
+		main: fmt.Sprintf("resolver_address = %s\nresolver_trust_ad = yes\ndnssec_probe = ns:dane.test\nsmtp_dns_support_level = dnssec\nsmtp_tls_security_level = dane\n"+
 			"smtp_tcp_port = %d\nsmtp_tls_loglevel = 1\ntransport_maps = pcre:{ {/^only@/ only:} }\n", d.resolver, port),
 		master: "only unix - - n - - smtp -o smtp_tls_security_level=dane-only -o syslog_name=postfix/only\n",
 	})
@@ -105,6 +105,9 @@ func TestDANE(t *testing.T) {
 				t.Errorf("%s: %s, want %s", rcpt, got, want)
 			}
 		}
+	}
+	if strings.Contains(s.log(), "DNSSEC validation may be unavailable") {
+		t.Error("a resolver that validates is complained of")
 	}
 }
 

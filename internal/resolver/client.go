@@ -98,6 +98,9 @@ func (c *Client) Close() {
 // is an *Error or the context's.
 func (c *Client) query(ctx context.Context, name string, qtype uint16) (*reply, time.Time, error) {
 	ascii, ok := ToASCII(name)
+	if qtype == dns.TypeNS && name == "." { // the root is no host, but has servers
+		ok = true
+	}
 	if !ok {
 		return nil, time.Time{}, &Error{Kind: Invalid, Name: name, Type: dns.TypeToString[qtype]}
 	}

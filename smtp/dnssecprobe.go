@@ -1,0 +1,89 @@
+package smtp
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"posthaste/internal/maillog"
+	"posthaste/internal/resolver"
+)
+
+// probe is dnssec_probe: a question whose answer shows whether the resolver
+// vouches for anything at all. It is asked once, when DANE wanted to know and
+// nothing has been vouched for yet, so that a resolver that does not validate
+// is not taken for a world without DNSSEC.
+type probe struct {
+	text    string // TYPE:NAME, as it is configured; empty: nothing is asked
+	name    string
+	ask     func(context.Context, resolver.Resolver, string) (secure bool, err error)
+	vouched atomic.Bool
+	asked   atomic.Bool
+}
+
+// answer makes a lookup's result what a probe wants to know of it.
+func answer[T any](a resolver.Answer[T], err error) (secure bool, _ error) { return a.Secure, err }
+
+var probeTypes = map[string]func(context.Context, resolver.Resolver, string) (bool, error){
+	"a": func(ctx context.Context, r resolver.Resolver, name string) (bool, error) {
+		return answer(r.Addrs(ctx, name, resolver.IPv4))
+	},
+	"aaaa": func(ctx context.Context, r resolver.Resolver, name string) (bool, error) {
+		return answer(r.Addrs(ctx, name, resolver.IPv6))
+	},
+	"mx": func(ctx context.Context, r resolver.Resolver, name string) (bool, error) {
+		return answer(r.MX(ctx, name))
+	},
+	"ns": func(ctx context.Context, r resolver.Resolver, name string) (bool, error) {
+		return answer(r.NS(ctx, name))
+	},
+	"srv": func(ctx context.Context, r resolver.Resolver, name string) (bool, error) {
+		return answer(r.SRV(ctx, name))
+	},
+	"tlsa": func(ctx context.Context, r resolver.Resolver, name string) (bool, error) {
+		return answer(r.TLSA(ctx, name))
+	},
+	"txt": func(ctx context.Context, r resolver.Resolver, name string) (bool, error) {
+		return answer(r.TXT(ctx, name))
+	},
+}
+
+func newProbe(text string) (*probe, error) {
+	p := &probe{text: text}
+	if text == "" {
+		return p, nil
+	}
+	kind, name, found := strings.Cut(text, ":")
+	p.name, p.ask = name, probeTypes[strings.ToLower(kind)]
+	if !found || name == "" || p.ask == nil {
+		return nil, fmt.Errorf("dnssec_probe = %s: expected TYPE:NAME, with type a, aaaa, mx, ns, srv, tlsa or txt", text)
+	}
+	return p, nil
+}
+
+// note is told whether an answer on which DANE depends was vouched for.
+func (p *probe) note(ctx context.Context, secure bool, r resolver.Resolver, log *maillog.Logger) {
+	switch {
+	case secure:
+		p.vouched.Store(true)
+		return
+	case p.ask == nil || p.vouched.Load() || p.asked.Swap(true):
+		return
+	}
+	secure, err := p.ask(ctx, r, p.name)
+	switch {
+	case secure:
+		p.vouched.Store(true)
+		return
+	case ctx.Err() != nil: // nothing was found out
+		p.asked.Store(false)
+		return
+	}
+	log.Warning("DNSSEC validation may be unavailable")
+	if err != nil {
+		log.Warning("reason: dnssec_probe '%s' received no response: %v", p.text, err)
+		return
+	}
+	log.Warning("reason: dnssec_probe '%s' received a response that is not DNSSEC validated", p.text)
+}
