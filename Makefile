@@ -12,7 +12,7 @@ ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 
 GO ?= go
 BIN ?= bin
-TOOLS = sendmail mailq newaliases postqueue postsuper postcat postconf postmap postalias postlog qshape
+TOOLS = sendmail mailq newaliases postqueue postsuper postcat postconf postmap postalias postlog postmulti qshape
 
 .PHONY: all build run test check differential man peers install bench soak crash clean
 

@@ -17,11 +17,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"posthaste/etc"
 	"posthaste/internal/advice"
 	"posthaste/internal/config"
 	"posthaste/internal/migrate"
+	"posthaste/internal/postmulti"
 	"posthaste/internal/service"
 	"posthaste/internal/tryout"
 	"posthaste/master"
@@ -71,7 +73,30 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if words[0] == "try" {
 		return try(opts, words[1:], argv[0], stdout, stderr)
 	}
+	if configDir(flags) == "" && os.Getenv("MAIL_CONFIG") == "" {
+		if status, done := everyInstance(words, stderr); done {
+			return status
+		}
+	}
 	return master.Command(opts, args, stdout, stderr)
+}
+
+// everyInstance gives a control command that names no instance to
+// multi_instance_wrapper, if there are several instances.
+func everyInstance(words []string, stderr io.Writer) (status int, done bool) {
+	cfg, err := config.Load(config.DefaultDir)
+	if err != nil {
+		return 0, false // the command itself says why
+	}
+	argv, err := postmulti.Wrapper(cfg, words)
+	if err == nil && argv != nil {
+		err = fmt.Errorf("multi_instance_wrapper: %s: %w", argv[0], syscall.Exec(argv[0], argv, os.Environ()))
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "posthaste: fatal: %v\n", err)
+		return 1, true
+	}
+	return 0, false
 }
 
 // migrateCommand moves a site here from Postfix, or its queue back.

@@ -2,16 +2,19 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
 	"syscall"
 
+	"posthaste/etc"
 	"posthaste/internal/config"
 	"posthaste/internal/mailauth/dkimkey"
 	"posthaste/internal/postcat"
 	"posthaste/internal/postconf"
 	"posthaste/internal/postlog"
+	"posthaste/internal/postmulti"
 	"posthaste/internal/postqueue"
 	"posthaste/internal/postsuper"
 	"posthaste/internal/qshape"
@@ -35,9 +38,10 @@ func tools() map[string]tool {
 		"sendmail":   func(io streams, args []string) int { return sendmailTool("sendmail", io, args) },
 		"mailq":      func(io streams, args []string) int { return sendmailTool("mailq", io, args) },
 		"newaliases": func(io streams, args []string) int { return sendmailTool("newaliases", io, args) },
+		"postmulti":  postmultiTool,
 		"postqueue":  func(io streams, args []string) int { return postqueue.Run("postqueue", args, io.out, io.err) },
 		"postconf": func(io streams, args []string) int {
-			return postconf.Run(args, postconf.Build{MapTypes: table.Types()}, io.out, io.err)
+			return runPostconf(args, io.out, io.err)
 		},
 		"postmap":   func(io streams, args []string) int { return postmapTool("postmap", io, args) },
 		"postalias": func(io streams, args []string) int { return postmapTool("postalias", io, args) },
@@ -55,6 +59,15 @@ func tools() map[string]tool {
 		"postlog":  func(io streams, args []string) int { return postlog.Command(args, io.in, io.err) },
 		"dkim":     func(io streams, args []string) int { return dkimkey.Command(args, io.out, io.err) },
 	}
+}
+
+func runPostconf(args []string, stdout, stderr io.Writer) int {
+	return postconf.Run(args, postconf.Build{MapTypes: table.Types()}, stdout, stderr)
+}
+
+func postmultiTool(io streams, args []string) int {
+	return postmulti.Run(args, postmulti.Tools{Self: "/proc/self/exe", Main: etc.Main, Master: etc.Master, Stdin: io.in, Stdout: io.out, Stderr: io.err,
+		Postconf: runPostconf})
 }
 
 // postmapTool is postmap or postalias. Where a database is asked, the program

@@ -48,7 +48,7 @@ _posthaste() {
             esac
         done
         case ${tool#posthaste-} in
-        sendmail|mailq|newaliases|postqueue|postsuper|postcat|qshape|postconf|postmap|postalias|postlog) tool=${tool#posthaste-} ;;
+        sendmail|mailq|newaliases|postqueue|postsuper|postcat|qshape|postconf|postmap|postalias|postlog|postmulti) tool=${tool#posthaste-} ;;
         esac
     fi
     case $tool in
@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions logrotate try spool explain passwd dkim simulate help sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postlog"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions logrotate try spool explain passwd dkim simulate help sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postlog postmulti"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -195,6 +195,19 @@ _posthaste() {
             _posthaste_words "-c -r -v"
         fi
         ;;
+    postmulti)
+        case $prev in
+        -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        -e) _posthaste_words "init create import destroy deport enable disable assign"; return ;;
+        -G) :; return ;;
+        -g) :; return ;;
+        -I) :; return ;;
+        -i) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-c -a -e -G -g -I -i -l -p -R -v -x"
+        fi
+        ;;
     posthaste-start)
         case $prev in
         esac
@@ -279,4 +292,4 @@ _posthaste() {
     esac
 }
 
-complete -F _posthaste posthaste sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postlog postdrop
+complete -F _posthaste posthaste sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postlog postdrop postmulti

@@ -26,6 +26,7 @@ var installed = map[string]string{
 	"usr/sbin/postcat":                                "posthaste",
 	"usr/sbin/postconf":                               "posthaste",
 	"usr/sbin/postlog":                                "posthaste",
+	"usr/sbin/postmulti":                              "posthaste",
 	"usr/sbin/postmap":                                "posthaste",
 	"usr/sbin/postqueue":                              "posthaste",
 	"usr/sbin/postsuper":                              "posthaste",

@@ -28,7 +28,7 @@ var (
 func commands() []command {
 	return []command{
 		posthastePage(), sendmailPage(), postqueuePage(), postsuperPage(), postcatPage(), qshapePage(), postconfPage(),
-		postmapPage(), postaliasPage(), postlogPage(), postdropPage(),
+		postmapPage(), postaliasPage(), postlogPage(), postdropPage(), postmultiPage(),
 	}
 }
 
@@ -59,7 +59,7 @@ func posthastePage() command {
 			{"dkim", "!genkey|record -d domain -s selector ...", "Make a key to sign mail with (genkey, of the type and size that -t and -b say, in the directory of -o), or read one (record); print the DNS record to publish."},
 			{"simulate", "[-csv | -svg] [file]", "Run a description of mail and servers through the scheduler in virtual time, and report throughput, waits and concurrency, as text, CSV or SVG."},
 			{"help", "", "List the commands."},
-			{"tool", "arguments", "Run sendmail(1), mailq(1), newaliases(1), postqueue(1), postsuper(1), postcat(1), postconf(1), postmap(1), postalias(1), postlog(1) or qshape(1)."},
+			{"tool", "arguments", "Run sendmail(1), mailq(1), newaliases(1), postqueue(1), postsuper(1), postcat(1), postconf(1), postmap(1), postalias(1), postlog(1), postmulti(1) or qshape(1)."},
 		},
 		options: []option{
 			configDir,
@@ -467,5 +467,64 @@ func postdropPage() command {
 				"authorized_submit_users says who may submit mail at all.",
 			},
 		}},
+	}
+}
+
+func postmultiPage() command {
+	return command{
+		name: "postmulti",
+		what: "manage several mail systems on one machine",
+		synopsis: []string{
+			"-l [-aRv] [-c config_dir] [-g group] [-i name]",
+			"-p [-av] [-c config_dir] [-g group] [-i name] command [arguments]",
+			"-x [-aRv] [-c config_dir] [-g group] [-i name] program [arguments]",
+			"-e action [-av] [-c config_dir] [-g group] [-i name] [-G group] [-I name] [parameter=value ...]",
+		},
+		about: []string{
+			"An instance is a mail system with a configuration directory, a queue and data of its own; instances share the programs. The primary instance is that of the configuration directory; its multi_instance_directories lists those of the others. An instance's multi_instance_name is also the first word of its log lines.",
+			"With -l instances are listed: name, group, whether they are enabled, and configuration directory. With -x a program is run for each, with MAIL_CONFIG, config_directory, command_directory, daemon_directory, queue_directory, data_directory, multi_instance_name, multi_instance_group and multi_instance_enable in its environment.",
+			"With -p a command of posthaste(1) is carried out for each. One of postmulti_start_commands only checks instances that multi_instance_enable does not enable. One of postmulti_stop_commands goes through the list backwards, and passes over them; so does one of postmulti_control_commands.",
+			"When multi_instance_directories is not empty, posthaste(1) without a configuration directory hands its commands to multi_instance_wrapper, which -e init sets to this command. Under a service manager, which runs posthaste start-fg, each instance is a service of its own.",
+		},
+		options: []option{
+			configDir,
+			{'a', "", none, "All instances, which is the default. With create and import: put the new one at the front of the list."},
+			{'e', "action", "init|create|import|destroy|deport|enable|disable|assign", "Change the list, or an instance; see ACTIONS below."},
+			{'G', "group", none, "The group to assign; - for none."},
+			{'g', "group", none, "Members of this group only. With create and import: put the new one before the first of them."},
+			{'I', "name", none, "The name to assign, which begins with posthaste- or postfix-; - for none."},
+			{'i', "name", none, "The instance of this name or configuration directory only; - is the primary one. With create and import: put the new one before it."},
+			{'l', "", none, "List instances."},
+			{'p', "", none, "Carry out a command of posthaste(1)."},
+			{'R', "", none, "In reverse order."},
+			{'v', "", none, "Set MAIL_VERBOSE for what is run."},
+			{'x', "", none, "Run a program."},
+		},
+		sections: []section{
+			{
+				title: "Actions",
+				items: []item{
+					{"Cm init", "Set multi_instance_wrapper and multi_instance_enable of the primary instance."},
+					{"Cm create Op Ar parameter Ns = Ns Ar value ...", "Make an instance and append it to the list. Its config_directory, queue_directory and data_directory are what the arguments say, or those of the primary instance with the last part replaced by the name. It is not enabled, listens nowhere and takes no mail of users until its settings are made. One that exists already is taken in as it is."},
+					{"Cm import Op Cm config_directory Ns = Ns Ar path", "Append an instance that exists to the list."},
+					{"Cm enable", "Set multi_instance_enable."},
+					{"Cm disable", "Unset it."},
+					{"Cm assign", "Give an instance the name of -I, the group of -G, or both."},
+					{"Cm deport", "Take an instance off the list."},
+					{"Cm destroy", "Take an instance that is disabled and stopped, and has no mail, off the list, and remove what the mail system made for it. Directories with other files in them stay."},
+				},
+			},
+			{
+				title: "Examples",
+				about: []string{"A second instance, for outgoing mail:"},
+				example: `postmulti -e init
+postmulti -I posthaste-out -G mta -e create
+postconf -c /etc/posthaste-out -e 'master_service_disable =' ...
+postmulti -i posthaste-out -e enable
+posthaste start`,
+			},
+		},
+		status: []status{{0, "Success."}, {1, "Something failed; the other instances were still tried. The reason is on standard error."}},
+		see:    []string{"postconf.1", "posthaste.1", "main.cf.5"},
 	}
 }

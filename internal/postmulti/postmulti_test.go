@@ -1,0 +1,55 @@
+package postmulti
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"posthaste/internal/config"
+)
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+	for _, line := range []string{"-l", "-laRv -g a -i b", "-p -- start", "-av -p start", "-x -R ls -l", "-e init",
+		"-I posthaste-a -Gx -e create queue_directory=/q", "-I - -e assign -i x", "-ecreate -I postfix-a"} {
+		if _, err := parse(strings.Fields(line)); err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+	for _, line := range []string{"", "start", "-l -p x", "-p", "-x", "-e", "-e other", "-z", "-l more", "-l -I posthaste-a", "-R -p start",
+		"-e create -I name", "-e create -I posthaste-a/b", "-e enable -i x y", "-e init queue_directory=/q"} {
+		if o, err := parse(strings.Fields(line)); err == nil {
+			t.Errorf("%s: accepted: %+v", line, o)
+		}
+	}
+	o, err := parse([]string{"-i", "x", "-p", "--", "start", "-w"})
+	if err != nil || !slices.Equal(o.words, []string{"start", "-w"}) || o.name != "x" || o.mode != 'p' {
+		t.Errorf("%+v %v", o, err)
+	}
+}
+
+func TestWrapper(t *testing.T) {
+	t.Parallel()
+	const several = "multi_instance_directories = /etc/posthaste-a\n"
+	for _, tt := range []struct{ main, words, want string }{
+		{"", "start", ""},
+		{"multi_instance_wrapper = /bin/w\n", "start", ""},
+		{several, "start", "error"},
+		{several + "command_directory = /usr/sbin\nmulti_instance_wrapper = ${command_directory}/postmulti -p --\n", "check -v", "/usr/sbin/postmulti -p -- check -v"},
+		{several + "multi_instance_wrapper = /bin/w\n", "start-fg", "error"},
+		{several + "multi_instance_wrapper = /bin/w\n", "", ""},
+	} {
+		cfg, err := config.LoadString("myhostname = a.test\n" + tt.main)
+		if err != nil {
+			t.Fatal(err)
+		}
+		argv, err := Wrapper(cfg, strings.Fields(tt.words))
+		got := strings.Join(argv, " ")
+		if err != nil {
+			got = "error"
+		}
+		if got != tt.want {
+			t.Errorf("%s%s: %s (%v), expected %s", tt.main, tt.words, got, err, tt.want)
+		}
+	}
+}
