@@ -57,11 +57,7 @@ func readSASL(cfg *config.Config, o table.Options) (*saslSettings, error) {
 		if err != nil {
 			return nil, err
 		}
-		users, err := sasl.NewUsers(table.OpenMaps("smtpd_sasl_path", table.SplitList(path), o), cfg.String("smtpd_sasl_local_domain"), tokens)
-		if err != nil {
-			return nil, err
-		}
-		s.backend = users
+		s.backend = sasl.NewUsers(table.OpenMaps("smtpd_sasl_path", table.SplitList(path), o), cfg.String("smtpd_sasl_local_domain"), tokens)
 	default:
 		return nil, fmt.Errorf("smtpd_sasl_type = %s: expected dovecot, or table with smtpd_sasl_path = type:table", kind)
 	}

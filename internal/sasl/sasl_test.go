@@ -30,10 +30,7 @@ func fast(t *testing.T, password string) Secret {
 
 func users(t *testing.T) *Users {
 	spec := fmt.Sprintf("inline:{ {joe=%s}, {ann@realm=%s}, {broken=hello} }", fast(t, "secret"), fast(t, "pass,word="))
-	u, err := NewUsers(table.OpenMaps("users", []string{spec}, table.Options{}), "realm", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := NewUsers(table.OpenMaps("users", []string{spec}, table.Options{}), "realm", nil)
 	t.Cleanup(u.Close)
 	u.decoy = fast(t, "x")
 	return u
@@ -233,10 +230,7 @@ func FuzzExchange(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	u, err := NewUsers(table.OpenMaps("users", []string{"static:" + secret.String()}, table.Options{}), "", nil)
-	if err != nil {
-		f.Fatal(err)
-	}
+	u := NewUsers(table.OpenMaps("users", []string{"static:" + secret.String()}, table.Options{}), "", nil)
 	f.Fuzz(func(t *testing.T, mech string, a, b []byte) {
 		x, err := u.Start(context.Background(), mech, Client{})
 		if err != nil {

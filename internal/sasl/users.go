@@ -118,9 +118,12 @@ type Users struct {
 
 // NewUsers returns a Backend over the tables, which may be none when there are
 // tokens. Who shows a good token need not be in a table.
-func NewUsers(maps *table.Maps, realm string, tokens *Tokens) (*Users, error) {
-	decoy, err := NewSecret(rand.Text())
-	return &Users{maps: maps, realm: realm, decoy: decoy, tokens: tokens}, err
+func NewUsers(maps *table.Maps, realm string, tokens *Tokens) *Users {
+	// Nobody knows a password that leads to these keys.
+	key := make([]byte, saltLen+2*sha256.Size)
+	rand.Read(key)
+	decoy := Secret{Iterations, key[:saltLen], key[saltLen : saltLen+sha256.Size], key[saltLen+sha256.Size:]}
+	return &Users{maps: maps, realm: realm, decoy: decoy, tokens: tokens}
 }
 
 // Close implements Backend.

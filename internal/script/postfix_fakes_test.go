@@ -115,10 +115,7 @@ func serveFlush(t testing.TB, path string) {
 // does, with what Postfix asks of it.
 func serveDovecot(t testing.TB, path, spec, realm string) {
 	maps := table.OpenMaps("smtpd_sasl_path", []string{spec}, table.Options{Recheck: -1})
-	users, err := sasl.NewUsers(maps, realm, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	users := sasl.NewUsers(maps, realm, nil)
 	t.Cleanup(users.Close)
 	serveUnix(t, path, func(c net.Conn) {
 		fmt.Fprint(c, "VERSION\t1\t1\nMECH\tPLAIN\tplaintext\nMECH\tLOGIN\tplaintext\nMECH\tSCRAM-SHA-256\tdictionary\tmutual-auth\n"+
@@ -135,10 +132,12 @@ func serveDovecot(t testing.TB, path, spec, realm string) {
 			if w[0] == "CONT" {
 				response = w[2]
 			} else {
-				if open[id], err = users.Start(context.Background(), w[2], sasl.Client{}); err != nil {
+				exchange, err := users.Start(context.Background(), w[2], sasl.Client{})
+				if err != nil {
 					fmt.Fprintf(c, "FAIL\t%s\treason=%v\n", id, err)
 					continue
 				}
+				open[id] = exchange
 				for _, p := range w[3:] {
 					if r, found := strings.CutPrefix(p, "resp="); found {
 						response = r
