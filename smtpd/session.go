@@ -183,6 +183,7 @@ func (s *session) reply(r *smtpwire.Reply) {
 	if r.Code >= 400 {
 		r = s.filterReject(r)
 	}
+	s.wire.kept()
 	from := len(s.wire.out)
 	s.wire.out = r.Append(s.wire.out)
 	s.said(r, s.wire.out[from:])
@@ -525,6 +526,7 @@ func (s *session) send(b []byte) {
 		s.wire.flush()
 		s.pause(s.set.errorSleep)
 	}
+	s.wire.kept()
 	s.wire.out = append(s.wire.out, b...)
 	s.history.Out(string(b))
 }
@@ -591,8 +593,8 @@ func (s *session) close() {
 		s.logDisconnect()
 	}
 	s.srv.limits.disconnect(s)
-	s.wire.shrink()
 	s.wire.nc.Close()
+	s.wire.release()
 	if s.srv.screenSet != nil {
 		s.srv.screenSet.gate.leave(&s.screened.pass)
 	}

@@ -31,9 +31,17 @@ const (
 )
 
 var (
+	smallBufs  = sync.Pool{New: func() any { return new(sessionBufs) }}
 	middleBufs = sync.Pool{New: func() any { b := make([]byte, middleBuf); return &b }}
 	bigBufs    = sync.Pool{New: func() any { b := make([]byte, bigBuf); return &b }}
 )
+
+// sessionBufs are what a session reads into and gathers replies in. They go
+// from one session to the next.
+type sessionBufs struct {
+	in  [smallBuf]byte
+	out [512]byte
+}
 
 var (
 	errLineTooLong = errors.New("line too long")
@@ -45,6 +53,7 @@ type wire struct {
 	buf []byte // buf[r:w] has been received and not been looked at
 	r,
 	w int
+	bufs     *sessionBufs  // nil before something is read or said
 	out      []byte        // replies not sent yet
 	lent     *[]byte       // what buf is while content is read, from a pool
 	own      []byte        // what buf was before
@@ -129,11 +138,34 @@ func (w *wire) makeRoom(want int) {
 		n := copy(w.buf, w.buf[w.r:w.w])
 		w.r, w.w = 0, n
 	}
+	if w.buf == nil {
+		w.buf = w.kept().in[:]
+	}
 	if w.w == len(w.buf) {
 		b := make([]byte, min(max(2*len(w.buf), smallBuf), want+smallBuf))
 		copy(b, w.buf[:w.w])
 		w.buf = b
 	}
+}
+
+// kept are the buffers of this session until it ends.
+func (w *wire) kept() *sessionBufs {
+	if w.bufs == nil {
+		w.bufs = smallBufs.Get().(*sessionBufs)
+		if w.out == nil {
+			w.out = w.bufs.out[:0]
+		}
+	}
+	return w.bufs
+}
+
+// release gives all buffers back: nothing is read or said any more.
+func (w *wire) release() {
+	w.shrink()
+	if w.bufs != nil {
+		smallBufs.Put(w.bufs)
+	}
+	w.bufs, w.buf, w.out, w.r, w.w = nil, nil, nil, 0, 0
 }
 
 // enlarge borrows a buffer for reading content.

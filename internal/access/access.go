@@ -173,6 +173,9 @@ func (e *Evaluator) readSettings() {
 	e.showTable = cfg.Bool("show_user_unknown_table_name")
 	e.doubleBounce = cfg.String("double_bounce_sender")
 	e.verifySender = cfg.String("address_verify_sender")
+	if e.verifySender != "" && !strings.Contains(e.verifySender, "@") {
+		e.verifySender += "@" + cfg.String("myorigin")
+	}
 	e.proxyFilter = cfg.String("smtpd_proxy_filter") != ""
 	e.sasl = cfg.Bool("smtpd_sasl_auth_enable")
 	e.nullKey = cfg.String("smtpd_null_access_lookup_key")
@@ -449,19 +452,17 @@ func (e *Evaluator) isVerifySender(addr string) bool {
 	if e.verifySender == "" || addr == "" {
 		return false
 	}
-	want := e.verifySender
-	if !strings.Contains(want, "@") {
-		want += "@" + e.cfg.String("myorigin")
-	}
-	return strings.EqualFold(addr, want)
+	return strings.EqualFold(addr, e.verifySender)
 }
 
 // resolve says where mail for addr goes, and remembers it for the
 // transaction: each restriction asks again.
 func (r *run) resolve(ctx context.Context, addr string) (proto.ResolveReply, error) {
 	s := r.s
-	if a, found := s.resolved[addr]; found {
-		return a, nil
+	for i := range s.resolved {
+		if s.resolved[i].addr == addr {
+			return s.resolved[i].answer, nil
+		}
 	}
 	std, err := r.e.router.Rewrite(ctx, "local", addr)
 	if err != nil {
@@ -472,10 +473,10 @@ func (r *run) resolve(ctx context.Context, addr string) (proto.ResolveReply, err
 		return proto.ResolveReply{}, err
 	}
 	if a.Flags&proto.ResolveFail == 0 {
-		if s.resolved == nil || len(s.resolved) >= 16 {
-			s.resolved = make(map[string]proto.ResolveReply, 4)
+		if len(s.resolved) >= maxResolved {
+			s.resolved = s.resolved[:0]
 		}
-		s.resolved[addr] = a
+		s.resolved = append(s.resolved, resolvedAddr{addr, a})
 	}
 	return a, nil
 }

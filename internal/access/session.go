@@ -100,7 +100,16 @@ type Session struct {
 	deferPermit *reason
 	rcptChecked bool // the present recipient has been looked for in its tables
 	sndrChecked bool
-	resolved    map[string]proto.ResolveReply // answers for this transaction
+	resolved    []resolvedAddr // answers for this transaction
+}
+
+// maxResolved bounds the answers of trivial-rewrite that a transaction keeps.
+const maxResolved = 16
+
+// resolvedAddr is one of them.
+type resolvedAddr struct {
+	addr   string
+	answer proto.ResolveReply
 }
 
 // ResetMail forgets the transaction.
@@ -109,7 +118,7 @@ func (s *Session) ResetMail() {
 	s.Accepted, s.Size, s.SMTPUTF8 = 0, 0, false
 	s.Effects = Effects{}
 	s.Instance = ""
-	s.resolved = nil
+	s.resolved = s.resolved[:0]
 	s.deferPermit = nil
 }
 
