@@ -3,6 +3,7 @@ package script
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"net"
 	"runtime"
 	"strings"
@@ -112,25 +113,38 @@ func BenchmarkConnect(b *testing.B) {
 
 // BenchmarkIdle reports what an idle session costs in memory.
 func BenchmarkIdle(b *testing.B) {
-	_, addr := serve(b, benchMain)
+	b.Run("plain", func(b *testing.B) { benchIdle(b, benchMain, false) })
+	b.Run("TLS", func(b *testing.B) {
+		benchIdle(b, benchMain+"smtpd_tls_security_level = may\nsmtpd_tls_chain_files = $dir/cert.pem\n", true)
+	})
+}
+
+func benchIdle(b *testing.B, main string, encrypt bool) {
+	_, addr := serve(b, main)
 	const n = 500
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	var conns []*benchClient
+	var conns []net.Conn // without what the client's end of TLS takes
 	for range n {
 		c := dialBench(b, addr)
+		conns = append(conns, c.c)
+		if encrypt {
+			c.send("STARTTLS\r\n")
+			c.replies(1)
+			c.c = tls.Client(c.c, &tls.Config{InsecureSkipVerify: true})
+			c.br = bufio.NewReader(c.c)
+		}
 		c.send("EHLO client.test\r\n")
 		c.replies(1)
-		c.br = nil
-		conns = append(conns, c)
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	for b.Loop() {
 	}
 	b.ReportMetric(float64(after.HeapInuse+after.StackInuse-before.HeapInuse-before.StackInuse)/n, "B/session")
+	b.ReportMetric(float64(after.StackInuse-before.StackInuse)/n, "B-stack/session")
 	for _, c := range conns {
-		c.c.Close()
+		c.Close()
 	}
 }
