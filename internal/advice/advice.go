@@ -85,6 +85,9 @@ func setting(cfg *config.Config, tables look, name, file string, line int) (list
 	if err != nil {
 		return nil // what does not expand is an error of the configuration
 	}
+	if config.NoEffect(name) != "" {
+		return nil // nobody opens the tables that it names
+	}
 	for _, text := range tables(name, value) {
 		list = append(list, finding{file, line, name + ": " + text})
 	}
