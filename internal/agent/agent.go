@@ -146,15 +146,22 @@ func (r *Request) Bounce(i int, status dsn.Status, text string, d Detail) {
 
 // report settles recipient i and logs it.
 func (r *Request) report(i int, action dsn.Action, status dsn.Status, text string, d Detail) {
-	action, status, text = r.verdict(action, status, text)
-	r.settle(i, action, status, text, d)
-	r.logPart(i, r.Envelope.Recipients[i].Address, action, status, text, d)
+	v := r.verdict(action, status, text)
+	r.settle(i, v, d)
+	r.logPart(i, r.Envelope.Recipients[i].Address, v, d)
 }
 
-// verdict is what an agent's word comes to: the class of the status follows
-// the action, the filter may change both and the text, a probe only finds out,
-// soft_bounce makes "never" a "later".
-func (r *Request) verdict(action dsn.Action, status dsn.Status, text string) (dsn.Action, dsn.Status, string) {
+// A verdict is what an agent's word comes to.
+type verdict struct {
+	action dsn.Action
+	status dsn.Status
+	text   string
+	soft   bool // soft_bounce has made "never" a "later"
+}
+
+// verdict finds it: the class of the status follows the action, the filter may
+// change both and the text, a probe only finds out, soft_bounce softens.
+func (r *Request) verdict(action dsn.Action, status dsn.Status, text string) verdict {
 	switch action {
 	case dsn.Deferred:
 		status = status.WithClass(4)
@@ -163,13 +170,14 @@ func (r *Request) verdict(action dsn.Action, status dsn.Status, text string) (ds
 	}
 	action, status, text = r.env.filter.apply(action, status, text)
 	failed := action == dsn.Deferred || action == dsn.Failed
+	soft := false
 	switch probe := r.Envelope.Trace.DontDeliver(); {
 	case probe && failed:
 		action = dsn.Undeliverable
 	case probe:
 		action = dsn.Deliverable
 	case action == dsn.Failed && r.env.softBounce:
-		action = dsn.Deferred
+		action, status, soft = dsn.Deferred, status.WithClass(4), true
 	}
-	return action, status, text
+	return verdict{action, status, text, soft}
 }

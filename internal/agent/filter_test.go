@@ -49,7 +49,7 @@ func TestFilter(t *testing.T) {
 			want: "failed 5.2.2 mailbox is full for good", log: "dsn=5.2.2, status=bounced (mailbox is full for good)"},
 		"later becomes never, softly": {config: "soft_bounce = yes\n",
 			say:  func(r *Request) { r.Defer(0, dsn.S(4, 2, 2), "mailbox full", Detail{}) },
-			want: "delayed 5.2.2 mailbox is full for good", log: "dsn=5.2.2, status=SOFTBOUNCE (mailbox is full for good)"},
+			want: "delayed 4.2.2 mailbox is full for good", log: "dsn=4.2.2, status=SOFTBOUNCE (mailbox is full for good)"},
 		"success stays success": {say: func(r *Request) { r.Sent(0, dsn.S(2, 0, 0), "delivered", Detail{}) },
 			want: "delivered 2.0.1 delivered indeed", log: "dsn=2.0.1, status=sent (delivered indeed)"},
 		"success becomes no failure": {say: func(r *Request) { r.Sent(0, dsn.S(2, 0, 0), "fine", Detail{}) },

@@ -60,13 +60,12 @@ func (r *Request) Kept() bool { return r.kept }
 // Settle reports what came of recipient i without logging it. It is for an
 // agent that logs the addresses that the recipient was expanded to, by Part.
 func (r *Request) Settle(i int, action dsn.Action, status dsn.Status, text string, d Detail) {
-	action, status, text = r.verdict(action, status, text)
-	r.settle(i, action, status, text, d)
+	r.settle(i, r.verdict(action, status, text), d)
 }
 
 // settle reports a verdict.
-func (r *Request) settle(i int, action dsn.Action, status dsn.Status, text string, d Detail) {
-	r.outcomes[i] = mail.Outcome{Rcpt: r.index[i], Action: action, Status: status, Reason: text, Relay: relayOf(&d),
+func (r *Request) settle(i int, v verdict, d Detail) {
+	r.outcomes[i] = mail.Outcome{Rcpt: r.index[i], Action: v.action, Status: v.status, Reason: v.text, Relay: relayOf(&d),
 		MTA: d.MTA, DiagType: d.DiagType, DiagText: d.DiagText, Passed: d.Passed, Final: d.Final, Owner: d.Owner, When: time.Now()}
 }
 
@@ -80,12 +79,11 @@ func relayOf(d *Detail) string {
 // Part logs what came of address to, which recipient i is or was expanded to.
 // It reports nothing.
 func (r *Request) Part(i int, to string, action dsn.Action, status dsn.Status, text string, d Detail) {
-	action, status, text = r.verdict(action, status, text)
-	r.logPart(i, to, action, status, text, d)
+	r.logPart(i, to, r.verdict(action, status, text), d)
 }
 
 // logPart logs a verdict.
-func (r *Request) logPart(i int, to string, action dsn.Action, status dsn.Status, text string, d Detail) {
+func (r *Request) logPart(i int, to string, v verdict, d Detail) {
 	if r.env.log == nil {
 		return
 	}
@@ -96,7 +94,7 @@ func (r *Request) logPart(i int, to string, action dsn.Action, status dsn.Status
 	}
 	r.env.log.Log(maillog.Delivery{ID: string(r.Envelope.ID), To: rfc5322.Quote(to), OrigTo: rfc5322.Quote(orig),
 		Relay: relayOf(&d), ConnUse: d.ConnUse, Delay: now.Sub(r.Envelope.Arrival), Delays: r.delays(now),
-		Resolution: r.env.resolution, DSN: status, Status: r.word(action, status), Text: text})
+		Resolution: r.env.resolution, DSN: v.status, Status: v.word(), Text: v.text})
 }
 
 // delays are Postfix's four: before the queue manager, in it, connection
@@ -113,10 +111,11 @@ func (r *Request) delays(now time.Time) [4]time.Duration {
 		max(settled.Sub(r.started), 0), max(now.Sub(settled), 0)}
 }
 
-func (r *Request) word(a dsn.Action, s dsn.Status) string {
-	switch a {
+// word is a verdict in the log.
+func (v *verdict) word() string {
+	switch v.action {
 	case dsn.Deferred:
-		if s.Class == 5 {
+		if v.soft {
 			return "SOFTBOUNCE"
 		}
 		return "deferred"
