@@ -29,7 +29,11 @@ func (c *Command) deliver(o *options) error {
 	if err != nil {
 		return err
 	}
-	content := newContent(c.Stdin, !o.dotIsData, cfg.Bytes("message_size_limit"))
+	in := c.Stdin
+	if o.mode == modeVerify && !o.extract {
+		in = probe(h)
+	}
+	content := newContent(in, !o.dotIsData, cfg.Bytes("message_size_limit"))
 	if o.extract {
 		found, err := content.recipients(cfg.Int("header_size_limit"), cfg.Int("header_address_token_limit"))
 		if err != nil {
@@ -46,6 +50,15 @@ func (c *Command) deliver(o *options) error {
 		return failf(ExitUsage, "Recipient addresses must be specified on the command line or via the -t option")
 	}
 	return c.drop(cfg, h, content)
+}
+
+// probe is the message of -bv: nobody gets it, and its sender sees its header.
+func probe(h *maildrop.Header) io.Reader {
+	var to []string
+	for _, r := range h.Recipients {
+		to = append(to, rfc5322.Quote(r.Address))
+	}
+	return strings.NewReader("From: " + rfc5322.Quote(h.Sender) + "\nSubject: probe\nTo:\t" + strings.Join(to, ",\n\t") + "\n\n")
 }
 
 // envelope makes the header of the submission from the command line.

@@ -6,6 +6,10 @@
 // postdrop, which has the right to do so, whether the mail system runs or not;
 // pickup is woken, and takes it when it is there.
 //
+// With -bv nothing is delivered and nothing is read: the caller gets a report of
+// what would become of mail for these recipients. With -v mail is delivered, and
+// he gets a report of the first attempt.
+//
 // # Security
 //
 // It runs as whoever calls it, with input from anywhere. It holds one line of
