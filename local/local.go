@@ -12,6 +12,7 @@ import (
 	"posthaste/internal/agent"
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/submit"
@@ -231,7 +232,7 @@ func (d *delivery) conclude() {
 		for _, part := range d.parts {
 			r.Part(i, part.to, part.action, part.status, part.text, part.detail)
 		}
-		if worst.action == dsn.Failed || worst.action == dsn.Deferred {
+		if worst.action == dsn.Failed || worst.action == dsn.Deferred || r.Envelope.Trace&(mail.TraceReport|mail.TraceRecord) != 0 {
 			worst.detail.Final = worst.to
 		}
 		r.Settle(i, worst.action, worst.status, worst.text, worst.detail)

@@ -349,19 +349,26 @@ func (s *Server) judge(m *message, reply *proto.DeliverReply, res *sched.Result)
 		if a.env.Trace&mail.TraceProbe != 0 {
 			s.probed(r.Recipient, &o)
 		}
-		report := a.env.Trace&(mail.TraceReport|mail.TraceRecord) != 0
+		// Who wants a report gets one, of the first attempt.
+		report := a.env.Trace&(mail.TraceReport|mail.TraceRecord) != 0 && !a.again
+		cleared := a.warned && s.opt.Settings.ConfirmCleared && a.env.Sender != "" && r.Notify.Delay()
 		switch o.Action {
-		case dsn.Deferred:
+		case dsn.Deferred, dsn.Failed:
 			a.outcomes[o.Rcpt] = o
-			res.Deferred = append(res.Deferred, o.Rcpt)
-		case dsn.Failed:
-			a.outcomes[o.Rcpt] = o
-			res.Failed = true
+			if report {
+				a.success = append(a.success, o)
+				res.Success = true
+			}
+			if o.Action == dsn.Deferred {
+				res.Deferred = append(res.Deferred, o.Rcpt)
+			} else {
+				res.Failed = true
+			}
 		default:
 			m.setDone(o.Rcpt)
 			delete(a.outcomes, o.Rcpt)
 			delete(a.rcpts, o.Rcpt)
-			if r.Notify.Success() && !o.Passed || report {
+			if (r.Notify.Success() || cleared) && !o.Passed || report {
 				// The recipient is only done when the sender has been told;
 				// until then what happened is kept with the message.
 				a.success = append(a.success, o)

@@ -36,11 +36,12 @@ type loadedRcpt struct {
 	rcpt rcpt
 }
 
-// load reads up to limit pending recipients of m, starting with index from,
+// load reads up to e.Max pending recipients of m, starting with index e.From,
 // finds out where they go, and tells the scheduler. The reading and asking is
 // done beside the loop.
-func (s *Server) load(m *message, from, limit int, first bool, origin sched.Queue) {
+func (s *Server) load(m *message, e *sched.Effect) {
 	s.work(m)
+	first, limit := e.First, e.Max
 	if first || m.active == nil {
 		in := (*inline)(nil)
 		if m.active != nil {
@@ -48,11 +49,12 @@ func (s *Server) load(m *message, from, limit int, first bool, origin sched.Queu
 		}
 		m.active = &active{since: s.now, inline: in, rcpts: make(map[int]*rcpt, min(limit, int(m.nrcpt))),
 			outcomes: make(map[int]mail.Outcome)}
-		if origin == sched.QueueIncoming {
+		if e.Origin == sched.QueueIncoming {
 			s.moved++
 		}
 	}
-	j := job{id: m.id, ref: m.ref, in: m.active.inline, done: slices.Clone(m.done), from: from, limit: limit,
+	m.active.warned, m.active.again = e.Warned, e.Attempts > 0
+	j := job{id: m.id, ref: m.ref, in: m.active.inline, done: slices.Clone(m.done), from: e.From, limit: limit,
 		nrcpt: int(m.nrcpt), settings: &s.opt.Settings}
 	num := m.num
 	s.tasks.Go(func() {

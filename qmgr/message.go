@@ -33,6 +33,8 @@ type active struct {
 	complete bool                 // all recipients have been read
 	outcomes map[int]mail.Outcome // latest failures: deferred and bounced, by recipient
 	success  []mail.Outcome       // to be reported: NOTIFY=SUCCESS, or a report was asked for
+	again    bool                 // this is not the first attempt
+	warned   bool                 // the sender was told that the message is late
 	inline   *inline
 }
 

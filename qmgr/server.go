@@ -36,7 +36,7 @@
 // The qmgr_ and _destination_ parameters, defer_transports,
 // minimal_backoff_time, maximal_backoff_time, queue_run_delay,
 // maximal_queue_lifetime, bounce_queue_lifetime, delay_warning_time,
-// transport_retry_time, fast_flush_domains, default_filter_nexthop.
+// confirm_delay_cleared, transport_retry_time, fast_flush_domains, default_filter_nexthop.
 //
 // # Diagnostics
 //
@@ -324,7 +324,7 @@ func (s *Server) carry(e *sched.Effect, draining bool) {
 	switch e.Kind {
 	case sched.EffectLoad:
 		if !draining {
-			s.load(m, e.From, e.Max, e.First, e.Origin)
+			s.load(m, e)
 		}
 	case sched.EffectDeliver:
 		if !draining {

@@ -24,6 +24,9 @@ type Settings struct {
 	DoubleBounce  string // double_bounce_sender
 	Resolution    maillog.Resolution
 	FlowLimit     int // default_process_limit: flow control tokens at most
+	// ConfirmCleared: who was told of a delay hears of the delivery too
+	// (confirm_delay_cleared).
+	ConfirmCleared bool
 
 	search  table.Search
 	flush   *table.List // fast_flush_domains
@@ -67,11 +70,12 @@ func (s *Settings) baseUser(addr string) string {
 // bound how many deliveries of a transport are under way at once.
 func Load(cfg *config.Config, services []config.Service, warn func(string, ...any)) (Settings, error) {
 	s := Settings{
-		Myhostname:    cfg.String("myhostname"),
-		FilterNexthop: cfg.String("default_filter_nexthop"),
-		DoubleBounce:  cfg.String("double_bounce_sender"),
-		Resolution:    maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit")),
-		FlowLimit:     cfg.Int("default_process_limit"),
+		Myhostname:     cfg.String("myhostname"),
+		FilterNexthop:  cfg.String("default_filter_nexthop"),
+		DoubleBounce:   cfg.String("double_bounce_sender"),
+		Resolution:     maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit")),
+		FlowLimit:      cfg.Int("default_process_limit"),
+		ConfirmCleared: cfg.Bool("confirm_delay_cleared"),
 		search: table.Search{Delimiters: cfg.String("recipient_delimiter"),
 			OwnerRequest: cfg.Bool("owner_request_special")},
 		batches: new(sync.Map),

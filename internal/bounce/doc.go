@@ -59,8 +59,8 @@
 // # Parameters
 //
 // 2bounce_notice_recipient, bounce_notice_recipient, bounce_size_limit,
-// bounce_template_file, delay_notice_recipient, delay_warning_time,
-// disable_verp_bounces, double_bounce_sender, enable_threaded_bounces,
+// bounce_template_file, confirm_delay_cleared, delay_notice_recipient,
+// delay_warning_time, disable_verp_bounces, double_bounce_sender, enable_threaded_bounces,
 // internal_mail_filter_classes, mail_name, maximal_queue_lifetime,
 // myhostname, myorigin, notify_classes, requiretls_redact_dsn.
 //

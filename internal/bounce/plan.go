@@ -16,6 +16,7 @@ type policy struct {
 	onBounce     bool   // notify_classes has bounce
 	on2Bounce    bool   // 2bounce, or bounce
 	onDelay      bool   // delay
+	cleared      bool   // confirm_delay_cleared: deliveries after a delay warning are told too
 	bounceTo     string
 	twoBounceTo  string
 	delayTo      string
@@ -29,6 +30,7 @@ func newPolicy(cfg *config.Config) policy {
 		bounceTo:     cfg.String("bounce_notice_recipient"),
 		twoBounceTo:  cfg.String("2bounce_notice_recipient"),
 		delayTo:      cfg.String("delay_notice_recipient"),
+		cleared:      cfg.Bool("confirm_delay_cleared"),
 		verp:         !cfg.Bool("disable_verp_bounces"),
 		redact:       cfg.Bool("requiretls_redact_dsn"),
 	}
@@ -110,7 +112,7 @@ func (p *policy) notices(kind proto.NoticeKind, env *mail.Envelope, reports []Re
 		return out
 	case proto.NoticeSuccess:
 		if !null {
-			return toSender(env.Sender, wanting(reports, dsn.Notify.Success), dsn.RetHeaders)
+			return toSender(env.Sender, wanting(reports, p.success), dsn.RetHeaders)
 		}
 	case proto.NoticeTrace:
 		if !null {
@@ -119,6 +121,11 @@ func (p *policy) notices(kind proto.NoticeKind, env *mail.Envelope, reports []Re
 	}
 	return plan{}
 }
+
+// success says whether the sender is to hear of a delivery. Whether he was
+// warned of a delay before is known to the queue manager, which asks for no
+// notice otherwise.
+func (p *policy) success(n dsn.Notify) bool { return n.Success() || p.cleared && n.Delay() }
 
 // owners takes the failures of lists out of reports: their owners are told,
 // each of his list's, and not who wrote to it. What the sender has asked for

@@ -30,7 +30,7 @@ var localParams = []Param{
 	{Name: "local_recipient_maps", Type: List, Default: "proxy:unix:passwd.byname $alias_maps", Tier: 1, Doc: "Valid recipients in local domains"},
 	{Name: "luser_relay", Type: Raw, Tier: 2, Doc: "Destination for unknown local recipients"},
 	{Name: "mail_spool_directory", Type: String, Default: "/var/mail", Tier: 1, Doc: "Directory of system mailboxes"},
-	{Name: "mailbox_command", Type: String, Tier: 1, Doc: "Command that stores local mail"},
+	{Name: "mailbox_command", Type: Raw, Tier: 1, Doc: "Command that stores local mail"},
 	{Name: "mailbox_command_maps", Type: List, Tier: 2, Doc: "Per-user table of mailbox commands"},
 	{Name: "mailbox_delivery_lock", Type: List, Default: "fcntl, dotlock", Tier: 2, Doc: "Lock methods for mailbox files"},
 	{Name: "mailbox_size_limit", Type: Bytes, Default: "51200000", Tier: 1, Doc: "Maximum size of a mailbox file"},

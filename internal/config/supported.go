@@ -69,6 +69,7 @@ var supportedNames = []string{
 	"command_time_limit",
 	"compatibility_level",
 	"config_directory",
+	"confirm_delay_cleared",
 	"connection_cache_ttl_limit",
 	"content_filter",
 	"daemon_directory",

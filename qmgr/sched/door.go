@@ -290,7 +290,7 @@ type Effect struct {
 	First     bool   // EffectLoad
 	Origin    Queue  // EffectLoad, when First
 	Reuse     bool   // EffectDeliver
-	Warned    bool   // EffectDefer
+	Warned    bool   // EffectDefer, EffectLoad: the delay warning was sent
 	ID        MsgID
 	Entry     EntryID // EffectDeliver
 	Agent     AgentID // EffectDeliver, EffectDismiss
@@ -298,7 +298,7 @@ type Effect struct {
 	Nexthop   mail.Nexthop
 	Rcpts     []int
 	From, Max int // EffectLoad
-	Attempts  int
+	Attempts  int // EffectLoad, and effects that end a stay: how often delivery was tried
 	Next      time.Time
 	Status    dsn.Status
 	Reason    string

@@ -78,6 +78,7 @@ func (s *Scheduler) read(m *message, n int) {
 	m.reserved = n
 	s.reserved += n
 	s.stopTimer(&m.timer)
-	s.emit(Effect{Kind: EffectLoad, ID: m.id, From: m.next, Max: n, First: m.origin != 0, Origin: m.origin})
+	s.emit(Effect{Kind: EffectLoad, ID: m.id, From: m.next, Max: n, First: m.origin != 0, Origin: m.origin,
+		Attempts: int(s.record(m).attempts), Warned: s.record(m).flags&FlagWarned != 0})
 	m.origin = 0
 }
