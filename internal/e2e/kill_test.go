@@ -91,6 +91,11 @@ type load struct {
 var loadRuns atomic.Int64
 
 func startLoad(s *system, clients int) *load {
+	return startLoadOf(s, clients, []string{"x@to.test"}, func(run int64, n int) string { return fmt.Sprintf("Subject: load-%d-%d\n\nbody\n", run, n) })
+}
+
+// startLoadOf is startLoad with messages of the test's own.
+func startLoadOf(s *system, clients int, to []string, content func(run int64, n int) string) *load {
 	l := &load{s: s, run: loadRuns.Add(1), stop: make(chan struct{})}
 	var serial atomic.Int64
 	for range clients {
@@ -102,7 +107,7 @@ func startLoad(s *system, clients int) *load {
 				default:
 				}
 				n := int(serial.Add(1))
-				err := s.send("load@from.test", []string{"x@to.test"}, fmt.Sprintf("Subject: load-%d-%d\n\nbody\n", l.run, n))
+				err := s.send("load@from.test", to, content(l.run, n))
 				if code := replyCode(err); code != 0 {
 					l.code.Store(int64(code))
 					l.refused.Add(1)

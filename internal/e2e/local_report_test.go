@@ -50,6 +50,19 @@ Subject: It has arrived
 
 This is $mail_name.
 EOF
+delay_template = <<EOF
+From: MAILER-DAEMON (Mail Delivery System)
+Subject: It is late
+Postmaster-Subject: Postmaster Copy: it is late
+
+It is older than $delay_warning_time_hours hours.
+EOF
+verify_template = <<EOF
+From: MAILER-DAEMON (Mail Delivery System)
+Subject: What has become of it
+
+This is $mail_name.
+EOF
 `
 
 var reportedMail = []reported{
@@ -94,11 +107,42 @@ func TestReportsLikePostfix(t *testing.T) {
 		}
 	}
 	list, _ := filepath.Glob(ours.path("mail/*/new/*"))
+	readReports(t, list)
 	out, err := exec.Command(python, append([]string{"-c", parseReports}, list...)...).CombinedOutput()
 	if err != nil {
 		t.Errorf("Python does not read our reports: %v\n%s", err, out)
 	}
 }
+
+// readReports reads reports as a user does, with s-nail, which has a MIME parser
+// of its own: each has three parts, the second of them a status for programs.
+func readReports(t *testing.T, files []string) {
+	t.Helper()
+	mua := need(t, "s-nail")
+	read := 0
+	for _, name := range files {
+		text := readAll(t, name)
+		if !strings.Contains(text, "\nContent-Type: multipart/report") {
+			continue
+		}
+		box := filepath.Join(t.TempDir(), "box")
+		if err := os.WriteFile(box, []byte("From MAILER-DAEMON Sat Nov 21 08:00:00 2026\n"+text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(mua, "-:/", "-R", "-#", "-Spipe-message/delivery-status=?", "-f", box)
+		cmd.Stdin = strings.NewReader("type 1\nexit\n")
+		out, err := cmd.CombinedOutput()
+		if err != nil || !shownReport.Match(out) {
+			t.Errorf("s-nail shows a report so: %v\n%s", err, out)
+		}
+		read++
+	}
+	if read == 0 {
+		t.Error("there are no reports to read")
+	}
+}
+
+var shownReport = regexp.MustCompile(`(?s)\n\[-- #1\.1 .*\nContent-Type: text/plain.*\n\[-- #1\.2 .*\nContent-Type: message/delivery-status.*\n\nReporting-MTA: dns; .*\n\nFinal-Recipient: rfc822; .*\nAction: .*\nStatus: .*\n\[-- #1\.3`)
 
 // parseReports reads reports with Python's email package and fails when there
 // is anything that it, or RFC 3464, does not like, or nothing to read.

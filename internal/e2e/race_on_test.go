@@ -4,3 +4,5 @@ package e2e
 
 // buildFlags: what is tested is built as the tests are.
 func buildFlags() []string { return []string{"-race"} }
+
+const underRace = true
