@@ -57,10 +57,45 @@ func (s *Server) load(m *message, e *sched.Effect) {
 	j := job{id: m.id, ref: m.ref, in: m.active.inline, done: slices.Clone(m.done), from: e.From, limit: limit,
 		nrcpt: int(m.nrcpt), settings: &s.opt.Settings}
 	num := m.num
+	inTurn := func(post func()) { post() }
+	if e.Origin == sched.QueueIncoming {
+		inTurn = s.inTurn()
+	}
 	s.tasks.Go(func() {
 		l := s.read(&j)
-		s.post(func() { s.learn(num, l, first) }, sched.Event{})
+		inTurn(func() { s.post(func() { s.learn(num, l, first) }, sched.Event{}) })
 	})
+}
+
+// orderPatience bounds how long new mail waits for mail that came before it
+// and whose destination takes long to find out.
+const orderPatience = 2 * time.Second
+
+// inTurn keeps new mail in the order in which it came, although many messages
+// are looked at at once: what it returns calls its argument when those that it
+// returned before have called theirs.
+func (s *Server) inTurn() func(post func()) {
+	before, done := s.newest, make(chan struct{})
+	s.newest = done
+	return func(post func()) {
+		defer close(done)
+		defer post()
+		if before == nil {
+			return
+		}
+		select {
+		case <-before:
+			return
+		default:
+		}
+		late := time.NewTimer(orderPatience)
+		defer late.Stop()
+		select {
+		case <-before:
+		case <-late.C:
+		case <-s.ctx.Done():
+		}
+	}
 }
 
 // A job is one load, with copies of what the loop owns.

@@ -111,11 +111,12 @@ type Server struct {
 	entries  map[sched.EntryID]*delivery
 	agents   map[mail.Transport]*agentConn
 	log      *recorder
-	reap     time.Time // when connections to agents are looked at for idleness; zero: there are none
-	moved    int       // messages taken out of incoming since the last report to Flow
-	deep     bool      // the queue is deep: see thrift
-	told     bool      // the queue as it was at the start is known
-	asked    []func()  // answers to tools that wait for that
+	reap     time.Time     // when connections to agents are looked at for idleness; zero: there are none
+	moved    int           // messages taken out of incoming since the last report to Flow
+	deep     bool          // the queue is deep: see thrift
+	told     bool          // the queue as it was at the start is known
+	newest   chan struct{} // closed when the newest new message has had its turn: see inTurn
+	asked    []func()      // answers to tools that wait for that
 
 	cleanup *ipc.Client
 	bounce  *ipc.Client
