@@ -39,33 +39,17 @@ func BenchmarkMaildir(b *testing.B) {
 	}
 	settings := fmt.Sprintf("home_mailbox = Maildir/\nrecipient_delimiter = +\nalias_maps = texthash:%s/aliases\ndefer_transports = local\n", home)
 	theirs, ours := newPostfix(b, settings), newSystem(b, options{main: settings})
-	postfix := need(b, "postfix")
-	run := func(s *system, words ...string) {
-		if s == ours {
-			if words[0] == "postfix" {
-				words = words[1:]
-			}
-			if out, status := s.tool(nil, words...); status != 0 {
-				b.Fatalf("%v: %s", words, out)
-			}
-			return
-		}
-		args := append([]string{"-c", s.path("etc")}, words[1:]...)
-		if out, err := exec.Command(filepath.Join(filepath.Dir(postfix), words[0]), args...).CombinedOutput(); err != nil {
-			b.Fatalf("%v: %v\n%s", words, err, out)
-		}
-	}
 	var took [2]time.Duration
 	total := 0 // nothing is removed: file systems are slow for a while after that
 	for b.Loop() {
 		for i, s := range []*system{ours, theirs} {
-			run(s, "postconf", "-e", "defer_transports = local")
-			run(s, "postfix", "reload")
+			s.operate("", "postconf", "-e", "defer_transports = local")
+			s.operate("", "postfix", "reload")
 			fillMaildirs(b, s, source)
-			run(s, "postconf", "-e", "defer_transports =")
-			run(s, "postfix", "reload")
+			s.operate("", "postconf", "-e", "defer_transports =")
+			s.operate("", "postfix", "reload")
 			start := time.Now()
-			run(s, "postqueue", "-f")
+			s.operate("", "postqueue", "-f")
 			total += maildirMessages
 			s.eventually("all messages are in the maildirs", func() bool {
 				n := 0
