@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/service"
 	"posthaste/internal/submit"
 	"posthaste/internal/table"
 	"posthaste/local/mailbox"
@@ -63,7 +63,7 @@ func New(o Options) (*Agent, error) {
 		return nil, err
 	}
 	cfg := o.Config
-	topt := table.Options{Warn: func(text string) { o.Log.Warning("%s", text) }, Proxy: filepath.Join("private", cfg.String("proxymap_service_name"))}
+	topt := service.TableOptions(cfg, o.Log)
 	maps := func(name string) *table.Maps { return table.OpenMaps(name, cfg.List(name), topt) }
 	var notices *biff
 	if cfg.Bool("biff") {

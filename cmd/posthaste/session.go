@@ -15,8 +15,8 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/resolver"
 	"posthaste/internal/sendmail"
+	"posthaste/internal/service"
 	"posthaste/internal/submit"
-	"posthaste/internal/table"
 	"posthaste/smtpd"
 	"posthaste/trivialrewrite"
 )
@@ -54,8 +54,8 @@ func runSession(c *sendmail.Command) error {
 		return err
 	}
 	defer log.Close()
-	warn := table.Options{Warn: func(text string) { log.Warning("%s", text) },
-		Proxy: filepath.Join(cfg.String("queue_directory"), "private", cfg.String("proxymap_service_name"))}
+	warn := service.TableOptions(cfg, log)
+	warn.Proxy = filepath.Join(cfg.String("queue_directory"), warn.Proxy)
 	rewriter, err := trivialrewrite.New(cfg, warn)
 	if err != nil {
 		return err

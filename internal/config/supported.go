@@ -794,6 +794,8 @@ var supportedNames = []string{
 	"smtpd_use_tls",
 	"smtputf8_autodetect_classes",
 	"smtputf8_enable",
+	"socketmap_max_query_size",
+	"socketmap_max_reply_size",
 	"soft_bounce",
 	"spool_buffer_limit",
 	"spool_commit_delay",

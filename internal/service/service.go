@@ -176,8 +176,16 @@ func (env *Env) Confine() error {
 // a table that changes after Confine is read again, if need be by a successor
 // of this process.
 func (env *Env) Tables() table.Options {
-	return table.Options{Warn: func(text string) { env.Log.Warning("%s", text) }, Confined: env.confined,
-		Proxy: env.Private(env.Config.String("proxymap_service_name"))}
+	o := TableOptions(env.Config, env.Log)
+	o.Confined = env.confined
+	return o
+}
+
+// TableOptions are Tables for a process that gives up nothing.
+func TableOptions(cfg *config.Config, log *maillog.Logger) table.Options {
+	return table.Options{Warn: func(text string) { log.Warning("%s", text) },
+		MaxQuery: int(cfg.Bytes("socketmap_max_query_size")), MaxReply: int(cfg.Bytes("socketmap_max_reply_size")),
+		Proxy: filepath.Join("private", cfg.String("proxymap_service_name"))}
 }
 
 // Private is the path of another service's socket, or of a file beside it,

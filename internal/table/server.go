@@ -2,6 +2,7 @@ package table
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,8 +14,12 @@ import (
 	"time"
 )
 
-// maxReply bounds what a server may answer.
-const maxReply = 100000
+// maxTCP bounds a query to a tcp server and its answer.
+const maxTCP = 100000
+
+func (o *Options) maxQuery() int { return cmp.Or(o.MaxQuery, 10000) }
+
+func (o *Options) maxReply() int { return cmp.Or(o.MaxReply, 100000) }
 
 // server keeps connections to one lookup server. A connection serves one
 // request at a time; those that are idle are used again.
@@ -168,13 +173,14 @@ func openSocketmap(name string, o Options) (Table, error) {
 func (t *socketmap) Pattern() bool { return true }
 
 func (t *socketmap) Lookup(ctx context.Context, key string) (string, bool, error) {
-	if len(key) > maxReply {
+	size := len(t.mapName) + 1 + len(key)
+	if size > t.opt.maxQuery() {
 		return "", false, nil // no such key, as far as this protocol can say
 	}
-	request := strconv.Itoa(len(t.mapName)+1+len(key)) + ":" + t.mapName + " " + key + ","
+	request := strconv.Itoa(size) + ":" + t.mapName + " " + key + ","
 	var reply string
 	err := t.roundTrip(ctx, []byte(request), func(r *bufio.Reader) (err error) {
-		reply, err = readNetstring(r)
+		reply, err = readNetstring(r, t.opt.maxReply())
 		return err
 	})
 	if err != nil {
@@ -194,7 +200,8 @@ func (t *socketmap) Lookup(ctx context.Context, key string) (string, bool, error
 
 var errNetstring = errors.New("malformed netstring in reply")
 
-func readNetstring(r *bufio.Reader) (string, error) {
+// readNetstring reads a netstring of limit octets at most.
+func readNetstring(r *bufio.Reader, limit int) (string, error) {
 	n := 0
 	for digits := 0; ; digits++ {
 		c, err := r.ReadByte()
@@ -204,13 +211,13 @@ func readNetstring(r *bufio.Reader) (string, error) {
 		if c == ':' && digits > 0 {
 			break
 		}
-		if c < '0' || c > '9' || digits > 6 {
+		if c < '0' || c > '9' || digits > 8 {
 			return "", errNetstring
 		}
 		n = n*10 + int(c-'0')
 	}
-	if n > maxReply {
-		return "", fmt.Errorf("reply of %d bytes is over the limit of %d", n, maxReply)
+	if n > limit {
+		return "", fmt.Errorf("reply of %d bytes is over the limit of %d (socketmap_max_reply_size)", n, limit)
 	}
 	b := make([]byte, n+1)
 	if _, err := io.ReadFull(r, b); err != nil {
@@ -245,7 +252,7 @@ func openTCP(name string, o Options) (Table, error) {
 func (t *tcpTable) Pattern() bool { return true }
 
 func (t *tcpTable) Lookup(ctx context.Context, key string) (string, bool, error) {
-	if len(key) > maxReply {
+	if len(key) > maxTCP {
 		return "", false, nil
 	}
 	var line string
@@ -279,8 +286,8 @@ func readReplyLine(r *bufio.Reader) (string, error) {
 	for {
 		part, err := r.ReadSlice('\n')
 		line = append(line, part...)
-		if len(line) > maxReply {
-			return "", fmt.Errorf("reply is longer than %d bytes", maxReply)
+		if len(line) > maxTCP {
+			return "", fmt.Errorf("reply is longer than %d bytes", maxTCP)
 		}
 		if err == nil {
 			return strings.TrimRight(string(line), "\r\n"), nil

@@ -39,7 +39,7 @@ func TestSocketmap(t *testing.T) {
 		conns++
 		r := bufio.NewReader(c)
 		for {
-			q, err := readNetstring(r)
+			q, err := readNetstring(r, 1000)
 			if err != nil {
 				return
 			}
@@ -76,6 +76,38 @@ func TestSocketmap(t *testing.T) {
 	}
 	if got := ask(tab, "a"); got != "!" {
 		t.Errorf("after close: %q", got)
+	}
+}
+
+// What is longer than the limits is not asked, and not believed.
+func TestSocketmapLimits(t *testing.T) {
+	t.Parallel()
+	const name = "socketmap:inet:host:1:m"
+	o := pipeServer(t, func(c net.Conn) {
+		r := bufio.NewReader(c)
+		for {
+			q, err := readNetstring(r, 1<<20)
+			if err != nil {
+				return
+			}
+			reply := "OK " + q
+			if _, err := fmt.Fprintf(c, "%d:%s,", len(reply), reply); err != nil {
+				return
+			}
+		}
+	})
+	for _, c := range []struct {
+		query, reply, key int
+		want              string
+	}{
+		{0, 0, 9998, "m " + strings.Repeat("k", 9998)}, {0, 0, 9999, "-"}, {10, 20, 8, "m kkkkkkkk"}, {10, 20, 9, "-"},
+		{20, 10, 5, "m kkkkk"}, {20, 10, 6, "!"}, {300000, 0, 99995, "m " + strings.Repeat("k", 99995)}, {300000, 0, 99996, "!"}, {300000, 300000, 99996, "m " + strings.Repeat("k", 99996)},
+	} {
+		o := o
+		o.MaxQuery, o.MaxReply = c.query, c.reply
+		if got := ask(open(t, name, o), strings.Repeat("k", c.key)); got != c.want {
+			t.Errorf("limits %d and %d, key of %d: got %.30q (%d), want %.30q", c.query, c.reply, c.key, got, len(got), c.want)
+		}
 	}
 }
 
@@ -130,7 +162,7 @@ func TestServerLimits(t *testing.T) {
 		t.Errorf("a reply without end: %q", got)
 	}
 	for _, s := range []string{"999999999999:", "5:ab", "3:abcd", ":,", "x:", "200001:"} {
-		if got, err := readNetstring(bufio.NewReader(strings.NewReader(s))); err == nil {
+		if got, err := readNetstring(bufio.NewReader(strings.NewReader(s)), 1000); err == nil {
 			t.Errorf("%q: %q", s, got)
 		}
 	}
@@ -139,7 +171,7 @@ func TestServerLimits(t *testing.T) {
 func FuzzReplies(f *testing.F) {
 	f.Add("5:OK xy,", "200 a%20b\n")
 	f.Fuzz(func(t *testing.T, ns, line string) {
-		if s, err := readNetstring(bufio.NewReader(strings.NewReader(ns))); err == nil && len(s) > len(ns) {
+		if s, err := readNetstring(bufio.NewReader(strings.NewReader(ns)), 100000); err == nil && len(s) > len(ns) {
 			t.Fatal(s)
 		}
 		if s, err := readReplyLine(bufio.NewReader(strings.NewReader(line))); err == nil {

@@ -117,6 +117,11 @@ type Options struct {
 	// means 100 seconds, as in Postfix.
 	Timeout time.Duration
 
+	// MaxQuery and MaxReply bound what a socketmap server is asked and may
+	// answer, in octets; zero means 10,000 and 100,000, as in Postfix. What is longer
+	// than MaxQuery is in no table; a longer reply is an error.
+	MaxQuery, MaxReply int
+
 	// Dial opens connections to servers; nil means net.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 

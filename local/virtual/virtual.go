@@ -33,7 +33,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,6 +44,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
+	"posthaste/internal/service"
 	"posthaste/internal/table"
 	"posthaste/local/mailbox"
 	"posthaste/local/rights"
@@ -67,13 +67,13 @@ type Agent struct {
 
 // New returns an Agent for a service of this name in master.cf. The error
 // says what in the configuration is wrong.
-func New(cfg *config.Config, service string, log *maillog.Logger) (*Agent, error) {
+func New(cfg *config.Config, name string, log *maillog.Logger) (*Agent, error) {
 	lock, err := mailbox.ParseLocks(cfg.List("virtual_mailbox_lock"))
 	if err != nil {
 		return nil, fmt.Errorf("virtual_mailbox_lock: %w", err)
 	}
-	opt := table.Options{Warn: func(text string) { log.Warning("%s", text) }, Proxy: filepath.Join("private", cfg.String("proxymap_service_name"))}
-	return &Agent{service: service, log: log, base: cfg.String("virtual_mailbox_base"), minimumUID: cfg.Int("virtual_minimum_uid"),
+	opt := service.TableOptions(cfg, log)
+	return &Agent{service: name, log: log, base: cfg.String("virtual_mailbox_base"), minimumUID: cfg.Int("virtual_minimum_uid"),
 		limit: cfg.Bytes("virtual_mailbox_limit"), lock: lock, strictOwner: cfg.Bool("strict_mailbox_ownership"),
 		originalRecipient: cfg.Bool("enable_original_recipient"),
 		split:             &table.Search{Delimiters: cfg.String("recipient_delimiter")},

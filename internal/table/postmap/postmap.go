@@ -117,6 +117,8 @@ type command struct {
 	opt      options
 	defType  string
 	utf8     bool
+	maxQuery int // of a socketmap server, see table.Options
+	maxReply int
 	failures int
 }
 
@@ -180,6 +182,7 @@ func (c *command) run(args []string) error {
 	}
 	c.defType = cfg.String("default_database_type")
 	c.utf8 = cfg.Bool("smtputf8_enable")
+	c.maxQuery, c.maxReply = int(cfg.Bytes("socketmap_max_query_size")), int(cfg.Bytes("socketmap_max_reply_size"))
 	if c.opt.utf8 != nil {
 		c.utf8 = *c.opt.utf8
 	}
@@ -333,5 +336,5 @@ func (c *command) checkOptions(files []string) error {
 // tables is the options for opening tables. Keys are folded as they were when
 // the table was built.
 func (c *command) tables() table.Options {
-	return table.Options{Warn: c.warn, NoFold: c.opt.noFold, Types: c.extra}
+	return table.Options{Warn: c.warn, NoFold: c.opt.noFold, Types: c.extra, MaxQuery: c.maxQuery, MaxReply: c.maxReply}
 }
