@@ -46,8 +46,14 @@ smtpd_relay_restrictions = permit_sasl_authenticated, reject
 // makeCertificate has openssl make a key and a certificate.
 func makeCertificate(t *testing.T, key, cert string) {
 	t.Helper()
+	makeCertificateFor(t, "localhost", key, cert)
+}
+
+// makeCertificateFor is for another name.
+func makeCertificateFor(t *testing.T, name, key, cert string) {
+	t.Helper()
 	out, err := exec.Command(need(t, "openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-		"-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-days", "2",
+		"-subj", "/CN="+name, "-addext", "subjectAltName=DNS:"+name+",IP:127.0.0.1", "-days", "2",
 		"-keyout", key, "-out", cert).CombinedOutput()
 	if err != nil {
 		t.Fatalf("openssl: %v\n%s", err, out)
