@@ -2,6 +2,7 @@ package config
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"os/user"
@@ -70,6 +71,24 @@ func mailOwner() string {
 		return "posthaste"
 	}
 	return "postfix"
+}
+
+// firstLine reads the file that myorigin may name, as it does on Debian, where
+// /etc/mailname holds the domain for all mail systems.
+func (c *Config) firstLine(path string) (string, error) {
+	if line, ok := c.files.Load(path); ok {
+		return line.(string), nil
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("expected a domain, or a file whose first line is one: %w", err)
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	if line = strings.TrimSpace(line); line == "" || strings.ContainsAny(line, " \t/") {
+		return "", fmt.Errorf("expected a domain in the first line of %s, found %q", path, line)
+	}
+	c.files.Store(path, line)
+	return line, nil
 }
 
 // ownNetworks lists the networks of the interfaces that this system receives mail on,

@@ -23,7 +23,8 @@
 // # Parameters
 //
 // config_directory, and those that have computed defaults: myhostname, mydomain,
-// mynetworks, mail_owner, process_name, process_id.
+// mynetworks, mail_owner, process_name, process_id. myorigin may name a file, which
+// has the domain in its first line.
 //
 // # Diagnostics
 //
@@ -45,6 +46,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -82,6 +84,7 @@ type Config struct {
 	settings  map[string]setting
 	duplicate []string // warnings found while reading
 	cache     []atomic.Pointer[value]
+	files     *sync.Map // first lines, by path; copies share it, which are made in places from where no file is seen
 }
 
 // Dir returns the configuration directory to use: flag (the -c option) if it is
@@ -136,7 +139,7 @@ func LoadString(main string, over ...Override) (*Config, error) {
 // With returns a copy of c with more overrides, checked like Load's.
 func (c *Config) With(over ...Override) (*Config, error) {
 	n := newConfig(c.dir)
-	n.inDir = c.inDir
+	n.inDir, n.files = c.inDir, c.files
 	n.settings = maps.Clone(c.settings)
 	n.duplicate = c.duplicate
 	n.overrides = slices.Clip(c.overrides)
@@ -151,6 +154,7 @@ func newConfig(dir string) *Config {
 		dir:      dir,
 		settings: make(map[string]setting),
 		cache:    make([]atomic.Pointer[value], len(declared().params)),
+		files:    new(sync.Map),
 	}
 }
 

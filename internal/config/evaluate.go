@@ -69,6 +69,9 @@ func (e *evaluation) evaluate(p *Param) *value {
 		var err error
 		text, err = e.expand(raw)
 		e.leave()
+		if err == nil && p.Name == "myorigin" && strings.HasPrefix(text, "/") {
+			text, err = e.c.firstLine(text)
+		}
 		if err != nil {
 			return &value{err: err}
 		}

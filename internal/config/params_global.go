@@ -32,7 +32,7 @@ var globalParams = []Param{
 	{Name: "meta_directory", Type: String, Default: "/etc/posthaste", Tier: 3, Doc: "Location of installation metadata"},
 	{Name: "mydomain", Type: String, Tier: 1, Doc: "Domain of this host"},
 	{Name: "myhostname", Type: String, Tier: 1, Doc: "Internet name of this host"},
-	{Name: "myorigin", Type: String, Default: "$myhostname", Tier: 1, Doc: "Domain added to local addresses"},
+	{Name: "myorigin", Type: String, Default: "$myhostname", Tier: 1, Doc: "Domain added to local addresses, or a file with it (/etc/mailname)"},
 	{Name: "non_bdb_custom_mapping", Type: String, Tier: 3, Origin: Newer, Doc: "Own replacements for Berkeley DB types"},
 	{Name: "non_bdb_migration_allow_root_prefixes", Type: List, Tier: 3, Origin: Newer, Doc: "Paths migrated with root rights"},
 	{Name: "non_bdb_migration_allow_user_prefixes", Type: List, Tier: 3, Origin: Newer, Doc: "Paths migrated with user rights"},
