@@ -12,14 +12,15 @@ ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 
 GO ?= go
 BIN ?= bin
+DIST ?= dist
 TOOLS = sendmail mailq newaliases postqueue postsuper postcat postconf postmap postalias postlog postmulti qshape
 
-.PHONY: all build run test check differential man peers install bench soak crash clean
+.PHONY: all build run test check differential man peers install deb deb-test tarball bench soak crash clean
 
 all: build
 
 build:
-	$(GO) build -trimpath -o $(BIN)/ ./cmd/posthaste ./cmd/postdrop ./cmd/posthaste-tables ./cmd/posthaste-metrics
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/posthaste ./cmd/postdrop ./cmd/posthaste-tables ./cmd/posthaste-metrics
 
 # A mail server on 127.0.0.1:2525 as the present user, with everything below ./run.
 run: build
@@ -83,6 +84,19 @@ install: build
 	install -d -m 755 $(DESTDIR)/var/spool/posthaste $(DESTDIR)/var/lib/posthaste
 	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then $(SBINDIR)/posthaste set-permissions; else \
 	  echo "now, on the machine it is for, as root: posthaste set-permissions"; fi
+
+# A Debian package, in $(DIST).
+deb:
+	@etc/debian/build.sh $(DIST)
+
+# The package in a Debian root that debootstrap makes: installed, used, upgraded,
+# removed; and a Postfix that it replaces. Needs root and a Debian mirror.
+deb-test:
+	etc/debian/test.sh
+
+# What "make install" installs, to be unpacked on another machine.
+tarball:
+	@etc/tarball.sh $(DIST)
 
 clean:
 	rm -rf bin dist
