@@ -350,7 +350,11 @@ func (c *control) check() int {
 	if err != nil {
 		status = c.fatal("%v", err)
 	}
-	for _, w := range c.config.Warnings() {
+	warnings := c.config.Warnings()
+	if settings != nil {
+		warnings = settings.warnings()
+	}
+	for _, w := range warnings {
 		c.warn("%s", w)
 	}
 	for _, w := range prepareDirectories(c.config) {

@@ -197,7 +197,7 @@ func (m *master) announce(before *settings) {
 	if before == nil {
 		before = &settings{}
 	}
-	for _, w := range m.settings.config.Warnings() {
+	for _, w := range m.settings.warnings() {
 		m.log.Warning("%s", w)
 	}
 	for _, note := range m.settings.notes {

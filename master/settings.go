@@ -106,6 +106,16 @@ func makeSettings(cfg *config.Config, services []config.Service, specs map[strin
 	return s, nil
 }
 
+// warnings are what an operator should know about main.cf, and about the
+// options in master.cf.
+func (s *settings) warnings() []string {
+	list := s.config.Warnings()
+	for _, e := range s.services {
+		list = append(list, e.Warnings(s.config)...)
+	}
+	return list
+}
+
 // withMetrics adds the metrics service, which master.cf need not name, when
 // metrics_listen asks for it, and leaves it out when not.
 func withMetrics(cfg *config.Config, services []config.Service) []config.Service {

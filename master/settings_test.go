@@ -350,3 +350,28 @@ func TestStrftime(t *testing.T) {
 		}
 	}
 }
+
+// Options in master.cf that do nothing are warned of, by check and at start.
+func TestOptionWarnings(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", "low unix n - n - - echo -o no_such_parameter=x -o html_directory=/x\n")
+	want := []string{"service low/unix: -o: unknown parameter no_such_parameter=x: nothing reads it",
+		"service low/unix: -o: parameter html_directory has no effect in Posthaste"}
+	status, said := s.command("check")
+	if status != 0 {
+		t.Fatal(said)
+	}
+	s.mustCommand("start")
+	logged, err := os.ReadFile(s.path("maillog"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range want {
+		if !strings.Contains(said, w) {
+			t.Errorf("check does not say %q:\n%s", w, said)
+		}
+		if !strings.Contains(string(logged), w) {
+			t.Errorf("start does not log %q:\n%s", w, logged)
+		}
+	}
+}
