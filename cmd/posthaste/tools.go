@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"posthaste/etc"
+	"posthaste/internal/bounce"
 	"posthaste/internal/config"
 	"posthaste/internal/mailauth/dkimkey"
 	"posthaste/internal/postcat"
@@ -62,7 +63,13 @@ func tools() map[string]tool {
 }
 
 func runPostconf(args []string, stdout, stderr io.Writer) int {
-	return postconf.Run(args, postconf.Build{MapTypes: table.Types()}, stdout, stderr)
+	return postconf.Run(args, postconf.Build{
+		MapTypes:   table.Types(),
+		ServerSASL: []string{"dovecot", "table"},
+		Templates: func(cfg *config.Config, file string, expand bool, w io.Writer) error {
+			return bounce.WriteTemplates(w, cfg, file, expand)
+		},
+	}, stdout, stderr)
 }
 
 func postmultiTool(io streams, args []string) int {

@@ -330,3 +330,18 @@ func (p *postfixSystem) wait(t *testing.T, n int) {
 		return found == n
 	})
 }
+
+// TestPostconfBuild: postconf knows what the program is made of.
+func TestPostconfBuild(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, options{unstarted: true})
+	for _, c := range []struct{ flag, want string }{
+		{"-a", "(?m)^dovecot$"}, {"-m", "(?s)\nhash\n.*\nmysql\n.*pcre\n"}, {"-l", "(?m)^fcntl$"},
+		{"-b", `(?s)^expanded_failure_text = <<EOF\n.*at mta\.test\..*\nEOF\n`}, {"-t", `(?s)^failure_template = <<EOF\nCharset: .*\$myhostname.*\nEOF\n`},
+	} {
+		out, status := s.tool(nil, "postconf", c.flag)
+		if status != 0 || !regexp.MustCompile(c.want).MatchString(out) {
+			t.Errorf("postconf %s: status %d: %s", c.flag, status, out)
+		}
+	}
+}
