@@ -35,6 +35,7 @@ func TestSite(t *testing.T) {
 		"anybody@example.com": "vmail/example.com/rest/new/*", "fred@example.net": "vmail/dovecot/example.net/fred/mail/new/*",
 		"jane@example.edu": "vmail/dovecot/example.edu/jane/mail/new/*", "bob@example.org": "home/bob/Maildir/new/*", "eve@example.org": "home/eve/Maildir/new/*",
 		"tickets@example.org": "tickets.out",
+		"dan@example.org":     "vmail/dovecot/example.org/dan/mail/new/*", "shop@example.org": "vmail/dovecot/example.org/shop/mail/new/*",
 	} {
 		mail(to, "hello")
 		site.arrives(where, "hello "+to)
@@ -105,7 +106,7 @@ func newSite(t *testing.T) *site {
 			os.Chown(s.path(dir), vmail, testusers.Group)
 		}
 	}
-	for user, dotfile := range map[string]string{"joe": ".vacation.msg", "ann": "", "bob": ".procmailrc", "eve": ".mailfilter"} {
+	for user, dotfile := range map[string]string{"joe": ".vacation.msg", "ann": "", "dan": "", "bob": ".procmailrc", "eve": ".mailfilter"} {
 		testusers.Home(t, s.path("home"), user)
 		if dotfile != "" {
 			x.file(user, dotfile)
