@@ -36,7 +36,7 @@ func newPostfixIn(t testing.TB, main string, prepare func(*system)) *system {
 	}
 	r := strings.NewReplacer("{dir}", dir, "{port}", fmt.Sprint(s.port), "command_directory = {bin}\n", "", "mail_owner = {owner}\n", "",
 		"setgid_group = {group}\n", "")
-	s.write("etc/main.cf", r.Replace(usualMain+main))
+	s.write("etc/main.cf", lastOfEach(r.Replace(usualMain+main)))
 	s.write("etc/master.cf", r.Replace(usualMaster))
 	if out, err := exec.Command("chown", "postfix", s.path("data")).CombinedOutput(); err != nil {
 		t.Fatalf("%v %s", err, out)
@@ -64,6 +64,31 @@ func newPostfixIn(t testing.TB, main string, prepare func(*system)) *system {
 		os.RemoveAll(dir)
 	})
 	return s
+}
+
+// lastOfEach leaves out settings that a later one overrides. The original warns
+// of each, in every process; its logger's own warning waits for itself for ever
+// when the others' have filled its socket.
+func lastOfEach(main string) string {
+	lines := strings.SplitAfter(main, "\n")
+	last := map[string]int{}
+	for i, line := range lines {
+		if name, _, ok := strings.Cut(line, "="); ok && !strings.ContainsAny(line[:1], " \t#") {
+			last[strings.TrimSpace(name)] = i
+		}
+	}
+	var kept strings.Builder
+	keep := true
+	for i, line := range lines {
+		if line != "" && !strings.ContainsAny(line[:1], " \t#") { // what follows it belongs to it
+			name, _, _ := strings.Cut(line, "=")
+			keep = last[strings.TrimSpace(name)] == i
+		}
+		if keep {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
 }
 
 func running(pid string) bool {
