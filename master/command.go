@@ -360,8 +360,8 @@ func (c *control) check() int {
 	for _, w := range prepareDirectories(c.config) {
 		c.warn("%s", w)
 	}
-	if err := c.checkPostdrop(); err != nil {
-		c.warn("%v", err)
+	for _, problem := range c.checkSetgid() {
+		c.warn("%v", problem)
 	}
 	c.checkLog()
 	if c.verbose && settings != nil {
@@ -416,50 +416,72 @@ func (c *control) setPermissions() int {
 	}) {
 		status = c.fatal("%s", w)
 	}
-	path, gid, err := c.postdrop()
+	gid, err := lookupGroup(c.config.String("setgid_group"))
 	if err != nil {
-		return c.fatal("%v", err)
+		return c.fatal("setgid_group: %v", err)
 	}
-	info, err := os.Stat(path)
-	if errors.Is(err, os.ErrNotExist) {
-		c.warn("%s is missing: local mail cannot be submitted", path)
-		return status
-	}
-	if err == nil && info.Mode().IsRegular() {
-		if err = os.Chown(path, 0, gid); err == nil {
-			err = os.Chmod(path, postdropMode)
+	for _, p := range setgidPrograms {
+		path := c.program(p.name)
+		err := giveGroup(path, gid)
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			c.warn("%s is missing: %s", path, p.without)
+		case err != nil:
+			status = c.fatal("%v", err)
 		}
-	}
-	if err != nil {
-		return c.fatal("%v", err)
 	}
 	return status
 }
 
-// postdropMode is the mode of the program by which users submit mail.
-const postdropMode = 0o755 | os.ModeSetgid
-
-// postdrop returns where that program is, and the group that it must be of.
-func (c *control) postdrop() (path string, gid int, err error) {
-	if gid, err = lookupGroup(c.config.String("setgid_group")); err != nil {
-		return "", 0, fmt.Errorf("setgid_group: %w", err)
+// giveGroup makes a program set-gid of group gid.
+func giveGroup(path string, gid int) error {
+	info, err := os.Stat(path)
+	if err == nil && info.Mode().IsRegular() {
+		if err = os.Chown(path, 0, gid); err == nil {
+			err = os.Chmod(path, setgidMode)
+		}
 	}
-	return filepath.Join(c.config.String("command_directory"), "postdrop"), gid, nil
+	return err
 }
 
-// checkPostdrop says why users cannot submit mail. Without root's privileges
+// setgidPrograms are those by which users do what the group may do, with what
+// does not work without them.
+var setgidPrograms = []struct{ name, without string }{
+	{"postdrop", "local mail cannot be submitted"},
+	{"postqueue", "users cannot list the queue"},
+}
+
+// setgidMode is their mode.
+const setgidMode = 0o755 | os.ModeSetgid
+
+// program is a program in command_directory.
+func (c *control) program(name string) string {
+	return filepath.Join(c.config.String("command_directory"), name)
+}
+
+// checkSetgid says what users cannot do. Without root's privileges
 // there is only one user, who needs nothing special.
-func (c *control) checkPostdrop() error {
+func (c *control) checkSetgid() (problems []error) {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	path, gid, err := c.postdrop()
+	gid, err := lookupGroup(c.config.String("setgid_group"))
 	if err != nil {
 		return nil // the check of the directories has said so
 	}
+	for _, p := range setgidPrograms {
+		if err := checkProgram(c.program(p.name), gid, p.without); err != nil {
+			problems = append(problems, err)
+		}
+	}
+	return problems
+}
+
+// checkProgram says what is wrong with a program that is to be set-gid of group gid.
+func checkProgram(path string, gid int, without string) error {
 	info, err := os.Stat(path)
 	if err != nil {
-		return fmt.Errorf("%w: local mail cannot be submitted", err)
+		return fmt.Errorf("%w: %s", err, without)
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
 	const remedy = "\"posthaste set-permissions\" mends it"

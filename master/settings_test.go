@@ -255,22 +255,29 @@ func TestCheckAndSetPermissions(t *testing.T) {
 	if info, err := os.Stat(private); status != 0 || err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("set-permissions: %d %s; %v, %v", status, text, info.Mode(), err)
 	}
-	if !strings.Contains(text, "sbin/postdrop is missing") {
-		t.Errorf("set-permissions said %s", text)
+	programs := []string{"postdrop", "postqueue"}
+	for _, p := range programs {
+		if !strings.Contains(text, "sbin/"+p+" is missing") {
+			t.Errorf("set-permissions said %s", text)
+		}
 	}
 	s.write("sbin", "")
 	os.Remove(s.path("sbin"))
 	os.Mkdir(s.path("sbin"), 0o755)
-	s.write("sbin/postdrop", "#!/bin/sh\n")
-	if _, text := s.command("check"); !strings.Contains(text, "warning: not set-gid of group ID ") {
+	for _, p := range programs {
+		s.write("sbin/"+p, "#!/bin/sh\n")
+	}
+	if _, text := s.command("check"); strings.Count(text, "warning: not set-gid of group ID ") != len(programs) {
 		t.Errorf("check said %s", text)
 	}
 	s.mustCommand("set-permissions")
-	if _, text := s.command("check"); strings.Contains(text, "postdrop") {
+	if _, text := s.command("check"); strings.Contains(text, "sbin/") {
 		t.Errorf("check said %s", text)
 	}
-	if info, err := os.Stat(s.path("sbin/postdrop")); err != nil || info.Mode() != 0o755|os.ModeSetgid {
-		t.Errorf("postdrop: %v, %v", info.Mode(), err)
+	for _, p := range programs {
+		if info, err := os.Stat(s.path("sbin/" + p)); err != nil || info.Mode() != 0o755|os.ModeSetgid {
+			t.Errorf("%s: %v, %v", p, info.Mode(), err)
+		}
 	}
 	s.edit("master.cf", "echo unix", "echo xinu")
 	if status, text := s.command("check"); status != 1 || !strings.Contains(text, "master.cf:2: service echo: type xinu") {

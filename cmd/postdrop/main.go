@@ -1,6 +1,6 @@
-// Postdrop puts mail into the maildrop directory: the one program of the mail
-// system that runs with a right that its caller does not have, the set-gid
-// group's right to make files there. It is run by sendmail, which gives it a
+// Postdrop puts mail into the maildrop directory. With postqueue it is one of the
+// two programs of the mail system that run with a right that their caller does not have: here
+// the set-gid group's right to make files there. It is run by sendmail, which gives it a
 // message in the form of package maildrop on standard input.
 //
 //	postdrop [-rv] [-c config_dir]
@@ -29,7 +29,6 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
@@ -61,7 +60,11 @@ func run(args []string, stdin io.Reader, stderr io.Writer) int {
 	if !ok {
 		return fatal(exitUsage, "usage: postdrop [-c config_dir] [-rv]")
 	}
-	cfg, err := load(dir)
+	dir = config.Dir(dir)
+	if err := config.Permitted(dir); err != nil {
+		return fatal(exitConfig, "%v", err)
+	}
+	cfg, err := config.Read(dir)
 	if err != nil {
 		return fatal(exitConfig, "%v", err)
 	}
@@ -97,25 +100,6 @@ func parse(args []string) (dir string, ok bool) {
 		}
 	}
 	return dir, true
-}
-
-// load reads the configuration. A caller who runs us with a right that is not
-// his own may not choose the directory freely.
-func load(dir string) (*config.Config, error) {
-	dir = config.Dir(dir)
-	if os.Getgid() == os.Getegid() && os.Getuid() == os.Geteuid() || os.Getuid() == 0 {
-		return config.Read(dir)
-	}
-	std, err := config.Read(config.DefaultDir)
-	if err != nil || filepath.Clean(dir) == config.DefaultDir {
-		return std, err
-	}
-	if !slices.Contains(std.List("alternate_config_directories"), filepath.Clean(dir)) &&
-		!slices.Contains(std.List("multi_instance_directories"), filepath.Clean(dir)) {
-		return nil, fmt.Errorf("%s: not a permitted configuration directory: list it in alternate_config_directories in %s/main.cf",
-			dir, config.DefaultDir)
-	}
-	return config.Read(dir)
 }
 
 func authorized(cfg *config.Config) (bool, error) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -40,7 +41,7 @@ func tools() map[string]tool {
 		"mailq":      func(io streams, args []string) int { return sendmailTool("mailq", io, args) },
 		"newaliases": func(io streams, args []string) int { return sendmailTool("newaliases", io, args) },
 		"postmulti":  postmultiTool,
-		"postqueue":  func(io streams, args []string) int { return postqueue.Run("postqueue", args, io.out, io.err) },
+		"postqueue":  func(io streams, args []string) int { return postqueueTool("postqueue", io, args) },
 		"postconf": func(io streams, args []string) int {
 			return runPostconf(args, io.out, io.err)
 		},
@@ -102,6 +103,33 @@ func execTables(name string, args []string) error {
 	return fmt.Errorf("execute %s: %w", path, syscall.Exec(path, append([]string{name}, args...), os.Environ()))
 }
 
+// postqueueTool is postqueue or mailq. The program that is set-gid takes the
+// place of this one where that is needed and there is one.
+func postqueueTool(name string, io streams, args []string) int {
+	if os.Getuid() != 0 {
+		if err := execPostqueue(args); err != nil {
+			fmt.Fprintf(io.err, "%s: fatal: %v\n", name, err)
+			return 69
+		}
+	}
+	return postqueue.Run(name, args, io.out, io.err)
+}
+
+// execPostqueue executes the set-gid postqueue. It returns if there is none,
+// or with an error.
+func execPostqueue(args []string) error {
+	cfg, err := config.Load(config.Dir(configDir(args)))
+	if err != nil {
+		return nil // postqueue itself says so
+	}
+	path := filepath.Join(cfg.String("command_directory"), "postqueue")
+	info, err := os.Stat(path)
+	if err != nil || !info.Mode().IsRegular() || info.Mode()&os.ModeSetgid == 0 {
+		return nil
+	}
+	return fmt.Errorf("execute %s: %w", path, syscall.Exec(path, append([]string{"postqueue"}, args...), os.Environ()))
+}
+
 // sendmailTool is sendmail under one of its names, with what its options lead to.
 func sendmailTool(name string, io streams, args []string) int {
 	with := func(dir string, f func() int) int {
@@ -112,10 +140,10 @@ func sendmailTool(name string, io streams, args []string) int {
 	}
 	c := &sendmail.Command{Name: name, Stdin: io.in, Stdout: io.out, Stderr: io.err,
 		Mailq: func(dir string) int {
-			return with(dir, func() int { return postqueue.Run("mailq", []string{"-p"}, io.out, io.err) })
+			return with(dir, func() int { return postqueueTool("mailq", io, []string{"-p"}) })
 		},
 		Flush: func(dir string, args []string) int {
-			return with(dir, func() int { return postqueue.Run("postqueue", args, io.out, io.err) })
+			return with(dir, func() int { return postqueueTool("postqueue", io, args) })
 		},
 		Newaliases: func(dir string) int {
 			return with(dir, func() int { return postmap.Newaliases(nil, io.in, io.out, io.err) })

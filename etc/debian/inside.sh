@@ -73,7 +73,9 @@ say "Posthaste instead"
 postfix stop 2>/dev/null # no service is stopped or started here by its package: see policy-rc.d
 until_true "Postfix has stopped" sh -c '! pgrep -x master'
 run apt-get -qq -y install /root/packages/posthaste.deb
-[ "$(stat -c '%U:%G %a' /usr/sbin/postdrop)" = "root:postdrop 2755" ] || fail "postdrop: $(stat -c '%U:%G %a' /usr/sbin/postdrop)"
+for program in postdrop postqueue; do
+	[ "$(stat -c '%U:%G %a' /usr/sbin/$program)" = "root:postdrop 2755" ] || fail "$program: $(stat -c '%U:%G %a' /usr/sbin/$program)"
+done
 run posthaste migrate --dry-run
 run posthaste migrate
 run posthaste check -v
@@ -83,6 +85,8 @@ until_true "both have been tried here" sh -c 'mailq | grep -c "Connection refuse
 run mailq
 printf 'Subject: to staff\n\nx\n' | sendmail staff
 over_smtp info@virtual.example
+run su -s /bin/sh alice -c 'mailq && postqueue -j && sendmail -bp && postqueue -f'
+! su -s /bin/sh alice -c 'MAIL_CONFIG=/tmp mailq' || fail "a user chose the configuration of a set-gid program"
 until_true "an alias works" mailbox bob "Subject: to staff"
 until_true "a virtual alias works" mailbox alice "Subject: over SMTP"
 
@@ -121,7 +125,9 @@ run posthaste status
 [ "$(cat /var/spool/posthaste/pid/master.pid)" != "$pid" ] || fail "the old version runs"
 [ "$(postqueue -j | sed 's/.*"queue_id": *"\([^"]*\)".*/\1/')" = "$before" ] || fail "the queue had $before"
 postconf -n relayhost | grep -q 26 || fail "main.cf was replaced"
-[ "$(stat -c '%U:%G %a' /usr/sbin/postdrop)" = "root:postdrop 2755" ] || fail "postdrop: $(stat -c '%U:%G %a' /usr/sbin/postdrop)"
+for program in postdrop postqueue; do
+	[ "$(stat -c '%U:%G %a' /usr/sbin/$program)" = "root:postdrop 2755" ] || fail "$program: $(stat -c '%U:%G %a' /usr/sbin/$program)"
+done
 dpkg --verify posthaste || fail "files are other than the package's"
 
 say "Removed: the queue stays; purged: nothing does"
@@ -135,5 +141,5 @@ run dpkg -P posthaste
 for path in /etc/posthaste /var/spool/posthaste /var/lib/posthaste /usr/lib/posthaste /etc/aliases.phdb /usr/sbin/sendmail; do
 	[ ! -e $path ] || fail "$path is left: $(ls -la $path)"
 done
-! dpkg-statoverride --list /usr/sbin/postdrop || fail "the override is left"
+! dpkg-statoverride --list '/usr/sbin/post*' || fail "an override is left"
 say "All of it works"

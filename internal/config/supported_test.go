@@ -83,7 +83,7 @@ func scanTree(t *testing.T) *scan {
 	s := &scan{read: map[string]bool{
 		"config_directory": true, "myhostname": true, "mydomain": true, "mynetworks": true, "mynetworks_style": true,
 		"inet_interfaces": true, "inet_protocols": true, "compatibility_level": true, "default_process_limit": true,
-		"smtpd_restriction_classes": true, "known_tcp_ports": true,
+		"smtpd_restriction_classes": true, "known_tcp_ports": true, "alternate_config_directories": true, "multi_instance_directories": true,
 		// These are read by values that name them, $process_name.
 		"mail_release_date": true, "process_id": true, "process_name": true, "service_name": true,
 	}}

@@ -19,6 +19,7 @@ var installed = map[string]string{
 	"etc/posthaste/master.cf":                         "644",
 	"usr/lib/systemd/system/posthaste.service":        "644",
 	"usr/sbin/postdrop":                               "755",
+	"usr/sbin/postqueue":                              "755",
 	"usr/sbin/posthaste":                              "755",
 	"usr/sbin/mailq":                                  "posthaste",
 	"usr/sbin/newaliases":                             "posthaste",
@@ -28,7 +29,6 @@ var installed = map[string]string{
 	"usr/sbin/postlog":                                "posthaste",
 	"usr/sbin/postmulti":                              "posthaste",
 	"usr/sbin/postmap":                                "posthaste",
-	"usr/sbin/postqueue":                              "posthaste",
 	"usr/sbin/postsuper":                              "posthaste",
 	"usr/sbin/qshape":                                 "posthaste",
 	"usr/sbin/sendmail":                               "posthaste",
@@ -210,7 +210,7 @@ func (s *system) checkMending(dest string) {
 	mend()
 	owner, group := mailOwner(t)
 	uid, gid := ids(t, owner, group)
-	postdrop := filepath.Join(dest, "usr/sbin/postdrop")
+	postdrop, postqueue := filepath.Join(dest, "usr/sbin/postdrop"), filepath.Join(dest, "usr/sbin/postqueue")
 	for _, c := range []struct {
 		path     string
 		spoil    func(path string) error
@@ -223,6 +223,7 @@ func (s *system) checkMending(dest string) {
 		{s.path("spool/spool"), func(p string) error { return os.Chown(p, 0, 0) }, 0o700 | fs.ModeDir, uid, -1},
 		{s.path("data"), func(p string) error { return os.Chmod(p, 0o755) }, 0o700 | fs.ModeDir, uid, -1},
 		{postdrop, func(p string) error { return os.Chmod(p, 0o755) }, 0o755 | fs.ModeSetgid, 0, gid},
+		{postqueue, func(p string) error { return os.Chmod(p, 0o755) }, 0o755 | fs.ModeSetgid, 0, gid},
 		{postdrop, func(p string) error { return os.Chown(p, 0, 0) }, 0o755 | fs.ModeSetgid, 0, gid},
 		{postdrop, func(p string) error { return os.Chmod(p, 0o775|fs.ModeSetgid) }, 0o755 | fs.ModeSetgid, 0, gid},
 	} {

@@ -50,7 +50,7 @@ func posthastePage() command {
 			{"status", "", "Say whether the mail system runs. The exit status is 0 if it does, 1 if it does not."},
 			{"flush", "", "Try to deliver all waiting mail now."},
 			{"check", "[-v]", "Say what is wrong with the configuration and with directories. Missing directories are made. With -v there follows, line by line, what would behave differently from Postfix with the same files."},
-			{"set-permissions", "", "Give the mail system's directories and the postdrop program their owners, groups and modes. Only root can do that."},
+			{"set-permissions", "", "Give the mail system's directories, postdrop and postqueue their owners, groups and modes. Only root can do that."},
 			{"logrotate", "", "Rename the file that maillog_file names, have a new one opened, and compress the old one."},
 			{"try", "[-d dir] [-p port]", "Run a private mail system in the foreground, on the loopback interface, with all that it has below one directory. The defaults are run and 2525."},
 			{"spool", "command ...", "Look at the spool, check it, and move messages out of it and into it. See THE SPOOL below."},
@@ -165,7 +165,7 @@ func sendmailPage() command {
 		see: []string{"postalias.1", "postdrop.1", "postqueue.1", "cleanup.8", "pickup.8"},
 		sections: []section{{
 			title: "Security considerations",
-			about: []string{"It runs with the rights of whoever calls it. Only postdrop(1), which it calls, has one that its caller has not."},
+			about: []string{"It runs with the rights of whoever calls it. Only postdrop(1) and postqueue(1), which it calls, have one that their caller has not."},
 		}},
 	}
 }
@@ -194,6 +194,12 @@ func postqueuePage() command {
 		},
 		status: statuses(badUsage, unavailable, outputError, notAllowed, badConfig),
 		see:    []string{"mailq.1", "postcat.1", "postsuper.1", "qshape.1", "qmgr.8"},
+		sections: []section{{
+			title: "Security considerations",
+			about: []string{
+				"The program is set-gid setgid_group, so that users can ask the queue manager. It ignores the environment but for MAIL_CONFIG, and that, like -c, must name a directory that alternate_config_directories lists in the default main.cf, unless it is run by root.",
+			},
+		}},
 	}
 }
 
@@ -463,7 +469,7 @@ func postdropPage() command {
 		sections: []section{{
 			title: "Security considerations",
 			about: []string{
-				"This is the one program of the mail system that has a right its caller has not: that of setgid_group to make files in the maildrop directory. Anybody may run it. It ignores the environment but for MAIL_CONFIG, and that, like -c, must name a directory that alternate_config_directories lists in the default main.cf. Who submitted a message is what the kernel says.",
+				"This program has a right its caller has not: that of setgid_group to make files in the maildrop directory. Anybody may run it. It ignores the environment but for MAIL_CONFIG, and that, like -c, must name a directory that alternate_config_directories lists in the default main.cf. Who submitted a message is what the kernel says.",
 				"authorized_submit_users says who may submit mail at all.",
 			},
 		}},

@@ -41,7 +41,11 @@ type Queue struct {
 // Open reads the configuration in dir ("" is $MAIL_CONFIG or the default) and
 // contacts nobody.
 func Open(dir string) (*Queue, error) {
-	cfg, err := config.Load(config.Dir(dir))
+	dir = config.Dir(dir)
+	if err := config.Permitted(dir); err != nil {
+		return nil, Errorf(ExitConfig, "%w", err)
+	}
+	cfg, err := config.Load(dir)
 	if err != nil {
 		return nil, Errorf(ExitConfig, "%w", err)
 	}
