@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"posthaste/internal/agent"
 	"posthaste/internal/config"
 	"posthaste/internal/mail"
+	"posthaste/internal/testport"
 )
 
 // smtpSink runs the real smtp-sink(1) with options on a port of loopback, or
@@ -64,17 +66,6 @@ func smtpSink(t *testing.T, addr string, options ...string) {
 	t.Fatalf("smtp-sink does not listen: %s", out.String())
 }
 
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
-}
-
 // TestSMTPSink: Postfix's own test server, in many moods.
 func TestSMTPSink(t *testing.T) {
 	t.Parallel()
@@ -100,7 +91,7 @@ func TestSMTPSink(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			port := freePort(t)
+			port := strconv.Itoa(testport.Free(t))
 			smtpSink(t, "127.0.0.1:"+port, tt.options...)
 			a := tcpAgent(t, "")
 			env := envelope(100)
@@ -157,7 +148,7 @@ func TestSMTPSinkLMTP(t *testing.T) {
 // TestLargeMessage: 5 MB, from a file as it were, with dots and without.
 func TestLargeMessage(t *testing.T) {
 	t.Parallel()
-	port := freePort(t)
+	port := strconv.Itoa(testport.Free(t))
 	smtpSink(t, "127.0.0.1:"+port)
 	a := tcpAgent(t, "")
 	content := bytes.Repeat([]byte(".dot\r\n"+strings.Repeat("x", 500)+"\r\n"), 10000)

@@ -14,10 +14,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"posthaste/internal/testport"
 
 	"golang.org/x/tools/txtar"
 )
@@ -173,7 +174,7 @@ func newSystem(t *testing.T, ours bool, ar *txtar.Archive) *system {
 		t.Fatal(err)
 	}
 	os.Chmod(dir, 0o755)
-	s := &system{t: t, ours: ours, dir: dir, port: freePort(t), next: newSink(t), names: map[string]string{}}
+	s := &system{t: t, ours: ours, dir: dir, port: testport.Free(t), next: newSink(t), names: map[string]string{}}
 	t.Cleanup(func() {
 		if s.lost {
 			t.Logf("ours %v: output:\n%s\nlog:\n%s", ours, s.out.String(), s.log())
@@ -485,28 +486,4 @@ func (s *system) quiet(said string, list []queued) bool {
 		}
 	}
 	return true
-}
-
-var (
-	portsMu sync.Mutex
-	ports   = map[int]bool{}
-)
-
-// freePort is a port that nobody has been given before.
-func freePort(t *testing.T) int {
-	t.Helper()
-	portsMu.Lock()
-	defer portsMu.Unlock()
-	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		port := l.Addr().(*net.TCPAddr).Port
-		l.Close()
-		if !ports[port] {
-			ports[port] = true
-			return port
-		}
-	}
 }

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/testport"
 	"posthaste/internal/testusers"
 )
 
@@ -39,7 +40,7 @@ func (m suite) Run() int {
 	defer os.RemoveAll(dir)
 	os.Chmod(dir, 0o755) // services run as another user
 	binDir = dir
-	for _, p := range []string{"posthaste", "postdrop"} {
+	for _, p := range []string{"posthaste", "postdrop", "postqueue"} {
 		args := append([]string{"build"}, buildFlags()...)
 		cmd := exec.Command("go", append(args, "-o", filepath.Join(dir, p), "posthaste/cmd/"+p)...)
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -328,25 +329,4 @@ func (s *system) eventually(what string, f func() bool) {
 	}
 }
 
-func freePort(t testing.TB) int {
-	t.Helper()
-	portMu.Lock()
-	defer portMu.Unlock()
-	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		port := l.Addr().(*net.TCPAddr).Port
-		l.Close()
-		if !portsGiven[port] {
-			portsGiven[port] = true
-			return port
-		}
-	}
-}
-
-var (
-	portMu     sync.Mutex
-	portsGiven = map[int]bool{}
-)
+func freePort(t testing.TB) int { return testport.Free(t) }

@@ -14,7 +14,6 @@ package testservers
 import (
 	"bytes"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -26,6 +25,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"posthaste/internal/testport"
 )
 
 // patience is how long a server may take to start. It is only ever reached by
@@ -91,24 +92,8 @@ func newServer(t testing.TB, account string) *Server {
 		}
 	}
 	os.Chmod(dir, 0o755)
-	s.Addr = freeAddr(t)
+	s.Addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(testport.Free(t)))
 	return s
-}
-
-// freeAddr is a free address on loopback. Its port is below those that the
-// system gives to clients, so that none of them has it while the server is
-// stopped for a moment.
-func freeAddr(t testing.TB) string {
-	t.Helper()
-	for range 100 {
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(12000+rand.IntN(20000))))
-		if err == nil {
-			defer l.Close()
-			return l.Addr().String()
-		}
-	}
-	t.Fatal("no free port on 127.0.0.1")
-	return ""
 }
 
 func (s *Server) port() string {
@@ -250,10 +235,10 @@ func MariaDB(t testing.TB, text string, options ...string) *Server {
 	server, install, client := program(t, "mariadbd"), program(t, "mariadb-install-db"), program(t, "mariadb")
 	s := newServer(t, "mysql")
 	data := filepath.Join(s.dir, "data")
-	s.run(install, "--no-defaults", "--datadir="+data, "--skip-test-db", "--auth-root-authentication-method=normal",
+	s.run(install, "--no-defaults", "--datadir="+data, "--tmpdir="+s.dir, "--skip-test-db", "--auth-root-authentication-method=normal",
 		"--innodb-log-file-size=4M", "--innodb-flush-method=nosync", "--skip-name-resolve")
 	s.Socket = filepath.Join(s.dir, "sock")
-	s.args = []string{server, "--no-defaults", "--datadir=" + data, "--socket=" + s.Socket, "--port=" + s.port(), "--bind-address=127.0.0.1",
+	s.args = []string{server, "--no-defaults", "--datadir=" + data, "--tmpdir=" + s.dir, "--socket=" + s.Socket, "--port=" + s.port(), "--bind-address=127.0.0.1",
 		"--pid-file=" + filepath.Join(s.dir, "pid"), "--innodb-log-file-size=4M", "--innodb-buffer-pool-size=8M", "--innodb-flush-method=nosync",
 		"--innodb-fast-shutdown=2", "--skip-name-resolve", "--skip-log-bin", "--performance-schema=off"}
 	s.args = append(s.args, options...)
