@@ -21,6 +21,7 @@ import (
 	"posthaste/local/discard"
 	"posthaste/local/errordrop"
 	"posthaste/local/pipe"
+	"posthaste/local/spawn"
 	"posthaste/local/virtual"
 	"posthaste/pickup"
 	"posthaste/qmgr"
@@ -54,6 +55,7 @@ func services() map[string]service.Spec {
 			a, err := pipe.New(env.Config, env.Name, env.Args, nil, env.Log)
 			return a, nil, err
 		}),
+		spawn.Spec(),
 		withSandbox(service.Plain, agent.Spec("discard", func(*service.Env) (agent.Deliverer, func(), error) { return discard.Agent{}, nil, nil })),
 		withSandbox(service.Plain, agent.Spec("error", func(env *service.Env) (agent.Deliverer, func(), error) {
 			return errordrop.Agent{Retry: env.Name == "retry"}, nil, nil

@@ -47,6 +47,7 @@ func servicePages() []servicePage {
 			drop: []string{"Master reads nothing"}, subsystems: []string{"master", "log"}, see: []string{"posthaste.1", "master.cf.5"}},
 		{name: "pickup", dir: "pickup", what: "take in mail that local programs sent", see: []string{"postdrop.1", "sendmail.1", "cleanup.8"}},
 		{name: "pipe", dir: "local/pipe", what: "deliver to a command", see: []string{"master.cf.5", "local.8"}},
+		{name: "spawn", dir: "local/spawn", what: "run a command for each client", see: []string{"master.cf.5", "smtpd.8"}},
 		{name: "postlogd", dir: "internal/postlog", what: "write the log file",
 			about: []string{
 				"postlogd(8) writes the log file when main.cf has a maillog_file. The other services send whole lines to its socket, several in a datagram. It appends what has arrived in one write. When the disk is full it waits and tries again, while the lines wait where they come from.",

@@ -113,9 +113,8 @@ type process struct {
 	ended    bool
 }
 
-// start starts the command. Which errors are the command's and which the
-// system's does not matter: all are tried again.
-func (c *Command) start() (*process, error) {
+// prepare makes the command as it is to be run, without its input and output.
+func (c *Command) prepare() (*exec.Cmd, error) {
 	attr := &syscall.SysProcAttr{Setsid: true}
 	if rights.Switching() {
 		if err := c.Rights.Check(); err != nil {
@@ -135,6 +134,16 @@ func (c *Command) start() (*process, error) {
 	if cmd.Env == nil {
 		cmd.Env = []string{}
 	}
+	return cmd, keepDescriptors()
+}
+
+// start starts the command. Which errors are the command's and which the
+// system's does not matter: all are tried again.
+func (c *Command) start() (*process, error) {
+	cmd, err := c.prepare()
+	if err != nil {
+		return nil, err
+	}
 	inR, inW, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -146,9 +155,7 @@ func (c *Command) start() (*process, error) {
 		return nil, err
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = inR, outW, outW
-	if err = keepDescriptors(); err == nil {
-		err = cmd.Start()
-	}
+	err = cmd.Start()
 	inR.Close()
 	outW.Close()
 	if err != nil {
@@ -165,12 +172,66 @@ func (c *Command) start() (*process, error) {
 	return p, nil
 }
 
+// Serve runs c with f, a connection, as its standard input, output and error,
+// and waits for its end, its time limit, or the end of ctx. f is closed when it
+// returns, in this process. The error says what the command did not do: run at all, end
+// by itself, end with status 0.
+func (c *Command) Serve(ctx context.Context, f *os.File) error {
+	cmd, err := c.prepare()
+	if err == nil {
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = f, f, f
+		err = cmd.Start()
+	}
+	f.Close()
+	if err != nil {
+		return fmt.Errorf("cannot run command %q: %w", c.Line, err)
+	}
+	p := &process{cmd: cmd}
+	stop := context.AfterFunc(ctx, p.kill)
+	defer stop()
+	timer := time.AfterFunc(c.Limit, func() { p.timedOut.Store(true); p.kill() })
+	defer timer.Stop()
+	err = p.wait()
+	var exit *exec.ExitError
+	switch {
+	case p.timedOut.Load():
+		return fmt.Errorf("command %q killed: it took longer than %v", c.Line, c.Limit)
+	case ctx.Err() != nil && err != nil:
+		return fmt.Errorf("command %q killed: the mail system is stopping", c.Line)
+	case errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signaled():
+		return fmt.Errorf("command %q killed by signal %d", c.Line, exit.Sys().(syscall.WaitStatus).Signal())
+	case errors.As(err, &exit):
+		return fmt.Errorf("command %q exit status %d", c.Line, exit.ExitCode())
+	}
+	return err
+}
+
+// defaultPath is what commands find programs in.
+const defaultPath = "/usr/bin:/bin"
+
+// Environment is what commands of master.cf have in their environment: PATH,
+// and what export_environment lists as NAME or NAME=value.
+func Environment(exports []string) []string {
+	env := []string{"PATH=" + defaultPath}
+	for _, name := range exports {
+		if strings.Contains(name, "=") {
+			env = append(env, name)
+		} else if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
 // kill kills the process group, as long as it is ours to kill.
 func (p *process) kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.ended {
-		syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	if p.ended {
+		return
+	}
+	syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	if p.in != nil { // there are pipes
 		past := time.Now().Add(-time.Second)
 		p.in.SetWriteDeadline(past)
 		p.out.SetReadDeadline(time.Now().Add(time.Second)) // its last words

@@ -62,7 +62,7 @@ func (a *attributes) parse(args []string, db users.Database, mailOwner string) e
 		return errors.New("expected argv=COMMAND as the last attribute")
 	}
 	var err error
-	a.rights, err = rightsOf(user, db, mailOwner)
+	a.rights, err = users.Named(user, db, mailOwner)
 	return err
 }
 

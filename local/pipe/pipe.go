@@ -66,7 +66,6 @@ import (
 	"posthaste/local/command"
 	"posthaste/local/macro"
 	"posthaste/local/mailbox"
-	"posthaste/local/rights"
 	"posthaste/local/users"
 )
 
@@ -80,9 +79,6 @@ type Agent struct {
 	env     []string
 }
 
-// defaultPath is what commands find programs in.
-const defaultPath = "/usr/bin:/bin"
-
 // New returns an Agent for a service of this name in master.cf, with what
 // follows the program's name there. db nil means the system's users. The
 // error says what is wrong.
@@ -92,14 +88,7 @@ func New(cfg *config.Config, service string, args []string, db users.Database, l
 	}
 	a := &Agent{service: service, log: log,
 		split: &table.Search{Delimiters: cfg.String("recipient_delimiter"), OwnerRequest: cfg.Bool("owner_request_special")},
-		limit: cfg.TransportDuration(service, "time_limit"), env: []string{"PATH=" + defaultPath}}
-	for _, name := range cfg.List("export_environment") {
-		if strings.Contains(name, "=") {
-			a.env = append(a.env, name)
-		} else if value, ok := os.LookupEnv(name); ok {
-			a.env = append(a.env, name+"="+value)
-		}
-	}
+		limit: cfg.TransportDuration(service, "time_limit"), env: command.Environment(cfg.List("export_environment"))}
 	if err := a.parse(args, db, cfg.String("mail_owner")); err != nil {
 		return nil, fmt.Errorf("service %s: pipe: %w", service, err)
 	}
@@ -335,33 +324,4 @@ func (a *Agent) foldDomain(s string) string {
 		return strings.ToLower(s)
 	}
 	return s
-}
-
-// rightsOf are the rights of user=.
-func rightsOf(spec string, db users.Database, mailOwner string) (rights.Rights, error) {
-	name, group, hasGroup := strings.Cut(spec, ":")
-	u, err := db.Lookup(name)
-	if err != nil {
-		return rights.Rights{}, fmt.Errorf("user=%s: %w", spec, err)
-	}
-	if u == nil {
-		return rights.Rights{}, fmt.Errorf("user=%s: there is no user %q", spec, name)
-	}
-	r := u.All()
-	if hasGroup {
-		gid, found, err := db.LookupGroup(group)
-		if err != nil || !found {
-			return rights.Rights{}, fmt.Errorf("user=%s: there is no group %q: %w", spec, group, err)
-		}
-		r.GID = gid
-	}
-	switch owner, err := db.Lookup(mailOwner); {
-	case err != nil:
-		return rights.Rights{}, fmt.Errorf("user=%s: %w", spec, err)
-	case u.UID == 0 || r.GID == 0:
-		return rights.Rights{}, fmt.Errorf("user=%s: expected a user who does not have root's rights", spec)
-	case owner != nil && rights.Switching() && (u.UID == owner.UID || r.GID == owner.GID):
-		return rights.Rights{}, fmt.Errorf("user=%s: expected a user who does not have the mail system's rights", spec)
-	}
-	return r, nil
 }

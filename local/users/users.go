@@ -46,6 +46,36 @@ func (u *User) Files() rights.Rights {
 // All are u's rights as a login would have them.
 func (u *User) All() rights.Rights { return rights.Rights{UID: u.UID, GID: u.GID, Groups: u.Groups} }
 
+// Named are the rights of user=NAME or user=NAME:GROUP in master.cf. Root's are
+// refused, and those of mailOwner, who the mail system is.
+func Named(spec string, db Database, mailOwner string) (rights.Rights, error) {
+	name, group, hasGroup := strings.Cut(spec, ":")
+	u, err := db.Lookup(name)
+	if err != nil {
+		return rights.Rights{}, fmt.Errorf("user=%s: %w", spec, err)
+	}
+	if u == nil {
+		return rights.Rights{}, fmt.Errorf("user=%s: there is no user %q", spec, name)
+	}
+	r := u.All()
+	if hasGroup {
+		gid, found, err := db.LookupGroup(group)
+		if err != nil || !found {
+			return rights.Rights{}, fmt.Errorf("user=%s: there is no group %q: %w", spec, group, err)
+		}
+		r.GID = gid
+	}
+	switch owner, err := db.Lookup(mailOwner); {
+	case err != nil:
+		return rights.Rights{}, fmt.Errorf("user=%s: %w", spec, err)
+	case u.UID == 0 || r.GID == 0:
+		return rights.Rights{}, fmt.Errorf("user=%s: expected a user who does not have root's rights", spec)
+	case owner != nil && rights.Switching() && (u.UID == owner.UID || r.GID == owner.GID):
+		return rights.Rights{}, fmt.Errorf("user=%s: expected a user who does not have the mail system's rights", spec)
+	}
+	return r, nil
+}
+
 // System is the system's user database: /etc/passwd and /etc/group, read
 // again when they change, and whatever else nsswitch.conf names, asked by the
 // program getent. The zero System is ready for use.
