@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"net/smtp"
 	"os"
 	"path/filepath"
@@ -150,7 +151,8 @@ func takeMail(t *testing.T, box string, dotlock bool) string {
 			t.Fatal(err)
 		}
 	}
-	text, err := os.ReadFile(box)
+	// By way of f: closing another descriptor of the file would give up the lock.
+	text, err := io.ReadAll(f)
 	if err == nil {
 		err = f.Truncate(0)
 	}

@@ -102,8 +102,8 @@ func client(t *testing.T, ctx context.Context, talk func(net.Conn), args ...stri
 func TestDialogue(t *testing.T) {
 	t.Parallel()
 	script := filepath.Join(t.TempDir(), "script")
-	text := "#!/bin/sh\nwhile read line && [ -n \"$line\" ]; do echo \"$1 got $line\"; done\nenv | grep -v ^PWD=; id -u; ls /proc/self/fd | tr '\\n' ' '\necho error >&2\n"
-	if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
+	text := "while read line && [ -n \"$line\" ]; do echo \"$0 got $line\"; done\nenv | grep -v ^PWD=; id -u; ls /proc/self/fd | tr '\\n' ' '\necho error >&2\n"
+	if err := os.WriteFile(script, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for dir := filepath.Dir(script); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
@@ -116,7 +116,7 @@ func TestDialogue(t *testing.T) {
 			t.Errorf("read %q", b[:n])
 		}
 		io.WriteString(c, "two\n\n")
-	}, "policy", "user=policyd", "argv="+script, "it")
+	}, "policy", "user=policyd", "argv=/bin/sh", "-c", ". "+script, "it")
 	uid := "60001"
 	if u, err := user.Current(); err == nil && os.Getuid() != 0 {
 		uid = u.Uid
