@@ -154,7 +154,10 @@ func run(ctx context.Context, opts Options) error {
 
 // newMaster does everything that can fail before the first service starts.
 func newMaster(opts Options, s *settings, log *maillog.Logger) (m *master, err error) {
-	m = &master{opts: opts, settings: s, log: log, events: make(chan func(), 64), gone: make(chan struct{}), children: make(map[int]*child)}
+	m = &master{opts: opts, settings: s, log: log, events: make(chan func(), 64), gone: make(chan struct{}), children: make(map[int]*child),
+		signals: make(chan os.Signal, 16)}
+	// Who finds the lock held may ask for a reload at once: that must not end us.
+	signal.Notify(m.signals, syscall.SIGHUP)
 	defer func() {
 		if err != nil {
 			m.release()
@@ -219,10 +222,7 @@ func (s *settings) version() string { return s.config.String("mail_version") }
 // serve runs the mail system. It returns when every process has ended.
 func (m *master) serve(ctx context.Context) {
 	defer m.release()
-	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, syscall.SIGHUP, syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGCHLD)
-	defer signal.Stop(signals)
-
+	signal.Notify(m.signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGCHLD)
 	m.log.Log(maillog.MasterStarted{Version: m.settings.version(), ConfigDir: m.opts.ConfigDir})
 	m.log.Flush()
 	m.poll.start()
@@ -242,7 +242,7 @@ func (m *master) serve(ctx context.Context) {
 			m.stop(syscall.SIGTERM)
 		case f := <-m.events:
 			f()
-		case s := <-signals:
+		case s := <-m.signals:
 			m.signal(s.(syscall.Signal))
 		}
 	}
@@ -270,6 +270,7 @@ func (m *master) signal(s syscall.Signal) {
 
 // release lets go of everything but the log.
 func (m *master) release() {
+	signal.Stop(m.signals)
 	if m.poll != nil {
 		m.poll.close()
 	}

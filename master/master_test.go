@@ -387,6 +387,38 @@ func TestStubbornOrphan(t *testing.T) {
 	s.logged("waiting for processes of an earlier master to end")
 }
 
+// TestReloadAtStart: a reload that comes before the mail system has started is
+// done when it has.
+func TestReloadAtStart(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService)
+	if err := os.MkdirAll(s.path("queue/pid"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	orphan, err := os.Create(s.path("queue/pid/services.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(orphan.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	started := make(chan struct{})
+	go func() {
+		defer close(started)
+		s.command("start")
+	}()
+	s.eventually("the new master waits", func() bool { return s.pid() != 0 })
+	pid := s.pid()
+	s.mustCommand("reload")
+	orphan.Close()
+	<-started
+	s.eventually("reload", func() bool { return s.count("maillog", ": reload -- version") == 1 })
+	if s.pid() != pid {
+		t.Error("it is another master")
+	}
+	s.dial("public/echo").ask("hello")
+}
+
 func TestIdle(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "max_idle = 1s\n", echoService)

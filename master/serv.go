@@ -40,10 +40,11 @@ type master struct {
 	rank      service.Rank // while stopping: what has been told to stop
 	allTold   bool         // every rank has
 
-	events chan func()
-	quit   sync.Once
-	gone   chan struct{} // closed when serve takes no more events
-	wg     sync.WaitGroup
+	events  chan func()
+	signals chan os.Signal
+	quit    sync.Once
+	gone    chan struct{} // closed when serve takes no more events
+	wg      sync.WaitGroup
 }
 
 // A serv is a service.
