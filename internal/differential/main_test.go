@@ -32,6 +32,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"posthaste/internal/testpostfix"
 	"slices"
 	"strings"
 	"sync"
@@ -75,7 +76,7 @@ func testMain(m *testing.M) int {
 const wantCases = 120
 
 func TestDifferential(t *testing.T) {
-	need(t)
+	testpostfix.Need(t)
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil {
 		t.Fatal(err)
@@ -118,20 +119,6 @@ func (c *counter) add(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.n += n
-}
-
-// need skips the test where the original cannot be run.
-func need(t *testing.T) {
-	t.Helper()
-	if _, err := os.Stat(originalMaster); err != nil {
-		if os.Getenv("PEERS_REQUIRED") != "" {
-			t.Fatal("postfix is not installed: run \"make peers\"")
-		}
-		t.Skip("SKIPPED: postfix is not installed: \"make peers\" installs it")
-	}
-	if os.Getuid() != 0 {
-		t.Skip("SKIPPED: the original Postfix only runs as root")
-	}
 }
 
 // compare sends the mail of one file through both, and returns how many cases

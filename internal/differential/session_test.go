@@ -35,7 +35,7 @@ func unquoteLines(text string) string {
 func (s *system) session(b *strings.Builder, text string) {
 	c, err := net.Dial("tcp", s.addr())
 	if err != nil {
-		s.t.Errorf("ours %v: %v", s.ours, err)
+		s.t.Errorf("%s: %v", s.who(), err)
 		return
 	}
 	defer c.Close()

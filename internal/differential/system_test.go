@@ -8,17 +8,17 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"posthaste/internal/testport"
+	"posthaste/internal/testpostfix"
+	"posthaste/internal/testproc"
 
 	"golang.org/x/tools/txtar"
 )
@@ -26,8 +26,6 @@ import (
 // patience is how long is waited for what must happen. It is only ever reached
 // by a failure.
 const patience = 40 * time.Second
-
-const originalMaster = "/usr/lib/postfix/sbin/master"
 
 const usualMain = `compatibility_level = 3.6
 queue_directory = {dir}/spool
@@ -102,14 +100,14 @@ postlog unix-dgram n - n - 1 postlogd
 
 // A system is one of the two, running.
 type system struct {
-	t       *testing.T
-	ours    bool
-	dir     string
-	port    int
-	next    *sink
-	filters []*filter
-	cmd     *exec.Cmd
-	out     bytes.Buffer
+	t        *testing.T
+	original *testpostfix.Instance // unless it is ours
+	dir      string
+	port     int
+	next     *sink
+	filters  []*filter
+	values   *strings.Replacer // of what a file has in braces
+	out      bytes.Buffer
 
 	lost   bool // it does not do what is waited for
 	logged int  // how much of the log belongs to cases before
@@ -117,142 +115,49 @@ type system struct {
 }
 
 func newOurs(t *testing.T, ar *txtar.Archive) *system {
-	s := newSystem(t, true, ar)
-	s.cmd = exec.Command(filepath.Join(binDir, "posthaste"), "-c", s.path("etc"), "start-fg")
-	s.launch()
-	return s
-}
-
-func newOriginal(t *testing.T, ar *txtar.Archive) *system {
-	s := newSystem(t, false, ar)
-	uid, gid := ids(t)
-	for _, d := range []struct {
-		name     string
-		mode     os.FileMode
-		uid, gid int
-	}{
-		{"data", 0o700, uid, -1}, {"spool/pid", 0o755, 0, 0}, {"spool/maildrop", 0o1730, uid, gid}, {"spool/public", 0o2710, uid, gid},
-		{"spool/active", 0o700, uid, -1}, {"spool/bounce", 0o700, uid, -1}, {"spool/corrupt", 0o700, uid, -1}, {"spool/defer", 0o700, uid, -1},
-		{"spool/deferred", 0o700, uid, -1}, {"spool/flush", 0o700, uid, -1}, {"spool/hold", 0o700, uid, -1}, {"spool/incoming", 0o700, uid, -1},
-		{"spool/private", 0o700, uid, -1}, {"spool/saved", 0o700, uid, -1}, {"spool/trace", 0o700, uid, -1},
-	} {
-		os.MkdirAll(s.path(d.name), 0o755)
-		if err := os.Chown(s.path(d.name), d.uid, d.gid); err != nil {
-			t.Fatal(err)
-		}
-		if err := syscall.Chmod(s.path(d.name), uint32(d.mode)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.cmd = exec.Command(originalMaster, "-d")
-	s.cmd.Env = append(os.Environ(), "MAIL_CONFIG="+s.path("etc"))
-	s.launch()
-	return s
-}
-
-// ids are the user and the group of the queue.
-func ids(t *testing.T) (uid, gid int) {
-	t.Helper()
-	u, err := user.Lookup("postfix")
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := user.LookupGroup("postdrop")
-	if err != nil {
-		t.Fatal(err)
-	}
-	uid, _ = strconv.Atoi(u.Uid)
-	gid, _ = strconv.Atoi(g.Gid)
-	return uid, gid
-}
-
-// newSystem lays out the files.
-func newSystem(t *testing.T, ours bool, ar *txtar.Archive) *system {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "df")
 	if err != nil {
 		t.Fatal(err)
 	}
 	os.Chmod(dir, 0o755)
-	s := &system{t: t, ours: ours, dir: dir, port: testport.Free(t), next: newSink(t), names: map[string]string{}}
-	t.Cleanup(func() {
-		if s.lost {
-			t.Logf("ours %v: output:\n%s\nlog:\n%s", ours, s.out.String(), s.log())
-		}
-		os.RemoveAll(dir)
-	})
-	for _, d := range []string{"etc", "spool", "data", "tables"} {
-		if err := os.Mkdir(s.path(d), 0o755); err != nil {
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	for _, d := range []string{"etc", "spool", "data"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	values := []string{"{dir}", dir, "{port}", strconv.Itoa(s.port), "{sink}", strconv.Itoa(s.next.port())}
-	for _, f := range ar.Files {
-		if name, ok := strings.CutPrefix(f.Name, "filter "); ok {
-			fl := newFilter(t, name, string(f.Data))
-			s.filters = append(s.filters, fl)
-			values = append(values, "{"+name+"}", strconv.Itoa(fl.port()))
-		}
-	}
-	r := strings.NewReplacer(values...)
-	main, master := usualMain, usualMaster
-	for _, f := range ar.Files {
-		switch {
-		case f.Name == "main.cf":
-			main += string(f.Data)
-		case f.Name == "master.cf":
-			master += string(f.Data)
-		}
-	}
-	if ours {
-		main += "command_directory = " + binDir + "\n"
-	}
-	s.write("etc/main.cf", r.Replace(main))
-	s.write("etc/master.cf", r.Replace(master))
-	for _, f := range ar.Files {
-		if !strings.HasPrefix(f.Name, "tables/") {
-			continue
-		}
-		name, indexed := strings.CutSuffix(f.Name, ".db")
-		s.write(name, r.Replace(string(f.Data)))
-		if indexed {
-			if out, err := s.tool("", "postmap", "hash:"+s.path(name)); err != nil {
-				t.Fatalf("postmap: %v\n%s", err, out)
-			}
-		}
-	}
+	s := &system{t: t, dir: dir, port: testport.Free(t)}
+	main, master := s.layOut(ar)
+	s.write("etc/main.cf", main+"command_directory = "+binDir+"\n")
+	s.write("etc/master.cf", master)
+	s.makeTables(ar)
+	cmd := exec.Command(filepath.Join(binDir, "posthaste"), "-c", s.path("etc"), "start-fg")
+	cmd.Stdout, cmd.Stderr = &s.out, &s.out
+	proc := testproc.Start(t, cmd, dir)
+	s.connect(proc.Done)
 	return s
 }
 
-// launch starts s.cmd and waits until the mail system listens.
-func (s *system) launch() {
+func newOriginal(t *testing.T, ar *txtar.Archive) *system {
+	t.Helper()
+	p := testpostfix.New(t)
+	s := &system{t: t, original: p, dir: p.Dir, port: p.Port}
+	p.Configure(s.layOut(ar))
+	s.makeTables(ar)
+	p.Start()
+	s.connect(nil)
+	return s
+}
+
+// connect makes a first connection to a mail system that has been started, and
+// waits until it is over; what is logged from then on belongs to the cases.
+func (s *system) connect(ended <-chan struct{}) {
 	s.t.Helper()
-	s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.out
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := s.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	s.watch()
-	done := make(chan struct{})
-	go func() {
-		s.cmd.Wait()
-		close(done)
-	}()
-	s.t.Cleanup(func() {
-		s.cmd.Process.Signal(syscall.SIGTERM)
-		select {
-		case <-done:
-		case <-time.After(patience):
-			s.t.Error("the mail system does not stop")
-		}
-		// Nothing of it stays, in order or not.
-		syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
-		<-done
-	})
 	s.eventually("the mail system listens", func() bool {
 		select {
-		case <-done:
-			s.t.Errorf("the mail system ended:\n%s", s.log())
+		case <-ended:
+			s.t.Errorf("the mail system ended:\n%s%s", s.out.String(), s.log())
 			s.lost = true
 			return true
 		default:
@@ -267,29 +172,61 @@ func (s *system) launch() {
 	s.logged = len(s.log())
 }
 
-// watchdog waits for its standard input to end, which it does when the test has
-// been killed, stops the master process, which stops the others, and removes the files.
-const watchdog = `read -r _
-kill "$1"
-for i in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$1" || break; sleep 1; done
-rm -rf "$2"`
-
-// watch makes sure that nothing stays when the test is killed. The kernel's signal
-// for that (prctl PR_SET_PDEATHSIG) is lost when the original changes its user.
-func (s *system) watch() {
+// layOut starts what stands around a mail system, and returns its main.cf and
+// its master.cf.
+func (s *system) layOut(ar *txtar.Archive) (main, master string) {
 	s.t.Helper()
-	cmd := exec.Command("/bin/sh", "-c", watchdog, "watchdog", strconv.Itoa(s.cmd.Process.Pid), s.dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if _, err := cmd.StdinPipe(); err != nil { // held open by cmd
-		s.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
+	s.next = newSink(s.t)
 	s.t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
+		if s.lost {
+			s.t.Logf("%s: output:\n%s\nlog:\n%s", s.who(), s.out.String(), s.log())
+		}
 	})
+	values := []string{"{dir}", s.dir, "{port}", strconv.Itoa(s.port), "{sink}", strconv.Itoa(s.next.port())}
+	main, master = usualMain, usualMaster
+	for _, f := range ar.Files {
+		name, isFilter := strings.CutPrefix(f.Name, "filter ")
+		switch {
+		case isFilter:
+			fl := newFilter(s.t, name, string(f.Data))
+			s.filters = append(s.filters, fl)
+			values = append(values, "{"+name+"}", strconv.Itoa(fl.port()))
+		case f.Name == "main.cf":
+			main += string(f.Data)
+		case f.Name == "master.cf":
+			master += string(f.Data)
+		}
+	}
+	s.values = strings.NewReplacer(values...)
+	return s.values.Replace(main), s.values.Replace(master)
+}
+
+// makeTables writes the lookup tables, and indexes those that want it.
+func (s *system) makeTables(ar *txtar.Archive) {
+	s.t.Helper()
+	if err := os.Mkdir(s.path("tables"), 0o755); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, f := range ar.Files {
+		if !strings.HasPrefix(f.Name, "tables/") {
+			continue
+		}
+		name, indexed := strings.CutSuffix(f.Name, ".db")
+		s.write(name, s.values.Replace(string(f.Data)))
+		if indexed {
+			if out, err := s.tool("", "postmap", "hash:"+s.path(name)); err != nil {
+				s.t.Fatalf("postmap: %v\n%s", err, out)
+			}
+		}
+	}
+}
+
+// who it is, in a message.
+func (s *system) who() string {
+	if s.original != nil {
+		return "Postfix"
+	}
+	return "ours"
 }
 
 func (s *system) path(parts ...string) string {
@@ -312,17 +249,12 @@ func (s *system) log() string {
 
 // tool runs one of the commands.
 func (s *system) tool(stdin string, args ...string) (string, error) {
+	if s.original != nil {
+		return s.original.Tool(stdin, args[0], args[1:]...)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	var cmd *exec.Cmd
-	switch {
-	case s.ours:
-		cmd = exec.CommandContext(ctx, filepath.Join(binDir, "posthaste"), append([]string{"-c", s.path("etc")}, args...)...)
-	case args[0] == "sendmail":
-		cmd = exec.CommandContext(ctx, "/usr/sbin/sendmail", append([]string{"-C", s.path("etc")}, args[1:]...)...)
-	default:
-		cmd = exec.CommandContext(ctx, "/usr/sbin/"+args[0], append([]string{"-c", s.path("etc")}, args[1:]...)...)
-	}
+	cmd := exec.CommandContext(ctx, filepath.Join(binDir, "posthaste"), append([]string{"-c", s.path("etc")}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	b, err := cmd.CombinedOutput()
 	return string(b), err
@@ -334,7 +266,7 @@ func (s *system) eventually(what string, f func() bool) {
 	for limit := time.Now().Add(patience); !f(); time.Sleep(pause) {
 		pause = min(pause*5/4, 200*time.Millisecond)
 		if time.Now().After(limit) {
-			s.t.Errorf("ours %v: waited %v in vain: %s", s.ours, patience, what)
+			s.t.Errorf("%s: waited %v in vain: %s", s.who(), patience, what)
 			s.lost = true
 			return
 		}

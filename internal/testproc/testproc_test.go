@@ -1,0 +1,95 @@
+package testproc
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMain lets the test program run itself as one that will be killed.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("TESTPROC_KILLED"); dir != "" {
+		Start(killed{}, exec.Command("/bin/sh", "-c", ": >$1/started; exec sleep 1000", "sh", dir), dir)
+		select {}
+	}
+	os.Exit(m.Run())
+}
+
+// killed is a test that never ends.
+type killed struct{ testing.TB }
+
+func (killed) Helper()        {}
+func (killed) Cleanup(func()) {}
+func (killed) Fatal(...any)   { os.Exit(1) }
+
+// A server is stopped with all that it has started, even with what ignores
+// every signal but one.
+func TestStop(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command("/bin/sh", "-c", `(trap "" TERM; echo up; while :; do sleep 1000; done) & trap "exit 0" TERM; wait`)
+	mark := "TESTPROC_MARK=" + t.TempDir()
+	cmd.Env = append(os.Environ(), mark)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := Start(t, cmd, t.TempDir())
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "up\n" {
+		t.Fatal(line, err)
+	}
+	p.Stop()
+	eventually(t, "nothing of it is left", func() bool { return !left(mark) })
+	p.Stop()
+}
+
+// left says whether a process runs whose environment has the mark.
+func left(mark string) bool {
+	files, _ := filepath.Glob("/proc/[0-9]*/environ")
+	return slices.ContainsFunc(files, func(name string) bool {
+		b, _ := os.ReadFile(name)
+		return strings.Contains(string(b), mark)
+	})
+}
+
+// When the test program is killed, the server and its files go too.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "server")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), "TESTPROC_KILLED="+dir)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	eventually(t, "the server has started", func() bool { return exists(dir + "/started") })
+	cmd.Process.Kill()
+	eventually(t, "the files are gone", func() bool { return !exists(dir) })
+	eventually(t, "nothing of it is left", func() bool { return !left("TESTPROC_KILLED=" + dir) })
+}
+
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
+}
+
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !f(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
