@@ -19,6 +19,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/testpostfix"
 	"posthaste/internal/testusers"
 	"posthaste/local/macro"
 	"posthaste/local/pipe"
@@ -32,15 +33,6 @@ func TestMain(m *testing.M) { os.Exit(testusers.Main(m)) }
 // and commands by Postfix's local, virtual and pipe and by ours, and compares
 // log lines and files.
 func TestLikePostfix(t *testing.T) {
-	for _, program := range []string{"/usr/sbin/postfix", "/usr/sbin/sendmail", "/usr/sbin/postalias"} {
-		if _, err := os.Stat(program); err == nil {
-			continue
-		}
-		if os.Getenv("PEERS_REQUIRED") != "" {
-			t.Fatalf("%s is not installed: run \"make peers\"", program)
-		}
-		t.Skipf("SKIPPED: %s is not installed: \"make peers\" installs it", program)
-	}
 	p := newPostfix(t)
 	for _, tt := range differential {
 		t.Run(strings.ReplaceAll(tt.to, "/", "_"), func(t *testing.T) {
@@ -227,13 +219,14 @@ var differential = []comparison{
 	{to: "x@p.test", pipe: "directory=%DIR%/pub argv=/bin/pwd"}, {to: "x@p.test", pipe: "user=phtest1:daemon argv=/usr/bin/id -G"},
 }
 
+// A postfix is the original, with the users, homes and mailboxes to which both
+// deliver.
 type postfix struct {
-	dir     string
-	log     string
+	*testpostfix.Instance
+	dir     string // of these
 	running bool
 	pipe    string // that it runs with
 	size    int64  // of the last message
-	master  string // services, but for ppipe
 }
 
 func run(t *testing.T, name string, args ...string) string {
@@ -246,41 +239,17 @@ func run(t *testing.T, name string, args ...string) string {
 }
 
 func newPostfix(t *testing.T) *postfix {
-	dir, err := os.MkdirTemp("/var/tmp", "likepostfix")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	p := &postfix{dir: dir, log: fmt.Sprintf("/var/log/posthaste-test-%d.log", os.Getpid())}
-	os.Chmod(dir, 0o755)
+	p := &postfix{Instance: testpostfix.New(t)}
+	p.dir = p.Path("site")
 	testusers.Add(t, "phtest1", p.path("home"))
 	testusers.Add(t, "phtest2", p.path("home2"))
 	testusers.AddRoot(t, "phroot", p.path("home3"))
-	for _, d := range []string{"etc", "q", "data", "home", "home2", "home3"} {
-		os.Mkdir(p.path(d), 0o755)
-	}
-	run(t, "chown", "postfix", p.path("data"))
-	master, err := os.ReadFile("/etc/postfix/master.cf.proto")
-	if err != nil {
-		t.Skipf("not compared with Postfix: %v", err)
-	}
-	var services []string
-	for line := range strings.Lines(string(master)) {
-		if f := strings.Fields(line); len(f) > 7 && slices.Contains([]string{"pickup", "cleanup", "qmgr", "rewrite", "bounce", "defer", "trace", "error", "retry", "local", "virtual"}, f[0]) {
-			f[4] = "n"
-			if f[0] == "local" || f[0] == "virtual" { // each delivery by the settings that there are then
-				f = append(f, "-o", "max_use=1")
-			}
-			services = append(services, strings.Join(f, " "))
+	for _, d := range []string{"", "home", "home2", "home3"} {
+		if err := os.Mkdir(p.path(d), 0o755); err != nil {
+			t.Fatal(err)
 		}
 	}
-	services = append(services, "smtp unix - - n - - discard", "relay unix - - n - - discard", "postlog unix-dgram n - n - 1 postlogd")
-	p.master = strings.Join(services, "\n") + "\n"
-	write(t, p.path("etc/aliases"), p.aliases())
-	t.Cleanup(func() {
-		exec.Command("/usr/sbin/postfix", "-c", p.path("etc"), "stop").Run()
-		os.Remove(p.log)
-	})
+	write(t, p.Path("etc/aliases"), p.aliases())
 	return p
 }
 
@@ -300,8 +269,6 @@ mydomain = example.test
 myorigin = mx.example.test
 mydestination = mx.example.test
 recipient_delimiter = +
-queue_directory = %DIR%/q
-data_directory = %DIR%/data
 mail_spool_directory = %DIR%/spool
 mailbox_command =
 smtputf8_enable = no
@@ -312,6 +279,24 @@ virtual_mailbox_base = %DIR%/pub
 virtual_uid_maps = static:60003
 virtual_gid_maps = static:60003
 transport_maps = inline:{ p.test=ppipe:Next.Hop }
+`
+
+// In differentialMaster, local and virtual deliver each time by the settings
+// that there are then.
+const differentialMaster = `pickup unix n - n 60 1 pickup
+cleanup unix n - n - 0 cleanup
+qmgr unix n - n 300 1 qmgr
+rewrite unix - - n - - trivial-rewrite
+bounce unix - - n - 0 bounce
+defer unix - - n - 0 bounce
+trace unix - - n - 0 bounce
+error unix - - n - - error
+retry unix - - n - - error
+local unix - n n - - local -o max_use=1
+virtual unix - n n - - virtual -o max_use=1
+smtp unix - - n - - discard
+relay unix - - n - - discard
+postlog unix-dgram n - n - 1 postlogd
 `
 
 // destination is the whole address.
@@ -422,7 +407,7 @@ var (
 func (p *postfix) normal(s string) string {
 	s = fromLine.ReplaceAllString(s, "From $1  DATE$2")
 	s = noise.ReplaceAllString(received.ReplaceAllString(s, ""), "")
-	s = strings.ReplaceAll(s, p.path("q")+"\n", "QUEUE\n")
+	s = strings.ReplaceAll(s, p.Path("spool")+"\n", "QUEUE\n")
 	if strings.Contains(s, "LOGNAME=") { // what env printed is in no order
 		lines := strings.SplitAfter(s, "\n")
 		slices.Sort(lines)
@@ -476,24 +461,17 @@ func (p *postfix) theirs(t *testing.T, tt comparison) (string, string) {
 	t.Helper()
 	p.prepare(t, tt)
 	p.start(t, tt)
-	before, _ := os.ReadFile(p.log)
-	cmd := exec.Command("/usr/sbin/sendmail", "-C", p.path("etc"), "-i", "-f", "sender@far.test", tt.destination())
-	cmd.Stdin = strings.NewReader(tt.message())
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("sendmail: %v\n%s", err, out)
-	}
-	since := func() string {
-		log, _ := os.ReadFile(p.log)
-		return string(log[min(len(before), len(log)):])
-	}
+	before := len(p.Log())
+	p.Run(tt.message(), "sendmail", "-i", "-f", "sender@far.test", tt.destination())
+	since := func() string { return p.Log()[before:] }
 	wait(t, "Postfix has delivered", func() bool { return strings.Contains(since(), "status=") && p.quiet() })
 	// Lines are on their way to the log yet; what is deferred has none that
 	// comes after the others.
 	id := pickedUp.FindStringSubmatch(since())[1]
 	last := id + ": removed\n"
-	if left, _ := filepath.Glob(p.path("q/deferred/*/" + id)); len(left) > 0 {
+	if left, _ := filepath.Glob(p.Path("spool/deferred/*", id)); len(left) > 0 {
 		last = "all is told\n"
-		run(t, "/usr/sbin/postlog", "-c", p.path("etc"), "-t", "test", strings.TrimSpace(last))
+		p.Run("", "postlog", "-t", "test", strings.TrimSpace(last))
 	}
 	wait(t, "Postfix has logged it all", func() bool { return strings.Contains(since(), last) })
 	log := since()
@@ -511,41 +489,22 @@ var (
 // start has Postfix run with the settings of a comparison.
 func (p *postfix) start(t *testing.T, tt comparison) {
 	t.Helper()
-	p.configure(t, "main.cf", "compatibility_level = 3.6\nmaillog_file = "+p.log+"\nalias_maps = hash:"+p.path("etc/aliases")+
-		"\ninet_interfaces = loopback-only\nin_flow_delay = 0\n"+p.main(tt))
-	if p.running && p.pipe == tt.pipe {
-		return
-	}
 	args := tt.pipeArgs(p.dir)
 	for i := range args {
 		if strings.Contains(args[i], " ") {
 			args[i] = "{" + args[i] + "}"
 		}
 	}
-	p.configure(t, "master.cf", p.master+"ppipe unix - n n - - pipe "+strings.Join(args, " ")+"\n")
-	if p.running {
-		before, _ := os.ReadFile(p.log)
-		run(t, "/usr/sbin/postfix", "-c", p.path("etc"), "reload")
-		wait(t, "Postfix reloads", func() bool {
-			log, _ := os.ReadFile(p.log)
-			return strings.Contains(string(log[min(len(before), len(log)):]), ": reload -- ")
-		})
-	} else {
-		run(t, "/usr/sbin/postalias", "-c", p.path("etc"), "hash:"+p.path("etc/aliases"))
-		run(t, "/usr/sbin/postfix", "-c", p.path("etc"), "start")
+	p.Configure("alias_maps = hash:{dir}/etc/aliases\ninet_interfaces = loopback-only\nin_flow_delay = 0\n"+p.main(tt),
+		differentialMaster+"ppipe unix - n n - - pipe "+strings.Join(args, " ")+"\n")
+	switch {
+	case !p.running:
+		p.Run("", "postalias", "hash:"+p.Path("etc/aliases"))
+		p.Start()
+	case p.pipe != tt.pipe:
+		p.Reload()
 	}
 	p.running, p.pipe = true, tt.pipe
-}
-
-// configure writes a file that looks old: Postfix waits until what it reads
-// has been left alone for a second.
-func (p *postfix) configure(t *testing.T, name, text string) {
-	t.Helper()
-	write(t, p.path("etc/"+name), text)
-	old := time.Now().Add(-time.Minute)
-	if err := os.Chtimes(p.path("etc/"+name), old, old); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // wait waits until f is true.
@@ -561,7 +520,7 @@ func wait(t *testing.T, what string, f func() bool) {
 // quiet says whether the queue is empty, or has only deferred mail.
 func (p *postfix) quiet() bool {
 	for _, q := range []string{"maildrop", "incoming", "active"} {
-		if left, _ := filepath.Glob(p.path("q/" + q + "/*")); len(left) > 0 {
+		if left, _ := filepath.Glob(p.Path("spool", q, "*")); len(left) > 0 {
 			return false
 		}
 	}
@@ -591,11 +550,11 @@ func (p *postfix) ours(t *testing.T, tt comparison) (string, string) {
 		}
 	}
 	write(t, p.path("table"), table.String())
-	cfg, err := config.LoadString("alias_maps = texthash:" + p.path("table") + "\nmail_name = Postfix\n" + p.main(tt))
+	cfg, err := config.LoadString("alias_maps = texthash:" + p.path("table") + "\nmail_name = Postfix\nqueue_directory = " + p.Path("spool") + "\n" + p.main(tt))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Chdir(p.path("q")) // as the service does
+	t.Chdir(p.Path("spool")) // as the service does
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
 	s.sink = maillog.New("postfix/local", maillog.NewWriter(s, maillog.Format(0)))

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -13,23 +12,15 @@ import (
 // operate runs one of the commands, of the original when s is one of those.
 func (s *system) operate(stdin string, words ...string) {
 	s.t.Helper()
-	if s.cmd != nil {
-		if words[0] == "postfix" {
-			words = words[1:]
-		}
-		if out, status := s.tool([]byte(stdin), words...); status != 0 {
-			s.t.Fatalf("%v: %s", words, out)
-		}
+	if s.original != nil {
+		s.original.Run(stdin, words[0], words[1:]...)
 		return
 	}
-	flag := "-c"
-	if words[0] == "sendmail" {
-		flag = "-C"
+	if words[0] == "postfix" {
+		words = words[1:]
 	}
-	cmd := exec.Command(filepath.Join(filepath.Dir(need(s.t, "postfix")), words[0]), append([]string{flag, s.path("etc")}, words[1:]...)...)
-	cmd.Stdin = strings.NewReader(stdin)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		s.t.Fatalf("%v: %v\n%s", words, err, out)
+	if out, status := s.tool([]byte(stdin), words...); status != 0 {
+		s.t.Fatalf("%v: %s", words, out)
 	}
 }
 
@@ -52,10 +43,11 @@ func reporters(t *testing.T, settings string) (theirs, ours *system) {
 		s.write("etc/aliases", readAll(t, s.path("etc/aliases"))+aliases)
 	}
 	settings = reportSettings + settings
-	theirs = newPostfixIn(t, settings, prepare)
-	ours = newSystem(t, options{main: settings, unstarted: true})
-	prepare(ours)
-	ours.start()
+	theirs, ours = newPostfix(t, options{main: settings, unstarted: true}), newSystem(t, options{main: settings, unstarted: true})
+	for _, s := range []*system{theirs, ours} {
+		prepare(s)
+		s.start()
+	}
 	return theirs, ours
 }
 

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"posthaste/internal/testport"
+	"posthaste/internal/testpostfix"
 	"posthaste/internal/testusers"
 )
 
@@ -55,14 +56,17 @@ func (m suite) Run() int {
 // reached by a failure.
 const patience = 40 * time.Second
 
-// A system is one mail system under test.
+// A system is one mail system under test, or the original to compare it with.
 type system struct {
 	t    testing.TB
 	dir  string
 	port int
-	cmd  *exec.Cmd
-	out  lockedBuffer
-	done chan struct{}
+	// original is set in those that newPostfix has made, which have nothing of
+	// what follows.
+	original *testpostfix.Instance
+	cmd      *exec.Cmd
+	out      lockedBuffer
+	done     chan struct{}
 }
 
 // lockedBuffer is a buffer that may be read while it is written.
@@ -189,6 +193,10 @@ func (s *system) write(name, text string) {
 // start starts the mail system and waits until it listens.
 func (s *system) start() {
 	s.t.Helper()
+	if s.original != nil {
+		s.original.Start()
+		return
+	}
 	s.cmd = exec.Command(filepath.Join(binDir, "posthaste"), "-c", s.path("etc"), "start-fg")
 	s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.out
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -224,6 +232,10 @@ func (s *system) launch() {
 
 // stop stops the mail system as an operator does, and looks for left-overs.
 func (s *system) stop() {
+	if s.original != nil {
+		s.original.Stop()
+		return
+	}
 	select {
 	case <-s.done:
 		return

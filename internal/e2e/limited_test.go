@@ -109,7 +109,7 @@ func TestLimitedServer(t *testing.T) {
 		return
 	}
 	server = newLimited(t, 5, delay)
-	theirs := firstPass(newPostfix(t, limitedMain+relayTo(server)), recipients)
+	theirs := firstPass(newPostfix(t, options{main: limitedMain + relayTo(server)}), recipients)
 	t.Logf("the original: %d of %d", theirs, recipients)
 	if ours > theirs+recipients/50 { // two in a hundred: timing differs from run to run
 		t.Errorf("ours defers %d, the original %d of %d", ours, theirs, recipients)

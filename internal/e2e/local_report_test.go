@@ -90,10 +90,12 @@ var reportedMail = []reported{
 func TestReportsLikePostfix(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3")
-	theirs := newPostfixIn(t, reportSettings, setUpReports)
-	ours := newSystem(t, options{main: reportSettings, unstarted: true})
-	setUpReports(ours)
-	ours.start()
+	settings := options{main: reportSettings, unstarted: true}
+	theirs, ours := newPostfix(t, settings), newSystem(t, settings)
+	for _, s := range []*system{theirs, ours} {
+		setUpReports(s)
+		s.start()
+	}
 	for _, m := range reportedMail {
 		a, b := theirs.reports(m), ours.reports(m)
 		if len(a) < m.notices {

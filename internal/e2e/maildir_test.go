@@ -38,7 +38,7 @@ func BenchmarkMaildir(b *testing.B) {
 		b.Fatal(err)
 	}
 	settings := fmt.Sprintf("home_mailbox = Maildir/\nrecipient_delimiter = +\nalias_maps = texthash:%s/aliases\ndefer_transports = local\n", home)
-	theirs, ours := newPostfix(b, settings), newSystem(b, options{main: settings})
+	theirs, ours := newPostfix(b, options{main: settings}), newSystem(b, options{main: settings})
 	var took [2]time.Duration
 	total := 0 // nothing is removed: file systems are slow for a while after that
 	for b.Loop() {

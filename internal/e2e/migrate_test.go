@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,7 +17,7 @@ func TestMigrateBack(t *testing.T) {
 		}
 		return ""
 	})
-	original := newPostfix(t, next.relayhost())
+	original := newPostfix(t, options{main: next.relayhost()})
 	s := newSystem(t, options{main: next.relayhost()})
 	s.mustSend("a@from.test", []string{"b@to.test", "c@to.test"}, "Subject: waits\n\nx\n"+strings.Repeat("y", 5000)+"\n.z\n")
 	s.mustSend("", []string{"h@to.test"}, "Subject: held\n\nx\n")
@@ -29,22 +28,10 @@ func TestMigrateBack(t *testing.T) {
 	back := func() (string, int) {
 		return s.tool(nil, "migrate", "--from", original.path("etc"), "--back")
 	}
-	postfix := func(name string, args ...string) string {
-		t.Helper()
-		out, err := exec.Command(need(t, name), append([]string{"-c", original.path("etc")}, args...)...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s %v: %v\n%s", name, args, err, out)
-		}
-		return string(out)
-	}
 	if out, status := back(); status != 75 || !strings.Contains(out, "is in use by a running Postfix") {
 		t.Errorf("while both run: %d %s", status, out)
 	}
-	postfix("postfix", "stop")
-	original.eventually("the original has ended", func() bool {
-		out, _ := back()
-		return !strings.Contains(out, "is in use by a running Postfix")
-	})
+	original.stop()
 	if out, status := back(); status != 75 || !strings.Contains(out, "stop it first") {
 		t.Errorf("while we run: %d %s", status, out)
 	}
@@ -56,18 +43,18 @@ func TestMigrateBack(t *testing.T) {
 		t.Errorf("still here: %s", out)
 	}
 
-	postfix("postfix", "start")
+	original.start()
 	open.Store(true)
 	original.eventually("the original delivers", func() bool {
-		postfix("postqueue", "-f")
+		original.operate("", "postqueue", "-f")
 		return len(next.received()) > 0
 	})
-	if out := postfix("postqueue", "-p"); !strings.Contains(out, "!") || !strings.Contains(out, "h@to.test") || strings.Contains(out, "b@to.test") {
+	if out := original.original.Run("", "postqueue", "-p"); !strings.Contains(out, "!") || !strings.Contains(out, "h@to.test") || strings.Contains(out, "b@to.test") {
 		t.Errorf("the original's queue:\n%s", out)
 	}
-	postfix("postsuper", "-H", "ALL")
+	original.operate("", "postsuper", "-H", "ALL")
 	original.eventually("the original delivers what was held", func() bool {
-		postfix("postqueue", "-f")
+		original.operate("", "postqueue", "-f")
 		return len(next.received()) > 1
 	})
 	first, second := next.received()[0], next.received()[1]

@@ -22,10 +22,10 @@ const (
 //
 //	go test ./internal/e2e -run '^$' -bench Sendmail -benchtime 3x
 func BenchmarkSendmail(b *testing.B) {
-	const settings = "transport_maps = inline:{ sunk.test=discard: }\n"
-	theirs, ours := newPostfix(b, settings), newSystem(b, options{main: settings})
+	settings := options{main: "transport_maps = inline:{ sunk.test=discard: }\n"}
+	theirs, ours := newPostfix(b, settings), newSystem(b, settings)
 	sendmail := map[*system][]string{
-		theirs: {filepath.Join(filepath.Dir(need(b, "postfix")), "sendmail"), "-C", theirs.path("etc")},
+		theirs: theirs.original.Command(b.Context(), "sendmail").Args,
 		ours:   {filepath.Join(binDir, "posthaste"), "-c", ours.path("etc"), "sendmail"},
 	}
 	message := "Subject: x\n\n" + strings.Repeat("a line of the text of an ordinary message\n", 50)

@@ -80,9 +80,9 @@ func peerPostfix(t *testing.T, p *peer, next string) {
 		users += fmt.Sprintf(" {%s@postfix.test=%s/}", u, u)
 	}
 	p.certificate()
-	s := newPostfixIn(t, fmt.Sprintf("myhostname = postfix.test\nvirtual_mailbox_domains = postfix.test\nvirtual_mailbox_base = %s\nvirtual_mailbox_maps = inline:{%s }\n"+
+	s := newPostfix(t, options{main: fmt.Sprintf("myhostname = postfix.test\nvirtual_mailbox_domains = postfix.test\nvirtual_mailbox_base = %s\nvirtual_mailbox_maps = inline:{%s }\n"+
 		"virtual_uid_maps = static:65534\nvirtual_gid_maps = static:65534\nrelayhost = [127.0.0.1]:%s\nsmtpd_tls_security_level = may\nsmtputf8_enable = yes\n"+
-		"smtpd_tls_cert_file = %s\nsmtpd_tls_key_file = %s\n", p.path("mail"), users, next, p.path("etc/cert.pem"), p.path("etc/key.pem")), func(*system) {})
+		"smtpd_tls_cert_file = %s\nsmtpd_tls_key_file = %s\n", p.path("mail"), users, next, p.path("etc/cert.pem"), p.path("etc/key.pem"))})
 	p.port = fmt.Sprint(s.port)
 }
 

@@ -405,7 +405,7 @@ func (s *system) exported(n int) string {
 func TestImportFromPostfix(t *testing.T) {
 	t.Parallel()
 	main := fmt.Sprintf("relayhost = [127.0.0.1]:%d\n", freePort(t))
-	original := newPostfix(t, main)
+	original := newPostfix(t, options{main: main})
 	original.eventually("the original takes mail", func() bool {
 		return original.send("a@from.test", []string{"b@to.test", "c@to.test"}, "Subject: moved\n\nx\n") == nil
 	})

@@ -3,14 +3,12 @@ package e2e
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // mustTool runs a tool that must succeed.
@@ -200,10 +198,6 @@ func TestMoveQueue(t *testing.T) {
 // some of its recipients is delivered to the others, unchanged.
 func TestMoveFromPostfix(t *testing.T) {
 	t.Parallel()
-	postfix := need(t, "postfix")
-	if os.Getuid() != 0 {
-		t.Skip("SKIPPED: Postfix does not run for an ordinary user")
-	}
 	later := func(line string) string {
 		if strings.HasPrefix(line, "RCPT TO:<later") {
 			return "450 4.2.0 not now"
@@ -211,18 +205,20 @@ func TestMoveFromPostfix(t *testing.T) {
 		return ""
 	}
 	first := newSink(t, later)
-	old := startPostfix(t, postfix, first.relayhost())
-	sender := &system{t: t, port: old.port}
+	old := newPostfix(t, options{main: first.relayhost() + "myhostname = old.test\nmydestination =\n"})
 	content := "From: a@from.test\nSubject: moving\nMessage-Id: <m@from.test>\nDate: Sat, 21 Nov 2026 08:00:00 +0000\n\n.dot\n" +
 		strings.Repeat("x", 900) + "\nlast\n"
-	sender.mustSend("a@from.test", []string{"now@to.test", "later@to.test", "later2@to.test"}, content)
-	sender.mustSend("", []string{"later@to.test"}, "Subject: null sender\n\n"+strings.Repeat("line\n", 40000))
-	old.wait(t, 2)
+	old.mustSend("a@from.test", []string{"now@to.test", "later@to.test", "later2@to.test"}, content)
+	old.mustSend("", []string{"later@to.test"}, "Subject: null sender\n\n"+strings.Repeat("line\n", 40000))
+	old.eventually("Postfix has deferred its mail", func() bool {
+		list, _ := filepath.Glob(old.path("spool", "deferred", "*", "*"))
+		return len(list) == 2
+	})
 	old.stop()
 
 	next := newSink(t, nil)
 	s := newSystem(t, options{main: next.relayhost()})
-	out := s.mustTool("spool", "import", "-rv", old.queue)
+	out := s.mustTool("spool", "import", "-rv", old.path("spool"))
 	if !strings.Contains(out, "2 messages imported, 0 have nothing left to do, 0 files are not sound messages, 0 were refused\n") {
 		t.Fatalf("import:\n%s", out)
 	}
@@ -245,90 +241,9 @@ func TestMoveFromPostfix(t *testing.T) {
 			}
 		}
 	}
-	if out := s.mustTool("spool", "import", old.queue); !strings.HasPrefix(out, "0 messages imported, 0 have") {
+	if out := s.mustTool("spool", "import", old.path("spool")); !strings.HasPrefix(out, "0 messages imported, 0 have") {
 		t.Errorf("a second import:\n%s", out)
 	}
-}
-
-// A postfixSystem is a private Postfix.
-type postfixSystem struct {
-	t          *testing.T
-	etc, queue string
-	program    string
-	port       int
-	stopped    bool
-}
-
-func startPostfix(t *testing.T, program, main string) *postfixSystem {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "pf")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	os.Chmod(dir, 0o755)
-	p := &postfixSystem{t: t, etc: filepath.Join(dir, "etc"), queue: filepath.Join(dir, "spool"), program: program, port: freePort(t)}
-	for _, d := range []string{p.etc, p.queue, filepath.Join(dir, "data")} {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	text := fmt.Sprintf("compatibility_level = 3.6\nqueue_directory = %s\ndata_directory = %s/data\nmyhostname = old.test\nmydestination =\n"+
-		"inet_interfaces = 127.0.0.1\ninet_protocols = ipv4\nmynetworks = 127.0.0.0/8\nmaillog_file = %s/mail.log\nmaillog_file_prefixes = %s\n"+
-		"alias_maps =\nalias_database =\nlocal_recipient_maps =\n%s", p.queue, dir, dir, dir, main)
-	if err := os.WriteFile(filepath.Join(p.etc, "main.cf"), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	services := strings.ReplaceAll(usualMaster, "{port}", fmt.Sprint(p.port))
-	if err := os.WriteFile(filepath.Join(p.etc, "master.cf"), []byte(services), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	own, err := exec.Command("chown", "postfix", filepath.Join(dir, "data")).CombinedOutput()
-	if err != nil {
-		t.Skipf("SKIPPED: no user postfix: %s", own)
-	}
-	if out, err := exec.Command(program, "-c", p.etc, "start").CombinedOutput(); err != nil {
-		t.Fatalf("postfix start: %v\n%s", err, out)
-	}
-	t.Cleanup(p.stop)
-	return p
-}
-
-// stop stops it and waits until its master has given up the queue.
-func (p *postfixSystem) stop() {
-	if p.stopped {
-		return
-	}
-	p.stopped = true
-	exec.Command(p.program, "-c", p.etc, "stop").Run()
-	f, err := os.OpenFile(filepath.Join(p.queue, "pid", "master.pid"), os.O_RDWR, 0)
-	if err != nil {
-		p.t.Errorf("stop Postfix: %v", err)
-		return
-	}
-	defer f.Close()
-	for limit := time.Now().Add(patience); syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(limit) {
-			p.t.Error("Postfix does not stop")
-			return
-		}
-	}
-}
-
-// wait waits until so many messages are deferred.
-func (p *postfixSystem) wait(t *testing.T, n int) {
-	t.Helper()
-	s := &system{t: t}
-	s.eventually("Postfix has deferred its mail", func() bool {
-		found := 0
-		filepath.WalkDir(filepath.Join(p.queue, "deferred"), func(_ string, d os.DirEntry, err error) error {
-			if err == nil && d.Type().IsRegular() {
-				found++
-			}
-			return nil
-		})
-		return found == n
-	})
 }
 
 // TestPostconfBuild: postconf knows what the program is made of.

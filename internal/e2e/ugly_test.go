@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"net"
-	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -332,14 +331,8 @@ func TestUglyServers(t *testing.T) {
 	}
 	main := maps + " }\ninitial_destination_concurrency = 1\ndefault_destination_concurrency_failed_cohort_limit = 1\n" +
 		"bounce_notice_recipient = sink@mta.test\nnotify_classes =\nsmtp_tls_security_level = none\n"
-	original := newPostfixIn(t, main, func(s *system) {
-		usual, err := os.ReadFile(s.path("etc", "master.cf"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.write("etc/master.cf", string(usual)+master)
-	})
-	ours := newSystem(t, options{main: main, master: master})
+	settings := options{main: main, master: master}
+	original, ours := newPostfix(t, settings), newSystem(t, settings)
 	var theirs, got map[string]result
 	var wg sync.WaitGroup
 	wg.Go(func() { theirs = uglyResults(original, list) })

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"posthaste/internal/config"
+	"posthaste/internal/testpostfix"
 )
 
 // differencesFile says where the dialogues go otherwise with Postfix 3.7, and
@@ -74,8 +74,8 @@ func TestDialoguesOfPostfix(t *testing.T) {
 // original is a Postfix of its own: one master, and for each dialogue an
 // smtpd service with the dialogue's main.cf.
 type original struct {
+	*testpostfix.Instance
 	t      testing.TB
-	dir    string
 	dns    *zoneServer
 	master strings.Builder
 	parts  []*part
@@ -103,11 +103,7 @@ postlog unix-dgram n - n - 1 postlogd
 `
 
 // originalMain is what all of its processes have.
-const originalMain = `queue_directory = {dir}/spool
-data_directory = {dir}/data
-maillog_file = {dir}/mail.log
-maillog_file_prefixes = {dir}
-fast_flush_domains = site.test, relay.test, broken.test
+const originalMain = `fast_flush_domains = site.test, relay.test, broken.test
 max_idle = 5s
 in_flow_delay = 0
 default_process_limit = 1000
@@ -116,32 +112,16 @@ transport_maps = inline:{ {moved@example.test = error:5.1.6 User has moved to el
 `
 
 func newOriginal(t *testing.T) *original {
-	for _, program := range []string{"/usr/sbin/postfix", "/usr/lib/postfix/sbin/smtpd"} {
-		if _, err := os.Stat(program); err != nil {
-			if os.Getenv("PEERS_REQUIRED") != "" {
-				t.Fatalf("%s is not installed: run \"make peers\"", program)
-			}
-			t.Skipf("SKIPPED: %s is not installed: \"make peers\" installs it", program)
-		}
-	}
-	if os.Getuid() != 0 {
-		t.Skip("SKIPPED: the original Postfix only runs as root")
-	}
-	dir, err := os.MkdirTemp("", "pfix")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	o := &original{t: t, dir: dir, dns: newZoneServer(t)}
+	o := &original{Instance: testpostfix.New(t), t: t, dns: newZoneServer(t)}
 	// A path means the same inside of smtpd's root directory as outside.
-	inside := filepath.Join(dir, "spool", dir)
-	for _, d := range []string{dir, filepath.Join(dir, "etc"), filepath.Join(dir, "spool", "etc"), filepath.Join(dir, "data"), filepath.Join(inside, "parts")} {
+	inside := o.Path("spool", o.Dir)
+	for _, d := range []string{o.Path("spool", "etc"), filepath.Join(inside, "parts")} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
 		os.Chmod(d, 0o755)
 	}
-	if err := os.Symlink(filepath.Join(inside, "parts"), filepath.Join(dir, "parts")); err != nil {
+	if err := os.Symlink(filepath.Join(inside, "parts"), o.Path("parts")); err != nil {
 		t.Fatal(err)
 	}
 	o.write("spool/etc/resolv.conf", "nameserver "+o.dns.addr+"\noptions timeout:1 attempts:1\n")
@@ -151,7 +131,7 @@ func newOriginal(t *testing.T) *original {
 }
 
 func (o *original) write(name, text string) {
-	if err := os.WriteFile(filepath.Join(o.dir, name), []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(o.Path(name), []byte(text), 0o644); err != nil {
 		o.t.Fatal(err)
 	}
 }
@@ -159,7 +139,7 @@ func (o *original) write(name, text string) {
 // add makes a service for a dialogue.
 func (o *original) add(t testing.TB, name string, ar *txtar.Archive) {
 	service := fmt.Sprintf("d%d", len(o.parts))
-	p := &part{name: name, service: service, ar: ar, dir: filepath.Join(o.dir, "parts", service)}
+	p := &part{name: name, service: service, ar: ar, dir: o.Path("parts", service)}
 	if err := os.Mkdir(p.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -230,44 +210,20 @@ func ourDefaults() string {
 }
 
 func (o *original) start(t *testing.T) {
-	main := strings.ReplaceAll(originalMain, "{dir}", o.dir) + "inet_interfaces = 127.0.0.1\nproxy_interfaces = 192.0.2.25\n"
+	main := originalMain + "inet_interfaces = 127.0.0.1\nproxy_interfaces = 192.0.2.25\n"
 	names, values := mainLines(ourDefaults())
 	for _, n := range names {
 		if n != "queue_directory" && n != "data_directory" && n != "inet_interfaces" {
 			main += n + " = " + values[n] + "\n"
 		}
 	}
-	o.write("etc/main.cf", main)
-	o.write("etc/master.cf", o.master.String())
-	if out, err := exec.Command("chown", "postfix", filepath.Join(o.dir, "data")).CombinedOutput(); err != nil {
-		t.Fatalf("%v %s", err, out)
-	}
-	control := func(word string) ([]byte, error) {
-		return exec.Command("/usr/sbin/postfix", "-c", filepath.Join(o.dir, "etc"), word).CombinedOutput()
-	}
-	if out, err := control("start"); err != nil {
-		t.Fatalf("postfix start: %v\n%s", err, out)
-	}
-	t.Cleanup(func() {
-		if out, err := control("stop"); err != nil {
-			t.Errorf("postfix stop: %v\n%s", err, out)
-		}
-		// It says that it has stopped before its last process has.
-		o.wait(t, "the end of the original", func() bool {
-			b, err := os.ReadFile(filepath.Join(o.dir, "spool", "pid", "master.pid"))
-			pid := strings.TrimSpace(string(b))
-			if err != nil || pid == "" {
-				return true
-			}
-			_, err = os.Stat("/proc/" + pid)
-			return err != nil
-		})
-	})
+	o.Configure(main, o.master.String())
+	o.Start()
 	// Cleanup would wait for the one who is told of new mail.
-	serveUnix(t, filepath.Join(o.dir, "spool", "public", "qmgr"), func(c net.Conn) { io.Copy(io.Discard, c) })
+	serveUnix(t, o.Path("spool", "public", "qmgr"), func(c net.Conn) { io.Copy(io.Discard, c) })
 	for _, p := range o.parts {
-		serveVerify(t, filepath.Join(o.dir, "spool", "private", "verify"+p.service))
-		serveFlush(t, filepath.Join(o.dir, "spool", "public", "flush"+p.service))
+		serveVerify(t, o.Path("spool", "private", "verify"+p.service))
+		serveFlush(t, o.Path("spool", "public", "flush"+p.service))
 	}
 }
 
@@ -285,7 +241,7 @@ func (o *original) logOf(service string) []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.log == nil {
-		f, err := os.Open(filepath.Join(o.dir, "mail.log"))
+		f, err := os.Open(o.Path("mail.log"))
 		if err != nil {
 			return nil
 		}
@@ -320,7 +276,7 @@ func (o *original) play(t *testing.T, p *part) map[string]string {
 		os.Chmod(filepath.Join(p.dir, s), 0o666) // if it is there
 	}
 	w.dial = func(ahead []byte) net.Conn {
-		c, err := net.Dial("unix", filepath.Join(o.dir, "spool", "public", p.service))
+		c, err := net.Dial("unix", o.Path("spool", "public", p.service))
 		if err != nil {
 			t.Fatal(err)
 		}
