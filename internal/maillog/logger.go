@@ -223,7 +223,8 @@ func (l *Logger) Flush() {
 	}
 }
 
-// Reopen has a sink that writes a file open it anew, for log rotation.
+// Reopen has a sink that writes a file open it anew, for log rotation, and one that sends
+// to a socket connect to it now: what is going to confine itself calls it before.
 func (l *Logger) Reopen() {
 	if l != nil {
 		l.lines.reopen()

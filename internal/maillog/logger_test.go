@@ -366,6 +366,59 @@ func TestSyslogSink(t *testing.T) {
 	}
 }
 
+// What was connected before the path leads nowhere, as inside chroot, goes on,
+// also after a line that is too long; and there is a new connection when the path leads somewhere again.
+func TestSyslogPathIsGone(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "log")
+	listen := func() *net.UnixConn {
+		t.Helper()
+		conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	first := listen()
+	expect := func(conn *net.UnixConn, want string) {
+		t.Helper()
+		b := make([]byte, 2000)
+		conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+		n, err := conn.Read(b)
+		if err != nil || !strings.Contains(string(b[:n]), want) {
+			t.Errorf("%q, %v; want %s", b[:n], err, want)
+		}
+	}
+	sink, err := NewSyslog(path, "mail", Classic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := New("t", sink)
+	defer l.Close()
+	l.Reopen()
+	if err := os.Rename(path, path+".elsewhere"); err != nil {
+		t.Fatal(err)
+	}
+	l.Info("one")
+	l.Flush()
+	expect(first, "one")
+	sink.(*syslogSink).conn.SetWriteBuffer(2048)
+	l.Info("%s", strings.Repeat("long", 3000))
+	l.Flush()
+	expect(first, "longlong")
+	l.Info("two")
+	l.Flush()
+	expect(first, "two")
+
+	first.Close()
+	l.Info("three")
+	l.Flush() // fails
+	second := listen()
+	l.Flush()
+	expect(second, "three")
+}
+
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -159,26 +159,39 @@ const writeTimeout = time.Second
 
 // datagrams is a connection that is made when there is something to send.
 type datagrams struct {
-	path string
-	conn *net.UnixConn
+	path  string
+	conn  *net.UnixConn
+	stale bool // a write to conn has failed: who read is gone, or came back
+}
+
+// connect makes the connection if there is none that works. One that does not
+// stays until there is another: inside chroot the path may lead nowhere.
+func (d *datagrams) connect() error {
+	if d.conn != nil && !d.stale {
+		return nil
+	}
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: d.path, Net: "unixgram"})
+	if err != nil {
+		return err
+	}
+	c.SetWriteBuffer(4 * maxBatch)
+	d.Close()
+	d.conn, d.stale = c, false
+	return nil
 }
 
 func (d *datagrams) send(p []byte) error {
-	if d.conn == nil {
-		c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: d.path, Net: "unixgram"})
-		if err != nil {
-			return err
-		}
-		c.SetWriteBuffer(4 * maxBatch)
-		d.conn = c
-	}
-	d.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
-	if _, err := d.conn.Write(p); err != nil {
-		d.Close()
+	if err := d.connect(); err != nil && d.conn == nil {
 		return err
 	}
-	return nil
+	d.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+	_, err := d.conn.Write(p)
+	d.stale = err != nil && !errors.Is(err, unix.EMSGSIZE)
+	return err
 }
+
+// Reopen makes the connection, so that it is there inside chroot.
+func (d *datagrams) Reopen() { _ = d.connect() }
 
 func (d *datagrams) Close() error {
 	if d.conn == nil {

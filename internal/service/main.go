@@ -228,7 +228,7 @@ func (p *process) sandbox() {
 func (p *process) jail() error {
 	queue := p.env.Config.String("queue_directory")
 	_ = time.Now().Local().String() // the time zone is read when it is first used
-	p.env.Log.Flush()
+	p.env.Log.Reopen()              // the socket of syslog is not inside
 	if err := syscall.Chroot("."); err != nil {
 		return fmt.Errorf("chroot %s: %w", queue, err)
 	}

@@ -93,7 +93,8 @@ func openUnix(name string, o table.Options) (table.Table, error) {
 	return table.Open("unix:"+name, o)
 }
 
-// named lists the tables that settings name.
+// named lists the tables that settings name, and the one that is there by default:
+// unix:passwd.byname, in local_recipient_maps.
 func named(cfg *config.Config) []string {
 	specs := make(map[string]bool)
 	add := func(text string, err error) {
@@ -104,7 +105,7 @@ func named(cfg *config.Config) []string {
 			specs[spec] = true
 		}
 	}
-	for _, name := range cfg.Names() {
+	for _, name := range append(cfg.Names(), "local_recipient_maps") {
 		add(cfg.Value(name))
 	}
 	services, err := config.LoadMaster(cfg.Dir(), cfg)

@@ -173,6 +173,21 @@ func TestAsk(t *testing.T) {
 	slow.Wait()
 }
 
+// Services inside chroot ask for the system's users where main.cf says nothing
+// of them, as a default does.
+func TestNamedByDefault(t *testing.T) {
+	t.Parallel()
+	for main, want := range map[string][]string{"": {"unix:passwd.byname"}, "local_recipient_maps =\n": nil} {
+		cfg, err := config.LoadString(main)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := named(cfg); !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", main, got, want)
+		}
+	}
+}
+
 // A service that is not there is an error, not "not found".
 func TestAbsent(t *testing.T) {
 	t.Parallel()
