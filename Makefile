@@ -74,7 +74,9 @@ install: build
 	for t in $(TOOLS); do ln -sf posthaste $(DESTDIR)$(SBINDIR)/$$t; done
 	for f in main.cf master.cf; do \
 	  test -e $(DESTDIR)$(SYSCONFDIR)/$$f || install -m 644 etc/$$f $(DESTDIR)$(SYSCONFDIR)/$$f; done
-	install -m 644 etc/systemd/posthaste.service $(DESTDIR)$(UNITDIR)/posthaste.service
+	for u in posthaste posthaste@; do \
+	  sed 's|=/usr/sbin/|=$(SBINDIR)/|' etc/systemd/$$u.service >$(DESTDIR)$(UNITDIR)/$$u.service && \
+	  chmod 644 $(DESTDIR)$(UNITDIR)/$$u.service || exit 1; done
 	for s in 1 5 8; do install -d $(DESTDIR)$(MANDIR)/man$$s && \
 	  install -m 644 docs/man/*.$$s $(DESTDIR)$(MANDIR)/man$$s || exit 1; done
 	install -d $(DESTDIR)$(BASHDIR) $(DESTDIR)$(ZSHDIR)
@@ -90,7 +92,7 @@ deb:
 	@etc/debian/build.sh $(DIST)
 
 # The package in a Debian root that debootstrap makes: installed, used, upgraded,
-# removed; and a Postfix that it replaces. Needs root and a Debian mirror.
+# removed; and a Postfix that it replaces; with systemd and without. Needs root and a Debian mirror.
 deb-test:
 	etc/debian/test.sh
 

@@ -97,13 +97,32 @@ func (c *control) flags(args []string) ([]string, error) {
 
 // say tells the person and the log.
 func (c *control) say(format string, args ...any) {
-	fmt.Fprintf(c.stderr, "posthaste/postfix-script: %s\n", fmt.Sprintf(format, args...))
+	if !c.journaled() {
+		fmt.Fprintf(c.stderr, "posthaste/postfix-script: %s\n", fmt.Sprintf(format, args...))
+	}
 	c.log.Info(format, args...)
 }
 
 func (c *control) warn(format string, args ...any) {
-	fmt.Fprintf(c.stderr, "posthaste/postfix-script: warning: %s\n", fmt.Sprintf(format, args...))
+	if !c.journaled() {
+		fmt.Fprintf(c.stderr, "posthaste/postfix-script: warning: %s\n", fmt.Sprintf(format, args...))
+	}
 	c.log.Warning(format, args...)
+}
+
+// journaled reports whether there is a log and standard error ends in systemd's
+// journal, where the same text would be there twice.
+func (c *control) journaled() bool {
+	f, ok := c.stderr.(*os.File)
+	if !ok || c.log == nil {
+		return false
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && os.Getenv("JOURNAL_STREAM") == fmt.Sprintf("%d:%d", st.Dev, st.Ino)
 }
 
 func (c *control) fatal(format string, args ...any) int {

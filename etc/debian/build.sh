@@ -2,7 +2,8 @@
 # Builds the Debian package: build.sh DIR puts it into DIR and says its name. It
 # holds what "make install" installs, with the changes that Debian's policy asks for.
 # VERSION in the environment gives it another version than the program has, and
-# BUILDMODE=default programs at fixed addresses, which are built faster.
+# BUILDMODE=default programs at fixed addresses, which are built faster; COMPRESS=none
+# saves the time for that.
 set -eu
 umask 022
 here=$(dirname "$0")
@@ -25,7 +26,7 @@ for link in mailq newaliases; do
 	ln -s ../sbin/posthaste "$root/usr/bin/$link"
 done
 ln -s ../sbin/sendmail "$root/usr/lib/sendmail"
-mv "$root/usr/lib/systemd/system/posthaste.service" "$root/lib/systemd/system/"
+mv "$root"/usr/lib/systemd/system/* "$root/lib/systemd/system/"
 rm -r "$root/usr/lib/systemd"
 mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions"
 # The package bash-completion has files for Postfix's tools of these names.
@@ -59,5 +60,5 @@ sed "s|@VERSION@|$version|; s|@ARCH@|$arch|; s|@MAINTAINER@|$maintainer|; s|@SIZ
 
 mkdir -p "$out"
 deb=$out/posthaste_${version}_$arch.deb
-dpkg-deb --root-owner-group -Zxz --build "$root" "$deb" >/dev/null
+dpkg-deb --root-owner-group "-Z${COMPRESS:-xz}" --build "$root" "$deb" >/dev/null
 echo "$deb"

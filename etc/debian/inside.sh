@@ -4,49 +4,7 @@
 # printed as a shell would show them, with what they print.
 set -eu
 
-# run shows a command and carries it out.
-run() {
-	echo "# $*"
-	"$@"
-}
-
-say() { printf '\n==== %s\n' "$*"; }
-
-fail() {
-	echo "FAILED: $*" >&2
-	tail -30 /var/log/mail.log >&2 || true
-	exit 1
-}
-
-# until waits for a command to succeed.
-until_true() {
-	what=$1
-	shift
-	for _ in $(seq 400); do
-		if "$@" >/dev/null 2>&1; then return; fi
-		sleep 0.1
-	done
-	fail "waited in vain: $what"
-}
-
-# queue counts the messages in it.
-queue() { postqueue -j | wc -l; }
-queue_is() { [ "$(queue)" = "$1" ]; }
-
-# over_smtp sends a message to a recipient as a program on this machine does.
-over_smtp() {
-	perl -MIO::Socket::INET -e '
-		my $s = IO::Socket::INET->new(PeerAddr => "127.0.0.1:25", Timeout => 30) or die "connect: $!";
-		for my $line ("", "EHLO c.example", "MAIL FROM:<a\@example.org>", "RCPT TO:<$ARGV[0]>", "DATA", "Subject: over SMTP\r\n\r\ntext\r\n.", "QUIT") {
-			print $s "$line\r\n" if $line ne "";
-			my $reply;
-			do { $reply = <$s> // die "lost connection" } while $reply =~ /^\d\d\d-/;
-			die "$line: $reply" if $reply !~ /^[23]/;
-		}' "$1"
-}
-
-# mailbox reports whether a text is in the mailbox of a user.
-mailbox() { grep -q -- "$2" "/var/mail/$1"; }
+. /root/functions.sh
 
 useradd -m alice
 useradd -m bob
@@ -73,9 +31,7 @@ say "Posthaste instead"
 postfix stop 2>/dev/null # no service is stopped or started here by its package: see policy-rc.d
 until_true "Postfix has stopped" sh -c '! pgrep -x master'
 run apt-get -qq -y install /root/packages/posthaste.deb
-for program in postdrop postqueue; do
-	[ "$(stat -c '%U:%G %a' /usr/sbin/$program)" = "root:postdrop 2755" ] || fail "$program: $(stat -c '%U:%G %a' /usr/sbin/$program)"
-done
+set_gid
 run posthaste migrate --dry-run
 run posthaste migrate
 run posthaste check -v
@@ -85,8 +41,8 @@ until_true "both have been tried here" sh -c 'mailq | grep -c "Connection refuse
 run mailq
 printf 'Subject: to staff\n\nx\n' | sendmail staff
 over_smtp info@virtual.example
-run su -s /bin/sh alice -c 'mailq && postqueue -j && sendmail -bp && postqueue -f'
-! su -s /bin/sh alice -c 'MAIL_CONFIG=/tmp mailq' || fail "a user chose the configuration of a set-gid program"
+run as alice 'mailq && postqueue -j && sendmail -bp && postqueue -f'
+! as alice 'MAIL_CONFIG=/tmp mailq' || fail "a user chose the configuration of a set-gid program"
 until_true "an alias works" mailbox bob "Subject: to staff"
 until_true "a virtual alias works" mailbox alice "Subject: over SMTP"
 
@@ -108,7 +64,7 @@ run dpkg -i /root/packages/posthaste.deb
 postconf -e maillog_file=/var/log/mail.log
 run posthaste start
 run posthaste status
-printf 'Subject: from sendmail\n\nx\n' | su -s /bin/sh alice -c '/usr/sbin/sendmail bob'
+printf 'Subject: from sendmail\n\nx\n' | as alice '/usr/sbin/sendmail bob'
 over_smtp bob
 until_true "mail over SMTP arrives" mailbox bob "Subject: over SMTP"
 until_true "mail of a user arrives" mailbox bob "Subject: from sendmail"
@@ -125,9 +81,7 @@ run posthaste status
 [ "$(cat /var/spool/posthaste/pid/master.pid)" != "$pid" ] || fail "the old version runs"
 [ "$(postqueue -j | sed 's/.*"queue_id": *"\([^"]*\)".*/\1/')" = "$before" ] || fail "the queue had $before"
 postconf -n relayhost | grep -q 26 || fail "main.cf was replaced"
-for program in postdrop postqueue; do
-	[ "$(stat -c '%U:%G %a' /usr/sbin/$program)" = "root:postdrop 2755" ] || fail "$program: $(stat -c '%U:%G %a' /usr/sbin/$program)"
-done
+set_gid
 dpkg --verify posthaste || fail "files are other than the package's"
 
 say "Removed: the queue stays; purged: nothing does"

@@ -14,7 +14,7 @@ VERSION=$(dpkg-deb -f "$work"/first/*.deb Version)+upgrade "$here/build.sh" "$wo
 lintian --allow-root --fail-on error,warning "$work"/first/*.deb
 
 root=$work/root
-debootstrap --variant=minbase --include=ca-certificates,netbase,procps "$suite" "$root" >"$work/debootstrap.log" || { tail "$work/debootstrap.log"; exit 1; }
+debootstrap --variant=minbase --include=ca-certificates,netbase,procps,systemd-sysv "$suite" "$root" >"$work/debootstrap.log" || { tail "$work/debootstrap.log"; exit 1; }
 printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
 chmod 755 "$root/usr/sbin/policy-rc.d"
 cp -L /etc/resolv.conf "$root/etc/resolv.conf"
@@ -24,7 +24,7 @@ chroot "$root" apt-get -qq -y --no-install-recommends --download-only install po
 mkdir "$root/root/packages"
 cp "$work"/first/*.deb "$root/root/packages/posthaste.deb"
 cp "$work"/second/*.deb "$root/root/packages/posthaste-upgrade.deb"
-cp "$here/inside.sh" "$root/root/inside.sh"
+cp "$here/inside.sh" "$here/functions.sh" "$root/root/"
 
 unshare --mount --pid --fork --kill-child --net --uts --ipc sh -c '
 	set -e
@@ -35,3 +35,7 @@ unshare --mount --pid --fork --kill-child --net --uts --ipc sh -c '
 	mkdir -p "$1/dev/pts" && mount -t devpts devpts "$1/dev/pts" || true
 	exec chroot "$1" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 sh /root/inside.sh
 ' sh "$root"
+
+rm "$root/usr/sbin/policy-rc.d"
+chroot "$root" env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install postfix >/dev/null
+"$here/boot.sh" "$root" "$here/systemd.sh" "$here/functions.sh" "$root"/root/packages/*.deb

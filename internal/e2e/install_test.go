@@ -18,6 +18,7 @@ var installed = map[string]string{
 	"etc/posthaste/main.cf":                           "644",
 	"etc/posthaste/master.cf":                         "644",
 	"usr/lib/systemd/system/posthaste.service":        "644",
+	"usr/lib/systemd/system/posthaste@.service":       "644",
 	"usr/sbin/postdrop":                               "755",
 	"usr/sbin/postqueue":                              "755",
 	"usr/sbin/posthaste":                              "755",
