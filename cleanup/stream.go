@@ -19,10 +19,12 @@ type streamKey struct {
 }
 
 type part struct {
-	r     *ipc.Request
-	data  []byte
-	last  bool
-	abort bool
+	r       *ipc.Request
+	rcpts   []mail.Recipient
+	listing bool // the next part has recipients, too
+	data    []byte
+	last    bool
+	abort   bool
 }
 
 func (s *Server) openStream(c *ipc.Conn, r *ipc.Request, q *proto.Submit) {
@@ -38,29 +40,45 @@ func (s *Server) openStream(c *ipc.Conn, r *ipc.Request, q *proto.Submit) {
 		r.Fail("cleanup: message %s is on its way already", q.Envelope.ID)
 		return
 	}
-	st.parts <- part{r: r, data: q.Content}
+	st.parts <- part{r: r, listing: q.Listing, data: q.Content}
 	s.wg.Go(func() { s.receive(key, st, q) })
 }
 
-// receive works through the parts of one message.
+// maxListed bounds the parts that list the recipients of one message: more
+// than the spool can record as one.
+const maxListed = 64 << 20 / proto.ListSize
+
+// receive works through the parts of one message. Its work begins when all
+// recipients are there.
 func (s *Server) receive(key streamKey, st *stream, q *proto.Submit) {
-	in := s.begin(q)
-	for p := range st.parts {
-		switch {
-		case p.abort:
-			in.abort()
-			s.forget(key)
-			return
-		case p.last:
+	var in *incoming
+	for listed := 0; ; listed++ {
+		p, ok := <-st.parts
+		if !ok || p.abort { // the connection is gone, or the message given up
+			break
+		}
+		if in == nil && listed > maxListed || p.last && p.listing || in != nil && len(p.rcpts) > 0 {
+			p.r.Fail("cleanup: message %s has too many recipients, or has them in the wrong place", q.Envelope.ID)
+			break
+		}
+		q.Envelope.Recipients = append(q.Envelope.Recipients, p.rcpts...)
+		if in == nil && !p.listing {
+			in = s.begin(q)
+		}
+		if in != nil {
 			in.write(p.data)
+		}
+		if p.last {
 			s.forget(key)
 			p.r.Reply(in.commit())
 			return
 		}
-		in.write(p.data)
 		p.r.Reply(&proto.ChunkReply{})
 	}
-	in.abort() // the connection is gone
+	s.forget(key)
+	if in != nil {
+		in.abort()
+	}
 }
 
 func (s *Server) forget(key streamKey) {
@@ -75,7 +93,7 @@ func (s *Server) chunk(c *ipc.Conn, r *ipc.Request) {
 		r.Fail("%v", err)
 		return
 	}
-	s.pass(c, r, q.ID, part{r: r, data: q.Data, last: !q.More})
+	s.pass(c, r, q.ID, part{r: r, rcpts: q.Recipients, listing: q.Listing, data: q.Data, last: !q.More})
 }
 
 func (s *Server) abort(c *ipc.Conn, r *ipc.Request) {

@@ -63,8 +63,8 @@
 // mailbox_size_limit, mailbox_transport, mailbox_transport_maps, myhostname,
 // owner_request_special, prepend_delivered_header,
 // propagate_unmatched_extensions, recipient_delimiter,
-// require_home_directory, reset_owner_alias, stale_lock_time,
-// strict_mailbox_ownership.
+// require_home_directory, reset_owner_alias, spool_segment_size,
+// stale_lock_time, strict_mailbox_ownership.
 //
 // # Diagnostics
 //

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"posthaste/internal/agent"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
@@ -45,13 +46,15 @@ func (d *delivery) resolve(st state, addr string) {
 }
 
 // A forward is a message to be queued: with one Delivered-To: line and one
-// sender.
+// sender, and no more recipients than the spool can record as one. The members
+// of a list that has more are spread over several; when one of these cannot be
+// queued those before it are, and come again with the next attempt.
 type forward struct {
 	delivered, sender string
 	envID             string
 	ret               dsn.Ret
 	rcpts             []mail.Recipient
-	states            []state
+	size              int64 // of the recipients as the spool records them, about
 }
 
 // indirect has the message queued again for an address.
@@ -65,7 +68,7 @@ func (d *delivery) indirect(st state) {
 	}
 	var f *forward
 	for _, old := range d.forwards {
-		if old.delivered == st.delivered && old.sender == st.sender {
+		if old.delivered == st.delivered && old.sender == st.sender && old.size < d.forwardLimit {
 			f = old
 		}
 	}
@@ -77,22 +80,22 @@ func (d *delivery) indirect(st state) {
 	if r.Original == r.Address {
 		r.Original = ""
 	}
+	const fixed = 9 // lengths, tags, notifications
 	f.rcpts = append(f.rcpts, r)
-	f.states = append(f.states, st)
+	f.size += int64(len(r.Address) + len(r.Original) + len(r.ORCPT) + fixed)
 }
 
 // sendForwards queues what indirect has gathered.
 func (d *delivery) sendForwards() {
 	for _, f := range d.forwards {
 		id, err := d.sendForward(f)
-		for i := range f.states {
-			if err != nil {
-				d.Log.Warning("%s: cannot forward: %v", d.request.Envelope.ID, err)
-				d.deferIt(&f.states[i], tryLater, "unable to forward message")
-				return // it will all be done again
-			}
-			d.add(&f.states[i], dsn.Expanded, dsn.S(2, 0, 0), "forwarded as "+string(id), "", "")
+		if err != nil {
+			d.Log.Warning("%s: cannot forward: %v", d.request.Envelope.ID, err)
+			d.deferIt(&state{addr: f.rcpts[0].Address}, tryLater, "unable to forward message")
+			return // it will all be done again
 		}
+		d.parts = append(d.parts, part{to: f.rcpts[0].Address, also: f.rcpts[1:], action: dsn.Expanded, status: dsn.S(2, 0, 0),
+			text: "forwarded as " + string(id), detail: agent.Detail{Relay: d.Service}})
 	}
 }
 

@@ -121,9 +121,10 @@ type delivery struct {
 	unfolded bool // expanded, and the sender wants to hear of success: of that, then (RFC 3461 section 5.2.7.3)
 }
 
-// A part is what came of one address.
+// A part is what came of one address, or of some with one fate.
 type part struct {
 	to     string
+	also   []mail.Recipient // the others
 	action dsn.Action
 	status dsn.Status
 	text   string
@@ -192,7 +193,7 @@ func (d *delivery) add(st *state, action dsn.Action, status dsn.Status, text, di
 	if st.listOwner && action == dsn.Failed {
 		detail.Owner = st.owner
 	}
-	d.parts = append(d.parts, part{st.addr, action, status, text, detail})
+	d.parts = append(d.parts, part{to: st.addr, action: action, status: status, text: text, detail: detail})
 }
 
 func (d *delivery) sent(st *state, format string, args ...any) {
@@ -228,9 +229,12 @@ func (d *delivery) conclude() {
 	if d.unfolded && worst.action == dsn.Delivered {
 		worst.action, worst.text = dsn.Expanded, "alias expanded"
 	}
-	if len(d.parts) > 1 || d.parts[0].to != r.Envelope.Recipients[i].Address {
+	if len(d.parts) > 1 || len(d.parts[0].also) > 0 || d.parts[0].to != r.Envelope.Recipients[i].Address {
 		for _, part := range d.parts {
 			r.Part(i, part.to, part.action, part.status, part.text, part.detail)
+			for k := range part.also {
+				r.Part(i, part.also[k].Address, part.action, part.status, part.text, part.detail)
+			}
 		}
 		if worst.action == dsn.Failed || worst.action == dsn.Deferred || r.Envelope.Trace&(mail.TraceReport|mail.TraceRecord) != 0 {
 			worst.detail.Final = worst.to
@@ -263,6 +267,9 @@ func (d *delivery) worst() part {
 		return 0
 	}
 	worst := d.parts[0]
+	if len(worst.also) > 0 {
+		worst.to = d.request.Envelope.Recipients[d.index].Address
+	}
 	for _, p := range d.parts[1:] {
 		switch {
 		case rank(p.action) > rank(worst.action):

@@ -16,6 +16,7 @@ type settings struct {
 	hostname, mailName       string
 	autoUTF8                 proto.SubmitFlags // of smtputf8_autodetect_classes
 	delimiters               string
+	forwardLimit             int64 // octets of recipients that one forwarded message may have
 	ownerRequest             bool
 	expandOwner, resetOwner  bool
 	doubleBounce             string
@@ -79,7 +80,10 @@ func readSettings(cfg *config.Config, db users.Database) (*settings, error) {
 		expandOwner: cfg.Bool("expand_owner_alias"), resetOwner: cfg.Bool("reset_owner_alias"),
 		doubleBounce:      cfg.String("double_bounce_sender"),
 		originalRecipient: cfg.Bool("enable_original_recipient"), frozen: cfg.Bool("frozen_delivered_to"),
-		duplicates:   cfg.Int("duplicate_filter_limit"),
+		duplicates: cfg.Int("duplicate_filter_limit"),
+		// What the spool records as one is half a segment; cleanup may add to
+		// addresses what they were before its maps.
+		forwardLimit: cfg.Bytes("spool_segment_size") / 8,
 		mailboxLimit: cfg.Bytes("mailbox_size_limit"), strictOwner: cfg.Bool("strict_mailbox_ownership"),
 		requireHome:   cfg.Bool("require_home_directory"),
 		forwardPath:   strings.FieldsFunc(cfg.String("forward_path"), func(r rune) bool { return strings.ContainsRune(", \t\r\n", r) }),

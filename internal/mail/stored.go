@@ -3,6 +3,7 @@ package mail
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -173,12 +174,20 @@ func AppendRecipients(b []byte, list []Recipient) []byte {
 	return b
 }
 
+// plainORCPT is the type of an ORCPT that says no more than the address does,
+// as most do: cleanup makes one up for whoever has none. Tag '=' is that.
+const plainORCPT = "rfc822;"
+
 // Append appends r as one field.
 func (r *Recipient) Append(b []byte, tag byte) []byte {
 	return pack.Nested(b, tag, func(b []byte) []byte {
 		b = pack.Bytes(b, 'R', r.Address)
 		b = pack.String(b, 'O', r.Original)
-		b = pack.String(b, 'o', r.ORCPT)
+		if addr, plain := strings.CutPrefix(r.ORCPT, plainORCPT); plain && addr == r.Address {
+			b = pack.Bool(b, '=', true)
+		} else {
+			b = pack.String(b, 'o', r.ORCPT)
+		}
 		return pack.Uint(b, 'n', r.Notify)
 	})
 }
@@ -186,6 +195,7 @@ func (r *Recipient) Append(b []byte, tag byte) []byte {
 // Decode reads what Append wrote, given the field's bytes.
 func (r *Recipient) Decode(field []byte) error {
 	p := pack.NewReader(field)
+	plain := false
 	for p.Next() {
 		switch p.Tag() {
 		case 'R':
@@ -194,9 +204,14 @@ func (r *Recipient) Decode(field []byte) error {
 			r.Original = p.String()
 		case 'o':
 			r.ORCPT = p.String()
+		case '=':
+			plain = p.Bool()
 		case 'n':
 			r.Notify = dsn.Notify(p.Uint())
 		}
+	}
+	if plain {
+		r.ORCPT = plainORCPT + r.Address
 	}
 	return p.Err()
 }

@@ -119,8 +119,11 @@ type Submit struct {
 	Prepend  []string // header lines that access table actions put on top
 	FullName string   // of the sender, for a From: field that has to be added
 	More     bool
-	Content  []byte // CRLF lines, any part of them
-	Milter   uint64 // the session with filters that the message belongs to; 0: not from SMTP, or none
+	// Listing says that the Chunks that follow have more recipients, up to and
+	// with the first that says so no more; content comes after them.
+	Listing bool
+	Content []byte // CRLF lines, any part of them
+	Milter  uint64 // the session with filters that the message belongs to; 0: not from SMTP, or none
 	// Settles, when set, makes the message the notice about others: it and
 	// the disposition of what it reports are recorded as one.
 	Settles *Settle
@@ -132,9 +135,11 @@ type Submit struct {
 
 // MaxUnanswered is how many Chunks a submitter may have under way: with
 // ChunkSize it bounds what a message in flight costs cleanup in memory.
+// ListSize bounds the recipients in one of them, in the same way.
 const (
 	MaxUnanswered = 4
 	ChunkSize     = 64 << 10
+	ListSize      = 256 << 10
 )
 
 // Settle says that nothing more is to be done for these recipients once the
@@ -161,6 +166,7 @@ func (m *Submit) Append(b []byte) []byte {
 	b = pack.String(b, 'F', m.FullName)
 	b = pack.Uint(b, 'm', m.Milter)
 	b = pack.Bool(b, '+', m.More)
+	b = pack.Bool(b, 'l', m.Listing)
 	if m.Settles != nil {
 		b = pack.Nested(b, 's', m.Settles.append)
 	}
@@ -196,6 +202,8 @@ func (m *Submit) Decode(b []byte) error {
 			m.Milter = r.Uint()
 		case '+':
 			m.More = r.Bool()
+		case 'l':
+			m.Listing = r.Bool()
 		case 's':
 			m.Settles = new(Settle)
 			if err := m.Settles.decode(r.Bytes()); err != nil {
@@ -273,17 +281,22 @@ func (m *SubmitReply) Decode(b []byte) error {
 	return r.Err()
 }
 
-// Chunk is more of the message with this ID.
+// Chunk is more of the message with this ID: recipients, while a Submit or the
+// Chunk before has said Listing, then content.
 type Chunk struct {
-	ID   mail.QueueID
-	More bool
-	Data []byte
+	ID         mail.QueueID
+	More       bool
+	Listing    bool // the next one has recipients, too
+	Recipients []mail.Recipient
+	Data       []byte
 }
 
 func (*Chunk) Kind() uint16 { return KindChunk }
 func (m *Chunk) Append(b []byte) []byte {
 	b = pack.String(b, 'q', m.ID)
 	b = pack.Bool(b, '+', m.More)
+	b = pack.Bool(b, 'l', m.Listing)
+	b = mail.AppendRecipients(b, m.Recipients)
 	return pack.Bytes(b, 'd', m.Data)
 }
 func (m *Chunk) Decode(b []byte) error {
@@ -294,6 +307,14 @@ func (m *Chunk) Decode(b []byte) error {
 			m.ID = mail.QueueID(r.String())
 		case '+':
 			m.More = r.Bool()
+		case 'l':
+			m.Listing = r.Bool()
+		case 'R':
+			var rcpt mail.Recipient
+			if err := rcpt.Decode(r.Bytes()); err != nil {
+				return err
+			}
+			m.Recipients = append(m.Recipients, rcpt)
 		case 'd':
 			m.Data = r.Bytes()
 		}

@@ -10,7 +10,10 @@
 // A message of up to proto.ChunkSize bytes is one request and one reply, so
 // that many sessions share one system call. A longer one is streamed: at most
 // proto.MaxUnanswered parts are under way, which bounds what it costs both
-// ends in memory, and makes a slow disk slow the client down.
+// ends in memory, and makes a slow disk slow the client down. So is a message
+// whose recipients fill more than proto.ListSize: they go ahead of the content
+// in parts of that size, so that the list of a mailing list may be larger than
+// a frame. What bounds it is what cleanup can record as one unit.
 //
 // # Durability
 //
@@ -264,6 +267,7 @@ func (m *Message) part(more bool) error {
 		return err
 	}
 	m.send(&proto.Chunk{ID: m.env.ID, More: more, Data: *m.buf})
+	*m.buf = (*m.buf)[:0]
 	return nil
 }
 
@@ -311,13 +315,19 @@ func (m *Message) unspill() error {
 // to another connection: nobody has seen anything of it yet.
 func (m *Message) firstPart(ctx context.Context) error {
 	m.win.wake = make(chan struct{}, 1)
+	first := m.submit(true)
+	list, rest := firstOf(first.Envelope.Recipients)
+	first.Envelope.Recipients = list
+	if len(rest) > 0 {
+		first.Listing, first.Content = true, nil
+	}
 	for {
 		conn, err := m.c.ipc.Conn(ctx)
 		if err != nil {
 			return fmt.Errorf("send message to cleanup: %w", err)
 		}
 		m.conn = conn
-		m.send(m.submit(true))
+		m.send(first)
 		m.win.mu.Lock()
 		unsent := errors.Is(m.win.err, ipc.ErrUnsent)
 		if unsent {
@@ -326,9 +336,49 @@ func (m *Message) firstPart(ctx context.Context) error {
 		m.win.mu.Unlock()
 		if !unsent {
 			m.sent = true
-			return nil
+			break
 		}
 	}
+	if first.Listing {
+		if err := m.list(ctx, rest); err != nil {
+			return err
+		}
+	}
+	*m.buf = (*m.buf)[:0]
+	return nil
+}
+
+// list sends the recipients that did not fit into the first part, then the
+// content that did not.
+func (m *Message) list(ctx context.Context, rest []mail.Recipient) error {
+	for len(rest) > 0 {
+		if err := m.wait(ctx, proto.MaxUnanswered-1); err != nil {
+			return err
+		}
+		c := &proto.Chunk{ID: m.env.ID, More: true}
+		c.Recipients, rest = firstOf(rest)
+		c.Listing = len(rest) > 0
+		m.send(c)
+	}
+	if err := m.wait(ctx, proto.MaxUnanswered-1); err != nil {
+		return err
+	}
+	m.send(&proto.Chunk{ID: m.env.ID, More: true, Data: *m.buf})
+	return nil
+}
+
+// firstOf cuts off as many recipients as go into one part, one at least.
+func firstOf(all []mail.Recipient) (list, rest []mail.Recipient) {
+	const fixed = 16 // what a recipient costs besides its strings, at most
+	size := 0
+	for i := range all {
+		r := &all[i]
+		size += fixed + len(r.Address) + len(r.Original) + len(r.ORCPT)
+		if size > proto.ListSize && i > 0 {
+			return all[:i], all[i:]
+		}
+	}
+	return all, nil
 }
 
 func (m *Message) submit(more bool) *proto.Submit {
@@ -341,7 +391,6 @@ func (m *Message) send(req ipc.Message) {
 	m.win.pending++
 	m.win.mu.Unlock()
 	m.conn.Go(req, m.win.answered) // copies what it is given before it returns
-	*m.buf = (*m.buf)[:0]
 }
 
 var errRefused = errors.New("cleanup refused the message")
@@ -380,6 +429,11 @@ func (m *Message) Commit(ctx context.Context) (proto.SubmitReply, error) {
 		m.err = m.unspill()
 	}
 	m.opt.Late = false
+	if !m.sent && m.err == nil {
+		if _, rest := firstOf(m.env.Recipients); len(rest) > 0 {
+			m.err = m.part(true)
+		}
+	}
 	if !m.sent && m.err == nil {
 		var reply proto.SubmitReply
 		err := m.c.ipc.Call(ctx, m.submit(false), &reply)

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -79,6 +81,15 @@ func (f *fakeCleanup) handle(c *ipc.Conn, r *ipc.Request) {
 		if err := r.Decode(&m); err != nil {
 			f.t.Error(err)
 		}
+		got := f.got[m.ID]
+		if len(m.Recipients) > 0 != got.Listing || len(m.Recipients) > 0 && len(m.Data) > 0 {
+			f.t.Errorf("a part with %d recipients and %d octets after one that says %v", len(m.Recipients), len(m.Data), got.Listing)
+		}
+		if n := len(mail.AppendRecipients(nil, m.Recipients)); n > proto.ListSize {
+			f.t.Errorf("%d octets of recipients in a part", n)
+		}
+		got.Envelope.Recipients, got.Listing = append(got.Envelope.Recipients, m.Recipients...), m.Listing
+		f.got[m.ID] = got
 		f.part(c, r, m.ID, m.Data, m.More)
 	case proto.KindAbort:
 		var m proto.Abort
@@ -209,6 +220,64 @@ func TestAnyPieces(t *testing.T) {
 			rt.Fatalf("%d parts unanswered", f.maxUnd)
 		}
 	})
+}
+
+// A list of recipients of any length arrives whole, in parts of bounded size
+// before the content.
+func TestLongLists(t *testing.T) {
+	t.Parallel()
+	f, c := newFake(t)
+	for _, tc := range []struct{ rcpts, content, frames int }{
+		{1000, 10, 1}, {10000, 0, 4}, {10000, 10, 4}, {10000, proto.ChunkSize + 1, 4}, {100000, 3 * proto.ChunkSize, 21},
+	} {
+		env := envelope(t, c)
+		env.Recipients = nil
+		for i := range tc.rcpts {
+			env.Recipients = append(env.Recipients, mail.Recipient{Address: fmt.Sprintf("member%d@example.net", i), ORCPT: "rfc822;x"})
+		}
+		m := c.Open(env, Options{})
+		content := bytes.Repeat([]byte("x"), tc.content)
+		if _, err := m.Write(content); err != nil {
+			t.Fatal(err)
+		}
+		r, err := m.Commit(t.Context())
+		if err != nil || r.Code != 250 {
+			t.Fatalf("Commit = %v, %v", r, err)
+		}
+		f.mu.Lock()
+		if got := f.got[env.ID].Envelope.Recipients; !slices.Equal(got, env.Recipients) {
+			t.Errorf("%+v: %d recipients arrived, or others", tc, len(got))
+		}
+		if !bytes.Equal(f.open[env.ID], content) || f.frames[env.ID] != tc.frames || f.maxUnd > proto.MaxUnanswered {
+			t.Errorf("%+v: %d octets in %d frames, up to %d unanswered", tc, len(f.open[env.ID]), f.frames[env.ID], f.maxUnd)
+		}
+		f.mu.Unlock()
+	}
+
+	env := envelope(t, c)
+	env.Recipients = []mail.Recipient{{Address: strings.Repeat("a", 2*proto.ListSize)}, {Address: "b@example.net"}}
+	list, rest := firstOf(env.Recipients)
+	if len(list) != 1 || len(rest) != 1 {
+		t.Errorf("an address that is too long for a part: %d and %d", len(list), len(rest))
+	}
+}
+
+// A list may be refused before it has been sent.
+func TestListRefused(t *testing.T) {
+	t.Parallel()
+	f, c := newFake(t)
+	f.onPart = func(_ *ipc.Conn, part int) *proto.SubmitReply {
+		if part < 2 {
+			return nil
+		}
+		return &proto.SubmitReply{Code: 452, Status: dsn.S(4, 3, 1), Text: "Insufficient system storage"}
+	}
+	env := envelope(t, c)
+	env.Recipients = slices.Repeat([]mail.Recipient{{Address: "member@example.net"}}, 100000)
+	r, err := c.Open(env, Options{}).Commit(t.Context())
+	if err != nil || r.Code != 452 {
+		t.Errorf("Commit = %v, %v", r, err)
+	}
 }
 
 func TestVerdicts(t *testing.T) {
