@@ -42,6 +42,7 @@ const (
 	fieldSender
 	fieldTo
 	fieldTLSRequired
+	fieldRequireTLS
 )
 
 // fieldKind is what a field is about.
@@ -80,6 +81,7 @@ var fieldsByLength = func() (t [32][]fieldInfo) {
 		{"Message-Id", fieldMessageID, 0},
 		{"MIME-Version", fieldContentOther, kindMIME},
 		{"Received", fieldReceived, 0},
+		{mail.RequireTLSField, fieldRequireTLS, 0},
 		{"Reply-To", fieldReplyTo, kindSender},
 		{"Resent-Bcc", fieldResentBcc, kindRecipient | kindResent},
 		{"Resent-Cc", fieldResentCc, kindRecipient | kindResent},
@@ -123,6 +125,8 @@ type headerState struct {
 	eightBit  bool // some byte over 127
 	utf8      bool // the same, in a field: RFC 6532
 	fault8Bit bool // reported
+
+	requireTLS bool // Require-TLS-ESMTP: yes was seen
 
 	addrs []rfc5322.Address // scratch
 }
@@ -222,6 +226,10 @@ func (m *Message) note(f rfc5322.Field, info fieldInfo) {
 			m.env.TLSOptional = true
 		} else {
 			m.warnf("ignoring malformed header: '%.100s'", printable(string(f.Lines())))
+		}
+	case fieldRequireTLS:
+		if m.c.requireTLSField && strings.EqualFold(string(f.Value()), "yes") {
+			m.env.RequireTLS, h.requireTLS = true, true
 		}
 	}
 }

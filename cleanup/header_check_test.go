@@ -228,6 +228,35 @@ func TestTLSRequired(t *testing.T) {
 	}
 }
 
+// TestRequireTLSField: REQUIRETLS survives a content filter that does not know it.
+func TestRequireTLSField(t *testing.T) {
+	t.Parallel()
+	const field = "Require-TLS-ESMTP: yes\r\n"
+	for _, tc := range []struct {
+		conf     string
+		asked    bool // by MAIL
+		in, want string
+		require  bool
+	}{
+		{"", true, "", field, true},
+		{"", true, field, field, true},
+		{"", false, "require-tls-esmtp: YES\r\n", "require-tls-esmtp: YES\r\n", true},
+		{"", false, "Require-TLS-ESMTP: maybe\r\n", "Require-TLS-ESMTP: maybe\r\n", false},
+		{"", false, "", "", false},
+		{"requiretls_esmtp_header = no\n", true, "", "", true},
+		{"requiretls_esmtp_header = no\n", false, field, field, false},
+		{"requiretls_enable = no\n", false, field, field, false},
+		{"message_drop_headers = require-tls-esmtp\n", false, field, "", true},
+	} {
+		s := submission("remote", "r@x.y")
+		s.Envelope.RequireTLS = tc.asked
+		got, r := feed(newCore(t, tc.conf, nil), s, "Subject: a\r\n"+tc.in+"\r\n", 0)
+		if want := "Subject: a\r\n" + tc.want + "\r\n"; got != want || r.Envelope.RequireTLS != tc.require {
+			t.Errorf("%+v: RequireTLS %v, %q", tc, r.Envelope.RequireTLS, got)
+		}
+	}
+}
+
 func TestStripCharacters(t *testing.T) {
 	t.Parallel()
 	c := newCore(t, "message_strip_characters = \\0\\001z\n", nil)

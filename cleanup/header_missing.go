@@ -4,6 +4,7 @@ import (
 	"mime"
 	"strings"
 
+	"posthaste/internal/mail"
 	"posthaste/internal/rfc5322"
 )
 
@@ -47,6 +48,10 @@ func (m *Message) endHeader(garbage []byte) {
 		} else {
 			m.warnf("bad undisclosed_recipients_header header text %q -- need \"headername: headervalue\"", m.c.undisclosed)
 		}
+	}
+	if m.env.RequireTLS && m.c.requireTLSField && !h.requireTLS {
+		// A content filter that does not know REQUIRETLS brings it back in this.
+		b = append(b, mail.RequireTLSField+": yes\r\n"...)
 	}
 	if garbage != nil && m.flags&Filter != 0 {
 		switch m.c.endOfHeader {

@@ -69,17 +69,18 @@ type Core struct {
 	hopLimit                                           int
 	sizeLimit                                          int64
 
-	mime          bool // structure is looked at
-	downgrade     bool // force_mime_input_conversion
-	mimeDepth     int
-	boundaryLimit int
-	strict        strictness
-	endOfHeader   string // non_empty_end_of_header_action
-	replaceStray  bool
-	reject, strip *byteSet
-	detect8Bit    bool
-	utf8          bool
-	tlsRequired   bool
+	mime            bool // structure is looked at
+	downgrade       bool // force_mime_input_conversion
+	mimeDepth       int
+	boundaryLimit   int
+	strict          strictness
+	endOfHeader     string // non_empty_end_of_header_action
+	replaceStray    bool
+	reject, strip   *byteSet
+	detect8Bit      bool
+	utf8            bool
+	tlsRequired     bool
+	requireTLSField bool // Require-TLS-ESMTP: is read and written
 }
 
 // strictness is which faults of MIME are not forgiven.
@@ -134,6 +135,7 @@ func NewCore(cfg *config.Config, rw Rewriter, o table.Options) (*Core, error) {
 		detect8Bit:        cfg.Bool("detect_8bit_encoding_header"),
 		utf8:              cfg.Bool("smtputf8_enable"),
 		tlsRequired:       cfg.Bool("tls_required_enable"),
+		requireTLSField:   cfg.Bool("requiretls_enable") && cfg.Bool("requiretls_esmtp_header"),
 	}
 	c.strict = strictness{
 		header8Bit: cfg.Bool("strict_7bit_headers") || cfg.Bool("strict_8bitmime"),

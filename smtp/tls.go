@@ -35,9 +35,10 @@ type policy struct {
 // tlsState is TLS that has been set up.
 type tlsState struct {
 	tls.ConnectionState
-	policy  *policy
-	trusted bool // a CA of ours vouches for the certificate
-	matched bool // and it is for the right name, or is one that is known
+	policy   *policy
+	trusted  bool // a CA of ours vouches for the certificate
+	matched  bool // and it is for the right name, or is one that is known
+	loglevel int  // how much is logged of it
 }
 
 // tlsProblem is a failure of our own configuration.
@@ -265,6 +266,7 @@ func (d *delivery) shakeHands(ctx context.Context, s *session, t *target, p *pol
 	}
 	s.conn = conn
 	s.tls = &tlsState{ConnectionState: conn.ConnectionState(), policy: p}
+	s.tls.loglevel = d.tlsLogLevel(ctx, s)
 	d.verify(s, p)
 	d.logTLS(s)
 	return nil
@@ -307,7 +309,7 @@ func (d *delivery) tlsConfig(t *target, p *policy) (*tls.Config, error) {
 func (d *delivery) verify(s *session, p *policy) {
 	c, st := d.a.tls, s.tls
 	chain := st.PeerCertificates
-	if len(chain) == 0 || p.Level < tlspolicy.Fingerprint && c.loglevel == 0 {
+	if len(chain) == 0 || p.Level < tlspolicy.Fingerprint && s.tls.loglevel == 0 {
 		return
 	}
 	switch {
@@ -360,6 +362,16 @@ func (d *delivery) checkPeer(s *session, p *policy) *failure {
 	return &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: "Server certificate not verified", detail: s.detail()}
 }
 
+// tlsLogLevel is how much is logged about TLS with a server: what
+// smtp_tls_loglevel_maps has for its name or address, or smtp_tls_loglevel.
+func (d *delivery) tlsLogLevel(ctx context.Context, s *session) int {
+	c := d.a.tls
+	if level, found := c.loglevels.LookupLevel(ctx, s.host, s.addr, !c.logParents, d.log.Warning); found {
+		return level
+	}
+	return c.loglevel
+}
+
 // logTLS says how a session is encrypted.
 func (d *delivery) logTLS(s *session) {
 	st := s.tls
@@ -375,7 +387,7 @@ func (d *delivery) logTLS(s *session) {
 	if st.CurveID != 0 {
 		e.KeyExchange = st.CurveID.String()
 	}
-	if d.a.tls.loglevel == 0 {
+	if s.tls.loglevel == 0 {
 		d.log.Count(e)
 		return
 	}

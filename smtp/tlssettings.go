@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,6 +23,8 @@ type tlsClient struct {
 	curves      []tls.CurveID
 	wrapper     bool
 	loglevel    int
+	loglevels   *table.Maps // by server
+	logParents  bool        // in which a domain stands for its subdomains
 	noteOffer   bool
 	insecureMX  tlspolicy.Level // smtp_tls_dane_insecure_mx_policy
 	forceTLSA   bool            // smtp_tls_force_insecure_host_tlsa_lookup
@@ -46,7 +49,7 @@ type tlsFiles struct {
 	level                      string
 	useTLS, enforce, checkName bool
 	policyMaps, require        []string
-	perSite                    []string
+	perSite, loglevels         []string
 	cache                      string
 	cacheTime                  time.Duration
 }
@@ -69,6 +72,8 @@ func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, e
 	}
 	c.maps = table.OpenMaps(family+"policy_maps", f.policyMaps, o)
 	c.sites = table.OpenMaps(family+"per_site", f.perSite, o)
+	c.loglevels = table.OpenMaps(family+"loglevel_maps", f.loglevels, o)
+	c.logParents = slices.Contains(cfg.List("parent_domain_matches_subdomains"), family+"loglevel_maps")
 	var errs []error
 	fail := func(name string, err error) {
 		if err != nil {
@@ -176,8 +181,8 @@ func (c *tlsClient) readSMTP(cfg *config.Config) tlsFiles {
 		useTLS: cfg.Bool("smtp_use_tls"), enforce: cfg.Bool("smtp_enforce_tls"),
 		checkName:  cfg.Bool("smtp_tls_enforce_peername"),
 		policyMaps: cfg.List("smtp_tls_policy_maps"), require: cfg.List("smtp_requiretls_policy"),
-		perSite: cfg.List("smtp_tls_per_site"),
-		cache:   cfg.String("smtp_tls_session_cache_database"), cacheTime: cfg.Duration("smtp_tls_session_cache_timeout"),
+		perSite: cfg.List("smtp_tls_per_site"), loglevels: cfg.List("smtp_tls_loglevel_maps"),
+		cache: cfg.String("smtp_tls_session_cache_database"), cacheTime: cfg.Duration("smtp_tls_session_cache_timeout"),
 	}
 }
 
@@ -213,8 +218,8 @@ func (c *tlsClient) readLMTP(cfg *config.Config) tlsFiles {
 		useTLS: cfg.Bool("lmtp_use_tls"), enforce: cfg.Bool("lmtp_enforce_tls"),
 		checkName:  cfg.Bool("lmtp_tls_enforce_peername"),
 		policyMaps: cfg.List("lmtp_tls_policy_maps"), require: cfg.List("lmtp_requiretls_policy"),
-		perSite: cfg.List("lmtp_tls_per_site"),
-		cache:   cfg.String("lmtp_tls_session_cache_database"), cacheTime: cfg.Duration("lmtp_tls_session_cache_timeout"),
+		perSite: cfg.List("lmtp_tls_per_site"), loglevels: cfg.List("lmtp_tls_loglevel_maps"),
+		cache: cfg.String("lmtp_tls_session_cache_database"), cacheTime: cfg.Duration("lmtp_tls_session_cache_timeout"),
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/smtpwire"
@@ -53,6 +54,9 @@ func (s *session) begin(k *sink) {
 	if s.srv.filter != nil {
 		for _, h := range s.a.Effects.Prepend {
 			k.Write([]byte(h + "\r\n"))
+		}
+		if s.m.RequireTLS && s.set.requireTLSField {
+			k.Write([]byte(mail.RequireTLSField + ": yes\r\n"))
 		}
 		if s.forwarded.given {
 			return // we are but a part of somebody's filter

@@ -53,7 +53,8 @@ type settings struct {
 	autoUTF8                              proto.SubmitFlags // of smtputf8_autodetect_classes
 	hideClient, tlsReceived, saslReceived bool
 	lookupNames, logPort, requireTLS      bool
-	historyLimit                          int // lines of transcript
+	requireTLSField                       bool // a content filter before the queue is told in the header
+	historyLimit                          int  // lines of transcript
 	verpDelims, verpFilter                string
 	localRewrite                          []string
 	filter                                string
@@ -83,15 +84,16 @@ func readSettings(cfg *config.Config, service string, o table.Options) (*setting
 		withheld:   proto.OverrideFlags(cfg.List("receive_override_options")),
 		autoUTF8:   proto.AutoUTF8(cfg.List("smtputf8_autodetect_classes"), "smtpd"),
 		hideClient: cfg.Bool("smtpd_hide_client_session"), tlsReceived: cfg.Bool("smtpd_tls_received_header"),
-		saslReceived: cfg.Bool("smtpd_sasl_authenticated_header"),
-		lookupNames:  cfg.Bool("smtpd_peername_lookup"),
-		logPort:      cfg.Bool("smtpd_client_port_logging"),
-		requireTLS:   cfg.Bool("requiretls_enable"),
-		historyLimit: cfg.Int("smtpd_history_flush_threshold"),
-		verpDelims:   cfg.String("default_verp_delimiters"),
-		verpFilter:   cfg.String("verp_delimiter_filter"),
-		localRewrite: cfg.List("local_header_rewrite_clients"),
-		filter:       cfg.String("content_filter"),
+		saslReceived:    cfg.Bool("smtpd_sasl_authenticated_header"),
+		lookupNames:     cfg.Bool("smtpd_peername_lookup"),
+		logPort:         cfg.Bool("smtpd_client_port_logging"),
+		requireTLS:      cfg.Bool("requiretls_enable"),
+		requireTLSField: cfg.Bool("requiretls_esmtp_header"),
+		historyLimit:    cfg.Int("smtpd_history_flush_threshold"),
+		verpDelims:      cfg.String("default_verp_delimiters"),
+		verpFilter:      cfg.String("verp_delimiter_filter"),
+		localRewrite:    cfg.List("local_header_rewrite_clients"),
+		filter:          cfg.String("content_filter"),
 	}
 	switch v := strings.ToLower(cfg.String("smtpd_forbid_bare_newline")); v {
 	case "no", "":

@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -38,19 +37,20 @@ const (
 
 // tlsSettings are what TLS sessions of one service have in common.
 type tlsSettings struct {
-	level     tlsLevel
-	wrapper   bool
-	authOnly  bool
-	askCert   bool
-	digest    string
-	logLevel  int
-	logLevels *table.Maps // by client
-	depth     int         // how long a client's chain may be above its certificate
-	usages    []x509.ExtKeyUsage
-	config    *tls.Config
-	keys      *keyring
-	roots     *x509.CertPool
-	needTrust bool // smtpd_tls_req_ccert
+	level      tlsLevel
+	wrapper    bool
+	authOnly   bool
+	askCert    bool
+	digest     string
+	logLevel   int
+	logLevels  *table.Maps // by client
+	logParents bool        // in which a domain stands for its subdomains
+	depth      int         // how long a client's chain may be above its certificate
+	usages     []x509.ExtKeyUsage
+	config     *tls.Config
+	keys       *keyring
+	roots      *x509.CertPool
+	needTrust  bool // smtpd_tls_req_ccert
 }
 
 // readTLS reads the smtpd_tls_ parameters. TLS that is asked for and cannot
@@ -112,6 +112,7 @@ func readTLS(cfg *config.Config, warn func(string, ...any), o table.Options) (*t
 		return nil, err
 	}
 	t.logLevels = table.OpenMaps("smtpd_tls_loglevel_maps", cfg.List("smtpd_tls_loglevel_maps"), o)
+	t.logParents = slices.Contains(cfg.List("parent_domain_matches_subdomains"), "smtpd_tls_loglevel_maps")
 	return t, t.makeConfig(cfg, warn)
 }
 
@@ -422,22 +423,8 @@ func (s *session) handshake() error {
 // smtpd_tls_loglevel_maps has for its name or address, or smtpd_tls_loglevel.
 func (s *session) tlsLogLevel() int {
 	t := s.srv.tlsSet
-	if t.logLevels.Empty() {
-		return t.logLevel
-	}
-	for _, key := range []string{s.a.Name, s.a.AddrText} {
-		value, found, err := t.logLevels.Lookup(s.srv.ctx(), key, false)
-		if err != nil {
-			s.srv.log.Warning("%v", err)
-			break
-		}
-		if found {
-			level, err := strconv.Atoi(value)
-			if err == nil && level >= 0 {
-				return level
-			}
-			s.srv.log.Warning("smtpd_tls_loglevel_maps: %s: %q is not a log level", key, value)
-		}
+	if level, found := t.logLevels.LookupLevel(s.srv.ctx(), s.a.Name, s.a.AddrText, !t.logParents, s.srv.log.Warning); found {
+		return level
 	}
 	return t.logLevel
 }

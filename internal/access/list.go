@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -135,6 +136,9 @@ func (e *Evaluator) compileOne(words []string, i int, kind listKind) (named, int
 		}
 		return named{name: w, arg: arg, run: c}, i + 2
 	}
+	if name == "reject_maps_rbl" {
+		return e.mapsRBL(w), i + 1
+	}
 	if l, found := e.classes[w]; found {
 		return named{name: w, run: func(r *run, ctx context.Context) verdict { return r.eval(ctx, l) }, nested: l}, i + 1
 	}
@@ -149,6 +153,24 @@ func (e *Evaluator) compileOne(words []string, i int, kind listKind) (named, int
 		return named{name: w, run: c}, i + 1
 	}
 	return e.broken(w, fmt.Sprintf("unknown smtpd restriction: %q", w)), i + 1
+}
+
+// mapsRBL is what came before reject_rbl_client: it asks all lists of
+// maps_rbl_domains.
+func (e *Evaluator) mapsRBL(name string) named {
+	var words []string
+	for _, domain := range e.cfg.List("maps_rbl_domains") {
+		words = append(words, "reject_rbl_client", domain)
+	}
+	l := e.compile("maps_rbl_domains", words, kindClient)
+	var once sync.Once
+	return named{name: name, nested: l, run: func(r *run, ctx context.Context) verdict {
+		once.Do(func() {
+			e.log.Warning("support for restriction %q will be removed from %s; use \"reject_rbl_client domain-name\" instead",
+				name, e.cfg.String("mail_name"))
+		})
+		return r.eval(ctx, l)
+	}}
 }
 
 // broken is a restriction that answers with a configuration error.

@@ -65,7 +65,7 @@ var smtpParams = []Param{
 	{Name: "smtp_randomize_addresses", Type: Bool, Default: "yes", Tier: 2, Doc: "Shuffle servers of equal preference"},
 	{Name: "smtp_rcpt_timeout", Type: Duration, Default: "300s", Min: 1, Tier: 2, Doc: "Time limit for RCPT reply"},
 	{Name: "smtp_reply_filter", Type: List, Tier: 3, Doc: "Table that rewrites server replies"},
-	{Name: "smtp_requiretls_policy", Type: List, Default: "enforce", Tier: 3, Origin: Newer, Doc: "REQUIRETLS enforcement by next hop"},
+	{Name: "smtp_requiretls_policy", Type: List, Default: "inline:{ { $mydomain = opportunistic } { .$mydomain = opportunistic } { localhost = opportunistic } } cidr:{ { 0.0.0.0/0 opportunistic } { ::/0 opportunistic } } enforce", Tier: 3, Origin: Newer, Doc: "REQUIRETLS enforcement by next hop"},
 	{Name: "smtp_rset_timeout", Type: Duration, Default: "20s", Min: 1, Tier: 3, Doc: "Time limit for RSET reply"},
 	{Name: "smtp_sasl_auth_cache_name", Type: String, Tier: 3, Doc: "Cache of failed logins"},
 	{Name: "smtp_sasl_auth_cache_time", Type: Duration, Default: "90d", Unit: 'd', Tier: 3, Doc: "Life of a failed login entry"},

@@ -89,6 +89,10 @@ func (r *Recipient) Orig() string {
 	return r.Address
 }
 
+// RequireTLSField is the header field by which REQUIRETLS comes through a
+// content filter that does not know it: Require-TLS-ESMTP: yes.
+const RequireTLSField = "Require-TLS-ESMTP"
+
 // An Envelope is all that is known of a message besides its content, its
 // recipients' fates and its place in the queue. It never changes once the
 // message is queued.

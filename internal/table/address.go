@@ -2,6 +2,7 @@ package table
 
 import (
 	"context"
+	"strconv"
 	"strings"
 
 	"posthaste/internal/rfc5322"
@@ -214,6 +215,32 @@ func (m *Maps) LookupClientAddr(ctx context.Context, addr string) (value string,
 		key = strings.TrimRight(key[:i], sep)
 	}
 	return "", false, nil
+}
+
+// LookupLevel finds the level that is set for a peer: by its name and the
+// domains above it, then by its address and the networks it is in, as
+// LookupDomain and LookupClientAddr find them. DUNNO, and any error, which is
+// given to warn, mean that there is none (smtp_tls_loglevel_maps).
+func (m *Maps) LookupLevel(ctx context.Context, name, addr string, dot bool, warn func(format string, args ...any)) (level int, found bool) {
+	key := name
+	value, found, err := m.LookupDomain(ctx, name, dot)
+	if !found && err == nil {
+		key = addr
+		value, found, err = m.LookupClientAddr(ctx, addr)
+	}
+	switch {
+	case err != nil:
+		warn("%v", err)
+		return 0, false
+	case !found || strings.EqualFold(value, "DUNNO"):
+		return 0, false
+	}
+	level, err = strconv.Atoi(value)
+	if err != nil || level < 0 {
+		warn("%s: %s: %q is not a log level", m.Title(), key, value)
+		return 0, false
+	}
+	return level, true
 }
 
 // Parents yields domain and each of its parents, up to the last label: as

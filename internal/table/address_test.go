@@ -106,6 +106,38 @@ func TestLookupDomainAndAddr(t *testing.T) {
 	}
 }
 
+func TestLookupLevel(t *testing.T) {
+	t.Parallel()
+	m := OpenMaps("levels", []string{"inline:{a.test=1, .b.test=2, c.test=3, off.test=dunno, 192.0.2=4, 192.0.2.9=-1, 2001:db8=x}"}, Options{})
+	for _, tc := range []struct {
+		name, addr  string
+		dot         bool
+		level       int
+		found, warn bool
+	}{
+		{"a.test", "192.0.2.1", true, 1, true, false},
+		{"x.b.test", "192.0.2.1", true, 2, true, false},
+		{"x.c.test", "192.0.2.1", true, 4, true, false},
+		{"x.c.test", "192.0.2.1", false, 3, true, false},
+		{"off.test", "192.0.2.1", true, 0, false, false},
+		{"", "192.0.2.1", true, 4, true, false},
+		{"", "192.0.2.9", true, 0, false, true},
+		{"", "2001:db8::1", true, 0, false, true},
+		{"z.test", "198.51.100.1", true, 0, false, false},
+	} {
+		warned := false
+		level, found := m.LookupLevel(context.Background(), tc.name, tc.addr, tc.dot, func(string, ...any) { warned = true })
+		if level != tc.level || found != tc.found || warned != tc.warn {
+			t.Errorf("%+v: %d %v, warned %v", tc, level, found, warned)
+		}
+	}
+	failing := OpenMaps("levels", []string{"fail:x"}, Options{})
+	warned := false
+	if _, found := failing.LookupLevel(context.Background(), "a.test", "192.0.2.1", true, func(string, ...any) { warned = true }); found || !warned {
+		t.Error("the error of a table was lost")
+	}
+}
+
 func TestExtension(t *testing.T) {
 	t.Parallel()
 	m := OpenMaps("test", []string{"inline:{u@x.test=full, v=local}"}, Options{})
