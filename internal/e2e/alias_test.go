@@ -58,7 +58,7 @@ func TestBigAlias(t *testing.T) {
 	}
 }
 
-var listSize = flag.Int("list.n", 12000, "members of the lists in TestBigLists")
+var listSize = flag.Int("list.n", 6000, "members of the lists in TestBigLists")
 
 // Lists of local aliases: one that has its members in the alias table, one that
 // has them in a file. They fill several frames between processes, and more than
@@ -73,7 +73,7 @@ func TestBigLists(t *testing.T) {
 mydestination = home.test
 smtp_destination_recipient_limit = 1000
 qmgr_message_active_limit = 100
-spool_segment_size = 2097152
+spool_segment_size = 1048576
 `})
 	var aliases, members strings.Builder
 	aliases.WriteString("listed: :include:" + s.path("etc", "members") + "\nowner-listed: root\nnamed:")
