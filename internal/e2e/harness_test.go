@@ -54,7 +54,7 @@ func (m suite) Run() int {
 
 // patience is how long a test waits for what must happen. It is only ever
 // reached by a failure.
-const patience = 40 * time.Second
+const patience = 8 * time.Second
 
 // A system is one mail system under test, or the original to compare it with.
 type system struct {
@@ -334,9 +334,14 @@ func (s *system) waitLogN(pattern string, n int) (lines []string) {
 // eventually waits until f is true.
 func (s *system) eventually(what string, f func() bool) {
 	s.t.Helper()
+	eventually(s.t, what, f)
+}
+
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
 	for limit := time.Now().Add(patience); !f(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(limit) {
-			s.t.Fatalf("waited %v in vain: %s", patience, what)
+			t.Fatalf("waited %v in vain: %s", patience, what)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -49,7 +50,13 @@ func (c *Command) deliver(o *options) error {
 	if len(h.Recipients) == 0 {
 		return failf(ExitUsage, "Recipient addresses must be specified on the command line or via the -t option")
 	}
-	return c.drop(cfg, h, content)
+	if err := c.drop(cfg, h, content); err != nil {
+		return err
+	}
+	if h.Trace&(mail.TraceRecord|mail.TraceReport) != 0 {
+		fmt.Fprintf(c.Stdout, "Mail Delivery Status Report will be mailed to <%s>.\n", h.Sender)
+	}
+	return nil
 }
 
 // probe is the message of -bv: nobody gets it, and its sender sees its header.

@@ -155,7 +155,7 @@ func (z *Zone) signed(name string) bool {
 	return false
 }
 
-// A Server answers for a zone on a UDP and a TCP port of loopback.
+// A Server answers for a zone on a UDP and a TCP port.
 type Server struct {
 	Addr string // host:port, for a resolv.conf as "nameserver [host]:port" (see package resolver)
 	udp  *dns.Server
@@ -163,12 +163,17 @@ type Server struct {
 	wg   sync.WaitGroup
 }
 
-// Listen starts a server. Close it.
+// Listen starts a server on a free port of loopback. Close it.
 func (z *Zone) Listen() (*Server, error) {
 	pc, l, err := sockets()
 	if err != nil {
 		return nil, err
 	}
+	return z.Serve(pc, l), nil
+}
+
+// Serve starts a server on sockets that it owns from now on. Close it.
+func (z *Zone) Serve(pc net.PacketConn, l net.Listener) *Server {
 	h := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		m := z.answer(q)
 		if m == nil {
@@ -192,7 +197,7 @@ func (z *Zone) Listen() (*Server, error) {
 		s.wg.Go(func() { _ = d.ActivateAndServe() }) // ends by Close
 	}
 	ready.Wait()
-	return s, nil
+	return s
 }
 
 // sockets finds a port of loopback that is free for UDP and for TCP.

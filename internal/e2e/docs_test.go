@@ -1,0 +1,312 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A manual is a page of docs/ whose examples are carried out, section by
+// section ("## "), each on a machine of its own. The blocks of a section are,
+// by what follows the backquotes,
+//
+//	main.cf     the whole file; a second one in a section takes its place
+//	master.cf   lines at the end of the file
+//	NAME        a file, in /etc/posthaste unless NAME begins with a slash
+//	sh          commands, which must succeed
+//	console     commands after "# " (root) or "$ " (the user ann), and what they print
+//	log         lines that come to be in the log
+//
+// and other blocks (ini, text) are not looked at. In what is printed and
+// logged "..." stands for anything; dates, process numbers, sizes, delays and
+// queue IDs are any of their kind, but the same ID on the page is the same ID in
+// fact, in commands too. A comment <!-- run: COMMAND --> is a command, too, that
+// the reader need not see.
+type manual struct {
+	page string
+	// zone is what there is in the DNS.
+	zone string
+	// whole is for pages that are one example from the beginning to the end.
+	whole bool
+	// sections that need something in the world before they begin.
+	before map[string]func(*testing.T, *network, *machine)
+}
+
+// A docBlock is one block of a page.
+type docBlock struct {
+	line       int
+	kind, text string
+}
+
+var docBlocks = regexp.MustCompile("(?ms)^```(\\S*)\n(.*?)^```$|^<!-- (run): (.*?) -->$|^## (.*?)$")
+
+// sections are the blocks by section, and the titles in their order.
+func (d manual) sections(t *testing.T) (titles []string, blocks map[string][]docBlock) {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join("../../docs", d.page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks = map[string][]docBlock{}
+	title := ""
+	for _, at := range docBlocks.FindAllSubmatchIndex(page, -1) {
+		group := func(n int) string {
+			if at[2*n] < 0 {
+				return ""
+			}
+			return string(page[at[2*n]:at[2*n+1]])
+		}
+		b := docBlock{line: strings.Count(string(page[:at[0]]), "\n") + 1, kind: group(1), text: group(2)}
+		if heading := group(5); heading != "" {
+			if !d.whole {
+				title = heading
+			}
+			continue
+		} else if group(3) != "" {
+			b.kind, b.text = "sh", group(4)+"\n"
+		}
+		switch b.kind {
+		case "", "ini", "text":
+			continue
+		}
+		if blocks[title] == nil {
+			titles = append(titles, title)
+		}
+		blocks[title] = append(blocks[title], b)
+	}
+	return titles, blocks
+}
+
+func (d manual) test(t *testing.T) {
+	titles, blocks := d.sections(t)
+	for title := range d.before {
+		if blocks[title] == nil {
+			t.Errorf("%s has no section %q with examples", d.page, title)
+		}
+	}
+	for _, title := range titles {
+		t.Run(strings.ReplaceAll(title, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			n := newNetwork(t, d.zone)
+			x := &example{t: t, page: d.page, machine: n.newMachine("mail.example.org"), ids: map[string]string{}}
+			if f := d.before[title]; f != nil {
+				f(t, n, x.machine)
+			}
+			for _, b := range blocks[title] {
+				x.do(b)
+			}
+			if out, status := x.machine.run("root", "posthaste status"); status == 0 {
+				if out, status = x.machine.run("root", "posthaste stop"); status != 0 {
+					t.Errorf("posthaste stop: %s", out)
+				}
+			} else if !strings.Contains(out, "not running") {
+				t.Errorf("posthaste status: %s", out)
+			}
+			if m := regexp.MustCompile(`(?m)^.*(panic|DATA RACE|fatal):? .*$`).FindString(x.machine.log()); m != "" {
+				t.Errorf("the log has %s", m)
+			}
+		})
+	}
+}
+
+// An example is a section that is being carried out.
+type example struct {
+	t       *testing.T
+	page    string
+	machine *machine
+	ids     map[string]string // the page's queue IDs, and the real ones
+}
+
+func (x *example) do(b docBlock) {
+	x.t.Helper()
+	switch b.kind {
+	case "sh":
+		if out, status := x.machine.run("root", "set -eu\n"+x.real(b.text)); status != 0 {
+			x.t.Fatalf("%s:%d: exit status %d\n%s", x.page, b.line, status, out)
+		}
+	case "console":
+		x.console(b)
+	case "log":
+		for line := range strings.Lines(b.text) {
+			x.await(b, "the log has "+line, line, x.machine.log)
+		}
+	case "main.cf":
+		text := b.text
+		// Nobody here listens to the system's log.
+		if !strings.Contains(text, "maillog_file") {
+			text += "maillog_file = /var/log/mail.log\n"
+		}
+		// The rest of the world is on the same machine, on addresses of its own.
+		if !strings.Contains(text, "inet_interfaces") {
+			text += "inet_interfaces = 127.0.0.1, 192.0.2.1\n"
+		}
+		x.machine.write("etc/posthaste/main.cf", text)
+	case "master.cf":
+		file := x.machine.path("etc/posthaste/master.cf")
+		old, err := os.ReadFile(file)
+		if err == nil {
+			err = os.WriteFile(file, append(old, b.text...), 0o644)
+		}
+		if err != nil {
+			x.t.Fatal(err)
+		}
+	default:
+		name := b.kind
+		if !strings.HasPrefix(name, "/") {
+			name = "/etc/posthaste/" + name
+		}
+		x.machine.write(name, b.text)
+	}
+}
+
+// console carries out the commands of a block.
+func (x *example) console(b docBlock) {
+	x.t.Helper()
+	var commands [][2]string // and what they print
+	for line := range strings.Lines(b.text) {
+		last := len(commands) - 1
+		switch {
+		case strings.HasPrefix(line, "# "), strings.HasPrefix(line, "$ "):
+			commands = append(commands, [2]string{line})
+		case last >= 0 && commands[last][1] == "" && strings.HasSuffix(commands[last][0], "\\\n"),
+			last >= 0 && commands[last][1] == "" && strings.HasPrefix(line, "> "):
+			commands[last][0] += strings.TrimPrefix(line, "> ")
+		case last < 0:
+			x.t.Fatalf("%s:%d: %q is printed by no command", x.page, b.line, line)
+		default:
+			commands[last][1] += line
+		}
+	}
+	for _, c := range commands {
+		user := "root"
+		if c[0][0] == '$' {
+			user = "ann"
+		}
+		do := func() string {
+			out, _ := x.machine.run(user, x.real(c[0][2:]))
+			return out
+		}
+		if !asks.MatchString(c[0][2:]) {
+			out := do()
+			do = func() string { return out }
+		}
+		x.await(b, strings.TrimSpace(c[0]), c[1], do)
+	}
+}
+
+// asks matches commands that only show how things are, and may be repeated
+// until they are so.
+var asks = regexp.MustCompile(`^(mailq|postqueue -[pj]|qshape|posthaste (explain|status|spool (stats|check))|postcat|grep|cat|ls|head|sed -n)\b`)
+
+// await waits until there is the text that the page has.
+func (x *example) await(b docBlock, what, text string, is func() string) {
+	x.t.Helper()
+	pattern, names := x.pattern(text, b.kind == "console")
+	var got string
+	var m []string
+	for limit := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		if got = is(); got == "" && strings.TrimSpace(text) == "" {
+			return
+		}
+		if m = pattern.FindStringSubmatch(got); m != nil || b.kind == "console" && !asks.MatchString(strings.TrimLeft(what, "#$ ")) {
+			break
+		}
+		if time.Now().After(limit) {
+			break
+		}
+	}
+	if m == nil {
+		x.t.Fatalf("%s:%d: %s\nexpected\n%s\nfound\n%s", x.page, b.line, what, text, got)
+	}
+	for i, name := range names {
+		x.ids[name] = m[i+1]
+	}
+}
+
+// varying matches what is different each time, in what a page shows.
+var varying = regexp.MustCompile(`\.\.\.|\b4j[0-9A-Za-z]{11,17}\b|\b[0-9A-Z][0-9a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d\b|\b[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d\b|` +
+	`([a-z])\[\d+\]|\b(delay|delays|size|arrival_time"|message_size"|uid)(=|: )[\d./]+|  +\d+ [A-Z][a-z]{2} |  +`)
+
+// pattern makes an expression of a text of the page, for the whole of what is
+// printed or a line of the log. names are the page's queue IDs that the
+// expression's groups find.
+func (x *example) pattern(text string, whole bool) (re *regexp.Regexp, names []string) {
+	var e strings.Builder
+	line := func(l string) {
+		at := 0
+		for _, m := range varying.FindAllStringSubmatchIndex(l, -1) {
+			e.WriteString(regexp.QuoteMeta(l[at:m[0]]))
+			at = m[1]
+			switch word := l[m[0]:m[1]]; {
+			case word == "...":
+				e.WriteString(`.*`)
+			case strings.HasPrefix(word, "4j"):
+				if real := x.ids[word]; real != "" {
+					e.WriteString(regexp.QuoteMeta(real))
+				} else if i := slices.Index(names, word); i >= 0 {
+					e.WriteString(`\w+`)
+				} else {
+					names = append(names, word)
+					e.WriteString(`(\w+)`)
+				}
+			case m[2] >= 0:
+				e.WriteString(l[m[2]:m[3]] + `\[\d+\]`)
+			case m[4] >= 0:
+				e.WriteString(l[m[4]:m[7]] + `[\d./]+`)
+			case strings.TrimSpace(word) == "":
+				e.WriteString(` +`)
+			case strings.HasPrefix(word, "  "):
+				e.WriteString(` +\d+ \w+ `)
+			default: // a date
+				e.WriteString(`[\w ]+ \d\d:\d\d:\d\d`)
+			}
+		}
+		e.WriteString(regexp.QuoteMeta(l[at:]))
+	}
+	if !whole {
+		line(strings.TrimSpace(text))
+		return regexp.MustCompile(`(?m)` + e.String() + `$`), names
+	}
+	for l := range strings.Lines(text) {
+		if l = strings.TrimRight(l, " \n"); l == "..." {
+			e.WriteString(`(?:.*\n)*?`)
+			continue
+		}
+		line(l)
+		e.WriteString(`[ \t]*\n`)
+	}
+	return regexp.MustCompile(`^(?:` + e.String() + `)$`), names
+}
+
+// real is a command with real queue IDs in it.
+func (x *example) real(command string) string {
+	for name, id := range x.ids {
+		command = strings.ReplaceAll(command, name, id)
+	}
+	return command
+}
+
+// There is nothing in a page that would have to be taken on trust.
+func TestDocs(t *testing.T) {
+	t.Parallel()
+	for _, d := range manuals {
+		t.Run(strings.TrimSuffix(d.page, ".md"), func(t *testing.T) {
+			t.Parallel()
+			d.test(t)
+		})
+	}
+}
+
+// sinkAt starts a mail server at that address and port.
+func sinkAt(address string) func(*testing.T, *network, *machine) {
+	return func(t *testing.T, _ *network, _ *machine) { newSinkAt(t, address, nil) }
+}
+
+// manuals are the pages whose examples are carried out.
+var manuals = []manual{
+	{page: "start.md", whole: true},
+}
