@@ -301,12 +301,56 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// sinkAt starts a mail server at that address and port.
-func sinkAt(address string) func(*testing.T, *network, *machine) {
-	return func(t *testing.T, _ *network, _ *machine) { newSinkAt(t, address, nil) }
-}
-
 // manuals are the pages whose examples are carried out.
 var manuals = []manual{
 	{page: "start.md", whole: true},
+	{page: "relay.md", zone: relayZone, before: map[string]func(*testing.T, *network, *machine){
+		"A smart host that wants a password": provider,
+		"A machine that only sends":          sinksAt("203.0.113.25:25"),
+		"Different ways for different mail":  sinksAt("203.0.113.25:25", "203.0.113.7:2525", "198.51.100.10:25"),
+	}},
+}
+
+const relayZone = `mail.example.org. A 192.0.2.1
+smtp.example.net. A 198.51.100.25
+gateway.example.org. A 203.0.113.25
+mail.inside.example.org. A 203.0.113.7
+example.net. MX 10 mx1.example.net.
+example.net. MX 20 mail.example.org.
+mx1.example.net. A 198.51.100.10
+`
+
+// sinksAt starts mail servers that take everything.
+func sinksAt(addresses ...string) func(*testing.T, *network, *machine) {
+	return func(t *testing.T, _ *network, _ *machine) {
+		for _, a := range addresses {
+			newSinkAt(t, a, nil)
+		}
+	}
+}
+
+// provider is another site's mail system, smtp.example.net, which wants a
+// password, and has a certificate that m trusts.
+func provider(t *testing.T, n *network, m *machine) {
+	p := n.newMachine("smtp.example.net")
+	p.write("etc/posthaste/main.cf", `myhostname = smtp.example.net
+mydestination = example.net
+inet_interfaces = 198.51.100.25
+maillog_file = /var/log/mail.log
+smtpd_tls_cert_file = /etc/posthaste/cert.pem
+smtpd_tls_key_file = /etc/posthaste/key.pem
+smtpd_tls_security_level = encrypt
+smtpd_sasl_auth_enable = yes
+smtpd_sasl_type = table
+smtpd_sasl_path = texthash:/etc/posthaste/users
+smtpd_relay_restrictions = permit_sasl_authenticated, reject
+mynetworks =
+`)
+	makeCertificateFor(t, "smtp.example.net", p.path("etc/posthaste/key.pem"), p.path("etc/posthaste/cert.pem"))
+	p.must("root", "echo 'submission inet n - n - - smtpd' >> /etc/posthaste/master.cf; echo secret | posthaste passwd customer17 > /etc/posthaste/users; posthaste start")
+	cert, err := os.ReadFile(p.path("etc/posthaste/cert.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.write("etc/ssl/certs/ca-certificates.crt", string(cert))
 }
