@@ -137,11 +137,11 @@ func (x *example) do(b docBlock) {
 	case "main.cf":
 		text := b.text
 		// Nobody here listens to the system's log.
-		if !strings.Contains(text, "maillog_file") {
+		if !strings.Contains("\n"+text, "\nmaillog_file") {
 			text += "maillog_file = /var/log/mail.log\n"
 		}
 		// The rest of the world is on the same machine, on addresses of its own.
-		if !strings.Contains(text, "inet_interfaces") {
+		if !strings.Contains("\n"+text, "\ninet_interfaces") {
 			text += "inet_interfaces = 127.0.0.1, 192.0.2.1\n"
 		}
 		x.machine.write("etc/posthaste/main.cf", text)
@@ -304,6 +304,7 @@ func TestDocs(t *testing.T) {
 // manuals are the pages whose examples are carried out.
 var manuals = []manual{
 	{page: "start.md", whole: true},
+	{page: "submission.md", whole: true, zone: relayZone + "example.org. A 192.0.2.1\n", before: map[string]func(*testing.T, *network, *machine){"": sinksAt("198.51.100.10:25")}},
 	{page: "relay.md", zone: relayZone, before: map[string]func(*testing.T, *network, *machine){
 		"A smart host that wants a password": provider,
 		"A machine that only sends":          sinksAt("203.0.113.25:25"),
