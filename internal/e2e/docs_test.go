@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -276,7 +277,8 @@ func (x *example) pattern(text string, whole bool) (re *regexp.Regexp, names []s
 			e.WriteString(`(?:.*\n)*?`)
 			continue
 		}
-		line(l)
+		e.WriteString(`[ \t]*`)
+		line(strings.TrimLeft(l, " "))
 		e.WriteString(`[ \t]*\n`)
 	}
 	return regexp.MustCompile(`^(?:` + e.String() + `)$`), names
@@ -310,6 +312,52 @@ var manuals = []manual{
 		"A machine that only sends":          sinksAt("203.0.113.25:25"),
 		"Different ways for different mail":  sinksAt("203.0.113.25:25", "203.0.113.7:2525", "198.51.100.10:25"),
 	}},
+	{page: "tuning.md"},
+	{page: "queue.md", whole: true, zone: relayZone},
+	{page: "filters.md", before: map[string]func(*testing.T, *network, *machine){
+		"Rspamd":                            rspamd,
+		"OpenDKIM":                          func(t *testing.T, _ *network, _ *machine) { need(t, "opendkim") },
+		"A content filter that speaks SMTP": func(t *testing.T, _ *network, _ *machine) { needModule(t, "aiosmtpd") },
+		"A proxy filter, before the queue": func(t *testing.T, _ *network, m *machine) {
+			needModule(t, "aiosmtpd")
+			m.write("usr/local/bin/scan.py", fileOf(t, "filters.md", "/usr/local/bin/scan.py"))
+		},
+	}},
+}
+
+// rspamd starts one with little to read, at the port of the page.
+func rspamd(t *testing.T, _ *network, m *machine) {
+	need(t, "rspamd")
+	const dir = "/run/rspamd-small"
+	m.write(dir+"/tld", "com\n")
+	m.write(dir+"/rule.lua", rspamdRule)
+	m.write(dir+"/rspamd.conf", strings.NewReplacer("{port}", "11332", "{dir}", dir).Replace(rspamdConf)+"logging { type = \"file\"; filename = \"/var/log/rspamd.log\"; }\n")
+	m.must("root", "rspamd -i -u root -g root -c "+dir+"/rspamd.conf; until bash -c ': < /dev/tcp/127.0.0.1/11332' 2>/dev/null; do sleep 0.1; done")
+}
+
+// needModule is need for a module of Python's.
+func needModule(t *testing.T, name string) {
+	python := need(t, "python3")
+	if exec.Command(python, "-c", "import "+name).Run() != nil {
+		if os.Getenv("PEERS_REQUIRED") != "" {
+			t.Fatalf("python3-%s is not installed: run \"make peers\"", name)
+		}
+		t.Skipf("SKIPPED: python3-%s is not installed: \"make peers\" installs it", name)
+	}
+}
+
+// fileOf is a file of a page.
+func fileOf(t *testing.T, page, name string) string {
+	_, blocks := manual{page: page}.sections(t)
+	for _, list := range blocks {
+		for _, b := range list {
+			if b.kind == name {
+				return b.text
+			}
+		}
+	}
+	t.Fatalf("%s has no %s", page, name)
+	return ""
 }
 
 const relayZone = `mail.example.org. A 192.0.2.1
