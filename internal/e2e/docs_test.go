@@ -31,6 +31,8 @@ type manual struct {
 	page string
 	// zone is what there is in the DNS.
 	zone string
+	// programs that the examples, or what they are tried with, need.
+	programs []string
 	// whole is for pages that are one example from the beginning to the end.
 	whole bool
 	// sections that need something in the world before they begin.
@@ -83,6 +85,9 @@ func (d manual) sections(t *testing.T) (titles []string, blocks map[string][]doc
 }
 
 func (d manual) test(t *testing.T) {
+	for _, p := range d.programs {
+		need(t, p)
+	}
 	titles, blocks := d.sections(t)
 	for title := range d.before {
 		if blocks[title] == nil {
@@ -305,16 +310,16 @@ func TestDocs(t *testing.T) {
 
 // manuals are the pages whose examples are carried out.
 var manuals = []manual{
-	{page: "start.md", whole: true},
-	{page: "submission.md", whole: true, zone: relayZone + "example.org. A 192.0.2.1\n", before: map[string]func(*testing.T, *network, *machine){"": sinksAt("198.51.100.10:25")}},
-	{page: "relay.md", zone: relayZone, before: map[string]func(*testing.T, *network, *machine){
+	{page: "start.md", programs: []string{"openssl", "swaks"}, whole: true},
+	{page: "submission.md", programs: []string{"openssl", "swaks", "curl", "dovecot"}, whole: true, zone: relayZone + "example.org. A 192.0.2.1\n", before: map[string]func(*testing.T, *network, *machine){"": sinksAt("198.51.100.10:25")}},
+	{page: "relay.md", programs: []string{"openssl", "swaks", "smtp-sink"}, zone: relayZone, before: map[string]func(*testing.T, *network, *machine){
 		"A smart host that wants a password": provider,
 		"A machine that only sends":          sinksAt("203.0.113.25:25"),
 		"Different ways for different mail":  sinksAt("203.0.113.25:25", "203.0.113.7:2525", "198.51.100.10:25"),
 	}},
 	{page: "tuning.md"},
-	{page: "queue.md", whole: true, zone: relayZone},
-	{page: "filters.md", before: map[string]func(*testing.T, *network, *machine){
+	{page: "queue.md", programs: []string{"swaks", "smtp-sink"}, whole: true, zone: relayZone},
+	{page: "filters.md", programs: []string{"swaks"}, before: map[string]func(*testing.T, *network, *machine){
 		"Rspamd":                            rspamd,
 		"OpenDKIM":                          func(t *testing.T, _ *network, _ *machine) { need(t, "opendkim") },
 		"A content filter that speaks SMTP": func(t *testing.T, _ *network, _ *machine) { needModule(t, "aiosmtpd") },
@@ -336,14 +341,16 @@ func rspamd(t *testing.T, _ *network, m *machine) {
 }
 
 // needModule is need for a module of Python's.
-func needModule(t *testing.T, name string) {
-	python := need(t, "python3")
-	if exec.Command(python, "-c", "import "+name).Run() != nil {
+func needModule(t *testing.T, name string) (python string) {
+	t.Helper()
+	python = "/usr/bin/python3" // Debian's, which has the packages
+	if out, err := exec.Command(python, "-c", "import "+name).CombinedOutput(); err != nil {
 		if os.Getenv("PEERS_REQUIRED") != "" {
-			t.Fatalf("python3-%s is not installed: run \"make peers\"", name)
+			t.Fatalf("python3-%s is not installed: run \"make peers\"\n%s", name, out)
 		}
 		t.Skipf("SKIPPED: python3-%s is not installed: \"make peers\" installs it", name)
 	}
+	return python
 }
 
 // fileOf is a file of a page.

@@ -54,7 +54,7 @@ func (m suite) Run() int {
 
 // patience is how long a test waits for what must happen. It is only ever
 // reached by a failure.
-const patience = 8 * time.Second
+const patience = 40 * time.Second
 
 // A system is one mail system under test, or the original to compare it with.
 type system struct {

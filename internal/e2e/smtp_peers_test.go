@@ -50,13 +50,7 @@ func peerOpenSMTPD(t *testing.T, p *peer, next string) {
 }
 
 func peerAIOSMTPD(t *testing.T, p *peer, _ string) {
-	const python = "/usr/bin/python3" // Debian's, which has the package
-	if out, err := exec.Command(python, "-c", "import aiosmtpd").CombinedOutput(); err != nil {
-		if os.Getenv("PEERS_REQUIRED") != "" {
-			t.Fatalf("python3-aiosmtpd is not installed: run \"make peers\"\n%s", out)
-		}
-		t.Skip("SKIPPED: python3-aiosmtpd is not installed: \"make peers\" installs it")
-	}
+	python := needModule(t, "aiosmtpd")
 	p.certificate()
 	p.start(exec.Command(python, "testdata/peers/keeper.py", p.port, p.path("etc/cert.pem"), p.path("etc/key.pem"), p.path("mail")))
 }
