@@ -376,7 +376,11 @@ func (c *control) check() int {
 	for _, w := range warnings {
 		c.warn("%s", w)
 	}
-	for _, w := range prepareDirectories(c.config) {
+	problems, err := prepareDirectories(c.config)
+	if err != nil {
+		status = c.fatal("%v", err)
+	}
+	for _, w := range problems {
 		c.warn("%s", w)
 	}
 	for _, problem := range c.checkSetgid() {
@@ -430,14 +434,18 @@ func (c *control) setPermissions() int {
 		return c.fatal("set-permissions: only root can give files away")
 	}
 	status := 0
-	for _, w := range eachDirectory(c.config, func(d directory) error {
-		return errors.Join(d.make(), d.mend())
-	}) {
-		status = c.fatal("%s", w)
-	}
-	gid, err := lookupGroup(c.config.String("setgid_group"))
+	_, gid, err := accounts(c.config)
 	if err != nil {
-		return c.fatal("setgid_group: %v", err)
+		return c.fatal("%v", err)
+	}
+	problems, err := eachDirectory(c.config, func(d directory) error {
+		return errors.Join(d.make(), d.mend())
+	})
+	if err != nil {
+		return c.fatal("%v", err)
+	}
+	for _, w := range problems {
+		status = c.fatal("%s", w)
 	}
 	for _, p := range setgidPrograms {
 		path := c.program(p.name)

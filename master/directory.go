@@ -21,21 +21,18 @@ type directory struct {
 	uid, gid int // -1: not ours to say
 }
 
-// directories returns what must be there. Without root's privileges everything
-// belongs to the present user.
+// directories returns what must be there, or why the accounts to which it must
+// belong cannot be had. Without root's privileges everything belongs to the
+// present user.
 func directories(cfg *config.Config) ([]directory, error) {
 	uid, gid := -1, -1
 	root := -1
-	var err error
 	if os.Geteuid() == 0 {
-		var owner *service.Account
-		if owner, err = service.LookupAccount(cfg.String("mail_owner")); err != nil {
-			return nil, fmt.Errorf("mail_owner: %w", err)
+		var err error
+		if uid, gid, err = accounts(cfg); err != nil {
+			return nil, err
 		}
-		uid, root = owner.UID, 0
-		if gid, err = lookupGroup(cfg.String("setgid_group")); err != nil {
-			return nil, fmt.Errorf("setgid_group: %w", err)
-		}
+		root = 0
 	}
 	queue := cfg.String("queue_directory")
 	return []directory{
@@ -50,17 +47,45 @@ func directories(cfg *config.Config) ([]directory, error) {
 	}, nil
 }
 
+// accounts are the user and the group of the mail system. It must not do its
+// work as root.
+func accounts(cfg *config.Config) (uid, gid int, err error) {
+	owner, err := service.LookupAccount(cfg.String("mail_owner"))
+	if err == nil && owner.UID == 0 {
+		err = fmt.Errorf("user %q is root, which the mail system must not run as: name another one", owner.Name)
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("%smail_owner: %w", place(cfg, "mail_owner"), err)
+	}
+	if gid, err = lookupGroup(cfg.String("setgid_group")); err != nil {
+		return 0, 0, fmt.Errorf("%ssetgid_group: %w", place(cfg, "setgid_group"), err)
+	}
+	return owner.UID, gid, nil
+}
+
+// place is where a parameter is set, with a colon; nothing where it is not.
+func place(cfg *config.Config, name string) string {
+	set, file, line := cfg.IsSet(name)
+	if !set {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d: ", file, line)
+}
+
 func lookupGroup(name string) (int, error) {
 	g, err := user.LookupGroup(name)
+	if unknown := user.UnknownGroupError(""); errors.As(err, &unknown) {
+		return 0, fmt.Errorf("there is no group %q: create it, or name another one in main.cf", name)
+	}
 	if err != nil {
-		return 0, fmt.Errorf("group %q: %w; create the group, or name another one in main.cf", name, err)
+		return 0, fmt.Errorf("group %q: %w", name, err)
 	}
 	return strconv.Atoi(g.Gid)
 }
 
 // prepareDirectories makes the directories that are missing. It returns what
-// is wrong with them.
-func prepareDirectories(cfg *config.Config) (problems []string) {
+// is wrong with them, or, as an error, with the accounts that must own them.
+func prepareDirectories(cfg *config.Config) (problems []string, err error) {
 	return eachDirectory(cfg, func(d directory) error {
 		if err := d.make(); err != nil {
 			return err
@@ -69,18 +94,19 @@ func prepareDirectories(cfg *config.Config) (problems []string) {
 	})
 }
 
-// eachDirectory applies f and returns the errors' texts.
-func eachDirectory(cfg *config.Config, f func(directory) error) (problems []string) {
+// eachDirectory applies f and returns the errors' texts. The error is that of
+// directories.
+func eachDirectory(cfg *config.Config, f func(directory) error) (problems []string, err error) {
 	list, err := directories(cfg)
 	if err != nil {
-		return []string{err.Error()}
+		return nil, err
 	}
 	for _, d := range list {
 		if err := f(d); err != nil {
 			problems = append(problems, err.Error())
 		}
 	}
-	return problems
+	return problems, nil
 }
 
 // make makes the directory when it is missing.

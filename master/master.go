@@ -164,7 +164,11 @@ func newMaster(opts Options, s *settings, log *maillog.Logger) (m *master, err e
 			m = nil
 		}
 	}()
-	for _, w := range prepareDirectories(s.config) {
+	problems, err := prepareDirectories(s.config)
+	if err != nil {
+		return m, err
+	}
+	for _, w := range problems {
 		log.Warning("%s", w)
 	}
 	for _, w := range furnishJail(s, "/") {

@@ -2,6 +2,7 @@ package master
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -31,6 +32,11 @@ func (m *master) tryReload() error {
 	s, err := loadSettings(m.opts)
 	if err != nil {
 		return err
+	}
+	if os.Geteuid() == 0 {
+		if _, _, err := accounts(s.config); err != nil {
+			return err
+		}
 	}
 	if s.queue != m.settings.queue {
 		return fmt.Errorf("queue_directory has changed from %s to %s: stop and start the mail system", m.settings.queue, s.queue)

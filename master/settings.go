@@ -3,6 +3,7 @@ package master
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sort"
 	"strings"
@@ -219,6 +220,9 @@ func newEntry(cfg *config.Config, c config.Service, spec service.Spec) (*entry, 
 	e.line = service.CommandLine{
 		Name: c.Name, Type: c.Type, Sockets: len(e.endpoints), MaxProc: c.MaxProc,
 		Unprivileged: c.Unprivileged, Chroot: c.Chroot, Overrides: c.Overrides(),
+	}
+	if _, err = cfg.With(e.line.Settings(spec.Process, os.Getpid())...); err != nil {
+		return nil, err
 	}
 	e.line.Args, e.line.Verbose, err = serviceArgs(c.Args)
 	return e, err

@@ -127,6 +127,7 @@ func TestSettingsRefused(t *testing.T) {
 		{"", "nosuchport inet n - n - - smtpd\n", `master.cf:1: service nosuchport/inet: no such port or service: "nosuchport"`},
 		{"", "[nonsense]:25 inet n - n - - smtpd\n", "address [nonsense]: expected an IP address in brackets"},
 		{"", "q unix - - n - - qmgr -x\n", "option -x: expected -o name=value, -v or -D"},
+		{"", "a unix - - n - - qmgr\n  -o x=1 -o message_size_limit=big\n", "master.cf:1: service a/unix: -o: message_size_limit = big: expected a size such as"},
 		{"inet_interfaces =\n", "25 inet n - n - - smtpd\n", "inet_interfaces is empty"},
 		{"inet_protocols = ipv6\n", "25 inet n - n - - smtpd\n", "no address to listen on: 192.0.2.1 has none of inet_protocols = ipv6"},
 		{"", "a unix - - n - - no\nb unix - - n - - no\n", "master.cf:1: service a/unix"},
@@ -214,8 +215,8 @@ func TestDirectories(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := prepareDirectories(cfg); len(got) != 0 {
-		t.Fatalf("problems: %q", got)
+	if got, err := prepareDirectories(cfg); err != nil || len(got) != 0 {
+		t.Fatalf("problems: %q, %v", got, err)
 	}
 	for name, mode := range map[string]os.FileMode{"": 0o755, "pid": 0o755, "private": 0o700, "public": 0o710, "maildrop": 0o730, "spool": 0o700} {
 		if info, err := os.Stat(filepath.Join(dir, "a/b/queue", name)); err != nil || info.Mode().Perm() != mode {
@@ -225,14 +226,14 @@ func TestDirectories(t *testing.T) {
 	private := filepath.Join(dir, "a/b/queue/private")
 	os.Chmod(private, 0o755)
 	want := "too accessible (mode 0755, expected 0700): " + private
-	if got := prepareDirectories(cfg); len(got) != 1 || !strings.HasPrefix(got[0], want) {
-		t.Errorf("problems: %q, want %s", got, want)
+	if got, err := prepareDirectories(cfg); err != nil || len(got) != 1 || !strings.HasPrefix(got[0], want) {
+		t.Errorf("problems: %q, %v, want %s", got, err, want)
 	}
 	os.Remove(private)
 	os.WriteFile(private, nil, 0o600)
 	want = "not a directory: " + private
-	if got := prepareDirectories(cfg); len(got) != 1 || got[0] != want {
-		t.Errorf("problems: %q, want %s", got, want)
+	if got, err := prepareDirectories(cfg); err != nil || len(got) != 1 || got[0] != want {
+		t.Errorf("problems: %q, %v, want %s", got, err, want)
 	}
 }
 
@@ -278,6 +279,28 @@ func TestCheckAndSetPermissions(t *testing.T) {
 		if info, err := os.Stat(s.path("sbin/" + p)); err != nil || info.Mode() != 0o755|os.ModeSetgid {
 			t.Errorf("%s: %v, %v", p, info.Mode(), err)
 		}
+	}
+	for _, bad := range []struct{ setting, want string }{
+		{"mail_owner = root", `user "root" is root, which the mail system must not run as: name another one`},
+		{"mail_owner = no-such-user", `there is no user "no-such-user": create the account, or name another one in main.cf`},
+		{"setgid_group = no-such-group", `there is no group "no-such-group": create it, or name another one in main.cf`},
+	} {
+		b, err := os.ReadFile(s.path("main.cf"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := string(b)
+		s.write("main.cf", text+bad.setting+"\n")
+		place := fmt.Sprintf("fatal: %s:%d: ", s.path("main.cf"), strings.Count(text, "\n")+1)
+		for _, command := range []string{"check", "set-permissions"} {
+			if status, said := s.command(command); status != 1 || !strings.Contains(said, place) || !strings.Contains(said, bad.want) {
+				t.Errorf("%s, %s: %d %s", bad.setting, command, status, said)
+			}
+		}
+		if status, _ := s.command("start"); status != 1 { // what master says is not for s
+			t.Errorf("%s: it starts: %d", bad.setting, status)
+		}
+		s.write("main.cf", text)
 	}
 	s.edit("master.cf", "echo unix", "echo xinu")
 	if status, text := s.command("check"); status != 1 || !strings.Contains(text, "master.cf:2: service echo: type xinu") {

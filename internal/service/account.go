@@ -1,6 +1,7 @@
 package service
 
 import (
+	"errors"
 	"fmt"
 	"os/user"
 	"strconv"
@@ -16,8 +17,11 @@ type Account struct {
 // LookupAccount finds a user by name.
 func LookupAccount(name string) (*Account, error) {
 	u, err := user.Lookup(name)
+	if unknown := user.UnknownUserError(""); errors.As(err, &unknown) {
+		return nil, fmt.Errorf("there is no user %q: create the account, or name another one in main.cf", name)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("user %q: %w; create the account, or name another one in main.cf", name, err)
+		return nil, fmt.Errorf("user %q: %w", name, err)
 	}
 	uid, err := strconv.Atoi(u.Uid)
 	if err != nil {

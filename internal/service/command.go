@@ -3,6 +3,7 @@ package service
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -36,6 +37,15 @@ type CommandLine struct {
 	Verbose      int    // -v
 	Overrides    []config.Override
 	Args         []string
+}
+
+// Settings are what the service has beside main.cf: its own settings, and what
+// every process knows of itself.
+func (c *CommandLine) Settings(process string, pid int) []config.Override {
+	return append(slices.Clone(c.Overrides),
+		config.Override{Name: "process_name", Value: process},
+		config.Override{Name: "process_id", Value: strconv.Itoa(pid)},
+		config.Override{Name: "service_name", Value: c.Name})
 }
 
 // Strings returns the arguments.

@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -94,12 +93,7 @@ func (p *process) setUp() error {
 	env.Flow = NewFlow(FlowReadFD, FlowWriteFD)
 	env.activity = &activity{onUse: func() { p.status.write(StatusUsed) }}
 
-	own := []config.Override{
-		{Name: "process_name", Value: p.spec.Process},
-		{Name: "process_id", Value: strconv.Itoa(os.Getpid())},
-		{Name: "service_name", Value: p.cl.Name},
-	}
-	cfg, err := config.Load(config.Dir(""), append(p.cl.Overrides, own...)...)
+	cfg, err := config.Load(config.Dir(""), p.cl.Settings(p.spec.Process, os.Getpid())...)
 	if err != nil {
 		return err
 	}
