@@ -299,12 +299,37 @@ func (p *plan) next() []string {
 		flags += " --to " + p.to
 		dir = "-c " + p.to + " "
 	}
-	return []string{
-		"posthaste " + dir + "check",
-		"stop Postfix: postfix stop, or systemctl disable --now postfix",
-		"start Posthaste: posthaste " + dir + "start, or systemctl enable --now posthaste",
-		fmt.Sprintf("posthaste migrate%s --queue: moves the %d messages that wait in %s", flags, waiting(p.old.queue), p.old.queue),
+	stop, start := "postfix stop", "posthaste "+dir+"start"
+	if unit := p.unit(); unit != "" {
+		stop, start = "systemctl disable --now postfix", "systemctl enable "+unit+" && systemctl restart "+unit
 	}
+	steps := []string{"posthaste " + dir + "check"}
+	if _, err := os.Stat(filepath.Join(p.old.commands, "postfix")); err == nil { // else its package has gone
+		steps = append(steps, "stop Postfix: "+stop)
+	}
+	steps = append(steps, "start Posthaste: "+start)
+	switch n := waiting(p.old.queue); n {
+	case 0:
+	case 1:
+		steps = append(steps, fmt.Sprintf("posthaste migrate%s --queue: moves the message that waits in %s", flags, p.old.queue))
+	default:
+		steps = append(steps, fmt.Sprintf("posthaste migrate%s --queue: moves the %d messages that wait in %s", flags, n, p.old.queue))
+	}
+	return steps
+}
+
+// unit is the unit of systemd for the new configuration; "" where there is none.
+func (p *plan) unit() string {
+	if _, err := os.Stat(p.systemd); err != nil {
+		return ""
+	}
+	if p.to == config.DefaultDir {
+		return "posthaste"
+	}
+	if name, ok := strings.CutPrefix(p.to, config.DefaultDir+"-"); ok {
+		return "posthaste@" + name
+	}
+	return ""
 }
 
 // waiting counts the messages in a queue of Postfix's.

@@ -46,10 +46,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"posthaste/internal/config"
+	"posthaste/internal/service"
 	"posthaste/internal/spooltool"
 	"posthaste/internal/spooltool/cli"
 )
@@ -61,12 +64,17 @@ const postfixDir = "/etc/postfix"
 // directory are looked for.
 const dovecotDir = "/etc/dovecot"
 
+// systemdDir is there where systemd runs the system's services.
+const systemdDir = "/run/systemd/system"
+
 // Options are what the command line says.
 type options struct {
 	from, to    string
 	dry         bool
 	queue, back bool
-	dovecot     string // in tests another one
+	dovecot     string // in tests other ones
+	systemd     string
+	groups      func(name string) []string // the groups that a user was put into
 }
 
 // A Master is what has to be known of the program that runs services.
@@ -105,7 +113,7 @@ func Run(args []string, m Master, stdin io.Reader, stdout, stderr io.Writer) int
 }
 
 func parse(args []string) (*options, error) {
-	o := &options{dovecot: dovecotDir}
+	o := &options{dovecot: dovecotDir, systemd: systemdDir, groups: groups}
 	f := flag.NewFlagSet("", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.StringVar(&o.from, "from", postfixDir, "")
@@ -138,7 +146,7 @@ func parse(args []string) (*options, error) {
 
 // A postfix is what has to be known of the installation that is moved.
 type postfix struct {
-	queue, data, owner, group string
+	queue, data, owner, group, commands string
 }
 
 // theirs reads Postfix's settings. Its defaults are not ours.
@@ -153,8 +161,22 @@ func theirs(cfg *config.Config) (postfix, error) {
 		return v
 	}
 	p := postfix{get("queue_directory", "/var/spool/postfix"), get("data_directory", "/var/lib/postfix"),
-		get("mail_owner", "postfix"), get("setgid_group", "postdrop")}
+		get("mail_owner", "postfix"), get("setgid_group", "postdrop"), get("command_directory", "/usr/sbin")}
 	return p, errors.Join(errs...)
+}
+
+// groups are the groups that a user was put into, besides its own.
+func groups(name string) (names []string) {
+	a, err := service.LookupAccount(name)
+	if err != nil {
+		return nil // there is no such user
+	}
+	for _, id := range a.Groups {
+		if g, err := user.LookupGroupId(strconv.Itoa(id)); err == nil {
+			names = append(names, g.Name)
+		}
+	}
+	return names
 }
 
 // newPlan reads what is to be moved, and decides what becomes of it.

@@ -162,7 +162,8 @@ func TestSmartHost(t *testing.T) {
 	if got := lines(out, "Next"); !contains(got, "--queue: moves the 2 messages that wait in {dir}/spool") {
 		t.Errorf("next %q", got)
 	}
-	if got := lines(out, "To decide"); len(got) != 0 {
+	ofMachine := func(line string) bool { return strings.HasPrefix(line, "the user postfix is in the group ") }
+	if got := slices.DeleteFunc(lines(out, "To decide"), ofMachine); len(got) != 0 {
 		t.Errorf("to decide %q", got)
 	}
 	if read(t, dir, "postfix/main.cf") != before {
@@ -234,6 +235,9 @@ inside unix - n n - - pipe user=postfix argv=/bin/true
 		t.Fatal(err)
 	}
 	o.dovecot = filepath.Join(dir, "dovecot")
+	o.groups = func(name string) []string {
+		return map[string][]string{"postfix": {"opendkim", "sasl"}, "posthaste": {"sasl"}}[name]
+	}
 	p, err := newPlan(o, all)
 	if err != nil {
 		t.Fatal(err)
@@ -253,6 +257,7 @@ inside unix - n n - - pipe user=postfix argv=/bin/true
 		"main.cf:8: virtual_transport: another program makes the socket private/dovecot-lmtp",
 		"master.cf:2: service policyd-spf/unix: there is no program spawn here",
 		"master.cf:4: user=postfix: the program runs as Postfix's user",
+		"the user postfix is in the group opendkim: if it is for a filter's socket or a key, adduser posthaste opendkim",
 		"{dir}/dovecot/conf.d/10-master.conf:3: unix_listener /var/spool/postfix/private/auth: Dovecot is to make this one in /var/spool/new instead",
 		"{dir}/postfix/sql/mailboxes.cf:3: names a path below {dir}/postfix, and is copied as it is",
 		"{dir}/postfix/lost is named, and is not there",
@@ -324,5 +329,44 @@ func TestUsage(t *testing.T) {
 	var o, e bytes.Buffer
 	if status := Run([]string{"--from", t.TempDir()}, all, nil, &o, &e); status != 1 || !strings.Contains(e.String(), "there is no configuration of Postfix's") {
 		t.Errorf("exit status %d, %q", status, e.String())
+	}
+}
+
+// What is left to do is said as it is done on the machine: with systemd or without,
+// and without what is done already.
+func TestNext(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "queue/deferred/1"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		files    string // that are there
+		to, unit string
+		want     string
+	}{
+		{"", "/etc/posthaste", "", "posthaste check|start Posthaste: posthaste start"},
+		{"", "/etc/posthaste", dir, "posthaste check|start Posthaste: systemctl enable posthaste && systemctl restart posthaste"},
+		{"postfix", "/etc/posthaste-out", dir, "posthaste -c /etc/posthaste-out check|stop Postfix: systemctl disable --now postfix|" +
+			"start Posthaste: systemctl enable posthaste@out && systemctl restart posthaste@out"},
+		{"postfix", "/elsewhere", dir, "posthaste -c /elsewhere check|stop Postfix: postfix stop|start Posthaste: posthaste -c /elsewhere start"},
+		{"queue/deferred/1/A", "/etc/posthaste", "", "posthaste check|stop Postfix: postfix stop|start Posthaste: posthaste start|" +
+			"posthaste migrate --queue: moves the message that waits in {dir}/queue"},
+		{"queue/deferred/1/B", "/elsewhere", "", "posthaste -c /elsewhere check|stop Postfix: postfix stop|start Posthaste: posthaste -c /elsewhere start|" +
+			"posthaste migrate --to /elsewhere --queue: moves the 2 messages that wait in {dir}/queue"},
+	} {
+		if c.files != "" {
+			if err := os.WriteFile(filepath.Join(dir, c.files), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		unit := c.unit
+		if unit == "" {
+			unit = filepath.Join(dir, "none")
+		}
+		p := &plan{options: &options{from: postfixDir, to: c.to, systemd: unit}, old: postfix{queue: filepath.Join(dir, "queue"), commands: dir}}
+		if got, want := strings.Join(p.next(), "|"), strings.ReplaceAll(c.want, "{dir}", dir); got != want {
+			t.Errorf("with %s, to %s:\n%s\nwant\n%s", c.files, c.to, got, want)
+		}
 	}
 }

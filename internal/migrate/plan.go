@@ -201,6 +201,20 @@ func (p *plan) decide(cfg *config.Config) {
 			sockets[path], path, filepath.Join(p.spool(), path))
 	}
 	p.dovecotLines()
+	p.ownerGroups()
+}
+
+// ownerGroups asks for the groups by which Postfix reaches what others have made.
+func (p *plan) ownerGroups() {
+	if p.groups == nil {
+		return
+	}
+	have := p.groups("posthaste")
+	for _, g := range p.groups(p.old.owner) {
+		if !slices.Contains(have, g) {
+			p.ask("the user %s is in the group %s: if it is for a filter's socket or a key, adduser posthaste %s", p.old.owner, g, g)
+		}
+	}
 }
 
 // spool is the new queue directory.

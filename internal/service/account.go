@@ -12,6 +12,7 @@ import (
 type Account struct {
 	Name     string
 	UID, GID int
+	Groups   []int // supplementary
 }
 
 // LookupAccount finds a user by name.
@@ -31,16 +32,26 @@ func LookupAccount(name string) (*Account, error) {
 	if err != nil {
 		return nil, fmt.Errorf("user %q: group ID %q is not a number", name, u.Gid)
 	}
-	return &Account{name, uid, gid}, nil
+	ids, err := u.GroupIds()
+	if err != nil {
+		return nil, fmt.Errorf("groups of user %q: %w", name, err)
+	}
+	a := &Account{Name: name, UID: uid, GID: gid}
+	for _, id := range ids {
+		if n, err := strconv.Atoi(id); err == nil && n != gid {
+			a.Groups = append(a.Groups, n)
+		}
+	}
+	return a, nil
 }
 
-// Become makes the process that user's, for good, without supplementary
-// groups. It must be root's.
+// Become makes the process that user's, for good, with its groups and no
+// others: by one of them a filter's socket may be reached. The process must be root's.
 func (a *Account) Become() error {
 	if a.UID == 0 {
 		return fmt.Errorf("user %q is root, which the mail system must not run as: choose another mail_owner", a.Name)
 	}
-	if err := syscall.Setgroups([]int{a.GID}); err != nil {
+	if err := syscall.Setgroups(append([]int{a.GID}, a.Groups...)); err != nil {
 		return fmt.Errorf("setgroups: %w", err)
 	}
 	if err := syscall.Setgid(a.GID); err != nil {

@@ -35,7 +35,7 @@
 // # Security
 //
 // A service whose master.cf entry says unprivileged runs as mail_owner, with
-// no supplementary groups, and, as master sets no_new_privs, nothing that it
+// that user's groups, and, as master sets no_new_privs, nothing that it
 // executes gains privileges. A chroot service is confined to queue_directory.
 // Both happen before Spec.Run, or, for a service that first opens tables, keys
 // and certificates with master's privileges, when it calls Env.Confine: it
