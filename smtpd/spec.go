@@ -18,7 +18,7 @@ import (
 
 // Spec declares the service.
 func Spec() service.Spec {
-	return service.Spec{Process: "smtpd", Rank: service.Intake, Confines: true, Sandbox: service.Plain, Run: func(ctx context.Context, env *service.Env) error {
+	return service.Spec{Process: "smtpd", Rank: service.Intake, Confines: true, Frugal: true, Sandbox: service.Plain, Run: func(ctx context.Context, env *service.Env) error {
 		return run(ctx, env, false)
 	}}
 }
@@ -26,7 +26,7 @@ func Spec() service.Spec {
 // ScreenSpec declares the same service behind postscreen's tests: what a
 // postscreen entry of master.cf stands for.
 func ScreenSpec() service.Spec {
-	return service.Spec{Process: "postscreen", Exclusive: true, Rank: service.Intake, Confines: true, Sandbox: screenWrites, Run: func(ctx context.Context, env *service.Env) error {
+	return service.Spec{Process: "postscreen", Exclusive: true, Rank: service.Intake, Confines: true, Frugal: true, Sandbox: screenWrites, Run: func(ctx context.Context, env *service.Env) error {
 		return run(ctx, env, true)
 	}}
 }

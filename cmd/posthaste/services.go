@@ -44,8 +44,8 @@ func services() map[string]service.Spec {
 		verify.Spec(),
 		proxymap.Spec(nil),
 		service.MetricsSpec(nil),
-		withSandbox(smtpSandbox, agent.Spec("smtp", smtpAgent(false))),
-		withSandbox(smtpSandbox, agent.Spec("lmtp", smtpAgent(true))),
+		frugal(smtpSandbox, agent.Spec("smtp", smtpAgent(false))),
+		frugal(smtpSandbox, agent.Spec("lmtp", smtpAgent(true))),
 		agent.Spec("local", localAgent),
 		agent.Spec("virtual", func(env *service.Env) (agent.Deliverer, func(), error) {
 			a, err := virtual.New(env.Config, env.Name, env.Log)
@@ -56,8 +56,8 @@ func services() map[string]service.Spec {
 			return a, nil, err
 		}),
 		spawn.Spec(),
-		withSandbox(service.Plain, agent.Spec("discard", func(*service.Env) (agent.Deliverer, func(), error) { return discard.Agent{}, nil, nil })),
-		withSandbox(service.Plain, agent.Spec("error", func(env *service.Env) (agent.Deliverer, func(), error) {
+		frugal(service.Plain, agent.Spec("discard", func(*service.Env) (agent.Deliverer, func(), error) { return discard.Agent{}, nil, nil })),
+		frugal(service.Plain, agent.Spec("error", func(env *service.Env) (agent.Deliverer, func(), error) {
 			return errordrop.Agent{Retry: env.Name == "retry"}, nil, nil
 		})),
 	}
@@ -68,8 +68,10 @@ func services() map[string]service.Spec {
 	return specs
 }
 
-func withSandbox(sandbox func(*config.Config) ([]string, bool), spec service.Spec) service.Spec {
-	spec.Sandbox = sandbox
+// frugal are the agents that neither write files nor, but for what sandbox
+// says, execute programs.
+func frugal(sandbox func(*config.Config) ([]string, bool), spec service.Spec) service.Spec {
+	spec.Sandbox, spec.Frugal = sandbox, true
 	return spec
 }
 

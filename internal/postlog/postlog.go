@@ -48,6 +48,7 @@ func Spec() service.Spec {
 		LogDirect: true,
 		Confines:  true,
 		Sandbox:   writes,
+		Frugal:    true,
 		Run:       s.run,
 	}
 }

@@ -275,6 +275,8 @@ func (p *process) run() int {
 			})
 		})
 	})
+	governed := make(chan struct{})
+	watchers.Go(func() { newGovernor(p.spec).run(governed) })
 	if !p.spec.Exclusive {
 		env.activity.start(env.Config.Duration("max_idle"), retire)
 	}
@@ -283,6 +285,7 @@ func (p *process) run() int {
 	signal.Stop(signals)
 	close(signals)
 	p.status.close()
+	close(governed)
 	watchers.Wait()
 	profiler.close()
 	env.reporter.close()

@@ -112,6 +112,9 @@ type Spec struct {
 	// to that. Nil is for services that execute programs or change to other
 	// users. See [Plain].
 	Sandbox func(cfg *config.Config) (writes []string, ok bool)
+	// Frugal services wait for sockets and seldom for disks: they begin with one
+	// processor, and have more when they need more. See governor.
+	Frugal bool
 	// Run serves. When ctx ends it stops taking new work, finishes what is in
 	// hand, and returns nil; see the package comment for the two ways in which
 	// that happens. An error ends the process with "fatal: " and the error in

@@ -1,0 +1,117 @@
+package service
+
+import (
+	"os"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A governor gives a process as many processors as it has work for, one at
+// first.
+//
+// A Go process that may use several processors uses them: what becomes ready
+// to run wakes another thread, although the present one would have come to it
+// a few microseconds later. In a mail system the services work hand in hand,
+// each in slices of some ten microseconds, and waking threads cost a seventh of
+// all its processor time, and a third when one message was under way at a
+// time. One processor carries thousands of messages a second in a service that
+// waits for sockets; one that needs more gets more within a fraction of a second.
+//
+// It is not for services that wait for disks: a thread that waits there
+// holds the processor for a while before the runtime gives it to another.
+type governor struct {
+	limit int           // as many as the runtime would have taken
+	procs int           // as many as there are
+	calm  time.Duration // for so long one less would have done
+	set   func(procs int)
+	used  func() time.Duration // processor time of this process so far
+}
+
+// The governor's measures.
+const (
+	// governPeriod is how often it looks while there is work. Without work it
+	// looks less and less often, down to governIdle.
+	governPeriod = 50 * time.Millisecond
+	governIdle   = 3200 * time.Millisecond
+	// governFull is the share of the present processors in use above which
+	// there are twice as many.
+	governFull = 0.6
+	// governSpare is the share of one processor less that may be in use for
+	// there being one less after governCalm of it.
+	governSpare = 0.4
+	governCalm  = 2 * time.Second
+	// governWork is how much of one processor is work.
+	governWork = 0.1
+)
+
+// newGovernor returns the process's governor, nil where the environment says
+// how many processors there are, or where there is nothing to govern.
+func newGovernor(spec Spec) *governor {
+	limit := runtime.GOMAXPROCS(0)
+	if !spec.Frugal || limit < 2 || os.Getenv("GOMAXPROCS") != "" {
+		return nil
+	}
+	return &governor{limit: limit, set: func(procs int) { runtime.GOMAXPROCS(procs) }, used: processorTime}
+}
+
+// run governs until quit is closed.
+func (g *governor) run(quit <-chan struct{}) {
+	if g == nil {
+		return
+	}
+	g.procs = 1
+	g.set(1)
+	period := governPeriod
+	last, used := time.Now(), g.used()
+	timer := time.NewTimer(period)
+	defer timer.Stop()
+	for {
+		select {
+		case <-quit:
+			return
+		case <-timer.C:
+		}
+		now, u := time.Now(), g.used()
+		length := max(now.Sub(last), 1)
+		busy := float64(u-used) / float64(length)
+		last, used = now, u
+		if procs := g.decide(busy, length); procs != g.procs {
+			g.procs = procs
+			g.set(procs)
+		}
+		if period *= 2; busy >= governWork {
+			period = governPeriod
+		}
+		period = min(period, governIdle)
+		timer.Reset(period)
+	}
+}
+
+// decide says how many processors there are to be when so many were busy,
+// on average, in the last period.
+func (g *governor) decide(busy float64, period time.Duration) int {
+	if busy > governFull*float64(g.procs) {
+		g.calm = 0
+		return min(2*g.procs, g.limit)
+	}
+	if g.procs == 1 || busy > governSpare*float64(g.procs-1) {
+		g.calm = 0
+		return g.procs
+	}
+	if g.calm += period; g.calm < governCalm {
+		return g.procs
+	}
+	g.calm = 0
+	return g.procs - 1
+}
+
+// processorTime is what this process has had of processors, user and system.
+func processorTime() time.Duration {
+	var r unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
+		return 0 // cannot fail; the process stays with what it has
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
