@@ -3,6 +3,7 @@ package smtpd
 import (
 	"context"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -125,11 +126,23 @@ func (s *session) sizeRefused() *smtpwire.Reply {
 	return r
 }
 
+// Where there is far more room than one message needs, it is not looked for
+// again for a while: to add up a file system's free blocks takes the kernel
+// as long as a reply to a client.
+const (
+	amplePeriod = 100 * time.Millisecond
+	ampleTimes  = 16
+)
+
 // roomFor says whether the file system of the queue has room for what the
 // limits allow: one and a half times the largest message, so that whoever is
 // in the middle of one can finish.
 func (s *session) roomFor() bool {
 	if s.set.messageLimit <= 0 && s.set.queueMinFree <= 0 {
+		return true
+	}
+	now := s.srv.now().UnixNano()
+	if now < s.srv.ample.Load() {
 		return true
 	}
 	var st unix.Statfs_t
@@ -138,6 +151,9 @@ func (s *session) roomFor() bool {
 	}
 	free := int64(st.Bavail) * st.Bsize
 	need := max(s.set.queueMinFree, s.set.messageLimit+s.set.messageLimit/2)
+	if free/ampleTimes >= need {
+		s.srv.ample.Store(now + int64(amplePeriod))
+	}
 	if free >= need {
 		return true
 	}

@@ -82,6 +82,7 @@ type Server struct {
 	screenSet *screenSettings // nil: no tests
 
 	draining atomic.Bool
+	ample    atomic.Int64 // until then, in Unix nanoseconds, the queue's file system has room
 	mu       sync.Mutex
 	sessions map[*session]struct{}
 	ports    *ports
