@@ -87,20 +87,22 @@ func submission(context string, rcpts ...string) *Submission {
 	return s
 }
 
-// feed puts content through in pieces of step bytes; 0 is all at once.
+// feed puts content through in pieces of step bytes; 0 is all at once. As the
+// server does, it stores what it gets back and then uses the piece's memory again.
 func feed(c *Core, s *Submission, content string, step int) (string, Result) {
 	ctx := context.Background()
 	m := c.NewMessage(ctx, s)
-	var out [][]byte
+	var stored []byte
 	if step == 0 {
 		step = len(content) + 1
 	}
 	for i := 0; i < len(content); i += step {
 		p := []byte(content[i:min(i+step, len(content))])
-		out = m.Write(ctx, p, out)
+		stored = append(stored, bytes.Join(m.Write(ctx, p, nil), nil)...)
+		clear(p)
 	}
-	out, r := m.Finish(ctx, out)
-	return string(bytes.Join(out, nil)), r
+	out, r := m.Finish(ctx, nil)
+	return string(append(stored, bytes.Join(out, nil)...)), r
 }
 
 func crlfText(s string) string { return strings.ReplaceAll(s, "\n", "\r\n") }

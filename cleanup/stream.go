@@ -23,8 +23,17 @@ type part struct {
 	rcpts   []mail.Recipient
 	listing bool // the next part has recipients, too
 	data    []byte
+	only    bool // content is all that there is in the request
 	last    bool
 	abort   bool
+}
+
+// free gives the memory of a part that has been worked through back. What an
+// envelope came with may still be pointed to.
+func (p *part) free() {
+	if p.only {
+		p.r.Free()
+	}
 }
 
 func (s *Server) openStream(c *ipc.Conn, r *ipc.Request, q *proto.Submit) {
@@ -71,9 +80,11 @@ func (s *Server) receive(key streamKey, st *stream, q *proto.Submit) {
 		if p.last {
 			s.forget(key)
 			p.r.Reply(in.commit())
+			p.free()
 			return
 		}
 		p.r.Reply(&proto.ChunkReply{})
+		p.free()
 	}
 	s.forget(key)
 	if in != nil {
@@ -93,7 +104,7 @@ func (s *Server) chunk(c *ipc.Conn, r *ipc.Request) {
 		r.Fail("%v", err)
 		return
 	}
-	s.pass(c, r, q.ID, part{r: r, rcpts: q.Recipients, listing: q.Listing, data: q.Data, last: !q.More})
+	s.pass(c, r, q.ID, part{r: r, rcpts: q.Recipients, listing: q.Listing, data: q.Data, only: len(q.Recipients) == 0, last: !q.More})
 }
 
 func (s *Server) abort(c *ipc.Conn, r *ipc.Request) {

@@ -138,21 +138,26 @@ func (t *transaction) send(ctx context.Context, content agent.Content, end strin
 	return o.flush()
 }
 
-// stream reads a message that is not in memory.
+// stream reads a message that is not in memory, and has it written.
 func (t *transaction) stream(content agent.Content, write func([]byte), f *filter) error {
-	buf := make([]byte, chunk)
-	r := content.Reader()
-	for f.err == nil {
-		n, err := io.ReadFull(r, buf)
-		write(buf[:n])
-		if err == io.EOF || err == io.ErrUnexpectedEOF {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("%w: %w", errLocalData, err)
-		}
+	_, err := io.Copy(intoFilter{write, f}, content.Reader())
+	if err == nil || f.err != nil {
+		return f.err
 	}
-	return f.err
+	return fmt.Errorf("%w: %w", errLocalData, err)
+}
+
+// An intoFilter is a filter, or what is before one, as an io.Writer.
+type intoFilter struct {
+	write func([]byte)
+	f     *filter
+}
+
+func (s intoFilter) Write(p []byte) (int, error) {
+	if s.write(p); s.f.err != nil {
+		return 0, s.f.err
+	}
+	return len(p), nil
 }
 
 // output gathers content and writes it in chunks, each within
@@ -189,10 +194,7 @@ func (o *output) arm() error {
 // several pieces at once.
 func (o *output) last(body []byte, end string) error {
 	for len(body) > chunk {
-		if err := o.arm(); err != nil {
-			return err
-		}
-		if _, err := o.w.conn.Write(body[:chunk]); err != nil {
+		if err := o.put(body[:chunk]); err != nil {
 			return err
 		}
 		body = body[chunk:]
@@ -218,8 +220,15 @@ func (o *output) last(body []byte, end string) error {
 	return err
 }
 
-// write gathers b.
+// write gathers b, or, when it is large, writes it as it is after what has
+// gathered.
 func (o *output) write(b []byte) error {
+	if len(b) > chunk/2 {
+		if err := o.flush(); err != nil {
+			return err
+		}
+		return o.put(b)
+	}
 	o.buf = append(o.buf, b...)
 	if len(o.buf) < chunk {
 		return nil
@@ -231,11 +240,17 @@ func (o *output) flush() error {
 	if len(o.buf) == 0 {
 		return nil
 	}
+	err := o.put(o.buf)
+	o.buf = o.buf[:0]
+	return err
+}
+
+// put writes b to the connection.
+func (o *output) put(b []byte) error {
 	if err := o.arm(); err != nil {
 		return err
 	}
-	_, err := o.w.conn.Write(o.buf)
-	o.buf = o.buf[:0]
+	_, err := o.w.conn.Write(b)
 	return err
 }
 

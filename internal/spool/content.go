@@ -10,7 +10,7 @@ import (
 	"posthaste/internal/vfs"
 )
 
-// Content is a message's content: an io.ReadSeekCloser. It belongs to one
+// Content is a message's content: an io.ReadSeekCloser and io.WriterTo. It belongs to one
 // goroutine.
 type Content struct {
 	r    *Reader
@@ -115,16 +115,41 @@ func (c *Content) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// WriteTo writes what is left to w, as io.WriterTo, without a copy in between.
+// An error of w is returned as it is.
+func (c *Content) WriteTo(w io.Writer) (n int64, err error) {
+	for c.pos < c.len {
+		if c.pos < c.base || c.pos >= c.base+int64(len(c.data)) {
+			if err := c.chunk(c.pos / bigChunk); err != nil {
+				return n, err
+			}
+		}
+		k, err := w.Write(c.data[c.pos-c.base:])
+		n += int64(k)
+		c.pos += int64(k)
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
 // chunk reads and verifies one chunk of a big file.
 func (c *Content) chunk(i int64) error {
 	if c.big == nil {
 		return fs.ErrClosed
 	}
-	if cap(c.data) == 0 {
-		c.data = make([]byte, bigChunk)
+	if c.buf == nil {
+		c.buf, _ = c.r.bufs.Get().(*[]byte)
+		if c.buf == nil {
+			c.buf = new([]byte)
+		}
+		if cap(*c.buf) < bigChunk {
+			*c.buf = make([]byte, bigChunk)
+		}
 	}
 	c.base = i * bigChunk
-	c.data = c.data[:min(bigChunk, c.len-c.base)]
+	c.data = (*c.buf)[:min(bigChunk, c.len-c.base)]
 	_, err := c.big.ReadAt(c.data, c.base)
 	if err == nil && checksum(c.data) != binary.LittleEndian.Uint32(c.sums[4*i:]) {
 		err = errors.New("checksum")

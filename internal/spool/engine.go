@@ -50,6 +50,9 @@ type engine struct {
 	lock   io.Closer
 	plant  fault // always 0 outside the tests that prove the tests
 
+	bigBufs sync.Pool  // of *[]byte, one chunk of a content file
+	bigSync sharedSync // of the directory of content files
+
 	// mu is held by the writer while it changes what others read, and by
 	// others while they read it.
 	mu       sync.RWMutex

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"posthaste/internal/vfs"
@@ -26,6 +28,8 @@ type File struct {
 	name string // once linked
 	kept bool   // a batch has it
 	err  error
+
+	pooled *[]byte // what buf lies in
 }
 
 func (e *engine) newFile() (*File, error) {
@@ -39,7 +43,19 @@ func (e *engine) newFile() (*File, error) {
 	if err != nil {
 		return nil, e.fileError(err)
 	}
-	return &File{e: e, f: f, buf: make([]byte, 0, bigChunk)}, nil
+	buf, _ := e.bigBufs.Get().(*[]byte)
+	if buf == nil {
+		buf = new([]byte)
+		*buf = make([]byte, 0, bigChunk)
+	}
+	return &File{e: e, f: f, pooled: buf, buf: (*buf)[:0]}, nil
+}
+
+// close closes the file, and gives its memory back.
+func (f *File) close() error {
+	f.e.bigBufs.Put(f.pooled)
+	f.pooled, f.buf = nil, nil
+	return f.f.Close()
 }
 
 // fileError sorts the errors of writing a content file: no space is a
@@ -128,10 +144,33 @@ func (f *File) finish(id string) (crc uint32, err error) {
 	if e.plant == plantNoDirSyncBig {
 		return checksum(f.sums), nil
 	}
-	if err := e.fs.SyncDir(path.Join(e.dir, bigDir)); err != nil {
+	if err := e.bigSync.sync(func() error { return e.fs.SyncDir(path.Join(e.dir, bigDir)) }); err != nil {
 		return 0, e.fail("sync of content directory", err)
 	}
 	return checksum(f.sums), nil
+}
+
+// A sharedSync is a sync that serves all who wait for one when it begins.
+type sharedSync struct {
+	asked atomic.Uint64 // who wanted one, in order
+	mu    sync.Mutex    // held while one is under way
+	done  uint64        // for whom it has been done
+	err   error         // why it never will again: after a failure another sync says nothing
+}
+
+// sync returns when do has been called, and has ended, after sync was.
+func (s *sharedSync) sync(do func() error) error {
+	mine := s.asked.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.done >= mine || s.err != nil {
+		return s.err
+	}
+	upTo := s.asked.Load()
+	if s.err = do(); s.err == nil {
+		s.done = upTo
+	}
+	return s.err
 }
 
 // Abort gives the file up. It does nothing once a batch has been committed
@@ -150,7 +189,7 @@ func (f *File) Abort() {
 			e.warn("spool: content of a refused message: %v", err)
 		}
 	}
-	if err := f.f.Close(); err != nil {
+	if err := f.close(); err != nil {
 		e.warn("spool: content of a refused message: %v", err)
 	}
 	f.f = nil
@@ -190,7 +229,7 @@ func (b *Batch) settle(err error) {
 			continue
 		}
 		f.kept = true
-		if cerr := f.f.Close(); cerr != nil {
+		if cerr := f.close(); cerr != nil {
 			f.e.warn("spool: content file: %v", cerr) // it was synced: nothing is lost
 		}
 	}

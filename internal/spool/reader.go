@@ -168,7 +168,7 @@ func (r *Reader) judgeAgain(ref Ref) error {
 }
 
 // metaGuess is how much of a record Read reads at first.
-const metaGuess = 2048
+const metaGuess = 1024
 
 // readMeta reads and verifies the metadata of the record at ref.
 func (r *Reader) readMeta(ref Ref, number uint64) (m meta, h header, err error) {

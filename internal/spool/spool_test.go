@@ -2,8 +2,10 @@ package spool
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -233,4 +235,52 @@ func TestMany(t *testing.T) {
 		t.Logf("%+v", s.Recovery())
 	}
 	s.Close()
+}
+
+// TestSharedSync: a sync serves all who asked before it began, and nobody who
+// asked later; after a failure there is no other.
+func TestSharedSync(t *testing.T) {
+	t.Parallel()
+	var s sharedSync
+	begun, goOn := make(chan int), make(chan error)
+	n := 0
+	do := func() error {
+		n++
+		begun <- n
+		return <-goOn
+	}
+	errs := make(chan error)
+	ask := func() { errs <- s.sync(do) }
+	go ask()
+	<-begun
+	for range 3 {
+		go ask()
+	}
+	for s.asked.Load() < 4 {
+		runtime.Gosched()
+	}
+	goOn <- nil
+	if got := <-begun; got != 2 {
+		t.Fatalf("sync %d", got)
+	}
+	goOn <- nil
+	for range 4 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	failure := errors.New("broken")
+	go ask()
+	<-begun
+	goOn <- failure
+	if err := <-errs; err != failure {
+		t.Errorf("failed sync: %v", err)
+	}
+	go ask()
+	if err := <-errs; err != failure {
+		t.Errorf("after a failed sync: %v", err)
+	}
+	if n != 3 {
+		t.Errorf("%d syncs, want 3", n)
+	}
 }
