@@ -13,14 +13,18 @@ ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 GO ?= go
 BIN ?= bin
 DIST ?= dist
-TOOLS = sendmail mailq newaliases postsuper postcat postconf postmap postalias postlog postmulti qshape
+# Links to posthaste, and programs that are started for each message or by each user:
+# these do without the C library, which takes as long to load as they to run.
+TOOLS = mailq newaliases postsuper postcat postconf postmap postalias postlog postmulti qshape
+SMALL = sendmail postdrop postqueue
 
 .PHONY: all build run test check differential man peers install deb deb-test tarball bench soak crash clean
 
 all: build
 
 build:
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/posthaste ./cmd/postdrop ./cmd/postqueue ./cmd/posthaste-tables ./cmd/posthaste-metrics
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/posthaste ./cmd/posthaste-tables ./cmd/posthaste-metrics
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ $(SMALL:%=./cmd/%)
 
 # A mail server on 127.0.0.1:2525 as the present user, with everything below ./run.
 run: build
@@ -68,7 +72,7 @@ crash:
 install: build
 	install -d $(DESTDIR)$(SBINDIR) $(DESTDIR)$(DAEMONDIR) $(DESTDIR)$(SYSCONFDIR) $(DESTDIR)$(UNITDIR)
 	install -m 755 $(BIN)/posthaste $(DESTDIR)$(SBINDIR)/posthaste
-	for p in postdrop postqueue; do rm -f $(DESTDIR)$(SBINDIR)/$$p && install -m 755 $(BIN)/$$p $(DESTDIR)$(SBINDIR)/$$p || exit 1; done
+	for p in $(SMALL); do rm -f $(DESTDIR)$(SBINDIR)/$$p && install -m 755 $(BIN)/$$p $(DESTDIR)$(SBINDIR)/$$p || exit 1; done
 	install -m 755 $(BIN)/posthaste-tables $(DESTDIR)$(DAEMONDIR)/posthaste-tables
 	install -m 755 $(BIN)/posthaste-metrics $(DESTDIR)$(DAEMONDIR)/posthaste-metrics
 	for t in $(TOOLS); do ln -sf posthaste $(DESTDIR)$(SBINDIR)/$$t; done
@@ -81,7 +85,7 @@ install: build
 	  install -m 644 docs/man/*.$$s $(DESTDIR)$(MANDIR)/man$$s || exit 1; done
 	install -d $(DESTDIR)$(BASHDIR) $(DESTDIR)$(ZSHDIR)
 	install -m 644 etc/completion/posthaste.bash $(DESTDIR)$(BASHDIR)/posthaste
-	for t in $(TOOLS) postdrop postqueue; do ln -sf posthaste $(DESTDIR)$(BASHDIR)/$$t; done
+	for t in $(TOOLS) $(SMALL); do ln -sf posthaste $(DESTDIR)$(BASHDIR)/$$t; done
 	install -m 644 etc/completion/_posthaste $(DESTDIR)$(ZSHDIR)/_posthaste
 	install -d -m 755 $(DESTDIR)/var/spool/posthaste $(DESTDIR)/var/lib/posthaste
 	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then $(SBINDIR)/posthaste set-permissions; else \

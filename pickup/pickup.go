@@ -35,6 +35,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -172,6 +173,7 @@ func (p *Picker) take(ctx context.Context, name string) (ok bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("not a message: %w", err)
 	}
+	defer m.Free()
 	if m.UID != owner && owner != 0 && owner != p.opt.Owner {
 		return false, fmt.Errorf("the file says that user %d submitted it, but it belongs to user %d", m.UID, owner)
 	}
@@ -240,11 +242,15 @@ func (p *Picker) submit(ctx context.Context, m *maildrop.Reader) error {
 	return nil
 }
 
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, maildrop.MaxPiece) }}
+
 // copy writes the Received: field and the content as CRLF lines.
 func (p *Picker) copy(msg *submit.Message, m *maildrop.Reader, id mail.QueueID, now time.Time) error {
 	fmt.Fprintf(msg, "Received: by %s (%s, from userid %d)\r\n\tid %s; %s\r\n", p.opt.Myhostname, p.opt.MailName,
 		m.UID, id, rfc5322.Date(now))
-	br := bufio.NewReaderSize(m, maildrop.MaxPiece)
+	br := readers.Get().(*bufio.Reader)
+	br.Reset(m)
+	defer func() { br.Reset(nil); readers.Put(br) }()
 	var out []byte
 	midline := false
 	for {

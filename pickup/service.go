@@ -18,7 +18,7 @@ const parallel = 20
 
 // Spec declares the service.
 func Spec() service.Spec {
-	return service.Spec{Process: "pickup", Exclusive: true, Rank: service.Intake, Sandbox: service.Plain, Run: run}
+	return service.Spec{Process: "pickup", Exclusive: true, Rank: service.Intake, Sandbox: service.Plain, Frugal: true, Run: run}
 }
 
 func run(ctx context.Context, env *service.Env) error {

@@ -27,14 +27,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"posthaste/internal/config"
 	"posthaste/internal/maildrop"
 	"posthaste/internal/table"
+	"posthaste/internal/whoami"
 )
 
 // Exit statuses of sysexits.h.
@@ -71,7 +70,7 @@ func run(args []string, stdin io.Reader, stderr io.Writer) int {
 	if ok, err := authorized(cfg); err != nil {
 		return fatal(exitTempFail, "%v", err)
 	} else if !ok {
-		return fatal(exitNoPerm, "User %s(%d) is not allowed to submit mail (authorized_submit_users)", userName(), os.Getuid())
+		return fatal(exitNoPerm, "User %s(%d) is not allowed to submit mail (authorized_submit_users)", whoami.Name(), os.Getuid())
 	}
 	queue := cfg.String("queue_directory")
 	_, err = maildrop.Drop(filepath.Join(queue, "maildrop"), stdin, os.Getuid(), time.Now(), cfg.Bytes("message_size_limit"))
@@ -110,13 +109,5 @@ func authorized(cfg *config.Config) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return l.Match(context.Background(), userName())
-}
-
-func userName() string {
-	uid := strconv.Itoa(os.Getuid())
-	if u, err := user.LookupId(uid); err == nil {
-		return u.Username
-	}
-	return "unknown"
+	return l.Match(context.Background(), whoami.Name())
 }

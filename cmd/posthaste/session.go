@@ -15,6 +15,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/resolver"
 	"posthaste/internal/sendmail"
+	"posthaste/internal/sendmail/dropper"
 	"posthaste/internal/service"
 	"posthaste/internal/submit"
 	"posthaste/smtpd"
@@ -61,9 +62,9 @@ func runSession(c *sendmail.Command) error {
 		return err
 	}
 	defer rewriter.Close()
-	dropper := sendmail.NewDropper(c, cfg)
-	defer dropper.Close()
-	client := dropper.Client()
+	drop := dropper.New(c, cfg)
+	defer drop.Close()
+	client := drop.Client()
 	defer client.Close()
 	submitter := submit.New(client)
 	defer submitter.Close()

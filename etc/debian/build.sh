@@ -54,7 +54,7 @@ printf '/etc/posthaste/main.cf\n/etc/posthaste/master.cf\n' >"$root/DEBIAN/conff
 (cd "$root" && find . -path ./DEBIAN -prune -o -path ./etc -prune -o -type f -printf '%P\0' | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
 # The programs are linked with the C library: it knows the users of sites with LDAP and the like.
 mkdir "$work/debian" && printf 'Source: posthaste\n\nPackage: posthaste\nArchitecture: any\n' >"$work/debian/control"
-depends=$(cd "$work" && dpkg-shlibdeps -O root/usr/sbin/posthaste root/usr/sbin/postdrop root/usr/sbin/postqueue root/usr/lib/posthaste/* 2>/dev/null | sed -n 's/^shlibs:Depends=//p')
+depends=$(cd "$work" && dpkg-shlibdeps -O root/usr/sbin/posthaste root/usr/lib/posthaste/* 2>/dev/null | sed -n 's/^shlibs:Depends=//p')
 size=$(du -sk --exclude=DEBIAN "$root" | cut -f1)
 sed "s|@VERSION@|$version|; s|@ARCH@|$arch|; s|@MAINTAINER@|$maintainer|; s|@SIZE@|$size|; s|@DEPENDS@|$depends|" "$here/control" >"$root/DEBIAN/control"
 

@@ -41,7 +41,7 @@ func (m suite) Run() int {
 	defer os.RemoveAll(dir)
 	os.Chmod(dir, 0o755) // services run as another user
 	binDir = dir
-	for _, p := range []string{"posthaste", "postdrop", "postqueue"} {
+	for _, p := range []string{"posthaste", "sendmail", "postdrop", "postqueue"} {
 		args := append([]string{"build"}, buildFlags()...)
 		cmd := exec.Command("go", append(args, "-o", filepath.Join(dir, p), "posthaste/cmd/"+p)...)
 		if out, err := cmd.CombinedOutput(); err != nil {

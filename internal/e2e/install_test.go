@@ -32,7 +32,7 @@ var installed = map[string]string{
 	"usr/sbin/postmap":                                "posthaste",
 	"usr/sbin/postsuper":                              "posthaste",
 	"usr/sbin/qshape":                                 "posthaste",
-	"usr/sbin/sendmail":                               "posthaste",
+	"usr/sbin/sendmail":                               "755",
 	"usr/share/bash-completion/completions/mailq":     "posthaste",
 	"usr/share/bash-completion/completions/posthaste": "644",
 	"usr/share/zsh/site-functions/_posthaste":         "644",

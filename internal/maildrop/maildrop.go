@@ -33,6 +33,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"sync"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -134,10 +135,26 @@ func (h *Header) append(b []byte) []byte {
 // A Reader reads a message: its Header, and then its content by Read.
 type Reader struct {
 	Header
-	br    *bufio.Reader
+	*memory
 	sum   uint32 // of all fields read so far, the end excepted
-	piece []byte
+	piece []byte // what is left of the present one
 	ended bool
+}
+
+// memory is what a Reader works in. Most messages are small beside it.
+type memory struct {
+	br   *bufio.Reader
+	data []byte // the present field
+}
+
+var memories = sync.Pool{New: func() any { return &memory{br: bufio.NewReaderSize(nil, MaxPiece)} }}
+
+// Free gives the Reader's memory back for another one. It need not be called;
+// only the Header may be used afterwards.
+func (m *Reader) Free() {
+	m.br.Reset(nil)
+	memories.Put(m.memory)
+	m.memory, m.piece, m.ended = nil, nil, true
 }
 
 // ErrIncomplete is the error of a file that lacks its end, or whose content
@@ -146,7 +163,8 @@ var ErrIncomplete = errors.New("maildrop: the file is not a whole message")
 
 // NewReader reads the header of a message.
 func NewReader(r io.Reader) (*Reader, error) {
-	m := &Reader{br: bufio.NewReaderSize(r, MaxPiece)}
+	m := &Reader{memory: memories.Get().(*memory)}
+	m.br.Reset(r)
 	seen := false
 	for {
 		tag, data, err := m.field()
@@ -232,12 +250,18 @@ func (m *Reader) field() (tag byte, data []byte, err error) {
 	if n > MaxPiece {
 		return 0, nil, fmt.Errorf("maildrop: field of %d octets: at most %d are allowed", n, MaxPiece)
 	}
-	data = make([]byte, n)
+	if uint64(cap(m.data)) < n {
+		m.data = make([]byte, n)
+	}
+	data = m.data[:n]
 	if _, err := io.ReadFull(m.br, data); err != nil {
 		return 0, nil, incomplete(err)
 	}
 	if tag != 'E' {
-		m.sum = crc32.Update(m.sum, castagnoli, pack.Bytes(nil, tag, data))
+		var head [1 + binary.MaxVarintLen64]byte
+		head[0] = tag
+		m.sum = crc32.Update(m.sum, castagnoli, binary.AppendUvarint(head[:1], n))
+		m.sum = crc32.Update(m.sum, castagnoli, data)
 	}
 	return tag, data, nil
 }

@@ -25,8 +25,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/user"
-	"strconv"
 	"strings"
 	"time"
 
@@ -36,6 +34,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/table"
+	"posthaste/internal/whoami"
 )
 
 // patience is how long the queue manager may take to accept an order.
@@ -137,10 +136,10 @@ func (c *command) run(ctx context.Context, queue *cli.Queue) error {
 	if c.verb != 'p' && c.verb != 'j' {
 		users, what = "authorized_flush_users", "flush"
 	}
-	if ok, err := authorized(ctx, queue.Config, users, os.Getuid(), userName()); err != nil {
+	if ok, err := authorized(ctx, queue.Config, users, os.Getuid(), whoami.Name()); err != nil {
 		return err
 	} else if !ok {
-		return cli.Errorf(cli.ExitNoPerm, "User %s(%d) is not allowed to %s the mail queue", userName(), os.Getuid(), what)
+		return cli.Errorf(cli.ExitNoPerm, "User %s(%d) is not allowed to %s the mail queue", whoami.Name(), os.Getuid(), what)
 	}
 	conn, err := queue.Manager(ctx)
 	if err != nil && !errors.Is(err, cli.ErrDown) {
@@ -194,14 +193,6 @@ func authorized(ctx context.Context, cfg *config.Config, parameter string, uid i
 		return false, err
 	}
 	return l.Match(ctx, name)
-}
-
-func userName() string {
-	uid := strconv.Itoa(os.Getuid())
-	if u, err := user.LookupId(uid); err == nil {
-		return u.Username
-	}
-	return "unknown"
 }
 
 func (c *command) flush(ctx context.Context, conn *ipc.Conn) error {

@@ -18,6 +18,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maildrop"
 	"posthaste/internal/rfc5322"
+	"posthaste/internal/whoami"
 )
 
 // deliver queues one message.
@@ -50,7 +51,7 @@ func (c *Command) deliver(o *options) error {
 	if len(h.Recipients) == 0 {
 		return failf(ExitUsage, "Recipient addresses must be specified on the command line or via the -t option")
 	}
-	if err := c.drop(cfg, h, content); err != nil {
+	if err := c.Drop(cfg, h, content); err != nil {
 		return err
 	}
 	if h.Trace&(mail.TraceRecord|mail.TraceReport) != 0 {
@@ -73,12 +74,13 @@ func (o *options) envelope(cfg *config.Config) (*maildrop.Header, error) {
 	h := o.header
 	h.Time = time.Now()
 	h.UID = os.Getuid()
-	h.Sender = loginName()
+	who, _ := whoami.Lookup()
+	h.Sender = loginName(who)
 	if o.hasSender {
 		h.Sender = oneAddress(o.sender)
 	}
 	if h.FullName == "" {
-		h.FullName = fullName()
+		h.FullName = fullName(who)
 	}
 	if h.VERP == "default" {
 		h.VERP = cfg.String("default_verp_delimiters")
@@ -102,9 +104,10 @@ func oneAddress(text string) string {
 	return ""
 }
 
-// drop gives the message to the maildrop: directly when this user may write
-// there, else through postdrop, which has the right.
-func (c *Command) drop(cfg *config.Config, h *maildrop.Header, content io.Reader) error {
+// Drop gives a message to the maildrop: directly when this user may write
+// there, else through postdrop, which has the right. The message is durable when Drop
+// returns nil.
+func (c *Command) Drop(cfg *config.Config, h *maildrop.Header, content io.Reader) error {
 	queue := cfg.String("queue_directory")
 	dir := filepath.Join(queue, "maildrop")
 	socket := filepath.Join(queue, "public", cfg.String("pickup_service_name"))
@@ -184,6 +187,12 @@ func newContent(r io.Reader, dotEnds bool, limit int64) *content {
 }
 
 var errTooBig = failure{ExitUnavailable, "message file too big"}
+
+// TooBig says that an error of Drop is about the message's size.
+func TooBig(err error) bool {
+	var f failure
+	return errors.Is(err, maildrop.ErrTooBig) || errors.As(err, &f) && f == errTooBig
+}
 
 // line reads the next piece of the message, a line with its LF or, if it is
 // very long, a part of one. It is good until the next call.

@@ -32,13 +32,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/user"
 	"strconv"
 	"strings"
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/maildrop"
+	"posthaste/internal/whoami"
 )
 
 // Exit statuses of sysexits.h.
@@ -356,27 +356,22 @@ func (o *options) setLong(v string) error {
 }
 
 // loginName is the calling user's name, by which mail is sent without -f.
-func loginName() string {
-	uid := strconv.Itoa(os.Getuid())
-	if u, err := user.LookupId(uid); err == nil {
-		return u.Username
+func loginName(who whoami.User) string {
+	if who.Name != "" {
+		return who.Name
 	}
-	return uid
+	return strconv.Itoa(os.Getuid())
 }
 
 // fullName is the calling user's full name: what the password file says up to
 // the first comma, "&" standing for the login name.
-func fullName() string {
+func fullName(who whoami.User) string {
 	if n := os.Getenv("NAME"); n != "" {
 		return n
 	}
-	u, err := user.Current()
-	if err != nil {
-		return ""
-	}
-	name, _, _ := strings.Cut(u.Name, ",")
-	if u.Username != "" {
-		name = strings.ReplaceAll(name, "&", strings.ToUpper(u.Username[:1])+u.Username[1:])
+	name, _, _ := strings.Cut(who.Gecos, ",")
+	if who.Name != "" {
+		name = strings.ReplaceAll(name, "&", strings.ToUpper(who.Name[:1])+who.Name[1:])
 	}
 	return name
 }

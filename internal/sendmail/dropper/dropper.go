@@ -1,4 +1,5 @@
-package sendmail
+// Package dropper takes the place of cleanup for sendmail -bs.
+package dropper
 
 import (
 	"context"
@@ -14,6 +15,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maildrop"
 	"posthaste/internal/proto"
+	"posthaste/internal/sendmail"
 )
 
 // A Dropper takes the place of cleanup for sendmail -bs: the SMTP server that
@@ -22,7 +24,7 @@ import (
 // mail system runs or not. A message's queue ID is only good until pickup
 // gives it another one.
 type Dropper struct {
-	c   *Command
+	c   *sendmail.Command
 	cfg *config.Config
 
 	mu   sync.Mutex
@@ -37,8 +39,8 @@ type dropping struct {
 	err  error
 }
 
-// NewDropper makes a Dropper that stores as c does.
-func NewDropper(c *Command, cfg *config.Config) *Dropper {
+// New makes a Dropper that stores as c does.
+func New(c *sendmail.Command, cfg *config.Config) *Dropper {
 	return &Dropper{c: c, cfg: cfg, open: make(map[mail.QueueID]*dropping)}
 }
 
@@ -104,7 +106,7 @@ func (d *Dropper) begin(q *proto.Submit) {
 	}
 	d.wg.Go(func() {
 		defer close(dr.done)
-		dr.err = d.c.drop(d.cfg, h, pr)
+		dr.err = d.c.Drop(d.cfg, h, pr)
 		pr.CloseWithError(errors.Join(dr.err, io.ErrClosedPipe))
 	})
 }
@@ -145,11 +147,10 @@ func (d *Dropper) abort(id mail.QueueID) {
 }
 
 func dropReply(err error) *proto.SubmitReply {
-	var f failure
 	switch {
 	case err == nil:
 		return &proto.SubmitReply{Code: 250, Status: dsn.S(2, 0, 0), Text: "Ok"}
-	case errors.Is(err, maildrop.ErrTooBig) || errors.As(err, &f) && f == errTooBig:
+	case sendmail.TooBig(err):
 		return &proto.SubmitReply{Code: 552, Status: dsn.S(5, 3, 4), Text: "Error: message file too big"}
 	}
 	return &proto.SubmitReply{Code: 451, Status: dsn.S(4, 3, 0), Text: "Error: queue file write error"}
