@@ -16,6 +16,44 @@ const (
 	sendmailParallel = 10
 )
 
+// TestSendmailProgram: the program that is started for each message sends, and
+// leaves everything else to the one that has it.
+func TestSendmailProgram(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, options{main: "defer_transports = smtp\nalias_database = texthash:{dir}/etc/aliases\n"})
+	run := func(stdin string, args ...string) (string, int) {
+		t.Helper()
+		cmd := exec.Command(filepath.Join(binDir, "sendmail"), append([]string{"-C", s.path("etc")}, args...)...)
+		cmd.Stdin = strings.NewReader(stdin)
+		out, err := cmd.CombinedOutput()
+		if err != nil && cmd.ProcessState == nil {
+			t.Fatal(err)
+		}
+		return string(out), cmd.ProcessState.ExitCode()
+	}
+	for _, c := range []struct {
+		stdin, args string
+		status      int
+		out         string
+	}{
+		{"To: b@to.test\nSubject: one\n\nx\n", "-t -f a@from.test", 0, ""},
+		{"x", "-f a@from.test", 64, "sendmail: fatal: Recipient addresses must be specified"},
+		{"x", "-%", 64, "sendmail: fatal: unknown option -%"},
+		{"HELO x\r\nMAIL FROM:<c@from.test>\r\nRCPT TO:<d@to.test>\r\nDATA\r\nSubject: two\r\n\r\nx\r\n.\r\nQUIT\r\n", "-bs", 0, "250 2.0.0 Ok: queued as "},
+		{"", "-q", 0, ""},
+		{"", "-bd", 1, "already running"},
+	} {
+		out, status := run(c.stdin, strings.Fields(c.args)...)
+		if status != c.status || !strings.Contains(out, c.out) || c.out == "" && out != "" {
+			t.Errorf("sendmail %s: exit status %d, %q", c.args, status, out)
+		}
+	}
+	s.waitLogN("status=deferred", 2)
+	if out, status := run("", "-bp"); status != 0 || !strings.Contains(out, "a@from.test") || !strings.Contains(out, " in 2 Requests.") {
+		t.Errorf("sendmail -bp: exit status %d\n%s", status, out)
+	}
+}
+
 // BenchmarkSendmail is mail submitted by sendmail to us and to Postfix in turn,
 // a process for each message. What is measured is the time from the first
 // process to the last message's delivery, which discards it.
@@ -26,7 +64,7 @@ func BenchmarkSendmail(b *testing.B) {
 	theirs, ours := newPostfix(b, settings), newSystem(b, settings)
 	sendmail := map[*system][]string{
 		theirs: theirs.original.Command(b.Context(), "sendmail").Args,
-		ours:   {filepath.Join(binDir, "posthaste"), "-c", ours.path("etc"), "sendmail"},
+		ours:   {filepath.Join(binDir, "sendmail"), "-C", ours.path("etc")},
 	}
 	message := "Subject: x\n\n" + strings.Repeat("a line of the text of an ordinary message\n", 50)
 	var took [2]time.Duration
