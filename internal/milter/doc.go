@@ -26,7 +26,7 @@
 //
 // Filters are chosen by the administrator, and believed: they may redirect and
 // change any mail. They are not trusted to work. Each reply is waited for
-// during milter_command_timeout, or milter_content_timeout after the content,
+// during milter_command_timeout, or milter_content_timeout for header, body and the end,
 // and ten minutes at most in all however often a filter reports progress; replies
 // are bounded in size, changes in number; whatever is malformed or was not
 // negotiated ends the use of that filter for the SMTP session, with

@@ -168,16 +168,20 @@ func (f *filter) send(e *event, values map[string]string) Verdict {
 		f.out = f.macros(f.out, e, values)
 	}
 	f.out = appendPacket(f.out, e.kind, e.fill)
+	limit := f.spec.Command
+	if e.kind == cmdHeader || e.kind == cmdEOH || e.kind == cmdBody {
+		limit = f.spec.Content
+	}
 	if f.opts.steps&e.noWait != 0 {
 		if len(f.out) > chunkSize {
-			if err := f.flush(f.spec.Command); err != nil {
+			if err := f.flush(limit); err != nil {
 				return f.fail(e.name, err)
 			}
 		}
 		return Verdict{}
 	}
 	for range 1000 {
-		p, err := f.answer(f.spec.Command)
+		p, err := f.answer(limit)
 		if err != nil {
 			return f.fail(e.name, err)
 		}

@@ -317,6 +317,40 @@ func TestProgressEnds(t *testing.T) {
 	})
 }
 
+// A filter may take as long for a header field or a piece of the body as for the
+// end of the message, which is longer than for a command.
+func TestContentTimeout(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		e    event
+		slow bool // takes longer than a command may
+	}{
+		{event{name: "HEADER", kind: cmdHeader, stage: stEOH}, true},
+		{event{name: "EOH", kind: cmdEOH, stage: stEOH}, true},
+		{event{name: "BODY", kind: cmdBody, stage: stEOM}, true},
+		{event{name: "RCPT", kind: cmdRcpt, stage: stRcpt}, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			us, them := net.Pipe()
+			var wg sync.WaitGroup
+			defer wg.Wait()
+			wg.Go(func() { io.Copy(io.Discard, them) })
+			wg.Go(func() {
+				defer them.Close()
+				time.Sleep(time.Minute)
+				_, _ = them.Write(reply(repContinue, ""))
+			})
+			f := &filter{spec: testSpec("unix:x"), nc: us, r: bufio.NewReader(us), warn: func(string, ...any) {}}
+			f.spec.Command, f.spec.Content = 30*time.Second, 300*time.Second
+			v := f.send(&c.e, nil)
+			if passes := v == (Verdict{}); passes != c.slow {
+				t.Errorf("%s after a minute: %+v", c.e.name, v)
+			}
+			us.Close()
+		})
+	}
+}
+
 func TestSpecs(t *testing.T) {
 	t.Parallel()
 	cfg := loadConfig(t, "milter_default_action = accept\nsmtpd_milters = inet:localhost:8891, { unix:/run/x, connect_timeout=10s default_action=reject, protocol=4, connection_reuse=yes }\n")
