@@ -179,6 +179,8 @@ func (s *milterSession) tell(ctx context.Context, q *proto.Milter) milter.Verdic
 		return s.m.Mail(q.Args...)
 	case proto.MilterRcpt:
 		return s.m.Rcpt(q.Args...)
+	case proto.MilterRefused:
+		s.m.Refused(q.Args...)
 	case proto.MilterData:
 		return s.m.Data()
 	case proto.MilterUnknown:

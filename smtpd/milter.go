@@ -171,7 +171,7 @@ func (s *session) milterRefused(to *smtpwire.Path, r *smtpwire.Reply) {
 		_, text, _ = strings.Cut(text, " ")
 	}
 	macros := []string{"i", string(s.a.QueueID), "{rcpt_addr}", text, "{rcpt_host}", r.Status.String(), "{rcpt_mailer}", "error"}
-	s.milterTell(proto.MilterRcpt, macros, s.milterArgs(to)...)
+	s.milterTell(proto.MilterRefused, macros, s.milterArgs(to)...)
 }
 
 // milterArgs are the address and parameters of the present command.

@@ -101,6 +101,20 @@ func newFilter(t *testing.T) (*filter, int) {
 	return f, l.Addr().(*net.TCPAddr).Port
 }
 
+// A filter is told of a recipient in a virtual alias domain, whose {rcpt_mailer} is
+// "error" though it is as good as any: libmilter answers nothing after MAIL but RCPT.
+func TestMilterVirtualAlias(t *testing.T) {
+	t.Parallel()
+	f, port := newFilter(t)
+	s := newSystem(t, options{main: newSink(t, nil).relayhost() + fmt.Sprintf("smtpd_milters = inet:127.0.0.1:%d\n", port) +
+		"virtual_alias_domains = alias.test\nvirtual_alias_maps = inline:{ {info@alias.test=x@to.test} }\n"})
+	s.mustSend("a@from.test", []string{"info@alias.test"}, "Subject: x\n\nx\n")
+	s.waitLog(`to=<x@to\.test>, orig_to=<info@alias\.test>, .*status=sent`)
+	if events := f.seen(); !slices.Contains(events, "rcpt info@alias.test mailer=error") {
+		t.Errorf("events %q", events)
+	}
+}
+
 const milterMain = "milter_header_checks = inline:{ {X-Refused: by milter_header_checks=IGNORE} }\n"
 
 // A filter sees SMTP sessions as they go, says no to what it does not like,

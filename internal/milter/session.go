@@ -78,21 +78,22 @@ func (s *Session) Mail(args ...string) Verdict {
 }
 
 // Rcpt tells of a recipient, in angle brackets, with the parameters of RCPT. A
-// refusal is of this recipient only. One whose macro {rcpt_mailer} is "error" has been
-// refused already: only filters that asked to see such are told, and what they say
-// changes nothing.
-func (s *Session) Rcpt(args ...string) Verdict {
-	e := &event{name: "RCPT", kind: cmdRcpt, stage: stRcpt, skip: stepNoRcpt, noWait: stepNRRcpt,
+// refusal is of this recipient only.
+func (s *Session) Rcpt(args ...string) Verdict { return s.tell(rcpt(args)) }
+
+func rcpt(args []string) *event {
+	return &event{name: "RCPT", kind: cmdRcpt, stage: stRcpt, skip: stepNoRcpt, noWait: stepNRRcpt,
 		fill: func(b []byte) []byte { return appendStrings(b, args...) }}
-	if s.macros["{rcpt_mailer}"] != "error" {
-		return s.tell(e)
-	}
+}
+
+// Refused tells of a recipient that has been refused already, as Rcpt does, only those
+// filters that asked to see such. What they say changes nothing.
+func (s *Session) Refused(args ...string) {
 	for _, f := range s.filters {
 		if !f.dead && !f.done && f.opts.steps&stepRcptRej != 0 {
-			f.send(e, s.macros)
+			f.send(rcpt(args), s.macros)
 		}
 	}
-	return Verdict{}
 }
 
 // Data tells that content comes.

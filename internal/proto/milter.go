@@ -19,6 +19,7 @@ const (
 	MilterUnknown                        // Args: command line
 	MilterAbort                          // the message is given up
 	MilterClose                          // the session is over
+	MilterRefused                        // as MilterRcpt, of a recipient that has been refused already
 )
 
 // Milter tells cleanup, where sessions with filters live, of an event. Each is
