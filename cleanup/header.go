@@ -202,12 +202,12 @@ func (m *Message) note(f rfc5322.Field, info fieldInfo) {
 	switch info.id {
 	case fieldMessageID:
 		value := string(f.Value())
-		m.infof("message-id=%s", printable(value))
+		m.logMessageID(printable(value), false)
 		if end := strings.IndexByte(value, '>'); h.messageID == "" && end > 0 && value[0] == '<' {
 			h.messageID = printable(value[:end+1])
 		}
 	case fieldResentMessageID:
-		m.infof("resent-message-id=%s", printable(string(f.Value())))
+		m.logMessageID(printable(string(f.Value())), true)
 	case fieldReceived:
 		if h.hops >= m.c.hopLimit {
 			m.warnf("message rejected: hopcount exceeded")

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/maillog"
 	"posthaste/internal/rfc5322"
 )
 
@@ -202,37 +203,20 @@ func (m *Message) actLog(action string, class checkClass, content, text string) 
 	if len(content) > 200 {
 		content = content[:200]
 	}
-	var b strings.Builder
-	origin := m.origin()
+	c := &m.env.Client
+	e := &maillog.ContentCheck{Part: class.place(), Line: printable(content), Reject: maillog.Reject{
+		QueueID: m.id, Action: action, Name: c.Name, Addr: c.Addr, Text: text,
+		From: rfc5322.Quote(m.env.Sender), HasFrom: true, HasTo: m.anyRcpt, Proto: c.Proto, Helo: c.Helo}}
 	if class == milterClass {
-		b.WriteString("milter-header-")
-		if m.env.Client.Addr == "" {
-			origin = "localhost[127.0.0.1]" // what filters have been told
+		e.Action = "milter-header-" + action
+		if c.Addr == "" {
+			e.Name, e.Addr = "localhost", "127.0.0.1" // what filters have been told
 		}
 	}
-	b.WriteString(action)
-	b.WriteString(": ")
-	b.WriteString(class.place())
-	b.WriteByte(' ')
-	b.WriteString(printable(content))
-	b.WriteString(" from ")
-	b.WriteString(origin)
-	b.WriteString("; from=<")
-	b.WriteString(rfc5322.Quote(m.env.Sender))
-	b.WriteByte('>')
 	if m.anyRcpt {
-		b.WriteString(" to=<" + rfc5322.Quote(m.lastRcpt) + ">")
+		e.To = rfc5322.Quote(m.lastRcpt)
 	}
-	if m.env.Client.Proto != "" {
-		b.WriteString(" proto=" + m.env.Client.Proto)
-	}
-	if m.env.Client.Helo != "" {
-		b.WriteString(" helo=<" + m.env.Client.Helo + ">")
-	}
-	if text != "" {
-		b.WriteString(": " + text)
-	}
-	m.infof("%s", b.String())
+	m.log = append(m.log, LogLine{Event: e})
 }
 
 // origin is who gave us the message, as log lines say it.

@@ -51,7 +51,7 @@ func TestActions(t *testing.T) {
 			got, r := feed(c, submission("remote", "r@x.y"), "Message-Id: <a@b>\r\nSubject: bad\r\n\r\nx\r\n", 0)
 			var lines []string
 			for _, l := range r.Log[1:] {
-				text := strings.TrimPrefix(l.Text, "4XyZ0000000000z1: ")
+				text := strings.TrimPrefix(l.String(), "4XyZ0000000000z1: ")
 				if l.Warning {
 					text = "w:" + text
 				}
@@ -126,7 +126,7 @@ func TestClasses(t *testing.T) {
 		}
 		var lines []string
 		for _, l := range r.Log {
-			if _, text, ok := strings.Cut(l.Text, "warning: "); ok {
+			if _, text, ok := strings.Cut(l.String(), "warning: "); ok {
 				what, _, _ := strings.Cut(text, from)
 				lines = append(lines, text[len(text)-1:]+" "+what)
 			}

@@ -25,14 +25,14 @@ func (m *Message) endHeader(garbage []byte) {
 		id := "<" + m.id + "@" + m.c.hostname + ">"
 		b = append(append(append(b, prefix...), "Message-Id: "...), id...)
 		b = append(b, crlf...)
-		m.infof("%smessage-id=%s", strings.ToLower(prefix), id)
+		m.logMessageID(id, h.resent)
 		h.seen |= 1 << idField
 		if !h.resent && h.messageID == "" {
 			h.messageID = id
 		}
 	}
 	if !h.has(fieldMessageID) {
-		m.infof("message-id=<>")
+		m.logMessageID("<>", false)
 	}
 	if add && !h.has(dateField) {
 		b = append(append(b, prefix...), "Date: "...)

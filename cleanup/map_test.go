@@ -170,7 +170,7 @@ func TestAliasLimits(t *testing.T) {
 			if r.Refused == nil || *r.Refused != want {
 				t.Errorf("got %+v", r.Refused)
 			}
-			if len(r.Log) == 0 || r.Log[0].Text != "4XyZ0000000000z1: "+tc.log || !r.Log[0].Warning {
+			if len(r.Log) == 0 || r.Log[0].String() != "4XyZ0000000000z1: "+tc.log || !r.Log[0].Warning {
 				t.Errorf("log %+v", r.Log)
 			}
 		})

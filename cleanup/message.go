@@ -76,6 +76,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
 	"posthaste/internal/rfc5322"
 )
 
@@ -103,10 +104,19 @@ type Submission struct {
 	Prepend  []string // header fields that access tables put on top
 }
 
-// A LogLine is one line for the log, queue ID included.
+// A LogLine is one line for the log, queue ID included: an event, or a text.
 type LogLine struct {
 	Warning bool
 	Text    string
+	Event   maillog.Event
+}
+
+// String is the text of either.
+func (l LogLine) String() string {
+	if l.Event != nil {
+		return string(l.Event.Append(nil))
+	}
+	return l.Text
 }
 
 // A Refusal is why a message is not queued, as the client is to be told.
@@ -319,6 +329,11 @@ func (m *Message) ok() bool {
 
 func (m *Message) infof(format string, args ...any) {
 	m.log = append(m.log, LogLine{Text: m.id + ": " + fmt.Sprintf(format, args...)})
+}
+
+// logMessageID has a message ID logged.
+func (m *Message) logMessageID(value string, resent bool) {
+	m.log = append(m.log, LogLine{Event: &maillog.MessageID{ID: m.id, Resent: resent, Value: value}})
 }
 
 func (m *Message) warnf(format string, args ...any) {

@@ -137,7 +137,7 @@ func TestPassThroughDoesNotCopy(t *testing.T) {
 	if len(r.Envelope.Recipients) != 1 || r.Envelope.Recipients[0] != want {
 		t.Errorf("recipients %+v", r.Envelope.Recipients)
 	}
-	if len(r.Log) != 1 || r.Log[0].Text != "4XyZ0000000000z1: message-id=<1@b.test>" {
+	if len(r.Log) != 1 || r.Log[0].String() != "4XyZ0000000000z1: message-id=<1@b.test>" {
 		t.Errorf("log %+v", r.Log)
 	}
 }

@@ -365,9 +365,12 @@ func (in *incoming) commit() *proto.SubmitReply {
 
 func (in *incoming) logLines(lines []LogLine) {
 	for _, l := range lines {
-		if l.Warning {
+		switch {
+		case l.Event != nil:
+			in.s.opt.Log.Log(l.Event)
+		case l.Warning:
 			in.s.opt.Log.Warning("%s", l.Text)
-		} else {
+		default:
 			in.s.opt.Log.Info("%s", l.Text)
 		}
 	}

@@ -103,6 +103,13 @@ func (c *control) say(format string, args ...any) {
 	c.log.Info(format, args...)
 }
 
+// announce says what is being done to the mail system. In the log it has
+// Postfix's name: programs that read logs count these lines.
+func (c *control) announce(doing string) {
+	fmt.Fprintf(c.stderr, "posthaste/postfix-script: %s %s\n", doing, c.name())
+	c.log.Info("%s the Postfix mail system", doing)
+}
+
 func (c *control) warn(format string, args ...any) {
 	if !c.journaled() {
 		fmt.Fprintf(c.stderr, "posthaste/postfix-script: warning: %s\n", fmt.Sprintf(format, args...))
@@ -166,7 +173,7 @@ func (c *control) start() int {
 	if file := c.config.String("maillog_file"); strings.HasPrefix(file, "/dev/std") {
 		return c.fatal("maillog_file = %s works with start-fg only: in the background nobody would see it", file)
 	}
-	c.say("starting %s", c.name())
+	c.announce("starting")
 	c.checkLog()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -273,7 +280,7 @@ func (c *control) startForeground() int {
 	if pid := c.running(); pid != 0 {
 		return c.fatal("%s is already running (process %d)", c.name(), pid)
 	}
-	c.say("starting %s", c.name())
+	c.announce("starting")
 	c.checkLog()
 	c.log.Flush()
 	c.opts.Echo = func(text string) { fmt.Fprintf(c.stderr, "posthaste/master: fatal: %s\n", text) }
@@ -288,7 +295,7 @@ func (c *control) stop() int {
 	if status != 0 {
 		return status
 	}
-	c.say("stopping %s", c.name())
+	c.announce("stopping")
 	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
 		return c.fatal("stop process %d: %v", pid, err)
 	}
@@ -323,7 +330,7 @@ func (c *control) abort() int {
 	if status != 0 {
 		return status
 	}
-	c.say("aborting %s", c.name())
+	c.announce("aborting")
 	return c.kill(pid, syscall.SIGQUIT)
 }
 
@@ -336,7 +343,7 @@ func (c *control) reload() int {
 	if _, err := loadSettings(c.opts); err != nil {
 		return c.fatal("%v\nthe running configuration goes on", err)
 	}
-	c.say("refreshing %s", c.name())
+	c.announce("refreshing")
 	return c.kill(pid, syscall.SIGHUP)
 }
 

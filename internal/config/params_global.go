@@ -76,6 +76,8 @@ var logParams = []Param{
 	{Name: "respectful_logging", Type: Bool, Default: "${{$compatibility_level} <level {3.6} ? {no} : {yes}}", Tier: 3, Doc: "Use allowlist and denylist words in logs"},
 	{Name: "syslog_facility", Type: Enum, Default: "mail", Values: "auth|authpriv|cron|daemon|ftp|kern|lpr|mail|news|security|syslog|user|uucp|local0|local1|local2|local3|local4|local5|local6|local7", Tier: 1, Doc: "Syslog facility"},
 	{Name: "syslog_name", Type: String, Default: "${multi_instance_name?{$multi_instance_name}:{postfix}}", Tier: 1, Doc: "Name in log lines"},
+	{Name: "syslog_protocol", Type: Enum, Default: "rfc3164", Values: "rfc3164|rfc5424|journal", Tier: 2, Origin: Own, Doc: "How the system's log service is spoken to: either form of syslog, or the protocol of systemd's journal"},
+	{Name: "syslog_socket", Type: String, Tier: 2, Origin: Own, Doc: "Path of the log service's socket, or udp:ADDRESS:PORT for one elsewhere; empty for the usual one, /dev/log or the journal's"},
 }
 
 // masterParams are the parameters of master and of every service.

@@ -818,6 +818,8 @@ var supportedNames = []string{
 	"swap_bangpath",
 	"syslog_facility",
 	"syslog_name",
+	"syslog_protocol",
+	"syslog_socket",
 	"tls_append_default_CA",
 	"tls_dane_digests",
 	"tls_eecdh_auto_curves",

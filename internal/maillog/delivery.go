@@ -138,7 +138,7 @@ func (e HostSaid) Append(b []byte) []byte {
 func (e HostSaid) AppendFields(b []byte) []byte {
 	b = appendString(appendEvent(b, "host said"), "queue_id", e.ID)
 	b = appendString(b, "relay", e.Host)
-	return appendString(b, "reply", e.Reply)
+	return appendString(appendString(b, "reply", e.Reply), "in_reply_to", e.InReplyTo)
 }
 
 // TLSEstablished says that a session is encrypted, and how.
@@ -175,5 +175,5 @@ func (e TLSEstablished) AppendFields(b []byte) []byte {
 	b = appendString(appendEvent(b, "tls"), "trust", e.Trust)
 	b = appendString(b, "peer", e.Peer)
 	b = appendString(b, "protocol", e.Proto)
-	return appendString(b, "cipher", e.Cipher)
+	return appendNumber(appendString(b, "cipher", e.Cipher), "bits", int64(e.Bits))
 }

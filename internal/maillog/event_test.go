@@ -67,6 +67,13 @@ func events() []Event {
 			r.QueueID, r.From, r.Text = "4bXYZ", "", "450 4.7.1 try later"
 			r.SASLMethod, r.SASLUsername, r.SASLSender = "LOGIN", "joe", "joe@a.test"
 		}),
+		reject(func(r *Reject) { r.To, r.Text = "x@else.test", "454 4.7.1 <x@else.test>: Relay access denied" }),
+		reject(func(r *Reject) {
+			r.Action, r.From, r.Text = "discard", "drop@void.test", "<drop@void.test>: Sender address triggers DISCARD action"
+		}),
+		reject(func(r *Reject) {
+			r.QueueID, r.Action, r.Stage, r.Text = "4bXYZ", "milter-reject", "END-OF-MESSAGE", "5.7.1 no bad mail"
+		}),
 		LostConnection{After: "CONNECT", Name: "unknown", Addr: "127.0.0.1"},
 		LostConnection{After: "DATA", Content: true, Name: "unknown", Addr: "127.0.0.1"},
 		LostConnection{What: "timeout", After: "DATA", Content: true, Bytes: 1234, Name: "unknown", Addr: "127.0.0.1"},
@@ -76,6 +83,8 @@ func events() []Event {
 		SASLFailed{Name: "unknown", Addr: "192.0.2.1", Method: "LOGIN", Reason: "UGFzc3dvcmQ6"},
 		SASLFailed{Name: "unknown", Addr: "192.0.2.1", Method: "PLAIN", Reason: "authentication failure", Username: "joe"},
 		LimitExceeded{What: "Connection concurrency", Count: 51, Name: "unknown", Addr: "192.0.2.1", Service: "smtp"},
+		LimitExceeded{What: "Message delivery request rate", Count: 101, Name: "unknown", Addr: "192.0.2.1", Service: "submission"},
+		ClientStatistics{What: "connection count", Value: "2", For: "smtp:192.0.2.1", At: "Nov 20 17:56:01"},
 		ClientStatistics{What: "connection rate", Value: "3/60s", For: "smtp:192.0.2.1", At: "Nov 20 17:56:01"},
 		TLSEstablished{Trust: "Anonymous", Server: true, Peer: "h.test[192.0.2.1]", Proto: "TLSv1.3", Cipher: "TLS_AES_256_GCM_SHA384", Bits: 256,
 			KeyExchange: "X25519", Signature: "RSA-PSS (2048 bits)", Digest: "SHA256"},
@@ -83,8 +92,12 @@ func events() []Event {
 
 		MessageID{ID: "076AF9D46E1", Value: "<abc@client.test>"},
 		MessageID{ID: "076AF9D46E1", Resent: true, Value: "<abc@client.test>"},
-		ContentCheck{Reject: reject(func(r *Reject) { r.QueueID, r.Text = "0B3109D46EC", "5.7.1 no bad mail" }), Part: "header", Line: "Subject: bad x"},
-		ContentCheck{Reject: reject(func(r *Reject) { r.QueueID, r.Action = "0B3109D46EC", "warning" }), Part: "body", Line: "buy now"},
+		ContentCheck{Reject: reject(func(r *Reject) { r.QueueID, r.Stage, r.Text = "0B3109D46EC", "", "5.7.1 no bad mail" }), Part: "header", Line: "Subject: bad x"},
+		ContentCheck{Reject: reject(func(r *Reject) { r.QueueID, r.Stage, r.Action = "0B3109D46EC", "", "warning" }), Part: "body", Line: "buy now"},
+		ContentCheck{Reject: Reject{QueueID: "0B3109D46EC", Action: "info", From: "root", HasFrom: true, Text: "seen"}, Part: "header", Line: "Subject: info x"},
+		ContentCheck{Reject: reject(func(r *Reject) {
+			r.QueueID, r.Stage, r.Action, r.To, r.Text = "0AD139D46E9", "", "info", "warn@sink.test", "seen"
+		}), Part: "header", Line: "Subject: info x"},
 		PickupUID{ID: "9D23D9D408D", UID: 0, From: "root"},
 		PickupUID{ID: "6D8199D40AE", UID: 102, From: "s@a.test", OrigID: "0BA129D46EC"},
 		QueueActive{ID: "076AF9D46E1", From: "s@a.test", Size: 261, NRcpt: 2},
@@ -94,6 +107,14 @@ func events() []Event {
 		Expired{ID: "08A6F9D4443", From: "s@a.test", Forced: true},
 		Skipped{"08A6F9D4443"},
 		QueueAction{"08FED9D46E4", "placed on hold"},
+		QueueAction{"08FED9D46E4", "released from hold"},
+		QueueAction{"0BA129D46EC", "requeued"},
+		QueueAction{"08A6F9D4443", "expired"},
+		QueueAction{"08A6F9D4443", "removed"},
+		QueueActions{"Deleted", 2},
+		QueueActions{"Requeued", 1},
+		QueueActions{"Force-expired", 1},
+		QueueActions{"Force-expired", 0},
 		QueueActions{"Placed on hold", 1},
 		QueueActions{"Released from hold", 0},
 		BounceNotice{"085A79D46E3", SenderBounce, "10E6A9D46EE"},
@@ -111,11 +132,16 @@ func events() []Event {
 		Delivery{ID: "08FED9D46E4", To: "joe@a.test", OrigTo: "postmaster@a.test", Relay: "mx.a.test[192.0.2.1]:25", ConnUse: 7,
 			Delay: 1499 * ms, Delays: [4]time.Duration{130 * ms, 4 * ms, 1200 * ms, 165 * ms}, TLS: "tls13,verified",
 			DSN: dsn.S(2, 0, 0), Status: "sent", Text: "250 2.0.0 Ok: queued as ABC"},
+		Delivery{ID: "4bXYZ", To: "x@deny.test", Relay: "mx.deny.test[192.0.2.1]:25", Delay: 30 * ms, DSN: dsn.S(4, 3, 0), Status: "SOFTBOUNCE",
+			Text: "host mx.deny.test[192.0.2.1] said: 500 5.3.0 Error: command failed (in reply to RCPT TO command)"},
+		Delivery{ID: "4bXYZ", To: "x@probe.test", Relay: "mx.probe.test[192.0.2.1]:25", Delay: 30 * ms, DSN: dsn.S(2, 1, 5), Status: "deliverable", Text: "250 2.1.5 Ok"},
+		Delivery{ID: "4bXYZ", To: "y@probe.test", Relay: "mx.probe.test[192.0.2.1]:25", Delay: 30 * ms, DSN: dsn.S(5, 1, 1), Status: "undeliverable",
+			Text: "host mx.probe.test[192.0.2.1] said: 550 5.1.1 <y@probe.test>: User unknown (in reply to RCPT TO command)"},
 		ConnectFailed{"127.0.0.1", "127.0.0.1", "36029", "Connection refused"},
 		ConnectFailed{"mx.test", "/var/run/lmtp", "", "No such file or directory"},
 		HostSaid{"08A6F9D4443", "mx.test[192.0.2.1]", "450 4.2.0 try later", "RCPT TO"},
 
-		MasterStarted{"0.1", "/etc/posthaste"},
+		MasterStarted{"3.7.11", "/etc/postfix"},
 		MasterReloaded{"0.1", "/etc/posthaste"},
 		MasterTerminating{15},
 		ProcessFailed{Path: "/usr/lib/posthaste/smtpd", PID: 123, Status: 1},
@@ -193,6 +219,15 @@ improper command pipelining after HELO from unknown[127.0.0.1]: MAIL FROM:<a@b.c
 085A79D46E3: to=<x@deny.test>, relay=127.0.0.1[127.0.0.1]:36027, delay=0.03, delays=0/0.01/0/0.01, dsn=5.3.0, status=bounced (host 127.0.0.1[127.0.0.1] said: 500 5.3.0 Error: command failed (in reply to RCPT TO command))
 08FED9D46E4: to=<x@dead.test>, relay=none, delay=41, delays=41/0.02/0/0, dsn=4.4.1, status=deferred (delivery temporarily suspended: connect to 127.0.0.1[127.0.0.1]:36029: Connection refused)
 connect to 127.0.0.1[127.0.0.1]:36029: Connection refused
+NOQUEUE: reject: RCPT from unknown[127.0.0.1]: 454 4.7.1 <x@else.test>: Relay access denied; from=<s@a.test> to=<x@else.test> proto=ESMTP helo=<client.test>
+0AD139D46E9: info: header Subject: info x from unknown[127.0.0.1]; from=<s@a.test> to=<warn@sink.test> proto=ESMTP helo=<client.test>: seen
+daemon started -- version 3.7.11, configuration /etc/postfix
+08FED9D46E4: released from hold
+0BA129D46EC: requeued
+08A6F9D4443: expired
+Requeued: 1 message
+Force-expired: 1 message
+Force-expired: 0 messages
 08A6F9D4443: from=<s@a.test>, status=force-expired, returned to sender
 085A79D46E3: sender non-delivery notification: 10E6A9D46EE
 10E6A9D46EE: from=<>, size=2196, nrcpt=1 (queue active)
@@ -244,7 +279,7 @@ func TestHostile(t *testing.T) {
 		v.Set(reflect.ValueOf(e))
 		fill(t, v)
 		e = v.Interface().(Event)
-		for _, format := range []Format{Classic, JSON, Plain, Syslog} {
+		for _, format := range []Format{Classic, JSON, Plain, LocalSyslog, SyslogHost, RFC5424} {
 			sink := &memory{format: format}
 			l := New("postfix/test", sink)
 			l.Log(e)

@@ -18,32 +18,95 @@ const (
 	Classic Format = iota // Nov 20 17:56:01 mx postfix/smtpd[1357]: text
 	JSON                  // {"time":"...","host":"mx",...,"text":"text"}
 	Plain                 // postsuper: text, for standard error
-	// Syslog is <22>Nov 20 17:56:01 postfix/smtpd[1357]: text, with the mail
+	// LocalSyslog is <22>Nov 20 17:56:01 postfix/smtpd[1357]: text, with the mail
 	// facility; the sink puts in another one. RFC 3164 section 4.1.
-	Syslog
+	LocalSyslog
+	SyslogHost // the same with the host, as it goes from one machine to another
+	RFC5424    // <22>1 2026-11-20T17:56:01.123456Z mx.example.com postfix/smtpd 1357 - - text
 )
+
+// microTime is RFC 3339 with microseconds.
+const microTime = "2006-01-02T15:04:05.000000Z07:00"
 
 const syslogMail = 2 << 3 // facility "mail", RFC 3164 section 4.1.1
 
+// A stamp before a line that goes to the postlog service is this byte, which
+// no line has, and the time in microseconds since 1970 in 16 digits.
+const (
+	stampMark   = 1
+	stampLength = 1 + 16
+)
+
+// CutStamp takes the stamp off a line that was sent to the postlog service,
+// and returns the time in it. A line that has none has the time 0.
+func CutStamp(line []byte) (micros int64, rest []byte) {
+	if len(line) < stampLength || line[0] != stampMark {
+		return 0, line
+	}
+	for _, c := range line[1:stampLength] {
+		if c < '0' || c > '9' {
+			return 0, line
+		}
+		micros = micros*10 + int64(c-'0')
+	}
+	return micros, line[stampLength:]
+}
+
 // appendLine appends the record as a whole line. Called with mu held.
 func (g *gatherer) appendLine(b []byte, now time.Time, l *Logger, r *record) []byte {
+	if g.stamped { // in 2001 the microseconds had reached 16 digits
+		b = strconv.AppendInt(append(b, stampMark), now.UnixMicro(), 10)
+	}
 	switch g.format {
 	case JSON:
 		return g.appendJSON(b, now, l, r)
 	case Plain:
 		b = append(append(b, l.tag...), ": "...)
-	case Syslog:
-		b = append(b, '<')
-		b = strconv.AppendInt(b, int64(syslogMail|r.level.syslog()), 10)
-		b = append(b, '>')
-		b = append(g.appendStamp(b, now, time.Stamp), ' ')
+	case RFC5424:
+		b = g.append5424(appendPriority(b, r.level), now, l)
+	case LocalSyslog:
+		b = append(g.appendStamp(appendPriority(b, r.level), now, time.Stamp), ' ')
 		b = append(b, l.ident...)
 	default:
+		if g.format == SyslogHost {
+			b = appendPriority(b, r.level)
+		}
 		b = append(g.appendStamp(b, now, time.Stamp), ' ')
 		b = append(append(b, g.host...), ' ')
 		b = append(b, l.ident...)
 	}
+	if g.json {
+		return g.appendJSON(b, now, l, r)
+	}
 	return append(append(b, r.text...), '\n')
+}
+
+func appendPriority(b []byte, level Level) []byte {
+	return append(strconv.AppendInt(append(b, '<'), int64(syslogMail|level.syslog()), 10), '>')
+}
+
+// append5424 appends the header of RFC 5424 section 6.2 behind the priority,
+// and says that there are no structured data.
+func (g *gatherer) append5424(b []byte, now time.Time, l *Logger) []byte {
+	b = now.AppendFormat(append(b, "1 "...), microTime)
+	b = appendToken(append(b, ' '), g.fullHost, 255)
+	b = appendToken(append(b, ' '), l.tag, 48)
+	b = strconv.AppendInt(append(b, ' '), int64(os.Getpid()), 10)
+	return append(b, " - - "...)
+}
+
+// appendToken appends a word of a header: printable ASCII of bounded length.
+func appendToken(b []byte, s string, limit int) []byte {
+	if s == "" {
+		return append(b, '-')
+	}
+	for _, c := range []byte(s[:min(len(s), limit)]) {
+		if c <= ' ' || c >= 0x7f {
+			c = '?'
+		}
+		b = append(b, c)
+	}
+	return b
 }
 
 // appendStamp appends the time of the second, which is printed once.
@@ -57,18 +120,40 @@ func (g *gatherer) appendStamp(b []byte, now time.Time, layout string) []byte {
 
 func (g *gatherer) appendJSON(b []byte, now time.Time, l *Logger, r *record) []byte {
 	b = append(b, `{"time":"`...)
-	b = now.AppendFormat(b, "2006-01-02T15:04:05.000000Z07:00")
+	b = now.AppendFormat(b, microTime)
 	b = append(b, '"')
 	b = appendString(b, "host", g.host)
 	b = appendString(b, "process", l.tag)
 	b = appendNumber(b, "pid", int64(os.Getpid()))
 	b = appendString(b, "level", r.level.String())
-	if len(r.fields) < maxText { // what a stranger has blown up is in the text, cut
+	if len(r.fields) == 0 {
+		b = appendString(b, "queue_id", queueIDOf(r))
+	} else if len(r.fields) < maxText { // what a stranger has blown up is in the text, cut
 		b = append(b, r.fields...)
 	}
 	b = append(b, `,"text":`...)
 	b = appendQuoted(b, r.text)
 	return append(b, "}\n"...)
+}
+
+// queueIDOf is the queue ID at the beginning of a line that is no event: of
+// letters and digits, some of them digits, and at least as long as the short
+// ones of Postfix.
+func queueIDOf(r *record) string {
+	text := r.text
+	if r.level != LevelInfo {
+		text = text[len(levelNames[r.level])+2:]
+	}
+	id, _, ok := bytes.Cut(text[:min(len(text), 64)], []byte(": "))
+	if !ok || len(id) < 6 || !bytes.ContainsAny(id, "0123456789") {
+		return ""
+	}
+	for _, c := range id {
+		if (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') {
+			return ""
+		}
+	}
+	return string(id)
 }
 
 // AppendClean appends line as it may stand in a log: without control
@@ -141,14 +226,13 @@ func lastLine(b []byte) int {
 	return len(b)
 }
 
-// hostLabel is the first label of the system's host name, as syslog has it.
-func hostLabel() string {
+// hostName is the system's host name.
+func hostName() string {
 	name := os.Getenv("POSTLOG_HOSTNAME")
 	if name == "" {
 		name, _ = os.Hostname()
 	}
-	name, _, _ = strings.Cut(name, ".")
-	if name == "" {
+	if name == "" || name[0] == '.' {
 		return "localhost"
 	}
 	return name

@@ -5,7 +5,11 @@
 //
 // A Logger gathers lines, and what has gathered goes to its Sink a few
 // milliseconds later in one write. An error, a fatal error or a panic goes
-// out at once. While the sink cannot be reached (the postlog service
+// out at once, and so does everything that goes to syslog or to standard
+// output: a message passes through several processes in less time than that,
+// and programs that read the log expect its lines in the order in which
+// things happened. On the way to the postlog service each line carries its
+// time, by which the service puts them in order. While the sink cannot be reached (the postlog service
 // restarts, the disk is full) up to a megabyte of lines is kept and tried
 // again; what comes on top of that is dropped and counted, and the count is
 // logged.
@@ -21,13 +25,16 @@
 //
 // # Standards
 //
-// RFC 3164 (BSD syslog) towards /dev/log, RFC 8259 (JSON) for maillog_format
-// = json: one object a line, with the text of the classic line in "text".
+// RFC 3164 (BSD syslog), RFC 5424 (syslog), and the protocol of systemd's
+// journal, as syslog_protocol has it; RFC 5426 (syslog over UDP). RFC 8259
+// (JSON) for maillog_format = json: one object a line, with the text of the
+// classic line in "text".
 //
 // # Parameters
 //
 // maillog_file, maillog_file_prefixes, maillog_file_permissions,
-// maillog_format, postlog_service_name, syslog_facility, syslog_name.
+// maillog_format, postlog_service_name, syslog_facility, syslog_name,
+// syslog_protocol, syslog_socket.
 package maillog
 
 import (
@@ -36,6 +43,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -157,7 +165,7 @@ func (l *Logger) event(level Level, e Event) {
 	}
 	r := newRecord(level)
 	r.text = e.Append(r.text)
-	if l.lines.format == JSON {
+	if l.lines.json {
 		if f, ok := e.(Fielder); ok {
 			r.fields = f.AppendFields(r.fields)
 		}
@@ -270,6 +278,10 @@ func (r *record) free() {
 	}
 }
 
+// GatherTime is how long a line may wait for others before it is sent to the
+// postlog service.
+const GatherTime = 10 * time.Millisecond
+
 const (
 	maxText    = 8 << 10  // text of one line, in bytes; what is over it is cut
 	maxPending = 1 << 20  // lines kept for a sink that does not take them
@@ -277,7 +289,7 @@ const (
 	eager      = 16 << 10 // this much is written without waiting
 	crowded    = 64 << 10 // this much, by whoever wrote the last line
 
-	gatherTime = 10 * time.Millisecond
+	gatherTime = GatherTime
 	retryTime  = 100 * time.Millisecond
 )
 
@@ -285,7 +297,11 @@ const (
 type gatherer struct {
 	sink     Sink
 	format   Format
-	host     string
+	stamped  bool   // each line begins with its time, for the postlog service
+	direct   bool   // each line is written at once
+	json     bool   // lines are, or have as their text, JSON objects
+	host     string // its first label
+	fullHost string
 	observer Observer
 
 	// writing is held while the sink is in use. It is taken before mu.
@@ -304,7 +320,20 @@ type gatherer struct {
 }
 
 func newGatherer(sink Sink) *gatherer {
-	return &gatherer{sink: sink, format: sink.Format(), host: hostLabel()}
+	g := &gatherer{sink: sink, format: sink.Format(), fullHost: hostName()}
+	g.host, _, _ = strings.Cut(g.fullHost, ".") // as syslog has it
+	g.json = g.format == JSON
+	// Nobody puts the lines of several processes in order behind those that are
+	// direct, and syslog takes a line at a time anyway.
+	switch sink := sink.(type) {
+	case *postlogSink:
+		g.stamped = true
+	case *syslogSink:
+		g.direct, g.json = true, sink.json
+	case *journalSink, *writerSink:
+		g.direct = true
+	}
+	return g
 }
 
 // add puts the record's line among those that wait. It frees r.
@@ -322,7 +351,7 @@ func (g *gatherer) add(l *Logger, r *record) {
 	g.pending = g.appendLine(g.pending, now, l, r)
 	switch {
 	case g.failing: // the timer runs at its own pace
-	case len(g.pending) > crowded: // whoever writes more than the sink takes waits for it
+	case g.direct, len(g.pending) > crowded: // whoever writes more than the sink takes waits for it
 		g.mu.Unlock()
 		r.free()
 		g.flush()

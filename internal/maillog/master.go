@@ -10,12 +10,26 @@ func (e MasterStarted) Append(b []byte) []byte {
 	return appendVersion(append(b, "daemon started"...), e.Version, e.ConfigDir)
 }
 
+// AppendFields implements Fielder.
+func (e MasterStarted) AppendFields(b []byte) []byte {
+	return appendVersionFields(appendEvent(b, "started"), e.Version, e.ConfigDir)
+}
+
 // MasterReloaded says that the configuration has been read again.
 type MasterReloaded struct{ Version, ConfigDir string }
 
 // Append implements Event.
 func (e MasterReloaded) Append(b []byte) []byte {
 	return appendVersion(append(b, "reload"...), e.Version, e.ConfigDir)
+}
+
+// AppendFields implements Fielder.
+func (e MasterReloaded) AppendFields(b []byte) []byte {
+	return appendVersionFields(appendEvent(b, "reloaded"), e.Version, e.ConfigDir)
+}
+
+func appendVersionFields(b []byte, version, dir string) []byte {
+	return appendString(appendString(b, "version", version), "configuration", dir)
 }
 
 func appendVersion(b []byte, version, dir string) []byte {
@@ -29,6 +43,11 @@ type MasterTerminating struct{ Signal int }
 // Append implements Event.
 func (e MasterTerminating) Append(b []byte) []byte {
 	return strconv.AppendInt(append(b, "terminating on signal "...), int64(e.Signal), 10)
+}
+
+// AppendFields implements Fielder.
+func (e MasterTerminating) AppendFields(b []byte) []byte {
+	return appendNumber(appendEvent(b, "terminating"), "signal", int64(e.Signal))
 }
 
 // ProcessFailed says that a service process ended badly. It is logged with
@@ -57,7 +76,7 @@ func (e ProcessFailed) AppendFields(b []byte) []byte {
 	if e.Signal != 0 {
 		return appendNumber(b, "signal", int64(e.Signal))
 	}
-	return appendNumber(b, "status", int64(e.Status))
+	return appendNumber(b, "exit_status", int64(e.Status))
 }
 
 // Throttling says that a service fails before it has done anything, and is
@@ -93,5 +112,5 @@ func (e ProcessLimit) Append(b []byte) []byte {
 // AppendFields implements Fielder.
 func (e ProcessLimit) AppendFields(b []byte) []byte {
 	b = appendString(appendEvent(b, "process limit"), "service", e.Service)
-	return appendNumber(b, "limit", int64(e.Limit))
+	return appendNumber(b, "process_limit", int64(e.Limit))
 }

@@ -51,7 +51,8 @@ func openSink(cfg *config.Config, queue string, direct bool) (Sink, error) {
 	}
 	path := cfg.String("maillog_file")
 	if path == "" {
-		return NewSyslog("/dev/log", cfg.String("syslog_facility"), format)
+		return NewSyslog(Syslog{Protocol: cfg.String("syslog_protocol"), Socket: cfg.String("syslog_socket"),
+			Facility: cfg.String("syslog_facility"), JSON: format == JSON})
 	}
 	if err := CheckFile(cfg); err != nil {
 		return nil, err

@@ -40,7 +40,11 @@ func (e ContentCheck) Append(b []byte) []byte {
 	b = append(append(appendID(b, e.QueueID), e.Action...), ": "...)
 	b = append(append(b, e.Part...), ' ')
 	b = append(append(b, e.Line...), " from "...)
-	b = append(appendClient(b, e.Name, e.Addr), ';')
+	if e.Addr == "" {
+		b = append(b, "local;"...) // submitted by a user of this machine
+	} else {
+		b = append(appendClient(b, e.Name, e.Addr), ';')
+	}
 	b = e.appendSession(b)
 	return appendAttr(b, ": ", e.Text)
 }
@@ -175,6 +179,11 @@ func (e QueueActions) Append(b []byte) []byte {
 		b = append(b, 's')
 	}
 	return b
+}
+
+// AppendFields implements Fielder.
+func (e QueueActions) AppendFields(b []byte) []byte {
+	return appendNumber(appendString(appendEvent(b, "queue actions"), "action", e.What), "count", int64(e.N))
 }
 
 // A Notice is a kind of delivery status notification.

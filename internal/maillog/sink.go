@@ -1,13 +1,12 @@
 package maillog
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -157,11 +156,12 @@ func (s *File) Close() error {
 // writeTimeout bounds a write to a socket whose reader does not keep up.
 const writeTimeout = time.Second
 
-// datagrams is a connection that is made when there is something to send.
+// datagrams is a connection that is made when there is something to send. Its
+// address is the path of a socket, or udp:ADDRESS:PORT.
 type datagrams struct {
-	path  string
-	conn  *net.UnixConn
-	stale bool // a write to conn has failed: who read is gone, or came back
+	address string
+	conn    net.Conn
+	stale   bool // a write to conn has failed: who read is gone, or came back
 }
 
 // connect makes the connection if there is none that works. One that does not
@@ -170,14 +170,25 @@ func (d *datagrams) connect() error {
 	if d.conn != nil && !d.stale {
 		return nil
 	}
-	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: d.path, Net: "unixgram"})
+	c, err := d.dial()
 	if err != nil {
 		return err
 	}
-	c.SetWriteBuffer(4 * maxBatch)
 	d.Close()
 	d.conn, d.stale = c, false
 	return nil
+}
+
+func (d *datagrams) dial() (net.Conn, error) {
+	if remote, ok := strings.CutPrefix(d.address, "udp:"); ok {
+		return net.Dial("udp", remote)
+	}
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: d.address, Net: "unixgram"})
+	if err != nil {
+		return nil, err
+	}
+	c.SetWriteBuffer(4 * maxBatch)
+	return c, nil
 }
 
 func (d *datagrams) send(p []byte) error {
@@ -210,7 +221,7 @@ type postlogSink struct {
 
 // NewPostlog returns a Sink that sends to the postlog service's socket.
 func NewPostlog(path string, format Format) Sink {
-	return &postlogSink{datagrams{path: path}, format}
+	return &postlogSink{datagrams{address: path}, format}
 }
 
 func (s *postlogSink) Format() Format { return s.format }
@@ -219,71 +230,4 @@ func (s *postlogSink) Write(lines []byte) (int, error) {
 		return 0, err
 	}
 	return len(lines), nil
-}
-
-// syslogSink sends lines to the system's log service, one in a datagram.
-type syslogSink struct {
-	datagrams
-	facility int
-	format   Format
-	buf      []byte
-}
-
-// NewSyslog returns a Sink that sends to a syslog socket, such as /dev/log,
-// under the named facility (mail, local0, ...). The format is Syslog; JSON
-// goes out as the text of a syslog line under the level info.
-func NewSyslog(path, facility string, format Format) (Sink, error) {
-	code, ok := facilities[facility]
-	if !ok {
-		return nil, fmt.Errorf("syslog_facility = %s: expected a facility such as mail or local0", facility)
-	}
-	if format != JSON {
-		format = Syslog
-	}
-	return &syslogSink{datagrams: datagrams{path: path}, facility: code << 3, format: format}, nil
-}
-
-// facilities are those of RFC 3164 section 4.1.1, by their usual names.
-var facilities = map[string]int{
-	"kern": 0, "user": 1, "mail": 2, "daemon": 3, "auth": 4, "syslog": 5, "lpr": 6, "news": 7, "uucp": 8,
-	"cron": 9, "authpriv": 10, "ftp": 11, "security": 4, "local0": 16, "local1": 17, "local2": 18, "local3": 19,
-	"local4": 20, "local5": 21, "local6": 22, "local7": 23,
-}
-
-func (s *syslogSink) Format() Format { return s.format }
-
-func (s *syslogSink) Write(lines []byte) (taken int, err error) {
-	for taken < len(lines) {
-		line := lines[taken:]
-		n := bytes.IndexByte(line, '\n')
-		if n < 0 {
-			n = len(line) - 1
-		}
-		err := s.send(s.frame(line[:n]))
-		if errors.Is(err, unix.EMSGSIZE) {
-			err = s.send(s.frame(line[:min(n, 1024)])) // RFC 3164 section 4.1
-		}
-		if err != nil {
-			return taken, err
-		}
-		taken += n + 1
-	}
-	return taken, nil
-}
-
-// frame puts the facility into the line.
-func (s *syslogSink) frame(line []byte) []byte {
-	severity := LevelInfo.syslog()
-	if i := bytes.IndexByte(line, '>'); s.format == Syslog && i > 0 {
-		if n, err := strconv.Atoi(string(line[1:i])); err == nil {
-			severity = n & 7
-		}
-		line = line[i+1:]
-	}
-	s.buf = append(strconv.AppendInt(append(s.buf[:0], '<'), int64(s.facility|severity), 10), '>')
-	if s.format == JSON {
-		s.buf = append(s.buf, "posthaste: "...)
-	}
-	s.buf = append(s.buf, line...)
-	return s.buf
 }

@@ -249,6 +249,9 @@ func (e LostConnection) what() string {
 func (e LostConnection) AppendFields(b []byte) []byte {
 	b = appendString(appendEvent(b, "lost connection"), "reason", e.what())
 	b = appendString(b, "after", e.After)
+	if e.Content {
+		b = appendNumber(b, "bytes", e.Bytes)
+	}
 	return appendClientFields(b, e.Name, e.Addr)
 }
 
@@ -265,6 +268,12 @@ func (e Pipelining) Append(b []byte) []byte {
 	b = append(append(b, "improper command pipelining after "...), e.After...)
 	b = append(appendPeer(append(b, " from "...), e.Name, e.Addr, e.Port), ": "...)
 	return appendEscaped(b, e.Data, 100)
+}
+
+// AppendFields implements Fielder.
+func (e Pipelining) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "pipelining"), "after", e.After)
+	return appendClientFields(b, e.Name, e.Addr)
 }
 
 // appendEscaped appends s with C escapes for what is not printable ASCII.
@@ -353,4 +362,10 @@ func (e ClientStatistics) Append(b []byte) []byte {
 	b = append(append(append(b, ' '), e.Value...), " for ("...)
 	b = append(append(b, e.For...), ") at "...)
 	return append(b, e.At...)
+}
+
+// AppendFields implements Fielder.
+func (e ClientStatistics) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "client statistics"), "limit", e.What)
+	return appendString(appendString(b, "value", e.Value), "client", e.For)
 }

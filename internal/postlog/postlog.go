@@ -3,7 +3,9 @@
 // write to the log.
 //
 // The other processes send whole lines to the service's socket, several in a
-// datagram. The service appends what has arrived in one write. When the disk
+// datagram, each line with the time at which it was logged. The service holds
+// lines back for a few milliseconds, so that those of several processes come
+// in the order in which things happened, and appends what is due in one write. When the disk
 // is full it waits and tries again, while the lines wait where they come from.
 //
 // # Security
@@ -20,7 +22,6 @@
 package postlog
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -131,29 +132,39 @@ func (s *server) serve(ctx context.Context, c *net.UnixConn, writing *sync.Mutex
 	defer stop()
 	defer c.Close()
 	in := receiver{datagram: make([]byte, maxDatagram)}
+	var lines []byte
 	for {
+		due := in.held.due(time.Now())
+		c.SetReadDeadline(due) // the zero time, when there is nothing, is no deadline
+		if ctx.Err() != nil {  // the deadline that tells us has just been put off
+			c.SetReadDeadline(time.Now())
+		}
+		before := len(in.held.lines)
 		var failed error
 		err := raw.Read(func(fd uintptr) bool {
 			failed = in.receive(int(fd))
-			return failed != nil || len(in.lines) > 0
+			return failed != nil || len(in.held.lines) > before
 		})
-		ended := errors.Is(err, os.ErrDeadlineExceeded)
-		if ended {
-			// What came before the end is still there.
-			err = raw.Control(func(fd uintptr) { failed = in.receive(int(fd)) })
+		ended := ctx.Err() != nil
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = nil
+			if ended { // what came before the end is still there
+				err = raw.Control(func(fd uintptr) { failed = in.receive(int(fd)) })
+			}
 		}
 		if err = errors.Join(err, failed); err != nil {
 			return fmt.Errorf("receive log lines: %w", err)
 		}
-		if len(in.lines) > 0 {
-			used()
-			writing.Lock()
-			s.write(ctx, in.lines)
-			writing.Unlock()
-			in.lines = in.lines[:0]
+		now, all := time.Now(), ended || len(in.held.text) >= maxGathered
+		if !all && now.Before(due) {
 			continue
 		}
-		if ended {
+		if lines = in.held.take(lines[:0], now, all); len(lines) > 0 {
+			used()
+			writing.Lock()
+			s.write(ctx, lines)
+			writing.Unlock()
+		} else if ended {
 			return nil
 		}
 	}
@@ -162,12 +173,12 @@ func (s *server) serve(ctx context.Context, c *net.UnixConn, writing *sync.Mutex
 // A receiver gathers lines from a socket.
 type receiver struct {
 	datagram []byte
-	lines    []byte
+	held     sequence
 }
 
 // receive takes what is there now, without waiting.
 func (r *receiver) receive(fd int) error {
-	for len(r.lines) < maxGathered {
+	for len(r.held.text) < maxGathered {
 		n, _, err := unix.Recvfrom(fd, r.datagram, unix.MSG_DONTWAIT)
 		if err == unix.EINTR {
 			continue
@@ -178,26 +189,9 @@ func (r *receiver) receive(fd int) error {
 		if err != nil {
 			return err
 		}
-		r.lines = appendLines(r.lines, r.datagram[:n])
+		r.held.add(r.datagram[:n], time.Now())
 	}
 	return nil
-}
-
-// appendLines appends the lines of a datagram, cleaned, each with its end.
-func appendLines(b, datagram []byte) []byte {
-	for len(datagram) > 0 {
-		line := datagram
-		if i := bytes.IndexByte(datagram, '\n'); i >= 0 {
-			line, datagram = datagram[:i], datagram[i+1:]
-		} else {
-			datagram = nil
-		}
-		if len(line) == 0 || len(line) == 1 && line[0] == 'W' { // an empty line, a wake-up
-			continue
-		}
-		b = append(maillog.AppendClean(b, line), '\n')
-	}
-	return b
 }
 
 // write appends the lines. It goes on trying until ctx ends.

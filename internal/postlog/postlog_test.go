@@ -128,9 +128,14 @@ func TestFull(t *testing.T) {
 
 func FuzzLines(f *testing.F) {
 	f.Add([]byte("one\ntwo\x00\n\nW\nthree"))
+	f.Add([]byte("\x011793000000123456one\n\x019993000000123456two\n\x01x\n\x010000000000000000three"))
+	now := time.UnixMicro(1800000000000000)
 	f.Fuzz(func(t *testing.T, datagram []byte) {
-		b := appendLines([]byte("before\n"), datagram)
-		if !bytes.HasPrefix(b, []byte("before\n")) || b[len(b)-1] != '\n' {
+		var q sequence
+		q.add([]byte("before\n"), now)
+		q.add(datagram, now)
+		b := q.take(nil, now, true)
+		if !bytes.Contains(b, []byte("before\n")) || b[len(b)-1] != '\n' || len(q.lines) > 0 || len(q.text) > 0 {
 			t.Fatalf("%q", b)
 		}
 		for line := range bytes.Lines(b) {
@@ -143,10 +148,54 @@ func FuzzLines(f *testing.F) {
 				}
 			}
 		}
-		if again := appendLines(nil, b); !bytes.Equal(again, b) {
+		q.add(b, now)
+		if again := q.take(nil, now, true); !bytes.Equal(again, b) {
 			t.Fatalf("%q is not clean: %q", b, again)
 		}
 	})
+}
+
+// stamped is a line as a service sends it that logged it at micros.
+func stamped(micros int64, text string) string { return fmt.Sprintf("\x01%016d%s\n", micros, text) }
+
+// TestOrder: lines come out in the order in which they were logged, once each
+// has been held back for its time, whatever the order in which they arrive.
+func TestOrder(t *testing.T) {
+	t.Parallel()
+	const t0 = 1793000000000000
+	hold, batch := holdTime.Microseconds(), batchTime.Microseconds()
+	at := func(micros int64) time.Time { return time.UnixMicro(t0 + micros) }
+	var q sequence
+	if !q.due(at(0)).IsZero() {
+		t.Error("nothing is due")
+	}
+	q.add([]byte(stamped(t0+3, "c")+stamped(t0+5, "e")+stamped(t0+5, "f")), at(9))
+	q.add([]byte(stamped(t0+1, "a")+"i\n"+stamped(t0+4, "d")), at(10))  // i has no time: 10
+	q.add([]byte(stamped(t0+99999999, "j")+stamped(t0+2, "b")), at(11)) // j lies ahead: 11
+	q.add([]byte(stamped(t0+9, "g")+stamped(t0+10, "h?")), at(12))
+	for _, step := range []struct {
+		micros int64
+		want   string
+		due    int64
+	}{
+		{12, "", 1}, {hold, "", 1}, {hold + 1, "a", 2}, {hold + 5, "bcdef", 9}, {hold + 10, "gih?", 11}, {hold + 11, "j", -1}, {hold + 99, "", -1},
+	} {
+		got := strings.ReplaceAll(string(q.take(nil, at(step.micros), false)), "\n", "")
+		if got != step.want {
+			t.Errorf("at %d: %q, want %q", step.micros, got, step.want)
+		}
+		if due := q.due(at(step.micros)); step.due < 0 && !due.IsZero() || step.due > 0 && !due.Equal(at(step.due+hold+batch)) {
+			t.Errorf("at %d: due at %v", step.micros, due.UnixMicro()-t0)
+		}
+	}
+	// The clock is set back.
+	q.add([]byte(stamped(t0+3, "c")), at(9))
+	if due := q.due(at(-1000000)); !due.Equal(at(-1000000 + hold + batch)) {
+		t.Errorf("due at %v", due.UnixMicro()-t0)
+	}
+	if got := q.take(nil, at(-1000000), false); string(got) != "c\n" {
+		t.Errorf("a line from the future: %q", got)
+	}
 }
 
 // configure writes a configuration whose log is a file, and returns its
