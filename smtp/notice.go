@@ -45,5 +45,5 @@ func (d *delivery) notify(ctx context.Context, s *session) {
 		s.notes.Reset()
 		return
 	}
-	d.a.notices.Post(ctx, s.notes, notice.Session{Side: "client", Peer: s.relay, Reason: s.broke})
+	d.a.notices.Post(ctx, s.notes, notice.Session{Side: "client", Peer: s.relay, Reason: s.broke, Unexpected: "Unexpected response from " + s.relay + "."})
 }

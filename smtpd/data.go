@@ -150,8 +150,14 @@ func (s *session) finishMessage(msg message, c *content, accepted string) *smtpw
 	if reply.Code != 250 {
 		return smtpwire.R(reply.Code, reply.Status, reply.Text)
 	}
-	s.errors, s.junk = 0, 0
+	s.forgive()
 	return smtpwire.R(250, dsn.S(2, 0, 0), accepted)
+}
+
+// forgive forgets the errors before a message that was taken.
+func (s *session) forgive() {
+	s.errors, s.junk = 0, 0
+	s.history.Forgive()
 }
 
 // filterSaid passes the filter's verdict on to the client.
@@ -160,7 +166,7 @@ func (s *session) filterSaid(reply *proto.SubmitReply) *smtpwire.Reply {
 	action := "proxy-reject"
 	if r.Code/100 == 2 {
 		action = "proxy-accept"
-		s.errors, s.junk = 0, 0
+		s.forgive()
 	}
 	to := ""
 	if len(s.rcpts) > 0 { // the first, as Postfix has it

@@ -116,7 +116,7 @@ func (s *session) sizeRefused() *smtpwire.Reply {
 	var r *smtpwire.Reply
 	switch {
 	case s.set.messageLimit > 0 && s.m.Size > s.set.messageLimit:
-		r = smtpwire.R(552, dsn.S(5, 3, 4), "Message size exceeds fixed limit")
+		r = s.judged(smtpwire.R(552, dsn.S(5, 3, 4), "Message size exceeds fixed limit"))
 	case !s.roomFor():
 		r = smtpwire.R(452, dsn.S(4, 3, 1), "Insufficient system storage")
 	default:

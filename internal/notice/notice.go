@@ -27,8 +27,8 @@
 // # Parameters
 //
 // notify_classes, error_notice_recipient, bounce_notice_recipient,
-// double_bounce_sender, internal_mail_filter_classes, mail_name, myhostname,
-// myorigin.
+// double_bounce_sender, header_from_format, internal_mail_filter_classes,
+// mail_name, myhostname, myorigin.
 //
 // # Diagnostics
 //
@@ -80,13 +80,15 @@ type Mailer struct {
 	mailName string
 	hostname string
 	flags    proto.SubmitFlags
+	// obsoleteFrom has names in comments, after the addresses.
+	obsoleteFrom bool
 }
 
 // New returns a Mailer with the settings of cfg that submits through s.
 func New(cfg *config.Config, s *submit.Client, log *maillog.Logger) *Mailer {
 	m := &Mailer{submit: s, log: log, sender: Sender(cfg), errorTo: cfg.String("error_notice_recipient"),
 		bounceTo: cfg.String("bounce_notice_recipient"), mailName: cfg.String("mail_name"),
-		hostname: cfg.String("myhostname"), flags: Flags(cfg, "notify")}
+		hostname: cfg.String("myhostname"), flags: Flags(cfg, "notify"), obsoleteFrom: cfg.String("header_from_format") == "obsolete"}
 	for _, word := range cfg.List("notify_classes") {
 		m.wanted |= classes[strings.ToLower(word)]
 	}
@@ -188,8 +190,14 @@ func (m *Mailer) compose(to string, id mail.QueueID, now time.Time, text []byte,
 	line("Received: by %s (%s)", m.hostname, m.mailName)
 	line("\tid %s; %s", id, rfc5322.Date(now))
 	line("Date: %s", rfc5322.Date(now))
-	line("From: MAILER-DAEMON (Mail Delivery System)")
-	line("To: %s (Postmaster)", rfc5322.Quote(to))
+	from, about := "MAILER-DAEMON@"+m.hostname, rfc5322.Quote(to)
+	if m.obsoleteFrom {
+		line("From: %s (Mail Delivery System)", from)
+		line("To: %s (Postmaster)", about)
+	} else {
+		line("From: Mail Delivery System <%s>", from)
+		line("To: Postmaster <%s>", about)
+	}
 	line("Subject: %s SMTP %s: errors from %s", m.mailName, s.Side, printable(s.Peer, maxPeer))
 	line("Auto-Submitted: auto-generated") // RFC 3834 section 5
 	line("")
@@ -206,6 +214,8 @@ func (m *Mailer) compose(to string, id mail.QueueID, now time.Time, text []byte,
 	line("")
 	if s.Reason != "" {
 		line("Session aborted, reason: %s", printable(s.Reason, maxLine))
+	}
+	if s.Reason != "" || s.Side == "server" {
 		line("")
 	}
 	line("For other details, see the local mail logfile")

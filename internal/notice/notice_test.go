@@ -117,7 +117,7 @@ func TestPost(t *testing.T) {
 			}
 			text := string(n.Content)
 			head, body, _ := strings.Cut(text, "\r\n\r\n")
-			for _, want := range []string{"From: MAILER-DAEMON (Mail Delivery System)", "To: " + tt.to + " (Postmaster)",
+			for _, want := range []string{"From: Mail Delivery System <MAILER-DAEMON@mx.example.org>", "To: Postmaster <" + tt.to + ">",
 				"Subject: Post SMTP server: errors from a.example[192.0.2.1]", "Auto-Submitted: auto-generated"} {
 				if !strings.Contains(head+"\r\n", want+"\r\n") {
 					t.Errorf("no %q in\n%s", want, head)

@@ -34,6 +34,14 @@ func (t *Transcript) Fault(c Class) {
 	}
 }
 
+// Forgive forgets what went wrong, but not what was said: nobody need hear of
+// it after all.
+func (t *Transcript) Forgive() {
+	if t != nil {
+		t.faults = 0
+	}
+}
+
 // Faulty says whether something happened that is asked for.
 func (t *Transcript) Faulty() bool { return t != nil && t.faults&t.wanted != 0 }
 
