@@ -29,14 +29,15 @@
 // TLS does not work is spoken to in the clear only for a message that has
 // waited for minimal_backoff_time, and never when there is a password for it.
 //
-// A message with REQUIRETLS goes, by default, only to a server whose name is
+// A message with REQUIRETLS goes only to a server whose name is
 // configured or vouched for by DNSSEC or MTA-STS, whose certificate is for that
 // name, and that offers REQUIRETLS itself (RFC 8689 section 4.2.1); the level
 // is raised to verify for it where it is lower. When no server is like that
 // the message goes back with 5.7.10 or 5.7.30. smtp_requiretls_policy, a list
 // of tables by destination and a word for the others, says otherwise:
 // opportunistic+starttls is content with TLS, opportunistic with anything,
-// disable passes nothing on. "TLS-Required: no" in the header, which cleanup
+// disable passes nothing on. By default destinations that are addresses,
+// localhost or within mydomain, such as content filters, are spared. "TLS-Required: no" in the header, which cleanup
 // has noticed, lowers the level to may for a message without REQUIRETLS.
 //
 // With smtp_tlsrpt_enable = yes each new session with a mail domain's server is

@@ -53,30 +53,41 @@ func newRequireRules(title string, list []string, o table.Options) (*requireRule
 	return r, nil
 }
 
-// level looks a destination up: as it is written, then the domains above it,
-// with the dot before them.
+// level looks a destination up: as it is written, without brackets and port,
+// then the domains above it, with the dot before them.
 func (r *requireRules) level(ctx context.Context, hop *nexthop) (requireLevel, error) {
 	if r.maps.Empty() {
 		return r.other, nil
 	}
-	for key := hop.text; ; {
-		value, found, err := r.maps.Lookup(ctx, key, key[0] == '.')
-		if err != nil {
-			return requireAll, err
+	if hop.text != hop.host {
+		if level, found, err := r.lookup(ctx, hop.text); found || err != nil {
+			return level, err
 		}
-		if found {
-			level, ok := requireWords[strings.ToLower(strings.TrimSpace(value))]
-			if !ok {
-				return requireAll, fmt.Errorf("%s: %s: %q is no level", r.maps.Title(), key, value)
-			}
-			return level, nil
+	}
+	for key := hop.host; key != ""; {
+		if level, found, err := r.lookup(ctx, key); found || err != nil {
+			return level, err
 		}
 		i := strings.IndexByte(key[1:], '.')
-		if i < 0 || !resolver.ValidHostname(hop.text) {
-			return r.other, nil
+		if i < 0 || !resolver.ValidHostname(hop.host) {
+			break
 		}
 		key = key[1+i:]
 	}
+	return r.other, nil
+}
+
+// lookup asks the tables for one key. After an error the level is the highest.
+func (r *requireRules) lookup(ctx context.Context, key string) (level requireLevel, found bool, err error) {
+	value, found, err := r.maps.Lookup(ctx, key, key[0] == '.')
+	if err != nil || !found {
+		return requireAll, false, err
+	}
+	level, known := requireWords[strings.ToLower(strings.TrimSpace(value))]
+	if !known {
+		return requireAll, false, fmt.Errorf("%s: %s: %q is no level", r.maps.Title(), key, value)
+	}
+	return level, true, nil
 }
 
 // requires says what this message's REQUIRETLS comes to at the present

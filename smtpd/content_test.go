@@ -74,6 +74,41 @@ func TestContent(t *testing.T) {
 	}
 }
 
+// TestSmuggling tries everything that some server has taken for an end of
+// data, with a message after it that must stay inside the first one. What
+// ends a message is CRLF "." CRLF alone (RFC 5321 sections 2.3.8, 4.1.1.4).
+func TestSmuggling(t *testing.T) {
+	t.Parallel()
+	const inner = "MAIL FROM:<smuggled@x.test>\r\n"
+	ends := []string{"", "\r", "\n", "\r\n", "\n\r", "\r\r\n", "\r\n\n", "\r\n\r", "\n\n", "\r\r", "\x00\r\n", "\r\x00\n", "\r\n\x00", " \r\n", "\r\n ", "\u0085", "\u2028", "\x0b", "\x0c"}
+	n := 0
+	for _, before := range ends {
+		for _, dot := range []string{".", "..", ".\x00", ". "} {
+			for _, after := range ends {
+				in := "a" + before + dot + after + inner + "b\r\n.\r\nQUIT\r\n"
+				isEnd := strings.HasSuffix(before, "\r\n") && dot == "." && strings.HasPrefix(after, "\r\n")
+				for _, step := range []int{1, 1000} {
+					out, rest, done := take(&content{}, []byte(in), func(int) int { return step }, bigBuf)
+					want := "QUIT\r\n"
+					if isEnd {
+						want = strings.TrimPrefix(after, "\r\n") + inner + "b\r\n.\r\n" + want
+					}
+					if !done || string(rest) != want || isEnd == strings.Contains(out, "smuggled") {
+						t.Errorf("%q %q %q by %d: content %q, rest %q, done %v", before, dot, after, step, out, rest, done)
+					}
+					if i := strings.IndexByte(strings.ReplaceAll(out, "\r\n", ""), '\n'); i >= 0 {
+						t.Errorf("%q %q %q: a bare LF is left in %q", before, dot, after, out)
+					}
+					n++
+				}
+			}
+		}
+	}
+	if n < 2000 {
+		t.Errorf("only %d cases", n)
+	}
+}
+
 func TestContentLimit(t *testing.T) {
 	t.Parallel()
 	c := &content{limit: 10}

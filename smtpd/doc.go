@@ -27,7 +27,9 @@
 // 16 KiB of transcript and, while content arrives, one 64 KiB buffer and what
 // package submit keeps. Before authentication nothing else grows with what a
 // client sends, but for the list of recipients (smtpd_recipient_limit). An
-// idle session costs about 25 KB with its stack and buffers. Content ends at
+// idle session costs about 25 KB with its stack and buffers, one whose client
+// sends all that a stranger may less than 256 KiB, and what its recipients'
+// addresses take. Content ends at
 // CRLF "." CRLF and nowhere else, whatever the client's neighbours believe:
 // see content.go. What a client sends before STARTTLS is forgotten after it.
 // Replies and log lines never carry control characters that a client sent.

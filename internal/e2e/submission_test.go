@@ -92,6 +92,11 @@ func TestSubmissionClients(t *testing.T) {
 		return append([]string{"msmtp", "--file=/dev/null", "--host=127.0.0.1", "--auth=plain", "--user=joe", "--passwordeval=echo pass,word=1",
 			"--from=a@from.test", "--tls=on", "--tls-trust-file=" + ca}, append(tls, "b@to.test")...)
 	}
+	mutt := func(set string) []string {
+		return []string{"mutt", "-n", "-F", "/dev/null", "-e", set, "-e", "set smtp_pass='pass,word=1' smtp_authenticators=plain",
+			"-e", "set certificate_file=" + ca + " ssl_verify_host=yes", "-e", "set from=a@from.test envelope_from_address=a@from.test copy=no",
+			"-s", "hello", "b@to.test"}
+	}
 	for _, tt := range []struct {
 		name   string
 		args   []string
@@ -107,6 +112,8 @@ func TestSubmissionClients(t *testing.T) {
 		{"smtplib submissions", []string{"python3", "-c", pythonClient, strconv.Itoa(wrapped), "yes", ca}, ""},
 		{"s-nail", []string{"s-nail", "-:/", "-Sv15-compat", "-Smta=smtp://joe:pass%2Cword%3D1@localhost:" + port, "-Ssmtp-use-starttls",
 			"-Ssmtp-auth=plain", "-Stls-ca-file=" + ca, "-Stls-verify=strict", "-Shostname=localhost", "-r", "a@from.test", "-s", "hello", "b@to.test"}, "PLAIN"},
+		{"mutt", mutt("set smtp_url=smtp://joe@localhost:" + port + "/ ssl_force_tls=yes"), "PLAIN"},
+		{"mutt submissions", mutt("set smtp_url=smtps://joe@localhost:" + strconv.Itoa(wrapped) + "/"), "PLAIN"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			program := need(t, tt.args[0])
