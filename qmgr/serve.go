@@ -31,7 +31,7 @@ func (s *Server) IPC() *ipc.Server { return &ipc.Server{Handler: s.fromTool, OnT
 // cleanup has told already.
 func (s *Server) trigger(letters []byte) {
 	if strings.ContainsAny(string(letters), "FA") {
-		s.post(nil, sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeAll})
+		s.ask(func() { s.then(sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeAll}) })
 	}
 }
 

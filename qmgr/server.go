@@ -101,6 +101,7 @@ type Server struct {
 
 	// What follows belongs to the loop.
 	now      time.Time
+	flushed  bool    // an operator's order to try mail at once has come, and handOver has not looked since
 	queue    []input // inputs that effects led to, before anything from the inbox
 	spare    []input // the last turn's inbox, for use again
 	effects  []sched.Effect
@@ -200,8 +201,10 @@ func (s *Server) loop(ctx context.Context, limit <-chan time.Time, draining bool
 	defer timer.Stop()
 	for {
 		s.now = time.Now()
-		if s.turn(draining); draining && !s.underWay() && s.log.idle() {
-			return
+		if s.turn(draining); draining && !s.underWay() {
+			if s.handOver(); s.log.idle() {
+				return
+			}
 		}
 		wait := time.Hour
 		if at := s.wake(); !at.IsZero() {
@@ -227,6 +230,29 @@ func (s *Server) underWay() bool {
 		}
 	}
 	return false
+}
+
+// handOverLimit bounds how many messages are handed over.
+const handOverLimit = 10000
+
+// handOver records that mail is due that was to be tried at once by an
+// operator's order, and has not been: the successor is told by the spool when
+// mail is to be tried, and there it has the time from before the order.
+func (s *Server) handOver() {
+	if !s.flushed {
+		return
+	}
+	s.flushed = false
+	left := handOverLimit
+	yield := func(info sched.Info) bool {
+		if m := s.message(info.ID); info.Flushed && m != nil {
+			s.log.update(m, proto.Op{Set: spool.SetNextAttempt, NextAttempt: s.now})
+			left--
+		}
+		return left > 0
+	}
+	for cursor := s.sched.Scan(0, handOverLimit, yield); cursor != 0; cursor = s.sched.Scan(cursor, handOverLimit, yield) {
+	}
 }
 
 // wake is when the loop next has something to do by itself.
@@ -305,6 +331,9 @@ func (s *Server) take(in *input, draining bool) {
 	}
 	if in.event.Kind == 0 {
 		return
+	}
+	if in.event.Kind == sched.EventFlush {
+		s.flushed = true
 	}
 	s.effects = s.sched.Step(s.now, in.event, s.effects[:0])
 	for i := range s.effects {

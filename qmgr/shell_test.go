@@ -523,3 +523,62 @@ func TestFlushSite(t *testing.T) {
 	}
 	st.quiet()
 }
+
+// What was to be tried at once, and has not been when the queue manager is told
+// to end, is due for its successor.
+func TestFlushHandedOver(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "smtp_destination_concurrency_limit = 1\n")
+	st.drain = patience
+	later := time.Now().Add(time.Hour)
+	old := func(r string) faketest.Mail {
+		return faketest.Mail{Queue: spool.Deferred, Attempts: 1, Next: later, Content: "x\r\n",
+			Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{{Address: r}}}}
+	}
+	ids := st.fill(old("a@to.test"), old("b@to.test"), old("c@to.test"))
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	st.command(proto.Command{Verb: proto.VerbFlush, ID: ids[0]})
+	st.command(proto.Command{Verb: proto.VerbFlush, ID: ids[1]})
+	o := smtp.next()
+	if o.Envelope.ID != ids[0] && o.Envelope.ID != ids[1] {
+		t.Fatalf("ordered %s", o.Envelope.ID)
+	}
+	st.retire()
+	o.answer("ok")
+	waits := ids[0]
+	if o.Envelope.ID == waits {
+		waits = ids[1]
+	}
+	op := st.waitOp(waits, "that it is due", func(op *proto.Op) bool { return op.Set&spool.SetNextAttempt != 0 })
+	if !op.NextAttempt.Before(later) || op.Set&spool.SetQueue != 0 {
+		t.Errorf("recorded %+v", op)
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for _, op := range st.ops {
+		if op.ID == ids[2] {
+			t.Errorf("nobody asked for %+v", op)
+		}
+	}
+}
+
+// An order to try all mail that comes before the queue is known is carried out
+// when it is.
+func TestFlushAtStart(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	later := time.Now().Add(time.Hour)
+	ids := st.fill(faketest.Mail{Queue: spool.Deferred, Attempts: 1, Next: later, Content: "x\r\n",
+		Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{{Address: "a@to.test"}}}})
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.srv.trigger([]byte("F"))
+	o := smtp.next()
+	if o.Envelope.ID != ids[0] {
+		t.Errorf("ordered %s", o.Envelope.ID)
+	}
+	o.answer("ok")
+	st.waitOp(ids[0], "its removal", removed)
+}

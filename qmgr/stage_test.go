@@ -52,6 +52,8 @@ type stage struct {
 	number   uint64
 	attached int
 	tool     *ipc.Client
+	retire   func()          // tells the queue manager to end
+	drain    time.Duration   // how long it may take then
 	stream   func(*ipc.Conn) // what is pushed to the queue manager, instead of entries
 }
 
@@ -107,7 +109,7 @@ func (o *order) answer(words ...string) {
 // newStage sets the stage; run opens it. main is added to main.cf.
 func newStage(t testing.TB, main string) *stage {
 	st := &stage{t: t, main: main, site: faketest.New(t, main), log: new(lockedLog), located: map[mail.QueueID]bool{}, routes: map[string]string{},
-		agents: map[mail.Transport]*fakeAgent{}, number: 1000}
+		agents: map[mail.Transport]*fakeAgent{}, number: 1000, drain: time.Second}
 	st.dir = filepath.Join(st.site.Queue, "private")
 	if err := os.MkdirAll(st.dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -159,8 +161,9 @@ func (st *stage) run() {
 		Cleanup: st.path("cleanup"), Bounce: st.path("bounce"), Verify: st.path("verify"),
 		Agent: func(t mail.Transport) string { return st.path(string(t)) }})
 	ctx, cancel := context.WithCancel(context.Background())
+	st.retire = cancel
 	done := make(chan error, 1)
-	go func() { done <- st.srv.Run(ctx, time.Second) }()
+	go func() { done <- st.srv.Run(ctx, st.drain) }()
 	stopTools := st.serve("qmgr", st.srv.fromTool)
 	st.tool = ipc.NewClient(st.path("qmgr"), nil)
 	st.t.Cleanup(func() {

@@ -18,6 +18,7 @@ type Info struct {
 	Pending  int // recipients without a final outcome
 	Attempts int
 	Flags    Flags
+	Flushed  bool // was to be tried at once, by EventFlush, and that has not ended yet
 }
 
 // Wait is why some recipients have not been delivered yet.
@@ -201,7 +202,8 @@ func (s *Scheduler) Lookup(id MsgID) (Info, bool) {
 
 func (r *record) info() Info {
 	return Info{ID: r.id, Queue: r.where.queue(), Created: toTime(r.created), Next: toTime(r.next), Size: r.size,
-		Pending: int(r.rcpts), Attempts: int(r.attempts), Flags: r.flags &^ flagsOwn}
+		Pending: int(r.rcpts), Attempts: int(r.attempts), Flags: r.flags &^ flagsOwn,
+		Flushed: r.flags&flagFlush != 0}
 }
 
 // Scan visits about n messages in no particular order, starting with cursor
