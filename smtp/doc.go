@@ -54,6 +54,9 @@
 // smtp_tls_session_cache_database; with it also by the next process, since they
 // are written to PATH.json when the service stops and read when it starts.
 //
+// CAs, trust anchors, and the certificates and keys that we show to servers are
+// read once: "posthaste reload" has new ones read.
+//
 // A mechanism that sends a token, XOAUTH2 or OAUTHBEARER, which
 // smtp_sasl_mechanism_filter must name, takes for token what stands in place of
 // the password; the content of a file, if that is file:/PATH, read each time;
