@@ -98,6 +98,8 @@ func TestSendmailUsage(t *testing.T) {
 		{"-t", "Subject: x\n\n", 64, "No recipient addresses found"},
 		{"-Z x@y.test", "", 64, "unknown option -Z"},
 		{"-f", "", 64, "option -f requires a value"},
+		{"-U", "", 64, "Recipient addresses must be specified"},
+		{"-n x@y.test", "", 64, "-n: not supported"},
 		{"-N sometimes x@y.test", "", 64, "expected never"},
 		{"-C /nonexistent x@y.test", "", 78, "/nonexistent"},
 	} {

@@ -159,7 +159,7 @@ func (c *Command) dispatch(o *options) (status int, err error) {
 }
 
 // withValue are the options that take a value, attached or as the next word.
-const withValue = "ABCFLNOoRUVXbefhpr"
+const withValue = "ABCFLNOoRVXbefhpr"
 
 // parse reads the command line. Options that only mean something to Sendmail
 // itself are accepted and have no effect, as with Postfix.
@@ -254,7 +254,9 @@ func (o *options) flag(letter byte) error {
 		o.extract = true
 	case 'v':
 		o.header.Trace |= mail.TraceRecord
-	case 'c', 'm', 'n', 'x':
+	case 'c', 'm', 'U', 'x':
+	case 'n':
+		return failf(ExitUsage, "-n: not supported: aliases cannot be turned off")
 	default:
 		return failf(ExitUsage, "unknown option -%c", letter)
 	}
