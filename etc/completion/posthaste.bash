@@ -79,12 +79,11 @@ _posthaste() {
         -p) :; return ;;
         -R) _posthaste_words "full hdrs"; return ;;
         -r) :; return ;;
-        -U) :; return ;;
         -V) :; return ;;
         -X) :; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-A -B -b -C -c -e -F -f -G -h -I -i -L -m -N -n -O -o -p -q -R -r -t -U -V -v -X -x"
+            _posthaste_words "-A -B -b -C -c -e -F -f -G -h -I -i -L -m -N -O -o -p -q -R -r -t -U -V -v -X -x"
         fi
         ;;
     postqueue)
