@@ -15,7 +15,7 @@ BIN ?= bin
 DIST ?= dist
 # Links to posthaste, and programs that are started for each message or by each user:
 # these do without the C library, which takes as long to load as they to run.
-TOOLS = mailq newaliases postsuper postcat postconf postmap postalias postlog postmulti qshape
+TOOLS = mailq newaliases postsuper postcat postconf postmap postalias postkick postlog postmulti qshape
 SMALL = sendmail postdrop postqueue
 
 .PHONY: all build run test check differential man peers install deb deb-test tarball bench soak crash clean

@@ -15,6 +15,7 @@ import (
 	"posthaste/internal/mailauth/dkimkey"
 	"posthaste/internal/postcat"
 	"posthaste/internal/postconf"
+	"posthaste/internal/postkick"
 	"posthaste/internal/postlog"
 	"posthaste/internal/postmulti"
 	"posthaste/internal/postqueue"
@@ -59,6 +60,7 @@ func tools() map[string]tool {
 		"passwd":   func(io streams, args []string) int { return sasl.Passwd(args, io.in, io.out, io.err) },
 		"simulate": func(io streams, args []string) int { return simulate.Command(args, io.in, io.out, io.err) },
 		"postlog":  func(io streams, args []string) int { return postlog.Command(args, io.in, io.err) },
+		"postkick": func(io streams, args []string) int { return postkick.Run(args, io.err) },
 		"dkim":     func(io streams, args []string) int { return dkimkey.Command(args, io.out, io.err) },
 	}
 }

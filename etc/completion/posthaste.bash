@@ -48,7 +48,7 @@ _posthaste() {
             esac
         done
         case ${tool#posthaste-} in
-        sendmail|mailq|newaliases|postqueue|postsuper|postcat|qshape|postconf|postmap|postalias|postlog|postmulti) tool=${tool#posthaste-} ;;
+        sendmail|mailq|newaliases|postqueue|postsuper|postcat|qshape|postconf|postmap|postalias|postkick|postlog|postmulti) tool=${tool#posthaste-} ;;
         esac
     fi
     case $tool in
@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions logrotate try spool explain passwd dkim simulate help sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postlog postmulti"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions logrotate try spool explain passwd dkim simulate help sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -174,6 +174,14 @@ _posthaste() {
             _posthaste_words "-c -d -f -i -j -N -n -o -p -q -r -s -U -u -v -w"
         else
             _posthaste_tables
+        fi
+        ;;
+    postkick)
+        case $prev in
+        -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-c -v"
         fi
         ;;
     postlog)
@@ -291,4 +299,4 @@ _posthaste() {
     esac
 }
 
-complete -F _posthaste posthaste sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postlog postdrop postmulti
+complete -F _posthaste posthaste sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postdrop postmulti

@@ -27,6 +27,7 @@ var installed = map[string]string{
 	"usr/sbin/postalias":                              "posthaste",
 	"usr/sbin/postcat":                                "posthaste",
 	"usr/sbin/postconf":                               "posthaste",
+	"usr/sbin/postkick":                               "posthaste",
 	"usr/sbin/postlog":                                "posthaste",
 	"usr/sbin/postmulti":                              "posthaste",
 	"usr/sbin/postmap":                                "posthaste",

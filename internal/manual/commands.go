@@ -28,7 +28,7 @@ var (
 func commands() []command {
 	return []command{
 		posthastePage(), sendmailPage(), postqueuePage(), postsuperPage(), postcatPage(), qshapePage(), postconfPage(),
-		postmapPage(), postaliasPage(), postlogPage(), postdropPage(), postmultiPage(),
+		postmapPage(), postaliasPage(), postkickPage(), postlogPage(), postdropPage(), postmultiPage(),
 	}
 }
 
@@ -59,7 +59,7 @@ func posthastePage() command {
 			{"dkim", "!genkey|record -d domain -s selector ...", "Make a key to sign mail with (genkey, of the type and size that -t and -b say, in the directory of -o), or read one (record); print the DNS record to publish."},
 			{"simulate", "[-csv | -svg] [file]", "Run a description of mail and servers through the scheduler in virtual time, and report throughput, waits and concurrency, as text, CSV or SVG."},
 			{"help", "", "List the commands."},
-			{"tool", "arguments", "Run sendmail(1), mailq(1), newaliases(1), postqueue(1), postsuper(1), postcat(1), postconf(1), postmap(1), postalias(1), postlog(1), postmulti(1) or qshape(1)."},
+			{"tool", "arguments", "Run sendmail(1), mailq(1), newaliases(1), postqueue(1), postsuper(1), postcat(1), postconf(1), postmap(1), postalias(1), postkick(1), postlog(1), postmulti(1) or qshape(1)."},
 		},
 		options: []option{
 			configDir,
@@ -428,6 +428,21 @@ func postaliasPage() command {
 		sections: []section{tableSecurity},
 		status:   tableStatus,
 		see:      []string{"newaliases.1", "postmap.1", "local.8"},
+	}
+}
+
+func postkickPage() command {
+	return command{
+		name:     "postkick",
+		what:     "wake a service of the mail system up",
+		synopsis: []string{"[-v] [-c config_dir] class service request"},
+		about: []string{
+			"postkick(1) sends request, which is letters, to the socket of the service in the directory class of the queue directory: public or private. It waits until the service has them, not until it has done anything.",
+			"W is a wake-up by the clock, to pickup(8) and qmgr(8). qmgr(8) takes D, I, A and F as \"posthaste flush\" sends them.",
+		},
+		options: []option{configDir, ignored('v')},
+		status:  []status{{0, "Success."}, {1, "Failure; the reason is on standard error."}},
+		see:     []string{"posthaste.1", "pickup.8", "qmgr.8"},
 	}
 }
 
