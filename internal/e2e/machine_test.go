@@ -194,7 +194,7 @@ func (m *machine) write(name, text string) {
 // exit status.
 func (m *machine) run(user, command string) (out string, status int) {
 	m.t.Helper()
-	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(m.t.Context(), 3*patience) // it may be a whole row of commands
 	defer cancel()
 	args := []string{"--target", strconv.Itoa(m.init.Process.Pid), "--mount", "--pid", "--uts", "--ipc", "--root", "--",
 		"env", "-i", "-C", "/", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TZ=UTC", "LC_ALL=C.UTF-8", "HOME=/root"}
