@@ -11,7 +11,7 @@ is() { [ "$(systemctl is-active "$1")" = "$2" ]; }
 logged() { journalctl -q -t "$1" -g "$2" >/dev/null; }
 
 # without reports whether no process of the mail system is there.
-without() { ! pgrep -x 'posthaste|local|postlogd' && ! pgrep -u posthaste; }
+without() { ! pgrep -x posthaste && ! pgrep -x local && ! pgrep -u posthaste; }
 
 id alice >/dev/null 2>&1 || useradd -m -s /bin/sh alice
 id bob >/dev/null 2>&1 || useradd -m -s /bin/sh bob

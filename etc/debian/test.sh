@@ -38,4 +38,6 @@ unshare --mount --pid --fork --kill-child --net --uts --ipc sh -c '
 
 rm "$root/usr/sbin/policy-rc.d"
 chroot "$root" env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install postfix >/dev/null
-"$here/boot.sh" "$root" "$here/systemd.sh" "$here/functions.sh" "$root"/root/packages/*.deb
+mv "$root/root/packages/posthaste.deb" "$work/first.deb"
+mv "$root/root/packages/posthaste-upgrade.deb" "$work/second.deb"
+"$here/boot.sh" "$root" "$here/systemd.sh" "$here/functions.sh" "$work/first.deb" "$work/second.deb"
