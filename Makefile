@@ -18,7 +18,7 @@ DIST ?= dist
 TOOLS = mailq newaliases postsuper postcat postconf postmap postalias postkick postlog postmulti qshape
 SMALL = sendmail postdrop postqueue
 
-.PHONY: all build run test check differential man peers install deb deb-test tarball bench soak crash clean
+.PHONY: all build run test check differential man peers install deb deb-test tarball bench bench-compare soak crash clean
 
 all: build
 
@@ -54,8 +54,14 @@ man:
 peers:
 	./internal/e2e/peers.sh
 
+# Every benchmark, for a quiet machine; bench-compare sets the outcome beside the one in
+# docs/bench.txt, where a "~" is noise. Those beside Postfix need root and its package.
+BENCH ?= .
 bench:
-	$(GO) test -run '^$$' -bench . -benchmem ./...
+	$(GO) test -p 1 -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./... | tee bench.txt
+
+bench-compare: bench
+	$(GO) tool benchstat docs/bench.txt bench.txt
 
 # Many more random histories and the whole sizes of what make test runs in part.
 soak:

@@ -19,7 +19,7 @@ const drainTime = 30 * time.Second
 
 // Spec declares the service.
 func Spec() service.Spec {
-	return service.Spec{Process: "cleanup", Exclusive: true, Rank: service.Store, Confines: true, Sandbox: service.Plain, Run: run}
+	return service.Spec{Process: "cleanup", Exclusive: true, Rank: service.Store, Confines: true, Tries: true, Sandbox: service.Plain, Run: run}
 }
 
 func run(ctx context.Context, env *service.Env) error {

@@ -394,6 +394,9 @@ func (c *control) check() int {
 		c.warn("%v", problem)
 	}
 	c.checkLog()
+	if settings != nil && !c.trial(settings) {
+		status = 1
+	}
 	if c.verbose && settings != nil {
 		c.advise(settings)
 	}

@@ -18,7 +18,7 @@ import (
 
 // Spec declares the service.
 func Spec() service.Spec {
-	return service.Spec{Process: "smtpd", Rank: service.Intake, Confines: true, Frugal: true, Sandbox: service.Plain, Run: func(ctx context.Context, env *service.Env) error {
+	return service.Spec{Process: "smtpd", Rank: service.Intake, Confines: true, Tries: true, Frugal: true, Sandbox: service.Plain, Run: func(ctx context.Context, env *service.Env) error {
 		return run(ctx, env, false)
 	}}
 }

@@ -25,7 +25,7 @@ const (
 
 // Spec declares the service.
 func Spec() service.Spec {
-	return service.Spec{Process: "trivial-rewrite", Rank: service.Helper, Confines: true, Frugal: true, Sandbox: service.Plain, Run: run}
+	return service.Spec{Process: "trivial-rewrite", Rank: service.Helper, Confines: true, Tries: true, Frugal: true, Sandbox: service.Plain, Run: run}
 }
 
 func run(ctx context.Context, env *service.Env) error {

@@ -111,7 +111,7 @@ func localAgent(env *service.Env) (agent.Deliverer, func(), error) {
 const noticeDrain = 30 * time.Second
 
 func bounceSpec() service.Spec {
-	return service.Spec{Process: "bounce", Rank: service.Helper, Confines: true, Sandbox: service.Plain, Run: func(ctx context.Context, env *service.Env) error {
+	return service.Spec{Process: "bounce", Rank: service.Helper, Confines: true, Tries: true, Sandbox: service.Plain, Run: func(ctx context.Context, env *service.Env) error {
 		reader := spool.NewReader(nil, spool.Subdir)
 		defer reader.Close()
 		client := ipc.NewClient(env.Public(env.Config.String("cleanup_service_name")), nil)

@@ -18,7 +18,7 @@ const drainTime = 20 * time.Second
 // Spec declares an agent's service. build makes the Deliverer, and a function
 // that frees what it holds, which may be nil.
 func Spec(process string, build func(env *service.Env) (d Deliverer, free func(), err error)) service.Spec {
-	return service.Spec{Process: process, Rank: service.Agent, Confines: true, Run: func(ctx context.Context, env *service.Env) error {
+	return service.Spec{Process: process, Rank: service.Agent, Confines: true, Tries: true, Run: func(ctx context.Context, env *service.Env) error {
 		d, free, err := build(env)
 		if err != nil {
 			return err

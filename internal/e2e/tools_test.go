@@ -260,3 +260,38 @@ func TestPostconfBuild(t *testing.T) {
 		}
 	}
 }
+
+// TestCheck: what keeps a service from starting, or will not do what it says, is
+// found before the mail system starts.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		setting, want string
+		status        int
+	}{
+		{"", "", 0},
+		{"mynetworks = 127.0.0.1/33", `fatal: .*/master\.cf:1: service 127\.0\.0\.1:\d+/inet: .*"127\.0\.0\.1/33": the length after "/" is not a number from 0 to 32`, 1},
+		{"smtpd_sasl_auth_enable = yes\nsmtpd_sasl_type = cyrus", `fatal: .*/master\.cf:1: service .*: smtpd_sasl_type = cyrus: expected dovecot`, 1},
+		{"smtpd_milters = inet:foo", `fatal: .*smtpd_milters: milter "inet:foo": expected inet:host:port`, 1},
+		{"smtpd_tls_security_level = may\nsmtpd_tls_chain_files = /nonexistent/pem", `: warning: .*/nonexistent/pem: no such file`, 0},
+		{"smtpd_recipient_restrictions = permit_mynetwrks, reject", `: warning: smtpd_recipient_restrictions: unknown smtpd restriction: "permit_mynetwrks"`, 0},
+		{"header_checks = regexp:/nonexistent/checks", `: warning: header_checks: table regexp:/nonexistent/checks: .*no such file`, 0},
+		{"smtp_tls_policy_maps = hash:/nonexistent/policy", `: warning: smtp_tls_policy_maps: table hash:/nonexistent/policy: .*build it with "postmap hash:/nonexistent/policy"`, 0},
+		{"transport_maps = regexpp:/x", `: warning: transport_maps: table regexpp:/x: unknown type "regexpp"`, 0},
+	} {
+		t.Run(c.setting, func(t *testing.T) {
+			t.Parallel()
+			s := newSystem(t, options{unstarted: true, main: "maillog_file =\n" + c.setting + "\n"})
+			out, status := s.tool(nil, "check")
+			var complaints []string
+			for line := range strings.Lines(out) {
+				if !strings.Contains(line, "set-permissions") && !strings.Contains(line, "overriding earlier entry") && !strings.Contains(line, "nothing is logged") {
+					complaints = append(complaints, line)
+				}
+			}
+			if status != c.status || c.want == "" && complaints != nil || !regexp.MustCompile(c.want).MatchString(out) {
+				t.Errorf("exit status %d\n%s", status, out)
+			}
+		})
+	}
+}

@@ -106,6 +106,9 @@ type Spec struct {
 	// Confines says that Run calls Env.Confine itself, after it has opened
 	// what needs master's privileges or lies outside chroot.
 	Confines bool
+	// Tries says that Run does nothing before Confine but read its settings and
+	// open what they name, and so can be tried by "posthaste check": see Try.
+	Tries bool
 	// Sandbox lists what the service writes to besides queue_directory,
 	// data_directory and the directory of temporary files, and says whether it
 	// can do with that and without executing programs: then the kernel holds it

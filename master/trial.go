@@ -1,0 +1,58 @@
+package master
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"posthaste/internal/maillog"
+	"posthaste/internal/service"
+)
+
+// trial has the services read their settings and open what these name, as
+// they do when they start, and says what they complain of. ok is false if one
+// of them could not start.
+func (c *control) trial(s *settings) (ok bool) {
+	ok = true
+	said := make(map[string]bool)
+	once := func(say func(string, ...any), text string) {
+		if !said[text] {
+			said[text] = true
+			say("%s", text)
+		}
+	}
+	for _, e := range s.services {
+		cfg, err := s.config.With(e.line.Settings(e.spec.Process, os.Getpid())...)
+		if err != nil {
+			continue // loadSettings has said so
+		}
+		log := maillog.New(e.spec.Process, complaints(func(text string) { once(c.warn, text) }))
+		err = service.Try(e.spec, &e.line, cfg, log)
+		log.Close()
+		if err != nil {
+			ok = false
+			once(func(format string, args ...any) { c.fatal(format, args...) },
+				fmt.Sprintf("%s:%d: service %s/%s: %v", e.File, e.Line, e.Name, e.Type, err))
+		}
+	}
+	return ok
+}
+
+// complaints is a log that passes on what is more than information.
+type complaints func(text string)
+
+func (complaints) Format() maillog.Format { return maillog.Plain }
+
+func (f complaints) Write(lines []byte) (taken int, err error) {
+	for line := range strings.Lines(string(lines)) {
+		_, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ") // after the service's name
+		for _, level := range []string{"warning: ", "error: ", "fatal: "} {
+			if text, ok := strings.CutPrefix(text, level); ok {
+				f(text)
+			}
+		}
+	}
+	return len(lines), nil
+}
+
+func (complaints) Close() error { return nil }
