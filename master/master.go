@@ -67,7 +67,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -198,24 +197,13 @@ func newMaster(opts Options, s *settings, log *maillog.Logger) (m *master, err e
 	return m, nil
 }
 
-// announce logs what a person should know about the configuration, and was
-// not told before.
+// announce logs what a person should know about the configuration. What is
+// built in is no news: "posthaste check -v" says it.
 func (m *master) announce(before *settings) {
-	if before == nil {
-		before = &settings{}
-	}
 	for _, w := range m.settings.warnings() {
 		m.log.Warning("%s", w)
 	}
-	for _, note := range m.settings.notes {
-		if !slices.Contains(before.notes, note) {
-			m.log.Info("%s", note)
-		}
-	}
-	if before.config != nil {
-		return
-	}
-	if os.Geteuid() != 0 {
+	if before == nil && os.Geteuid() != 0 {
 		m.log.Info("not started by root: all services run as user ID %d", os.Geteuid())
 	}
 }

@@ -315,6 +315,7 @@ func (s *Server) fromCleanup(_ *ipc.Conn, r *ipc.Request) {
 		defer s.post(func() { <-s.room }, sched.Event{})
 	}
 	s.post(func() {
+		s.heard = s.now
 		for i := range batch.List {
 			s.arrive(&batch.List[i])
 		}

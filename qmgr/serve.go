@@ -1,6 +1,7 @@
 package qmgr
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -31,7 +32,7 @@ func (s *Server) IPC() *ipc.Server { return &ipc.Server{Handler: s.fromTool, OnT
 // cleanup has told already.
 func (s *Server) trigger(letters []byte) {
 	if strings.ContainsAny(string(letters), "FA") {
-		s.ask(func() { s.then(sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeAll}) })
+		s.ask(nil, func() { s.then(sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeAll}) })
 	}
 }
 
@@ -43,14 +44,14 @@ func (s *Server) fromTool(_ *ipc.Conn, r *ipc.Request) {
 			r.Fail("%v", err)
 			return
 		}
-		s.ask(func() { s.list(r, &q) })
+		s.ask(r, func() { s.list(r, &q) })
 	case proto.KindCommand:
 		var q proto.Command
 		if err := r.Decode(&q); err != nil {
 			r.Fail("%v", err)
 			return
 		}
-		s.ask(func() { s.command(r, &q) })
+		s.ask(r, func() { s.command(r, &q) })
 	case proto.KindShape:
 		q := new(proto.Shape)
 		if err := r.Decode(q); err != nil {
@@ -58,37 +59,75 @@ func (s *Server) fromTool(_ *ipc.Conn, r *ipc.Request) {
 			return
 		}
 		c := newCensus(q)
-		s.ask(func() { s.census(r, c) })
+		s.ask(r, func() { s.census(r, c) })
 	case proto.KindExplain:
 		var q proto.Explain
 		if err := r.Decode(&q); err != nil {
 			r.Fail("%v", err)
 			return
 		}
-		s.ask(func() { s.explain(r, q.ID) })
+		s.ask(r, func() { s.explain(r, q.ID) })
 	default:
 		r.Fail("qmgr: unknown request %d", r.Kind)
 	}
 }
 
+// A question is what a tool asked before the queue was known.
+type question struct {
+	r      *ipc.Request // nil: nobody waits for the answer
+	answer func()
+}
+
+// askPatience is how long a tool waits while cleanup says nothing: it has
+// failed to start, perhaps, and the log says why. A million messages take a second.
+const askPatience = 20 * time.Second
+
 // ask has the loop answer a tool, once it has been told the whole queue: just
 // after a start it would answer for a part of it as if that were all.
-func (s *Server) ask(answer func()) {
+func (s *Server) ask(r *ipc.Request, answer func()) {
 	s.post(func() {
 		if s.told {
 			answer()
 			return
 		}
-		s.asked = append(s.asked, answer)
+		q := &question{r, answer}
+		s.asked = append(s.asked, q)
+		s.waitFor(q)
 	}, sched.Event{})
+}
+
+// waitFor looks after a while whether q can still be answered.
+func (s *Server) waitFor(q *question) {
+	s.tasks.Go(func() {
+		t := time.NewTimer(s.opt.Patience)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			s.post(func() { s.late(q) }, sched.Event{})
+		case <-s.ctx.Done():
+		}
+	})
+}
+
+// late refuses to answer q if cleanup has said nothing of late.
+func (s *Server) late(q *question) {
+	i := slices.Index(s.asked, q)
+	switch {
+	case i < 0: // it has been answered
+	case q.r == nil || s.now.Sub(s.heard) < s.opt.Patience:
+		s.waitFor(q)
+	default:
+		s.asked = slices.Delete(s.asked, i, i+1)
+		q.r.Fail("the queue is not known: the cleanup service does not answer, the log may say why")
+	}
 }
 
 // queueTold answers the tools that have waited, behind the arrivals that are
 // still to be taken in.
 func (s *Server) queueTold() {
 	s.told = true
-	for _, answer := range s.asked {
-		s.queue = append(s.queue, input{learn: answer})
+	for _, q := range s.asked {
+		s.queue = append(s.queue, input{learn: q.answer})
 	}
 	s.asked = nil
 }

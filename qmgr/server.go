@@ -85,6 +85,9 @@ type Options struct {
 	// Collect, when set, is told how much the heap may grow, in per cent, before
 	// garbage is collected.
 	Collect func(percent int)
+	// Patience is how long a tool waits while cleanup says nothing; zero means
+	// askPatience.
+	Patience time.Duration
 }
 
 // A Server is the queue manager. One goroutine, Run's, owns the scheduler and
@@ -117,7 +120,8 @@ type Server struct {
 	deep     bool          // the queue is deep: see thrift
 	told     bool          // the queue as it was at the start is known
 	newest   chan struct{} // closed when the newest new message has had its turn: see inTurn
-	asked    []func()      // answers to tools that wait for that
+	asked    []*question   // of tools, and waiting for that
+	heard    time.Time     // when cleanup last told of messages
 
 	cleanup *ipc.Client
 	bounce  *ipc.Client
@@ -139,6 +143,9 @@ func New(o Options) *Server {
 		messages: make(map[sched.MsgID]*message), book: newBook(),
 		room: make(chan struct{}, maxBatches), entries: make(map[sched.EntryID]*delivery),
 		agents: make(map[mail.Transport]*agentConn)}
+	if s.opt.Patience == 0 {
+		s.opt.Patience = askPatience
+	}
 	s.sched = sched.New(o.Settings.Sched)
 	s.cleanup = ipc.NewClient(o.Cleanup, s.fromCleanup)
 	s.bounce = ipc.NewClient(o.Bounce, nil)

@@ -582,3 +582,28 @@ func TestFlushAtStart(t *testing.T) {
 	o.answer("ok")
 	st.waitOp(ids[0], "its removal", removed)
 }
+
+// TestSilentCleanup: a tool does not wait for ever for a queue that nobody
+// tells of.
+func TestSilentCleanup(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	attached := make(chan *ipc.Conn, 1)
+	st.stream = func(c *ipc.Conn) { attached <- c }
+	st.patience = 50 * time.Millisecond
+	st.run()
+	c := <-attached
+	var reply proto.ListReply
+	err := st.tool.Call(t.Context(), &proto.List{}, &reply)
+	if err == nil || !strings.Contains(err.Error(), "the cleanup service does not answer") {
+		t.Errorf("answered %v, %+v", err, reply)
+	}
+	c.Push(&proto.Entries{Complete: true})
+	for {
+		if err := st.tool.Call(t.Context(), &proto.List{}, &reply); err == nil {
+			break
+		} else if !strings.Contains(err.Error(), "does not answer") {
+			t.Fatal(err)
+		}
+	}
+}

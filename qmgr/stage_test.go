@@ -55,6 +55,7 @@ type stage struct {
 	retire   func()          // tells the queue manager to end
 	drain    time.Duration   // how long it may take then
 	stream   func(*ipc.Conn) // what is pushed to the queue manager, instead of entries
+	patience time.Duration   // of tools with a silent cleanup
 }
 
 // lockedLog gathers log lines.
@@ -158,7 +159,7 @@ func (st *stage) run() {
 	reader := spool.NewReader(nil, filepath.Join(st.site.Queue, "spool"))
 	opener := queueread.Opener{Reader: reader, Cleanup: cleanup}
 	st.srv = New(Options{Settings: settings, Resolver: st, Open: opener.Open, Submit: submitter, Log: maillog.New("postfix/qmgr", maillog.NewWriter(st.log, maillog.Classic)),
-		Cleanup: st.path("cleanup"), Bounce: st.path("bounce"), Verify: st.path("verify"),
+		Patience: st.patience, Cleanup: st.path("cleanup"), Bounce: st.path("bounce"), Verify: st.path("verify"),
 		Agent: func(t mail.Transport) string { return st.path(string(t)) }})
 	ctx, cancel := context.WithCancel(context.Background())
 	st.retire = cancel
