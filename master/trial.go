@@ -11,7 +11,7 @@ import (
 
 // trial has the services read their settings and open what these name, as
 // they do when they start, and says what they complain of. ok is false if one
-// of them could not start.
+// of them could not start that the mail system cannot do without.
 func (c *control) trial(s *settings) (ok bool) {
 	ok = true
 	said := make(map[string]bool)
@@ -29,10 +29,14 @@ func (c *control) trial(s *settings) (ok bool) {
 		log := maillog.New(e.spec.Process, complaints(func(text string) { once(c.warn, text) }))
 		err = service.Try(e.spec, &e.line, cfg, log)
 		log.Close()
-		if err != nil {
+		text := fmt.Sprintf("%s:%d: service %s/%s: %v", e.File, e.Line, e.Name, e.Type, err)
+		switch {
+		case err == nil:
+		case e.spec.Rank == service.Agent: // all else goes on without it
+			once(c.warn, text)
+		default:
 			ok = false
-			once(func(format string, args ...any) { c.fatal(format, args...) },
-				fmt.Sprintf("%s:%d: service %s/%s: %v", e.File, e.Line, e.Name, e.Type, err))
+			once(func(format string, args ...any) { c.fatal(format, args...) }, text)
 		}
 	}
 	return ok

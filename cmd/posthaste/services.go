@@ -51,10 +51,10 @@ func services() map[string]service.Spec {
 			a, err := virtual.New(env.Config, env.Name, env.Log)
 			return a, nil, err
 		}),
-		agent.Spec("pipe", func(env *service.Env) (agent.Deliverer, func(), error) {
+		untried(agent.Spec("pipe", func(env *service.Env) (agent.Deliverer, func(), error) {
 			a, err := pipe.New(env.Config, env.Name, env.Args, nil, env.Log)
 			return a, nil, err
-		}),
+		})),
 		spawn.Spec(),
 		frugal(service.Plain, agent.Spec("discard", func(*service.Env) (agent.Deliverer, func(), error) { return discard.Agent{}, nil, nil })),
 		frugal(service.Plain, agent.Spec("error", func(env *service.Env) (agent.Deliverer, func(), error) {
@@ -66,6 +66,13 @@ func services() map[string]service.Spec {
 		specs[s.Process] = s
 	}
 	return specs
+}
+
+// untried is a service that nobody misses before it is used: a usual master.cf
+// lists pipes to programs, and for users, that are not there.
+func untried(spec service.Spec) service.Spec {
+	spec.Tries = false
+	return spec
 }
 
 // frugal are the agents that neither write files nor, but for what sandbox

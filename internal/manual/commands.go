@@ -49,7 +49,7 @@ func posthastePage() command {
 			{"reload", "", "Read the configuration again. One with errors is refused, and the present one goes on. No connection is refused meanwhile, and sessions under way end under the settings they began with."},
 			{"status", "", "Say whether the mail system runs. The exit status is 0 if it does, 1 if it does not."},
 			{"flush", "", "Try to deliver all waiting mail now."},
-			{"check", "[-v]", "Say what is wrong with the configuration and with directories. Missing directories are made. The services read their settings and open tables, keys and certificates as they do when they start; the exit status is 1 if one of them could not start. With -v there follows, line by line, what would behave differently from Postfix with the same files."},
+			{"check", "[-v]", "Say what is wrong with the configuration and with directories. Missing directories are made. The services read their settings and open tables, keys and certificates as they do when they start; the exit status is 1 if one of them could not start that others need. With -v there follows, line by line, what would behave differently from Postfix with the same files."},
 			{"set-permissions", "", "Give the mail system's directories, postdrop and postqueue their owners, groups and modes. Only root can do that."},
 			{"logrotate", "", "Rename the file that maillog_file names, have a new one opened, and compress the old one."},
 			{"try", "[-d dir] [-p port]", "Run a private mail system in the foreground, on the loopback interface, with all that it has below one directory. The defaults are run and 2525."},
