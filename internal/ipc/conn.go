@@ -151,13 +151,23 @@ type Conn struct {
 // when the peer is never to ask for anything. It starts two goroutines, which
 // end when the connection does; Wait waits for them.
 func NewConn(nc net.Conn, handler Handler) *Conn {
+	c := newConn(nc, handler)
+	c.start()
+	return c
+}
+
+// newConn makes a connection that neither reads nor writes before start.
+func newConn(nc net.Conn, handler Handler) *Conn {
 	c := &Conn{nc: nc, handler: handler, calls: make(map[uint32]call),
 		readerDone: make(chan struct{}), writerDone: make(chan struct{})}
 	c.wcond.L = &c.wmu
 	c.out = append(c.out, 0, 'P', 'H', Version, 0, 0, 0, 0)
+	return c
+}
+
+func (c *Conn) start() {
 	go c.readLoop()
 	go c.writeLoop()
-	return c
 }
 
 // Wait returns when the connection is closed and its goroutines have ended.

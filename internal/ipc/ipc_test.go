@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -347,4 +348,51 @@ func BenchmarkCall(b *testing.B) {
 			wg.Wait()
 		})
 	}
+}
+
+// TestOnConnFirst: whoever is told of connections is told before anything
+// that comes over one.
+func TestOnConnFirst(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	known := map[*Conn]bool{}
+	heard := make(chan bool)
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	srv := &Server{
+		OnConn: func(c *Conn) {
+			for range 100 {
+				runtime.Gosched()
+			}
+			mu.Lock()
+			known[c] = true
+			mu.Unlock()
+		},
+		Handler: func(c *Conn, r *Request) {
+			mu.Lock()
+			was := known[c]
+			mu.Unlock()
+			heard <- was
+		},
+	}
+	done := make(chan struct{})
+	go func() { srv.Serve(ctx, l, time.Second); close(done) }()
+	for range 50 {
+		nc, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := NewConn(nc, nil)
+		c.Push(rawMessage("hello"))
+		if !<-heard {
+			t.Error("a message came before its connection")
+		}
+		c.Close()
+	}
+	cancel()
+	<-done
 }

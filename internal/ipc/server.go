@@ -81,7 +81,7 @@ func (s *Server) serveConn(nc net.Conn) {
 		return
 	}
 	nc.SetReadDeadline(time.Time{})
-	c := NewConn(first, s.Handler)
+	c := newConn(first, s.Handler)
 	s.mu.Lock()
 	if s.conns == nil {
 		s.conns = make(map[*Conn]struct{})
@@ -95,6 +95,7 @@ func (s *Server) serveConn(nc net.Conn) {
 	if draining { // it was accepted just before the end
 		c.GoAway()
 	}
+	c.start()
 	c.Wait()
 	s.mu.Lock()
 	delete(s.conns, c)
