@@ -6,10 +6,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"posthaste/internal/testproc"
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 )
 
@@ -183,16 +183,14 @@ func startExporter(t *testing.T, s *system) string {
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	cmd := exec.Command(program, "--web.listen-address="+address, "--postfix.logfile_path="+s.path("mail.log"), "--postfix.showq_path="+s.path("none"))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var out lockedBuffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
+		if t.Failed() {
+			t.Logf("the exporter said:\n%s", out.String())
+		}
 	})
+	testproc.Start(t, cmd, t.TempDir())
 	s.eventually("the exporter answers", func() bool {
 		_, err := scrape(address, "")
 		return err == nil

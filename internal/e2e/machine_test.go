@@ -127,7 +127,7 @@ cat passwd > etc/passwd
 rm group passwd
 hostname "$4"
 chroot . /bin/sh -c 'newaliases && posthaste set-permissions'
-exec chroot . /bin/sh -c 'echo ready; while :; do sleep 100000 & wait; done'
+exec chroot . /bin/sh -c 'echo ready; cat > /dev/null'
 `
 
 // newMachine starts a machine of that name.
@@ -145,7 +145,12 @@ func (n *network) newMachine(name string) *machine {
 	}
 	m := &machine{t: t, init: exec.Command("/bin/sh", "-c", machineInit, "init", dir, binDir, etc, name)}
 	m.init.Stdout, m.init.Stderr = &m.out, &m.out
-	m.init.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC, Pdeathsig: syscall.SIGKILL}
+	m.init.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC}
+	// It ends when its standard input does, should this program be killed. (The kernel's
+	// signal for a parent's death comes when the thread ends that made the child.)
+	if _, err := m.init.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
 	if err := m.init.Start(); err != nil {
 		t.Skipf("SKIPPED, NOT PROVED HERE: no name spaces can be had: %v", err)
 	}
