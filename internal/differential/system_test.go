@@ -277,18 +277,21 @@ func (s *system) eventually(what string, f func() bool) {
 func (s *system) play(kind, text string) string {
 	s.names = map[string]string{}
 	var b strings.Builder
+	first := connectLine // what the log has of it at least
 	if kind == "smtp" {
 		s.session(&b, text)
 	} else {
+		first = pickupLine
 		args, message, _ := strings.Cut(text, "\n")
 		out, err := s.tool(unquoteLines(message), append([]string{"sendmail"}, strings.Fields(args)...)...)
 		if err != nil {
 			fmt.Fprintf(&b, "%s%v\n", out, err)
+			first = nil
 		} else if out != "" {
 			fmt.Fprintf(&b, "said %s\n", out)
 		}
 	}
-	queue := s.settle(b.String())
+	queue := s.settle(b.String(), first)
 	for _, f := range s.filters {
 		b.WriteString(f.take())
 	}
@@ -313,9 +316,10 @@ type queued struct {
 	} `json:"recipients"`
 }
 
-// settle waits until nothing moves any more, and tells what is left of the
-// case in the queue.
-func (s *system) settle(said string) string {
+// settle waits until the log has what first matches and nothing moves any
+// more, and tells what is left of the case in the queue. Lines are logged a little
+// after what they tell of.
+func (s *system) settle(said string, first *regexp.Regexp) string {
 	var list []queued
 	before := -1
 	s.eventually("nothing moves any more", func() bool {
@@ -324,6 +328,9 @@ func (s *system) settle(said string) string {
 		before = n
 		if !same {
 			return false // to ask the queue costs a process
+		}
+		if first != nil && !first.MatchString(s.log()[s.logged:]) {
+			return false
 		}
 		if d, _ := filepath.Glob(s.path("spool/maildrop/*")); len(d) > 0 {
 			return false
@@ -368,6 +375,7 @@ func (s *system) settle(said string) string {
 var (
 	// begun is what says that there is a message.
 	begun       = regexp.MustCompile(`pickup\[\d+\]: (\w+): uid=|notification: (\w+)$|qmgr\[\d+\]: (\w+): from=<.*\(queue active\)|queued as (\w+)`)
+	pickupLine  = regexp.MustCompile(`pickup\[\d+\]: (warning: |\w+: uid=)`)
 	clientLine  = regexp.MustCompile(`smtpd\[\d+\]: (\w+): client=`)
 	connectLine = regexp.MustCompile(`smtpd\[\d+\]: (connect|disconnect) from`)
 )
