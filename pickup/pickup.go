@@ -109,7 +109,9 @@ func (p *Picker) list() ([]string, error) {
 	return names, nil
 }
 
-// batch takes these files, several at once, and returns how many it took.
+// batch takes these files, several at once, and returns how many it took. When
+// ctx ends it begins with no other, and finishes those in hand: who gave up waiting
+// for cleanup's word would have the message queued twice.
 func (p *Picker) batch(ctx context.Context, names []string) (taken int) {
 	type result struct {
 		name string
@@ -119,16 +121,23 @@ func (p *Picker) batch(ctx context.Context, names []string) (taken int) {
 	slots := make(chan struct{}, max(p.opt.Parallel, 1))
 	results := make(chan result, len(names))
 	started := 0
+	inHand := context.WithoutCancel(ctx)
 	for _, name := range names {
 		fi, err := os.Lstat(filepath.Join(p.opt.Dir, name))
 		if err != nil || !fi.Mode().IsRegular() || fi.Mode()&0o100 == 0 || p.broken[name].Equal(fi.ModTime()) {
 			continue // gone, being written, or known to be no message
 		}
-		slots <- struct{}{}
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			break
+		}
 		started++
 		go func() {
 			defer func() { <-slots }()
-			ok, err := p.take(ctx, name)
+			ok, err := p.take(inHand, name)
 			results <- result{name, ok, err}
 		}()
 	}

@@ -113,7 +113,8 @@ postconf -c /etc/posthaste-out -e 'relayhost = [127.0.0.1]:26' 'mydestination ='
 run systemctl enable --now posthaste@out
 is posthaste@out active || fail "the second instance does not run"
 printf 'Subject: out\n\nx\n' | sendmail -C /etc/posthaste-out other@elsewhere.example
-until_true "it has its own queue" out_queue_is 1
+until_true "it has its own queue" sh -c 'postqueue -c /etc/posthaste-out -j | grep -q "\"queue_name\": *\"deferred\""'
+out_queue_is 1 || fail "its queue has $(out_queue)"
 queue_is 1 || fail "the queue has $(queue)"
 
 say "An upgrade keeps the queues"

@@ -1,0 +1,81 @@
+package pickup
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/maildrop"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/submit"
+)
+
+// TestStopWithMailInHand: what has been handed to cleanup when the service is
+// told to stop is waited for, so that it is queued once, and nothing else is begun.
+func TestStopWithMailInHand(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	drop := filepath.Join(dir, "maildrop")
+	if err := os.Mkdir(drop, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, subject := range []string{"one", "two"} {
+		r := new(strings.Builder)
+		h := &maildrop.Header{Time: time.Now(), Sender: "a@from.test", Recipients: []mail.Recipient{{Address: "b@to.test"}}}
+		if err := maildrop.Write(r, h, strings.NewReader("Subject: "+subject+"\n\nx\n")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := maildrop.Drop(drop, strings.NewReader(r.String()), os.Getuid(), time.Now(), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make(chan *ipc.Request, 2)
+	client := serveCleanup(t, filepath.Join(dir, "cleanup"), got)
+	submitter := submit.New(client)
+	defer submitter.Close()
+	p := New(Options{Dir: drop, Submit: submitter, Log: maillog.New("pickup", maillog.NewWriter(os.Stderr, maillog.Plain)), Parallel: 1, Owner: os.Getuid()})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Scan(ctx) }()
+	r := <-got
+	cancel()
+	r.Reply(&proto.SubmitReply{Code: 250, Status: dsn.S(2, 0, 0), Text: "Ok"})
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if left, _ := os.ReadDir(drop); len(left) != 1 || len(got) != 0 {
+		t.Errorf("%d files are left and %d more messages were handed over, want 1 and 0", len(left), len(got))
+	}
+}
+
+// serveCleanup plays a cleanup that passes submissions on.
+func serveCleanup(t *testing.T, path string, got chan<- *ipc.Request) *ipc.Client {
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &ipc.Server{Handler: func(_ *ipc.Conn, r *ipc.Request) {
+		switch r.Kind {
+		case proto.KindLease:
+			r.Reply(&proto.LeaseReply{First: 1, N: 10})
+		case proto.KindSubmit:
+			got <- r
+		default:
+			r.Fail("unexpected request %d", r.Kind)
+		}
+	}}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { srv.Serve(ctx, l, time.Second); close(ended) }()
+	client := ipc.NewClient(path, nil)
+	t.Cleanup(func() { client.Close(); cancel(); <-ended })
+	return client
+}
