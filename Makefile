@@ -54,14 +54,14 @@ man:
 peers:
 	./internal/e2e/peers.sh
 
-# Every benchmark, for a quiet machine; bench-compare sets the outcome beside the one in
-# docs/bench.txt, where a "~" is noise. Those beside Postfix need root and its package.
+# Every benchmark, for a quiet machine; bench-compare sets the outcome beside the one of
+# an earlier commit, which is in bench.old. Those beside Postfix need root and its package.
 BENCH ?= .
 bench:
 	$(GO) test -p 1 -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./... | tee bench.txt
 
 bench-compare: bench
-	$(GO) tool benchstat docs/bench.txt bench.txt
+	$(GO) tool benchstat bench.old bench.txt
 
 # Many more random histories and the whole sizes of what make test runs in part.
 soak:
