@@ -131,8 +131,9 @@ type converter struct {
 	mime  rfc5322.Structure
 	where place
 	field []byte // of the present header, lines so far
-	line  []byte // an incomplete line
 	err   error
+
+	pieces rfc5322.Lines
 }
 
 type place uint8
@@ -143,10 +144,6 @@ const (
 	inNested        // header of an attached message
 	inBody
 )
-
-// maxHeldLine bounds a line that is waited for; content lines are shorter, or
-// not worth more care.
-const maxHeldLine = 64 << 10
 
 // newConverter makes a converter for one message.
 func (r *outputRules) newConverter(ctx context.Context, d *delivery, s *session, out *filter) *converter {
@@ -167,22 +164,11 @@ func (c *converter) write(b []byte) {
 }
 
 func (c *converter) lines(b []byte) {
+	var line []byte
 	for len(b) > 0 && c.err == nil && c.out.err == nil {
-		i := bytes.IndexByte(b, '\n') + 1
-		if i == 0 && len(c.line)+len(b) < maxHeldLine {
-			c.line = append(c.line, b...)
-			return
+		if line, b = c.pieces.Next(b); line != nil {
+			c.take(line)
 		}
-		if i == 0 {
-			i = len(b)
-		}
-		line := b[:i]
-		if b = b[i:]; len(c.line) > 0 {
-			c.line = append(c.line, line...)
-			line = c.line
-		}
-		c.take(line)
-		c.line = c.line[:0]
 	}
 }
 
@@ -191,8 +177,8 @@ func (c *converter) end() {
 	if c.down != nil {
 		c.lines(c.down.AppendEnd(nil))
 	}
-	if len(c.line) > 0 {
-		c.take(c.line)
+	if line := c.pieces.Last(); line != nil {
+		c.take(line)
 	}
 	if c.where != inBody {
 		c.endField()

@@ -1,7 +1,5 @@
 package rfc5322
 
-import "bytes"
-
 // A Downgrader makes a message fit for a way that only takes seven bits (RFC
 // 6152 section 3): bodies that say that they are 8bit or binary become
 // quoted-printable, RFC 2045 section 6.7. All else stays as it is, what is 8-bit
@@ -12,49 +10,32 @@ import "bytes"
 type Downgrader struct {
 	Structure
 
-	line    []byte // whose end has not come yet
+	lines   Lines
 	inBody  bool
 	field   []byte // a field of interest, lines so far
 	wide    bool   // the present header has Content-Transfer-Encoding: 8bit or binary, left out
 	quoting bool   // the present body is being encoded
 }
 
-// maxHeld bounds what is held back: of a longer line, and of a longer field, the
-// beginning is dealt with before the end.
-const maxHeld = 64 << 10
-
 // Append appends to out what becomes of the next piece of the message. What ends
 // in the middle of a line or field comes out later.
 func (d *Downgrader) Append(out, piece []byte) []byte {
+	var line []byte
 	for len(piece) > 0 {
-		i := bytes.IndexByte(piece, '\n') + 1
-		if i == 0 && len(d.line)+len(piece) < maxHeld {
-			d.line = append(d.line, piece...)
-			break
+		if line, piece = d.lines.Next(piece); line != nil {
+			out = d.take(out, line)
 		}
-		if i == 0 {
-			i = len(piece)
-		}
-		line := piece[:i]
-		piece = piece[i:]
-		if len(d.line) > 0 {
-			d.line = append(d.line, line...)
-			line = d.line
-		}
-		out = d.take(out, line)
-		d.line = d.line[:0]
 	}
 	return out
 }
 
 // AppendEnd appends what is left at the end of the message.
 func (d *Downgrader) AppendEnd(out []byte) []byte {
-	if len(d.line) > 0 {
+	if line := d.lines.Last(); line != nil {
 		if d.quoting {
-			d.line = append(d.line, "\r\n"...)
+			line = append(line, "\r\n"...)
 		}
-		out = d.take(out, d.line)
-		d.line = d.line[:0]
+		out = d.take(out, line)
 	}
 	if !d.inBody {
 		out = d.endHeader(d.endField(out))
