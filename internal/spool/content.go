@@ -41,10 +41,7 @@ func (st *Stored) content(raw bool) (*Content, error) {
 	if st.msg.IsZero() {
 		return nil, fmt.Errorf("message %s: %w: its content is gone", st.id, ErrCorrupt)
 	}
-	buf, _ := st.r.bufs.Get().(*[]byte)
-	if buf == nil {
-		buf = new([]byte)
-	}
+	buf := st.r.buffer()
 	c, err := st.inline(buf, raw)
 	if err != nil {
 		st.r.bufs.Put(buf)
@@ -105,26 +102,21 @@ func (c *Content) Read(p []byte) (int, error) {
 	if c.pos >= c.len {
 		return 0, io.EOF
 	}
-	if c.pos < c.base || c.pos >= c.base+int64(len(c.data)) {
-		if err := c.chunk(c.pos / bigChunk); err != nil {
-			return 0, err
-		}
-	}
-	n := copy(p, c.data[c.pos-c.base:])
+	b, err := c.rest()
+	n := copy(p, b)
 	c.pos += int64(n)
-	return n, nil
+	return n, err
 }
 
 // WriteTo writes what is left to w, as io.WriterTo, without a copy in between.
 // An error of w is returned as it is.
 func (c *Content) WriteTo(w io.Writer) (n int64, err error) {
 	for c.pos < c.len {
-		if c.pos < c.base || c.pos >= c.base+int64(len(c.data)) {
-			if err := c.chunk(c.pos / bigChunk); err != nil {
-				return n, err
-			}
+		b, err := c.rest()
+		if err != nil {
+			return n, err
 		}
-		k, err := w.Write(c.data[c.pos-c.base:])
+		k, err := w.Write(b)
 		n += int64(k)
 		c.pos += int64(k)
 		if err != nil {
@@ -134,16 +126,23 @@ func (c *Content) WriteTo(w io.Writer) (n int64, err error) {
 	return n, nil
 }
 
+// rest is what memory holds, or its chunk has, from the position on.
+func (c *Content) rest() ([]byte, error) {
+	if c.pos < c.base || c.pos >= c.base+int64(len(c.data)) {
+		if err := c.chunk(c.pos / bigChunk); err != nil {
+			return nil, err
+		}
+	}
+	return c.data[c.pos-c.base:], nil
+}
+
 // chunk reads and verifies one chunk of a big file.
 func (c *Content) chunk(i int64) error {
 	if c.big == nil {
 		return fs.ErrClosed
 	}
 	if c.buf == nil {
-		c.buf, _ = c.r.bufs.Get().(*[]byte)
-		if c.buf == nil {
-			c.buf = new([]byte)
-		}
+		c.buf = c.r.buffer()
 		if cap(*c.buf) < bigChunk {
 			*c.buf = make([]byte, bigChunk)
 		}

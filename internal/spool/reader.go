@@ -99,6 +99,14 @@ func (r *Reader) unref(rf *readFile) {
 	}
 }
 
+// buffer is one from the pool, of any size.
+func (r *Reader) buffer() *[]byte {
+	if buf, _ := r.bufs.Get().(*[]byte); buf != nil {
+		return buf
+	}
+	return new([]byte)
+}
+
 func (r *Reader) release(rf *readFile) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
