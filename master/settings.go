@@ -221,11 +221,16 @@ func newEntry(cfg *config.Config, c config.Service, spec service.Spec) (*entry, 
 		Name: c.Name, Type: c.Type, Sockets: len(e.endpoints), MaxProc: c.MaxProc,
 		Unprivileged: c.Unprivileged, Chroot: c.Chroot, Overrides: c.Overrides(),
 	}
-	if _, err = cfg.With(e.line.Settings(spec.Process, os.Getpid())...); err != nil {
+	if _, err = e.configured(cfg); err != nil {
 		return nil, err
 	}
 	e.line.Args, e.line.Verbose, err = serviceArgs(c.Args)
 	return e, err
+}
+
+// configured is main.cf as the service has it.
+func (e *entry) configured(cfg *config.Config) (*config.Config, error) {
+	return cfg.With(e.line.Settings(e.spec.Process, os.Getpid())...)
 }
 
 // serviceArgs returns the arguments that are the service's own, and how often

@@ -2,7 +2,6 @@ package master
 
 import (
 	"fmt"
-	"os"
 	"strings"
 
 	"posthaste/internal/maillog"
@@ -15,28 +14,28 @@ import (
 func (c *control) trial(s *settings) (ok bool) {
 	ok = true
 	said := make(map[string]bool)
-	once := func(say func(string, ...any), text string) {
+	warn := func(text string) {
 		if !said[text] {
 			said[text] = true
-			say("%s", text)
+			c.warn("%s", text)
 		}
 	}
 	for _, e := range s.services {
-		cfg, err := s.config.With(e.line.Settings(e.spec.Process, os.Getpid())...)
+		cfg, err := e.configured(s.config)
 		if err != nil {
 			continue // loadSettings has said so
 		}
-		log := maillog.New(e.spec.Process, complaints(func(text string) { once(c.warn, text) }))
+		log := maillog.New(e.spec.Process, complaints(warn))
 		err = service.Try(e.spec, &e.line, cfg, log)
 		log.Close()
 		text := fmt.Sprintf("%s:%d: service %s/%s: %v", e.File, e.Line, e.Name, e.Type, err)
 		switch {
 		case err == nil:
 		case e.spec.Rank == service.Agent: // all else goes on without it
-			once(c.warn, text)
+			warn(text)
 		default:
 			ok = false
-			once(func(format string, args ...any) { c.fatal(format, args...) }, text)
+			c.fatal("%s", text) // each has a line of its own
 		}
 	}
 	return ok

@@ -28,16 +28,13 @@ func main() {
 
 func run(args []string) int {
 	c := &sendmail.Command{Name: "sendmail", Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
-	whole := func() int {
+	whole := func(string) int {
 		err := execWhole(args)
 		fmt.Fprintf(os.Stderr, "sendmail: fatal: %v\n", err)
 		return sendmail.ExitUnavailable
 	}
-	c.Mailq = func(string) int { return whole() }
-	c.Newaliases = func(string) int { return whole() }
-	c.Flush = func(string, []string) int { return whole() }
-	c.Daemon = func(string) int { return whole() }
-	c.Session = func(string) int { return whole() }
+	c.Mailq, c.Newaliases, c.Daemon, c.Session = whole, whole, whole, whole
+	c.Flush = func(dir string, _ []string) int { return whole(dir) }
 	return c.Run(args)
 }
 

@@ -87,16 +87,14 @@ func startSMTPSink(t testing.TB) int {
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	eventually(t, "smtp-sink listens", func() bool {
 		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err == nil {
 			c.Close()
-			return port
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("smtp-sink does not listen")
-		}
-	}
+		return err == nil
+	})
+	return port
 }
 
 // onOneProcessor has what start starts use the first processor only.
