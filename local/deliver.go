@@ -222,7 +222,7 @@ func (d *delivery) command(st state, line string) {
 			return
 		}
 	}
-	c := command.Command{Line: line, Shell: d.shell, Env: d.environment(&st), Dir: dir, Rights: d.person(&st).All(), Limit: d.commandLimit}
+	c := command.Command{Line: line, Shell: d.shell, Env: d.environment(&st), Dir: dir, Rights: d.person(&st).All(d.mailGroup), Limit: d.commandLimit}
 	head := d.head(&st, st.delivered, d.headers&toCommand != 0, true)
 	res := c.Run(d.ctx, func(w *os.File) error { return feed(w, head, d.content) })
 	if res.OK {

@@ -26,7 +26,8 @@
 //
 // Files and mailboxes are written, and .forward files read, with the user's
 // file rights (package rights), commands run as the user altogether, with his
-// supplementary groups (package command). Destinations in aliases have the
+// supplementary groups (package command), but never with group 0 or that of
+// mail_owner. Postfix gives commands no supplementary groups. Destinations in aliases have the
 // rights of the alias database's owner, those in an :include: file of root's
 // aliases the rights of that file's owner; where that comes to root, those of
 // default_privs, and so it is with what root's .forward names. Only root's own
@@ -58,10 +59,10 @@
 // execution_directory_expansion_filter, expand_owner_alias,
 // export_environment, fallback_transport, fallback_transport_maps,
 // forward_expansion_filter, forward_path, frozen_delivered_to, home_mailbox,
-// local_command_shell, luser_relay, mail_name, mail_spool_directory,
-// mailbox_command, mailbox_command_maps, mailbox_delivery_lock,
-// mailbox_size_limit, mailbox_transport, mailbox_transport_maps, myhostname,
-// owner_request_special, prepend_delivered_header,
+// local_command_shell, luser_relay, mail_name, mail_owner,
+// mail_spool_directory, mailbox_command, mailbox_command_maps,
+// mailbox_delivery_lock, mailbox_size_limit, mailbox_transport,
+// mailbox_transport_maps, myhostname, owner_request_special, prepend_delivered_header,
 // propagate_unmatched_extensions, recipient_delimiter,
 // require_home_directory, reset_owner_alias, spool_segment_size,
 // stale_lock_time, strict_mailbox_ownership.

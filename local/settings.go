@@ -42,6 +42,7 @@ type settings struct {
 	commandFilter, shell  string
 	exports               []string
 	privileged            *users.User // default_privs
+	mailGroup             int         // mail_owner's, which no command gets; 0: there is none
 }
 
 // expansion is a set of the kinds of expansions that a destination can be in,
@@ -121,6 +122,13 @@ func readSettings(cfg *config.Config, db users.Database) (*settings, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("default_privs: %w", err)
+	}
+	owner, err := db.Lookup(cfg.String("mail_owner"))
+	if err != nil {
+		return nil, fmt.Errorf("mail_owner: %w", err)
+	}
+	if owner != nil {
+		s.mailGroup = owner.GID
 	}
 	return s, nil
 }

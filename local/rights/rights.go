@@ -21,8 +21,8 @@
 //
 // # Security
 //
-// Root is refused: neither user 0 nor group 0 is ever delivered as, but for
-// what is done with [Own].
+// Root is refused: neither user 0 nor group 0, as primary or supplementary
+// group, is ever delivered as, but for what is done with [Own].
 //
 // When the process itself is not root nothing is switched: everything is done
 // with the rights that it has.
@@ -32,6 +32,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -56,8 +57,8 @@ func Switching() bool { return os.Geteuid() == 0 }
 
 // Check refuses root's rights.
 func (r Rights) Check() error {
-	if r.UID <= 0 || r.GID <= 0 {
-		return fmt.Errorf("refusing to deliver with the rights of uid %d, gid %d", r.UID, r.GID)
+	if r.UID <= 0 || r.GID <= 0 || slices.Contains(r.Groups, 0) {
+		return fmt.Errorf("refusing to deliver with the rights of uid %d, gid %d, groups %d", r.UID, r.GID, r.Groups)
 	}
 	return nil
 }

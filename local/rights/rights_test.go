@@ -15,7 +15,8 @@ func TestCheck(t *testing.T) {
 	for _, tt := range []struct {
 		r  Rights
 		ok bool
-	}{{Rights{UID: 0, GID: 5}, false}, {Rights{UID: 5, GID: 0}, false}, {Rights{UID: -1, GID: 5}, false}, {Rights{UID: 5, GID: 5}, true}} {
+	}{{Rights{UID: 0, GID: 5}, false}, {Rights{UID: 5, GID: 0}, false}, {Rights{UID: -1, GID: 5}, false}, {Rights{UID: 5, GID: 5}, true},
+		{Rights{UID: 5, GID: 5, Groups: []int{7, 0}}, false}, {Rights{UID: 5, GID: 5, Groups: []int{7}}, true}} {
 		if err := tt.r.Check(); (err == nil) != tt.ok {
 			t.Errorf("%+v: %v", tt.r, err)
 		}

@@ -1,13 +1,27 @@
 // Package users is who there is on this system: the accounts that mail is
 // delivered to and that commands run as.
+//
+// # Security
+//
+// Names come from strangers. getent, which is asked for accounts that are
+// elsewhere than in /etc/passwd, takes a name that is a number for a user id;
+// an answer about somebody else is no answer. What it says of a name, also
+// that there is nobody, is believed for a few seconds, so that mail for one
+// name asks once, and mail for many costs a bounded memory.
+//
+// Commands have the supplementary groups of their account, which Postfix does
+// not give them, but never group 0 nor the mail system's.
 package users
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -43,8 +57,18 @@ func (u *User) Files() rights.Rights {
 	return rights.Rights{UID: u.UID, GID: u.GID}
 }
 
-// All are u's rights as a login would have them.
-func (u *User) All() rights.Rights { return rights.Rights{UID: u.UID, GID: u.GID, Groups: u.Groups} }
+// All are u's rights as a login would have them, with the supplementary groups
+// but for 0 and those in without. The primary group is as it is: who may not
+// have it is refused elsewhere (package rights, [Named]).
+func (u *User) All(without ...int) rights.Rights {
+	r := rights.Rights{UID: u.UID, GID: u.GID}
+	for _, g := range u.Groups {
+		if g != 0 && !slices.Contains(without, g) {
+			r.Groups = append(r.Groups, g)
+		}
+	}
+	return r
+}
 
 // Named are the rights of user=NAME or user=NAME:GROUP in master.cf. Root's are
 // refused, and those of mailOwner, who the mail system is.
@@ -57,17 +81,25 @@ func Named(spec string, db Database, mailOwner string) (rights.Rights, error) {
 	if u == nil {
 		return rights.Rights{}, fmt.Errorf("user=%s: there is no user %q", spec, name)
 	}
+	owner, err := db.Lookup(mailOwner)
+	if err != nil {
+		return rights.Rights{}, fmt.Errorf("user=%s: %w", spec, err)
+	}
 	r := u.All()
+	if owner != nil {
+		r = u.All(owner.GID)
+	}
 	if hasGroup {
 		gid, found, err := db.LookupGroup(group)
-		if err != nil || !found {
-			return rights.Rights{}, fmt.Errorf("user=%s: there is no group %q: %w", spec, group, err)
+		if err != nil {
+			return rights.Rights{}, fmt.Errorf("user=%s: %w", spec, err)
+		}
+		if !found {
+			return rights.Rights{}, fmt.Errorf("user=%s: there is no group %q", spec, group)
 		}
 		r.GID = gid
 	}
-	switch owner, err := db.Lookup(mailOwner); {
-	case err != nil:
-		return rights.Rights{}, fmt.Errorf("user=%s: %w", spec, err)
+	switch {
 	case u.UID == 0 || r.GID == 0:
 		return rights.Rights{}, fmt.Errorf("user=%s: expected a user who does not have root's rights", spec)
 	case owner != nil && rights.Switching() && (u.UID == owner.UID || r.GID == owner.GID):
@@ -80,12 +112,20 @@ func Named(spec string, db Database, mailOwner string) (rights.Rights, error) {
 // again when they change, and whatever else nsswitch.conf names, asked by the
 // program getent. The zero System is ready for use.
 type System struct {
-	mu            sync.Mutex
-	passwd, group version
-	byName        map[string]*User
-	byID          map[int]*User
-	groups        map[string]int
+	etc string                                                      // where the files are; empty: /etc
+	ask func(database, key string) (out string, ok bool, err error) // empty: getent
+
+	mu        sync.Mutex
+	versions  [3]version // of files
+	byName    map[string]*User
+	byID      map[int]*User
+	groups    map[string]int
+	elsewhere map[string]bool   // databases that have other sources than files
+	answers   map[string]answer // getent's, by key
 }
+
+// files are what a System reads, in this order.
+var files = [...]string{"passwd", "group", "nsswitch.conf"}
 
 // version is a file as it was when it was last read.
 type version struct {
@@ -93,7 +133,20 @@ type version struct {
 	time time.Time
 }
 
-const getentTimeout = 30 * time.Second
+// An answer is what getent has said of a key; user nil: nobody.
+type answer struct {
+	user  *User
+	until time.Time
+}
+
+const (
+	getentTimeout = 30 * time.Second
+	// believed is how long an answer of getent's counts: as long as a delivery
+	// asks again, not as long as somebody waits for a new account to work.
+	believed = 5 * time.Second
+	// maxAnswers is how many are kept.
+	maxAnswers = 1000
+)
 
 // Lookup implements Database.
 func (s *System) Lookup(name string) (*User, error) {
@@ -107,7 +160,7 @@ func (s *System) Lookup(name string) (*User, error) {
 	if u != nil || err != nil {
 		return u, err
 	}
-	return getent(name)
+	return s.getent(name, func(u *User) bool { return u.Name == name || !isNumber(name) })
 }
 
 // LookupID implements Database.
@@ -119,7 +172,14 @@ func (s *System) LookupID(uid int) (*User, error) {
 	if u != nil || err != nil {
 		return u, err
 	}
-	return getent(strconv.Itoa(uid))
+	return s.getent(strconv.Itoa(uid), func(u *User) bool { return u.UID == uid })
+}
+
+// isNumber says whether getent takes a name for a number, as strtoul(3) does.
+func isNumber(name string) bool {
+	name = strings.TrimLeft(name, " \t\v\f\r\n")
+	name = strings.TrimPrefix(strings.TrimPrefix(name, "+"), "-")
+	return strings.Trim(name, "0123456789") == ""
 }
 
 // LookupGroup implements Database.
@@ -127,11 +187,12 @@ func (s *System) LookupGroup(name string) (gid int, found bool, err error) {
 	s.mu.Lock()
 	err = s.refresh()
 	gid, found = s.groups[name]
+	others := s.elsewhere["group"]
 	s.mu.Unlock()
-	if found || err != nil || !otherSources() || name == "" || name[0] == '-' {
+	if found || err != nil || !others || name == "" || name[0] == '-' {
 		return gid, found, err
 	}
-	out, found, err := runGetent("group", name)
+	out, found, err := s.run("group", name)
 	if err != nil || !found {
 		return 0, false, err
 	}
@@ -139,42 +200,44 @@ func (s *System) LookupGroup(name string) (gid int, found bool, err error) {
 	if len(f) < 3 {
 		return 0, false, fmt.Errorf("getent group %s: unexpected answer %.80q", name, out)
 	}
+	if isNumber(name) && f[0] != name {
+		return 0, false, nil
+	}
 	gid, err = strconv.Atoi(f[2])
 	return gid, err == nil, err
 }
 
 // refresh reads the files again when they have changed. Called with mu held.
 func (s *System) refresh() error {
-	p, err := look("/etc/passwd")
-	if err != nil {
-		return err
+	etc := s.etc
+	if etc == "" {
+		etc = "/etc"
 	}
-	g, err := look("/etc/group")
-	if err != nil {
-		return err
+	var now [len(files)]version
+	for i, name := range files {
+		st, err := os.Stat(filepath.Join(etc, name))
+		if err != nil && name != "nsswitch.conf" {
+			return err
+		}
+		if err == nil {
+			now[i] = version{st.Size(), st.ModTime()}
+		}
 	}
-	if s.byName != nil && p == s.passwd && g == s.group {
+	if s.byName != nil && now == s.versions {
 		return nil
 	}
-	users, err := os.ReadFile("/etc/passwd")
-	if err != nil {
-		return err
+	var text [len(files)]string
+	for i, name := range files {
+		b, err := os.ReadFile(filepath.Join(etc, name))
+		if err != nil && name != "nsswitch.conf" {
+			return err
+		}
+		text[i] = string(b)
 	}
-	groups, err := os.ReadFile("/etc/group")
-	if err != nil {
-		return err
-	}
-	s.byName, s.byID, s.groups = parse(string(users), string(groups))
-	s.passwd, s.group = p, g
+	s.byName, s.byID, s.groups = parse(text[0], text[1])
+	s.elsewhere = otherSources(text[2])
+	s.versions, s.answers = now, nil
 	return nil
-}
-
-func look(file string) (version, error) {
-	st, err := os.Stat(file)
-	if err != nil {
-		return version{}, err
-	}
-	return version{st.Size(), st.ModTime()}, nil
 }
 
 // parse reads passwd(5) and group(5). The first entry of a name or uid counts.
@@ -225,11 +288,47 @@ func parseUser(line string) *User {
 }
 
 // getent asks the other sources that nsswitch.conf names, if there are any.
-func getent(key string) (*User, error) {
-	if !otherSources() || strings.HasPrefix(key, "-") {
+// It takes a name that is a number for an id: right says whether the answer is
+// about the one who was asked for.
+func (s *System) getent(key string, right func(*User) bool) (*User, error) {
+	now := time.Now()
+	s.mu.Lock()
+	known, ok := s.answers[key]
+	others := s.elsewhere["passwd"]
+	s.mu.Unlock()
+	if !others || strings.HasPrefix(key, "-") {
 		return nil, nil
 	}
-	out, found, err := runGetent("passwd", key)
+	if !ok || now.After(known.until) {
+		u, err := s.askUser(key)
+		if err != nil {
+			return nil, err
+		}
+		known = answer{u, now.Add(believed)}
+		s.keep(key, known, now)
+	}
+	if known.user == nil || !right(known.user) {
+		return nil, nil
+	}
+	return known.user, nil
+}
+
+// keep remembers an answer, and forgets others when there are too many.
+func (s *System) keep(key string, a answer, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.answers) >= maxAnswers {
+		maps.DeleteFunc(s.answers, func(_ string, a answer) bool { return now.After(a.until) })
+	}
+	if s.answers == nil || len(s.answers) >= maxAnswers {
+		s.answers = map[string]answer{}
+	}
+	s.answers[key] = a
+}
+
+// askUser is getent's answer; nil: nobody.
+func (s *System) askUser(key string) (*User, error) {
+	out, found, err := s.run("passwd", key)
 	if err != nil || !found {
 		return nil, err
 	}
@@ -237,7 +336,7 @@ func getent(key string) (*User, error) {
 	if u == nil {
 		return nil, fmt.Errorf("getent passwd %s: unexpected answer %.80q", key, out)
 	}
-	out, _, err = runGetent("initgroups", u.Name)
+	out, _, err = s.run("initgroups", u.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -249,8 +348,11 @@ func getent(key string) (*User, error) {
 	return u, nil
 }
 
-// runGetent runs getent. found is false when it says that there is no such key.
-func runGetent(database, key string) (out string, found bool, err error) {
+// run runs getent. found is false when it says that there is no such key.
+func (s *System) run(database, key string) (out string, found bool, err error) {
+	if s.ask != nil {
+		return s.ask(database, key)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), getentTimeout)
 	defer cancel()
 	b, err := exec.CommandContext(ctx, "getent", database, key).Output()
@@ -264,22 +366,18 @@ func runGetent(database, key string) (out string, found bool, err error) {
 	return string(b), true, nil
 }
 
-// otherSources says whether users come from elsewhere than files.
-func otherSources() bool {
-	b, err := os.ReadFile("/etc/nsswitch.conf")
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(b)) {
-		sources, ok := strings.CutPrefix(strings.TrimSpace(line), "passwd:")
-		if !ok {
-			continue
-		}
+// otherSources are the databases that, by nsswitch.conf, come from elsewhere
+// than files.
+func otherSources(nsswitch string) map[string]bool {
+	elsewhere := map[string]bool{}
+	for line := range strings.Lines(nsswitch) {
+		line, _, _ = strings.Cut(line, "#")
+		database, sources, _ := strings.Cut(strings.TrimSpace(line), ":")
 		for _, s := range strings.Fields(sources) {
 			if s != "files" && s != "compat" && s[0] != '[' {
-				return true
+				elsewhere[strings.TrimSpace(database)] = true
 			}
 		}
 	}
-	return false
+	return elsewhere
 }
