@@ -64,6 +64,8 @@ func New(o Options) (*Agent, error) {
 	}
 	cfg := o.Config
 	topt := service.TableOptions(cfg, o.Log)
+	sensitive := func(name string) *table.Maps { return table.OpenMaps(name, cfg.List(name), topt.Sensitive()) }
+	topt.NoSubstitution = true // in the names of transports
 	maps := func(name string) *table.Maps { return table.OpenMaps(name, cfg.List(name), topt) }
 	var notices *biff
 	if cfg.Bool("biff") {
@@ -74,8 +76,8 @@ func New(o Options) (*Agent, error) {
 		store: mailbox.New(mailbox.Options{LockAttempts: cfg.Int("deliver_lock_attempts"), LockDelay: cfg.Duration("deliver_lock_delay"),
 			StaleLock: cfg.Duration("stale_lock_time"), Hostname: s.hostname, Warn: o.Log.Warning}),
 		split:   &table.Search{Delimiters: s.delimiters, OwnerRequest: s.ownerRequest, DoubleBounce: s.doubleBounce},
-		aliases: maps("alias_maps"), transports: maps("mailbox_transport_maps"), commandMaps: maps("mailbox_command_maps"),
-		fallbacks: maps("fallback_transport_maps"),
+		aliases: sensitive("alias_maps"), commandMaps: sensitive("mailbox_command_maps"),
+		transports: maps("mailbox_transport_maps"), fallbacks: maps("fallback_transport_maps"),
 	}, nil
 }
 

@@ -162,6 +162,7 @@ func New(cfg *config.Config, o table.Options) (*Rewriter, error) {
 	r.dotParents = !parentMatches(cfg, "transport_maps")
 	maps := func(name string) *table.Maps { return table.OpenMaps(name, cfg.List(name), o) }
 	r.relocated = maps("relocated_maps")
+	o.NoSubstitution = true // a stranger's address is to choose no transport and no host
 	r.initRoutes(cfg, maps)
 	if err := errors.Join(errs...); err != nil {
 		return nil, errors.Join(err, r.Close())

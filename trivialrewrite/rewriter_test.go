@@ -233,6 +233,10 @@ moved.test          t7:
 		{maps + "relocated_maps = inline:{{u@moved.test=u@new.test, see there}}\n", "", "u+x@moved.test", "error 5.1.6 User has moved to u@new.test, see there u+x@moved.test default"},
 		{"relocated_prefix_enable = no\nrelocated_maps = inline:{{u@moved.test=5.1.7 gone}}\n", "", "u@moved.test", "error 5.1.7 gone u@moved.test default"},
 		{"relocated_prefix_enable = no\nrelocated_maps = inline:{{u@moved.test=gone}}\n", "", "u@moved.test", "error 5.2.0 Mailbox is unavailable u@moved.test default"},
+		// A stranger's address is part of no transport and of no host's name.
+		{"transport_maps = pcre:{{/@(.*)$$/ smtp:[$$1]}, {/x.test/ t1:}}\n", "", "u@x.test", "t1 x.test u@x.test default"},
+		{"sender_dependent_relayhost_maps = regexp:{{/@(.*)/ [$$1]}, {/a/ gw}}\n", "s@a.test", "u@x.test", "smtp gw u@x.test default"},
+		{"sender_dependent_default_transport_maps = pcre:{{/(.)@/ $$1:}, {/a/ t2:}}\n", "s@a.test", "u@x.test", "t2 x.test u@x.test default"},
 		// Tables that fail.
 		{"transport_maps = fail:x\n", "", "u@x.test", "error"},
 		{"relocated_maps = fail:x\n", "", "u@x.test", "error"},

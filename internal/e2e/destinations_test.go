@@ -5,6 +5,8 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -67,11 +69,17 @@ func TestManyDestinations(t *testing.T) {
 	}
 	run := func(dest func(i int) string) time.Duration {
 		next := newSinkOn(t, listenLoopback(t), nil)
-		s := newSystem(t, options{main: fmt.Sprintf("transport_maps = pcre:{ {/@d(\\d+)-(\\d+)\\.test$$/ smtp:[127.1.$$1.$$2]:%d} }\n", next.port())})
 		to := make([]string, n)
+		var routes strings.Builder
 		for i := range to {
 			to[i] = fmt.Sprintf("u%d@%s", i, dest(i))
+			fmt.Fprintf(&routes, "d%[1]d-%[2]d.test smtp:[127.1.%[1]d.%[2]d]:%[3]d\n", i/250, i%250+1, next.port())
 		}
+		table := filepath.Join(t.TempDir(), "transport")
+		if err := os.WriteFile(table, []byte(routes.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		s := newSystem(t, options{main: "transport_maps = texthash:" + table + "\n"})
 		began := time.Now()
 		s.sendMany(to)
 		s.eventually("all have arrived", func() bool { return len(next.received()) >= n })

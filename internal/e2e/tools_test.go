@@ -278,6 +278,7 @@ func TestCheck(t *testing.T) {
 		{"header_checks = regexp:/nonexistent/checks", `: warning: header_checks: table regexp:/nonexistent/checks: .*no such file`, 0},
 		{"smtp_tls_policy_maps = hash:/nonexistent/policy", `: warning: smtp_tls_policy_maps: table hash:/nonexistent/policy: .*build it with "postmap hash:/nonexistent/policy"`, 0},
 		{"transport_maps = regexpp:/x", `: warning: transport_maps: table regexpp:/x: unknown type "regexpp"`, 0},
+		{"alias_maps = tcp:127.0.0.1:9", `: warning: alias_maps: table tcp:127.0.0.1:9: tcp is not allowed for security-sensitive data`, 0},
 	} {
 		t.Run(c.setting, func(t *testing.T) {
 			t.Parallel()
@@ -293,5 +294,27 @@ func TestCheck(t *testing.T) {
 				t.Errorf("exit status %d\n%s", status, out)
 			}
 		})
+	}
+}
+
+// TestCheckSubstitution: rules that would put a stranger's words where they are
+// not allowed are found.
+func TestCheckSubstitution(t *testing.T) {
+	t.Parallel()
+	names := []string{"alias_maps", "mailbox_command_maps", "mailbox_transport_maps", "fallback_transport_maps", "virtual_mailbox_maps",
+		"virtual_uid_maps", "virtual_gid_maps", "transport_maps", "sender_dependent_relayhost_maps", "sender_dependent_default_transport_maps",
+		"address_verify_transport_maps", "address_verify_sender_dependent_relayhost_maps", "address_verify_sender_dependent_default_transport_maps"}
+	var main strings.Builder
+	for _, name := range append(names, "virtual_alias_maps") { // the last may
+		fmt.Fprintf(&main, "%s = pcre:{{/(%s)/ $$1}}\n", name, name)
+	}
+	out, status := newSystem(t, options{unstarted: true, main: "maillog_file =\n" + main.String()}).tool(nil, "check")
+	for _, name := range names {
+		if want := ": warning: pcre:{{/(" + name + ")/ $1}}, line 1: regular expression substitution is not allowed in this table"; !strings.Contains(out, want) {
+			t.Errorf("no %q", want)
+		}
+	}
+	if n := strings.Count(out, "substitution is not allowed"); n != len(names) || status != 0 {
+		t.Errorf("%d complaints, not %d; status %d:\n%s", n, len(names), status, out)
 	}
 }

@@ -145,6 +145,9 @@ func parseRule(d dialect, line string, o *Options) (r patternRule, err error) {
 		return r, errors.New("no result after the pattern")
 	}
 	r.value, err = parseTemplate(rest)
+	if err == nil && r.value.highest > 0 && o.NoSubstitution {
+		err = errors.New("regular expression substitution is not allowed in this table, for security reasons")
+	}
 	if err == nil && r.value.highest > 0 && r.match.not {
 		err = errors.New("a pattern with \"!\" matches no text that $number could stand for")
 	}

@@ -112,6 +112,37 @@ func TestPatternErrors(t *testing.T) {
 	}
 }
 
+// TestSensitive has tables whose answers are executed keep strangers' words
+// out of them, also those that are parts of others.
+func TestSensitive(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"regexp", "pcre"} {
+		rules := kind + ":{{/^(.*)x$/ |list $1}, {/(y)/ ${1}}, {/(z)/ $(1)}, {/./ |list $$1}}"
+		for _, spec := range []string{rules, "proxy:" + rules, "unionmap:{{" + rules + "}}", "pipemap:{static:x,{" + rules + "}}"} {
+			var warned []string
+			tab := open(t, spec, Options{Warn: func(s string) { warned = append(warned, s) }}.Sensitive())
+			if len(warned) != 3 || !strings.Contains(warned[0], "line 1: regular expression substitution is not allowed in this table, for security reasons; line ignored") {
+				t.Errorf("%s: warned %q", spec, warned)
+			}
+			for _, key := range []string{"x", "y", "z"} {
+				if got := ask(tab, key); got != "|list $1" {
+					t.Errorf("%s: %q: got %q", spec, key, got)
+				}
+			}
+		}
+	}
+	for _, spec := range []string{"tcp:127.0.0.1:9", "socketmap:inet:127.0.0.1:9:x", "proxy:tcp:127.0.0.1:9", "pipemap:{static:x, socketmap:unix:/x:y}"} {
+		if _, err := Open(spec, Options{}.Sensitive()); err == nil || !strings.Contains(err.Error(), "is not allowed for security-sensitive data") {
+			t.Errorf("%s: %v", spec, err)
+		}
+		if tab, err := Open(spec, Options{NoSubstitution: true}); err != nil {
+			t.Errorf("%s: %v", spec, err)
+		} else {
+			tab.Close()
+		}
+	}
+}
+
 func TestLongest(t *testing.T) {
 	t.Parallel()
 	for spec, want := range map[string]string{"regexp:{{/^(a|ab)/ $1}}": "ab", "pcre:{{/^(a|ab)/ $1}}": "a"} {

@@ -45,6 +45,10 @@
 // Patterns are matched in time linear in the key unless they need a
 // backtracking matcher, which is then given [Options.MatchTimeout]. Answers
 // from servers are bounded in size and time.
+//
+// What answers a table may give depends on their use ([Options.Sensitive]): a
+// pattern's "|command $1" in an alias would put strangers' words into a
+// command line.
 package table
 
 import (
@@ -102,6 +106,14 @@ type Options struct {
 	// or by its successor.
 	Confined *confine.Confinement
 
+	// NoSubstitution has regexp and pcre tables pass over rules with $1 and the
+	// like, with a warning: see Sensitive.
+	NoSubstitution bool
+
+	// NoServers refuses tables of the types socketmap and tcp, whose servers do
+	// not prove who they are: see Sensitive.
+	NoServers bool
+
 	// NoFold leaves fixed keys in the letter case they are in.
 	NoFold bool
 
@@ -138,6 +150,15 @@ type Options struct {
 
 // An Opener opens tables of one type, given what follows "type:".
 type Opener func(name string, o Options) (Table, error)
+
+// Sensitive are the options for tables whose answers say what is executed or
+// written, and with whose rights: what a stranger has written, in an address or
+// as a server, must not become part of them. Tables with the names of mail
+// transports need the first half of it.
+func (o Options) Sensitive() Options {
+	o.NoSubstitution, o.NoServers = true, true
+	return o
+}
 
 func (o *Options) warn(format string, args ...any) {
 	if o.Warn != nil {
@@ -257,6 +278,9 @@ func Open(spec string, o Options) (Table, error) {
 	}
 	if open == nil {
 		return nil, fmt.Errorf("table %s: unknown type %q: known are %s", spec, kind, strings.Join(o.types(), " "))
+	}
+	if o.NoServers && (kind == "socketmap" || kind == "tcp") {
+		return nil, fmt.Errorf("table %s: %s is not allowed for security-sensitive data", spec, kind)
 	}
 	t, err := open(name, o)
 	if err != nil {

@@ -72,7 +72,7 @@ func New(cfg *config.Config, name string, log *maillog.Logger) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("virtual_mailbox_lock: %w", err)
 	}
-	opt := service.TableOptions(cfg, log)
+	opt := service.TableOptions(cfg, log).Sensitive()
 	return &Agent{service: name, log: log, base: cfg.String("virtual_mailbox_base"), minimumUID: cfg.Int("virtual_minimum_uid"),
 		limit: cfg.Bytes("virtual_mailbox_limit"), lock: lock, strictOwner: cfg.Bool("strict_mailbox_ownership"),
 		originalRecipient: cfg.Bool("enable_original_recipient"),
