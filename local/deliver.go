@@ -286,14 +286,14 @@ func (d *delivery) environment(st *state) []string {
 
 // unknown is for recipients that are neither alias nor user.
 func (d *delivery) unknown(st state) {
-	if d.seen("unknown %s", st.local) {
+	if d.seen("unknown %s", st.local) && !st.relayed {
 		return
 	}
 	transport, ok := d.mapped(&st, d.fallbacks, d.fallbackTransport)
 	if !ok || transport != "" && d.pass(&st, "fallback_transport", transport) {
 		return
 	}
-	if d.luser != "" && d.relayUnknown(st) {
+	if d.luser != "" && !st.relayed && d.relayUnknown(st) {
 		return
 	}
 	if strings.EqualFold(st.user, "mailer-daemon") || strings.EqualFold(st.user, "postmaster") {
@@ -304,7 +304,9 @@ func (d *delivery) unknown(st state) {
 	d.bounce(&st, dsn.S(5, 1, 1), `unknown user: "%s"`, st.user)
 }
 
-// relayUnknown sends mail for unknown users where luser_relay says.
+// relayUnknown sends mail for unknown users where luser_relay says. What the
+// sender wrote is in that, so it is one address, whatever it looks like: never
+// a list, a |command, a /file or an :include: file.
 func (d *delivery) relayUnknown(st state) bool {
 	to, _, err := macro.Expand(d.luser, d.names(&st, nil, nil), "")
 	if err != nil {
@@ -312,10 +314,18 @@ func (d *delivery) relayUnknown(st state) bool {
 		d.deferIt(&st, dsn.S(4, 3, 5), configText)
 		return true
 	}
-	if strings.EqualFold(to, st.addr) || strings.EqualFold(to, st.local) { // no relay to itself
+	if to == "" {
 		return false
 	}
-	st.kind, st.unmatched, st.from = inAlias, "", st.local
-	d.tokens(st, parseTokens(to))
+	full, err := d.Rewriter.Rewrite(d.ctx, "local", to)
+	if err != nil {
+		d.deferIt(&st, tryLater, "address resolver failure")
+		return true
+	}
+	if strings.EqualFold(full, st.addr) { // no relay to itself
+		return false
+	}
+	st.unmatched, st.relayed = "", true
+	d.resolve(st, to)
 	return true
 }

@@ -45,6 +45,11 @@
 // .forward and :include: files that others can write to are refused.
 // Environment and working directory of commands are set, not inherited.
 //
+// # Differences from Postfix
+//
+// luser_relay is followed once: where it leads to a name that is unknown too,
+// the mail is returned, and not lost as a duplicate.
+//
 // # Standards
 //
 //	RFC 5321 section 3.9 (aliases and lists)

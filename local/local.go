@@ -154,6 +154,7 @@ type state struct {
 	listOwner bool   // owner is an owner- alias: the envelope is the list's
 	from      string // name that is being expanded
 	kind      expansion
+	relayed   bool        // luser_relay has led here: it does so once
 	rights    *users.User // whose rights destinations are used with; nil: nobody's in particular
 }
 

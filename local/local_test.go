@@ -554,6 +554,38 @@ func TestUnknownUsers(t *testing.T) {
 	s.expect(s.deliver("ann@example.org"), "delivered 2.0.0 delivered to mailbox")
 }
 
+// TestLuserRelayOfStrangers: the name that a stranger writes to can make no
+// command, file or list of luser_relay.
+func TestLuserRelayOfStrangers(t *testing.T) {
+	t.Parallel()
+	for _, relay := range []string{"$user@catch.test", "$local@catch.test", "$recipient@catch.test", "$extension@catch.test"} {
+		s := newSite(t, "", "luser_relay = "+relay+"\nallow_mail_to_commands = alias, include\nallow_mail_to_files = alias, include")
+		s.write("commands", "|touch %DIR%/spool/did\n", s.users["nobody"])
+		for _, name := range []string{"|touch " + s.path("spool/did") + ";#", s.path("spool/did"), s.path("spool") + "/", ":include:" + s.path("commands"),
+			"ann, |touch " + s.path("spool/did") + ",b", "~/did", "ann joe", `\|touch ` + s.path("spool/did") + ";#", `"|touch ` + s.path("spool/did") + `"`} {
+			if relay == "$extension@catch.test" {
+				name = "who+" + strings.ReplaceAll(name, "/", ";")
+			}
+			n := len(s.queued)
+			s.expect(s.deliver(name+"@example.org"), "expanded 2.0.0 forwarded as NEWID")
+			if len(s.queued) == n+1 && len(s.queued[n].Envelope.Recipients) != 1 {
+				t.Errorf("%s for %s: queued for %+v", relay, name, s.queued[n].Envelope.Recipients)
+			}
+		}
+		if left, _ := filepath.Glob(s.path("spool/*")); len(left) != 0 {
+			t.Errorf("luser_relay = %s: somebody could write %q", relay, left)
+		}
+	}
+	// The same, where it stays here.
+	s := newSite(t, "", "luser_relay = $local+x")
+	s.expect(s.deliver("|touch "+s.path("spool/did")+"@example.org"), `failed 5.1.1 unknown user: "|touch %DIR%/spool/did"`)
+	s.expect(s.deliver("ann, joe@example.org"), `failed 5.1.1 unknown user: "ann, joe"`)
+	s = newSite(t, "", "luser_relay = $extension")
+	s.expect(s.deliver("who@example.org"), `failed 5.1.1 unknown user: "who"`)
+	s.expect(s.deliver("who+else@example.org"), `failed 5.1.1 unknown user: "else"`)
+	s.expect(s.deliver("who+joe@example.org"), "delivered 2.0.0 delivered to mailbox")
+}
+
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "one joe\nfar x@far.test\ncmd |date\nfile /tmp/x\n", "")

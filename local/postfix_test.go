@@ -19,6 +19,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
 	"posthaste/internal/testpostfix"
 	"posthaste/internal/testusers"
 	"posthaste/local/macro"
@@ -187,6 +188,13 @@ var differential = []comparison{
 	{to: "phtest1", settings: "mailbox_command = printf '%s|%s' \"$USER\" \"$EXTENSION\" > $HOME/raw"},
 	{to: "phtest1", settings: "fallback_transport = ppipe"},
 	{to: "nosuchuser", settings: "luser_relay = $local@elsewhere.test"}, {to: "nosuchuser", settings: "luser_relay = nosuchuser"},
+	{to: "|touch %DIR%/pub/x;#", settings: "luser_relay = $user@elsewhere.test"}, {to: "|touch %DIR%/pub/x;#+y", settings: "luser_relay = $recipient@elsewhere.test"},
+	{to: "|touch %DIR%/pub/x;#", settings: "luser_relay = phtest1+$user"},
+	{to: "%DIR%/pub/x", settings: "luser_relay = $local@elsewhere.test"}, {to: "%DIR%/pub/", settings: "luser_relay = $local@elsewhere.test"},
+	{to: ":include:%DIR%/cmds", settings: "luser_relay = $local@elsewhere.test\nallow_mail_to_commands = alias, include"},
+	{to: ":include:%DIR%/cmds", settings: "luser_relay = phtest1+$local\nallow_mail_to_commands = alias, include"},
+	{to: "phtest1, phtest2 ,|touch %DIR%/pub/x", settings: "luser_relay = $local@elsewhere.test"},
+	{to: "phtest1, phtest2", settings: "luser_relay = phtest1+$user"}, {to: "~/x", settings: "luser_relay = $local@elsewhere.test"},
 	{to: "phtest1", settings: "local_command_shell = /bin/sh -c\nmailbox_command = cat > $HOME/shell"},
 	{to: "cmd", settings: "command_time_limit = 1s\nmailbox_command =", content: "Subject: x\n"},
 	{to: "phtest1", settings: "command_time_limit = 1s\nmailbox_command = sleep 30"},
@@ -308,11 +316,11 @@ postlog unix-dgram n - n - 1 postlogd
 `
 
 // destination is the whole address.
-func (tt *comparison) destination() string {
+func (p *postfix) destination(tt comparison) string {
 	if strings.Contains(tt.to, "@") {
 		return tt.to
 	}
-	return tt.to + "@mx.example.test"
+	return strings.ReplaceAll(tt.to, "%DIR%", p.dir) + "@mx.example.test"
 }
 
 // pipeArgs are the words of the pipe transport's line in master.cf; braces
@@ -470,7 +478,7 @@ func (p *postfix) theirs(t *testing.T, tt comparison) (string, string) {
 	p.prepare(t, tt)
 	p.start(t, tt)
 	before := len(p.Log())
-	p.Run(tt.message(), "sendmail", "-i", "-f", "sender@far.test", tt.destination())
+	p.Run(tt.message(), "sendmail", "-i", "-f", "sender@far.test", rfc5322.Quote(p.destination(tt)))
 	since := func() string { return p.Log()[before:] }
 	wait(t, "Postfix has delivered", func() bool { return strings.Contains(since(), "status=") && p.quiet() })
 	// Lines are on their way to the log yet; what is deferred has none that
@@ -589,7 +597,7 @@ func (p *postfix) ours(t *testing.T, tt comparison) (string, string) {
 func (p *postfix) deliver(t *testing.T, s *site, tt comparison, cfg *config.Config, content string) {
 	t.Helper()
 	if !strings.Contains(tt.to, "@") {
-		s.deliverEnv(mail.Envelope{}, content, tt.destination())
+		s.deliverEnv(mail.Envelope{}, content, p.destination(tt))
 		return
 	}
 	var d agent.Deliverer
