@@ -1,6 +1,7 @@
 package mail
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -64,8 +65,9 @@ func (c *Client) Append(b []byte, tag byte) []byte {
 }
 
 // Decode reads what Append wrote, given the field's bytes.
-func (c *Client) Decode(field []byte) error {
-	r := pack.NewReader(field)
+func (c *Client) Decode(field []byte) error { return c.decode(pack.NewTextReader(field)) }
+
+func (c *Client) decode(r pack.Reader) error {
 	for r.Next() {
 		switch r.Tag() {
 		case 'n':
@@ -94,8 +96,7 @@ func (s *SASL) append(b []byte, tag byte) []byte {
 	})
 }
 
-func (s *SASL) decode(field []byte) error {
-	r := pack.NewReader(field)
+func (s *SASL) decode(r pack.Reader) error {
 	for r.Next() {
 		switch r.Tag() {
 		case 'm':
@@ -112,7 +113,7 @@ func (s *SASL) decode(field []byte) error {
 // Decode reads the stored form of an envelope into e, which should be zero.
 // Recipients are not part of it.
 func (e *Envelope) Decode(stored []byte) error {
-	r := pack.NewReader(stored)
+	r := pack.NewTextReader(stored)
 	for r.Next() {
 		switch r.Tag() {
 		case 'q':
@@ -130,11 +131,11 @@ func (e *Envelope) Decode(stored []byte) error {
 		case '<':
 			e.Ret = dsn.Ret(r.Uint())
 		case 'c':
-			if err := e.Client.Decode(r.Bytes()); err != nil {
+			if err := e.Client.decode(r.Nested()); err != nil {
 				return err
 			}
 		case 'a':
-			if err := e.SASL.decode(r.Bytes()); err != nil {
+			if err := e.SASL.decode(r.Nested()); err != nil {
 				return err
 			}
 		case 'v':
@@ -194,26 +195,47 @@ func (r *Recipient) Append(b []byte, tag byte) []byte {
 
 // Decode reads what Append wrote, given the field's bytes.
 func (r *Recipient) Decode(field []byte) error {
-	p := pack.NewReader(field)
+	var addr, orig, orcpt []byte
 	plain := false
+	p := pack.NewReader(field)
 	for p.Next() {
 		switch p.Tag() {
 		case 'R':
-			r.Address = p.String()
+			addr = p.Bytes()
 		case 'O':
-			r.Original = p.String()
+			orig = p.Bytes()
 		case 'o':
-			r.ORCPT = p.String()
+			orcpt = p.Bytes()
 		case '=':
 			plain = p.Bool()
 		case 'n':
 			r.Notify = dsn.Notify(p.Uint())
 		}
 	}
-	if plain {
-		r.ORCPT = plainORCPT + r.Address
+	if err := p.Err(); err != nil {
+		return err
 	}
-	return p.Err()
+	if plain {
+		orcpt = nil
+	}
+	// One string holds all: the address is the end of the ORCPT that was not
+	// stored, and most often what the client gave, too.
+	same := bytes.Equal(orig, addr)
+	if same {
+		orig = nil
+	}
+	text := plainORCPT + string(addr) + string(orig) + string(orcpt)
+	n := len(plainORCPT)
+	r.Address = text[n : n+len(addr)]
+	r.Original = text[n+len(addr) : n+len(addr)+len(orig)]
+	r.ORCPT = text[n+len(addr)+len(orig):]
+	if same {
+		r.Original = r.Address
+	}
+	if plain {
+		r.ORCPT = text[:n+len(addr)]
+	}
+	return nil
 }
 
 // DecodeRecipients reads a stored list of recipients: those with index from
@@ -259,7 +281,7 @@ func (o *Outcome) Append(b []byte, tag byte) []byte {
 
 // Decode reads what Append wrote, given the field's bytes.
 func (o *Outcome) Decode(field []byte) error {
-	r := pack.NewReader(field)
+	r := pack.NewTextReader(field)
 	for r.Next() {
 		switch r.Tag() {
 		case '#':

@@ -98,12 +98,26 @@ func Nested(b []byte, tag byte, fill func([]byte) []byte) []byte {
 type Reader struct {
 	rest []byte
 	data []byte
+	text string // a copy that ends where rest does; "" when there is none
 	tag  byte
 	err  error
 }
 
 // NewReader returns a Reader over b. The Reader's Bytes point into b.
 func NewReader(b []byte) Reader { return Reader{rest: b} }
+
+// NewTextReader is NewReader for fields that are text for the most part: it
+// copies b once, and String gives parts of that copy, which live and die together.
+func NewTextReader(b []byte) Reader { return Reader{rest: b, text: string(b)} }
+
+// Nested returns a Reader over the fields inside the present one, which
+// shares the copy that a NewTextReader has made.
+func (r *Reader) Nested() Reader {
+	if r.text == "" {
+		return Reader{rest: r.data}
+	}
+	return Reader{rest: r.data, text: r.text[:len(r.text)-len(r.rest)]}
+}
 
 // Next steps to the next field and says whether there is one.
 func (r *Reader) Next() bool {
@@ -128,8 +142,14 @@ func (r *Reader) Tag() byte { return r.tag }
 // Bytes is the present field, not copied.
 func (r *Reader) Bytes() []byte { return r.data }
 
-// String is the present field as text, copied.
-func (r *Reader) String() string { return string(r.data) }
+// String is the present field as text, which stays what it is when the bytes change.
+func (r *Reader) String() string {
+	if r.text == "" {
+		return string(r.data)
+	}
+	end := len(r.text) - len(r.rest)
+	return r.text[end-len(r.data) : end]
+}
 
 // Uint is the present field as an unsigned number.
 func (r *Reader) Uint() uint64 {
