@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,13 +21,6 @@ import (
 	"posthaste/internal/maillog"
 )
 
-// gcPercent makes the garbage collector run when the heap has grown by half
-// since it last ran. The heap of a service is a few megabytes, most of them
-// buffers without pointers, and a message allocates a few kilobytes: a
-// collection, of a millisecond or less, comes every few hundred messages,
-// and costs less than the memory that waiting longer would take.
-const gcPercent = 50
-
 // Main is the entry of a process that master has executed under a service's
 // name. args are those of the command line without the program's name. It
 // returns the exit status.
@@ -36,9 +28,6 @@ func Main(spec Spec, args []string) int {
 	NameProcess(spec.Process)
 	signal.Ignore(syscall.SIGINT) // a terminal's interrupt is for master
 	syscall.Umask(0o077)
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 	cl, err := ParseCommandLine(args)
 	if err == nil {
 		err = checkInherited(cl)
