@@ -5,12 +5,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"time"
 
 	"posthaste/internal/agent"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/quickconn"
 )
 
 // chunk is how much of a message is written under one time limit.
@@ -202,11 +202,9 @@ func (o *output) last(body []byte, end string) error {
 	if err := o.arm(); err != nil {
 		return err
 	}
-	switch o.w.conn.(type) {
-	case *net.TCPConn, *net.UnixConn:
+	if conn, ok := o.w.conn.(*quickconn.Conn); ok {
 		o.w.out = append(o.w.out[:0], end...)
-		pieces := net.Buffers{body, o.w.out}
-		_, err := pieces.WriteTo(o.w.conn)
+		_, err := conn.WriteTwo(body, o.w.out)
 		o.w.out = o.w.out[:0]
 		return err
 	}

@@ -10,6 +10,8 @@ import (
 	"net"
 	"runtime"
 	"sync"
+
+	"posthaste/internal/quickconn"
 )
 
 // Version is the protocol's: it changes when old and new processes could
@@ -151,7 +153,7 @@ type Conn struct {
 // when the peer is never to ask for anything. It starts two goroutines, which
 // end when the connection does; Wait waits for them.
 func NewConn(nc net.Conn, handler Handler) *Conn {
-	c := newConn(nc, handler)
+	c := newConn(quickconn.New(nc), handler)
 	c.start()
 	return c
 }
