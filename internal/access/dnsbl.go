@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -143,7 +144,8 @@ func (r *run) listedIn(ctx context.Context, l *DNSList, name string) (bool, erro
 
 // dnsCheck is a restriction that asks a list about something of the session:
 // what gives the thing's name in the list, how texts call it, and its class.
-// An empty query means that there is nothing to ask.
+// An empty query means that there is nothing to ask. One that permits does so
+// for recipients whose mail is ours to deliver or to relay, and for no other.
 func dnsCheck(permit bool, what func(r *run, domain string) (query, name string, cl class)) func(*Evaluator, string) (check, error) {
 	return func(_ *Evaluator, spec string) (check, error) {
 		l, err := ParseDNSList(spec)
@@ -154,6 +156,12 @@ func dnsCheck(permit bool, what func(r *run, domain string) (query, name string,
 			query, name, cl := what(r, l.Domain)
 			if query == "" {
 				return dunno
+			}
+			if permit && r.s.Stage == "RCPT" && r.s.HasRcpt {
+				// Whoever keeps the list may not say who relays.
+				if yes, v := r.authorized(ctx); !yes {
+					return v
+				}
 			}
 			hit, err := r.listedIn(ctx, l, query)
 			switch {
@@ -210,13 +218,14 @@ func (r *run) refuseListed(ctx context.Context, l *DNSList, query, name string, 
 		return r.e.Value(r.s, n)
 	})
 	reply, valid := smtpwire.ParseReply(text)
-	if !valid {
-		reply = smtpwire.Reply{Code: r.e.cfg.Int("maps_rbl_reject_code"), Text: text}
+	if !valid || !refuses(reply.Code) {
+		r.e.log.Warning("rbl response code configuration error: %s", text)
+		return r.refuse(450, dsn.S(4, 7, 1), "Service unavailable")
 	}
 	if reply.Status.IsZero() {
 		reply.Status = dsn.S(uint8(reply.Code/100), 7, 1)
 	}
-	return r.refuse(reply.Code, r.fixStatus(reply.Status, cl), printable(reply.Text))
+	return r.refuse(reply.Code, r.fixStatus(reply.Status, cl), cmp.Or(printable(reply.Text), "Service unavailable"))
 }
 
 func clip(s string, n int) string {

@@ -188,21 +188,23 @@ func (r *run) unverified(ctx context.Context, addr string, cl class) verdict {
 			break
 		}
 	}
-	if reason != "" {
-		text = reason
-	}
-	text = smtpwire.Printable(text)
+	code := 0
 	switch found {
 	case proto.ProbeOK:
 		return dunno
 	case proto.ProbeBounce:
-		code, word := r.e.cfg.Int(prefix+"_reject_code"), "undeliverable"
-		if code/100 != 5 {
-			word = "unverified"
-		}
-		return r.refuseFor(addr, cl, code, status.WithClass(5), word+" address: "+text)
+		code = r.e.cfg.Int(prefix + "_reject_code")
+	default:
+		code = r.e.cfg.Int(prefix + "_defer_code")
 	}
-	return r.deferIfPermit(action, r.e.cfg.Int(prefix+"_defer_code"), status, rejected(addr, cl, "unverified address: "+text))
+	text = smtpwire.Printable(cmp.Or(reason, text))
+	switch code / 100 {
+	case 2:
+		return dunno // to be known, not to be refused
+	case 4:
+		return r.deferIfPermit(action, code, status, rejected(addr, cl, "unverified address: "+clip(text, 250)))
+	}
+	return r.refuseFor(addr, cl, code, status, "undeliverable address: "+text)
 }
 
 func wait(ctx context.Context, d time.Duration) bool {

@@ -94,7 +94,16 @@ func (r *run) lookupFailed(addr string) verdict {
 	return r.trouble(451, dsn.S(4, 3, 0), "<"+addr+">: Temporary lookup failure")
 }
 
+// refuses says whether a reply code is one of a refusal.
+func refuses(code int) bool { return code >= 400 && code <= 599 }
+
+// pronounce is the one place where a refusal comes to be. Its code may be an
+// administrator's: one that the client would take for consent is replaced.
 func (r *run) pronounce(why *reason) verdict {
+	if !refuses(why.reply.Code) {
+		r.e.log.Warning("SMTP reply code configuration error: %s", why.reply)
+		why = &reason{reply: smtpwire.R(450, dsn.S(4, 7, 1), "Service unavailable"), hard: why.hard}
+	}
 	reply := r.e.mend(why.reply)
 	if r.warn && !why.hard {
 		r.log("reject_warning", reply.String())
