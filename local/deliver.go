@@ -43,9 +43,9 @@ func (d *delivery) mailbox(st state) (found bool) {
 	case line != "":
 		d.command(st, line)
 	case d.homeMailbox != "" && lastSlash(d.homeMailbox):
-		d.maildir(st, u, u.Home+"/"+d.homeMailbox)
+		d.maildir(st, u, u.Home+"/"+d.homeMailbox, "")
 	case d.spoolDir != "" && lastSlash(d.spoolDir):
-		d.maildir(st, u, d.spoolDir+st.user+"/")
+		d.maildir(st, u, d.spoolDir+st.user+"/", d.spoolDir)
 	default:
 		d.mbox(st, u)
 	}
@@ -120,13 +120,14 @@ func (d *delivery) mbox(st state, u *users.User) {
 	}
 }
 
-// maildir delivers to a maildir of u's.
-func (d *delivery) maildir(st state, u *users.User, path string) {
+// maildir delivers to a maildir of u's, which is in the directory spool if that
+// is not empty.
+func (d *delivery) maildir(st state, u *users.User, path, spool string) {
 	if d.request.Envelope.Trace.DontDeliver() {
 		d.sent(&st, "delivers to maildir")
 		return
 	}
-	m := mailbox.Maildir{Path: path, Rights: u.Files(), Limit: d.mailboxLimit, Otherwise: dsn.S(5, 2, 0)}
+	m := mailbox.Maildir{Path: path, Spool: spool, Rights: u.Files(), Limit: d.mailboxLimit, Otherwise: dsn.S(5, 2, 0)}
 	err := d.store.Deliver(&m, d.head(&st, d.final(&st), d.headers&toFile != 0, false), d.content)
 	if errors.Is(err, unix.EACCES) {
 		d.Log.Warning("maildir access problem for UID/GID=%d/%d: %v", u.UID, u.GID, err)
@@ -184,7 +185,7 @@ func (d *delivery) file(st state, path string) {
 		return
 	}
 	if lastSlash(path) {
-		d.maildir(st, d.person(&st), path)
+		d.maildir(st, d.person(&st), path, "")
 		return
 	}
 	m := mailbox.Mbox{Path: path, Rights: d.person(&st).Files(), Lock: d.locks, LockMay: true, Limit: d.mailboxLimit,

@@ -23,23 +23,46 @@
 // # Maildir
 //
 // Each message is a file, written and synced in tmp, then renamed to new, and
-// that directory is synced. Names follow the maildir convention: seconds, V
-// device I inode M microseconds, host. Directories are made when they are
-// missing.
+// that directory is synced. Where a file system has no renaming that replaces
+// nothing the file is linked to new and removed from tmp. Names follow the
+// maildir convention: seconds, V device I inode M microseconds, host. Directories
+// are made when they are missing.
 //
 // # Durability
 //
-// On return without error the message is on stable storage.
+// On return without error the message is on stable storage, and so are the
+// names of the file and of directories that were made for it: always; no
+// setting turns that off.
+//
+// # Quota
+//
+// Files are written with the recipient's rights, and without root's privilege to
+// exceed quotas, also those that root has opened: a full quota is status 5.2.2,
+// and leaves the mailbox as it was.
 //
 // # Security
 //
 // Everything is done with the rights that the caller names (package rights).
-// The last component of a path is never followed when it is a symbolic link,
+// The last component of a file's path is never followed when it is a symbolic link,
 // a file with more than one hard link is refused, files are opened without
 // waiting (a FIFO cannot hang a delivery), and what was opened is looked at
 // again before it is written to.
 //
+// Postfix follows a symbolic link that root has made in a directory where only
+// root may write. It is refused here too: whoever may make such a link may
+// as well say in main.cf or a table where the mail goes, and then no
+// delivery depends on what a name was a moment ago.
+//
+// A maildir in a spool directory where others may make names must belong to the
+// recipient and must not be world-writable, as must new and tmp in it, which
+// are reached from descriptors, following no link: what somebody else has
+// put there gets no mail, and makes no file appear elsewhere.
+//
 // # Bugs
+//
+// Two programs that see the same stale .lock file may both remove it, the second one
+// the first one's new lock, as with Postfix. With a kernel lock beside it
+// (fcntl, flock) that harms nobody; so dotlock should not be the only lock.
 //
 // flock locks are by file description like open file description locks, but
 // over NFS they become the same as fcntl locks: naming both then deadlocks
@@ -129,7 +152,9 @@ func failure(err error, def dsn.Status, format string, args ...any) *Error {
 
 func status(err error, def dsn.Status) dsn.Status {
 	switch {
-	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ESTALE):
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ESTALE), errors.Is(err, syscall.EEXIST),
+		// What a file system cannot do is for an administrator to see to.
+		errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENOSYS), errors.Is(err, syscall.EOPNOTSUPP):
 		return dsn.S(4, 2, 0)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE),
 		errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EIO), errors.Is(err, syscall.EROFS):
@@ -154,6 +179,8 @@ type Options struct {
 // A Store delivers to mailboxes. All methods may be called concurrently.
 type Store struct {
 	opt Options
+	sys system
+	pid int // in the names of files in maildirs
 
 	mu    sync.Mutex
 	inUse map[string]*turn // mbox files being delivered to
@@ -173,7 +200,7 @@ func New(o Options) *Store {
 	}
 	o.LockAttempts = max(o.LockAttempts, 1)
 	o.Hostname = strings.NewReplacer("/", "\\057", ":", "\\072").Replace(o.Hostname)
-	return &Store{opt: o, inUse: map[string]*turn{}}
+	return &Store{opt: o, sys: theSystem(), pid: os.Getpid(), inUse: map[string]*turn{}}
 }
 
 // take waits for its turn at path. The result gives it back.

@@ -91,7 +91,7 @@ func (s *Store) append(ctx context.Context, m *Mbox, head []byte, content Conten
 			return err
 		}
 		defer unlock(f.fd, m.Lock)
-		return m.extend(f.File, head, content)
+		return s.extend(m, f, head, content)
 	}
 	f.SetWriteDeadline(time.Now().Add(deviceTimeout)) // a terminal or pipe that nobody reads; /dev/null has none
 	if err := WriteTo(f.File, head, content, "\n", Form{Quote: true}); err != nil {
@@ -142,7 +142,7 @@ func (s *Store) open(m *Mbox, kind uint32) (*opened, error) {
 					return nil, failure(err, m.Otherwise, "cannot change file ownership")
 				}
 			}
-			if err := syncDir(parent(m.Path)); err != nil {
+			if err := syncDir(s.sys.sync, parent(m.Path)); err != nil {
 				f.Close()
 				return nil, failure(err, m.Otherwise, "cannot sync the mailbox's directory")
 			}
@@ -184,33 +184,46 @@ func refusal(status dsn.Status, format string, args ...any) *Error {
 	return e
 }
 
-// extend appends to a file that is locked, or leaves it as it was.
-func (m *Mbox) extend(f *os.File, head []byte, content Content) error {
+// extend appends to a file that is locked, or leaves it as it was. What root has
+// opened is written with the recipient's rights too, whose quota it is that
+// counts.
+func (s *Store) extend(m *Mbox, f *opened, head []byte, content Content) error {
+	if !m.Private {
+		return s.extendAs(m, f, head, content)
+	}
+	var failed error
+	if err := m.Rights.Do(func() error { failed = s.extendAs(m, f, head, content); return nil }); err != nil {
+		return &Error{Status: dsn.S(4, 3, 5), Text: err.Error()}
+	}
+	return failed
+}
+
+func (s *Store) extendAs(m *Mbox, f *opened, head []byte, content Content) error {
 	end, err := f.Seek(0, 2)
 	if err != nil {
 		return m.writeFailed(err)
 	}
-	before := separator(f, end)
+	before := separator(f.File, end)
 	m.Start = end + int64(len(before))
 	if head = append(before, head...); m.Limit > 0 {
 		if end+int64(len(head))+least(content) > m.Limit {
 			return m.writeFailed(syscall.EFBIG) // without writing what must be taken back
 		}
 	}
-	err = WriteTo(f, head, content, "\n", Form{Quote: true})
+	err = WriteTo(f.File, head, content, "\n", Form{Quote: true})
 	if err == nil && m.Limit > 0 {
 		if now, e := f.Seek(0, 2); e != nil || now > m.Limit {
 			err = errors.Join(e, syscall.EFBIG)
 		}
 	}
 	if err == nil {
-		err = f.Sync()
+		err = s.sys.sync(f.fd, m.Path)
 	}
 	if err != nil {
 		if e := f.Truncate(end); e != nil {
 			return m.writeFailed(errors.Join(err, e))
 		}
-		f.Sync() // so that a crash does not bring it back; nothing more can be done when it fails
+		s.sys.sync(f.fd, m.Path) // so that a crash does not bring it back; nothing more can be done when it fails
 		return m.writeFailed(err)
 	}
 	return nil
@@ -240,10 +253,12 @@ func separator(f *os.File, end int64) []byte {
 	return nil
 }
 
-func (m *Mbox) writeFailed(err error) error {
+func (m *Mbox) writeFailed(err error) error { return writeFailed(err, m.Otherwise) }
+
+func writeFailed(err error, otherwise dsn.Status) error {
 	var r *ReadError
 	if errors.As(err, &r) {
 		return &Error{Status: dsn.S(4, 3, 0), Text: "message cannot be read from the queue", Err: r.Err}
 	}
-	return failure(err, m.Otherwise, "error writing message")
+	return failure(err, otherwise, "error writing message")
 }

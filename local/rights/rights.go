@@ -6,12 +6,14 @@
 // up the file system user root takes the thread's file capabilities
 // (CAP_DAC_OVERRIDE, CAP_CHOWN, CAP_FOWNER and their kin) with it, so that
 // opening, creating, linking and removing succeed exactly where the
-// recipient's own process would succeed, and what is written counts against
-// the recipient's quota.
+// recipient's own process would succeed. All other capabilities are set aside too,
+// but for those of coming back: with CAP_SYS_RESOURCE what is written would
+// count against the recipient's quota, and never be refused for it, nor for
+// the blocks that a file system keeps for root.
 //
 // A helper process for each delivery would give the same and cost a fork, an
 // exec and the passing of content, some hundred times as much; the thread
-// costs eight short system calls. What a thread cannot be is somebody else
+// costs some fifteen short system calls. What a thread cannot be is somebody else
 // for signals and tracing, and it shares our memory: code of the recipient's
 // choosing never runs there. Commands therefore get a process of their own,
 // which gives up everything before it starts (package command).
@@ -67,7 +69,8 @@ func (r Rights) Check() error {
 // its own when they could not be had: f has then not been called. f must do
 // all its work on the goroutine it is called on. Do may be called concurrently.
 func (r Rights) Do(f func() error) error {
-	if r.own || !Switching() {
+	euid := os.Geteuid()
+	if r.own || euid != 0 {
 		return f()
 	}
 	if err := r.Check(); err != nil {
@@ -79,9 +82,9 @@ func (r Rights) Do(f func() error) error {
 	go func() { // ends before Do does
 		defer close(done)
 		runtime.LockOSThread() // not unlocked on failure: the thread then ends with the goroutine
-		before, e := unix.Getgroups()
+		before, e := own()
 		if e == nil {
-			e = become(r.UID, r.GID, r.Groups)
+			e = r.take(before)
 		}
 		if e != nil {
 			err = fmt.Errorf("take the rights of uid %d, gid %d: %w", r.UID, r.GID, e)
@@ -89,7 +92,7 @@ func (r Rights) Do(f func() error) error {
 		}
 		defer func() { panicked = recover() }()
 		err = f()
-		if become(os.Geteuid(), os.Getegid(), before) == nil {
+		if before.restore(euid) == nil {
 			runtime.UnlockOSThread()
 		}
 	}()
@@ -100,15 +103,61 @@ func (r Rights) Do(f func() error) error {
 	return err
 }
 
-// become sets the calling thread's file system ids and groups. The thread is
-// locked to its goroutine. The user comes last: groups cannot be set without
-// root's capabilities in every container.
-func become(uid, gid int, groups []int) error {
-	if uid == os.Geteuid() { // on the way back: user first
-		if err := setFSUID(uid); err != nil {
-			return err
-		}
+// mine are the rights of a thread that is to come back to them.
+type mine struct {
+	groups []int
+	caps   [2]unix.CapUserData // the lower and the upper 32
+}
+
+// header says which form of capabilities, and that they are the calling thread's.
+func header() *unix.CapUserHeader {
+	return &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+}
+
+func own() (m mine, err error) {
+	if m.groups, err = unix.Getgroups(); err != nil {
+		return m, fmt.Errorf("getgroups: %w", err)
 	}
+	if err = unix.Capget(header(), &m.caps[0]); err != nil {
+		return m, fmt.Errorf("capget: %w", err)
+	}
+	return m, nil
+}
+
+// take sets the calling thread's file system ids and groups to r's. The thread is
+// locked to its goroutine. The user comes after the groups, which cannot be set
+// without root's capabilities in every container.
+func (r Rights) take(m mine) error {
+	if err := setGroups(r.GID, r.Groups); err != nil {
+		return err
+	}
+	if err := setFSUID(r.UID); err != nil {
+		return err
+	}
+	m.caps[0].Effective &= 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID
+	m.caps[1].Effective = 0
+	return setCaps(m.caps)
+}
+
+// restore is the way back.
+func (m mine) restore(euid int) error {
+	if err := setFSUID(euid); err != nil {
+		return err
+	}
+	if err := setGroups(os.Getegid(), m.groups); err != nil {
+		return err
+	}
+	return setCaps(m.caps)
+}
+
+func setCaps(caps [2]unix.CapUserData) error {
+	if err := unix.Capset(header(), &caps[0]); err != nil {
+		return fmt.Errorf("capset: %w", err)
+	}
+	return nil
+}
+
+func setGroups(gid int, groups []int) error {
 	if err := unix.Setgroups(groups); err != nil {
 		return fmt.Errorf("setgroups: %w", err)
 	}
@@ -116,7 +165,7 @@ func become(uid, gid int, groups []int) error {
 	if got, _ := unix.SetfsgidRetGid(-1); got != gid {
 		return fmt.Errorf("setfsgid: the file system group is %d, not %d", got, gid)
 	}
-	return setFSUID(uid)
+	return nil
 }
 
 func setFSUID(uid int) error {

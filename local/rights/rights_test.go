@@ -5,9 +5,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestCheck(t *testing.T) {
@@ -102,6 +105,44 @@ func TestDo(t *testing.T) {
 	}
 	if err := (Rights{UID: 0, GID: 1}).Do(func() error { t.Error("called as root"); return nil }); err == nil {
 		t.Error("root was not refused")
+	}
+}
+
+// TestCapabilities: while somebody else's rights are used there are no
+// capabilities but those of coming back, and afterwards all are there again.
+func TestCapabilities(t *testing.T) {
+	t.Parallel()
+	if !Switching() {
+		t.Skip("not root")
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	of := func() [2]unix.CapUserData {
+		var caps [2]unix.CapUserData
+		if err := unix.Capget(header(), &caps[0]); err != nil {
+			t.Error(err)
+		}
+		return caps
+	}
+	before := of()
+	const back = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID
+	for range 20 { // threads that are used again
+		err := Rights{UID: 60000, GID: 61000}.Do(func() error {
+			if got := of(); got[0].Effective&^back != 0 || got[1].Effective != 0 {
+				t.Errorf("capabilities %x %x", got[1].Effective, got[0].Effective)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var after [2]unix.CapUserData
+		done := make(chan struct{})
+		go func() { defer close(done); after = of() }()
+		<-done
+		if after != before {
+			t.Errorf("afterwards %x, before %x", after, before)
+		}
 	}
 }
 
