@@ -96,7 +96,7 @@ func lookupError(err error) *failure {
 	switch resolver.KindOf(err) {
 	case resolver.NXDomain, resolver.NoData, resolver.Invalid:
 		status = dsn.S(5, 4, 4)
-	case resolver.Refused:
+	case resolver.NoRecovery:
 		status = dsn.S(5, 4, 3)
 	case resolver.Filtered:
 		status = dsn.S(4, 7, 0)
@@ -243,7 +243,7 @@ func (d *delivery) hostError(host string, err error) string {
 		text = "Name or service not known"
 	case resolver.NoData:
 		text = "No address associated with hostname"
-	case resolver.Refused, resolver.Invalid:
+	case resolver.NoRecovery, resolver.Invalid:
 		text = "Non-recoverable failure in name resolution"
 	}
 	return "unable to look up host " + host + ": " + text

@@ -185,10 +185,10 @@ func (c *Client) resolve(ctx context.Context, name string, qtype uint16) (*reply
 		out.secure = out.secure && m.AuthenticatedData && c.opt.DNSSEC
 		switch m.Rcode {
 		case dns.RcodeSuccess, dns.RcodeNameError:
-		case dns.RcodeServerFailure:
-			return out, fail(TempFail, false, errors.New("name server failure"))
+		case dns.RcodeServerFailure, dns.RcodeRefused, dns.RcodeNotImplemented:
+			return out, fail(TempFail, false, errors.New("name server says "+dns.RcodeToString[m.Rcode]))
 		default:
-			return out, fail(Refused, false, errors.New("name server says "+dns.RcodeToString[m.Rcode]))
+			return out, fail(NoRecovery, false, errors.New("name server says "+dns.RcodeToString[m.Rcode]))
 		}
 		before := out.name
 		var ok bool

@@ -49,6 +49,8 @@ out.signed.test. CNAME mx2.a.test.
 !secure signed.test
 !fail servfail.test SERVFAIL
 !fail refused.test REFUSED
+!fail notimp.test NOTIMP
+!fail formerr.test FORMERR
 !fail silent.test TIMEOUT
 !fail half.test SERVFAIL AAAA
 !fail softhard.test SERVFAIL A
@@ -97,7 +99,9 @@ func TestLookups(t *testing.T) {
 		{"injection", mx("a test"), "5 Name service error for a test: invalid host or domain name"},
 		{"empty", mx(""), "5 Name service error for : invalid host or domain name"},
 		{"SERVFAIL", mx("servfail.test"), "1 " + nf + "servfail.test type=MX: Host not found, try again"},
-		{"REFUSED", mx("refused.test"), "4 " + nf + "refused.test type=MX: Non-recoverable error"},
+		{"REFUSED", mx("refused.test"), "1 " + nf + "refused.test type=MX: Host not found, try again"},
+		{"NOTIMP", mx("notimp.test"), "1 " + nf + "notimp.test type=MX: Host not found, try again"},
+		{"FORMERR", mx("formerr.test"), "4 " + nf + "formerr.test type=MX: Non-recoverable error"},
 		{"timeout", mx("silent.test"), "1 " + nf + "silent.test type=MX: Host not found, try again"},
 		{"both families", addrs("mx1.a.test", both), "[192.0.2.1 2001:db8::1] of mx1.a.test"},
 		{"IPv6 only", addrs("mx1.a.test", resolver.IPv6), "[2001:db8::1] of mx1.a.test"},

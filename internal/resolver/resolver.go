@@ -103,12 +103,12 @@ type Resolver interface {
 type Kind uint8
 
 const (
-	TempFail Kind = iota + 1 // no server answered, or one said that it cannot now: try again
-	NXDomain                 // the name does not exist
-	NoData                   // the name exists and has no record of this type
-	Refused                  // the servers will not answer such a question: trying again will not help
-	Invalid                  // the name, or what a zone has for it, is no host name
-	Filtered                 // there are records, and Options.Filter lets none pass
+	TempFail   Kind = iota + 1 // no server answered, or it would or could not (SERVFAIL, REFUSED, NOTIMP): try again
+	NXDomain                   // the name does not exist
+	NoData                     // the name exists and has no record of this type
+	NoRecovery                 // the servers make nothing of the question (FORMERR): trying again will not help
+	Invalid                    // the name, or what a zone has for it, is no host name
+	Filtered                   // there are records, and Options.Filter lets none pass
 )
 
 // An Error says why a lookup gave nothing.
@@ -142,7 +142,7 @@ func (k Kind) String() string {
 		return "Host not found"
 	case NoData:
 		return "Host found but no data record of requested type"
-	case Refused:
+	case NoRecovery:
 		return "Non-recoverable error"
 	case Invalid:
 		return "Invalid host or domain name"

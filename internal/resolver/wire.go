@@ -29,16 +29,17 @@ func newWire(path string, changed func()) *wire { return &wire{conf: newConfFile
 
 // Exchange asks each server in turn until one answers, as often as resolv.conf
 // says. A server that says that it cannot or will not answer counts only if no
-// other does better.
+// other does better; one that is silent may know more, and is asked again.
 func (w *wire) Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error) {
 	conf := w.conf.get(time.Now())
 	start := 0
 	if conf.rotate {
 		start = int(w.turn.Add(1) % uint32(len(conf.servers)))
 	}
-	var poor *dns.Msg
 	var last error
 	for range conf.attempts {
+		var poor *dns.Msg
+		last = nil
 		for i := range conf.servers {
 			server := conf.servers[(start+i)%len(conf.servers)]
 			m, err := ask(ctx, server, q, conf)
@@ -54,7 +55,7 @@ func (w *wire) Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error) {
 				return nil, err
 			}
 		}
-		if poor != nil {
+		if last == nil {
 			return poor, nil
 		}
 	}

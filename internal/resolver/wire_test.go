@@ -205,7 +205,9 @@ func TestNextServer(t *testing.T) {
 		{"silent then good", []dns.HandlerFunc{silent, good}, "[192.0.2.1]"},
 		{"NXDOMAIN counts", []dns.HandlerFunc{bad(dns.RcodeNameError), good}, "Host not found"},
 		{"all SERVFAIL", []dns.HandlerFunc{bad(dns.RcodeServerFailure), bad(dns.RcodeServerFailure)}, "Host not found, try again"},
-		{"all REFUSED", []dns.HandlerFunc{bad(dns.RcodeRefused)}, "Non-recoverable error"},
+		{"all REFUSED", []dns.HandlerFunc{bad(dns.RcodeRefused)}, "Host not found, try again"},
+		{"all FORMERR", []dns.HandlerFunc{bad(dns.RcodeFormatError)}, "Non-recoverable error"},
+		{"FORMERR, and one is silent", []dns.HandlerFunc{bad(dns.RcodeFormatError), silent}, "Host not found, try again"},
 		{"all silent", []dns.HandlerFunc{silent}, "Host not found, try again"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
