@@ -8,11 +8,13 @@
 // deliveries go on, and what came of them is kept for the next one, which
 // learns of them before it orders anything (proto.Attach, proto.Inventory): a
 // restart of the queue manager sends nothing twice. Other agents may order
-// deliveries too (Request.Pass); they do not attach.
+// deliveries too (Request.Pass); they do not attach, and the queue manager
+// hears of these deliveries only from the agent that ordered them.
 package agent
 
 import (
 	"context"
+	"errors"
 	"io"
 	"time"
 
@@ -54,7 +56,7 @@ type Request struct {
 	// connecting says that until settled is set the time goes to delay c.
 	connecting bool
 	open       func() (Content, error)
-	pass       func(i int, transport mail.Transport, nexthop mail.Nexthop)
+	pass       func(i int, to mail.Recipient, transport mail.Transport, nexthop mail.Nexthop) (mail.Outcome, error)
 	env        *environment
 
 	outcomes []mail.Outcome // by position in Envelope.Recipients; Action 0: not yet
@@ -88,14 +90,34 @@ func (r *Request) SiteFailure(status dsn.Status, reason string) {
 }
 
 // Pass has recipient i delivered by another transport, with that nexthop, and
-// reports what comes of it there (mailbox_transport, best_mx_transport). The
-// other agent logs it. Pass returns when that is done.
+// reports what comes of it there (best_mx_transport). The other agent logs it.
+// Pass returns when that is done.
 func (r *Request) Pass(i int, transport mail.Transport, nexthop mail.Nexthop) {
-	if r.pass == nil {
-		r.Defer(i, dsn.S(4, 3, 5), "no other transport can be reached from here", Detail{})
-		return
+	r.Adopt(i, r.PassTo(i, r.Envelope.Recipients[i], transport, nexthop))
+}
+
+// PassTo has the message delivered to an address, which recipient i is or was
+// expanded to, by another transport, with that nexthop (mailbox_transport).
+// It returns what came of it when that is done: logged, by the other agent,
+// but not reported. Should anything die meanwhile, the queue manager orders
+// the whole recipient again.
+func (r *Request) PassTo(i int, to mail.Recipient, transport mail.Transport, nexthop mail.Nexthop) mail.Outcome {
+	err := errors.New("no other transport can be reached from here")
+	if r.pass != nil {
+		var o mail.Outcome
+		if o, err = r.pass(i, to, transport, nexthop); err == nil {
+			return o
+		}
 	}
-	r.pass(i, transport, nexthop)
+	v := r.verdict(dsn.Deferred, dsn.S(4, 3, 0), err.Error())
+	r.logPart(i, to.Address, v, Detail{})
+	return outcome(v, Detail{})
+}
+
+// Adopt reports for recipient i, unchanged, what PassTo has returned.
+func (r *Request) Adopt(i int, o mail.Outcome) {
+	o.Rcpt = r.index[i]
+	r.outcomes[i] = o
 }
 
 // SessionKept says that a session for this destination stays open and is free.

@@ -47,6 +47,11 @@ func (r *Request) Configure(cfg *config.Config, process string) {
 	r.env.softBounce, r.env.filter = cfg.Bool("soft_bounce"), OpenFilter(cfg, process, r.env.log)
 }
 
+// PassBy has a test play the other transports: what PassTo does.
+func (r *Request) PassBy(f func(i int, to mail.Recipient, transport mail.Transport, nexthop mail.Nexthop) (mail.Outcome, error)) {
+	r.pass = f
+}
+
 // Outcomes is what has been reported so far, by recipient. It belongs to the
 // request.
 func (r *Request) Outcomes() []mail.Outcome { return r.outcomes }
@@ -64,8 +69,11 @@ func (r *Request) Settle(i int, action dsn.Action, status dsn.Status, text strin
 }
 
 // settle reports a verdict.
-func (r *Request) settle(i int, v verdict, d Detail) {
-	r.outcomes[i] = mail.Outcome{Rcpt: r.index[i], Action: v.action, Status: v.status, Reason: v.text, Relay: relayOf(&d),
+func (r *Request) settle(i int, v verdict, d Detail) { r.Adopt(i, outcome(v, d)) }
+
+// outcome is a verdict for the queue manager.
+func outcome(v verdict, d Detail) mail.Outcome {
+	return mail.Outcome{Action: v.action, Status: v.status, Reason: v.text, Relay: relayOf(&d),
 		MTA: d.MTA, DiagType: d.DiagType, DiagText: d.DiagText, Passed: d.Passed, Final: d.Final, Owner: d.Owner, When: time.Now()}
 }
 

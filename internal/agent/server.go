@@ -134,15 +134,21 @@ func (s *Server) handle(ctx context.Context, c *ipc.Conn, r *ipc.Request) {
 		return
 	}
 	run := &running{id: d.Envelope.ID, index: d.Index, conn: c}
-	s.mu.Lock()
-	s.running[run] = struct{}{}
-	s.mu.Unlock()
+	if !d.Passed {
+		s.mu.Lock()
+		s.running[run] = struct{}{}
+		s.mu.Unlock()
+	}
 	s.wg.Go(func() {
 		if s.slots != nil {
 			s.slots <- struct{}{}
 			defer func() { <-s.slots }()
 		}
 		reply := s.deliver(ctx, d)
+		if d.Passed {
+			r.Reply(reply)
+			return
+		}
 		s.report(run, c, r, reply)
 	})
 }
@@ -174,7 +180,13 @@ func (s *Server) deliver(ctx context.Context, d *proto.Deliver) *proto.DeliverRe
 	r := newRequest(s.env, d)
 	r.open = func() (Content, error) { return s.content(ctx, d) }
 	if s.opt.Agent != nil {
-		r.pass = func(i int, transport mail.Transport, nexthop mail.Nexthop) { s.pass(ctx, r, d, i, transport, nexthop) }
+		r.pass = func(i int, to mail.Recipient, transport mail.Transport, nexthop mail.Nexthop) (mail.Outcome, error) {
+			order := *d
+			order.Nexthop, order.Index, order.Passed = nexthop, []int{r.index[i]}, true
+			order.CacheLoad, order.CacheKeep = false, false
+			order.Envelope.Recipients = []mail.Recipient{to}
+			return s.pass(ctx, transport, &order)
+		}
 	}
 	func() {
 		defer func() {
@@ -207,8 +219,8 @@ func (s *Server) content(ctx context.Context, d *proto.Deliver) (Content, error)
 	return stored{c}, nil
 }
 
-// pass orders the delivery of one recipient from another transport.
-func (s *Server) pass(ctx context.Context, r *Request, d *proto.Deliver, i int, transport mail.Transport, nexthop mail.Nexthop) {
+// pass orders a delivery to one recipient from another transport.
+func (s *Server) pass(ctx context.Context, transport mail.Transport, order *proto.Deliver) (mail.Outcome, error) {
 	s.mu.Lock()
 	client := s.others[transport]
 	if client == nil {
@@ -216,20 +228,15 @@ func (s *Server) pass(ctx context.Context, r *Request, d *proto.Deliver, i int, 
 		s.others[transport] = client
 	}
 	s.mu.Unlock()
-	order := &proto.Deliver{Nexthop: nexthop, Envelope: d.Envelope, Index: []int{r.index[i]}, Ref: d.Ref, Active: d.Active}
-	order.Envelope.Recipients = []mail.Recipient{r.Envelope.Recipients[i]}
 	var reply proto.DeliverReply
-	err := s.order(ctx, client, order, &reply)
-	switch {
-	case err != nil:
+	if err := s.order(ctx, client, order, &reply); err != nil {
 		s.opt.Log.Warning("transport %s: %v", transport, err)
-		r.Defer(i, dsn.S(4, 3, 0), "mail transport unavailable", Detail{})
-	case len(reply.Outcomes) != 1:
-		r.Defer(i, dsn.S(4, 3, 0), "the delivery agent did not account for this recipient", Detail{})
-	default:
-		r.outcomes[i] = reply.Outcomes[0]
-		r.outcomes[i].Rcpt = r.index[i]
+		return mail.Outcome{}, errors.New("mail transport unavailable")
 	}
+	if len(reply.Outcomes) != 1 {
+		return mail.Outcome{}, errors.New("the delivery agent did not account for this recipient")
+	}
+	return reply.Outcomes[0], nil
 }
 
 // order connects, for a moment only when nobody is there, and asks.

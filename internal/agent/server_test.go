@@ -293,25 +293,45 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// A recipient can be handed to another transport, whose word counts.
+// A recipient can be handed to another transport, whose word counts. Only who
+// asked hears it: it may be a part of what is to be done for the recipient.
 func TestPass(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	serve(t, dir, "local", Options{Deliverer: deliverer(func(_ context.Context, r *Request) {
 		r.Pass(0, "lmtp", "there")
 		r.Sent(1, dsn.S(2, 0, 0), "here", Detail{})
-		r.Pass(2, "lmtp", "elsewhere")
+		r.Adopt(2, r.PassTo(2, mail.Recipient{Address: "else@to.test"}, "lmtp", "elsewhere"))
 	})})
-	serve(t, dir, "lmtp", Options{Deliverer: deliverer(func(_ context.Context, r *Request) {
+	begun, goOn := make(chan bool, 10), make(chan bool)
+	serve(t, dir, "lmtp", Options{Deliverer: deliverer(func(ctx context.Context, r *Request) {
+		begun <- true
+		select {
+		case <-goOn:
+		case <-ctx.Done():
+		}
 		if len(r.Envelope.Recipients) != 1 || r.Nexthop != "there" {
-			r.Bounce(0, dsn.S(5, 1, 1), "no "+string(r.Nexthop)+" here", Detail{})
+			r.Bounce(0, dsn.S(5, 1, 1), "no "+r.Envelope.Recipients[0].Address+" "+string(r.Nexthop)+" here", Detail{})
 			return
 		}
 		r.Sent(0, dsn.S(2, 1, 5), "there", Detail{})
 	})})
 	m := dial(t, dir, "local")
-	a := await(t, "the answer", m.order(1, "a@to.test", "b@to.test", "c@to.test"))
+	answer := m.order(1, "a@to.test", "b@to.test", "c@to.test")
+	other := dial(t, dir, "lmtp")
+	await(t, "a delivery", begun)
+	if inv := other.attach(); len(inv.Running)+len(inv.Finished) != 0 {
+		t.Errorf("the queue manager hears of a part of another agent's delivery: %+v", inv)
+	}
+	close(goOn)
+	a := await(t, "the answer", answer)
+	if inv := dial(t, dir, "lmtp").attach(); len(inv.Running)+len(inv.Finished) != 0 {
+		t.Errorf("the queue manager hears of a part of another agent's delivery: %+v", inv)
+	}
 	if got, want := outcomes(&a.reply), []string{"sent 2.1.5", "sent 2.0.0", "failed 5.1.1"}; !slices.Equal(got, want) {
-		t.Errorf("reported %v, not %v (%v)", got, want, a.err)
+		t.Fatalf("reported %v, not %v (%v)", got, want, a.err)
+	}
+	if got := a.reply.Outcomes[2].Reason; got != "no else@to.test elsewhere here" {
+		t.Errorf("reason: %s", got)
 	}
 }

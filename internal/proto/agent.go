@@ -19,6 +19,10 @@ type Deliver struct {
 	Active    time.Time     // when the queue manager took it up: delay b begins
 	CacheLoad bool          // look for a kept session first
 	CacheKeep bool          // keep the session for the next request
+	// Passed says that another agent orders this, for a part of its own
+	// delivery, and not the queue manager: what comes of it is that agent's to
+	// judge, and is in no Inventory.
+	Passed bool
 }
 
 func (*Deliver) Kind() uint16 { return KindDeliver }
@@ -33,7 +37,8 @@ func (m *Deliver) Append(b []byte) []byte {
 	b = m.Ref.Append(b, 'r')
 	b = mail.AppendTime(b, 'a', m.Active)
 	b = pack.Bool(b, 'l', m.CacheLoad)
-	return pack.Bool(b, 'k', m.CacheKeep)
+	b = pack.Bool(b, 'k', m.CacheKeep)
+	return pack.Bool(b, 'p', m.Passed)
 }
 
 func (m *Deliver) Decode(b []byte) error {
@@ -64,6 +69,8 @@ func (m *Deliver) Decode(b []byte) error {
 			m.CacheLoad = r.Bool()
 		case 'k':
 			m.CacheKeep = r.Bool()
+		case 'p':
+			m.Passed = r.Bool()
 		}
 	}
 	return r.Err()
