@@ -38,7 +38,7 @@ func (d *delivery) alias(st state, name string) (found bool) {
 	if !d.aliasRights(&st, uid, owned) || !d.aliasOwner(&st, name) {
 		return true
 	}
-	st.from, st.kind = name, inAlias
+	st.from, st.kind, st.own = name, inAlias, false
 	if !d.frozen {
 		st.delivered = st.addr
 	}
@@ -109,6 +109,7 @@ func (d *delivery) aliasOwner(st *state, name string) bool {
 	// sender asked to be told does not hold for its members (RFC 3461
 	// section 5.2.7.4).
 	st.sender, st.owner, st.listOwner = full, full, true
+	d.expanded(st)
 	st.envID, st.ret, st.orcpt, st.orig, st.notify = "", dsn.RetUnset, "", "", 0
 	return true
 }
@@ -116,7 +117,12 @@ func (d *delivery) aliasOwner(st *state, name string) bool {
 // expanded is called when a recipient becomes others: its sender is told of
 // success now, and not by them (RFC 3461 section 5.2.7).
 func (d *delivery) expanded(st *state) {
-	d.unfolded = d.unfolded || st.notify&dsn.NotifySuccess != 0
+	if st.notify&dsn.NotifySuccess != 0 {
+		d.unfolded = dsn.Expanded
+		if st.listOwner {
+			d.unfolded = dsn.Delivered
+		}
+	}
 	if st.notify == dsn.NotifySuccess {
 		st.notify = dsn.NotifyNever
 	}
@@ -175,7 +181,7 @@ func (d *delivery) include(st state, path string) {
 		d.bounce(&st, configError, configText)
 		return
 	}
-	f, info, err := openAs(st.rights, path)
+	f, info, err := openAs(st.rights, path, 0)
 	if err != nil {
 		d.Log.Warning("cannot open :include: file %s: %v", path, err)
 		d.bounce(&st, configError, configText)
@@ -210,8 +216,21 @@ func (d *delivery) include(st state, path string) {
 	if d.propagate&inInclude == 0 {
 		st.unmatched = ""
 	}
-	if err := eachLine(f, func(line string) bool { d.tokens(st, parseTokens(line)); return true }); err != nil {
-		d.deferIt(&st, tryLater, "cannot read :include: file %s: %v", path, err)
+	if !st.own { // of any length: read as it is delivered to
+		if err := eachLine(f, func(line string) bool { return d.line(st, parseTokens(line)) }); err != nil {
+			d.unreadable(&st, path, err)
+		}
+		return
+	}
+	lines, err := d.ownLines(f)
+	if err != nil {
+		d.unreadable(&st, path, err)
+		return
+	}
+	for _, list := range lines {
+		if !d.line(st, list) {
+			return
+		}
 	}
 }
 
@@ -224,11 +243,11 @@ func uidOf(u *users.User) int {
 
 // openAs opens a file of destinations with u's rights; nil is the mail
 // system itself. It does not wait for the other end of a pipe.
-func openAs(u *users.User, path string) (*os.File, *unix.Stat_t, error) {
+func openAs(u *users.User, path string, flags int) (*os.File, *unix.Stat_t, error) {
 	var f *os.File
 	var info unix.Stat_t
 	work := func() error {
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY|flags, 0)
 		if err != nil {
 			return err
 		}

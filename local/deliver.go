@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"posthaste/internal/agent"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/local/command"
@@ -25,7 +26,11 @@ func (d *delivery) mailbox(st state) (found bool) {
 		return true
 	}
 	transport, ok := d.mapped(&st, d.transports, d.mailboxTransport)
-	if !ok || transport != "" && d.pass(&st, "mailbox_transport", transport) {
+	if !ok {
+		return true
+	}
+	if transport != "" {
+		d.pass(&st, "mailbox_transport", transport)
 		return true
 	}
 	u, err := d.Users.Lookup(st.user)
@@ -70,24 +75,30 @@ func (d *delivery) mapped(st *state, maps interface {
 	return value, true
 }
 
-// pass gives the recipient to another transport, transport:nexthop.
-func (d *delivery) pass(st *state, setting, transport string) bool {
+// pass has the present address delivered by another transport,
+// transport:nexthop. That is a part like others.
+func (d *delivery) pass(st *state, setting, transport string) {
 	name, nexthop, _ := strings.Cut(transport, ":")
+	if name == d.Service {
+		d.Log.Warning("%s = %s: mail for %s would come back here", setting, transport, mailbox.External(st.addr))
+		d.deferIt(st, dsn.S(4, 3, 5), configText)
+		return
+	}
 	if nexthop == "" {
 		nexthop = string(d.request.Nexthop)
 	}
-	if len(d.parts) > 0 || len(d.forwards) > 0 || d.passed || !strings.EqualFold(st.addr, d.request.Envelope.Recipients[d.index].Address) {
-		// One of several that an alias was expanded to: queue it on its own.
-		if st.addr != d.request.Envelope.Recipients[d.index].Address {
-			d.indirect(*st)
-			return true
-		}
-		d.deferIt(st, dsn.S(4, 3, 5), "%s = %s: mail cannot be given to another transport here", setting, transport)
-		return true
+	o := d.request.PassTo(d.index, st.envelope(), mail.Transport(name), mail.Nexthop(nexthop))
+	p := part{to: st.addr, action: o.Action, status: o.Status, text: o.Reason, passed: &o,
+		detail: agent.Detail{Relay: o.Relay, MTA: o.MTA, DiagType: o.DiagType, DiagText: o.DiagText, Passed: o.Passed}}
+	switch { // a probe's outcome, as that of a delivery
+	case o.Action == dsn.Deliverable:
+		p.action = dsn.Delivered
+	case o.Action == dsn.Undeliverable && o.Status.Class == 4:
+		p.action = dsn.Deferred
+	case o.Action == dsn.Undeliverable:
+		p.action = dsn.Failed
 	}
-	d.passed = true
-	d.request.Pass(d.index, mail.Transport(name), mail.Nexthop(nexthop))
-	return true
+	d.part(p)
 }
 
 // mbox delivers to the user's mailbox file.
@@ -291,7 +302,11 @@ func (d *delivery) unknown(st state) {
 		return
 	}
 	transport, ok := d.mapped(&st, d.fallbacks, d.fallbackTransport)
-	if !ok || transport != "" && d.pass(&st, "fallback_transport", transport) {
+	if !ok {
+		return
+	}
+	if transport != "" {
+		d.pass(&st, "fallback_transport", transport)
 		return
 	}
 	if d.luser != "" && !st.relayed && d.relayUnknown(st) {

@@ -33,6 +33,9 @@
 // default_privs, and so it is with what root's .forward names. Only root's own
 // mailbox and .forward file are used with root's rights.
 //
+// Mail given to another transport (mailbox_transport and its kin) is a part
+// like others: what its agent says counts together with what came of the rest.
+//
 // When the mail system does not run as root, everything is done with the
 // rights that it has.
 //
@@ -42,10 +45,16 @@
 // command before forward_expansion_filter, command_expansion_filter or
 // execution_directory_expansion_filter has passed it, extensions with a slash
 // are dropped, and a user's name is only used for a path when the user exists.
-// .forward and :include: files that others can write to are refused.
+// .forward and :include: files that others can write to are refused, and
+// .forward files that are symbolic links. What one user's own files list, and
+// what they lead to, is bounded: one process delivers for all users.
 // Environment and working directory of commands are set, not inherited.
 //
 // # Differences from Postfix
+//
+// A .forward file, with the :include: files that it names, lists 10000
+// destinations at most, and each of these files has a megabyte at most; more
+// is returned as a problem of the list (5.2.4). Lists of aliases have no bound.
 //
 // luser_relay is followed once: where it leads to a name that is unknown too,
 // the mail is returned, and not lost as a duplicate.

@@ -25,11 +25,6 @@ func (d *delivery) dotforward(st state) (found bool) {
 	if u == nil {
 		return false // the mailbox step says so
 	}
-	if d.seen("forward %s", st.user) {
-		// Done with: a duplicate. Else we are in the middle of it, and the
-		// user has named himself: mailbox.
-		return d.been["forwarded "+st.user]
-	}
 	st.level++
 	st.rights, st.kind, st.owner, st.listOwner = u, inForward, st.user, false
 	if !d.frozen {
@@ -56,9 +51,21 @@ func (d *delivery) dotforward(st state) (found bool) {
 // forwardFile delivers by one .forward file. exists says that it ends the
 // search; done that mail was delivered by it.
 func (d *delivery) forwardFile(st state, u *users.User, path string, extension bool) (done, exists bool) {
-	f, info, err := openAs(u, path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+	if err := lstat(u, path); err != nil {
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.ENAMETOOLONG) {
+			d.Log.Warning("%v", err)
+		}
 		return false, false
+	}
+	if d.seen("forward %s", path) {
+		// Done with: a duplicate. Else we are in the middle of it, and the
+		// user has named himself: mailbox.
+		return d.been["forward-done "+path], true
+	}
+	f, info, err := openAs(u, path, unix.O_NOFOLLOW)
+	if errors.Is(err, unix.ELOOP) {
+		d.Log.Warning("file %s is not a regular file", path)
+		return false, true
 	}
 	if err != nil {
 		d.Log.Warning("%v", err)
@@ -79,14 +86,13 @@ func (d *delivery) forwardFile(st state, u *users.User, path string, extension b
 	if extension || d.propagate&inForward == 0 {
 		st.unmatched = ""
 	}
-	st.from = st.user
-	var list []token
-	err = eachLine(f, func(line string) bool { list = append(list, parseTokens(line)...); return true })
+	st.from, st.own, st.led = st.local, true, true
+	lines, err := d.ownLines(f)
 	if err != nil {
-		d.deferIt(&st, tryLater, "cannot read file %s: %v", path, err)
+		d.unreadable(&st, path, err)
 		return true, true
 	}
-	if len(list) == 0 {
+	if len(lines) == 0 {
 		return false, true
 	}
 	if d.probe() {
@@ -94,9 +100,22 @@ func (d *delivery) forwardFile(st state, u *users.User, path string, extension b
 		return true, true
 	}
 	d.expanded(&st)
-	d.tokens(st, list)
-	d.been["forwarded "+st.user] = true
+	for _, list := range lines {
+		if !d.line(st, list) {
+			break
+		}
+	}
+	d.seen("forward-done %s", path)
 	return true, true
+}
+
+// lstat looks at a file as u, who may not be able to see it.
+func lstat(u *users.User, path string) error {
+	err := u.Files().Do(func() error { return unix.Lstat(path, new(unix.Stat_t)) })
+	if err != nil {
+		return &fs.PathError{Op: "lstat", Path: path, Err: err}
+	}
+	return nil
 }
 
 // names are what settings may name of a recipient. used, if not nil, becomes

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"posthaste/internal/agent"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
@@ -66,6 +65,9 @@ func (d *delivery) indirect(st state) {
 		d.sent(&st, "forwards to %s", mailbox.External(st.addr))
 		return
 	}
+	if st.led && !d.gather(&st) {
+		return
+	}
 	var f *forward
 	for _, old := range d.forwards {
 		if old.delivered == st.delivered && old.sender == st.sender && old.size < d.forwardLimit {
@@ -76,26 +78,51 @@ func (d *delivery) indirect(st state) {
 		f = &forward{delivered: st.delivered, sender: st.sender, envID: st.envID, ret: st.ret}
 		d.forwards = append(d.forwards, f)
 	}
-	r := mail.Recipient{Address: st.addr, Original: st.orig, ORCPT: st.orcpt, Notify: st.notify}
-	if r.Original == r.Address {
-		r.Original = ""
-	}
+	r := st.envelope()
 	const fixed = 9 // lengths, tags, notifications
 	f.rcpts = append(f.rcpts, r)
 	f.size += int64(len(r.Address) + len(r.Original) + len(r.ORCPT) + fixed)
 }
 
-// sendForwards queues what indirect has gathered.
+// maxGathered bounds what a user's .forward file can lead to, in octets of
+// recipients: by lists that it names again and again, say.
+const maxGathered = 16 << 20
+
+// gather counts an address for that.
+func (d *delivery) gather(st *state) bool {
+	if d.gathered < 0 {
+		return false
+	}
+	if d.gathered += int64(len(st.addr) + len(st.orig) + len(st.orcpt)); d.gathered <= maxGathered {
+		return true
+	}
+	d.gathered = -1
+	d.Log.Warning("%s: the .forward file of %s leads to too many destinations", d.request.Envelope.ID, st.owner)
+	d.bounce(st, dsn.S(5, 2, 4), "too many destinations")
+	return false
+}
+
+// envelope is the present address as a recipient of a message.
+func (st *state) envelope() mail.Recipient {
+	r := mail.Recipient{Address: st.addr, Original: st.orig, ORCPT: st.orcpt, Notify: st.notify}
+	if r.Original == r.Address {
+		r.Original = ""
+	}
+	return r
+}
+
+// sendForwards queues what indirect has gathered. What came of it is said of
+// the recipient: once for each message, however many it is for.
 func (d *delivery) sendForwards() {
+	st := &state{addr: d.request.Envelope.Recipients[d.index].Address}
 	for _, f := range d.forwards {
 		id, err := d.sendForward(f)
 		if err != nil {
 			d.Log.Warning("%s: cannot forward: %v", d.request.Envelope.ID, err)
-			d.deferIt(&state{addr: f.rcpts[0].Address}, tryLater, "unable to forward message")
+			d.deferIt(st, tryLater, "unable to forward message")
 			return // it will all be done again
 		}
-		d.parts = append(d.parts, part{to: f.rcpts[0].Address, also: f.rcpts[1:], action: dsn.Expanded, status: dsn.S(2, 0, 0),
-			text: "forwarded as " + string(id), detail: agent.Detail{Relay: d.Service}})
+		d.add(st, dsn.Expanded, dsn.S(2, 0, 0), "forwarded as "+string(id), "", "")
 	}
 }
 
@@ -112,7 +139,7 @@ func (d *delivery) sendForward(f *forward) (mail.QueueID, error) {
 	m := d.Submit.Open(&env, submit.Options{Flags: proto.SubmitMap | proto.SubmitBounce | proto.SubmitNoReceive | d.autoUTF8})
 	head := fmt.Sprintf("Received: by %s (%s)\r\n\tid %s; %s\r\n", d.hostname, d.mailName, id, rfc5322.Date(now))
 	if d.headers&toForward != 0 {
-		head += "Delivered-To: " + mailbox.External(f.delivered) + "\r\n"
+		head += "Delivered-To: " + strings.ToLower(mailbox.External(f.delivered)) + "\r\n"
 	}
 	_, err = io.WriteString(m, head)
 	if err == nil {

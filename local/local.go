@@ -119,18 +119,24 @@ type delivery struct {
 	been     map[string]bool // duplicate filter
 	forwards []*forward
 	parts    []part
-	passed   bool
-	unfolded bool // expanded, and the sender wants to hear of success: of that, then (RFC 3461 section 5.2.7.3)
+	owned    int   // destinations in users' own files
+	gathered int64 // octets of recipients that these have led to; negative: too many
+	// deferred counts the parts that are to be tried again.
+	deferred int
+	// unfolded is set when the recipient was expanded and the sender wants to
+	// hear of success: of that, then. Expanded for an alias, Delivered for a
+	// list (RFC 3461 sections 5.2.7.3 and 5.2.7.4); 0: not.
+	unfolded dsn.Action
 }
 
 // A part is what came of one address, or of some with one fate.
 type part struct {
 	to     string
-	also   []mail.Recipient // the others
 	action dsn.Action
 	status dsn.Status
 	text   string
 	detail agent.Detail
+	passed *mail.Outcome // what another transport's agent has said, and logged
 }
 
 // state is where in the expansion of a recipient we are. It is passed by
@@ -154,6 +160,8 @@ type state struct {
 	listOwner bool   // owner is an owner- alias: the envelope is the list's
 	from      string // name that is being expanded
 	kind      expansion
+	own       bool        // in a user's .forward file, or one that it includes: they are bounded
+	led       bool        // by such a file, maybe through an administrator's list
 	relayed   bool        // luser_relay has led here: it does so once
 	rights    *users.User // whose rights destinations are used with; nil: nobody's in particular
 }
@@ -161,21 +169,10 @@ type state struct {
 func (d *delivery) run() {
 	env, rcpt := &d.request.Envelope, &d.request.Envelope.Recipients[d.index]
 	d.recipient(state{addr: rcpt.Address, orig: rcpt.Orig(), orcpt: rcpt.ORCPT, notify: rcpt.Notify, envID: env.EnvID, ret: env.Ret, sender: env.Sender})
-	if !d.deferred() {
+	if d.deferred == 0 {
 		d.sendForwards()
 	}
-	if !d.passed {
-		d.conclude()
-	}
-}
-
-func (d *delivery) deferred() bool {
-	for i := range d.parts {
-		if d.parts[i].action == dsn.Deferred {
-			return true
-		}
-	}
-	return false
+	d.conclude()
 }
 
 // seen says whether this is the second time for a key, as far as
@@ -196,7 +193,14 @@ func (d *delivery) add(st *state, action dsn.Action, status dsn.Status, text, di
 	if st.listOwner && action == dsn.Failed {
 		detail.Owner = st.owner
 	}
-	d.parts = append(d.parts, part{to: st.addr, action: action, status: status, text: text, detail: detail})
+	d.part(part{to: st.addr, action: action, status: status, text: text, detail: detail})
+}
+
+func (d *delivery) part(p part) {
+	if p.action == dsn.Deferred {
+		d.deferred++
+	}
+	d.parts = append(d.parts, p)
 }
 
 func (d *delivery) sent(st *state, format string, args ...any) {
@@ -228,27 +232,30 @@ func (d *delivery) conclude() {
 		r.Sent(i, dsn.S(2, 0, 0), "duplicate", agent.Detail{Relay: d.Service})
 		return
 	}
+	addr := r.Envelope.Recipients[i].Address
 	worst := d.worst()
-	if d.unfolded && worst.action == dsn.Delivered {
-		worst.action, worst.text = dsn.Expanded, "alias expanded"
+	unfolded := d.unfolded != 0 && rank(worst.action) == 0
+	if unfolded {
+		worst = part{to: addr, action: d.unfolded, status: dsn.S(2, 0, 0), text: "alias expanded", detail: agent.Detail{Relay: d.Service}}
 	}
-	if len(d.parts) > 1 || len(d.parts[0].also) > 0 || d.parts[0].to != r.Envelope.Recipients[i].Address {
+	if len(d.parts) > 1 || unfolded || worst.to != addr {
 		for _, part := range d.parts {
-			r.Part(i, part.to, part.action, part.status, part.text, part.detail)
-			for k := range part.also {
-				r.Part(i, part.also[k].Address, part.action, part.status, part.text, part.detail)
+			if part.passed == nil { // else it has been logged
+				r.Part(i, part.to, part.action, part.status, part.text, part.detail)
 			}
 		}
-		if worst.action == dsn.Failed || worst.action == dsn.Deferred || r.Envelope.Trace&(mail.TraceReport|mail.TraceRecord) != 0 {
+		if worst.to != addr && (rank(worst.action) > 0 || r.Envelope.Trace&(mail.TraceReport|mail.TraceRecord) != 0) {
 			worst.detail.Final = worst.to
 		}
 		r.Settle(i, worst.action, worst.status, worst.text, worst.detail)
 		return
 	}
-	switch worst.action {
-	case dsn.Deferred:
+	switch {
+	case worst.passed != nil:
+		r.Adopt(i, *worst.passed)
+	case worst.action == dsn.Deferred:
 		r.Defer(i, worst.status, worst.text, worst.detail)
-	case dsn.Failed:
+	case worst.action == dsn.Failed:
 		r.Bounce(i, worst.status, worst.text, worst.detail)
 	default:
 		worst.detail.Action = worst.action
@@ -259,34 +266,36 @@ func (d *delivery) conclude() {
 // maxText bounds the reasons of many parts put together.
 const maxText = 2000
 
+// rank orders what can come of a part: the highest decides.
+func rank(a dsn.Action) int {
+	switch a {
+	case dsn.Deferred:
+		return 2
+	case dsn.Failed:
+		return 1
+	}
+	return 0
+}
+
 func (d *delivery) worst() part {
-	rank := func(a dsn.Action) int {
-		switch a {
-		case dsn.Deferred:
-			return 2
-		case dsn.Failed:
-			return 1
-		}
-		return 0
-	}
 	worst := d.parts[0]
-	if len(worst.also) > 0 {
-		worst.to = d.request.Envelope.Recipients[d.index].Address
-	}
 	for _, p := range d.parts[1:] {
 		switch {
 		case rank(p.action) > rank(worst.action):
 			worst = p
-		case rank(p.action) == rank(worst.action) && !strings.Contains(worst.text, p.text) && len(worst.text) < maxText:
+			continue
+		case rank(p.action) < rank(worst.action):
+			continue
+		case !strings.Contains(worst.text, p.text) && len(worst.text) < maxText:
 			worst.text += "; " + p.text
 		}
-		if rank(p.action) == rank(worst.action) && p.detail.Owner != worst.detail.Owner {
+		if p.detail.Owner != worst.detail.Owner {
 			worst.detail.Owner = "" // no one list's: the sender hears of it
 		}
-		if rank(p.action) == rank(worst.action) && p.to != worst.to {
+		if p.to != worst.to {
 			worst.to = d.request.Envelope.Recipients[d.index].Address // several have failed
 		}
-		if rank(p.action) == 0 && p.action == dsn.Expanded && rank(worst.action) == 0 {
+		if p.action == dsn.Expanded {
 			worst.action = dsn.Expanded
 		}
 	}

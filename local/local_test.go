@@ -3,6 +3,7 @@ package local
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -40,6 +41,8 @@ type site struct {
 	next   uint64
 	queued []proto.Submit // what was submitted
 	refuse bool
+	passed []string // what was given to other transports
+	other  func(to string) (dsn.Action, dsn.Status)
 }
 
 func (s *site) Write(p []byte) (int, error) { // the log
@@ -229,6 +232,7 @@ func (s *site) deliverEnv(env mail.Envelope, content string, to ...string) []str
 		env.Recipients = append(env.Recipients, mail.Recipient{Address: a})
 	}
 	r := agent.NewTestRequest(env, "example.org", []byte(content), s.sink)
+	r.PassBy(s.pass)
 	s.agent.Deliver(s.t.Context(), r)
 	var out []string
 	for _, o := range r.Outcomes() {
@@ -239,6 +243,19 @@ func (s *site) deliverEnv(env mail.Envelope, content string, to ...string) []str
 		out = append(out, fmt.Sprintf("%s %s %s", o.Action, o.Status, text))
 	}
 	return out
+}
+
+// pass plays the other transports.
+func (s *site) pass(_ int, to mail.Recipient, transport mail.Transport, nexthop mail.Nexthop) (mail.Outcome, error) {
+	s.passed = append(s.passed, fmt.Sprintf("%s by %s:%s", to.Address, transport, nexthop))
+	if s.other == nil {
+		return mail.Outcome{Action: dsn.Relayed, Status: dsn.S(2, 1, 5), Reason: "taken", Relay: "there"}, nil
+	}
+	action, status := s.other(to.Address)
+	if action == 0 {
+		return mail.Outcome{}, errors.New("mail transport unavailable")
+	}
+	return mail.Outcome{Action: action, Status: status, Reason: "no", Relay: "there", MTA: "lmtp.test"}, nil
 }
 
 func (s *site) expect(got []string, want ...string) {
@@ -446,6 +463,8 @@ func TestForwardFilesOfOthers(t *testing.T) {
 		os.Chmod(secret, 0o600)
 		os.Symlink(secret, file)
 		s.expect(s.deliver("joe@example.org"), "delivered 2.0.0 delivered to mailbox")
+		os.Rename(secret, file)
+		s.expect(s.deliver("joe@example.org"), "delivered 2.0.0 delivered to mailbox")
 		want = append(want, "has bad owner uid", "permission denied")
 	}
 	for _, w := range want {
@@ -456,6 +475,49 @@ func TestForwardFilesOfOthers(t *testing.T) {
 	if len(s.queued) != 0 {
 		t.Errorf("forwarded: %+v", s.queued)
 	}
+}
+
+// TestOwnExpansion: what one user's files can lead to is bounded; the lists of
+// administrators are not.
+func TestOwnExpansion(t *testing.T) {
+	t.Parallel()
+	const many = maxOwn + 1
+	var list strings.Builder
+	for i := range many {
+		fmt.Fprintf(&list, "reader%d@far.test\n", i)
+	}
+	s := newSite(t, "all :include:%DIR%/members\n", "duplicate_filter_limit = 10")
+	s.write("members", list.String(), nil)
+	s.expect(s.deliver("all@example.org"), "expanded 2.0.0 forwarded as NEWID")
+	s.forward("joe", "all\n")
+	s.expect(s.deliver("joe@example.org"), "expanded 2.0.0 forwarded as NEWID")
+	s.forwards()
+	const tooMuch = ": it lists more than 10000 destinations, or is larger than 1048576 bytes"
+	s.forward("joe", list.String())
+	s.expect(s.deliver("joe@example.org"), "failed 5.2.4 cannot expand %DIR%/home/joe/.forward"+tooMuch)
+	if got := len(s.forwards()); got != 0 || !strings.Contains(s.logged(), "warning: file "+s.path("home/joe/.forward")+tooMuch) {
+		t.Errorf("%d forwarded; log %s", got, s.logged())
+	}
+	s.forward("joe", ":include:%DIR%/home/joe/more, here@far.test\n")
+	s.write("home/joe/more", list.String(), s.users["joe"])
+	s.expect(s.deliver("joe@example.org"), "failed 5.2.4 cannot expand %DIR%/home/joe/more"+tooMuch)
+	s.forwards()
+	// What is no destination counts too.
+	for _, filler := range []string{"#\n", "\n", ",", "(x) "} {
+		s.forward("joe", "x@far.test\n"+strings.Repeat(filler, maxOwnFile/len(filler)+1))
+		got := s.deliver("joe@example.org")
+		if !strings.HasPrefix(got[0], "failed 5.2.4 cannot expand %DIR%/home/joe/.forward: ") {
+			t.Errorf("%q: %s", filler, got)
+		}
+	}
+	// An administrator's list, too large to be a user's.
+	list.Reset()
+	for i := range 18 {
+		fmt.Fprintf(&list, "reader%d%s@far.test\n", i, strings.Repeat("x", maxGathered/17))
+	}
+	s.write("members", list.String(), nil)
+	s.forward("joe", "all\n")
+	s.expect(s.deliver("joe@example.org"), "failed 5.2.4 too many destinations")
 }
 
 func TestInclude(t *testing.T) {
@@ -489,7 +551,7 @@ nested		:include:%DIR%/nested
 		return
 	}
 	s = newSite(t, "cmds :include:%DIR%/cmds\n", "allow_mail_to_commands = alias, include")
-	s.write("cmds", "|id -u > %DIR%/home/joe/id\n", s.users["joe"])
+	s.write("cmds", "\"|id -u > %DIR%/home/joe/id\"\n", s.users["joe"])
 	s.expect(s.deliver("cmds@example.org"), "delivered 2.0.0 delivered to command: id -u > %DIR%/home/joe/id")
 	if got := s.read("home/joe/id"); got != "60001\n" {
 		t.Errorf("ran as %s", got)
@@ -617,7 +679,11 @@ func TestTokens(t *testing.T) {
 		{"joe", []token{{tokenAddress, "joe"}}},
 		{"joe, ann@x , \"Joe, the\" <j@y>", []token{{tokenAddress, "joe"}, {tokenAddress, "ann@x"}, {tokenAddress, "j@y"}}},
 		{`"|a b, c", d`, []token{{tokenCommand, "a b, c"}, {tokenAddress, "d"}}},
-		{`|a b "c, d", e`, []token{{tokenCommand, `a b "c, d"`}, {tokenAddress, "e"}}},
+		{`|a b "c, d", e`, []token{{tokenCommand, "a"}, {tokenAddress, "b"}, {tokenAddress, "c, d"}, {tokenAddress, "e"}}},
+		{`joe "|a b" /c ~/d :include:/e ann`, []token{{tokenAddress, "joe"}, {tokenCommand, "a b"}, {tokenFile, "/c"}, {tokenHome, "~/d"}, {tokenInclude, "/e"}, {tokenAddress, "ann"}}},
+		{`\joe "|vacation joe"`, []token{{tokenAddress, "joe"}, {tokenCommand, "vacation joe"}}},
+		{`"|a"joe <"|b c">, Joe </d>`, []token{{tokenCommand, "b c"}, {tokenFile, "/d"}}},
+		{`"/a b"@x`, []token{{tokenFile, "/a b@x"}}},
 		{`"|say \"hi\""`, []token{{tokenCommand, `say "hi"`}}},
 		{`/a/b, "/c d/", ~/x`, []token{{tokenFile, "/a/b"}, {tokenFile, "/c d/"}, {tokenHome, "~/x"}}},
 		{`:include:/a/b, ":Include:/c d"`, []token{{tokenInclude, "/a/b"}, {tokenInclude, "/c d"}}},

@@ -120,7 +120,15 @@ dotdot: %DIR%/pub/../pub/file
 quoted: "%DIR%/pub/with space"
 comment: phtest1 (a comment), "Full Name" <phtest2@mx.example.test>
 postmaster: phtest1
+extensions: phtest1+a, phtest1+b
+inctemp: :include:%DIR%/temporary
 `
+
+// longName is longer than a file's name can be.
+var longName = strings.Repeat("long", 70)
+
+// passing is a transport that mailboxes are passed to: it adds who was told of.
+const passing = "flags=FR argv=/bin/sh -c {{ echo $1 $2 $3 $4; cat; } >> %DIR%/home/passed} sh ${recipient} ${original_recipient} ${nexthop} ${sender}"
 
 var differential = []comparison{
 	{to: "phtest1"}, {to: "PHTest1"}, {to: "phtest1+x"}, {to: "phtest1+a+b"}, {to: "nosuchuser"}, {to: "nosuchuser+x"},
@@ -179,6 +187,21 @@ var differential = []comparison{
 	{to: "phtest1", forward: map[string]string{".forward": "~/link\n"}, prepare: "ln -s ../home2/box home/link; touch home2/box; chown phtest2 home2/box; chmod 666 home2/box"},
 	{to: "phtest1", prepare: "ln -s ../home2/secret home/.forward; echo /dev/null > home2/secret; chown phtest2 home2/secret; chmod 600 home2/secret"},
 	{to: "phtest1", forward: map[string]string{".forward": "phtest1, phtest1\n"}},
+	{to: "phtest1", forward: map[string]string{".forward": "phtest1+list\n", ".forward+list": "~/list\n"}},
+	{to: "phtest1+list", forward: map[string]string{".forward": "~/all\n", ".forward+list": "phtest1\n"}},
+	{to: "phtest1", forward: map[string]string{".forward": "phtest1+a, phtest1+b, phtest1+none\n", ".forward+a": "~/a\n", ".forward+b": "phtest1, ~/b\n"}},
+	{to: "extensions", forward: map[string]string{".forward+a": "~/a\n", ".forward+b": "~/b\n"}},
+	{to: "extensions", forward: map[string]string{".forward+a": "phtest1+b\n", ".forward+b": "phtest1+a\n"}},
+	{to: "extensions", forward: map[string]string{".forward": "~/x\n"}},
+	{to: "phtest1", forward: map[string]string{".forward": "\\phtest1\n \"|cat > $HOME/ran\"\n\t~/x\n"}},
+	{to: "phtest1", forward: map[string]string{".forward": "phtest1 \"|cat > $HOME/ran\" ~/x %DIR%/home/y (comment)\n"}},
+	{to: "phtest1", forward: map[string]string{".forward": "|/bin/true phtest1\n"}}, {to: "phtest1", forward: map[string]string{".forward": "~/a %DIR%/home/b\n"}},
+	{to: "phtest1", forward: map[string]string{".forward": "<\"|cat > $HOME/ran\">, Name <~/x>\n"}},
+	{to: "phtest1", forward: map[string]string{".forward": "phtest1,\n  phtest1, \n, ,\n"}},
+	{to: "phtest1", forward: map[string]string{".forward": "\"|exit 75\", ~/first\n~/second\n"}},
+	{to: "inctemp", settings: "allow_mail_to_files = include\nallow_mail_to_commands = include"},
+	{to: "phtest1", prepare: "echo '~/x' > home/f; chown phtest1 home/f; ln -s f home/.forward; chown -h phtest1 home/.forward"},
+	{to: "phtest1+" + longName, forward: map[string]string{".forward": "~/got\n"}},
 	{to: "phtest1", settings: "forward_path = $home/fwd-$extension, $home/.fwd", forward: map[string]string{".fwd": "~/got\n"}},
 	{to: "phtest1+e", settings: "forward_path = $home/fwd-$extension, $home/.fwd", forward: map[string]string{"fwd-e": "~/got-e\n"}},
 	{to: "phtest1+a`b", settings: "forward_path = $home/fwd-$extension", forward: map[string]string{"fwd-a_b": "~/got-e\n"}},
@@ -186,7 +209,17 @@ var differential = []comparison{
 	{to: "phtest1", settings: "mailbox_command_maps = texthash:%DIR%/cmdmap", prepare: "echo 'phtest1 cat > $HOME/by-map' > cmdmap"},
 	{to: "phtest2", prepare: "echo 'phtest1 cat > $HOME/by-map' > cmdmap", settings: "mailbox_command_maps = texthash:%DIR%/cmdmap\nmailbox_command = cat > $HOME/by-command"},
 	{to: "phtest1", settings: "mailbox_command = printf '%s|%s' \"$USER\" \"$EXTENSION\" > $HOME/raw"},
-	{to: "phtest1", settings: "fallback_transport = ppipe"},
+	{to: "phtest1", pipe: passing, settings: "fallback_transport = ppipe"}, {to: "NoSuch+X", pipe: passing, settings: "fallback_transport = ppipe:There"},
+	{to: "nosuchuser", pipe: passing, settings: "fallback_transport_maps = inline:{ nosuchuser=ppipe: }"}, {to: "nosuchuser", pipe: "argv=/bin/sh -c {exit 75}", settings: "fallback_transport = ppipe"},
+	{to: "PHTest1+X", pipe: passing, settings: "mailbox_transport = ppipe"}, {to: "phtest1", pipe: "argv=/bin/sh -c {exit 67}", settings: "mailbox_transport = ppipe:x"},
+	{to: "nosuchuser", pipe: passing, settings: "mailbox_transport = ppipe"}, {to: "phtest1+x", pipe: passing, settings: "mailbox_transport_maps = inline:{ phtest1=ppipe:x }"},
+	{to: "two", pipe: passing, settings: "mailbox_transport_maps = inline:{ phtest1=ppipe:x }"}, {to: "chain+x", pipe: passing, settings: "mailbox_transport = ppipe"},
+	{to: "phtest1", pipe: passing, settings: "mailbox_transport = ppipe", forward: map[string]string{".forward": "\\phtest1, someone@elsewhere.test\n"}},
+	{to: "PHTest1", pipe: passing, settings: "mailbox_transport = ppipe", forward: map[string]string{".forward": "someone@elsewhere.test\n\\phtest1\n"}},
+	{to: "phtest1+x", pipe: passing, settings: "mailbox_transport = ppipe", forward: map[string]string{".forward": "~/copy, \\phtest1, \"|cat > $HOME/ran\"\n"}},
+	{to: "phtest1", pipe: "argv=/bin/sh -c {exit 75}", settings: "mailbox_transport = ppipe", forward: map[string]string{".forward": "\\phtest1, \"|cat > $HOME/ran\"\nsomeone@elsewhere.test\n"}},
+	{to: "phtest1", pipe: "argv=/bin/sh -c {exit 75}", settings: "mailbox_transport = ppipe", forward: map[string]string{".forward": "\\phtest1\n\"|cat > $HOME/ran\"\n"}},
+	{to: "phtest1", pipe: "argv=/bin/sh -c {exit 67}", settings: "mailbox_transport = ppipe", forward: map[string]string{".forward": "\"|cat > $HOME/ran\", \\phtest1, phtest2\n"}},
 	{to: "nosuchuser", settings: "luser_relay = $local@elsewhere.test"}, {to: "nosuchuser", settings: "luser_relay = nosuchuser"},
 	{to: "|touch %DIR%/pub/x;#", settings: "luser_relay = $user@elsewhere.test"}, {to: "|touch %DIR%/pub/x;#+y", settings: "luser_relay = $recipient@elsewhere.test"},
 	{to: "|touch %DIR%/pub/x;#", settings: "luser_relay = phtest1+$user"},
@@ -364,6 +397,7 @@ func (p *postfix) prepare(t *testing.T, tt comparison) {
 	write(t, p.path("looping"), "incloop, phtest1\n")
 	write(t, p.path("owned"), "\"|id -u > "+p.dir+"/pub/out\", phtest2\n")
 	run(t, "chown", "phtest1:users", p.path("owned"))
+	write(t, p.path("temporary"), "\"|exit 75\", "+p.dir+"/pub/first\n"+p.dir+"/pub/second\n")
 	write(t, p.path("cmds"), "\"|cat > "+p.dir+"/pub/out\"\n")
 	for name, content := range tt.forward {
 		write(t, p.path("home/"+name), strings.ReplaceAll(content, "%DIR%", p.dir))
@@ -434,8 +468,7 @@ func (p *postfix) normal(s string) string {
 
 var delivered = regexp.MustCompile(`/(?:local|virtual|pipe)\[\d+\]: (\w+): to=<([^>]*)>.*dsn=([0-9.]+), status=(\w+) \((.*)\)$`)
 
-// outcomes are the local delivery lines of a log: the worst counts, as in our one
-// line for a recipient with all that it was expanded to.
+// outcomes are the delivery lines of a log, in no order.
 func outcomes(log string) string {
 	var list []string
 	for line := range strings.Lines(log) {
@@ -443,34 +476,12 @@ func outcomes(log string) string {
 		if m == nil {
 			continue
 		}
-		for _, part := range strings.Split(m[5], "; ") { // ours has all in one line
-			part = tempName.ReplaceAllString(queueID.ReplaceAllString(strings.TrimSpace(part), "forwarded"), "TEMPORARY")
-			text := m[3] + " " + m[4] + " " + missingProgram.ReplaceAllString(part, "PROGRAM MISSING")
-			if !slices.Contains(list, text) {
-				list = append(list, text)
-			}
-		}
+		text := tempName.ReplaceAllString(queueID.ReplaceAllString(m[5], "forwarded"), "TEMPORARY")
+		text = strings.TrimSpace(text) // the end of a command's output
+		list = append(list, fmt.Sprintf("to=<%s> %s %s (%s)", m[2], m[3], m[4], missingProgram.ReplaceAllString(text, "PROGRAM MISSING")))
 	}
-	rank := func(s string) int {
-		switch {
-		case strings.Contains(s, " deferred "):
-			return 0
-		case strings.Contains(s, " bounced "):
-			return 1
-		}
-		return 2
-	}
-	slices.SortStableFunc(list, func(a, b string) int { return rank(a) - rank(b) })
-	if len(list) == 0 {
-		return ""
-	}
-	worst := list[:1]
-	for _, l := range list[1:] {
-		if rank(l) == rank(worst[0]) {
-			worst = append(worst, l)
-		}
-	}
-	return strings.Join(worst, "; ")
+	slices.Sort(list)
+	return strings.Join(list, "\n")
 }
 
 func (p *postfix) theirs(t *testing.T, tt comparison) (string, string) {
@@ -597,7 +608,19 @@ func (p *postfix) ours(t *testing.T, tt comparison) (string, string) {
 func (p *postfix) deliver(t *testing.T, s *site, tt comparison, cfg *config.Config, content string) {
 	t.Helper()
 	if !strings.Contains(tt.to, "@") {
-		s.deliverEnv(mail.Envelope{}, content, p.destination(tt))
+		env := mail.Envelope{ID: mail.MakeQueueID(time.Now(), 7), Sender: "sender@far.test", Arrival: time.Now(), Recipients: []mail.Recipient{{Address: p.destination(tt)}}}
+		r := agent.NewTestRequest(env, "mx.example.test", []byte(content), s.sink)
+		r.PassBy(func(_ int, to mail.Recipient, transport mail.Transport, nexthop mail.Nexthop) (mail.Outcome, error) {
+			d, err := pipe.New(cfg, string(transport), tt.pipeArgs(p.dir), nil, s.sink)
+			if err != nil {
+				return mail.Outcome{}, err
+			}
+			env.Recipients = []mail.Recipient{to}
+			r := agent.NewTestRequest(env, nexthop, []byte(content), s.sink)
+			d.Deliver(t.Context(), r)
+			return r.Outcomes()[0], nil
+		})
+		s.agent.Deliver(t.Context(), r)
 		return
 	}
 	var d agent.Deliverer

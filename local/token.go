@@ -3,9 +3,11 @@ package local
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 
+	"posthaste/internal/dsn"
 	"posthaste/internal/rfc5322"
 )
 
@@ -27,18 +29,25 @@ type token struct {
 	text string // without | and :include:; the address in internal form
 }
 
-// maxLine bounds one logical line of a file of destinations, in bytes.
-const maxLine = 1 << 20
+const (
+	// maxLine bounds one line of a file of destinations, in bytes.
+	maxLine = 1 << 20
+	// maxOwnFile and maxOwn bound what a user's .forward file and the :include:
+	// files that it names list, in bytes (each) and destinations (together):
+	// the process delivers for all.
+	maxOwnFile, maxOwn = 1 << 20, 10000
+)
 
-// parseTokens reads a comma-separated list of destinations. A destination
-// with characters that mean something here stands in double quotes, all of
-// it: "|command a, b". What is no destination is passed over.
+// parseTokens reads a list of destinations, separated by commas or white
+// space. A destination with characters that mean something here stands in
+// double quotes, all of it: "|command a, b". What is no destination is passed
+// over.
 func parseTokens(text string) []token {
 	var out []token
 	for text != "" {
 		item, rest := cutItem(text)
 		text = rest
-		out = appendToken(out, strings.TrimSpace(item))
+		out = appendItem(out, item)
 	}
 	return out
 }
@@ -46,6 +55,15 @@ func parseTokens(text string) []token {
 // cutItem cuts at the first comma that is not in quotes, a comment or angle
 // brackets.
 func cutItem(text string) (item, rest string) {
+	return cut(text, func(c byte) bool { return c == ',' })
+}
+
+// cutWord cuts at white space.
+func cutWord(item string) (word, rest string) {
+	return cut(item, func(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' })
+}
+
+func cut(text string, at func(byte) bool) (before, after string) {
 	comment, angle, quoted := 0, 0, false
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
@@ -62,100 +80,136 @@ func cutItem(text string) (item, rest string) {
 			angle++
 		case c == '>' && angle > 0:
 			angle--
-		case c == ',' && comment == 0 && angle == 0:
+		case comment == 0 && angle == 0 && at(c):
 			return text[:i], text[i+1:]
 		}
 	}
 	return text, ""
 }
 
-const includePrefix = ":include:"
-
-func appendToken(out []token, item string) []token {
-	plain := item
-	if q, ok := wholeQuoted(item); ok {
-		plain = q
-	}
-	switch {
-	case plain == "":
-		return out
-	case plain[0] == '|':
-		return append(out, token{tokenCommand, strings.TrimSpace(plain[1:])})
-	case plain[0] == '/':
-		return append(out, token{tokenFile, plain})
-	case plain[0] == '~':
-		return append(out, token{tokenHome, plain})
-	case len(plain) >= len(includePrefix) && strings.EqualFold(plain[:len(includePrefix)], includePrefix):
-		path := strings.TrimSpace(plain[len(includePrefix):])
-		if q, ok := wholeQuoted(path); ok {
-			path = q
+// appendItem appends what stands between two commas: destinations, or one
+// address with the name of whose it is.
+func appendItem(out []token, item string) []token {
+	var address strings.Builder
+	flush := func() {
+		for _, a := range rfc5322.AppendAddresses(nil, address.String(), 0) {
+			if t, ok := special(a.Addr); ok {
+				out = append(out, t)
+			} else if a.Addr != "" {
+				out = append(out, token{tokenAddress, a.Addr})
+			}
 		}
-		return append(out, token{tokenInclude, path})
+		address.Reset()
 	}
-	// \user, which once meant the mailbox, is the user: whoever is named in his
-	// own alias or .forward gets to the mailbox by that.
-	item = strings.TrimPrefix(item, `\`)
-	for _, a := range rfc5322.AppendAddresses(nil, item, 0) {
-		if a.Addr != "" {
-			out = append(out, token{tokenAddress, a.Addr})
+	for item = strings.TrimSpace(item); item != ""; item = strings.TrimSpace(item) {
+		word, rest := cutWord(item)
+		item = rest
+		if t, ok := special(wholeQuoted(word)); ok {
+			flush()
+			out = append(out, t)
+			continue
 		}
+		// \user, which once meant the mailbox, is the user: whoever is named in
+		// his own alias or .forward gets to the mailbox by that.
+		address.WriteByte(' ')
+		address.WriteString(strings.TrimPrefix(word, `\`))
 	}
+	flush()
 	return out
 }
 
-// wholeQuoted undoes the quotes around a whole item.
-func wholeQuoted(item string) (string, bool) {
-	if len(item) < 2 || item[0] != '"' {
-		return item, false
+const includePrefix = ":include:"
+
+// special reads what is no address.
+func special(plain string) (token, bool) {
+	switch {
+	case plain == "":
+	case plain[0] == '|':
+		return token{tokenCommand, strings.TrimSpace(plain[1:])}, true
+	case plain[0] == '/':
+		return token{tokenFile, plain}, true
+	case plain[0] == '~':
+		return token{tokenHome, plain}, true
+	case len(plain) >= len(includePrefix) && strings.EqualFold(plain[:len(includePrefix)], includePrefix):
+		return token{tokenInclude, wholeQuoted(strings.TrimSpace(plain[len(includePrefix):]))}, true
+	}
+	return token{}, false
+}
+
+// wholeQuoted undoes quotes that are around the whole of a word, if they are.
+func wholeQuoted(word string) string {
+	if len(word) < 2 || word[0] != '"' {
+		return word
 	}
 	var b strings.Builder
-	for i := 1; i < len(item); i++ {
-		switch c := item[i]; {
-		case c == '\\' && i+1 < len(item):
+	for i := 1; i < len(word); i++ {
+		switch c := word[i]; {
+		case c == '\\' && i+1 < len(word):
 			i++
-			b.WriteByte(item[i])
-		case c == '"':
-			return b.String(), i == len(item)-1
-		default:
+			b.WriteByte(word[i])
+		case c == '"' && i < len(word)-1:
+			return word
+		case c != '"':
 			b.WriteByte(c)
 		}
 	}
-	return b.String(), true // no quote at the end: taken as if there were
+	return b.String() // no quote at the end: taken as if there were
 }
 
-var errLongLine = errors.New("a line is longer than a megabyte")
+var (
+	errLongLine = errors.New("a line is longer than a megabyte")
+	errTooMuch  = fmt.Errorf("it lists more than %d destinations, or is larger than %d bytes", maxOwn, maxOwnFile)
+)
 
-// eachLine calls fn with every logical line of r: lines that begin with white
-// space continue the one before, empty lines and those that begin with # are
-// left out. It stops when fn returns false.
+// eachLine calls fn with every line of r, each by itself; empty lines and
+// those that begin with # are left out. It stops when fn returns false.
 func eachLine(r io.Reader, fn func(line string) bool) error {
 	in := bufio.NewScanner(r)
 	in.Buffer(make([]byte, 0, 4096), maxLine)
-	var line strings.Builder
-	flush := func() bool {
-		text := strings.TrimSpace(line.String())
-		line.Reset()
-		return text == "" || fn(text)
-	}
 	for in.Scan() {
-		text := in.Text()
-		if trimmed := strings.TrimSpace(text); trimmed == "" || trimmed[0] == '#' {
-			continue
-		}
-		if text[0] != ' ' && text[0] != '\t' && !flush() {
+		text := strings.TrimSpace(in.Text())
+		if text != "" && text[0] != '#' && !fn(text) {
 			return nil
 		}
-		if line.Len()+len(text) > maxLine {
-			return errLongLine
-		}
-		line.WriteByte(' ')
-		line.WriteString(text)
 	}
 	if errors.Is(in.Err(), bufio.ErrTooLong) {
 		return errLongLine
 	}
-	if in.Err() == nil {
-		flush()
-	}
 	return in.Err()
+}
+
+// ownLines reads a file that a user's own expansion has led to, within bounds.
+func (d *delivery) ownLines(r io.Reader) (lines [][]token, err error) {
+	in := &io.LimitedReader{R: r, N: maxOwnFile + 1}
+	err = eachLine(in, func(line string) bool {
+		t := parseTokens(line)
+		if len(t) > 0 {
+			lines = append(lines, t)
+		}
+		d.owned += len(t)
+		return d.owned <= maxOwn && in.N > 0
+	})
+	if d.owned > maxOwn || in.N <= 0 || errors.Is(err, errLongLine) {
+		err = errTooMuch
+	}
+	return lines, err
+}
+
+// line delivers to what a line of a file lists. It says whether the next one
+// comes: not when the recipient is to be tried again, with all that it is
+// expanded to.
+func (d *delivery) line(st state, list []token) (next bool) {
+	before := d.deferred
+	d.tokens(st, list)
+	return d.deferred == before
+}
+
+// unreadable says that a file of destinations could not be read.
+func (d *delivery) unreadable(st *state, path string, err error) {
+	if errors.Is(err, errTooMuch) {
+		d.Log.Warning("file %s: %v", path, err)
+		d.bounce(st, dsn.S(5, 2, 4), "cannot expand %s: %v", path, err)
+		return
+	}
+	d.deferIt(st, tryLater, "cannot read file %s: %v", path, err)
 }

@@ -97,8 +97,8 @@ spool_segment_size = 1048576
 	for _, list := range []string{"listed", "named"} {
 		began := time.Now()
 		s.mustSend("a@from.test", []string{list + "@home.test"}, "Subject: to "+list+"\n\nx\n")
-		last := regexp.MustCompile(`to=<(?:reader|citizen)` + fmt.Sprint(n-1) + `@to\.test>, orig_to=<` + list + `@home\.test>, relay=local, .* status=sent \(forwarded as`)
-		wait("the list queued again", func() bool { return last.MatchString(s.log()) })
+		queued := regexp.MustCompile(`to=<` + list + `@home\.test>, relay=local, .* status=sent \(forwarded as`)
+		wait("the list queued again", func() bool { return queued.MatchString(s.log()) })
 		t.Logf("%s: %d recipients queued again after %v", list, n, time.Since(began))
 	}
 	seen := make(map[string]int)

@@ -82,6 +82,9 @@ var reportedMail = []reported{
 	{name: "verp", mail: "<box@local.test> XVERP=+=", rcpt: []string{"<nosuch@local.test>", "<other@local.test>"}, notices: 2},
 	{name: "null", mail: "<>", rcpt: []string{"<nosuch@local.test>"}},
 	{name: "owner", mail: "<box@local.test>", rcpt: []string{"<list@local.test>"}, notices: 1},
+	{name: "listsuccess", mail: "<box@local.test> RET=HDRS ENVID=QQ1", rcpt: []string{"<good@local.test> NOTIFY=SUCCESS,FAILURE ORCPT=rfc822;Who@far.test"}, notices: 1},
+	{name: "listforwarded", mail: "<box@local.test>", rcpt: []string{"<away@local.test> NOTIFY=SUCCESS"}, notices: 1},
+	{name: "forwarded", mail: "<box@local.test>", rcpt: []string{"<sunk@local.test> NOTIFY=SUCCESS"}, notices: 1},
 	{name: "double", mail: "<nosuch@local.test>", rcpt: []string{"<fails@local.test>"}},
 }
 
@@ -185,9 +188,14 @@ chain fails
 tobox box
 list "|echo it does not; exit 67"
 owner-list {dir}/mail/owner/
+good {dir}/mail/good/
+owner-good {dir}/mail/owner/
+away sink@sunk.test
+owner-away {dir}/mail/owner/
+sunk sink@sunk.test
 postmaster box
 `, "{dir}", s.dir))
-	for _, dir := range []string{"", "/box", "/copies", "/double", "/owner"} {
+	for _, dir := range []string{"", "/box", "/copies", "/double", "/owner", "/good"} {
 		if err := os.MkdirAll(s.path("mail"+dir), 0o777); err != nil {
 			s.t.Fatal(err)
 		}
