@@ -360,7 +360,7 @@ func (e *Evaluator) Rcpt(ctx context.Context, s *Session) *smtpwire.Reply {
 		if refusal == nil && s.Helo != "" {
 			refusal = e.judge(ctx, s, e.helo)
 		}
-		if refusal == nil && s.HasSender && !e.isVerifySender(s.Sender) {
+		if refusal == nil && s.HasSender {
 			refusal = e.judge(ctx, s, e.sender)
 			if refusal == nil && e.rejectUnlistedSenderAtEnd && !s.Effects.Discard {
 				refusal = e.unlistedSenderAtEnd(ctx, s)
@@ -446,8 +446,9 @@ func (e *Evaluator) Etrn(ctx context.Context, s *Session, domain string) *smtpwi
 	return refusal
 }
 
-// isVerifySender says whether addr is the sender of address probes, which
-// nothing may stand in the way of.
+// isVerifySender says whether addr is the sender of our address probes. Other
+// hosts probe it in turn, and nothing may stand in their way; as a sender it
+// has no privilege, since anybody can give it.
 func (e *Evaluator) isVerifySender(addr string) bool {
 	if e.verifySender == "" || addr == "" {
 		return false

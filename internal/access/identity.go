@@ -3,10 +3,12 @@ package access
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/proto"
 	"posthaste/internal/smtpwire"
@@ -49,8 +51,16 @@ func (r *run) owners(ctx context.Context) (list string, found bool, v verdict) {
 	return list, found, dunno
 }
 
-func (r *run) rejectAuthMismatch(ctx context.Context) verdict  { return r.mismatch(ctx, false) }
-func (r *run) rejectKnownMismatch(ctx context.Context) verdict { return r.mismatch(ctx, true) }
+func (r *run) rejectAuthMismatch(ctx context.Context) verdict { return r.mismatch(ctx, false) }
+
+// rejectKnownMismatch is for addresses that somebody owns: nobody else may
+// use them, logged in or not.
+func (r *run) rejectKnownMismatch(ctx context.Context) verdict {
+	if r.s.SASL.Username == "" {
+		return r.rejectUnauthMismatch(ctx)
+	}
+	return r.mismatch(ctx, true)
+}
 
 // mismatch refuses an address that the user does not own. known leaves
 // addresses alone that nobody owns.
@@ -88,24 +98,28 @@ func (r *run) rejectUnauthMismatch(ctx context.Context) verdict {
 // Client certificates.
 
 // ccertCheck is check_ccert_access: type:table, or the same in braces with
-// search_order.
+// search_order. Only fingerprints are looked up: nobody need vouch for a
+// certificate, so that the names in it may be anybody's.
 func ccertCheck(e *Evaluator, arg string) (check, error) {
-	words := table.SplitList(arg)
+	words, err := config.SplitList(arg) // an attribute may be in braces
+	if err != nil {
+		return nil, err
+	}
 	if len(words) == 0 {
-		return nil, fmt.Errorf("expected type:table")
+		return nil, errors.New("expected type:table")
 	}
 	spec := words[0]
 	order := []string{"cert_fingerprint", "pubkey_fingerprint"}
-	if rest := strings.Join(words[1:], " "); rest != "" {
-		name, value, _ := strings.Cut(rest, "=")
-		if strings.TrimSpace(name) != "search_order" {
-			return nil, fmt.Errorf("unknown attribute %q: expected search_order", strings.TrimSpace(name))
+	for _, attr := range words[1:] {
+		name, value, _ := strings.Cut(attr, "=")
+		if name = strings.TrimSpace(name); !strings.EqualFold(name, "search_order") {
+			return nil, fmt.Errorf("unknown attribute %q: expected search_order", name)
 		}
 		order = table.SplitList(value)
 	}
 	for _, o := range order {
 		switch o {
-		case "cert_fingerprint", "pubkey_fingerprint", "subject", "issuer":
+		case "cert_fingerprint", "pubkey_fingerprint":
 		default:
 			return nil, fmt.Errorf("search_order: unknown element %q", o)
 		}
@@ -115,11 +129,13 @@ func ccertCheck(e *Evaluator, arg string) (check, error) {
 		if t == nil || t.Fingerprint == "" {
 			return dunno
 		}
-		keys := map[string]string{"cert_fingerprint": t.Fingerprint, "pubkey_fingerprint": t.PubKeyPrint,
-			"subject": t.Subject, "issuer": t.Issuer}
 		for _, o := range order {
-			value, found, err := m.Lookup(ctx, keys[o], false)
-			if v, done := r.found(ctx, m, value, found, err, cmp.Or(t.Subject, keys[o]), classCert); done {
+			key := t.Fingerprint
+			if o == "pubkey_fingerprint" {
+				key = t.PubKeyPrint
+			}
+			value, found, err := m.Lookup(ctx, key, false)
+			if v, _ := r.found(ctx, m, value, found, err, cmp.Or(t.Subject, key), classCert); v != dunno || r.s.Effects.Discard {
 				return v
 			}
 		}
