@@ -3,6 +3,7 @@ package smtp
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -78,6 +79,9 @@ func (t *transaction) perRecipient() {
 func (t *transaction) cutShort(err error) {
 	d, s := t.d, t.s
 	s.bad = true
+	if errors.Is(err, errLocalData) {
+		d.log.Warning("%s: %v", d.id, err)
+	}
 	f := s.broken(stageBody, err)
 	if f.status == dsn.S(4, 4, 2) {
 		if r, e := s.readReply(time.Second, nil); e == nil && r.code/100 == 5 {

@@ -82,7 +82,7 @@ func (s *session) broken(stage string, err error) *failure {
 		f.text = "mail system is stopping: conversation with " + s.namaddr + " was cut off while " + stage
 	case errors.Is(err, errLocalData):
 		s.notes.Fault(notice.Data)
-		f.status = dsn.S(4, 3, 0)
+		f.kind, f.status = messageFailed, dsn.S(4, 3, 0) // no fault of the destination's
 		f.text = "local data error while talking to " + s.namaddr
 	case errors.Is(err, errReplyLimit):
 		f.text = "host " + s.namaddr + " sent a reply without end while " + stage
@@ -96,7 +96,7 @@ func (s *session) broken(stage string, err error) *failure {
 }
 
 // errLocalData marks an error of the message's source, not of the network.
-var errLocalData = errors.New("cannot read the message")
+var errLocalData = errors.New("local data error")
 
 // said words a server's reply to a command. A code that is no answer to it at
 // all is a failure for good.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"posthaste/internal/addrform"
 	"posthaste/internal/config"
 	"posthaste/internal/mail"
 	"posthaste/internal/rfc5322"
@@ -18,7 +19,9 @@ import (
 type outputRules struct {
 	generic *table.Maps
 	search  *table.Search
-	extend  bool // propagate_unmatched_extensions has generic
+	extend  bool          // propagate_unmatched_extensions has generic
+	form    addrform.Form // of what the table gives
+	warn    func(text string)
 
 	header, mime, nested, body *table.Maps
 
@@ -38,6 +41,8 @@ func newOutputRules(cfg *config.Config, lmtp bool, o table.Options) (*outputRule
 		maxBodyLine:  int(cfg.Bytes("body_checks_size_limit")),
 		search: &table.Search{Delimiters: cfg.String("recipient_delimiter"), OwnerRequest: cfg.Bool("owner_request_special"),
 			DoubleBounce: cfg.String("double_bounce_sender")},
+		form: addrform.New(cfg),
+		warn: o.Warn,
 	}
 	for _, e := range cfg.List("propagate_unmatched_extensions") {
 		r.extend = r.extend || e == "generic"
@@ -58,7 +63,7 @@ func newOutputRules(cfg *config.Config, lmtp bool, o table.Options) (*outputRule
 	if r.generic.Empty() {
 		return r, nil
 	}
-	dest, err := table.NewList("mydestination", cfg.List("mydestination"), table.ListOptions{Kind: table.Domains, Table: o})
+	dest, err := table.NewList("mydestination", cfg.List("mydestination"), table.ListOptions{Kind: table.Strings, Table: o})
 	if err != nil {
 		return nil, err
 	}
@@ -71,43 +76,23 @@ func newOutputRules(cfg *config.Config, lmtp bool, o table.Options) (*outputRule
 	return r, nil
 }
 
-// mapNesting bounds how often a mapping is applied to its own result.
-const mapNesting = 10
-
-// mapAddress maps an address by smtp_generic_maps: again and again until it
-// maps to itself or not at all.
+// mapAddress maps an address by smtp_generic_maps, once: what comes of it is
+// not looked up again.
 func (r *outputRules) mapAddress(ctx context.Context, addr string) (string, error) {
 	if r.generic.Empty() || addr == "" {
 		return addr, nil
 	}
-	for range mapNesting {
-		value, ext, found, err := r.generic.LookupAddress(ctx, r.search, addr, table.KeysDefault)
-		if err != nil || !found {
-			return addr, err
-		}
-		list := rfc5322.AppendAddresses(nil, value, 0)
-		if len(list) == 0 || list[0].Addr == "" {
-			return addr, fmt.Errorf("%s: %s maps to %q, which is no address", r.generic.Title(), rfc5322.Quote(addr), value)
-		}
-		next := list[0].Addr
-		local, domain, _ := rfc5322.Split(addr)
-		if nlocal, ndomain, at := rfc5322.Split(next); nlocal == "" && at {
-			next = local + "@" + ndomain
-		} else {
-			if !at {
-				next = nlocal + "@" + domain
-			}
-			if r.extend && ext != "" {
-				nlocal, ndomain, _ = rfc5322.Split(next)
-				next = nlocal + ext + "@" + ndomain
-			}
-		}
-		if strings.EqualFold(next, addr) {
-			return next, nil
-		}
-		addr = next
+	list, found, err := r.generic.MapAddress(ctx, r.search, addr, r.extend, r.form.Rewrite)
+	if err != nil || !found {
+		return addr, err
 	}
-	return addr, fmt.Errorf("%s: unreasonable nesting for %s", r.generic.Title(), rfc5322.Quote(addr))
+	if len(list) > 1 {
+		r.warn("multi-valued " + r.generic.Title() + " result for " + rfc5322.Quote(addr))
+	}
+	if !validPath(list[0]) {
+		return addr, fmt.Errorf("%s: %s maps to %q, which is no address", r.generic.Title(), rfc5322.Quote(addr), list[0])
+	}
+	return list[0], nil
 }
 
 // touches says whether a message has to be looked at on its way to a server.

@@ -165,12 +165,15 @@ func (t *transaction) mapAddresses() (err error) {
 	}
 	t.mapped = make(map[int]string)
 	for _, i := range t.rcpts {
-		if t.mapped[i], err = rules.mapAddress(ctx, env.Recipients[i].Address); err != nil {
+		from := env.Recipients[i].Address
+		to, err := rules.mapAddress(ctx, from)
+		if err != nil {
 			return err
 		}
-		if !validPath(t.mapped[i]) {
-			return fmt.Errorf("%s: %q is no address", rules.generic.Title(), t.mapped[i])
+		if to == "" && from != "" {
+			return fmt.Errorf("%s: %s maps to the null address", rules.generic.Title(), rfc5322.Quote(from))
 		}
+		t.mapped[i] = to
 	}
 	return nil
 }

@@ -152,7 +152,7 @@ func (r *Rewriter) unwrap(local string) (addr string, ok bool) {
 		return local, true
 	}
 	bang, percent := strings.IndexByte(local, '!'), strings.LastIndexByte(local, '%')
-	bangOK, percentOK := bang >= 0 && r.swapBangPath, percent >= 0 && r.percentHack
+	bangOK, percentOK := bang >= 0 && r.form.SwapBangPath, percent >= 0 && r.form.PercentHack
 	switch {
 	case percentOK && (quoted || !bangOK):
 		return local[:percent] + "@" + local[percent+1:], true

@@ -50,6 +50,7 @@ import (
 	"strings"
 	"sync"
 
+	"posthaste/internal/addrform"
 	"posthaste/internal/config"
 	"posthaste/internal/mail"
 	"posthaste/internal/table"
@@ -65,10 +66,8 @@ const (
 // A Rewriter answers for one configuration. All methods may be called
 // concurrently.
 type Rewriter struct {
-	origin, domain, remoteDomain string
+	form, remote                 addrform.Form // of addresses from this system, and from others
 	hostname                     string
-	percentHack, swapBangPath    bool
-	appendAtOrigin, appendDot    bool
 	dequote, nullDomain          bool
 	numericDomain, minUser, utf8 bool
 	relocatedPrefix              bool
@@ -115,14 +114,8 @@ func New(cfg *config.Config, o table.Options) (*Rewriter, error) {
 		warn = func(string) {}
 	}
 	r := &Rewriter{
-		origin:            cfg.String("myorigin"),
-		domain:            cfg.String("mydomain"),
-		remoteDomain:      cfg.String("remote_header_rewrite_domain"),
+		form:              addrform.New(cfg),
 		hostname:          cfg.String("myhostname"),
-		percentHack:       cfg.Bool("allow_percent_hack"),
-		swapBangPath:      cfg.Bool("swap_bangpath"),
-		appendAtOrigin:    cfg.Bool("append_at_myorigin"),
-		appendDot:         cfg.Bool("append_dot_mydomain"),
 		dequote:           cfg.Bool("resolve_dequoted_address"),
 		nullDomain:        cfg.Bool("resolve_null_domain"),
 		numericDomain:     cfg.Bool("resolve_numeric_domain"),
@@ -136,6 +129,9 @@ func New(cfg *config.Config, o table.Options) (*Rewriter, error) {
 		unknownAlias:      "5.1.1 User unknown",
 		warned:            make(map[string]struct{}),
 	}
+	r.remote = r.form
+	r.remote.Origin = cfg.String("remote_header_rewrite_domain")
+	r.remote.Domain = r.remote.Origin
 	if cfg.Bool("show_user_unknown_table_name") {
 		r.unknownAlias += " in virtual alias table"
 	}
@@ -149,7 +145,7 @@ func New(cfg *config.Config, o table.Options) (*Rewriter, error) {
 	r.aliasDomains = list("virtual_alias_domains", table.Strings)
 	r.mailboxDomains = list("virtual_mailbox_domains", table.Strings)
 	r.relayDomains = list("relay_domains", table.Domains)
-	r.local = &table.Local{Origin: r.origin, Destination: list("mydestination", table.Strings)}
+	r.local = &table.Local{Origin: r.form.Origin, Destination: list("mydestination", table.Strings)}
 	addrs, err := ownAddresses(cfg)
 	errs = append(errs, err)
 	r.local.Addresses = addrs
