@@ -16,27 +16,24 @@ import (
 // helo is HELO and EHLO, RFC 5321 section 4.1.1.1. A nil reply means that the
 // engine is to see it.
 func (s *session) helo(v verb) *smtpwire.Reply {
-	name := s.cmd.Args
-	if v == vHelo {
-		name, _, _ = strings.Cut(name, " ")
-	}
+	name := smtpwire.Printable(clip(strings.Join(strings.Fields(s.cmd.Args), " "), 255))
 	if name == "" {
 		return smtpwire.R(501, dsn.Status{}, "Syntax: "+strings.ToUpper(commands[v].name)+" hostname")
 	}
 	s.endMail()
 	s.flushHistory()
-	s.a.ResetHelo()
-	s.a.Helo = smtpwire.Printable(clip(name, 255))
-	proto := "SMTP"
+	proto := s.a.Proto // HELO after EHLO does not take back that commands may be pipelined
 	if v == vEhlo {
 		proto = "ESMTP"
 	}
+	s.a.ResetHelo()
+	s.a.Helo = neutered(name)
 	s.a.Proto = proto
 	if r := s.judged(s.srv.access.Helo(s.srv.ctx(), &s.a)); r != nil {
 		s.a.ResetHelo()
 		return r
 	}
-	if r := s.judged(s.milterHelo()); r != nil {
+	if r := s.judged(s.milterHelo(name)); r != nil {
 		s.a.ResetHelo()
 		return r
 	}
@@ -45,6 +42,18 @@ func (s *session) helo(v verb) *smtpwire.Reply {
 		s.ehlo = s.ehloReply()
 	}
 	return nil
+}
+
+// neutered takes out of what a client says of itself all that has a meaning in
+// Received: or in log lines: a name must not look like a comment with somebody
+// else's address, nor like one more field.
+func neutered(s string) string {
+	return strings.Map(func(r rune) rune {
+		if strings.ContainsRune(" <>()\\\";@", r) {
+			return '?'
+		}
+		return r
+	}, s)
 }
 
 func clip(s string, n int) string {

@@ -52,8 +52,7 @@ func (c *content) feed(b []byte) (used int, done bool) {
 			c.bareLF = true
 		}
 		if !c.begun {
-			c.begun = true
-			c.mailboxLine(b[line:text])
+			c.begin(b[line:text])
 		}
 		if text > line && b[line] == '.' && !c.cont && !c.whole {
 			c.put(b[run:line])
@@ -62,6 +61,7 @@ func (c *content) feed(b []byte) (used int, done bool) {
 					return end + 1, true
 				}
 				// It looks like an end, and must not to anybody.
+				c.begun = c.size > 0
 				c.afterLF = !crlf
 				line = end + 1
 				run = line
@@ -100,8 +100,7 @@ func (c *content) overlong(b []byte) (used int) {
 	}
 	text := b[:n]
 	if !c.begun {
-		c.begun = true
-		c.mailboxLine(text)
+		c.begin(text)
 	}
 	if !c.cont && !c.whole && text[0] == '.' {
 		text = text[1:]
@@ -111,10 +110,22 @@ func (c *content) overlong(b []byte) (used int) {
 	return n
 }
 
-// mailboxLine mends the "From " line of a mailbox that somebody sends as if it
-// were a header: it becomes one.
-func (c *content) mailboxLine(line []byte) {
-	if bytes.HasPrefix(line, []byte("From ")) || bytes.HasPrefix(line, []byte(">From ")) {
+// begin sees to it that the first line does not go on with what stands before
+// it, which is a field of ours: a line that begins with a blank comes after an
+// empty one, and is body then. The "From " line of a mailbox that somebody sends
+// as if it were a header becomes one. A dot that is taken away, and a stray CR
+// that may become a blank later, do not hide either.
+func (c *content) begin(line []byte) {
+	c.begun = true
+	line = bytes.TrimRight(line, "\r")
+	if !c.whole {
+		line = bytes.TrimPrefix(line, []byte("."))
+	}
+	switch {
+	case len(line) == 0:
+	case line[0] == ' ', line[0] == '\t', line[0] == '\r':
+		c.put(crlfBytes)
+	case bytes.HasPrefix(bytes.TrimLeft(line, ">"), []byte("From ")):
 		c.put([]byte("X-Mailbox-Line: "))
 	}
 }

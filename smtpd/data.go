@@ -42,6 +42,8 @@ func (s *session) openMessage() message {
 	switch {
 	case s.srv.filter == nil:
 		return s.srv.submit.Open(s.envelope(), s.options())
+	case s.discarded:
+		return nowhere{}
 	case s.srv.filter.buffer:
 		return s.newFiltered()
 	}
@@ -140,10 +142,10 @@ func (s *session) finishMessage(msg message, c *content, accepted string) *smtpw
 	if err != nil {
 		s.srv.log.Warning("%s: %v", s.queueID(), err)
 	}
-	if s.srv.filter != nil {
+	if s.srv.filter != nil && !s.discarded {
 		return s.filterSaid(&reply)
 	}
-	if reply.Code == 250 {
+	if reply.Code == 250 && s.srv.filter == nil {
 		s.milter.begun = false // they have seen it to its end
 	}
 	s.resetMail()
@@ -151,6 +153,9 @@ func (s *session) finishMessage(msg message, c *content, accepted string) *smtpw
 		return smtpwire.R(reply.Code, reply.Status, reply.Text)
 	}
 	s.forgive()
+	if s.srv.filter != nil {
+		accepted = "Ok" // it is queued nowhere
+	}
 	return smtpwire.R(250, dsn.S(2, 0, 0), accepted)
 }
 

@@ -159,7 +159,7 @@ func (p *port) command() (feed string, err error) {
 		return engineRset, nil
 	case !p.hello && feed != engineHelo && feed != engineRset:
 		// The engine insists on HELO; smtpd_helo_required is ours to judge.
-		p.next, p.stage, p.hello = feed, portHidden, true
+		p.next, p.stage, p.hello, p.stale = feed, portHidden, true, false
 		return engineHelo, nil
 	}
 	p.hello = p.hello || feed == engineHelo
@@ -183,8 +183,14 @@ func (p *port) renew() bool {
 	return true
 }
 
-// greet begins the session. One that does not come to be has ended.
+// greet begins the session. One that does not come to be has ended. The engine
+// has us called from its own greeting, where it recovers from nothing.
 func (p *port) greet() {
+	defer func() {
+		if r := recover(); r != nil {
+			p.s.panicked(r)
+		}
+	}()
 	if err := p.s.greet(); err != nil {
 		p.s.ended = true
 	}

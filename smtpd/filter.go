@@ -325,3 +325,15 @@ func (t *filterTalk) Commit(context.Context) (proto.SubmitReply, error) {
 
 // Abort breaks off: the filter sees no end of the content.
 func (t *filterTalk) Abort() { t.close() }
+
+// nowhere takes a message that the content filter is not to see, because a
+// mail filter has said that it is to be thrown away.
+type nowhere struct{}
+
+func (nowhere) Write(p []byte) (int, error)          { return len(p), nil }
+func (nowhere) Amend(*mail.Envelope, submit.Options) {}
+func (nowhere) Abort()                               {}
+
+func (nowhere) Commit(context.Context) (proto.SubmitReply, error) {
+	return proto.SubmitReply{Code: 250, Status: dsn.S(2, 0, 0), Text: "Ok"}, nil
+}

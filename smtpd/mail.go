@@ -222,7 +222,7 @@ func (s *session) rcpt() *smtpwire.Reply {
 		return r
 	}
 	to := mail.Recipient{Address: p.To.Address, ORCPT: originalOf(&p), Notify: p.Notify}
-	if s.filter != nil {
+	if s.filter != nil && !s.discarded {
 		if r := s.filter.rcpt(&to); r != nil {
 			return r
 		}
@@ -272,7 +272,7 @@ func (s *session) openMail(ctx context.Context) *smtpwire.Reply {
 // openFilter tells the content filter of the message, unless it is to hear of
 // it as a whole.
 func (s *session) openFilter(ctx context.Context) *smtpwire.Reply {
-	if s.srv.filter.buffer {
+	if s.srv.filter.buffer || s.discarded {
 		return nil
 	}
 	t, r := newFilterTalk(ctx, s.srv.filter, s.srv.log)
@@ -290,7 +290,7 @@ func (s *session) openFilter(ctx context.Context) *smtpwire.Reply {
 // filterData asks the content filter for the content, if it hears it while it
 // comes.
 func (s *session) filterData() *smtpwire.Reply {
-	if s.filter == nil {
+	if s.filter == nil || s.discarded {
 		return nil
 	}
 	return s.filter.data()
@@ -316,6 +316,7 @@ func (s *session) resetMail() {
 	s.rcpts = nil
 	s.excess = 0
 	s.opened = false
+	s.discarded = false
 	s.context = ""
 }
 
@@ -394,7 +395,7 @@ func (s *session) options() submit.Options {
 	if eff.Hold {
 		o.Flags |= proto.SubmitHold
 	}
-	if eff.Discard {
+	if eff.Discard || s.discarded {
 		o.Flags |= proto.SubmitDiscard
 	}
 	return o
@@ -447,7 +448,7 @@ func (s *session) appendFrom(b []byte) []byte {
 		b = s.appendTLS(b)
 	}
 	if s.set.saslReceived && s.a.SASL.Username != "" {
-		b = append(append(b, "\t(Authenticated sender: "...), s.a.SASL.Username...)
+		b = append(append(b, "\t(Authenticated sender: "...), headerSafe(s.a.SASL.Username)...)
 		b = append(b, ")\r\n"...)
 	}
 	return b

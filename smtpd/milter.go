@@ -110,8 +110,8 @@ func (s *session) connectMacros() []string {
 		"{client_port}", c.Port, "{client_connections}", strconv.Itoa(s.srv.limits.connections(s)), "{daemon_addr}", c.ServerAddr, "{daemon_port}", c.ServerPort)
 }
 
-// milterHelo tells of HELO and EHLO.
-func (s *session) milterHelo() *smtpwire.Reply {
+// milterHelo tells of HELO and EHLO, with the name as the client gave it.
+func (s *session) milterHelo(name string) *smtpwire.Reply {
 	if s.milter.id == 0 {
 		return nil
 	}
@@ -123,7 +123,7 @@ func (s *session) milterHelo() *smtpwire.Reply {
 		}
 	}
 	s.milter.begun = false
-	return s.milterSession(s.milterTell(proto.MilterHelo, macros, s.a.Helo))
+	return s.milterSession(s.milterTell(proto.MilterHelo, macros, name))
 }
 
 // milterSession heeds a verdict on the session. Only the end of it is said at
@@ -229,11 +229,7 @@ func (s *session) milterUnknown() *smtpwire.Reply {
 	if s.milter.id == 0 {
 		return nil
 	}
-	word := ""
-	if f := strings.Fields(s.cmd.Line); len(f) > 0 {
-		word = f[0]
-	}
-	return s.milterVerdict(s.milterTell(proto.MilterUnknown, nil, word))
+	return s.milterVerdict(s.milterTell(proto.MilterUnknown, nil, s.cmd.Word()))
 }
 
 // milterOther is what filters have to say of commands that they are not told
@@ -278,10 +274,10 @@ func (s *session) milterVerdict(v milter.Verdict) *smtpwire.Reply {
 	switch v.Action {
 	case milter.Continue:
 	case milter.Discard:
-		if !s.a.Effects.Discard {
+		if !s.discarded && !s.a.Effects.Discard {
 			s.srv.access.LogAction(&s.a, "milter-discard", "milter triggers DISCARD action")
 		}
-		s.a.Effects.Discard = true
+		s.discarded = true
 		return nil
 	default:
 		s.srv.access.LogAction(&s.a, "milter-reject", v.Reply.String())

@@ -59,6 +59,7 @@ const (
 	tempUnavail = "[TEMPUNAVAIL]"
 	// maxAttribute bounds what an attribute may be.
 	maxAttribute = 255
+	maxProtocol  = 64
 )
 
 func (s *session) listed(l *table.List) bool {
@@ -195,7 +196,7 @@ func (x *xclientState) set(name, value string) *smtpwire.Reply {
 			c.ServerPort = value
 		}
 	case "HELO":
-		if x.helo = value; gone {
+		if x.helo = neutered(value); gone {
 			x.helo = ""
 		}
 	case "PROTO":
@@ -294,8 +295,13 @@ func (x *xforward) set(name, value string) *smtpwire.Reply {
 		}
 		orUnknown(&x.port)
 	case "HELO":
+		value = neutered(value)
 		orNone(&x.helo)
 	case "PROTO":
+		if len(value) > maxProtocol {
+			return badAttribute(name, value)
+		}
+		value = neutered(value)
 		orNone(&x.proto)
 	case "IDENT":
 		if !gone && !mail.QueueID(value).Valid() {

@@ -422,11 +422,7 @@ func (s *session) watch(v verb, bareLF bool) (over bool) {
 
 // forbiddenWord says whether a command is one of postscreen_forbidden_commands.
 func (s *session) forbiddenWord() bool {
-	f := strings.Fields(s.cmd.Line)
-	if len(f) == 0 {
-		return false
-	}
-	yes, err := s.srv.screenSet.forbidden.Match(s.srv.ctx(), f[0])
+	yes, err := s.srv.screenSet.forbidden.Match(s.srv.ctx(), s.cmd.Word())
 	if err != nil {
 		s.srv.screenSet.log.Warning("%v", err)
 	}

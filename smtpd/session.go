@@ -116,10 +116,14 @@ type session struct {
 	rcpts   []mail.Recipient
 	arrival time.Time
 	content int64 // octets of content received, for log lines
-	inData  bool
-	bdat    *bdatState
-	filter  *filterTalk // nil: there is none, or it hears of messages as a whole
-	context string      // rewrite context: local or remote
+	// discarded says that a filter wants the message thrown away. Unlike an
+	// access table's DISCARD it is no reason to judge recipients no more: what
+	// a filter is told of has not been judged yet.
+	discarded bool
+	inData    bool
+	bdat      *bdatState
+	filter    *filterTalk // nil: there is none, or it hears of messages as a whole
+	context   string      // rewrite context: local or remote
 }
 
 // greet is the start of the session: who is it, may they come in, and hello.
@@ -348,7 +352,7 @@ func (s *session) dispatch(line string, bareLF bool) (feed string, err error) {
 
 // notSMTP ends the session of a client that speaks something else.
 func (s *session) notSMTP(line string) bool {
-	forbidden, err := s.set.forbidden.Match(s.srv.ctx(), strings.Fields(line)[0])
+	forbidden, err := s.set.forbidden.Match(s.srv.ctx(), s.cmd.Word())
 	if err != nil {
 		s.srv.log.Warning("%v", err)
 	}

@@ -531,7 +531,7 @@ func (s *session) appendTLS(b []byte) []byte {
 		if t.Trusted {
 			verdict = "verified OK"
 		}
-		b = fmt.Appendf(b, "\t(Client CN \"%s\", Issuer \"%s\" (%s))\r\n", headerSafe(t.Subject), headerSafe(t.Issuer), verdict)
+		b = fmt.Appendf(b, "\t(Client CN \"%s\", Issuer \"%s\" (%s))\r\n", headerSafe(clip(t.Subject, 100)), headerSafe(clip(t.Issuer, 100)), verdict)
 	case s.srv.tlsSet.askCert:
 		b = append(b, "\t(Client did not present a certificate)\r\n"...)
 	default:
@@ -540,12 +540,13 @@ func (s *session) appendTLS(b []byte) []byte {
 	return b
 }
 
-// headerSafe takes out what would end a comment in a header, or a line.
+// headerSafe takes out what would end a comment in a header, or a line, and
+// what is not ASCII.
 func headerSafe(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 127 || strings.ContainsRune(`()<>"\`, r) {
+		if r < ' ' || r > '~' || strings.ContainsRune(`()<>"\`, r) {
 			return '?'
 		}
 		return r
-	}, clip(s, 100))
+	}, s)
 }

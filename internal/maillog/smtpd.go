@@ -123,6 +123,9 @@ func (e SMTPDClient) Append(b []byte) []byte {
 	b = appendAttr(b, ", sasl_username=", e.SASLUsername)
 	b = appendAttr(b, ", sasl_sender=", e.SASLSender)
 	b = appendAttr(b, ", orig_queue_id=", e.OrigQueueID)
+	if e.OrigAddr == "unknown" {
+		return appendAttr(b, ", orig_client=", e.OrigName)
+	}
 	if e.OrigName != "" || e.OrigAddr != "" {
 		b = appendClient(append(b, ", orig_client="...), e.OrigName, e.OrigAddr)
 	}

@@ -3,6 +3,7 @@ package script
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -10,8 +11,10 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
+	"posthaste/internal/milter"
 	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
+	"posthaste/internal/smtpwire"
 	"posthaste/internal/table"
 )
 
@@ -22,7 +25,8 @@ type fakeCleanup struct {
 	next   uint64
 	open   map[mail.QueueID]*proto.Submit
 	done   []*proto.Submit
-	forget bool // keep nothing
+	forget bool     // keep nothing
+	milter []string // what mail filters say
 }
 
 func newFakeCleanup() *fakeCleanup {
@@ -62,12 +66,44 @@ func (f *fakeCleanup) handle(_ *ipc.Conn, r *ipc.Request) {
 		}
 		m.Content = append(m.Content, c.Data...)
 		f.part(r, m, c.More)
+	case proto.KindMilter:
+		var m proto.Milter
+		if err := r.Decode(&m); err != nil {
+			r.Fail("%v", err)
+			return
+		}
+		if m.Event != proto.MilterClose {
+			r.Reply(&proto.MilterReply{Verdict: f.milterSays(&m)})
+		}
 	case proto.KindAbort:
 		var m proto.Abort
 		if r.Decode(&m) == nil {
 			delete(f.open, m.ID)
 		}
 	}
+}
+
+// milterEvents are the events that a rule of mail filters may be about.
+var milterEvents = map[string]proto.MilterEvent{"CONNECT": proto.MilterConnect, "HELO": proto.MilterHelo, "MAIL": proto.MilterMail,
+	"RCPT": proto.MilterRcpt, "DATA": proto.MilterData, "UNKNOWN": proto.MilterUnknown}
+
+// milterSays is what the mail filters' rules have for an event.
+func (f *fakeCleanup) milterSays(m *proto.Milter) milter.Verdict {
+	for _, rule := range f.milter {
+		when, what, _ := strings.Cut(rule, " => ")
+		words := strings.Fields(when)
+		args := " " + strings.Join(m.Args, " ") + " "
+		if len(words) == 0 || milterEvents[words[0]] != m.Event ||
+			slices.ContainsFunc(words[1:], func(w string) bool { return !strings.Contains(args, " "+w+" ") }) {
+			continue
+		}
+		if what == "DISCARD" {
+			return milter.Verdict{Action: milter.Discard}
+		}
+		reply, _ := smtpwire.ParseReply(what)
+		return milter.Verdict{Action: milter.Reject, Reply: &reply}
+	}
+	return milter.Verdict{}
 }
 
 func (f *fakeCleanup) part(r *ipc.Request, m *proto.Submit, more bool) {

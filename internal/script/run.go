@@ -195,6 +195,7 @@ func newWorld(t testing.TB, ar *txtar.Archive) *world {
 	w.stop = stop
 	w.log = maillog.New("smtpd", maillog.NewWriter(w.lines, maillog.Classic))
 	w.cleanup = newFakeCleanup()
+	w.cleanup.milter = strings.Split(strings.TrimSpace(section(ar, "milter")), "\n")
 	if w.sock, err = net.Listen("unix", filepath.Join(dir, "cleanup")); err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +210,7 @@ func newWorld(t testing.TB, ar *txtar.Archive) *world {
 		t.Fatal(err)
 	}
 	w.srv, err = smtpd.New(ctx, smtpd.Deps{Config: cfg, Log: w.log, Service: "smtp", Submit: w.submit, Router: router,
-		DNS: dns, Names: dns, MaxProc: 20000,
+		DNS: dns, Names: dns, Milters: w.ipc, MaxProc: 20000,
 		Screen: strings.Contains(main, "postscreen_"), Flush: fakeFlusher{}, Verify: fakeProber{}, Tables: table.Options{Recheck: -1}})
 	if err != nil {
 		w.close()
@@ -225,7 +226,7 @@ func (w *world) layOut(ar *txtar.Archive) string {
 		switch f.Name {
 		case "main.cf":
 			main = string(f.Data)
-		case "dialogue", "log", "queue", "zone", "policy", "filter", "filtered":
+		case "dialogue", "log", "queue", "zone", "policy", "filter", "filtered", "milter":
 		default:
 			if err := os.WriteFile(filepath.Join(w.dir, filepath.Base(f.Name)), f.Data, 0o600); err != nil {
 				w.t.Fatal(err)

@@ -14,6 +14,9 @@
 //	filter     rules of a content filter at unix:$dir/filter, one a line: the
 //	           beginning of a command, =>, the reply ("" is the greeting)
 //	filtered   what that filter must have been told
+//	milter     what the mail filters say by way of cleanup, one a line: an
+//	           event (CONNECT, HELO, MAIL, RCPT, DATA, UNKNOWN) and words that
+//	           must be among its arguments, =>, DISCARD or a reply
 //	log        the log lines that must come of it
 //	queue      the messages that must come of it
 //

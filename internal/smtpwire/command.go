@@ -17,14 +17,20 @@ type Command struct {
 // before the verb and at the end does not matter. The verb of an empty line
 // is empty.
 func ParseCommand(line string) Command {
-	line = strings.TrimRight(line, " \t\r\n")
-	text := strings.TrimLeft(line, " \t")
-	i := strings.IndexAny(text, " \t")
+	line = strings.TrimRight(line, blanks+"\r\n")
+	text := strings.TrimLeft(line, blanks)
+	i := strings.IndexAny(text, blanks)
 	if i < 0 {
 		return Command{Verb: upper(text), Line: line}
 	}
-	return Command{Verb: upper(text[:i]), Args: strings.TrimLeft(text[i:], " \t"), Line: line}
+	return Command{Verb: upper(text[:i]), Args: strings.TrimLeft(text[i:], blanks), Line: line}
 }
+
+// blanks are what stands between words.
+const blanks = " \t\v\f"
+
+// Word is the verb as the client wrote it.
+func (c *Command) Word() string { return strings.TrimLeft(c.Line, blanks)[:len(c.Verb)] }
 
 // upper is strings.ToUpper for verbs, which are ASCII or nonsense. Verbs
 // come in upper case nearly always: no copy then.
