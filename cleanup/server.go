@@ -188,6 +188,8 @@ func (s *Server) announce(e spool.Entry, envelope, recipients []byte) {
 }
 
 // record makes the queue manager's decisions durable, with the next commit.
+// Each stands for itself: one that cannot be recorded, whatever the reason,
+// must not keep the others, which would be refused again with it for ever.
 func (s *Server) record(r *ipc.Request) {
 	var q proto.Record
 	if err := r.Decode(&q); err != nil {
@@ -195,6 +197,7 @@ func (s *Server) record(r *ipc.Request) {
 		return
 	}
 	b := new(spool.Batch)
+	b.Apart()
 	var updated []int
 	for i := range q.Ops {
 		op := &q.Ops[i]
@@ -212,6 +215,11 @@ func (s *Server) record(r *ipc.Request) {
 		if err != nil {
 			r.Fail("%v", err)
 			return
+		}
+		for i := range q.Ops {
+			if err := b.Refused(i); err != nil {
+				s.opt.Log.Error("%s: a change of the message in the queue is not recorded: %v", q.Ops[i].ID, err)
+			}
 		}
 		reply := new(proto.RecordReply)
 		for _, i := range updated {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -144,36 +145,44 @@ func TestBook(t *testing.T) {
 // in order, and the change of queue with the last part.
 func TestSplitOps(t *testing.T) {
 	t.Parallel()
+	words := strings.Repeat("no ", 2<<10)
 	rapid.Check(t, func(t *rapid.T) {
 		var ops []proto.Op
 		type said struct {
 			id   mail.QueueID
 			rcpt int
+			done bool
 		}
 		var want []said
-		for i, n := range rapid.SliceOfN(rapid.IntRange(0, 3*maxOutcomes), 1, 8).Draw(t, "outcomes") {
+		for i, n := range rapid.SliceOfN(rapid.IntRange(0, 100), 1, 4).Draw(t, "outcomes") {
 			op := proto.Op{ID: mail.QueueID(fmt.Sprint("Q", i)), Set: spool.SetQueue}
+			for r := range rapid.SampledFrom([]int{0, 0, 0, 0, 1, 1, maxRequest/8 + 10}).Draw(t, "done") {
+				op.Done = append(op.Done, r)
+				want = append(want, said{op.ID, r, true})
+			}
+			long := rapid.IntRange(0, len(words)).Draw(t, "length")
 			for r := range n {
-				op.Outcomes = append(op.Outcomes, mail.Outcome{Rcpt: r})
-				want = append(want, said{op.ID, r})
+				op.Outcomes = append(op.Outcomes, mail.Outcome{Rcpt: r, Reason: words[:long], DiagText: words[:long]})
+				want = append(want, said{op.ID, r, false})
 			}
 			ops = append(ops, op)
 		}
 		n := len(ops)
 		var got []said
 		for _, part := range splitOps(ops) {
-			total := 0
 			for _, op := range part {
-				total += len(op.Outcomes)
+				for _, r := range op.Done {
+					got = append(got, said{op.ID, r, true})
+				}
 				for _, o := range op.Outcomes {
-					got = append(got, said{op.ID, o.Rcpt})
+					got = append(got, said{op.ID, o.Rcpt, false})
 				}
 				if op.Set != 0 {
 					n--
 				}
 			}
-			if total > maxOutcomes {
-				t.Fatalf("%d outcomes in one request", total)
+			if size := len((&proto.Record{Ops: part}).Append(nil)); size > 2*maxRequest {
+				t.Fatalf("%d octets in one request", size)
 			}
 		}
 		if n != 0 || !slices.Equal(got, want) {

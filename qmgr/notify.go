@@ -97,7 +97,7 @@ func fitting(list []mail.Outcome) (part []mail.Outcome, n int) {
 	size := 0
 	for i := range list {
 		o := &list[i]
-		size += 100 + len(o.Reason) + len(o.Relay) + len(o.MTA) + len(o.DiagText) + len(o.Final) + len(o.Owner)
+		size += outcomeOctets(o)
 		if i > 0 && (i == noticeRcpts || size > noticeBytes) {
 			return list[:i:i], i
 		}

@@ -2,6 +2,7 @@ package qmgr
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -21,9 +22,12 @@ const flushDelay = 2 * time.Millisecond
 const (
 	// flushOps is the number of changes that do not wait.
 	flushOps = 64
-	// maxOutcomes bounds how many outcomes go into one request, so that it
-	// fits into a frame whatever peers have said about how many recipients.
-	maxOutcomes = 2000
+	// maxRequest bounds about how many octets a request has, the last item
+	// aside, so that it fits into a frame, whatever peers have said about how
+	// many recipients.
+	maxRequest = ipc.MaxPayload / 16
+	// opOctets is what a change takes besides its recipients and outcomes.
+	opOctets = 128
 )
 
 // maxBatches bounds how many batches of entries wait for the loop. While it is
@@ -199,21 +203,36 @@ func (r *recorder) flush(now time.Time) {
 	r.send(q)
 }
 
-// splitOps spreads changes over requests with at most maxOutcomes outcomes
-// each, in order; a message's change of queue goes with its last outcomes.
+// splitOps spreads changes over requests of bounded length, in order; a
+// message's change of queue goes with its last outcomes.
 func splitOps(ops []proto.Op) (parts [][]proto.Op) {
-	from, n := 0, 0
-	for i := range ops {
-		for n+len(ops[i].Outcomes) > maxOutcomes {
-			room := maxOutcomes - n
-			part := proto.Op{ID: ops[i].ID, Outcomes: ops[i].Outcomes[:room]}
-			parts = append(parts, append(slices.Clip(ops[from:i]), part))
-			ops[i].Outcomes = ops[i].Outcomes[room:]
-			from, n = i, 0
+	part, left := make([]proto.Op, 0, len(ops)), maxRequest
+	for _, op := range ops {
+		for left -= opOctets; ; left = maxRequest - opOctets {
+			done, outcomes := 0, 0
+			for ; done < len(op.Done) && left > 0; done++ {
+				left -= 8
+			}
+			for ; outcomes < len(op.Outcomes) && left > 0; outcomes++ {
+				left -= outcomeOctets(&op.Outcomes[outcomes])
+			}
+			if done == len(op.Done) && outcomes == len(op.Outcomes) {
+				part = append(part, op)
+				break
+			}
+			if done+outcomes > 0 {
+				part = append(part, proto.Op{ID: op.ID, Done: op.Done[:done], Outcomes: op.Outcomes[:outcomes]})
+				op.Done, op.Outcomes = op.Done[done:], op.Outcomes[outcomes:]
+			}
+			parts, part = append(parts, part), nil
 		}
-		n += len(ops[i].Outcomes)
 	}
-	return append(parts, ops[from:])
+	return append(parts, part)
+}
+
+// outcomeOctets is about what an outcome takes in a request.
+func outcomeOctets(o *mail.Outcome) int {
+	return 100 + len(o.Reason) + len(o.Relay) + len(o.MTA) + len(o.DiagText) + len(o.Final) + len(o.Owner)
 }
 
 func (r *recorder) send(q *request) {
@@ -228,13 +247,19 @@ func (r *recorder) send(q *request) {
 }
 
 // answered: the changes are durable, or the connection broke, in which case
-// they are sent again over the next one.
+// they are sent again over the next one. What cleanup cannot record of a
+// request it leaves out, and logs.
 func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
-	if err != nil {
-		if _, remote := err.(ipc.RemoteError); remote {
-			// cleanup's log is broken: it ends, and its successor is told again.
-			r.s.opt.Log.Warning("recording in the queue failed: %v; trying again", err)
-		}
+	switch {
+	case err == nil:
+	case errors.Is(err, ipc.ErrUnsent), errors.Is(err, ipc.ErrLost):
+		return
+	case errors.Is(err, ipc.ErrTooLarge):
+		// splitOps is wrong. It would be as wrong the next time, and tools wait.
+		r.s.opt.Log.Error("recording %d changes in the queue failed: %v", len(q.ops), err)
+	default:
+		// cleanup's log is broken: it ends, and its successor is told again.
+		r.s.opt.Log.Warning("recording in the queue failed: %v; trying again", err)
 		return
 	}
 	q.acked = true

@@ -96,11 +96,12 @@ func (o *offline) each(_ context.Context, queues []string, f func([]target) erro
 	return nil
 }
 
-// apply commits a group as one: on return it has happened, or none of it.
+// apply commits a group. Each message's change is one by itself: with long
+// recipient lists all of them together may be more than the spool takes as one.
 func (o *offline) apply(_ context.Context, step byte, _ bool, list []target, _ bool) (done []mail.QueueID, err error) {
 	b := new(spool.Batch)
+	b.Apart()
 	for _, t := range list {
-		done = append(done, t.id)
 		switch step {
 		case 'd':
 			b.Remove(t.id)
@@ -115,7 +116,15 @@ func (o *offline) apply(_ context.Context, step byte, _ bool, list []target, _ b
 	if err := o.sp.Commit(b); err != nil {
 		return nil, err
 	}
-	return done, nil
+	var errs []error
+	for i, t := range list {
+		if err := b.Refused(i); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", t.id, err))
+			continue
+		}
+		done = append(done, t.id)
+	}
+	return done, errors.Join(errs...)
 }
 
 // deleteDropped removes mail that the sendmail program has left and nobody has

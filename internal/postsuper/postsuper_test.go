@@ -31,6 +31,26 @@ func message(sender string, q spool.Queue) faketest.Mail {
 		Sender: sender, Size: 14, Recipients: []mail.Recipient{{Address: "b@to.test"}}}}
 }
 
+// Long lists of recipients, which together are more than the spool takes as
+// one, keep nobody from changing what has them.
+func TestDownLongLists(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "spool_segment_size = 1m\n")
+	var mails []faketest.Mail
+	for range 6 {
+		m := message("1", spool.Deferred)
+		m.Envelope.Recipients = nil
+		for i := range 5000 {
+			m.Envelope.Recipients = append(m.Envelope.Recipients, mail.Recipient{Address: fmt.Sprintf("member.number.%d@list.test", i)})
+		}
+		mails = append(mails, m)
+	}
+	s.Fill(mails...)
+	if got, status := run(s, "", "-h", "ALL"); got != "postsuper: Placed on hold: 6 messages\n" || status != 0 {
+		t.Errorf("exit status %d: %s", status, got)
+	}
+}
+
 // While the mail system is down the spool is changed, and nothing else.
 func TestDown(t *testing.T) {
 	t.Parallel()

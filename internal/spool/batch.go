@@ -21,6 +21,8 @@ type Batch struct {
 	entries []Entry // by op, once durable
 	err     error   // first contradiction
 	adds    int
+	apart   bool
+	refused map[int]error // changes that were left out, of those that stand apart
 }
 
 type opKind uint8
@@ -169,6 +171,16 @@ func (b *Batch) Remove(id mail.QueueID) int {
 	b.op(opRemove, id)
 	return len(b.ops) - 1
 }
+
+// Apart says that each change stands for itself: they become durable in their
+// order, with as many syncs as they take, and one that the spool refuses is
+// left out and does not keep the others (Refused). It is not for batches with
+// Add. The order among batches is kept as well.
+func (b *Batch) Apart() { b.apart = true }
+
+// Refused says why change i was left out of a batch that has been committed
+// without error, or nil: see Apart.
+func (b *Batch) Refused(i int) error { return b.refused[i] }
 
 // Len is the number of changes.
 func (b *Batch) Len() int { return len(b.ops) }

@@ -146,6 +146,7 @@ type request struct {
 	ch   chan error  // Commit
 	err  error
 	cost int64
+	next int // of a batch whose changes stand apart: the one to go on with
 }
 
 // commit makes as many of reqs durable as go into one log batch, sets their
@@ -158,12 +159,19 @@ func (e *engine) commit(reqs []*request) (n int, err error) {
 	e.begin()
 	for n < len(reqs) {
 		r := reqs[n]
+		if r.b.apart {
+			if !e.putApart(r) {
+				break
+			}
+			n++
+			continue
+		}
 		if r.err = e.check(r); r.err == nil {
 			if e.w.size() > 0 && e.w.size()+r.cost > e.lim.batch {
 				break
 			}
-			if err := e.put(r.b); err != nil {
-				return n, err
+			for i := range r.b.ops {
+				e.putOp(r.b, &r.b.ops[i])
 			}
 		}
 		n++
@@ -197,35 +205,74 @@ func (e *engine) check(r *request) error {
 	}
 	var cost int64
 	for i := range b.ops {
-		o := &b.ops[i]
-		switch o.kind {
-		case opAdd:
-			if _, l := e.current(o.number); l != nil {
-				return fmt.Errorf("%w: message %q is there already", ErrInvalid, string(o.id))
-			}
-			cost += alignUp(headerLen+int64(o.hi-o.lo)+int64(len(o.body)), recAlign)
-			continue
-		case opDone:
-			cost += alignUp(headerLen+4+5*int64(len(o.rcpts)), recAlign)
-		case opUpdate:
-			cost += headerLen + int64(o.hi-o.lo) + stateSlack
-			if _, l := e.current(o.number); l != nil {
-				cost += int64(l.refMeta) + int64(l.nrcpt+7)/8
-			}
-		default:
-			cost += headerLen
+		n, err := e.checkOp(&b.ops[i])
+		if err != nil {
+			return err
 		}
-		if o.kind != opRemove {
-			if err := e.checkRcpts(o); err != nil {
-				return err
-			}
-		}
+		cost += n
 	}
 	if cost > e.lim.unit {
 		return fmt.Errorf("%w: %d bytes in one batch, %d are possible", ErrTooLarge, cost, e.lim.unit)
 	}
 	r.cost = cost
 	return nil
+}
+
+// checkOp is check for one change.
+func (e *engine) checkOp(o *op) (cost int64, err error) {
+	switch o.kind {
+	case opAdd:
+		if _, l := e.current(o.number); l != nil {
+			return 0, fmt.Errorf("%w: message %q is there already", ErrInvalid, string(o.id))
+		}
+		return alignUp(headerLen+int64(o.hi-o.lo)+int64(len(o.body)), recAlign), nil
+	case opRemove:
+		return headerLen, nil
+	case opDone:
+		cost = alignUp(headerLen+4+5*int64(len(o.rcpts)), recAlign)
+	case opUpdate:
+		// What there is of outcomes and envelope goes up to a bound into a
+		// STATE, and what is over it stays out (putState).
+		cost = int64(o.hi - o.lo)
+		if _, l := e.current(o.number); l != nil {
+			cost += int64(l.refMeta)
+			cost = min(cost, e.lim.state) + int64(l.nrcpt+7)/8
+		}
+		cost += headerLen + stateSlack
+	}
+	return cost, e.checkRcpts(o)
+}
+
+// putApart encodes the changes of a batch in which each stands for itself,
+// from where it was left on. It is false when the log batch is full before
+// the last.
+func (e *engine) putApart(r *request) bool {
+	b := r.b
+	if r.err = b.err; r.err == nil && b.adds > 0 {
+		r.err = fmt.Errorf("%w: messages are added by changes that stand apart", ErrInvalid)
+	}
+	if r.err != nil {
+		return true
+	}
+	for ; r.next < len(b.ops); r.next++ {
+		o := &b.ops[r.next]
+		cost, err := e.checkOp(o)
+		if err == nil && cost > e.lim.unit {
+			err = fmt.Errorf("%w: %d bytes in one change, %d are possible", ErrTooLarge, cost, e.lim.unit)
+		}
+		switch {
+		case err != nil:
+			if b.refused == nil {
+				b.refused = map[int]error{}
+			}
+			b.refused[r.next] = err
+		case e.w.size() > 0 && e.w.size()+cost > e.lim.batch:
+			return false
+		default:
+			e.putOp(b, o)
+		}
+	}
+	return true
 }
 
 // stateSlack bounds what a STATE's metadata may have over the message's last
@@ -261,29 +308,25 @@ func (e *engine) current(number uint64) (*staged, *live) {
 	return nil, l
 }
 
-// put encodes a request's changes into the batch being made.
-func (e *engine) put(b *Batch) error {
-	for i := range b.ops {
-		o := &b.ops[i]
-		if o.kind == opAdd {
-			e.putAdd(b, o)
-			continue
-		}
-		s := e.stage(o.number, o.created)
-		if s == nil {
-			continue
-		}
-		switch o.kind {
-		case opDone:
-			e.putDone(s, o.rcpts)
-		case opRemove:
-			s.gone = true
-			e.w.record(recDONE, recAll|recRemoved, o.number, nil, nil)
-		case opUpdate:
-			e.putUpdate(s, b, o)
-		}
+// putOp encodes a change into the batch being made.
+func (e *engine) putOp(b *Batch, o *op) {
+	if o.kind == opAdd {
+		e.putAdd(b, o)
+		return
 	}
-	return nil
+	s := e.stage(o.number, o.created)
+	if s == nil {
+		return
+	}
+	switch o.kind {
+	case opDone:
+		e.putDone(s, o.rcpts)
+	case opRemove:
+		s.gone = true
+		e.w.record(recDONE, recAll|recRemoved, o.number, nil, nil)
+	case opUpdate:
+		e.putUpdate(s, b, o)
+	}
 }
 
 func (e *engine) putAdd(b *Batch, o *op) {

@@ -204,7 +204,7 @@ func (s *Spool) Commit(b *Batch) error {
 		if err = s.enqueue(r); err == nil {
 			err = <-r.ch
 		}
-		r.b, r.err = nil, nil
+		r.b, r.err, r.next = nil, nil, 0
 		s.pool.Put(r)
 	}
 	b.settle(err)

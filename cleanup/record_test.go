@@ -1,0 +1,67 @@
+package cleanup
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+)
+
+// A change that cannot be recorded is logged and does not keep those that
+// came in the same request; nor does their length.
+func TestRecordRefused(t *testing.T) {
+	t.Parallel()
+	sp, err := spool.Open(spool.Options{Dir: filepath.Join(t.TempDir(), "spool"), SegmentSize: 64 << 10, Warn: t.Logf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sp.Close()
+	var log strings.Builder
+	logs := maillog.NewWriter(&log, maillog.Classic)
+	s := NewServer(t.Context(), ServerOptions{Spool: sp, Log: maillog.New("postfix/cleanup", logs)})
+	client := served(t, s)
+
+	first, err := sp.Lease(20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var record proto.Record
+	add := new(spool.Batch)
+	for i := range 20 {
+		id := mail.MakeQueueID(time.Unix(1800000000, 0), first+uint64(i))
+		env := mail.Envelope{ID: id, Sender: "s@from.test"}
+		add.Add(spool.Message{ID: id, Envelope: env.Append(nil), NRcpt: 1,
+			Recipients: mail.AppendRecipients(nil, []mail.Recipient{{Address: "r@to.test"}}), Content: []byte("x\r\n")})
+		record.Ops = append(record.Ops, proto.Op{ID: id, Set: spool.SetQueue, Queue: spool.Deferred,
+			Outcomes: []mail.Outcome{{Action: dsn.Deferred, Status: dsn.S(4, 0, 0), Reason: strings.Repeat("later ", 1000)}}})
+	}
+	if err := sp.Commit(add); err != nil {
+		t.Fatal(err)
+	}
+	bad := record.Ops[7].ID
+	record.Ops[7] = proto.Op{ID: bad, Done: []int{5}}
+	record.Ops[8] = proto.Op{ID: record.Ops[8].ID, Remove: true}
+	var reply proto.RecordReply
+	if err := client.Call(t.Context(), &record, &reply); err != nil {
+		t.Fatal(err)
+	}
+	if len(reply.Entries) != 18 {
+		t.Errorf("%d entries in the answer, want 18", len(reply.Entries))
+	}
+	for i, op := range record.Ops {
+		en, ok := sp.Locate(op.ID)
+		if want := i != 7; ok != (i != 8) || ok && (en.Queue == spool.Deferred) != want {
+			t.Errorf("message %d: there %v, %+v", i, ok, en)
+		}
+	}
+	logs.Close()
+	if !strings.Contains(log.String(), string(bad)+": a change of the message in the queue is not recorded: spool: invalid batch") {
+		t.Errorf("log: %s", log.String())
+	}
+}
