@@ -35,7 +35,7 @@ func (d *delivery) alias(st state, name string) (found bool) {
 		d.sent(&st, "aliased to %s", value)
 		return true
 	}
-	if !d.aliasRights(&st, uid, owned) || !d.aliasOwner(&st, name) {
+	if !d.aliasRights(&st, name, uid, owned) || !d.aliasOwner(&st, name) {
 		return true
 	}
 	st.from, st.kind, st.own = name, inAlias, false
@@ -58,10 +58,10 @@ func (d *delivery) probe() bool { return d.request.Envelope.Trace&traceProbe != 
 
 // aliasRights sets whose rights commands and files of an alias get: those of
 // the database's owner, or, when that is root, nobody's in particular.
-func (d *delivery) aliasRights(st *state, uid int, owned bool) bool {
+func (d *delivery) aliasRights(st *state, name string, uid int, owned bool) bool {
 	switch {
 	case !owned:
-		d.Log.Warning("no owner UID for alias database in alias_maps")
+		d.Log.Warning("alias_maps: the table that has %s has no owner, or everybody can write to it", mailbox.External(name))
 		d.deferIt(st, tryLater, configText)
 		return false
 	case uid == 0:
@@ -169,7 +169,8 @@ func (d *delivery) home(st state, text string) {
 func (d *delivery) include(st state, path string) {
 	st.level++
 	if st.level > maxLevel {
-		d.bounce(&st, dsn.S(5, 4, 6), "recipient nesting limit exceeded")
+		d.Log.Warning(":include: nesting limit exceeded for %s", path)
+		d.bounce(&st, dsn.S(5, 4, 6), ":include: nesting limit exceeded")
 		return
 	}
 	if d.seen("include %d %s", uidOf(st.rights), path) {

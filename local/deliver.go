@@ -168,9 +168,10 @@ func (d *delivery) stored(st *state, err error, prefix, done string) {
 	}
 }
 
-// person is with whose rights a file is written or a command run: never root.
+// person is with whose rights a file is written or a command run: never root,
+// nor who owns the queue.
 func (d *delivery) person(st *state) *users.User {
-	if st.rights == nil || st.rights.UID == 0 {
+	if st.rights == nil || st.rights.UID == 0 || st.rights.UID == d.mailOwner {
 		return d.privileged
 	}
 	if st.rights.GID == 0 {
@@ -259,12 +260,14 @@ const defaultPath = "/usr/bin:/bin"
 // environment is what a command gets to know. Characters that mean something
 // to shells are taken out of what comes from strangers.
 func (d *delivery) environment(st *state) []string {
-	env := []string{"PATH=" + defaultPath}
+	env := []string{"PATH=" + defaultPath} // whatever export_environment says
 	for _, name := range d.exports {
-		if key, value, ok := strings.Cut(name, "="); ok {
+		key, value, ok := strings.Cut(name, "=")
+		if !ok {
+			value, ok = d.Environ(name)
+		}
+		if ok && key != "PATH" {
 			env = append(env, key+"="+value)
-		} else if value, ok := d.Environ(name); ok {
-			env = append(env, name+"="+value)
 		}
 	}
 	add := func(name, value string) {

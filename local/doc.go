@@ -29,8 +29,9 @@
 // supplementary groups (package command), but never with group 0 or that of
 // mail_owner. Postfix gives commands no supplementary groups. Destinations in aliases have the
 // rights of the alias database's owner, those in an :include: file of root's
-// aliases the rights of that file's owner; where that comes to root, those of
-// default_privs, and so it is with what root's .forward names. Only root's own
+// aliases the rights of that file's owner; where that comes to root or to
+// mail_owner, those of default_privs, and so it is with what their .forward
+// files name. Only root's own
 // mailbox and .forward file are used with root's rights.
 //
 // Mail given to another transport (mailbox_transport and its kin) is a part
@@ -55,6 +56,12 @@
 // A .forward file, with the :include: files that it names, lists 10000
 // destinations at most, and each of these files has a megabyte at most; more
 // is returned as a problem of the list (5.2.4). Lists of aliases have no bound.
+//
+// What mail_owner's .forward file or alias table names has the rights of
+// default_privs, as root's has: mail_owner reads the whole queue. Alias tables
+// that everybody can write to are not believed.
+//
+// A list's members do not have the sender's NOTIFY (RFC 3461 section 5.2.7.4).
 //
 // luser_relay is followed once: where it leads to a name that is unknown too,
 // the mail is returned, and not lost as a duplicate.

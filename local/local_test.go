@@ -160,6 +160,17 @@ func newSite(t *testing.T, aliases, settings string) *site {
 	return s
 }
 
+// again makes the agent anew, as for a new process.
+func (s *site) again() {
+	s.t.Helper()
+	a, err := New(s.agent.Options)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { a.Close() })
+	s.agent = a
+}
+
 func (s *site) client() *submit.Client {
 	path := s.path("cleanup")
 	l, err := net.Listen("unix", path)
@@ -474,6 +485,118 @@ func TestForwardFilesOfOthers(t *testing.T) {
 	}
 	if len(s.queued) != 0 {
 		t.Errorf("forwarded: %+v", s.queued)
+	}
+}
+
+// TestSettings: what can only go wrong is refused at once.
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", "")
+	s.users["wheel"] = &users.User{Name: "wheel", UID: 60009, GID: 0, Home: "/"}
+	for _, tt := range []struct{ settings, want string }{
+		{"", ""}, {"mailbox_size_limit = 0\nmessage_size_limit = 0", ""}, {"mailbox_size_limit = 10000\nmessage_size_limit = 10000", ""},
+		{"mailbox_size_limit = 9999\nmessage_size_limit = 10000", "mailbox_size_limit = 9999 is smaller than message_size_limit"},
+		{"message_size_limit = 0", "is smaller than message_size_limit"}, {"message_size_limit = 60m", "is smaller than message_size_limit"},
+		{"mailbox_delivery_lock =", "mailbox_delivery_lock: expected at least one"}, {"mailbox_delivery_lock = lockf", "mailbox_delivery_lock: lock method"},
+		{"default_privs = root", "default_privs: user \"root\" has root's rights"}, {"default_privs = wheel", "default_privs: user \"wheel\" has root's rights, or group"},
+		{"default_privs = nosuch", "default_privs: there is no user"}, {"default_privs = lookuperror", "default_privs: the directory is down"},
+		{"mail_owner = lookuperror", "mail_owner: the directory is down"}, {"allow_mail_to_files = alias, here", `allow_mail_to_files: "here"`},
+	} {
+		cfg, err := config.LoadString("myhostname = mx.example.org\n" + tt.settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := New(Options{Config: cfg, Users: s, Log: s.sink})
+		if err == nil {
+			a.Close()
+		}
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%q: %v, want %q", tt.settings, err, tt.want)
+		}
+	}
+}
+
+// TestNotWhoseTheQueueIs: mail_owner's .forward, alias table and :include: file
+// give nobody his rights, and cannot become default_privs.
+func TestNotWhoseTheQueueIs(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "id |id\nincluded :include:%DIR%/list\n", "mail_owner = ann\nallow_mail_to_commands = alias, forward, include")
+	if !rights.Switching() {
+		t.Skip("takes root")
+	}
+	const id = "\"|id -u >> %DIR%/spool/id\"\n"
+	os.Mkdir(s.path("spool/box"), 0o777)
+	s.own(s.path("spool/box"), s.users["nobody"])
+	s.forward("ann", id+"%DIR%/spool/box/\n")
+	s.deliver("ann@example.org")
+	s.write("list", id, s.users["ann"])
+	s.expect(s.deliver("included@example.org"), "delivered 2.0.0 delivered to command: id -u >> %DIR%/spool/id")
+	s.own(s.path("aliases"), s.users["ann"])
+	s.write("aliases", "id "+id, s.users["ann"])
+	s.again()
+	s.expect(s.deliver("id@example.org"), "delivered 2.0.0 delivered to command: id -u >> %DIR%/spool/id")
+	if got := s.read("spool/id"); got != strings.Repeat("60003\n", 3) {
+		t.Errorf("commands ran as %q", got)
+	}
+	if boxes, _ := filepath.Glob(s.path("spool/box/new/*")); len(boxes) != 1 {
+		t.Errorf("maildir: %q", boxes)
+	}
+}
+
+// TestAliasTableOfAll: a table that everybody can write to is not believed.
+func TestAliasTableOfAll(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "one joe\n", "")
+	s.expect(s.deliver("one@example.org"), "delivered 2.0.0 delivered to mailbox")
+	os.Chmod(s.path("aliases"), 0o666)
+	s.again()
+	s.expect(s.deliver("one@example.org", "joe@example.org"), "delayed 4.3.0 mail system configuration error", "delivered 2.0.0 delivered to mailbox")
+	if !strings.Contains(s.logged(), "alias_maps: the table that has one has no owner, or everybody can write to it") {
+		t.Errorf("log %s", s.logged())
+	}
+}
+
+// TestIncludeChain: files that include one another without end.
+func TestIncludeChain(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "chain :include:%DIR%/f0\n", "")
+	for i := range 120 {
+		s.write(fmt.Sprintf("f%d", i), fmt.Sprintf(":include:%%DIR%%/f%d\n", i+1), nil)
+	}
+	s.expect(s.deliver("chain@example.org"), "failed 5.4.6 :include: nesting limit exceeded")
+	s.write("f50", "x@far.test\n", nil)
+	s.expect(s.deliver("chain@example.org"), "expanded 2.0.0 forwarded as NEWID")
+}
+
+// TestForwardedEnvelope: what the sender asked for goes on with what is queued
+// again, but for success, of which he is told here; not with a list's mail.
+func TestForwardedEnvelope(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "far x@far.test\nlist x@far.test\nowner-list ann\n", "")
+	s.forward("joe", "x@far.test\n")
+	env := mail.Envelope{EnvID: "e", Ret: dsn.RetHeaders}
+	for _, tt := range []struct {
+		to, want    string
+		notify      dsn.Notify
+		orcpt, orig string
+	}{
+		{"far", "expanded 2.0.0 alias expanded; x@far.test far@example.org rfc822;o 2 e 2 sender@far.test", dsn.NotifySuccess | dsn.NotifyFailure, "rfc822;o", ""},
+		{"joe", "expanded 2.0.0 alias expanded; x@far.test first@example.org rfc822;o 4 e 2 sender@far.test", dsn.NotifySuccess | dsn.NotifyDelay, "rfc822;o", "first@example.org"},
+		{"far", "expanded 2.0.0 alias expanded; x@far.test far@example.org  8 e 2 sender@far.test", dsn.NotifySuccess, "", ""},
+		{"far", "expanded 2.0.0 forwarded as NEWID; x@far.test far@example.org  8 e 2 sender@far.test", dsn.NotifyNever, "", ""},
+		{"list", "delivered 2.0.0 alias expanded; x@far.test   0  0 owner-list@example.org", dsn.NotifySuccess | dsn.NotifyDelay, "rfc822;o", ""},
+		{"list", "expanded 2.0.0 forwarded as NEWID; x@far.test   0  0 owner-list@example.org", dsn.NotifyFailure, "rfc822;o", ""},
+	} {
+		env.Recipients = []mail.Recipient{{Address: tt.to + "@example.org", Notify: tt.notify, ORCPT: tt.orcpt, Original: tt.orig}}
+		got := s.deliverEnv(env, message)
+		if len(s.queued) != 1 {
+			t.Fatalf("%s: queued %d", tt.to, len(s.queued))
+		}
+		e := s.queued[0].Envelope
+		r := e.Recipients[0]
+		got[0] += fmt.Sprintf("; %s %s %s %d %s %d %s", r.Address, r.Original, r.ORCPT, r.Notify, e.EnvID, e.Ret, e.Sender)
+		s.expect(got, tt.want)
+		s.queued = nil
 	}
 }
 

@@ -121,6 +121,12 @@ quoted: "%DIR%/pub/with space"
 comment: phtest1 (a comment), "Full Name" <phtest2@mx.example.test>
 postmaster: phtest1
 extensions: phtest1+a, phtest1+b
+far-list: Someone@Elsewhere.test, :include:%DIR%/faraway, phtest1
+owner-far-list: phtest2+owner
+outer: inner
+owner-outer: phtest2+outer
+inner: phtest1, someone@elsewhere.test, "|cat > %DIR%/pub/out"
+pwd: "|pwd > %DIR%/pub/out"
 inctemp: :include:%DIR%/temporary
 `
 
@@ -201,6 +207,19 @@ var differential = []comparison{
 	{to: "phtest1", forward: map[string]string{".forward": "\"|exit 75\", ~/first\n~/second\n"}},
 	{to: "inctemp", settings: "allow_mail_to_files = include\nallow_mail_to_commands = include"},
 	{to: "phtest1", prepare: "echo '~/x' > home/f; chown phtest1 home/f; ln -s f home/.forward; chown -h phtest1 home/.forward"},
+	{to: "REMOTE"}, {to: "PHTest1", forward: map[string]string{".forward": "someone@elsewhere.test, phtest2\n"}},
+	{to: "far-list"}, {to: "far-list", settings: "owner_request_special = no"}, {to: "far-list", settings: "expand_owner_alias = yes"},
+	{to: "outer"}, {to: "outer", settings: "reset_owner_alias = yes"},
+	{to: "inc+x", settings: "propagate_unmatched_extensions = include, alias"}, {to: "inc+x", settings: "propagate_unmatched_extensions = alias"},
+	{to: "inc+x", settings: "propagate_unmatched_extensions = include"}, {to: "far-list+x", settings: "propagate_unmatched_extensions = include, alias"},
+	{to: "pwd+a`b;", prepare: "mkdir pub/a_b_; chmod 755 pub/a_b_", settings: "command_execution_directory = %DIR%/pub/$extension"},
+	{to: "pwd+..", prepare: "mkdir pub/__; chmod 755 pub/__", settings: "command_execution_directory = %DIR%/pub/$extension\nexecution_directory_expansion_filter = abc"},
+	{to: "pwd+a$(b)", prepare: "mkdir 'pub/a__b_'; chmod 755 'pub/a__b_'", settings: "command_execution_directory = %DIR%/pub/$extension\nexecution_directory_expansion_filter = abc"},
+	{to: "env", settings: "export_environment = MAIL_CONFIG PATH=/nowhere:/bin A=b"}, {to: "env", settings: "export_environment = MAIL_CONFIG A=b PATH"},
+	{to: "cmd", settings: "prepend_delivered_header = file, forward"}, {to: "file", settings: "prepend_delivered_header = command, forward"},
+	{to: "mixed", settings: "prepend_delivered_header ="}, {to: "phtest1", settings: "prepend_delivered_header = command", forward: map[string]string{".forward": "phtest2, someone@elsewhere.test\n"}},
+	{to: "phtest1", settings: "require_home_directory = yes", prepare: "chown root home; chmod 700 home"},
+	{to: "phtest1", settings: "require_home_directory = yes\nmail_spool_directory = /tmp/none", prepare: "chown root home2; chmod 700 home2; rmdir home; ln -s home2/in home; mkdir home2/in"},
 	{to: "phtest1+" + longName, forward: map[string]string{".forward": "~/got\n"}},
 	{to: "phtest1", settings: "forward_path = $home/fwd-$extension, $home/.fwd", forward: map[string]string{".fwd": "~/got\n"}},
 	{to: "phtest1+e", settings: "forward_path = $home/fwd-$extension, $home/.fwd", forward: map[string]string{"fwd-e": "~/got-e\n"}},
@@ -330,6 +349,9 @@ virtual_gid_maps = static:60003
 transport_maps = inline:{ p.test=ppipe:Next.Hop }
 `
 
+// farAway is the transport of what leaves the system: it keeps it.
+const farAway = `flags=R user=phtest1 argv=/bin/sh -c {{ shift; echo "$@"; cat; } >> "%DIR%/pub/far-$1"} sh ${sender} ${original_recipient} ${recipient}`
+
 // In differentialMaster, local and virtual deliver each time by the settings
 // that there are then.
 const differentialMaster = `pickup unix n - n 60 1 pickup
@@ -343,7 +365,7 @@ error unix - - n - - error
 retry unix - - n - - error
 local unix - n n - - local -o max_use=1
 virtual unix - n n - - virtual -o max_use=1
-smtp unix - - n - - discard
+smtp unix - n n - - pipe ` + farAway + `
 relay unix - - n - - discard
 postlog unix-dgram n - n - 1 postlogd
 `
@@ -359,10 +381,15 @@ func (p *postfix) destination(tt comparison) string {
 // pipeArgs are the words of the pipe transport's line in master.cf; braces
 // group them there.
 func (tt *comparison) pipeArgs(dir string) []string {
-	text := strings.NewReplacer("%DIR%", dir, "%%", "%").Replace(tt.pipe)
+	text := tt.pipe
 	if !strings.Contains(text, "user=") {
 		text = "user=phtest1 " + text
 	}
+	return words(text, dir)
+}
+
+func words(text, dir string) []string {
+	text = strings.NewReplacer("%DIR%", dir, "%%", "%").Replace(text)
 	var out []string
 	for text = strings.TrimSpace(text); text != ""; text = strings.TrimSpace(text) {
 		if inner, rest, ok := macro.Group(text); text[0] == '{' && ok {
@@ -397,6 +424,7 @@ func (p *postfix) prepare(t *testing.T, tt comparison) {
 	write(t, p.path("looping"), "incloop, phtest1\n")
 	write(t, p.path("owned"), "\"|id -u > "+p.dir+"/pub/out\", phtest2\n")
 	run(t, "chown", "phtest1:users", p.path("owned"))
+	write(t, p.path("faraway"), "other@elsewhere.test, phtest2\n")
 	write(t, p.path("temporary"), "\"|exit 75\", "+p.dir+"/pub/first\n"+p.dir+"/pub/second\n")
 	write(t, p.path("cmds"), "\"|cat > "+p.dir+"/pub/out\"\n")
 	for name, content := range tt.forward {
@@ -523,7 +551,7 @@ func (p *postfix) start(t *testing.T, tt comparison) {
 		}
 	}
 	p.Configure("alias_maps = hash:{dir}/etc/aliases\ninet_interfaces = loopback-only\nin_flow_delay = 0\n"+p.main(tt),
-		differentialMaster+"ppipe unix - n n - - pipe "+strings.Join(args, " ")+"\n")
+		strings.ReplaceAll(differentialMaster, "%DIR%", p.dir)+"ppipe unix - n n - - pipe "+strings.Join(args, " ")+"\n")
 	switch {
 	case !p.running:
 		p.Run("", "postalias", "hash:"+p.Path("etc/aliases"))
@@ -534,10 +562,13 @@ func (p *postfix) start(t *testing.T, tt comparison) {
 	p.running, p.pipe = true, tt.pipe
 }
 
+// patience bounds waiting for what must happen.
+const patience = 40 * time.Second
+
 // wait waits until f is true.
 func wait(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(40 * time.Second); !f(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); !f(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain: %s", what)
 		}
@@ -596,9 +627,18 @@ func (p *postfix) ours(t *testing.T, tt comparison) (string, string) {
 		content += "\r\n"
 	}
 	p.deliver(t, s, tt, cfg, content)
+	far, err := pipe.New(cfg, "smtp", words(farAway, p.dir), nil, s.sink)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, q := range s.queued { // what was forwarded is delivered, as Postfix does by itself
-		q.Envelope.Recipients = slices.DeleteFunc(q.Envelope.Recipients, func(r mail.Recipient) bool { return !strings.HasSuffix(r.Address, "@mx.example.test") })
+		all := q.Envelope.Recipients
+		isHere := func(r mail.Recipient) bool { return strings.HasSuffix(r.Address, "@mx.example.test") }
+		q.Envelope.Recipients = slices.DeleteFunc(slices.Clone(all), func(r mail.Recipient) bool { return !isHere(r) })
 		s.agent.Deliver(t.Context(), agent.NewTestRequest(q.Envelope, "mx.example.test", q.Content, nil))
+		if q.Envelope.Recipients = slices.DeleteFunc(slices.Clone(all), isHere); len(q.Envelope.Recipients) > 0 {
+			far.Deliver(t.Context(), agent.NewTestRequest(q.Envelope, "elsewhere.test", q.Content, nil))
+		}
 	}
 	os.Remove(p.path("cleanup"))
 	return outcomes(s.logged()), p.files(t)

@@ -1,8 +1,9 @@
 package local
 
 import (
-	"os"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/rfc5322"
@@ -108,7 +109,7 @@ func (d *delivery) homeIsThere(st *state) bool {
 	if u == nil {
 		return true
 	}
-	if _, err := os.Stat(u.Home); err != nil {
+	if err := u.Files().Do(func() error { return unix.Stat(u.Home, new(unix.Stat_t)) }); err != nil {
 		d.deferIt(st, tryLater, "cannot access home directory %s: %s", u.Home, mailbox.Reason(err))
 		return false
 	}

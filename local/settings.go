@@ -1,6 +1,7 @@
 package local
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/proto"
 	"posthaste/local/mailbox"
+	"posthaste/local/rights"
 	"posthaste/local/users"
 )
 
@@ -42,6 +44,7 @@ type settings struct {
 	commandFilter, shell  string
 	exports               []string
 	privileged            *users.User // default_privs
+	mailOwner             int         // user id; -1: none but our own
 	mailGroup             int         // mail_owner's, which no command gets; 0: there is none
 }
 
@@ -112,23 +115,42 @@ func readSettings(cfg *config.Config, db users.Database) (*settings, error) {
 	if s.locks, err = mailbox.ParseLocks(cfg.List("mailbox_delivery_lock")); err != nil {
 		return nil, fmt.Errorf("mailbox_delivery_lock: %w", err)
 	}
-	name := cfg.String("default_privs")
-	s.privileged, err = db.Lookup(name)
-	if err == nil && s.privileged == nil {
-		err = fmt.Errorf("there is no user %q", name)
+	if s.locks == 0 {
+		return nil, errors.New("mailbox_delivery_lock: expected at least one of dotlock, fcntl or flock")
 	}
-	if err == nil && s.privileged.UID == 0 {
-		err = fmt.Errorf("user %q has root's rights", name)
+	if limit := cfg.Bytes("message_size_limit"); s.mailboxLimit > 0 && (limit == 0 || limit > s.mailboxLimit) {
+		return nil, fmt.Errorf("mailbox_size_limit = %d is smaller than message_size_limit: mail would be taken that no mailbox has room for", s.mailboxLimit)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("default_privs: %w", err)
-	}
+	return s, s.privileges(cfg, db)
+}
+
+// privileges finds out who has the rights that are nobody's in particular, and
+// who must not have any.
+func (s *settings) privileges(cfg *config.Config, db users.Database) error {
 	owner, err := db.Lookup(cfg.String("mail_owner"))
 	if err != nil {
-		return nil, fmt.Errorf("mail_owner: %w", err)
+		return fmt.Errorf("mail_owner: %w", err)
 	}
+	s.mailOwner = -1
 	if owner != nil {
 		s.mailGroup = owner.GID
+		if rights.Switching() {
+			s.mailOwner = owner.UID
+		}
 	}
-	return s, nil
+	name := cfg.String("default_privs")
+	s.privileged, err = db.Lookup(name)
+	switch {
+	case err != nil:
+	case s.privileged == nil:
+		err = fmt.Errorf("there is no user %q", name)
+	case s.privileged.UID == 0 || s.privileged.GID == 0:
+		err = fmt.Errorf("user %q has root's rights, or group", name)
+	case s.privileged.UID == s.mailOwner:
+		err = fmt.Errorf("user %q is mail_owner, whose the queue is", name)
+	}
+	if err != nil {
+		return fmt.Errorf("default_privs: %w", err)
+	}
+	return nil
 }

@@ -38,10 +38,11 @@ type fileID struct {
 	size     int64
 	mtime    time.Time
 	uid      int
+	loose    bool // everybody can write to it
 }
 
 func identify(fi os.FileInfo) fileID {
-	id := fileID{size: fi.Size(), mtime: fi.ModTime(), uid: -1}
+	id := fileID{size: fi.Size(), mtime: fi.ModTime(), uid: -1, loose: fi.Mode()&0o002 != 0}
 	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
 		id.dev, id.ino, id.uid = uint64(st.Dev), st.Ino, int(st.Uid)
 	}
@@ -136,7 +137,7 @@ func (w *watched[T]) refresh() {
 
 func (w *watched[T]) owner() (uid int, ok bool) {
 	id := w.cur.Load().id
-	return id.uid, id.uid >= 0
+	return id.uid, id.uid >= 0 && !id.loose
 }
 
 // warnFile is a function that adds nothing to a line's own "file, line n".

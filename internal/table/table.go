@@ -83,7 +83,8 @@ type Table interface {
 // Owned is a Table that knows who owns what it is made of, which local
 // delivery needs to decide with whose rights a command runs.
 type Owned interface {
-	// Owner is the owner's user id. ok is false when it is not known.
+	// Owner is the owner's user id. ok is false when it is not known, or means
+	// nothing because everybody can write to the table.
 	Owner() (uid int, ok bool)
 }
 
