@@ -222,6 +222,9 @@ func (s *session) rcpt() *smtpwire.Reply {
 		return r
 	}
 	to := mail.Recipient{Address: p.To.Address, ORCPT: originalOf(&p), Notify: p.Notify}
+	if fixed, ok := s.srv.access.VerifySender(to.Address); ok {
+		to.Address = fixed
+	}
 	if s.filter != nil && !s.discarded {
 		if r := s.filter.rcpt(&to); r != nil {
 			return r

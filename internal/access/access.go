@@ -19,6 +19,7 @@ import (
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/table"
+	"posthaste/internal/verify/probesender"
 )
 
 // A Router knows where mail goes: the trivial-rewrite service.
@@ -80,7 +81,8 @@ type Evaluator struct {
 	showTable                    bool
 	proxyFilter                  bool
 	sasl                         bool
-	doubleBounce, verifySender   string
+	doubleBounce                 string
+	verifySender                 probesender.Sender
 	canonical, rcptCanonical     *table.Maps
 	sndrCanonical, virtualAlias  *table.Maps
 	localRcpt, virtualMailbox    *table.Maps
@@ -172,10 +174,7 @@ func (e *Evaluator) readSettings() {
 	e.rejectUnlistedSenderAtEnd = cfg.Bool("smtpd_reject_unlisted_sender")
 	e.showTable = cfg.Bool("show_user_unknown_table_name")
 	e.doubleBounce = cfg.String("double_bounce_sender")
-	e.verifySender = cfg.String("address_verify_sender")
-	if e.verifySender != "" && !strings.Contains(e.verifySender, "@") {
-		e.verifySender += "@" + cfg.String("myorigin")
-	}
+	e.verifySender = probesender.Of(cfg)
 	e.proxyFilter = cfg.String("smtpd_proxy_filter") != ""
 	e.sasl = cfg.Bool("smtpd_sasl_auth_enable")
 	e.nullKey = cfg.String("smtpd_null_access_lookup_key")
@@ -344,8 +343,8 @@ func (e *Evaluator) Mail(ctx context.Context, s *Session) *smtpwire.Reply {
 // Rcpt judges the recipient, s.Recipient. With smtpd_delay_reject it judges
 // client, HELO and sender as well, each time.
 func (e *Evaluator) Rcpt(ctx context.Context, s *Session) *smtpwire.Reply {
-	if e.isVerifySender(s.Recipient) {
-		return nil // it goes nowhere: mail to it is thrown away
+	if _, ok := e.VerifySender(s.Recipient); ok {
+		return nil
 	}
 	if strings.EqualFold(s.Recipient, "postmaster") {
 		return nil // RFC 5321 section 4.5.1
@@ -446,14 +445,12 @@ func (e *Evaluator) Etrn(ctx context.Context, s *Session, domain string) *smtpwi
 	return refusal
 }
 
-// isVerifySender says whether addr is the sender of our address probes. Other
-// hosts probe it in turn, and nothing may stand in their way; as a sender it
-// has no privilege, since anybody can give it.
-func (e *Evaluator) isVerifySender(addr string) bool {
-	if e.verifySender == "" || addr == "" {
-		return false
-	}
-	return strings.EqualFold(addr, e.verifySender)
+// VerifySender says whether addr is the sender of our address probes, and what
+// its name is without what changes with time: mail to that is thrown away.
+// Other hosts probe it in turn, and nothing may stand in their way; as a sender
+// it has no privilege, since anybody can give it.
+func (e *Evaluator) VerifySender(addr string) (fixed string, ok bool) {
+	return e.verifySender.Is(addr, time.Now())
 }
 
 // resolve says where mail for addr goes, and remembers it for the

@@ -3,9 +3,7 @@ package verify
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +17,7 @@ import (
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/service"
 	"posthaste/internal/submit"
+	"posthaste/internal/verify/probesender"
 )
 
 // drainTime is how long clients may take when the service stops.
@@ -42,19 +41,7 @@ func writes(cfg *config.Config) (writes []string, ok bool) {
 
 func run(ctx context.Context, env *service.Env) error {
 	cfg := env.Config
-	path := Path(cfg.String("address_verify_map"))
-	passing := path == "" // nothing is kept beyond this process's life
-	if passing {
-		dir, err := os.MkdirTemp("", "verify")
-		if err != nil {
-			return err
-		}
-		path = filepath.Join(dir, "verify")
-	}
-	store, err := OpenStore(path)
-	if passing {
-		os.RemoveAll(filepath.Dir(path)) // it is open; one that stays is in nobody's way
-	}
+	store, err := OpenStore(Path(cfg.String("address_verify_map")), func(text string) { env.Log.Warning("%s", text) })
 	if err != nil {
 		return err
 	}
@@ -66,16 +53,19 @@ func run(ctx context.Context, env *service.Env) error {
 	defer client.Close()
 	submitter := submit.New(client)
 	defer submitter.Close()
-	s := &server{store: store, times: timesOf(cfg), submit: submitter, log: env.Log, limit: cfg.Int("address_verify_pending_request_limit"),
-		sender: cfg.String("address_verify_sender"), senderTTL: cfg.Duration("address_verify_sender_ttl"),
-		hostname: cfg.String("myhostname"), mailName: cfg.String("mail_name"),
-		autoUTF8: proto.AutoUTF8(cfg.List("smtputf8_autodetect_classes"), "verify"),
-		pending:  make(map[string]time.Time), ctx: service.Stopping(ctx)}
+	s := newServer(service.Stopping(ctx), cfg, store, submitter, env.Log)
 	stop := s.cleanEvery(cfg.Duration("address_verify_cache_cleanup_interval"))
 	defer stop()
 	err = env.ServeIPC(ctx, &ipc.Server{Handler: s.handle}, drainTime)
 	s.wg.Wait()
 	return err
+}
+
+func newServer(ctx context.Context, cfg *config.Config, store *Store, submitter *submit.Client, log *maillog.Logger) *server {
+	return &server{store: store, times: timesOf(cfg), submit: submitter, log: log, limit: cfg.Int("address_verify_pending_request_limit"),
+		sender: probesender.Of(cfg), hostname: cfg.String("myhostname"), mailName: cfg.String("mail_name"),
+		autoUTF8: proto.AutoUTF8(cfg.List("smtputf8_autodetect_classes"), "verify"),
+		pending:  make(map[string]time.Time), ctx: ctx}
 }
 
 func timesOf(cfg *config.Config) Times {
@@ -94,8 +84,7 @@ type server struct {
 	submit             *submit.Client
 	log                *maillog.Logger
 	limit              int
-	sender             string
-	senderTTL          time.Duration
+	sender             probesender.Sender
 	hostname, mailName string
 	autoUTF8           proto.SubmitFlags
 	ctx                context.Context
@@ -151,35 +140,54 @@ func (s *server) handle(_ *ipc.Conn, r *ipc.Request) {
 // query answers what is known of addr, and sends a probe when it is time.
 func (s *server) query(addr string, now time.Time) *proto.ProbeReply {
 	reply := &proto.ProbeReply{Status: proto.ProbeTodo, Text: "Address verification in progress"}
-	probe := false
-	err := s.store.Change(addr, func(r *Record) bool {
-		if r.Known(&s.times, now) {
-			reply.Status, reply.Text = r.Status, r.Text
-		}
-		if probe = r.WantsProbe(&s.times, now) && s.admit(addr, now); probe {
-			r.Probed = now
-		}
-		return probe || !r.Dead(&s.times, now)
-	})
+	r, err := s.store.Get(addr)
+	if r.Known(&s.times, now) {
+		reply.Status, reply.Text = r.Status, r.Text
+	}
+	if err == nil && r.WantsProbe(&s.times, now) {
+		err = s.probe(addr, now)
+	}
 	if err != nil {
 		s.log.Warning("address verification cache: %v", err)
 		return &proto.ProbeReply{Status: proto.ProbeDefer, Text: "Address verification cache error"}
 	}
-	if probe {
-		s.wg.Go(func() {
-			if err := s.send(addr, now); err != nil {
-				s.log.Warning("probe for <%s> not sent: %v", rfc5322.Quote(addr), err)
-				s.done(addr)
-			}
-		})
-	}
 	return reply
+}
+
+// probe has a probe sent, if one more may be under way and nobody else has had
+// one sent meanwhile.
+func (s *server) probe(addr string, now time.Time) error {
+	if !s.admit(addr, now) {
+		return nil
+	}
+	wanted := false
+	err := s.store.Change(addr, func(r *Record) bool {
+		if wanted = r.WantsProbe(&s.times, now); wanted {
+			r.Probed = now
+		}
+		return true
+	})
+	if err != nil || !wanted {
+		s.done(addr)
+		return err
+	}
+	s.wg.Go(func() {
+		if err := s.send(addr, now); err != nil {
+			s.log.Warning("probe for <%s> not sent: %v", rfc5322.Quote(addr), err)
+			s.done(addr)
+		}
+	})
+	return nil
 }
 
 // admit says whether one more probe may be under way.
 func (s *server) admit(addr string, now time.Time) bool {
+	key := strings.ToLower(addr)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if at, ok := s.pending[key]; ok && now.Sub(at) < probeTime {
+		return false
+	}
 	if len(s.pending) >= s.limit {
 		for a, at := range s.pending { // those that nothing was heard of
 			if now.Sub(at) >= probeTime {
@@ -190,7 +198,7 @@ func (s *server) admit(addr string, now time.Time) bool {
 			return false
 		}
 	}
-	s.pending[strings.ToLower(addr)] = now
+	s.pending[key] = now
 	return true
 }
 
@@ -216,7 +224,7 @@ func (s *server) send(addr string, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	env := &mail.Envelope{ID: id, Arrival: now, Sender: s.probeSender(now), Trace: mail.TraceProbe, RewriteContext: "local",
+	env := &mail.Envelope{ID: id, Arrival: now, Sender: s.sender.At(now), Trace: mail.TraceProbe, RewriteContext: "local",
 		Recipients: []mail.Recipient{{Address: addr, Notify: dsn.NotifyNever}}}
 	m := s.submit.Open(env, submit.Options{Flags: proto.SubmitMap | proto.SubmitNoReceive | s.autoUTF8})
 	fmt.Fprintf(m, "Received: by %s (%s)\r\n\tid %s; %s\r\nSubject: probe\r\n\r\n", s.hostname, s.mailName, id, rfc5322.Date(now))
@@ -228,23 +236,6 @@ func (s *server) send(addr string, now time.Time) error {
 		return fmt.Errorf("%d %s %s", reply.Code, reply.Status, reply.Text)
 	}
 	return nil
-}
-
-// probeSender is address_verify_sender, which may change with time so that an
-// address that leaks is of no use for long. "<>" stands for the null sender.
-func (s *server) probeSender(now time.Time) string {
-	if s.sender == "<>" {
-		return ""
-	}
-	if s.senderTTL <= 0 {
-		return s.sender
-	}
-	local, domain, _ := strings.Cut(s.sender, "@")
-	local += strconv.FormatInt(now.Unix()/max(int64(s.senderTTL/time.Second), 1), 36)
-	if domain != "" {
-		return local + "@" + domain
-	}
-	return local
 }
 
 // A Client asks the verify service. Its method may be called concurrently.

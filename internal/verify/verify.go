@@ -6,7 +6,8 @@
 //
 // An address that is known is answered at once. What is known is refreshed by
 // a probe when it is old, and forgotten when it is older; a failed refresh
-// does not take the place of a good result before that has expired.
+// does not take the place of a good result before that has expired, and is
+// repeated at most every 1000 seconds.
 //
 // # Security
 //
@@ -14,6 +15,11 @@
 // probe at a time for an address, a bounded number altogether
 // (address_verify_pending_request_limit), and results are kept. Keys and texts
 // are bounded in length.
+//
+// # Diagnostics
+//
+// A cache file that is damaged is set aside, as NAME.bolt.damaged, with a
+// warning, and a new one begun: what was known is found out again.
 //
 // # Parameters
 //
@@ -50,7 +56,7 @@ type Times struct {
 // A Record is what is known of an address.
 type Record struct {
 	Status  proto.ProbeStatus
-	Probed  time.Time // when the last probe was sent that has not been heard of; zero: none
+	Probed  time.Time // when the last probe was sent that has not been heard of, or that did not take the place of a good result; zero: none
 	Updated time.Time // when Status was found out; zero: never
 	Text    string
 }
@@ -84,10 +90,10 @@ func (r *Record) WantsProbe(t *Times, now time.Time) bool {
 // Learn is the record after a probe has come to status. It is false when the
 // record is not worth keeping.
 func (r *Record) Learn(t *Times, now time.Time, status proto.ProbeStatus, text string) (keep bool) {
-	r.Probed = time.Time{}
 	if status != proto.ProbeOK && r.Status == proto.ProbeOK && r.Known(t, now) {
-		return true // the good result stands until it expires
+		return true // the good result stands until it expires; the next probe is due after probeTime, not at the next question
 	}
+	r.Probed = time.Time{}
 	if len(text) > maxText {
 		text = text[:maxText]
 	}
