@@ -24,11 +24,6 @@
 // the old process has ended. Sockets are opened and closed as
 // inet_interfaces, inet_protocols and master.cf now say.
 //
-// # Scheduling
-//
-// Services are batch processes for the kernel (SCHED_BATCH of sched(7)), unless
-// master itself was given another policy than the usual one.
-//
 // # Stop
 //
 // Services stop in the order of their ranks: first what takes mail in, then

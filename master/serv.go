@@ -235,37 +235,22 @@ func (m *master) fork(s *serv) (c *child, err error) {
 	return c, nil
 }
 
-// forkExec executes a program as a batch process. With noNewPrivs nothing that
-// it executes can ever gain privileges. Both are traits of a thread that are
-// inherited, so they are set on one that does nothing else and ends with its goroutine.
+// forkExec executes a program. With noNewPrivs nothing that it executes can
+// ever gain privileges: the flag belongs to a thread and is inherited, so it is
+// set on a thread that does nothing else and ends with its goroutine.
 func forkExec(path string, argv []string, attr *syscall.ProcAttr, noNewPrivs bool) (pid int, err error) {
+	if !noNewPrivs {
+		return syscall.ForkExec(path, argv, attr)
+	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		runtime.LockOSThread()
-		batch()
-		if noNewPrivs {
-			err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-		}
-		if err == nil {
+		if err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err == nil {
 			pid, err = syscall.ForkExec(path, argv, attr)
 		}
 	})
 	wg.Wait()
 	return pid, err
-}
-
-// batch puts the present thread under SCHED_BATCH: one that becomes able to run
-// does not interrupt another that runs, but comes next. Services that hand messages
-// on to each other then find more to do each time that they run, which saves a
-// twelfth of the processor time a message; where a processor is idle nothing changes.
-// A policy that an operator has chosen (chrt, systemd) stays, and so does nice.
-func batch() {
-	attr, err := unix.SchedGetAttr(0, 0)
-	if err != nil || attr.Policy != unix.SCHED_NORMAL {
-		return
-	}
-	attr.Policy = unix.SCHED_BATCH
-	_ = unix.SchedSetAttr(0, attr, 0) // where it is forbidden the mail system is slower, no more
 }
 
 // runtimeVariables are those of the Go runtime, which an operator or a test

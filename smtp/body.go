@@ -11,7 +11,7 @@ import (
 	"posthaste/internal/agent"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
-	"posthaste/internal/quickconn"
+	"posthaste/internal/quickio"
 )
 
 // chunk is how much of a message is written under one time limit.
@@ -206,7 +206,7 @@ func (o *output) last(body []byte, end string) error {
 	if err := o.arm(); err != nil {
 		return err
 	}
-	if conn, ok := o.w.conn.(*quickconn.Conn); ok {
+	if conn, ok := o.w.conn.(*quickio.Conn); ok {
 		o.w.out = append(o.w.out[:0], end...)
 		_, err := conn.WriteTwo(body, o.w.out)
 		o.w.out = o.w.out[:0]

@@ -14,7 +14,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/notice"
-	"posthaste/internal/quickconn"
+	"posthaste/internal/quickio"
 )
 
 // Bounds of one reply. What is over the line limit is cut off the line; a
@@ -105,7 +105,7 @@ type wire struct {
 const inSize = 4096
 
 func newWire(conn net.Conn, lineLimit int) *wire {
-	return &wire{conn: quickconn.New(conn), in: make([]byte, inSize), line: min(lineLimit, inSize), out: make([]byte, 0, 1024)}
+	return &wire{conn: quickio.New(conn), in: make([]byte, inSize), line: min(lineLimit, inSize), out: make([]byte, 0, 1024)}
 }
 
 // until turns a limit into a deadline for conn; no limit is no deadline.

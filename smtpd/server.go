@@ -15,7 +15,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/maillog"
 	"posthaste/internal/notice"
-	"posthaste/internal/quickconn"
+	"posthaste/internal/quickio"
 	"posthaste/internal/resolver"
 	"posthaste/internal/service"
 	"posthaste/internal/smtpwire"
@@ -177,7 +177,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 func (s *Server) ServeConn(_ context.Context, nc net.Conn) {
 	set := s.settings()
 	ss := &session{srv: s, set: set, over: make(chan struct{}), sock: nc}
-	ss.wire = wire{nc: quickconn.New(nc), timeout: set.timeout}
+	ss.wire = wire{nc: quickio.New(nc), timeout: set.timeout}
 	ss.setEndpoints(nc.RemoteAddr(), nc.LocalAddr())
 	ss.history = s.notices.Transcript()
 	ss.busy.Store(true)

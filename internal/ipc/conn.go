@@ -11,7 +11,7 @@ import (
 	"runtime"
 	"sync"
 
-	"posthaste/internal/quickconn"
+	"posthaste/internal/quickio"
 )
 
 // Version is the protocol's: it changes when old and new processes could
@@ -153,7 +153,7 @@ type Conn struct {
 // when the peer is never to ask for anything. It starts two goroutines, which
 // end when the connection does; Wait waits for them.
 func NewConn(nc net.Conn, handler Handler) *Conn {
-	c := newConn(quickconn.New(nc), handler)
+	c := newConn(quickio.New(nc), handler)
 	c.start()
 	return c
 }

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"posthaste/internal/quickconn"
+	"posthaste/internal/quickio"
 )
 
 // triggerTimeout is how long a peer may take to say its first byte.
@@ -67,7 +67,7 @@ func (s *Server) Len() int {
 }
 
 func (s *Server) serveConn(nc net.Conn) {
-	nc = quickconn.New(nc)
+	nc = quickio.New(nc)
 	first := &sniffed{Conn: nc, br: bufio.NewReaderSize(nc, 512)}
 	nc.SetReadDeadline(time.Now().Add(triggerTimeout))
 	b, err := first.br.Peek(1)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/quickio"
 )
 
 // memory is a sink that remembers, and fails when told to.
@@ -411,7 +412,7 @@ func TestSyslogPathIsGone(t *testing.T) {
 	l.Info("one")
 	l.Flush()
 	expect(first, "one")
-	sink.(*syslogSink).conn.(*net.UnixConn).SetWriteBuffer(2048)
+	sink.(*syslogSink).conn.(*quickio.Conn).Conn.(*net.UnixConn).SetWriteBuffer(2048)
 	l.Info("%s", strings.Repeat("long", 3000))
 	l.Flush()
 	expect(first, "longlong")

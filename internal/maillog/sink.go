@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"posthaste/internal/quickio"
 )
 
 // A Sink takes whole lines. Its methods are called by one goroutine at a
@@ -175,7 +177,7 @@ func (d *datagrams) connect() error {
 		return err
 	}
 	d.Close()
-	d.conn, d.stale = c, false
+	d.conn, d.stale = quickio.New(c), false
 	return nil
 }
 

@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"posthaste/internal/quickio"
 )
 
 // OS is the operating system's file system. The zero value works. Files are
@@ -176,6 +178,9 @@ func (OS) Free(dir string) (int64, error) {
 	}
 	return int64(st.Bavail) * int64(st.Bsize), nil
 }
+
+// ReadAt reads, at less expense what is in memory.
+func (f *osFile) ReadAt(p []byte, off int64) (int, error) { return quickio.ReadAt(f.File, p, off) }
 
 // Datasync is fdatasync. An interrupted call is repeated, no other failure.
 func (f *osFile) Datasync() error {

@@ -1,24 +1,4 @@
-// Package quickconn reads and writes sockets with a third less of Go's
-// scheduler.
-//
-// The runtime is told of each system call that package net makes, in case it
-// should block: another thread may then go on in its place. A read or write of a
-// socket that does not wait returns within microseconds, though. A process whose
-// goroutines had all been waiting pays for the announcement nevertheless: it
-// wakes the runtime's watching thread, which then looks every 20 microseconds
-// whether somebody is stuck. Services that hand messages on to each other are in that
-// state thousands of times a second, and this was a tenth of their processor time.
-//
-// A [Conn] makes the calls without announcing them, and waits like any connection,
-// through the runtime's poller, when there is nothing to read or no room. So
-// that a peer who never lets it wait cannot keep the processor from other
-// goroutines, one call in [inRow] of those that did not wait is announced.
-//
-// # Limits
-//
-// Linux only, as all of Posthaste. What is not a socket of the system (TLS, pipes
-// in tests) is left as it is.
-package quickconn
+package quickio
 
 import (
 	"errors"

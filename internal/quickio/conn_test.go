@@ -1,4 +1,4 @@
-package quickconn
+package quickio
 
 import (
 	"bytes"

@@ -1,6 +1,6 @@
 //go:build race
 
-package quickconn
+package quickio
 
 import (
 	"runtime"
