@@ -37,6 +37,9 @@
 // Mail given to another transport (mailbox_transport and its kin) is a part
 // like others: what its agent says counts together with what came of the rest.
 //
+// mailbox_size_limit bounds every file that local and the commands that it runs
+// write, as with Postfix: beyond it they are told "File too large".
+//
 // When the mail system does not run as root, everything is done with the
 // rights that it has.
 //

@@ -46,7 +46,7 @@ func services() map[string]service.Spec {
 		service.MetricsSpec(nil),
 		frugal(smtpSandbox, agent.Spec("smtp", smtpAgent(false))),
 		frugal(smtpSandbox, agent.Spec("lmtp", smtpAgent(true))),
-		agent.Spec("local", localAgent),
+		localSpec(),
 		agent.Spec("virtual", func(env *service.Env) (agent.Deliverer, func(), error) {
 			a, err := virtual.New(env.Config, env.Name, env.Log)
 			return a, nil, err
@@ -99,6 +99,14 @@ func smtpAgent(lmtp bool) func(env *service.Env) (agent.Deliverer, func(), error
 		}
 		return a, func() { a.Close(); free() }, nil
 	}
+}
+
+// localSpec is local's service. Its limit is also that of the commands that mail is
+// delivered to, as with Postfix.
+func localSpec() service.Spec {
+	spec := agent.Spec("local", localAgent)
+	spec.MaxFile = func(cfg *config.Config) int64 { return cfg.Bytes("mailbox_size_limit") }
+	return spec
 }
 
 func localAgent(env *service.Env) (agent.Deliverer, func(), error) {

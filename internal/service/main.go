@@ -162,6 +162,9 @@ func (p *process) inheritSockets() error {
 // confine gives up what the service does not need.
 func (p *process) confine() error {
 	p.sandbox()
+	if err := p.limitFiles(); err != nil {
+		return err
+	}
 	if os.Geteuid() != 0 {
 		return nil // master runs as an ordinary user, and says so
 	}
@@ -183,6 +186,31 @@ func (p *process) confine() error {
 		}
 	}
 	p.env.confined.Begin(p.cl.Chroot)
+	return nil
+}
+
+// limitFiles has the kernel hold the service, and what it starts, to files of
+// Spec.MaxFile. Limits are inherited, and a program that is started
+// can have none of its own before it runs. So is it that a write beyond the limit
+// fails, instead of a signal that ends the program.
+func (p *process) limitFiles() error {
+	if p.spec.MaxFile == nil {
+		return nil
+	}
+	most := p.spec.MaxFile(p.env.Config)
+	if most <= 0 {
+		return nil
+	}
+	var now unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &now); err != nil {
+		return fmt.Errorf("getrlimit: %w", err)
+	}
+	now.Max = min(now.Max, uint64(most))
+	now.Cur = now.Max
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &now); err != nil {
+		return fmt.Errorf("limit the size of files: %w", err)
+	}
+	signal.Ignore(unix.SIGXFSZ)
 	return nil
 }
 

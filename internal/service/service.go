@@ -115,6 +115,9 @@ type Spec struct {
 	// to that. Nil is for services that execute programs or change to other
 	// users. See [Plain].
 	Sandbox func(cfg *config.Config) (writes []string, ok bool)
+	// MaxFile is how large a file the service, and the programs that it starts, may
+	// write, in bytes; 0: any. Nil is for services without such a limit.
+	MaxFile func(cfg *config.Config) int64
 	// Frugal services wait for sockets and seldom for disks: they begin with one
 	// processor, and have more when they need more. See governor.
 	Frugal bool

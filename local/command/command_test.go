@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -176,13 +176,52 @@ func TestRights(t *testing.T) {
 	if r := c.Run(t.Context(), hello); r.OK || r.Status.Class != 4 {
 		t.Errorf("entered root's directory: %+v", r)
 	}
-	os.Chmod(secret, 0o755)
-	if err := os.Link("/bin/busybox", filepath.Join(secret, "sh")); err == nil || errors.Is(err, syscall.EXDEV) {
-		c = test("x")
-		c.Args, c.Chroot, c.Dir = []string{"/sh", "-c", "ls /"}, secret, "/"
-		if r := c.Run(t.Context(), hello); err == nil && (!r.OK || r.Output != "sh") {
-			t.Errorf("chroot: %+v", r)
+}
+
+const chrootProgram = `package main
+
+import ("fmt"; "io"; "os")
+
+func main() {
+	names, err := os.ReadDir("/")
+	dir, _ := os.Getwd()
+	fmt.Println(names, err, dir, os.Getuid(), os.Getgid(), os.Args[1:])
+	io.Copy(os.Stdout, os.Stdin)
+}
+`
+
+// TestChroot: the command is all that there is in its root directory.
+func TestChroot(t *testing.T) {
+	t.Parallel()
+	c := test("x")
+	c.Args = []string{"/command", "an argument"}
+	if !rights.Switching() {
+		c.Chroot = "/"
+		if r := c.Run(t.Context(), hello); r.OK || r.Status.Class != 4 || !strings.Contains(r.Text, "chroot= needs") {
+			t.Errorf("not root: %+v", r)
 		}
+		t.Skip("not root")
+	}
+	root, source := t.TempDir(), filepath.Join(t.TempDir(), "main.go")
+	if err := os.WriteFile(source, []byte(chrootProgram), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	build := exec.Command("go", "build", "-o", filepath.Join(root, "command"), source)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // it has nothing to load
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for dir := root; dir != "/tmp" && dir != "/"; dir = filepath.Dir(dir) {
+		os.Chmod(dir, 0o755)
+	}
+	c.Chroot = root
+	r := c.Run(t.Context(), hello)
+	if want := "[- command] <nil> / 60001 60001 [an argument] hello world"; !r.OK || r.Output != want {
+		t.Errorf("%+v, want %q", r, want)
+	}
+	os.Chmod(root, 0o700) // it is entered with the command's rights
+	if r := c.Run(t.Context(), hello); r.OK || r.Status.Class != 4 {
+		t.Errorf("in a root directory that the user may not enter: %+v", r)
 	}
 }
 

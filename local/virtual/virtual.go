@@ -10,17 +10,19 @@
 // # Security
 //
 // A path from the tables may not lead out of virtual_mailbox_base: one with a
-// component ".." is refused. User ids below virtual_minimum_uid, and group 0,
+// component ".." is refused, and without a virtual_mailbox_base there is no
+// delivery. User ids below virtual_minimum_uid, and group 0,
 // are refused. Files are written with the rights of user and group alone
 // (packages mailbox and rights).
 //
 // # Parameters
 //
 // deliver_lock_attempts, deliver_lock_delay, enable_original_recipient,
-// myhostname, recipient_delimiter, stale_lock_time,
+// message_size_limit, myhostname, recipient_delimiter, stale_lock_time,
 // strict_mailbox_ownership, virtual_gid_maps, virtual_mailbox_base,
-// virtual_mailbox_limit, virtual_mailbox_lock, virtual_mailbox_maps,
-// virtual_minimum_uid, virtual_uid_maps.
+// virtual_mailbox_limit (0: none; else not below message_size_limit),
+// virtual_mailbox_lock, virtual_mailbox_maps, virtual_minimum_uid,
+// virtual_transport, virtual_uid_maps.
 //
 // # Diagnostics
 //
@@ -72,6 +74,9 @@ func New(cfg *config.Config, name string, log *maillog.Logger) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("virtual_mailbox_lock: %w", err)
 	}
+	if err := reachable(cfg, name); err != nil {
+		return nil, err
+	}
 	opt := service.TableOptions(cfg, log).Sensitive()
 	return &Agent{service: name, log: log, base: cfg.String("virtual_mailbox_base"), minimumUID: cfg.Int("virtual_minimum_uid"),
 		limit: cfg.Bytes("virtual_mailbox_limit"), lock: lock, strictOwner: cfg.Bool("strict_mailbox_ownership"),
@@ -83,6 +88,21 @@ func New(cfg *config.Config, name string, log *maillog.Logger) (*Agent, error) {
 		store: mailbox.New(mailbox.Options{LockAttempts: cfg.Int("deliver_lock_attempts"), LockDelay: cfg.Duration("deliver_lock_delay"),
 			StaleLock: cfg.Duration("stale_lock_time"), Hostname: cfg.String("myhostname"), Warn: log.Warning}),
 	}, nil
+}
+
+// reachable says what is wrong with the settings of a service that mail reaches.
+// One without a virtual_mailbox_base that virtual_transport does not name is
+// only there: virtual_mailbox_maps is then for who delivers instead.
+func reachable(cfg *config.Config, name string) error {
+	base, most, message := cfg.String("virtual_mailbox_base"), cfg.Bytes("virtual_mailbox_limit"), cfg.Bytes("message_size_limit")
+	transport, _, _ := strings.Cut(cfg.String("virtual_transport"), ":")
+	switch {
+	case base == "" && len(cfg.List("virtual_mailbox_maps")) > 0 && transport == name:
+		return errors.New("virtual_mailbox_base is empty: expected the directory that mailboxes are in")
+	case base != "" && most > 0 && (message <= 0 || most < message):
+		return errors.New("virtual_mailbox_limit is smaller than message_size_limit")
+	}
+	return nil
 }
 
 // Close closes the tables. No delivery may be under way.
@@ -140,10 +160,11 @@ func (a *Agent) recipient(ctx context.Context, r *agent.Request, i int, addr str
 		a.misconfigured(r, i, "recipient %s: %v", mailbox.External(addr), err)
 		return
 	}
-	if a.base != "" {
-		box = strings.TrimRight(a.base, "/") + "/" + box
+	if a.base == "" {
+		a.misconfigured(r, i, "recipient %s: virtual_mailbox_base is empty", mailbox.External(addr))
+		return
 	}
-	a.deliver(ctx, r, i, box, who, content)
+	a.deliver(ctx, r, i, strings.TrimRight(a.base, "/")+"/"+box, who, content)
 }
 
 // rights are the owner's, from the tables.

@@ -89,6 +89,72 @@ func TestDeliver(t *testing.T) {
 	}
 }
 
+// TestLimit: a mailbox that would grow beyond virtual_mailbox_limit, and a
+// message for a maildir that is larger, are returned.
+func TestLimit(t *testing.T) {
+	t.Parallel()
+	a, dir, _ := newAgent(t, "message_size_limit = 100\nvirtual_mailbox_limit = 300\n") // a message is some 150 octets with what is added
+	if got := deliver(t, a, 0, "b@v.test"); got != "delivered 2.0.0 delivered to mailbox" {
+		t.Error(got)
+	}
+	before, _ := os.ReadFile(dir + "/v-b")
+	if got, want := deliver(t, a, 0, "b@v.test"), "failed 5.2.2 delivery failed to mailbox "+dir+"/v-b: error writing message: File too large"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if after, _ := os.ReadFile(dir + "/v-b"); len(before) == 0 || !bytes.Equal(before, after) {
+		t.Errorf("the mailbox was not left as it was: %q", after)
+	}
+	if got := deliver(t, a, 0, "a@v.test"); got != "delivered 2.0.0 delivered to maildir" {
+		t.Error(got)
+	}
+	a, dir, _ = newAgent(t, "message_size_limit = 20\nvirtual_mailbox_limit = 20\n")
+	if got, want := deliver(t, a, 0, "a@v.test"), "failed 5.2.2 maildir delivery failed: error writing message: File too large"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if names, _ := filepath.Glob(dir + "/v/a/*/*"); len(names) != 0 {
+		t.Errorf("left over: %q", names)
+	}
+	a, _, _ = newAgent(t, "message_size_limit = 0\nvirtual_mailbox_limit = 0\n")
+	if got := deliver(t, a, 0, "a@v.test"); got != "delivered 2.0.0 delivered to maildir" {
+		t.Errorf("without a limit: %s", got)
+	}
+}
+
+// TestReachable: what a service that gets mail cannot do without.
+func TestReachable(t *testing.T) {
+	t.Parallel()
+	const maps = "virtual_mailbox_maps = static:x\n"
+	for settings, want := range map[string]string{
+		"virtual_mailbox_base = /m\nmessage_size_limit = 100\nvirtual_mailbox_limit = 99\n":  "virtual_mailbox_limit is smaller than message_size_limit",
+		"virtual_mailbox_base = /m\nmessage_size_limit = 0\n":                                "virtual_mailbox_limit is smaller than message_size_limit",
+		"virtual_mailbox_base = /m\nmessage_size_limit = 100\nvirtual_mailbox_limit = 100\n": "",
+		"virtual_mailbox_base = /m\nvirtual_mailbox_limit = 0\n":                             "",
+		maps: "virtual_mailbox_base is empty: expected the directory that mailboxes are in",
+		maps + "virtual_transport = lmtp:unix:private/dovecot\nmessage_size_limit = 0\n": "",
+		"virtual_mailbox_maps =\n": "",
+	} {
+		cfg, err := config.LoadString("myhostname = mx.test\n" + settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := New(cfg, "virtual", maillog.New("postfix/virtual", maillog.NewWriter(new(bytes.Buffer), maillog.Format(0))))
+		if err == nil {
+			a.Close()
+		}
+		if got := fmt.Sprint(err); got != want && (err != nil || want != "") {
+			t.Errorf("%s: %v, want %q", settings, err, want)
+		}
+	}
+	// Mail that reaches it all the same does not go to wherever a table says.
+	a, dir, _ := newAgent(t, "virtual_mailbox_base =\nvirtual_transport = lmtp:x\n")
+	if got := deliver(t, a, 0, "b@v.test"); got != "delayed 4.3.5 mail system configuration error" {
+		t.Errorf("without a base: %s", got)
+	}
+	if names, _ := filepath.Glob(dir + "/*"); len(names) != 0 {
+		t.Errorf("written: %q", names)
+	}
+}
+
 func TestOwners(t *testing.T) {
 	t.Parallel()
 	for _, settings := range []string{"virtual_uid_maps = static:99", "virtual_uid_maps = static:joe", "virtual_uid_maps =", "virtual_gid_maps = static:0",
