@@ -21,7 +21,7 @@ func (d *delivery) danePolicy(ctx context.Context, t *target, p *policy) (*polic
 		if only {
 			return nil, &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: why + " for " + t.host}
 		}
-		p.Policy = c.Default(level)
+		p.Policy = c.At(p.Policy, level)
 		p.names = tlspolicy.Names(p.Match, t.host, d.hop.host)
 		return p, nil
 	}
@@ -34,12 +34,12 @@ func (d *delivery) danePolicy(ctx context.Context, t *target, p *policy) (*polic
 		return without(tlspolicy.May, "DANE is disabled")
 	}
 	d.a.probe.note(ctx, t.mxSafe || t.secure, d.a.dns, d.log)
-	half := false
-	if !d.hop.noMX && !t.mxSafe {
-		if only || !c.insecureMX.IsDane() {
-			return without(c.insecureMX, "non DNSSEC destination")
-		}
-		half = true
+	// half: who the host is does not come from the DNS that is vouched for.
+	// What smtp_tls_dane_insecure_mx_policy asks of it then, it asks only of
+	// hosts that have TLSA records.
+	half := !d.hop.noMX && !t.mxSafe
+	if half && (only || c.insecureMX <= tlspolicy.May) {
+		return without(tlspolicy.May, "non DNSSEC destination")
 	}
 	if !t.secure && !c.forceTLSA {
 		return without(tlspolicy.May, "non DNSSEC address")
@@ -59,10 +59,13 @@ func (d *delivery) danePolicy(ctx context.Context, t *target, p *policy) (*polic
 		return without(tlspolicy.Encrypt, "no usable TLSA records found")
 	}
 	level := p.Level
-	if half {
+	switch {
+	case half && !c.insecureMX.IsDane():
+		return without(tlspolicy.Encrypt, "non DNSSEC destination")
+	case half:
 		level = tlspolicy.HalfDane
 	}
-	p.Policy = c.Default(level)
+	p.Policy = c.At(p.Policy, level)
 	p.tlsa, p.sni, p.names = usable, base, []string{base}
 	if !half && !d.hop.noMX {
 		p.names = append(p.names, d.hop.host)

@@ -357,7 +357,7 @@ func newScripted(t *testing.T, addr string, conn net.Conn) *scripted {
 //	hang        read nothing, send nothing, until the client closes
 //	sleep 10s   let time pass
 //	flood N x   send a line N times
-//	tls NAME    switch to TLS with a certificate of testCA
+//	tls NAME    switch to TLS with a certificate of testCA; see startTLS
 //	close       close the connection; so does the end
 func (s *scripted) serve(script string) {
 	var pump sync.WaitGroup

@@ -111,7 +111,7 @@ func (d *delivery) requirePolicy(t *target, p *policy) (*policy, *failure) {
 		return nil, d.requireFailure(10, "REQUIRETLS Failure: the way to host "+t.host+" is vouched for neither by DNSSEC nor by MTA-STS")
 	}
 	if p.Level < tlspolicy.Fingerprint {
-		p = &policy{Policy: d.a.tls.Default(tlspolicy.Verify), sni: p.sni, names: []string{t.host}, system: !d.a.tls.chosen}
+		p = &policy{Policy: d.a.tls.At(p.Policy, tlspolicy.Verify), sni: p.sni, names: []string{t.host}, system: !d.a.tls.chosen}
 	}
 	return p, nil
 }

@@ -1,6 +1,7 @@
 package smtp
 
 import (
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -121,12 +122,45 @@ func (p pumped) Read(b []byte) (int, error) {
 	return n, nil
 }
 
+var tlsVersions = map[string]uint16{"TLS1.0": tls.VersionTLS10, "TLS1.1": tls.VersionTLS11, "TLS1.2": tls.VersionTLS12}
+
 // startTLS switches a scripted server to TLS with one of the certificates.
-func (s *scripted) startTLS(pump *sync.WaitGroup, name string) bool {
+// What is after its name is what the server can do (max=VERSION, suite=NAME)
+// and what must have come of the handshake: version=, sni=, client=, the
+// common name of the client's certificate; "-" is none.
+func (s *scripted) startTLS(pump *sync.WaitGroup, text string) bool {
+	words := strings.Fields(text)
+	conf := &tls.Config{Certificates: []tls.Certificate{testCA().certs[words[0]]}, ClientAuth: tls.RequestClientCert}
+	want := make(map[string]string)
+	for _, w := range words[1:] {
+		key, value, _ := strings.Cut(w, "=")
+		switch key {
+		case "max":
+			conf.MaxVersion = tlsVersions[value]
+		case "suite":
+			for _, c := range tls.CipherSuites() {
+				if c.Name == value {
+					conf.CipherSuites = []uint16{c.ID}
+				}
+			}
+		default:
+			want[key] = value
+		}
+	}
 	under := *s
-	conn := tls.Server(pumped{s.conn, &under}, &tls.Config{Certificates: []tls.Certificate{testCA().certs[name]}})
+	conn := tls.Server(pumped{s.conn, &under}, conf)
 	if err := conn.Handshake(); err != nil {
 		return false
+	}
+	st := conn.ConnectionState()
+	got := map[string]string{"version": tls.VersionName(st.Version), "sni": cmp.Or(st.ServerName, "-"), "client": "-"}
+	if len(st.PeerCertificates) > 0 {
+		got["client"] = st.PeerCertificates[0].Subject.CommonName
+	}
+	for key, value := range want {
+		if strings.ReplaceAll(got[key], " ", "") != value {
+			s.t.Errorf("%s: TLS has %s=%q, want %q", s.addr, key, got[key], value)
+		}
 	}
 	come := make(chan []byte, 10000)
 	s.conn, s.come, s.rest = conn, come, nil

@@ -97,6 +97,18 @@ func (s *Settings) Default(level Level) *Policy {
 	return p
 }
 
+// At is p at another level: what p was given stays, what it has from main.cf
+// is what main.cf has for that level.
+func (s *Settings) At(p *Policy, level Level) *Policy {
+	q := *p
+	q.Level = level
+	if !q.hasMatch {
+		q.Match = nil
+	}
+	s.complete(&q)
+	return &q
+}
+
 // Parse reads the value of a policy table: a level, and attributes name=value.
 func (s *Settings) Parse(value string) (*Policy, error) {
 	words := strings.FieldsFunc(value, func(r rune) bool { return r == ' ' || r == '\t' || r == ',' || r == '\r' || r == '\n' })
