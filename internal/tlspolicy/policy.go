@@ -11,6 +11,8 @@ package tlspolicy
 import (
 	"fmt"
 	"strings"
+
+	"posthaste/internal/table"
 )
 
 // Level is a security level, in increasing order.
@@ -87,6 +89,7 @@ type Policy struct {
 	STS        bool     // the policy was made from an MTA-STS policy
 	MXPatterns []string // with STS: what MX hosts may be called
 
+	anyMX                                          bool // MXPatterns do not count
 	hasMatch, hasProtocols, hasCiphers, hasExclude bool
 }
 
@@ -109,9 +112,10 @@ func (s *Settings) At(p *Policy, level Level) *Policy {
 	return &q
 }
 
-// Parse reads the value of a policy table: a level, and attributes name=value.
+// Parse reads the value of a policy table: a level, and attributes name=value,
+// or { name = value } where the value has blanks or commas.
 func (s *Settings) Parse(value string) (*Policy, error) {
-	words := strings.FieldsFunc(value, func(r rune) bool { return r == ' ' || r == '\t' || r == ',' || r == '\r' || r == '\n' })
+	words := table.SplitList(value)
 	if len(words) == 0 {
 		return nil, fmt.Errorf("empty TLS policy: expected a security level")
 	}
@@ -121,9 +125,9 @@ func (s *Settings) Parse(value string) (*Policy, error) {
 	}
 	p := &Policy{Level: level, ServerName: s.ServerName, Reuse: s.ConnectionReuse}
 	for _, w := range words[1:] {
-		name, val, ok := strings.Cut(w, "=")
-		if !ok || val == "" {
-			return nil, fmt.Errorf("TLS policy %q: %q: expected name=value", value, w)
+		name, val, ok := cutAttribute(w)
+		if !ok {
+			return nil, fmt.Errorf("TLS policy %q: %q: expected name=value or { name = value }", value, w)
 		}
 		if err := p.attribute(strings.ToLower(name), val); err != nil {
 			return nil, fmt.Errorf("TLS policy %q: %w", value, err)
@@ -134,6 +138,28 @@ func (s *Settings) Parse(value string) (*Policy, error) {
 	}
 	s.complete(p)
 	return p, nil
+}
+
+// cutAttribute takes an attribute apart. Inside braces white space may be
+// anywhere, and each run of it counts as one blank.
+func cutAttribute(word string) (name, value string, ok bool) {
+	if word[0] == '{' {
+		for i, depth := 0, 0; i < len(word); i++ {
+			switch word[i] {
+			case '{':
+				depth++
+			case '}':
+				depth--
+			}
+			if (depth == 0) != (i == len(word)-1) {
+				return "", "", false // the brace is never closed, or before the end
+			}
+		}
+		word = strings.Join(strings.Fields(word[1:len(word)-1]), " ")
+	}
+	name, value, ok = strings.Cut(word, "=")
+	name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+	return name, value, ok && name != "" && value != ""
 }
 
 func (p *Policy) attribute(name, value string) error {
@@ -163,7 +189,7 @@ func (p *Policy) attribute(name, value string) error {
 		}
 		p.Ciphers, p.hasCiphers = value, true
 	case "exclude":
-		p.Exclude, p.hasExclude = strings.Split(value, ":"), true
+		p.Exclude, p.hasExclude = strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune(": ,", r) }), true
 	case "servername":
 		p.ServerName = value
 	case "tafile":
@@ -224,14 +250,17 @@ func (s *Settings) complete(p *Policy) {
 			p.Match = s.SecureMatch
 		}
 	}
+	p.anyMX = !s.EnforceSTSPatterns
 	if p.STS && s.EnforceSTSPatterns && len(p.MXPatterns) > 0 {
 		p.Match = []string{"hostname"}
 	}
 }
 
-// AllowsMX says whether an MTA-STS policy admits an MX host (RFC 8461 section 4.1).
+// AllowsMX says whether an MTA-STS policy admits an MX host (RFC 8461 section
+// 4.1). With smtp_tls_enforce_sts_mx_patterns = no each will do whose
+// certificate is for a name that the policy has.
 func (p *Policy) AllowsMX(host string) bool {
-	if !p.STS || len(p.MXPatterns) == 0 {
+	if !p.STS || p.anyMX || len(p.MXPatterns) == 0 {
 		return true
 	}
 	for _, pattern := range p.MXPatterns {

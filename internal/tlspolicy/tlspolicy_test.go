@@ -90,17 +90,26 @@ func TestParsePolicy(t *testing.T) {
 		"fingerprint match=00:11|22:33":                                                                  "fingerprint  >=TLSv1.2 high [A B] [00:11 22:33] false",
 		"may servername=x connection_reuse=yes":                                                          "may x >=TLSv1 medium [A] [] true",
 		"secure match=.mx.test servername=hostname policy_type=sts mx_host_pattern=mx.test policy_ttl=3": "secure hostname >=TLSv1.2 high [A B] [hostname] false",
-		"":                           "error",
-		"half-dane":                  "error",
-		"always":                     "error",
-		"none match=x":               "error",
-		"may match=x":                "error",
-		"may foo":                    "error",
-		"may foo=bar":                "error",
-		"may ciphers=what":           "error",
-		"may protocols=TLSv9":        "error",
-		"may connection_reuse=maybe": "error",
-		"encrypt tafile=/x":          "error",
+		"secure { policy_string = version: STSv1 } { policy_string = mx: a, b } {match=a.test}, { match =\r\n b.test }, servername=x": "secure x >=TLSv1.2 high [A B] [a.test b.test] false",
+		"may { exclude = X, Y:Z } { protocols = !SSLv2, TLSv1.3 } {policy_string={x}}":                                                "may  !SSLv2, TLSv1.3 medium [X Y Z] [] false",
+		"may { servername = x":             "error",
+		"may {servername=x}y":              "error",
+		"may {servername=x}{ciphers=high}": "error",
+		"may servername = x":               "error",
+		"may {}":                           "error",
+		"may { servername }":               "error",
+		"may {= x}":                        "error",
+		"":                                 "error",
+		"half-dane":                        "error",
+		"always":                           "error",
+		"none match=x":                     "error",
+		"may match=x":                      "error",
+		"may foo":                          "error",
+		"may foo=bar":                      "error",
+		"may ciphers=what":                 "error",
+		"may protocols=TLSv9":              "error",
+		"may connection_reuse=maybe":       "error",
+		"encrypt tafile=/x":                "error",
 	} {
 		p, err := s.Parse(text)
 		got := "error"
@@ -113,12 +122,55 @@ func TestParsePolicy(t *testing.T) {
 	}
 }
 
+// What a policy was given stays at another level, the rest follows main.cf.
+func TestAt(t *testing.T) {
+	t.Parallel()
+	s := &Settings{Protocols: "p", MandatoryProtocols: "m", Ciphers: "medium", MandatoryCiphers: "high", Exclude: []string{"A"}, MandatoryExclude: []string{"B"},
+		VerifyMatch: []string{"hostname"}}
+	show := func(p *Policy) string {
+		return fmt.Sprint(p.Level, " ", p.Protocols, " ", p.Ciphers, " ", p.Exclude, p.Match, p.Reuse)
+	}
+	for _, tt := range []struct {
+		text  string
+		level Level
+		want  string
+	}{
+		{"dane", May, "may p medium [A] [] false"},
+		{"dane protocols=TLSv1.3 connection_reuse=yes", May, "may TLSv1.3 medium [A] [] true"},
+		{"dane ciphers=low exclude=X", Encrypt, "encrypt m low [X] [] false"},
+		{"may", Verify, "verify m high [A B] [hostname] false"},
+		{"verify", May, "may p medium [A] [] false"},
+	} {
+		p, err := s.Parse(tt.text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := show(p)
+		if got := show(s.At(p, tt.level)); got != tt.want {
+			t.Errorf("%s at %s: %s, want %s", tt.text, tt.level, got, tt.want)
+		}
+		if show(p) != before {
+			t.Errorf("%s: the policy itself has changed: %s", tt.text, show(p))
+		}
+	}
+}
+
 func TestAllowsMX(t *testing.T) {
 	t.Parallel()
 	p := &Policy{STS: true, MXPatterns: []string{"mx.a.test", "*.b.test", ".c.test"}}
 	for host, want := range map[string]bool{"mx.a.test": true, "MX.A.TEST": true, "x.b.test": true, "x.y.b.test": false, "b.test": false, "x.c.test": true, "mx2.a.test": false} {
 		if p.AllowsMX(host) != want {
 			t.Errorf("%s: %v", host, !want)
+		}
+	}
+	for _, enforce := range []bool{true, false} {
+		s := &Settings{EnforceSTSPatterns: enforce}
+		p, err := s.Parse("secure policy_type=sts match=mx.a.test mx_host_pattern=mx.a.test")
+		if err != nil || p.AllowsMX("other.test") == enforce {
+			t.Errorf("smtp_tls_enforce_sts_mx_patterns %v: other.test %v (%v)", enforce, !enforce, err)
+		}
+		if want := map[bool]string{true: "hostname", false: "mx.a.test"}[enforce]; err == nil && (len(p.Match) != 1 || p.Match[0] != want) {
+			t.Errorf("smtp_tls_enforce_sts_mx_patterns %v: match %v, want %s", enforce, p.Match, want)
 		}
 	}
 	if !(&Policy{}).AllowsMX("x") {

@@ -122,7 +122,7 @@ func TestTable(t *testing.T) {
 	t.Cleanup(dns.Close)
 	dir := filepath.Join(t.TempDir(), "sts")
 	tab := New(Options{Dir: dir, Resolver: dns, Client: s.client(dns, false)})
-	const want = "secure servername=hostname policy_type=sts policy_domain=a.test match=hostname mx_host_pattern=mx.a.test mx_host_pattern=*.b.test"
+	const want = "secure servername=hostname policy_type=sts policy_domain=a.test match=mx.a.test match=.b.test mx_host_pattern=mx.a.test mx_host_pattern=*.b.test"
 	var wg sync.WaitGroup
 	for range 5 {
 		wg.Go(func() {

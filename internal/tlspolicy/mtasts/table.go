@@ -165,7 +165,11 @@ func (t *Table) Lookup(ctx context.Context, domain string) (string, bool, error)
 		return "", false, err
 	}
 	var b strings.Builder
-	b.WriteString("secure servername=hostname policy_type=sts policy_domain=" + domain + " match=hostname")
+	b.WriteString("secure servername=hostname policy_type=sts policy_domain=" + domain)
+	// Which of the two counts, smtp_tls_enforce_sts_mx_patterns says.
+	for _, mx := range p.MX {
+		b.WriteString(" match=" + strings.TrimPrefix(mx, "*"))
+	}
 	for _, mx := range p.MX {
 		b.WriteString(" mx_host_pattern=" + mx)
 	}
