@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"posthaste/internal/resolver"
 )
 
 // smtpPort is the port on which loops are looked for: mail that comes back to
@@ -20,6 +22,10 @@ type nexthop struct {
 	noMX    bool   // in brackets, or LMTP: the host itself
 	path    string // of a unix socket
 }
+
+// domain is the destination as the DNS and certificates have it: in ASCII, if
+// it can be a domain.
+func (h *nexthop) domain() (ascii string, ok bool) { return resolver.ToASCII(h.host) }
 
 // portNames gives the number of a port or of a service: config.Config.Port.
 type portNames func(string) (uint16, error)

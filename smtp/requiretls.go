@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"posthaste/internal/dsn"
-	"posthaste/internal/resolver"
 	"posthaste/internal/table"
 	"posthaste/internal/tlspolicy"
 )
@@ -69,7 +68,7 @@ func (r *requireRules) level(ctx context.Context, hop *nexthop) (requireLevel, e
 			return level, err
 		}
 		i := strings.IndexByte(key[1:], '.')
-		if i < 0 || !resolver.ValidHostname(hop.host) {
+		if _, ok := hop.domain(); i < 0 || !ok {
 			break
 		}
 		key = key[1+i:]

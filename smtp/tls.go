@@ -96,9 +96,9 @@ func (d *delivery) sitePolicy(ctx context.Context, t *target) (*policy, *failure
 	}
 	p := &policy{Policy: found, sni: found.ServerName, system: found.STS && !c.chosen}
 	if p.sni == "hostname" {
-		p.sni = t.host
+		p.sni, _ = resolver.ToASCII(t.host)
 	} else if p.sni == "nexthop" {
-		p.sni = d.hop.host
+		p.sni, _ = d.hop.domain()
 	}
 	if c.wrapper && !p.Level.Mandatory() {
 		return nil, d.tlsProblem(errors.New("smtp_tls_wrappermode = yes needs security level encrypt or stronger"))
@@ -131,8 +131,8 @@ func (d *delivery) policyEntry(ctx context.Context) (*tlspolicy.Policy, error) {
 		if found {
 			return c.Parse(value)
 		}
-		if !resolver.ValidHostname(d.hop.text) {
-			return nil, nil
+		if _, ok := resolver.ToASCII(d.hop.text); !ok {
+			return nil, nil // in brackets, or with a port: there is nothing above it
 		}
 		i := strings.IndexByte(key[1:], '.')
 		if i < 0 {

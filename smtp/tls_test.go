@@ -23,7 +23,7 @@ import (
 
 // authority is a CA for tests, with the certificates that servers of the
 // dialogues have: "good" for mx1.dest.test and mx.dest.test, "domain" for
-// dest.test, "other" for other.test, "self" signed by itself, "old" expired.
+// dest.test, "international" for bücher.firm.test, "other" for other.test, "self" signed by itself, "old" expired.
 type authority struct {
 	cert  *x509.Certificate
 	key   *ecdsa.PrivateKey
@@ -41,7 +41,8 @@ func newAuthority() *authority {
 	a.pem = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	far := a.cert.NotAfter
 	for name, names := range map[string][]string{"good": {"mx1.dest.test", "mx.dest.test"}, "domain": {"dest.test"},
-		"wild": {"*.dest.test"}, "other": {"other.test"}} {
+		"wild": {"*.dest.test"}, "other": {"other.test"},
+		"international": {"xn--bcher-kva.firm.test"}} {
 		key, der := a.issue(name, names, false, far)
 		a.certs[name] = tls.Certificate{Certificate: [][]byte{der, a.cert.Raw}, PrivateKey: key}
 	}

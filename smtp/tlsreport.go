@@ -13,7 +13,6 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/resolver"
 	"posthaste/internal/submit"
 	"posthaste/internal/tlspolicy"
 	"posthaste/internal/tlspolicy/mtasts"
@@ -78,7 +77,8 @@ type flaw struct{ kind, reason string }
 // reportable says whether sessions of the present destination are counted:
 // it is a mail domain, whose servers the DNS names.
 func (d *delivery) reportable() bool {
-	return d.a.reports != nil && !d.set.lmtp && !d.hop.noMX && d.hop.port == smtpPort && !d.fallback && resolver.ValidHostname(d.hop.host)
+	_, ok := d.hop.domain()
+	return ok && d.a.reports != nil && !d.set.lmtp && !d.hop.noMX && d.hop.port == smtpPort && !d.fallback
 }
 
 // reportPolicy sets what reports say of the policy that is applied to a
@@ -88,7 +88,8 @@ func (d *delivery) reportPolicy(ctx context.Context, p *policy) {
 	if !d.reportable() {
 		return
 	}
-	r := &tlsrpt.Policy{Type: tlsrpt.PolicyNone, Domain: d.hop.host}
+	domain, _ := d.hop.domain()
+	r := &tlsrpt.Policy{Type: tlsrpt.PolicyNone, Domain: domain}
 	p.report = r
 	if len(p.tlsa) > 0 {
 		r.Type = tlsrpt.PolicyTLSA
@@ -103,7 +104,7 @@ func (d *delivery) reportPolicy(ctx context.Context, p *policy) {
 		}
 		return
 	}
-	sts, err := d.a.reports.sts.Policy(ctx, d.hop.host)
+	sts, err := d.a.reports.sts.Policy(ctx, domain)
 	if err != nil || sts == nil || sts.Mode == mtasts.None {
 		return
 	}
@@ -151,7 +152,8 @@ func (d *delivery) reportFailure(s *session, t *target, p *tlsrpt.Policy, why *f
 // reportNoSession counts that there was no session for the policy's sake.
 func (d *delivery) reportNoSession(t *target, kind string, why *flaw) {
 	if d.reportable() {
-		d.reportFailure(nil, t, &tlsrpt.Policy{Type: kind, Domain: d.hop.host}, why)
+		domain, _ := d.hop.domain()
+		d.reportFailure(nil, t, &tlsrpt.Policy{Type: kind, Domain: domain}, why)
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"posthaste/internal/resolver"
 )
 
 // Names expands what match= and smtp_tls_*_cert_match say: "hostname" is the
@@ -40,6 +42,7 @@ func Names(match []string, hostname, nexthop string) []string {
 // MatchName says whether a certificate is for one of names. A name with a dot
 // before it stands for all below it. A certificate that has DNS names is not
 // asked for its common name.
+// International names may be in either form.
 func MatchName(cert *x509.Certificate, names []string, manyLabels bool) bool {
 	certNames := cert.DNSNames
 	if len(certNames) == 0 && cert.Subject.CommonName != "" {
@@ -51,12 +54,28 @@ func MatchName(cert *x509.Certificate, names []string, manyLabels bool) bool {
 			continue
 		}
 		for _, n := range names {
-			if matchOne(c, strings.TrimSuffix(n, "."), manyLabels) {
+			if matchOne(c, asciiName(strings.TrimSuffix(n, ".")), manyLabels) {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// asciiName gives an international name the form that certificates have.
+func asciiName(name string) string {
+	if strings.IndexFunc(name, func(c rune) bool { return c >= 0x80 }) < 0 {
+		return name
+	}
+	rest, dot := strings.CutPrefix(name, ".")
+	ascii, ok := resolver.ToASCII(rest)
+	switch {
+	case !ok:
+		return ""
+	case dot:
+		return "." + ascii
+	}
+	return ascii
 }
 
 func matchOne(cert, name string, manyLabels bool) bool {

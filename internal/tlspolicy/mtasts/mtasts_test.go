@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"posthaste/internal/resolver"
@@ -82,7 +83,7 @@ func newSite(t *testing.T) *site {
 		s.hits.Add(1)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if r.Host != "mta-sts.a.test" || r.URL.Path != "/.well-known/mta-sts.txt" {
+		if r.Host != "mta-sts.a.test" && r.Host != "mta-sts.xn--bcher-kva.test" || r.URL.Path != "/.well-known/mta-sts.txt" {
 			http.NotFound(w, r)
 			return
 		}
@@ -118,7 +119,7 @@ func (s *site) client(r resolver.Resolver, verify bool) *http.Client {
 func TestTable(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	dns := fakezone.Must("_mta-sts.a.test. 0 TXT \"v=STSv1; id=1\"").Resolver()
+	dns := fakezone.Must("_mta-sts.a.test. 0 TXT \"v=STSv1; id=1\"\n_mta-sts.xn--bcher-kva.test. 0 TXT \"v=STSv1; id=1\"").Resolver()
 	t.Cleanup(dns.Close)
 	dir := filepath.Join(t.TempDir(), "sts")
 	tab := New(Options{Dir: dir, Resolver: dns, Client: s.client(dns, false)})
@@ -134,6 +135,15 @@ func TestTable(t *testing.T) {
 	wg.Wait()
 	if n := s.hits.Load(); n != 1 {
 		t.Errorf("fetched %d times", n)
+	}
+	idn := strings.Replace(want, "policy_domain=a.test", "policy_domain=xn--bcher-kva.test", 1)
+	for _, key := range []string{"bücher.test", "BÜCHER.test", "xn--bcher-kva.test"} {
+		if got, ok, err := tab.Lookup(t.Context(), key); got != idn || !ok || err != nil {
+			t.Errorf("%q: %q, %v, %v", key, got, ok, err)
+		}
+	}
+	if n := s.hits.Load(); n != 2 {
+		t.Errorf("fetched %d times: one domain has two names", n)
 	}
 	for _, key := range []string{"other.test", "[a.test]", "a.test:25", "192.0.2.1", "../x"} {
 		if got, ok, err := tab.Lookup(t.Context(), key); ok || err != nil {
@@ -217,6 +227,63 @@ func TestFetchFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// dead is a site that takes connections and says nothing.
+type dead struct{}
+
+func (dead) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// However many sites are dead, no domain's mail waits for longer than one
+// fetch may take, and a domain that had no turn has one at the next message.
+func TestDeadSites(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var zone strings.Builder
+		for i := range 3 * maxFetches {
+			fmt.Fprintf(&zone, "_mta-sts.d%d.test. 0 TXT \"v=STSv1; id=2\"\n", i)
+		}
+		dns := fakezone.Must(zone.String()).Resolver()
+		defer dns.Close()
+		var busy atomic.Int32
+		tab := New(Options{Resolver: dns, Client: &http.Client{Transport: dead{}}, Warn: func(text string) {
+			if strings.Contains(text, errBusy.Error()) {
+				busy.Add(1)
+			}
+		}})
+		defer tab.Close()
+		last := fmt.Sprintf("d%d.test", 3*maxFetches-1)
+		tab.known[last] = &entry{ID: "1", Policy: &Policy{Mode: Enforce}, Expires: time.Now().Add(time.Hour)}
+		start := time.Now()
+		var wg sync.WaitGroup
+		for i := range 3 * maxFetches {
+			wg.Go(func() {
+				p, err := tab.Policy(context.Background(), fmt.Sprintf("d%d.test", i))
+				if known := i == 3*maxFetches-1; err != nil || (p != nil) != known {
+					t.Errorf("d%d.test: %v, %v", i, p, err)
+				}
+			})
+		}
+		wg.Wait()
+		if took := time.Since(start); took > fetchTime {
+			t.Errorf("the last domain waited for %v", took)
+		}
+		if n := busy.Load(); n != 2*maxFetches {
+			t.Errorf("%d had no turn, want %d", n, 2*maxFetches)
+		}
+		again := 0
+		for _, e := range tab.known {
+			if time.Now().Before(e.retry) {
+				again++
+			}
+		}
+		if again != maxFetches {
+			t.Errorf("%d are left alone for a while, want those %d that were asked", again, maxFetches)
+		}
+	})
 }
 
 func TestExpiry(t *testing.T) {

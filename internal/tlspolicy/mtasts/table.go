@@ -157,15 +157,16 @@ func (t *Table) Close() error {
 // be found out and of which nothing is known has none: MTA-STS protects from
 // the second message on.
 func (t *Table) Lookup(ctx context.Context, domain string) (string, bool, error) {
-	if !resolver.ValidHostname(domain) {
+	ascii, ok := resolver.ToASCII(domain)
+	if !ok {
 		return "", false, nil
 	}
-	p, err := t.Policy(ctx, domain)
+	p, err := t.Policy(ctx, ascii)
 	if err != nil || p == nil || p.Mode != Enforce {
 		return "", false, err
 	}
 	var b strings.Builder
-	b.WriteString("secure servername=hostname policy_type=sts policy_domain=" + domain)
+	b.WriteString("secure servername=hostname policy_type=sts policy_domain=" + ascii)
 	// Which of the two counts, smtp_tls_enforce_sts_mx_patterns says.
 	for _, mx := range p.MX {
 		b.WriteString(" match=" + strings.TrimPrefix(mx, "*"))
@@ -176,10 +177,13 @@ func (t *Table) Lookup(ctx context.Context, domain string) (string, bool, error)
 	return b.String(), true, nil
 }
 
-// Policy gives the policy in force for a domain, nil if there is none. The only
-// error is the context's.
+// Policy gives the policy in force for a domain, which may be in either form if
+// it is international, nil if there is none. The only error is the context's.
 func (t *Table) Policy(ctx context.Context, domain string) (*Policy, error) {
-	domain = strings.ToLower(domain)
+	domain, ok := resolver.ToASCII(domain)
+	if !ok {
+		return nil, nil
+	}
 	id, published := t.record(ctx, domain)
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -272,19 +276,34 @@ func (t *Table) refresh(ctx context.Context, domain, id string) (*entry, error) 
 	}
 }
 
-// run fetches. It belongs to nobody's context; its time is bounded.
+// errBusy says that a policy was not fetched for want of a turn.
+var errBusy = errors.New("too many policies are being fetched")
+
+// run fetches. It belongs to nobody's context; its time is bounded, and half
+// of it is the most that is spent on waiting for a turn: sites that do not
+// answer must not hold up the mail to others.
 func (t *Table) run(domain, id string, w *call) {
-	t.slots <- struct{}{}
-	defer func() { <-t.slots }()
 	ctx, cancel := context.WithTimeout(context.Background(), fetchTime)
 	defer cancel()
-	p, err := t.fetch(ctx, domain)
+	var p *Policy
+	err := errBusy
+	turn := time.NewTimer(fetchTime / 2)
+	defer turn.Stop()
+	select {
+	case t.slots <- struct{}{}:
+		p, err = t.fetch(ctx, domain)
+		<-t.slots
+	case <-turn.C:
+	}
 	now := time.Now()
 	old := t.recall(domain)
 	e := &entry{ID: id, Policy: p}
 	if err != nil {
 		t.warn("mta-sts: policy of %s: %v", domain, err)
-		e = &entry{ID: old.ID, Policy: old.Policy, Expires: old.Expires, retry: now.Add(retryAfter)}
+		e = &entry{ID: old.ID, Policy: old.Policy, Expires: old.Expires}
+		if err != errBusy { // else the site is not to blame: the next message may have more luck
+			e.retry = now.Add(retryAfter)
+		}
 	} else {
 		e.Expires = now.Add(p.MaxAge)
 		t.save(domain, e)
