@@ -133,8 +133,14 @@ inctemp: :include:%DIR%/temporary
 // longName is longer than a file's name can be.
 var longName = strings.Repeat("long", 70)
 
-// passing is a transport that mailboxes are passed to: it adds who was told of.
-const passing = "flags=FR argv=/bin/sh -c {{ echo $1 $2 $3 $4; cat; } >> %DIR%/home/passed} sh ${recipient} ${original_recipient} ${nexthop} ${sender}"
+// others are the transports that mailboxes are passed to. ppass adds who was
+// told of.
+var others = map[string]string{
+	"ppass": "user=phtest1 flags=FR argv=/bin/sh -c {{ echo $1 $2 $3 $4; cat; } >> %DIR%/home/passed} sh ${recipient} ${original_recipient} ${nexthop} ${sender}",
+	"ptemp": "user=phtest1 argv=/bin/sh -c {exit 75}",
+	"pgone": "user=phtest1 argv=/bin/sh -c {exit 67}",
+	"smtp":  farAway,
+}
 
 var differential = []comparison{
 	{to: "phtest1"}, {to: "PHTest1"}, {to: "phtest1+x"}, {to: "phtest1+a+b"}, {to: "nosuchuser"}, {to: "nosuchuser+x"},
@@ -228,17 +234,17 @@ var differential = []comparison{
 	{to: "phtest1", settings: "mailbox_command_maps = texthash:%DIR%/cmdmap", prepare: "echo 'phtest1 cat > $HOME/by-map' > cmdmap"},
 	{to: "phtest2", prepare: "echo 'phtest1 cat > $HOME/by-map' > cmdmap", settings: "mailbox_command_maps = texthash:%DIR%/cmdmap\nmailbox_command = cat > $HOME/by-command"},
 	{to: "phtest1", settings: "mailbox_command = printf '%s|%s' \"$USER\" \"$EXTENSION\" > $HOME/raw"},
-	{to: "phtest1", pipe: passing, settings: "fallback_transport = ppipe"}, {to: "NoSuch+X", pipe: passing, settings: "fallback_transport = ppipe:There"},
-	{to: "nosuchuser", pipe: passing, settings: "fallback_transport_maps = inline:{ nosuchuser=ppipe: }"}, {to: "nosuchuser", pipe: "argv=/bin/sh -c {exit 75}", settings: "fallback_transport = ppipe"},
-	{to: "PHTest1+X", pipe: passing, settings: "mailbox_transport = ppipe"}, {to: "phtest1", pipe: "argv=/bin/sh -c {exit 67}", settings: "mailbox_transport = ppipe:x"},
-	{to: "nosuchuser", pipe: passing, settings: "mailbox_transport = ppipe"}, {to: "phtest1+x", pipe: passing, settings: "mailbox_transport_maps = inline:{ phtest1=ppipe:x }"},
-	{to: "two", pipe: passing, settings: "mailbox_transport_maps = inline:{ phtest1=ppipe:x }"}, {to: "chain+x", pipe: passing, settings: "mailbox_transport = ppipe"},
-	{to: "phtest1", pipe: passing, settings: "mailbox_transport = ppipe", forward: map[string]string{".forward": "\\phtest1, someone@elsewhere.test\n"}},
-	{to: "PHTest1", pipe: passing, settings: "mailbox_transport = ppipe", forward: map[string]string{".forward": "someone@elsewhere.test\n\\phtest1\n"}},
-	{to: "phtest1+x", pipe: passing, settings: "mailbox_transport = ppipe", forward: map[string]string{".forward": "~/copy, \\phtest1, \"|cat > $HOME/ran\"\n"}},
-	{to: "phtest1", pipe: "argv=/bin/sh -c {exit 75}", settings: "mailbox_transport = ppipe", forward: map[string]string{".forward": "\\phtest1, \"|cat > $HOME/ran\"\nsomeone@elsewhere.test\n"}},
-	{to: "phtest1", pipe: "argv=/bin/sh -c {exit 75}", settings: "mailbox_transport = ppipe", forward: map[string]string{".forward": "\\phtest1\n\"|cat > $HOME/ran\"\n"}},
-	{to: "phtest1", pipe: "argv=/bin/sh -c {exit 67}", settings: "mailbox_transport = ppipe", forward: map[string]string{".forward": "\"|cat > $HOME/ran\", \\phtest1, phtest2\n"}},
+	{to: "phtest1", settings: "fallback_transport = ppass"}, {to: "NoSuch+X", settings: "fallback_transport = ppass:There"},
+	{to: "nosuchuser", settings: "fallback_transport_maps = inline:{ nosuchuser=ppass: }"}, {to: "nosuchuser", settings: "fallback_transport = ptemp"},
+	{to: "PHTest1+X", settings: "mailbox_transport = ppass"}, {to: "phtest1", settings: "mailbox_transport = pgone:x"},
+	{to: "nosuchuser", settings: "mailbox_transport = ppass"}, {to: "phtest1+x", settings: "mailbox_transport_maps = inline:{ phtest1=ppass:x }"},
+	{to: "two", settings: "mailbox_transport_maps = inline:{ phtest1=ppass:x }"}, {to: "chain+x", settings: "mailbox_transport = ppass"},
+	{to: "phtest1", settings: "mailbox_transport = ppass", forward: map[string]string{".forward": "\\phtest1, someone@elsewhere.test\n"}},
+	{to: "PHTest1", settings: "mailbox_transport = ppass", forward: map[string]string{".forward": "someone@elsewhere.test\n\\phtest1\n"}},
+	{to: "phtest1+x", settings: "mailbox_transport = ppass", forward: map[string]string{".forward": "~/copy, \\phtest1, \"|cat > $HOME/ran\"\n"}},
+	{to: "phtest1", settings: "mailbox_transport = ptemp", forward: map[string]string{".forward": "\\phtest1, \"|cat > $HOME/ran\"\nsomeone@elsewhere.test\n"}},
+	{to: "phtest1", settings: "mailbox_transport = ptemp", forward: map[string]string{".forward": "\\phtest1\n\"|cat > $HOME/ran\"\n"}},
+	{to: "phtest1", settings: "mailbox_transport = pgone", forward: map[string]string{".forward": "\"|cat > $HOME/ran\", \\phtest1, phtest2\n"}},
 	{to: "nosuchuser", settings: "luser_relay = $local@elsewhere.test"}, {to: "nosuchuser", settings: "luser_relay = nosuchuser"},
 	{to: "|touch %DIR%/pub/x;#", settings: "luser_relay = $user@elsewhere.test"}, {to: "|touch %DIR%/pub/x;#+y", settings: "luser_relay = $recipient@elsewhere.test"},
 	{to: "|touch %DIR%/pub/x;#", settings: "luser_relay = phtest1+$user"},
@@ -365,7 +371,6 @@ error unix - - n - - error
 retry unix - - n - - error
 local unix - n n - - local -o max_use=1
 virtual unix - n n - - virtual -o max_use=1
-smtp unix - n n - - pipe ` + farAway + `
 relay unix - - n - - discard
 postlog unix-dgram n - n - 1 postlogd
 `
@@ -550,8 +555,12 @@ func (p *postfix) start(t *testing.T, tt comparison) {
 			args[i] = "{" + args[i] + "}"
 		}
 	}
+	master := differentialMaster + "ppipe unix - n n - - pipe " + strings.Join(args, " ") + "\n"
+	for name, args := range others {
+		master += name + " unix - n n - - pipe " + args + "\n"
+	}
 	p.Configure("alias_maps = hash:{dir}/etc/aliases\ninet_interfaces = loopback-only\nin_flow_delay = 0\n"+p.main(tt),
-		strings.ReplaceAll(differentialMaster, "%DIR%", p.dir)+"ppipe unix - n n - - pipe "+strings.Join(args, " ")+"\n")
+		strings.ReplaceAll(master, "%DIR%", p.dir))
 	switch {
 	case !p.running:
 		p.Run("", "postalias", "hash:"+p.Path("etc/aliases"))
@@ -627,7 +636,7 @@ func (p *postfix) ours(t *testing.T, tt comparison) (string, string) {
 		content += "\r\n"
 	}
 	p.deliver(t, s, tt, cfg, content)
-	far, err := pipe.New(cfg, "smtp", words(farAway, p.dir), nil, s.sink)
+	far, err := pipe.New(cfg, "smtp", words(others["smtp"], p.dir), nil, s.sink)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -651,7 +660,7 @@ func (p *postfix) deliver(t *testing.T, s *site, tt comparison, cfg *config.Conf
 		env := mail.Envelope{ID: mail.MakeQueueID(time.Now(), 7), Sender: "sender@far.test", Arrival: time.Now(), Recipients: []mail.Recipient{{Address: p.destination(tt)}}}
 		r := agent.NewTestRequest(env, "mx.example.test", []byte(content), s.sink)
 		r.PassBy(func(_ int, to mail.Recipient, transport mail.Transport, nexthop mail.Nexthop) (mail.Outcome, error) {
-			d, err := pipe.New(cfg, string(transport), tt.pipeArgs(p.dir), nil, s.sink)
+			d, err := pipe.New(cfg, string(transport), words(others[string(transport)], p.dir), nil, s.sink)
 			if err != nil {
 				return mail.Outcome{}, err
 			}
