@@ -86,7 +86,8 @@
 // local_command_shell, luser_relay, mail_name, mail_owner,
 // mail_spool_directory, mailbox_command, mailbox_command_maps,
 // mailbox_delivery_lock, mailbox_size_limit, mailbox_transport,
-// mailbox_transport_maps, myhostname, owner_request_special, prepend_delivered_header,
+// mailbox_transport_maps, message_size_limit, myhostname,
+// owner_request_special, prepend_delivered_header,
 // propagate_unmatched_extensions, recipient_delimiter,
 // require_home_directory, reset_owner_alias, spool_segment_size,
 // stale_lock_time, strict_mailbox_ownership.
@@ -97,4 +98,8 @@
 //	status=sent (delivered to maildir), (delivered to file: PATH),
 //	(delivered to command: LINE), (forwarded as ID), (discarded)
 //	status=bounced (unknown user: "NAME"), (mail forwarding loop for ADDRESS), ...
+//	warning: file PATH: it lists more than 10000 destinations, or is larger than ...
+//
+// What another transport delivered is logged by its agent, and mail that was
+// queued again once for each new message, for the recipient.
 package local

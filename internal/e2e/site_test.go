@@ -51,6 +51,15 @@ func TestSite(t *testing.T) {
 	site.arrives("home/joe/Maildir/new/*", "Return-Path: <owner-staff@example.org>")
 	s.waitLog(`to=<guest@elsewhere\.test>, .*status=sent`)
 
+	// Dan has a .forward file, and his mailbox is Dovecot's.
+	s.write("home/dan/.forward", "\\dan, friend@elsewhere.test, \"|cat > $HOME/copy\"\n")
+	run(t, "chown", "dan", s.path("home/dan/.forward"))
+	mail("Dan+x@example.org", "for dan and his friend")
+	site.arrives("vmail/dovecot/example.org/dan/mail/new/*", "Subject: for dan and his friend")
+	site.arrives("home/dan/copy", "Subject: for dan and his friend")
+	s.waitLog(`to=<friend@elsewhere\.test>, .*status=sent`)
+	s.waitLog(`to=<Dan\+x@example\.org>, relay=local, .*status=sent \(forwarded as `)
+
 	// Joe is away, and says so once.
 	site.file("joe", ".forward")
 	mail("joe@example.org", "are you there?")

@@ -343,7 +343,7 @@ func postconfPage() command {
 		see:      []string{"posthaste.1", "main.cf.5", "master.cf.5"},
 		sections: []section{{
 			title:   "Examples",
-			example: "postconf -n\npostconf -e 'message_size_limit = 50m'\npostconf -M smtp/inet\npostconf -P submission/inet/smtpd_tls_security_level=encrypt",
+			example: "postconf -n\npostconf -e 'message_size_limit = 40m'\npostconf -M smtp/inet\npostconf -P submission/inet/smtpd_tls_security_level=encrypt",
 		}},
 	}
 }
