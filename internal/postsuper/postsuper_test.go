@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/dsn"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
@@ -31,7 +32,7 @@ func message(sender string, q spool.Queue) faketest.Mail {
 		Sender: sender, Size: 14, Recipients: []mail.Recipient{{Address: "b@to.test"}}}}
 }
 
-// Long lists of recipients, which together are more than the spool takes as
+// Long lists of recipients and of what became of them, which together are more than the spool takes as
 // one, keep nobody from changing what has them.
 func TestDownLongLists(t *testing.T) {
 	t.Parallel()
@@ -40,8 +41,9 @@ func TestDownLongLists(t *testing.T) {
 	for range 6 {
 		m := message("1", spool.Deferred)
 		m.Envelope.Recipients = nil
-		for i := range 5000 {
+		for i := range 1000 {
 			m.Envelope.Recipients = append(m.Envelope.Recipients, mail.Recipient{Address: fmt.Sprintf("member.number.%d@list.test", i)})
+			m.Outcomes = append(m.Outcomes, mail.Outcome{Rcpt: i, Action: dsn.Deferred, Status: dsn.S(4, 0, 0), Reason: strings.Repeat("no ", 50)})
 		}
 		mails = append(mails, m)
 	}
