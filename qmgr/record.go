@@ -45,7 +45,9 @@ type recorder struct {
 	since   time.Time            // when the oldest of ops came
 	conn    *ipc.Conn            // where the queue was pushed from; nil while there is none
 	unacked []*request           // sent, in order, and not answered
-	gone    map[mail.QueueID]int // removals that are not durable yet, by count
+	gone    map[mail.QueueID]int // removals that cleanup may not know of when it tells of the message, by count
+	pushing bool                 // the queue as it was when we attached to conn is on its way
+	late    []mail.QueueID       // removals that are durable since, and may still be in what is on its way
 	waiters []func()             // told when what is in ops has been recorded
 	removed []mail.QueueID       // removals in ops that are to be logged
 	leaving []farewell           // recorded removals that are to be logged, oldest first
@@ -148,8 +150,8 @@ func (r *recorder) sayFarewell(now time.Time, all bool) {
 	r.leaving = slices.Delete(r.leaving, 0, n)
 }
 
-// removing says whether a message's removal has been decided on and may not
-// be durable yet: cleanup may still know the message then.
+// removing says whether a message's removal has been decided on, and what
+// cleanup tells of the message may be from before it knew.
 func (r *recorder) removing(id mail.QueueID) bool { return r.gone[id] > 0 }
 
 // after has f called when all that has been decided so far is durable.
@@ -267,10 +269,12 @@ func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 		r.unacked = r.unacked[1:]
 	}
 	for i := range q.ops {
-		if id := q.ops[i].ID; q.ops[i].Remove {
-			if r.gone[id]--; r.gone[id] == 0 {
-				delete(r.gone, id)
-			}
+		switch id := q.ops[i].ID; {
+		case !q.ops[i].Remove:
+		case r.pushing:
+			r.late = append(r.late, id)
+		default:
+			r.ended(id)
 		}
 	}
 	for _, f := range q.waiters {
@@ -284,14 +288,35 @@ func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 	}
 }
 
-// connected: the queue is pushed over conn, and changes go there.
+// ended is the end of a removal.
+func (r *recorder) ended(id mail.QueueID) {
+	if r.gone[id]--; r.gone[id] == 0 {
+		delete(r.gone, id)
+	}
+}
+
+// connected: the queue will be pushed over conn, and changes go there.
 func (r *recorder) connected(conn *ipc.Conn) {
-	r.conn = conn
+	r.conn, r.pushing = conn, true
 	for _, q := range r.unacked {
 		if !q.acked {
 			r.send(q)
 		}
 	}
+}
+
+// pushed: all of the queue as it was has come over conn. An answer overtakes
+// the batches that cleanup has made and that wait to be sent, so that removals
+// must be remembered up to here.
+func (r *recorder) pushed(conn *ipc.Conn) {
+	if r.conn != conn {
+		return
+	}
+	r.pushing = false
+	for _, id := range r.late {
+		r.ended(id)
+	}
+	r.late = nil
 }
 
 // attach keeps us attached to cleanup until ctx ends.
@@ -301,8 +326,8 @@ func (s *Server) attach(ctx context.Context) {
 		if err != nil {
 			continue
 		}
-		conn.Go(&proto.Attach{}, func([]byte, error) {})
 		s.post(func() { s.log.connected(conn) }, sched.Event{})
+		conn.Go(&proto.Attach{}, func([]byte, error) {})
 		select {
 		case <-conn.Done():
 		case <-ctx.Done():
@@ -318,7 +343,7 @@ func (s *Server) attach(ctx context.Context) {
 
 // fromCleanup takes in what cleanup pushes. It runs on the connection's
 // reading goroutine.
-func (s *Server) fromCleanup(_ *ipc.Conn, r *ipc.Request) {
+func (s *Server) fromCleanup(conn *ipc.Conn, r *ipc.Request) {
 	if r.Kind != proto.KindEntries {
 		return
 	}
@@ -345,6 +370,7 @@ func (s *Server) fromCleanup(_ *ipc.Conn, r *ipc.Request) {
 			s.arrive(&batch.List[i])
 		}
 		if batch.Complete {
+			s.log.pushed(conn)
 			s.queueTold()
 		}
 	}, sched.Event{})

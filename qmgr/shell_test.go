@@ -607,3 +607,34 @@ func TestSilentCleanup(t *testing.T) {
 		}
 	}
 }
+
+// What cleanup had read of the queue before a message's removal, and sends
+// behind its answer to that, does not bring the message back.
+func TestPushedLate(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	smtp := st.agent("smtp", proto.Inventory{})
+	attached := make(chan *ipc.Conn, 1)
+	st.stream = func(c *ipc.Conn) { attached <- c }
+	st.run()
+	c := <-attached
+	id := st.arrive("s@from.test", "a@to.test")
+	o := smtp.next()
+	o.answer("ok")
+	st.waitOp(id, "its removal", removed)
+	entry := proto.Entry{Entry: spool.Entry{ID: id, Ref: spool.Ref{Segno: 1, Length: 100}, Size: 100, NRcpt: 1, NPending: 1},
+		Envelope: o.Envelope.Append(nil), Recipients: mail.AppendRecipients(nil, o.Envelope.Recipients)}
+	c.Push(&proto.Entries{List: []proto.Entry{entry}})
+	c.Push(&proto.Entries{Complete: true})
+	next := st.arrive("s@from.test", "b@to.test")
+	if o = smtp.next(); o.Envelope.ID != next {
+		t.Errorf("ordered again: %+v", o.Deliver)
+	}
+	o.answer("ok")
+	st.waitOp(next, "its removal", removed)
+	st.quiet()
+	kept := make(chan int, 1)
+	for n := 1; n > 0; n = <-kept { // the answer to the last removal may be on its way
+		st.srv.post(func() { kept <- len(st.srv.log.gone) + len(st.srv.log.late) }, sched.Event{})
+	}
+}
