@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
@@ -63,5 +64,16 @@ func TestRecordRefused(t *testing.T) {
 	logs.Close()
 	if !strings.Contains(log.String(), string(bad)+": a change of the message in the queue is not recorded: spool: invalid batch") {
 		t.Errorf("log: %s", log.String())
+	}
+}
+
+// The set-gid group, whose members can connect, may ask for nothing.
+func TestNothingPublic(t *testing.T) {
+	t.Parallel()
+	srv := NewServer(t.Context(), ServerOptions{}).IPC()
+	for kind := range uint16(100) {
+		if srv.Public == nil || srv.Public(&ipc.Request{Kind: kind}) {
+			t.Errorf("kind %d is for everybody", kind)
+		}
 	}
 }

@@ -63,7 +63,9 @@ type Server struct {
 // NewServer makes a server. ctx ends when work in hand must stop.
 func NewServer(ctx context.Context, o ServerOptions) *Server {
 	s := &Server{opt: o, ctx: ctx, streams: make(map[streamKey]*stream)}
-	s.srv = ipc.Server{Handler: s.handle, OnClose: s.closed, OnTrigger: func([]byte) {}}
+	s.srv = ipc.Server{Handler: s.handle, OnClose: s.closed, OnTrigger: func([]byte) {},
+		// The socket lies where the set-gid group can reach it, for whom there is nothing here.
+		Public: func(*ipc.Request) bool { return false }}
 	return s
 }
 

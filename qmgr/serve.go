@@ -24,7 +24,23 @@ const (
 )
 
 // IPC is the server for the service's sockets: tools and triggers.
-func (s *Server) IPC() *ipc.Server { return &ipc.Server{Handler: s.fromTool, OnTrigger: s.trigger} }
+func (s *Server) IPC() *ipc.Server {
+	return &ipc.Server{Handler: s.fromTool, OnTrigger: s.trigger, Public: public}
+}
+
+// public says what the set-gid group may ask for, whose postqueue has looked
+// at authorized_mailq_users and authorized_flush_users: listings, and that mail
+// be tried now.
+func public(r *ipc.Request) bool {
+	switch r.Kind {
+	case proto.KindList:
+		return true
+	case proto.KindCommand:
+		var q proto.Command
+		return r.Decode(&q) == nil && q.Verb == proto.VerbFlush
+	}
+	return false
+}
 
 // trigger heeds the letters that master, postkick and Postfix's tools send.
 // Nothing needs to be scanned here, so that only F and A (forget what is dead,

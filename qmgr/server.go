@@ -27,9 +27,11 @@
 // # Security
 //
 // It runs without privileges and does not speak to the network. Tools reach
-// it through a socket that the set-gid group may use; what they ask for is
-// authorized by the tools (authorized_flush_users, authorized_mailq_users),
-// and what would change the queue only by postsuper, which is for root.
+// it through a socket that the set-gid group may use, for what postqueue does:
+// to list the queue, and to have mail tried now. Whether its caller may is for
+// that tool to say (authorized_flush_users, authorized_mailq_users). All else,
+// and so what would change the queue, is for root and mail_owner, by what the
+// kernel says of who has connected.
 //
 // # Parameters
 //

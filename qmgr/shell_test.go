@@ -638,3 +638,25 @@ func TestPushedLate(t *testing.T) {
 		st.srv.post(func() { kept <- len(st.srv.log.gone) + len(st.srv.log.late) }, sched.Event{})
 	}
 }
+
+// Whoever has the set-gid group's rights can list and flush, and nothing else.
+func TestPublic(t *testing.T) {
+	t.Parallel()
+	public := New(Options{}).IPC().Public
+	for _, m := range []ipc.Message{&proto.List{N: 1}, &proto.Command{Verb: proto.VerbFlush}, &proto.Command{Verb: proto.VerbFlush, Site: "to.test"}} {
+		if !public(&ipc.Request{Kind: m.Kind(), Payload: m.Append(nil)}) {
+			t.Errorf("%+v is refused", m)
+		}
+	}
+	closed := []ipc.Message{&proto.Explain{ID: "x"}, &proto.Shape{}, &proto.Record{}, &proto.Attach{}}
+	for v := range proto.Verb(20) {
+		if v != proto.VerbFlush {
+			closed = append(closed, &proto.Command{Verb: v, ID: "x"})
+		}
+	}
+	for _, m := range closed {
+		if public(&ipc.Request{Kind: m.Kind(), Payload: m.Append(nil)}) {
+			t.Errorf("%+v is allowed", m)
+		}
+	}
+}

@@ -37,7 +37,9 @@
 // # Security
 //
 // Sockets lie in directories that only the mail system may enter (private) or
-// that the set-gid group may (public). The peer is still not trusted with our
+// that the set-gid group may (public). Of those in public each service says
+// what is for that group (Server.Public); the rest is for root and mail_owner,
+// whom the kernel names. The peer is still not trusted with our
 // memory: frames are bounded, the number of unanswered requests is bounded,
 // and a peer that does not read is disconnected when what is kept for it
 // passes a bound.

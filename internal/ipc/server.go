@@ -18,6 +18,13 @@ const triggerTimeout = 10 * time.Second
 type Server struct {
 	// Handler serves requests, see Handler.
 	Handler Handler
+	// Public, when set, says which requests are for everybody who can connect.
+	// The others are refused unless the peer runs as root, as the present user,
+	// or as Owner. It is called on the connection's reading goroutine. Nil: the
+	// socket's directory alone says who may ask, and for anything.
+	Public func(*Request) bool
+	// Owner is one more user whom Public does not hold.
+	Owner int
 	// OnConn, when set, is told of each new connection before its first
 	// request.
 	OnConn func(*Conn)
@@ -84,7 +91,11 @@ func (s *Server) serveConn(nc net.Conn) {
 		return
 	}
 	nc.SetReadDeadline(time.Time{})
-	c := newConn(first, s.Handler)
+	handler := s.Handler
+	if s.Public != nil && !s.trusts(nc) {
+		handler = s.guarded
+	}
+	c := newConn(first, handler)
 	s.mu.Lock()
 	if s.conns == nil {
 		s.conns = make(map[*Conn]struct{})

@@ -168,19 +168,19 @@ func (p *process) confine() error {
 	if os.Geteuid() != 0 {
 		return nil // master runs as an ordinary user, and says so
 	}
-	var owner *Account
-	if p.cl.Unprivileged {
-		var err error
-		if owner, err = LookupAccount(p.env.Config.String("mail_owner")); err != nil {
-			return fmt.Errorf("mail_owner: %w", err)
-		}
+	owner, err := LookupAccount(p.env.Config.String("mail_owner"))
+	switch {
+	case err == nil:
+		p.env.owner = owner.UID
+	case p.cl.Unprivileged:
+		return fmt.Errorf("mail_owner: %w", err)
 	}
 	if p.cl.Chroot {
 		if err := p.jail(); err != nil {
 			return err
 		}
 	}
-	if owner != nil {
+	if p.cl.Unprivileged {
 		if err := owner.Become(); err != nil {
 			return err
 		}

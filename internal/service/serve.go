@@ -56,6 +56,7 @@ func (env *Env) ServeConns(ctx context.Context, handle func(context.Context, net
 // When ctx ends it tells the clients to go away, waits until they have, at
 // most for drain, and returns.
 func (env *Env) ServeIPC(ctx context.Context, s *ipc.Server, drain time.Duration) error {
+	s.Owner = env.owner
 	onConn, onClose := s.OnConn, s.OnClose
 	s.OnConn = func(c *ipc.Conn) {
 		env.activity.enter()

@@ -157,6 +157,7 @@ type Env struct {
 	// users: master.cf says so, and master was started by root.
 	Privileged bool
 
+	owner    int // mail_owner's user number, if the process was started by root
 	activity *activity
 	stress   stress
 	confined *confine.Confinement
