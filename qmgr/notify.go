@@ -11,8 +11,9 @@ import (
 	"posthaste/qmgr/sched"
 )
 
-// noticeTimeout bounds the making of one notice. It is then tried again.
-const noticeTimeout = 5 * time.Minute
+// noticeTimeout is how long the bounce service has to say what came of a
+// notice: it gives up itself before. The notice is then tried again.
+const noticeTimeout = proto.NotifyTimeout + 10*time.Second
 
 // A notice reports so many recipients, with so many bytes of what is said of
 // them; for more of them more notices are made. Each is mail that somebody
@@ -30,7 +31,7 @@ func (s *Server) notify(m *message, what sched.Notice, from int) {
 		s.then(sched.Event{Kind: sched.EventNotified, ID: m.num, OK: false})
 		return
 	}
-	n := &proto.Notify{ID: m.id, Ref: m.ref}
+	n := &proto.Notify{ID: m.id, Continued: from > 0}
 	var next int
 	switch what {
 	case sched.NoticeFailure:
@@ -54,7 +55,8 @@ func (s *Server) notify(m *message, what sched.Notice, from int) {
 		defer cancel()
 		var reply proto.NotifyReply
 		// A lost connection is not asked about again here: the notice may have
-		// been queued. The scheduler tries again later.
+		// been queued. The scheduler tries again later, and the service then finds
+		// out whether it was.
 		err := s.bounce.Call(ctx, n, &reply)
 		s.post(func() {
 			m := s.messages[msgID(n.ID)]

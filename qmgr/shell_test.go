@@ -404,6 +404,62 @@ func TestGone(t *testing.T) {
 	st.quiet()
 }
 
+// TestNoticeNotMade: when the bounce service makes no notice, the message stays
+// with what there is to tell, until it has.
+func TestNoticeNotMade(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	st.unsent = 2
+	id := st.fill(faketest.Mail{Content: "x\r\n", Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3,
+		Recipients: []mail.Recipient{{Address: "a@to.test"}, {Address: "b@to.test"}}}})[0]
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	deferred := func() (n int) {
+		for i := range st.ops {
+			if st.ops[i].ID == id && inQueue(spool.Deferred)(&st.ops[i]) {
+				n++
+			}
+		}
+		return n
+	}
+	for try := 1; ; try++ {
+		for answered := 0; answered < 2; {
+			o := smtp.next()
+			words := make([]string, len(o.Index))
+			for i, rcpt := range o.Index {
+				words[i] = []string{"fail", "defer"}[rcpt]
+			}
+			o.answer(words...)
+			answered += len(words)
+		}
+		st.until("it is deferred", func() bool { return deferred() == try })
+		st.mu.Lock()
+		var done []int
+		for i := range st.ops {
+			done = append(done, st.ops[i].Done...)
+		}
+		n := len(st.notices)
+		last := st.notices[n-1]
+		st.mu.Unlock()
+		if n != try || len(last.Outcomes) != 1 || last.Outcomes[0].Rcpt != 0 || last.Outcomes[0].Reason != "550 never" {
+			t.Fatalf("attempt %d, notice %d: %+v", try, n, last)
+		}
+		if try == 3 {
+			if !slices.Equal(done, []int{0}) {
+				t.Errorf("told, and done: %v", done)
+			}
+			break
+		}
+		if len(done) > 0 {
+			t.Fatalf("not told, but done: %v", done)
+		}
+		st.command(proto.Command{Verb: proto.VerbFlush, ID: id})
+	}
+	if n := strings.Count(st.log.String(), "the bounce service has made no notice: "); n != 2 {
+		t.Errorf("%d complaints in\n%s", n, st.log)
+	}
+}
+
 // What fails for very many recipients is told in several notices, each
 // recipient in one of them.
 func TestManyFailures(t *testing.T) {

@@ -47,6 +47,7 @@ type stage struct {
 	taken    []proto.Submit
 	refuse   bool // cleanup does not take submissions
 	notices  []proto.Notify
+	unsent   int               // so many notices fail
 	routes   map[string]string // domain to transport:nexthop
 	agents   map[mail.Transport]*fakeAgent
 	number   uint64
@@ -120,7 +121,15 @@ func newStage(t testing.TB, main string) *stage {
 		n := faketest.Decode[proto.Notify](t, r)
 		st.mu.Lock()
 		st.notices = append(st.notices, n)
+		fail := st.unsent > 0
+		if fail {
+			st.unsent--
+		}
 		st.mu.Unlock()
+		if fail {
+			r.Fail("cleanup refused the notice")
+			return
+		}
 		r.Reply(&proto.NotifyReply{})
 	})
 	return st

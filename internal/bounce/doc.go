@@ -32,7 +32,9 @@
 //
 // The notice that tells of a failure and the record that nothing more is to
 // be done for those recipients become durable as one (proto.Settle), so that
-// a crash neither loses the notice nor sends it twice. Copies for postmaster
+// a crash neither loses the notice nor sends it twice: a request that is made
+// again is compared with what cleanup knows to be done, and only the rest is
+// told. Copies for postmaster
 // of notices that have been sent are a courtesy: when one cannot be
 // submitted that is logged, and the notice is not sent again for it.
 //

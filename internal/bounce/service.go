@@ -24,19 +24,18 @@ import (
 // returned part of a message in small buffers only.
 const maxNotices = 20
 
-// requestTimeout bounds one request. Cleanup may be restarting meanwhile.
-const requestTimeout = 10 * time.Minute
-
-// A Store opens queued messages. Open may be called concurrently; what it
-// returns belongs to the caller. An error that wraps queueread.ErrGone says that the
-// message is not in the queue any more.
+// A Store opens queued messages, as they are now. Open may be called
+// concurrently; what it returns belongs to the caller. An error that wraps
+// queueread.ErrGone says that the message is not in the queue any more.
 type Store interface {
-	Open(ctx context.Context, ref spool.Ref, id mail.QueueID) (StoredMessage, error)
+	Open(ctx context.Context, id mail.QueueID) (StoredMessage, error)
 }
 
 // A StoredMessage is one message in the queue. Its methods are those of
-// spool.Stored.
+// spool.Stored, but for Warned: whether its sender has had a warning of delay.
 type StoredMessage interface {
+	Pending(rcpt int) bool
+	Warned() bool
 	Envelope() (mail.Envelope, error)
 	Recipients(from, to int) ([]mail.Recipient, error)
 	NRcpt() int
@@ -79,16 +78,14 @@ func (s *Service) Handle(_ *ipc.Conn, r *ipc.Request) {
 	s.wg.Add(1)
 	go func() {
 		defer s.wg.Done()
-		s.slots <- struct{}{}
-		defer func() { <-s.slots }()
 		var req proto.Notify
 		if err := r.Decode(&req); err != nil {
 			r.Fail("%v", err)
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), proto.NotifyTimeout)
 		defer cancel()
-		reply, err := s.Notify(ctx, &req)
+		reply, err := s.inTurn(ctx, &req)
 		if err != nil {
 			s.log.Warning("%s: notification not sent: %v", req.ID, err)
 			r.Fail("%v", err)
@@ -98,16 +95,27 @@ func (s *Service) Handle(_ *ipc.Conn, r *ipc.Request) {
 	}()
 }
 
+// inTurn is Notify when it is the request's turn.
+func (s *Service) inTurn(ctx context.Context, req *proto.Notify) (proto.NotifyReply, error) {
+	select {
+	case s.slots <- struct{}{}:
+	case <-ctx.Done():
+		return proto.NotifyReply{}, fmt.Errorf("%d other notices take their time: %w", maxNotices, ctx.Err())
+	}
+	defer func() { <-s.slots }()
+	return s.Notify(ctx, req)
+}
+
 // Wait waits until all requests are answered. No request may come in
 // meanwhile: the server that has Handle has stopped.
 func (s *Service) Wait() { s.wg.Wait() }
 
 // Notify carries out one request: it returns when the notice, if there is to
 // be one, is on stable storage. On error the vital notices have not all been
-// submitted, and the request is to be made again. Notify may be called
-// concurrently.
+// submitted, and the request is to be made again: what has been sent of them is
+// not sent again then. Notify may be called concurrently.
 func (s *Service) Notify(ctx context.Context, req *proto.Notify) (proto.NotifyReply, error) {
-	msg, err := s.store.Open(ctx, req.Ref, req.ID)
+	msg, err := s.store.Open(ctx, req.ID)
 	if errors.Is(err, queueread.ErrGone) {
 		return proto.NotifyReply{}, nil // notified before, and the answer was lost
 	}
@@ -118,6 +126,11 @@ func (s *Service) Notify(ctx context.Context, req *proto.Notify) (proto.NotifyRe
 	if err != nil {
 		return proto.NotifyReply{}, fmt.Errorf("%s: %w", req.ID, err)
 	}
+	rest := *req
+	if rest.Outcomes = untold(msg, req); len(rest.Outcomes) == 0 {
+		return proto.NotifyReply{}, nil
+	}
+	req = &rest
 	reports, err := join(msg, req)
 	if err != nil {
 		return proto.NotifyReply{}, err
@@ -142,6 +155,24 @@ func (s *Service) Notify(ctx context.Context, req *proto.Notify) (proto.NotifyRe
 		}
 	}
 	return reply, nil
+}
+
+// untold is what the sender has not heard yet of what the request tells. Of a
+// request that is made again, because the answer was lost or not all notices
+// could be sent, some may have been told: their notices have settled them.
+func untold(msg StoredMessage, req *proto.Notify) (list []mail.Outcome) {
+	if req.Notice == proto.NoticeDelay {
+		if msg.Warned() && !req.Continued {
+			return nil
+		}
+		return req.Outcomes
+	}
+	for _, o := range req.Outcomes {
+		if o.Rcpt < 0 || o.Rcpt >= msg.NRcpt() || !settled(req.Notice, o.Action) || msg.Pending(o.Rcpt) {
+			list = append(list, o)
+		}
+	}
+	return list
 }
 
 // join puts together what the queue manager says of recipients and what the
@@ -335,16 +366,21 @@ func FromQueue(o *queueread.Opener) Store { return queue{o} }
 
 type queue struct{ *queueread.Opener }
 
-func (q queue) Open(ctx context.Context, ref spool.Ref, id mail.QueueID) (StoredMessage, error) {
-	st, err := q.Opener.Open(ctx, ref, id)
+func (q queue) Open(ctx context.Context, id mail.QueueID) (StoredMessage, error) {
+	st, entry, err := q.Opener.Current(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("read message %s: %w", id, err)
 	}
-	return storedMessage{st}, nil
+	return storedMessage{st, entry.Warned}, nil
 }
 
 // storedMessage narrows what Content returns.
-type storedMessage struct{ *spool.Stored }
+type storedMessage struct {
+	*spool.Stored
+	warned bool
+}
+
+func (m storedMessage) Warned() bool { return m.warned }
 
 func (m storedMessage) Content() (io.ReadCloser, error) {
 	c, err := m.Stored.Content()

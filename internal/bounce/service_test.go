@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -219,10 +220,15 @@ type fakeStore struct {
 	env     mail.Envelope
 	content string
 	err     error
+	settled func() []proto.Settle // what cleanup has recorded; nil: nothing
 }
 
-func (s *fakeStore) Open(context.Context, spool.Ref, mail.QueueID) (StoredMessage, error) {
-	return s, s.err
+func (s *fakeStore) Open(context.Context, mail.QueueID) (StoredMessage, error) { return s, s.err }
+func (s *fakeStore) Pending(rcpt int) bool {
+	return s.settled == nil || !slices.ContainsFunc(s.settled(), func(st proto.Settle) bool { return slices.Contains(st.Rcpts, rcpt) })
+}
+func (s *fakeStore) Warned() bool {
+	return s.settled != nil && slices.ContainsFunc(s.settled(), func(st proto.Settle) bool { return st.Warned })
 }
 func (s *fakeStore) Envelope() (mail.Envelope, error) { return s.env, nil }
 func (s *fakeStore) NRcpt() int                       { return len(s.env.Recipients) }
@@ -361,9 +367,115 @@ func TestServiceFailures(t *testing.T) {
 	})
 }
 
+// settles are what the messages that it has taken settle.
+func (c *cleanup) settles() (list []proto.Settle) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.got {
+		if s := c.got[i].Settles; s != nil {
+			list = append(list, *s)
+		}
+	}
+	return list
+}
+
+// TestToldOnce: a request that is made again, because its answer was lost or a
+// notice failed, tells what has not been told.
+func TestToldOnce(t *testing.T) {
+	t.Parallel()
+	outcome := func(rcpt int, action dsn.Action) mail.Outcome {
+		return mail.Outcome{Rcpt: rcpt, Action: action, Status: dsn.S(5, 0, 0), Reason: "x"}
+	}
+	failed := []mail.Outcome{outcome(1, dsn.Failed), outcome(2, dsn.Failed), outcome(3, dsn.Failed)}
+	owned := slices.Clone(failed)
+	owned[0].Owner, owned[1].Owner = "one@owner.test", "two@owner.test"
+	for _, tt := range []struct {
+		name     string
+		verp     string
+		req      proto.Notify
+		failAt   int      // this submission fails, once
+		to       []string // who has been told, in the end
+		answered bool     // the first request succeeds
+	}{
+		{"failure", "", proto.Notify{Notice: proto.NoticeFailure, Outcomes: failed}, 0, []string{"ann@client.test"}, true},
+		{"expired", "", proto.Notify{Notice: proto.NoticeExpired, Outcomes: failed[:1]}, 0, []string{"ann@client.test"}, true},
+		{"delay", "", proto.Notify{Notice: proto.NoticeDelay, Outcomes: []mail.Outcome{outcome(1, dsn.Deferred)}}, 0, []string{"ann@client.test"}, true},
+		{"delay of more", "", proto.Notify{Notice: proto.NoticeDelay, Continued: true, Outcomes: []mail.Outcome{outcome(1, dsn.Deferred)}}, 0,
+			[]string{"ann@client.test", "ann@client.test"}, true},
+		{"success", "", proto.Notify{Notice: proto.NoticeSuccess, Outcomes: []mail.Outcome{outcome(0, dsn.Delivered)}}, 0, []string{"ann@client.test"}, true},
+		{"verp", "+=", proto.Notify{Notice: proto.NoticeFailure, Outcomes: failed}, 3,
+			[]string{"ann+r1=x.test@client.test", "ann+r2=x.test@client.test", "ann+r3=x.test@client.test"}, false},
+		{"owners", "", proto.Notify{Notice: proto.NoticeFailure, Outcomes: owned}, 2, []string{"one@owner.test", "two@owner.test", "ann@client.test"}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			env, c := manyRecipients(), &cleanup{}
+			env.Recipients, env.VERP = slices.Clone(env.Recipients), tt.verp
+			env.Recipients[0].Notify = dsn.NotifySuccess
+			n := 0
+			c.fail = func(*proto.Submit) bool { n++; return n == tt.failAt }
+			s, _ := newTestService(t, "", &fakeStore{env: env, content: testMessage, settled: c.settles}, c)
+			tt.req.ID = env.ID
+			if _, err := s.Notify(t.Context(), &tt.req); (err == nil) != tt.answered {
+				t.Errorf("the first request: %v", err)
+			}
+			for range 2 {
+				if _, err := s.Notify(t.Context(), &tt.req); err != nil {
+					t.Errorf("made again: %v", err)
+				}
+				if tt.req.Continued {
+					break // of that nobody can tell
+				}
+			}
+			var to []string
+			for i := range c.got {
+				to = append(to, c.got[i].Envelope.Recipients[0].Address)
+			}
+			if !slices.Equal(to, tt.to) {
+				t.Errorf("told %q, not %q", to, tt.to)
+			}
+		})
+	}
+}
+
+// TestSlots: who waits for the notices of others waits no longer than a notice
+// may take.
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := maillog.New("bounce", maillog.NewWriter(new(logBuffer), maillog.Format(0)))
+		defer log.Close()
+		s := NewService(testConfig(t, ""), slow{}, nil, log)
+		a, b := net.Pipe()
+		server, client := ipc.NewConn(a, s.Handle), ipc.NewConn(b, nil)
+		defer func() { client.Close(); server.Close(); client.Wait(); server.Wait(); s.Wait() }()
+		began := time.Now()
+		var wg sync.WaitGroup
+		for range 2 * maxNotices {
+			wg.Go(func() {
+				if err := client.Call(t.Context(), &proto.Notify{Notice: proto.NoticeFailure, ID: "x"}, new(proto.NotifyReply)); err == nil {
+					t.Error("no error")
+				}
+			})
+		}
+		wg.Wait()
+		if d := time.Since(began); d != proto.NotifyTimeout {
+			t.Errorf("answered after %v", d)
+		}
+	})
+}
+
+// slow never opens anything.
+type slow struct{}
+
+func (slow) Open(ctx context.Context, _ mail.QueueID) (StoredMessage, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
 type damaged struct{ *fakeStore }
 
-func (d damaged) Open(context.Context, spool.Ref, mail.QueueID) (StoredMessage, error) { return d, nil }
+func (d damaged) Open(context.Context, mail.QueueID) (StoredMessage, error) { return d, nil }
 func (d damaged) Content() (io.ReadCloser, error) {
 	return io.NopCloser(io.MultiReader(strings.NewReader("A: 1\r\n"), errReader{})), nil
 }

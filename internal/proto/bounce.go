@@ -1,9 +1,10 @@
 package proto
 
 import (
+	"time"
+
 	"posthaste/internal/mail"
 	"posthaste/internal/pack"
-	"posthaste/internal/spool"
 )
 
 // NoticeKind is what a notice tells its reader.
@@ -17,6 +18,10 @@ const (
 	NoticeExpired                       // NoticeFailure because it waited too long: status codes stay 4.x.x
 )
 
+// NotifyTimeout bounds the making of one notice, with the wait for those before
+// it: then the bounce service gives up, and may be asked again.
+const NotifyTimeout = 5 * time.Minute
+
 // Notify asks the bounce service to tell the sender of a message, and whom
 // else the configuration names, what came of these recipients. The reply
 // comes when the notice is on stable storage; the disposition of what it
@@ -25,19 +30,22 @@ const (
 type Notify struct {
 	Notice   NoticeKind
 	ID       mail.QueueID
-	Ref      spool.Ref
 	Outcomes []mail.Outcome
+	// Continued says that a former notice of the same has told of others: for
+	// the kind NoticeDelay, after which the message counts as warned.
+	Continued bool
 }
 
 func (*Notify) Kind() uint16 { return KindNotify }
+
+// The tag r was where the message lay.
 func (m *Notify) Append(b []byte) []byte {
 	b = pack.Uint(b, 'k', m.Notice)
 	b = pack.String(b, 'q', m.ID)
-	b = m.Ref.Append(b, 'r')
 	for i := range m.Outcomes {
 		b = m.Outcomes[i].Append(b, 'o')
 	}
-	return b
+	return pack.Bool(b, 'c', m.Continued)
 }
 func (m *Notify) Decode(b []byte) error {
 	r := pack.NewReader(b)
@@ -47,16 +55,14 @@ func (m *Notify) Decode(b []byte) error {
 			m.Notice = NoticeKind(r.Uint())
 		case 'q':
 			m.ID = mail.QueueID(r.String())
-		case 'r':
-			if err := m.Ref.Decode(r.Bytes()); err != nil {
-				return err
-			}
 		case 'o':
 			var o mail.Outcome
 			if err := o.Decode(r.Bytes()); err != nil {
 				return err
 			}
 			m.Outcomes = append(m.Outcomes, o)
+		case 'c':
+			m.Continued = r.Bool()
 		}
 	}
 	return r.Err()

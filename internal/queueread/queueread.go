@@ -23,6 +23,29 @@ type Opener struct {
 	Cleanup *ipc.Client
 }
 
+// Current reads the present record of message id, with the entry that cleanup
+// has of it, and knows all recipients that are done. Errors to tell apart: as of
+// Open.
+func (o *Opener) Current(ctx context.Context, id mail.QueueID) (st *spool.Stored, entry spool.Entry, err error) {
+	for range 3 { // the cleaner may be quicker than we are, but not for ever
+		var at proto.LocateReply
+		if err = o.Cleanup.CallAgain(ctx, &proto.Locate{ID: id}, &at); err != nil {
+			return nil, entry, fmt.Errorf("ask cleanup where message %s lies: %w", id, err)
+		}
+		if !at.Found {
+			return nil, entry, ErrGone
+		}
+		if st, err = o.Reader.Read(at.Entry.Ref, id); err == nil {
+			st.Overlay(at.Entry.Done)
+			return st, at.Entry, nil
+		}
+		if !errors.Is(err, spool.ErrStale) {
+			break
+		}
+	}
+	return nil, entry, err
+}
+
 // Open reads the record of message id, which was last seen at ref. Errors to
 // tell apart: ErrGone, spool.ErrCorrupt.
 func (o *Opener) Open(ctx context.Context, ref spool.Ref, id mail.QueueID) (*spool.Stored, error) {
