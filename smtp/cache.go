@@ -1,6 +1,7 @@
 package smtp
 
 import (
+	"net/netip"
 	"sync"
 	"time"
 )
@@ -13,22 +14,34 @@ type cache struct {
 	leave func(*session) // says goodbye; called without the lock
 
 	mu     sync.Mutex
-	byName map[string][]*keptEntry // of destinations; the last was used last
-	byAddr map[string][]*keptEntry // of servers
+	byName map[cacheKey][]*keptEntry // of destinations; the last was used last
+	byAddr map[cacheKey][]*keptEntry // of servers
 	timer  *time.Timer
 	count  int
 	closed bool
 }
 
+// cacheKey is what a session is kept under: the destination's name, or the
+// server's address, and what was demanded of the session.
+type cacheKey struct {
+	hop        string // the destination as it is written
+	host, port string
+	ip         netip.Addr
+	path       string
+
+	sender                        string // whose password was used; "": not one of a sender's own
+	utf8, requireTLS, tlsOptional bool
+}
+
 // keptEntry is one session in the cache.
 type keptEntry struct {
 	s          *session
-	name, addr string
+	name, addr cacheKey
 	expires    time.Time
 }
 
 func newCache(leave func(*session)) *cache {
-	return &cache{leave: leave, byName: make(map[string][]*keptEntry), byAddr: make(map[string][]*keptEntry)}
+	return &cache{leave: leave, byName: make(map[cacheKey][]*keptEntry), byAddr: make(map[cacheKey][]*keptEntry)}
 }
 
 // maxKept bounds the sessions that are kept: each is a descriptor, of which
@@ -36,8 +49,8 @@ func newCache(leave func(*session)) *cache {
 const maxKept = 500
 
 // put keeps a session until expires under addr, and under name unless that is
-// empty. It returns false when the cache is closed or full.
-func (c *cache) put(s *session, name, addr string, expires time.Time) bool {
+// the zero key. It returns false when the cache is closed or full.
+func (c *cache) put(s *session, name, addr cacheKey, expires time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || c.count >= maxKept {
@@ -50,7 +63,7 @@ func (c *cache) put(s *session, name, addr string, expires time.Time) bool {
 	}
 	*e = keptEntry{s: s, name: name, addr: addr, expires: expires}
 	c.byAddr[addr] = append(c.byAddr[addr], e)
-	if name != "" {
+	if name != (cacheKey{}) {
 		c.byName[name] = append(c.byName[name], e)
 	}
 	if c.count++; c.count == 1 {
@@ -69,12 +82,12 @@ func (c *cache) arm(d time.Duration) {
 }
 
 // takeName takes the session last kept under a destination's name, nil if there is none.
-func (c *cache) takeName(name string) *session { return c.take(c.byName, name) }
+func (c *cache) takeName(name cacheKey) *session { return c.take(c.byName, name) }
 
 // takeAddr takes the session last kept under a server's address.
-func (c *cache) takeAddr(addr string) *session { return c.take(c.byAddr, addr) }
+func (c *cache) takeAddr(addr cacheKey) *session { return c.take(c.byAddr, addr) }
 
-func (c *cache) take(from map[string][]*keptEntry, key string) *session {
+func (c *cache) take(from map[cacheKey][]*keptEntry, key cacheKey) *session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	list := from[key]
@@ -89,7 +102,7 @@ func (c *cache) take(from map[string][]*keptEntry, key string) *session {
 // remove takes an entry off the lists it is on. Called with the lock held.
 func (c *cache) remove(e *keptEntry) {
 	drop(c.byAddr, e.addr, e)
-	if e.name != "" {
+	if e.name != (cacheKey{}) {
 		drop(c.byName, e.name, e)
 	}
 	c.count--
@@ -98,7 +111,7 @@ func (c *cache) remove(e *keptEntry) {
 // drop removes e from a list, looking from the end, where it mostly is. An
 // emptied list stays for the next session of a busy destination; expire
 // throws it away.
-func drop(m map[string][]*keptEntry, key string, e *keptEntry) {
+func drop(m map[cacheKey][]*keptEntry, key cacheKey, e *keptEntry) {
 	list := m[key]
 	for i := len(list) - 1; i >= 0; i-- {
 		if list[i] == e {

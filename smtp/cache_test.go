@@ -26,7 +26,7 @@ func TestCache(t *testing.T) {
 			ours, theirs := net.Pipe()
 			defer ours.Close()
 			defer theirs.Close()
-			if !c.put(&session{wire: newWire(ours, 100), host: host}, name, addr, time.Now().Add(d)) {
+			if !c.put(&session{wire: newWire(ours, 100), host: host}, cacheKey{hop: name}, cacheKey{path: addr}, time.Now().Add(d)) {
 				left = append(left, host+" refused")
 			}
 		}
@@ -39,7 +39,7 @@ func TestCache(t *testing.T) {
 		keep("1", "n", "a", 2*time.Second)
 		keep("2", "", "a", 2*time.Second)
 		keep("3", "n", "b", 3*time.Second)
-		got := []string{took(c.takeName("n")), took(c.takeName("n")), took(c.takeName("n")), took(c.takeAddr("b")), took(c.takeAddr("a")), took(c.takeAddr("a"))}
+		got := []string{took(c.takeName(cacheKey{hop: "n"})), took(c.takeName(cacheKey{hop: "n"})), took(c.takeName(cacheKey{hop: "n"})), took(c.takeAddr(cacheKey{path: "b"})), took(c.takeAddr(cacheKey{path: "a"})), took(c.takeAddr(cacheKey{path: "a"}))}
 		if want := []string{"3", "1", "none", "none", "2", "none"}; !slices.Equal(got, want) {
 			t.Errorf("took %v, want %v", got, want)
 		}
@@ -52,8 +52,8 @@ func TestCache(t *testing.T) {
 		if slices.Sort(left); !slices.Equal(left, []string{"0", "1", "2"}) {
 			t.Errorf("after three seconds %v have ended", left)
 		}
-		if len(c.byName["n"]) != 3 || c.count != 3 {
-			t.Errorf("%d of name n are left, %d in all", len(c.byName["n"]), c.count)
+		if len(c.byName[cacheKey{hop: "n"}]) != 3 || c.count != 3 {
+			t.Errorf("%d of name n are left, %d in all", len(c.byName[cacheKey{hop: "n"}]), c.count)
 		}
 		c.mu.Unlock()
 		for range maxKept {
@@ -62,7 +62,7 @@ func TestCache(t *testing.T) {
 		if c.count != maxKept || len(left) != 3+3 || left[5] != "over refused" {
 			t.Errorf("%d are kept, and %v left", c.count, left)
 		}
-		for c.takeAddr("x") != nil {
+		for c.takeAddr(cacheKey{path: "x"}) != nil {
 		}
 		left = nil
 		c.close()

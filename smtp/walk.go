@@ -129,9 +129,6 @@ func (d *delivery) tryTarget(ctx context.Context, w *walk, t *target) {
 
 // connectFailed takes note of why there is no session.
 func (d *delivery) connectFailed(f *failure) {
-	if f.loop {
-		d.finalHop = true
-	}
 	if f.kind == sessionFailed && !f.said {
 		d.why = f // said when no server is left
 		return
@@ -186,7 +183,7 @@ func (d *delivery) finish(s *session, t *target) {
 		return
 	}
 	if d.wantsKeep(s) {
-		name := ""
+		var name cacheKey
 		if d.first && !d.named {
 			name = d.nameKey()
 		}
@@ -219,37 +216,35 @@ func (d *delivery) wantsKeep(s *session) bool {
 }
 
 // nameKey is what sessions for the present nexthop are kept under.
-func (d *delivery) nameKey() string { return d.hop.text + d.keySuffix() }
-
-// addrKey is what sessions with a server are kept under.
-func (d *delivery) addrKey(t *target) string {
-	if t.path != "" {
-		return t.path
-	}
-	key := t.host + " " + t.ip.String() + " " + t.port + d.keySuffix()
-	if d.a.tls.Level != tlspolicy.None || !d.a.tls.maps.Empty() || !d.a.tls.sites.Empty() || d.a.sasl.enabled {
-		// What was agreed with the server may hold for this destination alone.
-		key += " " + d.hop.text
-	}
-	return key
+func (d *delivery) nameKey() cacheKey {
+	k := d.demands()
+	k.hop = d.hop.text
+	return k
 }
 
-// keySuffix keeps apart sessions that were set up under different demands.
-func (d *delivery) keySuffix() string {
-	suffix := ""
-	if d.env.Body&mail.BodySMTPUTF8 != 0 {
-		suffix += " utf8"
+// addrKey is what sessions with a server are kept under.
+func (d *delivery) addrKey(t *target) cacheKey {
+	k := d.demands()
+	k.host, k.ip, k.port, k.path = t.host, t.ip, t.port, t.path
+	if d.a.tls.Level != tlspolicy.None || !d.a.tls.maps.Empty() || !d.a.tls.sites.Empty() || d.a.sasl.enabled {
+		// What was agreed with the server may hold for this destination alone.
+		k.hop = d.hop.text
 	}
-	if d.env.RequireTLS {
-		suffix += " requiretls"
-	}
-	if d.env.TLSOptional {
-		suffix += " notls"
+	return k
+}
+
+// demands is a key that keeps apart sessions that were set up under different
+// demands.
+func (d *delivery) demands() cacheKey {
+	k := cacheKey{
+		utf8:        d.env.Body&mail.BodySMTPUTF8 != 0,
+		requireTLS:  d.env.RequireTLS,
+		tlsOptional: d.env.TLSOptional,
 	}
 	if d.a.sasl.enabled && d.a.sasl.bySender {
-		suffix += " " + d.env.Sender
+		k.sender = d.env.Sender
 	}
-	return suffix
+	return k
 }
 
 // dial connects to a server.
