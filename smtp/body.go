@@ -17,6 +17,9 @@ import (
 // chunk is how much of a message is written under one time limit.
 const chunk = 64 << 10
 
+// longLine is the length of a line over which a message has mail.BodyLong.
+const longLine = 998
+
 // message sends the content and its end, and reports what the server says to it.
 func (t *transaction) message(ctx context.Context) {
 	d, s := t.d, t.s
@@ -100,11 +103,14 @@ func (t *transaction) send(ctx context.Context, content agent.Content, end strin
 	prefix := t.prefix()
 	rules := t.d.a.rules
 	touched := rules.touches(t.d.env.Body, s)
-	verbatim := t.d.env.Body&(mail.BodyDots|mail.BodyLong) == 0 && !touched
+	limit := t.d.set.lineLimit
+	// BodyLong is about the limit of RFC 5321; a lower one has to be looked after.
+	short := t.d.env.Body&mail.BodyLong == 0 && (limit == 0 || limit >= longLine)
+	verbatim := t.d.env.Body&mail.BodyDots == 0 && short && !touched
 	if body != nil && verbatim && !s.pixDelay && prefix == nil {
 		return o.last(body, end)
 	}
-	f := &filter{o: o, limit: t.d.set.lineLimit, start: true}
+	f := &filter{o: o, limit: limit, start: true}
 	f.write(prefix)
 	write := f.write
 	if verbatim {
@@ -311,8 +317,9 @@ func (f *filter) line(p []byte) {
 			text--
 		}
 	}
-	for f.limit > 0 && f.col+text > f.limit {
-		n := max(f.limit-f.col, 0)
+	limit := max(f.limit, 2) // after a fold there is a blank, and room for something
+	for f.limit > 0 && f.col+text > limit {
+		n := max(limit-f.col, 0)
 		f.put(p[:n])
 		f.put(fold)
 		f.col = 1
