@@ -1,6 +1,7 @@
 package smtp
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"net"
@@ -306,7 +307,7 @@ func (d *delivery) withFallback(hops []nexthop) []nexthop {
 // manager sees no reason to: it has forgotten a destination for which there was
 // nothing to do for a moment.
 func (d *delivery) advice(ctx context.Context) {
-	always, err := d.tab.cacheDests.Match(ctx, d.hop.host)
+	always, err := d.tab.cacheDests.Match(ctx, cmp.Or(d.hop.host, d.hop.path))
 	if err != nil {
 		d.log.Warning("%v", err)
 	}

@@ -14,8 +14,8 @@ const smtpPort = "25"
 
 // nexthop is one destination of a delivery request.
 type nexthop struct {
-	text string // as it was written: the key of tables and of kept sessions
-	host string // domain, host or address, without brackets; the path's owner for a unix socket
+	text string // as it was written, without inet: or unix:: the key of tables and of kept sessions
+	host string // domain, host or address, without brackets; "" for a unix socket
 	port string // numeric
 	// service is the port as it was written, if it was.
 	service string
@@ -43,11 +43,12 @@ func parseNexthops(list, defaultPort string, lmtp bool, ports portNames) ([]next
 				if path == "" {
 					return nil, badNexthop(text, "expected a path after unix:")
 				}
-				h.path = path
+				h.text, h.path = path, path
 				hops = append(hops, h)
 				continue
 			}
 			rest = strings.TrimPrefix(text, "inet:")
+			h.text = rest
 		}
 		host, port, bracketed, err := splitHostPort(rest, defaultPort, ports)
 		if err != nil {

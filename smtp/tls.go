@@ -1,10 +1,12 @@
 package smtp
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -68,6 +70,9 @@ func (d *delivery) sitePolicy(ctx context.Context, t *target) (*policy, *failure
 	c := d.a.tls
 	if d.env.TLSOptional && c.optionalTLS && !d.env.RequireTLS {
 		level := min(c.Level, tlspolicy.May)
+		if t.path != "" {
+			level = tlspolicy.None // see localPolicy
+		}
 		if c.wrapper {
 			level = tlspolicy.Encrypt
 		}
@@ -94,6 +99,11 @@ func (d *delivery) sitePolicy(ctx context.Context, t *target) (*policy, *failure
 			return p, f
 		}
 	}
+	if t.path != "" {
+		if found, err = d.localPolicy(found); err != nil {
+			return nil, d.tlsProblem(err)
+		}
+	}
 	p := &policy{Policy: found, sni: found.ServerName, system: found.STS && !c.chosen}
 	if p.sni == "hostname" {
 		p.sni, _ = resolver.ToASCII(t.host)
@@ -111,7 +121,20 @@ func (d *delivery) sitePolicy(ctx context.Context, t *target) (*policy, *failure
 	if p.Level.IsDane() {
 		return d.danePolicy(ctx, t, p)
 	}
-	p.names = tlspolicy.Names(p.Match, t.host, d.hop.host)
+	p.names = tlspolicy.Names(p.Match, t.host, cmp.Or(d.hop.host, t.host))
+	return p, nil
+}
+
+// localPolicy is a policy for a unix socket. Nobody can listen in there, so that
+// TLS is of use only where it is demanded; and it has no TLSA records.
+func (d *delivery) localPolicy(p *tlspolicy.Policy) (*tlspolicy.Policy, error) {
+	switch {
+	case p.Level.IsDane():
+		return nil, fmt.Errorf("level %s has no meaning for a unix socket", p.Level)
+	case p.Level == tlspolicy.May:
+		d.log.Warning("smtp_connect_local: opportunistic TLS encryption is not appropriate for unix-domain destinations.")
+		return d.a.tls.At(p, tlspolicy.None), nil
+	}
 	return p, nil
 }
 
