@@ -47,10 +47,10 @@ func services() map[string]service.Spec {
 		frugal(smtpSandbox, agent.Spec("smtp", smtpAgent(false))),
 		frugal(smtpSandbox, agent.Spec("lmtp", smtpAgent(true))),
 		localSpec(),
-		agent.Spec("virtual", func(env *service.Env) (agent.Deliverer, func(), error) {
+		syncs(agent.Spec("virtual", func(env *service.Env) (agent.Deliverer, func(), error) {
 			a, err := virtual.New(env.Config, env.Name, env.Log)
 			return a, nil, err
-		}),
+		})),
 		untried(agent.Spec("pipe", func(env *service.Env) (agent.Deliverer, func(), error) {
 			a, err := pipe.New(env.Config, env.Name, env.Args, nil, env.Log)
 			return a, nil, err
@@ -72,6 +72,12 @@ func services() map[string]service.Spec {
 // lists pipes to programs, and for users, that are not there.
 func untried(spec service.Spec) service.Spec {
 	spec.Tries = false
+	return spec
+}
+
+// syncs are the agents that write mailboxes.
+func syncs(spec service.Spec) service.Spec {
+	spec.Syncs = true
 	return spec
 }
 
@@ -104,7 +110,7 @@ func smtpAgent(lmtp bool) func(env *service.Env) (agent.Deliverer, func(), error
 // localSpec is local's service. Its limit is also that of the commands that mail is
 // delivered to, as with Postfix.
 func localSpec() service.Spec {
-	spec := agent.Spec("local", localAgent)
+	spec := syncs(agent.Spec("local", localAgent))
 	spec.MaxFile = func(cfg *config.Config) int64 { return cfg.Bytes("mailbox_size_limit") }
 	return spec
 }

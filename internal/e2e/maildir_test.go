@@ -54,8 +54,7 @@ func BenchmarkMaildir(b *testing.B) {
 			s.eventually("all messages are in the maildirs", func() bool {
 				n := 0
 				for i := range maildirUsers {
-					list, _ := os.ReadDir(fmt.Sprintf("%s/phbench%d/Maildir/new", home, i))
-					n += len(list)
+					n += names(fmt.Sprintf("%s/phbench%d/Maildir/new", home, i))
 				}
 				return n >= total
 			})
@@ -67,6 +66,18 @@ func BenchmarkMaildir(b *testing.B) {
 	b.ReportMetric(rate(took[0]), "ours/s")
 	b.ReportMetric(rate(took[0])/rate(took[1]), "ratio")
 	b.ReportMetric(0, "ns/op")
+}
+
+// names counts those in a directory without doing more, as it takes its time from
+// who is measured.
+func names(dir string) int {
+	f, err := os.Open(dir)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	list, _ := f.Readdirnames(-1)
+	return len(list)
 }
 
 // fillMaildirs queues the messages and waits until all are deferred.

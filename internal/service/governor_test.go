@@ -1,6 +1,7 @@
 package service
 
 import (
+	"runtime"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -98,5 +99,22 @@ func TestGovernorWakes(t *testing.T) {
 	})
 	if n, most := len(looks), int(time.Hour/governIdle)+10; n > most {
 		t.Errorf("%d looks in an idle hour, at most %d expected", n, most)
+	}
+}
+
+// TestSpread: only services that wait for disks have more processors than there
+// are, unless the environment says how many.
+func TestSpread(t *testing.T) {
+	n := runtime.GOMAXPROCS(0)
+	for _, tt := range []struct {
+		spec Spec
+		env  string
+		want int
+	}{{Spec{Syncs: true}, "", n + min(n, maxSpread)}, {Spec{}, "", 0}, {Spec{Frugal: true}, "", 0}, {Spec{Syncs: true}, "3", 0}} {
+		t.Setenv("GOMAXPROCS", tt.env)
+		got := 0
+		if spread(tt.spec, func(procs int) { got = procs }); got != tt.want {
+			t.Errorf("%+v, %q: %d, want %d", tt.spec, tt.env, got, tt.want)
+		}
 	}
 }

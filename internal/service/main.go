@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -292,6 +293,7 @@ func (p *process) run() int {
 			})
 		})
 	})
+	spread(p.spec, func(procs int) { runtime.GOMAXPROCS(procs) })
 	governed := make(chan struct{})
 	watchers.Go(func() { newGovernor(p.spec).run(governed) })
 	if !p.spec.Exclusive {

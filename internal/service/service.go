@@ -121,6 +121,9 @@ type Spec struct {
 	// Frugal services wait for sockets and seldom for disks: they begin with one
 	// processor, and have more when they need more. See governor.
 	Frugal bool
+	// Syncs says that many threads of the service wait for disks at a time: it has
+	// more processors than there are. See spread.
+	Syncs bool
 	// Run serves. When ctx ends it stops taking new work, finishes what is in
 	// hand, and returns nil; see the package comment for the two ways in which
 	// that happens. An error ends the process with "fatal: " and the error in
