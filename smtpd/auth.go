@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	gosasl "github.com/emersion/go-sasl"
 
@@ -287,6 +288,7 @@ func (s *session) challenge(text string) {
 // continuation reads the client's answer to a challenge.
 func (s *session) continuation() (string, error) {
 	s.wire.timeout = s.set.timeout
+	s.allow(time.Now(), 0)
 	line, err := s.wire.line(s.srv.sasl.limit)
 	if err == errLineTooLong {
 		s.out = smtpwire.R(500, dsn.S(5, 5, 6), "Error: authentication exchange line is too long") // RFC 4954 section 4

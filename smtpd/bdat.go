@@ -1,7 +1,10 @@
 package smtpd
 
 import (
+	"io"
+	"math"
 	"strconv"
+	"time"
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/smtpwire"
@@ -29,20 +32,35 @@ func (b *bdatState) abort() {
 // is thought of it, and is read in any case. last says that the transaction is
 // over.
 func (s *session) bdatCmd() (r *smtpwire.Reply, last bool, err error) {
+	if s.hiddenKeywords()["chunking"] {
+		return smtpwire.R(521, dsn.S(5, 5, 1), "Error: command not implemented"), false, nil // the chunk would be commands
+	}
 	size, last, ok := smtpwire.ParseBDAT(s.cmd.Args)
 	if !ok {
 		// What is content and what is commands cannot be told any more.
 		s.srv.log.Warning("%s: malformed BDAT command syntax from %s: %.100s", s.queueID(), s.a.NameAddr(), s.cmd.Line)
 		return smtpwire.R(521, dsn.S(5, 5, 4), "Syntax: BDAT count [LAST]"), false, nil
 	}
+	if size == 0 && !last {
+		return s.nullChunk(), false, nil
+	}
 	if r = s.bdatRefused(); r != nil {
-		return r, false, s.readChunk(size, func([]byte) {})
+		if s.tooMuch(size) {
+			return s.breakOff(r), false, io.EOF
+		}
+		if err = s.readChunk(size, func([]byte) {}); last {
+			s.skipped = 0
+		}
+		return r, false, err
 	}
 	b := s.bdat
 	if limit := s.set.messageLimit; b.failed == nil && limit > 0 && b.c.size+size > limit {
 		s.srv.log.Warning("%s: BDAT request from %s exceeds message size limit", s.queueID(), s.a.NameAddr())
 		b.failed = smtpwire.R(552, dsn.S(5, 3, 4), "Chunk exceeds message size limit")
 		b.abort()
+	}
+	if b.failed != nil && s.tooMuch(size) {
+		return s.breakOff(b.refusal(size)), false, io.EOF
 	}
 	s.inData, s.content = true, b.c.size
 	err = s.readChunk(size, b.take)
@@ -53,10 +71,7 @@ func (s *session) bdatCmd() (r *smtpwire.Reply, last bool, err error) {
 	s.inData = false
 	switch {
 	case b.failed != nil:
-		if r = b.failed; b.told {
-			r = smtpwire.R(551, dsn.S(5, 0, 0), "Discarded "+strconv.FormatInt(size, 10)+" bytes after earlier error")
-		}
-		if b.told = true; last {
+		if r = b.refusal(size); last {
 			b.abort()
 			s.bdat = nil
 			s.resetMail()
@@ -69,6 +84,60 @@ func (s *session) bdatCmd() (r *smtpwire.Reply, last bool, err error) {
 	msg := b.msg
 	s.bdat = nil
 	return s.finishMessage(msg, &b.c, "Ok: "+strconv.FormatInt(b.c.size, 10)+" bytes queued as "+string(s.a.QueueID)), true, nil
+}
+
+// nullChunk refuses a chunk without content that is not the last: a client may
+// send any number of them without getting anywhere.
+func (s *session) nullChunk() *smtpwire.Reply {
+	s.srv.log.Warning("%s: null BDAT request from %s", s.queueID(), s.a.NameAddr())
+	r := smtpwire.R(551, dsn.S(5, 7, 1), "Null BDAT request")
+	if s.bdat == nil && len(s.rcpts) > 0 {
+		s.bdat = refusedChunks(r)
+	}
+	if b := s.bdat; b != nil {
+		b.failed, b.told = r, true
+		b.abort()
+	}
+	return r
+}
+
+// refusedChunks is a message of which no chunk is taken, until RSET.
+func refusedChunks(r *smtpwire.Reply) *bdatState {
+	b := &bdatState{failed: r}
+	b.c.w = discard{}
+	return b
+}
+
+// refusal is what is said of a chunk of a message that has been refused.
+func (b *bdatState) refusal(size int64) *smtpwire.Reply {
+	if b.told {
+		return smtpwire.R(551, dsn.S(5, 0, 0), "Discarded "+strconv.FormatInt(size, 10)+" bytes after earlier error")
+	}
+	b.told = true
+	return b.failed
+}
+
+// tooMuch counts a chunk that is not wanted. It says whether that goes too far: one
+// and a half times the largest message is read, so that a client which has not
+// looked at our answers yet stays in step.
+func (s *session) tooMuch(size int64) bool {
+	if s.bdat != nil && s.skipped == 0 {
+		s.skipped = s.bdat.c.size
+	}
+	if limit := s.set.messageLimit; limit > 0 && float64(s.skipped)+float64(size) > 1.5*float64(limit) {
+		return true
+	}
+	s.skipped += min(size, math.MaxInt64-s.skipped)
+	return false
+}
+
+// breakOff says r and ends the session: what the client has sent is not read.
+func (s *session) breakOff(r *smtpwire.Reply) *smtpwire.Reply {
+	s.srv.log.Warning("%s: too much BDAT content -- disabling further input from %s", s.queueID(), s.a.NameAddr())
+	s.done(r)
+	s.wire.flush()
+	s.ended = true
+	return nil
 }
 
 // bdatRefused judges a BDAT command, and begins the message with the first.
@@ -89,8 +158,7 @@ func (s *session) bdatRefused() *smtpwire.Reply {
 	}
 	clear()
 	if r != nil {
-		s.bdat = &bdatState{failed: r} // for all chunks, until RSET
-		s.bdat.c.w = discard{}
+		s.bdat = refusedChunks(r)
 		return nil
 	}
 	b := &bdatState{msg: s.openMessage()}
@@ -140,8 +208,10 @@ func (s *session) readChunk(size int64, take func([]byte)) error {
 	if size > middleBuf {
 		w.grow()
 	}
+	start, from := time.Now(), w.received
 	for size > 0 {
 		if w.buffered() == 0 {
+			s.allow(start, w.received-from)
 			w.r, w.w = 0, 0
 			w.makeRoom(smallBuf)
 			if err := w.fill(); err != nil {

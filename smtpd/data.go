@@ -108,13 +108,18 @@ func (s *session) readContent(c *content) error {
 			n := copy(w.buf, w.buf[w.r:w.w])
 			w.r, w.w = 0, n
 		}
-		if s.set.perRequest {
-			// What arrives buys time at the rate that is asked for.
-			w.deadline = start.Add(s.set.timeout + time.Duration(w.received-from)*time.Second/time.Duration(max(1, s.set.minDataRate)))
-		}
+		s.allow(start, w.received-from)
 		if err := w.fill(); err != nil {
 			return err
 		}
+	}
+}
+
+// allow sets the time by which content must be here that began to arrive at
+// start: what arrives buys time at the rate that is asked for.
+func (s *session) allow(start time.Time, octets int64) {
+	if s.set.perRequest {
+		s.wire.deadline = start.Add(s.set.timeout + time.Duration(octets)*time.Second/time.Duration(max(1, s.set.minDataRate)))
 	}
 }
 

@@ -213,7 +213,7 @@ func (t *filterTalk) xforward(env *mail.Envelope) string {
 	line := "XFORWARD"
 	c := env.Client
 	for _, a := range []struct{ name, value string }{{"NAME", c.Name}, {"ADDR", c.Addr}, {"PORT", c.Port},
-		{"PROTO", c.Proto}, {"HELO", c.Helo}, {"IDENT", env.LogIdent}, {"SOURCE", "REMOTE"}} {
+		{"PROTO", c.Proto}, {"HELO", c.Helo}, {"IDENT", env.LogIdent}, {"SOURCE", strings.ToUpper(env.RewriteContext)}} {
 		if !strings.Contains(" "+attrs+" ", " "+a.name+" ") {
 			continue
 		}

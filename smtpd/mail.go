@@ -1,6 +1,7 @@
 package smtpd
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -39,9 +40,12 @@ func (s *session) mail() *smtpwire.Reply {
 	if r := s.utf8Refused(m.From.Address, m.SMTPUTF8); r != nil {
 		return r
 	}
-	if s.malformed(s.srv.ctx(), "", m.From.Address) {
+	if s.malformed(s.srv.ctx(), "", m.From.Address, m.SMTPUTF8) {
 		s.illegalAddress("MAIL")
 		return smtpwire.R(501, dsn.S(5, 1, 7), "Bad sender address syntax")
+	}
+	if m.VERP != "" && m.From.Address == "" {
+		return smtpwire.R(503, dsn.S(5, 5, 4), "Error: XVERP requires non-null sender")
 	}
 	if m.VERP != "default" && strings.Trim(m.VERP, s.set.verpFilter) != "" {
 		return smtpwire.R(501, dsn.S(5, 5, 4), "Error: XVERP needs two characters from "+s.set.verpFilter)
@@ -74,7 +78,7 @@ func (s *session) judgeMail() *smtpwire.Reply {
 		s.srv.log.Warning("%v", err)
 		return smtpwire.R(451, dsn.S(4, 3, 0), "Error: temporary lookup failure")
 	}
-	s.context = rewrite
+	s.context = cmp.Or(s.forwarded.source, rewrite)
 	if !s.set.delayOpen {
 		if r := s.openMail(ctx); r != nil {
 			return r
@@ -92,14 +96,19 @@ func (s *session) utf8Refused(addr string, declared bool) *smtpwire.Reply {
 	return smtpwire.R(553, dsn.S(5, 6, 7), "Must declare SMTPUTF8 to send unicode address")
 }
 
-// malformed says whether an address cannot be resolved for what it is. That the
+// malformed says whether an address cannot be resolved for what it is, or has a
+// domain beyond ASCII and the client has not said SMTPUTF8 (utf8). That the
 // address service cannot be asked is for those to say who need the answer.
-func (s *session) malformed(ctx context.Context, sender, addr string) bool {
+func (s *session) malformed(ctx context.Context, sender, addr string, utf8 bool) bool {
 	if addr == "" {
 		return false
 	}
 	r, err := s.srv.router.Resolve(ctx, sender, addr)
-	return err == nil && r.Flags&proto.ResolveError != 0
+	if err != nil {
+		return false
+	}
+	at := strings.LastIndexByte(r.Recipient, '@')
+	return r.Flags&proto.ResolveError != 0 || !utf8 && at >= 0 && !smtpwire.IsASCII(r.Recipient[at:])
 }
 
 func (s *session) illegalAddress(command string) {
@@ -201,7 +210,7 @@ func (s *session) rcpt() *smtpwire.Reply {
 		return smtpwire.R(452, dsn.S(4, 5, 3), "Error: too many recipients")
 	}
 	ctx := s.srv.ctx()
-	if s.malformed(ctx, s.a.Sender, p.To.Address) {
+	if s.malformed(ctx, s.a.Sender, p.To.Address, s.m.SMTPUTF8) {
 		s.illegalAddress("RCPT")
 		return smtpwire.R(501, dsn.S(5, 1, 3), "Bad recipient address syntax")
 	}
@@ -320,6 +329,7 @@ func (s *session) resetMail() {
 	s.excess = 0
 	s.opened = false
 	s.discarded = false
+	s.skipped = 0
 	s.context = ""
 }
 

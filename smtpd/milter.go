@@ -177,6 +177,7 @@ func (s *session) milterRefused(to *smtpwire.Path, r *smtpwire.Reply) {
 // milterArgs are the address and parameters of the present command.
 func (s *session) milterArgs(p *smtpwire.Path) []string {
 	_, rest, _ := strings.Cut(s.cmd.Args, ":")
+	rest = strings.TrimPrefix(strings.TrimLeft(rest, " \t"), "<")
 	if i := strings.Index(rest, p.Raw); i >= 0 {
 		rest = rest[i+len(p.Raw):]
 	}

@@ -7,13 +7,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"posthaste/internal/access"
 	"posthaste/internal/maillog"
+	"posthaste/internal/quickconn"
 	"posthaste/internal/resolver"
 )
 
@@ -116,36 +113,23 @@ func (s *session) lookUp(ctx context.Context) {
 }
 
 // earlyTalker ends the session of a client that speaks before it was greeted.
+// Behind postscreen's tests that is for those to judge.
 func (s *session) earlyTalker() error {
-	if s.wire.buffered() == 0 && s.a.TLS == nil {
-		s.peek()
-	}
-	if s.wire.buffered() > 0 && !s.a.Pipelined && s.pipelined(string(s.wire.buf[s.wire.r:s.wire.w])) {
+	if s.srv.screenSet == nil && !s.a.Pipelined && s.more() && s.pipelined(string(s.wire.buf[s.wire.r:s.wire.w])) {
 		return errRefused
 	}
 	return nil
 }
 
-// peek takes what has arrived already, without waiting.
-func (s *session) peek() {
-	t, ok := s.wire.nc.(syscall.Conn)
-	if !ok {
-		return
+// more says whether the client has sent more than was asked for, also when it
+// has not been read yet. Under TLS only what has been read is known.
+func (s *session) more() bool {
+	w := &s.wire
+	if c, ok := w.nc.(*quickconn.Conn); ok && w.buffered() == 0 {
+		w.makeRoom(smallBuf)
+		n := c.ReadNow(w.buf[w.w:])
+		w.w += n
+		w.received += int64(n)
 	}
-	rc, err := t.SyscallConn()
-	if err != nil {
-		return
-	}
-	s.wire.nc.SetReadDeadline(time.Time{})
-	rc.Read(func(fd uintptr) bool {
-		var one [1]byte
-		n, _, err := unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		if err == nil && n > 0 {
-			s.wire.makeRoom(smallBuf)
-			if n, err = unix.Read(int(fd), s.wire.buf[s.wire.w:]); err == nil && n > 0 {
-				s.wire.w += n
-			}
-		}
-		return true
-	})
+	return w.buffered() > 0
 }

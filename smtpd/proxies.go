@@ -161,7 +161,9 @@ func (x *xclientState) set(name, value string) *smtpwire.Reply {
 		}
 		if name == "NAME" {
 			c.Name, c.NameStatus = value, status
-		} else {
+		}
+		if name == "REVERSE_NAME" || status == access.NameOK { // what a name resolves to, resolves to it
+
 			c.ReverseName, c.ReverseStatus = value, status
 		}
 	case "ADDR":
@@ -226,20 +228,23 @@ func parseAddr(s string) (netip.Addr, bool) {
 // it. It is for logs and for the queue; it changes nothing of who the client
 // is.
 type xforward struct {
-	given                         bool
+	given                         bool // something,
+	client                        bool // who the client is
 	name, addr, port, helo, proto string
 	ident                         string
+	source                        string // rewrite context: local or remote; empty when it was not told
 }
 
 func (x *xforward) apply(c *mail.Client) {
-	if x.given {
+	if x.client {
 		*c = mail.Client{Name: x.name, Addr: x.addr, Port: x.port, Helo: x.helo, Proto: x.proto}
 	}
 }
 
 func (x *xforward) log(e *maillog.SMTPDClient) {
-	if x.given {
-		e.OrigQueueID, e.OrigName, e.OrigAddr = x.ident, x.name, x.addr
+	e.OrigQueueID = x.ident
+	if x.client {
+		e.OrigName, e.OrigAddr = x.name, x.addr
 	}
 }
 
@@ -273,6 +278,10 @@ func (x *xforward) set(name, value string) *smtpwire.Reply {
 		if *to = value; gone {
 			*to = ""
 		}
+	}
+	switch name {
+	case "NAME", "ADDR", "PORT", "HELO", "PROTO":
+		x.client = true
 	}
 	switch name {
 	case "NAME":
@@ -309,7 +318,10 @@ func (x *xforward) set(name, value string) *smtpwire.Reply {
 		}
 		orNone(&x.ident)
 	case "SOURCE":
-		if !gone && !strings.EqualFold(value, "LOCAL") && !strings.EqualFold(value, "REMOTE") {
+		if gone {
+			value = "local"
+		}
+		if x.source = strings.ToLower(value); x.source != "local" && x.source != "remote" {
 			return badAttribute(name, value)
 		}
 	default:

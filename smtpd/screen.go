@@ -234,8 +234,10 @@ func (s *session) screen(ctx context.Context) error {
 		return s.admitted()
 	case listReject:
 		c.log.Info("%s %s", c.denyWord, s.endpoint())
-		if err := s.failedTest(c.deny, smtpwire.R(550, dsn.S(5, 3, 2), "Service currently unavailable")); err != nil || c.deny != screenIgnore {
-			return err
+		if c.deny != screenIgnore { // the other tests decide then
+			if err := s.failedTest(c.deny, smtpwire.R(550, dsn.S(5, 3, 2), "Service currently unavailable")); err != nil {
+				return err
+			}
 		}
 	}
 	known, found := c.cache.get(s.a.Addr)
@@ -337,6 +339,7 @@ func (s *session) waitForPregreet() error {
 	took := fmt.Sprintf("%.2g", s.srv.now().Sub(s.screened.began).Seconds())
 	switch {
 	case err == nil:
+		s.a.Pipelined = true // and what is done about it is done here
 		data := string(w.buf[w.r:w.w])
 		c.log.Info("PREGREET %d after %s from %s: %s", len(data), took, s.endpoint(), escaped(data))
 		return s.failedTest(c.action[testPregreet], smtpwire.R(550, dsn.S(5, 5, 1), "Protocol error"))
@@ -408,10 +411,12 @@ func (s *session) watch(v verb, bareLF bool) (over bool) {
 	if bareLF && s.violates(testBareLF, "BARE NEWLINE from %s after %s", s.endpoint(), after) {
 		return true
 	}
-	if s.wire.buffered() > 0 && (s.a.Proto != "ESMTP" || commands[v].traits&tLast != 0) &&
-		s.violates(testPipelining, "COMMAND PIPELINING from %s after %s: %s", s.endpoint(), strings.ToUpper(commands[v].name),
+	if s.screened.todo[testPipelining] && s.wire.buffered() > 0 && (s.a.Proto != "ESMTP" || commands[v].traits&tLast != 0) {
+		s.a.Pipelined = true
+		if s.violates(testPipelining, "COMMAND PIPELINING from %s after %s: %s", s.endpoint(), strings.ToUpper(commands[v].name),
 			escaped(string(s.wire.buf[s.wire.r:s.wire.w]))) {
-		return true
+			return true
+		}
 	}
 	if v == vUnknown && (smtpwire.LooksLikeHeader(s.cmd.Line) || s.forbiddenWord()) &&
 		s.violates(testNonSMTP, "NON-SMTP COMMAND from %s after %s: %s", s.endpoint(), after, escaped(s.cmd.Line)) {

@@ -120,6 +120,7 @@ type session struct {
 	// access table's DISCARD it is no reason to judge recipients no more: what
 	// a filter is told of has not been judged yet.
 	discarded bool
+	skipped   int64 // octets of chunks (BDAT) that nobody wanted
 	inData    bool
 	bdat      *bdatState
 	filter    *filterTalk // nil: there is none, or it hears of messages as a whole
@@ -369,8 +370,7 @@ func (s *session) notSMTP(line string) bool {
 // tooEarly is for clients that send on before they have our answer, where
 // that is not allowed. It is seen once.
 func (s *session) tooEarly(v verb) bool {
-	if s.a.Pipelined || s.wire.buffered() == 0 ||
-		s.a.Proto == "ESMTP" && commands[v].traits&tLast == 0 {
+	if s.a.Pipelined || s.a.Proto == "ESMTP" && commands[v].traits&tLast == 0 || !s.more() {
 		return false
 	}
 	return s.pipelined(string(s.wire.buf[s.wire.r:s.wire.w]))

@@ -2,6 +2,7 @@ package smtpd
 
 import (
 	"bufio"
+	"cmp"
 	"io"
 	"net"
 	"strings"
@@ -25,20 +26,30 @@ func (addressed) LocalAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0,
 // must be there in that time (smtpd_per_request_deadline).
 func TestSlowClient(t *testing.T) {
 	t.Parallel()
-	const command = "EHLO client.test\r\n"
+	const (
+		command = "EHLO client.test\r\n"
+		chunk   = "BDAT 60\r\n012345678901234567890123456789012345678901234567890123456789"
+		auth    = "AUTH LOGIN\r\nbm9ib2R5\r\neA==!\r\n"
+		users   = "smtpd_sasl_auth_enable = yes\nsmtpd_sasl_type = table\nsmtpd_sasl_path = inline:{somebody=x}\n"
+		slow    = "smtpd_timeout = 20s\nsmtpd_per_request_deadline = yes\nsmtpd_min_data_rate = 1\n"
+	)
 	octets := time.Duration(len(command))
 	for _, tt := range []struct {
 		name, main  string
 		every, ends time.Duration // the time between two octets, and until the answer
 		code        string
+		command     string // empty: EHLO
 	}{
-		{"just in time", "smtpd_timeout = 300s\n", 299 * time.Second, octets * 299 * time.Second, "250"},
-		{"too late", "smtpd_timeout = 300s\n", 301 * time.Second, 300 * time.Second, "421"},
-		{"command in time", "smtpd_timeout = 300s\nsmtpd_per_request_deadline = yes\n", 10 * time.Second, octets * 10 * time.Second, "250"},
-		{"command too late", "smtpd_timeout = 300s\nsmtpd_per_request_deadline = yes\n", 20 * time.Second, 300 * time.Second, "421"},
+		{name: "chunk in time", main: slow, every: time.Second, ends: time.Duration(len(chunk)) * time.Second, code: "503", command: chunk},
+		{name: "chunk too late", main: "smtpd_timeout = 30s\nsmtpd_per_request_deadline = yes\nsmtpd_min_data_rate = 1\n", every: 3 * time.Second, ends: 71 * time.Second, code: "421", command: chunk},
+		{name: "login in time", main: users + slow, every: time.Second, ends: time.Duration(len(auth)) * time.Second, code: "501", command: auth},
+		{name: "just in time", main: "smtpd_timeout = 300s\n", every: 299 * time.Second, ends: octets * 299 * time.Second, code: "250"},
+		{name: "too late", main: "smtpd_timeout = 300s\n", every: 301 * time.Second, ends: 300 * time.Second, code: "421"},
+		{name: "command in time", main: "smtpd_timeout = 300s\nsmtpd_per_request_deadline = yes\n", every: 10 * time.Second, ends: octets * 10 * time.Second, code: "250"},
+		{name: "command too late", main: "smtpd_timeout = 300s\nsmtpd_per_request_deadline = yes\n", every: 20 * time.Second, ends: 300 * time.Second, code: "421"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { slowClient(t, tt.main, command, tt.every, tt.ends, tt.code) })
+			synctest.Test(t, func(t *testing.T) { slowClient(t, tt.main, cmp.Or(tt.command, command), tt.every, tt.ends, tt.code) })
 		})
 	}
 }
@@ -77,11 +88,14 @@ func slowClient(t *testing.T, main, command string, every, ends time.Duration, c
 		}
 	}()
 	line, err := r.ReadString('\n')
+	for err == nil && strings.HasPrefix(line, "334") {
+		line, err = r.ReadString('\n')
+	}
 	if took := time.Since(begun); err != nil || !strings.HasPrefix(line, code) || took != ends {
 		t.Errorf("%q, %v after %v; want %s after %v", line, err, took, code, ends)
 	}
 	go io.Copy(io.Discard, r) // the rest of the answer
-	if code == "250" {
+	if code != "421" {
 		near.Close()
 	}
 	<-served

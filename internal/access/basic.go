@@ -17,7 +17,7 @@ func (r *run) permitInetInterfaces(context.Context) verdict {
 }
 
 func (r *run) permitSASL(context.Context) verdict {
-	return r.permitIf(r.e.sasl && r.s.SASL.Username != "" && !strings.EqualFold(r.s.SASL.Method, "anonymous"), nil)
+	return r.permitIf(r.s.SASL.Username != "" && !strings.EqualFold(r.s.SASL.Method, "anonymous"), nil)
 }
 
 func (r *run) permitAllClientCerts(context.Context) verdict {

@@ -25,7 +25,9 @@ func (e *Evaluator) LocalClient(ctx context.Context, s *Session, words []string)
 				return in, err
 			}
 		case w == "permit_sasl_authenticated":
-			v = r.permitSASL(ctx)
+			if e.sasl { // a login that XCLIENT tells is none of ours
+				v = r.permitSASL(ctx)
+			}
 		case w == "permit_tls_clientcerts":
 			v = r.permitClientCerts(ctx)
 		case w == "permit_tls_all_clientcerts":

@@ -58,6 +58,21 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return h.n, c.opError("read", err, h.errno)
 }
 
+// ReadNow reads up to len(p) octets that have arrived already. It returns 0 when
+// there are none; it does not wait, and what went wrong the next Read says.
+func (c *Conn) ReadNow(p []byte) int {
+	h := &c.reader
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(p) == 0 {
+		return 0
+	}
+	h.start(p, nil)
+	c.raw.Control(func(fd uintptr) { h.read(fd) })
+	h.first = nil
+	return h.n
+}
+
 // Write writes all of p.
 func (c *Conn) Write(p []byte) (int, error) { return c.WriteTwo(p, nil) }
 

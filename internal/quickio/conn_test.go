@@ -219,3 +219,36 @@ func TestNoSocket(t *testing.T) {
 		t.Errorf("New has made a %T of a pipe", got)
 	}
 }
+
+// What has arrived can be had without waiting, whatever the deadline.
+func TestReadNow(t *testing.T) {
+	t.Parallel()
+	c, far := pair(t, "tcp")
+
+	c.SetReadDeadline(time.Unix(1, 0))
+	var b [16]byte
+	if n := c.ReadNow(b[:]); n != 0 {
+		t.Errorf("%d octets of nothing", n)
+	}
+	if _, err := far.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for end := time.Now().Add(40 * time.Second); n == 0 && time.Now().Before(end); {
+		n = c.ReadNow(b[:2])
+	}
+	if n != 2 || string(b[:2]) != "he" {
+		t.Errorf("%q", b[:n])
+	}
+	c.SetReadDeadline(time.Time{})
+	if n, err := c.Read(b[:]); n != 3 || err != nil || string(b[:3]) != "llo" {
+		t.Errorf("the rest is %q, %v", b[:n], err)
+	}
+	far.Close()
+	if n := c.ReadNow(b[:]); n != 0 {
+		t.Errorf("%d octets after the end", n)
+	}
+	if n, err := c.Read(b[:]); n != 0 || err != io.EOF {
+		t.Errorf("%d octets, %v after the end", n, err)
+	}
+}

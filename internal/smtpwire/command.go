@@ -84,7 +84,7 @@ type Mail struct {
 	From     Path
 	Size     int64 // RFC 1870; 0: not given
 	Body     Body
-	Auth     string // RFC 4954 section 5, decoded; "<>" when the client vouches for nobody
+	Auth     string // RFC 4954 section 5, in xtext as it came; "<>" when the client vouches for nobody
 	Ret      dsn.Ret
 	EnvID    string // decoded
 	SMTPUTF8 bool
@@ -170,7 +170,7 @@ func (m *Mail) param(word string, ext Ext, seen *seenParams) *Reply {
 			if err != nil || a == "" || !printableUTF8(a) {
 				return badAuth
 			}
-			m.Auth = a
+			m.Auth = value
 			return nil
 		}
 	case "SMTPUTF8":

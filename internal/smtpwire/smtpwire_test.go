@@ -68,7 +68,7 @@ func TestParseMail(t *testing.T) {
 		{args: "FROM:<a@b> ENVID=+0a", reply: "501 5.5.4 Bad ENVID parameter syntax"},
 		{args: "FROM:<a@b> ENVID=" + strings.Repeat("x", 101), reply: "501 5.5.4 Bad ENVID parameter syntax"},
 		{args: "FROM:<a@b> AUTH=<>", want: Mail{From: Path{"a@b", "a@b"}, Auth: "<>"}},
-		{args: "FROM:<a@b> AUTH=x+40y", want: Mail{From: Path{"a@b", "a@b"}, Auth: "x@y"}},
+		{args: "FROM:<a@b> AUTH=x+40y", want: Mail{From: Path{"a@b", "a@b"}, Auth: "x+40y"}},
 		{args: "FROM:<a@b> AUTH=", reply: "501 5.5.4 Bad AUTH parameter syntax"},
 		{args: "FROM:<a@b> XVERP=-=", want: Mail{From: Path{"a@b", "a@b"}, VERP: "-="}},
 		{args: "FROM:<a@b> XVERP", want: Mail{From: Path{"a@b", "a@b"}, VERP: "default"}},
