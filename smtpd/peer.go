@@ -10,7 +10,7 @@ import (
 
 	"posthaste/internal/access"
 	"posthaste/internal/maillog"
-	"posthaste/internal/quickconn"
+	"posthaste/internal/quickio"
 	"posthaste/internal/resolver"
 )
 
@@ -125,7 +125,7 @@ func (s *session) earlyTalker() error {
 // has not been read yet. Under TLS only what has been read is known.
 func (s *session) more() bool {
 	w := &s.wire
-	if c, ok := w.nc.(*quickconn.Conn); ok && w.buffered() == 0 {
+	if c, ok := w.nc.(*quickio.Conn); ok && w.buffered() == 0 {
 		w.makeRoom(smallBuf)
 		n := c.ReadNow(w.buf[w.w:])
 		w.w += n
