@@ -1,10 +1,12 @@
 package spool
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"sync"
+	"time"
 
 	"posthaste/internal/mail"
 	"posthaste/internal/pack"
@@ -20,19 +22,27 @@ type Reader struct {
 
 	mu    sync.Mutex
 	files map[uint32]*readFile
-	bufs  sync.Pool // of *[]byte
+	sweep *time.Timer // set while there are files
+	bufs  sync.Pool   // of *[]byte
 }
 
-// readFile is an open segment file. Files are never replaced: their numbers
-// are used once, and one that was given back only ever becomes stale.
+// readFile is an open segment file. The writer may have given it back, and
+// even made another one of its number since: it is then stale for ever.
 type readFile struct {
 	f    vfs.File
 	key  uint32
-	refs int // users, and one for the table
+	refs int  // users, and one for the table
+	used bool // since the last sweep
 }
 
-// maxReadFiles bounds the files that a Reader keeps open.
-const maxReadFiles = 256
+const (
+	// maxReadFiles bounds the files that a Reader keeps open.
+	maxReadFiles = 256
+	// maxReadIdle is how long a file is kept that nobody reads, at least, and
+	// at most twice that. One that the writer has removed takes space on the
+	// disk as long as it is open.
+	maxReadIdle = time.Minute
+)
 
 // NewReader returns a reader of the spool in dir. fs nil means the operating
 // system's.
@@ -48,6 +58,7 @@ func (r *Reader) open(file uint32) (*readFile, error) {
 	defer r.mu.Unlock()
 	if rf := r.files[file]; rf != nil {
 		rf.refs++
+		rf.used = true
 		return rf, nil
 	}
 	f, err := r.fs.Open(segName(r.dir, file))
@@ -72,20 +83,53 @@ func (r *Reader) open(file uint32) (*readFile, error) {
 			break
 		}
 	}
-	rf := &readFile{f: f, key: key, refs: 2}
+	rf := &readFile{f: f, key: key, refs: 2, used: true}
 	r.files[file] = rf
+	if r.sweep == nil {
+		r.sweep = time.AfterFunc(maxReadIdle, r.closeIdle)
+	}
 	return rf, nil
+}
+
+// closeIdle closes the files that nobody has read since its last call.
+func (r *Reader) closeIdle() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for n, rf := range r.files {
+		if !rf.used {
+			delete(r.files, n)
+			r.unref(rf)
+		}
+		rf.used = false
+	}
+	if len(r.files) > 0 {
+		r.sweep.Reset(maxReadIdle)
+	} else {
+		r.sweep = nil
+	}
+}
+
+// drop has the next reader of the file open it again.
+func (r *Reader) drop(file uint32, rf *readFile) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.files[file] == rf {
+		delete(r.files, file)
+		r.unref(rf)
+	}
 }
 
 // readKey gets the spool's key from a segment's header.
 func readKey(f vfs.File) (uint32, error) {
 	var h segHeader
 	b := make([]byte, blockSize)
-	readAround(f, b, 0)
+	bad := readAround(f, b, 0)
 	ok, err := h.read(b)
 	switch {
 	case err != nil:
 		return 0, err
+	case !ok && bad == 0 && len(bytes.Trim(b, "\x00")) == 0: // made, and not used yet: nothing can have been found here
+		return 0, fmt.Errorf("%w: the segment is new", ErrStale)
 	case !ok:
 		return 0, fmt.Errorf("%w: no segment header", ErrCorrupt)
 	}
@@ -122,17 +166,16 @@ func (r *Reader) Close() error {
 		delete(r.files, n)
 		r.unref(rf)
 	}
+	if r.sweep != nil {
+		r.sweep.Stop()
+		r.sweep = nil
+	}
 	return nil
 }
 
 // fetch reads the first n bytes of the record at ref, or what there is of
 // them, into buf, which it may replace, and verifies the header.
 func (r *Reader) fetch(buf []byte, ref Ref, number uint64, n uint32) ([]byte, header, error) {
-	rf, err := r.open(ref.File)
-	if err != nil {
-		return buf, header{}, err
-	}
-	defer r.release(rf)
 	n = min(n, ref.Length)
 	if n < headerLen {
 		return buf, header{}, fmt.Errorf("%w: a reference to %d bytes", ErrInvalid, ref.Length)
@@ -141,14 +184,33 @@ func (r *Reader) fetch(buf []byte, ref Ref, number uint64, n uint32) ([]byte, he
 		buf = make([]byte, n)
 	}
 	buf = buf[:n]
-	_, err = rf.f.ReadAt(buf, int64(ref.Offset))
+	for again := false; ; again = true {
+		rf, err := r.open(ref.File)
+		if err != nil {
+			return buf, header{}, err
+		}
+		h, err := r.fetchFrom(rf, buf, ref, number)
+		r.release(rf)
+		if !errors.Is(err, ErrStale) {
+			return buf, h, err
+		}
+		// The file may have been given back, and this be another one now.
+		r.drop(ref.File, rf)
+		if again {
+			return buf, h, err
+		}
+	}
+}
+
+func (r *Reader) fetchFrom(rf *readFile, buf []byte, ref Ref, number uint64) (header, error) {
+	_, err := rf.f.ReadAt(buf, int64(ref.Offset))
 	if err == nil {
 		h, ok := parseHeader(buf, rf.key)
 		if ok && h.number == number && h.recLen() == int64(ref.Length) && (h.segno == ref.Segno || r.plant == plantNoSegno) {
-			return buf, h, nil
+			return h, nil
 		}
 	}
-	return buf, header{}, r.judge(rf, ref, err)
+	return header{}, r.judge(rf, ref, err)
 }
 
 // judge says why a record is not what it should be: the segment was recycled,
