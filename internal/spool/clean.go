@@ -3,8 +3,10 @@ package spool
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"path"
 	"slices"
+	"time"
 )
 
 // maintain does one step of what keeps the log short, if there is one to do,
@@ -86,7 +88,7 @@ func (e *engine) checkpointStep(low bool) (bool, error) {
 	if e.moved != (point{}) && !low {
 		return false, nil // enough is done once that is durable
 	}
-	if oldest == e.head || oldest == nil || !e.mayWrite(e.head) {
+	if oldest == e.head || oldest == nil || e.isLeft(oldest) || !e.mayWrite(e.head) {
 		return false, nil
 	}
 	if oldest == e.cold {
@@ -133,7 +135,13 @@ func (e *engine) moveStates(s *segment) error {
 	for slot := s.states; slot != 0 && e.w.size() < e.stepBytes(); {
 		l := e.idx.at(slot - 1)
 		slot = l.stateNext
-		e.putState(e.stage(l.number, l.created), nil)
+		e.w.unread = nil
+		m, ok := e.readMeta(&staged{number: l.number, live: *l})
+		if e.w.unread != nil {
+			e.leave(s, e.w.unread)
+			break
+		}
+		e.putStateOf(e.stage(l.number, l.created), &m, ok, nil)
 	}
 	e.w.moved = uint64(e.w.size())
 	return e.flush(false)
@@ -169,7 +177,7 @@ func (e *engine) chooseVictims(low bool) bool {
 	var cand []*segment
 	var occupied int64
 	for _, s := range e.segs {
-		if s.state != segClosed {
+		if s.state != segClosed || e.isLeft(s) {
 			continue
 		}
 		occupied += s.size
@@ -226,7 +234,12 @@ func (e *engine) copyStep() error {
 			if e.w.size() > 0 && e.w.size()+next > e.stepBytes() {
 				return e.flush(true)
 			}
-			e.copyMessage(e.stage(l.number, l.created))
+			c := e.readCopy(&staged{number: l.number, live: *l})
+			if c.unread != nil {
+				e.leave(v, c.unread)
+				return e.flush(true)
+			}
+			e.putCopy(e.stage(l.number, l.created), &c)
 			e.w.copied += uint64(l.conLen)
 		}
 	}
@@ -247,13 +260,48 @@ func (e *engine) mayWrite(s *segment) bool {
 	return len(e.free) >= need || e.available() > e.lim.reserve
 }
 
+// leave lets a segment be what it is for a while: something in it cannot be
+// read. Were it freed, what is on the disk would be lost for good.
+func (e *engine) leave(s *segment, err error) {
+	e.warn("spool: %s is left as it is for now: %v", segName(e.dir, s.file), err)
+	s.left = e.now()
+	e.victims = slices.DeleteFunc(e.victims, func(v *segment) bool { return v == s })
+}
+
+// leaveTime is how long.
+const leaveTime = 5 * time.Minute
+
+func (e *engine) isLeft(s *segment) bool { return !s.left.IsZero() && e.now().Sub(s.left) < leaveTime }
+
 // copyMessage stages a MSG record of s as it stands, with its content.
 func (e *engine) copyMessage(s *staged) {
+	c := e.readCopy(s)
+	e.putCopy(s, &c)
+}
+
+// messageCopy is what is on the disk of a message. What is damaged is there as
+// it is: better than nothing for the operator who looks.
+type messageCopy struct {
+	m       meta // into a buffer of the batchWriter
+	body    []byte
+	damaged bool
+	unread  error // some of it could not be read
+}
+
+func (e *engine) readCopy(s *staged) (c messageCopy) {
+	e.w.unread = nil
+	var ok bool
+	c.body, c.damaged = e.fetchBody(s)
+	c.m, ok = e.readMeta(s)
+	c.damaged = c.damaged || !ok
+	c.unread = e.w.unread
+	return c
+}
+
+func (e *engine) putCopy(s *staged, c *messageCopy) {
 	w := &e.w
 	var flags uint8
-	body, damaged := e.fetchBody(s)
-	m, ok := e.readMeta(s)
-	if damaged || !ok {
+	if c.damaged {
 		if s.live.flags&msgDamaged == 0 {
 			e.warn("spool: message %s: damaged: put aside in the corrupt queue", s.live.id())
 		}
@@ -262,17 +310,16 @@ func (e *engine) copyMessage(s *staged) {
 	if s.live.flags&msgDamaged != 0 {
 		flags |= recDamaged
 	}
-	e.fillMeta(s, &m, nil)
-	w.meta = m.append(w.meta[:0])
-	off := w.record(recMSG, flags, s.number, w.meta, body)
-	n := uint32(headerLen + len(w.meta) + len(body))
+	e.fillMeta(s, &c.m, nil)
+	w.meta = c.m.append(w.meta[:0])
+	off := w.record(recMSG, flags, s.number, w.meta, c.body)
+	n := uint32(headerLen + len(w.meta) + len(c.body))
 	s.live.refOff, s.live.refLen, s.live.refMeta = off, n, uint32(len(w.meta))
 	s.live.conOff, s.live.conLen = off, n
 	s.refHere, s.conHere = true, true
 }
 
-// fetchBody reads the content in a MSG record. What is damaged is given as
-// it is: better than nothing for the operator who looks.
+// fetchBody reads the content in a MSG record.
 func (e *engine) fetchBody(s *staged) (body []byte, damaged bool) {
 	l := &s.live
 	seg := e.segs[l.conSeg]
@@ -281,7 +328,8 @@ func (e *engine) fetchBody(s *staged) (body []byte, damaged bool) {
 	}
 	buf := make([]byte, l.conLen)
 	if bad := readAround(seg.f, buf, int64(l.conOff)); bad > 0 {
-		e.warn("spool: message %s: %d bytes cannot be read", l.id(), bad)
+		e.w.unread = fmt.Errorf("message %s: %d bytes cannot be read", l.id(), bad)
+		e.warn("spool: %v", e.w.unread)
 		damaged = true
 	}
 	h, ok := parseHeader(buf, e.key)

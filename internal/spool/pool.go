@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"time"
 
 	"posthaste/internal/vfs"
 )
@@ -124,7 +125,7 @@ func (e *engine) rotate(s *segment, cold bool) segHeader {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s.segno, s.salt, s.firstBatch, s.lastBatch = h.segno, uint32(h.salt), e.batch, 0
-	s.off, s.cold, s.state = blockSize, cold, segOpen
+	s.off, s.cold, s.left, s.state = blockSize, cold, time.Time{}, segOpen
 	if cold {
 		e.cold = s
 	} else {

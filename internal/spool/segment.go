@@ -6,6 +6,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"time"
 
 	"posthaste/internal/vfs"
 )
@@ -117,6 +118,8 @@ type segment struct {
 	size  int64
 	state segState
 	cold  bool // holds what the cleaner copied
+
+	left time.Time // when something in it could not be read: see leave
 
 	segno      uint64
 	salt       uint32

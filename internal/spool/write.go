@@ -22,7 +22,8 @@ type batchWriter struct {
 	empty  []*segment     // scratch
 	copied uint64         // of the batch, for Stats
 	moved  uint64
-	force  bool // write it though there is nothing but a CKPT in it
+	unread error // why something could not be read, since this was nil
+	force  bool  // write it though there is nothing but a CKPT in it
 }
 
 // staged is how a message will stand after the batch.
@@ -277,10 +278,15 @@ func (e *engine) apply(seg *segment, base uint32, written uint64) {
 // recipients' former ones.
 func (e *engine) putState(s *staged, outcomes []byte) {
 	m, ok := e.readMeta(s)
+	e.putStateOf(s, &m, ok, outcomes)
+}
+
+// putStateOf is putState with what readMeta gave.
+func (e *engine) putStateOf(s *staged, m *meta, ok bool, outcomes []byte) {
 	if !ok {
 		s.live.queue, s.live.flags = uint8(Corrupt), s.live.flags|msgDamaged
 	}
-	e.fillMeta(s, &m, outcomes)
+	e.fillMeta(s, m, outcomes)
 	if len(m.envelope)+len(m.recipients) > e.lim.copyEnv {
 		m.hasEnv = false // stays with the MSG record
 	}
@@ -411,6 +417,7 @@ func (e *engine) fetchMeta(buf []byte, file, off, n uint32, number uint64) ([]by
 		b := buf[start:]
 		if _, err := s.f.ReadAt(b, int64(off)); err != nil {
 			e.warn("spool: message number %d: %v", number, err)
+			e.w.unread = err
 			return buf, meta{}, false
 		}
 		h, ok := parseHeader(b, e.key)
