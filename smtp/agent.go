@@ -129,7 +129,9 @@ func New(deps Deps) (*Agent, error) {
 	if a.rules, err = newOutputRules(deps.Config, deps.LMTP, o); err != nil {
 		return nil, err
 	}
-	a.sasl = newSASLClient(deps.Config, deps.LMTP, o)
+	if a.sasl, err = newSASLClient(deps.Config, deps.LMTP, o); err != nil {
+		return nil, err
+	}
 	own, err := table.OwnAddresses(context.Background(), set.ownAddrs)
 	if err != nil {
 		return nil, err

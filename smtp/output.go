@@ -39,10 +39,8 @@ func newOutputRules(cfg *config.Config, lmtp bool, o table.Options) (*outputRule
 		maxBoundary:  cfg.Int("mime_boundary_length_limit"),
 		maxField:     int(cfg.Bytes("header_size_limit")),
 		maxBodyLine:  int(cfg.Bytes("body_checks_size_limit")),
-		search: &table.Search{Delimiters: cfg.String("recipient_delimiter"), OwnerRequest: cfg.Bool("owner_request_special"),
-			DoubleBounce: cfg.String("double_bounce_sender")},
-		form: addrform.New(cfg),
-		warn: o.Warn,
+		form:         addrform.New(cfg),
+		warn:         o.Warn,
 	}
 	for _, e := range cfg.List("propagate_unmatched_extensions") {
 		r.extend = r.extend || e == "generic"
@@ -63,6 +61,13 @@ func newOutputRules(cfg *config.Config, lmtp bool, o table.Options) (*outputRule
 	if r.generic.Empty() {
 		return r, nil
 	}
+	var err error
+	r.search, err = newSearch(cfg, o)
+	return r, err
+}
+
+// newSearch says how addresses are taken apart for tables that have them.
+func newSearch(cfg *config.Config, o table.Options) (*table.Search, error) {
 	dest, err := table.NewList("mydestination", cfg.List("mydestination"), table.ListOptions{Kind: table.Strings, Table: o})
 	if err != nil {
 		return nil, err
@@ -72,8 +77,8 @@ func newOutputRules(cfg *config.Config, lmtp bool, o table.Options) (*outputRule
 		return nil, err
 	}
 	local := &table.Local{Origin: cfg.String("myorigin"), Destination: dest, Addresses: own}
-	r.search.Local = local.IsLocal
-	return r, nil
+	return &table.Search{Delimiters: cfg.String("recipient_delimiter"), OwnerRequest: cfg.Bool("owner_request_special"),
+		DoubleBounce: cfg.String("double_bounce_sender"), Local: local.IsLocal}, nil
 }
 
 // mapAddress maps an address by smtp_generic_maps, once: what comes of it is
@@ -216,15 +221,12 @@ func (c *converter) endField() {
 	}
 	c.mime.Field(f)
 	name := strings.ToLower(string(f.Name()))
-	isMIME := strings.HasPrefix(name, "content-") || name == "mime-version"
 	checks := c.rules.header
 	switch {
-	case isMIME:
+	case mimeFields[name], c.where == inPart:
 		checks = c.rules.mime
 	case c.where == inNested:
 		checks = c.rules.nested
-	case c.where == inPart:
-		checks = nil
 	}
 	if !c.check(checks, "header", f.Lines(), &raw) {
 		return
@@ -238,6 +240,13 @@ func (c *converter) endField() {
 		return
 	}
 	c.out.write(raw)
+}
+
+// mimeFields are the fields that smtp_mime_header_checks apply to wherever they
+// stand; in the header of a part all fields are theirs.
+var mimeFields = map[string]bool{
+	"content-description": true, "content-disposition": true, "content-id": true,
+	"content-transfer-encoding": true, "content-type": true, "mime-version": true,
 }
 
 // addressFields are the fields whose addresses smtp_generic_maps apply to.

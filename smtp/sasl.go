@@ -24,7 +24,6 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
-	"posthaste/internal/rfc5322"
 	"posthaste/internal/table"
 )
 
@@ -39,13 +38,13 @@ type saslClient struct {
 	tlsRules   []string
 	sureRules  []string // with TLS and a verified certificate
 	softBounce bool
-	extension  string // recipient_delimiter
+	search     *table.Search // of senders
 	refused    *refusals
 	tokens     *tokens
 }
 
-func newSASLClient(cfg *config.Config, lmtp bool, o table.Options) *saslClient {
-	c := &saslClient{extension: cfg.String("recipient_delimiter")}
+func newSASLClient(cfg *config.Config, lmtp bool, o table.Options) (c *saslClient, err error) {
+	c = new(saslClient)
 	var maps []string
 	family := "smtp_"
 	remember, life := cfg.String("smtp_sasl_auth_cache_name") != "", cfg.Duration("smtp_sasl_auth_cache_time")
@@ -73,14 +72,17 @@ func newSASLClient(cfg *config.Config, lmtp bool, o table.Options) *saslClient {
 		c.softBounce = cfg.Bool("smtp_sasl_auth_soft_bounce")
 	}
 	if !c.enabled {
-		return c
+		return c, nil
 	}
 	c.tokens = newTokens(cfg.List("smtp_sasl_token_command"), cfg.Duration("smtp_sasl_token_time"))
 	if remember {
 		c.refused = newRefusals(life)
 	}
 	c.passwords = table.OpenMaps(family+"sasl_password_maps", maps, o)
-	return c
+	if c.bySender {
+		c.search, err = newSearch(cfg, o)
+	}
+	return c, err
 }
 
 // password looks up what to log in with: by the sender, where that is asked
@@ -90,33 +92,21 @@ func (d *delivery) password(t *target) (user, pass string, found bool, err error
 	if !c.enabled || c.passwords.Empty() {
 		return "", "", false, nil
 	}
-	type key struct {
-		text    string
-		partial bool
-	}
-	var keys []key
+	ctx := context.Background()
+	var value string
 	if c.bySender && d.env.Sender != "" {
-		local, domain, at := rfc5322.Split(d.env.Sender)
-		keys = append(keys, key{d.env.Sender, false})
-		if i := strings.IndexAny(local, c.extension); c.extension != "" && i > 0 && at {
-			keys = append(keys, key{local[:i] + "@" + domain, false})
-		}
-		if at {
-			keys = append(keys, key{"@" + domain, true})
+		value, _, found, err = c.passwords.LookupAddress(ctx, c.search, d.env.Sender, table.KeysDefault)
+	}
+	for _, key := range []string{t.host, d.hop.text} {
+		if !found && err == nil {
+			value, found, err = c.passwords.Lookup(ctx, key, false)
 		}
 	}
-	keys = append(keys, key{t.host, false}, key{d.hop.text, false})
-	for _, k := range keys {
-		value, ok, err := c.passwords.Lookup(context.Background(), k.text, k.partial)
-		if err != nil {
-			return "", "", false, err
-		}
-		if ok {
-			user, pass, _ = strings.Cut(value, c.delimiter)
-			return user, pass, true, nil
-		}
+	if err != nil || !found {
+		return "", "", false, err
 	}
-	return "", "", false, nil
+	user, pass, _ = strings.Cut(value, c.delimiter)
+	return user, pass, true, nil
 }
 
 // hasPassword says whether there is anything to log in with; when that cannot
