@@ -19,6 +19,7 @@ func Differences() []Difference {
 	return []Difference{
 		{"smtpd_forbid_bare_newline", "no", safer},
 		{"smtpd_forbid_unauth_pipelining", "no", safer},
+		{"smtp_tls_security_level", "", "the default since Postfix 3.11: from compatibility level 3.11 on there is TLS where it is offered"},
 		{"tls_eecdh_auto_curves", "X25519 X448 prime256v1 secp521r1 secp384r1", "a key exchange that quantum computers do not break is wanted too"},
 		{"enable_long_queue_ids", "no", "queue IDs are long, and unique for ever"},
 		{"alias_maps", "hash:/etc/aliases, nis:mail.aliases", "there are no NIS tables; a Postfix built without NIS has this default"},

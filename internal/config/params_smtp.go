@@ -121,7 +121,7 @@ var smtpParams = []Param{
 	{Name: "smtp_tls_protocols", Type: List, Default: ">=TLSv1", Tier: 1, Doc: "Protocols for opportunistic TLS"},
 	{Name: "smtp_tls_scert_verifydepth", Type: Int, Default: "9", Tier: 3, Doc: "Longest certificate chain accepted"},
 	{Name: "smtp_tls_secure_cert_match", Type: List, Default: "nexthop, dot-nexthop", Tier: 2, Doc: "Names accepted at level secure"},
-	{Name: "smtp_tls_security_level", Type: Enum, Values: "|none|may|encrypt|dane|dane-only|fingerprint|verify|secure", Tier: 1, Doc: "Default TLS level"},
+	{Name: "smtp_tls_security_level", Type: Enum, Default: "${{$compatibility_level} >=level {3.11} ? {may} : {}}", Values: "|none|may|encrypt|dane|dane-only|fingerprint|verify|secure", Tier: 1, Doc: "Default TLS level"},
 	{Name: "smtp_tls_servername", Type: String, Tier: 2, Doc: "Server name sent in the TLS handshake"},
 	{Name: "smtp_tls_session_cache_database", Type: String, Tier: 1, Doc: "Store of TLS sessions"},
 	{Name: "smtp_tls_session_cache_timeout", Type: Duration, Default: "3600s", Min: 1, Tier: 3, Doc: "Life of stored TLS sessions"},
