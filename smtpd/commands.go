@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"posthaste/internal/access"
+	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/table"
@@ -332,12 +332,17 @@ func addFooter(text, footer string) string {
 
 // expandFooter fills in the names that a footer may hold.
 func (s *session) expandFooter(text string) string {
-	return access.Expand(text, func(name string) string {
+	full, err := config.ExpandNames(text, func(name string) string {
 		if name == "localtime" {
 			return s.srv.now().Format("Jan _2 15:04:05")
 		}
 		return s.srv.access.Value(&s.a, name)
 	})
+	if err != nil {
+		s.srv.log.Warning("reject footer: %v", err)
+		return text
+	}
+	return full
 }
 
 // flushSite asks the queue manager for ETRN.

@@ -9,31 +9,6 @@ import (
 	"posthaste/internal/dsn"
 )
 
-func TestExpand(t *testing.T) {
-	t.Parallel()
-	values := map[string]string{"a": "A", "b_1": "B", "empty": ""}
-	for text, want := range map[string]string{
-		"":                     "",
-		"plain":                "plain",
-		"$a-$b_1":              "A-B",
-		"${a}$(a)":             "AA",
-		"$none.":               ".",
-		"$$a":                  "$a",
-		"${a?yes}${empty?yes}": "yes",
-		"${a:no}${empty:no}":   "no",
-		"${a?<${b_1}>}":        "<B>",
-		"${empty?<${b_1}>}x":   "x",
-		"${a":                  "A",
-		"$":                    "",
-		"${":                   "",
-		"${a?{b}}":             "{b}",
-	} {
-		if got := Expand(text, func(n string) string { return values[n] }); got != want {
-			t.Errorf("%q: %q, want %q", text, got, want)
-		}
-	}
-}
-
 func TestDNSList(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -83,7 +58,6 @@ func FuzzDNSList(f *testing.F) {
 				t.Errorf("%d parts", len(l.Filter))
 			}
 		}
-		Expand(spec, func(string) string { return "x" })
 		filtered(spec, charset(spec))
 	})
 }

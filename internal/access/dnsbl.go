@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/resolver"
 	"posthaste/internal/smtpwire"
@@ -200,7 +201,7 @@ func (r *run) refuseListed(ctx context.Context, l *DNSList, query, name string, 
 	if txt, err := r.e.dns.TXT(ctx, query); err == nil {
 		reason = clip(txt.Records[0], 200)
 	}
-	text := Expand(template, func(n string) string {
+	value := func(n string) string {
 		switch n {
 		case "rbl_code":
 			return strconv.Itoa(r.e.cfg.Int("maps_rbl_reject_code"))
@@ -216,7 +217,12 @@ func (r *run) refuseListed(ctx context.Context, l *DNSList, query, name string, 
 			return classText[cl]
 		}
 		return r.e.Value(r.s, n)
-	})
+	}
+	text, err := config.ExpandNames(template, value)
+	if err != nil {
+		r.e.log.Warning("bad rbl reply template for domain %s: %v", l.Spec, err)
+		text = defaultRBLReply(value)
+	}
 	reply, valid := smtpwire.ParseReply(text)
 	if !valid || !refuses(reply.Code) {
 		r.e.log.Warning("rbl response code configuration error: %s", text)
@@ -226,6 +232,11 @@ func (r *run) refuseListed(ctx context.Context, l *DNSList, query, name string, 
 		reply.Status = dsn.S(uint8(reply.Code/100), 7, 1)
 	}
 	return r.refuse(reply.Code, r.fixStatus(reply.Status, cl), cmp.Or(printable(reply.Text), "Service unavailable"))
+}
+
+// defaultRBLReply is for those whose own template cannot be read.
+func defaultRBLReply(value func(string) string) string {
+	return value("rbl_code") + " Service unavailable; " + value("rbl_class") + " [" + value("rbl_what") + "] blocked using " + value("rbl_domain")
 }
 
 func clip(s string, n int) string {

@@ -18,6 +18,22 @@ type resolver interface {
 	text(name string) (string, error)
 }
 
+// ExpandNames expands text as values in main.cf are expanded, by names of the
+// caller's: value is nothing for one that there is not.
+func ExpandNames(text string, value func(name string) string) (string, error) {
+	if strings.IndexByte(text, '$') < 0 {
+		return text, nil
+	}
+	out, err := expand(nil, text, valueFunc(value))
+	return string(out), err
+}
+
+// valueFunc is a resolver whose names have values at once.
+type valueFunc func(name string) string
+
+func (f valueFunc) isNonEmpty(name string) (bool, error) { return f(name) != "", nil }
+func (f valueFunc) text(name string) (string, error)     { return f(name), nil }
+
 // expand appends the expansion of text to out:
 //
 //	$name ${name} $(name)        the value of name; nothing if there is no such name

@@ -181,3 +181,35 @@ func TestExpandAsPostfix(t *testing.T) {
 		}
 	}
 }
+
+func TestExpandNames(t *testing.T) {
+	t.Parallel()
+	values := map[string]string{"a": "A", "b_1": "B", "empty": ""}
+	for text, want := range map[string]string{
+		"":                         "",
+		"plain":                    "plain",
+		"$a-$b_1":                  "A-B",
+		"${a}$(a)":                 "AA",
+		"$none.":                   ".",
+		"$$a":                      "$a",
+		"${a?yes}${empty?yes}":     "yes",
+		"${a:no}${empty:no}":       "no",
+		"${a?<${b_1}>}":            "<B>",
+		"${empty?<${b_1}>}x":       "x",
+		"${a?{b}}":                 "b",
+		"${a?{b}:{c}}":             "b",
+		"${none?{b}:{[$b_1]}}":     "[B]",
+		"${{$a} == {A} ? {yes}}":   "yes",
+		"${{$a} == {B} ? {}:{no}}": "no",
+	} {
+		got, err := ExpandNames(text, func(n string) string { return values[n] })
+		if err != nil || got != want {
+			t.Errorf("%q: %q, want %q: %v", text, got, want, err)
+		}
+	}
+	for _, text := range []string{"${a", "$", "${", "${a?{b}", "${a?{b}x}"} {
+		if got, err := ExpandNames(text, func(n string) string { return values[n] }); err == nil {
+			t.Errorf("%q: %q", text, got)
+		}
+	}
+}
