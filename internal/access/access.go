@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,6 +71,7 @@ type Evaluator struct {
 	myNetworks, relayDomains *table.List
 	permitMXNetworks         *table.List
 	ownAddrs                 []netip.Addr
+	local                    *table.Local // which has proxy_interfaces, too
 	relayCerts               *table.Maps
 	search                   table.Search
 	accessParents            bool // smtpd_access_maps is in parent_domain_matches_subdomains
@@ -80,7 +82,7 @@ type Evaluator struct {
 	rejectUnlistedSenderAtEnd    bool
 	showTable                    bool
 	proxyFilter                  bool
-	sasl                         bool
+	sasl, smtputf8               bool
 	doubleBounce                 string
 	verifySender                 probesender.Sender
 	canonical, rcptCanonical     *table.Maps
@@ -155,9 +157,9 @@ func (e *Evaluator) openLists(ctx context.Context) (err error) {
 	if err != nil {
 		errs = append(errs, fmt.Errorf("proxy_interfaces: %w", err))
 	}
-	local := &table.Local{Origin: cfg.String("myorigin"), Destination: destination, Addresses: append(own[:len(own):len(own)], proxied...)}
+	e.local = &table.Local{Origin: cfg.String("myorigin"), Destination: destination, Addresses: append(own[:len(own):len(own)], proxied...)}
 	e.search = table.Search{Delimiters: cfg.String("recipient_delimiter"), OwnerRequest: cfg.Bool("owner_request_special"),
-		DoubleBounce: cfg.String("double_bounce_sender"), Local: local.IsLocal}
+		DoubleBounce: cfg.String("double_bounce_sender"), Local: e.local.IsLocal}
 	return errors.Join(errs...)
 }
 
@@ -176,6 +178,7 @@ func (e *Evaluator) readSettings() {
 	e.doubleBounce = cfg.String("double_bounce_sender")
 	e.verifySender = probesender.Of(cfg)
 	e.proxyFilter = cfg.String("smtpd_proxy_filter") != ""
+	e.smtputf8 = cfg.Bool("smtputf8_enable")
 	e.sasl = cfg.Bool("smtpd_sasl_auth_enable")
 	e.nullKey = cfg.String("smtpd_null_access_lookup_key")
 	e.pollCount = cfg.Int("address_verify_poll_count")
@@ -270,23 +273,27 @@ func (e *Evaluator) start(s *Session, l *list) *run {
 	r := &run{e: e, s: s}
 	switch l {
 	case e.client:
-		r.name, r.cl = s.NameAddr(), classClient
+		r.name, r.cl, r.kind = s.NameAddr(), classClient, kindClient
 	case e.helo:
-		r.name, r.cl = s.Helo, classHelo
+		r.name, r.cl, r.kind = s.Helo, classHelo, kindHelo
 	case e.sender:
-		r.name, r.cl = s.Sender, classSender
+		r.name, r.cl, r.kind = s.Sender, classSender, kindSender
 	case e.data:
-		r.name, r.cl = "DATA", classData
+		r.name, r.cl, r.kind = "DATA", classData, kindData
 	case e.eod:
-		r.name, r.cl = "END-OF-MESSAGE", classEOD
+		r.name, r.cl, r.kind = "END-OF-MESSAGE", classEOD, kindData
+	case e.etrn:
+		r.name, r.cl, r.kind = s.EtrnDomain, classEtrn, kindEtrn
 	default:
-		r.name, r.cl = s.Recipient, classRcpt
+		r.name, r.cl, r.kind = s.Recipient, classRcpt, kindRcpt
 	}
 	return r
 }
 
-// judge goes through lists until one refuses.
-func (e *Evaluator) judge(ctx context.Context, s *Session, lists ...*list) *smtpwire.Reply {
+// judge goes through the lists of a stage until one refuses. before is what
+// the stages before it want to be put off.
+func (e *Evaluator) judge(ctx context.Context, s *Session, before *reason, lists ...*list) *smtpwire.Reply {
+	s.deferPermit, s.deferReject = before, nil
 	for _, l := range lists {
 		if len(l.checks) == 0 || s.Effects.Discard {
 			continue
@@ -310,13 +317,54 @@ func (e *Evaluator) settle(s *Session, refusal *smtpwire.Reply) *smtpwire.Reply 
 	return r.reply
 }
 
+// connect, hello and mail are the stages that smtpd_delay_reject delays.
+
+func (e *Evaluator) connect(ctx context.Context, s *Session) *smtpwire.Reply {
+	refusal := e.judge(ctx, s, nil, e.client)
+	s.found.connect = s.deferPermit
+	return refusal
+}
+
+func (e *Evaluator) hello(ctx context.Context, s *Session) *smtpwire.Reply {
+	refusal := e.judge(ctx, s, s.found.connect, e.helo)
+	s.found.helo = s.deferPermit
+	return refusal
+}
+
+func (e *Evaluator) mail(ctx context.Context, s *Session) *smtpwire.Reply {
+	s.sndrChecked = false
+	refusal := e.judge(ctx, s, s.beforeMail(), e.sender)
+	if refusal == nil && e.rejectUnlistedSenderAtEnd && !s.Effects.Discard {
+		r := &run{e: e, s: s, name: s.Sender, cl: classSender}
+		r.rejectUnlistedSender(ctx)
+		refusal = r.reply
+	}
+	s.found.mail = s.deferPermit
+	return refusal
+}
+
+// delayed is the stages of which there is something to judge by now.
+func (e *Evaluator) delayed(ctx context.Context, s *Session) *smtpwire.Reply {
+	if !e.delayReject {
+		return nil
+	}
+	refusal := e.connect(ctx, s)
+	if refusal == nil && s.Helo != "" {
+		refusal = e.hello(ctx, s)
+	}
+	if refusal == nil && s.HasSender && s.Stage != "ETRN" {
+		refusal = e.mail(ctx, s)
+	}
+	return refusal
+}
+
 // Connect judges a client that has just connected: nil unless
 // smtpd_delay_reject is off.
 func (e *Evaluator) Connect(ctx context.Context, s *Session) *smtpwire.Reply {
 	if e.delayReject {
 		return nil
 	}
-	return e.judge(ctx, s, e.client)
+	return e.connect(ctx, s)
 }
 
 // Helo judges a client that has said HELO or EHLO.
@@ -324,20 +372,15 @@ func (e *Evaluator) Helo(ctx context.Context, s *Session) *smtpwire.Reply {
 	if e.delayReject {
 		return nil
 	}
-	return e.judge(ctx, s, e.helo)
+	return e.hello(ctx, s)
 }
 
 // Mail judges the sender.
 func (e *Evaluator) Mail(ctx context.Context, s *Session) *smtpwire.Reply {
-	s.sndrChecked = false
 	if e.delayReject {
 		return nil
 	}
-	refusal := e.judge(ctx, s, e.sender)
-	if refusal == nil && e.rejectUnlistedSenderAtEnd {
-		refusal = e.unlistedSenderAtEnd(ctx, s)
-	}
-	return refusal
+	return e.mail(ctx, s)
 }
 
 // Rcpt judges the recipient, s.Recipient. With smtpd_delay_reject it judges
@@ -350,46 +393,20 @@ func (e *Evaluator) Rcpt(ctx context.Context, s *Session) *smtpwire.Reply {
 		return nil // RFC 5321 section 4.5.1
 	}
 	s.rcptChecked, s.sndrChecked = false, false
-	kept := s.deferPermit
-	defer func() { s.deferPermit = kept }()
-	var refusal *smtpwire.Reply
-	if e.delayReject {
-		s.deferPermit = nil
-		refusal = e.judge(ctx, s, e.client)
-		if refusal == nil && s.Helo != "" {
-			refusal = e.judge(ctx, s, e.helo)
-		}
-		if refusal == nil && s.HasSender {
-			refusal = e.judge(ctx, s, e.sender)
-			if refusal == nil && e.rejectUnlistedSenderAtEnd && !s.Effects.Discard {
-				refusal = e.unlistedSenderAtEnd(ctx, s)
-			}
-		}
+	if refusal := e.delayed(ctx, s); refusal != nil {
+		return refusal
 	}
-	if refusal == nil {
-		first, second := e.relay, e.rcpt
-		if !e.relayFirst {
-			first, second = second, first
-		}
-		refusal = e.judge(ctx, s, first, second)
+	first, second := e.relay, e.rcpt
+	if !e.relayFirst {
+		first, second = second, first
 	}
-	refusal = e.settle(s, refusal)
-	if refusal == nil && e.rejectUnlistedRcptAtEnd && !s.rcptChecked && !s.Effects.Discard {
+	refusal := e.settle(s, e.judge(ctx, s, cmp.Or(s.found.mail, s.beforeMail()), first, second))
+	if refusal == nil && e.rejectUnlistedRcptAtEnd && !s.Effects.Discard {
 		r := &run{e: e, s: s, name: s.Recipient, cl: classRcpt}
-		if r.rejectUnlistedRcpt(ctx) == refused {
-			return r.reply
-		}
-		return e.settle(s, nil) // what that could not look up
+		r.rejectUnlistedRcpt(ctx)
+		refusal = r.reply
 	}
 	return refusal
-}
-
-func (e *Evaluator) unlistedSenderAtEnd(ctx context.Context, s *Session) *smtpwire.Reply {
-	r := &run{e: e, s: s, name: s.Sender, cl: classSender}
-	if !s.sndrChecked && r.rejectUnlistedSender(ctx) == refused {
-		return r.reply
-	}
-	return nil
 }
 
 // Vrfy judges a VRFY command as if s.Recipient were a recipient.
@@ -410,39 +427,19 @@ func (e *Evaluator) EndOfData(ctx context.Context, s *Session) *smtpwire.Reply {
 // so that its submission must not be final before.
 func (e *Evaluator) JudgesEndOfData() bool { return len(e.eod.checks) > 0 }
 
+// late judges what comes after the recipients, who have had their answers.
 func (e *Evaluator) late(ctx context.Context, s *Session, l *list) *smtpwire.Reply {
-	if len(l.checks) == 0 {
-		return nil
-	}
-	// A message with one recipient can be judged by it.
-	kept := s.deferPermit
-	s.deferPermit = nil
-	refusal := e.settle(s, e.judge(ctx, s, l))
-	s.deferPermit = kept
-	return refusal
+	return e.settle(s, e.judge(ctx, s, nil, l))
 }
 
 // Etrn judges an ETRN command for domain.
 func (e *Evaluator) Etrn(ctx context.Context, s *Session, domain string) *smtpwire.Reply {
-	lists := []*list{e.client}
-	if s.Helo != "" {
-		lists = append(lists, e.helo)
-	}
-	var refusal *smtpwire.Reply
-	s.deferPermit, s.EtrnDomain = nil, domain
+	s.EtrnDomain = domain
 	defer func() { s.EtrnDomain = "" }()
-	if e.delayReject {
-		refusal = e.judge(ctx, s, lists...)
+	if refusal := e.delayed(ctx, s); refusal != nil {
+		return refusal
 	}
-	if refusal == nil && len(e.etrn.checks) > 0 {
-		r := &run{e: e, s: s, name: domain, cl: classEtrn}
-		if r.eval(ctx, e.etrn) == refused {
-			refusal = r.reply
-		}
-	}
-	refusal = e.settle(s, refusal)
-	s.deferPermit = nil
-	return refusal
+	return e.settle(s, e.judge(ctx, s, s.beforeMail(), e.etrn))
 }
 
 // VerifySender says whether addr is the sender of our address probes, and what

@@ -65,7 +65,7 @@ func (r *run) unknownDomain(ctx context.Context, addr string, cl class) verdict 
 		return v
 	}
 	domain := domainOf(a.Recipient)
-	if a.Flags&(ourOwn|proto.ResolveRelay) != 0 || domain == "" || strings.HasPrefix(domain, "[") {
+	if a.Flags&ourOwn != 0 || domain == "" || strings.HasPrefix(domain, "[") {
 		return dunno
 	}
 	status, nullStatus, nullCode := dsn.S(4, 1, 8), dsn.S(5, 7, 27), 550
@@ -86,21 +86,18 @@ func (r *run) unknownDomain(ctx context.Context, addr string, cl class) verdict 
 }
 
 func (r *run) rejectUnlistedSender(ctx context.Context) verdict {
-	if !r.s.HasSender || r.s.Sender == "" || r.s.sndrChecked {
+	if !r.s.HasSender || r.s.Sender == "" || r.s.sndrChecked || r.s.NoUnknownRcptChecks {
 		return dunno
 	}
-	r.s.sndrChecked = true
+	r.s.sndrChecked = !r.warn // a warning is no check
 	return r.unlisted(ctx, r.s.Sender, classSender)
 }
 
 func (r *run) rejectUnlistedRcpt(ctx context.Context) verdict {
-	if !r.s.HasRcpt || r.s.rcptChecked {
+	if !r.s.HasRcpt || r.s.rcptChecked || r.s.NoUnknownRcptChecks {
 		return dunno
 	}
-	r.s.rcptChecked = true
-	if r.s.NoUnknownRcptChecks {
-		return dunno
-	}
+	r.s.rcptChecked = !r.warn
 	return r.unlisted(ctx, r.s.Recipient, classRcpt)
 }
 
@@ -114,10 +111,8 @@ func (r *run) unlisted(ctx context.Context, addr string, cl class) verdict {
 	if domain == "" {
 		return dunno
 	}
-	maps := []*table.Maps{r.e.canonical, r.e.virtualAlias}
-	if cl == classRcpt {
-		maps = append(maps, r.e.rcptCanonical)
-	} else {
+	maps := []*table.Maps{r.e.canonical, r.e.virtualAlias, r.e.rcptCanonical}
+	if cl == classSender {
 		maps = append(maps, r.e.sndrCanonical)
 	}
 	for _, m := range maps {
@@ -134,7 +129,7 @@ func (r *run) unlisted(ctx context.Context, addr string, cl class) verdict {
 		if text == "" {
 			text = "User unknown"
 		}
-		code := r.e.cfg.Int("unknown_relay_recipient_reject_code")
+		code := 550
 		if a.Flags&proto.ResolveAlias != 0 {
 			code = r.e.cfg.Int("unknown_virtual_alias_reject_code")
 		}

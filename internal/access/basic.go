@@ -96,21 +96,26 @@ func (r *run) rejectInvalidHelo(context.Context) verdict {
 	if name == "" {
 		return dunno
 	}
-	code := r.e.cfg.Int("invalid_hostname_reject_code")
 	if strings.HasPrefix(name, "[") {
-		if _, fine := table.ParseLiteral(name); !fine {
-			return r.refuseFor(name, classHelo, code, dsn.S(5, 5, 2), "invalid ip address")
-		}
-		return dunno
+		return r.invalidHeloAddr(name)
 	}
 	if _, err := netip.ParseAddr(name); err == nil { // a bare address, which is seen as such
 		return dunno
 	}
 	ascii, fine := resolver.ToASCII(strings.TrimSuffix(name, "."))
 	if !fine || !resolver.ValidHostname(ascii) {
-		return r.refuseFor(name, classHelo, code, dsn.S(5, 5, 2), "Invalid name")
+		return r.refuseFor(name, classHelo, r.e.cfg.Int("invalid_hostname_reject_code"), dsn.S(5, 5, 2), "Invalid name")
 	}
 	return dunno
+}
+
+// invalidHeloAddr is for a name that begins as an address literal does, which
+// all restrictions on the name judge alike.
+func (r *run) invalidHeloAddr(name string) verdict {
+	if _, fine := table.ParseLiteral(name); fine {
+		return dunno
+	}
+	return r.refuseFor(name, classHelo, r.e.cfg.Int("invalid_hostname_reject_code"), dsn.S(5, 5, 2), "invalid ip address")
 }
 
 func (r *run) rejectNonFQDNHelo(context.Context) verdict {
@@ -118,11 +123,10 @@ func (r *run) rejectNonFQDNHelo(context.Context) verdict {
 	if name == "" {
 		return dunno
 	}
-	if strings.HasPrefix(name, "[") {
-		if _, fine := table.ParseLiteral(name); fine {
-			return dunno
-		}
-	} else if qualified(name) {
+	switch {
+	case strings.HasPrefix(name, "["):
+		return r.invalidHeloAddr(name)
+	case qualified(name):
 		return dunno
 	}
 	return r.refuseFor(name, classHelo, r.e.cfg.Int("non_fqdn_reject_code"), dsn.S(5, 5, 2), "need fully-qualified hostname")
@@ -141,8 +145,11 @@ func qualified(name string) bool {
 
 func (r *run) rejectUnknownHelo(ctx context.Context) verdict {
 	name := r.s.Helo
-	if name == "" || strings.HasPrefix(name, "[") {
+	if name == "" {
 		return dunno
+	}
+	if strings.HasPrefix(name, "[") {
+		return r.invalidHeloAddr(name)
 	}
 	status, err := r.hostExists(ctx, name)
 	switch status {
@@ -217,7 +224,7 @@ func (r *run) permitMXBackup(ctx context.Context) verdict {
 	switch {
 	case domain == "":
 		return ok
-	case a.Flags&proto.ResolveRouted != 0:
+	case a.Flags&proto.ResolveRouted != 0 && !r.e.untrustedRouting:
 		return dunno
 	case a.Flags&(ourOwn|proto.ResolveRelay) != 0:
 		return ok
@@ -227,41 +234,83 @@ func (r *run) permitMXBackup(ctx context.Context) verdict {
 	mx, err := r.e.dns.MX(ctx, domain)
 	if err != nil {
 		if resolver.KindOf(err) == resolver.TempFail {
-			return r.deferIfReject(450, dsn.S(4, 4, 4), rejected(r.s.Recipient, classRcpt, "Unable to look up mail exchanger information: Host not found, try again"))
+			return r.exchangerUnknown("Unable to look up mail exchanger information: Host not found, try again")
 		}
 		return dunno
 	}
 	return r.mxBackup(ctx, mx.Records)
 }
 
+// mxBackup says OK if this host is a mail exchanger that is not among the
+// best, and these are where permit_mx_backup_networks wants them.
 func (r *run) mxBackup(ctx context.Context, list []resolver.MX) verdict {
 	best := list[0].Pref
 	for _, mx := range list {
 		best = min(best, mx.Pref)
 	}
-	mine := false
+	var first, others []string
 	for _, mx := range list {
-		addrs, err := r.e.dns.Addrs(ctx, mx.Host, resolver.IPv4|resolver.IPv6)
+		if mx.Pref == best {
+			first = append(first, mx.Host)
+		} else {
+			others = append(others, mx.Host)
+		}
+	}
+	if r.isMe(ctx, first) || !r.isMe(ctx, others) {
+		return dunno
+	}
+	for _, host := range first {
+		if r.e.permitMXNetworks.Empty() {
+			break
+		}
+		addrs, err := r.e.dns.Addrs(ctx, host, resolver.IPv4|resolver.IPv6)
 		if err != nil {
-			if resolver.KindOf(err) == resolver.TempFail {
-				return r.deferIfReject(450, dsn.S(4, 4, 4), rejected(r.s.Recipient, classRcpt, "Unable to look up mail exchanger host "+mx.Host+": Host not found, try again"))
-			}
-			if mx.Pref == best {
-				return dunno
-			}
-			continue
+			return r.exchangerUnknown("Unable to look up host " + host + " as mail exchanger: " + whyNoHost(err))
 		}
 		for _, a := range addrs.Records {
-			if slices.Contains(r.e.ownAddrs, a) {
-				mine = mine || mx.Pref != best
-			}
-			if mx.Pref != best || r.e.permitMXNetworks.Empty() {
-				continue
-			}
-			if in, err := r.e.permitMXNetworks.MatchClient(ctx, mx.Host, a.String()); err != nil || !in {
+			if in, err := r.e.permitMXNetworks.MatchClient(ctx, host, a.String()); err != nil || !in {
 				return r.permitIf(false, err)
 			}
 		}
 	}
-	return r.permitIf(mine, nil)
+	return ok
+}
+
+// isMe says whether one of hosts is this one, by its name or, if no name
+// tells, by an address.
+func (r *run) isMe(ctx context.Context, hosts []string) bool {
+	for _, host := range hosts {
+		local, err := r.e.local.IsDestination(ctx, host)
+		if err != nil {
+			r.e.log.Warning("%v", err) // perhaps its address tells
+		}
+		if local {
+			return true
+		}
+	}
+	for _, host := range hosts {
+		addrs, err := r.e.dns.Addrs(ctx, host, resolver.IPv4|resolver.IPv6)
+		if err != nil {
+			r.exchangerUnknown("Unable to look up mail exchanger host " + host + ": " + whyNoHost(err))
+		}
+		for _, a := range addrs.Records {
+			if slices.Contains(r.e.local.Addresses, a) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// exchangerUnknown makes a refusal one for now: it might be none if all could
+// be looked up.
+func (r *run) exchangerUnknown(text string) verdict {
+	return r.deferIfReject(450, dsn.S(4, 4, 4), rejected(r.s.Recipient, classRcpt, text))
+}
+
+func whyNoHost(err error) string {
+	if resolver.KindOf(err) == resolver.TempFail {
+		return "Temporary failure in name resolution"
+	}
+	return "Name or service not known"
 }

@@ -18,8 +18,9 @@
 //
 // Before "no" is said in earnest there are three ways out: warn_if_reject
 // turns it into a log line, defer_if_reject turns a permanent no into a
-// temporary one when something could not be looked up, and defer_if_permit
-// remembers that something could not be looked up in case all else says yes.
+// temporary one when something could not be looked up at this stage, and defer_if_permit
+// remembers that something could not be looked up in case all else says yes,
+// here or at a later stage.
 //
 // # Security
 //
@@ -27,7 +28,10 @@
 // itself has verified. A table or a service that cannot be asked never means
 // yes: the client is told to come again. An access list that would let
 // through by what the client's DNS says (check_*_mx_access and kin saying OK)
-// is refused as a mistake. At least one of smtpd_relay_restrictions and
+// is refused as a mistake; a DNS whitelist lets through nothing but mail that is
+// ours to deliver or to relay, and of a certificate only fingerprints are looked
+// up. No code of an administrator's or a table's makes a refusal into consent.
+// At least one of smtpd_relay_restrictions and
 // smtpd_recipient_restrictions must keep strangers from relaying, or New
 // fails.
 //

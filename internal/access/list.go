@@ -54,7 +54,7 @@ func (r *run) eval(ctx context.Context, l *list) verdict {
 		if v != dunno || r.s.Effects.Discard {
 			return v
 		}
-		if r.s.deferPermit != nil && r.deferReject != nil {
+		if r.s.deferPermit != nil && r.s.deferReject != nil {
 			return dunno // whatever comes, it will be put off
 		}
 	}
@@ -116,8 +116,37 @@ const (
 	kindData
 )
 
-var defaultCheck = [...]string{kindClient: "check_client_access", kindHelo: "check_helo_access",
-	kindSender: "check_sender_access", kindRcpt: "check_recipient_access", kindEtrn: "check_etrn_access"}
+// defaultCheck is what asks it: nil at DATA, where there is none.
+func defaultCheck(kind listKind) func(*run, context.Context, *table.Maps) verdict {
+	switch kind {
+	case kindClient:
+		return (*run).clientAccess
+	case kindHelo:
+		return (*run).heloAccess
+	case kindSender:
+		return (*run).senderAccess
+	case kindRcpt:
+		return (*run).rcptAccess
+	case kindEtrn:
+		return (*run).etrnAccess
+	}
+	return nil
+}
+
+// bareTable is a table that stands by itself. In a class it means what the
+// list wants that uses the class.
+func (e *Evaluator) bareTable(spec string) named {
+	m := e.accessTable(spec)
+	return named{name: spec, run: func(r *run, ctx context.Context) verdict {
+		ask := defaultCheck(r.kind)
+		if ask == nil {
+			return e.broken(spec, noDefault(spec)).run(r, ctx)
+		}
+		return ask(r, ctx, m)
+	}}
+}
+
+func noDefault(spec string) string { return spec + ": a table cannot stand by itself here" }
 
 func (e *Evaluator) compileOne(words []string, i int, kind listKind) (named, int) {
 	w := words[i]
@@ -144,13 +173,9 @@ func (e *Evaluator) compileOne(words []string, i int, kind listKind) (named, int
 	}
 	if table.IsSpec(w) {
 		if kind == kindData {
-			return e.broken(w, fmt.Sprintf("%s: a table cannot stand by itself here", w)), i + 1
+			return e.broken(w, noDefault(w)), i + 1
 		}
-		c, err := e.withArgument[defaultCheck[kind]](e, w)
-		if err != nil {
-			return e.broken(w, err.Error()), i + 1
-		}
-		return named{name: w, run: c}, i + 1
+		return e.bareTable(w), i + 1
 	}
 	return e.broken(w, fmt.Sprintf("unknown smtpd restriction: %q", w)), i + 1
 }

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
@@ -40,7 +42,8 @@ type policyClient struct {
 	set      policySettings
 
 	mu     sync.Mutex
-	idle   []*policyConn
+	idle   []*policyConn // in the order in which they were parked
+	sweeps *time.Timer   // closes those that nobody takes; nil while there are none
 	closed bool
 }
 
@@ -66,6 +69,9 @@ func policyCheck(e *Evaluator, arg string) (check, error) {
 		action, err := p.ask(ctx, e.policyRequest(r.s, p.set.context))
 		if err != nil {
 			e.log.Warning("problem talking to server %s: %v", p.endpoint, err)
+			action = p.set.fallback
+		} else if e.smtputf8 && !utf8.ValidString(action) {
+			e.log.Warning("malformed UTF-8 in policy server %s response: \"%s\"", p.endpoint, action)
 			action = p.set.fallback
 		}
 		return r.act(ctx, "access table "+p.endpoint, action, r.name, r.cl)
@@ -200,12 +206,33 @@ func (p *policyClient) park(c *policyConn) {
 		return
 	}
 	p.idle = append(p.idle, c)
+	if p.sweeps == nil {
+		p.sweeps = time.AfterFunc(p.set.maxIdle, p.sweep)
+	}
+}
+
+// sweep closes connections that a burst of requests has left: the last one
+// parked is the first one taken, so that those below it may never be.
+func (p *policyClient) sweep() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	for len(p.idle) > 0 && now.Sub(p.idle[0].parked) >= p.set.maxIdle {
+		p.idle[0].nc.Close()
+		p.idle = slices.Delete(p.idle, 0, 1)
+	}
+	if p.sweeps = nil; len(p.idle) > 0 {
+		p.sweeps = time.AfterFunc(p.idle[0].parked.Add(p.set.maxIdle).Sub(now), p.sweep)
+	}
 }
 
 func (p *policyClient) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
+	if p.sweeps != nil {
+		p.sweeps.Stop()
+	}
 	for _, c := range p.idle {
 		c.nc.Close()
 	}

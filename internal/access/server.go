@@ -50,24 +50,44 @@ func (r *run) serverAccess(ctx context.Context, m *table.Maps, kind serverKind, 
 		r.e.log.Warning("Unable to look up %s host for %s: %v", serverWord[kind], domain, err)
 		return dunno
 	}
+	n := 0
 	for _, host := range hosts {
-		if v, done := r.domainAccess(ctx, m, host, name, cl); done && v != dunno {
-			return v
+		// A name is its own to give: with its addresses, only they count.
+		if kind != serverA {
+			if v, done := r.domainAccess(ctx, m, host, name, cl); done {
+				return v
+			}
 		}
-		addrs, err := r.e.dns.Addrs(ctx, host, resolver.IPv4|resolver.IPv6)
+		addrs, err := r.serverAddrs(ctx, host)
 		if err != nil {
 			if resolver.KindOf(err) == resolver.TempFail {
 				r.e.log.Warning("Unable to look up %s %s of %s: %v", serverWord[kind], host, domain, err)
 			}
 			continue
 		}
-		for _, a := range addrs.Records {
-			if v, done := r.addrAccess(ctx, m, a, name, cl); done && v != dunno {
+		for _, a := range addrs {
+			if n++; n > maxServerAddrs {
+				r.e.log.Warning("%s of %s have more than %d addresses: the others are not looked up", serverWord[kind]+"s", domain, maxServerAddrs)
+				return dunno
+			}
+			if v, done := r.addrAccess(ctx, m, a, name, cl); done {
 				return v
 			}
 		}
 	}
 	return dunno
+}
+
+// maxServerAddrs bounds the lookups that one stranger's domain can cause.
+const maxServerAddrs = 100
+
+// serverAddrs is the addresses of a host, which may be called by one.
+func (r *run) serverAddrs(ctx context.Context, host string) ([]netip.Addr, error) {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{a}, nil
+	}
+	answer, err := r.e.dns.Addrs(ctx, host, resolver.IPv4|resolver.IPv6)
+	return answer.Records, err
 }
 
 func (r *run) addrAccess(ctx context.Context, m *table.Maps, a netip.Addr, name string, cl class) (verdict, bool) {
@@ -91,14 +111,12 @@ func (r *run) serversOf(ctx context.Context, kind serverKind, domain string) ([]
 				}
 			}
 			return hosts, nil
-		case resolver.NoData:
-			return []string{domain}, nil
 		case resolver.TempFail:
 			return nil, err
 		}
-		return nil, nil
+		return []string{domain}, nil // some servers say that there is no such name
 	case serverNS:
-		for strings.Contains(domain, ".") {
+		for domain != "" {
 			ns, err := r.e.dns.NS(ctx, domain)
 			if err == nil {
 				return ns.Records, nil

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"crypto/tls"
 	"net/netip"
 
@@ -95,10 +96,13 @@ type Session struct {
 
 	Effects Effects
 
-	// deferPermit is kept from list to list, and from HELO to RCPT when
-	// smtpd_delay_reject is off.
+	// deferPermit waits for everything else to say yes. It is kept from list
+	// to list, and goes back to what the stages before had found when a stage
+	// comes again.
 	deferPermit *reason
-	rcptChecked bool // the present recipient has been looked for in its tables
+	found       struct{ connect, helo, mail *reason } // deferPermit after these stages
+	deferReject *reason                               // for the lists of the present stage
+	rcptChecked bool                                  // the present recipient has been looked for in its tables
 	sndrChecked bool
 	resolved    []resolvedAddr // answers for this transaction
 }
@@ -119,11 +123,17 @@ func (s *Session) ResetMail() {
 	s.Effects = Effects{}
 	s.Instance = ""
 	s.resolved = s.resolved[:0]
-	s.deferPermit = nil
+	s.deferPermit, s.found.mail = nil, nil
 }
 
 // ResetHelo forgets what HELO told.
-func (s *Session) ResetHelo() { s.Proto, s.Helo = "SMTP", "" }
+func (s *Session) ResetHelo() {
+	s.Proto, s.Helo = "SMTP", ""
+	s.found.helo = nil
+}
+
+// beforeMail is what waits before a transaction begins. HELO may be left out.
+func (s *Session) beforeMail() *reason { return cmp.Or(s.found.helo, s.found.connect) }
 
 // A reason is a refusal that is not pronounced yet.
 type reason struct {

@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
 
 	"posthaste/internal/dsn"
@@ -58,13 +59,19 @@ func tableCheck(ask func(*run, context.Context, *table.Maps) verdict) func(*Eval
 		if !table.IsSpec(spec) {
 			return nil, errors.New("expected type:table, got " + spec)
 		}
-		m := e.accessTables[spec]
-		if m == nil {
-			m = table.OpenMaps("access table "+spec, []string{spec}, e.tables)
-			e.accessTables[spec] = m
-		}
+		m := e.accessTable(spec)
 		return func(r *run, ctx context.Context) verdict { return ask(r, ctx, m) }, nil
 	}
+}
+
+// accessTable opens a table, once for all that ask it.
+func (e *Evaluator) accessTable(spec string) *table.Maps {
+	m := e.accessTables[spec]
+	if m == nil {
+		m = table.OpenMaps("access table "+spec, []string{spec}, e.tables)
+		e.accessTables[spec] = m
+	}
+	return m
 }
 
 // tableFailed is what the client hears when an access table cannot be asked
@@ -86,25 +93,33 @@ func (r *run) found(ctx context.Context, m *table.Maps, value string, found bool
 }
 
 func (r *run) domainAccess(ctx context.Context, m *table.Maps, domain, name string, cl class) (verdict, bool) {
+	if _, err := netip.ParseAddr(domain); err == nil { // it has no parents
+		value, found, err := m.Lookup(ctx, domain, false)
+		return r.found(ctx, m, value, found, err, name, cl)
+	}
 	value, found, err := m.LookupDomain(ctx, strings.TrimSuffix(domain, "."), !r.e.accessParents)
 	return r.found(ctx, m, value, found, err, name, cl)
 }
 
 func (r *run) clientAccess(ctx context.Context, m *table.Maps) verdict {
-	c := &r.s.Client
-	name := c.NameAddr()
-	if c.Name != "" {
-		if v, done := r.domainAccess(ctx, m, c.Name, name, classClient); done {
+	return r.nameAddrAccess(ctx, m, r.s.Name, r.s.NameAddr(), classClient)
+}
+
+// nameAddrAccess looks up a name of the client's and, if nothing is said of
+// that, its address.
+func (r *run) nameAddrAccess(ctx context.Context, m *table.Maps, host, name string, cl class) verdict {
+	if host != "" {
+		if v, done := r.domainAccess(ctx, m, host, name, cl); done {
 			return v
 		}
 	}
-	value, found, err := m.LookupClientAddr(ctx, c.AddrText)
-	v, _ := r.found(ctx, m, value, found, err, name, classClient)
+	value, found, err := m.LookupClientAddr(ctx, r.s.AddrText)
+	v, _ := r.found(ctx, m, value, found, err, name, cl)
 	return v
 }
 
 func (r *run) reverseClientAccess(ctx context.Context, m *table.Maps) verdict {
-	v, _ := r.domainAccess(ctx, m, r.s.ReverseName, r.s.ReverseName, classReverse)
+	v := r.nameAddrAccess(ctx, m, r.s.ReverseName, r.s.ReverseName, classReverse)
 	if v == ok {
 		return r.mustNotPermit(m.Title(), r.s.ReverseName)
 	}
@@ -219,10 +234,10 @@ func (r *run) act(ctx context.Context, title, value, name string, cl class) verd
 		return r.refuseFor(name, cl, r.e.cfg.Int("access_map_defer_code"), r.fixStatus(status, cl), text)
 	case "DEFER_IF_REJECT":
 		status, text := statusAndText(rest, dsn.S(4, 7, 1), "Service unavailable")
-		return r.deferIfReject(450, r.fixStatus(status, cl).WithClass(4), rejected(name, cl, text))
+		return r.deferIfReject(r.e.cfg.Int("access_map_defer_code"), r.fixStatus(status, cl), rejected(name, cl, text))
 	case "DEFER_IF_PERMIT":
 		status, text := statusAndText(rest, dsn.S(4, 7, 1), "Service unavailable")
-		return r.deferIfPermit("", 450, r.fixStatus(status, cl).WithClass(4), rejected(name, cl, text))
+		return r.deferIfPermit("", r.e.cfg.Int("access_map_defer_code"), r.fixStatus(status, cl), rejected(name, cl, text))
 	case "INFO", "WARN":
 		r.log(strings.ToLower(upper), rest)
 		return dunno
@@ -284,12 +299,19 @@ func allDigits(s string) bool {
 // be noted in.
 func (r *run) effect(title, action, arg, name string, cl class) verdict {
 	s := r.s
-	if !s.HasSender && !r.e.delayReject || r.cl == classEtrn || s.Stage == "VRFY" {
-		r.e.log.Warning("%s: with smtpd_delay_reject=no or outside a mail transaction, action %s is unavailable", title, action)
-		return dunno
+	why := ""
+	switch {
+	case r.e.proxyFilter && action != "PREPEND":
+		why = "with smtpd_proxy_filter specified, action %s is unavailable"
+	case s.Stage == "ETRN":
+		why = "action %s is unavailable in smtpd_etrn_restrictions"
+	case s.Stage == "VRFY":
+		why = "action %s is unavailable for VRFY"
+	case !s.HasSender:
+		why = "with smtpd_delay_reject=no, action %s is always skipped in Client host or Helo command restrictions"
 	}
-	if r.e.proxyFilter && action != "PREPEND" {
-		r.e.log.Warning("%s: with smtpd_proxy_filter specified, action %s is unavailable", title, action)
+	if why != "" {
+		r.e.log.Warning("%s: "+why, title, action)
 		return dunno
 	}
 	triggers := "<" + name + ">: " + classText[cl] + " triggers " + action
@@ -350,18 +372,5 @@ func (r *run) nested(ctx context.Context, title, value string) verdict {
 			return r.misconfigured()
 		}
 	}
-	kind := kindRcpt
-	switch r.cl {
-	case classClient:
-		kind = kindClient
-	case classHelo:
-		kind = kindHelo
-	case classSender:
-		kind = kindSender
-	case classEtrn:
-		kind = kindEtrn
-	case classData, classEOD:
-		kind = kindData
-	}
-	return r.eval(ctx, r.e.compile(title, words, kind))
+	return r.eval(ctx, r.e.compile(title, words, r.kind))
 }

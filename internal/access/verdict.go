@@ -55,10 +55,11 @@ type run struct {
 	name string // what the list judges: a host, an address, DATA
 	cl   class
 
-	warn        bool // under warn_if_reject
-	depth       int
-	deferReject *reason
-	reply       *smtpwire.Reply // the refusal, once a verdict is refused
+	kind listKind // what a bare table stands for
+
+	warn  bool // under warn_if_reject
+	depth int
+	reply *smtpwire.Reply // the refusal, once a verdict is refused
 }
 
 const maxDepth = 100
@@ -104,15 +105,15 @@ func (r *run) pronounce(why *reason) verdict {
 		r.e.log.Warning("SMTP reply code configuration error: %s", why.reply)
 		why = &reason{reply: smtpwire.R(450, dsn.S(4, 7, 1), "Service unavailable"), hard: why.hard}
 	}
+	warned := r.warn && !why.hard
+	if later := r.s.deferReject; later != nil && !warned && why.reply.Code/100 == 5 {
+		r.s.deferReject = nil
+		return r.pronounce(&reason{reply: later.reply, hard: true}) // warn_if_reject does not stand before it
+	}
 	reply := r.e.mend(why.reply)
-	if r.warn && !why.hard {
+	if warned {
 		r.log("reject_warning", reply.String())
 		return dunno
-	}
-	if r.deferReject != nil && reply.Code/100 == 5 {
-		later := r.deferReject
-		r.deferReject = nil
-		return r.pronounce(later)
 	}
 	r.reply = reply
 	r.log("reject", reply.String())
@@ -149,10 +150,10 @@ func (r *run) deferIfPermit(action string, code int, status dsn.Status, text str
 }
 
 // deferIfReject keeps a temporary refusal that takes the place of a permanent
-// one later in this list.
+// one later in the lists of this stage.
 func (r *run) deferIfReject(code int, status dsn.Status, text string) verdict {
-	if r.deferReject == nil {
-		r.deferReject = &reason{reply: smtpwire.R(code, status, text)}
+	if r.s.deferReject == nil {
+		r.s.deferReject = &reason{reply: smtpwire.R(code, status, text)}
 	}
 	return dunno
 }
