@@ -223,7 +223,7 @@ func (d *delivery) include(st state, path string) {
 		}
 		return
 	}
-	lines, err := d.ownLines(f)
+	lines, err := st.led.lines(f)
 	if err != nil {
 		d.unreadable(&st, path, err)
 		return

@@ -86,8 +86,8 @@ func (d *delivery) forwardFile(st state, u *users.User, path string, extension b
 	if extension || d.propagate&inForward == 0 {
 		st.unmatched = ""
 	}
-	st.from, st.own, st.led = st.local, true, true
-	lines, err := d.ownLines(f)
+	st.from, st.own, st.led = st.local, true, d.allowance(st.user)
+	lines, err := st.led.lines(f)
 	if err != nil {
 		d.unreadable(&st, path, err)
 		return true, true

@@ -65,7 +65,7 @@ func (d *delivery) indirect(st state) {
 		d.sent(&st, "forwards to %s", mailbox.External(st.addr))
 		return
 	}
-	if st.led && !d.gather(&st) {
+	if st.led != nil && !d.allowed(&st) {
 		return
 	}
 	var f *forward
@@ -84,20 +84,20 @@ func (d *delivery) indirect(st state) {
 	f.size += int64(len(r.Address) + len(r.Original) + len(r.ORCPT) + fixed)
 }
 
-// maxGathered bounds what a user's .forward file can lead to, in octets of
+// maxLed bounds what a user's .forward file can lead to, in octets of
 // recipients: by lists that it names again and again, say.
-const maxGathered = 16 << 20
+const maxLed = 16 << 20
 
-// gather counts an address for that.
-func (d *delivery) gather(st *state) bool {
-	if d.gathered < 0 {
+// allowed counts an address for that.
+func (d *delivery) allowed(st *state) bool {
+	if st.led.led < 0 {
 		return false
 	}
-	if d.gathered += int64(len(st.addr) + len(st.orig) + len(st.orcpt)); d.gathered <= maxGathered {
+	if st.led.led += int64(len(st.addr) + len(st.orig) + len(st.orcpt)); st.led.led <= maxLed {
 		return true
 	}
-	d.gathered = -1
-	d.Log.Warning("%s: the .forward file of %s leads to too many destinations", d.request.Envelope.ID, st.owner)
+	st.led.led = -1
+	d.Log.Warning("%s: %s leads to too many destinations", d.request.Envelope.ID, mailbox.External(st.delivered))
 	d.bounce(st, dsn.S(5, 2, 4), "too many destinations")
 	return false
 }

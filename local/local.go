@@ -111,16 +111,15 @@ func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
 // expanding it.
 type delivery struct {
 	*Agent
-	ctx      context.Context
-	request  *agent.Request
-	index    int
-	content  agent.Content
-	visited  map[string]bool // addresses that the message has been delivered to before
-	been     map[string]bool // duplicate filter
-	forwards []*forward
-	parts    []part
-	owned    int   // destinations in users' own files
-	gathered int64 // octets of recipients that these have led to; negative: too many
+	ctx        context.Context
+	request    *agent.Request
+	index      int
+	content    agent.Content
+	visited    map[string]bool // addresses that the message has been delivered to before
+	been       map[string]bool // duplicate filter
+	forwards   []*forward
+	parts      []part
+	allowances map[string]*allowance // by user whose .forward file was read
 	// deferred counts the parts that are to be tried again.
 	deferred int
 	// unfolded is set when the recipient was expanded and the sender wants to
@@ -161,7 +160,7 @@ type state struct {
 	from      string // name that is being expanded
 	kind      expansion
 	own       bool        // in a user's .forward file, or one that it includes: they are bounded
-	led       bool        // by such a file, maybe through an administrator's list
+	led       *allowance  // by such a file, maybe through an administrator's list; nil: not
 	relayed   bool        // luser_relay has led here: it does so once
 	rights    *users.User // whose rights destinations are used with; nil: nobody's in particular
 }

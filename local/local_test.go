@@ -625,6 +625,12 @@ func TestOwnExpansion(t *testing.T) {
 	s.write("home/joe/more", list.String(), s.users["joe"])
 	s.expect(s.deliver("joe@example.org"), "failed 5.2.4 cannot expand %DIR%/home/joe/more"+tooMuch)
 	s.forwards()
+	s = newSite(t, "both joe, ann\nall :include:%DIR%/members\n", "duplicate_filter_limit = 10")
+	for _, user := range []string{"joe", "ann"} { // each for himself
+		s.forward(user, strings.Repeat(user+"@far.test\n", maxOwn))
+	}
+	s.expect(s.deliver("both@example.org"), "expanded 2.0.0 forwarded as NEWID")
+	s.forwards()
 	// What is no destination counts too.
 	for _, filler := range []string{"#\n", "\n", ",", "(x) "} {
 		s.forward("joe", "x@far.test\n"+strings.Repeat(filler, maxOwnFile/len(filler)+1))
@@ -636,7 +642,7 @@ func TestOwnExpansion(t *testing.T) {
 	// An administrator's list, too large to be a user's.
 	list.Reset()
 	for i := range 18 {
-		fmt.Fprintf(&list, "reader%d%s@far.test\n", i, strings.Repeat("x", maxGathered/17))
+		fmt.Fprintf(&list, "reader%d%s@far.test\n", i, strings.Repeat("x", maxLed/17))
 	}
 	s.write("members", list.String(), nil)
 	s.forward("joe", "all\n")

@@ -178,18 +178,34 @@ func eachLine(r io.Reader, fn func(line string) bool) error {
 	return in.Err()
 }
 
-// ownLines reads a file that a user's own expansion has led to, within bounds.
-func (d *delivery) ownLines(r io.Reader) (lines [][]token, err error) {
+// An allowance is what a user's own files may come to.
+type allowance struct {
+	listed int   // destinations in them
+	led    int64 // octets of recipients that they have led to; negative: too many
+}
+
+func (d *delivery) allowance(user string) *allowance {
+	if d.allowances[user] == nil {
+		if d.allowances == nil {
+			d.allowances = map[string]*allowance{}
+		}
+		d.allowances[user] = new(allowance)
+	}
+	return d.allowances[user]
+}
+
+// lines reads one of these files.
+func (a *allowance) lines(r io.Reader) (lines [][]token, err error) {
 	in := &io.LimitedReader{R: r, N: maxOwnFile + 1}
 	err = eachLine(in, func(line string) bool {
 		t := parseTokens(line)
 		if len(t) > 0 {
 			lines = append(lines, t)
 		}
-		d.owned += len(t)
-		return d.owned <= maxOwn && in.N > 0
+		a.listed += len(t)
+		return a.listed <= maxOwn && in.N > 0
 	})
-	if d.owned > maxOwn || in.N <= 0 || errors.Is(err, errLongLine) {
+	if a.listed > maxOwn || in.N <= 0 || errors.Is(err, errLongLine) {
 		err = errTooMuch
 	}
 	return lines, err
