@@ -157,7 +157,11 @@ func (l *letter) header(b, head []byte) []byte {
 	} else {
 		line("Subject", l.t.subject)
 	}
-	line("To", external(l.To, true))
+	to := external(l.To, true)
+	if len(to) > hardColumn { // an address cannot be folded; the delivery status has it, in pieces
+		to = "undisclosed-recipients:;"
+	}
+	line("To", to)
 	if id := messageID(head); l.c.threaded && id != "" {
 		line("References", id)
 		line("In-Reply-To", id)

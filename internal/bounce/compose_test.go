@@ -368,6 +368,8 @@ func TestAnyNotice(t *testing.T) {
 		n.Postmaster = rapid.Bool().Draw(t, "postmaster")
 		n.Original.Body = mail.Body(rapid.IntRange(0, 63).Draw(t, "body"))
 		n.Original.EnvID = text.Draw(t, "envid")
+		address := rapid.OneOf(text, rapid.Just(strings.Repeat("\"", 980)+"@a.test"), rapid.Just(strings.Repeat("ü", 450)+"@a.test"), rapid.Just(strings.Repeat("x", 980)+"@a.test"))
+		n.To, n.Original.Sender = address.Draw(t, "to"), address.Draw(t, "sender")
 		n.Reports = nil
 		for range rapid.IntRange(1, 4).Draw(t, "n") {
 			r := report(text.Draw(t, "addr"), dsn.Failed, dsn.S(5, 0, 0), text.Draw(t, "reason"))

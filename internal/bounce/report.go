@@ -126,8 +126,12 @@ func (l *letter) originalHead(b []byte) []byte {
 		description = "Undelivered " + description
 	}
 	b = l.part(b, description, contentType, l.orig8)
+	sender := external(l.Original.Sender, utf8 || l.global)
+	if len(sender) > hardColumn {
+		return b // as of To
+	}
 	b = append(b, "Return-Path: <"...)
-	b = append(b, external(l.Original.Sender, utf8 || l.global)...)
+	b = append(b, sender...)
 	return append(b, ">\r\n"...)
 }
 
