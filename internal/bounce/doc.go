@@ -22,7 +22,7 @@
 //	failure   double-bounce           none, a warning is logged
 //	delay     an address              to it, from <>; recipients with NOTIFY=DELAY or no NOTIFY
 //	                                  class delay: also to delay_notice_recipient, header only
-//	delay     <>                      class delay: to delay_notice_recipient
+//	delay     <>                      none
 //	success   an address              to it, from <>; recipients with NOTIFY=SUCCESS
 //	trace     an address              to it, from <>; all recipients
 //

@@ -102,12 +102,12 @@ func (p *policy) notices(kind proto.NoticeKind, env *mail.Envelope, reports []Re
 		}
 		return out
 	case proto.NoticeDelay:
-		var out plan
-		if !null {
-			out = toSender(env.Sender, wanting(reports, dsn.Notify.Delay), dsn.RetHeaders)
+		if null {
+			return plan{}
 		}
+		out := toSender(env.Sender, wanting(reports, dsn.Notify.Delay), dsn.RetHeaders)
 		if p.onDelay {
-			out.sendings = append(out.sendings, p.copyFor(p.delayTo, reports, null))
+			out.sendings = append(out.sendings, p.copyFor(p.delayTo, reports, false))
 		}
 		return out
 	case proto.NoticeSuccess:
