@@ -40,7 +40,12 @@
 //
 // With VERP every recipient's failure makes a notice of its own, to the
 // sender's address with the recipient's in it (disable_verp_bounces ends
-// that).
+// that). Postmaster's copy (class bounce) is then one that reports them all, where
+// Postfix sends one of each notice: a list's mail to a thousand dead addresses
+// is one thing to know.
+//
+// A copy for postmaster comes after the notices that it is of. When one of
+// several notices cannot be sent, the copy is of those sent in the end.
 //
 // # Security
 //
