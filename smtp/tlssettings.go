@@ -112,6 +112,9 @@ func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, e
 	fail("ciphers", err)
 	_, err = tlspolicy.CipherSuites(c.MandatoryCiphers, c.MandatoryExclude)
 	fail("mandatory_ciphers", err)
+	for _, word := range tlspolicy.UnknownCiphers(slices.Concat(c.Exclude, c.MandatoryExclude)) {
+		o.Warn(fmt.Sprintf("%sexclude_ciphers, %smandatory_exclude_ciphers: %q names no cipher, and excludes nothing", family, family, word))
+	}
 	fail("fingerprint_digest", tlspolicy.CheckDigest(c.FingerprintDigest))
 	var files []string
 	if f.caFile != "" {

@@ -165,8 +165,17 @@ func (t *tlsSettings) makeConfig(cfg *config.Config, warn func(string, ...any)) 
 	if err != nil {
 		return fmt.Errorf("tls_eecdh_auto_curves: %w", err)
 	}
+	suites, err := cipherSuites(grade, exclude, warn)
+	if err != nil {
+		return err
+	}
+	if len(suites) == 0 { // those of TLSv1.3 cannot be excluded
+		if low = tls.VersionTLS13; high < low {
+			return fmt.Errorf("smtpd_tls_exclude_ciphers: no cipher is left for the protocols of %s", protocols)
+		}
+	}
 	t.config = &tls.Config{MinVersion: low, MaxVersion: high, GetCertificate: t.keys.choose,
-		CipherSuites: cipherSuites(grade, exclude, warn), CurvePreferences: curves}
+		CipherSuites: suites, CurvePreferences: curves}
 	if t.askCert {
 		t.config.ClientAuth = tls.RequestClientCert
 		if t.needTrust {
@@ -268,9 +277,9 @@ func versionOf(name string) (v uint16, known bool) {
 	return 0, false
 }
 
-// cipherSuites is the TLS 1.2 suites of a cipher grade, less those excluded.
-// The suites of TLS 1.3 are fixed. Nil means the library's own list.
-func cipherSuites(grade string, exclude []string, warn func(string, ...any)) []uint16 {
+// cipherSuites are the TLS 1.2 suites that are not excluded. Every grade that there
+// is means the same: those that crypto/tls takes for good.
+func cipherSuites(grade string, exclude []string, warn func(string, ...any)) ([]uint16, error) {
 	switch grade {
 	case "high", "medium", "":
 	case "low", "export", "null":
@@ -278,40 +287,10 @@ func cipherSuites(grade string, exclude []string, warn func(string, ...any)) []u
 	default:
 		warn("unknown cipher grade %q, using \"medium\"", grade)
 	}
-	if grade != "high" && len(exclude) == 0 {
-		return nil
+	for _, word := range tlspolicy.UnknownCiphers(exclude) {
+		warn("smtpd_tls_exclude_ciphers, smtpd_tls_mandatory_exclude_ciphers: %q names no cipher, and excludes nothing", word)
 	}
-	var out []uint16
-	for _, s := range tls.CipherSuites() {
-		if grade == "high" && strings.Contains(s.Name, "_CBC_") && !strings.Contains(s.Name, "_ECDHE_") {
-			continue
-		}
-		drop := false
-		for _, e := range exclude {
-			drop = drop || suiteMatches(s.Name, e)
-		}
-		if !drop {
-			out = append(out, s.ID)
-		}
-	}
-	return out
-}
-
-// suiteMatches says whether an OpenSSL cipher name or class is the suite.
-func suiteMatches(suite, name string) bool {
-	up := strings.ToUpper(name)
-	switch up {
-	case "ANULL", "ENULL", "NULL", "EXPORT", "LOW", "MD5", "SSLV2", "EXP", "ADH", "AECDH", "DES", "DSS", "ADSS", "SEED", "IDEA", "CAMELLIA", "PSK", "SRP":
-		return false // never offered
-	case "KRSA", "RSA":
-		return strings.HasPrefix(suite, "TLS_RSA_")
-	case "SHA1", "SHA":
-		return strings.HasSuffix(suite, "_SHA")
-	case "CHACHA20":
-		return strings.Contains(suite, "CHACHA20")
-	}
-	up = strings.NewReplacer("-", "_").Replace(up)
-	return strings.Contains(strings.ReplaceAll(suite, "_WITH_", "_"), up)
+	return tlspolicy.CipherSuites("high", exclude)
 }
 
 // tlsState is the TLS of one session.

@@ -3,6 +3,7 @@ package tlspolicy
 import (
 	"crypto/tls"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -110,10 +111,9 @@ func CipherSuites(grade string, exclude []string) ([]uint16, error) {
 // excluded says whether a word of an exclusion list, in the terms of OpenSSL,
 // covers a suite named as the standards do.
 func excluded(suite string, words []string) bool {
-	for _, w := range words {
-		parts := strings.FieldsFunc(strings.ToUpper(w), func(r rune) bool { return r == '+' })
-		covers := len(parts) > 0
-		for _, p := range parts {
+	for _, w := range cipherWords(words) {
+		covers := true
+		for p := range strings.SplitSeq(w, "+") {
 			covers = covers && has(suite, p)
 		}
 		if covers {
@@ -122,6 +122,35 @@ func excluded(suite string, words []string) bool {
 	}
 	return false
 }
+
+// cipherWords are the words of an exclusion list, which colons may separate.
+func cipherWords(words []string) []string {
+	return strings.FieldsFunc(strings.ToUpper(strings.Join(words, ":")), func(r rune) bool { return r == ':' })
+}
+
+// UnknownCiphers are the words of an exclusion list that stand for nothing: they
+// name no cipher and no class of ciphers that OpenSSL has. To exclude what
+// crypto/tls never offers is fine.
+func UnknownCiphers(words []string) []string {
+	all := append(tls.CipherSuites(), tls.InsecureCipherSuites()...)
+	var out []string
+	for _, w := range cipherWords(words) {
+		for p := range strings.SplitSeq(w, "+") {
+			kind, _, _ := strings.Cut(p, "-")
+			if !slices.Contains(neverOffered, kind) && !slices.ContainsFunc(all, func(s *tls.CipherSuite) bool { return has(s.Name, p) }) {
+				out = append(out, w)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// neverOffered are OpenSSL's classes of ciphers, and first words of names, that
+// crypto/tls has none of.
+var neverOffered = strings.Fields("ANULL ENULL NULL EXPORT EXPORT40 EXPORT56 EXP LOW MEDIUM MD5 SSLV2 ADH AECDH DH DHE EDH KDH KDHE KEDH ADSS DSS AECDH ECDH KECDH " +
+	"AECDSS SEED IDEA RC2 CAMELLIA CAMELLIA128 CAMELLIA256 ARIA ARIA128 ARIA256 ARIAGCM AESCCM AESCCM8 GOST AGOST KGOST GOST94 GOST89MAC " +
+	"PSK KPSK APSK RSAPSK DHEPSK ECDHEPSK KRSAPSK KDHEPSK KECDHEPSK SRP KSRP ASRP KRB5 AKRB5 KKRB5 FZA")
 
 func has(suite, word string) bool {
 	kx, rest, _ := strings.Cut(strings.TrimPrefix(suite, "TLS_"), "_WITH_")

@@ -76,6 +76,21 @@ func TestCipherSuites(t *testing.T) {
 	}
 }
 
+// What excludes nothing, because it is mistyped, is told; what there is nothing
+// of to exclude is not.
+func TestUnknownCiphers(t *testing.T) {
+	t.Parallel()
+	got := UnknownCiphers([]string{"aNULL", "MD5:DES:3DES", "AES128-SHA", "ECDHE-RSA-AES128-GCM-SHA256", "DHE-RSA-AES256-SHA", "kRSA+AES128", "aRSA", "AESGCM",
+		"TLS_RSA_WITH_AES_128_CBC_SHA", "CAMELLIA", "AES_128", "AES-128", "kRSA+AES129", "GCM:RC4"})
+	if want := []string{"AES_128", "AES-128", "KRSA+AES129", "GCM"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	ids, err := CipherSuites("high", []string{"AES128:AES256", "CHACHA20"})
+	if err != nil || ids == nil || len(ids) != 0 {
+		t.Errorf("%v, %v; want none, which is not the library's own list", ids, err)
+	}
+}
+
 func TestParsePolicy(t *testing.T) {
 	t.Parallel()
 	s := &Settings{Protocols: ">=TLSv1", MandatoryProtocols: ">=TLSv1.2", Ciphers: "medium", MandatoryCiphers: "high",
