@@ -133,6 +133,28 @@ _dmarc.good.test. 60 IN TXT "v=DMARC1; p=reject"
 	}
 }
 
+// TestManyFields has a message of nothing but header fields: it is refused for
+// good before lists of them are made.
+func TestManyFields(t *testing.T) {
+	t.Parallel()
+	s, _ := newTestServer(t, "mail_authentication = check\nauthserv_id = mx.test\nmynetworks = 127.0.0.0/8\n", "")
+	for n, want := range map[int]int{maxFields / 2: 0, maxFields + 1: 552} {
+		in := s.begin(&proto.Submit{Flags: proto.SubmitNoReceive, Envelope: mail.Envelope{ID: mail.MakeQueueID(time.Unix(1, 0), 1),
+			Sender: "a@b.test", RewriteContext: "remote", Client: mail.Client{Name: "c.test", Addr: "192.0.2.1", Proto: "ESMTP"},
+			Recipients: []mail.Recipient{{Address: "r@here.test"}}}})
+		in.write([]byte(strings.Repeat("a:\r\n", n) + "\r\nbody\r\n"))
+		_, err := in.content()
+		code := 0
+		if err != nil {
+			code = s.storageReply("x", err).Code
+		}
+		if code != want {
+			t.Errorf("%d fields: %d, want %d (%v)", n, code, want, err)
+		}
+		in.abort()
+	}
+}
+
 func TestAuthenticateOff(t *testing.T) {
 	t.Parallel()
 	cfg, err := config.LoadString(baseConfig)

@@ -167,6 +167,30 @@ func TestBodyChecks(t *testing.T) {
 	}
 }
 
+// TestBodyChecksOfParts has nothing but body_checks look at a message with
+// parts: each is looked at from its own beginning, its header is no body, and what is in an
+// attached message is.
+func TestBodyChecksOfParts(t *testing.T) {
+	t.Parallel()
+	conf := "body_checks = pcre:{{/^X-Part:/ REJECT header}, {/^bad/ REJECT}}\nbody_checks_size_limit = 100\n"
+	const head = "Message-Id: <a@b>\r\nMIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n"
+	text := strings.Repeat("0123456789\r\n", 20)
+	for name, tt := range map[string]struct {
+		body    string
+		refused bool
+	}{
+		"after much text":      {"--b\r\n\r\n" + text + "--b\r\nX-Part: y\r\n\r\nbad\r\n--b--\r\n", true},
+		"deep in a part":       {"--b\r\n\r\n" + text + "--b\r\nX-Part: y\r\n\r\n" + text + "bad\r\n--b--\r\n", false},
+		"in an attached one":   {"--b\r\nContent-Type: message/rfc822\r\n\r\nSubject: z\r\n\r\nbad\r\n--b--\r\n", true},
+		"in the part's header": {"--b\r\nX-Part: y\r\n\r\nx\r\n--b--\r\n", false},
+	} {
+		_, r := feed(newCore(t, conf, nil), submission("remote", "r@x.y"), head+tt.body, 0)
+		if (r.Refused != nil) != tt.refused {
+			t.Errorf("%s: refused: %v, want %t", name, r.Refused, tt.refused)
+		}
+	}
+}
+
 // force_mime_input_conversion comes before checks.
 func TestForceMIMEConversion(t *testing.T) {
 	t.Parallel()

@@ -255,7 +255,7 @@ func (c *Core) NewMessage(ctx context.Context, s *Submission) *Message {
 		m.envelopeRecipient(ctx, s.Envelope.Recipients[i])
 	}
 	for _, addr := range s.BCC {
-		m.envelopeRecipient(ctx, mail.Recipient{Address: addr})
+		m.envelopeRecipient(ctx, mail.Recipient{Address: addr, Notify: dsn.NotifyNever})
 	}
 	return m
 }

@@ -38,7 +38,7 @@ func (b *bodyState) init(c *Core, flags Flags) {
 	if flags&Filter == 0 {
 		return
 	}
-	b.mime.on = c.mime && (!c.mimeChecks.Empty() || !c.nestedChecks.Empty() || c.strict.body8Bit || c.strict.encoding)
+	b.mime.on = c.mime && (!c.mimeChecks.Empty() || !c.nestedChecks.Empty() || !c.bodyChecks.Empty() || c.strict.body8Bit || c.strict.encoding)
 	b.lines = b.mime.on || !c.bodyChecks.Empty() || c.reject != nil || c.strip != nil || c.strict.body8Bit
 }
 

@@ -5,16 +5,27 @@ import (
 	"errors"
 	"io"
 
+	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/milter"
+	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 )
 
-// maxHead bounds the header that filters and signatures can be made of. Each
-// field is bounded by header_size_limit, their number is not.
-const maxHead = 16 << 20
+// maxHead and maxFields bound the header that filters, checks and signatures
+// can be made of, in octets and fields: each is bounded by header_size_limit,
+// their number only by the size of a message, and one of three octets
+// costs a hundred here.
+const (
+	maxHead   = 16 << 20
+	maxFields = 10000
+)
 
-var errHead = errors.New("the header is longer than 16 MiB: it cannot be shown to filters or signed")
+var errHead = errors.New("the header has more than 16 MiB or 10000 fields: it cannot be shown to filters, checked or signed")
+
+// tooMuch is what a submitter hears of errHead. The message would be no shorter the
+// next time.
+var tooMuch = proto.SubmitReply{Code: 552, Status: dsn.S(5, 3, 4), Text: "Error: the message header is too long"}
 
 // content is what has been stored of the message: header fields and body.
 func (in *incoming) content() (*milter.Content, error) {
@@ -33,6 +44,9 @@ func (in *incoming) content() (*milter.Content, error) {
 		fd, r, ok := rfc5322.NextField(rest)
 		if !ok {
 			break
+		}
+		if len(c.Fields) == maxFields {
+			return nil, errHead
 		}
 		c.Fields = append(c.Fields, milter.Field{Name: string(fd.Name()), Raw: fd.Raw})
 		rest = r

@@ -535,8 +535,11 @@ func (in *incoming) state(res *Result) (c spool.Change, changed bool) {
 // storageReply words a failure to store a message, for the log and the client.
 func (s *Server) storageReply(id mail.QueueID, err error) *proto.SubmitReply {
 	s.opt.Log.Warning("%s: message not queued: %v", id, err)
-	if errors.Is(err, spool.ErrFull) {
+	switch {
+	case errors.Is(err, spool.ErrFull):
 		return &noSpace
+	case errors.Is(err, errHead):
+		return &tooMuch
 	}
 	return &writeError
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,7 +71,7 @@ type DKIM struct {
 // DMARC is what the author's domain wants of mail like this.
 type DMARC struct {
 	Result Result
-	From   string // the domain of the author, empty if there is not exactly one
+	From   string // the author's domain; of several the one that decided; empty without any
 	Policy string // that applies: none, quarantine, reject; empty without a record
 }
 
@@ -87,39 +88,45 @@ func (c *Checker) Check(ctx context.Context, m *Message) *Results {
 	defer cancel()
 	r := &Results{SPF: c.SPF(ctx, m.Client, m.Helo, m.Sender)}
 	r.DKIM = c.dkim(ctx, m)
-	r.DMARC = c.dmarc(ctx, authorDomain(m.Header), r)
+	r.DMARC = c.dmarcOf(ctx, authorDomains(m.Header), r)
 	return r
 }
 
-// authorDomain is the domain of the From: address. It is empty when there is
-// not exactly one: DMARC says nothing of such mail.
-func authorDomain(header []byte) string {
-	domain, fields := "", 0
+// maxAuthors bounds whose policies are asked for. Mail that is from more
+// domains than that has no author that could be known.
+const maxAuthors = 8
+
+// authorDomains are the domains of the From: addresses, each once, in the form
+// in which DNS knows them. There is one of them in decent mail; but whoever forges
+// one may add another, in the same field or in one more.
+func authorDomains(header []byte) (domains []string) {
 	for rest := header; ; {
 		f, r, ok := rfc5322.NextField(rest)
 		if !ok {
-			return domain
+			return domains
 		}
 		rest = r
 		if !rfc5322.EqualName(f.Name(), "From") {
 			continue
 		}
-		if fields++; fields > 1 {
-			return ""
-		}
 		for _, a := range rfc5322.AppendAddresses(nil, string(f.Body()), 100) {
 			d := strings.ToLower(strings.TrimSuffix(rfc5322.Domain(a.Addr), "."))
-			if d == "" || domain != "" && d != domain {
-				return ""
+			if ascii, ok := resolver.ToASCII(d); ok {
+				d = ascii
 			}
-			domain = d
+			if d != "" && !slices.Contains(domains, d) && len(domains) <= maxAuthors {
+				domains = append(domains, d)
+			}
 		}
 	}
 }
 
 // Rejected is the refusal of a message that fails DMARC where its author's
-// domain wants such mail refused; nil for any other.
+// domain wants such mail refused, or that has authors without end; nil for any other.
 func (r *Results) Rejected() *smtpwire.Reply {
+	if r.DMARC.Result == PermError {
+		return smtpwire.R(550, dsn.S(5, 7, 26), "Error: From: has authors in more domains than DMARC can be checked for")
+	}
 	if r.DMARC.Result != Fail || r.DMARC.Policy != "reject" {
 		return nil
 	}

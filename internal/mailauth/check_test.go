@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/ed25519"
 	"encoding/base64"
+	"fmt"
 	"io"
 	"net/netip"
 	"strings"
@@ -206,19 +207,63 @@ func TestDMARC(t *testing.T) {
 	}
 }
 
-func TestAuthorDomain(t *testing.T) {
+func TestAuthorDomains(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]string{
 		"From: A <a@Example.com>\r\n":                    "example.com",
 		"Subject: x\r\nfrom: a@b.test,\r\n c@b.test\r\n": "b.test",
-		"From: a@b.test, c@d.test\r\n":                   "",
-		"From: a@b.test\r\nFrom: a@b.test\r\n":           "",
+		"From: a@b.test, c@d.test\r\n":                   "b.test d.test",
+		"From: CEO <ceo@b.test>, x\r\n":                  "b.test",
+		"From: a@b.test\r\nX: y\r\nFrom: a@d.test\r\n":   "b.test d.test",
 		"From: \"a@evil.test\" <a@b.test>\r\n":           "b.test",
+		"From: a@B\u00fccher.test.\r\n":                  "xn--bcher-kva.test",
 		"From: nobody\r\n":                               "",
 		"Subject: x\r\n":                                 "",
 	} {
-		if got := authorDomain([]byte(header)); got != want {
+		if got := strings.Join(authorDomains([]byte(header)), " "); got != want {
 			t.Errorf("%q: %q, want %q", header, got, want)
+		}
+	}
+}
+
+// TestAuthors forges an author whose domain wants forgeries refused, and adds
+// others who do not mind.
+func TestAuthors(t *testing.T) {
+	t.Parallel()
+	z, err := fakezone.Parse(`
+_dmarc.bank.test.    60 IN TXT "v=DMARC1; p=reject"
+_dmarc.lax.test.     60 IN TXT "v=DMARC1; p=none"
+_dmarc.middle.test.  60 IN TXT "v=DMARC1; p=quarantine"
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dns := z.Resolver()
+	t.Cleanup(func() { dns.Close() })
+	c := New(dns, "mx.test")
+	many := "a@bank.test"
+	for i := range maxAuthors {
+		many = fmt.Sprintf("a@%d.test, ", i) + many
+	}
+	for _, tt := range []struct {
+		from, passes string
+		result       Result
+		refused      bool
+	}{
+		{"a@bank.test", "evil.test", Fail, true},
+		{"a@bank.test", "bank.test", Pass, false},
+		{"a@bank.test, x", "evil.test", Fail, true},
+		{"a@evil.test, a@bank.test", "evil.test", Fail, true},
+		{"a@lax.test, a@bank.test, a@middle.test", "lax.test", Fail, true},
+		{"a@lax.test, a@middle.test", "evil.test", Fail, false},
+		{"a@lax.test\r\nFrom: a@bank.test", "lax.test", Fail, true},
+		{"a@nothing.test", "evil.test", None, false},
+		{many, "evil.test", PermError, true},
+	} {
+		r := &Results{SPF: SPF{Result: Fail}, DKIM: []DKIM{{Result: Pass, Domain: tt.passes}}}
+		r.DMARC = c.dmarcOf(t.Context(), authorDomains([]byte("From: "+tt.from+"\r\n")), r)
+		if r.DMARC.Result != tt.result || (r.Rejected() != nil) != tt.refused {
+			t.Errorf("From: %s, signed by %s: %+v, refused: %v", tt.from, tt.passes, r.DMARC, r.Rejected())
 		}
 	}
 }

@@ -122,12 +122,43 @@ func (c *Checker) organization(ctx context.Context, domain string) string {
 	return org
 }
 
+// dmarcOf judges the findings by the policies of all authors' domains. The
+// strictest policy that the message fails decides (RFC 7489 section 6.6.1): another author
+// in From: excuses nothing.
+func (c *Checker) dmarcOf(ctx context.Context, domains []string, r *Results) DMARC {
+	if len(domains) > maxAuthors {
+		return DMARC{Result: PermError}
+	}
+	worst := DMARC{Result: None}
+	for i, domain := range domains {
+		if d := c.dmarc(ctx, domain, r); i == 0 || d.severity() > worst.severity() {
+			worst = d
+		}
+	}
+	return worst
+}
+
+// severity orders findings on several authors: failures by their policy, what is
+// not known, the absence of a policy, and success.
+func (d *DMARC) severity() int {
+	switch {
+	case d.Result == Fail && d.Policy == "reject":
+		return 5
+	case d.Result == Fail && d.Policy == "quarantine":
+		return 4
+	case d.Result == Fail:
+		return 3
+	case d.Result == TempError:
+		return 2
+	case d.Result == None:
+		return 1
+	}
+	return 0
+}
+
 // dmarc judges the findings by the policy of the author's domain.
 func (c *Checker) dmarc(ctx context.Context, from string, r *Results) DMARC {
 	d := DMARC{Result: None, From: from}
-	if from == "" {
-		return d
-	}
 	org, found, err := c.walk(ctx, from)
 	if err != nil {
 		d.Result = TempError

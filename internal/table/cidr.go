@@ -142,7 +142,11 @@ func cutField(line string) (word, rest string) {
 	return line, ""
 }
 
-func (c networkCond) holds(a netip.Addr) bool { return c.prefix.Contains(a) != c.not }
+// holds says whether a meets the condition. One about IPv4 says nothing of IPv6
+// addresses, with "!" as little as without.
+func (c networkCond) holds(a netip.Addr) bool {
+	return c.prefix.Addr().Is4() == a.Is4() && c.prefix.Contains(a) != c.not
+}
 
 func (n *networks) find(a netip.Addr) (string, bool) {
 	best := len(n.rules)
@@ -161,7 +165,7 @@ linear:
 			break
 		}
 		r := &n.rules[i]
-		if r.prefix.Contains(a) == r.not {
+		if !(networkCond{r.prefix, r.not}).holds(a) {
 			continue
 		}
 		for _, c := range r.conds {

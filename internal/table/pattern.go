@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/dlclark/regexp2"
 )
@@ -108,6 +109,9 @@ func parsePatterns(d dialect, name, text string, o Options) []patternRule {
 			bad(n, err)
 			return nil
 		}
+		if len(r.value.parts) == 0 {
+			o.warn("%s, line %d: no result after the pattern: an empty one is an error when it is found", name, n)
+		}
 		list := stack[len(stack)-1]
 		*list = append(*list, r)
 		return nil
@@ -140,9 +144,6 @@ func parseRule(d dialect, line string, o *Options) (r patternRule, err error) {
 			return r, err
 		}
 		r.also, rest = &also, tail
-	}
-	if rest == "" {
-		return r, errors.New("no result after the pattern")
 	}
 	r.value, err = parseTemplate(rest)
 	if err == nil && r.value.highest > 0 && o.NoSubstitution {
@@ -234,9 +235,9 @@ func (p *pattern) compile(d dialect, text, letters string, o *Options) error {
 	if err != nil {
 		return err
 	}
-	expr := text
+	expr := latin1(text)
 	if d == dialectPOSIX {
-		expr = fromPOSIX(text)
+		expr = fromPOSIX(expr)
 	}
 	if f.anchored {
 		expr = `\A(?:` + expr + `)`
@@ -318,6 +319,33 @@ func fromPOSIX(text string) string {
 	return b.String()
 }
 
+// latin1 has each octet of s be a character: patterns are about octets, as in
+// Postfix, and the matchers about characters. \x80 to \xff then stand for
+// octets, and mail that is not in UTF-8 can be matched, too.
+func latin1(s string) string {
+	i := 0
+	for i < len(s) && s[i] < utf8.RuneSelf {
+		i++
+	}
+	if i == len(s) {
+		return s
+	}
+	b := append(make([]byte, 0, 2*len(s)), s[:i]...)
+	for ; i < len(s); i++ {
+		b = utf8.AppendRune(b, rune(s[i]))
+	}
+	return string(b)
+}
+
+// octets is the opposite of latin1.
+func octets(s string) string {
+	b := make([]byte, 0, len(s))
+	for _, r := range s {
+		b = append(b, byte(r))
+	}
+	return string(b)
+}
+
 func (p *pattern) groups() int {
 	if p.lin != nil {
 		return p.lin.NumSubexp()
@@ -357,9 +385,10 @@ func (t *patternTable) Lookup(_ context.Context, key string) (string, bool, erro
 			return "", false, err
 		}
 	}
-	return lookupRules(rules, key)
+	return lookupRules(rules, latin1(key))
 }
 
+// lookupRules looks for key, which is latin1 of the one that is asked for.
 func lookupRules(rules []patternRule, key string) (string, bool, error) {
 	for i := range rules {
 		r := &rules[i]
@@ -372,6 +401,9 @@ func lookupRules(rules []patternRule, key string) (string, bool, error) {
 				continue
 			}
 			if ok, err := r.alsoMatches(key); err != nil || ok {
+				for i := range groups {
+					groups[i] = octets(groups[i])
+				}
 				return r.value.expand(groups), err == nil, err
 			}
 			continue
