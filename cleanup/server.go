@@ -65,12 +65,20 @@ func NewServer(ctx context.Context, o ServerOptions) *Server {
 	s := &Server{opt: o, ctx: ctx, streams: make(map[streamKey]*stream)}
 	s.srv = ipc.Server{Handler: s.handle, OnClose: s.closed, OnTrigger: func([]byte) {},
 		// The socket lies where the set-gid group can reach it, for whom there is nothing here.
-		Public: func(*ipc.Request) bool { return false }}
+		Public: func(*ipc.Request) bool { return false }, Last: s.isQueueManager}
 	return s
 }
 
 // IPC is the server for the service's sockets.
 func (s *Server) IPC() *ipc.Server { return &s.srv }
+
+// isQueueManager says whether c is the attached queue manager's: what the others
+// bring in it is told of, and what became of it is recorded, to the last.
+func (s *Server) isQueueManager(c *ipc.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.qmgr == c
+}
 
 // Wait waits for what is under way. It is called when the sockets are closed.
 func (s *Server) Wait() { s.wg.Wait() }

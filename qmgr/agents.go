@@ -31,32 +31,51 @@ type delivery struct {
 	transport mail.Transport
 	nexthop   mail.Nexthop
 	rcpts     []int
-	sent      bool // the agent has it
-	adopted   bool // a former queue manager ordered it; only its outcome is awaited
+	sent      bool               // the agent has it
+	awaits    int                // former deliveries to some of the same recipients that go on
+	reply     proto.DeliverReply // what came of those that have ended
 }
 
-// An agentConn is the connection to one transport's process. It belongs to
-// the loop.
+// A former delivery is one that a former queue manager ordered, and that goes
+// on. Nobody else is to get an order for its recipients.
+type former struct {
+	id      mail.QueueID
+	rcpts   []int
+	conn    *ipc.Conn   // where its outcome will be told
+	release func()      // nothing more is awaited there
+	waiting []*delivery // orders for some of the same recipients
+}
+
+// An agentConn is the way to one transport's process. It belongs to the loop.
 type agentConn struct {
 	s         *Server
 	transport mail.Transport
-	conn      *ipc.Conn
-	ready     bool // the inventory has come
+	conn      *ipc.Conn // where orders go; those of a process that retires are answered where they went
+	ready     bool      // the inventory has come
 	dialing   bool
 	waiting   []*delivery // to be sent when ready
 	pending   int         // sent and not answered
 	used      time.Time
-	running   []proto.Delivery // inventory: still under way for a former queue manager
 }
 
 // deliver orders one delivery.
 func (s *Server) deliver(m *message, e *sched.Effect) {
 	d := &delivery{entry: e.Entry, num: e.ID, transport: e.Transport, nexthop: e.Nexthop, rcpts: e.Rcpts}
 	s.entries[e.Entry] = d
-	a := s.agents[e.Transport]
+	for _, i := range d.rcpts {
+		if r := m.active.rcpts[i]; r != nil {
+			r.order = d
+		}
+	}
+	s.order(m, d, e)
+}
+
+// order gives an order to its agent, or keeps it until that can be reached.
+func (s *Server) order(m *message, d *delivery, e *sched.Effect) {
+	a := s.agents[d.transport]
 	if a == nil {
-		a = &agentConn{s: s, transport: e.Transport}
-		s.agents[e.Transport] = a
+		a = &agentConn{s: s, transport: d.transport}
+		s.agents[d.transport] = a
 	}
 	a.used = s.now
 	if a.ready {
@@ -90,7 +109,7 @@ func (a *agentConn) dial() {
 				s.post(func() { a.up(conn, &inv) }, sched.Event{})
 				close(told)
 			default:
-				s.post(func() { a.late(&inv) }, sched.Event{})
+				s.post(func() { s.heardOf(conn, &inv, false) }, sched.Event{})
 			}
 		})
 		conn, err := dialOnce(ctx, client)
@@ -115,7 +134,12 @@ func (a *agentConn) dial() {
 			}, sched.Event{})
 		}
 		s.tasks.Go(func() {
-			<-conn.Done()
+			select {
+			case <-conn.Done():
+			case <-s.ctx.Done():
+				conn.Close()
+				<-conn.Done()
+			}
 			s.post(func() { a.lost(conn) }, sched.Event{})
 		})
 	})
@@ -135,10 +159,7 @@ func (a *agentConn) up(conn *ipc.Conn, inv *proto.Inventory) {
 	if a.s.reap.IsZero() {
 		a.s.reap = a.s.now.Add(agentIdle)
 	}
-	a.running = inv.Running
-	for i := range inv.Finished {
-		a.s.finished(&inv.Finished[i])
-	}
+	a.s.heardOf(conn, inv, true)
 	waiting := a.waiting
 	a.waiting = nil
 	for _, d := range waiting {
@@ -154,7 +175,7 @@ func (s *Server) reapAgents() {
 	for _, a := range s.agents {
 		switch {
 		case a.conn == nil:
-		case a.pending == 0 && len(a.waiting) == 0 && len(a.running) == 0 && s.now.Sub(a.used) >= agentIdle:
+		case a.pending == 0 && len(a.waiting) == 0 && !s.awaited(a.conn) && s.now.Sub(a.used) >= agentIdle:
 			a.conn.Close()
 			a.conn, a.ready = nil, false
 		default:
@@ -163,61 +184,19 @@ func (s *Server) reapAgents() {
 	}
 }
 
-// late: a delivery that the inventory named as running has ended.
-func (a *agentConn) late(inv *proto.Inventory) {
-	for i := range inv.Finished {
-		f := &inv.Finished[i]
-		a.running = slices.DeleteFunc(a.running, func(r proto.Delivery) bool {
-			return r.ID == f.ID && len(f.Reply.Outcomes) > 0 && slices.Contains(r.Index, f.Reply.Outcomes[0].Rcpt)
-		})
-		a.s.finished(f)
-	}
-}
-
-// finished takes in an outcome that a former queue manager had ordered. When
-// this one has ordered the same meanwhile it is its outcome; when the message
-// has not been taken up yet it is noted so that it will not be done again.
-func (s *Server) finished(f *proto.Finished) {
-	num := msgID(f.ID)
-	m := s.message(num)
-	if m == nil {
-		return
-	}
-	for _, d := range s.entries {
-		if d.num == num && d.adopted && len(f.Reply.Outcomes) > 0 && slices.Contains(d.rcpts, f.Reply.Outcomes[0].Rcpt) {
-			s.completed(d, &f.Reply)
-			return
-		}
-	}
-	var done []int
-	for _, o := range f.Reply.Outcomes {
-		if o.Action == dsn.Delivered || o.Action == dsn.Relayed || o.Action == dsn.Expanded {
-			m.setDone(o.Rcpt)
-			done = append(done, o.Rcpt)
-		}
-	}
-	s.log.done(m, done)
-	if s.messages[num] == nil {
-		s.rest(m) // it lies in the book, with fewer recipients now
-	}
-}
-
 // send hands a delivery to the agent. e is nil when it waited for the
 // connection; session hints are then out of date anyway.
 func (a *agentConn) send(m *message, d *delivery, e *sched.Effect) {
 	s := a.s
-	for _, r := range a.running {
-		if r.ID == m.id && slices.ContainsFunc(d.rcpts, func(i int) bool { return slices.Contains(r.Index, i) }) {
-			d.adopted = true
-			return
-		}
+	if s.await(m, d) {
+		return
 	}
 	act := m.active
 	index := d.rcpts
-	if slices.ContainsFunc(index, m.isDone) {
-		// A former queue manager's delivery brought it there meanwhile.
-		if index = slices.DeleteFunc(slices.Clone(index), m.isDone); len(index) == 0 {
-			s.completed(d, &proto.DeliverReply{})
+	settled := func(i int) bool { return m.isDone(i) || about(&d.reply, i) }
+	if slices.ContainsFunc(index, settled) { // a former delivery has
+		if index = slices.DeleteFunc(slices.Clone(index), settled); len(index) == 0 {
+			s.completed(d, &d.reply)
 			return
 		}
 	}
@@ -241,7 +220,7 @@ func (a *agentConn) send(m *message, d *delivery, e *sched.Effect) {
 	d.sent = true
 	a.pending++
 	a.used = s.now
-	a.conn.Go(req, func(payload []byte, err error) {
+	a.conn.GoNow(req, func(payload []byte, err error) {
 		var reply proto.DeliverReply
 		if err == nil {
 			err = reply.Decode(payload)
@@ -266,37 +245,33 @@ func (a *agentConn) answered(d *delivery, reply *proto.DeliverReply, err error) 
 	a.pending--
 	a.used = a.s.now
 	switch {
-	case err == nil:
-		a.s.completed(d, reply)
-	case errors.Is(err, ipc.ErrUnsent): // the agent has seen nothing of it
+	case err == nil && reply.Stopped, errors.Is(err, ipc.ErrUnsent):
+		// Nobody has got it. It is for the agent's successor, or, when the mail
+		// system stops, for ours.
 		d.sent = false
 		a.waiting = append(a.waiting, d)
 		if !a.dialing {
 			a.dial()
 		}
+	case err == nil:
+		reply.Outcomes = append(reply.Outcomes, d.reply.Outcomes...)
+		a.s.completed(d, reply)
 	default:
 		a.s.opt.Log.Warning("transport %s: the delivery agent ended in the middle of a delivery: %v", a.transport, err)
-		delete(a.s.entries, d.entry)
-		a.s.then(sched.Event{Kind: sched.EventLost, Entry: d.entry})
+		a.s.lose(d)
 	}
 }
 
-// lost: the connection is gone. Requests under way have been answered with
-// an error each. What was adopted will be told to nobody now.
+// lost: a connection to the transport is gone. Requests under way have been
+// answered with an error each.
 func (a *agentConn) lost(conn *ipc.Conn) {
-	if a.conn != conn {
-		return
-	}
-	a.conn, a.ready, a.running = nil, false, nil
-	for _, d := range a.s.entries {
-		if d.transport == a.transport && d.adopted {
-			delete(a.s.entries, d.entry)
-			a.s.then(sched.Event{Kind: sched.EventLost, Entry: d.entry})
+	if a.conn == conn {
+		a.conn, a.ready = nil, false
+		if len(a.waiting) > 0 && !a.dialing {
+			a.dial()
 		}
 	}
-	if len(a.waiting) > 0 && !a.dialing {
-		a.dial()
-	}
+	a.s.silent(conn)
 }
 
 // down: the transport cannot be used.
@@ -312,12 +287,6 @@ func (a *agentConn) down(err error) {
 	a.s.then(ev)
 }
 
-func (a *agentConn) close() {
-	if a.conn != nil {
-		a.conn.Close()
-	}
-}
-
 // completed takes in what came of a delivery and tells the scheduler.
 func (s *Server) completed(d *delivery, reply *proto.DeliverReply) {
 	if s.entries[d.entry] != d {
@@ -327,7 +296,7 @@ func (s *Server) completed(d *delivery, reply *proto.DeliverReply) {
 	ev := sched.Event{Kind: sched.EventDone, Entry: d.entry}
 	m := s.messages[d.num]
 	if m != nil && m.active != nil {
-		s.judge(m, reply, &ev.Result)
+		s.judge(m, d, reply, &ev.Result)
 	}
 	if !reply.SiteStatus.IsZero() {
 		ev.Result.SiteFailed, ev.Result.Status, ev.Result.Reason = true, reply.SiteStatus, reply.SiteReason
@@ -336,16 +305,21 @@ func (s *Server) completed(d *delivery, reply *proto.DeliverReply) {
 	s.then(ev)
 }
 
+// noAccount is what is said of recipients of whom the agent has said nothing.
+const noAccount = "the delivery agent did not account for this recipient"
+
 // judge sorts outcomes into what is done, what is to be tried again, and what
-// the sender must be told.
-func (s *Server) judge(m *message, reply *proto.DeliverReply, res *sched.Result) {
+// the sender must be told. Every recipient of the order is one of the first
+// two: one of whom nothing has been said is to be tried again.
+func (s *Server) judge(m *message, d *delivery, reply *proto.DeliverReply, res *sched.Result) {
 	a := m.active
 	var done []int
 	for _, o := range reply.Outcomes {
 		r := a.rcpts[o.Rcpt]
-		if r == nil {
-			continue // not one of ours: an agent that is out of its mind harms nobody
+		if r == nil || r.order != d || m.isDone(o.Rcpt) {
+			continue // not ordered, or said twice: an agent that is out of its mind harms nobody
 		}
+		r.order = nil
 		if a.env.Trace&mail.TraceProbe != 0 {
 			s.probed(r.Recipient, &o)
 		}
@@ -380,6 +354,32 @@ func (s *Server) judge(m *message, reply *proto.DeliverReply, res *sched.Result)
 		}
 	}
 	s.log.done(m, done)
+	for _, i := range d.rcpts {
+		if r := a.rcpts[i]; r != nil && r.order == d && !m.isDone(i) {
+			r.order = nil
+			a.missing(i, s.now, noAccount)
+			res.Deferred = append(res.Deferred, i)
+		}
+	}
+}
+
+// missing notes what there is to say of a recipient of whom no agent has said
+// anything.
+func (a *active) missing(i int, now time.Time, reason string) {
+	a.outcomes[i] = mail.Outcome{Rcpt: i, Action: dsn.Deferred, Status: dsn.S(4, 3, 0), Reason: reason, Relay: "none", When: now}
+}
+
+// lose ends a delivery of which nobody will say any more what came of it.
+func (s *Server) lose(d *delivery) {
+	delete(s.entries, d.entry)
+	if m := s.messages[d.num]; m != nil && m.active != nil {
+		for _, i := range d.rcpts {
+			if !m.isDone(i) {
+				m.active.missing(i, s.now, "the delivery agent ended in the middle of the delivery")
+			}
+		}
+	}
+	s.then(sched.Event{Kind: sched.EventLost, Entry: d.entry})
 }
 
 // probed tells the verify service what a probe came to.

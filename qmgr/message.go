@@ -42,6 +42,7 @@ type active struct {
 type rcpt struct {
 	mail.Recipient
 	resolved string
+	order    *delivery // that it is in, until something is said of it
 }
 
 // inline are the stored envelope and recipients of a message that came with
@@ -204,6 +205,10 @@ func (s *Server) arrive(e *proto.Entry) {
 		flagIf(e.Expire, sched.FlagExpire) | flagIf(e.Trace != 0, sched.FlagNoDelayNotice) |
 		flagIf(e.Trace&(mail.TraceReport|mail.TraceRecord) != 0, sched.FlagTrace)
 	s.then(sched.Event{Kind: sched.EventQueued, ID: num, Arrival: a})
+	for _, f := range s.early[num] {
+		s.finished(f)
+	}
+	delete(s.early, num)
 }
 
 func flagIf(on bool, f sched.Flags) sched.Flags {

@@ -39,7 +39,7 @@ func (s *Server) notify(m *message, what sched.Notice, from int) {
 		n.Outcomes, next = m.failed(dsn.Failed, 0)
 	case sched.NoticeExpired:
 		n.Notice = proto.NoticeExpired
-		n.Outcomes, next = m.failed(dsn.Deferred, 0)
+		n.Outcomes, next = m.expired(s.expiry(m))
 	case sched.NoticeDelay:
 		n.Notice = proto.NoticeDelay
 		n.Outcomes, next = m.failed(dsn.Deferred, from)
@@ -86,11 +86,47 @@ func (m *message) failed(action dsn.Action, from int) (list []mail.Outcome, next
 			list = append(list, o)
 		}
 	}
-	list, n := fitting(list)
+	return fittingFrom(list)
+}
+
+func fittingFrom(list []mail.Outcome) (part []mail.Outcome, next int) {
+	part, n := fitting(list)
 	if n > 0 {
-		next = list[n-1].Rcpt + 1
+		next = part[n-1].Rcpt + 1
 	}
-	return list, next
+	return part, next
+}
+
+// expiry is what there is to say of a recipient of whom no outcome is known when
+// the message's time is over.
+func (s *Server) expiry(m *message) mail.Outcome {
+	o := mail.Outcome{Action: dsn.Deferred, Status: dsn.S(4, 4, 7), Reason: "delivery time expired", Relay: "none", When: s.now}
+	if info, ok := s.sched.Lookup(m.num); ok && info.Flags&sched.FlagExpire != 0 {
+		o.Status, o.Reason = dsn.S(4, 7, 0), "message is administratively expired"
+	}
+	return o
+}
+
+// expired is what one notice of expiry reports, as failed does: every recipient
+// who has not got the message, also one of whom no outcome is known, because its agent has
+// died with it each time, or because it was withdrawn and never tried. Those
+// who failed for good have a notice of their own.
+func (m *message) expired(unknown mail.Outcome) (list []mail.Outcome, next int) {
+	for i := range int(m.nrcpt) {
+		if m.isDone(i) {
+			continue
+		}
+		o, known := m.active.outcomes[i]
+		switch {
+		case !known:
+			o = unknown
+			o.Rcpt = i
+		case o.Action != dsn.Deferred:
+			continue
+		}
+		list = append(list, o)
+	}
+	return fittingFrom(list)
 }
 
 // fitting is the part of list that one notice reports, and how many those are

@@ -25,7 +25,8 @@ const (
 
 // IPC is the server for the service's sockets: tools and triggers.
 func (s *Server) IPC() *ipc.Server {
-	return &ipc.Server{Handler: s.fromTool, OnTrigger: s.trigger, Public: public}
+	return &ipc.Server{Handler: s.fromTool, OnTrigger: s.trigger, Public: public,
+		OnClose: func(c *ipc.Conn) { s.post(func() { s.silent(c) }, sched.Event{}) }}
 }
 
 // public says what the set-gid group may ask for, whose postqueue has looked
@@ -52,8 +53,10 @@ func (s *Server) trigger(letters []byte) {
 	}
 }
 
-func (s *Server) fromTool(_ *ipc.Conn, r *ipc.Request) {
+func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
 	switch r.Kind {
+	case proto.KindInventory:
+		s.fromAgent(c, r)
 	case proto.KindList:
 		var q proto.List
 		if err := r.Decode(&q); err != nil {
@@ -142,6 +145,7 @@ func (s *Server) late(q *question) {
 // still to be taken in.
 func (s *Server) queueTold() {
 	s.told = true
+	clear(s.early)
 	for _, q := range s.asked {
 		s.queue = append(s.queue, input{learn: q.answer})
 	}

@@ -21,8 +21,11 @@
 // The queue manager keeps nothing on disk. When it starts cleanup pushes the
 // whole queue; agents say what they are still delivering for a predecessor
 // and what came of deliveries that nobody was there to hear of, before they
-// are given anything (proto.Inventory). When cleanup restarts, changes that
-// it has not confirmed are sent again.
+// are given anything (proto.Inventory). Agents that it would not ask, because
+// they have a successor or mail goes another way now, call it themselves; so
+// that they are not too late, who ends while deliveries go on records that
+// their messages are to be left alone for minimal_backoff_time. When cleanup
+// restarts, changes that it has not confirmed are sent again.
 //
 // # Security
 //
@@ -116,6 +119,8 @@ type Server struct {
 	survey   survey
 	entries  map[sched.EntryID]*delivery
 	agents   map[mail.Transport]*agentConn
+	formers  map[sched.MsgID][]*former         // deliveries for a former queue manager that go on
+	early    map[sched.MsgID][]*proto.Finished // of mail that cleanup has not told of yet
 	log      *recorder
 	reap     time.Time     // when connections to agents are looked at for idleness; zero: there are none
 	moved    int           // messages taken out of incoming since the last report to Flow
@@ -144,7 +149,7 @@ func New(o Options) *Server {
 	s := &Server{opt: o, bell: make(chan struct{}, 1),
 		messages: make(map[sched.MsgID]*message), book: newBook(),
 		room: make(chan struct{}, maxBatches), entries: make(map[sched.EntryID]*delivery),
-		agents: make(map[mail.Transport]*agentConn)}
+		agents: make(map[mail.Transport]*agentConn), formers: make(map[sched.MsgID][]*former), early: make(map[sched.MsgID][]*proto.Finished)}
 	if s.opt.Patience == 0 {
 		s.opt.Patience = askPatience
 	}
@@ -183,19 +188,21 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	attaching.Go(func() { s.attach(work) })
 	defer attaching.Wait()
 	defer stopWork()
-	s.loop(ctx, nil, false)
+	s.loop(ctx, nil, false, nil)
 
 	limit := time.NewTimer(drain)
 	defer limit.Stop()
-	s.loop(work, limit.C, true)
+	if s.loop(work, limit.C, true, s.underWay) {
+		// What goes on is not waited for; that all is recorded, is.
+		s.leaveBehind()
+		limit.Reset(recordTime)
+		s.loop(work, limit.C, true, func() bool { return false })
+	}
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
 	stopWork()
 	s.log.sayFarewell(s.now, true)
-	for _, a := range s.agents {
-		a.close()
-	}
 	s.cleanup.Close()
 	s.bounce.Close()
 	s.verify.Close()
@@ -203,16 +210,21 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	return nil
 }
 
-// loop carries out inputs until ctx ends or limit fires; when draining, also
-// until nothing is under way any more.
-func (s *Server) loop(ctx context.Context, limit <-chan time.Time, draining bool) {
+// recordTime is how long a queue manager that ends waits for its decisions to
+// be recorded. It is over what a cleanup service takes to end and start again;
+// what has not been recorded then is delivered again.
+const recordTime = 60 * time.Second
+
+// loop carries out inputs until ctx ends or limit fires, which it says; when
+// draining, also until nothing is under way any more and all is recorded.
+func (s *Server) loop(ctx context.Context, limit <-chan time.Time, draining bool, underWay func() bool) (late bool) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
 		s.now = time.Now()
-		if s.turn(draining); draining && !s.underWay() {
+		if s.turn(draining); draining && !underWay() {
 			if s.handOver(); s.log.idle() {
-				return
+				return false
 			}
 		}
 		wait := time.Hour
@@ -224,9 +236,9 @@ func (s *Server) loop(ctx context.Context, limit <-chan time.Time, draining bool
 		case <-s.bell:
 		case <-timer.C:
 		case <-limit:
-			return
+			return true
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
 }

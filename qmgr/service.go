@@ -18,9 +18,9 @@ import (
 
 const (
 	// drainTime is how long deliveries under way may take when the service
-	// stops. What takes longer goes on in the agents, which tell the next queue
-	// manager what came of it.
-	drainTime = 10 * time.Second
+	// stops: nothing else is delivered in that time. What takes longer goes on
+	// in the agents, which tell the next queue manager what came of it.
+	drainTime = 3 * time.Second
 )
 
 // Spec declares the service.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -57,6 +58,8 @@ type stage struct {
 	drain    time.Duration   // how long it may take then
 	stream   func(*ipc.Conn) // what is pushed to the queue manager, instead of entries
 	patience time.Duration   // of tools with a silent cleanup
+	// unreadable says that messages cannot be opened, for no fault of theirs.
+	unreadable bool
 }
 
 // lockedLog gathers log lines.
@@ -138,18 +141,34 @@ func newStage(t testing.TB, main string) *stage {
 // serve plays a service until the test ends or the function it returns is called.
 func (st *stage) serve(name string, h ipc.Handler) context.CancelFunc {
 	st.t.Helper()
+	return st.serveAs(name, &ipc.Server{Handler: h})
+}
+
+func (st *stage) serveAs(name string, srv *ipc.Server) context.CancelFunc {
+	st.t.Helper()
 	l, err := net.Listen("unix", filepath.Join(st.dir, name))
 	if err != nil {
 		st.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	srv := &ipc.Server{Handler: h}
 	wg.Go(func() { srv.Serve(ctx, l, 0) })
 	stop := func() { cancel(); wg.Wait() }
 	st.t.Cleanup(stop)
 	return stop
 }
+
+// opener is open, unless messages are unreadable.
+func (st *stage) opener(open openFunc) openFunc {
+	return func(ctx context.Context, ref spool.Ref, id mail.QueueID) (*spool.Stored, error) {
+		if st.unreadable {
+			return nil, syscall.EMFILE
+		}
+		return open(ctx, ref, id)
+	}
+}
+
+type openFunc = func(context.Context, spool.Ref, mail.QueueID) (*spool.Stored, error)
 
 // run starts the queue manager. It ends with the test.
 func (st *stage) run() {
@@ -167,14 +186,14 @@ func (st *stage) run() {
 	submitter := submit.New(cleanup)
 	reader := spool.NewReader(nil, filepath.Join(st.site.Queue, "spool"))
 	opener := queueread.Opener{Reader: reader, Cleanup: cleanup}
-	st.srv = New(Options{Settings: settings, Resolver: st, Open: opener.Open, Submit: submitter, Log: maillog.New("postfix/qmgr", maillog.NewWriter(st.log, maillog.Classic)),
+	st.srv = New(Options{Settings: settings, Resolver: st, Open: st.opener(opener.Open), Submit: submitter, Log: maillog.New("postfix/qmgr", maillog.NewWriter(st.log, maillog.Classic)),
 		Patience: st.patience, Cleanup: st.path("cleanup"), Bounce: st.path("bounce"), Verify: st.path("verify"),
 		Agent: func(t mail.Transport) string { return st.path(string(t)) }})
 	ctx, cancel := context.WithCancel(context.Background())
 	st.retire = cancel
 	done := make(chan error, 1)
 	go func() { done <- st.srv.Run(ctx, st.drain) }()
-	stopTools := st.serve("qmgr", st.srv.fromTool)
+	stopTools := st.serveAs("qmgr", st.srv.IPC())
 	st.tool = ipc.NewClient(st.path("qmgr"), nil)
 	st.t.Cleanup(func() {
 		st.tool.Close()

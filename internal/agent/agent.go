@@ -6,8 +6,12 @@
 //
 // An agent never touches the queue. When the queue manager goes away its
 // deliveries go on, and what came of them is kept for the next one, which
-// learns of them before it orders anything (proto.Attach, proto.Inventory): a
-// restart of the queue manager sends nothing twice. Other agents may order
+// learns of them before it orders anything from this agent (proto.Attach,
+// proto.Inventory): a restart of the queue manager sends nothing twice. A
+// process that retires, because of a reload or of a table that has changed,
+// brings its deliveries to their end however long they take, and calls a
+// queue manager that does not know of them: nobody can ask it any more. Only
+// a stop of the mail system cuts deliveries off. Other agents may order
 // deliveries too (Request.Pass); they do not attach, and the queue manager
 // hears of these deliveries only from the agent that ordered them.
 package agent

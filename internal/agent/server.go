@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,6 +32,10 @@ type Options struct {
 	Deliverer Deliverer
 	Open      func(ctx context.Context, ref spool.Ref, id mail.QueueID) (*spool.Stored, error)
 	Log       *maillog.Logger
+	// Queue is the path of the queue manager's socket. A queue manager that has
+	// not heard of what goes on here, or came to an end here, is told there;
+	// empty: it has to ask.
+	Queue string
 	// Agent is the path of another transport's socket, for Request.Pass; nil:
 	// none can be reached.
 	Agent func(mail.Transport) string
@@ -61,18 +66,20 @@ type Server struct {
 	others  map[mail.Transport]*ipc.Client
 	wg      ipc.Workers
 	srv     ipc.Server
+	news    chan struct{} // capacity 1: somebody is to be told of something, perhaps
 }
 
 // running is a delivery under way.
 type running struct {
-	id    mail.QueueID
-	index []int
-	conn  *ipc.Conn // whose order it is
+	id     mail.QueueID
+	index  []int
+	conn   *ipc.Conn // whose order it is
+	called bool      // its outcome will be told by a call of ours: see callQueue
 }
 
 // NewServer makes a server.
 func NewServer(o Options) *Server {
-	s := &Server{opt: o, running: make(map[*running]struct{}), others: make(map[mail.Transport]*ipc.Client),
+	s := &Server{opt: o, news: make(chan struct{}, 1), running: make(map[*running]struct{}), others: make(map[mail.Transport]*ipc.Client),
 		env: &environment{softBounce: o.SoftBounce, filter: o.Filter, resolution: o.Resolution, log: o.Log}}
 	if o.Limit > 0 {
 		s.slots = make(chan struct{}, o.Limit)
@@ -82,7 +89,7 @@ func NewServer(o Options) *Server {
 
 // start makes the server ready for connections. Deliveries get ctx.
 func (s *Server) start(ctx context.Context) {
-	s.srv = ipc.Server{Handler: func(c *ipc.Conn, r *ipc.Request) { s.handle(ctx, c, r) }}
+	s.srv = ipc.Server{Handler: func(c *ipc.Conn, r *ipc.Request) { s.handle(ctx, c, r) }, OnClose: func(*ipc.Conn) { s.alert() }}
 }
 
 // close frees what the server holds. Nothing is under way any more.
@@ -99,7 +106,7 @@ func (s *Server) attached(c *ipc.Conn) {
 	var inv proto.Inventory
 	for r := range s.running {
 		inv.Running = append(inv.Running, proto.Delivery{ID: r.id, Index: r.index})
-		r.conn = c // its outcome goes to the new one
+		r.conn, r.called = c, false // its outcome goes to the new one
 	}
 	now := time.Now()
 	s.recent.prune(now)
@@ -160,14 +167,15 @@ func (s *Server) report(run *running, asked *ipc.Conn, r *ipc.Request, reply *pr
 	s.mu.Lock()
 	delete(s.running, run)
 	to := run.conn
-	if isClosed(to) {
+	if run.called || isClosed(to) {
 		to = nil
 	}
 	s.recent.prune(now)
 	s.recent.add(now, to, &fin)
 	s.mu.Unlock()
 	switch to {
-	case nil: // the next one will be told
+	case nil:
+		s.alert() // the next one will be told
 	case asked:
 		r.Reply(reply)
 	default:
@@ -201,7 +209,8 @@ func (s *Server) deliver(ctx context.Context, d *proto.Deliver) *proto.DeliverRe
 			r.Defer(i, dsn.S(4, 3, 0), "the delivery agent did not account for this recipient", Detail{})
 		}
 	}
-	return &proto.DeliverReply{Outcomes: r.outcomes, SiteStatus: r.site.status, SiteReason: r.site.reason, Kept: r.kept}
+	stopped := ctx.Err() != nil && !slices.ContainsFunc(r.outcomes, func(o mail.Outcome) bool { return o.Action != dsn.Deferred })
+	return &proto.DeliverReply{Outcomes: r.outcomes, SiteStatus: r.site.status, SiteReason: r.site.reason, Kept: r.kept, Stopped: stopped}
 }
 
 func (s *Server) content(ctx context.Context, d *proto.Deliver) (Content, error) {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"posthaste/internal/ipc"
@@ -12,8 +13,14 @@ import (
 	"posthaste/internal/spool"
 )
 
-// drainTime is how long deliveries under way may take when the service stops.
-const drainTime = 20 * time.Second
+const (
+	// drainTime is how long deliveries under way may take when the mail system
+	// stops.
+	drainTime = 20 * time.Second
+	// retireTime is the same for a process that has a successor. It only bounds
+	// what a defect may do: a delivery has limits of its own.
+	retireTime = 7 * 24 * time.Hour
+)
 
 // Spec declares an agent's service. build makes the Deliverer, and a function
 // that frees what it holds, which may be nil.
@@ -43,14 +50,24 @@ func run(ctx context.Context, env *service.Env, d Deliverer) error {
 	filter := OpenFilter(cfg, env.Process, env.Log)
 	defer filter.Close()
 	s := NewServer(Options{Deliverer: d, Open: opener.Open, Log: env.Log, Limit: env.MaxProc,
+		Queue:      env.Public(cfg.String("queue_service_name")),
 		Agent:      func(t mail.Transport) string { return env.Private(string(t)) },
 		SoftBounce: cfg.Bool("soft_bounce"), Filter: filter, Resolution: maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit"))})
-	work, stop := context.WithCancel(service.Stopping(ctx))
+	stopping := service.Stopping(ctx)
+	work, stop := context.WithCancel(stopping)
 	defer stop()
 	s.start(work)
-	err := env.ServeIPC(ctx, &s.srv, drainTime)
-	stop()
+	cut := context.AfterFunc(stopping, func() { time.AfterFunc(drainTime, s.srv.Close) })
+	defer cut()
+	delivered := make(chan struct{})
+	var calling sync.WaitGroup
+	calling.Go(func() { s.callQueue(stopping, delivered) })
+	err := env.ServeIPC(ctx, &s.srv, retireTime)
+	// A process that retires brings its deliveries to their natural end, and its
+	// results to the queue manager.
 	s.wg.Wait()
+	close(delivered)
+	calling.Wait()
 	s.close()
 	return err
 }

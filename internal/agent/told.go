@@ -65,12 +65,47 @@ func (t *told) retell(now time.Time, conn *ipc.Conn, list []proto.Finished) []pr
 		if p.conn == conn {
 			continue
 		}
-		var inv proto.Inventory
-		if err := inv.Decode(p.packed); err != nil {
-			panic(fmt.Sprintf("agent: outcomes packed by ourselves: %v", err))
-		}
-		list = append(list, inv.Finished...)
+		list = append(list, p.list()...)
 		p.conn, p.last = conn, now
 	}
 	return list
+}
+
+func (p *toldPart) list() []proto.Finished {
+	var inv proto.Inventory
+	if err := inv.Decode(p.packed); err != nil {
+		panic(fmt.Sprintf("agent: outcomes packed by ourselves: %v", err))
+	}
+	return inv.Finished
+}
+
+// untold says whether there are outcomes that nobody has heard.
+func (t *told) untold() bool {
+	return slices.ContainsFunc(t.parts, func(p toldPart) bool { return p.conn == nil })
+}
+
+// maxTaken bounds what is taken at a time: it goes into one request.
+const maxTaken = 4 << 20
+
+// take removes outcomes that nobody has heard: all, or as many as go together.
+func (t *told) take() (taken []toldPart) {
+	size := 0
+	t.parts = slices.DeleteFunc(t.parts, func(p toldPart) bool {
+		if p.conn != nil || size > maxTaken {
+			return false
+		}
+		size += len(p.packed)
+		t.n -= p.n
+		taken = append(taken, p)
+		return true
+	})
+	return taken
+}
+
+// giveBack is the end of take when nobody has heard them after all.
+func (t *told) giveBack(parts []toldPart) {
+	for i := range parts {
+		t.n += parts[i].n
+	}
+	t.parts = slices.Concat(parts, t.parts)
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"posthaste/internal/quickio"
 )
@@ -29,6 +30,11 @@ const (
 	// socket takes at once, so that a hundred senders do not each have their
 	// message in memory twice.
 	softQueued = 256 << 10
+	// maxOpen and maxOpenOctets bound what a peer may have asked without having
+	// been answered. One that asks for more is disconnected: waiting for it would
+	// hold up the answers to what was asked of it.
+	maxOpen       = 1 << 16
+	maxOpenOctets = 512 << 20
 	// maxKept is how large a buffer is kept for the frames to come.
 	maxKept = 2 * softQueued
 
@@ -82,6 +88,7 @@ type Request struct {
 	Payload []byte
 	conn    *Conn
 	id      uint32 // 0: no reply wanted
+	size    int64  // octets that it counts for until it is answered
 }
 
 // Free gives the payload's memory back for another request. Nothing that
@@ -97,15 +104,24 @@ func (r *Request) Reply(m Message) {
 	if r.id == 0 {
 		return
 	}
-	if err := r.conn.enqueue(frameReply, m.Kind(), r.id, m, false); errors.Is(err, ErrTooLarge) {
+	if err := r.conn.enqueue(noWait, frameReply, m.Kind(), r.id, m); errors.Is(err, ErrTooLarge) {
 		r.Fail("%v", err) // else the caller would wait for ever
+		return
 	}
+	r.settled()
+}
+
+// settled: the request has been answered.
+func (r *Request) settled() {
+	r.conn.open.Add(-1)
+	r.conn.openOctets.Add(-r.size)
 }
 
 // Fail answers r with an error that the caller sees as RemoteError.
 func (r *Request) Fail(format string, args ...any) {
 	if r.id != 0 {
-		r.conn.enqueue(frameError, r.Kind, r.id, rawMessage(fmt.Sprintf(format, args...)), false)
+		r.conn.enqueue(noWait, frameError, r.Kind, r.id, rawMessage(fmt.Sprintf(format, args...)))
+		r.settled()
 	}
 }
 
@@ -144,6 +160,9 @@ type Conn struct {
 	calls  map[uint32]call
 	lastID uint32
 	away   bool // the peer takes no new requests
+	kept   int  // how many have something open there that more requests belong to
+
+	open, openOctets atomic.Int64 // requests of the peer's that are not answered
 
 	readerDone chan struct{}
 	writerDone chan struct{}
@@ -200,7 +219,7 @@ func (c *Conn) Call(ctx context.Context, req, reply Message) error {
 		err     error
 	}
 	ch := make(chan answer, 1)
-	c.Go(req, func(payload []byte, err error) { ch <- answer{payload, err} })
+	c.request(ctx, req, false, func(payload []byte, err error) { ch <- answer{payload, err} })
 	select {
 	case a := <-ch:
 		if a.err != nil || reply == nil {
@@ -216,8 +235,48 @@ func (c *Conn) Call(ctx context.Context, req, reply Message) error {
 // done runs on the reading goroutine, or on the caller's when the request
 // cannot be sent; it must not wait. The payload belongs to done.
 func (c *Conn) Go(req Message, done func(payload []byte, err error)) {
+	c.request(context.Background(), req, false, done)
+}
+
+// GoNow is Go for callers that must not wait, even for a peer that is slow to
+// read. One that falls too far behind is disconnected.
+func (c *Conn) GoNow(req Message, done func(payload []byte, err error)) {
+	c.request(noWait, req, false, done)
+}
+
+// Continue is Go for what belongs to something that is open at the peer (the
+// parts of a message), between Keep and the end of it: the request is also
+// made of a peer that wants to go.
+func (c *Conn) Continue(req Message, done func(payload []byte, err error)) {
+	c.request(context.Background(), req, true, done)
+}
+
+// Keep says that something is being opened at the peer that more requests
+// belong to. A peer that wants to go is not left before end has been called,
+// which may be done more than once.
+func (c *Conn) Keep() (end func()) {
 	c.cmu.Lock()
-	if c.away || c.calls == nil {
+	c.kept++
+	c.cmu.Unlock()
+	return sync.OnceFunc(func() {
+		c.cmu.Lock()
+		c.kept--
+		last := c.away && c.kept == 0 && len(c.calls) == 0
+		c.cmu.Unlock()
+		if last {
+			c.leave()
+		}
+	})
+}
+
+// noWait is the context of those who must not wait for a slow peer at all.
+var noWait context.Context
+
+// request makes a request. It waits for a peer that is slow to read until ctx
+// ends.
+func (c *Conn) request(ctx context.Context, req Message, more bool, done func(payload []byte, err error)) {
+	c.cmu.Lock()
+	if c.away && !more || c.calls == nil {
 		c.cmu.Unlock()
 		done(nil, ErrUnsent)
 		return
@@ -229,13 +288,13 @@ func (c *Conn) Go(req Message, done func(payload []byte, err error)) {
 	id := c.lastID
 	c.calls[id] = call{done}
 	c.cmu.Unlock()
-	if err := c.enqueue(frameRequest, req.Kind(), id, req, true); err != nil {
+	if err := c.enqueue(ctx, frameRequest, req.Kind(), id, req); err != nil {
 		c.cmu.Lock()
 		_, mine := c.calls[id]
 		delete(c.calls, id)
 		c.cmu.Unlock()
 		if mine { // else the closing reader has told the caller already
-			if !errors.Is(err, ErrTooLarge) {
+			if !errors.Is(err, ErrTooLarge) && (ctx == noWait || err != ctx.Err()) {
 				err = ErrUnsent
 			}
 			done(nil, err)
@@ -245,15 +304,17 @@ func (c *Conn) Go(req Message, done func(payload []byte, err error)) {
 
 // Send sends a message that wants no reply. It waits when the peer is slow to
 // read. A nil error does not mean that the peer has it.
-func (c *Conn) Send(m Message) error { return c.enqueue(frameOneWay, m.Kind(), 0, m, true) }
+func (c *Conn) Send(m Message) error {
+	return c.enqueue(context.Background(), frameOneWay, m.Kind(), 0, m)
+}
 
 // Push is Send for callers that must not wait, handlers for instance. A peer
 // that falls too far behind is disconnected.
-func (c *Conn) Push(m Message) error { return c.enqueue(frameOneWay, m.Kind(), 0, m, false) }
+func (c *Conn) Push(m Message) error { return c.enqueue(noWait, frameOneWay, m.Kind(), 0, m) }
 
 // GoAway tells the peer to send its further requests elsewhere. The peer
 // closes the connection when all that it had asked has been answered.
-func (c *Conn) GoAway() { c.enqueue(frameGoAway, 0, 0, rawMessage(""), false) }
+func (c *Conn) GoAway() { c.enqueue(noWait, frameGoAway, 0, 0, rawMessage("")) }
 
 // Away says whether the peer has asked to be left alone, or is gone.
 func (c *Conn) Away() bool {
@@ -269,10 +330,15 @@ func (c *Conn) Pending() int {
 	return len(c.calls)
 }
 
-func (c *Conn) enqueue(what byte, kind uint16, id uint32, m Message, mayWait bool) error {
+// enqueue has a frame written. When much is queued already it waits until ctx
+// ends.
+func (c *Conn) enqueue(ctx context.Context, what byte, kind uint16, id uint32, m Message) error {
 	c.wmu.Lock()
-	for mayWait && len(c.out) > softQueued && c.closed == nil {
-		c.wcond.Wait()
+	if ctx != noWait && len(c.out) > softQueued {
+		if err := c.room(ctx); err != nil {
+			c.wmu.Unlock()
+			return err
+		}
 	}
 	if c.closed != nil {
 		c.wmu.Unlock()
@@ -298,6 +364,23 @@ func (c *Conn) enqueue(what byte, kind uint16, id uint32, m Message, mayWait boo
 	if over {
 		c.shut(errors.New("ipc: the peer does not read"))
 		return net.ErrClosed
+	}
+	return nil
+}
+
+// room waits until the peer has read what is queued. It is called with wmu held.
+func (c *Conn) room(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() {
+		c.wmu.Lock()
+		c.wcond.Broadcast()
+		c.wmu.Unlock()
+	})
+	defer stop()
+	for len(c.out) > softQueued && c.closed == nil {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		c.wcond.Wait()
 	}
 	return nil
 }
@@ -429,7 +512,11 @@ func (c *Conn) dispatch(what byte, kind uint16, id uint32, payload []byte) {
 		if what == frameOneWay {
 			id = 0
 		}
-		r := &Request{Kind: kind, Payload: payload, conn: c, id: id}
+		r := &Request{Kind: kind, Payload: payload, conn: c, id: id, size: int64(len(payload))}
+		if id != 0 && (c.open.Add(1) > maxOpen || c.openOctets.Add(r.size) > maxOpenOctets) {
+			c.shut(errors.New("ipc: the peer asks for more than is agreed"))
+			return
+		}
 		if c.handler == nil {
 			r.Fail("ipc: nothing is served on this connection")
 			return
@@ -439,10 +526,10 @@ func (c *Conn) dispatch(what byte, kind uint16, id uint32, payload []byte) {
 		c.cmu.Lock()
 		cl, ok := c.calls[id]
 		delete(c.calls, id)
-		last := c.away && len(c.calls) == 0
+		last := c.away && c.kept == 0 && len(c.calls) == 0
 		c.cmu.Unlock()
 		if last { // the peer wanted to go and has answered everything
-			defer c.shut(net.ErrClosed)
+			defer c.leave()
 		}
 		switch {
 		case !ok: // the caller's context ended before
@@ -454,10 +541,21 @@ func (c *Conn) dispatch(what byte, kind uint16, id uint32, payload []byte) {
 	case frameGoAway:
 		c.cmu.Lock()
 		c.away = true
-		idle := len(c.calls) == 0
+		idle := c.kept == 0 && len(c.calls) == 0
 		c.cmu.Unlock()
 		if idle {
-			c.shut(net.ErrClosed)
+			c.leave()
 		}
+	}
+}
+
+// leave closes the connection to a peer that wants to go and has answered all,
+// unless something has been asked or opened meanwhile.
+func (c *Conn) leave() {
+	c.cmu.Lock()
+	busy := c.kept > 0 || len(c.calls) > 0
+	c.cmu.Unlock()
+	if !busy {
+		c.shut(net.ErrClosed)
 	}
 }

@@ -23,7 +23,8 @@
 //	12 payload
 //
 // Go-away says that the sender takes no new requests on this connection;
-// those under way are still answered. A service that drains sends it, and
+// those under way are still answered, and what is open there (Conn.Keep) may be
+// brought to its end. A service that drains sends it, and
 // its clients dial again: the new connection waits in the listening socket's
 // backlog, which master keeps open, until the successor accepts it.
 //
@@ -40,7 +41,8 @@
 // that the set-gid group may (public). Of those in public each service says
 // what is for that group (Server.Public); the rest is for root and mail_owner,
 // whom the kernel names. The peer is still not trusted with our
-// memory: frames are bounded, the number of unanswered requests is bounded,
-// and a peer that does not read is disconnected when what is kept for it
+// memory: frames are bounded, and so are the unanswered requests of a
+// connection, in number and in octets: a peer that asks for more is
+// disconnected. A peer that does not read is disconnected when what is kept for it
 // passes a bound.
 package ipc

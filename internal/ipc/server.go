@@ -33,9 +33,12 @@ type Server struct {
 	// OnTrigger, when set, is given what a peer sent that does not speak this
 	// protocol: a few letters, as master's wake-up and postkick send.
 	OnTrigger func([]byte)
+	// Last, when set, says of a connection that it is to go away only when no
+	// others are left: what the others have begun is told there.
+	Last func(*Conn) bool
 
 	mu       sync.Mutex
-	conns    map[*Conn]struct{}
+	conns    map[*Conn]bool // whether it has been told to go away
 	draining bool
 	wg       sync.WaitGroup
 }
@@ -98,52 +101,76 @@ func (s *Server) serveConn(nc net.Conn) {
 	c := newConn(first, handler)
 	s.mu.Lock()
 	if s.conns == nil {
-		s.conns = make(map[*Conn]struct{})
+		s.conns = make(map[*Conn]bool)
 	}
-	s.conns[c] = struct{}{}
-	draining := s.draining
+	s.conns[c] = false
 	s.mu.Unlock()
 	if s.OnConn != nil {
 		s.OnConn(c)
 	}
-	if draining { // it was accepted just before the end
-		c.GoAway()
-	}
+	s.sendAway() // it was accepted just before the end, perhaps
 	c.start()
 	c.Wait()
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()
+	s.sendAway()
 	if s.OnClose != nil {
 		s.OnClose(c)
 	}
 }
 
+// drain tells the peers to go away, and returns when they have, or when limit
+// is over and their connections have been closed.
 func (s *Server) drain(limit time.Duration) {
 	s.mu.Lock()
 	s.draining = true
-	for c := range s.conns {
-		c.GoAway()
-	}
 	s.mu.Unlock()
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	s.sendAway()
 	ended := make(chan struct{})
 	go func() {
 		s.wg.Wait()
 		close(ended)
 	}()
-	t := time.NewTimer(limit)
-	defer t.Stop()
 	select {
 	case <-ended:
 		return
 	case <-t.C:
 	}
+	s.Close()
+	<-ended
+}
+
+// sendAway tells the peers to go away. Those who go last are told when they are alone.
+func (s *Server) sendAway() {
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.draining {
+		return
+	}
+	alone := true
+	for c := range s.conns {
+		alone = alone && s.isLast(c)
+	}
+	for c, told := range s.conns {
+		if !told && (alone || !s.isLast(c)) {
+			s.conns[c] = true
+			c.GoAway()
+		}
+	}
+}
+
+func (s *Server) isLast(c *Conn) bool { return s.Last != nil && s.Last(c) }
+
+// Close closes all connections at once.
+func (s *Server) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for c := range s.conns {
 		c.Close()
 	}
-	s.mu.Unlock()
-	<-ended
 }
 
 // sniffed gives back the bytes that were looked at.

@@ -84,6 +84,9 @@ type DeliverReply struct {
 	SiteStatus dsn.Status
 	SiteReason string
 	Kept       bool // a session for this destination is kept open
+	// Stopped says that the agent was told to stop, and so nobody has got the
+	// message: it is as if it had not been tried.
+	Stopped bool
 }
 
 func (*DeliverReply) Kind() uint16 { return KindDeliverReply }
@@ -94,7 +97,8 @@ func (m *DeliverReply) Append(b []byte) []byte {
 	}
 	b = pack.String(b, 's', m.SiteStatus.String())
 	b = pack.String(b, 'r', m.SiteReason)
-	return pack.Bool(b, 'k', m.Kept)
+	b = pack.Bool(b, 'k', m.Kept)
+	return pack.Bool(b, 'x', m.Stopped)
 }
 
 func (m *DeliverReply) Decode(b []byte) error {
@@ -117,6 +121,8 @@ func (m *DeliverReply) Decode(b []byte) error {
 			m.SiteReason = r.String()
 		case 'k':
 			m.Kept = r.Bool()
+		case 'x':
+			m.Stopped = r.Bool()
 		}
 	}
 	return r.Err()
@@ -125,7 +131,10 @@ func (m *DeliverReply) Decode(b []byte) error {
 // Inventory is what an agent pushes to a queue manager that has sent it an
 // Attach: the deliveries that a former queue manager ordered and that go
 // on, or that ended without anybody to tell. Whatever is in it must not be
-// ordered again; its outcome comes as a Finished when it is there.
+// ordered again; its outcome comes as a Finished when it is there. An agent
+// that the queue manager may not know of (it retires, or mail goes another way
+// now) sends it as a request to the queue manager's socket, and the outcomes
+// as further ones: the answer, a RecordReply, says that they are durable.
 type Inventory struct {
 	Running  []Delivery
 	Finished []Finished

@@ -194,6 +194,7 @@ type Message struct {
 	buf  *[]byte // content not sent yet
 	sent bool    // the first part is on its way, over conn
 	conn *ipc.Conn
+	end  func() // says that nothing more of it goes over conn
 	win  window
 	file *os.File // what has been written of a Late message; it has no name any more
 	err  error
@@ -326,8 +327,11 @@ func (m *Message) firstPart(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("send message to cleanup: %w", err)
 		}
-		m.conn = conn
-		m.send(first)
+		m.conn, m.end = conn, conn.Keep()
+		m.win.mu.Lock()
+		m.win.pending++
+		m.win.mu.Unlock()
+		m.conn.Go(first, m.win.answered) // copies what it is given before it returns
 		m.win.mu.Lock()
 		unsent := errors.Is(m.win.err, ipc.ErrUnsent)
 		if unsent {
@@ -338,6 +342,7 @@ func (m *Message) firstPart(ctx context.Context) error {
 			m.sent = true
 			break
 		}
+		m.end()
 	}
 	if first.Listing {
 		if err := m.list(ctx, rest); err != nil {
@@ -390,7 +395,7 @@ func (m *Message) send(req ipc.Message) {
 	m.win.mu.Lock()
 	m.win.pending++
 	m.win.mu.Unlock()
-	m.conn.Go(req, m.win.answered) // copies what it is given before it returns
+	m.conn.Continue(req, m.win.answered) // copies what it is given before it returns
 }
 
 var errRefused = errors.New("cleanup refused the message")
@@ -500,6 +505,9 @@ func (m *Message) stop() {
 }
 
 func (m *Message) release() {
+	if m.end != nil {
+		m.end()
+	}
 	if m.buf != nil {
 		chunks.Put(m.buf)
 		m.buf = nil

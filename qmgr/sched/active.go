@@ -202,13 +202,20 @@ func (s *Scheduler) loadFailed(ev *Event) {
 	if m == nil || !m.loading {
 		return
 	}
+	first := m.readAt == never
 	s.endRead(m)
 	if ev.Corrupt && m.refs == 0 {
 		s.end(m, EffectCorrupt)
 		return
 	}
-	// What is in core is finished; then the message is tried again.
+	// What is in core is finished; then the message is tried again. What would be
+	// said of it in a notice is not all known: it is not made now.
 	m.giveUpReading()
+	m.asked = true
+	if first && m.cmd == cmdNone {
+		s.postpone(m)
+		return
+	}
 	for _, j := range m.jobs {
 		if j.unreadAt != 0 {
 			j.tport.unread.remove(j.unreadAt)

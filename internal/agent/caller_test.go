@@ -1,0 +1,144 @@
+package agent
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+)
+
+// A called is what a queue manager is told by an agent that calls.
+type called struct {
+	conn *ipc.Conn
+	inv  proto.Inventory
+	r    *ipc.Request
+}
+
+// An agent calls the queue manager when the one that ordered its deliveries is
+// gone, again when that one goes, and ends when all has been taken.
+func TestCallQueue(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	calls := make(chan called, 10)
+	queue, err := net.Listen("unix", filepath.Join(dir, "qmgr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	srv := &ipc.Server{Handler: func(c *ipc.Conn, r *ipc.Request) {
+		k := called{conn: c, r: r}
+		if err := r.Decode(&k.inv); err != nil {
+			t.Error(err)
+		}
+		calls <- k
+	}}
+	wg.Go(func() { srv.Serve(ctx, queue, 0) })
+	begun, goOn := make(chan bool, 2), make(chan bool)
+	s := NewServer(Options{Log: maillog.New("postfix/smtp", new(logLines)), Queue: filepath.Join(dir, "qmgr"),
+		Deliverer: deliverer(func(_ context.Context, r *Request) {
+			begun <- true
+			<-goOn
+			r.Sent(0, dsn.S(2, 0, 0), "250 ok", Detail{})
+		})})
+	l, err := net.Listen("unix", filepath.Join(dir, "smtp"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.start(ctx)
+	wg.Go(func() { s.srv.Serve(ctx, l, 0) })
+	delivered, ended := make(chan struct{}), make(chan struct{})
+	wg.Go(func() {
+		s.callQueue(ctx, delivered)
+		close(ended)
+	})
+	defer func() {
+		cancel()
+		wg.Wait()
+	}()
+	m := dial(t, dir, "smtp")
+	m.attach()
+	m.order(1, "a@to.test")
+	m.order(2, "b@to.test")
+	await(t, "a delivery", begun)
+	await(t, "a delivery", begun)
+	m.conn.Close()
+
+	first := await(t, "a call", calls)
+	if len(first.inv.Running) != 2 || !slices.Equal(first.inv.Running[0].Index, []int{10}) || len(first.inv.Finished) != 0 {
+		t.Errorf("told: %+v", first.inv)
+	}
+	first.r.Reply(&proto.RecordReply{})
+	goOn <- true
+	second := await(t, "a call about the end", calls)
+	if len(second.inv.Running) != 0 || len(second.inv.Finished) != 1 {
+		t.Errorf("told: %+v", second.inv)
+	}
+	second.conn.Close() // not answered: it is told again, with what goes on
+	third := await(t, "a call to another queue manager", calls)
+	if len(third.inv.Running) != 1 || len(third.inv.Finished) != 1 || third.inv.Finished[0].ID != second.inv.Finished[0].ID {
+		t.Errorf("told: %+v", third.inv)
+	}
+	third.r.Reply(&proto.RecordReply{})
+	goOn <- true
+	s.wg.Wait()
+	close(delivered)
+	last := await(t, "the last call", calls)
+	if len(last.inv.Running) != 0 || len(last.inv.Finished) != 1 || last.inv.Finished[0].ID == second.inv.Finished[0].ID {
+		t.Errorf("told: %+v", last.inv)
+	}
+	select {
+	case <-ended:
+		t.Error("the agent ends before it has been heard")
+	default:
+	}
+	last.r.Reply(&proto.RecordReply{})
+	await(t, "the end", ended)
+}
+
+// What nobody has heard is taken in parts that go into a request, and is not
+// lost when it could not be told.
+func TestTake(t *testing.T) {
+	t.Parallel()
+	var list told
+	now := time.Unix(1700000000, 0)
+	long := make([]byte, toldSize)
+	for i := range long {
+		long[i] = 'x'
+	}
+	const n = 3 * maxTaken / toldSize
+	for i := range n {
+		list.add(now, nil, &proto.Finished{ID: mail.MakeQueueID(now, uint64(i+1)), Reply: proto.DeliverReply{
+			Outcomes: []mail.Outcome{{Rcpt: i, Action: dsn.Delivered, Status: dsn.S(2, 0, 0), Reason: string(long)}}}})
+	}
+	taken := list.take()
+	list.giveBack(taken)
+	if list.n != n {
+		t.Errorf("%d are left of %d", list.n, n)
+	}
+	var got []int
+	for list.untold() {
+		size := 0
+		for _, p := range list.take() {
+			size += len(p.packed)
+			for _, f := range p.list() {
+				got = append(got, f.Reply.Outcomes[0].Rcpt)
+			}
+		}
+		if size > ipc.MaxPayload {
+			t.Errorf("%d octets at a time", size)
+		}
+	}
+	if len(got) != n || !slices.IsSorted(got) || list.n != 0 {
+		t.Errorf("told %d of %d, %d are left", len(got), n, list.n)
+	}
+}

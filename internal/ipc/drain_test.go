@@ -1,0 +1,139 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// What is open at a peer that goes away is brought to its end there; what is
+// new goes elsewhere. Who is to go last is told when nobody else is left.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var last *Conn
+	s := &Server{Handler: func(c *Conn, r *Request) {
+		if r.Kind == kindPush {
+			mu.Lock()
+			last = c
+			mu.Unlock()
+		}
+		r.Reply(&text{kindEcho, ""})
+	}, Last: func(c *Conn) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return c == last
+	}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.Serve(ctx, l, time.Hour)
+	}()
+	long, end := NewClient(path, nil), NewClient(path, nil)
+	defer long.Close()
+	defer end.Close()
+	if _, err := ask(t, end, &text{kindPush, ""}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ask(t, long, &text{kindEcho, ""}); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := long.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	endConn, err := end.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	over := conn.Keep()
+	cancel()
+	for !conn.Away() {
+		time.Sleep(time.Millisecond)
+	}
+	request := func(do func(Message, func([]byte, error))) error {
+		said := make(chan error, 1)
+		do(&text{kindEcho, ""}, func(_ []byte, err error) { said <- err })
+		return <-said
+	}
+	if err := request(conn.Go); !errors.Is(err, ErrUnsent) {
+		t.Errorf("a new request: %v", err)
+	}
+	for range 3 {
+		if err := request(conn.Continue); err != nil {
+			t.Errorf("a request of what is open: %v", err)
+		}
+	}
+	if err := request(endConn.Go); err != nil || endConn.Away() {
+		t.Errorf("who is to go last: %v", err)
+	}
+	over()
+	over()
+	<-conn.Done()
+	<-endConn.Done()
+	<-done
+}
+
+// A peer that asks for more than is answered is disconnected.
+func TestTooMuchOpen(t *testing.T) {
+	t.Parallel()
+	path, _ := server(t, func(*Conn, *Request) {})
+	c := NewClient(path, nil)
+	defer c.Close()
+	conn, err := c.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 0; ; n++ {
+		if n > 2*maxOpen {
+			t.Fatalf("%d requests are open", n)
+		}
+		conn.Go(&text{kindHang, ""}, func([]byte, error) {})
+		if conn.Away() {
+			break
+		}
+	}
+	<-conn.Done()
+}
+
+// Who may not wait does not, and who waits for a peer to read does so no longer
+// than his context says.
+func TestNobodyReads(t *testing.T) {
+	t.Parallel()
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	c := NewConn(ours, nil)
+	defer c.Wait()
+	defer c.Close()
+	body := string(make([]byte, softQueued+1))
+	for range 2 { // one is being written, one is in the queue
+		c.GoNow(&text{kindHang, body}, func([]byte, error) {})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	said := make(chan error, 1)
+	go func() { said <- c.Call(ctx, &text{kindHang, body}, nil) }()
+	cancel()
+	if err := <-said; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	var lost atomic.Bool
+	body = string(make([]byte, MaxPayload))
+	for range 3 {
+		c.GoNow(&text{kindHang, body}, func(_ []byte, err error) { lost.Store(true) })
+	}
+	<-c.Done()
+	if !lost.Load() {
+		t.Error("a peer that reads nothing is not disconnected")
+	}
+}

@@ -1,0 +1,242 @@
+package qmgr
+
+import (
+	"slices"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+	"posthaste/qmgr/sched"
+)
+
+// heardOf takes in what an agent says over conn of deliveries that a former
+// queue manager ordered. all says that it is the whole of it, and may name what
+// is not known here; otherwise it is what came of that.
+func (s *Server) heardOf(conn *ipc.Conn, inv *proto.Inventory, all bool) {
+	if all {
+		for i := range inv.Running {
+			s.goesOn(conn, &inv.Running[i])
+		}
+	}
+	for i := range inv.Finished {
+		if f := &inv.Finished[i]; s.end(f) || all {
+			s.finished(f)
+		} else {
+			s.opt.Log.Warning("%s: a delivery agent reports a delivery that is not known", printableID(f.ID))
+		}
+	}
+}
+
+// printableID is an ID that another process says, fit for the log.
+func printableID(id mail.QueueID) mail.QueueID {
+	if _, _, err := id.Parse(); err != nil {
+		return "?"
+	}
+	return id
+}
+
+// goesOn notes a former delivery. One that is known is told of over another
+// connection now.
+func (s *Server) goesOn(conn *ipc.Conn, r *proto.Delivery) {
+	num := msgID(r.ID)
+	if m := s.message(num); m == nil && s.told || m != nil && (m.id != r.ID || !m.has(r.Index)) {
+		return
+	}
+	list := s.formers[num]
+	if i := slices.IndexFunc(list, func(f *former) bool { return slices.Equal(f.rcpts, r.Index) }); i >= 0 {
+		list[i].release()
+		list[i].conn, list[i].release = conn, conn.Keep()
+		return
+	}
+	s.formers[num] = append(list, &former{id: r.ID, rcpts: r.Index, conn: conn, release: conn.Keep()})
+}
+
+// has says whether these may be recipients of m.
+func (m *message) has(rcpts []int) bool {
+	return !slices.ContainsFunc(rcpts, func(i int) bool { return i < 0 || i >= int(m.nrcpt) })
+}
+
+// await has d wait for the former deliveries to some of its recipients, and
+// says whether there are any.
+func (s *Server) await(m *message, d *delivery) bool {
+	for _, f := range s.formers[m.num] {
+		if slices.ContainsFunc(d.rcpts, func(i int) bool { return slices.Contains(f.rcpts, i) }) {
+			f.waiting = append(f.waiting, d)
+			d.awaits++
+		}
+	}
+	return d.awaits > 0
+}
+
+// awaited says whether a former delivery will be told of over conn.
+func (s *Server) awaited(conn *ipc.Conn) bool {
+	for _, list := range s.formers {
+		if slices.ContainsFunc(list, func(f *former) bool { return f.conn == conn }) {
+			return true
+		}
+	}
+	return false
+}
+
+// end says whether the delivery went on until now, and takes note that it has
+// ended. Those who have waited for it hear of the outcome first: to be told by
+// finished that it is done is not to be told what came of it.
+func (s *Server) end(fin *proto.Finished) bool {
+	num := msgID(fin.ID)
+	list := s.formers[num]
+	i := slices.IndexFunc(list, func(f *former) bool {
+		return f.id == fin.ID && len(fin.Reply.Outcomes) > 0 && slices.Contains(f.rcpts, fin.Reply.Outcomes[0].Rcpt)
+	})
+	if i < 0 {
+		return false
+	}
+	f := list[i]
+	fin.Reply.Outcomes = slices.DeleteFunc(fin.Reply.Outcomes, func(o mail.Outcome) bool { return !slices.Contains(f.rcpts, o.Rcpt) })
+	s.over(num, i)
+	for _, d := range f.waiting {
+		for _, o := range fin.Reply.Outcomes {
+			if slices.Contains(d.rcpts, o.Rcpt) && !about(&d.reply, o.Rcpt) {
+				d.reply.Outcomes = append(d.reply.Outcomes, o)
+			}
+		}
+		if d.reply.SiteStatus.IsZero() {
+			d.reply.SiteStatus, d.reply.SiteReason = fin.Reply.SiteStatus, fin.Reply.SiteReason
+		}
+		s.goOn(d)
+	}
+	// What somebody has waited for is judged there.
+	fin.Reply.Outcomes = slices.DeleteFunc(fin.Reply.Outcomes, func(o mail.Outcome) bool {
+		return slices.ContainsFunc(f.waiting, func(d *delivery) bool { return slices.Contains(d.rcpts, o.Rcpt) })
+	})
+	return true
+}
+
+// over: former delivery i of the message does not go on.
+func (s *Server) over(num sched.MsgID, i int) {
+	s.formers[num][i].release()
+	if list := slices.Delete(s.formers[num], i, i+1); len(list) > 0 {
+		s.formers[num] = list
+	} else {
+		delete(s.formers, num)
+	}
+}
+
+// goOn: one thing less is waited for by d.
+func (s *Server) goOn(d *delivery) {
+	if d.awaits--; d.awaits > 0 || s.entries[d.entry] != d {
+		return
+	}
+	if m := s.messages[d.num]; m != nil && m.active != nil {
+		s.order(m, d, nil)
+	}
+}
+
+// silent: conn is gone. What was to be told there will be told by another way,
+// or nobody knows what came of it: it is not tried again at once.
+func (s *Server) silent(conn *ipc.Conn) {
+	var lost []*delivery
+	for num, list := range s.formers {
+		for i := len(list) - 1; i >= 0; i-- {
+			if list[i].conn == conn {
+				lost = append(lost, list[i].waiting...)
+				s.over(num, i)
+			}
+		}
+	}
+	for _, d := range lost {
+		switch {
+		case s.entries[d.entry] != d:
+		case len(d.reply.Outcomes) > 0: // of the others nothing has been said
+			s.completed(d, &d.reply)
+		default:
+			s.lose(d)
+		}
+	}
+}
+
+// about says whether an outcome is one of recipient i.
+func about(r *proto.DeliverReply, i int) bool {
+	return slices.ContainsFunc(r.Outcomes, func(o mail.Outcome) bool { return o.Rcpt == i })
+}
+
+// finished takes in the outcome of a former delivery that no order waits for.
+// The message lies in the book, or these recipients' turn has not come yet: it
+// is noted so that they will not get it again.
+func (s *Server) finished(f *proto.Finished) {
+	m := s.message(msgID(f.ID))
+	if m == nil && !s.told { // cleanup has not come to it
+		s.early[msgID(f.ID)] = append(s.early[msgID(f.ID)], f)
+	}
+	if m == nil || m.id != f.ID {
+		return
+	}
+	arrived, later := false, false
+	for _, o := range f.Reply.Outcomes {
+		switch {
+		case !m.has([]int{o.Rcpt}) || m.isDone(o.Rcpt) || s.ordered(m.num, o.Rcpt):
+		case o.Action == dsn.Delivered || o.Action == dsn.Relayed || o.Action == dsn.Expanded:
+			m.setDone(o.Rcpt)
+			arrived = true
+			if o.Passed {
+				s.log.done(m, []int{o.Rcpt})
+				break
+			}
+			// The bounce service knows whether the sender is to be told.
+			s.log.update(m, proto.Op{Outcomes: []mail.Outcome{o}})
+			if m.active != nil {
+				m.active.success = append(m.active.success, o)
+			}
+		default:
+			later = true
+		}
+	}
+	if !arrived {
+		return
+	}
+	if s.messages[m.num] == nil {
+		s.rest(m) // it lies in the book, with fewer recipients now
+		if !later {
+			// It has waited for this: what is left of it is to be tried, or nothing is.
+			s.then(sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeMessage, ID: m.num})
+		}
+	}
+}
+
+// ordered says whether an agent has an order of ours for the recipient.
+func (s *Server) ordered(num sched.MsgID, i int) bool {
+	for _, d := range s.entries {
+		if d.num == num && d.sent && slices.Contains(d.rcpts, i) {
+			return true
+		}
+	}
+	return false
+}
+
+// fromAgent takes in what an agent says that has deliveries of a former queue
+// manager's, and that has come by itself: perhaps nobody else can be told where
+// it is. It is answered when all that follows from it is durable.
+func (s *Server) fromAgent(c *ipc.Conn, r *ipc.Request) {
+	inv := new(proto.Inventory)
+	if err := r.Decode(inv); err != nil {
+		r.Fail("%v", err)
+		return
+	}
+	s.post(func() { s.heardOf(c, inv, true) }, sched.Event{})
+	s.ask(r, func() { s.log.after(func() { r.Reply(&proto.RecordReply{}) }) })
+}
+
+// leaveBehind records that what agents are still doing for us is to be left
+// alone for a while: the successor hears of it from them, but perhaps not
+// before it would order the same again.
+func (s *Server) leaveBehind() {
+	for _, d := range s.entries {
+		m := s.messages[d.num]
+		if m == nil || m.active == nil || !d.sent && d.awaits == 0 {
+			continue
+		}
+		s.log.update(m, proto.Op{Set: spool.SetQueue | spool.SetNextAttempt, Queue: spool.Deferred,
+			NextAttempt: s.now.Add(s.opt.Settings.Sched.MinimalBackoff), Outcomes: m.active.pendingOutcomes(m)})
+	}
+}

@@ -1,0 +1,273 @@
+package qmgr
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+	"posthaste/internal/spooltool/faketest"
+	"posthaste/qmgr/sched"
+)
+
+// said is an outcome for each of these recipients.
+func said(word string, rcpts ...int) (list []mail.Outcome) {
+	for _, i := range rcpts {
+		o := mail.Outcome{Rcpt: i, Action: dsn.Delivered, Status: dsn.S(2, 0, 0), Reason: "250 ok", Relay: "peer", When: time.Now()}
+		if word == "defer" {
+			o.Action, o.Status, o.Reason = dsn.Deferred, dsn.S(4, 2, 0), "450 later"
+		}
+		list = append(list, o)
+	}
+	return list
+}
+
+// span are the numbers from i up to, and without, j.
+func span(i, j int) (list []int) {
+	for ; i < j; i++ {
+		list = append(list, i)
+	}
+	return list
+}
+
+// many is mail for n recipients in one domain.
+func many(n int, domain string) faketest.Mail {
+	m := faketest.Mail{Content: "x\r\n", Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3}}
+	for i := range n {
+		m.Envelope.Recipients = append(m.Envelope.Recipients, mail.Recipient{Address: fmt.Sprintf("r%03d@%s", i, domain)})
+	}
+	return m
+}
+
+// push says something over the connection that the queue manager has made.
+func (a *fakeAgent) push(inv *proto.Inventory) {
+	a.st.t.Helper()
+	a.st.until("the queue manager comes", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.conn != nil
+	})
+	a.conn.Push(inv)
+}
+
+// A former queue manager's delivery settles its own recipients and no others:
+// those who are in the same order are ordered when it has ended.
+func TestFormerInPart(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	id := st.fill(many(15, "to.test"))[0]
+	smtp := st.agent("smtp", proto.Inventory{Running: []proto.Delivery{{ID: id, Index: span(5, 15)}}})
+	st.run()
+	st.waitExplain(id, "being delivered")
+	smtp.push(&proto.Inventory{Finished: []proto.Finished{{ID: id, Reply: proto.DeliverReply{Outcomes: said("ok", span(5, 15)...)}}}})
+	o := smtp.next()
+	if !slices.Equal(o.Index, span(0, 5)) {
+		t.Errorf("ordered: %v", o.Index)
+	}
+	o.answer("ok", "ok", "ok", "ok", "defer")
+	op := st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	if len(op.Outcomes) != 1 || op.Outcomes[0].Rcpt != 4 {
+		t.Errorf("recorded: %+v", op)
+	}
+	st.quiet()
+}
+
+// Every order that waits for a former delivery hears of its end.
+func TestFormerOfTwoOrders(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "smtp_destination_recipient_limit = 10\n")
+	id := st.fill(many(20, "to.test"))[0]
+	smtp := st.agent("smtp", proto.Inventory{Running: []proto.Delivery{{ID: id, Index: span(5, 15)}}})
+	st.run()
+	st.waitExplain(id, "(?s)being delivered.*being delivered")
+	smtp.push(&proto.Inventory{Finished: []proto.Finished{{ID: id, Reply: proto.DeliverReply{Outcomes: said("ok", span(5, 15)...)}}}})
+	var got []int
+	for range 2 {
+		o := smtp.next()
+		got = append(got, o.Index...)
+		o.answer(slices.Repeat([]string{"ok"}, len(o.Index))...)
+	}
+	if slices.Sort(got); !slices.Equal(got, append(span(0, 5), span(15, 20)...)) {
+		t.Errorf("ordered: %v", got)
+	}
+	st.waitOp(id, "its removal", removed)
+	st.quiet()
+}
+
+// A former delivery of which nobody will tell any more does not keep a message.
+func TestFormerLost(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	id := st.fill(many(2, "to.test"))[0]
+	smtp := st.agent("smtp", proto.Inventory{Running: []proto.Delivery{{ID: id, Index: []int{0}}}})
+	st.run()
+	st.waitExplain(id, "being delivered")
+	smtp.push(&proto.Inventory{})
+	smtp.stop()
+	st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	st.quiet()
+}
+
+// An agent that nobody would ask calls by itself: what it does is not ordered
+// from another, although mail goes another way now, and what came of it is
+// recorded before it is answered, also for mail that is not known yet.
+func TestAgentCalls(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	ids := st.fill(many(2, "to.test"), many(1, "to.test"))
+	attached := make(chan func())
+	st.stream = func(c *ipc.Conn) {
+		attached <- func() { c.Push(&proto.Entries{List: st.entries, Complete: true}) }
+	}
+	st.routes["to.test"] = "other:to.test"
+	other := st.agent("other", proto.Inventory{})
+	st.run()
+	tell := <-attached
+	conn, err := st.tool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := make(chan error, 1)
+	go func() {
+		first <- conn.Call(t.Context(), &proto.Inventory{Running: []proto.Delivery{{ID: ids[0], Index: []int{0, 1}}},
+			Finished: []proto.Finished{{ID: ids[1], Reply: proto.DeliverReply{Outcomes: said("ok", 0)}}}}, nil)
+	}()
+	st.until("the agent is heard", func() bool {
+		heard := make(chan bool)
+		st.srv.post(func() { heard <- len(st.srv.formers) == 1 && len(st.srv.early) == 1 }, sched.Event{})
+		return <-heard
+	})
+	tell()
+	if err := <-first; err != nil {
+		t.Fatal(err)
+	}
+	st.mu.Lock()
+	if !slices.ContainsFunc(st.ops, func(op proto.Op) bool { return op.ID == ids[1] && len(op.Outcomes)+len(op.Done) > 0 || op.Remove }) {
+		t.Errorf("answered before it was recorded: %+v", st.ops)
+	}
+	st.mu.Unlock()
+	st.waitOp(ids[1], "its removal", removed)
+	st.waitExplain(ids[0], "being delivered")
+	if err := conn.Call(t.Context(), &proto.Inventory{Finished: []proto.Finished{{ID: ids[0], Reply: proto.DeliverReply{Outcomes: said("ok", 0, 1)}}}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	st.waitOp(ids[0], "its removal", removed)
+	select {
+	case o := <-other.orders:
+		t.Errorf("ordered: %+v", o.Deliver)
+	default:
+	}
+	st.quiet()
+}
+
+// What agents are still doing for a queue manager that ends is left alone by
+// the next one until it has heard of them.
+func TestLeftBehind(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	st.drain = time.Millisecond
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	id := st.arrive("s@from.test", "a@to.test")
+	smtp.next()
+	before := time.Now()
+	st.retire()
+	op := st.waitOp(id, "that it waits", inQueue(spool.Deferred))
+	if op.NextAttempt.Before(before.Add(st.srv.opt.Settings.Sched.MinimalBackoff)) || op.Attempts != 0 || op.Set&spool.SetAttempts != 0 {
+		t.Errorf("recorded: %+v", op)
+	}
+}
+
+// An agent that says what cannot be harms nobody, and says nothing of others'
+// recipients; of whom it says nothing is tried again.
+func TestAgentOutOfItsMind(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	st.routes["other.test"] = "other:other.test"
+	m := many(3, "to.test")
+	m.Envelope.Recipients[2].Address = "c@other.test"
+	id := st.fill(m)[0]
+	var inv proto.Inventory
+	for _, i := range []int{-1, 1 << 40} {
+		inv.Finished = append(inv.Finished, proto.Finished{ID: id, Reply: proto.DeliverReply{Outcomes: said("ok", i)}})
+	}
+	smtp, other := st.agent("smtp", inv), st.agent("other", proto.Inventory{})
+	st.run()
+	o, theirs := smtp.next(), other.next()
+	for _, i := range []int{-1, 1 << 40, 2} {
+		smtp.push(&proto.Inventory{Running: []proto.Delivery{{ID: id, Index: []int{i}}}})
+		smtp.push(&proto.Inventory{Finished: []proto.Finished{{ID: id, Reply: proto.DeliverReply{Outcomes: said("ok", i)}}}})
+		smtp.push(&proto.Inventory{Finished: []proto.Finished{{ID: "x", Reply: proto.DeliverReply{Outcomes: said("ok", i)}}}})
+	}
+	o.req.Reply(&proto.DeliverReply{Outcomes: said("ok", -1, 1<<40, 2, 0, 0)})
+	theirs.answer("defer")
+	op := st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	if len(op.Outcomes) != 2 || op.Outcomes[0].Rcpt != 1 || op.Outcomes[0].Reason != noAccount || op.Outcomes[1].Rcpt != 2 {
+		t.Errorf("recorded: %+v", op)
+	}
+	st.quiet()
+}
+
+// A recipient whose agent dies with each attempt is reported when the time of
+// the message is over.
+func TestExpiryTellsOfAll(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "maximal_queue_lifetime = 1d\n")
+	m := many(2, "to.test")
+	m.Envelope.Arrival = time.Now().Add(-48 * time.Hour)
+	id := st.fill(m)[0]
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	smtp.next()
+	smtp.stop()
+	st.waitOp(id, "its removal", removed)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if len(st.notices) != 1 || st.notices[0].Notice != proto.NoticeExpired || len(st.notices[0].Outcomes) != 2 {
+		t.Errorf("notices: %+v", st.notices)
+	}
+}
+
+// One that was withdrawn, and has never been tried, is reported as well.
+func TestExpiryTellsOfWithdrawn(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	m := many(3, "to.test")
+	m.Queue, m.Attempts, m.Done = spool.Hold, 1, []int{1}
+	id := st.fill(m)[0]
+	st.run()
+	st.waitAttached(1)
+	st.command(proto.Command{Verb: proto.VerbExpire, ID: id})
+	st.command(proto.Command{Verb: proto.VerbRelease, ID: id})
+	st.waitOp(id, "its removal", removed)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if len(st.notices) != 1 || len(st.notices[0].Outcomes) != 2 || st.notices[0].Outcomes[0].Rcpt != 0 ||
+		st.notices[0].Outcomes[1].Rcpt != 2 || st.notices[0].Outcomes[1].Status != dsn.S(4, 7, 0) {
+		t.Errorf("notices: %+v", st.notices)
+	}
+}
+
+// A message that cannot be read for the moment is not given up, even if its
+// time is over: nothing could be said of it.
+func TestExpiryOfUnreadable(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "maximal_queue_lifetime = 1d\n")
+	m := many(2, "to.test")
+	m.Envelope.Arrival = time.Now().Add(-48 * time.Hour)
+	id := st.fill(m)[0]
+	st.unreadable = true
+	st.run()
+	st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if len(st.notices) != 0 || slices.ContainsFunc(st.ops, func(op proto.Op) bool { return op.Remove }) {
+		t.Errorf("notices: %+v, recorded: %+v", st.notices, st.ops)
+	}
+}
