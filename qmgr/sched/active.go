@@ -331,7 +331,7 @@ func (s *Scheduler) routeRetry(m *message, r *Rcpt, nexthop mail.Nexthop, status
 func (s *Scheduler) sweep() {
 	for m := s.firstActive; m != nil; {
 		next := m.nxt
-		if !m.swept && s.now >= s.expiry(s.record(m)) && s.now-m.entered >= micros(s.cfg.MaximalBackoff) {
+		if !m.swept && s.clock.wall >= s.expiry(s.record(m)) && s.now-m.entered >= micros(s.cfg.MaximalBackoff) {
 			m.swept = true
 			s.excuseWaiting(m, excuseOutOfTime, textOutOfTime)
 		}

@@ -26,7 +26,8 @@ func toTime(t int64) time.Time {
 
 // clock is a time that never goes back, made from one that may. After a
 // backward jump it advances at half speed until it is caught up with, so
-// that orders by time stay true and time spans still end.
+// that orders by time stay true and time spans still end. What is measured
+// against times on disk, and what goes there, goes by the wall: see real.
 type clock struct{ wall, sane int64 }
 
 func (c *clock) advance(wall int64) int64 {
@@ -38,6 +39,13 @@ func (c *clock) advance(wall int64) int64 {
 	c.wall = wall
 	return c.sane
 }
+
+// real is a time of this clock as the wall says it: the same, unless the wall
+// has gone back and is not caught up with.
+func (c *clock) real(t int64) int64 { return t - (c.sane - c.wall) }
+
+// sanely is the contrary of real.
+func (c *clock) sanely(t int64) int64 { return t + (c.sane - c.wall) }
 
 // rng is splitmix64: small, seedable, and good enough to spread retries.
 type rng struct{ state uint64 }

@@ -34,7 +34,7 @@ func (s *Scheduler) commandOne(ev *Event, i int32) {
 			s.stats.Hold--
 			rec.where, rec.next = whereDue, s.now
 			s.due.append(s.recs, i)
-			s.emit(Effect{Kind: EffectRelease, ID: rec.id, Next: toTime(s.now)})
+			s.emit(Effect{Kind: EffectRelease, ID: rec.id, Next: s.realTime(s.now)})
 		} else if m := s.activeMessage(rec.id); m != nil && m.cmd == cmdHold {
 			m.cmd = cmdNone
 			m.deferred = true // what was withdrawn is tried again
@@ -103,7 +103,7 @@ func (s *Scheduler) expire(i int32, now bool) {
 			s.due.append(s.recs, i)
 		}
 	}
-	s.emit(Effect{Kind: EffectExpire, ID: rec.id, Next: toTime(rec.next), Attempts: int(rec.attempts)})
+	s.emit(Effect{Kind: EffectExpire, ID: rec.id, Next: s.realTime(rec.next), Attempts: int(rec.attempts)})
 	if m := s.activeMessage(rec.id); m != nil && now {
 		s.excuseWaiting(m, excuseExpired, textExpired)
 	}

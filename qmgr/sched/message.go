@@ -85,10 +85,10 @@ func (s *Scheduler) completeDeferred(m *message) {
 	case rec.rcpts > 0 && rec.flags&FlagExpire != 0:
 		s.note(Note{Kind: NoteForceExpired, ID: m.id})
 		s.notify(m, NoticeExpired)
-	case rec.rcpts > 0 && s.now >= s.expiry(rec):
+	case rec.rcpts > 0 && s.clock.wall >= s.expiry(rec):
 		s.note(Note{Kind: NoteExpired, ID: m.id})
 		s.notify(m, NoticeExpired)
-	case s.cfg.DelayWarning > 0 && rec.flags&(FlagWarned|FlagNoDelayNotice) == 0 && s.now >= warnAt-second:
+	case s.cfg.DelayWarning > 0 && rec.flags&(FlagWarned|FlagNoDelayNotice) == 0 && s.clock.wall >= warnAt-second:
 		s.notify(m, NoticeDelay)
 	default:
 		s.postpone(m)
@@ -156,7 +156,7 @@ func (s *Scheduler) postpone(m *message) {
 	}
 	rec.next = s.retryTime(rec)
 	rec.flags &^= flagsOwn
-	s.emit(Effect{Kind: EffectDefer, ID: m.id, Next: toTime(rec.next), Attempts: int(rec.attempts), Warned: rec.flags&FlagWarned != 0})
+	s.emit(Effect{Kind: EffectDefer, ID: m.id, Next: s.realTime(rec.next), Attempts: int(rec.attempts), Warned: rec.flags&FlagWarned != 0})
 	var st int32
 	if m.site.tport != nil {
 		st = s.siteOf(m.site.tport, m.site.name)
@@ -191,8 +191,8 @@ func (s *Scheduler) expiry(rec *record) int64 {
 // then.
 func (s *Scheduler) retryTime(rec *record) int64 {
 	next := s.retryBase(rec) + s.rng.below(micros(s.cfg.QueueRunDelay))
-	if end := s.expiry(rec); s.now < end && end < next {
-		next = end
+	if left := s.expiry(rec) - s.clock.wall; left > 0 && s.now+left < next {
+		next = s.now + left
 	}
 	return next
 }
@@ -201,7 +201,7 @@ func (s *Scheduler) retryTime(rec *record) int64 {
 func (s *Scheduler) retryBase(rec *record) int64 {
 	age := int64(0)
 	if rec.created != never {
-		age = s.now - rec.created
+		age = s.clock.wall - rec.created
 	}
 	return s.now + max(min(age, micros(s.cfg.MaximalBackoff)), micros(s.cfg.MinimalBackoff))
 }

@@ -152,6 +152,24 @@ func (s *Scheduler) Wake() time.Time {
 	return toTime(at)
 }
 
+// dueTime is a recorded time as the scheduler has it. One that lies further
+// ahead than any that is decided on is from a clock that was wrong.
+func (s *Scheduler) dueTime(t time.Time) int64 {
+	next := toMicros(t)
+	if next == never {
+		return never
+	}
+	return s.clock.sanely(min(next, s.clock.wall+micros(s.cfg.MaximalBackoff)+micros(s.cfg.QueueRunDelay)))
+}
+
+// realTime is the contrary.
+func (s *Scheduler) realTime(t int64) time.Time {
+	if t == never {
+		return time.Time{}
+	}
+	return toTime(s.clock.real(t))
+}
+
 // queued: a message exists.
 func (s *Scheduler) queued(ev *Event) {
 	if ev.ID == 0 || s.recs.find(ev.ID) != 0 {
@@ -160,7 +178,7 @@ func (s *Scheduler) queued(ev *Event) {
 	a := &ev.Arrival
 	i := s.recs.add(ev.ID)
 	rec := s.recs.at(i)
-	rec.created, rec.next, rec.size = toMicros(a.Created), toMicros(a.Next), a.Size
+	rec.created, rec.next, rec.size = toMicros(a.Created), s.dueTime(a.Next), a.Size
 	rec.rcpts = int32(a.Rcpts)
 	rec.attempts = uint16(min(a.Attempts, 1<<16-1))
 	rec.flags = a.Flags &^ flagsOwn

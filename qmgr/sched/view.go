@@ -99,7 +99,7 @@ func (s *Scheduler) Explain(id MsgID) []Reason {
 	case whereIncoming, whereDue:
 		r.Wait, r.Limit = WaitActive, s.cfg.ActiveLimit
 	case whereDeferred:
-		r.Wait, r.Until = WaitRetry, toTime(rec.next)
+		r.Wait, r.Until = WaitRetry, s.realTime(rec.next)
 		if rec.site != 0 {
 			st := &s.sites[rec.site]
 			r.Wait, r.Transport, r.Queue = WaitSite, st.tport.name, st.name
@@ -197,11 +197,11 @@ func (s *Scheduler) Lookup(id MsgID) (Info, bool) {
 	if i == 0 {
 		return Info{}, false
 	}
-	return s.recs.at(i).info(), true
+	return s.info(s.recs.at(i)), true
 }
 
-func (r *record) info() Info {
-	return Info{ID: r.id, Queue: r.where.queue(), Created: toTime(r.created), Next: toTime(r.next), Size: r.size,
+func (s *Scheduler) info(r *record) Info {
+	return Info{ID: r.id, Queue: r.where.queue(), Created: toTime(r.created), Next: s.realTime(r.next), Size: r.size,
 		Pending: int(r.rcpts), Attempts: int(r.attempts), Flags: r.flags &^ flagsOwn,
 		Flushed: r.flags&flagFlush != 0}
 }
@@ -215,7 +215,7 @@ func (s *Scheduler) Scan(cursor, n int, yield func(Info) bool) int {
 	for ; i < s.recs.used && n > 0; i++ {
 		if rec := s.recs.at(i); rec.id != 0 {
 			n--
-			if !yield(rec.info()) {
+			if !yield(s.info(rec)) {
 				return 0
 			}
 		}
