@@ -95,13 +95,31 @@ func (a *authority) fill(t *testing.T, text string) string {
 	if !strings.Contains(text, "%") {
 		return text
 	}
-	file := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(file, a.pem, 0o600); err != nil {
-		t.Fatal(err)
+	dir := t.TempDir()
+	write := func(name string, b []byte) string {
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
 	}
-	return strings.NewReplacer("%CA%", file, "%GOOD%", a.digest("good", false), "%GOODKEY%", a.digest("good", true),
+	cert, key := a.files(t, "other")
+	chain, chainKey := a.files(t, "domain")
+	return strings.NewReplacer("%CA%", write("ca.pem", a.pem), "%CERT%", write("cert.pem", cert), "%KEY%", write("key.pem", key),
+		"%CHAIN%", write("chain.pem", append(chainKey, chain...)), "%GOOD%", a.digest("good", false), "%GOODKEY%", a.digest("good", true),
 		"%SELFKEY%", a.digest("self", true), "%OTHER%", a.digest("other", false), "%OTHERKEY%", a.digest("other", true),
 		"%OLDKEY%", a.digest("old", true), "%CADIGEST%", a.digest("ca", false)).Replace(text)
+}
+
+// files are a certificate and its key as they are in files.
+func (a *authority) files(t *testing.T, name string) (cert, key []byte) {
+	c := a.certs[name]
+	der, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }
 
 // pumped is a connection that is read by a pump.
