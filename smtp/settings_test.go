@@ -1,0 +1,82 @@
+package smtp
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"posthaste/internal/config"
+)
+
+func TestBindAddrs(t *testing.T) {
+	t.Parallel()
+	one := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	for _, tt := range []struct {
+		conf string
+		lmtp bool
+		own  []netip.Addr
+		want string // IPv4, then IPv6
+	}{
+		{"", false, one, "192.0.2.1 2001:db8::1"},
+		{"", false, append(one, netip.MustParseAddr("2001:db8::2")), "192.0.2.1 -"},
+		{"", false, []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::")}, "- -"},
+		{"smtp_bind_address6 = 2001:db8::9", false, one, "192.0.2.1 2001:db8::9"},
+		{"smtp_bind_address6 = [2001:db8::9]\nsmtp_bind_address = 192.0.2.9", false, nil, "192.0.2.9 2001:db8::9"},
+		{"smtp_bind_address6 = 192.0.2.9", false, nil, "smtp_bind_address6 = 192.0.2.9"},
+		{"smtp_bind_address6 = mail.test", false, nil, "smtp_bind_address6 = mail.test"},
+		{"lmtp_bind_address6 = 192.0.2.9", true, nil, "lmtp_bind_address6 = 192.0.2.9"},
+		{"smtp_bind_address6 = 2001:db8::9\nlmtp_bind_address6 = 2001:db8::8", true, nil, "- 2001:db8::8"},
+	} {
+		cfg, err := config.LoadString(tt.conf + "\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		bind, err := load(cfg, tt.lmtp).bindAddrs(tt.own)
+		show := func(v4 bool) string {
+			if a, ok := bind[v4]; ok {
+				return a.String()
+			}
+			return "-"
+		}
+		got := show(true) + " " + show(false)
+		if err != nil {
+			got, _, _ = strings.Cut(err.Error(), ": ")
+		}
+		if got != tt.want {
+			t.Errorf("%q: %s (%v), want %s", tt.conf, got, err, tt.want)
+		}
+	}
+}
+
+// The time that a whole message may take, with smtp_per_request_deadline.
+func TestMinDataRate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, tt := range []struct {
+			conf string
+			want string
+		}{
+			{"", "none"},
+			{"smtp_per_request_deadline = yes\nsmtp_data_xfer_timeout = 60s", "1m20s"}, // 500 octets a second
+			{"smtp_per_request_deadline = yes\nsmtp_data_xfer_timeout = 60s\nsmtp_min_data_rate = 100", "2m40s"},
+			{"smtp_per_request_deadline = yes\nsmtp_data_xfer_timeout = 60s\nsmtp_min_data_rate = 0", "1m0s"},
+		} {
+			cfg, err := config.LoadString(tt.conf + "\n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := &output{set: load(cfg, false), left: 10000}
+			o.begin()
+			got := "none"
+			if !o.by.IsZero() {
+				got = fmt.Sprint(time.Until(o.by))
+			}
+			if got != tt.want {
+				t.Errorf("%q: %s, want %s", tt.conf, got, tt.want)
+			}
+		}
+	})
+}
