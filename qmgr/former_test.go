@@ -3,6 +3,7 @@ package qmgr
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -269,5 +270,24 @@ func TestExpiryOfUnreadable(t *testing.T) {
 	defer st.mu.Unlock()
 	if len(st.notices) != 0 || slices.ContainsFunc(st.ops, func(op proto.Op) bool { return op.Remove }) {
 		t.Errorf("notices: %+v, recorded: %+v", st.notices, st.ops)
+	}
+}
+
+// A resolver that does not answer defers mail, and says so in the log.
+func TestMuteResolver(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	st.mute, st.resolveTime = true, 10*time.Millisecond
+	id := st.fill(many(2, "to.test"))[0]
+	retry := st.agent("retry", proto.Inventory{})
+	st.run()
+	o := retry.next()
+	if o.Nexthop != "4.3.0 address resolver failure" || len(o.Index) != 2 {
+		t.Errorf("ordered: %+v", o.Deliver)
+	}
+	o.answer("defer", "defer")
+	st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	if n := strings.Count(st.log.String(), "warning: "+string(id)+": address resolver failure: "); n != 1 {
+		t.Errorf("%d lines in the log:\n%s", n, st.log)
 	}
 }

@@ -2,6 +2,7 @@ package qmgr
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -28,7 +29,9 @@ type loaded struct {
 	next      int            // index of the first recipient not looked at
 	unread    int            // pending recipients from next on
 	corrupt   bool
-	err       error
+	// unresolved says that it has been logged that addresses cannot be resolved.
+	unresolved bool
+	err        error
 }
 
 type loadedRcpt struct {
@@ -120,10 +123,15 @@ func (s *Server) read(j *job) *loaded {
 	}
 	l.sortOut(j)
 	isDone := (&message{done: j.done}).isDone
+	ctx, giveUp := context.WithCancel(s.ctx)
+	defer giveUp()
+	late := time.AfterFunc(s.opt.ResolveTime, giveUp)
+	defer late.Stop()
 	i := j.from
 	for ; i < j.from+len(rcpts) && len(l.rcpts)+len(l.discarded) < j.limit; i++ {
 		if !isDone(i) {
-			s.place(j, l, i, rcpts[i-j.from])
+			late.Reset(s.opt.ResolveTime)
+			s.place(ctx, j, l, i, rcpts[i-j.from])
 		}
 	}
 	l.next = i
@@ -194,7 +202,7 @@ func (s *Server) fetch(j *job, l *loaded) ([]mail.Recipient, error) {
 
 // place finds out where one recipient goes (reference: the queue manager,
 // section 6).
-func (s *Server) place(j *job, l *loaded, i int, to mail.Recipient) {
+func (s *Server) place(ctx context.Context, j *job, l *loaded, i int, to mail.Recipient) {
 	r := loadedRcpt{Rcpt: sched.Rcpt{Index: i}, rcpt: rcpt{Recipient: to, resolved: to.Address}}
 	env := &l.env
 	switch {
@@ -208,7 +216,7 @@ func (s *Server) place(j *job, l *loaded, i int, to mail.Recipient) {
 		if r.rcpt.Original == "" {
 			r.rcpt.Original = to.Address
 		}
-		s.resolve(j, l, &r)
+		s.resolve(ctx, j, l, &r)
 	case env.Filter != "" && !env.Trace.DontDeliver():
 		transport, nexthop, _ := strings.Cut(env.Filter, ":")
 		if nexthop == "" {
@@ -216,7 +224,7 @@ func (s *Server) place(j *job, l *loaded, i int, to mail.Recipient) {
 		}
 		r.Transport, r.Nexthop = mail.Transport(transport), mail.Nexthop(nexthop)
 	default:
-		s.resolve(j, l, &r)
+		s.resolve(ctx, j, l, &r)
 	}
 	if r.Transport == "" { // resolve said: discard
 		l.discarded = append(l.discarded, i)
@@ -230,11 +238,15 @@ func (s *Server) place(j *job, l *loaded, i int, to mail.Recipient) {
 }
 
 // resolve asks trivial-rewrite, and judges what it says.
-func (s *Server) resolve(j *job, l *loaded, r *loadedRcpt) {
-	ans, err := s.opt.Resolver.Resolve(s.ctx, l.env.Sender, r.rcpt.resolved)
+func (s *Server) resolve(ctx context.Context, j *job, l *loaded, r *loadedRcpt) {
+	ans, err := s.opt.Resolver.Resolve(ctx, l.env.Sender, r.rcpt.resolved)
 	local, _, _ := strings.Cut(ans.Recipient, "@")
 	switch {
 	case err != nil || ans.Flags&proto.ResolveFail != 0:
+		if err != nil && !l.unresolved {
+			l.unresolved = true
+			s.opt.Log.Warning("%s: address resolver failure: %v", j.id, err)
+		}
 		r.Transport, r.Nexthop = sched.RetryTransport, "4.3.0 address resolver failure"
 	case ans.Flags&proto.ResolveError != 0:
 		r.Transport, r.Nexthop = sched.ErrorTransport, "5.1.3 bad address syntax"

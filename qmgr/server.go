@@ -93,6 +93,9 @@ type Options struct {
 	// Patience is how long a tool waits while cleanup says nothing; zero means
 	// askPatience.
 	Patience time.Duration
+	// ResolveTime is how long the resolver may take for one address; zero means
+	// resolveTime. Those that are loaded with it are deferred, too.
+	ResolveTime time.Duration
 }
 
 // A Server is the queue manager. One goroutine, Run's, owns the scheduler and
@@ -144,6 +147,10 @@ type input struct {
 	event sched.Event
 }
 
+// resolveTime is enough for a lookup in the slowest table. Without a bound mail
+// that waits would keep all other from being taken up.
+const resolveTime = 100 * time.Second
+
 // New makes a queue manager. It does nothing before Run.
 func New(o Options) *Server {
 	s := &Server{opt: o, bell: make(chan struct{}, 1),
@@ -152,6 +159,9 @@ func New(o Options) *Server {
 		agents: make(map[mail.Transport]*agentConn), formers: make(map[sched.MsgID][]*former), early: make(map[sched.MsgID][]*proto.Finished)}
 	if s.opt.Patience == 0 {
 		s.opt.Patience = askPatience
+	}
+	if s.opt.ResolveTime == 0 {
+		s.opt.ResolveTime = resolveTime
 	}
 	s.sched = sched.New(o.Settings.Sched)
 	s.cleanup = ipc.NewClient(o.Cleanup, s.fromCleanup)

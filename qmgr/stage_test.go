@@ -58,8 +58,11 @@ type stage struct {
 	drain    time.Duration   // how long it may take then
 	stream   func(*ipc.Conn) // what is pushed to the queue manager, instead of entries
 	patience time.Duration   // of tools with a silent cleanup
+	// resolveTime is how long the resolver may take.
+	resolveTime time.Duration
 	// unreadable says that messages cannot be opened, for no fault of theirs.
 	unreadable bool
+	mute       bool // the resolver does not answer
 }
 
 // lockedLog gathers log lines.
@@ -187,7 +190,7 @@ func (st *stage) run() {
 	reader := spool.NewReader(nil, filepath.Join(st.site.Queue, "spool"))
 	opener := queueread.Opener{Reader: reader, Cleanup: cleanup}
 	st.srv = New(Options{Settings: settings, Resolver: st, Open: st.opener(opener.Open), Submit: submitter, Log: maillog.New("postfix/qmgr", maillog.NewWriter(st.log, maillog.Classic)),
-		Patience: st.patience, Cleanup: st.path("cleanup"), Bounce: st.path("bounce"), Verify: st.path("verify"),
+		Patience: st.patience, ResolveTime: st.resolveTime, Cleanup: st.path("cleanup"), Bounce: st.path("bounce"), Verify: st.path("verify"),
 		Agent: func(t mail.Transport) string { return st.path(string(t)) }})
 	ctx, cancel := context.WithCancel(context.Background())
 	st.retire = cancel
@@ -211,7 +214,11 @@ func (st *stage) run() {
 func (st *stage) path(name string) string { return filepath.Join(st.dir, name) }
 
 // Resolve makes the stage a Resolver.
-func (st *stage) Resolve(_ context.Context, _, addr string) (proto.ResolveReply, error) {
+func (st *stage) Resolve(ctx context.Context, _, addr string) (proto.ResolveReply, error) {
+	if st.mute {
+		<-ctx.Done()
+		return proto.ResolveReply{}, ctx.Err()
+	}
 	_, domain, _ := strings.Cut(addr, "@")
 	st.mu.Lock()
 	defer st.mu.Unlock()
