@@ -263,6 +263,10 @@ func (s *session) authFailed(err error) error {
 		user = cmp.Or(s.auth.exchange.Username(), user)
 	}
 	var f *sasl.Failure
+	if errors.As(err, &f) && s.set.errorSleep > 0 { // who tries passwords is to take his time, from the first on
+		s.wire.flush()
+		s.pause(s.set.errorSleep)
+	}
 	reason := err.Error()
 	if errors.Is(err, sasl.ErrMechanism) {
 		reason = "Invalid authentication mechanism" // as logs have it

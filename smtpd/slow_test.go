@@ -43,6 +43,7 @@ func TestSlowClient(t *testing.T) {
 		{name: "chunk in time", main: slow, every: time.Second, ends: time.Duration(len(chunk)) * time.Second, code: "503", command: chunk},
 		{name: "chunk too late", main: "smtpd_timeout = 30s\nsmtpd_per_request_deadline = yes\nsmtpd_min_data_rate = 1\n", every: 3 * time.Second, ends: 71 * time.Second, code: "421", command: chunk},
 		{name: "login in time", main: users + slow, every: time.Second, ends: time.Duration(len(auth)) * time.Second, code: "501", command: auth},
+		{name: "wrong password", main: users, ends: time.Second, code: "535", command: "AUTH PLAIN AG5vYm9keQB4\r\n"},
 		{name: "just in time", main: "smtpd_timeout = 300s\n", every: 299 * time.Second, ends: octets * 299 * time.Second, code: "250"},
 		{name: "too late", main: "smtpd_timeout = 300s\n", every: 301 * time.Second, ends: 300 * time.Second, code: "421"},
 		{name: "command in time", main: "smtpd_timeout = 300s\nsmtpd_per_request_deadline = yes\n", every: 10 * time.Second, ends: octets * 10 * time.Second, code: "250"},

@@ -61,7 +61,7 @@ var smtpdParams = []Param{
 	{Name: "smtpd_dns_reply_filter", Type: List, Tier: 3, Doc: "Table that filters DNS replies"},
 	{Name: "smtpd_end_of_data_restrictions", Type: List, Tier: 1, Doc: "Access rules after the message"},
 	{Name: "smtpd_enforce_tls", Type: Bool, Default: "no", Tier: 3, Doc: "Obsolete TLS switch"},
-	{Name: "smtpd_error_sleep_time", Type: Duration, Default: "1s", Tier: 1, Doc: "Pause after each error beyond the soft limit"},
+	{Name: "smtpd_error_sleep_time", Type: Duration, Default: "1s", Tier: 1, Doc: "Pause after each error beyond the soft limit, and after each login that fails"},
 	{Name: "smtpd_etrn_restrictions", Type: List, Tier: 2, Doc: "Access rules for ETRN"},
 	{Name: "smtpd_expansion_filter", Type: Raw, Default: "\\t\\40!\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\\\]^_`abcdefghijklmnopqrstuvwxyz{|}~", Tier: 3, Doc: "Characters allowed in reply expansions"},
 	{Name: "smtpd_forbid_bare_newline", Type: Enum, Default: "normalize", Values: "yes|no|normalize|reject|note", Tier: 1, Doc: "Handling of lines that end in bare LF"},

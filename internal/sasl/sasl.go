@@ -11,7 +11,8 @@
 //
 // Everything that a client sends is bounded by whoever reads it. Passwords
 // are compared in constant time, and an unknown user costs as much as a wrong
-// password. The table holds no passwords but what is needed to verify them
+// password. So many passwords are verified at a time as leave half of the
+// processors for other things. The table holds no passwords but what is needed to verify them
 // (RFC 5803): who steals it must try passwords one by one. A token counts when
 // a configured key has signed it for this service; tokens are taken under TLS
 // only (RFC 7628 section 4).

@@ -362,3 +362,31 @@ func TestDovecot(t *testing.T) {
 		t.Errorf("requests: %q", seen)
 	}
 }
+
+// When all that may be are hashing, a password waits for its turn, and no longer
+// than its client does.
+func TestHashingBounded(t *testing.T) {
+	t.Parallel()
+	secret, err := derive("secret", []byte("0123456789abcdef"), minIterations)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := NewUsers(table.OpenMaps("users", []string{"static:" + secret.String()}, table.Options{}), "", nil)
+	defer u.Close()
+	for range cap(u.hashing) {
+		u.hashing <- struct{}{}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var f *Failure
+	if err := u.check(ctx, "joe", "secret"); !errors.Is(err, context.Canceled) || errors.As(err, &f) {
+		t.Errorf("%v", err)
+	}
+	<-u.hashing
+	if err := u.check(t.Context(), "joe", "secret"); err != nil {
+		t.Error(err)
+	}
+	if err := u.check(t.Context(), "joe", "wrong"); !errors.As(err, &f) || len(u.hashing) != cap(u.hashing)-1 {
+		t.Errorf("%v, %d of %d", err, len(u.hashing), cap(u.hashing))
+	}
+}

@@ -12,9 +12,11 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"posthaste/internal/table"
 )
@@ -114,7 +116,13 @@ type Users struct {
 	realm  string  // added to names without one when they are not found as they are
 	decoy  Secret  // what unknown users are compared with
 	tokens *Tokens // nil: none are taken
+	// hashing holds one for each password that is being hashed: half of the
+	// machine is kept for other things, whatever strangers try.
+	hashing chan struct{}
 }
+
+// hashTimeout bounds how long a password waits for its turn.
+const hashTimeout = 10 * time.Second
 
 // NewUsers returns a Backend over the tables, which may be none when there are
 // tokens. Who shows a good token need not be in a table.
@@ -123,7 +131,7 @@ func NewUsers(maps *table.Maps, realm string, tokens *Tokens) *Users {
 	key := make([]byte, saltLen+2*sha256.Size)
 	rand.Read(key)
 	decoy := Secret{Iterations, key[:saltLen], key[saltLen : saltLen+sha256.Size], key[saltLen+sha256.Size:]}
-	return &Users{maps: maps, realm: realm, decoy: decoy, tokens: tokens}
+	return &Users{maps: maps, realm: realm, decoy: decoy, tokens: tokens, hashing: make(chan struct{}, max(1, runtime.NumCPU()/2))}
 }
 
 // Close implements Backend.
@@ -182,7 +190,16 @@ func (u *Users) check(ctx context.Context, user, password string) error {
 	if err != nil {
 		return err
 	}
-	if !s.Matches(password) || !known {
+	ctx, cancel := context.WithTimeout(ctx, hashTimeout)
+	defer cancel()
+	select {
+	case u.hashing <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("too many passwords to verify at once: %w", ctx.Err())
+	}
+	matches := s.Matches(password)
+	<-u.hashing
+	if !matches || !known {
 		return errCredentials
 	}
 	return nil
