@@ -298,6 +298,9 @@ func (s *Server) completed(d *delivery, reply *proto.DeliverReply) {
 	if m != nil && m.active != nil {
 		s.judge(m, d, reply, &ev.Result)
 	}
+	if m != nil && reply.Corrupt {
+		s.then(sched.Event{Kind: sched.EventCorrupt, Scope: sched.ScopeMessage, ID: d.num})
+	}
 	if !reply.SiteStatus.IsZero() {
 		ev.Result.SiteFailed, ev.Result.Status, ev.Result.Reason = true, reply.SiteStatus, reply.SiteReason
 	}

@@ -9,6 +9,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queueread"
 	"posthaste/internal/spool"
 	"posthaste/internal/submit"
 	"posthaste/qmgr/sched"
@@ -20,7 +21,7 @@ const requeueTimeout = 10 * time.Minute
 // requeue sends a message through cleanup again, under a new ID, so that
 // changed tables apply to it; the old one goes in the same commit. On failure
 // the message stays as it was.
-func (s *Server) requeue(m *message) {
+func (s *Server) requeue(m *message, held bool) {
 	s.work(m) // it is not in the queue any more, and not gone
 	num, ref, id, nrcpt, done := m.num, m.ref, m.id, m.nrcpt, slices.Clone(m.done)
 	s.tasks.Go(func() {
@@ -31,14 +32,14 @@ func (s *Server) requeue(m *message) {
 		if err != nil && s.cleanup.CallAgain(ctx, &proto.Locate{ID: id}, &old) != nil {
 			old.Found, old.Entry.NPending, old.Entry.Attempts = true, int(nrcpt), 1 // what can be said without cleanup
 		}
-		s.post(func() { s.requeued(num, newID, &old, err) }, sched.Event{})
+		s.post(func() { s.requeued(num, newID, &old, held, err) }, sched.Event{})
 	})
 }
 
 // requeued takes in what came of it. A message that could not go through
-// cleanup is what it was before, and tried again. When only the answer was
+// cleanup is what it was before: on hold, or to be tried again. When only the answer was
 // lost, cleanup does not know the old one any more.
-func (s *Server) requeued(num sched.MsgID, newID mail.QueueID, old *proto.LocateReply, err error) {
+func (s *Server) requeued(num sched.MsgID, newID mail.QueueID, old *proto.LocateReply, held bool, err error) {
 	m := s.messages[num]
 	switch {
 	case m == nil:
@@ -51,10 +52,13 @@ func (s *Server) requeued(num sched.MsgID, newID mail.QueueID, old *proto.Locate
 		s.forget(m)
 	default:
 		s.opt.Log.Warning("%s: not requeued: %v", m.id, err)
-		s.moveTo(m, spool.Deferred, s.now)
-		s.forget(m)
 		e := &old.Entry
 		e.ID, e.Ref, e.Queue, e.NextAttempt = m.id, m.ref, spool.Deferred, s.now
+		if held {
+			e.Queue = spool.Hold
+		}
+		s.moveTo(m, e.Queue, e.NextAttempt)
+		s.forget(m)
 		e.NRcpt, e.Null, e.Done = int(m.nrcpt), m.null, m.done
 		s.arrive(&proto.Entry{Entry: *e})
 	}
@@ -85,7 +89,7 @@ func (s *Server) resubmit(ctx context.Context, ref spool.Ref, id mail.QueueID, d
 			settle.Rcpts = append(settle.Rcpts, i)
 		}
 	}
-	content, err := st.Content()
+	content, err := queueread.Content(ctx, s.opt.Open, st, id)
 	if err != nil {
 		return "", err
 	}

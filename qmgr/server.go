@@ -412,7 +412,7 @@ func (s *Server) carry(e *sched.Effect, draining bool) {
 		s.log.remove(m)
 		s.forget(m)
 	case sched.EffectRequeue:
-		s.requeue(m)
+		s.requeue(m, e.Origin == sched.QueueHold)
 	case sched.EffectCorrupt:
 		s.opt.Log.Warning("saving corrupt message \"%s\" from queue \"active\" to queue \"corrupt\"", m.id)
 		s.moveTo(m, spool.Corrupt, time.Time{})

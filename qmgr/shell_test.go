@@ -389,6 +389,21 @@ func TestRequeueFails(t *testing.T) {
 	}
 }
 
+// Nor does that release a message from hold.
+func TestRequeueOfHeldFails(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	st.refuse = true
+	id := st.fill(faketest.Mail{Queue: spool.Hold, Content: "x\r\n",
+		Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{{Address: "a@to.test"}}}})[0]
+	st.run()
+	st.command(proto.Command{Verb: proto.VerbRequeue, ID: id})
+	st.until("it is said", func() bool { return strings.Contains(st.log.String(), string(id)+": not requeued: ") })
+	st.waitExplain(id, "hold queue")
+	st.waitOp(id, "where it is", inQueue(spool.Hold))
+	st.quiet()
+}
+
 // A message that is not in the spool any more is forgotten, not tried for ever.
 func TestGone(t *testing.T) {
 	t.Parallel()
@@ -662,6 +677,26 @@ func TestSilentCleanup(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// A message that an agent finds damaged is set aside, not tried for ever.
+func TestCorrupt(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	id := st.arrive("s@from.test", "a@to.test")
+	o := smtp.next()
+	o.req.Reply(&proto.DeliverReply{Corrupt: true, Outcomes: []mail.Outcome{{Action: dsn.Deferred, Status: dsn.S(4, 3, 0), Reason: "damaged", Relay: "none", When: time.Now()}}})
+	op := st.waitOp(id, "its move", inQueue(spool.Corrupt))
+	if len(op.Outcomes) != 1 || op.Outcomes[0].Reason != "damaged" {
+		t.Errorf("recorded: %+v", op)
+	}
+	if text := st.explain(id); text != "" {
+		t.Errorf("it is still here: %s", text)
+	}
+	st.quiet()
 }
 
 // What cleanup had read of the queue before a message's removal, and sends

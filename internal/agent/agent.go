@@ -68,7 +68,8 @@ type Request struct {
 		status dsn.Status
 		reason string
 	}
-	kept bool
+	kept    bool
+	corrupt bool // the content is damaged or gone
 }
 
 // Content opens the message's content, verified. An error has been worded for

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"errors"
 	"io"
+	"syscall"
 	"time"
 
 	"posthaste/internal/config"
@@ -138,7 +140,10 @@ func (v *verdict) word() string {
 }
 
 // stored is a spool's content as an agent sees it.
-type stored struct{ c *spool.Content }
+type stored struct {
+	c *spool.Content
+	r *Request
+}
 
 func (s stored) Len() int64    { return s.c.Len() }
 func (s stored) Bytes() []byte { return s.c.Bytes() }
@@ -147,7 +152,28 @@ func (s stored) Reader() io.Reader {
 	if _, err := s.c.Seek(0, io.SeekStart); err != nil {
 		return failing{err}
 	}
-	return s.c
+	return s
+}
+
+// Read reads content, of which a long one is verified only now.
+func (s stored) Read(p []byte) (int, error) {
+	n, err := s.c.Read(p)
+	return n, s.r.found(err)
+}
+
+// WriteTo spares a copy.
+func (s stored) WriteTo(w io.Writer) (int64, error) {
+	n, err := s.c.WriteTo(w)
+	return n, s.r.found(err)
+}
+
+// found notes what an error of reading the message means for it. A disk that
+// cannot be read now may be read the next time.
+func (r *Request) found(err error) error {
+	if errors.Is(err, spool.ErrCorrupt) && !errors.Is(err, syscall.EIO) {
+		r.corrupt = true
+	}
+	return err
 }
 
 type failing struct{ err error }

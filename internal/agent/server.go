@@ -186,7 +186,7 @@ func (s *Server) report(run *running, asked *ipc.Conn, r *ipc.Request, reply *pr
 // deliver carries out one request, whatever the Deliverer does.
 func (s *Server) deliver(ctx context.Context, d *proto.Deliver) *proto.DeliverReply {
 	r := newRequest(s.env, d)
-	r.open = func() (Content, error) { return s.content(ctx, d) }
+	r.open = func() (Content, error) { return s.content(ctx, d, r) }
 	if s.opt.Agent != nil {
 		r.pass = func(i int, to mail.Recipient, transport mail.Transport, nexthop mail.Nexthop) (mail.Outcome, error) {
 			order := *d
@@ -210,22 +210,22 @@ func (s *Server) deliver(ctx context.Context, d *proto.Deliver) *proto.DeliverRe
 		}
 	}
 	stopped := ctx.Err() != nil && !slices.ContainsFunc(r.outcomes, func(o mail.Outcome) bool { return o.Action != dsn.Deferred })
-	return &proto.DeliverReply{Outcomes: r.outcomes, SiteStatus: r.site.status, SiteReason: r.site.reason, Kept: r.kept, Stopped: stopped}
+	return &proto.DeliverReply{Outcomes: r.outcomes, SiteStatus: r.site.status, SiteReason: r.site.reason, Kept: r.kept, Stopped: stopped, Corrupt: r.corrupt}
 }
 
-func (s *Server) content(ctx context.Context, d *proto.Deliver) (Content, error) {
+func (s *Server) content(ctx context.Context, d *proto.Deliver, r *Request) (Content, error) {
+	var c *spool.Content
 	st, err := s.opt.Open(ctx, d.Ref, d.Envelope.ID)
-	if err != nil {
-		if errors.Is(err, queueread.ErrGone) {
-			return nil, err
-		}
-		return nil, errors.Join(errors.New("message content cannot be read from the queue"), err)
+	if err == nil {
+		c, err = queueread.Content(ctx, s.opt.Open, st, d.Envelope.ID)
 	}
-	c, err := st.Content()
-	if err != nil {
-		return nil, errors.Join(errors.New("message content cannot be read from the queue"), err)
+	switch {
+	case errors.Is(err, queueread.ErrGone):
+		return nil, err
+	case err != nil:
+		return nil, errors.Join(errors.New("message content cannot be read from the queue"), r.found(err))
 	}
-	return stored{c}, nil
+	return stored{c, r}, nil
 }
 
 // pass orders a delivery to one recipient from another transport.

@@ -3,11 +3,13 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -32,8 +34,10 @@ func serve(t *testing.T, dir, name string, o Options) *logLines {
 	t.Helper()
 	log := new(logLines)
 	o.Log = maillog.New("postfix/"+name, log)
-	o.Open = func(context.Context, spool.Ref, mail.QueueID) (*spool.Stored, error) {
-		return nil, errors.New("no spool")
+	if o.Open == nil {
+		o.Open = func(context.Context, spool.Ref, mail.QueueID) (*spool.Stored, error) {
+			return nil, errors.New("no spool")
+		}
 	}
 	o.Agent = func(t mail.Transport) string { return filepath.Join(dir, string(t)) }
 	l, err := net.Listen("unix", filepath.Join(dir, name))
@@ -139,6 +143,36 @@ func outcomes(r *proto.DeliverReply) (words []string) {
 		words = append(words, names[o.Action]+" "+o.Status.String())
 	}
 	return words
+}
+
+// That a message is damaged, or gone from the disk, is reported besides; that it
+// cannot be read for now is not.
+func TestCorrupt(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"damaged":         {fmt.Errorf("x: %w", spool.ErrCorrupt), true},
+		"read error":      {fmt.Errorf("x: %w: %w", spool.ErrCorrupt, syscall.EIO), false},
+		"cleanup is away": {errors.New("no spool"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			serve(t, dir, "smtp", Options{Deliverer: deliverer(func(_ context.Context, r *Request) {
+				if _, err := r.Content(); err != nil {
+					r.Defer(0, dsn.S(4, 3, 0), err.Error(), Detail{})
+				}
+			}), Open: func(context.Context, spool.Ref, mail.QueueID) (*spool.Stored, error) { return nil, tt.err }})
+			m := dial(t, dir, "smtp")
+			m.attach()
+			a := await(t, "the answer", m.order(1, "a@to.test"))
+			if a.err != nil || !slices.Equal(outcomes(&a.reply), []string{"deferred 4.3.0"}) || a.reply.Corrupt != tt.want {
+				t.Errorf("%+v", a)
+			}
+		})
+	}
 }
 
 // What a deliverer says is reported and logged; whom it forgets, or leaves

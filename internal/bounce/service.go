@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -315,6 +316,11 @@ func (s *Service) send(ctx context.Context, req *proto.Notify, env *mail.Envelop
 		return "", err
 	}
 	content, err := msg.Content()
+	if errors.Is(err, spool.ErrCorrupt) {
+		// The sender has to hear of it all the same.
+		s.log.Warning("%s: the notice goes without the message: %v", req.ID, err)
+		content, err = io.NopCloser(strings.NewReader("")), nil
+	}
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", req.ID, err)
 	}
@@ -331,7 +337,7 @@ func (s *Service) send(ctx context.Context, req *proto.Notify, env *mail.Envelop
 	}
 	out := s.submit.Open(&notice, submit.Options{Flags: flags, Settles: settle})
 	err = s.composer.Compose(out, &Notice{Kind: req.Notice, Postmaster: d.postmaster, ID: id, Time: now, To: d.to,
-		Original: *env, Reports: d.reports, Return: d.ret, Content: content})
+		Original: *env, Reports: d.reports, Return: d.ret, Content: sound{content}})
 	if err != nil {
 		out.Abort()
 		return "", fmt.Errorf("%s: compose notice: %w", req.ID, err)
@@ -345,6 +351,17 @@ func (s *Service) send(ctx context.Context, req *proto.Notify, env *mail.Envelop
 	}
 	s.log.Log(maillog.BounceNotice{ID: string(req.ID), Kind: logKind(req.Notice, d.postmaster), NewID: string(id)})
 	return id, nil
+}
+
+// sound is content up to where it is damaged.
+type sound struct{ r io.Reader }
+
+func (s sound) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if errors.Is(err, spool.ErrCorrupt) {
+		err = io.EOF
+	}
+	return n, err
 }
 
 func logKind(kind proto.NoticeKind, postmaster bool) maillog.Notice {
@@ -371,19 +388,21 @@ func (q queue) Open(ctx context.Context, id mail.QueueID) (StoredMessage, error)
 	if err != nil {
 		return nil, fmt.Errorf("read message %s: %w", id, err)
 	}
-	return storedMessage{st, entry.Warned}, nil
+	content := func() (*spool.Content, error) { return queueread.Content(ctx, q.Opener.Open, st, id) }
+	return storedMessage{st, content, entry.Warned}, nil
 }
 
 // storedMessage narrows what Content returns.
 type storedMessage struct {
 	*spool.Stored
-	warned bool
+	content func() (*spool.Content, error)
+	warned  bool
 }
 
 func (m storedMessage) Warned() bool { return m.warned }
 
 func (m storedMessage) Content() (io.ReadCloser, error) {
-	c, err := m.Stored.Content()
+	c, err := m.content()
 	if err != nil {
 		return nil, err
 	}

@@ -346,10 +346,29 @@ func TestServiceFailures(t *testing.T) {
 			t.Error("no error")
 		}
 	})
-	t.Run("damaged content", func(t *testing.T) {
+	// The sender hears of it, with as much of the message as is sound.
+	for name, store := range map[string]damaged{"damaged content": {fakeStore: &fakeStore{env: env}},
+		"no content": {&fakeStore{env: env}, fmt.Errorf("message %s: %w", env.ID, spool.ErrCorrupt)}} {
+		t.Run(name, func(t *testing.T) {
+			c := &cleanup{}
+			s, logged := newTestService(t, "", store, c)
+			reply, err := s.Notify(t.Context(), failureRequest(env))
+			if err != nil || !reply.Settled || len(c.got) != 1 {
+				t.Fatalf("%+v, error %v, %d messages", reply, err, len(c.got))
+			}
+			text := string(c.got[0].Content)
+			if !strings.Contains(text, "Final-Recipient: rfc822; ") || strings.Contains(text, "\r\nA: 1\r\n") != (store.err == nil) {
+				t.Errorf("notice:\n%s", text)
+			}
+			if strings.Contains(logged(), "the notice goes without the message: message "+string(env.ID)) != (store.err != nil) {
+				t.Errorf("log %q", logged())
+			}
+		})
+	}
+	t.Run("content that cannot be read now", func(t *testing.T) {
 		c := &cleanup{}
-		s, _ := newTestService(t, "", damaged{&fakeStore{env: env}}, c)
-		if _, err := s.Notify(t.Context(), failureRequest(env)); !errors.Is(err, spool.ErrCorrupt) || len(c.got) != 0 {
+		s, _ := newTestService(t, "", damaged{&fakeStore{env: env}, io.ErrUnexpectedEOF}, c)
+		if _, err := s.Notify(t.Context(), failureRequest(env)); !errors.Is(err, io.ErrUnexpectedEOF) || len(c.got) != 0 {
 			t.Errorf("error %v, %d messages", err, len(c.got))
 		}
 	})
@@ -472,10 +491,16 @@ func (slow) Open(ctx context.Context, _ mail.QueueID) (StoredMessage, error) {
 	return nil, ctx.Err()
 }
 
-type damaged struct{ *fakeStore }
+type damaged struct {
+	*fakeStore
+	err error // of opening the content; nil: it comes while it is read
+}
 
 func (d damaged) Open(context.Context, mail.QueueID) (StoredMessage, error) { return d, nil }
 func (d damaged) Content() (io.ReadCloser, error) {
+	if d.err != nil {
+		return nil, d.err
+	}
 	return io.NopCloser(io.MultiReader(strings.NewReader("A: 1\r\n"), errReader{})), nil
 }
 

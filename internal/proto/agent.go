@@ -87,6 +87,9 @@ type DeliverReply struct {
 	// Stopped says that the agent was told to stop, and so nobody has got the
 	// message: it is as if it had not been tried.
 	Stopped bool
+	// Corrupt says that the message's content is damaged or gone: trying again
+	// would not help.
+	Corrupt bool
 }
 
 func (*DeliverReply) Kind() uint16 { return KindDeliverReply }
@@ -98,7 +101,8 @@ func (m *DeliverReply) Append(b []byte) []byte {
 	b = pack.String(b, 's', m.SiteStatus.String())
 	b = pack.String(b, 'r', m.SiteReason)
 	b = pack.Bool(b, 'k', m.Kept)
-	return pack.Bool(b, 'x', m.Stopped)
+	b = pack.Bool(b, 'x', m.Stopped)
+	return pack.Bool(b, 'c', m.Corrupt)
 }
 
 func (m *DeliverReply) Decode(b []byte) error {
@@ -123,6 +127,8 @@ func (m *DeliverReply) Decode(b []byte) error {
 			m.Kept = r.Bool()
 		case 'x':
 			m.Stopped = r.Bool()
+		case 'c':
+			m.Corrupt = r.Bool()
 		}
 	}
 	return r.Err()

@@ -46,11 +46,19 @@ func (o *Opener) Current(ctx context.Context, id mail.QueueID) (st *spool.Stored
 	return nil, entry, err
 }
 
-// Open reads the record of message id, which was last seen at ref. Errors to
-// tell apart: ErrGone, spool.ErrCorrupt.
+// tries is how often cleanup is asked where a message lies: the cleaner may be
+// quicker than we are, but not for ever.
+const tries = 3
+
+// Open reads the record of message id, which was last seen at ref; zero:
+// cleanup is to say. Errors to tell apart: ErrGone, spool.ErrCorrupt.
 func (o *Opener) Open(ctx context.Context, ref spool.Ref, id mail.QueueID) (*spool.Stored, error) {
-	st, err := o.Reader.Read(ref, id)
-	for range 3 { // the cleaner may be quicker than we are, but not for ever
+	var st *spool.Stored
+	err := spool.ErrStale
+	if !ref.IsZero() {
+		st, err = o.Reader.Read(ref, id)
+	}
+	for range tries {
 		if !errors.Is(err, spool.ErrStale) {
 			return st, err
 		}
@@ -66,4 +74,24 @@ func (o *Opener) Open(ctx context.Context, ref spool.Ref, id mail.QueueID) (*spo
 		}
 	}
 	return st, err
+}
+
+// Content opens the content of message id, of which st, opened by open, is the
+// record. The cleaner may have moved the one since the other was read. Content
+// that is not where cleanup says is damaged: spool.ErrCorrupt.
+func Content(ctx context.Context, open func(context.Context, spool.Ref, mail.QueueID) (*spool.Stored, error), st *spool.Stored, id mail.QueueID) (*spool.Content, error) {
+	c, err := st.Content()
+	for range tries {
+		if !errors.Is(err, spool.ErrStale) {
+			return c, err
+		}
+		if st, err = open(ctx, spool.Ref{}, id); err != nil {
+			return nil, err
+		}
+		c, err = st.Content()
+	}
+	if errors.Is(err, spool.ErrStale) {
+		err = fmt.Errorf("%w: %v", spool.ErrCorrupt, err)
+	}
+	return c, err
 }

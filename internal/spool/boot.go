@@ -140,10 +140,14 @@ func (r *recovery) setLost() {
 			continue
 		}
 		r.alarm("the content of message %s is gone; what is known of it is in the corrupt queue", l.id())
-		e.byQueue[l.queue]--
-		l.queue, l.flags = uint8(Corrupt), l.flags&^msgLost|msgDamaged
-		e.byQueue[l.queue]++
+		r.setAside(l)
 	}
+}
+
+func (r *recovery) setAside(l *live) {
+	r.e.byQueue[l.queue]--
+	l.queue, l.flags = uint8(Corrupt), l.flags&^msgLost|msgDamaged
+	r.e.byQueue[l.queue]++
 }
 
 // rewriteTail stages what the tail said.

@@ -476,7 +476,8 @@ func (r *recovery) applyDone(rc *rec) {
 	e.account(slot, 1)
 }
 
-// sweep removes content files that no message has.
+// sweep removes content files that no message has, unless something is missing
+// of the log, which may have said whose they are.
 func (r *recovery) sweep() error {
 	e := r.e
 	names, err := e.fs.List(path.Join(e.dir, bigDir))
@@ -493,13 +494,20 @@ func (r *recovery) sweep() error {
 			delete(have, name)
 			continue
 		}
+		if r.rep.Alarms > 0 {
+			e.warn("spool: %s: no message is known to have it; kept, as the log is damaged", path.Join(bigDir, name))
+			continue
+		}
 		r.rep.Orphans++
 		if err := e.fs.Remove(path.Join(e.dir, bigDir, name)); err != nil {
 			return fmt.Errorf("spool: %w", err)
 		}
 	}
-	for name := range have {
-		r.alarm("the content file of message %s is gone", name)
+	for number := range e.idx.big {
+		if _, l := e.idx.find(number); have[string(l.id())] {
+			r.alarm("the content file of message %s is gone; what is known of it is in the corrupt queue", l.id())
+			r.setAside(l)
+		}
 	}
 	return nil
 }

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"posthaste/internal/mail"
 	"posthaste/internal/vfs"
 )
 
@@ -203,4 +205,92 @@ func TestRot(t *testing.T) {
 		t.Error("no damage was noticed")
 	}
 	t.Logf("%d damaged disks, %d with alarms, %d messages refused, %.0f per minute", spoiled, alarms, aside, float64(spoiled)/time.Since(start).Minutes())
+}
+
+// A message whose content file is gone is set aside; a content file of which
+// nothing is known is kept when the log is damaged, as that may have said.
+func TestContentFiles(t *testing.T) {
+	t.Parallel()
+	mem := vfs.NewMem(4096)
+	opt := Options{FS: mem, Dir: "q", SegmentSize: 64 << 10, InlineLimit: 8 << 10, Warn: t.Logf}
+	e, _, err := openEngine(&opt, 0, randomBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, _ := e.numbers()
+	add := func() mail.QueueID {
+		id := mail.MakeQueueID(time.Unix(1800000000, 0), next)
+		next++
+		f, err := e.newFile()
+		if err == nil {
+			_, err = f.Write(make([]byte, 100<<10))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b Batch
+		b.Add(Message{ID: id, Envelope: testEnvelope(id, 100<<10), Recipients: testRecipients(1), NRcpt: 1, File: f})
+		if err := e.prepare(&b); err != nil {
+			t.Fatal(err)
+		}
+		drive(t, e, &b)
+		b.settle(nil)
+		return id
+	}
+	reopen := func() RecoveryReport {
+		t.Helper()
+		if err := e.closeFiles(); err != nil {
+			t.Fatal(err)
+		}
+		var rep RecoveryReport
+		if e, rep, err = openEngine(&opt, 0, randomBytes); err != nil {
+			t.Fatal(err)
+		}
+		return rep
+	}
+	lost, kept, spoiled := add(), add(), add()
+	if err := mem.Remove(bigName("q", string(lost))); err != nil {
+		t.Fatal(err)
+	}
+	if rep := reopen(); rep.Alarms != 1 || rep.Orphans != 0 {
+		t.Errorf("%+v", rep)
+	}
+	for id, want := range map[mail.QueueID]Queue{lost: Corrupt, kept: Incoming, spoiled: Incoming} {
+		if en, ok := e.locate(id); !ok || en.Queue != want {
+			t.Errorf("%s: there %v, %+v; want it in %v", id, ok, en, want)
+		}
+	}
+	if st := e.snapshot(); st.ByQueue[Corrupt] != 1 || st.ByQueue[Incoming] != 2 {
+		t.Errorf("by queue: %v", st.ByQueue)
+	}
+
+	// A file that nobody knows.
+	stray := string(mail.MakeQueueID(time.Unix(1800000000, 0), 7))
+	plant := func() {
+		f, err := mem.Create(bigName("q", stray))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	}
+	there := func() bool {
+		names, err := mem.List("q/" + bigDir)
+		return err == nil && slices.Contains(names, stray)
+	}
+	plant()
+	if rep := reopen(); rep.Orphans != 1 || there() {
+		t.Errorf("%+v, the stray file is there: %v", rep, there())
+	}
+	plant()
+	en, _ := e.locate(add())
+	add() // promises the one before
+	if err := mem.Damage(segName("q", en.Ref.File), int64(en.Ref.Offset), 0, rand.New(rand.NewPCG(1, 1))); err != nil {
+		t.Fatal(err)
+	}
+	if rep := reopen(); rep.Alarms < 2 || rep.Orphans != 0 || !there() {
+		t.Errorf("with damage: %+v, the stray file is there: %v", rep, there())
+	}
+	if err := e.closeFiles(); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -29,6 +29,8 @@ func (s *Scheduler) commandOne(ev *Event, i int32) {
 		s.withdraw(i, cmdRequeue)
 	case EventRemove:
 		s.withdraw(i, cmdRemove)
+	case EventCorrupt:
+		s.withdraw(i, cmdCorrupt)
 	case EventRelease:
 		if rec.where == whereHold {
 			s.stats.Hold--
@@ -63,6 +65,7 @@ func (s *Scheduler) withdraw(i int32, c cmdKind) {
 		s.complete(m)
 		return
 	}
+	origin := rec.where.queue()
 	switch rec.where {
 	case whereIncoming:
 		s.incoming.unlink(s.recs, i)
@@ -81,7 +84,9 @@ func (s *Scheduler) withdraw(i int32, c cmdKind) {
 		s.emit(Effect{Kind: EffectHold, ID: rec.id})
 		return
 	case cmdRequeue:
-		s.emit(Effect{Kind: EffectRequeue, ID: rec.id, Attempts: int(rec.attempts)})
+		s.emit(Effect{Kind: EffectRequeue, ID: rec.id, Origin: origin, Attempts: int(rec.attempts)})
+	case cmdCorrupt:
+		s.emit(Effect{Kind: EffectCorrupt, ID: rec.id, Attempts: int(rec.attempts)})
 	case cmdRemove:
 		s.emit(Effect{Kind: EffectRemove, ID: rec.id, Attempts: int(rec.attempts)})
 	}

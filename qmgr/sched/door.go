@@ -95,6 +95,10 @@ const (
 	EventRequeue
 	EventExpire
 
+	// EventCorrupt: an agent has found the content of ID damaged. The message is
+	// set aside when the deliveries under way have ended. Scope: ScopeMessage.
+	EventCorrupt
+
 	// EventReconfigured: Config replaces the configuration. Destinations keep
 	// their windows, within the new limits.
 	EventReconfigured

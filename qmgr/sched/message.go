@@ -7,6 +7,7 @@ const (
 	cmdNone cmdKind = iota
 	cmdHold
 	cmdRequeue
+	cmdCorrupt // no operator's, but an agent's finding
 	cmdRemove
 )
 
@@ -65,6 +66,8 @@ func (s *Scheduler) complete(m *message) {
 		s.notify(m, NoticeTrace)
 	case m.cmd == cmdRequeue && rec.rcpts > 0:
 		s.end(m, EffectRequeue)
+	case m.cmd == cmdCorrupt && rec.rcpts > 0:
+		s.end(m, EffectCorrupt)
 	case m.cmd == cmdHold && rec.rcpts > 0:
 		s.hold(m)
 	case (m.deferred || rec.rcpts > 0) && m.cmd == cmdNone:

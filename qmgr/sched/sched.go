@@ -118,7 +118,7 @@ func (s *Scheduler) Step(now time.Time, ev Event, out []Effect) []Effect {
 	case EventFlush:
 		ev.Site = strings.ToLower(ev.Site)
 		s.flush(&ev)
-	case EventHold, EventRelease, EventRemove, EventRequeue, EventExpire:
+	case EventHold, EventRelease, EventRemove, EventRequeue, EventExpire, EventCorrupt:
 		s.command(&ev)
 	case EventReconfigured:
 		s.reconfigure(ev.Config)

@@ -28,7 +28,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the scheduler does into th
 //	serve [COUNT]                         end the oldest delivery again and again; print whose turn it was
 //	lost ENTRY / down TRANSPORT [ENTRY...]
 //	load ID / answer ID yes|no            with "config world manual=1"
-//	flush all|site NAME|ID, hold|release|remove|requeue|expire|expirenow ID|all
+//	flush all|site NAME|ID, hold|release|remove|requeue|corrupt|expire|expirenow ID|all
 //	state / dests / explain ID
 func TestStories(t *testing.T) {
 	t.Parallel()
@@ -215,7 +215,7 @@ func (st *story) set(c *TransportConfig, k, v string) {
 func (st *story) command(verb string, args []string) {
 	w, t := st.w, st.t
 	kinds := map[string]EventKind{"hold": EventHold, "release": EventRelease, "remove": EventRemove,
-		"requeue": EventRequeue, "expire": EventExpire, "expirenow": EventExpire}
+		"requeue": EventRequeue, "corrupt": EventCorrupt, "expire": EventExpire, "expirenow": EventExpire}
 	switch verb {
 	case "arrive":
 		st.arrive(args)

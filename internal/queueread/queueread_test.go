@@ -1,0 +1,59 @@
+package queueread
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/spool"
+	"posthaste/internal/spooltool/faketest"
+)
+
+// Content whose file is gone, although cleanup has the message, is damaged:
+// nobody is to try for ever. Cleanup is asked before that is said.
+func TestContent(t *testing.T) {
+	t.Parallel()
+	site := faketest.New(t, "")
+	long := strings.Repeat("0123456789abcde\r\n", 20000)
+	m := faketest.Mail{Content: long, Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: int64(len(long)),
+		Recipients: []mail.Recipient{{Address: "r@to.test"}}}}
+	id := site.Fill(m)[0]
+	entry := site.Entries()[id]
+	rd := spool.NewReader(nil, filepath.Join(site.Queue, "spool"))
+	defer rd.Close()
+	asked := 0
+	open := func(_ context.Context, ref spool.Ref, id mail.QueueID) (*spool.Stored, error) {
+		if ref.IsZero() {
+			asked++
+		}
+		return rd.Read(entry.Ref, id)
+	}
+	st, err := open(t.Context(), entry.Ref, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Content(t.Context(), open, st, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(c); err != nil || string(got) != long || asked != 0 {
+		t.Errorf("%d octets, %v, asked %d times", len(got), err, asked)
+	}
+	c.Close()
+	if err := os.Remove(filepath.Join(site.Queue, "spool", "big", string(id))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Content(t.Context(), open, st, id); !errors.Is(err, spool.ErrCorrupt) || errors.Is(err, spool.ErrStale) || asked == 0 {
+		t.Errorf("%v, asked %d times; want ErrCorrupt", err, asked)
+	}
+	gone := func(context.Context, spool.Ref, mail.QueueID) (*spool.Stored, error) { return nil, ErrGone }
+	if _, err := Content(t.Context(), gone, st, id); !errors.Is(err, ErrGone) {
+		t.Errorf("%v, want ErrGone", err)
+	}
+}
