@@ -22,7 +22,8 @@
 // # Diagnostics
 //
 // ID: uid=N from=<sender>, with orig_id= for what postsuper -r put back. A
-// file that is no message is named in a warning and left alone.
+// file that is no message, or that cleanup refuses for good, is named in a
+// warning and left alone.
 package pickup
 
 import (
@@ -244,6 +245,9 @@ func (p *Picker) submit(ctx context.Context, m *maildrop.Reader) error {
 	reply, err := msg.Commit(ctx)
 	if err != nil {
 		return tryLater{err}
+	}
+	if reply.Code/100 == 5 { // it will not be any better the next time
+		return fmt.Errorf("%s: not queued: %d %s %s", id, reply.Code, reply.Status, reply.Text)
 	}
 	if reply.Code != 250 {
 		return tryLater{fmt.Errorf("%s: not queued: %d %s %s", id, reply.Code, reply.Status, reply.Text)}

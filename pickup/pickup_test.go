@@ -56,6 +56,54 @@ func TestStopWithMailInHand(t *testing.T) {
 	}
 }
 
+// What cleanup refuses for good is not offered again and again; what it cannot
+// take now is.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[int]int{552: 1, 452: 3} {
+		dir := t.TempDir()
+		drop := filepath.Join(dir, "maildrop")
+		if err := os.Mkdir(drop, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		r := new(strings.Builder)
+		h := &maildrop.Header{Time: time.Now(), Sender: "a@from.test", Recipients: []mail.Recipient{{Address: "b@to.test"}}}
+		if err := maildrop.Write(r, h, strings.NewReader("Subject: x\n\nx\n")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := maildrop.Drop(drop, strings.NewReader(r.String()), os.Getuid(), time.Now(), 0); err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan *ipc.Request, 1)
+		submitter := submit.New(serveCleanup(t, filepath.Join(dir, "cleanup"), got))
+		p := New(Options{Dir: drop, Submit: submitter, Log: maillog.New("pickup", maillog.NewWriter(os.Stderr, maillog.Plain)), Parallel: 1, Owner: os.Getuid()})
+		offered, stop, stopped := 0, make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(stopped)
+			for {
+				select {
+				case r := <-got:
+					offered++
+					r.Reply(&proto.SubmitReply{Code: code, Status: dsn.S(uint8(code/100), 3, 4), Text: "no"})
+				case <-stop:
+					return
+				}
+			}
+		}()
+		for range 3 {
+			if err := p.Scan(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		close(stop)
+		<-stopped
+		submitter.Close()
+		if left, _ := os.ReadDir(drop); offered != want || len(left) != 1 {
+			t.Errorf("%d: offered %d times, %d files are left; want %d and 1", code, offered, len(left), want)
+		}
+	}
+}
+
 // serveCleanup plays a cleanup that passes submissions on.
 func serveCleanup(t *testing.T, path string, got chan<- *ipc.Request) *ipc.Client {
 	l, err := net.Listen("unix", path)

@@ -15,7 +15,8 @@ import (
 // Drop reads a message in this package's form from r and stores it in the
 // directory dir on behalf of user uid at time now, whatever r says of these
 // two. On return the message is on stable storage. It returns the file's name.
-// Content over limit octets is refused with ErrTooBig; 0 is no limit.
+// Content over limit octets is refused with ErrTooBig; 0 is no limit. A header
+// is bounded in any case (MaxHeader).
 //
 // The file is synced once, after its mode has been set: the checksum at the
 // end tells a whole file from one that a power cut tore. Its directory is not
@@ -31,13 +32,13 @@ func Drop(dir string, r io.Reader, uid int, now time.Time, limit int64) (name st
 	if err != nil {
 		return "", err
 	}
+	whole := false
 	defer func() {
 		if cerr := f.Close(); err == nil {
 			err = cerr
 		}
 		if err != nil {
-			os.Remove(f.Name())
-			err = fmt.Errorf("maildrop: %w", err)
+			name, err = withdraw(f.Name(), whole, err)
 		}
 	}()
 	content := io.Reader(m)
@@ -50,10 +51,22 @@ func Drop(dir string, r io.Reader, uid int, now time.Time, limit int64) (name st
 	if err := f.Chmod(0o744); err != nil {
 		return "", err
 	}
+	whole = true
 	if err := f.Sync(); err != nil {
 		return "", err
 	}
 	return filepath.Base(f.Name()), nil
+}
+
+// withdraw takes back a message that could not be stored, which the error says.
+// When a whole file is gone, pickup has removed it, which it does when the
+// message is on stable storage elsewhere: then there is no error. The sender
+// would only make another one of it.
+func withdraw(path string, whole bool, err error) (name string, _ error) {
+	if rerr := os.Remove(path); whole && errors.Is(rerr, os.ErrNotExist) {
+		return filepath.Base(path), nil
+	}
+	return "", fmt.Errorf("maildrop: %w", err)
 }
 
 // ErrTooBig is the error of a message over message_size_limit.

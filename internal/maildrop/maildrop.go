@@ -48,6 +48,8 @@ const (
 	MaxPiece = 64 << 10
 	// MaxRecipients bounds what one submission may name.
 	MaxRecipients = 100000
+	// MaxHeader bounds the octets of a header: it is read into memory.
+	MaxHeader = 16 << 20
 )
 
 // Flags of a submission.
@@ -75,7 +77,10 @@ type Header struct {
 	Filter     string
 }
 
-var errTooMany = errors.New("maildrop: too many recipients")
+var (
+	errTooMany = errors.New("maildrop: too many recipients")
+	errTooLong = fmt.Errorf("maildrop: the list of recipients has more than %d octets", MaxHeader)
+)
 
 // Write writes a message: its header, then everything that content gives.
 // The bytes are only a message when Write returns nil.
@@ -85,7 +90,11 @@ func Write(w io.Writer, h *Header, content io.Reader) error {
 	}
 	sum := crc32.New(castagnoli)
 	bw := bufio.NewWriterSize(io.MultiWriter(w, sum), MaxPiece+16)
-	if _, err := bw.Write(h.append(nil)); err != nil {
+	head := h.append(nil)
+	if len(head) > MaxHeader {
+		return errTooLong
+	}
+	if _, err := bw.Write(head); err != nil {
 		return err
 	}
 	piece := make([]byte, MaxPiece)
@@ -165,11 +174,14 @@ var ErrIncomplete = errors.New("maildrop: the file is not a whole message")
 func NewReader(r io.Reader) (*Reader, error) {
 	m := &Reader{memory: memories.Get().(*memory)}
 	m.br.Reset(r)
-	seen := false
+	seen, size := false, 0
 	for {
 		tag, data, err := m.field()
 		if err != nil {
 			return nil, err
+		}
+		if size += len(data); tag != 'C' && size > MaxHeader {
+			return nil, errTooLong
 		}
 		if !seen && tag != 'V' {
 			return nil, errors.New("maildrop: not a maildrop file")

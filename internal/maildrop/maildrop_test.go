@@ -2,7 +2,9 @@ package maildrop
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"io"
 	"os"
 	"path/filepath"
@@ -16,6 +18,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/pack"
 )
 
 func sample() *Header {
@@ -121,6 +124,27 @@ func TestDropLeavesNothingBehind(t *testing.T) {
 	}
 }
 
+// A failure to sync a message that has been picked up already is none.
+func TestWithdraw(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "x")
+	if err := os.WriteFile(name, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := withdraw(name, true, io.ErrShortWrite); !errors.Is(err, io.ErrShortWrite) {
+		t.Errorf("nobody had it: %v", err)
+	}
+	if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is still there: %v", err)
+	}
+	if _, err := withdraw(name, true, io.ErrShortWrite); err != nil {
+		t.Errorf("it was picked up: %v", err)
+	}
+	if _, err := withdraw(name, false, io.ErrShortWrite); !errors.Is(err, io.ErrShortWrite) {
+		t.Errorf("somebody has removed what was not whole: %v", err)
+	}
+}
+
 func TestDropTooBig(t *testing.T) {
 	t.Parallel()
 	for content, want := range map[string]error{"12345": nil, "123456": ErrTooBig} {
@@ -131,6 +155,37 @@ func TestDropTooBig(t *testing.T) {
 		if _, err := Drop(t.TempDir(), &b, 1, time.Now(), 5); !errors.Is(err, want) {
 			t.Errorf("%q with a limit of 5: got %v, want %v", content, err, want)
 		}
+	}
+}
+
+// However few they are, recipients cannot fill the memory of who reads them.
+func TestLongHeader(t *testing.T) {
+	t.Parallel()
+	h := sample()
+	h.Recipients = nil
+	long := mail.Recipient{Address: strings.Repeat("x", MaxPiece-100)}
+	for len(h.Recipients)*(MaxPiece-100) <= MaxHeader {
+		h.Recipients = append(h.Recipients, long)
+	}
+	file := h.append(nil)
+	file = pack.Bytes(file, 'C', []byte("hello\n"))
+	file = pack.Bytes(file, 'E', binary.LittleEndian.AppendUint32(nil, crc32.Checksum(file, castagnoli)))
+	if _, err := NewReader(bytes.NewReader(file)); !errors.Is(err, errTooLong) {
+		t.Errorf("read: %v, want %v", err, errTooLong)
+	}
+	if _, err := Drop(t.TempDir(), bytes.NewReader(file), 1, time.Now(), 0); !errors.Is(err, errTooLong) {
+		t.Errorf("dropped: %v, want %v", err, errTooLong)
+	}
+	if err := Write(io.Discard, h, strings.NewReader("hello\n")); !errors.Is(err, errTooLong) {
+		t.Errorf("written: %v, want %v", err, errTooLong)
+	}
+	h.Recipients = h.Recipients[:len(h.Recipients)*9/10]
+	var b bytes.Buffer
+	if err := Write(&b, h, strings.NewReader("hello\n")); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := NewReader(&b); err != nil || len(m.Recipients) != len(h.Recipients) {
+		t.Errorf("a list that is not too long: %v", err)
 	}
 }
 
