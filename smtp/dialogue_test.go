@@ -356,6 +356,7 @@ func newScripted(t *testing.T, addr string, conn net.Conn) *scripted {
 //	C#          the client must close
 //	hang        read nothing, send nothing, until the client closes
 //	sleep 10s   let time pass
+//	quiet 10s   let time pass, in which the client must send nothing
 //	flood N x   send a line N times
 //	tls NAME    switch to TLS with a certificate of testCA; see startTLS
 //	close       close the connection; so does the end
@@ -414,6 +415,16 @@ func (s *scripted) serve(script string) {
 				s.t.Error(err)
 			}
 			time.Sleep(d)
+		case "quiet":
+			d, err := time.ParseDuration(text)
+			if err != nil {
+				s.t.Error(err)
+			}
+			time.Sleep(d)
+			if len(s.rest) > 0 || len(s.come) > 0 {
+				s.t.Errorf("%s: client did not wait", s.addr)
+				return
+			}
 		case "flood":
 			count, what, _ := strings.Cut(text, " ")
 			n, _ := strconv.Atoi(count)
