@@ -2,6 +2,7 @@ package spool
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"posthaste/internal/mail"
@@ -181,6 +182,12 @@ func (b *Batch) Apart() { b.apart = true }
 // Refused says why change i was left out of a batch that has been committed
 // without error, or nil: see Apart.
 func (b *Batch) Refused(i int) error { return b.refused[i] }
+
+// settles says whether b adds mail in place of other mail: a notice, with the
+// recipients that it is about done.
+func (b *Batch) settles() bool {
+	return slices.ContainsFunc(b.ops, func(o op) bool { return o.kind == opDone && len(o.rcpts) > 0 })
+}
 
 // Len is the number of changes.
 func (b *Batch) Len() int { return len(b.ops) }

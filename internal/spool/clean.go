@@ -21,17 +21,16 @@ func (e *engine) maintain() (bool, error) {
 	e.adopt()
 	low := e.available() <= e.lim.reserve+1
 	e.mu.Unlock()
-	if len(e.victims) > 0 {
-		return true, e.copyStep()
-	}
-	if low && e.chooseVictims(true) { // wins space sooner than a checkpoint
-		return true, e.copyStep()
+	if len(e.victims) > 0 || low && e.chooseVictims(true) { // wins space sooner than a checkpoint
+		if did, err := e.copyStep(); did || err != nil {
+			return did, err
+		}
 	}
 	if did, err := e.checkpointStep(low); did || err != nil {
 		return did, err
 	}
 	if !low && e.chooseVictims(false) {
-		return true, e.copyStep()
+		return e.copyStep()
 	}
 	e.trim()
 	return false, nil
@@ -213,8 +212,9 @@ func (e *engine) chooseVictims(low bool) bool {
 const maxVictims = 16
 
 // copyStep copies live records of the victims forward. The old segments are
-// free only when the batch with the copies is durable.
-func (e *engine) copyStep() error {
+// free only when the batch with the copies is durable. It is false when there
+// is no room to do anything.
+func (e *engine) copyStep() (bool, error) {
 	for len(e.victims) > 0 && (e.victims[0].ncontents == 0 || e.victims[0].state != segClosed) {
 		e.victims = e.victims[1:]
 		e.mu.Lock()
@@ -223,7 +223,7 @@ func (e *engine) copyStep() error {
 	}
 	if !e.mayWrite(e.cold) {
 		e.victims = nil
-		return nil
+		return false, nil
 	}
 	e.begin()
 	for _, v := range e.victims {
@@ -232,18 +232,18 @@ func (e *engine) copyStep() error {
 			slot = l.contNext
 			next := int64(l.conLen) + int64(l.refMeta) + stateSlack
 			if e.w.size() > 0 && e.w.size()+next > e.stepBytes() {
-				return e.flush(true)
+				return true, e.flush(true)
 			}
 			c := e.readCopy(&staged{number: l.number, live: *l})
 			if c.unread != nil {
 				e.leave(v, c.unread)
-				return e.flush(true)
+				return true, e.flush(true)
 			}
 			e.putCopy(e.stage(l.number, l.created), &c)
 			e.w.copied += uint64(l.conLen)
 		}
 	}
-	return e.flush(true)
+	return true, e.flush(true)
 }
 
 // mayWrite says whether maintenance may write a batch without taking what

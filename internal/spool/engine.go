@@ -199,7 +199,7 @@ func (e *engine) check(r *request) error {
 		return b.err
 	}
 	if b.adds > 0 {
-		if err := e.full(); err != nil {
+		if err := e.full(b.settles()); err != nil {
 			return err
 		}
 	}

@@ -2,12 +2,17 @@ package spool
 
 import "fmt"
 
-// full says why no mail can be taken now, or nil.
-func (e *engine) full() error {
-	if err := e.fullDisk(); err != nil {
-		return err
+// full says why no mail can be taken now, or nil. Mail that settles other mail
+// may take a part of what is kept for dispositions, and of what is to be left
+// free on the file system: a queue full of mail that nobody can deliver would
+// never get any shorter.
+func (e *engine) full(settles bool) error {
+	if !settles {
+		if err := e.fullDisk(); err != nil {
+			return err
+		}
 	}
-	if err := e.fullBooks(); err != nil {
+	if err := e.fullBooks(settles); err != nil {
 		return err
 	}
 	// What the books say may be created is worth nothing on a full disk: keep
@@ -42,20 +47,28 @@ func (e *engine) hasRoom(s *segment) bool {
 }
 
 // fullBooks is full as far as it can be known without trying.
-func (e *engine) fullBooks() error {
+func (e *engine) fullBooks(settles bool) error {
 	l := &e.lim
+	share, fill, reserve := int64(70), int64(80), l.reserve // per cent, per cent, segments
+	if settles {
+		share, fill, reserve = 80, 90, max(l.reserve*3/4, minSpare)
+	}
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	if l.segments > 0 {
 		room := (l.segments - l.reserve) * (l.segSize - blockSize)
-		if live := e.liveSum + e.bigSum; live > room/10*7 {
+		if live := e.liveSum + e.bigSum; live > room/100*share {
 			return fmt.Errorf("%w: %d bytes of mail are queued, %d bytes of disk may be used", ErrFull, live, l.budget)
 		}
-		if fit := (l.reserve - 2) * l.segSize / 10 * 8; e.metaSum > fit {
+		if fit := (l.reserve - 2) * l.segSize / 100 * fill; e.metaSum > fit {
 			return fmt.Errorf("%w: too many messages are queued for %d bytes of disk", ErrFull, l.budget)
 		}
 	}
-	if e.available() <= l.reserve {
+	available := e.available()
+	if settles {
+		available = e.allowed() // who makes a segment for it finds out whether that can be had
+	}
+	if available <= reserve {
 		return fmt.Errorf("%w: no free segment", ErrFull)
 	}
 	return nil
@@ -85,10 +98,16 @@ func (e *engine) fullDisk() error {
 // available is the number of segments that can still be written: free ones
 // and those that may be created. The caller holds mu.
 func (e *engine) available() int64 {
-	n := int64(len(e.free) + len(e.fresh))
 	if e.diskLow {
-		return n
+		return int64(len(e.free) + len(e.fresh))
 	}
+	return e.allowed()
+}
+
+// allowed is available if the disk has room for what Options allow. The caller
+// holds mu.
+func (e *engine) allowed() int64 {
+	n := int64(len(e.free) + len(e.fresh))
 	if e.lim.segments == 0 {
 		return n + 1<<30
 	}

@@ -526,7 +526,7 @@ func (w *world) drain() {
 			return
 		}
 	}
-	fail("after delivering everything no mail is taken: %v", w.e.full())
+	fail("after delivering everything no mail is taken: %v", w.e.full(false))
 }
 
 // guard runs f and returns what the oracle, or a panic, said.

@@ -1,0 +1,94 @@
+package spool
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/vfs"
+)
+
+// lowDisk is a file system with little free space.
+type lowDisk struct {
+	vfs.FS
+	free int64
+}
+
+func (d *lowDisk) Free(string) (int64, error) { return d.free, nil }
+
+// A queue that is full of mail that nobody can deliver gets shorter: what is
+// returned to its sender may take the place of the original.
+func TestNoticesWhenFull(t *testing.T) {
+	t.Parallel()
+	for name, opt := range map[string]Options{
+		"spool_size_limit": {SegmentSize: 64 << 10, Budget: 40 * 64 << 10},
+		"queue_minfree":    {SegmentSize: 64 << 10, MinFree: 1 << 20},
+		"both":             {SegmentSize: 64 << 10, MinFree: 1 << 20, Budget: 400 * 64 << 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			disk := &lowDisk{vfs.NewMem(4096), 1 << 30}
+			opt.FS, opt.Dir, opt.Warn = disk, "q", t.Logf
+			e, _, err := openEngine(&opt, 0, randomBytes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer e.closeFiles()
+			next, _ := e.numbers()
+			body := make([]byte, 2000)
+			add := func(settle mail.QueueID) (mail.QueueID, error) {
+				id := mail.MakeQueueID(time.Unix(1800000000, 0), next)
+				next++
+				var b Batch
+				b.Add(Message{ID: id, Envelope: testEnvelope(id, len(body)), Recipients: testRecipients(1), NRcpt: 1, Content: body})
+				if settle != "" {
+					b.Done(settle, []int{0})
+				}
+				r := &request{b: &b}
+				_, err := e.commit([]*request{r})
+				for steps, more := 0, true; more && err == nil; steps++ {
+					if more, err = e.maintain(); steps > 1000 {
+						t.Fatalf("maintenance does not end: %d victims, %d free, low %v", len(e.victims), len(e.free), e.available() <= e.lim.reserve+1)
+					}
+				}
+				e.housekeep()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return id, r.err
+			}
+			var ids []mail.QueueID
+			for refused := 0; refused < 50; {
+				if len(ids) == 400 {
+					disk.free = opt.MinFree / 2
+				}
+				id, err := add("")
+				if errors.Is(err, ErrFull) { // perhaps only until something has been cleaned
+					refused++
+					continue
+				}
+				refused = 0
+				if err != nil {
+					t.Fatal(err)
+				}
+				if ids = append(ids, id); len(ids) > 3000 {
+					t.Fatal("it is never full")
+				}
+			}
+			t.Logf("full with %d messages", len(ids))
+			for range 3 { // notices of notices, as it were
+				for i, id := range ids {
+					notice, err := add(id)
+					if err != nil {
+						t.Fatalf("notice %d of %d: %v", i, len(ids), err)
+					}
+					ids[i] = notice
+				}
+			}
+			if n := e.snapshot().Messages; n != len(ids) {
+				t.Errorf("%d messages, want %d", n, len(ids))
+			}
+		})
+	}
+}
