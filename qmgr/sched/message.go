@@ -58,7 +58,7 @@ func (s *Scheduler) complete(m *message) {
 	switch {
 	case m.cmd == cmdRemove:
 		s.end(m, EffectRemove)
-	case m.failed:
+	case m.failed && !s.traceFirst(m):
 		s.notify(m, NoticeFailure)
 	case m.unread > 0 && m.cmd == cmdNone:
 		s.read(m, m.spare())
@@ -75,6 +75,12 @@ func (s *Scheduler) complete(m *message) {
 	default:
 		s.end(m, EffectFinish)
 	}
+}
+
+// traceFirst says whether the report that was asked for comes before a notice of
+// failure: that may be the end of the message, of which nothing can be told then.
+func (s *Scheduler) traceFirst(m *message) bool {
+	return m.unread == 0 && !m.asked && (s.record(m).flags&FlagTrace != 0 || m.success)
 }
 
 // completeDeferred decides what becomes of a message that could not be
@@ -124,8 +130,10 @@ func (s *Scheduler) notified(m *message, ok bool) {
 		if !ok {
 			rec.flags |= FlagTrace
 			m.deferred, m.asked = true, true
-			s.completeDeferred(m)
-			return
+			if !m.failed {
+				s.completeDeferred(m)
+				return
+			}
 		}
 	case NoticeExpired:
 		m.asked = true
