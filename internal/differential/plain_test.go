@@ -16,6 +16,7 @@ var (
 		regexp.MustCompile(`^\S+/(anvil|scache|postfix-script|master|verify|tlsmgr|postlogd|flush)\b`),
 		regexp.MustCompile(`/qmgr: \w+: removed`),
 		regexp.MustCompile(`^\S+/smtp(d)?: (using backwards|warning: dict_nis)`),
+		regexp.MustCompile(`warning: (file system clock is|resetting file time stamps)`), // a busy machine
 		regexp.MustCompile(`: statistics: `),
 		regexp.MustCompile(`(daemon started|starting the Postfix mail system)`),
 	}
