@@ -5,10 +5,8 @@ import (
 	"errors"
 	"io"
 
-	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/milter"
-	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 )
 
@@ -22,10 +20,6 @@ const (
 )
 
 var errHead = errors.New("the header has more than 16 MiB or 10000 fields: it cannot be shown to filters, checked or signed")
-
-// tooMuch is what a submitter hears of errHead. The message would be no shorter the
-// next time.
-var tooMuch = proto.SubmitReply{Code: 552, Status: dsn.S(5, 3, 4), Text: "Error: the message header is too long"}
 
 // content is what has been stored of the message: header fields and body.
 func (in *incoming) content() (*milter.Content, error) {

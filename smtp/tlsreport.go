@@ -77,8 +77,11 @@ type flaw struct{ kind, reason string }
 // reportable says whether sessions of the present destination are counted:
 // it is a mail domain, whose servers the DNS names.
 func (d *delivery) reportable() bool {
+	if d.a.reports == nil || d.set.lmtp || d.hop.noMX || d.hop.port != smtpPort || d.fallback {
+		return false
+	}
 	_, ok := d.hop.domain()
-	return ok && d.a.reports != nil && !d.set.lmtp && !d.hop.noMX && d.hop.port == smtpPort && !d.fallback
+	return ok
 }
 
 // reportPolicy sets what reports say of the policy that is applied to a

@@ -163,7 +163,6 @@ func (x *xclientState) set(name, value string) *smtpwire.Reply {
 			c.Name, c.NameStatus = value, status
 		}
 		if name == "REVERSE_NAME" || status == access.NameOK { // what a name resolves to, resolves to it
-
 			c.ReverseName, c.ReverseStatus = value, status
 		}
 	case "ADDR":

@@ -261,11 +261,8 @@ func (c *Conn) Keep() (end func()) {
 	return sync.OnceFunc(func() {
 		c.cmu.Lock()
 		c.kept--
-		last := c.away && c.kept == 0 && len(c.calls) == 0
 		c.cmu.Unlock()
-		if last {
-			c.leave()
-		}
+		c.leave()
 	})
 }
 
@@ -526,9 +523,9 @@ func (c *Conn) dispatch(what byte, kind uint16, id uint32, payload []byte) {
 		c.cmu.Lock()
 		cl, ok := c.calls[id]
 		delete(c.calls, id)
-		last := c.away && c.kept == 0 && len(c.calls) == 0
+		away := c.away
 		c.cmu.Unlock()
-		if last { // the peer wanted to go and has answered everything
+		if away { // the peer wanted to go, and may have answered everything
 			defer c.leave()
 		}
 		switch {
@@ -541,21 +538,18 @@ func (c *Conn) dispatch(what byte, kind uint16, id uint32, payload []byte) {
 	case frameGoAway:
 		c.cmu.Lock()
 		c.away = true
-		idle := c.kept == 0 && len(c.calls) == 0
 		c.cmu.Unlock()
-		if idle {
-			c.leave()
-		}
+		c.leave()
 	}
 }
 
-// leave closes the connection to a peer that wants to go and has answered all,
-// unless something has been asked or opened meanwhile.
+// leave closes the connection if the peer wants to go, has answered all, and
+// nothing is open there.
 func (c *Conn) leave() {
 	c.cmu.Lock()
-	busy := c.kept > 0 || len(c.calls) > 0
+	free := c.away && c.kept == 0 && len(c.calls) == 0
 	c.cmu.Unlock()
-	if !busy {
+	if free {
 		c.shut(net.ErrClosed)
 	}
 }

@@ -23,11 +23,27 @@ type Opener struct {
 	Cleanup *ipc.Client
 }
 
+// Open reads the record of message id, which was last seen at ref; zero:
+// cleanup is to say. Errors to tell apart: ErrGone, spool.ErrCorrupt.
+func (o *Opener) Open(ctx context.Context, ref spool.Ref, id mail.QueueID) (*spool.Stored, error) {
+	if !ref.IsZero() {
+		if st, err := o.Reader.Read(ref, id); !errors.Is(err, spool.ErrStale) {
+			return st, err
+		}
+	}
+	st, _, err := o.Current(ctx, id)
+	return st, err
+}
+
+// tries is how often cleanup is asked where a message lies: the cleaner may be
+// quicker than we are, but not for ever.
+const tries = 3
+
 // Current reads the present record of message id, with the entry that cleanup
 // has of it, and knows all recipients that are done. Errors to tell apart: as of
 // Open.
 func (o *Opener) Current(ctx context.Context, id mail.QueueID) (st *spool.Stored, entry spool.Entry, err error) {
-	for range 3 { // the cleaner may be quicker than we are, but not for ever
+	for range tries {
 		var at proto.LocateReply
 		if err = o.Cleanup.CallAgain(ctx, &proto.Locate{ID: id}, &at); err != nil {
 			return nil, entry, fmt.Errorf("ask cleanup where message %s lies: %w", id, err)
@@ -44,36 +60,6 @@ func (o *Opener) Current(ctx context.Context, id mail.QueueID) (st *spool.Stored
 		}
 	}
 	return nil, entry, err
-}
-
-// tries is how often cleanup is asked where a message lies: the cleaner may be
-// quicker than we are, but not for ever.
-const tries = 3
-
-// Open reads the record of message id, which was last seen at ref; zero:
-// cleanup is to say. Errors to tell apart: ErrGone, spool.ErrCorrupt.
-func (o *Opener) Open(ctx context.Context, ref spool.Ref, id mail.QueueID) (*spool.Stored, error) {
-	var st *spool.Stored
-	err := spool.ErrStale
-	if !ref.IsZero() {
-		st, err = o.Reader.Read(ref, id)
-	}
-	for range tries {
-		if !errors.Is(err, spool.ErrStale) {
-			return st, err
-		}
-		var at proto.LocateReply
-		if cerr := o.Cleanup.CallAgain(ctx, &proto.Locate{ID: id}, &at); cerr != nil {
-			return nil, fmt.Errorf("ask cleanup where message %s lies: %w", id, cerr)
-		}
-		if !at.Found {
-			return nil, ErrGone
-		}
-		if st, err = o.Reader.Read(at.Entry.Ref, id); err == nil {
-			st.Overlay(at.Entry.Done)
-		}
-	}
-	return st, err
 }
 
 // Content opens the content of message id, of which st, opened by open, is the
