@@ -31,6 +31,7 @@ type delivery struct {
 	transport mail.Transport
 	nexthop   mail.Nexthop
 	rcpts     []int
+	since     time.Time          // ordered by the scheduler
 	sent      bool               // the agent has it
 	awaits    int                // former deliveries to some of the same recipients that go on
 	reply     proto.DeliverReply // what came of those that have ended
@@ -60,8 +61,9 @@ type agentConn struct {
 
 // deliver orders one delivery.
 func (s *Server) deliver(m *message, e *sched.Effect) {
-	d := &delivery{entry: e.Entry, num: e.ID, transport: e.Transport, nexthop: e.Nexthop, rcpts: e.Rcpts}
+	d := &delivery{entry: e.Entry, num: e.ID, transport: e.Transport, nexthop: e.Nexthop, rcpts: e.Rcpts, since: s.now}
 	s.entries[e.Entry] = d
+	s.watch()
 	for _, i := range d.rcpts {
 		if r := m.active.rcpts[i]; r != nil {
 			r.order = d
@@ -289,8 +291,9 @@ func (a *agentConn) down(err error) {
 
 // completed takes in what came of a delivery and tells the scheduler.
 func (s *Server) completed(d *delivery, reply *proto.DeliverReply) {
-	if s.entries[d.entry] != d {
-		return // ended by another way
+	if s.entries[d.entry] != d { // ended by another way
+		s.tooLate(d, reply)
+		return
 	}
 	delete(s.entries, d.entry)
 	ev := sched.Event{Kind: sched.EventDone, Entry: d.entry}

@@ -41,7 +41,7 @@
 // The qmgr_ and _destination_ parameters, defer_transports,
 // minimal_backoff_time, maximal_backoff_time, queue_run_delay,
 // maximal_queue_lifetime, bounce_queue_lifetime, delay_warning_time,
-// confirm_delay_cleared, transport_retry_time, fast_flush_domains, default_filter_nexthop.
+// confirm_delay_cleared, daemon_timeout, transport_retry_time, fast_flush_domains, default_filter_nexthop.
 //
 // # Diagnostics
 //
@@ -126,6 +126,7 @@ type Server struct {
 	early    map[sched.MsgID][]*proto.Finished // of mail that cleanup has not told of yet
 	log      *recorder
 	reap     time.Time     // when connections to agents are looked at for idleness; zero: there are none
+	watchAt  time.Time     // when deliveries are looked at for hanging; zero: there are none
 	moved    int           // messages taken out of incoming since the last report to Flow
 	deep     bool          // the queue is deep: see thrift
 	told     bool          // the queue as it was at the start is known
@@ -289,7 +290,7 @@ func (s *Server) handOver() {
 // wake is when the loop next has something to do by itself.
 func (s *Server) wake() time.Time {
 	at := s.sched.Wake()
-	for _, f := range []time.Time{s.log.due(), s.reap} {
+	for _, f := range []time.Time{s.log.due(), s.reap, s.watchAt} {
 		if !f.IsZero() && (at.IsZero() || f.Before(at)) {
 			at = f
 		}
@@ -311,6 +312,10 @@ func (s *Server) turn(draining bool) {
 	s.spare = batch
 	if at := s.sched.Wake(); !at.IsZero() && !at.After(s.now) {
 		s.take(&input{event: sched.Event{Kind: sched.EventTick}}, draining)
+		s.followUp(draining)
+	}
+	if !s.watchAt.IsZero() && !s.now.Before(s.watchAt) {
+		s.giveUpOverdue()
 		s.followUp(draining)
 	}
 	s.log.flush(s.now)

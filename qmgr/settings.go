@@ -27,6 +27,7 @@ type Settings struct {
 	// ConfirmCleared: who was told of a delay hears of the delivery too
 	// (confirm_delay_cleared).
 	ConfirmCleared bool
+	DeliveryTime   time.Duration // how long an agent may take for one delivery, at most; 0: no limit
 
 	search  table.Search
 	flush   *table.List // fast_flush_domains
@@ -76,6 +77,7 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 		Resolution:     maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit")),
 		FlowLimit:      cfg.Int("default_process_limit"),
 		ConfirmCleared: cfg.Bool("confirm_delay_cleared"),
+		DeliveryTime:   cfg.Duration("daemon_timeout") + agentGrace,
 		search: table.Search{Delimiters: cfg.String("recipient_delimiter"),
 			OwnerRequest: cfg.Bool("owner_request_special")},
 		batches: new(sync.Map),

@@ -63,6 +63,8 @@ type stage struct {
 	// unreadable says that messages cannot be opened, for no fault of theirs.
 	unreadable bool
 	mute       bool // the resolver does not answer
+	// deliveryTime is how long agents may take; 0: what main.cf says.
+	deliveryTime time.Duration
 }
 
 // lockedLog gathers log lines.
@@ -185,6 +187,9 @@ func (st *stage) run() {
 		st.t.Fatal(err)
 	}
 	settings.Sched.QueueRunDelay = 0
+	if st.deliveryTime > 0 {
+		settings.DeliveryTime = st.deliveryTime
+	}
 	cleanup := ipc.NewClient(st.path("cleanup"), nil)
 	submitter := submit.New(cleanup)
 	reader := spool.NewReader(nil, filepath.Join(st.site.Queue, "spool"))

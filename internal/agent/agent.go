@@ -14,6 +14,12 @@
 // a stop of the mail system cuts deliveries off. Other agents may order
 // deliveries too (Request.Pass); they do not attach, and the queue manager
 // hears of these deliveries only from the agent that ordered them.
+//
+// A delivery that takes longer than daemon_timeout is cut off, and its
+// recipients are deferred. Should it go on even so (a file system hangs), the
+// process takes no more orders and ends some minutes later with what hangs in
+// it: Postfix's watchdog. A process that does not even answer is left alone by
+// the queue manager, which defers the message.
 package agent
 
 import (

@@ -40,7 +40,11 @@ type Options struct {
 	// none can be reached.
 	Agent func(mail.Transport) string
 	// Limit is how many deliveries run at once; 0: no limit.
-	Limit      int
+	Limit int
+	// TimeLimit bounds one delivery (daemon_timeout); 0: nothing does. Overdue is
+	// told of one that goes on regardless.
+	TimeLimit  time.Duration
+	Overdue    func(mail.QueueID)
 	SoftBounce bool    // soft_bounce
 	Filter     *Filter // of outcomes; nil: none
 	Resolution maillog.Resolution
@@ -185,6 +189,9 @@ func (s *Server) report(run *running, asked *ipc.Conn, r *ipc.Request, reply *pr
 
 // deliver carries out one request, whatever the Deliverer does.
 func (s *Server) deliver(ctx context.Context, d *proto.Deliver) *proto.DeliverReply {
+	stopping := ctx
+	ctx, done := s.watch(ctx, d.Envelope.ID)
+	defer done()
 	r := newRequest(s.env, d)
 	r.open = func() (Content, error) { return s.content(ctx, d, r) }
 	if s.opt.Agent != nil {
@@ -209,7 +216,7 @@ func (s *Server) deliver(ctx context.Context, d *proto.Deliver) *proto.DeliverRe
 			r.Defer(i, dsn.S(4, 3, 0), "the delivery agent did not account for this recipient", Detail{})
 		}
 	}
-	stopped := ctx.Err() != nil && !slices.ContainsFunc(r.outcomes, func(o mail.Outcome) bool { return o.Action != dsn.Deferred })
+	stopped := stopping.Err() != nil && !slices.ContainsFunc(r.outcomes, func(o mail.Outcome) bool { return o.Action != dsn.Deferred })
 	return &proto.DeliverReply{Outcomes: r.outcomes, SiteStatus: r.site.status, SiteReason: r.site.reason, Kept: r.kept, Stopped: stopped, Corrupt: r.corrupt}
 }
 

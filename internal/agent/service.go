@@ -50,8 +50,9 @@ func run(ctx context.Context, env *service.Env, d Deliverer) error {
 	filter := OpenFilter(cfg, env.Process, env.Log)
 	defer filter.Close()
 	s := NewServer(Options{Deliverer: d, Open: opener.Open, Log: env.Log, Limit: env.MaxProc,
-		Queue:      env.Public(cfg.String("queue_service_name")),
-		Agent:      func(t mail.Transport) string { return env.Private(string(t)) },
+		Queue:     env.Public(cfg.String("queue_service_name")),
+		Agent:     func(t mail.Transport) string { return env.Private(string(t)) },
+		TimeLimit: cfg.Duration("daemon_timeout"), Overdue: overdue(env.Log.Fatal, env.Retire, env.Exit),
 		SoftBounce: cfg.Bool("soft_bounce"), Filter: filter, Resolution: maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit"))})
 	stopping := service.Stopping(ctx)
 	work, stop := context.WithCancel(stopping)

@@ -162,7 +162,6 @@ var noEffect = map[string]string{
 	"readme_directory":  forInstaller,
 	"meta_directory":    forInstaller,
 
-	"daemon_timeout":                   noWatchdog,
 	"qmgr_daemon_timeout":              noWatchdog,
 	"postlogd_watchdog_timeout":        noWatchdog,
 	"ipc_idle":                         oneConnection,

@@ -86,7 +86,7 @@ var masterParams = []Param{
 	{Name: "compatibility_level", Type: String, Default: "0", Tier: 1, Doc: "Chooses between old and new default settings"},
 	{Name: "daemon_directory", Type: String, Default: "/usr/lib/posthaste", Tier: 2, Doc: "Where the daemon programs are installed"},
 	{Name: "daemon_table_open_error_is_fatal", Type: Bool, Default: "no", Tier: 3, Doc: "Stop daemon at unusable table instead of deferring"},
-	{Name: "daemon_timeout", Type: Duration, Default: "18000s", Min: 1, Tier: 2, Doc: "Watchdog limit for one daemon request"},
+	{Name: "daemon_timeout", Type: Duration, Default: "18000s", Min: 1, Tier: 2, Doc: "Longest time that a delivery agent gives one delivery"},
 	{Name: "data_directory", Type: String, Default: "/var/lib/posthaste", Tier: 1, Doc: "Writable directory for caches and seeds"},
 	{Name: "default_process_limit", Type: Int, Default: "100", Min: 1, Tier: 1, Doc: "Default maximum processes per service"},
 	{Name: "fork_attempts", Type: Int, Default: "5", Min: 1, Tier: 3, Doc: "Retries when creating a process fails"},

@@ -73,6 +73,7 @@ var supportedNames = []string{
 	"connection_cache_ttl_limit",
 	"content_filter",
 	"daemon_directory",
+	"daemon_timeout",
 	"data_directory",
 	"debug_peer_level",
 	"debug_peer_list",

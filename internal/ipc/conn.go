@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"posthaste/internal/quickio"
 )
@@ -38,6 +39,12 @@ const (
 	// maxKept is how large a buffer is kept for the frames to come.
 	maxKept = 2 * softQueued
 
+	// Patience is how long a call without a time limit of its own waits for its
+	// answer, and how long a sender waits for a peer that reads nothing: Postfix's
+	// default ipc_timeout. A peer that hangs, or is stopped, holds up nobody for
+	// ever.
+	Patience = time.Hour
+
 	headerLen  = 12
 	prefaceLen = 8
 )
@@ -62,6 +69,8 @@ var (
 	ErrVersion = errors.New("ipc: the peer speaks another protocol version; restart the mail system")
 	// ErrTooLarge says that a payload is over MaxPayload.
 	ErrTooLarge = errors.New("ipc: message too large")
+
+	errNotReading = errors.New("ipc: the peer does not read")
 )
 
 // A RemoteError is what Request.Fail sent instead of a reply.
@@ -212,8 +221,10 @@ func (c *Conn) Peer() net.Conn { return c.nc }
 // Call sends req and waits for the reply, which is decoded into reply; reply
 // may be nil when the answer's content does not matter. The error is
 // ErrUnsent, ErrLost, the context's, a RemoteError, or the reply's decoding
-// error.
+// error. A context without an end ends after Patience.
 func (c *Conn) Call(ctx context.Context, req, reply Message) error {
+	ctx, cancel := Bounded(ctx)
+	defer cancel()
 	type answer struct {
 		payload []byte
 		err     error
@@ -229,6 +240,14 @@ func (c *Conn) Call(ctx context.Context, req, reply Message) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// Bounded gives a context that has no end one after Patience.
+func Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ends := ctx.Deadline(); ends {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, Patience)
 }
 
 // Go sends req and calls done once, with the reply's payload or an error.
@@ -359,13 +378,14 @@ func (c *Conn) enqueue(ctx context.Context, what byte, kind uint16, id uint32, m
 	c.wcond.Broadcast()
 	c.wmu.Unlock()
 	if over {
-		c.shut(errors.New("ipc: the peer does not read"))
+		c.shut(errNotReading)
 		return net.ErrClosed
 	}
 	return nil
 }
 
-// room waits until the peer has read what is queued. It is called with wmu held.
+// room waits until the peer has read what is queued: not for ever, a peer that
+// hangs is disconnected. It is called with wmu held.
 func (c *Conn) room(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
 		c.wmu.Lock()
@@ -373,6 +393,8 @@ func (c *Conn) room(ctx context.Context) error {
 		c.wmu.Unlock()
 	})
 	defer stop()
+	late := time.AfterFunc(Patience, func() { c.shut(errNotReading) })
+	defer late.Stop()
 	for len(c.out) > softQueued && c.closed == nil {
 		if err := ctx.Err(); err != nil {
 			return err

@@ -44,5 +44,6 @@
 // memory: frames are bounded, and so are the unanswered requests of a
 // connection, in number and in octets: a peer that asks for more is
 // disconnected. A peer that does not read is disconnected when what is kept for it
-// passes a bound.
+// passes a bound, or when somebody has waited for it for Patience; one that does not answer
+// is waited for as long as the caller says, or for Patience.
 package ipc

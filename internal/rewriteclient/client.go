@@ -130,6 +130,8 @@ func (c *Client) Resolve(ctx context.Context, sender, addr string) (proto.Resolv
 // ask finds or begins the flight for q, and waits for it. A lost connection
 // is no answer: the question is asked again. Called with mu held; unlocks.
 func (c *Client) ask(ctx context.Context, q question) (*flight, error) {
+	ctx, cancel := ipc.Bounded(ctx)
+	defer cancel()
 	for {
 		f := c.flights[q]
 		if f == nil {

@@ -259,7 +259,7 @@ func (p *process) run() int {
 	defer stop()
 	ctx, retire := context.WithCancel(context.WithValue(stopCtx, stopKey{}, stopCtx))
 	defer retire()
-	p.retire = retire
+	p.retire, env.retire = retire, retire
 
 	// Whatever ends ctx gives the sockets up before anything else happens.
 	closed := context.AfterFunc(ctx, func() {

@@ -61,6 +61,7 @@ package service
 import (
 	"context"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -166,6 +167,18 @@ type Env struct {
 	confined *confine.Confinement
 	reporter *reporter
 	confine  func() error
+	retire   func()
+}
+
+// Retire has the process take no new work and end when what is in hand is
+// done; its successor begins when there is need. It is for a process that had
+// better be replaced.
+func (env *Env) Retire() { env.retire() }
+
+// Exit ends the process at once, as after a fatal error, which has been logged.
+func (env *Env) Exit() {
+	env.Log.Close()
+	os.Exit(1)
 }
 
 // Confine gives up the privileges and the view of the file system that
