@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/resolver"
@@ -41,10 +42,15 @@ func (d *delivery) danePolicy(ctx context.Context, t *target, p *policy) (*polic
 	if half && (only || c.insecureMX <= tlspolicy.May) {
 		return without(tlspolicy.May, "non DNSSEC destination")
 	}
-	if !t.secure && !c.forceTLSA {
+	safe, err := d.signedHost(ctx, t)
+	if err == nil && !safe {
 		return without(tlspolicy.May, "non DNSSEC address")
 	}
-	records, base, err := d.tlsa(ctx, t)
+	var records []tlspolicy.TLSA
+	var base string
+	if err == nil {
+		records, base, err = d.tlsa(ctx, t)
+	}
 	switch {
 	case err != nil:
 		d.reportNoSession(t, tlsrpt.PolicyTLSA, &flaw{tlsrpt.DNSSECInvalid, err.Error()})
@@ -73,13 +79,36 @@ func (d *delivery) danePolicy(ctx context.Context, t *target, p *policy) (*polic
 	return p, nil
 }
 
+// signedHost says whether a server's TLSA records are worth a question: its
+// addresses are vouched for, or it is an alias that is, whatever that leads to
+// (RFC 7672 section 2.2.2). An error means that nobody knows.
+func (d *delivery) signedHost(ctx context.Context, t *target) (bool, error) {
+	if t.secure || d.a.tls.forceTLSA {
+		return true, nil
+	}
+	own, ok := resolver.ToASCII(t.asked)
+	if !ok || strings.EqualFold(own, t.name) {
+		return false, nil
+	}
+	alias, err := d.a.dns.CNAME(ctx, own)
+	if err != nil && !resolver.NotFound(err) && !isInvalid(err) {
+		return false, err
+	}
+	return alias.Secure, nil
+}
+
 // tlsa looks up a server's TLSA records: under the name that its alias leads
-// to, then under its own (RFC 7672 section 2.2.2). Records that nobody vouches
-// for do not count. An error means that there may be some.
+// to, where all of the way there is vouched for, then under its own (RFC 7672
+// section 2.2.2). Records that nobody vouches for do not count. An error means
+// that there may be some.
 func (d *delivery) tlsa(ctx context.Context, t *target) (records []tlspolicy.TLSA, base string, err error) {
-	names := []string{t.host}
-	if t.name != "" && t.name != t.host {
-		names = []string{t.name, t.host}
+	own, ok := resolver.ToASCII(t.asked)
+	if !ok {
+		return nil, "", nil // an address
+	}
+	names := []string{own}
+	if t.secure && t.name != own {
+		names = []string{t.name, own}
 	}
 	for _, base = range names {
 		a, err := d.a.dns.TLSA(ctx, fmt.Sprintf("_%s._tcp.%s", t.port, base))

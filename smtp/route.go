@@ -22,7 +22,8 @@ type target struct {
 	pref uint16
 	best bool // no other server of the destination is preferred
 
-	name   string // the name that has the addresses, where host is an alias
+	asked  string // the name that was looked up: host, but for smtp_cname_overrides_servername
+	name   string // the name that has the addresses, where that is an alias, as the DNS has it
 	secure bool   // the addresses are vouched for by DNSSEC
 	mxSafe bool   // so is the way to host: the MX records
 }
@@ -198,7 +199,7 @@ func (d *delivery) withoutLoops(domain string, list []target, best uint16) ([]ta
 // hostTargets looks up the addresses of one host. An address stands for itself.
 func (d *delivery) hostTargets(ctx context.Context, host string, pref uint16) ([]target, *failure) {
 	if ip, err := netip.ParseAddr(host); err == nil {
-		return []target{{host: host, name: host, ip: ip.Unmap(), pref: pref}}, nil
+		return []target{{host: host, asked: host, name: host, ip: ip.Unmap(), pref: pref}}, nil
 	}
 	if host == "" {
 		return nil, lookupFailure(dsn.S(5, 4, 4), "Name service error for .: invalid host or domain name")
@@ -209,12 +210,13 @@ func (d *delivery) hostTargets(ctx context.Context, host string, pref uint16) ([
 		f.text = d.hostError(host, err)
 		return nil, f
 	}
+	asked := host
 	if d.set.cnameNames && a.Name != "" {
 		host = a.Name
 	}
 	list := make([]target, len(a.Records))
 	for i, ip := range a.Records {
-		list[i] = target{host: host, name: a.Name, ip: ip, pref: pref, secure: a.Secure}
+		list[i] = target{host: host, asked: asked, name: a.Name, ip: ip, pref: pref, secure: a.Secure}
 	}
 	return list, nil
 }

@@ -312,7 +312,7 @@ func (d *delivery) tlsConfig(t *target, p *policy) (*tls.Config, error) {
 		MaxVersion:         protocols.Max,
 		CipherSuites:       suites,
 		ServerName:         p.sni,
-		ClientSessionCache: d.a.tls.sessions,
+		ClientSessionCache: d.a.tls.sessions.of(p),
 		CurvePreferences:   d.a.tls.curves,
 	}
 	if certs := d.a.tls.certs; len(certs) > 0 {
@@ -338,7 +338,9 @@ func (d *delivery) verify(s *session, p *policy) {
 	switch {
 	case p.Level == tlspolicy.Fingerprint:
 		st.matched = tlspolicy.MatchFingerprint(chain[0], c.FingerprintDigest, p.Match)
-		st.trusted = st.matched
+		if st.trusted = st.matched; !st.matched {
+			d.log.Info("certificate verification failed for %s: neither the certificate nor its key has one of the fingerprints", s.relay)
+		}
 		return
 	case len(p.tlsa) > 0:
 		err := tlspolicy.VerifyDANE(p.tlsa, chain, p.names, time.Now(), c.WildcardManyLabels)
@@ -400,7 +402,7 @@ func (d *delivery) logTLS(s *session) {
 	st := s.tls
 	trust := "Untrusted"
 	switch {
-	case st.matched && st.policy.Level >= tlspolicy.Fingerprint:
+	case st.matched && st.policy.Level >= tlspolicy.Fingerprint && st.policy.Level != tlspolicy.HalfDane: // who named the host?
 		trust = "Verified"
 	case st.trusted:
 		trust = "Trusted"

@@ -479,6 +479,18 @@ func (c *Client) NS(ctx context.Context, name string) (Answer[string], error) {
 	})
 }
 
+// CNAME looks up an alias, and does not follow it.
+func (c *Client) CNAME(ctx context.Context, name string) (Answer[string], error) {
+	return lookup(ctx, c, name, dns.TypeCNAME, func(rr dns.RR) (string, bool) {
+		a, ok := rr.(*dns.CNAME)
+		if !ok {
+			return "", false
+		}
+		host, ok := hostIn(a.Target)
+		return host, ok && host != ""
+	})
+}
+
 // Native asks as the system's other programs do.
 func (c *Client) Native(ctx context.Context, host string, f Family) (Answer[netip.Addr], error) {
 	if a, ok := localhost(host, f); ok {

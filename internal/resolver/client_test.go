@@ -43,6 +43,7 @@ _none._tcp.a.test. SRV 0 0 0 .
 1.0/25.2.0.192.in-addr.arpa. PTR mx1.a.test.
 1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa. PTR mx1.a.test.
 xn--bcher-kva.test. MX 1 mx1.a.test.
+_mta-sts.xn--bcher-kva.test. TXT "v=STSv1"
 half.test.     A 192.0.2.7
 signed.test.   A 192.0.2.8
 out.signed.test. CNAME mx2.a.test.
@@ -115,6 +116,10 @@ func TestLookups(t *testing.T) {
 		{"under localhost", addrs("x.localhost.", resolver.IPv4), "[127.0.0.1] of x.localhost"},
 		{"secure", addrs("signed.test", resolver.IPv4), "[192.0.2.8] of signed.test secure"},
 		{"alias out of a signed zone", addrs("out.signed.test", resolver.IPv4), "[192.0.2.2] of mx2.a.test"},
+		{"the alias itself", func() string { return describe(c.CNAME(ctx, "out.signed.test")) }, "[mx2.a.test] of out.signed.test secure"},
+		{"no alias", func() string { return describe(c.CNAME(ctx, "signed.test")) }, "3 " + nf + "signed.test type=CNAME: Host found but no data record of requested type"},
+		{"below an international name", func() string { return describe(c.TXT(ctx, "_mta-sts.bücher.test")) }, "[v=STSv1] of _mta-sts.xn--bcher-kva.test"},
+		{"a character that decomposes", mx("℀ü.test"), "5 Name service error for ℀ü.test: invalid host or domain name"},
 		{"TXT", func() string { a, err := c.TXT(ctx, "txt.test"); return fmt.Sprintf("%q %v", a.Records, err) }, `["one \"two\f\\"] <nil>`},
 		{"TLSA", func() string {
 			a, err := c.TLSA(ctx, "_25._tcp.mx1.a.test")

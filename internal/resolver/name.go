@@ -48,6 +48,10 @@ func ValidHostname(name string) bool {
 	return alpha
 }
 
+// lookupProfile is idna.Lookup, but that it leaves it to ValidHostname which
+// ASCII characters may be in a name: "_25._tcp.bücher.example" is one.
+var lookupProfile = idna.New(idna.MapForLookup(), idna.BidiRule(), idna.CheckHyphens(true), idna.StrictDomainName(false))
+
 // ToASCII gives the form of a domain in which it is looked up: lower case,
 // internationalized labels as A-labels (RFC 5891), no trailing dot. ok is
 // false when the domain cannot be a host name.
@@ -55,7 +59,7 @@ func ToASCII(domain string) (ascii string, ok bool) {
 	domain = strings.TrimSuffix(domain, ".")
 	for i := 0; i < len(domain); i++ {
 		if domain[i] >= 0x80 {
-			a, err := idna.Lookup.ToASCII(domain)
+			a, err := lookupProfile.ToASCII(domain)
 			if err != nil {
 				return domain, false
 			}

@@ -94,6 +94,9 @@ type Resolver interface {
 	TLSA(ctx context.Context, name string) (Answer[TLSA], error)
 	SRV(ctx context.Context, name string) (Answer[SRV], error)
 	NS(ctx context.Context, name string) (Answer[string], error)
+	// CNAME gives what name is an alias of, by itself: Secure is about the
+	// alias, whatever it leads to.
+	CNAME(ctx context.Context, name string) (Answer[string], error)
 	// Native asks as the system's other programs do: /etc/hosts and whatever
 	// else nsswitch.conf and resolv.conf say, the search list included.
 	Native(ctx context.Context, host string, f Family) (Answer[netip.Addr], error)
