@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -144,9 +145,10 @@ func (p pumped) Read(b []byte) (int, error) {
 var tlsVersions = map[string]uint16{"TLS1.0": tls.VersionTLS10, "TLS1.1": tls.VersionTLS11, "TLS1.2": tls.VersionTLS12}
 
 // startTLS switches a scripted server to TLS with one of the certificates.
-// What is after its name is what the server can do (max=VERSION, suite=NAME)
-// and what must have come of the handshake: version=, sni=, client=, the
-// common name of the client's certificate; "-" is none.
+// What is after its name is what the server can do (max=VERSION, suite=NAME,
+// tickets: resume what any server of the dialogue that says so has begun) and
+// what must have come of the handshake: version=, sni=, client=, the common name
+// of the client's certificate, resumed=true or false; "-" is none.
 func (s *scripted) startTLS(pump *sync.WaitGroup, text string) bool {
 	words := strings.Fields(text)
 	conf := &tls.Config{Certificates: []tls.Certificate{testCA().certs[words[0]]}, ClientAuth: tls.RequestClientCert}
@@ -162,6 +164,8 @@ func (s *scripted) startTLS(pump *sync.WaitGroup, text string) bool {
 					conf.CipherSuites = []uint16{c.ID}
 				}
 			}
+		case "tickets":
+			conf.SetSessionTicketKeys([][32]byte{{1}})
 		default:
 			want[key] = value
 		}
@@ -172,7 +176,8 @@ func (s *scripted) startTLS(pump *sync.WaitGroup, text string) bool {
 		return false
 	}
 	st := conn.ConnectionState()
-	got := map[string]string{"version": tls.VersionName(st.Version), "sni": cmp.Or(st.ServerName, "-"), "client": "-"}
+	got := map[string]string{"version": tls.VersionName(st.Version), "sni": cmp.Or(st.ServerName, "-"), "client": "-",
+		"resumed": strconv.FormatBool(st.DidResume)}
 	if len(st.PeerCertificates) > 0 {
 		got["client"] = st.PeerCertificates[0].Subject.CommonName
 	}

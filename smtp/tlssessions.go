@@ -2,16 +2,21 @@ package smtp
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"posthaste/internal/tlspolicy"
 )
 
 // tlsSessions keeps what it takes to resume TLS sessions, for
@@ -30,6 +35,42 @@ type tlsSessions struct {
 type tlsSession struct {
 	state *tls.ClientSessionState
 	when  time.Time
+}
+
+// policySessions are the sessions that one policy has set up. A session that is
+// resumed shows the certificate of its beginning: a server that has got another
+// since then, and has had the policy changed (TLSA records, fingerprints), must
+// be asked for the new one.
+type policySessions struct {
+	*tlsSessions
+	prefix string
+}
+
+// of gives the sessions of a policy. What does not ask for a certificate
+// resumes any that did not.
+func (c *tlsSessions) of(p *policy) policySessions {
+	if p.Level < tlspolicy.Fingerprint && len(p.tlsa) == 0 {
+		return policySessions{c, ""}
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%v %q %q %q %v", p.Level, p.names, p.Match, p.TrustFiles, p.system)
+	records := make([]string, len(p.tlsa))
+	for i, r := range p.tlsa {
+		records[i] = fmt.Sprint(r)
+	}
+	slices.Sort(records) // they come in any order
+	fmt.Fprint(h, records)
+	return policySessions{c, hex.EncodeToString(h.Sum(nil)[:16]) + " "}
+}
+
+// Get implements tls.ClientSessionCache.
+func (c policySessions) Get(key string) (*tls.ClientSessionState, bool) {
+	return c.tlsSessions.Get(c.prefix + key)
+}
+
+// Put implements tls.ClientSessionCache.
+func (c policySessions) Put(key string, state *tls.ClientSessionState) {
+	c.tlsSessions.Put(c.prefix+key, state)
 }
 
 // maxTLSSessions bounds what is kept; the oldest of a few is given up for a new one.
