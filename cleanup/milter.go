@@ -41,6 +41,9 @@ type milterSession struct {
 	mu    sync.Mutex
 	m     *milter.Session
 	over  bool
+	// second is what filters have said, against what had been let pass before,
+	// when they were told of the transaction again.
+	second milter.Verdict
 }
 
 // NewMilters reads what is to be known of filters. Close it when the server
@@ -129,34 +132,78 @@ func (s *Server) milterEvent(c *ipc.Conn, r *ipc.Request) {
 
 func (ms *Milters) event(ctx context.Context, c *ipc.Conn, q *proto.Milter) (milter.Verdict, error) {
 	ses := ms.session(q.Session)
-	if q.Event == proto.MilterConnect {
-		ses = &milterSession{owner: c, m: milter.Open(q.Specs, &ms.pool, ms.log.Warning)}
-		ms.mu.Lock()
-		_, twice := ms.sessions[q.Session]
-		if !twice && ms.sessions != nil {
-			ms.sessions[q.Session] = ses
-		}
-		ms.mu.Unlock()
-		if twice {
-			return milter.Verdict{}, fmt.Errorf("cleanup: session %d with filters exists", q.Session)
-		}
-	}
-	if ses == nil {
-		return milter.Verdict{}, fmt.Errorf("cleanup: no session %d with filters", q.Session)
-	}
 	if q.Event == proto.MilterClose {
 		ms.mu.Lock()
 		delete(ms.sessions, q.Session)
 		ms.mu.Unlock()
-		ses.close()
+		if ses != nil {
+			ses.close()
+		}
 		return milter.Verdict{}, nil
 	}
-	ses.mu.Lock()
+	if ses != nil && q.Event == proto.MilterConnect {
+		return milter.Verdict{}, fmt.Errorf("cleanup: session %d with filters exists", q.Session)
+	}
+	if ses != nil {
+		ses.mu.Lock()
+	} else {
+		var err error
+		if ses, err = ms.begin(ctx, c, q); err != nil {
+			return milter.Verdict{}, err
+		}
+	}
 	defer ses.mu.Unlock()
 	if ses.over {
 		return milter.Verdict{}, fmt.Errorf("cleanup: session %d with filters is over", q.Session)
 	}
 	return ses.tell(ctx, q), nil
+}
+
+// begin makes a session at its first event, or of what an SMTP server says
+// has gone before in one that began in a cleanup that has gone. It is locked.
+func (ms *Milters) begin(ctx context.Context, c *ipc.Conn, q *proto.Milter) (*milterSession, error) {
+	specs := q.Specs
+	told, err := q.Told.Events()
+	switch {
+	case err != nil:
+		return nil, err
+	case len(told) > 0:
+		specs = told[0].Specs
+	case q.Event != proto.MilterConnect:
+		return nil, fmt.Errorf("cleanup: no session %d with filters", q.Session)
+	}
+	ses := &milterSession{owner: c, m: milter.Open(specs, &ms.pool, ms.log.Warning)}
+	ses.mu.Lock()
+	ms.mu.Lock()
+	if ms.sessions == nil || ms.sessions[q.Session] != nil {
+		err = fmt.Errorf("cleanup: session %d with filters cannot begin", q.Session)
+	} else {
+		ms.sessions[q.Session] = ses
+	}
+	ms.mu.Unlock()
+	if err != nil {
+		ses.mu.Unlock()
+		return nil, err
+	}
+	ses.again(ctx, told)
+	return ses, nil
+}
+
+// again tells the filters what they, or those that were there before, have
+// been told already, and let pass. What they say now to the session they
+// will say again; what they say to the transaction stands until that ends.
+func (s *milterSession) again(ctx context.Context, told []proto.Milter) {
+	for i := range told {
+		v := s.tell(ctx, &told[i])
+		if v.Action == milter.Continue || told[i].Event == proto.MilterConnect || told[i].Event == proto.MilterHelo {
+			continue
+		}
+		if told[i].Event == proto.MilterRcpt && v.Action == milter.Reject {
+			v = milter.Default("tempfail") // the client has been told that this one is fine, and may have others
+		}
+		s.second = v
+		return
+	}
 }
 
 func (s *milterSession) tell(ctx context.Context, q *proto.Milter) milter.Verdict {
@@ -166,6 +213,14 @@ func (s *milterSession) tell(ctx context.Context, q *proto.Milter) milter.Verdic
 			return q.Args[i]
 		}
 		return ""
+	}
+	switch q.Event {
+	case proto.MilterRcpt, proto.MilterData:
+		if s.second.Action != milter.Continue {
+			return s.second
+		}
+	case proto.MilterHelo, proto.MilterMail, proto.MilterAbort:
+		s.second = milter.Verdict{}
 	}
 	switch q.Event {
 	case proto.MilterConnect:
@@ -207,10 +262,19 @@ func (in *incoming) filters(res *Result) {
 		return
 	}
 	ses := ms.session(in.q.Milter)
-	if ses == nil {
-		if !skip {
+	if ses == nil && !skip {
+		// The session began in a cleanup that has gone. It is had again for this
+		// message; what comes after it the SMTP server has to say.
+		told, err := in.q.Told.Events()
+		if err != nil || len(told) == 0 {
 			f.verdict("END-OF-MESSAGE", milter.Default("tempfail"), res)
+			return
 		}
+		ses = &milterSession{m: milter.Open(told[0].Specs, &ms.pool, ms.log.Warning)}
+		defer ses.close()
+		ses.again(f.ctx, told)
+	}
+	if ses == nil {
 		return
 	}
 	ses.mu.Lock()
@@ -220,6 +284,9 @@ func (in *incoming) filters(res *Result) {
 		ses.m.Abort()
 	case ses.over:
 		f.verdict("END-OF-MESSAGE", milter.Default("tempfail"), res)
+	case ses.second.Action != milter.Continue:
+		f.verdict("END-OF-MESSAGE", ses.second, res)
+		ses.m.Abort()
 	default:
 		ses.m.SetMacros([]string{"i", string(in.q.Envelope.ID)})
 		f.content(ses.m, res)

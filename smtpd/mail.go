@@ -404,6 +404,8 @@ func (s *session) options() submit.Options {
 	o.Flags = o.Flags&^s.set.withheld | s.set.autoUTF8
 	if o.Milter = s.milterContent(); o.Milter == 0 {
 		o.Flags &^= proto.SubmitMilter // those for mail that did not come by SMTP
+	} else {
+		o.Told = s.milter.told()
 	}
 	if eff.Hold {
 		o.Flags |= proto.SubmitHold

@@ -3,6 +3,7 @@ package smtpd
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -49,6 +50,45 @@ type milterState struct {
 	lost    *milter.Verdict   // cleanup could not be asked: what is said from now on
 	refusal *smtpwire.Reply   // of the session: what every MAIL is told
 	sent    map[string]string // macros as they have been told
+
+	// What they have been told, for a cleanup that takes the session over
+	// when the one that it began in goes: by parts, since HELO and MAIL may
+	// come again.
+	connect, helo, mail proto.MilterTold
+}
+
+// told is all of it. A list of recipients that is too long for one request is
+// not told again: cleanup then has the message sent once more.
+func (m *milterState) told() proto.MilterTold {
+	if n := len(m.connect) + len(m.helo) + len(m.mail); n > proto.ListSize {
+		return nil
+	}
+	return slices.Concat(m.connect, m.helo, m.mail)
+}
+
+// remember notes an event that filters have been told of, with all of its macros.
+func (m *milterState) remember(e *proto.Milter, v milter.Verdict) {
+	switch e.Event {
+	case proto.MilterConnect:
+		m.connect, m.helo, m.mail = m.connect[:0].Add(e), nil, nil
+	case proto.MilterHelo:
+		m.helo, m.mail = m.helo[:0].Add(e), m.mail[:0]
+	case proto.MilterMail, proto.MilterRcpt, proto.MilterData, proto.MilterRefused:
+		if v.Action == milter.Continue { // else the client has heard no, and it is no part of the transaction
+			m.mail = m.mail.Add(e)
+		}
+	}
+}
+
+// resent takes the macros that are known after what has been told again.
+func (m *milterState) resent(told proto.MilterTold) {
+	events, _ := told.Events() // our own
+	clear(m.sent)
+	for i := range events {
+		for k := 0; k+1 < len(events[i].Macros); k += 2 {
+			m.sent[events[i].Macros[k]] = events[i].Macros[k+1]
+		}
+	}
 }
 
 // milterSlack is added to the time that filters may take.
@@ -260,12 +300,26 @@ func (s *session) milterTell(e proto.MilterEvent, macros []string, args ...strin
 	ctx, cancel := context.WithTimeout(s.srv.ctx(), s.milter.limit)
 	defer cancel()
 	var r proto.MilterReply
-	if err := s.srv.milters.client.Call(ctx, m, &r); err != nil {
+	err := s.srv.milters.client.Call(ctx, m, &r)
+	switch {
+	case e == proto.MilterAbort:
+		return milter.Verdict{} // a cleanup that has gone has done it
+	case err != nil && ctx.Err() == nil:
+		// Cleanup has been reloaded, or restarted: this one has not heard of the session.
+		m.Told = s.milter.told()
+		m.Macros = macros
+		s.milter.resent(m.Told.Add(m))
+		r = proto.MilterReply{}
+		err = s.srv.milters.client.Call(ctx, m, &r)
+	}
+	if err != nil {
 		s.srv.log.Warning("milters: no answer from cleanup: %v", err)
 		v := milter.Strictest(s.milter.specs)
 		s.milter.lost = &v
 		return v
 	}
+	m.Macros, m.Told = macros, nil
+	s.milter.remember(m, r.Verdict)
 	return r.Verdict
 }
 
@@ -294,6 +348,7 @@ func (s *session) milterVerdict(v milter.Verdict) *smtpwire.Reply {
 // milterAbort tells filters that nothing comes of the transaction, if they
 // have not seen it to the end.
 func (s *session) milterAbort() {
+	s.milter.mail = s.milter.mail[:0]
 	if s.milter.begun {
 		s.milter.begun = false
 		s.milterTell(proto.MilterAbort, []string{"i", "", "{auth_author}", ""})

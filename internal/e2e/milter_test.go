@@ -3,9 +3,11 @@ package e2e
 import (
 	"fmt"
 	"net"
+	"net/textproto"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/emersion/go-milter"
@@ -35,6 +37,11 @@ func (f *filter) Connect(host, family string, port uint16, addr net.IP, m *milte
 	return milter.RespContinue, nil
 }
 
+func (f *filter) Helo(name string, m *milter.Modifier) (milter.Response, error) {
+	f.note("helo %s", name)
+	return milter.RespContinue, nil
+}
+
 func (f *filter) MailFrom(from string, m *milter.Modifier) (milter.Response, error) {
 	f.note("mail %s mailer=%s", from, m.Macros["{mail_mailer}"])
 	if strings.HasPrefix(from, "refused") {
@@ -44,8 +51,9 @@ func (f *filter) MailFrom(from string, m *milter.Modifier) (milter.Response, err
 }
 
 func (f *filter) RcptTo(to string, m *milter.Modifier) (milter.Response, error) {
+	again := slices.Contains(f.seen(), "rcpt "+to+" mailer="+m.Macros["{rcpt_mailer}"])
 	f.note("rcpt %s mailer=%s", to, m.Macros["{rcpt_mailer}"])
-	if strings.HasPrefix(to, "refused") {
+	if strings.HasPrefix(to, "refused") || strings.HasPrefix(to, "once") && again {
 		return milter.RespReject, nil
 	}
 	return milter.RespContinue, nil
@@ -206,7 +214,7 @@ func TestMilterLocal(t *testing.T) {
 	if !slices.Equal(kinds, want) {
 		t.Errorf("arrived %q, want %q", kinds, want)
 	}
-	if ev := f.seen(); len(ev) < 3 || ev[0] != "connect tcp4 127.0.0.1 j=mta.test daemon=mta.test" || ev[1] != "mail me@from.test mailer=" ||
+	if ev := f.seen(); len(ev) < 3 || ev[0] != "connect tcp4 127.0.0.1 j=mta.test daemon=mta.test" || ev[1] != "helo localhost" || ev[2] != "mail me@from.test mailer=" ||
 		!slices.Contains(ev, "header Message-Id") {
 		t.Errorf("the filter was told %q", ev)
 	}
@@ -228,3 +236,96 @@ func TestMilterAway(t *testing.T) {
 	s.tool(nil, "reload")
 	s.eventually("mail is taken", func() bool { return s.send("a@from.test", []string{"b@to.test"}, "Subject: x\n\nx\n") == nil })
 }
+
+// When cleanup, where sessions with filters live, is reloaded or dies, an SMTP
+// session that is open goes on: the filters are told again what they need to
+// know, and no message gets past them.
+func TestMilterReload(t *testing.T) {
+	t.Parallel()
+	f, port := newFilter(t)
+	next := newSink(t, nil)
+	s := newSystem(t, options{main: next.relayhost() + fmt.Sprintf("smtpd_milters = inet:127.0.0.1:%d\n", port)})
+	reload := func() { s.mustTool("reload") }
+	kill := func() {
+		for _, pid := range s.processes("cleanup") {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	renew := func(how func()) {
+		old := s.processes("cleanup")
+		how()
+		s.eventually("another cleanup serves", func() bool {
+			now := s.processes("cleanup")
+			return len(now) == 1 && !slices.Contains(old, now[0])
+		})
+	}
+	c, err := textproto.Dial("tcp", s.addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	step := func(line, want string) {
+		t.Helper()
+		if line != "" {
+			c.PrintfLine("%s", line)
+		}
+		code, text, err := c.ReadResponse(0)
+		if err != nil && code == 0 {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if fmt.Sprint(code) != want {
+			t.Errorf("%s: %d %s, want %s", line, code, text, want)
+		}
+	}
+	step("", "220")
+	step("EHLO client.test", "250")
+	for _, tt := range []struct {
+		at  string
+		how func()
+	}{{"MAIL", reload}, {"DATA", kill}, {"Subject", reload}} {
+		before := len(f.seen())
+		for _, line := range []string{"MAIL FROM:<a@from.test>", "RCPT TO:<" + tt.at + "@to.test>", "DATA", "Subject: x\r\n\r\nx\r\n."} {
+			if strings.HasPrefix(line, tt.at) {
+				renew(tt.how)
+			}
+			step(line, map[bool]string{true: "354", false: "250"}[line == "DATA"])
+		}
+		var seen []string // since the last time that it was told of a client
+		for _, e := range f.seen()[before:] {
+			if e == connected {
+				seen = nil
+			}
+			if !strings.HasPrefix(e, "header") {
+				seen = append(seen, e)
+			}
+		}
+		want := []string{connected, "helo client.test", "mail a@from.test mailer=smtp", "rcpt " + tt.at + "@to.test mailer=smtp", "eom i=true"}
+		if !slices.Equal(seen, want) {
+			t.Errorf("before %s: the filter was told %q, want %q", tt.at, seen, want)
+		}
+	}
+	// What the filter has let pass once it may refuse the second time.
+	step("MAIL FROM:<a@from.test>", "250")
+	step("RCPT TO:<once@to.test>", "250")
+	step("RCPT TO:<other@to.test>", "250")
+	renew(kill)
+	step("RCPT TO:<third@to.test>", "451")
+	step("DATA", "451")
+	step("RSET", "250")
+	step("MAIL FROM:<a@from.test>", "250")
+	step("RCPT TO:<refused@to.test>", "550")
+	step("RCPT TO:<b@to.test>", "250")
+	step("QUIT", "221")
+	s.waitLogN(`postfix/qmgr\[\d+\]: \w+: removed`, 3)
+	for _, m := range next.received() {
+		if !strings.HasPrefix(m.data, "X-Filter: seen\n") {
+			t.Errorf("it was not filtered:\n%s", m.data)
+		}
+	}
+	if strings.Contains(s.log(), "no answer from cleanup") {
+		t.Error("cleanup was given up")
+	}
+}
+
+// connected is what a filter notes of a client.
+const connected = "connect tcp4 127.0.0.1 j=mta.test daemon=mta.test"

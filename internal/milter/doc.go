@@ -20,7 +20,10 @@
 // milliseconds, and so can answer each command as the filters want. The other
 // way, to begin in smtpd and pass connections and state on for the content,
 // saves those requests and costs a second copy of this package's state in
-// every message.
+// every message. When cleanup is reloaded or dies, the SMTP server has the next
+// one tell the filters again what they had been told of the session and of the open
+// transaction, before anything else. If one then refuses what it had let
+// pass, the message is not taken.
 //
 // # Security
 //

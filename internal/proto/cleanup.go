@@ -124,6 +124,9 @@ type Submit struct {
 	Listing bool
 	Content []byte // CRLF lines, any part of them
 	Milter  uint64 // the session with filters that the message belongs to; 0: not from SMTP, or none
+	// Told is what they have been told up to here, should that session have
+	// begun in a cleanup that has gone.
+	Told MilterTold
 	// Settles, when set, makes the message the notice about others: it and
 	// the disposition of what it reports are recorded as one.
 	Settles *Settle
@@ -165,6 +168,7 @@ func (m *Submit) Append(b []byte) []byte {
 	}
 	b = pack.String(b, 'F', m.FullName)
 	b = pack.Uint(b, 'm', m.Milter)
+	b = pack.String(b, 't', m.Told)
 	b = pack.Bool(b, '+', m.More)
 	b = pack.Bool(b, 'l', m.Listing)
 	if m.Settles != nil {
@@ -200,6 +204,8 @@ func (m *Submit) Decode(b []byte) error {
 			m.FullName = r.String()
 		case 'm':
 			m.Milter = r.Uint()
+		case 't':
+			m.Told = MilterTold(r.Bytes())
 		case '+':
 			m.More = r.Bool()
 		case 'l':

@@ -32,6 +32,33 @@ type Milter struct {
 	Specs   []milter.Spec // at MilterConnect
 	Args    []string
 	Macros  []string // names and values that have changed, an empty value takes a macro back
+	// Told is what came before in the session, for a cleanup that has not
+	// heard of it: it began in one that has gone since.
+	Told MilterTold
+}
+
+// MilterTold is what filters have been told of a session, and of the
+// transaction that is open in it: events in order, packed, each with all the
+// macros that belong to it.
+type MilterTold []byte
+
+// Add adds an event.
+func (t MilterTold) Add(m *Milter) MilterTold { return pack.Nested(t, 'e', m.Append) }
+
+// Events reads them.
+func (t MilterTold) Events() (list []Milter, err error) {
+	r := pack.NewReader(t)
+	for r.Next() {
+		if r.Tag() != 'e' {
+			continue
+		}
+		var m Milter
+		if err := m.Decode(r.Bytes()); err != nil {
+			return nil, err
+		}
+		list = append(list, m)
+	}
+	return list, r.Err()
 }
 
 func (*Milter) Kind() uint16 { return KindMilter }
@@ -48,7 +75,7 @@ func (m *Milter) Append(b []byte) []byte {
 	for _, v := range m.Macros {
 		b = pack.Bytes(b, 'm', v)
 	}
-	return b
+	return pack.String(b, 't', m.Told)
 }
 
 func (m *Milter) Decode(b []byte) error {
@@ -69,6 +96,8 @@ func (m *Milter) Decode(b []byte) error {
 			m.Args = append(m.Args, r.String())
 		case 'm':
 			m.Macros = append(m.Macros, r.String())
+		case 't':
+			m.Told = MilterTold(r.Bytes())
 		}
 	}
 	return r.Err()

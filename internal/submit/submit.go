@@ -165,6 +165,7 @@ type Options struct {
 	Settles  *proto.Settle // what a notice settles
 	State    *proto.Op     // how a message stood that was queued elsewhere
 	Milter   uint64        // the session with filters that the message belongs to
+	Told     proto.MilterTold
 	// Late says that the content is to be kept here until Commit, so that
 	// Amend may change envelope and options up to then. What goes over
 	// proto.ChunkSize is kept in a temporary file.
@@ -388,7 +389,7 @@ func firstOf(all []mail.Recipient) (list, rest []mail.Recipient) {
 
 func (m *Message) submit(more bool) *proto.Submit {
 	return &proto.Submit{Envelope: *m.env, Flags: m.opt.Flags, BCC: m.opt.BCC, Prepend: m.opt.Prepend, FullName: m.opt.FullName,
-		Settles: m.opt.Settles, State: m.opt.State, Milter: m.opt.Milter, More: more, Content: *m.buf}
+		Settles: m.opt.Settles, State: m.opt.State, Milter: m.opt.Milter, Told: m.opt.Told, More: more, Content: *m.buf}
 }
 
 func (m *Message) send(req ipc.Message) {
