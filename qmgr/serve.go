@@ -333,55 +333,13 @@ func (s *Server) flushCommand(r *ipc.Request, q *proto.Command) {
 			r.Reply(&proto.CommandReply{Denied: "the site is not configured for fast flush (fast_flush_domains)"})
 			return
 		}
-		ev.Scope, ev.Site = sched.ScopeSite, q.Site
-		s.then(ev)
-		s.siteSearch(q.Site)
+		if !s.flushSite(q.Site) {
+			r.Fail("too many sites wait to be flushed")
+			return
+		}
 		r.Reply(&proto.CommandReply{})
 		return
 	}
 	s.then(ev)
 	r.Reply(&proto.CommandReply{})
-}
-
-// siteSearch finds messages for a site that the scheduler cannot know of,
-// since it has not read their recipients in this process's life, and flushes
-// them too. Those that the book does not know either are read beside the loop.
-func (s *Server) siteSearch(site string) {
-	site = strings.ToLower(site)
-	want := s.book.names.ids[site] // 0: no message whose domains are known is for it
-	var found []sched.MsgID
-	var unread []*message
-	for i := int32(1); i < s.book.used; i++ {
-		switch p := s.book.at(i); {
-		case p.num == 0:
-		case p.sender == 0:
-			unread = append(unread, s.book.message(p))
-		case want != 0:
-			s.book.eachDomain(p, 1, func(id nameID, _ int) {
-				if id == want {
-					found = append(found, p.num)
-				}
-			})
-		}
-	}
-	flush := func() {
-		if len(found) > 0 {
-			s.post(nil, sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeSite, Site: site, IDs: found})
-		}
-	}
-	if len(unread) == 0 {
-		flush()
-		return
-	}
-	s.tasks.Go(func() {
-		for _, m := range unread {
-			if s.ctx.Err() != nil {
-				return
-			}
-			if _, domains, err := s.peruse(m); err == nil && domains[site] > 0 {
-				found = append(found, m.num)
-			}
-		}
-		flush()
-	})
 }

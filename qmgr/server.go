@@ -120,6 +120,7 @@ type Server struct {
 	book     *book                    // all others
 	inlined  int                      // octets of active.inline, of all messages
 	survey   survey
+	sites    flushes
 	entries  map[sched.EntryID]*delivery
 	agents   map[mail.Transport]*agentConn
 	formers  map[sched.MsgID][]*former         // deliveries for a former queue manager that go on

@@ -62,7 +62,9 @@ type stage struct {
 	resolveTime time.Duration
 	// unreadable says that messages cannot be opened, for no fault of theirs.
 	unreadable bool
-	mute       bool // the resolver does not answer
+	mute       bool            // the resolver does not answer
+	gate       <-chan struct{} // when set, messages are opened when it is closed
+	reading    int             // how many wait for that
 	// deliveryTime is how long agents may take; 0: what main.cf says.
 	deliveryTime time.Duration
 }
@@ -168,6 +170,18 @@ func (st *stage) opener(open openFunc) openFunc {
 	return func(ctx context.Context, ref spool.Ref, id mail.QueueID) (*spool.Stored, error) {
 		if st.unreadable {
 			return nil, syscall.EMFILE
+		}
+		if st.gate != nil {
+			st.mu.Lock()
+			st.reading++
+			st.mu.Unlock()
+			select {
+			case <-st.gate:
+			case <-ctx.Done():
+			}
+			st.mu.Lock()
+			st.reading--
+			st.mu.Unlock()
 		}
 		return open(ctx, ref, id)
 	}
