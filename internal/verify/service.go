@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -26,6 +27,9 @@ const drainTime = 5 * time.Second
 // submitTimeout bounds the queueing of one probe.
 const submitTimeout = time.Minute
 
+// maxStack is many times what a goroutine of this service needs.
+const maxStack = 16 << 20
+
 // Spec declares the service.
 func Spec() service.Spec {
 	return service.Spec{Process: "verify", Exclusive: true, Rank: service.Helper, Confines: true, Sandbox: writes, Run: run}
@@ -41,7 +45,13 @@ func writes(cfg *config.Config) (writes []string, ok bool) {
 
 func run(ctx context.Context, env *service.Env) error {
 	cfg := env.Config
-	store, err := OpenStore(Path(cfg.String("address_verify_map")), func(text string) { env.Log.Warning("%s", text) })
+	// A file that is damaged while it is open may have the library call itself
+	// without end: that is to take no gigabyte before the process ends.
+	debug.SetMaxStack(maxStack)
+	store, err := OpenStore(Path(cfg.String("address_verify_map")), func(text string) { env.Log.Warning("%s", text) }, func(text string) {
+		env.Log.Fatal("%s", text)
+		env.Exit()
+	})
 	if err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func newWorld(t *testing.T, path, settings string) *world {
 	}
 	w := &world{t: t}
 	log := maillog.New("verify", maillog.NewWriter(w, maillog.Format(0)))
-	store, err := OpenStore(path, func(text string) { log.Warning("%s", text) })
+	store, err := OpenStore(path, func(text string) { log.Warning("%s", text) }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

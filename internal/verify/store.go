@@ -15,6 +15,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
 
 	"posthaste/internal/statedir"
 )
@@ -29,6 +30,8 @@ type Store struct {
 	name   string
 	warn   func(text string)
 	noSync bool
+	limit  time.Duration // of one access
+	hang   func(text string)
 
 	// One at a time, readers too: what panics half-way in a damaged file may
 	// leave its locks behind, for which nobody must be waiting.
@@ -42,13 +45,18 @@ var bucket = []byte("verify")
 // still has the file.
 const lockPatience = 10 * time.Second
 
+// accessTime is how long one access may take, on the slowest disk: what takes
+// longer goes round in circles in a file that was damaged while it was open.
+const accessTime = 5 * time.Minute
+
 // asideSuffix is what a damaged file's name gets.
 const asideSuffix = ".damaged"
 
 // OpenStore opens the file, and makes it when there is none. Without a path it
 // is one that nobody else sees and that ends with the process. warn hears of
-// damage.
-func OpenStore(path string, warn func(text string)) (*Store, error) {
+// damage; hang hears that an access does not end, and is to end the process:
+// the file is set aside by then.
+func OpenStore(path string, warn, hang func(text string)) (*Store, error) {
 	passing := path == ""
 	if passing {
 		dir, err := os.MkdirTemp("", "verify")
@@ -62,7 +70,7 @@ func OpenStore(path string, warn func(text string)) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("address_verify_map: %w", err)
 	}
-	s := &Store{dir: dir, name: filepath.Base(path), warn: warn, noSync: passing}
+	s := &Store{dir: dir, name: filepath.Base(path), warn: warn, noSync: passing, limit: accessTime, hang: hang}
 	if err = s.load(); isDamage(err) {
 		err = s.renew(err)
 	}
@@ -75,6 +83,9 @@ func OpenStore(path string, warn func(text string)) (*Store, error) {
 
 // load opens the file.
 func (s *Store) load() error {
+	if err := s.check(); err != nil {
+		return err
+	}
 	return guarded(func() error {
 		db, err := bolt.Open(s.name, 0o600, &bolt.Options{Timeout: lockPatience, NoSync: s.noSync, OpenFile: s.openFile})
 		if err != nil {
@@ -90,6 +101,28 @@ func (s *Store) load() error {
 		s.db = db
 		return nil
 	})
+}
+
+// check looks at the file, when nobody else has it.
+func (s *Store) check() error {
+	f, err := s.dir.Open(s.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for late := time.Now().Add(lockPatience); ; time.Sleep(50 * time.Millisecond) {
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
+			return checkFile(f) // closing it unlocks it
+		} else if err != unix.EWOULDBLOCK {
+			return err
+		}
+		if time.Now().After(late) {
+			return bolterrors.ErrTimeout
+		}
+	}
 }
 
 // openFile is os.OpenFile, and has the file belong to the owner of its directory.
@@ -110,16 +143,36 @@ func (s *Store) openFile(name string, flag int, perm os.FileMode) (*os.File, err
 func (s *Store) renew(damage error) error {
 	s.db = nil
 	s.warn(fmt.Sprintf("address_verify_map: %s: %v; it is now %s%s, and addresses are verified anew", s.name, damage, s.name, asideSuffix))
-	if err := s.dir.Rename(s.name, s.name+asideSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := s.setAside(); err != nil {
 		return err
 	}
 	return s.load()
+}
+
+func (s *Store) setAside() error {
+	if err := s.dir.Rename(s.name, s.name+asideSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// stuck is the end of an access that does not end.
+func (s *Store) stuck() {
+	text := fmt.Sprintf("address_verify_map: %s: an access has not ended after %v: the file is damaged", s.name, s.limit)
+	if err := s.setAside(); err != nil {
+		text += fmt.Sprintf(", and stays: %v", err)
+	} else {
+		text += fmt.Sprintf("; it is now %s%s, and addresses are verified anew", s.name, asideSuffix)
+	}
+	s.hang(text)
 }
 
 // do has f use the file: once more, with a new one, when it is damaged.
 func (s *Store) do(f func(db *bolt.DB) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	watchdog := time.AfterFunc(s.limit, s.stuck)
+	defer watchdog.Stop()
 	if s.db == nil {
 		if err := s.load(); err != nil {
 			return err

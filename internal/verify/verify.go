@@ -19,7 +19,10 @@
 // # Diagnostics
 //
 // A cache file that is damaged is set aside, as NAME.bolt.damaged, with a
-// warning, and a new one begun: what was known is found out again.
+// warning, and a new one begun: what was known is found out again. All of it is
+// looked at before it is opened. One that is damaged while it is open can
+// have an access go round in circles, which ends the process after five minutes,
+// or sooner when it runs out of stack: the next one finds the damage.
 //
 // # Parameters
 //
@@ -108,12 +111,12 @@ func (r *Record) Dead(t *Times, now time.Time) bool {
 
 func (r *Record) append(b []byte) []byte {
 	b = pack.Uint(b, 's', uint8(r.Status)+1)
-	b = pack.Int(b, 'p', unix(r.Probed))
-	b = pack.Int(b, 'u', unix(r.Updated))
+	b = pack.Int(b, 'p', seconds(r.Probed))
+	b = pack.Int(b, 'u', seconds(r.Updated))
 	return pack.String(b, 't', r.Text)
 }
 
-func unix(t time.Time) int64 {
+func seconds(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}

@@ -63,7 +63,7 @@ func TestStore(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "verify_cache.bolt")
 	now := time.Unix(1700000000, 0)
-	s, err := OpenStore(path, func(text string) { t.Error(text) })
+	s, err := OpenStore(path, func(text string) { t.Error(text) }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestStore(t *testing.T) {
 	learn("A@b.test", proto.ProbeOK)
 	learn("old@b.test", proto.ProbeBounce)
 	s.Close()
-	if s, err = OpenStore(path, func(text string) { t.Error(text) }); err != nil {
+	if s, err = OpenStore(path, func(text string) { t.Error(text) }, nil); err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
@@ -96,7 +96,7 @@ func TestStore(t *testing.T) {
 // fill makes a file with many records.
 func fill(t *testing.T, path string) {
 	t.Helper()
-	s, err := OpenStore(path, func(text string) { t.Error(text) })
+	s, err := OpenStore(path, func(text string) { t.Error(text) }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func damaged(t *testing.T, good, content []byte, late bool) {
 	if err := os.WriteFile(path, begin, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := OpenStore(path, func(text string) { warned = append(warned, text) })
+	s, err := OpenStore(path, func(text string) { warned = append(warned, text) }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func damaged(t *testing.T, good, content []byte, late bool) {
 	if len(warned) > 1 || (len(warned) == 1) != (err == nil) {
 		t.Errorf("warned %q, and set aside: %v", warned, err)
 	}
-	if s, err = OpenStore(path, func(text string) { t.Error(text) }); err != nil {
+	if s, err = OpenStore(path, func(text string) { t.Error(text) }, nil); err != nil {
 		t.Fatal(err)
 	}
 	if r, err := s.Get("new@b.test"); r.Text != "new" || err != nil {
@@ -214,7 +214,7 @@ func TestNotDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	var failed *fs.PathError
-	if _, err := OpenStore(path, func(text string) { t.Error(text) }); !errors.As(err, &failed) {
+	if _, err := OpenStore(path, func(text string) { t.Error(text) }, nil); !errors.As(err, &failed) {
 		t.Errorf("a directory: %v", err)
 	}
 	if _, err := os.Stat(path); err != nil {
@@ -225,7 +225,7 @@ func TestNotDamage(t *testing.T) {
 // TestUnchanged: what changes nothing writes nothing.
 func TestUnchanged(t *testing.T) {
 	t.Parallel()
-	s, err := OpenStore(filepath.Join(t.TempDir(), "verify"), func(text string) { t.Error(text) })
+	s, err := OpenStore(filepath.Join(t.TempDir(), "verify"), func(text string) { t.Error(text) }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
