@@ -29,7 +29,7 @@ func NewAuthenticator(cfg *config.Config, dns resolver.Resolver, o table.Options
 	if cfg.String("mail_authentication") != "check" {
 		return nil, nil
 	}
-	exempt, err := table.NewList("mail_authentication_exempt_networks", cfg.List("mail_authentication_exempt_networks"),
+	exempt, err := table.NewList(cfg.Source("mail_authentication_exempt_networks"), cfg.List("mail_authentication_exempt_networks"),
 		table.ListOptions{Kind: table.Clients, Table: o})
 	if err != nil {
 		return nil, err

@@ -2,7 +2,9 @@ package cleanup
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"posthaste/internal/ipc"
@@ -60,6 +62,9 @@ func run(ctx context.Context, env *service.Env) error {
 		PostDelay:   cfg.Duration("spool_commit_delay"),
 		Warn:        log.Warning,
 	})
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w, in %s; \"posthaste set-permissions\" gives its files the owner that they need", err, cfg.String("queue_directory"))
+	}
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func NewSigner(cfg *config.Config, o table.Options) (*Signer, error) {
 		s.over[strings.ToLower(n)] = true
 	}
 	var err error
-	s.networks, err = table.NewList("dkim_sign_networks", cfg.List("dkim_sign_networks"), table.ListOptions{Kind: table.Clients, Table: o})
+	s.networks, err = table.NewList(cfg.Source("dkim_sign_networks"), cfg.List("dkim_sign_networks"), table.ListOptions{Kind: table.Clients, Table: o})
 	return s, err
 }
 

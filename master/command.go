@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -204,6 +205,9 @@ func (c *control) start() int {
 	said, err := io.ReadAll(io.LimitReader(r, 64<<10))
 	text := strings.TrimSpace(string(said))
 	if err == nil && text == readyText {
+		if settings, err := loadSettings(c.opts); err == nil {
+			c.foretell(settings)
+		}
 		return 0
 	}
 	p.Wait()
@@ -340,11 +344,14 @@ func (c *control) reload() int {
 		return status
 	}
 	// What master would refuse is better said here, where a person sees it.
-	if _, err := loadSettings(c.opts); err != nil {
+	settings, err := loadSettings(c.opts)
+	if err != nil {
 		return c.fatal("%v\nthe running configuration goes on", err)
 	}
 	c.announce("refreshing")
-	return c.kill(pid, syscall.SIGHUP)
+	status = c.kill(pid, syscall.SIGHUP)
+	c.foretell(settings)
+	return status
 }
 
 func (c *control) status() int {
@@ -386,6 +393,8 @@ func (c *control) check() int {
 	problems, err := prepareDirectories(c.config)
 	if err != nil {
 		status = c.fatal("%v", err)
+	} else if contents, err := eachDirectory(c.config, directory.checkContents); err == nil {
+		problems = append(problems, contents...)
 	}
 	for _, w := range problems {
 		c.warn("%s", w)
@@ -394,8 +403,14 @@ func (c *control) check() int {
 		c.warn("%v", problem)
 	}
 	c.checkLog()
-	if settings != nil && !c.trial(settings) {
-		status = 1
+	if settings != nil {
+		complaints, failures := trial(settings)
+		for _, text := range slices.Concat(settings.missing(), complaints) {
+			c.warn("%s", text)
+		}
+		for _, text := range failures {
+			status = c.fatal("%s", text) // each has a line of its own
+		}
 	}
 	if c.verbose && settings != nil {
 		c.advise(settings)
@@ -449,7 +464,7 @@ func (c *control) setPermissions() int {
 		return c.fatal("%v", err)
 	}
 	problems, err := eachDirectory(c.config, func(d directory) error {
-		return errors.Join(d.make(), d.mend())
+		return errors.Join(d.make(), d.mend(), d.mendContents())
 	})
 	if err != nil {
 		return c.fatal("%v", err)

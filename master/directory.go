@@ -19,6 +19,8 @@ type directory struct {
 	path     string
 	mode     fs.FileMode
 	uid, gid int // -1: not ours to say
+	// deep says that all that is in it belongs to uid, too.
+	deep bool
 }
 
 // directories returns what must be there, or why the accounts to which it must
@@ -36,14 +38,14 @@ func directories(cfg *config.Config) ([]directory, error) {
 	}
 	queue := cfg.String("queue_directory")
 	return []directory{
-		{queue, 0o755, root, -1},
-		{pidDirectory(cfg), 0o755, root, -1},
-		{filepath.Join(queue, "private"), 0o700, uid, -1},
-		{filepath.Join(queue, "public"), 0o710, uid, gid},
-		{filepath.Join(queue, "maildrop"), 0o730, uid, gid},
-		{filepath.Join(queue, "spool"), 0o700, uid, -1},
-		{filepath.Join(queue, "tmp"), 0o700, uid, -1}, // is /tmp inside chroot
-		{cfg.String("data_directory"), 0o700, uid, -1},
+		{path: queue, mode: 0o755, uid: root, gid: -1},
+		{path: pidDirectory(cfg), mode: 0o755, uid: root, gid: -1},
+		{path: filepath.Join(queue, "private"), mode: 0o700, uid: uid, gid: -1},
+		{path: filepath.Join(queue, "public"), mode: 0o710, uid: uid, gid: gid},
+		{path: filepath.Join(queue, "maildrop"), mode: 0o730, uid: uid, gid: gid},
+		{path: filepath.Join(queue, "spool"), mode: 0o700, uid: uid, gid: -1, deep: true},
+		{path: filepath.Join(queue, "tmp"), mode: 0o700, uid: uid, gid: -1}, // is /tmp inside chroot
+		{path: cfg.String("data_directory"), mode: 0o700, uid: uid, gid: -1, deep: true},
 	}, nil
 }
 
@@ -133,6 +135,78 @@ func (d directory) mend() error {
 	return os.Chmod(d.path, d.mode)
 }
 
+// strangers calls f for each file in a deep directory that belongs to somebody
+// else: after a copy or an unlucky chown the services cannot open what is theirs.
+// Links are passed over, and files that have another name elsewhere.
+func (d directory) strangers(f func(in *os.Root, name string) error) error {
+	if !d.deep || d.uid < 0 {
+		return nil
+	}
+	in, err := os.OpenRoot(d.path)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	return fs.WalkDir(in.FS(), ".", func(name string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return ignoreGone(err)
+		}
+		info, err := in.Lstat(name)
+		if err != nil {
+			return ignoreGone(err)
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Uid) == d.uid || !only(info) {
+			return nil
+		}
+		return f(in, name)
+	})
+}
+
+// only says that a file is a directory, or one without another name.
+func only(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return info.IsDir() || ok && info.Mode().IsRegular() && st.Nlink == 1
+}
+
+// ignoreGone drops the error of a file that was removed meanwhile: services
+// may be running.
+func ignoreGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// mendContents gives what is in a deep directory its owner. The directory is not
+// root's: what mail_owner has linked there must not become mail_owner's, so that
+// what is opened is looked at once more.
+func (d directory) mendContents() error {
+	return d.strangers(func(in *os.Root, name string) error {
+		f, err := in.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			return ignoreGone(err)
+		}
+		defer f.Close()
+		if info, err := f.Stat(); err != nil || !only(info) {
+			return err
+		}
+		return f.Chown(d.uid, -1)
+	})
+}
+
+// checkContents names the first file in a deep directory that belongs to somebody else.
+func (d directory) checkContents() error {
+	return d.strangers(func(_ *os.Root, name string) error {
+		if name == "." {
+			return nil // check has said so
+		}
+		return fmt.Errorf("not owned by user ID %d: %s; %s", d.uid, filepath.Join(d.path, name), remedy)
+	})
+}
+
+// remedy is what mends a directory.
+const remedy = "\"posthaste set-permissions\" mends it"
+
 // check says what is wrong with the directory, and how to mend it.
 func (d directory) check() error {
 	info, err := os.Lstat(d.path)
@@ -142,7 +216,6 @@ func (d directory) check() error {
 	if !info.IsDir() {
 		return fmt.Errorf("not a directory: %s", d.path)
 	}
-	const remedy = "\"posthaste set-permissions\" mends it"
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
 		return fmt.Errorf("%s: the file system tells no owner", d.path)

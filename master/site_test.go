@@ -50,6 +50,7 @@ func testServices() map[string]service.Spec {
 		"caged":    {Process: "caged", Rank: service.Intake, Sandbox: service.Plain, Run: runEcho},
 		"keeper":   {Process: "keeper", Rank: service.Store, Exclusive: true, Run: runKeeper},
 		"broken":   {Process: "broken", Run: func(context.Context, *service.Env) error { return errors.New("this never works") }},
+		"wrong":    {Process: "wrong", Rank: service.Intake, Tries: true, Run: func(context.Context, *service.Env) error { return errors.New("a setting is wrong") }},
 		"stubborn": {Process: "stubborn", Rank: service.Agent, Run: runStubborn},
 		"stuck":    {Process: "stuck", Rank: service.Store, Exclusive: true, Run: runStubborn},
 		"postlogd": postlog.Spec(),

@@ -2,6 +2,7 @@ package master
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"posthaste/internal/maillog"
@@ -9,15 +10,12 @@ import (
 )
 
 // trial has the services read their settings and open what these name, as
-// they do when they start, and says what they complain of. ok is false if one
-// of them could not start that the mail system cannot do without.
-func (c *control) trial(s *settings) (ok bool) {
-	ok = true
-	said := make(map[string]bool)
+// they do when they start. complaints is what they complain of, and failures why
+// those could not start that the mail system cannot do without.
+func trial(s *settings) (complaints, failures []string) {
 	warn := func(text string) {
-		if !said[text] {
-			said[text] = true
-			c.warn("%s", text)
+		if !slices.Contains(complaints, text) {
+			complaints = append(complaints, text)
 		}
 	}
 	for _, e := range s.services {
@@ -25,7 +23,7 @@ func (c *control) trial(s *settings) (ok bool) {
 		if err != nil {
 			continue // loadSettings has said so
 		}
-		log := maillog.New(e.spec.Process, complaints(warn))
+		log := maillog.New(e.spec.Process, complainant(warn))
 		err = service.Try(e.spec, &e.line, cfg, log)
 		log.Close()
 		text := fmt.Sprintf("%s:%d: service %s/%s: %v", e.File, e.Line, e.Name, e.Type, err)
@@ -34,19 +32,36 @@ func (c *control) trial(s *settings) (ok bool) {
 		case e.spec.Rank == service.Agent: // all else goes on without it
 			warn(text)
 		default:
-			ok = false
-			c.fatal("%s", text) // each has a line of its own
+			failures = append(failures, text)
 		}
 	}
-	return ok
+	return complaints, failures
 }
 
-// complaints is a log that passes on what is more than information.
-type complaints func(text string)
+// foretell tells the person who starts or reloads the mail system what its
+// services will complain of. They start when they are needed, which may be much
+// later, and then say it to the log, so that the log is not told here.
+func (c *control) foretell(s *settings) {
+	if c.journaled() {
+		return
+	}
+	person := *c
+	person.log = nil
+	complaints, failures := trial(s)
+	for _, text := range slices.Concat(s.missing(), complaints) {
+		person.warn("%s", text)
+	}
+	for _, text := range failures {
+		person.warn("it will not serve: %s", text)
+	}
+}
 
-func (complaints) Format() maillog.Format { return maillog.Plain }
+// complainant is a log that passes on what is more than information.
+type complainant func(text string)
 
-func (f complaints) Write(lines []byte) (taken int, err error) {
+func (complainant) Format() maillog.Format { return maillog.Plain }
+
+func (f complainant) Write(lines []byte) (taken int, err error) {
 	for line := range strings.Lines(string(lines)) {
 		_, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ") // after the service's name
 		for _, level := range []string{"warning: ", "error: ", "fatal: "} {
@@ -58,4 +73,4 @@ func (f complaints) Write(lines []byte) (taken int, err error) {
 	return len(lines), nil
 }
 
-func (complaints) Close() error { return nil }
+func (complainant) Close() error { return nil }

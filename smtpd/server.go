@@ -104,6 +104,10 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 	if d.Service == "" {
 		d.Service = "smtp"
 	}
+	screenLog := d.Log
+	if d.Screen {
+		screenLog, d.Log = screenLogs(d.Log)
+	}
 	if d.Tables.Warn == nil {
 		d.Tables.Warn = func(text string) { d.Log.Warning("%s", text) }
 	}
@@ -133,8 +137,7 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 		return nil, err
 	}
 	if d.Screen {
-		log := d.Log.With(strings.TrimSuffix(d.Log.Tag(), "smtpd") + "postscreen")
-		if s.screenSet, err = readScreen(d.Config, log, d.DNS, s.access, s.maxProc, d.Tables); err != nil {
+		if s.screenSet, err = readScreen(d.Config, screenLog, d.DNS, s.access, s.maxProc, d.Tables); err != nil {
 			return nil, err
 		}
 	}
@@ -144,6 +147,14 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 		_ = engine.Shutdown(context.Background()) // waits for its goroutines
 	})
 	return s, nil
+}
+
+// screenLogs returns the logs of postscreen's tests and of the sessions behind
+// them. One process has both; programs that read logs want each under the name
+// of the program that writes it with Postfix.
+func screenLogs(log *maillog.Logger) (tests, sessions *maillog.Logger) {
+	prefix := strings.TrimSuffix(strings.TrimSuffix(log.Tag(), "postscreen"), "smtpd")
+	return log.With(prefix + "postscreen"), log.With(prefix + "smtpd")
 }
 
 // Close frees what New opened. Serve and ServeConn must have returned.

@@ -109,7 +109,7 @@ func readSettings(cfg *config.Config, service string, o table.Options) (*setting
 	}
 	var err error
 	list := func(name string, kind table.Kind) *table.List {
-		l, e := table.NewList(name, cfg.List(name), table.ListOptions{Kind: kind, Parent: true, Table: o})
+		l, e := table.NewList(cfg.Source(name), cfg.List(name), table.ListOptions{Kind: kind, Parent: true, Table: o})
 		if e != nil && err == nil {
 			err = e
 		}

@@ -112,7 +112,7 @@ func service(cfg *config.Config, tables look, s *config.Service) (list []finding
 			list = append(list, finding{s.File, s.Line, title + "-o " + o.Name + ": " + text})
 		}
 	}
-	if s.Type == "inet" && s.MaxProc == 1 {
+	if s.Type == "inet" && s.MaxProc == 1 && s.Command != "postscreen" { // whose limit is that of the service behind it
 		list = append(list, finding{s.File, s.Line, title +
 			"a process limit of 1 means one client at a time; elsewhere, too, the limit is of clients in one process, not of processes"})
 	}

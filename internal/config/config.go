@@ -240,6 +240,19 @@ func (c *Config) IsSet(name string) (set bool, file string, line int) {
 	return ok, s.file, s.line
 }
 
+// Source returns the parameter that an operator changes to change name: name where it is
+// set, else the one whose value it has by default, such as mynetworks. Messages name that one.
+func (c *Config) Source(name string) string {
+	for !c.isSet(name) {
+		other, ok := strings.CutPrefix(c.RawDefault(name), "$")
+		if _, known := Lookup(other); !ok || !known {
+			break
+		}
+		name = other
+	}
+	return name
+}
+
 // Raw returns the text of a parameter before expansion: the setting, else
 // the declared default, else (user-defined and not set) nothing.
 func (c *Config) Raw(name string) string {

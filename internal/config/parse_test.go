@@ -69,6 +69,25 @@ func TestSplitList(t *testing.T) {
 	}
 }
 
+func TestSource(t *testing.T) {
+	t.Parallel()
+	c, err := LoadString("smtpd_authorized_verp_clients = 192.0.2.1\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"smtpd_forbid_bare_newline_exclusions": "mynetworks",
+		"smtpd_authorized_verp_clients":        "smtpd_authorized_verp_clients",
+		"mynetworks":                           "mynetworks",
+		"myorigin":                             "myhostname",
+		"message_size_limit":                   "message_size_limit",
+	} {
+		if got := c.Source(name); got != want {
+			t.Errorf("the source of %s is %s, want %s", name, got, want)
+		}
+	}
+}
+
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -85,6 +104,8 @@ func TestWarnings(t *testing.T) {
 		"slow_no_such_limit = 3",
 		"enable_long_queue_ids = yes",
 		"tlsproxy_watchdog_timeout = 5",
+		"alias_maps = hash:/etc/aliases, proxy:ldap:accounts",
+		"smtp_conect_timeout = 5s",
 	}, "\n")
 	master := "submission inet n - n - - smtpd -o smtpd_relay_restrictions=$mua_relay -o other=1 -o max_use=3\n"
 	for name, text := range map[string]string{"main.cf": main, "master.cf": master} {
@@ -103,6 +124,7 @@ func TestWarnings(t *testing.T) {
 		file + ":10: unknown parameter slow_no_such_limit=3: nothing reads it",
 		file + ":11: parameter enable_long_queue_ids has no effect in Posthaste: only long queue IDs exist",
 		file + ":12: parameter tlsproxy_watchdog_timeout has no effect in Posthaste: every service speaks TLS itself, there is no TLS proxy process",
+		file + ":14: unknown parameter smtp_conect_timeout=5s: nothing reads it",
 	}
 	got := slices.DeleteFunc(c.Warnings(), func(w string) bool { return strings.HasSuffix(w, "is not supported yet") })
 	if !slices.Equal(got, want) {

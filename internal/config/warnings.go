@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -66,7 +67,7 @@ func (s *Service) Warnings(c *Config) []string {
 // warning says what is to be said about a setting, or nothing.
 func warning(name, raw string, used map[string]bool) string {
 	if _, known := Lookup(name); !known {
-		if used[name] || isTableParameter(name) {
+		if used[name] {
 			return ""
 		}
 		return fmt.Sprintf("unknown parameter %s=%s: nothing reads it", name, abbreviate(raw))
@@ -86,7 +87,7 @@ func (c *Config) UserDefined() []string {
 	used := c.userDefined()
 	var names []string
 	for _, name := range c.Names() {
-		if _, known := Lookup(name); !known && (used[name] || isTableParameter(name)) {
+		if _, known := Lookup(name); !known && used[name] {
 			names = append(names, name)
 		}
 	}
@@ -94,13 +95,21 @@ func (c *Config) UserDefined() []string {
 }
 
 // userDefined returns the names that a setting refers to with $name, that
-// smtpd_restriction_classes lists, or that master.cf's options refer to: a site's own
-// names are as good as ours.
+// smtpd_restriction_classes lists, that master.cf's options refer to, or that a table in a
+// database has its settings under: a site's own names are as good as ours.
 func (c *Config) userDefined() map[string]bool {
 	used := make(map[string]bool)
 	mark := func(name string) { used[name] = true }
+	look := func(text string) {
+		references(text, mark)
+		for _, table := range namedTable.FindAllStringSubmatch(text, -1) {
+			for _, suffix := range tableSuffixes {
+				mark(table[1] + suffix)
+			}
+		}
+	}
 	for _, s := range c.settings {
-		references(s.raw, mark)
+		look(s.raw)
 	}
 	if classes, err := c.Value("smtpd_restriction_classes"); err == nil {
 		for _, class := range strings.FieldsFunc(classes, func(r rune) bool { return strings.ContainsRune(" ,\t\r\n", r) }) {
@@ -112,7 +121,7 @@ func (c *Config) userDefined() map[string]bool {
 	}
 	if master, err := os.ReadFile(filepath.Join(c.dir, "master.cf")); err == nil {
 		for _, l := range LogicalLines(string(master)) {
-			references(l.Text, mark)
+			look(l.Text)
 		}
 	}
 	return used
@@ -131,6 +140,5 @@ var tableSuffixes = []string{
 	"_recursion_limit", "_dereference", "_chase_referrals", "_sasl_mechs", "_debuglevel",
 }
 
-func isTableParameter(name string) bool {
-	return slices.ContainsFunc(tableSuffixes, func(suffix string) bool { return strings.HasSuffix(name, suffix) })
-}
+// namedTable finds tables of databases whose settings are in main.cf.
+var namedTable = regexp.MustCompile(`(?:^|[\s,{=:!])(?:ldap|mysql|pgsql|sqlite|memcache|mongodb):([A-Za-z0-9_]+)`)

@@ -47,7 +47,8 @@ func TestPostscreen(t *testing.T) {
 	}
 	// One more may wait, and no more than one: of these two, one is sent away.
 	third, fourth := dial(), dial()
-	s.waitLog(`postscreen.*: NOQUEUE: reject: CONNECT from .*: all server ports busy`)
+	s.waitLog(`postfix/postscreen\[[0-9]+\]: NOQUEUE: reject: CONNECT from .*: all server ports busy`)
+	s.waitLog(`postfix/smtpd\[[0-9]+\]: connect from `)
 	first.Close()
 	heard := make(chan string, 2)
 	for _, c := range []net.Conn{third, fourth} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"regexp"
+	"strings"
 	"syscall"
 	"time"
 
@@ -39,6 +40,17 @@ type proxiedTable struct {
 // reachTimeout is how long proxymap may take to be there: it is started by the
 // first that asks.
 const reachTimeout = 20 * time.Second
+
+// openProxied is newProxied for a table of a database. Its settings are proxymap's to read,
+// but that their file is there is known now: not only when the first question is asked.
+func openProxied(kind, name string, o Options) (Table, error) {
+	if strings.HasPrefix(name, "/") {
+		if _, err := os.Stat(name); err != nil {
+			return nil, err
+		}
+	}
+	return newProxied(kind, name, o), nil
+}
 
 func newProxied(kind, name string, o Options) *proxiedTable {
 	path := o.Proxy

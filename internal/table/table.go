@@ -253,7 +253,7 @@ func builtin(kind string) Opener {
 	case "fail":
 		return openFail
 	case "ldap", "mysql", "pgsql", "sqlite":
-		return func(name string, o Options) (Table, error) { return newProxied(kind, name, o), nil }
+		return func(name string, o Options) (Table, error) { return openProxied(kind, name, o) }
 	case "proxy":
 		return Open
 	}

@@ -1,0 +1,93 @@
+package master
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"posthaste/internal/config"
+	"posthaste/internal/table"
+)
+
+// missing says which services master.cf does not have though mail cannot do
+// without them: who needs one waits for it, or says in the log, for each
+// message, that it cannot be had.
+func (s *settings) missing() (list []string) {
+	has := func(name string) bool {
+		return slices.ContainsFunc(s.services, func(e *entry) bool { return e.Name == name && e.Type != "inet" })
+	}
+	for _, need := range []struct{ parameter, without string }{
+		{"cleanup_service_name", "no message can be taken in"},
+		{"queue_service_name", "nothing is delivered"},
+		{"rewrite_service_name", "no message can be taken in"},
+		{"bounce_service_name", "what cannot be delivered is not returned"},
+	} {
+		if name := s.config.String(need.parameter); !has(name) {
+			list = append(list, fmt.Sprintf("%s/master.cf has no service %s/unix (%s): %s",
+				s.config.Dir(), name, need.parameter, need.without))
+		}
+	}
+	for _, parameter := range []string{"local_transport", "virtual_transport", "relay_transport", "default_transport", "content_filter"} {
+		if unused(s.config, parameter) {
+			continue
+		}
+		if text := withoutTransport(s.config.String(parameter), has); text != "" {
+			list = append(list, fmt.Sprintf("%s%s = %s", place(s.config, parameter), parameter, text))
+		}
+	}
+	if name := filepath.Base(table.DefaultProxy); !has(name) {
+		if spec := s.database(); spec != "" {
+			list = append(list, fmt.Sprintf("%s/master.cf has no service %s/unix, which asks %s: the answer to every question is that it cannot be had",
+				s.config.Dir(), name, spec))
+		}
+	}
+	for _, e := range s.services {
+		for _, o := range e.Overrides() {
+			if o.Name != "content_filter" {
+				continue
+			}
+			if value, err := s.config.Expand(o.Value); err == nil {
+				if text := withoutTransport(value, has); text != "" {
+					list = append(list, fmt.Sprintf("%s:%d: service %s/%s: -o %s=%s", e.File, e.Line, e.Name, e.Type, o.Name, text))
+				}
+			}
+		}
+	}
+	return list
+}
+
+// database is the first table in a database that the settings name.
+func (s *settings) database() string {
+	for _, name := range s.config.Names() {
+		if config.NoEffect(name) != "" {
+			continue
+		}
+		value, err := s.config.Value(name)
+		if err != nil {
+			continue
+		}
+		for _, spec := range table.Proxied(value) {
+			if !strings.HasPrefix(spec, "unix:") { // these are proxymap's for services in chroot alone
+				return spec
+			}
+		}
+	}
+	return ""
+}
+
+// unused says that there are no domains to whose mail a transport's parameter applies.
+func unused(cfg *config.Config, parameter string) bool {
+	domains, ok := map[string]string{"local_transport": "mydestination", "virtual_transport": "virtual_mailbox_domains",
+		"relay_transport": "relay_domains"}[parameter]
+	return ok && cfg.String(domains) == ""
+}
+
+// withoutTransport says that the transport of a value "transport:nexthop" is not there.
+func withoutTransport(value string, has func(name string) bool) string {
+	transport, _, _ := strings.Cut(value, ":")
+	if transport == "" || has(transport) {
+		return ""
+	}
+	return fmt.Sprintf("%s: master.cf has no service %s/unix: the mail waits in the queue", value, transport)
+}
