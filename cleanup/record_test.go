@@ -52,6 +52,9 @@ func TestRecordRefused(t *testing.T) {
 	if err := client.Call(t.Context(), &record, &reply); err != nil {
 		t.Fatal(err)
 	}
+	if len(reply.Refused) != 1 || reply.Refused[0].ID != bad || !strings.Contains(reply.Refused[0].Reason, "recipient 5") {
+		t.Errorf("refused: %+v", reply.Refused)
+	}
 	if len(reply.Entries) != 18 {
 		t.Errorf("%d entries in the answer, want 18", len(reply.Entries))
 	}

@@ -226,12 +226,13 @@ func (s *Server) record(r *ipc.Request) {
 			r.Fail("%v", err)
 			return
 		}
+		reply := new(proto.RecordReply)
 		for i := range q.Ops {
 			if err := b.Refused(i); err != nil {
 				s.opt.Log.Error("%s: a change of the message in the queue is not recorded: %v", q.Ops[i].ID, err)
+				reply.Refused = append(reply.Refused, proto.Refusal{ID: q.Ops[i].ID, Reason: err.Error()})
 			}
 		}
-		reply := new(proto.RecordReply)
 		for _, i := range updated {
 			if e, ok := b.Entry(i); ok {
 				reply.Entries = append(reply.Entries, e)

@@ -42,6 +42,9 @@ func (s *Server) explain(r *ipc.Request, id mail.QueueID) {
 		rcpts: make(map[int]string), last: make(map[int]mail.Outcome)}
 	e.head = fmt.Sprintf("%s: %s queue since %s, %d octets, %d of %d recipients pending, tried %d times", m.id, info.Queue,
 		info.Created.Format(time.DateTime), info.Size, info.Pending, m.nrcpt, info.Attempts)
+	if why, ok := s.log.refused[m.id]; ok {
+		e.head += "\n  a change of it is not recorded, and would not outlive a restart: " + why
+	}
 	for _, why := range s.sched.Explain(m.num) {
 		line := fmt.Sprintf("  %d recipient(s)", why.Count)
 		if why.Transport != "" {

@@ -41,16 +41,17 @@ const maxBatches = 4
 type recorder struct {
 	s       *Server
 	ops     []proto.Op
-	at      map[mail.QueueID]int // position of a message's change in ops
-	since   time.Time            // when the oldest of ops came
-	conn    *ipc.Conn            // where the queue was pushed from; nil while there is none
-	unacked []*request           // sent, in order, and not answered
-	gone    map[mail.QueueID]int // removals that cleanup may not know of when it tells of the message, by count
-	pushing bool                 // the queue as it was when we attached to conn is on its way
-	late    []mail.QueueID       // removals that are durable since, and may still be in what is on its way
-	waiters []func()             // told when what is in ops has been recorded
-	removed []mail.QueueID       // removals in ops that are to be logged
-	leaving []farewell           // recorded removals that are to be logged, oldest first
+	at      map[mail.QueueID]int    // position of a message's change in ops
+	since   time.Time               // when the oldest of ops came
+	conn    *ipc.Conn               // where the queue was pushed from; nil while there is none
+	unacked []*request              // sent, in order, and not answered
+	gone    map[mail.QueueID]int    // removals that cleanup may not know of when it tells of the message, by count
+	pushing bool                    // the queue as it was when we attached to conn is on its way
+	late    []mail.QueueID          // removals that are durable since, and may still be in what is on its way
+	waiters []func()                // told when what is in ops has been recorded
+	removed []mail.QueueID          // removals in ops that are to be logged
+	refused map[mail.QueueID]string // messages of which something is not recorded, and why
+	leaving []farewell              // recorded removals that are to be logged, oldest first
 }
 
 // A farewell is a message that has left the queue.
@@ -73,7 +74,7 @@ type request struct {
 }
 
 func newRecorder(s *Server) *recorder {
-	return &recorder{s: s, at: make(map[mail.QueueID]int), gone: make(map[mail.QueueID]int)}
+	return &recorder{s: s, at: make(map[mail.QueueID]int), gone: make(map[mail.QueueID]int), refused: make(map[mail.QueueID]string)}
 }
 
 // change returns the message's change, to be filled in.
@@ -250,7 +251,9 @@ func (r *recorder) send(q *request) {
 
 // answered: the changes are durable, or the connection broke, in which case
 // they are sent again over the next one. What cleanup cannot record of a
-// request it leaves out, and logs.
+// request it leaves out, and logs: a contradiction, which asking again would
+// not mend. It is believed here all the same, as to forget that a recipient is
+// done would have the message delivered again and again; whoever asks is told.
 func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 	switch {
 	case err == nil:
@@ -268,7 +271,13 @@ func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 	for len(r.unacked) > 0 && r.unacked[0].acked {
 		r.unacked = r.unacked[1:]
 	}
+	for _, f := range reply.Refused {
+		r.refused[f.ID] = f.Reason
+	}
 	for i := range q.ops {
+		if q.ops[i].Remove {
+			delete(r.refused, q.ops[i].ID)
+		}
 		switch id := q.ops[i].ID; {
 		case !q.ops[i].Remove:
 		case r.pushing:

@@ -302,7 +302,13 @@ func (s *Server) command(r *ipc.Request, q *proto.Command) {
 	}
 	// What the operator is told has happened must have been recorded: the
 	// answer goes out behind the changes.
-	s.log.after(func() { r.Reply(&reply) })
+	s.log.after(func() {
+		if why, ok := s.log.refused[q.ID]; ok {
+			r.Fail("%s: a change is not recorded, and would not outlive a restart: %s", q.ID, why)
+			return
+		}
+		r.Reply(&reply)
+	})
 }
 
 // applies says whether a command has something to do with a message, as

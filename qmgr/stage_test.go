@@ -41,9 +41,10 @@ type stage struct {
 	mu       sync.Mutex
 	cleanup  *ipc.Conn // where the queue manager is attached
 	entries  []proto.Entry
-	ops      []proto.Op // recorded, in order
-	deaf     bool       // cleanup does not answer Record
-	unheard  int        // Records that were not answered
+	ops      []proto.Op   // recorded, in order
+	contra   mail.QueueID // cleanup refuses changes of this message, but for its removal
+	deaf     bool         // cleanup does not answer Record
+	unheard  int          // Records that were not answered
 	located  map[mail.QueueID]bool
 	taken    []proto.Submit
 	refuse   bool // cleanup does not take submissions
@@ -267,8 +268,15 @@ func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {
 			st.unheard++
 			return
 		}
-		st.ops = append(st.ops, q.Ops...)
-		r.Reply(&proto.RecordReply{})
+		reply := new(proto.RecordReply)
+		for _, op := range q.Ops {
+			if op.ID == st.contra && !op.Remove {
+				reply.Refused = append(reply.Refused, proto.Refusal{ID: op.ID, Reason: "it cannot be"})
+			} else {
+				st.ops = append(st.ops, op)
+			}
+		}
+		r.Reply(reply)
 	case proto.KindLease:
 		st.number += 10
 		r.Reply(&proto.LeaseReply{First: st.number, N: 10})

@@ -514,24 +514,44 @@ func (o *Op) decode(field []byte) error {
 
 // RecordReply says that the changes are durable. Entries are the messages
 // whose state was recorded anew and that are still there, as they stand now.
-type RecordReply struct{ Entries []spool.Entry }
+type RecordReply struct {
+	Entries []spool.Entry
+	Refused []Refusal // changes that were left out, whatever the reason
+}
+
+// A Refusal says why a change of a message was not recorded.
+type Refusal struct {
+	ID     mail.QueueID
+	Reason string
+}
 
 func (*RecordReply) Kind() uint16 { return KindRecordReply }
 func (m *RecordReply) Append(b []byte) []byte {
 	for i := range m.Entries {
 		b = appendEntry(b, 'e', &m.Entries[i])
 	}
+	for _, f := range m.Refused {
+		b = pack.String(b, 'q', f.ID)
+		b = pack.String(b, 'r', f.Reason)
+	}
 	return b
 }
 func (m *RecordReply) Decode(b []byte) error {
 	r := pack.NewReader(b)
 	for r.Next() {
-		if r.Tag() == 'e' {
+		switch r.Tag() {
+		case 'e':
 			var e spool.Entry
 			if err := decodeEntry(r.Bytes(), &e); err != nil {
 				return err
 			}
 			m.Entries = append(m.Entries, e)
+		case 'q':
+			m.Refused = append(m.Refused, Refusal{ID: mail.QueueID(r.String())})
+		case 'r':
+			if n := len(m.Refused); n > 0 {
+				m.Refused[n-1].Reason = r.String()
+			}
 		}
 	}
 	return r.Err()
