@@ -1,5 +1,12 @@
 // Package pickup takes the mail that the sendmail program has left in the
-// directory maildrop and hands it to cleanup. It is Postfix's pickup(8).
+// directory maildrop, or offers on the service's socket, and hands it to
+// cleanup. It is Postfix's pickup(8).
+//
+// A small message is offered while sendmail, or postdrop for it, waits, and is
+// never a file: making one, syncing, finding and removing it is most of what a
+// submission costs. It is not taken, and becomes a file, when non_smtpd_milters
+// are set, which may be slow, when enough others are in hand, and when cleanup
+// does not want it now; so that what is refused, and why, is seen in one place.
 //
 // Files are taken in the order in which they were made. A file stays where it
 // is until cleanup has said that the message is on stable storage: if this
@@ -10,14 +17,15 @@
 // Anybody may leave anything in maildrop by way of postdrop. A file is opened
 // without following links, and must be a plain file with one name, of the
 // mode that postdrop gives to a complete message. What it says of its
-// submitter is believed only if the file's owner says the same. Addresses and
+// submitter is believed only if the file's owner says the same, or the kernel
+// of who offers it. An offer is bounded in size, time and number. Addresses and
 // content are as hostile as those that come over the network.
 //
 // # Parameters
 //
 // cleanup_service_name, content_filter, receive_override_options,
 // local_header_rewrite_clients (local submissions are always local),
-// message_size_limit.
+// message_size_limit, non_smtpd_milters.
 //
 // # Diagnostics
 //
@@ -62,6 +70,9 @@ type Options struct {
 	// Parallel is how many messages are handed over at once: with one sync
 	// for all who wait, more at once is faster for all.
 	Parallel int
+	// Slow: cleanup may take longer over a message than a user should wait, who
+	// then has only to wait for its file.
+	Slow bool
 }
 
 // A Picker picks up mail. Scan is not to be called concurrently with itself.
@@ -184,11 +195,8 @@ func (p *Picker) take(ctx context.Context, name string) (ok bool, err error) {
 		return false, fmt.Errorf("not a message: %w", err)
 	}
 	defer m.Free()
-	if m.UID != owner && owner != 0 && owner != p.opt.Owner {
+	if !p.admit(m, owner) {
 		return false, fmt.Errorf("the file says that user %d submitted it, but it belongs to user %d", m.UID, owner)
-	}
-	if owner != 0 && owner != p.opt.Owner {
-		m.OrigID, m.Filter = "", "" // only postsuper may say these
 	}
 	if err := p.submit(ctx, m); err != nil {
 		return false, err
@@ -197,6 +205,16 @@ func (p *Picker) take(ctx context.Context, name string) (ok bool, err error) {
 		return false, fmt.Errorf("the message has been queued, but: %w", err)
 	}
 	return true, nil
+}
+
+// admit says whether a message may be from whom it says, when it came from
+// the user owner, and takes away what only postsuper may say.
+func (p *Picker) admit(m *maildrop.Reader, owner int) bool {
+	ours := owner == 0 || owner == p.opt.Owner
+	if !ours {
+		m.OrigID, m.Filter = "", ""
+	}
+	return ours || m.UID == owner
 }
 
 func checkFile(f *os.File) (owner int, err error) {

@@ -33,7 +33,7 @@ func TestStopWithMailInHand(t *testing.T) {
 		if err := maildrop.Write(r, h, strings.NewReader("Subject: "+subject+"\n\nx\n")); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := maildrop.Drop(drop, strings.NewReader(r.String()), os.Getuid(), time.Now(), 0); err != nil {
+		if err := (maildrop.Box{Dir: drop}).Drop(strings.NewReader(r.String()), os.Getuid(), time.Now(), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -71,7 +71,7 @@ func TestRefused(t *testing.T) {
 		if err := maildrop.Write(r, h, strings.NewReader("Subject: x\n\nx\n")); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := maildrop.Drop(drop, strings.NewReader(r.String()), os.Getuid(), time.Now(), 0); err != nil {
+		if err := (maildrop.Box{Dir: drop}).Drop(strings.NewReader(r.String()), os.Getuid(), time.Now(), 0); err != nil {
 			t.Fatal(err)
 		}
 		got := make(chan *ipc.Request, 1)

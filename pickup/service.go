@@ -2,12 +2,14 @@ package pickup
 
 import (
 	"context"
+	"net"
 	"os"
 	"os/user"
 	"strconv"
 	"time"
 
 	"posthaste/internal/ipc"
+	"posthaste/internal/maildrop"
 	"posthaste/internal/proto"
 	"posthaste/internal/service"
 	"posthaste/internal/submit"
@@ -38,18 +40,31 @@ func run(ctx context.Context, env *service.Env) error {
 		AutoUTF8:   proto.AutoUTF8(cfg.List("smtputf8_autodetect_classes"), "sendmail"),
 		Owner:      ownerUID(cfg.String("mail_owner")),
 		Parallel:   parallel,
+		Slow:       len(cfg.List("non_smtpd_milters")) > 0,
 	})
 	wake := make(chan struct{}, 1)
 	wake <- struct{}{}
-	serving := make(chan error, 1)
-	go func() {
-		serving <- env.ServeIPC(ctx, &ipc.Server{OnTrigger: func([]byte) {
+	offers := make(chan struct{}, parallel)
+	server := &ipc.Server{
+		OnTrigger: func([]byte) {
 			select {
 			case wake <- struct{}{}:
 			default:
 			}
-		}}, time.Second)
-	}()
+		},
+		Raw: map[byte]func(net.Conn, int){maildrop.OfferFirst: func(c net.Conn, uid int) {
+			select {
+			case offers <- struct{}{}:
+				defer func() { <-offers }()
+			default:
+				return // enough in hand: it goes into the directory
+			}
+			defer env.Busy()()
+			p.offered(ctx, c, uid)
+		}},
+	}
+	serving := make(chan error, 1)
+	go func() { serving <- env.ServeIPC(ctx, server, time.Second) }()
 	env.Used()
 	for {
 		select {

@@ -73,7 +73,8 @@ func run(args []string, stdin io.Reader, stderr io.Writer) int {
 		return fatal(exitNoPerm, "User %s(%d) is not allowed to submit mail (authorized_submit_users)", whoami.Name(), os.Getuid())
 	}
 	queue := cfg.String("queue_directory")
-	_, err = maildrop.Drop(filepath.Join(queue, "maildrop"), stdin, os.Getuid(), time.Now(), cfg.Bytes("message_size_limit"))
+	box := maildrop.Box{Dir: filepath.Join(queue, "maildrop"), Socket: filepath.Join(queue, "public", cfg.String("pickup_service_name"))}
+	err = box.Drop(stdin, os.Getuid(), time.Now(), cfg.Bytes("message_size_limit"))
 	switch {
 	case errors.Is(err, maildrop.ErrTooBig):
 		return fatal(exitTooBig, "%v", err)
@@ -82,7 +83,6 @@ func run(args []string, stdin io.Reader, stderr io.Writer) int {
 	case err != nil:
 		return fatal(exitTempFail, "%v", err)
 	}
-	maildrop.Wake(filepath.Join(queue, "public", cfg.String("pickup_service_name")))
 	return 0
 }
 

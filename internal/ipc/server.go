@@ -33,6 +33,11 @@ type Server struct {
 	// OnTrigger, when set, is given what a peer sent that does not speak this
 	// protocol: a few letters, as master's wake-up and postkick send.
 	OnTrigger func([]byte)
+	// Raw, when set, are conversations of another kind, by their first octet,
+	// which has been read. uid is the peer's user, -1 when it is not known. The
+	// connection has triggerTimeout to be read from, unless the function says
+	// otherwise, and is closed when that returns; Serve waits for it.
+	Raw map[byte]func(c net.Conn, uid int)
 	// Last, when set, says of a connection that it is to go away only when no
 	// others are left: what the others have begun is told there.
 	Last func(*Conn) bool
@@ -82,6 +87,16 @@ func (s *Server) serveConn(nc net.Conn) {
 	nc.SetReadDeadline(time.Now().Add(triggerTimeout))
 	b, err := first.br.Peek(1)
 	if err != nil {
+		nc.Close()
+		return
+	}
+	if talk := s.Raw[b[0]]; talk != nil {
+		first.br.Discard(1)
+		uid, known := peerUID(nc)
+		if !known {
+			uid = -1
+		}
+		talk(first, uid)
 		nc.Close()
 		return
 	}

@@ -1,36 +1,78 @@
 package maildrop
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"time"
 )
 
-// Drop reads a message in this package's form from r and stores it in the
-// directory dir on behalf of user uid at time now, whatever r says of these
-// two. On return the message is on stable storage. It returns the file's name.
-// Content over limit octets is refused with ErrTooBig; 0 is no limit. A header
-// is bounded in any case (MaxHeader).
+// A Box is where submitted mail is left.
+type Box struct {
+	Dir    string // the maildrop directory
+	Socket string // pickup's; empty: pickup is neither offered mail nor told of it
+}
+
+// Drop reads a message in this package's form from r and stores it as Store
+// does on behalf of user uid at time now, whatever r says of these two.
+func (b Box) Drop(r io.Reader, uid int, now time.Time, limit int64) error {
+	m, err := NewReader(r)
+	if err != nil {
+		return err
+	}
+	defer m.Free()
+	m.UID, m.Time = uid, now
+	return b.Store(&m.Header, m, limit)
+}
+
+// Store stores a message. On return it is on stable storage: in the queue, when
+// pickup runs and takes it, as it does with small ones, else in a file of the
+// directory. Content over limit octets is refused with ErrTooBig; 0 is no
+// limit. A header is bounded in any case (MaxHeader).
+//
+// When pickup dies in the moment between queueing a message and saying so, the
+// message is stored again, and is delivered twice.
+func (b Box) Store(h *Header, content io.Reader, limit int64) error {
+	if limit > 0 {
+		content = &limited{content, limit}
+	}
+	start := make([]byte, maxOffered)
+	n, err := io.ReadFull(content, start)
+	switch err {
+	case nil:
+		content = io.MultiReader(bytes.NewReader(start), content)
+		err = drop(b.Dir, h.Time, func(w io.Writer) error { return Write(w, h, content) })
+	case io.EOF, io.ErrUnexpectedEOF:
+		var whole []byte
+		if whole, err = h.whole(start[:n]); err != nil {
+			return err
+		}
+		if b.Socket != "" && offer(b.Socket, whole) {
+			return nil
+		}
+		err = drop(b.Dir, h.Time, func(w io.Writer) error { _, err := w.Write(whole); return err })
+	}
+	if err == nil && b.Socket != "" {
+		wake(b.Socket)
+	}
+	return err
+}
+
+// drop makes a file of what write gives it.
 //
 // The file is synced once, after its mode has been set: the checksum at the
 // end tells a whole file from one that a power cut tore. Its directory is not
 // synced, because who runs postdrop may not read it; on the file systems that
 // mail is kept on, syncing a new file makes its name durable too.
-func Drop(dir string, r io.Reader, uid int, now time.Time, limit int64) (name string, err error) {
-	m, err := NewReader(r)
-	if err != nil {
-		return "", err
-	}
-	m.UID, m.Time = uid, now
+func drop(dir string, now time.Time, write func(io.Writer) error) (err error) {
 	f, err := create(dir, now)
 	if err != nil {
-		return "", err
+		return err
 	}
 	whole := false
 	defer func() {
@@ -38,35 +80,28 @@ func Drop(dir string, r io.Reader, uid int, now time.Time, limit int64) (name st
 			err = cerr
 		}
 		if err != nil {
-			name, err = withdraw(f.Name(), whole, err)
+			err = withdraw(f.Name(), whole, err)
 		}
 	}()
-	content := io.Reader(m)
-	if limit > 0 {
-		content = &limited{m, limit}
-	}
-	if err := Write(f, &m.Header, content); err != nil {
-		return "", err
+	if err := write(f); err != nil {
+		return err
 	}
 	if err := f.Chmod(0o744); err != nil {
-		return "", err
+		return err
 	}
 	whole = true
-	if err := f.Sync(); err != nil {
-		return "", err
-	}
-	return filepath.Base(f.Name()), nil
+	return f.Sync()
 }
 
 // withdraw takes back a message that could not be stored, which the error says.
 // When a whole file is gone, pickup has removed it, which it does when the
 // message is on stable storage elsewhere: then there is no error. The sender
 // would only make another one of it.
-func withdraw(path string, whole bool, err error) (name string, _ error) {
+func withdraw(path string, whole bool, err error) error {
 	if rerr := os.Remove(path); whole && errors.Is(rerr, os.ErrNotExist) {
-		return filepath.Base(path), nil
+		return nil
 	}
-	return "", fmt.Errorf("maildrop: %w", err)
+	return fmt.Errorf("maildrop: %w", err)
 }
 
 // ErrTooBig is the error of a message over message_size_limit.
@@ -99,16 +134,4 @@ func create(dir string, now time.Time) (*os.File, error) {
 		}
 	}
 	return nil, fmt.Errorf("maildrop: cannot find a free file name in %s", dir)
-}
-
-// Wake tells pickup, by its socket, that there is mail. It is no error when
-// the mail system is not running: pickup looks when it starts.
-func Wake(socket string) {
-	c, err := net.DialTimeout("unix", socket, time.Second)
-	if err != nil {
-		return
-	}
-	c.SetDeadline(time.Now().Add(time.Second))
-	c.Write([]byte{'W'})
-	c.Close()
 }

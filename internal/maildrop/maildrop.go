@@ -1,7 +1,8 @@
-// Package maildrop is the form in which the sendmail program leaves mail for
-// the pickup service: one file a message in the directory maildrop, written
+// Package maildrop is how the sendmail program gives mail to the pickup
+// service, and its form: one file a message in the directory maildrop, written
 // by postdrop with the set-gid group's right to make files there, while the
-// mail system may be running or not.
+// mail system may be running or not. When it is, a small message is offered to
+// pickup on its socket first, and is a file only if pickup does not take it.
 //
 // # Format
 //
@@ -11,7 +12,7 @@
 //	'S' envelope sender, 'F' full name, 'R' recipients (mail.Recipient),
 //	'i' DSN envelope, '<' RET, 'f' flags, 'V..' see the constants
 //	'C' content, in pieces of at most MaxPiece octets, lines ended by LF or CRLF
-//	'E' end (last): CRC-32C of all bytes before it, little endian
+//	'E' end (last): CRC-32 of all bytes before it, little endian
 //
 // A file is not a message until its mode has the owner's execute bit, and
 // not without an end whose checksum is right: a power cut leaves either a
@@ -33,6 +34,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -42,8 +44,10 @@ import (
 )
 
 const (
-	// Version of the format. pickup refuses files of another.
-	Version = 1
+	// Version of the format. pickup reads the one before, too, whose checksum is
+	// CRC-32C: the tables for that take longer to make than a program that is run
+	// for each message should need for all it does.
+	Version = 2
 	// MaxPiece bounds one field.
 	MaxPiece = 64 << 10
 	// MaxRecipients bounds what one submission may name.
@@ -85,15 +89,12 @@ var (
 // Write writes a message: its header, then everything that content gives.
 // The bytes are only a message when Write returns nil.
 func Write(w io.Writer, h *Header, content io.Reader) error {
-	if len(h.Recipients) > MaxRecipients {
-		return errTooMany
+	head, err := h.head()
+	if err != nil {
+		return err
 	}
-	sum := crc32.New(castagnoli)
+	sum := crc32.NewIEEE()
 	bw := bufio.NewWriterSize(io.MultiWriter(w, sum), MaxPiece+16)
-	head := h.append(nil)
-	if len(head) > MaxHeader {
-		return errTooLong
-	}
 	if _, err := bw.Write(head); err != nil {
 		return err
 	}
@@ -117,11 +118,37 @@ func Write(w io.Writer, h *Header, content io.Reader) error {
 	if err := bw.Flush(); err != nil {
 		return err
 	}
-	_, err := w.Write(pack.Bytes(nil, 'E', binary.LittleEndian.AppendUint32(nil, sum.Sum32())))
+	_, err = w.Write(appendEnd(nil, sum.Sum32()))
 	return err
 }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// whole is what Write writes, for content of at most MaxPiece octets.
+func (h *Header) whole(content []byte) ([]byte, error) {
+	b, err := h.head()
+	if err != nil {
+		return nil, err
+	}
+	if len(content) > 0 {
+		b = pack.Bytes(slices.Grow(b, len(content)+32), 'C', content)
+	}
+	return appendEnd(b, crc32.ChecksumIEEE(b)), nil
+}
+
+func appendEnd(b []byte, sum uint32) []byte {
+	return pack.Bytes(b, 'E', binary.LittleEndian.AppendUint32(nil, sum))
+}
+
+// head is the stored form of h, if it is within the bounds.
+func (h *Header) head() ([]byte, error) {
+	if len(h.Recipients) > MaxRecipients {
+		return nil, errTooMany
+	}
+	b := h.append(nil)
+	if len(b) > MaxHeader {
+		return nil, errTooLong
+	}
+	return b, nil
+}
 
 func (h *Header) append(b []byte) []byte {
 	b = pack.Uint(b, 'V', uint(Version))
@@ -145,6 +172,7 @@ func (h *Header) append(b []byte) []byte {
 type Reader struct {
 	Header
 	*memory
+	table *crc32.Table
 	sum   uint32 // of all fields read so far, the end excepted
 	piece []byte // what is left of the present one
 	ended bool
@@ -189,6 +217,7 @@ func NewReader(r io.Reader) (*Reader, error) {
 		seen = true
 		switch tag {
 		case 'C':
+			m.add(tag, data)
 			m.piece = data
 			return m, nil
 		case 'E':
@@ -198,6 +227,7 @@ func NewReader(r io.Reader) (*Reader, error) {
 		if err := m.set(tag, data); err != nil {
 			return nil, err
 		}
+		m.add(tag, data)
 	}
 }
 
@@ -207,7 +237,12 @@ func (m *Reader) set(tag byte, data []byte) error {
 	r.Next()
 	switch tag {
 	case 'V':
-		if v := r.Uint(); v != Version {
+		switch v := r.Uint(); v {
+		case Version:
+			m.table = crc32.IEEETable
+		case 1:
+			m.table = crc32.MakeTable(crc32.Castagnoli)
+		default:
 			return fmt.Errorf("maildrop: format version %d, this program knows %d", v, Version)
 		}
 	case 't':
@@ -269,13 +304,15 @@ func (m *Reader) field() (tag byte, data []byte, err error) {
 	if _, err := io.ReadFull(m.br, data); err != nil {
 		return 0, nil, incomplete(err)
 	}
-	if tag != 'E' {
-		var head [1 + binary.MaxVarintLen64]byte
-		head[0] = tag
-		m.sum = crc32.Update(m.sum, castagnoli, binary.AppendUvarint(head[:1], n))
-		m.sum = crc32.Update(m.sum, castagnoli, data)
-	}
 	return tag, data, nil
+}
+
+// add takes a field into the checksum.
+func (m *Reader) add(tag byte, data []byte) {
+	var head [1 + binary.MaxVarintLen64]byte
+	head[0] = tag
+	m.sum = crc32.Update(m.sum, m.table, binary.AppendUvarint(head[:1], uint64(len(data))))
+	m.sum = crc32.Update(m.sum, m.table, data)
 }
 
 func (m *Reader) checkEnd(data []byte) error {
@@ -305,6 +342,7 @@ func (m *Reader) Read(p []byte) (int, error) {
 		}
 		switch tag {
 		case 'C':
+			m.add(tag, data)
 			m.piece = data
 		case 'E':
 			if err := m.checkEnd(data); err != nil {

@@ -92,10 +92,14 @@ func TestDrop(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := time.UnixMicro(1700000001000000)
-	name, err := Drop(dir, &b, 1234, now, 0)
-	if err != nil {
+	if err := (Box{Dir: dir}).Drop(&b, 1234, now, 0); err != nil {
 		t.Fatal(err)
 	}
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	name := files[0].Name()
 	fi, err := os.Stat(filepath.Join(dir, name))
 	if err != nil || fi.Mode() != 0o744 {
 		t.Errorf("mode %v, %v: want 0744", fi.Mode(), err)
@@ -115,7 +119,7 @@ func TestDropLeavesNothingBehind(t *testing.T) {
 	if err := Write(&b, sample(), strings.NewReader("hello\n")); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Drop(dir, bytes.NewReader(b.Bytes()[:b.Len()-1]), 1, time.Now(), 0)
+	err := Box{Dir: dir}.Drop(bytes.NewReader(b.Bytes()[:b.Len()-1]), 1, time.Now(), 0)
 	if !errors.Is(err, ErrIncomplete) {
 		t.Errorf("got %v, want ErrIncomplete", err)
 	}
@@ -131,16 +135,16 @@ func TestWithdraw(t *testing.T) {
 	if err := os.WriteFile(name, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := withdraw(name, true, io.ErrShortWrite); !errors.Is(err, io.ErrShortWrite) {
+	if err := withdraw(name, true, io.ErrShortWrite); !errors.Is(err, io.ErrShortWrite) {
 		t.Errorf("nobody had it: %v", err)
 	}
 	if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is still there: %v", err)
 	}
-	if _, err := withdraw(name, true, io.ErrShortWrite); err != nil {
+	if err := withdraw(name, true, io.ErrShortWrite); err != nil {
 		t.Errorf("it was picked up: %v", err)
 	}
-	if _, err := withdraw(name, false, io.ErrShortWrite); !errors.Is(err, io.ErrShortWrite) {
+	if err := withdraw(name, false, io.ErrShortWrite); !errors.Is(err, io.ErrShortWrite) {
 		t.Errorf("somebody has removed what was not whole: %v", err)
 	}
 }
@@ -152,7 +156,7 @@ func TestDropTooBig(t *testing.T) {
 		if err := Write(&b, sample(), strings.NewReader(content)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Drop(t.TempDir(), &b, 1, time.Now(), 5); !errors.Is(err, want) {
+		if err := (Box{Dir: t.TempDir()}).Drop(&b, 1, time.Now(), 5); !errors.Is(err, want) {
 			t.Errorf("%q with a limit of 5: got %v, want %v", content, err, want)
 		}
 	}
@@ -169,11 +173,11 @@ func TestLongHeader(t *testing.T) {
 	}
 	file := h.append(nil)
 	file = pack.Bytes(file, 'C', []byte("hello\n"))
-	file = pack.Bytes(file, 'E', binary.LittleEndian.AppendUint32(nil, crc32.Checksum(file, castagnoli)))
+	file = pack.Bytes(file, 'E', binary.LittleEndian.AppendUint32(nil, crc32.Checksum(file, crc32.IEEETable)))
 	if _, err := NewReader(bytes.NewReader(file)); !errors.Is(err, errTooLong) {
 		t.Errorf("read: %v, want %v", err, errTooLong)
 	}
-	if _, err := Drop(t.TempDir(), bytes.NewReader(file), 1, time.Now(), 0); !errors.Is(err, errTooLong) {
+	if err := (Box{Dir: t.TempDir()}).Drop(bytes.NewReader(file), 1, time.Now(), 0); !errors.Is(err, errTooLong) {
 		t.Errorf("dropped: %v, want %v", err, errTooLong)
 	}
 	if err := Write(io.Discard, h, strings.NewReader("hello\n")); !errors.Is(err, errTooLong) {

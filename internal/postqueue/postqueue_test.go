@@ -128,16 +128,19 @@ func TestDown(t *testing.T) {
 	if err := maildrop.Write(&drop, &h, strings.NewReader("Subject: x\n\n")); err != nil {
 		t.Fatal(err)
 	}
-	dropped, err := maildrop.Drop(filepath.Join(s.Queue, "maildrop"), &drop, 0, arrival, 0)
-	if err != nil {
+	if err := (maildrop.Box{Dir: filepath.Join(s.Queue, "maildrop")}).Drop(&drop, 0, arrival, 0); err != nil {
 		t.Fatal(err)
+	}
+	files, err := os.ReadDir(filepath.Join(s.Queue, "maildrop"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
 	}
 	if err := os.WriteFile(filepath.Join(s.Queue, "maildrop", "litter"), []byte("V"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	out, errs, status := run(s, "postqueue", "-p")
 	want := golden[:strings.Index(golden, "\n")+1] +
-		dropped + "       12 Sat Nov 21 08:56:26 me\n                                               you\n\n" +
+		files[0].Name() + "       12 Sat Nov 21 08:56:26 me\n                                               you\n\n" +
 		string(ids[0]) + "      298 Sat Nov 21 08:56:26 a@from.test\n" +
 		"                   (" + refused + ")\n                                               one@x.test\n" +
 		"                                               two@x.test\n\n-- 0 Kbytes in 2 Requests.\n"

@@ -109,18 +109,10 @@ func oneAddress(text string) string {
 // returns nil.
 func (c *Command) Drop(cfg *config.Config, h *maildrop.Header, content io.Reader) error {
 	queue := cfg.String("queue_directory")
-	dir := filepath.Join(queue, "maildrop")
-	socket := filepath.Join(queue, "public", cfg.String("pickup_service_name"))
-	if unix.Access(dir, unix.W_OK|unix.X_OK) == nil {
-		pr, pw := io.Pipe()
-		go func() { pw.CloseWithError(maildrop.Write(pw, h, content)) }()
-		_, err := maildrop.Drop(dir, pr, os.Getuid(), time.Now(), 0)
-		pr.CloseWithError(err)
-		if err != nil {
-			return dropFailure(err)
-		}
-		maildrop.Wake(socket)
-		return nil
+	box := maildrop.Box{Dir: filepath.Join(queue, "maildrop"), Socket: filepath.Join(queue, "public", cfg.String("pickup_service_name"))}
+	if unix.Access(box.Dir, unix.W_OK|unix.X_OK) == nil {
+		h.UID, h.Time = os.Getuid(), time.Now()
+		return dropFailure(box.Store(h, content, 0))
 	}
 	return c.postdrop(filepath.Join(cfg.String("command_directory"), "postdrop"), cfg.Dir(), h, content)
 }
@@ -129,6 +121,8 @@ func (c *Command) Drop(cfg *config.Config, h *maildrop.Header, content io.Reader
 func dropFailure(err error) error {
 	var f failure
 	switch {
+	case err == nil:
+		return nil
 	case errors.As(err, &f):
 		return f
 	case errors.Is(err, os.ErrPermission):
