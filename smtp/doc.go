@@ -55,7 +55,10 @@
 // are written to PATH.json when the service stops and read when it starts.
 //
 // CAs, trust anchors, and the certificates and keys that we show to servers are
-// read once: "posthaste reload" has new ones read.
+// read at the start. When one of the files changes the service is replaced by
+// one that reads it, ten seconds of use later at most. Files that tafile= names are
+// read when they are first needed, by the service's user and inside its chroot:
+// "posthaste reload" has new ones read.
 //
 // A mechanism that sends a token, XOAUTH2 or OAUTHBEARER, which
 // smtp_sasl_mechanism_filter must name, takes for token what stands in place of

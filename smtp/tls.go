@@ -268,6 +268,7 @@ func (d *delivery) handshakeFailed(s *session, p *policy, err error) *failure {
 // shakeHands does the TLS handshake within smtp_starttls_timeout, and looks at
 // the certificate.
 func (d *delivery) shakeHands(ctx context.Context, s *session, t *target, p *policy) error {
+	d.a.tls.keepUp(time.Now())
 	conf, err := d.tlsConfig(t, p)
 	if err != nil {
 		return err
@@ -318,8 +319,8 @@ func (d *delivery) tlsConfig(t *target, p *policy) (*tls.Config, error) {
 	if certs := d.a.tls.certs; len(certs) > 0 {
 		conf.GetClientCertificate = func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			for i := range certs {
-				if info.SupportsCertificate(&certs[i]) == nil {
-					return &certs[i], nil
+				if info.SupportsCertificate(certs[i]) == nil {
+					return certs[i], nil
 				}
 			}
 			return new(tls.Certificate), nil

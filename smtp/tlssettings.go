@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/confine"
 	"posthaste/internal/table"
 	"posthaste/internal/tlspolicy"
 )
@@ -34,11 +35,14 @@ type tlsClient struct {
 
 	roots    *x509.CertPool
 	chosen   bool // CAs are configured
-	certs    []tls.Certificate
+	certs    []*tls.Certificate
 	sessions *tlsSessions
+	confined *confine.Confinement
+	marks    []*confine.Mark // of the files that were read
 
-	mu    sync.Mutex
-	pools map[string]*x509.CertPool // of tafile attributes
+	mu      sync.Mutex
+	pools   map[string]*x509.CertPool // of tafile attributes
+	checked time.Time                 // when marks were looked at
 }
 
 // tlsFiles are the names of certificates and keys.
@@ -55,7 +59,7 @@ type tlsFiles struct {
 }
 
 func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, error) {
-	c := &tlsClient{pools: make(map[string]*x509.CertPool)}
+	c := &tlsClient{pools: make(map[string]*x509.CertPool), confined: o.Confined, checked: time.Now()}
 	family := "smtp_tls_"
 	var f tlsFiles
 	if lmtp {
@@ -116,40 +120,86 @@ func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, e
 		o.Warn(fmt.Sprintf("%sexclude_ciphers, %smandatory_exclude_ciphers: %q names no cipher, and excludes nothing", family, family, word))
 	}
 	fail("fingerprint_digest", tlspolicy.CheckDigest(c.FingerprintDigest))
+	c.mark(&f)
 	var files []string
 	if f.caFile != "" {
 		files = []string{f.caFile}
 	}
-	c.roots, err = tlspolicy.Roots(files, f.caPath, cfg.Bool("tls_append_default_CA"))
+	// CAs that cannot be read vouch for nobody, which holds up the mail that
+	// needs them, and no other.
+	if c.roots, err = tlspolicy.Roots(files, f.caPath, cfg.Bool("tls_append_default_CA")); err != nil {
+		o.Warn(fmt.Sprintf("%sCAfile, %sCApath: %v", family, family, err))
+	}
 	c.chosen = f.caFile != "" || f.caPath != ""
-	fail("CAfile, CApath", err)
+	if len(c.TrustAnchorFiles) > 0 {
+		if _, err := c.pool(&policy{Policy: &tlspolicy.Policy{TrustFiles: c.TrustAnchorFiles}}); err != nil {
+			o.Warn(fmt.Sprintf("%strust_anchor_file: %v", family, err))
+		}
+	}
+	// The system's own are read once, when they are first asked for: by then
+	// they may be out of sight.
+	_, _ = x509.SystemCertPool() // who needs them says what is wrong
 	c.certs, err = f.keyPairs()
 	fail("cert_file, chain_files", err)
 	return c, errors.Join(errs...)
 }
 
 // keyPairs reads our own certificates.
-func (f *tlsFiles) keyPairs() ([]tls.Certificate, error) {
-	var pairs [][2]string
-	for _, chain := range f.chains {
-		pairs = append(pairs, [2]string{chain, chain})
+func (f *tlsFiles) keyPairs() ([]*tls.Certificate, error) {
+	if len(f.chains) > 0 {
+		return tlspolicy.ReadChains(f.chains)
 	}
-	if len(pairs) == 0 {
-		for _, p := range [][2]string{{f.cert, f.key}, {f.ecCert, f.ecKey}} {
-			if p[0] != "" && !strings.EqualFold(p[0], "none") {
-				pairs = append(pairs, p)
-			}
-		}
-	}
-	var certs []tls.Certificate
-	for _, p := range pairs {
+	var certs []*tls.Certificate
+	for _, p := range f.pairs() {
 		c, err := tls.LoadX509KeyPair(p[0], p[1])
 		if err != nil {
 			return nil, fmt.Errorf("certificate %s with key %s: %w", p[0], p[1], err)
 		}
-		certs = append(certs, c)
+		certs = append(certs, &c)
 	}
 	return certs, nil
+}
+
+// pairs are the files of certificates and their keys.
+func (f *tlsFiles) pairs() (pairs [][2]string) {
+	for _, p := range [][2]string{{f.cert, f.key}, {f.ecCert, f.ecKey}} {
+		if p[0] != "" && !strings.EqualFold(p[0], "none") {
+			pairs = append(pairs, p)
+		}
+	}
+	return pairs
+}
+
+// mark takes note of how the files are that have been read.
+func (c *tlsClient) mark(f *tlsFiles) {
+	names := slices.Concat([]string{f.caFile, f.caPath}, f.chains, c.TrustAnchorFiles)
+	if len(f.chains) == 0 {
+		for _, p := range f.pairs() {
+			names = append(names, p[:]...)
+		}
+	}
+	for _, name := range names {
+		if name != "" {
+			c.marks = append(c.marks, c.confined.Mark(name))
+		}
+	}
+}
+
+// filesRecheck is how long files are taken to be unchanged.
+const filesRecheck = 10 * time.Second
+
+// keepUp has another process take our place when a file of CAs, certificates or
+// keys has changed: this one could not read it any more.
+func (c *tlsClient) keepUp(now time.Time) {
+	c.mu.Lock()
+	due := now.Sub(c.checked) >= filesRecheck
+	if due {
+		c.checked = now
+	}
+	c.mu.Unlock()
+	if due {
+		c.confined.Restart(c.marks)
+	}
 }
 
 func (c *tlsClient) readSMTP(cfg *config.Config) tlsFiles {

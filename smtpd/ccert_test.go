@@ -5,9 +5,15 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"math/big"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
+
+	"posthaste/internal/config"
 )
 
 // issued is a chain: a certificate for the use, by as many authorities between
@@ -68,6 +74,42 @@ func TestClientCertificate(t *testing.T) {
 		set.roots.AddCert(chain[len(chain)-1])
 		if got := set.trusted(chain[:len(chain)-1]); got != tt.want {
 			t.Errorf("%+v: %t", tt, got)
+		}
+	}
+}
+
+// CAs that cannot be read, and what else is where they are, keep the service
+// from nothing: they vouch for nobody.
+func TestClientRoots(t *testing.T) {
+	t.Parallel()
+	chain := issued(t, 0, x509.ExtKeyUsageClientAuth)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "ca.pem")
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain[1].Raw})
+	if err := errors.Join(os.WriteFile(file, text, 0o600), os.Mkdir(filepath.Join(dir, "java"), 0o700),
+		os.Symlink("nowhere", filepath.Join(dir, "dangling"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		conf   string
+		warned bool
+		want   bool
+	}{
+		{"smtpd_tls_CApath = " + dir, false, true},
+		{"smtpd_tls_CAfile = " + file, false, true},
+		{"smtpd_tls_CAfile = " + file + "\nsmtpd_tls_CApath = " + dir + "/none", true, true},
+		{"smtpd_tls_CAfile = " + dir + "/none", true, false},
+		{"", false, false},
+	} {
+		cfg, err := config.LoadString(tt.conf + "\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := &tlsSettings{askCert: true, depth: 9, usages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+		warned := false
+		set.readRoots(cfg, func(string, ...any) { warned = true })
+		if got := set.trusted(chain[:1]); got != tt.want || warned != tt.warned {
+			t.Errorf("%q: trusted %t, warned %t", tt.conf, got, warned)
 		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"crypto/sha512"
 	"crypto/tls"
 	"encoding/base64"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"hash"
@@ -22,6 +21,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/confine"
 	"posthaste/internal/table"
+	"posthaste/internal/tlspolicy"
 )
 
 // keyRecheck is how long certificate files are taken to be unchanged.
@@ -127,21 +127,9 @@ func (k *keyring) stamps() []fileStamp {
 }
 
 func (k *keyring) load() ([]*tls.Certificate, error) {
-	var certs []*tls.Certificate
-	var text []byte
-	for _, f := range k.chains { // they are one: a key may be in one file, and its chain in the next
-		t, err := os.ReadFile(f)
-		if err != nil {
-			return nil, fmt.Errorf("smtpd_tls_chain_files: %w", err)
-		}
-		text = append(append(text, t...), '\n')
-	}
-	if len(k.chains) > 0 {
-		list, err := parseChains(text)
-		if err != nil {
-			return nil, fmt.Errorf("smtpd_tls_chain_files: %s: %w", strings.Join(k.chains, ", "), err)
-		}
-		certs = list
+	certs, err := tlspolicy.ReadChains(k.chains)
+	if err != nil {
+		return nil, fmt.Errorf("smtpd_tls_chain_files: %w", err)
 	}
 	for _, p := range k.pairs {
 		c, err := tls.LoadX509KeyPair(p[0], p[1])
@@ -154,49 +142,6 @@ func (k *keyring) load() ([]*tls.Certificate, error) {
 		return nil, errors.New("no server certificate: set smtpd_tls_chain_files, or smtpd_tls_cert_file and smtpd_tls_key_file")
 	}
 	return certs, nil
-}
-
-// parseChains reads keys, each followed by the chain of its certificate.
-func parseChains(text []byte) ([]*tls.Certificate, error) {
-	var out []*tls.Certificate
-	var key, chain []byte
-	finish := func() error {
-		if key == nil {
-			return nil
-		}
-		c, err := tls.X509KeyPair(chain, key)
-		if err != nil {
-			return err
-		}
-		out = append(out, &c)
-		key, chain = nil, nil
-		return nil
-	}
-	for {
-		var block *pem.Block
-		if block, text = pem.Decode(text); block == nil {
-			break
-		}
-		switch {
-		case strings.HasSuffix(block.Type, "PRIVATE KEY"):
-			if err := finish(); err != nil {
-				return nil, err
-			}
-			key = pem.EncodeToMemory(block)
-		case block.Type == "CERTIFICATE":
-			if key == nil {
-				return nil, errors.New("a certificate comes before its key")
-			}
-			chain = append(chain, pem.EncodeToMemory(block)...)
-		}
-	}
-	if err := finish(); err != nil {
-		return nil, err
-	}
-	if len(out) == 0 {
-		return nil, errors.New("no key and certificate")
-	}
-	return out, nil
 }
 
 // choose picks the certificate for a client: by the name it asks for, if
@@ -245,7 +190,7 @@ func (k *keyring) named(name string) ([]*tls.Certificate, error) {
 			text = append(text, part...)
 		}
 	}
-	certs, err := parseChains(text)
+	certs, err := tlspolicy.ParseChains(text)
 	if err != nil {
 		return nil, fmt.Errorf("tls_server_sni_maps: %s: %w", name, err)
 	}

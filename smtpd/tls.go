@@ -11,8 +11,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -108,45 +106,26 @@ func readTLS(cfg *config.Config, warn func(string, ...any), o table.Options) (*t
 		t.level = tlsNone
 		return t, nil
 	}
-	if err := t.readRoots(cfg); err != nil {
-		return nil, err
-	}
+	t.readRoots(cfg, warn)
 	t.logLevels = table.OpenMaps("smtpd_tls_loglevel_maps", cfg.List("smtpd_tls_loglevel_maps"), o)
 	t.logParents = slices.Contains(cfg.List("parent_domain_matches_subdomains"), "smtpd_tls_loglevel_maps")
 	return t, t.makeConfig(cfg, warn)
 }
 
-func (t *tlsSettings) readRoots(cfg *config.Config) error {
+// readRoots reads the CAs that vouch for clients. Those that cannot be read
+// vouch for nobody.
+func (t *tlsSettings) readRoots(cfg *config.Config, warn func(string, ...any)) {
 	if !t.askCert {
-		return nil
-	}
-	t.roots = x509.NewCertPool()
-	if cfg.Bool("tls_append_default_CA") {
-		system, err := x509.SystemCertPool()
-		if err != nil {
-			return fmt.Errorf("tls_append_default_CA: %w", err)
-		}
-		t.roots = system
+		return
 	}
 	var files []string
 	if f := cfg.String("smtpd_tls_CAfile"); f != "" {
-		files = append(files, f)
+		files = []string{f}
 	}
-	if dir := cfg.String("smtpd_tls_CApath"); dir != "" {
-		found, err := filepath.Glob(filepath.Join(dir, "*"))
-		if err != nil {
-			return fmt.Errorf("smtpd_tls_CApath: %w", err)
-		}
-		files = append(files, found...)
+	var err error
+	if t.roots, err = tlspolicy.Roots(files, cfg.String("smtpd_tls_CApath"), cfg.Bool("tls_append_default_CA")); err != nil {
+		warn("smtpd_tls_CAfile, smtpd_tls_CApath: %v", err)
 	}
-	for _, f := range files {
-		pem, err := os.ReadFile(f)
-		if err != nil {
-			return fmt.Errorf("certificate authorities: %w", err)
-		}
-		t.roots.AppendCertsFromPEM(pem)
-	}
-	return nil
 }
 
 // makeConfig turns protocol and cipher settings into what crypto/tls knows.

@@ -66,6 +66,7 @@ func (c *Confinement) Replace(path string) {
 type Mark struct {
 	f     *os.File
 	state state
+	link  *Mark // on the symbolic link that path is; nil if it is none
 }
 
 // state shows a change of contents, and, by the time of change, one of name
@@ -81,7 +82,15 @@ func (c *Confinement) Mark(path string) *Mark {
 	if c == nil || c.Jailed() {
 		return nil
 	}
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	m := mark(path, 0)
+	if fi, err := os.Lstat(path); m != nil && err == nil && fi.Mode()&fs.ModeSymlink != 0 {
+		m.link = mark(path, unix.O_NOFOLLOW)
+	}
+	return m
+}
+
+func mark(path string, flags int) *Mark {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC|flags, 0)
 	if err != nil {
 		return nil // whoever reads the file says why
 	}
@@ -102,19 +111,20 @@ func (m *Mark) look() (state, error) {
 }
 
 // Changed says whether the file was written to, replaced or removed since the
-// mark was made.
+// mark was made, or a symbolic link of its name set to another one.
 func (m *Mark) Changed() bool {
 	if m == nil {
 		return false
 	}
 	now, err := m.look()
-	return err == nil && now != m.state
+	return err == nil && now != m.state || m.link.Changed()
 }
 
 // Close gives the mark up.
 func (m *Mark) Close() {
 	if m != nil {
 		_ = m.f.Close() // nothing was written through it
+		m.link.Close()
 	}
 }
 

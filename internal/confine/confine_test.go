@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -27,11 +28,26 @@ func TestMark(t *testing.T) {
 			}
 			return os.Rename(p+".new", p)
 		}, true},
+		{"link read", func(p string) error { _, err := os.ReadFile(p); return err }, false},
+		{"link changed", func(p string) error {
+			if err := os.Symlink(filepath.Join(filepath.Dir(p), "other"), p+".new"); err != nil {
+				return err
+			}
+			return os.Rename(p+".new", p)
+		}, true},
+		{"link, whose file is written to", func(p string) error { return os.WriteFile(p, []byte("longer than before"), 0o600) }, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "f")
-			if err := os.WriteFile(path, []byte("before"), 0o600); err != nil {
+			file := path
+			if strings.HasPrefix(tc.name, "link") { // as programs that renew certificates have it
+				file += "1"
+				if err := os.Symlink(file, path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.WriteFile(file, []byte("before"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			var replaced []string

@@ -69,16 +69,20 @@ type call struct {
 
 var _ Resolver = (*Client)(nil)
 
-// New returns a Client. Close it when the process is done with it.
+// New returns a Client. Close it when the process is done with it. It reads
+// ResolvConf and Hosts, which may be out of sight afterwards: inside chroot,
+// what was read counts until there is a file of that name.
 func New(o Options) *Client {
 	if o.CacheSize == 0 {
 		o.CacheSize = cacheSize
 	}
 	c := &Client{opt: o, ask: o.Exchanger, cache: newCache(o.CacheSize), calls: make(map[key]*call)}
 	c.hosts = newHostsFile(o.Hosts)
+	c.hosts.lookup("", 0)
 	if c.ask == nil {
 		w := newWire(o.ResolvConf, c.cache.clear)
 		w.conf.servers, w.conf.trustAD = parseServers(o.Servers), o.TrustAD
+		w.conf.get(time.Now())
 		c.ask = w
 	}
 	return c

@@ -29,6 +29,34 @@ func (s settings) Bool(name string) bool {
 	return s.trust
 }
 
+// TestConfinedLater has the files go out of sight, as they do for a process
+// that goes into chroot.
+func TestConfinedLater(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	resolv, hosts := filepath.Join(dir, "resolv.conf"), filepath.Join(dir, "hosts")
+	for file, text := range map[string]string{resolv: "nameserver 192.0.2.53\n", hosts: "192.0.2.1 mail\n"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := New(Options{ResolvConf: resolv, Hosts: hosts})
+	defer c.Close()
+	for _, file := range []string{resolv, hosts} {
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if conf := c.ask.(*wire).conf.get(time.Now().Add(time.Hour)); !slices.Equal(conf.servers, []string{"192.0.2.53:53"}) {
+			t.Errorf("%v", conf.servers)
+		}
+		if found := c.hosts.lookup("mail", IPv4); len(found) != 1 {
+			t.Error(found)
+		}
+	}
+}
+
 func TestConfigured(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "resolv.conf")

@@ -159,36 +159,41 @@ func MatchFingerprint(cert *x509.Certificate, digest string, fingerprints []stri
 }
 
 // Roots reads trust anchors: files of certificates, and all certificates of a
-// directory. system adds the system's own.
+// directory. system adds the system's own. The pool is never nil: with an error
+// it has what could be read.
 func Roots(files []string, dir string, system bool) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
+	var errs []string
+	note := func(err error) {
+		if err != nil {
+			errs = append(errs, err.Error())
+		}
+	}
 	if system {
 		p, err := x509.SystemCertPool()
-		if err != nil {
-			return nil, fmt.Errorf("the system's CA certificates: %w", err)
+		if err == nil {
+			pool = p
 		}
-		pool = p
+		note(err)
 	}
 	for _, f := range files {
 		b, err := os.ReadFile(f)
-		if err != nil {
-			return nil, fmt.Errorf("trusted certificates: %w", err)
+		if err == nil && !pool.AppendCertsFromPEM(b) {
+			err = fmt.Errorf("%s has no certificate in PEM form", f)
 		}
-		if !pool.AppendCertsFromPEM(b) {
-			return nil, fmt.Errorf("trusted certificates: %s has no certificate in PEM form", f)
+		note(err)
+	}
+	if dir != "" {
+		list, err := os.ReadDir(dir)
+		note(err)
+		for _, e := range list {
+			if b, err := os.ReadFile(filepath.Join(dir, e.Name())); err == nil {
+				pool.AppendCertsFromPEM(b) // what else is in there is of no interest
+			}
 		}
 	}
-	if dir == "" {
-		return pool, nil
-	}
-	list, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("trusted certificates: %w", err)
-	}
-	for _, e := range list {
-		if b, err := os.ReadFile(filepath.Join(dir, e.Name())); err == nil {
-			pool.AppendCertsFromPEM(b) // what else is in there is of no interest
-		}
+	if len(errs) > 0 {
+		return pool, fmt.Errorf("trusted certificates: %s", strings.Join(errs, "; "))
 	}
 	return pool, nil
 }
