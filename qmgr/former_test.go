@@ -287,7 +287,23 @@ func TestMuteResolver(t *testing.T) {
 	}
 	o.answer("defer", "defer")
 	st.waitOp(id, "its deferral", inQueue(spool.Deferred))
-	if n := strings.Count(st.log.String(), "warning: "+string(id)+": address resolver failure: "); n != 1 {
+	if n := strings.Count(st.log.String(), "warning: "+string(id)+": address resolver failure: no answer within 10ms"); n != 1 {
 		t.Errorf("%d lines in the log:\n%s", n, st.log)
 	}
+}
+
+// A stop while the resolver is asked is no failure of it.
+func TestStopWhileResolving(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	st.mute = true
+	st.fill(many(2, "to.test"))
+	t.Cleanup(func() { // when all has stopped
+		if strings.Contains(st.log.String(), "resolver") {
+			t.Errorf("log:\n%s", st.log)
+		}
+	})
+	st.run()
+	st.until("the resolver is asked", func() bool { return st.asked.Load() > 0 })
+	st.retire()
 }

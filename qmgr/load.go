@@ -123,9 +123,9 @@ func (s *Server) read(j *job) *loaded {
 	}
 	l.sortOut(j)
 	isDone := (&message{done: j.done}).isDone
-	ctx, giveUp := context.WithCancel(s.ctx)
-	defer giveUp()
-	late := time.AfterFunc(s.opt.ResolveTime, giveUp)
+	ctx, giveUp := context.WithCancelCause(s.ctx)
+	defer giveUp(nil)
+	late := time.AfterFunc(s.opt.ResolveTime, func() { giveUp(fmt.Errorf("no answer within %v", s.opt.ResolveTime)) })
 	defer late.Stop()
 	i := j.from
 	for ; i < j.from+len(rcpts) && len(l.rcpts)+len(l.discarded) < j.limit; i++ {
@@ -243,8 +243,11 @@ func (s *Server) resolve(ctx context.Context, j *job, l *loaded, r *loadedRcpt) 
 	local, _, _ := strings.Cut(ans.Recipient, "@")
 	switch {
 	case err != nil || ans.Flags&proto.ResolveFail != 0:
-		if err != nil && !l.unresolved {
+		if err != nil && !l.unresolved && s.ctx.Err() == nil { // else it is us who stop
 			l.unresolved = true
+			if ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
 			s.opt.Log.Warning("%s: address resolver failure: %v", j.id, err)
 		}
 		r.Transport, r.Nexthop = sched.RetryTransport, "4.3.0 address resolver failure"

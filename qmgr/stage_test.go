@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -63,6 +64,7 @@ type stage struct {
 	resolveTime time.Duration
 	// unreadable says that messages cannot be opened, for no fault of theirs.
 	unreadable bool
+	asked      atomic.Int32    // how often the resolver was asked
 	mute       bool            // the resolver does not answer
 	gate       <-chan struct{} // when set, messages are opened when it is closed
 	reading    int             // how many wait for that
@@ -235,6 +237,7 @@ func (st *stage) path(name string) string { return filepath.Join(st.dir, name) }
 
 // Resolve makes the stage a Resolver.
 func (st *stage) Resolve(ctx context.Context, _, addr string) (proto.ResolveReply, error) {
+	st.asked.Add(1)
 	if st.mute {
 		<-ctx.Done()
 		return proto.ResolveReply{}, ctx.Err()
