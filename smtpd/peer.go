@@ -2,6 +2,7 @@ package smtpd
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/netip"
 	"slices"
@@ -122,14 +123,21 @@ func (s *session) earlyTalker() error {
 }
 
 // more says whether the client has sent more than was asked for, also when it
-// has not been read yet. Under TLS only what has been read is known.
+// has not been read yet.
 func (s *session) more() bool {
 	w := &s.wire
-	if c, ok := w.nc.(*quickio.Conn); ok && w.buffered() == 0 {
-		w.makeRoom(smallBuf)
-		n := c.ReadNow(w.buf[w.w:])
-		w.w += n
-		w.received += int64(n)
+	if w.buffered() > 0 {
+		return true
 	}
-	return w.buffered() > 0
+	w.makeRoom(smallBuf)
+	n := 0
+	switch c := w.nc.(type) {
+	case *quickio.Conn:
+		n = c.ReadNow(w.buf[w.w:])
+	case *tls.Conn:
+		n = s.tls.under.readNow(c, w.buf[w.w:])
+	}
+	w.w += n
+	w.received += int64(n)
+	return n > 0
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
+	"posthaste/internal/quickio"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/table"
 	"posthaste/internal/tlspolicy"
@@ -274,7 +276,8 @@ func cipherSuites(grade string, exclude []string, warn func(string, ...any)) ([]
 
 // tlsState is the TLS of one session.
 type tlsState struct {
-	cert *tls.Certificate // what we presented
+	cert  *tls.Certificate // what we presented
+	under *transport
 }
 
 // transport is the socket under TLS. It remembers which certificate was
@@ -282,6 +285,30 @@ type tlsState struct {
 type transport struct {
 	net.Conn
 	cert *tls.Certificate
+	now  bool // Read does not wait
+}
+
+// Read implements net.Conn.
+func (t *transport) Read(p []byte) (int, error) {
+	if !t.now {
+		return t.Conn.Read(p)
+	}
+	if c, ok := t.Conn.(*quickio.Conn); ok {
+		if n := c.ReadNow(p); n > 0 {
+			return n, nil
+		}
+	}
+	return 0, os.ErrDeadlineExceeded // which TLS takes for something that passes
+}
+
+// readNow reads what c, the TLS over t, can have without waiting: what it has
+// deciphered or received already, or what is in the socket. What went wrong the
+// next read says.
+func (t *transport) readNow(c *tls.Conn, p []byte) int {
+	t.now = true
+	n, _ := c.Read(p)
+	t.now = false
+	return n
 }
 
 func (s *session) offersTLS() bool {
@@ -368,7 +395,7 @@ func (s *session) handshake() error {
 		return err
 	}
 	s.wire.nc = c
-	s.tls = &tlsState{cert: under.cert}
+	s.tls = &tlsState{cert: under.cert, under: under}
 	s.a.TLS = s.srv.tlsSet.describe(c.ConnectionState())
 	s.srv.log.Count(maillog.TLSEstablished{Server: true, Proto: s.a.TLS.Protocol})
 	if s.tlsLogLevel() > 0 {
