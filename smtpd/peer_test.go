@@ -33,6 +33,7 @@ func (g *gathered) flush(t *testing.T, n int, to *net.TCPConn) {
 	if n == 0 {
 		n = g.wait.Len()
 	}
+	g.Conn.SetWriteDeadline(time.Now().Add(40 * time.Second)) // the end of TLS leaves none
 	if _, err := g.Conn.Write(g.wait.Next(n)); err != nil {
 		t.Fatal(err)
 	}
