@@ -58,13 +58,24 @@ func (f *Form) Rewrite(addr string) string {
 	return addr
 }
 
-// stripRoute removes a source route, @a,@b:user@c (RFC 5321 appendix C).
+// stripRoute removes a source route, @a,@b:user@c (RFC 5321 appendix C). A
+// colon inside an address literal does not end it.
 func stripRoute(addr string) string {
 	if addr[0] != '@' {
 		return addr
 	}
-	if i := strings.IndexByte(addr, ':'); i > 0 && i < len(addr)-1 {
-		return addr[i+1:]
+	literal := false
+	for i := 0; i < len(addr)-1; i++ {
+		switch addr[i] {
+		case '[':
+			literal = true
+		case ']':
+			literal = false
+		case ':':
+			if !literal {
+				return addr[i+1:]
+			}
+		}
 	}
 	return addr
 }
