@@ -188,6 +188,12 @@ func (s *session) reply(r *smtpwire.Reply) {
 	if r.Code >= 400 {
 		r = s.filterReject(r)
 	}
+	if r.Code >= 500 && s.set.softBounce { // of whatever kind, also what cleanup and filters say
+		r = smtpwire.R(r.Code-100, r.Status, r.Text)
+		if !r.Status.IsZero() {
+			r.Status = r.Status.WithClass(4)
+		}
+	}
 	s.wire.kept()
 	from := len(s.wire.out)
 	s.wire.out = r.Append(s.wire.out)

@@ -31,6 +31,7 @@ type settings struct {
 	queueMinFree                          int64
 	queueDir                              string
 	heloRequired, vrfyDisabled, strict    bool
+	softBounce                            bool
 	softErrors, hardErrors, junkLimit     int
 	errorSleep                            time.Duration
 	rcptLimit, overshoot                  int
@@ -69,7 +70,7 @@ func readSettings(cfg *config.Config, service string, o table.Options) (*setting
 		lineLimit: int(cfg.Bytes("line_length_limit")), messageLimit: cfg.Bytes("message_size_limit"),
 		queueMinFree: cfg.Bytes("queue_minfree"), queueDir: ".",
 		heloRequired: cfg.Bool("smtpd_helo_required"), vrfyDisabled: cfg.Bool("disable_vrfy_command"),
-		strict:     cfg.Bool("strict_rfc821_envelopes"),
+		strict: cfg.Bool("strict_rfc821_envelopes"), softBounce: cfg.Bool("soft_bounce"),
 		softErrors: cfg.Int("smtpd_soft_error_limit"), hardErrors: cfg.Int("smtpd_hard_error_limit"),
 		junkLimit: cfg.Int("smtpd_junk_command_limit"), errorSleep: cfg.Duration("smtpd_error_sleep_time"),
 		rcptLimit: cfg.Int("smtpd_recipient_limit"), overshoot: cfg.Int("smtpd_recipient_overshoot_limit"),
