@@ -407,9 +407,25 @@ func (f *filtering) logAction(action, stage, text string) {
 		Proto: c.Proto, Helo: c.Helo})
 }
 
+// parameters are those of args that have a meaning here, each after a space.
+// Filters pass on what the client had said, SIZE= and BODY= with it: that
+// must not keep the address from being changed.
+func (f *filtering) parameters(args, warning string, names ...string) string {
+	list := ""
+	for _, word := range strings.Fields(args) {
+		if !slices.ContainsFunc(names, func(n string) bool { return len(word) >= len(n) && strings.EqualFold(word[:len(n)], n) }) {
+			f.m.log = append(f.m.log, LogLine{Warning: true, Text: fmt.Sprintf(warning, printable(word))})
+			continue
+		}
+		list += " " + word
+	}
+	return list
+}
+
 // ChangeSender implements milter.Envelope.
 func (f *filtering) ChangeSender(addr, args string) {
-	p, refusal := smtpwire.ParseMail("FROM:"+bracketed(addr)+" "+args, smtpwire.ExtDSN, false)
+	args = f.parameters(args, "Ignoring bad ESMTP parameter \"%.100s\" in SMFI_CHGFROM request", "RET=", "ENVID=")
+	p, refusal := smtpwire.ParseMail("FROM:"+bracketed(addr)+args, smtpwire.ExtDSN, false)
 	if refusal != nil {
 		f.m.warnf("a milter wants a sender that is none: %q %q: %s", addr, args, refusal.Text)
 		return
@@ -426,7 +442,8 @@ func (f *filtering) ChangeSender(addr, args string) {
 
 // AddRecipient implements milter.Envelope.
 func (f *filtering) AddRecipient(addr, args string) {
-	p, refusal := smtpwire.ParseRcpt("TO:"+bracketed(addr)+" "+args, smtpwire.ExtDSN, false)
+	args = f.parameters(args, f.m.id+": ignoring ESMTP argument from Milter or header/body_checks: \"%.100s\"", "NOTIFY=", "ORCPT=")
+	p, refusal := smtpwire.ParseRcpt("TO:"+bracketed(addr)+args, smtpwire.ExtDSN, false)
 	if refusal != nil {
 		f.m.warnf("a milter wants a recipient that is none: %q %q: %s", addr, args, refusal.Text)
 		return

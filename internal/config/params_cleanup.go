@@ -109,7 +109,7 @@ var milterParams = []Param{
 	{Name: "milter_macro_defaults", Type: List, Tier: 3, Doc: "Default values for milter macros"},
 	{Name: "milter_macro_v", Type: String, Default: "$mail_name $mail_version", Tier: 3, Doc: "Value of macro v"},
 	{Name: "milter_mail_macros", Type: String, Default: "i {auth_type} {auth_authen} {auth_author} {mail_addr} {mail_host} {mail_mailer}", Tier: 3, Doc: "Macros sent at MAIL"},
-	{Name: "milter_protocol", Type: Int, Default: "6", Min: 2, Max: 6, Tier: 1, Doc: "Milter protocol version"},
+	{Name: "milter_protocol", Type: String, Default: "6", Tier: 1, Doc: "Milter protocol version, and no_header_reply"},
 	{Name: "milter_rcpt_macros", Type: String, Default: "i {rcpt_addr} {rcpt_host} {rcpt_mailer}", Tier: 3, Doc: "Macros sent at RCPT"},
 	{Name: "milter_unknown_command_macros", Type: String, Tier: 3, Doc: "Macros sent for unknown commands"},
 	{Name: "non_smtpd_milters", Type: List, Tier: 1, Doc: "Milters for mail not received by SMTP"},

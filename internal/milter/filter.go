@@ -37,6 +37,7 @@ type filter struct {
 	verdict Verdict // of all messages to come, once there is one
 	done    bool    // not to be asked about this message any more
 	opened  bool    // it has heard something of a message
+	skip    byte    // the kind of event of which it wants no more in a row
 }
 
 // open connects and negotiates.
@@ -82,6 +83,9 @@ func (f *filter) dial(ctx context.Context) error {
 // for each session.
 func (f *filter) negotiate(limit time.Duration) error {
 	offer := options{version: f.spec.Protocol, actions: offered[f.spec.Protocol].actions, steps: offered[f.spec.Protocol].steps}
+	if f.spec.NoHeaderReply {
+		offer.steps |= stepNRHeader
+	}
 	f.out = offer.append(f.out[:0])
 	p, err := f.answer(limit)
 	if err == nil {
@@ -155,6 +159,10 @@ func (f *filter) macros(b []byte, e *event, values map[string]string) []byte {
 // send tells the filter of an event and heeds its reply. Replies to the
 // content are not for here.
 func (f *filter) send(e *event, values map[string]string) Verdict {
+	if f.skip == e.kind {
+		return Verdict{}
+	}
+	f.skip = 0
 	if f.opts.steps&e.skip != 0 {
 		// What it is to know at this stage it may need at a later one.
 		if n := len(f.out); e.stage <= stRcpt {
@@ -206,26 +214,23 @@ func (f *filter) heed(p packet, e *event) Verdict {
 		}
 		f.done = true
 		return v
-	case repSkip:
-		if e.kind == cmdBody { // whether it had asked to be allowed or not
-			return Verdict{Action: skipBody}
-		}
-		return f.fail(e.name, unexpectedReply(p))
+	case repSkip: // whether it had asked to be allowed or not, and not only in the body
+		f.skip = e.kind
+		return v
 	case repReject:
 		v = Verdict{Action: Reject, Reply: replyReject}
 	case repTempFail:
 		v = Verdict{Action: Reject, Reply: replyTempFail}
 	case repCode:
-		text, _, ok := cutString(p.data)
-		if ok {
-			v, ok = parseReply(text)
-		}
-		if !ok {
+		text, _, _ := bytes.Cut(p.data, []byte{0}) // which some forget
+		var ok bool
+		if v, ok = parseReply(string(text)); !ok {
 			return f.fail(e.name, fmt.Errorf("malformed SMTP reply %.100q", p.data))
 		}
 	case repDiscard:
 		if session || e.kind == cmdUnknown {
-			return f.fail(e.name, unexpectedReply(p))
+			f.warn("milter %s: %s event: it wants a message discarded, of which there is none", f.spec.Endpoint, e.name)
+			return v
 		}
 		v = Verdict{Action: Discard}
 	case repShutdown, repConnFail:
@@ -245,9 +250,6 @@ func (f *filter) heed(p packet, e *event) Verdict {
 }
 
 func unexpectedReply(p packet) error { return fmt.Errorf("unexpected reply %q", p.kind) }
-
-// skipBody says that the filter has seen enough of the body.
-const skipBody Action = 100
 
 // fail gives the filter up for the session: its default action is what it says
 // from now on.
@@ -279,7 +281,7 @@ func isTimeout(err error) bool {
 
 // abort tells the filter to forget the message.
 func (f *filter) abort() {
-	f.done = false
+	f.done, f.skip = false, 0
 	if f.dead || !f.opened {
 		return
 	}
@@ -319,7 +321,11 @@ func (f *filter) headerValue(fd Field) []byte {
 	if f.opts.steps&stepLeadSpace == 0 && len(v) > 0 && (v[0] == ' ' || v[0] == '\t') {
 		v = v[1:]
 	}
-	return bytes.ReplaceAll(v, crlf, []byte("\n"))
+	v = bytes.ReplaceAll(v, crlf, []byte("\n"))
+	if bytes.IndexByte(v, 0) >= 0 { // it would end the value, and hide the rest of it
+		v = bytes.ReplaceAll(v, []byte{0}, nil)
+	}
+	return v
 }
 
 // fieldOf makes a field of what a filter gives. Line ends in the value, of whatever

@@ -103,10 +103,7 @@ func (s *Session) body(f *filter, c *Content) Verdict {
 		}
 		v := f.send(&event{name: "BODY", kind: cmdBody, stage: stEOM, noWait: stepNRBody,
 			fill: func(b []byte) []byte { return append(b, chunk...) }}, s.macros)
-		if v.Action == skipBody {
-			return Verdict{}
-		}
-		if v.Action != Continue || f.dead || f.done {
+		if v.Action != Continue || f.dead || f.done || f.skip == cmdBody {
 			return v
 		}
 	}
@@ -138,6 +135,7 @@ type edits struct {
 // wants.
 func (f *filter) endOfMessage(ctx context.Context, values map[string]string, c *Content) (*edits, Verdict) {
 	e := &event{name: "EOM", kind: cmdEOM, stage: stEOM}
+	f.skip = 0
 	f.out = appendPacket(f.macros(f.out, e, values), cmdEOM, nil)
 	ed := new(edits)
 	end := time.Now().Add(maxContentTime)
@@ -266,10 +264,7 @@ func (f *filter) changeHeader(one *edit, c *Content, env Envelope) error {
 	case repInsHeader:
 		at = int(min(uint32(len(c.Fields)), one.index))
 	case repChgHeader:
-		if one.index == 0 {
-			return fmt.Errorf("change of %.100q: the first has index 1", one.name)
-		}
-		if at, old = c.find(one.name, int(one.index)); !old {
+		if at, old = c.find(one.name, int(max(one.index, 1))); !old { // 0 is what Sendmail takes for 1
 			at = len(c.Fields)
 		}
 		if one.value == "" {

@@ -30,6 +30,7 @@ const (
 type Spec struct {
 	Endpoint                  string // inet:host:port or unix:path, as configured
 	Protocol                  int    // highest version to offer: 2, 3, 4 or 6
+	NoHeaderReply             bool   // whatever the version, the filter may say that it sends no reply to each header field
 	Connect, Command, Content time.Duration
 	Default                   string // milter_default_action
 	// Reuse says that the filter serves one SMTP session after the other on
@@ -72,7 +73,7 @@ func Read(cfg *config.Config, name string) ([]Spec, error) { return Parse(cfg, n
 // default_action, protocol, and connection_reuse.
 func Parse(cfg *config.Config, name string, list []string) ([]Spec, error) {
 	base := Spec{
-		Protocol: cfg.Int("milter_protocol"), Default: cfg.String("milter_default_action"),
+		Default: cfg.String("milter_default_action"),
 		Connect: cfg.Duration("milter_connect_timeout"), Command: cfg.Duration("milter_command_timeout"),
 		Content: cfg.Duration("milter_content_timeout"),
 		Macros: [nStages]string{
@@ -82,10 +83,13 @@ func Parse(cfg *config.Config, name string, list []string) ([]Spec, error) {
 			stEOH: cfg.String("milter_end_of_header_macros"), stUnknown: cfg.String("milter_unknown_command_macros"),
 		},
 	}
+	if err := base.setProtocol(strings.FieldsFunc(cfg.String("milter_protocol"), isSeparator)); err != nil {
+		return nil, fmt.Errorf("milter_protocol: %w", err)
+	}
 	specs := make([]Spec, 0, len(list))
 	for _, item := range list {
 		s := base
-		words := strings.FieldsFunc(item, func(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' })
+		words := strings.FieldsFunc(item, isSeparator)
 		if len(words) == 0 {
 			continue
 		}
@@ -95,15 +99,35 @@ func Parse(cfg *config.Config, name string, list []string) ([]Spec, error) {
 				return nil, fmt.Errorf("%s: milter %s: %w", name, s.Endpoint, err)
 			}
 		}
-		if _, known := offered[s.Protocol]; !known {
-			return nil, fmt.Errorf("%s: milter %s: protocol %d: expected 2, 3, 4 or 6", name, s.Endpoint, s.Protocol)
-		}
 		if _, _, err := s.network(); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		specs = append(specs, s)
 	}
 	return specs, nil
+}
+
+func isSeparator(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' || r == '\r' }
+
+// setProtocol takes a version, and the one extension that has a name.
+func (s *Spec) setProtocol(words []string) error {
+	s.Protocol, s.NoHeaderReply = 0, false
+	for _, w := range words {
+		n, err := strconv.Atoi(w)
+		_, known := offered[n]
+		switch {
+		case w == "no_header_reply":
+			s.NoHeaderReply = true
+		case err != nil || !known || s.Protocol != 0:
+			return fmt.Errorf("%q: expected 2, 3, 4 or 6, and perhaps no_header_reply", strings.Join(words, " "))
+		default:
+			s.Protocol = n
+		}
+	}
+	if s.Protocol == 0 {
+		return fmt.Errorf("%q: expected 2, 3, 4 or 6", strings.Join(words, " "))
+	}
+	return nil
 }
 
 // set applies one setting of a filter's own.
@@ -120,7 +144,7 @@ func (s *Spec) set(word string) (err error) {
 	case "content_timeout":
 		s.Content, err = parseTime(value)
 	case "protocol":
-		s.Protocol, err = strconv.Atoi(value)
+		err = s.setProtocol([]string{value})
 	case "connection_reuse":
 		if s.Reuse = value == "yes"; !s.Reuse && value != "no" {
 			err = fmt.Errorf("expected yes or no")
@@ -184,7 +208,7 @@ func macroName(name string) string {
 
 // macroNames splits a list of names.
 func macroNames(list string) []string {
-	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' || r == '\r' })
+	return strings.FieldsFunc(list, isSeparator)
 }
 
 // Append appends the packed form, for ipc.
@@ -196,6 +220,7 @@ func (s *Spec) Append(b []byte) []byte {
 	b = pack.Int(b, 't', int64(s.Content))
 	b = pack.String(b, 'd', s.Default)
 	b = pack.Bool(b, 'r', s.Reuse)
+	b = pack.Bool(b, 'n', s.NoHeaderReply)
 	for _, m := range s.Macros {
 		b = pack.Bytes(b, 'm', m)
 	}
@@ -222,6 +247,8 @@ func (s *Spec) Decode(b []byte) error {
 			s.Default = r.String()
 		case 'r':
 			s.Reuse = r.Bool()
+		case 'n':
+			s.NoHeaderReply = r.Bool()
 		case 'm':
 			if n < len(s.Macros) {
 				s.Macros[n] = r.String()

@@ -61,7 +61,8 @@ func Strictest(specs []Spec) Verdict {
 }
 
 // parseReply reads the reply of a filter's own: "550 5.7.1 text", of several lines
-// perhaps, each with code and status. In texts "%%" stands for "%".
+// perhaps, each with code and status. In texts "%%" stands for "%", and "%" for
+// nothing: they were formats once.
 func parseReply(text string) (Verdict, bool) {
 	var r smtpwire.Reply
 	for i, line := range strings.Split(strings.TrimRight(text, "\r\n"), "\n") {
@@ -73,7 +74,7 @@ func parseReply(text string) (Verdict, bool) {
 		if !ok || part.Code < 400 || i > 0 && part.Code != r.Code {
 			return Verdict{}, false
 		}
-		part.Text = strings.ReplaceAll(part.Text, "%%", "%")
+		part.Text = strings.NewReplacer("%%", "%", "%", "").Replace(part.Text)
 		if i == 0 {
 			r = part
 		} else if i < 100 {

@@ -226,7 +226,7 @@ func (o options) append(b []byte) []byte {
 }
 
 // parseOptions reads the filter's answer to what was offered. It must not ask
-// for what was not.
+// for actions that were not.
 func parseOptions(p packet, offer options) (options, error) {
 	if p.kind != cmdOptions || len(p.data) < 12 {
 		return options{}, fmt.Errorf("%w: reply %q of %d octets to the option negotiation", errPacket, p.kind, len(p.data))
@@ -242,9 +242,7 @@ func parseOptions(p packet, offer options) (options, error) {
 	if extra := o.actions &^ offer.actions; extra != 0 {
 		return options{}, fmt.Errorf("the filter wants actions %#x, which protocol version %d has not", extra, offer.version)
 	}
-	if extra := o.steps &^ offer.steps; extra != 0 {
-		return options{}, fmt.Errorf("the filter wants protocol steps %#x, which were not offered", extra)
-	}
+	o.steps &= offered[6].steps // filters that want more than they were offered work with Postfix
 	rest := packet{p.kind, p.data[12:]}
 	for len(rest.data) > 0 {
 		n, err := rest.index()
