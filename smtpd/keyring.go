@@ -155,6 +155,9 @@ func (k *keyring) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		k.warn(err.Error())
 	} else if named != nil {
 		certs = named
+		if t, ok := hello.Conn.(*transport); ok {
+			t.sni = hello.ServerName
+		}
 	}
 	best := certs[0]
 	for _, c := range certs {

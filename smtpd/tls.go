@@ -285,7 +285,8 @@ type tlsState struct {
 type transport struct {
 	net.Conn
 	cert *tls.Certificate
-	now  bool // Read does not wait
+	sni  string // the name that tls_server_sni_maps has a certificate for
+	now  bool   // Read does not wait
 }
 
 // Read implements net.Conn.
@@ -397,10 +398,14 @@ func (s *session) handshake() error {
 	s.wire.nc = c
 	s.tls = &tlsState{cert: under.cert, under: under}
 	s.a.TLS = s.srv.tlsSet.describe(c.ConnectionState())
-	s.srv.log.Count(maillog.TLSEstablished{Server: true, Proto: s.a.TLS.Protocol})
-	if s.tlsLogLevel() > 0 {
-		s.srv.log.Info("%s TLS connection established from %s: %s", s.trust(), s.a.NameAddr(), s.tlsText(" "))
+	e := maillog.TLSEstablished{Server: true, Trust: s.trust(), Peer: s.a.NameAddr(), SNI: under.sni,
+		Proto: s.a.TLS.Protocol, Cipher: s.a.TLS.Cipher, Bits: s.a.TLS.Bits}
+	e.KeyExchange, e.Signature = s.tlsMeans()
+	if s.tlsLogLevel() == 0 {
+		s.srv.log.Count(e)
+		return nil
 	}
+	s.srv.log.Log(e)
 	return nil
 }
 
@@ -462,19 +467,16 @@ func (s *session) trust() string {
 	return "Untrusted"
 }
 
-// tlsText describes the session's encryption, as logs and Received: have it;
-// sep is what stands before the second half.
-func (s *session) tlsText(sep string) string {
+// tlsMeans are what TLS 1.3 does not say by the name of the cipher.
+func (s *session) tlsMeans() (exchange, sign string) {
 	t := s.a.TLS
-	text := fmt.Sprintf("%s with cipher %s (%d/%d bits)", t.Protocol, t.Cipher, t.Bits, t.Bits)
 	if t.State.Version != tls.VersionTLS13 {
-		return text
+		return "", ""
 	}
-	text += sep + "key-exchange " + keyExchange(t.State.CurveID)
 	if s.tls.cert != nil {
-		text += " server-signature " + signature(s.tls.cert)
+		sign = signature(s.tls.cert)
 	}
-	return text
+	return keyExchange(t.State.CurveID), sign
 }
 
 func keyExchange(c tls.CurveID) string {
@@ -507,9 +509,16 @@ func signature(c *tls.Certificate) string {
 
 // appendTLS is the part of Received: that tells of encryption.
 func (s *session) appendTLS(b []byte) []byte {
-	b = append(append(b, "\t(using "...), s.tlsText("\r\n\t ")...)
-	b = append(b, ")\r\n"...)
 	t := s.a.TLS
+	b = fmt.Appendf(b, "\t(using %s with cipher %s (%d/%d bits)", t.Protocol, t.Cipher, t.Bits, t.Bits)
+	exchange, sign := s.tlsMeans()
+	if exchange != "" {
+		b = append(append(b, "\r\n\t key-exchange "...), exchange...)
+	}
+	if sign != "" {
+		b = append(append(b, " server-signature "...), sign...)
+	}
+	b = append(b, ")\r\n"...)
 	switch {
 	case t.Fingerprint != "":
 		verdict := "not verified"

@@ -65,7 +65,7 @@ func TestServerNames(t *testing.T) {
 		t.Fatal(out)
 	}
 	other := freePort(t)
-	s.configure("smtpd_tls_security_level = may\nsmtpd_tls_chain_files = {dir}/etc/own.chain\ntls_server_sni_maps = texthash:{dir}/etc/names\n",
+	s.configure("smtpd_tls_security_level = may\nsmtpd_tls_loglevel = 1\nsmtpd_tls_chain_files = {dir}/etc/own.chain\ntls_server_sni_maps = texthash:{dir}/etc/names\n",
 		fmt.Sprintf("127.0.0.1:%d inet n - n - - smtpd -o tls_server_sni_maps=hash:%s\n", other, s.path("etc/text")))
 	s.start()
 	for _, port := range []int{s.port, other} {
@@ -74,6 +74,10 @@ func TestServerNames(t *testing.T) {
 				t.Errorf("port %d, %q: the certificate is that of %q, want %q", port, asked, got, want)
 			}
 		}
+	}
+	s.waitLogN(`Anonymous TLS connection established from \S+\[127\.0\.0\.1\] to one\.test: TLSv1\.3`, 2)
+	if strings.Contains(s.log(), " to three.test: ") {
+		t.Error("a name is logged that there is no certificate for")
 	}
 }
 

@@ -146,6 +146,7 @@ type TLSEstablished struct {
 	Trust  string // Anonymous, Untrusted, Trusted, Verified
 	Server bool   // we are the server: "from NAME[ADDR]"; else "to HOST[ADDR]:PORT"
 	Peer   string // NAME[ADDR] or HOST[ADDR]:PORT
+	SNI    string // the name that a client asked for and got a certificate of its own for
 	Proto  string // TLSv1.3
 	Cipher string
 	Bits   int
@@ -161,7 +162,8 @@ func (e TLSEstablished) Append(b []byte) []byte {
 	} else {
 		b = append(b, "to "...)
 	}
-	b = append(append(append(b, e.Peer...), ": "...), e.Proto...)
+	b = appendAttr(append(b, e.Peer...), " to ", e.SNI)
+	b = append(append(b, ": "...), e.Proto...)
 	b = append(append(append(b, " with cipher "...), e.Cipher...), " ("...)
 	b = append(strconv.AppendInt(b, int64(e.Bits), 10), '/')
 	b = append(strconv.AppendInt(b, int64(e.Bits), 10), " bits)"...)
@@ -174,6 +176,9 @@ func (e TLSEstablished) Append(b []byte) []byte {
 func (e TLSEstablished) AppendFields(b []byte) []byte {
 	b = appendString(appendEvent(b, "tls"), "trust", e.Trust)
 	b = appendString(b, "peer", e.Peer)
+	if e.SNI != "" {
+		b = appendString(b, "sni", e.SNI)
+	}
 	b = appendString(b, "protocol", e.Proto)
 	return appendNumber(appendString(b, "cipher", e.Cipher), "bits", int64(e.Bits))
 }

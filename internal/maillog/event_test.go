@@ -88,6 +88,7 @@ func events() []Event {
 		ClientStatistics{What: "connection rate", Value: "3/60s", For: "smtp:192.0.2.1", At: "Nov 20 17:56:01"},
 		TLSEstablished{Trust: "Anonymous", Server: true, Peer: "h.test[192.0.2.1]", Proto: "TLSv1.3", Cipher: "TLS_AES_256_GCM_SHA384", Bits: 256,
 			KeyExchange: "X25519", Signature: "RSA-PSS (2048 bits)", Digest: "SHA256"},
+		TLSEstablished{Trust: "Trusted", Server: true, Peer: "h.test[192.0.2.1]", SNI: "mx.test", Proto: "TLSv1.2", Cipher: "ECDHE-RSA-AES128-GCM-SHA256", Bits: 128},
 		TLSEstablished{Trust: "Untrusted", Peer: "h.test[192.0.2.1]:25", Proto: "TLSv1.2", Cipher: "ECDHE-RSA-AES128-GCM-SHA256", Bits: 128},
 
 		MessageID{ID: "076AF9D46E1", Value: "<abc@client.test>"},
