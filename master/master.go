@@ -211,9 +211,21 @@ func (m *master) announce(before *settings) {
 // version and place are what the log says at start and reload.
 func (s *settings) version() string { return s.config.String("mail_version") }
 
+// statusPanic is the exit status after a panic, which is that of Go's runtime.
+const statusPanic = 2
+
 // serve runs the mail system. It returns when every process has ended.
 func (m *master) serve(ctx context.Context) {
 	defer m.release()
+	defer func() {
+		// Nobody would handle events while release waits for the processes. They
+		// notice that master has died, end, and the service manager starts all anew.
+		if p := recover(); p != nil {
+			m.log.Panic(p)
+			m.log.Close()
+			os.Exit(statusPanic)
+		}
+	}()
 	signal.Notify(m.signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGCHLD)
 	m.log.Log(maillog.MasterStarted{Version: m.settings.version(), ConfigDir: m.opts.ConfigDir})
 	m.log.Flush()

@@ -143,6 +143,23 @@ func TestThrottle(t *testing.T) {
 	s.eventually("second start", func() bool { return s.count("maillog", "bad command startup") >= 2 })
 }
 
+// A service that cannot be started, because its program is gone or there is no
+// memory for it, is throttled; nothing else suffers.
+func TestThrottleUnstartable(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", "absent unix n - n - - absent\n"+echoService)
+	s.mustCommand("start")
+	s.dial("public/absent")
+	s.logged("absent: start a process: program no-such-program: it is neither of")
+	s.logged("warning: /usr/lib/posthaste/absent: bad command startup -- throttling")
+	s.dial("public/echo").ask("hello")
+	s.eventually("second start", func() bool { return s.count("maillog", "bad command startup") >= 2 })
+	if fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.pid())); err != nil || len(fds) > 40 {
+		t.Errorf("master has %d descriptors: %v", len(fds), err)
+	}
+	s.mustCommand("stop")
+}
+
 // TestReload reloads twenty times while clients come all the time: none of
 // them is refused, over TCP or a unix-domain socket, and none loses its session.
 func TestReload(t *testing.T) {

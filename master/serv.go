@@ -175,17 +175,18 @@ func (m *master) programPath(s *serv) string {
 
 // fork executes the service's program, which is the present one for most,
 // under the name of the service's.
-func (m *master) fork(s *serv) (c *child, err error) {
+func (m *master) fork(s *serv) (_ *child, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("status socket: %w", err)
 	}
 	defer unix.Close(pair[1])
 	unix.SetNonblock(pair[0], true)
-	c = &child{serv: s, path: m.programPath(s), began: time.Now(), control: os.NewFile(uintptr(pair[0]), "status")}
+	c := &child{serv: s, path: m.programPath(s), began: time.Now(), control: os.NewFile(uintptr(pair[0]), "status")}
 	defer func() {
 		if err != nil {
 			c.control.Close()
+			c.stderr.Close() // which nil allows
 		}
 	}()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -227,9 +228,6 @@ func (m *master) fork(s *serv) (c *child, err error) {
 		Sys:   &syscall.SysProcAttr{Setpgid: true}, // a terminal's signals are for us
 	}, s.Unprivileged && os.Geteuid() == 0)
 	if err != nil {
-		if c.stderr != nil {
-			c.stderr.Close()
-		}
 		return nil, fmt.Errorf("execute %s: %w", executable, err)
 	}
 	return c, nil

@@ -53,6 +53,7 @@ func testServices() map[string]service.Spec {
 		"wrong":    {Process: "wrong", Rank: service.Intake, Tries: true, Run: func(context.Context, *service.Env) error { return errors.New("a setting is wrong") }},
 		"stubborn": {Process: "stubborn", Rank: service.Agent, Run: runStubborn},
 		"stuck":    {Process: "stuck", Rank: service.Store, Exclusive: true, Run: runStubborn},
+		"absent":   {Process: "absent", Program: "no-such-program", Rank: service.Intake, Run: runEcho},
 		"postlogd": postlog.Spec(),
 	}
 }
