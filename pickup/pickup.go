@@ -283,10 +283,16 @@ func (p *Picker) copy(msg *submit.Message, m *maildrop.Reader, id mail.QueueID, 
 	br.Reset(m)
 	defer func() { br.Reset(nil); readers.Put(br) }()
 	var out []byte
+	if first, _ := br.Peek(1); len(first) == 1 && (first[0] == ' ' || first[0] == '\t') {
+		out = append(out, "\r\n"...) // the user's text is no part of our field
+	}
 	midline := false
 	for {
 		line, err := br.ReadSlice('\n')
-		out = out[:0]
+		if err == bufio.ErrBufferFull && line[len(line)-1] == '\r' { // its LF may come next
+			br.UnreadByte()
+			line = line[:len(line)-1]
+		}
 		switch {
 		case bytes.HasSuffix(line, []byte("\r\n")):
 			out = append(out, line...)
@@ -298,6 +304,7 @@ func (p *Picker) copy(msg *submit.Message, m *maildrop.Reader, id mail.QueueID, 
 		if _, werr := msg.Write(out); werr != nil {
 			return tryLater{werr}
 		}
+		out = out[:0]
 		midline = len(line) > 0 && line[len(line)-1] != '\n'
 		if err == nil || errors.Is(err, bufio.ErrBufferFull) {
 			continue

@@ -104,6 +104,59 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestContent: what users write stays theirs, line ends at the end of a buffer
+// included.
+func TestContent(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", maildrop.MaxPiece-1)
+	for _, c := range []struct{ in, want string }{
+		{"Subject: x\n\nx\n", "Subject: x\r\n\r\nx\r\n"},
+		{"Subject: x\r\n\r\nx", "Subject: x\r\n\r\nx\r\n"},
+		{" folded\nSubject: x\n", "\r\n folded\r\nSubject: x\r\n"},
+		{"\tfolded\n", "\r\n\tfolded\r\n"},
+		{"", ""},
+		{long + "\r\ny\r\n", long + "\r\ny\r\n"},
+		{long + "\r", long + "\r\r\n"},
+	} {
+		dir := t.TempDir()
+		r := new(strings.Builder)
+		h := &maildrop.Header{Sender: "a@from.test", Recipients: []mail.Recipient{{Address: "b@to.test"}}}
+		if err := maildrop.Write(r, h, strings.NewReader(c.in)); err != nil {
+			t.Fatal(err)
+		}
+		if err := (maildrop.Box{Dir: dir}).Drop(strings.NewReader(r.String()), os.Getuid(), time.Now(), 0); err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan *ipc.Request, 1)
+		submitter := submit.New(serveCleanup(t, filepath.Join(t.TempDir(), "cleanup"), got))
+		p := New(Options{Dir: dir, Submit: submitter, Log: maillog.New("pickup", maillog.NewWriter(os.Stderr, maillog.Plain)), Owner: os.Getuid()})
+		done := make(chan error, 1)
+		go func() { done <- p.Scan(t.Context()) }()
+		req, s := <-got, new(proto.Submit)
+		if err := req.Decode(s); err != nil {
+			t.Fatal(err)
+		}
+		text, more := string(s.Content), s.More
+		for more {
+			req.Reply(&proto.ChunkReply{})
+			part := new(proto.Chunk)
+			if req = <-got; req.Decode(part) != nil {
+				t.Fatal("a part of a message that is none")
+			}
+			text, more = text+string(part.Data), part.More
+		}
+		req.Reply(&proto.SubmitReply{Code: 250, Status: dsn.S(2, 0, 0), Text: "Ok"})
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		submitter.Close()
+		_, rest, _ := strings.Cut(text, "\r\n\tid ")
+		if _, content, _ := strings.Cut(rest, "\r\n"); content != c.want {
+			t.Errorf("%.20q: got ...%q, want ...%q", c.in, content[max(0, len(content)-100):], c.want[max(0, len(c.want)-100):])
+		}
+	}
+}
+
 // serveCleanup plays a cleanup that passes submissions on.
 func serveCleanup(t *testing.T, path string, got chan<- *ipc.Request) *ipc.Client {
 	l, err := net.Listen("unix", path)
@@ -114,7 +167,7 @@ func serveCleanup(t *testing.T, path string, got chan<- *ipc.Request) *ipc.Clien
 		switch r.Kind {
 		case proto.KindLease:
 			r.Reply(&proto.LeaseReply{First: 1, N: 10})
-		case proto.KindSubmit:
+		case proto.KindSubmit, proto.KindChunk:
 			got <- r
 		default:
 			r.Fail("unexpected request %d", r.Kind)

@@ -17,7 +17,7 @@
 // # Diagnostics
 //
 // Exit status 0: the message is on stable storage. 65: what it was given is
-// no message. 69: the message is too large. 75: it could not be stored; try
+// no message, or not one that is taken. 69: the message is too large. 75: it could not be stored; try
 // again. 77: not permitted. 78: wrong configuration.
 package main
 
@@ -78,7 +78,7 @@ func run(args []string, stdin io.Reader, stderr io.Writer) int {
 	switch {
 	case errors.Is(err, maildrop.ErrTooBig):
 		return fatal(exitTooBig, "%v", err)
-	case errors.Is(err, maildrop.ErrIncomplete):
+	case errors.Is(err, maildrop.ErrMalformed):
 		return fatal(exitDataErr, "%v", err)
 	case err != nil:
 		return fatal(exitTempFail, "%v", err)

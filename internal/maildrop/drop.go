@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"time"
 )
 
@@ -25,9 +27,11 @@ func (b Box) Drop(r io.Reader, uid int, now time.Time, limit int64) error {
 	if err != nil {
 		return err
 	}
-	defer m.Free()
 	m.UID, m.Time = uid, now
-	return b.Store(&m.Header, m, limit)
+	if err = b.Store(&m.Header, m, limit); err == nil {
+		m.Free() // after an error somebody may be waiting for the rest of it still
+	}
+	return err
 }
 
 // Store stores a message. On return it is on stable storage: in the queue, when
@@ -45,7 +49,9 @@ func (b Box) Store(h *Header, content io.Reader, limit int64) error {
 	n, err := io.ReadFull(content, start)
 	switch err {
 	case nil:
-		content = io.MultiReader(bytes.NewReader(start), content)
+		rest, stop := interruptible(content)
+		defer stop()
+		content = io.MultiReader(bytes.NewReader(start), rest)
 		err = drop(b.Dir, h.Time, func(w io.Writer) error { return Write(w, h, content) })
 	case io.EOF, io.ErrUnexpectedEOF:
 		var whole []byte
@@ -102,6 +108,37 @@ func withdraw(path string, whole bool, err error) error {
 		return nil
 	}
 	return fmt.Errorf("maildrop: %w", err)
+}
+
+// interruptible is r until this process is told to end, by SIGHUP, SIGINT,
+// SIGQUIT or SIGTERM: then reading fails, so that drop takes back what it has
+// begun. A signal that comes when all has been read changes nothing: the
+// message is stored, and that has to be said. stop ends this.
+func interruptible(r io.Reader) (_ io.Reader, stop func()) {
+	signals := make(chan os.Signal, 1)
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM} {
+		if !signal.Ignored(s) {
+			signal.Notify(signals, s)
+		}
+	}
+	pr, pw := io.Pipe()
+	stopped := make(chan struct{})
+	go func() { // ends with stop
+		select {
+		case s := <-signals:
+			pw.CloseWithError(fmt.Errorf("interrupted: %v", s))
+		case <-stopped:
+		}
+	}()
+	go func() { // ends with r, or at the next write
+		_, err := io.Copy(pw, r)
+		pw.CloseWithError(err)
+	}()
+	return pr, func() {
+		signal.Stop(signals)
+		close(stopped)
+		pr.Close()
+	}
 }
 
 // ErrTooBig is the error of a message over message_size_limit.

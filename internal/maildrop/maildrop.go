@@ -23,18 +23,23 @@
 // Anybody may run postdrop. What it is given is read field by field with
 // bounds, nothing of it names a file, and the user number in the file is what
 // the kernel says of the process that wrote it: pickup compares it with the
-// file's owner. Files are readable for all, because pickup is neither their
+// file's owner. Addresses and what else goes into commands, headers and logs
+// must be free of control characters, an original recipient must have the form
+// that SMTP would give it, and of the special kinds of delivery only those of
+// sendmail -v and -bv may be asked for. Files are readable for all, because pickup is neither their
 // owner nor of a group of theirs; the directory lets nobody else in.
 package maildrop
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -81,9 +86,19 @@ type Header struct {
 	Filter     string
 }
 
+// ErrMalformed is an error of the message, not of the file system.
+var ErrMalformed = errors.New("malformed message")
+
+// malformed is an ErrMalformed that says more.
+type malformed struct{ error }
+
+func (malformed) Is(target error) bool { return target == ErrMalformed }
+
+func malformedf(format string, args ...any) error { return malformed{fmt.Errorf(format, args...)} }
+
 var (
-	errTooMany = errors.New("maildrop: too many recipients")
-	errTooLong = fmt.Errorf("maildrop: the list of recipients has more than %d octets", MaxHeader)
+	errTooMany = malformedf("maildrop: too many recipients")
+	errTooLong = malformedf("maildrop: the list of recipients has more than %d octets", MaxHeader)
 )
 
 // Write writes a message: its header, then everything that content gives.
@@ -196,7 +211,7 @@ func (m *Reader) Free() {
 
 // ErrIncomplete is the error of a file that lacks its end, or whose content
 // is not what was written.
-var ErrIncomplete = errors.New("maildrop: the file is not a whole message")
+var ErrIncomplete = malformedf("maildrop: the file is not a whole message")
 
 // NewReader reads the header of a message.
 func NewReader(r io.Reader) (*Reader, error) {
@@ -212,7 +227,7 @@ func NewReader(r io.Reader) (*Reader, error) {
 			return nil, errTooLong
 		}
 		if !seen && tag != 'V' {
-			return nil, errors.New("maildrop: not a maildrop file")
+			return nil, malformedf("maildrop: not a maildrop file")
 		}
 		seen = true
 		switch tag {
@@ -243,7 +258,7 @@ func (m *Reader) set(tag byte, data []byte) error {
 		case 1:
 			m.table = crc32.MakeTable(crc32.Castagnoli)
 		default:
-			return fmt.Errorf("maildrop: format version %d, this program knows %d", v, Version)
+			return malformedf("maildrop: format version %d, this program knows %d", v, Version)
 		}
 	case 't':
 		m.Time = mail.ReadTime(&r)
@@ -258,7 +273,7 @@ func (m *Reader) set(tag byte, data []byte) error {
 	case '<':
 		m.Ret = dsn.Ret(r.Uint())
 	case 'T':
-		m.Trace = mail.Trace(r.Uint())
+		m.Trace = mail.Trace(r.Uint()) & (mail.TraceReport | mail.TraceRecord)
 	case 'v':
 		m.VERP = r.String()
 	case '8':
@@ -277,12 +292,46 @@ func (m *Reader) set(tag byte, data []byte) error {
 		}
 		var rcpt mail.Recipient
 		if err := rcpt.Decode(data); err != nil {
+			return malformed{err}
+		}
+		if err := checkRecipient(&rcpt); err != nil {
 			return err
 		}
 		m.Recipients = append(m.Recipients, rcpt)
 	}
-	return r.Err()
+	if err := r.Err(); err != nil {
+		return malformed{err}
+	}
+	if strings.IndexByte("SivqL", tag) >= 0 {
+		return checkText(data)
+	}
+	return nil
 }
+
+// checkText refuses control characters, which would end an SMTP command, a
+// header field or a line of the log before its time.
+func checkText[text string | []byte](s text) error {
+	for i := 0; i < len(s); i++ {
+		if s[i] < ' ' && s[i] != '\t' || s[i] == 0x7f {
+			return malformedf("maildrop: control character in %.100q", s)
+		}
+	}
+	return nil
+}
+
+func checkRecipient(r *mail.Recipient) error {
+	if err := cmp.Or(checkText(r.Address), checkText(r.Original), checkText(r.ORCPT)); err != nil {
+		return err
+	}
+	kind, _, ok := strings.Cut(r.ORCPT, ";")
+	if r.ORCPT != "" && (!ok || kind == "" || strings.ContainsFunc(kind, notAtom)) {
+		return malformedf("maildrop: original recipient %.100q: expected type;address", r.ORCPT)
+	}
+	return nil
+}
+
+// notAtom says whether c may not stand in an address type, RFC 3461 section 4.2.
+func notAtom(c rune) bool { return c <= ' ' || c >= 127 || strings.ContainsRune(`()<>@,;:\"/[]?.=`, c) }
 
 // field reads one field. The data is good until the next call.
 func (m *Reader) field() (tag byte, data []byte, err error) {
@@ -295,7 +344,7 @@ func (m *Reader) field() (tag byte, data []byte, err error) {
 		return 0, nil, incomplete(err)
 	}
 	if n > MaxPiece {
-		return 0, nil, fmt.Errorf("maildrop: field of %d octets: at most %d are allowed", n, MaxPiece)
+		return 0, nil, malformedf("maildrop: field of %d octets: at most %d are allowed", n, MaxPiece)
 	}
 	if uint64(cap(m.data)) < n {
 		m.data = make([]byte, n)
@@ -350,7 +399,7 @@ func (m *Reader) Read(p []byte) (int, error) {
 			}
 			m.ended = true
 		default:
-			return 0, fmt.Errorf("maildrop: field %q after the content began", tag)
+			return 0, malformedf("maildrop: field %q after the content began", tag)
 		}
 	}
 	n := copy(p, m.piece)

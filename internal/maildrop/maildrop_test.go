@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -197,8 +198,8 @@ func TestHeaderProperty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		h := &Header{Time: time.UnixMicro(rapid.Int64Range(1, 1<<50).Draw(t, "time")), UID: rapid.Int().Draw(t, "uid"),
-			Sender: rapid.String().Draw(t, "sender"), FullName: rapid.String().Draw(t, "name")}
-		for _, a := range rapid.SliceOf(rapid.String()).Draw(t, "rcpts") {
+			Sender: rapid.StringMatching(`[^[:cntrl:]]*`).Draw(t, "sender"), FullName: rapid.String().Draw(t, "name")}
+		for _, a := range rapid.SliceOf(rapid.StringMatching(`[^[:cntrl:]]*`)).Draw(t, "rcpts") {
 			h.Recipients = append(h.Recipients, mail.Recipient{Address: a})
 		}
 		content := rapid.SliceOf(rapid.Byte()).Draw(t, "content")
@@ -218,6 +219,75 @@ func TestHeaderProperty(t *testing.T) {
 		}
 	})
 }
+
+// TestHostileHeader: anybody may run postdrop with a header that sendmail would
+// never write.
+func TestHostileHeader(t *testing.T) {
+	t.Parallel()
+	const evil = "a\r\nRCPT TO:<evil@x.test>\r\n"
+	rcpt := func(r mail.Recipient) func(*Header) {
+		return func(h *Header) { h.Recipients = append(h.Recipients, r) }
+	}
+	for name, change := range map[string]func(*Header){
+		"sender":        func(h *Header) { h.Sender = evil },
+		"envelope ID":   func(h *Header) { h.EnvID = evil },
+		"VERP":          func(h *Header) { h.VERP = "\r\n" },
+		"recipient":     rcpt(mail.Recipient{Address: evil}),
+		"original":      rcpt(mail.Recipient{Address: "a", Original: evil}),
+		"ORCPT":         rcpt(mail.Recipient{Address: "a", ORCPT: "rfc822;" + evil}),
+		"ORCPT's type":  rcpt(mail.Recipient{Address: "a", ORCPT: evil + ";a"}),
+		"two words":     rcpt(mail.Recipient{Address: "a", ORCPT: "rfc822 NOTIFY=NEVER;a"}),
+		"ORCPT of none": rcpt(mail.Recipient{Address: "a", ORCPT: "rfc822"}),
+	} {
+		h := sample()
+		change(h)
+		var b bytes.Buffer
+		if err := Write(&b, h, strings.NewReader("x\n")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := NewReader(&b); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: error %v, want one of a malformed message", name, err)
+		}
+	}
+	h := sample()
+	h.Trace = 0xff
+	rcpt(mail.Recipient{Address: "a", Original: "b", ORCPT: "x-other;any thing"})(h)
+	var b bytes.Buffer
+	Write(&b, h, strings.NewReader("x\n"))
+	if m, err := NewReader(&b); err != nil || m.Trace != mail.TraceReport|mail.TraceRecord {
+		t.Errorf("all kinds of delivery are asked for: error %v, got %#x", err, m.Trace)
+	}
+}
+
+// TestInterrupted: a program that is told to end leaves no piece of a message,
+// however much it waits for the rest.
+func TestInterrupted(t *testing.T) {
+	dir := t.TempDir()
+	var b bytes.Buffer
+	if err := Write(&b, sample(), strings.NewReader(strings.Repeat("a line of text\n", 20000))); err != nil {
+		t.Fatal(err)
+	}
+	part := bytes.NewReader(b.Bytes()[:b.Len()-100])
+	in := io.MultiReader(part, readerFunc(func([]byte) (int, error) {
+		if names, _ := os.ReadDir(dir); len(names) != 1 {
+			t.Errorf("%d files before the signal, want 1", len(names))
+		}
+		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		select {}
+	}))
+	if err := (Box{Dir: dir}).Drop(in, 1, time.Now(), 0); err == nil || !strings.Contains(err.Error(), "interrupted: terminated") {
+		t.Errorf("Drop: %v", err)
+	}
+	if names, _ := os.ReadDir(dir); len(names) != 0 {
+		t.Errorf("%v is left", names)
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 func FuzzReader(f *testing.F) {
 	var b bytes.Buffer
