@@ -152,8 +152,10 @@ func (c *Command) postdrop(path, configDir string, h *maildrop.Header, content i
 	switch {
 	case errors.As(werr, &f):
 		return f
+	case errors.As(err, &exit) && !exit.Exited(): // killed: the message is not at fault
+		return failf(ExitTempFail, "the message was not queued: %s: %v", path, exit)
 	case errors.As(err, &exit):
-		return failf(max(exit.ExitCode(), 1), "the message was not queued: %s: %v", path, exit)
+		return failf(exit.ExitCode(), "the message was not queued: %s: %v", path, exit)
 	case err != nil:
 		return failf(ExitOSErr, "%s: %v", path, err)
 	case werr != nil:
@@ -198,6 +200,10 @@ func (c *content) line() ([]byte, error) {
 		}
 		if err == io.EOF {
 			c.ended = true
+		}
+		if err == bufio.ErrBufferFull && b[len(b)-1] == '\r' { // its LF may come next
+			c.br.UnreadByte()
+			b = b[:len(b)-1]
 		}
 		start := !c.midline
 		c.midline = len(b) > 0 && b[len(b)-1] != '\n'

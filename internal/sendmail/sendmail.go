@@ -84,6 +84,14 @@ const (
 	modeIgnore     mode = 'h'
 )
 
+// String is the option that chooses the mode.
+func (m mode) String() string {
+	if m == modeFlush {
+		return "-q"
+	}
+	return "-b" + string(rune(m))
+}
+
 // options are what the command line says.
 type options struct {
 	mode       mode
@@ -96,6 +104,7 @@ type options struct {
 	notify     dsn.Notify
 	header     maildrop.Header
 	recipients []string
+	ignored    []string // warnings of values that are not heeded
 }
 
 // failure is an error with the exit status that it leads to.
@@ -120,6 +129,9 @@ func (c *Command) Run(args []string) int {
 		o.mode = modeNewaliases
 	}
 	err := o.parse(args)
+	for _, w := range o.ignored {
+		fmt.Fprintf(c.Stderr, "%s: warning: %s\n", c.Name, w)
+	}
 	if err == nil {
 		var status int
 		if status, err = c.dispatch(o); err == nil {
@@ -135,27 +147,28 @@ func (c *Command) Run(args []string) int {
 }
 
 func (c *Command) dispatch(o *options) (status int, err error) {
-	noRecipients := func() error {
-		if len(o.recipients) > 0 || o.extract {
-			return failf(ExitUsage, "-%c: cannot be combined with recipients or -t", o.mode)
-		}
-		return nil
+	switch o.mode {
+	case modeIgnore:
+		return ExitOK, nil
+	case modeDeliver, modeVerify:
+		return ExitOK, c.deliver(o)
+	}
+	if len(o.recipients) > 0 || o.extract {
+		return 0, failf(ExitUsage, "%s: cannot be combined with recipients or -t", o.mode)
 	}
 	switch o.mode {
 	case modeMailq:
-		return c.Mailq(o.configDir), noRecipients()
+		status = c.Mailq(o.configDir)
 	case modeNewaliases:
-		return c.Newaliases(o.configDir), noRecipients()
+		status = c.Newaliases(o.configDir)
 	case modeDaemon:
-		return c.Daemon(o.configDir), noRecipients()
+		status = c.Daemon(o.configDir)
 	case modeSession:
-		return c.Session(o.configDir), noRecipients()
+		status = c.Session(o.configDir)
 	case modeFlush:
-		return c.Flush(o.configDir, o.flush), noRecipients()
-	case modeIgnore:
-		return ExitOK, nil
+		status = c.Flush(o.configDir, o.flush)
 	}
-	return ExitOK, c.deliver(o)
+	return status, nil
 }
 
 // withValue are the options that take a value, attached or as the next word.
@@ -264,7 +277,7 @@ func (o *options) flag(letter byte) error {
 }
 
 // set sets an option with a value.
-func (o *options) set(letter byte, v string) (err error) {
+func (o *options) set(letter byte, v string) error {
 	switch letter {
 	case 'B':
 		switch strings.ToUpper(v) {
@@ -282,18 +295,24 @@ func (o *options) set(letter byte, v string) (err error) {
 	case 'F':
 		o.header.FullName = v
 	case 'N':
-		if o.notify, err = dsn.ParseNotify(v); err != nil {
-			return failf(ExitUsage, "-N %s: expected never, or a list of delay, failure and success", v)
+		notify, err := dsn.ParseNotify(v)
+		if err != nil {
+			o.ignore("-N %q: expected never, or a list of delay, failure and success", v)
+			break
 		}
+		o.notify = notify
 	case 'R':
-		if o.header.Ret, err = dsn.ParseRet(v); err != nil {
-			return failf(ExitUsage, "-R %s: expected full or hdrs", v)
+		ret, err := dsn.ParseRet(v)
+		if err != nil {
+			o.ignore("-R %q: expected full or hdrs", v)
+			break
 		}
+		o.header.Ret = ret
 	case 'V':
-		return o.setEnvID(v)
+		o.setEnvID(v)
 	case 'X':
-		if v[0] == 'V' {
-			return o.setVERP(v[1:])
+		if delimiters, ok := strings.CutPrefix(v, "V"); ok {
+			return o.setVERP(delimiters)
 		}
 	case 'b':
 		return o.setMode(v)
@@ -309,12 +328,18 @@ func (o *options) set(letter byte, v string) (err error) {
 	return nil
 }
 
-func (o *options) setEnvID(v string) error {
-	if len(v) > 100 || strings.ContainsFunc(v, func(r rune) bool { return r < ' ' || r > 126 }) {
-		return failf(ExitUsage, "-V: an envelope ID has at most 100 printable characters")
+// ignore warns of a value that only says what notices the sender wants: the
+// message is sent without.
+func (o *options) ignore(format string, args ...any) {
+	o.ignored = append(o.ignored, fmt.Sprintf(format, args...)+"; it is ignored")
+}
+
+func (o *options) setEnvID(v string) {
+	if v == "" || len(v) > 100 || strings.ContainsFunc(v, func(r rune) bool { return r < ' ' || r > 126 }) {
+		o.ignore("-V %q: expected an envelope ID of at most 100 printable characters", v)
+		return
 	}
 	o.header.EnvID = v
-	return nil
 }
 
 // setVERP reads the delimiters of -XV; without them the default counts.
@@ -329,9 +354,9 @@ func (o *options) setVERP(v string) error {
 }
 
 func (o *options) setMode(v string) error {
-	switch v[0] {
+	switch letter := (v + " ")[0]; letter {
 	case 'm', 's', 'p', 'i', 'd':
-		o.mode = mode(v[0])
+		o.mode = mode(letter)
 	case 'l':
 		o.mode = modeDaemon
 	case 'h', 'H':
