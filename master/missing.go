@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"posthaste/internal/config"
+	"posthaste/internal/service"
 	"posthaste/internal/table"
 )
 
@@ -43,6 +44,11 @@ func (s *settings) missing() (list []string) {
 		}
 	}
 	for _, e := range s.services {
+		if e.spec.Program != "" && (e.spec.Process != "proxymap" || s.database() != "") {
+			if _, err := service.ProgramPath(e.spec.Program, s.config.String("daemon_directory")); err != nil {
+				list = append(list, fmt.Sprintf("%s:%d: service %s/%s: %v", e.File, e.Line, e.Name, e.Type, err))
+			}
+		}
 		for _, o := range e.Overrides() {
 			if o.Name != "content_filter" {
 				continue

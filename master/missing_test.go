@@ -35,6 +35,7 @@ proxymap unix - - n - - agent
 		{"", "", "2525 inet n - n - - agent -o content_filter=scan:x\n", "master.cf:8: service 2525/inet: -o content_filter=scan:x: master.cf has no service scan/unix"},
 		{"virtual_alias_maps = mysql:/etc/x.cf\n", "proxymap", "", "has no service proxymap/unix, which asks mysql:/etc/x.cf"},
 		{"", "proxymap", "", ""},
+		{"", "", "metrics unix - - n - - outside\n", "master.cf:8: service metrics/unix: program no-such-program: it is neither of "},
 	} {
 		dir := t.TempDir()
 		master := test.add
@@ -56,7 +57,7 @@ proxymap unix - - n - - agent
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := makeSettings(cfg, services, map[string]service.Spec{"agent": {Process: "agent"}})
+		s, err := makeSettings(cfg, services, map[string]service.Spec{"agent": {Process: "agent"}, "outside": {Process: "outside", Program: "no-such-program"}})
 		if err != nil {
 			t.Fatal(err)
 		}
