@@ -154,10 +154,22 @@ func configDir(flags []string) (dir string) {
 	return dir
 }
 
+// ownCommands are the tools that Postfix does not have. There is no program of
+// their names.
+const ownCommands = `  explain ID ...             why a message is still in the queue
+  spool check|stats|dump|export|import ...
+                             the log of the queue
+  passwd [user]              an entry for a table of users
+  dkim genkey|record ...     keys to sign mail with
+  simulate [FILE]            mail through the scheduler, in virtual time
+`
+
 func help(w io.Writer) {
 	var names []string
 	for name := range tools() {
-		names = append(names, name)
+		if !strings.Contains(ownCommands, "  "+name+" ") {
+			names = append(names, name)
+		}
 	}
 	slices.Sort(names)
 	fmt.Fprintf(w, `usage: posthaste [-c config_dir] COMMAND
@@ -168,7 +180,11 @@ Commands for the mail system:
                              a site from Postfix; its queue from there and back
   try [-d dir] [-p port]     a private mail system on 127.0.0.1, to try things out
 
+Commands of its own:
+%s
 Tools, also available under their own names:
   %s
-`, strings.Join(names, " "))
+
+posthaste(1), the manual page, says more of each.
+`, ownCommands, strings.Join(names, " "))
 }

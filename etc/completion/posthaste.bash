@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions logrotate try spool explain passwd dkim simulate help sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions logrotate migrate try spool explain passwd dkim simulate help sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti"
         fi
         ;;
     sendmail|mailq|newaliases)

@@ -308,6 +308,40 @@ func TestDocs(t *testing.T) {
 	}
 }
 
+// TestHelp: what "posthaste help" lists is in posthaste(1).
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/man/posthaste.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, status := newSystem(t, options{unstarted: true}).tool(nil, "help")
+	sections := regexp.MustCompile(`(?m)^[A-Z].*:\n((?:  .*\n)+)`).FindAllStringSubmatch(out, -1)
+	if status != 0 || len(sections) != 3 {
+		t.Fatalf("help: status %d\n%s", status, out)
+	}
+	commands := regexp.MustCompile(`(?m)^  ((?:[a-z][a-z-]*(?: |$))+)`)
+	n := 0
+	for i, section := range sections {
+		for _, line := range commands.FindAllStringSubmatch(section[1], -1) {
+			words := strings.Fields(line[1])
+			if i == 1 {
+				words = words[:1] // what follows are its arguments
+			}
+			for _, name := range words {
+				n++
+				if entry := ".It Cm " + name; i < 2 && !strings.Contains(string(page), entry+"\n") && !strings.Contains(string(page), entry+" ") ||
+					i == 2 && !strings.Contains(string(page), ".Xr "+name+" 1") {
+					t.Errorf("posthaste(1) does not have %q", name)
+				}
+			}
+		}
+	}
+	if n < 25 {
+		t.Errorf("help lists %d commands only:\n%s", n, out)
+	}
+}
+
 // manuals are the pages whose examples are carried out.
 var manuals = []manual{
 	{page: "start.md", programs: []string{"openssl", "swaks"}, whole: true},

@@ -42,16 +42,17 @@ func posthastePage() command {
 			"Commands that act on the mail system are for root, unless an ordinary user runs a mail system of his own.",
 		},
 		words: []word{
-			{"start", "[-w]", "Start the mail system in the background. The command returns when the sockets are open, or says why they cannot be."},
+			{"start", "[-w]", "Start the mail system in the background. The command returns when the sockets are open, or says why they cannot be. It warns of what check finds in the services' settings, as they say it only when they are needed."},
 			{"start-fg", "", "Run the mail system in the foreground, for service managers and containers."},
 			{"stop", "", "Stop: what is under way is finished, within bounds."},
 			{"abort", "", "Stop at once. No mail is lost; deliveries that were under way may be repeated."},
-			{"reload", "", "Read the configuration again. One with errors is refused, and the present one goes on. No connection is refused meanwhile, and sessions under way end under the settings they began with."},
+			{"reload", "", "Read the configuration again. One with errors is refused, and the present one goes on. No connection is refused meanwhile, and sessions under way end under the settings they began with. Warnings are those of start."},
 			{"status", "", "Say whether the mail system runs. The exit status is 0 if it does, 1 if it does not."},
 			{"flush", "", "Try to deliver all waiting mail now."},
-			{"check", "[-v]", "Say what is wrong with the configuration and with directories. Missing directories are made. The services read their settings and open tables, keys and certificates as they do when they start; the exit status is 1 if one of them could not start that others need. With -v there follows, line by line, what would behave differently from Postfix with the same files."},
-			{"set-permissions", "", "Give the mail system's directories, postdrop and postqueue their owners, groups and modes. Only root can do that."},
+			{"check", "[-v]", "Say what is wrong with the configuration and with directories. Missing directories are made. The services read their settings and open tables, keys and certificates as they do when they start; the exit status is 1 if one of them could not start that others need. Services that main.cf names and master.cf does not have are named. With -v there follows, line by line, what would behave differently from Postfix with the same files."},
+			{"set-permissions", "", "Give the mail system's directories, postdrop and postqueue their owners, groups and modes, and the files of the queue and of data_directory their owner. Only root can do that."},
 			{"logrotate", "", "Rename the file that maillog_file names, have a new one opened, and compress the old one."},
+			{"migrate", "[--from dir] [--to dir] [--dry-run] [--queue | --back]", "Take over the configuration of a Postfix, from /etc/postfix unless --from says otherwise: main.cf and master.cf, the files that they name, and the tables, built anew. What was changed, what differs and what is left to decide is printed. With --queue move the queue of the stopped Postfix here, with --back that of the stopped Posthaste there. With --dry-run only say what would be done. Nothing below /etc/postfix is changed."},
 			{"try", "[-d dir] [-p port]", "Run a private mail system in the foreground, on the loopback interface, with all that it has below one directory. The defaults are run and 2525."},
 			{"spool", "command ...", "Look at the spool, check it, and move messages out of it and into it. See THE SPOOL below."},
 			{"explain", "ID ...", "Say why messages are still in the queue: their state, what became of each recipient, and when they will be tried again."},
@@ -79,16 +80,19 @@ func posthastePage() command {
 					{"Cm spool export Ar ID", "Write one message to standard output, as a plain file with its envelope."},
 					{"Cm spool export Fl d Ar dir ID ...", "Write messages to files in a directory."},
 					{"Cm spool export Fl a Ar dir", "Write all messages to files in a directory."},
+					{"Cm spool export Fl p Ar dir Op Fl r", "Make queue files of a stopped Postfix of all messages, in its queue directory dir; with -r each message is removed here when its file is there."},
 					{"Cm spool import Oo Fl nrv Oc Ar path ...", "Take in exported files, directories of them, queue files of Postfix, or a whole Postfix queue directory. With -n files are only read; with -r each is removed when its message is on stable storage; with -v each is named."},
 				},
 			},
 			{
 				title: "Examples",
 				about: []string{"Move a site from Postfix, first looking at what would change:"},
-				example: `posthaste -c /etc/posthaste check -v
+				example: `posthaste migrate --dry-run
+posthaste migrate
+posthaste check
 postfix stop
 posthaste start
-posthaste spool import -v /var/spool/postfix`,
+posthaste migrate --queue`,
 			},
 			{
 				title: "Environment",
@@ -101,7 +105,7 @@ posthaste spool import -v /var/spool/postfix`,
 			{"Pa /etc/posthaste/main.cf", "Settings; see main.cf(5)."},
 			{"Pa /etc/posthaste/master.cf", "Services; see master.cf(5)."},
 			{"Pa /var/spool/posthaste", "The queue: the spool's log, the directory where local mail is dropped, and the services' sockets."},
-			{"Pa /var/lib/posthaste", "What services remember, such as TLS sessions and probed addresses."},
+			{"Pa /var/lib/posthaste", "What services remember, such as probed addresses and clients that passed postscreen's tests."},
 		},
 		status: []status{{0, "Success."}, {1, "Failure; the reason is on standard error and in the log. The tools have statuses of their own."}},
 		see:    []string{"mailq.1", "postconf.1", "postqueue.1", "postsuper.1", "sendmail.1", "main.cf.5", "master.cf.5", "master.8"},

@@ -88,9 +88,14 @@ type Master struct {
 // Run carries out posthaste migrate and returns its exit status.
 func Run(args []string, m Master, stdin io.Reader, stdout, stderr io.Writer) int {
 	t := &cli.Tool{Name: "posthaste migrate", Stdin: stdin, Stdout: stdout, Stderr: stderr}
+	const usage = "usage: posthaste migrate [--from dir] [--to dir] [--dry-run] [--queue | --back]"
 	o, err := parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(stdout, usage)
+		return 0
+	}
 	if err != nil {
-		return t.Fatal(cli.ExitUsage, "%v; usage: posthaste migrate [--from dir] [--to dir] [--dry-run] [--queue | --back]", err)
+		return t.Fatal(cli.ExitUsage, "%v; %s", err, usage)
 	}
 	p, err := newPlan(o, m)
 	if err != nil {
