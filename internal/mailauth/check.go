@@ -109,13 +109,20 @@ func authorDomains(header []byte) (domains []string) {
 		if !rfc5322.EqualName(f.Name(), "From") {
 			continue
 		}
-		for _, a := range rfc5322.AppendAddresses(nil, string(f.Body()), 100) {
+		body := string(f.Body())
+		for _, a := range rfc5322.AppendAddresses(nil, body, len(body)+1) { // all: the last may be the one that is shown
 			d := strings.ToLower(strings.TrimSuffix(rfc5322.Domain(a.Addr), "."))
+			if d == "" || slices.Contains(domains, d) {
+				continue
+			}
 			if ascii, ok := resolver.ToASCII(d); ok {
 				d = ascii
 			}
-			if d != "" && !slices.Contains(domains, d) && len(domains) <= maxAuthors {
+			if !slices.Contains(domains, d) {
 				domains = append(domains, d)
+			}
+			if len(domains) > maxAuthors {
+				return domains
 			}
 		}
 	}

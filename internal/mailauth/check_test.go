@@ -29,6 +29,7 @@ _dmarc.example.com. 60 IN TXT "v=DMARC1; p=Reject; sp=quarantine; np=reject; rua
 sub.example.com. 60 IN TXT "v=spf1 +all"
 s1._domainkey.example.com. 60 IN TXT "v=DKIM1; k=ed25519; p=` + pub + `"
 strict._domainkey.example.com. 60 IN TXT "v=DKIM1; t=y:s; k=ed25519; p=` + pub + `"
+long._domainkey.example.com. 60 IN TXT "` + strings.Repeat(`x" "`, 3000) + `x"
 s1._domainkey.other.test. 60 IN TXT "v=DKIM1; k=ed25519; p=` + pub + `"
 tight.test. 60 IN TXT "v=spf1 ?all"
 _dmarc.tight.test. 60 IN TXT "v=DMARC1; p=reject; adkim=s; aspf=s; t=y"

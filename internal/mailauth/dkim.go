@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/emersion/go-msgauth/dkim"
@@ -13,18 +14,22 @@ import (
 	"posthaste/internal/rfc5322"
 )
 
-// Bounds on what is looked at.
+// Bounds on what is looked at. Each signed name is looked for in all fields, and
+// what a key costs grows with the square of its length: a key record of this
+// many octets holds more than 8192 bits of RSA.
 const (
 	maxSignatures = 5
 	maxHeader     = 1 << 20
 	maxFields     = 2000
 	maxSignature  = 16 << 10
+	maxNames      = 300
+	maxKeyRecord  = 2 << 10
+	maxFolding    = 64 << 20 // octets, see folding
 )
 
 // dkim verifies the signatures of a message, the first few of them.
 func (c *Checker) dkim(ctx context.Context, m *Message) []DKIM {
-	var rest [][]byte // the other fields
-	var sigs []rfc5322.Field
+	var rest, sigs []rfc5322.Field
 	for h := m.Header; ; {
 		f, r, ok := rfc5322.NextField(h)
 		if !ok {
@@ -32,7 +37,7 @@ func (c *Checker) dkim(ctx context.Context, m *Message) []DKIM {
 		}
 		h = r
 		if !rfc5322.EqualName(f.Name(), "DKIM-Signature") {
-			rest = append(rest, f.Raw)
+			rest = append(rest, f)
 		} else if len(sigs) < maxSignatures {
 			sigs = append(sigs, f)
 		}
@@ -43,17 +48,50 @@ func (c *Checker) dkim(ctx context.Context, m *Message) []DKIM {
 	if len(m.Header) > maxHeader || len(rest) > maxFields {
 		return []DKIM{{Result: PermError, Reason: "header too large"}}
 	}
-	others := bytes.Join(rest, nil)
 	list := make([]DKIM, 0, len(sigs))
 	for _, f := range sigs {
-		list = append(list, c.signature(ctx, f, others, m.Body))
+		list = append(list, c.signature(ctx, f, rest, m.Body))
 	}
 	return list
 }
 
+// covered are the fields that a signature speaks of, as far as they matter to
+// it: with relaxed canonicalization the folding does not, and the library
+// spends the square of a field's length on it.
+func covered(names []string, relaxed bool, fields []rfc5322.Field) ([]byte, error) {
+	var b []byte
+	folding := 0
+	for i := range fields {
+		f := &fields[i]
+		if !slices.ContainsFunc(names, func(n string) bool { return rfc5322.EqualName(f.Name(), n) }) {
+			continue
+		}
+		if relaxed {
+			b = append(b, Unfolded(f.Raw)...)
+			continue
+		}
+		if folding += len(f.Raw) * bytes.Count(f.Raw, crlf); folding > maxFolding {
+			return nil, errors.New("header folded too often")
+		}
+		b = append(b, f.Raw...)
+	}
+	return b, nil
+}
+
+var crlf = []byte("\r\n")
+
+// Unfolded is a field, which ends in CRLF, on one line. Nothing else of it is
+// changed: by relaxed canonicalization (RFC 6376 section 3.4.2) it is the same.
+func Unfolded(raw []byte) []byte {
+	if bytes.Count(raw, crlf) < 2 {
+		return raw
+	}
+	return append(bytes.ReplaceAll(raw, crlf, nil), crlf...)
+}
+
 // signature verifies one signature. The library is given a message with just
 // this one: it then works on this goroutine, where a panic of its is caught.
-func (c *Checker) signature(ctx context.Context, f rfc5322.Field, others []byte, body func() io.Reader) (d DKIM) {
+func (c *Checker) signature(ctx context.Context, f rfc5322.Field, fields []rfc5322.Field, body func() io.Reader) (d DKIM) {
 	tags := parseTags(string(f.Body()))
 	d = DKIM{Result: PermError, Domain: strings.ToLower(tags["d"]), Selector: tags["s"], Algorithm: tags["a"], B: tags["b"]}
 	if len(d.B) > 8 {
@@ -61,6 +99,17 @@ func (c *Checker) signature(ctx context.Context, f rfc5322.Field, others []byte,
 	}
 	if len(f.Raw) > maxSignature {
 		d.Reason = "signature too large"
+		return d
+	}
+	names := strings.Split(tags["h"], ":")
+	if len(names) > maxNames {
+		d.Reason = "too many names in h="
+		return d
+	}
+	how, _, _ := strings.Cut(tags["c"], "/")
+	others, err := covered(names, how == "relaxed", fields)
+	if err != nil {
+		d.Reason = err.Error()
 		return d
 	}
 	defer func() {
@@ -75,6 +124,9 @@ func (c *Checker) signature(ctx context.Context, f rfc5322.Field, others []byte,
 			return nil, dnsError(name, err)
 		}
 		for _, txt := range a.Records {
+			if len(txt) > maxKeyRecord {
+				return nil, errors.New("the key is too long")
+			}
 			for flag := range strings.SplitSeq(parseTags(txt)["t"], ":") {
 				strict = strict || strings.TrimSpace(flag) == "s"
 			}

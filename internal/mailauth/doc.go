@@ -7,7 +7,7 @@
 //
 // All input is hostile: messages, and the DNS zones of strangers. The header
 // that signatures are looked for in is bounded, and so is the number of
-// signatures and the time for all of it; names that zones lead to are bounded as RFC
+// signatures, of the names that one signs, the length of keys, and the time for all of it; names that zones lead to are bounded as RFC
 // 7208 section 4.6.4 says; a DMARC walk asks eight questions at most. A signature
 // is verified by itself, without the other signatures in view: one that
 // covers another signature is not recognized. Fields that claim to
