@@ -16,7 +16,8 @@ import (
 
 // An Authenticator checks mail from strangers by SPF, DKIM and DMARC, before
 // filters see it, so that they see what was found. Strangers are SMTP clients that are
-// not authenticated and not in mail_authentication_exempt_networks.
+// not authenticated and not in mail_authentication_exempt_networks. From authenticated
+// ones, too, no findings are taken that claim to be ours.
 // Its methods may be called concurrently.
 type Authenticator struct {
 	checker *mailauth.Checker
@@ -37,14 +38,28 @@ func NewAuthenticator(cfg *config.Config, dns resolver.Resolver, o table.Options
 	return &Authenticator{checker: mailauth.New(dns, cfg.String("authserv_id")), exempt: exempt, reject: cfg.Bool("dmarc_reject")}, nil
 }
 
-// stranger says whether a message is to be checked.
-func (a *Authenticator) stranger(ctx context.Context, m *Message) (bool, error) {
+// standing is what is to be done with mail from a client.
+type standing uint8
+
+const (
+	trusted  standing = iota // nothing: it comes from here, or from an exempt network
+	known                    // an authenticated user's is not checked, but must not speak in our name
+	stranger                 // to be checked
+)
+
+func (a *Authenticator) standing(ctx context.Context, m *Message) (standing, error) {
 	c := &m.env.Client
-	if c.Addr == "" || m.env.SASL.Username != "" {
-		return false, nil
+	if c.Addr == "" {
+		return trusted, nil
 	}
 	exempt, err := a.exempt.MatchClient(ctx, c.Name, c.Addr)
-	return !exempt, err
+	switch {
+	case err != nil || exempt:
+		return trusted, err
+	case m.env.SASL.Username != "":
+		return known, nil
+	}
+	return stranger, nil
 }
 
 // authenticate checks a message that nothing else is wrong with, and puts the
@@ -55,19 +70,24 @@ func (in *incoming) authenticate(res *Result) {
 		return
 	}
 	ctx := in.s.ctx
-	yes, err := a.stranger(ctx, in.msg)
+	who, err := a.standing(ctx, in.msg)
 	if err != nil {
 		in.msg.tableFailed("mail_authentication_exempt_networks", err)
 		in.logLines(in.msg.log[len(in.msg.log)-1:])
 		in.msg.judge(res)
 		return
 	}
-	if !yes {
+	if who == trusted {
 		return
 	}
 	c, err := in.content()
 	if err != nil {
 		in.fault = err
+		return
+	}
+	if who == known {
+		in.unclaim(c, a.checker, nil)
+		res.Envelope = in.msg.env
 		return
 	}
 	addr, _ := netip.ParseAddr(in.msg.env.Client.Addr)
@@ -78,15 +98,24 @@ func (in *incoming) authenticate(res *Result) {
 		res.Refused = &Refusal{Code: refusal.Code, Status: refusal.Status, Text: refusal.Text}
 		return
 	}
-	kept := []milter.Field{{Name: "Authentication-Results", Raw: a.checker.Field(r)}}
+	in.unclaim(c, a.checker, []milter.Field{{Name: "Authentication-Results", Raw: a.checker.Field(r)}})
+	res.Envelope = in.msg.env
+}
+
+// unclaim stores c without the fields that claim to be findings of ours, and with
+// those of top above it.
+func (in *incoming) unclaim(c *milter.Content, by *mailauth.Checker, top []milter.Field) {
+	kept := top
 	for _, f := range c.Fields {
-		if !a.checker.Claims(f.Raw) {
+		if !by.Claims(f.Raw) {
 			kept = append(kept, f)
 		}
 	}
+	if len(kept) == len(c.Fields) && len(top) == 0 {
+		return
+	}
 	c.Fields = kept
 	in.replace(c)
-	res.Envelope = in.msg.env
 }
 
 // headerBytes puts header fields together.

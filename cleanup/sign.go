@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/emersion/go-msgauth/dkim"
 
 	"posthaste/internal/config"
+	"posthaste/internal/mailauth"
 	"posthaste/internal/mailauth/dkimkey"
 	"posthaste/internal/milter"
 	"posthaste/internal/rfc5322"
@@ -100,7 +102,11 @@ func (in *incoming) sign(res *Result) {
 	}
 	err := in.addSignatures(s)
 	res.Envelope = in.msg.env
-	if err == nil {
+	switch {
+	case err == nil:
+		return
+	case errors.Is(err, errHead):
+		in.fault = err
 		return
 	}
 	in.s.opt.Log.Warning("%s: message not accepted, try again later: not signed: %v", in.msg.id, err)
@@ -149,7 +155,8 @@ func fromDomain(fields []milter.Field, sender string) string {
 		if !ok {
 			continue
 		}
-		for _, a := range rfc5322.AppendAddresses(nil, string(fd.Body()), 100) {
+		body := string(fd.Body())
+		for _, a := range rfc5322.AppendAddresses(nil, body, len(body)+1) {
 			if d := rfc5322.Domain(a.Addr); d != "" {
 				return strings.ToLower(d)
 			}
@@ -232,7 +239,12 @@ func (s *Signer) key(path string) (crypto.Signer, error) {
 
 // signature makes one DKIM-Signature: field.
 func (s *Signer) signature(c *milter.Content, u *use) ([]byte, error) {
-	o := &dkim.SignOptions{Domain: u.domain, Selector: u.selector, Signer: u.key, HeaderKeys: s.headerKeys(c.Fields),
+	fields := s.covered(c.Fields)
+	names := s.headerKeys(fields)
+	if len(names)*len(fields) > maxPairs {
+		return nil, errHead
+	}
+	o := &dkim.SignOptions{Domain: u.domain, Selector: u.selector, Signer: u.key, HeaderKeys: names,
 		HeaderCanonicalization: dkim.CanonicalizationRelaxed, BodyCanonicalization: dkim.CanonicalizationRelaxed}
 	if s.lifetime > 0 {
 		o.Expiration = s.now().Add(s.lifetime)
@@ -241,7 +253,7 @@ func (s *Signer) signature(c *milter.Content, u *use) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	werr := writeContent(signer, c)
+	werr := writeContent(signer, fields, c)
 	if err := errors.Join(werr, signer.Close()); err != nil {
 		return nil, err
 	}
@@ -250,6 +262,22 @@ func (s *Signer) signature(c *milter.Content, u *use) ([]byte, error) {
 		return nil, fmt.Errorf("the signature is no header field: %.80q", raw)
 	}
 	return raw, nil
+}
+
+// maxPairs bounds how often the library compares a name with a field: each of
+// the one with each of the other.
+const maxPairs = 1 << 20
+
+// covered are the fields that are signed, unfolded: relaxed signatures do not see
+// the difference, and the library spends the square of a folded field's length on it.
+func (s *Signer) covered(fields []milter.Field) []milter.Field {
+	list := make([]milter.Field, 0, len(s.names))
+	for _, f := range fields {
+		if slices.ContainsFunc(s.names, func(n string) bool { return strings.EqualFold(n, f.Name) }) {
+			list = append(list, milter.Field{Name: f.Name, Raw: mailauth.Unfolded(f.Raw)})
+		}
+	}
+	return list
 }
 
 // headerKeys names the fields to sign: those that occur, as often as they
@@ -272,12 +300,12 @@ func (s *Signer) headerKeys(fields []milter.Field) []string {
 	return keys
 }
 
-// writeContent writes a message in large pieces: each write is handed from
-// goroutine to goroutine.
-func writeContent(w io.Writer, c *milter.Content) error {
+// writeContent writes a message with these fields in large pieces: each write is
+// handed from goroutine to goroutine.
+func writeContent(w io.Writer, fields []milter.Field, c *milter.Content) error {
 	head := make([]byte, 0, 4<<10)
-	for i := range c.Fields {
-		head = append(head, c.Fields[i].Raw...)
+	for i := range fields {
+		head = append(head, fields[i].Raw...)
 	}
 	head = append(head, crlf...)
 	if _, err := w.Write(head); err != nil {

@@ -6,8 +6,10 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
+	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -186,6 +188,38 @@ func BenchmarkSign(b *testing.B) {
 	for b.Loop() {
 		if _, err := s.signature(c, &use{"b.test", "s", key}); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// What our own people send costs no more to sign than its size, however it is
+// folded, and is refused for good where it would. It counts what is allocated,
+// and runs by itself for that.
+func TestSignatureOfUglyHeader(t *testing.T) {
+	path, _ := testKey(t, 1)
+	s := testSigner(t, "dkim_sign_maps = inline:{ {mail.example.com = s1:"+path+"} }\n")
+	keys, err := s.keysFor(t.Context(), "mail.example.com")
+	if err != nil || len(keys) != 1 {
+		t.Fatal(keys, err)
+	}
+	for _, tt := range []struct {
+		name, header string
+		refused      bool
+	}{
+		{"folded", strings.Repeat("Subject: a\r\n"+strings.Repeat(" a\r\n", 25000), 3), false},
+		{"many fields of no interest", strings.Repeat("X: y\r\n", 9000), false},
+		{"many fields", strings.Repeat("Subject: y\r\n", 9000), true},
+	} {
+		c := testContent(t, tt.header+signText)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		raw, err := s.signature(c, &keys[0])
+		runtime.ReadMemStats(&after)
+		if tt.refused != errors.Is(err, errHead) || !tt.refused && (err != nil || len(raw) == 0) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		if n := (after.TotalAlloc - before.TotalAlloc) >> 20; n > 100 {
+			t.Errorf("%s: %d MiB allocated", tt.name, n)
 		}
 	}
 }
