@@ -76,7 +76,7 @@ func (d *delivery) sitePolicy(ctx context.Context, t *target) (*policy, *failure
 		if c.wrapper {
 			level = tlspolicy.Encrypt
 		}
-		return &policy{Policy: c.Default(level), sni: c.ServerName}, nil
+		return &policy{Policy: c.Default(level), sni: d.serverName(t, c.ServerName)}, nil
 	}
 	found, err := d.policyEntry(ctx)
 	if c.maps.Empty() && !c.sites.Empty() {
@@ -94,7 +94,7 @@ func (d *delivery) sitePolicy(ctx context.Context, t *target) (*policy, *failure
 	}
 	if found.STS && c.Level.IsDane() {
 		// DANE comes first where there is any, RFC 8461 section 2.
-		p, f := d.danePolicy(ctx, t, &policy{Policy: c.Default(c.Level), sni: c.ServerName})
+		p, f := d.danePolicy(ctx, t, &policy{Policy: c.Default(c.Level)})
 		if f != nil || len(p.tlsa) > 0 {
 			return p, f
 		}
@@ -104,12 +104,7 @@ func (d *delivery) sitePolicy(ctx context.Context, t *target) (*policy, *failure
 			return nil, d.tlsProblem(err)
 		}
 	}
-	p := &policy{Policy: found, sni: found.ServerName, system: found.STS && !c.chosen}
-	if p.sni == "hostname" {
-		p.sni, _ = resolver.ToASCII(t.host)
-	} else if p.sni == "nexthop" {
-		p.sni, _ = d.hop.domain()
-	}
+	p := &policy{Policy: found, sni: d.serverName(t, found.ServerName), system: found.STS && !c.chosen}
 	if c.wrapper && !p.Level.Mandatory() {
 		return nil, d.tlsProblem(errors.New("smtp_tls_wrappermode = yes needs security level encrypt or stronger"))
 	}
@@ -123,6 +118,22 @@ func (d *delivery) sitePolicy(ctx context.Context, t *target) (*policy, *failure
 	}
 	p.names = tlspolicy.Names(p.Match, t.host, cmp.Or(d.hop.host, t.host))
 	return p, nil
+}
+
+// serverName is the name that a server is asked for, in TLS: name, or what it
+// stands for.
+func (d *delivery) serverName(t *target, name string) string {
+	switch name {
+	case "hostname":
+		name = t.host
+	case "nexthop":
+		name = d.hop.host
+	}
+	ascii, ok := resolver.ToASCII(name)
+	if !ok {
+		return ""
+	}
+	return ascii
 }
 
 // localPolicy is a policy for a unix socket. Nobody can listen in there, so that
@@ -408,7 +419,7 @@ func (d *delivery) logTLS(s *session) {
 	case st.trusted:
 		trust = "Trusted"
 	}
-	e := &maillog.TLSEstablished{Trust: trust, Peer: s.relay, Proto: protoName(st.Version),
+	e := &maillog.TLSEstablished{Trust: trust, Peer: s.relay, Proto: tlspolicy.ProtocolName(st.Version),
 		Cipher: tls.CipherSuiteName(st.CipherSuite), Bits: cipherBits(tls.CipherSuiteName(st.CipherSuite))}
 	if st.CurveID != 0 {
 		e.KeyExchange = st.CurveID.String()
@@ -418,19 +429,6 @@ func (d *delivery) logTLS(s *session) {
 		return
 	}
 	d.log.Log(e)
-}
-
-// protoName names a protocol as logs do.
-func protoName(version uint16) string {
-	switch version {
-	case tls.VersionTLS10:
-		return "TLSv1"
-	case tls.VersionTLS11:
-		return "TLSv1.1"
-	case tls.VersionTLS12:
-		return "TLSv1.2"
-	}
-	return "TLSv1.3"
 }
 
 // cipherBits is the key length of a cipher suite.

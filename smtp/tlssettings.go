@@ -108,10 +108,13 @@ func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, e
 	case f.useTLS:
 		c.Level = tlspolicy.May
 	}
-	_, err = tlspolicy.ParseProtocols(c.Protocols)
-	fail("protocols", err)
-	_, err = tlspolicy.ParseProtocols(c.MandatoryProtocols)
-	fail("mandatory_protocols", err)
+	for _, list := range [][2]string{{"protocols", c.Protocols}, {"mandatory_protocols", c.MandatoryProtocols}} {
+		p, err := tlspolicy.ParseProtocols(list[1])
+		fail(list[0], err)
+		if w := p.Warning(); w != "" {
+			o.Warn(fmt.Sprintf("%s%s = %s: %s", family, list[0], list[1], w))
+		}
+	}
 	_, err = tlspolicy.CipherSuites(c.Ciphers, c.Exclude)
 	fail("ciphers", err)
 	_, err = tlspolicy.CipherSuites(c.MandatoryCiphers, c.MandatoryExclude)

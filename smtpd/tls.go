@@ -138,9 +138,12 @@ func (t *tlsSettings) makeConfig(cfg *config.Config, warn func(string, ...any)) 
 		protocols, grade = "smtpd_tls_mandatory_protocols", cfg.String("smtpd_tls_mandatory_ciphers")
 		exclude = append(exclude[:len(exclude):len(exclude)], cfg.List("smtpd_tls_mandatory_exclude_ciphers")...)
 	}
-	low, high, err := tlsVersions(cfg.List(protocols), warn)
+	allowed, err := tlspolicy.ParseProtocols(strings.Join(cfg.List(protocols), " "))
 	if err != nil {
 		return fmt.Errorf("%s: %w", protocols, err)
+	}
+	if w := allowed.Warning(); w != "" {
+		warn("%s: %s", protocols, w)
 	}
 	curves, err := tlspolicy.Curves(cfg.List("tls_eecdh_auto_curves"))
 	if err != nil {
@@ -151,11 +154,11 @@ func (t *tlsSettings) makeConfig(cfg *config.Config, warn func(string, ...any)) 
 		return err
 	}
 	if len(suites) == 0 { // those of TLSv1.3 cannot be excluded
-		if low = tls.VersionTLS13; high < low {
+		if allowed.Min = tls.VersionTLS13; allowed.Max < allowed.Min {
 			return fmt.Errorf("smtpd_tls_exclude_ciphers: no cipher is left for the protocols of %s", protocols)
 		}
 	}
-	t.config = &tls.Config{MinVersion: low, MaxVersion: high, GetCertificate: t.keys.choose,
+	t.config = &tls.Config{MinVersion: allowed.Min, MaxVersion: allowed.Max, GetCertificate: t.keys.choose,
 		CipherSuites: suites, CurvePreferences: curves}
 	if t.askCert {
 		t.config.ClientAuth = tls.RequestClientCert
@@ -192,70 +195,6 @@ func (t *tlsSettings) trusted(chain []*x509.Certificate) bool {
 	}
 	chains, err := chain[0].Verify(x509.VerifyOptions{Roots: t.roots, Intermediates: inter, KeyUsages: t.usages})
 	return err == nil && slices.ContainsFunc(chains, func(c []*x509.Certificate) bool { return len(c)-1 <= t.depth })
-}
-
-var tlsNames = []struct {
-	name string
-	v    uint16
-}{{"TLSv1", tls.VersionTLS10}, {"TLSv1.1", tls.VersionTLS11}, {"TLSv1.2", tls.VersionTLS12}, {"TLSv1.3", tls.VersionTLS13}}
-
-// tlsVersions reads a protocol list: >=TLSv1.2, <=TLSv1.3, !TLSv1, TLSv1.2.
-func tlsVersions(words []string, warn func(string, ...any)) (low, high uint16, err error) {
-	low, high = tls.VersionTLS10, tls.VersionTLS13
-	excluded, included := map[uint16]bool{}, map[uint16]bool{}
-	for _, w := range words {
-		op, name := "", w
-		for _, o := range []string{">=", "<=", "!"} {
-			if rest, ok := strings.CutPrefix(w, o); ok {
-				op, name = o, rest
-			}
-		}
-		v, known := versionOf(name)
-		if !known {
-			return 0, 0, fmt.Errorf("%q: unknown protocol", w)
-		}
-		switch {
-		case v == 0: // SSLv2, SSLv3: never offered
-			if op == "" || op == "<=" {
-				warn("%s is not supported", name)
-			}
-		case op == ">=":
-			low = max(low, v)
-		case op == "<=":
-			high = min(high, v)
-		case op == "!":
-			excluded[v] = true
-		default:
-			included[v] = true
-		}
-	}
-	var allowed []uint16
-	for _, n := range tlsNames {
-		if n.v >= low && n.v <= high && !excluded[n.v] && (len(included) == 0 || included[n.v]) {
-			allowed = append(allowed, n.v)
-		}
-	}
-	if len(allowed) == 0 {
-		return 0, 0, errors.New("no protocol is left")
-	}
-	low, high = allowed[0], allowed[len(allowed)-1]
-	if int(high-low)+1 != len(allowed) {
-		warn("protocols with gaps between them are not supported: %v", words)
-	}
-	return low, high, nil
-}
-
-func versionOf(name string) (v uint16, known bool) {
-	switch strings.ToLower(name) {
-	case "sslv2", "sslv3", "0300", "0x0300":
-		return 0, true
-	}
-	for _, n := range tlsNames {
-		if strings.EqualFold(n.name, name) || strings.EqualFold(n.name, strings.Replace(name, "TLSv1.0", "TLSv1", 1)) {
-			return n.v, true
-		}
-	}
-	return 0, false
 }
 
 // cipherSuites are the TLS 1.2 suites that are not excluded. Every grade that there
@@ -421,7 +360,7 @@ func (s *session) tlsLogLevel() int {
 
 // describe says what restrictions may know of a TLS session.
 func (t *tlsSettings) describe(state tls.ConnectionState) *access.TLS {
-	a := &access.TLS{State: state, Protocol: tlsName(state.Version), Cipher: tls.CipherSuiteName(state.CipherSuite)}
+	a := &access.TLS{State: state, Protocol: tlspolicy.ProtocolName(state.Version), Cipher: tls.CipherSuiteName(state.CipherSuite)}
 	switch {
 	case strings.Contains(a.Cipher, "AES_128"):
 		a.Bits = 128
@@ -445,15 +384,6 @@ func issuerName(c *x509.Certificate) string {
 		return c.Issuer.Organization[0]
 	}
 	return c.Issuer.CommonName
-}
-
-func tlsName(v uint16) string {
-	for _, n := range tlsNames {
-		if n.v == v {
-			return n.name
-		}
-	}
-	return "unknown"
 }
 
 // trust is how much is known of the client, in the word that logs have.

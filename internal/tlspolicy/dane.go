@@ -65,14 +65,24 @@ func (r *TLSA) check(rank int) error {
 		return fmt.Errorf("certificate usage %d is not for mail", r.Usage)
 	case r.Selector > 1:
 		return fmt.Errorf("selector %d is unknown", r.Selector)
-	case r.Matching == 0 && len(r.Data) > 0:
-		return nil
+	case r.Matching == 0:
+		return r.parse()
 	case !known || rank < 0:
 		return fmt.Errorf("matching type %d is not in use", r.Matching)
 	case len(r.Data) != size:
 		return errors.New("the digest has the wrong length")
 	}
 	return nil
+}
+
+// parse checks that a record without digest holds what it is to match.
+func (r *TLSA) parse() (err error) {
+	if r.Selector == 0 {
+		_, err = x509.ParseCertificate(r.Data)
+	} else {
+		_, err = x509.ParsePKIXPublicKey(r.Data)
+	}
+	return err
 }
 
 // matches says whether a record is about a certificate.

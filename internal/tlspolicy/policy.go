@@ -263,6 +263,7 @@ func (p *Policy) AllowsMX(host string) bool {
 	if !p.STS || p.anyMX || len(p.MXPatterns) == 0 {
 		return true
 	}
+	host = asciiName(host) // a domain without MX records is its own host
 	for _, pattern := range p.MXPatterns {
 		if suffix, ok := strings.CutPrefix(pattern, "*"); ok || strings.HasPrefix(pattern, ".") {
 			if !ok {

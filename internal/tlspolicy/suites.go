@@ -9,7 +9,21 @@ import (
 )
 
 // Protocols is a range of protocol versions.
-type Protocols struct{ Min, Max uint16 }
+type Protocols struct {
+	Min, Max uint16
+	// Gap says that older ones are allowed too, but not all in between. TLS
+	// negotiates within one range, and these are the better ones.
+	Gap bool
+}
+
+// Warning says what cannot be had of the list that p was read from; empty:
+// nothing.
+func (p Protocols) Warning() string {
+	if !p.Gap {
+		return ""
+	}
+	return fmt.Sprintf("there is a gap between the protocols: those before %s are not used", ProtocolName(p.Min))
+}
 
 // versions are the protocols in order. SSL is known by name only: it may be
 // excluded, and cannot be had.
@@ -26,16 +40,25 @@ var versions = []struct {
 func versionIndex(name string) int {
 	n, err := strconv.ParseUint(name, 0, 16)
 	for i, v := range versions {
-		if strings.EqualFold(v.name, name) || (err == nil && v.hex == n) {
+		if strings.EqualFold(v.name, name) || strings.EqualFold(name, "TLSv1.0") && v.name == "TLSv1" || (err == nil && v.hex == n) {
 			return i
 		}
 	}
 	return -1
 }
 
+// ProtocolName is how logs and parameters call a version.
+func ProtocolName(version uint16) string {
+	for _, v := range versions {
+		if v.id == version {
+			return v.name
+		}
+	}
+	return "unknown"
+}
+
 // ParseProtocols reads a list such as ">=TLSv1.2", "!SSLv2, !SSLv3" or
-// "TLSv1.2 TLSv1.3". What it leaves must be one range without gaps, since that
-// is what TLS can negotiate. An empty list allows all.
+// "TLSv1.2 TLSv1.3". An empty list allows all.
 func ParseProtocols(text string) (Protocols, error) {
 	lo, hi := 0, len(versions)-1
 	var include, exclude [6]bool
@@ -68,10 +91,9 @@ func ParseProtocols(text string) (Protocols, error) {
 	for i, v := range versions {
 		ok := v.id != 0 && i >= lo && i <= hi && !exclude[i] && (!some || include[i])
 		switch {
-		case ok && gap:
-			return Protocols{}, fmt.Errorf("TLS protocols %q: there is a gap between them", text)
-		case ok && p.Min == 0:
-			p.Min, p.Max = v.id, v.id
+		case ok && (gap || p.Min == 0):
+			p = Protocols{v.id, v.id, gap || p.Gap}
+			gap = false
 		case ok:
 			p.Max = v.id
 		case p.Min != 0:

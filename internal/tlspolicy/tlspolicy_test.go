@@ -1,11 +1,13 @@
 package tlspolicy
 
 import (
+	"crypto/ed25519"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"fmt"
+	"math/big"
 	"slices"
 	"strings"
 	"testing"
@@ -24,7 +26,9 @@ func TestParseProtocols(t *testing.T) {
 		"!SSLv2:!SSLv3:!TLSv1":     "302-304",
 		"TLSv1.2 TLSv1.3":          "303-304",
 		"tlsv1.3":                  "304-304",
-		"!TLSv1.2":                 "error",
+		"!TLSv1.2":                 "304-304 there is a gap between the protocols: those before TLSv1.3 are not used",
+		"TLSv1 TLSv1.2 TLSv1.3":    "303-304 there is a gap between the protocols: those before TLSv1.2 are not used",
+		"TLSv1 TLSv1.2 !TLSv1.3":   "303-303 there is a gap between the protocols: those before TLSv1.2 are not used",
 		"SSLv3":                    "error",
 		"TLSv9":                    "error",
 		"<=TLSv1.1 >=TLSv1.2":      "error",
@@ -32,6 +36,9 @@ func TestParseProtocols(t *testing.T) {
 	} {
 		p, err := ParseProtocols(text)
 		got := fmt.Sprintf("%x-%x", p.Min, p.Max)
+		if w := p.Warning(); w != "" {
+			got += " " + w
+		}
 		if err != nil {
 			got = "error"
 		}
@@ -172,8 +179,9 @@ func TestAt(t *testing.T) {
 
 func TestAllowsMX(t *testing.T) {
 	t.Parallel()
-	p := &Policy{STS: true, MXPatterns: []string{"mx.a.test", "*.b.test", ".c.test"}}
-	for host, want := range map[string]bool{"mx.a.test": true, "MX.A.TEST": true, "x.b.test": true, "x.y.b.test": false, "b.test": false, "x.c.test": true, "mx2.a.test": false} {
+	p := &Policy{STS: true, MXPatterns: []string{"mx.a.test", "*.b.test", ".c.test", "xn--bcher-kva.test"}}
+	for host, want := range map[string]bool{"mx.a.test": true, "MX.A.TEST": true, "x.b.test": true, "x.y.b.test": false, "b.test": false, "x.c.test": true, "mx2.a.test": false,
+		"bücher.test": true, "mx.bücher.b.test": false, "bücher.b.test": true} {
 		if p.AllowsMX(host) != want {
 			t.Errorf("%s: %v", host, !want)
 		}
@@ -226,9 +234,23 @@ func TestMatchName(t *testing.T) {
 func TestUsable(t *testing.T) {
 	t.Parallel()
 	d32, d64 := make([]byte, 32), make([]byte, 64)
-	records := []TLSA{{0, 0, 1, d32}, {1, 1, 1, d32}, {3, 1, 1, d32}, {3, 1, 2, d64}, {3, 1, 2, d32}, {3, 2, 1, d32}, {3, 1, 3, d32}, {2, 0, 1, d32}, {3, 0, 0, nil}, {3, 0, 0, []byte{1}}}
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalPKIXPublicKey(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	cert, err := x509.CreateCertificate(nil, template, template, public, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	records := []TLSA{{0, 0, 1, d32}, {1, 1, 1, d32}, {3, 1, 1, d32}, {3, 1, 2, d64}, {3, 1, 2, d32}, {3, 2, 1, d32}, {3, 1, 3, d32}, {2, 0, 1, d32}, {3, 0, 0, nil}, {3, 0, 0, []byte{1}},
+		{3, 0, 0, key}, {3, 0, 0, cert}, {3, 1, 0, key}, {2, 1, 0, cert}}
 	got := fmt.Sprint(Usable(records, []string{"sha512", "sha256"}))
-	want := fmt.Sprint([]TLSA{{3, 1, 2, d64}, {2, 0, 1, d32}, {3, 0, 0, []byte{1}}})
+	want := fmt.Sprint([]TLSA{{3, 1, 2, d64}, {2, 0, 1, d32}, {3, 0, 0, cert}, {3, 1, 0, key}})
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -161,7 +161,7 @@ func (t *Table) Lookup(ctx context.Context, domain string) (string, bool, error)
 	if !ok {
 		return "", false, nil
 	}
-	p, err := t.Policy(ctx, ascii)
+	p, err := t.policy(ctx, ascii)
 	if err != nil || p == nil || p.Mode != Enforce {
 		return "", false, err
 	}
@@ -184,6 +184,11 @@ func (t *Table) Policy(ctx context.Context, domain string) (*Policy, error) {
 	if !ok {
 		return nil, nil
 	}
+	return t.policy(ctx, domain)
+}
+
+// policy is Policy for a name in ASCII.
+func (t *Table) policy(ctx context.Context, domain string) (*Policy, error) {
 	id, published := t.record(ctx, domain)
 	if err := ctx.Err(); err != nil {
 		return nil, err
