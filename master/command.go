@@ -376,7 +376,7 @@ func (c *control) flush() int {
 }
 
 // check says what is wrong with the configuration and the directories, and
-// with -v what would behave differently from Postfix.
+// with -v what is unwise, and what would behave differently from Postfix.
 func (c *control) check() int {
 	status := 0
 	settings, err := loadSettings(c.opts)
@@ -418,12 +418,20 @@ func (c *control) check() int {
 	return status
 }
 
-// advise prints what would behave differently from Postfix.
+// advise prints what is unwise, and what would behave differently from Postfix.
 func (c *control) advise(s *settings) {
 	services, err := config.LoadMaster(c.opts.ConfigDir, c.config)
 	if err != nil {
 		c.warn("%v", err)
 		return
+	}
+	if c.opts.Unwise != nil {
+		if lines := c.opts.Unwise(c.config, services, time.Now()); len(lines) > 0 {
+			fmt.Fprintln(c.stdout, "what may be unwise:")
+			for _, l := range lines {
+				fmt.Fprintf(c.stdout, "  %s\n", l)
+			}
+		}
 	}
 	var lines []string
 	if c.opts.Advice != nil {

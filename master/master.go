@@ -95,6 +95,8 @@ type Options struct {
 	// Advice, when set, says for "check -v" what would behave differently
 	// from Postfix with the same files.
 	Advice func(*config.Config, []config.Service) []string
+	// Unwise, when set, says for "check -v" what works and is probably not meant.
+	Unwise func(*config.Config, []config.Service, time.Time) []string
 }
 
 // DefaultStopTimeout is how long a stopping mail system waits for what is

@@ -40,7 +40,7 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if len(argv) > 0 {
 		name, args = filepath.Base(argv[0]), argv[1:]
 	}
-	opts := master.Options{Services: services(), Advice: advice.Report}
+	opts := master.Options{Services: services(), Advice: advice.Report, Unwise: advice.Unwise}
 	if name == master.Program {
 		return master.Main(opts, args)
 	}

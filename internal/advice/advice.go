@@ -1,5 +1,6 @@
 // Package advice says what would behave differently from Postfix with the main.cf and
-// master.cf that a site has: for "posthaste check -v", before the site moves.
+// master.cf that a site has: for "posthaste check -v", before the site moves; and
+// what in them is unwise, wherever they come from.
 //
 // It says nothing of what config.Config.Warnings already says (parameters that
 // are unknown, do nothing here, or not yet), which every check does.

@@ -1,0 +1,197 @@
+package advice
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"posthaste/internal/config"
+)
+
+// Unwise returns one line for each setting that works and is probably not
+// meant: it lets strangers in, shows secrets, or will end in trouble. now is what
+// certificates are held against. It reads certificates and looks at the modes of files.
+func Unwise(cfg *config.Config, services []config.Service, now time.Time) []string {
+	u := &unwise{cfg: cfg, now: now}
+	u.identity()
+	u.networks()
+	u.classes()
+	u.files()
+	u.certificates()
+	for i := range services {
+		s := &services[i]
+		if s.Command != "smtpd" && s.Command != "postscreen" {
+			continue
+		}
+		own, err := cfg.With(s.Overrides()...)
+		if err != nil {
+			continue // an error of the configuration, which check says
+		}
+		if strings.HasPrefix(s.Name, "127.") || strings.HasPrefix(s.Name, "[::1]:") || cfg.String("inet_interfaces") == "loopback-only" {
+			continue // nobody is on the way
+		}
+		u.passwords(own, fmt.Sprintf("%s:%d: service %s/%s: ", s.File, s.Line, s.Name, s.Type))
+	}
+	return slices.Compact(u.list)
+}
+
+type unwise struct {
+	cfg  *config.Config
+	now  time.Time
+	list []string
+}
+
+// say puts the place where a parameter is set before the text.
+func (u *unwise) say(parameter, format string, args ...any) {
+	text := parameter + ": " + fmt.Sprintf(format, args...)
+	if set, file, line := u.cfg.IsSet(parameter); set && line > 0 {
+		text = fmt.Sprintf("%s:%d: %s", file, line, text)
+	}
+	u.list = append(u.list, text)
+}
+
+func (u *unwise) identity() {
+	if name := u.cfg.String("myhostname"); !strings.Contains(name, ".") {
+		u.say("myhostname", "%s has no domain; other servers want the full name that the DNS has, such as mail.example.com", name)
+	}
+	if name := u.cfg.String("relayhost"); strings.Count(name, "[") != strings.Count(name, "]") {
+		u.say("relayhost", "%s: a bracket is missing; mail for other places will wait", name)
+	}
+}
+
+// networks are those that may relay.
+func (u *unwise) networks() {
+	for _, word := range u.cfg.List("mynetworks") {
+		network, err := netip.ParsePrefix(strings.ReplaceAll(strings.ReplaceAll(word, "[", ""), "]", ""))
+		if err == nil && network.Bits() == 0 {
+			u.say("mynetworks", "%s is everybody: this machine relays mail of all the world to all the world", word)
+		}
+	}
+	if set, _, _ := u.cfg.IsSet("mynetworks"); !set && u.cfg.String("mynetworks_style") == "class" {
+		u.say("mynetworks_style", "class trusts every machine of the provider's network that this one is in: name your networks in mynetworks")
+	}
+}
+
+// classes are the lists of domains of which a domain may be in one only.
+func (u *unwise) classes() {
+	in := make(map[string]string)
+	for _, parameter := range []string{"mydestination", "virtual_alias_domains", "virtual_mailbox_domains", "relay_domains"} {
+		if set, _, _ := u.cfg.IsSet(parameter); !set && parameter != "mydestination" {
+			continue // by default it has what another one has
+		}
+		for _, domain := range u.cfg.List(parameter) {
+			domain = strings.ToLower(domain)
+			if strings.ContainsAny(domain, ":/!") {
+				continue // a table, a file, an exception
+			}
+			if other, ok := in[domain]; ok && other != parameter {
+				u.say(parameter, "%s is in %s as well: a domain has one kind of mailboxes", domain, other)
+			}
+			in[domain] = parameter
+		}
+	}
+}
+
+// secretTable finds tables in the settings of which there is a password.
+var secretTable = regexp.MustCompile(`(?:^|[\s,{=:])(?:mysql|pgsql|ldap):(/[^\s,{}]+)`)
+
+// passwordTable finds tables that are files.
+var passwordTable = regexp.MustCompile(`(?:^|[\s,{=:])(?:hash|btree|lmdb|texthash|cdb):(/[^\s,{}]+)`)
+
+// files are those that others should not be able to read, or to write.
+func (u *unwise) files() {
+	for _, name := range []string{"", "main.cf", "master.cf"} {
+		path := filepath.Join(u.cfg.Dir(), name)
+		if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o002 != 0 {
+			u.list = append(u.list, fmt.Sprintf("%s: everybody can write to it, and so say what runs as root: chmod o-w %s", path, path))
+		}
+	}
+	for _, parameter := range []string{"smtpd_tls_key_file", "smtpd_tls_eckey_file", "smtpd_tls_chain_files", "smtp_tls_key_file",
+		"smtp_tls_eckey_file", "smtp_tls_chain_files", "lmtp_tls_key_file"} {
+		value, err := u.cfg.Value(parameter)
+		if err != nil {
+			continue
+		}
+		for _, path := range strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune(", \t\r\n", r) }) {
+			if text, err := os.ReadFile(path); err == nil && bytes.Contains(text, []byte("PRIVATE KEY-----")) {
+				u.secret(parameter, path, "a private key")
+			}
+		}
+	}
+	for _, parameter := range []string{"smtp_sasl_password_maps", "lmtp_sasl_password_maps", "smtpd_sasl_path"} {
+		value, err := u.cfg.Value(parameter)
+		if err != nil {
+			continue
+		}
+		for _, m := range passwordTable.FindAllStringSubmatch(value, -1) {
+			u.secret(parameter, m[1], "passwords")
+			for _, t := range built(parameter, value) {
+				u.secret(parameter, t.Path, "passwords")
+			}
+		}
+	}
+	for _, parameter := range u.cfg.Names() {
+		if value, err := u.cfg.Value(parameter); err == nil {
+			for _, m := range secretTable.FindAllStringSubmatch(value, -1) {
+				u.secret(parameter, m[1], "a database's password")
+			}
+		}
+	}
+}
+
+// secret says if everybody can read a file.
+func (u *unwise) secret(parameter, path, what string) {
+	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o004 != 0 {
+		u.say(parameter, "every user can read %s, where there is %s: chmod o-r %s", path, what, path)
+	}
+}
+
+// soon is when a certificate is about to expire.
+const soon = 10 * 24 * time.Hour
+
+// certificates looks at those of the SMTP server.
+func (u *unwise) certificates() {
+	for _, parameter := range []string{"smtpd_tls_cert_file", "smtpd_tls_eccert_file"} {
+		path := u.cfg.String(parameter)
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // the services say so
+		}
+		block, rest := pem.Decode(text)
+		for block != nil && block.Type != "CERTIFICATE" {
+			block, rest = pem.Decode(rest)
+		}
+		if block == nil {
+			continue // they say this, too
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		switch {
+		case err != nil:
+			u.say(parameter, "%s: %v", path, err)
+		case u.now.After(c.NotAfter):
+			u.say(parameter, "%s expired on %s", path, c.NotAfter.Format(time.DateOnly))
+		case u.now.Before(c.NotBefore):
+			u.say(parameter, "%s is not valid before %s", path, c.NotBefore.Format(time.DateOnly))
+		case u.now.Add(soon).After(c.NotAfter):
+			u.say(parameter, "%s expires on %s", path, c.NotAfter.Format(time.DateOnly))
+		}
+	}
+}
+
+// passwords are not to be sent in the clear.
+func (u *unwise) passwords(cfg *config.Config, place string) {
+	if !cfg.Bool("smtpd_sasl_auth_enable") || cfg.Bool("smtpd_tls_auth_only") || cfg.Bool("smtpd_tls_wrappermode") ||
+		cfg.String("smtpd_tls_security_level") == "encrypt" || cfg.Bool("smtpd_enforce_tls") ||
+		slices.Contains(cfg.List("smtpd_sasl_security_options"), "noplaintext") {
+		return
+	}
+	u.list = append(u.list, place+"passwords are taken without TLS, where everybody on the way can read them: set smtpd_tls_auth_only = yes")
+}

@@ -1,0 +1,107 @@
+package advice
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/config"
+)
+
+func TestUnwise(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := func(begin, end time.Time) string {
+		c := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: begin, NotAfter: end}
+		der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	}
+	const secret = "-----BEGIN PRIVATE KEY-----\n-----END PRIVATE KEY-----\n"
+	write("key.pem", secret, 0o644)
+	write("closed.pem", secret, 0o640)
+	write("good.pem", cert(now.AddDate(0, -1, 0), now.AddDate(0, 1, 0)), 0o644)
+	write("old.pem", secret+cert(now.AddDate(0, -2, 0), now.AddDate(0, -1, 0)), 0o600)
+	write("ending.pem", cert(now.AddDate(0, -2, 0), now.AddDate(0, 0, 3)), 0o644)
+	write("early.pem", cert(now.AddDate(0, 1, 0), now.AddDate(0, 2, 0)), 0o644)
+	write("passwd", "x y:z\n", 0o644)
+	write("passwd.phdb", "", 0o644)
+	write("my.cf", "password = x\n", 0o644)
+	const smtpd = "smtp inet n - n - - smtpd\n"
+	const base = "compatibility_level = 3.6\nmyhostname = mail.example.org\n"
+	for _, test := range []struct {
+		main, master string
+		want         []string
+	}{
+		{"", smtpd, nil},
+		{"mynetworks = 127.0.0.0/8, 10.0.0.0/8, [::1]/128\n", smtpd, nil},
+		{"mynetworks = 0.0.0.0/0\n", smtpd, []string{"main.cf:3: mynetworks: 0.0.0.0/0 is everybody"}},
+		{"mynetworks = 127.0.0.0/8 [::]/0\n", smtpd, []string{"main.cf:3: mynetworks: [::]/0 is everybody"}},
+		{"mynetworks_style = class\ninet_interfaces = 127.0.0.1\n", smtpd, []string{"main.cf:3: mynetworks_style: class trusts"}},
+		{"myhostname = mail\n", smtpd, []string{"main.cf:3: myhostname: mail has no domain"}},
+		{"relayhost = [smtp.example.net:587\n", smtpd, []string{"main.cf:3: relayhost: [smtp.example.net:587: a bracket is missing"}},
+		{"virtual_alias_domains = $myhostname\n", smtpd, []string{"main.cf:3: virtual_alias_domains: mail.example.org is in mydestination as well"}},
+		{"relay_domains = $mydestination\nmydestination = hash:/x\n", smtpd, nil},
+		{"smtpd_tls_cert_file = DIR/good.pem\nsmtpd_tls_key_file = DIR/key.pem\n", smtpd, []string{"main.cf:4: smtpd_tls_key_file: every user can read DIR/key.pem, where there is a private key: chmod o-r DIR/key.pem"}},
+		{"smtpd_tls_cert_file = DIR/good.pem\nsmtpd_tls_key_file = DIR/closed.pem\n", smtpd, nil},
+		{"smtpd_tls_cert_file = DIR/old.pem\n", smtpd, []string{"main.cf:3: smtpd_tls_cert_file: DIR/old.pem expired on 2026-10-21"}},
+		{"smtpd_tls_cert_file = DIR/ending.pem\nsmtpd_tls_key_file = DIR/closed.pem\n", smtpd, []string{"expires on 2026-11-24"}},
+		{"smtpd_tls_cert_file = DIR/early.pem\nsmtpd_tls_key_file = DIR/closed.pem\n", smtpd, []string{"is not valid before 2026-12-21"}},
+		{"smtp_sasl_password_maps = hash:DIR/passwd\n", smtpd, []string{"main.cf:3: smtp_sasl_password_maps: every user can read DIR/passwd,", "every user can read DIR/passwd.phdb,"}},
+		{"virtual_alias_maps = proxy:mysql:DIR/my.cf\n", smtpd, []string{"main.cf:3: virtual_alias_maps: every user can read DIR/my.cf, where there is a database's password"}},
+		{"smtpd_sasl_auth_enable = yes\n", smtpd, []string{"master.cf:1: service smtp/inet: passwords are taken without TLS"}},
+		{"smtpd_sasl_auth_enable = yes\nsmtpd_tls_auth_only = yes\n", smtpd, nil},
+		{"smtpd_sasl_auth_enable = yes\ninet_interfaces = loopback-only\n", smtpd, nil},
+		{"", "587 inet n - n - - smtpd -o smtpd_sasl_auth_enable=yes -o smtpd_tls_security_level=encrypt\n", nil},
+		{"", smtpd + "587 inet n - n - - smtpd -o smtpd_sasl_auth_enable=yes\n", []string{"master.cf:2: service 587/inet: passwords"}},
+	} {
+		write("main.cf", base+strings.ReplaceAll(test.main, "DIR", dir), 0o644)
+		write("master.cf", test.master, 0o644)
+		cfg, err := config.Load(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		services, err := config.LoadMaster(dir, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := Unwise(cfg, services, now)
+		if !slices.EqualFunc(got, test.want, func(got, want string) bool {
+			return strings.Contains(got, strings.ReplaceAll(want, "DIR", dir))
+		}) {
+			t.Errorf("%q, %q:\n%q, want\n%q", test.main, test.master, got, test.want)
+		}
+	}
+	write("main.cf", base, 0o646)
+	if cfg, err := config.Load(dir); err != nil {
+		t.Fatal(err)
+	} else if got := Unwise(cfg, nil, now); len(got) != 1 || !strings.HasPrefix(got[0], filepath.Join(dir, "main.cf")+": everybody can write to it") {
+		t.Errorf("a main.cf that everybody can write to: %q", got)
+	}
+}
