@@ -105,6 +105,24 @@ func (s *Service) parse(line string, c *Config) error {
 	if err != nil {
 		return err
 	}
+	if err := s.parseFields(f); err != nil {
+		return err
+	}
+	if f[4] == "-" {
+		s.Chroot = chrootByDefault(c)
+	}
+	if f[6] == "-" {
+		s.MaxProc = c.Int("default_process_limit")
+	}
+	return s.parseCommand(f[7], c)
+}
+
+// CheckFields says what is wrong with the fields of an entry, the command excepted.
+func CheckFields(f [8]string) error { return new(Service).parseFields(f) }
+
+// parseFields reads the fields before the command. A default that depends on main.cf
+// is left out.
+func (s *Service) parseFields(f [8]string) error {
 	s.Fields = f
 	s.Name, s.Type = f[0], f[1]
 	switch s.Type {
@@ -125,20 +143,21 @@ func (s *Service) parse(line string, c *Config) error {
 	if s.Unprivileged, ok = yesNo(f[3], true); !ok {
 		return fail("unprivileged", f[3], "y, n or -")
 	}
-	if s.Chroot, ok = yesNo(f[4], chrootByDefault(c)); !ok {
+	if s.Chroot, ok = yesNo(f[4], false); !ok {
 		return fail("chroot", f[4], "y, n or -")
 	}
 	if err := s.parseWakeup(f[5]); err != nil {
 		return fail("wakeup", f[5], err.Error())
 	}
 	if f[6] == "-" {
-		s.MaxProc = c.Int("default_process_limit")
-	} else if n, err := strconv.ParseUint(f[6], 10, 31); err == nil {
-		s.MaxProc = int(n)
-	} else {
+		return nil
+	}
+	n, err := strconv.ParseUint(f[6], 10, 31)
+	if err != nil {
 		return fail("process limit", f[6], "a number, 0 for no limit, or -")
 	}
-	return s.parseCommand(f[7], c)
+	s.MaxProc = int(n)
+	return nil
 }
 
 // chrootByDefault: the meaning of - in the chroot field changed at level 1.

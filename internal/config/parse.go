@@ -73,10 +73,11 @@ func SplitNameValue(text string) (name, value string, err error) {
 }
 
 // validName admits what stands in real files besides letters, digits and
-// underscores: names built from a transport's name may hold a hyphen or a dot.
+// underscores: names built from a service's name may hold what that holds, a
+// hyphen, a dot, an address and a port.
 func validName(name string) bool {
 	for i := 0; i < len(name); i++ {
-		if c := name[i]; !isNameByte(c) && c != '-' && c != '.' && c != '+' {
+		if c := name[i]; !isNameByte(c) && strings.IndexByte("-.+:/[]@", c) < 0 {
 			return false
 		}
 	}

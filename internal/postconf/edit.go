@@ -199,6 +199,9 @@ func (c *command) parseMasterEdits() ([]*masterEdit, error) {
 		if len(p) != parts || slices.Contains(p, "") || hasValue != c.flags['e'] {
 			return nil, fmt.Errorf("%s: expected %s, found %q", flag, form, arg)
 		}
+		if parts == 3 && p[2] == "*" {
+			return nil, fmt.Errorf("%s: %q: an edit names one %s, not all", flag, arg, strings.TrimPrefix(strings.TrimSuffix(form, "=value"), "service_name/type/"))
+		}
 		e := &masterEdit{request: request{text: arg, service: p[0], typ: p[1], item: "*"}, value: strings.TrimSpace(value)}
 		if parts == 3 {
 			e.item = p[2]
@@ -230,6 +233,9 @@ func (c *command) checkMasterEdit(e *masterEdit) error {
 		}
 	case c.flags['M'] && c.flags['e']:
 		added, err := parseEntry(config.LogicalLine{Text: e.value, Line: 1})
+		if err == nil {
+			err = added.check()
+		}
 		if err != nil {
 			return fmt.Errorf("%q: %w", e.text, err)
 		}
@@ -251,7 +257,11 @@ func (c *command) applyMaster(entries []*entry, edit *masterEdit) (*entry, error
 		case c.flags['M']:
 			e.fields, e.command, e.args, e.changed = edit.newEntry.fields, edit.newEntry.command, edit.newEntry.args, true
 		case c.flags['F']:
-			if err := e.setField(edit.item, edit.value); err != nil {
+			err := e.setField(edit.item, edit.value)
+			if err == nil {
+				err = e.check()
+			}
+			if err != nil {
 				return nil, err
 			}
 		default:
@@ -298,7 +308,7 @@ func (e *entry) setOption(name, value string, remove bool) {
 	}
 	for i := len(at) - 1; i >= 0; i-- {
 		o, err := config.ParseOverride(e.args[at[i]])
-		if err != nil || !matches(name, o.Name) {
+		if err != nil || name != o.Name {
 			continue
 		}
 		e.changed = true
@@ -309,7 +319,7 @@ func (e *entry) setOption(name, value string, remove bool) {
 		found = true
 		e.args[at[i]] = config.Override{Name: o.Name, Value: value}.String()
 	}
-	if remove || found || name == "*" {
+	if remove || found {
 		return
 	}
 	e.changed = true

@@ -63,9 +63,30 @@ func parseEntry(l config.LogicalLine) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &entry{command: words[0], args: words[1:], line: l}
+	e := &entry{command: words[0], args: detach(words[1:]), line: l}
 	copy(e.fields[:], fields[:7])
 	return e, nil
+}
+
+// detach makes two words of -o and a value that is written next to it.
+func detach(args []string) []string {
+	for i := 0; i < len(args) && strings.HasPrefix(args[i], "-"); i++ {
+		if value, ok := strings.CutPrefix(args[i], "-o"); ok {
+			if value != "" {
+				args = slices.Replace(args, i, i+1, "-o", value)
+			}
+			i++
+		}
+	}
+	return args
+}
+
+// check says what master would not take of the entry's fields.
+func (e *entry) check() error {
+	var f [8]string
+	copy(f[:], e.fields[:])
+	f[7] = e.command
+	return config.CheckFields(f)
 }
 
 // name is how requests and output call the entry.

@@ -216,6 +216,12 @@ func (c *command) checkFlags() error {
 		c.flags['e'] = true
 		editing = true
 	}
+	if query && slices.ContainsFunc(c.args, func(a string) bool { return strings.Contains(a, "=") }) {
+		return errors.New("options -d and -n show parameters: they do not go with name=value")
+	}
+	if query && (c.flags['M'] || c.flags['F'] || c.flags['P']) {
+		return errors.New("options -d and -n are for main.cf: they do not go with -M, -F or -P")
+	}
 	if editing && (c.flags['x'] || len(c.over) > 0 || c.flags['h'] || c.flags['H']) {
 		return errors.New("options -x, -o, -h and -H show parameters: they do not go with -e, -X or -#")
 	}

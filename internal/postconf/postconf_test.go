@@ -103,12 +103,16 @@ var asPostfix = [][]string{
 	{"-Fe", "smtp/inet/chroot=n", "slow/unix/process_limit=3"}, {"-Fe", "slow/unix/command=lmtp -v"}, {"-F", "*/unix/chroot=y"},
 	{"-Pe", "smtp/inet/smtpd_banner=hello"}, {"-Pe", "slow/unix/smtp_bind_address=1"}, {"-PX", "smtp/inet/syslog_name"},
 	{"-Me", "new/unix=new unix - - n - - smtp -v"}, {"-Me", "slow/unix=slow unix y n n - 3 lmtp"}, {"-MX", "slow/unix"}, {"-M#", "pipe1/unix"},
+	{"-Fe", "slow/unix/type=pass"}, {"-Fe", "slow/unix/wakeup=60?"},
 }
 
 // refused are commands that Postfix refuses, too, with the same exit status.
 var refused = [][]string{
 	{"-e"}, {"-e", "foo"}, {"-e", "a b=c"}, {"-X"}, {"-X", "a=b"}, {"-dn"}, {"-ne"}, {"-hH", "biff"}, {"-z"}, {"-o", "x"}, {"-C", "x"},
 	{"-MX", "slow"}, {"-Me", "bad/unix=bad unix - -"}, {"-Fe", "smtp/inet/foo=n"}, {"-F", "a/b/c/d"},
+	{"-Fe", "smtp/inet/chroot=zz"}, {"-Fe", "slow/unix/process_limit=qq"}, {"-Fe", "slow/unix/type=unxi"}, {"-Fe", "slow/unix/wakeup=1x"},
+	{"-Me", "slow/unix=slow unxi - - n - - smtp"}, {"-Me", "new/unix=new unix q - n - - smtp"},
+	{"-PX", "smtp/inet/*"}, {"-Pe", "smtp/inet/*=x"}, {"-n", "biff=yes"}, {"-d", "biff=yes"}, {"-nM"}, {"-dP"},
 	{"-e", "x=a\nb"}, {"-F#", "smtp/inet/chroot"}, {"-FX", "smtp/inet/chroot"}, {"-T", "x"}, {"-Me"}, {"-PX"}, {"-o"},
 }
 
@@ -219,6 +223,23 @@ a-very-long-service-name unix n - y      -       -       smtpd -D
 		if got := readFile(t, dir+"/master.cf"); got != tt.want {
 			t.Errorf("%q makes master.cf\n%s\nwant\n%s", tt.args, got, tt.want)
 		}
+	}
+}
+
+// TestAttachedOption: -o may have its value in the same word, as services take it.
+func TestAttachedOption(t *testing.T) {
+	t.Parallel()
+	dir := sampleDir(t)
+	writeFile(t, filepath.Join(dir, "master.cf"), "a unix - - n - - smtp -v -obiff=no -o{x = y z} -o c=d e -of=g\n")
+	const want = "a/unix/biff = no\na/unix/c = d\na/unix/x = y z\n"
+	if out, stderr, status := run("-c", dir, "-P"); out != want || status != 0 {
+		t.Errorf("status %d, %s\n%s", status, stderr, out)
+	}
+	if _, stderr, status := run("-c", dir, "-Pe", "a/unix/biff=yes"); status != 0 {
+		t.Error(stderr)
+	}
+	if out, _, _ := run("-c", dir, "-M"); out != "a          unix  -       -       n       -       -       smtp -v -o biff=yes -o {x=y z} -o c=d e -of=g\n" {
+		t.Errorf("-M prints %q", out)
 	}
 }
 
