@@ -497,9 +497,14 @@ func (f *filtering) CheckField(raw []byte) []byte {
 		return raw
 	}
 	m.out = nil
+	blind := len(m.contentBCC)
 	replaced, keep := m.act(milterClass, maps.Title(), text, value)
 	out := slices.Concat(m.out...) // PREPEND
 	m.out = nil
+	for _, addr := range m.contentBCC[blind:] { // those of the content have been added already
+		f.AddRecipient(addr, "")
+	}
+	m.contentBCC = m.contentBCC[:blind]
 	switch {
 	case !keep:
 		return out
