@@ -3,6 +3,7 @@ package cleanup
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"strings"
 
 	"posthaste/internal/mail"
@@ -225,7 +226,7 @@ func (m *Message) note(f rfc5322.Field, info fieldInfo) {
 		if strings.EqualFold(string(f.Value()), "no") {
 			m.env.TLSOptional = true
 		} else {
-			m.warnf("ignoring malformed header: '%.100s'", printable(string(f.Lines())))
+			m.addLine(LogLine{Warning: true, Text: m.id + ": ignoring malformed header: '" + fmt.Sprintf("%.100s", printable(string(f.Lines()))) + "'"})
 		}
 	case fieldRequireTLS:
 		if m.c.requireTLSField && strings.EqualFold(string(f.Value()), "yes") {

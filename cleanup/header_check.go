@@ -195,7 +195,7 @@ func (m *Message) actPrepend(class checkClass, title, text, arg string) {
 
 // tablef warns of what a table says: that is wrong for all messages.
 func (m *Message) tablef(format string, args ...any) {
-	m.log = append(m.log, LogLine{Warning: true, Text: fmt.Sprintf(format, args...)})
+	m.addLine(LogLine{Warning: true, Text: fmt.Sprintf(format, args...)})
 }
 
 // actLog logs an action with the circumstances of the message.
@@ -216,7 +216,12 @@ func (m *Message) actLog(action string, class checkClass, content, text string) 
 	if m.anyRcpt {
 		e.To = rfc5322.Quote(m.lastRcpt)
 	}
-	m.log = append(m.log, LogLine{Event: e})
+	switch action {
+	case "reject", "discard", "redirect", "pass", "hold": // one of each at most
+		m.log = append(m.log, LogLine{Event: e})
+	default:
+		m.addLine(LogLine{Event: e})
+	}
 }
 
 // origin is who gave us the message, as log lines say it.

@@ -316,3 +316,22 @@ func TestBounce(t *testing.T) {
 		}
 	}
 }
+
+// What a stranger's message has logged is bounded, in lines and in their length. What was
+// decided about it is logged all the same.
+func TestLogIsBounded(t *testing.T) {
+	t.Parallel()
+	c := newCore(t, "header_size_limit = 102400\nheader_checks = inline:{ {Last: one=REJECT no} }\n", func(string) {})
+	long := "<" + strings.Repeat("x", 90000) + "@a.test>"
+	_, r := feed(c, submission("remote", "r@b.test"), "Message-Id: "+long+"\r\n"+strings.Repeat("Message-Id: <x@a.test>\r\n", 5000)+
+		strings.Repeat("TLS-Required: maybe\r\n", 5000)+"Last: one\r\n\r\nbody\r\n", 4096)
+	if n := len(r.Log); n < 100 || n > maxContentLines+10 {
+		t.Errorf("%d lines", n)
+	}
+	if n := len(r.Log[0].String()); n > maxLoggedID+100 {
+		t.Errorf("a line of %d octets", n)
+	}
+	if last := r.Log[len(r.Log)-1].String(); !strings.Contains(last, ": reject: header Last: one from ") || r.Refused == nil {
+		t.Errorf("last line %q, refused %v", last, r.Refused)
+	}
+}

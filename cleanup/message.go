@@ -227,6 +227,7 @@ type Message struct {
 	contentBCC []string
 	notices    []Notice
 	log        []LogLine
+	lines      int // of them, or left out, that come of the content
 
 	down   *rfc5322.Downgrader // comes before all else; nil unless force_mime_input_conversion
 	header headerState
@@ -331,9 +332,30 @@ func (m *Message) infof(format string, args ...any) {
 	m.log = append(m.log, LogLine{Text: m.id + ": " + fmt.Sprintf(format, args...)})
 }
 
+// Bounds on what one message may have logged: a stranger writes as many fields
+// as there is room for, of any length.
+const (
+	maxContentLines = 1000
+	maxLoggedID     = 1000
+)
+
+// addLine has a line logged that content gives rise to.
+func (m *Message) addLine(l LogLine) {
+	m.lines++
+	switch {
+	case m.lines <= maxContentLines:
+		m.log = append(m.log, l)
+	case m.lines == maxContentLines+1:
+		m.infof("what more there is to say of the content is not logged")
+	}
+}
+
 // logMessageID has a message ID logged.
 func (m *Message) logMessageID(value string, resent bool) {
-	m.log = append(m.log, LogLine{Event: &maillog.MessageID{ID: m.id, Resent: resent, Value: value}})
+	if len(value) > maxLoggedID {
+		value = value[:maxLoggedID]
+	}
+	m.addLine(LogLine{Event: &maillog.MessageID{ID: m.id, Resent: resent, Value: value}})
 }
 
 func (m *Message) warnf(format string, args ...any) {
