@@ -348,6 +348,10 @@ func (d *delivery) verify(s *session, p *policy) {
 		return
 	}
 	switch {
+	case p.Failure != "" && p.Level.Authenticates():
+		d.log.Info("certificate verification failed for %s: external policy failure (%s)", s.relay, p.Failure)
+		s.flaw = &flaw{p.Failure, ""}
+		return
 	case p.Level == tlspolicy.Fingerprint:
 		st.matched = tlspolicy.MatchFingerprint(chain[0], c.FingerprintDigest, p.Match)
 		if st.trusted = st.matched; !st.matched {

@@ -10,6 +10,7 @@ package tlspolicy
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"posthaste/internal/table"
@@ -88,6 +89,7 @@ type Policy struct {
 	Reuse      bool
 	STS        bool     // the policy was made from an MTA-STS policy
 	MXPatterns []string // with STS: what MX hosts may be called
+	Failure    string   // where it comes from it could not be had, or is wrong: no certificate will do
 
 	anyMX                                          bool // MXPatterns do not count
 	hasMatch, hasProtocols, hasCiphers, hasExclude bool
@@ -162,6 +164,10 @@ func cutAttribute(word string) (name, value string, ok bool) {
 	return name, value, ok && name != "" && value != ""
 }
 
+// policyFailures are what programs that fetch MTA-STS policies may say in
+// policy_failure, in the words of RFC 8460 section 4.3.
+var policyFailures = []string{"sts-policy-fetch-error", "sts-policy-invalid", "sts-webpki-invalid", "validation-failure"}
+
 func (p *Policy) attribute(name, value string) error {
 	if p.Level == None {
 		return fmt.Errorf("attribute %q has no use at level none", name)
@@ -210,7 +216,12 @@ func (p *Policy) attribute(name, value string) error {
 		p.STS = value == "sts"
 	case "mx_host_pattern":
 		p.MXPatterns = append(p.MXPatterns, value)
-	case "policy_ttl", "policy_domain", "policy_string", "policy_failure", "enable_rpk":
+	case "policy_failure":
+		if !slices.Contains(policyFailures, value) {
+			return fmt.Errorf("policy_failure=%s: expected one of %s", value, strings.Join(policyFailures, ", "))
+		}
+		p.Failure = value
+	case "policy_ttl", "policy_domain", "policy_string", "enable_rpk":
 		// What is known of where the policy comes from, for reports; raw
 		// public keys are something that this TLS does not do.
 	default:

@@ -123,6 +123,7 @@ func TestParsePolicy(t *testing.T) {
 		"may {= x}":                        "error",
 		"":                                 "error",
 		"half-dane":                        "error",
+		"secure policy_failure=whatever":   "error",
 		"always":                           "error",
 		"none match=x":                     "error",
 		"may match=x":                      "error",
