@@ -447,6 +447,9 @@ func settle(b *spool.Batch, st *proto.Settle) {
 	if st.Warned {
 		b.Update(st.ID, spool.Change{Set: spool.SetWarned, Warned: true})
 	}
+	if len(st.Outcomes) > 0 {
+		b.Update(st.ID, spool.Change{Outcomes: st.Outcomes})
+	}
 	if len(st.Rcpts) > 0 {
 		b.Done(st.ID, st.Rcpts)
 	}

@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"posthaste/internal/agent"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/local/command"
@@ -88,17 +87,7 @@ func (d *delivery) pass(st *state, setting, transport string) {
 		nexthop = string(d.request.Nexthop)
 	}
 	o := d.request.PassTo(d.index, st.envelope(), mail.Transport(name), mail.Nexthop(nexthop))
-	p := part{to: st.addr, action: o.Action, status: o.Status, text: o.Reason, passed: &o,
-		detail: agent.Detail{Relay: o.Relay, MTA: o.MTA, DiagType: o.DiagType, DiagText: o.DiagText, Passed: o.Passed}}
-	switch { // a probe's outcome, as that of a delivery
-	case o.Action == dsn.Deliverable:
-		p.action = dsn.Delivered
-	case o.Action == dsn.Undeliverable && o.Status.Class == 4:
-		p.action = dsn.Deferred
-	case o.Action == dsn.Undeliverable:
-		p.action = dsn.Failed
-	}
-	d.part(p)
+	d.adopt(st.addr, &o)
 }
 
 // mbox delivers to the user's mailbox file.

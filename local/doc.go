@@ -20,7 +20,9 @@
 // What a recipient was expanded to is one outcome for the queue: it is tried
 // again when any part of it must be, and then nothing is queued again in
 // this attempt. Commands and files that did succeed get the message again;
-// better twice than not at all.
+// better twice than not at all. The sender hears of each part by itself, and of
+// one that has failed for good at once, even when others are to be tried again.
+// As many as one outcome has room for (mail.BoundParts) are named, the rest counted.
 //
 // # Rights
 //
@@ -64,6 +66,9 @@
 // default_privs, as root's has: mail_owner reads the whole queue. Alias tables
 // that everybody can write to are not believed.
 //
+// Of a part that fails for good in each of several attempts the sender is told
+// once, and so he is that an alias was expanded (NOTIFY=SUCCESS).
+//
 // A list's members do not have the sender's NOTIFY (RFC 3461 section 5.2.7.4).
 //
 // luser_relay is followed once: where it leads to a name that is unknown too,
@@ -78,7 +83,7 @@
 //
 // alias_maps, allow_mail_to_commands, allow_mail_to_files, biff,
 // command_execution_directory, command_expansion_filter, command_time_limit,
-// default_privs, deliver_lock_attempts, deliver_lock_delay,
+// confirm_delay_cleared, default_privs, deliver_lock_attempts, deliver_lock_delay,
 // double_bounce_sender, duplicate_filter_limit, enable_original_recipient,
 // execution_directory_expansion_filter, expand_owner_alias,
 // export_environment, fallback_transport, fallback_transport_maps,

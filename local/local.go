@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"posthaste/internal/agent"
@@ -118,7 +117,8 @@ type delivery struct {
 	visited    map[string]bool // addresses that the message has been delivered to before
 	been       map[string]bool // duplicate filter
 	forwards   []*forward
-	parts      []part
+	parts      []mail.Part           // what has come of it so far, and has been logged
+	passed     *mail.Outcome         // the last part, when another transport's agent has said it
 	allowances map[string]*allowance // by user whose .forward file was read
 	// deferred counts the parts that are to be tried again.
 	deferred int
@@ -126,16 +126,6 @@ type delivery struct {
 	// hear of success: of that, then. Expanded for an alias, Delivered for a
 	// list (RFC 3461 sections 5.2.7.3 and 5.2.7.4); 0: not.
 	unfolded dsn.Action
-}
-
-// A part is what came of one address, or of some with one fate.
-type part struct {
-	to     string
-	action dsn.Action
-	status dsn.Status
-	text   string
-	detail agent.Detail
-	passed *mail.Outcome // what another transport's agent has said, and logged
 }
 
 // state is where in the expansion of a recipient we are. It is passed by
@@ -187,21 +177,6 @@ func (d *delivery) seen(format string, args ...any) bool {
 	return false
 }
 
-func (d *delivery) add(st *state, action dsn.Action, status dsn.Status, text, diagType, diag string) {
-	detail := agent.Detail{Relay: d.Service, DiagType: diagType, DiagText: diag}
-	if st.listOwner && action == dsn.Failed {
-		detail.Owner = st.owner
-	}
-	d.part(part{to: st.addr, action: action, status: status, text: text, detail: detail})
-}
-
-func (d *delivery) part(p part) {
-	if p.action == dsn.Deferred {
-		d.deferred++
-	}
-	d.parts = append(d.parts, p)
-}
-
 func (d *delivery) sent(st *state, format string, args ...any) {
 	d.add(st, dsn.Delivered, dsn.S(2, 0, 0), fmt.Sprintf(format, args...), "", "")
 }
@@ -221,84 +196,6 @@ func (d *delivery) failed(st *state, status dsn.Status, text, diagType, diag str
 		action = dsn.Deferred
 	}
 	d.add(st, action, status, text, diagType, diag)
-}
-
-// conclude reports the recipient: it is to be tried again when any part of it
-// is, has failed when any part has, and has been delivered when all have.
-func (d *delivery) conclude() {
-	r, i := d.request, d.index
-	if len(d.parts) == 0 { // everything was a duplicate of what another recipient got
-		r.Sent(i, dsn.S(2, 0, 0), "duplicate", agent.Detail{Relay: d.Service})
-		return
-	}
-	addr := r.Envelope.Recipients[i].Address
-	worst := d.worst()
-	unfolded := d.unfolded != 0 && rank(worst.action) == 0
-	if unfolded {
-		worst = part{to: addr, action: d.unfolded, status: dsn.S(2, 0, 0), text: "alias expanded", detail: agent.Detail{Relay: d.Service}}
-	}
-	if len(d.parts) > 1 || unfolded || worst.to != addr {
-		for _, part := range d.parts {
-			if part.passed == nil { // else it has been logged
-				r.Part(i, part.to, part.action, part.status, part.text, part.detail)
-			}
-		}
-		if worst.to != addr && (rank(worst.action) > 0 || r.Envelope.Trace&(mail.TraceReport|mail.TraceRecord) != 0) {
-			worst.detail.Final = worst.to
-		}
-		r.Settle(i, worst.action, worst.status, worst.text, worst.detail)
-		return
-	}
-	switch {
-	case worst.passed != nil:
-		r.Adopt(i, *worst.passed)
-	case worst.action == dsn.Deferred:
-		r.Defer(i, worst.status, worst.text, worst.detail)
-	case worst.action == dsn.Failed:
-		r.Bounce(i, worst.status, worst.text, worst.detail)
-	default:
-		worst.detail.Action = worst.action
-		r.Sent(i, worst.status, worst.text, worst.detail)
-	}
-}
-
-// maxText bounds the reasons of many parts put together.
-const maxText = 2000
-
-// rank orders what can come of a part: the highest decides.
-func rank(a dsn.Action) int {
-	switch a {
-	case dsn.Deferred:
-		return 2
-	case dsn.Failed:
-		return 1
-	}
-	return 0
-}
-
-func (d *delivery) worst() part {
-	worst := d.parts[0]
-	for _, p := range d.parts[1:] {
-		switch {
-		case rank(p.action) > rank(worst.action):
-			worst = p
-			continue
-		case rank(p.action) < rank(worst.action):
-			continue
-		case !strings.Contains(worst.text, p.text) && len(worst.text) < maxText:
-			worst.text += "; " + p.text
-		}
-		if p.detail.Owner != worst.detail.Owner {
-			worst.detail.Owner = "" // no one list's: the sender hears of it
-		}
-		if p.to != worst.to {
-			worst.to = d.request.Envelope.Recipients[d.index].Address // several have failed
-		}
-		if p.action == dsn.Expanded {
-			worst.action = dsn.Expanded
-		}
-	}
-	return worst
 }
 
 // head composes the lines that come before the message. envelope is a "From "

@@ -50,6 +50,7 @@ func TestTransports(t *testing.T) {
 	}
 	s.other = func(to string) (dsn.Action, dsn.Status) { return dsn.Failed, dsn.S(5, 2, 2) }
 	s.expect(s.deliver("two@example.org"), "failed 5.2.2 no")
+	s.other = func(to string) (dsn.Action, dsn.Status) { return dsn.Undeliverable, dsn.S(5, 2, 2) }
 	s.expect(s.deliverEnv(mail.Envelope{Trace: mail.TraceReport}, message, "two@example.org"), "undeliverable 5.2.2 no")
 	s.other = func(to string) (dsn.Action, dsn.Status) { return dsn.Undeliverable, dsn.S(4, 2, 2) }
 	s.expect(s.deliverEnv(mail.Envelope{Trace: mail.TraceReport}, message, "two@example.org"), "undeliverable 4.2.2 no")

@@ -24,6 +24,7 @@ type settings struct {
 	doubleBounce             string
 	originalRecipient        bool
 	frozen                   bool
+	confirmCleared           bool      // senders who were warned of a delay hear of each member's delivery
 	headers                  expansion // which deliveries get a Delivered-To: line, by kind of delivery
 	commands, files          expansion // where |command and /file are allowed
 	propagate                expansion // extensions
@@ -83,7 +84,7 @@ func readSettings(cfg *config.Config, db users.Database) (*settings, error) {
 		delimiters: cfg.String("recipient_delimiter"), ownerRequest: cfg.Bool("owner_request_special"),
 		expandOwner: cfg.Bool("expand_owner_alias"), resetOwner: cfg.Bool("reset_owner_alias"),
 		doubleBounce:      cfg.String("double_bounce_sender"),
-		originalRecipient: cfg.Bool("enable_original_recipient"), frozen: cfg.Bool("frozen_delivered_to"),
+		originalRecipient: cfg.Bool("enable_original_recipient"), frozen: cfg.Bool("frozen_delivered_to"), confirmCleared: cfg.Bool("confirm_delay_cleared"),
 		duplicates: cfg.Int("duplicate_filter_limit"),
 		// What the spool records as one is half a segment; cleanup may add to
 		// addresses what they were before its maps.

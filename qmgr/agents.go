@@ -334,21 +334,22 @@ func (s *Server) judge(m *message, d *delivery, reply *proto.DeliverReply, res *
 		cleared := a.warned && s.opt.Settings.ConfirmCleared && a.env.Sender != "" && r.Notify.Delay()
 		switch o.Action {
 		case dsn.Deferred, dsn.Failed:
-			a.outcomes[o.Rcpt] = o
-			if report {
+			due := a.heed(&o)
+			if report || r.Notify.Success() && a.env.Trace == 0 && o.HasGood(false) { // an alias was expanded
 				a.success = append(a.success, o)
 				res.Success = true
 			}
 			if o.Action == dsn.Deferred {
 				res.Deferred = append(res.Deferred, o.Rcpt)
-			} else {
-				res.Failed = true
+			} else if !due {
+				m.through(o.Rcpt)
+				done = append(done, o.Rcpt)
 			}
+			res.Failed = res.Failed || due
 		default:
-			m.setDone(o.Rcpt)
-			delete(a.outcomes, o.Rcpt)
-			delete(a.rcpts, o.Rcpt)
-			if (r.Notify.Success() || cleared) && !o.Passed || report {
+			old := a.outcomes[o.Rcpt]
+			m.through(o.Rcpt)
+			if (r.Notify.Success() && !old.HasGood(true) || cleared) && !o.Passed || report {
 				// The recipient is only done when the sender has been told;
 				// until then what happened is kept with the message.
 				a.success = append(a.success, o)
@@ -369,10 +370,20 @@ func (s *Server) judge(m *message, d *delivery, reply *proto.DeliverReply, res *
 	}
 }
 
+// heed notes why a recipient has not got the message, with what of it has been
+// told before (mail.Outcome.Follow). It says whether a notice of failure is due.
+func (a *active) heed(o *mail.Outcome) (due bool) {
+	if old, ok := a.outcomes[o.Rcpt]; ok {
+		o.Follow(&old)
+	}
+	a.outcomes[o.Rcpt] = *o
+	return o.Untold() || o.Action == dsn.Failed && !o.HasFailed()
+}
+
 // missing notes what there is to say of a recipient of whom no agent has said
 // anything.
 func (a *active) missing(i int, now time.Time, reason string) {
-	a.outcomes[i] = mail.Outcome{Rcpt: i, Action: dsn.Deferred, Status: dsn.S(4, 3, 0), Reason: reason, Relay: "none", When: now}
+	a.heed(&mail.Outcome{Rcpt: i, Action: dsn.Deferred, Status: dsn.S(4, 3, 0), Reason: reason, Relay: "none", When: now})
 }
 
 // lose ends a delivery of which nobody will say any more what came of it.

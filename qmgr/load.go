@@ -57,15 +57,24 @@ func (s *Server) load(m *message, e *sched.Effect) {
 		}
 	}
 	m.active.warned, m.active.again = e.Warned, e.Attempts > 0
-	j := job{id: m.id, ref: m.ref, in: m.active.inline, done: slices.Clone(m.done), from: e.From, limit: limit,
-		nrcpt: int(m.nrcpt), settings: &s.opt.Settings}
-	num := m.num
+	j := job{id: m.id, in: m.active.inline, from: e.From, limit: limit, nrcpt: int(m.nrcpt), settings: &s.opt.Settings}
 	inTurn := func(post func()) { post() }
 	if e.Origin == sched.QueueIncoming {
 		inTurn = s.inTurn()
 	}
+	if s.log.unsure(m.id) { // it is tried again at once: first it must be known who has been told of what
+		s.log.after(func() { s.begin(m, &j, first, inTurn) })
+		return
+	}
+	s.begin(m, &j, first, inTurn)
+}
+
+// begin starts a load.
+func (s *Server) begin(m *message, j *job, first bool, inTurn func(post func())) {
+	j.ref, j.done = m.ref, slices.Clone(m.done)
+	num := m.num
 	s.tasks.Go(func() {
-		l := s.read(&j)
+		l := s.read(j)
 		inTurn(func() { s.post(func() { s.learn(num, l, first) }, sched.Event{}) })
 	})
 }

@@ -62,6 +62,15 @@ func (m *message) setDone(i int) {
 	m.done[i/8] |= 1 << (i % 8)
 }
 
+// through is the end of the work for a recipient.
+func (m *message) through(i int) {
+	m.setDone(i)
+	if m.active != nil {
+		delete(m.active.outcomes, i)
+		delete(m.active.rcpts, i)
+	}
+}
+
 // message is what is known of a message, nil when there is none of that
 // number. One that is not worked on is described by a copy: what is to be kept
 // of changes to it must be said (work, rest, located).
@@ -222,7 +231,7 @@ func flagIf(on bool, f sched.Flags) sched.Flags {
 func (s *Server) deferRcpts(m *message, e *sched.Effect) {
 	for _, i := range e.Rcpts {
 		o := mail.Outcome{Rcpt: i, Action: dsn.Deferred, Status: e.Status, Reason: e.Reason, Relay: "none", When: s.now}
-		m.active.outcomes[i] = o
+		m.active.heed(&o)
 		if r := m.active.rcpts[i]; r != nil {
 			s.logDelivery(m.id, r.Recipient, &m.active.env, m.active.since, o)
 		}

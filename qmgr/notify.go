@@ -79,10 +79,10 @@ func (s *Server) notify(m *message, what sched.Notice, from int) {
 
 // failed is what one notice reports of the recipients from number from on
 // whose last outcome was this, and the number with which the next one goes on;
-// 0 is none.
+// 0 is none. Those of whom some part has failed have failed in that.
 func (m *message) failed(action dsn.Action, from int) (list []mail.Outcome, next int) {
 	for i := from; i < int(m.nrcpt); i++ {
-		if o, ok := m.active.outcomes[i]; ok && o.Action == action && !m.isDone(i) {
+		if o, ok := m.active.outcomes[i]; ok && (o.Action == action || action == dsn.Failed && o.Untold()) && !m.isDone(i) {
 			list = append(list, o)
 		}
 	}
@@ -150,15 +150,16 @@ func (s *Server) notified(m *message, n *proto.Notify, reply *proto.NotifyReply,
 		return
 	}
 	var done []int
+	var told []mail.Outcome // who are still pending, but for some of their parts
 	switch n.Notice {
 	case proto.NoticeFailure, proto.NoticeExpired:
 		for _, o := range n.Outcomes {
-			m.setDone(o.Rcpt)
-			done = append(done, o.Rcpt)
-			if m.active != nil {
-				delete(m.active.outcomes, o.Rcpt)
-				delete(m.active.rcpts, o.Rcpt)
+			if n.Notice == proto.NoticeFailure && o.Action == dsn.Deferred {
+				told = append(told, m.tell(o, false))
+				continue
 			}
+			m.through(o.Rcpt)
+			done = append(done, o.Rcpt)
 		}
 	case proto.NoticeSuccess, proto.NoticeTrace:
 		if m.active != nil {
@@ -167,14 +168,34 @@ func (s *Server) notified(m *message, n *proto.Notify, reply *proto.NotifyReply,
 		for _, o := range n.Outcomes {
 			if m.isDone(o.Rcpt) {
 				done = append(done, o.Rcpt)
+			} else if n.Notice == proto.NoticeSuccess && o.HasGood(false) {
+				told = append(told, m.tell(o, true))
 			}
 		}
 	default:
 		return
 	}
-	if !reply.Settled {
-		s.log.done(m, done)
+	if reply.Settled {
+		return
 	}
+	s.log.done(m, done)
+	if len(told) > 0 {
+		s.log.update(m, proto.Op{Outcomes: told})
+	}
+}
+
+// tell notes that the parts of a recipient that have failed, or are good, have
+// been told. It returns the last outcome, which is o unless a notice since has
+// told of more.
+func (m *message) tell(o mail.Outcome, good bool) mail.Outcome {
+	if m.active != nil {
+		if last, ok := m.active.outcomes[o.Rcpt]; ok {
+			o = last
+		}
+		defer func() { m.active.outcomes[o.Rcpt] = o }()
+	}
+	o.Tell(good)
+	return o
 }
 
 // finish ends a message's stay when nothing is left to do. Successes that the

@@ -51,6 +51,7 @@ type recorder struct {
 	waiters []func()                // told when what is in ops has been recorded
 	removed []mail.QueueID          // removals in ops that are to be logged
 	refused map[mail.QueueID]string // messages of which something is not recorded, and why
+	spoken  map[mail.QueueID]int    // messages of which it has not been confirmed who has been told, by count
 	leaving []farewell              // recorded removals that are to be logged, oldest first
 }
 
@@ -74,7 +75,7 @@ type request struct {
 }
 
 func newRecorder(s *Server) *recorder {
-	return &recorder{s: s, at: make(map[mail.QueueID]int), gone: make(map[mail.QueueID]int), refused: make(map[mail.QueueID]string)}
+	return &recorder{s: s, at: make(map[mail.QueueID]int), gone: make(map[mail.QueueID]int), refused: make(map[mail.QueueID]string), spoken: make(map[mail.QueueID]int)}
 }
 
 // change returns the message's change, to be filled in.
@@ -126,7 +127,20 @@ func (r *recorder) update(m *message, set proto.Op) {
 			op.Outcomes = append(op.Outcomes, o)
 		}
 	}
+	if slices.ContainsFunc(set.Outcomes, func(o mail.Outcome) bool { return len(o.Parts) > 0 }) {
+		id := m.id
+		r.spoken[id]++
+		r.after(func() {
+			if r.spoken[id]--; r.spoken[id] == 0 {
+				delete(r.spoken, id)
+			}
+		})
+	}
 }
+
+// unsure says whether the message's record, where the loop believes it to lie,
+// may not say yet who has been told of what.
+func (r *recorder) unsure(id mail.QueueID) bool { return r.spoken[id] > 0 }
 
 // remove records that a message is gone.
 func (r *recorder) remove(m *message) {
@@ -235,7 +249,11 @@ func splitOps(ops []proto.Op) (parts [][]proto.Op) {
 
 // outcomeOctets is about what an outcome takes in a request.
 func outcomeOctets(o *mail.Outcome) int {
-	return 100 + len(o.Reason) + len(o.Relay) + len(o.MTA) + len(o.DiagText) + len(o.Final) + len(o.Owner)
+	n := 100 + len(o.Reason) + len(o.Relay) + len(o.MTA) + len(o.DiagText) + len(o.Owner)
+	for i := range o.Parts {
+		n += o.Parts[i].Octets()
+	}
+	return n
 }
 
 func (r *recorder) send(q *request) {
@@ -286,14 +304,14 @@ func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 			r.ended(id)
 		}
 	}
+	for i := range reply.Entries {
+		r.s.located(msgID(reply.Entries[i].ID), reply.Entries[i].Ref)
+	}
 	for _, f := range q.waiters {
 		f()
 	}
 	for _, id := range q.removed {
 		r.leaving = append(r.leaving, farewell{id, r.s.now})
-	}
-	for i := range reply.Entries {
-		r.s.located(msgID(reply.Entries[i].ID), reply.Entries[i].Ref)
 	}
 }
 

@@ -125,7 +125,8 @@ func (r *Request) PassTo(i int, to mail.Recipient, transport mail.Transport, nex
 	return outcome(v, Detail{})
 }
 
-// Adopt reports for recipient i, unchanged, what PassTo has returned.
+// Adopt reports for recipient i, unchanged and without logging it, what PassTo
+// has returned, or what Part has in several parts.
 func (r *Request) Adopt(i int, o mail.Outcome) {
 	o.Rcpt = r.index[i]
 	r.outcomes[i] = o
@@ -142,7 +143,6 @@ type Detail struct {
 	DiagType string // "smtp" for an SMTP reply, "x-unix" for a command's words; empty: our own words
 	DiagText string
 	Passed   bool       // the next system reports success to the sender (RFC 3461 section 5.2.2)
-	Final    string     // the address that it was expanded to and that this is about
 	Owner    string     // of the list that the recipient is: told of a failure in the sender's place
 	Action   dsn.Action // for success: Delivered, Relayed or Expanded; zero: Delivered
 }

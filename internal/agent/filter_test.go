@@ -59,8 +59,8 @@ func TestFilter(t *testing.T) {
 		"probe": {probe: true, say: func(r *Request) { r.Defer(0, dsn.S(4, 2, 2), "mailbox full", Detail{}) },
 			want: "undeliverable 5.2.2 mailbox is full for good", log: "status=undeliverable"},
 		"parts": {say: func(r *Request) {
-			r.Part(0, "other@b.test", dsn.Failed, dsn.S(5, 1, 1), "unknown user", Detail{})
-			r.Settle(0, dsn.Failed, dsn.S(5, 1, 1), "unknown user", Detail{})
+			p := r.Part(0, "other@b.test", dsn.Failed, dsn.S(5, 1, 1), "unknown user", Detail{})
+			r.Adopt(0, mail.Outcome{Action: p.Action, Status: p.Status, Reason: p.Reason})
 		}, want: "delayed 4.1.1 maybe later", log: "to=<other@b.test>, orig_to=<a@b.test>, relay=none, dsn=4.1.1, status=deferred"},
 		"own filter": {config: "local_delivery_status_filter =\n",
 			say:  func(r *Request) { r.Bounce(0, dsn.S(5, 1, 1), "unknown user", Detail{}) },

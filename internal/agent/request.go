@@ -64,19 +64,13 @@ func (r *Request) Site() (dsn.Status, string) { return r.site.status, r.site.rea
 // Kept says whether SessionKept was called.
 func (r *Request) Kept() bool { return r.kept }
 
-// Settle reports what came of recipient i without logging it. It is for an
-// agent that logs the addresses that the recipient was expanded to, by Part.
-func (r *Request) Settle(i int, action dsn.Action, status dsn.Status, text string, d Detail) {
-	r.settle(i, r.verdict(action, status, text), d)
-}
-
 // settle reports a verdict.
 func (r *Request) settle(i int, v verdict, d Detail) { r.Adopt(i, outcome(v, d)) }
 
 // outcome is a verdict for the queue manager.
 func outcome(v verdict, d Detail) mail.Outcome {
 	return mail.Outcome{Action: v.action, Status: v.status, Reason: v.text, Relay: relayOf(&d),
-		MTA: d.MTA, DiagType: d.DiagType, DiagText: d.DiagText, Passed: d.Passed, Final: d.Final, Owner: d.Owner, When: time.Now()}
+		MTA: d.MTA, DiagType: d.DiagType, DiagText: d.DiagText, Passed: d.Passed, Owner: d.Owner, When: time.Now()}
 }
 
 func relayOf(d *Detail) string {
@@ -86,10 +80,14 @@ func relayOf(d *Detail) string {
 	return d.Relay
 }
 
-// Part logs what came of address to, which recipient i is or was expanded to.
-// It reports nothing.
-func (r *Request) Part(i int, to string, action dsn.Action, status dsn.Status, text string, d Detail) {
-	r.logPart(i, to, r.verdict(action, status, text), d)
+// Part logs what came of address to, which recipient i is or was expanded to,
+// and returns it as it is to be reported. That is for the agent to do: Adopt,
+// when it is known of all parts.
+func (r *Request) Part(i int, to string, action dsn.Action, status dsn.Status, text string, d Detail) mail.Part {
+	v := r.verdict(action, status, text)
+	r.logPart(i, to, v, d)
+	return mail.Part{Address: to, Action: v.action, Status: v.status, Reason: v.text, Relay: relayOf(&d),
+		MTA: d.MTA, DiagType: d.DiagType, DiagText: d.DiagText, Owner: d.Owner}
 }
 
 // logPart logs a verdict.

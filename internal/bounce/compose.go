@@ -15,10 +15,12 @@ import (
 	"posthaste/internal/rfc5322"
 )
 
-// A Report is what a notice says of one recipient.
+// A Report is what a notice says of one recipient, or of one destination that
+// it was expanded to.
 type Report struct {
 	Recipient mail.Recipient
-	Outcome   mail.Outcome
+	Outcome   mail.Outcome // of that one alone: it has no parts
+	part      int          // 1 is the first of the recipient's parts; 0: it is about the recipient
 }
 
 // A Notice is all that goes into one notification.

@@ -38,6 +38,12 @@
 // of notices that have been sent are a courtesy: when one cannot be
 // submitted that is logged, and the notice is not sent again for it.
 //
+// A recipient that local delivery has expanded is reported by its members, each
+// with a block of its own (mail.Outcome.Parts). Those that fail for good are told
+// at the end of the attempt, even when the recipient stays for the others, and
+// which have been told becomes durable with the notice, too. Postfix tells of them
+// after every attempt again.
+//
 // With VERP every recipient's failure makes a notice of its own, to the
 // sender's address with the recipient's in it (disable_verp_bounces ends
 // that). Postmaster's copy (class bounce) is then one that reports them all, where

@@ -40,6 +40,7 @@ type StoredMessage interface {
 	Envelope() (mail.Envelope, error)
 	Recipients(from, to int) ([]mail.Recipient, error)
 	NRcpt() int
+	Outcomes() ([]mail.Outcome, error)
 	Content() (io.ReadCloser, error)
 }
 
@@ -128,8 +129,8 @@ func (s *Service) Notify(ctx context.Context, req *proto.Notify) (proto.NotifyRe
 		return proto.NotifyReply{}, fmt.Errorf("%s: %w", req.ID, err)
 	}
 	rest := *req
-	if rest.Outcomes = untold(msg, req); len(rest.Outcomes) == 0 {
-		return proto.NotifyReply{}, nil
+	if rest.Outcomes, err = untold(msg, req); err != nil || len(rest.Outcomes) == 0 {
+		return proto.NotifyReply{}, err
 	}
 	req = &rest
 	reports, err := join(msg, req)
@@ -147,7 +148,7 @@ func (s *Service) Notify(ctx context.Context, req *proto.Notify) (proto.NotifyRe
 		switch {
 		case err == nil:
 			if p.sendings[i].vital {
-				reply.Notice, reply.Settled = id, settles[i] != nil && settlesAll(req)
+				reply.Notice, reply.Settled = id, settles[i] != nil && recordsAll(req)
 			}
 		case p.sendings[i].vital:
 			return proto.NotifyReply{}, err
@@ -156,156 +157,6 @@ func (s *Service) Notify(ctx context.Context, req *proto.Notify) (proto.NotifyRe
 		}
 	}
 	return reply, nil
-}
-
-// untold is what the sender has not heard yet of what the request tells. Of a
-// request that is made again, because the answer was lost or not all notices
-// could be sent, some may have been told: their notices have settled them.
-func untold(msg StoredMessage, req *proto.Notify) (list []mail.Outcome) {
-	if req.Notice == proto.NoticeDelay {
-		if msg.Warned() && !req.Continued {
-			return nil
-		}
-		return req.Outcomes
-	}
-	for _, o := range req.Outcomes {
-		if o.Rcpt < 0 || o.Rcpt >= msg.NRcpt() || !settled(req.Notice, o.Action) || msg.Pending(o.Rcpt) {
-			list = append(list, o)
-		}
-	}
-	return list
-}
-
-// join puts together what the queue manager says of recipients and what the
-// message's envelope does.
-func join(msg StoredMessage, req *proto.Notify) ([]Report, error) {
-	reports := make([]Report, len(req.Outcomes))
-	for i := range req.Outcomes {
-		o := &req.Outcomes[i]
-		if o.Rcpt < 0 || o.Rcpt >= msg.NRcpt() {
-			return nil, fmt.Errorf("%s: there is no recipient number %d", req.ID, o.Rcpt)
-		}
-		reports[i].Outcome = *o
-	}
-	// One pass over the stored list for requests about many recipients.
-	const batch = 256
-	for from := 0; from < msg.NRcpt(); {
-		if from = nextWanted(req.Outcomes, from); from < 0 {
-			break
-		}
-		list, err := msg.Recipients(from, from+batch)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", req.ID, err)
-		}
-		if len(list) == 0 {
-			return nil, fmt.Errorf("%s: recipient %d cannot be read", req.ID, from)
-		}
-		for i := range reports {
-			if n := reports[i].Outcome.Rcpt - from; n >= 0 && n < len(list) {
-				reports[i].Recipient = final(list[n], &reports[i].Outcome)
-			}
-		}
-		from += len(list)
-	}
-	return reports, nil
-}
-
-// final is the recipient as it is reported: what it was expanded to, when that
-// is what the outcome is about.
-func final(r mail.Recipient, o *mail.Outcome) mail.Recipient {
-	if o.Final != "" && o.Final != r.Address {
-		r.Original, r.Address = r.Orig(), o.Final
-	}
-	if o.Owner != "" { // what the sender called it is not the owner's to know
-		r.Original, r.ORCPT = "", ""
-	}
-	return r
-}
-
-// nextWanted is the least recipient index from from on, -1 when there is none.
-func nextWanted(outcomes []mail.Outcome, from int) int {
-	next := -1
-	for i := range outcomes {
-		if r := outcomes[i].Rcpt; r >= from && (next < 0 || r < next) {
-			next = r
-		}
-	}
-	return next
-}
-
-// settlements says what each of the sendings settles. The first vital one
-// takes along all that no other vital one reports.
-func settlements(req *proto.Notify, list []sending) []*proto.Settle {
-	out := make([]*proto.Settle, len(list))
-	if req.Notice == proto.NoticeDelay {
-		for i := range list {
-			if list[i].vital {
-				out[i] = &proto.Settle{ID: req.ID, Warned: true}
-				break
-			}
-		}
-		return out
-	}
-	var rest []int
-	owner := map[int]int{} // by recipient, for all but the first vital sending
-	first := -1
-	for i := range list {
-		switch {
-		case !list[i].vital:
-		case first < 0:
-			first = i
-		default:
-			for _, r := range list[i].reports {
-				owner[r.Outcome.Rcpt] = i
-			}
-		}
-	}
-	if first < 0 {
-		return out
-	}
-	for i := range req.Outcomes {
-		o := &req.Outcomes[i]
-		if !settled(req.Notice, o.Action) {
-			continue
-		}
-		if i, ok := owner[o.Rcpt]; ok {
-			if out[i] == nil {
-				out[i] = &proto.Settle{ID: req.ID}
-			}
-			out[i].Rcpts = append(out[i].Rcpts, o.Rcpt)
-			continue
-		}
-		rest = append(rest, o.Rcpt)
-	}
-	if len(rest) > 0 {
-		out[first] = &proto.Settle{ID: req.ID, Rcpts: rest}
-	}
-	return out
-}
-
-// settled says whether nothing more is to be done for a recipient once it
-// has been reported. A trace reports also what goes on, and failures that
-// have a notice of their own.
-func settled(kind proto.NoticeKind, action dsn.Action) bool {
-	switch kind {
-	case proto.NoticeFailure, proto.NoticeExpired:
-		return true
-	case proto.NoticeSuccess, proto.NoticeTrace:
-		return action.Final() && action != dsn.Failed
-	}
-	return false
-}
-
-func settlesAll(req *proto.Notify) bool {
-	if req.Notice == proto.NoticeDelay {
-		return true
-	}
-	for i := range req.Outcomes {
-		if !settled(req.Notice, req.Outcomes[i].Action) {
-			return false
-		}
-	}
-	return true
 }
 
 // send submits one notice and logs it.

@@ -231,6 +231,14 @@ func (s *fakeStore) Warned() bool {
 }
 func (s *fakeStore) Envelope() (mail.Envelope, error) { return s.env, nil }
 func (s *fakeStore) NRcpt() int                       { return len(s.env.Recipients) }
+func (s *fakeStore) Outcomes() (list []mail.Outcome, err error) {
+	if s.settled != nil {
+		for _, st := range s.settled() {
+			list = append(list, st.Outcomes...)
+		}
+	}
+	return list, nil
+}
 func (s *fakeStore) Recipients(from, to int) ([]mail.Recipient, error) {
 	return s.env.Recipients[from:min(to, len(s.env.Recipients))], nil
 }

@@ -39,7 +39,8 @@ func readAll(t testing.TB, name string) string {
 func reporters(t *testing.T, settings string) (theirs, ours *system) {
 	prepare := func(s *system) {
 		setUpReports(s)
-		aliases := strings.ReplaceAll("later \"|test -e {dir}/now || exit 75\"\nother \"|test -e {dir}/now || exit 75\"\n", "{dir}", s.dir)
+		aliases := strings.ReplaceAll("later \"|test -e {dir}/now || exit 75\"\nother \"|test -e {dir}/now || exit 75\"\n"+
+			"half fails, later\nlate later, other\npair box, fails\n", "{dir}", s.dir)
 		s.write("etc/aliases", readAll(t, s.path("etc/aliases"))+aliases)
 	}
 	settings = reportSettings + settings
@@ -194,15 +195,17 @@ func TestNoLifetime(t *testing.T) {
 			{name: "two", mail: "<box@local.test>", rcpt: []string{"<later@local.test>", "<box@local.test>", "<fails@local.test>"}},
 			{name: "never", mail: "<box@local.test>", rcpt: []string{"<later@local.test> NOTIFY=NEVER"}},
 			{name: "null", mail: "<>", rcpt: []string{"<later@local.test>"}},
+			{name: "half", mail: "<box@local.test>", rcpt: []string{"<half@local.test>"}},
+			{name: "late", mail: "<box@local.test>", rcpt: []string{"<late@local.test>"}},
 		} {
 			if err := s.sendReported(m); err != nil {
 				t.Fatalf("%s: %v", m.name, err)
 			}
 		}
-		s.waitLogN(`status=expired, returned to sender`, 4)
+		s.waitLogN(`status=expired, returned to sender`, 6)
 		s.eventually("the queue is empty", s.settled)
 	}
-	sameReports(t, theirs, ours, 3+1)
+	sameReports(t, theirs, ours, 3+1+3)
 }
 
 // sendmail -bv tells what would come of mail, and -v what has.
@@ -220,9 +223,13 @@ func TestStatusReports(t *testing.T) {
 				"fails@local.test":  1,
 				"later@local.test":  1,
 				"x@sunk.test":       1,
+				"pair@local.test":   1,
 			} {
-				if flag == "-v" && strings.Contains("box tobox nosuch fails", strings.TrimSuffix(to, "@local.test")) {
+				if flag == "-v" && strings.Contains("box tobox nosuch fails pair", strings.TrimSuffix(to, "@local.test")) {
 					notices++ // the mail itself, or the notice that it has failed
+				}
+				if flag == "-v" && to == "pair@local.test" {
+					notices++ // both
 				}
 				told += notices
 				s.operate(message, "sendmail", flag, "-f", "box@local.test", to)
@@ -238,5 +245,5 @@ func TestStatusReports(t *testing.T) {
 			return s.settled()
 		})
 	}
-	sameReports(t, theirs, ours, 6+6+4)
+	sameReports(t, theirs, ours, 7+7+6)
 }

@@ -86,6 +86,15 @@ var reportedMail = []reported{
 	{name: "listforwarded", mail: "<box@local.test>", rcpt: []string{"<away@local.test> NOTIFY=SUCCESS"}, notices: 1},
 	{name: "forwarded", mail: "<box@local.test>", rcpt: []string{"<sunk@local.test> NOTIFY=SUCCESS"}, notices: 1},
 	{name: "double", mail: "<nosuch@local.test>", rcpt: []string{"<fails@local.test>"}},
+	{name: "both", mail: "<box@local.test>", rcpt: []string{"<both+xy@local.test> ORCPT=rfc822;Who@far.test"}, notices: 1},
+	{name: "same", mail: "<box@local.test>", rcpt: []string{"<same@local.test>"}, notices: 1},
+	{name: "some", mail: "<box@local.test>", rcpt: []string{"<some@local.test>"}, notices: 1},
+	{name: "somesuccess", mail: "<box@local.test>", rcpt: []string{"<some@local.test> NOTIFY=SUCCESS,FAILURE"}, notices: 2},
+	{name: "includes", mail: "<box@local.test>", rcpt: []string{"<inc@local.test>"}, notices: 1},
+	{name: "mixed", mail: "<box@local.test>", rcpt: []string{"<mixed@local.test>"}, notices: 2},
+	{name: "verpmembers", mail: "<box@local.test> XVERP=+=", rcpt: []string{"<both@local.test>"}, notices: 2},
+	{name: "nevermembers", mail: "<box@local.test>", rcpt: []string{"<both@local.test> NOTIFY=NEVER"}},
+	{name: "nullmembers", mail: "<>", rcpt: []string{"<both@local.test>"}, notices: 1},
 }
 
 // TestReportsLikePostfix has both mail systems report on the same mail, and
@@ -104,7 +113,7 @@ func TestReportsLikePostfix(t *testing.T) {
 		if len(a) < m.notices {
 			t.Fatalf("%s: Postfix sends %d notices, not %d", m.name, len(a), m.notices)
 		}
-		if m.name == "verp" { // one copy for postmaster of all notices, where Postfix sends one of each
+		if slices.Contains([]string{"verp", "verpmembers", "mixed"}, m.name) { // one copy for postmaster of all notices, where Postfix sends one of each
 			a, b = senders(a), senders(b)
 		}
 		if !slices.Equal(a, b) {
@@ -180,6 +189,7 @@ sys.exit(n == 0)
 // setUpReports makes aliases and the maildirs that notices go to.
 func setUpReports(s *system) {
 	s.write("etc/template", reportTemplate)
+	s.write("etc/included", "fails\nnosuch\n\"|exit 65\"\n")
 	s.write("etc/aliases", strings.ReplaceAll(`box {dir}/mail/box/
 copies {dir}/mail/copies/
 double {dir}/mail/double/
@@ -193,6 +203,11 @@ owner-good {dir}/mail/owner/
 away sink@sunk.test
 owner-away {dir}/mail/owner/
 sunk sink@sunk.test
+both fails, nosuch
+same "|echo it does not; exit 67", "|echo nor this; exit 65"
+some box, fails, sink@sunk.test, nosuch
+inc :include:{dir}/etc/included
+mixed list, fails
 postmaster box
 `, "{dir}", s.dir))
 	for _, dir := range []string{"", "/box", "/copies", "/double", "/owner", "/good"} {

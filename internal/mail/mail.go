@@ -143,11 +143,13 @@ type Outcome struct {
 	// Passed says that the next system has taken over the duty to tell the
 	// sender of success (RFC 3461 section 5.2.2).
 	Passed bool
-	// Final is the address that the recipient was expanded to and that this is
-	// about; empty: the recipient itself.
-	Final string
 	// Owner is told of a failure in the sender's place: the recipient is a
 	// list of this system's, whose owner answers for it. Empty: the sender is.
 	Owner string
 	When  time.Time
+	// Parts are what is to be said of the destinations that the recipient was
+	// expanded to: of each of them, and not of the recipient. Those that
+	// have got the message are here only when a report was asked for. Empty: it
+	// was not expanded, or all is well.
+	Parts []Part
 }

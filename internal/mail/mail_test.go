@@ -115,14 +115,66 @@ func TestRecipientsStored(t *testing.T) {
 
 func TestOutcomeStored(t *testing.T) {
 	t.Parallel()
-	want := Outcome{Rcpt: 3, Action: dsn.Failed, Status: dsn.S(5, 1, 1), Reason: "r", Relay: "y", MTA: "m", Owner: "o@a", Final: "f@a", DiagType: "smtp",
-		DiagText: "550 x", Passed: true, When: time.UnixMicro(1700000000000001)}
-	r := pack.NewReader(want.Append(nil, 'o'))
-	r.Next()
-	var got Outcome
-	if err := got.Decode(r.Bytes()); err != nil || got != want {
-		t.Errorf("got %+v want %+v, %v", got, want, err)
+	want := Outcome{Rcpt: 3, Action: dsn.Failed, Status: dsn.S(5, 1, 1), Reason: "r", Relay: "y", MTA: "m", Owner: "o@a", DiagType: "smtp",
+		DiagText: "550 x", Passed: true, When: time.UnixMicro(1700000000000001),
+		Parts: []Part{{Address: "p@a", Action: dsn.Failed, Status: dsn.S(5, 2, 0), Reason: "r", Relay: "y", MTA: "m", DiagType: "x-unix", DiagText: "no",
+			Owner: "o@b", More: 7, Told: true}}}
+	for _, v := range []reflect.Value{reflect.ValueOf(want), reflect.ValueOf(want.Parts[0])} {
+		for i := range v.NumField() {
+			if v.Field(i).IsZero() {
+				t.Errorf("the sample has no %s", v.Type().Field(i).Name)
+			}
+		}
 	}
+	if got := storedAgain(t, want); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v want %+v", got, want)
+	}
+}
+
+// storedAgain is an outcome as it is read when it has been stored.
+func storedAgain(t interface{ Fatalf(string, ...any) }, o Outcome) (got Outcome) {
+	r := pack.NewReader(o.Append(nil, 'o'))
+	if !r.Next() {
+		t.Fatalf("nothing is stored of %+v", o)
+	}
+	if err := got.Decode(r.Bytes()); err != nil {
+		t.Fatalf("%+v: %v", o, err)
+	}
+	return got
+}
+
+// An outcome that was stored before there were parts had the address of the
+// only one.
+func TestOutcomeOfOld(t *testing.T) {
+	t.Parallel()
+	b := pack.Int(nil, '#', 2)
+	b = pack.Uint(b, 'a', dsn.Deferred)
+	b = pack.String(b, 'f', "final@a.test")
+	b = pack.String(b, 'r', "later")
+	var got Outcome
+	if err := got.Decode(b); err != nil {
+		t.Fatal(err)
+	}
+	want := Outcome{Rcpt: 2, Action: dsn.Deferred, Reason: "later", Parts: []Part{{Address: "final@a.test", Action: dsn.Deferred, Reason: "later"}}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, not %+v", got, want)
+	}
+}
+
+// FuzzOutcome: what can be read can be stored, and is the same then.
+func FuzzOutcome(f *testing.F) {
+	o := Outcome{Rcpt: 1, Action: dsn.Failed, Parts: []Part{{Address: "a", More: -1, Told: true}, {}}}
+	r := pack.NewReader(o.Append(nil, 'o'))
+	r.Next()
+	f.Add(r.Bytes())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var o Outcome
+		if o.Decode(b) == nil {
+			if again := storedAgain(t, o); !reflect.DeepEqual(again, o) {
+				t.Errorf("stored again it is another: %+v, %+v", o, again)
+			}
+		}
+	})
 }
 
 func FuzzEnvelope(f *testing.F) {

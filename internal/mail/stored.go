@@ -261,12 +261,13 @@ func DecodeRecipients(stored []byte, from, to int) ([]Recipient, error) {
 	return out, p.Err()
 }
 
-// Append appends o as one field.
+// Append appends o as one field. The tag f was the address of the only part
+// that there was anything to say of.
 func (o *Outcome) Append(b []byte, tag byte) []byte {
 	return pack.Nested(b, tag, func(b []byte) []byte {
 		b = pack.Int(b, '#', o.Rcpt)
 		b = pack.Uint(b, 'a', o.Action)
-		b = pack.Uint(b, 's', uint64(o.Status.Class)<<32|uint64(o.Status.Subject)<<16|uint64(o.Status.Detail))
+		b = pack.Uint(b, 's', packStatus(o.Status))
 		b = pack.String(b, 'r', o.Reason)
 		b = pack.String(b, 'y', o.Relay)
 		b = pack.String(b, 'm', o.MTA)
@@ -274,7 +275,9 @@ func (o *Outcome) Append(b []byte, tag byte) []byte {
 		b = pack.String(b, 't', o.DiagText)
 		b = pack.Bool(b, 'p', o.Passed)
 		b = pack.String(b, 'o', o.Owner)
-		b = pack.String(b, 'f', o.Final)
+		for i := range o.Parts {
+			b = o.Parts[i].append(b, 'P')
+		}
 		return AppendTime(b, 'w', o.When)
 	})
 }
@@ -282,6 +285,7 @@ func (o *Outcome) Append(b []byte, tag byte) []byte {
 // Decode reads what Append wrote, given the field's bytes.
 func (o *Outcome) Decode(field []byte) error {
 	r := pack.NewTextReader(field)
+	final := ""
 	for r.Next() {
 		switch r.Tag() {
 		case '#':
@@ -289,8 +293,7 @@ func (o *Outcome) Decode(field []byte) error {
 		case 'a':
 			o.Action = dsn.Action(r.Uint())
 		case 's':
-			v := r.Uint()
-			o.Status = dsn.Status{Class: uint8(v >> 32), Subject: uint16(v >> 16), Detail: uint16(v)}
+			o.Status = unpackStatus(r.Uint())
 		case 'r':
 			o.Reason = r.String()
 		case 'y':
@@ -306,10 +309,20 @@ func (o *Outcome) Decode(field []byte) error {
 		case 'o':
 			o.Owner = r.String()
 		case 'f':
-			o.Final = r.String()
+			final = r.String()
+		case 'P':
+			var p Part
+			if err := p.decode(r.Nested()); err != nil {
+				return err
+			}
+			o.Parts = append(o.Parts, p)
 		case 'w':
 			o.When = ReadTime(&r)
 		}
+	}
+	if final != "" && o.Parts == nil {
+		o.Parts = []Part{{Address: final, Action: o.Action, Status: o.Status, Reason: o.Reason, Relay: o.Relay, MTA: o.MTA,
+			DiagType: o.DiagType, DiagText: o.DiagText, Owner: o.Owner}}
 	}
 	return r.Err()
 }

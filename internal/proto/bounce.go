@@ -26,7 +26,9 @@ const NotifyTimeout = 5 * time.Minute
 // else the configuration names, what came of these recipients. The reply
 // comes when the notice is on stable storage; the disposition of what it
 // reports is recorded with it (Settle). NoticeReply.Sent is false when there
-// was nobody to tell: the recipients are settled all the same.
+// was nobody to tell: the recipients are settled all the same. A failure that is
+// told of a recipient whose outcome says Deferred is that of some of its parts:
+// it stays pending, and they have been told.
 type Notify struct {
 	Notice   NoticeKind
 	ID       mail.QueueID

@@ -150,6 +150,9 @@ const (
 type Settle struct {
 	ID    mail.QueueID
 	Rcpts []int
+	// Outcomes take the place of those of recipients who are still pending: some
+	// of their parts have been told.
+	Outcomes []mail.Outcome
 	// Warned marks the message as having had its delay warning, instead.
 	Warned bool
 }
@@ -232,6 +235,9 @@ func (s *Settle) append(b []byte) []byte {
 	for _, i := range s.Rcpts {
 		b = pack.Uint(b, 'r', uint64(i)+1)
 	}
+	for i := range s.Outcomes {
+		b = s.Outcomes[i].Append(b, 'o')
+	}
 	return pack.Bool(b, 'w', s.Warned)
 }
 
@@ -243,6 +249,12 @@ func (s *Settle) decode(field []byte) error {
 			s.ID = mail.QueueID(r.String())
 		case 'r':
 			s.Rcpts = append(s.Rcpts, int(r.Uint())-1)
+		case 'o':
+			var o mail.Outcome
+			if err := o.Decode(r.Bytes()); err != nil {
+				return err
+			}
+			s.Outcomes = append(s.Outcomes, o)
 		case 'w':
 			s.Warned = r.Bool()
 		}

@@ -3,7 +3,7 @@ package spool
 import (
 	"errors"
 	"path/filepath"
-	"slices"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -66,7 +66,7 @@ func TestApart(t *testing.T) {
 			}
 			st, _ := readAll(t, rd, en)
 			list, err := st.Outcomes()
-			if en.Attempts != want || en.Queue != Deferred || en.NPending != 2 || err != nil || !slices.Equal(list, []mail.Outcome{long}) {
+			if en.Attempts != want || en.Queue != Deferred || en.NPending != 2 || err != nil || !reflect.DeepEqual(list, []mail.Outcome{long}) {
 				t.Errorf("message %d: %+v, %d outcomes, %v", i, en, len(list), err)
 			}
 		}

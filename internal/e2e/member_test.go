@@ -1,0 +1,152 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// retried has all mail tried again, and waits until that has been done.
+func (s *system) retried() {
+	s.t.Helper()
+	const tried = "to=<later@local.test>, "
+	n := strings.Count(s.log(), tried)
+	s.eventually("the mail is tried again", func() bool {
+		s.operate("", "postqueue", "-f")
+		return strings.Count(s.log(), tried) > n
+	})
+}
+
+// Of an alias's members one fails for good, and one is to be tried again: the
+// sender hears of the first at once, as with the original, and only once,
+// however often the second is tried, whatever is restarted, and at the end.
+func TestMembersToldOnce(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		mail, rcpt string
+		atOnce     int // notices that the first attempt causes
+		last       int // and the end
+	}{
+		"usual":   {"<box@local.test>", "<half@local.test>", 1, 1},
+		"success": {"<box@local.test> ENVID=q RET=HDRS", "<half@local.test> NOTIFY=SUCCESS,FAILURE ORCPT=rfc822;who@far.test", 2, 1},
+		"never":   {"<box@local.test>", "<half@local.test> NOTIFY=NEVER", 0, 0},
+		"null":    {"<>", "<half@local.test>", 1, 1}, // for double
+		"verp":    {"<box@local.test> XVERP=+=", "<half@local.test>", 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			theirs, ours := reporters(t, "notify_classes = 2bounce\n")
+			for _, s := range []*system{theirs, ours} {
+				if err := s.sendReported(reported{name: "members", mail: tt.mail, rcpt: []string{tt.rcpt}}); err != nil {
+					t.Fatal(err)
+				}
+				s.waitLog(`to=<later@local\.test>, .*status=deferred`)
+				s.eventually("the sender is told", func() bool { return len(s.reported()) >= tt.atOnce })
+			}
+			sameReports(t, theirs, ours, tt.atOnce)
+			if t.Failed() {
+				return
+			}
+			ours.retried()
+			ours.stop()
+			ours.start()
+			ours.retried()
+			ours.kill("qmgr", "bounce")
+			ours.retried()
+			if got := ours.reported(); len(got) != tt.atOnce {
+				t.Errorf("after some attempts there are %d notices, not %d:\n%s", len(got), tt.atOnce, strings.Join(got, "\n=====\n"))
+			}
+			for _, s := range []*system{theirs, ours} {
+				s.operate("", "postsuper", "-e", "ALL")
+				s.eventually("the mail goes back", func() bool {
+					s.operate("", "postqueue", "-f")
+					return s.settled()
+				})
+			}
+			a, b := slices.Compact(theirs.reported()), ours.reported()
+			if !slices.Equal(a, b) || len(b) != tt.atOnce+tt.last {
+				t.Errorf("only the original reports\n%s\n\nonly ours, of %d:\n%s", strings.Join(without(a, b), "\n=====\n"), len(b), strings.Join(without(b, a), "\n=====\n"))
+			}
+		})
+	}
+}
+
+// Members that are late are told of one by one, and so is, with
+// confirm_delay_cleared, that they have the mail at last.
+func TestMembersDelayed(t *testing.T) {
+	t.Parallel()
+	theirs, ours := reporters(t, "notify_classes = delay\ndelay_warning_time = 1s\nconfirm_delay_cleared = yes\n")
+	for _, s := range []*system{theirs, ours} {
+		if err := s.sendReported(reported{name: "members", mail: "<box@local.test>", rcpt: []string{"<late@local.test>"}}); err != nil {
+			t.Fatal(err)
+		}
+		s.eventually("the sender is told of the delay", func() bool {
+			s.operate("", "postqueue", "-f")
+			return len(s.reported()) >= 2
+		})
+		s.stop() // so that not one of the two finds the file
+		s.write("now", "")
+		s.start()
+		s.eventually("the late mail is delivered, and the sender told", func() bool {
+			s.operate("", "postqueue", "-f")
+			return s.settled()
+		})
+	}
+	sameReports(t, theirs, ours, 3)
+}
+
+// Those that fail later are told of then, and those that have been told of are
+// not again when the last of the others has the mail.
+func TestMembersFailOneByOne(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, options{main: reportSettings + "notify_classes =\n", unstarted: true})
+	setUpReports(s)
+	members := ""
+	for i := range 3 {
+		members += fmt.Sprintf(", \"|cat %s/code%d; exit `cat %s/code%d`\"", s.dir, i, s.dir, i)
+		s.write(fmt.Sprintf("code%d", i), "75")
+	}
+	s.write("etc/aliases", readAll(t, s.path("etc/aliases"))+"group fails"+members+"\n")
+	s.start()
+	if err := s.sendReported(reported{name: "group", mail: "<box@local.test>", rcpt: []string{"<group@local.test> NOTIFY=FAILURE"}}); err != nil {
+		t.Fatal(err)
+	}
+	tried := func(n int) {
+		t.Helper()
+		s.eventually("it is tried", func() bool {
+			s.operate("", "postqueue", "-f")
+			return strings.Count(s.log(), "to=<fails@local.test>, ") >= n
+		})
+	}
+	told := func(n int, last ...string) {
+		t.Helper()
+		s.eventually("the sender is told", func() bool { return len(s.reported()) >= n })
+		var status []string
+		for _, text := range s.reported() {
+			for _, line := range strings.Split(text, "\n") {
+				if strings.HasPrefix(line, "Status: ") {
+					status = append(status, line[8:])
+				}
+			}
+		}
+		slices.Sort(status)
+		if !slices.Equal(status, last) {
+			t.Errorf("told of %q, not of %q", status, last)
+		}
+	}
+	tried(1)
+	told(1, "5.1.1")
+	s.write("code0", "67")
+	tried(3)
+	told(2, "5.1.1", "5.1.1")
+	s.write("code1", "65")
+	tried(5)
+	told(3, "5.1.1", "5.1.1", "5.6.0")
+	s.write("code2", "0")
+	s.eventually("all is over", func() bool {
+		s.operate("", "postqueue", "-f")
+		return s.settled()
+	})
+	told(3, "5.1.1", "5.1.1", "5.6.0")
+}

@@ -1,0 +1,184 @@
+package qmgr
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+	"posthaste/internal/spooltool/faketest"
+)
+
+// parted is an outcome of which each word is a part: a! has failed, a? is to be
+// tried again, a* says that an alias was expanded.
+func parted(action dsn.Action, words ...string) mail.Outcome {
+	o := mail.Outcome{Action: action, Status: dsn.S(4, 3, 0), Reason: "whole", Relay: "local", When: time.Now()}
+	for _, w := range words {
+		p := mail.Part{Address: w[:1] + "@to.test", Action: dsn.Failed, Status: dsn.S(5, 1, 1), Reason: "unknown"}
+		switch w[1] {
+		case '?':
+			p.Action, p.Status = dsn.Deferred, dsn.S(4, 3, 0)
+		case '*':
+			p.Action, p.Status = dsn.Expanded, dsn.S(2, 0, 0)
+		}
+		o.Parts = append(o.Parts, p)
+	}
+	return o
+}
+
+// words is the contrary of parted, in alphabetical order; those that have been
+// told end in a dot.
+func words(o *mail.Outcome) (list []string) {
+	for _, p := range o.Parts {
+		w := p.Address[:1] + map[dsn.Action]string{dsn.Failed: "!", dsn.Deferred: "?", dsn.Expanded: "*"}[p.Action]
+		if p.Told {
+			w += "."
+		}
+		list = append(list, w)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// An attempt is one stay in the active queue, of a queue manager that has just
+// started.
+type attempt struct {
+	name     string
+	answer   mail.Outcome
+	unsent   int      // so many notices fail
+	notices  []string // kind and parts of each
+	recorded []string // parts in the end; nil: the message is gone
+}
+
+// stay plays an attempt for a message of which outcomes are recorded, and
+// returns those that are recorded in the end.
+func (a *attempt) stay(t *testing.T, rcpt mail.Recipient, outcomes []mail.Outcome) (recorded []mail.Outcome) {
+	st := newStage(t, "")
+	st.unsent = a.unsent
+	id := st.fill(faketest.Mail{Queue: spool.Deferred, Attempts: 1, Content: "x\r\n", Outcomes: outcomes,
+		Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{rcpt}}})[0]
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	o := smtp.next()
+	o.req.Reply(&proto.DeliverReply{Outcomes: []mail.Outcome{a.answer}})
+	var op proto.Op
+	if a.recorded == nil {
+		st.waitOp(id, "its removal", removed)
+	} else {
+		op = st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+		if len(op.Outcomes) != 1 || !slices.Equal(words(&op.Outcomes[0]), a.recorded) {
+			t.Errorf("%s: recorded %v of %+v, not %v", a.name, words(&op.Outcomes[0]), op.Outcomes, a.recorded)
+		}
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	var told []string
+	for i := range st.notices {
+		n := &st.notices[i]
+		for k := range n.Outcomes {
+			told = append(told, fmt.Sprint(n.Notice, words(&n.Outcomes[k])))
+		}
+	}
+	if !slices.Equal(told, a.notices) {
+		t.Errorf("%s: told %q, not %q", a.name, told, a.notices)
+	}
+	return op.Outcomes
+}
+
+// A recipient stands for several. Of each of them that fails for good the sender
+// hears at once, and once: whatever comes of the others, how often they are
+// tried, and by which queue manager.
+func TestPartsTold(t *testing.T) {
+	t.Parallel()
+	failure, success := fmt.Sprintf("%d ", proto.NoticeFailure), fmt.Sprintf("%d ", proto.NoticeSuccess)
+	begin := []attempt{
+		{name: "one fails", answer: parted(dsn.Deferred, "a!", "b?"), notices: []string{failure + "[a! b?]"}, recorded: []string{"a!.", "b?"}},
+		{name: "again", answer: parted(dsn.Deferred, "a!", "b?"), recorded: []string{"a!.", "b?"}},
+		{name: "not so far", answer: parted(dsn.Deferred, "b?"), recorded: []string{"a!.", "b?"}},
+		{name: "nobody knows", answer: parted(dsn.Deferred), recorded: []string{"a!."}},
+		{name: "another fails, and the notice", answer: parted(dsn.Deferred, "a!", "b?", "c!"), unsent: 1,
+			notices: []string{failure + "[a!. b? c!]"}, recorded: []string{"a!.", "b?", "c!"}},
+		{name: "the notice again", answer: parted(dsn.Deferred, "b?"), notices: []string{failure + "[a!. b? c!]"}, recorded: []string{"a!.", "b?", "c!."}},
+		{name: "the same name twice", answer: parted(dsn.Deferred, "a!", "a!", "b?"), notices: []string{failure + "[a! a!. b? c!.]"},
+			recorded: []string{"a!.", "a!.", "b?", "c!."}},
+	}
+	for name, tt := range map[string]struct {
+		notify dsn.Notify
+		story  []attempt
+	}{
+		"the last fails":   {0, append(slices.Clone(begin), attempt{name: "end", answer: parted(dsn.Failed, "a!", "b!", "c!"), notices: []string{failure + "[a!. b! c!.]"}})},
+		"the last has it":  {0, append(slices.Clone(begin), attempt{name: "end", answer: parted(dsn.Failed, "a!", "c!")})},
+		"all have it":      {0, append(slices.Clone(begin), attempt{name: "end", answer: parted(dsn.Delivered)})},
+		"fails as a whole": {0, append(slices.Clone(begin), attempt{name: "end", answer: parted(dsn.Failed), notices: []string{failure + "[]"}})},
+		"success": {dsn.NotifySuccess | dsn.NotifyFailure, []attempt{
+			{name: "expanded", answer: parted(dsn.Deferred, "r*", "b?"), notices: []string{success + "[b? r*]"}, recorded: []string{"b?", "r*."}},
+			{name: "not so far", answer: parted(dsn.Deferred, "b?"), recorded: []string{"b?", "r*."}},
+			{name: "one fails", answer: parted(dsn.Deferred, "r*", "b?", "c!"), notices: []string{failure + "[b? c! r*.]"}, recorded: []string{"b?", "c!.", "r*."}},
+			{name: "end", answer: parted(dsn.Expanded)},
+		}},
+		"success at once": {dsn.NotifySuccess, []attempt{{name: "end", answer: parted(dsn.Expanded), notices: []string{success + "[]"}}}},
+		"success and failure": {dsn.NotifySuccess, []attempt{{name: "end", answer: parted(dsn.Failed, "r*", "a!"),
+			notices: []string{success + "[a! r*]", failure + "[a! r*.]"}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var outcomes []mail.Outcome
+			for i := range tt.story {
+				outcomes = tt.story[i].stay(t, mail.Recipient{Address: "r@to.test", Notify: tt.notify}, outcomes)
+			}
+		})
+	}
+}
+
+// What has failed and could not be told is told with the rest when the message's
+// time is over, and what was told is not.
+func TestPartsExpire(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	told := parted(dsn.Deferred, "a!", "b?", "c!")
+	told.Parts[0].Told = true
+	id := st.fill(faketest.Mail{Queue: spool.Deferred, Attempts: 1, Content: "x\r\n", Expire: true, Outcomes: []mail.Outcome{told}, Next: time.Now(),
+		Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{{Address: "r@to.test"}}}})[0]
+	st.run()
+	st.waitOp(id, "its removal", removed)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if len(st.notices) != 1 || st.notices[0].Notice != proto.NoticeExpired || !slices.Equal(words(&st.notices[0].Outcomes[0]), []string{"a!.", "b?", "c!"}) {
+		t.Errorf("told: %+v", st.notices)
+	}
+}
+
+// A message that is tried again before it has been recorded who has been told
+// waits for that.
+func TestPartsTriedAtOnce(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	id := st.fill(faketest.Mail{Content: "x\r\n",
+		Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{{Address: "r@to.test"}}}})[0]
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	o := smtp.next()
+	st.mu.Lock()
+	st.deaf = true
+	st.mu.Unlock()
+	o.req.Reply(&proto.DeliverReply{Outcomes: []mail.Outcome{parted(dsn.Deferred, "a!", "b?")}})
+	st.until("it is deferred", func() bool { return st.unheard > 0 })
+	st.command(proto.Command{Verb: proto.VerbFlush, ID: id})
+	st.waitExplain(id, "active queue")
+	select {
+	case o := <-smtp.orders:
+		t.Errorf("ordered: %+v", o.Deliver)
+	case <-time.After(50 * time.Millisecond): // it is not there; a fault is seen mostly
+	}
+	st.mu.Lock()
+	st.deaf = false
+	st.cleanup.Close() // what was not answered comes again
+	st.mu.Unlock()
+	o = smtp.next()
+	o.answer("ok")
+	st.waitOp(id, "its removal", removed)
+}
