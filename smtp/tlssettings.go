@@ -154,9 +154,9 @@ func (f *tlsFiles) keyPairs() ([]*tls.Certificate, error) {
 	}
 	var certs []*tls.Certificate
 	for _, p := range f.pairs() {
-		c, err := tls.LoadX509KeyPair(p[0], p[1])
+		c, err := tlspolicy.ReadPair(p[0], p[1])
 		if err != nil {
-			return nil, fmt.Errorf("certificate %s with key %s: %w", p[0], p[1], err)
+			return nil, err
 		}
 		certs = append(certs, &c)
 	}

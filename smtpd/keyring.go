@@ -132,9 +132,9 @@ func (k *keyring) load() ([]*tls.Certificate, error) {
 		return nil, fmt.Errorf("smtpd_tls_chain_files: %w", err)
 	}
 	for _, p := range k.pairs {
-		c, err := tls.LoadX509KeyPair(p[0], p[1])
+		c, err := tlspolicy.ReadPair(p[0], p[1])
 		if err != nil {
-			return nil, fmt.Errorf("certificate %s with key %s: %w", p[0], p[1], err)
+			return nil, err
 		}
 		certs = append(certs, &c)
 	}

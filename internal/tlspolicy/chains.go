@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 )
 
@@ -73,3 +74,18 @@ func ParseChains(text []byte) ([]*tls.Certificate, error) {
 	}
 	return out, nil
 }
+
+// ReadPair reads a certificate with its chain, and its key, from two files, which may be one.
+func ReadPair(cert, key string) (tls.Certificate, error) {
+	c, err := tls.LoadX509KeyPair(cert, key)
+	if err == nil {
+		return c, nil
+	}
+	if text, readErr := os.ReadFile(key); readErr == nil && encrypted.Match(text) {
+		err = errors.New("the key is encrypted, and there is nobody to type its passphrase: decrypt it with \"openssl pkey\", into a file for its owner alone")
+	}
+	return c, fmt.Errorf("certificate %s with key %s: %w", cert, key, err)
+}
+
+// encrypted finds a private key under a passphrase, in PKCS #8 or as OpenSSL had it before.
+var encrypted = regexp.MustCompile(`(?m)^(-----BEGIN ENCRYPTED PRIVATE KEY-----|Proc-Type: 4,ENCRYPTED)\r?$`)

@@ -8,6 +8,8 @@ import (
 	"crypto/x509/pkix"
 	"fmt"
 	"math/big"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -303,4 +305,24 @@ func FuzzPolicy(f *testing.F) {
 			t.Errorf("%q", text)
 		}
 	})
+}
+
+func TestReadPair(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"new.pem":   "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
+		"old.pem":   "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\nAAAA\n-----END RSA PRIVATE KEY-----\n",
+		"plain.pem": "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := ReadPair(path, path)
+		if err == nil || !strings.HasPrefix(err.Error(), "certificate "+path+" with key "+path+": ") ||
+			strings.Contains(err.Error(), "the key is encrypted") != (name != "plain.pem") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
