@@ -308,6 +308,32 @@ func TestDocs(t *testing.T) {
 	}
 }
 
+// TestPlaces: files of the tree that the documents name are there.
+func TestPlaces(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("`(?:\\./)?((?:cmd|internal|etc|docs|master|smtpd|cleanup|pickup|qmgr|smtp|local|trivialrewrite)/[a-z0-9_./*@-]+)")
+	n := 0
+	for _, page := range append(pages, "../../README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range named.FindAllStringSubmatch(string(text), -1) {
+			n++
+			if found, err := filepath.Glob(filepath.Join("../..", m[1])); err != nil || len(found) == 0 {
+				t.Errorf("%s: there is no %s", filepath.Base(page), m[1])
+			}
+		}
+	}
+	if n < 50 {
+		t.Errorf("the documents name %d files only", n)
+	}
+}
+
 // TestHelp: what "posthaste help" lists is in posthaste(1).
 func TestHelp(t *testing.T) {
 	t.Parallel()
