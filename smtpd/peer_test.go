@@ -142,3 +142,23 @@ func TestMoreUnderTLS(t *testing.T) {
 		t.Errorf("after the end: %q, %v", got, err)
 	}
 }
+
+func TestWithoutPasswords(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		data string
+		auth bool // comes behind AUTH
+		want string
+	}{
+		{"MAIL FROM:<a@b.test>\r\nRCPT", false, "MAIL FROM:<a@b.test>\r\nRCPT"},
+		{"am9l\r\nc2VjcmV0\r\nMAIL FROM:<a@b.test>\r\nx\r\n", true, "(secret)\r\n(secret)\r\nMAIL FROM:<a@b.test>\r\nx\r\n"},
+		{"AUTH PLAIN AGpvZQBzZWNyZXQ=\r\nQUIT\r\n", false, "AUTH PLAIN (secret)\r\nQUIT\r\n"},
+		{"auth login\nam9l\nc2VjcmV0", false, "auth login\n(secret)\n(secret)"},
+		{"AUTH\tPLAIN AGpvZQBzZWNyZXQ=", false, "AUTH PLAIN (secret)"},
+		{"Subject: x\r\n\r\n.\r\n", false, "Subject: x\r\n\r\n.\r\n"},
+	} {
+		if got := withoutPasswords(tt.data, tt.auth); got != tt.want {
+			t.Errorf("%q: %q, want %q", tt.data, got, tt.want)
+		}
+	}
+}

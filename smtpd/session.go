@@ -382,9 +382,31 @@ func (s *session) tooEarly(v verb) bool {
 	return s.pipelined(string(s.wire.buf[s.wire.r:s.wire.w]))
 }
 
+// withoutPasswords is what a client has sent, for the log: without what belongs
+// to AUTH, in data or before it.
+func withoutPasswords(data string, auth bool) string {
+	var b strings.Builder
+	for line := range strings.Lines(data) {
+		text := strings.TrimRight(line, "\r\n")
+		v, known := verbs[smtpwire.ParseCommand(text).Verb]
+		switch {
+		case known:
+			auth = v == vAuth
+			b.WriteString(notice.Redact(text))
+		case auth:
+			b.WriteString(notice.Secret)
+		default:
+			b.WriteString(text)
+		}
+		b.WriteString(line[len(text):])
+	}
+	return b.String()
+}
+
 func (s *session) pipelined(data string) bool {
 	s.a.Pipelined = true
-	s.srv.log.Log(maillog.Pipelining{After: s.a.Stage, Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.LogPort, Data: data})
+	s.srv.log.Log(maillog.Pipelining{After: s.a.Stage, Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.LogPort,
+		Data: withoutPasswords(data, s.verb == vAuth)})
 	if !s.set.pipelining {
 		return false
 	}

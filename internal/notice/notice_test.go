@@ -191,7 +191,7 @@ func TestRedact(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
 		"AUTH PLAIN AGpvZQBzZWNyZXQ=": "AUTH PLAIN (secret)", "auth  login am9l": "auth login (secret)",
-		"AUTH PLAIN": "AUTH PLAIN", "MAIL FROM:<a@b> AUTH=<>": "MAIL FROM:<a@b> AUTH=<>", "AUTH": "AUTH",
+		"AUTH PLAIN": "AUTH PLAIN", " auth\tplain\tAGpvZQBzZWNyZXQ=": "auth plain (secret)", "MAIL FROM:<a@b> AUTH=<>": "MAIL FROM:<a@b> AUTH=<>", "AUTH": "AUTH",
 	} {
 		if got := Redact(line); got != want {
 			t.Errorf("Redact(%q) = %q, want %q", line, got, want)

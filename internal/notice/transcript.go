@@ -90,11 +90,8 @@ func (t *Transcript) drop() {
 // Redact is a command line without what must not be read by others: what
 // follows the mechanism of AUTH.
 func Redact(line string) string {
-	if len(line) < 5 || !strings.EqualFold(line[:5], "AUTH ") {
-		return line
-	}
-	f := strings.Fields(line)
-	if len(f) < 3 {
+	f := strings.Fields(line) // servers take any blanks
+	if len(f) < 3 || !strings.EqualFold(f[0], "AUTH") {
 		return line
 	}
 	return f[0] + " " + f[1] + " " + Secret
