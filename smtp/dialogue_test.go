@@ -309,7 +309,7 @@ func (diskContent) Bytes() []byte { return nil }
 
 func (r observed) Pass(i int, transport mail.Transport, nexthop mail.Nexthop) {
 	fmt.Fprintf(r.sink, "passed: %s to %s, nexthop %s\n", r.Envelope.Recipients[i].Address, transport, nexthop)
-	r.Settle(i, dsn.Delivered, dsn.S(2, 0, 0), "passed", agent.Detail{})
+	r.Adopt(i, mail.Outcome{Action: dsn.Delivered, Status: dsn.S(2, 0, 0), Reason: "passed", When: time.Now()})
 }
 
 func parseRcpt(t *testing.T, text string) mail.Recipient {
