@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"posthaste/internal/config"
@@ -92,15 +93,35 @@ func form(p *config.Param) string {
 	if p.Type == config.Enum {
 		text = strings.Join(strings.Split(p.Values, "|"), ", ")
 	}
+	bound := func(n int64) string { return strconv.FormatInt(n, 10) }
+	if p.Type == config.Duration {
+		bound = seconds
+	}
 	switch {
 	case p.Min != 0 && p.Max != 0:
-		text += fmt.Sprintf(" from %d to %d", p.Min, p.Max)
+		text += fmt.Sprintf(" from %s to %s", bound(p.Min), bound(p.Max))
 	case p.Min > 0:
-		text += fmt.Sprintf(" of at least %d", p.Min)
+		text += fmt.Sprintf(" of at least %s", bound(p.Min))
 	case p.Max != 0:
-		text += fmt.Sprintf(" of at most %d", p.Max)
+		text += fmt.Sprintf(" of at most %s", bound(p.Max))
+	}
+	if unit := map[byte]string{'h': "hours", 'd': "days"}[p.Unit]; unit != "" {
+		text += ", in " + unit + " where no unit is said"
 	}
 	return text
+}
+
+// seconds is a time in the largest unit of which it is a whole number.
+func seconds(n int64) string {
+	for _, u := range []struct {
+		length int64
+		name   string
+	}{{86400, "d"}, {3600, "h"}, {60, "m"}} {
+		if n%u.length == 0 {
+			return fmt.Sprintf("%d%s", n/u.length, u.name)
+		}
+	}
+	return fmt.Sprintf("%ds", n)
 }
 
 // mainPage is main.cf(5).
@@ -121,7 +142,7 @@ func mainPage() []byte {
 		{"Li ${{a}==\\&{b}?text}", "The text if the comparison holds: == != < <= >= >, as numbers where both are numbers. The operators <level and the like compare compatibility levels."},
 		{"Li $$", "A dollar sign."},
 		{"size", "A number of bytes; with k, m or g, times 1024, 1024 twice, or thrice."},
-		{"time", "A number and a unit: ms, s, m, h, d or w. Without a unit it is in seconds, except where the parameter says otherwise."},
+		{"time", "A number and a unit: ms, s, m, h, d or w. Without a unit it is in seconds, or in what the parameter says."},
 		{"list", "Items parted by commas or white space. What stands in braces is one item."},
 		{"table", "type:name, as in hash:/etc/posthaste/virtual; see postmap(1)."},
 	})
@@ -242,7 +263,7 @@ supported where it is set and why; "posthaste check -v" also says which defaults
 		p, _ := config.Lookup(d.Name)
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", d.Name, code(d.Postfix), code(shown(&p)), cell(d.Reason))
 	}
-	b.WriteString("\n## All\n\n| parameter | default | state | what it says |\n|---|---|---|---|\n")
+	b.WriteString("\n## All\n\nA default that is `empty` is no text at all. How values are written, with their bounds and units, is in main.cf(5).\n\n| parameter | default | state | what it says |\n|---|---|---|---|\n")
 	for i := range list {
 		p := &list[i]
 		word, reason := state(p)
