@@ -85,7 +85,9 @@
 // dead at its first reply is replaced without a word either way. A delivery
 // that is cut short because the service must stop, or that fails because this
 // system is short of descriptors or memory, does not count against its
-// destination. BODY=7BIT, which is the default, is not said. What
+// destination. An international domain is looked up in smtp_tls_policy_maps and
+// smtp_requiretls_policy in both its forms, not only in the one that the address was
+// written in. BODY=7BIT, which is the default, is not said. What
 // smtp_sasl_auth_cache_name names is kept in memory, not in that table.
 //
 // # Security

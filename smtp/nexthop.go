@@ -2,6 +2,7 @@ package smtp
 
 import (
 	"fmt"
+	"iter"
 	"strconv"
 	"strings"
 
@@ -26,6 +27,28 @@ type nexthop struct {
 // domain is the destination as the DNS and certificates have it: in ASCII, if
 // it can be a domain.
 func (h *nexthop) domain() (ascii string, ok bool) { return resolver.ToASCII(h.host) }
+
+// domainKeys are what tables may have a domain under: itself, then the domains
+// above it with the dot before them; each, if it is international, in its other
+// form too. The sender chooses the form, and is not to choose the policy by it.
+func domainKeys(domain string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		other := resolver.OtherForm(domain)
+		for key := domain; yield(key); {
+			if other != "" && other != key && !yield(other) {
+				return
+			}
+			i := strings.IndexByte(key[1:], '.')
+			if i < 0 {
+				return
+			}
+			key = key[1+i:]
+			if j := strings.IndexByte(other[min(1, len(other)):], '.'); j >= 0 {
+				other = other[1+j:]
+			}
+		}
+	}
+}
 
 // portNames gives the number of a port or of a service: config.Config.Port.
 type portNames func(string) (uint16, error)

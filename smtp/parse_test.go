@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -296,6 +297,25 @@ func TestUTF8Xtext(t *testing.T) {
 	}{{"jörg@x", true, "jörg@x"}, {"jörg@x", false, `j\x{F6}rg@x`}, {`a+b=c\d e`, true, `a\x{2B}b\x{3D}c\x{5C}d\x{20}e`}} {
 		if got := utf8Xtext(tt.in, tt.native); got != tt.want {
 			t.Errorf("%q: %q", tt.in, got)
+		}
+	}
+}
+
+func TestDomainKeys(t *testing.T) {
+	t.Parallel()
+	for domain, want := range map[string]string{
+		"a.b.test":                      "a.b.test .b.test .test",
+		"test":                          "test",
+		"bücher.firm.test":              "bücher.firm.test xn--bcher-kva.firm.test .firm.test .test",
+		"XN--bcher-kva.firm.test":       "XN--bcher-kva.firm.test bücher.firm.test .firm.test .test",
+		"a.bücher.xn--mnchen-3ya":       "a.bücher.xn--mnchen-3ya a.xn--bcher-kva.xn--mnchen-3ya .bücher.xn--mnchen-3ya .xn--bcher-kva.xn--mnchen-3ya .xn--mnchen-3ya",
+		"xn--zzzzzzzzzzz99999.test":     "xn--zzzzzzzzzzz99999.test .test",
+		"[192.0.2.1]:25":                "[192.0.2.1]:25 .0.2.1]:25 .2.1]:25 .1]:25",
+		"/var/run/socket":               "/var/run/socket",
+		"[bücher.firm.test]:submission": "[bücher.firm.test]:submission .firm.test]:submission .test]:submission",
+	} {
+		if got := strings.Join(slices.Collect(domainKeys(domain)), " "); got != want {
+			t.Errorf("%s: %s, want %s", domain, got, want)
 		}
 	}
 }

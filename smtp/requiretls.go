@@ -63,15 +63,17 @@ func (r *requireRules) level(ctx context.Context, hop *nexthop) (requireLevel, e
 			return level, err
 		}
 	}
-	for key := hop.host; key != ""; {
+	if hop.host == "" {
+		return r.other, nil
+	}
+	_, plain := hop.domain()
+	for key := range domainKeys(hop.host) {
 		if level, found, err := r.lookup(ctx, key); found || err != nil {
 			return level, err
 		}
-		i := strings.IndexByte(key[1:], '.')
-		if _, ok := hop.domain(); i < 0 || !ok {
+		if !plain {
 			break
 		}
-		key = key[1+i:]
 	}
 	return r.other, nil
 }

@@ -150,14 +150,15 @@ func (d *delivery) localPolicy(p *tlspolicy.Policy) (*tlspolicy.Policy, error) {
 }
 
 // policyEntry looks the destination up in smtp_tls_policy_maps: as it is
-// written, then, if that is a plain domain, by the domains above it.
+// written, then, if that is a plain domain, by its other form and the domains
+// above it.
 func (d *delivery) policyEntry(ctx context.Context) (*tlspolicy.Policy, error) {
 	c := d.a.tls
 	if c.maps.Empty() {
 		return nil, nil
 	}
-	key := d.hop.text
-	for {
+	_, plain := resolver.ToASCII(d.hop.text)
+	for key := range domainKeys(d.hop.text) {
 		value, found, err := c.maps.Lookup(ctx, key, key[0] == '.')
 		if err != nil {
 			return nil, err
@@ -165,15 +166,11 @@ func (d *delivery) policyEntry(ctx context.Context) (*tlspolicy.Policy, error) {
 		if found {
 			return c.Parse(value)
 		}
-		if _, ok := resolver.ToASCII(d.hop.text); !ok {
-			return nil, nil // in brackets, or with a port: there is nothing above it
+		if !plain {
+			break // in brackets, or with a port: there is nothing above it
 		}
-		i := strings.IndexByte(key[1:], '.')
-		if i < 0 {
-			return nil, nil
-		}
-		key = key[1+i:]
 	}
+	return nil, nil
 }
 
 // handshake brings a new connection to where a transaction can begin.

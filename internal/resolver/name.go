@@ -69,6 +69,23 @@ func ToASCII(domain string) (ascii string, ok bool) {
 	return strings.ToLower(domain), ValidHostname(domain)
 }
 
+// OtherForm gives an international domain in the form that it is not written in:
+// in ASCII if it has other characters, else with them. It is "" for a domain
+// that has but one form.
+func OtherForm(domain string) string {
+	if strings.IndexFunc(domain, func(c rune) bool { return c >= 0x80 }) >= 0 {
+		if ascii, ok := ToASCII(domain); ok {
+			return ascii
+		}
+		return ""
+	}
+	unicode, err := lookupProfile.ToUnicode(domain)
+	if err != nil || strings.EqualFold(unicode, domain) {
+		return ""
+	}
+	return unicode
+}
+
 // isLocalhost says whether name is localhost or under it, RFC 6761 section 6.3.
 func isLocalhost(name string) bool {
 	return name == "localhost" || strings.HasSuffix(name, ".localhost")
