@@ -79,6 +79,7 @@ func makeSettings(cfg *config.Config, services []config.Service, specs map[strin
 	behind := behindPostscreen(cfg, services)
 	services = withMetrics(cfg, services)
 	var errs []error
+	used := make(map[string]bool) // endpoints
 	for _, c := range services {
 		if matches(disabled, c) {
 			s.notes = append(s.notes, fmt.Sprintf("service %s/%s is turned off (master_service_disable)", c.Name, c.Type))
@@ -99,6 +100,13 @@ func makeSettings(cfg *config.Config, services []config.Service, specs map[strin
 			errs = append(errs, fmt.Errorf("%s:%d: service %s/%s: %w", c.File, c.Line, c.Name, c.Type, err))
 		} else if e != nil {
 			s.services = append(s.services, e)
+			for _, ep := range e.endpoints {
+				name := ep.String()
+				if used[name] {
+					errs = append(errs, fmt.Errorf("%s:%d: service %s: %s is used by an earlier line of master.cf", e.File, e.Line, e.key(), name))
+				}
+				used[name] = true
+			}
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -33,10 +33,6 @@ func (m *master) openSockets(s *settings, have map[string]*socket) (map[string]*
 		kept := e.endpoints[:0:0]
 		for _, ep := range e.endpoints {
 			name := ep.String()
-			if need[name] != nil {
-				errs = append(errs, fmt.Errorf("%s:%d: service %s: %s is used by an earlier line of master.cf", e.File, e.Line, e.key(), name))
-				continue
-			}
 			sock := have[name]
 			if sock == nil {
 				var err error

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
 )
@@ -18,6 +19,10 @@ func (p *Param) checkForm(v value) error {
 		return err
 	case "inet_protocols":
 		return checkProtocols(v.list)
+	case "metrics_listen":
+		if _, _, err := net.SplitHostPort(v.text); v.text != "" && err != nil {
+			return errors.New("expected an address and a port such as 127.0.0.1:9187")
+		}
 	case "queue_directory", "data_directory":
 		if !strings.HasPrefix(v.text, "/") {
 			return errors.New("expected the full path of a directory")

@@ -273,7 +273,7 @@ func TestForms(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		"myhostname = -x.example.com", "myhostname = a..b", "myhostname = a b", "myhostname =", "mydomain = " + strings.Repeat("a", 64),
-		"compatibility_level = three", "compatibility_level = 1.2.3.4", "inet_protocols = ipv5", "inet_protocols =",
+		"compatibility_level = three", "compatibility_level = 1.2.3.4", "inet_protocols = ipv5", "inet_protocols =", "metrics_listen = 9187",
 		"queue_directory = spool", "default_destination_concurrency_positive_feedback = 2",
 		"slow_destination_concurrency_negative_feedback = 1/n", "smtp_destination_concurrency_negative_feedback = -1",
 		"smtpd_timeout = 0", "maximal_queue_lifetime = 8640001s", "minimal_backoff_time = 1x", "hopcount_limit = 1e3",
@@ -284,7 +284,7 @@ func TestForms(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		"myhostname = a_b.example.com", "myhostname = localhost", "compatibility_level = 3.10.1", "inet_protocols = ipv4, ipv6",
+		"myhostname = a_b.example.com", "myhostname = localhost", "compatibility_level = 3.10.1", "inet_protocols = ipv4, ipv6", "metrics_listen = :9187", "metrics_listen =",
 		"default_destination_concurrency_positive_feedback = 1 / sqrt_concurrency", "slow_destination_concurrency_negative_feedback = 0.25",
 		"smtp_connect_timeout = 0", "smtpd_timeout = ${stress?{10}:{300}}s", "smtpd_tls_security_level =", "message_size_limit = 0",
 	} {
