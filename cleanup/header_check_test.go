@@ -218,7 +218,7 @@ func TestStrict(t *testing.T) {
 		{"8bit body, declared", "strict_8bitmime_body = yes\n", "Content-Transfer-Encoding: 8bit\n\n\x80\n", ""},
 		{"encoding", "strict_mime_encoding_domain = yes\n", "Content-Type: multipart/mixed; boundary=x\nContent-Transfer-Encoding: base64\n\n\n", "invalid message/* or multipart/* encoding domain"},
 		{"nesting", "mime_nesting_limit = 1\nheader_checks = pcre:{{/x-nothing/ OK}}\n",
-			"Content-Type: multipart/mixed; boundary=a\n\n--a\nContent-Type: multipart/mixed; boundary=b\n\n--b\nContent-Type: multipart/mixed; boundary=c\n\n", "MIME nesting exceeds safety limit"},
+			"Content-Type: multipart/mixed; boundary=a\n\n--a\nContent-Type: multipart/mixed; boundary=b\n\n--b\nContent-Type: multipart/mixed; boundary=c\n\n--c\nContent-Type: multipart/mixed; boundary=d\n\n", "MIME nesting exceeds safety limit"},
 		{"end of header", "non_empty_end_of_header_action = reject\n", "Subject: x\nfoo\n", "primary header was terminated with non-empty line"},
 		{"end of header, quietly", "", "Subject: x\nfoo\n", ""},
 		{"characters", "message_reject_characters = \\0x\n", "Subject: a\n\nb\000\n", "disallowed character"},

@@ -91,9 +91,10 @@ func (d *Downgrader) endField(out []byte) []byte {
 }
 
 // endHeader ends a header: what its fields say of the body is known now. What
-// is composed of parts becomes 7bit when they do.
+// is composed of parts becomes 7bit when they do; but message/global, whose
+// header is beyond ASCII, is encoded as a whole (RFC 6532 section 3.7).
 func (d *Downgrader) endHeader(out []byte) []byte {
-	d.quoting = d.wide && d.media == mediaOther
+	d.quoting = d.wide && (d.media == mediaOther || d.media == mediaMessage)
 	switch {
 	case d.quoting:
 		out = append(out, "Content-Transfer-Encoding: quoted-printable\r\n"...)
@@ -101,7 +102,7 @@ func (d *Downgrader) endHeader(out []byte) []byte {
 		out = append(out, "Content-Transfer-Encoding: 7bit\r\n"...)
 	}
 	d.wide = false
-	if d.EndOfHeader() {
+	if d.EndOfHeader() && !d.quoting {
 		d.inBody = false
 	}
 	return out

@@ -37,6 +37,7 @@ func TestDowngrader(t *testing.T) {
 		{"parts", eight + "Content-Type: multipart/mixed; boundary=b\n\npre\xe9\n--b\n" + eight + "\n\xe9\n--b\n\n\xe9\n--b--\n\xe9\n",
 			"Content-Type: multipart/mixed; boundary=b\n" + seven + "\npre\xe9\n--b\n" + coded + "\n=E9\n--b\n\n\xe9\n--b--\n\xe9\n"},
 		{"attached", eight + "Content-Type: message/rfc822\n\n" + eight + "Subject: y\n\n\xe9\n", "Content-Type: message/rfc822\n" + seven + "\nSubject: y\n" + coded + "\n=E9\n"},
+		{"attached, beyond ASCII", eight + "Content-Type: message/global\n\nSubject: \xc3\xa9\n\n\xe9\n", "Content-Type: message/global\n" + coded + "\nSubject: =C3=A9\n\n=E9\n"},
 		{"report", eight + "Content-Type: message/delivery-status\n\n\xe9\n", "Content-Type: message/delivery-status\n" + seven + "\n\xe9\n"},
 	} {
 		in := []byte(strings.ReplaceAll(c.in, "\n", "\r\n"))

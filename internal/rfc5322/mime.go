@@ -12,7 +12,7 @@ import (
 //
 // The zero Structure, with its limits set, stands at the primary header.
 type Structure struct {
-	MaxDepth    int // multiparts inside each other that are followed (mime_nesting_limit)
+	MaxDepth    int // levels below the outermost but one of multiparts that are followed (mime_nesting_limit)
 	MaxBoundary int // length of a boundary that is compared (mime_boundary_length_limit)
 
 	stack    []boundary
@@ -155,7 +155,7 @@ func (s *Structure) contentType(params [][]mimeToken) {
 }
 
 func (s *Structure) push(text string) {
-	if len(s.stack) > s.MaxDepth {
+	if len(s.stack) > s.MaxDepth+1 { // as Postfix counts: from zero, and one more
 		s.tooDeep = true
 		return
 	}
