@@ -64,6 +64,9 @@ func run(args []string, stdin io.Reader, stderr io.Writer) int {
 		return fatal(exitConfig, "%v", err)
 	}
 	cfg, err := config.Read(dir)
+	if err == nil {
+		err = cfg.Check("authorized_submit_users", "queue_directory", "pickup_service_name", "message_size_limit")
+	}
 	if err != nil {
 		return fatal(exitConfig, "%v", err)
 	}

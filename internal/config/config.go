@@ -113,8 +113,9 @@ func Load(dir string, over ...Override) (*Config, error) {
 }
 
 // Read is Load without the check of values, for tools that show or repair a
-// configuration: its error is for a file that cannot be read or has malformed lines. Of a Config
-// from Read only Raw, Value, Expand, IsSet, Names, Warnings and Dir may be called.
+// configuration, or start for each message: its error is for a file that cannot be read or has
+// malformed lines. Of a Config from Read only Raw, Value, Expand, IsSet, Names, Warnings and Dir
+// may be called, and the others for the parameters that Check has found well-formed.
 func Read(dir string, over ...Override) (*Config, error) {
 	file := filepath.Join(dir, "main.cf")
 	text, err := os.ReadFile(file)
@@ -211,6 +212,26 @@ func (c *Config) check() error {
 		}
 		if v := e.lookup(p); v.err != nil {
 			errs = append(errs, fmt.Errorf("%s (by default %s): %w", p.Name, p.Default, v.err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Check evaluates these parameters of a Config from Read. The error holds every
+// problem, one a line, with file and line.
+func (c *Config) Check(names ...string) error {
+	var errs []error
+	e := &evaluation{c: c}
+	for _, name := range names {
+		p, ok := Lookup(name)
+		if !ok {
+			panic("config: " + name + " is not declared")
+		}
+		if v := e.lookup(&p); v.err != nil && c.isSet(name) {
+			s := c.settings[name]
+			errs = append(errs, fmt.Errorf("%s: %s = %s: %w", s.where(), name, abbreviate(s.raw), v.err))
+		} else if v.err != nil {
+			errs = append(errs, fmt.Errorf("%s (by default %s): %w", name, p.Default, v.err))
 		}
 	}
 	return errors.Join(errs...)

@@ -26,6 +26,9 @@ func permitted(dir, standard string) error {
 		return nil
 	}
 	std, err := Read(standard)
+	if err == nil {
+		err = std.Check("alternate_config_directories", "multi_instance_directories")
+	}
 	if err != nil {
 		return err
 	}

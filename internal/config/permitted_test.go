@@ -36,3 +36,18 @@ func TestPermitted(t *testing.T) {
 		t.Errorf("who lends his own right: %v", err)
 	}
 }
+
+// TestPermittedMalformed: a program that runs with more rights than its caller
+// does not end in a panic on a mistake in main.cf.
+func TestPermittedMalformed(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"alternate_config_directories", "multi_instance_directories"} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "main.cf"), []byte(name+" = {\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := permitted("/elsewhere", dir); err == nil || !strings.Contains(err.Error(), "main.cf:1: "+name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

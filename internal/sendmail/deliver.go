@@ -24,6 +24,10 @@ import (
 // deliver queues one message.
 func (c *Command) deliver(o *options) error {
 	cfg, err := config.Read(config.Dir(o.configDir))
+	if err == nil {
+		err = cfg.Check("queue_directory", "command_directory", "pickup_service_name", "message_size_limit",
+			"header_size_limit", "header_address_token_limit", "default_verp_delimiters", "verp_delimiter_filter")
+	}
 	if err != nil {
 		return failf(ExitConfig, "%v", err)
 	}

@@ -179,3 +179,25 @@ func TestContent(t *testing.T) {
 		t.Errorf("a message that is too big: exit status %d, %q", status, out)
 	}
 }
+
+// TestMalformedParameter: an administrator's mistake is told with its place, and
+// the message is kept by who sends it.
+func TestMalformedParameter(t *testing.T) {
+	t.Parallel()
+	for _, line := range []string{"message_size_limit = abc", "header_size_limit = x", "queue_directory = relative", "command_directory = ${x",
+		"pickup_service_name = ${x", "header_address_token_limit = -", "default_verp_delimiters = ${x", "verp_delimiter_filter = ${x"} {
+		s := newSite(t)
+		f, err := os.OpenFile(filepath.Join(s.dir, "main.cf"), os.O_APPEND|os.O_WRONLY, 0)
+		if err == nil {
+			_, err = f.WriteString(line + "\n")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		name, _, _ := strings.Cut(line, " ")
+		if out, status, h, _ := s.run(t, "sendmail", "To: a\n", "-t", "-XV"); status != 78 || h != nil || !strings.Contains(out, "main.cf:5: "+name+" = ") {
+			t.Errorf("%s: exit status %d, %q", line, status, out)
+		}
+	}
+}
