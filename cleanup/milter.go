@@ -108,7 +108,7 @@ func (ms *Milters) session(id uint64) *milterSession {
 	return ms.sessions[id]
 }
 
-// event tells filters of an event.
+// milterEvent tells filters of an event.
 func (s *Server) milterEvent(c *ipc.Conn, r *ipc.Request) {
 	q := new(proto.Milter)
 	if err := r.Decode(q); err != nil {

@@ -209,8 +209,7 @@ func (s *Server) fetch(j *job, l *loaded) ([]mail.Recipient, error) {
 	return list, nil
 }
 
-// place finds out where one recipient goes (reference: the queue manager,
-// section 6).
+// place finds out where one recipient goes.
 func (s *Server) place(ctx context.Context, j *job, l *loaded, i int, to mail.Recipient) {
 	r := loadedRcpt{Rcpt: sched.Rcpt{Index: i}, rcpt: rcpt{Recipient: to, resolved: to.Address}}
 	env := &l.env

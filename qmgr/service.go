@@ -81,7 +81,7 @@ func run(ctx context.Context, env *service.Env) error {
 
 // flow feeds the pipe of in_flow_delay: a token for each message that leaves
 // the incoming queue, as many as there are processes when nothing waits there,
-// never more than that (reference: the queue manager, section 12).
+// never more than that.
 func flow(f *service.Flow, limit int, on bool) func(moved, incoming int) {
 	if !on {
 		return nil // nobody takes tokens

@@ -345,7 +345,7 @@ func (s *session) expandFooter(text string) string {
 	return full
 }
 
-// flushSite asks the queue manager for ETRN.
+// flushSiteReply is what a client is told of what the queue manager has answered to its ETRN.
 func (s *Server) flushSiteReply(domain string, queued bool, err error) *smtpwire.Reply {
 	switch {
 	case err != nil:

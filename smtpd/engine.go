@@ -91,7 +91,7 @@ func (l *ports) Close() error {
 
 func (l *ports) Addr() net.Addr { return &net.UnixAddr{Name: "engine", Net: "unix"} }
 
-// stage of the exchange with the engine.
+// portStage is a stage of the exchange with the engine.
 type portStage uint8
 
 const (

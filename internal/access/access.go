@@ -476,7 +476,7 @@ func (r *run) resolve(ctx context.Context, addr string) (proto.ResolveReply, err
 	return a, nil
 }
 
-// resolved is resolve with its failures pronounced: v is refused then.
+// resolvedOr is resolve with its failures pronounced: v is refused then.
 func (r *run) resolvedOr(ctx context.Context, addr string) (a proto.ResolveReply, v verdict) {
 	a, err := r.resolve(ctx, addr)
 	if err != nil {

@@ -244,7 +244,7 @@ func (l *list) protects(outer ...*list) bool {
 var guards = map[string]bool{"reject_unauth_destination": true, "defer_unauth_destination": true,
 	"reject": true, "defer": true, "defer_if_permit": true}
 
-// simple are the restrictions without an argument.
+// simpleChecks are the restrictions without an argument.
 func simpleChecks() map[string]check {
 	return map[string]check{
 		"permit":          func(*run, context.Context) verdict { return ok },
@@ -325,7 +325,7 @@ func (r *run) permitIf(yes bool, err error) verdict {
 	return dunno
 }
 
-// sleep is for tests and for those who want to slow down whom they do not
+// sleepCheck is for tests and for those who want to slow down whom they do not
 // like.
 func sleepCheck(_ *Evaluator, arg string) (check, error) {
 	d, err := parseSeconds(arg)

@@ -92,8 +92,8 @@ func (r *Request) ConnectionDone(now time.Time) { r.settled = now }
 func (r *Request) Connecting() { r.connecting = true }
 
 // SiteFailure says that the destination as a whole does not work, which the
-// scheduler counts against it (reference: smtp_client.md section 6). Only the
-// first of a request counts.
+// scheduler counts against it. What is such a failure is in docs/smtp.md. Only
+// the first of a request counts.
 func (r *Request) SiteFailure(status dsn.Status, reason string) {
 	if r.site.status.IsZero() {
 		r.site.status, r.site.reason = status, reason

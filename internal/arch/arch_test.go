@@ -34,7 +34,7 @@ master:     master : @vocabulary @mechanisms
 mechanisms: * : @vocabulary @mechanisms
 `
 
-// pure are packages of the standard library that the scheduler's core may not
+// impure are packages of the standard library that the scheduler's core may not
 // have: it is told the time and it waits for nothing.
 var impure = []string{"os", "net", "sync", "context", "math/rand", "io/fs", "log", "syscall", "os/exec", "sync/atomic"}
 

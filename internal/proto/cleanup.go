@@ -92,7 +92,7 @@ func (m *LeaseReply) Decode(b []byte) error {
 }
 
 // SubmitFlags say what cleanup is to do with a message, by where it came from
-// (reference: cleanup(8), CLEANUP_FLAG_*).
+// (Postfix's CLEANUP_FLAG_ constants).
 type SubmitFlags uint32
 
 const (

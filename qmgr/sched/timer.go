@@ -26,7 +26,7 @@ type timer struct {
 
 func (t *timer) place(_ int, at int32) { t.pos = at }
 
-// start sets t to end at time at, whether it was running or not. Timers that
+// startTimer sets t to end at time at, whether it was running or not. Timers that
 // end at the same time end in the order they were started in.
 func (s *Scheduler) startTimer(t *timer, at int64) {
 	s.timerSeq++
