@@ -15,7 +15,7 @@ func TestDANE(t *testing.T) {
 	t.Parallel()
 	ca, stranger := newAuthority(t), newAuthority(t)
 	// Each host has an address and a certificate, or no TLS.
-	hosts := []string{"ee", "cert", "wrong", "ta", "taname", "notls", "usage1", "none", "alias"}
+	hosts := []string{"ee", "cert", "wrong", "ta", "taname", "notls", "usage1", "none", "alias", "half"}
 	certs := map[string]tls.Certificate{}
 	for _, h := range hosts {
 		certs[h] = ca.server("mx-" + h + ".dane.test")
@@ -36,6 +36,7 @@ func TestDANE(t *testing.T) {
 		"ta":     "2 0 1 " + digest(ca.cert.Raw),
 		"taname": "2 0 1 " + digest(ca.cert.Raw),
 		"notls":  "3 1 1 " + digest(certs["notls"].Leaf.RawSubjectPublicKeyInfo),
+		"half":   "3 1 1 " + digest(certs["half"].Leaf.RawSubjectPublicKeyInfo),
 		"usage1": "1 1 1 " + digest(certs["usage1"].Leaf.RawSubjectPublicKeyInfo),
 	}
 	records, plain := "", ""
@@ -51,8 +52,12 @@ func TestDANE(t *testing.T) {
 		}
 	}
 	records += fmt.Sprintf("_%d._tcp.mx-alias CNAME keys\nkeys TLSA 3 1 1 %s\n", port, digest(certs["alias"].Leaf.RawSubjectPublicKeyInfo))
+	// A host that is an alias to one that is not signed has its own.
+	for name, key := range map[string]string{"out": tlsa["ee"], "outwrong": tlsa["wrong"]} {
+		records += fmt.Sprintf("%s MX 10 mx-%[1]s\nmx-%[1]s CNAME mx.plain.test.\n_%[2]d._tcp.mx-%[1]s TLSA %[3]s\n", name, port, key)
+	}
 	// Hosts of a zone that is not signed have records too, which do not count.
-	plain = fmt.Sprintf("unsigned MX 10 mx\nmx A %s\n_%d._tcp.mx TLSA %s\nhalf MX 10 mx-ee.dane.test.\nhalfwrong MX 10 mx-wrong.dane.test.\n",
+	plain = fmt.Sprintf("unsigned MX 10 mx\nmx A %s\n_%d._tcp.mx TLSA %s\nhalf MX 10 mx-half.dane.test.\nhalfwrong MX 10 mx-wrong.dane.test.\n",
 		addrs[0], port, tlsa["wrong"])
 	bogus := fmt.Sprintf("forged MX 10 mx\nmx A %s\n_%d._tcp.mx TLSA %s\nforgedmx MX 77 mx\n", addrs[0], port, tlsa["ee"])
 	d := newSignedDNS(t, []zoneFile{
@@ -71,6 +76,7 @@ func TestDANE(t *testing.T) {
 	})
 	const (
 		verified  = "2.0.0 sent verified"
+		trusted   = "2.0.0 sent trusted" // but who named the host?
 		encrypted = "2.0.0 sent encrypted"
 		untrusted = "4.7.5 deferred Server certificate not verified"
 	)
@@ -86,7 +92,9 @@ func TestDANE(t *testing.T) {
 		{"alias.dane.test", verified, verified},
 		{"gone.dane.test", "5.4.4 bounced Host or domain name not found", "5.4.4 bounced Host or domain name not found"},
 		{"unsigned.plain.test", encrypted, "4.7.5 deferred non DNSSEC destination for"},
-		{"half.plain.test", verified, "4.7.5 deferred non DNSSEC destination for"},
+		{"out.dane.test", verified, verified},
+		{"outwrong.dane.test", untrusted, untrusted},
+		{"half.plain.test", trusted, "4.7.5 deferred non DNSSEC destination for"},
 		{"halfwrong.plain.test", untrusted, "4.7.5 deferred non DNSSEC destination for"},
 		{"forged.bogus.test", "4.7.5 deferred TLSA lookup error for", "4.7.5 deferred TLSA lookup error for"},
 		{"forgedmx.bogus.test", "4.4.3 deferred Host or domain name not found", "4.4.3 deferred Host or domain name not found"},
@@ -135,8 +143,10 @@ func howSent(s *system, sinks map[string]*sink, rcpt, line string) string {
 			}
 			program, _, _ := strings.Cut(line[strings.Index(line, " postfix/"):], "[")
 			relay := regexp.MustCompile(`relay=(\S+),`).FindStringSubmatch(line)[1]
-			if regexp.MustCompile(program + `\[\d+\]: Verified TLS connection established to ` + regexp.QuoteMeta(relay) + `:`).MatchString(s.log()) {
-				return "verified"
+			for _, word := range []string{"Verified", "Trusted"} {
+				if regexp.MustCompile(program + `\[\d+\]: ` + word + ` TLS connection established to ` + regexp.QuoteMeta(relay) + `:`).MatchString(s.log()) {
+					return strings.ToLower(word)
+				}
 			}
 			return "encrypted"
 		}
