@@ -25,6 +25,7 @@ type loaded struct {
 	rcpts     []loadedRcpt
 	outcomes  []mail.Outcome // from earlier attempts
 	success   []mail.Outcome // of recipients who have it, and whose senders are to be told
+	failed    []loadedRcpt   // recipients who have failed for good, which their sender is still to be told
 	discarded []int          // recipients whose mail is thrown away on purpose
 	next      int            // index of the first recipient not looked at
 	unread    int            // pending recipients from next on
@@ -136,11 +137,16 @@ func (s *Server) read(j *job) *loaded {
 	defer giveUp(nil)
 	late := time.AfterFunc(s.opt.ResolveTime, func() { giveUp(fmt.Errorf("no answer within %v", s.opt.ResolveTime)) })
 	defer late.Stop()
+	failed := l.verdicts()
 	i := j.from
-	for ; i < j.from+len(rcpts) && len(l.rcpts)+len(l.discarded) < j.limit; i++ {
-		if !isDone(i) {
+	for ; i < j.from+len(rcpts) && len(l.rcpts)+len(l.discarded)+len(l.failed) < j.limit; i++ {
+		switch to := rcpts[i-j.from]; {
+		case isDone(i):
+		case failed[i]:
+			l.failed = append(l.failed, loadedRcpt{Rcpt: sched.Rcpt{Index: i}, rcpt: rcpt{Recipient: to, resolved: to.Address}})
+		default:
 			late.Reset(s.opt.ResolveTime)
-			s.place(ctx, j, l, i, rcpts[i-j.from])
+			s.place(ctx, j, l, i, to)
 		}
 	}
 	l.next = i
@@ -166,6 +172,21 @@ func (l *loaded) sortOut(j *job) {
 		return true
 	})
 	j.done = m.done
+}
+
+// verdicts are the recipients on whom the last word has been spoken: that is
+// to be told, they are not delivered to once more.
+func (l *loaded) verdicts() map[int]bool {
+	var list map[int]bool
+	for i := range l.outcomes {
+		if l.outcomes[i].Action == dsn.Failed {
+			if list == nil {
+				list = make(map[int]bool)
+			}
+			list[l.outcomes[i].Rcpt] = true
+		}
+	}
+	return list
 }
 
 var errBadEnvelope = errors.New("envelope cannot be read")
@@ -329,12 +350,15 @@ func (s *Server) learn(num sched.MsgID, l *loaded, first bool) {
 		m.setDone(i)
 	}
 	s.log.done(m, l.discarded)
-	ev := sched.Event{Kind: sched.EventLoaded, ID: num, Next: l.next, Unread: l.unread,
+	ev := sched.Event{Kind: sched.EventLoaded, ID: num, Next: l.next, Unread: l.unread, Failed: len(l.failed) > 0,
 		Single: a.env.VERP != "" && a.env.Sender != "", Rcpts: make([]sched.Rcpt, len(l.rcpts))}
 	for i := range l.rcpts {
 		r := &l.rcpts[i]
 		ev.Rcpts[i] = r.Rcpt
 		a.rcpts[r.Index] = &r.rcpt
+	}
+	for i := range l.failed {
+		a.rcpts[l.failed[i].Index] = &l.failed[i].rcpt
 	}
 	if l.unread == 0 {
 		a.complete = true

@@ -154,13 +154,14 @@ func (s *Scheduler) loaded(ev *Event) {
 	// What the shell says is right: after a crash there may be fewer than were
 	// known, and it may have dealt with some itself.
 	rec.rcpts = int32(m.rcptCount + m.late + len(ev.Rcpts) + m.unread)
+	m.failed = m.failed || ev.Failed
 	switch {
 	case m.unread > 0 && stalled:
 		// Recipients that are said to be there cannot be had. Not to ask for ever,
 		// and not to lose them either.
 		s.note(Note{Kind: NoteBadCount, ID: m.id, Count: m.unread})
 		m.giveUpReading()
-	case rec.flags&FlagExpire != 0 && rec.attempts > 0:
+	case rec.flags&FlagExpire != 0 && rec.attempts > 0 && len(ev.Rcpts)+m.unread > 0:
 		// Outcomes are on record from an earlier attempt: nothing needs to be tried.
 		m.late += len(ev.Rcpts)
 		m.giveUpReading()

@@ -127,6 +127,7 @@ type Event struct {
 	Next    int    // EventLoaded: index of the first recipient not read, for the next EffectLoad
 	Unread  int    // EventLoaded: undelivered recipients not read yet; 0: all were read
 	Single  bool   // EventLoaded: as FlagSingleRcpt, for a shell that knows it only now
+	Failed  bool   // EventLoaded: besides Rcpts there were recipients that have failed for good, and of whom the sender has not been told
 	Corrupt bool   // EventLoadFailed: the message is to be set aside
 
 	Entry  EntryID // EventDone, EventLost

@@ -21,6 +21,12 @@ func TestLoadAnswers(t *testing.T) {
 		{"the shell dealt with the last batch", []Event{{Kind: EventLoaded, Rcpts: []Rcpt{a}, Next: 1, Unread: 2}, {Kind: EventLoaded, Next: 3}}, true,
 			[]EffectKind{EffectLoad, EffectLoad, EffectDeliver, EffectFinish}},
 		{"there should be more", []Event{{Kind: EventLoaded, Unread: 3}}, false, []EffectKind{EffectLoad, EffectNote, EffectDefer}},
+		{"all have failed before", []Event{{Kind: EventLoaded, Next: 3, Failed: true}, {Kind: EventNotified, OK: true}}, false,
+			[]EffectKind{EffectLoad, EffectNotify, EffectFinish}},
+		{"all have failed before, and it cannot be told", []Event{{Kind: EventLoaded, Next: 3, Failed: true}, {Kind: EventNotified}}, false,
+			[]EffectKind{EffectLoad, EffectNotify, EffectDefer}},
+		{"it cannot be told and is to be held", []Event{{Kind: EventLoaded, Next: 3, Failed: true}, {Kind: EventHold, Scope: ScopeMessage}, {Kind: EventNotified}}, false,
+			[]EffectKind{EffectLoad, EffectNotify, EffectHold}},
 		{"cannot be read now", []Event{{Kind: EventLoadFailed}}, false, []EffectKind{EffectLoad, EffectDefer}},
 		{"cannot ever be read", []Event{{Kind: EventLoadFailed, Corrupt: true}}, false, []EffectKind{EffectLoad, EffectCorrupt}},
 	}
@@ -39,11 +45,14 @@ func TestLoadAnswers(t *testing.T) {
 				for _, e := range out {
 					got = append(got, e.Kind)
 					switch {
-					case e.Kind == EffectLoad && len(x.answers) > 0:
-						ev := x.answers[0]
-						ev.ID = 1
-						x.answers = x.answers[1:]
-						events = append(events, ev)
+					case e.Kind == EffectLoad && len(x.answers) > 0, e.Kind == EffectNotify:
+						for more := true; more && len(x.answers) > 0; {
+							ev := x.answers[0]
+							ev.ID = 1
+							x.answers = x.answers[1:]
+							events = append(events, ev)
+							more = ev.Kind == EventHold // which is no answer
+						}
 					case e.Kind == EffectDeliver && x.done:
 						events = append(events, Event{Kind: EventDone, Entry: e.Entry})
 					}

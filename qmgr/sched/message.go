@@ -64,11 +64,11 @@ func (s *Scheduler) complete(m *message) {
 		s.read(m, m.spare())
 	case rec.flags&FlagTrace != 0 || m.success:
 		s.notify(m, NoticeTrace)
-	case m.cmd == cmdRequeue && rec.rcpts > 0:
+	case m.cmd == cmdRequeue && rec.left():
 		s.end(m, EffectRequeue)
-	case m.cmd == cmdCorrupt && rec.rcpts > 0:
+	case m.cmd == cmdCorrupt && rec.left():
 		s.end(m, EffectCorrupt)
-	case m.cmd == cmdHold && rec.rcpts > 0:
+	case m.cmd == cmdHold && rec.left():
 		s.hold(m)
 	case (m.deferred || rec.rcpts > 0) && m.cmd == cmdNone:
 		s.completeDeferred(m)
@@ -76,6 +76,10 @@ func (s *Scheduler) complete(m *message) {
 		s.end(m, EffectFinish)
 	}
 }
+
+// left says whether there is something left to do for a message: for
+// recipients, or to tell of some.
+func (r *record) left() bool { return r.rcpts > 0 || r.flags&FlagNoticeDue != 0 }
 
 // traceFirst says whether the report that was asked for comes before a notice of
 // failure: that may be the end of the message, of which nothing can be told then.
