@@ -3,6 +3,7 @@ package bounce
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -224,10 +225,11 @@ func (l *letter) text(b []byte) []byte {
 // reason is the outcome in words. A report on what was done says by whom.
 func (l *letter) reason(r *Report) string {
 	o := &r.Outcome
+	text := cmp.Or(o.Reason, "(description unavailable)")
 	if (l.Kind == proto.NoticeSuccess || l.Kind == proto.NoticeTrace) && o.Relay != "" && o.Relay != "none" {
-		return "delivery via " + o.Relay + ": " + o.Reason
+		return "delivery via " + o.Relay + ": " + text
 	}
-	return o.Reason
+	return text
 }
 
 // messageID is the value of the Message-Id: field in the header at the start

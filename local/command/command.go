@@ -26,6 +26,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -161,6 +162,9 @@ func (c *Command) start() (*process, error) {
 	if err != nil {
 		inW.Close()
 		outR.Close()
+		if _, bad := os.Stat(c.Dir); c.Dir != "" && c.Chroot == "" && bad != nil { // else it is called the program's
+			err = bad
+		}
 		return nil, fmt.Errorf("cannot run command %q: %w", c.Line, err)
 	}
 	p := &process{cmd: cmd, in: inW, out: outR}
@@ -339,14 +343,14 @@ func (c *Command) judge(err error, said string, timedOut bool) Result {
 	var exit *exec.ExitError
 	switch {
 	case timedOut:
-		r.Status, r.Text, r.Diag = dsn.S(5, 3, 0), fmt.Sprintf("Command time limit exceeded: \"%s\"%s", c.Line, tail), said
+		r.Status, r.Text, r.Diag = dsn.S(5, 3, 0), fmt.Sprintf("Command time limit exceeded: \"%s\"%s", c.Line, tail), cmp.Or(said, sysexits[70].text)
 	case err == nil:
 		r.OK, r.Status = true, dsn.S(2, 0, 0)
 	case !errors.As(err, &exit):
 		r.Status, r.Text, r.Diag = dsn.S(4, 3, 0), fmt.Sprintf("cannot wait for command %q: %v", c.Line, err), "system resource problem"
 	case exit.Sys().(syscall.WaitStatus).Signaled():
 		n := exit.Sys().(syscall.WaitStatus).Signal()
-		r.Status, r.Text, r.Diag = dsn.S(4, 3, 0), fmt.Sprintf("Command died with signal %d: \"%s\"%s", int(n), c.Line, tail), said
+		r.Status, r.Text, r.Diag = dsn.S(4, 3, 0), fmt.Sprintf("Command died with signal %d: \"%s\"%s", int(n), c.Line, tail), cmp.Or(said, sysexits[70].text)
 	default:
 		r.exited(c.Line, exit.ExitCode(), said, tail)
 	}
@@ -366,11 +370,9 @@ func (r *Result) exited(line string, code int, said, tail string) {
 	if ok {
 		r.Status, r.Text, r.Diag = e.status, e.text+tail, e.text
 	} else {
-		r.Status, r.Text, r.Diag = dsn.S(5, 3, 0), fmt.Sprintf("Command died with status %d: \"%s\"%s", code, line, tail), "unknown mail system error"
+		r.Status, r.Text, r.Diag = dsn.S(5, 3, 0), fmt.Sprintf("Command died with status %d: \"%s\"%s", code, line, tail), fmt.Sprintf("unknown mail system error %d", code)
 	}
-	if said != "" {
-		r.Diag = said
-	}
+	r.Diag = cmp.Or(said, r.Diag)
 }
 
 // sysexits are the exit statuses of sysexits.h.
