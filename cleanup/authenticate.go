@@ -92,7 +92,7 @@ func (in *incoming) authenticate(res *Result) {
 	}
 	addr, _ := netip.ParseAddr(in.msg.env.Client.Addr)
 	r := a.checker.Check(ctx, &mailauth.Message{Client: addr.Unmap(), Helo: in.msg.env.Client.Helo, Sender: in.q.Envelope.Sender,
-		Header: headerBytes(c.Fields), Body: func() io.Reader { return io.NewSectionReader(c.Body, 0, c.BodySize) }})
+		Header: headerBytes(c.Fields), BodySize: c.BodySize, Body: func() io.Reader { return io.NewSectionReader(c.Body, 0, c.BodySize) }})
 	if refusal := r.Rejected(); refusal != nil && a.reject {
 		in.logRefusal("reject", "END-OF-MESSAGE", refusal.Status.String()+" "+refusal.Text)
 		res.Refused = &Refusal{Code: refusal.Code, Status: refusal.Status, Text: refusal.Text}

@@ -50,6 +50,8 @@ type Message struct {
 	Sender string // internal form, empty for the null sender
 	Header []byte // all fields, CRLF lines, without the empty line
 	Body   func() io.Reader
+
+	BodySize int64 // about, in octets
 }
 
 // SPF is what came of asking whether the client may use the sender's domain.

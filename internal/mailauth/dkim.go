@@ -50,7 +50,7 @@ func (c *Checker) dkim(ctx context.Context, m *Message) []DKIM {
 	}
 	list := make([]DKIM, 0, len(sigs))
 	for _, f := range sigs {
-		list = append(list, c.signature(ctx, f, rest, m.Body))
+		list = append(list, c.signature(ctx, f, rest, &largeReads{m.Body(), m.BodySize}))
 	}
 	return list
 }
@@ -78,6 +78,34 @@ func covered(names []string, relaxed bool, fields []rfc5322.Field) ([]byte, erro
 	return b, nil
 }
 
+// largeReads gives a body to the library in a few pieces: with simple
+// canonicalization it goes over a run of empty lines again with each piece.
+type largeReads struct {
+	io.Reader
+	size int64
+}
+
+// WriteTo implements io.WriterTo, which io.Copy asks for.
+func (r *largeReads) WriteTo(w io.Writer) (n int64, err error) {
+	chunk := make([]byte, max(r.size/16, 16<<10))
+	for {
+		k, rerr := io.ReadFull(r.Reader, chunk)
+		if k > 0 {
+			if _, err := w.Write(chunk[:k]); err != nil {
+				return n, err
+			}
+			n += int64(k)
+		}
+		switch rerr {
+		case nil:
+		case io.EOF, io.ErrUnexpectedEOF:
+			return n, nil
+		default:
+			return n, rerr
+		}
+	}
+}
+
 var crlf = []byte("\r\n")
 
 // Unfolded is a field, which ends in CRLF, on one line. Nothing else of it is
@@ -91,7 +119,7 @@ func Unfolded(raw []byte) []byte {
 
 // signature verifies one signature. The library is given a message with just
 // this one: it then works on this goroutine, where a panic of its is caught.
-func (c *Checker) signature(ctx context.Context, f rfc5322.Field, fields []rfc5322.Field, body func() io.Reader) (d DKIM) {
+func (c *Checker) signature(ctx context.Context, f rfc5322.Field, fields []rfc5322.Field, body io.Reader) (d DKIM) {
 	tags := parseTags(string(f.Body()))
 	d = DKIM{Result: PermError, Domain: strings.ToLower(tags["d"]), Selector: tags["s"], Algorithm: tags["a"], B: tags["b"]}
 	if len(d.B) > 8 {
@@ -133,7 +161,7 @@ func (c *Checker) signature(ctx context.Context, f rfc5322.Field, fields []rfc53
 		}
 		return a.Records, nil
 	}}
-	vs, err := dkim.VerifyWithOptions(io.MultiReader(bytes.NewReader(f.Raw), bytes.NewReader(others), strings.NewReader("\r\n"), body()), opt)
+	vs, err := dkim.VerifyWithOptions(io.MultiReader(bytes.NewReader(f.Raw), bytes.NewReader(others), strings.NewReader("\r\n"), body), opt)
 	if err == nil && len(vs) != 1 {
 		err = fmt.Errorf("%d signatures found, expected one", len(vs))
 	}
