@@ -38,6 +38,11 @@ func Command(opts Options, args []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		return c.fatal("%v", err)
 	}
+	if args[0] != "status" && args[0] != "set-permissions" {
+		if err := own(c.config.String("queue_directory"), os.Geteuid()); err != nil {
+			return c.fatal("%s: %v", args[0], err)
+		}
+	}
 	if c.log, err = maillog.OpenDirect(c.config, "postfix-script"); err == nil {
 		defer c.log.Close()
 	} else if args[0] == "start" || args[0] == "start-fg" || args[0] == "check" {
@@ -62,6 +67,23 @@ func Command(opts Options, args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	return f()
+}
+
+// own says whether a mail system, by the owner of its queue, is one that the
+// user may control: what would fail for him later fails with less plain words.
+func own(queue string, uid int) error {
+	info, err := os.Stat(queue)
+	if err != nil || uid == 0 {
+		return nil // where there is no queue somebody may want to make one
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != uid {
+		owner := fmt.Sprintf("user ID %d", st.Uid)
+		if st.Uid == 0 {
+			owner = "root"
+		}
+		return fmt.Errorf("the mail system with the queue %s is for %s to control", queue, owner)
+	}
+	return nil
 }
 
 // A control is a control command under way.

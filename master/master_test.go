@@ -277,7 +277,13 @@ func TestReloadAddsAndRemoves(t *testing.T) {
 	pid := s.dial("private/second").ask("hello")[0]
 	s.edit("master.cf", "second unix", "third unix")
 	s.mustCommand("reload")
-	s.eventually("third", func() bool { _, err := os.Stat(s.path("queue/private/third")); return err == nil })
+	s.eventually("third", func() bool { // a socket's file is there a moment before it listens
+		c, err := net.Dial("unix", s.path("queue/private/third"))
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
 	if got := s.dial("private/third").ask("hello"); got[0] == pid {
 		t.Errorf("answer %q of the old process", got)
 	}

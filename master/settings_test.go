@@ -299,6 +299,22 @@ func TestForetell(t *testing.T) {
 	s.mustCommand("stop")
 }
 
+// TestOwn: who may control a mail system.
+func TestOwn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	me := os.Geteuid()
+	for _, test := range []struct {
+		queue string
+		uid   int
+		ok    bool
+	}{{dir, me, true}, {dir, 0, true}, {dir, me + 1, false}, {dir + "/none", me + 1, true}} {
+		if err := own(test.queue, test.uid); (err == nil) != test.ok || err != nil && !strings.Contains(err.Error(), "is for ") {
+			t.Errorf("%s, %d: %v", test.queue, test.uid, err)
+		}
+	}
+}
+
 func TestCheckAndSetPermissions(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "command_directory = QUEUE/sbin\n", echoService)
