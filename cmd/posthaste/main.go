@@ -1,3 +1,8 @@
+// Servers of mail have certificates that nobody looks at, made by programs of
+// all ages. One with a negative serial number must not keep TLS from working.
+
+//go:debug x509negativeserial=1
+
 // Posthaste is a mail transfer agent: every service and every tool of it in
 // one program. Which one it is follows from the name it is called by, or from
 // its first argument:

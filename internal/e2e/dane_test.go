@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"bytes"
 	"crypto/tls"
 	"fmt"
+	"math/big"
 	"net"
 	"regexp"
 	"strings"
@@ -152,4 +154,26 @@ func howSent(s *system, sinks map[string]*sink, rcpt, line string) string {
 		}
 	}
 	return "lost"
+}
+
+// A certificate that nobody looks at may have a negative serial number, which
+// crypto/tls by itself refuses to read.
+func TestNegativeSerial(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	about := a.about("old.test")
+	about.SerialNumber = big.NewInt(0x5a) // one octet: 02 01 5a
+	cert, key := a.sign(about, nil, nil)
+	der := bytes.Replace(cert.Raw, []byte{2, 1, 0x5a}, []byte{2, 1, 0xfa}, 1)
+	if bytes.Equal(der, cert.Raw) {
+		t.Fatal("no serial number in the certificate")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := startSink(t, &sink{l: l, tls: &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}})
+	s := newSystem(t, options{main: k.relayhost() + "smtp_tls_security_level = encrypt\n"})
+	s.mustSend("from@here.test", []string{"to@there.test"}, "Subject: x\n\nx\n")
+	s.waitLog(`to=<to@there\.test>,.*status=sent`)
 }
