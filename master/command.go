@@ -34,7 +34,14 @@ func Command(opts Options, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "posthaste: fatal: %v\n%s\n", err, usage)
 		return 1
 	}
+	f, ok := commands[args[0]]
+	if !ok {
+		return c.fatal("unknown command: '%s'. Usage: posthaste start (or stop, reload, abort, flush, check, status, set-permissions, logrotate)", args[0])
+	}
 	c.config, err = config.Load(c.opts.ConfigDir)
+	if err != nil && slices.Contains(always, args[0]) {
+		c.config, err = c.salvage(err)
+	}
 	if err != nil {
 		return c.fatal("%v", err)
 	}
@@ -48,15 +55,6 @@ func Command(opts Options, args []string, stdout, stderr io.Writer) int {
 	} else if args[0] == "start" || args[0] == "start-fg" || args[0] == "check" {
 		return c.fatal("%v", err)
 	}
-	commands := map[string]func() int{
-		"start": c.start, "start-fg": c.startForeground, "stop": c.stop, "abort": c.abort, "reload": c.reload,
-		"status": c.status, "flush": c.flush, "check": c.check, "set-permissions": c.setPermissions,
-		"logrotate": c.logRotate,
-	}
-	f, ok := commands[args[0]]
-	if !ok {
-		return c.fatal("unknown command: '%s'. Usage: posthaste start (or stop, reload, abort, flush, check, status, set-permissions, logrotate)", args[0])
-	}
 	for _, a := range args[1:] {
 		switch args[0] + " " + a {
 		case "start -w": // it waits in any case
@@ -66,7 +64,30 @@ func Command(opts Options, args []string, stdout, stderr io.Writer) int {
 			return c.fatal("%s: unexpected argument %s", args[0], a)
 		}
 	}
-	return f()
+	return f(c)
+}
+
+// commands are the control commands by name.
+var commands = map[string]func(*control) int{
+	"start": (*control).start, "start-fg": (*control).startForeground, "stop": (*control).stop, "abort": (*control).abort,
+	"reload": (*control).reload, "status": (*control).status, "flush": (*control).flush, "check": (*control).check,
+	"set-permissions": (*control).setPermissions, "logrotate": (*control).logRotate,
+}
+
+// always are the commands that a mistake in main.cf does not stop: the mail
+// system may have been running since before it was made.
+var always = []string{"stop", "abort", "status"}
+
+// salvage says what is wrong with main.cf, and reads the rest of it.
+func (c *control) salvage(problem error) (*config.Config, error) {
+	cfg, err := config.Salvage(c.opts.ConfigDir, "queue_directory", "data_directory", "process_id_directory")
+	if err != nil {
+		return nil, problem
+	}
+	for line := range strings.SplitSeq(problem.Error(), "\n") {
+		fmt.Fprintf(c.stderr, "posthaste/postfix-script: warning: %s\n", line)
+	}
+	return cfg, nil
 }
 
 // own says whether a mail system, by the owner of its queue, is one that the
@@ -103,6 +124,8 @@ func (c *control) flags(args []string) ([]string, error) {
 		case args[0] == "-c" && len(args) > 1:
 			dir = args[1]
 			args = args[1:]
+		case strings.HasPrefix(args[0], "-c") && len(args[0]) > 2:
+			dir = args[0][2:]
 		case strings.Trim(args[0], "v") == "-" || args[0] == "-D":
 			// Services are made verbose in master.cf.
 		default:

@@ -483,3 +483,41 @@ func TestOptionWarnings(t *testing.T) {
 		}
 	}
 }
+
+// TestBrokenConfiguration: what runs can be looked at and stopped whatever
+// main.cf says by then, but never something else.
+func TestBrokenConfiguration(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService)
+	s.mustCommand("start")
+	b, err := os.ReadFile(s.path("main.cf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := string(b)
+	for _, broken := range []string{"queue_directory /elsewhere\n", "queue_directory = ${x\n", "base /srv\nqueue_directory = $base/queue\n", "queue_directory = elsewhere\n"} {
+		s.write("main.cf", whole+broken)
+		if status, text := s.command("stop"); status != 1 || !strings.Contains(text, "fatal: "+s.path("main.cf")) {
+			t.Errorf("%q: stop: %d %s", broken, status, text)
+		}
+	}
+	s.write("main.cf", whole+"bogus line\nmessage_size_limit = abc\nmine = ${x\nrelayhost = $mine\n")
+	if status, text := s.command("reload"); status != 1 || !strings.Contains(text, "fatal: ") {
+		t.Errorf("reload: %d %s", status, text)
+	}
+	if status, text := s.command("status"); status != 0 || !strings.Contains(text, "is running: PID: ") || strings.Count(text, "warning: "+s.path("main.cf")) != 4 {
+		t.Errorf("status: %d %s", status, text)
+	}
+	s.mustCommand("stop")
+	if s.pid() != 0 {
+		t.Error("it runs on")
+	}
+	if status, text := s.command("frobnicate"); status != 1 || !strings.Contains(text, "unknown command: 'frobnicate'") {
+		t.Errorf("frobnicate: %d %s", status, text)
+	}
+	s.write("main.cf", whole)
+	var out, errs bytes.Buffer
+	if status := Command(testOptions(), []string{"-c" + s.dir, "status"}, &out, &errs); status != 1 || !strings.Contains(errs.String(), "is not running") {
+		t.Errorf("-cDIR status: %d %s", status, errs.String())
+	}
+}

@@ -154,6 +154,8 @@ func configDir(flags []string) (dir string) {
 	for i, f := range flags {
 		if f == "-c" && i+1 < len(flags) {
 			dir = flags[i+1]
+		} else if attached, ok := strings.CutPrefix(f, "-c"); ok && attached != "" {
+			dir = attached
 		}
 	}
 	return dir

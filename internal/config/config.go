@@ -131,6 +131,45 @@ func Read(dir string, over ...Override) (*Config, error) {
 	return c, nil
 }
 
+// Salvage reads what can be had of a main.cf that Load refuses: lines and values
+// that are malformed count as absent. It is for commands that must work
+// whatever main.cf says, which name the parameters that they cannot do without:
+// if one of those is malformed, or an absent main.cf cannot say them, that is the error.
+func Salvage(dir string, names ...string) (*Config, error) {
+	file := filepath.Join(dir, "main.cf")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	c := newConfig(dir)
+	c.inDir = true
+	var bad error
+	c.duplicate, bad = parseMain(file, string(text), c.settings)
+	if err := c.Check(names...); err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if bad != nil && (strings.Contains(bad.Error(), name) || strings.Contains(c.Raw(name), "$")) {
+			return nil, bad // it may be about this one
+		}
+	}
+	whole := newConfig(dir) // what fails depends on what else is there
+	whole.inDir, whole.settings = true, maps.Clone(c.settings)
+	e := &evaluation{c: whole}
+	for name := range whole.settings {
+		var err error
+		if p, ok := Lookup(name); ok {
+			err = e.lookup(&p).err
+		} else {
+			_, err = e.text(name)
+		}
+		if err != nil {
+			delete(c.settings, name)
+		}
+	}
+	return c, c.check()
+}
+
 // LoadString reads a main.cf given as text, for tests. Its directory is
 // DefaultDir.
 func LoadString(main string, over ...Override) (*Config, error) {
