@@ -54,14 +54,14 @@ func EachLine(text string, fn func(n int, line string) error) error {
 var errFormat = errors.New("expected: key, white space, value")
 
 // SplitEntry cuts a logical line of a postmap source at the first white space
-// that is not inside quotes.
+// that is not inside quotes or after a backslash.
 func SplitEntry(line string) (key, value string, err error) {
 	quoted := false
 	i := 0
 scan:
 	for ; i < len(line); i++ {
 		switch c := line[i]; {
-		case c == '\\' && quoted:
+		case c == '\\':
 			i++
 		case c == '"':
 			quoted = !quoted

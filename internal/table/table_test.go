@@ -367,3 +367,17 @@ func BenchmarkHash(b *testing.B) {
 		}
 	}
 }
+
+// TestSplitEntry: white space in quotes or after a backslash is the key's.
+func TestSplitEntry(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string][2]string{
+		"a b c": {"a", "b c"}, `"a b" c`: {`"a b"`, "c"}, `a\ b c`: {`a\ b`, "c"}, `"a\"b c" d`: {`"a\"b c"`, "d"}, `a\\ b`: {`a\\`, "b"},
+		`dom\user x`: {`dom\user`, "x"}, `a\ b`: {}, "a": {}, `"a b`: {},
+	} {
+		key, value, err := SplitEntry(line)
+		if key != want[0] || value != want[1] || (err == nil) != (want[0] != "") {
+			t.Errorf("%s: %q, %q, %v", line, key, value, err)
+		}
+	}
+}

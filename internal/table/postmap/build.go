@@ -31,9 +31,9 @@ type aliasSyntax struct{}
 
 func (aliasSyntax) parse(name, text string, warn func(string), fn func(table.Line) error) error {
 	return table.EachLine(text, func(n int, line string) error {
-		key, value, ok := splitAlias(line)
-		if !ok {
-			warn(fmt.Sprintf("%s, line %d: need name:value pair", name, n))
+		key, value, err := splitAlias(line)
+		if err != nil {
+			warn(fmt.Sprintf("%s, line %d: %v", name, n, err))
 			return nil
 		}
 		return fn(table.Line{Number: n, Key: key, Value: value})
@@ -46,25 +46,35 @@ func (aliasSyntax) letters() string   { return "c:d:fijnNopq:rsuUvw" }
 // extra adds the entry by which Sendmail knows that an alias file is whole.
 func (aliasSyntax) extra(add func(key, value string) error) error { return add("@", "@") }
 
+var (
+	errPair  = errors.New("need name:value pair")
+	errLocal = errors.New("name must be local") // nothing with a domain is looked up
+)
+
 // splitAlias cuts a line at the first colon outside of quotes. The name is
 // kept in internal form, as it will be looked up.
-func splitAlias(line string) (name, value string, ok bool) {
-	quoted := false
+func splitAlias(line string) (name, value string, err error) {
+	quoted, local := false, true
 	for i := 0; i < len(line); i++ {
 		switch c := line[i]; {
 		case c == '\\':
 			i++
 		case c == '"':
 			quoted = !quoted
+		case c == '@' && !quoted:
+			local = false
 		case c == ':' && !quoted:
 			name, value = strings.TrimSpace(line[:i]), strings.TrimSpace(line[i+1:])
-			if addrs := rfc5322.AppendAddresses(nil, name, 0); len(addrs) != 1 {
-				return "", "", false
+			if addrs := rfc5322.AppendAddresses(nil, name, 0); len(addrs) != 1 || value == "" {
+				return "", "", errPair
 			}
-			return rfc5322.Unquote(name), value, value != ""
+			if !local {
+				return "", "", errLocal
+			}
+			return rfc5322.Unquote(name), value, nil
 		}
 	}
-	return "", "", false
+	return "", "", errPair
 }
 
 // build makes a table anew, or with -i adds to it.

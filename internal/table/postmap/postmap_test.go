@@ -233,14 +233,15 @@ func TestMessage(t *testing.T) {
 	}
 }
 
-const aliasSource = "# c\nroot: joe, \"|cmd: x\"\nFOO : a@b,\n  c\nfoo: dup\nbad line\n\"q: u\": x\nnoval:\n"
+const aliasSource = "# c\nroot: joe, \"|cmd: x\"\nFOO : a@b,\n  c\nfoo: dup\nbad line\n\"q: u\": x\nnoval:\njoe@x.test: b\n"
 
 func TestAliases(t *testing.T) {
 	t.Parallel()
 	d := dir(t, "aliases", aliasSource)
 	_, errs, status := in(d, "", "postalias", "hash:%/aliases")
 	want := "postalias: warning: %/aliases.phdb: duplicate entry: \"foo\"\npostalias: warning: %/aliases, line 6: need name:value pair\n" +
-		"postalias: warning: %/aliases, line 8: need name:value pair\n"
+		"postalias: warning: %/aliases, line 8: need name:value pair\n" +
+		"postalias: warning: %/aliases, line 9: name must be local\n"
 	if errs != want || status != 0 {
 		t.Errorf("%d %q", status, errs)
 	}
