@@ -57,7 +57,9 @@
 //
 // "process P pid N exit status S", "process P pid N killed by signal S": a
 // service failed. "P: bad command startup -- throttling": it failed before it
-// had done anything; it is tried again after service_throttle_time.
+// had done anything; it is tried again after service_throttle_time. "P: has
+// failed soon after its start, N times in a row: the next start waits for ...": it
+// had begun to serve each time, and is given seconds, not a minute.
 package master
 
 import (

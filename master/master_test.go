@@ -160,6 +160,32 @@ func TestThrottleUnstartable(t *testing.T) {
 	s.mustCommand("stop")
 }
 
+// A service that has served and dies each time soon after its start is not
+// started many times a second.
+func TestCrashLoop(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService)
+	s.mustCommand("start")
+	for range freeDeaths + 1 {
+		a := s.dial("public/echo")
+		a.ask("hello")
+		fmt.Fprintln(a.c, "die")
+		if _, err := a.in.ReadString('\n'); err == nil {
+			t.Error("it lives")
+		}
+	}
+	s.logged("warning: /usr/lib/posthaste/echo: has failed soon after its start, 3 times in a row: the next start waits for 1s")
+	s.dial("public/echo").ask("hello")
+	if n := s.count("maillog", "throttling"); n != 0 {
+		t.Error("a service that had served was throttled")
+	}
+	for crashes, want := range []time.Duration{0, 0, 0, 1, 2, 4, 8, 8} {
+		if got := crashPause(crashes); got != want*time.Second {
+			t.Errorf("after %d failures: %s", crashes, got)
+		}
+	}
+}
+
 // TestReload reloads twenty times while clients come all the time: none of
 // them is refused, over TCP or a unix-domain socket, and none loses its session.
 func TestReload(t *testing.T) {

@@ -55,6 +55,7 @@ type serv struct {
 	before    *child // must let go of the sockets first
 	throttled bool
 	throttles int
+	crashes   int // in a row, each soon after the start
 	removed   bool
 	wakeups   int // the series of wake-ups that counts
 	waking    bool
@@ -381,13 +382,39 @@ func (m *master) ended(c *child) {
 	if s.before == c {
 		s.before = nil
 	}
-	if bad && !s.removed && !m.stopping {
+	s.crashes++
+	if !failed || c.told || time.Since(c.began) >= soundLife {
+		s.crashes = 0
+	}
+	goesOn := !s.removed && !m.stopping
+	switch pause := crashPause(s.crashes); {
+	case bad && goesOn:
 		m.throttle(s)
-	} else {
+	case pause > 0 && goesOn:
+		m.log.Warning("%s: has failed soon after its start, %d times in a row: the next start waits for %s", m.programPath(s), s.crashes, pause)
+		m.pause(s, pause)
+	default:
 		m.listen(s)
 		m.revive(s)
 	}
 	m.advance()
+}
+
+// A process that has served and dies is replaced at once. One that dies of what
+// it finds each time, a message or a table, would be started many times
+// a second, for ever: from the third time on its successor waits.
+const (
+	soundLife  = 10 * time.Second // who lives for so long has not died of its start
+	freeDeaths = 2
+	maxPause   = 8 * time.Second
+)
+
+// crashPause is how long the next start waits after so many failures.
+func crashPause(crashes int) time.Duration {
+	if crashes <= freeDeaths {
+		return 0
+	}
+	return min(time.Second<<min(crashes-freeDeaths-1, 10), maxPause)
 }
 
 // revive wakes a service that has just lost its process and works by itself
@@ -420,10 +447,15 @@ func (m *master) report(c *child) bool {
 // throttle keeps the service without a process for service_throttle_time.
 func (m *master) throttle(s *serv) {
 	m.log.LogWarning(maillog.Throttling{Path: m.programPath(s)})
+	m.pause(s, m.settings.config.Duration("service_throttle_time"))
+}
+
+// pause keeps the service without a process for some time.
+func (m *master) pause(s *serv, d time.Duration) {
 	s.throttled = true
 	s.throttles++
 	count := s.throttles
-	m.after(m.settings.config.Duration("service_throttle_time"), func() {
+	m.after(d, func() {
 		if s.throttles == count {
 			s.throttled = false
 			m.listen(s)
