@@ -43,8 +43,11 @@ type Options struct {
 	Limit int
 	// TimeLimit bounds one delivery (daemon_timeout); 0: nothing does. Overdue is
 	// told of one that goes on regardless.
-	TimeLimit  time.Duration
-	Overdue    func(mail.QueueID)
+	TimeLimit time.Duration
+	Overdue   func(mail.QueueID)
+	// Reports says that senders may hear of deliveries that nobody has asked
+	// for a report of (confirm_delay_cleared).
+	Reports    bool
 	SoftBounce bool    // soft_bounce
 	Filter     *Filter // of outcomes; nil: none
 	Resolution maillog.Resolution
@@ -66,7 +69,8 @@ type Server struct {
 
 	mu      sync.Mutex
 	running map[*running]struct{}
-	recent  told // kept in case the reporting was in vain
+	recent  told           // kept in case the reporting was in vain
+	short   []mail.Outcome // for report to work in
 	others  map[mail.Transport]*ipc.Client
 	wg      ipc.Workers
 	srv     ipc.Server
@@ -160,22 +164,27 @@ func (s *Server) handle(ctx context.Context, c *ipc.Conn, r *ipc.Request) {
 			r.Reply(reply)
 			return
 		}
-		s.report(run, c, r, reply)
+		s.report(run, c, r, d, reply)
 	})
 }
 
 // report sends the outcome to whoever is the queue manager now.
-func (s *Server) report(run *running, asked *ipc.Conn, r *ipc.Request, reply *proto.DeliverReply) {
+func (s *Server) report(run *running, asked *ipc.Conn, r *ipc.Request, d *proto.Deliver, reply *proto.DeliverReply) {
 	now := time.Now()
 	fin := proto.Finished{ID: run.id, Reply: *reply}
+	keep := fin
 	s.mu.Lock()
+	if !s.opt.Reports {
+		s.short = appendShort(s.short[:0], d, reply.Outcomes)
+		keep.Reply.Outcomes = s.short
+	}
 	delete(s.running, run)
 	to := run.conn
 	if run.called || isClosed(to) {
 		to = nil
 	}
 	s.recent.prune(now)
-	s.recent.add(now, to, &fin)
+	s.recent.add(now, to, &keep)
 	s.mu.Unlock()
 	switch to {
 	case nil:

@@ -53,7 +53,7 @@ func run(ctx context.Context, env *service.Env, d Deliverer) error {
 		Queue:     env.Public(cfg.String("queue_service_name")),
 		Agent:     func(t mail.Transport) string { return env.Private(string(t)) },
 		TimeLimit: cfg.Duration("daemon_timeout"), Overdue: overdue(env.Log.Fatal, env.Retire, env.Exit),
-		SoftBounce: cfg.Bool("soft_bounce"), Filter: filter, Resolution: maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit"))})
+		Reports: cfg.Bool("confirm_delay_cleared"), SoftBounce: cfg.Bool("soft_bounce"), Filter: filter, Resolution: maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit"))})
 	stopping := service.Stopping(ctx)
 	work, stop := context.WithCancel(stopping)
 	defer stop()

@@ -5,7 +5,9 @@ import (
 	"slices"
 	"time"
 
+	"posthaste/internal/dsn"
 	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 )
 
@@ -44,6 +46,29 @@ func (t *told) add(now time.Time, conn *ipc.Conn, fin *proto.Finished) {
 	p.last = now
 	p.n++
 	t.n++
+}
+
+// appendShort appends what is to be remembered of the outcomes of an order: of a
+// delivery that nobody wants a report of, that it was. That is most of them,
+// and what the next host said most of what they take.
+func appendShort(short []mail.Outcome, d *proto.Deliver, list []mail.Outcome) []mail.Outcome {
+	if d.Envelope.Trace != 0 {
+		return append(short, list...)
+	}
+	for k := range list {
+		o := &list[k]
+		i := k // where the order has the recipient
+		if i >= len(d.Index) || d.Index[i] != o.Rcpt {
+			i = slices.Index(d.Index, o.Rcpt)
+		}
+		if i < 0 || i >= len(d.Envelope.Recipients) || d.Envelope.Recipients[i].Notify.Success() ||
+			o.Action != dsn.Delivered && o.Action != dsn.Relayed || len(o.Parts) > 0 {
+			short = append(short, *o)
+			continue
+		}
+		short = append(short, mail.Outcome{Rcpt: o.Rcpt, Action: o.Action, Status: o.Status, When: o.When})
+	}
+	return short
 }
 
 // prune forgets outcomes that were told long ago.

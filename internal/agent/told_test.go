@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -57,6 +58,40 @@ func TestTold(t *testing.T) {
 	told.prune(now.Add(remembered + time.Millisecond))
 	if told.n != 0 || len(told.parts) != 0 {
 		t.Errorf("after %v %d outcomes are kept", remembered, told.n)
+	}
+}
+
+// What is remembered of a delivery has all that a report would say, if there may be one.
+func TestAppendShort(t *testing.T) {
+	t.Parallel()
+	long := func(rcpt int, action dsn.Action) mail.Outcome {
+		return mail.Outcome{Rcpt: rcpt, Action: action, Status: dsn.S(2, 0, 0), Reason: "250 ok", Relay: "mx.to.test", MTA: "mx.to.test", When: time.Unix(1e9, 0)}
+	}
+	brief := func(rcpt int, action dsn.Action) mail.Outcome {
+		return mail.Outcome{Rcpt: rcpt, Action: action, Status: dsn.S(2, 0, 0), When: time.Unix(1e9, 0)}
+	}
+	d := &proto.Deliver{Index: []int{3, 5, 8, 9}}
+	d.Envelope.Recipients = make([]mail.Recipient, 4)
+	d.Envelope.Recipients[1].Notify = dsn.NotifySuccess
+	list := []mail.Outcome{long(3, dsn.Relayed), long(5, dsn.Delivered), long(8, dsn.Deferred), long(9, dsn.Delivered)}
+	expanded := long(3, dsn.Delivered)
+	expanded.Parts = []mail.Part{{Address: "x"}}
+	for _, c := range []struct {
+		name       string
+		trace      mail.Trace
+		list, want []mail.Outcome
+	}{
+		{"each as it is asked for", 0, list, []mail.Outcome{brief(3, dsn.Relayed), list[1], list[2], brief(9, dsn.Delivered)}},
+		{"in another order", 0, []mail.Outcome{list[3], list[1]}, []mail.Outcome{brief(9, dsn.Delivered), list[1]}},
+		{"traced", mail.TraceReport, list, list},
+		{"with parts", 0, []mail.Outcome{expanded}, []mail.Outcome{expanded}},
+		{"expanded", 0, []mail.Outcome{long(3, dsn.Expanded)}, []mail.Outcome{long(3, dsn.Expanded)}},
+		{"not ordered", 0, []mail.Outcome{long(4, dsn.Delivered)}, []mail.Outcome{long(4, dsn.Delivered)}},
+	} {
+		d.Envelope.Trace = c.trace
+		if got := appendShort(nil, d, c.list); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
 	}
 }
 
