@@ -282,7 +282,7 @@ func TestMilterReload(t *testing.T) {
 	for _, tt := range []struct {
 		at  string
 		how func()
-	}{{"MAIL", reload}, {"DATA", kill}, {"Subject", reload}} {
+	}{{"MAIL", kill}, {"Subject", reload}} {
 		before := len(f.seen())
 		for _, line := range []string{"MAIL FROM:<a@from.test>", "RCPT TO:<" + tt.at + "@to.test>", "DATA", "Subject: x\r\n\r\nx\r\n."} {
 			if strings.HasPrefix(line, tt.at) {
@@ -316,7 +316,7 @@ func TestMilterReload(t *testing.T) {
 	step("RCPT TO:<refused@to.test>", "550")
 	step("RCPT TO:<b@to.test>", "250")
 	step("QUIT", "221")
-	s.waitLogN(`postfix/qmgr\[\d+\]: \w+: removed`, 3)
+	s.waitLogN(`postfix/qmgr\[\d+\]: \w+: removed`, 2)
 	for _, m := range next.received() {
 		if !strings.HasPrefix(m.data, "X-Filter: seen\n") {
 			t.Errorf("it was not filtered:\n%s", m.data)
