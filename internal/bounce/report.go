@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
@@ -86,10 +88,13 @@ func (l *letter) typedAddress(addr string) string {
 
 // originalRecipient is what the ORCPT parameter said, type;address.
 func (l *letter) originalRecipient(orcpt string) string {
-	if isASCII(orcpt) || l.global {
+	kind, addr, _ := strings.Cut(orcpt, ";")
+	switch {
+	case l.global && strings.EqualFold(kind, "utf-8"):
+		return clean(kind+";"+fromXtextUTF8(addr), true)
+	case isASCII(orcpt) || l.global:
 		return clean(orcpt, l.global)
 	}
-	kind, addr, _ := strings.Cut(orcpt, ";")
 	return clean(kind, false) + ";" + xtextUTF8(clean(addr, true))
 }
 
@@ -106,14 +111,35 @@ func xtextUTF8(s string) string {
 	return b.String()
 }
 
+// fromXtextUTF8 is the way back. What is malformed stays as it is.
+func fromXtextUTF8(s string) string {
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(s, `\x{`)
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		digits, rest, closed := strings.Cut(after, "}")
+		n, err := strconv.ParseUint(digits, 16, 21)
+		if !closed || err != nil || !utf8.ValidRune(rune(n)) {
+			b.WriteString(`\x{`)
+			s = after
+			continue
+		}
+		b.WriteRune(rune(n))
+		s = rest
+	}
+}
+
 // originalHead appends the header of the part that returns the message.
 func (l *letter) originalHead(b []byte) []byte {
 	description, contentType := "Message", "message/rfc822"
-	utf8 := l.Original.Body&mail.BodyUTF8Hdr != 0
+	international := l.Original.Body&mail.BodyUTF8Hdr != 0
 	switch {
-	case l.full && utf8:
+	case l.full && international:
 		contentType = "message/global" // RFC 6533 section 4
-	case !l.full && utf8:
+	case !l.full && international:
 		contentType = "message/global-headers"
 	case !l.full:
 		contentType = "text/rfc822-headers"
@@ -126,7 +152,7 @@ func (l *letter) originalHead(b []byte) []byte {
 		description = "Undelivered " + description
 	}
 	b = l.part(b, description, contentType, l.orig8)
-	sender := external(l.Original.Sender, utf8 || l.global)
+	sender := external(l.Original.Sender, international || l.global)
 	if len(sender) > hardColumn {
 		return b // as of To
 	}
