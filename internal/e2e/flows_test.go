@@ -100,7 +100,7 @@ func TestSendmailUsage(t *testing.T) {
 		{"-f", "", 64, "option -f requires a value"},
 		{"-U", "", 64, "Recipient addresses must be specified"},
 		{"-n x@y.test", "", 64, "-n: not supported"},
-		{"-N sometimes x@y.test", "", 64, "expected never"},
+		{"-N sometimes", "", 64, "warning: -N \"sometimes\": expected never"},
 		{"-C /nonexistent x@y.test", "", 78, "/nonexistent"},
 	} {
 		out, status := s.tool([]byte(c.stdin), append([]string{"sendmail"}, strings.Fields(c.args)...)...)

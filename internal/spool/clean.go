@@ -59,15 +59,20 @@ func (e *engine) inWindow(s *segment) bool {
 // that this takes (invariant 5).
 func (e *engine) checkpointStep(low bool) (bool, error) {
 	var window int64
-	var oldest *segment // whose states hold the point where it is
+	var holding []*segment // whose states hold the point where it is, and back from where it may go
 	for _, s := range e.segs {
 		if !e.inWindow(s) {
 			continue
 		}
 		window++
-		if (s.nstates > 0 || s.state == segOpen) && (oldest == nil || s.firstBatch < oldest.firstBatch) {
-			oldest = s
+		if s.nstates > 0 || s.state == segOpen {
+			holding = append(holding, s)
 		}
+	}
+	slices.SortFunc(holding, func(a, b *segment) int { return cmp.Compare(a.firstBatch, b.firstBatch) })
+	var oldest *segment
+	if len(holding) > 0 {
+		oldest = holding[0]
 	}
 	over := window > e.windowLimit()
 	cheap := len(e.free) == 0 && window > 1 && oldest.live <= oldest.size/32
@@ -94,7 +99,7 @@ func (e *engine) checkpointStep(low bool) (bool, error) {
 		e.sealHead(true)
 		return true, nil
 	}
-	return true, e.moveStates(oldest)
+	return true, e.moveStates(holding)
 }
 
 // worthwhile says whether moving the recovery point over the whole window
@@ -128,22 +133,37 @@ func (e *engine) reachable() point {
 	return p
 }
 
-// moveStates records again, at the head, states whose newest record is in s.
-func (e *engine) moveStates(s *segment) error {
+// moveStates records again, at the head, states whose newest record is in these
+// segments, the first of them first. A batch takes whole blocks, however little
+// is in it: of segments that hold few states it empties several.
+func (e *engine) moveStates(list []*segment) error {
 	e.begin()
-	for slot := s.states; slot != 0 && e.w.size() < e.stepBytes(); {
+	for _, s := range list {
+		if s.state == segOpen || e.isLeft(s) || !e.moveFrom(s) {
+			break
+		}
+	}
+	e.w.moved = uint64(e.w.size())
+	return e.flush(false)
+}
+
+// moveFrom stages the states in s; false says that the batch has all that it may have.
+func (e *engine) moveFrom(s *segment) bool {
+	for slot := s.states; slot != 0; {
+		if e.w.size() >= e.stepBytes() {
+			return false
+		}
 		l := e.idx.at(slot - 1)
 		slot = l.stateNext
 		e.w.unread = nil
 		m, ok := e.readMeta(&staged{number: l.number, live: *l})
 		if e.w.unread != nil {
 			e.leave(s, e.w.unread)
-			break
+			return false
 		}
 		e.putStateOf(e.stage(l.number, l.created), &m, ok, nil)
 	}
-	e.w.moved = uint64(e.w.size())
-	return e.flush(false)
+	return true
 }
 
 // advance makes p the recovery point, which is durable now, and frees what
