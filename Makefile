@@ -18,17 +18,13 @@ DIST ?= dist
 TOOLS = mailq newaliases postsuper postcat postconf postmap postalias postkick postlog postmulti qshape
 SMALL = sendmail postdrop postqueue
 
-# Where the services spend their time, for the compiler: docs/performance.md says how
-# it is made. PGO=off does without.
-PGO ?= cmd/posthaste/profile.pgo
-
 .PHONY: all build run test check differential man peers install deb deb-test tarball bench bench-compare soak crash clean
 
 all: build
 
 build:
-	$(GO) build -trimpath -pgo=$(PGO) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/posthaste ./cmd/posthaste-tables ./cmd/posthaste-metrics
-	CGO_ENABLED=0 $(GO) build -trimpath -pgo=$(PGO) -ldflags '$(LDFLAGS)' -o $(BIN)/ $(SMALL:%=./cmd/%)
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/posthaste ./cmd/posthaste-tables ./cmd/posthaste-metrics
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ $(SMALL:%=./cmd/%)
 
 # A mail server on 127.0.0.1:2525 as the present user, with everything below ./run.
 run: build

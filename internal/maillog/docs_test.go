@@ -95,7 +95,7 @@ func TestDocWarnings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	formats, err := logFormats("../../smtpd", "../../smtp", "../../qmgr")
+	formats, err := logFormats("../../smtpd", "../../smtp", "../../qmgr", "../../master")
 	if err != nil {
 		t.Fatal(err)
 	}
