@@ -366,6 +366,10 @@ func (f *memFile) Datasync() error {
 	return nil
 }
 
+// Writeback does nothing: what is not synced may be on the disk after a cut or
+// not, whether or not the disk was to begin with it.
+func (f *memFile) Writeback(off, n int64) {}
+
 // keep makes sector s of the durable file as it is in from.
 func (n *inode) keep(s, sector int64, from *page) {
 	i := s * sector / memPage

@@ -195,6 +195,12 @@ func (f *osFile) Datasync() error {
 	}
 }
 
+// Writeback is sync_file_range. The kernel remembers for the file what could not
+// be written, and fdatasync returns it.
+func (f *osFile) Writeback(off, n int64) {
+	unix.SyncFileRange(int(f.Fd()), off, n, unix.SYNC_FILE_RANGE_WRITE)
+}
+
 func (f *osFile) Size() (int64, error) {
 	st, err := f.Stat()
 	if err != nil {

@@ -63,12 +63,16 @@ type FS interface {
 }
 
 // File is an open file. ReadAt may be called concurrently with everything;
-// WriteAt and Datasync by one goroutine at a time.
+// WriteAt, Writeback and Datasync by one goroutine at a time.
 type File interface {
 	io.ReaderAt
 	io.WriterAt
 	// Datasync makes what was written durable, with fdatasync's meaning.
 	Datasync() error
+	// Writeback has the disk begin with n written bytes from off, and does not
+	// wait. It promises nothing: it is for a later Datasync to find less to do,
+	// which is also the one to tell of what fails.
+	Writeback(off, n int64)
 	// Size is the present length in bytes.
 	Size() (int64, error)
 	Close() error
