@@ -282,28 +282,32 @@ func (m *Message) passBody(p []byte) {
 func (m *Message) scan(p []byte) (clean bool) {
 	b := &m.body
 	lineLen, flags := b.lineLen, b.flags
+	// When there are as many CRs as lines, and one before each LF, none is stray:
+	// counting them all at once is less work than to look for them in each line.
+	crs := bytes.Count(p, crlf[:1])
 	for len(p) > 0 {
 		if lineLen == 0 && p[0] == '.' {
 			flags |= mail.BodyDots
 		}
 		i := bytes.IndexByte(p, '\n')
 		if i < 0 {
-			if bytes.IndexByte(p, '\r') >= 0 {
-				return false
-			}
 			if lineLen += len(p); lineLen > longLine {
 				flags |= mail.BodyLong
 			}
 			break
 		}
-		if i == 0 || p[i-1] != '\r' || bytes.IndexByte(p[:i-1], '\r') >= 0 {
+		if i == 0 || p[i-1] != '\r' {
 			return false
 		}
+		crs--
 		if lineLen+i-1 > longLine {
 			flags |= mail.BodyLong
 		}
 		lineLen = 0
 		p = p[i+1:]
+	}
+	if crs != 0 {
+		return false
 	}
 	b.lineLen, b.flags = lineLen, flags
 	return true
