@@ -35,8 +35,7 @@ func (d *delivery) adopt(to string, o *mail.Outcome) {
 		return
 	}
 	d.passed = o
-	d.part(mail.Part{Address: to, Action: o.Action, Status: o.Status, Reason: o.Reason, Relay: o.Relay,
-		MTA: o.MTA, DiagType: o.DiagType, DiagText: o.DiagText, Owner: o.Owner})
+	d.part(o.Part(to))
 }
 
 // rank orders what can come of a part: the highest decides.

@@ -86,8 +86,8 @@ func relayOf(d *Detail) string {
 func (r *Request) Part(i int, to string, action dsn.Action, status dsn.Status, text string, d Detail) mail.Part {
 	v := r.verdict(action, status, text)
 	r.logPart(i, to, v, d)
-	return mail.Part{Address: to, Action: v.action, Status: v.status, Reason: v.text, Relay: relayOf(&d),
-		MTA: d.MTA, DiagType: d.DiagType, DiagText: d.DiagText, Owner: d.Owner}
+	o := outcome(v, d)
+	return o.Part(to)
 }
 
 // logPart logs a verdict.

@@ -105,9 +105,9 @@ func appendReports(list []Report, kind proto.NoticeKind, o *mail.Outcome) []Repo
 		if !tells(kind, p) {
 			continue
 		}
-		list = append(list, Report{part: i + 1, Recipient: mail.Recipient{Address: p.Address}, Outcome: mail.Outcome{Rcpt: o.Rcpt,
-			Action: p.Action, Status: p.Status, Reason: p.Reason, Relay: p.Relay, MTA: p.MTA, DiagType: p.DiagType, DiagText: p.DiagText,
-			Owner: p.Owner, When: o.When}})
+		r := Report{part: i + 1, Recipient: mail.Recipient{Address: p.Address}, Outcome: p.Outcome()}
+		r.Outcome.Rcpt, r.Outcome.When = o.Rcpt, o.When
+		list = append(list, r)
 	}
 	if !split {
 		whole := *o

@@ -117,18 +117,27 @@ func Load(dir string, over ...Override) (*Config, error) {
 // malformed lines. Of a Config from Read only Raw, Value, Expand, IsSet, Names, Warnings and Dir
 // may be called, and the others for the parameters that Check has found well-formed.
 func Read(dir string, over ...Override) (*Config, error) {
-	file := filepath.Join(dir, "main.cf")
-	text, err := os.ReadFile(file)
+	c, malformed, err := readMain(dir)
+	if err == nil {
+		err = errors.Join(malformed, c.override(over))
+	}
 	if err != nil {
 		return nil, err
 	}
-	c := newConfig(dir)
-	c.inDir = true
-	c.duplicate, err = parseMain(file, string(text), c.settings)
-	if err = errors.Join(err, c.override(over)); err != nil {
-		return nil, err
-	}
 	return c, nil
+}
+
+// readMain reads what there is in main.cf. malformed are lines that are none.
+func readMain(dir string) (c *Config, malformed, err error) {
+	file := filepath.Join(dir, "main.cf")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	c = newConfig(dir)
+	c.inDir = true
+	c.duplicate, malformed = parseMain(file, string(text), c.settings)
+	return c, malformed, nil
 }
 
 // Salvage reads what can be had of a main.cf that Load refuses: lines and values
@@ -136,15 +145,10 @@ func Read(dir string, over ...Override) (*Config, error) {
 // whatever main.cf says, which name the parameters that they cannot do without:
 // if one of those is malformed, or an absent main.cf cannot say them, that is the error.
 func Salvage(dir string, names ...string) (*Config, error) {
-	file := filepath.Join(dir, "main.cf")
-	text, err := os.ReadFile(file)
+	c, bad, err := readMain(dir)
 	if err != nil {
 		return nil, err
 	}
-	c := newConfig(dir)
-	c.inDir = true
-	var bad error
-	c.duplicate, bad = parseMain(file, string(text), c.settings)
 	if err := c.Check(names...); err != nil {
 		return nil, err
 	}

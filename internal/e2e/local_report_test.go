@@ -121,7 +121,7 @@ func TestReportsLikePostfix(t *testing.T) {
 		}
 	}
 	list, _ := filepath.Glob(ours.path("mail/*/new/*"))
-	readReports(t, list)
+	readReports(t, list, "message/delivery-status", shownReport)
 	out, err := exec.Command(python, append([]string{"-c", parseReports}, list...)...).CombinedOutput()
 	if err != nil {
 		t.Errorf("Python does not read our reports: %v\n%s", err, out)
@@ -129,24 +129,26 @@ func TestReportsLikePostfix(t *testing.T) {
 }
 
 // readReports reads reports as a user does, with s-nail, which has a MIME parser
-// of its own: each has three parts, the second of them a status for programs.
-func readReports(t *testing.T, files []string) {
+// of its own: each has three parts, the second of them a status for programs, of
+// this type, which it is told to show as text.
+func readReports(t *testing.T, files []string, status string, shown *regexp.Regexp) {
 	t.Helper()
 	mua := need(t, "s-nail")
 	read := 0
 	for _, name := range files {
 		text := readAll(t, name)
-		if !strings.Contains(text, "\nContent-Type: multipart/report") {
+		if !strings.Contains(text, "\nContent-Type: multipart/report") || !strings.Contains(text, "\nContent-Type: "+status) {
 			continue
 		}
 		box := filepath.Join(t.TempDir(), "box")
 		if err := os.WriteFile(box, []byte("From MAILER-DAEMON Sat Nov 21 08:00:00 2026\n"+text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.Command(mua, "-:/", "-R", "-#", "-Spipe-message/delivery-status=?", "-f", box)
+		cmd := exec.Command(mua, "-:/", "-R", "-#", "-Sttycharset=utf-8", "-Spipe-"+status+"=?", "-f", box)
 		cmd.Stdin = strings.NewReader("type 1\nexit\n")
+		cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8")
 		out, err := cmd.CombinedOutput()
-		if err != nil || !shownReport.Match(out) {
+		if err != nil || !shown.Match(out) {
 			t.Errorf("s-nail shows a report so: %v\n%s", err, out)
 		}
 		read++

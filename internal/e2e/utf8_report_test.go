@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -66,34 +65,7 @@ func TestInternationalReports(t *testing.T) {
 	if err != nil {
 		t.Errorf("Python does not read our reports: %v\n%s", err, out)
 	}
-	showInternational(t, list)
-}
-
-// showInternational has s-nail show the reports with the status part as text.
-func showInternational(t *testing.T, files []string) {
-	t.Helper()
-	mua := need(t, "s-nail")
-	read := 0
-	for _, name := range files {
-		text := readAll(t, name)
-		if !strings.Contains(text, "\nContent-Type: message/global-delivery-status") {
-			continue
-		}
-		box := filepath.Join(t.TempDir(), "box")
-		if err := os.WriteFile(box, []byte("From MAILER-DAEMON Sat Nov 21 08:00:00 2026\n"+text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		cmd := exec.Command(mua, "-:/", "-R", "-#", "-Sttycharset=utf-8", "-Spipe-message/global-delivery-status=?", "-f", box)
-		cmd.Stdin = strings.NewReader("type 1\nexit\n")
-		cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8")
-		if out, err := cmd.CombinedOutput(); err != nil || !shownInternational.Match(out) {
-			t.Errorf("s-nail shows a report so: %v\n%s", err, out)
-		}
-		read++
-	}
-	if read == 0 {
-		t.Error("there are no reports to read")
-	}
+	readReports(t, list, "message/global-delivery-status", shownInternational)
 }
 
 var shownInternational = regexp.MustCompile(`(?s)\n\[-- #1\.1 .*\nContent-Type: text/plain.*(fällt|über).*\n\[-- #1\.2 .*\nContent-Type: message/global-delivery-status.*\n\nReporting-MTA: dns; .*\n\nFinal-Recipient: utf-8; .*(fällt|über|sink)@.*\nAction: .*\nStatus: .*\n\[-- #1\.3`)

@@ -28,6 +28,19 @@ type Part struct {
 	Told bool
 }
 
+// Part is o as what came of one destination.
+func (o *Outcome) Part(address string) Part {
+	return Part{Address: address, Action: o.Action, Status: o.Status, Reason: o.Reason, Relay: o.Relay, MTA: o.MTA,
+		DiagType: o.DiagType, DiagText: o.DiagText, Owner: o.Owner}
+}
+
+// Outcome is p as what came of a recipient, whose number and time are for who
+// knows them to fill in.
+func (p *Part) Outcome() Outcome {
+	return Outcome{Action: p.Action, Status: p.Status, Reason: p.Reason, Relay: p.Relay, MTA: p.MTA,
+		DiagType: p.DiagType, DiagText: p.DiagText, Owner: p.Owner}
+}
+
 const (
 	// maxParts and maxPartsOctets bound the parts of an outcome, maxPartText
 	// each of their texts, so that an outcome fits into any request and record,
@@ -167,53 +180,30 @@ func (o *Outcome) Follow(old *Outcome) {
 func (p *Part) append(b []byte, tag byte) []byte {
 	return pack.Nested(b, tag, func(b []byte) []byte {
 		b = pack.Bytes(b, 'R', p.Address)
-		b = pack.Uint(b, 'a', p.Action)
-		b = pack.Uint(b, 's', packStatus(p.Status))
-		b = pack.String(b, 'r', p.Reason)
-		b = pack.String(b, 'y', p.Relay)
-		b = pack.String(b, 'm', p.MTA)
-		b = pack.String(b, 'd', p.DiagType)
-		b = pack.String(b, 't', p.DiagText)
-		b = pack.String(b, 'o', p.Owner)
+		o := p.Outcome()
+		b = o.appendVerdict(b)
 		b = pack.Int(b, '+', p.More)
 		return pack.Bool(b, 'T', p.Told)
 	})
 }
 
 func (p *Part) decode(r pack.Reader) error {
+	var o Outcome
+	var address string
+	more, told := 0, false
 	for r.Next() {
 		switch r.Tag() {
 		case 'R':
-			p.Address = r.String()
-		case 'a':
-			p.Action = dsn.Action(r.Uint())
-		case 's':
-			p.Status = unpackStatus(r.Uint())
-		case 'r':
-			p.Reason = r.String()
-		case 'y':
-			p.Relay = r.String()
-		case 'm':
-			p.MTA = r.String()
-		case 'd':
-			p.DiagType = r.String()
-		case 't':
-			p.DiagText = r.String()
-		case 'o':
-			p.Owner = r.String()
+			address = r.String()
 		case '+':
-			p.More = int(r.Int())
+			more = int(r.Int())
 		case 'T':
-			p.Told = r.Bool()
+			told = r.Bool()
+		default:
+			o.readVerdict(&r)
 		}
 	}
+	*p = o.Part(address)
+	p.More, p.Told = more, told
 	return r.Err()
-}
-
-func packStatus(s dsn.Status) uint64 {
-	return uint64(s.Class)<<32 | uint64(s.Subject)<<16 | uint64(s.Detail)
-}
-
-func unpackStatus(v uint64) dsn.Status {
-	return dsn.Status{Class: uint8(v >> 32), Subject: uint16(v >> 16), Detail: uint16(v)}
 }

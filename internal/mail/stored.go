@@ -266,20 +266,48 @@ func DecodeRecipients(stored []byte, from, to int) ([]Recipient, error) {
 func (o *Outcome) Append(b []byte, tag byte) []byte {
 	return pack.Nested(b, tag, func(b []byte) []byte {
 		b = pack.Int(b, '#', o.Rcpt)
-		b = pack.Uint(b, 'a', o.Action)
-		b = pack.Uint(b, 's', packStatus(o.Status))
-		b = pack.String(b, 'r', o.Reason)
-		b = pack.String(b, 'y', o.Relay)
-		b = pack.String(b, 'm', o.MTA)
-		b = pack.String(b, 'd', o.DiagType)
-		b = pack.String(b, 't', o.DiagText)
+		b = o.appendVerdict(b)
 		b = pack.Bool(b, 'p', o.Passed)
-		b = pack.String(b, 'o', o.Owner)
 		for i := range o.Parts {
 			b = o.Parts[i].append(b, 'P')
 		}
 		return AppendTime(b, 'w', o.When)
 	})
+}
+
+// appendVerdict appends the fields that an outcome and each of its parts have.
+func (o *Outcome) appendVerdict(b []byte) []byte {
+	b = pack.Uint(b, 'a', o.Action)
+	b = pack.Uint(b, 's', uint64(o.Status.Class)<<32|uint64(o.Status.Subject)<<16|uint64(o.Status.Detail))
+	b = pack.String(b, 'r', o.Reason)
+	b = pack.String(b, 'y', o.Relay)
+	b = pack.String(b, 'm', o.MTA)
+	b = pack.String(b, 'd', o.DiagType)
+	b = pack.String(b, 't', o.DiagText)
+	return pack.String(b, 'o', o.Owner)
+}
+
+// readVerdict reads one of the fields that appendVerdict appends.
+func (o *Outcome) readVerdict(r *pack.Reader) {
+	switch r.Tag() {
+	case 'a':
+		o.Action = dsn.Action(r.Uint())
+	case 's':
+		v := r.Uint()
+		o.Status = dsn.Status{Class: uint8(v >> 32), Subject: uint16(v >> 16), Detail: uint16(v)}
+	case 'r':
+		o.Reason = r.String()
+	case 'y':
+		o.Relay = r.String()
+	case 'm':
+		o.MTA = r.String()
+	case 'd':
+		o.DiagType = r.String()
+	case 't':
+		o.DiagText = r.String()
+	case 'o':
+		o.Owner = r.String()
+	}
 }
 
 // Decode reads what Append wrote, given the field's bytes.
@@ -290,24 +318,8 @@ func (o *Outcome) Decode(field []byte) error {
 		switch r.Tag() {
 		case '#':
 			o.Rcpt = int(r.Int())
-		case 'a':
-			o.Action = dsn.Action(r.Uint())
-		case 's':
-			o.Status = unpackStatus(r.Uint())
-		case 'r':
-			o.Reason = r.String()
-		case 'y':
-			o.Relay = r.String()
-		case 'm':
-			o.MTA = r.String()
-		case 'd':
-			o.DiagType = r.String()
-		case 't':
-			o.DiagText = r.String()
 		case 'p':
 			o.Passed = r.Bool()
-		case 'o':
-			o.Owner = r.String()
 		case 'f':
 			final = r.String()
 		case 'P':
@@ -318,11 +330,12 @@ func (o *Outcome) Decode(field []byte) error {
 			o.Parts = append(o.Parts, p)
 		case 'w':
 			o.When = ReadTime(&r)
+		default:
+			o.readVerdict(&r)
 		}
 	}
 	if final != "" && o.Parts == nil {
-		o.Parts = []Part{{Address: final, Action: o.Action, Status: o.Status, Reason: o.Reason, Relay: o.Relay, MTA: o.MTA,
-			DiagType: o.DiagType, DiagText: o.DiagText, Owner: o.Owner}}
+		o.Parts = []Part{o.Part(final)}
 	}
 	return r.Err()
 }
