@@ -28,7 +28,7 @@ type content struct {
 	bareLF  bool  // some line ended in LF alone
 	cont    bool  // in the middle of a line whose beginning was written
 	afterLF bool  // the line before this one ended in LF alone
-	begun   bool  // the first line has been seen
+	begun   bool  // the first line after those of a mailbox has been seen
 }
 
 // feed takes input. It returns how much of it was used and whether the end
@@ -51,7 +51,10 @@ func (c *content) feed(b []byte) (used int, done bool) {
 		if !crlf {
 			c.bareLF = true
 		}
-		if !c.begun {
+		begun := c.begun
+		if !c.begun && !c.cont {
+			c.put(b[run:line])
+			run = line
 			c.begin(b[line:text])
 		}
 		if text > line && b[line] == '.' && !c.cont && !c.whole {
@@ -61,7 +64,7 @@ func (c *content) feed(b []byte) (used int, done bool) {
 					return end + 1, true
 				}
 				// It looks like an end, and must not to anybody.
-				c.begun = c.size > 0
+				c.begun = begun
 				c.afterLF = !crlf
 				line = end + 1
 				run = line
@@ -99,7 +102,7 @@ func (c *content) overlong(b []byte) (used int) {
 		return len(b) - 1
 	}
 	text := b[:n]
-	if !c.begun {
+	if !c.begun && !c.cont {
 		c.begin(text)
 	}
 	if !c.cont && !c.whole && text[0] == '.' {
@@ -112,8 +115,8 @@ func (c *content) overlong(b []byte) (used int) {
 
 // begin sees to it that the first line does not go on with what stands before
 // it, which is a field of ours: a line that begins with a blank comes after an
-// empty one, and is body then. The "From " line of a mailbox that somebody sends
-// as if it were a header becomes one. A dot that is taken away, and a stray CR
+// empty one, and is body then. The "From " lines of mailboxes that somebody sends
+// as if they were a header become one. A dot that is taken away, and a stray CR
 // that may become a blank later, do not hide either.
 func (c *content) begin(line []byte) {
 	c.begun = true
@@ -127,6 +130,7 @@ func (c *content) begin(line []byte) {
 		c.put(crlfBytes)
 	case bytes.HasPrefix(bytes.TrimLeft(line, ">"), []byte("From ")):
 		c.put([]byte("X-Mailbox-Line: "))
+		c.begun = false
 	}
 }
 
