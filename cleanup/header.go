@@ -265,7 +265,7 @@ func (m *Message) rewriteField(ctx context.Context, f rfc5322.Field, class class
 		if a.Addr == "" {
 			continue
 		}
-		addr := m.rewrite(ctx, m.header.context, a.Addr)
+		addr := m.standard(ctx, a)
 		if m.flags&Map != 0 {
 			addr = m.canonical(ctx, addr, class)
 		}
@@ -281,6 +281,18 @@ func (m *Message) rewriteField(ctx context.Context, f rfc5322.Field, class class
 		return
 	}
 	m.emitLine(rfc5322.AppendRewritten(make([]byte, 0, len(f.Raw)+64), string(f.Name()), text, m.header.addrs))
+}
+
+// standard puts an address of the header into standard form. A local part whose
+// quotes hide what would route it stays as it is: the address is rewritten with
+// a plain word in its place.
+func (m *Message) standard(ctx context.Context, a *rfc5322.Address) string {
+	if a.Hidden == 0 {
+		return m.rewrite(ctx, m.header.context, a.Addr)
+	}
+	const word = "x"
+	out := m.rewrite(ctx, m.header.context, word+a.Addr[a.Hidden:])
+	return a.Addr[:a.Hidden] + strings.TrimPrefix(out, word)
 }
 
 // eight says whether some byte of b is over 127.

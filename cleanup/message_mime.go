@@ -18,7 +18,6 @@ type mimeState struct {
 	offset   int64      // octets since the last header: body_checks_size_limit counts from there
 	field    []byte     // the field that is being collected, with its line ends
 	tooLong  bool       // the rest of it is dropped
-	encoding []byte     // of the last Content-Transfer-Encoding: field
 	faults   fault      // reported
 }
 
@@ -78,9 +77,6 @@ func (m *Message) mimeField(f rfc5322.Field, info fieldInfo) {
 		s.structure.MaxDepth, s.structure.MaxBoundary = m.c.mimeDepth, m.c.boundaryLimit
 	}
 	s.structure.Field(f)
-	if info.id == fieldContentEncoding {
-		s.encoding = append(s.encoding[:0], f.Value()...)
-	}
 	if s.structure.TooDeep() {
 		m.mimeFault(faultNesting, f.Raw)
 	}
@@ -93,8 +89,10 @@ func (m *Message) mimeHeaderEnd() {
 	if !s.on {
 		return
 	}
-	if m.c.strict.encoding && s.structure.EncodingFault() {
-		m.mimeFault(faultEncoding, s.encoding)
+	if m.c.strict.encoding {
+		if name := s.structure.EncodingFault(); name != "" {
+			m.mimeFault(faultEncoding, []byte(name))
+		}
 	}
 	s.offset = 0
 	if s.structure.EndOfHeader() {

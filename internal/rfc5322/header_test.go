@@ -83,11 +83,14 @@ func TestDate(t *testing.T) {
 func TestStructureFaults(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		ctype, cte  string
-		fault, wide bool
+		ctype, cte string
+		fault      string
+		wide       bool
 	}{
-		{"multipart/mixed", "base64", true, false}, {"multipart/mixed", "8bit", false, true}, {"message/rfc822", "quoted-printable", true, false},
-		{"message/partial", "8bit", true, true}, {"message/global", "base64", false, false}, {"text/plain", "base64", false, false}, {"text/plain", "unknown", false, false},
+		{"multipart/mixed", "Base64", "base64", false}, {"multipart/mixed", "8bit", "", true}, {"message/rfc822", "(x) quoted-printable (y)", "quoted-printable", false},
+		{"message/partial", "8bit", "8bit", true}, {"message/global", "base64", "", false}, {"text/plain", "base64", "", false}, {"text/plain", "unknown", "", false},
+		{"multipart/mixed", `"base64"`, "", false}, {"multipart/mixed", "base64.", "base64", false}, {"multipart/mixed", "base64/x", "", false}, {`multipart/"mixed"`, "base64", "base64", false},
+		{`"multipart"/mixed`, "base64", "", false}, {"message/\"rfc822\"", "base64", "", false},
 	} {
 		var s Structure
 		for _, raw := range []string{"Content-Type: " + tc.ctype + "\r\n", "Content-Transfer-Encoding: " + tc.cte + "\r\n"} {
@@ -95,10 +98,49 @@ func TestStructureFaults(t *testing.T) {
 			s.Field(f)
 		}
 		if got := s.EncodingFault(); got != tc.fault {
-			t.Errorf("%+v: %v", tc, got)
+			t.Errorf("%+v: %q", tc, got)
 		}
 		if s.encoding.wide != tc.wide {
 			t.Errorf("%+v: wide %v", tc, s.encoding)
+		}
+	}
+}
+
+// What is taken for a boundary is what Postfix 3.7.11 takes for one.
+func TestStructureBoundary(t *testing.T) {
+	t.Parallel()
+	for ctype, want := range map[string]string{
+		`multipart/mixed; boundary="a;b" (x)`:                                  "a;b",
+		`(a) multipart (b) / (c) mixed (d) ; (e) boundary (f) = (g) "a;b" (h)`: "a;b",
+		`multipart/mixed; charset="us;ascii"; boundary="a;b"`:                  "a;b",
+		`multipart/mixed; boundary*=us-ascii''a;b`:                             "-",
+		`multipart/mixed; boundary*=us-ascii''a%3Bb`:                           "-",
+		`multipart/mixed; boundary*0="a;"; boundary*1="b"`:                     "-",
+		`multipart/mixed; boundary=a:b`:                                        "a",
+		`multipart/mixed; boundary=a(x)b`:                                      "a",
+		`multipart/mixed; boundary=<a;b>`:                                      "<",
+		`multipart/mixed; boundary=""`:                                         "",
+		`multipart/mixed; boundary="a;b "`:                                     "a;b ",
+		`multipart/mixed; boundary="a\;b"`:                                     "a;b",
+		`multipart/mixed; boundary="a;b`:                                       "a;b",
+		`multipart; boundary="a;b"`:                                            "a;b",
+		`multipart//mixed; boundary="a;b"`:                                     "a;b",
+		`multipart/mixed boundary="a;b"`:                                       "-",
+		`multipart/mixed; (x boundary="a;b"`:                                   "-",
+		`"multipart"/"mixed"; boundary="a;b"`:                                  "-",
+		`multipart/mixed; "boundary"="a;b"`:                                    "-",
+		`; multipart/mixed; boundary="a;b"`:                                    "-",
+	} {
+		var s Structure
+		s.MaxDepth = 1
+		f, _ := ParseField([]byte("Content-Type: " + ctype + "\r\n"))
+		s.Field(f)
+		got := "-"
+		if len(s.stack) > 0 {
+			got = s.stack[0].text
+		}
+		if got != want || len(s.stack) > 1 {
+			t.Errorf("%s: %q, want %q", ctype, got, want)
 		}
 	}
 }

@@ -1,6 +1,9 @@
 package rfc5322
 
-import "sync"
+import (
+	"bytes"
+	"sync"
+)
 
 // An Address is one address found in a list.
 type Address struct {
@@ -8,6 +11,11 @@ type Address struct {
 	// around it; it has a source route if there was one (RFC 5321 appendix
 	// C). It is empty for "<>".
 	Addr string
+
+	// Hidden is how many octets at the beginning of Addr are a local part
+	// that has "@", "%", "!" or ":" in quotes or behind backslashes, where
+	// they route nothing. 0, nearly always: there are none.
+	Hidden int
 
 	// Start and End are where it stands in the text: the bytes to replace
 	// by another address in external form. Angle brackets are outside, a
@@ -234,7 +242,7 @@ func (p *listParser) add(first, end, item int, bracketed bool) {
 	p.comma = false
 	if first < end {
 		a.Start, a.End = p.toks[first].start, p.toks[end-1].end
-		a.Addr = internal(p.text, p.toks[first:end])
+		a.Addr, a.Hidden = internal(p.text, p.toks[first:end])
 	} else { // "<>": the place between the brackets
 		a.Start = p.toks[end].start
 		a.End = a.Start
@@ -242,14 +250,21 @@ func (p *listParser) add(first, end, item int, bracketed bool) {
 	p.out = append(p.out, a)
 }
 
-// internal is the internal form of the address that toks spell.
-func internal(text string, toks []token) string {
+// internal is the internal form of the address that toks spell, and what is to
+// be said of it in Hidden.
+func internal(text string, toks []token) (addr string, hidden int) {
 	if s := text[toks[0].start:toks[len(toks)-1].end]; isPlain(s, toks) {
-		return s
+		return s, 0
 	}
 	b := make([]byte, 0, toks[len(toks)-1].end-toks[0].start)
 	word := false
+	local := -1 // the length of the local part, once its end or a route is seen
 	for _, t := range toks {
+		if local < 0 && t.kind == tokOp && t.op != '.' {
+			if local = len(b); t.op != '@' {
+				local = 0
+			}
+		}
 		if t.kind == tokComment {
 			continue
 		}
@@ -268,7 +283,13 @@ func internal(text string, toks []token) string {
 			b = appendUnescaped(b, text[t.start:t.end])
 		}
 	}
-	return string(b)
+	if local < 0 {
+		local = len(b)
+	}
+	if !bytes.ContainsAny(b[:local], "@%!:") {
+		local = 0
+	}
+	return string(b), local
 }
 
 // isPlain says whether s, the text that toks were cut from, is in internal

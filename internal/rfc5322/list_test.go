@@ -198,3 +198,16 @@ func FuzzStructure(f *testing.F) {
 		}
 	})
 }
+
+func TestHidden(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int{
+		`a@b`: 0, `"a"@b`: 0, `"a b"@c`: 0, `a%b@c`: 0, `"q@q"@b`: 3, `"q@q"`: 3, `<"q@q">`: 3, `a\@b@c`: 3, `"q!q"."r"@b`: 5,
+		`"a%b"`: 3, `@a:"q@q"@c`: 0, `"q@q"%c`: 0, `"@a:b@c"@d`: 6, `"q@q" (x) @ [1.2.3.4]`: 3, `""`: 0, `[a@b]`: 5,
+	} {
+		addrs := AppendAddresses(nil, text, 0)
+		if len(addrs) != 1 || addrs[0].Hidden != want {
+			t.Errorf("%s: %+v, want %d octets hidden", text, addrs, want)
+		}
+	}
+}

@@ -42,9 +42,9 @@ const (
 // encoding is a Content-Transfer-Encoding: the domain of the bytes, and whether
 // they are as they are.
 type encoding struct {
-	wide     bool // 8bit or binary
+	name     string // in lower case; "" when none is known
+	wide     bool   // 8bit or binary
 	identity bool
-	known    bool
 }
 
 // Field takes a field of the present header: Content-Type and
@@ -52,9 +52,9 @@ type encoding struct {
 func (s *Structure) Field(f Field) {
 	switch name := f.Name(); {
 	case EqualName(name, "Content-Type"):
-		s.contentType(mimeTokens(string(f.Body())))
+		s.contentType(mimeTokens(string(f.Body()), tspecials))
 	case EqualName(name, "Content-Transfer-Encoding"):
-		s.contentEncoding(mimeTokens(string(f.Body())))
+		s.contentEncoding(mimeTokens(string(f.Body()), specials))
 	}
 }
 
@@ -73,21 +73,22 @@ func (s *Structure) EndOfHeader() (nested bool) {
 
 // SevenBit says whether the present body is announced, or taken, to be 7bit.
 func (s *Structure) SevenBit() bool {
-	return !s.encoding.known || s.encoding.identity && !s.encoding.wide
+	return s.encoding.name == "" || s.encoding.identity && !s.encoding.wide
 }
 
-// EncodingFault says whether the present header gives a multipart or a message
-// an encoding that it must not have, RFC 2045 section 6.4. It is asked before
-// EndOfHeader.
-func (s *Structure) EncodingFault() bool {
-	e := s.encoding
-	switch s.media {
-	case mediaMessageRaw:
-		return e.known && e.wide
-	case mediaMessageRFC822, mediaMultipart, mediaMultipartDigest:
-		return e.known && !e.identity
+// EncodingFault is the encoding that the present header gives a multipart or a
+// message that must not have it, RFC 2045 section 6.4; "" when all is well. It
+// is asked before EndOfHeader.
+func (s *Structure) EncodingFault() string {
+	switch e := s.encoding; {
+	case s.media == mediaMessageRaw && e.wide:
+		return e.name
+	case s.media == mediaMessageRFC822, s.media == mediaMultipart, s.media == mediaMultipartDigest:
+		if !e.identity {
+			return e.name
+		}
 	}
-	return false
+	return ""
 }
 
 // Boundary looks at a line of a body, without its end. found says that it is a
@@ -124,9 +125,9 @@ func (s *Structure) contentType(params [][]mimeToken) {
 		s.media = mediaOther
 		return
 	}
-	main, sub := params[0][0].text, ""
-	if t := params[0]; len(t) >= 3 && t[1].text == "/" {
-		sub = t[2].text
+	main, sub := params[0][0].word(), ""
+	if t := params[0]; len(t) >= 3 && t[1].special == '/' {
+		sub = t[2].word()
 	}
 	s.media = mediaOther
 	switch {
@@ -147,7 +148,7 @@ func (s *Structure) contentType(params [][]mimeToken) {
 			s.media = mediaMultipartDigest
 		}
 		for _, p := range params[1:] {
-			if len(p) >= 3 && strings.EqualFold(p[0].text, "boundary") && p[1].text == "=" && p[2].text != "" {
+			if len(p) >= 3 && strings.EqualFold(p[0].word(), "boundary") && p[1].special == '=' {
 				s.push(p[2].text)
 			}
 		}
@@ -166,32 +167,48 @@ func (s *Structure) push(text string) {
 }
 
 func (s *Structure) contentEncoding(params [][]mimeToken) {
-	if len(params) == 0 || len(params[0]) == 0 || params[0][0].special {
+	if len(params) == 0 || len(params[0]) == 0 {
 		return
 	}
-	switch strings.ToLower(params[0][0].text) {
+	switch name := strings.ToLower(params[0][0].word()); name {
 	case "7bit":
-		s.encoding = encoding{known: true, identity: true}
+		s.encoding = encoding{name: name, identity: true}
 	case "8bit", "binary":
-		s.encoding = encoding{known: true, identity: true, wide: true}
+		s.encoding = encoding{name: name, identity: true, wide: true}
 	case "base64", "quoted-printable":
-		s.encoding = encoding{known: true}
+		s.encoding = encoding{name: name}
 	}
 }
 
-// mimeToken is a token, a quoted string without its quotes, or a special.
+// mimeToken is a token, a quoted string without its quotes, or a special. A
+// parameter's value may be any of them; all names are tokens.
 type mimeToken struct {
 	text    string
-	special bool
+	quoted  bool
+	special byte
+}
+
+// word is the token, empty for the other kinds.
+func (t mimeToken) word() string {
+	if t.quoted || t.special != 0 {
+		return ""
+	}
+	return t.text
 }
 
 // maxMIMETokens bounds how much of one field is looked at.
 const maxMIMETokens = 1000
 
-// mimeTokens cuts the value of a MIME field into tokens, RFC 2045 section 5.1,
-// in groups as they stand between semicolons. Comments are left out.
-func mimeTokens(text string) [][]mimeToken {
-	const tspecials = "()<>@,;:\\\"/[]?="
+// What a token ends before: RFC 2045 section 5.1, and for an encoding, as
+// elsewhere in a header, RFC 822.
+const (
+	tspecials = "()<>@,;:\\\"/[]?="
+	specials  = "()<>@,;:\\\".[]"
+)
+
+// mimeTokens cuts the value of a MIME field into tokens, in groups as they
+// stand between semicolons. Comments are left out.
+func mimeTokens(text, specials string) [][]mimeToken {
 	groups := [][]mimeToken{nil}
 	add := func(t mimeToken) { groups[len(groups)-1] = append(groups[len(groups)-1], t) }
 	n := 0
@@ -210,18 +227,18 @@ func mimeTokens(text string) [][]mimeToken {
 			if strings.IndexByte(s, '\\') >= 0 {
 				s = string(appendUnescaped(nil, s))
 			}
-			add(mimeToken{s, false})
+			add(mimeToken{text: s, quoted: true})
 		case c == ';':
 			i++
 			groups = append(groups, nil)
-		case strings.IndexByte(tspecials, c) >= 0:
+		case strings.IndexByte(specials, c) >= 0:
 			i++
-			add(mimeToken{text[start:i], true})
+			add(mimeToken{text: text[start:i], special: c})
 		default:
-			for i < len(text) && class[text[i]]&space == 0 && strings.IndexByte(tspecials, text[i]) < 0 {
+			for i < len(text) && class[text[i]]&space == 0 && strings.IndexByte(specials, text[i]) < 0 {
 				i++
 			}
-			add(mimeToken{text[start:i], false})
+			add(mimeToken{text: text[start:i]})
 		}
 	}
 	return groups
