@@ -151,7 +151,7 @@ func (s *session) roomFor() bool {
 		return true
 	}
 	now := s.srv.now().UnixNano()
-	if now < s.srv.ample.Load() {
+	if left := s.srv.ample.Load() - now; left > 0 && left <= int64(amplePeriod) { // more, when the clock was set back
 		return true
 	}
 	var st unix.Statfs_t

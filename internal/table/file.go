@@ -68,9 +68,11 @@ func (w *watched[T]) interval() time.Duration {
 }
 
 // get is the present contents: looked at again if it is time to. Of many
-// concurrent callers one looks, the others go on with what there is.
+// concurrent callers one looks, the others go on with what there is. A next time
+// that is further away than the interval is from before the clock was set back.
 func (w *watched[T]) get() (T, error) {
-	if now := time.Now().UnixNano(); now >= w.next.Load() && w.mu.TryLock() {
+	now := time.Now().UnixNano()
+	if left := w.next.Load() - now; (left <= 0 || left > int64(w.interval())) && w.mu.TryLock() {
 		w.refresh()
 		w.next.Store(now + int64(w.interval()))
 		w.mu.Unlock()

@@ -3,6 +3,7 @@ package table
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -92,4 +93,31 @@ func TestReopen(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A table is read again also after the clock has been set back.
+func TestClockSetBack(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "t")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("old")
+	w, err := newWatched(path, Options{Recheck: time.Hour}, func(path string) (string, error) {
+		b, err := os.ReadFile(path)
+		return string(b), err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("changed")
+	if v, err := w.get(); v != "old" || err != nil {
+		t.Errorf("%q %v within the interval", v, err)
+	}
+	w.next.Store(time.Now().AddDate(1, 0, 0).UnixNano())
+	if v, err := w.get(); v != "changed" || err != nil {
+		t.Errorf("%q %v after the clock was set back by a year", v, err)
+	}
 }

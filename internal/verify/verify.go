@@ -70,14 +70,22 @@ func (r *Record) Known(t *Times, now time.Time) bool {
 	case r.Updated.IsZero() || r.Status == proto.ProbeTodo:
 		return false
 	case r.Status == proto.ProbeOK:
-		return now.Sub(r.Updated) < t.PositiveExpire
+		return within(r.Updated, now, t.PositiveExpire)
 	}
-	return now.Sub(r.Updated) < t.NegativeExpire
+	return within(r.Updated, now, t.NegativeExpire)
+}
+
+// within says whether something was less than d ago. What lies further ahead
+// than a probe takes is from a clock that was wrong, and must not count until
+// that time comes.
+func within(at, now time.Time, d time.Duration) bool {
+	age := now.Sub(at)
+	return age < d && age > -probeTime
 }
 
 // WantsProbe says whether a probe is to be sent at time now.
 func (r *Record) WantsProbe(t *Times, now time.Time) bool {
-	if !r.Probed.IsZero() && now.Sub(r.Probed) < probeTime {
+	if r.underWay(now) {
 		return false
 	}
 	if !r.Known(t, now) {
@@ -88,6 +96,11 @@ func (r *Record) WantsProbe(t *Times, now time.Time) bool {
 		refresh = t.PositiveRefresh
 	}
 	return now.Sub(r.Updated) >= refresh
+}
+
+// underWay says whether a probe may still be heard of.
+func (r *Record) underWay(now time.Time) bool {
+	return !r.Probed.IsZero() && within(r.Probed, now, probeTime)
 }
 
 // Learn is the record after a probe has come to status. It is false when the
@@ -106,7 +119,7 @@ func (r *Record) Learn(t *Times, now time.Time, status proto.ProbeStatus, text s
 
 // Dead says whether the record may be dropped at time now.
 func (r *Record) Dead(t *Times, now time.Time) bool {
-	return !r.Known(t, now) && (r.Probed.IsZero() || now.Sub(r.Probed) >= probeTime)
+	return !r.Known(t, now) && !r.underWay(now)
 }
 
 func (r *Record) append(b []byte) []byte {

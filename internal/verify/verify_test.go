@@ -59,6 +59,27 @@ func TestRecordLife(t *testing.T) {
 	}
 }
 
+// What was recorded while the clock was ahead does not count until that time
+// comes: the address is verified anew.
+func TestRecordAhead(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1700000000, 0)
+	ahead := now.AddDate(1, 0, 0)
+	for _, r := range []Record{
+		{Probed: ahead},
+		{Status: proto.ProbeBounce, Updated: ahead},
+		{Status: proto.ProbeOK, Updated: ahead},
+	} {
+		if r.Known(&times, now) || !r.WantsProbe(&times, now) || !r.Dead(&times, now) {
+			t.Errorf("%+v: known %v, wants probe %v, dead %v", r, r.Known(&times, now), r.WantsProbe(&times, now), r.Dead(&times, now))
+		}
+	}
+	r := Record{Status: proto.ProbeOK, Updated: now.Add(time.Second)}
+	if !r.Known(&times, now) {
+		t.Error("a clock that was corrected by a second makes a result unknown")
+	}
+}
+
 func TestStore(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "verify_cache.bolt")

@@ -328,11 +328,14 @@ func (s *Scheduler) routeRetry(m *message, r *Rcpt, nexthop mail.Nexthop, status
 // sweep sends what has waited in the active queue beyond its time to the
 // retry transport, so that rate limits and full windows can keep no message
 // for ever. A message whose time was over when it got there is given as long
-// as the longest back-off for its last attempt.
+// as the longest back-off for its last attempt. The looks at it are counted,
+// too: after a leap of the clock all mail seems to have waited for long.
 func (s *Scheduler) sweep() {
 	for m := s.firstActive; m != nil; {
 		next := m.nxt
-		if !m.swept && s.clock.wall >= s.expiry(s.record(m)) && s.now-m.entered >= micros(s.cfg.MaximalBackoff) {
+		m.sweeps++
+		waited := min(int64(m.sweeps)*sweepInterval, s.now-m.entered)
+		if !m.swept && s.clock.wall >= s.expiry(s.record(m)) && waited >= micros(s.cfg.MaximalBackoff) {
 			m.swept = true
 			s.excuseWaiting(m, excuseOutOfTime, textOutOfTime)
 		}

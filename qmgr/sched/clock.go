@@ -47,6 +47,19 @@ func (c *clock) real(t int64) int64 { return t - (c.sane - c.wall) }
 // sanely is the contrary of real.
 func (c *clock) sanely(t int64) int64 { return t + (c.sane - c.wall) }
 
+// when is what the wall says when this clock says t, which real is not for
+// times that lie ahead: until the wall has caught up this clock has half its speed.
+func (c *clock) when(t int64) int64 {
+	switch left := t - c.sane; {
+	case left <= 0:
+		return min(t, c.wall)
+	case left < c.sane-c.wall:
+		return c.wall + 2*left
+	default:
+		return t
+	}
+}
+
 // rng is splitmix64: small, seedable, and good enough to spread retries.
 type rng struct{ state uint64 }
 

@@ -37,6 +37,7 @@ type message struct {
 	late      int  // recipients that are out of core and not final: deferred, withdrawn, lost
 	failed    bool // some recipient failed for good: notice due
 	success   bool // some recipient's success is to be reported
+	sweeps    int  // looks at it, whether it is out of time
 	swept     bool // out of time while it waited: what is left goes to retry
 	asked     bool // the notice of expiry or delay was tried in this stay
 	notifying Notice
@@ -169,6 +170,7 @@ func (s *Scheduler) postpone(m *message) {
 	if rec.attempts < 1<<16-1 {
 		rec.attempts++
 	}
+	rec.created = min(rec.created, s.clock.wall) // it came while the clock was ahead
 	rec.next = s.retryTime(rec)
 	rec.flags &^= flagsOwn
 	s.emit(Effect{Kind: EffectDefer, ID: m.id, Next: s.realTime(rec.next), Attempts: int(rec.attempts), Warned: rec.flags&FlagWarned != 0})

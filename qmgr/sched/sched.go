@@ -138,7 +138,8 @@ func (s *Scheduler) note(n Note) {
 	s.out = append(s.out, Effect{Kind: EffectNote, ID: n.ID, Note: &n})
 }
 
-// Wake is when EventTick is needed if nothing happens before; zero: never.
+// Wake is when EventTick is needed if nothing happens before, by the wall clock
+// as it was at the last Step; zero: never.
 func (s *Scheduler) Wake() time.Time {
 	at := never
 	if s.timers.len() > 0 {
@@ -149,7 +150,10 @@ func (s *Scheduler) Wake() time.Time {
 			at = next
 		}
 	}
-	return toTime(at)
+	if at == never {
+		return time.Time{}
+	}
+	return toTime(s.clock.when(at))
 }
 
 // dueTime is a recorded time as the scheduler has it. One that lies further
@@ -178,7 +182,7 @@ func (s *Scheduler) queued(ev *Event) {
 	a := &ev.Arrival
 	i := s.recs.add(ev.ID)
 	rec := s.recs.at(i)
-	rec.created, rec.next, rec.size = toMicros(a.Created), s.dueTime(a.Next), a.Size
+	rec.created, rec.next, rec.size = min(toMicros(a.Created), s.clock.wall), s.dueTime(a.Next), a.Size
 	rec.rcpts = int32(a.Rcpts)
 	rec.attempts = uint16(min(a.Attempts, 1<<16-1))
 	rec.flags = a.Flags &^ flagsOwn
