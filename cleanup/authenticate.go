@@ -10,7 +10,6 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/milter"
 	"posthaste/internal/resolver"
-	"posthaste/internal/rfc5322"
 	"posthaste/internal/table"
 )
 
@@ -135,6 +134,6 @@ func headerBytes(fields []milter.Field) []byte {
 func (in *incoming) logRefusal(action, stage, text string) {
 	c := &in.msg.env.Client
 	in.s.opt.Log.Log(maillog.Reject{QueueID: in.msg.id, Action: action, Stage: stage, Name: c.Name, Addr: c.Addr, Text: text,
-		From: rfc5322.Quote(in.msg.env.Sender), HasFrom: true, To: rfc5322.Quote(in.msg.lastRcpt), HasTo: in.msg.anyRcpt,
+		From: in.s.opt.Log.Address(in.msg.env.Sender), HasFrom: true, To: in.s.opt.Log.Address(in.msg.lastRcpt), HasTo: in.msg.anyRcpt,
 		Proto: c.Proto, Helo: c.Helo})
 }

@@ -206,7 +206,7 @@ func (m *Message) actLog(action string, class checkClass, content, text string) 
 	c := &m.env.Client
 	e := &maillog.ContentCheck{Part: class.place(), Line: printable(content), Reject: maillog.Reject{
 		QueueID: m.id, Action: action, Name: c.Name, Addr: c.Addr, Text: text,
-		From: rfc5322.Quote(m.env.Sender), HasFrom: true, HasTo: m.anyRcpt, Proto: c.Proto, Helo: c.Helo}}
+		From: m.c.logForm.Of(m.env.Sender), HasFrom: true, HasTo: m.anyRcpt, Proto: c.Proto, Helo: c.Helo}}
 	if class == milterClass {
 		e.Action = "milter-header-" + action
 		if c.Addr == "" {
@@ -214,7 +214,7 @@ func (m *Message) actLog(action string, class checkClass, content, text string) 
 		}
 	}
 	if m.anyRcpt {
-		e.To = rfc5322.Quote(m.lastRcpt)
+		e.To = m.c.logForm.Of(m.lastRcpt)
 	}
 	switch action {
 	case "reject", "discard", "redirect", "pass", "hold": // one of each at most

@@ -22,7 +22,7 @@ func (m *Message) rewrite(ctx context.Context, rewriteContext, addr string) stri
 	}
 	out, err := m.c.rewriter.Rewrite(ctx, rewriteContext, addr)
 	if err != nil {
-		m.warnf("address rewriting problem for %s -- message not accepted, try again later: %v", rfc5322.Quote(addr), err)
+		m.warnf("address rewriting problem for %s -- message not accepted, try again later: %v", m.c.logForm.Of(addr), err)
 		m.stat |= statWrite
 		return addr
 	}
@@ -258,14 +258,14 @@ func (m *Message) mapOne(ctx context.Context, maps *table.Maps, addr string) str
 			return addr
 		}
 		if len(list) > 1 {
-			m.warnf("multi-valued %s entry for %s", maps.Title(), rfc5322.Quote(addr))
+			m.warnf("multi-valued %s entry for %s", maps.Title(), m.c.logForm.Of(addr))
 		}
 		same := strings.EqualFold(addr, list[0])
 		if addr = list[0]; same {
 			return addr
 		}
 	}
-	m.warnf("unreasonable %s map nesting for %s -- message not accepted, try again later", maps.Title(), rfc5322.Quote(addr))
+	m.warnf("unreasonable %s map nesting for %s -- message not accepted, try again later", maps.Title(), m.c.logForm.Of(addr))
 	return addr
 }
 
@@ -290,7 +290,7 @@ func (m *Message) expandAlias(ctx context.Context, addr string) []string {
 	}
 	for i := 0; i < len(list); i++ {
 		if len(list) > m.c.expansionLimit {
-			return fail("unreasonable %s map expansion size for %s", maps.Title(), rfc5322.Quote(addr))
+			return fail("unreasonable %s map expansion size for %s", maps.Title(), m.c.logForm.Of(addr))
 		}
 		for depth := 0; ; depth++ {
 			from := list[i]
@@ -298,7 +298,7 @@ func (m *Message) expandAlias(ctx context.Context, addr string) []string {
 				break
 			}
 			if depth >= m.c.recursionLimit {
-				return fail("unreasonable %s map nesting for %s", maps.Title(), rfc5322.Quote(addr))
+				return fail("unreasonable %s map nesting for %s", maps.Title(), m.c.logForm.Of(addr))
 			}
 			to, found, err := m.lookupAddresses(ctx, maps, from, m.c.propagateVirtual)
 			if err != nil {

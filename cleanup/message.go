@@ -52,7 +52,7 @@
 // disable_mime_input_processing force_mime_input_conversion
 // mime_nesting_limit mime_boundary_length_limit
 // strict_7bit_headers strict_8bitmime strict_8bitmime_body
-// strict_mime_encoding_domain non_empty_end_of_header_action
+// strict_mime_encoding_domain info_log_address_format non_empty_end_of_header_action
 // message_reject_characters message_strip_characters
 // cleanup_replace_stray_cr_lf smtputf8_enable.
 //

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"posthaste/internal/config"
+	"posthaste/internal/maillog"
 	"posthaste/internal/table"
 )
 
@@ -75,6 +76,7 @@ type Core struct {
 	boundaryLimit   int
 	strict          strictness
 	endOfHeader     string // non_empty_end_of_header_action
+	logForm         maillog.AddressForm
 	replaceStray    bool
 	reject, strip   *byteSet
 	detect8Bit      bool
@@ -129,6 +131,7 @@ func NewCore(cfg *config.Config, rw Rewriter, o table.Options) (*Core, error) {
 		mimeDepth:         cfg.Int("mime_nesting_limit"),
 		boundaryLimit:     cfg.Int("mime_boundary_length_limit"),
 		endOfHeader:       cfg.String("non_empty_end_of_header_action"),
+		logForm:           maillog.FormOf(cfg),
 		replaceStray:      cfg.Bool("cleanup_replace_stray_cr_lf"),
 		reject:            newByteSet(cfg.String("message_reject_characters")),
 		strip:             newByteSet(cfg.String("message_strip_characters")),

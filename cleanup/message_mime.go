@@ -53,10 +53,10 @@ func (m *Message) mimeFault(f fault, text []byte) {
 	}
 	rcpt := "unknown"
 	if m.anyRcpt {
-		rcpt = rfc5322.Quote(m.lastRcpt)
+		rcpt = m.c.logForm.Of(m.lastRcpt)
 	}
 	m.infof("reject: mime-error %s: %s from %s; from=<%s> to=<%s>", faultTexts[f],
-		printable(string(bytes.TrimRight(text, "\r\n"))), m.origin(), rfc5322.Quote(m.env.Sender), rcpt)
+		printable(string(bytes.TrimRight(text, "\r\n"))), m.origin(), m.c.logForm.Of(m.env.Sender), rcpt)
 	if f == faultEndOfHeader && m.c.endOfHeader != "reject" {
 		return
 	}

@@ -403,7 +403,7 @@ func (f *filtering) verdict(stage string, v milter.Verdict, res *Result) {
 func (f *filtering) logAction(action, stage, text string) {
 	c := f.client()
 	f.ms.log.Log(maillog.Reject{QueueID: f.m.id, Action: action, Stage: stage, Name: c.Name, Addr: c.Addr, Text: text,
-		From: rfc5322.Quote(f.m.env.Sender), HasFrom: true, To: rfc5322.Quote(f.m.lastRcpt), HasTo: f.m.anyRcpt,
+		From: f.ms.log.Address(f.m.env.Sender), HasFrom: true, To: f.ms.log.Address(f.m.lastRcpt), HasTo: f.m.anyRcpt,
 		Proto: c.Proto, Helo: c.Helo})
 }
 

@@ -176,6 +176,28 @@ func TestAbsentAddress(t *testing.T) {
 	}
 }
 
+// TestWindowSize: a socket that listens has the buffers of tcp_windowsize, which
+// Linux doubles for its own needs.
+func TestWindowSize(t *testing.T) {
+	t.Parallel()
+	s, err := services(t, "inet_interfaces = 127.0.0.1\ntcp_windowsize = 6000\n", "0 inet n - n - - smtpd\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sockets, err := (&master{}).openSockets(s, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sock := range sockets {
+		defer sock.remove()
+		for _, opt := range []int{unix.SO_SNDBUF, unix.SO_RCVBUF} {
+			if n, err := unix.GetsockoptInt(sock.fd, unix.SOL_SOCKET, opt); err != nil || n != 12000 {
+				t.Errorf("option %d is %d octets, %v, want twice 6000", opt, n, err)
+			}
+		}
+	}
+}
+
 func TestOpenUnix(t *testing.T) {
 	t.Parallel()
 	queue := t.TempDir()

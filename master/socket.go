@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"posthaste/internal/service"
 )
 
 // A socket is a listening socket. It stays a bare descriptor: the services'
@@ -36,7 +38,7 @@ func (m *master) openSockets(s *settings, have map[string]*socket) (map[string]*
 			sock := have[name]
 			if sock == nil {
 				var err error
-				sock, err = openSocket(s.queue, ep)
+				sock, err = m.openSocket(s, ep)
 				if err != nil && ep.optional && absent(err) {
 					m.log.Warning("service %s: not listening on %s: %v", e.key(), name, err)
 					continue
@@ -81,14 +83,16 @@ func explain(e *entry, ep endpoint, err error) error {
 	return errors.New(where)
 }
 
-func openSocket(queue string, ep endpoint) (*socket, error) {
+func (m *master) openSocket(s *settings, ep endpoint) (*socket, error) {
 	if ep.network == "tcp" {
-		return openInet(ep)
+		return m.openInet(ep, s.config.Int("tcp_windowsize"))
 	}
-	return openUnix(queue, ep)
+	return openUnix(s.queue, ep)
 }
 
-func openInet(ep endpoint) (*socket, error) {
+// openInet opens a TCP socket. A window over 0 is what its connections get for
+// their buffers.
+func (m *master) openInet(ep endpoint, window int) (*socket, error) {
 	var sa unix.Sockaddr
 	domain := unix.AF_INET
 	if a := ep.addr.Addr(); a.Is4() {
@@ -104,6 +108,11 @@ func openInet(ep endpoint) (*socket, error) {
 	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	if err == nil && domain == unix.AF_INET6 {
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1)
+	}
+	if window > 0 {
+		for _, err := range service.SetWindow(fd, window) {
+			m.log.Warning("%s: %v", ep, err)
+		}
 	}
 	return listenOn(&socket{endpoint: ep, fd: fd}, sa, err)
 }

@@ -253,7 +253,7 @@ func (p *Picker) submit(ctx context.Context, m *maildrop.Reader) error {
 	if m.Filter != "" {
 		env.Filter = m.Filter
 	}
-	p.opt.Log.Log(maillog.PickupUID{ID: string(id), UID: m.UID, From: rfc5322.Quote(m.Sender), OrigID: string(m.OrigID)})
+	p.opt.Log.Log(maillog.PickupUID{ID: string(id), UID: m.UID, From: p.opt.Log.Address(m.Sender), OrigID: string(m.OrigID)})
 	flags := (proto.SubmitFilter | proto.SubmitMilter | proto.SubmitBCC | proto.SubmitMap) &^ p.opt.Override
 	msg := p.opt.Submit.Open(env, submit.Options{Flags: flags | proto.SubmitBounce | p.opt.AutoUTF8, FullName: m.FullName})
 	if err := p.copy(msg, m, id, now); err != nil {

@@ -416,7 +416,7 @@ func (s *Server) probed(r mail.Recipient, o *mail.Outcome) {
 			err = conn.Send(m)
 		}
 		if err != nil {
-			s.opt.Log.Warning("address probe result for <%s> is lost: %v", rfc5322.Quote(m.Address), err)
+			s.opt.Log.Warning("address probe result for <%s> is lost: %v", s.opt.Log.Address(m.Address), err)
 		}
 	})
 }

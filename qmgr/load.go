@@ -332,7 +332,7 @@ func (s *Server) learn(num sched.MsgID, l *loaded, first bool) {
 	if first {
 		a.env = l.env
 		a.env.Recipients = nil
-		s.opt.Log.Log(maillog.QueueActive{ID: string(m.id), From: rfc5322.Quote(a.env.Sender), Size: a.env.Size,
+		s.opt.Log.Log(maillog.QueueActive{ID: string(m.id), From: s.opt.Log.Address(a.env.Sender), Size: a.env.Size,
 			NRcpt: int(m.nrcpt)})
 	}
 	if first {

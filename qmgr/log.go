@@ -6,7 +6,6 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
-	"posthaste/internal/rfc5322"
 	"posthaste/qmgr/sched"
 )
 
@@ -17,7 +16,7 @@ func (s *Server) logDelivery(id mail.QueueID, to mail.Recipient, env *mail.Envel
 	if o.Action == dsn.Delivered {
 		status = "sent"
 	}
-	s.opt.Log.Log(maillog.Delivery{ID: string(id), To: rfc5322.Quote(to.Address), OrigTo: rfc5322.Quote(to.Original),
+	s.opt.Log.Log(maillog.Delivery{ID: string(id), To: s.opt.Log.Address(to.Address), OrigTo: s.opt.Log.Address(to.Original),
 		Delay: now.Sub(env.Arrival), Delays: [4]time.Duration{active.Sub(env.Arrival), now.Sub(active)},
 		Resolution: s.opt.Settings.Resolution, DSN: o.Status, Status: status, Text: o.Reason})
 }
@@ -29,7 +28,7 @@ func (s *Server) note(m *message, n *sched.Note) {
 	case sched.NoteExpired, sched.NoteForceExpired:
 		sender := ""
 		if m != nil && m.active != nil {
-			sender = rfc5322.Quote(m.active.env.Sender)
+			sender = s.opt.Log.Address(m.active.env.Sender)
 		}
 		if m != nil {
 			log.Log(maillog.Expired{ID: string(m.id), From: sender, Forced: n.Kind == sched.NoteForceExpired})

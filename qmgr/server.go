@@ -41,7 +41,7 @@
 // The qmgr_ and _destination_ parameters, defer_transports,
 // minimal_backoff_time, maximal_backoff_time, queue_run_delay,
 // maximal_queue_lifetime, bounce_queue_lifetime, delay_warning_time,
-// confirm_delay_cleared, daemon_timeout, transport_retry_time, fast_flush_domains, default_filter_nexthop.
+// confirm_delay_cleared, daemon_timeout, transport_retry_time, fast_flush_domains, default_filter_nexthop, helpful_warnings.
 //
 // # Diagnostics
 //

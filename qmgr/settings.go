@@ -105,6 +105,9 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 		DeferTransports:  cfg.List("defer_transports"),
 		Seed:             uint64(time.Now().UnixNano()),
 	}
+	if !cfg.Bool("helpful_warnings") {
+		s.Sched.ClogWarn = 0
+	}
 	limits := make(map[string]int)
 	for i := range services {
 		limits[services[i].Name] = services[i].MaxProc

@@ -277,6 +277,7 @@ func (d *delivery) run(ctx context.Context) {
 		d.final = false
 		d.require, d.requireErr = d.requires(ctx)
 		d.advice(ctx)
+		d.hintSMTPS()
 		d.tryHop(ctx)
 		if len(d.left()) == 0 {
 			return
@@ -286,6 +287,20 @@ func (d *delivery) run(ctx context.Context) {
 		}
 	}
 	d.giveUp(ctx)
+}
+
+// hintSMTPS tells who sends to port 465 without smtp_tls_wrappermode what that
+// port wants: the server there says nothing until TLS has begun.
+func (d *delivery) hintSMTPS() {
+	if !d.set.helpful || d.a.tls.wrapper || d.hop.port != smtpsPort {
+		return
+	}
+	program := "smtp"
+	if d.set.lmtp {
+		program = "lmtp"
+	}
+	d.log.Info("SMTPS wrappermode (TCP port %s) requires setting \"%s_tls_wrappermode = yes\", and \"%s_tls_security_level = encrypt\" (or stronger)",
+		smtpsPort, program, program)
 }
 
 // withFallback appends the destinations of smtp_fallback_relay.

@@ -13,6 +13,9 @@ import (
 // another port of this host is meant to.
 const smtpPort = "25"
 
+// smtpsPort is the port on which TLS begins at once.
+const smtpsPort = "465"
+
 // nexthop is one destination of a delivery request.
 type nexthop struct {
 	text string // as it was written, without inet: or unix:: the key of tables and of kept sessions

@@ -66,6 +66,8 @@ type settings struct {
 	deadline      bool // smtp_per_request_deadline
 	minRate       int
 	softBounce    bool
+	helpful       bool // helpful_warnings
+	window        int  // tcp_windowsize, 0: the system's
 	debugPeers    []string
 	debugLevel    int
 	cnameNames    bool // smtp_cname_overrides_servername
@@ -115,6 +117,8 @@ func load(cfg *config.Config, lmtp bool) *settings {
 	s.debugPeers = cfg.List("debug_peer_list")
 	s.debugLevel = cfg.Int("debug_peer_level")
 	s.softBounce = cfg.Bool("soft_bounce")
+	s.helpful = cfg.Bool("helpful_warnings")
+	s.window = cfg.Int("tcp_windowsize")
 	s.minBackoff = cfg.Duration("minimal_backoff_time")
 	s.idleLimit = min(s.idleLimit, cfg.Duration("connection_cache_ttl_limit"))
 	if !lmtp {

@@ -7,12 +7,14 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"syscall"
 	"time"
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/notice"
+	"posthaste/internal/service"
 	"posthaste/internal/tlspolicy"
 )
 
@@ -173,6 +175,9 @@ func (d *delivery) garbage(s *session, line []byte) {
 		proto, table = "LMTP", "lmtp_discard_lhlo_keyword_address_maps"
 	}
 	d.log.Warning("%s: non-%s response from %s: %s", d.id, proto, s.relay, printable(clip(line, 100)))
+	if !d.set.helpful {
+		return
+	}
 	d.log.Warning("to prevent loss of mail, turn off command pipelining for %s with the %s parameter", s.addr, table)
 }
 
@@ -254,6 +259,9 @@ func (d *delivery) dial(ctx context.Context, t *target) (net.Conn, *failure) {
 	if t.path != "" {
 		network, addr = "unix", t.path
 	} else {
+		if d.set.window > 0 {
+			dialer.Control = d.windowSize
+		}
 		addr = net.JoinHostPort(t.ip.String(), t.port)
 		if source, ok := d.a.bind[t.ip.Is4()]; ok {
 			dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
@@ -286,6 +294,16 @@ func (d *delivery) dial(ctx context.Context, t *target) (net.Conn, *failure) {
 		return nil, f
 	}
 	return conn, nil
+}
+
+// windowSize gives a socket the buffers of tcp_windowsize. It has to be done
+// before the connection is made: the window's scale is agreed on with it.
+func (d *delivery) windowSize(_, _ string, c syscall.RawConn) error {
+	return c.Control(func(fd uintptr) {
+		for _, err := range service.SetWindow(int(fd), d.set.window) {
+			d.log.Warning("%v", err)
+		}
+	})
 }
 
 // isBindError says whether connecting failed for the source address's sake.

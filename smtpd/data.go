@@ -7,7 +7,6 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/rfc5322"
 	"posthaste/internal/smtpwire"
 )
 
@@ -180,9 +179,9 @@ func (s *session) filterSaid(reply *proto.SubmitReply) *smtpwire.Reply {
 	}
 	to := ""
 	if len(s.rcpts) > 0 { // the first, as Postfix has it
-		to = " to=<" + rfc5322.Quote(s.rcpts[0].Address) + ">"
+		to = " to=<" + s.srv.log.Address(s.rcpts[0].Address) + ">"
 	}
-	s.srv.log.Info("%s: %s: %s; from=<%s>%s proto=%s helo=<%s>", action, s.a.Stage, r, rfc5322.Quote(s.a.Sender), to, s.a.Proto, s.a.Helo)
+	s.srv.log.Info("%s: %s: %s; from=<%s>%s proto=%s helo=<%s>", action, s.a.Stage, r, s.srv.log.Address(s.a.Sender), to, s.a.Proto, s.a.Helo)
 	s.resetMail()
 	return r
 }

@@ -17,7 +17,6 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
 	"posthaste/internal/resolver"
-	"posthaste/internal/rfc5322"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/table"
 )
@@ -455,7 +454,7 @@ func (s *session) screenRcpt() *smtpwire.Reply {
 	}
 	if v := s.screened.verdict; v != nil {
 		c.log.Info("NOQUEUE: reject: RCPT from %s: %s; from=<%s>, to=<%s>, proto=%s, helo=<%s>", s.endpoint(), v,
-			rfc5322.Quote(s.a.Sender), rfc5322.Quote(s.a.Recipient), s.a.Proto, s.a.Helo)
+			c.log.Address(s.a.Sender), c.log.Address(s.a.Recipient), s.a.Proto, s.a.Helo)
 		return v
 	}
 	return nil

@@ -218,6 +218,9 @@ func (r *Rewriter) resolveLocal(ctx context.Context, routes *routes, domain stri
 		list *table.List
 		name string
 	}{{r.aliasDomains, "virtual_alias_domains"}, {r.mailboxDomains, "virtual_mailbox_domains"}} {
+		if !r.helpful {
+			break // only the warning wants to know
+		}
 		if found, err := l.list.Match(ctx, domain); err != nil {
 			return err
 		} else if found {

@@ -32,13 +32,13 @@
 // empty_address_relayhost_maps_lookup_key
 // empty_address_default_transport_maps_lookup_key resolve_dequoted_address
 // resolve_null_domain resolve_numeric_domain allow_min_user smtputf8_enable
-// relocated_prefix_enable parent_domain_matches_subdomains; the
+// relocated_prefix_enable parent_domain_matches_subdomains helpful_warnings; the
 // address_verify_ forms of the transports, relayhosts and maps for probes.
 //
 // # Diagnostics
 //
 // Warnings go to the function given to [New]: domains listed in two address
-// classes, tables that cannot be opened, malformed table entries.
+// classes (with helpful_warnings), tables that cannot be opened, malformed table entries.
 package trivialrewrite
 
 import (
@@ -87,6 +87,7 @@ type Rewriter struct {
 
 	plain, verify routes
 	warn          func(string)
+	helpful       bool // helpful_warnings
 
 	// warned keeps a domain that is listed twice from being warned of with
 	// each message; it is bounded by maxWarned.
@@ -126,6 +127,7 @@ func New(cfg *config.Config, o table.Options) (*Rewriter, error) {
 		emptyRelayhostKey: cfg.String("empty_address_relayhost_maps_lookup_key"),
 		emptyTransportKey: cfg.String("empty_address_default_transport_maps_lookup_key"),
 		warn:              warn,
+		helpful:           cfg.Bool("helpful_warnings"),
 		unknownAlias:      "5.1.1 User unknown",
 		warned:            make(map[string]struct{}),
 	}
@@ -219,6 +221,9 @@ func ownAddresses(cfg *config.Config) ([]netip.Addr, error) {
 
 // warnTwice warns once for each domain that is listed in two address classes.
 func (r *Rewriter) warnTwice(domain, one, other string) {
+	if !r.helpful {
+		return
+	}
 	key := one + "\x00" + other + "\x00" + strings.ToLower(domain)
 	r.mu.Lock()
 	_, done := r.warned[key]

@@ -268,14 +268,20 @@ func TestVerify(t *testing.T) {
 
 func TestListedTwice(t *testing.T) {
 	t.Parallel()
-	var warned []string
-	r := newRewriter(t, "virtual_alias_domains = a.test b.test local.test\nvirtual_mailbox_domains = a.test c.test\nrelay_domains = b.test c.test\n",
-		func(s string) { warned = append(warned, s) })
-	for range 3 {
-		for _, d := range []string{"a.test", "b.test", "c.test", "local.test"} {
-			resolve(t, r, "", "u@"+d)
+	const main = "virtual_alias_domains = a.test b.test local.test\nvirtual_mailbox_domains = a.test c.test\nrelay_domains = b.test c.test\n"
+	warnings := func(main string) (warned []string) {
+		r := newRewriter(t, main, func(s string) { warned = append(warned, s) })
+		for range 3 {
+			for _, d := range []string{"a.test", "b.test", "c.test", "local.test"} {
+				resolve(t, r, "", "u@"+d)
+			}
 		}
+		return warned
 	}
+	if quiet := warnings(main + "helpful_warnings = no\n"); quiet != nil {
+		t.Errorf("without helpful_warnings: %q", quiet)
+	}
+	warned := warnings(main)
 	want := []string{
 		"do not list domain a.test in BOTH virtual_alias_domains and virtual_mailbox_domains",
 		"do not list domain b.test in BOTH virtual_alias_domains and relay_domains",

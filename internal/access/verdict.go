@@ -5,7 +5,6 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
-	"posthaste/internal/rfc5322"
 	"posthaste/internal/smtpwire"
 )
 
@@ -166,8 +165,8 @@ func (e *Evaluator) LogAction(s *Session, action, text string) {
 	addr := s.AddrText
 	e.log.Log(maillog.Reject{
 		QueueID: string(s.QueueID), Action: action, Stage: s.Stage, Name: s.Name, Addr: addr, Port: s.LogPort, Text: text,
-		From: rfc5322.Quote(s.Sender), HasFrom: s.HasSender,
-		To: rfc5322.Quote(s.Recipient), HasTo: s.HasRcpt,
+		From: e.log.Address(s.Sender), HasFrom: s.HasSender,
+		To: e.log.Address(s.Recipient), HasTo: s.HasRcpt,
 		Proto: s.Proto, Helo: s.Helo,
 		SASLMethod: s.SASL.Method, SASLUsername: s.SASL.Username, SASLSender: s.SASL.Sender,
 	})

@@ -11,7 +11,6 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
-	"posthaste/internal/rfc5322"
 	"posthaste/internal/spool"
 )
 
@@ -100,7 +99,7 @@ func (r *Request) logPart(i int, to string, v verdict, d Detail) {
 	if orig == "" && to != r.Envelope.Recipients[i].Address {
 		orig = r.Envelope.Recipients[i].Address
 	}
-	r.env.log.Log(maillog.Delivery{ID: string(r.Envelope.ID), To: rfc5322.Quote(to), OrigTo: rfc5322.Quote(orig),
+	r.env.log.Log(maillog.Delivery{ID: string(r.Envelope.ID), To: r.env.log.Address(to), OrigTo: r.env.log.Address(orig),
 		Relay: relayOf(&d), ConnUse: d.ConnUse, Delay: now.Sub(r.Envelope.Arrival), Delays: r.delays(now),
 		Resolution: r.env.resolution, DSN: v.status, Status: v.word(), Text: v.text})
 }

@@ -55,7 +55,7 @@ var globalParams = []Param{
 	{Name: "socketmap_max_query_size", Type: Bytes, Default: "10000", Tier: 3, Origin: Newer, Doc: "Largest socketmap request"},
 	{Name: "socketmap_max_reply_size", Type: Bytes, Default: "100000", Tier: 3, Origin: Newer, Doc: "Largest socketmap reply"},
 	{Name: "soft_bounce", Type: Bool, Default: "no", Tier: 2, Doc: "Turn permanent failures into temporary ones"},
-	{Name: "tcp_windowsize", Type: Bytes, Default: "0", Tier: 3, Doc: "Override the TCP window size"},
+	{Name: "tcp_windowsize", Type: Int, Default: "0", Tier: 3, Doc: "Socket buffers, in octets, of SMTP servers and clients; 0 leaves them to the system"},
 	{Name: "tlsmgr_service_name", Type: String, Default: "tlsmgr", Tier: 3, Doc: "master.cf name of the TLS manager"},
 	{Name: "verp_delimiter_filter", Type: String, Default: "-=+", Tier: 3, Doc: "Characters usable as VERP delimiters"},
 }

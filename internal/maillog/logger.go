@@ -32,7 +32,7 @@
 //
 // # Parameters
 //
-// maillog_file, maillog_file_prefixes, maillog_file_permissions,
+// info_log_address_format, maillog_file, maillog_file_prefixes, maillog_file_permissions,
 // maillog_format, postlog_service_name, syslog_facility, syslog_name,
 // syslog_protocol, syslog_socket.
 package maillog
@@ -51,8 +51,8 @@ import (
 // An Event is something that happened, and knows the text of its log line:
 // what follows "postfix/smtpd[1357]: ".
 //
-// Addresses in events are in external form (quoted as RFC 5321 section 4.1.2
-// has it) and without angle brackets.
+// Addresses in events are in the form that Logger.Address gives them, and
+// without angle brackets.
 type Event interface {
 	// Append appends the text, without a line end.
 	Append(b []byte) []byte
@@ -303,6 +303,8 @@ type gatherer struct {
 	host     string // its first label
 	fullHost string
 	observer Observer
+
+	addresses AddressForm
 
 	// writing is held while the sink is in use. It is taken before mu.
 	writing sync.Mutex

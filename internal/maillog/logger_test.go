@@ -461,6 +461,39 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// TestAddress: info_log_address_format, which every log of the process heeds.
+func TestAddress(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ main, addr, want string }{
+		{"", "name with spaces@from.test", `"name with spaces"@from.test`},
+		{"", "plain@from.test", "plain@from.test"},
+		{"", "", ""},
+		{"info_log_address_format = internal\n", "name with spaces@from.test", "name with spaces@from.test"},
+		{"info_log_address_format = internal\n", "", ""},
+	} {
+		cfg, err := config.LoadString("maillog_file = /dev/stdout\n" + test.main)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := OpenDirect(cfg, "smtpd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range []*Logger{l, l.With("other")} {
+			if got := l.Address(test.addr); got != test.want {
+				t.Errorf("%q: %s, want %s", test.main, got, test.want)
+			}
+		}
+		if got := FormOf(cfg).Of(test.addr); got != test.want {
+			t.Errorf("%q: FormOf: %s, want %s", test.main, got, test.want)
+		}
+		l.Close()
+	}
+	if got := (*Logger)(nil).Address("a b@c"); got != `"a b"@c` {
+		t.Errorf("the logger that is none: %s", got)
+	}
+}
+
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	sink := &memory{format: Plain}

@@ -41,7 +41,9 @@ func open(cfg *config.Config, process, queue string, direct bool) (*Logger, erro
 	if err != nil {
 		return nil, err
 	}
-	return New(Tag(cfg, process), sink), nil
+	l := New(Tag(cfg, process), sink)
+	l.lines.addresses = FormOf(cfg)
+	return l, nil
 }
 
 func openSink(cfg *config.Config, queue string, direct bool) (Sink, error) {

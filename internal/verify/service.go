@@ -183,7 +183,7 @@ func (s *server) probe(addr string, now time.Time) error {
 	}
 	s.wg.Go(func() {
 		if err := s.send(addr, now); err != nil {
-			s.log.Warning("probe for <%s> not sent: %v", rfc5322.Quote(addr), err)
+			s.log.Warning("probe for <%s> not sent: %v", s.log.Address(addr), err)
 			s.done(addr)
 		}
 	})
