@@ -164,7 +164,13 @@ func (d *delivery) policyEntry(ctx context.Context) (*tlspolicy.Policy, error) {
 			return nil, err
 		}
 		if found {
-			return c.Parse(value)
+			p, err := c.Parse(value)
+			if err == nil {
+				for _, attribute := range p.Ignored {
+					d.log.Warning("%s, next-hop destination \"%s\": ignoring attribute \"%s\" with TLS disabled", c.maps.Title(), key, attribute)
+				}
+			}
+			return p, err
 		}
 		if !plain {
 			break // in brackets, or with a port: there is nothing above it

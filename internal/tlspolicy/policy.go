@@ -11,8 +11,10 @@ package tlspolicy
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
+	"posthaste/internal/resolver"
 	"posthaste/internal/table"
 )
 
@@ -90,6 +92,7 @@ type Policy struct {
 	STS        bool     // the policy was made from an MTA-STS policy
 	MXPatterns []string // with STS: what MX hosts may be called
 	Failure    string   // where it comes from it could not be had, or is wrong: no certificate will do
+	Ignored    []string // attributes as they are written, which have no use at level none
 
 	anyMX                                          bool // MXPatterns do not count
 	hasMatch, hasProtocols, hasCiphers, hasExclude bool
@@ -115,7 +118,9 @@ func (s *Settings) At(p *Policy, level Level) *Policy {
 }
 
 // Parse reads the value of a policy table: a level, and attributes name=value,
-// or { name = value } where the value has blanks or commas.
+// or { name = value } where the value has blanks or commas. A mistake may make a
+// policy weaker than it was meant, so that each is an error; but at level none
+// there is nothing to be weakened, and attributes are set aside unread.
 func (s *Settings) Parse(value string) (*Policy, error) {
 	words := table.SplitList(value)
 	if len(words) == 0 {
@@ -126,13 +131,29 @@ func (s *Settings) Parse(value string) (*Policy, error) {
 		return nil, err
 	}
 	p := &Policy{Level: level, ServerName: s.ServerName, Reuse: s.ConnectionReuse}
-	for _, w := range words[1:] {
+	if words = words[1:]; level == None {
+		p.Ignored, words = words, nil
+	}
+	seen := make(map[string]bool)
+	for _, w := range words {
 		name, val, ok := cutAttribute(w)
 		if !ok {
 			return nil, fmt.Errorf("TLS policy %q: %q: expected name=value or { name = value }", value, w)
 		}
-		if err := p.attribute(strings.ToLower(name), val); err != nil {
+		name = strings.ToLower(name)
+		if seen[name] && slices.Contains(single, name) {
+			return nil, fmt.Errorf("TLS policy %q: attribute %q is specified multiple times", value, name)
+		}
+		seen[name] = true
+		if err := p.attribute(name, val); err != nil {
 			return nil, fmt.Errorf("TLS policy %q: %w", value, err)
+		}
+	}
+	if !seen["policy_type"] {
+		for _, name := range external {
+			if seen[name] {
+				return nil, fmt.Errorf("TLS policy %q: attribute %q without policy_type", value, name)
+			}
 		}
 	}
 	if p.TrustFiles == nil {
@@ -161,17 +182,30 @@ func cutAttribute(word string) (name, value string, ok bool) {
 	}
 	name, value, ok = strings.Cut(word, "=")
 	name, value = strings.TrimSpace(name), strings.TrimSpace(value)
-	return name, value, ok && name != "" && value != ""
+	return name, value, ok && name != "" && !strings.ContainsAny(name, " \t\r\n")
 }
+
+// single are the attributes that a policy may have once. Of match, tafile,
+// policy_string and mx_host_pattern each adds to those before; of
+// connection_reuse and enable_rpk the last counts.
+var single = []string{"ciphers", "protocols", "servername", "exclude", "policy_ttl", "policy_type", "policy_domain", "policy_failure"}
+
+// external are the attributes of policies that others have made, who say so by
+// policy_type.
+var external = []string{"policy_ttl", "policy_domain", "policy_string", "mx_host_pattern", "policy_failure"}
+
+// policyTypes are what policy_type may say, as RFC 8460 section 4.2 has it.
+var policyTypes = []string{"sts", "tlsa", "no-policy-found"}
 
 // policyFailures are what programs that fetch MTA-STS policies may say in
 // policy_failure, in the words of RFC 8460 section 4.3.
 var policyFailures = []string{"sts-policy-fetch-error", "sts-policy-invalid", "sts-webpki-invalid", "validation-failure"}
 
 func (p *Policy) attribute(name, value string) error {
-	if p.Level == None {
-		return fmt.Errorf("attribute %q has no use at level none", name)
+	if value == "" && (name == "match" || name == "ciphers" || name == "tafile") {
+		return fmt.Errorf("attribute %q has empty value", name)
 	}
+	useless := fmt.Errorf("attribute %q invalid at security level %q", name, p.Level)
 	switch name {
 	case "match":
 		sep := ":"
@@ -180,11 +214,11 @@ func (p *Policy) attribute(name, value string) error {
 			sep = "|"
 		case Verify, Secure:
 		default:
-			return fmt.Errorf("attribute match has no use at level %s", p.Level)
+			return useless
 		}
 		p.Match = append(p.Match, strings.Split(value, sep)...)
 		p.hasMatch = true
-	case "protocols":
+	case "protocols": // all, if empty
 		if _, err := ParseProtocols(strings.ReplaceAll(value, ":", " ")); err != nil {
 			return err
 		}
@@ -194,38 +228,69 @@ func (p *Policy) attribute(name, value string) error {
 			return err
 		}
 		p.Ciphers, p.hasCiphers = value, true
-	case "exclude":
+	case "exclude": // none, if empty
 		p.Exclude, p.hasExclude = strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune(": ,", r) }), true
 	case "servername":
+		if _, ok := resolver.ToASCII(value); !ok {
+			return fmt.Errorf("\"servername=%s\" specifies an invalid hostname", value)
+		}
 		p.ServerName = value
-	case "tafile":
-		if !p.Level.Authenticates() {
-			return fmt.Errorf("attribute tafile has no use at level %s", p.Level)
+	case "tafile": // CAs matter only where names do
+		if p.Level != Verify && p.Level != Secure {
+			return useless
 		}
 		p.TrustFiles = append(p.TrustFiles, value)
 	case "connection_reuse":
-		switch value {
-		case "yes":
-			p.Reuse = true
-		case "no":
-			p.Reuse = false
-		default:
-			return fmt.Errorf("connection_reuse=%s: expected yes or no", value)
+		on, err := yesNo(name, value)
+		p.Reuse = on
+		return err
+	case "enable_rpk": // raw public keys are something that this TLS does not do
+		_, err := yesNo(name, value)
+		return err
+	default:
+		return p.externalAttribute(name, value)
+	}
+	return nil
+}
+
+// yesNo reads an attribute that is one or the other.
+func yesNo(name, value string) (bool, error) {
+	yes := strings.EqualFold(value, "yes")
+	if !yes && !strings.EqualFold(value, "no") {
+		return false, fmt.Errorf("attribute %q has bad value: %q: expected yes or no", name, value)
+	}
+	return yes, nil
+}
+
+// externalAttribute is attribute for what is known of where the policy comes
+// from.
+func (p *Policy) externalAttribute(name, value string) error {
+	oneOf := func(list []string) error {
+		if !slices.Contains(list, value) {
+			return fmt.Errorf("attribute %q has an unexpected value: %q: expected one of %s", name, value, strings.Join(list, ", "))
 		}
+		return nil
+	}
+	switch name {
 	case "policy_type":
 		p.STS = value == "sts"
+		return oneOf(policyTypes)
+	case "policy_failure":
+		p.Failure = value
+		return oneOf(policyFailures)
+	case "policy_ttl":
+		if _, err := strconv.ParseUint(value, 10, 32); err != nil {
+			return fmt.Errorf("attribute %q has a malformed value: %q: expected seconds", name, value)
+		}
+	case "policy_domain":
+		if _, ok := resolver.ToASCII(value); !ok {
+			return fmt.Errorf("attribute %q has a malformed value: %q: expected a domain", name, value)
+		}
+	case "policy_string": // for reports
 	case "mx_host_pattern":
 		p.MXPatterns = append(p.MXPatterns, value)
-	case "policy_failure":
-		if !slices.Contains(policyFailures, value) {
-			return fmt.Errorf("policy_failure=%s: expected one of %s", value, strings.Join(policyFailures, ", "))
-		}
-		p.Failure = value
-	case "policy_ttl", "policy_domain", "policy_string", "enable_rpk":
-		// What is known of where the policy comes from, for reports; raw
-		// public keys are something that this TLS does not do.
 	default:
-		return fmt.Errorf("unknown attribute %q", name)
+		return fmt.Errorf("invalid attribute name: %q", name)
 	}
 	return nil
 }
