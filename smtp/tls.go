@@ -362,7 +362,7 @@ func (d *delivery) verify(s *session, p *policy) {
 		}
 		return
 	case len(p.tlsa) > 0:
-		err := tlspolicy.VerifyDANE(p.tlsa, chain, p.names, time.Now(), c.WildcardManyLabels)
+		err := tlspolicy.VerifyDANE(p.tlsa, chain, p.names, c.depth, time.Now(), c.WildcardManyLabels)
 		st.trusted, st.matched = err == nil, err == nil
 		if err != nil {
 			d.log.Info("certificate verification failed for %s: %v", s.relay, err)
@@ -389,10 +389,7 @@ func (d *delivery) verify(s *session, p *policy) {
 
 // chain checks a chain of certificates, and its length.
 func (d *delivery) chain(chain []*x509.Certificate, pool *x509.CertPool) error {
-	if depth := d.a.tls.depth; depth > 0 && len(chain)-1 > depth {
-		return errors.New("the certificate chain is too long")
-	}
-	return tlspolicy.Trusted(chain, pool, time.Now())
+	return tlspolicy.Trusted(chain, pool, d.a.tls.depth, time.Now(), x509.ExtKeyUsageServerAuth)
 }
 
 // checkPeer refuses a server that is not who it must be.

@@ -60,13 +60,13 @@ func TestRootsOutOfSight(t *testing.T) {
 	} {
 		pool, err := c.pool(p)
 		if err == nil {
-			err = tlspolicy.Trusted([]*x509.Certificate{good}, pool, time.Now())
+			err = tlspolicy.Trusted([]*x509.Certificate{good}, pool, 9, time.Now(), x509.ExtKeyUsageServerAuth)
 		}
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := tlspolicy.Trusted([]*x509.Certificate{good}, c.roots, time.Now()); err == nil {
+	if err := tlspolicy.Trusted([]*x509.Certificate{good}, c.roots, 9, time.Now(), x509.ExtKeyUsageServerAuth); err == nil {
 		t.Error("CAs are trusted that nobody has named")
 	}
 }
@@ -141,5 +141,31 @@ func TestChainFiles(t *testing.T) {
 	}
 	if len(c.certs) != 2 || c.certs[0].Leaf.Subject.CommonName != "other" || c.certs[1].Leaf.Subject.CommonName != "domain" {
 		t.Errorf("%d certificates", len(c.certs))
+	}
+}
+
+// A certificate in a file of its own is sent with its CA, which
+// smtp_tls_CAfile has.
+func TestCompleteChain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cert, key := testCA().files(t, "other")
+	for name, text := range map[string][]byte{"ca": testCA().pem, "cert": cert, "key": key} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for conf, want := range map[string]int{"": 1, "smtp_tls_CAfile = " + dir + "/ca\n": 2} {
+		cfg, err := config.LoadString("smtp_tls_cert_file = " + dir + "/cert\nsmtp_tls_key_file = " + dir + "/key\n" + conf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := newTLSClient(cfg, false, table.Options{Warn: func(text string) { t.Error(text) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(c.certs[0].Certificate); got != want {
+			t.Errorf("%q: %d certificates, want %d", conf, got, want)
+		}
 	}
 }

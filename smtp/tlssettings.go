@@ -144,6 +144,7 @@ func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, e
 	_, _ = x509.SystemCertPool() // who needs them says what is wrong
 	c.certs, err = f.keyPairs()
 	fail("cert_file, chain_files", err)
+	tlspolicy.Complete(c.certs, c.roots, time.Now())
 	return c, errors.Join(errs...)
 }
 

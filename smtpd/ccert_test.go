@@ -1,24 +1,29 @@
 package smtpd
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/table"
 )
 
 // issued is a chain: a certificate for the use, by as many authorities between
-// it and the root as asked for, then these, and at last the root.
-func issued(t *testing.T, between int, use x509.ExtKeyUsage) (chain []*x509.Certificate) {
+// it and the root as asked for, then these, and at last the root. The key is that
+// of the first.
+func issued(t *testing.T, between int, use x509.ExtKeyUsage) (chain []*x509.Certificate, key *ecdsa.PrivateKey) {
 	t.Helper()
 	var issuer *x509.Certificate
 	var issuerKey *ecdsa.PrivateKey
@@ -46,10 +51,10 @@ func issued(t *testing.T, between int, use x509.ExtKeyUsage) (chain []*x509.Cert
 		issuerKey = key
 		chain = append([]*x509.Certificate{issuer}, chain...)
 	}
-	return chain
+	return chain, issuerKey
 }
 
-// A client's chain may be as long as smtpd_tls_ccert_verifydepth says, and
+// A client's chain may be about as long as smtpd_tls_ccert_verifydepth says, and
 // its certificate must be one for clients, unless tls_trust_server_ccerts.
 func TestClientCertificate(t *testing.T) {
 	t.Parallel()
@@ -63,16 +68,21 @@ func TestClientCertificate(t *testing.T) {
 	}{
 		{0, client, 9, []x509.ExtKeyUsage{client}, true},
 		{0, client, 1, []x509.ExtKeyUsage{client}, true},
-		{0, client, 0, []x509.ExtKeyUsage{client}, false},
-		{2, client, 3, []x509.ExtKeyUsage{client}, true},
-		{2, client, 2, []x509.ExtKeyUsage{client}, false},
+		// As Postfix 3.7 has it: one CA in between is always allowed.
+		{0, client, 0, []x509.ExtKeyUsage{client}, true},
+		{1, client, 0, []x509.ExtKeyUsage{client}, true},
+		{2, client, 0, []x509.ExtKeyUsage{client}, false},
+		{2, client, 1, []x509.ExtKeyUsage{client}, true},
+		{3, client, 1, []x509.ExtKeyUsage{client}, false},
+		{3, client, 2, []x509.ExtKeyUsage{client}, true},
 		{0, server, 9, []x509.ExtKeyUsage{client}, false},
 		{0, server, 9, []x509.ExtKeyUsage{client, server}, true},
 	} {
-		chain := issued(t, tt.between, tt.use)
+		chain, _ := issued(t, tt.between, tt.use)
+		unneeded, _ := issued(t, 3, client) // which the client sends along
 		set := &tlsSettings{roots: x509.NewCertPool(), depth: tt.depth, usages: tt.usages}
 		set.roots.AddCert(chain[len(chain)-1])
-		if got := set.trusted(chain[:len(chain)-1]); got != tt.want {
+		if got := set.trusted(slices.Concat(chain[:len(chain)-1], unneeded)); got != tt.want {
 			t.Errorf("%+v: %t", tt, got)
 		}
 	}
@@ -82,7 +92,7 @@ func TestClientCertificate(t *testing.T) {
 // from nothing: they vouch for nobody.
 func TestClientRoots(t *testing.T) {
 	t.Parallel()
-	chain := issued(t, 0, x509.ExtKeyUsageClientAuth)
+	chain, _ := issued(t, 0, x509.ExtKeyUsageClientAuth)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "ca.pem")
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain[1].Raw})
@@ -110,6 +120,61 @@ func TestClientRoots(t *testing.T) {
 		set.readRoots(cfg, func(string, ...any) { warned = true })
 		if got := set.trusted(chain[:1]); got != tt.want || warned != tt.warned {
 			t.Errorf("%q: trusted %t, warned %t", tt.conf, got, warned)
+		}
+	}
+}
+
+// A certificate in a file of its own is sent with the CAs above it, as far as
+// smtpd_tls_CAfile has them; one with others in its file with just these.
+func TestCompleteChain(t *testing.T) {
+	t.Parallel()
+	chain, private := issued(t, 2, x509.ExtKeyUsageServerAuth)
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	file := func(name string, certs ...*x509.Certificate) string {
+		var text []byte
+		for _, c := range certs {
+			text = append(text, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
+		}
+		return write(t, dir, name, text)
+	}
+	key := write(t, dir, "key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}))
+	other, _ := issued(t, 0, x509.ExtKeyUsageServerAuth)
+	alone, some := file("alone.pem", chain[0]), file("some.pem", chain[:2]...)
+	all, near, strange := file("all.pem", chain[1:]...), file("near.pem", chain[1]), file("strange.pem", other[1])
+	for _, tt := range []struct {
+		name, conf string
+		want       int
+	}{
+		{"alone", "smtpd_tls_cert_file = " + alone + "\nsmtpd_tls_key_file = " + key, 1},
+		{"all its CAs", "smtpd_tls_cert_file = " + alone + "\nsmtpd_tls_key_file = " + key + "\nsmtpd_tls_CAfile = " + all, 4},
+		{"its own CA", "smtpd_tls_cert_file = " + alone + "\nsmtpd_tls_key_file = " + key + "\nsmtpd_tls_CAfile = " + near, 2},
+		{"another's CA", "smtpd_tls_cert_file = " + alone + "\nsmtpd_tls_key_file = " + key + "\nsmtpd_tls_CAfile = " + strange, 1},
+		{"with others", "smtpd_tls_cert_file = " + some + "\nsmtpd_tls_key_file = " + key + "\nsmtpd_tls_CAfile = " + all, 2},
+		{"chain files", "smtpd_tls_chain_files = " + key + ", " + alone + "\nsmtpd_tls_CAfile = " + all, 4},
+	} {
+		cfg, err := config.LoadString("smtpd_tls_security_level = may\n" + tt.conf + "\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		set, err := readTLS(cfg, t.Errorf, table.Options{Warn: func(text string) { t.Error(text) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := set.keys.choose(new(tls.ClientHelloInfo))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(c.Certificate) != tt.want {
+			t.Errorf("%s: %d certificates are sent, want %d", tt.name, len(c.Certificate), tt.want)
+		}
+		for i, raw := range c.Certificate {
+			if !bytes.Equal(raw, chain[i].Raw) {
+				t.Errorf("%s: the certificate of index %d is not the one above that before it", tt.name, i)
+			}
 		}
 	}
 }

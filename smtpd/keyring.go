@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"crypto/sha512"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -34,6 +35,7 @@ type keyring struct {
 	chains   []string    // files with keys and chains
 	pairs    [][2]string // certificate file, key file
 	sni      *table.Maps
+	roots    *x509.CertPool // of CAs, some of which may be above our certificates; may be nil
 	warn     func(string)
 	confined *confine.Confinement
 
@@ -138,6 +140,7 @@ func (k *keyring) load() ([]*tls.Certificate, error) {
 		}
 		certs = append(certs, &c)
 	}
+	tlspolicy.Complete(certs, k.roots, time.Now())
 	if len(certs) == 0 {
 		return nil, errors.New("no server certificate: set smtpd_tls_chain_files, or smtpd_tls_cert_file and smtpd_tls_key_file")
 	}
@@ -197,6 +200,7 @@ func (k *keyring) named(name string) ([]*tls.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tls_server_sni_maps: %s: %w", name, err)
 	}
+	tlspolicy.Complete(certs, k.roots, time.Now())
 	return certs, nil
 }
 

@@ -100,6 +100,8 @@ func readTLS(cfg *config.Config, warn func(string, ...any), o table.Options) (*t
 		return nil, fmt.Errorf("smtpd_tls_fingerprint_digest = %s: expected md5, sha1, sha256, sha384 or sha512", t.digest)
 	}
 	t.keys = newKeyring(cfg, o)
+	t.readRoots(cfg, warn)
+	t.keys.roots = t.roots
 	if err := t.keys.refresh(time.Now()); err != nil {
 		if t.level == tlsEncrypt {
 			return nil, err
@@ -108,18 +110,14 @@ func readTLS(cfg *config.Config, warn func(string, ...any), o table.Options) (*t
 		t.level = tlsNone
 		return t, nil
 	}
-	t.readRoots(cfg, warn)
 	t.logLevels = table.OpenMaps("smtpd_tls_loglevel_maps", cfg.List("smtpd_tls_loglevel_maps"), o)
 	t.logParents = slices.Contains(cfg.List("parent_domain_matches_subdomains"), "smtpd_tls_loglevel_maps")
 	return t, t.makeConfig(cfg, warn)
 }
 
-// readRoots reads the CAs that vouch for clients. Those that cannot be read
-// vouch for nobody.
+// readRoots reads the CAs that vouch for clients, and may be needed above our
+// own certificate. Those that cannot be read vouch for nobody.
 func (t *tlsSettings) readRoots(cfg *config.Config, warn func(string, ...any)) {
-	if !t.askCert {
-		return
-	}
 	var files []string
 	if f := cfg.String("smtpd_tls_CAfile"); f != "" {
 		files = []string{f}
@@ -185,16 +183,9 @@ func (t *tlsSettings) makeConfig(cfg *config.Config, warn func(string, ...any)) 
 	return nil
 }
 
+// trusted says whether our CAs vouch for a client with this chain.
 func (t *tlsSettings) trusted(chain []*x509.Certificate) bool {
-	if len(chain) == 0 || t.roots == nil {
-		return false
-	}
-	inter := x509.NewCertPool()
-	for _, c := range chain[1:] {
-		inter.AddCert(c)
-	}
-	chains, err := chain[0].Verify(x509.VerifyOptions{Roots: t.roots, Intermediates: inter, KeyUsages: t.usages})
-	return err == nil && slices.ContainsFunc(chains, func(c []*x509.Certificate) bool { return len(c)-1 <= t.depth })
+	return t.roots != nil && tlspolicy.Trusted(chain, t.roots, t.depth, time.Now(), t.usages...) == nil
 }
 
 // cipherSuites are the TLS 1.2 suites that are not excluded. Every grade that there

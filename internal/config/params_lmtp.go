@@ -103,7 +103,7 @@ var lmtpParams = []Param{
 	{Name: "lmtp_tls_per_site", Type: List, Tier: 3, Doc: "LMTP: obsolete TLS policy table"},
 	{Name: "lmtp_tls_policy_maps", Type: List, Tier: 2, Doc: "LMTP: TLS policy by destination"},
 	{Name: "lmtp_tls_protocols", Type: List, Default: ">=TLSv1", Tier: 2, Doc: "LMTP: protocols for opportunistic TLS"},
-	{Name: "lmtp_tls_scert_verifydepth", Type: Int, Default: "9", Tier: 3, Doc: "LMTP: longest certificate chain accepted"},
+	{Name: "lmtp_tls_scert_verifydepth", Type: Int, Default: "9", Tier: 3, Doc: "LMTP: how many CAs, besides one, may stand between a certificate and a root"},
 	{Name: "lmtp_tls_secure_cert_match", Type: List, Default: "nexthop", Tier: 3, Doc: "LMTP: names accepted at level secure"},
 	{Name: "lmtp_tls_security_level", Type: Enum, Values: "|none|may|encrypt|dane|dane-only|fingerprint|verify|secure", Tier: 2, Doc: "LMTP: default TLS level"},
 	{Name: "lmtp_tls_servername", Type: String, Tier: 3, Doc: "LMTP: server name sent in the TLS handshake"},

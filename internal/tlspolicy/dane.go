@@ -105,8 +105,9 @@ func (r *TLSA) matches(c *x509.Certificate) bool {
 // VerifyDANE checks a server's chain against usable records. With usage 3 the
 // server's certificate must match, and neither its names nor its dates count
 // (RFC 7671 section 5.1). With usage 2 it must lead to the record's trust
-// anchor, be valid now, and be for one of names (section 5.2).
-func VerifyDANE(records []TLSA, chain []*x509.Certificate, names []string, now time.Time, manyLabels bool) error {
+// anchor, over a chain that is no longer than depth says (see Trusted), be valid
+// now, and be for one of names (section 5.2).
+func VerifyDANE(records []TLSA, chain []*x509.Certificate, names []string, depth int, now time.Time, manyLabels bool) error {
 	if len(chain) == 0 {
 		return errors.New("the server has no certificate")
 	}
@@ -119,7 +120,7 @@ func VerifyDANE(records []TLSA, chain []*x509.Certificate, names []string, now t
 			}
 			continue
 		}
-		if err := r.anchored(chain, now); err != nil {
+		if err := r.anchored(chain, depth, now); err != nil {
 			last = err
 			continue
 		}
@@ -136,7 +137,7 @@ func VerifyDANE(records []TLSA, chain []*x509.Certificate, names []string, now t
 
 // anchored checks that chain leads to the trust anchor of a record of usage 2,
 // which is a certificate in the chain, or in the record itself.
-func (r *TLSA) anchored(chain []*x509.Certificate, now time.Time) error {
+func (r *TLSA) anchored(chain []*x509.Certificate, depth int, now time.Time) error {
 	roots := x509.NewCertPool()
 	found := false
 	for _, c := range chain[1:] {
@@ -154,5 +155,5 @@ func (r *TLSA) anchored(chain []*x509.Certificate, now time.Time) error {
 	if !found {
 		return errors.New("no TLSA record matches a certificate of the server's chain")
 	}
-	return Trusted(chain, roots, now)
+	return Trusted(chain, roots, depth, now, x509.ExtKeyUsageServerAuth)
 }

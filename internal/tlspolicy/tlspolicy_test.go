@@ -299,10 +299,10 @@ func TestFingerprint(t *testing.T) {
 	if MatchFingerprint(c, "what", []string{""}) || MatchFingerprint(c, "sha256", []string{""}) {
 		t.Error("an empty fingerprint matches")
 	}
-	if VerifyDANE(nil, []*x509.Certificate{c}, nil, c.NotAfter, false) == nil || VerifyDANE([]TLSA{{3, 1, 1, sum[:]}}, nil, nil, c.NotAfter, false) == nil {
+	if VerifyDANE(nil, []*x509.Certificate{c}, nil, 9, c.NotAfter, false) == nil || VerifyDANE([]TLSA{{3, 1, 1, sum[:]}}, nil, nil, 9, c.NotAfter, false) == nil {
 		t.Error("DANE without records or without certificates")
 	}
-	if err := VerifyDANE([]TLSA{{3, 1, 1, sum[:]}}, []*x509.Certificate{c}, nil, c.NotAfter, false); err != nil {
+	if err := VerifyDANE([]TLSA{{3, 1, 1, sum[:]}}, []*x509.Certificate{c}, nil, 9, c.NotAfter, false); err != nil {
 		t.Error(err)
 	}
 }

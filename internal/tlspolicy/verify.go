@@ -6,6 +6,7 @@ import (
 	"crypto/sha1"
 	"crypto/sha256"
 	"crypto/sha512"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"hash"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -109,18 +111,51 @@ func matchOne(cert, name string, manyLabels bool) bool {
 	}
 }
 
-// Trusted says whether chain leads to one of roots. The server's certificate is the first.
-func Trusted(chain []*x509.Certificate, roots *x509.CertPool, now time.Time) error {
+// Trusted says whether chain leads to one of roots. The peer's certificate is
+// the first; of the others those count that are needed. depth is what
+// smtp_tls_scert_verifydepth and smtpd_tls_ccert_verifydepth say: one CA may
+// stand between the peer's certificate and a root, and as many more as this.
+func Trusted(chain []*x509.Certificate, roots *x509.CertPool, depth int, now time.Time, usages ...x509.ExtKeyUsage) error {
 	if len(chain) == 0 {
-		return errors.New("the server has no certificate")
+		return errors.New("the peer has no certificate")
 	}
 	inter := x509.NewCertPool()
 	for _, c := range chain[1:] {
 		inter.AddCert(c)
 	}
-	_, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: inter, CurrentTime: now,
-		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	built, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: inter, CurrentTime: now, KeyUsages: usages})
+	if err == nil && !slices.ContainsFunc(built, func(c []*x509.Certificate) bool { return len(c)-2 <= depth+1 }) {
+		err = fmt.Errorf("certificate chain longer than limit(%d)", depth)
+	}
 	return err
+}
+
+// Complete adds to certificates that come alone the CAs that lead to a root, as
+// far as roots has them, the root included: who trusts the root by its digest
+// alone (RFC 7672 section 3.1.2) must see it. Certificates that come with others
+// are sent with these and no more. A nil pool has none.
+func Complete(certs []*tls.Certificate, roots *x509.CertPool, now time.Time) {
+	for _, c := range certs {
+		if len(c.Certificate) != 1 || c.Leaf == nil || roots == nil {
+			continue
+		}
+		at := now // one that has expired, or is not valid yet, is sent as well
+		if at.Before(c.Leaf.NotBefore) {
+			at = c.Leaf.NotBefore
+		}
+		if at.After(c.Leaf.NotAfter) {
+			at = c.Leaf.NotAfter
+		}
+		chains, err := c.Leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: roots, CurrentTime: at,
+			KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+		if err != nil {
+			continue // by a CA that is not known here
+		}
+		longest := slices.MaxFunc(chains, func(a, b []*x509.Certificate) int { return len(a) - len(b) })
+		for _, above := range longest[1:] {
+			c.Certificate = append(c.Certificate, above.Raw)
+		}
+	}
 }
 
 // digests are the algorithms by which fingerprints are known.
