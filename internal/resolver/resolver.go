@@ -12,6 +12,11 @@
 // a question to anybody (RFC 6761 section 6.3), so that local delivery works
 // with no DNS at all.
 //
+// A reply that does not fit a datagram is fetched over TCP; so is one that comes
+// cut off or damaged. After a reply that did not come at all the next question
+// asks for no more than 512 octets over UDP, since some networks lose what is
+// larger.
+//
 // # Security
 //
 // Each query goes out from a fresh socket with a random port and a random

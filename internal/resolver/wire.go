@@ -1,6 +1,7 @@
 package resolver
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -15,9 +16,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ednsSize is the largest reply that we take over UDP: what goes through
-// nearly every network in one piece.
-const ednsSize = 1232
+// Sizes of replies over UDP.
+const (
+	ednsSize    = 1232 // that we ask for: what goes through nearly every network in one piece
+	plainSize   = 512  // that goes through every network, RFC 1035 section 2.3.4
+	largestSize = 4096 // that we take from servers that send more than was asked for
+)
 
 // wire asks the name servers of a resolv.conf.
 type wire struct {
@@ -29,7 +33,9 @@ func newWire(path string, changed func()) *wire { return &wire{conf: newConfFile
 
 // Exchange asks each server in turn until one answers, as often as resolv.conf
 // says. A server that says that it cannot or will not answer counts only if no
-// other does better; one that is silent may know more, and is asked again.
+// other does better; one that is silent may know more, and is asked again. Its
+// reply may have been too large for some network on the way: the next time a
+// small one is asked for, in place of which it sends for TCP.
 func (w *wire) Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error) {
 	conf := w.conf.get(time.Now())
 	start := 0
@@ -37,7 +43,11 @@ func (w *wire) Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error) {
 		start = int(w.turn.Add(1) % uint32(len(conf.servers)))
 	}
 	var last error
-	for range conf.attempts {
+	for try := range conf.attempts {
+		if try == 1 && q.IsEdns0() != nil {
+			q = q.Copy()
+			q.IsEdns0().SetUDPSize(plainSize)
+		}
 		var poor *dns.Msg
 		last = nil
 		for i := range conf.servers {
@@ -134,9 +144,11 @@ func exchange(ctx context.Context, network, server string, q *dns.Msg, timeout t
 }
 
 // receive reads replies until one answers q. Over UDP anything else may be
-// somebody's attempt to be believed, or late: it is skipped. Over TCP it is an error.
+// somebody's attempt to be believed, or late: it is skipped. Over TCP it is an
+// error. A reply over UDP that is cut off, or that cannot be read to its end,
+// counts as truncated, whether or not it says so.
 func receive(conn net.Conn, network string, q *dns.Msg) (*dns.Msg, error) {
-	buf := make([]byte, ednsSize)
+	buf := make([]byte, largestSize)
 	for {
 		var n int
 		var err error
@@ -155,14 +167,14 @@ func receive(conn net.Conn, network string, q *dns.Msg) (*dns.Msg, error) {
 			return nil, err
 		}
 		m := new(dns.Msg)
-		if err = m.Unpack(buf[:n]); err == nil || (m.Truncated && network == "udp") {
-			err = answers(m, q)
-		}
-		if err == nil {
+		broken := m.Unpack(buf[:n])
+		err = answers(m, q)
+		switch {
+		case network == "tcp" && (broken != nil || err != nil):
+			return nil, cmp.Or(broken, err)
+		case err == nil:
+			m.Truncated = m.Truncated || network == "udp" && (broken != nil || n == len(buf))
 			return m, nil
-		}
-		if network == "tcp" {
-			return nil, err
 		}
 	}
 }

@@ -136,6 +136,66 @@ func TestTruncatedInTheMiddleOfARecord(t *testing.T) {
 	wantA(t, client(t, confWith(t, "", addr)), "[192.0.2.1]")
 }
 
+// A server may answer over UDP with more than was asked for, in one datagram that
+// does not say so, and over TCP.
+func TestTooLarge(t *testing.T) {
+	t.Parallel()
+	for records, want := range map[int]int32{100: 0, 400: 1} { // 1.6 KB, 6.4 KB
+		var tcp atomic.Int32
+		addr := serve(t, func(w dns.ResponseWriter, q *dns.Msg) {
+			if !isUDP(w) {
+				tcp.Add(1)
+			}
+			m := new(dns.Msg)
+			m.SetReply(q)
+			m.Compress = true
+			for i := range records {
+				m.Answer = append(m.Answer, rr(fmt.Sprintf("%s 60 A 192.0.%d.%d", q.Question[0].Name, i/200, i%200)))
+			}
+			_ = w.WriteMsg(m)
+		})
+		a, err := client(t, confWith(t, "options attempts:1\n", addr)).Addrs(t.Context(), "host.test", IPv4)
+		if err != nil || len(a.Records) != maxRecords || tcp.Load() != want {
+			t.Errorf("%d records: %d over %d TCP queries, error %v; want %d over %d", records, len(a.Records), tcp.Load(), err, maxRecords, want)
+		}
+	}
+}
+
+// A reply that cannot be read to its end may be well over TCP.
+func TestMalformed(t *testing.T) {
+	t.Parallel()
+	for text, overTCP := range map[string]bool{"[192.0.2.1]": true, TempFail.String(): false} {
+		addr := serve(t, func(w dns.ResponseWriter, q *dns.Msg) {
+			if overTCP && !isUDP(w) {
+				good(w, q)
+				return
+			}
+			b, _ := goodReply(q).Pack()
+			_, _ = w.Write(b[:len(b)-3])
+		})
+		wantA(t, client(t, confWith(t, "options attempts:1\n", addr)), text)
+	}
+}
+
+// Some networks lose what is larger than a datagram must be.
+func TestLargeRepliesAreLost(t *testing.T) {
+	t.Parallel()
+	addr := serve(t, func(w dns.ResponseWriter, q *dns.Msg) {
+		m := goodReply(q)
+		if isUDP(w) {
+			if q.IsEdns0().UDPSize() > plainSize {
+				return
+			}
+			if !q.IsEdns0().Do() {
+				t.Error("the second question does not ask for validation")
+			}
+			m.Answer, m.Truncated = nil, true
+		}
+		_ = w.WriteMsg(m)
+	})
+	wantA(t, client(t, confWith(t, "options timeout:1\n", addr)), "[192.0.2.1]")
+}
+
 func TestForgeriesAreSkipped(t *testing.T) {
 	t.Parallel()
 	addr := serve(t, func(w dns.ResponseWriter, q *dns.Msg) {
