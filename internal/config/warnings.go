@@ -37,10 +37,18 @@ func Supported(name string) bool {
 // Warnings returns what an operator should know about settings that were read
 // without error: names that nobody knows, parameters that have no effect here or are not supported yet,
 // and settings that another line overrides. Each is reported once, with its place, in order of place.
-func (c *Config) Warnings() []string {
+func (c *Config) Warnings() []string { return c.warnings(true) }
+
+// Notes is Warnings without the names that nobody knows, which CheckNames has.
+func (c *Config) Notes() []string { return c.warnings(false) }
+
+func (c *Config) warnings(unknown bool) []string {
 	warnings := slices.Clone(c.duplicate)
 	used := c.userDefined()
 	for _, name := range slices.SortedFunc(maps.Keys(c.settings), c.byPlace) {
+		if _, known := Lookup(name); !known && !unknown {
+			continue
+		}
 		s := c.settings[name]
 		if w := warning(name, s.raw, used); w != "" {
 			warnings = append(warnings, s.where()+": "+w)
@@ -102,19 +110,13 @@ func (c *Config) userDefined() map[string]bool {
 	mark := func(name string) { used[name] = true }
 	look := func(text string) {
 		references(text, mark)
-		for _, table := range namedTable.FindAllStringSubmatch(text, -1) {
-			for _, suffix := range tableSuffixes {
-				mark(table[1] + suffix)
-			}
-		}
+		tableSettings(text, mark)
 	}
 	for _, s := range c.settings {
 		look(s.raw)
 	}
-	if classes, err := c.Value("smtpd_restriction_classes"); err == nil {
-		for _, class := range strings.FieldsFunc(classes, func(r rune) bool { return strings.ContainsRune(" ,\t\r\n", r) }) {
-			mark(class)
-		}
+	for _, class := range c.restrictionClasses() {
+		mark(class)
 	}
 	if !c.inDir {
 		return used
@@ -125,6 +127,24 @@ func (c *Config) userDefined() map[string]bool {
 		}
 	}
 	return used
+}
+
+// restrictionClasses are the names in smtpd_restriction_classes.
+func (c *Config) restrictionClasses() []string {
+	classes, err := c.Value("smtpd_restriction_classes")
+	if err != nil {
+		return nil
+	}
+	return strings.FieldsFunc(classes, func(r rune) bool { return strings.ContainsRune(" ,\t\r\n", r) })
+}
+
+// tableSettings finds the names of settings that tables in text may have.
+func tableSettings(text string, found func(name string)) {
+	for _, table := range namedTable.FindAllStringSubmatch(text, -1) {
+		for _, suffix := range tableSuffixes {
+			found(table[1] + suffix)
+		}
+	}
 }
 
 // tableSuffixes end the names of settings for a table that keeps its parameters in main.cf

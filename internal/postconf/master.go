@@ -161,6 +161,12 @@ func (c *command) showMaster() error {
 	if err != nil {
 		return err
 	}
+	check := &config.NameCheck{}
+	if cfg, err := c.read(); err == nil { // a main.cf that cannot be read is no reason not to show master.cf
+		if check, err = c.checkNames(cfg); err != nil {
+			return err
+		}
+	}
 	for _, r := range requests {
 		for _, e := range entries {
 			if !r.wants(e) {
@@ -174,6 +180,7 @@ func (c *command) showMaster() error {
 			c.warn("unmatched request: %q", r.text)
 		}
 	}
+	c.warnNames("master.cf: unused", check.UnusedMaster)
 	return nil
 }
 

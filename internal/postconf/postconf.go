@@ -33,7 +33,10 @@
 // # Diagnostics
 //
 // Warnings and errors go to standard error as "postconf: warning: ..." and "postconf: fatal:
-// ...". The exit status is 1 after an error, else 0: an unknown name is no error.
+// ...". The exit status is 1 after an error, else 0: an unknown name is no error. As with
+// Postfix, "main.cf: undefined parameter: name" is said of a $name that has no value, and
+// "main.cf: unused parameter: name=value" of a setting that nothing reads or refers to; "master.cf: ..."
+// of the -o options there.
 //
 // # Parameters
 //

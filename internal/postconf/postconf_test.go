@@ -386,10 +386,25 @@ func TestTemplates(t *testing.T) {
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	dir := sampleDir(t)
-	writeFile(t, dir+"/main.cf", sampleMain+"typo_param = 1\n")
+	writeFile(t, dir+"/main.cf", sampleMain+"typo_param = 1\ntlsproxy_tls_loglevel = $typo_too\n")
+	head := "postconf: warning: " + dir
+	undefined, unused := head+"/main.cf: undefined parameter: typo_too\n", head+"/main.cf: unused parameter: typo_param=1\n"
 	_, stderr, _ := run("-c", dir, "-n")
-	if want := "postconf: warning: " + dir + "/main.cf:17: unknown parameter typo_param=1: nothing reads it\n"; !strings.Contains(stderr, want) {
-		t.Errorf("warnings are %q, want %q among them", stderr, want)
+	if !strings.HasPrefix(stderr, undefined) || !strings.HasSuffix(stderr, unused) || strings.Contains(stderr, "unknown parameter") {
+		t.Errorf("warnings are %q, want %q and %q", stderr, undefined, unused)
+	}
+	if _, stderr, _ := run("-c", dir, "-M"); stderr != undefined {
+		t.Errorf("-M: warnings are %q", stderr)
+	}
+	if _, stderr, _ := run("-c", dir, "-d"); stderr != "" {
+		t.Errorf("-d: warnings are %q", stderr)
+	}
+	writeFile(t, dir+"/master.cf", "smtp inet n - n - - smtpd -o typo_here=$typo_there\n")
+	undefined, unused = head+"/master.cf: undefined parameter: typo_there\n"+undefined, head+"/master.cf: unused parameter: typo_here=$typo_there\n"
+	for _, flag := range []string{"-M", "-F", "-P"} {
+		if _, stderr, _ := run("-c", dir, flag); stderr != undefined+unused {
+			t.Errorf("%s: warnings are %q", flag, stderr)
+		}
 	}
 	if _, stderr, _ := run("-c", dir, "-nq"); stderr != "" {
 		t.Errorf("-q prints %q", stderr)

@@ -82,6 +82,12 @@ func (c *command) showMain() error {
 	if err != nil {
 		return err
 	}
+	check := &config.NameCheck{} // of defaults there is nothing to say
+	if !c.flags['d'] {
+		if check, err = c.checkNames(cfg); err != nil {
+			return err
+		}
+	}
 	wanted := c.args
 	if len(wanted) == 0 {
 		wanted = slices.Sorted(maps.Keys(class))
@@ -92,11 +98,42 @@ func (c *command) showMain() error {
 		}
 	}
 	if !c.flags['d'] {
-		for _, w := range cfg.Warnings() {
+		for _, w := range cfg.Notes() {
 			c.warn("%s", w)
 		}
 	}
+	c.warnNames("main.cf: unused", check.UnusedMain)
+	c.warnNames("master.cf: unused", check.UnusedMaster)
 	return nil
+}
+
+// checkNames looks for mistyped names, and says which are undefined: before the
+// output, as Postfix does, which says after it what is unused.
+func (c *command) checkNames(cfg *config.Config) (*config.NameCheck, error) {
+	entries, err := c.entries()
+	if err != nil && !errors.Is(err, errNoMaster) {
+		return nil, err
+	}
+	var services [][]config.Override
+	for _, e := range entries {
+		var over []config.Override
+		for _, i := range e.options() {
+			if o, err := config.ParseOverride(e.args[i]); err == nil { // others are master's to complain of
+				over = append(over, o)
+			}
+		}
+		services = append(services, over)
+	}
+	check := cfg.CheckNames(services)
+	c.warnNames("master.cf: undefined", check.UndefinedMaster)
+	c.warnNames("main.cf: undefined", check.UndefinedMain)
+	return check, nil
+}
+
+func (c *command) warnNames(what string, names []string) {
+	for _, name := range names {
+		c.warn("%s/%s parameter: %s", c.dir, what, name)
+	}
 }
 
 // readForDefaults reads main.cf; -d works without one.

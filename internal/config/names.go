@@ -1,0 +1,110 @@
+package config
+
+import (
+	"maps"
+	"slices"
+)
+
+// A NameCheck is what postconf says of names. Each is as it stands in a
+// message; the lists are sorted by name.
+type NameCheck struct {
+	UndefinedMain, UndefinedMaster []string // $name in a value, without a value or a default
+	UnusedMain, UnusedMaster       []string // name=value that nothing reads or refers to
+}
+
+// CheckNames looks for names that are likely mistyped, in main.cf and in the
+// options of services, one list for each. A service's values refer to its own
+// options and to main.cf; those of main.cf to both. What a parameter that is
+// not expanded has after a $ is no reference.
+func (c *Config) CheckNames(services [][]Override) *NameCheck {
+	main := newScope()
+	for name, s := range c.settings {
+		main.add(name, s.raw)
+	}
+	for _, class := range c.restrictionClasses() {
+		main.refers[class], main.uses[class] = true, true
+	}
+	var list []*scope
+	elsewhere := make(map[string]bool) // what services want of main.cf
+	options := make(map[string]bool)
+	for _, overrides := range services {
+		s := newScope()
+		for _, o := range overrides {
+			s.add(o.Name, o.Value)
+		}
+		for name := range s.uses {
+			if _, own := s.values[name]; !own {
+				elsewhere[name] = true
+			}
+		}
+		for name := range s.values {
+			options[name] = true
+		}
+		list = append(list, s)
+	}
+	check := &NameCheck{}
+	for _, name := range slices.Sorted(maps.Keys(main.refers)) {
+		if !main.has(name) && !options[name] {
+			check.UndefinedMain = append(check.UndefinedMain, name)
+		}
+	}
+	for name, value := range sorted(main.values) {
+		if _, known := Lookup(name); !known && !main.uses[name] && !elsewhere[name] {
+			check.UnusedMain = append(check.UnusedMain, name+"="+value)
+		}
+	}
+	for _, s := range list {
+		for _, name := range slices.Sorted(maps.Keys(s.refers)) {
+			if !s.has(name) && !main.has(name) {
+				check.UndefinedMaster = append(check.UndefinedMaster, name)
+			}
+		}
+		for name, value := range sorted(s.values) {
+			_, inMain := main.values[name]
+			if _, known := Lookup(name); !known && !s.uses[name] && !main.uses[name] && !(inMain && elsewhere[name]) {
+				check.UnusedMaster = append(check.UnusedMaster, name+"="+value)
+			}
+		}
+	}
+	return check
+}
+
+// sorted goes over a map in order of its keys.
+func sorted(m map[string]string) func(yield func(name, value string) bool) {
+	return func(yield func(name, value string) bool) {
+		for _, name := range slices.Sorted(maps.Keys(m)) {
+			if !yield(name, m[name]) {
+				return
+			}
+		}
+	}
+}
+
+// A scope is main.cf, or the options of one service.
+type scope struct {
+	values map[string]string
+	refers map[string]bool // after a $
+	uses   map[string]bool // that, and what tables may have as settings
+}
+
+func newScope() *scope {
+	return &scope{make(map[string]string), make(map[string]bool), make(map[string]bool)}
+}
+
+func (s *scope) add(name, value string) {
+	s.values[name] = value
+	if p, known := Lookup(name); known && p.Type == Raw {
+		return
+	}
+	references(value, func(name string) { s.refers[name], s.uses[name] = true, true })
+	tableSettings(value, func(name string) { s.uses[name] = true })
+}
+
+// has says whether name has a value here, or a default.
+func (s *scope) has(name string) bool {
+	if _, set := s.values[name]; set {
+		return true
+	}
+	_, known := Lookup(name)
+	return known
+}
