@@ -27,6 +27,8 @@ type Service struct {
 	Line     int
 	Replaces int // line of an earlier entry of the same name and type, which this one replaces; else 0
 
+	ignored string // what to say of a line before it that was none; it can only be the first
+
 	Fields [8]string // as written: name type private unpriv chroot wakeup maxproc command+args
 }
 
@@ -50,10 +52,11 @@ func LoadMasterString(master string, c *Config) ([]Service, error) {
 func parseMaster(file, text string, c *Config) ([]Service, error) {
 	var services []Service
 	var errs []error
+	ignored := ""
 	for _, l := range LogicalLines(text) {
 		s := Service{File: file, Line: l.Line}
 		if l.Orphan {
-			errs = append(errs, fmt.Errorf("%s:%d: expected a service name in the first column", file, l.Line))
+			ignored = l.OrphanWarning(file)
 			continue
 		}
 		if err := s.parse(l.Text, c); err != nil {
@@ -64,6 +67,9 @@ func parseMaster(file, text string, c *Config) ([]Service, error) {
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
+	}
+	if len(services) > 0 {
+		services[0].ignored = ignored
 	}
 	return services, nil
 }

@@ -76,7 +76,7 @@ func TestChrootDefault(t *testing.T) {
 
 func TestMasterErrors(t *testing.T) {
 	t.Parallel()
-	_, err := LoadMasterString(`  early unix - - n - - smtp
+	_, err := LoadMasterString(`  early is none, and is passed over
 short unix - - n
 type tcp - - n - - smtp
 priv inet y - n - - smtpd
@@ -95,7 +95,6 @@ opt3 unix - - n - - smtpd -o a=$
 		t.Fatal("malformed entries were accepted")
 	}
 	want := []string{
-		"master.cf:1: expected a service name in the first column",
 		"master.cf:2: expected 8 fields (name type private unpriv chroot wakeup maxproc command), the wakeup time is missing",
 		"master.cf:3: service type: type tcp: expected inet, unix, fifo, pass or unix-dgram",
 		"master.cf:4: service priv/inet: private y: expected n, as anybody can reach an inet service",
@@ -112,6 +111,23 @@ opt3 unix - - n - - smtpd -o a=$
 	}
 	if got := strings.Split(err.Error(), "\n"); !slices.Equal(got, want) {
 		t.Errorf("errors:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// A line that continues nothing is passed over, as with Postfix, and warned of.
+func TestMasterOrphan(t *testing.T) {
+	t.Parallel()
+	c := mustLoad(t, "")
+	services, err := LoadMasterString("# services\n  smtp inet n - n - - smtpd -o a=b\n  -o c=d\nqmgr unix n - n 300 1 qmgr\npickup unix n - n 60 1 pickup\n", c)
+	if err != nil || len(services) != 2 || services[0].Name != "qmgr" {
+		t.Fatalf("%+v, %v", services, err)
+	}
+	want := []string{`master.cf:2: logical line must not start with whitespace: "  smtp inet n - n - - smtpd -o..."`}
+	if got := services[0].Warnings(c); !slices.Equal(got, want) {
+		t.Errorf("warnings %q, want %q", got, want)
+	}
+	if got := services[1].Warnings(c); len(got) != 0 {
+		t.Errorf("warnings of the second: %q", got)
 	}
 }
 

@@ -15,8 +15,17 @@ type LogicalLine struct {
 	End   int    // offset after the last byte, line end included
 
 	// Orphan is set for a line that begins with white space and has no line before it
-	// that it could continue. Postfix says so and ignores it.
+	// that it could continue. Readers say so, as Postfix does (OrphanWarning), and ignore it.
 	Orphan bool
+}
+
+// OrphanWarning says of an Orphan in file what Postfix says.
+func (l *LogicalLine) OrphanWarning(file string) string {
+	text, more := l.Text, ""
+	if len(text) > 30 {
+		text, more = text[:30], "..."
+	}
+	return fmt.Sprintf("%s:%d: logical line must not start with whitespace: %q", file, l.Line, text+more)
 }
 
 // LogicalLines splits a file. A line that is empty, or whose first character
@@ -117,7 +126,7 @@ func parseMain(file, text string, settings map[string]setting) (warnings []strin
 			continue
 		}
 		if l.Orphan {
-			warnings = append(warnings, fmt.Sprintf("%s:%d: a setting must not begin with white space, it is ignored: %q", file, l.Line, abbreviate(l.Text)))
+			warnings = append(warnings, l.OrphanWarning(file))
 			continue
 		}
 		name, value, err := SplitNameValue(l.Text)

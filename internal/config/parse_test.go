@@ -31,7 +31,7 @@ func TestSyntax(t *testing.T) {
 	if set, _, _ := c.IsSet("orphan"); set {
 		t.Error("a line that begins with white space and continues nothing was read")
 	}
-	if w := c.Warnings(); len(w) == 0 || !strings.HasPrefix(w[0], "main.cf:1: a setting must not begin with white space") {
+	if w := c.Warnings(); len(w) == 0 || !strings.HasPrefix(w[0], "main.cf:1: logical line must not start with whitespace: \"") {
 		t.Errorf("warnings: %q, want one about line 1", w)
 	}
 }

@@ -60,6 +60,9 @@ func (c *Config) warnings(unknown bool) []string {
 // Warnings does for the -o options of a service what Config.Warnings does for main.cf.
 func (s *Service) Warnings(c *Config) []string {
 	var warnings []string
+	if s.ignored != "" {
+		warnings = append(warnings, s.ignored)
+	}
 	used := c.userDefined()
 	for _, o := range s.Overrides() {
 		if w := warning(o.Name, o.Value, used); w != "" {

@@ -27,8 +27,11 @@ var fieldNames = [8]string{"service", "type", "private", "unprivileged", "chroot
 // errNoMaster: there is no master.cf.
 var errNoMaster = errors.New("no master.cf")
 
-// entries reads master.cf.
+// entries reads master.cf, once.
 func (c *command) entries() ([]*entry, error) {
+	if c.master != nil {
+		return c.master, nil
+	}
 	text, err := c.readMaster()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, errors.Join(errNoMaster, err)
@@ -36,12 +39,22 @@ func (c *command) entries() ([]*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseEntries(c.masterFile(), text)
+	if lines := config.LogicalLines(text); len(lines) > 0 && lines[0].Orphan {
+		c.warn("%s", lines[0].OrphanWarning(c.masterFile()))
+	}
+	c.master, err = parseEntries(c.masterFile(), text)
+	return c.master, err
 }
+
+// parseEntries passes over what is no entry since it begins with white space,
+// as all who read the file do.
 
 func parseEntries(file, text string) ([]*entry, error) {
 	var entries []*entry
 	for _, l := range config.LogicalLines(text) {
+		if l.Orphan {
+			continue
+		}
 		e, err := parseEntry(l)
 		if err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", file, l.Line, err)
@@ -52,9 +65,6 @@ func parseEntries(file, text string) ([]*entry, error) {
 }
 
 func parseEntry(l config.LogicalLine) (*entry, error) {
-	if l.Orphan {
-		return nil, errors.New("expected a service name in the first column")
-	}
 	fields, err := config.ServiceFields(l.Text)
 	if err != nil {
 		return nil, err

@@ -75,6 +75,7 @@ type command struct {
 	tls    string
 	args   []string
 	build  Build
+	master []*entry // master.cf, once it has been read
 	out    io.Writer
 	errOut io.Writer
 }

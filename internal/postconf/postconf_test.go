@@ -411,6 +411,29 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
+// A line of master.cf that continues nothing is warned of once, and no edit
+// touches it.
+func TestMasterOrphan(t *testing.T) {
+	t.Parallel()
+	dir := sampleDir(t)
+	const orphan = "  early unix - - n - - smtp\n"
+	writeFile(t, dir+"/master.cf", orphan+"late unix - - n - - smtp\n")
+	want := "postconf: warning: " + dir + `/master.cf:1: logical line must not start with whitespace: "  early unix - - n - - smtp"` + "\n"
+	for _, args := range [][]string{{"-M"}, {"-n"}} {
+		out, stderr, status := run(append([]string{"-c", dir}, args...)...)
+		if !strings.HasPrefix(stderr, want) || strings.Count(stderr, want) != 1 || strings.Contains(out, "early") || status != 0 {
+			t.Errorf("%q: %q, %q, status %d, want %q", args, out, stderr, status, want)
+		}
+	}
+	if _, stderr, status := run("-c", dir, "-M", "-e", "late/unix=late unix - - n - 7 smtp"); status != 0 {
+		t.Fatalf("edit: %s", stderr)
+	}
+	text, err := os.ReadFile(dir + "/master.cf")
+	if err != nil || !strings.HasPrefix(string(text), orphan) || !strings.Contains(string(text), " 7 ") {
+		t.Errorf("after an edit: %q, %v", text, err)
+	}
+}
+
 func TestVerbose(t *testing.T) {
 	t.Parallel()
 	dir := sampleDir(t)
