@@ -20,6 +20,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -67,6 +68,11 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	if len(words) == 0 || words[0] == "help" || words[0] == "--help" || words[0] == "-h" {
 		help(stdout)
+		return 0
+	}
+	if words[0] == "version" || words[0] == "--version" {
+		info, _ := debug.ReadBuildInfo()
+		fmt.Fprint(stdout, version(info))
 		return 0
 	}
 	if words[0] == "migrate" {
@@ -139,7 +145,7 @@ type streams struct {
 // splitGlobal cuts the options before the first word off.
 func splitGlobal(args []string) (flags, words []string) {
 	i := 0
-	for i < len(args) && strings.HasPrefix(args[i], "-") && args[i] != "-h" && args[i] != "--help" {
+	for i < len(args) && strings.HasPrefix(args[i], "-") && !slices.Contains([]string{"-h", "--help", "--version"}, args[i]) {
 		if args[i] == "-c" {
 			i++
 		}
@@ -182,7 +188,7 @@ func help(w io.Writer) {
 	fmt.Fprintf(w, `usage: posthaste [-c config_dir] COMMAND
 
 Commands for the mail system:
-  start start-fg stop reload abort flush check status set-permissions logrotate
+  start start-fg stop reload abort flush check status set-permissions logrotate version
   migrate [--from dir] [--to dir] [--dry-run] [--queue | --back]
                              a site from Postfix; its queue from there and back
   try [-d dir] [-p port]     a private mail system on 127.0.0.1, to try things out

@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions logrotate migrate try spool explain passwd dkim simulate help sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions logrotate migrate try spool explain passwd dkim simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -236,6 +236,15 @@ _posthaste() {
         esac
         if [[ $cur == -* ]]; then
             _posthaste_words "-d -p"
+        fi
+        ;;
+    posthaste-migrate)
+        case $prev in
+        --from) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        --to) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "--from --to --dry-run --queue --back"
         fi
         ;;
     posthaste-explain)

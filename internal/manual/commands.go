@@ -60,6 +60,7 @@ func posthastePage() command {
 			{"dkim", "!genkey|record -d domain -s selector ...", "Make a key to sign mail with (genkey, of the type and size that -t and -b say, in the directory of -o), or read one (record); print the DNS record to publish."},
 			{"simulate", "[-csv | -svg] [file]", "Run a description of mail and servers through the scheduler in virtual time, and report throughput, waits and concurrency, as text, CSV or SVG."},
 			{"help", "", "List the commands."},
+			{"version", "", "Say which version this is, of which commit, and what it was built with. --version is the same."},
 			{"tool", "arguments", "Run sendmail(1), mailq(1), newaliases(1), postqueue(1), postsuper(1), postcat(1), postconf(1), postmap(1), postalias(1), postkick(1), postlog(1), postmulti(1) or qshape(1)."},
 		},
 		options: []option{

@@ -159,8 +159,17 @@ type subcommand struct {
 	name    string
 	words   []string        // the words after it
 	options []option        // before or after those
+	long    []longOption    // the same, with two dashes
 	rest    kind            // arguments
 	values  map[string]kind // arguments after one of the words
+}
+
+// A longOption has a word for a name.
+type longOption struct {
+	name string
+	arg  string // as in option
+	kind kind
+	text string
 }
 
 func subcommands() []subcommand {
@@ -168,6 +177,8 @@ func subcommands() []subcommand {
 		{name: "start", options: []option{{'w', "", none, "wait"}}},
 		{name: "check", options: []option{{'v', "", none, "compare with Postfix"}}},
 		{name: "try", options: []option{{'d', "dir", directory, "directory"}, {'p', "port", none, "port"}}},
+		{name: "migrate", long: []longOption{{"from", "dir", directory, "the configuration of Postfix"}, {"to", "dir", directory, "that of Posthaste"},
+			{"dry-run", "", none, "only say what would be done"}, {"queue", "", none, "move the queue here"}, {"back", "", none, "move the queue back"}}},
 		{name: "explain", rest: queueID},
 		{name: "passwd", options: []option{{'c', "", none, "check a table"}}},
 		{name: "simulate", rest: file}, // -csv and -svg are words, not letters
@@ -189,6 +200,12 @@ func (s *subcommand) bash(b *bytes.Buffer) {
 		letters = append(letters, "-"+string(o.letter))
 		if o.arg != "" {
 			fmt.Fprintf(b, "        -%c) %s; return ;;\n", o.letter, bashKind(o.kind))
+		}
+	}
+	for _, o := range s.long {
+		letters = append(letters, "--"+o.name)
+		if o.arg != "" {
+			fmt.Fprintf(b, "        --%s) %s; return ;;\n", o.name, bashKind(o.kind))
 		}
 	}
 	fmt.Fprintf(b, "        esac\n        if [[ $cur == -* ]]; then\n            _posthaste_words %q\n", strings.Join(letters, " "))
@@ -328,6 +345,13 @@ func (s *subcommand) zsh(b *bytes.Buffer) {
 	}
 	b.WriteString("  _arguments")
 	zshOptions(b, s.options)
+	for _, o := range s.long {
+		spec := fmt.Sprintf("--%s[%s]", o.name, o.text)
+		if o.arg != "" {
+			spec += ":" + o.arg + ":" + zshKind(o.kind)
+		}
+		fmt.Fprintf(b, " \\\n    %s", zshQuote(spec))
+	}
 	fmt.Fprintf(b, " \\\n    %s\n}\n\n", zshQuote("*:argument:"+zshKind(s.rest)))
 }
 
