@@ -5,7 +5,9 @@
 //
 // The name is a directory in which policies are kept, so that somebody who can
 // keep us from fetching a policy cannot make us forget it. A directory that
-// cannot be written is warned of; policies are then kept in memory.
+// cannot be written is warned of; policies are then kept in memory. Once a day
+// those are removed whose max_age is over, and if there are more than 10000, or
+// more than 64 MB of them, those that have not been used for longest.
 //
 // A domain that says "enforce" gets level secure, for the MX hosts that its
 // policy names; one that says "testing" or "none", or has no policy, is not
@@ -22,9 +24,7 @@ package mtasts
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -69,6 +69,7 @@ type Table struct {
 	calls   map[string]*call
 	warned  bool
 	closing bool
+	swept   time.Time
 }
 
 var _ table.Table = (*Table)(nil)
@@ -79,7 +80,8 @@ type entry struct {
 	Policy  *Policy   `json:"policy"` // nil: none is known
 	Expires time.Time `json:"expires"`
 
-	retry time.Time // not fetched again before
+	retry   time.Time // not fetched again before
+	touched time.Time // when its file was last said to be in use
 }
 
 // call is a refresh under way.
@@ -100,6 +102,7 @@ func New(o Options) *Table {
 			t.warn("mta-sts: policies cannot be kept: %v", err)
 		}
 	}
+	t.wg.Go(func() { t.sweepDaily(time.Now()) })
 	return t
 }
 
@@ -195,6 +198,7 @@ func (t *Table) policy(ctx context.Context, domain string) (*Policy, error) {
 	}
 	now := time.Now()
 	e := t.recall(domain)
+	t.touch(domain, e, now)
 	fresh := e.Policy != nil && now.Before(e.Expires)
 	if !published || id == e.ID && fresh || now.Before(e.retry) {
 		return e.inForce(now), nil
@@ -232,14 +236,9 @@ func (t *Table) recall(domain string) *entry {
 	if e := t.known[domain]; e != nil {
 		return e
 	}
-	e := new(entry)
-	if t.dir != nil {
-		if b, err := t.dir.ReadFile(file(domain)); err == nil {
-			var kept entry
-			if json.Unmarshal(b, &kept) == nil {
-				e = &kept
-			}
-		}
+	e := t.read(file(domain))
+	if e == nil {
+		e = new(entry)
 	}
 	t.remember(domain, e)
 	return e
@@ -255,8 +254,6 @@ func (t *Table) remember(domain string, e *entry) {
 	}
 	t.known[domain] = e
 }
-
-func file(domain string) string { return domain + ".json" }
 
 // refresh fetches a policy, once for all who want it.
 func (t *Table) refresh(ctx context.Context, domain, id string) (*entry, error) {
@@ -305,13 +302,14 @@ func (t *Table) run(domain, id string, w *call) {
 	e := &entry{ID: id, Policy: p}
 	if err != nil {
 		t.warn("mta-sts: policy of %s: %v", domain, err)
-		e = &entry{ID: old.ID, Policy: old.Policy, Expires: old.Expires}
+		e = &entry{ID: old.ID, Policy: old.Policy, Expires: old.Expires, touched: old.touched}
 		if err != errBusy { // else the site is not to blame: the next message may have more luck
 			e.retry = now.Add(retryAfter)
 		}
 	} else {
-		e.Expires = now.Add(p.MaxAge)
-		t.save(domain, e)
+		e.Expires, e.touched = now.Add(p.MaxAge), now
+		t.save(domain, e, now)
+		t.sweepDaily(now)
 	}
 	t.mu.Lock()
 	t.remember(domain, e)
@@ -347,34 +345,4 @@ func (t *Table) fetch(ctx context.Context, domain string) (*Policy, error) {
 		return nil, errors.New(url + ": over 64 KB")
 	}
 	return ParsePolicy(string(b))
-}
-
-// save keeps an entry on disk. Several processes may do so at once: each file
-// is replaced whole. It need not survive a power cut.
-func (t *Table) save(domain string, e *entry) {
-	if t.dir == nil {
-		return
-	}
-	err := func() error {
-		b, err := json.Marshal(e)
-		if err != nil {
-			return err
-		}
-		name := "new-" + rand.Text()
-		err = t.dir.WriteFile(name, append(b, '\n'), 0o644)
-		if err == nil {
-			err = t.dir.Rename(name, file(domain))
-		}
-		if err != nil {
-			_ = t.dir.Remove(name) // it may not even exist
-		}
-		return err
-	}()
-	t.mu.Lock()
-	first := err != nil && !t.warned
-	t.warned = t.warned || first
-	t.mu.Unlock()
-	if first {
-		t.warn("mta-sts: policies cannot be kept: %v", err)
-	}
 }
