@@ -22,7 +22,8 @@
 // soon as the old process has let go of the sockets, and the old one goes on
 // until its sessions have ended; an exclusive one (cleanup, qmgr, ...) when
 // the old process has ended. Sockets are opened and closed as
-// inet_interfaces, inet_protocols and master.cf now say.
+// inet_interfaces, inet_protocols and master.cf now say; directories and sockets
+// that somebody has removed are made again.
 //
 // # Stop
 //

@@ -296,6 +296,33 @@ func TestReloadRefused(t *testing.T) {
 	}
 }
 
+// What somebody has removed from the queue directory is there again after a
+// reload: a socket, or the directory with all of them.
+func TestReloadMakesAgain(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService)
+	s.mustCommand("start")
+	s.dial("public/echo").ask("hello")
+	for i, name := range []string{"queue/public/echo", "queue/public"} {
+		if err := os.RemoveAll(s.path(name)); err != nil {
+			t.Fatal(err)
+		}
+		s.mustCommand("reload")
+		s.eventually("there is "+name+" again", func() bool {
+			c, err := net.Dial("unix", s.path("queue/public/echo"))
+			if err == nil {
+				c.Close()
+			}
+			return err == nil
+		})
+		s.dial("public/echo").ask("hello")
+		s.eventually("the reload is over", func() bool { return s.count("maillog", "reload -- version") == i+1 })
+	}
+	s.mustCommand("reload") // which keeps them
+	s.eventually("another reload", func() bool { return s.count("maillog", "reload -- version") == 3 })
+	s.dial("public/echo").ask("hello")
+}
+
 func TestReloadAddsAndRemoves(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "", echoService+"second unix - - n - - echo\n")

@@ -2,7 +2,6 @@ package master
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -33,13 +32,12 @@ func (m *master) tryReload() error {
 	if err != nil {
 		return err
 	}
-	if os.Geteuid() == 0 {
-		if _, _, err := accounts(s.config); err != nil {
-			return err
-		}
-	}
 	if s.queue != m.settings.queue {
 		return fmt.Errorf("queue_directory has changed from %s to %s: stop and start the mail system", m.settings.queue, s.queue)
+	}
+	problems, err := prepareDirectories(s.config)
+	if err != nil {
+		return err
 	}
 	log, err := maillog.OpenDirect(s.config, "master")
 	if err != nil {
@@ -50,7 +48,7 @@ func (m *master) tryReload() error {
 		log.Close()
 		return fmt.Errorf("%w\n(to change between all addresses and single ones of the same port, stop and start the mail system)", err)
 	}
-	for _, w := range furnishJail(s, "/") {
+	for _, w := range append(problems, furnishJail(s, "/")...) {
 		log.Warning("%s", w)
 	}
 	old, before := m.order, m.settings

@@ -111,7 +111,7 @@ func (m *master) adopt(s *settings, sockets map[string]*socket) {
 		sv.removed = true
 	}
 	for name, sock := range m.sockets {
-		if sockets[name] == nil {
+		if sockets[name] != sock {
 			m.poll.forget(sock.fd)
 			sock.remove()
 		}

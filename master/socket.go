@@ -17,14 +17,15 @@ import (
 type socket struct {
 	endpoint
 	fd   int
-	path string // absolute, for unix-domain sockets
+	path string      // absolute, for unix-domain sockets
+	name unix.Stat_t // what path led to
 }
 
 // backlog is how many connections may wait. The kernel cuts it to
 // net.core.somaxconn.
 const backlog = 4096
 
-// openSockets opens the sockets that s needs and have does not hold. On error
+// openSockets opens the sockets that s needs and have does not hold, or not any more. On error
 // it closes what it has opened. The map it returns has those of have that are
 // still needed.
 func (m *master) openSockets(s *settings, have map[string]*socket) (map[string]*socket, error) {
@@ -36,7 +37,7 @@ func (m *master) openSockets(s *settings, have map[string]*socket) (map[string]*
 		for _, ep := range e.endpoints {
 			name := ep.String()
 			sock := have[name]
-			if sock == nil {
+			if sock == nil || sock.lost() {
 				var err error
 				sock, err = m.openSocket(s, ep)
 				if err != nil && ep.optional && absent(err) {
@@ -162,21 +163,31 @@ func openUnix(queue string, ep endpoint) (*socket, error) {
 	if s, err = listenOn(s, sa, nil); err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(s.path, 0o666); err != nil { // the directory decides who may come
+	if err = unix.Lstat(s.path, &s.name); err == nil {
+		err = os.Chmod(s.path, 0o666) // the directory decides who may come
+	}
+	if err != nil {
 		s.remove()
 		return nil, err
 	}
 	return s, nil
 }
 
-// remove closes the socket and takes its name away.
+// lost says that nobody can come any more: somebody has removed the socket, or
+// the directory that it was in.
+func (s *socket) lost() bool {
+	var now unix.Stat_t
+	return s.path != "" && (unix.Lstat(s.path, &now) != nil || now.Dev != s.name.Dev || now.Ino != s.name.Ino)
+}
+
+// remove closes the socket and takes its name away, unless that is another's by now.
 func (s *socket) remove() {
 	if s.fd < 0 {
 		return
 	}
 	unix.Close(s.fd)
 	s.fd = -1
-	if s.path != "" {
+	if s.path != "" && !s.lost() {
 		os.Remove(s.path)
 	}
 }

@@ -1,6 +1,8 @@
 package master
 
 import (
+	"errors"
+	"io/fs"
 	"net"
 	"time"
 
@@ -44,7 +46,11 @@ func (m *master) wakeUp(s *serv) {
 	}
 	sock, key, log, timeout := s.socks[0], s.key(), m.log, m.settings.config.Duration("trigger_timeout")
 	m.wg.Go(func() {
-		if err := wake(sock.endpoint, timeout); err != nil {
+		err := wake(sock.endpoint, timeout)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			log.Warning("service %s: %v; somebody has removed it: \"posthaste reload\" makes it again", key, err)
+		case err != nil:
 			log.Warning("service %s: %v", key, err)
 		}
 	})
