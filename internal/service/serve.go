@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"posthaste/internal/config"
 	"posthaste/internal/ipc"
 	"posthaste/internal/maillog"
@@ -48,8 +50,36 @@ func ServeConns(ctx context.Context, l net.Listener, limit int, handle func(cont
 // listeners, with the limit of master.cf over all of them, and a warning in
 // the log when it is reached.
 func (env *Env) ServeConns(ctx context.Context, handle func(context.Context, net.Conn)) error {
-	s := connServer{limit: env.MaxProc, handle: handle, env: env}
+	s := connServer{limit: env.clients(), handle: handle, env: env}
 	return env.eachListener(func(l net.Listener) error { return s.serve(ctx, l) })
+}
+
+// ownFiles is how many descriptors a process has for itself: its log, tables,
+// sockets, and connections to other services.
+const ownFiles = 32
+
+// clients is how many are served at once: as many as master.cf says, if the
+// process may have two descriptors for each. If clients had them all there would be none
+// for what serves them, and all would wait for ever.
+func (env *Env) clients() int {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
+		return env.MaxProc // cannot fail
+	}
+	most := affordable(r.Cur)
+	if env.MaxProc > 0 && env.MaxProc <= most {
+		return env.MaxProc
+	}
+	if env.MaxProc > 0 {
+		env.Log.Warning("service %s: %d clients are served at a time instead of %d, as the process may have no more than %d files open: "+
+			"raise that limit (LimitNOFILE with systemd, ulimit -n), or lower the process limit in master.cf", env.Name, most, env.MaxProc, r.Cur)
+	}
+	return most
+}
+
+// affordable is how many clients so many descriptors are enough for.
+func affordable(files uint64) int {
+	return int(max(min(files, 1<<20), ownFiles+2)-ownFiles) / 2
 }
 
 // ServeIPC serves the services' protocol on all of the service's listeners.
@@ -148,7 +178,7 @@ func (s *connServer) acquire(ctx context.Context) bool {
 	default:
 	}
 	if s.env != nil {
-		s.env.overloaded(time.Now())
+		s.env.overloaded(time.Now(), s.limit)
 	}
 	select {
 	case s.slots <- struct{}{}:
@@ -197,7 +227,7 @@ type stress struct {
 
 // overloaded notes that the limit is reached, and says so in the log at most
 // once in stressTime.
-func (env *Env) overloaded(now time.Time) {
+func (env *Env) overloaded(now time.Time, limit int) {
 	s := &env.stress
 	s.mu.Lock()
 	s.last = now
@@ -209,7 +239,7 @@ func (env *Env) overloaded(now time.Time) {
 	if quiet {
 		return
 	}
-	env.Log.LogWarning(maillog.ProcessLimit{Service: env.Name, Endpoint: env.endpoint(), Limit: env.MaxProc})
+	env.Log.LogWarning(maillog.ProcessLimit{Service: env.Name, Endpoint: env.endpoint(), Limit: limit})
 	env.Log.Warning("to avoid this condition, increase the process count in master.cf or reduce the service time per client")
 	env.Log.Warning("see https://www.postfix.org/STRESS_README.html for examples of stress-adapting configuration settings")
 }

@@ -54,6 +54,9 @@
 //
 // # Diagnostics
 //
+// "N clients are served at a time instead of M": the process limit of master.cf
+// is higher than what the limit of open files allows.
+//
 // "fatal: ..." is why the process could not start or go on; "panic: ..." is a
 // defect, followed by the stack.
 package service

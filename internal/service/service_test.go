@@ -284,6 +284,30 @@ func TestIdle(t *testing.T) {
 	})
 }
 
+// Clients do not get all descriptors: what serves them takes some, too.
+func TestClients(t *testing.T) {
+	t.Parallel()
+	for files, want := range map[uint64]int{0: 1, 32: 1, 64: 16, 128: 48, 1024: 496, 1 << 20: 524272, unix.RLIM_INFINITY: 524272} {
+		if got := affordable(files); got != want {
+			t.Errorf("%d files: %d clients, want %d", files, got, want)
+		}
+	}
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
+		t.Fatal(err)
+	}
+	most := affordable(r.Cur)
+	for limit, want := range map[int]int{0: most, 1: 1, most: most, most + 1: most} {
+		var out strings.Builder
+		env := &Env{Name: "smtp", MaxProc: limit, Log: maillog.New("t", maillog.NewWriter(&out, maillog.Plain))}
+		got := env.clients()
+		env.Log.Close()
+		if warned := strings.Contains(out.String(), "files open"); got != want || warned != (limit > most) {
+			t.Errorf("process limit %d: %d clients, want %d; logged %q", limit, got, want, out.String())
+		}
+	}
+}
+
 func TestStress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -299,8 +323,8 @@ func TestStress(t *testing.T) {
 		if limit() != 300*time.Second {
 			t.Error("stress from the start")
 		}
-		env.overloaded(time.Now())
-		env.overloaded(time.Now())
+		env.overloaded(time.Now(), 7)
+		env.overloaded(time.Now(), 7)
 		if limit() != 10*time.Second {
 			t.Error("no stress")
 		}
