@@ -30,6 +30,9 @@ type ServerOptions struct {
 	// submitter then waits Delay once (in_flow_delay).
 	Token func() bool
 	Delay time.Duration
+	// PutToken gives one back: the message that it was taken for is not one
+	// that the queue manager will take up.
+	PutToken func()
 	// BufferLimit bounds the memory for messages on their way in, over all of
 	// them (spool_buffer_limit). Past it even short ones go to files.
 	BufferLimit int64
@@ -270,12 +273,15 @@ type incoming struct {
 	buf   *[]byte     // content so far, up to the spool's inline limit
 	file  *spool.File // where it goes when it is longer
 	fault error       // content cannot be stored
+	token bool        // a flow control token was taken, and nothing has come of it
 }
 
 var contents = sync.Pool{New: func() any { b := make([]byte, 0, 16<<10); return &b }}
 
 func (s *Server) begin(q *proto.Submit) *incoming {
-	if q.Flags&proto.SubmitNoReceive == 0 && s.opt.Delay > 0 && !s.opt.Token() {
+	wanted := q.Flags&proto.SubmitNoReceive == 0 && s.opt.Delay > 0
+	token := wanted && s.opt.Token()
+	if wanted && !token {
 		t := time.NewTimer(s.opt.Delay)
 		select {
 		case <-t.C:
@@ -283,7 +289,7 @@ func (s *Server) begin(q *proto.Submit) *incoming {
 			t.Stop()
 		}
 	}
-	in := &incoming{s: s, q: q, buf: contents.Get().(*[]byte)}
+	in := &incoming{s: s, q: q, token: token, buf: contents.Get().(*[]byte)}
 	*in.buf = (*in.buf)[:0]
 	in.msg = s.opt.Core.NewMessage(s.ctx, &Submission{Envelope: q.Envelope, Flags: Flags(q.Flags), BCC: q.BCC,
 		Prepend: q.Prepend, FullName: q.FullName})
@@ -324,8 +330,12 @@ func (in *incoming) spill() {
 	*in.buf = (*in.buf)[:0]
 }
 
-// free gives the memory back.
+// free gives back the memory, and the token of a message that nobody takes up:
+// one that was refused or discarded, or is held.
 func (in *incoming) free() {
+	if in.token {
+		in.s.opt.PutToken()
+	}
 	in.s.buffered.Add(-int64(len(*in.buf)))
 	contents.Put(in.buf)
 }
@@ -492,6 +502,7 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 		in.giveUp()
 		return in.s.storageReply(env.ID, err)
 	}
+	in.token = in.token && res.Hold
 	in.count(env)
 	if e, ok := b.Entry(i); ok {
 		if changed {

@@ -84,7 +84,7 @@ func run(ctx context.Context, env *service.Env) error {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	s := NewServer(service.Stopping(ctx), ServerOptions{Core: core, Spool: sp, Log: log,
-		Token: env.Flow.Take, Delay: cfg.Duration("in_flow_delay"), BufferLimit: cfg.Bytes("spool_buffer_limit"),
+		Token: env.Flow.Take, PutToken: func() { env.Flow.Put(1) }, Delay: cfg.Duration("in_flow_delay"), BufferLimit: cfg.Bytes("spool_buffer_limit"),
 		Verify: verify, Milters: milters, Signer: signer, Authenticator: authenticator, Metrics: env.Metrics})
 	offer(env, sp)
 	broken := make(chan struct{})
