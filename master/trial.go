@@ -7,6 +7,7 @@ import (
 
 	"posthaste/internal/maillog"
 	"posthaste/internal/service"
+	"posthaste/internal/table"
 )
 
 // trial has the services read their settings and open what these name, as
@@ -35,6 +36,8 @@ func trial(s *settings) (complaints, failures []string) {
 			failures = append(failures, text)
 		}
 	}
+	// postdrop has these opened for each message, and nobody else.
+	table.OpenMaps("local_login_sender_maps", s.config.List("local_login_sender_maps"), table.Options{Warn: warn}).Close()
 	return complaints, failures
 }
 

@@ -10,15 +10,19 @@
 // Everybody may run it. The environment is not used but for MAIL_CONFIG, and
 // that, like -c, only names a directory that the default main.cf lists in
 // alternate_config_directories, unless it is the super-user or runs without
-// the set-gid right. Who may submit mail at all is authorized_submit_users.
+// the set-gid right. Who may submit mail at all is authorized_submit_users, and
+// which senders a user may use is local_login_sender_maps, which is asked for the
+// login name, or for "uid:" and the number of a user who has none.
 // The message is read with bounds and copied field by field; the submitter
 // and the time are what the kernel says.
 //
 // # Diagnostics
 //
 // Exit status 0: the message is on stable storage. 65: what it was given is
-// no message, or not one that is taken. 69: the message is too large. 75: it could not be stored; try
-// again. 77: not permitted. 78: wrong configuration.
+// no message, or not one that is taken. 69: the message is too large. 75: it
+// could not be stored; try again; or its sender is not one that the user may
+// use. 77: not permitted. 78: wrong configuration. Why is on standard error; why
+// a sender is not taken is on standard output, for sendmail to say.
 package main
 
 import (
@@ -47,10 +51,10 @@ const (
 )
 
 func main() {
-	os.Exit(run(os.Args[1:], os.Stdin, os.Stderr))
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-func run(args []string, stdin io.Reader, stderr io.Writer) int {
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	fatal := func(status int, format string, a ...any) int {
 		fmt.Fprintf(stderr, "postdrop: fatal: %s\n", fmt.Sprintf(format, a...))
 		return status
@@ -65,7 +69,9 @@ func run(args []string, stdin io.Reader, stderr io.Writer) int {
 	}
 	cfg, err := config.Read(dir)
 	if err == nil {
-		err = cfg.Check("authorized_submit_users", "queue_directory", "pickup_service_name", "message_size_limit")
+		err = cfg.Check("authorized_submit_users", "queue_directory", "pickup_service_name", "message_size_limit",
+			"local_login_sender_maps", "empty_address_local_login_sender_maps_lookup_key", "recipient_delimiter",
+			"owner_request_special", "double_bounce_sender")
 	}
 	if err != nil {
 		return fatal(exitConfig, "%v", err)
@@ -77,8 +83,17 @@ func run(args []string, stdin io.Reader, stderr io.Writer) int {
 	}
 	queue := cfg.String("queue_directory")
 	box := maildrop.Box{Dir: filepath.Join(queue, "maildrop"), Socket: filepath.Join(queue, "public", cfg.String("pickup_service_name"))}
+	if asks(cfg) {
+		box.Sender = func(sender string) error {
+			return mayUse(cfg, login(), sender, func(text string) { fmt.Fprintf(stderr, "postdrop: warning: %s\n", text) })
+		}
+	}
 	err = box.Drop(stdin, os.Getuid(), time.Now(), cfg.Bytes("message_size_limit"))
+	var refused refusal
 	switch {
+	case errors.As(err, &refused):
+		fmt.Fprintln(stdout, refused)
+		return exitTempFail
 	case errors.Is(err, maildrop.ErrTooBig):
 		return fatal(exitTooBig, "%v", err)
 	case errors.Is(err, maildrop.ErrMalformed):

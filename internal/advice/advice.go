@@ -3,7 +3,7 @@
 // what in them is unwise, wherever they come from.
 //
 // It says nothing of what config.Config.Warnings already says (parameters that
-// are unknown, do nothing here, or not yet), which every check does.
+// are unknown or do nothing here), which every check does.
 //
 // # Diagnostics
 //

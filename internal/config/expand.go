@@ -43,6 +43,7 @@ func (f valueFunc) text(name string) (string, error)     { return f(name), nil }
 //	${{a} op {b}?{text}:{text}}  op is == != < <= > >=, on numbers if both are numbers,
 //	                             or one of these followed by "level", on compatibility levels
 //	${{a} op {b}}                "true" or nothing
+//	${domain_to_ascii{text}}     the domain text with A-labels; domain_to_utf8: with U-labels
 //	$$                           a dollar sign
 //
 // The texts are expanded in turn.
@@ -148,6 +149,9 @@ func expandGroup(out []byte, inner string, names resolver) ([]byte, error) {
 		rest = trimLeft(rest[len(name):])
 		if rest == "" {
 			return appendName(out, name, names)
+		}
+		if rest[0] == '{' {
+			return expandCall(out, name, rest, names)
 		}
 		if rest[0] == '?' || rest[0] == ':' {
 			var err error

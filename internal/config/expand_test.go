@@ -16,6 +16,7 @@ compatibility_level = 3.6
 e =
 v = val
 u = $nope
+idn = π.example
 w = <$v>
 seven = 7
 `
@@ -59,6 +60,8 @@ var expansions = []struct{ text, want string }{
 	{"[${e?{x}}]", "[]"},
 	{"[${v?{${e?{x}:{in}}}:{y}}]", "[in]"},
 	{"[$(v?x)]", "[x]"},
+
+	{"[${v{a}}]", "error"},
 
 	{"[${{a}=={a}?{y}:{n}}]", "[y]"},
 	{"[${{a} == {b}?{y}:{n}}]", "[n]"},
@@ -135,6 +138,44 @@ func realPostconf(t *testing.T) string {
 	}
 	t.Skip("SKIPPED: Postfix's postconf is not installed, so nothing was compared with it")
 	return ""
+}
+
+// calls are expansions that the installed Postfix may be too old for.
+var calls = []struct{ text, want string }{
+	{"[${domain_to_ascii{mail.example}}]", "[mail.example]"},
+	{"[${domain_to_ascii{ Bücher.example }}]", "[xn--bcher-kva.example]"},
+	{"[${domain_to_ascii {$idn}}]", "[xn--1xa.example]"},
+	{"[${domain_to_ascii{${v?{faß.example}}}}]", "[xn--fa-hia.example]"},
+	{"[${domain_to_utf8{xn--1xa.example}}]", "[π.example]"},
+	{"[${domain_to_utf8{$idn}}]", "[π.example]"},
+	{"[${domain_to_ascii{}}]", "[]"},
+	{"[${domain_to_ascii{π..-example}}]", "error"},
+	{"[${domain_to_utf8{xn--a.example}}]", "error"},
+	{"[${domain_to_ascii{a}{b}}]", "error"},
+	{"[${domain_to_ascii{a}?x}]", "error"},
+	{"[${domain_to_ascii{a}", "error"},
+}
+
+func TestFunctions(t *testing.T) {
+	t.Parallel()
+	for _, main := range []string{"", "enable_idna2003_compatibility = yes\n"} {
+		c, err := LoadString(expansionMain + main)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tt := range calls {
+			if main != "" {
+				tt.want = strings.ReplaceAll(tt.want, "xn--fa-hia", "fass")
+			}
+			got, err := c.Expand(tt.text)
+			if err != nil {
+				got = "error"
+			}
+			if got != tt.want {
+				t.Errorf("%sExpand(%s) = %s (%v), want %s", main, tt.text, got, err, tt.want)
+			}
+		}
+	}
 }
 
 func TestExpandAsPostfix(t *testing.T) {

@@ -49,6 +49,7 @@ const (
 )
 
 var noEffect = map[string]string{
+	"error_service_name":                     goneInPostfix,
 	"enable_long_queue_ids":                  onlyLongIDs,
 	"hash_queue_depth":                       noMessageFile,
 	"hash_queue_names":                       noMessageFile,

@@ -71,7 +71,6 @@ var trivialRewriteParams = []Param{
 	{Name: "append_dot_mydomain", Type: Bool, Default: "${{$compatibility_level} <level {1} ? {yes} : {no}}", Tier: 2, Doc: "Add .$mydomain to domains without a dot"},
 	{Name: "default_transport", Type: String, Default: "smtp", Tier: 1, Doc: "Transport for remote destinations"},
 	{Name: "empty_address_default_transport_maps_lookup_key", Type: String, Default: "<>", Tier: 3, Doc: "Key for null sender in transport table"},
-	{Name: "empty_address_local_login_sender_maps_lookup_key", Type: String, Default: "<>", Tier: 3, Doc: "Key for null sender in login table"},
 	{Name: "empty_address_recipient", Type: String, Default: "MAILER-DAEMON", Tier: 3, Doc: "Recipient used for mail to <>"},
 	{Name: "empty_address_relayhost_maps_lookup_key", Type: String, Default: "<>", Tier: 3, Doc: "Key for null sender in relayhost table"},
 	{Name: "local_transport", Type: String, Default: "local:$myhostname", Tier: 1, Doc: "Transport for local domains"},

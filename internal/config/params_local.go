@@ -26,7 +26,6 @@ var localParams = []Param{
 	{Name: "local_command_shell", Type: String, Tier: 3, Doc: "Shell for local delivery commands"},
 	{Name: "local_delivery_status_filter", Type: List, Default: "$default_delivery_status_filter", Tier: 3, Doc: "Status code filter of local delivery"},
 	{Name: "local_header_rewrite_clients", Type: List, Default: "permit_inet_interfaces", Tier: 2, Doc: "Clients whose headers are completed with local domain"},
-	{Name: "local_login_sender_maps", Type: List, Default: "static:*", Tier: 3, Doc: "Sender addresses each login may use with sendmail"},
 	{Name: "local_recipient_maps", Type: List, Default: "proxy:unix:passwd.byname $alias_maps", Tier: 1, Doc: "Valid recipients in local domains"},
 	{Name: "luser_relay", Type: Raw, Tier: 2, Doc: "Destination for unknown local recipients"},
 	{Name: "mail_spool_directory", Type: String, Default: "/var/mail", Tier: 1, Doc: "Directory of system mailboxes"},

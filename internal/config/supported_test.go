@@ -77,6 +77,17 @@ func TestSupported(t *testing.T) {
 	}
 }
 
+// TestEveryParameter: what is declared is read by some code, or it is said why it
+// has no effect.
+func TestEveryParameter(t *testing.T) {
+	t.Parallel()
+	for _, p := range All() {
+		if !Supported(p.Name) && NoEffect(p.Name) == "" {
+			t.Errorf("%s is read by nothing", p.Name)
+		}
+	}
+}
+
 func scanTree(t *testing.T) *scan {
 	t.Helper()
 	// The package itself reads these for computed defaults and entries of master.cf.

@@ -35,7 +35,7 @@ func Supported(name string) bool {
 }
 
 // Warnings returns what an operator should know about settings that were read
-// without error: names that nobody knows, parameters that have no effect here or are not supported yet,
+// without error: names that nobody knows, parameters that have no effect here,
 // and settings that another line overrides. Each is reported once, with its place, in order of place.
 func (c *Config) Warnings() []string { return c.warnings(true) }
 
@@ -85,9 +85,6 @@ func warning(name, raw string, used map[string]bool) string {
 	}
 	if reason := NoEffect(name); reason != "" {
 		return fmt.Sprintf("parameter %s has no effect in Posthaste: %s", name, reason)
-	}
-	if !Supported(name) && !used[name] {
-		return fmt.Sprintf("parameter %s is not supported yet", name)
 	}
 	return ""
 }

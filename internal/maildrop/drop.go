@@ -18,6 +18,8 @@ import (
 type Box struct {
 	Dir    string // the maildrop directory
 	Socket string // pickup's; empty: pickup is neither offered mail nor told of it
+	// Sender says what is wrong with a sender that Drop is given; nil allows all.
+	Sender func(sender string) error
 }
 
 // Drop reads a message in this package's form from r and stores it as Store
@@ -26,6 +28,11 @@ func (b Box) Drop(r io.Reader, uid int, now time.Time, limit int64) error {
 	m, err := NewReader(r)
 	if err != nil {
 		return err
+	}
+	if b.Sender != nil {
+		if err := b.Sender(m.Sender); err != nil {
+			return err // the rest of the message may be on its way still
+		}
 	}
 	m.UID, m.Time = uid, now
 	if err = b.Store(&m.Header, m, limit); err == nil {

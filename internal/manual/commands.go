@@ -482,14 +482,14 @@ func postdropPage() command {
 		options: []option{configDir, ignored('r'), ignored('v')},
 		status: []status{
 			{0, "The message is on stable storage."}, badUsage, {65, "The input is no message."}, {69, "The message is larger than message_size_limit."},
-			{75, "The message could not be stored; try again later."}, notAllowed, badConfig,
+			{75, "The message could not be stored; try again later. Or the sender is not one that the user may use (local_login_sender_maps): why is on standard output then."}, notAllowed, badConfig,
 		},
 		see: []string{"sendmail.1", "pickup.8"},
 		sections: []section{{
 			title: "Security considerations",
 			about: []string{
 				"This program has a right its caller has not: that of setgid_group to make files in the maildrop directory. Anybody may run it. It ignores the environment but for MAIL_CONFIG, and that, like -c, must name a directory that alternate_config_directories lists in the default main.cf. Who submitted a message is what the kernel says.",
-				"authorized_submit_users says who may submit mail at all.",
+				"authorized_submit_users says who may submit mail at all, and local_login_sender_maps which envelope senders each login may use. sendmail(1) leaves it to this program to ask, also for root.",
 			},
 		}},
 	}

@@ -133,11 +133,12 @@ func mainPage() []byte {
 	p.paragraphs(
 		`main.cf(5) holds settings, one a line, as "name = value". A line that begins with white space continues the one before it. Empty lines, and lines whose first character that is no white space is #, are ignored; a comment between a line and its continuation does not part them. When a parameter is set twice the last one counts, and a warning says so.`,
 		`What is not set has its default. "postconf -n" prints what is set, "postconf -d" all defaults, and "postconf -e" edits the file. A running mail system takes up changes with "posthaste reload". "posthaste check" says what is wrong.`,
-		`A parameter that does not do anything here, or not yet, is accepted, and a warning says why. Names that nobody knows are a warning, too, unless a setting uses them as $name or they are restriction classes.`,
+		`A parameter that does not do anything here is accepted, and a warning says why. Names that nobody knows are a warning, too, unless a setting uses them as $name or they are restriction classes.`,
 	)
 	p.subsection("Values")
 	p.items("Ds", []item{
 		{"Li $name , ${name}", "The value of another parameter, also one that the site has made up. A name that is not set is nothing."},
+		{"Li ${domain_to_ascii{text}}", "The domain that the text, expanded, is, with its international labels in ASCII; ${domain_to_utf8{text}} is the other way round."},
 		{"Li ${name?text} , ${name:text}", "The text if the parameter is not empty; if it is empty. Both can be said: ${name?{text}:{text}}."},
 		{"Li ${{a}==\\&{b}?text}", "The text if the comparison holds: == != < <= >= >, as numbers where both are numbers. The operators <level and the like compare compatibility levels."},
 		{"Li $$", "A dollar sign."},
@@ -221,8 +222,6 @@ func state(p *config.Param) (word, reason string) {
 		return "supported", ""
 	}
 	switch reason := config.NoEffect(p.Name); {
-	case reason == "":
-		return "not yet", "a warning at the start says so"
 	case slices.Contains(notApplicable, reason):
 		return "not applicable", reason
 	default:
@@ -254,7 +253,6 @@ supported where it is set and why; "posthaste check -v" also says which defaults
 		{"ours", "Postfix does not have it"},
 		{"built in differently", "what it tunes does not exist here, because another part does the work"},
 		{"not applicable", "it has nothing to act upon"},
-		{"not yet", "accepted, with a warning that it does nothing"},
 	} {
 		fmt.Fprintf(&b, "| %s | %d | %s |\n", s[0], count[s[0]], s[1])
 	}

@@ -199,8 +199,6 @@ func describe(p *config.Param) string {
 	}
 	if reason := config.NoEffect(p.Name); reason != "" {
 		notes = append(notes, "no effect: "+reason)
-	} else if !config.Supported(p.Name) {
-		notes = append(notes, "not supported yet")
 	}
 	return p.Doc + " (" + strings.Join(notes, "; ") + ")"
 }

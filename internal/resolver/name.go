@@ -2,6 +2,7 @@ package resolver
 
 import (
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/net/idna"
 )
@@ -48,9 +49,29 @@ func ValidHostname(name string) bool {
 	return alpha
 }
 
-// lookupProfile is idna.Lookup, but that it leaves it to ValidHostname which
-// ASCII characters may be in a name: "_25._tcp.bücher.example" is one.
-var lookupProfile = idna.New(idna.MapForLookup(), idna.BidiRule(), idna.CheckHyphens(true), idna.StrictDomainName(false))
+// profiles are idna.Lookup without and with transitional processing, but that they
+// leave it to ValidHostname which ASCII characters may be in a name:
+// "_25._tcp.bücher.example" is one.
+var profiles = [2]*idna.Profile{newProfile(false), newProfile(true)}
+
+func newProfile(transitional bool) *idna.Profile {
+	return idna.New(idna.MapForLookup(), idna.BidiRule(), idna.CheckHyphens(true), idna.StrictDomainName(false), idna.Transitional(transitional))
+}
+
+var transitional atomic.Bool
+
+// SetTransitional has the process convert names as IDNA2003 does
+// (enable_idna2003_compatibility): ß is ss, for example (Unicode TS #46 section 4). Names are
+// converted where nobody knows of settings, and all by one rule, so that this is the process's,
+// which calls it once, before it serves.
+func SetTransitional(yes bool) { transitional.Store(yes) }
+
+func lookupProfile() *idna.Profile {
+	if transitional.Load() {
+		return profiles[1]
+	}
+	return profiles[0]
+}
 
 // ToASCII gives the form of a domain in which it is looked up: lower case,
 // internationalized labels as A-labels (RFC 5891), no trailing dot. ok is
@@ -59,7 +80,7 @@ func ToASCII(domain string) (ascii string, ok bool) {
 	domain = strings.TrimSuffix(domain, ".")
 	for i := 0; i < len(domain); i++ {
 		if domain[i] >= 0x80 {
-			a, err := lookupProfile.ToASCII(domain)
+			a, err := lookupProfile().ToASCII(domain)
 			if err != nil {
 				return domain, false
 			}
@@ -79,7 +100,7 @@ func OtherForm(domain string) string {
 		}
 		return ""
 	}
-	unicode, err := lookupProfile.ToUnicode(domain)
+	unicode, err := lookupProfile().ToUnicode(domain)
 	if err != nil || strings.EqualFold(unicode, domain) {
 		return ""
 	}

@@ -109,12 +109,13 @@ func oneAddress(text string) string {
 }
 
 // Drop gives a message to the maildrop: directly when this user may write
-// there, else through postdrop, which has the right. The message is durable when Drop
+// there, else through postdrop, which has the right; through postdrop in any case
+// when local_login_sender_maps are to say who may send as whom. The message is durable when Drop
 // returns nil.
 func (c *Command) Drop(cfg *config.Config, h *maildrop.Header, content io.Reader) error {
 	queue := cfg.String("queue_directory")
 	box := maildrop.Box{Dir: filepath.Join(queue, "maildrop"), Socket: filepath.Join(queue, "public", cfg.String("pickup_service_name"))}
-	if unix.Access(box.Dir, unix.W_OK|unix.X_OK) == nil {
+	if cfg.String("local_login_sender_maps") == "static:*" && unix.Access(box.Dir, unix.W_OK|unix.X_OK) == nil {
 		h.UID, h.Time = os.Getuid(), time.Now()
 		return dropFailure(box.Store(h, content, 0))
 	}
@@ -135,12 +136,18 @@ func dropFailure(err error) error {
 	return failf(ExitTempFail, "%v", err)
 }
 
+// maxWhy bounds what postdrop may say of a sender.
+const maxWhy = 4 << 10
+
 // postdrop runs the set-gid program, which reads the message from its standard
-// input, says what is wrong on ours, and whose exit status is ours.
+// input, says what is wrong on our standard error, and whose exit status is ours.
+// What it says on its standard output is why the sender is not taken.
 func (c *Command) postdrop(path, configDir string, h *maildrop.Header, content io.Reader) error {
 	cmd := exec.Command(path)
 	cmd.Env = append(os.Environ(), "MAIL_CONFIG="+configDir)
 	cmd.Stderr = c.Stderr
+	var why bytes.Buffer
+	cmd.Stdout = &why
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return failf(ExitOSErr, "%v", err)
@@ -158,6 +165,8 @@ func (c *Command) postdrop(path, configDir string, h *maildrop.Header, content i
 		return f
 	case errors.As(err, &exit) && !exit.Exited(): // killed: the message is not at fault
 		return failf(ExitTempFail, "the message was not queued: %s: %v", path, exit)
+	case errors.As(err, &exit) && why.Len() > 0:
+		return failf(exit.ExitCode(), "%s(%d): %.*s", h.Sender, os.Getuid(), maxWhy, bytes.TrimSpace(why.Bytes()))
 	case errors.As(err, &exit):
 		return failf(exit.ExitCode(), "the message was not queued: %s: %v", path, exit)
 	case err != nil:

@@ -20,6 +20,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/confine"
 	"posthaste/internal/maillog"
+	"posthaste/internal/resolver"
 )
 
 // Main is the entry of a process that master has executed under a service's
@@ -88,6 +89,7 @@ func (p *process) setUp() error {
 		return err
 	}
 	env.Config = cfg
+	resolver.SetTransitional(cfg.Bool("enable_idna2003_compatibility"))
 	if err := p.openLog(cfg); err != nil {
 		return err
 	}
