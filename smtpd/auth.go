@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -58,7 +59,11 @@ func readSASL(cfg *config.Config, o table.Options) (*saslSettings, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.backend = sasl.NewUsers(table.OpenMaps("smtpd_sasl_path", table.SplitList(path), o), cfg.String("smtpd_sasl_local_domain"), tokens)
+		key, err := sasl.DecoyKey(cfg.String("data_directory"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			o.Warn("SASL: salts of users that there are not change with each process, which tells who is one: " + err.Error())
+		}
+		s.backend = sasl.NewUsers(table.OpenMaps("smtpd_sasl_path", table.SplitList(path), o), cfg.String("smtpd_sasl_local_domain"), tokens, key)
 	default:
 		return nil, fmt.Errorf("smtpd_sasl_type = %s: expected dovecot, or table with smtpd_sasl_path = type:table", kind)
 	}

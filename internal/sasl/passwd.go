@@ -35,7 +35,12 @@ func Passwd(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return 1
 	}
 	if len(args) == 1 {
-		fmt.Fprintf(stdout, "%s %s\n", args[0], secret)
+		user, ok := prepare(args[0])
+		if !ok {
+			fmt.Fprintf(stderr, "passwd: %q cannot be a user's name: expected UTF-8 without control characters (RFC 4013)\n", args[0])
+			return 1
+		}
+		fmt.Fprintf(stdout, "%s %s\n", user, secret)
 	} else {
 		fmt.Fprintln(stdout, secret)
 	}

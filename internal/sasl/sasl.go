@@ -11,7 +11,10 @@
 //
 // Everything that a client sends is bounded by whoever reads it. Passwords
 // are compared in constant time, and an unknown user costs as much as a wrong
-// password. So many passwords are verified at a time as leave half of the
+// password. SCRAM tells a client a user's salt before it has shown anything: an
+// unknown user has one too, made from the name and a key that is kept, and the
+// iteration count of the entry that was used last. If the entries of a table do not all
+// have the same count (those of "posthaste passwd" do) a stranger can tell. So many passwords are verified at a time as leave half of the
 // processors for other things. The table holds no passwords but what is needed to verify them
 // (RFC 5803): who steals it must try passwords one by one. A token counts when
 // a configured key has signed it for this service; tokens are taken under TLS
@@ -19,7 +22,7 @@
 //
 // # Standards
 //
-//	RFC 4422 (SASL), RFC 4616 (PLAIN), RFC 5802 and RFC 7677 (SCRAM-SHA-256),
+//	RFC 4422 (SASL), RFC 4013 (SASLprep), RFC 4616 (PLAIN), RFC 5802 and RFC 7677 (SCRAM-SHA-256),
 //	RFC 9266 (tls-exporter), RFC 5929 (tls-server-end-point), RFC 5803 (how
 //	SCRAM secrets are written down), RFC 7628 (OAUTHBEARER), RFC 7519 and RFC
 //	8725 (JWT), draft-murchison-sasl-login (LOGIN), the Dovecot authentication

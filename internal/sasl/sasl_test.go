@@ -30,9 +30,9 @@ func fast(t *testing.T, password string) Secret {
 
 func users(t *testing.T) *Users {
 	spec := fmt.Sprintf("inline:{ {joe=%s}, {ann@realm=%s}, {broken=hello} }", fast(t, "secret"), fast(t, "pass,word="))
-	u := NewUsers(table.OpenMaps("users", []string{spec}, table.Options{}), "realm", nil)
+	u := NewUsers(table.OpenMaps("users", []string{spec}, table.Options{}), "realm", nil, nil)
 	t.Cleanup(u.Close)
-	u.decoy = fast(t, "x")
+	u.decoys.iterations = minIterations
 	return u
 }
 
@@ -230,7 +230,7 @@ func FuzzExchange(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	u := NewUsers(table.OpenMaps("users", []string{"static:" + secret.String()}, table.Options{}), "", nil)
+	u := NewUsers(table.OpenMaps("users", []string{"static:" + secret.String()}, table.Options{}), "", nil, nil)
 	f.Fuzz(func(t *testing.T, mech string, a, b []byte) {
 		x, err := u.Start(context.Background(), mech, Client{})
 		if err != nil {
@@ -371,7 +371,7 @@ func TestHashingBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := NewUsers(table.OpenMaps("users", []string{"static:" + secret.String()}, table.Options{}), "", nil)
+	u := NewUsers(table.OpenMaps("users", []string{"static:" + secret.String()}, table.Options{}), "", nil, nil)
 	defer u.Close()
 	for range cap(u.hashing) {
 		u.hashing <- struct{}{}

@@ -3,7 +3,6 @@ package sasl
 import (
 	"bytes"
 	"context"
-	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -82,20 +81,17 @@ func (s *scram) clientFirst(ctx context.Context, msg string) ([]byte, bool, erro
 	if !ok || user == "" || clientNonce == "" || len(clientNonce) > 256 {
 		return nil, false, ErrMalformed
 	}
-	s.user = user
+	if s.user, ok = prepare(user); !ok {
+		return nil, false, errCredentials
+	}
 	if name, is := strings.CutPrefix(authz, "a="); authz != "" {
-		if name, ok = decodeName(name); !is || !ok || name != user {
+		if name, ok = decodeName(name); !is || !ok || !sameUser(name, s.user) {
 			return nil, false, &Failure{"not authorized to act as another user"}
 		}
 	}
 	var err error
-	if s.secret, s.known, err = s.users.secret(ctx, user); err != nil {
+	if s.secret, s.known, err = s.users.secret(ctx, s.user); err != nil {
 		return nil, false, err
-	}
-	if !s.known { // the same salt each time, or the answer would tell
-		h := hmac.New(sha256.New, s.secret.Salt)
-		h.Write([]byte(user))
-		s.secret.Salt = h.Sum(nil)[:saltLen]
 	}
 	s.nonce = clientNonce + rand.Text()
 	challenge := "r=" + s.nonce + ",s=" + base64.StdEncoding.EncodeToString(s.secret.Salt) + ",i=" + strconv.Itoa(s.secret.Iterations)

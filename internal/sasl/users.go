@@ -46,6 +46,10 @@ func NewSecret(password string) (Secret, error) {
 	}
 	salt := make([]byte, saltLen)
 	rand.Read(salt)
+	password, ok := prepare(password)
+	if !ok {
+		return Secret{}, errors.New("a password is a line of text in UTF-8, without control characters (RFC 4013)")
+	}
 	return derive(password, salt, Iterations)
 }
 
@@ -100,13 +104,19 @@ func ParseSecret(text string) (Secret, error) {
 	return s, nil
 }
 
-// Matches says whether password is the one that the secret was made of.
+// Matches says whether password is the one that the secret was made of. One that
+// RFC 4013 has another form for is tried as it is too: not everybody who makes
+// secrets knows of it.
 func (s Secret) Matches(password string) bool {
 	if len(password) > maxPassword {
 		return false
 	}
-	d, err := derive(password, s.Salt, s.Iterations)
-	return err == nil && subtle.ConstantTimeCompare(d.StoredKey, s.StoredKey) == 1
+	try := func(password string) bool {
+		d, err := derive(password, s.Salt, s.Iterations)
+		return err == nil && subtle.ConstantTimeCompare(d.StoredKey, s.StoredKey) == 1
+	}
+	prepared, ok := prepare(password)
+	return ok && try(prepared) || prepared != password && try(password)
 }
 
 // Users is a Backend over tables of users: the key is the name, the value a
@@ -114,7 +124,7 @@ func (s Secret) Matches(password string) bool {
 type Users struct {
 	maps   *table.Maps
 	realm  string  // added to names without one when they are not found as they are
-	decoy  Secret  // what unknown users are compared with
+	decoys *decoys // what unknown users are compared with
 	tokens *Tokens // nil: none are taken
 	// hashing holds one for each password that is being hashed: half of the
 	// machine is kept for other things, whatever strangers try.
@@ -125,13 +135,10 @@ type Users struct {
 const hashTimeout = 10 * time.Second
 
 // NewUsers returns a Backend over the tables, which may be none when there are
-// tokens. Who shows a good token need not be in a table.
-func NewUsers(maps *table.Maps, realm string, tokens *Tokens) *Users {
-	// Nobody knows a password that leads to these keys.
-	key := make([]byte, saltLen+2*sha256.Size)
-	rand.Read(key)
-	decoy := Secret{Iterations, key[:saltLen], key[saltLen : saltLen+sha256.Size], key[saltLen+sha256.Size:]}
-	return &Users{maps: maps, realm: realm, decoy: decoy, tokens: tokens, hashing: make(chan struct{}, max(1, runtime.NumCPU()/2))}
+// tokens. Who shows a good token need not be in a table. decoyKey is what
+// DecoyKey gives; nil makes up users that last as long as the process.
+func NewUsers(maps *table.Maps, realm string, tokens *Tokens, decoyKey []byte) *Users {
+	return &Users{maps: maps, realm: realm, decoys: newDecoys(decoyKey), tokens: tokens, hashing: make(chan struct{}, max(1, runtime.NumCPU()/2))}
 }
 
 // Close implements Backend.
@@ -170,21 +177,30 @@ func (u *Users) Start(ctx context.Context, mechanism string, c Client) (Exchange
 	return &scram{users: u, client: c, plus: mechanism == "SCRAM-SHA-256-PLUS"}, nil
 }
 
-// secret finds a user's secret; ok is false for one that there is not.
+// secret finds a user's secret; ok is false for one that there is not, who has
+// a made-up one. A user that is found is looked for as often as one that is not.
 func (u *Users) secret(ctx context.Context, user string) (s Secret, ok bool, err error) {
+	full := user
 	value, found, err := u.maps.Lookup(ctx, user, false)
-	if err == nil && !found && u.realm != "" && !strings.Contains(user, "@") {
-		value, found, err = u.maps.Lookup(ctx, user+"@"+u.realm, false)
+	if err == nil && u.realm != "" && !strings.Contains(user, "@") {
+		full = user + "@" + u.realm
+		other, also, e := u.maps.Lookup(ctx, full, false)
+		if err = e; !found {
+			value, found = other, also
+		}
 	}
+	decoy := u.decoys.secret(full)
 	if err != nil || !found {
-		return u.decoy, false, err
+		return decoy, false, err
 	}
 	if s, err = ParseSecret(value); err != nil {
 		return s, false, fmt.Errorf("user %s: %w", user, err)
 	}
+	u.decoys.learn(&s)
 	return s, true, nil
 }
 
+// check verifies a password. user has been prepared.
 func (u *Users) check(ctx context.Context, user, password string) error {
 	s, known, err := u.secret(ctx, user)
 	if err != nil {
@@ -205,6 +221,12 @@ func (u *Users) check(ctx context.Context, user, password string) error {
 	return nil
 }
 
+// sameUser says whether a name is that of a user, who has been prepared.
+func sameUser(name, user string) bool {
+	name, ok := prepare(name)
+	return ok && name == user
+}
+
 // plain is PLAIN, RFC 4616.
 type plain struct {
 	users *Users
@@ -222,8 +244,11 @@ func (p *plain) Next(ctx context.Context, response []byte) ([]byte, bool, error)
 	if len(parts) != 3 || len(parts[1]) == 0 || len(parts[2]) == 0 {
 		return nil, false, ErrMalformed
 	}
-	p.user = string(parts[1])
-	if authz := string(parts[0]); authz != "" && authz != p.user {
+	var ok bool
+	if p.user, ok = prepare(string(parts[1])); !ok {
+		return nil, false, errCredentials
+	}
+	if authz := string(parts[0]); authz != "" && !sameUser(authz, p.user) {
 		return nil, false, &Failure{"not authorized to act as another user"}
 	}
 	if err := p.users.check(ctx, p.user, string(parts[2])); err != nil {
@@ -252,8 +277,12 @@ func (l *login) Next(ctx context.Context, response []byte) ([]byte, bool, error)
 	case 1:
 		return []byte("Username:"), false, nil
 	case 2:
-		if l.user = string(response); l.user == "" {
+		if len(response) == 0 {
 			return nil, false, ErrMalformed
+		}
+		var ok bool
+		if l.user, ok = prepare(string(response)); !ok {
+			return nil, false, errCredentials
 		}
 		return []byte("Password:"), false, nil
 	}

@@ -115,7 +115,7 @@ func serveFlush(t testing.TB, path string) {
 // does, with what Postfix asks of it.
 func serveDovecot(t testing.TB, path, spec, realm string) {
 	maps := table.OpenMaps("smtpd_sasl_path", []string{spec}, table.Options{Recheck: -1})
-	users := sasl.NewUsers(maps, realm, nil)
+	users := sasl.NewUsers(maps, realm, nil, nil)
 	t.Cleanup(users.Close)
 	serveUnix(t, path, func(c net.Conn) {
 		fmt.Fprint(c, "VERSION\t1\t1\nMECH\tPLAIN\tplaintext\nMECH\tLOGIN\tplaintext\nMECH\tSCRAM-SHA-256\tdictionary\tmutual-auth\n"+
