@@ -112,3 +112,55 @@ func TestVerify(t *testing.T) {
 		t.Errorf("verify has logged something")
 	}
 }
+
+// TestVerifyLimit: while as many probes are under way as may be, an address of
+// which nothing is known is refused for now, with Postfix's words. One that is
+// known, or being found out, is answered as ever, and the refusal is not
+// remembered as what is known of the address, as Postfix does.
+func TestVerifyLimit(t *testing.T) {
+	t.Parallel()
+	const settings = "\naddress_verify_poll_count = 1\naddress_verify_pending_request_limit = 1\n"
+	for _, like := range []bool{true, false} {
+		t.Run(map[bool]string{true: "postfix", false: "posthaste"}[like], func(t *testing.T) {
+			t.Parallel()
+			answer := make(chan struct{})
+			next := newSink(t, func(line string) string {
+				if strings.HasPrefix(line, "RCPT TO:<slow@") {
+					select {
+					case <-answer:
+					case <-t.Context().Done():
+					}
+				}
+				return probed(line)
+			})
+			o := options{main: fmt.Sprintf(verifySettings, next.port()) + settings}
+			var s *system
+			if like {
+				s = newPostfix(t, o)
+			} else {
+				s = newSystem(t, o)
+			}
+			becomes := func(recipient, want string) {
+				t.Helper()
+				got := ""
+				s.eventually(fmt.Sprintf("<%s> is answered %q", recipient, want), func() bool {
+					got = s.dialogue(t, "", "EHLO client.test", "MAIL FROM:<>", "RCPT TO:<"+recipient+">", "QUIT")[3]
+					return got == want
+				})
+			}
+			refused := func(recipient, why string) string {
+				return "450 4.1.1 <" + recipient + ">: Recipient address rejected: unverified address: " + why
+			}
+			becomes("good@far.test", "250 2.1.5 Ok")
+			becomes("slow@far.test", refused("slow@far.test", "Address verification in progress"))
+			becomes("more@far.test", refused("more@far.test", "Too many address verification requests"))
+			becomes("slow@far.test", refused("slow@far.test", "Address verification in progress"))
+			becomes("good@far.test", "250 2.1.5 Ok")
+			close(answer)
+			becomes("slow@far.test", "250 2.1.5 Ok")
+			if !like {
+				becomes("more@far.test", "250 2.1.5 Ok")
+			}
+		})
+	}
+}

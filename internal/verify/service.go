@@ -2,6 +2,7 @@ package verify
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"runtime/debug"
@@ -157,6 +158,12 @@ func (s *server) query(addr string, now time.Time) *proto.ProbeReply {
 	if err == nil && r.WantsProbe(&s.times, now) {
 		err = s.probe(addr, now)
 	}
+	if errors.Is(err, errTooMany) {
+		if reply.Status == proto.ProbeTodo {
+			return &proto.ProbeReply{Status: proto.ProbeDefer, Text: "Too many address verification requests"}
+		}
+		return reply // what is known is not refreshed now
+	}
 	if err != nil {
 		s.log.Warning("address verification cache: %v", err)
 		return &proto.ProbeReply{Status: proto.ProbeDefer, Text: "Address verification cache error"}
@@ -164,11 +171,14 @@ func (s *server) query(addr string, now time.Time) *proto.ProbeReply {
 	return reply
 }
 
-// probe has a probe sent, if one more may be under way and nobody else has had
-// one sent meanwhile.
+// errTooMany says that as many probes are under way as may be.
+var errTooMany = errors.New("too many probes are under way")
+
+// probe has a probe sent, if one more may be under way (errTooMany) and nobody
+// else has had one sent meanwhile.
 func (s *server) probe(addr string, now time.Time) error {
-	if !s.admit(addr, now) {
-		return nil
+	if ok, err := s.admit(addr, now); !ok {
+		return err
 	}
 	wanted := false
 	err := s.store.Change(addr, func(r *Record) bool {
@@ -190,13 +200,14 @@ func (s *server) probe(addr string, now time.Time) error {
 	return nil
 }
 
-// admit says whether one more probe may be under way.
-func (s *server) admit(addr string, now time.Time) bool {
+// admit says whether a probe for addr is to be sent: not when one is under way,
+// and with errTooMany not when too many others are.
+func (s *server) admit(addr string, now time.Time) (bool, error) {
 	key := strings.ToLower(addr)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if at, ok := s.pending[key]; ok && now.Sub(at) < probeTime {
-		return false
+		return false, nil
 	}
 	if len(s.pending) >= s.limit {
 		for a, at := range s.pending { // those that nothing was heard of
@@ -205,11 +216,11 @@ func (s *server) admit(addr string, now time.Time) bool {
 			}
 		}
 		if len(s.pending) >= s.limit {
-			return false
+			return false, errTooMany
 		}
 	}
 	s.pending[key] = now
-	return true
+	return true, nil
 }
 
 func (s *server) done(addr string) {

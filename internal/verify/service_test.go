@@ -250,14 +250,25 @@ func TestLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "", "address_verify_pending_request_limit = 3\n")
 		defer w.end()
-		for i, want := range []string{"1", "1", "1", "0", "0"} {
-			w.expect(fmt.Sprintf("u%d@b.test", i), inProgress+want)
+		const tooMany = `defer "Too many address verification requests" 0`
+		for i, want := range []string{inProgress + "1", inProgress + "1", inProgress + "1", tooMany, tooMany} {
+			w.expect(fmt.Sprintf("u%d@b.test", i), want)
 		}
-		w.tell("U1@b.test", proto.ProbeDefer, "450 later")
+		w.expect("u2@b.test", inProgress+"0")
+		w.tell("U1@b.test", proto.ProbeOK, "250 fine")
 		w.expect("u3@b.test", inProgress+"1")
-		w.expect("u4@b.test", inProgress+"0")
+		w.expect("u4@b.test", tooMany)
 		time.Sleep(probeTime)
 		w.expect("u4@b.test", inProgress+"1")
+		w.expect("u5@b.test", inProgress+"1")
+		w.expect("u6@b.test", inProgress+"1")
+		time.Sleep(7*24*time.Hour - probeTime) // what is known is to be refreshed
+		w.expect("u4@b.test", inProgress+"1")
+		w.expect("u5@b.test", inProgress+"1")
+		w.expect("u6@b.test", inProgress+"1")
+		w.expect("u1@b.test", `ok "250 fine" 0`)
+		w.tell("u4@b.test", proto.ProbeOK, "250 fine")
+		w.expect("u1@b.test", `ok "250 fine" 1`)
 	})
 }
 

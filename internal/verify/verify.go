@@ -9,6 +9,13 @@
 // does not take the place of a good result before that has expired, and is
 // repeated at most every 1000 seconds.
 //
+// When as many probes are under way as may be, who asks about an address of
+// which nothing is known is told so at once, "Too many address verification
+// requests", to try again later. With Postfix such a probe goes into the queue,
+// comes back from there with these words, and they are remembered as what is
+// known of the address; here nothing is remembered, and the next question has
+// it found out when others are through.
+//
 // # Security
 //
 // Addresses come from strangers, who could have us send probes anywhere: one
