@@ -544,11 +544,15 @@ func (in *incoming) state(res *Result) (c spool.Change, changed bool) {
 	for i, r := range res.Envelope.Recipients {
 		at[key{r.Address, r.Orig()}] = i
 	}
+	of := in.q.Envelope.Recipients
+	if in.q.Was != nil {
+		of = in.q.Was
+	}
 	for _, o := range was.Outcomes {
-		if o.Rcpt < 0 || o.Rcpt >= len(in.q.Envelope.Recipients) {
+		if o.Rcpt < 0 || o.Rcpt >= len(of) {
 			continue
 		}
-		r := &in.q.Envelope.Recipients[o.Rcpt]
+		r := &of[o.Rcpt]
 		if i, ok := at[key{r.Address, r.Orig()}]; ok {
 			o.Rcpt = i
 			c.Outcomes = append(c.Outcomes, o)

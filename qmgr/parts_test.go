@@ -2,7 +2,9 @@ package qmgr
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -149,6 +151,56 @@ func TestPartsExpire(t *testing.T) {
 	defer st.mu.Unlock()
 	if len(st.notices) != 1 || st.notices[0].Notice != proto.NoticeExpired || !slices.Equal(words(&st.notices[0].Outcomes[0]), []string{"a!.", "b?", "c!"}) {
 		t.Errorf("told: %+v", st.notices)
+	}
+}
+
+// A message that is queued again takes along who has been told, and nothing
+// else: not what came of the others, and nobody who has it and whose sender
+// could not yet be told so.
+func TestPartsRequeued(t *testing.T) {
+	t.Parallel()
+	at := time.UnixMicro(1795251386000001)
+	outcome := func(i int, o mail.Outcome) mail.Outcome {
+		o.Rcpt, o.When = i, at
+		return o
+	}
+	told := parted(dsn.Deferred, "a!", "b?")
+	told.Tell(false)
+	rcpt := func(addr, original string) mail.Recipient {
+		return mail.Recipient{Address: addr + "@to.test", Original: original + "@to.test"}
+	}
+	st := newStage(t, "")
+	id := st.fill(faketest.Mail{Queue: spool.Hold, Content: "x\r\n", Done: []int{0}, Attempts: 2,
+		Outcomes: []mail.Outcome{outcome(1, parted(dsn.Deferred, "b?")), outcome(2, mail.Outcome{Action: dsn.Delivered, Status: dsn.S(2, 0, 0)}), outcome(4, told)},
+		Envelope: mail.Envelope{Arrival: at, Sender: "s@from.test", Size: 3,
+			Recipients: []mail.Recipient{rcpt("0", "0"), rcpt("1", "v"), rcpt("2", "2"), rcpt("3", "3"), rcpt("4", "w")}}})[0]
+	only := st.fill(faketest.Mail{Queue: spool.Hold, Content: "x\r\n", Outcomes: []mail.Outcome{outcome(0, mail.Outcome{Action: dsn.Relayed, Status: dsn.S(2, 0, 0)})},
+		Envelope: mail.Envelope{Arrival: at, Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{rcpt("0", "0")}}})[0]
+	st.located[only] = true
+	st.run()
+	st.command(proto.Command{Verb: proto.VerbRequeue, ID: id})
+	st.waitOp(id, "its removal", removed)
+	st.command(proto.Command{Verb: proto.VerbRequeue, ID: only})
+	st.until("it is said", func() bool {
+		return strings.Contains(st.log.String(), string(only)+": not requeued: all recipients have it")
+	})
+	st.waitExplain(only, "hold queue")
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if len(st.taken) != 1 {
+		t.Fatalf("through cleanup: %+v", st.taken)
+	}
+	q := &st.taken[0]
+	var to []string
+	for _, r := range q.Envelope.Recipients {
+		to = append(to, r.Address)
+	}
+	if want := []string{"v@to.test", "3@to.test", "w@to.test"}; !slices.Equal(to, want) || !slices.Equal(q.Settles.Rcpts, []int{1, 2, 3, 4}) {
+		t.Errorf("queued for %q, settles %v", to, q.Settles.Rcpts)
+	}
+	told.Parts = told.Parts[:1]
+	if q.State == nil || !reflect.DeepEqual(q.State.Outcomes, []mail.Outcome{outcome(0, told)}) || q.State.Set != 0 || len(q.Was) != 1 || q.Was[0].Address != "4@to.test" || q.Was[0].Original != "w@to.test" {
+		t.Errorf("state %+v of %+v", q.State, q.Was)
 	}
 }
 

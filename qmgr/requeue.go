@@ -2,11 +2,13 @@ package qmgr
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"time"
 
+	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queueread"
@@ -21,8 +23,24 @@ const requeueTimeout = 10 * time.Minute
 // requeue sends a message through cleanup again, under a new ID, so that
 // changed tables apply to it; the old one goes in the same commit. On failure
 // the message stays as it was.
+//
+// It starts over, with its age, attempts and warnings, for the original
+// addresses of all recipients that are not done. Two things are kept. Who has
+// the message, and is not done only because his sender is to be told so, does
+// not get it once more, and his sender is not told, as with Postfix. And of the
+// members of an alias that its sender has been told of he is not told again,
+// while the alias is still what the original address comes to.
 func (s *Server) requeue(m *message, held bool) {
-	s.work(m) // it is not in the queue any more, and not gone
+	s.work(m)               // it is not in the queue any more, and not gone
+	if s.log.unsure(m.id) { // first it must be known who has been told of what
+		s.log.after(func() { s.copy(m, held) })
+		return
+	}
+	s.copy(m, held)
+}
+
+// copy has the message copied.
+func (s *Server) copy(m *message, held bool) {
 	num, ref, id, nrcpt, done := m.num, m.ref, m.id, m.nrcpt, slices.Clone(m.done)
 	s.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, requeueTimeout)
@@ -74,21 +92,11 @@ func (s *Server) resubmit(ctx context.Context, ref spool.Ref, id mail.QueueID, d
 	if err != nil {
 		return "", err
 	}
-	all, err := st.Recipients(0, -1)
+	opt, err := startOver(st, &env)
 	if err != nil {
 		return "", err
 	}
-	settle := &proto.Settle{ID: id}
-	for i := range all {
-		if st.Pending(i) {
-			r := all[i]
-			if r.Original != "" { // aliases are expanded anew
-				r.Address, r.Original = r.Original, ""
-			}
-			env.Recipients = append(env.Recipients, r)
-			settle.Rcpts = append(settle.Rcpts, i)
-		}
-	}
+	opt.Settles.ID = id
 	content, err := queueread.Content(ctx, s.opt.Open, st, id)
 	if err != nil {
 		return "", err
@@ -97,7 +105,7 @@ func (s *Server) resubmit(ctx context.Context, ref spool.Ref, id mail.QueueID, d
 	if env.ID, err = s.opt.Submit.NewID(ctx, time.Now()); err != nil {
 		return "", err
 	}
-	msg := s.opt.Submit.Open(&env, submit.Options{Flags: proto.SubmitMap | proto.SubmitFilter | proto.SubmitBounce, Settles: settle})
+	msg := s.opt.Submit.Open(&env, opt)
 	if _, err := io.Copy(msg, content); err != nil {
 		msg.Abort()
 		return "", err
@@ -110,4 +118,47 @@ func (s *Server) resubmit(ctx context.Context, ref spool.Ref, id mail.QueueID, d
 		return "", fmt.Errorf("%d %s %s", reply.Code, reply.Status, reply.Text)
 	}
 	return env.ID, nil
+}
+
+// startOver gives env the recipients that a message is queued again for, and
+// says with what.
+func startOver(st *spool.Stored, env *mail.Envelope) (opt submit.Options, err error) {
+	opt = submit.Options{Flags: proto.SubmitMap | proto.SubmitFilter | proto.SubmitBounce, Settles: new(proto.Settle)}
+	all, err := st.Recipients(0, -1)
+	if err != nil {
+		return opt, err
+	}
+	outcomes, err := st.Outcomes()
+	if err != nil {
+		return opt, err
+	}
+	last := make(map[int]mail.Outcome, len(outcomes))
+	for _, o := range outcomes {
+		last[o.Rcpt] = o
+	}
+	state, room := new(proto.Op), proto.ListSize // what goes beyond a request is told again
+	for i, r := range all {
+		if !st.Pending(i) {
+			continue
+		}
+		opt.Settles.Rcpts = append(opt.Settles.Rcpts, i)
+		o := last[i]
+		if o.Action.Final() && o.Action != dsn.Failed {
+			continue
+		}
+		o.Parts = slices.DeleteFunc(o.Parts, func(p mail.Part) bool { return !p.Told })
+		if size := outcomeOctets(&o) + len(r.Address) + len(r.Original) + len(r.ORCPT); len(o.Parts) > 0 && size <= room {
+			room -= size
+			o.Rcpt, o.Action, o.Status.Class = len(opt.Was), dsn.Deferred, 4 // no verdict: it is tried
+			state.Outcomes, opt.Was, opt.State = append(state.Outcomes, o), append(opt.Was, r), state
+		}
+		if r.Original != "" { // aliases are expanded anew
+			r.Address, r.Original = r.Original, ""
+		}
+		env.Recipients = append(env.Recipients, r)
+	}
+	if len(env.Recipients) == 0 {
+		return opt, errors.New("all recipients have it; that is to be told to the sender")
+	}
+	return opt, nil
 }

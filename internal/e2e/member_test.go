@@ -150,3 +150,55 @@ func TestMembersFailOneByOne(t *testing.T) {
 	})
 	told(3, "5.1.1", "5.1.1", "5.6.0")
 }
+
+// What its sender has been told of an alias's members goes along when the mail
+// is queued again (postsuper -r), also by way of a virtual alias, and when it
+// moves to another system.
+func TestMembersMoved(t *testing.T) {
+	t.Parallel()
+	settings := reportSettings + "notify_classes =\nvirtual_alias_maps = inline:{ {all@local.test=half@local.test} }\n"
+	s := newSystem(t, options{main: settings, unstarted: true})
+	to := newSystem(t, options{main: settings, unstarted: true})
+	for _, s := range []*system{s, to} {
+		setUpReports(s)
+		s.write("etc/aliases", readAll(t, s.path("etc/aliases"))+"later \"|exit 75\"\nhalf fails, later\n")
+		s.start()
+	}
+	if err := s.sendReported(reported{name: "moved", mail: "<box@local.test>", rcpt: []string{"<all@local.test>"}}); err != nil {
+		t.Fatal(err)
+	}
+	told := func(s *system, want int) {
+		t.Helper()
+		if got := s.reported(); len(got) != want {
+			t.Errorf("there are %d notices, not %d:\n%s", len(got), want, strings.Join(got, "\n=====\n"))
+		}
+	}
+	s.waitLog(`to=<later@local\.test>, .*status=deferred`)
+	s.eventually("the sender is told", func() bool { return len(s.reported()) > 0 })
+	s.retried()
+	s.operate("", "postsuper", "-r", "ALL")
+	s.waitLog(`: requeued as `)
+	s.waitLogN(`to=<later@local\.test>, .*status=deferred`, 3)
+	s.operate("", "postsuper", "-h", "ALL")
+	s.eventually("it is on hold", func() bool { return strings.Contains(s.mustTool("mailq"), "!") })
+	told(s, 1)
+	if text := s.exported(1); !strings.Contains(text, "\n  Told: yes\n") {
+		t.Errorf("exported:\n%s", text)
+	}
+	out, status := to.tool(nil, "spool", "import", s.path("exported"))
+	if status != 0 || !strings.HasPrefix(out, "1 messages imported") {
+		t.Fatalf("import: status %d, %s", status, out)
+	}
+	to.operate("", "postsuper", "-H", "ALL")
+	to.retried()
+	to.retried()
+	to.operate("", "postsuper", "-e", "ALL")
+	to.eventually("the mail goes back", func() bool {
+		to.operate("", "postqueue", "-f")
+		return to.settled()
+	})
+	told(to, 1) // of the other
+	if got := to.reported(); len(got) > 0 && (!strings.Contains(got[0], "later@local.test") || strings.Contains(got[0], "fails@local.test")) {
+		t.Errorf("told in the end:\n%s", got[0])
+	}
+}

@@ -152,6 +152,7 @@ func TestVerifyLimit(t *testing.T) {
 				return "450 4.1.1 <" + recipient + ">: Recipient address rejected: unverified address: " + why
 			}
 			becomes("good@far.test", "250 2.1.5 Ok")
+			s.waitLog(`: removed$`) // it has been under way up to here
 			becomes("slow@far.test", refused("slow@far.test", "Address verification in progress"))
 			becomes("more@far.test", refused("more@far.test", "Too many address verification requests"))
 			becomes("slow@far.test", refused("slow@far.test", "Address verification in progress"))

@@ -14,6 +14,14 @@
 // Queues are hold, incoming, active and deferred, and when named maildrop
 // (where only -d does something) and corrupt (likewise).
 //
+// -r has a message go through cleanup again, as Postfix's does: under a new ID,
+// with its age and attempts beginning anew, for the original addresses of the
+// recipients that are not done, so that changed tables and content checks
+// apply. Who has the message does not get it once more. Of an alias's members
+// that have failed for good and that the sender has been told of he is not told
+// again, where Postfix repeats itself, unless the address comes to something
+// else now.
+//
 // -p, and no option at all, removes files in maildrop that a sendmail program
 // did not live to finish, a week after. In the spool there is nothing to purge, and no
 // structure to check (-s, -S): recovery does both whenever the spool is opened. The

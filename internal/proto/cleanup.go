@@ -134,6 +134,9 @@ type Submit struct {
 	// from: what Set names, and the last outcomes of recipients, by their
 	// indexes here. A hold that is asked for by Flags comes before its Queue.
 	State *Op
+	// Was, when set, is what State's indexes are of: the recipients as they
+	// were, when they have gone back to what they were before mapping.
+	Was []mail.Recipient
 }
 
 // MaxUnanswered is how many Chunks a submitter may have under way: with
@@ -180,6 +183,9 @@ func (m *Submit) Append(b []byte) []byte {
 	if m.State != nil {
 		b = pack.Nested(b, 'o', m.State.append)
 	}
+	for i := range m.Was {
+		b = m.Was[i].Append(b, 'w')
+	}
 	return pack.Bytes(b, 'c', m.Content)
 }
 
@@ -223,6 +229,12 @@ func (m *Submit) Decode(b []byte) error {
 			if err := m.State.decode(r.Bytes()); err != nil {
 				return err
 			}
+		case 'w':
+			var rcpt mail.Recipient
+			if err := rcpt.Decode(r.Bytes()); err != nil {
+				return err
+			}
+			m.Was = append(m.Was, rcpt)
 		case 'c':
 			m.Content = r.Bytes()
 		}

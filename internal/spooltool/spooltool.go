@@ -23,7 +23,7 @@
 // otherwise as it was: sender, recipients but for those that are done, DSN
 // parameters, the client's data, arrival, age, queue, next attempt, number of attempts,
 // whether the sender has been warned, and what each recipient's last attempt came
-// to. Of a message in Postfix's deferred queue the last are taken from its defer
+// to, with what of an alias's members the sender has been told. Of a message in Postfix's deferred queue the last are taken from its defer
 // directory; how many attempts there were Postfix does not record.
 //
 // Export with -p makes queue files in the incoming and hold queues of a Postfix, and

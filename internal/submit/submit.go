@@ -159,12 +159,13 @@ func (c *Client) leaseAhead(ctx context.Context, done chan struct{}) {
 // Options are what a submitter says of a message besides its envelope.
 type Options struct {
 	Flags    proto.SubmitFlags
-	BCC      []string      // recipients that access table actions added
-	Prepend  []string      // header lines that access table actions added, without CRLF
-	FullName string        // of the sender, for a From: field that has to be added
-	Settles  *proto.Settle // what a notice settles
-	State    *proto.Op     // how a message stood that was queued elsewhere
-	Milter   uint64        // the session with filters that the message belongs to
+	BCC      []string         // recipients that access table actions added
+	Prepend  []string         // header lines that access table actions added, without CRLF
+	FullName string           // of the sender, for a From: field that has to be added
+	Settles  *proto.Settle    // what a notice settles
+	State    *proto.Op        // how a message stood that was queued elsewhere
+	Was      []mail.Recipient // see proto.Submit
+	Milter   uint64           // the session with filters that the message belongs to
 	Told     proto.MilterTold
 	// Late says that the content is to be kept here until Commit, so that
 	// Amend may change envelope and options up to then. What goes over
@@ -389,7 +390,7 @@ func firstOf(all []mail.Recipient) (list, rest []mail.Recipient) {
 
 func (m *Message) submit(more bool) *proto.Submit {
 	return &proto.Submit{Envelope: *m.env, Flags: m.opt.Flags, BCC: m.opt.BCC, Prepend: m.opt.Prepend, FullName: m.opt.FullName,
-		Settles: m.opt.Settles, State: m.opt.State, Milter: m.opt.Milter, Told: m.opt.Told, More: more, Content: *m.buf}
+		Settles: m.opt.Settles, State: m.opt.State, Was: m.opt.Was, Milter: m.opt.Milter, Told: m.opt.Told, More: more, Content: *m.buf}
 }
 
 func (m *Message) send(req ipc.Message) {

@@ -218,47 +218,99 @@ var rcptFields = []field[*rcpt]{
 	outcomeText("Remote-MTA", func(o *mail.Outcome) *string { return &o.MTA }),
 	outcomeText("Diagnostic-Type", func(o *mail.Outcome) *string { return &o.DiagType }),
 	outcomeText("Diagnostic", func(o *mail.Outcome) *string { return &o.DiagText }),
+	outcomeText("Owner", func(o *mail.Outcome) *string { return &o.Owner }),
+	outcomeField(flag("Passed", func(o *mail.Outcome) *bool { return &o.Passed })),
+}
+
+// partField begins a part of the outcome; partFields are its fields, indented
+// once more.
+const partField = "Part"
+
+var partFields = []field[*mail.Part]{
+	{"Outcome", func(p *mail.Part) string { return p.Action.String() + " " + p.Status.String() }, func(p *mail.Part, s string) (err error) {
+		p.Action, p.Status, _, err = parseOutcome(s)
+		return err
+	}},
+	text("Reason", func(p *mail.Part) *string { return &p.Reason }),
+	text("Relay", func(p *mail.Part) *string { return &p.Relay }),
+	text("Remote-MTA", func(p *mail.Part) *string { return &p.MTA }),
+	text("Diagnostic-Type", func(p *mail.Part) *string { return &p.DiagType }),
+	text("Diagnostic", func(p *mail.Part) *string { return &p.DiagText }),
+	text("Owner", func(p *mail.Part) *string { return &p.Owner }),
+	number("More", func(p *mail.Part) int64 { return int64(p.More) }, func(p *mail.Part, n int64) { p.More = int(n) }),
+	flag("Told", func(p *mail.Part) *bool { return &p.Told }),
+}
+
+// addPart begins a part of a recipient's outcome.
+func addPart(r *rcpt, s string) error {
+	addr, err := parseAddress(s)
+	return r.change(func(o *mail.Outcome) error {
+		o.Parts = append(o.Parts, mail.Part{Address: addr})
+		return err
+	})
+}
+
+// setPart sets a field of the last part.
+func setPart(r *rcpt, name, value string) error {
+	return r.change(func(o *mail.Outcome) error {
+		if len(o.Parts) == 0 {
+			return fmt.Errorf("%s: no %s before it", name, partField)
+		}
+		return setField(partFields, &o.Parts[len(o.Parts)-1], name, value)
+	})
 }
 
 func setOutcome(r *rcpt, s string) error {
-	w := strings.Fields(s)
-	if len(w) < 2 {
-		return errors.New("expected an action, a status and a time")
-	}
 	o := mail.Outcome{Rcpt: r.i}
-	for a := dsn.Delivered; a.String() != ""; a++ {
-		if a.String() == w[0] {
-			o.Action = a
-		}
-	}
-	if o.Action == 0 {
-		return fmt.Errorf("unknown action %q", w[0])
-	}
 	var err error
-	if o.Status, err = dsn.ParseStatus(w[1]); err != nil {
+	if o.Action, o.Status, o.When, err = parseOutcome(s); err != nil {
 		return err
-	}
-	if len(w) > 2 {
-		if o.When, err = parseTime(w[2]); err != nil {
-			return err
-		}
 	}
 	r.m.Outcomes[r.i] = o
 	return nil
 }
 
-// outcomeText is a text of an outcome, which must have been begun.
-func outcomeText(name string, at func(*mail.Outcome) *string) field[*rcpt] {
-	return field[*rcpt]{name, func(r *rcpt) string {
-		o := r.m.Outcomes[r.i]
-		return *at(&o)
-	}, func(r *rcpt, s string) error {
-		o, ok := r.m.Outcomes[r.i]
-		if !ok {
-			return errors.New("no Outcome before it")
+// parseOutcome reads an action, a status and, unless it is left out, a time.
+func parseOutcome(s string) (action dsn.Action, status dsn.Status, when time.Time, err error) {
+	w := strings.Fields(s)
+	if len(w) < 2 {
+		return 0, status, when, errors.New("expected an action, a status and a time")
+	}
+	for a := dsn.Delivered; a.String() != ""; a++ {
+		if a.String() == w[0] {
+			action = a
 		}
-		*at(&o) = s
-		r.m.Outcomes[r.i] = o
-		return nil
+	}
+	if action == 0 {
+		return 0, status, when, fmt.Errorf("unknown action %q", w[0])
+	}
+	if status, err = dsn.ParseStatus(w[1]); err == nil && len(w) > 2 {
+		when, err = parseTime(w[2])
+	}
+	return action, status, when, err
+}
+
+// change changes the recipient's outcome, which must have been begun.
+func (r *rcpt) change(f func(*mail.Outcome) error) error {
+	o, ok := r.m.Outcomes[r.i]
+	if !ok {
+		return errors.New("no Outcome before it")
+	}
+	err := f(&o)
+	r.m.Outcomes[r.i] = o
+	return err
+}
+
+// outcomeField is a field of an outcome.
+func outcomeField(f field[*mail.Outcome]) field[*rcpt] {
+	return field[*rcpt]{f.name, func(r *rcpt) string {
+		o := r.m.Outcomes[r.i]
+		return f.get(&o)
+	}, func(r *rcpt, s string) error {
+		return r.change(func(o *mail.Outcome) error { return f.set(o, s) })
 	}}
+}
+
+func outcomeText(name string, at func(*mail.Outcome) *string) field[*rcpt] {
+	return outcomeField(text(name, at))
 }

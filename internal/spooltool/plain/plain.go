@@ -16,13 +16,20 @@
 //	 Notify: SUCCESS,FAILURE
 //	 Outcome: delayed 4.4.1 2026-11-21T08:56:26.000000Z
 //	 Reason: connect to mx.to.test[192.0.2.9]:25: Connection refused
+//	Recipient: <staff@from.test>
+//	 Outcome: delayed 4.2.0 2026-11-21T08:56:26.000000Z
+//	 Part: <ann@from.test>
+//	  Outcome: failed 5.1.1
+//	  Reason: unknown user: "ann"
+//	  Told: yes
 //
 //	From: ...
 //	(the content, with lines that end in LF)
 //
 // The first line says what the file is and its version. Then come fields, one a
-// line, in any order, those of a recipient below it and indented; what is not there has its
-// zero value. Names are those of the tables in field.go and are read in any
+// line, in any order, those of a recipient below it and indented by one space or tab, and
+// those of a part of its outcome, one of those that an alias stands for, below that and
+// indented by two; what is not there has its zero value. Names are those of the tables in field.go and are read in any
 // letter case; a name that is not known is an error, since something would be lost. A value that begins with a
 // quotation mark is a Go string literal: that is how whatever cannot be seen is
 // written. Addresses are in angle brackets and in internal form, without quotes in the local part.
@@ -181,6 +188,13 @@ func Write(w io.Writer, m *Message, content io.Reader) error {
 		for _, f := range rcptFields {
 			writeField(out, " ", f.name, f.get(r))
 		}
+		o := m.Outcomes[i]
+		for k := range o.Parts {
+			writeField(out, " ", partField, address(o.Parts[k].Address))
+			for _, f := range partFields {
+				writeField(out, "  ", f.name, f.get(&o.Parts[k]))
+			}
+		}
 	}
 	out.WriteByte('\n')
 	if _, err := io.Copy(out, LF(content)); err != nil {
@@ -260,6 +274,10 @@ func (m *Message) set(line string) error {
 	switch {
 	case short != name && last < 0:
 		return fmt.Errorf("%s: no recipient before it", short)
+	case len(name)-len(short) > 1:
+		return setPart(&rcpt{m, last}, short, value)
+	case short != name && strings.EqualFold(short, partField):
+		return addPart(&rcpt{m, last}, value)
 	case short != name:
 		return setField(rcptFields, &rcpt{m, last}, short, value)
 	case strings.EqualFold(name, recipientField):

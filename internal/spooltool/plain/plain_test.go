@@ -25,7 +25,10 @@ func sample() *Message {
 	return &Message{Queue: "deferred", Next: at.Add(time.Hour), Attempts: 3, Warned: true, Expire: true,
 		Done: map[int]bool{1: true},
 		Outcomes: map[int]mail.Outcome{2: {Rcpt: 2, Action: dsn.Deferred, Status: dsn.S(4, 4, 1), Reason: "connect to \"x\"", Relay: "none",
-			MTA: "mx.to.test", DiagType: "smtp", DiagText: "450 4.4.1 no\nreally", When: at}},
+			MTA: "mx.to.test", DiagType: "smtp", DiagText: "450 4.4.1 no\nreally", Owner: "owner-list@to.test", Passed: true, When: at,
+			Parts: []mail.Part{{Address: "late@to.test", Action: dsn.Deferred, Status: dsn.S(4, 2, 2)},
+				{Address: " m", Action: dsn.Failed, Status: dsn.S(5, 1, 1), Reason: "unknown", Relay: "local", MTA: "mx", DiagType: "x-unix", DiagText: "no\tsuch user",
+					Owner: "o@to.test", More: 7, Told: true}}}},
 		Envelope: mail.Envelope{ID: "4jWmK60qnzz1SDZl", Arrival: at, Sender: "s p\x00\xff@from.test", Size: 5305,
 			Body: mail.Body8Bit | mail.BodyUTF8Addr, EnvID: " env ", Ret: dsn.RetHeaders,
 			Client: mail.Client{Name: "c", Addr: "192.0.2.1", Port: "77", Helo: "h", Proto: "ESMTP"},
@@ -44,6 +47,13 @@ func TestRoundTrip(t *testing.T) {
 	for i := range v.NumField() {
 		if v.Field(i).IsZero() {
 			t.Errorf("the sample has no %s", v.Type().Field(i).Name)
+		}
+	}
+	for _, v := range []reflect.Value{reflect.ValueOf(want.Outcomes[2]), reflect.ValueOf(want.Outcomes[2].Parts[1])} {
+		for i := range v.NumField() {
+			if v.Field(i).IsZero() {
+				t.Errorf("the sample's %s has no %s", v.Type().Name(), v.Type().Field(i).Name)
+			}
 		}
 	}
 	content := "Subject: x\r\n\r\n.dot\r\n\r\nlast\r\n"
@@ -143,20 +153,24 @@ func TestDamagedContent(t *testing.T) {
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	for text, says := range map[string]string{
-		"":                                                                  ErrNotPlain.Error(),
-		"From: x\n\n":                                                       ErrNotPlain.Error(),
-		"Posthaste-Message: 2\n\n":                                          "version \"2\"",
-		"Posthaste-Message: 1\nSender: <>\n":                                "line 3: unexpected EOF",
-		"Posthaste-Message: 1\nSender: x\n\n":                               "line 2: Sender: expected an address in angle brackets",
-		"Posthaste-Message: 1\nColour: x\n\n":                               "line 2: Colour: no such field",
-		"Posthaste-Message: 1\nx\n\n":                                       "line 2: expected NAME: VALUE",
-		"Posthaste-Message: 1\n State: done\n":                              "line 2: State: no recipient before it",
-		"Posthaste-Message: 1\nArrival: noon\n\n":                           "expected a time",
-		"Posthaste-Message: 1\nQueue-ID: ../x\n\n":                          "not a queue ID",
-		"Posthaste-Message: 1\nRecipient: <x>\n Reason: y\n\n":              "no Outcome before it",
-		"Posthaste-Message: 1\nRecipient: <x>\n Outcome: lost 4.0.0\n\n":    "unknown action",
-		"Posthaste-Message: 1\nSender: \"<\\q>\"\n\n":                       "invalid syntax",
-		"Posthaste-Message: 1\nX: " + strings.Repeat("x", maxLine) + "\n\n": "longer than",
+		"":                                                               ErrNotPlain.Error(),
+		"From: x\n\n":                                                    ErrNotPlain.Error(),
+		"Posthaste-Message: 2\n\n":                                       "version \"2\"",
+		"Posthaste-Message: 1\nSender: <>\n":                             "line 3: unexpected EOF",
+		"Posthaste-Message: 1\nSender: x\n\n":                            "line 2: Sender: expected an address in angle brackets",
+		"Posthaste-Message: 1\nColour: x\n\n":                            "line 2: Colour: no such field",
+		"Posthaste-Message: 1\nx\n\n":                                    "line 2: expected NAME: VALUE",
+		"Posthaste-Message: 1\n State: done\n":                           "line 2: State: no recipient before it",
+		"Posthaste-Message: 1\nArrival: noon\n\n":                        "expected a time",
+		"Posthaste-Message: 1\nQueue-ID: ../x\n\n":                       "not a queue ID",
+		"Posthaste-Message: 1\nRecipient: <x>\n Reason: y\n\n":           "no Outcome before it",
+		"Posthaste-Message: 1\nRecipient: <x>\n Outcome: lost 4.0.0\n\n": "unknown action",
+		"Posthaste-Message: 1\nRecipient: <x>\n Part: <y>\n\n":           "no Outcome before it",
+		"Posthaste-Message: 1\nRecipient: <x>\n Outcome: failed 5.0.0\n  Told: yes\n\n":                 "Told: no Part before it",
+		"Posthaste-Message: 1\nRecipient: <x>\n Outcome: failed 5.0.0\n Part: y\n\n":                    "expected an address in angle brackets",
+		"Posthaste-Message: 1\nRecipient: <x>\n Outcome: failed 5.0.0\n Part: <y>\n  Notify: NEVER\n\n": "Notify: no such field",
+		"Posthaste-Message: 1\nSender: \"<\\q>\"\n\n":                                                   "invalid syntax",
+		"Posthaste-Message: 1\nX: " + strings.Repeat("x", maxLine) + "\n\n":                             "longer than",
 	} {
 		if _, _, err := Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%.60q: %v, want %q", text, err, says)
@@ -173,7 +187,12 @@ func TestProperty(t *testing.T) {
 		for i := range rapid.IntRange(0, 3).Draw(t, "rcpts") {
 			want.Envelope.Recipients = append(want.Envelope.Recipients, mail.Recipient{Address: str.Draw(t, "a"), ORCPT: str.Draw(t, "o")})
 			if rapid.Bool().Draw(t, "failed") {
-				want.Outcomes[i] = mail.Outcome{Rcpt: i, Action: dsn.Failed, Status: dsn.S(5, 0, 0), Reason: str.Draw(t, "r")}
+				want.Outcomes[i] = mail.Outcome{Rcpt: i, Action: dsn.Failed, Status: dsn.S(5, 0, 0), Reason: str.Draw(t, "r"), Owner: str.Draw(t, "owner")}
+				for range rapid.IntRange(0, 2).Draw(t, "parts") {
+					o := want.Outcomes[i]
+					o.Parts = append(o.Parts, mail.Part{Address: str.Draw(t, "part"), Action: dsn.Failed, Status: dsn.S(5, 1, 1), Reason: str.Draw(t, "why"), Told: rapid.Bool().Draw(t, "told")})
+					want.Outcomes[i] = o
+				}
 			} else if rapid.Bool().Draw(t, "done") {
 				want.Done[i] = true
 			}
