@@ -3,6 +3,7 @@ package cleanup
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -366,6 +367,11 @@ func (in *incoming) commit() *proto.SubmitReply {
 		in.filters(&res)
 		in.sign(&res)
 	}
+	if errors.Is(in.fault, errHead) && in.q.Flags&proto.SubmitBounce != 0 && len(res.Envelope.Recipients) > 0 {
+		in.s.opt.Log.Warning("%s: message returned to its sender: %v", in.q.Envelope.ID, in.fault)
+		in.fault = nil
+		res.Refused, res.Bounce, res.HeadersOnly = &Refusal{longHeader.Code, longHeader.Status, longHeader.Text}, true, true
+	}
 	if in.fault != nil {
 		in.giveUp()
 		return in.s.storageReply(in.q.Envelope.ID, in.fault)
@@ -385,7 +391,7 @@ func (in *incoming) commit() *proto.SubmitReply {
 		return &proto.SubmitReply{Code: res.Refused.Code, Status: res.Refused.Status, Text: res.Refused.Text}
 	case res.Refused != nil:
 		// It goes to the queue so that it comes back to its sender from there.
-		res.Envelope.Filter = "error:" + res.Refused.Status.String() + " " + res.Refused.Text
+		res.Envelope.Filter = "error:" + res.Refused.Status.String() + " " + strings.TrimPrefix(res.Refused.Text, "Error: ")
 		res.Envelope.Redirect = ""
 		if res.HeadersOnly {
 			res.Envelope.Ret = dsn.RetHeaders

@@ -29,9 +29,11 @@
 //
 // # Diagnostics
 //
-// ID: uid=N from=<sender>, with orig_id= for what postsuper -r put back. A
-// file that is no message, or that cleanup refuses for good, is named in a
-// warning and left alone.
+// ID: uid=N from=<sender>, with orig_id= for what postsuper -r put back. What
+// cleanup refuses for good, because it is too large, say, goes back to its
+// sender from there; what has no recipients is removed with a warning, as by
+// Postfix. A file that is no message, or that cannot even be returned, as it
+// has more recipients than the spool takes, is named in a warning and left alone.
 package pickup
 
 import (
@@ -263,6 +265,10 @@ func (p *Picker) submit(ctx context.Context, m *maildrop.Reader) error {
 	reply, err := msg.Commit(ctx)
 	if err != nil {
 		return tryLater{err}
+	}
+	if reply.Code/100 == 5 && len(m.Recipients) == 0 { // nobody is to have it, and there is nothing to return
+		p.opt.Log.Warning("%s: message without recipients removed: %d %s %s", id, reply.Code, reply.Status, reply.Text)
+		return nil
 	}
 	if reply.Code/100 == 5 { // it will not be any better the next time
 		return fmt.Errorf("%s: not queued: %d %s %s", id, reply.Code, reply.Status, reply.Text)

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
+	"posthaste/internal/dsn"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
@@ -130,8 +132,19 @@ func (e *explanation) recipient(i int) string {
 	if !ok {
 		return addr + ": not tried yet"
 	}
-	return fmt.Sprintf("%s: at %s %s: %s %s", addr, o.When.Format(time.DateTime), cmp.Or(o.Relay, "none"), o.Status,
-		maillog.AppendClean(nil, []byte(o.Reason)))
+	text := fmt.Sprintf("%s: at %s %s: %s %s", addr, o.When.Format(time.DateTime), cmp.Or(o.Relay, "none"), o.Status,
+		maillog.AppendClean(nil, []byte(o.Why())))
+	var told []string
+	for i := range o.Parts {
+		if p := &o.Parts[i]; p.Action == dsn.Failed && p.Told && p.More == 0 {
+			told = append(told, rfc5322.Quote(p.Address))
+		}
+	}
+	if len(told) > 0 {
+		slices.Sort(told)
+		text += fmt.Sprintf("; failed for good, and reported: %s", maillog.AppendClean(nil, []byte(strings.Join(slices.Compact(told), ", "))))
+	}
+	return text
 }
 
 // reasonText is a reason in words.

@@ -231,7 +231,7 @@ func (s *Server) listed(m *message, info sched.Info, brief bool) listed {
 	if m.active != nil && len(m.active.outcomes) > 0 {
 		l.now = make(map[int]string, len(m.active.outcomes))
 		for i, o := range m.active.outcomes {
-			l.now[i] = o.Reason
+			l.now[i] = o.Why()
 		}
 	}
 	return l
@@ -259,7 +259,7 @@ func (s *Server) fill(l *listed) bool {
 	}
 	reasons := make(map[int]string, len(outcomes))
 	for _, o := range outcomes {
-		reasons[o.Rcpt] = o.Reason
+		reasons[o.Rcpt] = o.Why()
 	}
 	for i, reason := range l.now {
 		reasons[i] = reason

@@ -151,6 +151,18 @@ func TestMembersFailOneByOne(t *testing.T) {
 	told(3, "5.1.1", "5.1.1", "5.6.0")
 }
 
+// shows says that the lists of the queue name the member that keeps an alias
+// there, with its reason.
+func (s *system) shows(reason string) {
+	s.t.Helper()
+	if out := s.mustTool("mailq"); !strings.Contains(out, "("+reason) {
+		s.t.Errorf("mailq:\n%s", out)
+	}
+	if out := s.mustTool("postqueue", "-j"); !strings.Contains(out, `"delay_reason": "`+reason) {
+		s.t.Errorf("postqueue -j:\n%s", out)
+	}
+}
+
 // What its sender has been told of an alias's members goes along when the mail
 // is queued again (postsuper -r), also by way of a virtual alias, and when it
 // moves to another system.
@@ -176,12 +188,19 @@ func TestMembersMoved(t *testing.T) {
 	s.waitLog(`to=<later@local\.test>, .*status=deferred`)
 	s.eventually("the sender is told", func() bool { return len(s.reported()) > 0 })
 	s.retried()
+	s.shows("later@local.test: ")
+	if out := s.mustTool("explain", queueID.FindStringSubmatch(s.waitLog(`to=<later@local\.test>, .*status=deferred`))[1]); !strings.Contains(out, " 4.3.0 later@local.test: ") ||
+		!strings.Contains(out, "; failed for good, and reported: fails@local.test\n") {
+		t.Errorf("explain:\n%s", out)
+	}
 	s.operate("", "postsuper", "-r", "ALL")
 	s.waitLog(`: requeued as `)
 	s.waitLogN(`to=<later@local\.test>, .*status=deferred`, 3)
 	s.operate("", "postsuper", "-h", "ALL")
 	s.eventually("it is on hold", func() bool { return strings.Contains(s.mustTool("mailq"), "!") })
 	told(s, 1)
+	s.stop()
+	s.shows("later@local.test: ") // as read from the spool
 	if text := s.exported(1); !strings.Contains(text, "\n  Told: yes\n") {
 		t.Errorf("exported:\n%s", text)
 	}

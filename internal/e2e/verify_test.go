@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -124,8 +125,10 @@ func TestVerifyLimit(t *testing.T) {
 		t.Run(map[bool]string{true: "postfix", false: "posthaste"}[like], func(t *testing.T) {
 			t.Parallel()
 			answer := make(chan struct{})
+			var asked atomic.Bool
 			next := newSink(t, func(line string) string {
 				if strings.HasPrefix(line, "RCPT TO:<slow@") {
+					asked.Store(true)
 					select {
 					case <-answer:
 					case <-t.Context().Done():
@@ -154,6 +157,7 @@ func TestVerifyLimit(t *testing.T) {
 			becomes("good@far.test", "250 2.1.5 Ok")
 			s.waitLog(`: removed$`) // it has been under way up to here
 			becomes("slow@far.test", refused("slow@far.test", "Address verification in progress"))
+			s.eventually("the next system is asked", asked.Load)
 			becomes("more@far.test", refused("more@far.test", "Too many address verification requests"))
 			becomes("slow@far.test", refused("slow@far.test", "Address verification in progress"))
 			becomes("good@far.test", "250 2.1.5 Ok")

@@ -3,10 +3,12 @@ package mail
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/pack"
+	"posthaste/internal/rfc5322"
 )
 
 // A Part is what an attempt came to for one of the destinations that an
@@ -135,6 +137,44 @@ func (o *Outcome) Tell(good bool) {
 		p := &o.Parts[i]
 		p.Told = p.Told || good && p.IsGood() || !good && p.Action == dsn.Failed
 	}
+}
+
+// Why is the reason in words for people who look into the queue. Of a recipient
+// that was expanded it names those that keep it there, together where one
+// reason is that of several.
+func (o *Outcome) Why() string {
+	type group struct{ names, reason string }
+	var list []group
+	for i := range o.Parts {
+		p := &o.Parts[i]
+		if p.Action != o.Action || p.IsGood() {
+			continue
+		}
+		name := rfc5322.Quote(p.Address)
+		if p.More > 0 {
+			name = "" // the reason says how many they are
+		}
+		k := slices.IndexFunc(list, func(g group) bool { return g.reason == p.Reason && g.names != "" && name != "" })
+		if k >= 0 {
+			list[k].names += ", " + name
+		} else {
+			list = append(list, group{name, p.Reason})
+		}
+	}
+	if len(list) == 0 { // what keeps it has to do with no part of it
+		return o.Reason
+	}
+	var b strings.Builder
+	for i, g := range list {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		if g.names != "" {
+			b.WriteString(g.names + ": ")
+		}
+		b.WriteString(g.reason)
+	}
+	return cutText(b.String())
 }
 
 // Follow takes over what is known from old, the same recipient's outcome

@@ -134,3 +134,32 @@ func TestBoundParts(t *testing.T) {
 		}
 	})
 }
+
+// TestWhy: what keeps a recipient in the queue is said of those whom it is
+// about, and not of the others.
+func TestWhy(t *testing.T) {
+	t.Parallel()
+	late := func(addr, reason string) Part { return Part{Address: addr, Action: dsn.Deferred, Reason: reason} }
+	failed := Part{Address: "f@x", Action: dsn.Failed, Reason: "unknown user"}
+	good := Part{Address: "l@x", Action: dsn.Expanded, Reason: "alias expanded"}
+	for name, tt := range map[string]struct {
+		action dsn.Action
+		parts  []Part
+		want   string
+	}{
+		"no parts":         {dsn.Deferred, nil, "whole"},
+		"one":              {dsn.Deferred, []Part{late("a@x", "full")}, "a@x: full"},
+		"others":           {dsn.Deferred, []Part{good, failed, late("a b@x", "full")}, `"a b"@x: full`},
+		"several":          {dsn.Deferred, []Part{late("a@x", "full"), late("b@x", "locked"), late("c@x", "full")}, "a@x, c@x: full; b@x: locked"},
+		"none of them":     {dsn.Deferred, []Part{good, failed}, "whole"},
+		"its notice waits": {dsn.Failed, []Part{good, failed}, "f@x: unknown user"},
+		"more": {dsn.Deferred, []Part{late("a@x", "full"), {Address: "list@x", Action: dsn.Deferred, Reason: "2 more destinations, ...: full", More: 2}},
+			"a@x: full; 2 more destinations, ...: full"},
+		"long": {dsn.Deferred, []Part{late("a@x", strings.Repeat("x", maxPartText))}, "a@x: " + strings.Repeat("x", maxPartText-5)},
+	} {
+		o := &Outcome{Action: tt.action, Reason: "whole", Parts: tt.parts}
+		if got := o.Why(); got != tt.want {
+			t.Errorf("%s: %q, not %q", name, got, tt.want)
+		}
+	}
+}

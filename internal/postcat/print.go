@@ -128,7 +128,7 @@ func (p *printer) recipient(m *plain.Message, i int) {
 	}
 	p.record('R', "recipient", r.Address)
 	if o, ok := m.Outcomes[i]; ok && p.flags['v'] {
-		p.attribute("last_outcome", fmt.Sprintf("%s %s %s (%s)", date(o.When), o.Action, o.Status, o.Reason))
+		p.attribute("last_outcome", fmt.Sprintf("%s %s %s (%s)", date(o.When), o.Action, o.Status, o.Why()))
 	}
 }
 

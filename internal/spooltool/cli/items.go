@@ -50,7 +50,7 @@ func ReadItem(rd *spool.Reader, e *spool.Entry) (*proto.Item, error) {
 	}
 	reasons := make(map[int]string, len(outcomes))
 	for _, o := range outcomes {
-		reasons[o.Rcpt] = o.Reason
+		reasons[o.Rcpt] = o.Why()
 	}
 	it := &proto.Item{ID: e.ID, Queue: e.Queue.String(), Arrival: env.Arrival, Next: e.NextAttempt, Size: e.Size,
 		Attempts: e.Attempts, ForcedExpire: e.Expire, Sender: env.Sender}

@@ -1,0 +1,47 @@
+package e2e
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// What cleanup cannot take from pickup goes back to its sender and does not stay
+// in maildrop: there is no client who could be told.
+func TestPickupReturns(t *testing.T) {
+	t.Parallel()
+	const settings = reportSettings + "notify_classes =\n"
+	theirs, ours := newPostfix(t, options{main: settings, unstarted: true}), newSystem(t, options{main: settings, unstarted: true})
+	drop := func(s *system, text string) {
+		t.Helper()
+		s.operate(text, "sendmail", "-f", "box@local.test", "a@far.test")
+	}
+	returned := func(s *system, n int) {
+		t.Helper()
+		s.start()
+		s.eventually("the mail goes back", func() bool { return len(s.reported()) >= n })
+		s.eventually("nothing is left", func() bool {
+			left, err := os.ReadDir(s.path("spool", "maildrop"))
+			return s.original != nil || err == nil && len(left) == 0
+		})
+	}
+	ours.operate("", "check") // makes directories
+	for _, s := range []*system{theirs, ours} {
+		setUpReports(s)
+		drop(s, "Subject: large\n\n"+strings.Repeat("a line of many\n", 300))
+		drop(s, strings.Repeat("Received: again\n", 60)+"Subject: hops\n\nx\n")
+		s.operate("", "postconf", "-e", "message_size_limit = 4000")
+		returned(s, 2)
+	}
+	sameReports(t, theirs, ours, 2)
+
+	// A header of which no list is made, to be signed.
+	ours.stop()
+	ours.operate("", "postconf", "-e", "message_size_limit = 4000000")
+	ours.operate("", "postconf", "-e", "dkim_sign_maps = inline:{ {else.test=s1:/nonexistent} }")
+	drop(ours, strings.Repeat("X: y\n", 10001)+"Subject: fields\n\nx\n")
+	returned(ours, 3)
+	if text := strings.Join(ours.reported(), "\n"); !strings.Contains(text, "\nStatus: 5.3.4\nDiagnostic-Code: X-Postfix; the message header is too long\n") {
+		t.Errorf("reported:\n%s", text)
+	}
+}
