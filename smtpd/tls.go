@@ -14,6 +14,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"posthaste/internal/access"
@@ -318,7 +319,7 @@ func (s *session) handshake() error {
 	defer cancel()
 	s.wire.nc.SetDeadline(time.Time{})
 	if err := c.HandshakeContext(ctx); err != nil {
-		s.srv.log.Info("SSL_accept error from %s: %v", s.a.NameAddr(), err)
+		s.srv.log.Info("SSL_accept error from %s: %s", s.a.NameAddr(), handshakeProblem(err))
 		if ctx.Err() != nil {
 			s.reason = "timeout"
 		}
@@ -337,6 +338,20 @@ func (s *session) handshake() error {
 	}
 	s.srv.log.Log(e)
 	return nil
+}
+
+// handshakeProblem words a handshake that did not work: a connection that broke
+// as other logs have it, and what is wrong with TLS in the library's words.
+func handshakeProblem(err error) string {
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "lost connection"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return "Connection reset by peer"
+	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
+		return "Connection timed out"
+	}
+	return err.Error()
 }
 
 // tlsLogLevel is how much is logged about the TLS of this client: what
