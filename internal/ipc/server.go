@@ -30,6 +30,9 @@ type Server struct {
 	OnConn func(*Conn)
 	// OnClose, when set, is told of each connection that has ended.
 	OnClose func(*Conn)
+	// OnFault, when set, is told why a connection could not be accepted, each
+	// time: it is tried again, every 10 ms at most.
+	OnFault func(error)
 	// OnTrigger, when set, is given what a peer sent that does not speak this
 	// protocol: a few letters, as master's wake-up and postkick send.
 	OnTrigger func([]byte)
@@ -59,6 +62,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, drain time.Duration)
 		var nc net.Conn
 		if nc, err = l.Accept(); err != nil {
 			if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
+				if s.OnFault != nil {
+					s.OnFault(err)
+				}
 				time.Sleep(10 * time.Millisecond) // out of descriptors, perhaps: others may end
 				continue
 			}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -87,6 +88,7 @@ func affordable(files uint64) int {
 // most for drain, and returns.
 func (env *Env) ServeIPC(ctx context.Context, s *ipc.Server, drain time.Duration) error {
 	s.Owner = env.owner
+	s.OnFault = env.cannotAccept
 	onConn, onClose := s.OnConn, s.OnClose
 	s.OnConn = func(c *ipc.Conn) {
 		env.activity.enter()
@@ -144,7 +146,7 @@ func (s *connServer) serve(ctx context.Context, l net.Listener) error {
 		if !s.acquire(ctx) {
 			return nil
 		}
-		nc, err := accept(ctx, l)
+		nc, err := s.accept(ctx, l)
 		if err != nil {
 			s.release()
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
@@ -196,7 +198,7 @@ func (s *connServer) release() {
 
 // accept accepts one connection. It waits and tries again when what is
 // lacking may come back: the process is out of descriptors, say.
-func accept(ctx context.Context, l net.Listener) (net.Conn, error) {
+func (s *connServer) accept(ctx context.Context, l net.Listener) (net.Conn, error) {
 	delay := 10 * time.Millisecond
 	for {
 		nc, err := l.Accept()
@@ -204,12 +206,48 @@ func accept(ctx context.Context, l net.Listener) (net.Conn, error) {
 		if err == nil || !errors.As(err, &temporary) || !temporary.Temporary() || ctx.Err() != nil {
 			return nc, err
 		}
+		if s.env != nil {
+			s.env.cannotAccept(err)
+		}
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-time.After(delay):
 			delay = min(2*delay, time.Second)
 		}
+	}
+}
+
+// faults are the reasons why connections could not be accepted, and when they
+// were in the log.
+type faults struct {
+	mu   sync.Mutex
+	said map[string]time.Time
+}
+
+// cannotAccept says in the log why a connection cannot be accepted, once in
+// stressTime for each reason: who connects waits meanwhile, and nobody else says
+// why.
+func (env *Env) cannotAccept(err error) {
+	var reason syscall.Errno // without it the text is the reason
+	key := err.Error()
+	if errors.As(err, &reason) {
+		key = reason.Error()
+	}
+	f := &env.faults
+	now := time.Now()
+	f.mu.Lock()
+	last, seen := f.said[key]
+	quiet := seen && now.Sub(last) < stressTime
+	if !quiet && len(f.said) < 100 {
+		if f.said == nil {
+			f.said = make(map[string]time.Time)
+		}
+		f.said[key] = now
+	}
+	f.mu.Unlock()
+	if !quiet {
+		env.Log.Warning("cannot accept a connection, and try again: %v", err)
 	}
 }
 

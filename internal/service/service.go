@@ -57,6 +57,9 @@
 // "N clients are served at a time instead of M": the process limit of master.cf
 // is higher than what the limit of open files allows.
 //
+// "cannot accept a connection, and try again": the process has too many files open,
+// or the system has. It is said once in 1000 seconds for each reason.
+//
 // "fatal: ..." is why the process could not start or go on; "panic: ..." is a
 // defect, followed by the stack.
 package service
@@ -167,6 +170,7 @@ type Env struct {
 	owner    int // mail_owner's user number, if the process was started by root
 	activity *activity
 	stress   stress
+	faults   faults
 	confined *confine.Confinement
 	reporter *reporter
 	confine  func() error

@@ -20,6 +20,7 @@ import (
 	"pgregory.net/rapid"
 
 	"posthaste/internal/config"
+	"posthaste/internal/ipc"
 	"posthaste/internal/maillog"
 )
 
@@ -233,6 +234,60 @@ func TestServeConnsErrors(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Why nobody can connect is said once for each reason, not each time that it
+// is tried again.
+func TestAcceptFaultsLogged(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"conns", "ipc"} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newPipeListener()
+			var text lockedText
+			env := &Env{Listeners: []net.Listener{l}, activity: &activity{}, Log: maillog.New("postfix/x", maillog.NewWriter(&text, maillog.Format(0)))}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() {
+				if kind == "ipc" {
+					ended <- env.ServeIPC(ctx, new(ipc.Server), time.Second)
+				} else {
+					ended <- env.ServeConns(ctx, func(context.Context, net.Conn) {})
+				}
+			}()
+			for i := range 6 {
+				reason := unix.EMFILE
+				if i%2 > 0 {
+					reason = unix.ENFILE
+				}
+				l.errs <- &net.OpError{Op: "accept", Err: os.NewSyscallError("accept", reason)}
+			}
+			synctest.Wait()
+			env.Log.Flush()
+			if got := text.String(); strings.Count(got, "cannot accept a connection") != 2 || strings.Count(got, unix.EMFILE.Error()+"\n") != 1 || strings.Count(got, unix.ENFILE.Error()+"\n") != 1 {
+				t.Errorf("%s: logged\n%s", kind, got)
+			}
+			cancel()
+			<-ended
+		})
+	}
+}
+
+// lockedText may be written by one and read by another.
+type lockedText struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 func TestStopping(t *testing.T) {
