@@ -458,6 +458,7 @@ func postlogPage() command {
 		synopsis: []string{"[-iv] [-c config_dir] [-p priority] [-t tag] [text ...]"},
 		about: []string{
 			"postlog(1) logs its arguments as one line, or without arguments each line of standard input, where the mail system logs. On a terminal the lines are also shown.",
+			"With maillog_file set it is for root, the mail owner and members of setgid_group, whom alone the postlog service takes lines from. It is not set-gid, as it is the program that all services are.",
 		},
 		options: []option{
 			configDir,

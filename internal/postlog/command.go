@@ -2,8 +2,10 @@ package postlog
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -24,6 +26,9 @@ const usage = "usage: postlog [-c config_dir] [-i] [-p priority] [-t tag] [-v] [
 //
 // Lines go to stderr as well when that is a terminal. It returns the exit
 // status.
+//
+// It is not set-gid, since it is the program that all services are: with
+// maillog_file set it is for root, mail_owner and members of setgid_group.
 func Command(args []string, stdin io.Reader, stderr io.Writer) int {
 	o, err := parseArgs(args)
 	if err != nil {
@@ -54,13 +59,22 @@ func Command(args []string, stdin io.Reader, stderr io.Writer) int {
 	}
 	// Without a running mail system, who may write the file writes it.
 	if err = o.write(cfg, maillog.Open, lines); err != nil {
-		err = o.write(cfg, maillog.OpenDirect, lines)
+		err = whoMay(cfg, o.write(cfg, maillog.OpenDirect, lines))
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "postlog: fatal: %v\n", err)
 		return 1
 	}
 	return 0
+}
+
+// whoMay adds to an error who may log, for a user who may not.
+func whoMay(cfg *config.Config, err error) error {
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return fmt.Errorf("%w; the postlog service, which writes it, takes lines from root, %s and members of the group %s: others may log to syslog, with logger(1)",
+		err, cfg.String("mail_owner"), cfg.String("setgid_group"))
 }
 
 // options are those of the command line.

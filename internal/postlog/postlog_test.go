@@ -10,9 +10,11 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"posthaste/internal/config"
 	"posthaste/internal/maillog"
 )
 
@@ -243,6 +245,24 @@ func TestCommand(t *testing.T) {
 }
 
 // TestCommandSocket: with a running mail system the line goes to postlogd.
+// A user who can neither reach the service nor write the file is told who can.
+func TestWhoMay(t *testing.T) {
+	t.Parallel()
+	cfg, err := config.LoadString("mail_owner = postmaster\nsetgid_group = mailers\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	denied := &os.PathError{Op: "open", Path: "/var/log/mail.log", Err: syscall.EACCES}
+	got := whoMay(cfg, denied)
+	if !errors.Is(got, denied) || !strings.Contains(got.Error(), "root, postmaster and members of the group mailers") {
+		t.Errorf("%v", got)
+	}
+	full := &os.PathError{Op: "write", Path: "/var/log/mail.log", Err: syscall.ENOSPC}
+	if got := whoMay(cfg, full); got != error(full) || whoMay(cfg, nil) != nil {
+		t.Errorf("%v", got)
+	}
+}
+
 func TestCommandSocket(t *testing.T) {
 	t.Parallel()
 	dir := configure(t)
