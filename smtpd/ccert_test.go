@@ -82,7 +82,7 @@ func TestClientCertificate(t *testing.T) {
 		unneeded, _ := issued(t, 3, client) // which the client sends along
 		set := &tlsSettings{roots: x509.NewCertPool(), depth: tt.depth, usages: tt.usages}
 		set.roots.AddCert(chain[len(chain)-1])
-		if got := set.trusted(slices.Concat(chain[:len(chain)-1], unneeded)); got != tt.want {
+		if got := set.verify(slices.Concat(chain[:len(chain)-1], unneeded)) == nil; got != tt.want {
 			t.Errorf("%+v: %t", tt, got)
 		}
 	}
@@ -118,7 +118,7 @@ func TestClientRoots(t *testing.T) {
 		set := &tlsSettings{askCert: true, depth: 9, usages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 		warned := false
 		set.readRoots(cfg, func(string, ...any) { warned = true })
-		if got := set.trusted(chain[:1]); got != tt.want || warned != tt.warned {
+		if got := set.verify(chain[:1]) == nil; got != tt.want || warned != tt.warned {
 			t.Errorf("%q: trusted %t, warned %t", tt.conf, got, warned)
 		}
 	}

@@ -101,7 +101,8 @@ type session struct {
 	reason     string
 	notes      string // for the disconnect line
 	history    *notice.Transcript
-	policy     bool // the reply to come is a refusal by policy
+	policy     bool   // the reply to come is a refusal by policy
+	mistrusted string // why TLS with the client does not do, smtpd_tls_req_ccert
 
 	trusted   bool // allowed to send bare newlines
 	discard   map[string]bool
@@ -302,6 +303,10 @@ func (s *session) read() (feed string, err error) {
 	text := string(line)
 	if s.history != nil {
 		s.history.In(notice.Redact(text))
+	}
+	if s.mistrusted != "" {
+		s.mistrust()
+		return "", io.EOF
 	}
 	return s.dispatch(s.filterCommand(text), s.wire.bareLF)
 }

@@ -160,16 +160,7 @@ func (t *tlsSettings) makeConfig(cfg *config.Config, warn func(string, ...any)) 
 	t.config = &tls.Config{MinVersion: allowed.Min, MaxVersion: allowed.Max, GetCertificate: t.keys.choose,
 		CipherSuites: suites, CurvePreferences: curves}
 	if t.askCert {
-		t.config.ClientAuth = tls.RequestClientCert
-		if t.needTrust {
-			t.config.ClientAuth = tls.RequireAnyClientCert
-			t.config.VerifyConnection = func(s tls.ConnectionState) error {
-				if !t.trusted(s.PeerCertificates) {
-					return errors.New("client certificate is not trusted")
-				}
-				return nil
-			}
-		}
+		t.config.ClientAuth = tls.RequestClientCert // one that must be there is missed in a reply, not in the handshake
 	}
 	limitTickets(t.config, cfg.Duration("smtpd_tls_session_cache_timeout"), time.Now)
 	for _, option := range cfg.List("tls_ssl_options") {
@@ -184,9 +175,12 @@ func (t *tlsSettings) makeConfig(cfg *config.Config, warn func(string, ...any)) 
 	return nil
 }
 
-// trusted says whether our CAs vouch for a client with this chain.
-func (t *tlsSettings) trusted(chain []*x509.Certificate) bool {
-	return t.roots != nil && tlspolicy.Trusted(chain, t.roots, t.depth, time.Now(), t.usages...) == nil
+// verify says why our CAs do not vouch for a client with this chain, if they do not.
+func (t *tlsSettings) verify(chain []*x509.Certificate) error {
+	if t.roots == nil {
+		return errors.New("smtpd_tls_CAfile and smtpd_tls_CApath name no CA")
+	}
+	return tlspolicy.Trusted(chain, t.roots, t.depth, time.Now(), t.usages...)
 }
 
 // cipherSuites are the TLS 1.2 suites that are not excluded. Every grade that there
@@ -286,7 +280,14 @@ func (s *session) wrap() error {
 		s.leave()
 		return errRefused
 	}
-	return s.handshake()
+	if err := s.handshake(); err != nil {
+		return err
+	}
+	if s.mistrusted != "" {
+		s.mistrust()
+		return errRefused
+	}
+	return nil
 }
 
 // changePort has the engine forget what has happened, with RSET where that is
@@ -334,10 +335,24 @@ func (s *session) handshake() error {
 	e.KeyExchange, e.Signature = s.tlsMeans()
 	if s.tlsLogLevel() == 0 {
 		s.srv.log.Count(e)
-		return nil
+	} else {
+		s.srv.log.Log(e)
 	}
-	s.srv.log.Log(e)
+	if s.srv.tlsSet.needTrust && !s.a.TLS.Trusted {
+		s.mistrusted = "No client certificate presented"
+		if chain := s.a.TLS.State.PeerCertificates; len(chain) > 0 {
+			s.mistrusted = "Client certificate not trusted"
+			s.srv.log.Info("certificate verification failed for %s: %v", s.a.NameAddr(), s.srv.tlsSet.verify(chain))
+		}
+		s.srv.log.Info("NOQUEUE: abort: TLS from %s: %s", s.a.NameAddr(), s.mistrusted)
+	}
 	return nil
+}
+
+// mistrust ends a session whose client has not shown the certificate that it must
+// have (smtpd_tls_req_ccert). The answer to what it says first, or the greeting, tells it.
+func (s *session) mistrust() {
+	s.reply(smtpwire.R(421, dsn.S(4, 7, 1), s.set.myhostname+" Error: "+s.mistrusted))
 }
 
 // handshakeProblem words a handshake that did not work: a connection that broke
@@ -380,7 +395,7 @@ func (t *tlsSettings) describe(state tls.ConnectionState) *access.TLS {
 		a.Fingerprint = fingerprint(t.digest, leaf.Raw)
 		a.PubKeyPrint = fingerprint(t.digest, leaf.RawSubjectPublicKeyInfo)
 		a.Subject, a.Issuer = leaf.Subject.CommonName, issuerName(leaf)
-		a.Trusted = t.trusted(state.PeerCertificates)
+		a.Trusted = t.verify(state.PeerCertificates) == nil
 	}
 	return a
 }
