@@ -48,8 +48,11 @@ const (
 	// leaseSize is how many message numbers are asked for at once. They are
 	// 64 bits wide: what a crash loses does not matter.
 	leaseSize = 1000
-	// leaseTimeout bounds one request for numbers ahead of need.
+	// leaseTimeout bounds one request for numbers ahead of need, and leaseWait one
+	// for who needs a number now: an SMTP client waits five minutes for the answer
+	// to RCPT (RFC 5321 section 4.5.3.2.3), and is told before that to come again.
 	leaseTimeout = 30 * time.Second
+	leaseWait    = 2 * time.Minute
 	// streamTimeout bounds the wait for cleanup to take a part of a long
 	// message. It is well over what the slowest disk needs for one sync.
 	streamTimeout = 5 * time.Minute
@@ -90,9 +93,15 @@ func (c *Client) Close() {
 }
 
 // NewID gives out a queue ID that nothing else has or will ever have. It
-// waits for cleanup only when the numbers leased ahead are used up.
+// waits for cleanup only when the numbers leased ahead are used up, and then not
+// for ever: cleanup may be unable to start.
 func (c *Client) NewID(ctx context.Context, now time.Time) (mail.QueueID, error) {
 	c.mu.Lock()
+	if c.next == c.end {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, leaseWait)
+		defer cancel()
+	}
 	for c.next == c.end {
 		if c.spare.N > 0 {
 			c.next, c.end = c.spare.First, c.spare.First+uint64(c.spare.N)

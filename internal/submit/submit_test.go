@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -474,6 +475,30 @@ func TestNoCleanup(t *testing.T) {
 	if r, err := m.Commit(ctx); r.Code != 451 || err == nil {
 		t.Errorf("Commit = %v, %v", r, err)
 	}
+}
+
+// While cleanup cannot start, whoever waits for a queue ID is told so in time,
+// the one who asks for numbers and the others alike.
+func TestCleanupAway(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "none")
+	synctest.Test(t, func(t *testing.T) {
+		ic := ipc.NewClient(path, nil)
+		defer ic.Close()
+		c := New(ic)
+		defer c.Close()
+		start := time.Now()
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				_, err := c.NewID(context.Background(), time.Now())
+				if took := time.Since(start); err == nil || took > leaseWait+time.Second {
+					t.Errorf("after %v: %v", took, err)
+				}
+			})
+		}
+		wg.Wait()
+	})
 }
 
 func BenchmarkSubmit10K(b *testing.B) {
