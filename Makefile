@@ -54,14 +54,17 @@ man:
 peers:
 	./internal/e2e/peers.sh
 
-# Every benchmark, for a quiet machine; bench-compare sets the outcome beside the one of
-# an earlier commit, which is in bench.old. Those beside Postfix need root and its package.
+# Every benchmark, for a quiet machine; bench-compare sets the outcome beside an earlier
+# one: that of the documents, or BASE=file of another machine or commit. Those beside
+# Postfix need root and its package.
 BENCH ?= .
+COUNT ?= 1
+BASE ?= docs/bench.txt
 bench:
-	$(GO) test -p 1 -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./... | tee bench.txt
+	$(GO) test -p 1 -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 90m ./... | tee bench.txt
 
 bench-compare: bench
-	$(GO) tool benchstat bench.old bench.txt
+	$(GO) tool benchstat $(BASE) bench.txt
 
 # Many more random histories and the whole sizes of what make test runs in part.
 soak:
