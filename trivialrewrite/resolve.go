@@ -214,21 +214,28 @@ func validHostname(name string, utf8 bool) bool {
 }
 
 func (r *Rewriter) resolveLocal(ctx context.Context, routes *routes, domain string, res *Result) error {
+	if r.helpful { // only the warning wants to know
+		if err := r.warnLocal(ctx, domain); err != nil {
+			return err
+		}
+	}
+	res.Flags |= Final
+	return setTransport(res, "local_transport", routes.local, domain)
+}
+
+// warnLocal warns of a local domain that is listed in another address class, too.
+func (r *Rewriter) warnLocal(ctx context.Context, domain string) error {
 	for _, l := range []struct {
 		list *table.List
 		name string
 	}{{r.aliasDomains, "virtual_alias_domains"}, {r.mailboxDomains, "virtual_mailbox_domains"}} {
-		if !r.helpful {
-			break // only the warning wants to know
-		}
 		if found, err := l.list.Match(ctx, domain); err != nil {
 			return err
 		} else if found {
 			r.warnTwice(domain, "mydestination", l.name)
 		}
 	}
-	res.Flags |= Final
-	return setTransport(res, "local_transport", routes.local, domain)
+	return nil
 }
 
 // resolveOther finds the class of a domain that is not local.

@@ -83,7 +83,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	queue := cfg.String("queue_directory")
 	box := maildrop.Box{Dir: filepath.Join(queue, "maildrop"), Socket: filepath.Join(queue, "public", cfg.String("pickup_service_name"))}
-	if asks(cfg) {
+	if cfg.String("local_login_sender_maps") != maildrop.EverySender {
 		box.Sender = func(sender string) error {
 			return mayUse(cfg, login(), sender, func(text string) { fmt.Fprintf(stderr, "postdrop: warning: %s\n", text) })
 		}

@@ -13,9 +13,6 @@ import (
 	"posthaste/internal/whoami"
 )
 
-// everySender is the local_login_sender_maps that asks nothing.
-const everySender = "static:*"
-
 // A refusal is why a sender is not taken, which sendmail repeats. The exit status is
 // exitTempFail for all of them: the sendmail program of Postfix 3.7 has no other.
 type refusal string
@@ -28,11 +25,6 @@ func login() string {
 		return who.Name
 	}
 	return "uid:" + strconv.Itoa(os.Getuid())
-}
-
-// asks says whether anything is asked of senders.
-func asks(cfg *config.Config) bool {
-	return cfg.String("local_login_sender_maps") != everySender
 }
 
 // mayUse says whether the user may send as sender, the null sender being "". The

@@ -48,7 +48,6 @@ func (c *command) entries() ([]*entry, error) {
 
 // parseEntries passes over what is no entry since it begins with white space,
 // as all who read the file do.
-
 func parseEntries(file, text string) ([]*entry, error) {
 	var entries []*entry
 	for _, l := range config.LogicalLines(text) {

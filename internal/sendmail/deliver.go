@@ -115,7 +115,7 @@ func oneAddress(text string) string {
 func (c *Command) Drop(cfg *config.Config, h *maildrop.Header, content io.Reader) error {
 	queue := cfg.String("queue_directory")
 	box := maildrop.Box{Dir: filepath.Join(queue, "maildrop"), Socket: filepath.Join(queue, "public", cfg.String("pickup_service_name"))}
-	if cfg.String("local_login_sender_maps") == "static:*" && unix.Access(box.Dir, unix.W_OK|unix.X_OK) == nil {
+	if cfg.String("local_login_sender_maps") == maildrop.EverySender && unix.Access(box.Dir, unix.W_OK|unix.X_OK) == nil {
 		h.UID, h.Time = os.Getuid(), time.Now()
 		return dropFailure(box.Store(h, content, 0))
 	}
