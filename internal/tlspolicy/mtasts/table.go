@@ -20,6 +20,17 @@
 // the answer is bounded in size and time. A policy that cannot be fetched is
 // not tried for again for five minutes; what was known before goes on counting
 // until its max_age is over.
+//
+// Who can keep us from fetching a policy must not have to wait for the end of
+// its max_age. A policy that is in use is therefore fetched again once a day, or
+// when half of its max_age is over if that is sooner, whether or not the DNS says
+// anything. No mail waits for that. If it fails, the log says so and until
+// when the policy goes on counting; the next attempt is made after a 24th of
+// max_age, though not within five minutes and at most an hour later.
+//
+// # Standards
+//
+// RFC 8461.
 package mtasts
 
 import (
@@ -44,8 +55,11 @@ import (
 const (
 	fetchTime  = 20 * time.Second // of one fetch, RFC 8461 section 3.3 suggests a minute at most
 	retryAfter = 5 * time.Minute  // after a fetch that failed
+	renewEvery = 24 * time.Hour   // a policy in use, RFC 8461 section 3.3
+	renewRetry = time.Hour        // after a renewal that failed, at most
 	maxDomains = 10000            // kept in memory
 	maxFetches = 20               // at once
+	maxRenewed = 5                // at once, besides
 )
 
 // Options say how policies are had.
@@ -62,6 +76,7 @@ type Table struct {
 	opt   Options
 	dir   *os.Root // nil: policies are kept in memory alone
 	slots chan struct{}
+	spare chan struct{} // slots of renewals
 	wg    sync.WaitGroup
 
 	mu      sync.Mutex
@@ -81,18 +96,21 @@ type entry struct {
 	Expires time.Time `json:"expires"`
 
 	retry   time.Time // not fetched again before
+	again   time.Time // not renewed before
 	touched time.Time // when its file was last said to be in use
 }
 
 // call is a refresh under way.
 type call struct {
-	done chan struct{}
-	e    *entry
+	cancel context.CancelFunc
+	done   chan struct{}
+	e      *entry
 }
 
 // New makes a table.
 func New(o Options) *Table {
-	t := &Table{opt: o, slots: make(chan struct{}, maxFetches), known: make(map[string]*entry), calls: make(map[string]*call)}
+	t := &Table{opt: o, slots: make(chan struct{}, maxFetches), spare: make(chan struct{}, maxRenewed),
+		known: make(map[string]*entry), calls: make(map[string]*call)}
 	if t.opt.Client == nil {
 		t.opt.Client = httpClient(o.Resolver)
 	}
@@ -144,10 +162,13 @@ func httpClient(r resolver.Resolver) *http.Client {
 // Pattern implements table.Table: only whole domains have policies.
 func (t *Table) Pattern() bool { return true }
 
-// Close waits for what is under way.
+// Close breaks off what is under way. Call it after the last lookup.
 func (t *Table) Close() error {
 	t.mu.Lock()
 	t.closing = true
+	for _, c := range t.calls {
+		c.cancel()
+	}
 	t.mu.Unlock()
 	t.wg.Wait()
 	if t.dir == nil {
@@ -201,6 +222,9 @@ func (t *Table) policy(ctx context.Context, domain string) (*Policy, error) {
 	t.touch(domain, e, now)
 	fresh := e.Policy != nil && now.Before(e.Expires)
 	if !published || id == e.ID && fresh || now.Before(e.retry) {
+		if e.due(now) {
+			t.renew(domain)
+		}
 		return e.inForce(now), nil
 	}
 	e, err := t.refresh(ctx, domain, id)
@@ -255,6 +279,37 @@ func (t *Table) remember(domain string, e *entry) {
 	t.known[domain] = e
 }
 
+// due says whether a policy that is in force is to be fetched again. One of
+// mode none has nothing to protect.
+func (e *entry) due(now time.Time) bool {
+	p := e.inForce(now)
+	if p == nil || p.Mode == None || now.Before(e.retry) || now.Before(e.again) {
+		return false
+	}
+	fetched := e.Expires.Add(-p.MaxAge)
+	return now.Sub(fetched) >= min(renewEvery, p.MaxAge/2)
+}
+
+// begin registers a refresh of a domain. Called with the lock held, for a
+// domain that has none under way.
+func (t *Table) begin(domain string) (context.Context, *call) {
+	ctx, cancel := context.WithTimeout(context.Background(), fetchTime)
+	w := &call{cancel: cancel, done: make(chan struct{})}
+	t.calls[domain] = w
+	return ctx, w
+}
+
+// end ends a refresh with what is known now.
+func (t *Table) end(domain string, w *call, e *entry) {
+	w.cancel()
+	t.mu.Lock()
+	t.remember(domain, e)
+	delete(t.calls, domain)
+	t.mu.Unlock()
+	w.e = e
+	close(w.done)
+}
+
 // refresh fetches a policy, once for all who want it.
 func (t *Table) refresh(ctx context.Context, domain, id string) (*entry, error) {
 	t.mu.Lock()
@@ -265,9 +320,9 @@ func (t *Table) refresh(ctx context.Context, domain, id string) (*entry, error) 
 			t.mu.Unlock()
 			return e, nil
 		}
-		w = &call{done: make(chan struct{})}
-		t.calls[domain] = w
-		t.wg.Go(func() { t.run(domain, id, w) })
+		var own context.Context
+		own, w = t.begin(domain)
+		t.wg.Go(func() { t.end(domain, w, t.run(own, domain, id)) })
 	}
 	t.mu.Unlock()
 	select {
@@ -278,15 +333,48 @@ func (t *Table) refresh(ctx context.Context, domain, id string) (*entry, error) 
 	}
 }
 
+// renew fetches in the background a policy that is due, unless there are too
+// many at it: the next message asks again.
+func (t *Table) renew(domain string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closing || t.calls[domain] != nil {
+		return
+	}
+	select {
+	case t.spare <- struct{}{}:
+	default:
+		return
+	}
+	ctx, w := t.begin(domain)
+	t.wg.Go(func() {
+		t.end(domain, w, t.renewed(ctx, domain))
+		<-t.spare
+	})
+}
+
+// renewed fetches the policy of a domain again, or takes it from another
+// process that did.
+func (t *Table) renewed(ctx context.Context, domain string) *entry {
+	old, now := t.recall(domain), time.Now()
+	if e := t.read(file(domain)); e != nil && e.Expires.After(old.Expires) && !e.due(now) {
+		return e
+	}
+	p, err := t.fetch(ctx, domain)
+	e := t.learn(ctx, domain, old.ID, p, err)
+	if err != nil && old.Policy != nil {
+		e.again = time.Now().Add(max(retryAfter, min(renewRetry, old.Policy.MaxAge/24)))
+	}
+	return e
+}
+
 // errBusy says that a policy was not fetched for want of a turn.
 var errBusy = errors.New("too many policies are being fetched")
 
-// run fetches. It belongs to nobody's context; its time is bounded, and half
+// run fetches. Its context is nobody's who waits; its time is bounded, and half
 // of it is the most that is spent on waiting for a turn: sites that do not
 // answer must not hold up the mail to others.
-func (t *Table) run(domain, id string, w *call) {
-	ctx, cancel := context.WithTimeout(context.Background(), fetchTime)
-	defer cancel()
+func (t *Table) run(ctx context.Context, domain, id string) *entry {
 	var p *Policy
 	err := errBusy
 	turn := time.NewTimer(fetchTime / 2)
@@ -296,27 +384,36 @@ func (t *Table) run(domain, id string, w *call) {
 		p, err = t.fetch(ctx, domain)
 		<-t.slots
 	case <-turn.C:
+	case <-ctx.Done():
 	}
+	return t.learn(ctx, domain, id, p, err)
+}
+
+// learn is what is known of a domain after a fetch, which may have failed.
+func (t *Table) learn(ctx context.Context, domain, id string, p *Policy, err error) *entry {
 	now := time.Now()
-	old := t.recall(domain)
-	e := &entry{ID: id, Policy: p}
-	if err != nil {
-		t.warn("mta-sts: policy of %s: %v", domain, err)
-		e = &entry{ID: old.ID, Policy: old.Policy, Expires: old.Expires, touched: old.touched}
-		if err != errBusy { // else the site is not to blame: the next message may have more luck
-			e.retry = now.Add(retryAfter)
-		}
-	} else {
-		e.Expires, e.touched = now.Add(p.MaxAge), now
+	if err == nil {
+		e := &entry{ID: id, Policy: p, Expires: now.Add(p.MaxAge), touched: now}
 		t.save(domain, e, now)
 		t.sweepDaily(now)
+		return e
 	}
+	old := t.recall(domain)
 	t.mu.Lock()
-	t.remember(domain, e)
-	delete(t.calls, domain)
+	e := &entry{ID: old.ID, Policy: old.Policy, Expires: old.Expires, touched: old.touched, again: old.again}
 	t.mu.Unlock()
-	w.e = e
-	close(w.done)
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled): // Close
+		return e
+	case e.inForce(now) != nil:
+		t.warn("mta-sts: policy of %s: %v; the one that is known counts until %s", domain, err, e.Expires.UTC().Format(time.RFC3339))
+	default:
+		t.warn("mta-sts: policy of %s: %v", domain, err)
+	}
+	if err != errBusy { // else the site is not to blame: the next message may have more luck
+		e.retry = now.Add(retryAfter)
+	}
+	return e
 }
 
 // fetch gets and reads a domain's policy.
