@@ -33,12 +33,16 @@ var digitOf = func() (t [256]int8) {
 // MakeQueueID builds the ID of message number at time t. Times before 1970
 // are taken as 1970.
 func MakeQueueID(t time.Time, number uint64) QueueID {
-	us := max(t.UnixMicro(), 0)
 	var b [32]byte
-	out := appendBase(b[:0], uint64(us/1e6), 52, 6)
-	out = appendBase(out, uint64(us%1e6), 52, 4)
-	out = append(out, 'z')
-	return QueueID(appendBase(out, number, 51, 1))
+	return QueueID(appendQueueID(b[:0], t, number))
+}
+
+func appendQueueID(b []byte, t time.Time, number uint64) []byte {
+	us := max(t.UnixMicro(), 0)
+	b = appendBase(b, uint64(us/1e6), 52, 6)
+	b = appendBase(b, uint64(us%1e6), 52, 4)
+	b = append(b, 'z')
+	return appendBase(b, number, 51, 1)
 }
 
 func appendBase(b []byte, v, base uint64, width int) []byte {
@@ -74,7 +78,8 @@ func (q QueueID) Parse() (t time.Time, number uint64, err error) {
 		return time.Time{}, 0, errQueueID
 	}
 	t = time.Unix(int64(sec), int64(us)*1000)
-	if MakeQueueID(t, number) != q { // leading zeros: one message, one name
+	var b [32]byte
+	if string(appendQueueID(b[:0], t, number)) != string(q) { // leading zeros: one message, one name
 		return time.Time{}, 0, errQueueID
 	}
 	return t, number, nil
