@@ -41,6 +41,7 @@ const maxBatches = 4
 type recorder struct {
 	s       *Server
 	ops     []proto.Op
+	spare   [][]proto.Op            // of requests that have been answered, for ops
 	at      map[mail.QueueID]int    // position of a message's change in ops
 	since   time.Time               // when the oldest of ops came
 	conn    *ipc.Conn               // where the queue was pushed from; nil while there is none
@@ -207,7 +208,7 @@ func (r *recorder) flush(now time.Time) {
 	if len(r.ops) == 0 || r.conn == nil || len(r.ops) < flushOps && now.Sub(r.since) < flushDelay {
 		return
 	}
-	parts := splitOps(r.ops)
+	parts := splitOps(r.ops) // the last of them may be r.ops itself
 	for _, ops := range parts[:len(parts)-1] {
 		q := &request{ops: ops}
 		r.unacked = append(r.unacked, q)
@@ -215,14 +216,44 @@ func (r *recorder) flush(now time.Time) {
 	}
 	q := &request{ops: parts[len(parts)-1], waiters: r.waiters, removed: r.removed}
 	r.ops, r.waiters, r.removed = nil, nil, nil
+	if n := len(r.spare); n > 0 {
+		r.ops, r.spare = r.spare[n-1], r.spare[:n-1]
+	}
 	clear(r.at)
 	r.unacked = append(r.unacked, q)
 	r.send(q)
 }
 
+// maxSpare bounds how many slices of changes are kept for use again: as many
+// requests as are on their way to cleanup at once, and no larger than usual.
+const maxSpare = 16
+
+// release keeps the memory of changes that nobody looks at any more.
+func (r *recorder) release(ops []proto.Op) {
+	if len(r.spare) < maxSpare && cap(ops) <= 4*flushOps {
+		clear(ops)
+		r.spare = append(r.spare, ops[:0])
+	}
+}
+
+// opsOctets is about what changes take in a request.
+func opsOctets(ops []proto.Op) (n int) {
+	for i := range ops {
+		n += opOctets + 8*len(ops[i].Done)
+		for j := range ops[i].Outcomes {
+			n += outcomeOctets(&ops[i].Outcomes[j])
+		}
+	}
+	return n
+}
+
 // splitOps spreads changes over requests of bounded length, in order; a
-// message's change of queue goes with its last outcomes.
+// message's change of queue goes with its last outcomes. Those that fit into
+// one request, and so nearly all, are not copied.
 func splitOps(ops []proto.Op) (parts [][]proto.Op) {
+	if opsOctets(ops) <= maxRequest {
+		return [][]proto.Op{ops}
+	}
 	part, left := make([]proto.Op, 0, len(ops)), maxRequest
 	for _, op := range ops {
 		for left -= opOctets; ; left = maxRequest - opOctets {
@@ -313,6 +344,8 @@ func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 	for _, id := range q.removed {
 		r.leaving = append(r.leaving, farewell{id, r.s.now})
 	}
+	r.release(q.ops)
+	q.ops = nil
 }
 
 // ended is the end of a removal.
