@@ -447,6 +447,9 @@ func (c *control) check() int {
 	for _, problem := range c.checkSetgid() {
 		c.warn("%v", problem)
 	}
+	for _, text := range c.unwritable() {
+		status = c.fatal("%s", text)
+	}
 	c.checkLog()
 	if settings != nil {
 		complaints, failures := trial(settings)
@@ -461,6 +464,15 @@ func (c *control) check() int {
 		c.advise(settings)
 	}
 	return status
+}
+
+// unwritable says which directories the services will not be able to use.
+func (c *control) unwritable() []string {
+	problems, err := eachDirectory(c.config, directory.writable)
+	if err != nil {
+		return nil // check has said so, and nothing starts
+	}
+	return problems
 }
 
 // advise prints what is unwise, and what would behave differently from Postfix.

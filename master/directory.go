@@ -7,8 +7,11 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"posthaste/internal/config"
 	"posthaste/internal/service"
@@ -202,6 +205,35 @@ func (d directory) checkContents() error {
 		}
 		return fmt.Errorf("not owned by user ID %d: %s; %s", d.uid, filepath.Join(d.path, name), remedy)
 	})
+}
+
+// writable says why the directory's owner cannot make files in it although owner
+// and mode are right, which is check's to say: the file system is mounted to be
+// read only, or is another machine's, which has its own opinion of users. Whether
+// the owner gets to the directory does not count: services are in the queue's.
+func (d directory) writable() error {
+	if d.check() != nil {
+		return nil
+	}
+	f, err := os.Open(d.path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	uid := os.Geteuid()
+	if d.uid > 0 {
+		uid = d.uid
+	}
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine, and is nobody else's in between
+		unix.SetfsuidRetUid(uid)
+		result <- unix.Faccessat(int(f.Fd()), ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS)
+	}()
+	if err := <-result; err != nil {
+		return fmt.Errorf("user ID %d cannot make files in %s: %w", uid, d.path, err)
+	}
+	return nil
 }
 
 // remedy is what mends a directory.

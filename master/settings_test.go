@@ -321,6 +321,69 @@ func TestForetell(t *testing.T) {
 	s.mustCommand("stop")
 }
 
+// TestReadOnly has check, start and reload tell that a directory can only be read.
+func TestReadOnly(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService)
+	s.mustCommand("check")
+	dir := s.path("queue/spool")
+	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+		t.Skipf("SKIPPED, NOT PROVED HERE: no file system to be had that can only be read: %v", err)
+	}
+	defer unix.Unmount(dir, unix.MNT_DETACH)
+	if err := unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	want := "cannot make files in " + dir + ": read-only file system\n"
+	if status, text := s.command("check"); status != 1 || strings.Count(text, "fatal: ") != 1 || !strings.Contains(text, want) {
+		t.Errorf("check: %d %s", status, text)
+	}
+	for _, command := range []string{"start", "reload"} {
+		if status, text := s.command(command); status != 0 || !strings.Contains(text, "warning: it will not serve: ") || !strings.Contains(text, want) {
+			t.Errorf("%s: %d %s", command, status, text)
+		}
+	}
+	s.mustCommand("stop")
+	if err := unix.Unmount(dir, 0); err != nil {
+		t.Fatal(err)
+	}
+	s.mustCommand("check")
+}
+
+// A directory whose owner cannot write for another reason than its mode is named,
+// one that has the wrong mode is not named twice.
+func TestUnwritable(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED, NOT PROVED HERE: only root can give files away")
+	}
+	owner, err := service.LookupAccount(testOwner(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	d := directory{path: dir, mode: 0o700, uid: owner.UID, gid: -1}
+	if err := d.mend(); err != nil || d.writable() != nil {
+		t.Fatal(err, d.writable())
+	}
+	// The owner is right, and mode 0500 is as it should be: who must not write is
+	// the owner alone, not root.
+	if err := os.Chmod(dir, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.writable(); err != nil {
+		t.Errorf("what check says is said twice: %v", err)
+	}
+	d.mode = 0o500
+	if err := d.writable(); !errors.Is(err, unix.EACCES) || !strings.Contains(err.Error(), fmt.Sprintf("user ID %d cannot make files in %s", owner.UID, dir)) {
+		t.Error(err)
+	}
+	d.uid = 0
+	if err := errors.Join(d.mend(), d.writable()); err != nil {
+		t.Errorf("root may write: %v", err)
+	}
+}
+
 // TestOwn: who may control a mail system.
 func TestOwn(t *testing.T) {
 	t.Parallel()

@@ -54,7 +54,7 @@ func (c *control) foretell(s *settings) {
 	for _, text := range slices.Concat(s.missing(), complaints) {
 		person.warn("%s", text)
 	}
-	for _, text := range failures {
+	for _, text := range slices.Concat(c.unwritable(), failures) {
 		person.warn("it will not serve: %s", text)
 	}
 }
