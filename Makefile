@@ -33,7 +33,7 @@ run: build
 # Everything that must hold: vet, static checks, the import law, all tests with
 # the race detector. Tests with foreign programs say when they are skipped.
 test: check
-	$(GO) test -race -p 4 -parallel 8 ./...
+	$(GO) test -race -p 4 -parallel 8 -timeout 20m ./...
 	@./internal/e2e/peers.sh check
 
 check:
