@@ -2,6 +2,7 @@ package ipc
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -230,7 +231,7 @@ func (c *Conn) Call(ctx context.Context, req, reply Message) error {
 		err     error
 	}
 	ch := make(chan answer, 1)
-	c.request(ctx, req, false, func(payload []byte, err error) { ch <- answer{payload, err} })
+	c.request(ctx, req, false, func(payload []byte, err error) { ch <- answer{bytes.Clone(payload), err} })
 	select {
 	case a := <-ch:
 		if a.err != nil || reply == nil {
@@ -252,7 +253,8 @@ func Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // Go sends req and calls done once, with the reply's payload or an error.
 // done runs on the reading goroutine, or on the caller's when the request
-// cannot be sent; it must not wait. The payload belongs to done.
+// cannot be sent; it must not wait. The payload is done's until it returns.
+// req is not looked at any more when Go has returned.
 func (c *Conn) Go(req Message, done func(payload []byte, err error)) {
 	c.request(context.Background(), req, false, done)
 }
@@ -481,11 +483,21 @@ func (c *Conn) read() error {
 		if n > MaxPayload {
 			return ErrTooLarge
 		}
+		what, kind, id := h[6], binary.LittleEndian.Uint16(h[4:]), binary.LittleEndian.Uint32(h[8:])
+		if (what == frameReply || what == frameError) && int(n) <= br.Size() {
+			payload, err := br.Peek(int(n)) // lent to who waits for it: see Go
+			if err != nil {
+				return err
+			}
+			c.dispatch(what, kind, id, payload)
+			br.Discard(int(n))
+			continue
+		}
 		payload := getPayload(int(n))
 		if _, err := io.ReadFull(br, payload); err != nil {
 			return err
 		}
-		c.dispatch(h[6], binary.LittleEndian.Uint16(h[4:]), binary.LittleEndian.Uint32(h[8:]), payload)
+		c.dispatch(what, kind, id, payload)
 	}
 }
 

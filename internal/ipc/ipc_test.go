@@ -102,6 +102,51 @@ func TestCall(t *testing.T) {
 
 // Many callers share a connection, replies come in any order, each caller
 // gets its own.
+// alias is a message that keeps the octets that it is decoded from.
+type alias struct{ body []byte }
+
+func (*alias) Kind() uint16             { return kindEcho }
+func (a *alias) Append(b []byte) []byte { return append(b, a.body...) }
+func (a *alias) Decode(b []byte) error  { a.body = b; return nil }
+
+// What a call is answered with stays what it is when the connection goes on;
+// what Go is answered with is right while it is looked at, whatever its length.
+func TestReplyStays(t *testing.T) {
+	t.Parallel()
+	path, _ := server(t, echo)
+	c := NewClient(path, nil)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var first, second alias
+	for body, reply := range map[string]*alias{"first": &first, "other": &second} {
+		if err := c.Call(ctx, &alias{[]byte(body)}, reply); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if string(first.body) != "first" || string(second.body) != "other" {
+		t.Errorf("answers are %q and %q", first.body, second.body)
+	}
+	conn, err := c.Conn(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong := make(chan string, 1)
+	for i, n := range []int{0, 1, 60 << 10, 64 << 10, 64<<10 + 1, 300 << 10, 5, 60 << 10} {
+		body := bytes.Repeat([]byte{byte('a' + i)}, n)
+		conn.Go(&alias{body}, func(payload []byte, err error) {
+			if err != nil || !bytes.Equal(payload, body) {
+				wrong <- "answer is not what was sent"
+				return
+			}
+			wrong <- ""
+		})
+		if s := <-wrong; s != "" {
+			t.Errorf("%d octets: %s", n, s)
+		}
+	}
+}
+
 func TestManyCallers(t *testing.T) {
 	t.Parallel()
 	var wg sync.WaitGroup
