@@ -17,7 +17,7 @@ import (
 // ErrGone says that the message is not in the queue any more.
 var ErrGone = errors.New("the message is no longer in the queue")
 
-// An Opener opens messages. Its method may be called concurrently.
+// An Opener opens messages. Its methods may be called concurrently.
 type Opener struct {
 	Reader  *spool.Reader
 	Cleanup *ipc.Client
@@ -60,6 +60,21 @@ func (o *Opener) Current(ctx context.Context, id mail.QueueID) (st *spool.Stored
 		}
 	}
 	return nil, entry, err
+}
+
+// Content opens the content of message id, which was last seen at ref; zero:
+// cleanup is to say. Errors are those of Open and of the function Content.
+func (o *Opener) Content(ctx context.Context, ref spool.Ref, id mail.QueueID) (*spool.Content, error) {
+	if !ref.IsZero() {
+		if c, err := o.Reader.Content(ref, id); !errors.Is(err, spool.ErrStale) {
+			return c, err
+		}
+	}
+	st, _, err := o.Current(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return Content(ctx, o.Open, st, id)
 }
 
 // Content opens the content of message id, of which st, opened by open, is the

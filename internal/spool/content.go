@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"time"
 
+	"posthaste/internal/mail"
 	"posthaste/internal/vfs"
 )
 
@@ -16,13 +18,58 @@ type Content struct {
 	r    *Reader
 	buf  *[]byte // pooled
 	data []byte  // all of it, or the present chunk of a big file
-	base int64   // of data in the content
 	pos  int64
 	len  int64
-	big  vfs.File
+	big  *bigContent // nil: all of it is in memory
+}
+
+// bigContent is the file of a message that has one of its own.
+type bigContent struct {
+	f    vfs.File
+	base int64 // of the present chunk
 	sums []byte
 	raw  bool // do not look at checksums
-	id   string
+	id   mail.QueueID
+}
+
+// Content opens the content of message id, of which the record at ref says
+// where it is: Read and [Stored.Content] in one, with the same errors, for those who
+// want nothing else. Content that is in the record itself is read with it.
+func (r *Reader) Content(ref Ref, id mail.QueueID) (*Content, error) {
+	t, number, err := id.Parse()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %q: %w", ErrInvalid, string(id), err)
+	}
+	buf := r.buffer()
+	c, err := r.contentAt(buf, ref, Stored{r: r, id: id, number: number}, t)
+	if c == nil || c.buf != buf {
+		r.bufs.Put(buf)
+	}
+	return c, err
+}
+
+// contentAt reads the record at ref into buf, and the content from there or from
+// where it says. st has the message's names.
+func (r *Reader) contentAt(buf *[]byte, ref Ref, st Stored, made time.Time) (*Content, error) {
+	b, h, err := r.fetch(*buf, ref, st.number, ref.Length)
+	*buf = b[:0]
+	if err == nil {
+		st.m, err = r.metaIn(b[headerLen:headerLen+h.metaLen], &h, ref)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("message %s: %w", st.id, err)
+	}
+	if err := st.checkTime(made); err != nil {
+		return nil, err
+	}
+	if st.msg = msgOf(ref, &h, &st.m); h.typ != recMSG || st.m.flags&msgBig != 0 {
+		return st.content(false)
+	}
+	c, err := st.body(buf, b, &h, false)
+	if err != nil {
+		return nil, fmt.Errorf("message %s: content: %w", st.id, err)
+	}
+	return c, nil
 }
 
 // Content opens the content. That of a message in the log is read and verified
@@ -57,11 +104,16 @@ func (st *Stored) inline(buf *[]byte, raw bool) (*Content, error) {
 	if err != nil {
 		return nil, err
 	}
-	body := b[headerLen+h.metaLen:]
-	if !raw && (h.flags&recDamaged != 0 || checksum(body) != h.bodyCRC && st.r.plant != plantNoChecksum) {
+	return st.body(buf, b, &h, raw)
+}
+
+// body gives the content in b, the MSG record, whose memory is that of buf.
+func (st *Stored) body(buf *[]byte, b []byte, h *header, raw bool) (*Content, error) {
+	data := b[headerLen+h.metaLen:]
+	if !raw && (h.flags&recDamaged != 0 || checksum(data) != h.bodyCRC && st.r.plant != plantNoChecksum) {
 		return nil, st.r.judgeAgain(st.msg)
 	}
-	return &Content{r: st.r, buf: buf, data: body, len: int64(len(body)), raw: raw, id: string(st.id)}, nil
+	return &Content{r: st.r, buf: buf, data: data, len: int64(len(data))}, nil
 }
 
 func (st *Stored) openBig(raw bool) (*Content, error) {
@@ -82,7 +134,7 @@ func (st *Stored) openBig(raw bool) (*Content, error) {
 		f.Close()
 		return nil, fmt.Errorf("message %s: content: %w: %w", st.id, ErrCorrupt, err)
 	}
-	return &Content{r: r, big: f, len: st.m.bigLen, sums: sums, raw: raw, id: string(st.id)}, nil
+	return &Content{r: r, len: st.m.bigLen, big: &bigContent{f: f, sums: sums, raw: raw, id: st.id}}, nil
 }
 
 // Bytes is the whole content when it was in the log, good until Close, and
@@ -128,17 +180,23 @@ func (c *Content) WriteTo(w io.Writer) (n int64, err error) {
 
 // rest is what memory holds, or its chunk has, from the position on.
 func (c *Content) rest() ([]byte, error) {
-	if c.pos < c.base || c.pos >= c.base+int64(len(c.data)) {
-		if err := c.chunk(c.pos / bigChunk); err != nil {
+	base := int64(0)
+	if c.big != nil {
+		base = c.big.base
+	}
+	if c.pos < base || c.pos >= base+int64(len(c.data)) {
+		base = c.pos / bigChunk * bigChunk
+		if err := c.chunk(base); err != nil {
 			return nil, err
 		}
 	}
-	return c.data[c.pos-c.base:], nil
+	return c.data[c.pos-base:], nil
 }
 
-// chunk reads and verifies one chunk of a big file.
-func (c *Content) chunk(i int64) error {
-	if c.big == nil {
+// chunk reads and verifies the chunk of a big file that begins at base.
+func (c *Content) chunk(base int64) error {
+	big := c.big
+	if big == nil {
 		return fs.ErrClosed
 	}
 	if c.buf == nil {
@@ -147,15 +205,15 @@ func (c *Content) chunk(i int64) error {
 			*c.buf = make([]byte, bigChunk)
 		}
 	}
-	c.base = i * bigChunk
-	c.data = (*c.buf)[:min(bigChunk, c.len-c.base)]
-	_, err := c.big.ReadAt(c.data, c.base)
-	if err == nil && checksum(c.data) != binary.LittleEndian.Uint32(c.sums[4*i:]) {
+	big.base = base
+	c.data = (*c.buf)[:min(bigChunk, c.len-base)]
+	_, err := big.f.ReadAt(c.data, base)
+	if err == nil && checksum(c.data) != binary.LittleEndian.Uint32(big.sums[4*(base/bigChunk):]) {
 		err = errors.New("checksum")
 	}
-	if err != nil && !c.raw {
+	if err != nil && !big.raw {
 		c.data = c.data[:0]
-		return fmt.Errorf("message %s: content at %d: %w: %w", c.id, c.base, ErrCorrupt, err)
+		return fmt.Errorf("message %s: content at %d: %w: %w", big.id, base, ErrCorrupt, err)
 	}
 	return nil
 }
@@ -183,7 +241,7 @@ func (c *Content) Close() error {
 	}
 	c.data, c.len = nil, 0
 	if c.big != nil {
-		f := c.big
+		f := c.big.f
 		c.big = nil
 		return f.Close()
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"sync"
 	"time"
 
@@ -242,23 +243,34 @@ const metaGuess = 1024
 
 // readMeta reads and verifies the metadata of the record at ref.
 func (r *Reader) readMeta(ref Ref, number uint64) (m meta, h header, err error) {
-	buf, h, err := r.fetch(nil, ref, number, metaGuess)
+	buf := r.buffer()
+	defer r.bufs.Put(buf)
+	b, h, err := r.fetch(*buf, ref, number, metaGuess)
+	*buf = b[:0]
 	if err != nil {
 		return m, h, err
 	}
-	if need := headerLen + h.metaLen; need > uint32(len(buf)) {
-		if buf, h, err = r.fetch(nil, ref, number, need); err != nil {
+	if need := headerLen + h.metaLen; need > uint32(len(b)) {
+		b, h, err = r.fetch(*buf, ref, number, need)
+		*buf = b[:0]
+		if err != nil {
 			return m, h, err
 		}
 	}
+	m, err = r.metaIn(slices.Clone(b[headerLen:headerLen+h.metaLen]), &h, ref)
+	return m, h, err
+}
+
+// metaIn verifies b, the metadata of the record at ref. The result points into b.
+func (r *Reader) metaIn(b []byte, h *header, ref Ref) (meta, error) {
 	if h.typ != recMSG && h.typ != recSTATE {
-		return m, h, fmt.Errorf("%w: a %s record", ErrInvalid, typeNames[h.typ%numTypes])
+		return meta{}, fmt.Errorf("%w: a %s record", ErrInvalid, typeNames[h.typ%numTypes])
 	}
-	m, ok := decodeMeta(buf[headerLen:headerLen+h.metaLen], &h)
+	m, ok := decodeMeta(b, h)
 	if !ok {
-		return m, h, r.judgeAgain(ref)
+		return m, r.judgeAgain(ref)
 	}
-	return m, h, nil
+	return m, nil
 }
 
 // Read reads the envelope and state of message id at ref and verifies
@@ -273,12 +285,9 @@ func (r *Reader) Read(ref Ref, id mail.QueueID) (*Stored, error) {
 	if err != nil {
 		return nil, fmt.Errorf("message %s: %w", id, err)
 	}
-	if m.created != t.UnixMicro() {
-		return nil, fmt.Errorf("message %s: %w: another message has its number", id, ErrInvalid)
-	}
-	st := &Stored{r: r, id: id, number: number, m: m, msg: m.msgAt(ref)}
-	if h.typ == recMSG {
-		st.msg = ref
+	st := &Stored{r: r, id: id, number: number, m: m, msg: msgOf(ref, &h, &m)}
+	if err := st.checkTime(t); err != nil {
+		return nil, err
 	}
 	st.live = live{number: number, nrcpt: min(m.nrcpt, maxRcpts)}
 	st.more = loadDone(&st.live, m.done)
@@ -286,6 +295,22 @@ func (r *Reader) Read(ref Ref, id mail.QueueID) (*Stored, error) {
 		Size: m.size, NRcpt: int(m.nrcpt), Trace: mail.Trace(m.trace), Null: m.flags&msgNull != 0,
 		Warned: m.flags&msgWarned != 0, Expire: m.flags&msgExpire != 0}
 	return st, nil
+}
+
+// msgOf is where the MSG record is that belongs to the record at ref.
+func msgOf(ref Ref, h *header, m *meta) Ref {
+	if h.typ == recMSG {
+		return ref
+	}
+	return m.msgAt(ref)
+}
+
+// checkTime says whether the message is the one that its ID says, made at t.
+func (st *Stored) checkTime(t time.Time) error {
+	if st.m.created != t.UnixMicro() {
+		return fmt.Errorf("message %s: %w: another message has its number", st.id, ErrInvalid)
+	}
+	return nil
 }
 
 // Stored is one message as recorded. It belongs to one goroutine.

@@ -150,9 +150,16 @@ func touches(list []place, file uint32, sector int64) bool {
 
 // tryRead reads a message and gives the error that a delivery would see.
 func tryRead(rd *Reader, en Entry) (*modelMsg, error) {
+	alone, aloneErr := readAlone(rd, en)
+	unread := func(err error) (*modelMsg, error) {
+		if aloneErr == nil {
+			fail("message %s: content alone can be read; else: %v", en.ID, err)
+		}
+		return nil, err
+	}
 	st, err := rd.Read(en.Ref, en.ID)
 	if err != nil {
-		return nil, err
+		return unread(err)
 	}
 	st.Overlay(en.Done)
 	if _, err := st.Envelope(); err != nil {
@@ -160,12 +167,15 @@ func tryRead(rd *Reader, en Entry) (*modelMsg, error) {
 	}
 	c, err := st.Content()
 	if err != nil {
-		return nil, err
+		return unread(err)
 	}
 	defer c.Close()
 	body, err := io.ReadAll(c)
 	if err != nil {
-		return nil, err
+		return unread(err)
+	}
+	if aloneErr != nil || !slices.Equal(alone, body) {
+		fail("message %s: content alone: %d octets, want %d, %v", en.ID, len(alone), len(body), aloneErr)
 	}
 	m := &modelMsg{id: en.ID, queue: en.Queue, next: micros(en.NextAttempt), attempts: en.Attempts, warned: en.Warned,
 		nrcpt: en.NRcpt, body: slices.Clone(body), big: c.Bytes() == nil}

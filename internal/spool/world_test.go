@@ -148,6 +148,16 @@ func (w *world) read() model {
 	return m
 }
 
+// readAlone reads a message's content and nothing else of it.
+func readAlone(rd *Reader, en Entry) ([]byte, error) {
+	c, err := rd.Content(en.Ref, en.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return io.ReadAll(c)
+}
+
 func (w *world) readMessage(rd *Reader, en Entry) *modelMsg {
 	st, err := rd.Read(en.Ref, en.ID)
 	if err != nil {
@@ -177,6 +187,9 @@ func (w *world) readMessage(rd *Reader, en Entry) *modelMsg {
 	m := &modelMsg{id: en.ID, queue: en.Queue, next: micros(en.NextAttempt), attempts: en.Attempts, warned: en.Warned,
 		nrcpt: en.NRcpt, body: bytes.Clone(body), big: c.Bytes() == nil}
 	c.Close()
+	if got, err := readAlone(rd, en); err != nil || !bytes.Equal(got, m.body) {
+		fail("message %s: content alone: %d octets, want %d, %v", en.ID, len(got), len(m.body), err)
+	}
 	done, outs := make([]byte, en.NRcpt), make([]byte, en.NRcpt)
 	for i := range done {
 		if !st.Pending(i) {
