@@ -264,7 +264,7 @@ func (d *delivery) environment(st *state) []string {
 			env = append(env, name+"="+macro.Censor(value, d.commandFilter))
 		}
 	}
-	e := &d.request.Envelope
+	e := d.request.Envelope
 	if st.rights != nil {
 		add("HOME", st.rights.Home)
 		add("SHELL", st.rights.Shell)

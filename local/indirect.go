@@ -132,7 +132,7 @@ func (d *delivery) sendForward(f *forward) (mail.QueueID, error) {
 	if err != nil {
 		return "", err
 	}
-	from := &d.request.Envelope
+	from := d.request.Envelope
 	env := mail.Envelope{ID: id, Arrival: now, Sender: f.sender, EnvID: f.envID, Ret: f.ret, Client: from.Client, SASL: from.SASL,
 		Reverse: from.Reverse, Trace: from.Trace, RewriteContext: from.RewriteContext, LogIdent: from.LogIdent,
 		Body: from.Body & mail.BodySMTPUTF8, RequireTLS: from.RequireTLS, TLSOptional: from.TLSOptional, Recipients: f.rcpts}

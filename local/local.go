@@ -156,7 +156,7 @@ type state struct {
 }
 
 func (d *delivery) run() {
-	env, rcpt := &d.request.Envelope, &d.request.Envelope.Recipients[d.index]
+	env, rcpt := d.request.Envelope, &d.request.Envelope.Recipients[d.index]
 	d.recipient(state{addr: rcpt.Address, orig: rcpt.Orig(), orcpt: rcpt.ORCPT, notify: rcpt.Notify, envID: env.EnvID, ret: env.Ret, sender: env.Sender})
 	if d.deferred == 0 {
 		d.sendForwards()

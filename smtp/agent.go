@@ -205,7 +205,7 @@ type order struct {
 
 // Deliver implements agent.Deliverer.
 func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
-	a.deliver(ctx, r, order{env: &r.Envelope, nexthop: r.Nexthop, cacheKeep: r.CacheKeep})
+	a.deliver(ctx, r, order{env: r.Envelope, nexthop: r.Nexthop, cacheKeep: r.CacheKeep})
 }
 
 func (a *Agent) deliver(ctx context.Context, r request, o order) {

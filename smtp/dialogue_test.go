@@ -272,7 +272,7 @@ func deliverText(t *testing.T, a *Agent, cfg *config.Config, log *maillog.Logger
 	}
 	r.Configure(cfg, program)
 	r.CacheLoad, r.CacheKeep = load, keep
-	a.deliver(context.Background(), observed{r, sink, big}, order{env: &r.Envelope, nexthop: nexthop, cacheKeep: keep})
+	a.deliver(context.Background(), observed{r, sink, big}, order{env: r.Envelope, nexthop: nexthop, cacheKeep: keep})
 	synctest.Wait()
 	log.Flush()
 	if status, reason := r.Site(); !status.IsZero() {

@@ -24,12 +24,12 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"io"
 	"time"
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/proto"
 )
 
 // A Deliverer is what each agent is.
@@ -53,7 +53,7 @@ type Content interface {
 
 // A Request is one delivery request. Its exported fields are not to be changed.
 type Request struct {
-	Envelope mail.Envelope // Recipients are those of this request
+	Envelope *mail.Envelope // Recipients are those of this request
 	Nexthop  mail.Nexthop
 	// CacheLoad and CacheKeep are the queue manager's advice about sessions:
 	// look for a kept one, keep this one.
@@ -65,22 +65,24 @@ type Request struct {
 	settled time.Time // connection set up: the end of delay c
 	// connecting says that until settled is set the time goes to delay c.
 	connecting bool
-	open       func() (Content, error)
-	pass       func(i int, to mail.Recipient, transport mail.Transport, nexthop mail.Nexthop) (mail.Outcome, error)
+	from       source
 	env        *environment
 
-	outcomes []mail.Outcome // by position in Envelope.Recipients; Action 0: not yet
-	site     struct {
-		status dsn.Status
-		reason string
-	}
-	kept    bool
-	corrupt bool // the content is damaged or gone
+	// reply is what has been said so far: its Outcomes are by position in
+	// Envelope.Recipients, with Action 0 for not yet.
+	reply proto.DeliverReply
+	one   [1]mail.Outcome // room for the Outcomes of one recipient, as most requests have
+}
+
+// A source is where a Request comes from.
+type source interface {
+	content(r *Request) (Content, error)
+	pass(r *Request, i int, to mail.Recipient, transport mail.Transport, nexthop mail.Nexthop) (mail.Outcome, error)
 }
 
 // Content opens the message's content, verified. An error has been worded for
 // the log: the caller defers all recipients with it. The caller closes it.
-func (r *Request) Content() (Content, error) { return r.open() }
+func (r *Request) Content() (Content, error) { return r.from.content(r) }
 
 // ConnectionDone marks the end of connection set-up (the c of delays=a/b/c/d):
 // everything until now was DNS, connecting, greeting and TLS; what follows is
@@ -95,8 +97,8 @@ func (r *Request) Connecting() { r.connecting = true }
 // scheduler counts against it. What is such a failure is in docs/smtp.md. Only
 // the first of a request counts.
 func (r *Request) SiteFailure(status dsn.Status, reason string) {
-	if r.site.status.IsZero() {
-		r.site.status, r.site.reason = status, reason
+	if r.reply.SiteStatus.IsZero() {
+		r.reply.SiteStatus, r.reply.SiteReason = status, reason
 	}
 }
 
@@ -113,12 +115,9 @@ func (r *Request) Pass(i int, transport mail.Transport, nexthop mail.Nexthop) {
 // but not reported. Should anything die meanwhile, the queue manager orders
 // the whole recipient again.
 func (r *Request) PassTo(i int, to mail.Recipient, transport mail.Transport, nexthop mail.Nexthop) mail.Outcome {
-	err := errors.New("no other transport can be reached from here")
-	if r.pass != nil {
-		var o mail.Outcome
-		if o, err = r.pass(i, to, transport, nexthop); err == nil {
-			return o
-		}
+	o, err := r.from.pass(r, i, to, transport, nexthop)
+	if err == nil {
+		return o
 	}
 	v := r.verdict(dsn.Deferred, dsn.S(4, 3, 0), err.Error())
 	r.logPart(i, to.Address, v, Detail{})
@@ -129,11 +128,11 @@ func (r *Request) PassTo(i int, to mail.Recipient, transport mail.Transport, nex
 // has returned, or what Part has in several parts.
 func (r *Request) Adopt(i int, o mail.Outcome) {
 	o.Rcpt = r.index[i]
-	r.outcomes[i] = o
+	r.reply.Outcomes[i] = o
 }
 
 // SessionKept says that a session for this destination stays open and is free.
-func (r *Request) SessionKept() { r.kept = true }
+func (r *Request) SessionKept() { r.reply.Kept = true }
 
 // A Detail is what an agent knows about an outcome besides status and text.
 type Detail struct {
@@ -148,12 +147,12 @@ type Detail struct {
 }
 
 // Pending says whether nothing has been said yet of recipient i.
-func (r *Request) Pending(i int) bool { return r.outcomes[i].Action == 0 }
+func (r *Request) Pending(i int) bool { return r.reply.Outcomes[i].Action == 0 }
 
 // Deferred says whether recipient i is to be tried again: soft_bounce and
 // status filters may have made that of a Bounce, and filters the contrary of a
 // Defer.
-func (r *Request) Deferred(i int) bool { return r.outcomes[i].Action == dsn.Deferred }
+func (r *Request) Deferred(i int) bool { return r.reply.Outcomes[i].Action == dsn.Deferred }
 
 // Sent reports recipient i (a position in Envelope.Recipients) as delivered
 // and logs it. For a probe it reports the address as deliverable.

@@ -78,7 +78,7 @@ func (s *Server) tellQueue(ctx context.Context, client *ipc.Client) (*ipc.Conn, 
 	s.mu.Lock()
 	for r := range s.running {
 		if isClosed(r.conn) {
-			inv.Running = append(inv.Running, proto.Delivery{ID: r.id, Index: r.index})
+			inv.Running = append(inv.Running, r.told())
 			list = append(list, r)
 		}
 	}

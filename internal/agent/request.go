@@ -14,18 +14,20 @@ import (
 	"posthaste/internal/spool"
 )
 
-// newRequest makes the Deliverer's view of an order.
-func newRequest(env *environment, d *proto.Deliver) *Request {
-	r := &Request{Envelope: d.Envelope, Nexthop: d.Nexthop, CacheLoad: d.CacheLoad, CacheKeep: d.CacheKeep,
-		index: d.Index, active: d.Active, started: time.Now(), env: env,
-		outcomes: make([]mail.Outcome, len(d.Envelope.Recipients))}
-	if len(r.index) != len(r.outcomes) { // a queue manager that cannot count: positions are all we have
-		r.index = make([]int, len(r.outcomes))
+// begin makes r the Deliverer's view of an order, which must stay as it is.
+func (r *Request) begin(env *environment, d *proto.Deliver, from source) {
+	r.Envelope, r.Nexthop, r.CacheLoad, r.CacheKeep = &d.Envelope, d.Nexthop, d.CacheLoad, d.CacheKeep
+	r.index, r.active, r.started, r.env, r.from = d.Index, d.Active, time.Now(), env, from
+	n := len(d.Envelope.Recipients)
+	if r.reply.Outcomes = r.one[:]; n != 1 {
+		r.reply.Outcomes = make([]mail.Outcome, n)
+	}
+	if len(r.index) != n { // a queue manager that cannot count: positions are all we have
+		r.index = make([]int, n)
 		for i := range r.index {
 			r.index[i] = i
 		}
 	}
-	return r
 }
 
 // NewTestRequest makes a request that is not a queue manager's, for agents'
@@ -37,31 +39,49 @@ func NewTestRequest(env mail.Envelope, nexthop mail.Nexthop, content []byte, log
 	for i := range index {
 		index[i] = i
 	}
-	r := newRequest(&environment{log: log, resolution: maillog.ResolutionLimit(2)},
-		&proto.Deliver{Envelope: env, Nexthop: nexthop, Index: index, Active: now})
-	r.open = func() (Content, error) { return inMemory(content), nil }
+	r := new(Request)
+	r.begin(&environment{log: log, resolution: maillog.ResolutionLimit(2)},
+		&proto.Deliver{Envelope: env, Nexthop: nexthop, Index: index, Active: now}, &testSource{text: content})
 	return r
 }
+
+// passFunc does what PassTo does.
+type passFunc = func(i int, to mail.Recipient, transport mail.Transport, nexthop mail.Nexthop) (mail.Outcome, error)
+
+// A testSource is what a test has for the spool and the other transports.
+type testSource struct {
+	text     []byte
+	passedBy passFunc
+}
+
+func (t *testSource) content(*Request) (Content, error) { return inMemory(t.text), nil }
+
+func (t *testSource) pass(_ *Request, i int, to mail.Recipient, transport mail.Transport, nexthop mail.Nexthop) (mail.Outcome, error) {
+	if t.passedBy == nil {
+		return mail.Outcome{}, errNoTransport
+	}
+	return t.passedBy(i, to, transport, nexthop)
+}
+
+var errNoTransport = errors.New("no other transport can be reached from here")
 
 // Configure has a test's request report as main.cf says of a program's agents.
 func (r *Request) Configure(cfg *config.Config, process string) {
 	r.env.softBounce, r.env.filter = cfg.Bool("soft_bounce"), OpenFilter(cfg, process, r.env.log)
 }
 
-// PassBy has a test play the other transports: what PassTo does.
-func (r *Request) PassBy(f func(i int, to mail.Recipient, transport mail.Transport, nexthop mail.Nexthop) (mail.Outcome, error)) {
-	r.pass = f
-}
+// PassBy has a test, which has made r, play the other transports: what PassTo does.
+func (r *Request) PassBy(f passFunc) { r.from.(*testSource).passedBy = f }
 
 // Outcomes is what has been reported so far, by recipient. It belongs to the
 // request.
-func (r *Request) Outcomes() []mail.Outcome { return r.outcomes }
+func (r *Request) Outcomes() []mail.Outcome { return r.reply.Outcomes }
 
 // Site is the failure of the destination that was reported, if any.
-func (r *Request) Site() (dsn.Status, string) { return r.site.status, r.site.reason }
+func (r *Request) Site() (dsn.Status, string) { return r.reply.SiteStatus, r.reply.SiteReason }
 
 // Kept says whether SessionKept was called.
-func (r *Request) Kept() bool { return r.kept }
+func (r *Request) Kept() bool { return r.reply.Kept }
 
 // settle reports a verdict.
 func (r *Request) settle(i int, v verdict, d Detail) { r.Adopt(i, outcome(v, d)) }
@@ -168,7 +188,7 @@ func (s stored) WriteTo(w io.Writer) (int64, error) {
 // cannot be read now may be read the next time.
 func (r *Request) found(err error) error {
 	if errors.Is(err, spool.ErrCorrupt) && !errors.Is(err, syscall.EIO) {
-		r.corrupt = true
+		r.reply.Corrupt = true
 	}
 	return err
 }

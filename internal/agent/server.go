@@ -30,7 +30,7 @@ const (
 // Options are what an agent's server is made of.
 type Options struct {
 	Deliverer Deliverer
-	Open      func(ctx context.Context, ref spool.Ref, id mail.QueueID) (*spool.Stored, error)
+	Content   func(ctx context.Context, ref spool.Ref, id mail.QueueID) (*spool.Content, error) // as queueread.Opener's
 	Log       *maillog.Logger
 	// Queue is the path of the queue manager's socket. A queue manager that has
 	// not heard of what goes on here, or came to an end here, is told there;
@@ -41,8 +41,8 @@ type Options struct {
 	Agent func(mail.Transport) string
 	// Limit is how many deliveries run at once; 0: no limit.
 	Limit int
-	// TimeLimit bounds one delivery (daemon_timeout); 0: nothing does. Overdue is
-	// told of one that goes on regardless.
+	// TimeLimit bounds one delivery (daemon_timeout), a little late perhaps; 0:
+	// nothing does. Overdue is told of one that goes on regardless.
 	TimeLimit time.Duration
 	Overdue   func(mail.QueueID)
 	// Reports says that senders may hear of deliveries that nobody has asked
@@ -69,6 +69,7 @@ type Server struct {
 
 	mu      sync.Mutex
 	running map[*running]struct{}
+	watch   *watch         // of the deliveries that begin now
 	recent  told           // kept in case the reporting was in vain
 	short   []mail.Outcome // for report to work in
 	others  map[mail.Transport]*ipc.Client
@@ -77,12 +78,31 @@ type Server struct {
 	news    chan struct{} // capacity 1: somebody is to be told of something, perhaps
 }
 
-// running is a delivery under way.
+// running is a delivery under way: the order, what the Deliverer sees of it, and
+// the answer, in one piece of memory.
 type running struct {
-	id     mail.QueueID
-	index  []int
+	server *Server
+	order  proto.Deliver // does not change
+	req    Request
+	watch  *watch
 	conn   *ipc.Conn // whose order it is
 	called bool      // its outcome will be told by a call of ours: see callQueue
+
+	// Room for an order with one recipient, as most are.
+	rcpt  [1]mail.Recipient
+	index [1]int
+}
+
+// newRunning makes room for an order of conn's.
+func (s *Server) newRunning(conn *ipc.Conn) *running {
+	run := &running{server: s, conn: conn}
+	run.order.Envelope.Recipients, run.order.Index = run.rcpt[:0], run.index[:0]
+	return run
+}
+
+// told is how an Inventory has it.
+func (run *running) told() proto.Delivery {
+	return proto.Delivery{ID: run.order.Envelope.ID, Index: run.order.Index}
 }
 
 // NewServer makes a server.
@@ -105,6 +125,11 @@ func (s *Server) close() {
 	for _, c := range s.others {
 		c.Close()
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watch != nil {
+		s.watch.stop()
+	}
 }
 
 // attached tells a queue manager what is not to be ordered again.
@@ -113,7 +138,7 @@ func (s *Server) attached(c *ipc.Conn) {
 	defer s.mu.Unlock()
 	var inv proto.Inventory
 	for r := range s.running {
-		inv.Running = append(inv.Running, proto.Delivery{ID: r.id, Index: r.index})
+		inv.Running = append(inv.Running, r.told())
 		r.conn, r.called = c, false // its outcome goes to the new one
 	}
 	now := time.Now()
@@ -143,13 +168,13 @@ func (s *Server) handle(ctx context.Context, c *ipc.Conn, r *ipc.Request) {
 		r.Fail("agent: unknown request %d", r.Kind)
 		return
 	}
-	d := new(proto.Deliver)
-	if err := r.Decode(d); err != nil {
+	run := s.newRunning(c)
+	if err := r.Decode(&run.order); err != nil {
 		r.Fail("%v", err)
 		return
 	}
-	run := &running{id: d.Envelope.ID, index: d.Index, conn: c}
-	if !d.Passed {
+	r.Free()
+	if !run.order.Passed {
 		s.mu.Lock()
 		s.running[run] = struct{}{}
 		s.mu.Unlock()
@@ -159,23 +184,23 @@ func (s *Server) handle(ctx context.Context, c *ipc.Conn, r *ipc.Request) {
 			s.slots <- struct{}{}
 			defer func() { <-s.slots }()
 		}
-		reply := s.deliver(ctx, d)
-		if d.Passed {
+		reply := s.deliver(ctx, run)
+		if run.order.Passed {
 			r.Reply(reply)
 			return
 		}
-		s.report(run, c, r, d, reply)
+		s.report(run, c, r, reply)
 	})
 }
 
 // report sends the outcome to whoever is the queue manager now.
-func (s *Server) report(run *running, asked *ipc.Conn, r *ipc.Request, d *proto.Deliver, reply *proto.DeliverReply) {
+func (s *Server) report(run *running, asked *ipc.Conn, r *ipc.Request, reply *proto.DeliverReply) {
 	now := time.Now()
-	fin := proto.Finished{ID: run.id, Reply: *reply}
+	fin := proto.Finished{ID: run.order.Envelope.ID, Reply: *reply}
 	keep := fin
 	s.mu.Lock()
 	if !s.opt.Reports {
-		s.short = appendShort(s.short[:0], d, reply.Outcomes)
+		s.short = appendShort(s.short[:0], &run.order, reply.Outcomes)
 		keep.Reply.Outcomes = s.short
 	}
 	delete(s.running, run)
@@ -196,45 +221,34 @@ func (s *Server) report(run *running, asked *ipc.Conn, r *ipc.Request, d *proto.
 	}
 }
 
-// deliver carries out one request, whatever the Deliverer does.
-func (s *Server) deliver(ctx context.Context, d *proto.Deliver) *proto.DeliverReply {
-	stopping := ctx
-	ctx, done := s.watch(ctx, d.Envelope.ID)
-	defer done()
-	r := newRequest(s.env, d)
-	r.open = func() (Content, error) { return s.content(ctx, d, r) }
-	if s.opt.Agent != nil {
-		r.pass = func(i int, to mail.Recipient, transport mail.Transport, nexthop mail.Nexthop) (mail.Outcome, error) {
-			order := *d
-			order.Nexthop, order.Index, order.Passed = nexthop, []int{r.index[i]}, true
-			order.CacheLoad, order.CacheKeep = false, false
-			order.Envelope.Recipients = []mail.Recipient{to}
-			return s.pass(ctx, transport, &order)
-		}
-	}
+// deliver carries out one request, whatever the Deliverer does. The reply is
+// part of run.
+func (s *Server) deliver(ctx context.Context, run *running) *proto.DeliverReply {
+	s.begin(ctx, run)
+	defer s.end(run)
+	r := &run.req
+	r.begin(s.env, &run.order, run)
 	func() {
 		defer func() {
 			if p := recover(); p != nil {
 				s.opt.Log.Panic(p)
 			}
 		}()
-		s.opt.Deliverer.Deliver(ctx, r)
+		s.opt.Deliverer.Deliver(run.watch.ctx, r)
 	}()
-	for i := range r.outcomes {
+	reply := &r.reply
+	for i := range reply.Outcomes {
 		if r.Pending(i) {
 			r.Defer(i, dsn.S(4, 3, 0), "the delivery agent did not account for this recipient", Detail{})
 		}
 	}
-	stopped := stopping.Err() != nil && !slices.ContainsFunc(r.outcomes, func(o mail.Outcome) bool { return o.Action != dsn.Deferred })
-	return &proto.DeliverReply{Outcomes: r.outcomes, SiteStatus: r.site.status, SiteReason: r.site.reason, Kept: r.kept, Stopped: stopped, Corrupt: r.corrupt}
+	reply.Stopped = ctx.Err() != nil && !slices.ContainsFunc(reply.Outcomes, func(o mail.Outcome) bool { return o.Action != dsn.Deferred })
+	return reply
 }
 
-func (s *Server) content(ctx context.Context, d *proto.Deliver, r *Request) (Content, error) {
-	var c *spool.Content
-	st, err := s.opt.Open(ctx, d.Ref, d.Envelope.ID)
-	if err == nil {
-		c, err = queueread.Content(ctx, s.opt.Open, st, d.Envelope.ID)
-	}
+// content opens the message, for Request.Content.
+func (run *running) content(r *Request) (Content, error) {
+	c, err := run.server.opt.Content(run.watch.ctx, run.order.Ref, run.order.Envelope.ID)
 	switch {
 	case errors.Is(err, queueread.ErrGone):
 		return nil, err
@@ -242,6 +256,18 @@ func (s *Server) content(ctx context.Context, d *proto.Deliver, r *Request) (Con
 		return nil, errors.Join(errors.New("message content cannot be read from the queue"), r.found(err))
 	}
 	return stored{c, r}, nil
+}
+
+// pass has another transport deliver to one address, for Request.PassTo.
+func (run *running) pass(r *Request, i int, to mail.Recipient, transport mail.Transport, nexthop mail.Nexthop) (mail.Outcome, error) {
+	if run.server.opt.Agent == nil {
+		return mail.Outcome{}, errNoTransport
+	}
+	order := run.order
+	order.Nexthop, order.Index, order.Passed = nexthop, []int{r.index[i]}, true
+	order.CacheLoad, order.CacheKeep = false, false
+	order.Envelope.Recipients = []mail.Recipient{to}
+	return run.server.pass(run.watch.ctx, transport, &order)
 }
 
 // pass orders a delivery to one recipient from another transport.

@@ -34,8 +34,8 @@ func serve(t *testing.T, dir, name string, o Options) *logLines {
 	t.Helper()
 	log := new(logLines)
 	o.Log = maillog.New("postfix/"+name, log)
-	if o.Open == nil {
-		o.Open = func(context.Context, spool.Ref, mail.QueueID) (*spool.Stored, error) {
+	if o.Content == nil {
+		o.Content = func(context.Context, spool.Ref, mail.QueueID) (*spool.Content, error) {
 			return nil, errors.New("no spool")
 		}
 	}
@@ -164,7 +164,7 @@ func TestCorrupt(t *testing.T) {
 				if _, err := r.Content(); err != nil {
 					r.Defer(0, dsn.S(4, 3, 0), err.Error(), Detail{})
 				}
-			}), Open: func(context.Context, spool.Ref, mail.QueueID) (*spool.Stored, error) { return nil, tt.err }})
+			}), Content: func(context.Context, spool.Ref, mail.QueueID) (*spool.Content, error) { return nil, tt.err }})
 			m := dial(t, dir, "smtp")
 			m.attach()
 			a := await(t, "the answer", m.order(1, "a@to.test"))

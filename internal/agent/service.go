@@ -49,7 +49,7 @@ func run(ctx context.Context, env *service.Env, d Deliverer) error {
 	opener := queueread.Opener{Reader: reader, Cleanup: cleanup}
 	filter := OpenFilter(cfg, env.Process, env.Log)
 	defer filter.Close()
-	s := NewServer(Options{Deliverer: d, Open: opener.Open, Log: env.Log, Limit: env.MaxProc,
+	s := NewServer(Options{Deliverer: d, Content: opener.Content, Log: env.Log, Limit: env.MaxProc,
 		Queue:     env.Public(cfg.String("queue_service_name")),
 		Agent:     func(t mail.Transport) string { return env.Private(string(t)) },
 		TimeLimit: cfg.Duration("daemon_timeout"), Overdue: overdue(env.Log.Fatal, env.Retire, env.Exit),

@@ -158,7 +158,7 @@ func (a *Agent) loops(r *agent.Request, content mailbox.Content) error {
 }
 
 func (a *Agent) run(ctx context.Context, r *agent.Request, argv []string, content mailbox.Content) command.Result {
-	env := &r.Envelope
+	env := r.Envelope
 	head := mailbox.Head{Null: a.nullSender, Sender: env.Sender, Return: a.has('R')}
 	if head.Sender == "" {
 		head.Sender = a.nullSender
@@ -246,7 +246,7 @@ func (a *Agent) expand(r *agent.Request) ([]string, error) {
 // names are the macros, for recipient i. perRecipient becomes true when one
 // is asked for that differs from recipient to recipient.
 func (a *Agent) names(r *agent.Request, i int, perRecipient *bool) macro.Names {
-	env, rcpt := &r.Envelope, &r.Envelope.Recipients[i]
+	env, rcpt := r.Envelope, &r.Envelope.Recipients[i]
 	return func(name string) (string, bool) {
 		if v, ok := a.recipientName(rcpt, name); ok {
 			*perRecipient = true
