@@ -23,7 +23,8 @@ const (
 // and forgotten by the thousand.
 type told struct {
 	parts []toldPart
-	n     int // outcomes in all
+	n     int    // outcomes in all
+	spare []byte // the memory of a part that was forgotten, for the next
 }
 
 // A toldPart is what was told over one connection within a short time.
@@ -38,7 +39,7 @@ type toldPart struct {
 func (t *told) add(now time.Time, conn *ipc.Conn, fin *proto.Finished) {
 	k := len(t.parts) - 1
 	if k < 0 || t.parts[k].conn != conn || now.Sub(t.parts[k].first) > toldSpan || len(t.parts[k].packed) > toldSize {
-		t.parts = append(t.parts, toldPart{conn: conn, first: now})
+		t.parts = append(t.parts, toldPart{conn: conn, first: now, packed: t.room()})
 		k++
 	}
 	p := &t.parts[k]
@@ -46,6 +47,19 @@ func (t *told) add(now time.Time, conn *ipc.Conn, fin *proto.Finished) {
 	p.last = now
 	p.n++
 	t.n++
+}
+
+// room is memory for one more part: that of a forgotten one, else as much as
+// the latest has come to need.
+func (t *told) room() []byte {
+	if b := t.spare; b != nil {
+		t.spare = nil
+		return b[:0]
+	}
+	if k := len(t.parts) - 1; k >= 0 {
+		return make([]byte, 0, min(len(t.parts[k].packed), toldSize))
+	}
+	return nil
 }
 
 // appendShort appends what is to be remembered of the outcomes of an order: of a
@@ -76,6 +90,9 @@ func (t *told) prune(now time.Time) {
 	k := 0
 	for k < len(t.parts) && (t.parts[k].conn != nil && now.Sub(t.parts[k].last) > remembered || t.n > maxUnreported) {
 		t.n -= t.parts[k].n
+		if b := t.parts[k].packed; cap(b) <= 2*toldSize {
+			t.spare = b
+		}
 		k++
 	}
 	if k > 0 {

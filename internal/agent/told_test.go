@@ -127,3 +127,35 @@ func BenchmarkTold(b *testing.B) {
 		now = now.Add(250 * time.Microsecond)
 	}
 }
+
+// The memory of what was forgotten is used again, and nothing is left in it of
+// what was.
+func TestToldReused(t *testing.T) {
+	t.Parallel()
+	var told told
+	conn := new(ipc.Conn)
+	now := time.Unix(1e9, 0)
+	var want []mail.QueueID
+	memory := make(map[*byte]bool)
+	made := 0
+	for n := range uint64(20000) { // 80 seconds
+		before := len(told.parts)
+		told.prune(now)
+		before = min(before, len(told.parts))
+		f := finished(n)
+		told.add(now, conn, f)
+		want = append(want, f.ID)
+		if len(told.parts) > before {
+			made++
+		}
+		memory[&told.parts[len(told.parts)-1].packed[0]] = true
+		now = now.Add(4 * time.Millisecond)
+	}
+	list := told.retell(now, new(ipc.Conn), nil)
+	if len(list) != told.n || told.n < 2500 || !slices.Equal(ids(list), want[len(want)-told.n:]) {
+		t.Errorf("%d of %d are told, or others than the latest", len(list), told.n)
+	}
+	if made < 70 || len(memory) > made/2 {
+		t.Errorf("%d pieces of memory for %d parts", len(memory), made)
+	}
+}
