@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"io"
+	"sync"
 	"syscall"
 	"time"
 
@@ -109,6 +110,9 @@ func (r *Request) Part(i int, to string, action dsn.Action, status dsn.Status, t
 	return o.Part(to)
 }
 
+// lines are what logPart fills in.
+var lines = sync.Pool{New: func() any { return new(maillog.Delivery) }}
+
 // logPart logs a verdict.
 func (r *Request) logPart(i int, to string, v verdict, d Detail) {
 	if r.env.log == nil {
@@ -119,9 +123,13 @@ func (r *Request) logPart(i int, to string, v verdict, d Detail) {
 	if orig == "" && to != r.Envelope.Recipients[i].Address {
 		orig = r.Envelope.Recipients[i].Address
 	}
-	r.env.log.Log(maillog.Delivery{ID: string(r.Envelope.ID), To: r.env.log.Address(to), OrigTo: r.env.log.Address(orig),
+	e := lines.Get().(*maillog.Delivery)
+	*e = maillog.Delivery{ID: string(r.Envelope.ID), To: r.env.log.Address(to), OrigTo: r.env.log.Address(orig),
 		Relay: relayOf(&d), ConnUse: d.ConnUse, Delay: now.Sub(r.Envelope.Arrival), Delays: r.delays(now),
-		Resolution: r.env.resolution, DSN: v.status, Status: v.word(), Text: v.text})
+		Resolution: r.env.resolution, DSN: v.status, Status: v.word(), Text: v.text}
+	r.env.log.Log(e) // which does not keep it
+	*e = maillog.Delivery{}
+	lines.Put(e)
 }
 
 // delays are Postfix's four: before the queue manager, in it, connection

@@ -1,6 +1,7 @@
 package proto
 
 import (
+	"slices"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -43,6 +44,13 @@ func (m *Deliver) Append(b []byte) []byte {
 
 func (m *Deliver) Decode(b []byte) error {
 	r := pack.NewReader(b)
+	n := 0
+	for c := r; c.Next(); {
+		if c.Tag() == 'R' {
+			n++
+		}
+	}
+	m.Envelope.Recipients, m.Index = slices.Grow(m.Envelope.Recipients, n), slices.Grow(m.Index, n)
 	for r.Next() {
 		switch r.Tag() {
 		case 'h':
