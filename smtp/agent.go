@@ -226,14 +226,15 @@ type delivery struct {
 	id  string
 	order
 
-	hop       nexthop
-	first     bool     // hop is the first of the list
-	finalHop  bool     // hop is the last that will be tried
-	final     bool     // this is the last server that will be tried
-	completed bool     // a session of this request went well
-	named     bool     // a session was kept under the nexthop's name
-	fallback  bool     // hop is from smtp_fallback_relay
-	rest      []target // servers of hop that have not been tried
+	hop       *nexthop
+	one       [1]nexthop // room for hop, which mostly is the only one
+	first     bool       // hop is the first of the list
+	finalHop  bool       // hop is the last that will be tried
+	final     bool       // this is the last server that will be tried
+	completed bool       // a session of this request went well
+	named     bool       // a session was kept under the nexthop's name
+	fallback  bool       // hop is from smtp_fallback_relay
+	rest      []target   // servers of hop that have not been tried
 
 	// mayRetryPlain says that a TLS session that breaks is to be tried again
 	// without TLS.
@@ -262,7 +263,7 @@ func (d *delivery) content() error {
 
 // run tries the destinations of the request in order.
 func (d *delivery) run(ctx context.Context) {
-	hops, err := parseNexthops(string(d.nexthop), d.set.port, d.set.lmtp, d.set.ports)
+	hops, err := parseNexthops(d.one[:0], string(d.nexthop), d.set.port, d.set.lmtp, d.set.ports)
 	if err != nil {
 		d.log.Warning("%v", err)
 		d.final = true
@@ -272,8 +273,8 @@ func (d *delivery) run(ctx context.Context) {
 	d.req.Connecting()
 	own := len(hops)
 	hops = d.withFallback(hops)
-	for i, hop := range hops {
-		d.hop, d.first, d.finalHop, d.fallback = hop, i == 0, i == len(hops)-1, i >= own
+	for i := range hops {
+		d.hop, d.first, d.finalHop, d.fallback = &hops[i], i == 0, i == len(hops)-1, i >= own
 		d.final = false
 		d.require, d.requireErr = d.requires(ctx)
 		d.advice(ctx)
@@ -309,12 +310,12 @@ func (d *delivery) withFallback(hops []nexthop) []nexthop {
 		return hops
 	}
 	for _, text := range d.set.fallback {
-		more, err := parseNexthops(text, d.set.port, d.set.lmtp, d.set.ports)
+		more, err := parseNexthops(hops, text, d.set.port, d.set.lmtp, d.set.ports)
 		if err != nil {
 			d.log.Warning("smtp_fallback_relay: %v", err)
 			continue
 		}
-		hops = append(hops, more...)
+		hops = more
 	}
 	return hops
 }

@@ -97,8 +97,6 @@ func (t *transaction) cutShort(err error) {
 // send writes content and end.
 func (t *transaction) send(ctx context.Context, content agent.Content, end string) error {
 	s := t.s
-	o := &output{w: s.wire, set: t.d.set, left: content.Len()}
-	o.begin()
 	body := content.Bytes()
 	prefix := t.prefix()
 	rules := t.d.a.rules
@@ -108,8 +106,12 @@ func (t *transaction) send(ctx context.Context, content agent.Content, end strin
 	short := t.d.env.Body&mail.BodyLong == 0 && (limit == 0 || limit >= longLine)
 	verbatim := t.d.env.Body&mail.BodyDots == 0 && short && !touched
 	if body != nil && verbatim && !s.pixDelay && prefix == nil {
+		o := output{w: s.wire, set: t.d.set, left: content.Len()}
+		o.begin()
 		return o.last(body, end)
 	}
+	o := &output{w: s.wire, set: t.d.set, left: content.Len()}
+	o.begin()
 	f := &filter{o: o, limit: limit, start: true}
 	f.write(prefix)
 	write := f.write

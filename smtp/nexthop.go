@@ -56,11 +56,11 @@ func domainKeys(domain string) iter.Seq[string] {
 // portNames gives the number of a port or of a service: config.Config.Port.
 type portNames func(string) (uint16, error)
 
-// parseNexthops reads a list of destinations. With lmtp a destination is
-// unix:path, inet:host:port, or host:port.
-func parseNexthops(list, defaultPort string, lmtp bool, ports portNames) ([]nexthop, error) {
-	var hops []nexthop
-	for _, text := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' || r == '\t' }) {
+// parseNexthops reads a list of destinations and appends them to hops. With
+// lmtp a destination is unix:path, inet:host:port, or host:port.
+func parseNexthops(hops []nexthop, list, defaultPort string, lmtp bool, ports portNames) ([]nexthop, error) {
+	known := len(hops)
+	for text := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ',' || r == ' ' || r == '\t' }) {
 		h := nexthop{text: text}
 		rest := text
 		if lmtp {
@@ -86,7 +86,7 @@ func parseNexthops(list, defaultPort string, lmtp bool, ports portNames) ([]next
 		}
 		hops = append(hops, h)
 	}
-	if len(hops) == 0 {
+	if len(hops) == known {
 		return nil, badNexthop(list, "it is empty")
 	}
 	return hops, nil
@@ -128,5 +128,15 @@ func splitHostPort(s, defaultPort string, ports portNames) (host, port string, b
 	if err == nil && n == 0 {
 		err = fmt.Errorf("no such port or service: %q", port)
 	}
-	return host, strconv.Itoa(int(n)), bracketed, err
+	return host, decimal(port, n), bracketed, err
+}
+
+// decimal is n in digits: port, which stands for it, if that is what it is.
+func decimal(port string, n uint16) string {
+	var room [5]byte
+	digits := strconv.AppendUint(room[:0], uint64(n), 10)
+	if string(digits) == port {
+		return port
+	}
+	return string(digits)
 }

@@ -39,7 +39,7 @@ func TestParseNexthops(t *testing.T) {
 		if tt.lmtp {
 			port = "24"
 		}
-		hops, err := parseNexthops(tt.list, port, tt.lmtp, cfg.Port)
+		hops, err := parseNexthops(nil, tt.list, port, tt.lmtp, cfg.Port)
 		var out, keys []string
 		for _, h := range hops {
 			keys = append(keys, h.text)
@@ -81,7 +81,7 @@ func FuzzNexthops(f *testing.F) {
 	}
 	cfg := testConfig(f)
 	f.Fuzz(func(t *testing.T, list string, lmtp bool) {
-		hops, err := parseNexthops(list, "25", lmtp, cfg.Port)
+		hops, err := parseNexthops(nil, list, "25", lmtp, cfg.Port)
 		if err != nil {
 			return
 		}

@@ -97,7 +97,7 @@ func (d *delivery) requires(ctx context.Context) (requireLevel, error) {
 	if !d.env.RequireTLS {
 		return requireDisable, nil
 	}
-	return d.a.tls.require.level(ctx, &d.hop)
+	return d.a.tls.require.level(ctx, d.hop)
 }
 
 // requirePolicy raises a policy to what RFC 8689 section 4.2.1 demands: the

@@ -41,7 +41,7 @@ const maxTargets = 100
 
 // route finds the servers of the present nexthop, in the order in which they are to be tried.
 func (d *delivery) route(ctx context.Context) ([]target, *failure) {
-	hop := &d.hop
+	hop := d.hop
 	if hop.path != "" {
 		return []target{{host: d.set.myhostname, path: hop.path, best: true}}, nil
 	}

@@ -54,15 +54,26 @@ type session struct {
 	uses    int    // deliveries, this one included
 	started time.Time
 	kept    *keptEntry // its place in the cache of sessions
+	by      *delivery  // that uses it; nil while it is set up or kept
+	cut     func()     // ends its waiting
+	pending []command  // that have been gathered, or sent and not answered
 
 	pixDelay bool // wait before the final dot: smtp_pix_workarounds
 }
 
 func (a *Agent) newSession(conn net.Conn, t *target) *session {
 	s := &session{wire: newWire(conn, a.set.replyLimit), host: t.host, started: time.Now()}
-	s.garbage = func([]byte) {
+	s.garbage = func(line []byte) {
 		s.odd = true
 		s.notes.Fault(notice.Protocol)
+		if s.by != nil {
+			s.by.garbage(s, line)
+		}
+	}
+	base := s.conn // what is under TLS may be waiting itself
+	s.cut = func() {
+		s.stopping.Store(true)
+		_ = base.SetDeadline(time.Unix(1, 0))
 	}
 	s.notes = a.notices.Transcript()
 	if !a.tab.replies.Empty() {
@@ -78,11 +89,7 @@ func (a *Agent) newSession(conn net.Conn, t *target) *session {
 // cutOff ends the session's waiting when ctx ends. The function that it returns
 // ends that, and says whether ctx had not.
 func (s *session) cutOff(ctx context.Context) (stop func() bool) {
-	conn := s.conn // what is under TLS may be waiting itself
-	return context.AfterFunc(ctx, func() {
-		s.stopping.Store(true)
-		_ = conn.SetDeadline(time.Unix(1, 0))
-	})
+	return context.AfterFunc(ctx, s.cut)
 }
 
 // name composes how logs call the server.

@@ -48,7 +48,6 @@ type transaction struct {
 	accepted []int
 	data     bool // DATA was answered with 354
 	answered bool // at least one reply was read
-	pending  []command
 	utf8     bool // SMTPUTF8 is used
 	sender   string
 	mapped   map[int]string // recipients' addresses, where smtp_generic_maps change them
@@ -66,7 +65,10 @@ var errRetryPlain = &failure{text: "TLS session broke"}
 // what came of it. It returns errStale, or nil: what is wrong with the session
 // has then been said, and s.bad is set if it cannot be used again.
 func (d *delivery) transact(ctx context.Context, s *session) *failure {
-	t := &transaction{d: d, s: s, rcpts: append([]int(nil), d.left()...)}
+	left := d.left()
+	room := make([]int, 2*len(left))
+	t := &transaction{d: d, s: s, rcpts: append(room[:0:len(left)], left...), accepted: room[len(left):len(left)]}
+	s.pending = s.pending[:0]
 	if err := d.content(); err != nil {
 		d.record(&failure{kind: messageFailed, status: dsn.S(4, 3, 0), text: err.Error(), detail: s.detail()}, t.rcpts)
 		return nil
@@ -214,7 +216,7 @@ func (t *transaction) envelope() *failure {
 // returns where to go on.
 func (t *transaction) gather(v verb) verb {
 	for v != verbEnd {
-		if v == verbData && len(t.pending) == 0 && len(t.accepted) == 0 {
+		if v == verbData && len(t.s.pending) == 0 && len(t.accepted) == 0 {
 			return verbEnd // all replies are in, and there is nobody to send to
 		}
 		if v == verbData && t.d.env.Trace.DontDeliver() && !t.d.set.verifyAtData {
@@ -248,7 +250,7 @@ func (t *transaction) gather(v verb) verb {
 			t.s.out = append(t.s.out, "DATA\r\n"...)
 			v = verbEnd
 		}
-		t.pending = append(t.pending, c)
+		t.s.pending = append(t.s.pending, c)
 		if t.s.offers&offersPipelining == 0 || len(t.s.out) > maxUnanswered-512 {
 			break
 		}
@@ -259,14 +261,14 @@ func (t *transaction) gather(v verb) verb {
 // exchange sends what has been gathered and reads a reply to each command.
 func (t *transaction) exchange() *failure {
 	d, s := t.d, t.s
-	if len(t.pending) == 0 {
+	if len(t.s.pending) == 0 {
 		return nil
 	}
 	if err := s.flush(d.set.time.mail); err != nil {
 		// What broke the connection may have said why: read on.
 		s.bad = true
 	}
-	for _, c := range t.pending {
+	for _, c := range t.s.pending {
 		limit, stage := t.limit(c.verb)
 		r, err := s.readReply(limit, nil)
 		if err != nil {
@@ -281,7 +283,7 @@ func (t *transaction) exchange() *failure {
 		t.answered = true
 		t.take(c, &r)
 	}
-	t.pending = t.pending[:0]
+	t.s.pending = t.s.pending[:0]
 	return nil
 }
 

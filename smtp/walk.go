@@ -13,7 +13,6 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
-	"posthaste/internal/notice"
 	"posthaste/internal/service"
 	"posthaste/internal/tlspolicy"
 )
@@ -69,7 +68,7 @@ func (d *delivery) reuse(ctx context.Context, w *walk) {
 			continue
 		}
 		t := w.list[i]
-		rest := slices.Delete(slices.Clone(w.list), i, i+1)
+		rest := without(w.list, i)
 		if d.useKept(ctx, &walk{list: rest, sessions: w.sessions}, s, &t) {
 			w.list, w.sessions = rest, w.sessions+1
 			w.limit(d)
@@ -83,12 +82,20 @@ func (d *delivery) reuse(ctx context.Context, w *walk) {
 			i++
 			continue
 		}
-		rest := slices.Delete(slices.Clone(w.list), i, i+1)
+		rest := without(w.list, i)
 		if d.useKept(ctx, &walk{list: rest, sessions: w.sessions}, s, &t) {
 			w.list, w.sessions = rest, w.sessions+1
 			w.limit(d)
 		}
 	}
+}
+
+// without is list, which stays as it is, without its element i.
+func without(list []target, i int) []target {
+	if i == 0 {
+		return list[1:]
+	}
+	return slices.Concat(list[:i], list[i+1:])
 }
 
 // limit ends the walk when smtp_mx_session_limit is reached.
@@ -144,7 +151,7 @@ func (d *delivery) use(ctx context.Context, w *walk, s *session, t *target) *fai
 	last := len(w.list) == 0 || (d.set.maxSessions > 0 && w.sessions+1 >= d.set.maxSessions)
 	d.final = d.finalHop && last
 	s.uses++
-	s.garbage = func(line []byte) { d.garbage(s, line) }
+	s.by = d
 	d.req.ConnectionDone(time.Now())
 	stop := s.cutOff(ctx)
 	f := d.transact(ctx, s)
@@ -165,8 +172,6 @@ func (d *delivery) use(ctx context.Context, w *walk, s *session, t *target) *fai
 // garbage warns of a line that is no part of a reply. Where several commands
 // are under way nobody knows any more which reply is to which.
 func (d *delivery) garbage(s *session, line []byte) {
-	s.odd = true
-	s.notes.Fault(notice.Protocol)
 	if s.offers&offersPipelining == 0 {
 		return
 	}
@@ -192,6 +197,7 @@ func (d *delivery) finish(s *session, t *target) {
 		if d.first && !d.named {
 			name = d.nameKey()
 		}
+		s.by = nil
 		if d.a.cache.put(s, name, d.addrKey(t), time.Now().Add(d.set.idleLimit)) {
 			d.named = true
 			d.req.SessionKept()
