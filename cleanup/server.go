@@ -351,7 +351,7 @@ var (
 	queued     = proto.SubmitReply{Code: 250, Status: dsn.S(2, 0, 0), Text: "Ok"}
 	writeError = proto.SubmitReply{Code: 451, Status: dsn.S(4, 3, 0), Text: "Error: queue file write error"}
 	longHeader = proto.SubmitReply{Code: 552, Status: dsn.S(5, 3, 4), Text: "Error: the message header is too long"}
-	tooLong    = proto.SubmitReply{Code: 552, Status: dsn.S(5, 3, 4), Text: "Error: too many recipients"}
+	tooLong    = proto.SubmitReply{Code: 552, Status: dsn.S(5, 5, 3), Text: "Error: too many recipients"}
 	noSpace    = proto.SubmitReply{Code: 452, Status: dsn.S(4, 3, 1), Text: "Insufficient system storage"}
 )
 

@@ -11,6 +11,8 @@
 // Files are taken in the order in which they were made. A file stays where it
 // is until cleanup has said that the message is on stable storage: if this
 // process dies in between the message may be queued twice, and is never lost.
+// One with more recipients than the spool takes, which depends on
+// spool_segment_size and spool_size_limit, is queued as several messages.
 //
 // # Security
 //
@@ -32,8 +34,8 @@
 // ID: uid=N from=<sender>, with orig_id= for what postsuper -r put back. What
 // cleanup refuses for good, because it is too large, say, goes back to its
 // sender from there; what has no recipients is removed with a warning, as by
-// Postfix. A file that is no message, or that cannot even be returned, as it
-// has more recipients than the spool takes, is named in a warning and left alone.
+// Postfix. A file that is no message, or that cannot even be returned, is named in a
+// warning and left alone.
 package pickup
 
 import (
@@ -50,6 +52,7 @@ import (
 	"syscall"
 	"time"
 
+	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/maildrop"
 	"posthaste/internal/maillog"
@@ -83,11 +86,13 @@ type Picker struct {
 	// broken are files that are no messages, with the time of their last
 	// change: they are complained of once.
 	broken map[string]time.Time
+	// partly are files of whose recipients so many have been queued.
+	partly map[string]int
 }
 
 // New makes a Picker.
 func New(o Options) *Picker {
-	return &Picker{opt: o, broken: make(map[string]time.Time)}
+	return &Picker{opt: o, broken: make(map[string]time.Time), partly: make(map[string]int)}
 }
 
 // Scan picks up all that is there. Trouble with one file is logged and does
@@ -128,9 +133,10 @@ func (p *Picker) list() ([]string, error) {
 // for cleanup's word would have the message queued twice.
 func (p *Picker) batch(ctx context.Context, names []string) (taken int) {
 	type result struct {
-		name string
-		ok   bool
-		err  error
+		name   string
+		ok     bool
+		queued int
+		err    error
 	}
 	slots := make(chan struct{}, max(p.opt.Parallel, 1))
 	results := make(chan result, len(names))
@@ -149,16 +155,20 @@ func (p *Picker) batch(ctx context.Context, names []string) (taken int) {
 			break
 		}
 		started++
+		queued := p.partly[name]
 		go func() {
 			defer func() { <-slots }()
-			ok, err := p.take(inHand, name)
-			results <- result{name, ok, err}
+			ok, queued, err := p.take(inHand, name, queued)
+			results <- result{name, ok, queued, err}
 		}()
 	}
 	for range started {
 		r := <-results
 		if r.ok {
 			taken++
+		}
+		if delete(p.partly, r.name); !r.ok && r.queued > 0 {
+			p.partly[r.name] = r.queued
 		}
 		if r.err != nil {
 			p.complain(r.name, r.err)
@@ -180,33 +190,67 @@ func (p *Picker) complain(name string, err error) {
 // tryLater marks an error that is not the file's.
 type tryLater struct{ error }
 
-// take hands one file over. ok says that the file is gone.
-func (p *Picker) take(ctx context.Context, name string) (ok bool, err error) {
+// take hands one file over, of whose recipients so many are queued already, and
+// returns how many are now. ok says that the file is gone.
+func (p *Picker) take(ctx context.Context, name string, was int) (ok bool, queued int, err error) {
+	queued = was
 	path := filepath.Join(p.opt.Dir, name)
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return false, tryLater{err}
+		return false, queued, tryLater{err}
 	}
 	defer f.Close()
 	owner, err := checkFile(f)
 	if err != nil {
-		return false, err
+		return false, queued, err
+	}
+	most := maildrop.MaxRecipients
+	for {
+		all, n, err := p.part(ctx, f, owner, queued, most)
+		var many tooMany
+		if errors.As(err, &many) && n > 1 {
+			most = n / 2
+			continue
+		}
+		if err != nil {
+			return false, queued, err
+		}
+		if queued += n; queued >= all {
+			break
+		}
+	}
+	if most < queued {
+		p.opt.Log.Warning("%s: message with %d recipients was queued as several, with at most %d each", path, queued, most)
+	}
+	if err := os.Remove(path); err != nil {
+		return false, queued, fmt.Errorf("the message has been queued, but: %w", err)
+	}
+	return true, queued, nil
+}
+
+// tooMany marks the refusal of a message with more recipients than the spool
+// can record as one.
+type tooMany struct{ error }
+
+// part hands over a file's message with some of its recipients, as many as most
+// beginning with number from. It returns how many those were, of all.
+func (p *Picker) part(ctx context.Context, f *os.File, owner, from, most int) (all, n int, err error) {
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return 0, 0, tryLater{err}
 	}
 	m, err := maildrop.NewReader(f)
 	if err != nil {
-		return false, fmt.Errorf("not a message: %w", err)
+		return 0, 0, fmt.Errorf("not a message: %w", err)
 	}
 	defer m.Free()
 	if !p.admit(m, owner) {
-		return false, fmt.Errorf("the file says that user %d submitted it, but it belongs to user %d", m.UID, owner)
+		return 0, 0, fmt.Errorf("the file says that user %d submitted it, but it belongs to user %d", m.UID, owner)
 	}
-	if err := p.submit(ctx, m); err != nil {
-		return false, err
+	if all = len(m.Recipients); from > 0 && from >= all {
+		return all, 0, nil // only the file is left
 	}
-	if err := os.Remove(path); err != nil {
-		return false, fmt.Errorf("the message has been queued, but: %w", err)
-	}
-	return true, nil
+	m.Recipients = m.Recipients[min(from, all):min(from+most, all)]
+	return all, len(m.Recipients), p.submit(ctx, m)
 }
 
 // admit says whether a message may be from whom it says, when it came from
@@ -266,17 +310,21 @@ func (p *Picker) submit(ctx context.Context, m *maildrop.Reader) error {
 	if err != nil {
 		return tryLater{err}
 	}
+	if reply.Code == 250 {
+		return nil
+	}
 	if reply.Code/100 == 5 && len(m.Recipients) == 0 { // nobody is to have it, and there is nothing to return
 		p.opt.Log.Warning("%s: message without recipients removed: %d %s %s", id, reply.Code, reply.Status, reply.Text)
 		return nil
 	}
-	if reply.Code/100 == 5 { // it will not be any better the next time
-		return fmt.Errorf("%s: not queued: %d %s %s", id, reply.Code, reply.Status, reply.Text)
+	err = fmt.Errorf("%s: not queued: %d %s %s", id, reply.Code, reply.Status, reply.Text)
+	switch {
+	case reply.Status == dsn.S(5, 5, 3):
+		return tooMany{err}
+	case reply.Code/100 == 5: // it will not be any better the next time
+		return err
 	}
-	if reply.Code != 250 {
-		return tryLater{fmt.Errorf("%s: not queued: %d %s %s", id, reply.Code, reply.Status, reply.Text)}
-	}
-	return nil
+	return tryLater{err}
 }
 
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, maildrop.MaxPiece) }}

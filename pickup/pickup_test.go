@@ -2,9 +2,11 @@ package pickup
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +109,89 @@ func TestRefused(t *testing.T) {
 		if left, _ := os.ReadDir(drop); offered != want || len(left) != tt.left {
 			t.Errorf("%d: offered %d times, %d files are left; want %d and %d", code, offered, len(left), want, tt.left)
 		}
+	}
+}
+
+// A message with more recipients than cleanup takes for one is queued as
+// several; what cleanup has taken is not handed over again when it cannot take
+// the rest now.
+func TestManyRecipients(t *testing.T) {
+	t.Parallel()
+	const all, most = 23, 6
+	dir := t.TempDir()
+	drop := filepath.Join(dir, "maildrop")
+	if err := os.Mkdir(drop, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h := &maildrop.Header{Time: time.Now(), Sender: "a@from.test"}
+	for i := range all {
+		h.Recipients = append(h.Recipients, mail.Recipient{Address: fmt.Sprintf("r%d@to.test", i)})
+	}
+	file := new(strings.Builder)
+	if err := maildrop.Write(file, h, strings.NewReader("Subject: x\n\nx\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := (maildrop.Box{Dir: drop}).Drop(strings.NewReader(file.String()), os.Getuid(), time.Now(), 0); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan *ipc.Request)
+	client := serveCleanup(t, filepath.Join(dir, "cleanup"), got)
+	submitter := submit.New(client)
+	defer submitter.Close()
+	p := New(Options{Dir: drop, Submit: submitter, Log: maillog.New("pickup", maillog.NewWriter(os.Stderr, maillog.Plain)), Parallel: 1, Owner: os.Getuid()})
+	var queued []string
+	full := true // cleanup's disk, after two parts
+	parts, stop, stopped := 0, make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			var r *ipc.Request
+			select {
+			case r = <-got:
+			case <-stop:
+				return
+			}
+			q := new(proto.Submit)
+			if err := q.Decode(r.Payload); err != nil || !strings.HasSuffix(string(q.Content), "\r\nSubject: x\r\n\r\nx\r\n") {
+				t.Errorf("%v: %q", err, q.Content)
+			}
+			switch to := q.Envelope.Recipients; {
+			case len(to) > most:
+				r.Reply(&proto.SubmitReply{Code: 552, Status: dsn.S(5, 5, 3), Text: "too many"})
+			case full && parts == 2:
+				r.Reply(&proto.SubmitReply{Code: 452, Status: dsn.S(4, 3, 1), Text: "full"})
+			default:
+				parts++
+				for _, to := range to {
+					queued = append(queued, to.Address)
+				}
+				r.Reply(&proto.SubmitReply{Code: 250, Status: dsn.S(2, 0, 0), Text: "Ok"})
+			}
+		}
+	}()
+	for range 2 {
+		if err := p.Scan(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, _ := os.ReadDir(drop); len(left) != 1 || len(queued) != 10 {
+		t.Errorf("on a full disk %d files are left and %d recipients queued, want 1 and 10", len(left), len(queued))
+	}
+	full = false
+	if err := p.Scan(t.Context()); err != nil {
+		t.Error(err)
+	}
+	close(stop)
+	<-stopped
+	if left, _ := os.ReadDir(drop); len(left) != 0 || len(p.partly) != 0 {
+		t.Errorf("%d files are left, %v", len(left), p.partly)
+	}
+	want := make([]string, all)
+	for i := range want {
+		want[i] = h.Recipients[i].Address
+	}
+	if !slices.Equal(queued, want) {
+		t.Errorf("queued for %q", queued)
 	}
 }
 

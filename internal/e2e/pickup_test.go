@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -43,5 +44,29 @@ func TestPickupReturns(t *testing.T) {
 	returned(ours, 3)
 	if text := strings.Join(ours.reported(), "\n"); !strings.Contains(text, "\nStatus: 5.3.4\nDiagnostic-Code: X-Postfix; the message header is too long\n") {
 		t.Errorf("reported:\n%s", text)
+	}
+}
+
+// A message for more recipients than the spool can record as one is delivered
+// to all of them.
+func TestPickupSplits(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, options{main: "spool_segment_size = 1m\ndefault_transport = discard\n", unstarted: true})
+	s.operate("", "check") // makes directories
+	const recipients = 2000
+	to := []string{"sendmail", "-f", "box@local.test"}
+	domain := strings.Repeat(strings.Repeat("x", 63)+".", 3) + "test"
+	for i := range recipients {
+		to = append(to, fmt.Sprintf("%s%d@%s", strings.Repeat("r", 60), i, domain))
+	}
+	s.operate("Subject: many\n\nx\n", to...)
+	s.start()
+	s.waitLog(`message with 2000 recipients was queued as several, with at most \d+ each`)
+	s.eventually("all mail is delivered", func() bool { return strings.Count(s.log(), " status=sent ") >= recipients })
+	if left, err := os.ReadDir(s.path("spool", "maildrop")); err != nil || len(left) != 0 {
+		t.Errorf("%d files are left in maildrop, %v", len(left), err)
+	}
+	if n := strings.Count(s.log(), " status=sent "); n != recipients {
+		t.Errorf("delivered to %d recipients, want %d", n, recipients)
 	}
 }
