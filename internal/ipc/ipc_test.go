@@ -118,14 +118,17 @@ func TestReplyStays(t *testing.T) {
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	var first, second alias
-	for body, reply := range map[string]*alias{"first": &first, "other": &second} {
-		if err := c.Call(ctx, &alias{[]byte(body)}, reply); err != nil {
+	words := []string{"first", "other", "third"}
+	replies := make([]alias, len(words))
+	for i := range words {
+		if err := c.Call(ctx, &alias{[]byte(words[i])}, &replies[i]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if string(first.body) != "first" || string(second.body) != "other" {
-		t.Errorf("answers are %q and %q", first.body, second.body)
+	for i := range words {
+		if string(replies[i].body) != words[i] {
+			t.Errorf("answer %d is %q", i, replies[i].body)
+		}
 	}
 	conn, err := c.Conn(ctx)
 	if err != nil {
