@@ -65,7 +65,7 @@ func (s *Server) deliver(m *message, e *sched.Effect) {
 	s.entries[e.Entry] = d
 	s.watch()
 	for _, i := range d.rcpts {
-		if r := m.active.rcpts[i]; r != nil {
+		if r := m.active.rcpt(i); r != nil {
 			r.order = d
 		}
 	}
@@ -208,7 +208,7 @@ func (a *agentConn) send(m *message, d *delivery, e *sched.Effect) {
 	}
 	req.Envelope.Recipients = make([]mail.Recipient, len(index))
 	for i, idx := range index {
-		r := act.rcpts[idx]
+		r := act.rcpt(idx)
 		to := r.Recipient
 		if to.Original == "" && r.resolved != to.Address {
 			to.Original = to.Address
@@ -321,7 +321,7 @@ func (s *Server) judge(m *message, d *delivery, reply *proto.DeliverReply, res *
 	a := m.active
 	var done []int
 	for _, o := range reply.Outcomes {
-		r := a.rcpts[o.Rcpt]
+		r := a.rcpt(o.Rcpt)
 		if r == nil || r.order != d || m.isDone(o.Rcpt) {
 			continue // not ordered, or said twice: an agent that is out of its mind harms nobody
 		}
@@ -362,7 +362,7 @@ func (s *Server) judge(m *message, d *delivery, reply *proto.DeliverReply, res *
 	}
 	s.log.done(m, done)
 	for _, i := range d.rcpts {
-		if r := a.rcpts[i]; r != nil && r.order == d && !m.isDone(i) {
+		if r := a.rcpt(i); r != nil && r.order == d && !m.isDone(i) {
 			r.order = nil
 			a.missing(i, s.now, noAccount)
 			res.Deferred = append(res.Deferred, i)
@@ -376,7 +376,7 @@ func (a *active) heed(o *mail.Outcome) (due bool) {
 	if old, ok := a.outcomes[o.Rcpt]; ok {
 		o.Follow(&old)
 	}
-	a.outcomes[o.Rcpt] = *o
+	a.noted(o)
 	return o.Untold() || o.Action == dsn.Failed && !o.HasFailed()
 }
 

@@ -60,7 +60,9 @@ func (s *Server) explain(r *ipc.Request, id mail.QueueID) {
 			e.last[i] = o
 		}
 		for i, rc := range a.rcpts {
-			e.rcpts[i] = rc.Address
+			if rc != nil {
+				e.rcpts[i] = rc.Address
+			}
 		}
 	}
 	s.tasks.Go(func() {

@@ -19,9 +19,26 @@ import (
 	"posthaste/qmgr/sched"
 )
 
-// loaded is what reading and resolving a batch of recipients gave.
-type loaded struct {
+// A loading reads and resolves a batch of a message's recipients: what is to
+// be done, with copies of what the loop owns, and what it gave. It belongs to
+// the loop but for the time between begin and learn.
+type loading struct {
+	num         sched.MsgID
+	id          mail.QueueID
+	ref         spool.Ref
+	in          inline
+	done        []byte
+	from, limit int
+	nrcpt       int
+	first       bool // of the message's stay in the active queue
+	fresh       bool // the message is new: see inTurn
+	turn        bool // it has one, which ends in learn
+	asks        bool // the resolver may be waited for
+	fetched     bool
+
 	env       mail.Envelope
+	list      []mail.Recipient // from number from on
+	verdicts  map[int]bool     // recipients on whom the last word has been spoken: that is to be told, they are not delivered to once more
 	rcpts     []loadedRcpt
 	outcomes  []mail.Outcome // from earlier attempts
 	success   []mail.Outcome // of recipients who have it, and whose senders are to be told
@@ -30,9 +47,12 @@ type loaded struct {
 	next      int            // index of the first recipient not looked at
 	unread    int            // pending recipients from next on
 	corrupt   bool
+	mute      error // the resolver has not answered in time: it is not asked again
 	// unresolved says that it has been logged that addresses cannot be resolved.
 	unresolved bool
 	err        error
+
+	batch []sched.Rcpt // of the event that tells the scheduler
 }
 
 type loadedRcpt struct {
@@ -40,49 +60,103 @@ type loadedRcpt struct {
 	rcpt rcpt
 }
 
+const (
+	// maxIdleLoadings and maxLoadedRcpts bound the memory for loadings that is
+	// kept for those to come.
+	maxIdleLoadings = 16
+	maxLoadedRcpts  = 100
+)
+
+// newLoading is a loading without anything in it.
+func (s *Server) newLoading() *loading {
+	n := len(s.loadings)
+	if n == 0 {
+		return new(loading)
+	}
+	l := s.loadings[n-1]
+	s.loadings = s.loadings[:n-1]
+	return l
+}
+
+// release ends the use of l, of which nothing is known any more.
+func (s *Server) release(l *loading) {
+	if len(s.loadings) == maxIdleLoadings || cap(l.rcpts) > maxLoadedRcpts || cap(l.list) > maxLoadedRcpts {
+		return
+	}
+	clear(l.list)
+	clear(l.rcpts)
+	clear(l.batch)
+	*l = loading{list: l.list[:0], rcpts: l.rcpts[:0], batch: l.batch[:0]}
+	s.loadings = append(s.loadings, l)
+}
+
 // load reads up to e.Max pending recipients of m, starting with index e.From,
-// finds out where they go, and tells the scheduler. The reading and asking is
-// done beside the loop.
+// finds out where they go, and tells the scheduler. Where something has to be
+// read or asked for that, it is done beside the loop.
 func (s *Server) load(m *message, e *sched.Effect) {
 	s.work(m)
-	first, limit := e.First, e.Max
-	if first || m.active == nil {
-		in := (*inline)(nil)
-		if m.active != nil {
-			in = m.active.inline
-		}
-		m.active = &active{since: s.now, inline: in, rcpts: make(map[int]*rcpt, min(limit, int(m.nrcpt))),
-			outcomes: make(map[int]mail.Outcome)}
+	if e.First || m.active == nil {
+		m.active = &active{since: s.now}
 		if e.Origin == sched.QueueIncoming {
 			s.moved++
 		}
 	}
 	m.active.warned, m.active.again = e.Warned, e.Attempts > 0
-	j := job{id: m.id, in: m.active.inline, from: e.From, limit: limit, nrcpt: int(m.nrcpt), settings: &s.opt.Settings}
-	inTurn := func(post func()) { post() }
-	if e.Origin == sched.QueueIncoming {
-		inTurn = s.inTurn()
-	}
+	l := s.newLoading()
+	l.num, l.id, l.in, l.nrcpt = m.num, m.id, m.inline, int(m.nrcpt)
+	l.from, l.limit, l.first, l.fresh = e.From, e.Max, e.First, e.Origin == sched.QueueIncoming
 	if s.log.unsure(m.id) { // it is tried again at once: first it must be known who has been told of what
-		s.log.after(func() { s.begin(m, &j, first, inTurn) })
+		turn := s.takeTurn(l)
+		s.log.after(func() {
+			l.ref, l.done = m.ref, slices.Clone(m.done)
+			s.begin(l, turn)
+		})
 		return
 	}
-	s.begin(m, &j, first, inTurn)
+	l.ref, l.done = m.ref, slices.Clone(m.done)
+	if s.atOnce(l) {
+		s.queue = append(s.queue, input{load: l})
+		return
+	}
+	s.begin(l, s.takeTurn(l))
 }
 
-// begin starts a load.
-func (s *Server) begin(m *message, j *job, first bool, inTurn func(post func())) {
-	j.ref, j.done = m.ref, slices.Clone(m.done)
-	num := m.num
+// atOnceRcpts bounds how many recipients the loop looks at itself: it has
+// others to see to.
+const atOnceRcpts = 100
+
+// atOnce loads what needs neither the spool nor the resolver, unless new mail
+// from before it is still being looked at. When it says false the rest is to be
+// done by read.
+func (s *Server) atOnce(l *loading) bool {
+	if l.in.envelope == nil || l.nrcpt > atOnceRcpts || l.fresh && s.turns > 0 {
+		return false
+	}
+	s.fetch(l)
+	return s.placeAll(l)
+}
+
+// begin has the rest of a load done beside the loop.
+func (s *Server) begin(l *loading, inTurn func(post func())) {
 	s.tasks.Go(func() {
-		l := s.read(j)
-		inTurn(func() { s.post(func() { s.learn(num, l, first) }, sched.Event{}) })
+		s.read(l)
+		inTurn(func() { s.postInput(input{load: l}) })
 	})
 }
 
 // orderPatience bounds how long new mail waits for mail that came before it
 // and whose destination takes long to find out.
 const orderPatience = 2 * time.Second
+
+// takeTurn gives a load its turn, when it needs one.
+func (s *Server) takeTurn(l *loading) func(post func()) {
+	if !l.fresh {
+		return func(post func()) { post() }
+	}
+	l.turn = true
+	s.turns++
+	return s.inTurn()
+}
 
 // inTurn keeps new mail in the order in which it came, although many messages
 // are looked at at once: what it returns calls its argument when those that it
@@ -111,58 +185,44 @@ func (s *Server) inTurn() func(post func()) {
 	}
 }
 
-// A job is one load, with copies of what the loop owns.
-type job struct {
-	id          mail.QueueID
-	ref         spool.Ref
-	in          *inline
-	done        []byte
-	from, limit int
-	nrcpt       int
-	settings    *Settings
+// read does what is left of a load. It runs beside the loop.
+func (s *Server) read(l *loading) {
+	l.asks = true
+	if !l.fetched {
+		s.fetch(l)
+	}
+	s.placeAll(l)
 }
 
-// read does the work of a load. It runs beside the loop.
-func (s *Server) read(j *job) *loaded {
-	l := new(loaded)
-	rcpts, err := s.fetch(j, l)
-	if err != nil {
-		l.err = err
-		l.corrupt = errors.Is(err, spool.ErrCorrupt) || errors.Is(err, errBadEnvelope)
-		return l
+// placeAll finds out where the recipients go, from l.next on. It says false
+// when it has come to one for which the resolver would have to be waited for.
+func (s *Server) placeAll(l *loading) bool {
+	if l.err != nil {
+		return true
 	}
-	l.sortOut(j)
-	isDone := (&message{done: j.done}).isDone
-	ctx, giveUp := context.WithCancelCause(s.ctx)
-	defer giveUp(nil)
-	late := time.AfterFunc(s.opt.ResolveTime, func() { giveUp(fmt.Errorf("no answer within %v", s.opt.ResolveTime)) })
-	defer late.Stop()
-	failed := l.verdicts()
-	i := j.from
-	for ; i < j.from+len(rcpts) && len(l.rcpts)+len(l.discarded)+len(l.failed) < j.limit; i++ {
-		switch to := rcpts[i-j.from]; {
+	isDone := (&message{done: l.done}).isDone
+	for ; l.next < l.from+len(l.list) && len(l.rcpts)+len(l.discarded)+len(l.failed) < l.limit; l.next++ {
+		switch i, to := l.next, &l.list[l.next-l.from]; {
 		case isDone(i):
-		case failed[i]:
-			l.failed = append(l.failed, loadedRcpt{Rcpt: sched.Rcpt{Index: i}, rcpt: rcpt{Recipient: to, resolved: to.Address}})
-		default:
-			late.Reset(s.opt.ResolveTime)
-			s.place(ctx, j, l, i, to)
+		case l.verdicts[i]:
+			l.failed = append(l.failed, loadedRcpt{Rcpt: sched.Rcpt{Index: i}, rcpt: rcpt{Recipient: *to, resolved: to.Address}})
+		case !s.place(l, i, to):
+			return false
 		}
 	}
-	l.next = i
-	for ; i < j.nrcpt; i++ {
+	for i := l.next; i < l.nrcpt; i++ {
 		if !isDone(i) {
 			l.unread++
 		}
 	}
 	slices.SortStableFunc(l.rcpts, compareRcpt)
-	return l
+	return true
 }
 
 // sortOut takes successes out of the recorded outcomes: these recipients are
 // not to get the message again.
-func (l *loaded) sortOut(j *job) {
-	m := message{done: j.done}
+func (l *loading) sortOut() {
+	m := message{done: l.done}
 	l.outcomes = slices.DeleteFunc(l.outcomes, func(o mail.Outcome) bool {
 		if o.Action == dsn.Deferred || o.Action == dsn.Failed {
 			return false
@@ -171,129 +231,159 @@ func (l *loaded) sortOut(j *job) {
 		m.setDone(o.Rcpt)
 		return true
 	})
-	j.done = m.done
-}
-
-// verdicts are the recipients on whom the last word has been spoken: that is
-// to be told, they are not delivered to once more.
-func (l *loaded) verdicts() map[int]bool {
-	var list map[int]bool
-	for i := range l.outcomes {
-		if l.outcomes[i].Action == dsn.Failed {
-			if list == nil {
-				list = make(map[int]bool)
-			}
-			list[l.outcomes[i].Rcpt] = true
-		}
-	}
-	return list
+	l.done = m.done
 }
 
 var errBadEnvelope = errors.New("envelope cannot be read")
 
-// fetch gives the stored recipients from j.from on: enough of them, or all.
-func (s *Server) fetch(j *job, l *loaded) ([]mail.Recipient, error) {
-	if j.in != nil {
-		if err := l.env.Decode(j.in.envelope); err != nil {
-			return nil, fmt.Errorf("%w: %w", errBadEnvelope, err)
-		}
-		list, err := mail.DecodeRecipients(j.in.recipients, j.from, -1)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", errBadEnvelope, err)
-		}
-		return list, nil
+// fetch gets the envelope, what came of earlier attempts, and the stored
+// recipients from l.from on: enough of them, or all.
+func (s *Server) fetch(l *loading) {
+	l.fetched, l.next = true, l.from
+	if l.in.envelope != nil {
+		l.err = l.decode()
+	} else {
+		l.err = s.open(l)
 	}
-	st, err := s.opt.Open(s.ctx, j.ref, j.id)
+	l.corrupt = errors.Is(l.err, spool.ErrCorrupt) || errors.Is(l.err, errBadEnvelope)
+	l.sortOut()
+	for i := range l.outcomes {
+		if l.outcomes[i].Action == dsn.Failed {
+			if l.verdicts == nil {
+				l.verdicts = make(map[int]bool)
+			}
+			l.verdicts[l.outcomes[i].Rcpt] = true
+		}
+	}
+}
+
+// decode is fetch for what came with the message's arrival.
+func (l *loading) decode() (err error) {
+	if err = l.env.Decode(l.in.envelope); err == nil {
+		l.list, err = mail.DecodeRecipients(l.list, l.in.recipients, l.from, -1)
+	}
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("%w: %w", errBadEnvelope, err)
+	}
+	return nil
+}
+
+// open is fetch for what lies in the spool.
+func (s *Server) open(l *loading) error {
+	st, err := s.opt.Open(s.ctx, l.ref, l.id)
+	if err != nil {
+		return err
 	}
 	if l.env, err = st.Envelope(); err != nil {
-		return nil, fmt.Errorf("%w: %w", errBadEnvelope, err)
+		return fmt.Errorf("%w: %w", errBadEnvelope, err)
 	}
 	if l.outcomes, err = st.Outcomes(); err != nil {
-		return nil, fmt.Errorf("%w: %w", errBadEnvelope, err)
+		return fmt.Errorf("%w: %w", errBadEnvelope, err)
 	}
 	// Recipients that are done take no place: look further until there are
 	// enough that are not.
-	to, pending := j.from, 0
-	isDone := (&message{done: j.done}).isDone
-	for to < j.nrcpt && pending < j.limit {
+	to, pending := l.from, 0
+	isDone := (&message{done: l.done}).isDone
+	for to < l.nrcpt && pending < l.limit {
 		if !isDone(to) {
 			pending++
 		}
 		to++
 	}
-	list, err := st.Recipients(j.from, to)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errBadEnvelope, err)
+	if l.list, err = st.Recipients(l.from, to); err != nil {
+		return fmt.Errorf("%w: %w", errBadEnvelope, err)
 	}
-	return list, nil
+	return nil
 }
 
-// place finds out where one recipient goes.
-func (s *Server) place(ctx context.Context, j *job, l *loaded, i int, to mail.Recipient) {
-	r := loadedRcpt{Rcpt: sched.Rcpt{Index: i}, rcpt: rcpt{Recipient: to, resolved: to.Address}}
+// place finds out where recipient i goes. It says false when the resolver would
+// have to be waited for.
+func (s *Server) place(l *loading, i int, to *mail.Recipient) bool {
+	r := loadedRcpt{Rcpt: sched.Rcpt{Index: i}, rcpt: rcpt{Recipient: *to, resolved: to.Address}}
 	env := &l.env
-	switch {
-	case env.Redirect != "":
+	if env.Redirect != "" {
 		if i > 0 { // only the first recipient counts, and gets the redirect address
 			l.discarded = append(l.discarded, i)
-			return
+			return true
 		}
 		r.rcpt.resolved = env.Redirect
 		r.rcpt.Recipient.Address = env.Redirect
 		if r.rcpt.Original == "" {
 			r.rcpt.Original = to.Address
 		}
-		s.resolve(ctx, j, l, &r)
-	case env.Filter != "" && !env.Trace.DontDeliver():
+	}
+	set := &s.opt.Settings
+	if env.Redirect == "" && env.Filter != "" && !env.Trace.DontDeliver() {
 		transport, nexthop, _ := strings.Cut(env.Filter, ":")
 		if nexthop == "" {
-			nexthop = cmp.Or(j.settings.FilterNexthop, rfc5322.Domain(to.Address), j.settings.Myhostname)
+			nexthop = cmp.Or(set.FilterNexthop, rfc5322.Domain(to.Address), set.Myhostname)
 		}
 		r.Transport, r.Nexthop = mail.Transport(transport), mail.Nexthop(nexthop)
-	default:
-		s.resolve(ctx, j, l, &r)
+	} else if !s.resolve(l, &r) {
+		return false
 	}
 	if r.Transport == "" { // resolve said: discard
 		l.discarded = append(l.discarded, i)
-		return
+		return true
 	}
-	r.Queue = j.settings.queueName(r.Transport, r.Nexthop, r.rcpt.resolved)
-	if d := rfc5322.Domain(r.rcpt.resolved); j.settings.FlushDomain(d) {
+	r.Queue = set.queueName(r.Transport, r.Nexthop, r.rcpt.resolved)
+	if d := rfc5322.Domain(r.rcpt.resolved); set.FlushDomain(d) {
 		r.Site = strings.ToLower(d)
 	}
 	l.rcpts = append(l.rcpts, r)
+	return true
 }
 
-// resolve asks trivial-rewrite, and judges what it says.
-func (s *Server) resolve(ctx context.Context, j *job, l *loaded, r *loadedRcpt) {
-	ans, err := s.opt.Resolver.Resolve(ctx, l.env.Sender, r.rcpt.resolved)
+// askResolver asks trivial-rewrite. When it once has not answered in time it is not
+// asked for the recipients that are loaded with this one.
+func (s *Server) askResolver(l *loading, addr string) (proto.ResolveReply, error) {
+	if l.mute != nil {
+		return proto.ResolveReply{}, l.mute
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, s.opt.ResolveTime)
+	defer cancel()
+	ans, err := s.opt.Resolver.Resolve(ctx, l.env.Sender, addr)
+	if err != nil && ctx.Err() != nil {
+		l.mute = fmt.Errorf("no answer within %v", s.opt.ResolveTime)
+		err = l.mute
+	}
+	return ans, err
+}
+
+// resolve judges what trivial-rewrite says of a recipient, or has said before.
+// It says false when it would have to be asked, and l is not to wait.
+func (s *Server) resolve(l *loading, r *loadedRcpt) bool {
+	ans, known := s.opt.Resolver.Known(r.rcpt.resolved)
+	var err error
+	if !known {
+		if !l.asks {
+			return false
+		}
+		ans, err = s.askResolver(l, r.rcpt.resolved)
+	}
 	local, _, _ := strings.Cut(ans.Recipient, "@")
 	switch {
 	case err != nil || ans.Flags&proto.ResolveFail != 0:
 		if err != nil && !l.unresolved && s.ctx.Err() == nil { // else it is us who stop
 			l.unresolved = true
-			if ctx.Err() != nil {
-				err = context.Cause(ctx)
-			}
-			s.opt.Log.Warning("%s: address resolver failure: %v", j.id, err)
+			s.opt.Log.Warning("%s: address resolver failure: %v", l.id, err)
 		}
 		r.Transport, r.Nexthop = sched.RetryTransport, "4.3.0 address resolver failure"
 	case ans.Flags&proto.ResolveError != 0:
 		r.Transport, r.Nexthop = sched.ErrorTransport, "5.1.3 bad address syntax"
 	case ans.Recipient == "":
 		r.Transport, r.Nexthop = sched.ErrorTransport, "5.1.3 null recipient address"
-	case ans.Flags&proto.ResolveLocal != 0 && strings.EqualFold(local, j.settings.DoubleBounce):
+	case ans.Flags&proto.ResolveLocal != 0 && strings.EqualFold(local, s.opt.Settings.DoubleBounce):
 		// A notice to the postmaster that cannot be delivered ends here.
 		o := mail.Outcome{Rcpt: r.Index, Action: dsn.Delivered, Status: dsn.S(2, 0, 0), Relay: "none",
 			Reason: "undeliverable postmaster notification discarded"}
-		s.logDelivery(j.id, r.rcpt.Recipient, &l.env, time.Now(), o)
+		s.logDelivery(l.id, r.rcpt.Recipient, &l.env, time.Now(), o)
 		r.Transport = ""
 	default:
 		r.Transport, r.Nexthop = mail.Transport(ans.Transport), mail.Nexthop(ans.Nexthop)
 		r.rcpt.resolved = ans.Recipient
 	}
+	return true
 }
 
 // compareRcpt is nqmgr's order: by transport, queue, domain, address.
@@ -311,58 +401,79 @@ func compareRcpt(a, b loadedRcpt) int {
 		strings.Compare(strings.ToLower(da), strings.ToLower(db)), strings.Compare(a.rcpt.resolved, b.rcpt.resolved))
 }
 
-// learn takes in what a load gave. It runs in the loop.
-func (s *Server) learn(num sched.MsgID, l *loaded, first bool) {
-	m := s.messages[num]
-	if m == nil || m.active == nil {
-		return
+// learn takes in what a load gave, and gives the event that tells the
+// scheduler, for which l is needed until it has been taken.
+func (s *Server) learn(l *loading) (ev sched.Event) {
+	if l.turn {
+		s.turns--
 	}
-	if errors.Is(l.err, queueread.ErrGone) { // cleanup does not have it: there is nothing to do
-		s.opt.Log.Warning("%s: %v", m.id, l.err)
-		s.then(sched.Event{Kind: sched.EventRemove, Scope: sched.ScopeMessage, ID: num})
-		s.then(sched.Event{Kind: sched.EventLoadFailed, ID: num})
-		return
+	m := s.messages[l.num]
+	if m == nil || m.active == nil {
+		return ev
 	}
 	if l.err != nil {
+		ev = sched.Event{Kind: sched.EventLoadFailed, ID: l.num, Corrupt: l.corrupt}
+		if errors.Is(l.err, queueread.ErrGone) { // cleanup does not have it: there is nothing to do
+			s.opt.Log.Warning("%s: %v", m.id, l.err)
+			s.then(sched.Event{Kind: sched.EventRemove, Scope: sched.ScopeMessage, ID: l.num})
+			s.then(ev)
+			return sched.Event{}
+		}
 		s.opt.Log.Warning("%s: message cannot be read from the queue: %v", m.id, l.err)
-		s.then(sched.Event{Kind: sched.EventLoadFailed, ID: num, Corrupt: l.corrupt})
-		return
+		return ev
 	}
 	a := m.active
-	if first {
+	if l.first {
 		a.env = l.env
 		a.env.Recipients = nil
 		s.opt.Log.Log(maillog.QueueActive{ID: string(m.id), From: s.opt.Log.Address(a.env.Sender), Size: a.env.Size,
 			NRcpt: int(m.nrcpt)})
-	}
-	if first {
 		a.success = l.success
-		for _, o := range l.success {
-			m.setDone(o.Rcpt)
+		for i := range l.success {
+			m.setDone(l.success[i].Rcpt)
 		}
 	}
-	for _, o := range l.outcomes {
+	for i := range l.outcomes {
+		o := &l.outcomes[i]
 		if _, newer := a.outcomes[o.Rcpt]; !newer {
-			a.outcomes[o.Rcpt] = o
+			a.noted(o)
 		}
 	}
 	for _, i := range l.discarded {
 		m.setDone(i)
 	}
 	s.log.done(m, l.discarded)
-	ev := sched.Event{Kind: sched.EventLoaded, ID: num, Next: l.next, Unread: l.unread, Failed: len(l.failed) > 0,
-		Single: a.env.VERP != "" && a.env.Sender != "", Rcpts: make([]sched.Rcpt, len(l.rcpts))}
+	a.add(l.rcpts)
+	a.add(l.failed)
 	for i := range l.rcpts {
-		r := &l.rcpts[i]
-		ev.Rcpts[i] = r.Rcpt
-		a.rcpts[r.Index] = &r.rcpt
-	}
-	for i := range l.failed {
-		a.rcpts[l.failed[i].Index] = &l.failed[i].rcpt
+		l.batch = append(l.batch, l.rcpts[i].Rcpt)
 	}
 	if l.unread == 0 {
 		a.complete = true
 		s.dropInline(m) // the recipients are in memory now
 	}
-	s.then(ev)
+	return sched.Event{Kind: sched.EventLoaded, ID: l.num, Next: l.next, Unread: l.unread, Failed: len(l.failed) > 0,
+		Single: a.env.VERP != "" && a.env.Sender != "", Rcpts: l.batch}
+}
+
+// add has recipients that have been read in memory.
+func (a *active) add(list []loadedRcpt) {
+	if len(list) == 0 {
+		return
+	}
+	batch := a.only[:]
+	if a.rcpts == nil {
+		a.rcpts = a.slot[:0]
+	}
+	if len(list) > 1 || len(a.rcpts) > 0 {
+		batch = make([]rcpt, len(list))
+	}
+	for i := range list {
+		batch[i] = list[i].rcpt
+		k := list[i].Index
+		if n := k + 1 - len(a.rcpts); n > 0 {
+			a.rcpts = append(a.rcpts, make([]*rcpt, n)...)
+		}
+		a.rcpts[k] = &batch[i]
+	}
 }

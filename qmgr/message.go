@@ -19,6 +19,7 @@ type message struct {
 	nrcpt  int32
 	null   bool
 	done   []byte // bitmap of recipients that need nothing more, as in spool.Entry
+	inline inline // until all recipients are in memory
 	active *active
 	// finishing: the scheduler has done with the message, and a last notice is
 	// being made.
@@ -29,13 +30,31 @@ type message struct {
 type active struct {
 	env      mail.Envelope // without recipients
 	since    time.Time
-	rcpts    map[int]*rcpt        // those read and not done
+	rcpts    []*rcpt              // by number; nil: not read, or done
 	complete bool                 // all recipients have been read
-	outcomes map[int]mail.Outcome // latest failures: deferred and bounced, by recipient
-	success  []mail.Outcome       // to be reported: NOTIFY=SUCCESS, or a report was asked for
 	again    bool                 // this is not the first attempt
 	warned   bool                 // the sender was told that the message is late
-	inline   *inline
+	outcomes map[int]mail.Outcome // latest failures: deferred and bounced, by recipient; nil: there are none
+	success  []mail.Outcome       // to be reported: NOTIFY=SUCCESS, or a report was asked for
+	// only and slot are memory for the recipient of a message that has one.
+	only [1]rcpt
+	slot [1]*rcpt
+}
+
+// rcpt is recipient i, nil when it is not in memory.
+func (a *active) rcpt(i int) *rcpt {
+	if i < 0 || i >= len(a.rcpts) {
+		return nil
+	}
+	return a.rcpts[i]
+}
+
+// noted keeps what there is to say of a recipient.
+func (a *active) noted(o *mail.Outcome) {
+	if a.outcomes == nil {
+		a.outcomes = make(map[int]mail.Outcome)
+	}
+	a.outcomes[o.Rcpt] = *o
 }
 
 // A rcpt is a recipient in memory, with its address as resolved.
@@ -48,6 +67,8 @@ type rcpt struct {
 // inline are the stored envelope and recipients of a message that came with
 // its arrival, so that nothing needs to be read.
 type inline struct{ envelope, recipients []byte }
+
+func (in *inline) size() int { return len(in.envelope) + len(in.recipients) }
 
 func msgID(id mail.QueueID) sched.MsgID { return sched.MsgID(id.Number()) }
 
@@ -67,7 +88,9 @@ func (m *message) through(i int) {
 	m.setDone(i)
 	if m.active != nil {
 		delete(m.active.outcomes, i)
-		delete(m.active.rcpts, i)
+		if i < len(m.active.rcpts) {
+			m.active.rcpts[i] = nil
+		}
 	}
 }
 
@@ -135,22 +158,19 @@ func (s *Server) located(num sched.MsgID, ref spool.Ref) {
 // domains are the domains of m's pending recipients, and how many are in each;
 // nil when not all recipients are in memory.
 func (m *message) domains() (sender string, list map[string]int) {
-	a := m.active
-	switch {
-	case a == nil:
-		return "", nil
-	case a.complete:
+	switch a := m.active; {
+	case a != nil && a.complete:
 		list = make(map[string]int, 1)
 		for i, r := range a.rcpts {
-			if !m.isDone(i) {
+			if r != nil && !m.isDone(i) {
 				list[domainOf(r.Address)]++
 			}
 		}
 		return a.env.Sender, list
-	case a.inline != nil:
+	case m.inline.envelope != nil:
 		var env mail.Envelope
-		rcpts, err := mail.DecodeRecipients(a.inline.recipients, 0, -1)
-		if err != nil || env.Decode(a.inline.envelope) != nil {
+		rcpts, err := mail.DecodeRecipients(nil, m.inline.recipients, 0, -1)
+		if err != nil || env.Decode(m.inline.envelope) != nil {
 			return "", nil
 		}
 		return env.Sender, m.count(rcpts)
@@ -174,13 +194,9 @@ func (m *message) count(rcpts []mail.Recipient) map[string]int {
 const maxInline = 16 << 20
 
 func (s *Server) dropInline(m *message) {
-	if m.active != nil && m.active.inline != nil {
-		s.inlined -= m.active.inline.size()
-		m.active.inline = nil
-	}
+	s.inlined -= m.inline.size()
+	m.inline = inline{}
 }
-
-func (in *inline) size() int { return len(in.envelope) + len(in.recipients) }
 
 // arrive makes a message known. It is the loop's answer to an entry pushed by
 // cleanup; one that is known already is only told where it lies now.
@@ -194,11 +210,10 @@ func (s *Server) arrive(e *proto.Entry) {
 		s.located(num, e.Ref)
 		return
 	}
-	in := &inline{e.Envelope, e.Recipients}
+	in := inline{e.Envelope, e.Recipients}
 	if len(e.Envelope) > 0 && s.inlined+in.size() <= maxInline {
 		s.inlined += in.size()
-		s.messages[num] = &message{id: e.ID, num: num, ref: e.Ref, nrcpt: int32(e.NRcpt), null: e.Null, done: e.Done,
-			active: &active{inline: in}}
+		s.messages[num] = &message{id: e.ID, num: num, ref: e.Ref, nrcpt: int32(e.NRcpt), null: e.Null, done: e.Done, inline: in}
 	} else {
 		s.book.add(num, created, e.Ref, e.NRcpt, e.Null, e.Done)
 	}
@@ -232,7 +247,7 @@ func (s *Server) deferRcpts(m *message, e *sched.Effect) {
 	for _, i := range e.Rcpts {
 		o := mail.Outcome{Rcpt: i, Action: dsn.Deferred, Status: e.Status, Reason: e.Reason, Relay: "none", When: s.now}
 		m.active.heed(&o)
-		if r := m.active.rcpts[i]; r != nil {
+		if r := m.active.rcpt(i); r != nil {
 			s.logDelivery(m.id, r.Recipient, &m.active.env, m.active.since, o)
 		}
 	}

@@ -192,7 +192,7 @@ func (m *message) tell(o mail.Outcome, good bool) mail.Outcome {
 		if last, ok := m.active.outcomes[o.Rcpt]; ok {
 			o = last
 		}
-		defer func() { m.active.outcomes[o.Rcpt] = o }()
+		defer func() { m.active.noted(&o) }()
 	}
 	o.Tell(good)
 	return o

@@ -67,6 +67,8 @@ import (
 // rewriteclient's Client, or a table in tests.
 type Resolver interface {
 	Resolve(ctx context.Context, sender, addr string) (proto.ResolveReply, error)
+	// Known is Resolve's answer for any sender if that needs nobody to be asked.
+	Known(addr string) (proto.ResolveReply, bool)
 }
 
 // Options are what a queue manager is made of.
@@ -118,7 +120,7 @@ type Server struct {
 	effects  []sched.Effect
 	messages map[sched.MsgID]*message // those that are worked on
 	book     *book                    // all others
-	inlined  int                      // octets of active.inline, of all messages
+	inlined  int                      // octets of message.inline, of all messages
 	survey   survey
 	sites    flushes
 	entries  map[sched.EntryID]*delivery
@@ -132,6 +134,8 @@ type Server struct {
 	deep     bool          // the queue is deep: see thrift
 	told     bool          // the queue as it was at the start is known
 	newest   chan struct{} // closed when the newest new message has had its turn: see inTurn
+	turns    int           // new messages whose turn has not come
+	loadings []*loading    // for use again
 	asked    []*question   // of tools, and waiting for that
 	heard    time.Time     // when cleanup last told of messages
 
@@ -142,10 +146,11 @@ type Server struct {
 	ctx     context.Context
 }
 
-// An input is something for the loop to do: a function that learns, and an
-// event for the scheduler, either of which may be absent.
+// An input is something for the loop to do: a function that learns, or what is
+// to be learned of most often, and an event for the scheduler. All may be absent.
 type input struct {
 	learn func()
+	load  *loading
 	event sched.Event
 }
 
@@ -175,13 +180,15 @@ func New(o Options) *Server {
 
 // post gives the loop something to do. It never waits, and may be called from
 // any goroutine but the loop's own.
-func (s *Server) post(learn func(), ev sched.Event) {
+func (s *Server) post(learn func(), ev sched.Event) { s.postInput(input{learn: learn, event: ev}) }
+
+func (s *Server) postInput(in input) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
 		return
 	}
-	s.inbox = append(s.inbox, input{learn, ev})
+	s.inbox = append(s.inbox, in)
 	s.mu.Unlock()
 	select {
 	case s.bell <- struct{}{}:
@@ -365,6 +372,10 @@ func (s *Server) followUp(draining bool) {
 func (s *Server) take(in *input, draining bool) {
 	if in.learn != nil {
 		in.learn()
+	}
+	if in.load != nil {
+		in.event = s.learn(in.load)
+		defer s.release(in.load)
 	}
 	if in.event.Kind == 0 {
 		return

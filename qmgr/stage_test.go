@@ -242,6 +242,18 @@ func (st *stage) Resolve(ctx context.Context, _, addr string) (proto.ResolveRepl
 		<-ctx.Done()
 		return proto.ResolveReply{}, ctx.Err()
 	}
+	return st.route(addr), nil
+}
+
+// Known makes half of all addresses known beforehand.
+func (st *stage) Known(addr string) (reply proto.ResolveReply, ok bool) {
+	if st.mute || len(addr)%2 == 0 {
+		return reply, false
+	}
+	return st.route(addr), true
+}
+
+func (st *stage) route(addr string) proto.ResolveReply {
 	_, domain, _ := strings.Cut(addr, "@")
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -249,7 +261,7 @@ func (st *stage) Resolve(ctx context.Context, _, addr string) (proto.ResolveRepl
 	if !ok {
 		transport, nexthop = "smtp", domain
 	}
-	return proto.ResolveReply{Transport: transport, Nexthop: nexthop, Recipient: addr}, nil
+	return proto.ResolveReply{Transport: transport, Nexthop: nexthop, Recipient: addr}
 }
 
 func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {

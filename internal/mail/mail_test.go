@@ -102,12 +102,12 @@ func TestRecipientsStored(t *testing.T) {
 		b := AppendRecipients(nil, list)
 		from := rapid.IntRange(0, len(list)).Draw(t, "from")
 		to := rapid.IntRange(from, len(list)+2).Draw(t, "to")
-		got, err := DecodeRecipients(b, from, to)
+		got, err := DecodeRecipients(nil, b, from, to)
 		want := list[from:min(to, len(list))]
 		if err != nil || len(got) != len(want) || len(want) > 0 && !reflect.DeepEqual(got, want) {
 			t.Fatalf("[%d:%d]: got %v want %v, %v", from, to, got, want, err)
 		}
-		if all, err := DecodeRecipients(b, 0, -1); err != nil || len(all) != len(list) {
+		if all, err := DecodeRecipients(nil, b, 0, -1); err != nil || len(all) != len(list) {
 			t.Fatalf("all: %d of %d, %v", len(all), len(list), err)
 		}
 	})
@@ -188,6 +188,6 @@ func FuzzEnvelope(f *testing.F) {
 				t.Errorf("stored again it is another: %+v, %+v, %v", e, again, err)
 			}
 		}
-		DecodeRecipients(b, 0, 100)
+		DecodeRecipients(nil, b, 0, 100)
 	})
 }

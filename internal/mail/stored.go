@@ -238,11 +238,10 @@ func (r *Recipient) Decode(field []byte) error {
 	return nil
 }
 
-// DecodeRecipients reads a stored list of recipients: those with index from
-// up to, not including, to; to < 0 means all the rest. Indexes past the end
-// are no error: there are then fewer.
-func DecodeRecipients(stored []byte, from, to int) ([]Recipient, error) {
-	var out []Recipient
+// DecodeRecipients reads a stored list of recipients: it appends to list those
+// with index from up to, not including, to; to < 0 means all the rest. Indexes
+// past the end are no error: there are then fewer.
+func DecodeRecipients(list []Recipient, stored []byte, from, to int) ([]Recipient, error) {
 	i := 0
 	p := pack.NewReader(stored)
 	for (to < 0 || i < to) && p.Next() {
@@ -254,11 +253,11 @@ func DecodeRecipients(stored []byte, from, to int) ([]Recipient, error) {
 			if err := r.Decode(p.Bytes()); err != nil {
 				return nil, fmt.Errorf("recipient %d: %w", i, err)
 			}
-			out = append(out, r)
+			list = append(list, r)
 		}
 		i++
 	}
-	return out, p.Err()
+	return list, p.Err()
 }
 
 // Append appends o as one field. The tag f was the address of the only part

@@ -127,6 +127,15 @@ func (c *Client) Resolve(ctx context.Context, sender, addr string) (proto.Resolv
 	return f.resolve, nil
 }
 
+// Known is Resolve's answer, for any sender, if it is there and nobody needs to
+// be asked.
+func (c *Client) Known(addr string) (proto.ResolveReply, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a, ok := c.resolves.get(addr)
+	return a, ok && c.current()
+}
+
 // ask finds or begins the flight for q, and waits for it. A lost connection
 // is no answer: the question is asked again. Called with mu held; unlocks.
 func (c *Client) ask(ctx context.Context, q question) (*flight, error) {

@@ -361,7 +361,7 @@ func (st *Stored) Recipients(from, to int) ([]mail.Recipient, error) {
 	if err := st.needEnvelope(); err != nil {
 		return nil, err
 	}
-	return mail.DecodeRecipients(st.m.recipients, from, to)
+	return mail.DecodeRecipients(nil, st.m.recipients, from, to)
 }
 
 // NRcpt is how many recipients the message has had from the start.
