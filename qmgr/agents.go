@@ -57,6 +57,8 @@ type agentConn struct {
 	waiting   []*delivery // to be sent when ready
 	pending   int         // sent and not answered
 	used      time.Time
+	req       proto.Deliver    // memory for an order while it is sent,
+	to        []mail.Recipient // and for its recipients
 }
 
 // deliver orders one delivery.
@@ -202,33 +204,73 @@ func (a *agentConn) send(m *message, d *delivery, e *sched.Effect) {
 			return
 		}
 	}
-	req := &proto.Deliver{Nexthop: d.nexthop, Envelope: act.env, Index: index, Ref: m.ref, Active: act.since}
+	req := &a.req
+	*req = proto.Deliver{Nexthop: d.nexthop, Envelope: act.env, Index: index, Ref: m.ref, Active: act.since}
 	if e != nil {
 		req.CacheLoad, req.CacheKeep = e.Cache&sched.CacheLoad != 0, e.Cache&sched.CacheStore != 0
 	}
-	req.Envelope.Recipients = make([]mail.Recipient, len(index))
+	to := slices.Grow(a.to[:0], len(index))[:len(index)]
 	for i, idx := range index {
 		r := act.rcpt(idx)
-		to := r.Recipient
-		if to.Original == "" && r.resolved != to.Address {
-			to.Original = to.Address
+		to[i] = r.Recipient
+		if r.Original == "" && r.resolved != r.Address {
+			to[i].Original = r.Address
 		}
-		to.Address = r.resolved
-		req.Envelope.Recipients[i] = to
+		to[i].Address = r.resolved
 	}
+	req.Envelope.Recipients = to
 	if act.env.VERP != "" && act.env.Sender != "" && len(index) == 1 {
-		req.Envelope.Sender = verpSender(act.env.Sender, req.Envelope.Recipients[0].Orig(), act.env.VERP)
+		req.Envelope.Sender = verpSender(act.env.Sender, to[0].Orig(), act.env.VERP)
 	}
 	d.sent = true
 	a.pending++
 	a.used = s.now
 	a.conn.GoNow(req, func(payload []byte, err error) {
-		var reply proto.DeliverReply
+		ans := s.newAnswer()
+		ans.a, ans.d, ans.err = a, d, err
 		if err == nil {
-			err = reply.Decode(payload)
+			ans.err = ans.reply.Decode(payload)
 		}
-		s.post(func() { a.answered(d, &reply, err) }, sched.Event{})
+		s.postInput(input{answer: ans})
 	})
+	*req = proto.Deliver{}
+	clear(to)
+	if a.to = to; cap(to) > maxKeptRcpts {
+		a.to = nil
+	}
+}
+
+// An answer is what an agent has said of a delivery, on its way to the loop.
+type answer struct {
+	a     *agentConn
+	d     *delivery
+	reply proto.DeliverReply
+	err   error
+}
+
+// maxKeptRcpts bounds the memory for an order's or an answer's recipients that
+// is kept for the next.
+const maxKeptRcpts = 100
+
+func (s *Server) newAnswer() *answer {
+	if ans, ok := s.answers.Get().(*answer); ok {
+		return ans
+	}
+	return new(answer)
+}
+
+// take has the loop take in the answer, of which nothing is kept but texts and
+// copies of its outcomes: its memory is for the next.
+func (ans *answer) take() {
+	s := ans.a.s
+	ans.a.answered(ans.d, &ans.reply, ans.err)
+	outcomes := ans.reply.Outcomes
+	if cap(outcomes) > maxKeptRcpts {
+		return
+	}
+	clear(outcomes)
+	*ans = answer{reply: proto.DeliverReply{Outcomes: outcomes[:0]}}
+	s.answers.Put(ans)
 }
 
 // verpSender encodes a recipient in the envelope sender: local part,

@@ -401,37 +401,65 @@ func (s *Server) attach(ctx context.Context) {
 	}
 }
 
+// news is what cleanup has pushed over a connection, on its way to the loop.
+type news struct {
+	conn  *ipc.Conn
+	batch proto.Entries
+	room  bool // it takes one of s.room
+}
+
+// keptFrame is how long the frame of one new message may be to be kept with it:
+// there is little else in it. A longer one is used again.
+const keptFrame = 1 << 10
+
 // fromCleanup takes in what cleanup pushes. It runs on the connection's
 // reading goroutine.
 func (s *Server) fromCleanup(conn *ipc.Conn, r *ipc.Request) {
 	if r.Kind != proto.KindEntries {
 		return
 	}
-	batch := new(proto.Entries)
-	if err := r.Decode(batch); err != nil {
+	n, ok := s.oldNews.Get().(*news)
+	if !ok {
+		n = new(news)
+	}
+	n.conn = conn
+	if err := r.Decode(&n.batch); err != nil {
 		s.opt.Log.Error("cleanup sends what cannot be read: %v", err)
 		return
 	}
-	if len(batch.List) == 1 { // what is kept of it should not keep the frame
-		e := &batch.List[0]
-		e.Envelope, e.Recipients = slices.Clone(e.Envelope), slices.Clone(e.Recipients)
-		r.Free()
-	} else {
+	switch {
+	case len(n.batch.List) != 1:
 		select {
 		case s.room <- struct{}{}:
+			n.room = true
 		case <-s.ctx.Done():
 			return
 		}
-		defer s.post(func() { <-s.room }, sched.Event{})
+	case len(r.Payload) > keptFrame:
+		e := &n.batch.List[0]
+		e.Envelope, e.Recipients = slices.Clone(e.Envelope), slices.Clone(e.Recipients)
+		r.Free()
 	}
-	s.post(func() {
-		s.heard = s.now
-		for i := range batch.List {
-			s.arrive(&batch.List[i])
-		}
-		if batch.Complete {
-			s.log.pushed(conn)
-			s.queueTold()
-		}
-	}, sched.Event{})
+	s.postInput(input{news: n})
+}
+
+// hear takes in what cleanup has told. Of n nothing is kept but the frame that
+// entries point into: its memory is for what comes next.
+func (s *Server) hear(n *news) {
+	s.heard = s.now
+	for i := range n.batch.List {
+		s.arrive(&n.batch.List[i])
+	}
+	if n.batch.Complete {
+		s.log.pushed(n.conn)
+		s.queueTold()
+	}
+	if n.room {
+		<-s.room
+	}
+	if list := n.batch.List; len(list) == 1 {
+		clear(list)
+		*n = news{batch: proto.Entries{List: list[:0]}}
+		s.oldNews.Put(n)
+	}
 }

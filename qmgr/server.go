@@ -143,15 +143,19 @@ type Server struct {
 	bounce  *ipc.Client
 	verify  *ipc.Client
 	tasks   ipc.Workers // goroutines that work for messages
+	answers sync.Pool   // of *answer
+	oldNews sync.Pool   // of *news
 	ctx     context.Context
 }
 
 // An input is something for the loop to do: a function that learns, or what is
 // to be learned of most often, and an event for the scheduler. All may be absent.
 type input struct {
-	learn func()
-	load  *loading
-	event sched.Event
+	learn  func()
+	news   *news
+	load   *loading
+	answer *answer
+	event  sched.Event
 }
 
 // resolveTime is enough for a lookup in the slowest table. Without a bound mail
@@ -372,6 +376,12 @@ func (s *Server) followUp(draining bool) {
 func (s *Server) take(in *input, draining bool) {
 	if in.learn != nil {
 		in.learn()
+	}
+	if in.news != nil {
+		s.hear(in.news)
+	}
+	if in.answer != nil {
+		in.answer.take()
 	}
 	if in.load != nil {
 		in.event = s.learn(in.load)
