@@ -97,7 +97,8 @@ func (b *Batch) Add(m Message) int {
 	o.msg = live{number: o.number, created: o.created, next: mm.next, size: mm.size, nrcpt: mm.nrcpt,
 		npending: mm.nrcpt, queue: mm.queue, flags: mm.flags, trace: mm.trace}
 	if m.File != nil {
-		o.large = &m
+		large := m // and not &m, with which every m would be on the heap
+		o.large = &large
 		return len(b.ops) - 1
 	}
 	b.putMeta(o, &mm)

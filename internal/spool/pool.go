@@ -88,15 +88,18 @@ func (e *engine) create(want int) error {
 	return nil
 }
 
+// zeros are never written to. They take no memory: all their pages are the one
+// page of zeros that the system has.
+var zeros [1 << 20]byte
+
 // fillFile makes a file of zeros. On failure it is removed.
 func fillFile(fs vfs.FS, name string, size int64) (vfs.File, error) {
 	f, err := fs.Create(name)
 	if err != nil {
 		return nil, err
 	}
-	zero := make([]byte, min(size, 1<<20))
-	for off := int64(0); off < size && err == nil; off += int64(len(zero)) {
-		_, err = f.WriteAt(zero[:min(int64(len(zero)), size-off)], off)
+	for off := int64(0); off < size && err == nil; off += int64(len(zeros)) {
+		_, err = f.WriteAt(zeros[:min(int64(len(zeros)), size-off)], off)
 	}
 	if err == nil {
 		err = f.Datasync()
