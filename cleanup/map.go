@@ -198,17 +198,17 @@ func (m *Message) addRecipient(r mail.Recipient) {
 type duplicates struct {
 	limit int
 	known map[string]struct{}
-	first *mail.Recipient // the only one, before a map is worth having
+	first mail.Recipient // the only one, before a map is worth having
+	some  bool           // there is a first one
 }
 
 func (d *duplicates) seen(r *mail.Recipient, original bool) bool {
-	if d.known == nil && d.first == nil {
-		copied := *r
-		d.first = &copied
+	if !d.some {
+		d.first, d.some = *r, true
 		return false
 	}
 	if d.known == nil {
-		d.known = map[string]struct{}{duplicateKey(d.first, original): {}}
+		d.known = map[string]struct{}{duplicateKey(&d.first, original): {}}
 	}
 	key := duplicateKey(r, original)
 	if _, dup := d.known[key]; dup {
