@@ -22,6 +22,7 @@ type Batch struct {
 	entries []Entry // by op, once durable
 	err     error   // first contradiction
 	adds    int
+	updates int
 	apart   bool
 	refused map[int]error // changes that were left out, of those that stand apart
 }
@@ -159,6 +160,7 @@ func (b *Batch) Done(id mail.QueueID, rcpts []int) int {
 // log.
 func (b *Batch) Update(id mail.QueueID, c Change) int {
 	o := b.op(opUpdate, id)
+	b.updates++
 	o.change, o.rcpts = c, c.Done
 	o.lo = len(b.buf)
 	for i := range c.Outcomes {
@@ -193,15 +195,29 @@ func (b *Batch) settles() bool {
 // Len is the number of changes.
 func (b *Batch) Len() int { return len(b.ops) }
 
-// Reset empties b for another use.
+// What Reset keeps is bounded.
+const (
+	maxKeptOps    = 100
+	maxKeptOctets = 16 << 10
+)
+
+// Reset empties b for another use. It keeps what memory a batch mostly takes.
+// What Add and Update were given is not referred to any more.
 func (b *Batch) Reset() {
 	clear(b.ops)
 	clear(b.entries)
 	*b = Batch{ops: b.ops[:0], buf: b.buf[:0], entries: b.entries[:0]}
+	if cap(b.ops) > maxKeptOps {
+		b.ops, b.entries = nil, nil
+	}
+	if cap(b.buf) > maxKeptOctets {
+		b.buf = nil
+	}
 }
 
-// Entry says how the message of change i stood after the batch, which must
-// have been committed without error. It is false when the message was gone.
+// Entry says how the message that change i added or updated stood after the
+// batch, which must have been committed without error. It is false when the
+// message was gone.
 func (b *Batch) Entry(i int) (Entry, bool) {
 	if i >= len(b.entries) || b.entries[i].Ref.IsZero() {
 		return Entry{}, false

@@ -392,14 +392,20 @@ func (e *engine) putUpdate(s *staged, b *Batch, o *op) {
 	e.putState(s, b.buf[o.lo:o.hi])
 }
 
-// answer tells b where its messages are now.
+// answer tells b where the messages that it added or updated are now.
 func (e *engine) answer(b *Batch) {
 	b.entries = b.entries[:0]
+	if b.adds+b.updates == 0 {
+		return
+	}
 	for i := range b.ops {
+		o := &b.ops[i]
 		var en Entry
-		if slot, l := e.idx.find(b.ops[i].number); l != nil && l.created == b.ops[i].created {
-			en = e.entry(slot)
-			en.ID = b.ops[i].id
+		if o.kind == opAdd || o.kind == opUpdate {
+			if slot, l := e.idx.find(o.number); l != nil && l.created == o.created {
+				en = e.entry(slot)
+				en.ID = o.id
+			}
 		}
 		b.entries = append(b.entries, en)
 	}

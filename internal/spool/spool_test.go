@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"runtime"
 	"sync"
 	"testing"
@@ -282,5 +283,40 @@ func TestSharedSync(t *testing.T) {
 	}
 	if n != 3 {
 		t.Errorf("%d syncs, want 3", n)
+	}
+}
+
+// What a batch keeps for its next use refers to nothing, and is bounded.
+func TestBatchReset(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, t.TempDir(), Options{SegmentSize: 1 << 20})
+	defer s.Close()
+	b := new(Batch)
+	for _, n := range []int{1, 10, 2 * maxKeptOps} {
+		for range n {
+			id := newID(t, s)
+			b.Add(Message{ID: id, Envelope: testEnvelope(id, 1000), Recipients: testRecipients(2), NRcpt: 2, Content: make([]byte, 1000)})
+			b.Update(id, Change{Outcomes: []mail.Outcome{{Reason: "reason"}}, Done: []int{1}})
+		}
+		if err := s.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+		if e, ok := b.Entry(1); !ok || e.Done == nil {
+			t.Errorf("%d messages: %+v, %v", n, e, ok)
+		}
+		b.Reset()
+		if n > maxKeptOps && (b.ops != nil || b.entries != nil || b.buf != nil) {
+			t.Errorf("%d messages: %d changes, %d entries, %d octets are kept", n, cap(b.ops), cap(b.entries), cap(b.buf))
+		}
+		for i := range b.ops[:cap(b.ops)] {
+			if !reflect.ValueOf(b.ops[:cap(b.ops)][i]).IsZero() {
+				t.Errorf("%d messages: change %d is still there", n, i)
+			}
+		}
+		for i := range b.entries[:cap(b.entries)] {
+			if !reflect.ValueOf(b.entries[:cap(b.entries)][i]).IsZero() {
+				t.Errorf("%d messages: entry %d is still there", n, i)
+			}
+		}
 	}
 }
