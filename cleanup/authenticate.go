@@ -69,7 +69,7 @@ func (in *incoming) authenticate(res *Result) {
 		return
 	}
 	ctx := in.s.ctx
-	who, err := a.standing(ctx, in.msg)
+	who, err := a.standing(ctx, &in.msg)
 	if err != nil {
 		in.msg.tableFailed("mail_authentication_exempt_networks", err)
 		in.logLines(in.msg.log[len(in.msg.log)-1:])

@@ -66,10 +66,18 @@ func newTestServer(t *testing.T, main string, zone string) (*Server, *logText) {
 	return s, log
 }
 
+// begun is a message that has its envelope.
+func begun(s *Server, q *proto.Submit) *incoming {
+	in := s.incomings.Get().(*incoming)
+	in.q = *q
+	in.begin()
+	return in
+}
+
 // stored is what would be queued of a message, and the verdict.
 func stored(t *testing.T, s *Server, q *proto.Submit) (string, *Result) {
 	t.Helper()
-	in := s.begin(q)
+	in := begun(s, q)
 	defer in.abort()
 	in.write(q.Content)
 	var res Result
@@ -139,7 +147,7 @@ func TestManyFields(t *testing.T) {
 	t.Parallel()
 	s, _ := newTestServer(t, "mail_authentication = check\nauthserv_id = mx.test\nmynetworks = 127.0.0.0/8\n", "")
 	for n, want := range map[int]int{maxFields / 2: 0, maxFields + 1: 552} {
-		in := s.begin(&proto.Submit{Flags: proto.SubmitNoReceive, Envelope: mail.Envelope{ID: mail.MakeQueueID(time.Unix(1, 0), 1),
+		in := begun(s, &proto.Submit{Flags: proto.SubmitNoReceive, Envelope: mail.Envelope{ID: mail.MakeQueueID(time.Unix(1, 0), 1),
 			Sender: "a@b.test", RewriteContext: "remote", Client: mail.Client{Name: "c.test", Addr: "192.0.2.1", Proto: "ESMTP"},
 			Recipients: []mail.Recipient{{Address: "r@here.test"}}}})
 		in.write([]byte(strings.Repeat("a:\r\n", n) + "\r\nbody\r\n"))

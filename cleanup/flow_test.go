@@ -32,7 +32,7 @@ func TestTokenPutBack(t *testing.T) {
 		{"", 0, 3, 3}, // given up
 	} {
 		tokens = tc.before
-		in := s.begin(&proto.Submit{Flags: proto.SubmitFilter | tc.flags, Envelope: mail.Envelope{ID: mail.MakeQueueID(time.Unix(1, 0), uint64(i)+1),
+		in := begun(s, &proto.Submit{Flags: proto.SubmitFilter | tc.flags, Envelope: mail.Envelope{ID: mail.MakeQueueID(time.Unix(1, 0), uint64(i)+1),
 			Arrival: time.Unix(1, 0), Sender: "a@from.test", Recipients: []mail.Recipient{{Address: "b@to.test"}}}})
 		if tc.content == "" {
 			in.abort()

@@ -71,6 +71,7 @@ package cleanup
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -207,7 +208,8 @@ func (s status) refusal(reason string) *Refusal {
 	return nil
 }
 
-// A Message is one message on its way through. It is used by one goroutine.
+// A Message is one message on its way through. It is used by one goroutine. The
+// zero Message is ready for begin.
 type Message struct {
 	c     *Core
 	flags Flags
@@ -241,9 +243,17 @@ type Message struct {
 // wrong comes to light in Finish, so that the client can be answered at the
 // end of its data as the protocol wants. s must not change until Finish.
 func (c *Core) NewMessage(ctx context.Context, s *Submission) *Message {
-	m := &Message{c: c, flags: s.Flags, env: s.Envelope, id: string(s.Envelope.ID),
-		fullName: s.FullName, prepend: s.Prepend}
-	m.env.Recipients = make([]mail.Recipient, 0, len(s.Envelope.Recipients)+1)
+	m := new(Message)
+	m.begin(ctx, c, s)
+	return m
+}
+
+// begin is NewMessage in memory that is there already.
+func (m *Message) begin(ctx context.Context, c *Core, s *Submission) {
+	rcpts := slices.Grow(m.env.Recipients, len(s.Envelope.Recipients)+1)
+	m.c, m.flags, m.env, m.id = c, s.Flags, s.Envelope, string(s.Envelope.ID)
+	m.fullName, m.prepend = s.FullName, s.Prepend
+	m.env.Recipients = rcpts
 	m.dups.limit = c.duplicateLimit
 	m.header.context = c.headerContext(s.Envelope.RewriteContext)
 	m.header.drop = c.dropHeaders
@@ -258,7 +268,26 @@ func (c *Core) NewMessage(ctx context.Context, s *Submission) *Message {
 	for _, addr := range s.BCC {
 		m.envelopeRecipient(ctx, mail.Recipient{Address: addr, Notify: dsn.NotifyNever})
 	}
-	return m
+}
+
+// reset makes m zero again but for memory that the next message may use. That
+// of a Result is part of it.
+func (m *Message) reset() {
+	*m = Message{env: mail.Envelope{Recipients: emptied(m.env.Recipients)}, log: emptied(m.log),
+		header: headerState{addrs: emptied(m.header.addrs)}}
+}
+
+// maxKept is how many elements a list may have room for that is kept for the
+// next message.
+const maxKept = 100
+
+// emptied is list to be filled again, with nothing left in its memory.
+func emptied[T any](list []T) []T {
+	if cap(list) > maxKept {
+		return nil
+	}
+	clear(list[:cap(list)])
+	return list[:0]
 }
 
 // Write takes the next piece of the content and appends to out the pieces to be

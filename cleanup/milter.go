@@ -254,7 +254,7 @@ func (in *incoming) filters(res *Result) {
 		return
 	}
 	skip := res.Stop || res.Discard || res.Refused != nil || len(res.Envelope.Recipients) == 0
-	f := &filtering{in: in, ms: ms, m: in.msg, ctx: in.s.ctx, logged: len(in.msg.log)}
+	f := &filtering{in: in, ms: ms, m: &in.msg, ctx: in.s.ctx, logged: len(in.msg.log)}
 	if in.q.Milter == 0 {
 		if !skip {
 			f.local(res)

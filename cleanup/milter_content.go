@@ -23,8 +23,8 @@ var errHead = errors.New("the header has more than 16 MiB or 10000 fields: it ca
 
 // content is what has been stored of the message: header fields and body.
 func (in *incoming) content() (*milter.Content, error) {
-	var src io.ReaderAt = bytes.NewReader(*in.buf)
-	size := int64(len(*in.buf))
+	var src io.ReaderAt = bytes.NewReader(in.buf)
+	size := int64(len(in.buf))
 	if in.file != nil {
 		src, size = in.file, in.file.Size()
 	}
@@ -79,8 +79,7 @@ func readHead(src io.ReaderAt, size int64) ([]byte, error) {
 // replace stores c in place of what has been stored.
 func (in *incoming) replace(c *milter.Content) {
 	old, oldFile := in.buf, in.file
-	in.buf, in.file = contents.Get().(*[]byte), nil
-	*in.buf = (*in.buf)[:0]
+	in.buf, in.spare, in.file = in.spare[:0], old, nil
 	var gauge gauge
 	put := func(p []byte) {
 		gauge.add(p)
@@ -106,8 +105,7 @@ func (in *incoming) replace(c *milter.Content) {
 			put(chunk)
 		}
 	}
-	in.s.buffered.Add(-int64(len(*old)))
-	contents.Put(old)
+	in.s.buffered.Add(-int64(len(old)))
 	if oldFile != nil {
 		oldFile.Abort()
 	}

@@ -1,8 +1,13 @@
 package cleanup
 
 import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -67,6 +72,79 @@ func TestRecordRefused(t *testing.T) {
 	logs.Close()
 	if !strings.Contains(log.String(), string(bad)+": a change of the message in the queue is not recorded: spool: invalid batch") {
 		t.Errorf("log: %s", log.String())
+	}
+}
+
+// Requests to record something that come at the same time and one after the
+// other are each answered with what is theirs.
+func TestRecordMemoryUsedAgain(t *testing.T) {
+	t.Parallel()
+	s, _ := newTestServer(t, "", "")
+	client := served(t, s)
+	var wg sync.WaitGroup
+	for n := range 4 {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(1, uint64(n)))
+			for range 30 {
+				recordSome(t, r, s.opt.Spool, client)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// recordSome adds some messages, has something recorded of each, and looks at
+// the answer.
+func recordSome(t *testing.T, r *rand.Rand, sp *spool.Spool, client *ipc.Client) {
+	n := 4 + r.IntN(10)
+	first, err := sp.Lease(n)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	var record proto.Record
+	var want, got []string
+	add := new(spool.Batch)
+	for i := range n {
+		id := mail.MakeQueueID(time.Unix(1800000000, 0), first+uint64(i))
+		env := mail.Envelope{ID: id, Sender: "s@from.test"}
+		add.Add(spool.Message{ID: id, Envelope: env.Append(nil), NRcpt: 2, Content: []byte("x\r\n"),
+			Recipients: mail.AppendRecipients(nil, []mail.Recipient{{Address: "r@to.test"}, {Address: "s@to.test"}})})
+		op := proto.Op{ID: id}
+		switch r.IntN(4) {
+		case 0:
+			op.Remove = true
+		case 1:
+			op.Set, op.Attempts, op.Done = spool.SetAttempts, 1+i, []int{1}
+			want = append(want, fmt.Sprint(id, " tried ", 1+i, ", pending 1"))
+		case 2:
+			op.Done = []int{0}
+		case 3:
+			op.Done = []int{i + 2}
+			want = append(want, string(id)+" refused")
+		}
+		record.Ops = append(record.Ops, op)
+	}
+	var reply proto.RecordReply
+	if err := errors.Join(sp.Commit(add), client.Call(t.Context(), &record, &reply)); err != nil {
+		t.Error(err)
+		return
+	}
+	for _, e := range reply.Entries {
+		got = append(got, fmt.Sprint(e.ID, " tried ", e.Attempts, ", pending ", e.NPending))
+	}
+	for _, f := range reply.Refused {
+		got = append(got, string(f.ID)+" refused")
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("answered %q, want %q", got, want)
+	}
+	for i, op := range record.Ops {
+		if en, there := sp.Locate(op.ID); there == op.Remove || there && (en.NPending == 1) != (len(op.Done) == 1 && op.Done[0] < 2) {
+			t.Errorf("message %d: there %v, %+v after %+v", i, there, en, op)
+		}
 	}
 }
 

@@ -59,6 +59,9 @@ type Server struct {
 
 	buffered atomic.Int64 // octets in incoming.buf, over all messages
 
+	incomings  sync.Pool // of *incoming
+	recordings sync.Pool // of *recording
+
 	mu      sync.Mutex
 	qmgr    *ipc.Conn // attached queue manager
 	streams map[streamKey]*stream
@@ -67,6 +70,8 @@ type Server struct {
 // NewServer makes a server. ctx ends when work in hand must stop.
 func NewServer(ctx context.Context, o ServerOptions) *Server {
 	s := &Server{opt: o, ctx: ctx, streams: make(map[streamKey]*stream)}
+	s.incomings.New = func() any { return &incoming{s: s, buf: make([]byte, 0, 16<<10)} }
+	s.recordings.New = func() any { return &recording{s: s} }
 	s.srv = ipc.Server{Handler: s.handle, OnClose: s.closed, OnTrigger: func([]byte) {},
 		// The socket lies where the set-gid group can reach it, for whom there is nothing here.
 		Public: func(*ipc.Request) bool { return false }, Last: s.isQueueManager}
@@ -187,10 +192,10 @@ func (s *Server) closed(c *ipc.Conn) {
 }
 
 // announce pushes a new message to the queue manager.
-func (s *Server) announce(e spool.Entry, envelope, recipients []byte) {
-	s.mu.Lock()
-	c := s.qmgr
-	s.mu.Unlock()
+func (in *incoming) announce(e spool.Entry, envelope, recipients []byte) {
+	in.s.mu.Lock()
+	c := in.s.qmgr
+	in.s.mu.Unlock()
 	if c == nil {
 		return // it will be in what the next one gets
 	}
@@ -198,91 +203,145 @@ func (s *Server) announce(e spool.Entry, envelope, recipients []byte) {
 	if len(envelope)+len(recipients) <= maxInlineEntry {
 		entry.Envelope, entry.Recipients = envelope, recipients
 	}
-	c.Push(&proto.Entries{List: []proto.Entry{entry}})
+	in.entries.List = append(in.entries.List, entry)
+	c.Push(&in.entries)
 }
 
 // record makes the queue manager's decisions durable, with the next commit.
 // Each stands for itself: one that cannot be recorded, whatever the reason,
 // must not keep the others, which would be refused again with it for ever.
 func (s *Server) record(r *ipc.Request) {
-	var q proto.Record
-	if err := r.Decode(&q); err != nil {
+	rec := s.recordings.Get().(*recording)
+	rec.r = r
+	if err := r.Decode(&rec.q); err != nil {
+		rec.release()
 		r.Fail("%v", err)
 		return
 	}
-	b := new(spool.Batch)
+	b := &rec.batch
 	b.Apart()
-	var updated []int
-	for i := range q.Ops {
-		op := &q.Ops[i]
+	for i := range rec.q.Ops {
+		op := &rec.q.Ops[i]
 		switch {
 		case op.Remove:
 			b.Remove(op.ID)
 		case op.Changes():
-			updated = append(updated, b.Update(op.ID, spool.Change{Set: op.Set, Queue: op.Queue, NextAttempt: op.NextAttempt,
+			rec.updated = append(rec.updated, b.Update(op.ID, spool.Change{Set: op.Set, Queue: op.Queue, NextAttempt: op.NextAttempt,
 				Attempts: op.Attempts, Warned: op.Warned, Expire: op.Expire, Outcomes: op.Outcomes, Done: op.Done}))
 		default:
 			b.Done(op.ID, op.Done)
 		}
 	}
-	s.opt.Spool.Post(b, func(err error) {
-		if err != nil {
-			r.Fail("%v", err)
-			return
+	s.opt.Spool.Post(b, rec.done)
+}
+
+// recording is a Record on its way, with the memory that it takes, which is
+// used again for others. It belongs to Server.record until it is posted, and
+// then to the spool until done.
+type recording struct {
+	s       *Server
+	r       *ipc.Request
+	q       proto.Record
+	batch   spool.Batch
+	updated []int // changes whose messages the queue manager is told of
+	reply   proto.RecordReply
+}
+
+// release gives rec up.
+func (rec *recording) release() {
+	rec.batch.Reset()
+	rec.q.Ops, rec.updated = emptied(rec.q.Ops), emptied(rec.updated)
+	rec.reply = proto.RecordReply{Entries: emptied(rec.reply.Entries)}
+	rec.r = nil
+	rec.s.recordings.Put(rec)
+}
+
+// done answers the queue manager.
+func (rec *recording) done(err error) {
+	defer rec.release()
+	if err != nil {
+		rec.r.Fail("%v", err)
+		return
+	}
+	b, reply := &rec.batch, &rec.reply
+	for i := range rec.q.Ops {
+		if err := b.Refused(i); err != nil {
+			id := rec.q.Ops[i].ID
+			rec.s.opt.Log.Error("%s: a change of the message in the queue is not recorded: %v", id, err)
+			reply.Refused = append(reply.Refused, proto.Refusal{ID: id, Reason: err.Error()})
 		}
-		reply := new(proto.RecordReply)
-		for i := range q.Ops {
-			if err := b.Refused(i); err != nil {
-				s.opt.Log.Error("%s: a change of the message in the queue is not recorded: %v", q.Ops[i].ID, err)
-				reply.Refused = append(reply.Refused, proto.Refusal{ID: q.Ops[i].ID, Reason: err.Error()})
-			}
+	}
+	for _, i := range rec.updated {
+		if e, ok := b.Entry(i); ok {
+			reply.Entries = append(reply.Entries, e)
 		}
-		for _, i := range updated {
-			if e, ok := b.Entry(i); ok {
-				reply.Entries = append(reply.Entries, e)
-			}
-		}
-		r.Reply(reply)
-	})
+	}
+	rec.r.Reply(reply)
 }
 
 // submit takes a message, or the first part of a long one.
 func (s *Server) submit(c *ipc.Conn, r *ipc.Request) {
-	q := new(proto.Submit)
-	if err := r.Decode(q); err != nil {
+	in := s.incomings.Get().(*incoming)
+	if err := r.Decode(&in.q); err != nil {
+		in.release()
 		r.Fail("%v", err)
 		return
 	}
-	if q.More {
-		s.openStream(c, r, q)
+	if in.q.More {
+		s.openStream(c, r, in)
 		return
 	}
 	s.wg.Go(func() {
-		in := s.begin(q)
-		in.write(q.Content)
+		in.begin()
+		in.write(in.q.Content)
 		r.Reply(in.commit())
 		r.Free()
 	})
 }
 
-// incoming is one message on its way in.
+// incoming is one message on its way in, with the memory that it takes, which
+// is used again for others. It belongs to whoever works on the message, from
+// Server.submit until release, which commit and abort end with. What is
+// told of the message meanwhile, to the log, the queue manager or filters,
+// has been told when the call returns; nothing else may be kept.
 type incoming struct {
 	s     *Server
-	q     *proto.Submit
-	msg   *Message
+	q     proto.Submit
+	msg   Message
 	out   [][]byte    // scratch
-	buf   *[]byte     // content so far, up to the spool's inline limit
+	buf   []byte      // content so far, up to the spool's inline limit
+	spare []byte      // for replace: content as it was before
 	file  *spool.File // where it goes when it is longer
 	fault error       // content cannot be stored
 	token bool        // a flow control token was taken, and nothing has come of it
+
+	stored  []byte // the envelope and its recipients
+	batch   spool.Batch
+	entries proto.Entries // the entry for the queue manager
 }
 
-var contents = sync.Pool{New: func() any { b := make([]byte, 0, 16<<10); return &b }}
+// release gives in up. Nothing of the message stays but the octets beyond the
+// ends of empty slices.
+func (in *incoming) release() {
+	q := &in.q
+	*q = proto.Submit{Envelope: mail.Envelope{Recipients: emptied(q.Envelope.Recipients)}}
+	in.msg.reset()
+	in.batch.Reset()
+	in.out, in.entries.List = emptied(in.out), emptied(in.entries.List)
+	in.buf, in.spare, in.stored = in.buf[:0], in.spare[:0], in.stored[:0]
+	if cap(in.stored) > maxInlineEntry {
+		in.stored = nil
+	}
+	in.file, in.fault, in.token = nil, nil, false
+	in.s.incomings.Put(in)
+}
 
-func (s *Server) begin(q *proto.Submit) *incoming {
+// begin is called when all of the envelope is there.
+func (in *incoming) begin() {
+	s, q := in.s, &in.q
 	wanted := q.Flags&proto.SubmitNoReceive == 0 && s.opt.Delay > 0
-	token := wanted && s.opt.Token()
-	if wanted && !token {
+	in.token = wanted && s.opt.Token()
+	if wanted && !in.token {
 		t := time.NewTimer(s.opt.Delay)
 		select {
 		case <-t.C:
@@ -290,11 +349,8 @@ func (s *Server) begin(q *proto.Submit) *incoming {
 			t.Stop()
 		}
 	}
-	in := &incoming{s: s, q: q, token: token, buf: contents.Get().(*[]byte)}
-	*in.buf = (*in.buf)[:0]
-	in.msg = s.opt.Core.NewMessage(s.ctx, &Submission{Envelope: q.Envelope, Flags: Flags(q.Flags), BCC: q.BCC,
+	in.msg.begin(s.ctx, s.opt.Core, &Submission{Envelope: q.Envelope, Flags: Flags(q.Flags), BCC: q.BCC,
 		Prepend: q.Prepend, FullName: q.FullName})
-	return in
 }
 
 func (in *incoming) write(p []byte) {
@@ -308,12 +364,12 @@ func (in *incoming) store() {
 		if in.fault != nil {
 			return
 		}
-		if in.file == nil && (len(*in.buf)+len(p) > in.s.opt.Spool.InlineLimit() ||
+		if in.file == nil && (len(in.buf)+len(p) > in.s.opt.Spool.InlineLimit() ||
 			in.s.buffered.Load()+int64(len(p)) > in.s.opt.BufferLimit) {
 			in.spill()
 		}
 		if in.file == nil {
-			*in.buf = append(*in.buf, p...)
+			in.buf = append(in.buf, p...)
 			in.s.buffered.Add(int64(len(p)))
 		} else if in.fault == nil {
 			_, in.fault = in.file.Write(p)
@@ -325,10 +381,10 @@ func (in *incoming) store() {
 func (in *incoming) spill() {
 	in.file, in.fault = in.s.opt.Spool.NewFile()
 	if in.fault == nil {
-		_, in.fault = in.file.Write(*in.buf)
+		_, in.fault = in.file.Write(in.buf)
 	}
-	in.s.buffered.Add(-int64(len(*in.buf)))
-	*in.buf = (*in.buf)[:0]
+	in.s.buffered.Add(-int64(len(in.buf)))
+	in.buf = in.buf[:0]
 }
 
 // free gives back the memory, and the token of a message that nobody takes up:
@@ -337,8 +393,8 @@ func (in *incoming) free() {
 	if in.token {
 		in.s.opt.PutToken()
 	}
-	in.s.buffered.Add(-int64(len(*in.buf)))
-	contents.Put(in.buf)
+	in.s.buffered.Add(-int64(len(in.buf)))
+	in.release()
 }
 
 // abort gives the message up.
@@ -451,7 +507,7 @@ func (in *incoming) settleOnly() *proto.SubmitReply {
 	if in.q.Settles == nil {
 		return &queued
 	}
-	b := new(spool.Batch)
+	b := &in.batch
 	settle(b, in.q.Settles)
 	if err := in.s.opt.Spool.Commit(b); err != nil {
 		return in.s.storageReply(in.q.Envelope.ID, err)
@@ -483,10 +539,10 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 		state.Outcomes, changed = append(state.Outcomes, n.Outcome), true
 		env.Recipients = append(env.Recipients, n.Recipient)
 	}
-	stored := make([]byte, 0, 512)
-	stored = env.Append(stored)
+	stored := env.Append(in.stored[:0])
 	n := len(stored)
 	stored = mail.AppendRecipients(stored, env.Recipients)
+	in.stored = stored
 	m := spool.Message{ID: env.ID, Envelope: stored[:n:n], Recipients: stored[n:], NRcpt: len(env.Recipients)}
 	if res.Hold {
 		m.Queue = spool.Hold
@@ -494,9 +550,9 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	if in.file != nil {
 		m.File = in.file
 	} else {
-		m.Content = *in.buf
+		m.Content = in.buf
 	}
-	b := new(spool.Batch)
+	b := &in.batch
 	i := b.Add(m)
 	if changed {
 		b.Update(env.ID, state)
@@ -514,7 +570,7 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 		if changed {
 			m.Envelope, m.Recipients = nil, nil // what is recorded besides must be read
 		}
-		in.s.announce(e, m.Envelope, m.Recipients)
+		in.announce(e, m.Envelope, m.Recipients)
 	}
 	return &queued
 }

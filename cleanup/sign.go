@@ -116,7 +116,7 @@ func (in *incoming) sign(res *Result) {
 
 func (in *incoming) addSignatures(s *Signer) error {
 	ctx := in.s.ctx
-	if ours, err := s.ours(ctx, in.msg); err != nil || !ours {
+	if ours, err := s.ours(ctx, &in.msg); err != nil || !ours {
 		return err
 	}
 	c, err := in.content()

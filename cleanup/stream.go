@@ -36,8 +36,8 @@ func (p *part) free() {
 	}
 }
 
-func (s *Server) openStream(c *ipc.Conn, r *ipc.Request, q *proto.Submit) {
-	key := streamKey{c, q.Envelope.ID}
+func (s *Server) openStream(c *ipc.Conn, r *ipc.Request, in *incoming) {
+	key := streamKey{c, in.q.Envelope.ID}
 	st := &stream{parts: make(chan part, proto.MaxUnanswered+1)}
 	s.mu.Lock()
 	_, twice := s.streams[key]
@@ -46,11 +46,12 @@ func (s *Server) openStream(c *ipc.Conn, r *ipc.Request, q *proto.Submit) {
 	}
 	s.mu.Unlock()
 	if twice {
-		r.Fail("cleanup: message %s is on its way already", q.Envelope.ID)
+		in.release()
+		r.Fail("cleanup: message %s is on its way already", key.id)
 		return
 	}
-	st.parts <- part{r: r, listing: q.Listing, data: q.Content}
-	s.wg.Go(func() { s.receive(key, st, q) })
+	st.parts <- part{r: r, listing: in.q.Listing, data: in.q.Content}
+	s.wg.Go(func() { s.receive(key, st, in) })
 }
 
 // maxListed bounds the parts that list the recipients of one message: more
@@ -59,22 +60,23 @@ const maxListed = 64 << 20 / proto.ListSize
 
 // receive works through the parts of one message. Its work begins when all
 // recipients are there.
-func (s *Server) receive(key streamKey, st *stream, q *proto.Submit) {
-	var in *incoming
+func (s *Server) receive(key streamKey, st *stream, in *incoming) {
+	q, begun := &in.q, false
 	for listed := 0; ; listed++ {
 		p, ok := <-st.parts
 		if !ok || p.abort { // the connection is gone, or the message given up
 			break
 		}
-		if in == nil && listed > maxListed || p.last && p.listing || in != nil && len(p.rcpts) > 0 {
-			p.r.Fail("cleanup: message %s has too many recipients, or has them in the wrong place", q.Envelope.ID)
+		if !begun && listed > maxListed || p.last && p.listing || begun && len(p.rcpts) > 0 {
+			p.r.Fail("cleanup: message %s has too many recipients, or has them in the wrong place", key.id)
 			break
 		}
 		q.Envelope.Recipients = append(q.Envelope.Recipients, p.rcpts...)
-		if in == nil && !p.listing {
-			in = s.begin(q)
+		if !begun && !p.listing {
+			in.begin()
+			begun = true
 		}
-		if in != nil {
+		if begun {
 			in.write(p.data)
 		}
 		if p.last {
@@ -87,9 +89,7 @@ func (s *Server) receive(key streamKey, st *stream, q *proto.Submit) {
 		p.free()
 	}
 	s.forget(key)
-	if in != nil {
-		in.abort()
-	}
+	in.abort()
 }
 
 func (s *Server) forget(key streamKey) {

@@ -14,7 +14,10 @@ import (
 )
 
 // served is a client of a server that is reached over a socket.
-func served(t *testing.T, s *Server) *ipc.Client {
+func served(t *testing.T, s *Server) *ipc.Client { return servedTo(t, s, nil) }
+
+// servedTo is served for a client that is told things.
+func servedTo(t *testing.T, s *Server, told ipc.Handler) *ipc.Client {
 	path := filepath.Join(t.TempDir(), "cleanup")
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -23,7 +26,7 @@ func served(t *testing.T, s *Server) *ipc.Client {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); s.IPC().Serve(ctx, l, 10*time.Second) }()
-	c := ipc.NewClient(path, nil)
+	c := ipc.NewClient(path, told)
 	t.Cleanup(func() { c.Close(); cancel(); <-done })
 	return c
 }
