@@ -59,12 +59,11 @@ type Request struct {
 	// look for a kept one, keep this one.
 	CacheLoad, CacheKeep bool
 
-	index   []int     // of each recipient in the message's full envelope
-	active  time.Time // taken up by the queue manager
-	started time.Time // handed to the Deliverer
-	settled time.Time // connection set up: the end of delay c
 	// connecting says that until settled is set the time goes to delay c.
 	connecting bool
+	started    time.Time // handed to the Deliverer
+	settled    time.Time // connection set up: the end of delay c
+	order      *proto.Deliver
 	from       source
 	env        *environment
 
@@ -127,7 +126,7 @@ func (r *Request) PassTo(i int, to mail.Recipient, transport mail.Transport, nex
 // Adopt reports for recipient i, unchanged and without logging it, what PassTo
 // has returned, or what Part has in several parts.
 func (r *Request) Adopt(i int, o mail.Outcome) {
-	o.Rcpt = r.index[i]
+	o.Rcpt = r.order.Index[i]
 	r.reply.Outcomes[i] = o
 }
 

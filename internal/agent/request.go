@@ -18,16 +18,10 @@ import (
 // begin makes r the Deliverer's view of an order, which must stay as it is.
 func (r *Request) begin(env *environment, d *proto.Deliver, from source) {
 	r.Envelope, r.Nexthop, r.CacheLoad, r.CacheKeep = &d.Envelope, d.Nexthop, d.CacheLoad, d.CacheKeep
-	r.index, r.active, r.started, r.env, r.from = d.Index, d.Active, time.Now(), env, from
+	r.order, r.started, r.env, r.from = d, time.Now(), env, from
 	n := len(d.Envelope.Recipients)
 	if r.reply.Outcomes = r.one[:]; n != 1 {
 		r.reply.Outcomes = make([]mail.Outcome, n)
-	}
-	if len(r.index) != n { // a queue manager that cannot count: positions are all we have
-		r.index = make([]int, n)
-		for i := range r.index {
-			r.index[i] = i
-		}
 	}
 }
 
@@ -36,14 +30,19 @@ func (r *Request) begin(env *environment, d *proto.Deliver, from source) {
 // of it is in the outcomes that Outcomes returns.
 func NewTestRequest(env mail.Envelope, nexthop mail.Nexthop, content []byte, log *maillog.Logger) *Request {
 	now := time.Now()
-	index := make([]int, len(env.Recipients))
-	for i := range index {
-		index[i] = i
-	}
 	r := new(Request)
 	r.begin(&environment{log: log, resolution: maillog.ResolutionLimit(2)},
-		&proto.Deliver{Envelope: env, Nexthop: nexthop, Index: index, Active: now}, &testSource{text: content})
+		&proto.Deliver{Envelope: env, Nexthop: nexthop, Index: positions(len(env.Recipients)), Active: now}, &testSource{text: content})
 	return r
+}
+
+// positions are the indexes of n recipients that are all that there are.
+func positions(n int) []int {
+	list := make([]int, n)
+	for i := range list {
+		list[i] = i
+	}
+	return list
 }
 
 // passFunc does what PassTo does.
@@ -142,7 +141,8 @@ func (r *Request) delays(now time.Time) [4]time.Duration {
 			settled = now
 		}
 	}
-	return [4]time.Duration{max(r.active.Sub(r.Envelope.Arrival), 0), max(r.started.Sub(r.active), 0),
+	active := r.order.Active // taken up by the queue manager
+	return [4]time.Duration{max(active.Sub(r.Envelope.Arrival), 0), max(r.started.Sub(active), 0),
 		max(settled.Sub(r.started), 0), max(now.Sub(settled), 0)}
 }
 

@@ -81,7 +81,6 @@ type Server struct {
 // running is a delivery under way: the order, what the Deliverer sees of it, and
 // the answer, in one piece of memory.
 type running struct {
-	server *Server
 	order  proto.Deliver // does not change
 	req    Request
 	watch  *watch
@@ -94,8 +93,8 @@ type running struct {
 }
 
 // newRunning makes room for an order of conn's.
-func (s *Server) newRunning(conn *ipc.Conn) *running {
-	run := &running{server: s, conn: conn}
+func newRunning(conn *ipc.Conn) *running {
+	run := &running{conn: conn}
 	run.order.Envelope.Recipients, run.order.Index = run.rcpt[:0], run.index[:0]
 	return run
 }
@@ -168,12 +167,15 @@ func (s *Server) handle(ctx context.Context, c *ipc.Conn, r *ipc.Request) {
 		r.Fail("agent: unknown request %d", r.Kind)
 		return
 	}
-	run := s.newRunning(c)
+	run := newRunning(c)
 	if err := r.Decode(&run.order); err != nil {
 		r.Fail("%v", err)
 		return
 	}
 	r.Free()
+	if n := len(run.order.Envelope.Recipients); len(run.order.Index) != n { // a queue manager that cannot count
+		run.order.Index = positions(n)
+	}
 	if !run.order.Passed {
 		s.mu.Lock()
 		s.running[run] = struct{}{}
@@ -248,7 +250,7 @@ func (s *Server) deliver(ctx context.Context, run *running) *proto.DeliverReply 
 
 // content opens the message, for Request.Content.
 func (run *running) content(r *Request) (Content, error) {
-	c, err := run.server.opt.Content(run.watch.ctx, run.order.Ref, run.order.Envelope.ID)
+	c, err := run.watch.server.opt.Content(run.watch.ctx, run.order.Ref, run.order.Envelope.ID)
 	switch {
 	case errors.Is(err, queueread.ErrGone):
 		return nil, err
@@ -260,14 +262,14 @@ func (run *running) content(r *Request) (Content, error) {
 
 // pass has another transport deliver to one address, for Request.PassTo.
 func (run *running) pass(r *Request, i int, to mail.Recipient, transport mail.Transport, nexthop mail.Nexthop) (mail.Outcome, error) {
-	if run.server.opt.Agent == nil {
+	if run.watch.server.opt.Agent == nil {
 		return mail.Outcome{}, errNoTransport
 	}
 	order := run.order
-	order.Nexthop, order.Index, order.Passed = nexthop, []int{r.index[i]}, true
+	order.Nexthop, order.Index, order.Passed = nexthop, []int{r.order.Index[i]}, true
 	order.CacheLoad, order.CacheKeep = false, false
 	order.Envelope.Recipients = []mail.Recipient{to}
-	return run.server.pass(run.watch.ctx, transport, &order)
+	return run.watch.server.pass(run.watch.ctx, transport, &order)
 }
 
 // pass orders a delivery to one recipient from another transport.

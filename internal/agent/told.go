@@ -49,15 +49,16 @@ func (t *told) add(now time.Time, conn *ipc.Conn, fin *proto.Finished) {
 	t.n++
 }
 
-// room is memory for one more part: that of a forgotten one, else as much as
-// the latest has come to need.
+// room is memory for one more part: that of a forgotten one, else a little
+// more than the latest has come to need.
 func (t *told) room() []byte {
 	if b := t.spare; b != nil {
 		t.spare = nil
 		return b[:0]
 	}
 	if k := len(t.parts) - 1; k >= 0 {
-		return make([]byte, 0, min(len(t.parts[k].packed), toldSize))
+		n := min(len(t.parts[k].packed), toldSize)
+		return make([]byte, 0, n+n/8)
 	}
 	return nil
 }

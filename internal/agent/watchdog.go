@@ -30,6 +30,7 @@ var errWatchdog = errors.New("watchdog timeout")
 // within a short time share one, so that none needs a context and timers of its
 // own; the limit counts from the end of that time.
 type watch struct {
+	server  *Server
 	ctx     context.Context    // of the deliveries
 	cancel  context.CancelFunc // nil: there is no limit
 	late    *time.Timer
@@ -56,7 +57,7 @@ func (s *Server) begin(ctx context.Context, run *running) {
 }
 
 func (s *Server) newWatch(ctx context.Context, now time.Time) *watch {
-	w := &watch{ctx: ctx, running: make(map[*running]struct{})}
+	w := &watch{server: s, ctx: ctx, running: make(map[*running]struct{})}
 	limit := s.opt.TimeLimit
 	if limit <= 0 {
 		return w

@@ -53,7 +53,7 @@ func TestWatchdog(t *testing.T) {
 							r.Defer(0, dsn.S(4, 4, 2), "cut off", Detail{})
 						}
 					})})
-				run := s.newRunning(nil)
+				run := newRunning(nil)
 				run.order = proto.Deliver{Index: []int{0}, Envelope: mail.Envelope{ID: "4jWn4F1YhnzSshsm4", Recipients: []mail.Recipient{{Address: "a@to.test"}}}}
 				reply := s.deliver(t.Context(), run)
 				defer s.close()
@@ -99,7 +99,7 @@ func TestWatchTogether(t *testing.T) {
 			})})
 		var wg sync.WaitGroup
 		deliver := func(nexthop mail.Nexthop, to string) {
-			run := s.newRunning(nil)
+			run := newRunning(nil)
 			run.order = proto.Deliver{Index: []int{0}, Nexthop: nexthop,
 				Envelope: mail.Envelope{ID: "4jWn4F1YhnzSshsm4", Recipients: []mail.Recipient{{Address: to}}}}
 			wg.Go(func() { s.deliver(t.Context(), run) })
