@@ -209,12 +209,22 @@ func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
 }
 
 func (a *Agent) deliver(ctx context.Context, r request, o order) {
-	d := &delivery{a: a, set: a.set, tab: a.tab, log: a.log, req: r, id: string(o.env.ID), order: o}
+	d := deliveries.Get().(*delivery)
+	d.reset()
+	d.a, d.set, d.tab, d.log, d.req, d.id, d.order = a, a.set, a.tab, a.log, r, string(o.env.ID), o
 	d.run(ctx)
 	if d.body != nil {
 		_ = d.body.Close() // it was read; nothing depends on it any more
 	}
+	d.reset() // the message is not to be kept in memory
+	deliveries.Put(d)
 }
+
+// deliveries are what deliver works with: nothing refers to one when it returns.
+var deliveries = sync.Pool{New: func() any { return new(delivery) }}
+
+// reset leaves nothing of a delivery but memory for its lists.
+func (d *delivery) reset() { *d = delivery{todo: d.todo[:0], lists: d.lists[:0]} }
 
 // delivery is one request under way. It belongs to one goroutine.
 type delivery struct {
@@ -228,6 +238,7 @@ type delivery struct {
 
 	hop       *nexthop
 	one       [1]nexthop // room for hop, which mostly is the only one
+	lone      [1]target  // and for its only address
 	first     bool       // hop is the first of the list
 	finalHop  bool       // hop is the last that will be tried
 	final     bool       // this is the last server that will be tried
@@ -247,7 +258,8 @@ type delivery struct {
 
 	load, keep bool     // whether to look for kept sessions, to keep one
 	why        *failure // the latest failure that was not the last word
-	todo       []int
+	todo       []int    // what left returns
+	lists      []int    // memory for those of a transaction
 	body       agent.Content
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -201,9 +202,7 @@ func (d *delivery) record(f *failure, rcpts []int) {
 
 // left lists the recipients that nothing has been said of.
 func (d *delivery) left() []int {
-	if d.todo = d.todo[:0]; cap(d.todo) == 0 {
-		d.todo = make([]int, 0, len(d.env.Recipients))
-	}
+	d.todo = slices.Grow(d.todo[:0], len(d.env.Recipients))
 	for i := range d.env.Recipients {
 		if d.req.Pending(i) {
 			d.todo = append(d.todo, i)

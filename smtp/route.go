@@ -77,7 +77,7 @@ func (d *delivery) lookup(ctx context.Context) ([]target, *failure) {
 // loneHost finds the addresses of a nexthop that is a host, which must not be
 // this one.
 func (d *delivery) loneHost(ctx context.Context) ([]target, *failure) {
-	list, f := d.hostTargets(ctx, d.hop.host, 0)
+	list, f := d.hostTargets(ctx, d.lone[:0], d.hop.host, 0)
 	if f == nil && d.hop.port == smtpPort && slices.ContainsFunc(list, func(t target) bool { return slices.Contains(d.a.own, t.ip) }) {
 		return nil, d.loops(d.hop.host)
 	}
@@ -142,11 +142,11 @@ func (d *delivery) exchangers(ctx context.Context, domain string, mx resolver.An
 	found := make([][]target, len(hosts))
 	failed := make([]*failure, len(hosts))
 	if len(hosts) == 1 {
-		found[0], failed[0] = d.hostTargets(ctx, hosts[0].Host, hosts[0].Pref)
+		found[0], failed[0] = d.hostTargets(ctx, nil, hosts[0].Host, hosts[0].Pref)
 	} else {
 		var wg sync.WaitGroup
 		for i, h := range hosts {
-			wg.Go(func() { found[i], failed[i] = d.hostTargets(ctx, h.Host, h.Pref) })
+			wg.Go(func() { found[i], failed[i] = d.hostTargets(ctx, nil, h.Host, h.Pref) })
 		}
 		wg.Wait()
 	}
@@ -196,10 +196,11 @@ func (d *delivery) withoutLoops(domain string, list []target, best uint16) ([]ta
 	return nil, d.loops(domain)
 }
 
-// hostTargets looks up the addresses of one host. An address stands for itself.
-func (d *delivery) hostTargets(ctx context.Context, host string, pref uint16) ([]target, *failure) {
+// hostTargets looks up the addresses of one host, and appends them to list. An
+// address stands for itself.
+func (d *delivery) hostTargets(ctx context.Context, list []target, host string, pref uint16) ([]target, *failure) {
 	if ip, err := netip.ParseAddr(host); err == nil {
-		return []target{{host: host, asked: host, name: host, ip: ip.Unmap(), pref: pref}}, nil
+		return append(list, target{host: host, asked: host, name: host, ip: ip.Unmap(), pref: pref}), nil
 	}
 	if host == "" {
 		return nil, lookupFailure(dsn.S(5, 4, 4), "Name service error for .: invalid host or domain name")
@@ -214,9 +215,9 @@ func (d *delivery) hostTargets(ctx context.Context, host string, pref uint16) ([
 	if d.set.cnameNames && a.Name != "" {
 		host = a.Name
 	}
-	list := make([]target, len(a.Records))
-	for i, ip := range a.Records {
-		list[i] = target{host: host, asked: asked, name: a.Name, ip: ip, pref: pref, secure: a.Secure}
+	list = slices.Grow(list, len(a.Records))
+	for _, ip := range a.Records {
+		list = append(list, target{host: host, asked: asked, name: a.Name, ip: ip, pref: pref, secure: a.Secure})
 	}
 	return list, nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,6 +37,7 @@ type session struct {
 	*wire
 	host string // as looked up
 	addr string // IP address, or path of a unix socket
+	ip   netip.Addr
 	// namaddr is host[addr], relay host[addr]:port, as in logs.
 	namaddr, relay string
 
@@ -94,7 +96,7 @@ func (s *session) cutOff(ctx context.Context) (stop func() bool) {
 
 // name composes how logs call the server.
 func (s *session) name(t *target) {
-	s.addr = t.address()
+	s.addr, s.ip = t.address(), t.ip
 	s.namaddr = s.host + "[" + s.addr + "]"
 	s.relay = s.namaddr
 	if t.path == "" {

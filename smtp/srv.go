@@ -39,7 +39,7 @@ func (d *delivery) srvTargets(ctx context.Context) (list []target, f *failure, d
 	var why *failure
 	for i, h := range hosts {
 		// Order within a priority is by weight: it must not be shuffled again.
-		found, f := d.hostTargets(ctx, h.Target, uint16(i))
+		found, f := d.hostTargets(ctx, nil, h.Target, uint16(i))
 		if f != nil && (why == nil || f.soft()) {
 			why = f
 		}

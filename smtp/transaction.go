@@ -3,6 +3,7 @@ package smtp
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -66,7 +67,8 @@ var errRetryPlain = &failure{text: "TLS session broke"}
 // has then been said, and s.bad is set if it cannot be used again.
 func (d *delivery) transact(ctx context.Context, s *session) *failure {
 	left := d.left()
-	room := make([]int, 2*len(left))
+	d.lists = slices.Grow(d.lists[:0], 2*len(left))
+	room := d.lists[:2*len(left)]
 	t := &transaction{d: d, s: s, rcpts: append(room[:0:len(left)], left...), accepted: room[len(left):len(left)]}
 	s.pending = s.pending[:0]
 	if err := d.content(); err != nil {

@@ -61,7 +61,7 @@ func (d *delivery) reuse(ctx context.Context, w *walk) {
 		if s == nil {
 			break
 		}
-		i := slices.IndexFunc(w.list, func(t target) bool { return t.address() == s.addr })
+		i := slices.IndexFunc(w.list, func(t target) bool { return t.ip == s.ip && (t.path == "" || t.path == s.addr) })
 		if i < 0 {
 			// The destination is served elsewhere now.
 			d.a.leave(s)
