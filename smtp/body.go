@@ -33,7 +33,7 @@ func (t *transaction) message(ctx context.Context) {
 		t.cutShort(err)
 		return
 	}
-	s.notes.Out(".")
+	s.notes.Out([]byte("."))
 	if d.set.lmtp {
 		t.perRecipient()
 		return

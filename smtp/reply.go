@@ -138,10 +138,10 @@ func (w *wire) note() {
 	switch {
 	case w.notes == nil:
 	case w.secret:
-		w.notes.Out(notice.Secret)
+		w.notes.Out([]byte(notice.Secret))
 	default:
 		for line := range bytes.Lines(w.out) {
-			w.notes.Out(notice.Redact(string(line)))
+			w.notes.Out(notice.Redact(line))
 		}
 	}
 }
@@ -274,7 +274,7 @@ func (w *wire) readReply(limit time.Duration, each func(line []byte)) (reply, er
 			continue
 		}
 		if w.notes != nil {
-			w.notes.In(string(w.raw))
+			w.notes.In(w.raw)
 		}
 		r.code, r.raw = code, w.raw
 		r.status = replyStatus(code, rest)

@@ -307,7 +307,7 @@ func (s *session) continuation() (string, error) {
 		s.lost(err)
 		return "", err
 	}
-	s.history.In(notice.Secret)
+	s.history.In([]byte(notice.Secret))
 	text := string(line)
 	if text != "*" && !validBase64(text) {
 		s.out = malformedBase64

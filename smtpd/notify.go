@@ -17,7 +17,7 @@ func (s *session) said(r *smtpwire.Reply, text []byte) {
 	if s.history == nil {
 		return
 	}
-	s.history.Out(string(text))
+	s.history.Out(text)
 	s.history.Fault(faultOf(r.Code, r.Status, policy))
 }
 

@@ -302,7 +302,7 @@ func (s *session) read() (feed string, err error) {
 	}
 	text := string(line)
 	if s.history != nil {
-		s.history.In(notice.Redact(text))
+		s.history.In(notice.Redact(line))
 	}
 	if s.mistrusted != "" {
 		s.mistrust()
@@ -397,7 +397,7 @@ func withoutPasswords(data string, auth bool) string {
 		switch {
 		case known:
 			auth = v == vAuth
-			b.WriteString(notice.Redact(text))
+			b.Write(notice.Redact([]byte(text)))
 		case auth:
 			b.WriteString(notice.Secret)
 		default:
@@ -565,7 +565,7 @@ func (s *session) send(b []byte) {
 	}
 	s.wire.kept()
 	s.wire.out = append(s.wire.out, b...)
-	s.history.Out(string(b))
+	s.history.Out(b)
 }
 
 // done answers a command and counts it.

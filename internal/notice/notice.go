@@ -3,8 +3,8 @@
 // something happened that notify_classes asks for.
 //
 //	t := mailer.Transcript()       // nil when no class is asked for: costs nothing
-//	t.In("EHLO client")            // what the peer said,
-//	t.Out("250 server")            // and what we did
+//	t.In([]byte("EHLO client"))    // what the peer said,
+//	t.Out([]byte("250 server"))    // and what we did
 //	t.Fault(notice.Policy)         // something happened
 //	mailer.Post(ctx, t, notice.Session{Side: "server", Peer: "name[addr]"})
 //
@@ -143,16 +143,14 @@ func (m *Mailer) Post(ctx context.Context, t *Transcript, s Session) {
 	if t == nil {
 		return
 	}
+	defer t.Reset()
 	faults := t.faults & m.wanted
-	text := t.text
-	dropped := t.dropped
-	*t = Transcript{wanted: t.wanted}
-	if faults == 0 || len(text) == 0 {
+	if faults == 0 || t.text == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, postTimeout)
 	defer cancel()
-	if err := m.post(ctx, faults, text, dropped, s); err != nil {
+	if err := m.post(ctx, faults, *t.text, t.dropped, s); err != nil {
 		m.log.Warning("notice to postmaster about %s not sent: %v", s.Peer, err)
 	}
 }

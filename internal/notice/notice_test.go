@@ -3,6 +3,7 @@ package notice
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
@@ -92,8 +93,8 @@ func TestPost(t *testing.T) {
 			c := &cleanup{}
 			m, _ := newMailer(t, c, tt.main)
 			tr := m.Transcript()
-			tr.In("EHLO \x1b[2Jclient")
-			tr.Out("250-mx.example.org\n250 SIZE\r\n")
+			tr.In([]byte("EHLO \x1b[2Jclient"))
+			tr.Out([]byte("250-mx.example.org\n250 SIZE\r\n"))
 			tr.Fault(tt.faults)
 			if tr.Faulty() != (tt.to != "") {
 				t.Errorf("faulty: %t", tr.Faulty())
@@ -137,7 +138,7 @@ func TestPostRefused(t *testing.T) {
 	c := &cleanup{refuse: true}
 	m, logged := newMailer(t, c, "")
 	tr := m.Transcript()
-	tr.In("MAIL")
+	tr.In([]byte("MAIL"))
 	tr.Fault(Software)
 	m.Post(t.Context(), tr, Session{Side: "client", Peer: "b.example[192.0.2.2]"})
 	if got := logged(); !strings.Contains(got, "warning: notice to postmaster about b.example[192.0.2.2] not sent: cleanup refused it: 452 4.3.1 full") {
@@ -154,8 +155,8 @@ func TestNil(t *testing.T) {
 		if tr != nil {
 			t.Fatal("there is a transcript")
 		}
-		tr.In("x")
-		tr.Out("x")
+		tr.In([]byte("x"))
+		tr.Out([]byte("x"))
 		tr.Fault(Policy)
 		tr.Reset()
 		m.Post(t.Context(), tr, Session{})
@@ -170,19 +171,37 @@ func TestTranscriptBounded(t *testing.T) {
 	t.Parallel()
 	tr := &Transcript{wanted: Policy}
 	for range 1000 {
-		tr.In(strings.Repeat("x", 2000))
-		tr.Out("250 ok")
+		tr.In([]byte(strings.Repeat("x", 2000)))
+		tr.Out([]byte("250 ok"))
 	}
-	tr.In("QUIT")
-	if len(tr.text) > maxText || !tr.dropped || !bytes.HasSuffix(tr.text, []byte(" Out: 250 ok\r\n In:  QUIT\r\n")) {
-		t.Errorf("%d octets, dropped %t", len(tr.text), tr.dropped)
+	tr.In([]byte("QUIT"))
+	text := *tr.text
+	if len(text) > maxText || !tr.dropped || !bytes.HasSuffix(text, []byte(" Out: 250 ok\r\n In:  QUIT\r\n")) {
+		t.Errorf("%d octets, dropped %t", len(text), tr.dropped)
 	}
-	if n := bytes.Count(tr.text, []byte{'\n'}); n != tr.Lines() {
+	if n := bytes.Count(text, []byte{'\n'}); n != tr.Lines() {
 		t.Errorf("%d lines, %d said", n, tr.Lines())
 	}
-	for line := range strings.Lines(string(tr.text)) {
+	for line := range strings.Lines(string(text)) {
 		if len(line) > 998 || line[0] != ' ' {
 			t.Fatalf("line %q", line)
+		}
+	}
+}
+
+// What is forgotten is forgotten, also by who gets the memory next.
+func TestTranscriptMemory(t *testing.T) {
+	t.Parallel()
+	for i := range 100 {
+		tr := &Transcript{wanted: Policy}
+		tr.In(fmt.Appendf(nil, "QUIT %d", i))
+		if got, want := string(*tr.text), fmt.Sprintf(" In:  QUIT %d\r\n", i); got != want {
+			t.Fatalf("got %q, want %q", got, want)
+		}
+		tr.Fault(Policy)
+		tr.Reset()
+		if tr.text != nil || tr.Lines() != 0 || tr.Faulty() {
+			t.Fatal("something is left")
 		}
 	}
 }
@@ -192,8 +211,9 @@ func TestRedact(t *testing.T) {
 	for line, want := range map[string]string{
 		"AUTH PLAIN AGpvZQBzZWNyZXQ=": "AUTH PLAIN (secret)", "auth  login am9l": "auth login (secret)",
 		"AUTH PLAIN": "AUTH PLAIN", " auth\tplain\tAGpvZQBzZWNyZXQ=": "auth plain (secret)", "MAIL FROM:<a@b> AUTH=<>": "MAIL FROM:<a@b> AUTH=<>", "AUTH": "AUTH",
+		"AUTHX PLAIN AGpvZQBzZWNyZXQ=": "AUTHX PLAIN AGpvZQBzZWNyZXQ=", "": "",
 	} {
-		if got := Redact(line); got != want {
+		if got := string(Redact([]byte(line))); got != want {
 			t.Errorf("Redact(%q) = %q, want %q", line, got, want)
 		}
 	}
