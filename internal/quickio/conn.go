@@ -68,7 +68,10 @@ func (c *Conn) ReadNow(p []byte) int {
 		return 0
 	}
 	h.start(p, nil)
-	c.raw.Control(func(fd uintptr) { h.read(fd) })
+	if h.once == nil {
+		h.once = func(fd uintptr) { h.read(fd) }
+	}
+	c.raw.Control(h.once)
 	h.first = nil
 	return h.n
 }
@@ -97,11 +100,14 @@ func (c *Conn) WriteTwo(p, q []byte) (int, error) {
 // opError is the error of an operation as package net words it. err is that
 // of waiting.
 func (c *Conn) opError(op string, err error, errno syscall.Errno) error {
+	if err == nil && errno == 0 {
+		return nil
+	}
 	if errno != 0 {
 		err = &net.OpError{Op: op, Net: c.LocalAddr().Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr(),
 			Err: os.NewSyscallError(op, errno)}
 	}
-	if oe := (*net.OpError)(nil); errors.As(err, &oe) {
+	if oe, ok := errors.AsType[*net.OpError](err); ok {
 		oe.Op = op // not raw-read
 	}
 	return err
@@ -111,6 +117,7 @@ func (c *Conn) opError(op string, err error, errno syscall.Errno) error {
 type half struct {
 	mu            sync.Mutex
 	try           func(fd uintptr) (done bool) // read or write, made once
+	once          func(fd uintptr)             // read, made when it is first wanted
 	first, second []byte
 	n             int // octets so far
 	errno         syscall.Errno
