@@ -145,6 +145,29 @@ func (cl *Client) Call(ctx context.Context, req, reply Message) error {
 	}
 }
 
+// CallWithin is Call with a limit on the time, as Conn has it.
+func (cl *Client) CallWithin(ctx context.Context, limit time.Duration, req, reply Message) error {
+	if limit <= 0 {
+		return cl.Call(ctx, req, reply)
+	}
+	end := time.Now().Add(limit)
+	if c := cl.present(); c != nil {
+		if err := c.CallWithin(ctx, limit, req, reply); !errors.Is(err, ErrUnsent) {
+			return err
+		}
+	}
+	ctx, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	return cl.Call(ctx, req, reply)
+}
+
+// present is the connection that there is, or nil.
+func (cl *Client) present() *Conn {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	return cl.conn
+}
+
 // CallAgain is Call for requests that may be carried out twice without harm:
 // it asks again when the connection was lost, until ctx ends.
 func (cl *Client) CallAgain(ctx context.Context, req, reply Message) error {

@@ -114,7 +114,7 @@ func (r *Request) Reply(m Message) {
 	if r.id == 0 {
 		return
 	}
-	if err := r.conn.enqueue(noWait, frameReply, m.Kind(), r.id, m); errors.Is(err, ErrTooLarge) {
+	if err := r.conn.enqueue(noWait, 0, frameReply, m.Kind(), r.id, m); errors.Is(err, ErrTooLarge) {
 		r.Fail("%v", err) // else the caller would wait for ever
 		return
 	}
@@ -130,7 +130,7 @@ func (r *Request) settled() {
 // Fail answers r with an error that the caller sees as RemoteError.
 func (r *Request) Fail(format string, args ...any) {
 	if r.id != 0 {
-		r.conn.enqueue(noWait, frameError, r.Kind, r.id, rawMessage(fmt.Sprintf(format, args...)))
+		r.conn.enqueue(noWait, 0, frameError, r.Kind, r.id, rawMessage(fmt.Sprintf(format, args...)))
 		r.settled()
 	}
 }
@@ -171,6 +171,8 @@ type Conn struct {
 	lastID uint32
 	away   bool // the peer takes no new requests
 	kept   int  // how many have something open there that more requests belong to
+
+	waiters sync.Pool // *waiter, of calls that have ended
 
 	open, openOctets atomic.Int64 // requests of the peer's that are not answered
 
@@ -222,25 +224,61 @@ func (c *Conn) Peer() net.Conn { return c.nc }
 // Call sends req and waits for the reply, which is decoded into reply; reply
 // may be nil when the answer's content does not matter. The error is
 // ErrUnsent, ErrLost, the context's, a RemoteError, or the reply's decoding
-// error. A context without an end ends after Patience.
+// error. A context without an end ends after Patience. Neither req nor reply
+// is used after Call has returned.
 func (c *Conn) Call(ctx context.Context, req, reply Message) error {
-	ctx, cancel := Bounded(ctx)
-	defer cancel()
-	type answer struct {
-		payload []byte
-		err     error
+	limit := Patience
+	if _, ends := ctx.Deadline(); ends {
+		limit = 0
 	}
-	ch := make(chan answer, 1)
-	c.request(ctx, req, false, func(payload []byte, err error) { ch <- answer{bytes.Clone(payload), err} })
+	return c.CallWithin(ctx, limit, req, reply)
+}
+
+// CallWithin is Call with a limit on the time, when that is not zero: what a
+// context made for it would do, but for the cost. The error is then
+// context.DeadlineExceeded.
+func (c *Conn) CallWithin(ctx context.Context, limit time.Duration, req, reply Message) error {
+	w, _ := c.waiters.Get().(*waiter)
+	if w == nil {
+		w = newWaiter()
+	}
+	if limit > 0 {
+		w.timer.Reset(limit)
+	}
+	c.request(ctx, limit, req, false, w.done)
 	select {
-	case a := <-ch:
+	case a := <-w.answered:
+		w.timer.Stop()
+		c.waiters.Put(w)
 		if a.err != nil || reply == nil {
 			return a.err
 		}
 		return reply.Decode(a.payload)
-	case <-ctx.Done():
+	case <-ctx.Done(): // the answer may still come: the waiter is of no more use
+		w.timer.Stop()
 		return ctx.Err()
+	case <-w.timer.C:
+		return context.DeadlineExceeded
 	}
+}
+
+// A waiter is what a call waits with. It goes from one call to the next.
+type waiter struct {
+	answered chan answer
+	done     func(payload []byte, err error) // fills answered
+	timer    *time.Timer
+}
+
+type answer struct {
+	payload []byte
+	err     error
+}
+
+func newWaiter() *waiter {
+	w := &waiter{answered: make(chan answer, 1), timer: time.NewTimer(Patience)}
+	w.timer.Stop()
+	w.done = func(payload []byte, err error) { w.answered <- answer{bytes.Clone(payload), err} }
+	return w
 }
 
 // Bounded gives a context that has no end one after Patience.
@@ -256,20 +294,20 @@ func Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 // cannot be sent; it must not wait. The payload is done's until it returns.
 // req is not looked at any more when Go has returned.
 func (c *Conn) Go(req Message, done func(payload []byte, err error)) {
-	c.request(context.Background(), req, false, done)
+	c.request(context.Background(), 0, req, false, done)
 }
 
 // GoNow is Go for callers that must not wait, even for a peer that is slow to
 // read. One that falls too far behind is disconnected.
 func (c *Conn) GoNow(req Message, done func(payload []byte, err error)) {
-	c.request(noWait, req, false, done)
+	c.request(noWait, 0, req, false, done)
 }
 
 // Continue is Go for what belongs to something that is open at the peer (the
 // parts of a message), between Keep and the end of it: the request is also
 // made of a peer that wants to go.
 func (c *Conn) Continue(req Message, done func(payload []byte, err error)) {
-	c.request(context.Background(), req, true, done)
+	c.request(context.Background(), 0, req, true, done)
 }
 
 // Keep says that something is being opened at the peer that more requests
@@ -291,8 +329,8 @@ func (c *Conn) Keep() (end func()) {
 var noWait context.Context
 
 // request makes a request. It waits for a peer that is slow to read until ctx
-// ends.
-func (c *Conn) request(ctx context.Context, req Message, more bool, done func(payload []byte, err error)) {
+// ends, or for the time of limit, when that is not zero.
+func (c *Conn) request(ctx context.Context, limit time.Duration, req Message, more bool, done func(payload []byte, err error)) {
 	c.cmu.Lock()
 	if c.away && !more || c.calls == nil {
 		c.cmu.Unlock()
@@ -306,13 +344,13 @@ func (c *Conn) request(ctx context.Context, req Message, more bool, done func(pa
 	id := c.lastID
 	c.calls[id] = call{done}
 	c.cmu.Unlock()
-	if err := c.enqueue(ctx, frameRequest, req.Kind(), id, req); err != nil {
+	if err := c.enqueue(ctx, limit, frameRequest, req.Kind(), id, req); err != nil {
 		c.cmu.Lock()
 		_, mine := c.calls[id]
 		delete(c.calls, id)
 		c.cmu.Unlock()
 		if mine { // else the closing reader has told the caller already
-			if !errors.Is(err, ErrTooLarge) && (ctx == noWait || err != ctx.Err()) {
+			if !errors.Is(err, ErrTooLarge) && (ctx == noWait || err != ctx.Err()) && err != context.DeadlineExceeded {
 				err = ErrUnsent
 			}
 			done(nil, err)
@@ -323,16 +361,16 @@ func (c *Conn) request(ctx context.Context, req Message, more bool, done func(pa
 // Send sends a message that wants no reply. It waits when the peer is slow to
 // read. A nil error does not mean that the peer has it.
 func (c *Conn) Send(m Message) error {
-	return c.enqueue(context.Background(), frameOneWay, m.Kind(), 0, m)
+	return c.enqueue(context.Background(), 0, frameOneWay, m.Kind(), 0, m)
 }
 
 // Push is Send for callers that must not wait, handlers for instance. A peer
 // that falls too far behind is disconnected.
-func (c *Conn) Push(m Message) error { return c.enqueue(noWait, frameOneWay, m.Kind(), 0, m) }
+func (c *Conn) Push(m Message) error { return c.enqueue(noWait, 0, frameOneWay, m.Kind(), 0, m) }
 
 // GoAway tells the peer to send its further requests elsewhere. The peer
 // closes the connection when all that it had asked has been answered.
-func (c *Conn) GoAway() { c.enqueue(noWait, frameGoAway, 0, 0, rawMessage("")) }
+func (c *Conn) GoAway() { c.enqueue(noWait, 0, frameGoAway, 0, 0, rawMessage("")) }
 
 // Away says whether the peer has asked to be left alone, or is gone.
 func (c *Conn) Away() bool {
@@ -348,12 +386,12 @@ func (c *Conn) Pending() int {
 	return len(c.calls)
 }
 
-// enqueue has a frame written. When much is queued already it waits until ctx
-// ends.
-func (c *Conn) enqueue(ctx context.Context, what byte, kind uint16, id uint32, m Message) error {
+// enqueue has a frame written. When much is queued already it waits, as request
+// says.
+func (c *Conn) enqueue(ctx context.Context, limit time.Duration, what byte, kind uint16, id uint32, m Message) error {
 	c.wmu.Lock()
 	if ctx != noWait && len(c.out) > softQueued {
-		if err := c.room(ctx); err != nil {
+		if err := c.room(ctx, limit); err != nil {
 			c.wmu.Unlock()
 			return err
 		}
@@ -388,7 +426,12 @@ func (c *Conn) enqueue(ctx context.Context, what byte, kind uint16, id uint32, m
 
 // room waits until the peer has read what is queued: not for ever, a peer that
 // hangs is disconnected. It is called with wmu held.
-func (c *Conn) room(ctx context.Context) error {
+func (c *Conn) room(ctx context.Context, limit time.Duration) error {
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
 	stop := context.AfterFunc(ctx, func() {
 		c.wmu.Lock()
 		c.wcond.Broadcast()
