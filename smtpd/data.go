@@ -1,7 +1,6 @@
 package smtpd
 
 import (
-	"context"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -140,9 +139,7 @@ func (s *session) finishMessage(msg message, c *content, accepted string) *smtpw
 		s.resetMail()
 		return r
 	}
-	ctx, cancel := context.WithTimeout(s.srv.ctx(), commitTimeout)
-	reply, err := msg.Commit(ctx)
-	cancel()
+	reply, err := msg.Commit(s.srv.ctx())
 	if err != nil {
 		s.srv.log.Warning("%s: %v", s.queueID(), err)
 	}

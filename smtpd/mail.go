@@ -399,7 +399,7 @@ func (s *session) envelope() *mail.Envelope {
 // options are the transaction's other half.
 func (s *session) options() submit.Options {
 	eff := &s.a.Effects
-	o := submit.Options{BCC: eff.BCC, Prepend: eff.Prepend, Late: s.srv.access.JudgesEndOfData(),
+	o := submit.Options{BCC: eff.BCC, Prepend: eff.Prepend, Late: s.srv.access.JudgesEndOfData(), Limit: commitTimeout,
 		Flags: proto.SubmitFilter | proto.SubmitMilter | proto.SubmitBCC | proto.SubmitMap}
 	o.Flags = o.Flags&^s.set.withheld | s.set.autoUTF8
 	if o.Milter = s.milterContent(); o.Milter == 0 {

@@ -176,6 +176,9 @@ type Options struct {
 	Was      []mail.Recipient // see proto.Submit
 	Milter   uint64           // the session with filters that the message belongs to
 	Told     proto.MilterTold
+	// Limit bounds Commit's wait for cleanup, when not zero. It costs less than a
+	// context with an end.
+	Limit time.Duration
 	// Late says that the content is to be kept here until Commit, so that
 	// Amend may change envelope and options up to then. What goes over
 	// proto.ChunkSize is kept in a temporary file.
@@ -183,32 +186,42 @@ type Options struct {
 }
 
 // Open begins a message. The envelope's ID is from NewID, and its recipients
-// are complete. The envelope is read again at Commit or when the message
-// grows over proto.ChunkSize, whichever comes first, and must not be changed
-// by others until then.
+// are complete. env is not kept, but what its fields point at is: the list of
+// recipients, and those of opt, must not be changed until the message has ended.
 func (c *Client) Open(env *mail.Envelope, opt Options) *Message {
-	m := &Message{c: c, env: env, opt: opt, buf: chunks.Get().(*[]byte)}
-	*m.buf = (*m.buf)[:0]
+	m := &Message{c: c, work: works.Get().(*work)}
+	m.describe(env, opt)
 	return m
 }
-
-// chunks are the buffers of open messages. They begin small, since most mail
-// is small, and grow to proto.ChunkSize at most.
-var chunks = sync.Pool{New: func() any { b := make([]byte, 0, 16<<10); return &b }}
 
 // A Message is on its way to cleanup. Its methods must not be called
 // concurrently, and exactly one of Commit and Abort ends it.
 type Message struct {
-	c    *Client
-	env  *mail.Envelope
-	opt  Options
-	buf  *[]byte // content not sent yet
-	sent bool    // the first part is on its way, over conn
+	c     *Client
+	work  *work // nil when the message has ended
+	late  bool
+	limit time.Duration
+	parts *parts   // nil until the first has been sent
+	file  *os.File // what has been written of a Late message; it has no name any more
+	err   error
+}
+
+// work is what an open message works with. It goes from one to the next.
+type work struct {
+	buf   []byte            // content not sent yet
+	first proto.Submit      // the request that the message begins with
+	reply proto.SubmitReply // the answer to a message of one request
+}
+
+// works' buffers begin small, since most mail is small, and grow to
+// proto.ChunkSize at most.
+var works = sync.Pool{New: func() any { return &work{buf: make([]byte, 0, 16<<10)} }}
+
+// parts are a streamed message's on their way.
+type parts struct {
 	conn *ipc.Conn
-	end  func() // says that nothing more of it goes over conn
+	end  func() // says that nothing more of the message goes over conn
 	win  window
-	file *os.File // what has been written of a Late message; it has no name any more
-	err  error
 }
 
 // A window counts the parts of one message that are not answered yet, and
@@ -250,16 +263,17 @@ func (w *window) answered(payload []byte, err error) {
 // cleanup wants no more, Commit still tells the verdict.
 func (m *Message) Write(p []byte) (int, error) {
 	n := len(p)
+	w := m.work
 	for {
 		if m.err != nil {
 			return 0, m.err
 		}
-		room := proto.ChunkSize - len(*m.buf)
+		room := proto.ChunkSize - len(w.buf)
 		if len(p) <= room {
-			*m.buf = append(*m.buf, p...)
+			w.buf = append(w.buf, p...)
 			return n, nil
 		}
-		*m.buf = append(*m.buf, p[:room]...)
+		w.buf = append(w.buf, p[:room]...)
 		p = p[room:]
 		m.err = m.part(true)
 	}
@@ -267,28 +281,37 @@ func (m *Message) Write(p []byte) (int, error) {
 
 // part sends what is buffered as a part of a streamed message.
 func (m *Message) part(more bool) error {
-	if m.opt.Late {
+	if m.late {
 		return m.spill()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), streamTimeout)
 	defer cancel()
-	if !m.sent {
+	if m.parts == nil {
 		return m.firstPart(ctx)
 	}
 	if err := m.wait(ctx, proto.MaxUnanswered-1); err != nil {
 		return err
 	}
-	m.send(&proto.Chunk{ID: m.env.ID, More: more, Data: *m.buf})
-	*m.buf = (*m.buf)[:0]
+	m.send(&proto.Chunk{ID: m.id(), More: more, Data: m.work.buf})
+	m.work.buf = m.work.buf[:0]
 	return nil
 }
 
 // Amend replaces envelope and options of a Late message, as long as it has
-// not been committed. The queue ID stays the same.
+// not been committed. The queue ID stays the same. It is Open's that holds of env.
 func (m *Message) Amend(env *mail.Envelope, opt Options) {
 	opt.Late = true
-	m.env, m.opt = env, opt
+	m.describe(env, opt)
 }
+
+// describe makes the first request, but for the content.
+func (m *Message) describe(env *mail.Envelope, opt Options) {
+	m.late, m.limit = opt.Late, opt.Limit
+	m.work.first = proto.Submit{Envelope: *env, Flags: opt.Flags, BCC: opt.BCC, Prepend: opt.Prepend, FullName: opt.FullName,
+		Settles: opt.Settles, State: opt.State, Was: opt.Was, Milter: opt.Milter, Told: opt.Told}
+}
+
+func (m *Message) id() mail.QueueID { return m.work.first.Envelope.ID }
 
 // spill moves what is buffered to the temporary file.
 func (m *Message) spill() error {
@@ -300,19 +323,19 @@ func (m *Message) spill() error {
 		os.Remove(f.Name())
 		m.file = f
 	}
-	if _, err := m.file.Write(*m.buf); err != nil {
+	if _, err := m.file.Write(m.work.buf); err != nil {
 		return fmt.Errorf("keep message until it is judged: %w", err)
 	}
-	*m.buf = (*m.buf)[:0]
+	m.work.buf = m.work.buf[:0]
 	return nil
 }
 
 // unspill sends what a Late message has in its file, before the rest that is
 // in memory.
 func (m *Message) unspill() error {
-	m.opt.Late = false
-	rest := append([]byte(nil), *m.buf...)
-	*m.buf = (*m.buf)[:0]
+	m.late = false
+	rest := append([]byte(nil), m.work.buf...)
+	m.work.buf = m.work.buf[:0]
 	if _, err := m.file.Seek(0, io.SeekStart); err != nil {
 		return fmt.Errorf("read message back: %w", err)
 	}
@@ -326,41 +349,41 @@ func (m *Message) unspill() error {
 // firstPart sends the envelope along. Only here may the message change over
 // to another connection: nobody has seen anything of it yet.
 func (m *Message) firstPart(ctx context.Context) error {
-	m.win.wake = make(chan struct{}, 1)
-	first := m.submit(true)
+	p := &parts{win: window{wake: make(chan struct{}, 1)}}
+	first := &m.work.first
 	list, rest := firstOf(first.Envelope.Recipients)
-	first.Envelope.Recipients = list
-	if len(rest) > 0 {
-		first.Listing, first.Content = true, nil
+	first.Envelope.Recipients, first.More = list, true
+	if first.Listing = len(rest) > 0; !first.Listing {
+		first.Content = m.work.buf
 	}
-	for {
+	for m.parts == nil {
 		conn, err := m.c.ipc.Conn(ctx)
 		if err != nil {
 			return fmt.Errorf("send message to cleanup: %w", err)
 		}
-		m.conn, m.end = conn, conn.Keep()
-		m.win.mu.Lock()
-		m.win.pending++
-		m.win.mu.Unlock()
-		m.conn.Go(first, m.win.answered) // copies what it is given before it returns
-		m.win.mu.Lock()
-		unsent := errors.Is(m.win.err, ipc.ErrUnsent)
+		p.conn, p.end = conn, conn.Keep()
+		p.win.mu.Lock()
+		p.win.pending++
+		p.win.mu.Unlock()
+		conn.Go(first, p.win.answered) // copies what it is given before it returns
+		p.win.mu.Lock()
+		unsent := errors.Is(p.win.err, ipc.ErrUnsent)
 		if unsent {
-			m.win.err = nil
+			p.win.err = nil
 		}
-		m.win.mu.Unlock()
-		if !unsent {
-			m.sent = true
-			break
+		p.win.mu.Unlock()
+		if unsent {
+			p.end()
+			continue
 		}
-		m.end()
+		m.parts = p
 	}
 	if first.Listing {
 		if err := m.list(ctx, rest); err != nil {
 			return err
 		}
 	}
-	*m.buf = (*m.buf)[:0]
+	m.work.buf = m.work.buf[:0]
 	return nil
 }
 
@@ -371,7 +394,7 @@ func (m *Message) list(ctx context.Context, rest []mail.Recipient) error {
 		if err := m.wait(ctx, proto.MaxUnanswered-1); err != nil {
 			return err
 		}
-		c := &proto.Chunk{ID: m.env.ID, More: true}
+		c := &proto.Chunk{ID: m.id(), More: true}
 		c.Recipients, rest = firstOf(rest)
 		c.Listing = len(rest) > 0
 		m.send(c)
@@ -379,7 +402,7 @@ func (m *Message) list(ctx context.Context, rest []mail.Recipient) error {
 	if err := m.wait(ctx, proto.MaxUnanswered-1); err != nil {
 		return err
 	}
-	m.send(&proto.Chunk{ID: m.env.ID, More: true, Data: *m.buf})
+	m.send(&proto.Chunk{ID: m.id(), More: true, Data: m.work.buf})
 	return nil
 }
 
@@ -397,16 +420,12 @@ func firstOf(all []mail.Recipient) (list, rest []mail.Recipient) {
 	return all, nil
 }
 
-func (m *Message) submit(more bool) *proto.Submit {
-	return &proto.Submit{Envelope: *m.env, Flags: m.opt.Flags, BCC: m.opt.BCC, Prepend: m.opt.Prepend, FullName: m.opt.FullName,
-		Settles: m.opt.Settles, State: m.opt.State, Was: m.opt.Was, Milter: m.opt.Milter, Told: m.opt.Told, More: more, Content: *m.buf}
-}
-
 func (m *Message) send(req ipc.Message) {
-	m.win.mu.Lock()
-	m.win.pending++
-	m.win.mu.Unlock()
-	m.conn.Continue(req, m.win.answered) // copies what it is given before it returns
+	p := m.parts
+	p.win.mu.Lock()
+	p.win.pending++
+	p.win.mu.Unlock()
+	p.conn.Continue(req, p.win.answered) // copies what it is given before it returns
 }
 
 var errRefused = errors.New("cleanup refused the message")
@@ -414,10 +433,11 @@ var errRefused = errors.New("cleanup refused the message")
 // wait waits until at most limit parts are unanswered, or there is a verdict,
 // which is errRefused while parts are still to be sent.
 func (m *Message) wait(ctx context.Context, limit int) error {
+	win := &m.parts.win
 	for {
-		m.win.mu.Lock()
-		pending, verdict, err := m.win.pending, m.win.verdict, m.win.err
-		m.win.mu.Unlock()
+		win.mu.Lock()
+		pending, verdict, err := win.pending, win.verdict, win.err
+		win.mu.Unlock()
 		switch {
 		case err != nil:
 			return fmt.Errorf("send message to cleanup: %w", err)
@@ -427,7 +447,7 @@ func (m *Message) wait(ctx context.Context, limit int) error {
 			return nil
 		}
 		select {
-		case <-m.win.wake:
+		case <-win.wake:
 		case <-ctx.Done():
 			return fmt.Errorf("send message to cleanup: no answer: %w", ctx.Err())
 		}
@@ -437,26 +457,40 @@ func (m *Message) wait(ctx context.Context, limit int) error {
 // Commit sends the rest and waits for the verdict. The reply is always fit to
 // be given to an SMTP client; the error, when there is one, says what went
 // wrong between here and cleanup, for the log: the reply is then 451 4.3.0.
-// ctx bounds the wait; when it ends after the last part was sent the message
-// is in doubt. The message must not be used afterwards.
+// ctx bounds the wait, and so does Options.Limit; when one of them ends after
+// the last part was sent the message is in doubt. The message must not be used
+// afterwards.
 func (m *Message) Commit(ctx context.Context) (proto.SubmitReply, error) {
 	defer m.release()
 	if m.err == nil && m.file != nil {
 		m.err = m.unspill()
 	}
-	m.opt.Late = false
-	if !m.sent && m.err == nil {
-		if _, rest := firstOf(m.env.Recipients); len(rest) > 0 {
-			m.err = m.part(true)
+	m.late = false
+	if m.parts == nil && m.err == nil {
+		if _, rest := firstOf(m.work.first.Envelope.Recipients); len(rest) == 0 {
+			return m.commitWhole(ctx)
 		}
+		m.err = m.part(true)
 	}
-	if !m.sent && m.err == nil {
-		var reply proto.SubmitReply
-		err := m.c.ipc.Call(ctx, m.submit(false), &reply)
-		if err != nil {
-			return tryAgain, doubt(err)
-		}
-		return checked(reply)
+	return m.commitParts(ctx)
+}
+
+// commitWhole commits a message that is one request.
+func (m *Message) commitWhole(ctx context.Context) (proto.SubmitReply, error) {
+	w := m.work
+	w.first.Content = w.buf
+	if err := m.c.ipc.CallWithin(ctx, m.limit, &w.first, &w.reply); err != nil {
+		return tryAgain, doubt(err)
+	}
+	return checked(w.reply)
+}
+
+// commitParts commits a message of which parts have been sent.
+func (m *Message) commitParts(ctx context.Context) (proto.SubmitReply, error) {
+	if m.limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, m.limit)
+		defer cancel()
 	}
 	if m.err == nil {
 		m.err = m.part(false)
@@ -467,10 +501,7 @@ func (m *Message) Commit(ctx context.Context) (proto.SubmitReply, error) {
 			m.err = doubt(err)
 		}
 	}
-	m.win.mu.Lock()
-	verdict := m.win.verdict
-	m.win.mu.Unlock()
-	if verdict != nil {
+	if verdict := m.verdict(); verdict != nil {
 		if !whole {
 			m.stop()
 		}
@@ -481,6 +512,17 @@ func (m *Message) Commit(ctx context.Context) (proto.SubmitReply, error) {
 	}
 	m.stop()
 	return tryAgain, m.err
+}
+
+// verdict is what cleanup has said already.
+func (m *Message) verdict() *proto.SubmitReply {
+	if m.parts == nil {
+		return nil
+	}
+	win := &m.parts.win
+	win.mu.Lock()
+	defer win.mu.Unlock()
+	return win.verdict
 }
 
 // tryAgain is what a client is told when cleanup could not be asked, or not
@@ -510,18 +552,19 @@ func (m *Message) Abort() {
 }
 
 func (m *Message) stop() {
-	if m.sent {
-		m.conn.Push(&proto.Abort{ID: m.env.ID}) // a lost connection aborts by itself
+	if m.parts != nil {
+		m.parts.conn.Push(&proto.Abort{ID: m.id()}) // a lost connection aborts by itself
 	}
 }
 
 func (m *Message) release() {
-	if m.end != nil {
-		m.end()
+	if m.parts != nil {
+		m.parts.end()
 	}
-	if m.buf != nil {
-		chunks.Put(m.buf)
-		m.buf = nil
+	if w := m.work; w != nil {
+		m.work = nil
+		*w = work{buf: w.buf[:0]}
+		works.Put(w)
 	}
 	if m.file != nil {
 		m.file.Close()

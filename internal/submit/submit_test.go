@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -171,6 +172,73 @@ func TestOneFrame(t *testing.T) {
 		len(got.Envelope.Recipients) != 1 {
 		t.Errorf("submitted %+v", got)
 	}
+}
+
+// Nothing of one message is in the next, however the one before it ended.
+func TestNextMessage(t *testing.T) {
+	t.Parallel()
+	f, c := newFake(t)
+	f.verdict = func(s *proto.Submit, _ []byte) *proto.SubmitReply {
+		if len(s.BCC) > 0 {
+			return &proto.SubmitReply{Code: 550, Status: dsn.S(5, 7, 1), Text: "no", Log: "because"}
+		}
+		return &proto.SubmitReply{Code: 250}
+	}
+	for i, size := range []int{100, 5000, proto.ChunkSize + 1, 3*proto.ChunkSize + 7} {
+		full := envelope(t, c)
+		full.EnvID, full.Filter, full.SASL.Username = "QQ314159", "smtp:filter", "joe"
+		full.Recipients = append(full.Recipients, mail.Recipient{Address: "c@example.net", Notify: dsn.NotifyNever})
+		m := c.Open(full, Options{Flags: proto.SubmitHold, BCC: []string{"x@y"}, Prepend: []string{"X: y"}, FullName: "Joe",
+			Settles: &proto.Settle{ID: full.ID}, State: &proto.Op{ID: full.ID}, Was: full.Recipients, Milter: 7, Told: proto.MilterTold("x"),
+			Late: i%2 == 1, Limit: time.Hour})
+		if _, err := m.Write(bytes.Repeat([]byte{'s'}, size)); err != nil {
+			t.Fatal(err)
+		}
+		if i == 2 {
+			m.Abort()
+		} else if r, err := m.Commit(t.Context()); err != nil || r.Code != 550 || r.Log != "because" {
+			t.Fatalf("Commit = %v, %v", r, err)
+		}
+		plain := envelope(t, c)
+		m = c.Open(plain, Options{})
+		m.Write([]byte("new\r\n"))
+		r, err := m.Commit(t.Context())
+		if want := (proto.SubmitReply{Code: 250}); err != nil || r != want {
+			t.Fatalf("Commit = %+v, %v", r, err)
+		}
+		f.mu.Lock()
+		got := f.got[plain.ID]
+		f.mu.Unlock()
+		if got.Envelope.Arrival = plain.Arrival; !reflect.DeepEqual(got, proto.Submit{Envelope: *plain, Content: []byte("new\r\n")}) {
+			t.Errorf("submitted %+v", got)
+		}
+	}
+}
+
+// Many messages at a time do not get into one another.
+func TestManyMessages(t *testing.T) {
+	t.Parallel()
+	f, c := newFake(t)
+	f.verdict = func(s *proto.Submit, content []byte) *proto.SubmitReply {
+		return &proto.SubmitReply{Code: 250, Text: s.Envelope.Sender + " " + string(content[:len(content)/2])}
+	}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for k := range 50 {
+				env := envelope(t, c)
+				env.Sender = fmt.Sprintf("%d-%d@example.com", i, k)
+				half := strings.Repeat(env.Sender, k*i)
+				m := c.Open(env, Options{Limit: time.Hour})
+				m.Write([]byte(half))
+				m.Write([]byte(half))
+				if r, err := m.Commit(t.Context()); err != nil || r.Text != env.Sender+" "+half {
+					t.Errorf("%s: %d, %v", env.Sender, r.Code, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // Any content in any pieces arrives as it was written, in parts of bounded
