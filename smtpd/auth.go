@@ -298,7 +298,7 @@ func (s *session) challenge(text string) {
 func (s *session) continuation() (string, error) {
 	s.wire.timeout = s.set.timeout
 	s.allow(time.Now(), 0)
-	line, err := s.wire.line(s.srv.sasl.limit)
+	line, err := s.wire.line(s.srv.sasl.limit, nil)
 	if err == errLineTooLong {
 		s.out = smtpwire.R(500, dsn.S(5, 5, 6), "Error: authentication exchange line is too long") // RFC 4954 section 4
 		return "*\r\n", nil

@@ -214,7 +214,7 @@ func (s *session) readChunk(size int64, take func([]byte)) error {
 			s.allow(start, w.received-from)
 			w.r, w.w = 0, 0
 			w.makeRoom(smallBuf)
-			if err := w.fill(); err != nil {
+			if err := w.fill(nil); err != nil {
 				s.lost(err)
 				return err
 			}

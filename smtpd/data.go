@@ -18,9 +18,10 @@ const commitTimeout = 9 * time.Minute
 func (s *session) data() *smtpwire.Reply {
 	s.content = 0
 	msg := s.openMessage()
-	sink := &sink{msg: msg}
-	s.begin(sink)
-	c := &content{w: sink, lenient: s.wire.bareLF && (s.trusted || s.set.bare == bareAllow), limit: s.set.messageLimit}
+	s.sink = sink{msg: msg}
+	s.begin(&s.sink)
+	c := &s.lines
+	*c = content{w: &s.sink, lenient: s.wire.bareLF && (s.trusted || s.set.bare == bareAllow), limit: s.set.messageLimit}
 	c.afterLF = s.wire.bareLF && !c.lenient
 	s.inData = true
 	err := s.readContent(c)
@@ -39,7 +40,8 @@ func (s *session) data() *smtpwire.Reply {
 func (s *session) openMessage() message {
 	switch {
 	case s.srv.filter == nil:
-		return s.srv.submit.Open(s.envelope(), s.options())
+		env := s.envelope()
+		return s.srv.submit.Open(&env, s.options())
 	case s.discarded:
 		return nowhere{}
 	case s.srv.filter.buffer:
@@ -62,7 +64,7 @@ func (s *session) begin(k *sink) {
 			return // we are but a part of somebody's filter
 		}
 	}
-	k.Write(s.received())
+	k.Write(s.received(s.wire.scratch()))
 }
 
 // sink is a message that may be refused while it arrives: the rest is then
@@ -107,7 +109,7 @@ func (s *session) readContent(c *content) error {
 			w.r, w.w = 0, n
 		}
 		s.allow(start, w.received-from)
-		if err := w.fill(); err != nil {
+		if err := w.fill(nil); err != nil {
 			return err
 		}
 	}
@@ -130,7 +132,8 @@ func (s *session) finishMessage(msg message, c *content, accepted string) *smtpw
 	r := s.contentRefused(c)
 	if r == nil && s.srv.access.JudgesEndOfData() {
 		if r = s.judged(s.srv.access.EndOfData(s.srv.ctx(), &s.a)); r == nil {
-			msg.Amend(s.envelope(), s.options())
+			env := s.envelope()
+			msg.Amend(&env, s.options())
 		}
 	}
 	clear()

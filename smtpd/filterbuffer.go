@@ -28,7 +28,8 @@ type filtered struct {
 }
 
 func (s *session) newFiltered() *filtered {
-	return &filtered{set: s.srv.filter, log: s.srv.log, env: s.envelope(), body8: s.m.Body == smtpwire.Body8BitMIME, utf8: s.m.SMTPUTF8}
+	env := s.envelope()
+	return &filtered{set: s.srv.filter, log: s.srv.log, env: &env, body8: s.m.Body == smtpwire.Body8BitMIME, utf8: s.m.SMTPUTF8}
 }
 
 func (m *filtered) Amend(env *mail.Envelope, _ submit.Options) { m.env = env }

@@ -62,7 +62,7 @@ func (s *session) mail() *smtpwire.Reply {
 		s.resetMail()
 		return r
 	}
-	return smtpwire.R(250, dsn.S(2, 1, 0), "Ok")
+	return senderOk
 }
 
 func (s *session) judgeMail() *smtpwire.Reply {
@@ -241,7 +241,7 @@ func (s *session) rcpt() *smtpwire.Reply {
 	}
 	s.rcpts = append(s.rcpts, to)
 	s.a.Accepted = len(s.rcpts)
-	return smtpwire.R(250, dsn.S(2, 1, 5), "Ok")
+	return recipientOk
 }
 
 // originalOf is the recipient for notices: what the client says, or the
@@ -274,10 +274,11 @@ func (s *session) openMail(ctx context.Context) *smtpwire.Reply {
 		s.opened = false
 		return r
 	}
-	e := maillog.SMTPDClient{QueueID: string(s.a.QueueID), Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.LogPort, SASLMethod: s.a.SASL.Method,
+	e := &s.logged
+	*e = maillog.SMTPDClient{QueueID: string(s.a.QueueID), Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.LogPort, SASLMethod: s.a.SASL.Method,
 		SASLUsername: s.a.SASL.Username, SASLSender: s.a.SASL.Sender}
-	s.forwarded.log(&e)
-	s.srv.log.Log(&e)
+	s.forwarded.log(e)
+	s.srv.log.Log(e)
 	return nil
 }
 
@@ -289,7 +290,8 @@ func (s *session) openFilter(ctx context.Context) *smtpwire.Reply {
 	}
 	t, r := newFilterTalk(ctx, s.srv.filter, s.srv.log)
 	if r == nil {
-		r = t.mail(s.envelope(), s.m.Body == smtpwire.Body8BitMIME, s.m.SMTPUTF8)
+		env := s.envelope()
+		r = t.mail(&env, s.m.Body == smtpwire.Body8BitMIME, s.m.SMTPUTF8)
 	}
 	if r != nil {
 		t.close()
@@ -325,12 +327,25 @@ func (s *session) resetMail() {
 	s.a.SASL.Sender = ""
 	s.forwarded = xforward{}
 	s.m = smtpwire.Mail{}
-	s.rcpts = nil
+	s.sink, s.lines = sink{}, content{}
+	s.resetRcpts()
 	s.excess = 0
 	s.opened = false
 	s.discarded = false
 	s.skipped = 0
 	s.context = ""
+}
+
+// maxKeptRcpts bounds the memory for recipients that a session keeps for the
+// messages to come.
+const maxKeptRcpts = 64
+
+func (s *session) resetRcpts() {
+	if cap(s.rcpts) > maxKeptRcpts {
+		s.rcpts = nil
+	}
+	clear(s.rcpts)
+	s.rcpts = s.rcpts[:0]
 }
 
 // dataInOrder refuses a DATA command that may not come now, and judges it.
@@ -375,10 +390,11 @@ func (s *session) contentInOrder() *smtpwire.Reply {
 	return smtpwire.R(503, dsn.S(5, 5, 1), "Error: need RCPT command")
 }
 
-// envelope is the transaction as cleanup gets it.
-func (s *session) envelope() *mail.Envelope {
+// envelope is the transaction as cleanup gets it. The recipients are good
+// until the transaction ends.
+func (s *session) envelope() mail.Envelope {
 	eff := &s.a.Effects
-	env := &mail.Envelope{
+	env := mail.Envelope{
 		ID: s.a.QueueID, Arrival: s.arrival, Sender: s.a.Sender, EnvID: s.m.EnvID, Ret: s.m.Ret,
 		Client: s.clientOf(), SASL: s.a.SASL, Reverse: s.a.ReverseName, RewriteContext: s.context,
 		LogIdent: s.forwarded.ident, Filter: s.set.filter, Redirect: eff.Redirect, VERP: s.m.VERP,
@@ -417,9 +433,8 @@ func (s *session) options() submit.Options {
 }
 
 // received is the Received: field, RFC 5321 section 4.4. It is in the form
-// that mail readers and filters know from Postfix.
-func (s *session) received() []byte {
-	b := make([]byte, 0, 512)
+// that mail readers and filters know from Postfix. It is appended to b.
+func (s *session) received(b []byte) []byte {
 	if s.set.hideClient {
 		b = append(b, "Received: by "...)
 	} else {

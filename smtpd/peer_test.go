@@ -101,7 +101,7 @@ func TestMoreUnderTLS(t *testing.T) {
 	}
 	line := func(want string) {
 		t.Helper()
-		if got, err := s.wire.line(1000); err != nil || string(got) != want {
+		if got, err := s.wire.line(1000, nil); err != nil || string(got) != want {
 			t.Fatalf("line %q (%v), want %q", got, err, want)
 		}
 	}
@@ -138,7 +138,7 @@ func TestMoreUnderTLS(t *testing.T) {
 	}
 	g.flush(t, 0, tcp)
 	more("the end", "")
-	if got, err := s.wire.line(1000); err != io.EOF {
+	if got, err := s.wire.line(1000, nil); err != io.EOF {
 		t.Errorf("after the end: %q, %v", got, err)
 	}
 }

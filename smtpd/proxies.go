@@ -362,7 +362,7 @@ func (s *session) proxyHeader() error {
 		}
 		if err == nil {
 			w.makeRoom(smallBuf)
-			err = w.fill()
+			err = w.fill(nil)
 		}
 		if err != nil {
 			s.srv.log.Warning("haproxy read from %s: %v", s.a.AddrText, err)

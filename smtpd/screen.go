@@ -332,7 +332,7 @@ func (s *session) waitForPregreet() error {
 	w.makeRoom(smallBuf)
 	var err error
 	if w.buffered() == 0 {
-		err = w.fill()
+		err = w.fill(nil)
 	}
 	w.timeout = wait
 	took := fmt.Sprintf("%.2g", s.srv.now().Sub(s.screened.began).Seconds())

@@ -117,6 +117,11 @@ type session struct {
 	rcpts   []mail.Recipient
 	arrival time.Time
 	content int64 // octets of content received, for log lines
+	// sink and lines are what DATA takes the content with, and logged is the
+	// client= line: they are here for their memory.
+	sink   sink
+	lines  content
+	logged maillog.SMTPDClient
 	// discarded says that a filter wants the message thrown away. Unlike an
 	// access table's DISCARD it is no reason to judge recipients no more: what
 	// a filter is told of has not been judged yet.
@@ -278,9 +283,7 @@ func (s *session) read() (feed string, err error) {
 	if s.set.perRequest {
 		s.wire.deadline = time.Now().Add(s.wire.timeout)
 	}
-	s.wire.idle = s.waiting
-	line, err := s.wire.line(s.set.lineLimit)
-	s.wire.idle = nil
+	line, err := s.wire.line(s.set.lineLimit, s.waiting)
 	if isTimeout(err) && s.srv.draining.Load() && !s.busy.Load() {
 		err = errDraining // Drain has woken us up
 	}
@@ -300,10 +303,10 @@ func (s *session) read() (feed string, err error) {
 	if s.wire.bareLF && s.bareNewline() {
 		return "", io.EOF
 	}
-	text := string(line)
 	if s.history != nil {
 		s.history.In(notice.Redact(line))
 	}
+	text := string(line)
 	if s.mistrusted != "" {
 		s.mistrust()
 		return "", io.EOF
@@ -598,10 +601,12 @@ func (s *session) countJunk() {
 }
 
 var (
-	ok200    = smtpwire.R(250, dsn.S(2, 0, 0), "Ok")
-	bye      = smtpwire.R(221, dsn.S(2, 0, 0), "Bye")
-	help     = smtpwire.R(214, dsn.S(2, 0, 0), "https://www.rfc-editor.org/rfc/rfc5321")
-	reply354 = smtpwire.R(354, dsn.Status{}, "End data with <CR><LF>.<CR><LF>")
+	senderOk    = smtpwire.R(250, dsn.S(2, 1, 0), "Ok")
+	recipientOk = smtpwire.R(250, dsn.S(2, 1, 5), "Ok")
+	ok200       = smtpwire.R(250, dsn.S(2, 0, 0), "Ok")
+	bye         = smtpwire.R(221, dsn.S(2, 0, 0), "Bye")
+	help        = smtpwire.R(214, dsn.S(2, 0, 0), "https://www.rfc-editor.org/rfc/rfc5321")
+	reply354    = smtpwire.R(354, dsn.Status{}, "End data with <CR><LF>.<CR><LF>")
 )
 
 // panicked is told of a panic in the session: it ends, the service goes on.

@@ -57,7 +57,6 @@ type wire struct {
 	out      []byte        // replies not sent yet
 	lent     *[]byte       // what buf is while content is read, from a pool
 	own      []byte        // what buf was before
-	idle     func() error  // called before waiting for a command
 	timeout  time.Duration // of one read
 	deadline time.Time     // of a whole command, when not zero
 	bareLF   bool          // the line read last ended without CR
@@ -73,8 +72,8 @@ func (w *wire) buffered() int { return w.w - w.r }
 func (w *wire) discard() { w.r, w.w = 0, 0 }
 
 // fill waits for more input, after sending what has gathered. The buffer
-// must have room.
-func (w *wire) fill() error {
+// must have room. idle, when there is one, is asked before the wait.
+func (w *wire) fill(idle func() error) error {
 	if err := w.flush(); err != nil {
 		return err
 	}
@@ -83,8 +82,8 @@ func (w *wire) fill() error {
 		t = w.deadline
 	}
 	w.nc.SetReadDeadline(t)
-	if w.idle != nil {
-		if err := w.idle(); err != nil {
+	if idle != nil {
+		if err := idle(); err != nil {
 			return err
 		}
 	}
@@ -102,8 +101,8 @@ func (w *wire) fill() error {
 
 // line reads a line of at most limit octets and returns it without its end,
 // which is LF or CRLF. The bytes are good until the next read. A longer line
-// is read to its end and reported as errLineTooLong.
-func (w *wire) line(limit int) ([]byte, error) {
+// is read to its end and reported as errLineTooLong. idle is fill's.
+func (w *wire) line(limit int, idle func() error) ([]byte, error) {
 	skipped := false
 	from := w.r
 	for {
@@ -125,7 +124,7 @@ func (w *wire) line(limit int) ([]byte, error) {
 		}
 		w.makeRoom(limit + 2)
 		from = w.w
-		if err := w.fill(); err != nil {
+		if err := w.fill(idle); err != nil {
 			return nil, err
 		}
 	}
@@ -158,6 +157,10 @@ func (w *wire) kept() *sessionBufs {
 	}
 	return w.bufs
 }
+
+// scratch is an empty buffer for something short. It is good until the next
+// reply.
+func (w *wire) scratch() []byte { w.kept(); return w.out[len(w.out):] }
 
 // release gives all buffers back: nothing is read or said any more.
 func (w *wire) release() {
