@@ -82,6 +82,8 @@ type Server struct {
 	mu    sync.Mutex
 	conns []*ipc.Conn
 	timer *time.Timer // runs while answers have been given that are not stale yet
+	said  string      // the latest failure that was logged
+	when  time.Time   // when that was
 }
 
 // NewServer makes a server. ctx bounds lookups.
@@ -146,14 +148,29 @@ var flagNames = []struct {
 func (s *Server) resolve(q *proto.Resolve) *proto.ResolveReply {
 	res, err := s.rewriter.Resolve(s.ctx, q.Sender, q.Address, q.Verify)
 	if err != nil {
-		s.log.Warning("%v", err)
+		s.complain(err.Error(), time.Now())
 	}
 	reply := Reply(res, err)
-	reply.Fixed = err == nil && s.keep != KeepNot && !q.Verify
+	// A failure is for as long as any answer that comes from tables.
+	reply.Fixed = (err == nil && s.keep != KeepNot || s.keep == KeepShort) && !q.Verify
 	if s.keep == KeepShort {
 		s.expire()
 	}
 	return &reply
+}
+
+// complain logs a failure, once if several ask the same question one after
+// another, as for one recipient they do.
+func (s *Server) complain(text string, now time.Time) {
+	s.mu.Lock()
+	again := text == s.said && now.Sub(s.when) < staleInterval
+	if !again {
+		s.said, s.when = text, now
+	}
+	s.mu.Unlock()
+	if !again {
+		s.log.Warning("%s", text)
+	}
 }
 
 // Reply is the result of Rewriter.Resolve as others are told of it.
