@@ -2,7 +2,6 @@ package cleanup
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"posthaste/internal/dsn"
@@ -197,7 +196,7 @@ func (m *Message) addRecipient(r mail.Recipient) {
 // whoever gets the mail or the notice.
 type duplicates struct {
 	limit int
-	known map[string]struct{}
+	known map[recipientKey]struct{}
 	first mail.Recipient // the only one, before a map is worth having
 	some  bool           // there is a first one
 }
@@ -208,9 +207,12 @@ func (d *duplicates) seen(r *mail.Recipient, original bool) bool {
 		return false
 	}
 	if d.known == nil {
-		d.known = map[string]struct{}{duplicateKey(&d.first, original): {}}
+		d.known = map[recipientKey]struct{}{}
 	}
-	key := duplicateKey(r, original)
+	if len(d.known) == 0 {
+		d.known[keyOf(&d.first, original)] = struct{}{}
+	}
+	key := keyOf(r, original)
 	if _, dup := d.known[key]; dup {
 		return true
 	}
@@ -220,11 +222,26 @@ func (d *duplicates) seen(r *mail.Recipient, original bool) bool {
 	return false
 }
 
-func duplicateKey(r *mail.Recipient, original bool) string {
-	if !original {
-		return table.Fold(r.Address)
+// reset makes d zero again but for a map that is worth keeping.
+func (d *duplicates) reset() {
+	if len(d.known) > maxKept {
+		d.known = nil
 	}
-	return table.Fold(fmt.Sprintf("%s\n%d\n%s\n%s", r.ORCPT, r.Notify, r.Original, r.Address))
+	clear(d.known)
+	*d = duplicates{known: d.known}
+}
+
+// recipientKey is what recipients differ in.
+type recipientKey struct {
+	address, original, orcpt string
+	notify                   dsn.Notify
+}
+
+func keyOf(r *mail.Recipient, original bool) recipientKey {
+	if !original {
+		return recipientKey{address: table.Fold(r.Address)}
+	}
+	return recipientKey{table.Fold(r.Address), table.Fold(r.Original), table.Fold(r.ORCPT), r.Notify}
 }
 
 // canonical applies the canonical maps and masquerading of one class.

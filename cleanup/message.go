@@ -273,7 +273,8 @@ func (m *Message) begin(ctx context.Context, c *Core, s *Submission) {
 // reset makes m zero again but for memory that the next message may use. That
 // of a Result is part of it.
 func (m *Message) reset() {
-	*m = Message{env: mail.Envelope{Recipients: emptied(m.env.Recipients)}, log: emptied(m.log),
+	m.dups.reset()
+	*m = Message{env: mail.Envelope{Recipients: emptied(m.env.Recipients)}, dups: m.dups, log: emptied(m.log),
 		header: headerState{addrs: emptied(m.header.addrs)}}
 }
 
