@@ -361,7 +361,7 @@ const noAccount = "the delivery agent did not account for this recipient"
 // two: one of whom nothing has been said is to be tried again.
 func (s *Server) judge(m *message, d *delivery, reply *proto.DeliverReply, res *sched.Result) {
 	a := m.active
-	var done []int
+	done := s.settled[:0]
 	for _, o := range reply.Outcomes {
 		r := a.rcpt(o.Rcpt)
 		if r == nil || r.order != d || m.isDone(o.Rcpt) {
@@ -403,6 +403,9 @@ func (s *Server) judge(m *message, d *delivery, reply *proto.DeliverReply, res *
 		}
 	}
 	s.log.done(m, done)
+	if s.settled = done; cap(done) > maxKeptRcpts {
+		s.settled = nil
+	}
 	for _, i := range d.rcpts {
 		if r := a.rcpt(i); r != nil && r.order == d && !m.isDone(i) {
 			r.order = nil

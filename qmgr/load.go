@@ -443,8 +443,8 @@ func (s *Server) learn(l *loading) (ev sched.Event) {
 		m.setDone(i)
 	}
 	s.log.done(m, l.discarded)
-	a.add(l.rcpts)
-	a.add(l.failed)
+	a.add(l.rcpts, l.next)
+	a.add(l.failed, l.next)
 	for i := range l.rcpts {
 		l.batch = append(l.batch, l.rcpts[i].Rcpt)
 	}
@@ -456,8 +456,8 @@ func (s *Server) learn(l *loading) (ev sched.Event) {
 		Single: a.env.VERP != "" && a.env.Sender != "", Rcpts: l.batch}
 }
 
-// add has recipients that have been read in memory.
-func (a *active) add(list []loadedRcpt) {
+// add has recipients in memory that have been read; all have numbers under n.
+func (a *active) add(list []loadedRcpt, n int) {
 	if len(list) == 0 {
 		return
 	}
@@ -468,12 +468,11 @@ func (a *active) add(list []loadedRcpt) {
 	if len(list) > 1 || len(a.rcpts) > 0 {
 		batch = make([]rcpt, len(list))
 	}
+	if more := n - len(a.rcpts); more > 0 {
+		a.rcpts = append(a.rcpts, make([]*rcpt, more)...)
+	}
 	for i := range list {
 		batch[i] = list[i].rcpt
-		k := list[i].Index
-		if n := k + 1 - len(a.rcpts); n > 0 {
-			a.rcpts = append(a.rcpts, make([]*rcpt, n)...)
-		}
-		a.rcpts[k] = &batch[i]
+		a.rcpts[list[i].Index] = &batch[i]
 	}
 }

@@ -136,6 +136,7 @@ type Server struct {
 	newest   chan struct{} // closed when the newest new message has had its turn: see inTurn
 	turns    int           // new messages whose turn has not come
 	loadings []*loading    // for use again
+	settled  []int         // memory for judge
 	asked    []*question   // of tools, and waiting for that
 	heard    time.Time     // when cleanup last told of messages
 

@@ -310,8 +310,10 @@ func (o *Outcome) readVerdict(r *pack.Reader) {
 }
 
 // Decode reads what Append wrote, given the field's bytes.
-func (o *Outcome) Decode(field []byte) error {
-	r := pack.NewTextReader(field)
+func (o *Outcome) Decode(field []byte) error { return o.DecodeFrom(pack.NewTextReader(field)) }
+
+// DecodeFrom is Decode for fields that are parts of what r has a copy of.
+func (o *Outcome) DecodeFrom(r pack.Reader) error {
 	final := ""
 	for r.Next() {
 		switch r.Tag() {

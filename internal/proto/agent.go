@@ -114,12 +114,12 @@ func (m *DeliverReply) Append(b []byte) []byte {
 }
 
 func (m *DeliverReply) Decode(b []byte) error {
-	r := pack.NewReader(b)
+	r := pack.NewTextReader(b)
 	for r.Next() {
 		switch r.Tag() {
 		case 'o':
 			var o mail.Outcome
-			if err := o.Decode(r.Bytes()); err != nil {
+			if err := o.DecodeFrom(r.Nested()); err != nil {
 				return err
 			}
 			m.Outcomes = append(m.Outcomes, o)
