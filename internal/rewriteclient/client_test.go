@@ -115,8 +115,14 @@ func TestKeepsAnswers(t *testing.T) {
 			t.Errorf("rewrite a = %q", got)
 		}
 	}
+	if a, ok := c.Known("a@b"); ok {
+		t.Errorf("%+v is known before anybody has asked", a)
+	}
 	if got := resolve(t, c, "s", "a@b"); got != "s a@b#2" {
 		t.Errorf("resolve = %q", got)
+	}
+	if a, ok := c.Known("a@b"); !ok || a.Recipient != "a@b#2" {
+		t.Errorf("known is %+v, %v", a, ok)
 	}
 	if got := resolve(t, c, "other", "a@b"); got != "s a@b#2" { // Fixed: whoever sends it
 		t.Errorf("resolve again = %q", got)
@@ -127,6 +133,9 @@ func TestKeepsAnswers(t *testing.T) {
 	for i := range 2 {
 		if got, want := resolve(t, c, "s", "c@d"), fmt.Sprintf("s c@d#%d", 3+i); got != want {
 			t.Errorf("resolve = %q, want %q", got, want)
+		}
+		if a, ok := c.Known("c@d"); ok { // not for any sender
+			t.Errorf("%+v is known", a)
 		}
 	}
 	long := strings.Repeat("x", maxKept+1)
@@ -143,6 +152,9 @@ func TestStaleMakesVoid(t *testing.T) {
 	f.conns[0].Send(&proto.Stale{})
 	f.mu.Unlock()
 	rewrite(t, c, "x") // comes after the Stale on the same connection
+	if a, ok := c.Known("a@b"); ok {
+		t.Errorf("%+v is still known", a)
+	}
 	if again := resolve(t, c, "s", "a@b"); again == first {
 		t.Errorf("%q was kept over a change", first)
 	}
@@ -187,6 +199,9 @@ func TestLossMakesVoid(t *testing.T) {
 	mine := c.conn
 	c.mu.Unlock()
 	mine.Wait()
+	if a, ok := c.Known("a@b"); ok {
+		t.Errorf("%+v is still known", a)
+	}
 	if again := resolve(t, c, "s", "a@b"); again == first {
 		t.Errorf("%q was kept over a lost connection", first)
 	}
