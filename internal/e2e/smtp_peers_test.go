@@ -27,7 +27,7 @@ var foreigners = []foreign{
 	{name: "opensmtpd", start: peerOpenSMTPD, plain: true, dsn: true, unknown: "5.0.0"},
 	{name: "aiosmtpd", start: peerAIOSMTPD, utf8: true, unknown: "5.1.1"},
 	{name: "dovecot", start: peerDovecot, lmtp: "unix:{dir}/lmtp", plain: true, unknown: "5.1.1"},
-	{name: "dovecot-inet", start: peerDovecot, lmtp: "inet:127.0.0.1:{port}", plain: true, unknown: "5.1.1"},
+	{name: "dovecot-inet", start: peerDovecot, lmtp: "inet:127.0.0.1:{port}", unknown: "5.1.1"},
 }
 
 func peerExim(t *testing.T, p *peer, next string) {
@@ -64,6 +64,7 @@ func peerDovecot(t *testing.T, p *peer, _ string) {
 		users += u + "\n"
 	}
 	p.write("users", users, 0o644)
+	p.certificate()
 	p.configure("dovecot.conf", "dovecot.conf", "")
 	p.start(exec.Command(need(t, "dovecot"), "-F", "-c", p.path("dovecot.conf")))
 }
@@ -97,11 +98,11 @@ func TestSMTPPeers(t *testing.T) {
 		}
 		routes += fmt.Sprintf(" {%s.test=%s}", f.name, hop)
 		if !f.plain {
-			secure += fmt.Sprintf(" {[127.0.0.1]:%s=encrypt}", p.port)
+			secure += fmt.Sprintf(" {[127.0.0.1]:%[1]s=encrypt} {127.0.0.1:%[1]s=encrypt}", p.port)
 		}
 	}
-	s := newSystem(t, options{main: fmt.Sprintf("transport_maps = inline:{%s {from.test=smtp:[127.0.0.1]:%d} }\nsmtp_tls_policy_maps = inline:{%s }\nsmtp_tls_loglevel = 1\n",
-		routes, next.port(), secure)})
+	s := newSystem(t, options{main: fmt.Sprintf("transport_maps = inline:{%s {from.test=smtp:[127.0.0.1]:%d} }\nsmtp_tls_policy_maps = inline:{%s }\nsmtp_tls_loglevel = 1\n"+
+		"lmtp_tls_policy_maps = $smtp_tls_policy_maps\nlmtp_tls_loglevel = 1\n", routes, next.port(), secure)})
 	for i, f := range foreigners {
 		f.test(s, peers[i], next)
 	}
