@@ -62,7 +62,7 @@ func (l *ports) serve(s *session) {
 	select {
 	case l.next <- s:
 	default:
-		s.port = &port{s: s}
+		s.port = newPort(s, portGreeting)
 		l.in <- s.port
 	}
 }
@@ -89,7 +89,9 @@ func (l *ports) Close() error {
 	return nil
 }
 
-func (l *ports) Addr() net.Addr { return &net.UnixAddr{Name: "engine", Net: "unix"} }
+func (l *ports) Addr() net.Addr { return engineAddr }
+
+var engineAddr = &net.UnixAddr{Name: "engine", Net: "unix"}
 
 // portStage is a stage of the exchange with the engine.
 type portStage uint8
@@ -104,7 +106,8 @@ const (
 
 // A port is what the engine takes for the client's connection.
 type port struct {
-	s     *session
+	s     *session // nil after its end
+	peer  net.Addr // the client, also then
 	stage portStage
 	feed  string // what the engine is still to read
 	next  string // a command that waits for a hidden one
@@ -112,6 +115,10 @@ type port struct {
 	stale bool   // the engine may be in a transaction of the past
 	// detached says that the session goes on over another port.
 	detached bool
+}
+
+func newPort(s *session, stage portStage) *port {
+	return &port{s: s, peer: s.wire.nc.RemoteAddr(), stage: stage}
 }
 
 // Read gives the engine its next command.
@@ -173,14 +180,23 @@ func (p *port) renew() bool {
 	if p.detached || p.s.counts[vAuth].total > 0 {
 		return false
 	}
-	p.s.close()
-	s := p.s.srv.ports.another()
+	ports := p.s.srv.ports
+	p.end()
+	s := ports.another()
 	if s == nil {
 		return false
 	}
-	p.s, p.stale, s.port = s, true, p
+	p.s, p.peer, p.stale, s.port = s, s.wire.nc.RemoteAddr(), true, p
 	p.greet()
 	return true
+}
+
+// end ends the session. It may be another client's from then on.
+func (p *port) end() {
+	if p.s != nil {
+		p.s.close()
+		p.s = nil
+	}
 }
 
 // greet begins the session. One that does not come to be has ended. The engine
@@ -237,13 +253,13 @@ func (p *port) Write(b []byte) (int, error) {
 func (p *port) Close() error {
 	p.stage = portGone
 	if !p.detached {
-		p.s.close()
+		p.end()
 	}
 	return nil
 }
 
-func (p *port) LocalAddr() net.Addr              { return p.s.wire.nc.LocalAddr() }
-func (p *port) RemoteAddr() net.Addr             { return p.s.wire.nc.RemoteAddr() }
+func (p *port) LocalAddr() net.Addr              { return engineAddr }
+func (p *port) RemoteAddr() net.Addr             { return p.peer }
 func (p *port) SetDeadline(time.Time) error      { return nil }
 func (p *port) SetReadDeadline(time.Time) error  { return nil }
 func (p *port) SetWriteDeadline(time.Time) error { return nil }

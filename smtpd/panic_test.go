@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 
 	"posthaste/internal/config"
@@ -60,5 +61,57 @@ func TestPanicBeforeGreeting(t *testing.T) {
 	log.Close()
 	if !strings.Contains(lines.String(), "no names today") {
 		t.Errorf("the log does not say what happened:\n%s", lines.String())
+	}
+}
+
+// A session takes the place of one that has ended, and knows nothing of it.
+func TestNextSession(t *testing.T) {
+	t.Parallel()
+	cfg, err := config.LoadString("compatibility_level = 3.6\nmyhostname = mx.example.test\nmynetworks = 127.0.0.0/8\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines bytes.Buffer
+	log := maillog.New("smtpd", maillog.NewWriter(&lines, maillog.Classic))
+	s, err := New(t.Context(), Deps{Config: cfg, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const clients, rounds = 4, 25
+	play := func(commands []string, want ...string) {
+		near, far := net.Pipe()
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			s.ServeConn(t.Context(), addressed{far})
+		}()
+		r := bufio.NewReader(near)
+		for i, w := range want {
+			if line, err := r.ReadString('\n'); err != nil || !strings.HasPrefix(line, w) {
+				t.Errorf("%q, %v; want %s", line, err, w)
+			}
+			if i < len(commands) {
+				io.WriteString(near, commands[i]+"\r\n")
+			}
+		}
+		near.Close()
+		<-served
+	}
+	var wg sync.WaitGroup
+	for range clients {
+		wg.Go(func() {
+			for range rounds {
+				play([]string{"HELO a.test", "MAIL FROM:<>", "RSET x", "nonsense"}, "220 ", "250 ", "250 2.1.0", "501 ", "500 ") // and is lost
+				play([]string{"MAIL FROM:<>", "QUIT"}, "220 ", "250 2.1.0", "221 ")
+			}
+		})
+	}
+	wg.Wait()
+	s.Close()
+	log.Close()
+	for _, want := range []string{" helo=1 mail=1 rset=0/1 unknown=0/1 commands=2/4\n", " mail=1 quit=1 commands=2\n", ": lost connection after UNKNOWN from "} {
+		if n := strings.Count(lines.String(), want); n != clients*rounds {
+			t.Errorf("%d lines with %q, want %d", n, want, clients*rounds)
+		}
 	}
 }

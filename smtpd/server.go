@@ -86,6 +86,7 @@ type Server struct {
 	ample    atomic.Int64 // until then, in Unix nanoseconds, the queue's file system has room
 	mu       sync.Mutex
 	sessions map[*session]struct{}
+	idle     sync.Pool // *session, of those that have ended
 	ports    *ports
 	engine   sync.WaitGroup
 	milters  *milterSettings
@@ -187,7 +188,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 // not looked at: Drain ends sessions.
 func (s *Server) ServeConn(_ context.Context, nc net.Conn) {
 	set := s.settings()
-	ss := &session{srv: s, set: set, over: make(chan struct{}), sock: nc}
+	ss, _ := s.idle.Get().(*session)
+	if ss == nil {
+		ss = &session{over: make(chan struct{}, 1)}
+	}
+	ss.srv, ss.set, ss.sock = s, set, nc
 	ss.wire = wire{nc: quickio.New(nc), timeout: set.timeout}
 	ss.setEndpoints(nc.RemoteAddr(), nc.LocalAddr())
 	ss.history = s.notices.Transcript()
@@ -197,6 +202,8 @@ func (s *Server) ServeConn(_ context.Context, nc net.Conn) {
 	s.mu.Unlock()
 	s.ports.serve(ss)
 	<-ss.over
+	ss.forget()
+	s.idle.Put(ss)
 }
 
 // readExtensions reads what TLS, SASL and proxies are told to do.
@@ -239,7 +246,7 @@ func (s *Server) ended(ss *session) {
 	delete(s.sessions, ss)
 	s.mu.Unlock()
 	if first {
-		close(ss.over)
+		ss.over <- struct{}{} // the session is not to be touched after this
 	}
 }
 

@@ -76,7 +76,7 @@ type session struct {
 	srv  *Server
 	set  *settings
 	port *port
-	over chan struct{} // closed when the session has ended
+	over chan struct{} // gets one when the session has ended; has room for it
 	sock net.Conn      // the client's, under TLS if there is any
 	wire wire
 	busy atomic.Bool // not to be interrupted by draining
@@ -117,11 +117,12 @@ type session struct {
 	rcpts   []mail.Recipient
 	arrival time.Time
 	content int64 // octets of content received, for log lines
-	// sink and lines are what DATA takes the content with, and logged is the
-	// client= line: they are here for their memory.
-	sink   sink
-	lines  content
-	logged maillog.SMTPDClient
+	// sink and lines are what DATA takes the content with; logged and parting
+	// are log lines, of a message and of the session. They are here for their memory.
+	sink    sink
+	lines   content
+	logged  maillog.SMTPDClient
+	parting maillog.SMTPDDisconnect
 	// discarded says that a filter wants the message thrown away. Unlike an
 	// access table's DISCARD it is no reason to judge recipients no more: what
 	// a filter is told of has not been judged yet.
@@ -131,6 +132,11 @@ type session struct {
 	bdat      *bdatState
 	filter    *filterTalk // nil: there is none, or it hears of messages as a whole
 	context   string      // rewrite context: local or remote
+}
+
+// forget makes an ended session ready for another client.
+func (s *session) forget() {
+	*s = session{over: s.over, rcpts: s.rcpts, parting: maillog.SMTPDDisconnect{Counts: s.parting.Counts[:0]}}
 }
 
 // greet is the start of the session: who is it, may they come in, and hello.
@@ -618,6 +624,7 @@ func (s *session) panicked(what any) {
 }
 
 // close ends the session for good: log lines, counters, socket.
+// The caller must not touch the session after this.
 func (s *session) close() {
 	if s.closed { // the engine closes what it has been told to close
 		return
@@ -645,13 +652,14 @@ func (s *session) close() {
 }
 
 func (s *session) logDisconnect() {
-	counts := make([]maillog.CommandCount, 0, 8)
+	counts := s.parting.Counts[:0]
 	for v := range nverbs {
 		if c := s.counts[v]; c.total > 0 {
 			counts = append(counts, maillog.CommandCount{Name: commands[v].name, OK: int(c.ok), Total: int(c.total)})
 		}
 	}
-	s.srv.log.Log(maillog.SMTPDDisconnect{Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.LogPort, Counts: counts, Notes: s.notes})
+	s.parting = maillog.SMTPDDisconnect{Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.LogPort, Counts: counts, Notes: s.notes}
+	s.srv.log.Log(&s.parting)
 }
 
 // clientOf is the client as envelopes have it.

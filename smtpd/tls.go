@@ -299,7 +299,7 @@ func (s *session) changePort() error {
 		return nil
 	}
 	s.port.detached = true
-	p := &port{s: s, stage: portHidden} // its greeting is not for the client
+	p := newPort(s, portHidden) // its greeting is not for the client
 	s.port = p
 	s.srv.ports.in <- p
 	return io.EOF
