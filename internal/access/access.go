@@ -268,9 +268,10 @@ func (e *Evaluator) clientIn(ctx context.Context, l *table.List, c *Client) (boo
 	return l.MatchClient(ctx, c.Name, c.AddrText)
 }
 
-// start makes the run of one list.
+// start makes the run of one list, in the place of the one before.
 func (e *Evaluator) start(s *Session, l *list) *run {
-	r := &run{e: e, s: s}
+	r := &s.run
+	*r = run{e: e, s: s}
 	switch l {
 	case e.client:
 		r.name, r.cl, r.kind = s.NameAddr(), classClient, kindClient

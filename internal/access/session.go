@@ -105,6 +105,7 @@ type Session struct {
 	rcptChecked bool                                  // the present recipient has been looked for in its tables
 	sndrChecked bool
 	resolved    []resolvedAddr // answers for this transaction
+	run         run            // of the list that is gone through; it is here for its memory
 }
 
 // maxResolved bounds the answers of trivial-rewrite that a transaction keeps.
