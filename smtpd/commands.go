@@ -37,10 +37,6 @@ func (s *session) helo(v verb) *smtpwire.Reply {
 		s.a.ResetHelo()
 		return r
 	}
-	s.ehlo = nil
-	if v == vEhlo {
-		s.ehlo = s.ehloReply()
-	}
 	return nil
 }
 
@@ -63,8 +59,9 @@ func clip(s string, n int) string {
 	return s
 }
 
-// ehloReply is the list of extensions, in Postfix's order.
-func (s *session) ehloReply() []byte {
+// appendEhlo appends the answer to EHLO: the list of extensions, in Postfix's
+// order.
+func (s *session) appendEhlo(b []byte) []byte {
 	hidden := s.hiddenKeywords()
 	lines := make([]string, 1, 16)
 	lines[0] = s.set.myhostname
@@ -113,7 +110,6 @@ func (s *session) ehloReply() []byte {
 	if s.offersRequireTLS() {
 		add("requiretls", "REQUIRETLS")
 	}
-	b := make([]byte, 0, 256)
 	for i, l := range lines {
 		sep := byte('-')
 		if i == len(lines)-1 {

@@ -215,8 +215,8 @@ func (p *port) greet() {
 // What the engine is given to read.
 const (
 	engineHelo = "HELO client\r\n"
-	engineMail = "MAIL FROM:<sender@client>\r\n"
-	engineRcpt = "RCPT TO:<recipient@here>\r\n"
+	engineMail = "MAIL FROM:<s@c>\r\n" // short: the engine copies addresses, and its answers have them
+	engineRcpt = "RCPT TO:<r@s>\r\n"
 	engineData = "DATA\r\n"
 	engineRset = "RSET\r\n"
 	engineDone = ".\r\n" // all content that the engine ever sees

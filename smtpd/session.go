@@ -85,7 +85,6 @@ type session struct {
 	cmd        smtpwire.Command
 	verb       verb
 	out        *smtpwire.Reply // the answer to the command that the engine has
-	ehlo       []byte          // the whole answer, for EHLO
 	counts     [nverbs]struct{ ok, total int32 }
 	errors     int
 	junk       int
@@ -536,8 +535,7 @@ func (s *session) finished(code int) {
 	switch {
 	case s.verb == vEhlo && code == 250:
 		s.count(true)
-		s.send(s.ehlo)
-		s.ehlo = nil
+		s.send(s.appendEhlo(s.wire.scratch()))
 	case s.out != nil:
 		s.done(s.out)
 	default: // the engine did not ask us
