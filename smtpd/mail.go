@@ -338,7 +338,7 @@ func (s *session) resetMail() {
 
 // maxKeptRcpts bounds the memory for recipients that a session keeps for the
 // messages to come.
-const maxKeptRcpts = 64
+const maxKeptRcpts = 100
 
 func (s *session) resetRcpts() {
 	if cap(s.rcpts) > maxKeptRcpts {
