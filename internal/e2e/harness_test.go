@@ -149,6 +149,9 @@ scache unix - - n - 1 scache
 postlog unix-dgram n - n - 1 postlogd
 `
 
+// died is what the Go runtime says of a program with a defect; the master logs it.
+var died = regexp.MustCompile(`(?m)^.*(DATA RACE|panic: |fatal error: ).*$`)
+
 // newSystem makes and starts a mail system that is stopped, and found to have
 // left no process, when the test ends.
 func newSystem(t testing.TB, o options) *system {
@@ -160,6 +163,9 @@ func newSystem(t testing.TB, o options) *system {
 	os.Chmod(dir, 0o755)
 	s := &system{t: t, dir: dir, port: freePort(t)}
 	t.Cleanup(func() {
+		if line := died.FindString(s.out.String() + s.log()); line != "" {
+			t.Errorf("a process says: %s", line)
+		}
 		if t.Failed() {
 			t.Logf("output of %s:\n%s\nlog:\n%s", dir, s.out.String(), s.log())
 		}
