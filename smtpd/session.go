@@ -135,7 +135,9 @@ type session struct {
 
 // forget makes an ended session ready for another client.
 func (s *session) forget() {
-	*s = session{over: s.over, rcpts: s.rcpts, parting: maillog.SMTPDDisconnect{Counts: s.parting.Counts[:0]}}
+	over, rcpts, counts := s.over, s.rcpts, s.parting.Counts
+	*s = session{} // in place: a literal with fields would first be made on the stack, where each client waits
+	s.over, s.rcpts, s.parting.Counts = over, rcpts, counts[:0]
 }
 
 // greet is the start of the session: who is it, may they come in, and hello.
