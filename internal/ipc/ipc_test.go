@@ -100,8 +100,6 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// Many callers share a connection, replies come in any order, each caller
-// gets its own.
 // alias is a message that keeps the octets that it is decoded from.
 type alias struct{ body []byte }
 
@@ -150,6 +148,8 @@ func TestReplyStays(t *testing.T) {
 	}
 }
 
+// Many callers share a connection, replies come in any order, each caller
+// gets its own.
 func TestManyCallers(t *testing.T) {
 	t.Parallel()
 	var wg sync.WaitGroup
