@@ -18,6 +18,7 @@ func (e *engine) account(slot uint32, sign int64) {
 		if l.refSeg != l.conSeg || l.refOff != l.conOff || l.conLen == 0 {
 			s.live += sign * int64(l.refLen)
 			s.stateLive += sign * int64(l.refLen)
+			e.stateSum += sign * int64(l.refLen)
 			e.liveSum += sign * int64(l.refLen)
 		}
 		if sign > 0 {

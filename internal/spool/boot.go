@@ -1,6 +1,10 @@
 package spool
 
-import "posthaste/internal/pack"
+import (
+	"path"
+
+	"posthaste/internal/pack"
+)
 
 // boot starts this process's part of the log: one batch with BOOT and, again,
 // all that the tail said (invariants 6 and 7).
@@ -59,6 +63,32 @@ func (r *recovery) boot() error {
 		e.reap(s)
 	}
 	return nil
+}
+
+// regain gives back the segment that the start took, if the disk has no room
+// for another.
+func (e *engine) regain() error {
+	want := int(e.kept())
+	missing := int64(want - e.provenFree())
+	if missing <= 0 {
+		return nil
+	}
+	free, err := e.fs.Free(path.Join(e.dir, segDir))
+	room := err == nil && free >= missing*e.lim.segSize+e.lim.minFree
+	if room && e.mayCreate() {
+		return nil // the housekeeper does
+	}
+	if _, err := e.recordPoint(e.from); err != nil || e.ready(want) { // a batch that proves what BOOT freed
+		return err
+	}
+	e.mu.Lock()
+	e.diskLow = e.diskLow || !room
+	e.mu.Unlock()
+	if err := e.sweep(want); err != nil {
+		return err
+	}
+	_, err = e.recordPoint(e.from) // and what this did
+	return err
 }
 
 // freeSegments is the set of segments that nothing needs as things are
@@ -187,9 +217,16 @@ func (r *recovery) rewriteTail() {
 
 // checkpoint adds a STATE of every message when these are few, so that a
 // spool with little in it has a short log after each start.
+//
+// When few segments are free, it is added if it can be: it frees what earlier
+// starts took that did not live.
 func (r *recovery) checkpoint() {
 	e := r.e
-	if e.idx.len() > maxBootStates || e.metaSum > e.lim.segSize/4 {
+	few := len(e.free) <= forStarts+forWork && e.w.size()+e.metaSum <= e.lim.unit
+	if !few && (e.idx.len() > maxBootStates || e.metaSum > e.lim.segSize/4) {
+		if p := e.reachable(); p.batch > max(e.from.batch, e.moved.batch) {
+			e.moved = p
+		}
 		return
 	}
 	for slot := range e.idx.used {

@@ -19,9 +19,9 @@ func (e *engine) maintain() (bool, error) {
 	}
 	e.mu.Lock()
 	e.adopt()
-	low := e.available() <= e.lim.reserve+1
+	low := e.available() <= max(e.lim.reserve, e.kept())+1
 	e.mu.Unlock()
-	if len(e.victims) > 0 || low && e.chooseVictims(true) { // wins space sooner than a checkpoint
+	if len(e.victims) > 0 || low && e.chooseVictims(true, 0) { // wins space sooner than a checkpoint
 		if did, err := e.copyStep(); did || err != nil {
 			return did, err
 		}
@@ -29,11 +29,104 @@ func (e *engine) maintain() (bool, error) {
 	if did, err := e.checkpointStep(low); did || err != nil {
 		return did, err
 	}
-	if !low && e.chooseVictims(false) {
+	if !low && e.chooseVictims(false, 0) {
 		return e.copyStep()
 	}
 	e.trim()
 	return false, nil
+}
+
+// sweep wins back what is dead in closed segments, until want are free or all
+// have been looked at, whatever that costs: it is for a disk that has no room
+// for more. It takes no more than one segment of those that are left, and gives
+// it back with what it wins.
+func (e *engine) sweep(want int) error {
+	if e.swept > 0 && e.stats.Written-e.swept < uint64(e.lim.segSize/8) {
+		return nil // there was nothing to win
+	}
+	until := e.batch
+	for !e.ready(want) {
+		did, err := e.sweepStep(until)
+		if err != nil {
+			return err
+		}
+		if !did {
+			e.swept = e.stats.Written
+			return nil
+		}
+	}
+	e.swept = 0
+	return nil
+}
+
+// sweepStep writes one batch for sweep: it empties segments with much that is
+// dead, or moves the recovery point on towards batch until, so that more can be
+// emptied or are empty. What is written from that batch on is left alone, so
+// that there is an end to it.
+func (e *engine) sweepStep(until uint64) (bool, error) {
+	if len(e.victims) > 0 || e.chooseVictims(true, until) {
+		if did, err := e.copyStep(); did || err != nil {
+			return did, err
+		}
+	}
+	if p := e.reachable(); p.batch > e.from.batch {
+		return e.recordPoint(p)
+	}
+	holding, _ := e.holding()
+	switch {
+	case len(holding) == 0 || holding[0].firstBatch >= until || e.isLeft(holding[0]):
+		return false, nil
+	case holding[0] == e.head:
+		if e.behindHead() < e.lim.segSize {
+			return false, nil
+		}
+		e.turn = true
+		did, err := e.recordPoint(e.from)
+		e.turn = false // also when there was no room for it
+		return did, err
+	}
+	return e.moveOldest(holding)
+}
+
+// behindHead is what is dead in segments that were begun after the head, with what
+// the cleaner copied: the recovery point cannot pass them before the head is closed.
+func (e *engine) behindHead() (dead int64) {
+	for _, s := range e.segs {
+		if s.state == segClosed && s.lastBatch >= e.head.firstBatch {
+			dead += s.size - blockSize - s.live
+		}
+	}
+	return dead
+}
+
+// recordPoint writes a batch that makes p the recovery point.
+func (e *engine) recordPoint(p point) (bool, error) {
+	e.moved = p
+	e.beginStep(e.head)
+	e.w.force = true
+	return e.step(false)
+}
+
+// beginStep begins a batch of maintenance for the end of s.
+func (e *engine) beginStep(s *segment) {
+	e.begin()
+	e.w.upkeep, e.w.leave, e.w.most = true, e.left(), e.stepBytes()
+	if s == nil {
+		return
+	}
+	if room := s.size - s.off - blockSize; room > 0 { // one block for the padding, and a CKPT
+		e.w.most = min(e.w.most, room)
+	}
+}
+
+// step writes the batch of maintenance that was made. It is false when there is
+// no room for it.
+func (e *engine) step(cold bool) (bool, error) {
+	err := e.flush(cold)
+	if errors.Is(err, ErrFull) {
+		return false, nil
+	}
+	return true, err
 }
 
 // stepBytes bounds what one step of maintenance writes.
@@ -58,18 +151,7 @@ func (e *engine) inWindow(s *segment) bool {
 // checkpointStep moves the recovery point on, or does a part of the work
 // that this takes (invariant 5).
 func (e *engine) checkpointStep(low bool) (bool, error) {
-	var window int64
-	var holding []*segment // whose states hold the point where it is, and back from where it may go
-	for _, s := range e.segs {
-		if !e.inWindow(s) {
-			continue
-		}
-		window++
-		if s.nstates > 0 || s.state == segOpen {
-			holding = append(holding, s)
-		}
-	}
-	slices.SortFunc(holding, func(a, b *segment) int { return cmp.Compare(a.firstBatch, b.firstBatch) })
+	holding, window := e.holding()
 	var oldest *segment
 	if len(holding) > 0 {
 		oldest = holding[0]
@@ -85,9 +167,7 @@ func (e *engine) checkpointStep(low bool) (bool, error) {
 		if !low {
 			return false, nil
 		}
-		e.begin()
-		e.w.force = true
-		return true, e.flush(false)
+		return e.recordPoint(p)
 	}
 	if e.moved != (point{}) && !low {
 		return false, nil // enough is done once that is durable
@@ -95,11 +175,40 @@ func (e *engine) checkpointStep(low bool) (bool, error) {
 	if oldest == e.head || oldest == nil || e.isLeft(oldest) || !e.mayWrite(e.head) {
 		return false, nil
 	}
-	if oldest == e.cold {
-		e.sealHead(true)
-		return true, nil
+	return e.moveOldest(holding)
+}
+
+// holding are the segments whose states hold the recovery point where it is,
+// and back from where it may go, oldest first; and of how many segments the
+// window consists.
+func (e *engine) holding() (list []*segment, window int64) {
+	for _, s := range e.segs {
+		if !e.inWindow(s) {
+			continue
+		}
+		window++
+		if s.nstates > 0 || s.state == segOpen {
+			list = append(list, s)
+		}
 	}
-	return true, e.moveStates(holding)
+	slices.SortFunc(list, func(a, b *segment) int { return cmp.Compare(a.firstBatch, b.firstBatch) })
+	return list, window
+}
+
+// moveOldest does a part of what lets the recovery point pass the oldest of
+// these segments.
+func (e *engine) moveOldest(holding []*segment) (bool, error) {
+	switch oldest := holding[0]; oldest {
+	case e.cold:
+		e.mu.Lock()
+		e.cold = nil
+		e.seal(oldest)
+		e.mu.Unlock()
+		return true, nil
+	case e.head:
+		return false, nil
+	}
+	return e.moveStates(holding)
 }
 
 // worthwhile says whether moving the recovery point over the whole window
@@ -136,25 +245,25 @@ func (e *engine) reachable() point {
 // moveStates records again, at the head, states whose newest record is in these
 // segments, the first of them first. A batch takes whole blocks, however little
 // is in it: of segments that hold few states it empties several.
-func (e *engine) moveStates(list []*segment) error {
-	e.begin()
+func (e *engine) moveStates(list []*segment) (bool, error) {
+	e.beginStep(e.head)
 	for _, s := range list {
 		if s.state == segOpen || e.isLeft(s) || !e.moveFrom(s) {
 			break
 		}
 	}
 	e.w.moved = uint64(e.w.size())
-	return e.flush(false)
+	return e.step(false)
 }
 
 // moveFrom stages the states in s; false says that the batch has all that it may have.
 func (e *engine) moveFrom(s *segment) bool {
 	for slot := s.states; slot != 0; {
-		if e.w.size() >= e.stepBytes() {
-			return false
-		}
 		l := e.idx.at(slot - 1)
 		slot = l.stateNext
+		if e.w.size() > 0 && e.w.size()+e.stateCost(l) > e.w.most {
+			return false
+		}
 		e.w.unread = nil
 		m, ok := e.readMeta(&staged{number: l.number, live: *l})
 		if e.w.unread != nil {
@@ -191,8 +300,9 @@ func sorted(m map[uint32]*segment) []*segment {
 
 // chooseVictims picks segments whose live records are worth copying, by what
 // is won for what it costs: (1-u)*age/(1+u), as in Rosenblum and Ousterhout's
-// log-structured file system.
-func (e *engine) chooseVictims(low bool) bool {
+// log-structured file system. With until they are for a sweep: of segments begun
+// before that batch, and as many as it takes.
+func (e *engine) chooseVictims(low bool, until uint64) bool {
 	var cand []*segment
 	var occupied int64
 	for _, s := range e.segs {
@@ -200,7 +310,7 @@ func (e *engine) chooseVictims(low bool) bool {
 			continue
 		}
 		occupied += s.size
-		if s.lastBatch < e.from.batch && s.live > 0 {
+		if s.lastBatch < e.from.batch && s.live > 0 && (until == 0 || s.firstBatch < until) {
 			cand = append(cand, s)
 		}
 	}
@@ -214,18 +324,31 @@ func (e *engine) chooseVictims(low bool) bool {
 	slices.SortFunc(cand, func(a, b *segment) int {
 		return cmp.Or(cmp.Compare(score(b), score(a)), cmp.Compare(a.file, b.file))
 	})
-	var dead int64
+	var won int64
 	for i, s := range cand {
-		dead += s.size - blockSize - s.live
-		if dead >= e.lim.segSize { // a segment is won: worth it
+		won += s.size - blockSize - s.live - e.lossOf(s, until > 0)
+		if won >= e.lim.segSize { // worth it
 			e.victims = append(e.victims[:0], cand[:i+1]...)
 			return true
 		}
-		if i == maxVictims {
+		if i == maxVictims && until == 0 {
 			break
 		}
 	}
 	return false
+}
+
+// lossOf is how much of the room that its live records take is lost when they
+// are copied, at the ends of batches and segments: at most, so that cleaning wins
+// what it is to win and comes to an end, or on average, for a sweep, which ends
+// in any case.
+func (e *engine) lossOf(s *segment, average bool) int64 {
+	batches := 1 + s.live/e.stepBytes()
+	record := s.live / int64(max(1, s.ncontents))
+	if average {
+		return (batches*blockSize + record) / 2
+	}
+	return batches*blockSize + record
 }
 
 // maxVictims bounds how many segments are emptied into one.
@@ -241,43 +364,52 @@ func (e *engine) copyStep() (bool, error) {
 		e.stats.Cleaned++
 		e.mu.Unlock()
 	}
-	if !e.mayWrite(e.cold) {
+	cold := e.cold != nil && e.cold.off+2*blockSize <= e.cold.size || !e.tight()
+	to := e.head // rather than to begin another segment
+	if cold {
+		to = e.cold
+	}
+	if !e.mayWrite(to) {
 		e.victims = nil
 		return false, nil
 	}
-	e.begin()
+	e.beginStep(to)
 	for _, v := range e.victims {
 		for slot := v.contents; slot != 0; {
 			l := e.idx.at(slot - 1)
 			slot = l.contNext
 			next := int64(l.conLen) + int64(l.refMeta) + stateSlack
-			if e.w.size() > 0 && e.w.size()+next > e.stepBytes() {
-				return true, e.flush(true)
+			if e.w.size() > 0 && e.w.size()+next > e.w.most {
+				return e.copied(cold)
 			}
 			c := e.readCopy(&staged{number: l.number, live: *l})
 			if c.unread != nil {
 				e.leave(v, c.unread)
-				return true, e.flush(true)
+				return e.copied(cold)
 			}
 			e.putCopy(e.stage(l.number, l.created), &c)
 			e.w.copied += uint64(l.conLen)
 		}
 	}
-	return true, e.flush(true)
+	return e.copied(cold)
 }
 
-// mayWrite says whether maintenance may write a batch without taking what
-// those who record dispositions may need (invariant 14): the last free segment
-// is for them.
-func (e *engine) mayWrite(s *segment) bool {
-	need := 1
-	if !e.hasRoom(s) {
-		need = 2
+// copied writes what copyStep made.
+func (e *engine) copied(cold bool) (bool, error) {
+	did, err := e.step(cold)
+	if !did {
+		e.victims = nil
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.adopt()
-	return len(e.free) >= need || e.available() > e.lim.reserve
+	return did, err
+}
+
+// tight says whether there are few free segments, and no more can be made.
+func (e *engine) tight() bool { return !e.mayCreate() && !e.ready(int(e.kept())+1) }
+
+// mayWrite says whether maintenance may write a batch to s, or if need be to
+// a new segment, without taking what is left for others (invariant 14).
+func (e *engine) mayWrite(s *segment) bool {
+	return s != nil && s.off+2*blockSize <= s.size || e.ready(e.left()+1) || e.mayCreate()
 }
 
 // leave lets a segment be what it is for a while: something in it cannot be
@@ -363,7 +495,7 @@ func (e *engine) fetchBody(s *staged) (body []byte, damaged bool) {
 // spares is how many free segments to have ready: what a checkpoint of
 // everything would fill, and one.
 func (e *engine) spares() int64 {
-	n := max(minSpare, 1+e.metaSum/e.lim.segSize)
+	n := max(1+e.metaSum/e.lim.segSize, e.kept()+int64(e.floorFor(2*e.liveSum)-e.floor()))
 	if e.lim.segments > 0 {
 		n = min(n, e.lim.reserve)
 	}
@@ -399,7 +531,7 @@ func (e *engine) housekeep() {
 	gone, drop := e.gone, e.drop
 	e.gone, e.drop = nil, nil
 	want := int(e.spares())
-	missing := want - len(e.free) - len(e.fresh)
+	missing, low := want-len(e.free)-len(e.fresh), e.diskLow
 	broken := e.broken
 	may := e.lim.segments == 0 || int64(len(e.segs)+len(e.fresh)) < e.lim.segments-e.bigSum/e.lim.segSize
 	e.mu.Unlock()
@@ -417,27 +549,22 @@ func (e *engine) housekeep() {
 			e.warn("spool: giving back a segment: %v", err)
 		}
 	}
-	if missing > 0 && may {
+	switch {
+	case missing > 0 && may:
 		e.makeSpare(want)
+	case low:
+		e.makeSpare(0) // none, but there may be room again for others to make some
 	}
 }
 
+// makeSpare makes a segment, if fewer than want are free and the disk has room,
+// and notes whether it has.
 func (e *engine) makeSpare(want int) {
 	free, err := e.fs.Free(path.Join(e.dir, segDir))
 	if err == nil && free >= e.lim.minFree+e.lim.segSize {
 		err = e.create(want)
 	} else if err == nil {
-		err = errors.New("the file system is nearly full")
+		err = errNearlyFull
 	}
-	e.mu.Lock()
-	was := e.diskErr
-	e.diskLow, e.diskErr = err != nil, ""
-	if err != nil {
-		e.diskErr = err.Error()
-	}
-	news := e.diskErr != was
-	e.mu.Unlock()
-	if err != nil && news {
-		e.warn("spool: no spare segment: %v; no mail is taken until there is room", err)
-	}
+	e.noteDisk(err)
 }

@@ -71,7 +71,7 @@ func (w *walk) life() {
 	if injected {
 		w.failedSyncs++
 	}
-	w.logf("end of life: %d messages, %v", len(w.now), w.e.broken)
+	w.logf("end of life: %d messages, %d segments free, %v", len(w.now), len(w.e.free), w.e.broken)
 }
 
 // trigger says, from some operation on, true: the n-th of all, or of a kind,
@@ -180,7 +180,7 @@ type enum struct {
 	*world
 	points, images, recoveries int
 	deep                       bool // cut recovery itself, too
-	thorough                   bool // after each recovery write to all segments there are
+	thorough                   bool // after each recovery fill the disk and use what segments there are
 	last                       string
 	deadline                   time.Time
 	most                       int // images, 0: no bound
@@ -247,16 +247,13 @@ func (x *enum) check(mem *vfs.Mem, deep bool) {
 	}
 	y.hook = nil
 	y.settle()
-	msg, mm := y.newMessage(300, 1)
-	c := &change{}
-	c.add(msg, mm)
-	y.commit(c)
-	for files := len(y.e.segs); x.thorough && y.now[mm.id.Number()] != nil && len(y.e.segs) == files && len(y.e.free) > 0; {
+	if x.thorough {
+		y.useLast()
+	} else {
+		msg, mm := y.newMessage(300, 1)
 		c := &change{}
-		c.update(mm.id, Change{Set: SetAttempts, Attempts: y.now[mm.id.Number()].attempts + 1})
-		if !y.commit(c) {
-			fail("broken: %v", y.e.broken)
-		}
+		c.add(msg, mm)
+		y.commit(c)
 	}
 	y.mem = y.mem.Cut(vfs.Loss{})
 	x.recoveries++
@@ -264,6 +261,32 @@ func (x *enum) check(mem *vfs.Mem, deep bool) {
 		fail("cut before %s and again: open: %v", x.last, err)
 	}
 	y.settle()
+}
+
+// useLast brings it about, on a full disk, that a start takes the one segment
+// that is left, and records something in it.
+func (w *world) useLast() {
+	if len(w.now) == 0 {
+		return // before there is mail there may be no free segment, and no start on a full disk
+	}
+	w.fillDisk(0)
+	update := func() {
+		m := w.pick()
+		c := &change{}
+		c.update(m.id, Change{Set: SetAttempts, Attempts: m.attempts + 1})
+		if !w.commit(c) {
+			fail("broken: %v", w.e.broken)
+		}
+	}
+	for i := 0; i < 20 && len(w.e.free) != 1; i++ {
+		update()
+	}
+	w.mem.Restart()
+	if err := w.open(); err != nil {
+		fail("on a full disk: open: %v", err)
+	}
+	w.settle()
+	update()
 }
 
 func (x *enum) child(mem *vfs.Mem) *world {

@@ -23,9 +23,10 @@
 //   - Damage to what was durable is told through Options.Warn. A message with
 //     damaged content goes to the corrupt queue; nothing is silently dropped,
 //     and content is never given out before its checksum was verified.
-//   - A disposition can always be recorded: new mail is refused while there
-//     is still room for it.
-//   - Disk use is at most twice the live bytes and 24 segments; each byte
+//   - A disposition can always be recorded, for ever and on a disk that others have
+//     filled to the last block: new mail is refused while there is still room
+//     for it. If there is none all the same (below), it waits.
+//   - Disk use is at most twice the live bytes and 26 segments; each byte
 //     accepted is written less than 1.3 times. (TestMonth.)
 //
 // # Files
@@ -145,6 +146,25 @@
 // over its bound, the cleaner copies live messages out of the segments where
 // that wins most for its cost, (1-u)*age/(1+u), into segments of their own.
 // Content is never copied because of a retry.
+//
+// # A full disk
+//
+// When no segment can be made, the log lives on those that there are. New mail
+// leaves five of them free, or two while less than half a segment is alive, and
+// what the states of mail without one would fill in the end. Before the next
+// segment is begun, a sweep wins back what is dead in others until as many are
+// free again: it moves the recovery point over all of the log, and copies what
+// is alive out of as many segments as it takes. That may take long, and who
+// commits waits for it.
+//
+// Three of the free segments are for starts. On such a disk a start does not
+// end before it has given back the one that it took. Any number of starts may die
+// one after the other, but not more than two in a row between their first two
+// syncs: the one after those may find no segment to write to.
+//
+// What is alive cannot be won back. Should states grow beyond what was reckoned
+// with, by long replies of many hosts, the last segment is left to the next start,
+// and what cannot be recorded waits, and is tried again every second.
 //
 // # Parameters
 //

@@ -3,6 +3,7 @@ package spool
 import (
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,7 +40,8 @@ import (
 //  12. A bounce and the disposition that causes it are one batch (the
 //     caller's part).
 //  13. Damage below what was promised is an alarm, never a silent end.
-//  14. A disposition can always be recorded (the reserve).
+//  14. A disposition can always be recorded: free segments are kept from new
+//     mail, and won back before one is taken (room.go).
 type engine struct {
 	fs     vfs.FS
 	dir    string
@@ -64,6 +66,7 @@ type engine struct {
 	gone     []string   // big files to unlink
 	liveSum  int64      // bytes of live records
 	metaSum  int64      // about what states of all live messages would take
+	stateSum int64      // bytes of live STATE records, which are in liveSum, too
 	bigSum   int64      // bytes of big files, arriving ones included
 	stats    Stats      // counters
 	broken   error
@@ -83,6 +86,8 @@ type engine struct {
 	from       point  // durable recovery point
 	moved      point  // the one to be recorded with the next batch, if not zero
 	victims    []*segment
+	turn       bool   // the next batch begins a new head
+	swept      uint64 // Stats.Written when a sweep last won too little; 0: none did
 
 	w batchWriter
 }
@@ -147,18 +152,26 @@ type request struct {
 	err  error
 	cost int64
 	next int // of a batch whose changes stand apart: the one to go on with
+	from int // next, before the log batch being made
 }
 
 // commit makes as many of reqs durable as go into one log batch, sets their
 // err, and returns how many that were. What it refuses for its own reasons
-// has an err, too. An error of commit itself is that the log is broken.
+// has an err, too. An error of commit itself is that the log is broken, or, when
+// it is ErrFull, that nothing can be written now and nothing has happened.
 func (e *engine) commit(reqs []*request) (n int, err error) {
 	if e.broken != nil {
 		return 0, e.broken
 	}
+	adds := func(r *request) bool { return r.b.adds > 0 }
+	if err := e.makeRoom(slices.ContainsFunc(reqs, adds)); err != nil {
+		return 0, err
+	}
 	e.begin()
+	e.w.leave = 1
 	for n < len(reqs) {
 		r := reqs[n]
+		r.from = r.next
 		if r.b.apart {
 			if !e.putApart(r) {
 				break
@@ -177,6 +190,9 @@ func (e *engine) commit(reqs []*request) (n int, err error) {
 		n++
 	}
 	if err := e.flush(false); err != nil {
+		for _, r := range reqs[:min(n+1, len(reqs))] {
+			r.next = r.from
+		}
 		return n, err
 	}
 	e.mu.Lock()

@@ -180,7 +180,7 @@ func TestBroken(t *testing.T) {
 		return nil
 	}}
 	s := openTest(t, "q", Options{FS: fs, SegmentSize: 64 << 10})
-	for s.Stats().Free < minSpare { // its failure to make one would be another story
+	for s.Stats().Free < minFloor { // its failure to make one would be another story
 		time.Sleep(time.Millisecond)
 	}
 	broken.Store(true)

@@ -131,4 +131,4 @@ func TestMonth(t *testing.T) {
 }
 
 // fixedSegments is the fixed number in the bound on disk space.
-const fixedSegments = 24
+const fixedSegments = 26

@@ -18,35 +18,59 @@ func (e *engine) reap(s *segment) {
 	if s.live != 0 && e.plant != plantRecycleLive {
 		return
 	}
-	s.state = segFree
+	s.state, s.freed = segFree, e.promised
 	e.free = append(e.free, s)
 }
 
-// takeSegment gives a segment to write to. The lowest file comes first, so
-// that the log keeps to as few files as it can.
-func (e *engine) takeSegment() (*segment, error) {
+// takeSegment gives a segment to write to and leaves so many free ones behind.
+// If there are no more, one is made, if that may be; the error is ErrFull when
+// there is none.
+func (e *engine) takeSegment(leave int, create bool) (*segment, error) {
 	for {
 		e.mu.Lock()
 		e.adopt()
-		best := -1
-		for i, s := range e.free {
-			if best < 0 || s.file < e.free[best].file {
-				best = i
-			}
-		}
-		if best >= 0 {
-			s := e.free[best]
-			e.free[best] = e.free[len(e.free)-1]
-			e.free = e.free[:len(e.free)-1]
+		if len(e.free) > leave {
+			s := e.pickFree()
 			s.state = segOpen
 			e.mu.Unlock()
 			return s, nil
 		}
 		e.mu.Unlock()
-		if err := e.create(1); err != nil {
+		if !create {
+			return nil, fmt.Errorf("%w: no segment to write to", ErrFull)
+		}
+		if err := e.provide(leave + 1); errors.Is(err, ErrBroken) {
 			return nil, err
+		} else if err != nil {
+			return nil, fmt.Errorf("%w: no segment to write to: %w", ErrFull, err)
 		}
 	}
+}
+
+// pickFree takes a free segment. The lowest file comes first, so that the log
+// keeps to as few files as it can. The caller holds mu.
+func (e *engine) pickFree() *segment {
+	best := 0
+	for i, s := range e.free {
+		if s.file < e.free[best].file {
+			best = i
+		}
+	}
+	s := e.free[best]
+	e.free[best] = e.free[len(e.free)-1]
+	e.free = e.free[:len(e.free)-1]
+	return s
+}
+
+// provenFree is how many segments a start would find to be free, whatever becomes
+// of the last batch: one after the batch that made them free is durable.
+func (e *engine) provenFree() (n int) {
+	for _, s := range e.free {
+		if s.freed < e.promised {
+			n++
+		}
+	}
+	return n
 }
 
 // adopt takes over what create made. The writer calls it, holding mu.
@@ -65,10 +89,15 @@ func (e *engine) create(want int) error {
 	e.createMu.Lock()
 	defer e.createMu.Unlock()
 	e.mu.Lock()
-	if len(e.free)+len(e.fresh) >= want {
-		e.mu.Unlock()
+	enough := len(e.free)+len(e.fresh) >= want
+	e.mu.Unlock()
+	if enough {
 		return nil
 	}
+	if free, err := e.fs.Free(path.Join(e.dir, segDir)); err == nil && free < e.lim.segSize {
+		return errNearlyFull // without filling it up to see that
+	}
+	e.mu.Lock()
 	file := e.nextFile
 	e.nextFile++ // never used again, even when this fails: readers know files by number
 	e.mu.Unlock()
@@ -87,6 +116,8 @@ func (e *engine) create(want int) error {
 	e.fresh = append(e.fresh, &segment{file: file, f: f, size: e.lim.segSize})
 	return nil
 }
+
+var errNearlyFull = errors.New("the file system is nearly full")
 
 // zeros are never written to. They take no memory: all their pages are the one
 // page of zeros that the system has.
@@ -116,7 +147,6 @@ func fillFile(fs vfs.FS, name string, size int64) (vfs.File, error) {
 
 // rotate closes the head of a stream and makes s the new one.
 func (e *engine) rotate(s *segment, cold bool) segHeader {
-	e.sealHead(cold)
 	e.nextSegno++
 	var r [8]byte
 	e.random(r[:])
@@ -129,25 +159,20 @@ func (e *engine) rotate(s *segment, cold bool) segHeader {
 	defer e.mu.Unlock()
 	s.segno, s.salt, s.firstBatch, s.lastBatch = h.segno, uint32(h.salt), e.batch, 0
 	s.off, s.cold, s.left, s.state = blockSize, cold, time.Time{}, segOpen
-	if cold {
-		e.cold = s
-	} else {
-		e.head = s
-	}
-	return h
-}
-
-// sealHead closes the head of a stream.
-func (e *engine) sealHead(cold bool) {
 	p := &e.head
 	if cold {
 		p = &e.cold
 	}
-	if s := *p; s != nil {
-		e.mu.Lock()
-		s.state = segClosed
-		*p = nil
-		e.reap(s)
-		e.mu.Unlock()
+	if old := *p; old != nil {
+		e.seal(old)
 	}
+	*p = s
+	return h
+}
+
+// seal closes the head of a stream, which is another now or none. The caller
+// holds mu.
+func (e *engine) seal(s *segment) {
+	s.state = segClosed
+	e.reap(s)
 }

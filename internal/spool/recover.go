@@ -51,7 +51,10 @@ func (e *engine) open() (RecoveryReport, error) {
 	if err := r.boot(); err != nil {
 		return r.rep, err
 	}
-	return r.rep, r.sweep()
+	if err := r.sweep(); err != nil {
+		return r.rep, err
+	}
+	return r.rep, e.regain()
 }
 
 // prepareDirs makes the directories, and makes durable the names in them: one

@@ -1,6 +1,9 @@
 package spool
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // full says why no mail can be taken now, or nil. Mail that settles other mail
 // may take a part of what is kept for dispositions, and of what is to be left
@@ -17,29 +20,137 @@ func (e *engine) full(settles bool) error {
 	}
 	// What the books say may be created is worth nothing on a full disk: keep
 	// enough of what exists for dispositions (invariant 14).
-	want := minSpare
-	if !e.hasRoom(e.head) {
-		want++ // one will be the head
+	if err := e.provide(e.wanted(settles)); err != nil {
+		return fmt.Errorf("%w: %w", ErrFull, err)
 	}
-	for {
-		e.mu.Lock()
-		e.adopt()
-		ready := len(e.free) >= want
-		e.mu.Unlock()
-		if ready {
-			return nil
+	return nil
+}
+
+// What the free segments that exist are kept for, when the disk has no room for
+// more (invariant 14).
+const (
+	// forStarts is how many the next starts may need. A start takes one for what
+	// it writes first. When it dies before it has written more, the next cannot
+	// know whether that was durable: it can use neither that one nor what the dead
+	// one had freed, and takes another.
+	forStarts = 3
+	// forWork is one for the log's head, and one to clean with, which gives
+	// back what it took.
+	forWork = 2
+	// minFloor is enough for a spool with so little in it that cleaning takes a
+	// part of a segment. It is also how many exist when nothing is queued.
+	minFloor = 2
+)
+
+// isSmall says whether there is little in the spool.
+func (e *engine) isSmall(live int64) bool { return live <= e.lim.segSize/2 }
+
+// floor is how many segments must be free, and exist, after mail is taken.
+func (e *engine) floor() int { return e.floorFor(e.liveSum) }
+
+func (e *engine) floorFor(live int64) int {
+	if e.isSmall(live) {
+		return minFloor
+	}
+	if e.lim.segments > 0 {
+		return int(min(forStarts+forWork, e.lim.reserve))
+	}
+	return forStarts + forWork
+}
+
+// left is how many of these maintenance leaves.
+func (e *engine) left() int {
+	if e.isSmall(e.liveSum) {
+		return minFloor - 1
+	}
+	return forStarts
+}
+
+// kept is floor and what it takes to write states, in the end, of mail that has
+// none yet. It is what new mail leaves, and what is won back before another
+// segment is begun.
+func (e *engine) kept() int64 {
+	n := int64(e.floor()) + (max(0, e.metaSum-e.stateSum)*5/4+e.lim.segSize*3/4)/e.lim.segSize
+	if e.lim.segments > 0 {
+		n = min(n, e.lim.reserve)
+	}
+	return n
+}
+
+// ready says whether n segments are free.
+func (e *engine) ready(n int) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.adopt()
+	return len(e.free) >= n
+}
+
+// provide sees to it that n segments are free by making what is missing.
+func (e *engine) provide(n int) error {
+	for !e.ready(n) {
+		if err := e.create(n); err != nil {
+			e.noteDisk(err)
+			return err
 		}
-		if err := e.create(want); err != nil {
-			e.mu.Lock()
-			e.diskLow = true
-			e.mu.Unlock()
-			return fmt.Errorf("%w: %w", ErrFull, err)
-		}
+		e.noteDisk(nil)
+	}
+	return nil
+}
+
+// noteDisk remembers whether segments can be made, and tells of news.
+func (e *engine) noteDisk(err error) {
+	e.mu.Lock()
+	was := e.diskErr
+	e.diskLow, e.diskErr = err != nil, ""
+	if err != nil {
+		e.diskErr = err.Error()
+	}
+	news := e.diskErr != was
+	e.mu.Unlock()
+	if err != nil && news {
+		e.warn("spool: no spare segment: %v; new mail is taken only while there is room in those that there are", err)
 	}
 }
 
-// minSpare is how many segments must be free, and exist, after mail is taken.
-const minSpare = 2
+// mayCreate says whether segments may be made, for all that is known.
+func (e *engine) mayCreate() bool {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.available() > int64(len(e.free)+len(e.fresh))
+}
+
+// wanted is how many segments must be free before a batch with new mail, or with
+// mail that settles other mail.
+func (e *engine) wanted(settles bool) int {
+	n := e.floor()
+	if !settles {
+		n = int(e.kept())
+	}
+	if !e.hasRoom(e.head) {
+		n++ // one will be the head
+	}
+	return n
+}
+
+// makeRoom comes before a batch with new mail, or one that may begin a segment:
+// it sees to it that enough free ones are left behind, by making some, or else by
+// winning back what is dead in others. The error is that the log is broken.
+func (e *engine) makeRoom(mail bool) error {
+	if !mail && e.hasRoom(e.head) {
+		return nil
+	}
+	want := e.wanted(false)
+	if e.ready(want) {
+		return nil
+	}
+	if e.mayCreate() {
+		switch err := e.provide(want); {
+		case err == nil, errors.Is(err, ErrBroken):
+			return err
+		}
+	}
+	return e.sweep(want)
+}
 
 // hasRoom says whether any batch fits into s.
 func (e *engine) hasRoom(s *segment) bool {
@@ -51,7 +162,7 @@ func (e *engine) fullBooks(settles bool) error {
 	l := &e.lim
 	share, fill, reserve := int64(70), int64(80), l.reserve // per cent, per cent, segments
 	if settles {
-		share, fill, reserve = 80, 90, max(l.reserve*3/4, minSpare)
+		share, fill, reserve = 80, 90, max(l.reserve*3/4, minFloor)
 	}
 	e.mu.RLock()
 	defer e.mu.RUnlock()
@@ -64,14 +175,10 @@ func (e *engine) fullBooks(settles bool) error {
 			return fmt.Errorf("%w: too many messages are queued for %d bytes of disk", ErrFull, l.budget)
 		}
 	}
-	available := e.available()
-	if settles {
-		available = e.allowed() // who makes a segment for it finds out whether that can be had
-	}
-	if available <= reserve {
+	if l.segments > 0 && e.allowed() <= reserve {
 		return fmt.Errorf("%w: no free segment", ErrFull)
 	}
-	return nil
+	return nil // who makes a segment for it finds out whether that can be had
 }
 
 // fullDisk holds the file system's free space, and what is free in our own

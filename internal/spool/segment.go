@@ -125,6 +125,7 @@ type segment struct {
 	salt       uint32
 	firstBatch uint64
 	lastBatch  uint64 // 0: none that matters
+	freed      uint64 // batch that made it free
 	off        int64  // end of what is written, while open
 
 	live      int64  // bytes of records that matter

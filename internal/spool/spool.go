@@ -84,6 +84,7 @@ type Spool struct {
 	taken   []*request    // writer's
 	adds    []Entry       // writer's
 	company int           // writer's: how many waited for the last batch
+	retry   time.Time     // writer's: when to try again what there was no room for; zero: all is well
 	syncs   time.Duration // writer's: how long a batch takes, smoothed
 	pool    sync.Pool     // of *request for Commit
 }
@@ -214,7 +215,8 @@ func (s *Spool) Commit(b *Batch) error {
 // Post makes b durable with the next commit, or in Options.PostDelay when there is none,
 // and then calls done, if not nil, on the writer's goroutine, which must not
 // block nor call the Spool. A batch that adds nothing is never refused for
-// want of space. The caller gives b up until done is called.
+// want of space: it waits for it, should the disk be that full. The caller
+// gives b up until done is called.
 //
 // When the spool is closed or broken already, or the content of a large
 // message cannot be made durable, done is called before Post returns.
@@ -382,5 +384,9 @@ func (s *Spool) Close() error {
 func (e *engine) markClose() error {
 	e.begin()
 	e.w.record(recCLOSE, 0, 0, nil, nil)
-	return e.flush(false)
+	e.w.leave = 1
+	if err := e.flush(false); !errors.Is(err, ErrFull) { // without the mark the next start reads a little more
+		return err
+	}
+	return nil
 }

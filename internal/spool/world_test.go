@@ -107,7 +107,7 @@ func (w *world) open() error {
 		return err
 	}
 	w.e, w.rep = e, rep
-	w.logf("open: %+v", rep)
+	w.logf("open: %+v; %d of %d segments free", rep, len(e.free), len(e.segs))
 	lo, _ := e.numbers()
 	if w.bases[lo] {
 		fail("message numbers from %d are given a second time", lo)
@@ -491,6 +491,17 @@ func (w *world) randomUpdate(m *modelMsg) Change {
 		}
 	}
 	return ch
+}
+
+// fillDisk leaves so much room on the disk.
+func (w *world) fillDisk(room int64) {
+	const all = 1 << 40
+	w.mem.SetLimit(all)
+	free, err := w.mem.Free("")
+	if err != nil {
+		fail("%v", err)
+	}
+	w.mem.SetLimit(all - free + room)
 }
 
 // step is one turn of a random history. It is false when the process is over.

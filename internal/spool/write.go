@@ -24,6 +24,9 @@ type batchWriter struct {
 	moved  uint64
 	unread error // why something could not be read, since this was nil
 	force  bool  // write it though there is nothing but a CKPT in it
+	upkeep bool  // it is maintenance
+	leave  int   // how many free segments it must leave if it takes one
+	most   int64 // bytes that maintenance puts into it
 }
 
 // staged is how a message will stand after the batch.
@@ -57,6 +60,7 @@ func (e *engine) begin() {
 	w.list = w.list[:0]
 	clear(w.staged)
 	w.copied, w.moved, w.force = 0, 0, false
+	w.upkeep, w.leave, w.most = false, 0, 0
 }
 
 // record appends a record and returns the offset of its header.
@@ -95,7 +99,8 @@ func (e *engine) stage(number uint64, created int64) *staged {
 
 // flush writes the batch being made, makes it durable, and lets the index
 // know. An empty one costs nothing. Cold batches go to the segment of what
-// the cleaner copies.
+// the cleaner copies. ErrFull is that there is no segment to write it to, and
+// that nothing has happened.
 func (e *engine) flush(cold bool) error {
 	w := &e.w
 	if len(w.recs) == 0 && !w.force {
@@ -112,7 +117,7 @@ func (e *engine) flush(cold bool) error {
 	length := int64(len(w.buf) - blockSize)
 	s, at, err := e.place(cold, length)
 	if err != nil {
-		return e.fail("no segment to write to", err)
+		return err
 	}
 	e.sealRecords(s)
 	from := w.buf[blockSize:]
@@ -151,10 +156,10 @@ func (e *engine) place(cold bool, length int64) (s *segment, at int64, err error
 	if cold {
 		s = e.cold
 	}
-	if s != nil && s.off+length <= s.size {
+	if s != nil && s.off+length <= s.size && (cold || !e.turn) {
 		return s, s.off, nil
 	}
-	if s, err = e.takeSegment(); err != nil {
+	if s, err = e.takeSegment(e.w.leave, !e.w.upkeep || e.mayCreate()); err != nil {
 		return nil, 0, err
 	}
 	h := e.rotate(s, cold)

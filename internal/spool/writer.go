@@ -1,6 +1,7 @@
 package spool
 
 import (
+	"errors"
 	"time"
 )
 
@@ -34,6 +35,7 @@ func (s *Spool) write() {
 // take waits for something to do and returns what waits, in order. last says
 // that the spool is closing.
 func (s *Spool) take() (reqs []*request, last bool) {
+	s.pause()
 	s.linger()
 	for {
 		s.mu.Lock()
@@ -87,9 +89,17 @@ func (s *Spool) commit(reqs []*request) bool {
 	for len(reqs) > 0 {
 		start := time.Now()
 		n, err := s.e.commit(reqs)
+		if errors.Is(err, ErrFull) {
+			s.stall(reqs, err)
+			return true
+		}
 		if err != nil {
 			s.giveUp(reqs)
 			return false
+		}
+		if !s.retry.IsZero() {
+			s.retry = time.Time{}
+			s.e.warn("spool: there is room again to record what becomes of mail")
 		}
 		s.syncs += (time.Since(start) - s.syncs) / 8
 		s.announce(reqs[:n])
@@ -106,6 +116,64 @@ func (s *Spool) commit(reqs []*request) bool {
 		}
 	}
 	return true
+}
+
+// stall puts off what there is no room for, save new mail, which is refused. It
+// does not come to that while what is won back from dead mail is enough
+// (invariant 14).
+func (s *Spool) stall(reqs []*request, err error) {
+	if s.retry.IsZero() {
+		s.e.warn("%v; what becomes of mail cannot be recorded until there is room for a segment on the file system; it is tried again every %v", err, stallDelay)
+	}
+	s.retry = time.Now().Add(stallDelay)
+	s.mu.Lock()
+	closing := s.closing
+	var wait []*request
+	for _, r := range reqs {
+		if closing || r.b.adds > 0 {
+			continue
+		}
+		wait = append(wait, r)
+		if r.done == nil {
+			s.urgent++
+		} else if s.oldest.IsZero() {
+			s.oldest = time.Now()
+		}
+	}
+	s.queue = append(wait, s.queue...)
+	s.mu.Unlock()
+	for i, r := range reqs {
+		if closing || r.b.adds > 0 {
+			s.finish(r, err)
+		}
+		reqs[i] = nil
+	}
+}
+
+// stallDelay is how often that is tried.
+const stallDelay = time.Second
+
+// pause waits until it is worth trying again, if there was no room, or the
+// spool is closed.
+func (s *Spool) pause() {
+	if s.retry.IsZero() {
+		return
+	}
+	t := time.NewTimer(time.Until(s.retry))
+	defer t.Stop()
+	for {
+		s.mu.Lock()
+		closing := s.closing
+		s.mu.Unlock()
+		if closing {
+			return
+		}
+		select {
+		case <-s.wake:
+		case <-t.C:
+			return
+		}
+	}
 }
 
 // announce tells of the messages added.

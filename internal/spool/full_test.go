@@ -1,0 +1,362 @@
+package spool
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/vfs"
+)
+
+// fullWorld is a spool with mail of many ages in many segments, on a disk that
+// others fill to the last block. From then on nothing can be made, and what
+// becomes of the mail must be recorded all the same.
+type fullWorld struct {
+	*walk
+	eager int // steps of maintenance after a commit are fewer than this
+}
+
+func newFullWorld(seed uint64, segSize int64) *fullWorld {
+	w := &fullWorld{walk: &walk{world: newWorld(seed, 0)}}
+	w.opt.SegmentSize, w.opt.Budget = segSize, 0
+	w.bigs = false
+	w.eager = 1 + w.r.IntN(4)
+	return w
+}
+
+// fill queues about n segments of mail, of which a part is delivered, and then
+// fills the disk.
+func (w *fullWorld) fill(n int) {
+	if err := w.open(); err != nil {
+		fail("open: %v", err)
+	}
+	w.settle()
+	largest := 1 + w.r.IntN(int(w.e.lim.inline))
+	stay := w.r.IntN(100) // per cent
+	for w.e.liveSum < int64(n)*w.opt.SegmentSize/2 && w.e.nextSegno < uint64(4*n) {
+		c := &change{}
+		for range 1 + w.r.IntN(4) {
+			msg, mm := w.newMessage(w.r.IntN(largest), 1+w.r.IntN(3))
+			c.add(msg, mm)
+		}
+		w.must(c)
+		for range 4 {
+			if m := w.pick(); m != nil && w.r.IntN(100) >= stay {
+				c := &change{}
+				c.remove(m.id)
+				w.must(c)
+			}
+		}
+	}
+	w.fillDisk(int64(w.r.IntN(2 * int(w.opt.SegmentSize))))
+	if w.r.IntN(2) == 0 { // and then mail fills what there is
+		for before := -1; len(w.now) > before; {
+			before = len(w.now)
+			for range 20 {
+				msg, mm := w.newMessage(w.r.IntN(largest), 1+w.r.IntN(3))
+				c := &change{}
+				c.add(msg, mm)
+				w.must(c)
+			}
+		}
+	}
+}
+
+// must records what is not to be refused.
+func (w *fullWorld) must(c *change) {
+	if !w.commit(c) || !w.maintain(w.r.IntN(w.eager)) {
+		fail("%d messages: %v", len(w.now), w.e.broken)
+	}
+	if w.r.IntN(4) == 0 {
+		w.e.housekeep()
+	}
+}
+
+// step is what a queue manager does on such a day. It is false when the process
+// is over.
+func (w *fullWorld) step() bool {
+	taken := map[mail.QueueID]bool{}
+	var list []*change
+	for range 1 + w.r.IntN(3) {
+		c := &change{}
+		m := w.pick()
+		switch p := w.r.IntN(100); {
+		case p < 10 || m == nil:
+			msg, mm := w.newMessage(w.r.IntN(int(w.e.lim.inline)), 1+w.r.IntN(3))
+			c.add(msg, mm)
+		case taken[m.id]:
+			continue
+		case p < 12:
+			c.remove(m.id)
+		case p < 20:
+			c.done(m.id, w.r.IntN(m.nrcpt))
+		default:
+			c.update(m.id, w.randomUpdate(m))
+		}
+		if m != nil {
+			taken[m.id] = true
+		}
+		list = append(list, c)
+	}
+	if !w.commit(list...) {
+		return false
+	}
+	if !w.maintain(w.r.IntN(w.eager)) {
+		return false
+	}
+	if w.r.IntN(4) == 0 {
+		w.e.housekeep()
+	}
+	return w.e.broken == nil
+}
+
+// lives runs n processes one after the other, of which each dies in the end,
+// and so does one or the other of those that recover.
+func (w *fullWorld) lives(n, steps int) {
+	for range n {
+		at := w.trigger(steps)
+		w.hook = func(op vfs.Op) error {
+			if at(op) {
+				return vfs.ErrCut
+			}
+			return nil
+		}
+		for i := 0; i < steps && w.step(); i++ {
+		}
+		if err := w.e.broken; err != nil && !errors.Is(err, vfs.ErrCut) {
+			fail("%d messages: %v", len(w.now), err)
+		}
+		w.logf("end of life: %d messages, %d segments free, kept %d, states %d+%d", len(w.now), len(w.e.free), w.e.kept(), w.e.metaSum, w.e.stateSum)
+		w.crashes++
+		w.recoverCut()
+	}
+}
+
+func (w *fullWorld) summary() string {
+	s := w.e.snapshot()
+	return fmt.Sprintf("%d messages, %d of %d segments free, %d live octets, %d of states, kept %d", s.Messages, s.Free, s.Segments, s.LiveBytes, w.e.stateSum, w.e.kept())
+}
+
+// TestFullDisk: on a full disk everything is recorded for ever, at a bounded
+// cost, and there is room again when the mail is gone.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	for _, segSize := range []int64{64 << 10, 256 << 10, 1 << 20} {
+		t.Run(fmt.Sprint(segSize), func(t *testing.T) {
+			t.Parallel()
+			seed := firstSeed()
+			t.Logf("first seed %d", seed)
+			for start := time.Now(); time.Since(start) < *crashTime; seed++ {
+				w := newFullWorld(seed, segSize)
+				err := w.guard(func() {
+					w.fill(3 + w.r.IntN(20))
+					before, written := w.e.nextSegno, w.e.stats.Written
+					for steps := 0; w.e.nextSegno < before+30; steps++ {
+						if !w.step() || steps > 50_000 {
+							fail("step %d: %d messages: %v", steps, len(w.now), w.e.broken)
+						}
+					}
+					t.Logf("%s; %d segments written for %d", w.summary(), (w.e.stats.Written-written)/uint64(segSize), w.e.nextSegno-before)
+					w.mem.Restart()
+					if err := w.open(); err != nil {
+						fail("open: %v", err)
+					}
+					w.settle()
+					w.drain()
+				})
+				if err != nil {
+					t.Fatalf("seed %d: %v\n%s\n%s", seed, err, w.summary(), strings.Join(tailOf(w.trace, 30), "\n"))
+				}
+			}
+		})
+	}
+}
+
+// TestCrashFullDisk: no crash takes what the next start needs.
+func TestCrashFullDisk(t *testing.T) {
+	t.Parallel()
+	for _, segSize := range []int64{64 << 10, 256 << 10, 1 << 20} {
+		t.Run(fmt.Sprint(segSize), func(t *testing.T) {
+			t.Parallel()
+			seed := firstSeed()
+			n := 0
+			t.Logf("first seed %d", seed)
+			for start := time.Now(); time.Since(start) < *crashTime; seed++ {
+				n++
+				w := newFullWorld(seed, segSize)
+				err := w.guard(func() {
+					w.fill(3 + w.r.IntN(10))
+					w.lives(20, 200)
+					w.hook = nil
+					w.drain()
+				})
+				if err != nil {
+					t.Fatalf("seed %d: %v\n%s\n%s", seed, err, w.summary(), strings.Join(tailOf(w.trace, 30), "\n"))
+				}
+			}
+			t.Logf("%d histories", n)
+		})
+	}
+}
+
+// TestStartsOnFullDisk: however many starts die, the next finds a segment to
+// write to, unless more than two in a row die as soon as they have begun one.
+func TestStartsOnFullDisk(t *testing.T) {
+	t.Parallel()
+	seed := firstSeed()
+	t.Logf("first seed %d", seed)
+	died := 0
+	for start := time.Now(); time.Since(start) < *crashTime; seed++ {
+		w := newFullWorld(seed, 64<<10)
+		err := w.guard(func() {
+			w.fill(3 + w.r.IntN(10))
+			for range w.r.IntN(100) {
+				if !w.step() {
+					fail("%d messages: %v", len(w.now), w.e.broken)
+				}
+			}
+			for len(w.now) > 100 { // so that their states go into one batch
+				c := &change{}
+				c.remove(w.pick().id)
+				w.must(c)
+			}
+			w.fall()
+			for i := range 30 {
+				at := w.trigger(20)
+				w.hook = func(op vfs.Op) error {
+					if at(op) {
+						return vfs.ErrCut
+					}
+					return nil
+				}
+				if i%3 == 2 {
+					w.hook = nil
+				}
+				if err := w.open(); err != nil && !errors.Is(err, vfs.ErrCut) {
+					fail("open: %v", err)
+				}
+				died++
+				w.fall()
+			}
+			w.hook = nil
+			if err := w.open(); err != nil {
+				fail("open: %v", err)
+			}
+			w.settle()
+			w.drain()
+		})
+		if err != nil {
+			t.Fatalf("seed %d: %v\n%s\n%s", seed, err, w.summary(), strings.Join(tailOf(w.trace, 70), "\n"))
+		}
+	}
+	t.Logf("%d starts died", died)
+}
+
+// TestNoRoom: what cannot be recorded, since all that is left is alive, waits
+// until there is room, and new mail is refused meanwhile.
+func TestNoRoom(t *testing.T) {
+	t.Parallel()
+	for _, end := range []string{"room", "close"} {
+		t.Run(end, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { noRoom(t, end == "close") })
+		})
+	}
+}
+
+func noRoom(t *testing.T, ends bool) {
+	mem := vfs.NewMem(4096)
+	var told []string
+	opt := Options{FS: mem, Dir: "q", SegmentSize: 64 << 10, Warn: func(f string, a ...any) { told = append(told, fmt.Sprintf(f, a...)) }}
+	s, err := Open(opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem.SetLimit(20 * opt.SegmentSize)
+	var ids []mail.QueueID
+	for {
+		id, err := addOne(s)
+		if errors.Is(err, ErrFull) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	// Reasons that are longer than anybody could have foreseen.
+	done := make(map[mail.QueueID]error)
+	for _, id := range ids {
+		var b Batch
+		b.Update(id, Change{Outcomes: []mail.Outcome{{Action: dsn.Deferred, Status: dsn.S(4, 4, 1), Reason: strings.Repeat("again", 400)}}})
+		s.Post(&b, func(err error) { done[id] = err })
+	}
+	time.Sleep(time.Minute)
+	if err := s.Err(); err != nil || len(done) == 0 || len(done) == len(ids) {
+		t.Fatalf("%d of %d recorded, %v", len(done), len(ids), err)
+	}
+	heard := func(what string) bool {
+		return slices.ContainsFunc(told, func(s string) bool { return strings.Contains(s, what) })
+	}
+	if !heard("cannot be recorded until there is room") {
+		t.Errorf("told: %q", told)
+	}
+	if _, err := addOne(s); !errors.Is(err, ErrFull) {
+		t.Errorf("new mail: %v", err)
+	}
+	for id, err := range done {
+		if err != nil {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+	if !ends {
+		mem.SetLimit(0)
+		time.Sleep(time.Minute)
+		if _, err := addOne(s); err != nil {
+			t.Errorf("with room again: %v", err)
+		}
+		if !heard("room again") {
+			t.Errorf("told: %q", told)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if len(done) != len(ids) {
+		t.Errorf("%d of %d told", len(done), len(ids))
+	}
+	recorded := 0
+	for _, err := range done {
+		switch {
+		case err == nil:
+			recorded++
+		case !ends || !errors.Is(err, ErrFull):
+			t.Errorf("%v", err)
+		}
+	}
+	s = openTest(t, "q", opt) // there is a segment for that
+	deferred := 0
+	s.Entries(func(e Entry) bool {
+		st, err := NewReader(mem, "q").Read(e.Ref, e.ID)
+		if err != nil {
+			t.Error(err)
+			return false
+		}
+		if list, err := st.Outcomes(); err == nil && len(list) == 1 {
+			deferred++
+		}
+		return true
+	})
+	if deferred != recorded || s.Stats().Messages < len(ids) {
+		t.Errorf("%d recorded, %d found, %d messages", recorded, deferred, s.Stats().Messages)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
