@@ -6,6 +6,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/table"
 )
@@ -224,7 +225,7 @@ func (d *duplicates) seen(r *mail.Recipient, original bool) bool {
 
 // reset makes d zero again but for a map that is worth keeping.
 func (d *duplicates) reset() {
-	if len(d.known) > maxKept {
+	if len(d.known) > reuse.Most {
 		d.known = nil
 	}
 	clear(d.known)

@@ -78,6 +78,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 )
 
@@ -274,21 +275,8 @@ func (m *Message) begin(ctx context.Context, c *Core, s *Submission) {
 // of a Result is part of it.
 func (m *Message) reset() {
 	m.dups.reset()
-	*m = Message{env: mail.Envelope{Recipients: emptied(m.env.Recipients)}, dups: m.dups, log: emptied(m.log),
-		header: headerState{addrs: emptied(m.header.addrs)}}
-}
-
-// maxKept is how many elements a list may have room for that is kept for the
-// next message.
-const maxKept = 100
-
-// emptied is list to be filled again, with nothing left in its memory.
-func emptied[T any](list []T) []T {
-	if cap(list) > maxKept {
-		return nil
-	}
-	clear(list[:cap(list)])
-	return list[:0]
+	*m = Message{env: mail.Envelope{Recipients: reuse.Emptied(m.env.Recipients)}, dups: m.dups, log: reuse.Emptied(m.log),
+		header: headerState{addrs: reuse.Emptied(m.header.addrs)}}
 }
 
 // Write takes the next piece of the content and appends to out the pieces to be

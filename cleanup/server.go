@@ -14,6 +14,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/metrics"
 	"posthaste/internal/proto"
+	"posthaste/internal/reuse"
 	"posthaste/internal/spool"
 )
 
@@ -250,8 +251,8 @@ type recording struct {
 // release gives rec up.
 func (rec *recording) release() {
 	rec.batch.Reset()
-	rec.q.Ops, rec.updated = emptied(rec.q.Ops), emptied(rec.updated)
-	rec.reply = proto.RecordReply{Entries: emptied(rec.reply.Entries)}
+	rec.q.Ops, rec.updated = reuse.Emptied(rec.q.Ops), reuse.Emptied(rec.updated)
+	rec.reply = proto.RecordReply{Entries: reuse.Emptied(rec.reply.Entries)}
 	rec.r = nil
 	rec.s.recordings.Put(rec)
 }
@@ -324,10 +325,10 @@ type incoming struct {
 // ends of empty slices.
 func (in *incoming) release() {
 	q := &in.q
-	*q = proto.Submit{Envelope: mail.Envelope{Recipients: emptied(q.Envelope.Recipients)}}
+	*q = proto.Submit{Envelope: mail.Envelope{Recipients: reuse.Emptied(q.Envelope.Recipients)}}
 	in.msg.reset()
 	in.batch.Reset()
-	in.out, in.entries.List = emptied(in.out), emptied(in.entries.List)
+	in.out, in.entries.List = reuse.Emptied(in.out), reuse.Emptied(in.entries.List)
 	in.buf, in.spare, in.stored = in.buf[:0], in.spare[:0], in.stored[:0]
 	if cap(in.stored) > maxInlineEntry {
 		in.stored = nil

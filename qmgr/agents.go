@@ -10,6 +10,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 	"posthaste/qmgr/sched"
 )
@@ -234,10 +235,7 @@ func (a *agentConn) send(m *message, d *delivery, e *sched.Effect) {
 		s.postInput(input{answer: ans})
 	})
 	*req = proto.Deliver{}
-	clear(to)
-	if a.to = to; cap(to) > maxKeptRcpts {
-		a.to = nil
-	}
+	a.to = reuse.Emptied(to)
 }
 
 // An answer is what an agent has said of a delivery, on its way to the loop.
@@ -247,10 +245,6 @@ type answer struct {
 	reply proto.DeliverReply
 	err   error
 }
-
-// maxKeptRcpts bounds the memory for an order's or an answer's recipients that
-// is kept for the next.
-const maxKeptRcpts = 100
 
 func (s *Server) newAnswer() *answer {
 	if ans, ok := s.answers.Get().(*answer); ok {
@@ -264,12 +258,7 @@ func (s *Server) newAnswer() *answer {
 func (ans *answer) take() {
 	s := ans.a.s
 	ans.a.answered(ans.d, &ans.reply, ans.err)
-	outcomes := ans.reply.Outcomes
-	if cap(outcomes) > maxKeptRcpts {
-		return
-	}
-	clear(outcomes)
-	*ans = answer{reply: proto.DeliverReply{Outcomes: outcomes[:0]}}
+	*ans = answer{reply: proto.DeliverReply{Outcomes: reuse.Emptied(ans.reply.Outcomes)}}
 	s.answers.Put(ans)
 }
 
@@ -403,9 +392,7 @@ func (s *Server) judge(m *message, d *delivery, reply *proto.DeliverReply, res *
 		}
 	}
 	s.log.done(m, done)
-	if s.settled = done; cap(done) > maxKeptRcpts {
-		s.settled = nil
-	}
+	s.settled = reuse.Emptied(done)
 	for _, i := range d.rcpts {
 		if r := a.rcpt(i); r != nil && r.order == d && !m.isDone(i) {
 			r.order = nil

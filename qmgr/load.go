@@ -14,6 +14,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/queueread"
+	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/spool"
 	"posthaste/qmgr/sched"
@@ -60,12 +61,8 @@ type loadedRcpt struct {
 	rcpt rcpt
 }
 
-const (
-	// maxIdleLoadings and maxLoadedRcpts bound the memory for loadings that is
-	// kept for those to come.
-	maxIdleLoadings = 16
-	maxLoadedRcpts  = 100
-)
+// maxIdleLoadings bounds how many loadings are kept for those to come.
+const maxIdleLoadings = 16
 
 // newLoading is a loading without anything in it.
 func (s *Server) newLoading() *loading {
@@ -80,13 +77,10 @@ func (s *Server) newLoading() *loading {
 
 // release ends the use of l, of which nothing is known any more.
 func (s *Server) release(l *loading) {
-	if len(s.loadings) == maxIdleLoadings || cap(l.rcpts) > maxLoadedRcpts || cap(l.list) > maxLoadedRcpts {
+	if len(s.loadings) == maxIdleLoadings {
 		return
 	}
-	clear(l.list)
-	clear(l.rcpts)
-	clear(l.batch)
-	*l = loading{list: l.list[:0], rcpts: l.rcpts[:0], batch: l.batch[:0]}
+	*l = loading{list: reuse.Emptied(l.list), rcpts: reuse.Emptied(l.rcpts), batch: reuse.Emptied(l.batch)}
 	s.loadings = append(s.loadings, l)
 }
 

@@ -10,6 +10,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/reuse"
 	"posthaste/internal/spool"
 	"posthaste/qmgr/sched"
 )
@@ -457,9 +458,6 @@ func (s *Server) hear(n *news) {
 	if n.room {
 		<-s.room
 	}
-	if list := n.batch.List; len(list) == 1 {
-		clear(list)
-		*n = news{batch: proto.Entries{List: list[:0]}}
-		s.oldNews.Put(n)
-	}
+	*n = news{batch: proto.Entries{List: reuse.Emptied(n.batch.List)}}
+	s.oldNews.Put(n)
 }

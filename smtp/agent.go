@@ -210,7 +210,6 @@ func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
 
 func (a *Agent) deliver(ctx context.Context, r request, o order) {
 	d := deliveries.Get().(*delivery)
-	d.reset()
 	d.a, d.set, d.tab, d.log, d.req, d.id, d.order = a, a.set, a.tab, a.log, r, string(o.env.ID), o
 	d.run(ctx)
 	if d.body != nil {
@@ -220,7 +219,8 @@ func (a *Agent) deliver(ctx context.Context, r request, o order) {
 	deliveries.Put(d)
 }
 
-// deliveries are what deliver works with: nothing refers to one when it returns.
+// deliveries are what deliver works with: nothing refers to one when it returns,
+// and one that has been put back is empty.
 var deliveries = sync.Pool{New: func() any { return new(delivery) }}
 
 // reset leaves nothing of a delivery but memory for its lists.

@@ -106,13 +106,11 @@ func (t *transaction) send(ctx context.Context, content agent.Content, end strin
 	short := t.d.env.Body&mail.BodyLong == 0 && (limit == 0 || limit >= longLine)
 	verbatim := t.d.env.Body&mail.BodyDots == 0 && short && !touched
 	if body != nil && verbatim && !s.pixDelay && prefix == nil {
-		o := output{w: s.wire, set: t.d.set, left: content.Len()}
-		o.begin()
+		o := newOutput(s.wire, t.d.set, content.Len())
 		return o.last(body, end)
 	}
-	o := &output{w: s.wire, set: t.d.set, left: content.Len()}
-	o.begin()
-	f := &filter{o: o, limit: limit, start: true}
+	o := newOutput(s.wire, t.d.set, content.Len())
+	f := &filter{o: &o, limit: limit, start: true}
 	f.write(prefix)
 	write := f.write
 	if verbatim {
@@ -176,22 +174,24 @@ func (s intoFilter) Write(p []byte) (int, error) {
 // smtp_data_xfer_timeout; with smtp_per_request_deadline all of them within
 // that and what smtp_min_data_rate allows for the amount.
 type output struct {
-	w    *wire
-	set  *settings
-	buf  []byte
-	left int64
-	by   time.Time // of the whole message, if it is set
+	w   *wire
+	set *settings
+	buf []byte
+	by  time.Time // of the whole message, if it is set
 }
 
-func (o *output) begin() {
-	if !o.set.deadline || o.set.time.dataXfer <= 0 {
-		return
+// newOutput begins to write size octets of content.
+func newOutput(w *wire, set *settings, size int64) output {
+	o := output{w: w, set: set}
+	if !set.deadline || set.time.dataXfer <= 0 {
+		return o
 	}
 	extra := time.Duration(0)
-	if o.set.minRate > 0 {
-		extra = time.Duration(o.left/int64(o.set.minRate)) * time.Second
+	if set.minRate > 0 {
+		extra = time.Duration(size/int64(set.minRate)) * time.Second
 	}
-	o.by = time.Now().Add(o.set.time.dataXfer + extra)
+	o.by = time.Now().Add(set.time.dataXfer + extra)
+	return o
 }
 
 func (o *output) arm() error {

@@ -68,8 +68,7 @@ func TestMinDataRate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o := &output{set: load(cfg, false), left: 10000}
-			o.begin()
+			o := newOutput(nil, load(cfg, false), 10000)
 			got := "none"
 			if !o.by.IsZero() {
 				got = fmt.Sprint(time.Until(o.by))

@@ -12,6 +12,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/submit"
@@ -328,24 +329,12 @@ func (s *session) resetMail() {
 	s.forwarded = xforward{}
 	s.m = smtpwire.Mail{}
 	s.sink, s.lines = sink{}, content{}
-	s.resetRcpts()
+	s.rcpts = reuse.Emptied(s.rcpts)
 	s.excess = 0
 	s.opened = false
 	s.discarded = false
 	s.skipped = 0
 	s.context = ""
-}
-
-// maxKeptRcpts bounds the memory for recipients that a session keeps for the
-// messages to come.
-const maxKeptRcpts = 100
-
-func (s *session) resetRcpts() {
-	if cap(s.rcpts) > maxKeptRcpts {
-		s.rcpts = nil
-	}
-	clear(s.rcpts)
-	s.rcpts = s.rcpts[:0]
 }
 
 // dataInOrder refuses a DATA command that may not come now, and judges it.

@@ -7,6 +7,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/pack"
+	"posthaste/internal/reuse"
 )
 
 // A Batch is a set of changes that become durable together or not at all.
@@ -195,21 +196,13 @@ func (b *Batch) settles() bool {
 // Len is the number of changes.
 func (b *Batch) Len() int { return len(b.ops) }
 
-// What Reset keeps is bounded.
-const (
-	maxKeptOps    = 100
-	maxKeptOctets = 16 << 10
-)
+// maxKeptOctets bounds the encoded changes' memory that Reset keeps.
+const maxKeptOctets = 16 << 10
 
 // Reset empties b for another use. It keeps what memory a batch mostly takes.
 // What Add and Update were given is not referred to any more.
 func (b *Batch) Reset() {
-	clear(b.ops)
-	clear(b.entries)
-	*b = Batch{ops: b.ops[:0], buf: b.buf[:0], entries: b.entries[:0]}
-	if cap(b.ops) > maxKeptOps {
-		b.ops, b.entries = nil, nil
-	}
+	*b = Batch{ops: reuse.Emptied(b.ops), buf: b.buf[:0], entries: reuse.Emptied(b.entries)}
 	if cap(b.buf) > maxKeptOctets {
 		b.buf = nil
 	}

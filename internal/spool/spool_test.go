@@ -13,6 +13,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/reuse"
 )
 
 func testEnvelope(id mail.QueueID, size int) []byte {
@@ -292,7 +293,7 @@ func TestBatchReset(t *testing.T) {
 	s := openTest(t, t.TempDir(), Options{SegmentSize: 1 << 20})
 	defer s.Close()
 	b := new(Batch)
-	for _, n := range []int{1, 10, 2 * maxKeptOps} {
+	for _, n := range []int{1, 10, 2 * reuse.Most} {
 		for range n {
 			id := newID(t, s)
 			b.Add(Message{ID: id, Envelope: testEnvelope(id, 1000), Recipients: testRecipients(2), NRcpt: 2, Content: make([]byte, 1000)})
@@ -305,7 +306,7 @@ func TestBatchReset(t *testing.T) {
 			t.Errorf("%d messages: %+v, %v", n, e, ok)
 		}
 		b.Reset()
-		if n > maxKeptOps && (b.ops != nil || b.entries != nil || b.buf != nil) {
+		if n > reuse.Most && (b.ops != nil || b.entries != nil || b.buf != nil) {
 			t.Errorf("%d messages: %d changes, %d entries, %d octets are kept", n, cap(b.ops), cap(b.entries), cap(b.buf))
 		}
 		for i := range b.ops[:cap(b.ops)] {
