@@ -3,6 +3,7 @@ package smtp
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -338,12 +339,14 @@ type scripted struct {
 	t    *testing.T
 	addr string
 	conn net.Conn
+	raw  net.Conn    // conn, or what is under its TLS
 	come chan []byte // what has been read; closed at the end
 	rest []byte
+	goOn <-chan struct{} // what wait waits for
 }
 
 func newScripted(t *testing.T, addr string, conn net.Conn) *scripted {
-	return &scripted{t: t, addr: addr, conn: conn, come: make(chan []byte, 10000)}
+	return &scripted{t: t, addr: addr, conn: conn, raw: conn, come: make(chan []byte, 10000)}
 }
 
 // serve follows a script:
@@ -359,14 +362,15 @@ func newScripted(t *testing.T, addr string, conn net.Conn) *scripted {
 //	quiet 10s   let time pass, in which the client must send nothing
 //	flood N x   send a line N times
 //	tls NAME    switch to TLS with a certificate of testCA; see startTLS
+//	shut        say no more, over a socket, and go on reading
+//	wait        until the test says that it may go on
 //	close       close the connection; so does the end
 func (s *scripted) serve(script string) {
 	var pump sync.WaitGroup
-	raw := s.conn
 	come := s.come
-	pump.Go(func() { pumpInto(raw, come) })
+	pump.Go(func() { pumpInto(s.raw, come) })
 	defer pump.Wait()
-	defer raw.Close()
+	defer s.raw.Close()
 	for line := range strings.Lines(script) {
 		line = strings.TrimSuffix(line, "\n")
 		word, text, _ := strings.Cut(line, " ")
@@ -435,6 +439,13 @@ func (s *scripted) serve(script string) {
 			}
 		case "tls":
 			ok = s.startTLS(&pump, text)
+		case "wait":
+			<-s.goOn
+		case "shut":
+			if c, secure := s.conn.(*tls.Conn); secure {
+				ok = c.CloseWrite() == nil
+			}
+			ok = ok && s.raw.(interface{ CloseWrite() error }).CloseWrite() == nil
 		case "close":
 			return
 		case "":

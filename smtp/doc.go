@@ -81,8 +81,10 @@
 // reply of over 500 lines or 64 KB ends the session: there, a server that
 // never ends its reply holds a delivery for ever. RSET is sent before a kept
 // session is used again only when its last transaction did not end at the
-// final dot, since nothing is left to reset after that; a session that proves
-// dead at its first reply is replaced without a word either way. A delivery
+// final dot, since nothing is left to reset after that. One that the server has
+// ended while it was kept, or over which it has said something that is not TLS's,
+// is not used: nothing is sent over it, and what was said is nobody's answer. One that proves
+// dead at its first reply is replaced without a word, too. A delivery
 // that is cut short because the service must stop, or that fails because this
 // system is short of descriptors or memory, does not count against its
 // destination. An international domain is looked up in smtp_tls_policy_maps and

@@ -89,6 +89,9 @@ type wire struct {
 	raw  []byte // lines of the present reply
 	line int    // limit of a reply line
 
+	// timed says that the next reply's deadline has been set: by ask.
+	timed bool
+
 	// stopping says that the service must stop now. It is looked at whenever a
 	// deadline has been set, since that may have undone the one by which the
 	// connection was cut off.
@@ -124,17 +127,35 @@ func (w *wire) flush(limit time.Duration) error {
 	if err := w.writeBy(until(limit)); err != nil {
 		return err
 	}
-	if w.trace != nil {
-		w.trace(">", w.out)
-	}
 	w.note()
 	_, err := w.conn.Write(w.out)
 	w.out = w.out[:0]
 	return err
 }
 
-// note puts the gathered commands into the transcript.
+// ask does what flush does and reads the start of the answer, over a connection
+// that nobody has looked at for a while. Its errors are those of either, and
+// quickio.ErrUnasked when the server has ended it meanwhile or has said something:
+// nothing has been sent then.
+func (w *wire) ask(conn *quickio.Conn, limit time.Duration) error {
+	if err := conn.SetDeadline(until(limit)); err != nil {
+		return err
+	}
+	if w.stopping.Load() {
+		return os.ErrDeadlineExceeded
+	}
+	w.note()
+	n, err := conn.Ask(w.out, w.in)
+	w.out, w.r, w.w = w.out[:0], 0, n
+	w.timed = err == nil
+	return err
+}
+
+// note has the trace and the transcript know of the gathered commands.
 func (w *wire) note() {
+	if w.trace != nil {
+		w.trace(">", w.out)
+	}
 	switch {
 	case w.notes == nil:
 	case w.secret:
@@ -240,7 +261,8 @@ func (w *wire) fill(d *deadline) error {
 func (w *wire) readReply(limit time.Duration, each func(line []byte)) (reply, error) {
 	var r reply
 	w.raw = w.raw[:0]
-	d := deadline{limit: limit}
+	d := deadline{limit: limit, set: w.timed}
+	w.timed = false
 	for n, size := 0, 0; ; n++ {
 		line, err := w.readLine(&d)
 		if err != nil {

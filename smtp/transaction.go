@@ -2,6 +2,7 @@ package smtp
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"posthaste/internal/agent"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/quickio"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/tlspolicy"
 )
@@ -266,6 +268,11 @@ func (t *transaction) exchange() *failure {
 	if len(t.s.pending) == 0 {
 		return nil
 	}
+	if s.uses > 1 && !t.answered {
+		if limit, _ := t.limit(s.pending[0].verb); !s.awake(limit) {
+			return errStale
+		}
+	}
 	if err := s.flush(d.set.time.mail); err != nil {
 		// What broke the connection may have said why: read on.
 		s.bad = true
@@ -287,6 +294,20 @@ func (t *transaction) exchange() *failure {
 	}
 	t.s.pending = t.s.pending[:0]
 	return nil
+}
+
+// awake says whether a kept session still lives, which it may find out by sending what
+// has been gathered and having the answer come within limit. Over one in the clear
+// the server must have said nothing since; TLS has words of its own.
+func (s *session) awake(limit time.Duration) bool {
+	switch c := s.conn.(type) {
+	case *quickio.Conn:
+		return s.ask(c, limit) == nil
+	case *tls.Conn:
+		under, ok := c.NetConn().(*quickio.Conn)
+		return !ok || !under.Ended()
+	}
+	return true
 }
 
 func (t *transaction) limit(v verb) (time.Duration, string) {

@@ -21,6 +21,7 @@ type Conn struct {
 	raw    syscall.RawConn
 	reader half
 	writer half
+	asking asking
 }
 
 // New returns nc as a *Conn, or as it is when there is no socket below it.

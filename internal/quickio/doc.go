@@ -13,6 +13,7 @@
 // through the runtime's poller, when there is nothing to read or no room. So
 // that a peer who never lets it wait cannot keep the processor from other
 // goroutines, one call in [inRow] of those that did not wait is announced.
+// [Conn.Ask] writes and reads over a connection that may have ended while nobody looked.
 // [ReadAt] asks the kernel for what it has in memory, and in the usual way for the rest.
 //
 // # Limits

@@ -1,0 +1,163 @@
+package smtp
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"posthaste/internal/agent"
+	"posthaste/internal/config"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/quickio"
+	"posthaste/internal/resolver/fakezone"
+)
+
+// Scripts of servers for TestKeptEnded: what is said before the first message,
+// a message, and the last one of a connection.
+const (
+	keptHello   = "S: 220 x ESMTP\nC: EHLO me.test\nS: 250-x\nS: 250 PIPELINING\n"
+	keptTLS     = "S: 220 x ESMTP\nC: EHLO me.test\nS: 250-x\nS: 250 STARTTLS\nC: STARTTLS\nS: 220 go\ntls good\nC: EHLO me.test\nS: 250-x\nS: 250 PIPELINING\n"
+	keptMessage = "C: MAIL FROM:<from@here.test>\nC: RCPT TO:<to@sink.test>\nC: DATA\nd: 250 ok\ns: 250 ok\\r\\n354 go\\r\\n\nC* .\nS: 250 done\n"
+)
+
+// A kept session that its server has ended, or over which it has said something,
+// is found out before anything is sent over it, and is replaced without a word.
+// What comes over TLS may be TLS's own: there only the end counts.
+func TestKeptEnded(t *testing.T) {
+	t.Parallel()
+	const again = keptMessage + "C: QUIT\n"
+	for name, test := range map[string]struct {
+		first  string // what the first connection's server does after the first message
+		event  int16  // what is seen of that before the second
+		second bool   // the second message takes a second connection
+		tls    bool
+	}{
+		"still there":           {again, 0, false, false},
+		"still there, TLS":      {again, 0, false, true},
+		"ended":                 {"shut\nC#\n", unix.POLLRDHUP, true, false},
+		"said goodbye":          {"S: 421 4.4.2 x Error: timeout exceeded\nshut\nC#\n", unix.POLLRDHUP, true, false},
+		"spoke":                 {"S: 421 4.4.2 x Error: timeout exceeded\nC#\n", unix.POLLIN, true, false},
+		"spoke out of turn":     {"S: 250 2.1.0 Ok\nC#\n", unix.POLLIN, true, false},
+		"closed":                {"close\n", unix.POLLRDHUP, true, false},
+		"ended, TLS":            {"shut\nC#\n", unix.POLLRDHUP, true, true},
+		"said goodbye, TLS":     {"S: 421 4.4.2 x Error: timeout exceeded\nshut\nC#\n", unix.POLLRDHUP, true, true},
+		"spoke, TLS: is heard":  {"S: 421 4.4.2 x\nC: MAIL FROM:<from@here.test>\nC: RCPT TO:<to@sink.test>\nC: DATA\nC#\n", unix.POLLIN, true, true},
+		"closed, TLS":           {"close\n", unix.POLLRDHUP, true, true},
+		"ends when it is asked": {"C: MAIL FROM:<from@here.test>\nclose\n", 0, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			hello, main := keptHello, "smtp_connection_cache_time_limit = 100s\nconnection_cache_ttl_limit = 100s\nsmtp_connection_reuse_count_limit = 2\nsmtp_mail_timeout = 40s\n"
+			if test.tls {
+				hello, main = keptTLS, main+"smtp_tls_security_level = encrypt\nsmtp_tls_connection_reuse = yes\n"
+			}
+			scripts := []string{hello + keptMessage + "wait\n" + test.first}
+			if test.second {
+				scripts = append(scripts, hello+again)
+			}
+			kept := make(chan struct{})
+			next, wait := keptServers(t, scripts, kept)
+			log := new(lines)
+			a, done := keptAgent(t, main, log)
+			deliver := func(keep bool) {
+				t.Helper()
+				r := agent.NewTestRequest(envelope(10), next, []byte("A: b\r\n\r\n"), a.log)
+				r.CacheLoad, r.CacheKeep = true, keep
+				a.Deliver(context.Background(), r)
+				if o := r.Outcomes()[0]; o.Status.String() != "2.0.0" || r.Kept() != keep {
+					t.Errorf("%s %s, kept: %v", o.Status, o.Reason, r.Kept())
+				}
+			}
+			deliver(true)
+			close(kept)
+			awaitKept(t, a, test.event)
+			deliver(false)
+			done()
+			wait()
+			got := log.b.String()
+			if n := strings.Count(got, "\n"); n != 2 || strings.Count(got, "status=sent (250 done)") != 2 {
+				t.Errorf("logged is\n%s", got)
+			}
+			if strings.Contains(got, "conn_use=2") == test.second {
+				t.Errorf("the second message took a second connection: not %v\n%s", test.second, got)
+			}
+		})
+	}
+}
+
+// keptServers serves a connection for each script, in turn. wait is until all have
+// ended.
+func keptServers(t *testing.T, scripts []string, goOn <-chan struct{}) (next mail.Nexthop, wait func()) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var servers sync.WaitGroup
+	servers.Go(func() {
+		for i, script := range scripts {
+			c, err := l.Accept()
+			if err != nil {
+				t.Errorf("connection %d was not made", i+1)
+				return
+			}
+			s := newScripted(t, l.Addr().String(), c)
+			s.goOn = goOn
+			servers.Go(func() { s.serve(script) })
+		}
+	})
+	return mail.Nexthop("[127.0.0.1]:" + port(l)), func() { l.Close(); servers.Wait() }
+}
+
+// keptAgent is an agent whose log lines go to sink.
+func keptAgent(t *testing.T, main string, sink *lines) (a *Agent, done func()) {
+	cfg, err := config.LoadString("myhostname = me.test\ninet_interfaces = 127.0.0.1\n" + main)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dns := fakezone.Must("").Resolver()
+	log := maillog.New("log", sink)
+	if a, err = New(Deps{Config: cfg, Resolver: dns, Log: log}); err != nil {
+		t.Fatal(err)
+	}
+	return a, func() {
+		a.Close()
+		dns.Close()
+		if err := log.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// awaitKept waits until the only session that is kept shows one of events, if there
+// are any.
+func awaitKept(t *testing.T, a *Agent, events int16) {
+	t.Helper()
+	if events == 0 {
+		return
+	}
+	a.cache.mu.Lock()
+	defer a.cache.mu.Unlock()
+	for _, list := range a.cache.byAddr {
+		conn := list[0].s.conn
+		if c, ok := conn.(*tls.Conn); ok {
+			conn = c.NetConn()
+		}
+		raw, err := conn.(*quickio.Conn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := raw.Control(func(fd uintptr) {
+			if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: events}}, 40000); n != 1 || err != nil {
+				t.Errorf("nothing comes: %v", err)
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
