@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"posthaste/internal/config"
 	"posthaste/internal/maillog"
 	"posthaste/internal/service"
@@ -545,6 +547,10 @@ func (c *control) setPermissions() int {
 			c.warn("%s is missing: %s", path, p.without)
 		case err != nil:
 			status = c.fatal("%v", err)
+		default:
+			for _, problem := range c.checkProgram(p, gid) { // what it cannot mend
+				c.warn("%v", problem)
+			}
 		}
 	}
 	return status
@@ -561,9 +567,11 @@ func giveGroup(path string, gid int) error {
 	return err
 }
 
-// setgidPrograms are those by which users do what the group may do, with what
-// does not work without them.
-var setgidPrograms = []struct{ name, without string }{
+// A setgidProgram is one by which users do what the group may do; without is what they
+// cannot do otherwise.
+type setgidProgram struct{ name, without string }
+
+var setgidPrograms = []setgidProgram{
 	{"postdrop", "local mail cannot be submitted"},
 	{"postqueue", "users cannot list the queue"},
 }
@@ -587,30 +595,54 @@ func (c *control) checkSetgid() (problems []error) {
 		return nil // the check of the directories has said so
 	}
 	for _, p := range setgidPrograms {
-		if err := checkProgram(c.program(p.name), gid, p.without); err != nil {
-			problems = append(problems, err)
-		}
+		problems = append(problems, c.checkProgram(p, gid)...)
 	}
 	return problems
 }
 
-// checkProgram says what is wrong with a program that is to be set-gid of group gid.
-func checkProgram(path string, gid int, without string) error {
+// checkProgram says what is wrong with a program that is to be set-gid of
+// setgid_group, which is gid.
+func (c *control) checkProgram(p setgidProgram, gid int) (problems []error) {
+	path := c.program(p.name)
 	info, err := os.Stat(path)
 	if err != nil {
-		return fmt.Errorf("%w: %s", err, without)
+		return []error{fmt.Errorf("%w: %s", err, p.without)}
 	}
+	if !info.Mode().IsRegular() {
+		return []error{fmt.Errorf("not a program: %s: %s", path, p.without)}
+	}
+	if err := c.programRights(info, gid); err != nil {
+		problems = append(problems, fmt.Errorf("%w: %s; \"posthaste set-permissions\" mends it", err, path))
+	}
+	var fs unix.Statfs_t
+	switch err := unix.Statfs(path, &fs); {
+	case err != nil:
+		problems = append(problems, fmt.Errorf("look at the file system of %s: %w", path, err))
+	case fs.Flags&unix.MS_NOSUID != 0: // statfs(2) has its own name for the same bit
+		problems = append(problems, fmt.Errorf("on a file system mounted nosuid, where set-gid has no effect: %s: %s; mount it without nosuid, or have command_directory elsewhere",
+			path, p.without))
+	}
+	return problems
+}
+
+// programRights says what is wrong with the owner, the group or the mode of a program
+// that is to be set-gid of setgid_group, which is gid.
+func (c *control) programRights(info os.FileInfo, gid int) error {
 	st, ok := info.Sys().(*syscall.Stat_t)
-	const remedy = "\"posthaste set-permissions\" mends it"
+	mode := info.Mode()
 	switch {
-	case !ok || !info.Mode().IsRegular():
-		return fmt.Errorf("not a program: %s", path)
-	case info.Mode()&os.ModeSetgid == 0 || int(st.Gid) != gid:
-		return fmt.Errorf("not set-gid of group ID %d: %s; %s", gid, path, remedy)
+	case !ok || int(st.Gid) != gid:
+		return fmt.Errorf("not of group %s", c.config.String("setgid_group"))
+	case mode&os.ModeSetgid == 0:
+		return fmt.Errorf("not set-gid (of group %s)", c.config.String("setgid_group"))
+	case mode&os.ModeSetuid != 0:
+		return errors.New("set-uid, which it must not be")
 	case st.Uid != 0:
-		return fmt.Errorf("not owned by root: %s; %s", path, remedy)
-	case info.Mode()&0o022 != 0:
-		return fmt.Errorf("too accessible (mode %04o, expected 0755): %s; %s", info.Mode().Perm(), path, remedy)
+		return errors.New("not owned by root")
+	case mode&0o022 != 0:
+		return fmt.Errorf("too accessible (mode %04o, expected 0755)", mode.Perm())
+	case mode&0o111 != 0o111:
+		return fmt.Errorf("not executable by everybody (mode %04o, expected 0755)", mode.Perm())
 	}
 	return nil
 }
