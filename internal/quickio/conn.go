@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 )
@@ -22,6 +23,9 @@ type Conn struct {
 	reader half
 	writer half
 	asking asking
+	// row is how many calls there have been since the last one, in either direction,
+	// that waited or was announced.
+	row atomic.Int32
 }
 
 // New returns nc as a *Conn, or as it is when there is no socket below it.
@@ -35,6 +39,7 @@ func New(nc net.Conn) net.Conn {
 		return nc
 	}
 	c := &Conn{Conn: nc, raw: raw}
+	c.reader.row, c.writer.row = &c.row, &c.row
 	c.reader.try, c.writer.try = c.reader.read, c.writer.write
 	return c
 }
@@ -122,15 +127,15 @@ type half struct {
 	first, second []byte
 	n             int // octets so far
 	errno         syscall.Errno
-	row           int // calls since the last one that waited or was announced
+	row           *atomic.Int32
 }
 
 // announce says whether the next call is to be one that the runtime knows of.
 func (h *half) announce() bool {
-	if h.row++; h.row < inRow {
+	if h.row.Add(1) < inRow {
 		return false
 	}
-	h.row = 0
+	h.row.Store(0)
 	return true
 }
 
@@ -142,7 +147,7 @@ func (h *half) start(p, q []byte) {
 // socket is ready. It keeps what else went wrong.
 func (h *half) waits(errno syscall.Errno) bool {
 	if errno == syscall.EAGAIN {
-		h.row = 0
+		h.row.Store(0)
 		return true
 	}
 	h.errno = errno

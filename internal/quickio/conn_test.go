@@ -176,8 +176,7 @@ func (c *counted) Write(p []byte) (int, error) {
 	return c.TCPConn.Write(p)
 }
 
-// TestFair has a connection never wait: every sixteenth call is announced, and
-// none where the calls have to wait in between.
+// TestFair has a connection never wait: every sixteenth call is announced.
 func TestFair(t *testing.T) {
 	t.Parallel()
 	c, peer := pair(t, "tcp")
@@ -206,6 +205,38 @@ func TestFair(t *testing.T) {
 	}
 	if n := inner.reads.Load(); n < 19 || n > 20 { // the first may have waited
 		t.Errorf("%d of %d reads were announced, want 20", n, calls)
+	}
+}
+
+// TestFairAnswers answers what it has to wait for: nothing is announced.
+func TestFairAnswers(t *testing.T) {
+	t.Parallel()
+	c, peer := pair(t, "tcp")
+	inner := &counted{TCPConn: c.Conn.(*net.TCPConn)}
+	fair := New(inner).(*Conn)
+	one := make([]byte, 1)
+	for range 20 * inRow {
+		asked := make(chan error)
+		waits := make(chan struct{})
+		go func() {
+			<-waits
+			_, err := peer.Write([]byte("x"))
+			asked <- err
+		}()
+		fair.ReadNow(one) // finds nothing, and so would have waited
+		close(waits)
+		if _, err := fair.Read(one); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fair.Write(one); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-asked; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r, w := inner.reads.Load(), inner.writes.Load(); r+w != 0 {
+		t.Errorf("%d reads and %d writes were announced", r, w)
 	}
 }
 

@@ -12,7 +12,8 @@
 // A [Conn] makes the calls without announcing them, and waits like any connection,
 // through the runtime's poller, when there is nothing to read or no room. So
 // that a peer who never lets it wait cannot keep the processor from other
-// goroutines, one call in [inRow] of those that did not wait is announced.
+// goroutines, one call in [inRow] is announced when there was no wait between them, in either
+// direction: who waits for an answer leaves the processor to others anyway.
 // [Conn.Ask] writes and reads over a connection that may have ended while nobody looked.
 // [ReadAt] asks the kernel for what it has in memory, and in the usual way for the rest.
 //
@@ -20,4 +21,8 @@
 //
 // Linux only, as all of Posthaste. What is not a socket of the system (TLS, pipes
 // in tests) is left as it is.
+//
+// The runtime's watching thread is also the one that interrupts a goroutine which
+// computes for long. It sleeps while a process does nothing but what this package does,
+// until the next timer of the process.
 package quickio
