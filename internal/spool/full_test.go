@@ -143,119 +143,101 @@ func (w *fullWorld) summary() string {
 	return fmt.Sprintf("%d messages, %d of %d segments free, %d live octets, %d of states, kept %d", s.Messages, s.Free, s.Segments, s.LiveBytes, w.e.stateSum, w.e.kept())
 }
 
-// TestFullDisk: on a full disk everything is recorded for ever, at a bounded
-// cost, and there is room again when the mail is gone.
-func TestFullDisk(t *testing.T) {
+// manyHistories runs random ones for crashTime, and says how many.
+func manyHistories(t *testing.T, segSize int64, run func(w *fullWorld)) (n int) {
+	seed := firstSeed()
+	t.Logf("first seed %d", seed)
+	for start := time.Now(); time.Since(start) < *crashTime; seed++ {
+		w := newFullWorld(seed, segSize)
+		if err := w.guard(func() { run(w); w.drain() }); err != nil {
+			t.Fatalf("seed %d: %v\n%s\n%s", seed, err, w.summary(), strings.Join(tailOf(w.trace, 70), "\n"))
+		}
+		n++
+	}
+	return n
+}
+
+func eachSize(t *testing.T, test func(t *testing.T, segSize int64)) {
 	t.Parallel()
 	for _, segSize := range []int64{64 << 10, 256 << 10, 1 << 20} {
 		t.Run(fmt.Sprint(segSize), func(t *testing.T) {
 			t.Parallel()
-			seed := firstSeed()
-			t.Logf("first seed %d", seed)
-			for start := time.Now(); time.Since(start) < *crashTime; seed++ {
-				w := newFullWorld(seed, segSize)
-				err := w.guard(func() {
-					w.fill(3 + w.r.IntN(20))
-					before, written := w.e.nextSegno, w.e.stats.Written
-					for steps := 0; w.e.nextSegno < before+30; steps++ {
-						if !w.step() || steps > 50_000 {
-							fail("step %d: %d messages: %v", steps, len(w.now), w.e.broken)
-						}
-					}
-					t.Logf("%s; %d segments written for %d", w.summary(), (w.e.stats.Written-written)/uint64(segSize), w.e.nextSegno-before)
-					w.mem.Restart()
-					if err := w.open(); err != nil {
-						fail("open: %v", err)
-					}
-					w.settle()
-					w.drain()
-				})
-				if err != nil {
-					t.Fatalf("seed %d: %v\n%s\n%s", seed, err, w.summary(), strings.Join(tailOf(w.trace, 30), "\n"))
-				}
-			}
+			test(t, segSize)
 		})
 	}
 }
 
-// TestCrashFullDisk: no crash takes what the next start needs.
-func TestCrashFullDisk(t *testing.T) {
-	t.Parallel()
-	for _, segSize := range []int64{64 << 10, 256 << 10, 1 << 20} {
-		t.Run(fmt.Sprint(segSize), func(t *testing.T) {
-			t.Parallel()
-			seed := firstSeed()
-			n := 0
-			t.Logf("first seed %d", seed)
-			for start := time.Now(); time.Since(start) < *crashTime; seed++ {
-				n++
-				w := newFullWorld(seed, segSize)
-				err := w.guard(func() {
-					w.fill(3 + w.r.IntN(10))
-					w.lives(20, 200)
-					w.hook = nil
-					w.drain()
-				})
-				if err != nil {
-					t.Fatalf("seed %d: %v\n%s\n%s", seed, err, w.summary(), strings.Join(tailOf(w.trace, 30), "\n"))
+// TestFullDisk: on a full disk everything is recorded for ever, and there is room
+// again when the mail is gone.
+func TestFullDisk(t *testing.T) {
+	eachSize(t, func(t *testing.T, segSize int64) {
+		manyHistories(t, segSize, func(w *fullWorld) {
+			w.fill(3 + w.r.IntN(20))
+			before, written := w.e.nextSegno, w.e.stats.Written
+			for steps := 0; w.e.nextSegno < before+30; steps++ {
+				if !w.step() || steps > 50_000 {
+					fail("step %d: %d messages: %v", steps, len(w.now), w.e.broken)
 				}
 			}
-			t.Logf("%d histories", n)
+			t.Logf("%s; %d segments written for %d", w.summary(), (w.e.stats.Written-written)/uint64(segSize), w.e.nextSegno-before)
+			w.mem.Restart()
+			if err := w.open(); err != nil {
+				fail("open: %v", err)
+			}
+			w.settle()
 		})
-	}
+	})
+}
+
+// TestCrashFullDisk: no crash takes what the next start needs.
+func TestCrashFullDisk(t *testing.T) {
+	eachSize(t, func(t *testing.T, segSize int64) {
+		n := manyHistories(t, segSize, func(w *fullWorld) {
+			w.fill(3 + w.r.IntN(10))
+			w.lives(20, 200)
+			w.hook = nil
+		})
+		t.Logf("%d histories", n)
+	})
 }
 
 // TestStartsOnFullDisk: however many starts die, the next finds a segment to
 // write to, unless more than two in a row die as soon as they have begun one.
 func TestStartsOnFullDisk(t *testing.T) {
 	t.Parallel()
-	seed := firstSeed()
-	t.Logf("first seed %d", seed)
-	died := 0
-	for start := time.Now(); time.Since(start) < *crashTime; seed++ {
-		w := newFullWorld(seed, 64<<10)
-		err := w.guard(func() {
-			w.fill(3 + w.r.IntN(10))
-			for range w.r.IntN(100) {
-				if !w.step() {
-					fail("%d messages: %v", len(w.now), w.e.broken)
-				}
+	n := manyHistories(t, 64<<10, func(w *fullWorld) {
+		w.fill(3 + w.r.IntN(10))
+		for range w.r.IntN(100) {
+			if !w.step() {
+				fail("%d messages: %v", len(w.now), w.e.broken)
 			}
-			for len(w.now) > 100 { // so that their states go into one batch
-				c := &change{}
-				c.remove(w.pick().id)
-				w.must(c)
+		}
+		for len(w.now) > 100 { // so that their states go into one batch
+			c := &change{}
+			c.remove(w.pick().id)
+			w.must(c)
+		}
+		w.fall()
+		for i := range 30 {
+			at := w.trigger(20)
+			w.hook = func(op vfs.Op) error {
+				if i%3 < 2 && at(op) {
+					return vfs.ErrCut
+				}
+				return nil
 			}
-			w.fall()
-			for i := range 30 {
-				at := w.trigger(20)
-				w.hook = func(op vfs.Op) error {
-					if at(op) {
-						return vfs.ErrCut
-					}
-					return nil
-				}
-				if i%3 == 2 {
-					w.hook = nil
-				}
-				if err := w.open(); err != nil && !errors.Is(err, vfs.ErrCut) {
-					fail("open: %v", err)
-				}
-				died++
-				w.fall()
-			}
-			w.hook = nil
-			if err := w.open(); err != nil {
+			if err := w.open(); err != nil && !errors.Is(err, vfs.ErrCut) {
 				fail("open: %v", err)
 			}
-			w.settle()
-			w.drain()
-		})
-		if err != nil {
-			t.Fatalf("seed %d: %v\n%s\n%s", seed, err, w.summary(), strings.Join(tailOf(w.trace, 70), "\n"))
+			w.fall()
 		}
-	}
-	t.Logf("%d starts died", died)
+		w.hook = nil
+		if err := w.open(); err != nil {
+			fail("open: %v", err)
+		}
+		w.settle()
+	})
+	t.Logf("%d histories", n)
 }
 
 // TestNoRoom: what cannot be recorded, since all that is left is alive, waits
