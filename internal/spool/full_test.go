@@ -174,7 +174,7 @@ func TestFullDisk(t *testing.T) {
 		manyHistories(t, segSize, func(w *fullWorld) {
 			w.fill(3 + w.r.IntN(20))
 			before, written := w.e.nextSegno, w.e.stats.Written
-			for steps := 0; w.e.nextSegno < before+30; steps++ {
+			for steps := 0; w.e.nextSegno < before+4+uint64(2<<20/segSize); steps++ {
 				if !w.step() || steps > 50_000 {
 					fail("step %d: %d messages: %v", steps, len(w.now), w.e.broken)
 				}
