@@ -1,9 +1,10 @@
 #!/bin/sh
 # Installs the foreign programs that tests use, from Debian's packages. Nothing
 # of them is started: postfix is here for smtp-source, smtp-sink and for
-# comparing with the original. "peers.sh check" only says which are missing.
+# comparing with the original; libnet-ssleay-perl is what swaks has TLS by. "peers.sh check"
+# only says which are missing.
 set -eu
-want="curl dovecot-lmtpd dpkg-dev gsasl iproute2 ldap-utils ldnsutils libdb5.3 libevent-2.1-7 libgnutls-dane0 libidn12 libnsl2 maildrop mandoc mariadb-server msmtp mutt nsd opendkim openssl pflogsumm postfix postgresql-15 procmail prometheus python3 python3-aiosmtpd python3-dkim rspamd s-nail slapd sqlite3 sslscan swaks systemd unbound vacation"
+want="curl dovecot-lmtpd dpkg-dev gsasl iproute2 ldap-utils ldnsutils libdb5.3 libevent-2.1-7 libgnutls-dane0 libidn12 libnet-ssleay-perl libnsl2 maildrop mandoc mariadb-server msmtp mutt nsd opendkim openssl pflogsumm postfix postgresql-15 procmail prometheus python3 python3-aiosmtpd python3-dkim rspamd s-nail slapd sqlite3 sslscan swaks systemd unbound vacation"
 # Mail servers that cannot be installed beside postfix are only unpacked, and
 # run from there in a root of their own; the libraries above are theirs. So are
 # those readers of logs that would become services of this machine.
