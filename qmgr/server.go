@@ -89,9 +89,9 @@ type Options struct {
 	// that a message has left the incoming queue, and how many messages are
 	// still in it.
 	Flow func(moved int, incoming int)
-	// Collect, when set, is told how much the heap may grow, in per cent, before
-	// garbage is collected.
-	Collect func(percent int)
+	// Deep, when set, is told when the queue has become so deep that memory is to be
+	// saved, and when that is over.
+	Deep func(deep bool)
 	// Patience is how long a tool waits while cleanup says nothing; zero means
 	// askPatience.
 	Patience time.Duration
@@ -345,8 +345,8 @@ func (s *Server) turn(draining bool) {
 	}
 }
 
-// deepQueue is from how many messages on the heap is not to double before
-// garbage is collected: that would be memory for another queue of the size.
+// deepQueue is from how many messages on the heap is to grow less before
+// garbage is collected: that would be memory for half another queue of the size.
 // What is kept for them has no pointers, so that collecting costs no more.
 const deepQueue = 100000
 
@@ -354,14 +354,11 @@ const deepQueue = 100000
 func (s *Server) thrift() {
 	st := s.sched.Stats()
 	n := st.Incoming + st.Deferred + st.Hold
-	if s.opt.Collect == nil || s.deep == (n > deepQueue) || s.deep && n > deepQueue/2 {
+	if s.opt.Deep == nil || s.deep == (n > deepQueue) || s.deep && n > deepQueue/2 {
 		return
 	}
-	if s.deep = !s.deep; s.deep {
-		s.opt.Collect(25)
-	} else {
-		s.opt.Collect(100)
-	}
+	s.deep = !s.deep
+	s.opt.Deep(s.deep)
 }
 
 // followUp takes the inputs that effects led to, and those that these lead to.

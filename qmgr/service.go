@@ -2,8 +2,6 @@ package qmgr
 
 import (
 	"context"
-	"os"
-	"runtime/debug"
 	"time"
 
 	"posthaste/internal/config"
@@ -62,8 +60,12 @@ func run(ctx context.Context, env *service.Env) error {
 		Agent:    func(t mail.Transport) string { return env.Private(string(t)) },
 		Flow:     flow(env.Flow, settings.FlowLimit, cfg.Duration("in_flow_delay") > 0),
 	})
-	if os.Getenv("GOGC") == "" {
-		s.opt.Collect = func(percent int) { debug.SetGCPercent(percent) }
+	s.opt.Deep = func(deep bool) {
+		if deep {
+			service.LimitHeap(service.HeapGrowth / 2)
+		} else {
+			service.LimitHeap(service.HeapGrowth)
+		}
 	}
 	env.Metrics.Offer(s.offer)
 	env.Used()

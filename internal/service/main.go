@@ -28,6 +28,7 @@ import (
 // returns the exit status.
 func Main(spec Spec, args []string) int {
 	NameProcess(spec.Process)
+	LimitHeap(HeapGrowth)
 	signal.Ignore(syscall.SIGINT) // a terminal's interrupt is for master
 	syscall.Umask(0o077)
 	cl, err := ParseCommandLine(args)
