@@ -138,11 +138,8 @@ func (w *wire) flush(limit time.Duration) error {
 // quickio.ErrUnasked when the server has ended it meanwhile or has said something:
 // nothing has been sent then.
 func (w *wire) ask(conn *quickio.Conn, limit time.Duration) error {
-	if err := conn.SetDeadline(until(limit)); err != nil {
+	if err := w.unlessStopping(conn.SetDeadline(until(limit))); err != nil {
 		return err
-	}
-	if w.stopping.Load() {
-		return os.ErrDeadlineExceeded
 	}
 	w.note()
 	n, err := conn.Ask(w.out, w.in)
@@ -169,13 +166,16 @@ func (w *wire) note() {
 
 // writeBy sets the time by which the next write must be done.
 func (w *wire) writeBy(at time.Time) error {
-	if err := w.conn.SetWriteDeadline(at); err != nil {
-		return err
-	}
-	if w.stopping.Load() {
+	return w.unlessStopping(w.conn.SetWriteDeadline(at))
+}
+
+// unlessStopping is err, that of setting a deadline, or says that the service must
+// stop now.
+func (w *wire) unlessStopping(err error) error {
+	if err == nil && w.stopping.Load() {
 		return os.ErrDeadlineExceeded
 	}
-	return nil
+	return err
 }
 
 // readLine returns the next line without its end, at most w.line octets of it.
@@ -236,11 +236,8 @@ type deadline struct {
 
 func (w *wire) fill(d *deadline) error {
 	if !d.set {
-		if err := w.conn.SetReadDeadline(until(d.limit)); err != nil {
+		if err := w.unlessStopping(w.conn.SetReadDeadline(until(d.limit))); err != nil {
 			return err
-		}
-		if w.stopping.Load() {
-			return os.ErrDeadlineExceeded
 		}
 		d.set = true
 	}
