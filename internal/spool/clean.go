@@ -196,19 +196,17 @@ func (e *engine) holding() (list []*segment, window int64) {
 }
 
 // moveOldest does a part of what lets the recovery point pass the oldest of
-// these segments.
+// these segments, which is not the head.
 func (e *engine) moveOldest(holding []*segment) (bool, error) {
-	switch oldest := holding[0]; oldest {
-	case e.cold:
-		e.mu.Lock()
-		e.cold = nil
-		e.seal(oldest)
-		e.mu.Unlock()
-		return true, nil
-	case e.head:
-		return false, nil
+	oldest := holding[0]
+	if oldest != e.cold {
+		return e.moveStates(holding)
 	}
-	return e.moveStates(holding)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.cold = nil
+	e.seal(oldest)
+	return true, nil
 }
 
 // worthwhile says whether moving the recovery point over the whole window
@@ -380,22 +378,22 @@ func (e *engine) copyStep() (bool, error) {
 			slot = l.contNext
 			next := int64(l.conLen) + int64(l.refMeta) + stateSlack
 			if e.w.size() > 0 && e.w.size()+next > e.w.most {
-				return e.copied(cold)
+				return e.flushCopies(cold)
 			}
 			c := e.readCopy(&staged{number: l.number, live: *l})
 			if c.unread != nil {
 				e.leave(v, c.unread)
-				return e.copied(cold)
+				return e.flushCopies(cold)
 			}
 			e.putCopy(e.stage(l.number, l.created), &c)
 			e.w.copied += uint64(l.conLen)
 		}
 	}
-	return e.copied(cold)
+	return e.flushCopies(cold)
 }
 
-// copied writes what copyStep made.
-func (e *engine) copied(cold bool) (bool, error) {
+// flushCopies writes what copyStep made.
+func (e *engine) flushCopies(cold bool) (bool, error) {
 	did, err := e.step(cold)
 	if !did {
 		e.victims = nil
@@ -493,7 +491,8 @@ func (e *engine) fetchBody(s *staged) (body []byte, damaged bool) {
 }
 
 // spares is how many free segments to have ready: what a checkpoint of
-// everything would fill, and one.
+// everything would fill, and one, or what new mail has to leave, and will have to
+// when there is twice as much.
 func (e *engine) spares() int64 {
 	n := max(1+e.metaSum/e.lim.segSize, e.kept()+int64(e.floorFor(2*e.liveSum)-e.floor()))
 	if e.lim.segments > 0 {

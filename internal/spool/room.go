@@ -144,8 +144,7 @@ func (e *engine) makeRoom(mail bool) error {
 		return nil
 	}
 	if e.mayCreate() {
-		switch err := e.provide(want); {
-		case err == nil, errors.Is(err, ErrBroken):
+		if err := e.provide(want); err == nil || errors.Is(err, ErrBroken) {
 			return err
 		}
 	}

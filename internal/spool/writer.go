@@ -126,27 +126,25 @@ func (s *Spool) stall(reqs []*request, err error) {
 		s.e.warn("%v; what becomes of mail cannot be recorded until there is room for a segment on the file system; it is tried again every %v", err, stallDelay)
 	}
 	s.retry = time.Now().Add(stallDelay)
+	var wait, refused []*request
 	s.mu.Lock()
-	closing := s.closing
-	var wait []*request
 	for _, r := range reqs {
-		if closing || r.b.adds > 0 {
+		switch {
+		case s.closing || r.b.adds > 0:
+			refused = append(refused, r)
 			continue
-		}
-		wait = append(wait, r)
-		if r.done == nil {
+		case r.done == nil:
 			s.urgent++
-		} else if s.oldest.IsZero() {
+		case s.oldest.IsZero():
 			s.oldest = time.Now()
 		}
+		wait = append(wait, r)
 	}
 	s.queue = append(wait, s.queue...)
 	s.mu.Unlock()
-	for i, r := range reqs {
-		if closing || r.b.adds > 0 {
-			s.finish(r, err)
-		}
-		reqs[i] = nil
+	clear(reqs)
+	for _, r := range refused {
+		s.finish(r, err)
 	}
 }
 
