@@ -523,7 +523,7 @@ func (e *engine) trim() {
 }
 
 // housekeep does what is no part of the log: it makes spare segments, gives
-// back files, and removes the content of messages that are gone. It may
+// back files, and spends the content files of messages that are gone. It may
 // run beside the writer, in one goroutine.
 func (e *engine) housekeep() {
 	e.mu.Lock()
@@ -532,15 +532,13 @@ func (e *engine) housekeep() {
 	want := int(e.spares())
 	missing, low := want-len(e.free)-len(e.fresh), e.diskLow
 	broken := e.broken
-	may := e.lim.segments == 0 || int64(len(e.segs)+len(e.fresh)) < e.lim.segments-e.bigSum/e.lim.segSize
+	may := e.mayAdd()
 	e.mu.Unlock()
 	if broken != nil {
 		return
 	}
-	for _, id := range gone {
-		if err := e.fs.Remove(bigName(e.dir, id)); err != nil {
-			e.warn("spool: content of a delivered message: %v", err) // swept at the next start
-		}
+	for _, g := range gone {
+		e.spend(g)
 	}
 	for _, s := range drop {
 		err := errors.Join(s.f.Close(), e.fs.Remove(segName(e.dir, s.file)))
@@ -559,8 +557,9 @@ func (e *engine) housekeep() {
 // makeSpare makes a segment, if fewer than want are free and the disk has room,
 // and notes whether it has.
 func (e *engine) makeSpare(want int) {
-	free, err := e.fs.Free(path.Join(e.dir, segDir))
-	if err == nil && free >= e.lim.minFree+e.lim.segSize {
+	need := e.lim.minFree + e.lim.segSize
+	free, err := e.freeBytes(path.Join(e.dir, segDir), need)
+	if err == nil && free >= need {
 		err = e.create(want)
 	} else if err == nil {
 		err = errNearlyFull

@@ -118,7 +118,7 @@ func (st *Stored) body(buf *[]byte, b []byte, h *header, raw bool) (*Content, er
 
 func (st *Stored) openBig(raw bool) (*Content, error) {
 	r := st.r
-	f, err := r.fs.Open(bigName(r.dir, string(st.id)))
+	f, err := r.fs.OpenShared(bigName(r.dir, string(st.id))) // not to be used again before it is closed
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) { // finished meanwhile, or damage: Locate knows
 			err = fmt.Errorf("%w: %w", ErrStale, err)

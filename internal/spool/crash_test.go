@@ -78,7 +78,7 @@ func (w *walk) life() {
 // since some kinds are rare and the moments around them matter.
 func (w *walk) trigger(n int) func(vfs.Op) bool {
 	left := 1 + w.r.IntN(n)
-	kinds := []vfs.OpKind{vfs.OpSync, vfs.OpSyncDir, vfs.OpCreate, vfs.OpLink, vfs.OpRemove, vfs.OpWrite}
+	kinds := []vfs.OpKind{vfs.OpSync, vfs.OpSyncDir, vfs.OpCreate, vfs.OpLink, vfs.OpRename, vfs.OpTruncate, vfs.OpRemove, vfs.OpWrite}
 	one := w.r.IntN(3) == 0
 	kind := kinds[w.r.IntN(len(kinds))]
 	if one {
@@ -189,7 +189,7 @@ type enum struct {
 func (x *enum) attach() {
 	x.hook = func(op vfs.Op) error {
 		switch op.Kind {
-		case vfs.OpCreate, vfs.OpLink, vfs.OpRemove, vfs.OpWrite, vfs.OpSync, vfs.OpSyncDir:
+		case vfs.OpCreate, vfs.OpLink, vfs.OpRename, vfs.OpTruncate, vfs.OpRemove, vfs.OpWrite, vfs.OpSync, vfs.OpSyncDir:
 			x.point(op)
 		}
 		return nil
@@ -228,7 +228,7 @@ func (x *enum) check(mem *vfs.Mem, deep bool) {
 	if deep {
 		y.hook = func(op vfs.Op) error {
 			switch op.Kind {
-			case vfs.OpCreate, vfs.OpRemove, vfs.OpWrite, vfs.OpSync, vfs.OpSyncDir:
+			case vfs.OpCreate, vfs.OpRename, vfs.OpTruncate, vfs.OpRemove, vfs.OpWrite, vfs.OpSync, vfs.OpSyncDir:
 				list := []vfs.Loss{{}, keepAll, vfs.RandomLoss(x.r)}
 				if d, _ := y.mem.Dirty(); d > 0 {
 					list = append(list, keepOne(x.r.IntN(d)), keepOne(x.r.IntN(d)), keepOne(d-1))
@@ -372,6 +372,19 @@ var histories = []struct {
 	{"accept", func(x *enum) { x.accept(1, 500) }},
 	{"accept many", func(x *enum) { x.accept(4, 900) }},
 	{"large", func(x *enum) { x.accept(1, 3000); x.finish(0) }},
+	{"large again", func(x *enum) { // longer, new, and shorter
+		x.accept(1, 3000)
+		x.finish(0)
+		x.tidy()
+		x.accept(1, 5000)
+		x.accept(1, 3000)
+		for range 2 {
+			x.finish(0)
+		}
+		x.tidy()
+		x.accept(1, 2500)
+		x.partly(0)
+	}},
 	{"defer", func(x *enum) { x.accept(2, 400); x.update(0); x.update(0); x.update(1) }},
 	{"deliver", func(x *enum) { x.accept(2, 400); x.finish(0); x.partly(0); x.finish(0) }},
 	{"hold, release, remove", func(x *enum) {
@@ -510,6 +523,17 @@ func (x *enum) update(int) {
 
 func (x *enum) finish(int) {
 	x.change(func(c *change, m *modelMsg) { c.done(m.id, 0, 1) })
+}
+
+// finishLarge finishes the messages with a content file.
+func (x *enum) finishLarge() {
+	for _, m := range x.now {
+		if m.big {
+			c := &change{}
+			c.done(m.id, 0, 1)
+			x.must(x.commit(c))
+		}
+	}
 }
 
 func (x *enum) partly(int) {

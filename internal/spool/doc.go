@@ -26,14 +26,15 @@
 //   - A disposition can always be recorded, for ever and on a disk that others have
 //     filled to the last block: new mail is refused while there is still room
 //     for it. If there is none all the same (below), it waits.
-//   - Disk use is at most twice the live bytes and 26 segments; each byte
-//     accepted is written less than 1.3 times. (TestMonth.)
+//   - Disk use is at most twice the live bytes and 27 segments, one of which are
+//     spent content files; each byte accepted is written less than 1.3 times. (TestMonth.)
 //
 // # Files
 //
 //	LOCK               locked (flock) by the writer, whose process number is in it
 //	seg/00000017.seg   segments of the log; the number is the file's, and never used twice
 //	big/ID             content of a message larger than the inline limit
+//	big/ID.spent       one that is not needed any more, to be written anew
 //
 // A segment file is filled with zeros once, and then used again and again, so
 // that a commit is one write and one fdatasync without a change of metadata.
@@ -110,8 +111,11 @@
 //
 // A content file is the content, followed by the checksums of its chunks of
 // 64 KiB, 4 bytes each. It is durable, with its name, before its MSG is
-// written, and is removed after the DONE is durable; what a crash leaves is
-// swept at start.
+// written. After the DONE is durable it is spent: the next large content is written
+// where it is, which takes less than freeing blocks and memory and finding
+// others, unless somebody still reads there. Spent files have a segment's size in all at
+// most, give way to whatever needs the room, and are removed at the end, as is,
+// at the next start, what a crash leaves.
 //
 // # Writing
 //

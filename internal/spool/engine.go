@@ -54,6 +54,7 @@ type engine struct {
 
 	bigBufs sync.Pool  // of *[]byte, one chunk of a content file
 	bigSync sharedSync // of the directory of content files
+	spent   spentFiles
 
 	// mu is held by the writer while it changes what others read, and by
 	// others while they read it.
@@ -63,7 +64,7 @@ type engine struct {
 	free     []*segment // recycled or new, to be used next
 	fresh    []*segment // made by another goroutine, not in segs yet
 	drop     []*segment // to be closed and removed
-	gone     []string   // big files to unlink
+	gone     []goneFile // whose content files are not needed any more
 	liveSum  int64      // bytes of live records
 	metaSum  int64      // about what states of all live messages would take
 	stateSum int64      // bytes of live STATE records, which are in liveSum, too

@@ -48,6 +48,9 @@ func TestOperations(t *testing.T) {
 		note("defer", func() { x.update(0) })
 		note("deliver", func() { x.finish(0) })
 		note("accept large", func() { x.accept(1, 5000) })
+		note("deliver large", func() { x.finishLarge() })
+		note("afterwards", w.e.housekeep)
+		note("accept large again", func() { x.accept(1, 4000) })
 		note("deliver all", func() {
 			for len(x.now) > 0 {
 				x.finish(0)

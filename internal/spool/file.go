@@ -19,9 +19,9 @@ const bigChunk = 64 << 10
 // it, so that the sync at the end, which somebody waits for, has little left to do.
 const writebackSize = 8 * bigChunk
 
-// A File takes the content of a large message while it arrives. It has no
-// name before its message is committed and is gone when the process dies.
-// It is used by one goroutine, and ends with Abort or in a Batch.
+// A File takes the content of a large message while it arrives. Before its
+// message is committed it has no name, or that of a spent file, and is gone when
+// the process dies, or has been started again. It is used by one goroutine, and ends with Abort or in a Batch.
 type File struct {
 	e    *engine
 	f    vfs.File
@@ -29,7 +29,7 @@ type File struct {
 	off  int64  // of buf in the file
 	size int64
 	sums []byte // checksums of the chunks before buf
-	name string // once linked
+	name string // once linked, and that of the spent file that it is before
 	kept bool   // a batch has it
 	err  error
 
@@ -43,16 +43,18 @@ func (e *engine) newFile() (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := e.fs.CreateTemp(path.Join(e.dir, bigDir))
-	if err != nil {
-		return nil, e.fileError(err)
+	f, name := e.reuse()
+	if f == nil {
+		if f, err = e.fs.CreateTemp(path.Join(e.dir, bigDir)); err != nil {
+			return nil, e.fileError(err)
+		}
 	}
 	buf, _ := e.bigBufs.Get().(*[]byte)
 	if buf == nil {
 		buf = new([]byte)
 		*buf = make([]byte, 0, bigChunk)
 	}
-	return &File{e: e, f: f, pooled: buf, buf: (*buf)[:0]}, nil
+	return &File{e: e, f: f, name: name, pooled: buf, buf: (*buf)[:0]}, nil
 }
 
 // close closes the file, and gives its memory back.
@@ -65,11 +67,13 @@ func (f *File) close() error {
 // fileError sorts the errors of writing a content file: no space is a
 // refusal, and anything else a disk that nothing should be promised on.
 func (e *engine) fileError(err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if isFull(err) {
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	}
 	return e.fail("content file", err)
 }
+
+func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 // Write appends to the content. It fails with ErrFull when the disk or the
 // budget is full; the File is then only good for Abort.
@@ -91,14 +95,26 @@ func (f *File) flush() error {
 	if err := f.e.roomForBig(int64(len(f.buf)), f.off); err != nil {
 		return err
 	}
-	if _, err := f.f.WriteAt(f.buf, f.off); err != nil {
-		return f.e.fileError(err)
+	if err := f.writeAt(f.buf); err != nil {
+		return err
 	}
 	f.sums = binary.LittleEndian.AppendUint32(f.sums, checksum(f.buf))
 	f.off += int64(len(f.buf))
 	f.buf = f.buf[:0]
 	if f.off%writebackSize == 0 {
 		f.f.Writeback(f.off-writebackSize, writebackSize)
+	}
+	return nil
+}
+
+// writeAt writes p at the end, for which spent files must make room if there is none.
+func (f *File) writeAt(p []byte) error {
+	_, err := f.f.WriteAt(p, f.off)
+	if err != nil && isFull(err) && f.e.dropSpent() {
+		_, err = f.f.WriteAt(p, f.off)
+	}
+	if err != nil {
+		return f.e.fileError(err)
 	}
 	return nil
 }
@@ -137,17 +153,18 @@ func (f *File) finish(id string) (crc uint32, err error) {
 		}
 	}
 	e := f.e
-	if _, err := f.f.WriteAt(f.sums, f.off); err != nil {
+	if err := f.writeAt(f.sums); err != nil {
+		return 0, err
+	}
+	if err := f.shorten(); err != nil {
 		return 0, e.fileError(err)
 	}
 	if err := f.f.Datasync(); err != nil {
 		return 0, e.fileError(err)
 	}
-	name := bigName(e.dir, id)
-	if err := e.fs.Link(f.f, name); err != nil {
+	if err := f.rename(bigName(e.dir, id)); err != nil {
 		return 0, e.fileError(err)
 	}
-	f.name = name
 	if e.plant == plantNoDirSyncBig {
 		return checksum(f.sums), nil
 	}
@@ -155,6 +172,31 @@ func (f *File) finish(id string) (crc uint32, err error) {
 		return 0, e.fail("sync of content directory", err)
 	}
 	return checksum(f.sums), nil
+}
+
+// shorten gives up what a spent file had more.
+func (f *File) shorten() error {
+	if f.name == "" {
+		return nil
+	}
+	end := f.off + int64(len(f.sums))
+	if size, err := f.f.Size(); err != nil || size <= end {
+		return err
+	}
+	return f.f.Truncate(end)
+}
+
+// rename gives the file its name.
+func (f *File) rename(name string) (err error) {
+	if f.name == "" {
+		err = f.e.fs.Link(f.f, name)
+	} else {
+		err = f.e.fs.Rename(f.name, name)
+	}
+	if err == nil {
+		f.name = name
+	}
+	return err
 }
 
 // A sharedSync is a sync that serves all who wait for one when it begins.

@@ -25,7 +25,6 @@ type fullWorld struct {
 func newFullWorld(seed uint64, segSize int64) *fullWorld {
 	w := &fullWorld{walk: &walk{world: newWorld(seed, 0)}}
 	w.opt.SegmentSize, w.opt.Budget = segSize, 0
-	w.bigs = false
 	w.eager = 1 + w.r.IntN(4)
 	return w
 }

@@ -130,5 +130,6 @@ func TestMonth(t *testing.T) {
 	}
 }
 
-// fixedSegments is the fixed number in the bound on disk space.
+// fixedSegments is the fixed number in the bound on disk space, where there are no
+// content files.
 const fixedSegments = 26

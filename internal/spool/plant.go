@@ -29,6 +29,7 @@ const (
 	plantRecycleUnpromised       // at start, go by what is not durable
 	plantBootTwoBatches          // BOOT and the tail in two batches
 	plantNoDirSyncBig            // no directory sync for a content file
+	plantSpendEarly              // use a content file again before the sync that ends its message
 	numFaults
 )
 
@@ -41,6 +42,7 @@ var faultNames = [numFaults]string{
 	plantCopyNoSync: "copy without sync", plantNoFirst: "no first mark", plantNoVoid: "no void", plantSameID: "same id twice",
 	plantNoSalt: "no salt", plantRecyclePromised: "recycle inside the window", plantRecycleUnpromised: "recycle on an unpromised word",
 	plantBootTwoBatches: "boot in two batches", plantNoDirSyncBig: "no directory sync for a big file",
+	plantSpendEarly: "spend before sync",
 }
 
 func (f fault) String() string { return faultNames[f] }

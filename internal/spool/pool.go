@@ -94,7 +94,7 @@ func (e *engine) create(want int) error {
 	if enough {
 		return nil
 	}
-	if free, err := e.fs.Free(path.Join(e.dir, segDir)); err == nil && free < e.lim.segSize {
+	if free, err := e.freeBytes(path.Join(e.dir, segDir), e.lim.segSize); err == nil && free < e.lim.segSize {
 		return errNearlyFull // without filling it up to see that
 	}
 	e.mu.Lock()

@@ -15,7 +15,7 @@ func (e *engine) full(settles bool) error {
 			return err
 		}
 	}
-	if err := e.fullBooks(settles); err != nil {
+	if err := e.fullBooks(settles); err != nil && (!e.dropSpent() || e.fullBooks(settles) != nil) {
 		return err
 	}
 	// What the books say may be created is worth nothing on a full disk: keep
@@ -143,7 +143,7 @@ func (e *engine) makeRoom(mail bool) error {
 	if e.ready(want) {
 		return nil
 	}
-	if e.mayCreate() {
+	if e.mayCreate() || e.dropSpent() && e.mayCreate() {
 		if err := e.provide(want); err == nil || errors.Is(err, ErrBroken) {
 			return err
 		}
@@ -186,17 +186,15 @@ func (e *engine) fullDisk() error {
 	if e.lim.minFree == 0 {
 		return nil
 	}
-	free, err := e.fs.Free(e.dir)
-	if err != nil {
-		return nil // writing will tell
-	}
+	var ours int64
 	e.mu.RLock()
-	defer e.mu.RUnlock()
 	for _, s := range e.free {
-		free += s.size
+		ours += s.size
 	}
-	if free < e.lim.minFree {
-		return fmt.Errorf("%w: %d bytes free on the file system, queue_minfree is %d", ErrFull, free, e.lim.minFree)
+	e.mu.RUnlock()
+	free, err := e.freeBytes(e.dir, e.lim.minFree-ours)
+	if err == nil && free+ours < e.lim.minFree { // after an error writing will tell
+		return fmt.Errorf("%w: %d bytes free on the file system, queue_minfree is %d", ErrFull, free+ours, e.lim.minFree)
 	}
 	return nil
 }
@@ -217,5 +215,13 @@ func (e *engine) allowed() int64 {
 	if e.lim.segments == 0 {
 		return n + 1<<30
 	}
-	return n + max(0, e.lim.segments-int64(len(e.segs)+len(e.fresh))-(e.bigSum+e.lim.segSize-1)/e.lim.segSize)
+	return n + max(0, e.lim.segments-int64(len(e.segs)+len(e.fresh))-(e.bigFiles()+e.lim.segSize-1)/e.lim.segSize)
 }
+
+// mayAdd says whether Options allow one segment file more. The caller holds mu.
+func (e *engine) mayAdd() bool {
+	return e.lim.segments == 0 || int64(len(e.segs)+len(e.fresh)) < e.lim.segments-e.bigFiles()/e.lim.segSize
+}
+
+// bigFiles is what content files take, spent ones included. The caller holds mu.
+func (e *engine) bigFiles() int64 { return e.bigSum + e.spent.sum() }

@@ -147,6 +147,7 @@ func openEngine(o *Options, plant fault, random func([]byte)) (*engine, Recovery
 	if err != nil {
 		return nil, rep, errors.Join(err, e.closeFiles())
 	}
+	e.spent.limit = lim.segSize
 	return e, rep, nil
 }
 
@@ -342,7 +343,7 @@ func (e *engine) snapshot() Stats {
 	for _, s := range e.fresh {
 		st.DiskBytes += s.size
 	}
-	st.DiskBytes += e.bigSum
+	st.DiskBytes += e.bigFiles()
 	return st
 }
 
@@ -380,8 +381,10 @@ func (s *Spool) Close() error {
 	return errors.Join(err, s.e.closeFiles())
 }
 
-// markClose writes CLOSE, which promises all that was written before it.
+// markClose removes what only this process could use again, and writes CLOSE, which
+// promises all that was written before it.
 func (e *engine) markClose() error {
+	e.dropSpent()
 	e.begin()
 	e.w.record(recCLOSE, 0, 0, nil, nil)
 	e.w.leave = 1

@@ -45,9 +45,11 @@ type readOnly struct{ vfs.FS }
 var errReadOnly = errors.New("spool: opened for reading only")
 
 func (r readOnly) OpenWrite(name string) (vfs.File, error) { return r.Open(name) }
+func (r readOnly) OpenIdle(string) (vfs.File, error)       { return nil, errReadOnly }
 func (r readOnly) Create(string) (vfs.File, error)         { return nil, errReadOnly }
 func (r readOnly) CreateTemp(string) (vfs.File, error)     { return nil, errReadOnly }
 func (r readOnly) Link(vfs.File, string) error             { return errReadOnly }
+func (r readOnly) Rename(string, string) error             { return errReadOnly }
 func (r readOnly) Remove(string) error                     { return nil }
 func (r readOnly) MkdirAll(string) error                   { return nil }
 func (r readOnly) SyncDir(string) error                    { return nil }

@@ -149,7 +149,7 @@ type Stats struct {
 	Segments    int // segment files
 	Free        int // of those, to be used next
 	SegmentSize int64
-	DiskBytes   int64 // segment files and big files
+	DiskBytes   int64 // segment files and big files, spent ones included
 	Window      int   // segments that recovery would read
 	Full        bool  // Add is refused now
 

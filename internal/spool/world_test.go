@@ -56,7 +56,6 @@ type world struct {
 	warned int
 	damage bool // warnings are expected
 	trace  []string
-	bigs   bool
 }
 
 func newWorld(seed uint64, plant fault) *world {
@@ -65,7 +64,7 @@ func newWorld(seed uint64, plant fault) *world {
 	if r.IntN(3) == 0 {
 		sector = 4096
 	}
-	w := &world{r: r, plant: plant, mem: vfs.NewMem(sector), now: model{}, bases: map[uint64]bool{}, bigs: true}
+	w := &world{r: r, plant: plant, mem: vfs.NewMem(sector), now: model{}, bases: map[uint64]bool{}}
 	w.opt = Options{Dir: "q", SegmentSize: 16 << 10, Budget: 20 * 16 << 10}
 	if seed%3 == 2 {
 		w.opt.SegmentSize *= 2
@@ -444,7 +443,7 @@ func (w *world) randomChange(taken map[mail.QueueID]bool) *change {
 		switch {
 		case p < 45 || m == nil || taken[m.id]:
 			size := w.r.IntN(1800)
-			if w.bigs && w.r.IntN(12) == 0 {
+			if w.r.IntN(12) == 0 {
 				size = 2049 + w.r.IntN(3000)
 			}
 			nrcpt := 1 + w.r.IntN(3)

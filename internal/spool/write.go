@@ -114,6 +114,10 @@ func (e *engine) flush(cold bool) error {
 	if e.plant == plantFreeEarly {
 		e.unaccountEarly()
 	}
+	if e.plant == plantSpendEarly {
+		e.noteGone()
+		e.housekeep()
+	}
 	length := int64(len(w.buf) - blockSize)
 	s, at, err := e.place(cold, length)
 	if err != nil {
@@ -185,6 +189,25 @@ func (e *engine) sealRecords(s *segment) {
 	}
 }
 
+// noteGone notes the content files that the batch makes superfluous, for
+// housekeep. The caller holds mu.
+func (e *engine) noteGone() {
+	for i := range e.w.list {
+		st := &e.w.list[i]
+		if !st.gone {
+			continue
+		}
+		l, size := &st.live, st.bigLen
+		if !st.added {
+			_, l = e.idx.find(st.number)
+			size = e.idx.big[st.number]
+		}
+		if l.flags&msgBig != 0 {
+			e.gone = append(e.gone, goneFile{string(l.id()), size})
+		}
+	}
+}
+
 // unaccountEarly is a planted fault: segments are free before it is durable
 // that they are.
 func (e *engine) unaccountEarly() {
@@ -224,15 +247,16 @@ func (e *engine) apply(seg *segment, base uint32, written uint64) {
 	e.stats.Written += written
 	e.stats.Copied += e.w.copied
 	e.stats.Checkpoints += e.w.moved
+	if e.plant != plantSpendEarly {
+		e.noteGone()
+	}
 	for i := range e.w.list {
 		st := &e.w.list[i]
 		var slot uint32
 		if st.added {
-			if st.gone {
-				if st.live.flags&msgBig != 0 {
-					e.gone = append(e.gone, string(st.live.id()))
-				}
-				continue // came and went in one batch
+			if st.gone { // came and went in one batch
+				e.bigSum -= st.bigLen
+				continue
 			}
 			slot = e.idx.insert(st.number)
 			e.stats.AddedBytes += uint64(st.live.conLen)
@@ -245,9 +269,6 @@ func (e *engine) apply(seg *segment, base uint32, written uint64) {
 			old := *e.idx.at(slot)
 			e.account(slot, -1)
 			if st.gone {
-				if old.flags&msgBig != 0 {
-					e.gone = append(e.gone, string(old.id()))
-				}
 				e.idx.remove(slot)
 			}
 			for _, f := range [2]uint32{old.refSeg, old.conSeg} {

@@ -258,6 +258,5 @@ func (e *engine) wantsChores() bool {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	return e.broken == nil && (len(e.gone) > 0 || len(e.drop) > 0 || e.diskLow ||
-		int64(len(e.free)+len(e.fresh)) < e.spares() &&
-			(e.lim.segments == 0 || int64(len(e.segs)+len(e.fresh)) < e.lim.segments-e.bigSum/e.lim.segSize))
+		int64(len(e.free)+len(e.fresh)) < e.spares() && e.mayAdd())
 }

@@ -102,7 +102,7 @@ func (m *Mem) Cut(loss Loss) *Mem {
 	copies := map[*inode]*inode{}
 	si, zi := 0, 0
 	for _, n := range old {
-		c := &inode{id: n.id, durable: slices.Clone(n.durable), durSize: n.durSize, pending: map[int64][]*page{}, bad: maps.Clone(n.bad)}
+		c := &inode{id: n.id, durable: slices.Clone(n.durable), durSize: n.durSize, pending: map[int64][]*page{}, bad: maps.Clone(n.bad), cut: -1}
 		if n.size != n.durSize {
 			if loss.Size != nil && loss.Size(zi, sizes) {
 				c.durSize = n.size
@@ -117,6 +117,7 @@ func (m *Mem) Cut(loss Loss) *Mem {
 			si++
 		}
 		c.durable = c.durable[:(c.durSize+memPage-1)/memPage]
+		zeroFrom(c.durable, c.durSize)
 		c.now, c.size = slices.Clone(c.durable), c.durSize
 		copies[n] = c
 	}
@@ -229,7 +230,7 @@ func (m *Mem) Clone() *Mem {
 	copies := map[*inode]*inode{nil: nil}
 	for _, n := range m.inodes() {
 		c := &inode{id: n.id, now: slices.Clone(n.now), durable: slices.Clone(n.durable), size: n.size, durSize: n.durSize,
-			pending: map[int64][]*page{}, bad: maps.Clone(n.bad)}
+			pending: map[int64][]*page{}, bad: maps.Clone(n.bad), cut: n.cut}
 		for s, v := range n.pending {
 			c.pending[s] = slices.Clone(v)
 		}

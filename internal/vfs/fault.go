@@ -17,17 +17,19 @@ const (
 	OpCreate
 	OpTemp
 	OpLink
+	OpRename
 	OpRemove
 	OpList
 	OpMkdir
 	OpSyncDir
 	OpRead
 	OpWrite
+	OpTruncate
 	OpSync
 	OpClose
 )
 
-var opNames = [...]string{"open", "create", "temp", "link", "remove", "list", "mkdir", "syncdir", "read", "write", "sync", "close"}
+var opNames = [...]string{"open", "create", "temp", "link", "rename", "remove", "list", "mkdir", "syncdir", "read", "write", "truncate", "sync", "close"}
 
 func (k OpKind) String() string { return opNames[k] }
 
@@ -43,6 +45,8 @@ type Op struct {
 func (o Op) String() string {
 	name := path.Join(path.Base(path.Dir(o.Name)), path.Base(o.Name))
 	switch o.Kind {
+	case OpTruncate:
+		return fmt.Sprintf("%s %s %d", o.Kind, name, o.Off)
 	case OpRead, OpWrite:
 		return fmt.Sprintf("%s %s %d+%d", o.Kind, name, o.Off, o.Len)
 	}
@@ -100,6 +104,24 @@ func (f *Faulty) OpenWrite(name string) (File, error) {
 	return f.wrap(file, err, name)
 }
 
+// OpenShared is FS.OpenShared.
+func (f *Faulty) OpenShared(name string) (File, error) {
+	if err := f.hook(OpOpen, name); err != nil {
+		return nil, err
+	}
+	file, err := f.FS.OpenShared(name)
+	return f.wrap(file, err, name)
+}
+
+// OpenIdle is FS.OpenIdle.
+func (f *Faulty) OpenIdle(name string) (File, error) {
+	if err := f.hook(OpOpen, name); err != nil {
+		return nil, err
+	}
+	file, err := f.FS.OpenIdle(name)
+	return f.wrap(file, err, name)
+}
+
 // Create is FS.Create.
 func (f *Faulty) Create(name string) (File, error) {
 	if err := f.hook(OpCreate, name); err != nil {
@@ -132,6 +154,14 @@ func (f *Faulty) Link(file File, name string) error {
 	defer ff.mu.Unlock()
 	ff.name = name
 	return f.FS.Link(ff.File, name)
+}
+
+// Rename is FS.Rename. The hook sees the old name.
+func (f *Faulty) Rename(from, to string) error {
+	if err := f.hook(OpRename, from); err != nil {
+		return err
+	}
+	return f.FS.Rename(from, to)
 }
 
 // Remove is FS.Remove.
@@ -191,6 +221,13 @@ func (f *faultyFile) WriteAt(p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	return f.File.WriteAt(p, off)
+}
+
+func (f *faultyFile) Truncate(size int64) error {
+	if err := f.op(OpTruncate, size, 0); err != nil {
+		return err
+	}
+	return f.File.Truncate(size)
 }
 
 func (f *faultyFile) Datasync() error {

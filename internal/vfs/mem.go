@@ -52,6 +52,8 @@ type inode struct {
 	size, durSize int64
 	pending       map[int64][]*page // by sector: pages that hold its versions, oldest first
 	bad           map[int64]bool    // sectors that cannot be read
+	cut           int64             // where Truncate shortened it since the last sync: what is durable there is not what is read; or -1
+	readers       int               // by OpenShared, of processes that live
 }
 
 type memFile struct {
@@ -60,6 +62,7 @@ type memFile struct {
 	name   string
 	write  bool
 	temp   bool
+	shared bool
 	closed bool
 }
 
@@ -105,14 +108,49 @@ func (m *Mem) dir(name string) (d *memDir, base string, err error) {
 }
 
 // Open opens a file for reading.
-func (m *Mem) Open(name string) (File, error) { return m.open(name, false) }
+func (m *Mem) Open(name string) (File, error) { return m.opened(name, false) }
 
 // OpenWrite opens a file for reading and writing.
-func (m *Mem) OpenWrite(name string) (File, error) { return m.open(name, true) }
+func (m *Mem) OpenWrite(name string) (File, error) { return m.opened(name, true) }
 
-func (m *Mem) open(name string, write bool) (File, error) {
+func (m *Mem) opened(name string, write bool) (File, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	f, err := m.open(name, write)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// OpenShared opens a file for reading, and counts who does.
+func (m *Mem) OpenShared(name string) (File, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f, err := m.open(name, false)
+	if err != nil {
+		return nil, err
+	}
+	f.shared = true
+	f.n.readers++
+	return f, nil
+}
+
+// OpenIdle opens a file for writing that has none of them.
+func (m *Mem) OpenIdle(name string) (File, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f, err := m.open(name, true)
+	if err != nil {
+		return nil, err
+	}
+	if f.n.readers > 0 {
+		return nil, pathErr("open", name, ErrInUse)
+	}
+	return f, nil
+}
+
+func (m *Mem) open(name string, write bool) (*memFile, error) {
 	d, base, err := m.dir(name)
 	if err != nil {
 		return nil, pathErr("open", name, err)
@@ -126,7 +164,7 @@ func (m *Mem) open(name string, write bool) (File, error) {
 
 func (m *Mem) newInode() *inode {
 	m.next++
-	return &inode{id: m.next, pending: map[int64][]*page{}}
+	return &inode{id: m.next, pending: map[int64][]*page{}, cut: -1}
 }
 
 // Create makes a file that must not exist.
@@ -187,6 +225,28 @@ func (m *Mem) Link(f File, name string) error {
 	d.link(base, o.n)
 	delete(m.temps, o.n)
 	o.temp, o.name = false, name
+	return nil
+}
+
+// Rename gives a file another name. A cut may leave it both.
+func (m *Mem) Rename(from, to string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d, base, err := m.dir(from)
+	if err == nil && d.now[base] == nil {
+		err = fs.ErrNotExist
+	}
+	if err == nil && path.Dir(path.Clean(from)) != path.Dir(path.Clean(to)) {
+		err = syscall.EXDEV
+	}
+	if err == nil && d.now[path.Base(to)] != nil {
+		err = fs.ErrExist
+	}
+	if err != nil {
+		return pathErr("rename", from, err)
+	}
+	d.link(path.Base(to), d.now[base])
+	d.link(base, nil)
 	return nil
 }
 
@@ -289,6 +349,9 @@ func (m *Mem) Restart() {
 	defer m.mu.Unlock()
 	clear(m.locks)
 	clear(m.temps)
+	for _, n := range m.inodes() {
+		n.readers = 0
+	}
 }
 
 func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
@@ -348,6 +411,44 @@ func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
+func (f *memFile) Truncate(size int64) error {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	if f.closed || !f.write {
+		return pathErr("truncate", f.name, fs.ErrClosed)
+	}
+	n := f.n
+	for int64(len(n.now))*memPage < size {
+		n.now = append(n.now, new(page))
+	}
+	if size < n.size {
+		n.now = n.now[:(size+memPage-1)/memPage]
+		zeroFrom(n.now, size)
+		for s, versions := range n.pending {
+			switch {
+			case s*f.m.sector >= size:
+				delete(n.pending, s)
+			case (s+1)*f.m.sector > size:
+				n.pending[s] = append(versions, n.now[len(n.now)-1])
+			}
+		}
+		if n.cut < 0 || size < n.cut {
+			n.cut = size
+		}
+	}
+	n.size = size
+	return nil
+}
+
+// zeroFrom clears what the last page has from size on, in a copy of it.
+func zeroFrom(pages []*page, size int64) {
+	if i := size / memPage; i < int64(len(pages)) {
+		pg := *pages[i]
+		clear(pg[size%memPage:])
+		pages[i] = &pg
+	}
+}
+
 func (f *memFile) Datasync() error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
@@ -355,6 +456,11 @@ func (f *memFile) Datasync() error {
 		return pathErr("fdatasync", f.name, fs.ErrClosed)
 	}
 	n := f.n
+	if n.cut >= 0 {
+		n.durable = n.durable[:min(int64(len(n.durable)), (n.cut+memPage-1)/memPage)]
+		zeroFrom(n.durable, n.cut)
+		n.cut = -1
+	}
 	for int64(len(n.durable)) < int64(len(n.now)) {
 		n.durable = append(n.durable, new(page))
 	}
@@ -405,6 +511,9 @@ func (f *memFile) Close() error {
 		return pathErr("close", f.name, fs.ErrClosed)
 	}
 	f.closed = true
+	if f.shared && f.n.readers > 0 {
+		f.n.readers--
+	}
 	delete(f.m.temps, f.n)
 	return nil
 }

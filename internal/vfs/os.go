@@ -31,17 +31,69 @@ type osFile struct {
 }
 
 // Open opens a file for reading.
-func (OS) Open(name string) (File, error) { return open(name, os.O_RDONLY) }
+func (OS) Open(name string) (File, error) { return asFile(open(name, os.O_RDONLY)) }
 
 // OpenWrite opens a file for reading and writing.
-func (OS) OpenWrite(name string) (File, error) { return open(name, os.O_RDWR) }
+func (OS) OpenWrite(name string) (File, error) { return asFile(open(name, os.O_RDWR)) }
+
+// OpenShared takes a lock (flock), and then sees whether the file still has the name:
+// OpenIdle, which comes after another name was given, finds the lock.
+func (o OS) OpenShared(name string) (File, error) {
+	f, err := open(name, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	err = flock(f, unix.LOCK_SH)
+	if err == unix.EWOULDBLOCK { // just being asked for by OpenIdle
+		err = fs.ErrNotExist
+	}
+	if err == nil {
+		_, err = os.Lstat(name)
+	}
+	if err != nil {
+		f.Close()
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	return f, nil
+}
+
+// OpenIdle opens a file that nobody has a lock on.
+func (o OS) OpenIdle(name string) (File, error) {
+	f, err := open(name, os.O_RDWR)
+	if err != nil {
+		return nil, err
+	}
+	err = flock(f, unix.LOCK_EX)
+	if err == nil {
+		err = flock(f, unix.LOCK_UN)
+	}
+	if err == unix.EWOULDBLOCK {
+		err = ErrInUse
+	}
+	if err != nil {
+		f.Close()
+		return nil, &fs.PathError{Op: "flock", Path: name, Err: err}
+	}
+	return f, nil
+}
+
+// flock takes or gives up a lock, without waiting.
+func flock(f *osFile, how int) error { return unix.Flock(int(f.Fd()), how|unix.LOCK_NB) }
 
 // Create makes a file that must not exist.
 func (OS) Create(name string) (File, error) {
-	return open(name, os.O_RDWR|os.O_CREATE|os.O_EXCL)
+	return asFile(open(name, os.O_RDWR|os.O_CREATE|os.O_EXCL))
 }
 
-func open(name string, flag int) (File, error) {
+// asFile has no pointer that is nil in a File that is not.
+func asFile(f *osFile, err error) (File, error) {
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func open(name string, flag int) (*osFile, error) {
 	f, err := os.OpenFile(name, flag|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
@@ -92,6 +144,14 @@ func (OS) Link(f File, name string) error {
 		return &fs.PathError{Op: "link", Path: name, Err: err}
 	}
 	o.temp = false
+	return nil
+}
+
+// Rename is renameat2 with RENAME_NOREPLACE, which some file systems refuse.
+func (OS) Rename(from, to string) error {
+	if err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE); err != nil {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+	}
 	return nil
 }
 

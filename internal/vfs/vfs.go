@@ -17,7 +17,7 @@
 //     and neither does a later one that returns nil: the kernel marks the pages
 //     clean although the disk does not have them. Who sees an error must
 //     not write to the file again.
-//   - The name of a new, linked or removed file is durable after
+//   - The name of a new, linked, renamed or removed file is durable after
 //     [FS.SyncDir] of its directory.
 package vfs
 
@@ -35,6 +35,12 @@ type FS interface {
 	Open(name string) (File, error)
 	// OpenWrite opens an existing file for reading and writing.
 	OpenWrite(name string) (File, error)
+	// OpenShared is Open for a file that is renamed before it is used for something
+	// else with OpenIdle: not before it is closed.
+	OpenShared(name string) (File, error)
+	// OpenIdle is OpenWrite for a file that has been renamed. The error is
+	// ErrInUse when somebody has opened it with OpenShared, by its former name.
+	OpenIdle(name string) (File, error)
 	// Create makes a new, empty file. It fails with fs.ErrExist when there
 	// is one.
 	Create(name string) (File, error)
@@ -44,6 +50,9 @@ type FS interface {
 	// Link gives a name to a file made by CreateTemp of this FS. It fails with
 	// fs.ErrExist when the name is taken.
 	Link(f File, name string) error
+	// Rename gives a file another name in the same directory. It fails with
+	// fs.ErrExist when that is taken, and changes nothing then.
+	Rename(from, to string) error
 	// Remove removes a file's name.
 	Remove(name string) error
 	// List gives the names, not paths, of what is in dir, sorted.
@@ -63,7 +72,7 @@ type FS interface {
 }
 
 // File is an open file. ReadAt may be called concurrently with everything;
-// WriteAt, Writeback and Datasync by one goroutine at a time.
+// WriteAt, Truncate, Writeback and Datasync by one goroutine at a time.
 type File interface {
 	io.ReaderAt
 	io.WriterAt
@@ -73,6 +82,8 @@ type File interface {
 	// wait. It promises nothing: it is for a later Datasync to find less to do,
 	// which is also the one to tell of what fails.
 	Writeback(off, n int64)
+	// Truncate makes the file that long. It is durable after Datasync.
+	Truncate(size int64) error
 	// Size is the present length in bytes.
 	Size() (int64, error)
 	Close() error
@@ -90,6 +101,9 @@ func (e *LockedError) Error() string {
 	}
 	return fmt.Sprintf("%s: in use by process %d", e.Name, e.PID)
 }
+
+// ErrInUse is for a file that somebody reads.
+var ErrInUse = errors.New("in use")
 
 // errForeign is for a File that was not made by the FS it is given to.
 var errForeign = errors.New("vfs: file belongs to another file system")

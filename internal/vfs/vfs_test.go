@@ -1,7 +1,9 @@
 package vfs
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -72,6 +74,47 @@ func face(t *testing.T, v FS, root string) {
 	if list, err := v.List(dir); err != nil || !slices.Equal(list, []string{"x", "y"}) {
 		t.Errorf("list %q, %v", list, err)
 	}
+	other := path.Join(dir, "z")
+	if err := v.Rename(name, path.Join(dir, "y")); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("rename to a name that is taken: %v", err)
+	}
+	must(t, v.Rename(name, other))
+	if err := v.Rename(name, other); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("rename of nothing: %v", err)
+	}
+	if _, err := v.OpenShared(name); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("open of nothing: %v", err)
+	}
+	reader, err := v.OpenShared(other)
+	must(t, err)
+	second, err := v.OpenShared(other)
+	must(t, err)
+	if _, err := v.OpenIdle(other); !errors.Is(err, ErrInUse) {
+		t.Errorf("open of a file that is read: %v", err)
+	}
+	must(t, reader.Close())
+	if _, err := v.OpenIdle(other); !errors.Is(err, ErrInUse) {
+		t.Errorf("open of a file that another reads: %v", err)
+	}
+	must(t, second.Close())
+	f, err = v.OpenIdle(other)
+	must(t, err)
+	second, err = v.OpenShared(other)
+	must(t, err)
+	must(t, second.Close())
+	must(t, f.Truncate(5003))
+	must(t, f.Datasync())
+	if n, err := f.ReadAt(b, 4998); n != 5 || err != io.EOF || string(b[:5]) != "\x00\x00hel" {
+		t.Errorf("read after truncate %d %q %v", n, b, err)
+	}
+	if _, err := f.WriteAt([]byte("!"), 5006); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := f.ReadAt(b, 4998); n != 9 || err != io.EOF || string(b[:9]) != "\x00\x00hel\x00\x00\x00!" {
+		t.Errorf("read after truncate and write %d %q %v", n, b, err)
+	}
+	must(t, f.Close())
+	must(t, v.Rename(other, name))
 	must(t, v.Remove(name))
 	if err := v.Remove(name); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("second remove: %v", err)
@@ -173,6 +216,55 @@ func TestCut(t *testing.T) {
 	}
 	if got := content(m.Cut(Loss{})); got != "1111" {
 		t.Errorf("on disk after a failed sync and one that did not fail: %q", got)
+	}
+}
+
+// TestCutOfReuse holds Mem to what it says about names and lengths that change.
+func TestCutOfReuse(t *testing.T) {
+	t.Parallel()
+	m := NewMem(512)
+	must(t, m.MkdirAll("d"))
+	f, err := m.Create("d/old")
+	must(t, err)
+	if _, err := f.WriteAt(bytes.Repeat([]byte("1"), 6000), 0); err != nil {
+		t.Fatal(err)
+	}
+	must(t, f.Datasync())
+	must(t, m.SyncDir("d"))
+	must(t, m.Rename("d/old", "d/new"))
+	for keep, want := range [][]string{{"old"}, {"new", "old"}, {"new"}} {
+		if list, _ := m.Cut(Loss{Names: func(_, _, ops int) int { return keep }}).List("d"); !slices.Equal(list, want) {
+			t.Errorf("names after a cut that leaves %d changes: %q, want %q", keep, list, want)
+		}
+	}
+	must(t, m.SyncDir("d"))
+	content := func(m *Mem) string {
+		g, err := m.Open("d/new")
+		must(t, err)
+		b := make([]byte, 7000)
+		n, _ := g.ReadAt(b, 0)
+		return fmt.Sprintf("%d%s%d", bytes.IndexByte(b, 0), b[4090:4102], n)
+	}
+	if _, err := f.WriteAt([]byte("22222"), 4096); err != nil {
+		t.Fatal(err)
+	}
+	must(t, f.Truncate(4098))
+	const short, long = "409811111122\x00\x00\x00\x004098", "60001111111111116000"
+	if got := content(m); got != short {
+		t.Errorf("seen: %q", got)
+	}
+	if got := content(m.Cut(Loss{})); got != long {
+		t.Errorf("all lost: %q", got)
+	}
+	last := Loss{Sector: func(_, _, versions int) int { return versions }, Size: func(int, int) bool { return true }}
+	if got := content(m.Cut(last)); got != short {
+		t.Errorf("nothing lost: %q", got)
+	}
+	must(t, f.Datasync())
+	must(t, f.Truncate(6000))
+	must(t, f.Datasync())
+	if got := content(m.Clone().Cut(Loss{})); got != "409811111122\x00\x00\x00\x006000" {
+		t.Errorf("made longer: %q", got)
 	}
 }
 
