@@ -32,7 +32,7 @@ func (d *delivery) mailbox(st state) (found bool) {
 		d.pass(&st, "mailbox_transport", transport)
 		return true
 	}
-	u, err := d.Users.Lookup(st.user)
+	u, err := d.user(st.user)
 	if err != nil {
 		d.userError(&st, err)
 		return true

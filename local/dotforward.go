@@ -17,7 +17,7 @@ func (d *delivery) dotforward(st state) (found bool) {
 	if len(d.forwardPath) == 0 {
 		return false
 	}
-	u, err := d.Users.Lookup(st.user)
+	u, err := d.user(st.user)
 	if err != nil {
 		d.userError(&st, err)
 		return true
@@ -109,9 +109,14 @@ func (d *delivery) forwardFile(st state, u *users.User, path string, extension b
 	return true, true
 }
 
-// lstat looks at a file as u, who may not be able to see it.
+// lstat looks at a file as u, who may not be able to see it. Most users have none,
+// which we can see with our own rights, and becoming the user takes longer.
 func lstat(u *users.User, path string) error {
-	err := u.Files().Do(func() error { return unix.Lstat(path, new(unix.Stat_t)) })
+	var st unix.Stat_t
+	err := unix.Lstat(path, &st)
+	if err != unix.ENOENT {
+		err = u.Files().Do(func() error { return unix.Lstat(path, &st) })
+	}
 	if err != nil {
 		return &fs.PathError{Op: "lstat", Path: path, Err: err}
 	}

@@ -120,6 +120,7 @@ type delivery struct {
 	parts      []mail.Part           // what has come of it so far, and has been logged
 	passed     *mail.Outcome         // the last part, when another transport's agent has said it
 	allowances map[string]*allowance // by user whose .forward file was read
+	account    *users.User           // the last that user found
 	// deferred counts the parts that are to be tried again.
 	deferred int
 	// unfolded is set when the recipient was expanded and the sender wants to

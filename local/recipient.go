@@ -8,6 +8,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/rfc5322"
 	"posthaste/local/mailbox"
+	"posthaste/local/users"
 )
 
 // maxLevel bounds how deep expansions may nest.
@@ -101,7 +102,7 @@ func (d *delivery) choose(st state) {
 
 // homeIsThere keeps mail for users whose home directory is away.
 func (d *delivery) homeIsThere(st *state) bool {
-	u, err := d.Users.Lookup(st.user)
+	u, err := d.user(st.user)
 	if err != nil {
 		d.userError(st, err)
 		return false
@@ -114,6 +115,18 @@ func (d *delivery) homeIsThere(st *state) bool {
 		return false
 	}
 	return true
+}
+
+// user is the account of that name, nil when there is none. Who asks again, step by
+// step, gets the same: it does not change in the middle.
+func (d *delivery) user(name string) (*users.User, error) {
+	if d.account == nil || d.account.Name != name {
+		var err error
+		if d.account, err = d.Users.Lookup(name); err != nil {
+			return nil, err
+		}
+	}
+	return d.account, nil
 }
 
 func (d *delivery) userError(st *state, err error) {

@@ -17,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -26,6 +27,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"posthaste/local/rights"
 )
@@ -129,8 +132,9 @@ var files = [...]string{"passwd", "group", "nsswitch.conf"}
 
 // version is a file as it was when it was last read.
 type version struct {
-	size int64
-	time time.Time
+	inode uint64
+	size  int64
+	time  unix.Timespec
 }
 
 // An answer is what getent has said of a key; user nil: nobody.
@@ -215,12 +219,11 @@ func (s *System) refresh() error {
 	}
 	var now [len(files)]version
 	for i, name := range files {
-		st, err := os.Stat(filepath.Join(etc, name))
-		if err != nil && name != "nsswitch.conf" {
-			return err
-		}
-		if err == nil {
-			now[i] = version{st.Size(), st.ModTime()}
+		var st unix.Stat_t
+		if err := unix.Stat(etc+"/"+name, &st); err == nil {
+			now[i] = version{st.Ino, st.Size, st.Mtim}
+		} else if name != "nsswitch.conf" {
+			return &fs.PathError{Op: "stat", Path: etc + "/" + name, Err: err}
 		}
 	}
 	if s.byName != nil && now == s.versions {
