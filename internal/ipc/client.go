@@ -107,7 +107,8 @@ func (cl *Client) connOnce(ctx context.Context) (*Conn, error) {
 		nc.Close()
 		return nil, net.ErrClosed
 	}
-	c := NewConn(nc, cl.handler)
+	c := newClientConn(nc, cl.handler)
+	c.start()
 	if cl.onDial != nil {
 		cl.onDial(c)
 	}

@@ -156,12 +156,15 @@ type call struct {
 
 // A Conn is one connection. All methods may be called concurrently.
 type Conn struct {
-	nc      net.Conn
+	nc      net.Conn // the socket
+	stream  net.Conn // what frames go over: the socket, or pipes
+	meet    func() error
 	handler Handler
 
 	wmu     sync.Mutex
 	wcond   sync.Cond // queued shrank, or closed; also: something to write
 	out     []byte    // frames to be written
+	ready   bool      // and may be: stream is what it will be
 	writing int       // octets of frames that a write under way has taken from out
 	spare   []byte    // the buffer that was last written, for reuse
 	closed  error     // non-nil when nothing more goes out
@@ -191,10 +194,11 @@ func NewConn(nc net.Conn, handler Handler) *Conn {
 
 // newConn makes a connection that neither reads nor writes before start.
 func newConn(nc net.Conn, handler Handler) *Conn {
-	c := &Conn{nc: nc, handler: handler, calls: make(map[uint32]call),
+	c := &Conn{nc: nc, stream: nc, handler: handler, calls: make(map[uint32]call),
 		readerDone: make(chan struct{}), writerDone: make(chan struct{})}
 	c.wcond.L = &c.wmu
-	c.out = append(c.out, 0, 'P', 'H', Version, 0, 0, 0, 0)
+	c.meet, c.ready = c.greeted, true
+	c.out = appendPreface(c.out, 0)
 	return c
 }
 
@@ -454,7 +458,7 @@ func (c *Conn) writeLoop() {
 	for {
 		c.wmu.Lock()
 		c.writing = 0
-		for len(c.out) == 0 && c.closed == nil {
+		for (len(c.out) == 0 || !c.ready) && c.closed == nil {
 			c.wcond.Wait()
 		}
 		if c.closed != nil {
@@ -470,7 +474,7 @@ func (c *Conn) writeLoop() {
 		c.out, c.writing = c.spare[:0], len(buf)
 		c.wcond.Broadcast()
 		c.wmu.Unlock()
-		if _, err := c.nc.Write(buf); err != nil {
+		if _, err := c.stream.Write(buf); err != nil {
 			c.shut(err)
 			return
 		}
@@ -488,13 +492,20 @@ func (c *Conn) shut(err error) {
 		c.closed = err
 	}
 	c.wcond.Broadcast()
+	stream := c.stream
 	c.wmu.Unlock()
+	if stream != c.nc {
+		stream.Close()
+	}
 	c.nc.Close()
 }
 
 func (c *Conn) readLoop() {
 	defer close(c.readerDone)
-	err := c.read()
+	err := c.meet()
+	if err == nil {
+		err = c.read()
+	}
 	c.shut(err)
 	c.cmu.Lock()
 	calls := c.calls
@@ -510,14 +521,8 @@ func (c *Conn) readLoop() {
 }
 
 func (c *Conn) read() error {
-	br := bufio.NewReaderSize(c.nc, 64<<10)
+	br := bufio.NewReaderSize(c.stream, 64<<10)
 	var h [headerLen]byte
-	if _, err := io.ReadFull(br, h[:prefaceLen]); err != nil {
-		return err
-	}
-	if h[0] != 0 || h[1] != 'P' || h[2] != 'H' || h[3] != Version {
-		return ErrVersion
-	}
 	for {
 		if _, err := io.ReadFull(br, h[:]); err != nil {
 			return err

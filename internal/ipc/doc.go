@@ -11,7 +11,7 @@
 // # Wire format
 //
 // Each end begins with eight bytes: NUL, "PH", the protocol version as one
-// byte, and four zero bytes. The NUL tells a peer that speaks ipc from one
+// byte, one of flags, and three zero bytes. The NUL tells a peer that speaks ipc from one
 // that sends a trigger (a few letters such as "W", as Postfix's master and
 // postkick do); a listener hands triggers to its OnTrigger. Then frames:
 //
@@ -21,6 +21,16 @@
 //	7  zero
 //	8  request number, u32; zero for one-way and go-away
 //	12 payload
+//
+// # Pipes
+//
+// A client whose preface has flag 1 would rather have pipes than the socket. A
+// server that trusts it, and can make two, sends the client's ends with its own
+// preface, which then has that flag, too; frames go over these in both directions.
+// The client says nothing before it has that answer. Fewer threads are woken in vain
+// then (package quickio says why): one message at a time is relayed for 0.84 of the
+// processor time, and 0.97 when each comes over a connection of its own; with a hundred
+// at a time it makes no difference. The socket stays open and names the peer.
 //
 // Go-away says that the sender takes no new requests on this connection;
 // those under way are still answered, and what is open there (Conn.Keep) may be
@@ -40,7 +50,9 @@
 // Sockets lie in directories that only the mail system may enter (private) or
 // that the set-gid group may (public). Of those in public each service says
 // what is for that group (Server.Public); the rest is for root and mail_owner,
-// whom the kernel names. The peer is still not trusted with our
+// whom the kernel names. No others get pipes: descriptors are dear. Each end of a pipe
+// is one side's alone, and made by the server, so that a client cannot have a server's
+// reads block. The peer is still not trusted with our
 // memory: frames are bounded, and so are the unanswered requests of a
 // connection, in number and in octets: a peer that asks for more is
 // disconnected. A peer that does not read is disconnected when what is kept for it

@@ -115,11 +115,12 @@ func (s *Server) serveConn(nc net.Conn) {
 		return
 	}
 	nc.SetReadDeadline(time.Time{})
-	handler := s.Handler
+	var c *Conn
 	if s.Public != nil && !s.trusts(nc) {
-		handler = s.guarded
+		c = newConn(first, s.guarded) // strangers get none of our descriptors
+	} else {
+		c = newServerConn(first, s.Handler)
 	}
-	c := newConn(first, handler)
 	s.mu.Lock()
 	if s.conns == nil {
 		s.conns = make(map[*Conn]bool)

@@ -33,7 +33,7 @@ const (
 // broken, or there is something to read, already: what was there is lost then. Other writers and
 // readers wait for the end.
 //
-// It takes the system calls of a Write and a Read, no more: a Read behind a
+// It is for sockets. It takes the system calls of a Write and a Read, no more: a Read behind a
 // Write looks for the answer at once, mostly in vain, and waits for it. Here
 // that look comes before the Write.
 func (c *Conn) Ask(question, answer []byte) (int, error) {

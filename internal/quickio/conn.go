@@ -15,11 +15,12 @@ import (
 // to wait. With buffers of 64 KB that is a megabyte.
 const inRow = 16
 
-// A Conn is a connection over a socket. It does what the net.Conn inside it
+// A Conn is a connection over a socket, or two pipes. It does what the net.Conn inside it
 // does, with the same errors; its methods may be called at the same time.
 type Conn struct {
 	net.Conn
-	raw    syscall.RawConn
+	raw    syscall.RawConn // to read from
+	out    syscall.RawConn // to write to: the same, if it is a socket
 	reader half
 	writer half
 	asking asking
@@ -38,7 +39,11 @@ func New(nc net.Conn) net.Conn {
 	if err != nil {
 		return nc
 	}
-	c := &Conn{Conn: nc, raw: raw}
+	return newConn(nc, raw, raw)
+}
+
+func newConn(nc net.Conn, in, out syscall.RawConn) *Conn {
+	c := &Conn{Conn: nc, raw: in, out: out}
 	c.reader.row, c.writer.row = &c.row, &c.row
 	c.reader.try, c.writer.try = c.reader.read, c.writer.write
 	return c
@@ -98,7 +103,7 @@ func (c *Conn) WriteTwo(p, q []byte) (int, error) {
 		return int(n), err
 	}
 	h.start(p, q)
-	err := c.raw.Write(h.try)
+	err := c.out.Write(h.try)
 	h.first, h.second = nil, nil
 	return h.n, c.opError("write", err, h.errno)
 }

@@ -19,8 +19,8 @@
 //
 // # Limits
 //
-// Linux only, as all of Posthaste. What is not a socket of the system (TLS, pipes
-// in tests) is left as it is.
+// Linux only, as all of Posthaste. What is not a socket of the system (TLS, [net.Pipe])
+// is left as it is. Two pipes of the system make a connection with [NewPipes].
 //
 // The runtime's watching thread is also the one that interrupts a goroutine which
 // computes for long. It sleeps while a process does nothing but what this package does,

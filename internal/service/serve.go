@@ -56,8 +56,8 @@ func (env *Env) ServeConns(ctx context.Context, handle func(context.Context, net
 }
 
 // ownFiles is how many descriptors a process has for itself: its log, tables,
-// sockets, and connections to other services.
-const ownFiles = 32
+// sockets, and connections to other services, of three each.
+const ownFiles = 64
 
 // clients is how many are served at once: as many as master.cf says, if the
 // process may have two descriptors for each. If clients had them all there would be none

@@ -342,7 +342,7 @@ func TestIdle(t *testing.T) {
 // Clients do not get all descriptors: what serves them takes some, too.
 func TestClients(t *testing.T) {
 	t.Parallel()
-	for files, want := range map[uint64]int{0: 1, 32: 1, 64: 16, 128: 48, 1024: 496, 1 << 20: 524272, unix.RLIM_INFINITY: 524272} {
+	for files, want := range map[uint64]int{0: 1, 64: 1, 128: 32, 1024: 480, 1 << 20: 524256, unix.RLIM_INFINITY: 524256} {
 		if got := affordable(files); got != want {
 			t.Errorf("%d files: %d clients, want %d", files, got, want)
 		}
