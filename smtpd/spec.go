@@ -38,6 +38,7 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 	submitter := submit.New(cleanup)
 	defer submitter.Close()
 	router := rewriteclient.New(env.Private(cfg.String("rewrite_service_name")))
+	router.AskAhead()
 	defer router.Close()
 	queue := ipc.NewClient(env.Public(cfg.String("queue_service_name")), nil)
 	defer queue.Close()

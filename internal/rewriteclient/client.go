@@ -34,7 +34,8 @@ const (
 // A Client speaks to one trivial-rewrite service. All methods may be called
 // concurrently.
 type Client struct {
-	ipc *ipc.Client
+	ipc   *ipc.Client
+	ahead bool
 
 	mu       sync.Mutex
 	conn     *ipc.Conn // where Stale would come from
@@ -50,6 +51,8 @@ type question struct {
 	kind    uint16
 	a, addr string
 }
+
+func (q question) length() int { return len(q.a) + len(q.addr) }
 
 // A flight is a request under way and, once done is closed, its answer.
 type flight struct {
@@ -71,6 +74,11 @@ func New(path string) *Client {
 	})
 	return c
 }
+
+// AskAhead has Resolve, when it asks, ask in the same breath what Rewrite is going to
+// be asked of that address, in the local context: access lists want both, one after the other.
+// It must be called before first use.
+func (c *Client) AskAhead() { c.ahead = true }
 
 // Close ends the connection. Questions under way fail.
 func (c *Client) Close() { c.ipc.Close() }
@@ -120,6 +128,9 @@ func (c *Client) Resolve(ctx context.Context, sender, addr string) (proto.Resolv
 		c.mu.Unlock()
 		return a, nil
 	}
+	if c.ahead {
+		c.foresee(ctx, question{proto.KindRewrite, "local", addr})
+	}
 	f, err := c.ask(ctx, question{proto.KindResolve, sender, addr})
 	if err != nil {
 		return proto.ResolveReply{}, fmt.Errorf("resolve address: %w", err)
@@ -134,6 +145,19 @@ func (c *Client) Known(addr string) (proto.ResolveReply, bool) {
 	defer c.mu.Unlock()
 	a, ok := c.resolves.get(addr)
 	return a, ok && c.current()
+}
+
+// foresee begins a flight for q that nobody waits for yet, if its answer will be
+// kept. Called with mu held, which it gives up for a while.
+func (c *Client) foresee(ctx context.Context, q question) {
+	if _, ok := c.rewrites.get(q); ok || c.flights[q] != nil || !c.current() || q.length() > maxKept {
+		return
+	}
+	f := &flight{done: make(chan struct{})}
+	c.flights[q] = f
+	c.mu.Unlock()
+	c.begin(ctx, q, f)
+	c.mu.Lock()
 }
 
 // ask finds or begins the flight for q, and waits for it. A lost connection
@@ -205,7 +229,7 @@ func (c *Client) land(q question, f *flight, epoch uint64, payload []byte, err e
 	f.err = err
 	c.mu.Lock()
 	delete(c.flights, q)
-	if err == nil && epoch == c.epoch && len(q.a)+len(q.addr) <= maxKept {
+	if err == nil && epoch == c.epoch && q.length() <= maxKept {
 		switch {
 		case q.kind == proto.KindRewrite: // depends on main.cf alone
 			c.rewrites.put(q, f.rewrite.Address)

@@ -285,3 +285,40 @@ func TestCacheIsBounded(t *testing.T) {
 		t.Error("an answer out of use was kept")
 	}
 }
+
+// TestAskAhead: who resolves an address has asked for its standard form, too, once,
+// and never for one that would not be kept.
+func TestAskAhead(t *testing.T) {
+	t.Parallel()
+	f, c := start(t)
+	c.AskAhead()
+	ctx := t.Context()
+	asked := func() int {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.asked
+	}
+	if _, err := c.Rewrite(ctx, "local", "first"); err != nil { // makes the connection
+		t.Fatal(err)
+	}
+	before := asked()
+	for _, addr := range []string{"a@example.org", "b@example.org", "a@example.org"} {
+		if _, err := c.Resolve(ctx, "s@example.com", addr); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, addr := range []string{"a@example.org", "b@example.org"} {
+		if std, err := c.Rewrite(ctx, "local", addr); err != nil || !strings.HasPrefix(std, "local/"+addr+"#") {
+			t.Errorf("%s: %s, %v", addr, std, err)
+		}
+	}
+	if n := asked() - before; n != 4 {
+		t.Errorf("%d questions, want one of each kind for two addresses", n)
+	}
+	if _, err := c.Resolve(ctx, "s@example.com", strings.Repeat("x", maxKept)); err != nil {
+		t.Fatal(err)
+	}
+	if n := asked() - before; n != 5 {
+		t.Errorf("%d questions after a long address, want 5", n)
+	}
+}
