@@ -73,8 +73,7 @@ func (r Rights) Check() error {
 // one goroutine more is as many times another to be woken. A tenth of the time of a
 // Maildir delivery was that.
 func (r Rights) Do(f func() error) error {
-	euid := os.Geteuid()
-	if r.own || euid != 0 {
+	if r.own || !Switching() {
 		return f()
 	}
 	if err := r.Check(); err != nil {
@@ -84,7 +83,7 @@ func (r Rights) Do(f func() error) error {
 	defer runtime.UnlockOSThread()
 	before, err := own()
 	if err == nil {
-		defer before.restore(euid)
+		defer before.restore()
 		err = r.take(before)
 	}
 	if err != nil {
@@ -95,8 +94,9 @@ func (r Rights) Do(f func() error) error {
 
 // mine are the rights of a thread that is to come back to them.
 type mine struct {
-	groups []int
-	caps   [2]unix.CapUserData // the lower and the upper 32
+	fsuid, fsgid int
+	groups       []int
+	caps         [2]unix.CapUserData // the lower and the upper 32
 }
 
 // header says which form of capabilities, and that they are the calling thread's.
@@ -105,6 +105,8 @@ func header() *unix.CapUserHeader {
 }
 
 func own() (m mine, err error) {
+	m.fsuid, _ = unix.SetfsuidRetUid(-1) // changes nothing and tells
+	m.fsgid, _ = unix.SetfsgidRetGid(-1)
 	if m.groups, err = unix.Getgroups(); err != nil {
 		return m, fmt.Errorf("getgroups: %w", err)
 	}
@@ -132,19 +134,19 @@ func (r Rights) take(m mine) error {
 // restore is the way back. With the capabilities that take leaves, only memory can
 // be missing for it. Nothing may go on with somebody else's rights, so it is tried
 // until there is some.
-func (m mine) restore(euid int) {
-	for m.tryRestore(euid) != nil {
+func (m mine) restore() {
+	for m.tryRestore() != nil {
 		time.Sleep(restoreDelay)
 	}
 }
 
 const restoreDelay = 100 * time.Millisecond
 
-func (m mine) tryRestore(euid int) error {
-	if err := setFSUID(euid); err != nil {
+func (m mine) tryRestore() error {
+	if err := setFSUID(m.fsuid); err != nil {
 		return err
 	}
-	if err := setGroups(os.Getegid(), m.groups); err != nil {
+	if err := setGroups(m.fsgid, m.groups); err != nil {
 		return err
 	}
 	return setCaps(m.caps)
@@ -170,7 +172,7 @@ func setGroups(gid int, groups []int) error {
 
 func setFSUID(uid int) error {
 	unix.SetfsuidRetUid(uid)
-	if got, _ := unix.SetfsuidRetUid(-1); got != uid { // -1 changes nothing and tells
+	if got, _ := unix.SetfsuidRetUid(-1); got != uid {
 		return fmt.Errorf("setfsuid: the file system user is %d, not %d", got, uid)
 	}
 	return nil

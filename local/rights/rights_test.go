@@ -146,6 +146,47 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
+// TestDoWithin: who uses somebody's rights within another's has the other's again
+// afterwards, not root's.
+func TestDoWithin(t *testing.T) {
+	t.Parallel()
+	if !Switching() {
+		t.Skip("not root")
+	}
+	dir := publicDir(t)
+	secret := filepath.Join(dir, "secret")
+	if err := os.WriteFile(secret, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(secret, 60001, 61001); err != nil {
+		t.Fatal(err)
+	}
+	roots, group := filepath.Join(dir, "root"), filepath.Join(dir, "group")
+	for name, mode := range map[string]os.FileMode{roots: 0o600, group: 0o040} {
+		if err := os.WriteFile(name, []byte("x"), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(name string) error { _, err := os.ReadFile(name); return err }
+	err := Rights{UID: 60000, GID: 61000}.Do(func() error {
+		if err := (Rights{UID: 60001, GID: 61001}).Do(func() error { return read(secret) }); err != nil {
+			t.Errorf("the owner: %v", err)
+		}
+		for _, name := range []string{secret, roots, group} {
+			if err := read(name); !errors.Is(err, fs.ErrPermission) {
+				t.Errorf("another user, after the owner, reads %s: %v", name, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if err := read(secret); err != nil {
+		t.Errorf("root, after both: %v", err)
+	}
+}
+
 func TestDoPanic(t *testing.T) {
 	t.Parallel()
 	defer func() {
