@@ -198,7 +198,7 @@ func newConn(nc net.Conn, handler Handler) *Conn {
 		readerDone: make(chan struct{}), writerDone: make(chan struct{})}
 	c.wcond.L = &c.wmu
 	c.meet, c.ready = c.greeted, true
-	c.out = appendPreface(c.out, 0)
+	c.out = preface(0)
 	return c
 }
 

@@ -22,6 +22,12 @@
 //	8  request number, u32; zero for one-way and go-away
 //	12 payload
 //
+// Go-away says that the sender takes no new requests on this connection;
+// those under way are still answered, and what is open there (Conn.Keep) may be
+// brought to its end. A service that drains sends it, and
+// its clients dial again: the new connection waits in the listening socket's
+// backlog, which master keeps open, until the successor accepts it.
+//
 // # Pipes
 //
 // A client whose preface has flag 1 would rather have pipes than the socket. A
@@ -31,12 +37,6 @@
 // then (package quickio says why): one message at a time is relayed for 0.84 of the
 // processor time, and 0.97 when each comes over a connection of its own; with a hundred
 // at a time it makes no difference. The socket stays open and names the peer.
-//
-// Go-away says that the sender takes no new requests on this connection;
-// those under way are still answered, and what is open there (Conn.Keep) may be
-// brought to its end. A service that drains sends it, and
-// its clients dial again: the new connection waits in the listening socket's
-// backlog, which master keeps open, until the successor accepts it.
 //
 // # When a connection is lost
 //

@@ -23,17 +23,7 @@ const (
 	sizeToClient = 64 << 10
 )
 
-func appendPreface(b []byte, flags byte) []byte {
-	return append(b, 0, 'P', 'H', Version, flags, 0, 0, 0)
-}
-
-// checkPreface returns a preface's flags.
-func checkPreface(h []byte) (flags byte, err error) {
-	if h[0] != 0 || h[1] != 'P' || h[2] != 'H' || h[3] != Version {
-		return 0, ErrVersion
-	}
-	return h[4], nil
-}
+func preface(flags byte) []byte { return []byte{0, 'P', 'H', Version, flags, 0, 0, 0} }
 
 // greeted reads the peer's preface. Ours is the first of what is written.
 func (c *Conn) greeted() error {
@@ -46,26 +36,28 @@ func readPreface(r io.Reader) (flags byte, err error) {
 	if _, err := io.ReadFull(r, h[:]); err != nil {
 		return 0, err
 	}
-	return checkPreface(h[:])
+	if h[0] != 0 || h[1] != 'P' || h[2] != 'H' || h[3] != Version {
+		return 0, ErrVersion
+	}
+	return h[4], nil
 }
 
-// newClientConn is newConn for a client that wants pipes: it says so, and
-// frames wait until the server has answered.
+// newClientConn is newConn for a client that wants pipes.
 func newClientConn(nc net.Conn, handler Handler) *Conn {
-	c := newConn(quickio.New(nc), handler)
-	if socket := unixSocket(nc); socket != nil {
-		c.out, c.ready = c.out[:0], false
-		c.meet = func() error { return c.ask(socket) }
-	}
-	return c
+	return newConn(quickio.New(nc), handler).meeting((*Conn).ask)
 }
 
 // newServerConn is newConn for a client that is to have pipes if it asks for them.
 func newServerConn(nc net.Conn, handler Handler) *Conn {
-	c := newConn(nc, handler)
-	if socket := unixSocket(nc); socket != nil {
-		c.out, c.ready = c.out[:0], false
-		c.meet = func() error { return c.offer(socket) }
+	return newConn(nc, handler).meeting((*Conn).offer)
+}
+
+// meeting has prefaces, and frames after them, wait for how, if c is over a socket
+// that files can be passed over.
+func (c *Conn) meeting(how func(*Conn, *net.UnixConn) error) *Conn {
+	if socket := unixSocket(c.nc); socket != nil {
+		c.out, c.ready = nil, false
+		c.meet = func() error { return how(c, socket) }
 	}
 	return c
 }
@@ -88,34 +80,36 @@ func unixSocket(nc net.Conn) *net.UnixConn {
 
 // ask is the client's part of meeting.
 func (c *Conn) ask(socket *net.UnixConn) error {
-	if _, err := c.nc.Write(appendPreface(nil, flagPipes)); err != nil {
+	if _, err := c.nc.Write(preface(flagPipes)); err != nil {
 		return err
 	}
-	var h [prefaceLen]byte
-	oob := make([]byte, unix.CmsgSpace(2*4))
-	n, oobn, _, _, err := socket.ReadMsgUnix(h[:], oob)
-	if err != nil {
-		return err
-	}
-	files, err := passedFiles(oob[:oobn])
-	if err == nil && n == 0 {
-		err = io.EOF
-	}
-	if err == nil {
-		_, err = io.ReadFull(c.nc, h[n:])
-	}
-	var flags byte
-	if err == nil {
-		flags, err = checkPreface(h[:])
-	}
-	if err == nil && (flags&flagPipes != 0) != (len(files) == 2) {
+	from := passing{socket: socket}
+	flags, err := readPreface(&from)
+	if err == nil && (flags&flagPipes != 0) != (len(from.files) == 2) {
 		err = errors.New("ipc: the peer has not sent two pipes")
 	}
 	if err != nil {
-		closeAll(files)
+		closeAll(from.files)
 		return err
 	}
-	return c.goOn(files)
+	return c.goOn(from.files)
+}
+
+// passing reads from a socket, and collects the files that are passed.
+type passing struct {
+	socket *net.UnixConn
+	files  []*os.File
+}
+
+func (p *passing) Read(b []byte) (int, error) {
+	oob := make([]byte, unix.CmsgSpace(2*4))
+	n, oobn, _, _, err := p.socket.ReadMsgUnix(b, oob)
+	if err != nil {
+		return n, err
+	}
+	files, err := passedFiles(oob[:oobn])
+	p.files = append(p.files, files...)
+	return n, err
 }
 
 // offer is the server's part of meeting. When no pipes can be had the socket must do.
@@ -130,9 +124,9 @@ func (c *Conn) offer(socket *net.UnixConn) error {
 		ours, theirs = makePipes()
 	}
 	if theirs == nil {
-		_, err = c.nc.Write(appendPreface(nil, 0))
+		_, err = c.nc.Write(preface(0))
 	} else {
-		_, _, err = socket.WriteMsgUnix(appendPreface(nil, flagPipes), unix.UnixRights(theirs...), nil)
+		_, _, err = socket.WriteMsgUnix(preface(flagPipes), unix.UnixRights(theirs...), nil)
 		unix.Close(theirs[0])
 		unix.Close(theirs[1])
 	}

@@ -1,17 +1,14 @@
 package ipc
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -210,15 +207,7 @@ func TestMeetClient(t *testing.T) {
 // TestMeetClosed: a connection that is closed before the server has answered, or
 // while it does, leaves nothing open.
 func TestMeetClosed(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	s := &Server{Handler: echo}
-	done := make(chan struct{})
-	go func() { defer close(done); s.Serve(ctx, l, 10*time.Second) }()
+	path, stop := server(t, echo)
 	before := openFiles(t)
 	for i := range 200 {
 		nc, err := net.Dial("unix", path)
@@ -233,8 +222,7 @@ func TestMeetClosed(t *testing.T) {
 		c.Close()
 		c.Wait()
 	}
-	cancel()
-	<-done
+	stop()
 	if after := openFiles(t); after > before {
 		t.Errorf("%d files are open, %d were before", after, before)
 	}

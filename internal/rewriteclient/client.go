@@ -153,11 +153,17 @@ func (c *Client) foresee(ctx context.Context, q question) {
 	if _, ok := c.rewrites.get(q); ok || c.flights[q] != nil || !c.current() || q.length() > maxKept {
 		return
 	}
+	c.launch(ctx, q)
+	c.mu.Lock()
+}
+
+// launch begins a flight for q. Called with mu held; unlocks.
+func (c *Client) launch(ctx context.Context, q question) *flight {
 	f := &flight{done: make(chan struct{})}
 	c.flights[q] = f
 	c.mu.Unlock()
 	c.begin(ctx, q, f)
-	c.mu.Lock()
+	return f
 }
 
 // ask finds or begins the flight for q, and waits for it. A lost connection
@@ -168,10 +174,7 @@ func (c *Client) ask(ctx context.Context, q question) (*flight, error) {
 	for {
 		f := c.flights[q]
 		if f == nil {
-			f = &flight{done: make(chan struct{})}
-			c.flights[q] = f
-			c.mu.Unlock()
-			c.begin(ctx, q, f)
+			f = c.launch(ctx, q)
 		} else {
 			c.mu.Unlock()
 		}

@@ -21,7 +21,8 @@ const writebackSize = 8 * bigChunk
 
 // A File takes the content of a large message while it arrives. Before its
 // message is committed it has no name, or that of a spent file, and is gone when
-// the process dies, or has been started again. It is used by one goroutine, and ends with Abort or in a Batch.
+// the process dies, or has been started again. It is used by one goroutine, and
+// ends with Abort or in a Batch.
 type File struct {
 	e    *engine
 	f    vfs.File

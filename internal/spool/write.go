@@ -194,17 +194,14 @@ func (e *engine) sealRecords(s *segment) {
 func (e *engine) noteGone() {
 	for i := range e.w.list {
 		st := &e.w.list[i]
-		if !st.gone {
+		if !st.gone || st.live.flags&msgBig == 0 {
 			continue
 		}
-		l, size := &st.live, st.bigLen
+		size := st.bigLen
 		if !st.added {
-			_, l = e.idx.find(st.number)
 			size = e.idx.big[st.number]
 		}
-		if l.flags&msgBig != 0 {
-			e.gone = append(e.gone, goneFile{string(l.id()), size})
-		}
+		e.gone = append(e.gone, goneFile{string(st.live.id()), size})
 	}
 }
 

@@ -79,7 +79,11 @@ func (f *Faulty) hook(kind OpKind, name string) error {
 	return f.Hook(Op{Kind: kind, Name: name})
 }
 
-func (f *Faulty) wrap(file File, err error, name string) (File, error) {
+func (f *Faulty) open(kind OpKind, name string, open func(name string) (File, error)) (File, error) {
+	if err := f.hook(kind, name); err != nil {
+		return nil, err
+	}
+	file, err := open(name)
 	if err != nil {
 		return nil, err
 	}
@@ -87,58 +91,23 @@ func (f *Faulty) wrap(file File, err error, name string) (File, error) {
 }
 
 // Open is FS.Open.
-func (f *Faulty) Open(name string) (File, error) {
-	if err := f.hook(OpOpen, name); err != nil {
-		return nil, err
-	}
-	file, err := f.FS.Open(name)
-	return f.wrap(file, err, name)
-}
+func (f *Faulty) Open(name string) (File, error) { return f.open(OpOpen, name, f.FS.Open) }
 
 // OpenWrite is FS.OpenWrite.
-func (f *Faulty) OpenWrite(name string) (File, error) {
-	if err := f.hook(OpOpen, name); err != nil {
-		return nil, err
-	}
-	file, err := f.FS.OpenWrite(name)
-	return f.wrap(file, err, name)
-}
+func (f *Faulty) OpenWrite(name string) (File, error) { return f.open(OpOpen, name, f.FS.OpenWrite) }
 
 // OpenShared is FS.OpenShared.
-func (f *Faulty) OpenShared(name string) (File, error) {
-	if err := f.hook(OpOpen, name); err != nil {
-		return nil, err
-	}
-	file, err := f.FS.OpenShared(name)
-	return f.wrap(file, err, name)
-}
+func (f *Faulty) OpenShared(name string) (File, error) { return f.open(OpOpen, name, f.FS.OpenShared) }
 
 // OpenIdle is FS.OpenIdle.
-func (f *Faulty) OpenIdle(name string) (File, error) {
-	if err := f.hook(OpOpen, name); err != nil {
-		return nil, err
-	}
-	file, err := f.FS.OpenIdle(name)
-	return f.wrap(file, err, name)
-}
+func (f *Faulty) OpenIdle(name string) (File, error) { return f.open(OpOpen, name, f.FS.OpenIdle) }
 
 // Create is FS.Create.
-func (f *Faulty) Create(name string) (File, error) {
-	if err := f.hook(OpCreate, name); err != nil {
-		return nil, err
-	}
-	file, err := f.FS.Create(name)
-	return f.wrap(file, err, name)
-}
+func (f *Faulty) Create(name string) (File, error) { return f.open(OpCreate, name, f.FS.Create) }
 
 // CreateTemp is FS.CreateTemp.
 func (f *Faulty) CreateTemp(dir string) (File, error) {
-	name := path.Join(dir, "(unnamed)")
-	if err := f.hook(OpTemp, name); err != nil {
-		return nil, err
-	}
-	file, err := f.FS.CreateTemp(dir)
-	return f.wrap(file, err, name)
+	return f.open(OpTemp, path.Join(dir, "(unnamed)"), func(string) (File, error) { return f.FS.CreateTemp(dir) })
 }
 
 // Link is FS.Link.
