@@ -199,7 +199,7 @@ func (s *system) write(name, text string) {
 	}
 }
 
-// start starts the mail system and waits until it listens.
+// start starts the mail system and waits until it is ready.
 func (s *system) start() {
 	s.t.Helper()
 	if s.original != nil {
@@ -212,31 +212,61 @@ func (s *system) start() {
 	s.launch()
 }
 
-// launch starts s.cmd and waits until the mail system listens.
+// launch starts s.cmd, and waits until the mail system says that it is ready.
+// That one port takes connections would not do: the others may be opened later.
 func (s *system) launch() {
 	s.t.Helper()
+	told := s.serviceManager()
 	if err := s.cmd.Start(); err != nil {
+		told.Close()
 		s.t.Fatal(err)
 	}
 	s.done = make(chan struct{})
 	go func(cmd *exec.Cmd, done chan struct{}) {
 		cmd.Wait()
+		told.Close()
 		close(done)
 	}(s.cmd, s.done)
 	s.t.Cleanup(s.stop)
-	s.eventually("the mail system listens", func() bool {
-		select {
-		case <-s.done:
-			s.t.Fatalf("the mail system ended:\n%s", s.out.String())
-		default:
-		}
-		c, err := net.Dial("tcp", s.addr())
+	ready := make(chan struct{})
+	go awaitReady(told, ready)
+	select {
+	case <-ready:
+	case <-s.done:
+		s.t.Fatalf("the mail system ended:\n%s", s.out.String())
+	case <-time.After(patience):
+		s.t.Fatalf("the mail system is not ready after %v", patience)
+	}
+}
+
+// serviceManager is where s.cmd is going to say what it does, as it does to
+// systemd (sd_notify(3)).
+func (s *system) serviceManager() *net.UnixConn {
+	s.t.Helper()
+	name := s.path("notify")
+	os.Remove(name) // that of an earlier start
+	told, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.cmd.Env = append(s.cmd.Environ(), "NOTIFY_SOCKET="+name)
+	return told
+}
+
+// awaitReady closes ready when a mail system has said that it is, and reads on
+// until told is closed.
+func awaitReady(told *net.UnixConn, ready chan<- struct{}) {
+	b := make([]byte, 100)
+	for once := false; ; {
+		n, err := told.Read(b)
 		if err != nil {
-			return false
+			return
 		}
-		c.Close()
-		return true
-	})
+		if !once && string(b[:n]) == "READY=1" {
+			once = true
+			close(ready)
+		}
+	}
 }
 
 // stop stops the mail system as an operator does, and looks for left-overs.

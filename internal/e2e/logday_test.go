@@ -154,7 +154,13 @@ func newLogDay(t *testing.T, more string, prepare func(*system)) *logDay {
 		s.write("etc/header_checks", "/^Subject: bad/ REJECT no bad mail\n/^Subject: odd/ WARN looks odd\n")
 		prepare(s)
 	})
-	d.sessions = 1 // which found out that it listens
+	// Somebody only looks whether anyone is at home.
+	c, err := net.Dial("tcp", d.addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	d.sessions = 1
 	return d
 }
 
