@@ -2,6 +2,7 @@ package local
 
 import (
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -131,8 +132,25 @@ func (d *delivery) expanded(st *state) {
 
 // tokens delivers to each of a list of destinations.
 func (d *delivery) tokens(st state, list []token) {
-	for _, t := range list {
+	for i, t := range list {
+		if i%maxForeseen == 0 && len(list) > 1 {
+			d.foresee(&st, list[i:min(i+maxForeseen, len(list))])
+		}
 		d.token(st, t)
+	}
+}
+
+// maxForeseen is how many members of a list trivial-rewrite is asked about
+// together: it and we then wake up once for all of them.
+const maxForeseen = 64
+
+// foresee has what resolve is going to ask about these destinations asked ahead,
+// as far as they are plainly addresses in standard form.
+func (d *delivery) foresee(st *state, list []token) {
+	for _, t := range list {
+		if t.kind == tokenAddress && strings.Contains(t.text, "@") {
+			d.Rewriter.Foresee(d.ctx, st.sender, t.text)
+		}
 	}
 }
 
@@ -218,7 +236,7 @@ func (d *delivery) include(st state, path string) {
 		st.unmatched = ""
 	}
 	if !st.own { // of any length: read as it is delivered to
-		if err := eachLine(f, func(line string) bool { return d.line(st, parseTokens(line)) }); err != nil {
+		if err := d.listed(st, f); err != nil {
 			d.unreadable(&st, path, err)
 		}
 		return
@@ -228,11 +246,29 @@ func (d *delivery) include(st state, path string) {
 		d.unreadable(&st, path, err)
 		return
 	}
-	for _, list := range lines {
-		if !d.line(st, list) {
-			return
+	d.lines(st, lines)
+}
+
+// listed delivers to the destinations in a file of any length.
+func (d *delivery) listed(st state, f io.Reader) error {
+	var lines [][]token // read, and not delivered to
+	n, next := 0, true  // how many destinations
+	err := eachLine(f, func(line string) bool {
+		list := parseTokens(line)
+		lines, n = append(lines, list), n+len(list)
+		if n >= maxForeseen || len(lines) >= maxForeseen {
+			next = d.lines(st, lines)
+			lines, n = lines[:0], 0
 		}
+		return next
+	})
+	if next {
+		next = d.lines(st, lines)
 	}
+	if !next {
+		return nil
+	}
+	return err
 }
 
 func uidOf(u *users.User) int {

@@ -100,11 +100,7 @@ func (d *delivery) forwardFile(st state, u *users.User, path string, extension b
 		return true, true
 	}
 	d.expanded(&st)
-	for _, list := range lines {
-		if !d.line(st, list) {
-			break
-		}
-	}
+	d.lines(st, lines)
 	d.seen("forward-done %s", path)
 	return true, true
 }

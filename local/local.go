@@ -25,6 +25,8 @@ import (
 type Rewriter interface {
 	Rewrite(ctx context.Context, rewriteContext, addr string) (string, error)
 	Resolve(ctx context.Context, sender, addr string) (proto.ResolveReply, error)
+	// Foresee begins to ask what both are going to be asked, without waiting.
+	Foresee(ctx context.Context, sender, addr string)
 }
 
 // Options are what an Agent is made of.

@@ -42,7 +42,9 @@ type site struct {
 	queued []proto.Submit // what was submitted
 	refuse bool
 	passed []string // what was given to other transports
-	other  func(to string) (dsn.Action, dsn.Status)
+	// foreseen are senders and recipients that trivial-rewrite was asked about ahead.
+	foreseen []string
+	other    func(to string) (dsn.Action, dsn.Status)
 }
 
 func (s *site) Write(p []byte) (int, error) { // the log
@@ -95,6 +97,12 @@ func (s *site) Resolve(_ context.Context, _, addr string) (proto.ResolveReply, e
 		r.Flags = proto.ResolveError
 	}
 	return r, nil
+}
+
+func (s *site) Foresee(_ context.Context, sender, addr string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.foreseen = append(s.foreseen, sender+" "+addr)
 }
 
 func (s *site) handle(_ *ipc.Conn, r *ipc.Request) {
@@ -824,6 +832,32 @@ func TestTokens(t *testing.T) {
 		if got := parseTokens(tt.text); !slices.Equal(got, tt.want) {
 			t.Errorf("%q: %+v, want %+v", tt.text, got, tt.want)
 		}
+	}
+}
+
+// TestForesee: trivial-rewrite is asked ahead about members of lists, of one line or of
+// many, each before its turn; about a single address, or what is none, it is not.
+func TestForesee(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "list :include:%DIR%/members\nsingle only@far.test\nboth one@far.test, two@far.test, joe\n", "allow_mail_to_commands = alias, include")
+	file, want := "# members\n", []string(nil)
+	for i := range 2*maxForeseen + 3 {
+		file += fmt.Sprintf("m%d@far.test\n", i)
+		want = append(want, fmt.Sprintf("sender@far.test m%d@far.test", i))
+		if i == 70 {
+			file += "|true\njoe\n\n"
+		}
+	}
+	s.write("members", file, nil)
+	for to, want := range map[string][]string{"list": want, "single": nil, "both": {"sender@far.test one@far.test", "sender@far.test two@far.test"}} {
+		s.foreseen = nil
+		s.deliver(to + "@example.org")
+		if !slices.Equal(s.foreseen, want) {
+			t.Errorf("%s: asked about %q, want %q", to, s.foreseen, want)
+		}
+	}
+	if got := s.forwards(); len(got) < 2*maxForeseen+6 {
+		t.Errorf("forwarded to %d", len(got))
 	}
 }
 

@@ -211,13 +211,22 @@ func (a *allowance) lines(r io.Reader) (lines [][]token, err error) {
 	return lines, err
 }
 
-// line delivers to what a line of a file lists. It says whether the next one
-// comes: not when the recipient is to be tried again, with all that it is
-// expanded to.
-func (d *delivery) line(st state, list []token) (next bool) {
+// lines delivers to what the lines of a file list. After one with which the
+// recipient has been deferred, to be tried again with all that it is expanded to,
+// no other comes; next says whether there was none.
+func (d *delivery) lines(st state, lines [][]token) (next bool) {
 	before := d.deferred
-	d.tokens(st, list)
-	return d.deferred == before
+	for i, list := range lines {
+		if i%maxForeseen == 0 {
+			for _, soon := range lines[i:min(i+maxForeseen, len(lines))] {
+				d.foresee(&st, soon)
+			}
+		}
+		if d.tokens(st, list); d.deferred != before {
+			return false
+		}
+	}
+	return true
 }
 
 // unreadable says that a file of destinations could not be read.

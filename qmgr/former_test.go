@@ -292,6 +292,36 @@ func TestMuteResolver(t *testing.T) {
 	}
 }
 
+// The resolver is asked ahead about each recipient that is still to have the
+// mail, once, and about none whose mail goes elsewhere whoever they are.
+func TestForesee(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	long := many(2*maxForeseen+5, "to.test")
+	long.Done = []int{0, 1, maxForeseen, 2*maxForeseen + 4}
+	long.Outcomes = []mail.Outcome{{Rcpt: 2, Action: dsn.Failed, Status: dsn.S(5, 0, 0), Reason: "no"}}
+	redirected, filtered := many(3, "to.test"), many(3, "to.test")
+	redirected.Envelope.Redirect = "elsewhere@to.test"
+	filtered.Envelope.Filter = "smtp:[filter.test]"
+	var want []string
+	for i, to := range long.Envelope.Recipients {
+		if i != 2 && !slices.Contains(long.Done, i) {
+			want = append(want, "s@from.test "+to.Address)
+		}
+	}
+	ids := st.fill(redirected, filtered, long)
+	st.agent("smtp", proto.Inventory{})
+	st.run()
+	for _, id := range ids {
+		st.until("it is active", func() bool { return strings.Contains(st.log.String(), string(id)+": from=<s@from.test>") })
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if !slices.Equal(st.foreseen, want) {
+		t.Errorf("asked about %q, want %q", st.foreseen, want)
+	}
+}
+
 // A stop while the resolver is asked is no failure of it.
 func TestStopWhileResolving(t *testing.T) {
 	t.Parallel()

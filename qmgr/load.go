@@ -46,6 +46,7 @@ type loading struct {
 	failed    []loadedRcpt   // recipients who have failed for good, which their sender is still to be told
 	discarded []int          // recipients whose mail is thrown away on purpose
 	next      int            // index of the first recipient not looked at
+	foreseen  int            // that of the first whom the resolver has not been asked about ahead
 	unread    int            // pending recipients from next on
 	corrupt   bool
 	mute      error // the resolver has not answered in time: it is not asked again
@@ -196,6 +197,9 @@ func (s *Server) placeAll(l *loading) bool {
 	}
 	isDone := (&message{done: l.done}).isDone
 	for ; l.next < l.from+len(l.list) && len(l.rcpts)+len(l.discarded)+len(l.failed) < l.limit; l.next++ {
+		if l.asks && l.next >= l.foreseen {
+			s.foresee(l, isDone)
+		}
 		switch i, to := l.next, &l.list[l.next-l.from]; {
 		case isDone(i):
 		case l.verdicts[i]:
@@ -211,6 +215,23 @@ func (s *Server) placeAll(l *loading) bool {
 	}
 	slices.SortStableFunc(l.rcpts, compareRcpt)
 	return true
+}
+
+// maxForeseen is how many recipients the resolver is asked about together: it
+// and we then wake up once for all of them.
+const maxForeseen = 64
+
+// foresee has the resolver asked about the recipients from l.next on.
+func (s *Server) foresee(l *loading, isDone func(int) bool) {
+	l.foreseen = min(l.next+maxForeseen, l.from+len(l.list))
+	if l.mute != nil || l.env.Redirect != "" || l.env.Filter != "" {
+		return // few questions, or none
+	}
+	for i := l.next; i < l.foreseen; i++ {
+		if !isDone(i) && !l.verdicts[i] {
+			s.opt.Resolver.ForeseeResolve(s.ctx, l.env.Sender, l.list[i-l.from].Address)
+		}
+	}
 }
 
 // sortOut takes successes out of the recorded outcomes: these recipients are

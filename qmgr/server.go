@@ -69,6 +69,8 @@ type Resolver interface {
 	Resolve(ctx context.Context, sender, addr string) (proto.ResolveReply, error)
 	// Known is Resolve's answer for any sender if that needs nobody to be asked.
 	Known(addr string) (proto.ResolveReply, bool)
+	// ForeseeResolve begins to ask what Resolve is going to be asked, without waiting.
+	ForeseeResolve(ctx context.Context, sender, addr string)
 }
 
 // Options are what a queue manager is made of.

@@ -66,6 +66,7 @@ type stage struct {
 	unreadable bool
 	asked      atomic.Int32    // how often the resolver was asked
 	mute       bool            // the resolver does not answer
+	foreseen   []string        // senders and recipients that it was asked about ahead
 	gate       <-chan struct{} // when set, messages are opened when it is closed
 	reading    int             // how many wait for that
 	// deliveryTime is how long agents may take; 0: what main.cf says.
@@ -251,6 +252,13 @@ func (st *stage) Known(addr string) (reply proto.ResolveReply, ok bool) {
 		return reply, false
 	}
 	return st.route(addr), true
+}
+
+// ForeseeResolve remembers what is asked about ahead.
+func (st *stage) ForeseeResolve(_ context.Context, sender, addr string) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.foreseen = append(st.foreseen, sender+" "+addr)
 }
 
 func (st *stage) route(addr string) proto.ResolveReply {

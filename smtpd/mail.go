@@ -41,6 +41,7 @@ func (s *session) mail() *smtpwire.Reply {
 	if r := s.utf8Refused(m.From.Address, m.SMTPUTF8); r != nil {
 		return r
 	}
+	s.foresee(m.From.Address)
 	if s.malformed(s.srv.ctx(), "", m.From.Address, m.SMTPUTF8) {
 		s.illegalAddress("MAIL")
 		return smtpwire.R(501, dsn.S(5, 1, 7), "Bad sender address syntax")
@@ -103,6 +104,9 @@ func (s *session) utf8Refused(addr string, declared bool) *smtpwire.Reply {
 func (s *session) malformed(ctx context.Context, sender, addr string, utf8 bool) bool {
 	if addr == "" {
 		return false
+	}
+	if s.srv.foresee != nil {
+		s.srv.foresee(ctx, sender, addr) // restrictions ask for its standard form next
 	}
 	r, err := s.srv.router.Resolve(ctx, sender, addr)
 	if err != nil {
@@ -210,6 +214,7 @@ func (s *session) rcpt() *smtpwire.Reply {
 		}
 		return smtpwire.R(452, dsn.S(4, 5, 3), "Error: too many recipients")
 	}
+	s.foresee(s.a.Sender)
 	ctx := s.srv.ctx()
 	if s.malformed(ctx, s.a.Sender, p.To.Address, s.m.SMTPUTF8) {
 		s.illegalAddress("RCPT")

@@ -42,6 +42,9 @@ type Deps struct {
 	Service string // name in master.cf, for limits and their log lines
 	Submit  *submit.Client
 	Router  access.Router
+	// Foresee has what Router is going to be asked of an address asked before the
+	// answer is needed. It does not wait. May be nil.
+	Foresee func(ctx context.Context, sender, addr string)
 	DNS     resolver.Resolver
 	Names   Names         // nil: clients are "unknown"
 	Verify  access.Prober // may be nil
@@ -91,6 +94,7 @@ type Server struct {
 	engine   sync.WaitGroup
 	milters  *milterSettings
 	router   access.Router
+	foresee  func(ctx context.Context, sender, addr string) // may be nil
 }
 
 // New makes a server from the configuration. Close it when Serve has
@@ -133,7 +137,7 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 	if err := s.readExtensions(d.Config, d.Screen, d.Tables); err != nil {
 		return nil, err
 	}
-	s.router = d.Router
+	s.router, s.foresee = d.Router, d.Foresee
 	if s.milters, err = readMilters(d.Config, d.Milters, d.Tables); err != nil {
 		return nil, err
 	}

@@ -112,10 +112,11 @@ type session struct {
 	screened  screening
 
 	// The transaction.
-	m       smtpwire.Mail
-	rcpts   []mail.Recipient
-	arrival time.Time
-	content int64 // octets of content received, for log lines
+	m        smtpwire.Mail
+	rcpts    []mail.Recipient
+	foreseen int64 // position of the wire up to which foresee has looked
+	arrival  time.Time
+	content  int64 // octets of content received, for log lines
 	// sink and lines are what DATA takes the content with; logged and parting
 	// are log lines, of a message and of the session. They are here for their memory.
 	sink    sink

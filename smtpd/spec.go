@@ -38,7 +38,6 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 	submitter := submit.New(cleanup)
 	defer submitter.Close()
 	router := rewriteclient.New(env.Private(cfg.String("rewrite_service_name")))
-	router.AskAhead()
 	defer router.Close()
 	queue := ipc.NewClient(env.Public(cfg.String("queue_service_name")), nil)
 	defer queue.Close()
@@ -59,7 +58,7 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 	if err != nil {
 		return err
 	}
-	srv, err := New(ctx, Deps{Config: cfg, Log: env.Log, Service: env.Name, Submit: submitter, Router: router,
+	srv, err := New(ctx, Deps{Config: cfg, Log: env.Log, Service: env.Name, Submit: submitter, Router: router, Foresee: router.Foresee,
 		DNS: dns, Names: newHostNames(dns), Verify: prober, Flush: flush, Milters: cleanup, Tables: env.Tables(), MaxProc: env.MaxProc, SessionConfig: env.SessionConfig, Screen: screen})
 	if err != nil {
 		return fmt.Errorf("%w", err)

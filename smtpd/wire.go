@@ -67,6 +67,9 @@ type wire struct {
 // buffered is how much of what the client sent waits to be read.
 func (w *wire) buffered() int { return w.w - w.r }
 
+// position is how much of what the client sent has been read.
+func (w *wire) position() int64 { return w.received - int64(w.buffered()) }
+
 // discard forgets what was received: it came before something that it must
 // not follow.
 func (w *wire) discard() { w.r, w.w = 0, 0 }

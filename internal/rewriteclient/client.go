@@ -7,10 +7,15 @@
 // connection over which it would say so is gone. Questions that are under way
 // are not asked twice: who comes second waits for the first one's answer.
 //
+// Those who go through many addresses, a client's recipients or the members of
+// a list, foresee some of them at a time: both processes then wake up once for all
+// these questions, where waking is what a question costs.
+//
 // # Security
 //
 // What is asked comes from clients. The cache is bounded in entries, and an
-// address over maxKept bytes is never kept.
+// address over maxKept bytes is never kept. What is asked ahead is bounded by who
+// asks and, in all, by maxAhead.
 package rewriteclient
 
 import (
@@ -29,19 +34,22 @@ const (
 	generation = 5000
 	// maxKept is the longest question that is worth keeping an answer to.
 	maxKept = 512
+	// maxAhead bounds the questions under way when another is asked ahead: a
+	// service that does not answer is not to be given more of them.
+	maxAhead = 1000
 )
 
 // A Client speaks to one trivial-rewrite service. All methods may be called
 // concurrently.
 type Client struct {
-	ipc   *ipc.Client
-	ahead bool
+	ipc *ipc.Client
 
 	mu       sync.Mutex
 	conn     *ipc.Conn // where Stale would come from
 	epoch    uint64    // raised by what makes answers void
 	rewrites cache[question, string]
 	resolves cache[string, proto.ResolveReply]
+	fixed    bool // what Resolve was answered last is kept
 	flights  map[question]*flight
 }
 
@@ -74,11 +82,6 @@ func New(path string) *Client {
 	})
 	return c
 }
-
-// AskAhead has Resolve, when it asks, ask in the same breath what Rewrite is going to
-// be asked of that address, in the local context: access lists want both, one after the other.
-// It must be called before first use.
-func (c *Client) AskAhead() { c.ahead = true }
 
 // Close ends the connection. Questions under way fail.
 func (c *Client) Close() { c.ipc.Close() }
@@ -128,14 +131,34 @@ func (c *Client) Resolve(ctx context.Context, sender, addr string) (proto.Resolv
 		c.mu.Unlock()
 		return a, nil
 	}
-	if c.ahead {
-		c.foresee(ctx, question{proto.KindRewrite, "local", addr})
-	}
 	f, err := c.ask(ctx, question{proto.KindResolve, sender, addr})
 	if err != nil {
 		return proto.ResolveReply{}, fmt.Errorf("resolve address: %w", err)
 	}
 	return f.resolve, nil
+}
+
+// Foresee begins to ask what both Rewrite, in the local context, and Resolve are
+// going to be asked of an address, without waiting for the answers. Who asks about
+// many addresses one after the other, and foresees some, waits and is woken once for
+// these, not for each question.
+func (c *Client) Foresee(ctx context.Context, sender, addr string) {
+	c.mu.Lock()
+	if _, ok := c.rewrites.get(question{proto.KindRewrite, "local", addr}); !ok {
+		c.foresee(ctx, question{proto.KindRewrite, "local", addr})
+	}
+	c.mu.Unlock()
+	c.ForeseeResolve(ctx, sender, addr)
+}
+
+// ForeseeResolve is Foresee for Resolve alone. It asks only as long as its answers
+// are of the kind that is kept.
+func (c *Client) ForeseeResolve(ctx context.Context, sender, addr string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.resolves.get(addr); !ok && c.fixed {
+		c.foresee(ctx, question{proto.KindResolve, sender, addr})
+	}
 }
 
 // Known is Resolve's answer, for any sender, if it is there and nobody needs to
@@ -147,10 +170,10 @@ func (c *Client) Known(addr string) (proto.ResolveReply, bool) {
 	return a, ok && c.current()
 }
 
-// foresee begins a flight for q that nobody waits for yet, if its answer will be
-// kept. Called with mu held, which it gives up for a while.
+// foresee begins a flight for q that nobody waits for yet, unless its answer would
+// not be kept. Called with mu held, which it gives up for a while.
 func (c *Client) foresee(ctx context.Context, q question) {
-	if _, ok := c.rewrites.get(q); ok || c.flights[q] != nil || !c.current() || q.length() > maxKept {
+	if c.flights[q] != nil || !c.current() || q.length() > maxKept || len(c.flights) >= maxAhead {
 		return
 	}
 	c.launch(ctx, q)
@@ -232,6 +255,9 @@ func (c *Client) land(q question, f *flight, epoch uint64, payload []byte, err e
 	f.err = err
 	c.mu.Lock()
 	delete(c.flights, q)
+	if err == nil && q.kind == proto.KindResolve {
+		c.fixed = f.resolve.Fixed
+	}
 	if err == nil && epoch == c.epoch && q.length() <= maxKept {
 		switch {
 		case q.kind == proto.KindRewrite: // depends on main.cf alone

@@ -286,39 +286,80 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 }
 
-// TestAskAhead: who resolves an address has asked for its standard form, too, once,
-// and never for one that would not be kept.
-func TestAskAhead(t *testing.T) {
+// TestForesee: what is asked ahead is answered without another question, also
+// while the answer is on its way. What would not be kept is not asked: where
+// answers depend on the sender, where they go, and nothing about long addresses.
+func TestForesee(t *testing.T) {
 	t.Parallel()
 	f, c := start(t)
-	c.AskAhead()
 	ctx := t.Context()
-	asked := func() int {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		return f.asked
+	c.Foresee(ctx, "s", "early@b") // there is no connection yet
+	c.ForeseeResolve(ctx, "s", "early@b")
+	if n := f.count(); n != 0 {
+		t.Fatalf("%d questions before the first answer", n)
 	}
-	if _, err := c.Rewrite(ctx, "local", "first"); err != nil { // makes the connection
-		t.Fatal(err)
+	resolve(t, c, "s", "a@b")
+	before := f.count()
+	asked := func(what string, want int) {
+		t.Helper()
+		if n := f.count() - before; n != want {
+			t.Errorf("%s: %d questions, want %d", what, n, want)
+		}
+		before = f.count()
 	}
-	before := asked()
-	for _, addr := range []string{"a@example.org", "b@example.org", "a@example.org"} {
-		if _, err := c.Resolve(ctx, "s@example.com", addr); err != nil {
-			t.Fatal(err)
+	for range 2 {
+		for i := range 3 {
+			c.Foresee(ctx, "s", fmt.Sprintf("r%d@b", i))
 		}
 	}
-	for _, addr := range []string{"a@example.org", "b@example.org"} {
-		if std, err := c.Rewrite(ctx, "local", addr); err != nil || !strings.HasPrefix(std, "local/"+addr+"#") {
-			t.Errorf("%s: %s, %v", addr, std, err)
+	for i := range 3 {
+		addr := fmt.Sprintf("r%d@b", i)
+		if got := resolve(t, c, "s", addr); !strings.HasPrefix(got, "s "+addr) {
+			t.Errorf("%s: %s", addr, got)
 		}
+		if got := rewrite(t, c, addr); !strings.HasPrefix(got, "local/"+addr) {
+			t.Errorf("%s: %s", addr, got)
+		}
+		c.Foresee(ctx, "s", addr)
 	}
-	if n := asked() - before; n != 4 {
-		t.Errorf("%d questions, want one of each kind for two addresses", n)
+	asked("each address", 6)
+	c.ForeseeResolve(ctx, "s", "only@b")
+	resolve(t, c, "s", "only@b")
+	asked("where it goes alone", 1)
+	c.Foresee(ctx, "s", strings.Repeat("x", maxKept))
+	rewrite(t, c, "after@b") // on the same connection
+	asked("a long address", 1)
+	f.mu.Lock()
+	f.fixed = false
+	f.mu.Unlock()
+	resolve(t, c, "s", "x@b")
+	before = f.count()
+	c.Foresee(ctx, "s", "y@b")
+	rewrite(t, c, "y@b")
+	rewrite(t, c, "other@b")
+	asked("answers that depend on the sender", 2)
+}
+
+// TestForeseeBound: a service that does not answer is not given ever more to do.
+func TestForeseeBound(t *testing.T) {
+	t.Parallel()
+	f, c := start(t)
+	rewrite(t, c, "first")
+	block := make(chan struct{})
+	f.mu.Lock()
+	f.block = block
+	f.mu.Unlock()
+	for i := range 2 * maxAhead {
+		c.Foresee(t.Context(), "s", fmt.Sprintf("r%d", i))
 	}
-	if _, err := c.Resolve(ctx, "s@example.com", strings.Repeat("x", maxKept)); err != nil {
-		t.Fatal(err)
+	c.mu.Lock()
+	n := len(c.flights)
+	c.mu.Unlock()
+	if n != maxAhead {
+		t.Errorf("%d questions under way, want %d", n, maxAhead)
 	}
-	if n := asked() - before; n != 5 {
-		t.Errorf("%d questions after a long address, want 5", n)
+	close(block)
+	if got, want := rewrite(t, c, "r1"), "local/r1#"; !strings.HasPrefix(got, want) {
+		t.Errorf("got %q, want %s...", got, want)
 	}
 }
