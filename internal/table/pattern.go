@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"regexp/syntax"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -27,10 +28,17 @@ func (d dialect) String() string { return [...]string{"regexp", "pcre"}[d] }
 // Go's matcher is used wherever it knows the pattern, because it takes time
 // linear in the key. Patterns with back-references, look-around or possessive
 // parts go to a backtracking matcher with a time limit; a match that runs out of
-// time is an error, not "no".
+// time is an error, not "no". Neither is asked about a key that has not the words
+// that a pattern needs: see prefilter.
 type patternTable struct {
-	file *watched[[]patternRule] // nil for a table in braces
-	text []patternRule
+	file *watched[*patternRules] // nil for a table in braces
+	text *patternRules
+}
+
+// patternRules are what is in a table.
+type patternRules struct {
+	rules  []patternRule
+	filter prefilter
 }
 
 // patternRule is one line, or an if with all that is inside it.
@@ -47,6 +55,7 @@ type pattern struct {
 	not  bool
 	lin  *regexp.Regexp
 	back *regexp2.Regexp
+	need []int // clauses of the table's prefilter
 }
 
 func openPatterns(d dialect, name string, o Options) (Table, error) {
@@ -57,7 +66,7 @@ func openPatterns(d dialect, name string, o Options) (Table, error) {
 		}
 		return &patternTable{text: parsePatterns(d, d.String()+":"+name, text, o)}, nil
 	}
-	file, err := newWatched(name, o, func(path string) ([]patternRule, error) {
+	file, err := newWatched(name, o, func(path string) (*patternRules, error) {
 		text, err := readText(path)
 		if err != nil {
 			return nil, err
@@ -73,9 +82,9 @@ func openPatterns(d dialect, name string, o Options) (Table, error) {
 // parsePatterns reads a table. Lines that are not understood are warned of
 // and passed over; an if that is not understood is passed over with all that
 // is inside, since that must not be taken as unconditional.
-func parsePatterns(d dialect, name, text string, o Options) []patternRule {
-	var top []patternRule
-	stack := []*[]patternRule{&top}
+func parsePatterns(d dialect, name, text string, o Options) *patternRules {
+	top := new(patternRules)
+	stack := []*[]patternRule{&top.rules}
 	bad := func(n int, err error) {
 		o.warn("%s, line %d: %v; line ignored", name, n, err)
 	}
@@ -119,7 +128,24 @@ func parsePatterns(d dialect, name, text string, o Options) []patternRule {
 	if len(stack) > 1 {
 		o.warn("%s: if without endif", name)
 	}
+	top.filter.learn(top.rules)
 	return top
+}
+
+// learn takes in the patterns of rules.
+func (f *prefilter) learn(rules []patternRule) {
+	for i := range rules {
+		r := &rules[i]
+		for _, p := range []*pattern{&r.match, r.also} {
+			if p == nil || p.lin == nil {
+				continue
+			}
+			if expr, err := syntax.Parse(p.lin.String(), syntax.Perl); err == nil { // it did before
+				p.need = f.add(expr)
+			}
+		}
+		f.learn(r.inside)
+	}
 }
 
 // cutIf recognizes the words if and endif, which patterns cannot begin with.
@@ -353,9 +379,13 @@ func (p *pattern) groups() int {
 	return len(p.back.GetGroupNumbers()) - 1
 }
 
-// matches says whether key matches, "!" taken into account.
-func (p *pattern) matches(key string) (bool, error) {
-	if p.lin != nil {
+// matches says whether key, which fulfils the clauses of has, matches, "!" taken
+// into account.
+func (p *pattern) matches(key string, has presence) (bool, error) {
+	switch {
+	case !has.all(p.need):
+		return p.not, nil
+	case p.lin != nil:
 		return p.lin.MatchString(key) != p.not, nil
 	}
 	ok, err := p.back.MatchString(key)
@@ -363,8 +393,11 @@ func (p *pattern) matches(key string) (bool, error) {
 }
 
 // find is matches with the texts of the groups.
-func (p *pattern) find(key string) (groups []string, err error) {
-	if p.lin != nil {
+func (p *pattern) find(key string, has presence) (groups []string, err error) {
+	switch {
+	case !has.all(p.need):
+		return nil, nil
+	case p.lin != nil:
 		return p.lin.FindStringSubmatch(key), nil
 	}
 	m, err := p.back.FindStringMatch(key)
@@ -385,22 +418,33 @@ func (t *patternTable) Lookup(_ context.Context, key string) (string, bool, erro
 			return "", false, err
 		}
 	}
-	return lookupRules(rules, latin1(key))
+	return rules.lookup(key)
+}
+
+func (r *patternRules) lookup(key string) (string, bool, error) {
+	var few [16]uint64 // enough for most tables
+	has := presence(few[:])
+	if words := (r.filter.clauses + 63) / 64; words > len(few) {
+		has = make(presence, words)
+	}
+	key = latin1(key)
+	r.filter.find(key, has)
+	return lookupRules(r.rules, key, has)
 }
 
 // lookupRules looks for key, which is latin1 of the one that is asked for.
-func lookupRules(rules []patternRule, key string) (string, bool, error) {
+func lookupRules(rules []patternRule, key string, has presence) (string, bool, error) {
 	for i := range rules {
 		r := &rules[i]
 		if r.value.highest > 0 {
-			groups, err := r.match.find(key)
+			groups, err := r.match.find(key, has)
 			if err != nil {
 				return "", false, err
 			}
 			if groups == nil {
 				continue
 			}
-			if ok, err := r.alsoMatches(key); err != nil || ok {
+			if ok, err := r.alsoMatches(key, has); err != nil || ok {
 				for i := range groups {
 					groups[i] = octets(groups[i])
 				}
@@ -408,7 +452,7 @@ func lookupRules(rules []patternRule, key string) (string, bool, error) {
 			}
 			continue
 		}
-		ok, err := r.match.matches(key)
+		ok, err := r.match.matches(key, has)
 		if err != nil {
 			return "", false, err
 		}
@@ -416,23 +460,23 @@ func lookupRules(rules []patternRule, key string) (string, bool, error) {
 			continue
 		}
 		if r.isIf {
-			if value, found, err := lookupRules(r.inside, key); found || err != nil {
+			if value, found, err := lookupRules(r.inside, key, has); found || err != nil {
 				return value, found, err
 			}
 			continue
 		}
-		if ok, err := r.alsoMatches(key); err != nil || ok {
+		if ok, err := r.alsoMatches(key, has); err != nil || ok {
 			return r.value.expand(nil), err == nil, err
 		}
 	}
 	return "", false, nil
 }
 
-func (r *patternRule) alsoMatches(key string) (bool, error) {
+func (r *patternRule) alsoMatches(key string, has presence) (bool, error) {
 	if r.also == nil {
 		return true, nil
 	}
-	return r.also.matches(key)
+	return r.also.matches(key, has)
 }
 
 func (t *patternTable) Pattern() bool { return true }

@@ -201,10 +201,27 @@ func FuzzPatterns(f *testing.F) {
 	f.Add("!/^/!/b/iA x$$\n", "q")
 	f.Fuzz(func(t *testing.T, text, key string) {
 		for _, d := range []dialect{dialectPOSIX, dialectPerl} {
-			rules := parsePatterns(d, "fuzz", text, Options{MatchTimeout: 10 * time.Millisecond})
-			_, _, _ = lookupRules(rules, key)
+			o := Options{MatchTimeout: 10 * time.Millisecond}
+			value, found, err := parsePatterns(d, "fuzz", text, o).lookup(key)
+			all := parsePatterns(d, "fuzz", text, o)
+			tryAll(all.rules)
+			wantValue, want, wantErr := all.lookup(key)
+			if err == nil && wantErr == nil && (value != wantValue || found != want) {
+				t.Errorf("%s: %q in %q: %q, %v; trying all patterns: %q, %v", d, key, text, value, found, wantValue, want)
+			}
 		}
 	})
+}
+
+// tryAll has each pattern tried, whatever words it needs.
+func tryAll(rules []patternRule) {
+	for i := range rules {
+		r := &rules[i]
+		if r.match.need = nil; r.also != nil {
+			r.also.need = nil
+		}
+		tryAll(r.inside)
+	}
 }
 
 func FuzzNetworks(f *testing.F) {

@@ -1,0 +1,200 @@
+package table
+
+import (
+	"regexp/syntax"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// A table of patterns is asked about each line of a message, or each address,
+// and nearly always none of them matches. To find that out by trying one after
+// the other takes more time than all else that is done with the message. But
+// most patterns hold words that every text which matches must have. One pass
+// over the key finds out which of all these words it has, and the patterns that
+// miss one are not tried.
+
+// A clause is words of which a text must have at least one for a pattern to
+// match. They are in lower case, and of ASCII: letters beyond it have other
+// ways of being the same.
+type clause []string
+
+const (
+	// gramLen is the part of a word that is looked for first. Shorter words are
+	// in too many texts to be of use.
+	gramLen = 3
+	// maxWords and maxClauses bound what is remembered of one pattern: more would
+	// not make it rarer by much.
+	maxWords, maxClauses = 64, 4
+	// gramBits is the size of the index of grams.
+	gramBits = 12
+)
+
+// required returns clauses all of which hold for each text that re matches.
+func required(re *syntax.Regexp) []clause {
+	switch re.Op {
+	case syntax.OpLiteral:
+		return literalClauses(re.Rune)
+	case syntax.OpCapture, syntax.OpPlus:
+		return required(re.Sub[0])
+	case syntax.OpRepeat:
+		if re.Min > 0 {
+			return required(re.Sub[0])
+		}
+	case syntax.OpConcat:
+		var all []clause
+		for _, sub := range re.Sub {
+			all = append(all, required(sub)...)
+		}
+		slices.SortStableFunc(all, func(a, b clause) int { return b.rarity() - a.rarity() })
+		return all[:min(len(all), maxClauses)]
+	case syntax.OpAlternate:
+		var any clause
+		for _, sub := range re.Sub {
+			all := required(sub)
+			if len(all) == 0 {
+				return nil
+			}
+			any = append(any, slices.MaxFunc(all, func(a, b clause) int { return a.rarity() - b.rarity() })...)
+		}
+		if len(any) <= maxWords {
+			return []clause{any}
+		}
+	}
+	return nil
+}
+
+// literalClauses are the parts of a text that are in ASCII and long enough.
+func literalClauses(text []rune) (all []clause) {
+	var word strings.Builder
+	end := func() {
+		if word.Len() >= gramLen && len(all) < maxClauses {
+			all = append(all, clause{word.String()})
+		}
+		word.Reset()
+	}
+	for _, r := range text {
+		if r < utf8.RuneSelf {
+			word.WriteByte(lower(byte(r)))
+		} else {
+			end()
+		}
+	}
+	end()
+	return all
+}
+
+// rarity says how seldom a text that has nothing to do with the pattern may be
+// thought to fulfil the clause.
+func (c clause) rarity() int {
+	shortest := len(c[0])
+	for _, word := range c {
+		shortest = min(shortest, len(word))
+	}
+	return 16*min(shortest, 16) - len(c)
+}
+
+func lower(c byte) byte {
+	if 'A' <= c && c <= 'Z' {
+		c += 'a' - 'A'
+	}
+	return c
+}
+
+// A prefilter knows the clauses of all patterns of a table. It is not changed
+// once it is in use.
+type prefilter struct {
+	clauses int
+	entries []gramEntry
+	heads   [1 << gramBits]int32 // of a list of entries: index plus one
+}
+
+// A gramEntry is a word that is looked for.
+type gramEntry struct {
+	word   string
+	at     int // where its gram is
+	clause int
+	next   int32
+}
+
+// gramHash is of three octets, in lower case, the first the most significant.
+func gramHash(gram uint32) uint32 { return gram * 0x9e3779b1 >> (32 - gramBits) }
+
+func gramOf(word string) uint32 {
+	return uint32(word[0])<<16 | uint32(word[1])<<8 | uint32(word[2])
+}
+
+// add takes in the clauses of a pattern. Those who ask for it do so by the
+// numbers that it returns.
+func (f *prefilter) add(expr *syntax.Regexp) (numbers []int) {
+	for _, c := range required(expr) {
+		for _, word := range c {
+			f.addWord(word)
+		}
+		numbers = append(numbers, f.clauses)
+		f.clauses++
+	}
+	return numbers
+}
+
+// addWord takes in a word of the clause that comes next, by that gram which the
+// fewest others have.
+func (f *prefilter) addWord(word string) {
+	best, fewest := 0, -1
+	for at := 0; at+gramLen <= len(word); at++ {
+		n := 0
+		for i := f.heads[gramHash(gramOf(word[at:]))]; i > 0; i = f.entries[i-1].next {
+			n++
+		}
+		if fewest < 0 || n < fewest {
+			best, fewest = at, n
+		}
+	}
+	head := &f.heads[gramHash(gramOf(word[best:]))]
+	f.entries = append(f.entries, gramEntry{word: word, at: best, clause: f.clauses, next: *head})
+	*head = int32(len(f.entries))
+}
+
+// A presence is the clauses that a key fulfils, a bit for each.
+type presence []uint64
+
+// all says whether the clauses with these numbers are fulfilled.
+func (p presence) all(numbers []int) bool {
+	for _, n := range numbers {
+		if p[n>>6]&(1<<(n&63)) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// find adds the clauses that key fulfils to p, which has room for all.
+func (f *prefilter) find(key string, p presence) {
+	if len(key) < gramLen {
+		return
+	}
+	gram := uint32(lower(key[0]))<<8 | uint32(lower(key[1]))
+	for i := gramLen - 1; i < len(key); i++ {
+		gram = (gram<<8 | uint32(lower(key[i]))) & 0xffffff
+		for n := f.heads[gramHash(gram)]; n > 0; {
+			e := &f.entries[n-1]
+			if hasWord(key, i-(gramLen-1)-e.at, e.word) {
+				p[e.clause>>6] |= 1 << (e.clause & 63)
+			}
+			n = e.next
+		}
+	}
+}
+
+// hasWord says whether word, in lower case, is in key at this place.
+func hasWord(key string, at int, word string) bool {
+	if at < 0 || len(key)-at < len(word) {
+		return false
+	}
+	for i := range len(word) {
+		if lower(key[at+i]) != word[i] {
+			return false
+		}
+	}
+	return true
+}
