@@ -9,7 +9,8 @@
 //
 // Those who go through many addresses, a client's recipients or the members of
 // a list, foresee some of them at a time: both processes then wake up once for all
-// these questions, where waking is what a question costs.
+// these questions, where waking is what a question costs. An answer of that kind
+// is good for a second, also when it is not Fixed.
 //
 // # Security
 //
@@ -23,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"posthaste/internal/ipc"
 	"posthaste/internal/proto"
@@ -37,6 +39,9 @@ const (
 	// maxAhead bounds the questions under way when another is asked ahead: a
 	// service that does not answer is not to be given more of them.
 	maxAhead = 1000
+	// shelfLife is how long what was asked ahead may be used when such answers
+	// are not kept. Postfix's processes use the last one for 30 seconds.
+	shelfLife = time.Second
 )
 
 // A Client speaks to one trivial-rewrite service. All methods may be called
@@ -49,8 +54,9 @@ type Client struct {
 	epoch    uint64    // raised by what makes answers void
 	rewrites cache[question, string]
 	resolves cache[string, proto.ResolveReply]
-	fixed    bool // what Resolve was answered last is kept
 	flights  map[question]*flight
+	ahead    cache[question, *flight] // what was asked ahead, and is not kept
+	now      func() time.Time
 }
 
 // A question is what makes two requests the same one. For Rewrite, a is the
@@ -68,11 +74,13 @@ type flight struct {
 	rewrite proto.RewriteReply
 	resolve proto.ResolveReply
 	err     error
+	ahead   bool      // it was foreseen
+	stale   time.Time // when an answer that was is not to be used any more
 }
 
 // New returns a client of the service whose socket is at path.
 func New(path string) *Client {
-	c := &Client{flights: make(map[question]*flight)}
+	c := &Client{flights: make(map[question]*flight), now: time.Now}
 	c.ipc = ipc.NewClient(path, c.pushed)
 	c.ipc.OnDial(func(conn *ipc.Conn) {
 		c.mu.Lock()
@@ -101,6 +109,7 @@ func (c *Client) void() {
 	c.epoch++
 	c.rewrites.clear()
 	c.resolves.clear()
+	c.ahead.clear()
 }
 
 // current says whether what is kept is still good. Called with mu held.
@@ -151,12 +160,11 @@ func (c *Client) Foresee(ctx context.Context, sender, addr string) {
 	c.ForeseeResolve(ctx, sender, addr)
 }
 
-// ForeseeResolve is Foresee for Resolve alone. It asks only as long as its answers
-// are of the kind that is kept.
+// ForeseeResolve is Foresee for Resolve alone.
 func (c *Client) ForeseeResolve(ctx context.Context, sender, addr string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, ok := c.resolves.get(addr); !ok && c.fixed {
+	if _, ok := c.resolves.get(addr); !ok {
 		c.foresee(ctx, question{proto.KindResolve, sender, addr})
 	}
 }
@@ -170,19 +178,28 @@ func (c *Client) Known(addr string) (proto.ResolveReply, bool) {
 	return a, ok && c.current()
 }
 
-// foresee begins a flight for q that nobody waits for yet, unless its answer would
-// not be kept. Called with mu held, which it gives up for a while.
+// foresee begins a flight for q that nobody waits for yet. Called with mu held,
+// which it gives up for a while.
 func (c *Client) foresee(ctx context.Context, q question) {
-	if c.flights[q] != nil || !c.current() || q.length() > maxKept || len(c.flights) >= maxAhead {
+	if c.flights[q] != nil || c.foreseen(q) != nil || !c.current() || q.length() > maxKept || len(c.flights) >= maxAhead {
 		return
 	}
-	c.launch(ctx, q)
+	c.launch(ctx, q, true)
 	c.mu.Lock()
 }
 
+// foreseen is the answer to q that was asked for ahead, if it is still good. Called
+// with mu held.
+func (c *Client) foreseen(q question) *flight {
+	if f, ok := c.ahead.get(q); ok && c.now().Before(f.stale) && c.current() {
+		return f
+	}
+	return nil
+}
+
 // launch begins a flight for q. Called with mu held; unlocks.
-func (c *Client) launch(ctx context.Context, q question) *flight {
-	f := &flight{done: make(chan struct{})}
+func (c *Client) launch(ctx context.Context, q question, ahead bool) *flight {
+	f := &flight{done: make(chan struct{}), ahead: ahead}
 	c.flights[q] = f
 	c.mu.Unlock()
 	c.begin(ctx, q, f)
@@ -192,12 +209,16 @@ func (c *Client) launch(ctx context.Context, q question) *flight {
 // ask finds or begins the flight for q, and waits for it. A lost connection
 // is no answer: the question is asked again. Called with mu held; unlocks.
 func (c *Client) ask(ctx context.Context, q question) (*flight, error) {
+	if f := c.foreseen(q); f != nil {
+		c.mu.Unlock()
+		return f, nil
+	}
 	ctx, cancel := ipc.Bounded(ctx)
 	defer cancel()
 	for {
 		f := c.flights[q]
 		if f == nil {
-			f = c.launch(ctx, q)
+			f = c.launch(ctx, q, false)
 		} else {
 			c.mu.Unlock()
 		}
@@ -255,15 +276,15 @@ func (c *Client) land(q question, f *flight, epoch uint64, payload []byte, err e
 	f.err = err
 	c.mu.Lock()
 	delete(c.flights, q)
-	if err == nil && q.kind == proto.KindResolve {
-		c.fixed = f.resolve.Fixed
-	}
 	if err == nil && epoch == c.epoch && q.length() <= maxKept {
 		switch {
 		case q.kind == proto.KindRewrite: // depends on main.cf alone
 			c.rewrites.put(q, f.rewrite.Address)
 		case f.resolve.Fixed: // for any sender
 			c.resolves.put(q.addr, f.resolve)
+		case f.ahead:
+			f.stale = c.now().Add(shelfLife)
+			c.ahead.put(q, f)
 		}
 	}
 	c.mu.Unlock()
