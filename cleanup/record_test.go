@@ -3,6 +3,7 @@ package cleanup
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -72,6 +73,35 @@ func TestRecordRefused(t *testing.T) {
 	logs.Close()
 	if !strings.Contains(log.String(), string(bad)+": a change of the message in the queue is not recorded: spool: invalid batch") {
 		t.Errorf("log: %s", log.String())
+	}
+}
+
+// What somebody waits for is recorded at once, with all that was asked for before.
+func TestRecordUrgent(t *testing.T) {
+	t.Parallel()
+	sp, err := spool.Open(spool.Options{Dir: filepath.Join(t.TempDir(), "spool"), SegmentSize: 64 << 10, Warn: t.Logf, PostDelay: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sp.Close()
+	s := NewServer(t.Context(), ServerOptions{Spool: sp, Log: maillog.New("postfix/cleanup", maillog.NewWriter(io.Discard, maillog.Classic))})
+	client := served(t, s)
+	conn, err := client.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := make(chan error, 1)
+	conn.Go(&proto.Record{Ops: []proto.Op{{ID: "gone", Remove: true}}}, func(_ []byte, err error) { before <- err })
+	if err := client.Call(t.Context(), &proto.Record{Urgent: true}, new(proto.RecordReply)); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-before; err != nil {
+		t.Error(err)
+	}
+	used := &recording{s: s, q: proto.Record{Urgent: true}}
+	used.release()
+	if used.q.Urgent {
+		t.Error("the next request in this memory would be urgent")
 	}
 }
 

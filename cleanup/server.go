@@ -208,7 +208,8 @@ func (in *incoming) announce(e spool.Entry, envelope, recipients []byte) {
 	c.Push(&in.entries)
 }
 
-// record makes the queue manager's decisions durable, with the next commit.
+// record makes the queue manager's decisions durable, with the next commit, or at
+// once when somebody waits.
 // Each stands for itself: one that cannot be recorded, whatever the reason,
 // must not keep the others, which would be refused again with it for ever.
 func (s *Server) record(r *ipc.Request) {
@@ -233,7 +234,11 @@ func (s *Server) record(r *ipc.Request) {
 			b.Done(op.ID, op.Done)
 		}
 	}
+	urgent := rec.q.Urgent // rec is the spool's from here on
 	s.opt.Spool.Post(b, rec.done)
+	if urgent {
+		s.opt.Spool.Hurry()
+	}
 }
 
 // recording is a Record on its way, with the memory that it takes, which is
@@ -252,7 +257,7 @@ type recording struct {
 func (rec *recording) release() {
 	rec.batch.Reset()
 	rec.q.Ops, rec.updated = reuse.Emptied(rec.q.Ops), reuse.Emptied(rec.updated)
-	rec.reply = proto.RecordReply{Entries: reuse.Emptied(rec.reply.Entries)}
+	rec.q.Urgent, rec.reply = false, proto.RecordReply{Entries: reuse.Emptied(rec.reply.Entries)}
 	rec.r = nil
 	rec.s.recordings.Put(rec)
 }

@@ -51,6 +51,7 @@ type recorder struct {
 	pushing bool                    // the queue as it was when we attached to conn is on its way
 	late    []mail.QueueID          // removals that are durable since, and may still be in what is on its way
 	waiters []func()                // told when what is in ops has been recorded
+	urgent  bool                    // somebody waits for that
 	removed []mail.QueueID          // removals in ops that are to be logged
 	refused map[mail.QueueID]string // messages of which something is not recorded, and why
 	spoken  map[mail.QueueID]int    // messages of which it has not been confirmed who has been told, by count
@@ -71,6 +72,7 @@ const farewellDelay = 5 * time.Millisecond
 // A request is a Record on its way.
 type request struct {
 	ops     []proto.Op
+	urgent  bool
 	acked   bool
 	waiters []func()
 	removed []mail.QueueID
@@ -132,7 +134,7 @@ func (r *recorder) update(m *message, set proto.Op) {
 	if slices.ContainsFunc(set.Outcomes, func(o mail.Outcome) bool { return len(o.Parts) > 0 }) {
 		id := m.id
 		r.spoken[id]++
-		r.after(func() {
+		r.waiters = append(r.waiters, func() {
 			if r.spoken[id]--; r.spoken[id] == 0 {
 				delete(r.spoken, id)
 			}
@@ -171,10 +173,11 @@ func (r *recorder) sayFarewell(now time.Time, all bool) {
 // cleanup tells of the message may be from before it knew.
 func (r *recorder) removing(id mail.QueueID) bool { return r.gone[id] > 0 }
 
-// after has f called when all that has been decided so far is durable.
+// after has f called when all that has been decided so far is durable, which
+// somebody waits for.
 func (r *recorder) after(f func()) {
 	// The command's own effects come behind this call, in the same turn.
-	r.waiters = append(r.waiters, f)
+	r.waiters, r.urgent = append(r.waiters, f), true
 }
 
 // due is when flush should be called if nothing else happens.
@@ -197,32 +200,44 @@ func (r *recorder) idle() bool { return len(r.ops) == 0 && len(r.unacked) == 0 }
 func (r *recorder) flush(now time.Time) {
 	r.sayFarewell(now, false)
 	if len(r.ops) == 0 && len(r.waiters) > 0 {
-		if n := len(r.unacked); n > 0 {
-			r.unacked[n-1].waiters = append(r.unacked[n-1].waiters, r.waiters...)
-		} else {
-			for _, f := range r.waiters {
-				f()
-			}
-		}
-		r.waiters = nil
+		r.waitForSent()
 	}
 	if len(r.ops) == 0 || r.conn == nil || len(r.ops) < flushOps && now.Sub(r.since) < flushDelay {
 		return
 	}
 	parts := splitOps(r.ops) // the last of them may be r.ops itself
 	for _, ops := range parts[:len(parts)-1] {
-		q := &request{ops: ops}
+		q := &request{ops: ops, urgent: r.urgent}
 		r.unacked = append(r.unacked, q)
 		r.send(q)
 	}
-	q := &request{ops: parts[len(parts)-1], waiters: r.waiters, removed: r.removed}
-	r.ops, r.waiters, r.removed = nil, nil, nil
+	q := &request{ops: parts[len(parts)-1], urgent: r.urgent, waiters: r.waiters, removed: r.removed}
+	r.ops, r.urgent, r.waiters, r.removed = nil, false, nil, nil
 	if n := len(r.spare); n > 0 {
 		r.ops, r.spare = r.spare[n-1], r.spare[:n-1]
 	}
 	clear(r.at)
 	r.unacked = append(r.unacked, q)
 	r.send(q)
+}
+
+// waitForSent has those who wait told when what has been sent is durable.
+func (r *recorder) waitForSent() {
+	waiters, urgent := r.waiters, r.urgent
+	r.waiters, r.urgent = nil, false
+	if len(r.unacked) == 0 {
+		for _, f := range waiters {
+			f()
+		}
+		return
+	}
+	last := r.unacked[len(r.unacked)-1]
+	if urgent && !last.urgent && r.conn != nil { // it was not known then that somebody would wait
+		last = &request{urgent: true}
+		r.unacked = append(r.unacked, last)
+		r.send(last)
+	}
+	last.waiters = append(last.waiters, waiters...)
 }
 
 // maxSpare bounds how many slices of changes are kept for use again: as many
@@ -290,7 +305,7 @@ func outcomeOctets(o *mail.Outcome) int {
 
 func (r *recorder) send(q *request) {
 	s, conn := r.s, r.conn
-	conn.Go(&proto.Record{Ops: q.ops}, func(payload []byte, err error) {
+	conn.Go(&proto.Record{Ops: q.ops, Urgent: q.urgent}, func(payload []byte, err error) {
 		var reply proto.RecordReply
 		if err == nil {
 			err = reply.Decode(payload)

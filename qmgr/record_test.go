@@ -2,6 +2,7 @@ package qmgr
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,4 +36,48 @@ func TestRefused(t *testing.T) {
 		t.Errorf("deleted: %v", got)
 	}
 	st.waitOp(id, "that it is gone", removed)
+}
+
+// order gives an operator's order, and does not wait until it is recorded.
+func (st *stage) order(q proto.Command) {
+	st.t.Helper()
+	conn, err := st.tool.Conn(st.t.Context())
+	if err != nil {
+		st.t.Fatal(err)
+	}
+	conn.Go(&q, func([]byte, error) {})
+}
+
+// Cleanup is asked to hurry with what somebody waits for, and with nothing else.
+func TestUrgent(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	id := st.fill(many(1, "to.test"))[0]
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	urgent := func(want ...int) func() bool { return func() bool { return slices.Equal(st.urgent, want) } }
+	o := smtp.next()
+	o.answer("defer")
+	st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	st.until("nothing is urgent so far", urgent())
+	st.command(proto.Command{Verb: proto.VerbHold, ID: id})
+	st.until("the change is urgent", urgent(1))
+	st.command(proto.Command{Verb: proto.VerbHold, ID: id}) // no change, and nothing on its way
+	st.until("no other is", urgent(1))
+
+	// A change on its way was not urgent, but now somebody waits for it.
+	st.mu.Lock()
+	st.deaf = true
+	st.mu.Unlock()
+	st.arrive("s@from.test", "b@to.test")
+	o = smtp.next()
+	o.answer("defer")
+	st.until("the deferral is sent", func() bool { return st.unheard > 0 })
+	st.order(proto.Command{Verb: proto.VerbHold, ID: "none"})
+	st.until("cleanup is asked to hurry", urgent(1, 0))
+	st.mu.Lock()
+	st.deaf = false
+	st.cleanup.Close() // all is sent again, and answered
+	st.mu.Unlock()
+	st.until("all is sent again", urgent(1, 0, 0))
 }

@@ -67,6 +67,7 @@ type stage struct {
 	asked      atomic.Int32    // how often the resolver was asked
 	mute       bool            // the resolver does not answer
 	foreseen   []string        // senders and recipients that it was asked about ahead
+	urgent     []int           // how many changes came in each request that was urgent
 	gate       <-chan struct{} // when set, messages are opened when it is closed
 	reading    int             // how many wait for that
 	// deliveryTime is how long agents may take; 0: what main.cf says.
@@ -287,6 +288,9 @@ func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {
 		r.Reply(&proto.RecordReply{})
 	case proto.KindRecord:
 		q := faketest.Decode[proto.Record](st.t, r)
+		if q.Urgent {
+			st.urgent = append(st.urgent, len(q.Ops))
+		}
 		if st.deaf {
 			st.unheard++
 			return

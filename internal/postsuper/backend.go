@@ -155,7 +155,7 @@ func (l *live) apply(ctx context.Context, step byte, last bool, list []target, p
 	if err == nil && len(corrupt) > 0 {
 		var conn *ipc.Conn
 		if conn, err = l.queue.Cleanup(ctx); err == nil {
-			if err = conn.Call(ctx, &proto.Record{Ops: corrupt}, new(proto.RecordReply)); err == nil {
+			if err = conn.Call(ctx, &proto.Record{Ops: corrupt, Urgent: true}, new(proto.RecordReply)); err == nil {
 				for _, op := range corrupt {
 					done = append(done, op.ID)
 				}

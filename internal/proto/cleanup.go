@@ -462,24 +462,32 @@ func (o *Op) Changes() bool { return o.Set != 0 || len(o.Outcomes) > 0 }
 // Record asks for changes to be made durable, all or none of each Op; the
 // order is kept. Changes to messages that are gone are no error: the asker
 // may be repeating what it did not hear the answer to.
-type Record struct{ Ops []Op }
+type Record struct {
+	Ops []Op
+	// Urgent says that somebody waits for the answer: the changes are not kept
+	// back until others can be written with them.
+	Urgent bool
+}
 
 func (*Record) Kind() uint16 { return KindRecord }
 func (m *Record) Append(b []byte) []byte {
 	for i := range m.Ops {
 		b = pack.Nested(b, 'o', m.Ops[i].append)
 	}
-	return b
+	return pack.Bool(b, 'u', m.Urgent)
 }
 func (m *Record) Decode(b []byte) error {
 	r := pack.NewReader(b)
 	for r.Next() {
-		if r.Tag() == 'o' {
+		switch r.Tag() {
+		case 'o':
 			var o Op
 			if err := o.decode(r.Bytes()); err != nil {
 				return err
 			}
 			m.Ops = append(m.Ops, o)
+		case 'u':
+			m.Urgent = r.Bool()
 		}
 	}
 	return r.Err()

@@ -272,6 +272,14 @@ func testPostDelay(t *testing.T, option, want time.Duration) {
 		if d := <-done; d != 10*time.Millisecond {
 			t.Errorf("in company: after %v", d)
 		}
+		s.Hurry() // there is nothing
+		start = time.Now()
+		s.Post(new(Batch), func(error) { done <- time.Since(start) })
+		time.Sleep(10 * time.Millisecond)
+		s.Hurry()
+		if d := <-done; d != 10*time.Millisecond {
+			t.Errorf("in a hurry: after %v", d)
+		}
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}

@@ -71,7 +71,7 @@ type Spool struct {
 
 	mu      sync.Mutex
 	queue   []*request // waiting, in order of arrival
-	urgent  int        // of those, Commits
+	urgent  int        // of those, Commits, and calls of Hurry
 	oldest  time.Time  // when the first posted one came
 	closing bool
 	leaseLo uint64 // next number
@@ -232,6 +232,20 @@ func (s *Spool) Post(b *Batch, done func(error)) {
 	if err != nil {
 		b.settle(err)
 		done(err)
+	}
+}
+
+// Hurry has what has been posted made durable without waiting for more: somebody
+// waits for it.
+func (s *Spool) Hurry() {
+	s.mu.Lock()
+	waiting := len(s.queue) > 0
+	if waiting {
+		s.urgent++
+	}
+	s.mu.Unlock()
+	if waiting {
+		signal(s.wake)
 	}
 }
 
