@@ -56,6 +56,9 @@ type pattern struct {
 	lin  *regexp.Regexp
 	back *regexp2.Regexp
 	need []int // clauses of the table's prefilter
+	// plain matches what the pattern does, and perhaps more, in the syntax of package
+	// regexp; "" when there is no such expression.
+	plain string
 }
 
 func openPatterns(d dialect, name string, o Options) (Table, error) {
@@ -137,10 +140,10 @@ func (f *prefilter) learn(rules []patternRule) {
 	for i := range rules {
 		r := &rules[i]
 		for _, p := range []*pattern{&r.match, r.also} {
-			if p == nil || p.lin == nil {
+			if p == nil || p.plain == "" {
 				continue
 			}
-			if expr, err := syntax.Parse(p.lin.String(), syntax.Perl); err == nil { // it did before
+			if expr, err := syntax.Parse(p.plain, syntax.Perl); err == nil {
 				p.need = f.add(expr)
 			}
 		}
@@ -269,19 +272,8 @@ func (p *pattern) compile(d dialect, text, letters string, o *Options) error {
 		expr = `\A(?:` + expr + `)`
 	}
 	if !f.extended {
-		inline := ""
-		for _, l := range []struct {
-			on     bool
-			letter string
-		}{{f.fold, "i"}, {f.multi, "m"}, {f.dotall, "s"}, {f.ungreedy, "U"}} {
-			if l.on {
-				inline += l.letter
-			}
-		}
-		if inline != "" {
-			inline = "(?" + inline + ")"
-		}
-		if p.lin, err = regexp.Compile(inline + expr); err == nil {
+		p.plain = f.inline() + expr
+		if p.lin, err = regexp.Compile(p.plain); err == nil {
 			if d == dialectPOSIX {
 				p.lin.Longest()
 			}
@@ -292,6 +284,24 @@ func (p *pattern) compile(d dialect, text, letters string, o *Options) error {
 		return fmt.Errorf("flag U is not supported with this pattern: %w", err)
 	}
 	return p.compileBacktracking(expr, f, o)
+}
+
+// inline are the flags as they stand at the beginning of an expression of package
+// regexp.
+func (f *patternFlags) inline() string {
+	inline := ""
+	for _, l := range []struct {
+		on     bool
+		letter string
+	}{{f.fold, "i"}, {f.multi, "m"}, {f.dotall, "s"}, {f.ungreedy, "U"}} {
+		if l.on {
+			inline += l.letter
+		}
+	}
+	if inline != "" {
+		inline = "(?" + inline + ")"
+	}
+	return inline
 }
 
 func (p *pattern) compileBacktracking(expr string, f patternFlags, o *Options) error {
@@ -309,7 +319,10 @@ func (p *pattern) compileBacktracking(expr string, f patternFlags, o *Options) e
 		return fmt.Errorf("pattern %q: %w", expr, err)
 	}
 	back.MatchTimeout = o.matchTimeout()
-	p.back = back
+	p.back, p.plain = back, ""
+	if plain, ok := superset(expr); ok && !f.extended {
+		p.plain = f.inline() + plain
+	}
 	return nil
 }
 

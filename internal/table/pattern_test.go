@@ -199,6 +199,7 @@ func TestBacktracking(t *testing.T) {
 func FuzzPatterns(f *testing.F) {
 	f.Add("/a(b)/ $1\nif /x/\n/y/ z\nendif\n", "ab")
 	f.Add("!/^/!/b/iA x$$\n", "q")
+	f.Add("/(?!abc)...def(?=ghi)/ look\n/(abc|xyz)-\\1/ $1\n", "xyzdefghi abc-abc")
 	f.Fuzz(func(t *testing.T, text, key string) {
 		for _, d := range []dialect{dialectPOSIX, dialectPerl} {
 			o := Options{MatchTimeout: 10 * time.Millisecond}
