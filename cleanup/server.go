@@ -209,9 +209,9 @@ func (in *incoming) announce(e spool.Entry, envelope, recipients []byte) {
 }
 
 // record makes the queue manager's decisions durable, with the next commit, or at
-// once when somebody waits.
-// Each stands for itself: one that cannot be recorded, whatever the reason,
-// must not keep the others, which would be refused again with it for ever.
+// once when somebody waits. Each stands for itself: one that cannot be recorded,
+// whatever the reason, must not keep the others, which would be refused again with
+// it for ever.
 func (s *Server) record(r *ipc.Request) {
 	rec := s.recordings.Get().(*recording)
 	rec.r = r
