@@ -255,9 +255,7 @@ func TestFullMailboxDisk(t *testing.T) {
 	if list, _ := filepath.Glob(maildir + "/*/*"); len(list) != 1 {
 		t.Errorf("the maildir is not as it was: %v", list)
 	}
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
+	disktest.Free(t, filler)
 	if out, status := s.tool(nil, "postqueue", "-f"); status != 0 {
 		t.Fatal(out)
 	}

@@ -121,9 +121,7 @@ func TestFailedSync(t *testing.T) {
 	if code := load.code.Load(); code != 451 {
 		t.Errorf("the last refusal was %d", code)
 	}
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
+	disktest.Free(t, filler)
 	load.waitAccepted(20)
 	load.end()
 	s.allArrived(next, load)
@@ -243,9 +241,7 @@ func TestQueueMinFree(t *testing.T) {
 	if !strings.HasPrefix(replies[2], "452 4.3.1 Insufficient system storage") {
 		t.Errorf("MAIL FROM with too little free space: %q", replies[2])
 	}
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
+	disktest.Free(t, filler)
 	s.mustSend("a@from.test", []string{"b@to.test"}, "Subject: two\n\nx\n")
 	s.arrivedOnce(next, map[string]bool{"Subject: one": true, "Subject: two": true})
 }

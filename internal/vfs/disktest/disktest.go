@@ -139,8 +139,8 @@ func PunchZeros(t *testing.T, image, file string) (blocks int) {
 	return blocks
 }
 
-// Fill leaves no space in the file system that dir is on, until the file that
-// it names is removed.
+// Fill leaves no space in the file system that dir is on, until Free is called
+// with the file that it names.
 func Fill(t *testing.T, dir string) (filler string) {
 	t.Helper()
 	filler = filepath.Join(dir, "filler")
@@ -153,6 +153,16 @@ func Fill(t *testing.T, dir string) (filler string) {
 		t.Fatalf("filling the file system: %v", err)
 	}
 	return filler
+}
+
+// Free gives back the space that a file takes, at once, and removes it. A file that
+// is removed only keeps it for as long as it is open anywhere, and so in a process
+// that another test is just about to start.
+func Free(t *testing.T, file string) {
+	t.Helper()
+	if err := errors.Join(os.Truncate(file, 0), os.Remove(file)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 type zeros struct{}
