@@ -10,8 +10,8 @@ import "strings"
 // remains of that, its parser refuses.
 func superset(expr string) (plain string, ok bool) {
 	s := supersetScanner{in: expr}
-	ok = s.group(true) && s.at == len(s.in)
-	return s.out.String(), ok
+	ok = s.group() && s.at == len(s.in)
+	return string(s.out), ok
 }
 
 // A supersetScanner goes through an expression once.
@@ -19,7 +19,7 @@ type supersetScanner struct {
 	in    string
 	at    int
 	depth int // of groups in groups
-	out   strings.Builder
+	out   []byte
 }
 
 // maxDepth bounds the groups in groups that are looked into.
@@ -31,31 +31,31 @@ const (
 )
 
 // group scans up to the parenthesis that closes the group that it is in, or to the
-// end. With emit it writes what it finds.
-func (s *supersetScanner) group(emit bool) bool {
+// end.
+func (s *supersetScanner) group() bool {
 	for s.at < len(s.in) && s.in[s.at] != ')' {
-		from, text := s.at, ""
+		from := s.at
 		switch s.in[s.at] {
 		case '\\':
-			if text = s.escape(); text == "" {
+			text := s.escape()
+			if text == "" {
 				return false
 			}
+			s.out = append(s.out, text...)
+			continue
 		case '[':
 			if !s.class() {
 				return false
 			}
-			text = s.in[from:s.at]
 		case '(':
-			if !s.open(emit) {
+			if !s.open() {
 				return false
 			}
+			continue
 		default:
 			s.at++
-			text = s.in[from:s.at]
 		}
-		if emit {
-			s.out.WriteString(text)
-		}
+		s.out = append(s.out, s.in[from:s.at]...)
 	}
 	return true
 }
@@ -105,80 +105,53 @@ func (s *supersetScanner) class() bool {
 }
 
 // open scans a group with its parentheses.
-func (s *supersetScanner) open(emit bool) bool {
+func (s *supersetScanner) open() bool {
 	if s.depth++; s.depth > maxDepth {
 		return false
 	}
 	defer func() { s.depth-- }()
-	rest, head := s.in[s.at+1:], ""
+	rest := s.in[s.at+1:]
+	head, length, around := "(", 1, false // what stands for the group's beginning, which is that long
 	switch {
 	case !strings.HasPrefix(rest, "?"):
-		head = "("
-		s.at++
 	case strings.HasPrefix(rest, "?#"):
 		end := strings.IndexByte(rest, ')')
 		s.at += 2 + end
 		return end >= 0
-	case hasAnyPrefix(rest, "?=", "?!", "?<=", "?<!"):
-		s.at += 2
-		if rest[1] == '<' {
-			s.at++
-		}
-		s.at++
-		if !s.group(false) || !s.closed() {
-			return false
-		}
-		if emit {
-			s.out.WriteString(nothing)
-		}
-		return true
-	case hasAnyPrefix(rest, "?:", "?>"):
-		head = "(?:"
-		s.at += 3
+	case strings.HasPrefix(rest, "?="), strings.HasPrefix(rest, "?!"):
+		length, around = 3, true
+	case strings.HasPrefix(rest, "?<="), strings.HasPrefix(rest, "?<!"):
+		length, around = 4, true
+	case strings.HasPrefix(rest, "?:"), strings.HasPrefix(rest, "?>"):
+		head, length = "(?:", 3
 	case strings.HasPrefix(rest, "?<"):
-		head = "("
 		end := strings.IndexByte(rest, '>')
 		if end < 0 || strings.ContainsAny(rest[:end], "-()") { // groups that take others' place
 			return false
 		}
-		s.at += end + 2
+		length = end + 2
 	default: // flags
 		n := len(rest) - len(strings.TrimLeft(rest[1:], "ims-"))
 		if n >= len(rest) || rest[n] != ')' && rest[n] != ':' {
 			return false
 		}
-		head = "(" + rest[:n+1]
-		s.at += n + 2
-		if rest[n] == ')' {
-			if emit {
-				s.out.WriteString(head)
-			}
+		head, length = "("+rest[:n+1], n+2
+		if rest[n] == ')' { // for the rest of the group that this is in
+			s.at += length
+			s.out = append(s.out, head...)
 			return true
 		}
 	}
-	if emit {
-		s.out.WriteString(head)
-	}
-	if !s.group(emit) || !s.closed() {
+	s.at += length
+	mark := len(s.out)
+	s.out = append(s.out, head...)
+	if !s.group() || s.at == len(s.in) {
 		return false
 	}
-	if emit {
-		s.out.WriteByte(')')
+	s.at++
+	s.out = append(s.out, ')')
+	if around {
+		s.out = append(s.out[:mark], nothing...)
 	}
 	return true
-}
-
-// closed scans the parenthesis that ends a group.
-func (s *supersetScanner) closed() bool {
-	s.at++
-	return s.at <= len(s.in)
-}
-
-func hasAnyPrefix(s string, prefixes ...string) bool {
-	for _, p := range prefixes {
-		if strings.HasPrefix(s, p) {
-			return true
-		}
-	}
-	return false
 }
