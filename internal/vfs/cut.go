@@ -20,8 +20,14 @@ type Loss struct {
 	// Names is asked for each directory with unsynced names: how many of the
 	// ops on it happened, the first ones.
 	Names func(i, n, ops int) int
+	// Each, if not nil, is asked instead for each of those ops by itself: not all
+	// file systems keep them in order.
+	Each func(op int) bool
 	// Size is asked for each file whose new length is not durable.
 	Size func(i, n int) bool
+	// Count is asked for each file of which it is not durable that it has a name:
+	// one that does not count its name is lost.
+	Count func() bool
 	// Garbage fills a sector.
 	Garbage func(p []byte)
 }
@@ -30,7 +36,13 @@ type Loss struct {
 func RandomLoss(r *rand.Rand) Loss {
 	// A cut leaves all, nothing or some: the extremes deserve their share.
 	bias := r.IntN(4)
+	var each func(int) bool
+	if r.IntN(4) == 0 {
+		each = func(int) bool { return r.IntN(2) == 0 }
+	}
 	return Loss{
+		Each:  each,
+		Count: func() bool { return r.IntN(2) == 0 },
 		Sector: func(_, _, versions int) int {
 			switch {
 			case bias == 0:
@@ -102,7 +114,8 @@ func (m *Mem) Cut(loss Loss) *Mem {
 	copies := map[*inode]*inode{}
 	si, zi := 0, 0
 	for _, n := range old {
-		c := &inode{id: n.id, durable: slices.Clone(n.durable), durSize: n.durSize, pending: map[int64][]*page{}, bad: maps.Clone(n.bad), cut: -1}
+		c := &inode{id: n.id, durable: slices.Clone(n.durable), durSize: n.durSize, pending: map[int64][]*page{}, bad: maps.Clone(n.bad), cut: -1, named: true}
+		c.counted = n.counted || loss.Count != nil && loss.Count()
 		if n.size != n.durSize {
 			if loss.Size != nil && loss.Size(zi, sizes) {
 				c.durSize = n.size
@@ -137,7 +150,10 @@ func (m *Mem) Cut(loss Loss) *Mem {
 				keep = loss.Names(i, dirs, len(d.pending))
 			}
 			i++
-			for _, op := range d.pending[:keep] {
+			for k, op := range d.pending {
+				if loss.Each != nil && !loss.Each(k) || loss.Each == nil && k >= keep {
+					continue
+				}
 				if op.node == nil {
 					delete(names, op.name)
 				} else {
@@ -147,7 +163,9 @@ func (m *Mem) Cut(loss Loss) *Mem {
 		}
 		nd := newMemDir()
 		for base, n := range names {
-			nd.now[base], nd.durable[base] = copies[n], copies[n]
+			if c := copies[n]; c.counted {
+				nd.now[base], nd.durable[base] = c, c
+			}
 		}
 		out.dirs[name] = nd
 	}
@@ -230,7 +248,7 @@ func (m *Mem) Clone() *Mem {
 	copies := map[*inode]*inode{nil: nil}
 	for _, n := range m.inodes() {
 		c := &inode{id: n.id, now: slices.Clone(n.now), durable: slices.Clone(n.durable), size: n.size, durSize: n.durSize,
-			pending: map[int64][]*page{}, bad: maps.Clone(n.bad), cut: n.cut}
+			pending: map[int64][]*page{}, bad: maps.Clone(n.bad), cut: n.cut, named: n.named, counted: n.counted}
 		for s, v := range n.pending {
 			c.pending[s] = slices.Clone(v)
 		}

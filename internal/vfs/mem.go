@@ -20,7 +20,8 @@ type page [memPage]byte // never changed once it is in a file
 // Per file it keeps all versions of every unsynced sector, so that a cut may
 // leave any of them, or garbage, or what was there before, for each sector by
 // itself: writes are torn and reordered. Names are lost in the reverse order
-// of their making. A sync that fails forgets what it should have written, and the
+// of their making, or in any, and a file is lost with its names when no sync of
+// the file has made durable that it has one. A sync that fails forgets what it should have written, and the
 // next one that succeeds does not make up for it, as with Linux.
 type Mem struct {
 	mu    sync.Mutex
@@ -31,6 +32,7 @@ type Mem struct {
 
 	sector int64 // 512 or 4096: what is not torn
 	limit  int64 // bytes of all files, 0: no bound
+	lies   func() bool
 }
 
 var _ FS = (*Mem)(nil)
@@ -54,6 +56,8 @@ type inode struct {
 	bad           map[int64]bool    // sectors that cannot be read
 	cut           int64             // where Truncate shortened it since the last sync: what is durable there is not what is read; or -1
 	readers       int               // by OpenShared, of processes that live
+	named         bool              // it has had a name
+	counted       bool              // that is durable: synced since
 }
 
 type memFile struct {
@@ -92,6 +96,15 @@ func (m *Mem) SetLimit(bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.limit = bytes
+}
+
+// Lie has each sync of a file or directory for which lies is true do nothing and say
+// that all is well, as disks do that keep in a cache what they were told to write. A
+// later sync that does not lie makes up for it.
+func (m *Mem) Lie(lies func() bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lies = lies
 }
 
 func pathErr(op, name string, err error) error {
@@ -179,6 +192,7 @@ func (m *Mem) Create(name string) (File, error) {
 		return nil, pathErr("open", name, err)
 	}
 	n := m.newInode()
+	n.named = true
 	d.link(base, n)
 	return &memFile{m: m, n: n, name: name, write: true}, nil
 }
@@ -223,6 +237,7 @@ func (m *Mem) Link(f File, name string) error {
 		return pathErr("link", name, err)
 	}
 	d.link(base, o.n)
+	o.n.named = true
 	delete(m.temps, o.n)
 	o.temp, o.name = false, name
 	return nil
@@ -293,6 +308,9 @@ func (m *Mem) SyncDir(dir string) error {
 	d := m.dirs[path.Clean(dir)]
 	if d == nil {
 		return pathErr("open", dir, fs.ErrNotExist)
+	}
+	if m.lies != nil && m.lies() {
+		return nil
 	}
 	d.durable, d.pending = maps.Clone(d.now), nil
 	return nil
@@ -455,6 +473,9 @@ func (f *memFile) Datasync() error {
 	if f.closed {
 		return pathErr("fdatasync", f.name, fs.ErrClosed)
 	}
+	if f.m.lies != nil && f.m.lies() {
+		return nil
+	}
 	n := f.n
 	if n.cut >= 0 {
 		n.durable = n.durable[:min(int64(len(n.durable)), (n.cut+memPage-1)/memPage)]
@@ -468,7 +489,7 @@ func (f *memFile) Datasync() error {
 		n.keep(s, f.m.sector, versions[len(versions)-1])
 	}
 	clear(n.pending)
-	n.durSize = n.size
+	n.durSize, n.counted = n.size, n.named
 	return nil
 }
 

@@ -19,6 +19,10 @@
 //     not write to the file again.
 //   - The name of a new, linked, renamed or removed file is durable after
 //     [FS.SyncDir] of its directory.
+//   - A file that was made without a name ([FS.CreateTemp]) also needs
+//     [File.Datasync] after [FS.Link]: the file itself counts its names, and one
+//     that has a name and counts none is removed when the file system is checked.
+//     A file system with a journal writes both together; ext4 without one does not.
 package vfs
 
 import (
@@ -48,7 +52,8 @@ type FS interface {
 	// with Link it is gone when it is closed, or when the process ends.
 	CreateTemp(dir string) (File, error)
 	// Link gives a name to a file made by CreateTemp of this FS. It fails with
-	// fs.ErrExist when the name is taken.
+	// fs.ErrExist when the name is taken. Both Datasync of f and SyncDir must
+	// follow, in any order, before the file is durable.
 	Link(f File, name string) error
 	// Rename gives a file another name in the same directory. It fails with
 	// fs.ErrExist when that is taken, and changes nothing then.

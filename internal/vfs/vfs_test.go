@@ -198,6 +198,23 @@ func TestCut(t *testing.T) {
 		t.Errorf("clone: %q", got)
 	}
 
+	// What has no name is gone, however often it was synced before it got one.
+	tmp, err := m.CreateTemp("d")
+	must(t, err)
+	must(t, tmp.Datasync())
+	must(t, m.Link(tmp, "d/t"))
+	must(t, m.SyncDir("d"))
+	for _, counted := range []bool{false, true} {
+		list, err := m.Cut(Loss{Count: func() bool { return counted }}).List("d")
+		if must(t, err); slices.Contains(list, "t") != counted {
+			t.Errorf("after a link, counted %v: %q", counted, list)
+		}
+	}
+	must(t, tmp.Datasync())
+	if list, _ := m.Cut(Loss{}).List("d"); !slices.Contains(list, "t") {
+		t.Errorf("after a sync of a file that was linked: %q", list)
+	}
+
 	// A failed sync forgets, and one that succeeds later does not make up for it.
 	bad := &Faulty{FS: m, Hook: func(op Op) error {
 		if op.Kind == OpSync {
@@ -222,6 +239,7 @@ func TestCut(t *testing.T) {
 // TestCutOfReuse holds Mem to what it says about names and lengths that change.
 func TestCutOfReuse(t *testing.T) {
 	t.Parallel()
+	t.Run("any order", testCutAnyOrder)
 	m := NewMem(512)
 	must(t, m.MkdirAll("d"))
 	f, err := m.Create("d/old")
@@ -287,5 +305,20 @@ func TestLimit(t *testing.T) {
 	must(t, f.Close())
 	if n, _ := m.Free("d"); n != 10000 {
 		t.Errorf("%d free after an unnamed file is gone", n)
+	}
+}
+
+// testCutAnyOrder loses of three changes of names only the second.
+func testCutAnyOrder(t *testing.T) {
+	m := NewMem(512)
+	must(t, m.MkdirAll("d"))
+	for _, name := range []string{"d/a", "d/b", "d/c"} {
+		f, err := m.Create(name)
+		must(t, err)
+		must(t, f.Datasync())
+	}
+	list, err := m.Cut(Loss{Each: func(op int) bool { return op != 1 }}).List("d")
+	if must(t, err); !slices.Equal(list, []string{"a", "c"}) {
+		t.Errorf("%q", list)
 	}
 }

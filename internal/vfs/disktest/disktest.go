@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -36,6 +37,46 @@ func run(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
+// Apart runs the test in a process with a mount namespace of its own, and returns
+// false when that is done: the test is then over. In that process it returns true.
+// What is mounted there nobody else sees, who could keep it busy: a process that
+// makes a mount namespace takes a copy of every mount with it. Arguments that are
+// not the testing package's are handed on.
+func Apart(t *testing.T) bool {
+	t.Helper()
+	const inside = "DISKTEST_APART"
+	if os.Getenv(inside) == t.Name() {
+		return true
+	}
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED, NOT PROVED HERE: a file system of its own takes root")
+	}
+	args := []string{"-test.run=^" + t.Name() + "$", "-test.v", "-test.timeout=0"}
+	for _, a := range os.Args[1:] {
+		if !strings.HasPrefix(a, "-test.") {
+			args = append(args, a)
+		}
+	}
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), inside+"="+t.Name())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS} // mounts are made private with it
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	switch text := strings.TrimSpace(string(out)); {
+	case err != nil && !errors.As(err, &exit):
+		t.Skipf("SKIPPED, NOT PROVED HERE: a mount namespace: %v", err)
+	case err != nil:
+		t.Errorf("%v\n%s", err, text)
+	case strings.Contains(text, "--- SKIP"):
+		t.Skip(text)
+	case !strings.Contains(text, "--- PASS: "+t.Name()):
+		t.Errorf("the test did not run: %s", text)
+	default:
+		t.Log(text)
+	}
+	return false
+}
+
 // Mount mounts something in a directory of its own until the test is over;
 // args are mount's. The function returned takes it off earlier.
 func Mount(t *testing.T, args ...string) (dir string, off func()) {
@@ -54,7 +95,7 @@ func MountAt(t *testing.T, dir string, args ...string) (off func()) {
 			return
 		}
 		on = false
-		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
+		if out, err := whileBusy(func() ([]byte, error) { return exec.Command("umount", dir).CombinedOutput() }); err != nil {
 			t.Errorf("umount: %v %s", err, out)
 		}
 	}
@@ -66,6 +107,18 @@ func MountAt(t *testing.T, dir string, args ...string) (off func()) {
 		off()
 	})
 	return off
+}
+
+// whileBusy tries something again for a while. A process that another test is about
+// to start has all files open that this one has, until it is what it is to be.
+func whileBusy(try func() ([]byte, error)) (out []byte, err error) {
+	for range 200 {
+		if out, err = try(); err == nil {
+			return out, nil
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return out, err
 }
 
 // Loop makes a block device of a file until the test is over.
@@ -83,16 +136,108 @@ func Loop(t *testing.T, image string) string {
 // Ext4 makes a file with an ext4 file system in it, and a device of that.
 func Ext4(t *testing.T, image string, size int64) (dev string) {
 	t.Helper()
+	return Make(t, ext4, image, size)
+}
+
+// A Kind is a kind of file system.
+type Kind struct {
+	Name string
+	mkfs []string
+	fsck []string // before it can be mounted again; nil: mounting does what is needed
+	Size int64    // the least that a program to make one takes
+	Cuts bool     // it knows Cut
+}
+
+var (
+	ext4 = Kind{Name: "ext4", Size: 48 << 20, Cuts: true,
+		mkfs: []string{"mkfs.ext4", "-q", "-b", "4096", "-E", "lazy_itable_init=0,nodiscard"}}
+	noJournal = Kind{Name: "ext4 without a journal", Size: 48 << 20, Cuts: true, fsck: []string{"e2fsck", "-fy"},
+		mkfs: []string{"mkfs.ext4", "-q", "-b", "4096", "-O", "^has_journal", "-E", "lazy_itable_init=0,nodiscard"}}
+	// XFS can also make a Snapshot of what is on it.
+	XFS   = Kind{Name: "xfs", Size: 320 << 20, Cuts: true, mkfs: []string{"mkfs.xfs", "-q", "-f", "-K"}}
+	btrfs = Kind{Name: "btrfs", Size: 128 << 20, mkfs: []string{"mkfs.btrfs", "-q", "-f", "-K"}}
+)
+
+// Kinds are the file systems that tests are made for.
+var Kinds = []Kind{ext4, noJournal, XFS, btrfs}
+
+// Make makes a file with a file system in it, and a device of that. Where the
+// program for it is missing the test is skipped.
+func Make(t *testing.T, k Kind, image string, size int64) (dev string) {
+	t.Helper()
 	f, err := os.Create(image)
 	if err == nil {
-		err = errors.Join(f.Truncate(size), f.Close())
+		err = errors.Join(f.Truncate(max(size, k.Size)), f.Close())
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	dev = Loop(t, image)
-	run(t, "mkfs.ext4", "-q", "-b", "4096", "-E", "lazy_itable_init=0,nodiscard", dev)
+	run(t, append(k.mkfs[:len(k.mkfs):len(k.mkfs)], dev)...)
 	return dev
+}
+
+// Check does what is to be done with a file system after a power cut before it is
+// mounted again.
+func (k Kind) Check(t *testing.T, dev string) {
+	t.Helper()
+	if k.fsck == nil {
+		return
+	}
+	out, err := whileBusy(func() ([]byte, error) {
+		out, err := exec.Command(k.fsck[0], append(k.fsck[1:len(k.fsck):len(k.fsck)], dev)...).CombinedOutput()
+		var exit *exec.ExitError
+		if errors.As(err, &exit) && exit.ExitCode() == 1 { // it has put something right
+			err = nil
+		}
+		return out, err
+	})
+	if err != nil {
+		t.Fatalf("%s: %v %s", k.fsck[0], err, out)
+	}
+}
+
+// Cut is a power cut for the file system that is mounted on dir: what it has not
+// given to the disk is thrown away, its journal included, and every later
+// operation fails. It is for kinds that have Cuts.
+func Cut(t *testing.T, dir string) {
+	t.Helper()
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const shutdown = 0x8004587d // EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN: the same number
+	flags := uint32(2)          // without writing the journal
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), shutdown, uintptr(unsafe.Pointer(&flags))); errno != 0 {
+		t.Skipf("SKIPPED, NOT PROVED HERE: shutting down a file system: %v", errno)
+	}
+}
+
+// Copy makes a copy of a file that nobody writes to, its holes included.
+func Copy(t *testing.T, from, to string) {
+	t.Helper()
+	if out, err := exec.Command("cp", "--sparse=always", from, to).CombinedOutput(); err != nil {
+		t.Fatalf("cp: %v %s", err, out)
+	}
+}
+
+// Snapshot makes a copy of a file as it is at one moment, which takes a file
+// system that can share blocks.
+func Snapshot(t *testing.T, from, to string) {
+	t.Helper()
+	src, err := os.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	dst, err := os.Create(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(unix.IoctlFileClone(int(dst.Fd()), int(src.Fd())), dst.Close()); err != nil {
+		t.Skipf("SKIPPED, NOT PROVED HERE: a snapshot of %s: %v", from, err)
+	}
 }
 
 // Punch makes holes in image where the blocks of a file are from offset off
