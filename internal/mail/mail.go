@@ -40,6 +40,7 @@ const (
 	BodyLong                      // some line is longer than 998 octets (RFC 5321 section 4.5.3.1.6)
 	BodySMTPUTF8                  // the sender asked for SMTPUTF8 (RFC 6531)
 	BodyUTF8Addr                  // an envelope address has bytes over 127
+	BodyGauged                    // the first four are of every octet: without this BodyDots and BodyLong may be missing
 )
 
 // Trace is the set of special kinds of delivery: reports asked for by
@@ -93,6 +94,9 @@ func (r *Recipient) Orig() string {
 // content filter that does not know it: Require-TLS-ESMTP: yes.
 const RequireTLSField = "Require-TLS-ESMTP"
 
+// MaxMessageID is what is kept of a Message-ID, in octets: a line's length (RFC 5322 section 2.1.1).
+const MaxMessageID = 998
+
 // An Envelope is all that is known of a message besides its content, its
 // recipients' fates and its place in the queue. It never changes once the
 // message is queued.
@@ -103,8 +107,11 @@ type Envelope struct {
 	Size    int64 // octets of content, each line end counted as two, as Postfix's logs and limits do
 	Body    Body
 
-	EnvID string  // RFC 3461 section 4.4, decoded
-	Ret   dsn.Ret // RFC 3461 section 4.3
+	EnvID string // RFC 3461 section 4.4, decoded
+	// MessageID is the Message-ID: field's value with its angle brackets, for the log;
+	// empty when there is none that is well formed. At most MaxMessageID octets.
+	MessageID string
+	Ret       dsn.Ret // RFC 3461 section 4.3
 
 	Client  Client
 	SASL    SASL

@@ -65,7 +65,7 @@ func FuzzQueueID(f *testing.F) {
 
 func sampleEnvelope() Envelope {
 	return Envelope{ID: MakeQueueID(time.Unix(1700000000, 0), 7), Arrival: time.UnixMicro(1700000000000001), Sender: "a@b.test",
-		Size: 99, Body: Body8Bit | BodyDots, EnvID: "env", Ret: dsn.RetHeaders,
+		Size: 99, Body: Body8Bit | BodyDots, EnvID: "env", MessageID: "<m@x>", Ret: dsn.RetHeaders,
 		Client: Client{Name: "n", Addr: "192.0.2.1", Port: "77", Helo: "h", Proto: "ESMTP"},
 		SASL:   SASL{Method: "PLAIN", Username: "u", Sender: "s"}, Reverse: "r", Trace: TraceProbe, RewriteContext: "remote",
 		LogIdent: "I", Filter: "smtp:x", Redirect: "q@x", VERP: "+=", RequireTLS: true, TLSOptional: true}

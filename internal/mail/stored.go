@@ -47,7 +47,8 @@ func (e *Envelope) Append(b []byte) []byte {
 	b = pack.String(b, '>', e.Redirect)
 	b = pack.String(b, 'V', e.VERP)
 	b = pack.Bool(b, 'x', e.RequireTLS)
-	return pack.Bool(b, 'y', e.TLSOptional)
+	b = pack.Bool(b, 'y', e.TLSOptional)
+	return pack.String(b, 'm', e.MessageID)
 }
 
 // Append appends c as one field.
@@ -156,6 +157,8 @@ func (e *Envelope) Decode(stored []byte) error {
 			e.RequireTLS = r.Bool()
 		case 'y':
 			e.TLSOptional = r.Bool()
+		case 'm':
+			e.MessageID = r.String()
 		}
 	}
 	if r.Err() != nil {

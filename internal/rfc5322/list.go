@@ -55,10 +55,6 @@ type token struct {
 
 func (t token) isWord() bool { return t.kind <= tokLiteral }
 
-// MaxTokens bounds how much of one address list is looked at: the default of
-// header_address_token_limit.
-const MaxTokens = 10240
-
 // tokenLists are used again: nearly every message has a few such fields.
 // Tokens point to nothing.
 var tokenLists = sync.Pool{New: func() any { return new([]token) }}
@@ -71,11 +67,12 @@ const maxScratch = 1024
 // occurrence. It takes groups, comments, quoted strings, source routes, and
 // what is common but wrong: addresses without a comma between them, words
 // that are no address (each is one), unbalanced brackets. What it does not
-// understand it passes over. Not more than limit tokens are looked at; zero
-// means MaxTokens.
+// understand it passes over. Not more than limit tokens are looked at, which
+// costs addresses of a longer list without a word: only who leaves those as they are
+// may set one. Zero is no limit; a token takes forty octets of memory.
 func AppendAddresses(dst []Address, text string, limit int) []Address {
 	if limit <= 0 {
-		limit = MaxTokens
+		limit = len(text)
 	}
 	scratch := tokenLists.Get().(*[]token)
 	p := listParser{text: text, toks: appendTokens((*scratch)[:0], text, limit), out: dst}
