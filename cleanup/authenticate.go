@@ -9,6 +9,7 @@ import (
 	"posthaste/internal/mailauth"
 	"posthaste/internal/maillog"
 	"posthaste/internal/milter"
+	"posthaste/internal/proto"
 	"posthaste/internal/resolver"
 	"posthaste/internal/table"
 )
@@ -65,10 +66,10 @@ func (a *Authenticator) standing(ctx context.Context, m *Message) (standing, err
 // findings on top of it.
 func (in *incoming) authenticate(res *Result) {
 	a := in.s.opt.Authenticator
-	if a == nil || res.Discard || res.Refused != nil || res.Stop || len(res.Envelope.Recipients) == 0 {
+	if a == nil || in.q.Flags&proto.SubmitRequeued != 0 || res.Discard || res.Refused != nil || res.Stop || len(res.Envelope.Recipients) == 0 {
 		return
 	}
-	ctx := in.s.ctx
+	ctx := in.ctx
 	who, err := a.standing(ctx, &in.msg)
 	if err != nil {
 		in.msg.tableFailed("mail_authentication_exempt_networks", err)

@@ -38,7 +38,7 @@ func (t *logText) String() string {
 }
 
 // newTestServer is a server without sockets, over a spool of its own.
-func newTestServer(t *testing.T, main string, zone string) (*Server, *logText) {
+func newTestServer(t testing.TB, main string, zone string) (*Server, *logText) {
 	t.Helper()
 	cfg, err := config.LoadString(baseConfig + main)
 	if err != nil {

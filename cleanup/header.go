@@ -123,9 +123,7 @@ type headerState struct {
 	hops      int
 	resent    bool // a Resent- field was seen
 	messageID string
-	eightBit  bool // some byte over 127
-	utf8      bool // the same, in a field: RFC 6532
-	fault8Bit bool // reported
+	fault8Bit bool // an octet over 127 was reported
 
 	requireTLS bool // Require-TLS-ESMTP: yes was seen
 
@@ -151,12 +149,9 @@ func (m *Message) field(ctx context.Context, f rfc5322.Field) {
 	if info.id == fieldReceived {
 		h.hops++
 	}
-	if eight(f.Raw) {
-		h.eightBit, h.utf8 = true, true
-		if m.c.strict.header8Bit && m.flags&Filter != 0 && !h.fault8Bit {
-			h.fault8Bit = true
-			m.mimeFault(faultHeader8Bit, f.Raw)
-		}
+	if m.c.strict.header8Bit && m.flags&Filter != 0 && !h.fault8Bit && eight(f.Raw) {
+		h.fault8Bit = true
+		m.mimeFault(faultHeader8Bit, f.Raw)
 	}
 	m.mimeField(f, info)
 	if m.checking() {
@@ -217,7 +212,7 @@ func (m *Message) note(f rfc5322.Field, info fieldInfo) {
 	case fieldContentEncoding:
 		value := string(f.Value())
 		if m.c.detect8Bit && (strings.EqualFold(value, "8bit") || strings.EqualFold(value, "binary")) {
-			m.env.Body |= mail.Body8Bit
+			m.says8Bit = true
 		}
 	case fieldTLSRequired:
 		if !m.c.tlsRequired {
@@ -249,7 +244,10 @@ func (m *Message) dropped(name []byte) bool {
 // everybody can read, is left out.
 func (m *Message) emitField(f rfc5322.Field) {
 	name, rest := f.Name(), f.AfterName()
-	m.account(len(name) + len(rest))
+	if len(name)+len(rest) == len(f.Raw) {
+		m.emit(f.Raw)
+		return
+	}
 	m.emit(name)
 	m.emit(rest)
 }
@@ -280,7 +278,7 @@ func (m *Message) rewriteField(ctx context.Context, f rfc5322.Field, class class
 		m.emitField(f)
 		return
 	}
-	m.emitLine(rfc5322.AppendRewritten(make([]byte, 0, len(f.Raw)+64), string(f.Name()), text, m.header.addrs))
+	m.emit(rfc5322.AppendRewritten(make([]byte, 0, len(f.Raw)+64), string(f.Name()), text, m.header.addrs))
 }
 
 // standard puts an address of the header into standard form. A local part whose

@@ -184,12 +184,12 @@ func (m *Message) actPrepend(class checkClass, title, text, arg string) {
 		m.tablef("PREPEND action without text in %s map", title)
 	case class == bodyClass:
 		m.actLog("prepend", class, text, arg)
-		m.passBody(toLines(arg))
+		m.emit(toLines(arg))
 	case !rfc5322.IsField(arg):
 		m.tablef("bad PREPEND header text %q in %s map -- need \"headername: headervalue\"", arg, title)
 	default:
 		m.actLog("prepend", class, text, arg)
-		m.emitLine(toLines(arg))
+		m.emit(toLines(arg))
 	}
 }
 

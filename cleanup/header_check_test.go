@@ -12,7 +12,7 @@ const from = " from client.test[192.0.2.1]; from=<s@a.test> to=<r@x.y> proto=ESM
 
 func TestActions(t *testing.T) {
 	t.Parallel()
-	reject := func(code int, s dsn.Status, text string) *Refusal { return &Refusal{code, s, text} }
+	reject := func(code int, s dsn.Status, text string) *Refusal { return &Refusal{Code: code, Status: s, Text: text} }
 	for _, tc := range []struct {
 		name, action string
 		out          string // the header that is left; "" means unchanged

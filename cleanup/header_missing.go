@@ -63,7 +63,7 @@ func (m *Message) endHeader(garbage []byte) {
 		}
 	}
 	if len(b) > 0 {
-		m.emitLine(b)
+		m.emit(b)
 	}
 }
 

@@ -2,6 +2,8 @@ package cleanup
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strings"
 
 	"posthaste/internal/dsn"
@@ -23,7 +25,7 @@ func (m *Message) rewrite(ctx context.Context, rewriteContext, addr string) stri
 	out, err := m.c.rewriter.Rewrite(ctx, rewriteContext, addr)
 	if err != nil {
 		m.warnf("address rewriting problem for %s -- message not accepted, try again later: %v", m.c.logForm.Of(addr), err)
-		m.stat |= statWrite
+		m.failed(statWrite, fmt.Sprintf("address rewriting: %v", err))
 		return addr
 	}
 	return out
@@ -119,6 +121,9 @@ func ascii(s string) bool {
 func (m *Message) bcc(ctx context.Context, addr string) {
 	r := mail.Recipient{Address: addr, Notify: dsn.NotifyNever}
 	m.mapRecipient(ctx, &r)
+	if slices.ContainsFunc(m.noBCC, func(a string) bool { return table.Fold(a) == table.Fold(r.Address) }) {
+		return
+	}
 	r.Original = r.Address
 	m.expand(ctx, r)
 }
@@ -303,7 +308,7 @@ func (m *Message) expandAlias(ctx context.Context, addr string) []string {
 	fail := func(format string, args ...any) []string {
 		m.warnf(format+" -- message not accepted, try again later", args...)
 		m.reason = "4.6.0 Alias expansion error"
-		m.stat |= statDefer
+		m.failed(statDefer, fmt.Sprintf(format, args...))
 		return []string{addr}
 	}
 	for i := 0; i < len(list); i++ {

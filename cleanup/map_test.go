@@ -166,7 +166,7 @@ func TestAliasLimits(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			_, r := recipients(t, newCore(t, tc.conf, nil), submission("remote", "a@x.y"))
-			want := Refusal{451, dsn.S(4, 6, 0), "Alias expansion error"}
+			want := Refusal{Code: 451, Status: dsn.S(4, 6, 0), Text: "Alias expansion error", Cause: strings.TrimSuffix(tc.log, " -- message not accepted, try again later")}
 			if r.Refused == nil || *r.Refused != want {
 				t.Errorf("got %+v", r.Refused)
 			}
@@ -204,7 +204,7 @@ func TestUTF8(t *testing.T) {
 		t.Errorf("flags %b %+v", r.Envelope.Body, r.Envelope.Recipients)
 	}
 	_, r = feed(c, submission("remote", "a@b.c"), "Subject: \u00fc\r\n\r\n\u00fc\r\n", 1)
-	if r.Envelope.Body != mail.BodyUTF8Hdr|mail.Body8Bit {
+	if r.Envelope.Body != mail.BodyUTF8Hdr|mail.Body8Bit|mail.BodyGauged {
 		t.Errorf("flags %b", r.Envelope.Body)
 	}
 }
@@ -219,4 +219,16 @@ func TestStandardNeedsNoService(t *testing.T) {
 	}
 	// What is passed by must be what the service would not change.
 	_ = context.Background()
+}
+
+// A recipient is not added a second time by the settings for automatic BCC.
+func TestNoBCC(t *testing.T) {
+	t.Parallel()
+	c := newCore(t, "always_bcc = Log@bcc.test\nrecipient_bcc_maps = inline:{ {a@to.test=new@bcc.test}, {b@to.test=old@bcc.test} }\n", nil)
+	s := submission("local", "a@to.test", "b@to.test")
+	s.NoBCC = []string{"log@bcc.test", "old@bcc.test", "b@to.test"}
+	got, _ := recipients(t, c, s)
+	if want := "a@to.test new@bcc.test b@to.test"; strings.Join(got, " ") != want {
+		t.Errorf("recipients %q, want %q", got, want)
+	}
 }

@@ -66,6 +66,11 @@
 // # Diagnostics
 //
 // Log lines are Postfix's; they are collected in [Result.Log] in order.
+//
+// "the queue cannot be written any more, and is opened again": a write or a sync of
+// the queue's log failed, for the reason that is given. "the queue cannot be opened,
+// mail is refused for now": the disk still fails, or is full; it is tried again twice a second,
+// and said once a minute. Clients get 451 meanwhile.
 package cleanup
 
 import (
@@ -95,6 +100,7 @@ const (
 	Discard                     // is accepted and thrown away
 	NoReceive                   // takes no flow control token: nothing of this core
 	AutoUTF8                    // whether SMTPUTF8 is needed is found out from the message
+	Requeued                    // has been in a queue before: nothing of this core
 )
 
 // A Submission is what a submitter tells of a message besides its content.
@@ -104,6 +110,7 @@ type Submission struct {
 	FullName string   // of the sender, for a From: field that has to be added
 	BCC      []string // recipients that access tables add
 	Prepend  []string // header fields that access tables put on top
+	NoBCC    []string // addresses that no automatic BCC recipient is made of
 }
 
 // A LogLine is one line for the log, queue ID included: an event, or a text.
@@ -126,6 +133,7 @@ type Refusal struct {
 	Code   int // SMTP reply code
 	Status dsn.Status
 	Text   string // without code and status
+	Cause  string // of an internal failure, for the log; else empty
 }
 
 // Error makes a Refusal an error.
@@ -222,12 +230,14 @@ type Message struct {
 
 	stat   status
 	reason string // of a rejection by a table, with its status code
+	cause  string // of statWrite or statDefer, the first one; "" if there is none
 	stop   bool   // no more checks
 
 	dups       duplicates
 	anyRcpt    bool
 	lastRcpt   string // the last recipient given, for log lines
 	contentBCC []string
+	noBCC      []string // who is no automatic BCC recipient
 	notices    []Notice
 	log        []LogLine
 	lines      int // of them, or left out, that come of the content
@@ -236,8 +246,11 @@ type Message struct {
 	header headerState
 	body   bodyState
 
-	out  [][]byte // what the present call gives back
-	size int64
+	out   [][]byte // what the present call gives back
+	gauge gauge    // of all that has been given back
+	// says8Bit is that somebody says of the content that it has octets over 127:
+	// who submits it, or a field of it (detect_8bit_encoding_header).
+	says8Bit bool
 }
 
 // NewMessage begins a message: the envelope's addresses are mapped. What goes
@@ -253,8 +266,9 @@ func (c *Core) NewMessage(ctx context.Context, s *Submission) *Message {
 func (m *Message) begin(ctx context.Context, c *Core, s *Submission) {
 	rcpts := slices.Grow(m.env.Recipients, len(s.Envelope.Recipients)+1)
 	m.c, m.flags, m.env, m.id = c, s.Flags, s.Envelope, string(s.Envelope.ID)
-	m.fullName, m.prepend = s.FullName, s.Prepend
+	m.fullName, m.prepend, m.noBCC = s.FullName, s.Prepend, s.NoBCC
 	m.env.Recipients = rcpts
+	m.says8Bit = s.Envelope.Body&mail.Body8Bit != 0
 	m.dups.limit = c.duplicateLimit
 	m.header.context = c.headerContext(s.Envelope.RewriteContext)
 	m.header.drop = c.dropHeaders
@@ -305,20 +319,11 @@ func (m *Message) Finish(ctx context.Context, out [][]byte) ([][]byte, Result) {
 	m.extraRecipients(ctx)
 	out, m.out = m.out, nil
 
-	m.env.Size = m.size
-	if m.header.eightBit || m.body.eightBit {
-		m.env.Body |= mail.Body8Bit
-	}
-	if m.header.utf8 {
-		m.env.Body |= mail.BodyUTF8Hdr
-		if m.flags&AutoUTF8 != 0 && m.c.utf8 {
-			m.env.Body |= mail.BodySMTPUTF8
-		}
-	}
-	m.env.Body |= m.body.flags
+	m.describe()
 	if !m.anyRcpt {
 		m.stat |= statRcpt
 	}
+	m.env.MessageID = m.header.messageID[:min(len(m.header.messageID), mail.MaxMessageID)]
 	r := Result{MessageID: m.header.messageID, Log: m.log}
 	m.judge(&r)
 	return out, r
@@ -331,6 +336,7 @@ func (m *Message) judge(r *Result) {
 	r.Refused, r.Bounce, r.HeadersOnly = nil, false, false
 	if !r.Discard && m.stat != 0 {
 		r.Refused = m.stat.refusal(m.reason)
+		r.Refused.Cause = m.cause
 		r.Bounce = m.flags&Bounce != 0 && m.stat&(statDefer|statWrite) == 0 && m.anyRcpt
 		r.HeadersOnly = m.stat&(statCont|statSize) != 0
 	}
@@ -383,14 +389,53 @@ func (m *Message) warnf(format string, args ...any) {
 // tableFailed records that a table could not be asked.
 func (m *Message) tableFailed(title string, err error) {
 	m.warnf("%s map lookup problem -- message not accepted, try again later: %v", title, err)
-	m.stat |= statWrite
+	m.failed(statWrite, fmt.Sprintf("%s lookup: %v", title, err))
 }
 
-// emit gives b back to the caller, as part of the piece before if it lies right
-// behind it in memory.
+// failed notes that the message cannot be taken for a failure of ours.
+func (m *Message) failed(bit status, cause string) {
+	m.stat |= bit
+	if m.cause == "" {
+		m.cause = cause
+	}
+}
+
+// describe puts into the envelope what the content turned out to be.
+func (m *Message) describe() {
+	m.gauge.describe(&m.env)
+	if m.says8Bit {
+		m.env.Body |= mail.Body8Bit
+	}
+	if m.env.Body&mail.BodyUTF8Hdr != 0 && m.flags&AutoUTF8 != 0 && m.c.utf8 {
+		m.env.Body |= mail.BodySMTPUTF8
+	}
+}
+
+// emit gives b back to the caller: a piece of the body, or of the header, where
+// a field ends in CRLF. What exceeds message_size_limit is not given back.
 func (m *Message) emit(b []byte) {
 	if len(b) == 0 || !m.ok() {
 		return
+	}
+	if limit := m.c.sizeLimit; limit > 0 && m.gauge.size+int64(len(b)) > limit {
+		m.warnf("message size exceeds size limit %d", limit)
+		m.stat |= statSize
+		return
+	}
+	m.pass(b)
+}
+
+// pass gives b back to the caller, as part of the piece before if it lies right
+// behind it in memory. All that is stored of a message goes this way: here it is
+// gauged, and here CR and LF that are not part of a line end find their end.
+func (m *Message) pass(b []byte) {
+	if !m.gauge.add(b) {
+		if m.c.replaceStray || !m.gauge.inBody {
+			b = replaceStray(b)
+		} else {
+			b = splitStray(b)
+		}
+		m.gauge.add(b)
 	}
 	if n := len(m.out); n > 0 {
 		last := m.out[n-1]
@@ -400,22 +445,6 @@ func (m *Message) emit(b []byte) {
 		}
 	}
 	m.out = append(m.out, b)
-}
-
-// account adds n octets.
-func (m *Message) account(n int) {
-	m.size += int64(n)
-	if limit := m.c.sizeLimit; limit > 0 && m.size > limit && m.stat&statSize == 0 {
-		m.warnf("message size exceeds size limit %d", limit)
-		m.stat |= statSize
-	}
-}
-
-// emitLine gives back one line or header field of our own making; it must end
-// in CRLF.
-func (m *Message) emitLine(b []byte) {
-	m.account(len(b))
-	m.emit(b)
 }
 
 var crlf = []byte("\r\n")

@@ -4,13 +4,8 @@ import (
 	"bytes"
 	"context"
 
-	"posthaste/internal/mail"
 	"posthaste/internal/rfc5322"
 )
-
-// longLine is how long a line may be, without its end, RFC 5321 section
-// 4.5.3.1.6.
-const longLine = 998
 
 // bodyState is where in the content we are.
 type bodyState struct {
@@ -28,10 +23,7 @@ type bodyState struct {
 	// part of a line end.
 	cr bool
 
-	lineLen  int // of the line that the last piece ended in, without its end
-	eightBit bool
-	flags    mail.Body
-	mime     mimeState
+	mime mimeState
 }
 
 func (b *bodyState) init(c *Core, flags Flags) {
@@ -99,7 +91,7 @@ func (m *Message) process(ctx context.Context, buf []byte, last bool) []byte {
 	if m.body.lines {
 		return m.processLines(ctx, buf, last)
 	}
-	m.passBody(buf)
+	m.emit(buf)
 	return nil
 }
 
@@ -114,7 +106,7 @@ func (m *Message) processHeader(ctx context.Context, buf []byte, last bool) []by
 			m.endHeader(nil)
 			b.started = true
 			m.mimeHeaderEnd()
-			m.passBody(buf[:2])
+			m.emit(buf[:2])
 			return buf[2:]
 		}
 		n, stray, whole := fieldEnd(buf, b.searched, last)
@@ -163,7 +155,7 @@ func (m *Message) prependFields(ctx context.Context) {
 func (m *Message) garbage(buf []byte) {
 	line, _, _ := bytes.Cut(buf, crlf)
 	m.endHeader(line)
-	m.passBody(crlf)
+	m.emit(crlf)
 	m.body.started, m.body.searched = true, 0
 	m.mimeGarbage()
 }
@@ -258,61 +250,6 @@ func splitStray(b []byte) []byte {
 	return out
 }
 
-// passBody passes a piece of the body on as it is, after a look at its lines.
-func (m *Message) passBody(p []byte) {
-	if len(p) == 0 || !m.ok() {
-		return
-	}
-	if !m.scan(p) {
-		if m.c.replaceStray {
-			p = replaceStray(p)
-		} else {
-			p = splitStray(p)
-		}
-		m.scan(p)
-	}
-	m.body.eightBit = m.body.eightBit || eight(p)
-	m.account(len(p))
-	m.emit(p)
-}
-
-// scan finds out about the lines of a piece: whether one starts with a dot or
-// is too long. It is false, and nothing is changed, if a CR or LF is not part
-// of a line end.
-func (m *Message) scan(p []byte) (clean bool) {
-	b := &m.body
-	lineLen, flags := b.lineLen, b.flags
-	// When there are as many CRs as lines, and one before each LF, none is stray:
-	// counting them all at once is less work than to look for them in each line.
-	crs := bytes.Count(p, crlf[:1])
-	for len(p) > 0 {
-		if lineLen == 0 && p[0] == '.' {
-			flags |= mail.BodyDots
-		}
-		i := bytes.IndexByte(p, '\n')
-		if i < 0 {
-			if lineLen += len(p); lineLen > longLine {
-				flags |= mail.BodyLong
-			}
-			break
-		}
-		if i == 0 || p[i-1] != '\r' {
-			return false
-		}
-		crs--
-		if lineLen+i-1 > longLine {
-			flags |= mail.BodyLong
-		}
-		lineLen = 0
-		p = p[i+1:]
-	}
-	if crs != 0 {
-		return false
-	}
-	b.lineLen, b.flags = lineLen, flags
-	return true
-}
-
 // processLines takes whole lines from buf. A line longer than the limit is
 // looked at in parts of that length, as if each were a line.
 func (m *Message) processLines(ctx context.Context, buf []byte, last bool) []byte {
@@ -381,7 +318,7 @@ func (m *Message) line(ctx context.Context, raw []byte) {
 	} else {
 		m.body.mime.offset += int64(len(text)) + 1
 	}
-	m.passBody(raw)
+	m.emit(raw)
 }
 
 // join is a line of a text and its end, in memory of its own.
@@ -450,7 +387,7 @@ func (m *Message) finishContent(ctx context.Context) {
 		b.started = true
 	}
 	m.mimeEnd(ctx)
-	if b.lineLen > 0 {
-		m.passBody(crlf)
+	if m.gauge.lineLen > 0 {
+		m.emit(crlf)
 	}
 }

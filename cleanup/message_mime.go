@@ -168,7 +168,7 @@ func (m *Message) flushField(ctx context.Context) {
 	}
 	f, ok := rfc5322.ParseField(raw)
 	if !ok {
-		m.passBody(raw)
+		m.emit(raw)
 		return
 	}
 	info := lookupField(f.Name())
@@ -183,7 +183,7 @@ func (m *Message) flushField(ctx context.Context) {
 			return
 		}
 	}
-	m.passBody(f.Raw)
+	m.emit(f.Raw)
 }
 
 // mimeEnd ends the content.

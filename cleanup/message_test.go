@@ -127,7 +127,7 @@ func TestPassThroughDoesNotCopy(t *testing.T) {
 	if want := int64(len(crlfText(remoteMail))); r.Envelope.Size != want {
 		t.Errorf("size %d, want %d", r.Envelope.Size, want)
 	}
-	if r.Envelope.Body != mail.BodyDots {
+	if r.Envelope.Body != mail.BodyDots|mail.BodyGauged {
 		t.Errorf("body flags %b", r.Envelope.Body)
 	}
 	if r.MessageID != "<1@b.test>" {
@@ -230,9 +230,9 @@ func TestLimits(t *testing.T) {
 		name, conf, in string
 		want           Refusal
 	}{
-		{"hops", "hopcount_limit = 3\n", "Received: 1\nReceived: 2\nReceived: 3\n\n", Refusal{554, dsn.S(5, 4, 0), "Error: too many hops"}},
-		{"size", "message_size_limit = 10\n", "Subject: 12345\n\n", Refusal{552, dsn.S(5, 3, 4), "Error: message file too big"}},
-		{"rewrite service", "", "From: fail\n\n", Refusal{451, dsn.S(4, 3, 0), "Error: queue file write error"}},
+		{"hops", "hopcount_limit = 3\n", "Received: 1\nReceived: 2\nReceived: 3\n\n", Refusal{Code: 554, Status: dsn.S(5, 4, 0), Text: "Error: too many hops"}},
+		{"size", "message_size_limit = 10\n", "Subject: 12345\n\n", Refusal{Code: 552, Status: dsn.S(5, 3, 4), Text: "Error: message file too big"}},
+		{"rewrite service", "", "From: fail\n\n", Refusal{Code: 451, Status: dsn.S(4, 3, 0), Text: "Error: queue file write error", Cause: "address rewriting: rewrite service is down"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

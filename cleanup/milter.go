@@ -254,7 +254,7 @@ func (in *incoming) filters(res *Result) {
 		return
 	}
 	skip := res.Stop || res.Discard || res.Refused != nil || len(res.Envelope.Recipients) == 0
-	f := &filtering{in: in, ms: ms, m: &in.msg, ctx: in.s.ctx, logged: len(in.msg.log)}
+	f := &filtering{in: in, ms: ms, m: &in.msg, ctx: in.ctx, logged: len(in.msg.log)}
 	if in.q.Milter == 0 {
 		if !skip {
 			f.local(res)
@@ -496,6 +496,8 @@ func (f *filtering) CheckField(raw []byte) []byte {
 	if !found {
 		return raw
 	}
+	before := m.gauge // what PREPEND gives is stored only later, with the rest
+	defer func() { m.gauge = before }()
 	m.out = nil
 	blind := len(m.contentBCC)
 	replaced, keep := m.act(milterClass, maps.Title(), text, value)

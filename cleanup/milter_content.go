@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 
-	"posthaste/internal/mail"
 	"posthaste/internal/milter"
 	"posthaste/internal/rfc5322"
 )
@@ -80,14 +79,14 @@ func readHead(src io.ReaderAt, size int64) ([]byte, error) {
 func (in *incoming) replace(c *milter.Content) {
 	old, oldFile := in.buf, in.file
 	in.buf, in.spare, in.file = in.spare[:0], old, nil
-	var gauge gauge
+	in.msg.gauge = gauge{}
 	put := func(p []byte) {
-		gauge.add(p)
-		in.out = append(in.out[:0], p)
+		in.msg.out = in.out[:0]
+		in.msg.pass(p)
+		in.out, in.msg.out = in.msg.out, nil
 		in.store()
 	}
 	for _, f := range c.Fields {
-		gauge.field(f.Raw)
 		put(f.Raw)
 	}
 	if c.BodySize > 0 {
@@ -109,32 +108,5 @@ func (in *incoming) replace(c *milter.Content) {
 	if oldFile != nil {
 		oldFile.Abort()
 	}
-	gauge.describe(&in.msg.env)
-}
-
-// A gauge finds out about content what envelopes say of it.
-type gauge struct {
-	m    Message
-	size int64
-	body mail.Body
-}
-
-func (g *gauge) field(raw []byte) {
-	if eight(raw) {
-		g.body |= mail.BodyUTF8Hdr
-	}
-}
-
-func (g *gauge) add(p []byte) {
-	g.m.scan(p)
-	g.size += int64(len(p))
-	if eight(p) {
-		g.body |= mail.Body8Bit
-	}
-}
-
-func (g *gauge) describe(env *mail.Envelope) {
-	const mine = mail.Body8Bit | mail.BodyUTF8Hdr | mail.BodyDots | mail.BodyLong
-	env.Size = g.size
-	env.Body = env.Body&^mine | g.body | g.m.body.flags
+	in.msg.describe()
 }

@@ -16,6 +16,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/reuse"
 	"posthaste/internal/spool"
+	"posthaste/internal/table"
 )
 
 // maxInlineEntry is the largest envelope with recipients that is pushed to the
@@ -63,6 +64,10 @@ type Server struct {
 	incomings  sync.Pool // of *incoming
 	recordings sync.Pool // of *recording
 
+	slow  atomic.Int64  // messages that wait for filters, or for the DNS
+	quiet chan struct{} // capacity 1: no message is on its way that takes its time, perhaps
+	left  chan struct{} // closed when all clients have gone
+
 	mu      sync.Mutex
 	qmgr    *ipc.Conn // attached queue manager
 	streams map[streamKey]*stream
@@ -70,8 +75,12 @@ type Server struct {
 
 // NewServer makes a server. ctx ends when work in hand must stop.
 func NewServer(ctx context.Context, o ServerOptions) *Server {
-	s := &Server{opt: o, ctx: ctx, streams: make(map[streamKey]*stream)}
-	s.incomings.New = func() any { return &incoming{s: s, buf: make([]byte, 0, 16<<10)} }
+	s := &Server{opt: o, ctx: ctx, streams: make(map[streamKey]*stream), quiet: make(chan struct{}, 1), left: make(chan struct{})}
+	s.incomings.New = func() any {
+		in := &incoming{s: s, buf: make([]byte, 0, 16<<10)}
+		in.ctx, in.budget = table.NewBudget(s.ctx, table.MatchBudget)
+		return in
+	}
 	s.recordings.New = func() any { return &recording{s: s} }
 	s.srv = ipc.Server{Handler: s.handle, OnClose: s.closed, OnTrigger: func([]byte) {},
 		// The socket lies where the set-gid group can reach it, for whom there is nothing here.
@@ -88,6 +97,22 @@ func (s *Server) isQueueManager(c *ipc.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.qmgr == c
+}
+
+// unhurried says that no message is on its way that takes its time: none comes in
+// parts, as fast as its client sends, none waits for filters.
+func (s *Server) unhurried() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.streams) == 0 && s.slow.Load() == 0
+}
+
+// hush has whoever waits for that look.
+func (s *Server) hush() {
+	select {
+	case s.quiet <- struct{}{}:
+	default:
+	}
 }
 
 // Wait waits for what is under way. It is called when the sockets are closed.
@@ -311,15 +336,18 @@ func (s *Server) submit(c *ipc.Conn, r *ipc.Request) {
 // told of the message meanwhile, to the log, the queue manager or filters,
 // has been told when the call returns; nothing else may be kept.
 type incoming struct {
-	s     *Server
-	q     proto.Submit
-	msg   Message
-	out   [][]byte    // scratch
-	buf   []byte      // content so far, up to the spool's inline limit
-	spare []byte      // for replace: content as it was before
-	file  *spool.File // where it goes when it is longer
-	fault error       // content cannot be stored
-	token bool        // a flow control token was taken, and nothing has come of it
+	s   *Server
+	ctx context.Context // of all lookups for the message
+	// budget is what the patterns that they try may cost.
+	budget *table.Budget
+	q      proto.Submit
+	msg    Message
+	out    [][]byte    // scratch
+	buf    []byte      // content so far, up to the spool's inline limit
+	spare  []byte      // for replace: content as it was before
+	file   *spool.File // where it goes when it is longer
+	fault  error       // content cannot be stored
+	token  bool        // a flow control token was taken, and nothing has come of it
 
 	stored  []byte // the envelope and its recipients
 	batch   spool.Batch
@@ -355,12 +383,13 @@ func (in *incoming) begin() {
 			t.Stop()
 		}
 	}
-	in.msg.begin(s.ctx, s.opt.Core, &Submission{Envelope: q.Envelope, Flags: Flags(q.Flags), BCC: q.BCC,
-		Prepend: q.Prepend, FullName: q.FullName})
+	in.budget.Renew()
+	in.msg.begin(in.ctx, s.opt.Core, &Submission{Envelope: q.Envelope, Flags: Flags(q.Flags), BCC: q.BCC,
+		Prepend: q.Prepend, FullName: q.FullName, NoBCC: q.NoBCC})
 }
 
 func (in *incoming) write(p []byte) {
-	in.out = in.msg.Write(in.s.ctx, p, in.out[:0])
+	in.out = in.msg.Write(in.ctx, p, in.out[:0])
 	in.store()
 }
 
@@ -421,18 +450,22 @@ var (
 func (in *incoming) commit() *proto.SubmitReply {
 	defer in.free()
 	var res Result
-	in.out, res = in.msg.Finish(in.s.ctx, in.out[:0])
+	in.out, res = in.msg.Finish(in.ctx, in.out[:0])
 	in.store()
 	in.logLines(res.Log)
 	if in.fault == nil {
+		in.s.slow.Add(1)
 		in.authenticate(&res)
 		in.filters(&res)
 		in.sign(&res)
+		if in.s.slow.Add(-1) == 0 {
+			in.s.hush()
+		}
 	}
 	if errors.Is(in.fault, errHead) && in.q.Flags&proto.SubmitBounce != 0 && len(res.Envelope.Recipients) > 0 {
 		in.s.opt.Log.Warning("%s: message returned to its sender: %v", in.q.Envelope.ID, in.fault)
 		in.fault = nil
-		res.Refused, res.Bounce, res.HeadersOnly = &Refusal{longHeader.Code, longHeader.Status, longHeader.Text}, true, true
+		res.Refused, res.Bounce, res.HeadersOnly = &Refusal{Code: longHeader.Code, Status: longHeader.Status, Text: longHeader.Text}, true, true
 	}
 	if in.fault != nil {
 		in.giveUp()
@@ -450,7 +483,7 @@ func (in *incoming) commit() *proto.SubmitReply {
 		}
 	case res.Refused != nil && !res.Bounce:
 		in.giveUp()
-		return &proto.SubmitReply{Code: res.Refused.Code, Status: res.Refused.Status, Text: res.Refused.Text}
+		return &proto.SubmitReply{Code: res.Refused.Code, Status: res.Refused.Status, Text: res.Refused.Text, Cause: res.Refused.Cause}
 	case res.Refused != nil:
 		// It goes to the queue so that it comes back to its sender from there.
 		res.Envelope.Filter = "error:" + res.Refused.Status.String() + " " + strings.TrimPrefix(res.Refused.Text, "Error: ")
@@ -632,13 +665,15 @@ func (in *incoming) state(res *Result) (c spool.Change, changed bool) {
 // storageReply words a failure to store a message, for the log and the client.
 func (s *Server) storageReply(id mail.QueueID, err error) *proto.SubmitReply {
 	s.opt.Log.Warning("%s: message not queued: %v", id, err)
+	reply := writeError
 	switch {
 	case errors.Is(err, spool.ErrFull):
-		return &noSpace
+		reply = noSpace
 	case errors.Is(err, errHead):
-		return &longHeader // it would be no shorter the next time
+		reply = longHeader // it would be no shorter the next time
 	case errors.Is(err, spool.ErrTooLarge):
-		return &tooLong
+		reply = tooLong
 	}
-	return &writeError
+	reply.Cause = err.Error()
+	return &reply
 }

@@ -9,10 +9,12 @@ import (
 
 	"posthaste/internal/ipc"
 	"posthaste/internal/metrics"
+	"posthaste/internal/notice"
 	"posthaste/internal/resolver"
 	"posthaste/internal/rewriteclient"
 	"posthaste/internal/service"
 	"posthaste/internal/spool"
+	"posthaste/internal/submit"
 )
 
 // drainTime is how long clients may take to finish what they have begun when
@@ -21,7 +23,7 @@ const drainTime = 30 * time.Second
 
 // Spec declares the service.
 func Spec() service.Spec {
-	return service.Spec{Process: "cleanup", Exclusive: true, Rank: service.Store, Confines: true, Tries: true, Sandbox: service.Plain, Run: run}
+	return service.Spec{Process: "cleanup", Exclusive: true, Prepares: true, Lingers: true, Rank: service.Store, Confines: true, Tries: true, Sandbox: service.Plain, Run: run}
 }
 
 func run(ctx context.Context, env *service.Env) error {
@@ -40,11 +42,12 @@ func run(ctx context.Context, env *service.Env) error {
 	if err != nil {
 		return err
 	}
-	options, err := resolver.Configured(cfg)
+	lookups, err := resolver.Configured(cfg)
 	if err != nil {
 		return err
 	}
-	dns := resolver.New(options)
+	lookups.Warn = env.Log.Warning
+	dns := resolver.New(lookups)
 	defer dns.Close()
 	authenticator, err := NewAuthenticator(cfg, dns, tables)
 	if err != nil {
@@ -53,7 +56,11 @@ func run(ctx context.Context, env *service.Env) error {
 	if err := env.Confine(); err != nil {
 		return err
 	}
-	sp, err := spool.Open(spool.Options{
+	env.Await(ctx)
+	if ctx.Err() != nil {
+		return nil // it has never been our turn
+	}
+	options := spool.Options{
 		Dir:         spool.Subdir,
 		SegmentSize: cfg.Bytes("spool_segment_size"),
 		InlineLimit: cfg.Bytes("spool_inline_limit"),
@@ -61,59 +68,58 @@ func run(ctx context.Context, env *service.Env) error {
 		MinFree:     cfg.Bytes("queue_minfree"),
 		PostDelay:   cfg.Duration("spool_commit_delay"),
 		Warn:        log.Warning,
-	})
-	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w, in %s; \"posthaste set-permissions\" gives its files the owner that they need", err, cfg.String("queue_directory"))
-	}
-	if err != nil {
-		return err
-	}
-	env.Used() // the spool is open: a later failure is not one of start-up
-	if r := sp.Recovery(); !r.Clean && r.Segments > 0 {
-		log.Info("recovered the queue: %d segments, %d records read in %s, %d of them in doubt and recorded again",
-			r.Segments, r.Records, r.Elapsed.Round(time.Millisecond), r.Tail)
-	}
-	for _, id := range sp.Recovery().InDoubt {
-		log.Warning("%s: in doubt: some recipients have it and are not recorded; they may get it again", id)
-	}
-	if n := sp.Recovery().MoreInDoubt; n > 0 {
-		log.Warning("%d more messages are in doubt", n)
 	}
 	verify := ipc.NewClient(env.Private(cfg.String("address_verify_service_name")), nil)
 	defer verify.Close()
-	serving, stop := context.WithCancel(ctx)
-	defer stop()
-	s := NewServer(service.Stopping(ctx), ServerOptions{Core: core, Spool: sp, Log: log,
-		Token: env.Flow.Take, PutToken: func() { env.Flow.Put(1) }, Delay: cfg.Duration("in_flow_delay"), BufferLimit: cfg.Bytes("spool_buffer_limit"),
-		Verify: verify, Milters: milters, Signer: signer, Authenticator: authenticator, Metrics: env.Metrics})
-	offer(env, sp)
-	broken := make(chan struct{})
-	go func() {
-		defer close(broken)
-		select {
-		case <-sp.Broken():
-			stop()
-		case <-serving.Done():
-		}
-	}()
-	err = env.ServeIPC(serving, s.IPC(), drainTime)
-	stop()
-	<-broken
-	s.Wait()
+	k := &keeper{log: log, lend: env.LendIPC, used: env.Used, leaving: env.Leaving(), retire: env.Retire, stopping: service.Stopping(ctx).Done(),
+		open: func() (*spool.Spool, error) { return spool.Open(options) },
+		tell: func(ctx context.Context, report string) { tellDamage(ctx, env, report) },
+		server: func(sp *spool.Spool) *Server {
+			return NewServer(service.Stopping(ctx), ServerOptions{Core: core, Spool: sp, Log: log,
+				Token: env.Flow.Take, PutToken: func() { env.Flow.Put(1) }, Delay: cfg.Duration("in_flow_delay"), BufferLimit: cfg.Bytes("spool_buffer_limit"),
+				Verify: verify, Milters: milters, Signer: signer, Authenticator: authenticator, Metrics: env.Metrics})
+		}}
+	offer(env, k)
+	err = k.run(ctx)
 	milters.Close()
 	signer.Close()
-	if serr := sp.Err(); serr != nil {
-		return fmt.Errorf("the queue cannot be written any more: %w", serr)
-	}
-	if cerr := sp.Close(); err == nil {
-		err = cerr
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w, in %s; \"posthaste set-permissions\" gives its files the owner that they need", err, cfg.String("queue_directory"))
 	}
 	return err
 }
 
+// tellDamage tells postmaster what damage the start has found in the queue, through
+// this very service: the notice is mail like any other.
+func tellDamage(ctx context.Context, env *service.Env, report string) {
+	client := ipc.NewClient(env.Public(env.Config.String("cleanup_service_name")), nil)
+	defer client.Close()
+	submitter := submit.New(client)
+	defer submitter.Close()
+	notice.New(env.Config, submitter, env.Log).Tell(ctx, notice.Software, "queue: damage was found", damageLetter(report))
+}
+
+// damageLetter is the text of the notice.
+func damageLetter(report string) string {
+	return report + `
+Messages that are named as lost are not in the queue any more. Those that are on hold
+are delivered when you release them (postsuper -H).
+
+The damaged parts are kept, as they were, in the directory "damaged" of the spool.
+While there is anything in it, content files of large messages that nobody refers
+to are kept as well: remove what is in it when you have dealt with this.
+
+Look after the disk, and after the machine's memory.
+`
+}
+
 // offer has the spool's numbers published.
-func offer(env *service.Env, sp *spool.Spool) {
+func offer(env *service.Env, k *keeper) {
 	env.Metrics.Offer(func(o *metrics.Offer) {
+		sp := k.spool.Load()
+		if sp == nil {
+			return
+		}
 		st := sp.Stats()
 		o.Gauge(metrics.SpoolMessages, float64(st.Messages))
 		o.Gauge(metrics.SpoolLiveBytes, float64(st.LiveBytes))

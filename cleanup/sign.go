@@ -110,12 +110,13 @@ func (in *incoming) sign(res *Result) {
 		return
 	}
 	in.s.opt.Log.Warning("%s: message not accepted, try again later: not signed: %v", in.msg.id, err)
-	in.msg.stat |= statWrite
+	in.msg.failed(statWrite, fmt.Sprintf("not signed: %v", err))
 	res.Refused, res.Bounce = in.msg.stat.refusal(""), false
+	res.Refused.Cause = in.msg.cause
 }
 
 func (in *incoming) addSignatures(s *Signer) error {
-	ctx := in.s.ctx
+	ctx := in.ctx
 	if ours, err := s.ours(ctx, &in.msg); err != nil || !ours {
 		return err
 	}
@@ -156,7 +157,7 @@ func fromDomain(fields []milter.Field, sender string) string {
 			continue
 		}
 		body := string(fd.Body())
-		for _, a := range rfc5322.AppendAddresses(nil, body, len(body)+1) {
+		for _, a := range rfc5322.AppendAddresses(nil, body, 0) {
 			if d := rfc5322.Domain(a.Addr); d != "" {
 				return strings.ToLower(d)
 			}

@@ -96,6 +96,7 @@ func (s *Server) forget(key streamKey) {
 	s.mu.Lock()
 	delete(s.streams, key)
 	s.mu.Unlock()
+	s.hush()
 }
 
 func (s *Server) chunk(c *ipc.Conn, r *ipc.Request) {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/rights"
 	"posthaste/local/mailbox"
 	"posthaste/local/users"
 )
@@ -200,7 +201,7 @@ func (d *delivery) include(st state, path string) {
 		d.bounce(&st, configError, configText)
 		return
 	}
-	f, info, err := openAs(st.rights, path, 0)
+	f, info, who, err := openAs(st.rights, path, 0)
 	if err != nil {
 		d.Log.Warning("cannot open :include: file %s: %v", path, err)
 		d.bounce(&st, configError, configText)
@@ -219,11 +220,16 @@ func (d *delivery) include(st state, path string) {
 		return
 	}
 	// A file that root's alias names and that is not root's gives its owner's
-	// rights. Users who include files get nobody's rights but their own.
-	if st.rights == nil && info.Uid != 0 {
-		u, err := d.Users.LookupID(int(info.Uid))
+	// rights, one in somebody's directory those of whoever that is. Users who include
+	// files get nobody's rights but their own.
+	if ours(st.rights) && (!who.IsOwn() || info.Uid != 0) {
+		uid := int(info.Uid)
+		if !who.IsOwn() {
+			uid = who.UID
+		}
+		u, err := d.includer(uid)
 		if err != nil || u == nil {
-			d.Log.Warning("cannot find username for uid %d, owner of :include: file %s: %v", info.Uid, path, err)
+			d.Log.Warning("cannot find username for uid %d, owner of :include: file %s: %v", uid, path, err)
 			d.deferIt(&st, dsn.S(4, 3, 5), configText)
 			return
 		}
@@ -271,6 +277,18 @@ func (d *delivery) listed(st state, f io.Reader) error {
 	return err
 }
 
+// includer is the user whose rights an :include: file gives.
+func (d *delivery) includer(uid int) (*users.User, error) {
+	if uid == rights.Anybody {
+		return d.privileged, nil
+	}
+	return d.Users.LookupID(uid)
+}
+
+// ours says whether rights are the mail system's own, root's: those of root's alias
+// database, and of root's .forward file.
+func ours(u *users.User) bool { return u == nil || u.Files().IsOwn() }
+
 func uidOf(u *users.User) int {
 	if u == nil {
 		return 0
@@ -278,31 +296,32 @@ func uidOf(u *users.User) int {
 	return u.UID
 }
 
-// openAs opens a file of destinations with u's rights; nil is the mail
-// system itself. It does not wait for the other end of a pipe.
-func openAs(u *users.User, path string, flags int) (*os.File, *unix.Stat_t, error) {
-	var f *os.File
-	var info unix.Stat_t
-	work := func() error {
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY|flags, 0)
-		if err != nil {
-			return err
-		}
-		if err := unix.Fstat(fd, &info); err != nil {
-			unix.Close(fd)
-			return err
-		}
-		f = os.NewFile(uintptr(fd), path)
-		return nil
-	}
-	var err error
-	if u == nil {
-		err = work()
+// openAs opens a file of destinations with u's rights, or, if these are the mail system's own,
+// with those of whoever controls the path: a user could have a link there to a file that
+// only root can read, and its lines would be in a bounce. who says which. It does not wait
+// for the other end of a pipe.
+func openAs(u *users.User, path string, flags int) (f *os.File, info *unix.Stat_t, who rights.Rights, err error) {
+	flags |= unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY
+	if ours(u) {
+		f, who, err = rights.Open(path, flags, 0)
 	} else {
-		err = u.Files().Do(work)
+		who = u.Files()
+		err = who.Do(func() error {
+			fd, err := unix.Open(path, flags, 0)
+			if err != nil {
+				return &fs.PathError{Op: "open", Path: path, Err: err}
+			}
+			f = os.NewFile(uintptr(fd), path)
+			return nil
+		})
 	}
 	if err != nil {
-		return nil, nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		return nil, nil, who, err
 	}
-	return f, &info, nil
+	info = new(unix.Stat_t)
+	if err := unix.Fstat(int(f.Fd()), info); err != nil {
+		f.Close()
+		return nil, nil, who, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return f, info, who, nil
 }

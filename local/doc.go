@@ -31,7 +31,8 @@
 // supplementary groups (package command), but never with group 0 or that of
 // mail_owner. Postfix gives commands no supplementary groups. Destinations in aliases have the
 // rights of the alias database's owner, those in an :include: file of root's
-// aliases the rights of that file's owner; where that comes to root or to
+// aliases the rights of that file's owner, or, if it is in a directory of somebody
+// else's, of the directory's owner, with whose rights it is also read; where that comes to root or to
 // mail_owner, those of default_privs, and so it is with what their .forward
 // files name. Only root's own
 // mailbox and .forward file are used with root's rights.

@@ -62,7 +62,7 @@ func (d *delivery) forwardFile(st state, u *users.User, path string, extension b
 		// user has named himself: mailbox.
 		return d.been["forward-done "+path], true
 	}
-	f, info, err := openAs(u, path, unix.O_NOFOLLOW)
+	f, info, _, err := openAs(u, path, unix.O_NOFOLLOW)
 	if errors.Is(err, unix.ELOOP) {
 		d.Log.Warning("file %s is not a regular file", path)
 		return false, true

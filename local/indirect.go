@@ -158,7 +158,7 @@ func (d *delivery) sendForward(f *forward) (mail.QueueID, error) {
 		return "", err
 	}
 	if reply.Code != 250 {
-		return "", fmt.Errorf("cleanup refused the message: %d %s %s", reply.Code, reply.Status, reply.Text)
+		return "", fmt.Errorf("cleanup refused the message: %s", reply.Reason())
 	}
 	return id, nil
 }

@@ -22,8 +22,8 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/rights"
 	"posthaste/internal/submit"
-	"posthaste/local/rights"
 	"posthaste/local/users"
 )
 

@@ -8,8 +8,8 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/proto"
+	"posthaste/internal/rights"
 	"posthaste/local/mailbox"
-	"posthaste/local/rights"
 	"posthaste/local/users"
 )
 

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"posthaste/local/rights"
+	"posthaste/internal/rights"
 )
 
 // TestSpoolOfMaildirs: what somebody has put into a spool directory that

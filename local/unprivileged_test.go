@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"posthaste/local/rights"
+	"posthaste/internal/rights"
 )
 
 // unprivileged are tests that say something about a mail system that runs as

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"posthaste/internal/advice"
 	"posthaste/internal/config"
 	"posthaste/internal/maillog"
 	"posthaste/internal/service"
@@ -23,7 +24,7 @@ import (
 // master itself; the program hands such a command line to Main.
 const Program = "master"
 
-const usage = "usage: posthaste [-v] [-c config_dir] start [-w] | start-fg | stop | abort | reload | status | flush | check [-v] | set-permissions | logrotate"
+const usage = "usage: posthaste [-v] [-c config_dir] start [-w] | start-fg | stop | abort | reload | status | flush | check [-v] | set-permissions [name=value ...] | upgrade-configuration [name=value ...] | logrotate"
 
 // Command carries out a control command: args are [-v] [-c config_dir] and
 // then start, start-fg, stop, abort, reload, status, flush, check,
@@ -38,7 +39,7 @@ func Command(opts Options, args []string, stdout, stderr io.Writer) int {
 	}
 	f, ok := commands[args[0]]
 	if !ok {
-		return c.fatal("unknown command: '%s'. Usage: posthaste start (or stop, reload, abort, flush, check, status, set-permissions, logrotate)", args[0])
+		return c.fatal("unknown command: '%s'. Usage: posthaste start (or stop, reload, abort, flush, check, status, set-permissions, upgrade-configuration, logrotate)", args[0])
 	}
 	c.config, err = config.Load(c.opts.ConfigDir)
 	if err != nil && slices.Contains(always, args[0]) {
@@ -121,6 +122,9 @@ type control struct {
 // flags reads the options before the command.
 func (c *control) flags(args []string) ([]string, error) {
 	dir := c.opts.ConfigDir
+	if _, set := os.LookupEnv("MAIL_VERBOSE"); set { // by postmulti -v
+		c.opts.Verbose++
+	}
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		switch {
 		case args[0] == "-c" && len(args) > 1:
@@ -128,8 +132,10 @@ func (c *control) flags(args []string) ([]string, error) {
 			args = args[1:]
 		case strings.HasPrefix(args[0], "-c") && len(args[0]) > 2:
 			dir = args[0][2:]
-		case strings.Trim(args[0], "v") == "-" || args[0] == "-D":
-			// Services are made verbose in master.cf.
+		case strings.Trim(args[0], "v") == "-":
+			c.opts.Verbose += len(args[0]) - 1
+		case args[0] == "-D":
+			fmt.Fprintln(c.stderr, "posthaste: warning: -D: debugger_command is not run; attach a debugger to the service's process instead")
 		default:
 			return nil, fmt.Errorf("unknown option: %s", args[0])
 		}
@@ -221,6 +227,9 @@ func (c *control) start() int {
 	if file := c.config.String("maillog_file"); strings.HasPrefix(file, "/dev/std") {
 		return c.fatal("maillog_file = %s works with start-fg only: in the background nobody would see it", file)
 	}
+	if err := c.room(); err != nil {
+		return c.fatal("%v", err)
+	}
 	c.announce("starting")
 	c.checkLog()
 	r, w, err := os.Pipe()
@@ -238,7 +247,11 @@ func (c *control) start() int {
 	if exe == "" {
 		exe = "/proc/self/exe"
 	}
-	p, err := os.StartProcess(exe, []string{Program, "-w", "-c", c.opts.ConfigDir}, &os.ProcAttr{
+	argv := []string{Program, "-w", "-c", c.opts.ConfigDir}
+	for range c.opts.Verbose {
+		argv = append(argv, "-v")
+	}
+	p, err := os.StartProcess(exe, argv, &os.ProcAttr{
 		Dir:   "/",
 		Env:   os.Environ(),
 		Files: []*os.File{null, null, null, w},
@@ -267,6 +280,15 @@ func (c *control) start() int {
 	return 1
 }
 
+// room says why nothing could be taken in or delivered for want of disk space: cleanup
+// would not start, and everybody would wait for it.
+func (c *control) room() error {
+	if _, err := prepareDirectories(c.config); err != nil {
+		return err
+	}
+	return advice.Room(c.config)
+}
+
 // syslogSocket is where the system's log service listens.
 const syslogSocket = "/dev/log"
 
@@ -287,7 +309,8 @@ const (
 )
 
 // Main is the entry of a process that has been executed as Program. It is the
-// mail system in the background: args are -c config_dir, and -w when
+// mail system in the background: args are -c config_dir, -v for each time that all
+// services are to be more verbose, and -w when
 // descriptor 3 is to be told "ready", or why not. It returns the exit status.
 func Main(opts Options, args []string) int {
 	service.NameProcess(Program)
@@ -300,6 +323,8 @@ func Main(opts Options, args []string) int {
 		case args[0] == "-c" && len(args) > 1:
 			opts.ConfigDir = args[1]
 			args = args[1:]
+		case args[0] == "-v":
+			opts.Verbose++
 		default:
 			fmt.Fprintf(os.Stderr, "%s: fatal: unknown option %s; use \"posthaste start\"\n", Program, args[0])
 			return 1
@@ -331,6 +356,9 @@ func (c *control) startForeground() int {
 	if pid := c.running(); pid != 0 {
 		return c.fatal("%s is already running (process %d)", c.name(), pid)
 	}
+	if err := c.room(); err != nil {
+		return c.fatal("%v", err)
+	}
 	c.announce("starting")
 	c.checkLog()
 	c.log.Flush()
@@ -347,8 +375,8 @@ func (c *control) stop() int {
 		return status
 	}
 	c.announce("stopping")
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
-		return c.fatal("stop process %d: %v", pid, err)
+	if status := c.kill(pid, syscall.SIGTERM); status != 0 {
+		return status
 	}
 	limit := DefaultStopTimeout
 	if c.opts.StopTimeout != 0 {
@@ -369,8 +397,9 @@ func (c *control) waitStopped(pid int, limit time.Duration) int {
 	return 0
 }
 
+// kill sends the master a signal, if it is still process pid.
 func (c *control) kill(pid int, s syscall.Signal) int {
-	if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+	if err := signalMaster(c.config, pid, s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return c.fatal("send process %d a signal: %v", pid, err)
 	}
 	return 0
@@ -402,7 +431,13 @@ func (c *control) reload() int {
 }
 
 func (c *control) status() int {
-	pid := c.running()
+	pid, _, err := Running(c.config)
+	if errors.Is(err, os.ErrPermission) {
+		return c.fatal("whether %s is running is for its owner to ask: %v", c.name(), err)
+	}
+	if err != nil {
+		return c.fatal("whether %s is running cannot be seen: %v", c.name(), err)
+	}
 	if pid == 0 {
 		c.say("%s is not running", c.name())
 		return 1
@@ -454,12 +489,21 @@ func (c *control) check() int {
 	}
 	c.checkLog()
 	if settings != nil {
-		complaints, failures := trial(settings)
-		for _, text := range slices.Concat(settings.missing(), complaints) {
-			c.warn("%s", text)
+		mistakes, failures := settings.verdicts()
+		for _, m := range mistakes {
+			if m.Stops {
+				status = c.fatal("%s", m)
+			} else {
+				c.warn("%s", m)
+			}
 		}
 		for _, text := range failures {
 			status = c.fatal("%s", text) // each has a line of its own
+		}
+	}
+	if settings != nil && c.running() == 0 {
+		for _, text := range settings.occupied() {
+			c.warn("%s", text)
 		}
 	}
 	if c.verbose && settings != nil {
@@ -479,7 +523,7 @@ func (c *control) unwritable() []string {
 
 // advise prints what is unwise, and what would behave differently from Postfix.
 func (c *control) advise(s *settings) {
-	services, err := config.LoadMaster(c.opts.ConfigDir, c.config)
+	services, _, err := config.LoadMaster(c.opts.ConfigDir, c.config)
 	if err != nil {
 		c.warn("%v", err)
 		return
@@ -558,10 +602,15 @@ func (c *control) setPermissions() int {
 
 // giveGroup makes a program set-gid of group gid.
 func giveGroup(path string, gid int) error {
-	info, err := os.Stat(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
 	if err == nil && info.Mode().IsRegular() {
-		if err = os.Chown(path, 0, gid); err == nil {
-			err = os.Chmod(path, setgidMode)
+		if err = f.Chown(0, gid); err == nil {
+			err = f.Chmod(setgidMode)
 		}
 	}
 	return err

@@ -128,14 +128,23 @@ func (d directory) make() error {
 	return d.mend()
 }
 
-// mend gives the directory its owner, group and mode.
+// mend gives the directory its owner, group and mode. It goes by a descriptor, as
+// does all that root does to what may be in somebody else's directory.
 func (d directory) mend() error {
+	f, err := os.OpenFile(d.path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, unix.ELOOP) {
+		return fmt.Errorf("a symbolic link, and not a directory: %s", d.path)
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
 	if d.uid >= 0 || d.gid >= 0 {
-		if err := os.Lchown(d.path, d.uid, d.gid); err != nil {
+		if err := f.Chown(d.uid, d.gid); err != nil {
 			return err
 		}
 	}
-	return os.Chmod(d.path, d.mode)
+	return f.Chmod(d.mode)
 }
 
 // strangers calls f for each file in a deep directory that belongs to somebody

@@ -2,6 +2,7 @@ package master
 
 import (
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,8 +24,13 @@ func furnishJail(s *settings, root string) (problems []string) {
 	if os.Geteuid() != 0 || !s.chroots() {
 		return nil
 	}
+	queue, err := os.OpenRoot(s.queue)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	defer queue.Close()
 	for _, name := range jailFiles {
-		if err := copyInto(filepath.Join(root, name), filepath.Join(s.queue, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := copyInto(queue, filepath.Join(root, name), name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			problems = append(problems, fmt.Sprintf("copy %s for services with chroot: %v", name, err))
 		}
 	}
@@ -40,8 +46,9 @@ func (s *settings) chroots() bool {
 	return false
 }
 
-// copyInto makes the file at to the same as that at from, in one step.
-func copyInto(from, to string) error {
+// copyInto makes the file to in the queue directory the same as that at from, in one
+// step. Links lead to nothing outside the queue directory.
+func copyInto(queue *os.Root, from, to string) error {
 	info, err := os.Stat(from)
 	if err != nil {
 		return err
@@ -53,20 +60,21 @@ func copyInto(from, to string) error {
 	if err != nil {
 		return err
 	}
-	if old, err := os.ReadFile(to); err == nil && bytes.Equal(old, text) {
+	if old, err := queue.ReadFile(to); err == nil && bytes.Equal(old, text) {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+	if err := queue.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(to), ".new")
+	temp := filepath.Join(filepath.Dir(to), ".new"+rand.Text())
+	f, err := queue.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // fails when all went well
+	defer queue.Remove(temp) // fails when all went well
 	_, err = f.Write(text)
 	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), to)
+	return queue.Rename(temp, to)
 }

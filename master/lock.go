@@ -1,6 +1,7 @@
 package master
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -35,15 +36,27 @@ func pidDirectory(cfg *config.Config) string {
 // taken (F_OFD_GETLK), so that "posthaste status" never keeps a master from
 // starting.
 func lockPID(cfg *config.Config) (*os.File, error) {
-	f, err := openLock(pidPath(cfg))
+	f, sound, err := openLock(pidPath(cfg))
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
-		pid := readPID(f)
+	if !sound {
 		f.Close()
+		return renewPID(cfg)
+	}
+	return takePID(cfg, f)
+}
+
+// takePID locks the file and writes our process ID into it. On error it closes the file.
+func takePID(cfg *config.Config, f *os.File) (_ *os.File, err error) {
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
 		if err == unix.EAGAIN || err == unix.EACCES {
-			return nil, fmt.Errorf("the %s mail system is %w (process %d)", cfg.String("mail_name"), ErrRunning, pid)
+			return nil, fmt.Errorf("the %s mail system is %w (process %d)", cfg.String("mail_name"), ErrRunning, readPID(f))
 		}
 		return nil, fmt.Errorf("lock %s: %w", pidPath(cfg), err)
 	}
@@ -51,18 +64,94 @@ func lockPID(cfg *config.Config) (*os.File, error) {
 		_, err = fmt.Fprintf(f, "%*d\n", 32, os.Getpid())
 	}
 	if err != nil {
-		f.Close()
 		return nil, fmt.Errorf("write %s: %w", pidPath(cfg), err)
 	}
 	return f, nil
 }
 
-func openLock(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o644)
+// renewPID puts a file that others can open in order. Somebody who has it open keeps
+// that, and a lock on it, whatever its mode becomes. So a new file takes its place,
+// unless a master has it locked: for writing, which only the owner can. The new file
+// is locked before it has the name. A lock of its own sees to it that no two masters
+// do this at a time.
+func renewPID(cfg *config.Config) (*os.File, error) {
+	guard, sound, err := openLock(filepath.Join(pidDirectory(cfg), "renew.lock"))
+	if err != nil {
+		return nil, err
+	}
+	defer guard.Close()
+	if !sound {
+		return nil, fmt.Errorf("others than its owner can open %s: remove it, and see who owns its directory", guard.Name())
+	}
+	if err := unix.Flock(int(guard.Fd()), unix.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", guard.Name(), err)
+	}
+	f, sound, err := openLock(pidPath(cfg))
+	if err != nil {
+		return nil, err
+	}
+	if sound { // somebody was faster
+		return takePID(cfg, f)
+	}
+	defer f.Close()
+	if locked, err := lockedByMaster(f); err != nil || locked {
+		if err == nil {
+			err = fmt.Errorf("the %s mail system is %w (process %d)", cfg.String("mail_name"), ErrRunning, readPID(f))
+		}
+		return nil, err
+	}
+	return replaceLock(pidPath(cfg), func(f *os.File) error {
+		_, err := takePID(cfg, f)
+		return err
+	})
+}
+
+// lockMode is the mode of lock files: who can open one can lock it.
+const lockMode = 0o600
+
+// openLock opens a lock file, and makes it when there is none. sound says that
+// nobody but us can open it, and that it has no other name.
+func openLock(path string) (f *os.File, sound bool, err error) {
+	f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, lockMode)
+	if err != nil {
+		return nil, false, fmt.Errorf("lock file: %w", err)
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(int(f.Fd()), &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = errors.New("it is not a regular file")
+	}
+	if err != nil {
+		f.Close()
+		return nil, false, fmt.Errorf("lock file %s: %w", path, err)
+	}
+	return f, st.Mode&0o7777&^lockMode == 0 && int(st.Uid) == os.Geteuid() && st.Nlink == 1, nil
+}
+
+// replaceLock makes a new lock file, locks it, and gives it the name.
+func replaceLock(path string, lock func(*os.File) error) (*os.File, error) {
+	temp := path + "." + rand.Text()
+	f, err := os.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, lockMode)
 	if err != nil {
 		return nil, fmt.Errorf("lock file: %w", err)
 	}
+	if err = lock(f); err == nil {
+		err = os.Rename(temp, path)
+	}
+	if err != nil {
+		f.Close()
+		return nil, errors.Join(err, os.Remove(temp))
+	}
 	return f, nil
+}
+
+// lockedByMaster says whether the file is locked for writing. Others than a master
+// can at most have opened it for reading.
+func lockedByMaster(f *os.File) (bool, error) {
+	lock := unix.Flock_t{Type: unix.F_WRLCK}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
+		return false, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return lock.Type == unix.F_WRLCK, nil
 }
 
 func readPID(f *os.File) int {
@@ -76,24 +165,107 @@ func readPID(f *os.File) int {
 }
 
 // Running returns the process ID of the master that runs with this
-// configuration's queue directory, and whether there is one.
+// configuration's queue directory, and whether there is one. Only the owner of
+// the mail system can ask.
 func Running(cfg *config.Config) (pid int, running bool, err error) {
-	f, err := os.Open(pidPath(cfg))
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, false, nil
-	}
-	if err != nil {
+	f, err := openPID(cfg)
+	if f == nil {
 		return 0, false, err
 	}
 	defer f.Close()
-	lock := unix.Flock_t{Type: unix.F_WRLCK}
-	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
-		return 0, false, fmt.Errorf("lock %s: %w", pidPath(cfg), err)
-	}
-	if lock.Type == unix.F_UNLCK {
-		return 0, false, nil
+	if running, err = lockedByMaster(f); err != nil || !running {
+		return 0, false, err
 	}
 	return readPID(f), true, nil
+}
+
+// openPID opens the file to look at it; it returns nil when there is none.
+func openPID(cfg *config.Config) (*os.File, error) {
+	f, err := os.OpenFile(pidPath(cfg), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return f, err
+}
+
+// signalMaster sends the master a signal if it is process pid. The number alone
+// says little: the process may have ended, and another one have its number. So
+// first the process is got hold of (pidfd_open), then it is looked at, and
+// then that very process gets the signal. os.ErrProcessDone says that there is no master any more.
+func signalMaster(cfg *config.Config, pid int, s os.Signal) error {
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return err
+	}
+	defer p.Release()
+	f, err := openPID(cfg)
+	if f == nil && err == nil {
+		err = os.ErrProcessDone
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	locked, err := lockedByMaster(f)
+	if err != nil {
+		return err
+	}
+	if !locked || readPID(f) != pid {
+		return os.ErrProcessDone
+	}
+	holds, err := writes(pid, f)
+	if errors.Is(err, os.ErrPermission) {
+		// It has capabilities that we have not, so that its descriptors are hidden. Who has
+		// the lock has written the number; left is that it is one of another container.
+		var name []byte
+		name, err = os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		holds = strings.TrimSpace(string(name)) == Program
+	}
+	if err != nil {
+		return fmt.Errorf("whether it is the master cannot be seen: %w", err)
+	}
+	if !holds {
+		return fmt.Errorf("it is not the master, which has locked %s: that runs where its processes cannot be seen, in another container perhaps", f.Name())
+	}
+	return p.Signal(s)
+}
+
+// writes says whether a process has the file open for writing. A lock file is
+// open like that in the process that has locked it, and in those that have inherited it.
+func writes(pid int, f *os.File) (bool, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	proc := "/proc/" + strconv.Itoa(pid)
+	list, err := os.ReadDir(proc + "/fd")
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, fd := range list {
+		other, err := os.Stat(proc + "/fd/" + fd.Name())
+		if errors.Is(err, os.ErrPermission) {
+			return false, err
+		}
+		if err != nil || !os.SameFile(info, other) {
+			continue
+		}
+		text, err := os.ReadFile(proc + "/fdinfo/" + fd.Name())
+		if err != nil {
+			continue // closed meanwhile
+		}
+		for line := range strings.Lines(string(text)) {
+			octal, ok := strings.CutPrefix(line, "flags:")
+			flags, err := strconv.ParseUint(strings.TrimSpace(octal), 8, 64)
+			if ok && err == nil && flags&unix.O_ACCMODE != unix.O_RDONLY {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
 }
 
 // orphanTime is how long a new master waits for the processes of one that
@@ -104,19 +276,30 @@ const orphanTime = 2 * DefaultStopTimeout
 // process of an earlier master lives the lock cannot be had.
 func lockServices(cfg *config.Config, log *maillog.Logger) (*os.File, error) {
 	path := filepath.Join(pidDirectory(cfg), "services.lock")
-	f, err := openLock(path)
+	f, sound, err := openLock(path)
 	if err != nil {
 		return nil, err
 	}
 	deadline := time.Now().Add(orphanTime)
 	for said := false; ; said = true {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return f, nil
+		var free bool
+		if sound {
+			free, err = flock(f)
+		} else { // others may have locked it
+			free, err = abandoned(f)
 		}
-		if err != unix.EWOULDBLOCK {
+		switch {
+		case err != nil:
 			f.Close()
 			return nil, fmt.Errorf("lock %s: %w", path, err)
+		case free && sound:
+			return f, nil
+		case free:
+			f.Close()
+			return replaceLock(path, func(f *os.File) error {
+				_, err := flock(f)
+				return err
+			})
 		}
 		if time.Now().After(deadline) {
 			f.Close()
@@ -128,6 +311,35 @@ func lockServices(cfg *config.Config, log *maillog.Logger) (*os.File, error) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
+}
+
+func flock(f *os.File) (free bool, err error) {
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == unix.EWOULDBLOCK {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// abandoned says that no other process has a lock file open that only its owner can
+// write to. Those of the mail system have it open for writing.
+func abandoned(f *os.File) (bool, error) {
+	list, err := os.ReadDir("/proc")
+	if err != nil {
+		return false, err
+	}
+	for _, e := range list {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		// What is hidden from root, without CAP_SYS_PTRACE in a container, is passed over: the
+		// spool has a lock of its own.
+		if used, err := writes(pid, f); err != nil && !errors.Is(err, os.ErrPermission) || used {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // A flowPipe is the pipe of in_flow_delay, see service.Flow.

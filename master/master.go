@@ -18,12 +18,22 @@
 // # Reload
 //
 // A configuration with errors is refused, and the old one goes on. Otherwise
-// every process is told to retire. An ordinary service has its successor as
-// soon as the old process has let go of the sockets, and the old one goes on
-// until its sessions have ended; an exclusive one (cleanup, qmgr, ...) when
-// the old process has ended. Sockets are opened and closed as
+// each process has a successor started, which reads the new settings and opens
+// its tables while the old one serves. When all are ready the old ones are told to retire, at
+// once, and the successors to serve: nobody waits for a process to start. An ordinary process
+// goes on until its sessions have ended. Of an exclusive service (cleanup, qmgr, ...) the
+// successor serves when the old process has given up what is exclusive about it;
+// the queue manager leaves first, and then cleanup, where it has its last decisions
+// recorded. A request to reload that comes meanwhile is carried out after that. Sockets are opened and closed as
 // inet_interfaces, inet_protocols and master.cf now say; directories and sockets
 // that somebody has removed are made again.
+//
+// # Mistakes in master.cf
+//
+// An entry that is malformed, or that names a program that does not exist, costs the service
+// of that entry alone. It is left out, the log has an error with file and line, and the other
+// services run. At a reload a service that runs goes on as it was if its entry is faulty now.
+// "posthaste check" ends with status 1 and names every faulty entry.
 //
 // # Stop
 //
@@ -42,6 +52,13 @@
 // privileged; the others become mail_owner. Started by an ordinary user it
 // does the same things without changing users, and says so.
 //
+// The queue directory and pid/ are root's; what is in private/, public/ and data_directory
+// is mail_owner's. There master makes and removes sockets with the owner's rights, and
+// mends a directory by its descriptor: a name could lead elsewhere. Nobody but its
+// owner can open a lock file, and so lock it. Files that an earlier version left for all to
+// read are replaced. The control commands send a signal to the process that has the lock, and
+// to no other that has its number.
+//
 // Master reads nothing that comes from a peer or from another process but one
 // status byte at a time, and the last words (standard error) of a service that
 // dies, which go to the log, bounded.
@@ -58,7 +75,8 @@
 //
 // "process P pid N exit status S", "process P pid N killed by signal S": a
 // service failed. "P: bad command startup -- throttling": it failed before it
-// had done anything; it is tried again after service_throttle_time. "P: has
+// had done anything; it is tried again after a second, then after two, and so on up to
+// service_throttle_time. "P: has
 // failed soon after its start, N times in a row: the next start waits for ...": it
 // had begun to serve each time, and is given seconds, not a minute.
 package master
@@ -70,6 +88,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -88,6 +107,9 @@ type Options struct {
 	// Executable is what is executed for a service; empty means the present
 	// program. It must hand a service's command line to service.Main.
 	Executable string
+	// Verbose is how often -v was given on the command line: each service has it
+	// besides those of its own line.
+	Verbose int
 	// StopTimeout bounds how long deliveries and sessions that are under way
 	// may take when the mail system stops; zero means DefaultStopTimeout.
 	StopTimeout time.Duration
@@ -208,6 +230,13 @@ func (m *master) announce(before *settings) {
 	for _, w := range m.settings.warnings() {
 		m.log.Warning("%s", w)
 	}
+	for _, f := range m.settings.faulty {
+		if slices.ContainsFunc(m.order, func(s *serv) bool { return f.Concerns(s.Name, s.Type) }) {
+			m.log.Error("%v; the service goes on as it was", f)
+		} else {
+			m.log.Error("%v; the service is left out", f)
+		}
+	}
 	if before == nil && os.Geteuid() != 0 {
 		m.log.Info("not started by root: all services run as user ID %d", os.Geteuid())
 	}
@@ -312,5 +341,6 @@ type settings struct {
 	config   *config.Config
 	queue    string // queue_directory
 	services []*entry
-	notes    []string // what is built in
+	notes    []string            // what is built in
+	faulty   []*config.LineError // entries of master.cf whose services are left out, in the order of the file
 }

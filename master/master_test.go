@@ -143,6 +143,23 @@ func TestThrottle(t *testing.T) {
 	s.eventually("second start", func() bool { return s.count("maillog", "bad command startup") >= 2 })
 }
 
+// What keeps a service from starting may be over in a moment: it is not left alone for
+// service_throttle_time because of that.
+func TestThrottlePassingFault(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", "shaky unix n - n - - shaky\n")
+	s.edit("main.cf", "service_throttle_time = 1s", "service_throttle_time = 1h")
+	os.Chmod(s.path("queue"), 0o777) // the service removes files there
+	for _, name := range []string{"queue/shaky1", "queue/shaky2"} {
+		s.write(name, "")
+	}
+	s.mustCommand("start")
+	s.dial("public/shaky").ask("hello")
+	if n := s.count("maillog", "shaky: bad command startup -- throttling"); n != 2 {
+		t.Errorf("%d bad starts in the log", n)
+	}
+}
+
 // A service that cannot be started, because its program is gone or there is no
 // memory for it, is throttled; nothing else suffers.
 func TestThrottleUnstartable(t *testing.T) {
@@ -281,18 +298,64 @@ func TestReloadUnthrottles(t *testing.T) {
 	s.dial("public/it").ask("hello")
 }
 
-func TestReloadRefused(t *testing.T) {
+// TestReloadFaulty: a slip in an entry does not take its service away at a reload, and does not
+// keep the other entries from coming into force.
+func TestReloadFaulty(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "", echoService)
 	s.mustCommand("start")
-	s.edit("master.cf", "echo unix n - n - 5 echo", "echo unix n - n - 5 ehco")
-	if status, text := s.command("reload"); status != 1 || !strings.Contains(text, s.path("master.cf")+":2: service echo/unix: command ehco: expected one of: ") {
-		t.Errorf("reload: %d %s", status, text)
+	s.edit("master.cf", "echo unix n - n - 5 echo", "628 inet n - n - - qmqpd\necho unix n - n - 5 ehco\nother unix n - n - 5 echo")
+	for range 2 { // which is told no news the second time
+		status, text := s.command("reload")
+		for _, want := range []string{":2: service 628/inet: command qmqpd: expected one of: ", ":3: service echo/unix: command ehco: expected one of: "} {
+			if status != 0 || !strings.Contains(text, "warning: it will not serve: "+s.path("master.cf")+want) {
+				t.Errorf("reload: %d %s, want %s", status, text, want)
+			}
+		}
+		for _, name := range []string{"public/other", "public/echo"} {
+			s.eventually(name, func() bool { _, err := os.Stat(s.path("queue/" + name)); return err == nil })
+			if got := s.dial(name).ask("hello"); got[2] != "hello" {
+				t.Errorf("%s answers %q", name, got)
+			}
+		}
 	}
-	unix.Kill(s.pid(), unix.SIGHUP)
-	s.logged("error: reload refused, the running configuration goes on: " + s.path("master.cf") + ":2: ")
+	s.logged("error: " + s.path("master.cf") + ":2: service 628/inet: ")
+	s.logged("; the service is left out")
+	s.logged("error: " + s.path("master.cf") + ":3: service echo/unix: ")
+	s.logged("; the service goes on as it was")
+	s.edit("master.cf", "5 ehco", "5 echo") // and is an ordinary entry again
+	s.mustCommand("reload")
+	s.dial("public/echo").ask("hello")
+}
+
+// TestFaultyEntry: a service that cannot be does not keep the mail system from starting.
+func TestFaultyEntry(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService+"628 inet n - n - - qmqpd\nbroken unix n -\n")
+	place := s.path("master.cf")
+	if status, text := s.command("check"); status != 1 || !strings.Contains(text, "fatal: "+place+":3: service 628/inet: command qmqpd: ") ||
+		!strings.Contains(text, "fatal: "+place+":4: expected 8 fields") {
+		t.Errorf("check: %d %s", status, text)
+	}
+	if status, text := s.command("start"); status != 0 || !strings.Contains(text, "warning: it will not serve: "+place+":3: service 628/inet: command qmqpd: ") {
+		t.Fatalf("start: %d %s", status, text)
+	}
 	if got := s.dial("public/echo").ask("hello"); got[2] != "hello" {
 		t.Errorf("answer %q", got)
+	}
+	s.logged("error: " + place + ":3: service 628/inet: command qmqpd: expected one of: ")
+	s.logged("; the service is left out")
+	s.logged("error: " + place + ":4: expected 8 fields ")
+	s.logged("; the service is left out")
+}
+
+// TestNoEntryLeft: there is nothing to start if every entry is faulty.
+func TestNoEntryLeft(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", "")
+	s.write("master.cf", "628 inet n - n - - qmqpd\n")
+	if status, text := s.command("start"); status != 1 || !strings.Contains(text, "fatal: "+s.path("master.cf")+":") || s.pid() != 0 {
+		t.Errorf("start: %d %s", status, text)
 	}
 }
 
@@ -552,7 +615,7 @@ func TestPortInUse(t *testing.T) {
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	s := newSite(t, "", echoService+port+" inet n - n - - echo\n")
 	status, text := s.command("start")
-	want := fmt.Sprintf("fatal: %s:3: service %s/inet: listen on 127.0.0.1:%s: address already in use; another program has the port", s.path("master.cf"), port, port)
+	want := fmt.Sprintf("fatal: %s:3: service %s/inet: listen on 127.0.0.1:%s: address already in use; %s (process %d) has the port: stop it", s.path("master.cf"), port, port, executable(t), os.Getpid())
 	if status != 1 || !strings.Contains(text, want) {
 		t.Errorf("start: %d %s\nwant %s", status, text, want)
 	}
@@ -562,6 +625,18 @@ func TestPortInUse(t *testing.T) {
 	if s.pid() != 0 {
 		t.Error("master runs")
 	}
+	if status, text := s.command("check"); !strings.Contains(text, fmt.Sprintf("warning: %s:3: service %s/inet: %s (process %d) listens on 127.0.0.1:%s: stop it before the start", s.path("master.cf"), port, executable(t), os.Getpid(), port)) {
+		t.Errorf("check: %d %s", status, text)
+	}
+}
+
+func executable(t *testing.T) string {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 func TestInet(t *testing.T) {
@@ -756,12 +831,12 @@ func TestLogRotate(t *testing.T) {
 
 func TestBuiltIn(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "", echoService+"tlsmgr unix - - n 1000? 1 tlsmgr\nshowq unix n - n - - showq\n")
+	s := newSite(t, "", echoService+"tlsmgr unix - - n 1000? 1 tlsmgr\nflush unix n - n 1000? 0 flush\n")
 	s.mustCommand("start")
 	if _, err := os.Stat(s.path("queue/private/tlsmgr")); !os.IsNotExist(err) {
 		t.Errorf("socket of a built-in service: %v", err)
 	}
-	s.edit("master.cf", "showq unix", "anvil unix - - n - 1 anvil\nshowq unix")
+	s.edit("master.cf", "flush unix", "anvil unix - - n - 1 anvil\nflush unix")
 	s.mustCommand("reload")
 	s.dial("public/echo").ask("hello")
 	if n := s.count("maillog", "built in"); n != 0 {

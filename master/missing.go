@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"posthaste/internal/advice"
 	"posthaste/internal/config"
+	"posthaste/internal/occupant"
 	"posthaste/internal/service"
 	"posthaste/internal/table"
 )
@@ -14,7 +16,10 @@ import (
 // missing says which services master.cf does not have though mail cannot do
 // without them: who needs one waits for it, or says in the log, for each
 // message, that it cannot be had.
-func (s *settings) missing() (list []string) {
+func (s *settings) missing() (list []advice.Mistake) {
+	stop := func(format string, args ...any) {
+		list = append(list, advice.Mistake{Text: fmt.Sprintf(format, args...), Stops: true})
+	}
 	has := func(name string) bool {
 		return slices.ContainsFunc(s.services, func(e *entry) bool { return e.Name == name && e.Type != "inet" })
 	}
@@ -25,8 +30,7 @@ func (s *settings) missing() (list []string) {
 		{"bounce_service_name", "what cannot be delivered is not returned"},
 	} {
 		if name := s.config.String(need.parameter); !has(name) {
-			list = append(list, fmt.Sprintf("%s/master.cf has no service %s/unix (%s): %s",
-				s.config.Dir(), name, need.parameter, need.without))
+			stop("%s/master.cf has no service %s/unix (%s): %s", s.config.Dir(), name, need.parameter, need.without)
 		}
 	}
 	for _, parameter := range []string{"local_transport", "virtual_transport", "relay_transport", "default_transport", "content_filter"} {
@@ -34,19 +38,20 @@ func (s *settings) missing() (list []string) {
 			continue
 		}
 		if text := withoutTransport(s.config.String(parameter), has); text != "" {
-			list = append(list, fmt.Sprintf("%s%s = %s", place(s.config, parameter), parameter, text))
+			stop("%s%s = %s", place(s.config, parameter), parameter, text)
 		}
 	}
 	if name := filepath.Base(table.DefaultProxy); !has(name) {
 		if spec := s.database(); spec != "" {
-			list = append(list, fmt.Sprintf("%s/master.cf has no service %s/unix, which asks %s: the answer to every question is that it cannot be had",
-				s.config.Dir(), name, spec))
+			stop("%s/master.cf has no service %s/unix, which asks %s: the answer to every question is that it cannot be had",
+				s.config.Dir(), name, spec)
 		}
 	}
 	for _, e := range s.services {
 		if e.spec.Program != "" && (e.spec.Process != "proxymap" || s.database() != "") {
 			if _, err := service.ProgramPath(e.spec.Program, s.config.String("daemon_directory")); err != nil {
-				list = append(list, fmt.Sprintf("%s:%d: service %s/%s: %v", e.File, e.Line, e.Name, e.Type, err))
+				list = append(list, advice.Mistake{File: e.File, Line: e.Line, Text: fmt.Sprintf("service %s/%s: %v", e.Name, e.Type, err),
+					Stops: e.spec.Process == "proxymap"}) // mail does without the others
 			}
 		}
 		for _, o := range e.Overrides() {
@@ -55,8 +60,24 @@ func (s *settings) missing() (list []string) {
 			}
 			if value, err := s.config.Expand(o.Value); err == nil {
 				if text := withoutTransport(value, has); text != "" {
-					list = append(list, fmt.Sprintf("%s:%d: service %s/%s: -o %s=%s", e.File, e.Line, e.Name, e.Type, o.Name, text))
+					stop("%s:%d: service %s/%s: -o %s=%s", e.File, e.Line, e.Name, e.Type, o.Name, text)
 				}
+			}
+		}
+	}
+	return list
+}
+
+// occupied says which addresses other programs listen on: the mail system that
+// was there before, which has to be stopped first. It is for when this one does not run.
+func (s *settings) occupied() (list []string) {
+	for _, e := range s.services {
+		for _, ep := range e.endpoints {
+			if ep.network != "tcp" {
+				continue
+			}
+			if p, ok := occupant.Of(ep.addr); ok {
+				list = append(list, fmt.Sprintf("%s:%d: service %s/%s: %s listens on %s: stop it before the start", e.File, e.Line, e.Name, e.Type, p, ep))
 			}
 		}
 	}

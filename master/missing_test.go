@@ -53,16 +53,13 @@ proxymap unix - - n - - agent
 		if err != nil {
 			t.Fatal(err)
 		}
-		services, err := config.LoadMaster(dir, cfg)
-		if err != nil {
-			t.Fatal(err)
+		services, faulty, err := config.LoadMaster(dir, cfg)
+		if err != nil || len(faulty) > 0 {
+			t.Fatal(faulty, err)
 		}
-		s, err := makeSettings(cfg, services, map[string]service.Spec{"agent": {Process: "agent"}, "outside": {Process: "outside", Program: "no-such-program"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := makeSettings(cfg, services, map[string]service.Spec{"agent": {Process: "agent"}, "outside": {Process: "outside", Program: "no-such-program"}})
 		got := s.missing()
-		if test.want == "" && len(got) != 0 || test.want != "" && (len(got) != 1 || !strings.Contains(got[0], test.want)) {
+		if test.want == "" && len(got) != 0 || test.want != "" && (len(got) != 1 || !strings.Contains(got[0].String(), test.want)) {
 			t.Errorf("%q without %q: %q, want %q", test.main, test.without, got, test.want)
 		}
 	}

@@ -2,28 +2,39 @@ package master
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"posthaste/internal/maillog"
+	"posthaste/internal/service"
 )
 
 // letGoTime is how long a process may take to give up its sockets. Its
 // successor starts after that in any case: two may accept for a moment.
 const letGoTime = 5 * time.Second
 
+// prepareTime is how long successors may take to prepare themselves while the
+// old processes go on. Who is not ready by then is waited for without anybody
+// who serves.
+const prepareTime = 10 * time.Second
+
 // reload reads the configuration again.
 func (m *master) reload() {
 	if m.stopping {
 		return
 	}
+	if m.reloading != nil { // it is read again when the one under way has come to its end
+		m.again++
+		return
+	}
 	m.notify("RELOADING=1")
-	defer m.notify("READY=1")
 	if err := m.tryReload(); err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			m.log.Error("reload refused, the running configuration goes on: %s", line)
 		}
+		m.notify("READY=1")
 	}
 }
 
@@ -35,6 +46,7 @@ func (m *master) tryReload() error {
 	if s.queue != m.settings.queue {
 		return fmt.Errorf("queue_directory has changed from %s to %s: stop and start the mail system", m.settings.queue, s.queue)
 	}
+	s.keepFaulty(m.settings)
 	problems, err := prepareDirectories(s.config)
 	if err != nil {
 		return err
@@ -51,50 +63,133 @@ func (m *master) tryReload() error {
 	for _, w := range append(problems, furnishJail(s, "/")...) {
 		log.Warning("%s", w)
 	}
-	old, before := m.order, m.settings
+	old := m.order
 	was := m.log
 	m.log = log
 	was.Close()
 	m.adopt(s, sockets)
-	for _, sv := range old {
-		m.retire(sv)
-		sv.throttled = false // whoever reloads has perhaps mended it
-	}
-	m.log.Log(maillog.MasterReloaded{Version: s.version(), ConfigDir: m.opts.ConfigDir})
-	m.announce(before)
-	for _, sv := range m.order {
-		m.listen(sv)
-		m.startWakeups(sv)
-	}
+	m.prepareSuccessors(old)
 	return nil
 }
 
-// retire has the service's process end when its work is done. The service
-// has no other until the sockets are free, or, if it is exclusive, until the
-// process has ended.
-func (m *master) retire(s *serv) {
-	c := s.current
-	if c == nil {
+// prepareSuccessors starts a successor for each process. They prepare themselves
+// while the old ones go on.
+func (m *master) prepareSuccessors(old []*serv) {
+	m.reloads++
+	this := m.reloads
+	m.reloading = old
+	for _, s := range old {
+		if c := s.next; c != nil { // a store's, which has not had its turn: its settings are out of date
+			s.next = nil
+			m.tell(c, syscall.SIGTERM)
+		}
+		if s.current != nil && !s.removed {
+			s.next = m.spawn(s)
+		}
+	}
+	m.after(prepareTime, func() {
+		if m.reloads != this || m.reloading == nil {
+			return
+		}
+		for _, s := range m.reloading {
+			if s.next != nil && !s.next.ready {
+				m.log.Warning("%s is not ready to serve after %v: its predecessor does not wait for it", s.next, prepareTime)
+				s.next.ready = true
+			}
+		}
+		m.replaceAll()
+	})
+	m.replaceAll()
+}
+
+// replaceAll has all processes retire once their successors are ready: all at
+// once, so that the services have the same settings.
+func (m *master) replaceAll() {
+	if m.reloading == nil || m.stopping {
 		return
 	}
-	s.current, s.before = nil, c
+	for _, s := range m.reloading {
+		if s.next != nil && !s.next.ready {
+			return
+		}
+	}
+	old := m.reloading
+	m.reloading = nil
+	m.stores = nil
+	for _, s := range old {
+		s.throttled, s.badStarts = false, 0 // whoever reloads has perhaps mended it
+		if s.spec.Rank == service.Store {
+			m.stores = append(m.stores, s)
+			continue
+		}
+		m.retire(s)
+	}
+	this := m.reloads
+	m.after(storesWait, func() {
+		if m.reloads == this {
+			m.retireStores(true)
+		}
+	})
+	m.retireStores(false)
+	for range 1 + m.covered {
+		m.log.Log(maillog.MasterReloaded{Version: m.settings.version(), ConfigDir: m.opts.ConfigDir})
+	}
+	m.announce(m.settings)
+	for _, s := range m.order {
+		m.listen(s)
+		m.startWakeups(s)
+	}
+	m.notify("READY=1")
+	m.covered = 0
+	if m.again > 0 {
+		m.covered, m.again = m.again-1, 0
+		m.reload()
+	}
+}
+
+// storesWait bounds how long the stores wait for the queue manager to leave.
+const storesWait = 2 * time.Second
+
+// retireStores has the processes retire that keep other people's results: when the
+// queue manager has left, which has some for them, or at once.
+func (m *master) retireStores(now bool) {
+	for _, s := range m.order {
+		if s.spec.Rank == service.Queue && len(s.before) > 0 && !now {
+			return
+		}
+	}
+	stores := m.stores
+	m.stores = nil
+	for _, s := range stores {
+		m.retire(s)
+		m.listen(s)
+	}
+}
+
+// retire has the service's process end when its work is done. Its successor, or
+// who is started when there is need, serves as soon as the sockets are free,
+// and, if the service is exclusive, all that it owns.
+func (m *master) retire(s *serv) {
+	c := s.current
+	if c == nil { // it has died meanwhile
+		s.current, s.next = s.next, nil
+		m.let(s)
+		return
+	}
+	s.current, s.next, s.before = s.next, nil, append(s.before, c)
 	m.tell(c, syscall.SIGHUP)
+	m.let(s)
 	if s.spec.Exclusive {
 		limit := m.settings.config.Duration("application_event_drain_time")
 		m.after(limit, func() { m.hurry(c, fmt.Sprintf("has not ended %v after a reload", limit)) })
 		return
 	}
-	m.after(letGoTime, func() {
-		if s.before == c {
-			s.before = nil
-			m.listen(s)
-		}
-	})
+	m.after(letGoTime, func() { m.letGo(c) })
 }
 
 // hurry stops a process that should have ended, and kills it a little later.
 func (m *master) hurry(c *child, why string) {
-	if m.children[c.pid] != c || m.stopping {
+	if m.children[c.pid] != c || !slices.Contains(c.serv.before, c) || m.stopping {
 		return
 	}
 	m.log.Warning("%s %s: it is stopped", c, why)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -40,6 +41,12 @@ type master struct {
 	rank      service.Rank // while stopping: what has been told to stop
 	allTold   bool         // every rank has
 
+	reloading []*serv // services whose processes are to be replaced when their successors are ready; nil: there is no reload under way
+	reloads   int     // how many have begun
+	again     int     // how often a reload has been asked for since
+	covered   int     // requests for which the one under way stands, besides the one that it answers
+	stores    []*serv // those of them that are still to be retired, when the queue manager has left
+
 	events  chan func()
 	signals chan os.Signal
 	quit    sync.Once
@@ -51,11 +58,13 @@ type master struct {
 type serv struct {
 	*entry
 	socks     []*socket
-	current   *child // accepts, or is about to
-	before    *child // must let go of the sockets first
+	current   *child   // accepts, or is about to
+	next      *child   // prepares to take current's place
+	before    []*child // must let go first, of the sockets, or of what is exclusive about the service
 	throttled bool
 	throttles int
 	crashes   int // in a row, each soon after the start
+	badStarts int // in a row: it failed before it had served
 	removed   bool
 	wakeups   int // the series of wake-ups that counts
 	waking    bool
@@ -68,6 +77,8 @@ type child struct {
 	path    string
 	began   time.Time
 	told    bool // to retire or stop, or has been killed
+	ready   bool // waits for its turn
+	let     bool // it is its turn
 	used    bool // has served
 	reaped  bool
 	eof     bool // the status socket is at its end
@@ -121,7 +132,7 @@ func (m *master) adopt(s *settings, sockets map[string]*socket) {
 
 // listen watches the sockets of a service that has no process.
 func (m *master) listen(s *serv) {
-	if s.current != nil || s.before != nil || s.throttled || s.removed || !m.mayStart(s) {
+	if !m.wants(s) {
 		return
 	}
 	for _, sock := range s.socks {
@@ -129,6 +140,11 @@ func (m *master) listen(s *serv) {
 			panic(fmt.Sprintf("master: watch %s: %v", sock, err))
 		}
 	}
+}
+
+// wants says whether the service has no process and may have one.
+func (m *master) wants(s *serv) bool {
+	return s.current == nil && len(s.before) == 0 && !s.throttled && !s.removed && m.mayStart(s)
 }
 
 // mayStart says whether the service may have a new process: while the system
@@ -140,7 +156,7 @@ func (m *master) mayStart(s *serv) bool {
 // readable is called by the poller.
 func (m *master) readable(fd int) {
 	m.post(func() {
-		if s := m.byFD[fd]; s != nil && s.current == nil && s.before == nil && !s.throttled && m.mayStart(s) {
+		if s := m.byFD[fd]; s != nil && m.wants(s) {
 			m.start(s)
 		}
 	})
@@ -148,13 +164,34 @@ func (m *master) readable(fd int) {
 
 // start starts a process for the service.
 func (m *master) start(s *serv) {
-	c, err := m.fork(s)
-	if err != nil {
-		m.log.Warning("%s: start a process: %v", m.programPath(s), err)
+	c := m.spawn(s)
+	if c == nil {
 		m.throttle(s)
 		return
 	}
 	s.current = c
+	m.let(s)
+	if s.WakeupLazy && !s.waking {
+		m.nextWakeup(s, s.wakeups)
+	}
+}
+
+// let has the service's process serve, if it is its turn.
+func (m *master) let(s *serv) {
+	if c := s.current; c != nil && !c.let && (len(s.before) == 0 || !s.spec.Exclusive) {
+		c.let = true
+		c.control.Write([]byte{service.StatusGo}) // one that has died is noticed elsewhere
+	}
+}
+
+// spawn starts a process for the service, which waits for its turn. It is nil
+// when that cannot be done.
+func (m *master) spawn(s *serv) *child {
+	c, err := m.fork(s)
+	if err != nil {
+		m.log.Warning("%s: start a process: %v", m.programPath(s), err)
+		return nil
+	}
 	m.children[c.pid] = c
 	m.wg.Go(func() { m.readStatus(c) })
 	if c.stderr != nil {
@@ -164,9 +201,7 @@ func (m *master) start(s *serv) {
 			})
 		})
 	}
-	if s.WakeupLazy && !s.waking {
-		m.nextWakeup(s, s.wakeups)
-	}
+	return c
 }
 
 // programPath is the path of the service's program as the log has it.
@@ -295,17 +330,38 @@ func (m *master) said(c *child, what byte) {
 	switch what {
 	case service.StatusUsed:
 		c.used = true
+		c.serv.badStarts = 0
+	case service.StatusReady:
+		c.ready = true
+		m.replaceAll()
 	case service.StatusRetired:
 		c.told = true
 		s := c.serv
 		if s.current == c { // it retires by itself: it was idle
-			s.current, s.before = nil, c
+			s.current, s.before = nil, append(s.before, c)
 		}
-		if s.before == c && !s.spec.Exclusive {
-			s.before = nil
-			m.listen(s)
+		if !s.spec.Exclusive {
+			m.letGo(c)
+		}
+	case service.StatusReleased:
+		if c.told { // else it has failed, which is seen to when it has ended
+			m.letGo(c)
 		}
 	}
+}
+
+// letGo: the process is in nobody's way any more.
+func (m *master) letGo(c *child) {
+	s := c.serv
+	i := slices.Index(s.before, c)
+	if i < 0 {
+		return
+	}
+	s.before = slices.Delete(s.before, i, i+1)
+	m.let(s)
+	m.listen(s)
+	m.revive(s)
+	m.retireStores(false)
 }
 
 // lastWords is how many lines of a process's standard error are logged.
@@ -376,12 +432,20 @@ func (m *master) ended(c *child) {
 	s := c.serv
 	failed := m.report(c)
 	bad := !c.used && !c.told && (failed || time.Since(c.began) < time.Second)
+	if s.next == c { // whatever is wrong, the successor is started again when there is need
+		s.next = nil
+		m.replaceAll()
+		m.advance()
+		return
+	}
 	if s.current == c {
 		s.current = nil
 	}
-	if s.before == c {
-		s.before = nil
+	if i := slices.Index(s.before, c); i >= 0 {
+		s.before = slices.Delete(s.before, i, i+1)
+		m.retireStores(false)
 	}
+	m.let(s)
 	s.crashes++
 	if !failed || c.told || time.Since(c.began) >= soundLife {
 		s.crashes = 0
@@ -420,7 +484,7 @@ func crashPause(crashes int) time.Duration {
 // revive wakes a service that has just lost its process and works by itself
 // (qmgr, pickup): nobody may come to its socket for a long time.
 func (m *master) revive(s *serv) {
-	if s.Wakeup > 0 && !s.WakeupLazy && s.current == nil && !s.removed && !m.stopping {
+	if s.Wakeup > 0 && !s.WakeupLazy && s.current == nil && len(s.before) == 0 && !s.removed && !m.stopping {
 		m.wakeUp(s)
 	}
 }
@@ -444,11 +508,20 @@ func (m *master) report(c *child) bool {
 	return true
 }
 
-// throttle keeps the service without a process for service_throttle_time.
+// throttle keeps the service without a process for a while. A full disk, a table
+// that is being made, a host that does not answer: what keeps a service from starting is often over in a
+// moment, and others wait for the service. So the first pauses are short, and
+// only what goes on failing waits for service_throttle_time.
 func (m *master) throttle(s *serv) {
 	m.log.LogWarning(maillog.Throttling{Path: m.programPath(s)})
-	m.pause(s, m.settings.config.Duration("service_throttle_time"))
+	limit := m.settings.config.Duration("service_throttle_time")
+	m.pause(s, min(firstThrottle<<min(s.badStarts, 20), limit))
+	s.badStarts++
 }
+
+// firstThrottle is the pause after the first bad start; each one is twice as long
+// as the one before.
+const firstThrottle = time.Second
 
 // pause keeps the service without a process for some time.
 func (m *master) pause(s *serv, d time.Duration) {

@@ -19,7 +19,7 @@ func setgidSite(t *testing.T, prepare func(dir string)) *site {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT PROVED HERE: the test needs root")
 	}
-	s := newSite(t, "command_directory = QUEUE/sbin\n", echoService)
+	s := newSite(t, "command_directory = QUEUE/sbin\n", echoService+needed)
 	if err := os.Mkdir(s.path("sbin"), 0o755); err != nil {
 		t.Fatal(err)
 	}

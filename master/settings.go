@@ -1,7 +1,6 @@
 package master
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -31,7 +30,6 @@ var builtIn = map[string]string{
 	"flush":      "qmgr knows what waits for a destination",
 	"postscreen": "smtpd judges clients before it greets them",
 	"scache":     "smtp keeps its own sessions",
-	"showq":      "qmgr lists the queue",
 	"tlsmgr":     "each service keeps its own TLS sessions and keys",
 	"tlsproxy":   "smtpd does TLS itself",
 }
@@ -39,25 +37,67 @@ var builtIn = map[string]string{
 // aliases are programs that go by another name here.
 var aliases = map[string]string{"oqmgr": "qmgr", "nqmgr": "qmgr"}
 
-// loadSettings reads main.cf and master.cf, and works out every socket. The
-// error has all that is wrong, one a line, with file and line.
+// loadSettings reads main.cf and master.cf, and works out every socket. What is wrong with
+// one entry of master.cf costs the service of that entry alone, and is in the settings' faulty.
+// The error has all that is wrong with main.cf, one a line, with file and line, or with
+// master.cf if not one service is left.
 func loadSettings(opts Options) (*settings, error) {
 	cfg, err := config.Load(opts.ConfigDir)
 	if err != nil {
 		return nil, err
 	}
-	services, err := config.LoadMaster(opts.ConfigDir, cfg)
+	services, faulty, err := config.LoadMaster(opts.ConfigDir, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return makeSettings(cfg, services, opts.Services)
+	s := makeSettings(cfg, services, opts.Services)
+	s.addFaulty(faulty)
+	if len(s.services) == 0 && len(s.faulty) > 0 {
+		return nil, config.JoinLineErrors(s.faulty)
+	}
+	for _, e := range s.services {
+		e.line.Verbose += opts.Verbose
+	}
+	return s, nil
+}
+
+// addFaulty adds malformed entries of master.cf to the faulty ones.
+func (s *settings) addFaulty(list []*config.LineError) {
+	s.faulty = append(s.faulty, list...)
+	slices.SortStableFunc(s.faulty, func(a, b *config.LineError) int { return a.Line - b.Line })
+}
+
+// keepFaulty has the services that ran until now go on under their old entries where the new
+// ones are faulty: a slip in an editor does not take a service away at a reload. It returns
+// what went on.
+func (s *settings) keepFaulty(old *settings) (kept []*entry) {
+	used := make(map[string]bool)
+	for _, e := range s.services {
+		used[e.key()] = true
+		for _, ep := range e.endpoints {
+			used[ep.String()] = true
+		}
+	}
+	for _, e := range old.services {
+		faulty := slices.ContainsFunc(s.faulty, func(f *config.LineError) bool {
+			return f.Concerns(e.Name, e.Type)
+		})
+		if !faulty || used[e.key()] || slices.ContainsFunc(e.endpoints, func(ep endpoint) bool { return used[ep.String()] }) {
+			continue
+		}
+		if _, err := e.configured(s.config); err == nil {
+			kept = append(kept, e)
+		}
+	}
+	s.services = append(s.services, kept...)
+	return kept
 }
 
 // Notes says what there is to know of services that have no process of their
 // own. The error has what is wrong with any, one a line.
 func Notes(cfg *config.Config, services []config.Service, specs map[string]service.Spec) ([]string, error) {
-	s, err := makeSettings(cfg, services, specs)
-	if err != nil {
+	s := makeSettings(cfg, services, specs)
+	if err := config.JoinLineErrors(s.faulty); err != nil {
 		return nil, err
 	}
 	return s.notes, nil
@@ -73,12 +113,15 @@ func Knows(program string, specs map[string]service.Spec) bool {
 	return known || built
 }
 
-func makeSettings(cfg *config.Config, services []config.Service, specs map[string]service.Spec) (*settings, error) {
+func makeSettings(cfg *config.Config, services []config.Service, specs map[string]service.Spec) *settings {
 	s := &settings{config: cfg, queue: cfg.String("queue_directory")}
 	disabled := cfg.List("master_service_disable")
 	behind := behindPostscreen(cfg, services)
 	services = withMetrics(cfg, services)
-	var errs []error
+	fault := func(c *config.Service, err error) {
+		s.faulty = append(s.faulty, &config.LineError{File: c.File, Line: c.Line, Name: c.Name, Type: c.Type,
+			Err: fmt.Errorf("service %s/%s: %w", c.Name, c.Type, err)})
+	}
 	used := make(map[string]bool) // endpoints
 	for _, c := range services {
 		if matches(disabled, c) {
@@ -96,23 +139,29 @@ func makeSettings(cfg *config.Config, services []config.Service, specs map[strin
 		if err == nil && spec != nil {
 			e, err = newEntry(cfg, c, *spec)
 		}
+		if err == nil && e != nil {
+			err = claim(used, e)
+		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s:%d: service %s/%s: %w", c.File, c.Line, c.Name, c.Type, err))
+			fault(&c, err)
 		} else if e != nil {
 			s.services = append(s.services, e)
-			for _, ep := range e.endpoints {
-				name := ep.String()
-				if used[name] {
-					errs = append(errs, fmt.Errorf("%s:%d: service %s: %s is used by an earlier line of master.cf", e.File, e.Line, e.key(), name))
-				}
-				used[name] = true
-			}
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
+	return s
+}
+
+// claim notes the endpoints of a service as used, unless an earlier one has one of them.
+func claim(used map[string]bool, e *entry) error {
+	for _, ep := range e.endpoints {
+		if used[ep.String()] {
+			return fmt.Errorf("%s is used by an earlier line of master.cf", ep)
+		}
 	}
-	return s, nil
+	for _, ep := range e.endpoints {
+		used[ep.String()] = true
+	}
+	return nil
 }
 
 // warnings are what an operator should know about main.cf, and about the
@@ -121,6 +170,9 @@ func (s *settings) warnings() []string {
 	list := s.config.Warnings()
 	for _, e := range s.services {
 		list = append(list, e.Warnings(s.config)...)
+		if e.line.Verbose > 0 && !e.spec.Talks {
+			list = append(list, fmt.Sprintf("%s:%d: service %s: -v has no effect: %s has no dialogue to log", e.File, e.Line, e.key(), e.Command))
+		}
 	}
 	return list
 }
@@ -155,6 +207,8 @@ func program(cfg *config.Config, c, behind *config.Service, specs map[string]ser
 			return screened(c, behind, specs)
 		}
 		c.Command = behind.Command
+	} else if why := doneElsewhere(cfg, c); why != "" {
+		return nil, " is built in: " + why, nil
 	} else if found, ok := specs[c.Command]; ok {
 		return &found, "", nil
 	} else if why, ok := builtIn[c.Command]; ok {
@@ -162,6 +216,22 @@ func program(cfg *config.Config, c, behind *config.Service, specs map[string]ser
 	}
 	return nil, "", fmt.Errorf("command %s: expected one of: %s; put a # before the line if you do not need the service",
 		c.Command, strings.Join(names(specs), " "))
+}
+
+// doneElsewhere says of a service that nobody would ever ask, though its program is one of
+// ours, who does its work; "" of any other. Every master.cf of Postfix has three such.
+func doneElsewhere(cfg *config.Config, c *config.Service) string {
+	bounce := cfg.String("bounce_service_name")
+	switch {
+	case c.Type != "unix":
+	case c.Command == "bounce" && c.Name == "defer" && bounce != "defer":
+		return "why mail is delayed is in the queue's log"
+	case c.Command == "bounce" && c.Name == "trace" && bounce != "trace":
+		return "service " + bounce + " writes all reports"
+	case c.Command == "proxymap" && c.Name == "proxywrite" && cfg.String("proxymap_service_name") != "proxywrite":
+		return "services write their own files"
+	}
+	return ""
 }
 
 // screened makes one service of postscreen and what is behind it, with the
@@ -244,6 +314,7 @@ func (e *entry) configured(cfg *config.Config) (*config.Config, error) {
 // serviceArgs returns the arguments that are the service's own, and how often
 // -v is among the options before them. The -o options have been read already.
 func serviceArgs(args []string) (own []string, verbose int, err error) {
+	args = config.SeparateOptions(args)
 	i := 0
 	for ; i < len(args) && strings.HasPrefix(args[i], "-"); i++ {
 		switch {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,22 +18,22 @@ import (
 	"posthaste/internal/service"
 )
 
-// services makes settings of a master.cf with services that do nothing.
+// services makes settings of a master.cf with services that do nothing. The error has what
+// is wrong with entries.
 func services(t *testing.T, main, master string) (*settings, error) {
 	t.Helper()
 	cfg, err := config.LoadString("compatibility_level = 3.7\ninet_interfaces = 192.0.2.1\n" + main)
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := config.LoadMasterString(master, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list, faulty := config.LoadMasterString(master, cfg)
 	specs := make(map[string]service.Spec)
 	for _, name := range []string{"smtpd", "qmgr", "pipe"} {
 		specs[name] = service.Spec{Process: name}
 	}
-	return makeSettings(cfg, list, specs)
+	s := makeSettings(cfg, list, specs)
+	s.addFaulty(faulty)
+	return s, config.JoinLineErrors(s.faulty)
 }
 
 func describe(s *settings) string {
@@ -120,10 +121,31 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// Lines that every master.cf has, of services that have nothing to do here, are no process,
+// unless a parameter or another program makes more of them.
+func TestDoneElsewhere(t *testing.T) {
+	t.Parallel()
+	cfg, err := config.LoadString("bounce_service_name = trace\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, typ, command string
+		done               bool
+	}{
+		{"defer", "unix", "bounce", true}, {"defer", "unix", "pipe", false}, {"defer", "inet", "bounce", false}, {"trace", "unix", "bounce", false},
+		{"bounce", "unix", "bounce", false}, {"proxywrite", "unix", "proxymap", true}, {"proxymap", "unix", "proxymap", false},
+	} {
+		if got := doneElsewhere(cfg, &config.Service{Name: c.name, Type: c.typ, Command: c.command}); (got != "") != c.done {
+			t.Errorf("%v: %q", c, got)
+		}
+	}
+}
+
 func TestSettingsRefused(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ main, master, want string }{
-		{"", "\nq unix - - n - - ehco\n", "master.cf:2: service q/unix: command ehco: expected one of: anvil dnsblog flush pipe postscreen qmgr scache showq smtpd tlsmgr tlsproxy; put a #"},
+		{"", "\nq unix - - n - - ehco\n", "master.cf:2: service q/unix: command ehco: expected one of: anvil dnsblog flush pipe postscreen qmgr scache smtpd tlsmgr tlsproxy; put a #"},
 		{"", "25 inet n - n - - postscreen\n", "master.cf:1: service 25/inet: postscreen is built in, and hands its clients to service smtpd/pass, which master.cf does not have"},
 		{"", "25 inet n - n - - postscreen\nsmtpd pass - - n - - no\n", "master.cf:1: service 25/inet: command no: expected one of"},
 		{"", "nosuchport inet n - n - - smtpd\n", `master.cf:1: service nosuchport/inet: no such port or service: "nosuchport"`},
@@ -137,6 +159,30 @@ func TestSettingsRefused(t *testing.T) {
 	} {
 		if _, err := services(t, test.main, test.master); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s%s: %v\nwant %s", test.main, test.master, err, test.want)
+		}
+	}
+}
+
+// TestFaultyEntries: each kind of mistake costs the service of its entry alone.
+func TestFaultyEntries(t *testing.T) {
+	t.Parallel()
+	for _, faulty := range []string{
+		"628 inet n - n - - qmqpd", "reindex unix n - n - 1 nbdb_reindexd", "short unix - - n", "word", "t tcp - - n - - qmgr",
+		"m unix - - n - many qmgr", "w unix - - n x - qmgr", "o unix - - n - - qmgr -o", "b unix - - n - - qmgr -o { a = b",
+		"x unix - - n - - qmgr -x", "l unix - - n - - qmgr -o message_size_limit=big", "nosuchport inet n - n - - smtpd",
+		"25 inet n - n - - smtpd\n25 unix - - n - - qmgr -o", "[::1 inet n - n - - smtpd", "smtp inet n - n - - postscreen",
+		"26 inet n - n - - smtpd\n192.0.2.1:26 inet n - n - - smtpd",
+	} {
+		s, err := services(t, "", "first unix - - n - - qmgr\n"+faulty+"\nlast unix - - n - - pipe\n")
+		if err == nil || len(s.faulty) != 1 {
+			t.Errorf("%s: %d errors: %v", faulty, len(s.faulty), err)
+			continue
+		}
+		if f := s.faulty[0]; f.File != "master.cf" || f.Line != 2+strings.Count(faulty, "\n") || f.Name != strings.Fields(faulty[strings.LastIndexByte(faulty, '\n')+1:])[0] {
+			t.Errorf("%s: the error is of %s:%d, service %s", faulty, f.File, f.Line, f.Name)
+		}
+		if n := len(s.services); s.services[0].Name != "first" || s.services[n-1].Name != "last" || n != 2+strings.Count(faulty, "\n") {
+			t.Errorf("%s: %s", faulty, describe(s))
 		}
 	}
 }
@@ -264,7 +310,7 @@ func TestOwners(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT PROVED HERE: only root can give files away")
 	}
-	s := newSite(t, "", echoService)
+	s := newSite(t, "", echoService+needed)
 	s.mustCommand("check")
 	s.mustCommand("set-permissions")
 	segment, other := s.path("queue/spool/seg/0"), s.path("other")
@@ -324,7 +370,7 @@ func TestForetell(t *testing.T) {
 // TestReadOnly has check, start and reload tell that a directory can only be read.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "", echoService)
+	s := newSite(t, "", echoService+needed)
 	s.mustCommand("check")
 	dir := s.path("queue/spool")
 	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
@@ -402,7 +448,7 @@ func TestOwn(t *testing.T) {
 
 func TestCheckAndSetPermissions(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "command_directory = QUEUE/sbin\n", echoService)
+	s := newSite(t, "command_directory = QUEUE/sbin\n", echoService+needed)
 	s.mustCommand("check")
 	private := s.path("queue/private")
 	os.Chmod(private, 0o777)
@@ -483,7 +529,7 @@ func masterText(t *testing.T, s *site) string {
 // What check -v prints has the place of each service without a process.
 func TestCheckVerbose(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "", echoService+"tlsmgr unix - - n 1000? 1 tlsmgr\n")
+	s := newSite(t, "", echoService+needed+"tlsmgr unix - - n 1000? 1 tlsmgr\n")
 	check := func(advice func(*config.Config, []config.Service) []string) string {
 		opts := testOptions()
 		opts.Advice = advice
@@ -505,6 +551,27 @@ func TestCheckVerbose(t *testing.T) {
 	s.edit("master.cf", "tlsmgr unix", "#tlsmgr unix")
 	if got, want := check(nil), "nothing in these files behaves differently from Postfix\n"; got != want {
 		t.Errorf("printed %q, expected %q", got, want)
+	}
+}
+
+// The command line's -v is every service's, besides those of its own line.
+func TestVerboseForAll(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "", echoService+"loud unix - - n - - echo -v -v\n")
+	opts := testOptions()
+	opts.ConfigDir, opts.Verbose = s.dir, 2
+	got, err := loadSettings(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range got.services {
+		if want := map[bool]int{false: 2, true: 4}[e.Name == "loud"]; e.line.Verbose != want {
+			t.Errorf("service %s: %d, want %d", e.Name, e.line.Verbose, want)
+		}
+	}
+	c := &control{opts: testOptions(), stderr: io.Discard}
+	if args, err := c.flags([]string{"-vv", "-c", s.dir, "-v", "status"}); err != nil || len(args) != 1 || c.opts.Verbose != 3 {
+		t.Errorf("%q, %v, verbose %d", args, err, c.opts.Verbose)
 	}
 }
 
@@ -547,8 +614,9 @@ func TestStrftime(t *testing.T) {
 // Options in master.cf that do nothing are warned of, by check and at start.
 func TestOptionWarnings(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "", "low unix n - n - - echo -o no_such_parameter=x -o html_directory=/x\n")
-	want := []string{"service low/unix: -o: unknown parameter no_such_parameter=x: nothing reads it",
+	s := newSite(t, "", "low unix n - n - - echo -v -o no_such_parameter=x -o html_directory=/x\n"+needed)
+	want := []string{"service low/unix: -v has no effect: echo has no dialogue to log",
+		"service low/unix: -o: unknown parameter no_such_parameter=x: nothing reads it",
 		"service low/unix: -o: parameter html_directory has no effect in Posthaste"}
 	status, said := s.command("check")
 	if status != 0 {

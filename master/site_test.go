@@ -28,6 +28,9 @@ import (
 // TestMain is the program under test, too: executed as "master" or under a
 // service's name it is that.
 func TestMain(m *testing.M) {
+	if what := os.Getenv(lockHelper); what != "" {
+		holdLock(what)
+	}
 	name := service.Program()
 	if name == Program {
 		os.Exit(Main(testOptions(), os.Args[1:]))
@@ -50,6 +53,7 @@ func testServices() map[string]service.Spec {
 		"caged":    {Process: "caged", Rank: service.Intake, Sandbox: service.Plain, Run: runEcho},
 		"keeper":   {Process: "keeper", Rank: service.Store, Exclusive: true, Run: runKeeper},
 		"broken":   {Process: "broken", Run: func(context.Context, *service.Env) error { return errors.New("this never works") }},
+		"shaky":    {Process: "shaky", Rank: service.Intake, Run: runShaky},
 		"wrong":    {Process: "wrong", Rank: service.Intake, Tries: true, Run: func(context.Context, *service.Env) error { return errors.New("a setting is wrong") }},
 		"stubborn": {Process: "stubborn", Rank: service.Agent, Run: runStubborn},
 		"stuck":    {Process: "stuck", Rank: service.Store, Exclusive: true, Run: runStubborn},
@@ -135,6 +139,17 @@ func runKeeper(ctx context.Context, env *service.Env) error {
 	return env.ServeIPC(ctx, &ipc.Server{OnTrigger: func(b []byte) { fmt.Fprintf(f, "trigger %s\n", b) }}, time.Second)
 }
 
+// runShaky fails to start as often as there are files of its name to remove, and then
+// serves as echo does.
+func runShaky(ctx context.Context, env *service.Env) error {
+	for _, name := range []string{"shaky1", "shaky2"} {
+		if os.Remove(name) == nil {
+			return fmt.Errorf("%s: no space left on device", name)
+		}
+	}
+	return runEcho(ctx, env)
+}
+
 // runStubborn does not end when told to.
 func runStubborn(ctx context.Context, env *service.Env) error {
 	err := env.ServeConns(ctx, func(_ context.Context, nc net.Conn) {
@@ -151,6 +166,10 @@ type site struct {
 	t   *testing.T
 	dir string
 }
+
+// needed are the services without which check says that mail would wait.
+const needed = "cleanup unix n - n - - echo\nqmgr unix n - n - - echo\nrewrite unix - - n - - echo\nbounce unix - - n - - echo\n" +
+	"local unix - - n - - echo\nsmtp unix - - n - - echo\n"
 
 // newSite writes a configuration. QUEUE in the texts stands for the site's
 // directory.

@@ -3,11 +3,12 @@ package master
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
+	"posthaste/internal/occupant"
+	"posthaste/internal/rights"
 	"posthaste/internal/service"
 )
 
@@ -75,7 +76,11 @@ func explain(e *entry, ep endpoint, err error) error {
 	where := fmt.Sprintf("%s:%d: service %s: listen on %s: %v", e.File, e.Line, e.key(), ep, err)
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
-		return fmt.Errorf("%s; another program has the port: stop it (\"ss -ltnp\" shows which), or change the port in master.cf", where)
+		who := "another program"
+		if p, ok := occupant.Of(ep.addr); ok {
+			who = p.String()
+		}
+		return fmt.Errorf("%s; %s has the port: stop it, or change the port in master.cf", where, who)
 	case errors.Is(err, unix.EACCES) && ep.network == "tcp":
 		return fmt.Errorf("%s; ports below 1024 are for root: start as root, or use a higher port in master.cf", where)
 	case errors.Is(err, unix.EADDRNOTAVAIL):
@@ -115,62 +120,98 @@ func (m *master) openInet(ep endpoint, window int) (*socket, error) {
 			m.log.Warning("%s: %v", ep, err)
 		}
 	}
-	return listenOn(&socket{endpoint: ep, fd: fd}, sa, err)
-}
-
-// listenOn binds and listens, unless something went wrong before.
-func listenOn(s *socket, sa unix.Sockaddr, err error) (*socket, error) {
 	if err == nil {
-		err = unix.Bind(s.fd, sa)
+		err = unix.Bind(fd, sa)
 	}
-	if err == nil && s.network != "unixgram" {
-		err = unix.Listen(s.fd, backlog)
+	if err == nil {
+		err = unix.Listen(fd, backlog)
 	}
 	if err != nil {
-		unix.Close(s.fd)
+		unix.Close(fd)
 		return nil, err
 	}
-	return s, nil
+	return &socket{endpoint: ep, fd: fd}, nil
 }
 
+// openUnix makes a socket as the owner of its directory, which is mail_owner's:
+// what root did there by name, mail_owner could lead elsewhere.
 func openUnix(queue string, ep endpoint) (*socket, error) {
 	kind := unix.SOCK_STREAM
 	if ep.network == "unixgram" {
 		kind = unix.SOCK_DGRAM
 	}
-	s := &socket{endpoint: ep, path: filepath.Join(queue, ep.path)}
-	// What an earlier master left. Nobody else listens: we have the lock.
-	if info, err := os.Lstat(s.path); err == nil {
-		if info.Mode().Type() != os.ModeSocket {
-			return nil, fmt.Errorf("%s exists and is not a socket; remove it", s.path)
+	s := &socket{endpoint: ep, fd: -1, path: filepath.Join(queue, ep.path)}
+	err := s.inDirectory(func(dir int, name string) (err error) {
+		if err := s.clear(dir, name); err != nil {
+			return err
 		}
-		if err := os.Remove(s.path); err != nil {
-			return nil, err
+		if s.fd, err = unix.Socket(unix.AF_UNIX, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
 		}
-	}
-	var err error
-	if s.fd, err = unix.Socket(unix.AF_UNIX, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
-		return nil, err
-	}
-	// A socket address has room for 107 bytes: go by way of the directory.
-	dir, err := unix.Open(filepath.Dir(s.path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		unix.Close(s.fd)
-		return nil, fmt.Errorf("%s: %w", filepath.Dir(s.path), err)
-	}
-	defer unix.Close(dir)
-	sa := &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir, filepath.Base(s.path))}
-	if s, err = listenOn(s, sa, nil); err != nil {
-		return nil, err
-	}
-	if err = unix.Lstat(s.path, &s.name); err == nil {
-		err = os.Chmod(s.path, 0o666) // the directory decides who may come
-	}
+		// A socket address has room for 107 bytes: go by way of the directory.
+		if err := unix.Bind(s.fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir, name)}); err != nil {
+			return err
+		}
+		if s.name, err = open(dir, name); err != nil || kind == unix.SOCK_DGRAM {
+			return err
+		}
+		return unix.Listen(s.fd, backlog)
+	})
 	if err != nil {
 		s.remove()
 		return nil, err
 	}
 	return s, nil
+}
+
+// inDirectory calls f with the socket's directory and its name there, and with the file
+// rights of the directory's owner.
+func (s *socket) inDirectory(f func(dir int, name string) error) error {
+	dir, who, err := rights.OpenDirectory(filepath.Dir(s.path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if who.IsOwn() {
+		return f(int(dir.Fd()), filepath.Base(s.path))
+	}
+	// To have been somebody else hides our descriptors from who has not CAP_SYS_PTRACE, as in
+	// most containers: the control commands want to see them. Nothing of ours is another
+	// user's to see all the same.
+	defer unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
+	return who.Do(func() error { return f(int(dir.Fd()), filepath.Base(s.path)) })
+}
+
+// clear removes what an earlier master left. Nobody else listens: we have the lock.
+func (s *socket) clear(dir int, name string) error {
+	var old unix.Stat_t
+	switch err := unix.Fstatat(dir, name, &old, unix.AT_SYMLINK_NOFOLLOW); {
+	case err == unix.ENOENT:
+		return nil
+	case err != nil:
+		return err
+	case old.Mode&unix.S_IFMT != unix.S_IFSOCK:
+		return fmt.Errorf("%s exists and is not a socket; remove it", s.path)
+	}
+	return unix.Unlinkat(dir, name, 0)
+}
+
+// open lets everybody come who can get to the directory: that decides. It goes by a
+// descriptor of what has been made, which it returns the state of, and that is before
+// anybody can connect.
+func open(dir int, name string) (st unix.Stat_t, err error) {
+	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return st, err
+	}
+	defer unix.Close(fd)
+	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		err = fmt.Errorf("%s has been exchanged for something that is not a socket", name)
+	}
+	if err == nil {
+		err = unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), 0o666)
+	}
+	return st, err
 }
 
 // lost says that nobody can come any more: somebody has removed the socket, or
@@ -181,6 +222,7 @@ func (s *socket) lost() bool {
 }
 
 // remove closes the socket and takes its name away, unless that is another's by now.
+// What it cannot take away the next master does.
 func (s *socket) remove() {
 	if s.fd < 0 {
 		return
@@ -188,6 +230,6 @@ func (s *socket) remove() {
 	unix.Close(s.fd)
 	s.fd = -1
 	if s.path != "" && !s.lost() {
-		os.Remove(s.path)
+		_ = s.inDirectory(func(dir int, name string) error { return unix.Unlinkat(dir, name, 0) })
 	}
 }

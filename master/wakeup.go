@@ -14,7 +14,7 @@ import (
 func (m *master) startWakeups(s *serv) {
 	s.wakeups++
 	s.waking = false
-	if s.Wakeup == 0 || s.WakeupLazy && s.current == nil && s.before == nil {
+	if s.Wakeup == 0 || s.WakeupLazy && s.current == nil && len(s.before) == 0 {
 		return
 	}
 	m.wakeUp(s)

@@ -314,10 +314,10 @@ func (p *Picker) submit(ctx context.Context, m *maildrop.Reader) error {
 		return nil
 	}
 	if reply.Code/100 == 5 && len(m.Recipients) == 0 { // nobody is to have it, and there is nothing to return
-		p.opt.Log.Warning("%s: message without recipients removed: %d %s %s", id, reply.Code, reply.Status, reply.Text)
+		p.opt.Log.Warning("%s: message without recipients removed: %s", id, reply.Reason())
 		return nil
 	}
-	err = fmt.Errorf("%s: not queued: %d %s %s", id, reply.Code, reply.Status, reply.Text)
+	err = fmt.Errorf("%s: not queued: %s", id, reply.Reason())
 	switch {
 	case reply.Status == dsn.S(5, 5, 3):
 		return tooMany{err}

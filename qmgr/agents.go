@@ -31,9 +31,14 @@ type delivery struct {
 	num       sched.MsgID
 	transport mail.Transport
 	nexthop   mail.Nexthop
+	agent     sched.AgentID // whose session is to be used or kept,
+	cache     sched.Cache   // if there is one, if that is worth it,
+	keep      time.Duration // and for how long
 	rcpts     []int
 	since     time.Time          // ordered by the scheduler
 	sent      bool               // the agent has it
+	conn      *ipc.Conn          // and has it from there
+	index     []int              // the recipients of rcpts that it has
 	awaits    int                // former deliveries to some of the same recipients that go on
 	reply     proto.DeliverReply // what came of those that have ended
 }
@@ -43,7 +48,7 @@ type delivery struct {
 type former struct {
 	id      mail.QueueID
 	rcpts   []int
-	conn    *ipc.Conn   // where its outcome will be told
+	conn    *ipc.Conn   // where its outcome will be told; nil: the agent has not called yet
 	release func()      // nothing more is awaited there
 	waiting []*delivery // orders for some of the same recipients
 }
@@ -64,7 +69,7 @@ type agentConn struct {
 
 // deliver orders one delivery.
 func (s *Server) deliver(m *message, e *sched.Effect) {
-	d := &delivery{entry: e.Entry, num: e.ID, transport: e.Transport, nexthop: e.Nexthop, rcpts: e.Rcpts, since: s.now}
+	d := &delivery{entry: e.Entry, num: e.ID, transport: e.Transport, nexthop: e.Nexthop, agent: e.Agent, cache: e.Cache, keep: e.Keep, rcpts: e.Rcpts, since: s.now}
 	s.entries[e.Entry] = d
 	s.watch()
 	for _, i := range d.rcpts {
@@ -72,11 +77,11 @@ func (s *Server) deliver(m *message, e *sched.Effect) {
 			r.order = d
 		}
 	}
-	s.order(m, d, e)
+	s.order(m, d)
 }
 
 // order gives an order to its agent, or keeps it until that can be reached.
-func (s *Server) order(m *message, d *delivery, e *sched.Effect) {
+func (s *Server) order(m *message, d *delivery) {
 	a := s.agents[d.transport]
 	if a == nil {
 		a = &agentConn{s: s, transport: d.transport}
@@ -84,7 +89,7 @@ func (s *Server) order(m *message, d *delivery, e *sched.Effect) {
 	}
 	a.used = s.now
 	if a.ready {
-		a.send(m, d, e)
+		a.send(m, d)
 		return
 	}
 	a.waiting = append(a.waiting, d)
@@ -167,9 +172,12 @@ func (a *agentConn) up(conn *ipc.Conn, inv *proto.Inventory) {
 	a.s.heardOf(conn, inv, true)
 	waiting := a.waiting
 	a.waiting = nil
+	if a.s.leaving {
+		return // the successor will order them
+	}
 	for _, d := range waiting {
 		if m := a.s.messages[d.num]; m != nil && m.active != nil {
-			a.send(m, d, nil)
+			a.send(m, d)
 		}
 	}
 }
@@ -189,9 +197,8 @@ func (s *Server) reapAgents() {
 	}
 }
 
-// send hands a delivery to the agent. e is nil when it waited for the
-// connection; session hints are then out of date anyway.
-func (a *agentConn) send(m *message, d *delivery, e *sched.Effect) {
+// send hands a delivery to the agent.
+func (a *agentConn) send(m *message, d *delivery) {
 	s := a.s
 	if s.await(m, d) {
 		return
@@ -206,10 +213,8 @@ func (a *agentConn) send(m *message, d *delivery, e *sched.Effect) {
 		}
 	}
 	req := &a.req
-	*req = proto.Deliver{Nexthop: d.nexthop, Envelope: act.env, Index: index, Ref: m.ref, Active: act.since}
-	if e != nil {
-		req.CacheLoad, req.CacheKeep = e.Cache&sched.CacheLoad != 0, e.Cache&sched.CacheStore != 0
-	}
+	*req = proto.Deliver{Nexthop: d.nexthop, Envelope: act.env, Index: index, Ref: m.ref, Active: act.since, Session: uint64(d.agent),
+		CacheLoad: d.cache&sched.CacheLoad != 0, CacheKeep: d.cache&sched.CacheStore != 0, Keep: d.keep}
 	to := slices.Grow(a.to[:0], len(index))[:len(index)]
 	for i, idx := range index {
 		r := act.rcpt(idx)
@@ -223,7 +228,7 @@ func (a *agentConn) send(m *message, d *delivery, e *sched.Effect) {
 	if act.env.VERP != "" && act.env.Sender != "" && len(index) == 1 {
 		req.Envelope.Sender = verpSender(act.env.Sender, to[0].Orig(), act.env.VERP)
 	}
-	d.sent = true
+	d.sent, d.conn, d.index = true, a.conn, index
 	a.pending++
 	a.used = s.now
 	a.conn.GoNow(req, func(payload []byte, err error) {
@@ -236,6 +241,16 @@ func (a *agentConn) send(m *message, d *delivery, e *sched.Effect) {
 	})
 	*req = proto.Deliver{}
 	a.to = reuse.Emptied(to)
+}
+
+// dismiss tells a transport's process that a session is not needed any more.
+// Where nobody is connected there are none that anybody knows of, and where the
+// process chooses how long it keeps them (smtp_connection_cache_time_limit) it
+// closes them itself.
+func (s *Server) dismiss(e *sched.Effect) {
+	if a := s.agents[e.Transport]; a != nil && a.conn != nil && e.Keep > 0 {
+		_ = a.conn.Push(&proto.Dismiss{Session: uint64(e.Agent)}) // should it not arrive, the session ends by itself
+	}
 }
 
 // An answer is what an agent has said of a delivery, on its way to the loop.
@@ -283,7 +298,7 @@ func (a *agentConn) answered(d *delivery, reply *proto.DeliverReply, err error) 
 		// system stops, for ours.
 		d.sent = false
 		a.waiting = append(a.waiting, d)
-		if !a.dialing {
+		if !a.dialing && !a.s.leaving {
 			a.dial()
 		}
 	case err == nil:
@@ -300,7 +315,7 @@ func (a *agentConn) answered(d *delivery, reply *proto.DeliverReply, err error) 
 func (a *agentConn) lost(conn *ipc.Conn) {
 	if a.conn == conn {
 		a.conn, a.ready = nil, false
-		if len(a.waiting) > 0 && !a.dialing {
+		if len(a.waiting) > 0 && !a.dialing && !a.s.leaving {
 			a.dial()
 		}
 	}
@@ -310,6 +325,9 @@ func (a *agentConn) lost(conn *ipc.Conn) {
 // down: the transport cannot be used.
 func (a *agentConn) down(err error) {
 	a.dialing = false
+	if a.s.leaving {
+		return // it is reloaded, as we are, or stops
+	}
 	a.s.opt.Log.Warning("connect to transport %s: %v", a.transport, err)
 	ev := sched.Event{Kind: sched.EventAgentDown, Transport: a.transport}
 	for _, d := range a.waiting {
@@ -337,6 +355,7 @@ func (s *Server) completed(d *delivery, reply *proto.DeliverReply) {
 	}
 	if !reply.SiteStatus.IsZero() {
 		ev.Result.SiteFailed, ev.Result.Status, ev.Result.Reason = true, reply.SiteStatus, reply.SiteReason
+		ev.Result.SitePartly = reply.SitePartly
 	}
 	ev.Result.Hungry = reply.Kept
 	s.then(ev)

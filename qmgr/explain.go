@@ -14,6 +14,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
+	"posthaste/internal/spool"
 	"posthaste/qmgr/sched"
 )
 
@@ -30,6 +31,9 @@ type explanation struct {
 	rcpts   map[int]string // addresses and outcomes in memory
 	last    map[int]mail.Outcome
 	queue   sched.Queue
+	rules   []*rule // in force; nil when none needs to be looked for
+	paused  []string
+	at      time.Time
 }
 
 // explain answers with it. What is on disk is read beside the loop.
@@ -54,6 +58,9 @@ func (s *Server) explain(r *ipc.Request, id mail.QueueID) {
 		}
 		e.groups = append(e.groups, line+": "+s.reasonText(&why))
 		e.members = append(e.members, why.Rcpts)
+	}
+	if info.Queue == sched.QueueDeferred || info.Queue == sched.QueueIncoming {
+		e.rules, e.at = s.rules.list, s.now
 	}
 	if a := m.active; a != nil {
 		for i, o := range a.outcomes {
@@ -87,6 +94,7 @@ func (s *Server) lookUp(e *explanation) {
 		}
 	}
 	if rcpts, err := st.Recipients(0, -1); err == nil {
+		s.lookForRules(e, st, rcpts)
 		for i := range rcpts {
 			if _, known := e.rcpts[i]; !known && !e.m.isDone(i) {
 				e.rcpts[i] = rcpts[i].Address
@@ -95,9 +103,33 @@ func (s *Server) lookUp(e *explanation) {
 	}
 }
 
+// lookForRules says what keeps a message from being tried that has been looked
+// at before the rule was made.
+func (s *Server) lookForRules(e *explanation, st *spool.Stored, rcpts []mail.Recipient) {
+	env, err := st.Envelope()
+	if err != nil || len(e.rules) == 0 {
+		return
+	}
+	counts := make(map[*rule]int)
+	for i := range rcpts[:min(len(rcpts), explainRcpts)] {
+		if e.m.isDone(i) {
+			continue
+		}
+		transport, nexthop := s.whereTo(&env, rcpts[i].Address)
+		if r := findRule(e.rules, string(transport), string(nexthop), rfc5322.Domain(rcpts[i].Address), e.at); r != nil {
+			counts[r]++
+		}
+	}
+	for _, r := range e.rules {
+		if n := counts[r]; n > 0 {
+			e.paused = append(e.paused, fmt.Sprintf("  %d recipient(s) are not going to be tried: %s", n, r.text()))
+		}
+	}
+}
+
 // lines is the whole text.
 func (e *explanation) lines() []string {
-	lines := []string{e.head}
+	lines := append([]string{e.head}, e.paused...)
 	rest := maps.Clone(e.rcpts)
 	for _, list := range e.members {
 		for _, i := range list {
@@ -186,6 +218,15 @@ func (s *Server) reasonText(why *sched.Reason) string {
 		return "on hold: postsuper -H releases it"
 	case sched.WaitNotice:
 		return "a notice to the sender is being made" + since
+	case sched.WaitPause:
+		text := "wait by somebody's choice that has just ended"
+		if r := s.ruleOf(why.Pause); r != nil {
+			text = "wait and are not tried: " + r.text()
+		}
+		if !why.Until.IsZero() {
+			text += "; looked at again at " + until
+		}
+		return text
 	case sched.WaitCommand:
 		return "an operator's command waits for the deliveries under way to end"
 	}

@@ -33,9 +33,10 @@ func TestReasons(t *testing.T) {
 		sched.WaitSite:          "the destination had failed; next attempt at 2026-11-21 13:00:00, sooner when it answers",
 		sched.WaitHold:          "on hold: postsuper -H releases it",
 		sched.WaitNotice:        "a notice to the sender is being made since 2026-11-21 12:00:00",
+		sched.WaitPause:         "wait by somebody's choice that has just ended; looked at again at 2026-11-21 13:00:00",
 		sched.WaitCommand:       "an operator's command waits for the deliveries under way to end",
 	}
-	for w := sched.WaitNone; w <= sched.WaitCommand; w++ {
+	for w := sched.WaitNone; w <= sched.WaitPause; w++ {
 		why.Wait = w
 		if got := s.reasonText(&why); got != want[w] {
 			t.Errorf("reason %d: %q, not %q", w, got, want[w])

@@ -102,7 +102,7 @@ func (s *Server) end(fin *proto.Finished) bool {
 			}
 		}
 		if d.reply.SiteStatus.IsZero() {
-			d.reply.SiteStatus, d.reply.SiteReason = fin.Reply.SiteStatus, fin.Reply.SiteReason
+			d.reply.SiteStatus, d.reply.SiteReason, d.reply.SitePartly = fin.Reply.SiteStatus, fin.Reply.SiteReason, fin.Reply.SitePartly
 		}
 		s.goOn(d)
 	}
@@ -129,13 +129,16 @@ func (s *Server) goOn(d *delivery) {
 		return
 	}
 	if m := s.messages[d.num]; m != nil && m.active != nil {
-		s.order(m, d, nil)
+		s.order(m, d)
 	}
 }
 
-// silent: conn is gone. What was to be told there will be told by another way,
+// silent: conn is gone; nil stands for those who should have called, and have not. What was to be told there will be told by another way,
 // or nobody knows what came of it: it is not tried again at once.
 func (s *Server) silent(conn *ipc.Conn) {
+	if s.leaving {
+		return // it will be told to our successor
+	}
 	var lost []*delivery
 	for num, list := range s.formers {
 		for i := len(list) - 1; i >= 0; i-- {
@@ -229,14 +232,37 @@ func (s *Server) fromAgent(c *ipc.Conn, r *ipc.Request) {
 
 // leaveBehind records that what agents are still doing for us is to be left
 // alone for a while: the successor hears of it from them, but perhaps not
-// before it would order the same again.
-func (s *Server) leaveBehind() {
+// before it would order the same again. Where it is handed over that need not
+// be: other recipients of the message do not wait then.
+func (s *Server) leaveBehind(handedOver bool) {
 	for _, d := range s.entries {
 		m := s.messages[d.num]
 		if m == nil || m.active == nil || !d.sent && d.awaits == 0 {
 			continue
 		}
+		known := handedOver && (d.awaits > 0 || s.parted[d.conn])
+		if known && (m.untried() || len(m.active.outcomes) == 0) {
+			continue
+		}
 		s.log.update(m, proto.Op{Set: spool.SetQueue | spool.SetNextAttempt, Queue: spool.Deferred,
 			NextAttempt: s.now.Add(s.opt.Settings.Sched.MinimalBackoff), Outcomes: m.active.pendingOutcomes(m)})
 	}
+}
+
+// untried says whether some recipient has not had its turn in this stay in the
+// active queue.
+func (m *message) untried() bool {
+	a := m.active
+	if !a.complete {
+		return true
+	}
+	for i, r := range a.rcpts {
+		if r == nil || m.isDone(i) {
+			continue
+		}
+		if _, tried := a.outcomes[i]; !tried && (r.order == nil || !r.order.sent && r.order.awaits == 0) {
+			return true
+		}
+	}
+	return false
 }

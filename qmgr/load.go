@@ -283,17 +283,18 @@ func (l *loading) decode() (err error) {
 	return nil
 }
 
-// open is fetch for what lies in the spool.
+// open is fetch for what lies in the spool. Only spool.ErrCorrupt says that the
+// message is damaged: that it cannot be read now, for whatever reason, may pass.
 func (s *Server) open(l *loading) error {
 	st, err := s.opt.Open(s.ctx, l.ref, l.id)
 	if err != nil {
 		return err
 	}
 	if l.env, err = st.Envelope(); err != nil {
-		return fmt.Errorf("%w: %w", errBadEnvelope, err)
+		return err
 	}
 	if l.outcomes, err = st.Outcomes(); err != nil {
-		return fmt.Errorf("%w: %w", errBadEnvelope, err)
+		return err
 	}
 	// Recipients that are done take no place: look further until there are
 	// enough that are not.
@@ -305,10 +306,8 @@ func (s *Server) open(l *loading) error {
 		}
 		to++
 	}
-	if l.list, err = st.Recipients(l.from, to); err != nil {
-		return fmt.Errorf("%w: %w", errBadEnvelope, err)
-	}
-	return nil
+	l.list, err = st.Recipients(l.from, to)
+	return err
 }
 
 // place finds out where recipient i goes. It says false when the resolver would
@@ -461,6 +460,9 @@ func (s *Server) learn(l *loading) (ev sched.Event) {
 	a.add(l.rcpts, l.next)
 	a.add(l.failed, l.next)
 	for i := range l.rcpts {
+		if len(s.rules.list) > 0 {
+			l.rcpts[i].Pause = s.pauseFor(&l.rcpts[i].Rcpt, l.rcpts[i].rcpt.resolved)
+		}
 		l.batch = append(l.batch, l.rcpts[i].Rcpt)
 	}
 	if l.unread == 0 {

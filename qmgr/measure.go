@@ -2,6 +2,7 @@ package qmgr
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -15,16 +16,23 @@ const (
 	// topDests is how many destinations are published by name: those with the
 	// most to do. A label for each of a million would be no use to anybody.
 	topDests = 20
+	// unknown is the destination of messages that have not been looked at since the start.
+	unknown = "unknown"
 )
 
 // offer has the queue's and the scheduler's numbers published. It runs beside
 // the loop and has the loop count, a part of a long queue at a time.
 func (s *Server) offer(o *metrics.Offer) {
-	m := measurement{states: make(map[destKind]int)}
+	m := measurement{states: make(map[destKind]int), domains: make(map[string]int)}
 	limit := time.NewTimer(measureTime)
 	defer limit.Stop()
 	if !s.inLoop(limit.C, func() { m.totals(s) }) {
 		return
+	}
+	for first := true; first || m.sites != 0; first = false {
+		if !s.inLoop(limit.C, func() { m.backlogs(s) }) {
+			return
+		}
 	}
 	for first := true; first || m.cursor != 0; first = false {
 		if !s.inLoop(limit.C, func() { m.ages(s) }) {
@@ -35,7 +43,8 @@ func (s *Server) offer(o *metrics.Offer) {
 }
 
 // inLoop has f called by the loop and waits for that. It is false when limit
-// fired first.
+// fired first, or there is no loop any more: the last counts of a process that ends
+// are not to make it stay.
 func (s *Server) inLoop(limit <-chan time.Time, f func()) bool {
 	done := make(chan struct{})
 	s.post(func() { f(); close(done) }, sched.Event{})
@@ -43,6 +52,8 @@ func (s *Server) inLoop(limit <-chan time.Time, f func()) bool {
 	case <-done:
 		return true
 	case <-limit:
+		return false
+	case <-s.deaf:
 		return false
 	}
 }
@@ -54,12 +65,15 @@ type destKind struct {
 
 // A measurement is what is counted for one scrape.
 type measurement struct {
-	now    time.Time
-	stats  sched.Stats
-	states map[destKind]int
-	top    []sched.Dest
-	cursor int
-	oldest [sched.QueueHold + 1]time.Time
+	now     time.Time
+	stats   sched.Stats
+	states  map[destKind]int
+	top     []sched.Dest
+	rest    sched.Dest // what those have that are not among the top
+	sites   int        // cursor of Backlogs
+	domains map[string]int
+	cursor  int
+	oldest  [sched.QueueHold + 1]time.Time
 }
 
 // totals copies what the scheduler keeps anyhow.
@@ -70,23 +84,36 @@ func (m *measurement) totals(s *Server) {
 		m.keep(d)
 		return true
 	})
-	slices.SortFunc(m.top, byWork)
 }
+
+// backlogs looks at a part of the destinations that only deferred mail is for.
+func (m *measurement) backlogs(s *Server) { m.sites = s.sched.Backlogs(m.sites, censusTurn, m.keep) }
 
 // byWork has those with most to do first.
 func byWork(a, b sched.Dest) int {
 	return cmp.Or(cmp.Compare(work(&b), work(&a)), cmp.Compare(a.Transport, b.Transport), cmp.Compare(a.Queue, b.Queue))
 }
 
-func work(d *sched.Dest) int { return d.Busy + d.Todo + d.Waiting }
+func work(d *sched.Dest) int { return d.Busy + d.Todo + d.Deferred }
 
 // keep puts d among the top, if it belongs there.
 func (m *measurement) keep(d sched.Dest) {
 	if len(m.top) >= 2*topDests {
-		slices.SortFunc(m.top, byWork)
-		m.top = m.top[:topDests]
+		m.cut()
 	}
 	m.top = append(m.top, d)
+}
+
+// cut leaves the top, in order, and adds the others up.
+func (m *measurement) cut() {
+	slices.SortFunc(m.top, byWork)
+	for i := topDests; i < len(m.top); i++ {
+		d := &m.top[i]
+		m.rest.Busy += d.Busy
+		m.rest.Todo += d.Todo
+		m.rest.Deferred += d.Deferred
+	}
+	m.top = m.top[:min(len(m.top), topDests)]
 }
 
 // ages looks at a part of the queue.
@@ -95,8 +122,23 @@ func (m *measurement) ages(s *Server) {
 		if t := &m.oldest[info.Queue]; t.IsZero() || info.Created.Before(*t) {
 			*t = info.Created
 		}
+		m.domain(s, &info)
 		return true
 	})
+}
+
+// domain counts a message's pending recipients by domain.
+func (m *measurement) domain(s *Server, info *sched.Info) {
+	if p := s.book.find(info.ID); p != nil {
+		s.book.eachDomain(p, info.Pending, func(id nameID, n int) { m.domains[s.book.names.list[id].text] += n })
+		return
+	}
+	if w := s.messages[info.ID]; w != nil {
+		_, domains := w.domains()
+		for d, n := range domains {
+			m.domains[d] += n
+		}
+	}
 }
 
 func destState(st sched.DestState) string {
@@ -127,14 +169,34 @@ func (m *measurement) offer(o *metrics.Offer) {
 	for k, n := range m.states {
 		o.Gauge(metrics.Destinations, float64(n), k.transport, k.state)
 	}
-	for i := range m.top[:min(len(m.top), topDests)] {
+	m.offerDomains(o)
+	m.cut()
+	for i := range m.top {
 		d := &m.top[i]
 		labels := []string{string(d.Transport), d.Queue}
 		o.Gauge(metrics.DestinationWindow, float64(d.Window), labels...)
 		o.Gauge(metrics.DestinationBusy, float64(d.Busy), labels...)
-		o.Gauge(metrics.DestinationTodo, float64(d.Todo+d.Waiting), labels...)
+		o.Gauge(metrics.DestinationTodo, float64(d.Todo+d.Deferred), labels...)
 		if d.State == sched.DestDead {
 			o.Gauge(metrics.DestinationDeadUntil, float64(d.Until.UnixMilli())/1e3, labels...)
 		}
 	}
+	o.Gauge(metrics.DestinationTodo, float64(m.stats.Incoming+m.stats.Deferred-m.stats.Sited), unknown, unknown)
+	o.Gauge(metrics.DestinationBusy, float64(m.rest.Busy), metrics.Other, metrics.Other)
+	o.Gauge(metrics.DestinationTodo, float64(m.rest.Todo+m.rest.Deferred), metrics.Other, metrics.Other)
+}
+
+// offerDomains has the largest backlogs by domain published.
+func (m *measurement) offerDomains(o *metrics.Offer) {
+	names := slices.Collect(maps.Keys(m.domains))
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(m.domains[b], m.domains[a]), cmp.Compare(a, b)) })
+	rest := 0
+	for i, name := range names {
+		if i >= topDests {
+			rest += m.domains[name]
+			continue
+		}
+		o.Gauge(metrics.DomainTodo, float64(m.domains[name]), name)
+	}
+	o.Gauge(metrics.DomainTodo, float64(rest), metrics.Other)
 }

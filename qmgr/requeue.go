@@ -24,6 +24,11 @@ const requeueTimeout = 10 * time.Minute
 // changed tables apply to it; the old one goes in the same commit. On failure
 // the message stays as it was.
 //
+// Today's configuration holds for it: what it goes through is what pickup would
+// have it go through, but for the filters (milters) that saw it when it came; a
+// FILTER or REDIRECT of former checks is gone. Automatic BCC recipients are added
+// as for new mail, unless they were recipients before.
+//
 // It starts over, with its age, attempts and warnings, for the original
 // addresses of all recipients that are not done. Two things are kept. Who has
 // the message, and is not done only because his sender is to be told so, does
@@ -96,6 +101,12 @@ func (s *Server) resubmit(ctx context.Context, ref spool.Ref, id mail.QueueID, d
 	if err != nil {
 		return "", err
 	}
+	opt.Flags = s.opt.Settings.RequeueFlags
+	if len(opt.NoBCC) == 0 {
+		opt.Flags &^= proto.SubmitBCC // they are too many to be told
+	}
+	// What access tables and content checks asked for then is asked for anew, or not.
+	env.Filter, env.Redirect = s.opt.Settings.RequeueFilter, ""
 	opt.Settles.ID = id
 	content, err := queueread.Content(ctx, s.opt.Open, st, id)
 	if err != nil {
@@ -123,7 +134,7 @@ func (s *Server) resubmit(ctx context.Context, ref spool.Ref, id mail.QueueID, d
 // startOver gives env the recipients that a message is queued again for, and
 // says with what.
 func startOver(st *spool.Stored, env *mail.Envelope) (opt submit.Options, err error) {
-	opt = submit.Options{Flags: proto.SubmitMap | proto.SubmitFilter | proto.SubmitBounce, Settles: new(proto.Settle)}
+	opt = submit.Options{Settles: new(proto.Settle)}
 	all, err := st.Recipients(0, -1)
 	if err != nil {
 		return opt, err
@@ -137,6 +148,7 @@ func startOver(st *spool.Stored, env *mail.Envelope) (opt submit.Options, err er
 		last[o.Rcpt] = o
 	}
 	state, room := new(proto.Op), proto.ListSize // what goes beyond a request is told again
+	opt.NoBCC = known(all)
 	for i, r := range all {
 		if !st.Pending(i) {
 			continue
@@ -161,4 +173,17 @@ func startOver(st *spool.Stored, env *mail.Envelope) (opt submit.Options, err er
 		return opt, errors.New("all recipients have it; that is to be told to the sender")
 	}
 	return opt, nil
+}
+
+// known are the addresses of recipients, nil when they would fill more than a
+// request.
+func known(all []mail.Recipient) []string {
+	list, room := make([]string, 0, len(all)), proto.ListSize
+	for i := range all {
+		if room -= len(all[i].Address) + 8; room < 0 {
+			return nil
+		}
+		list = append(list, all[i].Address)
+	}
+	return list
 }

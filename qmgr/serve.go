@@ -1,11 +1,14 @@
 package qmgr
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/spool"
 	"posthaste/qmgr/sched"
@@ -39,6 +42,9 @@ func public(r *ipc.Request) bool {
 	case proto.KindCommand:
 		var q proto.Command
 		return r.Decode(&q) == nil && q.Verb == proto.VerbFlush
+	case proto.KindSelect:
+		var q proto.Select
+		return r.Decode(&q) == nil && (q.Verb == 0 || q.Verb == proto.VerbFlush)
 	}
 	return false
 }
@@ -71,6 +77,10 @@ func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
 			return
 		}
 		s.ask(r, func() { s.command(r, &q) })
+	case proto.KindSelect:
+		s.fromSelector(r)
+	case proto.KindOverride:
+		s.fromOperator(r)
 	case proto.KindShape:
 		q := new(proto.Shape)
 		if err := r.Decode(q); err != nil {
@@ -83,6 +93,10 @@ func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
 		var q proto.Explain
 		if err := r.Decode(&q); err != nil {
 			r.Fail("%v", err)
+			return
+		}
+		if q.ID == "" {
+			s.explainDestination(r, q.Destination)
 			return
 		}
 		s.ask(r, func() { s.explain(r, q.ID) })
@@ -154,11 +168,12 @@ func (s *Server) queueTold() {
 
 // listed is what the loop knows of a message that is to be listed.
 type listed struct {
-	item proto.Item
-	ref  spool.Ref
-	done []byte
-	now  map[int]string // reasons of this stay in the active queue
-	next int            // cursor behind it
+	item    proto.Item
+	ref     spool.Ref
+	done    []byte
+	now     map[int]mail.Outcome // failures of this stay in the active queue
+	next    int                  // cursor behind it
+	pending int                  // recipients without a final outcome
 }
 
 // list answers with one page. What is in memory is copied in the loop, what
@@ -225,14 +240,11 @@ func (s *Server) listed(m *message, info sched.Info, brief bool) listed {
 		return listed{item: proto.Item{ID: m.id, Queue: info.Queue.String(), Arrival: info.Created, Next: info.Next,
 			Size: info.Size, Attempts: info.Attempts, ForcedExpire: info.Flags&sched.FlagExpire != 0, Ref: m.ref, Done: m.done}}
 	}
-	l := listed{ref: m.ref, done: append([]byte(nil), m.done...), item: proto.Item{ID: m.id, Queue: info.Queue.String(),
+	l := listed{ref: m.ref, pending: info.Pending, done: append([]byte(nil), m.done...), item: proto.Item{ID: m.id, Queue: info.Queue.String(),
 		Arrival: info.Created, Next: info.Next, Size: info.Size, Attempts: info.Attempts,
 		ForcedExpire: info.Flags&sched.FlagExpire != 0}}
-	if m.active != nil && len(m.active.outcomes) > 0 {
-		l.now = make(map[int]string, len(m.active.outcomes))
-		for i, o := range m.active.outcomes {
-			l.now[i] = o.Why()
-		}
+	if m.active != nil {
+		l.now = maps.Clone(m.active.outcomes)
 	}
 	return l
 }
@@ -248,7 +260,6 @@ func (s *Server) fill(l *listed) bool {
 	if err != nil {
 		return false
 	}
-	l.item.Sender, l.item.Arrival = env.Sender, env.Arrival
 	rcpts, err := st.Recipients(0, listRcpts)
 	if err != nil {
 		return false
@@ -257,34 +268,50 @@ func (s *Server) fill(l *listed) bool {
 	if err != nil {
 		return false
 	}
-	reasons := make(map[int]string, len(outcomes))
-	for _, o := range outcomes {
-		reasons[o.Rcpt] = o.Why()
-	}
-	for i, reason := range l.now {
-		reasons[i] = reason
-	}
-	m := message{done: l.done}
+	return l.take(&env, rcpts, outcomes)
+}
+
+// take completes a listed message with what has been read of it. It is false
+// when no recipient is left.
+func (l *listed) take(env *mail.Envelope, rcpts []mail.Recipient, outcomes []mail.Outcome) bool {
+	l.item.Describe(env)
+	last := l.last(outcomes)
+	m, none := message{done: l.done}, mail.Outcome{}
 	size := 0
-	for i, rc := range rcpts {
+	for i, rc := range rcpts[:min(len(rcpts), listRcpts)] {
 		if size > 4*listOctets {
 			break
 		}
 		if !m.isDone(i) {
-			size += len(rc.Address) + len(rc.Original) + len(reasons[i])
+			o := cmp.Or(last[i], &none)
+			size += len(rc.Address) + len(rc.Original) + len(o.Reason)
 			l.item.Recipients = append(l.item.Recipients,
-				proto.ItemRcpt{Address: rc.Address, Orig: rc.Original, Reason: reasons[i]})
+				proto.ItemRcpt{Address: rc.Address, Orig: rc.Original, Reason: o.Why(), Status: o.Status})
 		}
 	}
 	return len(l.item.Recipients) > 0
 }
 
+// last is what the last attempts came to, by recipient, given what is recorded.
+func (l *listed) last(recorded []mail.Outcome) map[int]*mail.Outcome {
+	last := make(map[int]*mail.Outcome, len(recorded)+len(l.now))
+	for i := range recorded {
+		last[recorded[i].Rcpt] = &recorded[i]
+	}
+	for i, o := range l.now {
+		last[i] = &o
+	}
+	return last
+}
+
+// eventKinds are what the scheduler calls commands.
+var eventKinds = map[proto.Verb]sched.EventKind{proto.VerbFlush: sched.EventFlush, proto.VerbHold: sched.EventHold,
+	proto.VerbRelease: sched.EventRelease, proto.VerbDelete: sched.EventRemove,
+	proto.VerbRequeue: sched.EventRequeue, proto.VerbExpire: sched.EventExpire}
+
 // command carries out an operator's order.
 func (s *Server) command(r *ipc.Request, q *proto.Command) {
-	kinds := map[proto.Verb]sched.EventKind{proto.VerbFlush: sched.EventFlush, proto.VerbHold: sched.EventHold,
-		proto.VerbRelease: sched.EventRelease, proto.VerbDelete: sched.EventRemove,
-		proto.VerbRequeue: sched.EventRequeue, proto.VerbExpire: sched.EventExpire}
-	kind, ok := kinds[q.Verb]
+	kind, ok := eventKinds[q.Verb]
 	if !ok {
 		r.Fail("qmgr: unknown command %d", q.Verb)
 		return

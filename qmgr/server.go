@@ -18,20 +18,28 @@
 //
 // # Restarts
 //
-// The queue manager keeps nothing on disk. When it starts cleanup pushes the
-// whole queue; agents say what they are still delivering for a predecessor
-// and what came of deliveries that nobody was there to hear of, before they
-// are given anything (proto.Inventory). Agents that it would not ask, because
-// they have a successor or mail goes another way now, call it themselves; so
-// that they are not too late, who ends while deliveries go on records that
-// their messages are to be left alone for minimal_backoff_time. When cleanup
-// restarts, changes that it has not confirmed are sent again.
+// The queue manager keeps what operators have suspended on disk (package override), in
+// data_directory. When it starts cleanup pushes the whole queue; agents say what they are still
+// delivering for a predecessor and what came of deliveries that nobody was there to
+// hear of, before they are given anything (proto.Inventory). Agents that it would
+// not ask, because they have a successor or mail goes another way now, call it
+// themselves. When cleanup restarts, changes that it has not confirmed are sent again.
+//
+// At a reload the old queue manager hands over to the new one what cannot be
+// learnt from the spool, in the file qmgr/handover below data_directory: which destinations
+// are dead, the windows and the feedback of the others, and which
+// deliveries go on. Only the recipients of these wait, until their agents have said
+// what came of them; nothing else does. The new settings bound what is taken over.
+// A stop and a start forget all that, as with Postfix: an operator who wants every
+// destination to be tried anew has that way, or "postqueue -f". Without a
+// handover, as when the queue manager stops while deliveries go on, their messages
+// are recorded as to be left alone for minimal_backoff_time.
 //
 // # Security
 //
 // It runs without privileges and does not speak to the network. Tools reach
 // it through a socket that the set-gid group may use, for what postqueue does:
-// to list the queue, and to have mail tried now. Whether its caller may is for
+// to list the queue, or a selection of it, and to have mail tried now. Whether its caller may is for
 // that tool to say (authorized_flush_users, authorized_mailq_users). All else,
 // and so what would change the queue, is for root and mail_owner, by what the
 // kernel says of who has connected.
@@ -57,8 +65,11 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/override"
 	"posthaste/internal/proto"
+	"posthaste/internal/service"
 	"posthaste/internal/spool"
+	"posthaste/internal/statedir"
 	"posthaste/internal/submit"
 	"posthaste/qmgr/sched"
 )
@@ -87,10 +98,15 @@ type Options struct {
 	Bounce  string
 	Verify  string
 	Agent   func(mail.Transport) string
+	// Overrides keep what is allowed for now; nil: none can be kept.
+	Overrides *override.Store
 	// Flow, when set, takes flow control tokens (in_flow_delay): it is told
 	// that a message has left the incoming queue, and how many messages are
 	// still in it.
 	Flow func(moved int, incoming int)
+	// State is where a queue manager that retires leaves what its successor is to
+	// know; nil: nowhere.
+	State *statedir.Dir
 	// Deep, when set, is told when the queue has become so deep that memory is to be
 	// saved, and when that is over.
 	Deep func(deep bool)
@@ -113,6 +129,7 @@ type Server struct {
 	bell   chan struct{} // capacity 1: there is something in inbox
 	room   chan struct{} // holds one for each batch of entries in inbox
 	closed bool
+	deaf   chan struct{} // closed with that: what is posted is not heard
 
 	// What follows belongs to the loop.
 	now      time.Time
@@ -125,29 +142,35 @@ type Server struct {
 	inlined  int                      // octets of message.inline, of all messages
 	survey   survey
 	sites    flushes
+	rules    rules
 	entries  map[sched.EntryID]*delivery
 	agents   map[mail.Transport]*agentConn
 	formers  map[sched.MsgID][]*former         // deliveries for a former queue manager that go on
 	early    map[sched.MsgID][]*proto.Finished // of mail that cleanup has not told of yet
 	log      *recorder
-	reap     time.Time     // when connections to agents are looked at for idleness; zero: there are none
-	watchAt  time.Time     // when deliveries are looked at for hanging; zero: there are none
-	moved    int           // messages taken out of incoming since the last report to Flow
-	deep     bool          // the queue is deep: see thrift
-	told     bool          // the queue as it was at the start is known
-	newest   chan struct{} // closed when the newest new message has had its turn: see inTurn
-	turns    int           // new messages whose turn has not come
-	loadings []*loading    // for use again
-	settled  []int         // memory for judge
-	asked    []*question   // of tools, and waiting for that
-	heard    time.Time     // when cleanup last told of messages
+	reap     time.Time          // when connections to agents are looked at for idleness; zero: there are none
+	watchAt  time.Time          // when deliveries are looked at for hanging; zero: there are none
+	expectAt time.Time          // when agents should have called that deliver for a predecessor; zero: nobody is expected
+	leaving  bool               // nothing is begun any more
+	parting  int                // agents that are being parted from
+	parted   map[*ipc.Conn]bool // agents that have been told that we leave, and whether they have answered
+	moved    int                // messages taken out of incoming since the last report to Flow
+	deep     bool               // the queue is deep: see thrift
+	told     bool               // the queue as it was at the start is known
+	newest   chan struct{}      // closed when the newest new message has had its turn: see inTurn
+	turns    int                // new messages whose turn has not come
+	loadings []*loading         // for use again
+	settled  []int              // memory for judge
+	asked    []*question        // of tools, and waiting for that
+	heard    time.Time          // when cleanup last told of messages
 
 	cleanup *ipc.Client
 	bounce  *ipc.Client
 	verify  *ipc.Client
-	tasks   ipc.Workers // goroutines that work for messages
-	answers sync.Pool   // of *answer
-	oldNews sync.Pool   // of *news
+	tasks   ipc.Workers   // goroutines that work for messages
+	judging chan struct{} // capacity 1: held by who reads for a selection
+	answers sync.Pool     // of *answer
+	oldNews sync.Pool     // of *news
 	ctx     context.Context
 }
 
@@ -167,7 +190,7 @@ const resolveTime = 100 * time.Second
 
 // New makes a queue manager. It does nothing before Run.
 func New(o Options) *Server {
-	s := &Server{opt: o, bell: make(chan struct{}, 1),
+	s := &Server{opt: o, bell: make(chan struct{}, 1), judging: make(chan struct{}, 1), deaf: make(chan struct{}),
 		messages: make(map[sched.MsgID]*message), book: newBook(),
 		room: make(chan struct{}, maxBatches), entries: make(map[sched.EntryID]*delivery),
 		agents: make(map[mail.Transport]*agentConn), formers: make(map[sched.MsgID][]*former), early: make(map[sched.MsgID][]*proto.Finished)}
@@ -210,23 +233,16 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
 	s.ctx = work
+	s.takeOver(time.Now())
+	s.recall()
 	var attaching sync.WaitGroup
 	attaching.Go(func() { s.attach(work) })
 	defer attaching.Wait()
 	defer stopWork()
 	s.loop(ctx, nil, false, nil)
 
-	limit := time.NewTimer(drain)
-	defer limit.Stop()
-	if s.loop(work, limit.C, true, s.underWay) {
-		// What goes on is not waited for; that all is recorded, is.
-		s.leaveBehind()
-		limit.Reset(recordTime)
-		s.loop(work, limit.C, true, func() bool { return false })
-	}
-	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
+	s.leave(work, service.Stopping(ctx).Err() == nil && s.opt.State != nil, drain)
+	s.shut()
 	stopWork()
 	s.log.sayFarewell(s.now, true)
 	s.cleanup.Close()
@@ -234,6 +250,45 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	s.verify.Close()
 	s.tasks.Wait()
 	return nil
+}
+
+// shut ends the taking of inputs.
+func (s *Server) shut() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	close(s.deaf)
+}
+
+// leave ends the work: at once, when there is a successor that what goes on can be handed
+// over to.
+func (s *Server) leave(ctx context.Context, successor bool, drain time.Duration) {
+	s.leaving = true
+	if successor {
+		drain = min(drain, settleTime)
+	}
+	s.log.after(func() {}) // what is decided is recorded soon
+	limit := time.NewTimer(drain)
+	defer limit.Stop()
+	if s.loop(ctx, limit.C, true, s.underWay) {
+		s.part()
+		limit.Reset(partTime)
+		s.loop(ctx, limit.C, true, func() bool { return s.parting > 0 })
+		// What goes on is not waited for; that all is recorded, is.
+		s.leaveBehind(successor)
+		s.log.after(func() {})
+		limit.Reset(recordTime)
+		s.loop(ctx, limit.C, true, func() bool { return false })
+	}
+	if !successor {
+		return
+	}
+	if err := s.handDown(s.goingOn()); err != nil {
+		s.opt.Log.Warning("the next queue manager does not know what this one has learnt: %v", err)
+		s.leaveBehind(false)
+		limit.Reset(recordTime)
+		s.loop(ctx, limit.C, true, func() bool { return false })
+	}
 }
 
 // recordTime is how long a queue manager that ends waits for its decisions to
@@ -305,7 +360,7 @@ func (s *Server) handOver() {
 // wake is when the loop next has something to do by itself.
 func (s *Server) wake() time.Time {
 	at := s.sched.Wake()
-	for _, f := range []time.Time{s.log.due(), s.reap, s.watchAt} {
+	for _, f := range []time.Time{s.log.due(), s.reap, s.watchAt, s.expectAt} {
 		if !f.IsZero() && (at.IsZero() || f.Before(at)) {
 			at = f
 		}
@@ -331,6 +386,11 @@ func (s *Server) turn(draining bool) {
 	}
 	if !s.watchAt.IsZero() && !s.now.Before(s.watchAt) {
 		s.giveUpOverdue()
+		s.followUp(draining)
+	}
+	if !s.expectAt.IsZero() && !s.now.Before(s.expectAt) {
+		s.expectAt = time.Time{}
+		s.silent(nil)
 		s.followUp(draining)
 	}
 	s.log.flush(s.now)
@@ -419,8 +479,7 @@ func (s *Server) carry(e *sched.Effect, draining bool) {
 			s.deliver(m, e)
 		}
 	case sched.EffectDismiss:
-		// The agents of a transport are goroutines of one process, which
-		// closes sessions that nobody asks for by itself.
+		s.dismiss(e)
 	case sched.EffectDeferRcpts:
 		s.deferRcpts(m, e)
 	case sched.EffectNotify:

@@ -2,15 +2,22 @@ package qmgr
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"syscall"
 	"time"
 
 	"posthaste/internal/config"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/override"
 	"posthaste/internal/queueread"
 	"posthaste/internal/rewriteclient"
 	"posthaste/internal/service"
 	"posthaste/internal/spool"
+	"posthaste/internal/statedir"
 	"posthaste/internal/submit"
 )
 
@@ -23,12 +30,12 @@ const (
 
 // Spec declares the service.
 func Spec() service.Spec {
-	return service.Spec{Process: "qmgr", Exclusive: true, Rank: service.Queue, Confines: true, Tries: true, Frugal: true, Sandbox: service.Plain, Run: run}
+	return service.Spec{Process: "qmgr", Exclusive: true, Prepares: true, Rank: service.Queue, Confines: true, Tries: true, Frugal: true, Sandbox: service.Plain, Run: run}
 }
 
 func run(ctx context.Context, env *service.Env) error {
 	cfg := env.Config
-	services, err := config.LoadMaster(cfg.Dir(), cfg)
+	services, _, err := config.LoadMaster(cfg.Dir(), cfg) // master has reported the faulty entries
 	if err != nil {
 		return err
 	}
@@ -36,8 +43,25 @@ func run(ctx context.Context, env *service.Env) error {
 	if err != nil {
 		return err
 	}
+	state, err := statedir.Open(filepath.Join(cfg.String("data_directory"), "qmgr"))
+	if err != nil {
+		env.Log.Warning("what this queue manager learns is not kept when the mail system is reloaded: %v", err)
+	} else {
+		defer state.Close()
+	}
+	overrides, err := openOverrides(cfg.String("data_directory"), env.Log)
+	if err != nil {
+		return err
+	}
+	if overrides != nil {
+		defer overrides.Close()
+	}
 	if err := env.Confine(); err != nil {
 		return err
+	}
+	env.Await(ctx)
+	if ctx.Err() != nil {
+		return nil // it has never been our turn
 	}
 	reader := spool.NewReader(nil, spool.Subdir)
 	defer reader.Close()
@@ -49,17 +73,19 @@ func run(ctx context.Context, env *service.Env) error {
 	defer submitter.Close()
 	opener := queueread.Opener{Reader: reader, Cleanup: cleanup}
 	s := New(Options{
-		Settings: settings,
-		Resolver: resolver,
-		Open:     opener.Open,
-		Submit:   submitter,
-		Log:      env.Log,
-		Cleanup:  env.Public(cfg.String("cleanup_service_name")),
-		Bounce:   env.Private(cfg.String("bounce_service_name")),
-		Verify:   env.Private(cfg.String("address_verify_service_name")),
-		Agent:    func(t mail.Transport) string { return env.Private(string(t)) },
-		Flow:     flow(env.Flow, settings.FlowLimit, cfg.Duration("in_flow_delay") > 0),
+		Settings:  settings,
+		Resolver:  resolver,
+		Open:      opener.Open,
+		Submit:    submitter,
+		Log:       env.Log,
+		Overrides: overrides,
+		Cleanup:   env.Public(cfg.String("cleanup_service_name")),
+		Bounce:    env.Private(cfg.String("bounce_service_name")),
+		Verify:    env.Private(cfg.String("address_verify_service_name")),
+		Agent:     func(t mail.Transport) string { return env.Private(string(t)) },
+		Flow:      flow(env.Flow, settings.FlowLimit, cfg.Duration("in_flow_delay") > 0),
 	})
+	s.opt.State = state
 	s.opt.Deep = func(deep bool) {
 		if deep {
 			service.LimitHeap(service.HeapGrowth / 2)
@@ -72,13 +98,36 @@ func run(ctx context.Context, env *service.Env) error {
 	done := make(chan error, 1)
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
-	go func() { done <- s.Run(serving, drainTime) }()
+	go func() {
+		err := s.Run(serving, drainTime)
+		env.Release() // tools are told to ask the successor
+		done <- err
+	}()
 	err = env.ServeIPC(serving, s.IPC(), toolDrain)
 	stop()
 	if rerr := <-done; err == nil {
 		err = rerr
 	}
 	return err
+}
+
+// openOverrides opens the store of what is allowed for now. Without it mail goes on: nil.
+// Only what is there and cannot be read is an error: what is suspended must not be tried.
+func openOverrides(data string, log *maillog.Logger) (*override.Store, error) {
+	dir, err := statedir.Open(filepath.Join(data, "overrides"))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+		log.Warning("overrides cannot be kept: %v; no destination can be suspended", err)
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	store, err := override.Open(dir)
+	if errors.Is(err, override.ErrDamaged) {
+		log.Error("%v: what was suspended is not known any more, and is tried; the file is kept beside the new one", err)
+		return store, nil
+	}
+	return store, err
 }
 
 // flow feeds the pipe of in_flow_delay: a token for each message that leaves

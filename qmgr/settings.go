@@ -8,9 +8,12 @@ import (
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/feedback"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
+	"posthaste/internal/selection"
 	"posthaste/internal/table"
 	"posthaste/qmgr/sched"
 )
@@ -28,11 +31,17 @@ type Settings struct {
 	// (confirm_delay_cleared).
 	ConfirmCleared bool
 	DeliveryTime   time.Duration // how long an agent may take for one delivery, at most; 0: no limit
+	// RequeueFilter and RequeueFlags are what mail that is queued again goes through
+	// cleanup with: what pickup would say of it (content_filter,
+	// receive_override_options).
+	RequeueFilter string
+	RequeueFlags  proto.SubmitFlags
 
-	search  table.Search
-	flush   *table.List // fast_flush_domains
-	batches *sync.Map   // mail.Transport to int: destination_recipient_limit, as asked for so far
-	cfg     *config.Config
+	search    table.Search
+	flush     *table.List             // fast_flush_domains
+	queueOnly []selection.Destination // queue_only_destinations
+	batches   *sync.Map               // mail.Transport to int: destination_recipient_limit, as asked for so far
+	cfg       *config.Config
 }
 
 // queueName is the name of the destination queue of a recipient.
@@ -83,6 +92,16 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 		batches: new(sync.Map),
 		cfg:     cfg,
 	}
+	if err := s.loadRequeue(services); err != nil {
+		return s, err
+	}
+	for _, text := range cfg.List("queue_only_destinations") {
+		d, err := selection.ParseDestination(text)
+		if err != nil {
+			return s, fmt.Errorf("queue_only_destinations: %w", err)
+		}
+		s.queueOnly = append(s.queueOnly, d)
+	}
 	var err error
 	s.flush, err = table.NewList("fast_flush_domains", cfg.List("fast_flush_domains"), table.ListOptions{
 		Kind: table.Domains, Parent: slices.Contains(cfg.List("parent_domain_matches_subdomains"), "fast_flush_domains")})
@@ -119,14 +138,35 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 	return s, nil
 }
 
+// loadRequeue reads what holds for mail that is queued again, as pickup would read
+// it: with the options of its entry in master.cf.
+func (s *Settings) loadRequeue(services []config.Service) error {
+	cfg := s.cfg
+	for i := range services {
+		if services[i].Command != "pickup" {
+			continue
+		}
+		var err error
+		if cfg, err = cfg.With(services[i].Overrides()...); err != nil {
+			return fmt.Errorf("the options of %s in master.cf: %w", services[i].Name, err)
+		}
+		break
+	}
+	s.RequeueFilter = cfg.String("content_filter")
+	all := proto.SubmitMap | proto.SubmitFilter | proto.SubmitBCC
+	s.RequeueFlags = all&^proto.OverrideFlags(cfg.List("receive_override_options")) | proto.SubmitBounce | proto.SubmitRequeued
+	return nil
+}
+
 // transportSettings reads one transport's parameters: its own where they are
 // set, the default_ ones where not.
 func transportSettings(cfg *config.Config, name string, t sched.TransportConfig, limits map[string]int,
 	warn func(string, ...any)) sched.TransportConfig {
-	feedback := func(suffix string) sched.Feedback {
-		f, err := sched.ParseFeedback(cfg.TransportString(name, suffix))
+	fraction := func(suffix string) feedback.Feedback {
+		text := cfg.TransportString(name, suffix)
+		f, err := feedback.Parse(text)
 		if err != nil {
-			warn("%s_%s: %v; 1 is used", name, suffix, err)
+			warn("%s_%s: %q: %v; %g is used", name, suffix, text, err, f.Base)
 		}
 		return f
 	}
@@ -135,8 +175,8 @@ func transportSettings(cfg *config.Config, name string, t sched.TransportConfig,
 	}
 	t.ConcurrencyLimit = cfg.TransportInt(name, "destination_concurrency_limit")
 	t.InitialConcurrency = cfg.TransportInt(name, "initial_destination_concurrency")
-	t.PositiveFeedback = feedback("destination_concurrency_positive_feedback")
-	t.NegativeFeedback = feedback("destination_concurrency_negative_feedback")
+	t.PositiveFeedback = fraction("destination_concurrency_positive_feedback")
+	t.NegativeFeedback = fraction("destination_concurrency_negative_feedback")
 	t.FailedCohortLimit = cfg.TransportInt(name, "destination_concurrency_failed_cohort_limit")
 	t.BatchLimit = cfg.TransportInt(name, "destination_recipient_limit")
 	t.DestinationRateDelay = cfg.TransportDuration(name, "destination_rate_delay")
@@ -159,7 +199,7 @@ func transportSettings(cfg *config.Config, name string, t sched.TransportConfig,
 		t.Order = sched.Random
 	}
 	t.AgentsPerThread = cfg.TransportInt(name, "thread_agents")
+	t.ThreadQuantum = cfg.TransportInt(name, "thread_quantum")
 	t.IdleMax = cfg.TransportDuration(name, "idle_agent_time")
-	t.QueueOnly = cfg.List("queue_only_destinations")
 	return t
 }

@@ -20,6 +20,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/override"
 	"posthaste/internal/proto"
 	"posthaste/internal/queueread"
 	"posthaste/internal/spool"
@@ -64,14 +65,16 @@ type stage struct {
 	resolveTime time.Duration
 	// unreadable says that messages cannot be opened, for no fault of theirs.
 	unreadable bool
-	asked      atomic.Int32    // how often the resolver was asked
-	mute       bool            // the resolver does not answer
-	foreseen   []string        // senders and recipients that it was asked about ahead
-	urgent     []int           // how many changes came in each request that was urgent
-	gate       <-chan struct{} // when set, messages are opened when it is closed
-	reading    int             // how many wait for that
+	asked      atomic.Int32              // how often the resolver was asked
+	mute       bool                      // the resolver does not answer
+	foreseen   []string                  // senders and recipients that it was asked about ahead
+	urgent     []int                     // how many changes came in each request that was urgent
+	gate       <-chan struct{}           // when set, messages are opened when it is closed
+	reading    int                       // how many wait for that
+	flow       func(moved, incoming int) // what is told of the incoming queue
 	// deliveryTime is how long agents may take; 0: what main.cf says.
 	deliveryTime time.Duration
+	overrides    *override.Store // nil: none
 }
 
 // lockedLog gathers log lines.
@@ -96,6 +99,7 @@ func (l *lockedLog) String() string {
 type fakeAgent struct {
 	st     *stage
 	orders chan order
+	gone   chan uint64 // sessions that it was told to close
 	inv    proto.Inventory
 	stop   context.CancelFunc
 	mu     sync.Mutex
@@ -213,9 +217,9 @@ func (st *stage) run() {
 	submitter := submit.New(cleanup)
 	reader := spool.NewReader(nil, filepath.Join(st.site.Queue, "spool"))
 	opener := queueread.Opener{Reader: reader, Cleanup: cleanup}
-	st.srv = New(Options{Settings: settings, Resolver: st, Open: st.opener(opener.Open), Submit: submitter, Log: maillog.New("postfix/qmgr", maillog.NewWriter(st.log, maillog.Classic)),
+	st.srv = New(Options{Settings: settings, Resolver: st, Open: st.opener(opener.Open), Overrides: st.overrides, Submit: submitter, Log: maillog.New("postfix/qmgr", maillog.NewWriter(st.log, maillog.Classic)),
 		Patience: st.patience, ResolveTime: st.resolveTime, Cleanup: st.path("cleanup"), Bounce: st.path("bounce"), Verify: st.path("verify"),
-		Agent: func(t mail.Transport) string { return st.path(string(t)) }})
+		Agent: func(t mail.Transport) string { return st.path(string(t)) }, Flow: st.flow})
 	ctx, cancel := context.WithCancel(context.Background())
 	st.retire = cancel
 	done := make(chan error, 1)
@@ -333,7 +337,7 @@ func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {
 
 // agent plays a transport.
 func (st *stage) agent(name mail.Transport, inv proto.Inventory) *fakeAgent {
-	a := &fakeAgent{st: st, orders: make(chan order, 100), inv: inv}
+	a := &fakeAgent{st: st, orders: make(chan order, 100), gone: make(chan uint64, 100), inv: inv}
 	a.stop = st.serve(string(name), func(c *ipc.Conn, r *ipc.Request) {
 		switch r.Kind {
 		case proto.KindAttach:
@@ -343,6 +347,8 @@ func (st *stage) agent(name mail.Transport, inv proto.Inventory) *fakeAgent {
 			c.Push(&a.inv)
 		case proto.KindDeliver:
 			a.orders <- order{faketest.Decode[proto.Deliver](st.t, r), r}
+		case proto.KindDismiss:
+			a.gone <- faketest.Decode[proto.Dismiss](st.t, r).Session
 		}
 	})
 	return a

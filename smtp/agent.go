@@ -24,6 +24,7 @@ import (
 	"posthaste/internal/table"
 	"posthaste/internal/tlspolicy/mtasts"
 	"posthaste/internal/tlsrpt"
+	"posthaste/internal/watch"
 )
 
 // Deps are what an Agent works with.
@@ -35,6 +36,8 @@ type Deps struct {
 	LMTP     bool              // the program is lmtp
 	Args     []string          // of the service in master.cf: flags=DORX
 	Submit   *submit.Client    // for mail to postmaster and reports; nil: there is none
+	Verbose  int               // how often master.cf has -v: with one or more all dialogues are logged
+	Watch    *watch.Hub        // is told the dialogues that somebody watches; nil: nobody can
 	// Dial connects, if it is not nil, in place of the network: for tests
 	// and simulation. It gets an address, never a name.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -90,6 +93,7 @@ func New(deps Deps) (*Agent, error) {
 		if len(set.dnsFilter) > 0 {
 			ro.Filter = a.keepRecord
 		}
+		ro.Warn = deps.Log.Warning
 		c := resolver.New(ro)
 		a.dns, a.free = c, append(a.free, c.Close)
 	}
@@ -119,7 +123,7 @@ func New(deps Deps) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.trace = tracer{peers, set.debugLevel}
+	a.trace = tracer{peers: peers, level: set.debugLevel, all: deps.Verbose > 0, hub: deps.Watch}
 	if a.tab, err = set.open(o); err != nil {
 		return nil, err
 	}
@@ -177,6 +181,13 @@ func (a *Agent) Close() {
 	}
 }
 
+// Dismiss implements agent.Dismisser.
+func (a *Agent) Dismiss(session uint64) {
+	if s := a.cache.takeNumber(session); s != nil {
+		a.leave(s)
+	}
+}
+
 // leave ends a session that was kept and is not wanted any more.
 func (a *Agent) leave(s *session) { s.quit(a.set.time.quit, false) }
 
@@ -186,6 +197,7 @@ type request interface {
 	Connecting()
 	ConnectionDone(now time.Time)
 	SiteFailure(status dsn.Status, reason string)
+	SiteBusy(status dsn.Status, reason string)
 	SessionKept()
 	Pending(i int) bool
 	Deferred(i int) bool
@@ -199,19 +211,24 @@ type request interface {
 type order struct {
 	env     *mail.Envelope
 	nexthop mail.Nexthop
-	// cacheKeep is the queue manager's advice to keep the session.
+	// cacheKeep is the queue manager's advice to keep the session, under the
+	// name session, 0 being none, for keepFor, 0 being for as long as the
+	// settings say.
 	cacheKeep bool
+	session   uint64
+	keepFor   time.Duration
 }
 
 // Deliver implements agent.Deliverer.
 func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
-	a.deliver(ctx, r, order{env: r.Envelope, nexthop: r.Nexthop, cacheKeep: r.CacheKeep})
+	a.deliver(ctx, r, order{env: r.Envelope, nexthop: r.Nexthop, cacheKeep: r.CacheKeep, session: r.Session, keepFor: r.Keep})
 }
 
 func (a *Agent) deliver(ctx context.Context, r request, o order) {
 	d := deliveries.Get().(*delivery)
 	d.a, d.set, d.tab, d.log, d.req, d.id, d.order = a, a.set, a.tab, a.log, r, string(o.env.ID), o
 	d.run(ctx)
+	d.slowDown()
 	if d.body != nil {
 		_ = d.body.Close() // it was read; nothing depends on it any more
 	}
@@ -243,6 +260,8 @@ type delivery struct {
 	finalHop  bool       // hop is the last that will be tried
 	final     bool       // this is the last server that will be tried
 	completed bool       // a session of this request went well
+	some      bool       // some recipient has got the message
+	slower    *failure   // the destination has said that it wants less
 	named     bool       // a session was kept under the nexthop's name
 	fallback  bool       // hop is from smtp_fallback_relay
 	rest      []target   // servers of hop that have not been tried

@@ -108,7 +108,7 @@ func lmtpAgent(tb testing.TB) *Agent {
 }
 
 func envelope(size int) mail.Envelope {
-	return mail.Envelope{ID: "4ZqQ1", Arrival: time.Now(), Sender: "from@here.test", Size: int64(size),
+	return mail.Envelope{ID: "4ZqQ1", Arrival: time.Now(), Sender: "from@here.test", Size: int64(size), Body: mail.BodyGauged,
 		Recipients: []mail.Recipient{{Address: "to@sink.test"}}}
 }
 

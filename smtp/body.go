@@ -12,6 +12,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/quickio"
+	"posthaste/internal/table"
 )
 
 // chunk is how much of a message is written under one time limit.
@@ -52,6 +53,7 @@ func (t *transaction) message(ctx context.Context) {
 		text := r.text()
 		for _, i := range t.accepted {
 			d.req.Sent(i, r.status, text, t.success(i, text))
+			d.some = true
 		}
 	}
 }
@@ -72,6 +74,7 @@ func (t *transaction) perRecipient() {
 		default:
 			text := r.text()
 			d.req.Sent(i, r.status, text, t.success(i, text))
+			d.some = true
 		}
 	}
 	d.completed = true
@@ -102,9 +105,7 @@ func (t *transaction) send(ctx context.Context, content agent.Content, end strin
 	rules := t.d.a.rules
 	touched := rules.touches(t.d.env.Body, s)
 	limit := t.d.set.lineLimit
-	// BodyLong is about the limit of RFC 5321; a lower one has to be looked after.
-	short := t.d.env.Body&mail.BodyLong == 0 && (limit == 0 || limit >= longLine)
-	verbatim := t.d.env.Body&mail.BodyDots == 0 && short && !touched
+	verbatim := fitsAsItIs(t.d.env.Body, limit) && !touched
 	if body != nil && verbatim && !s.pixDelay && prefix == nil {
 		o := newOutput(s.wire, t.d.set, content.Len())
 		return o.last(body, end)
@@ -118,6 +119,7 @@ func (t *transaction) send(ctx context.Context, content agent.Content, end strin
 	}
 	var conv *converter
 	if touched {
+		ctx, _ := table.NewBudget(ctx, table.MatchBudget)
 		conv = rules.newConverter(ctx, t.d, s, f)
 		write = conv.write
 	}
@@ -146,6 +148,13 @@ func (t *transaction) send(ctx context.Context, content agent.Content, end strin
 	}
 	o.buf = append(o.buf, end...)
 	return o.flush()
+}
+
+// fitsAsItIs says whether content can go over the wire as it is stored: no dot
+// is to be put before one, and no line is to be broken for being over limit.
+func fitsAsItIs(b mail.Body, limit int) bool {
+	// BodyLong is about the limit of RFC 5321; a lower one has to be looked after.
+	return b&(mail.BodyGauged|mail.BodyDots|mail.BodyLong) == mail.BodyGauged && (limit == 0 || limit >= longLine)
 }
 
 // stream reads a message that is not in memory, and has it written.

@@ -8,7 +8,8 @@ import (
 
 // cache keeps sessions open between deliveries, each under the address of its
 // server, and under the name of the destination if it is the server that the
-// destination is best reached by. Each is kept for a limited time; who takes
+// destination is best reached by. The latter also have the number by which the
+// queue manager knows them. Each is kept for a limited time; who takes
 // one owns it. All methods may be called concurrently.
 type cache struct {
 	leave func(*session) // says goodbye; called without the lock
@@ -16,7 +17,9 @@ type cache struct {
 	mu     sync.Mutex
 	byName map[cacheKey][]*keptEntry // of destinations; the last was used last
 	byAddr map[cacheKey][]*keptEntry // of servers
+	byNum  map[uint64]*keptEntry     // by the queue manager's numbers
 	timer  *time.Timer
+	next   time.Time // when the timer ends; zero: it is not running
 	count  int
 	closed bool
 }
@@ -37,20 +40,23 @@ type cacheKey struct {
 type keptEntry struct {
 	s          *session
 	name, addr cacheKey
+	number     uint64 // 0: none
 	expires    time.Time
 }
 
 func newCache(leave func(*session)) *cache {
-	return &cache{leave: leave, byName: make(map[cacheKey][]*keptEntry), byAddr: make(map[cacheKey][]*keptEntry)}
+	return &cache{leave: leave, byName: make(map[cacheKey][]*keptEntry), byAddr: make(map[cacheKey][]*keptEntry),
+		byNum: make(map[uint64]*keptEntry)}
 }
 
 // maxKept bounds the sessions that are kept: each is a descriptor, of which
 // deliveries need theirs.
 const maxKept = 500
 
-// put keeps a session until expires under addr, and under name unless that is
-// the zero key. It returns false when the cache is closed or full.
-func (c *cache) put(s *session, name, addr cacheKey, expires time.Time) bool {
+// put keeps a session until expires under addr, and unless name is the zero key
+// under that and under number, unless that is 0. It returns false when the cache
+// is closed or full.
+func (c *cache) put(s *session, number uint64, name, addr cacheKey, expires time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || c.count >= maxKept {
@@ -65,15 +71,22 @@ func (c *cache) put(s *session, name, addr cacheKey, expires time.Time) bool {
 	c.byAddr[addr] = append(c.byAddr[addr], e)
 	if name != (cacheKey{}) {
 		c.byName[name] = append(c.byName[name], e)
+		if number != 0 {
+			e.number = number
+			c.byNum[number] = e
+		}
 	}
-	if c.count++; c.count == 1 {
-		c.arm(time.Until(expires))
+	c.count++
+	if c.next.IsZero() || expires.Before(c.next) {
+		c.arm(expires)
 	}
 	return true
 }
 
-// arm has expired sessions looked for after d. Called with the lock held.
-func (c *cache) arm(d time.Duration) {
+// arm has expired sessions looked for at a time. Called with the lock held.
+func (c *cache) arm(at time.Time) {
+	c.next = at
+	d := time.Until(at)
 	if c.timer == nil {
 		c.timer = time.AfterFunc(d, c.expire)
 		return
@@ -86,6 +99,18 @@ func (c *cache) takeName(name cacheKey) *session { return c.take(c.byName, name)
 
 // takeAddr takes the session last kept under a server's address.
 func (c *cache) takeAddr(addr cacheKey) *session { return c.take(c.byAddr, addr) }
+
+// takeNumber takes the session that the queue manager knows by a number.
+func (c *cache) takeNumber(number uint64) *session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.byNum[number]
+	if e == nil {
+		return nil
+	}
+	c.remove(e)
+	return e.s
+}
 
 func (c *cache) take(from map[cacheKey][]*keptEntry, key cacheKey) *session {
 	c.mu.Lock()
@@ -104,6 +129,9 @@ func (c *cache) remove(e *keptEntry) {
 	drop(c.byAddr, e.addr, e)
 	if e.name != (cacheKey{}) {
 		drop(c.byName, e.name, e)
+	}
+	if c.byNum[e.number] == e { // one of a former queue manager may have had it
+		delete(c.byNum, e.number)
 	}
 	c.count--
 }
@@ -149,8 +177,9 @@ func (c *cache) expire() {
 			delete(c.byName, key)
 		}
 	}
+	c.next = time.Time{}
 	if !next.IsZero() && !c.closed {
-		c.arm(next.Sub(now))
+		c.arm(next)
 	}
 	c.mu.Unlock()
 	for _, s := range gone {
@@ -173,6 +202,7 @@ func (c *cache) close() {
 	}
 	clear(c.byAddr)
 	clear(c.byName)
+	clear(c.byNum)
 	c.count = 0
 	c.mu.Unlock()
 	for _, s := range gone {

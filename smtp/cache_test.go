@@ -26,7 +26,7 @@ func TestCache(t *testing.T) {
 			ours, theirs := net.Pipe()
 			defer ours.Close()
 			defer theirs.Close()
-			if !c.put(&session{wire: newWire(ours, 100), host: host}, cacheKey{hop: name}, cacheKey{path: addr}, time.Now().Add(d)) {
+			if !c.put(&session{wire: newWire(ours, 100), host: host}, 0, cacheKey{hop: name}, cacheKey{path: addr}, time.Now().Add(d)) {
 				left = append(left, host+" refused")
 			}
 		}

@@ -276,7 +276,11 @@ func deliverText(t *testing.T, a *Agent, cfg *config.Config, log *maillog.Logger
 	a.deliver(context.Background(), observed{r, sink, big}, order{env: r.Envelope, nexthop: nexthop, cacheKeep: keep})
 	synctest.Wait()
 	log.Flush()
-	if status, reason := r.Site(); !status.IsZero() {
+	switch status, reason := r.Site(); {
+	case status.IsZero():
+	case r.Busy():
+		fmt.Fprintf(&sink.b, "site busy: %s %s\n", status, reason)
+	default:
 		fmt.Fprintf(&sink.b, "site failure: %s %s\n", status, reason)
 	}
 	if r.Kept() {

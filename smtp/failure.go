@@ -45,6 +45,8 @@ type failure struct {
 	ours   bool         // this system is short of something: the destination is not to blame
 	hangUp bool         // there is nobody to say QUIT to
 	said   bool         // of a server that was reached: it is logged as it happens
+	slower bool         // the server wants less mail at a time: a reply of smtp_throttle_replies, or 421
+	partly bool         // and has taken some in this session
 }
 
 func (f *failure) Error() string { return f.status.String() + " " + f.text }
@@ -104,7 +106,8 @@ var errLocalData = errors.New("local data error")
 func (s *session) said(k kind, r *reply, command string) *failure {
 	f := s.refused(k, r)
 	f.text = "host " + s.namaddr + " said: " + f.detail.DiagText + " (in reply to " + command + ")"
-	if r.code/100 != 4 && r.code/100 != 5 {
+	f.slower, f.partly = s.throttle.has(r), s.uses > 1
+	if r.code/100 != 4 && r.code/100 != 5 || r.code == 421 { // which ends the session, RFC 5321 section 3.8
 		s.odd = true
 	}
 	if r.code/100 == 2 {
@@ -196,6 +199,21 @@ func (d *delivery) record(f *failure, rcpts []int) {
 		deferred = deferred || d.req.Deferred(i)
 	}
 	if f.kind.throttles() && deferred && !d.completed {
+		d.req.SiteFailure(f.status.WithClass(4), f.text)
+	}
+	if f.slower && deferred && (d.slower == nil || d.slower.partly) {
+		d.slower = f
+	}
+}
+
+// slowDown tells the queue manager when the destination wants less. It comes last:
+// whether others have got the message must be known.
+func (d *delivery) slowDown() {
+	switch f := d.slower; {
+	case f == nil:
+	case f.partly || d.some:
+		d.req.SiteBusy(f.status.WithClass(4), f.text)
+	default:
 		d.req.SiteFailure(f.status.WithClass(4), f.text)
 	}
 }

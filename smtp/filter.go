@@ -7,8 +7,8 @@ import (
 
 // filterReply gives what smtp_reply_filter makes of one line of a reply. What
 // cannot be looked up stays as it is, and is warned of.
-func (a *Agent) filterReply(line []byte) []byte {
-	value, found, err := a.tab.replies.Lookup(context.Background(), string(line), false)
+func (a *Agent) filterReply(ctx context.Context, line []byte) []byte {
+	value, found, err := a.tab.replies.Lookup(ctx, string(line), false)
 	if err != nil {
 		a.log.Warning("%s: %v", a.tab.replies.Title(), err)
 		return line

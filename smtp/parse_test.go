@@ -2,6 +2,7 @@ package smtp
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -129,6 +130,46 @@ func FuzzReply(f *testing.F) {
 			t.Errorf("at once:\n%s\nby octets:\n%s", whole, single)
 		}
 	})
+}
+
+// A server that never comes to an end gets a bounded number of octets read, by whatever it
+// does not end.
+func TestReplyWithoutEnd(t *testing.T) {
+	t.Parallel()
+	for name, piece := range map[string]string{
+		"line":               strings.Repeat("x", 4096),
+		"lines":              "250-x\r\n",
+		"empty lines":        "\r\n",
+		"lines without code": "garbage\r\n",
+		"long lines":         "250-" + strings.Repeat("x", 60<<10) + "\r\n",
+		"long garbage":       strings.Repeat("x", 5000) + "\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := &endlessReader{piece: piece}
+			w := newWire(canned{r: in}, 2048)
+			if _, err := w.readReply(time.Second, nil); !errors.Is(err, errReplyLimit) {
+				t.Errorf("error %v", err)
+			}
+			if in.read > 2*maxReplyBytes {
+				t.Errorf("read %d octets", in.read)
+			}
+		})
+	}
+}
+
+// endlessReader says piece again and again.
+type endlessReader struct {
+	piece string
+	read  int
+}
+
+func (r *endlessReader) Read(p []byte) (n int, err error) {
+	for n < len(p) {
+		n += copy(p[n:], r.piece[(r.read+n)%len(r.piece):])
+	}
+	r.read += n
+	return n, nil
 }
 
 func TestPrintable(t *testing.T) {

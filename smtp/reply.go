@@ -88,6 +88,7 @@ type wire struct {
 	out  []byte // commands that have not been sent
 	raw  []byte // lines of the present reply
 	line int    // limit of a reply line
+	cut  int    // octets of the present reply that were over it, and have been passed over
 
 	// timed says that the next reply's deadline has been set: by ask.
 	timed bool
@@ -212,12 +213,15 @@ func clip(line []byte, limit int) []byte {
 // longLine keeps the start of a line that exceeds the limit and skips the rest.
 func (w *wire) longLine(deadline *deadline) ([]byte, error) {
 	line := append([]byte(nil), w.in[w.r:w.r+w.line]...)
-	for skipped := 0; ; {
+	for w.r += w.line; ; {
 		if i := bytes.IndexByte(w.in[w.r:w.w], '\n'); i >= 0 {
 			w.r += i + 1
+			if w.cut += i; w.cut > maxReplyBytes {
+				return nil, errReplyLimit
+			}
 			return line, nil
 		}
-		if skipped += w.w - w.r; skipped > maxReplyBytes {
+		if w.cut += w.w - w.r; w.cut > maxReplyBytes {
 			return nil, errReplyLimit
 		}
 		w.r, w.w = 0, 0
@@ -257,7 +261,7 @@ func (w *wire) fill(d *deadline) error {
 // it; they are in its text, for people to see.
 func (w *wire) readReply(limit time.Duration, each func(line []byte)) (reply, error) {
 	var r reply
-	w.raw = w.raw[:0]
+	w.raw, w.cut = w.raw[:0], 0
 	d := deadline{limit: limit, set: w.timed}
 	w.timed = false
 	for n, size := 0, 0; ; n++ {
@@ -265,7 +269,7 @@ func (w *wire) readReply(limit time.Duration, each func(line []byte)) (reply, er
 		if err != nil {
 			return r, err
 		}
-		if size += len(line); n >= maxReplyLines || size > maxReplyBytes {
+		if size += len(line); n >= maxReplyLines || size+w.cut > maxReplyBytes {
 			return r, fmt.Errorf("%w: over %d lines or %d octets", errReplyLimit, maxReplyLines, maxReplyBytes)
 		}
 		if w.trace != nil {

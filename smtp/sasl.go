@@ -24,6 +24,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
+	"posthaste/internal/notice"
 	"posthaste/internal/table"
 )
 
@@ -251,10 +252,11 @@ func (d *delivery) authenticate(s *session, mech sasl.Client, fail func(string) 
 	}
 	trace := s.trace
 	defer func() { s.trace, s.secret = trace, false }()
+	if trace != nil {
+		s.trace = func(arrow string, text []byte) { trace(arrow, withoutLogin(arrow, text, s.secret)) }
+	}
 	for i := range 10 {
-		if i > 0 {
-			s.trace, s.secret = nil, true // what follows AUTH is secret too
-		}
+		s.secret = i > 0 // what follows AUTH is secret too
 		s.out = append(s.out, "\r\n"...)
 		if err := s.flush(d.set.time.hello); err != nil {
 			return s.broken(stage, err)
@@ -290,6 +292,18 @@ func (d *delivery) authenticate(s *session, mech sasl.Client, fail func(string) 
 		s.out = base64.StdEncoding.AppendEncode(s.out, answer)
 	}
 	return fail("SASL authentication failed; server " + s.namaddr + " asks without end")
+}
+
+// withoutLogin is a line of a login without what others must not read: challenges, which may
+// repeat what we have said, and what we say after AUTH.
+func withoutLogin(arrow string, text []byte, secret bool) []byte {
+	switch {
+	case arrow == ">" && secret:
+		return []byte(notice.Secret)
+	case arrow == "<" && bytes.HasPrefix(text, []byte("334")):
+		return []byte("334 " + notice.Secret)
+	}
+	return text
 }
 
 // newMechanism makes the client's side of a mechanism.

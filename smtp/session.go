@@ -13,6 +13,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/notice"
 	"posthaste/internal/smtpwire"
+	"posthaste/internal/table"
 )
 
 // feature is what a server offers.
@@ -40,6 +41,7 @@ type session struct {
 	ip   netip.Addr
 	// namaddr is host[addr], relay host[addr]:port, as in logs.
 	namaddr, relay string
+	throttle       *throttle // replies by which a server asks for less
 
 	offers   feature
 	size     int64 // SIZE limit; 0: none said
@@ -59,12 +61,14 @@ type session struct {
 	by      *delivery  // that uses it; nil while it is set up or kept
 	cut     func()     // ends its waiting
 	pending []command  // that have been gathered, or sent and not answered
+	// budget is what smtp_reply_filter may cost in one delivery; nil without it.
+	budget *table.Budget
 
 	pixDelay bool // wait before the final dot: smtp_pix_workarounds
 }
 
 func (a *Agent) newSession(conn net.Conn, t *target) *session {
-	s := &session{wire: newWire(conn, a.set.replyLimit), host: t.host, started: time.Now()}
+	s := &session{wire: newWire(conn, a.set.replyLimit), host: t.host, started: time.Now(), throttle: &a.set.throttle}
 	s.garbage = func(line []byte) {
 		s.odd = true
 		s.notes.Fault(notice.Protocol)
@@ -79,12 +83,11 @@ func (a *Agent) newSession(conn net.Conn, t *target) *session {
 	}
 	s.notes = a.notices.Transcript()
 	if !a.tab.replies.Empty() {
-		s.filter = a.filterReply
+		var ctx context.Context
+		ctx, s.budget = table.NewBudget(context.Background(), table.MatchBudget)
+		s.filter = func(line []byte) []byte { return a.filterReply(ctx, line) }
 	}
 	s.name(t)
-	if a.traced(t) {
-		s.trace = func(arrow string, text []byte) { a.traceLines(arrow, s.relay, text) }
-	}
 	return s
 }
 

@@ -52,6 +52,8 @@ type settings struct {
 	pix             []string
 	pixMaps         []string
 	replyFilter     []string
+	throttleReplies []string
+	throttle        throttle // parsed from that
 	pixThreshold    time.Duration
 	pixDelay        time.Duration
 
@@ -196,6 +198,7 @@ func smtpSettings(cfg *config.Config) *settings {
 		pix:             cfg.List("smtp_pix_workarounds"),
 		pixMaps:         cfg.List("smtp_pix_workaround_maps"),
 		replyFilter:     cfg.List("smtp_reply_filter"),
+		throttleReplies: cfg.List("smtp_throttle_replies"),
 		pixThreshold:    cfg.Duration("smtp_pix_workaround_threshold_time"),
 		pixDelay:        cfg.Duration("smtp_pix_workaround_delay_time"),
 
@@ -256,6 +259,7 @@ func lmtpSettings(cfg *config.Config) *settings {
 		pix:             cfg.List("lmtp_pix_workarounds"),
 		pixMaps:         cfg.List("lmtp_pix_workaround_maps"),
 		replyFilter:     cfg.List("lmtp_reply_filter"),
+		throttleReplies: cfg.List("lmtp_throttle_replies"),
 		pixThreshold:    cfg.Duration("lmtp_pix_workaround_threshold_time"),
 		pixDelay:        cfg.Duration("lmtp_pix_workaround_delay_time"),
 
@@ -297,6 +301,9 @@ func (s *settings) open(o table.Options) (*tables, error) {
 	dests, err := table.NewList(family+"connection_cache_destinations", s.cacheDests,
 		table.ListOptions{Kind: table.Domains, Parent: true, Table: o})
 	if err != nil {
+		return nil, err
+	}
+	if s.throttle, err = parseThrottle(family+"throttle_replies", s.throttleReplies); err != nil {
 		return nil, err
 	}
 	return &tables{

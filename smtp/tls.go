@@ -317,7 +317,7 @@ func (d *delivery) tlsConfig(t *target, p *policy) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	suites, err := tlspolicy.CipherSuites(p.Ciphers, p.Exclude)
+	suites, err := d.a.tls.grades.Suites(p.Ciphers, p.Exclude)
 	if err != nil {
 		return nil, err
 	}
@@ -425,8 +425,9 @@ func (d *delivery) logTLS(s *session) {
 	}
 	e := &maillog.TLSEstablished{Trust: trust, Peer: s.relay, Proto: tlspolicy.ProtocolName(st.Version),
 		Cipher: tls.CipherSuiteName(st.CipherSuite), Bits: cipherBits(tls.CipherSuiteName(st.CipherSuite))}
-	if st.CurveID != 0 {
-		e.KeyExchange = st.CurveID.String()
+	if e.KeyExchange = tlspolicy.KeyExchange(st.CurveID); st.Version == tls.VersionTLS13 && len(st.PeerCertificates) > 0 {
+		// Which digest an RSA key has signed with is not said by crypto/tls.
+		e.Signature, e.Digest = tlspolicy.Signature(st.PeerCertificates[0].PublicKey, nil)
 	}
 	if s.tls.loglevel == 0 {
 		d.log.Count(e)

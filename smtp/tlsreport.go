@@ -66,7 +66,7 @@ func submitReport(ctx context.Context, s *submit.Client, sender, to string, msg 
 	}
 	reply, err := m.Commit(ctx)
 	if err == nil && reply.Code != 250 {
-		err = fmt.Errorf("cleanup refused it: %d %s %s", reply.Code, reply.Status, reply.Text)
+		err = fmt.Errorf("cleanup refused it: %s", reply.Reason())
 	}
 	return err
 }

@@ -22,6 +22,7 @@ type tlsClient struct {
 	maps        *table.Maps
 	sites       *table.Maps // smtp_tls_per_site
 	curves      []tls.CurveID
+	grades      tlspolicy.Grades // what the site has other cipher lists for
 	wrapper     bool
 	loglevel    int
 	loglevels   *table.Maps // by server
@@ -115,6 +116,7 @@ func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, e
 			o.Warn(fmt.Sprintf("%s%s = %s: %s", family, list[0], list[1], w))
 		}
 	}
+	c.grades = tlspolicy.ReadGrades(cfg, func(format string, args ...any) { o.Warn(fmt.Sprintf(format, args...)) })
 	_, err = tlspolicy.CipherSuites(c.Ciphers, c.Exclude)
 	fail("ciphers", err)
 	_, err = tlspolicy.CipherSuites(c.MandatoryCiphers, c.MandatoryExclude)

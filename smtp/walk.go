@@ -53,11 +53,24 @@ func (d *delivery) tryHop(ctx context.Context) {
 	}
 }
 
+// takeNamed takes a session that was kept for the destination, which is the one
+// that the queue manager means if that is there and can be used.
+func (d *delivery) takeNamed() *session {
+	name := d.nameKey()
+	if s := d.a.cache.takeNumber(d.session); s != nil {
+		if s.kept.name == name {
+			return s
+		}
+		d.a.leave(s) // set up under other demands, or for a former queue manager
+	}
+	return d.a.cache.takeName(name)
+}
+
 // reuse delivers over sessions that were kept: one under the destination's
 // name, else one of each of the best servers.
 func (d *delivery) reuse(ctx context.Context, w *walk) {
 	for range 5 { // a server that was restarted leaves several dead ones
-		s := d.a.cache.takeName(d.nameKey())
+		s := d.takeNamed()
 		if s == nil {
 			break
 		}
@@ -151,6 +164,9 @@ func (d *delivery) use(ctx context.Context, w *walk, s *session, t *target) *fai
 	last := len(w.list) == 0 || (d.set.maxSessions > 0 && w.sessions+1 >= d.set.maxSessions)
 	d.final = d.finalHop && last
 	s.uses++
+	if s.budget != nil {
+		s.budget.Renew()
+	}
 	s.by = d
 	d.req.ConnectionDone(time.Now())
 	stop := s.cutOff(ctx)
@@ -198,7 +214,11 @@ func (d *delivery) finish(s *session, t *target) {
 			name = d.nameKey()
 		}
 		s.by = nil
-		if d.a.cache.put(s, name, d.addrKey(t), time.Now().Add(d.set.idleLimit)) {
+		limit := d.set.idleLimit
+		if d.keepFor > 0 {
+			limit = d.keepFor
+		}
+		if d.a.cache.put(s, d.session, name, d.addrKey(t), time.Now().Add(limit)) {
 			d.named = true
 			d.req.SessionKept()
 			return
@@ -334,6 +354,7 @@ func (d *delivery) open(ctx context.Context, t *target, p *policy) (*session, *f
 		return nil, f
 	}
 	s := d.a.newSession(conn, t)
+	d.traceTo(s, t)
 	stop := s.cutOff(ctx)
 	f = d.handshake(ctx, s, t, p)
 	d.reportSession(s, t, p)

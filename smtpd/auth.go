@@ -64,8 +64,21 @@ func readSASL(cfg *config.Config, o table.Options) (*saslSettings, error) {
 			o.Warn("SASL: salts of users that there are not change with each process, which tells who is one: " + err.Error())
 		}
 		s.backend = sasl.NewUsers(table.OpenMaps("smtpd_sasl_path", table.SplitList(path), o), cfg.String("smtpd_sasl_local_domain"), tokens, key)
+	case "cyrus":
+		dirs := sasl.CyrusDirs(cfg.Dir())
+		if own := cfg.String("cyrus_sasl_config_path"); own != "" {
+			dirs = filepath.SplitList(own)
+		}
+		c, warnings, err := sasl.NewCyrus(sasl.CyrusOptions{Application: path, Dirs: dirs, Service: s.service, Realm: cfg.String("smtpd_sasl_local_domain")})
+		if err != nil {
+			return nil, fmt.Errorf("smtpd_sasl_path: %w", err)
+		}
+		for _, w := range warnings {
+			o.Warn("smtpd_sasl_path: " + w)
+		}
+		s.backend = c
 	default:
-		return nil, fmt.Errorf("smtpd_sasl_type = %s: expected dovecot, or table with smtpd_sasl_path = type:table", kind)
+		return nil, fmt.Errorf("smtpd_sasl_type = %s: expected dovecot, cyrus (saslauthd), or table with smtpd_sasl_path = type:table", kind)
 	}
 	var err error
 	if s.options, s.must, err = securityOptions(cfg.List("smtpd_sasl_security_options")); err != nil {
@@ -162,7 +175,7 @@ func (s *session) offeredMechanisms() string {
 	if s.srv.sasl.backend == nil {
 		return ""
 	}
-	ctx := s.srv.ctx()
+	ctx := s.ctx()
 	hidden, err := s.srv.sasl.exceptions.MatchClient(ctx, s.a.Name, s.a.AddrText)
 	if err != nil {
 		s.srv.log.Warning("%v", err)
@@ -232,7 +245,7 @@ func (s *session) saslClient() sasl.Client {
 
 // authServer gives the engine its side of the exchange.
 func (s *session) authServer(string) (gosasl.Server, error) {
-	ctx := s.srv.ctx()
+	ctx := s.ctx()
 	names := s.mechanisms(ctx)
 	if !slices.Contains(names, s.auth.mechanism) {
 		return nil, s.authFailed(sasl.ErrMechanism)
@@ -254,7 +267,7 @@ type exchangeServer struct {
 }
 
 func (e *exchangeServer) Next(response []byte) (challenge []byte, done bool, err error) {
-	challenge, done, err = e.x.Next(e.s.srv.ctx(), response)
+	challenge, done, err = e.x.Next(e.s.ctx(), response)
 	if err != nil {
 		return nil, false, e.s.authFailed(err)
 	}
@@ -279,8 +292,8 @@ func (s *session) authFailed(err error) error {
 	switch {
 	case errors.As(err, &f), errors.Is(err, sasl.ErrMechanism):
 		s.out = smtpwire.R(535, dsn.S(5, 7, 8), "Error: authentication failed: "+smtpwire.Printable(reason))
-	case errors.Is(err, sasl.ErrMalformed):
-		s.out = smtpwire.R(501, dsn.S(5, 5, 2), "Error: authentication failed: malformed response")
+	case errors.Is(err, sasl.ErrMalformed): // the mechanism's own failure; what cannot be decoded is 501, RFC 4954 section 4
+		s.out = smtpwire.R(535, dsn.S(5, 7, 8), "Error: authentication failed: malformed response")
 	default:
 		s.out = smtpwire.R(454, dsn.S(4, 7, 0), "Temporary authentication failure")
 	}
@@ -291,7 +304,9 @@ func (s *session) authFailed(err error) error {
 
 // challenge sends the client what it is to answer.
 func (s *session) challenge(text string) {
-	s.send([]byte("334 " + text + "\r\n"))
+	s.queue([]byte("334 " + text + "\r\n"))
+	s.history.Out([]byte("334 " + text + "\r\n"))
+	s.spoke([]byte("334 " + notice.Secret)) // it may repeat what the client has said
 }
 
 // continuation reads the client's answer to a challenge.
@@ -308,6 +323,7 @@ func (s *session) continuation() (string, error) {
 		return "", err
 	}
 	s.history.In([]byte(notice.Secret))
+	s.heard([]byte(notice.Secret))
 	text := string(line)
 	if text != "*" && !validBase64(text) {
 		s.out = malformedBase64

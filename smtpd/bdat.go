@@ -149,7 +149,7 @@ func (s *session) bdatRefused() *smtpwire.Reply {
 		return r
 	}
 	clear := s.onlyRecipient()
-	r := s.judged(s.srv.access.Data(s.srv.ctx(), &s.a))
+	r := s.judged(s.srv.access.Data(s.ctx(), &s.a))
 	if r == nil {
 		r = s.judged(s.milterData())
 	}

@@ -31,6 +31,12 @@ func TestExcludedCiphers(t *testing.T) {
 		{main: "smtpd_tls_exclude_ciphers = AES, CHACHA20\n", low: tls.VersionTLS13},
 		{main: "smtpd_tls_exclude_ciphers = ECDHE\nsmtpd_tls_protocols = TLSv1.2\n", err: true},
 		{main: "smtpd_tls_exclude_ciphers = AES_128\n", offered: true, low: tls.VersionTLS12, warnings: 1},
+		{main: "tls_medium_cipherlist = aNULL:-aNULL:kEECDH+AESGCM+aRSA:@STRENGTH\n", offered: true, low: tls.VersionTLS12},
+		{main: "tls_medium_cipherlist = ECDHE-RSA-AES256-GCM-SHA384\n", low: tls.VersionTLS12},
+		{main: "tls_high_cipherlist = ECDHE-RSA-AES256-GCM-SHA384\n", offered: true, low: tls.VersionTLS12}, // not the grade in force
+		{main: "tls_high_cipherlist = ECDHE-RSA-AES256-GCM-SHA384\nsmtpd_tls_ciphers = high\n", low: tls.VersionTLS12},
+		{main: "tls_medium_cipherlist = EECDH+AESGCM\nsmtpd_tls_exclude_ciphers = AES128\n", low: tls.VersionTLS12},
+		{main: "tls_low_cipherlist = ECDHE-RSA-AES256-GCM-SHA384\nsmtpd_tls_ciphers = low\n", low: tls.VersionTLS12},
 	} {
 		cfg, err := config.LoadString("smtpd_tls_protocols = >=TLSv1.2\n" + tt.main)
 		if err != nil {

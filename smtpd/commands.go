@@ -29,7 +29,7 @@ func (s *session) helo(v verb) *smtpwire.Reply {
 	s.a.ResetHelo()
 	s.a.Helo = neutered(name)
 	s.a.Proto = proto
-	if r := s.judged(s.srv.access.Helo(s.srv.ctx(), &s.a)); r != nil {
+	if r := s.judged(s.srv.access.Helo(s.ctx(), &s.a)); r != nil {
 		s.a.ResetHelo()
 		return r
 	}
@@ -127,7 +127,7 @@ func (s *session) hiddenKeywords() map[string]bool {
 	}
 	s.discard = s.set.discard
 	if !s.set.discardMaps.Empty() {
-		value, found, err := s.set.discardMaps.LookupClientAddr(s.srv.ctx(), s.a.AddrText)
+		value, found, err := s.set.discardMaps.LookupClientAddr(s.ctx(), s.a.AddrText)
 		if err != nil {
 			s.srv.log.Warning("%v", err)
 		} else if found {
@@ -172,7 +172,7 @@ func (s *session) mayVERP() bool {
 	if s.set.verpClients.Empty() {
 		return false
 	}
-	yes, err := s.set.verpClients.MatchClient(s.srv.ctx(), s.a.Name, s.a.AddrText)
+	yes, err := s.set.verpClients.MatchClient(s.ctx(), s.a.Name, s.a.AddrText)
 	if err != nil {
 		s.srv.log.Warning("%v", err)
 	}
@@ -214,7 +214,7 @@ func (s *session) vrfy() *smtpwire.Reply {
 	}
 	s.a.HasRcpt, s.a.Recipient = true, p.To.Address
 	defer func() { s.a.HasRcpt, s.a.Recipient = false, "" }()
-	if r := s.judged(s.srv.access.Vrfy(s.srv.ctx(), &s.a)); r != nil {
+	if r := s.judged(s.srv.access.Vrfy(s.ctx(), &s.a)); r != nil {
 		return r
 	}
 	return smtpwire.R(252, dsn.S(2, 0, 0), arg)
@@ -257,10 +257,10 @@ func (s *session) etrn() *smtpwire.Reply {
 	if !validSite(domain) {
 		return smtpwire.R(501, dsn.Status{}, "Error: invalid parameter syntax")
 	}
-	if r := s.judged(s.srv.access.Etrn(s.srv.ctx(), &s.a, domain)); r != nil {
+	if r := s.judged(s.srv.access.Etrn(s.ctx(), &s.a, domain)); r != nil {
 		return r
 	}
-	return s.srv.flushSite(s.srv.ctx(), domain)
+	return s.srv.flushSite(s.ctx(), domain)
 }
 
 func validSite(domain string) bool {
@@ -273,7 +273,7 @@ func (s *session) filterCommand(line string) string {
 	if s.set.commandFilter.Empty() {
 		return line
 	}
-	value, found, err := s.set.commandFilter.Lookup(s.srv.ctx(), line, false)
+	value, found, err := s.set.commandFilter.Lookup(s.ctx(), line, false)
 	if err != nil {
 		s.srv.log.Warning("%v", err)
 		return line
@@ -288,7 +288,7 @@ func (s *session) filterCommand(line string) string {
 // footer.
 func (s *session) filterReject(r *smtpwire.Reply) *smtpwire.Reply {
 	if !s.set.rejectFilter.Empty() {
-		value, found, err := s.set.rejectFilter.Lookup(s.srv.ctx(), r.String(), false)
+		value, found, err := s.set.rejectFilter.Lookup(s.ctx(), r.String(), false)
 		if err != nil {
 			s.srv.log.Warning("%v", err)
 		} else if found {
@@ -301,7 +301,7 @@ func (s *session) filterReject(r *smtpwire.Reply) *smtpwire.Reply {
 	}
 	footer := s.set.footer
 	if !s.set.footerMaps.Empty() {
-		value, found, err := s.set.footerMaps.Lookup(s.srv.ctx(), r.String(), false)
+		value, found, err := s.set.footerMaps.Lookup(s.ctx(), r.String(), false)
 		if err != nil {
 			s.srv.log.Warning("%v", err)
 		} else if found {

@@ -131,7 +131,7 @@ func (s *session) finishMessage(msg message, c *content, accepted string) *smtpw
 	clear := s.onlyRecipient()
 	r := s.contentRefused(c)
 	if r == nil && s.srv.access.JudgesEndOfData() {
-		if r = s.judged(s.srv.access.EndOfData(s.srv.ctx(), &s.a)); r == nil {
+		if r = s.judged(s.srv.access.EndOfData(s.ctx(), &s.a)); r == nil {
 			env := s.envelope()
 			msg.Amend(&env, s.options())
 		}
@@ -142,7 +142,7 @@ func (s *session) finishMessage(msg message, c *content, accepted string) *smtpw
 		s.resetMail()
 		return r
 	}
-	reply, err := msg.Commit(s.srv.ctx())
+	reply, err := msg.Commit(s.ctx())
 	if err != nil {
 		s.srv.log.Warning("%s: %v", s.queueID(), err)
 	}

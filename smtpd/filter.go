@@ -13,6 +13,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
+	"posthaste/internal/lockstep"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
@@ -78,14 +79,16 @@ func readFilter(cfg *config.Config) (*filterSettings, error) {
 // filterFailed is what a client hears when the filter cannot be asked.
 var filterFailed = smtpwire.R(451, dsn.S(4, 3, 0), "Error: queue file write error")
 
+// maxFilterLine bounds a line of a filter's reply; the parser bounds the reply.
+const maxFilterLine = 4096
+
 // A filterTalk is what is said to the filter about one message. Each read and
 // write is bounded in time, each reply in size. When it has failed once, it
 // fails to the end: the client is to begin anew.
 type filterTalk struct {
 	set    *filterSettings
 	log    *maillog.Logger
-	nc     net.Conn
-	br     *bufio.Reader
+	nc     *lockstep.Conn
 	parser smtpwire.Parser
 	offers map[string]string // extensions, with their parameters
 	failed bool
@@ -106,7 +109,7 @@ func newFilterTalk(ctx context.Context, set *filterSettings, log *maillog.Logger
 		log.Warning("connect to proxy filter %s: %s", set.name, why)
 		return nil, filterFailed
 	}
-	t := &filterTalk{set: set, log: log, nc: nc, br: bufio.NewReader(nc), offers: map[string]string{}}
+	t := &filterTalk{set: set, log: log, nc: lockstep.New(nc), offers: map[string]string{}}
 	if _, r := t.hear("connection request", '2'); r != nil {
 		t.close()
 		return nil, filterFailed
@@ -129,6 +132,13 @@ func (t *filterTalk) ask(line string, want byte) (answer, refusal *smtpwire.Repl
 	if t.failed {
 		return nil, filterFailed
 	}
+	// A reply that is here already would be taken for the one to this: at the end of the
+	// content for the word that the filter has the message.
+	if err := t.nc.Before(); errors.Is(err, lockstep.ErrUnasked) {
+		t.log.Warning("proxy %s: %v", t.set.name, err)
+		t.failed = true
+		return nil, filterFailed
+	}
 	if _, err := t.send([]byte(line + "\r\n")); err != nil {
 		return nil, t.fail(err)
 	}
@@ -137,13 +147,13 @@ func (t *filterTalk) ask(line string, want byte) (answer, refusal *smtpwire.Repl
 
 // hear reads the reply to what was asked; want is 0 where any will do.
 func (t *filterTalk) hear(asked string, want byte) (answer, refusal *smtpwire.Reply) {
+	t.nc.SetReadDeadline(time.Now().Add(t.set.timeout)) // of the whole reply
 	for done := false; !done; {
-		t.nc.SetReadDeadline(time.Now().Add(t.set.timeout))
-		line, err := t.br.ReadSlice('\n')
+		line, err := lockstep.ReadLine(t.nc.Reader(), maxFilterLine)
 		if err != nil {
 			return nil, t.fail(err)
 		}
-		text := strings.TrimRight(string(line), "\r\n")
+		text := string(line)
 		if done, err = t.parser.Line(text); err != nil {
 			t.log.Warning("received garbage from proxy %s: %.100s", t.set.name, smtpwire.Printable(text))
 			t.failed = true

@@ -170,7 +170,7 @@ func (k *keyring) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		}
 	}
 	if t, ok := hello.Conn.(*transport); ok {
-		t.cert = best
+		t.cert, t.schemes = best, hello.SignatureSchemes
 	}
 	return best, nil
 }

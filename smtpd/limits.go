@@ -186,7 +186,7 @@ func (l *limits) exceeded(s *session, e event) bool {
 	if l.max[e] <= 0 || n <= l.max[e] || s.privileged {
 		return false
 	}
-	exempt, err := l.exempt.MatchClient(s.srv.ctx(), s.a.Name, s.a.AddrText)
+	exempt, err := l.exempt.MatchClient(s.ctx(), s.a.Name, s.a.AddrText)
 	if err != nil {
 		l.log.Warning("%v", err)
 	}

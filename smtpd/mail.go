@@ -42,7 +42,7 @@ func (s *session) mail() *smtpwire.Reply {
 		return r
 	}
 	s.foresee(m.From.Address)
-	if s.malformed(s.srv.ctx(), "", m.From.Address, m.SMTPUTF8) {
+	if s.malformed(s.ctx(), "", m.From.Address, m.SMTPUTF8) {
 		s.illegalAddress("MAIL")
 		return smtpwire.R(501, dsn.S(5, 1, 7), "Bad sender address syntax")
 	}
@@ -68,7 +68,7 @@ func (s *session) mail() *smtpwire.Reply {
 }
 
 func (s *session) judgeMail() *smtpwire.Reply {
-	ctx := s.srv.ctx()
+	ctx := s.ctx()
 	if r := s.sizeRefused(); r != nil {
 		return r
 	}
@@ -215,7 +215,7 @@ func (s *session) rcpt() *smtpwire.Reply {
 		return smtpwire.R(452, dsn.S(4, 5, 3), "Error: too many recipients")
 	}
 	s.foresee(s.a.Sender)
-	ctx := s.srv.ctx()
+	ctx := s.ctx()
 	if s.malformed(ctx, s.a.Sender, p.To.Address, s.m.SMTPUTF8) {
 		s.illegalAddress("RCPT")
 		return smtpwire.R(501, dsn.S(5, 1, 3), "Bad recipient address syntax")
@@ -354,7 +354,7 @@ func (s *session) dataInOrder() *smtpwire.Reply {
 		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: DATA after BDAT")
 	}
 	defer s.onlyRecipient()()
-	if r := s.judged(s.srv.access.Data(s.srv.ctx(), &s.a)); r != nil {
+	if r := s.judged(s.srv.access.Data(s.ctx(), &s.a)); r != nil {
 		return r
 	}
 	if r := s.judged(s.milterData()); r != nil {

@@ -244,11 +244,11 @@ func (s *session) appendRoute(macros []string, kind, addr string) []string {
 		}
 		full := addr
 		if strings.IndexByte(addr, '@') < 0 {
-			if a, err := s.srv.router.Rewrite(s.srv.ctx(), "local", addr); err == nil {
+			if a, err := s.srv.router.Rewrite(s.ctx(), "local", addr); err == nil {
 				full = a
 			}
 		}
-		r, err := s.srv.router.Resolve(s.srv.ctx(), sender, full)
+		r, err := s.srv.router.Resolve(s.ctx(), sender, full)
 		if err == nil && r.Flags&proto.ResolveFail == 0 {
 			host, mailer, resolved = r.Nexthop, r.Transport, r.Recipient
 		}
@@ -297,7 +297,7 @@ func (s *session) milterTell(e proto.MilterEvent, macros []string, args ...strin
 			m.Macros = append(m.Macros, macros[i], macros[i+1])
 		}
 	}
-	ctx, cancel := context.WithTimeout(s.srv.ctx(), s.milter.limit)
+	ctx, cancel := context.WithTimeout(s.ctx(), s.milter.limit)
 	defer cancel()
 	var r proto.MilterReply
 	err := s.srv.milters.client.Call(ctx, m, &r)
@@ -358,7 +358,7 @@ func (s *session) milterAbort() {
 // milterClose ends the session with filters.
 func (s *session) milterClose() {
 	if s.milter.id != 0 && s.milter.specs != nil {
-		ctx, cancel := context.WithTimeout(s.srv.ctx(), time.Second)
+		ctx, cancel := context.WithTimeout(s.ctx(), time.Second)
 		defer cancel()
 		if c, err := s.srv.milters.client.Conn(ctx); err == nil {
 			c.Push(&proto.Milter{Session: s.milter.id, Event: proto.MilterClose}) // cleanup that is gone has ended it

@@ -14,6 +14,7 @@ import (
 func (s *session) said(r *smtpwire.Reply, text []byte) {
 	policy := s.policy
 	s.policy = false
+	s.spoke(text)
 	if s.history == nil {
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net"
 	"net/netip"
+	"posthaste/internal/watch"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,6 +50,7 @@ func (s *session) know(ctx context.Context) {
 	}
 	s.trusted = trusted
 	s.privileged = s.listed(s.srv.proxies.xclient)
+	s.debug, s.talk = s.debugged(), watch.Talk{}
 	s.discard = nil
 }
 

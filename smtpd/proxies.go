@@ -66,7 +66,7 @@ func (s *session) listed(l *table.List) bool {
 	if l.Empty() {
 		return false
 	}
-	yes, err := l.MatchClient(s.srv.ctx(), s.a.Name, s.a.AddrText)
+	yes, err := l.MatchClient(s.ctx(), s.a.Name, s.a.AddrText)
 	if err != nil {
 		s.srv.log.Warning("%v", err)
 	}
@@ -130,9 +130,9 @@ func (s *session) xclient() (*smtpwire.Reply, error) {
 		s.a.SASL = mail.SASL{Method: "XCLIENT", Username: next.login}
 	}
 	s.denied = nil
-	s.know(s.srv.ctx())
+	s.know(s.ctx())
 	s.a.Stage = "CONNECT"
-	if err := s.welcome(s.srv.ctx()); err != nil {
+	if err := s.welcome(s.ctx()); err != nil {
 		return nil, err
 	}
 	return nil, s.changePort()

@@ -142,7 +142,9 @@ func readScreen(cfg *config.Config, log *maillog.Logger, dns resolver.Resolver, 
 	c.enabled[testDNSBL] = len(c.sites) > 0
 	for _, w := range c.access {
 		if table.IsSpec(w) {
-			c.lists[w] = table.OpenMaps("postscreen_access_list", []string{w}, o)
+			strict := o
+			strict.Stops = func(result string) bool { return !strings.EqualFold(result, "permit") }
+			c.lists[w] = table.OpenMaps("postscreen_access_list", []string{w}, strict)
 		}
 	}
 	list := func(name string, kind table.Kind) *table.List {
@@ -426,7 +428,7 @@ func (s *session) watch(v verb, bareLF bool) (over bool) {
 
 // forbiddenWord says whether a command is one of postscreen_forbidden_commands.
 func (s *session) forbiddenWord() bool {
-	yes, err := s.srv.screenSet.forbidden.Match(s.srv.ctx(), s.cmd.Word())
+	yes, err := s.srv.screenSet.forbidden.Match(s.ctx(), s.cmd.Word())
 	if err != nil {
 		s.srv.screenSet.log.Warning("%v", err)
 	}
@@ -479,8 +481,12 @@ func (c *screenSettings) listed(ctx context.Context, who *access.Client) (listin
 	for _, w := range c.access {
 		switch strings.ToLower(w) {
 		case "permit_mynetworks":
-			if in, err := c.eval.MyNetworks(ctx, who); in || err != nil {
-				return listPermit, err
+			in, err := c.eval.MyNetworks(ctx, who)
+			if err != nil {
+				return listDunno, err
+			}
+			if in {
+				return listPermit, nil
 			}
 			continue
 		case "permit":

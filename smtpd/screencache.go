@@ -26,7 +26,7 @@ import (
 // postscreen_cache_cleanup_interval. It is worth
 // no more than the tests: what a crash loses is tested again.
 type screenCache struct {
-	dir    *os.Root // of the file, which is written anew inside chroot too
+	dir    *statedir.Dir // of the file, which is written anew inside chroot too
 	name   string
 	retain time.Duration
 	every  time.Duration // time between two cleanings
@@ -156,9 +156,6 @@ func (c *screenCache) rewrite(now time.Time) error {
 	}
 	temp := c.name + ".new"
 	if err := c.dir.WriteFile(temp, b, 0o600); err != nil {
-		return err
-	}
-	if err := statedir.Own(c.dir, temp); err != nil {
 		return err
 	}
 	if err := c.dir.Rename(temp, c.name); err != nil {

@@ -21,6 +21,7 @@ import (
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/submit"
 	"posthaste/internal/table"
+	"posthaste/internal/watch"
 )
 
 // Names finds the names of clients.
@@ -55,6 +56,10 @@ type Deps struct {
 	Now     func() time.Time // nil: time.Now
 	// Screen has clients go through postscreen's tests first.
 	Screen bool
+	// Verbose is how often master.cf has -v: with one or more all dialogues are logged.
+	Verbose int
+	// Watch is told the dialogues that somebody watches; nil: nobody can.
+	Watch *watch.Hub
 	// SessionConfig, when set, gives the settings that a session which begins
 	// now is to have: Config, or Config under stress.
 	SessionConfig func() *config.Config
@@ -93,6 +98,8 @@ type Server struct {
 	ports    *ports
 	engine   sync.WaitGroup
 	milters  *milterSettings
+	verbose  int        // all dialogues are logged
+	watch    *watch.Hub // nil: nobody watches
 	router   access.Router
 	foresee  func(ctx context.Context, sender, addr string) // may be nil
 }
@@ -118,7 +125,7 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 	}
 	s := &Server{log: d.Log, submit: d.Submit, names: d.Names, flush: d.Flush, maxProc: d.MaxProc, now: d.Now,
 		sessions: make(map[*session]struct{}), ports: newPorts(),
-		current: d.SessionConfig, tables: d.Tables, service: d.Service}
+		verbose: d.Verbose, watch: d.Watch, current: d.SessionConfig, tables: d.Tables, service: d.Service}
 	var err error
 	if s.set, err = readSettings(d.Config, d.Service, d.Tables); err != nil {
 		return nil, err

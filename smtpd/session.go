@@ -17,6 +17,8 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/notice"
 	"posthaste/internal/smtpwire"
+	"posthaste/internal/table"
+	"posthaste/internal/watch"
 )
 
 // verb is a command, in the order of Postfix's table: it is the order in
@@ -81,6 +83,11 @@ type session struct {
 	wire wire
 	busy atomic.Bool // not to be interrupted by draining
 
+	// lookups is the context of lookups, and budget what patterns may cost in it. Both
+	// are nil until the first.
+	lookups context.Context
+	budget  *table.Budget
+
 	a          access.Session // what restrictions know
 	cmd        smtpwire.Command
 	verb       verb
@@ -100,8 +107,10 @@ type session struct {
 	reason     string
 	notes      string // for the disconnect line
 	history    *notice.Transcript
-	policy     bool   // the reply to come is a refusal by policy
-	mistrusted string // why TLS with the client does not do, smtpd_tls_req_ccert
+	debug      bool       // the dialogue goes to the log
+	talk       watch.Talk // and to those who watch it
+	policy     bool       // the reply to come is a refusal by policy
+	mistrusted string     // why TLS with the client does not do, smtpd_tls_req_ccert
 
 	trusted   bool // allowed to send bare newlines
 	discard   map[string]bool
@@ -137,15 +146,33 @@ type session struct {
 // forget makes an ended session ready for another client.
 func (s *session) forget() {
 	over, rcpts, counts := s.over, s.rcpts, s.parting.Counts
+	lookups, budget := s.lookups, s.budget
 	*s = session{} // in place: a literal with fields would first be made on the stack, where each client waits
 	s.over, s.rcpts, s.parting.Counts = over, rcpts, counts[:0]
+	s.lookups, s.budget = lookups, budget
+}
+
+// ctx is the context of what a command asks for. The patterns that it makes tables
+// try may cost so much and no more: see fresh.
+func (s *session) ctx() context.Context {
+	if s.lookups == nil {
+		s.lookups, s.budget = table.NewBudget(s.srv.ctx(), table.MatchBudget)
+	}
+	return s.lookups
+}
+
+// fresh gives the next command what its lookups may cost.
+func (s *session) fresh() {
+	if s.budget != nil {
+		s.budget.Renew()
+	}
 }
 
 // greet is the start of the session: who is it, may they come in, and hello.
 func (s *session) greet() error {
 	s.a.Stage = "CONNECT"
 	s.a.ResetHelo()
-	ctx := s.srv.ctx()
+	ctx := s.ctx()
 	if err := s.meet(ctx); err != nil {
 		return err
 	}
@@ -249,7 +276,9 @@ func (s *session) lost(err error) {
 		}
 		s.wire.nc.SetWriteDeadline(time.Now().Add(time.Second))
 		r := smtpwire.R(421, dsn.S(4, 4, 2), s.set.myhostname+" Error: timeout exceeded")
-		s.wire.nc.Write(r.Append(nil))
+		text := r.Append(nil)
+		s.wire.nc.Write(text)
+		s.spoke(text)
 	default:
 		s.ended = true
 	}
@@ -314,11 +343,13 @@ func (s *session) read() (feed string, err error) {
 	if s.history != nil {
 		s.history.In(notice.Redact(line))
 	}
+	s.heard(line)
 	text := string(line)
 	if s.mistrusted != "" {
 		s.mistrust()
 		return "", io.EOF
 	}
+	s.fresh()
 	return s.dispatch(s.filterCommand(text), s.wire.bareLF)
 }
 
@@ -375,7 +406,7 @@ func (s *session) dispatch(line string, bareLF bool) (feed string, err error) {
 
 // notSMTP ends the session of a client that speaks something else.
 func (s *session) notSMTP(line string) bool {
-	forbidden, err := s.set.forbidden.Match(s.srv.ctx(), s.cmd.Word())
+	forbidden, err := s.set.forbidden.Match(s.ctx(), s.cmd.Word())
 	if err != nil {
 		s.srv.log.Warning("%v", err)
 	}
@@ -569,13 +600,19 @@ func (s *session) engineSays(code int) *smtpwire.Reply {
 
 // send sends an answer that has been written out already.
 func (s *session) send(b []byte) {
+	s.queue(b)
+	s.history.Out(b)
+	s.spoke(b)
+}
+
+// queue is send for what is neither logged nor kept.
+func (s *session) queue(b []byte) {
 	if s.errors >= s.set.softErrors && s.set.errorSleep > 0 {
 		s.wire.flush()
 		s.pause(s.set.errorSleep)
 	}
 	s.wire.kept()
 	s.wire.out = append(s.wire.out, b...)
-	s.history.Out(b)
 }
 
 // done answers a command and counts it.

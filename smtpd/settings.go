@@ -39,7 +39,9 @@ type settings struct {
 	bare                                  bareNewline
 	bareCode                              int
 	bareExempt, verpClients               *table.List
-	pipelining                            bool // smtpd_forbid_unauth_pipelining
+	debugPeers                            *table.List // whose dialogues are logged,
+	debugLevel                            int         // if this is more than 0
+	pipelining                            bool        // smtpd_forbid_unauth_pipelining
 	noop                                  map[string]bool
 	forbidden                             *table.List
 	smtputf8, strictUTF8                  bool
@@ -117,6 +119,7 @@ func readSettings(cfg *config.Config, service string, o table.Options) (*setting
 		return l
 	}
 	s.bareExempt = list("smtpd_forbid_bare_newline_exclusions", table.Clients)
+	s.debugPeers, s.debugLevel = list("debug_peer_list", table.Clients), cfg.Int("debug_peer_level")
 	s.verpClients = list("smtpd_authorized_verp_clients", table.Clients)
 	s.forbidden = list("smtpd_forbidden_commands", table.Strings)
 	open := func(name string) *table.Maps { return table.OpenMaps(name, cfg.List(name), o) }

@@ -14,11 +14,12 @@ import (
 	"posthaste/internal/submit"
 	"posthaste/internal/table"
 	"posthaste/internal/verify"
+	"posthaste/internal/watch"
 )
 
 // Spec declares the service.
 func Spec() service.Spec {
-	return service.Spec{Process: "smtpd", Rank: service.Intake, Confines: true, Tries: true, Frugal: true, Sandbox: service.Plain, Run: func(ctx context.Context, env *service.Env) error {
+	return service.Spec{Process: "smtpd", Talks: true, Rank: service.Intake, Confines: true, Tries: true, Frugal: true, Sandbox: service.Plain, Run: func(ctx context.Context, env *service.Env) error {
 		return run(ctx, env, false)
 	}}
 }
@@ -26,7 +27,7 @@ func Spec() service.Spec {
 // ScreenSpec declares the same service behind postscreen's tests: what a
 // postscreen entry of master.cf stands for.
 func ScreenSpec() service.Spec {
-	return service.Spec{Process: "postscreen", Exclusive: true, Rank: service.Intake, Confines: true, Frugal: true, Sandbox: screenWrites, Run: func(ctx context.Context, env *service.Env) error {
+	return service.Spec{Process: "postscreen", Talks: true, Exclusive: true, Rank: service.Intake, Confines: true, Frugal: true, Sandbox: screenWrites, Run: func(ctx context.Context, env *service.Env) error {
 		return run(ctx, env, true)
 	}}
 }
@@ -52,20 +53,26 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 		defer maps.Close()
 		options.Filter = func(record string) bool { return keepRecord(env.Log, maps, record) }
 	}
+	options.Warn = env.Log.Warning
 	dns := resolver.New(options)
 	defer dns.Close()
 	flush, err := newFlusher(cfg, queue, env.Tables())
 	if err != nil {
 		return err
 	}
+	hub := watch.New(watch.Client, env.Log.Tag())
+	defer hub.Close()
 	srv, err := New(ctx, Deps{Config: cfg, Log: env.Log, Service: env.Name, Submit: submitter, Router: router, Foresee: router.Foresee,
-		DNS: dns, Names: newHostNames(dns), Verify: prober, Flush: flush, Milters: cleanup, Tables: env.Tables(), MaxProc: env.MaxProc, SessionConfig: env.SessionConfig, Screen: screen})
+		DNS: dns, Names: newHostNames(dns), Verify: prober, Flush: flush, Milters: cleanup, Tables: env.Tables(), MaxProc: env.MaxProc, SessionConfig: env.SessionConfig, Screen: screen, Verbose: env.Verbose, Watch: hub})
 	if err != nil {
 		return fmt.Errorf("%w", err)
 	}
 	defer srv.Close()
 	if err := env.Confine(); err != nil {
 		return err
+	}
+	if err := hub.Serve(); err != nil {
+		env.Log.Warning("dialogues cannot be watched: %v", err)
 	}
 	defer context.AfterFunc(service.Stopping(ctx), srv.Drain)()
 	if screen { // clients that wait, or are tested, are no sessions yet

@@ -2,9 +2,6 @@ package smtpd
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/ed25519"
-	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -148,7 +145,7 @@ func (t *tlsSettings) makeConfig(cfg *config.Config, warn func(string, ...any)) 
 	if err != nil {
 		return fmt.Errorf("tls_eecdh_auto_curves: %w", err)
 	}
-	suites, err := cipherSuites(grade, exclude, warn)
+	suites, err := cipherSuites(tlspolicy.ReadGrades(cfg, warn), grade, exclude, warn)
 	if err != nil {
 		return err
 	}
@@ -183,18 +180,24 @@ func (t *tlsSettings) verify(chain []*x509.Certificate) error {
 	return tlspolicy.Trusted(chain, t.roots, t.depth, time.Now(), t.usages...)
 }
 
-// cipherSuites are the TLS 1.2 suites that are not excluded. Every grade that there
-// is means the same: those that crypto/tls takes for good.
-func cipherSuites(grade string, exclude []string, warn func(string, ...any)) ([]uint16, error) {
-	switch grade {
-	case "high", "medium", "":
-	case "low", "export", "null":
+// cipherSuites are the TLS 1.2 suites that are not excluded. Every grade for which the site has
+// no cipher list of its own means the same: those that crypto/tls takes for good.
+func cipherSuites(grades tlspolicy.Grades, grade string, exclude []string, warn func(string, ...any)) ([]uint16, error) {
+	_, own := grades[strings.ToLower(grade)]
+	switch {
+	case own || grade == "high" || grade == "medium" || grade == "":
+	case grade == "low" || grade == "export" || grade == "null":
 		warn("cipher grade %q is not supported, using \"medium\"", grade)
+		grade = "medium"
 	default:
 		warn("unknown cipher grade %q, using \"medium\"", grade)
+		grade = "medium"
 	}
 	for _, word := range tlspolicy.UnknownCiphers(exclude) {
 		warn("smtpd_tls_exclude_ciphers, smtpd_tls_mandatory_exclude_ciphers: %q names no cipher, and excludes nothing", word)
+	}
+	if _, own = grades[strings.ToLower(grade)]; own {
+		return grades.Suites(grade, exclude)
 	}
 	return tlspolicy.CipherSuites("high", exclude)
 }
@@ -212,6 +215,8 @@ type transport struct {
 	cert *tls.Certificate
 	sni  string // the name that tls_server_sni_maps has a certificate for
 	now  bool   // Read does not wait
+
+	schemes []tls.SignatureScheme // what the client takes
 }
 
 // Read implements net.Conn.
@@ -316,7 +321,7 @@ func (s *session) handshake() error {
 	s.wire.discard()
 	under := &transport{Conn: s.wire.nc}
 	c := tls.Server(under, s.srv.tlsSet.config)
-	ctx, cancel := context.WithTimeout(s.srv.ctx(), s.set.startTLSTimeout)
+	ctx, cancel := context.WithTimeout(s.ctx(), s.set.startTLSTimeout)
 	defer cancel()
 	s.wire.nc.SetDeadline(time.Time{})
 	if err := c.HandshakeContext(ctx); err != nil {
@@ -332,7 +337,7 @@ func (s *session) handshake() error {
 	s.a.TLS = s.srv.tlsSet.describe(c.ConnectionState())
 	e := maillog.TLSEstablished{Server: true, Trust: s.trust(), Peer: s.a.NameAddr(), SNI: under.sni,
 		Proto: s.a.TLS.Protocol, Cipher: s.a.TLS.Cipher, Bits: s.a.TLS.Bits}
-	e.KeyExchange, e.Signature = s.tlsMeans()
+	e.KeyExchange, e.Signature, e.Digest = s.tlsMeans()
 	if s.tlsLogLevel() == 0 {
 		s.srv.log.Count(e)
 	} else {
@@ -373,7 +378,7 @@ func handshakeProblem(err error) string {
 // smtpd_tls_loglevel_maps has for its name or address, or smtpd_tls_loglevel.
 func (s *session) tlsLogLevel() int {
 	t := s.srv.tlsSet
-	if level, found := t.logLevels.LookupLevel(s.srv.ctx(), s.a.Name, s.a.AddrText, !t.logParents, s.srv.log.Warning); found {
+	if level, found := t.logLevels.LookupLevel(s.ctx(), s.a.Name, s.a.AddrText, !t.logParents, s.srv.log.Warning); found {
 		return level
 	}
 	return t.logLevel
@@ -419,55 +424,30 @@ func (s *session) trust() string {
 }
 
 // tlsMeans are what TLS 1.3 does not say by the name of the cipher.
-func (s *session) tlsMeans() (exchange, sign string) {
+func (s *session) tlsMeans() (exchange, sign, digest string) {
 	t := s.a.TLS
 	if t.State.Version != tls.VersionTLS13 {
-		return "", ""
+		return "", "", ""
 	}
 	if s.tls.cert != nil {
-		sign = signature(s.tls.cert)
+		sign, digest = tlspolicy.Signature(s.tls.cert.Leaf.PublicKey, s.tls.under.schemes)
 	}
-	return keyExchange(t.State.CurveID), sign
-}
-
-func keyExchange(c tls.CurveID) string {
-	switch c {
-	case tls.CurveP256:
-		return "ECDHE (P-256)"
-	case tls.CurveP384:
-		return "ECDHE (P-384)"
-	case tls.CurveP521:
-		return "ECDHE (P-521)"
-	}
-	return c.String()
-}
-
-// signature is how TLS 1.3 signs with the certificate.
-func signature(c *tls.Certificate) string {
-	switch k := c.Leaf.PublicKey.(type) {
-	case *rsa.PublicKey:
-		return fmt.Sprintf("RSA-PSS (%d bits)", k.N.BitLen())
-	case *ecdsa.PublicKey:
-		size := k.Curve.Params().BitSize
-		names := map[int]string{256: "prime256v1", 384: "secp384r1", 521: "secp521r1"}
-		digest := map[int]string{256: "SHA256", 384: "SHA384", 521: "SHA512"}[size] // RFC 8446 section 4.2.3
-		return fmt.Sprintf("ECDSA (%s) server-digest %s", names[size], digest)
-	case ed25519.PublicKey:
-		return "ED25519"
-	}
-	return "unknown"
+	return tlspolicy.KeyExchange(t.State.CurveID), sign, digest
 }
 
 // appendTLS is the part of Received: that tells of encryption.
 func (s *session) appendTLS(b []byte) []byte {
 	t := s.a.TLS
 	b = fmt.Appendf(b, "\t(using %s with cipher %s (%d/%d bits)", t.Protocol, t.Cipher, t.Bits, t.Bits)
-	exchange, sign := s.tlsMeans()
+	exchange, sign, digest := s.tlsMeans()
 	if exchange != "" {
 		b = append(append(b, "\r\n\t key-exchange "...), exchange...)
 	}
 	if sign != "" {
 		b = append(append(b, " server-signature "...), sign...)
+	}
+	if digest != "" {
+		b = append(append(b, " server-digest "...), digest...)
 	}
 	b = append(b, ")\r\n"...)
 	switch {

@@ -7,7 +7,8 @@
 //
 // # Security
 //
-// Everybody may run it. The environment is not used but for MAIL_CONFIG, and
+// Everybody may run it. The environment is not used but for MAIL_CONFIG (not by the Go
+// runtime either: package scrub), and
 // that, like -c, only names a directory that the default main.cf lists in
 // alternate_config_directories, unless it is the super-user or runs without
 // the set-gid right. Who may submit mail at all is authorized_submit_users, and
@@ -36,6 +37,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/maildrop"
+	_ "posthaste/internal/scrub" // its entry is where this begins
 	"posthaste/internal/table"
 	"posthaste/internal/whoami"
 )

@@ -17,6 +17,8 @@ import (
 	"posthaste/internal/service"
 	"posthaste/internal/table"
 	"posthaste/internal/table/ldaptable"
+	"posthaste/internal/table/memcache"
+	"posthaste/internal/table/mongotable"
 	"posthaste/internal/table/postmap"
 	"posthaste/internal/table/proxymap"
 	"posthaste/internal/table/sqltable"
@@ -47,9 +49,11 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 // types are the openers of the types that are here and nowhere else.
 func types(cfg *config.Config) map[string]table.Opener {
 	return map[string]table.Opener{
-		"ldap":  ldaptable.Open(cfg),
-		"mysql": sqltable.MySQL(cfg),
-		"pgsql": sqltable.PostgreSQL(cfg),
+		"ldap":     ldaptable.Open(cfg),
+		"memcache": memcache.Open(cfg),
+		"mongodb":  mongotable.Open(cfg),
+		"mysql":    sqltable.MySQL(cfg),
+		"pgsql":    sqltable.PostgreSQL(cfg),
 		"sqlite": sqltable.SQLite(cfg, func(source string) (*sql.DB, error) {
 			return sql.Open("sqlite", source)
 		}),

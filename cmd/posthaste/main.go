@@ -9,6 +9,7 @@
 //
 //	posthaste [-c config_dir] start | start-fg | stop | reload | abort | flush | check | status | ...
 //	posthaste [-c config_dir] sendmail | mailq | postqueue | postconf | ... [arguments]
+//	postfix reload              the same as posthaste reload, for scripts that know Postfix
 //	sendmail -t                 a link named sendmail does what the tool does
 //
 // The services are executed by master under their own names and are not meant
@@ -24,14 +25,18 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"posthaste/etc"
 	"posthaste/internal/advice"
 	"posthaste/internal/config"
 	"posthaste/internal/migrate"
+	"posthaste/internal/postfixtls"
+	"posthaste/internal/postlog"
 	"posthaste/internal/postmulti"
 	"posthaste/internal/service"
 	"posthaste/internal/tryout"
+	"posthaste/internal/upgrade"
 	"posthaste/master"
 )
 
@@ -82,14 +87,46 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return migrateCommand(opts, words[1:], io)
 	}
 	if words[0] == "try" {
-		return try(opts, words[1:], argv[0], stdout, stderr)
+		return try(opts, words[1:], argv, stdout, stderr)
 	}
 	if configDir(flags) == "" && os.Getenv("MAIL_CONFIG") == "" {
 		if status, done := everyInstance(words, stderr); done {
 			return status
 		}
 	}
+	if status, done := configure(flags, words, io); done {
+		return status
+	}
 	return master.Command(opts, args, stdout, stderr)
+}
+
+// configure carries out the commands that change the configuration. Of set-permissions
+// that is its settings; without any, or once they are made, it is master's.
+func configure(flags, words []string, io streams) (status int, done bool) {
+	if words[0] == "tls" {
+		return tlsCommand(config.Dir(configDir(flags)), words[1:], io), true
+	}
+	if words[0] != "upgrade-configuration" && (words[0] != "set-permissions" || len(words) == 1) {
+		return 0, false
+	}
+	dir := config.Dir(configDir(flags))
+	tools := upgrade.Tools{Postconf: runPostconf, Master: etc.Master, Stdout: io.out, Stderr: io.err}
+	if words[0] == "upgrade-configuration" {
+		return upgrade.Run(dir, words[1:], tools), true
+	}
+	if status := upgrade.Set(dir, words[1:], tools); status != 0 {
+		return status, true
+	}
+	return master.Command(master.Options{Services: services()}, append(slices.Clone(flags), words[0]), io.out, io.err), true
+}
+
+// tlsCommand turns TLS on, and makes keys and certificates.
+func tlsCommand(dir string, args []string, std streams) int {
+	log := func(text string) {
+		// The person sees the text in any case.
+		_ = postlog.Command([]string{"-c", dir, "-t", "postfix/postfix-tls-script", "--", text}, nil, io.Discard)
+	}
+	return postfixtls.Run(dir, args, postfixtls.Tools{Postconf: runPostconf, Log: log, Now: time.Now(), Stdout: std.out, Stderr: std.err})
 }
 
 // everyInstance gives a control command that names no instance to
@@ -122,8 +159,11 @@ func migrateCommand(opts master.Options, args []string, io streams) int {
 }
 
 // try runs a private mail system in the foreground.
-func try(opts master.Options, args []string, self string, stdout, stderr io.Writer) int {
-	s, err := tryout.Parse(args, self)
+func try(opts master.Options, args, argv []string, stdout, stderr io.Writer) int {
+	s, err := tryout.Parse(args, argv[0])
+	if err == nil {
+		err = s.Yield(argv, stderr)
+	}
 	if err == nil {
 		err = s.Prepare(etc.Master)
 	}
@@ -132,7 +172,11 @@ func try(opts master.Options, args []string, self string, stdout, stderr io.Writ
 		return 1
 	}
 	opts.ConfigDir = s.ConfigDir()
-	opts.Ready = func() { s.Greet(stdout) }
+	opts.Ready = func() {
+		if err := s.Greet(stdout); err != nil {
+			fmt.Fprintf(stderr, "posthaste: warning: %v\n", err)
+		}
+	}
 	return master.Command(opts, []string{"start-fg"}, stdout, stderr)
 }
 
@@ -169,9 +213,16 @@ func configDir(flags []string) (dir string) {
 
 // ownCommands are the tools that Postfix does not have. There is no program of
 // their names.
-const ownCommands = `  explain ID ...             why a message is still in the queue
-  spool check|stats|dump|export|import ...
+const ownCommands = `  explain ID|DESTINATION ... why a message is still in the queue; how a destination fares
+  queue list|hold|release|delete|requeue|expire|flush ...
+                             mail by sender, domain, next hop, reply, age ...
+  queue suspend|resume|suspended ...
+                             destinations that are not to be tried for now
+  spool check|stats|dump|export|import|salvage ...
                              the log of the queue
+  collate [FILE ...]         the log lines of each message together
+  watch client|destination NAME
+                             the SMTP dialogues with one peer, as they go on
   passwd [user]              an entry for a table of users
   dkim genkey|record ...     keys to sign mail with
   simulate [FILE]            mail through the scheduler, in virtual time
@@ -188,7 +239,8 @@ func help(w io.Writer) {
 	fmt.Fprintf(w, `usage: posthaste [-c config_dir] COMMAND
 
 Commands for the mail system:
-  start start-fg stop reload abort flush check status set-permissions logrotate version
+  start start-fg stop reload abort flush check status set-permissions upgrade-configuration
+  logrotate tls version
   migrate [--from dir] [--to dir] [--dry-run] [--queue | --back]
                              a site from Postfix; its queue from there and back
   try [-d dir] [-p port]     a private mail system on 127.0.0.1, to try things out

@@ -13,10 +13,12 @@ import (
 	"posthaste/internal/queueread"
 	"posthaste/internal/rewriteclient"
 	"posthaste/internal/service"
+	"posthaste/internal/showq"
 	"posthaste/internal/spool"
 	"posthaste/internal/submit"
 	"posthaste/internal/table/proxymap"
 	"posthaste/internal/verify"
+	"posthaste/internal/watch"
 	"posthaste/local"
 	"posthaste/local/discard"
 	"posthaste/local/errordrop"
@@ -42,10 +44,11 @@ func services() map[string]service.Spec {
 		postlog.Spec(),
 		bounceSpec(),
 		verify.Spec(),
+		showq.Spec(),
 		proxymap.Spec(nil),
 		service.MetricsSpec(nil),
-		frugal(smtpSandbox, agent.Spec("smtp", smtpAgent(false))),
-		frugal(smtpSandbox, agent.Spec("lmtp", smtpAgent(true))),
+		talks(frugal(smtpSandbox, agent.Spec("smtp", smtpAgent(false)))),
+		talks(frugal(smtpSandbox, agent.Spec("lmtp", smtpAgent(true)))),
 		localSpec(),
 		syncs(agent.Spec("virtual", func(env *service.Env) (agent.Deliverer, func(), error) {
 			a, err := virtual.New(env.Config, env.Name, env.Log)
@@ -75,6 +78,12 @@ func untried(spec service.Spec) service.Spec {
 	return spec
 }
 
+// talks are the agents that have dialogues to log.
+func talks(spec service.Spec) service.Spec {
+	spec.Talks = true
+	return spec
+}
+
 // syncs are the agents that write mailboxes.
 func syncs(spec service.Spec) service.Spec {
 	spec.Syncs = true
@@ -97,8 +106,10 @@ func smtpAgent(lmtp bool) func(env *service.Env) (agent.Deliverer, func(), error
 	return func(env *service.Env) (agent.Deliverer, func(), error) {
 		client := ipc.NewClient(env.Public(env.Config.String("cleanup_service_name")), nil)
 		submitter := submit.New(client)
-		free := func() { submitter.Close(); client.Close() }
-		a, err := smtp.New(smtp.Deps{Config: env.Config, Log: env.Log, Tables: env.Tables(), LMTP: lmtp, Args: env.Args, Submit: submitter})
+		hub := watch.New(watch.Destination, env.Log.Tag())
+		free := func() { hub.Close(); submitter.Close(); client.Close() }
+		a, err := smtp.New(smtp.Deps{Config: env.Config, Log: env.Log, Tables: env.Tables(), LMTP: lmtp, Args: env.Args, Submit: submitter,
+			Verbose: env.Verbose, Watch: hub})
 		if err != nil {
 			free()
 			return nil, nil, err

@@ -73,6 +73,7 @@ func runSession(c *sendmail.Command) error {
 	if err != nil {
 		return err
 	}
+	options.Warn = log.Warning
 	dns := resolver.New(options)
 	defer dns.Close()
 	ctx := context.Background()

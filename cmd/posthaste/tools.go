@@ -11,6 +11,7 @@ import (
 
 	"posthaste/etc"
 	"posthaste/internal/bounce"
+	"posthaste/internal/collate"
 	"posthaste/internal/config"
 	"posthaste/internal/mailauth/dkimkey"
 	"posthaste/internal/postcat"
@@ -20,7 +21,9 @@ import (
 	"posthaste/internal/postmulti"
 	"posthaste/internal/postqueue"
 	"posthaste/internal/postsuper"
+	"posthaste/internal/posttlsfinger"
 	"posthaste/internal/qshape"
+	"posthaste/internal/queuetool"
 	"posthaste/internal/sasl"
 	"posthaste/internal/sendmail"
 	"posthaste/internal/service"
@@ -28,6 +31,8 @@ import (
 	"posthaste/internal/table"
 	"posthaste/internal/table/postmap"
 	"posthaste/internal/table/proxymap"
+	"posthaste/internal/watch"
+	"posthaste/local/postlock"
 	"posthaste/master"
 	"posthaste/qmgr/sched/simulate"
 )
@@ -57,18 +62,27 @@ func tools() map[string]tool {
 		"explain": func(io streams, args []string) int {
 			return spooltool.Explain("posthaste explain", args, io.out, io.err)
 		},
+		"queue": func(io streams, args []string) int {
+			return queuetool.Run("posthaste queue", args, func(args []string) int { return postqueueTool("postqueue", io, args) }, io.in, io.out, io.err)
+		},
 		"passwd":   func(io streams, args []string) int { return sasl.Passwd(args, io.in, io.out, io.err) },
 		"simulate": func(io streams, args []string) int { return simulate.Command(args, io.in, io.out, io.err) },
 		"postlog":  func(io streams, args []string) int { return postlog.Command(args, io.in, io.err) },
 		"postkick": func(io streams, args []string) int { return postkick.Run(args, io.err) },
-		"dkim":     func(io streams, args []string) int { return dkimkey.Command(args, io.out, io.err) },
+		"postlock": func(io streams, args []string) int { return postlock.Run(args, io.in, io.out, io.err) },
+		"posttls-finger": func(io streams, args []string) int {
+			return posttlsfinger.Run(args, io.out, io.err)
+		},
+		"collate": func(io streams, args []string) int { return collate.Command(args, io.in, io.out, io.err) },
+		"dkim":    func(io streams, args []string) int { return dkimkey.Command(args, io.out, io.err) },
+		"watch":   func(io streams, args []string) int { return watch.Command(args, io.out, io.err) },
 	}
 }
 
 func runPostconf(args []string, stdout, stderr io.Writer) int {
 	return postconf.Run(args, postconf.Build{
 		MapTypes:   table.Types(),
-		ServerSASL: []string{"dovecot", "table"},
+		ServerSASL: []string{"cyrus", "dovecot", "table"},
 		Templates: func(cfg *config.Config, file string, expand bool, w io.Writer) error {
 			return bounce.WriteTemplates(w, cfg, file, expand)
 		},

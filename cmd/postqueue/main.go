@@ -4,10 +4,12 @@
 // they are run by somebody else.
 //
 //	postqueue [-v] [-c config_dir] -p | -j | -f | -i queue_id | -s site
+//	postqueue [-v] [-c config_dir] -p | -j | -f [--dry-run] --sender=ADDRESS ...
 //
 // # Security
 //
-// Everybody may run it. The environment is not used but for MAIL_CONFIG, and
+// Everybody may run it. The environment is not used but for MAIL_CONFIG (not by the Go
+// runtime either: package scrub), and
 // that, like -c, only names a directory that the default main.cf permits; see
 // config.Permitted. Who may list the queue is authorized_mailq_users, who may have it tried
 // again authorized_flush_users. While the mail system is down the group has no
@@ -18,6 +20,7 @@ import (
 	"os"
 
 	"posthaste/internal/postqueue"
+	_ "posthaste/internal/scrub" // its entry is where this begins
 )
 
 func main() {

@@ -57,3 +57,31 @@ func TestCertificateAccess(t *testing.T) {
 		}
 	}
 }
+
+// A rule with a typing error does not let through whom it was to keep out: mail
+// that comes to it waits.
+func TestUnreadableRule(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ tab, want string }{
+		{"cidr:{{198.51.100.7/33 REJECT}, {0.0.0.0/0 OK}}", "Server configuration error"},
+		{"cidr:{{198.51.100.7/33 554 5.7.1 No}, {0.0.0.0/0 OK}}", "Server configuration error"},
+		{"cidr:{{198.51.100.7/33}, {0.0.0.0/0 OK}}", "Server configuration error"},
+		{"cidr:{{198.51.100.7/33 DUNNO}, {0.0.0.0/0 OK}}", "Server configuration error"},
+		{"cidr:{{198.51.100.7/33 ok}, {0.0.0.0/0 OK}}", ""},
+		{"cidr:{{198.51.100.7/33 4711}, {0.0.0.0/0 REJECT no}}", "no"},
+		{"cidr:{{! 198.51.100.7 OK}, {0.0.0.0/0 REJECT no}}", "no"},
+		{"cidr:{{! 198.51.100.8 REJECT no}}", "no"},
+		{"pcre:{{/^198/!/^199/ REJECT}, {/./ OK}}", "Server configuration error"},
+		{"regexp:{{/^(198/ REJECT}, {/./ OK}}", "Server configuration error"},
+	} {
+		e := evaluator(t, "smtpd_delay_reject = no\nsmtpd_client_restrictions = check_client_access "+tc.tab+"\n")
+		s := client()
+		got := ""
+		if reply := e.Connect(t.Context(), s); reply != nil {
+			got = reply.Text
+		}
+		if !strings.HasSuffix(got, tc.want) || got == "" != (tc.want == "") {
+			t.Errorf("%s: %q, want %q", tc.tab, got, tc.want)
+		}
+	}
+}

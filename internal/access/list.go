@@ -3,11 +3,13 @@ package access
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/table"
 )
@@ -177,8 +179,19 @@ func (e *Evaluator) compileOne(words []string, i int, kind listKind) (named, int
 		}
 		return e.bareTable(w), i + 1
 	}
-	return e.broken(w, fmt.Sprintf("unknown smtpd restriction: %q", w)), i + 1
+	return e.broken(w, fmt.Sprintf("%s: %q", unknownRestriction, w)), i + 1
 }
+
+// nearest is the restriction or class that an unknown word likely stands for, or "".
+func (e *Evaluator) nearest(word string) string {
+	names := slices.Collect(maps.Keys(e.simple))
+	names = slices.AppendSeq(names, maps.Keys(e.withArgument))
+	names = slices.AppendSeq(names, maps.Keys(e.classes))
+	slices.Sort(names)
+	return config.Nearest(word, slices.Values(names))
+}
+
+const unknownRestriction = "unknown smtpd restriction"
 
 // mapsRBL is what came before reject_rbl_client: it asks all lists of
 // maps_rbl_domains.
@@ -211,8 +224,13 @@ func (e *Evaluator) broken(name, text string) named {
 func (e *Evaluator) report(l *list) *list {
 	for i := range l.checks {
 		c := &l.checks[i]
-		if c.problem != "" {
-			e.log.Warning("%s: %s", l.param, c.problem)
+		if meant := ""; c.problem != "" {
+			if strings.HasPrefix(c.problem, unknownRestriction) {
+				if meant = e.nearest(strings.ToLower(c.name)); meant != "" {
+					meant = "; did you mean " + meant + "?"
+				}
+			}
+			e.log.Warning("%s: %s%s", l.param, c.problem, meant)
 		}
 		if strings.EqualFold(c.name, "permit") && !c.warn && i+1 < len(l.checks) {
 			e.log.Warning("%s: restriction `%s' after `permit' is ignored", l.param, l.checks[i+1].name)

@@ -17,6 +17,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
+	"posthaste/internal/lockstep"
 	"posthaste/internal/table"
 )
 
@@ -24,8 +25,12 @@ import (
 // ways. A connection serves one request after another; there are as many as
 // there are sessions that ask at the same time.
 
-// maxPolicyReply bounds what a policy server may say.
-const maxPolicyReply = 32 << 10
+// Bounds of what a policy server may answer: octets, and attributes of which all but
+// one are passed over.
+const (
+	maxPolicyReply = 32 << 10
+	maxAttributes  = 100
+)
 
 // policySettings are what check_policy_service may be told in braces.
 type policySettings struct {
@@ -48,8 +53,7 @@ type policyClient struct {
 }
 
 type policyConn struct {
-	nc     net.Conn
-	br     *bufio.Reader
+	nc     *lockstep.Conn
 	born   time.Time
 	parked time.Time
 	used   int
@@ -159,8 +163,13 @@ func (p *policyClient) ask(ctx context.Context, request []byte) (string, error) 
 				break
 			}
 			var action string
-			if action, err = c.exchange(request, p.set.timeout); err == nil {
-				p.park(c)
+			var keep bool
+			if action, keep, err = c.exchange(ctx, request, p.set.timeout); err == nil {
+				if keep {
+					p.park(c)
+				} else {
+					c.nc.Close()
+				}
 				return action, nil
 			}
 			c.nc.Close()
@@ -193,7 +202,7 @@ func (p *policyClient) conn(ctx context.Context) (c *policyConn, fresh bool, err
 	if err != nil {
 		return nil, true, err
 	}
-	return &policyConn{nc: nc, br: bufio.NewReader(nc), born: now}, true, nil
+	return &policyConn{nc: lockstep.New(nc), born: now}, true, nil
 }
 
 func (p *policyClient) park(c *policyConn) {
@@ -239,29 +248,40 @@ func (p *policyClient) close() {
 	p.idle = nil
 }
 
-// exchange is one request and its answer.
-func (c *policyConn) exchange(request []byte, timeout time.Duration) (action string, err error) {
-	c.nc.SetDeadline(time.Now().Add(timeout))
-	if _, err := c.nc.Write(request); err != nil {
-		return "", err
+// exchange is one request and its answer. keep says that the connection is good for
+// another; with an error it is not.
+func (c *policyConn) exchange(ctx context.Context, request []byte, timeout time.Duration) (action string, keep bool, err error) {
+	if err := c.nc.Before(); err != nil {
+		return "", false, err
 	}
-	total := 0
+	c.nc.SetDeadline(time.Now().Add(timeout)) // of all of it, however it drips
+	stop := context.AfterFunc(ctx, func() { c.nc.SetDeadline(time.Unix(1, 0)) })
+	if _, err = c.nc.Write(request); err == nil {
+		action, err = readAction(c.nc.Reader())
+	}
+	if err == nil {
+		keep, err = c.nc.After()
+	}
+	return action, stop() && keep, err
+}
+
+// readAction reads an answer: attributes, and an empty line.
+func readAction(r *bufio.Reader) (action string, err error) {
 	found := false
-	for {
-		line, err := c.br.ReadString('\n')
+	for n, left := 0, maxPolicyReply; ; n++ {
+		text, err := lockstep.ReadLine(r, left)
 		if err != nil {
 			return "", err
 		}
-		if total += len(line); total > maxPolicyReply {
-			return "", errors.New("the answer is too long")
-		}
-		line = strings.TrimRight(line, "\r\n")
-		if line == "" {
+		if len(text) == 0 {
 			break
 		}
-		name, value, has := strings.Cut(line, "=")
+		if left -= len(text) + 1; n >= maxAttributes {
+			return "", fmt.Errorf("%w: over %d attributes", lockstep.ErrLong, maxAttributes)
+		}
+		name, value, has := strings.Cut(string(text), "=")
 		if !has {
-			return "", fmt.Errorf("malformed answer %.100q: expected name=value", line)
+			return "", fmt.Errorf("malformed answer %.100q: expected name=value", text)
 		}
 		if strings.TrimSpace(name) == "action" {
 			action, found = strings.TrimSpace(value), true

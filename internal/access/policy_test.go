@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"posthaste/internal/lockstep"
 )
 
 // A burst of requests leaves connections, of which a quiet time takes only
@@ -16,7 +18,7 @@ func TestIdlePolicyConnections(t *testing.T) {
 		for range 3 {
 			near, far := net.Pipe()
 			defer far.Close()
-			p.park(&policyConn{nc: near, born: time.Now()})
+			p.park(&policyConn{nc: lockstep.New(near), born: time.Now()})
 		}
 		left := func() int {
 			synctest.Wait()
@@ -41,7 +43,7 @@ func TestIdlePolicyConnections(t *testing.T) {
 		}
 		near, far := net.Pipe()
 		defer far.Close()
-		p.park(&policyConn{nc: near, born: time.Now()})
+		p.park(&policyConn{nc: lockstep.New(near), born: time.Now()})
 		p.close()
 		if n := left(); n != 0 {
 			t.Errorf("%d connections are left at the end", n)

@@ -68,10 +68,23 @@ func tableCheck(ask func(*run, context.Context, *table.Maps) verdict) func(*Eval
 func (e *Evaluator) accessTable(spec string) *table.Maps {
 	m := e.accessTables[spec]
 	if m == nil {
-		m = table.OpenMaps("access table "+spec, []string{spec}, e.tables)
+		o := e.tables
+		o.Stops = mayRefuse
+		m = table.OpenMaps("access table "+spec, []string{spec}, o)
 		e.accessTables[spec] = m
 	}
 	return m
+}
+
+// mayRefuse says whether a rule that cannot be read may have been there to keep
+// somebody out. Mail that comes to it must wait for the rule to be corrected: to
+// pass over a rule that lets somebody in makes access narrower only.
+func mayRefuse(result string) bool {
+	word := strings.ToUpper(strings.Join(strings.Fields(result), " "))
+	if _, is := replyAction(result); is {
+		return true
+	}
+	return word != "OK" && word != "RELAY" && word != "PERMIT" && !(word != "" && allDigits(word))
 }
 
 // tableFailed is what the client hears when an access table cannot be asked

@@ -1,9 +1,11 @@
-// Package advice says what would behave differently from Postfix with the main.cf and
-// master.cf that a site has: for "posthaste check -v", before the site moves; and
-// what in them is unwise, wherever they come from.
+// Package advice reads a site's main.cf and master.cf for the person who is about to
+// use them. [Mistakes] is what will refuse or defer mail, or is likely not meant: every
+// "posthaste check" prints it. [Unwise] is what works and lets strangers in, or shows secrets, and
+// [Report] what would behave differently from Postfix: for "posthaste check -v".
 //
 // It says nothing of what config.Config.Warnings already says (parameters that
-// are unknown or do nothing here), which every check does.
+// are unknown or do nothing here), nor of what services find when they read their
+// settings. It asks no database, no other server and no DNS.
 //
 // # Diagnostics
 //
@@ -191,21 +193,39 @@ func built(name, value string) (list []Table) {
 	return list
 }
 
-// unbuilt looks at the tables that a value names.
+// unbuilt looks at the tables that a value names. One that Postfix has built is read as it is,
+// if it can be.
 func unbuilt(name, value string) (list []string) {
 	for _, t := range built(name, value) {
+		path := cmp.Or(table.BuiltPath(t.Spec), t.Path)
 		source, sourceErr := os.Stat(t.Source)
-		index, err := os.Stat(t.Path)
+		index, err := os.Stat(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && errors.Is(sourceErr, fs.ErrNotExist):
 			list = append(list, fmt.Sprintf("%s: neither %s nor the text it is built from exists", t.Spec, t.Path))
 		case errors.Is(err, fs.ErrNotExist):
 			list = append(list, fmt.Sprintf("%s is not built for Posthaste, which reads %s; run: %s %s", t.Spec, t.Path, t.Builder, t.Spec))
 		case err == nil && sourceErr == nil && source.ModTime().After(index.ModTime()):
-			list = append(list, fmt.Sprintf("%s is newer than %s; run: %s %s", t.Source, t.Path, t.Builder, t.Spec))
+			list = append(list, fmt.Sprintf("%s is newer than %s; run: %s %s", t.Source, path, t.Builder, t.Spec))
+		case err == nil && path != t.Path:
+			list = append(list, foreignFile(t, path)...)
 		}
 	}
 	return list
+}
+
+// foreignFile says what is to be said of a table that is read from the file that Postfix has
+// built: that it cannot be, or that there is another.
+func foreignFile(t Table, path string) []string {
+	opened, err := table.Open(t.Spec, table.Options{})
+	if err != nil {
+		return []string{fmt.Sprintf("%v; run: %s %s", err, t.Builder, t.Spec)}
+	}
+	_ = opened.Close() // nothing was written
+	if _, err := os.Stat(t.Path); err == nil {
+		return []string{fmt.Sprintf("%s, which Postfix has built, is newer than %s, and is read; to read the other run: %s %s", path, t.Path, t.Builder, t.Spec)}
+	}
+	return nil
 }
 
 // readHere says whether a type that table.Types does not list is read all the

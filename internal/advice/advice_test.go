@@ -1,6 +1,8 @@
 package advice
 
 import (
+	"compress/gzip"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -24,9 +26,9 @@ func report(t *testing.T, dir, main, master string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	services, err := config.LoadMaster(dir, cfg)
-	if err != nil {
-		t.Fatal(err)
+	services, faulty, err := config.LoadMaster(dir, cfg)
+	if err != nil || len(faulty) > 0 {
+		t.Fatal(faulty, err)
 	}
 	var lines []string
 	for _, l := range Report(cfg, services) {
@@ -69,6 +71,21 @@ func TestReport(t *testing.T) {
 	file(t, filepath.Join(dir, "fresh.phdb"), 0)
 	file(t, filepath.Join(dir, "stale"), 0)
 	file(t, filepath.Join(dir, "stale.phdb"), time.Hour)
+	hash := hashFile(t)
+	for name, content := range map[string][]byte{"theirs": nil, "theirs.db": hash, "both": nil, "both.phdb": nil, "both.db": hash, "sendmail": nil, "sendmail.db": make([]byte, 8192)} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		age := time.Hour
+		if strings.HasSuffix(name, ".db") {
+			age = 0
+		}
+		when := time.Now().Add(-age)
+		if err := os.Chtimes(path, when, when); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := os.MkdirAll(filepath.Join(dir, "q", "deferred"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -86,6 +103,12 @@ func TestReport(t *testing.T) {
 			[]string{"transport_maps: cdb:{dir}/unbuilt is not built for Posthaste, which reads {dir}/unbuilt.cdb; run: postmap cdb:{dir}/unbuilt"}},
 		{"older than its source", "transport_maps = hash:{dir}/stale",
 			[]string{"transport_maps: {dir}/stale is newer than {dir}/stale.phdb; run: postmap hash:{dir}/stale"}},
+		{"built by Postfix", "transport_maps = hash:{dir}/theirs", nil},
+		{"built by both", "transport_maps = hash:{dir}/both",
+			[]string{"transport_maps: {dir}/both.db, which Postfix has built, is newer than {dir}/both.phdb, and is read; to read the other run: postmap hash:{dir}/both"}},
+		{"built by something else", "alias_maps = hash:{dir}/sendmail",
+			[]string{"alias_maps: table hash:{dir}/sendmail: {dir}/sendmail.db, which Postfix has built, cannot be read: " +
+				"not a file that is read here: it is no hash or btree of Berkeley DB (build the table with \"postmap hash:{dir}/sendmail\", or postalias for aliases); run: postalias hash:{dir}/sendmail"}},
 		{"missing", "transport_maps = hash:{dir}/gone",
 			[]string{"transport_maps: hash:{dir}/gone: neither {dir}/gone.phdb nor the text it is built from exists"}},
 		{"within a restriction", "smtpd_sender_restrictions = check_sender_access hash:{dir}/unbuilt, permit",
@@ -102,6 +125,25 @@ func TestReport(t *testing.T) {
 			t.Errorf("%s:\n%s\nexpected\n%s", c.name, strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	}
+}
+
+// hashFile is a file that Postfix has built.
+func hashFile(t *testing.T) []byte {
+	t.Helper()
+	f, err := os.Open("../table/dbfile/testdata/hash.db.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 func TestForeignTables(t *testing.T) {

@@ -2,13 +2,16 @@ package advice
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"golang.org/x/tools/txtar"
 
+	"posthaste/etc"
 	"posthaste/internal/config"
 )
 
@@ -55,9 +58,9 @@ func findings(t *testing.T, ar *txtar.Archive) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	services, err := config.LoadMaster(dir, cfg)
-	if err != nil {
-		t.Fatal(err)
+	services, faulty, err := config.LoadMaster(dir, cfg)
+	if err != nil || len(faulty) > 0 {
+		t.Fatal(faulty, err)
 	}
 	var b strings.Builder
 	lines := cfg.Warnings()
@@ -70,4 +73,68 @@ func findings(t *testing.T, ar *txtar.Archive) string {
 		}
 	}
 	return b.String()
+}
+
+// TestSitesMistakes: what sites have, as distributions ship it and as our documents say it,
+// is not called a mistake.
+func TestSitesMistakes(t *testing.T) {
+	t.Parallel()
+	for _, c := range siteFiles(t) {
+		s := newStage(t)
+		for _, m := range s.mistakes(t, c.main, c.master) {
+			if !m.Stops && (strings.Contains(m.Text, "there is no such program") || strings.Contains(m.Text, ": nobody listens on ")) {
+				continue // on this machine it is true
+			}
+			t.Errorf("%s: %s (stops: %v)", c.name, m, m.Stops)
+		}
+	}
+}
+
+type siteFile struct{ name, main, master string }
+
+// block finds settings in a document, services what it adds to master.cf.
+var (
+	block    = regexp.MustCompile("(?s)```main\\.cf\n(.*?)```")
+	services = regexp.MustCompile("(?s)```master\\.cf\n(.*?)```")
+)
+
+func siteFiles(t *testing.T) (list []siteFile) {
+	t.Helper()
+	archives, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(archives) == 0 {
+		t.Fatal(archives, err)
+	}
+	for _, file := range archives {
+		ar, err := txtar.ParseFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, siteFile{file, string(ar.Files[0].Data), string(ar.Files[1].Data)})
+	}
+	list = append(list, siteFile{"etc", etc.Main, etc.Master})
+	docs, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(docs) == 0 {
+		t.Fatal(docs, err)
+	}
+	for _, file := range docs {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		master := etc.Master
+		for _, m := range services.FindAllStringSubmatch(string(text), -1) {
+			master += m[1] + "\n"
+		}
+		for i, m := range block.FindAllStringSubmatch(string(text), -1) {
+			list = append(list, siteFile{fmt.Sprintf("%s, %d", file, i), m[1] + "\n", master})
+		}
+	}
+	for _, file := range []string{"main.cf.debian", "main.cf.dist", "main.cf.tls"} { // of Debian's package, where it is
+		if text, err := os.ReadFile("/usr/share/postfix/" + file); err == nil {
+			if master, err := os.ReadFile("/usr/share/postfix/master.cf.dist"); err == nil {
+				list = append(list, siteFile{file, "myhostname = mail.example.org\n" + string(text), string(master)})
+			}
+		}
+	}
+	return list
 }

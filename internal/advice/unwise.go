@@ -5,9 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
-	"net/netip"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,9 +19,6 @@ import (
 // certificates are held against. It reads certificates and looks at the modes of files.
 func Unwise(cfg *config.Config, services []config.Service, now time.Time) []string {
 	u := &unwise{cfg: cfg, now: now}
-	u.identity()
-	u.networks()
-	u.classes()
 	u.files()
 	u.certificates()
 	for i := range services {
@@ -58,62 +53,14 @@ func (u *unwise) say(parameter, format string, args ...any) {
 	u.list = append(u.list, text)
 }
 
-func (u *unwise) identity() {
-	if name := u.cfg.String("myhostname"); !strings.Contains(name, ".") {
-		u.say("myhostname", "%s has no domain; other servers want the full name that the DNS has, such as mail.example.com", name)
-	}
-	if name := u.cfg.String("relayhost"); strings.Count(name, "[") != strings.Count(name, "]") {
-		u.say("relayhost", "%s: a bracket is missing; mail for other places will wait", name)
-	}
-}
-
-// networks are those that may relay.
-func (u *unwise) networks() {
-	for _, word := range u.cfg.List("mynetworks") {
-		network, err := netip.ParsePrefix(strings.ReplaceAll(strings.ReplaceAll(word, "[", ""), "]", ""))
-		if err == nil && network.Bits() == 0 {
-			u.say("mynetworks", "%s is everybody: this machine relays mail of all the world to all the world", word)
-		}
-	}
-	if set, _, _ := u.cfg.IsSet("mynetworks"); !set && u.cfg.String("mynetworks_style") == "class" {
-		u.say("mynetworks_style", "class trusts every machine of the provider's network that this one is in: name your networks in mynetworks")
-	}
-}
-
-// classes are the lists of domains of which a domain may be in one only.
-func (u *unwise) classes() {
-	in := make(map[string]string)
-	for _, parameter := range []string{"mydestination", "virtual_alias_domains", "virtual_mailbox_domains", "relay_domains"} {
-		if set, _, _ := u.cfg.IsSet(parameter); !set && parameter != "mydestination" {
-			continue // by default it has what another one has
-		}
-		for _, domain := range u.cfg.List(parameter) {
-			domain = strings.ToLower(domain)
-			if strings.ContainsAny(domain, ":/!") {
-				continue // a table, a file, an exception
-			}
-			if other, ok := in[domain]; ok && other != parameter {
-				u.say(parameter, "%s is in %s as well: a domain has one kind of mailboxes", domain, other)
-			}
-			in[domain] = parameter
-		}
-	}
-}
-
 // secretTable finds tables in the settings of which there is a password.
 var secretTable = regexp.MustCompile(`(?:^|[\s,{=:])(?:mysql|pgsql|ldap):(/[^\s,{}]+)`)
 
 // passwordTable finds tables that are files.
 var passwordTable = regexp.MustCompile(`(?:^|[\s,{=:])(?:hash|btree|lmdb|texthash|cdb):(/[^\s,{}]+)`)
 
-// files are those that others should not be able to read, or to write.
+// files are those that others should not be able to read.
 func (u *unwise) files() {
-	for _, name := range []string{"", "main.cf", "master.cf"} {
-		path := filepath.Join(u.cfg.Dir(), name)
-		if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o002 != 0 {
-			u.list = append(u.list, fmt.Sprintf("%s: everybody can write to it, and so say what runs as root: chmod o-w %s", path, path))
-		}
-	}
 	for _, parameter := range []string{"smtpd_tls_key_file", "smtpd_tls_eckey_file", "smtpd_tls_chain_files", "smtp_tls_key_file",
 		"smtp_tls_eckey_file", "smtp_tls_chain_files", "lmtp_tls_key_file"} {
 		value, err := u.cfg.Value(parameter)

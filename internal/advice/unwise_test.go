@@ -60,14 +60,6 @@ func TestUnwise(t *testing.T) {
 		want         []string
 	}{
 		{"", smtpd, nil},
-		{"mynetworks = 127.0.0.0/8, 10.0.0.0/8, [::1]/128\n", smtpd, nil},
-		{"mynetworks = 0.0.0.0/0\n", smtpd, []string{"main.cf:3: mynetworks: 0.0.0.0/0 is everybody"}},
-		{"mynetworks = 127.0.0.0/8 [::]/0\n", smtpd, []string{"main.cf:3: mynetworks: [::]/0 is everybody"}},
-		{"mynetworks_style = class\ninet_interfaces = 127.0.0.1\n", smtpd, []string{"main.cf:3: mynetworks_style: class trusts"}},
-		{"myhostname = mail\n", smtpd, []string{"main.cf:3: myhostname: mail has no domain"}},
-		{"relayhost = [smtp.example.net:587\n", smtpd, []string{"main.cf:3: relayhost: [smtp.example.net:587: a bracket is missing"}},
-		{"virtual_alias_domains = $myhostname\n", smtpd, []string{"main.cf:3: virtual_alias_domains: mail.example.org is in mydestination as well"}},
-		{"relay_domains = $mydestination\nmydestination = hash:/x\n", smtpd, nil},
 		{"smtpd_tls_cert_file = DIR/good.pem\nsmtpd_tls_key_file = DIR/key.pem\n", smtpd, []string{"main.cf:4: smtpd_tls_key_file: every user can read DIR/key.pem, where there is a private key: chmod o-r DIR/key.pem"}},
 		{"smtpd_tls_cert_file = DIR/good.pem\nsmtpd_tls_key_file = DIR/closed.pem\n", smtpd, nil},
 		{"smtpd_tls_cert_file = DIR/old.pem\n", smtpd, []string{"main.cf:3: smtpd_tls_cert_file: DIR/old.pem expired on 2026-10-21"}},
@@ -87,9 +79,9 @@ func TestUnwise(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		services, err := config.LoadMaster(dir, cfg)
-		if err != nil {
-			t.Fatal(err)
+		services, faulty, err := config.LoadMaster(dir, cfg)
+		if err != nil || len(faulty) > 0 {
+			t.Fatal(faulty, err)
 		}
 		got := Unwise(cfg, services, now)
 		if !slices.EqualFunc(got, test.want, func(got, want string) bool {
@@ -97,11 +89,5 @@ func TestUnwise(t *testing.T) {
 		}) {
 			t.Errorf("%q, %q:\n%q, want\n%q", test.main, test.master, got, test.want)
 		}
-	}
-	write("main.cf", base, 0o646)
-	if cfg, err := config.Load(dir); err != nil {
-		t.Fatal(err)
-	} else if got := Unwise(cfg, nil, now); len(got) != 1 || !strings.HasPrefix(got[0], filepath.Join(dir, "main.cf")+": everybody can write to it") {
-		t.Errorf("a main.cf that everybody can write to: %q", got)
 	}
 }

@@ -42,6 +42,13 @@ type Deliverer interface {
 	Deliver(ctx context.Context, r *Request)
 }
 
+// A Dismisser is a Deliverer that keeps sessions.
+type Dismisser interface {
+	// Dismiss closes a session that was kept under this name, if it is still
+	// there. It may be called at any time, by many goroutines at once.
+	Dismiss(session uint64)
+}
+
 // Content is a message's content: CRLF lines, as package mail describes it.
 // It is not safe for use by several goroutines at once.
 type Content interface {
@@ -58,6 +65,10 @@ type Request struct {
 	// CacheLoad and CacheKeep are the queue manager's advice about sessions:
 	// look for a kept one, keep this one.
 	CacheLoad, CacheKeep bool
+	// Session names the session that the delivery is made over, and Keep is how
+	// long it is then kept, as proto.Deliver has them.
+	Session uint64
+	Keep    time.Duration
 
 	// connecting says that until settled is set the time goes to delay c.
 	connecting bool
@@ -96,8 +107,18 @@ func (r *Request) Connecting() { r.connecting = true }
 // scheduler counts against it. What is such a failure is in docs/smtp.md. Only
 // the first of a request counts.
 func (r *Request) SiteFailure(status dsn.Status, reason string) {
+	if r.reply.SiteStatus.IsZero() || r.reply.SitePartly {
+		r.reply.SiteStatus, r.reply.SiteReason, r.reply.SitePartly = status, reason, false
+	}
+}
+
+// SiteBusy says that the destination wants less mail at a time, which the scheduler
+// heeds as it does a SiteFailure, but that it has delivered to others in the same
+// session: that alone does not make it dead. A SiteFailure before or after it
+// counts in its place.
+func (r *Request) SiteBusy(status dsn.Status, reason string) {
 	if r.reply.SiteStatus.IsZero() {
-		r.reply.SiteStatus, r.reply.SiteReason = status, reason
+		r.reply.SiteStatus, r.reply.SiteReason, r.reply.SitePartly = status, reason, true
 	}
 }
 

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"path/filepath"
 	"slices"
@@ -24,9 +25,19 @@ type called struct {
 }
 
 // An agent calls the queue manager when the one that ordered its deliveries is
-// gone, again when that one goes, and ends when all has been taken.
+// gone, or has said that it leaves, again when that one goes, and ends when all has
+// been taken.
 func TestCallQueue(t *testing.T) {
 	t.Parallel()
+	for _, detaches := range []bool{false, true} {
+		t.Run(fmt.Sprint(detaches), func(t *testing.T) {
+			t.Parallel()
+			callQueue(t, detaches)
+		})
+	}
+}
+
+func callQueue(t *testing.T, detaches bool) {
 	dir := t.TempDir()
 	calls := make(chan called, 10)
 	queue, err := net.Listen("unix", filepath.Join(dir, "qmgr"))
@@ -67,11 +78,27 @@ func TestCallQueue(t *testing.T) {
 	}()
 	m := dial(t, dir, "smtp")
 	m.attach()
-	m.order(1, "a@to.test")
-	m.order(2, "b@to.test")
+	answers := []<-chan answer{m.order(1, "a@to.test"), m.order(2, "b@to.test")}
 	await(t, "a delivery", begun)
 	await(t, "a delivery", begun)
-	m.conn.Close()
+	if detaches {
+		if err := m.conn.Call(t.Context(), &proto.Detach{}, nil); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { // nothing comes behind the answer
+			for _, ch := range answers {
+				select {
+				case a := <-ch:
+					if a.err == nil {
+						t.Errorf("told after it had left: %+v", a.reply)
+					}
+				default:
+				}
+			}
+		}()
+	} else {
+		m.conn.Close()
+	}
 
 	first := await(t, "a call", calls)
 	if len(first.inv.Running) != 2 || !slices.Equal(first.inv.Running[0].Index, []int{10}) || len(first.inv.Finished) != 0 {

@@ -18,6 +18,7 @@ import (
 // begin makes r the Deliverer's view of an order, which must stay as it is.
 func (r *Request) begin(env *environment, d *proto.Deliver, from source) {
 	r.Envelope, r.Nexthop, r.CacheLoad, r.CacheKeep = &d.Envelope, d.Nexthop, d.CacheLoad, d.CacheKeep
+	r.Session, r.Keep = d.Session, d.Keep
 	r.order, r.started, r.env, r.from = d, time.Now(), env, from
 	n := len(d.Envelope.Recipients)
 	if r.reply.Outcomes = r.one[:]; n != 1 {
@@ -80,6 +81,9 @@ func (r *Request) Outcomes() []mail.Outcome { return r.reply.Outcomes }
 // Site is the failure of the destination that was reported, if any.
 func (r *Request) Site() (dsn.Status, string) { return r.reply.SiteStatus, r.reply.SiteReason }
 
+// Busy says whether what Site says was reported by SiteBusy.
+func (r *Request) Busy() bool { return r.reply.SitePartly }
+
 // Kept says whether SessionKept was called.
 func (r *Request) Kept() bool { return r.reply.Kept }
 
@@ -125,7 +129,8 @@ func (r *Request) logPart(i int, to string, v verdict, d Detail) {
 	e := lines.Get().(*maillog.Delivery)
 	*e = maillog.Delivery{ID: string(r.Envelope.ID), To: r.env.log.Address(to), OrigTo: r.env.log.Address(orig),
 		Relay: relayOf(&d), ConnUse: d.ConnUse, Delay: now.Sub(r.Envelope.Arrival), Delays: r.delays(now),
-		Resolution: r.env.resolution, DSN: v.status, Status: v.word(), Text: v.text}
+		Resolution: r.env.resolution, DSN: v.status, Status: v.word(), Text: v.text,
+		From: r.env.log.Address(r.Envelope.Sender), MessageID: r.Envelope.MessageID, EnvID: r.Envelope.EnvID}
 	r.env.log.Log(e) // which does not keep it
 	*e = maillog.Delivery{}
 	lines.Put(e)

@@ -67,6 +67,10 @@ type Server struct {
 	env   *environment
 	slots chan struct{} // one for each delivery that may run; nil: no limit
 
+	// telling is held while an outcome is told; exclusively, when nothing more is
+	// to be told over a connection.
+	telling sync.RWMutex
+
 	mu      sync.Mutex
 	running map[*running]struct{}
 	watch   *watch         // of the deliveries that begin now
@@ -84,7 +88,7 @@ type running struct {
 	order  proto.Deliver // does not change
 	req    Request
 	watch  *watch
-	conn   *ipc.Conn // whose order it is
+	conn   *ipc.Conn // whose order it is; nil: of somebody who has left
 	called bool      // its outcome will be told by a call of ours: see callQueue
 
 	// Room for an order with one recipient, as most are.
@@ -148,7 +152,27 @@ func (s *Server) attached(c *ipc.Conn) {
 	c.Push(&inv)
 }
 
+// detached: the queue manager at c leaves. What comes of its orders is told to
+// its successor.
+func (s *Server) detached(c *ipc.Conn, r *ipc.Request) {
+	s.telling.Lock()
+	s.mu.Lock()
+	for run := range s.running {
+		if run.conn == c {
+			run.conn = nil
+		}
+	}
+	s.mu.Unlock()
+	r.Reply(&proto.RecordReply{})
+	s.telling.Unlock()
+	s.alert()
+}
+
+// isClosed says that nobody can be told anything over c.
 func isClosed(c *ipc.Conn) bool {
+	if c == nil {
+		return true
+	}
 	select {
 	case <-c.Done():
 		return true
@@ -161,6 +185,12 @@ func (s *Server) handle(ctx context.Context, c *ipc.Conn, r *ipc.Request) {
 	switch r.Kind {
 	case proto.KindAttach:
 		s.attached(c)
+		return
+	case proto.KindDismiss:
+		s.dismiss(r)
+		return
+	case proto.KindDetach:
+		s.wg.Go(func() { s.detached(c, r) })
 		return
 	case proto.KindDeliver:
 	default:
@@ -195,11 +225,23 @@ func (s *Server) handle(ctx context.Context, c *ipc.Conn, r *ipc.Request) {
 	})
 }
 
+// dismiss has the Deliverer close a session. Saying goodbye may take a moment.
+func (s *Server) dismiss(r *ipc.Request) {
+	var m proto.Dismiss
+	err := r.Decode(&m)
+	r.Free()
+	if d, ok := s.opt.Deliverer.(Dismisser); ok && err == nil {
+		s.wg.Go(func() { d.Dismiss(m.Session) })
+	}
+}
+
 // report sends the outcome to whoever is the queue manager now.
 func (s *Server) report(run *running, asked *ipc.Conn, r *ipc.Request, reply *proto.DeliverReply) {
 	now := time.Now()
 	fin := proto.Finished{ID: run.order.Envelope.ID, Reply: *reply}
 	keep := fin
+	s.telling.RLock()
+	defer s.telling.RUnlock()
 	s.mu.Lock()
 	if !s.opt.Reports {
 		s.short = appendShort(s.short[:0], &run.order, reply.Outcomes)
@@ -267,7 +309,7 @@ func (run *running) pass(r *Request, i int, to mail.Recipient, transport mail.Tr
 	}
 	order := run.order
 	order.Nexthop, order.Index, order.Passed = nexthop, []int{r.order.Index[i]}, true
-	order.CacheLoad, order.CacheKeep = false, false
+	order.CacheLoad, order.CacheKeep, order.Session = false, false, 0
 	order.Envelope.Recipients = []mail.Recipient{to}
 	return run.watch.server.pass(run.watch.ctx, transport, &order)
 }

@@ -369,3 +369,41 @@ func TestPass(t *testing.T) {
 		t.Errorf("reason: %s", got)
 	}
 }
+
+// A sessionKeeper is a Deliverer that keeps sessions.
+type sessionKeeper struct {
+	deliverer
+	dismissed chan uint64
+}
+
+func (k sessionKeeper) Dismiss(session uint64) { k.dismissed <- session }
+
+// TestDismiss: the queue manager's word about sessions reaches who keeps some,
+// and disturbs nobody who keeps none.
+func TestDismiss(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	seen := make(chan proto.Deliver, 1)
+	deliver := deliverer(func(_ context.Context, r *Request) {
+		seen <- proto.Deliver{Session: r.Session, Keep: r.Keep}
+		r.Sent(0, dsn.S(2, 0, 0), "ok", Detail{})
+	})
+	keeper := sessionKeeper{deliver, make(chan uint64, 1)}
+	serve(t, dir, "keeper", Options{Deliverer: keeper})
+	serve(t, dir, "plain", Options{Deliverer: deliver})
+	m := dial(t, dir, "keeper")
+	m.attach()
+	m.conn.Push(&proto.Dismiss{Session: 77})
+	if n := await(t, "the dismissal", keeper.dismissed); n != 77 {
+		t.Errorf("session %d was dismissed, want 77", n)
+	}
+	p := dial(t, dir, "plain")
+	p.attach()
+	p.conn.Push(&proto.Dismiss{Session: 77})
+	d := &proto.Deliver{Nexthop: "next", Envelope: mail.Envelope{ID: mail.MakeQueueID(time.Unix(1700000000, 0), 1), Sender: "s@from.test",
+		Recipients: []mail.Recipient{{Address: "a@b.test"}}}, Index: []int{0}, Session: 5, Keep: 3 * time.Second}
+	p.conn.Go(d, func([]byte, error) {})
+	if got := await(t, "a delivery", seen); got.Session != 5 || got.Keep != 3*time.Second {
+		t.Errorf("the request has session %d, kept for %v", got.Session, got.Keep)
+	}
+}

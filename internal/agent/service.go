@@ -36,9 +36,16 @@ func Spec(process string, build func(env *service.Env) (d Deliverer, free func()
 		if err := env.Confine(); err != nil {
 			return err
 		}
+		if s, ok := d.(Starter); ok {
+			s.Start()
+		}
 		return run(ctx, env, d)
 	}}
 }
+
+// A Starter is a Deliverer that has something to begin with when the process has given up its
+// privileges, before the first delivery.
+type Starter interface{ Start() }
 
 func run(ctx context.Context, env *service.Env, d Deliverer) error {
 	cfg := env.Config

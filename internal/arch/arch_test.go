@@ -27,7 +27,7 @@ import (
 //   - Only the programs, the whole-system tests and what plays dialogues
 //     with real services know everything.
 const law = `
-vocabulary: pack dsn mail smtpwire rfc5322 : @vocabulary
+vocabulary: pack dsn mail smtpwire rfc5322 feedback selection : @vocabulary
 core:       qmgr/sched qmgr/sched/simulate : @vocabulary @core
 services:   smtpd cleanup pickup qmgr smtp local local/* trivialrewrite : @vocabulary @core @mechanisms @own
 master:     master : @vocabulary @mechanisms
@@ -84,6 +84,37 @@ func TestOneWriter(t *testing.T) {
 				t.Errorf("%s opens the spool for writing: only cleanup may (and the tools, while nothing runs)", f)
 			}
 		}
+	}
+}
+
+// clients are the packages that bring the clients of databases with them. One
+// program has them, posthaste-tables; all others are spared their memory and their code.
+var clients = []string{"internal/table/ldaptable", "internal/table/sqltable", "internal/table/memcache", "internal/table/mongotable"}
+
+// The clients of databases, and the libraries that they are made of, are in one
+// program.
+func TestClientsInOneProgram(t *testing.T) {
+	t.Parallel()
+	libraries := []string{"github.com/go-ldap/", "github.com/go-sql-driver/", "github.com/jackc/", "go.mongodb.org/", "modernc.org/"}
+	seen := 0
+	for _, p := range load(t) {
+		if p.dir == "cmd/posthaste-tables" || slices.Contains(clients, p.dir) {
+			seen++
+			continue
+		}
+		for _, imp := range p.imports {
+			if slices.Contains(clients, imp) {
+				t.Errorf("%s imports %s: only cmd/posthaste-tables may", p.dir, imp)
+			}
+		}
+		for _, imp := range p.std {
+			if i := slices.IndexFunc(libraries, func(l string) bool { return strings.HasPrefix(imp, l) }); i >= 0 && p.dir != "internal/testservers" {
+				t.Errorf("%s imports %s: only the packages of cmd/posthaste-tables may", p.dir, imp)
+			}
+		}
+	}
+	if seen != len(clients)+1 {
+		t.Errorf("%d packages of clients were found, want %d", seen, len(clients)+1)
 	}
 }
 

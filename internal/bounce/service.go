@@ -198,7 +198,7 @@ func (s *Service) send(ctx context.Context, req *proto.Notify, env *mail.Envelop
 		return "", err
 	}
 	if reply.Code != 250 {
-		return "", fmt.Errorf("cleanup refused the notice: %d %s %s", reply.Code, reply.Status, reply.Text)
+		return "", fmt.Errorf("cleanup refused the notice: %s", reply.Reason())
 	}
 	s.log.Log(maillog.BounceNotice{ID: string(req.ID), Kind: logKind(req.Notice, d.postmaster), NewID: string(id)})
 	return id, nil

@@ -39,7 +39,7 @@ var defaults = [numTemplates]template{
 		from:       "MAILER-DAEMON (Mail Delivery System)",
 		subject:    "Undelivered Mail Returned to Sender",
 		postmaster: "Postmaster Copy: Undelivered Mail",
-		text: `This is the mail server at $myhostname.
+		text: `This is the mail system at host $myhostname.
 
 Your message did not reach one or more of its recipients, and it
 will not be tried again. Who they are and what went wrong is said
@@ -48,14 +48,14 @@ below; your message, or the beginning of it, is attached.
 If that does not help, write to the postmaster here and send this
 report along. Your own text may be left out of it.
 
-                   The mail server at $mydomain
+                   The mail system
 `},
 	delayTemplate: {
 		charset:    "us-ascii",
 		from:       "MAILER-DAEMON (Mail Delivery System)",
 		subject:    "Delayed Mail (still being retried)",
 		postmaster: "Postmaster Warning: Delayed Mail",
-		text: `This is the mail server at $myhostname.
+		text: `This is the mail system at host $myhostname.
 
 This is only a warning: there is no need to send your message again.
 
@@ -67,29 +67,29 @@ $maximal_queue_lifetime_days day(s) old.
 If that does not help, write to the postmaster here and send this
 report along. Your own text may be left out of it.
 
-                   The mail server at $mydomain
+                   The mail system
 `},
 	successTemplate: {
 		charset: "us-ascii",
 		from:    "MAILER-DAEMON (Mail Delivery System)",
 		subject: "Successful Mail Delivery Report",
-		text: `This is the mail server at $myhostname.
+		text: `This is the mail system at host $myhostname.
 
 Your message was handed on to the recipients below, as you asked to be
 told. Where it says that it went into a mailbox, it has arrived; other
 systems that it went to may still report a failure.
 
-                   The mail server at $mydomain
+                   The mail system
 `},
 	verifyTemplate: {
 		charset: "us-ascii",
 		from:    "MAILER-DAEMON (Mail Delivery System)",
 		subject: "Mail Delivery Status Report",
-		text: `This is the mail server at $myhostname.
+		text: `This is the mail system at host $myhostname.
 
 This is the report on mail delivery that you asked for.
 
-                   The mail server at $mydomain
+                   The mail system
 `},
 }
 

@@ -297,6 +297,13 @@ func (c *Config) isSet(name string) bool {
 // Dir returns the configuration directory.
 func (c *Config) Dir() string { return c.dir }
 
+// IsDefault reports whether a declared parameter has the value that it has where main.cf does
+// not set it.
+func (c *Config) IsDefault(name string) bool {
+	p, ok := Lookup(name)
+	return ok && c.String(name) == p.Default
+}
+
 // IsSet reports whether main.cf or an override sets the parameter, and where:
 // file is "-o" and line 0 for an override.
 func (c *Config) IsSet(name string) (set bool, file string, line int) {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
 	"strings"
 )
 
@@ -31,10 +30,6 @@ func (p *Param) checkForm(v value) error {
 		if !strings.HasPrefix(v.text, "/") {
 			return errors.New("expected the full path of a directory")
 		}
-	}
-	if strings.HasSuffix(p.Name, "_destination_concurrency_positive_feedback") ||
-		strings.HasSuffix(p.Name, "_destination_concurrency_negative_feedback") {
-		return checkFeedback(v.text)
 	}
 	return nil
 }
@@ -68,25 +63,6 @@ func checkProtocols(list []string) error {
 	}
 	if len(list) == 0 {
 		return errors.New("expected all, ipv4 or ipv6")
-	}
-	return nil
-}
-
-// checkFeedback accepts a concurrency feedback: a number from 0 to 1, alone or divided by
-// the concurrency or its square root.
-func checkFeedback(text string) error {
-	number, divisor, divided := strings.Cut(text, "/")
-	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
-	ok := err == nil && n >= 0 && n <= 1
-	if divided {
-		switch strings.TrimSpace(divisor) {
-		case "concurrency", "sqrt_concurrency":
-		default:
-			ok = false
-		}
-	}
-	if !ok {
-		return errors.New("expected a number from 0 to 1, or number/concurrency, or number/sqrt_concurrency")
 	}
 	return nil
 }

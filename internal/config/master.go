@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,26 +33,56 @@ type Service struct {
 	Fields [8]string // as written: name type private unpriv chroot wakeup maxproc command+args
 }
 
+// A LineError says what is wrong with one entry of master.cf. The service of that entry is
+// left out; the other services do not depend on it.
+type LineError struct {
+	File string
+	Line int
+	Name string // of the service; never empty
+	Type string // as written; empty if the entry ends before it
+	Err  error
+}
+
+func (e *LineError) Error() string { return fmt.Sprintf("%s:%d: %v", e.File, e.Line, e.Err) }
+
+func (e *LineError) Unwrap() error { return e.Err }
+
+// Concerns reports whether the entry is that of a service. If its type is none, it stands for
+// all services of its name.
+func (e *LineError) Concerns(name, typ string) bool {
+	return e.Name == name && (e.Type == typ || !IsServiceType(e.Type))
+}
+
+// JoinLineErrors makes one error of all, one a line; nil if there are none. It is for
+// callers that want the whole of master.cf or nothing.
+func JoinLineErrors(faulty []*LineError) error {
+	var errs []error
+	for _, e := range faulty {
+		errs = append(errs, e)
+	}
+	return errors.Join(errs...)
+}
+
 // LoadMaster reads master.cf in dir. c gives the defaults (default_process_limit,
-// compatibility_level) and checks the -o options' expressions. The error holds every problem, one a
-// line, with file and line.
-func LoadMaster(dir string, c *Config) ([]Service, error) {
+// compatibility_level) and checks the -o options' expressions. The services are those whose
+// entries are well-formed; faulty are the other entries, in the order of the file. The error
+// says why the file cannot be read.
+func LoadMaster(dir string, c *Config) (services []Service, faulty []*LineError, err error) {
 	file := filepath.Join(dir, "master.cf")
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return parseMaster(file, string(text), c)
+	services, faulty = parseMaster(file, string(text), c)
+	return services, faulty, nil
 }
 
 // LoadMasterString reads a master.cf given as text.
-func LoadMasterString(master string, c *Config) ([]Service, error) {
+func LoadMasterString(master string, c *Config) (services []Service, faulty []*LineError) {
 	return parseMaster("master.cf", master, c)
 }
 
-func parseMaster(file, text string, c *Config) ([]Service, error) {
-	var services []Service
-	var errs []error
+func parseMaster(file, text string, c *Config) (services []Service, faulty []*LineError) {
 	ignored := ""
 	for _, l := range LogicalLines(text) {
 		s := Service{File: file, Line: l.Line}
@@ -60,18 +91,24 @@ func parseMaster(file, text string, c *Config) ([]Service, error) {
 			continue
 		}
 		if err := s.parse(l.Text, c); err != nil {
-			errs = append(errs, fmt.Errorf("%s:%d: %w", file, l.Line, err))
+			words := append(strings.Fields(l.Text), "")
+			e := &LineError{File: file, Line: l.Line, Name: words[0], Type: words[1], Err: err}
+			faulty = append(faulty, e)
+			services = removeService(services, e)
 			continue
 		}
 		services = addService(services, s)
 	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
-	}
 	if len(services) > 0 {
 		services[0].ignored = ignored
 	}
-	return services, nil
+	return services, faulty
+}
+
+// removeService removes an earlier entry that a faulty one replaces: it has options that are
+// not meant to be in force.
+func removeService(services []Service, e *LineError) []Service {
+	return slices.DeleteFunc(services, func(s Service) bool { return s.Name == e.Name && s.Type == e.Type })
 }
 
 // addService appends s, or puts it in the place of an earlier entry for the
@@ -131,9 +168,7 @@ func CheckFields(f [8]string) error { return new(Service).parseFields(f) }
 func (s *Service) parseFields(f [8]string) error {
 	s.Fields = f
 	s.Name, s.Type = f[0], f[1]
-	switch s.Type {
-	case "inet", "unix", "fifo", "pass", "unix-dgram":
-	default:
+	if !IsServiceType(s.Type) {
 		return fmt.Errorf("service %s: type %s: expected inet, unix, fifo, pass or unix-dgram", s.Name, s.Type)
 	}
 	fail := func(field, value, expected string) error {
@@ -164,6 +199,15 @@ func (s *Service) parseFields(f [8]string) error {
 	}
 	s.MaxProc = int(n)
 	return nil
+}
+
+// IsServiceType reports whether an entry of master.cf may have the type.
+func IsServiceType(name string) bool {
+	switch name {
+	case "inet", "unix", "fifo", "pass", "unix-dgram":
+		return true
+	}
+	return false
 }
 
 // chrootByDefault: the meaning of - in the chroot field changed at level 1.
@@ -252,6 +296,7 @@ func JoinArgs(args []string) string {
 // argument that is no option: what follows belongs to the service (pipe's argv=).
 func optionOverrides(args []string) ([]Override, error) {
 	var over []Override
+	args = SeparateOptions(args)
 	for i := 0; i < len(args) && strings.HasPrefix(args[i], "-"); i++ {
 		text, isO := strings.CutPrefix(args[i], "-o")
 		if !isO {
@@ -271,6 +316,37 @@ func optionOverrides(args []string) ([]Override, error) {
 		over = append(over, o)
 	}
 	return over, nil
+}
+
+// SeparateOptions takes options that are written as one word apart, up to the first
+// argument that is none: -vo name=value, and -voname=value, are -v -o name=value.
+func SeparateOptions(args []string) (list []string) {
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		if len(arg) < 2 || arg[0] != '-' {
+			return append(list, args[i:]...)
+		}
+		flags, value, hasO := strings.Cut(arg[1:], "o")
+		if strings.Trim(flags, "vD") != "" { // not one of a service's
+			list = append(list, arg)
+			continue
+		}
+		if flags != "" {
+			list = append(list, "-"+flags)
+		}
+		if !hasO {
+			continue
+		}
+		list = append(list, "-o")
+		if value == "" && i+1 < len(args) {
+			i++
+			value = args[i]
+		}
+		if value != "" {
+			list = append(list, value)
+		}
+	}
+	return list
 }
 
 // Overrides returns the settings of the entry's -o options, in order.

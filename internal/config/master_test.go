@@ -10,7 +10,7 @@ import (
 func TestLoadMaster(t *testing.T) {
 	t.Parallel()
 	c := mustLoad(t, "compatibility_level = 3.6\ndefault_process_limit = 7\nmua = reject\n")
-	services, err := LoadMasterString(`# comment
+	services, faulty := LoadMasterString(`# comment
 smtp      inet  n       -       -       -       -       smtpd
   -o syslog_name=postfix/x -o { smtpd_client_restrictions = permit_mynetworks, $mua }
 # inside
@@ -23,8 +23,8 @@ mailer unix - n n - 3 pipe
 postlog unix-dgram n - n - 1 postlogd
 pickup unix n - - 30 1 pickup
 `, c)
-	if err != nil {
-		t.Fatal(err)
+	if len(faulty) > 0 {
+		t.Fatal(faulty)
 	}
 	var names []string
 	for _, s := range services {
@@ -64,9 +64,9 @@ pickup unix n - - 30 1 pickup
 func TestChrootDefault(t *testing.T) {
 	t.Parallel()
 	for level, want := range map[string]bool{"0": true, "1": false, "2": false, "3.6": false} {
-		services, err := LoadMasterString("a unix - - - - - smtp", mustLoad(t, "compatibility_level = "+level))
-		if err != nil {
-			t.Fatal(err)
+		services, faulty := LoadMasterString("a unix - - - - - smtp", mustLoad(t, "compatibility_level = "+level))
+		if len(faulty) > 0 {
+			t.Fatal(faulty)
 		}
 		if services[0].Chroot != want {
 			t.Errorf("level %s: - means chroot %v, want %v", level, services[0].Chroot, want)
@@ -76,7 +76,7 @@ func TestChrootDefault(t *testing.T) {
 
 func TestMasterErrors(t *testing.T) {
 	t.Parallel()
-	_, err := LoadMasterString(`  early is none, and is passed over
+	services, faulty := LoadMasterString(`fine unix - - n - - smtpd
 short unix - - n
 type tcp - - n - - smtp
 priv inet y - n - - smtpd
@@ -90,9 +90,16 @@ brace unix - - n - - smtpd -o { a = b
 opt unix - - n - - smtpd -o
 opt2 unix - - n - - smtpd -o name
 opt3 unix - - n - - smtpd -o a=$
+replaced unix - - n - - smtpd
+replaced unix - - n - - smtpd -o
+word
+last inet n - n - - smtpd
 `, mustLoad(t, ""))
-	if err == nil {
-		t.Fatal("malformed entries were accepted")
+	if len(services) != 2 || services[0].Name != "fine" || services[1].Name != "last" {
+		t.Errorf("services %+v, want fine and last", services)
+	}
+	if len(faulty) < 2 || faulty[0].Name != "short" || faulty[0].Type != "unix" || faulty[1].Type != "tcp" || faulty[len(faulty)-1].Type != "" {
+		t.Errorf("faulty %+v", faulty)
 	}
 	want := []string{
 		"master.cf:2: expected 8 fields (name type private unpriv chroot wakeup maxproc command), the wakeup time is missing",
@@ -108,8 +115,10 @@ opt3 unix - - n - - smtpd -o a=$
 		"master.cf:12: service opt/unix: expected name=value after -o",
 		`master.cf:13: service opt2/unix: -o name: expected name = value, found "name"`,
 		`master.cf:14: service opt3/unix: -o a=$: expected a name after the $ in "$" (write $$ for a dollar sign)`,
+		"master.cf:16: service replaced/unix: expected name=value after -o",
+		"master.cf:17: expected 8 fields (name type private unpriv chroot wakeup maxproc command), the type is missing",
 	}
-	if got := strings.Split(err.Error(), "\n"); !slices.Equal(got, want) {
+	if got := strings.Split(JoinLineErrors(faulty).Error(), "\n"); !slices.Equal(got, want) {
 		t.Errorf("errors:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
@@ -118,9 +127,9 @@ opt3 unix - - n - - smtpd -o a=$
 func TestMasterOrphan(t *testing.T) {
 	t.Parallel()
 	c := mustLoad(t, "")
-	services, err := LoadMasterString("# services\n  smtp inet n - n - - smtpd -o a=b\n  -o c=d\nqmgr unix n - n 300 1 qmgr\npickup unix n - n 60 1 pickup\n", c)
-	if err != nil || len(services) != 2 || services[0].Name != "qmgr" {
-		t.Fatalf("%+v, %v", services, err)
+	services, faulty := LoadMasterString("# services\n  smtp inet n - n - - smtpd -o a=b\n  -o c=d\nqmgr unix n - n 300 1 qmgr\npickup unix n - n 60 1 pickup\n", c)
+	if len(faulty) > 0 || len(services) != 2 || services[0].Name != "qmgr" {
+		t.Fatalf("%+v, %v", services, faulty)
 	}
 	want := []string{`master.cf:2: logical line must not start with whitespace: "  smtp inet n - n - - smtpd -o..."`}
 	if got := services[0].Warnings(c); !slices.Equal(got, want) {
@@ -137,18 +146,15 @@ func FuzzMaster(f *testing.F) {
 	f.Add(" x\n{ } { } { } } {")
 	c := mustLoad(f, "compatibility_level = 2")
 	f.Fuzz(func(t *testing.T, text string) {
-		services, err := LoadMasterString(text, c)
-		if err != nil {
-			return
-		}
+		services, _ := LoadMasterString(text, c)
 		// What was read can be written and read again.
 		for _, s := range services {
 			s.Overrides()
 			s.Warnings(c)
 			line := strings.Join(s.Fields[:7], " ") + " " + s.Command + " " + JoinArgs(s.Args)
-			again, err := LoadMasterString(line, c)
-			if err != nil {
-				t.Fatalf("%q came out as %q: %v", text, line, err)
+			again, faulty := LoadMasterString(line, c)
+			if len(faulty) > 0 {
+				t.Fatalf("%q came out as %q: %v", text, line, faulty)
 			}
 			if len(again) != 1 || !slices.Equal(again[0].Args, s.Args) || again[0].Command != s.Command {
 				t.Fatalf("%q came out as %q with arguments %q", s.Args, line, again[0].Args)

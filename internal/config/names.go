@@ -32,6 +32,9 @@ func (c *Config) CheckNames(services [][]Override) *NameCheck {
 		for _, o := range overrides {
 			s.add(o.Name, o.Value)
 		}
+		for _, class := range classesOf(overrides) {
+			s.uses[class] = true
+		}
 		for name := range s.uses {
 			if _, own := s.values[name]; !own {
 				elsewhere[name] = true
@@ -107,4 +110,65 @@ func (s *scope) has(name string) bool {
 	}
 	_, known := Lookup(name)
 	return known
+}
+
+// A Reference is a $name in a value.
+type Reference struct {
+	File    string // where the value is set
+	Line    int
+	Setting string // the parameter that is set; in master.cf with the service before it
+	Name    string // what is after the $
+	Meant   string // what it is likely misspelt for, or ""
+}
+
+// Undefined lists the references, in order of place, that stand for nothing:
+// neither main.cf nor the options of a service set the name, and it has no default.
+func (c *Config) Undefined(services []Service) (list []Reference) {
+	main, options := newScope(), make(map[string]bool)
+	for name, s := range c.settings {
+		main.add(name, s.raw)
+	}
+	for _, class := range c.restrictionClasses() {
+		main.values[class] += "" // which the services may have
+	}
+	for i := range services {
+		for _, o := range services[i].Overrides() {
+			options[o.Name] = true
+		}
+	}
+	look := func(r Reference, parameter, value string, has func(string) bool) {
+		one := newScope()
+		one.add(parameter, value)
+		for _, r.Name = range slices.Sorted(maps.Keys(one.refers)) {
+			if !has(r.Name) {
+				r.Meant = Nearest(r.Name, func(yield func(string) bool) {
+					for name := range main.values {
+						if !yield(name) {
+							return
+						}
+					}
+				})
+				if r.Meant == "" {
+					r.Meant = NearestParameter(r.Name)
+				}
+				list = append(list, r)
+			}
+		}
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(c.settings), c.byPlace) {
+		_, file, line := c.IsSet(name)
+		look(Reference{File: file, Line: line, Setting: name}, name, c.settings[name].raw,
+			func(name string) bool { return main.has(name) || options[name] })
+	}
+	for i := range services {
+		s, own := &services[i], newScope()
+		for _, o := range s.Overrides() {
+			own.add(o.Name, o.Value)
+		}
+		for _, o := range s.Overrides() {
+			look(Reference{File: s.File, Line: s.Line, Setting: "service " + s.Name + "/" + s.Type + ": -o " + o.Name}, o.Name, o.Value,
+				func(name string) bool { return own.has(name) || main.has(name) })
+		}
+	}
+	return list
 }

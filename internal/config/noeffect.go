@@ -34,7 +34,7 @@ const (
 	noOpenSSL     = "TLS is Go's crypto/tls, not OpenSSL"
 	goneInPostfix = "Postfix ignores it too"
 	noDSA         = "nobody has DSA certificates any more, and crypto/tls does not either"
-	noCyrus       = "Cyrus SASL is not built in; use dovecot"
+	noCyrus       = "Cyrus SASL is not used for logins to other servers"
 	forInstaller  = "it tells Postfix's installer where files are"
 	noRawKeys     = "crypto/tls has no raw public keys (RFC 7250)"
 	ownMechanisms = "the client's SASL mechanisms are built in"
@@ -80,10 +80,6 @@ var noEffect = map[string]string{
 	"smtpd_tls_session_cache_database":             "TLS sessions are resumed by tickets, which clients keep",
 	"smtpd_tls_trace_size_limit":                   noOpenSSL,
 	"tls_trace_rate_limit":                         noOpenSSL,
-	"tls_high_cipherlist":                          noOpenSSL,
-	"tls_medium_cipherlist":                        noOpenSSL,
-	"tls_low_cipherlist":                           noOpenSSL,
-	"tls_export_cipherlist":                        noOpenSSL,
 	"tls_null_cipherlist":                          noOpenSSL,
 	"tls_session_ticket_cipher":                    noOpenSSL,
 	"tls_legacy_public_key_fingerprints":           noOpenSSL,
@@ -92,7 +88,6 @@ var noEffect = map[string]string{
 	"tls_eecdh_ultra_curve":                        goneInPostfix,
 	"tls_fast_shutdown_enable":                     "nobody waits for the end of a TLS session here",
 	"max_use":                                      oneProcess,
-	"max_idle":                                     oneProcess,
 	"proxy_read_maps":                              anyProxied,
 	"proxy_write_maps":                             noProxyWrite,
 	"proxywrite_service_name":                      noProxyWrite,
@@ -111,7 +106,6 @@ var noEffect = map[string]string{
 	"tls_config_file":                     noOpenSSL,
 	"tls_config_name":                     noOpenSSL,
 	"openssl_path":                        noOpenSSL,
-	"tls_ssl_options":                     noOpenSSL,
 	"tls_disable_workarounds":             noOpenSSL,
 	"tls_daemon_random_bytes":             "the operating system's random numbers are used",
 	"smtpd_tls_dh1024_param_file":         "TLS here has no finite-field Diffie-Hellman",
@@ -143,7 +137,6 @@ var noEffect = map[string]string{
 	"lmtp_sasl_type":                  ownMechanisms,
 	"lmtp_sasl_path":                  ownMechanisms,
 
-	"cyrus_sasl_config_path":  noCyrus,
 	"send_cyrus_sasl_authzid": noCyrus,
 
 	"extract_recipient_limit":   goneInPostfix,
@@ -171,7 +164,7 @@ var noEffect = map[string]string{
 	"qmgr_ipc_timeout":                 oneConnection,
 	"defer_service_name":               inTheLog,
 	"trace_service_name":               inTheLog,
-	"showq_service_name":               noHelper,
+	"showq_service_name":               "postqueue asks the queue manager; programs that read the showq socket know its path",
 	"default_cache_db_type":            "caches are files of Posthaste's own format, whatever type is named",
 	"sendmail_fix_line_endings":        "every line in the queue ends in CRLF, whichever way it came",
 	"daemon_table_open_error_is_fatal": "a service never ends for a table that it cannot open: mail that needs the table waits, with a warning",
@@ -181,6 +174,5 @@ var noEffect = map[string]string{
 	"sun_mailtool_compatibility": "mailbox_delivery_lock says how mailboxes are locked",
 
 	"debugger_command": "attach a debugger to the service's process instead",
-	"daemon_directory": "every service is the posthaste program itself",
 	"shlib_directory":  "there are no shared libraries",
 }

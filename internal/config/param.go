@@ -76,7 +76,7 @@ func Families() []Family {
 		{"destination_rate_delay", "default_destination_rate_delay", Duration, 0, 0, "pause between deliveries per destination"},
 		{"destination_recipient_limit", "default_destination_recipient_limit", Int, 0, 0, "recipients per delivery"},
 		{"extra_recipient_limit", "default_extra_recipient_limit", Int, 0, 0, "extra in-memory recipients"},
-		{"idle_agent_time", "default_idle_agent_time", Duration, 0, 0, "how long an agent keeps an open session waiting"},
+		{"idle_agent_time", "default_idle_agent_time", Duration, 0, 0, "how long an agent keeps an idle session"},
 		{"initial_destination_concurrency", "initial_destination_concurrency", Int, 1, 0, "initial window"},
 		{"minimum_delivery_slots", "default_minimum_delivery_slots", Int, 0, 0, "minimum slots"},
 		{"recipient_limit", "default_recipient_limit", Int, 0, 0, "in-memory recipients"},
@@ -84,7 +84,8 @@ func Families() []Family {
 		{"recipient_refill_limit", "default_recipient_refill_limit", Int, 1, 0, "refill batch"},
 		{"scheduler", "default_scheduler", Enum, 0, 0, "order of deliveries"},
 		{"thread_agents", "default_thread_agents", Int, 0, 0, "agents per destination with thread scheduling"},
-		{"thread_order", "default_thread_order", Enum, 0, 0, "order of destinations with thread scheduling"},
+		{"thread_order", "default_thread_order", Enum, 0, 0, "order of the mail for one destination with thread scheduling"},
+		{"thread_quantum", "default_thread_quantum", Int, 0, 0, "deliveries in one turn of a destination with thread scheduling"},
 		{"time_limit", "command_time_limit", Duration, 1, 0, "command time limit"},
 		{"transport_rate_delay", "default_transport_rate_delay", Duration, 0, 0, "pause between all deliveries"},
 	}

@@ -23,7 +23,7 @@ var cleanupParams = []Param{
 	{Name: "full_name_encoding_charset", Type: String, Default: "utf-8", Tier: 3, Origin: Newer, Doc: "Character set of full names"},
 	{Name: "hash_queue_depth", Type: Int, Default: "1", Min: 1, Tier: 3, Doc: "Levels of queue subdirectories"},
 	{Name: "hash_queue_names", Type: List, Default: "deferred, defer", Tier: 3, Doc: "Queues that use subdirectories"},
-	{Name: "header_address_token_limit", Type: Int, Default: "10240", Min: 1, Tier: 3, Doc: "Tokens processed in one address header"},
+	{Name: "header_address_token_limit", Type: Int, Default: "10240", Min: 1, Tier: 3, Doc: "Tokens of one address header that are rewritten; what follows them stays as it is"},
 	{Name: "header_checks", Type: List, Tier: 1, Doc: "Pattern tables applied to primary headers"},
 	{Name: "header_from_format", Type: Enum, Default: "standard", Values: "standard|obsolete", Tier: 3, Doc: "Style of generated From headers"},
 	{Name: "header_size_limit", Type: Bytes, Default: "102400", Min: 1, Tier: 2, Doc: "Maximum size of one header"},

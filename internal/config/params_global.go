@@ -6,7 +6,7 @@ var globalParams = []Param{
 	{Name: "berkeley_db_create_buffer_size", Type: Bytes, Default: "16777216", Min: 1, Tier: 3, Doc: "Memory buffer when building hash or btree files"},
 	{Name: "berkeley_db_read_buffer_size", Type: Bytes, Default: "131072", Min: 1, Tier: 3, Doc: "Memory buffer when reading hash or btree files"},
 	{Name: "config_directory", Type: String, Default: "/etc/posthaste", Tier: 1, Doc: "Location of main.cf and master.cf"},
-	{Name: "debug_peer_level", Type: Int, Default: "2", Tier: 3, Doc: "Extra verbosity for listed peers"},
+	{Name: "debug_peer_level", Type: Int, Default: "2", Tier: 3, Doc: "Log the dialogue with listed peers if above 0"},
 	{Name: "debug_peer_list", Type: List, Tier: 3, Doc: "Peers that get verbose logging"},
 	{Name: "debugger_command", Type: String, Tier: 3, Doc: "Command started for daemons run with -D"},
 	{Name: "default_cache_db_type", Type: String, Default: "btree", Tier: 2, Origin: Newer, Doc: "Table type for caches"},
@@ -105,7 +105,7 @@ var masterParams = []Param{
 	{Name: "proxy_interfaces", Type: List, Tier: 2, Doc: "Public addresses of a NAT or proxy in front"},
 	{Name: "queue_directory", Type: String, Default: "/var/spool/posthaste", Tier: 1, Doc: "Root of the mail queue"},
 	{Name: "service_name", Type: String, Tier: 3, Doc: "Service name (read-only)"},
-	{Name: "service_throttle_time", Type: Duration, Default: "60s", Min: 1, Tier: 3, Doc: "Pause before restarting a crashing service"},
+	{Name: "service_throttle_time", Type: Duration, Default: "60s", Min: 1, Tier: 3, Doc: "Longest pause before a service that fails at its start is started again; the first pauses are of 1, 2, 4 seconds"},
 	{Name: "setgid_group", Type: String, Default: "postdrop", Tier: 1, Doc: "Group of set-gid commands"},
 	{Name: "trigger_timeout", Type: Duration, Default: "10s", Min: 1, Tier: 3, Doc: "Time limit for trigger messages"},
 }

@@ -75,6 +75,7 @@ var lmtpParams = []Param{
 	{Name: "lmtp_skip_quit_response", Type: Bool, Default: "no", Tier: 3, Doc: "LMTP: do not wait for QUIT reply"},
 	{Name: "lmtp_starttls_timeout", Type: Duration, Default: "300s", Min: 1, Tier: 3, Doc: "LMTP: time limit for TLS handshake"},
 	{Name: "lmtp_tcp_port", Type: String, Default: "24", Tier: 3, Doc: "LMTP: default server port"},
+	{Name: "lmtp_throttle_replies", Type: List, Tier: 2, Origin: Own, Doc: "LMTP: replies by which a destination asks for less mail at a time, besides 421"},
 	{Name: "lmtp_tls_CAfile", Type: String, Tier: 2, Doc: "LMTP: file with trusted CAs"},
 	{Name: "lmtp_tls_CApath", Type: String, Tier: 2, Doc: "LMTP: directory with trusted CAs"},
 	{Name: "lmtp_tls_block_early_mail_reply", Type: Bool, Default: "no", Tier: 3, Doc: "LMTP: detect an old TLS renegotiation attack"},

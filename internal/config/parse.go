@@ -135,10 +135,19 @@ func parseMain(file, text string, settings map[string]setting) (warnings []strin
 			continue
 		}
 		s := setting{value, file, l.Line}
+		if readOnly(name) {
+			warnings = append(warnings, fmt.Sprintf("%s: read-only parameter assignment: %s=%s", s.where(), name, abbreviate(value)))
+			continue
+		}
 		if old, dup := settings[name]; dup && old.raw != value {
 			warnings = append(warnings, fmt.Sprintf("%s: overriding earlier entry: %s=%s", s.where(), name, abbreviate(old.raw)))
 		}
 		settings[name] = s
 	}
 	return warnings, errors.Join(errs...)
+}
+
+// readOnly are parameters that say what a process is, which main.cf cannot.
+func readOnly(name string) bool {
+	return name == "process_id" || name == "process_name" || name == "service_name"
 }

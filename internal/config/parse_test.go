@@ -102,7 +102,8 @@ func TestWarnings(t *testing.T) {
 		"greylist = permit",
 		"accounts_server_host = ldap.example.com",
 		"slow_no_such_limit = 3",
-		"enable_long_queue_ids = yes",
+		"enable_long_queue_ids = no",
+		"max_use = 100", // its default: there is nothing to say
 		"tlsproxy_watchdog_timeout = 5",
 		"alias_maps = hash:/etc/aliases, proxy:ldap:accounts",
 		"smtp_conect_timeout = 5s",
@@ -123,16 +124,16 @@ func TestWarnings(t *testing.T) {
 		file + ":3: unknown parameter typo_param=1: nothing reads it",
 		file + ":10: unknown parameter slow_no_such_limit=3: nothing reads it",
 		file + ":11: parameter enable_long_queue_ids has no effect in Posthaste: only long queue IDs exist",
-		file + ":12: parameter tlsproxy_watchdog_timeout has no effect in Posthaste: every service speaks TLS itself, there is no TLS proxy process",
-		file + ":14: unknown parameter smtp_conect_timeout=5s: nothing reads it",
+		file + ":13: parameter tlsproxy_watchdog_timeout has no effect in Posthaste: every service speaks TLS itself, there is no TLS proxy process",
+		file + ":15: unknown parameter smtp_conect_timeout=5s: nothing reads it; did you mean smtp_connect_timeout?",
 	}
 	got := c.Warnings()
 	if !slices.Equal(got, want) {
 		t.Errorf("warnings:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	services, err := LoadMaster(dir, c)
-	if err != nil {
-		t.Fatal(err)
+	services, faulty, err := LoadMaster(dir, c)
+	if err != nil || len(faulty) > 0 {
+		t.Fatal(faulty, err)
 	}
 	want = []string{
 		filepath.Join(dir, "master.cf") + ":1: service submission/inet: -o: unknown parameter other=1: nothing reads it",
@@ -274,8 +275,7 @@ func TestForms(t *testing.T) {
 	for _, text := range []string{
 		"myhostname = -x.example.com", "myhostname = a..b", "myhostname = a b", "myhostname =", "mydomain = " + strings.Repeat("a", 64),
 		"compatibility_level = three", "compatibility_level = 1.2.3.4", "inet_protocols = ipv5", "inet_protocols =", "metrics_listen = 9187",
-		"queue_directory = spool", "default_destination_concurrency_positive_feedback = 2",
-		"slow_destination_concurrency_negative_feedback = 1/n", "smtp_destination_concurrency_negative_feedback = -1",
+		"queue_directory = spool",
 		"smtpd_timeout = 0", "maximal_queue_lifetime = 8640001s", "minimal_backoff_time = 1x", "hopcount_limit = 1e3",
 		"message_size_limit = 9223372036854775807k", "smtpd_relay_restrictions = { permit",
 	} {
@@ -285,7 +285,7 @@ func TestForms(t *testing.T) {
 	}
 	for _, text := range []string{
 		"myhostname = a_b.example.com", "myhostname = localhost", "compatibility_level = 3.10.1", "inet_protocols = ipv4, ipv6", "metrics_listen = :9187", "metrics_listen =",
-		"default_destination_concurrency_positive_feedback = 1 / sqrt_concurrency", "slow_destination_concurrency_negative_feedback = 0.25",
+		"default_destination_concurrency_positive_feedback = 1 / sqrt_concurrency", "slow_destination_concurrency_negative_feedback = 1/4",
 		"smtp_connect_timeout = 0", "smtpd_timeout = ${stress?{10}:{300}}s", "smtpd_tls_security_level =", "message_size_limit = 0",
 	} {
 		if _, err := LoadString(text); err != nil {

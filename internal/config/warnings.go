@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"posthaste/internal/feedback"
 )
 
 //go:generate go test -run TestSupported -update
@@ -39,6 +41,10 @@ func Supported(name string) bool {
 // and settings that another line overrides. Each is reported once, with its place, in order of place.
 func (c *Config) Warnings() []string { return c.warnings(true) }
 
+// LineWarnings are those of Warnings that are about lines of main.cf without effect: one that
+// another overrides, one that sets what cannot be set, one that continues nothing.
+func (c *Config) LineWarnings() []string { return slices.Clone(c.duplicate) }
+
 // Notes is Warnings without the names that nobody knows, which CheckNames has.
 func (c *Config) Notes() []string { return c.warnings(false) }
 
@@ -53,8 +59,21 @@ func (c *Config) warnings(unknown bool) []string {
 		if w := warning(name, s.raw, used); w != "" {
 			warnings = append(warnings, s.where()+": "+w)
 		}
+		if isFeedback(name) {
+			// Like Postfix, the queue manager goes on with what it can make of it.
+			if f, err := feedback.Parse(c.String(name)); err != nil {
+				warnings = append(warnings, fmt.Sprintf("%s: parameter %s: %q: %v; %g is used", s.where(), name, c.String(name), err, f.Base))
+			}
+		}
 	}
 	return warnings
+}
+
+// isFeedback says whether a parameter is a concurrency feedback, of all
+// transports or of one.
+func isFeedback(name string) bool {
+	return strings.HasSuffix(name, "_destination_concurrency_positive_feedback") ||
+		strings.HasSuffix(name, "_destination_concurrency_negative_feedback")
 }
 
 // Warnings does for the -o options of a service what Config.Warnings does for main.cf.
@@ -77,13 +96,17 @@ func (s *Service) Warnings(c *Config) []string {
 
 // warning says what is to be said about a setting, or nothing.
 func warning(name, raw string, used map[string]bool) string {
-	if _, known := Lookup(name); !known {
+	p, known := Lookup(name)
+	if !known {
 		if used[name] {
 			return ""
 		}
+		if meant := NearestParameter(name); meant != "" {
+			return fmt.Sprintf("unknown parameter %s=%s: nothing reads it; did you mean %s?", name, abbreviate(raw), meant)
+		}
 		return fmt.Sprintf("unknown parameter %s=%s: nothing reads it", name, abbreviate(raw))
 	}
-	if reason := NoEffect(name); reason != "" {
+	if reason := NoEffect(name); reason != "" && raw != p.Default {
 		return fmt.Sprintf("parameter %s has no effect in Posthaste: %s", name, reason)
 	}
 	return ""
@@ -124,9 +147,39 @@ func (c *Config) userDefined() map[string]bool {
 	if master, err := os.ReadFile(filepath.Join(c.dir, "master.cf")); err == nil {
 		for _, l := range LogicalLines(string(master)) {
 			look(l.Text)
+			for _, class := range classesOf(lineOverrides(l.Text)) {
+				mark(class)
+			}
 		}
 	}
 	return used
+}
+
+// lineOverrides are the -o options of a line of master.cf; none if it is malformed.
+func lineOverrides(line string) []Override {
+	fields, err := ServiceFields(line)
+	if err != nil {
+		return nil
+	}
+	words, err := SplitArgs(fields[7])
+	if err != nil || len(words) == 0 {
+		return nil
+	}
+	over, err := optionOverrides(words[1:])
+	if err != nil {
+		return nil
+	}
+	return over
+}
+
+// classesOf are the restriction classes that -o options name.
+func classesOf(over []Override) (classes []string) {
+	for _, o := range over {
+		if o.Name == "smtpd_restriction_classes" {
+			classes = append(classes, strings.FieldsFunc(o.Value, func(r rune) bool { return strings.ContainsRune(" ,\t\r\n", r) })...)
+		}
+	}
+	return classes
 }
 
 // restrictionClasses are the names in smtpd_restriction_classes.
@@ -158,6 +211,7 @@ var tableSuffixes = []string{
 	"_select_function", "_charset", "_encoding", "_option_file", "_option_group", "_require_result_set", "_idle_interval", "_retry_interval",
 	"_max_connections", "_tls_CAfile", "_tls_CApath", "_tls_cert_file", "_tls_key_file", "_tls_ciphers", "_tls_verify_cert",
 	"_recursion_limit", "_dereference", "_chase_referrals", "_sasl_mechs", "_debuglevel",
+	"_flags", "_data_size_limit", "_line_size_limit", "_max_try", "_retry_pause", "_uri", "_collection", "_projection",
 }
 
 // namedTable finds tables of databases whose settings are in main.cf.

@@ -20,9 +20,10 @@
 //
 // Scrapes are answered one at a time. A process that does not answer within
 // answerTime is left out of the gauges of this scrape; what it has counted is
-// part of a later one. Totals are of the mail system since this process
-// started, whatever other processes have come and gone: the counter's
-// creation time, which OpenMetrics carries, is this process's start.
+// part of a later one. Totals are of the mail system since this service first
+// started, whatever processes have come and gone: it leaves them to its successor, over reload, stop
+// and start, in data_directory. Only a crash of it makes them begin at zero. The counter's
+// creation time, which OpenMetrics carries, says when that was.
 //
 // # Security
 //
@@ -51,6 +52,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -84,11 +86,22 @@ func run(ctx context.Context, env *service.Env) error {
 	if a, ok := l.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
 		env.Log.Warning("metrics_listen = %s: anybody who reaches this address can read the metrics", address)
 	}
+	data, err := os.OpenRoot(env.Config.String("data_directory"))
+	if err != nil {
+		env.Log.Warning("totals begin at zero, and are not kept: data_directory: %v", err)
+	} else {
+		defer data.Close()
+	}
 	if err := env.Confine(); err != nil {
 		return err
 	}
 	env.Used()
 	hub := newHub()
+	if data != nil {
+		if err := hub.restore(data); err != nil {
+			env.Log.Warning("totals begin at zero: %v", err)
+		}
+	}
 	web := newWeb(hub)
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(l) }()
@@ -111,7 +124,13 @@ func run(ctx context.Context, env *service.Env) error {
 	// Clients connect again to the successor: there is no need to wait for them.
 	err = env.ServeIPC(serving, &ipc.Server{Handler: hub.handle, OnConn: hub.join, OnClose: hub.leave, OnTrigger: func([]byte) {}}, 0)
 	stop()
-	return errors.Join(err, <-failed)
+	err = errors.Join(err, <-failed)
+	if data != nil {
+		if serr := hub.save(data); serr != nil {
+			env.Log.Warning("totals are going to begin at zero: %v", serr)
+		}
+	}
+	return err
 }
 
 // newWeb makes the HTTP server.

@@ -37,6 +37,9 @@ type family struct {
 	totals map[labels]*total
 }
 
+// maxSeries bounds the series of a family, those of its services under "other" aside.
+const maxSeries = 5000
+
 // labels are a series' values, the service first.
 type labels [5]string
 
@@ -131,6 +134,14 @@ func (h *hub) take(c *ipc.Conn, m *proto.Measures) {
 func (f *family) add(service string, s *proto.Sample) {
 	k := f.key(service, s.Labels)
 	t := f.totals[k]
+	if t == nil && len(f.totals) >= maxSeries { // processes come and go, each with names of its own
+		for i := range k {
+			if k[i] != "" && (i > 0 || !f.PerService) {
+				k[i] = metrics.Other
+			}
+		}
+		t = f.totals[k]
+	}
 	if t == nil {
 		t = new(total)
 		f.totals[k] = t

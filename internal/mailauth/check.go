@@ -112,7 +112,7 @@ func authorDomains(header []byte) (domains []string) {
 			continue
 		}
 		body := string(f.Body())
-		for _, a := range rfc5322.AppendAddresses(nil, body, len(body)+1) { // all: the last may be the one that is shown
+		for _, a := range rfc5322.AppendAddresses(nil, body, 0) { // all: the last may be the one that is shown
 			d := strings.ToLower(strings.TrimSuffix(rfc5322.Domain(a.Addr), "."))
 			if d == "" || slices.Contains(domains, d) {
 				continue

@@ -23,6 +23,10 @@ type Delivery struct {
 	DSN        dsn.Status
 	Status     string // sent, deferred, bounced, SOFTBOUNCE, deliverable, undeliverable
 	Text       string
+	// For the JSON form only: whose mail it is, by all that it is asked for by.
+	From      string // empty: the null sender
+	MessageID string // with its angle brackets; may be empty
+	EnvID     string // ENVID of MAIL FROM, decoded; may be empty
 }
 
 // Append implements Event.
@@ -73,7 +77,7 @@ func equalFold(a, b string) bool {
 // AppendFields implements Fielder.
 func (e Delivery) AppendFields(b []byte) []byte {
 	b = appendString(appendEvent(b, "delivery"), "queue_id", e.ID)
-	b = appendAlways(b, "to", e.To)
+	b = appendAlways(appendAlways(b, "from", e.From), "to", e.To)
 	if e.OrigTo != "" && !equalFold(e.OrigTo, e.To) {
 		b = appendString(b, "orig_to", e.OrigTo)
 	}
@@ -93,7 +97,8 @@ func (e Delivery) AppendFields(b []byte) []byte {
 	b = appendString(b, "tls", e.TLS)
 	b = append(e.DSN.Append(append(b, `,"dsn":"`...)), '"')
 	b = appendString(b, "status", e.Status)
-	return appendString(b, "reason", e.Text)
+	b = appendString(b, "reason", e.Text)
+	return appendString(appendString(b, "message_id", e.MessageID), "envid", e.EnvID)
 }
 
 // ConnectFailed says that a delivery agent could not reach a server.

@@ -112,6 +112,9 @@ func events() []Event {
 		QueueAction{"0BA129D46EC", "requeued"},
 		QueueAction{"08A6F9D4443", "expired"},
 		QueueAction{"08A6F9D4443", "removed"},
+		Suspended{Destination: "example.com", By: "ann", Reason: "they ask for less", Until: time.Date(2026, 11, 24, 8, 0, 0, 0, time.UTC)},
+		Suspended{Destination: "*", By: "root"},
+		Resumed{Destination: "example.com", By: "ann"},
 		QueueActions{"Deleted", 2},
 		QueueActions{"Requeued", 1},
 		QueueActions{"Force-expired", 1},
@@ -125,7 +128,7 @@ func events() []Event {
 		BounceNotice{"085A79D46E3", PostmasterDelay, "10E6A9D46EE"},
 
 		Delivery{ID: "07F429D46E2", To: "u1@vmb.test", Relay: "virtual", Delay: 10 * ms, Delays: [4]time.Duration{0, 10 * ms, 0, 0},
-			DSN: dsn.S(2, 0, 0), Status: "sent", Text: "delivered to maildir"},
+			DSN: dsn.S(2, 0, 0), Status: "sent", Text: "delivered to maildir", From: "s@a.test", MessageID: "<abc@client.test>", EnvID: "QQ314159"},
 		Delivery{ID: "085A79D46E3", To: "x@deny.test", Relay: "127.0.0.1[127.0.0.1]:36027", Delay: 30 * ms, Delays: [4]time.Duration{0, 10 * ms, 0, 10 * ms},
 			DSN: dsn.S(5, 3, 0), Status: "bounced", Text: "host 127.0.0.1[127.0.0.1] said: 500 5.3.0 Error: command failed (in reply to RCPT TO command)"},
 		Delivery{ID: "08FED9D46E4", To: "x@dead.test", OrigTo: "X@DEAD.test", Delay: 41 * time.Second, Delays: [4]time.Duration{41 * time.Second, 20 * ms, 0, 0},
@@ -141,6 +144,9 @@ func events() []Event {
 		ConnectFailed{"127.0.0.1", "127.0.0.1", "36029", "Connection refused"},
 		ConnectFailed{"mx.test", "/var/run/lmtp", "", "No such file or directory"},
 		HostSaid{"08A6F9D4443", "mx.test[192.0.2.1]", "450 4.2.0 try later", "RCPT TO"},
+
+		Dialogue{Peer: "h.test[192.0.2.1]", Line: []byte("EHLO h.test")},
+		Dialogue{Sent: true, Peer: "mx.test[192.0.2.1]:25", Line: []byte("MAIL FROM:<a@a.test> BODY=8BITMIME")},
 
 		MasterStarted{"3.7.11", "/etc/postfix"},
 		MasterReloaded{"0.1", "/etc/posthaste"},

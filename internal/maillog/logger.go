@@ -322,8 +322,8 @@ type gatherer struct {
 }
 
 func newGatherer(sink Sink) *gatherer {
-	g := &gatherer{sink: sink, format: sink.Format(), fullHost: hostName()}
-	g.host, _, _ = strings.Cut(g.fullHost, ".") // as syslog has it
+	g := &gatherer{sink: sink, format: sink.Format()}
+	g.setHost(hostName())
 	g.json = g.format == JSON
 	// Nobody puts the lines of several processes in order behind those that are
 	// direct, and syslog takes a line at a time anyway.
@@ -336,6 +336,12 @@ func newGatherer(sink Sink) *gatherer {
 		g.direct = true
 	}
 	return g
+}
+
+// setHost says whose lines they are. It comes before the first line.
+func (g *gatherer) setHost(name string) {
+	g.fullHost = name
+	g.host, _, _ = strings.Cut(name, ".") // as syslog has it
 }
 
 // add puts the record's line among those that wait. It frees r.

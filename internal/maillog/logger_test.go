@@ -321,7 +321,11 @@ func TestFileRefused(t *testing.T) {
 	if err := os.Symlink("/dev/null", link); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{link: "symbolic link", "/dev/null": "not a regular file", dir + "/no/such": "no such file"} {
+	second := filepath.Join(dir, "second")
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "first"), nil, 0o600), os.Link(filepath.Join(dir, "first"), second)); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{link: "symbolic link", second: "second name", "/dev/null": "not a regular file", dir + "/no/such": "no such file"} {
 		if _, err := OpenFile(path, 0o600, Classic); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", path, err)
 		}
@@ -458,6 +462,25 @@ func TestOpen(t *testing.T) {
 			t.Errorf("%q: %v, %v", test.main, l.Tag(), err)
 		}
 		l.Close()
+	}
+}
+
+// The lines of maillog_file are $myhostname's, by its first label, as Postfix's are.
+func TestFileHost(t *testing.T) {
+	t.Setenv("POSTLOG_HOSTNAME", "")
+	dir := t.TempDir()
+	cfg, err := config.LoadString("myhostname = mx7.example.test\nmaillog_file_prefixes = " + dir + "\nmaillog_file = " + dir + "/log\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := OpenDirect(cfg, "smtpd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Info("x")
+	l.Close()
+	if line, err := os.ReadFile(dir + "/log"); err != nil || !strings.Contains(string(line), " mx7 postfix/smtpd[") {
+		t.Errorf("%q, %v", line, err)
 	}
 }
 

@@ -80,7 +80,7 @@ func (e ProcessFailed) AppendFields(b []byte) []byte {
 }
 
 // Throttling says that a service fails before it has done anything, and is
-// not started again for service_throttle_time. It is logged with LogWarning.
+// not started again for a while, at most service_throttle_time. It is logged with LogWarning.
 type Throttling struct{ Path string }
 
 // Append implements Event.

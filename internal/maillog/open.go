@@ -43,6 +43,9 @@ func open(cfg *config.Config, process, queue string, direct bool) (*Logger, erro
 	}
 	l := New(Tag(cfg, process), sink)
 	l.lines.addresses = FormOf(cfg)
+	if cfg.String("maillog_file") != "" && os.Getenv("POSTLOG_HOSTNAME") == "" {
+		l.lines.setHost(cfg.String("myhostname")) // with syslog the name is syslogd's business
+	}
 	return l, nil
 }
 

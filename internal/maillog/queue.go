@@ -1,6 +1,9 @@
 package maillog
 
-import "strconv"
+import (
+	"strconv"
+	"time"
+)
 
 // MessageID is a message's Message-ID: header, which cleanup logs.
 type MessageID struct {
@@ -163,6 +166,49 @@ func (e QueueAction) Append(b []byte) []byte { return append(appendID(b, e.ID), 
 func (e QueueAction) AppendFields(b []byte) []byte {
 	b = appendString(appendEvent(b, "queue action"), "queue_id", e.ID)
 	return appendString(b, "action", e.Action)
+}
+
+// Suspended says that mail for a destination is not tried for now.
+type Suspended struct {
+	Destination string
+	By          string    // who has ordered it
+	Reason      string    // in words; may be empty
+	Until       time.Time // zero: until it is taken back
+}
+
+// Append implements Event.
+func (e Suspended) Append(b []byte) []byte {
+	b = append(append(b, "delivery to "...), e.Destination...)
+	b = append(append(b, " suspended by "...), e.By...)
+	if !e.Until.IsZero() {
+		b = e.Until.AppendFormat(append(b, " until "...), time.DateTime)
+	}
+	return appendAttr(b, ": ", e.Reason)
+}
+
+// AppendFields implements Fielder.
+func (e Suspended) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "suspended"), "destination", e.Destination)
+	b = appendString(b, "by", e.By)
+	if !e.Until.IsZero() {
+		b = appendString(b, "until", e.Until.Format(time.RFC3339))
+	}
+	return appendString(b, "reason", e.Reason)
+}
+
+// Resumed says that a suspension was taken back.
+type Resumed struct{ Destination, By string }
+
+// Append implements Event.
+func (e Resumed) Append(b []byte) []byte {
+	b = append(append(b, "delivery to "...), e.Destination...)
+	return append(append(b, " resumed by "...), e.By...)
+}
+
+// AppendFields implements Fielder.
+func (e Resumed) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "resumed"), "destination", e.Destination)
+	return appendString(b, "by", e.By)
 }
 
 // QueueActions is how many messages an operator's command did something to.

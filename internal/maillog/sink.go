@@ -79,12 +79,24 @@ func (s *File) open() error {
 	if err == nil && !info.Mode().IsRegular() {
 		err = fmt.Errorf("open log file %s: it is not a regular file (%v)", s.path, info.Mode().Type())
 	}
+	if err == nil && names(info) > 1 {
+		// Whoever may write to the directory may have linked a file here that only we may write to.
+		err = fmt.Errorf("open log file %s: it is a second name of another file; remove it", s.path)
+	}
 	if err != nil {
 		f.Close()
 		return err
 	}
 	s.f, s.info, s.checked = f, info, time.Now()
 	return nil
+}
+
+// names is how many names a file has.
+func names(info os.FileInfo) uint64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return uint64(st.Nlink)
+	}
+	return 1
 }
 
 // openAppend opens the file, or makes it with exactly the given mode, whatever

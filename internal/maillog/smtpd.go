@@ -372,3 +372,31 @@ func (e ClientStatistics) AppendFields(b []byte) []byte {
 	b = appendString(appendEvent(b, "client statistics"), "limit", e.What)
 	return appendString(appendString(b, "value", e.Value), "client", e.For)
 }
+
+// Dialogue is one line of an SMTP or LMTP dialogue, without its end: of a session with a peer of
+// debug_peer_list, or of a service that has -v in master.cf. What is secret in it has been left
+// out by the caller.
+type Dialogue struct {
+	Sent bool   // to the peer; else it came from there
+	Peer string // mx.test[192.0.2.1]:25
+	Line []byte
+}
+
+// Append implements Event.
+func (e Dialogue) Append(b []byte) []byte {
+	arrow := "< "
+	if e.Sent {
+		arrow = "> "
+	}
+	return append(append(append(append(b, arrow...), e.Peer...), ": "...), e.Line...)
+}
+
+// AppendFields implements Fielder.
+func (e Dialogue) AppendFields(b []byte) []byte {
+	direction := "received"
+	if e.Sent {
+		direction = "sent"
+	}
+	b = appendString(appendEvent(b, "dialogue"), "direction", direction)
+	return appendString(appendString(b, "peer", e.Peer), "line", string(e.Line))
+}

@@ -29,16 +29,18 @@ func commands() []command {
 	return []command{
 		posthastePage(), sendmailPage(), postqueuePage(), postsuperPage(), postcatPage(), qshapePage(), postconfPage(),
 		postmapPage(), postaliasPage(), postkickPage(), postlogPage(), postdropPage(), postmultiPage(),
+		postlockPage(), posttlsfingerPage(),
 	}
 }
 
 func posthastePage() command {
 	return command{
 		name:     "posthaste",
+		aliases:  []string{"postfix"},
 		what:     "control the mail system",
 		synopsis: []string{"[-v] [-c config_dir] command [arguments]"},
 		about: []string{
-			"posthaste(1) starts and stops the mail system, tells a running one to read its configuration again, and says whether a configuration is right. It is also every service and every tool of the mail system: which one it is follows from the name by which it is called, or from its first argument.",
+			"posthaste(1) starts and stops the mail system, tells a running one to read its configuration again, and says whether a configuration is right. It is also every service and every tool of the mail system: which one it is follows from the name by which it is called, or from its first argument. Called as postfix it is the same, so that scripts find it under the name that they know.",
 			"Commands that act on the mail system are for root, unless an ordinary user runs a mail system of his own.",
 		},
 		words: []word{
@@ -49,59 +51,31 @@ func posthastePage() command {
 			{"reload", "", "Read the configuration again. One with errors is refused, and the present one goes on. No connection is refused meanwhile, and sessions under way end under the settings they began with. Warnings are those of start."},
 			{"status", "", "Say whether the mail system runs. The exit status is 0 if it does, 1 if it does not."},
 			{"flush", "", "Try to deliver all waiting mail now."},
-			{"check", "[-v]", "Say what is wrong with the configuration and with directories. Missing directories are made, and one in which the mail system cannot make files is named, as it is when its file system is mounted read-only. For root, postdrop and postqueue are looked at: that they have the owner, the group and the mode with which users can send mail and list the queue, on a file system that is not mounted nosuid. The services read their settings and open tables, keys and certificates as they do when they start; the exit status is 1 if one of them could not start that others need, or if there is such a directory. Services that main.cf names and master.cf does not have are named. With -v there follows what works and may be unwise, such as a private key that every user can read, and then, line by line, what would behave differently from Postfix with the same files."},
-			{"set-permissions", "", "Give the mail system's directories, postdrop and postqueue their owners, groups and modes, and the files of the queue and of data_directory their owner. Only root can do that."},
+			{"check", "[-v]", "Say what is wrong with the configuration and with directories. Missing directories are made, and one in which the mail system cannot make files is named, as it is when its file system is mounted read-only. For root, postdrop and postqueue are looked at: that they have the owner, the group and the mode with which users can send mail and list the queue, on a file system that is not mounted nosuid. The services read their settings and open tables, keys and certificates as they do when they start. What refuses or defers mail is named with its file and line, and what to do: a table that is not built, a misspelt restriction or parameter, a transport that master.cf does not have (in a setting or in a table), a relay host that is none, the settings of a database that are incomplete, a key, a user or a program that is missing, a queue file system without room. So is what is probably not meant: a $name that stands for nothing, a domain in two classes, a file that every user can write to, a table whose text is newer. No database or other server is asked. The exit status is 1 if mail would be deferred or refused, else 0; warnings alone do not change it. \"posthaste start\" and \"posthaste reload\" warn of the same. With -v there follows what works and may be unwise, such as a private key that every user can read, and then, line by line, what would behave differently from Postfix with the same files."},
+			{"set-permissions", "[name=value ...]", "Give the mail system's directories, postdrop and postqueue their owners, groups and modes, and the files of the queue and of data_directory their owner. Only root can do that. Before that the arguments are set in main.cf: mail_owner, setgid_group, and the directories of an installation."},
+			{"upgrade-configuration", "[name=value ...]", "Append to master.cf, as a new installation has them, those services that the mail system depends on and that are missing there, and set the arguments in main.cf, as set-permissions does. Each change is printed. What is there stays as it is."},
 			{"logrotate", "", "Rename the file that maillog_file names, have a new one opened, and compress the old one."},
 			{"migrate", "[--from dir] [--to dir] [--dry-run] [--queue | --back]", "Take over the configuration of a Postfix, from /etc/postfix unless --from says otherwise: main.cf and master.cf, the files that they name, and the tables, built anew. What was changed, what differs and what is left to decide is printed. With --queue move the queue of the stopped Postfix here, with --back that of the stopped Posthaste there. With --dry-run only say what would be done. Nothing below /etc/postfix is changed."},
-			{"try", "[-d dir] [-p port]", "Run a private mail system in the foreground, on the loopback interface, with all that it has below one directory. The defaults are run and 2525."},
+			{"try", "[-d dir] [-p port]", "Run a private mail system in the foreground, on the loopback interface, with all that it has below one directory. The defaults are run and 2525. What is there from an earlier run is kept, and goes on with the port that it had unless -p names another. It says where it listens, as whom it runs and where mail lands. Root's has no process of root's: it runs as the owner of the directory, or, in a new one, as the user who has called sudo, or as posthaste or nobody."},
 			{"spool", "command ...", "Look at the spool, check it, and move messages out of it and into it. See THE SPOOL below."},
-			{"explain", "ID ...", "Say why messages are still in the queue: their state, what became of each recipient, and when they will be tried again."},
+			{"explain", "ID|destination ...", "Say why messages are still in the queue: their state, what became of each recipient, and when they will be tried again. Of a destination, say how it fares: its concurrency window and what counts for and against it, until when it is considered dead, by whom, why and until when it is suspended, how much waits for it and since when, the next attempts, and the last replies. A destination is what queue suspend takes."},
+			{"queue", "command ...", "List, change and steer the queue by what mail has in common. See THE QUEUE and SELECTING MAIL below."},
+			{"tls", "command ...", "Turn opportunistic TLS on, and make and deploy the server's keys and certificates. See TLS below."},
+			{"collate", "[file ...]", "Read the mail log, from files or standard input, and print the lines of each message together, when it has left the queue, and of those that have not at the end."},
+			{"watch", "client|destination NAME|ADDRESS", "Print the SMTP dialogues with one client, or with one destination, as they go on, until the command is interrupted. A name stands for the names below it as well; a network is given as address/length. A destination matches by its domain, by the name of the server or by its address. Each line has the time, the service's process, < for what the peer says and > for what it is told, and the peer. All processes of smtpd(8), or of smtp(8) and lmtp(8), are followed, those that start later too, and sessions under way from the next line on. Nothing is reloaded and nothing is logged. What belongs to AUTH, and the content of messages, is left out. When lines come faster than they can be printed some are lost, and the command says how many. Only root may watch."},
 			{"passwd", "[user]", "Read a password from standard input and print an entry for a table of users (smtpd_sasl_type = table). With -c read such a table and say which entries cannot be used."},
 			{"dkim", "!genkey|record -d domain -s selector ...", "Make a key to sign mail with (genkey, of the type and size that -t and -b say, in the directory of -o), or read one (record); print the DNS record to publish."},
 			{"simulate", "[-csv | -svg] [file]", "Run a description of mail and servers through the scheduler in virtual time, and report throughput, waits and concurrency, as text, CSV or SVG."},
 			{"help", "", "List the commands."},
 			{"version", "", "Say which version this is, of which commit, and what it was built with. --version is the same."},
-			{"tool", "arguments", "Run sendmail(1), mailq(1), newaliases(1), postqueue(1), postsuper(1), postcat(1), postconf(1), postmap(1), postalias(1), postkick(1), postlog(1), postmulti(1) or qshape(1)."},
+			{"tool", "arguments", "Run sendmail(1), mailq(1), newaliases(1), postqueue(1), postsuper(1), postcat(1), postconf(1), postmap(1), postalias(1), postkick(1), postlock(1), postlog(1), postmulti(1), posttls-finger(1) or qshape(1)."},
 		},
 		options: []option{
 			configDir,
-			ignored('v'),
-			ignored('D'),
+			{'v', "", none, "With start and start-fg: every service is started with one -v more than its line of master.cf has."},
+			{'D', "", none, "Accepted with a warning: debugger_command is not run. Attach a debugger to the process of a service instead."},
 		},
-		sections: []section{
-			{
-				title: "The spool",
-				about: []string{
-					"Messages are records of one log. These commands show it and take messages out of it; they are for root and the mail owner.",
-				},
-				items: []item{
-					{"Cm spool dump Op Fl m", "Print the log record by record; with -m, the messages."},
-					{"Cm spool check", "Verify every checksum and count. Damage makes the exit status 65."},
-					{"Cm spool stats", "Say how much there is of what."},
-					{"Cm spool export Ar ID", "Write one message to standard output, as a plain file with its envelope."},
-					{"Cm spool export Fl d Ar dir ID ...", "Write messages to files in a directory."},
-					{"Cm spool export Fl a Ar dir", "Write all messages to files in a directory."},
-					{"Cm spool export Fl p Ar dir Op Fl r", "Make queue files of a stopped Postfix of all messages, in its queue directory dir; with -r each message is removed here when its file is there."},
-					{"Cm spool import Oo Fl nrv Oc Ar path ...", "Take in exported files, directories of them, queue files of Postfix, or a whole Postfix queue directory. With -n files are only read; with -r each is removed when its message is on stable storage; with -v each is named."},
-				},
-			},
-			{
-				title: "Examples",
-				about: []string{"Move a site from Postfix, first looking at what would change:"},
-				example: `posthaste migrate --dry-run
-posthaste migrate
-posthaste check
-postfix stop
-posthaste start
-posthaste migrate --queue`,
-			},
-			{
-				title: "Environment",
-				items: []item{
-					{"Ev MAIL_CONFIG", "The directory of main.cf and master.cf, where no option says it."},
-				},
-			},
-		},
+		sections: posthasteSections(),
 		files: []item{
 			{"Pa /etc/posthaste/main.cf", "Settings; see main.cf(5)."},
 			{"Pa /etc/posthaste/master.cf", "Services; see master.cf(5)."},
@@ -110,6 +84,78 @@ posthaste migrate --queue`,
 		},
 		status: []status{{0, "Success."}, {1, "Failure; the reason is on standard error and in the log. The tools have statuses of their own."}},
 		see:    []string{"mailq.1", "postconf.1", "postqueue.1", "postsuper.1", "sendmail.1", "main.cf.5", "master.cf.5", "master.8"},
+	}
+}
+
+// posthasteSections are what the page of posthaste(1) says of groups of commands.
+func posthasteSections() []section {
+	return []section{
+		{
+			title: "The spool",
+			about: []string{
+				"Messages are records of one log. These commands show it and take messages out of it; they are for root and the mail owner.",
+			},
+			items: []item{
+				{"Cm spool dump Op Fl m", "Print the log record by record; with -m, the messages."},
+				{"Cm spool check", "Verify every checksum and count. Damage makes the exit status 65, and the messages that are lost are named."},
+				{"Cm spool stats", "Say how much there is of what."},
+				{"Cm spool export Ar ID", "Write one message to standard output, as a plain file with its envelope."},
+				{"Cm spool export Fl d Ar dir ID ...", "Write messages to files in a directory."},
+				{"Cm spool export Fl a Ar dir", "Write all messages to files in a directory."},
+				{"Cm spool export Fl p Ar dir Op Fl r", "Make queue files of a stopped Postfix of all messages, in its queue directory dir; with -r each message is removed here when its file is there."},
+				{"Cm spool import Oo Fl nrv Oc Ar path ...", "Take in exported files, directories of them, queue files of Postfix, or a whole Postfix queue directory. With -n files are only read; with -r each is removed when its message is on stable storage; with -v each is named."},
+				{"Cm spool salvage Oo Fl d Ar dir Oc Ar target", "Write all messages that can be had of a spool that is damaged, or does not start, to files in the directory target, as export does, and list in target/LOST what could not be had. With -d the spool is in dir. Stop the mail system before."},
+			},
+		},
+		{
+			title: "The queue",
+			about: []string{
+				"list and flush are for whom authorized_mailq_users and authorized_flush_users permit it, as with postqueue(1); the other commands are for root and the mail owner, as postsuper(1) is.",
+				"A suspension holds at once and over reload, stop and crash. Mail that waits for it is not tried: that costs no attempt and no retry time, but the mail's age counts. No flush overrides it.",
+			},
+			items: []item{
+				{"Cm queue list Op Fl j Oo Ar condition ... Oc", "List the mail that fulfils all conditions, as mailq does, or with -j as JSON, one object a line."},
+				{"Cm queue hold | release | delete | requeue | expire Ar ID ... | Cm ALL | Ar condition ... Op Fl -dry-run", "Change what is named: put on hold, release from hold, delete without a word to anybody, send through address mapping and content checks again, return to the sender at once. A message is changed only if it fulfils the conditions at that moment. Without queue IDs or conditions, ALL is required."},
+				{"Cm queue flush Ar ID ... | Cm ALL | Ar condition ... Op Fl -dry-run", "Try it now."},
+				{"Cm queue suspend Ar destination Oo Fl -reason Ar text Oc Oo Fl -until Ar time | Fl -for Ar time Oc", "Do not try mail for a destination until it is resumed, or until the time that is given: 2026-11-24T08:00, 08:00 for the next time it is that late, or for so long. A destination is a domain, which means recipients in it and mail whose next hop it is; .domain, the same for its subdomains; [host]:port, a next hop; transport:nexthop; transport: for all of a transport's mail; or * for all mail."},
+				{"Cm queue resume Ar destination", "End a suspension. What has waited is tried."},
+				{"Cm queue suspended Op Fl j", "List what is suspended, by whom, why and until when, and how many deferred messages have come up since and wait for that."},
+			},
+		},
+		selectionSection(),
+		{
+			title: "TLS",
+			about: []string{
+				"Keys and certificates are new files in the configuration directory, whose names say when they were made. What there is stays. The algorithm is rsa, the default, or ecdsa; bits is the size of an RSA key, 2048 by default, or a curve: secp256r1, the default, secp384r1 or secp521r1. Names of files may be relative to the configuration directory; that of a key may be an algorithm, which stands for the key that is deployed.",
+			},
+			items: []item{
+				{"Cm tls enable-client Op Fl r Ar randsource", "Enable TLS in the SMTP client where servers have it, if its settings are at their defaults; otherwise only say which are usual. With -r tls_random_source is set, too."},
+				{"Cm tls enable-server Oo Fl r Ar randsource Oc Oo Fl a Ar algorithm Oc Oo Fl b Ar bits Oc Op Ar hostname ...", "Make a key and a self-signed certificate and enable TLS in the SMTP server, if its settings are at their defaults; otherwise only say which are usual."},
+				{"Cm tls new-server-key Oo Fl a Ar algorithm Oc Oo Fl b Ar bits Oc Op Ar hostname ...", "Make a key and a self-signed certificate, and say how to deploy them. The certificate is for the names, or for myhostname."},
+				{"Cm tls new-server-cert Oo Fl a Ar algorithm Oc Oo Fl b Ar bits Oc Op Ar hostname ...", "The same with the key that is deployed, if there is one, so that TLSA records stay right."},
+				{"Cm tls deploy-server-cert Ar certfile keyfile", "Name a certificate and its key in main.cf."},
+				{"Cm tls output-server-csr Oo Fl k Ar keyfile Oc Op Ar hostname ...", "Print a certificate signing request."},
+				{"Cm tls output-server-tlsa Oo Fl h Ar hostname Oc Op Ar keyfile ...", "Print DANE TLSA records, 3 1 1, of keys: by default of those that are deployed."},
+				{"Cm tls all-default-client", "Exit with status 0 if all settings of the SMTP client's TLS are at their defaults, else with 1."},
+				{"Cm tls all-default-server", "The same of the SMTP server."},
+			},
+		},
+		{
+			title: "Examples",
+			about: []string{"Move a site from Postfix, first looking at what would change:"},
+			example: `posthaste migrate --dry-run
+posthaste migrate
+posthaste check
+postfix stop
+posthaste start
+posthaste migrate --queue`,
+		},
+		{
+			title: "Environment",
+			items: []item{
+				{"Ev MAIL_CONFIG", "The directory of main.cf and master.cf, where no option says it."},
+			},
+		},
 	}
 }
 
@@ -163,8 +209,8 @@ func sendmailPage() command {
 			{"Pa /etc/aliases", "Aliases, as alias_database says by default."},
 		},
 		status: []status{
-			{0, "The message is on stable storage."}, badUsage, {65, "The input is malformed."}, {69, "The message was not queued."},
-			{71, "The system failed."}, {73, "A file cannot be made."}, {75, "Try again later."}, notAllowed, badConfig,
+			{0, "The message is on stable storage."}, {65, "The input is malformed."}, {69, "The message was not queued."},
+			{71, "The system failed."}, {73, "A file cannot be made."}, {75, "Try again later; also a wrong command line, and a message without recipients, as with Postfix."}, notAllowed, badConfig,
 		},
 		see: []string{"postalias.1", "postdrop.1", "postqueue.1", "cleanup.8", "pickup.8"},
 		sections: []section{{
@@ -182,6 +228,7 @@ func postqueuePage() command {
 			"[-v] [-c config_dir] -p | -j | -f",
 			"[-v] [-c config_dir] -i queue_id",
 			"[-v] [-c config_dir] -s site",
+			"[-v] [-c config_dir] -p | -j | -f [--dry-run] condition ...",
 		},
 		about: []string{
 			"postqueue(1) asks the queue manager what is in the queue, or has it try again now. While the mail system is down, whoever may read the spool is shown what lies in it.",
@@ -190,15 +237,16 @@ func postqueuePage() command {
 		options: []option{
 			configDir,
 			{'f', "", none, "Try to deliver all mail that waits."},
-			{'i', "queue_id", queueID, "Try to deliver one message."},
-			{'j', "", none, "List the queue as JSON, one object a line."},
+			{'i', "queue_id", queueID, "Try to deliver one message. The option may be repeated."},
+			{'j', "", none, "List the queue as JSON, one object a line. Behind Postfix's fields stand attempts, next_attempt, client_name, client_address and sasl_username, and for each recipient dsn, the status code of its last reply; what is not known is left out."},
 			{'p', "", none, "List the queue as mailq does. After a queue ID, an asterisk means that the message is being delivered, an exclamation mark that it is on hold, a number sign that it is told to expire."},
 			{'s', "site", site, "Try to deliver all mail that waits for a site."},
 			ignored('v'),
 		},
 		status: statuses(badUsage, unavailable, outputError, notAllowed, badConfig),
 		see:    []string{"mailq.1", "postcat.1", "postsuper.1", "qshape.1", "qmgr.8"},
-		sections: []section{{
+		long:   selectionOptions(),
+		sections: []section{selectionSection("With -p, -j and -f only the mail is listed or tried that fulfils conditions."), {
 			title: "Security considerations",
 			about: []string{
 				"The program is set-gid setgid_group, so that users can ask the queue manager. It ignores the environment but for MAIL_CONFIG, and that, like -c, must name a directory that alternate_config_directories lists in the default main.cf, unless it is run by root.",
@@ -211,7 +259,7 @@ func postsuperPage() command {
 	return command{
 		name:     "postsuper",
 		what:     "delete, requeue, hold, release and expire queued mail",
-		synopsis: []string{"[-psSv] [-c config_dir] [-d queue_id] [-e queue_id] [-f queue_id] [-h queue_id] [-H queue_id] [-r queue_id] [queue ...]"},
+		synopsis: []string{"[-psSv] [-c config_dir] [-d queue_id] [-e queue_id] [-f queue_id] [-h queue_id] [-H queue_id] [-r queue_id] [condition ...] [--dry-run] [queue ...]"},
 		about: []string{
 			"postsuper(1) changes what is in the queue. While the mail system runs each change is an order to the queue manager, and a message that is being delivered is left alone until that attempt has ended. While it is down the command opens the spool itself.",
 			"A queue ID of - means that IDs are read from standard input, one a line. ALL means every message, in the queues that are named: hold, incoming, active and deferred, or where only -d does something, maildrop and corrupt. Options may be repeated.",
@@ -230,9 +278,11 @@ func postsuperPage() command {
 			ignored('v'),
 		},
 		operands: queueName,
+		long:     selectionOptions(),
 		sections: []section{
-			{title: "Examples", about: []string{"Delete all mail from one sender:"},
-				example: "postqueue -j | jq -r 'select(.sender == \"lists@example.com\").queue_id' | postsuper -d -"},
+			selectionSection("Conditions narrow down what is named by ID or ALL. A message is changed only if it fulfils them at that moment."),
+			{title: "Examples", about: []string{"Delete all mail from one sender, after a look at what that would be:"},
+				example: "postsuper -d ALL --sender=lists@example.com --dry-run\npostsuper -d ALL --sender=lists@example.com"},
 			{title: "Security considerations", about: []string{"Only root, the mail owner and the owner of the queue directory may use it."}},
 		},
 		status: statuses(badUsage, unavailable, status{75, "Another process has the spool."}, notAllowed, badConfig),
@@ -328,6 +378,7 @@ func postconfPage() command {
 			{'f', "", none, "Fold long lines."},
 			{'H', "", none, "Print names only."},
 			{'h', "", none, "Print values only."},
+			{'j', "", none, "Print each setting as a JSON object on a line of its own, as Postfix 3.11 does: {\"name\": \"value\"}. With -M the names are service/type, with -F and -P service/type/name."},
 			{'l', "", none, "List the ways to lock a mailbox."},
 			{'M', "", none, "Show or edit entries of master.cf: service/type."},
 			{'m', "", none, "List the types of lookup tables."},
@@ -552,5 +603,77 @@ posthaste start`,
 		},
 		status: []status{{0, "Success."}, {1, "Something failed; the other instances were still tried. The reason is on standard error."}},
 		see:    []string{"postconf.1", "posthaste.1", "main.cf.5"},
+	}
+}
+
+func postlockPage() command {
+	return command{
+		name:     "postlock",
+		what:     "lock a mailbox and execute a command",
+		synopsis: []string{"[-v] [-c config_dir] [-l lock_style] file command ..."},
+		about: []string{
+			"postlock(1) locks a mailbox as local(8) does when it delivers, executes the command, without a shell, and gives the lock up when that has ended. A file that is not there is made.",
+			"deliver_lock_attempts and deliver_lock_delay say how long it waits for a lock that somebody else has, stale_lock_time how old a .lock file may become.",
+		},
+		options: []option{
+			configDir,
+			{'l', "lock_style", none, "How to lock: a comma-separated list of dotlock, fcntl and flock, in place of mailbox_delivery_lock."},
+			{'v', "", none, "Say when the lock is had."},
+		},
+		operands: file,
+		status: []status{{0, "Success. The status is otherwise that of the command."}, {1, "The command cannot be executed, or was killed."},
+			{75, "The mailbox cannot be locked, or the command line or main.cf is wrong."}},
+		see: []string{"local.8"},
+	}
+}
+
+func posttlsfingerPage() command {
+	return command{
+		name:     "posttls-finger",
+		what:     "say what TLS an SMTP or LMTP server has",
+		synopsis: []string{"[options] [inet :]domain[:port] [match ...]", "-S [options] unix:pathname [match ...]"},
+		about: []string{
+			"posttls-finger(1) connects to a destination as smtp(8) would, switches to TLS, and says how the session is encrypted, what certificate the server has, and whether it is what the security level demands. It asks no tables, and no service of the mail system.",
+			"The destination is a domain, whose MX records count, or a host in brackets. The port is 25, or 24 with -S, unless it is given.",
+			"What is said is what Postfix's command of this name says, but that a server without STARTTLS is named. Traces of handshakes and packets, which are OpenSSL's (-L ssl-debug and the like), do not exist.",
+			"The arguments after the destination are the names for which the certificate may be, at levels verify and secure, or its fingerprints, at level fingerprint.",
+		},
+		options: []option{
+			{'a', "family", "any|ipv4|ipv6", "The addresses to use."},
+			{'A', "tafile", file, "Trust anchors, in place of -F and -P. May be repeated."},
+			{'C', "", none, "Print the certificates that the server sends, in PEM form."},
+			{'c', "", none, "Do not show the SMTP dialogue."},
+			{'d', "mdalg", "md5|sha1|sha256|sha384|sha512", "The digest of fingerprints, in place of smtp_tls_fingerprint_digest."},
+			{'F', "CAfile", file, "The CAs to trust. None is without this option, -P and -A."},
+			{'f', "", none, "Ask for TLSA records also where the addresses of the host are not vouched for by DNSSEC."},
+			{'g', "grade", "export|low|medium|high|null", "The least grade of ciphers; medium by default."},
+			{'H', "chainfiles", file, "Files of keys and certificates to show to the server."},
+			{'h', "host_lookup", none, "How to look hosts up: dns, the default, native or both."},
+			{'K', "keyfile", file, "The key of our certificate; by default the file of -k."},
+			{'k', "certfile", file, "Our certificate; by default the file of -K."},
+			{'L', "logopts", none, "What to say of TLS: none (0), routine (1), peercert, certmatch, untrusted, cache, verbose, or debug (2), in a list; routine,certmatch by default."},
+			{'l', "level", "none|may|encrypt|fingerprint|dane|dane-only|verify|secure", "The security level; dane by default. Without TLSA records dane and dane-only are as secure."},
+			{'M', "policy", "dane|encrypt|may", "What to make of TLSA records of an MX host that an insecure MX record names; dane by default."},
+			{'m', "count", none, "How often to connect again with -r; 5 by default."},
+			{'o', "name=value", none, "As if main.cf said so. May be repeated."},
+			{'P', "CApath", directory, "A directory with CAs to trust."},
+			{'p', "protocols", none, "The TLS protocols; >=TLSv1 by default."},
+			{'r', "delay", none, "Connect again after so many seconds, and say whether the server takes the TLS session up again."},
+			{'S', "", none, "Speak LMTP."},
+			{'s', "servername", none, "The name to ask for (SNI). With TLSA records it is theirs."},
+			{'T', "timeout", none, "The time limit of a command in seconds; 30 by default."},
+			{'t', "timeout", none, "The time limit of a connection and of the greeting in seconds; 30 by default."},
+			{'v', "", none, "Name the MX hosts and the addresses."},
+			{'w', "", none, "TLS from the first octet, as on port 465."},
+			{'X', "", none, "Refused: there is no tlsproxy."},
+		},
+		operands: site,
+		status:   []status{{0, "The server has been tried, whatever came of it."}, {1, "The command line is wrong, or a file that it names cannot be used."}},
+		see:      []string{"smtp.8", "main.cf.5"},
+		sections: []section{{
+			title:   "Examples",
+			about:   []string{"Whether a domain's TLSA records are right:"},
+			example: "posttls-finger -c example.com",
+		}},
 	}
 }

@@ -58,7 +58,7 @@ _posthaste_tables() {
 _posthaste() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} tool=${1##*/} first=1 i
     COMPREPLY=()
-    if [[ $tool == posthaste ]]; then
+    if [[ $tool == posthaste || $tool == postfix ]]; then
         # What the first word after the options says decides.
         for ((i = 1; i < COMP_CWORD; i++)); do
             case ${COMP_WORDS[i]} in
@@ -115,6 +115,7 @@ func (c *command) bash(b *bytes.Buffer) {
 			fmt.Fprintf(b, "        -%c) %s; return ;;\n", o.letter, bashKind(o.kind))
 		}
 	}
+	letters = append(letters, bashLong(b, c.long)...)
 	fmt.Fprintf(b, "        esac\n        if [[ $cur == -* ]]; then\n            _posthaste_words %q\n", strings.Join(letters, " "))
 	rest := bashKind(c.operands)
 	if len(c.words) > 0 {
@@ -180,16 +181,30 @@ func subcommands() []subcommand {
 		{name: "migrate", long: []longOption{{"from", "dir", directory, "the configuration of Postfix"}, {"to", "dir", directory, "that of Posthaste"},
 			{"dry-run", "", none, "only say what would be done"}, {"queue", "", none, "move the queue here"}, {"back", "", none, "move the queue back"}}},
 		{name: "explain", rest: queueID},
+		{name: "queue", words: []string{"list", "hold", "release", "delete", "requeue", "expire", "flush", "suspend", "resume", "suspended"},
+			options: []option{{'j', "", none, "as JSON"}, {'v', "", none, "name each"}},
+			long: append(selectionOptions(), longOption{"reason", "text", none, "why"}, longOption{"until", "time", none, "end of a suspension"},
+				longOption{"for", "time", none, "how long a suspension lasts"}),
+			values: map[string]kind{"list": none, "hold": queueID, "release": queueID, "delete": queueID, "requeue": queueID, "expire": queueID,
+				"flush": queueID, "suspend": site, "resume": site, "suspended": none}},
+		{name: "collate", rest: file},
+		{name: "tls", words: []string{"all-default-client", "all-default-server", "deploy-server-cert", "enable-client", "enable-server",
+			"new-server-cert", "new-server-key", "output-server-csr", "output-server-tlsa"},
+			options: []option{{'a', "algorithm", "rsa|ecdsa", "algorithm"}, {'b', "bits", none, "size, or curve"}, {'r', "source", file, "random numbers"},
+				{'k', "keyfile", file, "key"}, {'h', "hostname", site, "name"}},
+			values: map[string]kind{"deploy-server-cert": file, "output-server-tlsa": file, "output-server-csr": site, "enable-server": site,
+				"new-server-cert": site, "new-server-key": site}},
+		{name: "watch", words: []string{"client", "destination"}, values: map[string]kind{"client": none, "destination": none}},
 		{name: "passwd", options: []option{{'c', "", none, "check a table"}}},
 		{name: "simulate", rest: file}, // -csv and -svg are words, not letters
 		{name: "dkim", words: []string{"genkey", "record"},
 			options: []option{{'d', "domain", none, "domain"}, {'s', "selector", none, "selector"}, {'t', "type", "rsa|ed25519", "type"},
 				{'b', "bits", none, "size"}, {'o', "directory", directory, "where"}},
 			values: map[string]kind{"genkey": none, "record": file}},
-		{name: "spool", words: []string{"dump", "check", "stats", "export", "import"},
+		{name: "spool", words: []string{"dump", "check", "stats", "export", "import", "salvage"},
 			options: []option{{'a', "dir", directory, "all"}, {'d', "dir", directory, "directory"}, {'m', "", none, "messages"},
 				{'n', "", none, "only read"}, {'r', "", none, "remove"}, {'v', "", none, "name each"}},
-			values: map[string]kind{"export": queueID, "import": file}},
+			values: map[string]kind{"export": queueID, "import": file, "salvage": directory}},
 	}
 }
 
@@ -202,12 +217,7 @@ func (s *subcommand) bash(b *bytes.Buffer) {
 			fmt.Fprintf(b, "        -%c) %s; return ;;\n", o.letter, bashKind(o.kind))
 		}
 	}
-	for _, o := range s.long {
-		letters = append(letters, "--"+o.name)
-		if o.arg != "" {
-			fmt.Fprintf(b, "        --%s) %s; return ;;\n", o.name, bashKind(o.kind))
-		}
-	}
+	letters = append(letters, bashLong(b, s.long)...)
 	fmt.Fprintf(b, "        esac\n        if [[ $cur == -* ]]; then\n            _posthaste_words %q\n", strings.Join(letters, " "))
 	if len(s.words) > 0 {
 		fmt.Fprintf(b, "        elif ((COMP_CWORD == first)); then\n            _posthaste_words %q\n", strings.Join(s.words, " "))
@@ -287,7 +297,7 @@ func zshCompletion() []byte {
 // zsh writes the functions of a command and of its aliases.
 func (c *command) zsh(b *bytes.Buffer) {
 	for _, name := range c.names() {
-		fmt.Fprintf(b, "_posthaste_command_%s() {\n", name)
+		fmt.Fprintf(b, "_posthaste_command_%s() {\n", strings.ReplaceAll(name, "-", "_"))
 		if len(c.words) > 0 {
 			b.WriteString("  local curcontext=$curcontext state line\n  typeset -A opt_args\n")
 		}
@@ -296,6 +306,7 @@ func (c *command) zsh(b *bytes.Buffer) {
 			b.WriteString(" -C")
 		}
 		zshOptions(b, c.options)
+		zshLong(b, c.long)
 		if len(c.words) > 0 {
 			b.WriteString(" \\\n    '1:command:->command' \\\n    '*::argument:->argument'\n")
 			c.zshWords(b)
@@ -325,7 +336,7 @@ func (c *command) zshWords(b *bytes.Buffer) {
 		fmt.Fprintf(b, "      %s\n", zshQuote(w.name+":"+first))
 	}
 	b.WriteString("    )\n    _describe command commands\n    ;;\n  argument)\n")
-	b.WriteString("    (( $+functions[_posthaste_command_$line[1]] )) && _posthaste_command_$line[1]\n    ;;\n  esac\n")
+	b.WriteString("    local name=_posthaste_command_${line[1]//-/_}\n    (( $+functions[$name] )) && $name\n    ;;\n  esac\n")
 }
 
 func (s *subcommand) zsh(b *bytes.Buffer) {
@@ -337,6 +348,7 @@ func (s *subcommand) zsh(b *bytes.Buffer) {
 			if k, ok := s.values[w]; ok {
 				b.WriteString("  " + w + ")\n    _arguments")
 				zshOptions(b, s.options)
+				zshLong(b, s.long)
 				fmt.Fprintf(b, " \\\n    %s\n    ;;\n", zshQuote("*:argument:"+zshKind(k)))
 			}
 		}
@@ -345,13 +357,7 @@ func (s *subcommand) zsh(b *bytes.Buffer) {
 	}
 	b.WriteString("  _arguments")
 	zshOptions(b, s.options)
-	for _, o := range s.long {
-		spec := fmt.Sprintf("--%s[%s]", o.name, o.text)
-		if o.arg != "" {
-			spec += ":" + o.arg + ":" + zshKind(o.kind)
-		}
-		fmt.Fprintf(b, " \\\n    %s", zshQuote(spec))
-	}
+	zshLong(b, s.long)
 	fmt.Fprintf(b, " \\\n    %s\n}\n\n", zshQuote("*:argument:"+zshKind(s.rest)))
 }
 

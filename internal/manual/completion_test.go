@@ -28,6 +28,10 @@ func TestBashCompletion(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	var selected []string
+	for _, o := range selectionOptions() {
+		selected = append(selected, "--"+o.name)
+	}
 	for _, c := range []struct {
 		line string // the last word is the one to complete; _ is an empty one
 		want []string
@@ -36,7 +40,7 @@ func TestBashCompletion(t *testing.T) {
 		{"posthaste -c s", []string{"some", "sub"}},
 		{"posthaste -c some sta", []string{"start", "start-fg", "status"}},
 		{"posthaste start -", []string{"-w"}},
-		{"posthaste postqueue -", []string{"-c", "-f", "-i", "-j", "-p", "-s", "-v"}},
+		{"posthaste postqueue -", append([]string{"-c", "-f", "-i", "-j", "-p", "-s", "-v"}, selected...)},
 		{"posthaste spool e", []string{"export"}},
 		{"posthaste spool export 4", []string{"4c1", "4c2"}},
 		{"posthaste migrate --", []string{"--from", "--to", "--dry-run", "--queue", "--back"}},
@@ -44,6 +48,10 @@ func TestBashCompletion(t *testing.T) {
 		{"posthaste migrate --from s", []string{"some", "sub"}},
 		{"posthaste ver", []string{"version"}},
 		{"posthaste explain _", []string{"4c1", "4c2", "ALL"}},
+		{"posthaste queue su", []string{"suspend", "suspended"}},
+		{"posthaste queue delete --se", []string{"--sender"}},
+		{"posthaste queue delete --queue de", []string{"deferred"}},
+		{"postsuper -d ALL --all", []string{"--all-recipients"}},
 		{"postsuper -d A", []string{"ALL"}},
 		{"postsuper -d ALL de", []string{"deferred"}},
 		{"postconf my", []string{"mydomain", "myhostname"}},

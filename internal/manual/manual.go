@@ -4,8 +4,10 @@
 //
 // The pages of commands are tables here (commands.go), next to each other, so
 // that their words agree; a test compares their options with those that the
-// commands take. The pages of services are made of their package comments.
-// main.cf(5) and parameters.md are made of package config's declarations.
+// commands take. The pages of services are made of their package comments,
+// those of files and kinds of tables of the texts in formats/ (format.go).
+// main.cf(5) and parameters.md are made of package config's declarations, and of the
+// longer texts in internal/config/docs.
 //
 // After a change:
 //
@@ -41,7 +43,28 @@ func Files(root string) (map[string][]byte, error) {
 			files[manPath(alias, 8)] = link(s.name, 8)
 		}
 	}
-	files[manPath("main.cf", 5)] = mainPage()
+	formats, err := formatPages(root)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range formats {
+		files[manPath(f.name, 5)] = f.page()
+		for _, alias := range f.aliases {
+			files[manPath(alias, 5)] = link(f.name, 5)
+		}
+	}
+	for _, s := range standIns {
+		files[manPath(s.name, 8)] = s.page()
+	}
+	for _, name := range []string{"oqmgr", "nqmgr"} { // as master.cf may call it
+		files[manPath(name, 8)] = link("qmgr", 8)
+	}
+	files[manPath("master", 5)] = link("master.cf", 5)
+	long, err := longTexts(root)
+	if err != nil {
+		return nil, err
+	}
+	files[manPath("main.cf", 5)] = mainPage(long)
 	files[manPath("master.cf", 5)] = masterPage()
 	files["docs/parameters.md"] = parameterTable()
 	files["etc/completion/posthaste.bash"] = bashCompletion()

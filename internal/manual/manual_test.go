@@ -105,7 +105,7 @@ func TestPagesPassMandoc(t *testing.T) {
 func TestReferencesExist(t *testing.T) {
 	t.Parallel()
 	files := generate(t)
-	elsewhere := []string{"sysexits.3"}
+	elsewhere := []string{"group.5", "passwd.5", "sysexits.3"}
 	reference := regexp.MustCompile(`(?m)^\.Xr (\S+) (\d)`)
 	link := regexp.MustCompile(`^\.so man\d/(\S+)\n$`)
 	for path, text := range files {
@@ -124,7 +124,7 @@ func TestReferencesExist(t *testing.T) {
 // Every parameter that does something has its place in main.cf(5).
 func TestMainPageHasEveryParameter(t *testing.T) {
 	t.Parallel()
-	page := string(mainPage())
+	page := string(generate(t)[manPath("main.cf", 5)])
 	for _, p := range config.All() {
 		n := strings.Count(page, "\n.It Va "+p.Name+" Pq ")
 		if want := config.Supported(p.Name) && !isMember(&p); want != (n == 1) || n > 1 {
@@ -159,6 +159,8 @@ func TestOptionsAreThoseTaken(t *testing.T) {
 		{"postsuper", "internal/postsuper/postsuper.go", getopt},
 		{"postqueue", "internal/postqueue/postqueue.go", getopt},
 		{"postcat", "internal/postcat/postcat.go", getopt},
+		{"postlock", "local/postlock/postlock.go", getopt},
+		{"posttls-finger", "internal/posttlsfinger/options.go", getopt},
 		{"qshape", "internal/qshape/qshape.go", getopt},
 		{"postmap", "internal/table/postmap/build.go", regexp.MustCompile(`mapSyntax\) letters\(\)[^"]*"([^"]*)"`)},
 		{"postalias", "internal/table/postmap/build.go", regexp.MustCompile(`aliasSyntax\) letters\(\)[^"]*"([^"]*)"`)},

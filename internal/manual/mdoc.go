@@ -102,7 +102,7 @@ func (p *roff) sentence(text string) {
 var (
 	pageWord   = regexp.MustCompile(`^([a-z][a-z0-9.-]*)\(([1-8])\)([.,;:)]*)$`)
 	optionWord = regexp.MustCompile(`^-([A-Za-z#])([.,;:)]*)$`)
-	paramWord  = regexp.MustCompile(`^([a-z0-9]+_[a-z0-9_]+)([.,;:)]*)$`)
+	paramWord  = regexp.MustCompile(`^([a-z0-9]+_[A-Za-z0-9_]+)([.,;:)]*)$`)
 	pathWord   = regexp.MustCompile(`^(/[A-Za-z][A-Za-z0-9_./-]*[A-Za-z0-9])([.,;:)]*)$`)
 )
 

@@ -14,8 +14,9 @@ type command struct {
 	synopsis []string // see synopsis
 	about    []string // paragraphs
 	options  []option
-	words    []word // subcommands
-	operands kind   // what arguments after the options are
+	long     []longOption // described in a section
+	words    []word       // subcommands
+	operands kind         // what arguments after the options are
 	sections []section
 	status   []status
 	files    []item

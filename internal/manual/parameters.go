@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"go/doc/comment"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -124,8 +127,40 @@ func seconds(n int64) string {
 	return fmt.Sprintf("%ds", n)
 }
 
+// longDir is where the long texts of parameters are, below the module's root: in the
+// syntax of Go's doc comments, a chapter for each parameter, whose name is its title.
+const longDir = "internal/config/docs"
+
+// longTexts are the long texts, by parameter.
+func longTexts(root string) (map[string][]comment.Block, error) {
+	names, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(longDir), "*.txt"))
+	if err != nil {
+		return nil, err
+	}
+	words := comment.Parser{LookupSym: func(string, string) bool { return true }}
+	long := make(map[string][]comment.Block)
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range chapters(words.Parse(string(text))) {
+			switch _, known := config.Lookup(c.title); {
+			case c.title == "" && len(c.blocks) == 0:
+			case !known:
+				return nil, fmt.Errorf("%s: %q is no parameter", name, c.title)
+			case long[c.title] != nil:
+				return nil, fmt.Errorf("%s: %s has a text already", name, c.title)
+			default:
+				long[c.title] = c.blocks
+			}
+		}
+	}
+	return long, nil
+}
+
 // mainPage is main.cf(5).
-func mainPage() []byte {
+func mainPage(long map[string][]comment.Block) []byte {
 	p := newPage("main.cf", 5, "settings of the mail system")
 	p.section("Synopsis")
 	p.line(".Pa /etc/posthaste/main.cf")
@@ -157,13 +192,23 @@ func mainPage() []byte {
 		}
 		p.line(".It Va %s Pq %s; %s", q.Name, argument(form(&q)), argument(shown(&q)))
 		text := sentence(q.Doc)
-		if q.Origin == config.Own {
-			text += " Postfix does not have it."
+		switch q.Origin {
+		case config.Own:
+			text += " Postfix does not have it; Posthaste has had it since its first release."
+		case config.Newer:
+			text += " Postfix has it in releases after 3.7."
 		}
 		if d, ok := differs[q.Name]; ok {
 			text += " " + sentence("The default of Postfix 3.7 is "+orEmpty(d.Postfix)+": "+d.Reason)
 		}
+		if other, ok := sibling(&q); ok && long[q.Name] == nil {
+			text += " What " + other + " says of SMTP holds for it."
+		}
 		p.prose(text)
+		if blocks := long[q.Name]; blocks != nil {
+			p.line(".Pp")
+			p.formatBlocks(blocks)
+		}
 	}
 	p.line(".El")
 	p.section("Parameters of a transport")
@@ -175,6 +220,17 @@ func mainPage() []byte {
 	p.section("Security considerations")
 	p.prose("Who can write this file says what runs as root: it must belong to root, and so must its directory.")
 	return p.Bytes()
+}
+
+// sibling is the parameter of smtp that one of lmtp is like.
+func sibling(q *config.Param) (name string, ok bool) {
+	rest, ok := strings.CutPrefix(q.Name, "lmtp_")
+	if !ok {
+		return "", false
+	}
+	name = "smtp_" + rest
+	_, ok = config.Lookup(name)
+	return name, ok && config.Supported(name)
 }
 
 func orEmpty(text string) string {

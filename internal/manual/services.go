@@ -2,6 +2,7 @@ package manual
 
 import (
 	"go/doc/comment"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -62,6 +63,7 @@ func servicePages() []servicePage {
 			see: []string{"postmap.1", "master.cf.5", "main.cf.5"}},
 		{name: "qmgr", dir: "qmgr", what: "decide when mail is delivered", subsystems: []string{"qmgr"}, families: true,
 			drop: []string{"One goroutine,"}, see: []string{"postqueue.1", "postsuper.1", "qshape.1", "cleanup.8", "trivial-rewrite.8"}},
+		{name: "showq", dir: "internal/showq", what: "list the mail queue for other programs", see: []string{"postqueue.1", "qmgr.8"}},
 		{name: "smtp", aliases: []string{"lmtp"}, dir: "smtp", what: "deliver over SMTP and LMTP", subsystems: []string{"smtp", "tls"},
 			see: []string{"master.cf.5", "smtpd.8"}},
 		{name: "smtpd", dir: "smtpd", what: "take in mail over SMTP", subsystems: []string{"smtpd", "anvil", "tls"},
@@ -207,21 +209,27 @@ func (s *servicePage) parameters(p *roff, all []chapter) {
 			names[q.Name] = true
 		}
 	}
+	if writeNamed(p, slices.Collect(maps.Keys(names))) && s.families {
+		p.line(".Pp")
+		p.prose("Each transport can have its own: TRANSPORT is its name in master.cf, and the default is in parentheses.")
+		writeFamilies(p)
+	}
+}
+
+// writeNamed writes the section of the parameters of these names, as far as
+// something reads them. It returns false where there are none.
+func writeNamed(p *roff, names []string) bool {
 	var list []config.Param
-	for name := range names {
+	for _, name := range names {
 		if q, ok := config.Lookup(name); ok && config.Supported(name) {
 			list = append(list, q)
 		}
 	}
 	if len(list) == 0 {
-		return
+		return false
 	}
 	p.section("Configuration parameters")
 	p.prose("Defaults are in parentheses. See main.cf(5) for what values look like.")
 	writeParameters(p, list)
-	if s.families {
-		p.line(".Pp")
-		p.prose("Each transport can have its own: TRANSPORT is its name in master.cf, and the default is in parentheses.")
-		writeFamilies(p)
-	}
+	return true
 }

@@ -80,6 +80,10 @@ var stages = [...]string{"before_queue", "queue", "connect", "transmit"}
 
 func (s *Set) delivery(e *maillog.Delivery) {
 	s.Add(Deliveries, 1, e.Status)
+	if class := replyClass(e.DSN.Class); class != "" {
+		s.Add(DeliveryReplies, 1, class, statusCode(e.DSN))
+	}
+	s.addDomain(domainOf(e.To), e.Status)
 	s.Observe(DeliveryDelay, e.Delay.Seconds(), e.Status)
 	for i, d := range e.Delays {
 		s.Observe(DeliveryStage, d.Seconds(), stages[i])
@@ -128,7 +132,7 @@ func saslMethod(m string) string {
 		"EXTERNAL", "GSSAPI", "GS2-KRB5", "NTLM", "OAUTHBEARER", "XOAUTH2", "ANONYMOUS":
 		return m
 	}
-	return other
+	return Other
 }
 
 func noticeKind(n maillog.Notice) string {

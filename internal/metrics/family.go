@@ -32,6 +32,8 @@ const (
 	SASLFailures
 	TLSSessions
 	Deliveries
+	DeliveryReplies
+	DomainDeliveries
 	DeliveryDelay
 	DeliveryStage
 	ConnectFailures
@@ -49,6 +51,7 @@ const (
 	DestinationWindow
 	DestinationBusy
 	DestinationTodo
+	DomainTodo
 	DestinationDeadUntil
 	SpoolMessages
 	SpoolLiveBytes
@@ -94,10 +97,12 @@ var families = [numFamilies]Family{
 	SASLFailures:    {"posthaste_smtpd_sasl_failures", Counter, true, []string{"method"}, "Attempts to log in that failed."},
 	TLSSessions:     {"posthaste_tls_sessions", Counter, true, []string{"side", "protocol"}, "TLS handshakes that succeeded; side is server or client."},
 
-	Deliveries:      {"posthaste_deliveries", Counter, true, []string{"status"}, "Outcomes of delivery attempts, one for each recipient; service is the transport."},
-	DeliveryDelay:   {"posthaste_delivery_delay_seconds", Histogram, true, []string{"status"}, "Age of the message when a recipient's attempt ended (delay= of the log)."},
-	DeliveryStage:   {"posthaste_delivery_stage_seconds", Histogram, true, []string{"stage"}, "Where the time went (delays= of the log): before_queue, queue, connect, transmit."},
-	ConnectFailures: {"posthaste_connect_failures", Counter, true, nil, "Servers that could not be reached."},
+	Deliveries:       {"posthaste_deliveries", Counter, true, []string{"status"}, "Outcomes of delivery attempts, one for each recipient; service is the transport."},
+	DeliveryReplies:  {"posthaste_delivery_replies", Counter, true, []string{"class", "dsn"}, "The same by what was said: class is 2xx, 4xx or 5xx, dsn the status code (RFC 3463); codes outside the registry are other."},
+	DomainDeliveries: {"posthaste_domain_deliveries", Counter, false, []string{"domain", "status"}, "The same by the recipient's domain: those with the most deliveries have a name, all others are other."},
+	DeliveryDelay:    {"posthaste_delivery_delay_seconds", Histogram, true, []string{"status"}, "Age of the message when a recipient's attempt ended (delay= of the log)."},
+	DeliveryStage:    {"posthaste_delivery_stage_seconds", Histogram, true, []string{"stage"}, "Where the time went (delays= of the log): before_queue, queue, connect, transmit."},
+	ConnectFailures:  {"posthaste_connect_failures", Counter, true, nil, "Servers that could not be reached."},
 
 	Activated:       {"posthaste_queue_activations", Counter, false, nil, "Messages that the queue manager took into the active queue; one for each round of attempts."},
 	Removed:         {"posthaste_queue_removals", Counter, false, nil, "Messages that left the queue for good."},
@@ -113,7 +118,8 @@ var families = [numFamilies]Family{
 
 	DestinationWindow:    {"posthaste_destination_window", Gauge, false, []string{"transport", "destination"}, "Concurrency window of the busiest destinations."},
 	DestinationBusy:      {"posthaste_destination_busy", Gauge, false, []string{"transport", "destination"}, "Delivery requests under way to the busiest destinations."},
-	DestinationTodo:      {"posthaste_destination_todo", Gauge, false, []string{"transport", "destination"}, "Delivery requests that wait for the busiest destinations, deferred messages that wait for their next answer included."},
+	DestinationTodo:      {"posthaste_destination_todo", Gauge, false, []string{"transport", "destination"}, "Backlog: delivery requests and deferred messages that wait for a destination, whatever for: its window, its failure, their next attempt, a suspension. The twenty largest have a name, all others are other; unknown is mail that has not been looked at since the start."},
+	DomainTodo:           {"posthaste_domain_todo", Gauge, false, []string{"domain"}, "Recipients with something left to do, in all queues, by domain. The twenty largest have a name, all others are other."},
 	DestinationDeadUntil: {"posthaste_destination_dead_until_timestamp_seconds", Gauge, false, []string{"transport", "destination"}, "When a dead destination is tried again; of the busiest destinations, those that are dead."},
 
 	SpoolMessages:     {"posthaste_spool_messages", Gauge, false, nil, "Messages in the spool."},

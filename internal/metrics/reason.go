@@ -27,7 +27,7 @@ var reasons = []struct{ part, name string }{
 	{"Insufficient system storage", "storage"},
 	{"too many recipients", "too many recipients"},
 	{"too many", "limit"},
-	{"queue file write error", "storage"},
+	{"queue file write error", "internal failure"},
 	{"STARTTLS", "tls required"},
 	{"need fully-qualified", "syntax"},
 	{"Bad sender address syntax", "syntax"},
@@ -44,5 +44,5 @@ func Reason(text string) string {
 			return reasons[i].name
 		}
 	}
-	return other
+	return Other
 }

@@ -47,8 +47,8 @@ const (
 	maxLabel = 128
 	// maxLabels is how many labels a family has at most.
 	maxLabels = 4
-	// other stands for label values that are one too many.
-	other = "other"
+	// Other stands for label values that are one too many.
+	Other = "other"
 )
 
 type key struct {
@@ -64,6 +64,7 @@ type Set struct {
 	hists  map[key]*histogram
 	totals map[key]float64 // as they were at the last Take
 	offers []func(*Offer)
+	names  names // recipient domains that have a name
 }
 
 type histogram struct {
@@ -91,7 +92,7 @@ func makeKey(id ID, labels []string) key {
 // overflow is the key for what is one series too many.
 func (k key) overflow() key {
 	for i := range families[k.id].Labels {
-		k.labels[i] = other
+		k.labels[i] = Other
 	}
 	return k
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 )
@@ -144,5 +145,58 @@ func BenchmarkDelivery(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		s.Event(maillog.LevelInfo, true, e)
+	}
+}
+
+// Deliveries are counted by domain and by what was said, within bounds: a sender
+// of mail to a million domains makes no million series, and a domain that gets much
+// mail has a name although it came late.
+func TestDomains(t *testing.T) {
+	t.Parallel()
+	s := New()
+	deliver := func(to string, status dsn.Status, n int) {
+		for range n {
+			s.Event(maillog.LevelInfo, true, maillog.Delivery{To: to, Status: "sent", DSN: status})
+		}
+	}
+	deliver("a@First.test", dsn.S(2, 0, 0), 3)
+	deliver("b@first.test", dsn.S(4, 7, 28), 1)
+	deliver("b@first.test", dsn.S(5, 999, 1), 1)
+	for i := range 2000 {
+		deliver(fmt.Sprintf("a@d%d.test", i), dsn.S(2, 0, 0), 1)
+	}
+	deliver("a@large.test", dsn.S(2, 0, 0), 500)
+	m := s.Take()
+	for _, c := range []struct {
+		id     ID
+		labels []string
+		want   float64
+	}{
+		{DomainDeliveries, []string{"first.test", "sent"}, 5},
+		{DomainDeliveries, []string{"d3.test", "sent"}, 1},
+		{DomainDeliveries, []string{"large.test", "sent"}, 500 - share + 1},
+		{DomainDeliveries, []string{Other, "sent"}, 2000 - (freeNames - 1) + share - 1},
+		{DeliveryReplies, []string{"4xx", "4.7.28"}, 1},
+		{DeliveryReplies, []string{"5xx", Other}, 1},
+		{DeliveryReplies, []string{"2xx", "2.0.0"}, 2503},
+	} {
+		if got, _ := find(m, c.id, c.labels...); got.Value != c.want {
+			t.Errorf("%s %v: %v, want %v", families[c.id].Name, c.labels, got.Value, c.want)
+		}
+	}
+	domains := 0
+	for _, sm := range m.Samples {
+		if sm.Name == families[DomainDeliveries].Name {
+			domains++
+		}
+	}
+	if domains > maxNames+1 {
+		t.Errorf("%d domains have a name", domains)
+	}
+	for i := range 100 * stretch {
+		s.names.name(fmt.Sprint("x", i))
+	}
+	if len(s.names.waiting) > stretch || len(s.names.known) > maxNames {
+		t.Errorf("%d domains wait, %d are known", len(s.names.waiting), len(s.names.known))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"iter"
 	"maps"
+	"net/netip"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -103,7 +104,10 @@ func (p *plan) load(dir string) (*config.Config, []config.Service, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	services, err := config.LoadMaster(dir, cfg)
+	services, faulty, err := config.LoadMaster(dir, cfg)
+	if err == nil {
+		err = config.JoinLineErrors(faulty)
+	}
 	return cfg, services, err
 }
 
@@ -304,8 +308,12 @@ func (p *plan) next() []string {
 		stop, start = "systemctl disable --now postfix", "systemctl enable "+unit+" && systemctl restart "+unit
 	}
 	steps := []string{"posthaste " + dir + "check"}
-	if _, err := os.Stat(filepath.Join(p.old.commands, "postfix")); err == nil { // else its package has gone
+	// Otherwise its package has gone, and what has its name may be our link.
+	if info, err := os.Lstat(filepath.Join(p.old.commands, "postfix")); err == nil && info.Mode().IsRegular() {
 		steps = append(steps, "stop Postfix: "+stop)
+	}
+	if who, ok := p.listener(netip.AddrPortFrom(netip.IPv4Unspecified(), smtpPort)); ok && !strings.Contains(who.Path, "/postfix/") {
+		steps = append(steps, fmt.Sprintf("stop %s: it listens on port %d", who, smtpPort))
 	}
 	steps = append(steps, "start Posthaste: "+start)
 	switch n := waiting(p.old.queue); n {
@@ -317,6 +325,9 @@ func (p *plan) next() []string {
 	}
 	return steps
 }
+
+// smtpPort is where mail comes in.
+const smtpPort = 25
 
 // unit is the unit of systemd for the new configuration; "" where there is none.
 func (p *plan) unit() string {

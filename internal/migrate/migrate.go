@@ -25,8 +25,8 @@
 // --queue needs Posthaste running and Postfix stopped. Each message is removed from
 // Postfix's queue when it is on stable storage in ours: repeating the command after an
 // interruption moves what is left, and no message is in two queues. --back
-// needs both stopped. It writes queue files into Postfix's incoming and hold
-// queues, and when all of them are on stable storage removes the messages from
+// needs both stopped. It writes queue files into Postfix's incoming, deferred and hold
+// queues, and why recipients wait into defer; when all of that is on stable storage it removes the messages from
 // our queue. See package spooltool for what of a message is kept.
 //
 // # Security
@@ -45,6 +45,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -52,6 +53,7 @@ import (
 	"strings"
 
 	"posthaste/internal/config"
+	"posthaste/internal/occupant"
 	"posthaste/internal/service"
 	"posthaste/internal/spooltool"
 	"posthaste/internal/spooltool/cli"
@@ -75,6 +77,7 @@ type options struct {
 	dovecot     string // in tests other ones
 	systemd     string
 	groups      func(name string) []string // the groups that a user was put into
+	listener    func(addr netip.AddrPort) (occupant.Program, bool)
 }
 
 // A Master is what has to be known of the program that runs services.
@@ -109,7 +112,7 @@ func Run(args []string, m Master, stdin io.Reader, stdout, stderr io.Writer) int
 		}
 		return spooltool.Run(t.Name, args, stdin, stdout, stderr)
 	case o.back:
-		return spooltool.Run(t.Name, []string{"-c", o.to, "export", "-r", "-p", p.old.queue}, stdin, stdout, stderr)
+		return spooltool.MoveBack(t.Name, o.to, p.old.spool(), stdout, stderr)
 	}
 	if err := p.run(stdout); err != nil {
 		return t.Fatal(1, "%v", err)
@@ -118,7 +121,7 @@ func Run(args []string, m Master, stdin io.Reader, stdout, stderr io.Writer) int
 }
 
 func parse(args []string) (*options, error) {
-	o := &options{dovecot: dovecotDir, systemd: systemdDir, groups: groups}
+	o := &options{dovecot: dovecotDir, systemd: systemdDir, groups: groups, listener: occupant.Of}
 	f := flag.NewFlagSet("", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.StringVar(&o.from, "from", postfixDir, "")
@@ -152,6 +155,7 @@ func parse(args []string) (*options, error) {
 // A postfix is what has to be known of the installation that is moved.
 type postfix struct {
 	queue, data, owner, group, commands string
+	hashed, hashDepth                   string // hash_queue_names, hash_queue_depth
 }
 
 // theirs reads Postfix's settings. Its defaults are not ours.
@@ -166,8 +170,19 @@ func theirs(cfg *config.Config) (postfix, error) {
 		return v
 	}
 	p := postfix{get("queue_directory", "/var/spool/postfix"), get("data_directory", "/var/lib/postfix"),
-		get("mail_owner", "postfix"), get("setgid_group", "postdrop"), get("command_directory", "/usr/sbin")}
+		get("mail_owner", "postfix"), get("setgid_group", "postdrop"), get("command_directory", "/usr/sbin"),
+		get("hash_queue_names", "deferred, defer"), get("hash_queue_depth", "1")}
 	return p, errors.Join(errs...)
+}
+
+// spool is how the queue is kept.
+func (p *postfix) spool() spooltool.PostfixQueue {
+	depth, err := strconv.Atoi(p.hashDepth)
+	if err != nil {
+		depth = 1
+	}
+	return spooltool.PostfixQueue{Dir: p.queue, Depth: depth,
+		Hashed: strings.FieldsFunc(p.hashed, func(r rune) bool { return strings.ContainsRune(", \t\n", r) })}
 }
 
 // groups are the groups that a user was put into, besides its own.

@@ -3,6 +3,7 @@ package migrate
 import (
 	"bytes"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"posthaste/internal/config"
+	"posthaste/internal/occupant"
 )
 
 // all is a master that knows every program but spawn.
@@ -340,22 +342,30 @@ func TestNext(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "queue/deferred/1"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Symlink("posthaste", filepath.Join(dir, "postfix")); err != nil { // ours, which is no Postfix to stop
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		files    string // that are there
 		to, unit string
+		port25   string // the program that has it
 		want     string
 	}{
-		{"", "/etc/posthaste", "", "posthaste check|start Posthaste: posthaste start"},
-		{"", "/etc/posthaste", dir, "posthaste check|start Posthaste: systemctl enable posthaste && systemctl restart posthaste"},
-		{"postfix", "/etc/posthaste-out", dir, "posthaste -c /etc/posthaste-out check|stop Postfix: systemctl disable --now postfix|" +
+		{"", "/etc/posthaste", "", "", "posthaste check|start Posthaste: posthaste start"},
+		{"", "/etc/posthaste", "", "/usr/sbin/exim4", "posthaste check|stop /usr/sbin/exim4 (process 7): it listens on port 25|start Posthaste: posthaste start"},
+		{"", "/etc/posthaste", dir, "", "posthaste check|start Posthaste: systemctl enable posthaste && systemctl restart posthaste"},
+		{"postfix", "/etc/posthaste-out", dir, "/usr/lib/postfix/sbin/master", "posthaste -c /etc/posthaste-out check|stop Postfix: systemctl disable --now postfix|" +
 			"start Posthaste: systemctl enable posthaste@out && systemctl restart posthaste@out"},
-		{"postfix", "/elsewhere", dir, "posthaste -c /elsewhere check|stop Postfix: postfix stop|start Posthaste: posthaste -c /elsewhere start"},
-		{"queue/deferred/1/A", "/etc/posthaste", "", "posthaste check|stop Postfix: postfix stop|start Posthaste: posthaste start|" +
+		{"postfix", "/elsewhere", dir, "", "posthaste -c /elsewhere check|stop Postfix: postfix stop|start Posthaste: posthaste -c /elsewhere start"},
+		{"queue/deferred/1/A", "/etc/posthaste", "", "", "posthaste check|stop Postfix: postfix stop|start Posthaste: posthaste start|" +
 			"posthaste migrate --queue: moves the message that waits in {dir}/queue"},
-		{"queue/deferred/1/B", "/elsewhere", "", "posthaste -c /elsewhere check|stop Postfix: postfix stop|start Posthaste: posthaste -c /elsewhere start|" +
+		{"queue/deferred/1/B", "/elsewhere", "", "", "posthaste -c /elsewhere check|stop Postfix: postfix stop|start Posthaste: posthaste -c /elsewhere start|" +
 			"posthaste migrate --to /elsewhere --queue: moves the 2 messages that wait in {dir}/queue"},
 	} {
 		if c.files != "" {
+			if c.files == "postfix" {
+				_ = os.Remove(filepath.Join(dir, c.files)) // the link
+			}
 			if err := os.WriteFile(filepath.Join(dir, c.files), nil, 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -364,7 +374,10 @@ func TestNext(t *testing.T) {
 		if unit == "" {
 			unit = filepath.Join(dir, "none")
 		}
-		p := &plan{options: &options{from: postfixDir, to: c.to, systemd: unit}, old: postfix{queue: filepath.Join(dir, "queue"), commands: dir}}
+		listener := func(netip.AddrPort) (occupant.Program, bool) {
+			return occupant.Program{Path: c.port25, PID: 7}, c.port25 != ""
+		}
+		p := &plan{options: &options{from: postfixDir, to: c.to, systemd: unit, listener: listener}, old: postfix{queue: filepath.Join(dir, "queue"), commands: dir}}
 		if got, want := strings.Join(p.next(), "|"), strings.ReplaceAll(c.want, "{dir}", dir); got != want {
 			t.Errorf("with %s, to %s:\n%s\nwant\n%s", c.files, c.to, got, want)
 		}

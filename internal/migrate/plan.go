@@ -160,9 +160,9 @@ func (p *plan) decide(cfg *config.Config) {
 	if err != nil {
 		return // it is reported with the result
 	}
-	services, err := config.LoadMasterString(p.master, checked)
-	if err != nil {
-		return
+	services, faulty := config.LoadMasterString(p.master, checked)
+	if len(faulty) > 0 {
+		return // this is reported with the result, too
 	}
 	sockets := map[string]string{} // by path, where it is named
 	look := func(place, name, value string) {
@@ -236,7 +236,7 @@ func (p *plan) cyrus(cfg *config.Config, place string, services []config.Service
 		}
 	}
 	if set, _, _ := cfg.IsSet("smtpd_sasl_type"); !set && kind == cfg.RawDefault("smtpd_sasl_type") || kind == "cyrus" {
-		p.ask("%s: passwords are checked by Cyrus SASL, which there is not here: set smtpd_sasl_type to dovecot or table", place)
+		p.ask("%s: passwords are checked by Cyrus SASL: that goes on if sasl/smtpd.conf says pwcheck_method: saslauthd; else (auxprop) set smtpd_sasl_type to dovecot or table", place)
 	}
 }
 

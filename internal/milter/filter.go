@@ -1,7 +1,6 @@
 package milter
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -11,6 +10,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"posthaste/internal/lockstep"
 )
 
 // maxContentTime bounds the wait for a filter that reports progress: an SMTP
@@ -28,8 +29,7 @@ type filter struct {
 	warn func(format string, args ...any)
 	pool *Pool
 
-	nc      net.Conn
-	r       *bufio.Reader
+	nc      *lockstep.Conn
 	out     []byte // not sent yet
 	buf     []byte // of the packet read last
 	opts    options
@@ -44,7 +44,7 @@ type filter struct {
 func (f *filter) open(ctx context.Context) error {
 	if f.spec.Reuse {
 		if c := f.pool.take(f.spec.Endpoint); c != nil {
-			f.nc, f.r = c.nc, c.r
+			f.nc = c.nc
 			err := f.negotiate(min(f.spec.Command, reuseLimit))
 			if err == nil {
 				return nil
@@ -65,14 +65,15 @@ func (f *filter) dial(ctx context.Context) error {
 		return err
 	}
 	d := net.Dialer{Timeout: f.spec.Connect}
-	if f.nc, err = d.DialContext(ctx, network, addr); err != nil {
+	nc, err := d.DialContext(ctx, network, addr)
+	if err != nil {
 		var sys *os.SyscallError
 		if errors.As(err, &sys) {
 			err = sys.Err // the address is in the text already
 		}
 		return fmt.Errorf("connect to Milter service %s: %w", f.spec.Endpoint, err)
 	}
-	f.r = bufio.NewReaderSize(f.nc, 4<<10)
+	f.nc = lockstep.New(nc)
 	if err := f.negotiate(f.spec.Command); err != nil {
 		return fmt.Errorf("milter %s: option negotiation: %w", f.spec.Endpoint, err)
 	}
@@ -117,13 +118,19 @@ func (f *filter) flush(limit time.Duration) error {
 	return err
 }
 
-// answer sends what is to be sent and reads one packet.
+// answer sends what is to be sent and reads one packet. What a filter has said before
+// it was asked would be taken for the answer: it is an error.
 func (f *filter) answer(limit time.Duration) (packet, error) {
+	if len(f.out) > 0 {
+		if err := f.nc.Before(); err != nil {
+			return packet{}, err
+		}
+	}
 	if err := f.flush(limit); err != nil {
 		return packet{}, err
 	}
 	f.nc.SetReadDeadline(time.Now().Add(limit))
-	return readPacket(f.r, &f.buf)
+	return readPacket(f.nc.Reader(), &f.buf)
 }
 
 // An event is one command for filters.
@@ -188,8 +195,9 @@ func (f *filter) send(e *event, values map[string]string) Verdict {
 		}
 		return Verdict{}
 	}
+	end := time.Now().Add(max(maxContentTime, limit))
 	for range 1000 {
-		p, err := f.answer(limit)
+		p, err := f.answer(min(limit, time.Until(end)))
 		if err != nil {
 			return f.fail(e.name, err)
 		}
@@ -299,8 +307,8 @@ func (f *filter) close() {
 	}
 	if f.spec.Reuse && f.opts.version >= 6 && !f.dead && f.pool.keeps(f.spec.Endpoint) {
 		f.out = appendPacket(f.out, cmdQuitNC, nil)
-		if f.flush(f.spec.Command) == nil {
-			f.pool.give(f.spec.Endpoint, &pooled{nc: f.nc, r: f.r})
+		if f.flush(f.spec.Command) == nil && f.nc.Before() == nil {
+			f.pool.give(f.spec.Endpoint, &pooled{nc: f.nc})
 			f.nc = nil
 			return
 		}

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"posthaste/internal/lockstep"
 )
 
 // fake is a filter at the level of packets: told answers each command but
@@ -306,7 +308,7 @@ func TestProgressEnds(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 		})
-		f := &filter{spec: testSpec("unix:x"), nc: us, r: bufio.NewReader(us), warn: func(string, ...any) {}}
+		f := &filter{spec: testSpec("unix:x"), nc: lockstep.New(us), warn: func(string, ...any) {}}
 		f.spec.Content = 300 * time.Second
 		start := time.Now()
 		_, v := f.endOfMessage(t.Context(), nil, new(Content))
@@ -339,7 +341,7 @@ func TestContentTimeout(t *testing.T) {
 				time.Sleep(time.Minute)
 				_, _ = them.Write(reply(repContinue, ""))
 			})
-			f := &filter{spec: testSpec("unix:x"), nc: us, r: bufio.NewReader(us), warn: func(string, ...any) {}}
+			f := &filter{spec: testSpec("unix:x"), nc: lockstep.New(us), warn: func(string, ...any) {}}
 			f.spec.Command, f.spec.Content = 30*time.Second, 300*time.Second
 			v := f.send(&c.e, nil)
 			if passes := v == (Verdict{}); passes != c.slow {
@@ -457,7 +459,7 @@ func FuzzReplies(f *testing.F) {
 		var wg sync.WaitGroup
 		wg.Go(func() { io.Copy(io.Discard, them) })
 		wg.Go(func() { them.Write(replies); them.Close() })
-		fl := &filter{spec: testSpec("unix:x"), nc: us, r: bufio.NewReader(us), warn: func(string, ...any) {}}
+		fl := &filter{spec: testSpec("unix:x"), nc: lockstep.New(us), warn: func(string, ...any) {}}
 		s := &Session{filters: []*filter{fl}}
 		offer := options{version: 6, actions: offered[6].actions, steps: offered[6].steps}
 		if p, err := fl.answer(time.Second); err == nil {

@@ -183,7 +183,7 @@ func (ed *edits) collect(p packet, bodyLimit int64) error {
 	default:
 		return unexpectedReply(p)
 	}
-	ed.bytes += len(p.data)
+	ed.bytes += len(p.data) + 5 // with the length and the kind: there may be no data
 	if len(ed.list) >= maxEdits || ed.bytes > maxEditBytes {
 		return errors.New("it wants too much changed")
 	}

@@ -1,10 +1,10 @@
 package milter
 
 import (
-	"bufio"
-	"net"
 	"sync"
 	"time"
+
+	"posthaste/internal/lockstep"
 )
 
 // poolIdle is how long a connection is kept for the next SMTP session: short,
@@ -24,8 +24,7 @@ type Pool struct {
 }
 
 type pooled struct {
-	nc    net.Conn
-	r     *bufio.Reader
+	nc    *lockstep.Conn
 	timer *time.Timer
 }
 
@@ -40,9 +39,13 @@ func (p *Pool) take(endpoint string) *pooled {
 		c := list[len(list)-1]
 		list = list[:len(list)-1]
 		p.idle[endpoint] = list
-		if c.timer.Stop() {
+		if !c.timer.Stop() {
+			continue
+		}
+		if c.nc.Before() == nil {
 			return c
 		}
+		c.nc.Close() // it has been ended, or said something unasked
 	}
 	return nil
 }

@@ -155,34 +155,67 @@ func (m *Mailer) Post(ctx context.Context, t *Transcript, s Session) {
 	}
 }
 
+// Tell mails text, of lines that end in LF, to error_notice_recipient if class is one
+// of those asked for. A notice that cannot be submitted is logged. ctx is the bound on
+// time, with a minute of our own.
+func (m *Mailer) Tell(ctx context.Context, class Class, subject, text string) {
+	if m == nil || m.wanted&class == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, postTimeout)
+	defer cancel()
+	err := m.send(ctx, m.errorTo, func(id mail.QueueID, now time.Time) []byte {
+		return m.letter(m.errorTo, id, now, subject, text)
+	})
+	if err != nil {
+		m.log.Warning("notice to postmaster (%s) not sent: %v", subject, err)
+	}
+}
+
 func (m *Mailer) post(ctx context.Context, faults Class, text []byte, dropped bool, s Session) error {
+	to := m.errorTo
+	if faults == Bounce {
+		to = m.bounceTo
+	}
+	return m.send(ctx, to, func(id mail.QueueID, now time.Time) []byte {
+		return m.compose(to, id, now, text, dropped, s)
+	})
+}
+
+// send submits one notice.
+func (m *Mailer) send(ctx context.Context, to string, content func(mail.QueueID, time.Time) []byte) error {
 	now := time.Now()
 	id, err := m.submit.NewID(ctx, now)
 	if err != nil {
 		return err
 	}
-	to := m.errorTo
-	if faults == Bounce {
-		to = m.bounceTo
-	}
 	msg := m.submit.Open(&mail.Envelope{ID: id, Arrival: now, Sender: m.sender, RewriteContext: "local",
 		Recipients: []mail.Recipient{{Address: to}}}, submit.Options{Flags: m.flags})
-	if _, err = msg.Write(m.compose(to, id, now, text, dropped, s)); err != nil {
+	if _, err = msg.Write(content(id, now)); err != nil {
 		msg.Abort()
 		return err
 	}
 	reply, err := msg.Commit(ctx)
 	if err == nil && reply.Code != 250 {
-		err = fmt.Errorf("cleanup refused it: %d %s %s", reply.Code, reply.Status, reply.Text)
+		err = fmt.Errorf("cleanup refused it: %s", reply.Reason())
 	}
 	return err
 }
 
-// compose writes the notice. It is pure.
-func (m *Mailer) compose(to string, id mail.QueueID, now time.Time, text []byte, dropped bool, s Session) []byte {
+// letter writes a notice that is not about a session. It is pure.
+func (m *Mailer) letter(to string, id mail.QueueID, now time.Time, subject, text string) []byte {
 	var b strings.Builder
+	m.header(&b, to, id, now, m.mailName+" "+subject)
+	for l := range strings.Lines(text) {
+		b.WriteString(printable(strings.TrimSuffix(l, "\n"), maxLine) + "\r\n")
+	}
+	return []byte(b.String())
+}
+
+// header writes what all notices begin with.
+func (m *Mailer) header(b *strings.Builder, to string, id mail.QueueID, now time.Time, subject string) {
 	line := func(format string, args ...any) {
-		fmt.Fprintf(&b, format, args...)
+		fmt.Fprintf(b, format, args...)
 		b.WriteString("\r\n")
 	}
 	line("Received: by %s (%s)", m.hostname, m.mailName)
@@ -196,9 +229,19 @@ func (m *Mailer) compose(to string, id mail.QueueID, now time.Time, text []byte,
 		line("From: Mail Delivery System <%s>", from)
 		line("To: Postmaster <%s>", about)
 	}
-	line("Subject: %s SMTP %s: errors from %s", m.mailName, s.Side, printable(s.Peer, maxPeer))
+	line("Subject: %s", subject)
 	line("Auto-Submitted: auto-generated") // RFC 3834 section 5
 	line("")
+}
+
+// compose writes the notice about a session. It is pure.
+func (m *Mailer) compose(to string, id mail.QueueID, now time.Time, text []byte, dropped bool, s Session) []byte {
+	var b strings.Builder
+	line := func(format string, args ...any) {
+		fmt.Fprintf(&b, format, args...)
+		b.WriteString("\r\n")
+	}
+	m.header(&b, to, id, now, fmt.Sprintf("%s SMTP %s: errors from %s", m.mailName, s.Side, printable(s.Peer, maxPeer)))
 	if s.Unexpected != "" {
 		line("%s", printable(s.Unexpected, maxLine))
 		line("")

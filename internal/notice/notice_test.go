@@ -218,3 +218,26 @@ func TestRedact(t *testing.T) {
 		}
 	}
 }
+
+func TestTell(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		main string
+		want bool
+	}{{"", true}, {"notify_classes = data", false}, {"notify_classes =", false}} {
+		c := &cleanup{}
+		m, _ := newMailer(t, c, tt.main)
+		m.Tell(t.Context(), Software, "queue: damage", "line one\n\nline\x1btwo\n")
+		if len(c.got) > 1 || (len(c.got) == 1) != tt.want {
+			t.Fatalf("%q: %d notices", tt.main, len(c.got))
+		}
+		if !tt.want {
+			continue
+		}
+		head, body, _ := strings.Cut(string(c.got[0].Content), "\r\n\r\n")
+		if !strings.Contains(head, "Subject: Post queue: damage\r\n") || body != "line one\r\n\r\nline?two\r\n" ||
+			c.got[0].Envelope.Recipients[0].Address != "postmaster" {
+			t.Errorf("%q\n%q", head, body)
+		}
+	}
+}

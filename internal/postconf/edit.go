@@ -32,6 +32,9 @@ func (c *command) parseChanges() ([]*change, error) {
 			return nil, fmt.Errorf("-X or -# requires names without value, found %q", arg)
 		}
 		if i := slices.IndexFunc(changes, func(o *change) bool { return o.name == ch.name }); i >= 0 {
+			if c.flags['e'] {
+				c.warn("ignoring earlier request: '%s = %s'", ch.name, changes[i].value)
+			}
 			changes[i] = ch
 		} else {
 			changes = append(changes, ch)
@@ -64,6 +67,40 @@ func (c *command) editMain() error {
 	if _, err := config.Load(c.dir); err != nil {
 		for line := range strings.Lines(err.Error()) {
 			c.warn("%s", strings.TrimSuffix(line, "\n"))
+		}
+	}
+	return c.warnEdited(func(name string) bool {
+		return slices.ContainsFunc(changes, func(ch *change) bool { return ch.name == name })
+	}, nil)
+}
+
+// warnEdited warns, after an edit, of names that nothing reads, in Postfix's words: of
+// those in main.cf that mine lists, and of those in master.cf that theirs does. Nil lists none.
+func (c *command) warnEdited(mine, theirs func(name string) bool) error {
+	cfg, err := c.read()
+	if err != nil {
+		return nil // the edit is done; what is wrong with the rest has been said
+	}
+	services, err := c.overrides()
+	if err != nil {
+		return nil
+	}
+	check := cfg.CheckNames(services)
+	for _, list := range []struct {
+		file   string
+		unused []string
+		edited func(string) bool
+	}{{"main.cf", check.UnusedMain, mine}, {"master.cf", check.UnusedMaster, theirs}} {
+		for _, setting := range list.unused {
+			name, _, _ := strings.Cut(setting, "=")
+			if list.edited == nil || !list.edited(name) {
+				continue
+			}
+			meant := config.NearestParameter(name)
+			if meant != "" {
+				meant = "; did you mean " + meant + "?"
+			}
+			c.warn("%s/%s: unused parameter: %s%s", c.dir, list.file, setting, meant)
 		}
 	}
 	return nil
@@ -153,7 +190,7 @@ func (c *command) editMaster() error {
 	}
 	file := c.masterFile()
 	c.verbose("editing %s", file)
-	return editFile(file, func(text string) (string, error) {
+	err = editFile(file, func(text string) (string, error) {
 		entries, err := parseEntries(file, text)
 		if err != nil {
 			return "", err
@@ -168,6 +205,23 @@ func (c *command) editMaster() error {
 			}
 		}
 		return c.writeMaster(text, entries), nil
+	})
+	if err != nil || !c.flags['e'] || c.flags['F'] {
+		return err
+	}
+	return c.warnEdited(nil, func(name string) bool {
+		return slices.ContainsFunc(edits, func(e *masterEdit) bool { return e.sets(name) })
+	})
+}
+
+// sets says whether an edit gives a -o parameter its value.
+func (e *masterEdit) sets(name string) bool {
+	if e.newEntry == nil {
+		return e.item == name
+	}
+	return slices.ContainsFunc(e.newEntry.options(), func(i int) bool {
+		o, err := config.ParseOverride(e.newEntry.args[i])
+		return err == nil && o.Name == name
 	})
 }
 
@@ -248,7 +302,7 @@ func (c *command) checkMasterEdit(e *masterEdit) error {
 // edit that matches none is a new entry, which it returns.
 func (c *command) applyMaster(entries []*entry, edit *masterEdit) (*entry, error) {
 	for _, e := range entries {
-		if e.removed || !edit.wants(e) {
+		if !edit.wants(e) || e.removed {
 			continue
 		}
 		switch {
@@ -256,6 +310,11 @@ func (c *command) applyMaster(entries []*entry, edit *masterEdit) (*entry, error
 			e.removed = true
 		case c.flags['M']:
 			e.fields, e.command, e.args, e.changed = edit.newEntry.fields, edit.newEntry.command, edit.newEntry.args, true
+			for _, other := range entries { // there is one of a name
+				if other != e && other.name() == e.name() {
+					other.removed = true
+				}
+			}
 		case c.flags['F']:
 			err := e.setField(edit.item, edit.value)
 			if err == nil {

@@ -24,8 +24,16 @@ type entry struct {
 // fieldNames are what -F calls the columns.
 var fieldNames = [8]string{"service", "type", "private", "unprivileged", "chroot", "wakeup", "process_limit", "command"}
 
-// errNoMaster: there is no master.cf.
-var errNoMaster = errors.New("no master.cf")
+// noMaster: there is no file of this name.
+type noMaster struct{ file string }
+
+// Error has Postfix's words.
+func (e noMaster) Error() string { return "open " + e.file + ": No such file or directory" }
+
+func isNoMaster(err error) bool {
+	_, ok := errors.AsType[noMaster](err)
+	return ok
+}
 
 // entries reads master.cf, once.
 func (c *command) entries() ([]*entry, error) {
@@ -34,7 +42,7 @@ func (c *command) entries() ([]*entry, error) {
 	}
 	text, err := c.readMaster()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errors.Join(errNoMaster, err)
+		return nil, noMaster{c.masterFile()}
 	}
 	if err != nil {
 		return nil, err
@@ -55,6 +63,9 @@ func parseEntries(file, text string) ([]*entry, error) {
 			continue
 		}
 		e, err := parseEntry(l)
+		if err == nil {
+			err = e.check()
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", file, l.Line, err)
 		}
@@ -72,22 +83,9 @@ func parseEntry(l config.LogicalLine) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &entry{command: words[0], args: detach(words[1:]), line: l}
+	e := &entry{command: words[0], args: config.SeparateOptions(words[1:]), line: l}
 	copy(e.fields[:], fields[:7])
 	return e, nil
-}
-
-// detach makes two words of -o and a value that is written next to it.
-func detach(args []string) []string {
-	for i := 0; i < len(args) && strings.HasPrefix(args[i], "-"); i++ {
-		if value, ok := strings.CutPrefix(args[i], "-o"); ok {
-			if value != "" {
-				args = slices.Replace(args, i, i+1, "-o", value)
-			}
-			i++
-		}
-	}
-	return args
 }
 
 // check says what master would not take of the entry's fields.
@@ -170,11 +168,12 @@ func (c *command) showMaster() error {
 	if err != nil {
 		return err
 	}
-	check := &config.NameCheck{}
+	check, notes := &config.NameCheck{}, []string(nil)
 	if cfg, err := c.read(); err == nil { // a main.cf that cannot be read is no reason not to show master.cf
 		if check, err = c.checkNames(cfg); err != nil {
 			return err
 		}
+		notes = cfg.LineWarnings()
 	}
 	for _, r := range requests {
 		for _, e := range entries {
@@ -189,6 +188,9 @@ func (c *command) showMaster() error {
 			c.warn("unmatched request: %q", r.text)
 		}
 	}
+	for _, w := range notes {
+		c.warn("%s", w)
+	}
 	c.warnNames("master.cf: unused", check.UnusedMaster)
 	return nil
 }
@@ -196,8 +198,20 @@ func (c *command) showMaster() error {
 func (c *command) showEntry(e *entry, r *request) error {
 	switch {
 	case c.flags['M']:
+		e, err := c.expanded(e)
+		if err != nil {
+			return err
+		}
+		if c.flags['j'] {
+			fmt.Fprintln(c.out, jsonObject(e.name(), strings.Join(append(e.fields[:], e.commandText()), " ")))
+			return nil
+		}
 		fmt.Fprintln(c.out, masterEntry(e, c.flags['f']))
 	case c.flags['F']:
+		e, err := c.expanded(e)
+		if err != nil {
+			return err
+		}
 		for i, value := range append(e.fields[:], e.commandText()) {
 			if matches(r.item, fieldNames[i]) {
 				c.printParameter(e.name()+"/"+fieldNames[i], value)
@@ -207,6 +221,31 @@ func (c *command) showEntry(e *entry, r *request) error {
 		return c.showOptions(e, r)
 	}
 	return nil
+}
+
+// expanded is the entry with -x: $name in the values of its -o options is replaced. What the
+// service itself is given is not ours to expand.
+func (c *command) expanded(e *entry) (*entry, error) {
+	if !c.flags['x'] {
+		return e, nil
+	}
+	cfg, err := c.read()
+	if err != nil {
+		return nil, err
+	}
+	copied := *e
+	copied.args = slices.Clone(e.args)
+	for _, i := range e.options() {
+		o, err := config.ParseOverride(e.args[i])
+		if err == nil {
+			o.Value, err = cfg.Expand(o.Value)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: -o %s: %w", c.masterFile(), e.line.Line, e.args[i], err)
+		}
+		copied.args[i] = o.String()
+	}
+	return &copied, nil
 }
 
 // showOptions prints the -o parameters of an entry that a request names, in order

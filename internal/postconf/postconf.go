@@ -6,9 +6,10 @@
 //
 //	-d    defaults instead of actual values
 //	-n    only what main.cf sets
-//	-x    values with $name expanded
+//	-x    values with $name expanded; with -M and -F those of -o options
 //	-h -H values only, names only
 //	-f    long lines folded
+//	-j    each setting as a JSON object on a line of its own: {"name": "value"}
 //	-o name=value  as if main.cf said so, too (may be repeated)
 //	-C class       builtin, service, user or all (the default); or own, what only Posthaste has
 //	-M    master.cf entries        [service[/type]]
@@ -36,7 +37,7 @@
 // ...". The exit status is 1 after an error, else 0: an unknown name is no error. As with
 // Postfix, "main.cf: undefined parameter: name" is said of a $name that has no value, and
 // "main.cf: unused parameter: name=value" of a setting that nothing reads or refers to; "master.cf: ..."
-// of the -o options there.
+// of the -o options there. An edit (-e) says it of the names that it sets, and what was likely meant.
 //
 // # Parameters
 //
@@ -81,13 +82,13 @@ type command struct {
 }
 
 const (
-	plainFlags = "aAbdeEfFhHlmMnpPqtvxX#"
+	plainFlags = "aAbdeEfFhHjlmMnpPqtvxX#"
 	valueFlags = "cCoT"
 )
 
 var usage = "usage: postconf [-a (server SASL types)] [-A (client SASL types)] [-b (bounce templates)] [-c config_dir] " +
 	"[-C param_class] [-d (parameter defaults)] [-e (edit configuration)] [-f (fold lines)] [-F (master.cf fields)] " +
-	"[-h (no names)] [-H (no values)] [-l (lock types)] [-m (map types)] [-M (master.cf)] [-n (non-default parameters)] " +
+	"[-h (no names)] [-H (no values)] [-j (JSON)] [-l (lock types)] [-m (map types)] [-M (master.cf)] [-n (non-default parameters)] " +
 	"[-o name=value (override parameter value)] [-p (main.cf, default)] [-P (master.cf parameters)] [-q (no warnings)] " +
 	"[-t (bounce templates)] [-T compile-version|run-version|public-key-algorithms] [-v (verbose)] " +
 	"[-x (expand parameter values)] [-X (exclude)] [-# (comment-out)] [name...]"
@@ -203,7 +204,7 @@ func isClassSeparator(r rune) bool { return r == ',' || r == ' ' }
 // checkFlags refuses options that contradict each other, and turns name=value
 // arguments into edits.
 func (c *command) checkFlags() error {
-	for _, set := range []string{"aAbdlmMFPpTt", "aAbeXdlmntT#", "hH", "eX#", "hM", "HM"} {
+	for _, set := range []string{"aAbdlmMFPpTt", "aAbeXdlmntT#", "hHj", "fj", "eX#", "hM", "HM"} {
 		var given []string
 		for i := 0; i < len(set); i++ {
 			if c.flags[set[i]] {
@@ -226,8 +227,11 @@ func (c *command) checkFlags() error {
 	if query && (c.flags['M'] || c.flags['F'] || c.flags['P']) {
 		return errors.New("options -d and -n are for main.cf: they do not go with -M, -F or -P")
 	}
-	if editing && (c.flags['x'] || len(c.over) > 0 || c.flags['h'] || c.flags['H']) {
-		return errors.New("options -x, -o, -h and -H show parameters: they do not go with -e, -X or -#")
+	if editing && (c.flags['x'] || len(c.over) > 0 || c.flags['h'] || c.flags['H'] || c.flags['j']) {
+		return errors.New("options -x, -o, -h, -H and -j show parameters: they do not go with -e, -X or -#")
+	}
+	if i := strings.IndexFunc("aAblmTt", func(r rune) bool { return c.flags[byte(r)] }); i >= 0 && c.flags['j'] {
+		return fmt.Errorf("option -j shows settings of main.cf and master.cf: it does not go with -%c", "aAblmTt"[i])
 	}
 	if (c.flags['F'] || c.flags['P']) && c.flags['#'] {
 		return errors.New("with options -F and -P, do not specify -#")

@@ -2,6 +2,7 @@ package postconf
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -113,7 +114,48 @@ var refused = [][]string{
 	{"-Fe", "smtp/inet/chroot=zz"}, {"-Fe", "slow/unix/process_limit=qq"}, {"-Fe", "slow/unix/type=unxi"}, {"-Fe", "slow/unix/wakeup=1x"},
 	{"-Me", "slow/unix=slow unxi - - n - - smtp"}, {"-Me", "new/unix=new unix q - n - - smtp"},
 	{"-PX", "smtp/inet/*"}, {"-Pe", "smtp/inet/*=x"}, {"-n", "biff=yes"}, {"-d", "biff=yes"}, {"-nM"}, {"-dP"},
-	{"-e", "x=a\nb"}, {"-F#", "smtp/inet/chroot"}, {"-FX", "smtp/inet/chroot"}, {"-T", "x"}, {"-Me"}, {"-PX"}, {"-o"},
+	{"-j", "-h", "biff"}, {"-jf"}, {"-jH"}, {"-je", "biff=no"}, {"-jm"}, {"-jX", "biff"}, {"-e", "x=a\nb"}, {"-F#", "smtp/inet/chroot"}, {"-FX", "smtp/inet/chroot"}, {"-T", "x"}, {"-Me"}, {"-PX"}, {"-o"},
+}
+
+// TestJSON: one object a line, the settings as Postfix 3.11 names them.
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	writeFile(t, dir+"/main.cf", "mydestination=$whatever\nwhatever=a \"quoted\" <b>\\\n")
+	writeFile(t, dir+"/master.cf", "foo unix - n n - 0 other\n -o mydestination=$whatever\n -o { whatever = two words }\n"+
+		"12345 inet n n n - - spawn\n user=nobody argv=/bin/sh -c { sleep 1 }\n")
+	const whatever = `a \"quoted\" <b>\\`
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"-nj", "mydestination", "whatever"}, `{"mydestination": "$whatever"}
+{"whatever": "` + whatever + `"}
+`},
+		{[]string{"-jx", "mydestination"}, `{"mydestination": "` + whatever + "\"}\n"},
+		{[]string{"-Mj"}, `{"foo/unix": "foo unix - n n - 0 other -o mydestination=$whatever -o {whatever=two words}"}
+{"12345/inet": "12345 inet n n n - - spawn user=nobody argv=/bin/sh -c {sleep 1}"}
+`},
+		{[]string{"-Mjx", "foo/unix"}, `{"foo/unix": "foo unix - n n - 0 other -o {mydestination=` + whatever + `} -o {whatever=two words}"}
+`},
+		{[]string{"-Fj", "foo/unix/service", "*/inet/command"}, `{"foo/unix/service": "foo"}
+{"12345/inet/command": "spawn user=nobody argv=/bin/sh -c {sleep 1}"}
+`},
+		{[]string{"-Pj"}, `{"foo/unix/mydestination": "$whatever"}
+{"foo/unix/whatever": "two words"}
+`},
+	} {
+		out, errOut, status := run(append([]string{"-c", dir}, tc.args...)...)
+		if out != tc.want || status != 0 {
+			t.Errorf("%q: status %d\n%s%s\nwant\n%s", tc.args, status, out, errOut, tc.want)
+		}
+		for line := range strings.Lines(out) {
+			var m map[string]string
+			if err := json.Unmarshal([]byte(line), &m); err != nil || len(m) != 1 {
+				t.Errorf("%q: %q is not an object: %v", tc.args, line, err)
+			}
+		}
+	}
 }
 
 func TestRefused(t *testing.T) {
@@ -175,6 +217,75 @@ func TestAsPostfix(t *testing.T) {
 	}
 }
 
+const oddMain = `myhostname = a.example.org
+mua = yes
+process_id = 5
+cls = permit
+`
+
+const oddMaster = `smtp inet n - n - - smtpd -o smtpd_banner=$myhostname -o smtpd_restriction_classes=cls -o smtpd_recipient_restrictions=cls -vo mua=$myhostname
+foo unix - - n - - smtp -v -o { smtp_helo_name = $mua b }
+bar unix - - n - - pipe user=$mua argv=x ${recipient}
+`
+
+// TestAsPostfixWithWarnings: what is printed, what is warned of and what the files are then is
+// Postfix's, for files with what is seldom in them. A line number, which ours have, is passed over.
+func TestAsPostfixWithWarnings(t *testing.T) {
+	t.Parallel()
+	postconf := "/usr/sbin/postconf"
+	if out, err := exec.Command(postconf, "-dh", "mail_name").Output(); err != nil || strings.TrimSpace(string(out)) != "Postfix" {
+		t.Skip("SKIPPED: Postfix's postconf is not installed, so nothing was compared with it")
+	}
+	line := regexp.MustCompile(`(/main\.cf):\d+:`)
+	for _, c := range []struct {
+		args   []string
+		master string // oddMaster, or "none" for no file
+	}{
+		{[]string{"-Mx"}, oddMaster}, {[]string{"-Mxf"}, oddMaster}, {[]string{"-Fx", "foo/unix"}, oddMaster}, {[]string{"-Px"}, oddMaster}, {[]string{"-P"}, oddMaster},
+		{[]string{"-M"}, oddMaster}, {[]string{"-F", "smtp/inet/command"}, oddMaster}, {[]string{"-M", "foo/unix", "foo/unix"}, oddMaster},
+		{[]string{"-M", "smtp/inet", "nosuch/unix"}, oddMaster}, {[]string{"-n"}, oddMaster}, {[]string{"myhostname", "myhostname"}, oddMaster}, {[]string{"-n", "process_id"}, oddMaster},
+		{[]string{"-Me", "foo/unix=bar unix - - n - - smtp"}, oddMaster}, {[]string{"-Me", "foo/unix=fox unix - - n - - smtp"}, oddMaster},
+		{[]string{"-Me", "foo/unix=foo inet - - n - - smtp"}, oddMaster}, {[]string{"-Me", "*/unix=foo unix - - n - - smtp"}, oddMaster}, {[]string{"-M", "foo/unix=foo unix - - n - - lmtp"}, oddMaster},
+		{[]string{"-PX", "smtp/inet/mua"}, oddMaster}, {[]string{"-Pe", "smtp/inet/mua=no"}, oddMaster}, {[]string{"-MX", "foo/unix", "foo/unix"}, oddMaster},
+		{[]string{"-e", "biff=yes", "biff=no"}, oddMaster}, {[]string{"-n"}, "none"}, {[]string{"-M"}, "none"}, {[]string{"-P"}, "none"}, {[]string{"-F", "a/unix"}, "none"},
+		{[]string{"-e", "biff=no"}, "none"},
+	} {
+		t.Run(strings.Join(c.args, "_"), func(t *testing.T) {
+			t.Parallel()
+			theirs, ours := t.TempDir(), t.TempDir()
+			for _, dir := range []string{theirs, ours} {
+				writeFile(t, filepath.Join(dir, "main.cf"), oddMain)
+				if c.master != "none" {
+					writeFile(t, filepath.Join(dir, "master.cf"), c.master)
+				}
+			}
+			cmd := exec.Command(postconf, append([]string{"-c", theirs}, c.args...)...)
+			var stdout, stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			wantStatus := 0
+			if cmd.Run() != nil {
+				wantStatus = 1
+			}
+			out, errOut, status := run(append([]string{"-c", ours}, c.args...)...)
+			if want := strings.ReplaceAll(stdout.String(), theirs, ours); out != want || status != wantStatus {
+				t.Errorf("exit status %d, prints\n%s\nPostfix: %d\n%s", status, out, wantStatus, want)
+			}
+			sorted := func(text string) []string { l := strings.Split(text, "\n"); slices.Sort(l); return l }
+			want := strings.ReplaceAll(strings.ReplaceAll(stderr.String(), theirs, ours), postconf, "postconf")
+			if got := line.ReplaceAllString(errOut, "$1:"); !slices.Equal(sorted(got), sorted(want)) {
+				t.Errorf("says\n%s\nPostfix says\n%s", got, want)
+			}
+			for _, name := range []string{"main.cf", "master.cf"} {
+				got, _ := os.ReadFile(filepath.Join(ours, name))
+				want, _ := os.ReadFile(filepath.Join(theirs, name))
+				if string(got) != string(want) {
+					t.Errorf("%s is\n%s\nPostfix makes it\n%s", name, got, want)
+				}
+			}
+		})
+	}
+}
+
 // An edit of master.cf leaves comments where they are, and what it does not
 // change as it is written.
 func TestMasterEditKeepsText(t *testing.T) {
@@ -207,10 +318,10 @@ a-very-long-service-name unix n - y      -       -       smtpd -D
     -o smtpd_helo_restrictions=$mua_x
     -o {smtp_bind_address=a b}
 `, 1)},
-		{[]string{"-Pe", "pipe1/unix/x=1"}, strings.Replace(sampleMaster, `pipe1 unix - n n - - pipe
+		{[]string{"-Pe", "pipe1/unix/biff=1"}, strings.Replace(sampleMaster, `pipe1 unix - n n - - pipe
   flags=DRhu user=vmail argv=/usr/bin/maildrop -d ${recipient}
 `, `pipe1      unix  -       n       n       -       -       pipe
-    -o x=1
+    -o biff=1
     flags=DRhu user=vmail argv=/usr/bin/maildrop -d ${recipient}
 `, 1)},
 		{[]string{"-PX", "slow/unix/nothing"}, sampleMaster},
@@ -286,7 +397,7 @@ func TestConcurrentEdits(t *testing.T) {
 	done := make(chan string)
 	for i := range n {
 		go func() {
-			_, stderr, _ := run("-c", dir, "-e", fmt.Sprintf("own_%d=%d", i, i))
+			_, stderr, _ := run("-q", "-c", dir, "-e", fmt.Sprintf("own_%d=%d", i, i))
 			done <- stderr
 		}()
 	}
@@ -319,6 +430,37 @@ func TestFailedEditChangesNothing(t *testing.T) {
 	}
 	if _, err := os.Stat(dir + "/master.cf.tmp"); err == nil {
 		t.Error("the refused edit left its temporary file")
+	}
+}
+
+// An edit of a name that nothing reads is warned of at once, and of no other.
+func TestEditWarnsOfUnknownName(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args []string
+		want string // of the warning; {dir} is the directory
+	}{
+		{[]string{"-e", "smtpd_recipient_restriction=permit"}, "{dir}/main.cf: unused parameter: smtpd_recipient_restriction=permit; did you mean smtpd_recipient_restrictions?"},
+		{[]string{"zzz=1"}, "{dir}/main.cf: unused parameter: zzz=1"},
+		{[]string{"-e", "cls1=reject"}, ""}, // a restriction class
+		{[]string{"-e", "mua_x=permit"}, ""},
+		{[]string{"-e", "slow_destination_rate_delay=1s"}, ""},
+		{[]string{"-e", "biff=no"}, ""},
+		{[]string{"-X", "zzz"}, ""},
+		{[]string{"-Pe", "smtp/inet/smtpd_baner=x"}, "{dir}/master.cf: unused parameter: smtpd_baner=x; did you mean smtpd_banner?"},
+		{[]string{"-Pe", "smtp/inet/smtpd_banner=x"}, ""},
+		{[]string{"-Me", "new/unix=new unix - - n - - smtp -o smtp_hello_name=x"}, "{dir}/master.cf: unused parameter: smtp_hello_name=x; did you mean smtp_helo_name?"},
+		{[]string{"-Fe", "smtp/inet/chroot=n"}, ""},
+	} {
+		dir := sampleDir(t)
+		_, stderr, status := run(append([]string{"-c", dir}, c.args...)...)
+		want := ""
+		if c.want != "" {
+			want = "postconf: warning: " + strings.ReplaceAll(c.want, "{dir}", dir) + "\n"
+		}
+		if status != 0 || stderr != want {
+			t.Errorf("%q: status %d, %q, want %q", c.args, status, stderr, want)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package postconf
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -49,7 +48,7 @@ func (c *command) names(cfg *config.Config) (map[string]string, error) {
 // serviceNames adds the parameters that the services of master.cf have.
 func (c *command) serviceNames(class map[string]string) error {
 	entries, err := c.entries()
-	if errors.Is(err, errNoMaster) {
+	if isNoMaster(err) {
 		return nil
 	}
 	if err != nil {
@@ -110,11 +109,25 @@ func (c *command) showMain() error {
 // checkNames looks for mistyped names, and says which are undefined: before the
 // output, as Postfix does, which says after it what is unused.
 func (c *command) checkNames(cfg *config.Config) (*config.NameCheck, error) {
-	entries, err := c.entries()
-	if err != nil && !errors.Is(err, errNoMaster) {
+	services, err := c.overrides()
+	if err != nil {
 		return nil, err
 	}
-	var services [][]config.Override
+	if _, err := c.entries(); err != nil {
+		c.warn("%v", err) // there is none
+	}
+	check := cfg.CheckNames(services)
+	c.warnNames("master.cf: undefined", check.UndefinedMaster)
+	c.warnNames("main.cf: undefined", check.UndefinedMain)
+	return check, nil
+}
+
+// overrides are the -o parameters of each service; none if there is no master.cf.
+func (c *command) overrides() (services [][]config.Override, err error) {
+	entries, err := c.entries()
+	if err != nil && !isNoMaster(err) {
+		return nil, err
+	}
 	for _, e := range entries {
 		var over []config.Override
 		for _, i := range e.options() {
@@ -124,10 +137,7 @@ func (c *command) checkNames(cfg *config.Config) (*config.NameCheck, error) {
 		}
 		services = append(services, over)
 	}
-	check := cfg.CheckNames(services)
-	c.warnNames("master.cf: undefined", check.UndefinedMaster)
-	c.warnNames("main.cf: undefined", check.UndefinedMain)
-	return check, nil
+	return services, nil
 }
 
 func (c *command) warnNames(what string, names []string) {
@@ -205,6 +215,8 @@ func describe(p *config.Param) string {
 
 func (c *command) printParameter(name, value string) {
 	switch {
+	case c.flags['j']:
+		fmt.Fprintln(c.out, jsonObject(name, strings.Join(strings.Fields(value), " ")))
 	case c.flags['H']:
 		fmt.Fprintln(c.out, name)
 	case c.flags['h']:

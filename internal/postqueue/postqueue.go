@@ -2,7 +2,11 @@
 // queue, and try again now. Both are asked of the queue manager. While the
 // mail system is down who may read the spool is shown what lies in it.
 //
-//	postqueue [-v] [-c config_dir] -p | -j | -f | -i queue_id | -s site
+//	postqueue [-v] [-c config_dir] -p | -j | -f | -i queue_id ... | -s site
+//	postqueue [-v] [-c config_dir] -p | -j | -f [--dry-run] --sender=ADDRESS ...
+//
+// -p, -j and -f take the conditions of package selection as long options: only the mail that
+// fulfils them is listed or tried.
 //
 // Mail that the sendmail program has left in maildrop is listed first, for those
 // who may look there.
@@ -20,6 +24,7 @@
 package postqueue
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +37,8 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queuelist"
+	"posthaste/internal/selection"
 	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/table"
 	"posthaste/internal/whoami"
@@ -48,7 +55,9 @@ type command struct {
 	out       *cli.ErrWriter
 	configDir string
 	verb      byte // f i j p s
-	value     string
+	values    []string
+	where     *selection.Selection
+	dry       bool
 }
 
 // Run carries out the command called name (postqueue, mailq) and returns its
@@ -78,6 +87,11 @@ func Run(name string, args []string, stdout, stderr io.Writer) int {
 // parse reads the options.
 func (c *command) parse(args []string) error {
 	wrong := cli.Errorf(cli.ExitUsage, usage, c.Name)
+	where, dry, args, err := cli.TakeSelection(args, time.Now())
+	if err != nil {
+		return err
+	}
+	c.where, c.dry = where, dry
 	opts, rest, err := cli.Getopt(args, "c:fi:jps:v")
 	if err != nil {
 		fmt.Fprintf(c.Stderr, "%s: %v\n", c.Name, err)
@@ -89,23 +103,24 @@ func (c *command) parse(args []string) error {
 		case 'c':
 			c.configDir = o.Value
 		default:
-			if c.verb != 0 && c.Name != "mailq" {
+			if c.verb != 0 && c.Name != "mailq" && (c.verb != 'i' || o.Letter != 'i') {
 				return wrong
 			}
-			c.verb, c.value = o.Letter, o.Value
+			c.verb, c.values = o.Letter, append(c.values, o.Value)
 		}
 	}
 	if c.verb == 0 || len(rest) > 0 {
 		return wrong
 	}
-	switch id := mail.QueueID(c.value); c.verb {
-	case 'i':
-		if !id.Valid() {
-			return cli.Errorf(cli.ExitUsage, "Cannot flush queue ID - invalid name: \"%s\"", printable(c.value))
-		}
-	case 's':
-		if !validSite(c.value) {
-			return cli.Errorf(cli.ExitUsage, "Cannot flush mail queue - invalid destination: \"%s\"", printable(c.value))
+	if (c.verb == 'i' || c.verb == 's') && !c.where.Empty() || c.dry && c.verb != 'f' {
+		return wrong
+	}
+	for _, v := range c.values {
+		switch {
+		case c.verb == 'i' && !mail.QueueID(v).Valid():
+			return cli.Errorf(cli.ExitUsage, "Cannot flush queue ID - invalid name: \"%s\"", queuelist.Printable(v))
+		case c.verb == 's' && !validSite(v):
+			return cli.Errorf(cli.ExitUsage, "Cannot flush mail queue - invalid destination: \"%s\"", queuelist.Printable(v))
 		}
 	}
 	return nil
@@ -133,7 +148,7 @@ func validSite(s string) bool {
 
 func (c *command) run(ctx context.Context, queue *cli.Queue) error {
 	users, what := "authorized_mailq_users", "view"
-	if c.verb != 'p' && c.verb != 'j' {
+	if c.verb != 'p' && c.verb != 'j' && !c.dry {
 		users, what = "authorized_flush_users", "flush"
 	}
 	if ok, err := authorized(ctx, queue.Config, users, os.Getuid(), whoami.Name()); err != nil {
@@ -145,16 +160,22 @@ func (c *command) run(ctx context.Context, queue *cli.Queue) error {
 	if err != nil && !errors.Is(err, cli.ErrDown) {
 		return err
 	}
-	switch c.verb {
-	case 'p':
+	switch {
+	case c.verb == 'p' || c.dry:
 		return c.list(c.walk(ctx, queue, conn))
-	case 'j':
+	case c.verb == 'j':
 		return c.json(c.walk(ctx, queue, conn))
-	}
-	if err != nil {
+	case err != nil:
 		return cli.Errorf(cli.ExitUnavailable, "Cannot flush mail queue - mail system is down")
+	case !c.where.Empty():
+		return c.flushSelected(ctx, conn)
 	}
-	return c.flush(ctx, conn)
+	for _, v := range c.values {
+		if err := c.flush(ctx, conn, v); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // A walk calls its argument for each message until that returns false.
@@ -163,6 +184,9 @@ type walk func(func(*proto.Item) bool) error
 // walk goes over maildrop and then over the queue; conn is nil when the mail
 // system is down.
 func (c *command) walk(ctx context.Context, queue *cli.Queue, conn *ipc.Conn) walk {
+	if !c.where.Empty() {
+		return func(f func(*proto.Item) bool) error { return queue.Selected(ctx, conn, c.where, c.Warn, f) }
+	}
 	return func(f func(*proto.Item) bool) error {
 		more := true
 		err := queue.Dropped(func(it *proto.Item) bool {
@@ -195,15 +219,51 @@ func authorized(ctx context.Context, cfg *config.Config, parameter string, uid i
 	return l.Match(ctx, name)
 }
 
-func (c *command) flush(ctx context.Context, conn *ipc.Conn) error {
+// list prints the queue as people know it.
+func (c *command) list(each walk) error {
+	w := bufio.NewWriter(c.out)
+	defer w.Flush() // its error is out's
+	t := queuelist.Text{W: w}
+	err := each(func(it *proto.Item) bool {
+		t.Add(it)
+		return c.out.Err == nil
+	})
+	if err == nil {
+		t.End()
+	}
+	return err
+}
+
+// json prints one object a line.
+func (c *command) json(each walk) error {
+	w := bufio.NewWriter(c.out)
+	defer w.Flush()
+	return each(func(it *proto.Item) bool {
+		queuelist.JSON(w, it)
+		return c.out.Err == nil
+	})
+}
+
+// flushSelected has the mail tried that the conditions are fulfilled by.
+func (c *command) flushSelected(ctx context.Context, conn *ipc.Conn) error {
+	n := 0
+	err := cli.Select(ctx, conn, &proto.Select{Where: c.where.Encode(), Verb: proto.VerbFlush}, func(r *proto.SelectReply) error {
+		n += len(r.IDs)
+		return nil
+	})
+	fmt.Fprintf(c.Stderr, "%s: Flushed: %s\n", c.Name, cli.Messages(n))
+	return err
+}
+
+func (c *command) flush(ctx context.Context, conn *ipc.Conn, value string) error {
 	q := &proto.Command{Verb: proto.VerbFlush}
 	switch c.verb {
 	case 'f':
 		q.All = true
 	case 'i':
-		q.ID = mail.QueueID(c.value)
+		q.ID = mail.QueueID(value)
 	case 's':
-		q.Site = strings.Trim(c.value, "[]")
+		q.Site = strings.Trim(value, "[]")
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -214,9 +274,9 @@ func (c *command) flush(ctx context.Context, conn *ipc.Conn) error {
 	switch {
 	case reply.Denied == "":
 	case c.verb == 's':
-		return cli.Errorf(cli.ExitUnavailable, "Flush service is not configured for destination \"%s\"", c.value)
+		return cli.Errorf(cli.ExitUnavailable, "Flush service is not configured for destination \"%s\"", value)
 	default: // as with Postfix, it is no failure that a message is gone
-		c.Warn("%s: %s", c.value, reply.Denied)
+		c.Warn("%s: %s", value, reply.Denied)
 	}
 	return nil
 }

@@ -33,11 +33,11 @@ var arrival = time.Date(2026, 11, 21, 8, 56, 26, 0, time.Local)
 func items() []proto.Item {
 	return []proto.Item{
 		{ID: "4jWmK60qnzz1SDZl", Queue: "active", Arrival: arrival, Size: 5305, ForcedExpire: true, Sender: "s p@from.test",
-			Recipients: []proto.ItemRcpt{{Address: "d1@to.test"}, {Address: "d 2@to.test"}}},
+			Recipients: []proto.ItemRcpt{{Address: "d1@to.test"}, {Address: "d 2@to.test"}}, Attempts: 1, Client: "client.test", ClientAddr: "192.0.2.9", SASLUser: "ann"},
 		{ID: "4jWmK60rlcz1SCpW", Queue: "hold", Arrival: arrival, Size: 301,
 			Recipients: []proto.ItemRcpt{{Address: "pm@to.test"}}},
-		{ID: "4jWmL10SyZz1SCBX", Queue: "deferred", Arrival: arrival, Size: 298, Sender: "a@from.test",
-			Recipients: []proto.ItemRcpt{{Address: "new@x.test"}, {Address: "one@x.test", Reason: refused, Orig: "al@v.test"},
+		{ID: "4jWmL10SyZz1SCBX", Queue: "deferred", Arrival: arrival, Size: 298, Sender: "a@from.test", Attempts: 4, Next: time.Unix(1795260000, 0),
+			Recipients: []proto.ItemRcpt{{Address: "new@x.test"}, {Address: "one@x.test", Reason: refused, Orig: "al@v.test", Status: dsn.S(4, 4, 1)},
 				{Address: "q@y.test", Reason: "say \"\x1b[1m\"\t" + strings.Repeat("long ", 15)}, {Address: "two@x.test", Reason: refused}}},
 	}
 }
@@ -62,9 +62,9 @@ const golden = `----Queue ID----- --Size-- ---Arrival Time---- --Sender/Recipien
 -- 5 Kbytes in 3 Requests.
 `
 
-const goldenJSON = `{"queue_name": "active", "queue_id": "4jWmK60qnzz1SDZl", "arrival_time": 1795251386, "message_size": 5305, "forced_expire": true, "sender": "\"s p\"@from.test", "recipients": [{"address": "d1@to.test"}, {"address": "\"d 2\"@to.test"}]}
-{"queue_name": "hold", "queue_id": "4jWmK60rlcz1SCpW", "arrival_time": 1795251386, "message_size": 301, "forced_expire": false, "sender": "MAILER-DAEMON", "recipients": [{"address": "pm@to.test"}]}
-{"queue_name": "deferred", "queue_id": "4jWmL10SyZz1SCBX", "arrival_time": 1795251386, "message_size": 298, "forced_expire": false, "sender": "a@from.test", "recipients": [{"address": "new@x.test"}, {"orig_address": "al@v.test", "address": "one@x.test", "delay_reason": "REFUSED"}, {"address": "q@y.test", "delay_reason": "say \"\u001b[1m\"\tLONG"}, {"address": "two@x.test", "delay_reason": "REFUSED"}]}
+const goldenJSON = `{"queue_name": "active", "queue_id": "4jWmK60qnzz1SDZl", "arrival_time": 1795251386, "message_size": 5305, "forced_expire": true, "sender": "\"s p\"@from.test", "recipients": [{"address": "d1@to.test"}, {"address": "\"d 2\"@to.test"}], "attempts": 1, "client_name": "client.test", "client_address": "192.0.2.9", "sasl_username": "ann"}
+{"queue_name": "hold", "queue_id": "4jWmK60rlcz1SCpW", "arrival_time": 1795251386, "message_size": 301, "forced_expire": false, "sender": "MAILER-DAEMON", "recipients": [{"address": "pm@to.test"}], "attempts": 0}
+{"queue_name": "deferred", "queue_id": "4jWmL10SyZz1SCBX", "arrival_time": 1795251386, "message_size": 298, "forced_expire": false, "sender": "a@from.test", "recipients": [{"address": "new@x.test"}, {"orig_address": "al@v.test", "address": "one@x.test", "delay_reason": "REFUSED", "dsn": "4.4.1"}, {"address": "q@y.test", "delay_reason": "say \"\u001b[1m\"\tLONG"}, {"address": "two@x.test", "delay_reason": "REFUSED"}], "attempts": 4, "next_attempt": 1795260000}
 `
 
 // list answers listings with these items, one a page.
@@ -245,6 +245,49 @@ func TestAuthorized(t *testing.T) {
 		}
 		if got, err := authorized(t.Context(), cfg, "authorized_mailq_users", c.uid, c.name); got != c.want || err != nil {
 			t.Errorf("%q for %s: %v, %v", c.list, c.name, got, err)
+		}
+	}
+}
+
+// Conditions go to the queue manager as they are, page after page, and what comes of them is
+// counted; while the mail system is down the spool is judged here.
+func TestSelection(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	var asked []proto.Select
+	s.Serve("qmgr", func(r *ipc.Request) {
+		if r.Kind != proto.KindSelect {
+			t.Errorf("request %d", r.Kind)
+		}
+		q := faketest.Decode[proto.Select](t, r)
+		asked = append(asked, q)
+		reply := &proto.SelectReply{Next: (q.Cursor + 1) % 3}
+		for _, it := range items()[q.Cursor : q.Cursor+1] {
+			reply.IDs = append(reply.IDs, it.ID)
+			if q.Items {
+				reply.Items = append(reply.Items, it)
+			}
+		}
+		r.Reply(reply)
+	})
+	if out, errs, status := run(s, "postqueue", "-p", "--sender=a@from.test", "--older", "1h"); out != golden || status != 0 {
+		t.Errorf("-p: exit status %d, %q\n%s", status, errs, out)
+	}
+	if out, _, status := run(s, "mailq", "--domain=x.test"); out != golden || status != 0 {
+		t.Errorf("mailq: exit status %d\n%s", status, out)
+	}
+	if out, _, status := run(s, "postqueue", "-f", "--dry-run", "--domain=x.test"); out != golden || status != 0 {
+		t.Errorf("-f --dry-run: exit status %d\n%s", status, out)
+	}
+	if _, errs, status := run(s, "postqueue", "-f", "--domain=x.test"); errs != "postqueue: Flushed: 3 messages\n" || status != 0 {
+		t.Errorf("-f: exit status %d, %q", status, errs)
+	}
+	if len(asked) != 12 || asked[0].Where[1] != "sender=a@from.test" || asked[2].Where[2] != "older=1h" || asked[8].Verb != 0 || asked[11].Verb != proto.VerbFlush {
+		t.Errorf("asked: %+v", asked)
+	}
+	for _, args := range [][]string{{"-s", "x.test", "--sender=x"}, {"-p", "--dry-run"}, {"-p", "--nosuch=x"}, {"--sender=x"}, {"-i", "4jWmK60qnzz1SDZl", "-j"}} {
+		if _, _, status := run(s, "postqueue", args...); status != 64 {
+			t.Errorf("%v: exit status %d", args, status)
 		}
 	}
 }

@@ -36,6 +36,8 @@ type backend interface {
 	// alone that is no longer in the queue in which it was found. last says that
 	// a release follows an expiry.
 	apply(ctx context.Context, step byte, last bool, list []target, pinned bool) ([]mail.QueueID, error)
+	// choose does a step to what is meant at that moment, and passes it on in groups.
+	choose(ctx context.Context, ch *choice, f func(result) error) error
 	close() error
 }
 

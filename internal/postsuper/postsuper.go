@@ -9,15 +9,24 @@
 //
 //	postsuper [-psSv] [-c config_dir] [-d queue_id] [-e queue_id] [-f queue_id]
 //	          [-h queue_id] [-H queue_id] [-r queue_id] [queue ...]
+//	          [--sender=ADDRESS ...] [--dry-run]
 //
 // A queue ID may be "-" (IDs are read from standard input, one a line) or "ALL".
 // Queues are hold, incoming, active and deferred, and when named maildrop
 // (where only -d does something) and corrupt (likewise).
 //
+// The long options are the conditions of package selection. They narrow down what is
+// named otherwise: -d ALL --sender=ADDRESS deletes what is from that sender. A message is
+// changed only if it fulfils the conditions at that moment. With --dry-run nothing is changed: what
+// would be is listed as mailq lists it, and counted.
+//
 // -r has a message go through cleanup again, as Postfix's does: under a new ID,
 // with its age and attempts beginning anew, for the original addresses of the
-// recipients that are not done, so that changed tables and content checks
-// apply. Who has the message does not get it once more. Of an alias's members
+// recipients that are not done, so that today's configuration applies: tables,
+// content checks, content_filter, receive_override_options and always_bcc, as they
+// are for new mail that pickup takes, and the routes that come of them. A filter or a
+// redirection of the day when the message came is forgotten. It is not shown to milters
+// again, and not authenticated again. Who has the message does not get it once more. Of an alias's members
 // that have failed for good and that the sender has been told of he is not told
 // again, where Postfix repeats itself, unless the address comes to something
 // else now.
@@ -56,12 +65,13 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/selection"
 	"posthaste/internal/spooltool/cli"
 )
 
 const usage = "usage: %s [-c config_dir] [-d queue_id (delete)] [-e queue_id (expire)] [-f queue_id (expire and/or un-hold)] " +
 	"[-h queue_id (hold)] [-H queue_id (un-hold)] [-p (purge temporary files)] [-r queue_id (requeue)] " +
-	"[-s (structure fix)] [-S (redundant structure fix)] [-v (verbose)] [queue...]"
+	"[-s (structure fix)] [-S (redundant structure fix)] [-v (verbose)] [queue...] " + cli.SelectionUsage
 
 // verbs are the letters of what can be done, in the order in which it is done
 // and counted.
@@ -83,6 +93,9 @@ const totals = "rdehH"
 // no messages may be named and have nothing in them.
 var allQueues = []string{"maildrop", "incoming", "active", "deferred", "hold", "corrupt", "bounce", "defer", "trace", "flush"}
 
+// logName is the program's name in the log, by whatever name it was called.
+const logName = "postsuper"
+
 // A wish is one option with a queue ID.
 type wish struct {
 	verb byte
@@ -102,11 +115,15 @@ type command struct {
 	purge   bool     // -p or nothing at all
 	verbose bool
 	counts  map[byte]int
+	where   *selection.Selection
+	dry     bool // nothing is to be changed
+	out     *bufio.Writer
 }
 
 // Run carries out the command and returns its exit status.
-func Run(name string, args []string, stdin io.Reader, _, stderr io.Writer) int {
-	c := &command{Tool: cli.Tool{Name: name, Stdin: stdin, Stderr: stderr}, counts: make(map[byte]int)}
+func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	written := &cli.ErrWriter{W: stdout}
+	c := &command{Tool: cli.Tool{Name: name, Stdin: stdin, Stderr: stderr}, counts: make(map[byte]int), out: bufio.NewWriter(written)}
 	if err := c.parse(args); err != nil {
 		return c.Fail(err)
 	}
@@ -118,13 +135,22 @@ func Run(name string, args []string, stdin io.Reader, _, stderr io.Writer) int {
 	if !c.queue.Permitted() {
 		return c.Fatal(cli.ExitNoPerm, "use of this command is reserved for the superuser")
 	}
-	if err := c.run(context.Background()); err != nil {
+	err = c.run(context.Background())
+	c.out.Flush() // its error is written's
+	if err != nil {
 		return c.Fail(err)
+	}
+	if written.Err != nil {
+		return c.Fatal(cli.ExitIO, "%v", written.Err)
 	}
 	return 0
 }
 
 func (c *command) parse(args []string) error {
+	var err error
+	if c.where, c.dry, args, err = cli.TakeSelection(args, time.Now()); err != nil {
+		return err
+	}
 	opts, rest, err := cli.Getopt(args, "c:d:e:f:h:H:pr:sSv")
 	if err != nil {
 		fmt.Fprintf(c.Stderr, "%s: %v\n", c.Name, err)
@@ -152,6 +178,11 @@ func (c *command) parse(args []string) error {
 		}
 	}
 	c.queues = rest
+	if c.selects() {
+		if err := c.narrow(); err != nil {
+			return err
+		}
+	}
 	if !c.purge && len(c.wishes) == 0 {
 		c.idle, c.purge = true, !c.idle
 	}
@@ -238,7 +269,7 @@ func (c *command) openLog(down bool) {
 		open = maillog.OpenDirect
 	}
 	var err error
-	if c.log, err = open(c.queue.Config, c.Name); err != nil {
+	if c.log, err = open(c.queue.Config, logName); err != nil {
 		c.Warn("the log cannot be opened: %v", err)
 	}
 }
@@ -272,6 +303,10 @@ func (c *command) fulfil(ctx context.Context, b backend) error {
 	}
 	for _, verb := range []byte(totals) {
 		if c.wished(verb) || (verb == 'e' || verb == 'H') && c.wished('f') {
+			if c.dry {
+				c.sayDry(verb)
+				continue
+			}
 			c.say(maillog.QueueActions{What: words[verb].all, N: c.counts[verb]})
 		}
 	}
@@ -280,6 +315,9 @@ func (c *command) fulfil(ctx context.Context, b backend) error {
 
 // do fulfils one wish.
 func (c *command) do(ctx context.Context, b backend, w *wish) error {
+	if c.selects() {
+		return c.doSelected(ctx, b, w)
+	}
 	if len(w.ids) > 0 {
 		if err := b.find(ctx, w.ids, c.queues, func(list []target) error { return c.apply(ctx, b, w.verb, list, true) }); err != nil {
 			return err
@@ -290,7 +328,7 @@ func (c *command) do(ctx context.Context, b backend, w *wish) error {
 			return err
 		}
 	}
-	if w.verb == 'd' && slices.Contains(c.queues, "maildrop") {
+	if w.verb == 'd' && !c.selects() && slices.Contains(c.queues, "maildrop") {
 		return c.deleteDropped(w)
 	}
 	return nil

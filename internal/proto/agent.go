@@ -20,11 +20,19 @@ type Deliver struct {
 	Active    time.Time     // when the queue manager took it up: delay b begins
 	CacheLoad bool          // look for a kept session first
 	CacheKeep bool          // keep the session for the next request
+	// Session names the session that this delivery is made over and leaves
+	// open, as long as the queue manager lives, in a Deliver that takes it up
+	// again and in a Dismiss; 0: none.
+	Session uint64
+	Keep    time.Duration // how long to keep it; 0: as the agent's own settings say
 	// Passed says that another agent orders this, for a part of its own
 	// delivery, and not the queue manager: what comes of it is that agent's to
 	// judge, and is in no Inventory.
 	Passed bool
 }
+
+// maxKeep bounds Deliver.Keep, so that it cannot overflow.
+const maxKeep = 24 * time.Hour
 
 func (*Deliver) Kind() uint16 { return KindDeliver }
 
@@ -39,6 +47,8 @@ func (m *Deliver) Append(b []byte) []byte {
 	b = mail.AppendTime(b, 'a', m.Active)
 	b = pack.Bool(b, 'l', m.CacheLoad)
 	b = pack.Bool(b, 'k', m.CacheKeep)
+	b = pack.Uint(b, 's', m.Session)
+	b = pack.Uint(b, 't', uint64(m.Keep))
 	return pack.Bool(b, 'p', m.Passed)
 }
 
@@ -77,8 +87,30 @@ func (m *Deliver) Decode(b []byte) error {
 			m.CacheLoad = r.Bool()
 		case 'k':
 			m.CacheKeep = r.Bool()
+		case 's':
+			m.Session = r.Uint()
+		case 't':
+			m.Keep = time.Duration(min(r.Uint(), uint64(maxKeep)))
 		case 'p':
 			m.Passed = r.Bool()
+		}
+	}
+	return r.Err()
+}
+
+// Dismiss tells an agent that nothing more will come for a session that it has
+// kept: it is to be closed. There is no answer.
+type Dismiss struct{ Session uint64 }
+
+func (*Dismiss) Kind() uint16 { return KindDismiss }
+
+func (m *Dismiss) Append(b []byte) []byte { return pack.Uint(b, 's', m.Session) }
+
+func (m *Dismiss) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		if r.Tag() == 's' {
+			m.Session = r.Uint()
 		}
 	}
 	return r.Err()
@@ -91,6 +123,9 @@ type DeliverReply struct {
 	// not work: the scheduler counts it against the destination.
 	SiteStatus dsn.Status
 	SiteReason string
+	// SitePartly says that it has delivered even so, to others in the same session:
+	// it wants less, and is not dead.
+	SitePartly bool
 	Kept       bool // a session for this destination is kept open
 	// Stopped says that the agent was told to stop, and so nobody has got the
 	// message: it is as if it had not been tried.
@@ -108,6 +143,7 @@ func (m *DeliverReply) Append(b []byte) []byte {
 	}
 	b = pack.String(b, 's', m.SiteStatus.String())
 	b = pack.String(b, 'r', m.SiteReason)
+	b = pack.Bool(b, 'p', m.SitePartly)
 	b = pack.Bool(b, 'k', m.Kept)
 	b = pack.Bool(b, 'x', m.Stopped)
 	return pack.Bool(b, 'c', m.Corrupt)
@@ -131,6 +167,8 @@ func (m *DeliverReply) Decode(b []byte) error {
 			m.SiteStatus = st
 		case 'r':
 			m.SiteReason = r.String()
+		case 'p':
+			m.SitePartly = r.Bool()
 		case 'k':
 			m.Kept = r.Bool()
 		case 'x':
@@ -153,6 +191,13 @@ type Inventory struct {
 	Running  []Delivery
 	Finished []Finished
 }
+
+// Detach tells an agent that the queue manager at the other end leaves: what comes
+// of its orders is for its successor. The answer, a RecordReply, comes behind all
+// outcomes that have been told here, and nothing comes behind it.
+type Detach struct{ empty }
+
+func (*Detach) Kind() uint16 { return KindDetach }
 
 // Delivery names a batch of recipients of a message.
 type Delivery struct {

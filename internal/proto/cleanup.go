@@ -1,6 +1,7 @@
 package proto
 
 import (
+	"fmt"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -27,6 +28,8 @@ const (
 	KindDeliver      = 20
 	KindDeliverReply = 21
 	KindInventory    = 22
+	KindDismiss      = 23
+	KindDetach       = 24
 	KindRewrite      = 30
 	KindRewriteReply = 31
 	KindResolve      = 32
@@ -42,6 +45,8 @@ const (
 	KindExplainReply = 55
 	KindShape        = 56
 	KindShapeReply   = 57
+	KindSelect       = 58
+	KindSelectReply  = 59
 	KindMilter       = 70
 	KindMilterReply  = 71
 )
@@ -105,6 +110,7 @@ const (
 	SubmitDiscard                           // is accepted and thrown away
 	SubmitNoReceive                         // does not consume a flow control token (mail that we make ourselves)
 	SubmitAutoUTF8                          // whether the message needs SMTPUTF8 is found out from it
+	SubmitRequeued                          // has been in a queue: who sent it was checked when it came
 )
 
 // Submit offers a message, or its first part. The envelope's ID has been made
@@ -137,6 +143,9 @@ type Submit struct {
 	// Was, when set, is what State's indexes are of: the recipients as they
 	// were, when they have gone back to what they were before mapping.
 	Was []mail.Recipient
+	// NoBCC are addresses that no automatic BCC recipient is made of: they have
+	// the message, or are to have it.
+	NoBCC []string
 }
 
 // MaxUnanswered is how many Chunks a submitter may have under way: with
@@ -185,6 +194,9 @@ func (m *Submit) Append(b []byte) []byte {
 	}
 	for i := range m.Was {
 		b = m.Was[i].Append(b, 'w')
+	}
+	for _, a := range m.NoBCC {
+		b = pack.Bytes(b, 'n', a)
 	}
 	return pack.Bytes(b, 'c', m.Content)
 }
@@ -235,6 +247,8 @@ func (m *Submit) Decode(b []byte) error {
 				return err
 			}
 			m.Was = append(m.Was, rcpt)
+		case 'n':
+			m.NoBCC = append(m.NoBCC, r.String())
 		case 'c':
 			m.Content = r.Bytes()
 		}
@@ -280,7 +294,16 @@ type SubmitReply struct {
 	Code   int // SMTP reply code: 250, 451, 452, 550, 552, 554
 	Status dsn.Status
 	Text   string // for the client, without code and status
-	Log    string // what else the submitter should know; empty mostly
+	Cause  string // of an internal failure, for the submitter's log and not for the client: "not signed: ..."; else empty
+}
+
+// Reason is the reply in one line, with its cause: for the log.
+func (m *SubmitReply) Reason() string {
+	text := fmt.Sprintf("%d %s %s", m.Code, m.Status, m.Text)
+	if m.Cause != "" {
+		text += " (" + m.Cause + ")"
+	}
+	return text
 }
 
 func (*SubmitReply) Kind() uint16 { return KindSubmitReply }
@@ -288,7 +311,7 @@ func (m *SubmitReply) Append(b []byte) []byte {
 	b = pack.Int(b, 'c', m.Code)
 	b = pack.String(b, 's', m.Status.String())
 	b = pack.String(b, 't', m.Text)
-	return pack.String(b, 'l', m.Log)
+	return pack.String(b, 'l', m.Cause)
 }
 func (m *SubmitReply) Decode(b []byte) error {
 	r := pack.NewReader(b)
@@ -305,7 +328,7 @@ func (m *SubmitReply) Decode(b []byte) error {
 		case 't':
 			m.Text = r.String()
 		case 'l':
-			m.Log = r.String()
+			m.Cause = r.String()
 		}
 	}
 	return r.Err()

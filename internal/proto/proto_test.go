@@ -11,11 +11,11 @@ import (
 )
 
 var all = []ipc.Message{&Lease{}, &LeaseReply{}, &Submit{}, &SubmitReply{}, &Chunk{}, &ChunkReply{}, &Abort{}, &Attach{},
-	&Entries{}, &Record{}, &RecordReply{}, &Locate{}, &LocateReply{}, &Deliver{}, &DeliverReply{}, &Inventory{}, &Rewrite{},
+	&Entries{}, &Record{}, &RecordReply{}, &Locate{}, &LocateReply{}, &Deliver{}, &DeliverReply{}, &Inventory{}, &Dismiss{}, &Rewrite{},
 	&RewriteReply{}, &Resolve{}, &ResolveReply{}, &Stale{}, &Notify{}, &NotifyReply{}, &List{}, &ListReply{}, &Command{},
-	&CommandReply{}, &Explain{}, &ExplainReply{}, &Shape{}, &ShapeReply{}, &Probe{}, &ProbeReply{}, &Probed{}, &Milter{}, &MilterReply{},
+	&CommandReply{}, &Explain{}, &ExplainReply{}, &Shape{}, &ShapeReply{}, &Select{}, &SelectReply{}, &Probe{}, &ProbeReply{}, &Probed{}, &Milter{}, &MilterReply{},
 	&Lookup{}, &LookupReply{},
-	&Present{}, &Measure{}, &Measures{}, &MeasuresReply{}}
+	&Override{}, &OverrideReply{}, &Present{}, &Measure{}, &Measures{}, &MeasuresReply{}}
 
 // Every field of every message survives the journey: a field that is added
 // and forgotten in Append or Decode fails here.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/pack"
 	"posthaste/internal/spool"
@@ -55,6 +56,9 @@ type Item struct {
 	Attempts     int
 	ForcedExpire bool
 	Sender       string
+	Client       string     // name of the client that the message came from; empty: it was submitted here
+	ClientAddr   string     // its address
+	SASLUser     string     // as whom it logged in; may be empty
 	Recipients   []ItemRcpt // those with something left to do
 	Ref          spool.Ref  // Brief: where the message lies
 	Done         []byte     // Brief: bitmap of the recipients left out, as in spool.Entry
@@ -64,6 +68,16 @@ type Item struct {
 // not been delivered, if there was an attempt.
 type ItemRcpt struct {
 	Address, Orig, Reason string
+	Status                dsn.Status // of that attempt
+}
+
+// Describe fills in what the envelope says.
+func (it *Item) Describe(env *mail.Envelope) {
+	it.Sender, it.Arrival = env.Sender, env.Arrival
+	if env.Client.Addr != "" {
+		it.Client, it.ClientAddr = env.Client.Name, env.Client.Addr
+	}
+	it.SASLUser = env.SASL.Username
 }
 
 // ListReply is a page. Next is the cursor to go on with, 0 at the end.
@@ -105,11 +119,18 @@ func (it *Item) append(b []byte) []byte {
 	b = pack.Int(b, 't', it.Attempts)
 	b = pack.Bool(b, 'x', it.ForcedExpire)
 	b = pack.Bytes(b, 'S', it.Sender)
+	b = pack.String(b, 'c', it.Client)
+	b = pack.String(b, 'A', it.ClientAddr)
+	b = pack.String(b, 'u', it.SASLUser)
 	for _, rc := range it.Recipients {
 		b = pack.Nested(b, 'R', func(b []byte) []byte {
 			b = pack.Bytes(b, 'R', rc.Address)
 			b = pack.String(b, 'O', rc.Orig)
-			return pack.String(b, 'r', rc.Reason)
+			b = pack.String(b, 'r', rc.Reason)
+			if rc.Status.IsZero() {
+				return b
+			}
+			return pack.String(b, 's', rc.Status.String())
 		})
 	}
 	if !it.Ref.IsZero() {
@@ -138,6 +159,12 @@ func (it *Item) decode(field []byte) error {
 			it.ForcedExpire = r.Bool()
 		case 'S':
 			it.Sender = r.String()
+		case 'c':
+			it.Client = r.String()
+		case 'A':
+			it.ClientAddr = r.String()
+		case 'u':
+			it.SASLUser = r.String()
 		case 'R':
 			var rc ItemRcpt
 			f := pack.NewReader(r.Bytes())
@@ -149,6 +176,8 @@ func (it *Item) decode(field []byte) error {
 					rc.Orig = f.String()
 				case 'r':
 					rc.Reason = f.String()
+				case 's':
+					rc.Status, _ = dsn.ParseStatus(f.String())
 				}
 			}
 			if f.Err() != nil {
@@ -245,12 +274,28 @@ func (m *CommandReply) Decode(b []byte) error {
 	return r.Err()
 }
 
-// Explain asks why a message has not gone yet.
-type Explain struct{ ID mail.QueueID }
+// Explain asks why a message has not gone yet, or, without an ID, how things are with a destination.
+type Explain struct {
+	ID          mail.QueueID
+	Destination string // as package selection has it
+}
 
-func (*Explain) Kind() uint16             { return KindExplain }
-func (m *Explain) Append(b []byte) []byte { return pack.String(b, 'q', m.ID) }
-func (m *Explain) Decode(b []byte) error  { return (*Abort)(m).Decode(b) }
+func (*Explain) Kind() uint16 { return KindExplain }
+func (m *Explain) Append(b []byte) []byte {
+	return pack.String(pack.String(b, 'q', m.ID), 'd', m.Destination)
+}
+func (m *Explain) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 'q':
+			m.ID = mail.QueueID(r.String())
+		case 'd':
+			m.Destination = r.String()
+		}
+	}
+	return r.Err()
+}
 
 // ExplainReply is the answer in lines of text. None: no such message.
 type ExplainReply struct{ Lines []string }

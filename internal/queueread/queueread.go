@@ -59,6 +59,9 @@ func (o *Opener) Current(ctx context.Context, id mail.QueueID) (st *spool.Stored
 			break
 		}
 	}
+	if errors.Is(err, spool.ErrStale) { // it is not where cleanup says
+		err = fmt.Errorf("%w: %v", spool.ErrCorrupt, err)
+	}
 	return nil, entry, err
 }
 

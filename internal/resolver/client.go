@@ -46,6 +46,9 @@ type Options struct {
 	// Filter, if not nil, is shown each record of an answer that would be
 	// used, as "NAME. TTL IN TYPE DATA", and says whether to keep it.
 	Filter func(record string) bool
+	// Warn, if not nil, is told of a name server that does not answer: once
+	// in five minutes, not for each question. It may be called concurrently.
+	Warn func(format string, args ...any)
 }
 
 // Client is the Resolver over real name servers.
@@ -82,6 +85,7 @@ func New(o Options) *Client {
 	if c.ask == nil {
 		w := newWire(o.ResolvConf, c.cache.clear)
 		w.conf.servers, w.conf.trustAD = parseServers(o.Servers), o.TrustAD
+		w.silence.warn = o.Warn
 		w.conf.get(time.Now())
 		c.ask = w
 	}

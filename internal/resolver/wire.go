@@ -27,6 +27,8 @@ const (
 type wire struct {
 	conf *confFile
 	turn atomic.Uint32 // for "options rotate"
+
+	silence silence
 }
 
 func newWire(path string, changed func()) *wire { return &wire{conf: newConfFile(path, changed)} }
@@ -53,6 +55,11 @@ func (w *wire) Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error) {
 		for i := range conf.servers {
 			server := conf.servers[(start+i)%len(conf.servers)]
 			m, err := ask(ctx, server, q, conf)
+			if err == nil {
+				w.silence.heard(server)
+			} else if ctx.Err() == nil {
+				w.silence.missed(server, err, time.Now())
+			}
 			switch {
 			case err != nil:
 				last = fmt.Errorf("name server %s: %w", server, err)

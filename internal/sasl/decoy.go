@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -22,10 +21,9 @@ const decoyFile = "sasl_decoy"
 
 const decoyKeyLen = 32
 
-// DecoyKey gives the key of made-up salts that is kept in a directory, which
-// must exist. The first who asks makes it.
+// DecoyKey gives the key of made-up salts that is kept in a directory. The first who asks makes it.
 func DecoyKey(dir string) ([]byte, error) {
-	root, err := os.OpenRoot(dir)
+	root, err := statedir.Open(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -43,14 +41,11 @@ func DecoyKey(dir string) ([]byte, error) {
 }
 
 // makeDecoyKey makes the file, whole, unless another process has just done so.
-func makeDecoyKey(root *os.Root) error {
+func makeDecoyKey(root *statedir.Dir) error {
 	key := make([]byte, decoyKeyLen)
 	rand.Read(key)
 	name := decoyFile + "." + rand.Text()
 	err := root.WriteFile(name, key, 0o600)
-	if err == nil {
-		err = statedir.Own(root, name)
-	}
 	if err == nil {
 		if err = root.Link(name, decoyFile); errors.Is(err, fs.ErrExist) {
 			err = nil

@@ -1,7 +1,6 @@
 package sasl
 
 import (
-	"bufio"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -11,18 +10,22 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"posthaste/internal/lockstep"
 )
 
 const (
-	dovecotTimeout = 60 * time.Second // of one step; Dovecot delays failures on purpose
-	dovecotFresh   = time.Minute      // how long the list of mechanisms is believed
-	maxDovecotLine = 32 << 10
+	dovecotTimeout  = 60 * time.Second // of one step; Dovecot delays failures on purpose
+	dovecotFresh    = time.Minute      // how long the list of mechanisms is believed
+	maxDovecotLine  = 32 << 10
+	maxDovecotLines = 200 // in one step
 )
 
 // Dovecot is a Backend that relays to a Dovecot authentication server. Each
 // exchange has a connection of its own.
 type Dovecot struct {
 	network, addr string
+	timeout       time.Duration // of one step
 
 	mu    sync.Mutex
 	mechs []Mechanism
@@ -33,9 +36,9 @@ type Dovecot struct {
 // socket, or inet:host:port.
 func NewDovecot(path string) *Dovecot {
 	if addr, inet := strings.CutPrefix(path, "inet:"); inet {
-		return &Dovecot{network: "tcp", addr: addr}
+		return &Dovecot{network: "tcp", addr: addr, timeout: dovecotTimeout}
 	}
-	return &Dovecot{network: "unix", addr: strings.TrimPrefix(path, "unix:")}
+	return &Dovecot{network: "unix", addr: strings.TrimPrefix(path, "unix:"), timeout: dovecotTimeout}
 }
 
 // Close implements Backend.
@@ -80,12 +83,12 @@ func (d *Dovecot) Start(ctx context.Context, mechanism string, client Client) (E
 
 // dial connects and exchanges greetings.
 func (d *Dovecot) dial(ctx context.Context) (*dovecotExchange, error) {
-	dialer := net.Dialer{Timeout: dovecotTimeout}
+	dialer := net.Dialer{Timeout: d.timeout}
 	nc, err := dialer.DialContext(ctx, d.network, d.addr)
 	if err != nil {
 		return nil, fmt.Errorf("authentication server %s: %w", d.addr, err)
 	}
-	c := &dovecotExchange{nc: nc, br: bufio.NewReaderSize(nc, maxDovecotLine)}
+	c := &dovecotExchange{nc: lockstep.New(nc), timeout: d.timeout}
 	mechs, err := c.greet()
 	if err != nil {
 		nc.Close()
@@ -99,24 +102,57 @@ func (d *Dovecot) dial(ctx context.Context) (*dovecotExchange, error) {
 
 // A dovecotExchange is one connection, for one attempt.
 type dovecotExchange struct {
-	nc     net.Conn
-	br     *bufio.Reader
-	client Client
-	mech   string
-	begun  bool
-	user   string
+	nc      *lockstep.Conn
+	timeout time.Duration
+	client  Client
+	mech    string
+	begun   bool
+	lines   int // read in this step
+	user    string
 }
 
 func (c *dovecotExchange) Username() string { return c.user }
 func (c *dovecotExchange) Close()           { c.nc.Close() }
 
+// step begins a step: what we say, and what the server says to it. All of it has one
+// deadline, and one bound on the lines.
+func (c *dovecotExchange) step() {
+	c.nc.SetDeadline(time.Now().Add(c.timeout))
+	c.lines = 0
+}
+
 func (c *dovecotExchange) line() ([]string, error) {
-	c.nc.SetDeadline(time.Now().Add(dovecotTimeout))
-	text, err := c.br.ReadSlice('\n')
+	if c.lines++; c.lines > maxDovecotLines {
+		return nil, fmt.Errorf("%w: over %d lines", lockstep.ErrLong, maxDovecotLines)
+	}
+	text, err := lockstep.ReadLine(c.nc.Reader(), maxDovecotLine)
 	if err != nil {
 		return nil, err
 	}
-	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\t"), nil
+	return strings.Split(string(text), "\t"), nil
+}
+
+// unasked reads what has come since the last step: there may be news about the server,
+// but no answer to what we have not said yet.
+func (c *dovecotExchange) unasked() error {
+	for {
+		err := c.nc.Before()
+		if !errors.Is(err, lockstep.ErrUnasked) {
+			return err
+		}
+		words, lerr := c.line()
+		if lerr != nil {
+			return lerr
+		}
+		if c.ours(words) {
+			return err
+		}
+	}
+}
+
+// ours says whether a line is about our login, and not news about the server.
+func (c *dovecotExchange) ours(words []string) bool {
+	return len(words) > 1 && words[1] == "1" && (words[0] == "OK" || words[0] == "CONT" || words[0] == "FAIL")
 }
 
 func (c *dovecotExchange) send(words ...string) error {
@@ -130,12 +166,12 @@ func (c *dovecotExchange) send(words ...string) error {
 			}, w)
 		}
 	}
-	c.nc.SetDeadline(time.Now().Add(dovecotTimeout))
 	_, err := c.nc.Write([]byte(strings.Join(words, "\t") + "\n"))
 	return err
 }
 
 func (c *dovecotExchange) greet() ([]Mechanism, error) {
+	c.step()
 	if err := c.send("VERSION", "1", "1"); err != nil {
 		return nil, err
 	}
@@ -144,7 +180,7 @@ func (c *dovecotExchange) greet() ([]Mechanism, error) {
 	}
 	var mechs []Mechanism
 	versioned := false
-	for n := 0; n < 200; n++ {
+	for {
 		words, err := c.line()
 		if err != nil {
 			return nil, err
@@ -167,7 +203,6 @@ func (c *dovecotExchange) greet() ([]Mechanism, error) {
 			return mechs, nil
 		}
 	}
-	return nil, errors.New("greeting has no end")
 }
 
 func dovecotProperties(words []string) (p Property) {
@@ -191,9 +226,14 @@ func dovecotProperties(words []string) (p Property) {
 }
 
 // Next implements Exchange.
-func (c *dovecotExchange) Next(_ context.Context, response []byte) ([]byte, bool, error) {
+func (c *dovecotExchange) Next(ctx context.Context, response []byte) (challenge []byte, done bool, err error) {
+	c.step()
+	stop := context.AfterFunc(ctx, func() { c.nc.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := c.unasked(); err != nil {
+		return nil, false, err
+	}
 	b64 := base64.StdEncoding.EncodeToString(response)
-	var err error
 	if c.begun {
 		err = c.send("CONT", "1", b64)
 	} else {
@@ -220,7 +260,7 @@ func (c *dovecotExchange) answer() ([]byte, bool, error) {
 		if err != nil {
 			return nil, false, err
 		}
-		if len(words) < 2 || words[1] != "1" {
+		if !c.ours(words) {
 			continue // news about the server
 		}
 		params := map[string]string{}

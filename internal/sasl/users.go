@@ -227,9 +227,15 @@ func sameUser(name, user string) bool {
 	return ok && name == user
 }
 
+// passwords says whether a password is that of a user, whose name has been prepared. A *Failure
+// says that it is not.
+type passwords interface {
+	check(ctx context.Context, user, password string) error
+}
+
 // plain is PLAIN, RFC 4616.
 type plain struct {
-	users *Users
+	users passwords
 	user  string
 }
 
@@ -260,7 +266,7 @@ func (p *plain) Next(ctx context.Context, response []byte) ([]byte, bool, error)
 // login is LOGIN, which never became a standard: name and password are asked
 // for one after the other.
 type login struct {
-	users *Users
+	users passwords
 	user  string
 	asked int
 }

@@ -26,7 +26,7 @@ func (c *Command) deliver(o *options) error {
 	cfg, err := config.Read(config.Dir(o.configDir))
 	if err == nil {
 		err = cfg.Check("queue_directory", "command_directory", "pickup_service_name", "message_size_limit",
-			"header_size_limit", "header_address_token_limit", "default_verp_delimiters", "verp_delimiter_filter")
+			"header_size_limit", "default_verp_delimiters", "verp_delimiter_filter")
 	}
 	if err != nil {
 		return failf(ExitConfig, "%v", err)
@@ -41,7 +41,7 @@ func (c *Command) deliver(o *options) error {
 	}
 	content := newContent(in, !o.dotIsData, cfg.Bytes("message_size_limit"))
 	if o.extract {
-		found, err := content.recipients(cfg.Int("header_size_limit"), cfg.Int("header_address_token_limit"))
+		found, err := content.recipients(cfg.Int("header_size_limit"))
 		if err != nil {
 			return err
 		}
@@ -49,11 +49,11 @@ func (c *Command) deliver(o *options) error {
 			h.Recipients = append(h.Recipients, mail.Recipient{Address: a, Notify: o.notify})
 		}
 		if len(h.Recipients) == 0 {
-			return failf(ExitUsage, "No recipient addresses found in message header")
+			return failf(ExitTempFail, "%s(%d): No recipient addresses found in message header", h.Sender, h.UID)
 		}
 	}
 	if len(h.Recipients) == 0 {
-		return failf(ExitUsage, "Recipient addresses must be specified on the command line or via the -t option")
+		return failf(ExitTempFail, "%s(%d): Recipient addresses must be specified on the command line or via the -t option", h.Sender, h.UID)
 	}
 	if err := c.Drop(cfg, h, content); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (o *options) envelope(cfg *config.Config) (*maildrop.Header, error) {
 	if h.VERP == "default" {
 		h.VERP = cfg.String("default_verp_delimiters")
 	} else if allowed := cfg.String("verp_delimiter_filter"); strings.Trim(h.VERP, allowed) != "" {
-		return nil, failf(ExitUsage, "-XV%s: VERP needs two delimiter characters out of %s (verp_delimiter_filter)", h.VERP, allowed)
+		return nil, failf(ExitTempFail, "-XV%s: VERP needs two delimiter characters out of %s (verp_delimiter_filter)", h.VERP, allowed)
 	}
 	for _, arg := range o.recipients {
 		for _, a := range rfc5322.AppendAddresses(nil, arg, 0) {
@@ -266,60 +266,85 @@ func (c *content) Read(p []byte) (int, error) {
 }
 
 // recipients reads the header and finds the addresses in To, Cc and Bcc, or in
-// their Resent- forms if there is any of those. A field is looked at up to
-// fieldLimit octets and tokenLimit tokens.
-func (c *content) recipients(fieldLimit, tokenLimit int) ([]string, error) {
-	var plain, resent []string
-	isResent := false
-	var field []byte
-	take := func() {
-		f, ok := rfc5322.ParseField(field)
-		field = field[:0]
-		if !ok {
-			return
-		}
-		list := &plain
-		name := strings.ToLower(string(f.Name()))
-		if rest, is := strings.CutPrefix(name, "resent-"); is {
-			name, list = rest, &resent
-		}
-		if name != "to" && name != "cc" && name != "bcc" {
-			return
-		}
-		isResent = isResent || list == &resent
-		for _, a := range rfc5322.AppendAddresses(nil, string(f.Body()), tokenLimit) {
-			if a.Addr != "" {
-				*list = append(*list, a.Addr)
-			}
-		}
-	}
+// their Resent- forms if there is any of those. Each of them is a recipient, or
+// the message is refused: a field of them must not be longer than fieldLimit
+// octets. Of another field more is not looked at.
+func (c *content) recipients(fieldLimit int) ([]string, error) {
+	found := recipientFields{limit: fieldLimit}
 	var header []byte
 	for {
+		continues := c.midline // a part of a line, after another
 		b, err := c.line()
 		if err != nil && err != io.EOF {
 			return nil, err
 		}
 		header = append(header, b...)
-		continues := len(b) > 0 && (b[0] == ' ' || b[0] == '\t')
-		if !continues {
-			take()
+		continues = continues || len(b) > 0 && (b[0] == ' ' || b[0] == '\t')
+		if !continues || err == io.EOF {
+			if ferr := found.end(); ferr != nil {
+				return nil, ferr
+			}
 		}
-		if err == io.EOF || len(b) == 1 && b[0] == '\n' || !continues && !rfc5322.IsField(string(b)) {
+		if err == io.EOF || !continues && !rfc5322.IsField(string(b)) { // an empty line is no field either
 			break
 		}
-		if len(field)+len(b) <= fieldLimit {
-			field = append(field, b...)
-		}
+		found.add(b)
 		if len(header) > maxHeader {
 			return nil, failf(ExitDataErr, "the message header is longer than %d octets", maxHeader)
 		}
 	}
 	c.pending = header
-	if isResent {
-		return resent, nil
+	if found.isResent {
+		return found.resent, nil
 	}
-	return plain, nil
+	return found.plain, nil
 }
 
 // maxHeader bounds the header that -t keeps in memory.
 const maxHeader = 16 << 20
+
+// recipientFields gathers the addresses of a header, field by field.
+type recipientFields struct {
+	limit         int    // octets of a field
+	field         []byte // the present one, as far as it is within the limit
+	cut           bool   // there is more of it
+	plain, resent []string
+	isResent      bool
+}
+
+// add takes the next piece of the present field.
+func (r *recipientFields) add(b []byte) {
+	if room := max(r.limit-len(r.field), 0); len(b) > room {
+		b, r.cut = b[:room], true
+	}
+	r.field = append(r.field, b...)
+}
+
+// end ends the present field, if there is one.
+func (r *recipientFields) end() error {
+	f, ok := rfc5322.ParseField(r.field)
+	cut := r.cut
+	r.field, r.cut = r.field[:0], false
+	if !ok {
+		return nil
+	}
+	list := &r.plain
+	name := strings.ToLower(string(f.Name()))
+	if rest, is := strings.CutPrefix(name, "resent-"); is {
+		name, list = rest, &r.resent
+	}
+	if name != "to" && name != "cc" && name != "bcc" {
+		return nil
+	}
+	if cut {
+		return failf(ExitTempFail, "unable to extract recipients: message header length exceeds safety limit: "+
+			"the field %s: is longer than %d octets (header_size_limit); nothing was sent", f.Name(), r.limit)
+	}
+	r.isResent = r.isResent || list == &r.resent
+	for _, a := range rfc5322.AppendAddresses(nil, string(f.Body()), 0) {
+		if a.Addr != "" {
+			*list = append(*list, a.Addr)
+		}
+	}
+	return nil
+}

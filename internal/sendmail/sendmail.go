@@ -13,19 +13,21 @@
 // # Security
 //
 // It runs as whoever calls it, with input from anywhere. It holds one line of
-// the message in memory, of bounded length, and with -t the header, up to
-// header_size_limit for each field.
+// the message in memory, of bounded length, and with -t the header, up to 16 MiB.
+// A field that names recipients may have header_size_limit octets. A message whose
+// field is longer is refused (75): no recipient is left out.
 //
 // # Parameters
 //
-// queue_directory, command_directory, message_size_limit,
+// queue_directory, command_directory, message_size_limit, header_size_limit,
 // verp_delimiter_filter, default_verp_delimiters.
 //
 // # Diagnostics
 //
-// The exit status is one of sysexits.h: 0 queued, 64 wrong usage, 65 malformed
+// The exit status is one of sysexits.h: 0 queued, 65 malformed
 // input, 69 not queued, 71 system error, 73 cannot write, 75 try again, 77 not
-// permitted, 78 wrong configuration.
+// permitted, 78 wrong configuration. A wrong command line, and a message without
+// recipients, are 75 too, as with Postfix: the caller keeps the message.
 package sendmail
 
 import (
@@ -44,7 +46,6 @@ import (
 // Exit statuses of sysexits.h.
 const (
 	ExitOK          = 0
-	ExitUsage       = 64
 	ExitDataErr     = 65
 	ExitUnavailable = 69
 	ExitSoftware    = 70
@@ -154,7 +155,7 @@ func (c *Command) dispatch(o *options) (status int, err error) {
 		return ExitOK, c.deliver(o)
 	}
 	if len(o.recipients) > 0 || o.extract {
-		return 0, failf(ExitUsage, "%s: cannot be combined with recipients or -t", o.mode)
+		return 0, failf(ExitTempFail, "%s: cannot be combined with recipients or -t", o.mode)
 	}
 	switch o.mode {
 	case modeMailq:
@@ -212,7 +213,7 @@ func (o *options) word(w string, next func() (string, bool)) error {
 			if w == "" {
 				var ok bool
 				if w, ok = next(); !ok {
-					return failf(ExitUsage, "option -%c requires a value", letter)
+					return failf(ExitTempFail, "option -%c requires a value", letter)
 				}
 			}
 			return o.set(letter, w)
@@ -236,7 +237,7 @@ func (o *options) setFlush(w string, next func() (string, bool)) error {
 		value := w[1:]
 		if value == "" {
 			if value, ok = next(); !ok {
-				return failf(ExitUsage, "option -q%c requires a value", w[0])
+				return failf(ExitTempFail, "option -q%c requires a value", w[0])
 			}
 		}
 		flag := "-i"
@@ -249,7 +250,7 @@ func (o *options) setFlush(w string, next func() (string, bool)) error {
 			o.mode = modeIgnore
 		}
 	default:
-		return failf(ExitUsage, "-q%s is not implemented", w)
+		return failf(ExitTempFail, "-q%s is not implemented", w)
 	}
 	return nil
 }
@@ -269,9 +270,9 @@ func (o *options) flag(letter byte) error {
 		o.header.Trace |= mail.TraceRecord
 	case 'c', 'm', 'U', 'x':
 	case 'n':
-		return failf(ExitUsage, "-n: not supported: aliases cannot be turned off")
+		return failf(ExitTempFail, "-n: not supported: aliases cannot be turned off")
 	default:
-		return failf(ExitUsage, "unknown option -%c", letter)
+		return failf(ExitTempFail, "unknown option -%c", letter)
 	}
 	return nil
 }
@@ -285,7 +286,7 @@ func (o *options) set(letter byte, v string) error {
 			o.header.Body8Bit = true
 		case "7BIT":
 		default:
-			return failf(ExitUsage, "-B %s: expected 7BIT or 8BITMIME", v)
+			return failf(ExitTempFail, "-B %s: expected 7BIT or 8BITMIME", v)
 		}
 	case 'C':
 		o.configDir = v
@@ -347,7 +348,7 @@ func (o *options) setVERP(v string) error {
 	if v == "" {
 		v = "default"
 	} else if len(v) != 2 {
-		return failf(ExitUsage, "-XV%s: VERP needs two delimiter characters", v)
+		return failf(ExitTempFail, "-XV%s: VERP needs two delimiter characters", v)
 	}
 	o.header.VERP = v
 	return nil
@@ -365,7 +366,7 @@ func (o *options) setMode(v string) error {
 		o.mode = modeVerify
 		o.header.Trace |= mail.TraceReport
 	default:
-		return failf(ExitUsage, "-b%s: unknown mode", v)
+		return failf(ExitTempFail, "-b%s: unknown mode", v)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package sendmail
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -81,8 +82,8 @@ func TestCommandLine(t *testing.T) {
 		{"-f a@b.test -i -oi -om -oee -em -m -U -Ac -B 8BITMIME -h 5 -L tag -p x -O name=x joe", 0, "", "joe"},
 		{"-- -t", 0, "", "-t"},
 		{"joe -t", 0, "", "joe -t"},
-		{"", 64, "Recipient addresses must be specified", refused},
-		{"-t", 64, "No recipient addresses found", refused},
+		{"", 75, "Recipient addresses must be specified", refused},
+		{"-t", 75, "No recipient addresses found", refused},
 		{"-bp", 0, "<mailq>", refused},
 		{"-bi", 0, "<newaliases>", refused},
 		{"-I", 0, "<newaliases>", refused},
@@ -94,26 +95,26 @@ func TestCommandLine(t *testing.T) {
 		{"-qIabc", 0, "<flush -i abc>", refused},
 		{"-qR x.test", 0, "<flush -s x.test>", refused},
 		{"-q30m", 0, "", refused},
-		{"-qS x", 64, "-qS is not implemented", refused},
-		{"-bp joe", 64, "sendmail: fatal: -bp: cannot be combined with recipients or -t\n", refused},
-		{"-bi joe", 64, "sendmail: fatal: -bi: cannot be combined with recipients or -t\n", refused},
-		{"-bd joe", 64, "sendmail: fatal: -bd: cannot be combined with recipients or -t\n", refused},
-		{"-bs -t", 64, "sendmail: fatal: -bs: cannot be combined with recipients or -t\n", refused},
-		{"-q joe", 64, "sendmail: fatal: -q: cannot be combined with recipients or -t\n", refused},
+		{"-qS x", 75, "-qS is not implemented", refused},
+		{"-bp joe", 75, "sendmail: fatal: -bp: cannot be combined with recipients or -t\n", refused},
+		{"-bi joe", 75, "sendmail: fatal: -bi: cannot be combined with recipients or -t\n", refused},
+		{"-bd joe", 75, "sendmail: fatal: -bd: cannot be combined with recipients or -t\n", refused},
+		{"-bs -t", 75, "sendmail: fatal: -bs: cannot be combined with recipients or -t\n", refused},
+		{"-q joe", 75, "sendmail: fatal: -q: cannot be combined with recipients or -t\n", refused},
 		{"-N never joe", 0, "", "joe"},
 		{"-N soon joe", 0, `sendmail: warning: -N "soon": expected never, or a list`, "joe"},
 		{"-R some joe", 0, `sendmail: warning: -R "some": expected full or hdrs; it is ignored`, "joe"},
 		{"-V \x01 joe", 0, `sendmail: warning: -V "\x01": expected an envelope ID`, "joe"},
 		{"-XV+= joe", 0, "", "joe"},
-		{"-XV+ joe", 64, "VERP needs two delimiter characters", refused},
-		{"-XVab joe", 64, "VERP needs two delimiter characters", refused},
+		{"-XV+ joe", 75, "VERP needs two delimiter characters", refused},
+		{"-XVab joe", 75, "VERP needs two delimiter characters", refused},
 		{"-X log joe", 0, "", "joe"},
 		{"-X EMPTY joe", 0, "", "joe"},
-		{"-b EMPTY joe", 64, "-b: unknown mode", refused},
-		{"-bz joe", 64, "-bz: unknown mode", refused},
-		{"-B 9BIT joe", 64, "-B 9BIT: expected 7BIT or 8BITMIME", refused},
-		{"-n joe", 64, "aliases cannot be turned off", refused},
-		{"-b", 64, "option -b requires a value", refused},
+		{"-b EMPTY joe", 75, "-b: unknown mode", refused},
+		{"-bz joe", 75, "-bz: unknown mode", refused},
+		{"-B 9BIT joe", 75, "-B 9BIT: expected 7BIT or 8BITMIME", refused},
+		{"-n joe", 75, "aliases cannot be turned off", refused},
+		{"-b", 75, "option -b requires a value", refused},
 		{"-bv joe", 0, "Mail Delivery Status Report will be mailed to <", "joe"},
 		{"-v -f a@b.test joe", 0, "Mail Delivery Status Report will be mailed to <a@b.test>.\n", "joe"},
 	} {
@@ -139,7 +140,7 @@ func TestCommandLine(t *testing.T) {
 		if out, status, h, _ := s.run(t, name, ""); out != tool || status != 0 || h != nil {
 			t.Errorf("%s: exit status %d, %q", name, status, out)
 		}
-		if out, status, _, _ := s.run(t, name, "", "joe"); status != 64 || strings.Contains(out, tool) {
+		if out, status, _, _ := s.run(t, name, "", "joe"); status != 75 || strings.Contains(out, tool) {
 			t.Errorf("%s joe: exit status %d, %q", name, status, out)
 		}
 	}
@@ -185,7 +186,7 @@ func TestContent(t *testing.T) {
 func TestMalformedParameter(t *testing.T) {
 	t.Parallel()
 	for _, line := range []string{"message_size_limit = abc", "header_size_limit = x", "queue_directory = relative", "command_directory = ${x",
-		"pickup_service_name = ${x", "header_address_token_limit = -", "default_verp_delimiters = ${x", "verp_delimiter_filter = ${x"} {
+		"pickup_service_name = ${x", "header_size_limit = -", "default_verp_delimiters = ${x", "verp_delimiter_filter = ${x"} {
 		s := newSite(t)
 		f, err := os.OpenFile(filepath.Join(s.dir, "main.cf"), os.O_APPEND|os.O_WRONLY, 0)
 		if err == nil {
@@ -199,5 +200,55 @@ func TestMalformedParameter(t *testing.T) {
 		if out, status, h, _ := s.run(t, "sendmail", "To: a\n", "-t", "-XV"); status != 78 || h != nil || !strings.Contains(out, "main.cf:5: "+name+" = ") {
 			t.Errorf("%s: exit status %d, %q", line, status, out)
 		}
+	}
+}
+
+// A recipient that is named is taken, or the whole message is refused: however
+// many there are, however the header is folded.
+func TestNoRecipientIsDropped(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	list := func(n int, sep string) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, "u%d@x.test%s", i, sep)
+		}
+		return strings.TrimSuffix(b.String(), sep)
+	}
+	const body = "\nSubject: x\n\nbody\n"
+	for _, c := range []struct {
+		name, header string
+		args         []string
+		status, want int
+	}{
+		{"folded", "Bcc: " + list(5000, ",\n\t"), []string{"-t"}, 0, 5000},
+		{"one line", "Bcc: " + list(5000, ", "), []string{"-t"}, 0, 5000},
+		{"one line, by words", "To: " + list(6000, " "), []string{"-t"}, 0, 6000},
+		{"two fields", "To: " + list(5000, ", ") + "\nCc: " + strings.ReplaceAll(list(5000, ", "), "u", "v"), []string{"-t"}, 0, 10000},
+		{"resent", "Resent-Bcc: " + list(5000, ",") + "\nTo: a@b.test", []string{"-t"}, 0, 5000},
+		{"one line, too long", "Bcc: " + list(9000, ","), []string{"-t"}, ExitTempFail, 0},
+		{"folded, too long", "Subject: y\nBcc: " + list(9000, ",\n "), []string{"-t"}, ExitTempFail, 0},
+		{"a short line after what is too long", "To: a@x.test,\n " + strings.Repeat("x", 110000) + "@x.test,\n b@x.test", []string{"-t"}, ExitTempFail, 0},
+		{"another field too long", "To: a@x.test\nX: " + strings.Repeat("x", 110000), []string{"-t"}, 0, 1},
+		{"last field of the input", "X: y\nTo: " + list(3, ","), []string{"-t"}, 0, 3},
+		{"arguments", "X: y", []string{"-f", "a@b.test", list(8000, ","), "b@x.test"}, 0, 8001},
+	} {
+		out, status, h, content := s.run(t, "sendmail", c.header+body, c.args...)
+		got := 0
+		if h != nil {
+			got = len(h.Recipients)
+		}
+		if status != c.status || got != c.want {
+			t.Errorf("%s: status %d, %d recipients, want %d and %d: %.300s", c.name, status, got, c.status, c.want, out)
+		}
+		if status == ExitTempFail && !strings.Contains(out, "unable to extract recipients: message header length exceeds safety limit") {
+			t.Errorf("%s: said %q", c.name, out)
+		}
+		if status == 0 && content != c.header+body {
+			t.Errorf("%s: the content is not what it was", c.name)
+		}
+	}
+	if _, status, h, _ := s.run(t, "sendmail", "X: y\nTo: a@x.test,\n b@x.test", "-t"); status != 0 || len(h.Recipients) != 2 {
+		t.Errorf("a header without a body: status %d, %v", status, h)
 	}
 }

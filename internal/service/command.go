@@ -21,9 +21,15 @@ const (
 
 // The bytes that a service writes to its status socket.
 const (
-	StatusUsed    = 'U' // has begun to serve
-	StatusRetired = 'D' // has given up its sockets
+	StatusUsed     = 'U' // has begun to serve
+	StatusReady    = 'R' // is prepared, and waits for StatusGo
+	StatusRetired  = 'D' // has given up its sockets
+	StatusReleased = 'L' // has given up what an exclusive service owns
 )
+
+// StatusGo is what master writes there: the process may serve. Of an exclusive
+// service that is when its predecessor has given up what both own.
+const StatusGo = 'G'
 
 // A CommandLine is what master tells a service on its command line. The
 // options are Postfix's where it has them.

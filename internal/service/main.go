@@ -1,10 +1,10 @@
 package service
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -39,7 +39,7 @@ func Main(spec Spec, args []string) int {
 		fmt.Fprintf(os.Stderr, "%s: fatal: %v\n", spec.Process, err)
 		return 1
 	}
-	p := &process{spec: spec, cl: cl, status: newStatus(StatusFD)}
+	p := &process{spec: spec, cl: cl, status: newStatus(StatusFD), turn: make(chan struct{})}
 	if err := p.setUp(); err != nil {
 		if p.env.Log == nil {
 			fmt.Fprintf(os.Stderr, "fatal: %v\n", err)
@@ -62,7 +62,9 @@ type process struct {
 	cl     *CommandLine
 	env    Env
 	status *status
-	retire func() // takes no new work, and ends when what is in hand is done
+	retire func()        // takes no new work, and ends when what is in hand is done
+	leave  func()        // the same, when it suits
+	turn   chan struct{} // closed when master lets the process serve
 }
 
 // checkInherited says whether the descriptors are those that master passes,
@@ -103,7 +105,7 @@ func (p *process) setUp() error {
 	}
 	env.confined = confine.New(func(path string) {
 		env.Log.Info("table %s has changed -- restarting", path)
-		p.retire()
+		p.leave()
 	})
 	env.confine = p.confine
 	if p.spec.Confines {
@@ -263,6 +265,16 @@ func (p *process) run() int {
 	ctx, retire := context.WithCancel(context.WithValue(stopCtx, stopKey{}, stopCtx))
 	defer retire()
 	p.retire, env.retire = retire, retire
+	env.await, env.leaving = p.await, make(chan struct{})
+	p.leave = retire
+	if p.spec.Lingers {
+		p.leave = sync.OnceFunc(func() {
+			close(env.leaving)
+			late := time.AfterFunc(LingerTime, retire)
+			context.AfterFunc(ctx, func() { late.Stop() })
+		})
+	}
+	env.release = sync.OnceFunc(func() { p.status.write(StatusReleased) })
 
 	// Whatever ends ctx gives the sockets up before anything else happens.
 	closed := context.AfterFunc(ctx, func() {
@@ -283,12 +295,12 @@ func (p *process) run() int {
 			case syscall.SIGUSR1:
 				profiler.start()
 			default:
-				retire()
+				p.leave()
 			}
 		}
 	})
 	watchers.Go(func() {
-		p.status.watch(func() {
+		p.status.watch(sync.OnceFunc(func() { close(p.turn) }), func() {
 			stop()
 			time.AfterFunc(orphanTime, func() {
 				env.Log.Fatal("master has died, and what is in hand has not ended after %v", orphanTime)
@@ -303,6 +315,7 @@ func (p *process) run() int {
 		env.activity.start(env.Config.Duration("max_idle"), retire)
 	}
 	err := p.serve(ctx)
+	env.Release()
 	env.activity.stop()
 	signal.Stop(signals)
 	close(signals)
@@ -322,7 +335,30 @@ func (p *process) run() int {
 
 func (p *process) serve(ctx context.Context) error {
 	defer p.env.reportPanic()
+	if p.spec.Exclusive && !p.spec.Prepares {
+		p.await(ctx)
+		if ctx.Err() != nil {
+			return nil // it has never been our turn
+		}
+	}
 	return p.spec.Run(ctx, &p.env)
+}
+
+// await is Env.Await.
+func (p *process) await(ctx context.Context) {
+	select {
+	case <-p.turn:
+		return
+	default:
+	}
+	p.status.write(StatusReady)
+	select {
+	case <-p.turn:
+	case <-p.env.leaving: // there is nothing to linger for
+		p.retire()
+		<-ctx.Done()
+	case <-ctx.Done():
+	}
 }
 
 // closeSockets gives up the listening sockets. A datagram socket is left to
@@ -358,20 +394,27 @@ func (s *status) write(what byte) {
 	}
 }
 
-// watch waits until master dies, and then calls orphaned. It returns when
-// close is called.
-func (s *status) watch(orphaned func()) {
+// watch calls turn when master lets the process serve, waits until master dies,
+// and then calls orphaned. It returns when close is called.
+func (s *status) watch(turn, orphaned func()) {
 	s.mu.Lock()
 	c := s.c
 	s.mu.Unlock()
 	if c == nil {
+		turn() // nobody will say anything
 		return
 	}
-	_, err := io.Copy(io.Discard, c)
+	var err error
+	for b := make([]byte, 16); err == nil; {
+		var n int
+		if n, err = c.Read(b); bytes.IndexByte(b[:n], StatusGo) >= 0 {
+			turn()
+		}
+	}
 	s.mu.Lock()
 	closed := s.c == nil
 	s.mu.Unlock()
-	if !closed && (err == nil || !errors.Is(err, net.ErrClosed)) {
+	if !closed && !errors.Is(err, net.ErrClosed) {
 		orphaned()
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"runtime/pprof"
 	"sync"
 	"time"
+
+	"posthaste/internal/statedir"
 )
 
 // profileTime is how long a CPU profile is taken.
@@ -46,8 +48,14 @@ func (p *profiler) close() {
 }
 
 func (p *profiler) take() error {
-	base := filepath.Join(p.env.Config.String("data_directory"), fmt.Sprintf("%s-%d", p.env.Process, os.Getpid()))
-	cpu, err := os.OpenFile(base+".cpu", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	data := p.env.Config.String("data_directory")
+	dir, err := statedir.Open(data)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	base := fmt.Sprintf("%s-%d", p.env.Process, os.Getpid())
+	cpu, err := dir.OpenFile(base+".cpu", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
@@ -64,16 +72,16 @@ func (p *profiler) take() error {
 	pprof.StopCPUProfile()
 	runtime.GC() // the heap profile is as of the last collection
 	for _, name := range []string{"heap", "allocs", "goroutine"} {
-		if err := writeProfile(base+"."+name, name); err != nil {
+		if err := writeProfile(dir, base+"."+name, name); err != nil {
 			return err
 		}
 	}
-	p.env.Log.Info("profile written to %s.{cpu,heap,allocs,goroutine}", base)
+	p.env.Log.Info("profile written to %s.{cpu,heap,allocs,goroutine}", filepath.Join(data, base))
 	return nil
 }
 
-func writeProfile(path, name string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+func writeProfile(dir *statedir.Dir, file, name string) error {
+	f, err := dir.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -52,7 +53,7 @@ func ServeConns(ctx context.Context, l net.Listener, limit int, handle func(cont
 // the log when it is reached.
 func (env *Env) ServeConns(ctx context.Context, handle func(context.Context, net.Conn)) error {
 	s := connServer{limit: env.clients(), handle: handle, env: env}
-	return env.eachListener(func(l net.Listener) error { return s.serve(ctx, l) })
+	return env.eachListener(ctx, func(l net.Listener) error { return s.serve(ctx, l) })
 }
 
 // ownFiles is how many descriptors a process has for itself: its log, tables,
@@ -87,6 +88,19 @@ func affordable(files uint64) int {
 // When ctx ends it tells the clients to go away, waits until they have, at
 // most for drain, and returns.
 func (env *Env) ServeIPC(ctx context.Context, s *ipc.Server, drain time.Duration) error {
+	env.watchIPC(s)
+	return env.eachListener(ctx, func(l net.Listener) error { return s.Serve(ctx, l, drain) })
+}
+
+// LendIPC is ServeIPC for who serves with another server afterwards: the
+// listeners stay open when ctx ends, unless the process retires.
+func (env *Env) LendIPC(ctx context.Context, s *ipc.Server, drain time.Duration) error {
+	env.watchIPC(s)
+	return env.eachListener(ctx, func(l net.Listener) error { return s.Serve(ctx, lend(l), drain) })
+}
+
+// watchIPC has the server's connections count as activity.
+func (env *Env) watchIPC(s *ipc.Server) {
 	s.Owner = env.owner
 	s.OnFault = env.cannotAccept
 	onConn, onClose := s.OnConn, s.OnClose
@@ -102,14 +116,54 @@ func (env *Env) ServeIPC(ctx context.Context, s *ipc.Server, drain time.Duration
 		}
 		env.activity.leave()
 	}
-	return env.eachListener(func(l net.Listener) error { return s.Serve(ctx, l, drain) })
+}
+
+// A lent listener is closed only for who it was lent to.
+type lent struct {
+	net.Listener
+	closed atomic.Bool
+}
+
+// deadlines is what listening sockets can do.
+type deadlines interface{ SetDeadline(time.Time) error }
+
+// lend lends a listener, which nobody else uses. A listener that knows no deadlines
+// cannot be lent, and is closed.
+func lend(l net.Listener) net.Listener {
+	if d := deadlinesOf(l); d == nil || d.SetDeadline(time.Time{}) != nil {
+		return l
+	}
+	return &lent{Listener: l}
+}
+
+func deadlinesOf(l net.Listener) deadlines {
+	if own, ok := l.(*listener); ok {
+		l = own.Listener
+	}
+	d, _ := l.(deadlines)
+	return d
+}
+
+func (l *lent) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil && l.closed.Load() {
+		return nil, net.ErrClosed
+	}
+	return c, err
+}
+
+// Close has Accept return, now and from now on.
+func (l *lent) Close() error {
+	l.closed.Store(true)
+	return deadlinesOf(l.Listener).SetDeadline(time.Unix(1, 0))
 }
 
 // eachListener runs serve for every listener at once and waits for all.
-func (env *Env) eachListener(serve func(net.Listener) error) error {
+func (env *Env) eachListener(ctx context.Context, serve func(net.Listener) error) error {
 	if env.confine != nil {
 		panic("service " + env.Process + " serves before it has given up its privileges")
 	}
+	env.Await(ctx)
 	errs := make([]error, len(env.Listeners))
 	var wg sync.WaitGroup
 	for i, l := range env.Listeners {

@@ -14,9 +14,18 @@
 //     up at once, and the successor may accept. What is under way, such as an
 //     SMTP session, goes on to its natural end under the old settings. The
 //     context of Spec.Run ends; those of handlers do not.
+//     A service that lingers goes on as before until it suits everybody.
 //   - Stop (SIGTERM; also the death of master): as above, and in addition the
 //     handlers' contexts end: what is in hand is finished, nothing new is
 //     begun. Master kills what has not ended in time.
+//
+// # How a process begins
+//
+// At a reload master starts the successor while the old process still serves.
+// The successor reads its settings and opens its tables, says that it is ready,
+// and waits until master lets it serve: Env.Await. So nobody waits for it to
+// start. An exclusive service waits before Spec.Run, or, if its Spec says
+// Prepares, where it calls Await; the others wait before they accept.
 //
 // SIGUSR1 has the process profile itself for a while, see profiler.
 //
@@ -98,10 +107,17 @@ type Spec struct {
 	// Process is the program's name, as in master.cf's last column and in the
 	// log: smtpd, trivial-rewrite.
 	Process string
-	// Exclusive services own something (the spool's log, the queue): there is
-	// never more than one process. The old one ends before its successor
-	// starts, and an idle one stays.
+	// Exclusive services own something (the spool's log, the queue): never more
+	// than one process has it. The old one has returned from Run, or has called
+	// Env.Release, before its successor's Env.Await returns. An idle one stays.
 	Exclusive bool
+	// Prepares says that an exclusive service calls Env.Await itself, and does
+	// nothing before that which its predecessor could notice.
+	Prepares bool
+	// Lingers says that the service, told to retire, goes on until it calls
+	// Env.Retire: when nothing is under way that its successor would have to wait
+	// for, at the latest after LingerTime. Env.Leaving says when it has been told.
+	Lingers bool
 	// Rank says when it is stopped.
 	Rank Rank
 	// Program is the file name of the program that has the service, where it is
@@ -131,6 +147,9 @@ type Spec struct {
 	// Syncs says that many threads of the service wait for disks at a time: it has
 	// more processors than there are. See spread.
 	Syncs bool
+	// Talks says that -v in master.cf has the service log its dialogues. It has no effect in
+	// others.
+	Talks bool
 	// Run serves. When ctx ends it stops taking new work, finishes what is in
 	// hand, and returns nil; see the package comment for the two ways in which
 	// that happens. An error ends the process with "fatal: " and the error in
@@ -175,6 +194,32 @@ type Env struct {
 	reporter *reporter
 	confine  func() error
 	retire   func()
+	leaving  chan struct{}         // closed when the process is to retire; nil where a test makes an Env
+	await    func(context.Context) // nil: there is nobody to wait for
+	release  func()                // nil: nobody waits for us
+}
+
+// Await says to master that the process is prepared, and returns when it may
+// serve, or when ctx ends. A second call does nothing.
+func (env *Env) Await(ctx context.Context) {
+	if env.await != nil {
+		env.await(ctx)
+	}
+}
+
+// LingerTime is how long a service that lingers may take to retire.
+const LingerTime = 30 * time.Second
+
+// Leaving is closed when a service that lingers is to retire.
+func (env *Env) Leaving() <-chan struct{} { return env.leaving }
+
+// Release says to master that the process does not need any more what is
+// exclusive about the service, although it goes on for a while: the successor
+// may have it. To return from Spec.Run says so, too.
+func (env *Env) Release() {
+	if env.release != nil {
+		env.release()
+	}
 }
 
 // Retire has the process take no new work and end when what is in hand is

@@ -125,16 +125,14 @@ func ParseMail(args string, ext Ext, strict bool) (m Mail, refusal *Reply) {
 	if !ok {
 		return m, syntaxMail
 	}
-	path, params, ok := cutPath(rest)
+	from, params, found, ok := readPath(rest, strict)
 	switch {
-	case path == "":
+	case !found:
 		return m, syntaxMail
 	case !ok:
 		return m, badSender
 	}
-	if m.From, ok = parsePath(path, strict); !ok {
-		return m, badSender
-	}
+	m.From = from
 	var seen seenParams
 	for word := range fields(params) {
 		if refusal = m.param(word, ext, &seen); refusal != nil {
@@ -234,6 +232,12 @@ func (m *Mail) setSize(value string) *Reply {
 }
 
 func unsupported(word string) *Reply {
+	word = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 127 {
+			return '?'
+		}
+		return r
+	}, word)
 	return R(555, dsn.S(5, 5, 4), "Unsupported option: "+word)
 }
 
@@ -245,16 +249,14 @@ func ParseRcpt(args string, ext Ext, strict bool) (r Rcpt, refusal *Reply) {
 	if !ok {
 		return r, syntaxRcpt
 	}
-	path, params, ok := cutPath(rest)
+	to, params, found, ok := readPath(rest, strict)
 	switch {
-	case path == "":
+	case !found:
 		return r, syntaxRcpt
-	case !ok:
+	case !ok || to.Address == "":
 		return r, badRcpt
 	}
-	if r.To, ok = parsePath(path, strict); !ok || r.To.Address == "" {
-		return r, badRcpt
-	}
+	r.To = to
 	var seen seenParams
 	for word := range fields(params) {
 		if refusal = r.param(word, ext, &seen); refusal != nil {

@@ -21,6 +21,22 @@ const (
 	maxPath   = 1000
 )
 
+// readPath reads the path that s begins with, and returns what follows it. found is
+// false when there is nothing that could be one.
+func readPath(s string, strict bool) (p Path, rest string, found, ok bool) {
+	path, rest, ok := cutPath(s)
+	if path == "" {
+		return p, "", false, false
+	}
+	if ok {
+		p, ok = parsePath(path, strict)
+	}
+	if !ok && !strict {
+		p, rest, ok = loosePath(s)
+	}
+	return p, rest, true, ok
+}
+
 // cutPath cuts the first path off s and returns what follows it. ok is false
 // when the path does not end properly; path is then all of s. Inside quotes
 // and after a backslash, ">" and white space are part of the path.

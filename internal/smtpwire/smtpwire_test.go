@@ -43,7 +43,14 @@ func TestParseMail(t *testing.T) {
 		{args: "FROM:<a@b@c>", reply: "501 5.1.7 Bad sender address syntax"},
 		{args: "FROM:<@b>", reply: "501 5.1.7 Bad sender address syntax"},
 		{args: "FROM:<a@>", reply: "501 5.1.7 Bad sender address syntax"},
-		{args: "FROM:<<a@b>>", reply: "501 5.1.7 Bad sender address syntax"},
+		{args: "FROM:<<a@b>>", want: Mail{From: Path{"a@b", "a@b"}}},
+		{args: "FROM:<<a@b>>", strict: true, reply: "501 5.1.7 Bad sender address syntax"},
+		{args: "FROM:<<<a@b>>>", reply: "501 5.1.7 Bad sender address syntax"},
+		{args: `FROM:"A (B)" <a@b>`, reply: "555 5.5.4 Unsupported option: <a@b>"},
+		{args: `FROM:"A (B)"<(c (d))a @ b> SIZE=1`, want: Mail{From: Path{"a@b", "a@b"}, Size: 1}},
+		{args: `FROM:<""@b>`, want: Mail{From: Path{"@b", `""@b`}}},
+		{args: `FROM:<a\ "b"@c>`, reply: "501 5.1.7 Bad sender address syntax"},
+		{args: `FROM:<a\ \"."b"@c>`, want: Mail{From: Path{`a ".b@c`, `"a \".b"@c`}}},
 		{args: "FROM:<a@[x>", reply: "501 5.1.7 Bad sender address syntax"},
 		{args: "FROM:<\xff@b>", reply: "501 5.1.7 Bad sender address syntax"},
 		{args: "FROM:<a\x01@b>", reply: "501 5.1.7 Bad sender address syntax"},
@@ -271,7 +278,7 @@ func TestReplyRoundTrip(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"MAIL FROM:<a@b> SIZE=1", `RCPT TO:<"a\"b"@[1.2.3.4]> ORCPT=rfc822;x+40`, "BDAT 1 LAST", "250-2.1.0 x",
-		"MAIL FROM:<@a,@b:c@d> RET=FULL ENVID=x", "", "MAIL FROM:\\", `RCPT TO:<"`} {
+		"MAIL FROM:<@a,@b:c@d> RET=FULL ENVID=x", "", "MAIL FROM:\\", `RCPT TO:<"`, `MAIL FROM:"x"<<(c)a\ b."c" @ d>> SIZE=2`} {
 		f.Add(s)
 	}
 	clean := func(t *testing.T, what, s string) {
@@ -284,6 +291,10 @@ func FuzzParse(f *testing.F) {
 		if m, r := ParseMail(c.Args, ExtDSN|ExtSMTPUTF8|ExtVERP, false); r == nil {
 			clean(t, "sender", m.From.Address)
 			clean(t, "raw sender", m.From.Raw)
+			// What is typed loosely means what it is written down as.
+			if again, r := ParseMail("FROM:<"+m.From.Raw+">", 0, true); (r != nil || again.From.Address != m.From.Address) && !strings.HasPrefix(m.From.Address, "@") {
+				t.Errorf("%q became %q, which is %q (%v)", line, m.From.Raw, again.From.Address, r)
+			}
 			clean(t, "ENVID", m.EnvID)
 			clean(t, "AUTH", m.Auth)
 			if m.Size < 0 {

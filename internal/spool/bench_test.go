@@ -161,3 +161,47 @@ func benchFiles(b *testing.B, writers int) {
 		}
 	})
 }
+
+// BenchmarkLarge accepts messages of 300 KB durably, which have files of their own.
+// "new" leaves them in the queue, so that each file is a new one, whose name takes
+// one sync more; "again" has each delivered, so that its file is used for the next.
+func BenchmarkLarge(b *testing.B) {
+	for _, writers := range []int{1, 10} {
+		b.Run(fmt.Sprintf("new/writers=%d", writers), func(b *testing.B) { benchLarge(b, writers, false) })
+		b.Run(fmt.Sprintf("again/writers=%d", writers), func(b *testing.B) { benchLarge(b, writers, true) })
+	}
+}
+
+func benchLarge(b *testing.B, writers int, deliver bool) {
+	s := openTest(b, benchDir(b), Options{})
+	defer s.Close()
+	body := bytes.Repeat([]byte("0123456789abcdef0123456789abcdef\r\n"), 300_000/34)
+	rcpts := testRecipients(1)
+	spread(b, writers, func(int) {
+		n, err := s.Lease(1)
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		f, err := s.NewFile()
+		if err == nil {
+			_, err = f.Write(body)
+		}
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		id := mail.MakeQueueID(time.UnixMicro(1700000000000000), n)
+		var batch Batch
+		batch.Add(Message{ID: id, Envelope: testEnvelope(id, len(body)), Recipients: rcpts, NRcpt: 1, File: f})
+		if err := s.Commit(&batch); err != nil {
+			b.Error(err)
+			return
+		}
+		if deliver {
+			done := new(Batch)
+			done.Done(id, []int{0})
+			s.Post(done, nil)
+		}
+	})
+}

@@ -1,8 +1,13 @@
 package spool
 
 import (
+	"errors"
+	"fmt"
 	"path"
+	"slices"
+	"time"
 
+	"posthaste/internal/mail"
 	"posthaste/internal/pack"
 )
 
@@ -12,6 +17,7 @@ func (r *recovery) boot() error {
 	e := r.e
 	durable := r.freeSegments() // before the tail: what is free whether or not it survives
 	for _, b := range r.tail {
+		r.unanswered(b)
 		r.apply(b)
 		for i := range b.recs {
 			if t := b.recs[i].h.typ; t <= recDONE {
@@ -23,11 +29,13 @@ func (r *recovery) boot() error {
 	for _, l := range r.lost {
 		r.alarm("%s", l.text)
 	}
+	if err := r.rescue(); err != nil {
+		return err
+	}
 	after := r.freeSegments()
 	for _, s := range sorted(e.segs) {
-		if after[s] && (durable[s] || e.plant == plantRecycleUnpromised) {
-			s.state = segFree
-			e.free = append(e.free, s)
+		if after[s] && (durable[s] || e.planted(plantRecycleUnpromised)) {
+			e.addFree(s)
 		}
 	}
 	e.batch, e.seq = r.maxBatch+1, r.maxSeq+1
@@ -35,23 +43,30 @@ func (r *recovery) boot() error {
 	r.setLost()
 	r.doubt()
 
+	room, err := r.bootRoom()
+	if err != nil {
+		return err
+	}
 	e.begin()
 	w := &e.w
 	w.meta = pack.Uint(appendPoint(w.meta[:0], e.from), tagVoid, e.promised)
 	w.record(recBOOT, 0, 0, w.meta, nil)
-	if e.plant == plantBootTwoBatches {
+	if e.planted(plantBootTwoBatches) {
 		if err := e.flush(false); err != nil {
 			return err
 		}
 		e.begin()
 	}
-	if e.plant == plantAppendOld {
-		r.reopenHighest()
+	if e.planted(plantAppendOld) {
+		e.plantAppendOld()
 	}
-	if e.plant != plantNoRewrite {
+	if !e.planted(plantNoRewrite) {
 		r.rewriteTail()
 	}
-	r.checkpoint()
+	r.checkpoint(room)
+	if err := r.unreadable(); err != nil {
+		return err
+	}
 	if err := e.flush(false); err != nil {
 		return err
 	}
@@ -63,6 +78,49 @@ func (r *recovery) boot() error {
 		e.reap(s)
 	}
 	return nil
+}
+
+// unanswered lists the messages that b, of the tail, adds.
+func (r *recovery) unanswered(b *logBatch) {
+	for i := range b.recs {
+		rc := &b.recs[i]
+		if rc.h.typ != recMSG {
+			continue
+		}
+		if _, known := r.e.idx.slot(rc.h.number); known {
+			continue // the cleaner's copy
+		}
+		if len(r.rep.Unanswered) == maxInDoubt {
+			r.rep.MoreUnanswered++
+			continue
+		}
+		id := mail.MakeQueueID(time.UnixMicro(rc.m.created), rc.h.number)
+		if !slices.Contains(r.rep.Unanswered, id) { // an earlier start may have written it again
+			r.rep.Unanswered = append(r.rep.Unanswered, id)
+		}
+	}
+}
+
+// bootRoom is how long BOOT's batch may become with what need not be in it: a
+// segment of a former, smaller size holds less, and may be all that there is on a
+// disk without room for another. The error is that none can be made, for another reason.
+func (r *recovery) bootRoom() (int64, error) {
+	e := r.e
+	if e.ready(1) {
+		return e.lim.segSize - headRoom - 2*blockSize, nil
+	}
+	err := e.provide(1)
+	if err == nil {
+		return e.lim.segSize - headRoom - 2*blockSize, nil
+	}
+	if len(e.odd) == 0 || !isFull(err) && !errors.Is(err, errNearlyFull) {
+		return 0, fmt.Errorf("%w: no segment to write to: %w", ErrFull, err)
+	}
+	var room int64
+	for _, s := range e.odd {
+		room = max(room, s.size-headRoom-2*blockSize)
+	}
+	return min(room, e.lim.segSize-headRoom-2*blockSize), nil
 }
 
 // regain gives back the segment that the start took, if the disk has no room
@@ -78,7 +136,11 @@ func (e *engine) regain() error {
 	if room && e.mayCreate() {
 		return nil // the housekeeper does
 	}
-	if _, err := e.recordPoint(e.from); err != nil || e.ready(want) { // a batch that proves what BOOT freed
+	p := e.from
+	if q := e.reachable(); q.batch > p.batch {
+		p = q
+	}
+	if _, err := e.recordPoint(p); err != nil || e.ready(want) { // a batch that proves what BOOT freed
 		return err
 	}
 	e.mu.Lock()
@@ -169,9 +231,14 @@ func (r *recovery) setLost() {
 		if l.number == 0 || l.flags&msgLost == 0 {
 			continue
 		}
-		r.alarm("the content of message %s is gone; what is known of it is in the corrupt queue", l.id())
-		r.setAside(l)
+		r.contentGone(l)
 	}
+}
+
+func (r *recovery) contentGone(l *live) {
+	r.rep.Alarms++
+	r.find(string(l.id()), false, "its content is gone; what is known of it is in the corrupt queue")
+	r.setAside(l)
 }
 
 func (r *recovery) setAside(l *live) {
@@ -218,12 +285,22 @@ func (r *recovery) rewriteTail() {
 // checkpoint adds a STATE of every message when these are few, so that a
 // spool with little in it has a short log after each start.
 //
-// When few segments are free, it is added if it can be: it frees what earlier
-// starts took that did not live.
-func (r *recovery) checkpoint() {
+// room bounds the batch with it. When few segments are free, it is added if it can
+// be: it frees what earlier starts took that did not live.
+func (r *recovery) checkpoint(room int64) {
 	e := r.e
-	few := len(e.free) <= forStarts+forWork && e.w.size()+e.metaSum <= e.lim.unit
-	if !few && (e.idx.len() > maxBootStates || e.metaSum > e.lim.segSize/4) {
+	if len(r.lost) > 0 {
+		e.moved = point{} // not over the damage, before quarantine and recordRestored are done
+		return
+	}
+	few := len(e.free) <= int(forStarts+forWork+e.forStates())
+	if few && e.w.size()+e.metaSum > min(room, e.lim.unit) {
+		if !e.planted(plantBootIdle) {
+			r.moveSome(min(room, e.lim.unit))
+		}
+		return
+	}
+	if !few && (e.idx.len() > maxBootStates || e.metaSum > e.lim.segSize/4) || e.w.size()+e.metaSum > room {
 		if p := e.reachable(); p.batch > max(e.from.batch, e.moved.batch) {
 			e.moved = p
 		}
@@ -243,27 +320,16 @@ func (r *recovery) checkpoint() {
 
 const maxBootStates = 4096
 
-// reopenHighest is a planted fault.
-func (r *recovery) reopenHighest() {
+// moveSome writes as many states again as a batch of room bytes holds, those that hold
+// the recovery point first: so each start brings it on, even one that dies as soon
+// as this is durable, and what those before it took becomes free in the end.
+func (r *recovery) moveSome(room int64) {
 	e := r.e
-	var top *segment
-	for _, s := range e.segs {
-		if s.segno != 0 && (top == nil || s.segno > top.segno) {
-			top = s
+	e.w.most = room - blockSize
+	holding, _ := e.holding()
+	for _, s := range holding {
+		if !e.moveFrom(s) {
+			break
 		}
 	}
-	if top == nil || top.state != segClosed {
-		return
-	}
-	var end int64 = blockSize
-	sc := scanner{w: window{f: top.f, size: top.size}, s: top, key: e.key}
-	sc.scan(func(b *logBatch) bool {
-		if !b.bad {
-			last := &b.recs[len(b.recs)-1]
-			end = max(end, alignUp(int64(last.off)+last.h.span(), blockSize))
-		}
-		return true
-	})
-	top.state, top.off = segOpen, end
-	e.head = top
 }

@@ -14,8 +14,8 @@ import (
 // then the cleaner, then giving files back. Each step is one batch of bounded
 // length, so that those who commit do not wait for the whole.
 func (e *engine) maintain() (bool, error) {
-	if e.broken != nil {
-		return false, e.broken
+	if err := e.isBroken(); err != nil {
+		return false, err
 	}
 	e.mu.Lock()
 	e.adopt()
@@ -45,7 +45,9 @@ func (e *engine) sweep(want int) error {
 		return nil // there was nothing to win
 	}
 	until := e.batch
+	defer func() { e.sweepLeft = 0 }()
 	for !e.ready(want) {
+		e.sweepLeft = max(1, e.sweepLeft, min(forStarts, len(e.free)-1))
 		did, err := e.sweepStep(until)
 		if err != nil {
 			return err
@@ -84,6 +86,8 @@ func (e *engine) sweepStep(until uint64) (bool, error) {
 		did, err := e.recordPoint(e.from)
 		e.turn = false // also when there was no room for it
 		return did, err
+	case e.isShort() && !e.worthwhile():
+		return false, nil
 	}
 	return e.moveOldest(holding)
 }
@@ -93,7 +97,7 @@ func (e *engine) sweepStep(until uint64) (bool, error) {
 func (e *engine) behindHead() (dead int64) {
 	for _, s := range e.segs {
 		if s.state == segClosed && s.lastBatch >= e.head.firstBatch {
-			dead += s.size - blockSize - s.live
+			dead += s.size - headRoom - s.live
 		}
 	}
 	return dead
@@ -130,7 +134,7 @@ func (e *engine) step(cold bool) (bool, error) {
 }
 
 // stepBytes bounds what one step of maintenance writes.
-func (e *engine) stepBytes() int64 { return min(1<<20, e.lim.unit/2) }
+func (e *engine) stepBytes() int64 { return min(1<<20, e.lim.unit/2, e.batchLimit()) }
 
 // windowLimit is how many segments a recovery may have to read: enough that
 // the states in it are a small part of what is written, so that moving the
@@ -216,11 +220,12 @@ func (e *engine) worthwhile() bool {
 	var gain, states int64
 	for _, s := range e.segs {
 		if s.state == segClosed && s.lastBatch >= e.from.batch {
-			gain += s.size - blockSize - (s.live - s.stateLive)
+			gain += s.size - headRoom - (s.live - s.stateLive)
 			states += int64(s.nstates)
 		}
 	}
 	cost := states * e.metaSum / int64(max(1, e.idx.len()))
+	cost += (1 + cost/e.stepBytes()) * blockSize // which is lost again, with each batch
 	return gain > cost+e.lim.segSize
 }
 
@@ -259,6 +264,9 @@ func (e *engine) moveFrom(s *segment) bool {
 	for slot := s.states; slot != 0; {
 		l := e.idx.at(slot - 1)
 		slot = l.stateNext
+		if _, ok := e.w.staged[l.number]; ok {
+			continue
+		}
 		if e.w.size() > 0 && e.w.size()+e.stateCost(l) > e.w.most {
 			return false
 		}
@@ -315,16 +323,24 @@ func (e *engine) chooseVictims(low bool, until uint64) bool {
 	if !low && occupied <= 2*e.liveSum+(e.windowLimit()+4)*e.lim.segSize {
 		return false
 	}
+	short := until > 0 && e.isShort()
 	score := func(s *segment) float64 {
 		u := float64(s.live) / float64(s.size)
+		if short { // soonest won
+			return 1 - u
+		}
 		return (1 - u) * float64(e.nextSegno-s.segno+1) / (1 + u)
 	}
 	slices.SortFunc(cand, func(a, b *segment) int {
 		return cmp.Or(cmp.Compare(score(b), score(a)), cmp.Compare(a.file, b.file))
 	})
+	if short && len(cand) > 0 && cand[0].live+e.lossOf(cand[0], false) <= e.roomLeft() {
+		e.victims = append(e.victims[:0], cand[0]) // takes no segment, and gives one
+		return true
+	}
 	var won int64
 	for i, s := range cand {
-		won += s.size - blockSize - s.live - e.lossOf(s, until > 0)
+		won += s.size - headRoom - s.live - e.lossOf(s, until > 0)
 		if won >= e.lim.segSize { // worth it
 			e.victims = append(e.victims[:0], cand[:i+1]...)
 			return true
@@ -347,6 +363,15 @@ func (e *engine) lossOf(s *segment, average bool) int64 {
 		return (batches*blockSize + record) / 2
 	}
 	return batches*blockSize + record
+}
+
+// roomLeft is what the cleaner can write without another segment.
+func (e *engine) roomLeft() int64 {
+	room := e.head.size - e.head.off
+	if e.cold != nil {
+		room = max(room, e.cold.size-e.cold.off)
+	}
+	return room
 }
 
 // maxVictims bounds how many segments are emptied into one.
@@ -495,10 +520,47 @@ func (e *engine) fetchBody(s *staged) (body []byte, damaged bool) {
 // when there is twice as much.
 func (e *engine) spares() int64 {
 	n := max(1+e.metaSum/e.lim.segSize, e.kept()+int64(e.floorFor(2*e.liveSum)-e.floor()))
-	if e.lim.segments > 0 {
+	if e.inBudget() {
 		n = min(n, e.lim.reserve)
 	}
 	return n
+}
+
+const (
+	// aheadSegments is how many more are made where there is plenty of room, so that nobody
+	// who commits waits for one to be filled with zeros: the next head, for which
+	// wanted asks as soon as the present one is half full, and the next start's.
+	aheadSegments = 2
+	// plenty is how many segments the disk must have room for before that.
+	plenty = 8
+	// aheadDelay is how often it is looked whether there is.
+	aheadDelay = 10 * time.Second
+)
+
+// lacksAhead says whether one of these is to be made. The caller holds mu.
+func (e *engine) lacksAhead() bool {
+	n := int64(len(e.free) + len(e.fresh))
+	if e.diskLow || n >= e.spares()+aheadSegments || !e.now().After(e.aheadAt) {
+		return false
+	}
+	return e.lim.segments == 0 || int64(len(e.segs)+len(e.fresh)) < e.lim.segments/2
+}
+
+// makeAhead makes one of these, if there is plenty of room.
+func (e *engine) makeAhead() {
+	free, err := e.freeBytes(path.Join(e.dir, segDir), e.lim.minFree+plenty*e.lim.segSize)
+	if err == nil && free >= e.lim.minFree+plenty*e.lim.segSize {
+		e.mu.RLock()
+		want := int(e.spares()) + aheadSegments
+		e.mu.RUnlock()
+		if err := e.create(want, e.closing.Load); err != errClosing {
+			e.noteDisk(err)
+		}
+		return
+	}
+	e.mu.Lock()
+	e.aheadAt = e.now().Add(aheadDelay)
+	e.mu.Unlock()
 }
 
 // trim gives a segment file back when there are more than the bound allows:
@@ -507,7 +569,7 @@ func (e *engine) trim() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	keep := 2*e.liveSum/e.lim.segSize + e.windowLimit() + minReserve + 4
-	if int64(len(e.segs)) <= keep || int64(len(e.free)) <= e.spares()+1 {
+	if e.segFiles() <= keep || int64(len(e.free)) <= e.spares()+aheadSegments+1 {
 		return
 	}
 	last := 0
@@ -527,12 +589,13 @@ func (e *engine) trim() {
 // run beside the writer, in one goroutine.
 func (e *engine) housekeep() {
 	e.mu.Lock()
+	want := int(e.spares())
+	e.retireOdd(want)
 	gone, drop := e.gone, e.drop
 	e.gone, e.drop = nil, nil
-	want := int(e.spares())
 	missing, low := want-len(e.free)-len(e.fresh), e.diskLow
 	broken := e.broken
-	may := e.mayAdd()
+	may, ahead := e.mayAdd(), e.lacksAhead()
 	e.mu.Unlock()
 	if broken != nil {
 		return
@@ -551,6 +614,8 @@ func (e *engine) housekeep() {
 		e.makeSpare(want)
 	case low:
 		e.makeSpare(0) // none, but there may be room again for others to make some
+	case may && ahead:
+		e.makeAhead()
 	}
 }
 
@@ -560,9 +625,36 @@ func (e *engine) makeSpare(want int) {
 	need := e.lim.minFree + e.lim.segSize
 	free, err := e.freeBytes(path.Join(e.dir, segDir), need)
 	if err == nil && free >= need {
-		err = e.create(want)
+		err = e.create(want, e.closing.Load)
 	} else if err == nil {
 		err = errNearlyFull
 	}
+	if err == errClosing {
+		return
+	}
 	e.noteDisk(err)
+}
+
+// promise writes a batch that says that the one before was durable, so that damage to
+// that is told from a torn write: it is for a time when nothing else is written. It does
+// nothing when there is nothing to say, or no room for it in the head.
+func (e *engine) promise() error {
+	if !e.unpromised() {
+		return nil
+	}
+	e.beginStep(e.head)
+	e.w.force = true
+	e.moved = cmp.Or(e.moved, e.from)
+	err := e.flush(false)
+	if err == nil {
+		e.mu.Lock()
+		e.said = e.promised
+		e.mu.Unlock()
+	}
+	return err
+}
+
+// unpromised says whether promise has something to do.
+func (e *engine) unpromised() bool {
+	return e.promised > e.said && e.head != nil && e.head.off+2*blockSize <= e.head.size
 }

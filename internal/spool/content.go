@@ -42,6 +42,9 @@ func (r *Reader) Content(ref Ref, id mail.QueueID) (*Content, error) {
 	}
 	buf := r.buffer()
 	c, err := r.contentAt(buf, ref, Stored{r: r, id: id, number: number}, t)
+	if errors.Is(err, ErrCorrupt) { // damage has to be seen twice to be believed
+		c, err = r.contentAt(buf, ref, Stored{r: r, id: id, number: number}, t)
+	}
 	if c == nil || c.buf != buf {
 		r.bufs.Put(buf)
 	}
@@ -90,6 +93,9 @@ func (st *Stored) content(raw bool) (*Content, error) {
 	}
 	buf := st.r.buffer()
 	c, err := st.inline(buf, raw)
+	if errors.Is(err, ErrCorrupt) {
+		c, err = st.inline(buf, raw)
+	}
 	if err != nil {
 		st.r.bufs.Put(buf)
 		return nil, fmt.Errorf("message %s: content: %w", st.id, err)
@@ -110,7 +116,7 @@ func (st *Stored) inline(buf *[]byte, raw bool) (*Content, error) {
 // body gives the content in b, the MSG record, whose memory is that of buf.
 func (st *Stored) body(buf *[]byte, b []byte, h *header, raw bool) (*Content, error) {
 	data := b[headerLen+h.metaLen:]
-	if !raw && (h.flags&recDamaged != 0 || checksum(data) != h.bodyCRC && st.r.plant != plantNoChecksum) {
+	if !raw && (h.flags&recDamaged != 0 || checksum(data) != h.bodyCRC && !st.r.planted(plantNoChecksum)) {
 		return nil, st.r.judgeAgain(st.msg)
 	}
 	return &Content{r: st.r, buf: buf, data: data, len: int64(len(data))}, nil
@@ -118,6 +124,11 @@ func (st *Stored) body(buf *[]byte, b []byte, h *header, raw bool) (*Content, er
 
 func (st *Stored) openBig(raw bool) (*Content, error) {
 	r := st.r
+	if st.m.bigCRC == 0 {
+		if err := st.needEnvelope(); err != nil && !raw {
+			return nil, err
+		}
+	}
 	f, err := r.fs.OpenShared(bigName(r.dir, string(st.id))) // not to be used again before it is closed
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) { // finished meanwhile, or damage: Locate knows
@@ -126,13 +137,10 @@ func (st *Stored) openBig(raw bool) (*Content, error) {
 		return nil, fmt.Errorf("message %s: content: %w", st.id, err)
 	}
 	sums := make([]byte, 4*((st.m.bigLen+bigChunk-1)/bigChunk))
-	_, err = f.ReadAt(sums, st.m.bigLen)
-	if err == nil && checksum(sums) != st.m.bigCRC {
-		err = errors.New("the list of checksums is damaged")
-	}
+	err = readVerified(f, sums, st.m.bigLen, st.m.bigCRC)
 	if err != nil && !raw {
 		f.Close()
-		return nil, fmt.Errorf("message %s: content: %w: %w", st.id, ErrCorrupt, err)
+		return nil, fmt.Errorf("message %s: content: list of checksums: %w", st.id, err)
 	}
 	return &Content{r: r, len: st.m.bigLen, big: &bigContent{f: f, sums: sums, raw: raw, id: st.id}}, nil
 }
@@ -207,15 +215,35 @@ func (c *Content) chunk(base int64) error {
 	}
 	big.base = base
 	c.data = (*c.buf)[:min(bigChunk, c.len-base)]
-	_, err := big.f.ReadAt(c.data, base)
-	if err == nil && checksum(c.data) != binary.LittleEndian.Uint32(big.sums[4*(base/bigChunk):]) {
-		err = errors.New("checksum")
+	if big.raw {
+		readAround(big.f, c.data, base) // zeros for what cannot be read
+		return nil
 	}
-	if err != nil && !big.raw {
+	want := binary.LittleEndian.Uint32(big.sums[4*(base/bigChunk):])
+	if c.r.planted(plantNoChunkSum) {
+		readAround(big.f, c.data, base)
+		want = checksum(c.data)
+	}
+	err := readVerified(big.f, c.data, base, want)
+	if err != nil {
 		c.data = c.data[:0]
-		return fmt.Errorf("message %s: content at %d: %w: %w", big.id, base, ErrCorrupt, err)
+		return fmt.Errorf("message %s: content at %d: %w", big.id, base, err)
 	}
 	return nil
+}
+
+// readVerified reads p at off. The error is ErrCorrupt when the checksum is wrong, twice, or
+// the file is too short, and ErrUnread when it could not be read.
+func readVerified(f io.ReaderAt, p []byte, off int64, sum uint32) error {
+	for range 2 {
+		if n, err := f.ReadAt(p, off); err != nil && n < len(p) {
+			return fmt.Errorf("%w: %w", readFailure(err), err)
+		}
+		if checksum(p) == sum {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: checksum", ErrCorrupt)
 }
 
 // Seek sets the position, as io.Seeker.

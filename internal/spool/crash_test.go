@@ -131,10 +131,21 @@ func (w *walk) recoverCut() {
 		w.fall()
 	}
 	w.hook = nil
+	w.vary()
 	if err := w.open(); err != nil {
 		fail("open: %v", err)
 	}
 	w.settle()
+}
+
+// vary changes, now and then, what an operator may change between two starts.
+func (w *walk) vary() {
+	if w.r.IntN(4) > 0 {
+		return
+	}
+	w.opt.InlineLimit = []int64{0, 300, 1000, 2048}[w.r.IntN(4)]
+	w.opt.Budget = []int64{0, 20, 24, 40}[w.r.IntN(4)] * w.opt.SegmentSize
+	w.logf("inline limit %d, budget %d", w.opt.InlineLimit, w.opt.Budget)
 }
 
 // runWalk runs the history of one seed.
@@ -316,6 +327,7 @@ var keepAll = vfs.Loss{
 	Sector: func(_, _, versions int) int { return versions },
 	Names:  func(_, _, ops int) int { return ops },
 	Size:   func(int, int) bool { return true },
+	Count:  func() bool { return true },
 }
 
 // losses enumerates what a cut may leave: all subsets of up to 8 dirty
@@ -351,6 +363,7 @@ func losses(m *vfs.Mem, r *rand.Rand) []vfs.Loss {
 				},
 				Names: func(_, _, ops int) int { return min(k, ops) },
 				Size:  func(int, int) bool { return j%2 == 0 },
+				Count: func() bool { return j%3 != 0 },
 			})
 		}
 	}

@@ -17,34 +17,98 @@
 //   - Recipients whose [Batch.Done] was durable are not pending again. With
 //     Post, the last 50 ms of deliveries (spool_commit_delay) may repeat after
 //     a crash; those of which a trace is left are in [RecoveryReport].InDoubt.
-//   - After a failed write or sync nothing more is written by this process: a
-//     second sync that succeeds proves nothing. Recovery writes what
+//   - After a failed write or sync of the log, or of a directory, nothing more is
+//     written by this process: a second sync that succeeds proves nothing. A content
+//     file that cannot be written is its message's affair. Recovery writes what
 //     was in doubt again.
-//   - Damage to what was durable is told through Options.Warn. A message with
+//   - Damage to what was durable is told through Options.Warn, and in
+//     [RecoveryReport] by the queue IDs that it concerns. A message with
 //     damaged content goes to the corrupt queue; nothing is silently dropped,
 //     and content is never given out before its checksum was verified.
 //   - A disposition can always be recorded, for ever and on a disk that others have
 //     filled to the last block: new mail is refused while there is still room
 //     for it. If there is none all the same (below), it waits.
-//   - Disk use is at most twice the live bytes and 27 segments, one of which are
-//     spent content files; each byte accepted is written less than 1.3 times. (TestMonth.)
+//   - Disk use is at most twice the live bytes and 28 segments, one of which are
+//     spent content files, and eight more when the states of mail take four
+//     segments; each byte accepted is written less than 1.3 times. (TestMonth.)
+//
+// # What is promised for each failure
+//
+//   - A power cut at any moment: Nothing that was acknowledged is lost. Deliveries of
+//     the last 50 ms (spool_commit_delay) may repeat; new mail of which the client may
+//     not have been told is named.
+//   - A process is killed, or panics: The same.
+//   - One bit of the log is wrong: One message at most: it is named by queue ID as
+//     lost, or goes to corrupt when it is its content. If only its last state is
+//     damaged it stays, and recipients who were done since may get it again, by name.
+//   - One block of 4 KB is zeroed or garbage: No more than the messages with a record
+//     in it. Those are named: another record, the rest of theirs, or the LIST of a later
+//     batch tells the ID. Only of one that 16384 others came after before it was listed
+//     the report says no more than when it came. What was delivered according to that
+//     block may be delivered again. Messages of which nobody can tell whether they were
+//     delivered are held, by name. Headers and identity are in two blocks.
+//   - A read fails (EIO): Nothing is taken for empty or damaged. A start tries again
+//     for 2.6 s and is then refused, with file, offset and cause, nothing changed.
+//     Deliveries are tried again later. What becomes of mail is recorded, if need be
+//     2.6 s later; if the last state of the message cannot be read then either, what
+//     former attempts said of its recipients is left out.
+//   - A write or sync fails: What waits for it is refused with 451. Nothing more is
+//     written before a restart has written again what was in doubt.
+//   - A file is gone or cut short: A segment's messages as with a block, save that a
+//     LIST may be gone with what it lists: of those the report says only when they came.
+//     When it is the last segment, nothing may be left that knows of its last batches. A
+//     content file's message goes to corrupt. IDENTITY is restored from the segments, or
+//     they from it; without both the start is refused.
+//   - The whole disk: Nothing. The spool has no second copy: mirror the disk (RAID 1),
+//     or the file system.
+//   - A disk that says that it has written and has not: Nothing that was acknowledged
+//     since it last told the truth. What is missing is found as damage, if later writes
+//     survived, and reported; when the lies end with the log, nothing can tell.
+//   - The disk is full: New mail is refused with 452. What becomes of queued mail is
+//     recorded all the same.
+//   - An operator removes or overwrites files: As with a file. A directory with data
+//     and without identity, or with another spool's segments, is not started on. What
+//     is restored from a backup may be delivered again.
 //
 // # Files
 //
 //	LOCK               locked (flock) by the writer, whose process number is in it
+//	IDENTITY           which spool this is
 //	seg/00000017.seg   segments of the log; the number is the file's, and never used twice
 //	big/ID             content of a message larger than the inline limit
 //	big/ID.spent       one that is not needed any more, to be written anew
+//	damaged/           copies of damaged segments, and reports, for people; see Damage
 //
 // A segment file is filled with zeros once, and then used again and again, so
-// that a commit is one write and one fdatasync without a change of metadata.
+// that a commit is one write and one fdatasync without a change of metadata. Until
+// its first use it begins with a mark, "PHSEGNEW", which spares a start from looking
+// for records in it.
 // Its uses are numbered over the whole log (segno, from 1). Numbers below are
 // little-endian; checksums are CRC-32C.
 //
+// # Identity
+//
+// IDENTITY is written and synced before anything else of a new spool. The
+// record is in it twice, at 0 and at 4096:
+//
+//	 0  magic "PHIDENT1"
+//	 8  version u16 (1)
+//	16  identity of the spool, 16 random bytes
+//	32  when it was made, microseconds since 1970, i64
+//	40  size that new segments had then, u64
+//	508 checksum of 0..507
+//
+// Every segment's header has the identity as well, and the one is written again
+// from the other. It enters every record's checksum: who has neither can verify
+// nothing. A directory that holds data and does not tell its identity is not
+// started on, and neither is one with headers that disagree: a new identity would
+// make all of the mail free space. "posthaste spool salvage" works all the
+// same.
+//
 // # Segment
 //
-// Block 0 (4096 bytes) holds the header twice, at 0 and at 3584, written
-// together with the segment's first batch:
+// Blocks 0 and 1 (4096 bytes each) begin with the header, so that no one bad
+// block takes it. It is written together with the segment's first batch:
 //
 //	 0  magic "PHSEG001"
 //	 8  segno u64
@@ -53,11 +117,17 @@
 //	32  recovery point: batch u64, first batch that matters; both were durable before
 //	40  first batch of this segment u64
 //	48  size of the segment u32
-//	52  version u16 (1), block size u16 (4096)
+//	52  version u16 (2), block size u16 (4096)
 //	56  salt u64, random at each use
 //	64  identity of the spool, 16 random bytes
 //	80  when, microseconds since 1970, i64
 //	508 checksum of 0..507
+//
+// In version 1 both copies are in block 0, at 0 and at 3584, and the first batch is at
+// 4096. Such segments are read as they are, and become version 2 when they are used
+// again. The size is the file's own: spool_segment_size may change between starts.
+// A segment whose copies are both damaged is known by its records, which have its
+// number and half of its salt; a start reads it like any other, and writes the header again.
 //
 // Batches follow, each from a multiple of 4096 on. Two segments may be open
 // for writing: the log's head, and the cold one with what the cleaner copies.
@@ -68,7 +138,7 @@
 // A batch is a row of records, each padded with zeros to a multiple of 8:
 //
 //	 0  magic "PHR1"
-//	 4  type u8: 1 MSG, 2 STATE, 3 DONE, 4 BOOT, 5 CKPT, 6 CLOSE
+//	 4  type u8: 1 MSG, 2 STATE, 3 DONE, 4 BOOT, 5 CKPT, 6 CLOSE, 7 LIST
 //	 5  flags u8: 1 first of its batch, 2 last, 4 message gone, 8 by an
 //	    operator, 16 content was damaged when copied
 //	 6  version u16 (1)
@@ -105,13 +175,22 @@
 //	DONE        r indexes of recipients, varints; none when the message is gone
 //	BOOT        V batches over this and under its own are void, B S recovery point
 //	CKPT        B S recovery point: batch and segno
+//	LIST        which messages earlier batches have: for each, as varints of the
+//	            differences to the one before, batch, number, time in the queue ID (µs)
+//
+// A LIST is there so that the ID is known of a message whose only record was in a block
+// that is gone. It takes the padding of the next batches with room for it, and of long
+// batches a thirty-second part: no write is longer or more for it with little mail. 16384
+// messages at most wait to be listed.
 //
 // A newer program reads what an older one wrote; a version that is not known
 // stops the older one with a message that says so.
 //
 // A content file is the content, followed by the checksums of its chunks of
 // 64 KiB, 4 bytes each. It is durable, with its name, before its MSG is
-// written. After the DONE is durable it is spent: the next large content is written
+// written: written, synced, linked, and synced again, since a file that does not
+// count its name on the disk is removed by the check of a file system that has no
+// journal; and then its directory. After the DONE is durable it is spent: the next large content is written
 // where it is, which takes less than freeing blocks and memory and finding
 // others, unless somebody still reads there. Spent files have a segment's size in all at
 // most, give way to whatever needs the room, and are removed at the end, as is,
@@ -131,8 +210,9 @@
 // retries do that by themselves, and a checkpoint does the rest. Recovery
 //
 //  1. locks, and syncs the directories: a dead process may not have;
-//  2. reads the segments' headers; the recovery point is the highest in them;
-//  3. replays the segments from there on in the order of batch numbers, while
+//  2. reads IDENTITY and the segments' headers; the recovery point is the highest in
+//     them;
+//  3. replays the segments from there on, each to its end or its CLOSE, in the order of batch numbers, while
 //     a goroutine of its own reads ahead, passing over content, skipping what a BOOT voided, noting what is damaged, and
 //     dropping what a later CKPT proves to be over;
 //  4. takes batches over the highest promise as the tail: complete ones count,
@@ -142,6 +222,34 @@
 //     states of all mail when that is little, which makes it a checkpoint;
 //  6. and only when that is durable believes the tail, frees segments, and
 //     begins.
+//
+// What the disk does not give it reads again, four times in all with pauses of 2.6 s
+// together. If it is still not to be had the start is refused, and nothing was changed:
+// what cannot be read may be mail, and is neither passed over nor written over.
+//
+// # Damage
+//
+// When something that was durable turns out to be damaged, a start
+//
+//   - finds out whose it is: a record whose header is sound, or has one wrong bit,
+//     says that;
+//   - falls back on an older record of the same message, also from before the
+//     recovery point: recipients who were done since may get it again, and
+//     the report says so by queue ID;
+//   - names by queue ID each message that has no other record, as lost. When
+//     the time in the ID is not known either, its end from "z" on is given, which
+//     no other message has;
+//   - when it cannot be known whose the damaged records are, puts on hold, by ID, all
+//     messages that are in the log, have left no trace of their end, and are
+//     not in the queue. Of a message all of whose records were in the block that is gone,
+//     nothing tells the ID: the report says after what time it came;
+//   - copies the damaged segments to damaged/, 16 of them and 1 GiB at most, while there
+//     is room on the disk, with a report of what was found, for postmaster;
+//   - keeps content files that no message has while anything is in damaged/.
+//     To remove it is to say that it has been dealt with.
+//
+// Then it goes on with the rest. When the log has been idle for 100 to 200 ms one batch is
+// written that promises the last: from then on damage to that is told from a torn write.
 //
 // # Cleaning
 //
@@ -161,14 +269,39 @@
 // is alive out of as many segments as it takes. That may take long, and who
 // commits waits for it.
 //
-// Three of the free segments are for starts. On such a disk a start does not
-// end before it has given back the one that it took. Any number of starts may die
-// one after the other, but not more than two in a row between their first two
-// syncs: the one after those may find no segment to write to.
+// Three of the free segments are for starts, and when the states of all mail do
+// not fit into one batch (half a segment), as many more as the batches that they
+// take, up to nine. On such a disk a start does not end before it has given back
+// the segment that it took. A start that dies early has taken one, and has moved
+// the recovery point by the states that its first batch holds; when starts have
+// been through all states, the segment of the first of them is free again. Not more
+// than two in a row may die between their first two syncs: the one after those may
+// find no segment to write to. Any number may die later when the states fit into one
+// batch; when they take more, starts that die while they win segments back lose one
+// now and then, and it takes many in a row until none is left (TestStartsManyStates
+// has thirty die). A sweep that begins with fewer free segments than are left for
+// starts may take one of these, since a disposition would take it and give nothing
+// back.
 //
 // What is alive cannot be won back. Should states grow beyond what was reckoned
 // with, by long replies of many hosts, the last segment is left to the next start,
 // and what cannot be recorded waits, and is tried again every second.
+//
+// # File systems
+//
+// TestPowerCutFS cuts the power under a process that says what was acknowledged,
+// and finds all of it, small mail and large, on
+//
+//   - ext4 with a journal: the file system is shut down without writing its
+//     journal (EXT4_IOC_SHUTDOWN).
+//   - ext4 without a journal: the same, and then e2fsck -fy.
+//   - XFS: the same (XFS_IOC_GOINGDOWN).
+//   - btrfs: a copy of its device at one moment, since it cannot be shut down.
+//     What btrfs has written by then and not flushed is in the copy, which a
+//     disk with a cache may lose.
+//
+// Others are not tested. One without unnamed files (O_TMPFILE) gets names that
+// begin with ".tmp-", which a start removes.
 //
 // # Parameters
 //
@@ -179,7 +312,7 @@
 //
 // The errors of Commit tell a full spool (452 4.3.1), a broken one (451 4.3.0,
 // exit, be restarted) and a message that is too large apart. [Check], [Dump],
-// [View] and [Export] are for people.
+// [View], [Export] and [Salvage] are for people.
 //
 // # Security
 //
@@ -191,6 +324,6 @@
 //
 // On copy-on-write file systems (btrfs, ZFS) writing over a recycled segment
 // takes new space: a full disk can then fail a commit, which breaks the log
-// until a restart. Rot in the last batch of a process that was killed cannot be
-// told from a torn write.
+// until a restart. Rot in the last batch of a process that was killed within
+// 200 ms of it, or that fills its segment, cannot be told from a torn write.
 package spool

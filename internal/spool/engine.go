@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"posthaste/internal/vfs"
@@ -43,14 +44,17 @@ import (
 //  14. A disposition can always be recorded: free segments are kept from new
 //     mail, and won back before one is taken (room.go).
 type engine struct {
-	fs     vfs.FS
-	dir    string
-	lim    limits
-	warn   func(string, ...any)
-	random func([]byte)
-	now    func() time.Time
-	lock   io.Closer
-	plant  fault // always 0 outside the tests that prove the tests
+	fs       vfs.FS
+	dir      string
+	lim      limits
+	warn     func(string, ...any)
+	random   func([]byte)
+	now      func() time.Time
+	sleep    func(time.Duration) // between reads that fail
+	hasty    time.Time           // until when there is no sleep for an update; see putUpdated
+	readOnly bool                // nothing is written: see view
+	lock     io.Closer
+	planter  // empty but in the tests that prove the tests
 
 	bigBufs sync.Pool  // of *[]byte, one chunk of a content file
 	bigSync sharedSync // of the directory of content files
@@ -61,7 +65,10 @@ type engine struct {
 	mu       sync.RWMutex
 	idx      index
 	segs     map[uint32]*segment
-	free     []*segment // recycled or new, to be used next
+	free     []*segment // recycled or new, to be used next; all of the present size
+	odd      []*segment // free ones of another size: see pickOdd
+	mixed    bool       // some segments are of another size than the present one, or have been
+	largest  int64      // size of the largest of those, in bytes
 	fresh    []*segment // made by another goroutine, not in segs yet
 	drop     []*segment // to be closed and removed
 	gone     []goneFile // whose content files are not needed any more
@@ -71,12 +78,14 @@ type engine struct {
 	bigSum   int64      // bytes of big files, arriving ones included
 	stats    Stats      // counters
 	broken   error
-	diskLow  bool   // the file system has less than MinFree, or a file could not be made
-	diskErr  string // the last reason told
+	diskLow  bool      // the file system has less than MinFree, or a file could not be made
+	diskErr  string    // the last reason told
+	aheadAt  time.Time // when makeAhead is to be tried again; zero: it has not failed
 	nextFile uint32
 	byQueue  [numQueues]int
 
-	createMu sync.Mutex // one segment file is made at a time
+	createMu sync.Mutex  // one segment file is made at a time
+	closing  atomic.Bool // the housekeeper makes no more
 
 	head, cold *segment
 	uuid       [16]byte
@@ -84,11 +93,13 @@ type engine struct {
 	nextSegno  uint64
 	batch, seq uint64 // of the next batch and record
 	promised   uint64 // highest durable batch
+	said       uint64 // the batch that promise wrote last
 	from       point  // durable recovery point
 	moved      point  // the one to be recorded with the next batch, if not zero
 	victims    []*segment
 	turn       bool   // the next batch begins a new head
 	swept      uint64 // Stats.Written when a sweep last won too little; 0: none did
+	sweepLeft  int    // how many free segments the sweep under way leaves; 0: there is none
 
 	w batchWriter
 }
@@ -161,8 +172,8 @@ type request struct {
 // has an err, too. An error of commit itself is that the log is broken, or, when
 // it is ErrFull, that nothing can be written now and nothing has happened.
 func (e *engine) commit(reqs []*request) (n int, err error) {
-	if e.broken != nil {
-		return 0, e.broken
+	if err := e.isBroken(); err != nil {
+		return 0, err
 	}
 	adds := func(r *request) bool { return r.b.adds > 0 }
 	if err := e.makeRoom(slices.ContainsFunc(reqs, adds)); err != nil {
@@ -170,6 +181,7 @@ func (e *engine) commit(reqs []*request) (n int, err error) {
 	}
 	e.begin()
 	e.w.leave = 1
+	e.w.full = e.batchLimit()
 	for n < len(reqs) {
 		r := reqs[n]
 		r.from = r.next
@@ -181,7 +193,7 @@ func (e *engine) commit(reqs []*request) (n int, err error) {
 			continue
 		}
 		if r.err = e.check(r); r.err == nil {
-			if e.w.size() > 0 && e.w.size()+r.cost > e.lim.batch {
+			if e.w.size() > 0 && e.w.size()+r.cost > e.w.full {
 				break
 			}
 			for i := range r.b.ops {
@@ -228,8 +240,8 @@ func (e *engine) check(r *request) error {
 		}
 		cost += n
 	}
-	if cost > e.lim.unit {
-		return fmt.Errorf("%w: %d bytes in one batch, %d are possible", ErrTooLarge, cost, e.lim.unit)
+	if unit := e.longest(b.adds > 0); cost > unit {
+		return fmt.Errorf("%w: %d bytes in one batch, %d are possible", ErrTooLarge, cost, unit)
 	}
 	r.cost = cost
 	return nil
@@ -274,8 +286,8 @@ func (e *engine) putApart(r *request) bool {
 	for ; r.next < len(b.ops); r.next++ {
 		o := &b.ops[r.next]
 		cost, err := e.checkOp(o)
-		if err == nil && cost > e.lim.unit {
-			err = fmt.Errorf("%w: %d bytes in one change, %d are possible", ErrTooLarge, cost, e.lim.unit)
+		if unit := e.longest(false); err == nil && cost > unit {
+			err = fmt.Errorf("%w: %d bytes in one change, %d are possible", ErrTooLarge, cost, unit)
 		}
 		switch {
 		case err != nil:
@@ -283,7 +295,7 @@ func (e *engine) putApart(r *request) bool {
 				b.refused = map[int]error{}
 			}
 			b.refused[r.next] = err
-		case e.w.size() > 0 && e.w.size()+cost > e.lim.batch:
+		case e.w.size() > 0 && e.w.size()+cost > e.w.full:
 			return false
 		default:
 			e.putOp(b, o)
@@ -406,7 +418,7 @@ func (e *engine) putUpdate(s *staged, b *Batch, o *op) {
 	}
 	setFlag(SetWarned, msgWarned, c.Warned)
 	setFlag(SetExpire, msgExpire, c.Expire)
-	e.putState(s, b.buf[o.lo:o.hi])
+	e.putUpdated(s, b.buf[o.lo:o.hi])
 }
 
 // answer tells b where the messages that it added or updated are now.
@@ -442,6 +454,18 @@ func (e *engine) entry(slot uint32) Entry {
 		en.Done = doneBitmap(l, e.idx.more[l.number])
 	}
 	return en
+}
+
+// isBroken is why the log is broken, or nil. A batch under way goes on when it breaks
+// elsewhere; the next is not begun. Everything that changes the disk asks before it
+// does (invariant 8). It may be called by any goroutine.
+func (e *engine) isBroken() error {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if e.planted(plantWriteOn) {
+		return nil
+	}
+	return e.broken
 }
 
 // fail breaks the log for good (invariant 8).

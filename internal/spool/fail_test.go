@@ -451,6 +451,7 @@ func killChild(dir string) {
 		fmt.Println(word, string(id))
 	}
 	body := bytes.Repeat([]byte("z"), 3000)
+	large := os.Getenv("SPOOL_TEST_LARGE") != ""
 	var wg sync.WaitGroup
 	for w := range 4 {
 		wg.Go(func() {
@@ -461,12 +462,23 @@ func killChild(dir string) {
 				}
 				id := mail.MakeQueueID(time.Now(), n)
 				var b Batch
-				b.Add(Message{ID: id, Envelope: testEnvelope(id, len(body)), Recipients: testRecipients(1), NRcpt: 1, Content: body})
+				m := Message{ID: id, Envelope: testEnvelope(id, len(body)), Recipients: testRecipients(1), NRcpt: 1, Content: body}
+				if large && i%4 == 1 {
+					m.Content = nil
+					if m.File, err = s.NewFile(); err != nil {
+						return
+					}
+					if _, err = m.File.Write(bytes.Repeat([]byte("z"), 150_000)); err != nil {
+						m.File.Abort()
+						return
+					}
+				}
+				b.Add(m)
 				if s.Commit(&b) != nil {
 					return
 				}
 				say("added", id)
-				if (i+w)%8 == 0 {
+				if (i+w)%8 == 0 || large && i%3 == 0 {
 					continue
 				}
 				say("removing", id)

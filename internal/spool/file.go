@@ -65,13 +65,15 @@ func (f *File) close() error {
 	return f.f.Close()
 }
 
-// fileError sorts the errors of writing a content file: no space is a
-// refusal, and anything else a disk that nothing should be promised on.
+// fileError sorts the errors of writing a content file. They are the one message's:
+// no other's content is in that file, and the log is made durable by itself.
 func (e *engine) fileError(err error) error {
 	if isFull(err) {
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	}
-	return e.fail("content file", err)
+	err = fmt.Errorf("%w: %w", ErrUnstored, err)
+	e.warn("%v; the message is refused", err)
+	return err
 }
 
 func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
@@ -130,7 +132,7 @@ func (e *engine) roomForBig(n, off int64) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.lim.segments > 0 {
-		room := (e.lim.segments - e.lim.reserve) * (e.lim.segSize - blockSize)
+		room := (e.lim.segments - e.lim.reserve) * (e.lim.segSize - headRoom)
 		if e.liveSum+e.bigSum+n > room/10*7 {
 			return fmt.Errorf("%w: %d bytes of mail are queued, %d bytes of disk may be used", ErrFull, e.liveSum+e.bigSum, e.lim.budget)
 		}
@@ -147,6 +149,9 @@ func (f *File) Size() int64 { return f.size }
 func (f *File) finish(id string) (crc uint32, err error) {
 	if f.err != nil {
 		return 0, f.err
+	}
+	if err := f.e.isBroken(); err != nil {
+		return 0, err
 	}
 	if len(f.buf) > 0 {
 		if f.err = f.flush(); f.err != nil {
@@ -166,7 +171,7 @@ func (f *File) finish(id string) (crc uint32, err error) {
 	if err := f.rename(bigName(e.dir, id)); err != nil {
 		return 0, e.fileError(err)
 	}
-	if e.plant == plantNoDirSyncBig {
+	if e.planted(plantNoDirSyncBig) {
 		return checksum(f.sums), nil
 	}
 	if err := e.bigSync.sync(func() error { return e.fs.SyncDir(path.Join(e.dir, bigDir)) }); err != nil {
@@ -187,17 +192,25 @@ func (f *File) shorten() error {
 	return f.f.Truncate(end)
 }
 
-// rename gives the file its name.
-func (f *File) rename(name string) (err error) {
-	if f.name == "" {
-		err = f.e.fs.Link(f.f, name)
-	} else {
-		err = f.e.fs.Rename(f.name, name)
-	}
-	if err == nil {
+// rename gives the file its name. One that had none is synced again: the file has
+// counted its names until then as none, and without a journal (ext4) the check after
+// a power cut removes such a file. A spent file had a name all along.
+func (f *File) rename(name string) error {
+	if f.name != "" {
+		if err := f.e.fs.Rename(f.name, name); err != nil {
+			return err
+		}
 		f.name = name
+		return nil
 	}
-	return err
+	if err := f.e.fs.Link(f.f, name); err != nil {
+		return err
+	}
+	f.name = name
+	if f.e.planted(plantNoLinkSync) {
+		return nil
+	}
+	return f.f.Datasync()
 }
 
 // A sharedSync is a sync that serves all who wait for one when it begins.

@@ -22,12 +22,15 @@ type fullWorld struct {
 	eager int // steps of maintenance after a commit are fewer than this
 }
 
-func newFullWorld(seed uint64, segSize int64) *fullWorld {
-	w := &fullWorld{walk: &walk{world: newWorld(seed, 0)}}
+func newFullWorld(seed uint64, segSize int64, plant fault) *fullWorld {
+	w := &fullWorld{walk: &walk{world: newWorld(seed, plant)}}
 	w.opt.SegmentSize, w.opt.Budget = segSize, 0
 	w.eager = 1 + w.r.IntN(4)
 	return w
 }
+
+// mostMessages bounds those of a history, each step of which copies the model of all.
+const mostMessages = 3000
 
 // fill queues about n segments of mail, of which a part is delivered, and then
 // fills the disk.
@@ -38,7 +41,7 @@ func (w *fullWorld) fill(n int) {
 	w.settle()
 	largest := 1 + w.r.IntN(int(w.e.lim.inline))
 	stay := w.r.IntN(100) // per cent
-	for w.e.liveSum < int64(n)*w.opt.SegmentSize/2 && w.e.nextSegno < uint64(4*n) {
+	for w.e.liveSum < int64(n)*w.opt.SegmentSize/2 && w.e.nextSegno < uint64(4*n) && len(w.now) < mostMessages {
 		c := &change{}
 		for range 1 + w.r.IntN(4) {
 			msg, mm := w.newMessage(w.r.IntN(largest), 1+w.r.IntN(3))
@@ -55,7 +58,7 @@ func (w *fullWorld) fill(n int) {
 	}
 	w.fillDisk(int64(w.r.IntN(2 * int(w.opt.SegmentSize))))
 	if w.r.IntN(2) == 0 { // and then mail fills what there is
-		for before := -1; len(w.now) > before; {
+		for before := -1; len(w.now) > before && len(w.now) < mostMessages; {
 			before = len(w.now)
 			for range 20 {
 				msg, mm := w.newMessage(w.r.IntN(largest), 1+w.r.IntN(3))
@@ -147,7 +150,7 @@ func manyHistories(t *testing.T, segSize int64, run func(w *fullWorld)) (n int) 
 	seed := firstSeed()
 	t.Logf("first seed %d", seed)
 	for start := time.Now(); time.Since(start) < *crashTime; seed++ {
-		w := newFullWorld(seed, segSize)
+		w := newFullWorld(seed, segSize, 0)
 		if err := w.guard(func() { run(w); w.drain() }); err != nil {
 			t.Fatalf("seed %d: %v\n%s\n%s", seed, err, w.summary(), strings.Join(tailOf(w.trace, 70), "\n"))
 		}
@@ -211,11 +214,6 @@ func TestStartsOnFullDisk(t *testing.T) {
 				fail("%d messages: %v", len(w.now), w.e.broken)
 			}
 		}
-		for len(w.now) > 100 { // so that their states go into one batch
-			c := &change{}
-			c.remove(w.pick().id)
-			w.must(c)
-		}
 		w.fall()
 		for i := range 30 {
 			at := w.trigger(20)
@@ -237,6 +235,157 @@ func TestStartsOnFullDisk(t *testing.T) {
 		w.settle()
 	})
 	t.Logf("%d histories", n)
+}
+
+// TestStartsManyStates: starts on a full disk die after some number of syncs, one
+// after the other, and the states of all mail are more than one batch takes. Each
+// must bring the recovery point on, or the log runs out of segments.
+func TestStartsManyStates(t *testing.T) {
+	t.Parallel()
+	for syncs := 2; syncs <= 6; syncs++ {
+		t.Run(fmt.Sprint(syncs), func(t *testing.T) {
+			t.Parallel()
+			w := newFullWorld(3, 64<<10, 0)
+			if err := w.guard(func() { startsManyStates(w, syncs) }); err != nil {
+				t.Fatalf("%v\n%s\n%s", err, w.summary(), strings.Join(tailOf(w.trace, 40), "\n"))
+			}
+		})
+	}
+}
+
+func startsManyStates(w *fullWorld, syncs int) {
+	if err := w.open(); err != nil {
+		fail("open: %v", err)
+	}
+	w.settle()
+	for range 600 {
+		msg, mm := w.newMessage(w.r.IntN(4000), 2)
+		c := &change{}
+		c.add(msg, mm)
+		w.must(c)
+		if m := w.pick(); w.r.IntN(3) == 0 {
+			c := &change{}
+			c.remove(m.id)
+			w.must(c)
+		}
+	}
+	if w.e.metaSum < 2*w.e.lim.unit {
+		fail("%d octets of states, which is little more than one batch takes", w.e.metaSum)
+	}
+	w.fillDisk(0)
+	w.fall()
+	for range 30 {
+		left := syncs
+		w.hook = func(op vfs.Op) error {
+			if op.Kind == vfs.OpSync {
+				left--
+			}
+			if left < 0 {
+				return vfs.ErrCut
+			}
+			return nil
+		}
+		if err := w.open(); err != nil && !errors.Is(err, vfs.ErrCut) {
+			fail("open: %v", err)
+		}
+		w.fall()
+	}
+	w.hook = nil
+	if err := w.open(); err != nil {
+		fail("open: %v", err)
+	}
+	w.settle()
+	w.drain()
+}
+
+// TestLoweredBudget: what is kept free on a full disk goes by the mail that there is,
+// also when that is more than a budget allows that was lowered under it.
+func TestLoweredBudget(t *testing.T) {
+	t.Parallel()
+	w := newFullWorld(3, 64<<10, 0)
+	if err := w.guard(func() {
+		if err := w.open(); err != nil {
+			fail("open: %v", err)
+		}
+		w.settle()
+		for range 1500 {
+			msg, mm := w.newMessage(w.r.IntN(2000), 2)
+			c := &change{}
+			c.add(msg, mm)
+			w.must(c)
+		}
+		w.opt.Budget = 20 * w.opt.SegmentSize
+		w.mem.Restart()
+		if err := w.open(); err != nil {
+			fail("open: %v", err)
+		}
+		w.settle()
+		if n, want := w.e.kept(), forStarts+forWork+w.e.forStates(); n < want || w.e.spares() < want || want <= w.e.lim.reserve {
+			fail("%d segments kept, %d spares, want %d; the budget reserves %d", n, w.e.spares(), want, w.e.lim.reserve)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestShortOfSegments: a process that finds fewer free segments than are kept, since
+// those before it died while they won some back, wins them back itself.
+func TestShortOfSegments(t *testing.T) {
+	t.Parallel()
+	for left := 2; left <= 3; left++ {
+		t.Run(fmt.Sprint(left), func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(8) {
+				w := newFullWorld(seed, 64<<10, 0)
+				w.eager = 1
+				if err := w.guard(func() { shortOfSegments(w, left) }); err != nil {
+					t.Fatalf("seed %d: %v\n%s\n%s", seed, err, w.summary(), strings.Join(tailOf(w.trace, 40), "\n"))
+				}
+			}
+		})
+	}
+}
+
+func shortOfSegments(w *fullWorld, left int) {
+	if err := w.open(); err != nil {
+		fail("open: %v", err)
+	}
+	w.settle()
+	update := func() {
+		m := w.pick()
+		c := &change{}
+		c.update(m.id, Change{Set: SetAttempts, Attempts: m.attempts + 1})
+		w.must(c)
+		if len(w.cands) != 1 || w.now[m.id.Number()].attempts == m.attempts {
+			fail("message %s: its state was not recorded; %d segments free", m.id, len(w.e.free))
+		}
+	}
+	for range 300 {
+		msg, mm := w.newMessage(w.r.IntN(4000), 2)
+		c := &change{}
+		c.add(msg, mm)
+		w.must(c)
+		if m := w.pick(); w.r.IntN(6) == 0 {
+			c := &change{}
+			c.remove(m.id)
+			w.must(c)
+		}
+	}
+	w.fillDisk(0)
+	for w.e.head.off+3*blockSize <= w.e.head.size { // until the next batch but one begins a segment
+		update()
+	}
+	for len(w.e.free) > left {
+		s := w.e.pickFree()
+		delete(w.e.segs, s.file)
+		s.f.Close()
+	}
+	for i := 0; i < 500; i++ {
+		update()
+	}
+	if !w.e.ready(forStarts + 1) {
+		fail("%d segments free after many updates", len(w.e.free))
+	}
 }
 
 // TestNoRoom: what cannot be recorded, since all that is left is alive, waits

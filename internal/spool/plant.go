@@ -1,8 +1,9 @@
 package spool
 
-// fault is an error planted in the engine by the tests, which must find it:
-// a proof that finds nothing has to be shown to be able to. It is 0, and
-// nothing sets it, outside the tests.
+// fault is an error planted in the engine by the tests, which must find it: a proof
+// that finds nothing has to be shown to be able to. Only a build with the tag
+// spoolplant can have one (plant_on.go). In every other, planted is false wherever it
+// is called, and the compiler leaves out what depends on it (plant_off.go).
 type fault uint8
 
 const (
@@ -30,19 +31,15 @@ const (
 	plantBootTwoBatches          // BOOT and the tail in two batches
 	plantNoDirSyncBig            // no directory sync for a content file
 	plantSpendEarly              // use a content file again before the sync that ends its message
+	plantNoLinkSync              // no sync of a content file after it has its name
+	plantNoChunkSum              // no look at the checksums of a content file's chunks
+	plantWriteOn                 // go on writing after a failure
+	plantSweepStops              // a sweep leaves all that is left for starts
+	plantBootIdle                // BOOT writes no states again when not all fit
+	plantOneSize                 // all segments have the present size
+	plantFreeHeadless            // a segment without a readable header is free
+	plantUnreadFree              // what a start cannot read is empty
+	plantHasty                   // an update does without the state that cannot be read for a moment
+	plantNoList                  // what a batch has is in no other
 	numFaults
 )
-
-var faultNames = [numFaults]string{
-	plantAckEarly: "ack before sync", plantNoSegno: "no segment number check", plantNoChecksum: "no content checksum",
-	plantAppendOld: "append to an old segment", plantRecycleLive: "recycle a live segment",
-	plantFreeEarly: "free before sync", plantNoRewrite: "no tail rewrite", plantRetrySync: "retry after failed sync",
-	plantNoDirSyncCreate: "no directory sync at creation", plantNoDirSyncStart: "no directory sync at start",
-	plantNotAtomic: "batch not atomic", plantForgetDone: "state forgets done", plantStopAtBad: "stop at the first bad batch",
-	plantCopyNoSync: "copy without sync", plantNoFirst: "no first mark", plantNoVoid: "no void", plantSameID: "same id twice",
-	plantNoSalt: "no salt", plantRecyclePromised: "recycle inside the window", plantRecycleUnpromised: "recycle on an unpromised word",
-	plantBootTwoBatches: "boot in two batches", plantNoDirSyncBig: "no directory sync for a big file",
-	plantSpendEarly: "spend before sync",
-}
-
-func (f fault) String() string { return faultNames[f] }

@@ -1,3 +1,5 @@
+//go:build spoolplant
+
 package spool
 
 import (
@@ -62,6 +64,9 @@ const (
 // find runs all loops against a planted fault, in turn, until one finds it.
 func find(p fault) string {
 	hint := hints[p]
+	if f := direct[p]; f != nil {
+		return f(p)
+	}
 	for seed := uint64(1); seed <= maxSeeds; seed++ {
 		if _, err := runWalk(seed, p, nil); err != nil {
 			return fmt.Sprintf("walk %d: %v", seed, err)
@@ -88,6 +93,72 @@ func find(p fault) string {
 			if x, err := runEnum(i, seed, p, deep, time.Time{}, budget); err != nil {
 				return fmt.Sprintf("every crash %d, image %d: %v", seed, x.images, err)
 			}
+		}
+	}
+	return ""
+}
+
+// direct are the histories that were made for one class of faults.
+var direct = map[fault]func(fault) string{
+	plantNoChunkSum: func(p fault) string {
+		return some("rot of content", func(seed uint64) error {
+			w := newWorld(seed, p)
+			return w.guard(func() { w.rotContent() })
+		})
+	},
+	plantOneSize: func(p fault) string {
+		return some("changed sizes", func(seed uint64) error {
+			w := newWorld(seed, p)
+			from, to := paramSizes[seed%4], paramSizes[seed/4%4]
+			return w.guard(func() { w.changeParameters(from, to, endings[seed%uint64(len(endings))].run) })
+		})
+	},
+	plantFreeHeadless: blocks,
+	plantNoList:       blocks,
+	plantUnreadFree:   passes,
+	plantHasty:        passes,
+	plantWriteOn: func(p fault) string {
+		return some("after a failure", func(k uint64) error {
+			_, _, after, err := changesAfter(int(k), p)
+			if err == nil && len(after) > 0 {
+				err = fmt.Errorf("operation %d fails, and after that: %s", k, after[0])
+			}
+			return err
+		})
+	},
+	plantSweepStops: func(p fault) string {
+		return some("short of segments", func(seed uint64) error {
+			w := newFullWorld(seed-1, 64<<10, p)
+			w.eager = 1
+			return w.guard(func() { shortOfSegments(w, 2) })
+		})
+	},
+	plantBootIdle: func(p fault) string {
+		return some("many states", func(seed uint64) error {
+			w := newFullWorld(seed, 64<<10, p)
+			return w.guard(func() { startsManyStates(w, 2) })
+		})
+	},
+}
+
+func blocks(p fault) string {
+	return some("blocks", func(seed uint64) error {
+		w := &block{world: newWorld(seed, p)}
+		return w.guard(w.run)
+	})
+}
+
+func passes(p fault) string {
+	return some("passing failures", func(seed uint64) error {
+		w := &walk{world: newWorld(seed, p)}
+		return w.guard(func() { w.passing() })
+	})
+}
+
+func some(what string, run func(seed uint64) error) string {
+	for seed := uint64(1); seed <= maxSeeds; seed++ {
+		if err := run(seed); err != nil {
+			return fmt.Sprintf("%s %d: %v", what, seed, err)
 		}
 	}
 	return ""

@@ -1,10 +1,12 @@
 package spool
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"time"
 
 	"posthaste/internal/vfs"
@@ -12,39 +14,140 @@ import (
 
 // reap frees s if invariant 4 allows it.
 func (e *engine) reap(s *segment) {
-	if s.state != segClosed || s.lastBatch >= e.from.batch && e.plant != plantRecyclePromised {
+	if s.state != segClosed || s.lastBatch >= e.from.batch && !e.planted(plantRecyclePromised) {
 		return
 	}
-	if s.live != 0 && e.plant != plantRecycleLive {
+	if s.live != 0 && !e.planted(plantRecycleLive) {
 		return
 	}
-	s.state, s.freed = segFree, e.promised
-	e.free = append(e.free, s)
+	s.freed = e.promised
+	e.addFree(s)
 }
 
-// takeSegment gives a segment to write to and leaves so many free ones behind.
-// If there are no more, one is made, if that may be; the error is ErrFull when
-// there is none.
-func (e *engine) takeSegment(leave int, create bool) (*segment, error) {
+// addFree puts s, in which nothing is that matters, among the free segments.
+func (e *engine) addFree(s *segment) {
+	s.state = segFree
+	if s.size == e.lim.segSize {
+		e.free = append(e.free, s)
+	} else {
+		e.odd = append(e.odd, s)
+	}
+}
+
+// takeSegment gives a segment of need bytes or more to write to, and leaves so
+// many free ones behind. If there are no more, one is made, if that may be; the
+// error is ErrFull when there is none.
+func (e *engine) takeSegment(leave int, create bool, need int64) (*segment, error) {
+	var cause error
 	for {
 		e.mu.Lock()
 		e.adopt()
-		if len(e.free) > leave {
-			s := e.pickFree()
+		var s *segment
+		if need <= e.lim.segSize && len(e.free) > leave {
+			s = e.pickFree()
+		} else if cause != nil || !create || need > e.lim.segSize {
+			s = e.pickOdd(need)
+		}
+		if s != nil {
 			s.state = segOpen
-			e.mu.Unlock()
-			return s, nil
 		}
 		e.mu.Unlock()
-		if !create {
+		switch {
+		case s != nil:
+			return s, nil
+		case cause != nil:
+			return nil, fmt.Errorf("%w: no segment to write to: %w", ErrFull, cause)
+		case !create:
 			return nil, fmt.Errorf("%w: no segment to write to", ErrFull)
+		case need > e.lim.segSize:
+			cause = e.createOdd(need)
+		default:
+			cause = e.provide(leave + 1)
 		}
-		if err := e.provide(leave + 1); errors.Is(err, ErrBroken) {
-			return nil, err
-		} else if err != nil {
-			return nil, fmt.Errorf("%w: no segment to write to: %w", ErrFull, err)
+		if errors.Is(cause, ErrBroken) {
+			return nil, cause
 		}
 	}
+}
+
+// pickOdd takes, of the free segments that are not of the present size, the
+// smallest that has need bytes. There are some after the size was changed, until
+// others have taken their place (retireOdd), and when one batch needs more than
+// the present size: what an earlier process accepted with larger segments must
+// be written again as a whole. The caller holds mu.
+func (e *engine) pickOdd(need int64) *segment {
+	best := -1
+	for i, s := range e.odd {
+		if s.size >= need && (best < 0 || cmp.Or(cmp.Compare(s.size, e.odd[best].size), cmp.Compare(s.file, e.odd[best].file)) < 0) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return nil
+	}
+	s := e.odd[best]
+	e.odd = slices.Delete(e.odd, best, best+1)
+	return s
+}
+
+// retireOdd has free segments of another size than the present one removed, once
+// there are enough of that, or when it is they that keep others from being made.
+// Smaller ones stay while the disk has no room: what becomes of mail can still be
+// recorded in them. The caller holds mu.
+func (e *engine) retireOdd(want int) {
+	enough := len(e.free)+len(e.fresh) >= want
+	var stay []*segment
+	for _, s := range e.odd {
+		if enough || !e.mayAdd() || e.diskLow && s.size > e.lim.segSize {
+			delete(e.segs, s.file)
+			e.drop = append(e.drop, s)
+		} else {
+			stay = append(stay, s)
+		}
+	}
+	e.odd = stay
+}
+
+// batchLimit is how long a batch of several callers may become: the usual, or
+// what the segments hold that are left, when these are of a former, smaller size and
+// no other can be made.
+func (e *engine) batchLimit() int64 {
+	if !e.mixed {
+		return e.lim.batch
+	}
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if len(e.free)+len(e.fresh) > 0 || len(e.odd) == 0 || !e.diskLow {
+		return e.lim.batch
+	}
+	var room int64
+	for _, s := range e.odd {
+		room = max(room, s.size)
+	}
+	return min(e.lim.batch, room/2-blockSize)
+}
+
+// longest bounds one request. Of mail that was accepted with larger segments what
+// becomes of it can be longer than is possible now with new mail.
+func (e *engine) longest(adds bool) int64 {
+	if adds {
+		return e.lim.unit
+	}
+	return max(e.lim.unit, e.largest/2-blockSize)
+}
+
+// segFiles is how many segments of the present size the files take as much as. The
+// caller holds mu.
+func (e *engine) segFiles() int64 {
+	n := int64(len(e.segs) + len(e.fresh))
+	if !e.mixed {
+		return n
+	}
+	var bytes int64
+	for _, s := range e.segs {
+		bytes += s.size
+	}
+	return (bytes+e.lim.segSize-1)/e.lim.segSize + int64(len(e.fresh))
 }
 
 // pickFree takes a free segment. The lowest file comes first, so that the log
@@ -84,37 +187,71 @@ func (e *engine) adopt() {
 
 // create makes one more segment file, filled with zeros and durable, name
 // included, so that writing to it later changes no metadata. It may be called
-// by any goroutine. It does nothing when there are want free segments already.
-func (e *engine) create(want int) error {
+// by any goroutine. It does nothing when there are want free segments already, and
+// gives up with errClosing when stop, if not nil, says so.
+func (e *engine) create(want int, stop func() bool) error {
 	e.createMu.Lock()
 	defer e.createMu.Unlock()
+	if err := e.isBroken(); err != nil {
+		return err
+	}
 	e.mu.Lock()
 	enough := len(e.free)+len(e.fresh) >= want
 	e.mu.Unlock()
 	if enough {
 		return nil
 	}
-	if free, err := e.freeBytes(path.Join(e.dir, segDir), e.lim.segSize); err == nil && free < e.lim.segSize {
-		return errNearlyFull // without filling it up to see that
+	s, err := e.makeSegment(e.lim.segSize, stop)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.fresh = append(e.fresh, s)
+	return nil
+}
+
+// createOdd is create for one that holds need bytes, more than the usual. The
+// writer calls it.
+func (e *engine) createOdd(need int64) error {
+	e.createMu.Lock()
+	defer e.createMu.Unlock()
+	s, err := e.makeSegment(alignUp(need, blockSize), nil)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mixed, e.largest = true, max(e.largest, s.size)
+	e.segs[s.file] = s
+	e.odd = append(e.odd, s)
+	return nil
+}
+
+// makeSegment makes the file of a segment, unless stop says that it is not wanted any
+// more: errClosing. The caller holds createMu.
+func (e *engine) makeSegment(size int64, stop func() bool) (*segment, error) {
+	if free, err := e.freeBytes(path.Join(e.dir, segDir), size); err == nil && free < size {
+		return nil, errNearlyFull // without filling it up to see that
 	}
 	e.mu.Lock()
 	file := e.nextFile
 	e.nextFile++ // never used again, even when this fails: readers know files by number
 	e.mu.Unlock()
-	f, err := fillFile(e.fs, segName(e.dir, file), e.lim.segSize)
-	if err != nil {
-		return fmt.Errorf("new segment: %w", err)
+	f, err := fillFile(e.fs, segName(e.dir, file), size, unusedMark(), stop)
+	if err == errClosing {
+		return nil, err
 	}
-	if e.plant != plantNoDirSyncCreate {
+	if err != nil {
+		return nil, fmt.Errorf("new segment: %w", err)
+	}
+	if !e.planted(plantNoDirSyncCreate) {
 		if err := e.fs.SyncDir(path.Join(e.dir, segDir)); err != nil {
 			f.Close()
-			return e.fail("sync of segment directory", err)
+			return nil, e.fail("sync of segment directory", err)
 		}
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.fresh = append(e.fresh, &segment{file: file, f: f, size: e.lim.segSize})
-	return nil
+	return &segment{file: file, f: f, size: size}, nil
 }
 
 var errNearlyFull = errors.New("the file system is nearly full")
@@ -123,21 +260,32 @@ var errNearlyFull = errors.New("the file system is nearly full")
 // page of zeros that the system has.
 var zeros [1 << 20]byte
 
-// fillFile makes a file of zeros. On failure it is removed.
-func fillFile(fs vfs.FS, name string, size int64) (vfs.File, error) {
+// errClosing is that a segment is not made, as nobody will need it in this process.
+var errClosing = errors.New("the spool is being closed")
+
+// fillFile makes a file of zeros with head in front. On failure, or when stop, if not
+// nil, says so, it is removed.
+func fillFile(fs vfs.FS, name string, size int64, head []byte, stop func() bool) (vfs.File, error) {
 	f, err := fs.Create(name)
 	if err != nil {
 		return nil, err
 	}
 	for off := int64(0); off < size && err == nil; off += int64(len(zeros)) {
+		if stop != nil && stop() {
+			err = errClosing
+			break
+		}
 		_, err = f.WriteAt(zeros[:min(int64(len(zeros)), size-off)], off)
+	}
+	if err == nil && len(head) > 0 {
+		_, err = f.WriteAt(head, 0)
 	}
 	if err == nil {
 		err = f.Datasync()
 	}
 	if err != nil {
 		f.Close()
-		if rm := fs.Remove(name); rm != nil {
+		if rm := fs.Remove(name); rm != nil && err != errClosing { // the next start removes what was not finished
 			err = errors.Join(err, rm)
 		}
 		return nil, err
@@ -152,13 +300,14 @@ func (e *engine) rotate(s *segment, cold bool) segHeader {
 	e.random(r[:])
 	h := segHeader{segno: e.nextSegno, promised: e.promised, from: e.from, firstBatch: e.batch,
 		size: uint32(s.size), salt: binary.LittleEndian.Uint64(r[:]), uuid: e.uuid, created: e.now().UnixMicro()}
-	if e.plant == plantNoSalt {
+	if e.planted(plantNoSalt) {
 		h.salt = 0
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s.segno, s.salt, s.firstBatch, s.lastBatch = h.segno, uint32(h.salt), e.batch, 0
-	s.off, s.cold, s.left, s.state = blockSize, cold, time.Time{}, segOpen
+	s.off, s.start, s.headless = headRoom, headRoom, false
+	s.cold, s.left, s.state = cold, time.Time{}, segOpen
 	p := &e.head
 	if cold {
 		p = &e.cold

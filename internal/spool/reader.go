@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"path"
 	"slices"
 	"sync"
 	"time"
@@ -17,9 +19,13 @@ import (
 // A Reader reads messages, in any process, while another writes the spool.
 // All methods may be called concurrently.
 type Reader struct {
-	fs    vfs.FS
-	dir   string
-	plant fault
+	fs  vfs.FS
+	dir string
+	planter
+
+	keyMu sync.Mutex
+	key   uint32 // of the spool; see spoolKey
+	keyed bool
 
 	mu    sync.Mutex
 	files map[uint32]*readFile
@@ -69,8 +75,8 @@ func (r *Reader) open(file uint32) (*readFile, error) {
 		}
 		return nil, err
 	}
-	key, err := readKey(f)
-	if r.plant == plantNoSalt {
+	key, err := r.spoolKey(f)
+	if r.planted(plantNoSalt) {
 		key = 0
 	}
 	if err != nil {
@@ -120,21 +126,52 @@ func (r *Reader) drop(file uint32, rf *readFile) {
 	}
 }
 
-// readKey gets the spool's key from a segment's header.
-func readKey(f vfs.File) (uint32, error) {
-	var h segHeader
-	b := make([]byte, blockSize)
-	bad := readAround(f, b, 0)
-	ok, err := h.read(b)
-	switch {
-	case err != nil:
-		return 0, err
-	case !ok && bad == 0 && len(bytes.Trim(b, "\x00")) == 0: // made, and not used yet: nothing can have been found here
-		return 0, fmt.Errorf("%w: the segment is new", ErrStale)
-	case !ok:
-		return 0, fmt.Errorf("%w: no segment header", ErrCorrupt)
+// spoolKey gets the spool's key: from IDENTITY, once, or else from the header of a
+// segment, f or any other. A segment without a header may hold sound mail all the
+// same.
+func (r *Reader) spoolKey(f vfs.File) (uint32, error) {
+	r.keyMu.Lock()
+	defer r.keyMu.Unlock()
+	if r.keyed {
+		return r.key, nil
 	}
-	return keyOf(h.uuid), nil
+	id, _, copies, err := readIdentity(r.fs, r.dir, func(f vfs.File, _ string) vfs.File { return f })
+	if copies > 0 {
+		r.key, r.keyed = keyOf(id.uuid), true
+		return r.key, nil
+	}
+	var newer *errNewer
+	if errors.As(err, &newer) {
+		return 0, err
+	}
+	key, ok, err := headerKey(f)
+	if ok || err != nil {
+		return key, err
+	}
+	names, lerr := r.fs.List(path.Join(r.dir, segDir))
+	for _, name := range names {
+		file, isSeg := segNumber(name)
+		if !isSeg {
+			continue
+		}
+		if g, err := r.fs.Open(segName(r.dir, file)); err == nil {
+			key, ok, _ := headerKey(g)
+			g.Close()
+			if ok {
+				return key, nil
+			}
+		}
+	}
+	return 0, errors.Join(fmt.Errorf("%w: the spool's identity cannot be read", ErrCorrupt), lerr)
+}
+
+// headerKey gets the spool's key from a segment's header, if that can be read.
+func headerKey(f vfs.File) (key uint32, ok bool, err error) {
+	var h segHeader
+	b := make([]byte, headRoom)
+	readAround(f, b, 0)
+	ok, err = h.read(b)
+	return keyOf(h.uuid), ok, err
 }
 
 // unref is called with mu held.
@@ -192,10 +229,11 @@ func (r *Reader) fetch(buf []byte, ref Ref, number uint64, n uint32) ([]byte, he
 		}
 		h, err := r.fetchFrom(rf, buf, ref, number)
 		r.release(rf)
-		if !errors.Is(err, ErrStale) {
+		if !errors.Is(err, ErrStale) && !errors.Is(err, ErrCorrupt) {
 			return buf, h, err
 		}
-		// The file may have been given back, and this be another one now.
+		// The file may have been given back, and this be another one now; and damage
+		// has to be seen twice to be believed.
 		r.drop(ref.File, rf)
 		if again {
 			return buf, h, err
@@ -207,7 +245,7 @@ func (r *Reader) fetchFrom(rf *readFile, buf []byte, ref Ref, number uint64) (he
 	_, err := rf.f.ReadAt(buf, int64(ref.Offset))
 	if err == nil {
 		h, ok := parseHeader(buf, rf.key)
-		if ok && h.number == number && h.recLen() == int64(ref.Length) && (h.segno == ref.Segno || r.plant == plantNoSegno) {
+		if ok && h.number == number && h.recLen() == int64(ref.Length) && (h.segno == ref.Segno || r.planted(plantNoSegno)) {
 			return h, nil
 		}
 	}
@@ -218,16 +256,38 @@ func (r *Reader) fetchFrom(rf *readFile, buf []byte, ref Ref, number uint64) (he
 // or damaged. The writer changes a segment's header before anything else in it.
 func (r *Reader) judge(rf *readFile, ref Ref, cause error) error {
 	var h segHeader
-	b := make([]byte, blockSize)
-	readAround(rf.f, b, 0)
-	if ok, _ := h.read(b); ok && h.segno != ref.Segno {
+	b := make([]byte, headRoom)
+	bad := readAround(rf.f, b, 0)
+	ok, _ := h.read(b)
+	switch {
+	case ok && h.segno != ref.Segno:
 		return ErrStale
+	case !ok && bad == 0 && cause == nil && isZero(b) && r.isNew(rf, ref):
+		return fmt.Errorf("%w: the segment is new", ErrStale)
 	}
 	if cause != nil {
-		return fmt.Errorf("%w: segment %d (%s) at %d: %w", ErrCorrupt, ref.Segno, segName("", ref.File), ref.Offset, cause)
+		return fmt.Errorf("%w: segment %d (%s) at %d: %w", readFailure(cause), ref.Segno, segName("", ref.File), ref.Offset, cause)
 	}
 	return fmt.Errorf("%w: segment %d (%s) at %d", ErrCorrupt, ref.Segno, segName("", ref.File), ref.Offset)
 }
+
+// readFailure is what an error of reading means. Where the file ends, what should
+// be there is gone.
+func readFailure(err error) error {
+	if errors.Is(err, io.EOF) {
+		return ErrCorrupt
+	}
+	return ErrUnread
+}
+
+// isNew says whether there is nothing but zeros in place of the record at ref: the
+// file was made, and not used yet.
+func (r *Reader) isNew(rf *readFile, ref Ref) bool {
+	b := make([]byte, headerLen)
+	return readAround(rf.f, b, int64(ref.Offset)) == 0 && isZero(b)
+}
+
+func isZero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
 
 func (r *Reader) judgeAgain(ref Ref) error {
 	rf, err := r.open(ref.File)
@@ -241,8 +301,17 @@ func (r *Reader) judgeAgain(ref Ref) error {
 // metaGuess is how much of a record Read reads at first.
 const metaGuess = 1024
 
-// readMeta reads and verifies the metadata of the record at ref.
-func (r *Reader) readMeta(ref Ref, number uint64) (m meta, h header, err error) {
+// readMeta reads and verifies the metadata of the record at ref, twice if they seem
+// damaged.
+func (r *Reader) readMeta(ref Ref, number uint64) (meta, header, error) {
+	m, h, err := r.readMetaOnce(ref, number)
+	if errors.Is(err, ErrCorrupt) {
+		m, h, err = r.readMetaOnce(ref, number)
+	}
+	return m, h, err
+}
+
+func (r *Reader) readMetaOnce(ref Ref, number uint64) (m meta, h header, err error) {
 	buf := r.buffer()
 	defer r.bufs.Put(buf)
 	b, h, err := r.fetch(*buf, ref, number, metaGuess)
@@ -342,6 +411,9 @@ func (st *Stored) needEnvelope() error {
 		return fmt.Errorf("message %s: %w: its envelope is gone", st.id, ErrCorrupt)
 	}
 	st.m.envelope, st.m.recipients, st.m.hasEnv = m.envelope, m.recipients, true
+	if st.m.bigCRC == 0 { // left there, too
+		st.m.bigLen, st.m.bigCRC = m.bigLen, m.bigCRC
+	}
 	return nil
 }
 
@@ -351,8 +423,10 @@ func (st *Stored) Envelope() (mail.Envelope, error) {
 	if err := st.needEnvelope(); err != nil {
 		return e, err
 	}
-	err := e.Decode(st.m.envelope)
-	return e, err
+	if err := e.Decode(st.m.envelope); err != nil {
+		return e, fmt.Errorf("message %s: %w: envelope: %w", st.id, ErrCorrupt, err)
+	}
+	return e, nil
 }
 
 // Recipients decodes those with index from up to, not including, to; to < 0
@@ -361,7 +435,11 @@ func (st *Stored) Recipients(from, to int) ([]mail.Recipient, error) {
 	if err := st.needEnvelope(); err != nil {
 		return nil, err
 	}
-	return mail.DecodeRecipients(nil, st.m.recipients, from, to)
+	list, err := mail.DecodeRecipients(nil, st.m.recipients, from, to)
+	if err != nil {
+		return list, fmt.Errorf("message %s: %w: recipients: %w", st.id, ErrCorrupt, err)
+	}
+	return list, nil
 }
 
 // NRcpt is how many recipients the message has had from the start.
@@ -391,13 +469,16 @@ func (st *Stored) Outcomes() ([]mail.Outcome, error) {
 	for p.Next() {
 		var o mail.Outcome
 		if err := o.Decode(p.Bytes()); err != nil {
-			return list, fmt.Errorf("message %s: outcome: %w", st.id, err)
+			return list, fmt.Errorf("message %s: %w: outcome: %w", st.id, ErrCorrupt, err)
 		}
 		if st.Pending(o.Rcpt) {
 			list = append(list, o)
 		}
 	}
-	return list, p.Err()
+	if err := p.Err(); err != nil {
+		return list, fmt.Errorf("message %s: %w: outcomes: %w", st.id, ErrCorrupt, err)
+	}
+	return list, nil
 }
 
 // State is the message's entry as recorded, with what Overlay added.

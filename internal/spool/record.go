@@ -24,10 +24,11 @@ const (
 	recBOOT             // first record of a process
 	recCKPT             // the recovery point has moved
 	recCLOSE            // last record of a process that ended well
+	recLIST             // which messages earlier batches have
 	numTypes
 )
 
-var typeNames = [numTypes]string{recMSG: "MSG", recSTATE: "STATE", recDONE: "DONE", recBOOT: "BOOT", recCKPT: "CKPT", recCLOSE: "CLOSE"}
+var typeNames = [numTypes]string{recMSG: "MSG", recSTATE: "STATE", recDONE: "DONE", recBOOT: "BOOT", recCKPT: "CKPT", recCLOSE: "CLOSE", recLIST: "LIST"}
 
 // Record flags.
 const (

@@ -4,41 +4,62 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
+	"strings"
+	"time"
 )
 
 // recovery is the state of an opening spool.
 type recovery struct {
-	e        *engine
-	rep      RecoveryReport
-	boots    []boot
-	known    bool   // some segment header was found
-	maxBatch uint64 // highest number seen anywhere
-	maxSeq   uint64
-	held     []*logBatch // read, and not replayed yet
-	replayed uint64      // batch number up to which all is accounted for
-	anyUse   map[*segment]uint64
-	lost     []loss // damage among what was durable
-	tail     []*logBatch
-	torn     []*logBatch // dropped; some of their records may be sound
+	e           *engine
+	rep         RecoveryReport
+	boots       []boot
+	known       bool              // the identity is known: some segment header was found, or IDENTITY
+	second      bool              // some segment is of a version that has an IDENTITY
+	hadIdentity bool              // there is such a file
+	copies      int               // sound records in it
+	newest      map[uint64]uint64 // batches of the last records of messages, replayed since something was found damaged
+	clock       int64             // µs: when the last message came of those replayed
+	anyhow      bool              // salvage: go on whatever is missing
+	unsure      []uint64          // messages that are on hold as nobody can tell whether they had left the queue
+	restored    []uint64          // messages that are in the index by records from before the recovery point
+	patience    patience          // with the segments
+	idPatience  patience          // with IDENTITY, whose word others have as well
+	maxBatch    uint64            // highest number seen anywhere
+	maxSeq      uint64
+	held        []*logBatch // read, and not replayed yet
+	replayed    uint64      // batch number up to which all is accounted for
+	anyUse      map[*segment]uint64
+	lost        []loss // damage among what was durable
+	tail        []*logBatch
+	torn        []*logBatch // dropped; some of their records may be sound
 }
 
 // loss is a batch, or several before it, that was durable and is damaged or
 // gone. It is none when a later checkpoint says that the batch had ceased to
 // matter: its segment may have been on its way to being used again.
 type loss struct {
-	num  uint64
-	text string
+	num       uint64
+	text      string
+	seg       *segment // nil: not known where it was
+	segno     uint64   // of its use then
+	hurt      []hurt   // damaged records in it of which it is known whose they are
+	anonymous bool     // there are others, or may be
 }
 
 // boot is a BOOT record: the batches over void and under num do not count.
 type boot struct{ void, num uint64 }
 
+func newRecovery(e *engine) *recovery {
+	return &recovery{e: e, anyUse: map[*segment]uint64{}, newest: map[uint64]uint64{}, patience: patience{sleep: e.sleep}, idPatience: patience{sleep: e.sleep, goOn: true}}
+}
+
 // open recovers the log in e.dir, or starts one: section by section, what the
 // package comment says under Recovery.
 func (e *engine) open() (RecoveryReport, error) {
-	r := &recovery{e: e, anyUse: map[*segment]uint64{}}
+	r := newRecovery(e)
 	if err := r.prepareDirs(); err != nil {
 		return r.rep, err
 	}
@@ -54,6 +75,13 @@ func (e *engine) open() (RecoveryReport, error) {
 	if err := r.sweep(); err != nil {
 		return r.rep, err
 	}
+	if err := r.leaveDamage(); err != nil {
+		return r.rep, err
+	}
+	r.unwrap()
+	if err := r.mendHeaders(); err != nil {
+		return r.rep, err
+	}
 	return r.rep, e.regain()
 }
 
@@ -66,7 +94,7 @@ func (r *recovery) prepareDirs() error {
 		if err := e.fs.MkdirAll(dir); err != nil {
 			return fmt.Errorf("spool: %w; the spool's directory must belong to the mail system's user", err)
 		}
-		if e.plant == plantNoDirSyncStart {
+		if e.planted(plantNoDirSyncStart) {
 			continue
 		}
 		if err := e.fs.SyncDir(dir); err != nil {
@@ -79,6 +107,9 @@ func (r *recovery) prepareDirs() error {
 // findSegments opens the segment files and reads their headers.
 func (r *recovery) findSegments() error {
 	e := r.e
+	if err := r.findIdentity(); err != nil {
+		return err
+	}
 	names, err := e.fs.List(path.Join(e.dir, segDir))
 	if err != nil {
 		return fmt.Errorf("spool: %w", err)
@@ -97,11 +128,31 @@ func (r *recovery) findSegments() error {
 	if !r.known {
 		e.random(e.uuid[:])
 	}
-	e.key = keyOf(e.uuid)
-	if e.plant == plantNoSalt {
+	if err := r.unreadable(); err != nil {
+		return err
+	}
+	if err := r.settleIdentity(); err != nil {
+		return err
+	}
+	if e.key = keyOf(e.uuid); !r.known && r.anyhow {
+		var ok bool
+		if e.key, ok = r.deriveKey(); ok {
+			r.alarm("neither %s nor any header can be read: the identity was worked out from the records", identityFile)
+		} else {
+			r.alarm("neither %s nor any header nor the first record of any segment can be read: no record can be verified", identityFile)
+		}
+	}
+	if e.planted(plantNoSalt) {
 		e.key = 0
 	}
-	return r.adoptSegments()
+	if err := r.adoptSegments(); err != nil {
+		return err
+	}
+	for _, s := range e.segs {
+		e.mixed = e.mixed || s.size != e.lim.segSize
+		e.largest = max(e.largest, s.size)
+	}
+	return nil
 }
 
 func (r *recovery) openSegment(file uint32) error {
@@ -110,26 +161,68 @@ func (r *recovery) openSegment(file uint32) error {
 	if err != nil {
 		return err
 	}
+	if !e.readOnly {
+		f = r.patience.file(f, segName(e.dir, file)) // until unwrap
+	}
 	s := &segment{file: file, f: f, state: segClosed}
 	e.segs[file] = s // from here on closeFiles knows it
 	if s.size, err = f.Size(); err != nil {
 		return err
 	}
+	if e.planted(plantOneSize) {
+		s.size = e.lim.segSize
+	}
 	var h segHeader
-	block := make([]byte, blockSize)
-	readAround(f, block, 0)
-	found, err := h.read(block)
+	b := make([]byte, headRoom)
+	readAround(f, b, 0)
+	found, err := h.read(b)
 	if err != nil || !found {
 		return err
 	}
 	return r.useHeader(s, &h)
 }
 
+// unreadable says what the disk did not give, and makes the start fail: what is
+// there may be mail (invariant 4).
+func (r *recovery) unreadable() error {
+	if err := r.patience.err(); err != nil && !r.e.planted(plantUnreadFree) {
+		return fmt.Errorf("spool: the start is refused: %w", err)
+	}
+	return nil
+}
+
+// unwrap gives the segments' files their own way of reading back.
+func (r *recovery) unwrap() {
+	for _, s := range r.e.segs {
+		if f, ok := s.f.(*patientFile); ok {
+			s.f = f.File
+		}
+	}
+}
+
+// findIdentity reads IDENTITY.
+func (r *recovery) findIdentity() error {
+	e := r.e
+	id, found, copies, err := readIdentity(e.fs, e.dir, r.idPatience.file)
+	if err != nil {
+		return fmt.Errorf("spool: %w", err)
+	}
+	r.hadIdentity, r.copies = found, copies
+	if copies > 0 {
+		r.known, e.uuid = true, id.uuid
+	}
+	return nil
+}
+
 // adoptSegments looks closer at files without a header.
 func (r *recovery) adoptSegments() error {
 	e := r.e
 	for _, s := range sorted(e.segs) {
-		if s.segno != 0 || r.adopt(s) || s.size == e.lim.segSize {
+		adopted := s.segno != 0 || r.adopt(s)
+		if err := r.unreadable(); err != nil {
+			return err
+		}
+		if adopted || s.size == e.lim.segSize {
 			continue
 		}
 		// Its making was not finished, or it is of another size and was never used.
@@ -143,12 +236,21 @@ func (r *recovery) adoptSegments() error {
 
 func (r *recovery) useHeader(s *segment, h *segHeader) error {
 	e := r.e
+	if r.known && h.uuid != e.uuid && r.anyhow {
+		r.alarm("%s: it belongs to another spool (%x, not %x)", segName(e.dir, s.file), h.uuid, e.uuid)
+		return nil
+	}
 	if r.known && h.uuid != e.uuid {
-		return fmt.Errorf("it belongs to another spool (%x, not %x): move it away", h.uuid, e.uuid)
+		return fmt.Errorf("it belongs to another spool (%x, not %x as %s or other segments say): move away what is not this spool's",
+			h.uuid, e.uuid, identityFile)
 	}
 	r.known, e.uuid = true, h.uuid
+	r.second = r.second || h.second
 	s.segno, s.salt, s.firstBatch = h.segno, uint32(h.salt), h.firstBatch
-	s.size = min(s.size, int64(h.size))
+	s.start = h.start
+	if missing := int64(h.size) - s.size; missing > 0 {
+		r.alarm("%s: %d octets shorter than it was", segName(e.dir, s.file), missing)
+	}
 	e.nextSegno = max(e.nextSegno, h.segno)
 	e.promised = max(e.promised, h.promised)
 	if h.from.batch > e.from.batch {
@@ -158,20 +260,49 @@ func (r *recovery) useHeader(s *segment, h *segHeader) error {
 	return nil
 }
 
-// adopt tries to learn from its records what a segment is whose header
-// cannot be read. Without a single sound record it is free: there is nothing
-// in it that anybody could use.
+// adopt learns from its records what a segment is whose header cannot be read.
+// It is the latest use of which there are any: of former ones something may be
+// left over. Without a single sound record the segment is free: there is nothing in it
+// that anybody could use.
 func (r *recovery) adopt(s *segment) bool {
+	if head := make([]byte, 2*blockSize); readAround(s.f, head, 0) == 0 && isUnused(head) {
+		return false // most are of this kind: the rest, of which there is much, need not be read
+	}
 	sc := scanner{w: window{f: s.f, size: s.size}, s: s, any: true, key: r.e.key}
-	off, ok := sc.find(blockSize)
-	if !ok {
+	for off, ok := sc.find(blockSize); ok; off, ok = sc.find(off + recAlign) {
+		if h, _ := sc.header(off); h.segno > s.segno {
+			s.segno, s.salt, s.firstBatch = h.segno, h.salt, h.batch
+			s.start = off / blockSize * blockSize
+		}
+	}
+	if s.segno == 0 || r.e.planted(plantFreeHeadless) {
+		s.segno = 0
 		return false
 	}
-	h, _ := sc.header(off)
-	s.segno, s.salt, s.firstBatch = h.segno, h.salt, h.batch
-	r.e.nextSegno = max(r.e.nextSegno, h.segno)
-	r.e.warn("spool: %s: header damaged: taken for segment %d by its records", segName(r.e.dir, s.file), h.segno)
+	s.headless = true
+	r.e.nextSegno = max(r.e.nextSegno, s.segno)
+	r.e.warn("spool: %s: its header is damaged, both copies: taken for segment %d by its records", segName(r.e.dir, s.file), s.segno)
 	return true
+}
+
+// mendHeaders writes headers again that could not be read. The blocks have no
+// batch in them (invariant 3).
+func (r *recovery) mendHeaders() error {
+	e := r.e
+	b := make([]byte, blockSize)
+	for _, s := range sorted(e.segs) {
+		if !s.headless || s.state != segClosed {
+			continue
+		}
+		h := segHeader{segno: s.segno, promised: e.promised, from: e.from, firstBatch: s.firstBatch,
+			size: uint32(s.size), salt: uint64(s.salt), uuid: e.uuid, created: e.now().UnixMicro()}
+		h.putBlock(b)
+		if err := e.writeSync(s, b, 0); err != nil {
+			return err
+		}
+		s.headless = false
+	}
+	return nil
 }
 
 // replay reads all segments from the recovery point on, and makes the index.
@@ -188,8 +319,11 @@ func (r *recovery) replay() error {
 	})
 	scans := make([]scanner, len(list))
 	for i, s := range list {
-		scans[i] = scanner{w: window{f: s.f, size: s.size}, s: s, plant: e.plant, key: e.key}
+		scans[i] = scanner{w: window{f: s.f, size: s.size}, s: s, planter: e.planter, key: e.key}
 		r.findBoot(&scans[i])
+	}
+	if err := r.unreadable(); err != nil {
+		return err
 	}
 	r.replayed = max(e.from.batch, 1) - 1
 	ahead := readAhead(scans)
@@ -220,6 +354,9 @@ func (r *recovery) scanned(sc *scanner, under uint64) error {
 	e := r.e
 	r.release(sc.promised, under, nil)
 	r.maxBatch, r.maxSeq = max(r.maxBatch, sc.maxBatch), max(r.maxSeq, sc.maxSeq)
+	if err := r.unreadable(); err != nil {
+		return err
+	}
 	r.rep.Segments++
 	r.rep.Bytes += sc.s.size
 	if sc.newer {
@@ -234,10 +371,11 @@ func (r *recovery) scanned(sc *scanner, under uint64) error {
 // findBoot looks at a segment's first record, where a BOOT is if there is
 // one, and learns what it voids before anything is replayed.
 func (r *recovery) findBoot(sc *scanner) {
-	h, ok := sc.header(blockSize)
-	if ok && h.typ == recBOOT && r.e.plant != plantNoVoid {
+	first := max(sc.s.start, blockSize)
+	h, ok := sc.header(first)
+	if ok && h.typ == recBOOT && !r.e.planted(plantNoVoid) {
 		var b logBatch
-		if sc.record(&b, &h, blockSize) {
+		if sc.record(&b, &h, first) {
 			r.boots = append(r.boots, boot{void: b.recs[0].void, num: h.batch})
 		}
 	}
@@ -271,7 +409,8 @@ func (r *recovery) release(promised, under uint64, again func(*logBatch)) {
 		if !r.voided(b.num, e.promised) && b.num >= e.from.batch {
 			r.expect(b.num)
 			if b.bad {
-				r.lost = append(r.lost, loss{b.num, fmt.Sprintf("%s: batch %d is damaged; what is sound in it is kept", segName(e.dir, b.seg.file), b.num)})
+				r.lost = append(r.lost, loss{num: b.num, seg: b.seg, segno: b.seg.segno, hurt: b.hurt, anonymous: b.gap,
+					text: fmt.Sprintf("%s: batch %d is damaged; what is sound in it is kept", segName(e.dir, b.seg.file), b.num)})
 			}
 			r.apply(b)
 		}
@@ -304,7 +443,12 @@ func (r *recovery) expect(num uint64) {
 		}
 	}
 	if missing > 0 {
-		r.lost = append(r.lost, loss{last, fmt.Sprintf("%d batches before number %d, which were durable, are gone", missing, num)})
+		when := ""
+		if r.clock > 0 {
+			when = "; the mail in them came after " + time.UnixMicro(r.clock).UTC().Format(time.RFC3339)
+		}
+		r.lost = append(r.lost, loss{num: last, anonymous: true,
+			text: fmt.Sprintf("%d batches before number %d, which were durable, are gone%s", missing, num, when)})
 	}
 	r.replayed = max(r.replayed, num)
 }
@@ -320,7 +464,7 @@ func (r *recovery) findTail() error {
 	e := r.e
 	r.expect(e.promised + 1)
 	for _, b := range r.held {
-		if b.bad && e.plant != plantNotAtomic || !r.verify(b) && e.plant != plantNotAtomic {
+		if b.bad && !e.planted(plantNotAtomic) || !r.verify(b) && !e.planted(plantNotAtomic) {
 			r.rep.Torn++
 			r.torn = append(r.torn, b)
 			continue
@@ -329,6 +473,9 @@ func (r *recovery) findTail() error {
 		r.anyUse[b.seg] = max(r.anyUse[b.seg], b.num)
 	}
 	r.held = nil
+	if err := r.unreadable(); err != nil {
+		return err
+	}
 	var top uint64 // the last complete boot: what it voids is in it again
 	for _, b := range r.tail {
 		if b.recs[0].h.typ == recBOOT {
@@ -347,7 +494,7 @@ func (r *recovery) verify(b *logBatch) bool {
 			continue
 		}
 		body := make([]byte, h.bodyLen)
-		if readAround(b.seg.f, body, int64(b.recs[i].off)+headerLen+int64(h.metaLen)) > 0 || checksum(body) != h.bodyCRC && r.e.plant != plantNoChecksum {
+		if readAround(b.seg.f, body, int64(b.recs[i].off)+headerLen+int64(h.metaLen)) > 0 || checksum(body) != h.bodyCRC && !r.e.planted(plantNoChecksum) {
 			return false
 		}
 	}
@@ -363,6 +510,12 @@ func (r *recovery) apply(b *logBatch) {
 		switch rc.h.typ {
 		case recMSG, recSTATE:
 			r.applyState(b.seg, rc)
+			if len(r.lost) > 0 {
+				r.newest[rc.h.number] = b.num
+			}
+			if rc.h.typ == recMSG {
+				r.clock = max(r.clock, rc.m.created)
+			}
 		case recDONE:
 			r.applyDone(rc)
 		case recBOOT, recCKPT:
@@ -492,13 +645,18 @@ func (r *recovery) sweep() error {
 		_, l := e.idx.find(number)
 		have[string(l.id())] = true
 	}
+	keep, err := r.unresolved()
+	if err != nil {
+		return fmt.Errorf("spool: %w", err)
+	}
 	for _, name := range names {
 		if have[name] {
 			delete(have, name)
 			continue
 		}
-		if r.rep.Alarms > 0 {
-			e.warn("spool: %s: no message is known to have it; kept, as the log is damaged", path.Join(bigDir, name))
+		if keep && !strings.HasSuffix(name, spentSuffix) {
+			r.find(name, true, fmt.Sprintf("its content is in %s, and no message is known to have it: either it had left the queue, or its record is lost. It is kept while there is something in %s",
+				path.Join(e.dir, bigDir), path.Join(e.dir, damagedDir)))
 			continue
 		}
 		r.rep.Orphans++
@@ -508,11 +666,20 @@ func (r *recovery) sweep() error {
 	}
 	for number := range e.idx.big {
 		if _, l := e.idx.find(number); have[string(l.id())] {
-			r.alarm("the content file of message %s is gone; what is known of it is in the corrupt queue", l.id())
-			r.setAside(l)
+			r.contentGone(l)
 		}
 	}
 	return nil
+}
+
+// unresolved says whether damage was found, now or at an earlier start, that nobody
+// has dealt with.
+func (r *recovery) unresolved() (bool, error) {
+	names, err := r.e.fs.List(path.Join(r.e.dir, damagedDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return r.rep.Alarms > 0 || len(names) > 0, err
 }
 
 // closeFiles closes what the engine has open and gives up the lock.

@@ -52,26 +52,59 @@ func (e *engine) floorFor(live int64) int {
 	if e.isSmall(live) {
 		return minFloor
 	}
-	if e.lim.segments > 0 {
+	if e.inBudget() {
 		return int(min(forStarts+forWork, e.lim.reserve))
 	}
 	return forStarts + forWork
 }
 
-// left is how many of these maintenance leaves.
+// inBudget says whether the reserve of a budget is enough for what is queued. It is
+// not when the budget was lowered under mail that was there already.
+func (e *engine) inBudget() bool {
+	l := &e.lim
+	return l.segments > 0 && e.metaSum <= l.statesFit(90) && e.liveSum <= l.mailFits()
+}
+
+// statesFit is how much the states of all mail may be under a budget, in bytes, if
+// they may fill so many per cent of what is reserved for them.
+func (l *limits) statesFit(fill int64) int64 { return (l.reserve - 2) * l.segSize / 100 * fill }
+
+// mailFits is how much mail has room in what a budget does not reserve, in bytes.
+func (l *limits) mailFits() int64 { return (l.segments - l.reserve) * (l.segSize - headRoom) }
+
+// left is how many of these maintenance leaves. A sweep that begins with fewer
+// leaves one less than there are: whoever commits would take that segment anyway,
+// and not give it back.
 func (e *engine) left() int {
-	if e.isSmall(e.liveSum) {
+	switch {
+	case e.isSmall(e.liveSum):
 		return minFloor - 1
+	case e.sweepLeft > 0 && !e.planted(plantSweepStops):
+		return e.sweepLeft
 	}
 	return forStarts
 }
 
+// isShort says whether even those are touched that are left for starts.
+func (e *engine) isShort() bool { return !e.isSmall(e.liveSum) && !e.ready(forStarts+1) }
+
+// forStates is how many segments starts may take, one after the other, until each
+// state is written again, when these do not fit into one batch: a start that dies
+// early has written one batch of them, and its own segment is free when the others
+// have been through all.
+func (e *engine) forStates() int64 {
+	return min(maxForStates, e.metaSum*9/8/max(blockSize, e.lim.unit-2*blockSize))
+}
+
+// maxForStates bounds that: it is enough for four segments of states.
+const maxForStates = 9
+
 // kept is floor and what it takes to write states, in the end, of mail that has
-// none yet. It is what new mail leaves, and what is won back before another
-// segment is begun.
+// none yet, and what starts take that die while they write them. It is what new
+// mail leaves, and what is won back before another segment is begun.
 func (e *engine) kept() int64 {
-	n := int64(e.floor()) + (max(0, e.metaSum-e.stateSum)*5/4+e.lim.segSize*3/4)/e.lim.segSize
-	if e.lim.segments > 0 {
+	n := int64(e.floor()) + (max(0, e.metaSum-e.stateSum)*5/4+e.lim.segSize*3/4)/e.lim.segSize + e.forStates()
+	if e.inBudget() {
 		n = min(n, e.lim.reserve)
 	}
 	return n
@@ -88,7 +121,7 @@ func (e *engine) ready(n int) bool {
 // provide sees to it that n segments are free by making what is missing.
 func (e *engine) provide(n int) error {
 	for !e.ready(n) {
-		if err := e.create(n); err != nil {
+		if err := e.create(n, nil); err != nil {
 			e.noteDisk(err)
 			return err
 		}
@@ -166,11 +199,10 @@ func (e *engine) fullBooks(settles bool) error {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	if l.segments > 0 {
-		room := (l.segments - l.reserve) * (l.segSize - blockSize)
-		if live := e.liveSum + e.bigSum; live > room/100*share {
+		if live := e.liveSum + e.bigSum; live > l.mailFits()/100*share {
 			return fmt.Errorf("%w: %d bytes of mail are queued, %d bytes of disk may be used", ErrFull, live, l.budget)
 		}
-		if fit := (l.reserve - 2) * l.segSize / 100 * fill; e.metaSum > fit {
+		if e.metaSum > l.statesFit(fill) {
 			return fmt.Errorf("%w: too many messages are queued for %d bytes of disk", ErrFull, l.budget)
 		}
 	}
@@ -215,12 +247,12 @@ func (e *engine) allowed() int64 {
 	if e.lim.segments == 0 {
 		return n + 1<<30
 	}
-	return n + max(0, e.lim.segments-int64(len(e.segs)+len(e.fresh))-(e.bigFiles()+e.lim.segSize-1)/e.lim.segSize)
+	return n + max(0, e.lim.segments-e.segFiles()-(e.bigFiles()+e.lim.segSize-1)/e.lim.segSize)
 }
 
 // mayAdd says whether Options allow one segment file more. The caller holds mu.
 func (e *engine) mayAdd() bool {
-	return e.lim.segments == 0 || int64(len(e.segs)+len(e.fresh)) < e.lim.segments-e.bigFiles()/e.lim.segSize
+	return e.lim.segments == 0 || e.segFiles() < e.lim.segments-e.bigFiles()/e.lim.segSize
 }
 
 // bigFiles is what content files take, spent ones included. The caller holds mu.

@@ -9,13 +9,17 @@ import (
 	"posthaste/internal/vfs"
 )
 
-// lowDisk is a file system with little free space.
-type lowDisk struct {
-	vfs.FS
-	free int64
+// leaveFree has so much space left on the disk.
+func leaveFree(t *testing.T, mem *vfs.Mem, room int64) {
+	t.Helper()
+	const all = 1 << 40
+	mem.SetLimit(all)
+	free, err := mem.Free("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem.SetLimit(all - free + room)
 }
-
-func (d *lowDisk) Free(string) (int64, error) { return d.free, nil }
 
 // A queue that is full of mail that nobody can deliver gets shorter: what is
 // returned to its sender may take the place of the original.
@@ -28,7 +32,7 @@ func TestNoticesWhenFull(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			disk := &lowDisk{vfs.NewMem(4096), 1 << 30}
+			disk := vfs.NewMem(4096)
 			opt.FS, opt.Dir, opt.Warn = disk, "q", t.Logf
 			e, _, err := openEngine(&opt, 0, randomBytes)
 			if err != nil {
@@ -62,7 +66,7 @@ func TestNoticesWhenFull(t *testing.T) {
 			for refused := 0; refused < 50; {
 				if len(ids) == 400 {
 					if opt.MinFree > 0 {
-						disk.free = opt.MinFree / 2
+						leaveFree(t, disk, opt.MinFree/2)
 					}
 				}
 				id, err := add("")

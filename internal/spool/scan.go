@@ -26,7 +26,9 @@ type logBatch struct {
 	num  uint64
 	seg  *segment
 	recs []rec
-	bad  bool // something of it is missing or damaged
+	bad  bool   // something of it is missing or damaged
+	hurt []hurt // damaged records of which it is known whose they are
+	gap  bool   // there are others
 	buf  []byte
 }
 
@@ -42,9 +44,9 @@ func (b *logBatch) keep(p []byte) []byte {
 
 // scanner reads the batches of one segment.
 type scanner struct {
-	w        window
-	s        *segment
-	plant    fault
+	w window
+	s *segment
+	planter
 	key      uint32
 	any      bool   // take records of any segment: to find out which it is
 	promised uint64 // highest promise seen
@@ -60,7 +62,7 @@ type scanner struct {
 // and the salt, which nobody outside knows, tell records from what was left
 // over by a former use and from what somebody put into the content of a message.
 func (sc *scanner) belongs(h *header) bool {
-	if sc.plant == plantNoSegno || sc.any {
+	if sc.planted(plantNoSegno) || sc.any {
 		return true
 	}
 	return h.segno == sc.s.segno && h.salt == sc.s.salt
@@ -72,7 +74,7 @@ func (sc *scanner) header(off int64) (h header, ok bool) {
 	if len(b) < headerLen || binary.LittleEndian.Uint32(b) != recMagic {
 		return h, false
 	}
-	if sc.plant != plantNoSegno && !sc.any && binary.LittleEndian.Uint64(b[16:]) != sc.s.segno {
+	if !sc.planted(plantNoSegno) && !sc.any && binary.LittleEndian.Uint64(b[16:]) != sc.s.segno {
 		return h, false // most of what is left over, without the cost of a checksum
 	}
 	h, ok = parseHeader(b, sc.key)
@@ -115,34 +117,46 @@ func (sc *scanner) find(off int64) (int64, bool) {
 	return 0, false
 }
 
-// scan calls f for each batch, in order, until it returns false.
+// closes says whether nothing follows b in its segment: it is what a process has
+// written last, and no other appends there (invariant 6).
+func (b *logBatch) closes() bool {
+	return !b.bad && b.recs[0].h.typ == recCLOSE
+}
+
+// scan calls f for each batch, in order, until it returns false or the log is
+// closed: what is behind that has never been written in this use of the segment.
 func (sc *scanner) scan(f func(*logBatch) bool) {
-	pos := int64(blockSize)
+	pos := max(sc.s.start, blockSize)
 	for pos < sc.s.size {
 		h, ok := sc.header(pos)
-		if ok && (h.flags&recFirst != 0 || sc.plant == plantNoFirst) {
+		if !ok && sc.looksMendable(pos) {
+			if m, mended := sc.mend(pos); mended && m.flags&recFirst != 0 {
+				h, ok = m, true
+			}
+		}
+		if ok && (h.flags&recFirst != 0 || sc.planted(plantNoFirst)) {
 			b, next := sc.batch(pos)
-			bad := b.bad // f may have given it back
-			if !f(b) || bad && sc.plant == plantStopAtBad {
+			bad, last := b.bad, b.closes() // f may have given it back
+			if !f(b) || bad && sc.planted(plantStopAtBad) || last {
 				return
 			}
 			pos = next
 			continue
 		}
 		// Not the start of a batch: the end of the segment's use, or damage.
-		if sc.plant == plantStopAtBad {
+		if sc.planted(plantStopAtBad) {
 			return
 		}
 		next, ok := sc.find(pos)
 		if !ok {
 			return
 		}
-		if h, _ := sc.header(next); next%blockSize == 0 && (h.flags&recFirst != 0 || sc.plant == plantNoFirst) {
+		if h, _ := sc.header(next); next%blockSize == 0 && (h.flags&recFirst != 0 || sc.planted(plantNoFirst)) {
 			pos = next
 			continue
 		}
 		b, end := sc.batch(next)
-		b.bad = true
+		b.bad, b.gap = true, true
 		if !f(b) {
 			return
 		}
@@ -153,7 +167,10 @@ func (sc *scanner) scan(f func(*logBatch) bool) {
 // batch reads the batch whose first record, or first sound record, is at
 // pos, and says where the next may start.
 func (sc *scanner) batch(pos int64) (*logBatch, int64) {
-	first, _ := sc.header(pos)
+	first, ok := sc.header(pos)
+	if !ok {
+		first, _ = sc.mend(pos)
+	}
 	b := new(logBatch)
 	if sc.spare != nil {
 		b = sc.spare()
@@ -164,6 +181,18 @@ func (sc *scanner) batch(pos int64) (*logBatch, int64) {
 		h, ok := sc.header(pos)
 		if !ok {
 			b.bad = true
+			if sc.looksMendable(pos) {
+				if h, ok = sc.mend(pos); ok && h.batch == b.num && h.seq == seq {
+					seq++
+					b.hurt = append(b.hurt, sc.hurtOf(&h, pos))
+					pos += h.span()
+					if h.flags&recLast != 0 {
+						return b, alignUp(pos, blockSize)
+					}
+					continue
+				}
+			}
+			b.gap = true
 			next, found := sc.find(pos)
 			if !found {
 				return b, sc.s.size
@@ -174,8 +203,8 @@ func (sc *scanner) batch(pos int64) (*logBatch, int64) {
 			}
 			pos = next
 		}
-		if h.batch != b.num || h.flags&recFirst != 0 && len(b.recs) > 0 {
-			b.bad = true
+		if h.batch != b.num || h.flags&recFirst != 0 && len(b.recs)+len(b.hurt) > 0 {
+			b.bad, b.gap = true, true
 			return b, pos
 		}
 		if h.seq != seq {
@@ -184,12 +213,18 @@ func (sc *scanner) batch(pos int64) (*logBatch, int64) {
 		seq = h.seq + 1
 		if !sc.record(b, &h, pos) {
 			b.bad = true
+			b.hurt = append(b.hurt, sc.hurtOf(&h, pos))
 		}
 		pos += h.span()
 		if h.flags&recLast != 0 {
 			return b, alignUp(pos, blockSize)
 		}
 	}
+}
+
+// segnoBytes is the segment's number as it stands in the headers of its records.
+func (sc *scanner) segnoBytes() []byte {
+	return binary.LittleEndian.AppendUint64(nil, sc.s.segno)
 }
 
 // record reads the metadata of a record, and adds it to b if that is sound.
@@ -221,7 +256,7 @@ func (sc *scanner) decode(b *logBatch, r *rec, p []byte) bool {
 		r.done = b.keep(m.done)
 		r.big = m.bigLen
 		r.msg = m.msgAt(r.ref(sc.s))
-	case recDONE:
+	case recDONE, recLIST:
 		r.done = b.keep(p)
 	case recBOOT, recCKPT:
 		point, void, err := decodePoint(p)

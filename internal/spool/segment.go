@@ -1,9 +1,11 @@
 package spool
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,18 +18,24 @@ const (
 	segDir   = "seg"
 	bigDir   = "big"
 	lockFile = "LOCK"
+	// damagedDir has copies of what was damaged, for people: see quarantine.
+	damagedDir = "damaged"
 )
 
 const (
-	segVersion  = 1
+	segVersion  = 2
+	segVersion1 = 1 // both copies of the header in block 0, batches from block 1 on
 	segMagic    = "PHSEG001"
 	minSegment  = 16 << 10
 	maxSegment  = 1 << 30
 	segHdrBytes = 512                     // one sector: it cannot be torn on a disk that writes sectors whole
-	segHdrCopy  = blockSize - segHdrBytes // where the second copy is
+	segHdrCopy1 = blockSize - segHdrBytes // where the second copy is in version 1
+	segHdrCopy  = blockSize               // and since
+	headRoom    = 2 * blockSize           // batches begin after it
 )
 
-// segHeader is in block 0 of a segment, twice, written with the segment's first batch.
+// segHeader is at the start of blocks 0 and 1 of a segment, written with the
+// segment's first batch: one block of a disk that goes bad takes one of them.
 type segHeader struct {
 	segno      uint64
 	promised   uint64 // highest batch known durable when this was written
@@ -37,11 +45,29 @@ type segHeader struct {
 	salt       uint64
 	uuid       [16]byte
 	created    int64
+
+	start  int64 // where batches begin, by the version; put does not look at it
+	second bool  // read: it is of a version that has an IDENTITY
+	whole  bool  // read: both copies are sound, and the same
 }
 
+// put writes both copies into b, of headRoom bytes.
 func (h *segHeader) put(b []byte) {
-	le := binary.LittleEndian
+	clear(b[:headRoom])
+	h.record(b, segVersion)
+	copy(b[segHdrCopy:], b[:segHdrBytes])
+}
+
+// putBlock writes a header into b, a block, in the place of those of a segment
+// whose batches begin nobody knows where: after one block, or two.
+func (h *segHeader) putBlock(b []byte) {
 	clear(b[:blockSize])
+	h.record(b, segVersion1)
+	copy(b[segHdrCopy1:], b[:segHdrBytes])
+}
+
+func (h *segHeader) record(b []byte, version uint16) {
+	le := binary.LittleEndian
 	copy(b, segMagic)
 	le.PutUint64(b[8:], h.segno)
 	le.PutUint64(b[16:], h.promised)
@@ -49,27 +75,32 @@ func (h *segHeader) put(b []byte) {
 	le.PutUint64(b[32:], h.from.batch)
 	le.PutUint64(b[40:], h.firstBatch)
 	le.PutUint32(b[48:], h.size)
-	le.PutUint16(b[52:], segVersion)
+	le.PutUint16(b[52:], version)
 	le.PutUint16(b[54:], blockSize)
 	le.PutUint64(b[56:], h.salt)
 	copy(b[64:80], h.uuid[:])
 	le.PutUint64(b[80:], uint64(h.created))
 	le.PutUint32(b[508:], checksum(b[:508]))
-	copy(b[segHdrCopy:], b[:segHdrBytes])
 }
 
-// read decodes block 0. Of two copies that differ the later use of the segment
+// read decodes blocks 0 and 1. Of two copies that differ the later use of the segment
 // counts: its first batch did not get as far as being durable, and the former
 // use is over in any case.
 func (h *segHeader) read(b []byte) (ok bool, err error) {
-	for _, at := range []int{0, segHdrCopy} {
+	for _, at := range []int{0, segHdrCopy1, segHdrCopy} {
 		var c segHeader
 		found, err := c.parse(b[at:])
 		if err != nil {
 			return true, err
 		}
-		if found && (!ok || c.segno > h.segno) {
+		if !found || at == segHdrCopy1 && c.second || at == segHdrCopy && !c.second {
+			continue // an older use's
+		}
+		switch {
+		case !ok || c.segno > h.segno:
 			*h, ok = c, true
+		case c.segno == h.segno:
+			h.whole = true
 		}
 	}
 	return ok, nil
@@ -89,8 +120,13 @@ func (h *segHeader) parse(b []byte) (ok bool, err error) {
 	if len(b) < segHdrBytes || string(b[:8]) != segMagic || checksum(b[:508]) != le.Uint32(b[508:]) {
 		return false, nil
 	}
-	if v, bs := le.Uint16(b[52:]), le.Uint16(b[54:]); v != segVersion || bs != blockSize {
+	v, bs := le.Uint16(b[52:]), le.Uint16(b[54:])
+	if v != segVersion && v != segVersion1 || bs != blockSize {
 		return true, &errNewer{fmt.Sprintf("segment (format %d, block size %d)", v, bs)}
+	}
+	h.second, h.start = v == segVersion, blockSize
+	if h.second {
+		h.start = headRoom
 	}
 	h.segno = le.Uint64(b[8:])
 	h.promised = le.Uint64(b[16:])
@@ -101,6 +137,26 @@ func (h *segHeader) parse(b []byte) (ok bool, err error) {
 	copy(h.uuid[:], b[64:80])
 	h.created = int64(le.Uint64(b[80:]))
 	return true, nil
+}
+
+// unusedMagic begins a segment file that was made and has not been used. The
+// first header takes its place.
+const unusedMagic = "PHSEGNEW"
+
+// unusedMark is what a new segment file begins with: the magic, zeros, and the
+// checksum where a header has it.
+func unusedMark() []byte {
+	b := make([]byte, segHdrBytes)
+	copy(b, unusedMagic)
+	binary.LittleEndian.PutUint32(b[508:], checksum(b[:508]))
+	return b
+}
+
+// isUnused says whether b, which is the first two blocks of a segment file, shows that
+// nothing was ever written to the rest: it has the mark, and there is nothing where
+// a first batch would be. Were only the header lost, that would be there.
+func isUnused(b []byte) bool {
+	return len(b) >= 2*blockSize && bytes.Equal(b[:segHdrBytes], unusedMark()) && !slices.ContainsFunc(b[segHdrBytes:2*blockSize], func(c byte) bool { return c != 0 })
 }
 
 type segState uint8
@@ -127,6 +183,8 @@ type segment struct {
 	lastBatch  uint64 // 0: none that matters
 	freed      uint64 // batch that made it free
 	off        int64  // end of what is written, while open
+	start      int64  // of its first batch, as far as is known
+	headless   bool   // its header is to be written again: see mendHeaders
 
 	live      int64  // bytes of records that matter
 	stateLive int64  // of those, STATE records

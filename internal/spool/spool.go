@@ -26,12 +26,18 @@ var (
 	ErrTooLarge = errors.New("spool: batch too large")
 	// ErrInvalid: the batch contradicts the spool or itself.
 	ErrInvalid = errors.New("spool: invalid batch")
+	// ErrUnstored: the content file of a large message could not be written. The
+	// message is refused, 451 4.3.0; others are not concerned.
+	ErrUnstored = errors.New("spool: content file")
 	// ErrClosed: the spool was closed.
 	ErrClosed = errors.New("spool: closed")
 	// ErrStale: the record is no longer where the Ref says. Ask Locate again.
 	ErrStale = errors.New("spool: stale reference")
-	// ErrCorrupt: what is there fails its checksum.
+	// ErrCorrupt: what is there fails its checksum, also when read again.
 	ErrCorrupt = errors.New("spool: damaged record")
+	// ErrUnread: it could not be read now. That may pass, and says nothing about
+	// what is there.
+	ErrUnread = errors.New("spool: cannot be read")
 )
 
 // postDelay bounds how long a posted batch waits for company, unless Options
@@ -59,6 +65,8 @@ type Options struct {
 	// durable and before its Commit returns. It runs on the writer's
 	// goroutine and must not block nor call the Spool. The slice is reused.
 	OnDurable func([]Entry)
+
+	sleep func(time.Duration) // tests: between reads of a start that fail; nil: time.Sleep
 }
 
 // A Spool is an open spool: the only writer of its log. All methods may be
@@ -77,16 +85,18 @@ type Spool struct {
 	leaseLo uint64 // next number
 	leaseHi uint64 // end of the range
 
-	wake    chan struct{} // capacity 1: something for the writer
-	chores  chan struct{} // capacity 1: something for the housekeeper
-	broken  chan struct{} // closed when the log breaks
-	done    chan struct{} // closed when both goroutines have ended
-	taken   []*request    // writer's
-	adds    []Entry       // writer's
-	company int           // writer's: how many waited for the last batch
-	retry   time.Time     // writer's: when to try again what there was no room for; zero: all is well
-	syncs   time.Duration // writer's: how long a batch takes, smoothed
-	pool    sync.Pool     // of *request for Commit
+	wake      chan struct{} // capacity 1: something for the writer
+	chores    chan struct{} // capacity 1: something for the housekeeper
+	broken    chan struct{} // closed when the log breaks
+	done      chan struct{} // closed when both goroutines have ended
+	taken     []*request    // writer's
+	adds      []Entry       // writer's
+	company   int           // writer's: how many waited for the last batch
+	retry     time.Time     // writer's: when to try again what there was no room for; zero: all is well
+	idle      *time.Timer   // writer's: see rest; nil when none runs
+	idleBatch uint64        // writer's: the next batch when that was started
+	syncs     time.Duration // writer's: how long a batch takes, smoothed
+	pool      sync.Pool     // of *request for Commit
 }
 
 // Open locks the spool in o.Dir, recovers what is there, or starts a new
@@ -122,8 +132,11 @@ func openEngine(o *Options, plant fault, random func([]byte)) (*engine, Recovery
 	if err != nil {
 		return nil, RecoveryReport{}, err
 	}
-	e := &engine{fs: o.FS, dir: o.Dir, lim: lim, warn: o.Warn, random: random, now: time.Now, plant: plant,
+	e := &engine{fs: o.FS, dir: o.Dir, lim: lim, warn: o.Warn, random: random, now: time.Now, sleep: o.sleep, planter: plantOf(plant),
 		idx: newIndex(), segs: map[uint32]*segment{}}
+	if e.sleep == nil {
+		e.sleep = time.Sleep
+	}
 	if e.fs == nil {
 		e.fs = vfs.OS{}
 	}
@@ -157,7 +170,7 @@ func openEngine(o *Options, plant fault, random func([]byte)) (*engine, Recovery
 func (e *engine) numbers() (lo, hi uint64) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	if e.plant == plantSameID {
+	if e.planted(plantSameID) {
 		return 1<<32 + 1, 2 << 32
 	}
 	n := e.head.segno
@@ -385,6 +398,7 @@ func (s *Spool) Close() error {
 	}
 	s.closing = true
 	s.mu.Unlock()
+	s.e.closing.Store(true)
 	signal(s.wake)
 	signal(s.chores)
 	<-s.done
@@ -398,6 +412,9 @@ func (s *Spool) Close() error {
 // markClose removes what only this process could use again, and writes CLOSE, which
 // promises all that was written before it.
 func (e *engine) markClose() error {
+	if err := e.isBroken(); err != nil {
+		return err
+	}
 	e.dropSpent()
 	e.begin()
 	e.w.record(recCLOSE, 0, 0, nil, nil)

@@ -29,6 +29,9 @@ type Report struct {
 	Pending  int // their recipients with something to do
 	Bytes    int64
 	Tail     int      // batches that nobody promised: recovery will write them again
+	Lost     []string // queue IDs of messages that are not there any more, or their ends; they are among the problems
+	Half     []string // segments of which one copy of the header is damaged, or an older use's; a crash leaves such
+	Kept     []string // files in the directory "damaged": of damage that was found before
 	Problems []string // what is damaged or contradicts itself; nil: consistent
 }
 
@@ -54,8 +57,9 @@ func (r readOnly) Remove(string) error                     { return nil }
 func (r readOnly) MkdirAll(string) error                   { return nil }
 func (r readOnly) SyncDir(string) error                    { return nil }
 
-// view replays the log in dir without writing. Problems go to warn.
-func view(fs vfs.FS, dir string, warn func(string, ...any)) (*engine, *recovery, error) {
+// view replays the log in dir without writing. Problems go to warn. With anyhow it
+// goes on without an identity, too.
+func view(fs vfs.FS, dir string, anyhow bool, warn func(string, ...any)) (*engine, *recovery, error) {
 	if fs == nil {
 		fs = vfs.OS{}
 	}
@@ -63,14 +67,23 @@ func view(fs vfs.FS, dir string, warn func(string, ...any)) (*engine, *recovery,
 	if err != nil {
 		return nil, nil, err
 	}
-	e := &engine{fs: readOnly{fs}, dir: dir, lim: lim, warn: warn, random: func([]byte) {}, now: time.Now,
+	e := &engine{fs: readOnly{fs}, dir: dir, lim: lim, warn: warn, random: func([]byte) {}, now: time.Now, readOnly: true,
 		idx: newIndex(), segs: map[uint32]*segment{}}
-	r := &recovery{e: e, anyUse: map[*segment]uint64{}}
-	if err := r.findSegments(); err != nil {
+	r := newRecovery(e)
+	r.anyhow = anyhow
+	if err := r.view(); err != nil {
 		return nil, nil, errors.Join(err, e.closeFiles())
 	}
+	return e, r, nil
+}
+
+// view replays the log, and does nothing of what a start writes.
+func (r *recovery) view() error {
+	if err := r.findSegments(); err != nil {
+		return err
+	}
 	if err := r.replay(); err != nil {
-		return nil, nil, errors.Join(err, e.closeFiles())
+		return err
 	}
 	for _, b := range r.tail {
 		r.apply(b)
@@ -79,8 +92,11 @@ func view(fs vfs.FS, dir string, warn func(string, ...any)) (*engine, *recovery,
 	for _, l := range r.lost {
 		r.alarm("%s", l.text)
 	}
+	if err := r.rescue(); err != nil {
+		return err
+	}
 	r.setLost()
-	return e, r, nil
+	return nil
 }
 
 // Check reads the whole of a spool, content included, verifies every
@@ -88,7 +104,11 @@ func view(fs vfs.FS, dir string, warn func(string, ...any)) (*engine, *recovery,
 // what it found wrong is in the Report.
 func Check(fs vfs.FS, dir string) (Report, error) {
 	var rep Report
-	e, r, err := view(fs, dir, func(format string, args ...any) { rep.problem(format, args...) })
+	e, r, err := view(fs, dir, false, func(format string, args ...any) { rep.problem(format, args...) })
+	if errors.Is(err, ErrNoIdentity) {
+		rep.problem("%v", err)
+		return rep, nil
+	}
 	if err != nil {
 		return rep, err
 	}
@@ -107,6 +127,12 @@ func Check(fs vfs.FS, dir string) (Report, error) {
 			return true
 		})
 	}
+	for _, f := range r.rep.Findings {
+		if f.Lost {
+			rep.Lost = append(rep.Lost, f.ID)
+		}
+	}
+	r.checkFiles(&rep)
 	rd := NewReader(e.fs, dir)
 	e.entries(func(en Entry) bool {
 		rep.Messages++
@@ -120,6 +146,32 @@ func Check(fs vfs.FS, dir string) (Report, error) {
 		return true
 	})
 	return rep, errors.Join(rd.Close(), e.closeFiles())
+}
+
+// checkFiles looks at what is not in the log.
+func (r *recovery) checkFiles(rep *Report) {
+	e := r.e
+	if !r.hadIdentity && r.second {
+		rep.problem("%s: gone; the segments say which spool this is", identityFile)
+	}
+	if r.hadIdentity && r.copies < 2 {
+		rep.problem("%s: %d of its two records are sound", identityFile, r.copies)
+	}
+	for _, s := range sorted(e.segs) {
+		var h segHeader
+		b := make([]byte, headRoom)
+		bad := readAround(s.f, b, 0)
+		if ok, _ := h.read(b); ok && !h.whole {
+			rep.Half = append(rep.Half, segName("", s.file))
+		}
+		if bad > 0 {
+			rep.problem("%s: %d octets of its header cannot be read", segName(e.dir, s.file), bad)
+		}
+	}
+	var err error
+	if rep.Kept, _, err = r.quarantined(path.Join(e.dir, damagedDir)); err != nil {
+		rep.problem("%v", err)
+	}
 }
 
 func checkMessage(rd *Reader, en Entry) error {
@@ -158,8 +210,8 @@ func Dump(fs vfs.FS, dir string, w io.Writer) error {
 	}
 	out := bufio.NewWriter(w)
 	e := &engine{fs: readOnly{fs}, dir: dir, warn: func(format string, args ...any) { fmt.Fprintf(out, "# "+format+"\n", args...) },
-		idx: newIndex(), segs: map[uint32]*segment{}, random: func([]byte) {}}
-	r := &recovery{e: e, anyUse: map[*segment]uint64{}}
+		idx: newIndex(), segs: map[uint32]*segment{}, random: func([]byte) {}, readOnly: true}
+	r := newRecovery(e)
 	if err := r.findSegments(); err != nil {
 		return errors.Join(err, e.closeFiles())
 	}
@@ -228,6 +280,8 @@ func dumpRecord(w io.Writer, r *rec, ids map[uint64]mail.QueueID) {
 		default:
 			fmt.Fprintf(w, " recipients %s", strings.Join(list, ","))
 		}
+	case recLIST:
+		eachListed(r.done, func(x *listed) { fmt.Fprintf(w, " %s", x.id()) })
 	case recBOOT:
 		fmt.Fprintf(w, " void after %d", r.void)
 		fallthrough
@@ -244,7 +298,7 @@ func View(fs vfs.FS, dir string, warn func(string, ...any), yield func(Entry) bo
 	if warn == nil {
 		warn = func(string, ...any) {}
 	}
-	e, _, err := view(fs, dir, warn)
+	e, _, err := view(fs, dir, false, warn)
 	if err != nil {
 		return err
 	}
@@ -278,7 +332,7 @@ func Export(rd *Reader, en Entry, w io.Writer) error {
 		}
 	}
 	c, err := st.Content()
-	if errors.Is(err, ErrCorrupt) {
+	if errors.Is(err, ErrCorrupt) || errors.Is(err, ErrUnread) {
 		fmt.Fprintf(out, "X-Spool-Damaged: %v\n", err)
 		c, err = st.Salvage()
 	}

@@ -182,4 +182,19 @@ type RecoveryReport struct {
 	// 1000. Of a record that is gone without a trace nobody can tell.
 	InDoubt     []mail.QueueID
 	MoreInDoubt int
+
+	// Unanswered are new messages in the tail: whoever sent them may have been told
+	// that they are queued, or, when it was the sync that failed, 451 or nothing, and may
+	// send them again. MoreUnanswered counts those over the bound of 1000.
+	Unanswered     []mail.QueueID
+	MoreUnanswered int
+
+	// Findings are the messages that damage has done something to, by their queue IDs,
+	// lost ones among them. MoreFindings counts those over the bound of 1000. All are
+	// told through Warn.
+	Findings     []Finding
+	MoreFindings int
+	// Report is what to tell an operator, with the findings in it, when damage was
+	// found that was not known before; it is in the directory "damaged", too.
+	Report string
 }

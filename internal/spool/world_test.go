@@ -65,7 +65,7 @@ func newWorld(seed uint64, plant fault) *world {
 		sector = 4096
 	}
 	w := &world{r: r, plant: plant, mem: vfs.NewMem(sector), now: model{}, bases: map[uint64]bool{}}
-	w.opt = Options{Dir: "q", SegmentSize: 16 << 10, Budget: 20 * 16 << 10}
+	w.opt = Options{Dir: "q", SegmentSize: 20 << 10, Budget: 20 * 20 << 10, sleep: func(time.Duration) {}}
 	if seed%3 == 2 {
 		w.opt.SegmentSize *= 2
 		w.opt.Budget *= 2
@@ -138,7 +138,7 @@ func (w *world) settle() {
 func (w *world) read() model {
 	m := model{}
 	rd := NewReader(w.mem, w.opt.Dir)
-	rd.plant = w.plant
+	rd.planter = plantOf(w.plant)
 	w.e.entries(func(en Entry) bool {
 		m[en.ID.Number()] = w.readMessage(rd, en)
 		return true

@@ -3,6 +3,7 @@ package spool
 import (
 	"encoding/binary"
 	"slices"
+	"time"
 
 	"posthaste/internal/mail"
 	"posthaste/internal/pack"
@@ -13,20 +14,22 @@ func traceOf(l *live) mail.Trace { return mail.Trace(l.trace) }
 // batchWriter is the log batch being made: the bytes, with room for a segment
 // header in front, and what the index will say once they are durable.
 type batchWriter struct {
-	buf    []byte
-	recs   []int // offsets of record headers in buf
-	list   []staged
-	staged map[uint64]int // by message number, into list
-	meta   []byte         // scratch
-	read   []byte         // scratch
-	empty  []*segment     // scratch
-	copied uint64         // of the batch, for Stats
-	moved  uint64
-	unread error // why something could not be read, since this was nil
-	force  bool  // write it though there is nothing but a CKPT in it
-	upkeep bool  // it is maintenance
-	leave  int   // how many free segments it must leave if it takes one
-	most   int64 // bytes that maintenance puts into it
+	buf      []byte
+	recs     []int // offsets of record headers in buf
+	list     []staged
+	staged   map[uint64]int // by message number, into list
+	meta     []byte         // scratch
+	read     []byte         // scratch
+	empty    []*segment     // scratch
+	copied   uint64         // of the batch, for Stats
+	unlisted []listed       // what later batches have to list; see putList
+	moved    uint64
+	unread   error // why something could not be read, since this was nil
+	force    bool  // write it though there is nothing but a CKPT in it
+	upkeep   bool  // it is maintenance
+	leave    int   // how many free segments it must leave if it takes one
+	most     int64 // bytes that maintenance puts into it
+	full     int64 // bytes from which on what callers want goes into the next one
 }
 
 // staged is how a message will stand after the batch.
@@ -45,16 +48,16 @@ func (w *batchWriter) size() int64 {
 	if len(w.recs) == 0 {
 		return 0
 	}
-	return int64(len(w.buf) - blockSize)
+	return int64(len(w.buf) - headRoom)
 }
 
 func (e *engine) begin() {
 	w := &e.w
 	if w.buf == nil {
-		w.buf = make([]byte, blockSize, blockSize+64<<10)
+		w.buf = make([]byte, headRoom, headRoom+64<<10)
 		w.staged = map[uint64]int{}
 	}
-	w.buf = w.buf[:blockSize]
+	w.buf = w.buf[:headRoom]
 	w.recs = w.recs[:0]
 	clear(w.list)
 	w.list = w.list[:0]
@@ -106,38 +109,45 @@ func (e *engine) flush(cold bool) error {
 	if len(w.recs) == 0 && !w.force {
 		return nil
 	}
+	if err := e.isBroken(); err != nil {
+		return err
+	}
 	moved := e.moved
 	if moved != (point{}) {
 		w.record(recCKPT, 0, 0, appendPoint(nil, moved), nil)
 	}
+	listed := e.putList()
 	w.pad()
-	if e.plant == plantFreeEarly {
-		e.unaccountEarly()
+	if e.planted(plantFreeEarly) {
+		e.plantFreeEarly()
 	}
-	if e.plant == plantSpendEarly {
+	if e.planted(plantSpendEarly) {
 		e.noteGone()
 		e.housekeep()
 	}
-	length := int64(len(w.buf) - blockSize)
+	length := int64(len(w.buf) - headRoom)
 	s, at, err := e.place(cold, length)
 	if err != nil {
 		return err
 	}
 	e.sealRecords(s)
-	from := w.buf[blockSize:]
+	from := w.buf[headRoom:]
 	if at == 0 {
 		from = w.buf
 	}
-	if e.plant != plantAckEarly && (!cold || e.plant != plantCopyNoSync) {
+	if !e.planted(plantAckEarly) && (!cold || !e.planted(plantCopyNoSync)) {
 		if err := e.writeSync(s, from, at); err != nil {
 			return err
 		}
 	} else if _, err := s.f.WriteAt(from, at); err != nil {
 		return e.fail(segName("", s.file), err)
 	}
-	base := uint32(s.off - blockSize) // from offset in buf to offset in the segment
+	base := uint32(s.off - headRoom) // from offset in buf to offset in the segment
+	e.mu.Lock()                      // for those who look at the engine from outside
 	s.off += length
 	e.promised = e.batch // invariant 2
+	e.mu.Unlock()
+	e.noteListed(listed)
 	e.batch++
 	e.apply(s, base, uint64(len(from)))
 	if moved != (point{}) {
@@ -163,11 +173,11 @@ func (e *engine) place(cold bool, length int64) (s *segment, at int64, err error
 	if s != nil && s.off+length <= s.size && (cold || !e.turn) {
 		return s, s.off, nil
 	}
-	if s, err = e.takeSegment(e.w.leave, !e.w.upkeep || e.mayCreate()); err != nil {
+	if s, err = e.takeSegment(e.w.leave, !e.w.upkeep || e.mayCreate(), headRoom+length); err != nil {
 		return nil, 0, err
 	}
 	h := e.rotate(s, cold)
-	h.put(e.w.buf[:blockSize])
+	h.put(e.w.buf[:headRoom])
 	return s, 0, nil
 }
 
@@ -181,7 +191,7 @@ func (e *engine) sealRecords(s *segment) {
 		if i == len(w.recs)-1 {
 			flags |= recLast
 		}
-		if e.plant == plantNoFirst {
+		if e.planted(plantNoFirst) {
 			flags &^= recFirst
 		}
 		seal(w.buf[off:off+headerLen], flags, s.segno, e.seq, e.batch, e.promised, s.salt, e.key)
@@ -205,28 +215,13 @@ func (e *engine) noteGone() {
 	}
 }
 
-// unaccountEarly is a planted fault: segments are free before it is durable
-// that they are.
-func (e *engine) unaccountEarly() {
-	for i := range e.w.list {
-		if st := &e.w.list[i]; st.gone && !st.added {
-			slot, _ := e.idx.slot(st.number)
-			e.account(slot, -1)
-			for _, s := range e.segs {
-				e.reap(s)
-			}
-			e.account(slot, 1)
-		}
-	}
-}
-
 // writeSync is one write and one sync (invariants 1 and 8).
 func (e *engine) writeSync(s *segment, p []byte, at int64) error {
 	if _, err := s.f.WriteAt(p, at); err != nil {
 		return e.fail("write of "+segName(e.dir, s.file), err)
 	}
 	err := s.f.Datasync()
-	if err != nil && e.plant == plantRetrySync {
+	if err != nil && e.planted(plantRetrySync) {
 		err = s.f.Datasync()
 	}
 	if err != nil {
@@ -244,7 +239,7 @@ func (e *engine) apply(seg *segment, base uint32, written uint64) {
 	e.stats.Written += written
 	e.stats.Copied += e.w.copied
 	e.stats.Checkpoints += e.w.moved
-	if e.plant != plantSpendEarly {
+	if !e.planted(plantSpendEarly) {
 		e.noteGone()
 	}
 	for i := range e.w.list {
@@ -298,10 +293,47 @@ func (e *engine) apply(seg *segment, base uint32, written uint64) {
 }
 
 // putState stages a STATE record of s with outcomes, encoded, in place of its
-// recipients' former ones.
+// recipients' former ones. What cannot be read of its last state stays out.
 func (e *engine) putState(s *staged, outcomes []byte) {
+	e.w.unread = nil
 	m, ok := e.readMeta(s)
+	if !ok && e.w.unread != nil {
+		m, ok = e.withoutState(s)
+	}
 	e.putStateOf(s, &m, ok, outcomes)
+}
+
+// putUpdated is putState for a caller. What it wants is recorded all the same if the
+// last state cannot be read, but then the outcomes in that are gone: so a disk that
+// fails for a moment is waited for. When that was in vain once, nobody is made to wait
+// again for a while.
+func (e *engine) putUpdated(s *staged, outcomes []byte) {
+	e.w.unread = nil
+	m, ok := e.readMeta(s)
+	for _, pause := range pauses {
+		if ok || e.w.unread == nil || e.now().Before(e.hasty) || e.planted(plantHasty) {
+			break
+		}
+		e.sleep(pause)
+		e.w.unread = nil
+		m, ok = e.readMeta(s)
+	}
+	if !ok && e.w.unread != nil {
+		e.hasty = e.now().Add(hastyTime)
+		e.warn("spool: message %s: its last state cannot be read: what former attempts said is left out of the new one", s.live.id())
+		m, ok = e.withoutState(s)
+	}
+	e.putStateOf(s, &m, ok, outcomes)
+}
+
+// hastyTime is how long reads that fail are not tried again after one that did not
+// succeed in the end.
+const hastyTime = time.Minute
+
+// withoutState is what is known of s when its last state cannot be read now: the
+// envelope stays where the message is. It is false when it was in that state only.
+func (e *engine) withoutState(s *staged) (meta, bool) {
+	return meta{bigLen: e.idx.big[s.number]}, s.live.conLen > 0
 }
 
 // putStateOf is putState with what readMeta gave.
@@ -334,7 +366,7 @@ func (e *engine) fillMeta(s *staged, m *meta, outcomes []byte) {
 	m.created, m.nrcpt, m.size = l.created, l.nrcpt, l.size
 	m.queue, m.next, m.attempts, m.flags, m.trace = l.queue, l.next, l.attempts, l.flags&^msgLost, l.trace
 	m.done = doneBitmap(l, s.more)
-	if e.plant == plantForgetDone {
+	if e.planted(plantForgetDone) {
 		m.done = nil
 	}
 	m.where, m.back, m.backLen = Ref{}, 0, 0
@@ -409,12 +441,12 @@ func (e *engine) readMeta(s *staged) (m meta, ok bool) {
 		n := min(s.live.conLen-headerLen, maxMetaGuess)
 		w.read, from, found = e.fetchMeta(w.read, s.live.conSeg, s.live.conOff, n, s.number)
 	}
-	if !found {
+	if !found || !ok && w.unread != nil { // what could not be read is not damaged
 		return m, false
 	}
 	if ok {
 		m.envelope, m.recipients, m.hasEnv = from.envelope, from.recipients, true
-		if m.bigLen == 0 {
+		if m.bigCRC == 0 {
 			m.bigLen, m.bigCRC = from.bigLen, from.bigCRC
 		}
 		return m, true

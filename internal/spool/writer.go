@@ -54,7 +54,7 @@ func (s *Spool) take() (reqs []*request, last bool) {
 		waiting := len(s.queue) > 0
 		s.mu.Unlock()
 		if !waiting {
-			<-s.wake
+			s.rest()
 			s.mu.Lock()
 			idle := len(s.queue) == 0 && !s.closing
 			s.mu.Unlock()
@@ -70,6 +70,37 @@ func (s *Spool) take() (reqs []*request, last bool) {
 		}
 		t.Stop()
 	}
+}
+
+// idleDelay is after how much time without work the last batch is promised, at
+// least, and at most twice that.
+const idleDelay = 100 * time.Millisecond
+
+// rest waits for work. When there is none for a while, one batch is written
+// that promises the last one: one each time that there was work. The timer runs on while
+// there is work: to set it for every batch would cost as much as a small message.
+func (s *Spool) rest() {
+	for s.e.unpromised() {
+		if s.idle == nil {
+			s.idle = time.NewTimer(idleDelay)
+			s.idleBatch = s.e.batch
+		}
+		select {
+		case <-s.wake:
+			return
+		case <-s.idle.C:
+		}
+		s.idle.Stop()
+		s.idle = nil
+		if s.e.batch != s.idleBatch {
+			continue // there was work meanwhile
+		}
+		if err := s.e.promise(); err != nil {
+			signal(s.wake) // the writer finds out what is wrong
+		}
+		break
+	}
+	<-s.wake
 }
 
 // linger waits a little for more company when syncs are slow and the last
@@ -257,6 +288,6 @@ func (s *Spool) housekeep() {
 func (e *engine) wantsChores() bool {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	return e.broken == nil && (len(e.gone) > 0 || len(e.drop) > 0 || e.diskLow ||
+	return e.broken == nil && (len(e.gone) > 0 || len(e.drop) > 0 || len(e.odd) > 0 || e.diskLow || e.lacksAhead() && e.mayAdd() ||
 		int64(len(e.free)+len(e.fresh)) < e.spares() && e.mayAdd())
 }

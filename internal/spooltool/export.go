@@ -25,7 +25,7 @@ func (c *command) export(ctx context.Context, flags options, args []string) erro
 		if len(flags) > 1 && !(len(flags) == 2 && flags.has('r')) || len(args) > 0 {
 			return c.wrongUsage()
 		}
-		return c.toPostfix(ctx, queue, flags.has('r'))
+		return c.toPostfix(ctx, defaultQueue(queue), flags.has('r'))
 	}
 	all, dir := flags['a'], flags['d']
 	switch {
@@ -124,7 +124,7 @@ func (x *exporter) one(ctx context.Context, e spool.Entry) error {
 		}
 		m, content, err = plain.FromSpool(x.rd, &e)
 	}
-	if errors.Is(err, spool.ErrCorrupt) {
+	if errors.Is(err, spool.ErrCorrupt) || errors.Is(err, spool.ErrUnread) {
 		x.c.Warn("%v", err)
 		x.damaged++
 		return nil

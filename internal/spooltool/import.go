@@ -13,8 +13,11 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/rights"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/spooltool/pffile"
@@ -38,6 +41,47 @@ type source struct {
 	path  string
 	queue string // of a Postfix queue directory: the queue that it is in
 	log   string // of its deferred queue: the file that says why
+}
+
+// open opens one of the source's files. A Postfix queue is its mail_owner's: what
+// root opened there by name, that user could lead elsewhere.
+func (s source) open(name string) (*os.File, error) {
+	if s.queue == "" {
+		return os.Open(name)
+	}
+	name, err := filepath.Abs(name)
+	if err != nil {
+		return nil, err
+	}
+	f, _, err := rights.Open(name, syscall.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	return f, err
+}
+
+// remove removes the source's file: in a Postfix queue with the rights of the directory's owner.
+func (s source) remove() error {
+	if s.queue == "" {
+		return os.Remove(s.path)
+	}
+	dir, who, err := rights.OpenDirectory(filepath.Dir(s.path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return who.Do(func() error {
+		if err := unix.Unlinkat(int(dir.Fd()), filepath.Base(s.path), 0); err != nil {
+			return &fs.PathError{Op: "remove", Path: s.path, Err: err}
+		}
+		return nil
+	})
+}
+
+// ownerOf are the rights of a directory's owner.
+func ownerOf(path string) (rights.Rights, error) {
+	dir, who, err := rights.OpenDirectory(path)
+	if err == nil {
+		dir.Close()
+	}
+	return who, err
 }
 
 func (c *command) importAll(ctx context.Context, flags options, args []string) error {
@@ -184,7 +228,7 @@ var errUnfinished = errors.New("not a whole message: its sender was not told tha
 
 // one imports one file.
 func (im *importer) one(ctx context.Context, s source) {
-	f, err := os.Open(s.path)
+	f, err := s.open(s.path)
 	if err != nil {
 		im.note(&im.bad, "%v", err)
 		return
@@ -197,7 +241,7 @@ func (im *importer) one(ctx context.Context, s source) {
 		return
 	case len(m.Pending()) == 0 || m.Envelope.Trace&mail.TraceProbe != 0:
 		im.note(&im.empty, "")
-		im.done(s.path)
+		im.done(s)
 		return
 	case im.dry:
 		im.note(&im.imported, "")
@@ -219,18 +263,18 @@ func (im *importer) one(ctx context.Context, s source) {
 		fmt.Fprintf(im.c.out, "%s: %s\n", s.path, id)
 		im.mu.Unlock()
 	}
-	im.done(s.path)
+	im.done(s)
 }
 
 // done removes a file that has been dealt with, if that is wanted.
-func (im *importer) done(path string) {
+func (im *importer) done(s source) {
 	if !im.remove || im.dry {
 		return
 	}
-	if err := os.Remove(path); err != nil {
+	if err := s.remove(); err != nil {
 		im.mu.Lock()
 		defer im.mu.Unlock()
-		im.c.Warn("%s is in the queue, and cannot be removed: %v", path, err)
+		im.c.Warn("%s is in the queue, and cannot be removed: %v", s.path, err)
 	}
 }
 
@@ -263,7 +307,7 @@ func read(f *os.File, s source) (m *plain.Message, created time.Time, content io
 	m = &q.Message
 	m.Queue = s.queue
 	if s.log != "" {
-		if err := deferral(f, s.log, m); err != nil {
+		if err := deferral(f, s, m); err != nil {
 			return nil, created, nil, err
 		}
 	}
@@ -278,13 +322,13 @@ func read(f *os.File, s source) (m *plain.Message, created time.Time, content io
 // deferral learns from a file of Postfix's deferred queue when its message is
 // due, which is the file's time, and from the defer service's file of the same
 // name why recipients do not have it yet.
-func deferral(f *os.File, name string, m *plain.Message) error {
+func deferral(f *os.File, s source, m *plain.Message) error {
 	st, err := f.Stat()
 	if err != nil {
 		return err
 	}
 	m.Next, m.Attempts = st.ModTime(), 1 // how many there were it does not say
-	log, err := os.Open(name)
+	log, err := s.open(s.log)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -317,7 +361,7 @@ func (im *importer) send(ctx context.Context, m *plain.Message, created time.Tim
 	if env.ID, err = im.submit.NewID(ctx, created); err != nil {
 		return "", err
 	}
-	flags := proto.SubmitNoReceive
+	flags := proto.SubmitNoReceive | proto.SubmitRequeued
 	if m.Queue == spool.Hold.String() {
 		flags |= proto.SubmitHold
 	}
@@ -334,7 +378,7 @@ func (im *importer) send(ctx context.Context, m *plain.Message, created time.Tim
 		return "", err
 	}
 	if reply.Code != 250 {
-		return "", fmt.Errorf("refused: %d %s %s", reply.Code, reply.Status, reply.Text)
+		return "", fmt.Errorf("refused: %s", reply.Reason())
 	}
 	return env.ID, nil
 }

@@ -1,6 +1,7 @@
 // Package spooltool is the command posthaste spool: what lies in the spool, is
 // it sound, and messages out of it and into it as plain files. And posthaste
-// explain: why a message is still here.
+// explain: why a message is still here, and how things are with a destination (package
+// selection says what that is).
 //
 //	posthaste spool dump [-m]             the log, record by record; -m: the messages
 //	posthaste spool check                 verify every checksum and count
@@ -10,7 +11,8 @@
 //	posthaste spool export -a DIR         all messages
 //	posthaste spool export -p DIR [-r]    all messages into a Postfix queue directory
 //	posthaste spool import [-nrv] PATH ...
-//	posthaste explain ID ...
+//	posthaste spool salvage [-d DIR] TARGET
+//	posthaste explain ID | DESTINATION ...
 //
 // Exported files are described in package plain. Import takes such files, directories of
 // them (*.msg), queue files of Postfix, and a Postfix queue directory, of which it takes
@@ -31,6 +33,20 @@
 // dated so that Postfix waits as long; recipients that are done are left out. -r removes
 // the messages from our queue when all the files are on stable storage: after a
 // power failure between the two, some are in both.
+//
+// Salvage is for a spool that is damaged, or does not start: it writes every message that can be
+// had to files in the directory TARGET, in the format of export, and goes on over all
+// that is damaged or cannot be read. DIR is the spool, if it is not that of the
+// configuration: a copy, for example. A message of which it is not known whether it has left the
+// queue is written as one on hold. Content of large messages of which there
+// is no envelope is written to ID.content. What could not be had is listed in TARGET/LOST, by queue
+// ID where it is known. A spool that does not tell its identity any more is
+// read all the same. Nothing in the spool is changed; stop the mail system before.
+//
+// check names what is damaged, and the queue IDs of messages that are lost, from
+// the spool as it is: before a start has done what it can about it. Files in the spool's
+// directory "damaged" are of damage that a start has found before; they are listed,
+// and are no finding.
 //
 // dump, check and stats only read, and may be used while the mail system runs; what they say
 // is then of a moment for each part of the log, not of one moment for all.
@@ -57,17 +73,17 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/selection"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/cli"
 )
 
-const usage = "usage: %s [-c config_dir] dump [-m] | check | stats | export ID | export -d DIR ID ... | export -a DIR | export -p DIR [-r] | import [-nrv] PATH ..."
+const usage = "usage: %s [-c config_dir] dump [-m] | check | stats | export ID | export -d DIR ID ... | export -a DIR | export -p DIR [-r] | import [-nrv] PATH ... | salvage [-d DIR] TARGET"
 
 type command struct {
 	cli.Tool
@@ -114,6 +130,27 @@ func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) 
 	return 0
 }
 
+// MoveBack moves the queue of the mail system whose configuration is in dir to that
+// of a Postfix, and returns the exit status. Both are stopped.
+func MoveBack(name, dir string, to PostfixQueue, stdout, stderr io.Writer) int {
+	c := &command{Tool: cli.Tool{Name: name, Stdin: strings.NewReader(""), Stderr: stderr}, out: &cli.ErrWriter{W: stdout}}
+	var err error
+	if c.queue, err = cli.Open(dir); err != nil {
+		return c.Fail(err)
+	}
+	defer c.queue.Close()
+	if !c.queue.Permitted() {
+		return c.Fatal(cli.ExitNoPerm, "only root and the mail owner (%s) may use this", c.queue.Config.String("mail_owner"))
+	}
+	if err := c.toPostfix(context.Background(), to, true); err != nil {
+		return c.Fail(err)
+	}
+	if c.out.Err != nil {
+		return c.Fatal(cli.ExitIO, "%v", c.out.Err)
+	}
+	return 0
+}
+
 // options are those that were given to a subcommand.
 type options map[byte]string
 
@@ -135,6 +172,8 @@ func (c *command) verb(name string) (run func(ctx context.Context, flags options
 		return c.export, "a:d:p:r"
 	case "import":
 		return c.importAll, "nrv"
+	case "salvage":
+		return func(_ context.Context, flags options, args []string) error { return c.salvage(flags, args) }, "d:"
 	}
 	return nil, ""
 }
@@ -208,6 +247,12 @@ func (c *command) check(ctx context.Context, _ options, args []string) error {
 	}
 	fmt.Fprintf(c.out, "%d messages, %d recipients pending; %d segments and %d free ones, %d octets; %d batches, %d records, %d batches in doubt\n",
 		rep.Messages, rep.Pending, rep.Segments, rep.Free, rep.Bytes, rep.Batches, rep.Records, rep.Tail)
+	for _, id := range rep.Lost {
+		fmt.Fprintf(c.out, "lost: %s\n", id)
+	}
+	if len(rep.Kept) > 0 {
+		fmt.Fprintf(c.out, "of damage found before, %s has: %s\n", filepath.Join(c.queue.Spool(), "damaged"), strings.Join(rep.Kept, " "))
+	}
 	if len(rep.Problems) == 0 {
 		fmt.Fprintln(c.out, "consistent")
 		return nil
@@ -216,7 +261,7 @@ func (c *command) check(ctx context.Context, _ options, args []string) error {
 	if running {
 		hint = "; the mail system is running, and what changes meanwhile may look like damage: stop it to be sure"
 	}
-	return cli.Errorf(cli.ExitData, "%d problems%s", len(rep.Problems), hint)
+	return cli.Errorf(cli.ExitData, "%d problems, %d messages lost%s", len(rep.Problems), len(rep.Lost), hint)
 }
 
 // tally is what stats has counted of one queue.
@@ -294,7 +339,7 @@ func Explain(name string, args []string, stdout, stderr io.Writer) int {
 	c := &command{Tool: cli.Tool{Name: name, Stderr: stderr}, out: &cli.ErrWriter{W: stdout}}
 	opts, ids, err := cli.Getopt(args, "c:")
 	if err != nil || len(ids) == 0 {
-		return c.Fatal(cli.ExitUsage, "usage: %s [-c config_dir] queue_id ...", name)
+		return c.Fatal(cli.ExitUsage, "usage: %s [-c config_dir] queue_id | destination ...", name)
 	}
 	dir := ""
 	for _, o := range opts {
@@ -313,18 +358,32 @@ func Explain(name string, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-func (c *command) explain(ctx context.Context, ids []string) error {
-	if i := slices.IndexFunc(ids, func(id string) bool { return !mail.QueueID(id).Valid() }); i >= 0 {
-		return cli.Errorf(cli.ExitUsage, "%q is not a queue ID", ids[i])
+func (c *command) explain(ctx context.Context, args []string) error {
+	for _, a := range args {
+		if mail.QueueID(a).Valid() {
+			continue
+		}
+		if _, err := selection.ParseDestination(a); err != nil {
+			return cli.Errorf(cli.ExitUsage, "%q is neither a queue ID nor a destination: %w", a, err)
+		}
 	}
 	conn, err := c.queue.Manager(ctx)
 	if err != nil {
 		return cli.Errorf(cli.Status(err), "only the running queue manager knows: %w", err)
 	}
-	for _, id := range ids {
+	for _, a := range args {
+		id := mail.QueueID(a)
+		_, _, noID := id.Parse()
 		var reply proto.ExplainReply
-		if err := conn.Call(ctx, &proto.Explain{ID: mail.QueueID(id)}, &reply); err != nil {
-			return err
+		if id.Valid() {
+			if err := conn.Call(ctx, &proto.Explain{ID: id}, &reply); err != nil {
+				return err
+			}
+		}
+		if len(reply.Lines) == 0 && noID != nil { // a transport may be named like a message, but for the form of our IDs
+			if err := conn.Call(ctx, &proto.Explain{Destination: a}, &reply); err != nil {
+				return err
+			}
 		}
 		if len(reply.Lines) == 0 {
 			return cli.Errorf(cli.ExitNoInput, "message %s is not in the queue, or set aside as corrupt (postcat -q %s shows it then)", id, id)

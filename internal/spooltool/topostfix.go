@@ -1,12 +1,14 @@
 package spooltool
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/postsuper"
+	"posthaste/internal/rights"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/spooltool/pffile"
@@ -24,9 +27,33 @@ import (
 // it takes the file for one that its cleanup has not finished.
 const whole = 0o700
 
+// A PostfixQueue is where and how a Postfix keeps its queue.
+type PostfixQueue struct {
+	Dir    string   // its queue_directory
+	Hashed []string // hash_queue_names: queues with subdirectories
+	Depth  int      // hash_queue_depth: how many of them one below the other
+}
+
+// defaultQueue has Postfix's defaults.
+func defaultQueue(dir string) PostfixQueue {
+	return PostfixQueue{Dir: dir, Hashed: []string{"deferred", "defer"}, Depth: 1}
+}
+
+// sub is the directory of a file with the name given, below q.Dir.
+func (q *PostfixQueue) sub(queue, name string) string {
+	if !slices.Contains(q.Hashed, queue) {
+		return queue
+	}
+	for i := range min(q.Depth, len(name)) {
+		queue = filepath.Join(queue, name[i:i+1])
+	}
+	return queue
+}
+
 // toPostfix writes all messages as queue files of a Postfix, and if remove is
 // set takes them out of the spool then.
-func (c *command) toPostfix(ctx context.Context, dir string, remove bool) error {
+func (c *command) toPostfix(ctx context.Context, q PostfixQueue, remove bool) error {
+	dir := q.Dir
 	if !isPostfix(dir) {
 		return cli.Errorf(cli.ExitNoInput, "%s is not a Postfix queue directory: start Postfix once, and stop it", dir)
 	}
@@ -41,9 +68,14 @@ func (c *command) toPostfix(ctx context.Context, dir string, remove bool) error 
 	}
 	rd := spool.NewReader(nil, c.queue.Spool())
 	defer rd.Close()
-	x := &toPostfix{c: c, rd: rd, dir: dir, now: time.Now()}
+	root, err := openQueueRoot(dir)
+	if err != nil {
+		return cli.Errorf(cli.ExitNoPerm, "%w", err)
+	}
+	defer root.Close()
+	x := &toPostfix{c: c, rd: rd, queue: q, root: root, now: time.Now(), to: make(map[string]int)}
 	var failed error
-	err := c.queue.View(c.Warn, func(e spool.Entry) bool {
+	err = c.queue.View(c.Warn, func(e spool.Entry) bool {
 		failed = x.one(&e)
 		return failed == nil
 	})
@@ -54,26 +86,41 @@ func (c *command) toPostfix(ctx context.Context, dir string, remove bool) error 
 		x.giveUp()
 		return cli.Errorf(cli.ExitIO, "%w; nothing was exported", err)
 	}
-	fmt.Fprintf(c.out, "%d messages exported to %s\n", len(x.files), dir)
 	if remove && len(x.ids) > 0 {
 		args := []string{"-c", c.queue.Config.Dir(), "-d", "-"}
-		if status := postsuper.Run(c.Name, args, strings.NewReader(strings.Join(x.ids, "\n")+"\n"), c.Stderr, c.Stderr); status != 0 {
+		var said strings.Builder // it counts what it removes, which the summary says
+		if status := postsuper.Run(c.Name, args, strings.NewReader(strings.Join(x.ids, "\n")+"\n"), &said, &said); status != 0 {
+			fmt.Fprint(c.Stderr, said.String())
 			return cli.Errorf(status, "the messages are in both queues: do not start both mail systems")
 		}
 	}
+	x.summary(remove)
 	if x.left > 0 {
 		return cli.Errorf(cli.ExitData, "%d messages are damaged, and stay here: posthaste spool export -a DIR gives what can be read of them", x.left)
 	}
 	return nil
 }
 
+// summary says in one line what came of it.
+func (x *toPostfix) summary(remove bool) {
+	what := "exported"
+	if remove {
+		what = "moved"
+	}
+	fmt.Fprintf(x.c.out, "%d messages %s to %s: %d deferred, %d on hold, %d to be delivered at once; %d stay here\n",
+		len(x.ids), what, x.queue.Dir, x.to["deferred"], x.to["hold"], x.to["incoming"], x.left)
+}
+
 // A toPostfix is an export under way.
 type toPostfix struct {
 	c     *command
 	rd    *spool.Reader
-	dir   string
+	queue PostfixQueue
+	root  *queueRoot // of queue.Dir
 	now   time.Time
-	files []string
+	files []string       // below root: queue files, not whole yet
+	logs  []string       // and those that say what they wait for
+	to    map[string]int // messages by queue
 	ids   []string
 	left  int
 }
@@ -106,71 +153,115 @@ func (x *toPostfix) one(e *spool.Entry) error {
 	if damage := content.Damaged(); damage != nil {
 		x.c.Warn("%v", damage)
 		x.left++
-		return os.Remove(path)
+		return x.root.Remove(path)
 	}
 	x.files = append(x.files, path)
+	if err := x.log(m, filepath.Base(path)); err != nil {
+		return fmt.Errorf("%s: %w", e.ID, err)
+	}
+	x.to[place(m)]++
 	x.ids = append(x.ids, string(e.ID))
 	return nil
 }
 
-// write makes a queue file that is not yet whole. Its name has the file's
-// inode number in it, as Postfix wants.
-func (x *toPostfix) write(m *plain.Message, content io.Reader) (path string, err error) {
-	queue := "incoming"
-	if m.Queue == spool.Hold.String() {
-		queue = "hold"
+// place is the queue of Postfix's that a message goes to.
+func place(m *plain.Message) string {
+	switch m.Queue {
+	case spool.Hold.String():
+		return "hold"
+	case spool.Deferred.String():
+		return "deferred"
 	}
-	f, err := os.CreateTemp(filepath.Join(x.dir, queue), ".export")
+	return "incoming"
+}
+
+// write makes a queue file that is not yet whole, below root. Its name has the file's
+// inode number in it, as Postfix wants. A deferred one's time is that of its next
+// attempt.
+func (x *toPostfix) write(m *plain.Message, content io.Reader) (path string, err error) {
+	queue := place(m)
+	tmp := filepath.Join(queue, fmt.Sprintf(".export%d.%d", os.Getpid(), x.now.UnixNano()))
+	f, err := x.root.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return "", err
 	}
-	path = f.Name()
+	path = tmp
 	defer func() {
 		if err = errors.Join(err, f.Close()); err != nil {
-			err = errors.Join(err, os.Remove(path))
+			err = errors.Join(err, x.root.Remove(path))
 		}
 	}()
 	if err = pffile.Write(f, m, m.Envelope.Created(), content); err != nil {
 		return path, err
 	}
-	ino, err := x.give(f, queue)
+	info, err := f.Stat()
 	if err != nil {
 		return path, err
 	}
-	to := filepath.Join(x.dir, queue, fmt.Sprintf("%05X%X", x.now.Nanosecond()/1000, ino))
-	if err = os.Link(path, to); err != nil { // fails where there is one: rename would replace it
+	name := fmt.Sprintf("%05X%X", x.now.Nanosecond()/1000, info.Sys().(*syscall.Stat_t).Ino)
+	dir := x.queue.sub(queue, name)
+	if err = x.mkdir(dir); err != nil {
 		return path, err
 	}
-	if err = os.Remove(path); err != nil {
+	to := filepath.Join(dir, name)
+	if err = x.root.Link(tmp, to); err != nil { // fails where there is one: rename would replace it
+		return path, err
+	}
+	if err = x.root.Remove(tmp); err != nil {
 		return path, err
 	}
 	path = to
-	if m.Next.After(x.now) {
-		err = os.Chtimes(path, m.Next, m.Next)
+	if queue == "deferred" && !m.Next.IsZero() {
+		err = x.root.Chtimes(path, m.Next, m.Next)
 	}
 	return path, err
 }
 
-// give gives a file to the owner of the queue. It returns its inode number.
-func (x *toPostfix) give(f *os.File, queue string) (ino uint64, err error) {
-	info, err := f.Stat()
+// log writes what the recipients of a message have been deferred for, where Postfix's
+// defer service keeps it. name is that of the queue file.
+func (x *toPostfix) log(m *plain.Message, name string) error {
+	var text bytes.Buffer
+	n, last, err := pffile.WriteLog(&text, m)
+	if err != nil || n == 0 {
+		return err
+	}
+	const queue = "defer"
+	if err := x.mkdir(queue); err != nil {
+		return err
+	}
+	dir := x.queue.sub(queue, name)
+	if err := x.mkdir(dir); err != nil {
+		return err
+	}
+	path := filepath.Join(dir, name)
+	f, err := x.root.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	dir, err := os.Stat(filepath.Join(x.dir, queue))
-	if err != nil {
-		return 0, err
+	x.logs = append(x.logs, path)
+	_, err = f.Write(text.Bytes())
+	if err = errors.Join(err, f.Close()); err == nil && !last.IsZero() {
+		err = x.root.Chtimes(path, last, last)
 	}
-	own, owner := info.Sys().(*syscall.Stat_t), dir.Sys().(*syscall.Stat_t)
-	if own.Uid != owner.Uid {
-		err = f.Chown(int(owner.Uid), -1)
+	return err
+}
+
+// mkdir makes dir, and what is above it.
+func (x *toPostfix) mkdir(dir string) error {
+	if _, err := x.root.Stat(dir); err == nil {
+		return nil
 	}
-	return own.Ino, err
+	if up := filepath.Dir(dir); up != "." {
+		if err := x.mkdir(up); err != nil {
+			return err
+		}
+	}
+	return x.root.Mkdir(dir, 0o700)
 }
 
 // finish makes the files whole once all are on stable storage.
 func (x *toPostfix) finish() error {
-	d, err := os.Open(x.dir)
+	d, err := x.root.Open(".")
 	if err != nil {
 		return err
 	}
@@ -178,7 +269,7 @@ func (x *toPostfix) finish() error {
 	err = unix.Syncfs(int(d.Fd()))
 	for _, path := range x.files {
 		if err == nil {
-			err = os.Chmod(path, whole)
+			err = x.root.Chmod(path, whole)
 		}
 	}
 	return errors.Join(err, unix.Syncfs(int(d.Fd())))
@@ -186,9 +277,66 @@ func (x *toPostfix) finish() error {
 
 // giveUp removes what was written: the messages are still in our queue.
 func (x *toPostfix) giveUp() {
-	for _, path := range x.files {
-		if err := os.Remove(path); err != nil {
+	for _, path := range slices.Concat(x.files, x.logs) {
+		if err := x.root.Remove(path); err != nil {
 			x.c.Warn("%v: remove it, its message is still in the queue here", err)
 		}
 	}
 }
+
+// queueRoot is the directory of a Postfix's queue. What is done below it is done
+// with the rights of the queue's owner, who decides what names in it lead to; and
+// no link leads out of it.
+type queueRoot struct {
+	root *os.Root
+	who  rights.Rights
+}
+
+func openQueueRoot(dir string) (*queueRoot, error) {
+	who, err := ownerOf(filepath.Join(dir, "incoming"))
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(dir)
+	return &queueRoot{root, who}, err
+}
+
+func (q *queueRoot) OpenFile(name string, flags int, perm os.FileMode) (f *os.File, err error) {
+	err = q.who.Do(func() error {
+		f, err = q.root.OpenFile(name, flags, perm)
+		return err
+	})
+	return f, err
+}
+
+func (q *queueRoot) Open(name string) (*os.File, error) { return q.OpenFile(name, os.O_RDONLY, 0) }
+
+func (q *queueRoot) Stat(name string) (info os.FileInfo, err error) {
+	err = q.who.Do(func() error {
+		info, err = q.root.Stat(name)
+		return err
+	})
+	return info, err
+}
+
+func (q *queueRoot) Link(from, to string) error {
+	return q.who.Do(func() error { return q.root.Link(from, to) })
+}
+
+func (q *queueRoot) Remove(name string) error {
+	return q.who.Do(func() error { return q.root.Remove(name) })
+}
+
+func (q *queueRoot) Mkdir(name string, perm os.FileMode) error {
+	return q.who.Do(func() error { return q.root.Mkdir(name, perm) })
+}
+
+func (q *queueRoot) Chmod(name string, perm os.FileMode) error {
+	return q.who.Do(func() error { return q.root.Chmod(name, perm) })
+}
+
+func (q *queueRoot) Chtimes(name string, accessed, modified time.Time) error {
+	return q.who.Do(func() error { return q.root.Chtimes(name, accessed, modified) })
+}
+
+func (q *queueRoot) Close() error { return q.root.Close() }

@@ -1,6 +1,8 @@
 package spooltool
 
 import (
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,26 +17,25 @@ import (
 // queueFiles are the files below a queue of Postfix's, by first recipient.
 func queueFiles(t *testing.T, dir string) map[string]os.FileInfo {
 	t.Helper()
-	list, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
 	found := map[string]os.FileInfo{}
-	for _, d := range list {
-		f, err := os.Open(filepath.Join(dir, d.Name()))
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		f, err := os.Open(path)
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
 		defer f.Close()
 		q, err := pffile.Open(f)
 		if err != nil {
-			t.Fatalf("%s: %v", d.Name(), err)
+			return fmt.Errorf("%s: %w", path, err)
 		}
-		info, err := d.Info()
-		if err != nil {
-			t.Fatal(err)
-		}
-		found[q.Envelope.Recipients[0].Address] = info
+		found[q.Envelope.Recipients[0].Address], err = d.Info()
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	return found
 }
@@ -52,16 +53,29 @@ func TestExportToPostfix(t *testing.T) {
 	}
 	os.Remove(filepath.Join(dir, "incoming", "A1"))
 	out, errs, status := run(s, "export", "-r", "-p", dir)
-	if status != 0 || !strings.HasPrefix(out, "3 messages exported to "+dir) {
+	if want := "3 messages moved to " + dir + ": 1 deferred, 1 on hold, 1 to be delivered at once; 0 stay here\n"; status != 0 || out != want || errs != "" {
 		t.Fatalf("exit status %d, %q, %q", status, out, errs)
 	}
 	incoming, hold := queueFiles(t, filepath.Join(dir, "incoming")), queueFiles(t, filepath.Join(dir, "hold"))
-	if len(incoming) != 2 || len(hold) != 1 || incoming["d@to.test"] == nil || hold["h@to.test"] == nil {
-		t.Fatalf("incoming %v, hold %v", incoming, hold)
+	deferred := queueFiles(t, filepath.Join(dir, "deferred"))
+	if len(incoming) != 1 || len(hold) != 1 || len(deferred) != 1 || incoming["d@to.test"] == nil || hold["h@to.test"] == nil {
+		t.Fatalf("incoming %v, hold %v, deferred %v", incoming, hold, deferred)
 	}
-	late := incoming["todo@to.test"]
+	late := deferred["todo@to.test"]
 	if late == nil || !late.ModTime().Equal(in[1].Next) || late.Mode().Perm() != whole {
 		t.Errorf("deferred until %v: %+v", in[1].Next, late)
+	}
+	at := filepath.Join(dir, "deferred", late.Name()[:1], late.Name())
+	log := filepath.Join(dir, "defer", late.Name()[:1], late.Name())
+	if _, err := os.Stat(at); err != nil {
+		t.Errorf("it is not where Postfix looks for it: %v", err)
+	}
+	text, err := os.ReadFile(log)
+	if want := "\n<todo@to.test>: r\nrecipient=todo@to.test\nstatus=4.4.1\naction=delayed\nreason=r\n\n"; err != nil || string(text) != want {
+		t.Errorf("the reason is %q, want %q (%v)", text, want, err)
+	}
+	if info, err := os.Stat(log); err != nil || !info.ModTime().Equal(in[1].Outcomes[0].When) {
+		t.Errorf("the reason is not of the time of the last attempt: %v", err)
 	}
 	if left := s.Entries(); len(left) != 0 {
 		t.Errorf("%d messages are still here", len(left))

@@ -1,10 +1,12 @@
 package statedir
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func TestOpen(t *testing.T) {
@@ -39,4 +41,95 @@ func TestOpen(t *testing.T) {
 	if _, err := Open(filepath.Join(parent, "a", "b")); err == nil {
 		t.Error("a directory in one that does not exist")
 	}
+}
+
+// What the owner of the directory has planted in it leads root nowhere: a file of
+// root's keeps owner, mode and content, whatever is done with the names.
+func TestPlanted(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("not root: nobody else's directory can be made")
+	}
+	for _, tt := range []struct {
+		name  string
+		plant func(dir, secret string) error
+		calls func(d *Dir) // all may fail
+	}{
+		{"a link to a file", func(dir, secret string) error { return os.Symlink(secret, filepath.Join(dir, "x")) }, write},
+		{"a second name", func(dir, secret string) error { return os.Link(secret, filepath.Join(dir, "x")) }, write},
+		{"a link to a directory", func(dir, secret string) error { return os.Symlink(filepath.Dir(secret), filepath.Join(dir, "sub")) }, func(d *Dir) {
+			d.WriteFile("sub/secret", []byte("y"), 0o666)
+			d.Mkdir("sub/new", 0o700)
+			d.Remove("sub/secret")
+			d.Rename("sub/secret", "x")
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			parent, err := os.MkdirTemp("/tmp", "state")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.RemoveAll(parent) })
+			secrets, state := filepath.Join(parent, "secrets"), filepath.Join(parent, "state")
+			secret := filepath.Join(secrets, "secret")
+			if err := errors.Join(os.Chmod(parent, 0o755), os.Mkdir(secrets, 0o755), os.Mkdir(state, 0o700), os.Chown(state, 12345, 23456),
+				os.WriteFile(secret, []byte("secret"), 0o600), tt.plant(state, secret)); err != nil {
+				t.Fatal(err)
+			}
+			d, err := Open(state)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Close()
+			if text, err := d.ReadFile("x"); err == nil {
+				t.Errorf("read %q", text)
+			}
+			tt.calls(d)
+			fi, err := os.Lstat(secret)
+			if err != nil {
+				t.Fatal(err)
+			}
+			st := fi.Sys().(*syscall.Stat_t)
+			text, err := os.ReadFile(secret)
+			if st.Uid != 0 || fi.Mode() != 0o600 || string(text) != "secret" || err != nil {
+				t.Errorf("%d's, mode %v, %q, %v", st.Uid, fi.Mode(), text, err)
+			}
+			if list, err := os.ReadDir(secrets); len(list) != 1 || err != nil {
+				t.Errorf("beside it: %v, %v", list, err)
+			}
+			// And the directory still serves.
+			if err := d.WriteFile("good", []byte("z"), 0o600); err != nil {
+				t.Error(err)
+			}
+			if fi, err := os.Stat(filepath.Join(state, "good")); err != nil || fi.Sys().(*syscall.Stat_t).Uid != 12345 {
+				t.Errorf("%v, %v", fi, err)
+			}
+		})
+	}
+	// A directory above that leads elsewhere.
+	parent, err := os.MkdirTemp("/tmp", "state")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(parent) })
+	data, private := filepath.Join(parent, "data"), filepath.Join(parent, "private")
+	if err := errors.Join(os.Chmod(parent, 0o755), os.Mkdir(data, 0o700), os.Mkdir(private, 0o700), os.Symlink(private, filepath.Join(data, "sub")),
+		os.Lchown(filepath.Join(data, "sub"), 12345, 23456), os.Chown(data, 12345, 23456)); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := Open(filepath.Join(data, "sub", "new")); err == nil {
+		d.Close()
+		t.Error("made a directory where the owner of the one above had led it")
+	}
+}
+
+func write(d *Dir) {
+	d.WriteFile("x", []byte("y"), 0o666)
+	if f, err := d.OpenFile("x", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o666); err == nil {
+		f.WriteString("y")
+		f.Close()
+	}
+	d.Chtimes("x", time.Unix(1, 0), time.Unix(1, 0))
+	d.Rename("x", "y")
 }

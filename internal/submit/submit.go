@@ -49,10 +49,11 @@ const (
 	// 64 bits wide: what a crash loses does not matter.
 	leaseSize = 1000
 	// leaseTimeout bounds one request for numbers ahead of need, and leaseWait one
-	// for who needs a number now: an SMTP client waits five minutes for the answer
-	// to RCPT (RFC 5321 section 4.5.3.2.3), and is told before that to come again.
+	// for who needs a number now. It is well over what a reload or the recovery of a long
+	// queue takes. An SMTP client would wait five minutes for the answer to RCPT (RFC
+	// 5321 section 4.5.3.2.3), but the longer it does the more of them there are.
 	leaseTimeout = 30 * time.Second
-	leaseWait    = 2 * time.Minute
+	leaseWait    = 30 * time.Second
 	// streamTimeout bounds the wait for cleanup to take a part of a long
 	// message. It is well over what the slowest disk needs for one sync.
 	streamTimeout = 5 * time.Minute
@@ -174,6 +175,7 @@ type Options struct {
 	Settles  *proto.Settle    // what a notice settles
 	State    *proto.Op        // how a message stood that was queued elsewhere
 	Was      []mail.Recipient // see proto.Submit
+	NoBCC    []string         // likewise
 	Milter   uint64           // the session with filters that the message belongs to
 	Told     proto.MilterTold
 	// Limit bounds Commit's wait for cleanup, when not zero. It costs less than a
@@ -308,7 +310,7 @@ func (m *Message) Amend(env *mail.Envelope, opt Options) {
 func (m *Message) describe(env *mail.Envelope, opt Options) {
 	m.late, m.limit = opt.Late, opt.Limit
 	m.work.first = proto.Submit{Envelope: *env, Flags: opt.Flags, BCC: opt.BCC, Prepend: opt.Prepend, FullName: opt.FullName,
-		Settles: opt.Settles, State: opt.State, Was: opt.Was, Milter: opt.Milter, Told: opt.Told}
+		Settles: opt.Settles, State: opt.State, Was: opt.Was, NoBCC: opt.NoBCC, Milter: opt.Milter, Told: opt.Told}
 }
 
 func (m *Message) id() mail.QueueID { return m.work.first.Envelope.ID }

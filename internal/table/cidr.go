@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -29,6 +30,7 @@ type networkRule struct {
 	not    bool
 	value  string
 	conds  []networkCond
+	bad    error // set when the rule cannot be read and lookups must not pass it
 }
 
 type networkCond struct {
@@ -66,72 +68,85 @@ func bracedLines(name string) (string, error) {
 func parseNetworks(name, text string, o Options) *networks {
 	n := &networks{exact: make(map[netip.Prefix]int)}
 	var conds []networkCond
-	lengths := make(map[int]bool)
-	bad := func(line int, err error) {
-		o.warn("%s, line %d: %v; line ignored", name, line, err)
+	// bad passes over a line, or makes it one that lookups stop at.
+	bad := func(line int, err error, result string) {
+		err = fmt.Errorf("%s, line %d: %w", name, line, err)
+		if !o.stops(result) {
+			o.warn("%v; line ignored", err)
+			return
+		}
+		o.warn("%v; lookups that come to this rule fail", err)
+		n.add(networkRule{bad: err, conds: conds})
 	}
 	_ = EachLine(text, func(num int, line string) error {
 		word, rest := cutField(line)
 		switch strings.ToLower(word) {
 		case "endif":
 			if len(conds) == 0 {
-				bad(num, fmt.Errorf("endif without if"))
+				o.warn("%s, line %d: endif without if; line ignored", name, num)
 				return nil
 			}
 			conds = conds[:len(conds)-1]
 			return nil
 		case "if":
-			c, err := parseCond(rest)
+			c, tail, err := parseCond(rest)
+			if err == nil && tail != "" {
+				o.warn("%s, line %d: text after the network of if is ignored", name, num)
+			}
 			if err != nil {
-				bad(num, err)
+				bad(num, err, "")
 				// What stands inside must not be taken as unconditional.
 				c = networkCond{}
 			}
 			conds = append(conds[:len(conds):len(conds)], c)
 			return nil
 		}
-		c, err := parseCond(word)
-		if err == nil && rest == "" {
+		c, result, err := parseCond(line)
+		if err == nil && result == "" {
 			err = fmt.Errorf("expected network/length, white space, result")
 		}
 		if err != nil {
-			bad(num, err)
+			bad(num, err, result)
 			return nil
 		}
-		r := networkRule{prefix: c.prefix, not: c.not, value: rest, conds: conds}
-		n.rules = append(n.rules, r)
-		i := len(n.rules) - 1
-		if r.not || len(r.conds) > 0 {
-			n.linear = append(n.linear, i)
-			return nil
-		}
-		if _, dup := n.exact[r.prefix]; !dup {
-			n.exact[r.prefix] = i
-		}
-		lengths[r.prefix.Bits()] = true
+		n.add(networkRule{prefix: c.prefix, not: c.not, value: result, conds: conds})
 		return nil
 	})
 	if len(conds) > 0 {
 		o.warn("%s: if without endif", name)
 	}
-	for b := range lengths {
-		n.bits = append(n.bits, b)
-	}
 	return n
 }
 
-func parseCond(text string) (networkCond, error) {
-	var c networkCond
+// add appends a rule, and has it found.
+func (n *networks) add(r networkRule) {
+	n.rules = append(n.rules, r)
+	i := len(n.rules) - 1
+	if r.bad != nil || r.not || len(r.conds) > 0 {
+		n.linear = append(n.linear, i)
+		return
+	}
+	if _, dup := n.exact[r.prefix]; !dup {
+		n.exact[r.prefix] = i
+	}
+	if b := r.prefix.Bits(); !slices.Contains(n.bits, b) {
+		n.bits = append(n.bits, b)
+	}
+}
+
+// parseCond reads a network with any number of "!" before it, between which
+// there may be white space, and returns what follows.
+func parseCond(text string) (c networkCond, rest string, err error) {
 	for strings.HasPrefix(text, "!") {
 		c.not = !c.not
-		text = strings.TrimSpace(text[1:])
+		text = strings.TrimLeft(text[1:], " \t")
 	}
-	p, err := parseNetwork(text)
-	if err == nil && !p.IsValid() {
-		err = fmt.Errorf("%q: expected an address or network/length", text)
+	word, rest := cutField(text)
+	c.prefix, err = parseNetwork(word)
+	if err == nil && !c.prefix.IsValid() {
+		err = fmt.Errorf("%q: expected an address or network/length", word)
 	}
-	c.prefix = p
-	return c, err
+	return c, rest, err
 }
 
 // cutField cuts line at its first white space.
@@ -148,7 +163,9 @@ func (c networkCond) holds(a netip.Addr) bool {
 	return c.prefix.Addr().Is4() == a.Is4() && c.prefix.Contains(a) != c.not
 }
 
-func (n *networks) find(a netip.Addr) (string, bool) {
+// find returns the result of the first rule that holds a. It fails at a rule
+// that must not be passed.
+func (n *networks) find(a netip.Addr) (string, bool, error) {
 	best := len(n.rules)
 	for _, b := range n.bits {
 		if b > a.BitLen() {
@@ -165,7 +182,7 @@ linear:
 			break
 		}
 		r := &n.rules[i]
-		if !(networkCond{r.prefix, r.not}).holds(a) {
+		if r.bad == nil && !(networkCond{r.prefix, r.not}).holds(a) {
 			continue
 		}
 		for _, c := range r.conds {
@@ -174,11 +191,13 @@ linear:
 			}
 		}
 		best = i
+		break
 	}
 	if best == len(n.rules) {
-		return "", false
+		return "", false, nil
 	}
-	return n.rules[best].value, true
+	r := &n.rules[best]
+	return r.value, r.bad == nil, r.bad
 }
 
 func (t *cidrTable) Lookup(_ context.Context, key string) (string, bool, error) {
@@ -192,8 +211,7 @@ func (t *cidrTable) Lookup(_ context.Context, key string) (string, bool, error) 
 			return "", false, err
 		}
 	}
-	value, found := n.find(a.Unmap())
-	return value, found, nil
+	return n.find(a.Unmap())
 }
 
 func (t *cidrTable) Pattern() bool { return true }

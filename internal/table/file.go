@@ -1,6 +1,7 @@
 package table
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -14,7 +15,7 @@ import (
 // A watched value is made from a file and made again when the file changes.
 // get may be called concurrently.
 type watched[T any] struct {
-	path string
+	pick func() string // the file that is to be read now
 	load func(path string) (T, error)
 	opt  Options
 
@@ -26,6 +27,7 @@ type watched[T any] struct {
 // version is one reading of the file, with what was known of it then.
 type version[T any] struct {
 	value T
+	path  string
 	id    fileID
 	fresh bool // changed so shortly before it was read that another change might not show
 	mark  *confine.Mark
@@ -50,7 +52,12 @@ func identify(fi os.FileInfo) fileID {
 }
 
 func newWatched[T any](path string, o Options, load func(path string) (T, error)) (*watched[T], error) {
-	w := &watched[T]{path: path, load: load, opt: o}
+	return newWatchedOf(func() string { return path }, o, load)
+}
+
+// newWatchedOf watches the file that pick names, which may be now one and now another.
+func newWatchedOf[T any](pick func() string, o Options, load func(path string) (T, error)) (*watched[T], error) {
+	w := &watched[T]{pick: pick, load: load, opt: o}
 	v, err := w.read()
 	if err != nil {
 		return nil, err
@@ -81,27 +88,40 @@ func (w *watched[T]) get() (T, error) {
 	return v.value, v.err
 }
 
+// again is get for a caller who has found out that the value was is out of date.
+func (w *watched[T]) again(was T) (T, error) {
+	w.mu.Lock()
+	if any(w.cur.Load().value) == any(was) {
+		w.refresh()
+	}
+	w.mu.Unlock()
+	v := w.cur.Load()
+	return v.value, v.err
+}
+
 // racy is how old a change must be to be told from a later one by its time: file
 // systems keep time in steps.
 const racy = 2 * time.Second
 
 func (w *watched[T]) read() (*version[T], error) {
-	mark := w.opt.Confined.Mark(w.path)
-	before, err := os.Stat(w.path)
+	path := w.pick()
+	mark := w.opt.Confined.Mark(path)
+	before, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
-	value, err := w.load(w.path)
+	value, err := w.load(path)
 	if err != nil {
 		return nil, err
 	}
-	after, err := os.Stat(w.path)
+	after, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
 	id := identify(before)
 	return &version[T]{
 		value: value,
+		path:  path,
 		id:    id,
 		fresh: id != identify(after) || time.Since(id.mtime) < racy,
 		mark:  mark,
@@ -117,8 +137,9 @@ func (w *watched[T]) refresh() {
 		w.opt.Confined.Restart([]*confine.Mark{old.mark})
 		return
 	}
-	fi, err := os.Stat(w.path)
-	if err == nil && identify(fi) == old.id && !old.fresh {
+	path := w.pick()
+	fi, err := os.Stat(path)
+	if err == nil && path == old.path && identify(fi) == old.id && !old.fresh {
 		return
 	}
 	var v *version[T]
@@ -129,8 +150,11 @@ func (w *watched[T]) refresh() {
 		w.opt.Confined.Restart([]*confine.Mark{old.mark})
 		return
 	}
+	if errors.Is(err, errWriting) {
+		return // it is looked at again soon
+	}
 	if err != nil {
-		w.opt.warn("table %s: %v; the contents of before stay in force", w.path, err)
+		w.opt.warn("table %s: %v; the contents of before stay in force", path, err)
 		return
 	}
 	old.mark.Close()

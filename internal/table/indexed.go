@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // Suffix is what is added to the name of a table's source to name the indexed
@@ -130,9 +131,8 @@ func (x *indexedFile) read(b []byte, at uint64) ([]byte, error) {
 	return b, err
 }
 
-// find returns the value of key, which is a part of the file's memory or of
-// its own.
-func (x *indexedFile) find(key string) (value string, found bool, err error) {
+// find returns the value of key.
+func (x *indexedFile) find(_ context.Context, key string) (value string, found bool, err error) {
 	h := hashKey(key)
 	var slot [slotSize]byte
 	for n := uint64(0); n < x.slots; n++ {
@@ -203,33 +203,91 @@ func (x *indexedFile) all(fn func(key, value string) bool) error {
 	return nil
 }
 
+func (x *indexedFile) close() error {
+	if x.closer == nil {
+		return nil
+	}
+	return x.closer.Close()
+}
+
+// database is one version of the file that a table is in: ours, or Postfix's.
+type database interface {
+	find(ctx context.Context, key string) (value string, found bool, err error)
+	all(fn func(key, value string) bool) error
+	close() error
+}
+
 // indexedTable is hash and its like.
 type indexedTable struct {
-	file *watched[*indexedFile]
+	file *watched[database]
 	opt  Options
 }
 
 func openIndexed(kind, name string, o Options) (Table, error) {
-	path := name + Suffix
-	file, err := newWatched(path, o, openIndexedFile)
+	own, wait := name+Suffix, lockWait
+	load := func(path string) (database, error) {
+		if path == own {
+			return openIndexedFile(path)
+		}
+		x, err := openBuiltFile(kind, path, wait)
+		if err != nil {
+			return nil, fmt.Errorf("%s, which Postfix has built, cannot be read: %w (build the table with %s)", path, err, builder(kind, name))
+		}
+		return x, nil
+	}
+	pick := func() string {
+		path, _ := choose(kind, name)
+		return path
+	}
+	file, err := newWatchedOf(pick, o, load)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%w (build it with \"postmap %s:%s\", or postalias for aliases)", err, kind, name)
+		return nil, fmt.Errorf("%w (build it with %s)", err, builder(kind, name))
 	}
 	if err != nil {
 		return nil, err
 	}
-	if src, err := os.Stat(name); err == nil && src.ModTime().After(file.cur.Load().id.mtime) {
-		o.warn("database %s is older than source file %s", path, name)
+	wait = 0 // from now on there is an older version to go on with
+	v := file.cur.Load()
+	if path, both := choose(kind, name); both && path == v.path {
+		o.warn("%s and %s are both there; the first is newer, and is read (%s makes the second newer)", path, own, builder(kind, name))
+	}
+	if src, err := os.Stat(name); err == nil && src.ModTime().After(v.id.mtime) {
+		o.warn("database %s is older than source file %s", v.path, name)
 	}
 	return &indexedTable{file: file, opt: o}, nil
 }
 
-func (t *indexedTable) Lookup(_ context.Context, key string) (string, bool, error) {
+func (t *indexedTable) Lookup(ctx context.Context, key string) (string, bool, error) {
 	x, err := t.file.get()
 	if err != nil {
 		return "", false, err
 	}
-	return x.find(t.opt.fold(key))
+	key = t.opt.fold(key)
+	value, found, err := x.find(ctx, key)
+	if errors.Is(err, errStale) {
+		return t.catchUp(ctx, x, key)
+	}
+	return value, found, err
+}
+
+// catchUp is a lookup in a file that has changed since x was made of it. While Postfix goes on
+// writing it waits.
+func (t *indexedTable) catchUp(ctx context.Context, x database, key string) (value string, found bool, err error) {
+	for limit := time.Now().Add(lockWait); ; {
+		if x, err = t.file.again(x); err != nil {
+			return "", false, err
+		}
+		value, found, err = x.find(ctx, key)
+		// Inside chroot the file is not opened again: the process is replaced.
+		if !errors.Is(err, errStale) || time.Now().After(limit) || t.opt.Confined.Jailed() {
+			return value, found, err
+		}
+		select {
+		case <-ctx.Done():
+			return "", false, err
+		case <-time.After(lockPause):
+		}
+	}
 }
 
 func (t *indexedTable) Pattern() bool { return false }
@@ -248,12 +306,7 @@ func (t *indexedTable) All(fn func(key, value string) bool) error {
 
 // Close closes the present version of the file. Versions that were replaced
 // are closed when the last lookup in them is over and they are collected.
-func (t *indexedTable) Close() error {
-	if x := t.file.cur.Load().value; x.closer != nil {
-		return x.closer.Close()
-	}
-	return nil
-}
+func (t *indexedTable) Close() error { return t.file.cur.Load().value.close() }
 
 // indexedWriter builds an indexed file; it is used by one goroutine.
 type indexedWriter struct {

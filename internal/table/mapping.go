@@ -31,7 +31,7 @@ func (m *Maps) MapAddress(ctx context.Context, s *Search, addr string, propagate
 		return []string{""}, true, nil
 	}
 	// A list may have any number of members: there is no more than a token an octet.
-	for _, a := range rfc5322.AppendAddresses(nil, value, len(value)+1) {
+	for _, a := range rfc5322.AppendAddresses(nil, value, 0) {
 		if a.Addr == "" {
 			continue
 		}

@@ -96,7 +96,7 @@ func (m *Maps) Lookup(ctx context.Context, key string, partial bool) (value stri
 			err = errEmptyValue
 		}
 		if err != nil {
-			return "", false, fmt.Errorf("%s: %s: lookup of %q: %w", m.title, mem.spec, key, err)
+			return "", false, fmt.Errorf("%s: %s: lookup of %.200q: %w", m.title, mem.spec, key, err)
 		}
 		if found {
 			return value, true, nil

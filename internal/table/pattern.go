@@ -8,6 +8,7 @@ import (
 	"regexp/syntax"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/dlclark/regexp2"
@@ -44,10 +45,11 @@ type patternRules struct {
 // patternRule is one line, or an if with all that is inside it.
 type patternRule struct {
 	match  pattern
-	also   *pattern // /pattern/!/pattern/
+	also   *pattern // /pattern/!/pattern/, in regexp tables
 	value  template
 	isIf   bool
 	inside []patternRule
+	bad    error // set when the rule cannot be read and lookups must not pass it
 }
 
 // pattern is /text/flags with an optional "!" before.
@@ -55,7 +57,9 @@ type pattern struct {
 	not  bool
 	lin  *regexp.Regexp
 	back *regexp2.Regexp
-	need []int // clauses of the table's prefilter
+	// where is the table and the line, for errors of back.
+	where string
+	need  []int // clauses of the table's prefilter
 	// plain matches what the pattern does, and perhaps more, in the syntax of package
 	// regexp; "" when there is no such expression.
 	plain string
@@ -88,26 +92,35 @@ func openPatterns(d dialect, name string, o Options) (Table, error) {
 func parsePatterns(d dialect, name, text string, o Options) *patternRules {
 	top := new(patternRules)
 	stack := []*[]patternRule{&top.rules}
-	bad := func(n int, err error) {
-		o.warn("%s, line %d: %v; line ignored", name, n, err)
+	// bad passes over a line, or makes it one that lookups stop at.
+	bad := func(n int, err error, result string) {
+		err = fmt.Errorf("%s, line %d: %w", name, n, err)
+		if !o.stops(result) {
+			o.warn("%v; line ignored", err)
+			return
+		}
+		o.warn("%v; lookups that come to this rule fail", err)
+		list := stack[len(stack)-1]
+		*list = append(*list, patternRule{bad: err})
 	}
 	_ = EachLine(text, func(n int, line string) error {
+		where := fmt.Sprintf("%.200s, line %d", name, n)
 		word, rest := cutIf(line)
 		switch word {
 		case "endif":
 			if len(stack) == 1 {
-				bad(n, errors.New("endif without if"))
+				o.warn("%s, line %d: endif without if; line ignored", name, n)
 				return nil
 			}
 			stack = stack[:len(stack)-1]
 			return nil
 		case "if":
-			p, tail, err := parsePattern(d, rest, &o)
+			p, tail, err := parsePattern(d, where, rest, &o)
 			if err == nil && tail != "" {
 				o.warn("%s, line %d: text after the pattern of if is ignored", name, n)
 			}
 			if err != nil {
-				bad(n, err)
+				bad(n, err, "")
 				stack = append(stack, new([]patternRule))
 				return nil
 			}
@@ -116,9 +129,9 @@ func parsePatterns(d dialect, name, text string, o Options) *patternRules {
 			stack = append(stack, &(*list)[len(*list)-1].inside)
 			return nil
 		}
-		r, err := parseRule(d, line, &o)
+		r, result, err := parseRule(d, where, line, &o)
 		if err != nil {
-			bad(n, err)
+			bad(n, err, result)
 			return nil
 		}
 		if len(r.value.parts) == 0 {
@@ -162,15 +175,19 @@ func cutIf(line string) (word, rest string) {
 	return "", line
 }
 
-func parseRule(d dialect, line string, o *Options) (r patternRule, err error) {
-	var rest string
-	if r.match, rest, err = parsePattern(d, line, o); err != nil {
-		return r, err
+// parseRule reads a line. Where it fails, rest is the result that the rule was to
+// have, or "" if that cannot be told.
+func parseRule(d dialect, where, line string, o *Options) (r patternRule, rest string, err error) {
+	if r.match, rest, err = parsePattern(d, where, line, o); err != nil {
+		return r, rest, err
 	}
 	if strings.HasPrefix(rest, "!") {
-		also, tail, err := parsePattern(d, rest, o)
+		if d == dialectPerl {
+			return r, "", errors.New("pcre tables have no second pattern: unknown option \"!\"")
+		}
+		also, tail, err := parsePattern(d, where, rest, o)
 		if err != nil {
-			return r, err
+			return r, tail, err
 		}
 		r.also, rest = &also, tail
 	}
@@ -184,11 +201,13 @@ func parseRule(d dialect, line string, o *Options) (r patternRule, err error) {
 	if err == nil && r.value.highest > r.match.groups() {
 		err = fmt.Errorf("$%d in the result, but the pattern has %d groups", r.value.highest, r.match.groups())
 	}
-	return r, err
+	return r, rest, err
 }
 
-// parsePattern reads !/text/flags and returns what follows.
-func parsePattern(d dialect, line string, o *Options) (p pattern, rest string, err error) {
+// parsePattern reads !/text/flags and returns what follows, also when text is no
+// pattern.
+func parsePattern(d dialect, where, line string, o *Options) (p pattern, rest string, err error) {
+	p.where = where
 	for strings.HasPrefix(line, "!") {
 		p.not = !p.not
 		line = strings.TrimLeft(line[1:], " \t")
@@ -212,10 +231,8 @@ func parsePattern(d dialect, line string, o *Options) (p pattern, rest string, e
 		i++
 	}
 	flags := rest[:i]
-	if err := p.compile(d, text, flags, o); err != nil {
-		return p, "", err
-	}
-	return p, strings.TrimSpace(rest[i:]), nil
+	err = p.compile(d, text, flags, o)
+	return p, strings.TrimSpace(rest[i:]), err
 }
 
 func class(c byte) bool {
@@ -392,28 +409,45 @@ func (p *pattern) groups() int {
 	return len(p.back.GetGroupNumbers()) - 1
 }
 
-// matches says whether key, which fulfils the clauses of has, matches, "!" taken
-// into account.
-func (p *pattern) matches(key string, has presence) (bool, error) {
+// matches says whether the key matches, "!" taken into account.
+func (p *pattern) matches(l *patternLookup) (bool, error) {
 	switch {
-	case !has.all(p.need):
+	case !l.has.all(p.need):
 		return p.not, nil
 	case p.lin != nil:
-		return p.lin.MatchString(key) != p.not, nil
+		return p.lin.MatchString(l.key) != p.not, nil
 	}
-	ok, err := p.back.MatchString(key)
-	return ok != p.not, err
+	m, err := p.backtrack(l)
+	return (m != nil) != p.not, err
+}
+
+// backtrack runs the backtracking matcher within the budget. The matcher's own error has
+// pattern and key in it, of any length.
+func (p *pattern) backtrack(l *patternLookup) (*regexp2.Match, error) {
+	if l.budget == nil {
+		l.budget = budgetOf(l.ctx)
+	}
+	if l.budget.left.Load() <= 0 {
+		return nil, fmt.Errorf("%s: the patterns together have taken %v, which is all they have: no more are tried", p.where, l.budget.all)
+	}
+	start := time.Now()
+	m, err := p.back.FindStringMatch(l.key)
+	l.budget.left.Add(-int64(time.Since(start)))
+	if err != nil {
+		return nil, fmt.Errorf("%s: the pattern has no answer within %v", p.where, p.back.MatchTimeout)
+	}
+	return m, nil
 }
 
 // find is matches with the texts of the groups.
-func (p *pattern) find(key string, has presence) (groups []string, err error) {
+func (p *pattern) find(l *patternLookup) (groups []string, err error) {
 	switch {
-	case !has.all(p.need):
+	case !l.has.all(p.need):
 		return nil, nil
 	case p.lin != nil:
-		return p.lin.FindStringSubmatch(key), nil
+		return p.lin.FindStringSubmatch(l.key), nil
 	}
-	m, err := p.back.FindStringMatch(key)
+	m, err := p.backtrack(l)
 	if m == nil || err != nil {
 		return nil, err
 	}
@@ -423,7 +457,7 @@ func (p *pattern) find(key string, has presence) (groups []string, err error) {
 	return groups, nil
 }
 
-func (t *patternTable) Lookup(_ context.Context, key string) (string, bool, error) {
+func (t *patternTable) Lookup(ctx context.Context, key string) (string, bool, error) {
 	rules := t.text
 	if t.file != nil {
 		var err error
@@ -431,10 +465,10 @@ func (t *patternTable) Lookup(_ context.Context, key string) (string, bool, erro
 			return "", false, err
 		}
 	}
-	return rules.lookup(key)
+	return rules.lookup(ctx, key)
 }
 
-func (r *patternRules) lookup(key string) (string, bool, error) {
+func (r *patternRules) lookup(ctx context.Context, key string) (string, bool, error) {
 	var few [16]uint64 // enough for most tables
 	has := presence(few[:])
 	if words := (r.filter.clauses + 63) / 64; words > len(few) {
@@ -442,22 +476,34 @@ func (r *patternRules) lookup(key string) (string, bool, error) {
 	}
 	key = latin1(key)
 	r.filter.find(key, has)
-	return lookupRules(r.rules, key, has)
+	l := patternLookup{ctx: ctx, key: key, has: has}
+	return l.in(r.rules)
 }
 
-// lookupRules looks for key, which is latin1 of the one that is asked for.
-func lookupRules(rules []patternRule, key string, has presence) (string, bool, error) {
+// A patternLookup looks for a key.
+type patternLookup struct {
+	ctx    context.Context
+	key    string   // latin1 of the one that is asked for
+	has    presence // the clauses that it fulfils
+	budget *Budget  // nil until a pattern needs it
+}
+
+// in looks for the key in rules.
+func (l *patternLookup) in(rules []patternRule) (string, bool, error) {
 	for i := range rules {
 		r := &rules[i]
+		if r.bad != nil {
+			return "", false, r.bad
+		}
 		if r.value.highest > 0 {
-			groups, err := r.match.find(key, has)
+			groups, err := r.match.find(l)
 			if err != nil {
 				return "", false, err
 			}
 			if groups == nil {
 				continue
 			}
-			if ok, err := r.alsoMatches(key, has); err != nil || ok {
+			if ok, err := l.alsoMatches(r); err != nil || ok {
 				for i := range groups {
 					groups[i] = octets(groups[i])
 				}
@@ -465,7 +511,7 @@ func lookupRules(rules []patternRule, key string, has presence) (string, bool, e
 			}
 			continue
 		}
-		ok, err := r.match.matches(key, has)
+		ok, err := r.match.matches(l)
 		if err != nil {
 			return "", false, err
 		}
@@ -473,23 +519,23 @@ func lookupRules(rules []patternRule, key string, has presence) (string, bool, e
 			continue
 		}
 		if r.isIf {
-			if value, found, err := lookupRules(r.inside, key, has); found || err != nil {
+			if value, found, err := l.in(r.inside); found || err != nil {
 				return value, found, err
 			}
 			continue
 		}
-		if ok, err := r.alsoMatches(key, has); err != nil || ok {
+		if ok, err := l.alsoMatches(r); err != nil || ok {
 			return r.value.expand(nil), err == nil, err
 		}
 	}
 	return "", false, nil
 }
 
-func (r *patternRule) alsoMatches(key string, has presence) (bool, error) {
+func (l *patternLookup) alsoMatches(r *patternRule) (bool, error) {
 	if r.also == nil {
 		return true, nil
 	}
-	return r.also.matches(key, has)
+	return r.also.matches(l)
 }
 
 func (t *patternTable) Pattern() bool { return true }

@@ -26,7 +26,6 @@ endif
 endif
 /CASE/i case
 /^only!here/ x
-/both/!/butnot/ both
 /multi.line/ dot matches newline
 /^second$/m second line
 ~tilde~ tilde
@@ -35,7 +34,7 @@ endif
   continued
 `
 
-var patternKeys = []string{"one", "ONE", "abc-xxx", "dollar q", "zzz", "if b", "if cd", "if d", "if ce", "acase", "aCASE", "a both", "a both butnot",
+var patternKeys = []string{"one", "ONE", "abc-xxx", "dollar q", "zzz", "if b", "if cd", "if d", "if ce", "acase", "aCASE",
 	"a multi\nline", "a\nsecond\na", "a tilde", "a/slash", "aa", "a"}
 
 func TestPatterns(t *testing.T) {
@@ -47,7 +46,7 @@ func TestPatterns(t *testing.T) {
 		tab := open(t, kind+":"+path, o)
 		for key, want := range map[string]string{
 			"one": "1", "ONE": "1", "abc-xxx": "xxx:abc", "dollar q": "$qq", "zzz": "no a", "a if b": "-",
-			"a both": "both", "a both butnot": "-", "a multi\nline": "dot matches newline", "a\nsecond\na": "second line",
+			"a multi\nline": "dot matches newline", "a\nsecond\na": "second line",
 			"a tilde": "tilde", "a/slash": "slash", "aCASE": "case", "acase": "-", "xa": "ends in a  continued",
 		} {
 			if got := ask(tab, key); got != want {
@@ -92,6 +91,21 @@ func TestPatternsLikePostfix(t *testing.T) {
 			if got := ask(tab, key); got != want {
 				t.Errorf("%s: %q: got %q, Postfix %q", kind, key, got, want)
 			}
+		}
+	}
+}
+
+// A second pattern is for regexp tables only, as in Postfix.
+func TestSecondPattern(t *testing.T) {
+	t.Parallel()
+	const text = "{{/both/!/butnot/ both}, {/./ other}}"
+	for _, tc := range []struct{ spec, key, want string }{
+		{"regexp:" + text, "a both", "both"},
+		{"regexp:" + text, "a both butnot", "other"},
+		{"pcre:" + text, "a both", "other"},
+	} {
+		if got := ask(open(t, tc.spec, Options{}), tc.key); got != tc.want {
+			t.Errorf("%s: %q: got %q, want %q", tc.spec, tc.key, got, tc.want)
 		}
 	}
 }
@@ -203,10 +217,10 @@ func FuzzPatterns(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text, key string) {
 		for _, d := range []dialect{dialectPOSIX, dialectPerl} {
 			o := Options{MatchTimeout: 10 * time.Millisecond}
-			value, found, err := parsePatterns(d, "fuzz", text, o).lookup(key)
+			value, found, err := parsePatterns(d, "fuzz", text, o).lookup(context.Background(), key)
 			all := parsePatterns(d, "fuzz", text, o)
 			tryAll(all.rules)
-			wantValue, want, wantErr := all.lookup(key)
+			wantValue, want, wantErr := all.lookup(context.Background(), key)
 			if err == nil && wantErr == nil && (value != wantValue || found != want) {
 				t.Errorf("%s: %q in %q: %q, %v; trying all patterns: %q, %v", d, key, text, value, found, wantValue, want)
 			}

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"fmt"
 	"regexp/syntax"
 	"slices"
 	"strings"
@@ -105,6 +106,7 @@ func lower(c byte) byte {
 // once it is in use.
 type prefilter struct {
 	clauses int
+	known   map[string]int // numbers of clauses by their words, which many patterns share
 	entries []gramEntry
 	heads   [1 << gramBits]int32 // of a list of entries: index plus one
 }
@@ -127,12 +129,21 @@ func gramOf(word string) uint32 {
 // add takes in the clauses of a pattern. Those who ask for it do so by the
 // numbers that it returns.
 func (f *prefilter) add(expr *syntax.Regexp) (numbers []int) {
+	if f.known == nil {
+		f.known = make(map[string]int)
+	}
 	for _, c := range required(expr) {
-		for _, word := range c {
-			f.addWord(word)
+		words := fmt.Sprintf("%q", c) // a word may have any octets
+		n, ok := f.known[words]
+		if !ok {
+			n = f.clauses
+			f.known[words] = n
+			for _, word := range c {
+				f.addWord(word)
+			}
+			f.clauses++
 		}
-		numbers = append(numbers, f.clauses)
-		f.clauses++
+		numbers = append(numbers, n)
 	}
 	return numbers
 }

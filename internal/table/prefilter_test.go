@@ -1,8 +1,10 @@
 package table
 
 import (
+	"context"
 	"fmt"
 	"regexp/syntax"
+	"slices"
 	"strings"
 	"testing"
 
@@ -87,6 +89,17 @@ func TestPrefilterLetsPass(t *testing.T) {
 	}
 }
 
+// Patterns that need the same words share a clause, and no others do.
+func TestPrefilterShares(t *testing.T) {
+	t.Parallel()
+	f := new(prefilter)
+	one := f.add(parsed(t, `abc\x00def`))
+	two, again := f.add(parsed(t, `abc|def`)), f.add(parsed(t, `x?(?i:ABC|dEf)$`))
+	if len(one) != 1 || len(two) != 1 || one[0] == two[0] || !slices.Equal(two, again) || f.clauses != 2 || len(f.entries) != 3 {
+		t.Errorf("%v, %v, %v: %d clauses, %d words", one, two, again, f.clauses, len(f.entries))
+	}
+}
+
 func parsed(t *testing.T, expr string) *syntax.Regexp {
 	t.Helper()
 	re, err := syntax.Parse(expr, syntax.Perl)
@@ -112,7 +125,7 @@ func BenchmarkPatterns(b *testing.B) {
 			b.Run(fmt.Sprintf("%d/%s", n, how), func(b *testing.B) {
 				b.SetBytes(int64(len(line)))
 				for b.Loop() {
-					if _, found, err := rules.lookup(line); found || err != nil {
+					if _, found, err := rules.lookup(context.Background(), line); found || err != nil {
 						b.Fatal(found, err)
 					}
 				}

@@ -18,7 +18,7 @@ const DefaultProxy = "private/proxymap"
 
 // proxiedSpec finds the names of tables of the types that proxymap has. What
 // looks like the URL of a server is no table, nor is unix: with a socket's path.
-var proxiedSpec = regexp.MustCompile(`(?:^|[\s,{=:!])((?:ldap|mysql|pgsql|sqlite):(?:/[^/\s,{}]|[^/\s,{}])[^\s,{}]*|unix:(?:passwd|group)\.byname)`)
+var proxiedSpec = regexp.MustCompile(`(?:^|[\s,{=:!])((?:ldap|memcache|mongodb|mysql|pgsql|sqlite):(?:/[^/\s,{}]|[^/\s,{}])[^\s,{}]*|unix:(?:passwd|group)\.byname)`)
 
 // Proxied lists the tables, type:name, in a setting or an argument that the
 // proxymap service is asked for: by all, or, of the type unix, by those inside chroot.
@@ -29,8 +29,8 @@ func Proxied(text string) (specs []string) {
 	return specs
 }
 
-// proxiedTable is a table that the proxymap service is asked for: ldap, mysql,
-// pgsql and sqlite, as it has the connections.
+// proxiedTable is a table that the proxymap service is asked for: ldap, memcache,
+// mongodb, mysql, pgsql and sqlite, as it has the connections.
 type proxiedTable struct {
 	spec, file string
 	opt        Options

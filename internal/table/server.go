@@ -10,8 +10,9 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
+
+	"posthaste/internal/lockstep"
 )
 
 // maxTCP bounds a query to a tcp server and its answer.
@@ -21,26 +22,28 @@ func (o *Options) maxQuery() int { return cmp.Or(o.MaxQuery, 10000) }
 
 func (o *Options) maxReply() int { return cmp.Or(o.MaxReply, 100000) }
 
-// server keeps connections to one lookup server. A connection serves one
-// request at a time; those that are idle are used again.
+// server is a lookup server: its connections, and how long one request may take.
 type server struct {
-	network, addr string
-	opt           Options
-
-	mu     sync.Mutex
-	idle   []*serverConn
-	closed bool
+	lockstep.Pool
+	timeout time.Duration
+	opt     Options
 }
 
-type serverConn struct {
-	net.Conn
-	r *bufio.Reader
+// serve fills a server in. It is where it stays: its pool is not copied.
+func (s *server) serve(network, addr string, o Options) {
+	s.opt, s.timeout = o, o.timeout()
+	s.Network, s.Addr, s.Pool.Dial = network, addr, o.Dial
 }
 
-const maxIdleConns = 4
+// roundTrip sends a request and has read take the reply.
+func (s *server) roundTrip(ctx context.Context, request []byte, read func(*bufio.Reader) error) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.Ask(ctx, request, read)
+}
 
-// parseEndpoint reads unix:/path, inet:host:port or host:port.
-func parseEndpoint(text string) (network, addr string, err error) {
+// ParseEndpoint reads unix:/path, inet:host:port or host:port.
+func ParseEndpoint(text string) (network, addr string, err error) {
 	if path, ok := strings.CutPrefix(text, "unix:"); ok {
 		return "unix", path, nil
 	}
@@ -49,105 +52,6 @@ func parseEndpoint(text string) (network, addr string, err error) {
 		return "", "", fmt.Errorf("%q: expected unix:/path, or host:port", text)
 	}
 	return "tcp", text, nil
-}
-
-// take returns an idle connection, or a new one. old says which it is.
-func (s *server) take(ctx context.Context) (c *serverConn, old bool, err error) {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return nil, false, ErrClosed
-	}
-	if n := len(s.idle); n > 0 {
-		c = s.idle[n-1]
-		s.idle = s.idle[:n-1]
-		s.mu.Unlock()
-		return c, true, nil
-	}
-	s.mu.Unlock()
-	dial := s.opt.Dial
-	if dial == nil {
-		dial = (&net.Dialer{}).DialContext
-	}
-	conn, err := dial(ctx, s.network, s.addr)
-	if err != nil {
-		return nil, false, err
-	}
-	return &serverConn{conn, bufio.NewReader(conn)}, false, nil
-}
-
-// give keeps a connection for later, or closes it.
-func (s *server) give(c *serverConn) {
-	s.mu.Lock()
-	if !s.closed && len(s.idle) < maxIdleConns {
-		s.idle = append(s.idle, c)
-		c = nil
-	}
-	s.mu.Unlock()
-	if c != nil {
-		_ = c.Close() // nothing was in flight on it
-	}
-}
-
-// roundTrip sends a request and has read take the reply. A kept connection that
-// turns out to be dead is replaced once, so that a server's restart does not
-// show.
-func (s *server) roundTrip(ctx context.Context, request []byte, read func(*bufio.Reader) error) error {
-	ctx, cancel := context.WithTimeout(ctx, s.opt.timeout())
-	defer cancel()
-	for {
-		c, old, err := s.take(ctx)
-		if err != nil {
-			return err
-		}
-		err = c.exchange(ctx, request, read)
-		if err == nil {
-			s.give(c)
-			return nil
-		}
-		_ = c.Close() // err says more
-		if !old || ctx.Err() != nil {
-			return err
-		}
-	}
-}
-
-func (c *serverConn) exchange(ctx context.Context, request []byte, read func(*bufio.Reader) error) error {
-	stop := context.AfterFunc(ctx, func() {
-		_ = c.SetDeadline(time.Unix(1, 0)) // wakes the read or write that is waiting
-	})
-	err := c.write(request)
-	if err == nil {
-		err = read(c.r)
-	}
-	if !stop() && err == nil {
-		// The deadline has been put into the past: the connection is of no more
-		// use.
-		return context.Cause(ctx)
-	}
-	if err != nil && ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return err
-}
-
-func (c *serverConn) write(b []byte) error {
-	_, err := c.Write(b)
-	return err
-}
-
-// Close closes the connections that are idle; those in use are closed when they
-// become so.
-func (s *server) Close() error {
-	s.mu.Lock()
-	idle := s.idle
-	s.idle, s.closed = nil, true
-	s.mu.Unlock()
-	var errs []error
-	for _, c := range idle {
-		errs = append(errs, c.Close())
-	}
-	return errors.Join(errs...)
 }
 
 // socketmap is Sendmail's protocol: "name key" as a netstring, answered by a
@@ -163,11 +67,13 @@ func openSocketmap(name string, o Options) (Table, error) {
 	if i < 0 || i == len(name)-1 {
 		return nil, errors.New("expected socketmap:inet:host:port:name or socketmap:unix:path:name")
 	}
-	network, addr, err := parseEndpoint(name[:i])
+	network, addr, err := ParseEndpoint(name[:i])
 	if err != nil {
 		return nil, err
 	}
-	return &socketmap{server{network: network, addr: addr, opt: o}, name[i+1:]}, nil
+	t := &socketmap{mapName: name[i+1:]}
+	t.serve(network, addr, o)
+	return t, nil
 }
 
 func (t *socketmap) Pattern() bool { return true }
@@ -242,11 +148,13 @@ func unexpectedEOF(err error) error {
 type tcpTable struct{ server }
 
 func openTCP(name string, o Options) (Table, error) {
-	network, addr, err := parseEndpoint(name)
+	network, addr, err := ParseEndpoint(name)
 	if err != nil {
 		return nil, err
 	}
-	return &tcpTable{server{network: network, addr: addr, opt: o}}, nil
+	t := &tcpTable{}
+	t.serve(network, addr, o)
+	return t, nil
 }
 
 func (t *tcpTable) Pattern() bool { return true }
@@ -282,20 +190,8 @@ func (t *tcpTable) Lookup(ctx context.Context, key string) (string, bool, error)
 }
 
 func readReplyLine(r *bufio.Reader) (string, error) {
-	var line []byte
-	for {
-		part, err := r.ReadSlice('\n')
-		line = append(line, part...)
-		if len(line) > maxTCP {
-			return "", fmt.Errorf("reply is longer than %d bytes", maxTCP)
-		}
-		if err == nil {
-			return strings.TrimRight(string(line), "\r\n"), nil
-		}
-		if !errors.Is(err, bufio.ErrBufferFull) {
-			return "", unexpectedEOF(err)
-		}
-	}
+	line, err := lockstep.ReadLine(r, maxTCP)
+	return string(line), unexpectedEOF(err)
 }
 
 const hexDigits = "0123456789ABCDEF"

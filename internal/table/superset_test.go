@@ -1,6 +1,7 @@
 package table
 
 import (
+	"context"
 	"regexp"
 	"strings"
 	"testing"
@@ -78,13 +79,13 @@ func TestBacktrackingNeeds(t *testing.T) {
 		t.Errorf("%+v\n%+v", first, second)
 	}
 	for key, want := range map[string]bool{"Subject: get FREE MONEY": true, "Subject: [list] free money": false, "Subject: money": false} {
-		if _, found, err := rules.lookup(key); found != want || err != nil {
+		if _, found, err := rules.lookup(context.Background(), key); found != want || err != nil {
 			t.Errorf("%s: %v, %v", key, found, err)
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		text := "Subject:" + rapid.StringMatching(`[ -Z]{0,9}`).Draw(t, "between") + "Free Money"
-		if _, found, err := rules.lookup(text); !found || err != nil {
+		if _, found, err := rules.lookup(context.Background(), text); !found || err != nil {
 			t.Errorf("%q: %v, %v", text, found, err)
 		}
 	})

@@ -9,7 +9,8 @@
 //
 // # Types
 //
-//	hash btree lmdb dbm sdbm  NAME.phdb, our own indexed file, built by postmap
+//	hash btree lmdb dbm sdbm  NAME.phdb, our own indexed file, built by postmap; of the
+//	                      first three also NAME.db and NAME.lmdb, built by Postfix
 //	cdb                   NAME.cdb, the public format, built by postmap
 //	texthash              a text file, kept in memory
 //	regexp pcre cidr      patterns, first match wins
@@ -18,12 +19,13 @@
 //	environ unix          environment variables, the system's users and groups
 //	socketmap tcp         servers
 //	fail                  always an error
-//	ldap mysql pgsql sqlite  databases: the proxymap service asks them
+//	ldap mysql pgsql sqlite memcache mongodb
+//	                      databases: the proxymap service asks them
 //	proxy                 proxy:type:name is the same as type:name
 //
 // Databases are asked by one process for all. Its program, posthaste-tables, has the clients of
 // all of them; the services, of which there are many, are spared their memory,
-// and the databases their connections. It has these four types in
+// and the databases their connections. It has these types in
 // [Options.Types], and so opens them itself.
 //
 // # Change
@@ -43,8 +45,9 @@
 //
 // Tables are the administrator's and are trusted; keys come from strangers.
 // Patterns are matched in time linear in the key unless they need a
-// backtracking matcher, which is then given [Options.MatchTimeout]. Answers
-// from servers are bounded in size and time.
+// backtracking matcher, which is then given [Options.MatchTimeout], and all those of
+// a message or a command a [Budget]. Answers from servers are bounded in size and
+// time.
 //
 // What answers a table may give depends on their use ([Options.Sensitive]): a
 // pattern's "|command $1" in an alias would put strangers' words into a
@@ -53,7 +56,6 @@ package table
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -62,6 +64,7 @@ import (
 	"unicode/utf8"
 
 	"posthaste/internal/confine"
+	"posthaste/internal/lockstep"
 )
 
 // A Table answers lookups. All methods may be called concurrently.
@@ -111,8 +114,15 @@ type Options struct {
 	// like, with a warning: see Sensitive.
 	NoSubstitution bool
 
-	// NoServers refuses tables of the types socketmap and tcp, whose servers do
-	// not prove who they are: see Sensitive.
+	// Stops says of the result of a rule that cannot be read, in a cidr, regexp or
+	// pcre table, whether a lookup that comes to this rule must fail. An access
+	// table must not let through what a rule with a typing error was to
+	// refuse. The result is "" when it cannot be read either. Nil means that
+	// such rules are passed over with a warning, as in Postfix.
+	Stops func(result string) bool
+
+	// NoServers refuses tables of the types socketmap, tcp and memcache, whose
+	// servers do not prove who they are, or let anybody write: see Sensitive.
 	NoServers bool
 
 	// NoFold leaves fixed keys in the letter case they are in.
@@ -167,6 +177,9 @@ func (o *Options) warn(format string, args ...any) {
 	}
 }
 
+// stops says whether a lookup fails at a rule that cannot be read.
+func (o *Options) stops(result string) bool { return o.Stops != nil && o.Stops(result) }
+
 func (o *Options) fold(key string) string {
 	if o.NoFold {
 		return key
@@ -214,7 +227,7 @@ func (o *Options) matchTimeout() time.Duration {
 }
 
 // ErrClosed is returned by lookups in a table that was closed.
-var ErrClosed = errors.New("table is closed")
+var ErrClosed = lockstep.ErrClosed
 
 // builtin finds the opener of a built-in type. It is a function, not a map,
 // because some types open others.
@@ -252,7 +265,7 @@ func builtin(kind string) Opener {
 		return openTCP
 	case "fail":
 		return openFail
-	case "ldap", "mysql", "pgsql", "sqlite":
+	case "ldap", "memcache", "mongodb", "mysql", "pgsql", "sqlite":
 		return func(name string, o Options) (Table, error) { return openProxied(kind, name, o) }
 	case "proxy":
 		return Open
@@ -262,7 +275,7 @@ func builtin(kind string) Opener {
 
 // Types is the names of all built-in types, sorted, as "postconf -m" lists them.
 func Types() []string {
-	return []string{"btree", "cdb", "cidr", "environ", "fail", "hash", "inline", "ldap", "lmdb", "mysql",
+	return []string{"btree", "cdb", "cidr", "environ", "fail", "hash", "inline", "ldap", "lmdb", "memcache", "mongodb", "mysql",
 		"pcre", "pgsql", "pipemap", "proxy", "randmap", "regexp", "socketmap", "sqlite", "static", "tcp", "texthash", "unionmap", "unix"}
 }
 
@@ -280,7 +293,7 @@ func Open(spec string, o Options) (Table, error) {
 	if open == nil {
 		return nil, fmt.Errorf("table %s: unknown type %q: known are %s", spec, kind, strings.Join(o.types(), " "))
 	}
-	if o.NoServers && (kind == "socketmap" || kind == "tcp") {
+	if o.NoServers && (kind == "socketmap" || kind == "tcp" || kind == "memcache") {
 		return nil, fmt.Errorf("table %s: %s is not allowed for security-sensitive data", spec, kind)
 	}
 	t, err := open(name, o)

@@ -95,12 +95,52 @@ func TestLookups(t *testing.T) {
 		{"cidr:{{10.1.0.0/16 first}, {2001:db8::/32 six}}", "2001:DB8::1", "six"},
 		{"cidr:{{!10.0.0.0/8 other}, {10.0.0.1 one}}", "10.0.0.1", "one"},
 		{"cidr:{{!10.0.0.0/8 other}, {10.0.0.1 one}}", "11.0.0.1", "other"},
+		{"cidr:{{! 10.0.0.0/8 other}}", "11.0.0.1", "other"},
+		{"cidr:{{! 10.0.0.0/8 other}}", "10.0.0.1", "-"},
+		{"cidr:{{!! 10.0.0.0/8 ten}}", "10.0.0.1", "ten"},
+		{"cidr:{{! !\t10.0.0.0/8 ten}}", "10.0.0.1", "ten"},
+		{"cidr:{{!! ! 10.0.0.0/8 other}}", "11.0.0.1", "other"},
+		{"cidr:{{if ! 10.0.0.0/8}, {0.0.0.0/0 inside}, {endif}, {0.0.0.0/0 after}}", "192.0.2.1", "inside"},
 		{"cidr:{{10.0.0.1 one}}", "a.host", "-"},
 		{"cidr:{{10.0.0.1 one}}", "::ffff:10.0.0.1", "one"},
 	} {
 		tab := open(t, tc.spec, Options{})
 		if got := ask(tab, tc.key); got != tc.want {
 			t.Errorf("%s: %q: got %q, want %q", tc.spec, tc.key, got, tc.want)
+		}
+	}
+}
+
+// Where somebody asks for it, a lookup does not pass a rule that cannot be read.
+func TestStops(t *testing.T) {
+	t.Parallel()
+	o := Options{Stops: func(result string) bool { return result != "OK" }}
+	for _, tc := range []struct{ spec, key, want string }{
+		{"cidr:{{10.0.0.0/33 REJECT}, {0.0.0.0/0 all}}", "10.0.0.1", "!"},
+		{"cidr:{{10.0.0.0/33 REJECT}}", "10.0.0.1", "!"},
+		{"cidr:{{10.0.0.0/33 OK}, {0.0.0.0/0 all}}", "10.0.0.1", "all"},
+		{"cidr:{{10.0.0.0/8}, {0.0.0.0/0 all}}", "10.0.0.1", "!"},
+		{"cidr:{{10.0.0.1 one}, {10.0.0.0/33 REJECT}, {0.0.0.0/0 all}}", "10.0.0.1", "one"},
+		{"cidr:{{10.0.0.1 one}, {10.0.0.0/33 REJECT}, {0.0.0.0/0 all}}", "10.0.0.2", "!"},
+		{"cidr:{{if 10.0.0.0/8}, {x REJECT}, {endif}, {0.0.0.0/0 all}}", "10.0.0.2", "!"},
+		{"cidr:{{if 10.0.0.0/8}, {x REJECT}, {endif}, {0.0.0.0/0 all}}", "11.0.0.2", "all"},
+		{"cidr:{{if x}, {10.0.0.0/8 inside}, {endif}, {0.0.0.0/0 all}}", "10.0.0.2", "!"},
+		{"cidr:{{endif}, {0.0.0.0/0 all}}", "10.0.0.2", "all"},
+		{"regexp:{{/(/ REJECT}, {/./ all}}", "a", "!"},
+		{"pcre:{{/(/ REJECT}, {/./ all}}", "a", "!"},
+		{"pcre:{{/(/ OK}, {/./ all}}", "a", "all"},
+		{"pcre:{{/a/ REJECT $1}, {/./ all}}", "a", "!"},
+		{"pcre:{{/a/!/b/ REJECT}, {/./ all}}", "a", "!"},
+		{"pcre:{{/b/ first}, {nonsense}, {/./ all}}", "b", "first"},
+		{"pcre:{{if /b/}, {nonsense}, {endif}, {/./ all}}", "a", "all"},
+		{"pcre:{{if /a/}, {nonsense}, {endif}, {/./ all}}", "a", "!"},
+		{"pcre:{{if (}, {/a/ inside}, {endif}, {/./ all}}", "a", "!"},
+	} {
+		var warned []string
+		o.Warn = func(text string) { warned = append(warned, text) }
+		tab := open(t, tc.spec, o)
+		if got := ask(tab, tc.key); got != tc.want || len(warned) != 1 {
+			t.Errorf("%s: %q: got %q, want %q; warned %q", tc.spec, tc.key, got, tc.want, warned)
 		}
 	}
 }

@@ -1,5 +1,5 @@
 // Package testservers starts real database servers for tests: PostgreSQL,
-// MariaDB and OpenLDAP, from their Debian packages. Each has an own data
+// MariaDB, OpenLDAP and memcached, from their Debian packages. Each has an own data
 // directory, listens on loopback and on a socket below it, and ends with the test.
 //
 // A test whose server is not installed is skipped, and says so; with
@@ -299,5 +299,16 @@ dbnosync
 	}
 	s.Start()
 	s.Load("dn: dc=example,dc=com\nobjectClass: domain\ndc: example\n\n" + text)
+	return s
+}
+
+// Memcached starts a memcached server, empty.
+func Memcached(t testing.TB) *Server {
+	t.Helper()
+	path := program(t, "memcached")
+	s := newServer(t, "nobody")
+	s.args = []string{path, "-l", "127.0.0.1", "-p", s.port(), "-U", "0", "-m", "8", "-t", "1"}
+	s.ask = func() *exec.Cmd { return exec.Command("bash", "-c", "</dev/tcp/127.0.0.1/"+s.port()) }
+	s.Start()
 	return s
 }

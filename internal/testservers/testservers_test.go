@@ -9,8 +9,9 @@ import (
 func TestServers(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) *Server{
-		"pgsql": func(t *testing.T) *Server { return PostgreSQL(t, "CREATE TABLE a (b text);") },
-		"mysql": func(t *testing.T) *Server { return MariaDB(t, "CREATE TABLE a (b text);") },
+		"pgsql":     func(t *testing.T) *Server { return PostgreSQL(t, "CREATE TABLE a (b text);") },
+		"mysql":     func(t *testing.T) *Server { return MariaDB(t, "CREATE TABLE a (b text);") },
+		"memcached": func(t *testing.T) *Server { return Memcached(t) },
 		"ldap": func(t *testing.T) *Server {
 			return OpenLDAP(t, "", "dn: ou=a,dc=example,dc=com\nobjectClass: organizationalUnit\nou: a\n")
 		},

@@ -78,7 +78,7 @@ type Options struct {
 // a nil Log counts nothing.
 type Log struct {
 	opt Options
-	dir *os.Root // Dir, which may be out of sight by now
+	dir *statedir.Dir // Dir, which may be out of sight by now
 
 	mu      sync.Mutex
 	days    map[string]map[string]*tally // by day, by policy
@@ -252,7 +252,7 @@ func (l *Log) readDay(day string) (map[string][]*tally, error) {
 
 // finished lists the days that have a file, are over, and whose report is due.
 func (l *Log) finished(now time.Time) ([]time.Time, error) {
-	entries, err := fs.ReadDir(l.dir.FS(), ".")
+	entries, err := l.dir.ReadDir(".")
 	if err != nil {
 		return nil, err
 	}

@@ -128,7 +128,7 @@ func (l *Log) save(r *report) error {
 
 // sendAll sends each report that waits.
 func (l *Log) sendAll(ctx context.Context, now time.Time) {
-	files, err := fs.Glob(l.dir.FS(), reportDir+"/*.json")
+	files, err := l.dir.Glob(reportDir + "/*.json")
 	if err != nil {
 		l.warn("%v", err) // the pattern is malformed
 	}

@@ -2,11 +2,14 @@
 // Posthaste: on the loopback interface, on a port of its own, with everything
 // that it has below one directory. It is what "make run" starts.
 //
+// What is there already is kept: a second run has the same settings and the same mail. A
+// port that is asked for is then put into master.cf.
+//
 // # Security
 //
 // It listens on 127.0.0.1 only and relays for clients on this machine only.
-// An ordinary user runs all of it as himself. Run by root it changes to
-// unprivileged users as an installed system does.
+// An ordinary user runs all of it as himself. Root runs none of it: the directory is given to
+// an ordinary user, whose processes all are.
 package tryout
 
 import (
@@ -18,6 +21,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -27,15 +31,17 @@ import (
 // A System is a private mail system.
 type System struct {
 	Dir  string // where it lives
-	Port int
+	Port int    // 0: what master.cf has, or 2525
 	Self string // the program, for what the user is told to type
 }
+
+const defaultPort = 2525
 
 const usage = "usage: posthaste try [-d dir] [-p port]"
 
 // Parse reads the command's arguments. The defaults are ./run and 2525.
 func Parse(args []string, self string) (*System, error) {
-	s := &System{Dir: "run", Port: 2525, Self: self}
+	s := &System{Dir: "run", Self: self}
 	for i := 0; i < len(args); i++ {
 		if i+1 == len(args) || args[i] != "-d" && args[i] != "-p" {
 			return nil, errors.New(usage)
@@ -84,14 +90,13 @@ alias_database = hash:%[1]s/etc/aliases
 #relayhost = [mail.example.org]:587
 `
 
-// asRoot is added when root tries: services change to these.
-const asRoot = `mail_owner = %s
-setgid_group = %s
-`
-
-// Prepare writes what is missing: directories, main.cf, master.cf, aliases.
-// It says what keeps the mail system from running there.
+// Prepare writes what is missing: directories, main.cf, master.cf, aliases; and the
+// port into master.cf, if one is asked for. It says what keeps the mail system from
+// running there. It is for an ordinary user: see Yield.
 func (s *System) Prepare(masterCF string) error {
+	if strings.ContainsAny(s.Dir, " \t\n$") {
+		return fmt.Errorf("%s: the name of the directory has characters that mean something in main.cf; choose another with -d", s.Dir)
+	}
 	for _, d := range []string{"", "etc", "spool", "mail"} {
 		if err := os.MkdirAll(filepath.Join(s.Dir, d), 0o755); err != nil {
 			return err
@@ -104,23 +109,21 @@ func (s *System) Prepare(masterCF string) error {
 	if err != nil {
 		return err
 	}
-	text := fmt.Sprintf(mainCF, s.Dir, filepath.Dir(self), hostname())
-	if os.Geteuid() == 0 {
-		owner, group, err := s.prepareRoot()
-		if err != nil {
+	port := s.Port
+	if port == 0 {
+		port = defaultPort
+	}
+	me := Recipient()
+	for name, content := range map[string]string{
+		"main.cf":   fmt.Sprintf(mainCF, s.Dir, filepath.Dir(self), hostname()),
+		"aliases":   "# Aliases of the private mail system: name: address, address\npostmaster: " + me + "\nroot: " + me + "\n",
+		"master.cf": withPort(masterCF, port)} {
+		if err := writeNew(filepath.Join(s.ConfigDir(), name), content); err != nil {
 			return err
 		}
-		text += fmt.Sprintf(asRoot, owner, group)
-	} else if strings.ContainsAny(s.Dir, " \t\n$") {
-		return fmt.Errorf("%s: the name of the directory has characters that mean something in main.cf; choose another with -d", s.Dir)
 	}
-	aliases := "# Aliases of the private mail system: name: address, address\npostmaster: " + Recipient() + "\n"
-	if os.Geteuid() == 0 {
-		aliases += "root: " + Recipient() + "\n"
-	}
-	for name, content := range map[string]string{"main.cf": text, "aliases": aliases,
-		"master.cf": s.master(masterCF)} {
-		if err := writeNew(filepath.Join(s.ConfigDir(), name), content); err != nil {
+	if s.Port != 0 {
+		if err := s.movePort(); err != nil {
 			return err
 		}
 	}
@@ -132,56 +135,36 @@ func (s *System) Prepare(masterCF string) error {
 	return nil
 }
 
-// prepareRoot finds users to change to, and sees to it that they get at what
-// they need.
-func (s *System) prepareRoot() (owner, group string, err error) {
-	for dir := s.Dir; ; dir = filepath.Dir(dir) {
-		fi, err := os.Stat(dir)
-		if err != nil {
-			return "", "", err
-		}
-		if fi.Mode()&0o001 == 0 {
-			return "", "", fmt.Errorf("%s: only its owner may enter it, but as root the mail system runs as other users; "+
-				"choose a directory for it with -d, such as /var/tmp/posthaste", dir)
-		}
-		if dir == "/" {
-			break
-		}
-	}
-	owner, uid, err := firstUser("posthaste", "postfix", "mail")
+// movePort has the SMTP server of an existing master.cf listen on Port: the one
+// that this program wrote, of which there is one.
+func (s *System) movePort() error {
+	path := filepath.Join(s.ConfigDir(), "master.cf")
+	text, err := os.ReadFile(path)
 	if err != nil {
-		return "", "", err
+		return err
 	}
-	for _, g := range []string{"postdrop", "nogroup", "nobody"} {
-		if _, err := user.LookupGroup(g); err == nil {
-			group = g
-			break
-		}
+	old := ownService.FindAllSubmatchIndex(text, -1)
+	if len(old) != 1 {
+		return fmt.Errorf("%s: there are %d lines \"127.0.0.1:PORT inet ... smtpd\", and -p %d is for one: edit the file, and leave -p out", path, len(old), s.Port)
 	}
-	if group == "" {
-		return "", "", errors.New("as root the mail system needs a group for its set-gid program: postdrop, nogroup or nobody")
+	from, to := old[0][2], old[0][3]
+	if string(text[from:to]) == strconv.Itoa(s.Port) {
+		return nil
 	}
-	_, rcpt, err := firstUser(Recipient())
-	if err != nil {
-		return "", "", err
+	changed := string(text[:from]) + strconv.Itoa(s.Port) + string(text[to:])
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, []byte(changed), 0o644); err != nil {
+		return err
 	}
-	return owner, group, errors.Join(os.Chown(filepath.Join(s.Dir, "data"), uid, -1), os.Chown(filepath.Join(s.Dir, "mail"), rcpt, -1))
+	return os.Rename(tmp, path)
 }
 
-func firstUser(names ...string) (name string, uid int, err error) {
-	for _, n := range names {
-		if u, err := user.Lookup(n); err == nil {
-			uid, err := strconv.Atoi(u.Uid)
-			return n, uid, err
-		}
-	}
-	return "", 0, fmt.Errorf("none of the users %s exists", strings.Join(names, ", "))
-}
+// ownService finds the line in master.cf that withPort makes; [1] is the port.
+var ownService = regexp.MustCompile(`(?m)^127\.0\.0\.1:(\d+)[ \t]+inet[ \t](?:[^\n]*[ \t])?smtpd(?:[ \t]|$)`)
 
-// Recipient is the local user for whom mail can be sent: who is running it,
-// or, for root, who gets no mailbox of its own, nobody.
+// Recipient is the local user who has a mailbox: who is running it.
 func Recipient() string {
-	if u, err := user.Current(); err == nil && os.Geteuid() != 0 {
+	if u, err := user.Current(); err == nil {
 		return u.Username
 	}
 	return "nobody"
@@ -198,12 +181,12 @@ func hostname() string {
 	return name
 }
 
-// master is the usual master.cf, with our port for SMTP.
-func (s *System) master(text string) string {
+// withPort is the usual master.cf, with our port for SMTP.
+func withPort(text string, port int) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {
 		if f := strings.Fields(line); len(f) > 1 && f[0] == "smtp" && f[1] == "inet" {
-			line = strings.Replace(line, "smtp ", net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port))+" ", 1)
+			line = strings.Replace(line, "smtp ", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))+" ", 1)
 		}
 		out.WriteString(line)
 	}
@@ -220,19 +203,4 @@ func writeNew(path, content string) error {
 	}
 	_, err = io.WriteString(f, content)
 	return errors.Join(err, f.Close())
-}
-
-// Greet says what runs, where mail lands and what to type.
-func (s *System) Greet(w io.Writer) {
-	fmt.Fprintf(w, `Posthaste is a mail server now.
-  listens on   127.0.0.1:%[1]d, for this machine only
-  mail lands   in %[2]s/mail/%[3]s/new
-  log          %[2]s/mail.log
-  settings     %[2]s/etc/main.cf
-Try, in another shell:
-  printf 'Subject: hello\n\nIt works.\n' | %[4]s -c %[2]s/etc sendmail -v %[3]s@localhost
-  swaks --server 127.0.0.1:%[1]d --to %[3]s@localhost
-  %[4]s -c %[2]s/etc mailq
-Ctrl-C stops it.
-`, s.Port, s.Dir, Recipient(), s.Self)
 }

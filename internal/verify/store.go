@@ -26,7 +26,7 @@ import (
 // It is a cache: a file that turns out to be damaged is set aside, with a
 // warning, and a new one begun.
 type Store struct {
-	dir    *os.Root
+	dir    *statedir.Dir
 	name   string
 	warn   func(text string)
 	noSync bool
@@ -87,7 +87,7 @@ func (s *Store) load() error {
 		return err
 	}
 	return guarded(func() error {
-		db, err := bolt.Open(s.name, 0o600, &bolt.Options{Timeout: lockPatience, NoSync: s.noSync, OpenFile: s.openFile})
+		db, err := bolt.Open(s.name, 0o600, &bolt.Options{Timeout: lockPatience, NoSync: s.noSync, OpenFile: s.dir.OpenFile})
 		if err != nil {
 			return err
 		}
@@ -123,19 +123,6 @@ func (s *Store) check() error {
 			return bolterrors.ErrTimeout
 		}
 	}
-}
-
-// openFile is os.OpenFile, and has the file belong to the owner of its directory.
-func (s *Store) openFile(name string, flag int, perm os.FileMode) (*os.File, error) {
-	f, err := s.dir.OpenFile(name, flag, perm)
-	if err == nil {
-		err = statedir.Own(s.dir, name)
-	}
-	if err != nil && f != nil {
-		f.Close()
-		f = nil
-	}
-	return f, err
 }
 
 // renew sets the damaged file aside and begins a new one. The old one is not

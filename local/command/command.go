@@ -40,7 +40,7 @@ import (
 	"time"
 
 	"posthaste/internal/dsn"
-	"posthaste/local/rights"
+	"posthaste/internal/rights"
 )
 
 // MaxOutput is how much of a command's output is kept, in bytes.

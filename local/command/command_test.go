@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"posthaste/local/rights"
+	"posthaste/internal/rights"
 )
 
 func test(line string) *Command {

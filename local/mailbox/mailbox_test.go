@@ -19,7 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"posthaste/internal/dsn"
-	"posthaste/local/rights"
+	"posthaste/internal/rights"
 )
 
 // text is content in memory, stream the same not in memory.

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/dsn"
-	"posthaste/local/rights"
+	"posthaste/internal/rights"
 )
 
 // A Maildir says how to deliver to one maildir.

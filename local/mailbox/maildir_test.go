@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/dsn"
-	"posthaste/local/rights"
+	"posthaste/internal/rights"
 )
 
 // files are the names below dir, but for directories.

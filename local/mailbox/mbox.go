@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/dsn"
-	"posthaste/local/rights"
+	"posthaste/internal/rights"
 )
 
 // An Mbox says how to append to one mbox file.

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"posthaste/local/rights"
+	"posthaste/internal/rights"
 	"posthaste/local/users"
 )
 

@@ -30,7 +30,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"posthaste/local/rights"
+	"posthaste/internal/rights"
 )
 
 // A User is one account of the system.

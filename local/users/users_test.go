@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"posthaste/local/rights"
+	"posthaste/internal/rights"
 )
 
 func TestParseUsers(t *testing.T) {

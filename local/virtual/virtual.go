@@ -46,10 +46,10 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
+	"posthaste/internal/rights"
 	"posthaste/internal/service"
 	"posthaste/internal/table"
 	"posthaste/local/mailbox"
-	"posthaste/local/rights"
 )
 
 // An Agent is the virtual transport. It is made by New.

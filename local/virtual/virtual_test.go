@@ -13,7 +13,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
-	"posthaste/local/rights"
+	"posthaste/internal/rights"
 )
 
 func newAgent(t *testing.T, settings string) (*Agent, string, *bytes.Buffer) {

@@ -26,7 +26,6 @@ var (
 
 const (
 	textDeferred  = "deferred transport"
-	textQueueOnly = "destination is queue-only: waiting for ETRN"
 	textExpired   = "message is administratively expired"
 	textOutOfTime = "delivery time expired"
 )
@@ -240,7 +239,7 @@ func (s *Scheduler) assign(m *message, rcpts []Rcpt) {
 		r := &rcpts[i]
 		if i == 0 {
 			p = s.route(m, r, fresh)
-		} else if last := &rcpts[i-1]; p == nil || r.Transport != last.Transport || r.Queue != last.Queue {
+		} else if last := &rcpts[i-1]; p == nil || r.Transport != last.Transport || r.Queue != last.Queue || r.Pause != last.Pause {
 			fresh = fresh && (r.Transport > last.Transport || r.Transport == last.Transport && r.Queue > last.Queue)
 			p = s.route(m, r, fresh)
 		}
@@ -282,6 +281,9 @@ func (s *Scheduler) route(m *message, r *Rcpt, fresh bool) *peer {
 	if m.swept {
 		return s.routeRetry(m, r, excuse(excuseOutOfTime, textOutOfTime), excuseOutOfTime, textOutOfTime)
 	}
+	if s.routePaused(m, r) {
+		return nil
+	}
 	if rec.flags&flagFlush == 0 && slices.Contains(s.cfg.DeferTransports, string(r.Transport)) {
 		return s.routeRetry(m, r, excuse(excuseDeferred, textDeferred), excuseDeferred, textDeferred)
 	}
@@ -292,17 +294,13 @@ func (s *Scheduler) route(m *message, r *Rcpt, fresh bool) *peer {
 	if t.dead {
 		return s.routeRetry(m, r, t.excuse, t.status, t.reason)
 	}
-	if only := t.cfg.QueueOnly; len(only) > 0 && rec.flags&flagFlush == 0 &&
-		(slices.Contains(only, r.Queue) || slices.Contains(only, "*")) {
-		return s.routeRetry(m, r, excuse(excuseDeferred, textQueueOnly), excuseDeferred, textQueueOnly)
-	}
 	q := s.queueFor(t, r.Queue, r.Nexthop)
 	if q.state == DestDead && rec.flags&flagRevive != 0 {
 		s.stopTimer(&q.timer)
 		s.makeReady(q)
 	}
 	if q.state == DestDead {
-		m.site = siteKey{t, q.name}
+		m.site = siteKey{tport: t, name: q.name}
 		return s.routeRetry(m, r, q.excuse, q.status, q.reason)
 	}
 	if fresh {

@@ -2,9 +2,11 @@ package sched
 
 // An agent carries out one delivery request at a time. One that reports
 // itself hungry still has its session open: it is idle, and the next entry
-// for the same destination is given to it. It is given to another destination
-// only when the transport's process limit leaves no other way, and dismissed
-// when it has been idle for IdleMax.
+// for the same destination is given to it. It is dismissed, and its session is
+// closed, when it has been idle for IdleMax. Where threads are scheduled it also
+// takes a place of the transport's process limit, and is dismissed when another
+// thread needs that; elsewhere sessions are kept beside those that are in use, as
+// with Postfix.
 type agent struct {
 	id       AgentID
 	tport    *transport
@@ -23,12 +25,12 @@ func (s *Scheduler) takeAgent(e *entry) (reuse bool) {
 	t := q.tport
 	a := q.idle
 	reuse = a != nil
-	if a == nil && t.cfg.ProcessLimit > 0 && t.busy+t.idleCount > t.cfg.ProcessLimit {
-		a = t.idleFirst
-	}
-	if a != nil {
+	if reuse {
 		s.unlinkIdle(a)
 	} else {
+		if t.cfg.Mode == Thread && t.cfg.ProcessLimit > 0 && t.busy+t.idleCount > t.cfg.ProcessLimit {
+			s.dismiss(t.idleFirst)
+		}
 		a = s.agentPool.get()
 		s.agentSeq++
 		a.id, a.tport = AgentID(s.agentSeq), t
@@ -103,7 +105,16 @@ func (s *Scheduler) unlinkIdle(a *agent) {
 // dismiss sends an idle agent away.
 func (s *Scheduler) dismiss(a *agent) {
 	s.unlinkIdle(a)
-	s.emit(Effect{Kind: EffectDismiss, Agent: a.id, Transport: a.tport.name})
+	s.sendAway(a)
+}
+
+// sendAway has an agent that is in no list close its session.
+func (s *Scheduler) sendAway(a *agent) {
+	ef := Effect{Kind: EffectDismiss, Agent: a.id, Transport: a.tport.name}
+	if c := &a.tport.cfg; c.Mode == Thread {
+		ef.Keep = c.IdleMax
+	}
+	s.emit(ef)
 	s.freeAgent(a)
 }
 

@@ -196,7 +196,7 @@ func BenchmarkWalk(b *testing.B) {
 				q := &mQueue{name: fmt.Sprint(i % 1000), t: t, window: 1 << 30}
 				p := &mPeer{q: q, j: j, refs: n}
 				for range 2 {
-					p.todo = append(p.todo, &mEntry{p, nil})
+					p.todo = append(p.todo, &mEntry{p: p, rcpts: nil})
 				}
 				j.peers = []*mPeer{p}
 				t.jobs = append(t.jobs, j)

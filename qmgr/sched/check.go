@@ -1,6 +1,10 @@
 package sched
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
 
 // checker collects the first invariant that does not hold.
 type checker struct {
@@ -25,6 +29,7 @@ func (s *Scheduler) Check() error {
 		c.agents(t)
 	}
 	c.limits()
+	c.inheritance()
 	for i := range s.timers.s {
 		c.ok(s.timers.s[i].v.pos == int32(i+1), "timer %d has position %d", i, s.timers.s[i].v.pos)
 		c.ok(i == 0 || !s.timers.s[i].k.less(s.timers.s[(i-1)/heapWidth].k), "timers: no heap at %d", i)
@@ -60,7 +65,8 @@ func (c *checker) records() {
 		c.ok(s.recs.at(x.rec).heap == int32(i+1) && s.recs.at(x.rec).next == x.at, "retry heap: slot %d", i)
 		c.ok(i == 0 || !x.before(s.retries.s[(i-1)/2]), "retry heap: no heap at %d", i)
 	}
-	waiting := 0
+	sited := 0
+	waiting, parked := 0, map[siteKey]int{}
 	for i := 1; i < len(s.sites); i++ {
 		st := &s.sites[i]
 		if st.tport == nil {
@@ -72,10 +78,16 @@ func (c *checker) records() {
 			k++
 		}
 		c.ok(k == st.waiting.n && k > 0, "site %s: %d wait, count %d", st.name, k, st.waiting.n)
+		sited += int(k)
+		if st.pause != 0 && st.pause != laterID {
+			parked[siteKey{tport: st.tport, name: st.name}] += int(k)
+		}
 		q := st.tport.queues[st.name]
-		c.ok(q == nil || q.site == int32(i), "site %s: its queue does not know", st.name)
+		c.ok(q == nil || st.pause != 0 || q.site == int32(i), "site %s: its queue does not know", st.name)
 		waiting++
 	}
+	c.ok(sited == s.stats.Sited, "sited: %d, counted %d", sited, s.stats.Sited)
+	c.ok(maps.Equal(parked, s.parkedAt), "parked: %v, counted %v", parked, s.parkedAt)
 	c.ok(waiting == len(s.siteIndex), "sites: %d, index of %d", waiting, len(s.siteIndex))
 }
 
@@ -193,6 +205,7 @@ func (c *checker) transport(t *transport) {
 		}
 	}
 	c.ok(t.last == last, "%s: last job", t.name)
+	c.orphans(t)
 	busy, n := 0, 0
 	var avail int
 	for q := t.firstQueue; q != nil; q = q.nxt {
@@ -214,7 +227,7 @@ func (c *checker) transport(t *transport) {
 				ring++
 			}
 		}
-		c.ok(ring == avail && t.avail.len() == 0, "%s: ring of %d, %d available", t.name, ring, avail)
+		c.ok(ring == avail && ring == t.ringLen && t.avail.len() == 0, "%s: ring of %d, length %d, %d available", t.name, ring, t.ringLen, avail)
 	} else {
 		c.ok(t.avail.len() == avail && t.ring == nil, "%s: heap of %d, %d available", t.name, t.avail.len(), avail)
 	}
@@ -225,6 +238,20 @@ func (c *checker) transport(t *transport) {
 		}
 	}
 	c.ok(!c.s.selectableNow(t), "%s: an entry could be delivered and was not", t.name)
+}
+
+// orphans: those that have preempted a job that is gone, and only those, are on
+// the list that places new jobs.
+func (c *checker) orphans(t *transport) {
+	n := 0
+	for j := t.first; j != nil; j = j.nxt {
+		if j.level == 0 || j.parent != nil {
+			continue
+		}
+		n++
+		c.ok(slices.Contains(t.orphans, j), "%s: job %d at level %d has no parent and is no orphan", t.name, j.msg.id, j.level)
+	}
+	c.ok(n == len(t.orphans), "%s: %d orphans, list of %d", t.name, n, len(t.orphans))
 }
 
 // agents: idle agents are on their transport's list and on one by destination.
@@ -249,7 +276,7 @@ func (c *checker) agents(t *transport) {
 		lists(a, nil, name)
 	}
 	c.ok(here == n, "%s: %d idle agents, %d by destination", t.name, n, here)
-	c.ok(t.cfg.ProcessLimit == 0 || t.busy+t.idleCount <= t.cfg.ProcessLimit, "%s: %d agents, limit %d", t.name, t.busy+t.idleCount, t.cfg.ProcessLimit)
+	c.ok(t.cfg.Mode != Thread || t.cfg.ProcessLimit == 0 || t.idleCount == 0 || t.busy+t.idleCount <= t.cfg.ProcessLimit, "%s: %d agents, limit %d", t.name, t.busy+t.idleCount, t.cfg.ProcessLimit)
 }
 
 // selectableNow is selectable without its side effects.
@@ -267,7 +294,7 @@ func (c *checker) queue(q *queue) {
 		todo += p.todo
 		c.ok(p.queue == q, "%s/%s: foreign peer", t.name, q.name)
 		random := t.cfg.Mode == Thread && t.cfg.Order == Random
-		c.ok(random || p.links[inQueue].k.hi == p.job.label, "%s/%s: stale label", t.name, q.name)
+		c.ok(random || p.links[inQueue].k == c.s.peerKey(p), "%s/%s: stale key", t.name, q.name)
 	})
 	c.ok(todo == q.todo, "%s/%s: %d wait, count %d", t.name, q.name, todo, q.todo)
 	c.ok(q.todo+q.busy > 0 || q.state != DestReady, "%s/%s: idle and not forgotten", t.name, q.name)
@@ -280,6 +307,11 @@ func (c *checker) queue(q *queue) {
 	if q.avail && t.cfg.Mode != Thread {
 		c.ok(q.availAt != 0 && t.avail.s[q.availAt-1].k == q.availKey(), "%s/%s: stale key", t.name, q.name)
 	}
+	if q.avail && t.cfg.Mode == Thread && t.cfg.ThreadQuantum > 0 {
+		c.ok(t.handed-q.joined <= q.patience, "%s/%s: %d deliveries began while it waited for its turn, at most %d may",
+			t.name, q.name, t.handed-q.joined, q.patience)
+	}
+	c.ok(q.turn == 0 || q.avail && t.cfg.Mode == Thread, "%s/%s: a turn of %d and no mail", t.name, q.name, q.turn)
 	for _, k := range q.classes {
 		c.ok(k.queue == q && k.peers.n > 0, "%s/%s: empty class", t.name, q.name)
 		c.ok((k.at != 0) == q.avail, "%s/%s: class and availability disagree", t.name, q.name)
@@ -312,6 +344,23 @@ func (c *checker) limits() {
 	}
 	bound := max(s.cfg.RecipientMinimum, 1)*s.cfg.ActiveLimit + sum + s.cfg.RecipientLimit
 	c.ok(s.stats.Rcpts+s.reserved <= bound, "%d recipients in memory, %d being read, bound %d", s.stats.Rcpts, s.reserved, bound)
+}
+
+// inheritance: what is restored has not been taken up twice, and goes some day.
+func (c *checker) inheritance() {
+	h := c.s.inherited
+	if h == nil {
+		return
+	}
+	c.ok(h.timer.pos != 0, "what was inherited is kept for ever")
+	for k, d := range h.dests {
+		c.ok(k.tport.queues[k.name] == nil, "%s/%s: in use, and to be inherited", k.tport.name, k.name)
+		c.ok(d.State == DestReady, "%s/%s: to be inherited in state %d", k.tport.name, k.name, d.State)
+	}
+	for id, st := range h.sites {
+		i := c.s.recs.find(id)
+		c.ok(i == 0 || c.s.recs.at(i).where != whereDeferred, "message %d is deferred, and is to wait for %s", id, st.key.name)
+	}
 }
 
 // peerList: the list is sorted, the heap is one, and both know their members.

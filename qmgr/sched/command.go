@@ -1,6 +1,9 @@
 package sched
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // command carries out an operator's command on everything in its scope, in
 // order of arrival as far as the records tell.
@@ -116,17 +119,24 @@ func (s *Scheduler) expire(i int32, now bool) {
 
 // flush makes mail due now, and forgets what is known to be dead: everything
 // for all mail and for a site's, what is on the message's way for one message.
+// For a site's mail the destinations of a transport that schedules threads stay
+// dead but for those that the mail goes to.
 func (s *Scheduler) flush(ev *Event) {
 	switch ev.Scope {
 	case ScopeMessage:
 		s.flushOne(ev.ID, flagFlush|flagRevive)
 	case ScopeSite:
-		s.reviveAll()
+		s.reviveAll(false)
 		s.flushSite(ev.Site, ev.IDs)
 	case ScopeAll, ScopeQueue:
-		s.reviveAll()
-		for len(s.retries.s) > 0 {
-			i := s.retries.s[len(s.retries.s)-1].rec
+		s.reviveAll(true)
+		var list []int32
+		for i := len(s.retries.s) - 1; i >= 0; i-- {
+			if r := s.retries.s[i].rec; !s.firmly(s.recs.at(r)) {
+				list = append(list, r)
+			}
+		}
+		for _, i := range list {
 			s.recs.at(i).flags |= flagFlush
 			s.makeDue(i)
 		}
@@ -150,6 +160,9 @@ func (s *Scheduler) flushOne(id MsgID, flags Flags) {
 	case whereIncoming, whereDue:
 		rec.flags |= flags
 	case whereDeferred:
+		if s.firmly(rec) {
+			return
+		}
 		s.leaveDeferred(i)
 		rec.flags |= flags
 		rec.where, rec.next = whereIncoming, s.now
@@ -167,7 +180,7 @@ func (s *Scheduler) flushSite(name string, more []MsgID) {
 		delete(s.flushSites, name)
 	}
 	for k := range s.sites {
-		if s.sites[k].tport == nil || s.sites[k].name != name {
+		if s.sites[k].tport == nil || !named(s.sites[k].name, name) {
 			continue
 		}
 		for i := s.sites[k].waiting.head; i != 0; i = s.recs.at(i).nxt {
@@ -176,14 +189,24 @@ func (s *Scheduler) flushSite(name string, more []MsgID) {
 	}
 	ids = append(ids, more...)
 	for _, id := range s.stillHere(ids) {
-		s.flushOne(id, flagFlush)
+		s.flushOne(id, flagFlush|flagRevive)
 	}
 }
 
-// reviveAll forgets every dead transport and destination in core.
-func (s *Scheduler) reviveAll() {
+// named says whether a destination's name is that of a site: with one recipient
+// to a delivery, destinations are named user@nexthop.
+func named(queue, site string) bool {
+	return queue == site || len(queue) > len(site) && strings.HasSuffix(queue, site) && queue[len(queue)-len(site)-1] == '@'
+}
+
+// reviveAll forgets every dead transport and destination in core; unless threads is
+// set, not the destinations that are threads: those are woken one by one.
+func (s *Scheduler) reviveAll(threads bool) {
 	for _, t := range s.transports {
 		s.transportAlive(t)
+		if t.cfg.Mode == Thread && !threads {
+			continue
+		}
 		for q := t.firstQueue; q != nil; {
 			next := q.nxt
 			if q.state == DestDead {
@@ -233,6 +256,9 @@ func (s *Scheduler) changeMode(t *transport, c TransportConfig) {
 		s.leaveCandidates(j)
 	}
 	t.cfg = c
+	for c.Mode == Thread && c.ProcessLimit > 0 && t.idleCount > 0 && t.busy+t.idleCount > c.ProcessLimit {
+		s.dismiss(t.idleFirst)
+	}
 	for q := t.firstQueue; q != nil; q = q.nxt {
 		var list []*peer
 		q.peers.each(func(p *peer) { list = append(list, p) })

@@ -1,12 +1,10 @@
 package sched
 
 import (
-	"fmt"
-	"math"
-	"strconv"
 	"strings"
 	"time"
 
+	"posthaste/internal/feedback"
 	"posthaste/internal/mail"
 )
 
@@ -41,14 +39,14 @@ type Mode uint8
 const (
 	Preemptive Mode = iota // nqmgr: first come first served, but small mail slips past large mail
 	FIFO                   // first come first served
-	Thread                 // ZMailer: destinations in turn, each as long as it has mail
+	Thread                 // ZMailer: destinations in turn, each for ThreadQuantum deliveries
 )
 
 // Order is the order of mail within a thread.
 type Order uint8
 
 const (
-	Age    Order = iota // oldest first
+	Age    Order = iota // oldest first, by the time of arrival
 	Random              // any: one bad message does not stand in front of all others
 )
 
@@ -57,8 +55,8 @@ type TransportConfig struct {
 	ProcessLimit         int // master.cf maxproc: delivery requests at once; 0: no limit
 	ConcurrencyLimit     int // destination_concurrency_limit; 0: no limit
 	InitialConcurrency   int // initial_destination_concurrency, at least 1
-	PositiveFeedback     Feedback
-	NegativeFeedback     Feedback
+	PositiveFeedback     feedback.Feedback
+	NegativeFeedback     feedback.Feedback
 	PlainFeedback        bool          // sum feedback as the document's pseudocode of 2007 does, without allowance for rounding
 	FailedCohortLimit    int           // destination_concurrency_failed_cohort_limit; 0: never dead
 	BatchLimit           int           // destination_recipient_limit: recipients per request; 0: no limit
@@ -76,10 +74,10 @@ type TransportConfig struct {
 	RefillDelay         time.Duration // recipient_refill_delay
 
 	Mode            Mode          // scheduler
-	Order           Order         // thread_order
-	AgentsPerThread int           // requests at once for one thread; 0: as the window says. Thread mode only
-	IdleMax         time.Duration // how long a hungry agent waits for more; 0: not at all
-	QueueOnly       []string      // destination queue names that only a flush starts; "*": all
+	Order           Order         // thread_order: of the mail within a thread
+	AgentsPerThread int           // thread_agents: requests at once for one thread; 0: as the window says. Thread mode only
+	ThreadQuantum   int           // thread_quantum: deliveries in one turn while other threads wait; 0: no bound. Thread mode only
+	IdleMax         time.Duration // idle_agent_time: how long a hungry agent waits for more; 0: not at all
 }
 
 // DefaultConfig returns Postfix's defaults.
@@ -99,8 +97,8 @@ func DefaultConfig() Config {
 			ProcessLimit:        100,
 			ConcurrencyLimit:    20,
 			InitialConcurrency:  5,
-			PositiveFeedback:    Feedback{Base: 1},
-			NegativeFeedback:    Feedback{Base: 1},
+			PositiveFeedback:    feedback.Feedback{Base: 1},
+			NegativeFeedback:    feedback.Feedback{Base: 1},
 			FailedCohortLimit:   1,
 			BatchLimit:          50,
 			SlotCost:            5,
@@ -111,7 +109,9 @@ func DefaultConfig() Config {
 			ExtraRecipientLimit: 1000,
 			RefillLimit:         100,
 			RefillDelay:         5 * time.Second,
-			IdleMax:             2 * time.Second,
+			AgentsPerThread:     1,
+			ThreadQuantum:       10,
+			IdleMax:             5 * time.Second,
 		},
 	}
 }
@@ -131,58 +131,4 @@ func QueueName(t *TransportConfig, transport mail.Transport, nexthop mail.Nextho
 		return strings.ToLower(string(nexthop))
 	}
 	return strings.ToLower(user + "@" + string(nexthop))
-}
-
-// Law is how feedback depends on the window N.
-type Law uint8
-
-const (
-	Constant Law = iota // base
-	Inverse             // base/N
-	Root                // base/sqrt(N)
-)
-
-// Feedback is how much one delivery counts for or against a destination's
-// concurrency: Base within [0,1], and how it depends on the window.
-type Feedback struct {
-	Base float64
-	Law  Law
-}
-
-// ParseFeedback reads NUMBER, NUMBER/NUMBER, NUMBER/concurrency or
-// NUMBER/sqrt_concurrency. Postfix takes 1 for what it cannot read, with a
-// warning; so should the caller.
-func ParseFeedback(text string) (Feedback, error) {
-	num, den, ratio := strings.Cut(strings.TrimSpace(text), "/")
-	base, err := strconv.ParseFloat(strings.TrimSpace(num), 64)
-	f := Feedback{Base: base}
-	if ratio {
-		switch den = strings.TrimSpace(den); den {
-		case "concurrency":
-			f.Law = Inverse
-		case "sqrt_concurrency":
-			f.Law = Root
-		default:
-			d, derr := strconv.ParseFloat(den, 64)
-			if derr != nil || !(d > 0) {
-				return Feedback{Base: 1}, fmt.Errorf("feedback %q: the divisor is not a positive number, concurrency or sqrt_concurrency", text)
-			}
-			f.Base /= d
-		}
-	}
-	if err != nil || !(f.Base >= 0 && f.Base <= 1) {
-		return Feedback{Base: 1}, fmt.Errorf("feedback %q: not a number from 0 to 1", text)
-	}
-	return f, nil
-}
-
-// value is the feedback of one delivery at window n.
-func (f Feedback) value(n int) float64 {
-	switch f.Law {
-	case Inverse:
-		return f.Base / float64(n)
-	case Root:
-		return f.Base / math.Sqrt(float64(n))
-	}
-	return f.Base
 }

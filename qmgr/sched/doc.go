@@ -61,12 +61,18 @@
 // # Restarts
 //
 // Windows, dead destinations and what waits on account of them are not
-// recorded, as with Postfix. What a restart loses is only that mail for a
+// recorded, as with Postfix; but a successor may be given them
+// ([Scheduler.Snapshot], [Scheduler.Restore]), as at a reload. What another restart loses is only that mail for a
 // destination that comes back would have been released before its time. It
 // does not make a herd of it: each message has its own retry time on record,
 // and mail that has become due meanwhile meets a destination of which nothing
 // is known, with the initial window. When that fails, what waits for it is
 // deferred, each message to a time of its own again.
+//
+// # Waits that somebody chose
+//
+// [Pause] says that some mail is not to be tried (queue_only_destinations, a
+// suspension). The shell says which recipients are meant. They are parked: see pause.go.
 //
 // # Security
 //
@@ -79,7 +85,7 @@
 //
 // [Config] and [TransportConfig] name them. Each applies as in Postfix, with
 // these additions: queue_run_delay spreads retries, scheduler, thread_order,
-// agents_per_thread, idlemax and queue_only choose ZMailer's ways for a
+// thread_agents, thread_quantum and idle_agent_time choose ZMailer's ways for a
 // transport, and feedback may be 1/sqrt_concurrency.
 //
 // # Diagnostics

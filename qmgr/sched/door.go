@@ -102,6 +102,14 @@ const (
 	// EventReconfigured: Config replaces the configuration. Destinations keep
 	// their windows, within the new limits.
 	EventReconfigured
+
+	// EventPauses: Pauses are those that are in force from now on.
+	EventPauses
+
+	// EventPause: a pause that has just begun is for some recipients of an active
+	// message. ID, Rcpts: Index and Pause. Those that wait for their delivery
+	// are parked.
+	EventPause
 )
 
 // Scope is what a command applies to.
@@ -147,6 +155,8 @@ type Event struct {
 	Now   bool    // EventExpire
 
 	Config *Config // EventReconfigured
+
+	Pauses []Pause // EventPauses
 }
 
 // An Arrival describes a message that has come to exist: newly arrived, or
@@ -183,8 +193,9 @@ type Rcpt struct {
 	Index     int // in the envelope's recipients
 	Transport mail.Transport
 	Nexthop   mail.Nexthop
-	Queue     string // destination queue's name, from QueueName
-	Site      string // lower-case domain of the address when it is in fast_flush_domains; else empty
+	Queue     string  // destination queue's name, from QueueName
+	Site      string  // lower-case domain of the address when it is in fast_flush_domains; else empty
+	Pause     PauseID // the pause that is for it; 0: none
 }
 
 // A Result is what a delivery request came to. The outcome of each recipient
@@ -195,14 +206,17 @@ type Result struct {
 	Failed   bool  // some recipient failed for good: a notice is due
 	Success  bool  // some recipient with NOTIFY=SUCCESS was delivered: a notice is due
 
-	// SiteFailed says that the destination did not take part: connection or
-	// handshake failed for all that was left. Only then Status and Reason count.
+	// SiteFailed says that the destination did not take part, or wants less: connection or
+	// handshake failed for all that was left, or it said 421 or the like. Only then
+	// Status and Reason count. SitePartly says that it took mail in the same session: its
+	// window shrinks, and it is no nearer to being dead.
 	SiteFailed bool
+	SitePartly bool
 	Status     dsn.Status
 	Reason     string
 
 	// Hungry says that the agent holds a session with the destination open and
-	// would like more for it. The agent is then kept, at most IdleMax, until
+	// asks for more. The agent is then kept, at most IdleMax, until
 	// EffectDeliver or EffectDismiss names it.
 	Hungry bool
 }
@@ -220,15 +234,18 @@ const (
 	EffectLoad EffectKind = iota + 1
 
 	// EffectDeliver: give recipients Rcpts of ID to agent Agent of Transport and
-	// answer EventDone, EventLost or EventAgentDown. A new AgentID means a new
-	// agent; a known one is the one that reported Hungry, and Reuse says that
-	// its open session is with this very destination. Should that agent be gone
-	// by now, any other will do. Cache holds hints for
-	// agents that keep sessions in a shared cache.
+	// answer EventDone, EventLost or EventAgentDown. With Reuse the agent is one
+	// that reported Hungry and was not dismissed since: it has a session with
+	// this destination open. Should that be gone by now, a new one will do.
+	// Without, Agent is new and has none. Cache says whether to look for a
+	// session, and whether to keep the one that is used and report Hungry; Keep
+	// says for how long, 0 that it is for the agent to choose.
 	EffectDeliver
 
-	// EffectDismiss: Agent of Transport is not needed any more; it closes its
-	// session. It may be gone already.
+	// EffectDismiss: Agent of Transport, which reported Hungry, is not needed any
+	// more; it closes its session, which may be gone already. Keep is as in
+	// EffectDeliver: 0 says that it is for the agent to choose for how long it
+	// keeps the session all the same.
 	EffectDismiss
 
 	// EffectDeferRcpts: record Status and Reason as a deferred outcome for Rcpts
@@ -276,7 +293,9 @@ const (
 	NoticeTrace                     // success, or the report that was asked for
 )
 
-// Cache is Postfix's pair of session cache hints.
+// Cache is Postfix's pair of session cache hints. In thread mode they are set
+// whenever agents may be idle, else when deliveries follow each other within a
+// second.
 type Cache uint8
 
 const (
@@ -290,12 +309,13 @@ const (
 // the next Step.
 type Effect struct {
 	Kind      EffectKind
-	Notice    Notice // EffectNotify
-	Cache     Cache  // EffectDeliver
-	First     bool   // EffectLoad
-	Origin    Queue  // EffectLoad, when First
-	Reuse     bool   // EffectDeliver
-	Warned    bool   // EffectDefer, EffectLoad: the delay warning was sent
+	Notice    Notice        // EffectNotify
+	Cache     Cache         // EffectDeliver
+	First     bool          // EffectLoad
+	Origin    Queue         // EffectLoad, when First
+	Reuse     bool          // EffectDeliver
+	Keep      time.Duration // EffectDeliver, EffectDismiss
+	Warned    bool          // EffectDefer, EffectLoad: the delay warning was sent
 	ID        MsgID
 	Entry     EntryID // EffectDeliver
 	Agent     AgentID // EffectDeliver, EffectDismiss

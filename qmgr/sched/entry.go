@@ -10,6 +10,7 @@ type entry struct {
 	sites    []string // flush domains, parallel to rcpts; empty: none has one
 	busy     bool
 	since    int64 // when it became what it is: waiting or busy
+	turn     int   // thread mode, when busy: deliveries of its agent's turn so far, this one included
 	agent    *agent
 	prv, nxt *entry // on the peer's list
 }

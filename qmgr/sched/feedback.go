@@ -8,7 +8,8 @@ import (
 // Concurrency feedback: a destination's window grows with deliveries that
 // reach it and shrinks with those that do not, by a whole step for each
 // 1/feedback of them: at the end of such a run when growing, at its beginning
-// when shrinking. Whether a destination is dead is a separate matter: it is
+// when shrinking. A destination that was reached and said that it wants less (421)
+// is one that was not reached, here. Whether a destination is dead is a separate matter: it is
 // when as many deliveries as FailedCohortLimit windows hold have failed
 // without one success between them.
 
@@ -22,7 +23,7 @@ func (s *Scheduler) positive(q *queue) {
 		s.stopTimer(&q.timer)
 		s.makeReady(q)
 	} else if q.state == DestReady && (q.limit == 0 || q.window < q.limit) && q.window < q.busy+q.initial() {
-		fb := q.tport.cfg.PositiveFeedback.value(q.window)
+		fb := q.tport.cfg.PositiveFeedback.Value(q.window)
 		q.success += fb
 		for q.success+slack(&q.tport.cfg, fb) >= 1 {
 			q.window++
@@ -40,8 +41,9 @@ func (s *Scheduler) positive(q *queue) {
 	}
 }
 
-// negative: a delivery to q ended and the destination did not take part.
-func (s *Scheduler) negative(q *queue, status dsn.Status, reason string) {
+// negative: a delivery to q ended and the destination did not take part, or not
+// in all of it.
+func (s *Scheduler) negative(q *queue, r *Result) {
 	if q.site != 0 {
 		s.sites[q.site].alive = false
 	}
@@ -49,12 +51,14 @@ func (s *Scheduler) negative(q *queue, status dsn.Status, reason string) {
 		return
 	}
 	c := &q.tport.cfg
-	q.failCohorts += 1 / float64(q.window)
-	if c.FailedCohortLimit > 0 && q.failCohorts >= float64(c.FailedCohortLimit) {
-		s.kill(q, status, reason)
+	if !r.SitePartly {
+		q.failCohorts += 1 / float64(q.window)
+	}
+	if !r.SitePartly && c.FailedCohortLimit > 0 && q.failCohorts >= float64(c.FailedCohortLimit) {
+		s.kill(q, r.Status, r.Reason)
 		return
 	}
-	fb := c.NegativeFeedback.value(q.window)
+	fb := c.NegativeFeedback.Value(q.window)
 	q.failure -= fb
 	for q.failure-slack(c, fb) < 0 {
 		q.window--
@@ -75,16 +79,21 @@ func (s *Scheduler) kill(q *queue, status dsn.Status, reason string) {
 	if reason == "" {
 		reason = "unknown error"
 	}
-	q.state, q.window = DestDead, 0
-	q.status, q.reason = status, suspended+reason
-	q.excuse = mail.Nexthop(status.String() + " " + q.reason)
-	q.until = s.now + micros(s.cfg.MinimalBackoff)
-	q.cache = 0
+	s.dead(q, status, suspended+reason, s.now+micros(s.cfg.MinimalBackoff))
 	s.feedbackNote(q, 0, false)
 	s.note(Note{Kind: NoteDead, Transport: q.tport.name, Queue: q.name, Until: toTime(q.until), Status: status, Reason: reason})
 	s.startTimer(&q.timer, q.until)
 	s.updateQueue(q)
 	s.excuseQueue(q, q.excuse, q.status, q.reason)
+}
+
+// dead makes q a dead destination, for the reason that is said to whoever waits
+// for it.
+func (s *Scheduler) dead(q *queue, status dsn.Status, reason string, until int64) {
+	q.state, q.window = DestDead, 0
+	q.status, q.reason = status, reason
+	q.excuse = mail.Nexthop(status.String() + " " + reason)
+	q.until, q.cache = until, 0
 }
 
 // slack is what a sum of feedback may lack of a whole step: Postfix takes half

@@ -73,8 +73,11 @@ func (s *Scheduler) relabel(t *transport) {
 		label += labelGap
 	}
 	for q := t.firstQueue; q != nil; q = q.nxt {
-		if t.cfg.Mode != Thread || t.cfg.Order != Random {
+		switch {
+		case t.cfg.Mode != Thread:
 			q.peers.rekey(func(p *peer) key { return key{p.job.label, 0} })
+		case t.cfg.Order != Random:
+			q.peers.rekey(s.peerKey)
 		}
 		for _, c := range q.classes {
 			c.peers.rekey(func(p *peer) key { return key{uint64(p.job.msg.queued), p.job.label} })

@@ -43,6 +43,8 @@ type message struct {
 	notifying Notice
 	cmd       cmdKind
 	site      siteKey // dead destination on whose account it is deferred
+	later     siteKey // destination that has deferred a recipient although it answers
+	parked    siteKey // pause for which some recipient waits
 }
 
 // rec is the record of m.
@@ -167,16 +169,28 @@ func (s *Scheduler) end(m *message, k EffectKind) {
 // postpone moves a message to the deferred queue.
 func (s *Scheduler) postpone(m *message) {
 	rec := s.record(m)
-	if rec.attempts < 1<<16-1 {
-		rec.attempts++
-	}
 	rec.created = min(rec.created, s.clock.wall) // it came while the clock was ahead
-	rec.next = s.retryTime(rec)
+	k := m.site
+	if k.tport == nil {
+		k = m.parked
+	}
+	if k.tport == nil {
+		k = m.later
+	}
+	if m.parked.pause != 0 && !m.deferred { // nothing was tried in vain
+		k = m.parked
+		rec.next = s.parkTime(m)
+	} else {
+		if rec.attempts < 1<<16-1 {
+			rec.attempts++
+		}
+		rec.next = s.retryTime(rec)
+	}
 	rec.flags &^= flagsOwn
 	s.emit(Effect{Kind: EffectDefer, ID: m.id, Next: s.realTime(rec.next), Attempts: int(rec.attempts), Warned: rec.flags&FlagWarned != 0})
 	var st int32
-	if m.site.tport != nil {
-		st = s.siteOf(m.site.tport, m.site.name)
+	if k.tport != nil && (k.pause == 0 || k.pause == laterID || s.pauses[k.pause] != nil) {
+		st = s.siteOf(k)
 	}
 	s.enterDeferred(s.leaveActive(m), st)
 }

@@ -33,12 +33,13 @@ type model struct {
 }
 
 type mMsg struct {
-	id     MsgID
-	seq    int
-	queued int64
-	unread int
-	single bool
-	jobs   []*mJob
+	id      MsgID
+	seq     int
+	queued  int64
+	unread  int
+	single  bool
+	arrived time.Time
+	jobs    []*mJob
 }
 
 type mTransport struct {
@@ -47,8 +48,9 @@ type mTransport struct {
 	jobs   []*mJob // in list order
 	queues []*mQueue
 	busy   int
-	cur    *mJob // literal: nil is behind the last
-	mark   int   // literal
+	cur    *mJob     // literal: nil is behind the last
+	mark   int       // literal
+	ring   []*mQueue // threads that wait for an agent
 }
 
 type mQueue struct {
@@ -59,6 +61,7 @@ type mQueue struct {
 	deadUntil                     int64
 	excuse                        string
 	mark                          int
+	turn                          int // of the agent that goes on here
 }
 
 type mJob struct {
@@ -84,6 +87,7 @@ type mPeer struct {
 type mEntry struct {
 	p     *mPeer
 	rcpts []int
+	turn  int
 }
 
 func (m *model) transport(name mail.Transport) *mTransport {
@@ -93,8 +97,61 @@ func (m *model) transport(name mail.Transport) *mTransport {
 		}
 	}
 	t := &mTransport{name: name, cfg: m.cfg.Transport(name, m.cfg.DefaultTransports), mark: 1}
+	if n := t.cfg.AgentsPerThread; t.cfg.Mode == Thread && n > 0 && (t.cfg.ConcurrencyLimit == 0 || n < t.cfg.ConcurrencyLimit) {
+		t.cfg.ConcurrencyLimit = n
+	}
 	m.transports = append([]*mTransport{t}, m.transports...)
 	return t
+}
+
+// line brings q's place among the threads that wait in line with what it has.
+func (m *model) line(q *mQueue) {
+	t := q.t
+	if t.cfg.Mode != Thread {
+		return
+	}
+	wants := q.free() && q.todo() > 0
+	switch in := slices.Contains(t.ring, q); {
+	case wants && !in:
+		t.ring = append(t.ring, q)
+	case !wants:
+		q.turn = 0
+		t.ring = slices.DeleteFunc(t.ring, func(o *mQueue) bool { return o == q })
+	}
+}
+
+// chooseThread takes the oldest mail of the thread that is first in the ring.
+func (m *model) chooseThread(t *mTransport) *mEntry {
+	if len(t.ring) == 0 {
+		return nil
+	}
+	q := t.ring[0]
+	t.ring = t.ring[1:]
+	var best *mPeer
+	for _, j := range t.jobs {
+		for _, p := range j.peers {
+			if p.q == q && len(p.todo) > 0 && (best == nil || j.msg.arrived.Before(best.j.msg.arrived)) {
+				best = p
+			}
+		}
+	}
+	e := m.takeFrom(best)
+	e.turn = q.turn + 1
+	q.turn = 0
+	m.line(q)
+	return e
+}
+
+// goOn: the agent that has ended e stays with its thread, unless its turn is over
+// and others wait.
+func (m *model) goOn(e *mEntry) {
+	q, t := e.p.q, e.p.q.t
+	if !slices.Contains(t.ring, q) || t.cfg.ThreadQuantum > 0 && e.turn >= t.cfg.ThreadQuantum && len(t.ring) > 1 {
+		return
+	}
+	t.ring = slices.DeleteFunc(t.ring, func(o *mQueue) bool { return o == q })
+	t.ring = slices.Insert(t.ring, 0, q)
+	q.turn = e.turn
 }
 
 func (t *mTransport) initial() int {
@@ -296,6 +353,9 @@ func (m *model) choose(t *mTransport) *mEntry {
 	if m.literal {
 		return m.chooseLiteral(t)
 	}
+	if t.cfg.Mode == Thread {
+		return m.chooseThread(t)
+	}
 	for _, j := range t.jobs {
 		if j.ready() == nil {
 			continue
@@ -342,9 +402,11 @@ func (m *model) chooseLiteral(t *mTransport) *mEntry {
 }
 
 // take selects j's next entry.
-func (m *model) take(j *mJob) *mEntry {
+func (m *model) take(j *mJob) *mEntry { return m.takeFrom(j.ready()) }
+
+func (m *model) takeFrom(p *mPeer) *mEntry {
+	j := p.j
 	t := j.t
-	p := j.ready()
 	e := p.todo[0]
 	p.todo = p.todo[1:]
 	j.peers = slices.DeleteFunc(j.peers, func(o *mPeer) bool { return o == p })
@@ -389,9 +451,10 @@ func (m *model) add(msg *mMsg, t *mTransport, q *mQueue, rcpts []int, batch bool
 		p.todo[n-1].rcpts = append(p.todo[n-1].rcpts, rcpts...)
 		return
 	}
-	p.todo = append(p.todo, &mEntry{p, slices.Clone(rcpts)})
+	p.todo = append(p.todo, &mEntry{p: p, rcpts: slices.Clone(rcpts)})
 	p.refs++
 	j.total++
+	m.line(q)
 }
 
 func (m *model) loaded(ev Event) {
@@ -434,10 +497,15 @@ func (m *model) done(e *mEntry, r Result) {
 	} else {
 		m.positive(q)
 	}
+	m.line(q)
 	q.busy--
 	q.t.busy--
 	m.busy = slices.DeleteFunc(m.busy, func(o *mEntry) bool { return o == e })
 	m.ended(e)
+	m.line(q)
+	if !r.SiteFailed {
+		m.goOn(e)
+	}
 }
 
 func (m *model) positive(q *mQueue) {
@@ -449,7 +517,7 @@ func (m *model) positive(q *mQueue) {
 		return
 	}
 	if (c.ConcurrencyLimit == 0 || q.window < c.ConcurrencyLimit) && q.window < q.busy+q.t.initial() {
-		fb := c.PositiveFeedback.value(q.window)
+		fb := c.PositiveFeedback.Value(q.window)
 		for q.success += fb; q.success+fb/2 >= 1; q.success-- {
 			q.window++
 			q.failure = 0
@@ -483,7 +551,7 @@ func (m *model) negative(q *mQueue, r Result) {
 		}
 		return
 	}
-	fb := c.NegativeFeedback.value(q.window)
+	fb := c.NegativeFeedback.Value(q.window)
 	for q.failure -= fb; q.failure-fb/2 < 0; q.failure++ {
 		q.window--
 		q.success = 0
@@ -523,7 +591,16 @@ func (m *model) step(now time.Time, ev Event, find func(EntryID) (MsgID, []int))
 }
 
 // modelConfig leaves out what the model does not know.
-func modelConfig(r *rand.Rand) Config {
+func modelConfig(r *rand.Rand) Config { return someModelConfig(r, false) }
+
+// threadConfig has transports schedule threads.
+func threadConfig(r *rand.Rand) Config { return someModelConfig(r, true) }
+
+func someModelConfig(r *rand.Rand, threads bool) Config {
+	agents, quantum := 0, 0
+	if threads {
+		agents, quantum = r.IntN(3), r.IntN(4)
+	}
 	cfg := smallConfig(r)
 	cfg.ActiveLimit = 5 + r.IntN(60)
 	cfg.RecipientLimit = 1 << 20
@@ -539,8 +616,12 @@ func modelConfig(r *rand.Rand) Config {
 		}
 		c.DestinationRateDelay, c.TransportRateDelay, c.RefillLimit = 0, 0, 1
 		c.RecipientLimit = 1 << 20
-		if c.Mode == Thread {
+		if c.Mode == Thread && !threads {
 			c.Mode = Preemptive
+		}
+		if threads && name != RetryTransport {
+			c.Mode, c.Order = Thread, Age
+			c.AgentsPerThread, c.ThreadQuantum = agents, quantum
 		}
 		if name == RetryTransport || name == ErrorTransport {
 			c.FailedCohortLimit = 0
@@ -568,6 +649,21 @@ func TestModel(t *testing.T) {
 	}
 	if preempted < n {
 		t.Errorf("%d preemptions in %d histories: this compares too little", preempted, n)
+	}
+}
+
+// TestThreadModel does so with transports that schedule threads: the ring as a
+// list, and who goes on with which thread.
+func TestThreadModel(t *testing.T) {
+	t.Parallel()
+	n := *histories
+	if !*long {
+		n = 40
+	}
+	for seed := range n {
+		if _, differs := compare(t, seed, threadConfig, false); differs != "" {
+			t.Fatalf("seed %d: %s", seed, differs)
+		}
 	}
 }
 
@@ -648,7 +744,7 @@ func compare(t *testing.T, seed uint64, config func(*rand.Rand) Config, literal 
 			if e.First {
 				m.seq++
 				l := w.mail[e.ID]
-				m.msgs[e.ID] = &mMsg{id: e.ID, seq: m.seq, queued: w.now.Unix(), single: l.flags&FlagSingleRcpt != 0}
+				m.msgs[e.ID] = &mMsg{id: e.ID, seq: m.seq, queued: w.now.Unix(), arrived: l.created, single: l.flags&FlagSingleRcpt != 0}
 			}
 		}
 	}

@@ -95,10 +95,15 @@ func (s *Scheduler) peerBegins(p *peer) {
 	p.job.waiting++
 }
 
-// peerKey is p's place among the peers of its queue: that of its job, or any.
+// peerKey is p's place among the peers of its queue: that of its job, or in a
+// thread that of its message's age, or any.
 func (s *Scheduler) peerKey(p *peer) key {
-	if t := p.queue.tport; t.cfg.Mode == Thread && t.cfg.Order == Random {
+	switch c := &p.queue.tport.cfg; {
+	case c.Mode == Thread && c.Order == Random:
 		return key{s.rng.next(), 0}
+	case c.Mode == Thread:
+		// What comes back out of the deferred queue is older than what it meets.
+		return key{uint64(s.record(p.job.msg).created), p.job.label}
 	}
 	return key{p.job.label, 0}
 }

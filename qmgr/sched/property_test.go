@@ -324,34 +324,6 @@ func TestClock(t *testing.T) {
 	}
 }
 
-func TestParseFeedback(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]Feedback{
-		"1": {1, Constant}, "0": {0, Constant}, "0.5": {0.5, Constant}, "1/4": {0.25, Constant}, "1/concurrency": {1, Inverse},
-		"0.5 / concurrency": {0.5, Inverse}, "1/sqrt_concurrency": {1, Root}, "5/10": {0.5, Constant},
-	} {
-		if got, err := ParseFeedback(text); err != nil || got != want {
-			t.Errorf("%q: %v, %v, not %v", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"", "x", "2", "-1", "1/0", "1/-1", "1/x", "1/", "/concurrency", "NaN", "Inf", "1/NaN", "1/2/3"} {
-		if got, err := ParseFeedback(text); err == nil || got != (Feedback{Base: 1}) {
-			t.Errorf("%q: %v, %v", text, got, err)
-		}
-	}
-}
-
-func FuzzParseFeedback(f *testing.F) {
-	f.Add("1/concurrency")
-	f.Add("0.25")
-	f.Fuzz(func(t *testing.T, text string) {
-		fb, _ := ParseFeedback(text)
-		if !(fb.Base >= 0 && fb.Base <= 1) {
-			t.Errorf("%q: base %v", text, fb.Base)
-		}
-	})
-}
-
 func TestQueueName(t *testing.T) {
 	t.Parallel()
 	per := TransportConfig{BatchLimit: 1}

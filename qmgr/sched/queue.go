@@ -45,6 +45,9 @@ type queue struct {
 	classes   []*class
 	ringPrv   *queue // thread mode: in tport's ring
 	ringNxt   *queue
+	turn      int    // deliveries of the turn that an agent goes on with here; 0: the next turn is a new one
+	joined    uint64 // tport.handed when it began to wait in the ring
+	patience  uint64 // deliveries that may begin before one of its own does
 	idle      *agent // idle agents with an open session, latest first
 }
 
@@ -93,9 +96,12 @@ func (s *Scheduler) queueFor(t *transport, name string, nexthop mail.Nexthop) *q
 	t.queues[name] = q
 	s.queueCount++
 	if len(s.siteIndex) > 0 {
-		q.site = s.siteIndex[siteKey{t, name}]
+		q.site = s.siteIndex[siteKey{tport: t, name: name}]
 	}
 	t.adoptIdle(q)
+	if s.inherited != nil {
+		s.inherit(q)
+	}
 	return q
 }
 
@@ -156,6 +162,7 @@ func (s *Scheduler) updateQueue(q *queue) {
 		t.ringAppend(q)
 	case t.cfg.Mode == Thread:
 		t.ringRemove(q)
+		q.turn = 0
 	case avail:
 		t.avail.push(q.availKey(), q)
 	default:

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/feedback"
 	"posthaste/internal/mail"
 )
 
@@ -27,8 +28,8 @@ func smallConfig(r *rand.Rand) Config {
 		c.ProcessLimit = 1 + r.IntN(8)
 		c.ConcurrencyLimit = r.IntN(6)
 		c.InitialConcurrency = 1 + r.IntN(3)
-		c.PositiveFeedback = Feedback{1, Law(r.IntN(3))}
-		c.NegativeFeedback = Feedback{1, Law(r.IntN(3))}
+		c.PositiveFeedback = feedback.Feedback{Base: 1, Law: feedback.Law(r.IntN(3))}
+		c.NegativeFeedback = feedback.Feedback{Base: 1, Law: feedback.Law(r.IntN(3))}
 		c.FailedCohortLimit = r.IntN(3)
 		c.BatchLimit = r.IntN(4)
 		c.SlotCost = r.IntN(6)
@@ -44,6 +45,7 @@ func smallConfig(r *rand.Rand) Config {
 			c.Mode = Thread
 			c.Order = Order(r.IntN(2))
 			c.AgentsPerThread = r.IntN(3)
+			c.ThreadQuantum = r.IntN(4)
 		case 1:
 			c.Mode = FIFO
 		case 2:
@@ -101,8 +103,14 @@ func play(t *testing.T, seed uint64, steps int) {
 			w.lose(w.order[r.IntN(len(w.order))])
 		case x < 95 && len(w.order) > 0:
 			w.down(w.order[r.IntN(len(w.order))])
-		case x < 96:
+		case x < 96 && r.IntN(2) == 0:
 			w.reconfigure(r)
+		case x < 96:
+			cfg := w.s.cfg
+			if r.IntN(2) == 0 {
+				cfg = smallConfig(r)
+			}
+			w.succeed(cfg)
 		case x < 99 && id > 0:
 			w.operate(r, MsgID(1+r.Uint64N(uint64(id))))
 		default:

@@ -42,7 +42,11 @@ type Scheduler struct {
 	sites      []site // sites[0] is none
 	siteFree   int32
 	siteIndex  map[siteKey]int32
+	pauses     map[PauseID]*pause
+	parkedAt   map[siteKey]int // deferred messages that wait for pauses, by destination
+	ended      []siteKey       // of pauses that have ended: what waits there is made due
 	flushSites map[string]*flushSite
+	inherited  *inheritance // from Restore; nil: there is nothing, or it is too old
 
 	timers   heap[*timer]
 	timerSeq uint64
@@ -72,6 +76,7 @@ func New(cfg Config) *Scheduler {
 		transportIndex: map[mail.Transport]*transport{},
 		sites:          make([]site, 1),
 		siteIndex:      map[siteKey]int32{},
+		parkedAt:       map[siteKey]int{},
 		flushSites:     map[string]*flushSite{},
 		sweeper:        timer{kind: timerSweep},
 		maxLoose:       maxLoose,
@@ -122,7 +127,12 @@ func (s *Scheduler) Step(now time.Time, ev Event, out []Effect) []Effect {
 		s.command(&ev)
 	case EventReconfigured:
 		s.reconfigure(ev.Config)
+	case EventPauses:
+		s.setPauses(ev.Pauses)
+	case EventPause:
+		s.pauseActive(ev.ID, ev.Rcpts)
 	}
+	s.releaseEnded()
 	s.admit()
 	s.deliver()
 	if s.firstActive != nil && s.sweeper.pos == 0 {
@@ -141,6 +151,9 @@ func (s *Scheduler) note(n Note) {
 // Wake is when EventTick is needed if nothing happens before, by the wall clock
 // as it was at the last Step; zero: never.
 func (s *Scheduler) Wake() time.Time {
+	if len(s.ended) > 0 {
+		return toTime(s.clock.when(s.now))
+	}
 	at := never
 	if s.timers.len() > 0 {
 		at = s.timers.s[0].v.at
@@ -186,12 +199,13 @@ func (s *Scheduler) queued(ev *Event) {
 	rec.rcpts = int32(a.Rcpts)
 	rec.attempts = uint16(min(a.Attempts, 1<<16-1))
 	rec.flags = a.Flags &^ flagsOwn
+	site := s.inheritedSite(ev.ID, a.Queue)
 	switch a.Queue {
 	case QueueHold:
 		rec.where = whereHold
 		s.stats.Hold++
 	case QueueDeferred:
-		s.enterDeferred(i, 0)
+		s.enterDeferred(i, site)
 	default:
 		rec.where = whereIncoming
 		s.incoming.append(s.recs, i)
@@ -214,22 +228,22 @@ func (s *Scheduler) done(id EntryID, r *Result) {
 	m.success = m.success || r.Success
 	if len(r.Deferred) > 0 {
 		m.deferred = true
+		m.later = siteKey{tport: t, name: q.name, pause: laterID}
 		s.rememberDeferred(e, r.Deferred)
 	}
 	if r.SiteFailed {
 		if len(r.Deferred) > 0 {
-			m.site = siteKey{t, q.name}
+			m.site = siteKey{tport: t, name: q.name}
 		}
-		s.negative(q, r.Status, r.Reason)
+		s.negative(q, r)
 	} else {
 		s.transportAlive(t)
 		s.positive(q)
 	}
+	turn := e.turn
 	s.endEntry(e)
 	if t.cfg.Mode == Thread && q.avail && !r.SiteFailed {
-		t.ringRemove(q) // it goes on with its thread
-		t.ringAppend(q)
-		t.ring = q
+		t.goOn(q, turn)
 	}
 }
 
@@ -239,10 +253,13 @@ func (s *Scheduler) endAgent(e *entry, hungry bool) {
 	if t.rate == rateBusy {
 		t.rate = rateIdle
 	}
-	if hungry {
-		s.idleAgent(e.agent, e.peer.queue)
-	} else {
+	switch {
+	case !hungry:
 		s.freeAgent(e.agent)
+	case t.cfg.IdleMax <= 0:
+		s.sendAway(e.agent)
+	default:
+		s.idleAgent(e.agent, e.peer.queue)
 	}
 	e.agent = nil
 }

@@ -13,18 +13,19 @@ type site struct {
 	tport   *transport
 	name    string
 	waiting recList
-	alive   bool // it answered since it last failed
+	alive   bool    // it answered since it last failed
+	pause   PauseID // the mail waits on account of this, not of a failure; 0: of a failure
 	nxt     int32
 }
 
 type siteKey struct {
 	tport *transport
 	name  string
+	pause PauseID
 }
 
-// siteOf finds or makes the site of a destination.
-func (s *Scheduler) siteOf(t *transport, name string) int32 {
-	k := siteKey{t, name}
+// siteOf finds or makes a site.
+func (s *Scheduler) siteOf(k siteKey) int32 {
 	if i := s.siteIndex[k]; i != 0 {
 		return i
 	}
@@ -35,9 +36,9 @@ func (s *Scheduler) siteOf(t *transport, name string) int32 {
 		i = int32(len(s.sites))
 		s.sites = append(s.sites, site{})
 	}
-	s.sites[i] = site{tport: t, name: name}
+	s.sites[i] = site{tport: k.tport, name: k.name, pause: k.pause}
 	s.siteIndex[k] = i
-	if q := t.queues[name]; q != nil {
+	if q := k.tport.queues[k.name]; q != nil && k.pause == 0 {
 		q.site = i
 	}
 	return i
@@ -46,10 +47,10 @@ func (s *Scheduler) siteOf(t *transport, name string) int32 {
 // dropSite forgets a site that nothing waits for.
 func (s *Scheduler) dropSite(i int32) {
 	st := &s.sites[i]
-	if q := st.tport.queues[st.name]; q != nil {
+	if q := st.tport.queues[st.name]; q != nil && st.pause == 0 {
 		q.site = 0
 	}
-	delete(s.siteIndex, siteKey{st.tport, st.name})
+	delete(s.siteIndex, siteKey{st.tport, st.name, st.pause})
 	*st = site{nxt: s.siteFree}
 	s.siteFree = i
 }
@@ -57,7 +58,7 @@ func (s *Scheduler) dropSite(i int32) {
 // siteAnswered releases some of the mail that waits for q.
 func (s *Scheduler) siteAnswered(q *queue) {
 	st := &s.sites[q.site]
-	n := 2
+	n := q.takeUp()
 	if !st.alive {
 		st.alive = true
 		n = q.initial()
@@ -90,6 +91,8 @@ func (s *Scheduler) enterDeferred(i int32, site int32) {
 	s.retries.push(s.recs, i)
 	if site != 0 {
 		s.sites[site].waiting.append(s.recs, i)
+		s.stats.Sited++
+		s.countParked(site, 1)
 	}
 }
 
@@ -104,6 +107,8 @@ func (s *Scheduler) leaveDeferred(i int32) {
 		s.retries.remove(s.recs, i)
 		if st := rec.site; st != 0 {
 			rec.site = 0
+			s.stats.Sited--
+			s.countParked(st, -1)
 			s.sites[st].waiting.unlink(s.recs, i)
 			if s.sites[st].waiting.n == 0 {
 				s.dropSite(st)

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/dsn"
+	"posthaste/internal/feedback"
 	"posthaste/internal/mail"
 )
 
@@ -28,6 +30,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the scheduler does into th
 //	serve [COUNT]                         end the oldest delivery again and again; print whose turn it was
 //	lost ENTRY / down TRANSPORT [ENTRY...]
 //	load ID / answer ID yes|no            with "config world manual=1"
+//	pause N DESTINATION [flush] [odd] [DURATION], odd: of recipients with odd numbers only / resume N
 //	flush all|site NAME|ID, hold|release|remove|requeue|corrupt|expire|expirenow ID|all
 //	state / dests / explain ID
 func TestStories(t *testing.T) {
@@ -156,6 +159,8 @@ func (st *story) begin() {
 			st.cfg.RecipientMinimum = num(st.t, v)
 		case "lifetime":
 			st.cfg.MaximalLifetime = dur(st.t, v)
+		case "bounce_lifetime":
+			st.cfg.BounceLifetime = dur(st.t, v)
 		case "delay_warning":
 			st.cfg.DelayWarning = dur(st.t, v)
 		case "defer_transports":
@@ -186,16 +191,16 @@ func (st *story) set(c *TransportConfig, k, v string) {
 	ints := map[string]*int{"processes": &c.ProcessLimit, "window": &c.ConcurrencyLimit, "initial": &c.InitialConcurrency,
 		"cohorts": &c.FailedCohortLimit, "batch": &c.BatchLimit, "cost": &c.SlotCost, "loan": &c.SlotLoan,
 		"discount": &c.SlotDiscount, "minimum": &c.MinimumSlots, "rcpts": &c.RecipientLimit,
-		"extra": &c.ExtraRecipientLimit, "refill": &c.RefillLimit, "agents": &c.AgentsPerThread}
+		"extra": &c.ExtraRecipientLimit, "refill": &c.RefillLimit, "agents": &c.AgentsPerThread, "quantum": &c.ThreadQuantum}
 	durs := map[string]*time.Duration{"rate": &c.DestinationRateDelay, "trate": &c.TransportRateDelay, "idle": &c.IdleMax}
-	feeds := map[string]*Feedback{"positive": &c.PositiveFeedback, "negative": &c.NegativeFeedback}
+	feeds := map[string]*feedback.Feedback{"positive": &c.PositiveFeedback, "negative": &c.NegativeFeedback}
 	switch {
 	case ints[k] != nil:
 		*ints[k] = num(t, v)
 	case durs[k] != nil:
 		*durs[k] = dur(t, v)
 	case feeds[k] != nil:
-		f, err := ParseFeedback(v)
+		f, err := feedback.Parse(v)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,8 +209,6 @@ func (st *story) set(c *TransportConfig, k, v string) {
 		c.Mode = map[string]Mode{"preemptive": Preemptive, "fifo": FIFO, "thread": Thread}[v]
 	case k == "order":
 		c.Order = map[string]Order{"age": Age, "random": Random}[v]
-	case k == "queue_only":
-		c.QueueOnly = strings.Split(v, ",")
 	default:
 		t.Fatalf("config: %s?", k)
 	}
@@ -244,6 +247,11 @@ func (st *story) command(verb string, args []string) {
 		w.step(ev)
 	case "load", "answer":
 		st.reply(verb, args)
+	case "pause":
+		st.pause(args)
+	case "resume":
+		delete(w.pauses, PauseID(num(t, args[0])))
+		w.setPauses()
 	case "flush":
 		ev := Event{Kind: EventFlush, Scope: ScopeAll}
 		if args[0] == "site" {
@@ -275,6 +283,24 @@ func (st *story) command(verb string, args []string) {
 		}
 		w.step(ev)
 	}
+}
+
+// pause has mail for a destination wait.
+func (st *story) pause(args []string) {
+	p := testPause{queue: args[1]}
+	p.ID, p.Status, p.Reason = PauseID(num(st.t, args[0])), dsn.S(4, 3, 2), "suspended"
+	for _, a := range args[2:] {
+		switch a {
+		case "flush":
+			p.Flush = true
+		case "odd":
+			p.odd = true
+		default:
+			p.Until = st.w.now.Add(dur(st.t, a))
+		}
+	}
+	st.w.pauses[p.ID] = p
+	st.w.setPauses()
 }
 
 func (st *story) arrive(args []string) {
@@ -456,7 +482,7 @@ func (st *story) state() {
 }
 
 func (st *story) reason(r Reason) string {
-	names := []string{"none", "delivery", "window", "process", "job", "preempted", "rate", "transport rate", "read", "active", "retry", "site", "hold", "notice", "command"}
+	names := []string{"none", "delivery", "window", "process", "job", "preempted", "rate", "transport rate", "read", "active", "retry", "site", "hold", "notice", "command", "pause"}
 	text := fmt.Sprintf("%d rcpts: %s", r.Count, names[r.Wait])
 	if r.Queue != "" {
 		text += fmt.Sprintf(" at %s/%s", r.Transport, r.Queue)

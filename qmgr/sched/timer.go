@@ -10,6 +10,7 @@ const (
 	timerRate                // transport_rate_delay is over
 	timerRefill              // recipient_refill_delay is over
 	timerIdle                // an idle agent has waited for IdleMax
+	timerInherit             // what a predecessor knew and nobody has asked for is forgotten
 	timerSweep               // look for mail in the active queue that is out of time
 )
 
@@ -61,6 +62,8 @@ func (s *Scheduler) fireTimers() {
 			s.refillDue(t.msg)
 		case timerIdle:
 			s.dismiss(t.agent)
+		case timerInherit:
+			s.inherited = nil
 		case timerSweep:
 			s.sweep()
 		}

@@ -43,7 +43,9 @@ type transport struct {
 	unread      heap[*job]   // jobs whose messages are not fully read, oldest first
 	rcptUnused  int          // pool of recipient slots; negative when the extra pool is in use
 	avail       heap[*queue] // destinations that can take an entry, by their first job
-	ring        *queue       // thread mode: the thread whose turn is next
+	ring        *queue       // thread mode: the thread whose turn is next; nil: none waits
+	ringLen     int          // threads on the ring
+	handed      uint64       // thread mode: deliveries begun, ever
 
 	searching      bool  // candidates for preemption are kept up
 	searched       int64 // when they were asked for last
@@ -127,10 +129,9 @@ func (s *Scheduler) deliver() {
 // work.
 func (s *Scheduler) choose(t *transport) *entry {
 	var p *peer
+	turn := 0
 	if t.cfg.Mode == Thread {
-		q := t.ring
-		p = q.peers.top()
-		t.ring = q.ringNxt
+		p, turn = t.nextThread()
 	} else {
 		j := t.avail.s[0].v.peers.top().job
 		if o := s.preempt(t, j); o != nil {
@@ -139,6 +140,7 @@ func (s *Scheduler) choose(t *transport) *entry {
 		p = j.nextPeer()
 	}
 	e, j := p.head, p.job
+	e.turn = turn
 	s.selectEntry(e)
 	s.readForJob(j)
 	s.settleJob(j)
@@ -154,30 +156,16 @@ func (s *Scheduler) handOut(e *entry) {
 	}
 	reuse := s.takeAgent(e)
 	s.stats.Decisions++
-	s.emit(Effect{Kind: EffectDeliver, ID: e.msg.id, Entry: e.id, Agent: e.agent.id, Reuse: reuse,
-		Transport: t.name, Nexthop: q.nexthop, Rcpts: e.rcpts, Cache: s.cacheHints(q)})
-}
-
-// ringAppend makes q the last thread to have its turn.
-func (t *transport) ringAppend(q *queue) {
-	if t.ring == nil {
-		q.ringPrv, q.ringNxt = q, q
-		t.ring = q
-		return
+	ef := Effect{Kind: EffectDeliver, ID: e.msg.id, Entry: e.id, Agent: e.agent.id, Reuse: reuse,
+		Transport: t.name, Nexthop: q.nexthop, Rcpts: e.rcpts}
+	if t.cfg.Mode == Thread {
+		if t.cfg.IdleMax > 0 {
+			ef.Cache, ef.Keep = CacheLoad|CacheStore, t.cfg.IdleMax
+		}
+	} else {
+		ef.Cache = s.cacheHints(q)
 	}
-	q.ringNxt, q.ringPrv = t.ring, t.ring.ringPrv
-	q.ringPrv.ringNxt, q.ringNxt.ringPrv = q, q
-}
-
-func (t *transport) ringRemove(q *queue) {
-	if t.ring == q {
-		t.ring = q.ringNxt
-	}
-	if t.ring == q {
-		t.ring = nil
-	}
-	q.ringPrv.ringNxt, q.ringNxt.ringPrv = q.ringNxt, q.ringPrv
-	q.ringPrv, q.ringNxt = nil, nil
+	s.emit(ef)
 }
 
 // killTransport: t cannot be used for a while. All that waits for it is
@@ -221,7 +209,7 @@ func (s *Scheduler) excuseQueue(q *queue, excuse mail.Nexthop, status dsn.Status
 	for q.peers.n > 0 {
 		e := q.peers.top().head
 		if dead {
-			e.msg.site = siteKey{q.tport, q.name}
+			e.msg.site = siteKey{tport: q.tport, name: q.name}
 		}
 		s.excuseEntry(e, excuse, status, reason)
 	}

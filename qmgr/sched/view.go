@@ -40,6 +40,7 @@ const (
 	WaitHold               // an operator
 	WaitNotice             // a notice to the sender is being made
 	WaitCommand            // an operator's command waits for the deliveries under way
+	WaitPause              // Pause; looked at again at Until
 )
 
 // A Reason says of a group of a message's recipients what they wait for.
@@ -54,6 +55,7 @@ type Reason struct {
 	Until     time.Time
 	Limit     int
 	By        MsgID
+	Pause     PauseID    // WaitPause
 	Dead      time.Time  // WaitSite: until when the destination counts as dead; zero: no longer
 	Status    dsn.Status // WaitSite, while dead: the reply that counted
 	Text      string
@@ -78,10 +80,14 @@ type Dest struct {
 	Status    dsn.Status // DestDead
 	Text      string     // DestDead
 	Window    int
+	Success   float64 // feedback so far: at 1 the window grows
+	Failure   float64 // feedback so far: at 1 it shrinks
+	Cohorts   float64 // failed in a row
 	Limit     int
 	Busy      int // delivery requests under way
 	Todo      int // delivery requests waiting
 	Waiting   int // deferred messages that its next answer releases
+	Deferred  int // deferred messages that wait on its account, those included
 }
 
 // Explain says why message id is still here; nil when it is not. Every
@@ -103,6 +109,14 @@ func (s *Scheduler) Explain(id MsgID) []Reason {
 		if rec.site != 0 {
 			st := &s.sites[rec.site]
 			r.Wait, r.Transport, r.Queue = WaitSite, st.tport.name, st.name
+			if st.pause == laterID {
+				r.Wait = WaitRetry
+				break
+			}
+			if st.pause != 0 {
+				r.Wait, r.Pause = WaitPause, st.pause
+				break
+			}
 			if q := st.tport.queues[st.name]; q != nil {
 				r.Nexthop = q.nexthop
 				if q.state == DestDead {
@@ -143,6 +157,8 @@ func (s *Scheduler) explainActive(m *message) []Reason {
 			r.Wait, r.Until = WaitNotice, time.Time{}
 		} else if m.cmd != cmdNone {
 			r.Wait, r.Until = WaitCommand, time.Time{}
+		} else if m.parked.pause != 0 && !m.deferred {
+			r.Wait, r.Until, r.Pause = WaitPause, time.Time{}, m.parked.pause
 		}
 		list = append(list, r)
 	}
@@ -232,7 +248,8 @@ func (s *Scheduler) Dests(yield func(Dest) bool) {
 	for _, t := range s.transports {
 		for q := t.firstQueue; q != nil; q = q.nxt {
 			d := Dest{Transport: t.name, Queue: q.name, Nexthop: q.nexthop, State: q.state, Until: toTime(q.until),
-				Status: q.status, Text: q.reason, Window: q.window, Limit: q.limit, Busy: q.busy, Todo: q.todo}
+				Status: q.status, Text: q.reason, Window: q.window, Limit: q.limit, Success: q.success, Failure: q.failure, Cohorts: q.failCohorts, Busy: q.busy, Todo: q.todo}
+			d.Deferred = s.deferredFor(t, q.name)
 			if q.site != 0 {
 				d.Waiting = int(s.sites[q.site].waiting.n)
 			}
@@ -247,6 +264,7 @@ func (s *Scheduler) Dests(yield func(Dest) bool) {
 type Stats struct {
 	Incoming, Active, Deferred, Hold int // messages
 	Rcpts                            int // recipients in memory
+	Sited                            int // deferred messages that are counted for a destination: see Backlogs
 	Busy                             int // delivery requests under way
 	Decisions                        uint64
 	Preemptions                      uint64

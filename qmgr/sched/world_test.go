@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"time"
 
@@ -39,6 +40,7 @@ type world struct {
 	onEvent func(ev Event)
 	on      func(e Effect)
 	steps   int
+	pauses  map[PauseID]testPause
 	check   bool
 }
 
@@ -60,12 +62,55 @@ type letter struct {
 }
 
 func newWorld(t tester, cfg Config) *world {
-	return &world{t: t, s: New(cfg), now: epoch, mail: map[MsgID]*letter{}, busy: map[EntryID]Effect{}, check: true}
+	return &world{t: t, s: New(cfg), now: epoch, mail: map[MsgID]*letter{}, busy: map[EntryID]Effect{}, pauses: map[PauseID]testPause{}, check: true}
 }
 
 // rcpt builds a recipient; its queue name is its nexthop.
 func rcpt(transport, nexthop string) Rcpt {
 	return Rcpt{Transport: mail.Transport(transport), Nexthop: mail.Nexthop(nexthop), Queue: nexthop}
+}
+
+// A testPause is for all mail for one destination.
+type testPause struct {
+	Pause
+	queue string
+	odd   bool // only recipients with odd numbers
+}
+
+// marked is a recipient with the pause that is for it.
+func (w *world) marked(r Rcpt) Rcpt {
+	for id, p := range w.pauses {
+		if p.queue == r.Queue && (!p.odd || r.Index%2 == 1) {
+			r.Pause = id
+		}
+	}
+	return r
+}
+
+// setPauses tells of the pauses, and has what is affected in the active queue parked.
+func (w *world) setPauses() {
+	w.t.Helper()
+	var list []Pause
+	for _, p := range w.pauses {
+		list = append(list, p.Pause)
+	}
+	w.step(Event{Kind: EventPauses, Pauses: list})
+	var ids []MsgID
+	for id := range w.mail {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		var marked []Rcpt
+		for _, r := range w.mail[id].rcpts {
+			if r = w.marked(r); r.Pause != 0 {
+				marked = append(marked, r)
+			}
+		}
+		if len(marked) > 0 {
+			w.step(Event{Kind: EventPause, ID: id, Rcpts: marked})
+		}
+	}
 }
 
 // arrive queues a message with these recipients.
@@ -164,7 +209,7 @@ func (w *world) quiet(l *letter) {
 // load answers EffectLoad.
 func (w *world) load(e Effect) Event {
 	l := w.mail[e.ID]
-	ev := Event{Kind: EventLoaded, ID: e.ID}
+	ev := Event{Kind: EventLoaded, ID: e.ID, Failed: l.failed}
 	max := e.Max
 	if w.batch > 0 && max > w.batch {
 		max = w.batch
@@ -177,7 +222,7 @@ func (w *world) load(e Effect) Event {
 		if len(ev.Rcpts) == max {
 			break
 		}
-		ev.Rcpts = append(ev.Rcpts, l.rcpts[i])
+		ev.Rcpts = append(ev.Rcpts, w.marked(l.rcpts[i]))
 	}
 	ev.Next = i
 	for ; i < len(l.rcpts); i++ {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"io/fs"
@@ -48,15 +49,18 @@ func ReadItem(rd *spool.Reader, e *spool.Entry) (*proto.Item, error) {
 	if err != nil {
 		return nil, err
 	}
-	reasons := make(map[int]string, len(outcomes))
-	for _, o := range outcomes {
-		reasons[o.Rcpt] = o.Why()
+	last := make(map[int]*mail.Outcome, len(outcomes))
+	for i := range outcomes {
+		last[outcomes[i].Rcpt] = &outcomes[i]
 	}
-	it := &proto.Item{ID: e.ID, Queue: e.Queue.String(), Arrival: env.Arrival, Next: e.NextAttempt, Size: e.Size,
-		Attempts: e.Attempts, ForcedExpire: e.Expire, Sender: env.Sender}
+	it := &proto.Item{ID: e.ID, Queue: e.Queue.String(), Next: e.NextAttempt, Size: e.Size,
+		Attempts: e.Attempts, ForcedExpire: e.Expire}
+	it.Describe(&env)
+	var none mail.Outcome
 	for i, rc := range rcpts {
 		if st.Pending(i) {
-			it.Recipients = append(it.Recipients, proto.ItemRcpt{Address: rc.Address, Orig: rc.Original, Reason: reasons[i]})
+			o := cmp.Or(last[i], &none)
+			it.Recipients = append(it.Recipients, proto.ItemRcpt{Address: rc.Address, Orig: rc.Original, Reason: o.Why(), Status: o.Status})
 		}
 	}
 	return it, nil
@@ -64,8 +68,10 @@ func ReadItem(rd *spool.Reader, e *spool.Entry) (*proto.Item, error) {
 
 // Dropped calls f for each message that the sendmail program has left and
 // that nobody has picked up yet. Who may not look there sees none, as with Postfix.
-func (q *Queue) Dropped(f func(*proto.Item) bool) error {
-	dir := q.Dir("maildrop")
+func (q *Queue) Dropped(f func(*proto.Item) bool) error { return DroppedIn(q.Dir("maildrop"), f) }
+
+// DroppedIn is Dropped for the maildrop directory of that name.
+func DroppedIn(dir string, f func(*proto.Item) bool) error {
 	files, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -3,12 +3,15 @@ package pffile
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/rfc5322"
 	"posthaste/internal/spooltool/plain"
 )
 
@@ -26,6 +29,9 @@ func ReadLog(r io.Reader, m *plain.Message, when time.Time) error {
 		if !m.Done[i] {
 			a := m.Envelope.Recipients[i].Address
 			byAddress[a] = append(byAddress[a], i)
+			if quoted := rfc5322.Quote(a); quoted != a { // as it is written there
+				byAddress[quoted] = append(byAddress[quoted], i)
+			}
 		}
 	}
 	in := bufio.NewReaderSize(r, maxLogLine)
@@ -68,4 +74,64 @@ func outcome(entry map[string]string, when time.Time) (o mail.Outcome, ok bool) 
 	}
 	return mail.Outcome{Action: dsn.Deferred, Status: status, Reason: entry["reason"], MTA: entry["mta_mname"],
 		DiagType: entry["diag_type"], DiagText: entry["diag_text"], When: when}, true
+}
+
+// WriteLog writes what m's recipients have been deferred for, as Postfix's defer
+// service would. It returns how many there are, and when the last of them was. Postfix keeps
+// of the time no more than the file's.
+func WriteLog(w io.Writer, m *plain.Message) (n int, last time.Time, err error) {
+	out := bufio.NewWriter(w)
+	for i := range m.Envelope.Recipients {
+		o, ok := m.Outcomes[i]
+		if !ok || m.Done[i] || o.Action != dsn.Deferred {
+			continue
+		}
+		r := &m.Envelope.Recipients[i]
+		n++
+		if o.When.After(last) {
+			last = o.When
+		}
+		address := rfc5322.Quote(r.Address)
+		fmt.Fprintf(out, "\n<%s>: %s\n", oneLine(address), oneLine(o.Reason))
+		for _, a := range logAttributes(r, address, &o) {
+			if a.value != "" {
+				fmt.Fprintf(out, "%s=%s\n", a.name, oneLine(a.value))
+			}
+		}
+		fmt.Fprint(out, "\n")
+	}
+	return n, last, out.Flush()
+}
+
+// oneLine is text that ends no line: each is one in the file.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+type logAttribute struct{ name, value string }
+
+// logAttributes are those of an entry, in Postfix's order; those without a value are
+// left out.
+func logAttributes(r *mail.Recipient, address string, o *mail.Outcome) []logAttribute {
+	list := []logAttribute{{"recipient", address}}
+	if r.Original != "" && !strings.EqualFold(r.Original, r.Address) {
+		list = append(list, logAttribute{"original_recipient", rfc5322.Quote(r.Original)})
+	}
+	list = append(list, logAttribute{"dsn_orig_rcpt", r.ORCPT})
+	if flags := notifyFlags(r.Notify); flags != 0 {
+		list = append(list, logAttribute{"dsn_notify", strconv.Itoa(flags)})
+	}
+	list = append(list, logAttribute{"status", o.Status.String()}, logAttribute{"action", "delayed"})
+	if o.DiagType != "" && o.DiagText != "" {
+		list = append(list, logAttribute{"diag_type", o.DiagType}, logAttribute{"diag_text", o.DiagText})
+	}
+	if o.MTA != "" {
+		list = append(list, logAttribute{"mta_type", "dns"}, logAttribute{"mta_mname", o.MTA})
+	}
+	return append(list, logAttribute{"reason", o.Reason})
 }

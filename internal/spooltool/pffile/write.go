@@ -158,14 +158,17 @@ func traceFlags(t mail.Trace) (flags int) {
 // notifyBits are Postfix's, by bit.
 var notifyBits = [...]dsn.Notify{dsn.NotifyNever, dsn.NotifySuccess, dsn.NotifyFailure, dsn.NotifyDelay}
 
-func (w *writer) recipient(r *mail.Recipient) {
-	flags := 0
+func notifyFlags(n dsn.Notify) (flags int) {
 	for bit, flag := range notifyBits {
-		if r.Notify&flag != 0 {
+		if n&flag != 0 {
 			flags |= 1 << bit
 		}
 	}
-	if flags != 0 {
+	return flags
+}
+
+func (w *writer) recipient(r *mail.Recipient) {
+	if flags := notifyFlags(r.Notify); flags != 0 {
 		w.attribute("notify_flags", strconv.Itoa(flags))
 	}
 	w.attribute("dsn_orig_rcpt", r.ORCPT)

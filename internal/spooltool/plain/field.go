@@ -146,8 +146,9 @@ var messageFields = []field[*Message]{
 		return err
 	}},
 	number("Size", func(m *Message) int64 { return m.Envelope.Size }, func(m *Message, n int64) { m.Envelope.Size = n }),
-	words("Body", func(m *Message) *mail.Body { return &m.Envelope.Body }, "8bit", "utf8-headers", "dots", "long-lines", "smtputf8", "utf8-addresses"),
+	words("Body", func(m *Message) *mail.Body { return &m.Envelope.Body }, "8bit", "utf8-headers", "dots", "long-lines", "smtputf8", "utf8-addresses", "gauged"),
 	text("Envelope-ID", func(m *Message) *string { return &m.Envelope.EnvID }),
+	text("Logged-Message-ID", func(m *Message) *string { return &m.Envelope.MessageID }),
 	{"Return", func(m *Message) string { return m.Envelope.Ret.String() }, func(m *Message, s string) (err error) {
 		m.Envelope.Ret, err = dsn.ParseRet(s)
 		return err

@@ -142,7 +142,7 @@ func (c *Content) Damaged() error { return c.damaged }
 
 // salvage goes on without looking at checksums, if that is what has failed.
 func (c *Content) salvage(cause error) error {
-	if !errors.Is(cause, spool.ErrCorrupt) || c.damaged != nil {
+	if !errors.Is(cause, spool.ErrCorrupt) && !errors.Is(cause, spool.ErrUnread) || c.damaged != nil {
 		return cause
 	}
 	c.damaged = cause

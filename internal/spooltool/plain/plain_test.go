@@ -30,7 +30,7 @@ func sample() *Message {
 				{Address: " m", Action: dsn.Failed, Status: dsn.S(5, 1, 1), Reason: "unknown", Relay: "local", MTA: "mx", DiagType: "x-unix", DiagText: "no\tsuch user",
 					Owner: "o@to.test", More: 7, Told: true}}}},
 		Envelope: mail.Envelope{ID: "4jWmK60qnzz1SDZl", Arrival: at, Sender: "s p\x00\xff@from.test", Size: 5305,
-			Body: mail.Body8Bit | mail.BodyUTF8Addr, EnvID: " env ", Ret: dsn.RetHeaders,
+			Body: mail.Body8Bit | mail.BodyUTF8Addr, EnvID: " env ", MessageID: "<m@x>", Ret: dsn.RetHeaders,
 			Client: mail.Client{Name: "c", Addr: "192.0.2.1", Port: "77", Helo: "h", Proto: "ESMTP"},
 			SASL:   mail.SASL{Method: "PLAIN", Username: "u", Sender: "s"}, Reverse: "r", Trace: mail.TraceRecord | mail.TraceProbe,
 			RewriteContext: "remote", LogIdent: "I", Filter: "smtp:x", Redirect: "q@x", VERP: "+=", RequireTLS: true, TLSOptional: true,

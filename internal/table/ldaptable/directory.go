@@ -1,6 +1,8 @@
 package ldaptable
 
 import (
+	"cmp"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/go-ldap/ldap/v3"
 
+	"posthaste/internal/lockstep"
 	"posthaste/internal/table"
 	"posthaste/internal/table/query"
 )
@@ -156,6 +159,48 @@ func (d *directory) connection() (c *ldap.Conn, fresh bool, err error) {
 	return nil, false, d.err
 }
 
+// connect connects to a server. What it says to one question is bounded, whatever it
+// makes of limits on the number of entries.
+func (d *directory) connect(server string, config *tls.Config) (*ldap.Conn, error) {
+	dialer := &net.Dialer{Timeout: d.timeout}
+	scheme, rest, _ := strings.Cut(server, "://")
+	network, addr := "tcp", rest
+	if scheme == "ldapi" { // the path is the host, or, as some write it, the path
+		host, after, _ := strings.Cut(rest, "/")
+		path, err := url.PathUnescape(cmp.Or(host, "/"+after))
+		if err != nil {
+			return nil, err
+		}
+		if network, addr = "unix", path; path == "/" {
+			addr = "/var/run/slapd/ldapi"
+		}
+	} else if _, _, err := net.SplitHostPort(rest); err != nil {
+		port := ldap.DefaultLdapPort
+		if scheme == "ldaps" {
+			port = ldap.DefaultLdapsPort
+		}
+		addr = net.JoinHostPort(strings.Trim(rest, "[]"), port)
+	}
+	nc, err := dialer.Dial(network, addr)
+	if err != nil {
+		return nil, err
+	}
+	nc = lockstep.Bound(nc, query.MaxAnswer)
+	if scheme == "ldaps" {
+		secured := tls.Client(nc, config)
+		ctx, cancel := context.WithTimeout(context.Background(), d.timeout)
+		defer cancel()
+		if err := secured.HandshakeContext(ctx); err != nil {
+			nc.Close()
+			return nil, err
+		}
+		nc = secured
+	}
+	c := ldap.NewConn(nc, scheme == "ldaps")
+	c.Start()
+	return c, nil
+}
+
 // dial connects to a server and logs in.
 func (d *directory) dial(server string) (*ldap.Conn, error) {
 	config := d.tls.Clone()
@@ -163,7 +208,7 @@ func (d *directory) dial(server string) (*ldap.Conn, error) {
 	if err == nil {
 		config.ServerName = u.Hostname()
 	}
-	c, err := ldap.DialURL(server, ldap.DialWithDialer(&net.Dialer{Timeout: d.timeout}), ldap.DialWithTLSConfig(config))
+	c, err := d.connect(server, config)
 	if err != nil {
 		return nil, fmt.Errorf("ldap server %s: %w", server, err)
 	}

@@ -263,6 +263,11 @@ func (c *command) change(spec, path string, a attributes, edit func(*entries) er
 	}
 	defer unlock()
 	e := newEntries()
+	if there := table.BuiltPath(spec); fi == nil && there != "" {
+		if fi, err = os.Stat(there); err != nil { // Postfix's: what is in it stays in the table
+			return err
+		}
+	}
 	if fi != nil {
 		if err := c.read(spec, e); err != nil {
 			return err
@@ -334,10 +339,12 @@ func (c *command) remove(files []string, key string) error {
 		if err != nil {
 			return err
 		}
-		if _, err := os.Stat(path); err != nil {
+		there := table.BuiltPath(spec)
+		if there == "" {
+			_, err := os.Stat(path)
 			return err
 		}
-		restore, err := c.dropRights(ownerOf(path))
+		restore, err := c.dropRights(ownerOf(there))
 		if err != nil {
 			return err
 		}

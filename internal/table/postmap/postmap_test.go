@@ -9,6 +9,8 @@ import (
 	"sort"
 	"strings"
 	"testing"
+
+	"posthaste/internal/testpeers"
 )
 
 // dir is a configuration directory with the files given, name and content.
@@ -299,4 +301,60 @@ func sorted(text string) string {
 	}
 	sort.Strings(lines)
 	return strings.Join(lines, "\n")
+}
+
+// A table that only Postfix has built is asked, listed, added to and deleted from: what was
+// in it stays, and its file is as it was.
+func TestBuiltByPostfix(t *testing.T) {
+	t.Parallel()
+	original := testpeers.Program(t, "postmap")
+	for _, kind := range []string{"hash", "btree", "lmdb"} {
+		d := dir(t, "t", "a one\nb two\nc three\n")
+		if out, err := exec.Command(original, "-c", d, kind+":"+d+"/t").CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		theirs := map[string]string{"hash": "/t.db", "btree": "/t.db", "lmdb": "/t.lmdb"}[kind]
+		before, err := os.ReadFile(d + theirs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list := func() string {
+			t.Helper()
+			out, errs, status := in(d, "", "postmap", "-s", kind+":%/t")
+			if status != 0 || errs != "" {
+				t.Errorf("%s: -s: %d %q", kind, status, errs)
+			}
+			lines := strings.Split(strings.TrimSpace(out), "\n")
+			sort.Strings(lines)
+			return strings.ReplaceAll(strings.Join(lines, "|"), "\t", " ")
+		}
+		if out, errs, status := in(d, "", "postmap", "-q", "B", kind+":%/t"); out != "two\n" || errs != "" || status != 0 {
+			t.Errorf("%s: -q: %q %q %d", kind, out, errs, status)
+		}
+		if got := list(); got != "a one|b two|c three" {
+			t.Errorf("%s: -s: %s", kind, got)
+		}
+		if _, errs, status := in(d, "", "postmap", "-d", "b", kind+":%/t"); errs != "" || status != 0 {
+			t.Errorf("%s: -d: %q %d", kind, errs, status)
+		}
+		if got := list(); got != "a one|c three" {
+			t.Errorf("%s: after -d: %s", kind, got)
+		}
+		if err := os.Remove(d + "/t.phdb"); err != nil {
+			t.Fatal(err)
+		}
+		if _, errs, status := in(d, "e five\n", "postmap", "-i", kind+":%/t"); errs != "" || status != 0 {
+			t.Errorf("%s: -i: %q %d", kind, errs, status)
+		}
+		if got := list(); got != "a one|b two|c three|e five" {
+			t.Errorf("%s: after -i: %s", kind, got)
+		}
+		if after, err := os.ReadFile(d + theirs); err != nil || !bytes.Equal(before, after) {
+			t.Errorf("%s: Postfix's file is changed, %v", kind, err)
+		}
+	}
+	d := dir(t)
+	if _, errs, status := in(d, "", "postmap", "-d", "b", "hash:%/t"); status != 1 || !strings.Contains(errs, "t.phdb: no such file") {
+		t.Errorf("-d in a table that is not there: %q %d", errs, status)
+	}
 }

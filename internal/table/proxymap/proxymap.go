@@ -1,5 +1,5 @@
 // Package proxymap is the service that asks databases for all others: tables
-// of the types ldap, mysql, pgsql and sqlite, with or without "proxy:" before
+// of the types ldap, memcache, mongodb, mysql, pgsql and sqlite, with or without "proxy:" before
 // them. One process holds the connections, a few for each table, whatever the
 // number of clients.
 //
@@ -108,7 +108,7 @@ func named(cfg *config.Config) []string {
 	for _, name := range append(cfg.Names(), "local_recipient_maps") {
 		add(cfg.Value(name))
 	}
-	services, err := config.LoadMaster(cfg.Dir(), cfg)
+	services, _, err := config.LoadMaster(cfg.Dir(), cfg)
 	if err == nil { // else master would not have started us
 		for _, s := range services {
 			for _, o := range s.Overrides() {

@@ -43,6 +43,9 @@ import (
 	"unicode/utf8"
 )
 
+// MaxAnswer bounds what a server may say to one question, in octets.
+const MaxAnswer = 16 << 20
+
 // Askable says whether key, which comes from anybody, may be made part of a query.
 func Askable(key string) bool {
 	return key != "" && utf8.ValidString(key) && strings.IndexByte(key, 0) < 0

@@ -2,6 +2,7 @@ package sqltable
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"database/sql"
@@ -84,6 +85,9 @@ func mysqlSettings(s *query.Settings, o table.Options) (*mysqlOptions, error) {
 	opt := &mysqlOptions{cfg: mysql.NewConfig(), socket: defaultSocket}
 	c := opt.cfg
 	c.Logger = &mysql.NopLogger{} // what goes wrong is in the error
+	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return bound(new(net.Dialer).DialContext(ctx, network, addr))
+	}
 	file := make(map[string]string)
 	if name := s.Text("", "option_file"); name != "" {
 		var err error

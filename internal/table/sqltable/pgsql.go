@@ -56,6 +56,10 @@ func openPostgreSQL(s *query.Settings, t *sqlTable, _ table.Options) (*hosts, er
 			cc.Fallbacks[i].Host, cc.Fallbacks[i].Port = cc.Host, cc.Port
 		}
 		cc.ConnectTimeout = t.timeout
+		dial := cc.DialFunc
+		cc.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return bound(dial(ctx, network, addr))
+		}
 		cc.RuntimeParams["client_encoding"] = encoding
 		cc.RuntimeParams["standard_conforming_strings"] = "on"
 		cc.RuntimeParams["application_name"] = "posthaste"

@@ -57,10 +57,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/lockstep"
 	"posthaste/internal/table"
 	"posthaste/internal/table/query"
 )
@@ -169,3 +171,11 @@ func (t *sqlTable) Pattern() bool { return false }
 
 // Close implements table.Table.
 func (t *sqlTable) Close() error { return t.hosts.close() }
+
+// bound bounds what a server says to one question on a connection.
+func bound(nc net.Conn, err error) (net.Conn, error) {
+	if err != nil {
+		return nil, err
+	}
+	return lockstep.Bound(nc, query.MaxAnswer), nil
+}

@@ -111,7 +111,7 @@ func (t *Table) sweepDaily(now time.Time) {
 // are too many. Other processes may be at it too: what has gone already has
 // gone, and what has changed meanwhile is in use.
 func (t *Table) sweep(now time.Time, files int, octets int64) error {
-	list, err := fs.ReadDir(t.dir.FS(), ".")
+	list, err := t.dir.ReadDir(".")
 	if err != nil {
 		return err
 	}

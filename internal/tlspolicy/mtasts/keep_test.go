@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"posthaste/internal/resolver/fakezone"
+	"posthaste/internal/statedir"
 )
 
 // kept lists a directory.
@@ -103,7 +104,7 @@ func TestSweep(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		root, err := os.OpenRoot(dir)
+		root, err := statedir.Open(dir)
 		if err != nil {
 			t.Fatal(err)
 		}

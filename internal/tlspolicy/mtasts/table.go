@@ -42,7 +42,6 @@ import (
 	"mime"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -74,7 +73,7 @@ type Options struct {
 // Table is the table mta-sts:. It may be used concurrently.
 type Table struct {
 	opt   Options
-	dir   *os.Root // nil: policies are kept in memory alone
+	dir   *statedir.Dir // nil: policies are kept in memory alone
 	slots chan struct{}
 	spare chan struct{} // slots of renewals
 	wg    sync.WaitGroup

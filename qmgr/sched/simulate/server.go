@@ -104,14 +104,9 @@ func (r *run) serve(c *conn, d time.Duration) {
 
 // giveUp is the client's time limit: it could not connect, or was not greeted.
 func (r *run) giveUp(c *conn, reason string) {
-	s := c.srv
-	for i, o := range s.backlog {
-		if o == c {
-			s.backlog = append(s.backlog[:i], s.backlog[i+1:]...)
-			break
-		}
-	}
-	s.sessions--
+	// What waits to be accepted goes on to take a place there: a system keeps a
+	// connection that the client has closed until a process accepts it.
+	c.srv.sessions--
 	r.report.Timeouts++
 	r.fail(c, reason)
 }
@@ -123,10 +118,13 @@ func (r *run) hangUp(c *conn) {
 	s.sessions--
 	s.serving--
 	delete(r.agents, c.agent)
-	if len(s.backlog) > 0 {
+	for len(s.backlog) > 0 {
 		next := s.backlog[0]
 		s.backlog = append(s.backlog[:0], s.backlog[1:]...)
-		r.accept(next)
+		if !next.over {
+			r.accept(next)
+			return
+		} // else the process finds the client gone, and takes the next one
 	}
 }
 
@@ -151,11 +149,17 @@ func (r *run) served(c *conn) {
 	}
 	kind := r.kindOf(r.busy[c.entry].Transport)
 	store := r.busy[c.entry].Cache&sched.CacheStore != 0
-	res.Hungry = kind.cache && store && r.clock-c.opened < kind.reuse
+	res.Hungry = kind.cache && store && !r.aged(c, kind.reuse)
 	entry, rcpts := c.entry, c.rcpts
 	c.entry, c.rcpts = 0, nil
 	if !res.Hungry {
 		r.hangUp(c)
 	}
 	r.done(entry, rcpts, res)
+}
+
+// aged says whether a session has been used for as long as it may. Postfix counts
+// whole seconds, and ends a session when the last of them is over.
+func (r *run) aged(c *conn, limit time.Duration) bool {
+	return r.clock.Truncate(time.Second)-c.opened.Truncate(time.Second) > limit
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"posthaste/internal/feedback"
 	"posthaste/internal/mail"
 	"posthaste/qmgr/sched"
 )
@@ -223,8 +224,8 @@ func (w *workload) qmgrSetting(k, v string) error {
 	return errUnknown
 }
 
-func setFeedback(p *sched.Feedback, v string) (err error) {
-	*p, err = sched.ParseFeedback(v)
+func setFeedback(p *feedback.Feedback, v string) (err error) {
+	*p, err = feedback.Parse(v)
 	return err
 }
 
@@ -243,13 +244,14 @@ func (k *agentKind) setting(name, v string) error {
 		"recipient_limit":                             &c.RecipientLimit,
 		"extra_recipient_limit":                       &c.ExtraRecipientLimit,
 		"recipient_refill_limit":                      &c.RefillLimit,
-		"agents_per_thread":                           &c.AgentsPerThread,
+		"thread_agents":                               &c.AgentsPerThread,
+		"thread_quantum":                              &c.ThreadQuantum,
 	}
 	times := map[string]*time.Duration{
 		"destination_rate_delay": &c.DestinationRateDelay,
 		"transport_rate_delay":   &c.TransportRateDelay,
 		"recipient_refill_delay": &c.RefillDelay,
-		"idlemax":                &c.IdleMax,
+		"idle_agent_time":        &c.IdleMax,
 		"reuse":                  &k.reuse,
 	}
 	switch {

@@ -11,18 +11,18 @@ import (
 	"posthaste/internal/agent"
 	"posthaste/internal/config"
 	"posthaste/internal/mail"
+	"posthaste/internal/rights"
 	"posthaste/internal/table/postmap"
-	"posthaste/local/rights"
 	"posthaste/local/users"
 	"posthaste/local/virtual"
 )
 
 var block = regexp.MustCompile("(?ms)^```(\\S+)\n(.*?)^```$")
 
-// TestSiteExample delivers by the files of docs/site.md.
-func TestSiteExample(t *testing.T) {
+// TestMailboxesExample delivers by the files of docs/mailboxes.md.
+func TestMailboxesExample(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/site.md")
+	page, err := os.ReadFile("../docs/mailboxes.md")
 	if err != nil {
 		t.Fatal(err)
 	}

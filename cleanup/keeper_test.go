@@ -1,0 +1,237 @@
+package cleanup
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/spool"
+	"posthaste/internal/submit"
+	"posthaste/internal/vfs"
+)
+
+// kept is a keeper with a spool on a disk that fails when it is told to, behind a socket.
+type kept struct {
+	*keeper
+	failing atomic.Bool
+	opened  atomic.Int64
+	log     *logText
+	socket  string
+}
+
+func newKept(t *testing.T) *kept {
+	disk := vfs.NewMem(512)
+	k := &kept{log: new(logText), socket: filepath.Join(t.TempDir(), "s")}
+	logger := maillog.New("postfix/cleanup", maillog.NewWriter(k.log, maillog.Format(0)))
+	k.log.l = logger
+	core := newCore(t, "", func(string) {})
+	faulty := &vfs.Faulty{FS: disk, Hook: func(op vfs.Op) error {
+		if k.failing.Load() && (op.Kind == vfs.OpWrite || op.Kind == vfs.OpSync) {
+			return &fs.PathError{Op: op.Kind.String(), Path: op.Name, Err: syscall.EIO}
+		}
+		return nil
+	}}
+	k.keeper = &keeper{log: logger, used: func() {},
+		lend: func(ctx context.Context, s *ipc.Server, drain time.Duration) error {
+			os.Remove(k.socket)
+			l, err := net.Listen("unix", k.socket)
+			if err != nil {
+				return err
+			}
+			return s.Serve(ctx, l, drain)
+		},
+		open: func() (*spool.Spool, error) {
+			k.opened.Add(1)
+			return spool.Open(spool.Options{FS: faulty, Dir: "spool", SegmentSize: 64 << 10})
+		},
+		server: func(sp *spool.Spool) *Server {
+			return NewServer(t.Context(), ServerOptions{Core: core, Spool: sp, Log: logger, Token: func() bool { return true }, BufferLimit: 1 << 20})
+		}}
+	return k
+}
+
+// send brings a message, and gives the code of the answer; 0: there was none.
+func (k *kept) send(t *testing.T, c *submit.Client) int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	id, err := c.NewID(ctx, time.Now())
+	if err != nil {
+		return 0
+	}
+	m := c.Open(&mail.Envelope{ID: id, Arrival: time.Now(), Sender: "a@from.test", Recipients: []mail.Recipient{{Address: "b@to.test"}}}, submit.Options{})
+	m.Write([]byte("Subject: x\r\n\r\nx\r\n"))
+	reply, err := m.Commit(ctx)
+	if errors.Is(err, submit.ErrInDoubt) {
+		return 451 // what the client is told
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply.Code
+}
+
+func (k *kept) messages() (n int) {
+	sp := k.spool.Load()
+	for range sp.Entries {
+		n++
+	}
+	return n
+}
+
+// A spool that breaks is opened again, as soon as that can be done, and mail is
+// refused until then, not kept waiting. Nothing that was acknowledged is missing.
+func TestKeeperOpensAgain(t *testing.T) {
+	t.Parallel()
+	k := newKept(t)
+	k.failing.Store(true) // from the start
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- k.run(ctx) }()
+	conn := ipc.NewClient(k.socket, nil)
+	defer conn.Close()
+	c := submit.New(conn)
+	defer c.Close()
+	if _, err := c.NewID(t.Context(), time.Now()); err == nil || !strings.Contains(err.Error(), "the queue cannot be used now") {
+		t.Errorf("a queue ID without a queue: %v", err)
+	}
+	taken := 0
+	for round := range 3 {
+		k.failing.Store(false)
+		for limit := time.Now().Add(30 * time.Second); ; {
+			if k.send(t, c) == 250 {
+				break
+			}
+			if time.Now().After(limit) {
+				t.Fatal("no mail is taken")
+			}
+			time.Sleep(time.Millisecond)
+		}
+		taken++
+		if got := k.messages(); got < taken {
+			t.Fatalf("round %d: %d messages, %d were acknowledged", round, got, taken)
+		}
+		k.failing.Store(true)
+		tries := k.opened.Load()
+		for k.opened.Load() < tries+2 { // it breaks, and cannot be opened
+			if code := k.send(t, c); code/100 == 2 {
+				t.Fatalf("acknowledged by a disk that fails")
+			}
+		}
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Errorf("at the end: %v", err)
+	}
+	if got := k.log.String(); strings.Count(got, "error: the queue cannot be written any more, and is opened again: ") != 3 ||
+		!strings.Contains(got, "error: the queue cannot be opened, mail is refused for now: ") {
+		t.Errorf("log: %s", got)
+	}
+}
+
+// What time does not mend ends the process.
+func TestKeeperGivesUp(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []error{fs.ErrPermission, errors.New("the format is of a later version")} {
+		k := newKept(t)
+		k.open = func() (*spool.Spool, error) { return nil, fault }
+		if err := k.run(t.Context()); !errors.Is(err, fault) {
+			t.Errorf("%v: %v", fault, err)
+		}
+	}
+}
+
+// Postmaster is told of damage while the spool is served, and the next start does not
+// tell it again.
+func TestKeeperTellsDamage(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "spool")
+	k := newKept(t)
+	k.open = func() (*spool.Spool, error) { return spool.Open(spool.Options{Dir: dir, SegmentSize: 64 << 10}) }
+	told := make(chan string, 4)
+	var c *submit.Client
+	k.tell = func(_ context.Context, report string) {
+		if k.send(t, c) != 250 {
+			t.Error("no mail is taken while postmaster is told")
+		}
+		told <- report
+	}
+	life := func(during func()) {
+		conn := ipc.NewClient(k.socket, nil)
+		defer conn.Close()
+		c = submit.New(conn)
+		defer c.Close()
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- k.run(ctx) }()
+		during()
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	life(func() {
+		for limit := time.Now().Add(30 * time.Second); k.send(t, c) != 250; {
+			if time.Now().After(limit) {
+				t.Fatal("no mail is taken")
+			}
+			time.Sleep(time.Millisecond)
+		}
+		for range 3 {
+			k.send(t, c)
+		}
+	})
+	names, err := filepath.Glob(filepath.Join(dir, "seg", "*.seg"))
+	if err != nil || len(names) == 0 {
+		t.Fatal(names, err)
+	}
+	damaged := 0
+	for _, name := range names {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i+8 < len(b); i += 8 {
+			if string(b[i:i+4]) == "PHR1" && b[i+4] == 1 {
+				b[i+80] ^= 0xff // in the metadata of a MSG
+				damaged++
+				break
+			}
+		}
+		if err := os.WriteFile(name, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if damaged == 0 {
+		t.Fatal("no message was found to damage")
+	}
+	life(func() {
+		select {
+		case report := <-told:
+			if report == "" {
+				t.Error("an empty report")
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("postmaster was not told")
+		}
+	})
+	life(func() {
+		for k.send(t, c) != 250 {
+			time.Sleep(time.Millisecond)
+		}
+	})
+	if len(told) > 0 {
+		t.Errorf("told once more: %s", <-told)
+	}
+}

@@ -1,0 +1,43 @@
+package advice
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"posthaste/internal/config"
+	"posthaste/internal/spool"
+)
+
+// Room says why the queue's file system has no room for a queue to begin with. A queue
+// that is there already lives on the room that it has.
+func Room(cfg *config.Config) error {
+	free, err := freeBytes(queueDisk(cfg))
+	if err != nil {
+		return nil // the check of the directories says so
+	}
+	return room(cfg, free)
+}
+
+// queueDisk is a directory on the file system that the queue is on.
+func queueDisk(cfg *config.Config) string {
+	queue := cfg.String("queue_directory")
+	if dir := filepath.Join(queue, spool.Subdir); exists(dir) {
+		return dir
+	}
+	return queue
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+func room(cfg *config.Config, free int64) error {
+	queue, segment := cfg.String("queue_directory"), cfg.Bytes("spool_segment_size")
+	if there, _ := filepath.Glob(filepath.Join(queue, spool.Subdir, "seg", "*.seg")); len(there) > 0 || free >= segment {
+		return nil
+	}
+	return fmt.Errorf("the file system of %s has %d bytes free, and a new queue begins with a segment of %d: free some space, "+
+		"have queue_directory on a larger file system, or lower spool_segment_size", queue, free, segment)
+}

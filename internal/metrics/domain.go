@@ -1,0 +1,95 @@
+package metrics
+
+import (
+	"strings"
+
+	"posthaste/internal/dsn"
+)
+
+// Domains are chosen by who sends mail, and there may be millions. The first
+// few have a name at once; after that a domain gets one when it has had its
+// share of a stretch of deliveries. A name is never taken away, since its
+// counter must not go back.
+
+const (
+	// freeNames have a name without more ado.
+	freeNames = 50
+	// maxNames bounds how many have one.
+	maxNames = 200
+	// stretch is how many deliveries a stretch has, and share how many of them
+	// make a name.
+	stretch = 10000
+	share   = stretch / 200
+)
+
+// names are the domains that have a name, and those that may get one.
+type names struct {
+	known   map[string]bool
+	waiting map[string]int // at most stretch
+	seen    int            // deliveries of this stretch
+}
+
+// name is the label value for a domain.
+func (n *names) name(domain string) string {
+	domain = strings.ToLower(domain)
+	if len(domain) > maxLabel {
+		return Other
+	}
+	if n.known[domain] {
+		return domain
+	}
+	if n.known == nil {
+		n.known, n.waiting = make(map[string]bool), make(map[string]int)
+	}
+	if n.seen++; n.seen > stretch {
+		clear(n.waiting)
+		n.seen = 0
+	}
+	if len(n.known) >= freeNames {
+		if len(n.known) >= maxNames {
+			return Other
+		}
+		n.waiting[strings.Clone(domain)]++
+		if n.waiting[domain] < share {
+			return Other
+		}
+		delete(n.waiting, domain)
+	}
+	n.known[strings.Clone(domain)] = true
+	return domain
+}
+
+// addDomain counts a delivery by the recipient's domain.
+func (s *Set) addDomain(domain, status string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.add(makeKey(DomainDeliveries, []string{s.names.name(domain), status}), 1)
+}
+
+// domainOf is what is behind an address's last @, or "local" for an address without one.
+func domainOf(addr string) string {
+	if i := strings.LastIndexByte(addr, '@'); i >= 0 {
+		return addr[i+1:]
+	}
+	return "local"
+}
+
+func replyClass(class uint8) string {
+	switch class {
+	case 2:
+		return "2xx"
+	case 4:
+		return "4xx"
+	case 5:
+		return "5xx"
+	}
+	return ""
+}
+
+// statusCode is a status code as a label: peers may send any.
+func statusCode(s dsn.Status) string {
+	if s.Subject > 7 || s.Detail > 30 {
+		return Other
+	}
+	return s.String()
+}

@@ -1,0 +1,163 @@
+// Package queuelist prints messages of the queue for the tools: as mailq does, and as
+// postqueue -j does.
+package queuelist
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
+)
+
+const listHeader = "----Queue ID----- --Size-- ---Arrival Time---- --Sender/Recipient------\n"
+
+// A Text prints messages as people know them from mailq. It may not be used
+// concurrently. Errors are the writer's.
+type Text struct {
+	W        *bufio.Writer
+	Messages int64
+	Octets   int64
+}
+
+// Add prints one message.
+func (t *Text) Add(it *proto.Item) {
+	if t.Messages == 0 {
+		io.WriteString(t.W, listHeader)
+	} else {
+		io.WriteString(t.W, "\n")
+	}
+	t.Messages++
+	t.Octets += it.Size
+	writeItem(t.W, it)
+}
+
+// End prints the totals.
+func (t *Text) End() {
+	switch t.Messages {
+	case 0:
+		io.WriteString(t.W, "Mail queue is empty\n")
+	case 1:
+		fmt.Fprintf(t.W, "\n-- %d Kbytes in 1 Request.\n", t.Octets/1024)
+	default:
+		fmt.Fprintf(t.W, "\n-- %d Kbytes in %d Requests.\n", t.Octets/1024, t.Messages)
+	}
+}
+
+// reasonEnd is the column that a reason's text ends in when it is short enough.
+const reasonEnd = 76
+
+// writeItem prints one message: its line, and then its recipients, those with
+// the same reason for waiting together below that reason, those without one
+// last.
+func writeItem(w io.Writer, it *proto.Item) {
+	mark := ""
+	switch it.Queue {
+	case "active":
+		mark = "*"
+	case "hold":
+		mark = "!"
+	}
+	if it.ForcedExpire {
+		mark += "#"
+	}
+	fmt.Fprintf(w, "%-17s %8d %19.19s %s\n", string(it.ID)+mark, it.Size, it.Arrival.Format("Mon Jan _2 15:04:05"),
+		external(it.Sender))
+	rcpts := slices.Clone(it.Recipients)
+	reasons := map[string]int{"": math.MaxInt} // in order of first appearance
+	for _, r := range rcpts {
+		if _, ok := reasons[r.Reason]; !ok {
+			reasons[r.Reason] = len(reasons)
+		}
+	}
+	slices.SortStableFunc(rcpts, func(a, b proto.ItemRcpt) int { return cmp.Compare(reasons[a.Reason], reasons[b.Reason]) })
+	last := ""
+	for _, r := range rcpts {
+		if r.Reason != last && r.Reason != "" {
+			fmt.Fprintf(w, "%*s(%s)\n", max(0, reasonEnd-len(r.Reason)), "", Printable(r.Reason))
+		}
+		last = r.Reason
+		fmt.Fprintf(w, "%47s%s\n", "", external(r.Address))
+	}
+}
+
+// Printable keeps what a peer said from moving the reader's terminal about.
+func Printable(s string) string { return string(maillog.AppendClean(nil, []byte(s))) }
+
+func external(addr string) string { return Printable(sender(addr)) }
+
+func sender(addr string) string {
+	if addr == "" {
+		return "MAILER-DAEMON"
+	}
+	return rfc5322.Quote(addr)
+}
+
+// JSON prints one message as one line: Postfix's fields with its names, order and
+// spacing, and what we know besides behind them.
+func JSON(w io.Writer, it *proto.Item) {
+	fmt.Fprintf(w, `{"queue_name": %s, "queue_id": %s, "arrival_time": %d, "message_size": %d, "forced_expire": %t, "sender": %s, "recipients": [`,
+		Quote(it.Queue), Quote(string(it.ID)), it.Arrival.Unix(), it.Size, it.ForcedExpire, Quote(sender(it.Sender)))
+	for i := range it.Recipients {
+		if i > 0 {
+			io.WriteString(w, ", ")
+		}
+		recipientJSON(w, &it.Recipients[i])
+	}
+	fmt.Fprintf(w, `], "attempts": %d`, it.Attempts)
+	if !it.Next.IsZero() {
+		fmt.Fprintf(w, `, "next_attempt": %d`, it.Next.Unix())
+	}
+	for _, f := range [...]struct{ name, value string }{{"client_name", it.Client}, {"client_address", it.ClientAddr}, {"sasl_username", it.SASLUser}} {
+		if f.value != "" {
+			fmt.Fprintf(w, `, "%s": %s`, f.name, Quote(f.value))
+		}
+	}
+	io.WriteString(w, "}\n")
+}
+
+func recipientJSON(w io.Writer, r *proto.ItemRcpt) {
+	io.WriteString(w, "{")
+	if r.Orig != "" && r.Orig != r.Address {
+		fmt.Fprintf(w, `"orig_address": %s, `, Quote(rfc5322.Quote(r.Orig)))
+	}
+	fmt.Fprintf(w, `"address": %s`, Quote(rfc5322.Quote(r.Address)))
+	if r.Reason != "" {
+		fmt.Fprintf(w, `, "delay_reason": %s`, Quote(r.Reason))
+	}
+	if !r.Status.IsZero() {
+		fmt.Fprintf(w, `, "dsn": "%s"`, r.Status)
+	}
+	io.WriteString(w, "}")
+}
+
+// Quote is a JSON string; bytes that are not UTF-8 become U+FFFD.
+func Quote(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case r == '\r':
+			b.WriteString(`\r`)
+		case r < 0x20 || r == 0x7f:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}

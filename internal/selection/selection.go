@@ -1,0 +1,339 @@
+// Package selection is how operators say which mail they mean: by sender,
+// recipient, domain, next hop, transport, the reply of the last attempt, age,
+// size and queue. The tools parse it, the queue manager evaluates it where the
+// queue is, and both speak of it in the same words:
+//
+//	--sender=ADDRESS       --recipient=ADDRESS    --domain=DOMAIN
+//	--nexthop=NEXTHOP      --transport=NAME       --reply=TEXT
+//	--older=TIME           --younger=TIME         --larger=SIZE
+//	--smaller=SIZE         --queue=NAME           --all-recipients
+//
+// The same name given several times means any of the values; different names
+// must all be fulfilled. Those about recipients (recipient, domain, nexthop,
+// transport, reply) must be fulfilled by one and the same recipient, of those
+// that have not got the message yet. A message is selected as soon as one
+// recipient fulfils them; with --all-recipients, when every one does.
+//
+// ADDRESS is an address, @DOMAIN, <> for the null sender, or /REGEXP/. DOMAIN and
+// NEXTHOP are described at [Destination]. TEXT is a part of the reply, in any
+// letter case, or /REGEXP/. TIME is as in main.cf (30m, 2h, 1d; seconds without
+// a letter), SIZE is octets, or has k, m or g behind it.
+//
+// The package does no I/O. A Selection may be used concurrently once it has been made.
+package selection
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// maxValues bounds how many conditions a selection has, and maxValue how many octets one has.
+	maxValues = 1000
+	maxValue  = 4096
+)
+
+// Queues are the names that --queue knows. The queue manager does not know of corrupt.
+var Queues = []string{"incoming", "active", "deferred", "hold", "corrupt"}
+
+// A condition is one word of the grammar.
+type condition struct {
+	name string
+	flag bool // it has no value
+	set  func(s *Selection, value string) error
+}
+
+var conditions = []condition{
+	{"sender", false, func(s *Selection, v string) error { return addText(&s.senders, v, parseAddress) }},
+	{"recipient", false, func(s *Selection, v string) error { return addText(&s.recipients, v, parseAddress) }},
+	{"domain", false, func(s *Selection, v string) error { return addDestination(&s.domains, v, true) }},
+	{"nexthop", false, func(s *Selection, v string) error { return addDestination(&s.nexthops, v, false) }},
+	{"transport", false, func(s *Selection, v string) error { s.transports = append(s.transports, v); return nil }},
+	{"reply", false, func(s *Selection, v string) error { return addText(&s.replies, v, parseReply) }},
+	{"older", false, func(s *Selection, v string) error { return setTime(&s.older, v) }},
+	{"younger", false, func(s *Selection, v string) error { return setTime(&s.younger, v) }},
+	{"larger", false, func(s *Selection, v string) error { return setSize(&s.larger, v) }},
+	{"smaller", false, func(s *Selection, v string) error { return setSize(&s.smaller, v) }},
+	{"queue", false, func(s *Selection, v string) error {
+		if !slices.Contains(Queues, v) {
+			return fmt.Errorf("there is no queue %q; the queues are %s", v, strings.Join(Queues, ", "))
+		}
+		s.queues = append(s.queues, v)
+		return nil
+	}},
+	{"all-recipients", true, func(s *Selection, _ string) error { s.every = true; return nil }},
+}
+
+// Names are the words of the grammar, without dashes, in the order of the documents.
+func Names() []string {
+	var names []string
+	for i := range conditions {
+		names = append(names, conditions[i].name)
+	}
+	return names
+}
+
+// Known says whether name is a word of the grammar, and whether it has a value.
+func Known(name string) (known, value bool) {
+	i := slices.IndexFunc(conditions, func(c condition) bool { return c.name == name })
+	return i >= 0, i >= 0 && !conditions[i].flag
+}
+
+// A Selection says which mail is meant. The zero value means all mail.
+type Selection struct {
+	at         time.Time // ages count from here; what came later is not meant; zero: no such bound
+	args       []string  // as it was made, for the way to the queue manager
+	senders    []matcher
+	recipients []matcher
+	domains    []Destination
+	nexthops   []Destination
+	transports []string
+	replies    []matcher
+	older      time.Duration // 0: no such condition
+	younger    time.Duration
+	larger     int64 // -1: no such condition
+	smaller    int64
+	queues     []string
+	every      bool
+}
+
+// A matcher says whether a text is meant.
+type matcher func(text string) bool
+
+// New makes a selection of all mail that was queued at now or before.
+func New(now time.Time) *Selection {
+	return &Selection{at: now, larger: -1, smaller: -1}
+}
+
+// Set adds a condition. Errors are for the operator.
+func (s *Selection) Set(name, value string) error {
+	i := slices.IndexFunc(conditions, func(c condition) bool { return c.name == name })
+	switch {
+	case i < 0:
+		return fmt.Errorf("there is no condition %q", name)
+	case len(s.args) >= maxValues:
+		return fmt.Errorf("more than %d conditions", maxValues)
+	case len(value) > maxValue:
+		return fmt.Errorf("--%s: the value is longer than %d octets", name, maxValue)
+	case value == "" && !conditions[i].flag:
+		return fmt.Errorf("--%s: the value is empty", name)
+	}
+	if err := conditions[i].set(s, value); err != nil {
+		return fmt.Errorf("--%s: %w", name, err)
+	}
+	s.args = append(s.args, name+"="+value)
+	return nil
+}
+
+// Empty says that there is no condition: all mail is meant.
+func (s *Selection) Empty() bool {
+	return !slices.ContainsFunc(s.args, func(a string) bool {
+		name, _, _ := strings.Cut(a, "=")
+		_, value := Known(name)
+		return value
+	})
+}
+
+// Encode is the selection as it goes over the wire, for [Decode].
+func (s *Selection) Encode() []string {
+	return append([]string{strconv.FormatInt(s.at.UnixMicro(), 10)}, s.args...)
+}
+
+// Decode reads what Encode has made.
+func Decode(list []string) (*Selection, error) {
+	if len(list) == 0 {
+		return nil, fmt.Errorf("a selection without a time")
+	}
+	at, err := strconv.ParseInt(list[0], 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("a selection's time: %w", err)
+	}
+	s := New(time.UnixMicro(at))
+	for _, a := range list[1:] {
+		name, value, _ := strings.Cut(a, "=")
+		if err := s.Set(name, value); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// A Message is what conditions on messages look at.
+type Message struct {
+	Queue   string
+	Created time.Time
+	Size    int64
+}
+
+// Message says whether queue, age and size are those that are meant.
+func (s *Selection) Message(m *Message) bool {
+	age := s.at.Sub(m.Created)
+	return age >= 0 && (len(s.queues) == 0 || slices.Contains(s.queues, m.Queue)) &&
+		(s.older == 0 || age > s.older) && (s.younger == 0 || age < s.younger) &&
+		(s.larger < 0 || m.Size > s.larger) && (s.smaller < 0 || m.Size < s.smaller)
+}
+
+// Queue says whether mail in the queue can be meant.
+func (s *Selection) Queue(name string) bool {
+	return len(s.queues) == 0 || slices.Contains(s.queues, name)
+}
+
+// NamesQueue says whether the queue was asked for by name.
+func (s *Selection) NamesQueue(name string) bool { return slices.Contains(s.queues, name) }
+
+// NeedsEnvelope says that sender or recipients must be known to tell.
+func (s *Selection) NeedsEnvelope() bool { return len(s.senders) > 0 || s.NeedsRecipients() }
+
+// NeedsRecipients says that Recipients must be asked.
+func (s *Selection) NeedsRecipients() bool {
+	return len(s.recipients)+len(s.domains)+len(s.replies) > 0 || s.NeedsRoute()
+}
+
+// NeedsRoute says that Transport and Nexthop of recipients must be known.
+func (s *Selection) NeedsRoute() bool { return len(s.nexthops)+len(s.transports) > 0 }
+
+// Sender says whether mail from addr is meant. The null sender is "".
+func (s *Selection) Sender(addr string) bool { return anyOf(s.senders, addr) }
+
+// Domain says whether mail for a recipient in the domain can be meant.
+func (s *Selection) Domain(domain string) bool {
+	return len(s.domains) == 0 || slices.ContainsFunc(s.domains, func(d Destination) bool { return d.Match("", "", domain) })
+}
+
+// A Recipient is what conditions on recipients look at.
+type Recipient struct {
+	Address   string
+	Original  string // before aliases; empty: the same
+	Transport string // with NeedsRoute
+	Nexthop   string // with NeedsRoute
+	Reply     string // why the last attempt failed; empty: there was none
+}
+
+// Recipients says whether a message with these recipients, all that have not
+// got it yet, is meant.
+func (s *Selection) Recipients(list []Recipient) bool {
+	if !s.NeedsRecipients() {
+		return true
+	}
+	if s.every {
+		return len(list) > 0 && !slices.ContainsFunc(list, func(r Recipient) bool { return !s.Recipient(&r) })
+	}
+	return slices.ContainsFunc(list, func(r Recipient) bool { return s.Recipient(&r) })
+}
+
+// Recipient says whether all conditions on recipients are fulfilled by r.
+func (s *Selection) Recipient(r *Recipient) bool {
+	return (anyOf(s.recipients, r.Address) || r.Original != "" && anyOf(s.recipients, r.Original)) &&
+		s.Domain(domainOf(r.Address)) &&
+		(len(s.nexthops) == 0 || slices.ContainsFunc(s.nexthops, func(d Destination) bool { return d.Match(r.Transport, r.Nexthop, "") })) &&
+		(len(s.transports) == 0 || slices.Contains(s.transports, r.Transport)) &&
+		anyOf(s.replies, r.Reply)
+}
+
+// anyOf says whether one of the matchers matches, or there is none.
+func anyOf(list []matcher, text string) bool {
+	return len(list) == 0 || slices.ContainsFunc(list, func(m matcher) bool { return m(text) })
+}
+
+func domainOf(addr string) string { return addr[strings.LastIndexByte(addr, '@')+1:] }
+
+func addText(list *[]matcher, value string, parse func(string) (matcher, error)) error {
+	m, err := parse(value)
+	if err == nil {
+		*list = append(*list, m)
+	}
+	return err
+}
+
+func addDestination(list *[]Destination, value string, domain bool) error {
+	d, err := ParseDestination(value)
+	if err == nil && domain && (d.transport != "" || strings.HasPrefix(d.name, "[")) {
+		err = fmt.Errorf("%q is not a domain; --nexthop is for next hops", value)
+	}
+	if err == nil {
+		*list = append(*list, d)
+	}
+	return err
+}
+
+// pattern is the matcher of /REGEXP/; ok is false for another text.
+func pattern(value string) (m matcher, ok bool, err error) {
+	if len(value) < 2 || value[0] != '/' || value[len(value)-1] != '/' {
+		return nil, false, nil
+	}
+	re, err := regexp.Compile("(?i)" + value[1:len(value)-1])
+	if err != nil {
+		return nil, true, err
+	}
+	return re.MatchString, true, nil
+}
+
+func parseAddress(value string) (matcher, error) {
+	if m, ok, err := pattern(value); ok {
+		return m, err
+	}
+	switch {
+	case value == "<>" || strings.EqualFold(value, "mailer-daemon"):
+		return func(text string) bool { return text == "" }, nil
+	case value[0] == '@':
+		return func(text string) bool {
+			at := strings.LastIndexByte(text, '@')
+			return at >= 0 && strings.EqualFold(text[at:], value)
+		}, nil
+	}
+	value = strings.TrimSuffix(strings.TrimPrefix(value, "<"), ">")
+	return func(text string) bool { return strings.EqualFold(text, value) }, nil
+}
+
+func parseReply(value string) (matcher, error) {
+	if m, ok, err := pattern(value); ok {
+		return m, err
+	}
+	value = strings.ToLower(value)
+	return func(text string) bool { return strings.Contains(strings.ToLower(text), value) }, nil
+}
+
+// ParseTime reads a time span as in main.cf: 30m, 2h, 1d, 1w, and seconds
+// without a letter.
+func ParseTime(value string) (time.Duration, error) {
+	units := map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour, 'w': 7 * 24 * time.Hour}
+	unit, digits := time.Second, value
+	if n := len(value); n > 0 && units[value[n-1]] != 0 {
+		unit, digits = units[value[n-1]], value[:n-1]
+	}
+	n, err := strconv.ParseUint(digits, 10, 31)
+	if err != nil || n == 0 || time.Duration(n) > 100*365*24*time.Hour/unit {
+		return 0, fmt.Errorf("%q is not a time such as 30m, 2h or 1d", value)
+	}
+	return time.Duration(n) * unit, nil
+}
+
+func setTime(d *time.Duration, value string) (err error) {
+	if *d != 0 {
+		return fmt.Errorf("given twice")
+	}
+	*d, err = ParseTime(value)
+	return err
+}
+
+func setSize(p *int64, value string) error {
+	if *p >= 0 {
+		return fmt.Errorf("given twice")
+	}
+	shift, digits := 0, value
+	if n := len(value); n > 0 {
+		if i := strings.IndexByte("kmg", value[n-1]|0x20); i >= 0 {
+			shift, digits = 10*(i+1), value[:n-1]
+		}
+	}
+	n, err := strconv.ParseUint(digits, 10, 63)
+	if err != nil || n > 1<<62>>shift {
+		return fmt.Errorf("%q is not a size such as 500k or 20m", value)
+	}
+	*p = int64(n << shift)
+	return nil
+}

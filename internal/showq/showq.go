@@ -1,0 +1,148 @@
+// Package showq is the showq service: whoever connects to its socket, public/showq, gets the
+// mail queue in the form that Postfix's showq(8) has since release 3.0. It is for programs
+// that read that socket, such as prometheus-postfix-exporter; postqueue(1) asks the queue manager.
+//
+// What is said is a list of attributes, each a name and a value with a zero byte after both;
+// an empty name ends a group. The first group is the name of the protocol. Then each message has
+// one: queue_name, queue_id, time, size, forced_expire and sender, and for each recipient
+// recipient and reason. An empty group ends the list.
+//
+// Messages in maildrop are listed first. While the queue manager is down the service waits for it.
+//
+// # Security
+//
+// It runs as mail_owner. Who may connect is who may search the directory public: root, the
+// mail owner, and members of setgid_group. A client that does not read is given up after a
+// minute. Nothing that a client says is read.
+//
+// # Parameters
+//
+// queue_service_name.
+package showq
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"strconv"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/service"
+	"posthaste/internal/spooltool/cli"
+)
+
+// patience is how long a client may let us wait, and how long the queue manager
+// may take to begin.
+const patience = time.Minute
+
+// Spec declares the service.
+func Spec() service.Spec {
+	return service.Spec{Process: "showq", Rank: service.Intake, Sandbox: service.Plain, Frugal: true, Run: run}
+}
+
+func run(ctx context.Context, env *service.Env) error {
+	client := ipc.NewClient(env.Public(env.Config.String("queue_service_name")), nil)
+	defer client.Close()
+	return env.ServeConns(ctx, func(ctx context.Context, conn net.Conn) {
+		defer conn.Close()
+		if err := serve(ctx, client, conn); err != nil {
+			env.Log.Warning("the queue cannot be listed to the end: %v", err)
+		}
+	})
+}
+
+// serve lists the queue to one client.
+func serve(ctx context.Context, client *ipc.Client, conn net.Conn) error {
+	began, cancel := context.WithTimeout(ctx, patience)
+	manager, err := client.Conn(began)
+	cancel()
+	if err != nil {
+		return err
+	}
+	w := writer{Writer: bufio.NewWriter(patient{conn})}
+	w.attribute("protocol", "mail_queue_list_protocol")
+	w.end()
+	more := true
+	each := func(it *proto.Item) bool {
+		w.item(it)
+		more = w.err == nil && ctx.Err() == nil
+		return more
+	}
+	// The process is in the queue directory, which may be all that it sees.
+	if err = cli.DroppedIn("maildrop", each); err == nil && more {
+		err = cli.Each(ctx, manager, false, each)
+	}
+	if err != nil || w.err != nil {
+		return err // a client that has enough is no failure
+	}
+	w.end()
+	_ = w.Flush() // as above
+	return nil
+}
+
+// patient gives up what takes too long to be read.
+type patient struct{ net.Conn }
+
+func (p patient) Write(b []byte) (int, error) {
+	if err := p.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+		return 0, err
+	}
+	return p.Conn.Write(b)
+}
+
+// A writer writes attributes. Its error is the first one.
+type writer struct {
+	*bufio.Writer
+	err error
+}
+
+func (w *writer) text(s string) {
+	for i := range len(s) {
+		if s[i] == 0 { // it would end the value
+			s = s[:i]
+			break
+		}
+	}
+	if _, err := w.WriteString(s); err != nil {
+		w.err = err
+	}
+	w.end()
+}
+
+func (w *writer) attribute(name, value string) {
+	w.text(name)
+	w.text(value)
+}
+
+// end ends a group.
+func (w *writer) end() {
+	if err := w.WriteByte(0); err != nil {
+		w.err = err
+	}
+}
+
+// item writes a message.
+func (w *writer) item(it *proto.Item) {
+	w.attribute("queue_name", it.Queue)
+	w.attribute("queue_id", string(it.ID))
+	w.attribute("time", strconv.FormatInt(it.Arrival.Unix(), 10))
+	w.attribute("size", strconv.FormatInt(it.Size, 10))
+	expire := "0"
+	if it.ForcedExpire {
+		expire = "1"
+	}
+	w.attribute("forced_expire", expire)
+	sender := "MAILER-DAEMON"
+	if it.Sender != "" {
+		sender = rfc5322.Quote(it.Sender)
+	}
+	w.attribute("sender", sender)
+	for _, r := range it.Recipients {
+		w.attribute("recipient", rfc5322.Quote(r.Address))
+		w.attribute("reason", r.Reason)
+	}
+	w.end()
+}

@@ -1,0 +1,73 @@
+//go:build !spoolplant
+
+package spool
+
+import (
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"unsafe"
+)
+
+// goTool runs the go command, without which a test is skipped.
+func goTool(t *testing.T, args ...string) string {
+	t.Helper()
+	tool, err := exec.LookPath("go")
+	if err != nil {
+		t.Skipf("SKIPPED, NOT PROVED HERE: %v", err)
+	}
+	out, err := exec.Command(tool, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// TestPlanted runs the test of that name in a build that can have faults planted.
+func TestPlanted(t *testing.T) {
+	t.Parallel()
+	out := goTool(t, "test", "-tags", "spoolplant", "-count=1", "-v", "-run", "^TestPlanted$", ".")
+	if n := strings.Count(out, "    --- PASS: TestPlanted/"); n != int(numFaults)-1 {
+		t.Errorf("%d of %d faults were found:\n%s", n, numFaults-1, out)
+	}
+}
+
+// TestNothingPlanted holds the program that is installed against one that can have
+// faults planted: no symbol is left that has to do with them, and no branch can be,
+// since there is nothing that it could look at.
+func TestNothingPlanted(t *testing.T) {
+	t.Parallel()
+	if n := unsafe.Sizeof(planter{}); n != 0 {
+		t.Errorf("what says which fault is planted takes %d octets", n)
+	}
+	dir := t.TempDir()
+	symbols := func(name string, flags ...string) (planted []string, flush int) {
+		bin := filepath.Join(dir, name)
+		goTool(t, append(append([]string{"build"}, flags...), "-o", bin, "posthaste/cmd/posthaste")...)
+		nm := goTool(t, "tool", "nm", "-size", bin)
+		m := regexp.MustCompile(`(?m)^ *[0-9a-f]+ +([0-9]+) [tT] posthaste/internal/spool\.\(\*engine\)\.flush$`).FindStringSubmatch(nm)
+		if m == nil {
+			t.Fatalf("%s: there is no (*engine).flush", name)
+		}
+		flush, err := strconv.Atoi(m[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return regexp.MustCompile(`posthaste/internal/spool\S*([Pp]lant|[Ff]ault)\S*`).FindAllString(nm, -1), flush
+	}
+	none, small := symbols("product")
+	some, large := symbols("planted", "-tags", "spoolplant")
+	if len(none) > 0 {
+		t.Errorf("left in the product: %q", none)
+	}
+	if len(some) == 0 {
+		t.Error("nothing is found in a build that has them: the test proves nothing")
+	}
+	if small >= large {
+		t.Errorf("(*engine).flush takes %d octets in the product and %d with faults: the branches are in it", small, large)
+	}
+	t.Logf("with faults: %d symbols more; (*engine).flush takes %d octets and not %d", len(some), large, small)
+}

@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/proto"
+	"posthaste/internal/selection"
+	"posthaste/internal/spool"
+)
+
+// SelectionUsage says which conditions there are, for usage texts.
+const SelectionUsage = "[--sender=ADDRESS] [--recipient=ADDRESS] [--domain=DOMAIN] [--nexthop=NEXTHOP] [--transport=NAME] [--reply=TEXT] " +
+	"[--older=TIME] [--younger=TIME] [--larger=SIZE] [--smaller=SIZE] [--queue=NAME] [--all-recipients] [--dry-run]"
+
+// TakeSelection takes the long options off a command line: conditions of
+// package selection, and --dry-run. Values are in the same word, behind "=", or
+// in the next. What stands behind "--" is left alone.
+func TakeSelection(args []string, now time.Time) (where *selection.Selection, dry bool, rest []string, err error) {
+	where = selection.New(now)
+	for i := 0; i < len(args); i++ {
+		word, long := strings.CutPrefix(args[i], "--")
+		switch {
+		case !long:
+			rest = append(rest, args[i])
+			continue
+		case word == "":
+			return where, dry, append(rest, args[i:]...), nil
+		case word == "dry-run":
+			dry = true
+			continue
+		}
+		name, value, given := strings.Cut(word, "=")
+		known, wants := selection.Known(name)
+		switch {
+		case !known:
+			return where, dry, nil, Errorf(ExitUsage, "there is no option --%s; there is %s", name, SelectionUsage)
+		case !wants && given:
+			return where, dry, nil, Errorf(ExitUsage, "--%s has no value", name)
+		case wants && !given:
+			if i++; i == len(args) {
+				return where, dry, nil, Errorf(ExitUsage, "--%s: there is no value", name)
+			}
+			value = args[i]
+		}
+		if err := where.Set(name, value); err != nil {
+			return where, dry, nil, Errorf(ExitUsage, "%w", err)
+		}
+	}
+	return where, dry, rest, nil
+}
+
+// Messages is a number of messages in words.
+func Messages(n int) string {
+	if n == 1 {
+		return "1 message"
+	}
+	return fmt.Sprintf("%d messages", n)
+}
+
+// Select has q carried out on the whole queue, or on q's IDs, and calls f with
+// what came of each page. What is kept in memory does not depend on the length
+// of the queue. The error of a page that was not carried out in full comes
+// after f has seen that page.
+func Select(ctx context.Context, conn *ipc.Conn, q *proto.Select, f func(*proto.SelectReply) error) error {
+	missed := 0
+	for first := true; first || q.Cursor != 0; first = false {
+		var reply proto.SelectReply
+		if err := conn.Call(ctx, q, &reply); err != nil {
+			return Errorf(ExitUnavailable, "ask the queue manager: %w", err)
+		}
+		if reply.Refused != "" {
+			return Errorf(ExitUnavailable, "%s", reply.Refused)
+		}
+		if err := f(&reply); err != nil {
+			return err
+		}
+		if len(reply.Failed) > 0 {
+			return Errorf(ExitUnavailable, "%s", strings.Join(reply.Failed, "; "))
+		}
+		missed += reply.Missed
+		q.Cursor = reply.Next
+	}
+	if missed > 0 {
+		return Errorf(ExitTemp, "%s changed again and again while they were looked at, and were left alone: try again", Messages(missed))
+	}
+	return nil
+}
+
+// Selected calls f for each message that is meant, until f returns false. conn
+// is nil while the mail system is down: the spool is read then, and where mail
+// goes cannot be told.
+func (q *Queue) Selected(ctx context.Context, conn *ipc.Conn, where *selection.Selection, warn func(string, ...any), f func(*proto.Item) bool) error {
+	more := true
+	corrupt := func(it *proto.Item) bool {
+		if it.Queue == spool.Corrupt.String() && Meant(where, it) {
+			more = f(it)
+		}
+		return more
+	}
+	if where.NamesQueue(spool.Corrupt.String()) && conn != nil {
+		if where.NeedsRoute() {
+			return errRoute
+		}
+		if err := q.Items(warn, corrupt); err != nil || !more {
+			return err
+		}
+	}
+	if conn != nil {
+		err := Select(ctx, conn, &proto.Select{Where: where.Encode(), Items: true}, func(r *proto.SelectReply) error {
+			for i := range r.Items {
+				if more = f(&r.Items[i]); !more {
+					return errEnough
+				}
+			}
+			return nil
+		})
+		if err == errEnough {
+			return nil
+		}
+		return err
+	}
+	if where.NeedsRoute() {
+		return errRoute
+	}
+	if err := q.Readable(); err != nil {
+		return Errorf(ExitUnavailable, "Queue report unavailable - mail system is down (%w)", err)
+	}
+	return q.Items(warn, func(it *proto.Item) bool {
+		if Meant(where, it) {
+			return f(it)
+		}
+		return true
+	})
+}
+
+var (
+	errEnough = fmt.Errorf("enough")
+	errRoute  = Errorf(ExitUnavailable, "--nexthop and --transport need the running mail system: only that knows where mail goes")
+)
+
+// Meant says whether a message in the spool is meant. Conditions on where mail
+// goes are not fulfilled; mail that was set aside is meant only when its queue is named.
+func Meant(where *selection.Selection, it *proto.Item) bool {
+	if it.Queue == spool.Corrupt.String() && !where.NamesQueue(it.Queue) {
+		return false
+	}
+	created, _, err := it.ID.Parse()
+	if err != nil {
+		created = it.Arrival
+	}
+	if !where.Message(&selection.Message{Queue: it.Queue, Created: created, Size: it.Size}) || !where.Sender(it.Sender) {
+		return false
+	}
+	list := make([]selection.Recipient, len(it.Recipients))
+	for i, r := range it.Recipients {
+		list[i] = selection.Recipient{Address: r.Address, Original: r.Orig, Reply: r.Reason}
+	}
+	return where.Recipients(list)
+}

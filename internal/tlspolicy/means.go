@@ -1,0 +1,56 @@
+package tlspolicy
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"crypto/tls"
+	"fmt"
+	"slices"
+)
+
+// KeyExchange is the name that logs and Received: have for a TLS 1.3 key exchange,
+// in Postfix's words. It is empty for none.
+func KeyExchange(c tls.CurveID) string {
+	switch c {
+	case 0:
+		return ""
+	case tls.CurveP256:
+		return "ECDHE (P-256)"
+	case tls.CurveP384:
+		return "ECDHE (P-384)"
+	case tls.CurveP521:
+		return "ECDHE (P-521)"
+	}
+	return c.String()
+}
+
+// pssDigests are the digests of RSA-PSS, by scheme.
+var pssDigests = map[tls.SignatureScheme]string{tls.PSSWithSHA256: "SHA256", tls.PSSWithSHA384: "SHA384", tls.PSSWithSHA512: "SHA512"}
+
+// Signature is how the owner of a key signs in a TLS 1.3 handshake, in Postfix's
+// words: the kind of signature, and the digest under it. schemes are what the
+// other side takes, in its order of preference; they decide about the digest of
+// an RSA key. Where they are not known, digest is empty.
+func Signature(key crypto.PublicKey, schemes []tls.SignatureScheme) (signature, digest string) {
+	switch k := key.(type) {
+	case *rsa.PublicKey:
+		if i := slices.IndexFunc(schemes, func(s tls.SignatureScheme) bool { return pssDigests[s] != "" }); i >= 0 {
+			digest = pssDigests[schemes[i]]
+		}
+		return fmt.Sprintf("RSA-PSS (%d bits)", k.N.BitLen()), digest
+	case *ecdsa.PublicKey:
+		switch k.Curve.Params().BitSize { // the curve has its digest, RFC 8446 section 4.2.3
+		case 256:
+			return "ECDSA (prime256v1)", "SHA256"
+		case 384:
+			return "ECDSA (secp384r1)", "SHA384"
+		case 521:
+			return "ECDSA (secp521r1)", "SHA512"
+		}
+	case ed25519.PublicKey:
+		return "ED25519", ""
+	}
+	return "unknown", ""
+}

@@ -1,0 +1,313 @@
+package qmgr
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/pack"
+	"posthaste/internal/proto"
+	"posthaste/internal/statedir"
+	"posthaste/qmgr/sched"
+)
+
+const (
+	// handoverName is the file in the service's directory of state in which a
+	// queue manager that retires leaves what its successor is to know.
+	handoverName = "handover"
+	// handoverLife is how old that may be: the successor waits for it, and is
+	// there within a second.
+	handoverLife = time.Minute
+	// maxHandover bounds its octets. It has some 150 for each destination that
+	// there is mail for.
+	maxHandover = 64 << 20
+	// settleTime is how long deliveries under way may take when the queue manager
+	// is replaced: most end within that time, and nothing is ordered in it. The
+	// others become the successor's.
+	settleTime = 30 * time.Millisecond
+	// partTime is how long agents may take to say that all has been told.
+	partTime = 200 * time.Millisecond
+)
+
+// handoverMagic begins the file. Its last octet is the version of the format.
+const handoverMagic = "PHQMGR\x00\x01"
+
+// A handover is what a queue manager knows that its successor could not learn
+// from the spool.
+type handover struct {
+	written time.Time
+	learnt  sched.Snapshot
+	// running are deliveries that go on. Agents will call and say so, and what
+	// came of them; until then nobody else is to get an order for these recipients.
+	running []proto.Delivery
+}
+
+// encode gives the file's content: the magic, the SHA-256 of the rest, the rest.
+func (h *handover) encode() []byte {
+	b := make([]byte, len(handoverMagic)+sha256.Size, 4096)
+	b = pack.Int(b, 't', h.written.UnixMicro())
+	for i := range h.learnt.Dests {
+		d := &h.learnt.Dests[i]
+		b = pack.Nested(b, 'd', func(b []byte) []byte { return appendDest(b, d) })
+	}
+	for i := range h.learnt.Sites {
+		st := &h.learnt.Sites[i]
+		b = pack.Nested(b, 's', func(b []byte) []byte {
+			b = pack.String(b, 't', st.Transport)
+			b = pack.String(b, 'q', st.Queue)
+			b = pack.Bool(b, 'a', st.Alive)
+			for _, id := range st.Waiting {
+				b = pack.Uint(b, 'w', uint64(id))
+			}
+			return b
+		})
+	}
+	b = pack.Nested(b, 'r', (&proto.Inventory{Running: h.running}).Append)
+	sum := sha256.Sum256(b[len(handoverMagic)+sha256.Size:])
+	copy(b, handoverMagic)
+	copy(b[len(handoverMagic):], sum[:])
+	return b
+}
+
+func appendDest(b []byte, d *sched.DestSnapshot) []byte {
+	b = pack.String(b, 't', d.Transport)
+	b = pack.String(b, 'q', d.Queue)
+	b = pack.String(b, 'n', d.Nexthop)
+	b = pack.Uint(b, 'z', uint8(d.State))
+	b = pack.Int(b, 'u', unixMicro(d.Until))
+	if !d.Status.IsZero() {
+		b = pack.String(b, 'x', d.Status.String())
+	}
+	b = pack.String(b, 'r', d.Text)
+	b = pack.Int(b, 'w', d.Window)
+	b = pack.Int(b, 'l', unixMicro(d.LastDone))
+	b = pack.Uint(b, 'c', uint8(d.Cache))
+	b = pack.Uint(b, '+', math.Float64bits(d.Success))
+	b = pack.Uint(b, '-', math.Float64bits(d.Failure))
+	return pack.Uint(b, 'f', math.Float64bits(d.FailCohorts))
+}
+
+// unixMicro is a time as it is stored: 0 for none.
+func unixMicro(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+func fromMicro(t int64) time.Time {
+	if t == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(t)
+}
+
+var errHandover = errors.New("it is not what a queue manager writes")
+
+// decode is the contrary of encode.
+func (h *handover) decode(b []byte) error {
+	head := len(handoverMagic) + sha256.Size
+	if len(b) < head || string(b[:len(handoverMagic)]) != handoverMagic {
+		return errHandover
+	}
+	if sum := sha256.Sum256(b[head:]); !bytes.Equal(sum[:], b[len(handoverMagic):head]) {
+		return fmt.Errorf("%w: wrong checksum", errHandover)
+	}
+	return h.decodeBody(b[head:])
+}
+
+// decodeBody decodes what is behind the checksum.
+func (h *handover) decodeBody(b []byte) error {
+	r := pack.NewTextReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 't':
+			h.written = time.UnixMicro(r.Int())
+		case 'd':
+			d, err := decodeDest(r.Nested())
+			if err != nil {
+				return err
+			}
+			h.learnt.Dests = append(h.learnt.Dests, d)
+		case 's':
+			st, err := decodeSite(r.Nested())
+			if err != nil {
+				return err
+			}
+			h.learnt.Sites = append(h.learnt.Sites, st)
+		case 'r':
+			var inv proto.Inventory
+			if err := inv.Decode(r.Bytes()); err != nil {
+				return err
+			}
+			h.running = inv.Running
+		}
+	}
+	return r.Err()
+}
+
+func decodeDest(r pack.Reader) (d sched.DestSnapshot, err error) {
+	for r.Next() {
+		switch r.Tag() {
+		case 't':
+			d.Transport = mail.Transport(r.String())
+		case 'q':
+			d.Queue = r.String()
+		case 'n':
+			d.Nexthop = mail.Nexthop(r.String())
+		case 'z':
+			d.State = sched.DestState(r.Uint())
+		case 'u':
+			d.Until = fromMicro(r.Int())
+		case 'x':
+			if d.Status, err = dsn.ParseStatus(r.String()); err != nil {
+				return d, err
+			}
+		case 'r':
+			d.Text = r.String()
+		case 'w':
+			d.Window = int(r.Int())
+		case 'l':
+			d.LastDone = fromMicro(r.Int())
+		case 'c':
+			d.Cache = sched.Cache(r.Uint())
+		case '+':
+			d.Success = math.Float64frombits(r.Uint())
+		case '-':
+			d.Failure = math.Float64frombits(r.Uint())
+		case 'f':
+			d.FailCohorts = math.Float64frombits(r.Uint())
+		}
+	}
+	return d, r.Err()
+}
+
+func decodeSite(r pack.Reader) (st sched.SiteSnapshot, err error) {
+	for r.Next() {
+		switch r.Tag() {
+		case 't':
+			st.Transport = mail.Transport(r.String())
+		case 'q':
+			st.Queue = r.String()
+		case 'a':
+			st.Alive = r.Bool()
+		case 'w':
+			st.Waiting = append(st.Waiting, sched.MsgID(r.Uint()))
+		}
+	}
+	return st, r.Err()
+}
+
+// leave writes a handover for the successor. It need not be durable: after a power
+// cut there is nobody who still delivers.
+func (h *handover) leave(dir *statedir.Dir) error {
+	b := h.encode()
+	if len(b) > maxHandover {
+		return fmt.Errorf("%d octets are too much", len(b))
+	}
+	const part = handoverName + ".new"
+	if err := dir.WriteFile(part, b, 0o600); err != nil {
+		return err
+	}
+	return dir.Rename(part, handoverName)
+}
+
+// find takes the handover of a predecessor that has just retired. There is none
+// when it says nil: nobody has left one, or it is too old.
+func findHandover(dir *statedir.Dir, now time.Time) (*handover, error) {
+	f, err := dir.Open(handoverName)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) { // whoever could not write has said so
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	defer dir.Remove(handoverName)
+	b, err := io.ReadAll(io.LimitReader(f, maxHandover+1))
+	if err != nil {
+		return nil, err
+	}
+	h := new(handover)
+	if err := h.decode(b); err != nil {
+		return nil, err
+	}
+	if age := now.Sub(h.written); age < 0 || age > handoverLife {
+		return nil, nil
+	}
+	return h, nil
+}
+
+// takeOver begins with what the predecessor has left.
+func (s *Server) takeOver(now time.Time) {
+	if s.opt.State == nil {
+		return
+	}
+	h, err := findHandover(s.opt.State, now)
+	if err != nil {
+		s.opt.Log.Warning("what the former queue manager has learnt is lost: %v", err)
+	}
+	if h == nil {
+		return
+	}
+	s.sched.Restore(now, h.learnt)
+	for _, r := range h.running {
+		num := msgID(r.ID)
+		s.formers[num] = append(s.formers[num], &former{id: r.ID, rcpts: r.Index, release: func() {}})
+		s.expectAt = now.Add(agentPatience)
+	}
+}
+
+// handDown leaves for the successor what it could not learn from the spool.
+func (s *Server) handDown(running []proto.Delivery) error {
+	h := handover{written: time.Now(), learnt: s.sched.Snapshot(), running: running}
+	return h.leave(s.opt.State)
+}
+
+// part tells the agents that have orders of ours that our successor will be there
+// for the outcomes. What they have told before, they answer behind.
+func (s *Server) part() {
+	s.parted = make(map[*ipc.Conn]bool)
+	for _, d := range s.entries {
+		if !d.sent {
+			continue
+		}
+		conn := d.conn
+		if _, told := s.parted[conn]; told {
+			continue
+		}
+		s.parted[conn] = false
+		s.parting++
+		s.tasks.Go(func() {
+			conn.Continue(&proto.Detach{}, func(_ []byte, err error) {
+				s.post(func() {
+					s.parting--
+					s.parted[conn] = err == nil
+				}, sched.Event{})
+			})
+		})
+	}
+}
+
+// goingOn are the deliveries of which agents will tell the successor.
+func (s *Server) goingOn() (list []proto.Delivery) {
+	for _, d := range s.entries {
+		if m := s.messages[d.num]; m != nil && d.sent && s.parted[d.conn] {
+			list = append(list, proto.Delivery{ID: m.id, Index: d.index})
+		}
+	}
+	for _, formers := range s.formers {
+		for _, f := range formers {
+			list = append(list, proto.Delivery{ID: f.id, Index: f.rcpts})
+		}
+	}
+	return list
+}

@@ -1,0 +1,108 @@
+package qmgr
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/statedir"
+	"posthaste/qmgr/sched"
+)
+
+func testHandover(written time.Time) *handover {
+	at := time.UnixMicro(1800000000000000)
+	return &handover{written: written, learnt: sched.Snapshot{
+		Dests: []sched.DestSnapshot{
+			{Transport: "smtp", Queue: "a.example", Nexthop: "a.example", State: sched.DestDead, Until: at, Status: dsn.S(4, 7, 28),
+				Text: "delivery temporarily suspended: 421", FailCohorts: 1.5},
+			{Transport: "lmtp", Queue: "u@b", Nexthop: "unix:/b", State: sched.DestReady, Window: 17, LastDone: at, Cache: sched.CacheStore,
+				Success: .25, Failure: -.5},
+		},
+		Sites: []sched.SiteSnapshot{{Transport: "smtp", Queue: "a.example", Alive: true, Waiting: []sched.MsgID{1, 1 << 60}}},
+	}, running: []proto.Delivery{{ID: mail.MakeQueueID(at, 7), Index: []int{0, 3}}}}
+}
+
+// What one queue manager leaves the next one finds, once.
+func TestHandover(t *testing.T) {
+	t.Parallel()
+	dir, err := statedir.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	now := time.UnixMicro(1800000100000000)
+	if h, err := findHandover(dir, now); h != nil || err != nil {
+		t.Errorf("without one: %+v, %v", h, err)
+	}
+	want := testHandover(now)
+	if err := want.leave(dir); err != nil {
+		t.Fatal(err)
+	}
+	got, err := findHandover(dir, now.Add(time.Second))
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v: left  %+v\nfound %+v", err, want, got)
+	}
+	if h, err := findHandover(dir, now.Add(time.Second)); h != nil || err != nil {
+		t.Errorf("found twice: %+v, %v", h, err)
+	}
+	for _, age := range []time.Duration{handoverLife + time.Second, -time.Second} {
+		if err := want.leave(dir); err != nil {
+			t.Fatal(err)
+		}
+		if h, err := findHandover(dir, now.Add(age)); h != nil || err != nil {
+			t.Errorf("one %v old: %+v, %v", age, h, err)
+		}
+	}
+}
+
+// A file that is not whole, or of another version, is not believed, and is gone.
+func TestHandoverDamaged(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	whole := testHandover(now).encode()
+	name := t.TempDir()
+	dir, err := statedir.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	damaged := map[string][]byte{"empty": {}, "short": whole[:20], "longer": append(append([]byte{}, whole...), 0)}
+	for i := 0; i < len(whole); i += 7 {
+		b := append([]byte{}, whole...)
+		b[i] ^= 0x10
+		damaged["octet "+string(rune('A'+i%26))+time.Duration(i).String()] = b
+		damaged["cut at "+time.Duration(i).String()] = whole[:i]
+	}
+	for what, b := range damaged {
+		if err := os.WriteFile(filepath.Join(name, handoverName), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if h, err := findHandover(dir, now); h != nil || err == nil {
+			t.Errorf("%s: %+v, %v", what, h, err)
+		}
+		if _, err := dir.Lstat(handoverName); !os.IsNotExist(err) {
+			t.Errorf("%s: it is still there: %v", what, err)
+		}
+	}
+}
+
+// FuzzHandover: whatever is decoded can be restored, and breaks no invariant.
+func FuzzHandover(f *testing.F) {
+	f.Add(testHandover(time.UnixMicro(1800000100000000)).encode()[len(handoverMagic)+32:])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var h handover
+		if h.decodeBody(b) != nil {
+			return
+		}
+		s := sched.New(sched.DefaultConfig())
+		s.Restore(time.UnixMicro(1800000100000000), h.learnt)
+		if err := s.Check(); err != nil {
+			t.Error(err)
+		}
+	})
+}

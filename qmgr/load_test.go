@@ -1,0 +1,106 @@
+package qmgr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/spool"
+	"posthaste/internal/vfs"
+)
+
+// A message that cannot be read now is not damaged.
+func TestFetchVerdict(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		err     error
+		corrupt bool
+	}{
+		"damaged":          {fmt.Errorf("x: %w", spool.ErrCorrupt), true},
+		"read error":       {fmt.Errorf("x: %w: %w", spool.ErrUnread, syscall.EIO), false},
+		"moved":            {spool.ErrStale, false},
+		"no descriptors":   {syscall.EMFILE, false},
+		"cleanup is away":  {errors.New("no cleanup"), false},
+		"all is as it was": {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			st, _ := longEnvelope(t)
+			s := &Server{ctx: t.Context(), opt: Options{Open: func(context.Context, spool.Ref, mail.QueueID) (*spool.Stored, error) {
+				return st, tt.err
+			}}}
+			l := &loading{limit: 10, nrcpt: 1}
+			s.fetch(l)
+			if l.corrupt != tt.corrupt || !errors.Is(l.err, tt.err) {
+				t.Errorf("corrupt %v, %v", l.corrupt, l.err)
+			}
+		})
+	}
+	t.Run("envelope elsewhere", func(t *testing.T) {
+		t.Parallel()
+		st, fail := longEnvelope(t)
+		s := &Server{ctx: t.Context(), opt: Options{Open: func(context.Context, spool.Ref, mail.QueueID) (*spool.Stored, error) {
+			fail.Store(true)
+			return st, nil
+		}}}
+		l := &loading{limit: 10, nrcpt: 1}
+		s.fetch(l)
+		if l.corrupt || !errors.Is(l.err, syscall.EIO) {
+			t.Errorf("corrupt %v, %v", l.corrupt, l.err)
+		}
+	})
+}
+
+// longEnvelope is a deferred message whose envelope is too long for its state: it is read
+// from where the message is. While the flag is set no read succeeds.
+func longEnvelope(t *testing.T) (*spool.Stored, *atomic.Bool) {
+	dir := filepath.Join(t.TempDir(), "spool")
+	sp, err := spool.Open(spool.Options{Dir: dir, SegmentSize: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := sp.Lease(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := mail.MakeQueueID(time.Unix(1700000000, 0), n)
+	env := mail.Envelope{ID: id, Sender: "sender@example.com", Arrival: time.Unix(1700000000, 0)}
+	rcpts := mail.AppendRecipients(nil, []mail.Recipient{{Address: strings.Repeat("x", 8000) + "@example.org"}})
+	var b spool.Batch
+	b.Add(spool.Message{ID: id, Envelope: env.Append(nil), Recipients: rcpts, NRcpt: 1, Content: []byte("x\r\n")})
+	err = sp.Commit(&b)
+	if err == nil {
+		b.Reset()
+		b.Update(id, spool.Change{Set: spool.SetQueue, Queue: spool.Deferred})
+		err = sp.Commit(&b)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	en, _ := sp.Locate(id)
+	fail := new(atomic.Bool)
+	rd := spool.NewReader(&vfs.Faulty{FS: vfs.OS{}, Hook: func(op vfs.Op) error {
+		if op.Kind == vfs.OpRead && fail.Load() {
+			return syscall.EIO
+		}
+		return nil
+	}}, dir)
+	t.Cleanup(func() {
+		rd.Close()
+		if err := sp.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	st, err := rd.Read(en.Ref, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st, fail
+}

@@ -1,0 +1,231 @@
+package sched
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+)
+
+// A Snapshot is what a scheduler has learnt of destinations, for a successor:
+// which are dead and until when, the windows and the feedback of the others, and
+// which mail waits for a dead one to answer. It says nothing of messages
+// otherwise, nor of transports that cannot be used: whoever starts a new
+// queue manager has perhaps mended them.
+type Snapshot struct {
+	Dests []DestSnapshot
+	Sites []SiteSnapshot
+}
+
+// A DestSnapshot is what is known of one destination.
+type DestSnapshot struct {
+	Transport mail.Transport
+	Queue     string
+	Nexthop   mail.Nexthop
+	State     DestState
+	Until     time.Time  // DestDead, DestSuspended
+	Status    dsn.Status // DestDead
+	Text      string     // DestDead: the reason, as Dest has it
+	Window    int        // DestReady
+	LastDone  time.Time  // when a delivery last ended; zero: none has
+	Cache     Cache
+	// Success and Failure are what has been summed up towards the next change of
+	// the window, FailCohorts what counts towards the destination's death.
+	Success, Failure, FailCohorts float64
+}
+
+// A SiteSnapshot names deferred messages that a destination's next answer
+// releases.
+type SiteSnapshot struct {
+	Transport mail.Transport
+	Queue     string
+	Alive     bool // it has answered since it last failed
+	Waiting   []MsgID
+}
+
+// maxInherited bounds the messages that all Sites of a Snapshot name. Others are
+// tried at their own times.
+const maxInherited = 1 << 17
+
+// inheritTime is how long a restored destination is remembered without mail for
+// it, and mail that waits without having been told of.
+const inheritTime = int64(time.Minute / time.Microsecond)
+
+// Snapshot returns what has been learnt so far. It shares no memory with s.
+func (s *Scheduler) Snapshot() Snapshot {
+	var snap Snapshot
+	for _, t := range s.transports {
+		if t.name == RetryTransport || t.name == ErrorTransport {
+			continue // their destinations are reasons
+		}
+		for q := t.firstQueue; q != nil; q = q.nxt {
+			d := DestSnapshot{Transport: t.name, Queue: q.name, Nexthop: q.nexthop, State: q.state, Status: q.status, Text: q.reason,
+				LastDone: s.realTime(q.lastDone), Cache: q.cache, Success: q.success, Failure: q.failure, FailCohorts: q.failCohorts}
+			if q.state == DestReady {
+				d.Window = q.window
+			} else {
+				d.Until = s.realTime(q.until)
+			}
+			snap.Dests = append(snap.Dests, d)
+		}
+	}
+	left := maxInherited
+	for i := range s.sites {
+		st := &s.sites[i]
+		if st.tport == nil || st.pause != 0 || left < int(st.waiting.n) {
+			continue // pauses are told anew, and what they mean is parked again
+		}
+		left -= int(st.waiting.n)
+		site := SiteSnapshot{Transport: st.tport.name, Queue: st.name, Alive: st.alive, Waiting: make([]MsgID, 0, st.waiting.n)}
+		for r := st.waiting.head; r != 0; r = s.recs.at(r).nxt {
+			site.Waiting = append(site.Waiting, s.recs.at(r).id)
+		}
+		snap.Sites = append(snap.Sites, site)
+	}
+	if h := s.inherited; h != nil {
+		h.bequeath(&snap)
+	}
+	return snap
+}
+
+// bequeath adds what nobody has asked for yet: one reload may follow another.
+func (h *inheritance) bequeath(snap *Snapshot) {
+	at := len(snap.Dests)
+	for _, d := range h.dests {
+		snap.Dests = append(snap.Dests, d)
+	}
+	slices.SortFunc(snap.Dests[at:], func(a, b DestSnapshot) int {
+		return cmp.Or(cmp.Compare(a.Transport, b.Transport), cmp.Compare(a.Queue, b.Queue))
+	})
+	sites := map[*heirSite]int{}
+	for _, id := range slices.Sorted(maps.Keys(h.sites)) {
+		st := h.sites[id]
+		i, ok := sites[st]
+		if !ok {
+			i = len(snap.Sites)
+			sites[st] = i
+			snap.Sites = append(snap.Sites, SiteSnapshot{Transport: st.key.tport.name, Queue: st.key.name, Alive: st.alive})
+		}
+		snap.Sites[i].Waiting = append(snap.Sites[i].Waiting, id)
+	}
+}
+
+// An inheritance is what has been restored and nothing has come for yet.
+type inheritance struct {
+	dests map[siteKey]DestSnapshot // that are ready
+	sites map[MsgID]*heirSite
+	timer timer // ends it
+}
+
+// heirSite is a site that mail waits for which has not been told of yet.
+type heirSite struct {
+	key   siteKey
+	alive bool
+}
+
+// Restore has a scheduler that has not seen an event yet know what a predecessor
+// has learnt. Whatever the snapshot says is brought within the limits of the present
+// configuration: windows within those of their transports, times that
+// lie ahead within those that would be set now. What makes no sense is left out.
+func (s *Scheduler) Restore(now time.Time, snap Snapshot) {
+	s.now = s.clock.advance(now.UnixMicro())
+	h := &inheritance{dests: map[siteKey]DestSnapshot{}, sites: map[MsgID]*heirSite{}, timer: timer{kind: timerInherit}}
+	for i := range snap.Dests {
+		if d := snap.Dests[i]; d.Transport != "" && d.Transport != RetryTransport && d.Transport != ErrorTransport && len(h.dests)+s.queueCount < 2*s.cfg.RecipientLimit {
+			s.restoreDest(h, &d)
+		}
+	}
+	left := maxInherited
+	for i := range snap.Sites {
+		st := &snap.Sites[i]
+		if left -= len(st.Waiting); left < 0 || st.Transport == "" {
+			break
+		}
+		site := &heirSite{siteKey{tport: s.transportFor(st.Transport), name: st.Queue}, st.Alive}
+		for _, id := range st.Waiting {
+			h.sites[id] = site
+		}
+	}
+	s.inherited = h
+	s.startTimer(&h.timer, s.now+inheritTime)
+}
+
+// restoreDest makes a destination that is dead or suspended; what is known of one
+// that is ready is kept for when there is mail for it.
+func (s *Scheduler) restoreDest(h *inheritance, d *DestSnapshot) {
+	d.Window, d.Cache = max(d.Window, 1), d.Cache&(CacheLoad|CacheStore)
+	d.Success, d.Failure = within(d.Success, -1, 1), within(d.Failure, -1, 2) // see slack
+	d.FailCohorts = within(d.FailCohorts, 0, math.MaxFloat64)
+	t := s.transportFor(d.Transport)
+	if _, twice := h.dests[siteKey{tport: t, name: d.Queue}]; twice || t.queues[d.Queue] != nil {
+		return
+	}
+	most := micros(s.cfg.MinimalBackoff)
+	if d.State == DestSuspended {
+		most = micros(t.cfg.DestinationRateDelay)
+	}
+	until := min(s.clock.sanely(toMicros(d.Until)), s.now+most)
+	switch {
+	case d.State == DestReady:
+		h.dests[siteKey{tport: t, name: d.Queue}] = *d
+	case until <= s.now:
+	case d.State == DestDead && t.cfg.FailedCohortLimit > 0 && t.cfg.DestinationRateDelay <= 0:
+		q := s.queueFor(t, d.Queue, d.Nexthop)
+		s.dead(q, d.Status, d.Text, until)
+		q.failCohorts = d.FailCohorts
+		s.startTimer(&q.timer, until)
+	case d.State == DestSuspended:
+		q := s.queueFor(t, d.Queue, d.Nexthop)
+		q.state, q.until = DestSuspended, until
+		q.failCohorts = d.FailCohorts
+		s.startTimer(&q.timer, until)
+	}
+}
+
+// inherit gives a new queue what a predecessor knew of it.
+func (s *Scheduler) inherit(q *queue) {
+	k := siteKey{tport: q.tport, name: q.name}
+	d, ok := s.inherited.dests[k]
+	if !ok {
+		return
+	}
+	delete(s.inherited.dests, k)
+	q.window = d.Window
+	if q.limit > 0 {
+		q.window = min(q.window, q.limit)
+	}
+	q.success, q.failure, q.failCohorts, q.cache = d.Success, d.Failure, d.FailCohorts, d.Cache
+	if done := s.clock.sanely(toMicros(d.LastDone)); !d.LastDone.IsZero() && done <= s.now {
+		q.lastDone = done
+	}
+}
+
+// within is x, no less than least and no more than most; 0 for what is no number.
+func within(x, least, most float64) float64 {
+	if math.IsNaN(x) {
+		return 0
+	}
+	return min(max(x, least), most)
+}
+
+// inheritedSite is the site that a message which comes to exist waits for; 0: none.
+func (s *Scheduler) inheritedSite(id MsgID, in Queue) int32 {
+	if s.inherited == nil {
+		return 0
+	}
+	st := s.inherited.sites[id]
+	if st == nil {
+		return 0
+	}
+	delete(s.inherited.sites, id)
+	if in != QueueDeferred {
+		return 0
+	}
+	i := s.siteOf(st.key)
+	s.sites[i].alive = st.alive
+	return i
+}

@@ -1,0 +1,281 @@
+package qmgr
+
+import (
+	"cmp"
+	"context"
+	"strings"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/selection"
+	"posthaste/qmgr/sched"
+)
+
+// What an operator selects is judged here, a page of the queue at a time: what
+// the loop knows at once, what lies in the spool beside it, one page of one
+// command at a time. Then the loop does what was ordered, to those messages
+// that are still as they were judged; the others are judged again.
+
+const (
+	// selectScan is how many messages one turn of the loop looks at.
+	selectScan = 10000
+	// selectPage is how many one request may look at.
+	selectPage = 200000
+	// selectRounds is how often a message that changes meanwhile is judged.
+	selectRounds = 4
+)
+
+// A selecting is one request under way.
+type selecting struct {
+	q      *proto.Select
+	where  *selection.Selection
+	r      *ipc.Request
+	seen   int
+	round  int
+	page   []listed
+	chosen []listed
+	items  int // octets of reply.Items
+	reply  proto.SelectReply
+}
+
+func (s *Server) fromSelector(r *ipc.Request) {
+	q := new(proto.Select)
+	if err := r.Decode(q); err != nil {
+		r.Fail("%v", err)
+		return
+	}
+	where := new(selection.Selection)
+	if len(q.Where) > 0 {
+		var err error
+		if where, err = selection.Decode(q.Where); err != nil {
+			r.Fail("%v", err)
+			return
+		}
+	}
+	if _, ok := eventKinds[q.Verb]; !ok && q.Verb != 0 || len(q.IDs) > proto.SelectIDs {
+		r.Fail("qmgr: a selection that cannot be carried out")
+		return
+	}
+	c := &selecting{q: q, where: where, r: r}
+	s.ask(r, func() {
+		if !where.NeedsRecipients() || q.Cursor != 0 {
+			s.gather(c)
+			return
+		}
+		// What came of an attempt that has just ended is in nobody's memory, and may
+		// not be in the spool yet.
+		s.log.after(func() { s.gather(c) })
+	})
+}
+
+// gather collects a page of messages that may be meant.
+func (s *Server) gather(c *selecting) {
+	add := func(info sched.Info) bool {
+		c.seen++
+		if m := s.message(info.ID); m != nil && s.maybe(c.where, &info) {
+			c.page = append(c.page, s.listed(m, info, false))
+		}
+		return true
+	}
+	if len(c.q.IDs) > 0 {
+		for _, id := range c.q.IDs {
+			if info, ok := s.sched.Lookup(msgID(id)); ok {
+				add(info)
+			}
+		}
+	} else {
+		next := c.q.Cursor
+		for n := 0; n < selectScan && len(c.page) < listPage; n++ {
+			if next = s.sched.Scan(next, 1, add); next == 0 {
+				break
+			}
+			if len(c.page) > 0 {
+				c.page[len(c.page)-1].next = next
+			}
+		}
+		c.q.Cursor, c.reply.Next = next, next
+		if next != 0 && len(c.page) == 0 && c.seen < selectPage {
+			s.post(func() { s.gather(c) }, sched.Event{})
+			return
+		}
+	}
+	s.tasks.Go(func() { s.judgeAll(c) })
+}
+
+// maybe says whether a message can be meant, by what is in memory.
+func (s *Server) maybe(where *selection.Selection, info *sched.Info) bool {
+	if !where.Message(&selection.Message{Queue: info.Queue.String(), Created: info.Created, Size: info.Size}) {
+		return false
+	}
+	p := s.book.find(info.ID)
+	if p == nil || p.sender == 0 {
+		return true
+	}
+	found := false
+	s.book.eachDomain(p, 1, func(id nameID, _ int) { found = found || where.Domain(s.book.names.list[id].text) })
+	return found
+}
+
+// judgeAll reads the page and has the loop do what is to be done. It runs
+// beside the loop.
+func (s *Server) judgeAll(c *selecting) {
+	select {
+	case s.judging <- struct{}{}:
+		defer func() { <-s.judging }()
+	case <-s.ctx.Done():
+		return
+	}
+	c.chosen = c.chosen[:0]
+	size := c.items
+	for i := range c.page {
+		l := &c.page[i]
+		if !s.meant(c, l) {
+			continue
+		}
+		c.chosen = append(c.chosen, *l)
+		for _, rc := range l.item.Recipients {
+			size += len(rc.Address) + len(rc.Orig) + len(rc.Reason) + 16
+		}
+		if size > listOctets && l.next != 0 && len(c.q.IDs) == 0 { // the rest is for the next page
+			c.reply.Next = l.next
+			break
+		}
+	}
+	c.items = size
+	s.post(func() { s.carryOut(c) }, sched.Event{})
+}
+
+// meant says whether a message is what was asked for.
+func (s *Server) meant(c *selecting, l *listed) bool {
+	if !c.where.NeedsEnvelope() && !c.q.Items {
+		return true
+	}
+	st, err := s.opt.Open(s.ctx, l.ref, l.item.ID)
+	if err != nil {
+		return false
+	}
+	env, err := st.Envelope()
+	if err != nil || !c.where.Sender(env.Sender) {
+		return false
+	}
+	rcpts, err := st.Recipients(0, -1)
+	if err != nil {
+		return false
+	}
+	outcomes, err := st.Outcomes()
+	if err != nil || !c.where.Recipients(s.candidates(c.where, l, &env, rcpts, outcomes)) {
+		return false
+	}
+	return !c.q.Items || l.take(&env, rcpts, outcomes)
+}
+
+// candidates are a message's pending recipients, as a selection looks at them.
+func (s *Server) candidates(where *selection.Selection, l *listed, env *mail.Envelope, rcpts []mail.Recipient, outcomes []mail.Outcome) []selection.Recipient {
+	if !where.NeedsRecipients() {
+		return nil
+	}
+	last := l.last(outcomes)
+	m := message{done: l.done}
+	list := make([]selection.Recipient, 0, len(rcpts))
+	for i := range rcpts {
+		if m.isDone(i) {
+			continue
+		}
+		rc := selection.Recipient{Address: rcpts[i].Address, Original: rcpts[i].Original}
+		if o := last[i]; o != nil {
+			rc.Reply = o.Why()
+		}
+		if where.NeedsRoute() {
+			t, n := s.whereTo(env, rcpts[i].Address)
+			rc.Transport, rc.Nexthop = string(t), string(n)
+		}
+		list = append(list, rc)
+	}
+	return list
+}
+
+// whereTo is where mail for a recipient goes as things are now, for tools that
+// ask. It may wait for the resolver, and so is not for the loop.
+func (s *Server) whereTo(env *mail.Envelope, addr string) (mail.Transport, mail.Nexthop) {
+	if env.Redirect != "" {
+		addr = env.Redirect
+	} else if env.Filter != "" && !env.Trace.DontDeliver() {
+		transport, nexthop, _ := strings.Cut(env.Filter, ":")
+		return mail.Transport(transport), mail.Nexthop(cmp.Or(nexthop, s.opt.Settings.FilterNexthop, rfc5322.Domain(addr), s.opt.Settings.Myhostname))
+	}
+	ans, known := s.opt.Resolver.Known(addr)
+	if !known {
+		ctx, cancel := context.WithTimeout(s.ctx, s.opt.ResolveTime)
+		defer cancel()
+		var err error
+		if ans, err = s.opt.Resolver.Resolve(ctx, env.Sender, addr); err != nil {
+			return sched.RetryTransport, ""
+		}
+	}
+	if ans.Flags&(proto.ResolveFail|proto.ResolveError) != 0 {
+		return sched.RetryTransport, ""
+	}
+	return mail.Transport(ans.Transport), mail.Nexthop(ans.Nexthop)
+}
+
+// carryOut does what was ordered to the messages that were chosen.
+func (s *Server) carryOut(c *selecting) {
+	c.page = c.page[:0]
+	for i := range c.chosen {
+		l := &c.chosen[i]
+		id := l.item.ID
+		info, ok := s.sched.Lookup(msgID(id))
+		if !ok {
+			continue // it has left
+		}
+		if c.q.Verb != 0 && changed(l, &info) {
+			if m := s.message(info.ID); m != nil && s.maybe(c.where, &info) {
+				c.page = append(c.page, s.listed(m, info, false))
+			}
+			continue
+		}
+		if c.q.Verb != 0 && !applies(c.q.Verb, info) {
+			continue
+		}
+		if c.q.Verb != 0 {
+			s.then(sched.Event{Kind: eventKinds[c.q.Verb], ID: info.ID, Scope: sched.ScopeMessage,
+				Now: c.q.Now && info.Queue != sched.QueueHold})
+		}
+		c.reply.IDs = append(c.reply.IDs, id)
+		c.reply.Octets += info.Size
+		if c.q.Items {
+			c.reply.Items = append(c.reply.Items, l.item)
+		}
+	}
+	if len(c.page) > 0 {
+		if c.round++; c.round < selectRounds {
+			s.tasks.Go(func() { s.judgeAll(c) })
+			return
+		}
+		c.reply.Missed = len(c.page)
+	}
+	if c.q.Verb == 0 || c.q.Verb == proto.VerbFlush {
+		c.r.Reply(&c.reply)
+		return
+	}
+	// The answer goes out behind the changes, when they are on stable storage.
+	s.log.after(func() {
+		kept := c.reply.IDs[:0]
+		for _, id := range c.reply.IDs {
+			if why, ok := s.log.refused[id]; ok {
+				c.reply.Failed = append(c.reply.Failed, string(id)+": a change is not recorded, and would not outlive a restart: "+why)
+				continue
+			}
+			kept = append(kept, id)
+		}
+		c.reply.IDs = kept
+		c.r.Reply(&c.reply)
+	})
+}
+
+// changed says whether a message is not as it was when it was listed.
+func changed(l *listed, info *sched.Info) bool {
+	return l.item.Queue != info.Queue.String() || l.item.Attempts != info.Attempts || l.pending != info.Pending
+}

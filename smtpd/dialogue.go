@@ -1,0 +1,61 @@
+package smtpd
+
+import (
+	"bytes"
+
+	"posthaste/internal/maillog"
+	"posthaste/internal/notice"
+	"posthaste/internal/watch"
+)
+
+// The dialogue goes to the log for a client of debug_peer_list, and for all if master.cf has -v,
+// and to whoever watches the client ("posthaste watch"). The content of messages, and what belongs
+// to AUTH, goes nowhere.
+
+// debugged says whether the dialogue with the client is to be logged.
+func (s *session) debugged() bool {
+	if s.srv.verbose > 0 {
+		return true
+	}
+	if s.set.debugLevel <= 0 || s.set.debugPeers.Empty() {
+		return false
+	}
+	found, err := s.set.debugPeers.MatchClient(s.ctx(), s.a.Name, s.a.AddrText)
+	if err != nil {
+		s.srv.log.Warning("debug_peer_list: %v", err)
+	}
+	return found
+}
+
+// followed says whether the next line is wanted by the log or by a watcher.
+func (s *session) followed() bool { return s.debug || !s.talk.Idle(s.srv.watch) }
+
+// heard is told each command line of the client.
+func (s *session) heard(line []byte) {
+	if s.followed() {
+		s.follow(false, notice.Redact(line))
+	}
+}
+
+// spoke is told each reply, which may be of several lines.
+func (s *session) spoke(text []byte) {
+	if !s.followed() {
+		return
+	}
+	for line := range bytes.Lines(text) {
+		s.follow(true, bytes.TrimRight(line, "\r\n"))
+	}
+}
+
+// follow passes on a line of the dialogue.
+func (s *session) follow(sent bool, line []byte) {
+	peer := s.a.NameAddr()
+	if s.debug {
+		s.srv.log.Log(maillog.Dialogue{Sent: sent, Peer: peer, Line: line})
+	}
+	arrow := "<"
+	if sent {
+		arrow = ">"
+	}
+	s.talk.Line(s.srv.watch, arrow, &watch.Peer{Names: []string{s.a.Name}, Addr: s.a.Addr, Shown: peer}, line)
+}
