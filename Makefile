@@ -15,8 +15,13 @@ BIN ?= bin
 DIST ?= dist
 # Links to posthaste, and programs that are started for each message or by each user:
 # these do without the C library, which takes as long to load as they to run.
-TOOLS = mailq newaliases postsuper postcat postconf postmap postalias postkick postlog postmulti qshape
-SMALL = sendmail postdrop postqueue
+TOOLS = mailq newaliases postsuper postcat postconf postmap postalias postkick postlock postlog postmulti posttls-finger qshape
+# Postfix's control program, where that has not one of its own.
+CONTROL = postfix
+SMALL = sendmail $(SETGID)
+# Those of them that are set-gid begin in package scrub, which says why.
+SETGID = postdrop postqueue
+SCRUB = $(if $(filter linux/amd64 linux/arm64,$(shell $(GO) env GOOS)/$(shell $(GO) env GOARCH)),-E posthaste/internal/scrub.entry)
 
 .PHONY: all build run test check differential man peers install deb deb-test tarball bench bench-compare soak crash clean
 
@@ -24,16 +29,20 @@ all: build
 
 build:
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/posthaste ./cmd/posthaste-tables ./cmd/posthaste-metrics
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ $(SMALL:%=./cmd/%)
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/sendmail
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS) $(SCRUB)' -o $(BIN)/ $(SETGID:%=./cmd/%)
 
-# A mail server on 127.0.0.1:2525 as the present user, with everything below ./run.
+# A mail server on 127.0.0.1:2525 as the present user, with everything below ./run;
+# "make run DIR=/var/tmp/try PORT=2526" has another directory and port.
+DIR ?= run
 run: build
-	@exec $(BIN)/posthaste try -d run
+	@exec $(BIN)/posthaste try -d '$(DIR)' $(if $(PORT),-p '$(PORT)')
 
 # Everything that must hold: vet, static checks, the import law, all tests with
-# the race detector. Tests with foreign programs say when they are skipped.
+# the race detector, and the one that measures without it. Tests with foreign programs say when they are skipped.
 test: check
 	$(GO) test -race -p 4 -parallel 8 -timeout 20m ./...
+	$(GO) test -count=1 -run TestReloadHoldsNobodyUp ./internal/e2e
 	@./internal/e2e/peers.sh check
 
 check:
@@ -71,10 +80,14 @@ soak:
 	$(GO) test -timeout 0 ./qmgr/sched -long
 	$(GO) test -timeout 0 ./internal/e2e -mix.whole
 
-# Power cuts on the spool for as long as told: make crash TIME=1h
+# Power cuts on the spool, and all other failures that its tests know: each kind of
+# history for as long as told, many at a time, and then the planted faults, which all
+# must be found: make crash TIME=1h. It prints how many there were of each.
 TIME ?= 10m
 crash:
-	$(GO) test ./internal/spool -run Crash -timeout 0 -v -crash.time=$(TIME)
+	$(GO) test ./internal/spool -run 'Crash|Rot|FullDisk|PowerCut' -timeout 0 -v -crash.time=$(TIME) | \
+	  awk '/^ *--- |first seed|histories|crashes|images|damaged disks|power cuts|posted|SKIPPED|seed [0-9]+:|FAIL|^ok/ { print; fflush() } /FAIL/ { bad = 1 } END { exit bad }'
+	$(GO) test ./internal/spool -run Planted -count=1 -v
 
 # Owners and modes are put right by "posthaste set-permissions", which needs root
 # and the users; a package does it when it is installed.
@@ -85,6 +98,9 @@ install: build
 	install -m 755 $(BIN)/posthaste-tables $(DESTDIR)$(DAEMONDIR)/posthaste-tables
 	install -m 755 $(BIN)/posthaste-metrics $(DESTDIR)$(DAEMONDIR)/posthaste-metrics
 	for t in $(TOOLS); do ln -sf posthaste $(DESTDIR)$(SBINDIR)/$$t; done
+	@if [ -e $(DESTDIR)$(SBINDIR)/$(CONTROL) ] && [ ! -L $(DESTDIR)$(SBINDIR)/$(CONTROL) ]; then \
+	  echo "$(DESTDIR)$(SBINDIR)/$(CONTROL) is Postfix's own and stays; once Postfix is gone: ln -s posthaste $(SBINDIR)/$(CONTROL)"; \
+	  else ln -sf posthaste $(DESTDIR)$(SBINDIR)/$(CONTROL); fi
 	for f in main.cf master.cf; do \
 	  test -e $(DESTDIR)$(SYSCONFDIR)/$$f || install -m 644 etc/$$f $(DESTDIR)$(SYSCONFDIR)/$$f; done
 	for u in posthaste posthaste@; do \
@@ -94,7 +110,7 @@ install: build
 	  install -m 644 docs/man/*.$$s $(DESTDIR)$(MANDIR)/man$$s || exit 1; done
 	install -d $(DESTDIR)$(BASHDIR) $(DESTDIR)$(ZSHDIR)
 	install -m 644 etc/completion/posthaste.bash $(DESTDIR)$(BASHDIR)/posthaste
-	for t in $(TOOLS) $(SMALL); do ln -sf posthaste $(DESTDIR)$(BASHDIR)/$$t; done
+	for t in $(TOOLS) $(SMALL) $(CONTROL); do ln -sf posthaste $(DESTDIR)$(BASHDIR)/$$t; done
 	install -m 644 etc/completion/_posthaste $(DESTDIR)$(ZSHDIR)/_posthaste
 	install -d -m 755 $(DESTDIR)/var/spool/posthaste $(DESTDIR)/var/lib/posthaste
 	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then $(SBINDIR)/posthaste set-permissions; else \

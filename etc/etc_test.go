@@ -70,9 +70,9 @@ func TestMasterLoads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	services, err := config.LoadMaster(dir, c)
-	if err != nil {
-		t.Fatal(err)
+	services, faulty, err := config.LoadMaster(dir, c)
+	if err != nil || len(faulty) > 0 {
+		t.Fatal(faulty, err)
 	}
 	have := make(map[string]string)
 	for _, s := range services {
@@ -114,9 +114,9 @@ func TestMasterExamplesLoad(t *testing.T) {
 	for _, start := range []string{"#submission ", "#submissions ", "#maildrop ", "#  -o ", "#  flags="} {
 		text = strings.ReplaceAll(text, "\n"+start, "\n"+start[1:])
 	}
-	services, err := config.LoadMasterString(text, c)
-	if err != nil {
-		t.Fatal(err)
+	services, faulty := config.LoadMasterString(text, c)
+	if len(faulty) > 0 {
+		t.Fatal(faulty)
 	}
 	found := 0
 	for _, s := range services {

@@ -20,6 +20,12 @@ done
 find . -type f -o -type l | while read -r file; do
 	case $file in
 	./etc/posthaste/*) [ ! -e "$to/$file" ] || continue ;;
+	./usr/sbin/postfix)
+		if [ -e "$to/$file" ] && [ ! -L "$to/$file" ]; then
+			echo "/usr/sbin/postfix is Postfix's own and stays; once Postfix is gone: ln -s posthaste /usr/sbin/postfix"
+			continue
+		fi
+		;;
 	esac
 	# A running program's file cannot be written, but replaced.
 	cp -P --preserve=mode "$file" "$to/$file.new"

@@ -38,7 +38,7 @@ _posthaste_tables() {
 _posthaste() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} tool=${1##*/} first=1 i
     COMPREPLY=()
-    if [[ $tool == posthaste ]]; then
+    if [[ $tool == posthaste || $tool == postfix ]]; then
         # What the first word after the options says decides.
         for ((i = 1; i < COMP_CWORD; i++)); do
             case ${COMP_WORDS[i]} in
@@ -48,18 +48,18 @@ _posthaste() {
             esac
         done
         case ${tool#posthaste-} in
-        sendmail|mailq|newaliases|postqueue|postsuper|postcat|qshape|postconf|postmap|postalias|postkick|postlog|postmulti) tool=${tool#posthaste-} ;;
+        sendmail|mailq|newaliases|postqueue|postsuper|postcat|qshape|postconf|postmap|postalias|postkick|postlog|postmulti|postlock|posttls-finger) tool=${tool#posthaste-} ;;
         esac
     fi
     case $tool in
-    posthaste)
+    posthaste|postfix)
         case $prev in
         -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
         esac
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions logrotate migrate try spool explain passwd dkim simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue tls collate watch passwd dkim simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -91,9 +91,20 @@ _posthaste() {
         -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
         -i) _posthaste_words "$(_posthaste_ids)"; return ;;
         -s) :; return ;;
+        --sender) :; return ;;
+        --recipient) :; return ;;
+        --domain) :; return ;;
+        --nexthop) :; return ;;
+        --transport) :; return ;;
+        --reply) :; return ;;
+        --older) :; return ;;
+        --younger) :; return ;;
+        --larger) :; return ;;
+        --smaller) :; return ;;
+        --queue) _posthaste_words "incoming active deferred hold corrupt"; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-c -f -i -j -p -s -v"
+            _posthaste_words "-c -f -i -j -p -s -v --sender --recipient --domain --nexthop --transport --reply --older --younger --larger --smaller --queue --all-recipients --dry-run"
         fi
         ;;
     postsuper)
@@ -105,9 +116,20 @@ _posthaste() {
         -H) _posthaste_words "$(_posthaste_ids)"; return ;;
         -h) _posthaste_words "$(_posthaste_ids)"; return ;;
         -r) _posthaste_words "$(_posthaste_ids)"; return ;;
+        --sender) :; return ;;
+        --recipient) :; return ;;
+        --domain) :; return ;;
+        --nexthop) :; return ;;
+        --transport) :; return ;;
+        --reply) :; return ;;
+        --older) :; return ;;
+        --younger) :; return ;;
+        --larger) :; return ;;
+        --smaller) :; return ;;
+        --queue) _posthaste_words "incoming active deferred hold corrupt"; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-c -d -e -f -H -h -p -r -S -s -v"
+            _posthaste_words "-c -d -e -f -H -h -p -r -S -s -v --sender --recipient --domain --nexthop --transport --reply --older --younger --larger --smaller --queue --all-recipients --dry-run"
         else
             _posthaste_words "hold incoming active deferred corrupt maildrop"
         fi
@@ -147,7 +169,7 @@ _posthaste() {
         -T) _posthaste_words "compile-version run-version public-key-algorithms"; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-A -a -b -C -c -d -e -E -F -f -H -h -l -M -m -n -o -P -p -q -T -t -v -X -x -#"
+            _posthaste_words "-A -a -b -C -c -d -e -E -F -f -H -h -j -l -M -m -n -o -P -p -q -T -t -v -X -x -#"
         else
             _posthaste_parameters
         fi
@@ -215,6 +237,44 @@ _posthaste() {
             _posthaste_words "-c -a -e -G -g -I -i -l -p -R -v -x"
         fi
         ;;
+    postlock)
+        case $prev in
+        -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        -l) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-c -l -v"
+        else
+            compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        fi
+        ;;
+    posttls-finger)
+        case $prev in
+        -a) _posthaste_words "any ipv4 ipv6"; return ;;
+        -A) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+        -d) _posthaste_words "md5 sha1 sha256 sha384 sha512"; return ;;
+        -F) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+        -g) _posthaste_words "export low medium high null"; return ;;
+        -H) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+        -h) :; return ;;
+        -K) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+        -k) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+        -L) :; return ;;
+        -l) _posthaste_words "none may encrypt fingerprint dane dane-only verify secure"; return ;;
+        -M) _posthaste_words "dane encrypt may"; return ;;
+        -m) :; return ;;
+        -o) :; return ;;
+        -P) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        -p) :; return ;;
+        -r) :; return ;;
+        -s) :; return ;;
+        -T) :; return ;;
+        -t) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-a -A -C -c -d -F -f -g -H -h -K -k -L -l -M -m -o -P -p -r -S -s -T -t -v -w -X"
+        fi
+        ;;
     posthaste-start)
         case $prev in
         esac
@@ -254,6 +314,97 @@ _posthaste() {
             _posthaste_words ""
         else
             _posthaste_words "$(_posthaste_ids)"
+        fi
+        ;;
+    posthaste-queue)
+        case $prev in
+        --sender) :; return ;;
+        --recipient) :; return ;;
+        --domain) :; return ;;
+        --nexthop) :; return ;;
+        --transport) :; return ;;
+        --reply) :; return ;;
+        --older) :; return ;;
+        --younger) :; return ;;
+        --larger) :; return ;;
+        --smaller) :; return ;;
+        --queue) _posthaste_words "incoming active deferred hold corrupt"; return ;;
+        --reason) :; return ;;
+        --until) :; return ;;
+        --for) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-j -v --sender --recipient --domain --nexthop --transport --reply --older --younger --larger --smaller --queue --all-recipients --dry-run --reason --until --for"
+        elif ((COMP_CWORD == first)); then
+            _posthaste_words "list hold release delete requeue expire flush suspend resume suspended"
+        elif [[ ${COMP_WORDS[first]} == list ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == hold ]]; then
+            _posthaste_words "$(_posthaste_ids)"
+        elif [[ ${COMP_WORDS[first]} == release ]]; then
+            _posthaste_words "$(_posthaste_ids)"
+        elif [[ ${COMP_WORDS[first]} == delete ]]; then
+            _posthaste_words "$(_posthaste_ids)"
+        elif [[ ${COMP_WORDS[first]} == requeue ]]; then
+            _posthaste_words "$(_posthaste_ids)"
+        elif [[ ${COMP_WORDS[first]} == expire ]]; then
+            _posthaste_words "$(_posthaste_ids)"
+        elif [[ ${COMP_WORDS[first]} == flush ]]; then
+            _posthaste_words "$(_posthaste_ids)"
+        elif [[ ${COMP_WORDS[first]} == suspend ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == resume ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == suspended ]]; then
+            :
+        fi
+        ;;
+    posthaste-collate)
+        case $prev in
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words ""
+        else
+            compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        fi
+        ;;
+    posthaste-tls)
+        case $prev in
+        -a) _posthaste_words "rsa ecdsa"; return ;;
+        -b) :; return ;;
+        -r) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+        -k) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+        -h) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-a -b -r -k -h"
+        elif ((COMP_CWORD == first)); then
+            _posthaste_words "all-default-client all-default-server deploy-server-cert enable-client enable-server new-server-cert new-server-key output-server-csr output-server-tlsa"
+        elif [[ ${COMP_WORDS[first]} == deploy-server-cert ]]; then
+            compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        elif [[ ${COMP_WORDS[first]} == enable-server ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == new-server-cert ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == new-server-key ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == output-server-csr ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == output-server-tlsa ]]; then
+            compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        fi
+        ;;
+    posthaste-watch)
+        case $prev in
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words ""
+        elif ((COMP_CWORD == first)); then
+            _posthaste_words "client destination"
+        elif [[ ${COMP_WORDS[first]} == client ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == destination ]]; then
+            :
         fi
         ;;
     posthaste-passwd)
@@ -298,14 +449,16 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-a -d -m -n -r -v"
         elif ((COMP_CWORD == first)); then
-            _posthaste_words "dump check stats export import"
+            _posthaste_words "dump check stats export import salvage"
         elif [[ ${COMP_WORDS[first]} == export ]]; then
             _posthaste_words "$(_posthaste_ids)"
         elif [[ ${COMP_WORDS[first]} == import ]]; then
             compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        elif [[ ${COMP_WORDS[first]} == salvage ]]; then
+            compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur")
         fi
         ;;
     esac
 }
 
-complete -F _posthaste posthaste sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postdrop postmulti
+complete -F _posthaste posthaste postfix sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postdrop postmulti postlock posttls-finger

@@ -30,7 +30,7 @@ mv "$root"/usr/lib/systemd/system/* "$root/lib/systemd/system/"
 rm -r "$root/usr/lib/systemd"
 mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions"
 # The package bash-completion has files for Postfix's tools of these names.
-for tool in postalias postcat postconf postmap postsuper; do
+for tool in postalias postcat postconf postfix postmap postsuper; do
 	rm "$root/usr/share/bash-completion/completions/$tool"
 done
 gzip -9n "$root"/usr/share/man/man*/*

@@ -21,6 +21,7 @@ import (
 //	sh          commands, which must succeed
 //	console     commands after "# " (root) or "$ " (the user ann), and what they print
 //	log         lines that come to be in the log
+//	zone        what is in the DNS besides the manual's own zone
 //
 // and other blocks (ini, text) are not looked at. In what is printed and
 // logged "..." stands for anything; dates, process numbers, sizes, delays and
@@ -35,6 +36,9 @@ type manual struct {
 	programs []string
 	// whole is for pages that are one example from the beginning to the end.
 	whole bool
+	// after is a page that is carried out before this one, on the same machine:
+	// this page goes on where that one ends. Empty where a page begins anew.
+	after string
 	// sections that need something in the world before they begin.
 	before map[string]func(*testing.T, *network, *machine)
 }
@@ -97,8 +101,11 @@ func (d manual) test(t *testing.T) {
 	for _, title := range titles {
 		t.Run(strings.ReplaceAll(title, " ", "_"), func(t *testing.T) {
 			t.Parallel()
-			n := newNetwork(t, d.zone)
+			n := newNetwork(t, d.zone+zoneOf(blocks[title]))
 			x := &example{t: t, page: d.page, machine: n.newMachine("mail.example.org"), ids: map[string]string{}}
+			if d.after != "" {
+				x.first(d.after)
+			}
 			if f := d.before[title]; f != nil {
 				f(t, n, x.machine)
 			}
@@ -119,6 +126,28 @@ func (d manual) test(t *testing.T) {
 	}
 }
 
+// zoneOf is what the blocks put into the DNS.
+func zoneOf(blocks []docBlock) (zone string) {
+	for _, b := range blocks {
+		if b.kind == "zone" {
+			zone += b.text
+		}
+	}
+	return zone
+}
+
+// first carries out another page, from its beginning to its end.
+func (x *example) first(page string) {
+	x.t.Helper()
+	_, blocks := manual{page: page, whole: true}.sections(x.t)
+	y := &example{t: x.t, page: page, machine: x.machine, ids: map[string]string{}}
+	for _, b := range blocks[""] {
+		y.do(b)
+	}
+	// As with a main.cf on a page: the rest of the world needs its ports.
+	x.machine.must("root", "postconf -e 'inet_interfaces = 127.0.0.1, 192.0.2.1'")
+}
+
 // An example is a section that is being carried out.
 type example struct {
 	t       *testing.T
@@ -130,6 +159,7 @@ type example struct {
 func (x *example) do(b docBlock) {
 	x.t.Helper()
 	switch b.kind {
+	case "zone": // has been there from the start: see zoneOf
 	case "sh":
 		if out, status := x.machine.run("root", "set -eu\n"+x.real(b.text)); status != 0 {
 			x.t.Fatalf("%s:%d: exit status %d\n%s", x.page, b.line, status, out)
@@ -206,7 +236,7 @@ func (x *example) console(b docBlock) {
 
 // asks matches commands that only show how things are, and may be repeated
 // until they are so.
-var asks = regexp.MustCompile(`^(mailq|postqueue -[pj]|qshape|posthaste (explain|status|spool (stats|check))|postcat|grep|cat|ls|head|sed -n)\b`)
+var asks = regexp.MustCompile(`^(mailq|postqueue -[pj]|qshape|posthaste (explain|status|queue (list|suspended)|spool (stats|check))|postcat|grep|cat|ls|head|sed -n)\b`)
 
 // await waits until there is the text that the page has.
 func (x *example) await(b docBlock, what, text string, is func() string) {
@@ -371,7 +401,10 @@ func TestHelp(t *testing.T) {
 // manuals are the pages whose examples are carried out.
 var manuals = []manual{
 	{page: "start.md", programs: []string{"openssl", "swaks"}, whole: true},
-	{page: "submission.md", programs: []string{"openssl", "swaks", "curl", "dovecot"}, whole: true, zone: relayZone + "example.org. A 192.0.2.1\n", before: map[string]func(*testing.T, *network, *machine){"": sinksAt("198.51.100.10:25")}},
+	{page: "site.md", programs: []string{"openssl", "swaks", "curl", "dovecot", "/usr/lib/dovecot/imap", "/usr/lib/dovecot/lmtp"}, whole: true, after: "start.md",
+		zone:   "example.net. MX 10 mx1.example.net.\nmx1.example.net. A 198.51.100.10\n",
+		before: map[string]func(*testing.T, *network, *machine){"": sinksAt("198.51.100.10:25")}},
+	{page: "submission.md", programs: []string{"openssl", "swaks", "curl", "dovecot"}, whole: true, after: "start.md", zone: relayZone + "example.org. A 192.0.2.1\n", before: map[string]func(*testing.T, *network, *machine){"": sinksAt("198.51.100.10:25")}},
 	{page: "relay.md", programs: []string{"openssl", "swaks", "smtp-sink"}, zone: relayZone, before: map[string]func(*testing.T, *network, *machine){
 		"A smart host that wants a password": provider,
 		"A machine that only sends":          sinksAt("203.0.113.25:25"),

@@ -94,13 +94,13 @@ func TestSendmailUsage(t *testing.T) {
 		want  int
 		says  string
 	}{
-		{"", "x\n", 64, "Recipient addresses must be specified"},
-		{"-t", "Subject: x\n\n", 64, "No recipient addresses found"},
-		{"-Z x@y.test", "", 64, "unknown option -Z"},
-		{"-f", "", 64, "option -f requires a value"},
-		{"-U", "", 64, "Recipient addresses must be specified"},
-		{"-n x@y.test", "", 64, "-n: not supported"},
-		{"-N sometimes", "", 64, "warning: -N \"sometimes\": expected never"},
+		{"", "x\n", 75, "Recipient addresses must be specified"},
+		{"-t", "Subject: x\n\n", 75, "No recipient addresses found"},
+		{"-Z x@y.test", "", 75, "unknown option -Z"},
+		{"-f", "", 75, "option -f requires a value"},
+		{"-U", "", 75, "Recipient addresses must be specified"},
+		{"-n x@y.test", "", 75, "-n: not supported"},
+		{"-N sometimes", "", 75, "warning: -N \"sometimes\": expected never"},
 		{"-C /nonexistent x@y.test", "", 78, "/nonexistent"},
 	} {
 		out, status := s.tool([]byte(c.stdin), append([]string{"sendmail"}, strings.Fields(c.args)...)...)

@@ -91,7 +91,7 @@ smtpd_recipient_limit = 5000
 
 // With feedback 1/N a server that takes five connections at a time and answers
 // 421 to more defers a sixth of a message's recipients on the first pass; with
-// the default feedback it would be half. -mix.whole runs it at the size that
+// the default feedback it would be a third. -mix.whole runs it at the size that
 // docs/scheduler.md states, and the original beside it, which may not do better.
 func TestLimitedServer(t *testing.T) {
 	t.Parallel()

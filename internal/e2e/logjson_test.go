@@ -62,13 +62,14 @@ func TestLogJSON(t *testing.T) {
 			continue
 		}
 		found = true
+		delivery := "delivery message_id=<three@from.test> from=" + user + " "
 		want := []string{
 			"client client_address=127.0.0.3 sasl_username=joe",
 			"message-id message_id=<three@from.test>",
 			"queue active from=" + user,
-			"delivery to=gone@far.test status=bounced dsn=5.1.1 reason=host 127.0.0.1[127.0.0.1] said: 550 5.1.1 no such user (in reply to RCPT TO command)",
-			"delivery to=slow@far.test status=deferred dsn=4.2.1 reason=host 127.0.0.1[127.0.0.1] said: 450 4.2.1 later (in reply to RCPT TO command)",
-			"delivery to=ok@far.test status=sent dsn=2.0.0 reason=250 2.0.0 Ok: sunk",
+			delivery + "to=gone@far.test status=bounced dsn=5.1.1 reason=host 127.0.0.1[127.0.0.1] said: 550 5.1.1 no such user (in reply to RCPT TO command)",
+			delivery + "to=slow@far.test status=deferred dsn=4.2.1 reason=host 127.0.0.1[127.0.0.1] said: 450 4.2.1 later (in reply to RCPT TO command)",
+			delivery + "to=ok@far.test status=sent dsn=2.0.0 reason=250 2.0.0 Ok: sunk",
 			"notification kind=sender non-delivery notification",
 		}
 		if got := tell(id); !slices.Equal(got, want) {
@@ -79,7 +80,7 @@ func TestLogJSON(t *testing.T) {
 	if !found {
 		t.Error("no message of joe's")
 	}
-	want := []string{"message-id message_id=<" + report + "@mta.test>", "queue active from=", "delivery to=" + user + " status=sent dsn=2.0.0 reason=delivered to mailbox", "removed"}
+	want := []string{"message-id message_id=<" + report + "@mta.test>", "queue active from=", "delivery message_id=<" + report + "@mta.test> from= to=" + user + " status=sent dsn=2.0.0 reason=delivered to mailbox", "removed"}
 	if got := tell(report); !slices.Equal(got, want) {
 		t.Errorf("the story of the report %s:\n%s\nwant:\n%s", report, strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}

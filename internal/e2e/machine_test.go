@@ -116,10 +116,10 @@ grep -v '^postdrop:\|^posthaste:\|^ann:\|^joe:\|^vmail:' etc/group > group
 grep -v '^posthaste:\|^ann:\|^joe:\|^vmail:' etc/passwd > passwd
 uid=64200
 echo "postdrop:x:64199:" >> group
-for u in posthaste:/var/spool/posthaste ann:/home/ann joe:/home/joe vmail:/srv/vmail; do
+for u in posthaste:/var/spool/posthaste ann:/home/ann joe:/home/joe; do
   echo "${u%:*}:x:$uid:" >> group
   echo "${u%:*}:x:$uid:$uid::${u#*:}:/bin/sh" >> passwd
-  case $u in *:/home/*|*:/srv/*) mkdir -p ".${u#*:}"; chown "$uid:$uid" ".${u#*:}";; esac
+  case $u in *:/home/*) mkdir -p ".${u#*:}"; chown "$uid:$uid" ".${u#*:}";; esac
   uid=$((uid+1))
 done
 cat group > etc/group

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -130,6 +131,8 @@ func TestMetrics(t *testing.T) {
 		`posthaste_processes{service="qmgr"}`:                                                                                 1,
 		`posthaste_processes{service="metrics"}`:                                                                              1,
 	}
+	destination := `posthaste_destination_todo{destination="` + strings.TrimSpace(strings.TrimPrefix(next.relayhost(), "relayhost = ")) + `",transport="smtp"}`
+	want[destination] = 1                                                            // what the host has deferred
 	delete(want, `posthaste_scheduler_destinations{state="ready",transport="smtp"}`) // it is forgotten when nothing waits for it
 	text := s.awaitSeries(address, want)
 	values := series(text)
@@ -140,6 +143,8 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%s is %v", name, values[name])
 		}
 	}
+	delete(want, destination)
+	want[`posthaste_destination_todo{destination="unknown",transport="unknown"}`] = 1 // to the new queue manager
 	// The gauges come back with the new processes, the totals stay.
 	s.kill("qmgr", "smtpd", "cleanup")
 	s.mustSend("a@from.test", []string{"again@to.test"}, "Subject: x\n\nx\n")
@@ -149,6 +154,20 @@ func TestMetrics(t *testing.T) {
 	want[`posthaste_queue_removals_total`]++
 	want[`posthaste_smtpd_connections_total{service="`+smtpd+`"}`]++
 	want[`posthaste_smtpd_commands_total{command="rcpt",result="ok",service="`+smtpd+`"}`]++
+	s.awaitSeries(address, want)
+
+	delete(want, `posthaste_destination_todo{destination="unknown",transport="unknown"}`)
+	// And at a reload, where the metrics service itself is another.
+	want[`posthaste_delivery_replies_total{class="4xx",dsn="4.2.1",service="smtp"}`] = 1
+	want[`posthaste_domain_deliveries_total{domain="to.test",status="bounced"}`] = 1
+	want[`posthaste_domain_todo{domain="to.test"}`] = 1
+	before := s.processes("metrics")
+	s.awaitSeries(address, want)
+	s.mustTool("reload")
+	s.eventually("another metrics service publishes", func() bool {
+		now := s.processes("metrics")
+		return len(now) > 0 && !slices.Contains(now, before[0])
+	})
 	s.awaitSeries(address, want)
 
 	open, err := scrape(address, "application/openmetrics-text; version=1.0.0")

@@ -36,7 +36,7 @@ func TestMigrateBack(t *testing.T) {
 		t.Errorf("while we run: %d %s", status, out)
 	}
 	s.stop()
-	if out, status := back(); status != 0 || !strings.HasPrefix(out, "2 messages exported to ") {
+	if out, status := back(); status != 0 || !strings.HasPrefix(out, "2 messages moved to ") || !strings.HasSuffix(out, ": 1 deferred, 1 on hold, 0 to be delivered at once; 0 stay here\n") || strings.Count(out, "\n") != 1 {
 		t.Fatalf("%d %s", status, out)
 	}
 	if out, _ := s.tool(nil, "spool", "dump", "-m"); out != "" {
@@ -44,6 +44,14 @@ func TestMigrateBack(t *testing.T) {
 	}
 
 	original.start()
+	// It knows what the mail waits for.
+	waits := original.original.Run("", "postqueue", "-j")
+	for _, want := range []string{`"queue_name": "deferred"`, `"address": "b@to.test", "delay_reason": "host 127.0.0.1[127.0.0.1] said: 451 4.2.1 not today (in reply to RCPT TO command)"`,
+		`"address": "c@to.test", "delay_reason": `} {
+		if !strings.Contains(waits, want) {
+			t.Errorf("no %s in the original's queue:\n%s", want, waits)
+		}
+	}
 	open.Store(true)
 	original.eventually("the original delivers", func() bool {
 		original.operate("", "postqueue", "-f")

@@ -39,8 +39,8 @@ func TestSendmailProgram(t *testing.T) {
 		out         string
 	}{
 		{"To: b@to.test\nSubject: one\n\nx\n", "-t -f a@from.test", 0, ""},
-		{"x", "-f a@from.test", 64, "sendmail: fatal: Recipient addresses must be specified"},
-		{"x", "-%", 64, "sendmail: fatal: unknown option -%"},
+		{"x", "-f a@from.test", 75, ": Recipient addresses must be specified"},
+		{"x", "-%", 75, "sendmail: fatal: unknown option -%"},
 		{"HELO x\r\nMAIL FROM:<c@from.test>\r\nRCPT TO:<d@to.test>\r\nDATA\r\nSubject: two\r\n\r\nx\r\n.\r\nQUIT\r\n", "-bs", 0, "250 2.0.0 Ok: queued as "},
 		{"", "-q", 0, ""},
 		{"", "-bd", 1, "already running"},

@@ -48,6 +48,8 @@ func TestSigned(t *testing.T) {
 		t.Errorf("a key that is not there: %v", err)
 	}
 	s.waitLog(`message not accepted, try again later: not signed: DKIM key: stat /nonexistent: no such file or directory`)
+	s.tool([]byte("From: <x@bad.test>\nTo: b@to.test\n\nbody\n"), "sendmail", "-f", "a@from.test", "b@to.test")
+	s.waitLog(`postfix/pickup\[\d+\]: warning: .*: not queued: 451 4\.3\.0 Error: queue file write error \(not signed: DKIM key: stat /nonexistent: no such file or directory\)`)
 	s.waitLogN(`postfix/qmgr\[\d+\]: \w+: removed`, 4) // the fourth tells postmaster of the key
 	record := regexp.MustCompile(`"([^"]*)"`).FindAllStringSubmatch(out, -1)
 	txt := ""

@@ -61,8 +61,8 @@ func (s *system) idle() {
 	})
 }
 
-// The disk fails a sync under a mail system at work. From then on nothing is
-// acknowledged, cleanup ends and says why; and once the disk is sound again
+// The disk fails a sync under a mail system at work. From then on clients
+// are refused, and cleanup says why; and once the disk is sound again
 // everything that was acknowledged is there.
 func TestFailedSync(t *testing.T) {
 	t.Parallel()
@@ -87,11 +87,11 @@ func TestFailedSync(t *testing.T) {
 	s.eventually("the first mail arrives", func() bool { return len(next.received()) >= 5 })
 	s.idle()
 	unix.Sync()
+	filler := disktest.Fill(t, ram) // first: what the log does in between takes no blocks back, and no segment is made any more
 	segments, err := filepath.Glob(filepath.Join(dir, "seg", "*.seg"))
 	if err != nil || len(segments) == 0 {
 		t.Fatalf("segments %v, %v", segments, err)
 	}
-	filler := disktest.Fill(t, ram) // first: what the log does in between takes no blocks back
 	blocks := 0
 	for _, name := range segments {
 		blocks += disktest.PunchZeros(t, image, name)
@@ -104,19 +104,18 @@ func TestFailedSync(t *testing.T) {
 	t.Logf("%d blocks of %d segments cannot be written", blocks, len(segments))
 
 	load := startLoad(s, 4)
-	s.waitLog(`cleanup\[\d+\]: fatal: .*the queue cannot be written any more: spool: broken`)
+	s.waitLog(`cleanup\[\d+\]: error: the queue cannot be written any more, and is opened again: .*spool: broken`)
 	s.eventually("clients are refused", func() bool { return load.refused.Load() >= 1 })
-	ended := func(times int) {
-		s.eventually(fmt.Sprintf("cleanup has ended %d times", times), func() bool {
-			return len(regexp.MustCompile(`cleanup\[\d+\]: fatal`).FindAllString(s.log(), -1)) >= times
+	tried := func(times int) {
+		s.eventually(fmt.Sprintf("cleanup has tried to open the queue again %d times", times), func() bool {
+			return len(regexp.MustCompile(`cleanup\[\d+\]: error: the queue cannot be `).FindAllString(s.log(), -1)) >= times
 		})
 	}
-	ended(2) // by now all have counted what was acknowledged before
-	before := load.count.Load()
-	ended(4)
-	if n := load.count.Load() - before; n > 0 {
-		t.Errorf("%d messages were acknowledged on a disk that fails", n)
-	}
+	tried(2) // by now all have counted what was acknowledged before
+	before, refused := load.count.Load(), load.refused.Load()
+	s.eventually("each client is refused some times", func() bool { return load.refused.Load() >= refused+20 })
+	// A block here and there may still be writable: what is acknowledged has to arrive, see below.
+	t.Logf("%d more acknowledged", load.count.Load()-before)
 	t.Logf("%d acknowledged before, %d refused, the last with %d", before, load.refused.Load(), load.code.Load())
 	if code := load.code.Load(); code != 451 {
 		t.Errorf("the last refusal was %d", code)

@@ -252,7 +252,7 @@ func TestPostconfBuild(t *testing.T) {
 	s := newSystem(t, options{unstarted: true})
 	for _, c := range []struct{ flag, want string }{
 		{"-a", "(?m)^dovecot$"}, {"-m", "(?s)\nhash\n.*\nmysql\n.*pcre\n"}, {"-l", "(?m)^fcntl$"},
-		{"-b", `(?s)^expanded_failure_text = <<EOF\n.*at mta\.test\..*\nEOF\n`}, {"-t", `(?s)^failure_template = <<EOF\nCharset: .*\$myhostname.*\nEOF\n`},
+		{"-b", `(?s)^expanded_failure_text = <<EOF\n.*at host mta\.test\..*\nEOF\n`}, {"-t", `(?s)^failure_template = <<EOF\nCharset: .*\$myhostname.*\nEOF\n`},
 	} {
 		out, status := s.tool(nil, "postconf", c.flag)
 		if status != 0 || !regexp.MustCompile(c.want).MatchString(out) {
@@ -271,18 +271,24 @@ func TestCheck(t *testing.T) {
 	}{
 		{"", "", 0},
 		{"mynetworks = 127.0.0.1/33", `fatal: .*/master\.cf:1: service 127\.0\.0\.1:\d+/inet: .*"127\.0\.0\.1/33": the length after "/" is not a number from 0 to 32`, 1},
-		{"smtpd_sasl_auth_enable = yes\nsmtpd_sasl_type = cyrus", `fatal: .*/master\.cf:1: service .*: smtpd_sasl_type = cyrus: expected dovecot`, 1},
+		{"smtpd_sasl_auth_enable = yes\nsmtpd_sasl_type = sesame", `fatal: .*/master\.cf:1: service .*: smtpd_sasl_type = sesame: expected dovecot`, 1},
+		{"smtpd_sasl_auth_enable = yes\nsmtpd_sasl_type = cyrus\ncyrus_sasl_config_path = /nonexistent", `fatal: .*/master\.cf:1: service .*: smtpd_sasl_path: there is no smtpd\.conf in /nonexistent; .*: expected pwcheck_method: saslauthd`, 1},
 		{"smtpd_milters = inet:foo", `fatal: .*smtpd_milters: milter "inet:foo": expected inet:host:port`, 1},
-		{"smtpd_tls_security_level = may\nsmtpd_tls_chain_files = /nonexistent/pem", `: warning: .*/nonexistent/pem: no such file`, 0},
-		{"smtpd_recipient_restrictions = permit_mynetwrks, reject", `: warning: smtpd_recipient_restrictions: unknown smtpd restriction: "permit_mynetwrks"`, 0},
-		{"header_checks = regexp:/nonexistent/checks", `: warning: header_checks: table regexp:/nonexistent/checks: .*no such file`, 0},
-		{"smtp_tls_policy_maps = hash:/nonexistent/policy", `: warning: smtp_tls_policy_maps: table hash:/nonexistent/policy: .*build it with "postmap hash:/nonexistent/policy"`, 0},
-		{"transport_maps = regexpp:/x", `: warning: transport_maps: table regexpp:/x: unknown type "regexpp"`, 0},
-		{"alias_maps = tcp:127.0.0.1:9", `: warning: alias_maps: table tcp:127.0.0.1:9: tcp is not allowed for security-sensitive data`, 0},
+		{"smtpd_tls_security_level = may\nsmtpd_tls_chain_files = /nonexistent/pem", `: fatal: .*/main\.cf:\d+: smtpd_tls_chain_files: TLS is disabled: .*/nonexistent/pem: no such file`, 1},
+		{"smtpd_recipient_restrictions = permit_mynetwrks, reject", `: fatal: .*/main\.cf:\d+: smtpd_recipient_restrictions: unknown smtpd restriction: "permit_mynetwrks"; did you mean permit_mynetworks\?`, 1},
+		{"header_checks = regexp:/nonexistent/checks", `: fatal: .*/main\.cf:\d+: header_checks: table regexp:/nonexistent/checks: .*no such file`, 1},
+		{"smtp_tls_policy_maps = hash:/nonexistent/policy", `: fatal: .*/main\.cf:\d+: smtp_tls_policy_maps: table hash:/nonexistent/policy: .*build it with "postmap hash:/nonexistent/policy"`, 1},
+		{"transport_maps = regexpp:/x", `: fatal: .*/main\.cf:\d+: transport_maps: table regexpp:/x: unknown type "regexpp"`, 1},
+		{"alias_maps = tcp:127.0.0.1:9", `: fatal: .*/main\.cf:\d+: alias_maps: table tcp:127.0.0.1:9: tcp is not allowed for security-sensitive data`, 1},
+		{"smtp_tls_cert_file = /nonexistent/pem", `: fatal: .*/master\.cf:\d+: service smtp/unix: smtp_tls_cert_file, .*no such file or directory \(smtp_tls_cert_file is set at .*/main\.cf:\d+\)`, 1},
+		{"relayhost = [mail.example.org", `: fatal: .*/main\.cf:\d+: relayhost: \[mail\.example\.org: a bracket is missing`, 1},
+		{"transport_maps = inline:{example.com=stmp:}", `: fatal: .*/main\.cf:\d+: transport_maps: stmp:: master\.cf has no service stmp/unix.*; did you mean smtp\?`, 1},
+		{"smtpd_recipient_restriction = reject", `: warning: .*/main\.cf:\d+: unknown parameter smtpd_recipient_restriction=reject: nothing reads it; did you mean smtpd_recipient_restrictions\?`, 0},
+		{"smtpd_banner = $myhostnam ESMTP", `: warning: .*/main\.cf:\d+: smtpd_banner: \$myhostnam is not set anywhere, and stands for nothing; did you mean \$myhostname\?`, 0},
 	} {
 		t.Run(c.setting, func(t *testing.T) {
 			t.Parallel()
-			s := newSystem(t, options{unstarted: true, main: "maillog_file =\n" + c.setting + "\n"})
+			s := newSystem(t, options{unstarted: true, main: "maillog_file =\nmyorigin = local.test\n" + c.setting + "\n"})
 			out, status := s.tool(nil, "check")
 			var complaints []string
 			for line := range strings.Lines(out) {

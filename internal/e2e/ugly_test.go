@@ -75,8 +75,12 @@ func closing(*uglyPeer) bool { return false }
 func uglies() (list []ugly) {
 	for _, at := range []string{"greeting", "EHLO", "MAIL", "RCPT", "DATA", "body", "dot"} {
 		stage := strings.ToLower(at)
-		list = append(list,
-			ugly{name: "421-" + stage, at: at, do: sayingLast("421 4.3.2 going down")},
+		away := ugly{name: "421-" + stage, at: at, do: sayingLast("421 4.3.2 going down")}
+		if at != "greeting" && at != "EHLO" {
+			away.differs = "whoever says 421 is asked for less at any stage: with Postfix only in the greeting and after EHLO"
+			away.want = "4.3.2 deferred, throttled"
+		}
+		list = append(list, away,
 			ugly{name: "450-" + stage, at: at, do: saying("450 4.2.1 not now")},
 			ugly{name: "550-" + stage, at: at, do: saying("550 5.7.1 no")},
 			ugly{name: "550-close-" + stage, at: at, do: sayingLast("550 5.7.1 no")},

@@ -12,12 +12,12 @@ import (
 	"posthaste/internal/testusers"
 )
 
-// siteBlock is a file in docs/site.md.
+// siteBlock is a file in docs/mailboxes.md.
 var siteBlock = regexp.MustCompile("(?ms)^```(\\S+)\n(.*?)^```$")
 
-// TestSite sets up the site of docs/site.md by its own blocks, with real users,
+// TestMailboxes sets up the site of docs/mailboxes.md by its own blocks, with real users,
 // Dovecot, procmail, maildrop and vacation, and sends it mail.
-func TestSite(t *testing.T) {
+func TestMailboxes(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"dovecot", "procmail", "maildrop", "vacation"} {
 		need(t, program)
@@ -83,7 +83,25 @@ func TestSite(t *testing.T) {
 	}
 }
 
-// site is the site of docs/site.md below the system's directory.
+// TestMailboxesOwner: the commands of docs/mailboxes.md make the user that its
+// main.cf and its Dovecot deliver as.
+func TestMailboxesOwner(t *testing.T) {
+	t.Parallel()
+	m := newNetwork(t, "").newMachine("mail.example.org")
+	m.must("root", fileOf(t, "mailboxes.md", "sh"))
+	for _, dir := range []string{"/srv/vmail", "/srv/vmail/dovecot", "/srv/vmail/example.com"} {
+		if got := m.must("root", "stat -c '%U %u %g %a' "+dir); got != "vmail 5000 5000 700\n" {
+			t.Errorf("%s: %s", dir, got)
+		}
+	}
+	for file, line := range map[string]string{"main.cf": "virtual_uid_maps = static:5000\n", "dovecot.conf": "uid=5000 gid=5000"} {
+		if !strings.Contains(fileOf(t, "mailboxes.md", file), line) {
+			t.Errorf("%s does not have %q", file, line)
+		}
+	}
+}
+
+// site is the site of docs/mailboxes.md below the system's directory.
 type site struct {
 	*system
 	files map[string]string
@@ -91,7 +109,7 @@ type site struct {
 }
 
 func newSite(t *testing.T) *site {
-	page, err := os.ReadFile("../../docs/site.md")
+	page, err := os.ReadFile("../../docs/mailboxes.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,97 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A destination is suspended: nothing reaches it over a reload, a killed
+// queue manager and a restart of everything, until it is resumed; no attempt is
+// counted, and other mail flows.
+func TestSuspendedDestination(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, nil)
+	s := newSystem(t, options{main: next.relayhost()})
+	s.expect("posthaste queue: slow.test is suspended\n", "queue", "suspend", "slow.test", "--reason", "too fast for them")
+	s.mustSend("a@from.test", []string{"x@slow.test", "y@quick.test"}, "Subject: one\n\none\n")
+	s.eventually("the other recipient's copy arrives", func() bool { return len(next.received()) == 1 })
+	s.waitLog(`to=<x@slow\.test>, relay=none, .* dsn=4\.3\.2, status=deferred \(delivery to slow\.test is suspended: too fast for them\)`)
+	waits := func(what string) {
+		t.Helper()
+		s.eventually("the suspension is known "+what, func() bool {
+			out, status := s.tool(nil, "queue", "suspended")
+			return status == 0 && strings.HasPrefix(out, "slow.test: suspended by ") && strings.HasSuffix(out, ": too fast for them\n")
+		})
+		s.eventually("the message waits "+what, func() bool {
+			out := s.mustTool("queue", "list", "-j", "--domain=slow.test", "--queue=deferred")
+			return strings.Count(out, "\n") == 1 && strings.Contains(out, `"attempts": 0, `) && strings.Contains(out, `"dsn": "4.3.2"`)
+		})
+		s.mustTool("postqueue", "-f")
+	}
+	waits("at once")
+	s.mustTool("reload")
+	waits("after a reload")
+	s.kill("qmgr")
+	waits("after the queue manager was killed")
+	s.stop()
+	if names, err := filepath.Glob(s.path("data/overrides/overrides")); err != nil || len(names) != 1 {
+		t.Errorf("the overrides lie in %v, %v", names, err)
+	}
+	s.start()
+	waits("after a restart")
+	s.eventually("the destination is explained", func() bool {
+		out := s.mustTool("explain", "slow.test")
+		return strings.Contains(out, "slow.test is suspended by ") && strings.Contains(out, "1 message(s)")
+	})
+	if n := len(next.received()); n != 1 {
+		t.Errorf("%d messages have arrived", n)
+	}
+	s.expect("posthaste queue: slow.test is resumed\n", "queue", "resume", "slow.test")
+	s.eventually("what has waited arrives", func() bool { return len(next.received()) == 2 })
+	s.waitLog(`qmgr\[\d+\]: delivery to slow\.test resumed by `)
+	if out, status := s.tool(nil, "queue", "resume", "slow.test"); status != 66 {
+		t.Errorf("exit status %d: %s", status, out)
+	}
+}
+
+// A campaign is put on hold, looked at and deleted by its sender and by what was
+// said of it, with nothing else touched, while the mail system runs and when
+// it does not.
+func TestSelectedMail(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, func(line string) string {
+		if strings.Contains(line, "@full.test") {
+			return "452 4.2.2 mailbox full"
+		}
+		if strings.HasPrefix(line, "RCPT") {
+			return "450 4.7.1 try later"
+		}
+		return ""
+	})
+	s := newSystem(t, options{main: next.relayhost()})
+	for _, m := range [][2]string{{"news@list.test", "a@one.test"}, {"news@list.test", "b@full.test"}, {"boss@work.test", "c@full.test"}} {
+		s.mustSend(m[0], []string{m[1]}, "Subject: x\n\nx\n")
+	}
+	s.eventually("all is deferred", func() bool {
+		return strings.Count(s.mustTool("queue", "list", "-j", "--queue=deferred"), "\n") == 3
+	})
+	dry := s.mustTool("queue", "delete", "--sender=news@list.test", "--dry-run")
+	if !strings.Contains(dry, "a@one.test\n") || !strings.Contains(dry, "b@full.test\n") || strings.Contains(dry, "boss@") ||
+		!strings.Contains(dry, "posthaste queue: dry run, nothing is changed: Deleted: 2 messages\n") {
+		t.Errorf("dry run:\n%s", dry)
+	}
+	hop := "--nexthop=" + strings.TrimSpace(strings.TrimPrefix(next.relayhost(), "relayhost = "))
+	s.expect("posthaste queue: Placed on hold: 2 messages\n", "queue", "hold", hop, "--reply=mailbox full")
+	s.expect("postsuper: Released from hold: 1 message\n", "postsuper", "-H", "ALL", "--sender=news@list.test", "hold")
+	s.expect("posthaste queue: Deleted: 1 message\n", "queue", "delete", "--sender=news@list.test", "--reply=/4\\.7\\.1/")
+	s.stop()
+	s.expect("posthaste queue: Deleted: 1 message\n", "queue", "delete", "--queue=hold", "--smaller=1m")
+	if left := s.mustTool("mailq"); !strings.Contains(left, "news@list.test") || strings.Count(left, "@full.test") != 1 {
+		t.Errorf("left:\n%s", left)
+	}
+	if _, err := os.Stat(s.path("data/overrides")); err != nil {
+		t.Error(err)
+	}
+}
