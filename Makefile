@@ -23,7 +23,7 @@ SMALL = sendmail $(SETGID)
 SETGID = postdrop postqueue
 SCRUB = $(if $(filter linux/amd64 linux/arm64,$(shell $(GO) env GOOS)/$(shell $(GO) env GOARCH)),-E posthaste/internal/scrub.entry)
 
-.PHONY: all build run test check differential man peers install deb deb-test tarball bench bench-compare soak crash clean
+.PHONY: all build run test check figures differential man peers install deb deb-test tarball bench bench-compare soak crash clean
 
 all: build
 
@@ -74,6 +74,10 @@ bench:
 
 bench-compare: bench
 	$(GO) tool benchstat $(BASE) bench.txt
+
+# What is counted of the code; the bounds are in docs/internals.md.
+figures:
+	@$(GO) run ./internal/arch/figures
 
 # Many more random histories and the whole sizes of what make test runs in part.
 soak:
