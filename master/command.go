@@ -425,9 +425,22 @@ func (c *control) reload() int {
 		return c.fatal("%v\nthe running configuration goes on", err)
 	}
 	c.announce("refreshing")
-	status = c.kill(pid, syscall.SIGHUP)
+	before, waits := readProgress(c.config)
+	if status = c.kill(pid, syscall.SIGHUP); status != 0 {
+		return status
+	}
 	c.foretell(settings)
-	return status
+	if !waits {
+		return 0
+	}
+	late, err := c.awaitReload(pid, before)
+	switch {
+	case err != nil:
+		return c.fatal("%v", err)
+	case late:
+		c.warn("some processes still serve with the former configuration after %v", reloadPatience)
+	}
+	return 0
 }
 
 func (c *control) status() int {

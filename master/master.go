@@ -209,6 +209,10 @@ func newMaster(opts Options, s *settings, log *maillog.Logger) (m *master, err e
 	if m.livesLock, err = lockServices(s.config, log); err != nil {
 		return m, err
 	}
+	if m.progressFile, err = openProgress(s.config); err != nil {
+		log.Warning("%v", err)
+	}
+	m.publish()
 	if m.flow, err = openFlow(); err != nil {
 		return m, err
 	}
@@ -319,6 +323,9 @@ func (m *master) release() {
 	}
 	if m.flow != nil {
 		m.flow.close()
+	}
+	if m.progressFile != nil {
+		m.progressFile.Close()
 	}
 	if m.livesLock != nil {
 		m.livesLock.Close()

@@ -30,11 +30,16 @@ func (m *master) reload() {
 		return
 	}
 	m.notify("RELOADING=1")
+	m.progress.begun++
+	m.publish()
 	if err := m.tryReload(); err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			m.log.Error("reload refused, the running configuration goes on: %s", line)
 		}
 		m.notify("READY=1")
+		m.progress.refused = m.progress.begun
+		m.settle()
+		m.publish()
 	}
 }
 
@@ -164,6 +169,7 @@ func (m *master) retireStores(now bool) {
 		m.retire(s)
 		m.listen(s)
 	}
+	m.settle()
 }
 
 // retire has the service's process end when its work is done. Its successor, or

@@ -47,6 +47,9 @@ type master struct {
 	covered   int     // requests for which the one under way stands, besides the one that it answers
 	stores    []*serv // those of them that are still to be retired, when the queue manager has left
 
+	progress     progress // what commands that wait for a reload are told
+	progressFile *os.File // where; nil when that file could not be made or written
+
 	events  chan func()
 	signals chan os.Signal
 	quit    sync.Once
@@ -362,6 +365,7 @@ func (m *master) letGo(c *child) {
 	m.listen(s)
 	m.revive(s)
 	m.retireStores(false)
+	m.settle()
 }
 
 // lastWords is how many lines of a process's standard error are logged.
@@ -444,6 +448,7 @@ func (m *master) ended(c *child) {
 	if i := slices.Index(s.before, c); i >= 0 {
 		s.before = slices.Delete(s.before, i, i+1)
 		m.retireStores(false)
+		m.settle()
 	}
 	m.let(s)
 	s.crashes++

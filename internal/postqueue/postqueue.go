@@ -171,7 +171,7 @@ func (c *command) run(ctx context.Context, queue *cli.Queue) error {
 		return c.flushSelected(ctx, conn)
 	}
 	for _, v := range c.values {
-		if err := c.flush(ctx, conn, v); err != nil {
+		if err := c.flush(ctx, queue.ManagerClient(), v); err != nil {
 			return err
 		}
 	}
@@ -255,7 +255,9 @@ func (c *command) flushSelected(ctx context.Context, conn *ipc.Conn) error {
 	return err
 }
 
-func (c *command) flush(ctx context.Context, conn *ipc.Conn, value string) error {
+// flush asks the manager that there is when a reload has one follow the other: to flush
+// twice does no harm.
+func (c *command) flush(ctx context.Context, manager *ipc.Client, value string) error {
 	q := &proto.Command{Verb: proto.VerbFlush}
 	switch c.verb {
 	case 'f':
@@ -268,7 +270,7 @@ func (c *command) flush(ctx context.Context, conn *ipc.Conn, value string) error
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var reply proto.CommandReply
-	if err := conn.Call(ctx, q, &reply); err != nil {
+	if err := manager.CallAgain(ctx, q, &reply); err != nil {
 		return cli.Errorf(cli.ExitUnavailable, "Cannot flush mail queue - %w", err)
 	}
 	switch {

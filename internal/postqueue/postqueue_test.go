@@ -193,6 +193,24 @@ func TestFlush(t *testing.T) {
 	}
 }
 
+// A manager that is replaced at that moment takes the request and does not answer; its
+// successor does.
+func TestFlushWhileManagerIsReplaced(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	asked := 0
+	s.ServeConn("qmgr", func(c *ipc.Conn, r *ipc.Request) {
+		if asked++; asked == 1 {
+			c.Close()
+			return
+		}
+		r.Reply(new(proto.CommandReply))
+	})
+	if _, errs, status := run(s, "postqueue", "-f"); status != 0 || errs != "" || asked != 2 {
+		t.Errorf("exit status %d, %q, asked %d times", status, errs, asked)
+	}
+}
+
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	s := faketest.New(t, "")

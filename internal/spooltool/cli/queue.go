@@ -78,6 +78,10 @@ func (q *Queue) Cleanup(ctx context.Context) (*ipc.Conn, error) {
 	return q.conn(ctx, "cleanup_service_name")
 }
 
+// ManagerClient is a client of qmgr's that dials again by itself. It waits for a manager
+// that is not there: ask Manager first.
+func (q *Queue) ManagerClient() *ipc.Client { return q.client("queue_service_name") }
+
 // CleanupClient is a client of cleanup's that dials again by itself.
 func (q *Queue) CleanupClient() *ipc.Client { return q.client("cleanup_service_name") }
 

@@ -51,11 +51,17 @@ func New(t testing.TB, main string) *Site {
 // ends.
 func (s *Site) Serve(service string, handler func(*ipc.Request)) {
 	s.t.Helper()
+	s.ServeConn(service, func(_ *ipc.Conn, r *ipc.Request) { handler(r) })
+}
+
+// ServeConn is Serve for a handler that does something to the connection.
+func (s *Site) ServeConn(service string, handler func(*ipc.Conn, *ipc.Request)) {
+	s.t.Helper()
 	l, err := net.Listen("unix", filepath.Join(s.Queue, "public", service))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	srv := &ipc.Server{Handler: func(_ *ipc.Conn, r *ipc.Request) { handler(r) }, OnTrigger: func([]byte) {}}
+	srv := &ipc.Server{Handler: handler, OnTrigger: func([]byte) {}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { srv.Serve(ctx, l, time.Second) })

@@ -1,0 +1,111 @@
+package master
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"posthaste/internal/config"
+)
+
+// progress is how far master has come with reloads, for the commands that ask for
+// one: master writes it to a file beside master.pid. The numbers only grow while a
+// master runs.
+type progress struct {
+	begun   int // reloads: the configuration of the last is read no earlier than this was written
+	ended   int // all up to this one are over: whoever served before it takes nothing new
+	refused int // the last that was refused; 0: none
+}
+
+func progressPath(cfg *config.Config) string {
+	return filepath.Join(pidDirectory(cfg), "master.reload")
+}
+
+// progressForm has a fixed length, so that one write replaces what was there.
+const progressForm = "%20d %20d %20d\n"
+
+// openProgress makes the file. A mail system without one works as well: its commands
+// do not wait.
+func openProgress(cfg *config.Config) (*os.File, error) {
+	f, sound, err := openLock(progressPath(cfg))
+	if err == nil && !sound {
+		f.Close()
+		return nil, fmt.Errorf("others than its owner can open %s: it is not written", progressPath(cfg))
+	}
+	return f, err
+}
+
+// readProgress says how far the running master has come; ok is false when it does not
+// say.
+func readProgress(cfg *config.Config) (p progress, ok bool) {
+	f, err := os.OpenFile(progressPath(cfg), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return p, false
+	}
+	defer f.Close()
+	b := make([]byte, 3*21)
+	if _, err := f.ReadAt(b, 0); err != nil {
+		return p, false
+	}
+	_, err = fmt.Sscanf(string(b), progressForm, &p.begun, &p.ended, &p.refused)
+	return p, err == nil
+}
+
+// publish writes the progress for others to read.
+func (m *master) publish() {
+	if m.progressFile == nil {
+		return
+	}
+	if _, err := m.progressFile.WriteAt(fmt.Appendf(nil, progressForm, m.progress.begun, m.progress.ended, m.progress.refused), 0); err != nil {
+		m.log.Warning("%v: who asks for a reload does not see how far it is", err)
+		m.progressFile.Close()
+		m.progressFile = nil
+	}
+}
+
+// settle notes that reloads are over once the former processes of all services have
+// let go of what they had.
+func (m *master) settle() {
+	if m.progress.ended == m.progress.begun || m.reloading != nil || m.stores != nil {
+		return
+	}
+	for _, s := range m.order {
+		if len(s.before) > 0 {
+			return
+		}
+	}
+	m.progress.ended = m.progress.begun
+	m.publish()
+}
+
+// Outcomes of waiting for a reload.
+var (
+	errReloadRefused = errors.New("the reload was refused, and the running configuration goes on: the log says why")
+	errStopped       = errors.New("the mail system has stopped meanwhile")
+)
+
+// reloadPatience bounds how long a command waits for a reload.
+const reloadPatience = prepareTime + letGoTime + storesWait
+
+// awaitReload waits for the end of a reload that began after before was read. late says
+// that it took longer than reloadPatience.
+func (c *control) awaitReload(pid int, before progress) (late bool, err error) {
+	for deadline := time.Now().Add(reloadPatience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		p, ok := readProgress(c.config)
+		switch {
+		case !ok:
+			return false, nil
+		case p.refused > before.begun:
+			return false, errReloadRefused
+		case p.ended > before.begun:
+			return false, nil
+		case c.running() != pid:
+			return false, errStopped
+		}
+	}
+	return true, nil
+}
