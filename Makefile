@@ -23,7 +23,7 @@ SMALL = sendmail $(SETGID)
 SETGID = postdrop postqueue
 SCRUB = $(if $(filter linux/amd64 linux/arm64,$(shell $(GO) env GOOS)/$(shell $(GO) env GOARCH)),-E posthaste/internal/scrub.entry)
 
-.PHONY: all build run test check figures differential man peers install deb deb-test tarball bench bench-compare soak crash clean
+.PHONY: all build run test check figures differential man peers install deb deb-test tarball bench bench-compare soak crash fuzz reproducible clean
 
 all: build
 
@@ -40,15 +40,20 @@ run: build
 
 # Everything that must hold: vet, static checks, the import law, all tests with
 # the race detector, and the one that measures without it. Tests with foreign programs say when they are skipped.
+# "make test PKG=./smtpd" is for whoever changes one package.
+PKG ?= ./...
 test: check
-	$(GO) test -race -p 4 -parallel 8 -timeout 20m ./...
+	$(GO) test -race -p 4 -parallel 8 -timeout 20m $(PKG)
+ifeq ($(PKG),./...)
 	$(GO) test -count=1 -run TestReloadHoldsNobodyUp ./internal/e2e
+endif
 	@./internal/e2e/peers.sh check
 
 check:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "gofmt these files"; exit 1; }
-	$(GO) vet ./...
-	$(GO) tool staticcheck ./...
+	$(GO) vet $(PKG)
+	$(GO) tool staticcheck $(PKG)
+	@! ls .github/workflows/*.yml >/dev/null 2>&1 || $(GO) tool actionlint
 
 # The same mail through the original Postfix and through Posthaste (needs root and
 # Postfix): what differs must be in internal/differential/testdata/differences.
@@ -78,6 +83,17 @@ bench-compare: bench
 # What is counted of the code; the bounds are in docs/internals.md.
 figures:
 	@$(GO) run ./internal/arch/figures
+
+# Every fuzzer of the tree, for so long each.
+FUZZTIME ?= 1m
+fuzz:
+	@grep -r --include='*_test.go' -o '^func Fuzz[A-Za-z0-9_]*' . | sed 's|/[^/]*_test.go:func | |' | sort -u | while read -r dir name; do \
+	  echo "$$dir $$name" && $(GO) test "$$dir" -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) || exit 1; done
+
+# Two builds of the commit, in two places, with nothing kept from one for the other: the
+# programs must be equal, octet for octet.
+reproducible:
+	@etc/reproducible.sh
 
 # Many more random histories and the whole sizes of what make test runs in part.
 soak:

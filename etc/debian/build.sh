@@ -16,7 +16,8 @@ GOFLAGS="-buildmode=${BUILDMODE:-pie}" make -s -C "$here/../.." install DESTDIR=
 doc=$root/usr/share/doc/posthaste
 own=$("$root/usr/sbin/posthaste" postconf -dh mail_version)
 version=${VERSION:-$own}
-maintainer="${DEBFULLNAME:-Posthaste maintainers} <${DEBEMAIL:-maintainers@posthaste.invalid}>"
+maintainer=$(cat "$here/../../MAINTAINERS")
+[ -z "${DEBEMAIL:-}" ] || maintainer="${DEBFULLNAME:-Posthaste maintainers} <$DEBEMAIL>"
 arch=$(dpkg --print-architecture)
 
 # Where Debian has these: users call mailq, and programs /usr/lib/sendmail.
