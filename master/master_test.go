@@ -836,7 +836,7 @@ func TestBuiltIn(t *testing.T) {
 	if _, err := os.Stat(s.path("queue/private/tlsmgr")); !os.IsNotExist(err) {
 		t.Errorf("socket of a built-in service: %v", err)
 	}
-	s.edit("master.cf", "flush unix", "anvil unix - - n - 1 anvil\nflush unix")
+	s.edit("master.cf", "flush unix", "scache unix - - n - 1 scache\nflush unix")
 	s.mustCommand("reload")
 	s.dial("public/echo").ask("hello")
 	if n := s.count("maillog", "built in"); n != 0 {

@@ -25,7 +25,6 @@ func (e *entry) key() string { return e.Name + "/" + e.Type }
 // builtIn are the programs of Postfix that need no process here, and where
 // what they do is done.
 var builtIn = map[string]string{
-	"anvil":      "smtpd counts its clients itself",
 	"dnsblog":    "smtpd asks DNS lists itself",
 	"flush":      "qmgr knows what waits for a destination",
 	"postscreen": "smtpd judges clients before it greets them",

@@ -63,9 +63,8 @@ func TestSettings(t *testing.T) {
 			"qmgr/unix: qmgr -n qmgr -t unix -s 1 -p 1 -u @public/qmgr",
 		},
 		{
-			"built in", "", "anvil unix - - n - 1 anvil\nscache unix - - n - 1 scache\n",
-			"service anvil/unix is built in: smtpd counts its clients itself\n" +
-				"service scache/unix is built in: smtp keeps its own sessions",
+			"built in", "", "scache unix - - n - 1 scache\n",
+			"service scache/unix is built in: smtp keeps its own sessions",
 		},
 		{
 			"turned off", "master_service_disable = !26.inet, inet, q/unix\n",
@@ -145,7 +144,7 @@ func TestDoneElsewhere(t *testing.T) {
 func TestSettingsRefused(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ main, master, want string }{
-		{"", "\nq unix - - n - - ehco\n", "master.cf:2: service q/unix: command ehco: expected one of: anvil dnsblog flush pipe postscreen qmgr scache smtpd tlsmgr tlsproxy; put a #"},
+		{"", "\nq unix - - n - - ehco\n", "master.cf:2: service q/unix: command ehco: expected one of: dnsblog flush pipe postscreen qmgr scache smtpd tlsmgr tlsproxy; put a #"},
 		{"", "25 inet n - n - - postscreen\n", "master.cf:1: service 25/inet: postscreen is built in, and hands its clients to service smtpd/pass, which master.cf does not have"},
 		{"", "25 inet n - n - - postscreen\nsmtpd pass - - n - - no\n", "master.cf:1: service 25/inet: command no: expected one of"},
 		{"", "nosuchport inet n - n - - smtpd\n", `master.cf:1: service nosuchport/inet: no such port or service: "nosuchport"`},

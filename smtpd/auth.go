@@ -14,6 +14,7 @@ import (
 
 	gosasl "github.com/emersion/go-sasl"
 
+	"posthaste/internal/anvil"
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
@@ -203,7 +204,7 @@ func (s *session) authInOrder() (feed string, r *smtpwire.Reply) {
 		return "", smtpwire.R(538, dsn.S(5, 7, 0), "Encryption required for requested authentication mechanism")
 	case s.a.SASL.Username != "":
 		return "", smtpwire.R(503, dsn.S(5, 5, 1), "Error: already authenticated")
-	case s.srv.limits.exceeded(s, evAuth):
+	case s.srv.limits.exceeded(s, anvil.Auth):
 		return "", smtpwire.R(450, dsn.S(4, 7, 1), "Error: too many AUTH commands from "+s.a.AddrText)
 	}
 	s.auth.mechanism = strings.ToUpper(f[0])

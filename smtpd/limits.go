@@ -1,11 +1,11 @@
 package smtpd
 
 import (
-	"fmt"
 	"net/netip"
-	"sync"
+	"strings"
 	"time"
 
+	"posthaste/internal/anvil"
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
@@ -14,93 +14,43 @@ import (
 )
 
 // limits counts what each client does: what Postfix's anvil does for its many
-// processes, one for each service and client network. An interval of a rate
-// begins with a client's first event and lasts anvil_rate_time_unit.
+// processes, one for each service and client network.
 type limits struct {
+	*anvil.Table[netip.Prefix]
 	log      *maillog.Logger
 	service  string
-	unit     time.Duration
 	bits4    int
 	bits6    int
-	max      [nevents]int
+	max      [len(events)]int
 	exempt   *table.List
-	updates  time.Duration
-	now      func() time.Time
 	hostname string
-
-	mu      sync.Mutex
-	clients map[netip.Prefix]*clientCount
-	swept   time.Time
-	peaks   [nevents]peak
-	peakAll int // most clients at a time
-	peakAt  time.Time
-	said    time.Time
 }
 
-// event is something that is counted.
-type event uint8
-
-const (
-	evCount event = iota // connections at a time
-	evConnect
-	evMessage
-	evRecipient
-	evTLS
-	evAuth
-	nevents
-)
-
-// events are the words for each: in warnings and in statistics.
-var events = [nevents]struct{ param, warning, stat string }{
-	evCount:     {"smtpd_client_connection_count_limit", "Connection concurrency", "connection count"},
-	evConnect:   {"smtpd_client_connection_rate_limit", "Connection rate", "connection rate"},
-	evMessage:   {"smtpd_client_message_rate_limit", "Message delivery request rate", "message rate"},
-	evRecipient: {"smtpd_client_recipient_rate_limit", "Recipient address rate", "recipient rate"},
-	evTLS:       {"smtpd_client_new_tls_session_rate_limit", "New TLS session rate", "newtls rate"},
-	evAuth:      {"smtpd_client_auth_rate_limit", "AUTH command rate", "auth rate"},
-}
-
-type clientCount struct {
-	began  time.Time // of the interval
-	counts [nevents]int
-}
-
-type peak struct {
-	value int
-	who   netip.Prefix
-	at    time.Time
+// events are, for each event, the parameter that limits it and the words of warnings.
+var events = [...]struct{ param, warning string }{
+	anvil.Connections: {"smtpd_client_connection_count_limit", "Connection concurrency"},
+	anvil.Connect:     {"smtpd_client_connection_rate_limit", "Connection rate"},
+	anvil.Message:     {"smtpd_client_message_rate_limit", "Message delivery request rate"},
+	anvil.Recipient:   {"smtpd_client_recipient_rate_limit", "Recipient address rate"},
+	anvil.NewTLS:      {"smtpd_client_new_tls_session_rate_limit", "New TLS session rate"},
+	anvil.Auth:        {"smtpd_client_auth_rate_limit", "AUTH command rate"},
 }
 
 func newLimits(cfg *config.Config, service string, log *maillog.Logger, now func() time.Time, o table.Options) (*limits, error) {
-	l := &limits{log: log, service: service, unit: cfg.Duration("anvil_rate_time_unit"),
-		updates: cfg.Duration("anvil_status_update_time"), now: now, hostname: cfg.String("myhostname"),
-		bits4: cfg.Int("smtpd_client_ipv4_prefix_length"), bits6: cfg.Int("smtpd_client_ipv6_prefix_length"),
-		clients: make(map[netip.Prefix]*clientCount)}
-	for e := range nevents {
+	l := &limits{log: log, service: service, hostname: cfg.String("myhostname"),
+		bits4: cfg.Int("smtpd_client_ipv4_prefix_length"), bits6: cfg.Int("smtpd_client_ipv6_prefix_length")}
+	for e := range events {
 		l.max[e] = cfg.Int(events[e].param)
 	}
+	l.Table = anvil.NewTable(anvil.Options[netip.Prefix]{Unit: cfg.Duration("anvil_rate_time_unit"), Updates: cfg.Duration("anvil_status_update_time"),
+		Now: now, Log: log,
+		Name: func(k netip.Prefix) string { return service + ":" + k.Addr().String() },
+		// One connection at a time tells nobody anything.
+		Quiet: func(e anvil.Event) bool { return e != anvil.Connections && e != anvil.Connect && l.max[e] == 0 }})
 	var err error
 	l.exempt, err = table.NewList("smtpd_client_event_limit_exceptions", cfg.List("smtpd_client_event_limit_exceptions"),
 		table.ListOptions{Kind: table.Clients, Parent: true, Table: o})
-	l.said = now()
 	return l, err
-}
-
-// count adds one event and returns the number in this interval.
-func (l *limits) count(a netip.Addr, e event) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := l.now()
-	c := l.client(a, now)
-	c.counts[e]++
-	n := c.counts[e]
-	if p := &l.peaks[e]; n > p.value {
-		*p = peak{n, l.key(a), now}
-	}
-	if len(l.clients) > l.peakAll {
-		l.peakAll, l.peakAt = len(l.clients), now
-	}
-	return n
 }
 
 func (l *limits) key(a netip.Addr) netip.Prefix {
@@ -115,74 +65,19 @@ func (l *limits) key(a netip.Addr) netip.Prefix {
 	return p
 }
 
-// client returns the counters of a client, begun anew when the interval is
-// over. Called with mu held.
-func (l *limits) client(a netip.Addr, now time.Time) *clientCount {
-	k := l.key(a)
-	c := l.clients[k]
-	if c == nil {
-		l.sweep(now)
-		c = &clientCount{began: now}
-		l.clients[k] = c
+// lookup tells anvil(8) what a client, by its address or network, has done.
+func (l *limits) lookup(client string) (anvil.Counts, bool) {
+	address, _, _ := strings.Cut(client, "/")
+	a, err := netip.ParseAddr(address)
+	if err != nil {
+		return anvil.Counts{}, false
 	}
-	if now.Sub(c.began) >= l.unit {
-		c.began = now
-		for e := evConnect; e < nevents; e++ {
-			c.counts[e] = 0
-		}
-	}
-	return c
-}
-
-// sweep drops clients that are gone for longer than an interval, now and
-// then, and logs statistics when they are due. Called with mu held.
-func (l *limits) sweep(now time.Time) {
-	if l.updates > 0 && now.Sub(l.said) >= l.updates {
-		l.statistics(now)
-	}
-	if now.Sub(l.swept) < l.unit {
-		return
-	}
-	l.swept = now
-	for k, c := range l.clients {
-		if c.counts[evCount] == 0 && now.Sub(c.began) >= l.unit {
-			delete(l.clients, k)
-		}
-	}
-}
-
-// statistics logs the maxima since the last time. Called with mu held.
-func (l *limits) statistics(now time.Time) {
-	l.said = now
-	for _, e := range []event{evConnect, evCount, evMessage, evRecipient, evTLS, evAuth} {
-		p := l.peaks[e]
-		// One connection at a time tells nobody anything.
-		if p.value == 0 || e > evConnect && l.max[e] == 0 {
-			continue
-		}
-		value := fmt.Sprint(p.value)
-		if e != evCount {
-			value += fmt.Sprintf("/%ds", int(l.unit/time.Second))
-		}
-		l.log.Log(maillog.ClientStatistics{What: events[e].stat, Value: value,
-			For: l.service + ":" + p.who.Addr().String(), At: p.at.Format("Jan _2 15:04:05")})
-	}
-	if l.peakAll > 0 {
-		l.log.Info("statistics: max cache size %d at %s", l.peakAll, l.peakAt.Format("Jan _2 15:04:05"))
-	}
-	l.peaks, l.peakAll = [nevents]peak{}, 0
-}
-
-// finish logs what is left of the statistics.
-func (l *limits) finish() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.statistics(l.now())
+	return l.Lookup(l.key(a)), true
 }
 
 // exceeded counts an event and says whether the client may not do it.
-func (l *limits) exceeded(s *session, e event) bool {
-	n := l.count(s.a.Addr, e)
+func (l *limits) exceeded(s *session, e anvil.Event) bool {
+	n := l.Add(l.key(s.a.Addr), e)
 	if l.max[e] <= 0 || n <= l.max[e] || s.privileged {
 		return false
 	}
@@ -203,10 +98,10 @@ func (l *limits) connection(s *session) *smtpwire.Reply {
 		return nil // XCLIENT: the connection is the same
 	}
 	s.limited, s.limitedBy = true, s.a.Addr
-	if l.exceeded(s, evCount) {
+	if l.exceeded(s, anvil.Connections) {
 		return smtpwire.R(421, dsn.S(4, 7, 0), l.hostname+" Error: too many connections from "+s.a.AddrText)
 	}
-	if l.exceeded(s, evConnect) {
+	if l.exceeded(s, anvil.Connect) {
 		return smtpwire.R(421, dsn.S(4, 7, 0), l.hostname+" Error: too many connections from "+s.a.AddrText)
 	}
 	return nil
@@ -214,12 +109,10 @@ func (l *limits) connection(s *session) *smtpwire.Reply {
 
 // connections is how many the client has open; 0 if nobody counts them.
 func (l *limits) connections(s *session) int {
-	if l.max[evCount] <= 0 {
+	if l.max[anvil.Connections] <= 0 {
 		return 0
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.client(s.a.Addr, l.now()).counts[evCount]
+	return l.Lookup(l.key(s.a.Addr))[anvil.Connections]
 }
 
 func (l *limits) disconnect(s *session) {
@@ -227,22 +120,18 @@ func (l *limits) disconnect(s *session) {
 		return
 	}
 	s.limited = false
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if c := l.clients[l.key(s.limitedBy)]; c != nil {
-		c.counts[evCount]--
-	}
+	l.Drop(l.key(s.limitedBy))
 }
 
 func (l *limits) message(s *session) *smtpwire.Reply {
-	if l.exceeded(s, evMessage) {
+	if l.exceeded(s, anvil.Message) {
 		return smtpwire.R(450, dsn.S(4, 7, 1), "Error: too much mail from "+s.a.AddrText)
 	}
 	return nil
 }
 
 func (l *limits) recipient(s *session) *smtpwire.Reply {
-	if l.exceeded(s, evRecipient) {
+	if l.exceeded(s, anvil.Recipient) {
 		return smtpwire.R(450, dsn.S(4, 7, 1), "Error: too many recipients from "+s.a.AddrText)
 	}
 	return nil

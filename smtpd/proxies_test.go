@@ -3,6 +3,7 @@ package smtpd
 import (
 	"net"
 	"net/netip"
+	"posthaste/internal/anvil"
 	"testing"
 	"time"
 )
@@ -32,29 +33,33 @@ func FuzzProxyHeader(f *testing.F) {
 	})
 }
 
-func TestLimitsForget(t *testing.T) {
+func TestLimitsByNetwork(t *testing.T) {
 	t.Parallel()
-	now := time.Unix(1000, 0)
-	l := &limits{unit: time.Minute, bits4: 24, bits6: 64, now: func() time.Time { return now }, clients: map[netip.Prefix]*clientCount{}}
-	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.99")
-	if n := l.count(a, evConnect); n != 1 {
-		t.Errorf("count %d", n)
+	l := &limits{bits4: 24, bits6: 64}
+	for _, c := range []struct{ addr, want string }{
+		{"192.0.2.99", "192.0.2.0/24"}, {"2001:db8::1", "2001:db8::/64"},
+	} {
+		if got := l.key(netip.MustParseAddr(c.addr)); got.String() != c.want {
+			t.Errorf("%s is counted as %s, want %s", c.addr, got, c.want)
+		}
 	}
-	if n := l.count(b, evConnect); n != 2 { // the same network
-		t.Errorf("count %d", n)
-	}
-	l.count(netip.MustParseAddr("2001:db8::1"), evMessage)
-	if len(l.clients) != 2 {
-		t.Errorf("%d clients", len(l.clients))
-	}
-	now = now.Add(time.Minute)
-	if n := l.count(a, evConnect); n != 1 { // a new interval
-		t.Errorf("count %d after an interval", n)
-	}
-	now = now.Add(10 * time.Minute)
-	l.count(netip.MustParseAddr("198.51.100.1"), evConnect)
-	if len(l.clients) != 1 {
-		t.Errorf("%d clients are kept", len(l.clients))
+}
+
+// anvil(8) names a client as Postfix's smtpd does, by its address or its network.
+func TestLimitsLookup(t *testing.T) {
+	t.Parallel()
+	l := &limits{bits4: 24, bits6: 64, Table: anvil.NewTable(anvil.Options[netip.Prefix]{Unit: time.Minute, Now: time.Now})}
+	l.Add(l.key(netip.MustParseAddr("192.0.2.99")), anvil.Message)
+	for _, c := range []struct {
+		client string
+		ok     bool
+		want   int
+	}{
+		{"192.0.2.99", true, 1}, {"192.0.2.0/24", true, 1}, {"192.0.2.1", true, 1}, {"192.0.3.1", true, 0}, {"2001:db8::1", true, 0}, {"25:192.0.2.99", false, 0}, {"", false, 0},
+	} {
+		if got, ok := l.lookup(c.client); ok != c.ok || got[anvil.Message] != c.want {
+			t.Errorf("%q: %v, %v", c.client, got, ok)
+		}
 	}
 }
 

@@ -175,7 +175,7 @@ func (s *Server) Close() {
 	s.engine.Wait()
 	s.access.Close()
 	s.stressed.Range(func(_, v any) bool { v.(*settings).close(); return true })
-	s.limits.finish()
+	s.limits.Finish()
 	s.milters.maps.Close()
 	s.tlsSet.logLevels.Close()
 	if s.sasl.backend != nil {

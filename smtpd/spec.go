@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"posthaste/internal/anvil"
 	"posthaste/internal/ipc"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
@@ -73,6 +74,11 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 	}
 	if err := hub.Serve(); err != nil {
 		env.Log.Warning("dialogues cannot be watched: %v", err)
+	}
+	if door, err := anvil.NewDoor(env.Name, srv.limits.lookup); err != nil {
+		env.Log.Warning("anvil cannot ask for the counts of clients: %v", err)
+	} else {
+		defer door.Close()
 	}
 	defer context.AfterFunc(service.Stopping(ctx), srv.Drain)()
 	if screen { // clients that wait, or are tested, are no sessions yet

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"posthaste/internal/access"
+	"posthaste/internal/anvil"
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
@@ -265,7 +266,7 @@ func (s *session) startTLS() (*smtpwire.Reply, error) {
 		return smtpwire.R(554, dsn.S(5, 5, 1), "Error: TLS already active"), nil
 	case t.level == tlsNone || t.wrapper || s.hiddenKeywords()["starttls"]:
 		return smtpwire.R(502, dsn.S(5, 5, 1), "Error: command not implemented"), nil
-	case s.srv.limits.exceeded(s, evTLS):
+	case s.srv.limits.exceeded(s, anvil.NewTLS):
 		return smtpwire.R(454, dsn.S(4, 7, 0), "Error: too many new TLS sessions from "+s.a.AddrText), nil
 	}
 	s.done(smtpwire.R(220, dsn.S(2, 0, 0), "Ready to start TLS"))
@@ -281,7 +282,7 @@ func (s *session) startTLS() (*smtpwire.Reply, error) {
 
 // wrap begins TLS before anything is said (RFC 8314 section 3.3).
 func (s *session) wrap() error {
-	if s.srv.limits.exceeded(s, evTLS) {
+	if s.srv.limits.exceeded(s, anvil.NewTLS) {
 		s.leave()
 		return errRefused
 	}

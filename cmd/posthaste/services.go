@@ -6,6 +6,7 @@ import (
 
 	"posthaste/cleanup"
 	"posthaste/internal/agent"
+	"posthaste/internal/anvil"
 	"posthaste/internal/bounce"
 	"posthaste/internal/config"
 	"posthaste/internal/ipc"
@@ -45,6 +46,7 @@ func services() map[string]service.Spec {
 		bounceSpec(),
 		verify.Spec(),
 		showq.Spec(),
+		anvil.Spec(),
 		proxymap.Spec(nil),
 		service.MetricsSpec(nil),
 		talks(frugal(smtpSandbox, agent.Spec("smtp", smtpAgent(false)))),

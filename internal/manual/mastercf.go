@@ -29,11 +29,10 @@ func masterPage() []byte {
 		{"attributes", "What pipe(8) takes, such as user=, flags= and argv=. Braces keep a text with white space together."},
 	})
 	p.section("Programs")
-	p.prose("These have processes: bounce(8), cleanup(8), discard(8), error(8), lmtp(8), local(8), pickup(8), pipe(8), postlogd(8), postscreen(8), proxymap(8), qmgr(8), showq(8), smtp(8), smtpd(8), trivial-rewrite(8), verify(8) and virtual(8).")
+	p.prose("These have processes: anvil(8), bounce(8), cleanup(8), discard(8), error(8), lmtp(8), local(8), pickup(8), pipe(8), postlogd(8), postscreen(8), proxymap(8), qmgr(8), showq(8), smtp(8), smtpd(8), trivial-rewrite(8), verify(8) and virtual(8).")
 	p.line(".Pp")
 	p.prose("Lines for these are accepted, and others do their work:")
 	p.items("Ds", []item{
-		{"anvil", "smtpd(8) counts its clients itself."},
 		{"dnsblog , tlsproxy", "smtpd(8) and postscreen(8) ask DNS lists and do TLS themselves."},
 		{"flush", "qmgr(8) knows what waits for a destination."},
 		{"defer , trace", "bounce(8) writes all reports; why mail is delayed is in the queue's log."},

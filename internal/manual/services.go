@@ -33,6 +33,7 @@ type servicePage struct {
 
 func servicePages() []servicePage {
 	return []servicePage{
+		{name: "anvil", dir: "internal/anvil", what: "tell other programs how much each client does", see: []string{"smtpd.8"}},
 		{name: "bounce", aliases: []string{"defer", "trace"}, dir: "internal/bounce", what: "tell people what became of their mail",
 			drop: []string{"A Composer is"}, subsystems: []string{"bounce"}, see: []string{"cleanup.8", "qmgr.8"}},
 		{name: "cleanup", dir: "cleanup", what: "complete, check and store each message",

@@ -13,15 +13,6 @@ type standIn struct {
 // standIns has one for each name that master accepts without a program; a test
 // compares the two.
 var standIns = []standIn{
-	{name: "anvil", what: "count clients' connections and requests",
-		about: []string{
-			"With Postfix, anvil(8) is the process that smtpd(8) tells of each connection, message, recipient, login and TLS handshake, so that limits count over all its processes. Posthaste's smtpd(8) is one process for a service and counts in its own memory. There is nothing to ask over a socket, and nothing is forgotten because a helper has ended.",
-			"Counts are kept for each client address and service. They begin anew after anvil_rate_time_unit. Their peaks are logged as Postfix's anvil(8) does it, every anvil_status_update_time and when smtpd(8) ends.",
-		},
-		parameters: []string{"anvil_rate_time_unit", "anvil_status_update_time", "smtpd_client_connection_count_limit", "smtpd_client_connection_rate_limit",
-			"smtpd_client_message_rate_limit", "smtpd_client_recipient_rate_limit", "smtpd_client_new_tls_session_rate_limit", "smtpd_client_auth_rate_limit", "smtpd_client_event_limit_exceptions"},
-		differs: "Log lines of the counts come from smtpd(8), not from anvil(8). The limit of a line in master.cf is for the clients of that line alone, as with Postfix.",
-		see:     []string{"smtpd.8"}},
 	{name: "dnsblog", what: "ask DNS lists",
 		about:      []string{"With Postfix, postscreen(8) has dnsblog(8) look up clients in DNS lists, because it must not wait itself. Here each session of postscreen(8) is a thread of work of its own: it asks all lists of postscreen_dnsbl_sites at the same time, and waits for nobody else's."},
 		parameters: []string{"postscreen_dnsbl_sites", "postscreen_dnsbl_threshold", "postscreen_dnsbl_timeout", "postscreen_dnsbl_max_ttl", "postscreen_dnsbl_min_ttl", "postscreen_dnsbl_reply_map"},

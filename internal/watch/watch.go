@@ -30,22 +30,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/maillog"
+	"posthaste/internal/ownsocket"
 )
 
 // A Kind says which end of a dialogue is the other one.
@@ -97,36 +94,13 @@ func New(kind Kind, process string) *Hub {
 // Serve makes the socket, in Dir below the working directory, and begins to answer. It is called
 // when the process has given up its privileges: the directory is mail_owner's.
 func (h *Hub) Serve() error {
-	if err := os.Mkdir(Dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	sweep()
-	path := filepath.Join(Dir, string(h.kind)+"."+strconv.Itoa(os.Getpid()))
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	l, err := net.Listen("unix", path)
+	l, err := ownsocket.Listen(Dir, string(h.kind))
 	if err != nil {
 		return err
 	}
 	h.listener = l
 	h.wg.Go(h.accept)
 	return nil
-}
-
-// sweep removes the sockets of processes that have died.
-func sweep() {
-	entries, err := os.ReadDir(Dir)
-	if err != nil {
-		return // Listen says what is wrong
-	}
-	for _, e := range entries {
-		_, number, _ := strings.Cut(e.Name(), ".")
-		pid, err := strconv.Atoi(number)
-		if err == nil && pid > 0 && syscall.Kill(pid, 0) == syscall.ESRCH {
-			_ = os.Remove(filepath.Join(Dir, e.Name())) // the next process tries again
-		}
-	}
 }
 
 // Close ends all watching and removes the socket.
