@@ -3,9 +3,10 @@ package smtpd
 import (
 	"net"
 	"net/netip"
-	"posthaste/internal/anvil"
 	"testing"
 	"time"
+
+	"posthaste/internal/anvil"
 )
 
 // A header is taken whole or not at all, wherever it is cut.

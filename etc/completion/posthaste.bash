@@ -234,7 +234,7 @@ _posthaste() {
         -i) :; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-c -a -e -G -g -I -i -l -p -R -v -x"
+            _posthaste_words "-c -a -e -G -g -I -i -j -l -p -R -v -x"
         fi
         ;;
     postlock)

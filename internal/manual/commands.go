@@ -411,7 +411,7 @@ func tableOptions(more ...option) []option {
 		{'d', "key", none, "Delete the entry. With - the keys are read from standard input."},
 		{'f', "", none, "Keep the letter case of keys."},
 		{'i', "", none, "Add the entries on standard input to the table, which goes on to have the others."},
-		{'j', "", none, "With -s: list as JSON."},
+		{'j', "", none, "With -q and -s: print each key and its value as a JSON object on a line of its own, as Postfix 3.11 does: {\"key\": \"value\"}."},
 		{'N', "", none, "Write a zero byte at the end of keys and values, for other readers of cdb: tables."},
 		{'n', "", none, "Write no zero byte: the default."},
 		{'o', "", none, "Keep root's rights although the source belongs to somebody else."},
@@ -443,13 +443,13 @@ func postmapPage() command {
 		what: "build, change and ask lookup tables",
 		synopsis: []string{
 			"[-fiNnoprUuvw] [-c config_dir] [type :]file ...",
-			"[-bfFhmv] [-c config_dir] -q key [type :]file ...",
+			"[-bfFhjmv] [-c config_dir] -q key [type :]file ...",
 			"[-fv] [-c config_dir] -d key [type :]file ...",
 			"[-Fjv] [-c config_dir] -s [type :]file ...",
 		},
 		about: []string{
 			"postmap(1) builds the table of each file, beside it, and puts it in the place of the one before at once. Services see the old table or the new one and take up the new one without a restart. A file is text: a key, white space, and the value; lines that begin with white space continue the one before, lines that begin with # are comments.",
-			"Without a type the table is of default_database_type. The types hash, btree and lmdb are indexed files of our own, with a name that ends in .phdb; cdb is the public format.",
+			"Without a type the table is of default_database_type. The types hash, btree and lmdb are written as indexed files of our own, with a name that ends in .phdb; cdb is the public format. The files that Postfix has written for these types, whose names end in .db or .lmdb, are read as they are, where they are newer or there is no other.",
 			"With -q tables of every type can be asked, also those that are not built: regexp, pcre, cidr, texthash, inline, static, unionmap, pipemap, randmap, environ, unix, socketmap and tcp.",
 		},
 		options: tableOptions(
@@ -471,7 +471,7 @@ func postaliasPage() command {
 		what: "build, change and ask alias tables",
 		synopsis: []string{
 			"[-fiNnoprUuvw] [-c config_dir] [type :]file ...",
-			"[-fv] [-c config_dir] -q key [type :]file ...",
+			"[-fjv] [-c config_dir] -q key [type :]file ...",
 			"[-fv] [-c config_dir] -d key [type :]file ...",
 			"[-jv] [-c config_dir] -s [type :]file ...",
 		},
@@ -552,7 +552,7 @@ func postmultiPage() command {
 		name: "postmulti",
 		what: "manage several mail systems on one machine",
 		synopsis: []string{
-			"-l [-aRv] [-c config_dir] [-g group] [-i name]",
+			"-l [-ajRv] [-c config_dir] [-g group] [-i name]",
 			"-p [-av] [-c config_dir] [-g group] [-i name] command [arguments]",
 			"-x [-aRv] [-c config_dir] [-g group] [-i name] program [arguments]",
 			"-e action [-av] [-c config_dir] [-g group] [-i name] [-G group] [-I name] [parameter=value ...]",
@@ -571,6 +571,7 @@ func postmultiPage() command {
 			{'g', "group", none, "Members of this group only. With create and import: put the new one before the first of them."},
 			{'I', "name", none, "The name to assign, which begins with posthaste- or postfix-; - for none."},
 			{'i', "name", none, "The instance of this name or configuration directory only; - is the primary one. With create and import: put the new one before it."},
+			{'j', "", none, "With -l: print each instance as a JSON object on a line of its own, as Postfix 3.11 does, with the names name, group, enabled and config_directory. What has no name or group has \"-\"; enabled is \"y\" or \"n\"."},
 			{'l', "", none, "List instances."},
 			{'p', "", none, "Carry out a command of posthaste(1)."},
 			{'R', "", none, "In reverse order."},

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"posthaste/internal/config"
+	"posthaste/internal/jsontext"
 )
 
 // An entry is one service of master.cf. Unlike config.Service it holds what is
@@ -203,7 +204,7 @@ func (c *command) showEntry(e *entry, r *request) error {
 			return err
 		}
 		if c.flags['j'] {
-			fmt.Fprintln(c.out, jsonObject(e.name(), strings.Join(append(e.fields[:], e.commandText()), " ")))
+			fmt.Fprintln(c.out, jsontext.Object(e.name(), strings.Join(append(e.fields[:], e.commandText()), " ")))
 			return nil
 		}
 		fmt.Fprintln(c.out, masterEntry(e, c.flags['f']))

@@ -1,7 +1,6 @@
 package postconf
 
 import (
-	"encoding/json"
 	"strings"
 
 	"posthaste/internal/config"
@@ -59,25 +58,6 @@ func parameter(name, value string, fold bool) string {
 		f.word(w)
 	}
 	return f.b.String()
-}
-
-// jsonObject is a setting as Postfix 3.11 writes it. What is not UTF-8 becomes U+FFFD.
-func jsonObject(name, value string) string {
-	var b strings.Builder
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	b.WriteByte('{')
-	for i, text := range []string{name, value} {
-		if i > 0 {
-			b.WriteString(": ")
-		}
-		_ = e.Encode(text) // a string into memory
-		line := strings.TrimSuffix(b.String(), "\n")
-		b.Reset()
-		b.WriteString(line)
-	}
-	b.WriteByte('}')
-	return b.String()
 }
 
 // masterEntry formats a master.cf entry in columns. Folded, each -o has

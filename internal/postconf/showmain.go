@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"posthaste/internal/config"
+	"posthaste/internal/jsontext"
 )
 
 // delivers are the delivery agents: services of these commands have
@@ -216,7 +217,7 @@ func describe(p *config.Param) string {
 func (c *command) printParameter(name, value string) {
 	switch {
 	case c.flags['j']:
-		fmt.Fprintln(c.out, jsonObject(name, strings.Join(strings.Fields(value), " ")))
+		fmt.Fprintln(c.out, jsontext.Object(name, strings.Join(strings.Fields(value), " ")))
 	case c.flags['H']:
 		fmt.Fprintln(c.out, name)
 	case c.flags['h']:

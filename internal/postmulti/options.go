@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-const usage = "usage: postmulti -l [-aRv] [-g group] [-i name] | -p [-av] [-g group] [-i name] command ... | " +
+const usage = "usage: postmulti -l [-ajRv] [-g group] [-i name] | -p [-av] [-g group] [-i name] command ... | " +
 	"-x [-aRv] [-g group] [-i name] program ... | -e init|create|import|destroy|deport|enable|disable|assign [-av] " +
 	"[-g group] [-i name] [-G group] [-I name] [parameter=value ...]"
 
@@ -21,6 +21,7 @@ type options struct {
 	newName        *string // -I
 	front, reverse bool
 	verbose        bool
+	json           bool     // with -l
 	words          []string // a command, or parameter=value
 }
 
@@ -64,6 +65,8 @@ func (o *options) flag(letter byte) error {
 		o.front = true
 	case 'R':
 		o.reverse = true
+	case 'j':
+		o.json = true
 	case 'v':
 		o.verbose = true
 	case 'l', 'p', 'x':
@@ -125,6 +128,8 @@ func (o *options) check() error {
 		return errors.New("-R: not with -p, where the command says what the order is")
 	case o.mode != 'e' && (o.newGroup != nil || o.newName != nil):
 		return errors.New("-G and -I go with -e")
+	case o.json && o.mode != 'l':
+		return errors.New("-j: only with -l")
 	case o.mode == 'l' && len(o.words) > 0:
 		return fmt.Errorf("unexpected argument: %s", o.words[0])
 	case o.mode == 'e' && o.action != "create" && o.action != "import" && len(o.words) > 0:

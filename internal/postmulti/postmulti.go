@@ -6,7 +6,7 @@
 // directories of the others. multi_instance_name is an instance's name, and the
 // first word of its log lines; multi_instance_group is its group's.
 //
-//	postmulti -l [-aRv] [-g group] [-i name]                     list instances
+//	postmulti -l [-ajRv] [-g group] [-i name]                    list instances
 //	postmulti -p [-av] [-g group] [-i name] command ...          posthaste command, of each
 //	postmulti -x [-aRv] [-g group] [-i name] program ...         a program, for each
 //	postmulti -e action [options] [parameter=value ...]          change the list, or an instance
@@ -46,6 +46,7 @@ import (
 	"strings"
 
 	"posthaste/internal/config"
+	"posthaste/internal/jsontext"
 )
 
 // Tools are what the command is made of.
@@ -162,6 +163,10 @@ func (c *command) list(chosen []*instance) {
 		enabled := "n"
 		if i.enabled {
 			enabled = "y"
+		}
+		if c.json {
+			fmt.Fprintln(c.Stdout, jsontext.Object("name", orNone(i.name), "group", orNone(i.group), "enabled", enabled, "config_directory", i.dir))
+			continue
 		}
 		fmt.Fprintf(c.Stdout, "%-15s %-15s %-9s %s\n", orNone(i.name), orNone(i.group), enabled, i.dir)
 	}

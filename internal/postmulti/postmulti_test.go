@@ -1,6 +1,8 @@
 package postmulti
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -10,13 +12,13 @@ import (
 
 func TestParse(t *testing.T) {
 	t.Parallel()
-	for _, line := range []string{"-l", "-laRv -g a -i b", "-p -- start", "-av -p start", "-x -R ls -l", "-e init",
+	for _, line := range []string{"-l", "-lj", "-laRv -g a -i b", "-p -- start", "-av -p start", "-x -R ls -l", "-e init",
 		"-I posthaste-a -Gx -e create queue_directory=/q", "-I - -e assign -i x", "-ecreate -I postfix-a"} {
 		if _, err := parse(strings.Fields(line)); err != nil {
 			t.Errorf("%s: %v", line, err)
 		}
 	}
-	for _, line := range []string{"", "start", "-l -p x", "-p", "-x", "-e", "-e other", "-z", "-l more", "-l -I posthaste-a", "-R -p start",
+	for _, line := range []string{"", "start", "-l -p x", "-jp x", "-j", "-j -e init", "-p", "-x", "-e", "-e other", "-z", "-l more", "-l -I posthaste-a", "-R -p start",
 		"-e create -I name", "-e create -I posthaste-a/b", "-e enable -i x y", "-e init queue_directory=/q"} {
 		if o, err := parse(strings.Fields(line)); err == nil {
 			t.Errorf("%s: accepted: %+v", line, o)
@@ -51,5 +53,32 @@ func TestWrapper(t *testing.T) {
 		if got != tt.want {
 			t.Errorf("%s%s: %s (%v), expected %s", tt.main, tt.words, got, err, tt.want)
 		}
+	}
+}
+
+// As Postfix 3.11 writes it, but for the first letter of the group, which is all that it has of it.
+func TestListJSON(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"one": "multi_instance_directories = " + root + "/two\nmulti_instance_enable = yes\n",
+		"two": "multi_instance_name = posthaste-two\nmulti_instance_group = a \"b\\\n",
+	} {
+		if err := os.MkdirAll(filepath.Join(root, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, name, "main.cf"), []byte("compatibility_level = 3.6\nmyhostname = a.test\n"+text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out, errs strings.Builder
+	if status := Run([]string{"-c", root + "/one", "-lj"}, Tools{Stdout: &out, Stderr: &errs}); status != 0 || errs.String() != "" {
+		t.Fatalf("status %d: %s", status, errs.String())
+	}
+	want := `{"name": "-","group": "-","enabled": "y","config_directory": "` + root + `/one"}
+{"name": "posthaste-two","group": "a \"b\\","enabled": "n","config_directory": "` + root + `/two"}
+`
+	if out.String() != want {
+		t.Errorf("got\n%swant\n%s", out.String(), want)
 	}
 }

@@ -64,7 +64,7 @@ const golden = `----Queue ID----- --Size-- ---Arrival Time---- --Sender/Recipien
 
 const goldenJSON = `{"queue_name": "active", "queue_id": "4jWmK60qnzz1SDZl", "arrival_time": 1795251386, "message_size": 5305, "forced_expire": true, "sender": "\"s p\"@from.test", "recipients": [{"address": "d1@to.test"}, {"address": "\"d 2\"@to.test"}], "attempts": 1, "client_name": "client.test", "client_address": "192.0.2.9", "sasl_username": "ann"}
 {"queue_name": "hold", "queue_id": "4jWmK60rlcz1SCpW", "arrival_time": 1795251386, "message_size": 301, "forced_expire": false, "sender": "MAILER-DAEMON", "recipients": [{"address": "pm@to.test"}], "attempts": 0}
-{"queue_name": "deferred", "queue_id": "4jWmL10SyZz1SCBX", "arrival_time": 1795251386, "message_size": 298, "forced_expire": false, "sender": "a@from.test", "recipients": [{"address": "new@x.test"}, {"orig_address": "al@v.test", "address": "one@x.test", "delay_reason": "REFUSED", "dsn": "4.4.1"}, {"address": "q@y.test", "delay_reason": "say \"\u001b[1m\"\tLONG"}, {"address": "two@x.test", "delay_reason": "REFUSED"}], "attempts": 4, "next_attempt": 1795260000}
+{"queue_name": "deferred", "queue_id": "4jWmL10SyZz1SCBX", "arrival_time": 1795251386, "message_size": 298, "forced_expire": false, "sender": "a@from.test", "recipients": [{"address": "new@x.test"}, {"orig_address": "al@v.test", "address": "one@x.test", "delay_reason": "REFUSED", "dsn": "4.4.1"}, {"address": "q@y.test", "delay_reason": "say \"\u001B[1m\"\tLONG"}, {"address": "two@x.test", "delay_reason": "REFUSED"}], "attempts": 4, "next_attempt": 1795260000}
 `
 
 // list answers listings with these items, one a page.

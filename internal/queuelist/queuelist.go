@@ -9,8 +9,8 @@ import (
 	"io"
 	"math"
 	"slices"
-	"strings"
 
+	"posthaste/internal/jsontext"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
@@ -103,7 +103,7 @@ func sender(addr string) string {
 // spacing, and what we know besides behind them.
 func JSON(w io.Writer, it *proto.Item) {
 	fmt.Fprintf(w, `{"queue_name": %s, "queue_id": %s, "arrival_time": %d, "message_size": %d, "forced_expire": %t, "sender": %s, "recipients": [`,
-		Quote(it.Queue), Quote(string(it.ID)), it.Arrival.Unix(), it.Size, it.ForcedExpire, Quote(sender(it.Sender)))
+		jsontext.Quote(it.Queue), jsontext.Quote(string(it.ID)), it.Arrival.Unix(), it.Size, it.ForcedExpire, jsontext.Quote(sender(it.Sender)))
 	for i := range it.Recipients {
 		if i > 0 {
 			io.WriteString(w, ", ")
@@ -116,7 +116,7 @@ func JSON(w io.Writer, it *proto.Item) {
 	}
 	for _, f := range [...]struct{ name, value string }{{"client_name", it.Client}, {"client_address", it.ClientAddr}, {"sasl_username", it.SASLUser}} {
 		if f.value != "" {
-			fmt.Fprintf(w, `, "%s": %s`, f.name, Quote(f.value))
+			fmt.Fprintf(w, `, "%s": %s`, f.name, jsontext.Quote(f.value))
 		}
 	}
 	io.WriteString(w, "}\n")
@@ -125,39 +125,14 @@ func JSON(w io.Writer, it *proto.Item) {
 func recipientJSON(w io.Writer, r *proto.ItemRcpt) {
 	io.WriteString(w, "{")
 	if r.Orig != "" && r.Orig != r.Address {
-		fmt.Fprintf(w, `"orig_address": %s, `, Quote(rfc5322.Quote(r.Orig)))
+		fmt.Fprintf(w, `"orig_address": %s, `, jsontext.Quote(rfc5322.Quote(r.Orig)))
 	}
-	fmt.Fprintf(w, `"address": %s`, Quote(rfc5322.Quote(r.Address)))
+	fmt.Fprintf(w, `"address": %s`, jsontext.Quote(rfc5322.Quote(r.Address)))
 	if r.Reason != "" {
-		fmt.Fprintf(w, `, "delay_reason": %s`, Quote(r.Reason))
+		fmt.Fprintf(w, `, "delay_reason": %s`, jsontext.Quote(r.Reason))
 	}
 	if !r.Status.IsZero() {
 		fmt.Fprintf(w, `, "dsn": "%s"`, r.Status)
 	}
 	io.WriteString(w, "}")
-}
-
-// Quote is a JSON string; bytes that are not UTF-8 become U+FFFD.
-func Quote(s string) string {
-	var b strings.Builder
-	b.WriteByte('"')
-	for _, r := range s {
-		switch {
-		case r == '"' || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
-		case r == '\n':
-			b.WriteString(`\n`)
-		case r == '\t':
-			b.WriteString(`\t`)
-		case r == '\r':
-			b.WriteString(`\r`)
-		case r < 0x20 || r == 0x7f:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		default:
-			b.WriteRune(r)
-		}
-	}
-	b.WriteByte('"')
-	return b.String()
 }

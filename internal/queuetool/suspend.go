@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"posthaste/internal/ipc"
+	"posthaste/internal/jsontext"
 	"posthaste/internal/override"
 	"posthaste/internal/proto"
 	"posthaste/internal/queuelist"
@@ -89,11 +90,11 @@ func (c *command) suspended(ctx context.Context, conn *ipc.Conn, o *order) error
 			continue
 		}
 		if o.json {
-			fmt.Fprintf(w, `{"destination": %s, "by": %s, "since": %d`, queuelist.Quote(e.Target), queuelist.Quote(e.By), e.Since.Unix())
+			fmt.Fprintf(w, `{"destination": %s, "by": %s, "since": %d`, jsontext.Quote(e.Target), jsontext.Quote(e.By), e.Since.Unix())
 			if !e.Until.IsZero() {
 				fmt.Fprintf(w, `, "until": %d`, e.Until.Unix())
 			}
-			fmt.Fprintf(w, `, "reason": %s, "waiting": %d}`+"\n", queuelist.Quote(e.Reason), reply.Waiting[i])
+			fmt.Fprintf(w, `, "reason": %s, "waiting": %d}`+"\n", jsontext.Quote(e.Reason), reply.Waiting[i])
 			continue
 		}
 		text := fmt.Sprintf("%s: suspended by %s since %s%s, %s wait", e.Target, e.By, e.Since.Local().Format(time.DateTime), end(e.Until), cli.Messages(reply.Waiting[i]))

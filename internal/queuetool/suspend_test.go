@@ -45,7 +45,7 @@ func TestSuspend(t *testing.T) {
 		{[]string{"suspend", "--until", "2999-01-02T03:04", "Slow:[Hub.test]:25"}, 0, "Slow:[hub.test]:25 is suspended until 2999-01-02 03:04:00\n"},
 		{[]string{"suspend", "full.test"}, 69, "there are 10000 overrides already"},
 		{[]string{"suspended"}, 0, "example.com: suspended by "},
-		{[]string{"suspended", "-j"}, 0, `"reason": "they asked\u001b us", "waiting": 0}`},
+		{[]string{"suspended", "-j"}, 0, `"reason": "they asked\u001B us", "waiting": 0}`},
 		{[]string{"resume", "EXAMPLE.com"}, 0, "example.com is resumed\n"},
 		{[]string{"resume", "other.test"}, 66, "other.test is not suspended"},
 		{[]string{"suspend"}, 64, "suspend what?"},

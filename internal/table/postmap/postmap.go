@@ -321,8 +321,8 @@ func (c *command) checkOptions(files []string) error {
 		return errors.New("specify -b -h or -m only with \"-q -\"")
 	case o.mime && !o.body && !o.header:
 		return errors.New("specify -m only with -b or -h")
-	case o.json && !o.dump:
-		return errors.New("specify -j only with -s")
+	case o.json && !o.dump && o.query == nil:
+		return errors.New("option -j requires -q or -s")
 	case o.incremental && modes > 0:
 		return errors.New("specify -i only without -s -q or -d")
 	case c.databases && len(files) > 0:

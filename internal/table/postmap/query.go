@@ -4,11 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 
+	"posthaste/internal/jsontext"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/table"
 )
@@ -44,6 +44,8 @@ func (c *command) query(files []string, key string) (err error) {
 			value = string(b)
 		}
 		switch {
+		case c.opt.json:
+			_, err = out.WriteString(jsontext.Object(key, value) + "\n")
 		case c.opt.files && alone:
 			_, err = out.WriteString(value)
 		case alone:
@@ -143,11 +145,7 @@ func (c *command) dump(files []string) error {
 			value := e.values[key]
 			line := key + c.syntax.separator() + value + "\n"
 			if c.opt.json {
-				b, err := json.Marshal(map[string]string{key: value})
-				if err != nil {
-					return err
-				}
-				line = string(b) + "\n"
+				line = jsontext.Object(key, value) + "\n"
 			}
 			if _, err := out.WriteString(line); err != nil {
 				return err
