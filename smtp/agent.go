@@ -278,6 +278,8 @@ type delivery struct {
 	load, keep bool     // whether to look for kept sessions, to keep one
 	why        *failure // the latest failure that was not the last word
 	todo       []int    // what left returns
+	more       bool     // this session has another transaction for the message
+	waiting    []int    // recipients for another session, as this one was exhausted; nil: all that are left
 	lists      []int    // memory for those of a transaction
 	body       agent.Content
 }

@@ -24,7 +24,7 @@ const longLine = 998
 // message sends the content and its end, and reports what the server says to it.
 func (t *transaction) message(ctx context.Context) {
 	d, s := t.d, t.s
-	quit := !d.wantsKeep(s) && s.offers&offersPipelining != 0 && d.set.skipQuitReply && !d.set.lmtp
+	quit := !d.more && !d.wantsKeep(s) && s.offers&offersPipelining != 0 && d.set.skipQuitReply && !d.set.lmtp
 	end := ".\r\n"
 	if quit {
 		end = ".\r\nQUIT\r\n"

@@ -107,7 +107,7 @@
 // (enhanced codes), 6531 and 6533 (SMTPUTF8), 3207 (STARTTLS), 7505 (null MX),
 // 2782 (SRV), 2033 (LMTP), 4954 (AUTH), 5802 and 7677 (SCRAM), 7628
 // (OAUTHBEARER), 6698 and 7672 (DANE), 8460 (TLSRPT), 8461
-// (MTA-STS), 8689 (REQUIRETLS).
+// (MTA-STS), 8689 (REQUIRETLS), 9422 (LIMITS).
 //
 // # Parameters
 //

@@ -54,6 +54,9 @@ func (f *failure) Error() string { return f.status.String() + " " + f.text }
 // soft says whether trying again later, or elsewhere, may help.
 func (f *failure) soft() bool { return f.status.Class == 4 }
 
+// mayRepeat is what is added for who may have got the message.
+const mayRepeat = " -- message may be sent more than once"
+
 // What was going on when a session broke.
 const (
 	stageGreeting = "receiving the initial server greeting"
@@ -65,7 +68,7 @@ const (
 	stageRcpt     = "sending RCPT TO"
 	stageData     = "sending DATA command"
 	stageBody     = "sending message body"
-	stageDot      = "sending end of data -- message may be sent more than once"
+	stageDot      = "sending end of data" + mayRepeat
 )
 
 // Commands as they appear in "(in reply to ...)".
@@ -94,7 +97,7 @@ func (s *session) broken(stage string, err error) *failure {
 	default:
 		f.text = "lost connection with " + s.namaddr + " while " + stage
 	}
-	s.broke = f.text
+	s.broke = f
 	return f
 }
 

@@ -45,5 +45,9 @@ func (d *delivery) notify(ctx context.Context, s *session) {
 		s.notes.Reset()
 		return
 	}
-	d.a.notices.Post(ctx, s.notes, notice.Session{Side: "client", Peer: s.relay, Reason: s.broke, Unexpected: "Unexpected response from " + s.relay + "."})
+	reason := ""
+	if s.broke != nil {
+		reason = s.broke.text
+	}
+	d.a.notices.Post(ctx, s.notes, notice.Session{Side: "client", Peer: s.relay, Reason: reason, Unexpected: "Unexpected response from " + s.relay + "."})
 }

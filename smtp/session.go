@@ -45,17 +45,19 @@ type session struct {
 
 	offers   feature
 	size     int64 // SIZE limit; 0: none said
+	limits   peerLimits
 	auth     string
 	xforward []string
 	tls      *tlsState // nil: in the clear
 	flaw     *flaw     // what is wrong with its TLS, for reports
 	greeted  string    // the name in the reply to EHLO
 
-	dirty   bool   // the server may be in the middle of a transaction
-	bad     bool   // must not be used again
-	broke   string // why, when the connection did not live
-	odd     bool   // has given a reply that makes no sense: not to be kept
-	uses    int    // deliveries, this one included
+	dirty   bool     // the server may be in the middle of a transaction
+	bad     bool     // must not be used again
+	broke   *failure // why, when the connection did not live; else nil
+	odd     bool     // has given a reply that makes no sense: not to be kept
+	uses    int      // deliveries, this one included
+	mails   int      // transactions begun
 	started time.Time
 	kept    *keptEntry // its place in the cache of sessions
 	by      *delivery  // that uses it; nil while it is set up or kept
@@ -144,7 +146,7 @@ var errNoEHLO = &failure{text: "EHLO refused"}
 
 // introduce sends EHLO, HELO or LHLO and takes in what the server offers.
 func (d *delivery) introduce(s *session, t *target, verb, stage string) *failure {
-	s.offers, s.size, s.auth, s.xforward = 0, 0, "", nil
+	s.offers, s.size, s.limits, s.auth, s.xforward = 0, 0, peerLimits{}, "", nil
 	s.out = append(append(append(append(s.out, verb...), ' '), d.set.helloName...), "\r\n"...)
 	if err := s.flush(d.set.time.hello); err != nil {
 		return s.broken(stage, err)
@@ -223,6 +225,8 @@ func (s *session) offer(line []byte, discard []string) {
 	case "XFORWARD":
 		s.offers |= offersXForward
 		s.xforward = strings.Fields(strings.ToUpper(string(rest)))
+	case "LIMITS":
+		s.limits = parseLimits(string(rest))
 	case "SIZE":
 		s.offers |= offersSize
 		if n, err := strconv.ParseInt(strings.TrimSpace(string(rest)), 10, 64); err == nil && n > 0 {

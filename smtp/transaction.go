@@ -64,11 +64,10 @@ var errStale = &failure{text: "kept session is dead"}
 // use, where TLS is a wish: the same server is tried without.
 var errRetryPlain = &failure{text: "TLS session broke"}
 
-// transact sends the message to all recipients that are left, and says of each
-// what came of it. It returns errStale, or nil: what is wrong with the session
+// transact sends the message to these recipients, and says of each what came of it, and of all that
+// are left where the session breaks. It returns errStale, or nil: what is wrong with the session
 // has then been said, and s.bad is set if it cannot be used again.
-func (d *delivery) transact(ctx context.Context, s *session) *failure {
-	left := d.left()
+func (d *delivery) transact(ctx context.Context, s *session, left []int) *failure {
 	d.lists = slices.Grow(d.lists[:0], 2*len(left))
 	room := d.lists[:2*len(left)]
 	t := &transaction{d: d, s: s, rcpts: append(room[:0:len(left)], left...), accepted: room[len(left):len(left)]}
@@ -242,6 +241,7 @@ func (t *transaction) gather(v verb) verb {
 			t.appendXforward(xforwardSecond)
 			v = verbMail
 		case verbMail:
+			t.s.mails++
 			t.appendMail()
 			v = verbRcpt
 		case verbRcpt:

@@ -170,7 +170,7 @@ func (d *delivery) use(ctx context.Context, w *walk, s *session, t *target) *fai
 	s.by = d
 	d.req.ConnectionDone(time.Now())
 	stop := s.cutOff(ctx)
-	f := d.transact(ctx, s)
+	f := d.transactAll(ctx, s)
 	if !stop() {
 		s.bad = true // its deadline is spoilt, and so is the day
 	}
@@ -179,10 +179,29 @@ func (d *delivery) use(ctx context.Context, w *walk, s *session, t *target) *fai
 		s.close()
 		return f
 	}
+	if ctx.Err() != nil {
+		d.waiting = nil
+	}
+	if d.waiting != nil {
+		d.finish(s, t)
+		return d.useAnother(ctx, w, t)
+	}
 	w.sessions++
 	w.limit(d)
 	d.finish(s, t)
 	return nil
+}
+
+// useAnother delivers over a new session with the same server to those who were too many for
+// the one before. It does not count for smtp_mx_session_limit.
+func (d *delivery) useAnother(ctx context.Context, w *walk, t *target) *failure {
+	s, f := d.connect(ctx, t)
+	if f != nil {
+		d.waiting = nil
+		d.connectFailed(f)
+		return nil
+	}
+	return d.use(ctx, w, s, t)
 }
 
 // garbage warns of a line that is no part of a reply. Where several commands
@@ -233,6 +252,8 @@ func (d *delivery) wantsKeep(s *session) bool {
 	case !d.keep && !(d.set.cacheOnDemand && s.uses > 1):
 		return false // one that was kept once was worth it
 	case s.odd, d.env.Trace.DontDeliver():
+		return false
+	case s.exhausted():
 		return false
 	case s.r != s.w: // it has said more than it was asked
 		return false

@@ -59,6 +59,10 @@ func clip(s string, n int) string {
 	return s
 }
 
+// maxLimitValue is the largest limit that LIMITS can say, RFC 9422 section 4. Those that it
+// has no number for, and those that there are not (MAILMAX, RCPTDOMAINMAX), are not said.
+const maxLimitValue = 999999
+
 // appendEhlo appends the answer to EHLO: the list of extensions, in Postfix's
 // order.
 func (s *session) appendEhlo(b []byte) []byte {
@@ -109,6 +113,9 @@ func (s *session) appendEhlo(b []byte) []byte {
 	add("chunking", "CHUNKING")
 	if s.offersRequireTLS() {
 		add("requiretls", "REQUIRETLS")
+	}
+	if n := s.set.rcptLimit; s.set.announceLimits && n > 0 && n <= maxLimitValue {
+		add("limits", "LIMITS RCPTMAX="+strconv.Itoa(n))
 	}
 	for i, l := range lines {
 		sep := byte('-')

@@ -35,6 +35,7 @@ type settings struct {
 	softErrors, hardErrors, junkLimit     int
 	errorSleep                            time.Duration
 	rcptLimit, overshoot                  int
+	announceLimits                        bool
 	delayOpen                             bool
 	bare                                  bareNewline
 	bareCode                              int
@@ -76,11 +77,12 @@ func readSettings(cfg *config.Config, service string, o table.Options) (*setting
 		softErrors: cfg.Int("smtpd_soft_error_limit"), hardErrors: cfg.Int("smtpd_hard_error_limit"),
 		junkLimit: cfg.Int("smtpd_junk_command_limit"), errorSleep: cfg.Duration("smtpd_error_sleep_time"),
 		rcptLimit: cfg.Int("smtpd_recipient_limit"), overshoot: cfg.Int("smtpd_recipient_overshoot_limit"),
-		delayOpen:  cfg.Bool("smtpd_delay_open_until_valid_rcpt"),
-		bareCode:   cfg.Int("smtpd_forbid_bare_newline_reject_code"),
-		pipelining: cfg.Bool("smtpd_forbid_unauth_pipelining"),
-		noop:       upperSet(cfg.List("smtpd_noop_commands")),
-		smtputf8:   cfg.Bool("smtputf8_enable"), strictUTF8: cfg.Bool("strict_smtputf8"),
+		announceLimits: cfg.Bool("smtpd_announce_limits"),
+		delayOpen:      cfg.Bool("smtpd_delay_open_until_valid_rcpt"),
+		bareCode:       cfg.Int("smtpd_forbid_bare_newline_reject_code"),
+		pipelining:     cfg.Bool("smtpd_forbid_unauth_pipelining"),
+		noop:           upperSet(cfg.List("smtpd_noop_commands")),
+		smtputf8:       cfg.Bool("smtputf8_enable"), strictUTF8: cfg.Bool("strict_smtputf8"),
 		discard:    lowerSet(cfg.List("smtpd_discard_ehlo_keywords")),
 		footer:     cfg.String("smtpd_reject_footer"),
 		override:   lowerSet(cfg.List("receive_override_options")),

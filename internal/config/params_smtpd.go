@@ -36,6 +36,7 @@ var smtpdParams = []Param{
 	{Name: "relay_recipient_maps", Type: List, Tier: 1, Doc: "Valid recipients in relay domains"},
 	{Name: "send_cyrus_sasl_authzid", Type: Bool, Default: "no", Tier: 3, Doc: "Send an authorization ID with SASL"},
 	{Name: "show_user_unknown_table_name", Type: Bool, Default: "yes", Tier: 3, Doc: "Name the table in unknown-user replies"},
+	{Name: "smtpd_announce_limits", Type: Bool, Default: "yes", Tier: 3, Origin: Own, Doc: "Tell clients how many recipients a message may have (LIMITS, RFC 9422)"},
 	{Name: "smtpd_authorized_verp_clients", Type: List, Default: "$authorized_verp_clients", Tier: 3, Doc: "Clients that may request VERP"},
 	{Name: "smtpd_authorized_xclient_hosts", Type: List, Tier: 2, Doc: "Clients that may use XCLIENT"},
 	{Name: "smtpd_authorized_xforward_hosts", Type: List, Tier: 2, Doc: "Clients that may use XFORWARD"},

@@ -693,6 +693,7 @@ var supportedNames = []string{
 	"smtp_transport_rate_delay",
 	"smtp_use_tls",
 	"smtp_xforward_timeout",
+	"smtpd_announce_limits",
 	"smtpd_authorized_verp_clients",
 	"smtpd_authorized_xclient_hosts",
 	"smtpd_authorized_xforward_hosts",

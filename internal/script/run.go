@@ -48,6 +48,7 @@ queue_minfree = 0
 alias_maps =
 recipient_delimiter = +
 smtpd_error_sleep_time = 0
+smtpd_announce_limits = no
 `
 
 // Runner runs dialogues.

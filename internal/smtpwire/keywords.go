@@ -11,7 +11,7 @@ import (
 func KnownKeywords(words []string) []string {
 	var known []string
 	for _, k := range []string{"PIPELINING", "SIZE", "VRFY", "ETRN", "STARTTLS", "AUTH", "VERP", "XCLIENT", "XFORWARD",
-		"ENHANCEDSTATUSCODES", "8BITMIME", "DSN", "SMTPUTF8", "CHUNKING", "REQUIRETLS"} {
+		"ENHANCEDSTATUSCODES", "8BITMIME", "DSN", "SMTPUTF8", "CHUNKING", "REQUIRETLS", "LIMITS"} {
 		if slices.ContainsFunc(words, func(w string) bool { return strings.EqualFold(w, k) }) {
 			known = append(known, k)
 		}
