@@ -248,6 +248,8 @@ type Message struct {
 
 	out   [][]byte // what the present call gives back
 	gauge gauge    // of all that has been given back
+	// parts looks at the headers in the content; nil if what it finds would not matter.
+	parts *partWatch
 	// says8Bit is that somebody says of the content that it has octets over 127:
 	// who submits it, or a field of it (detect_8bit_encoding_header).
 	says8Bit bool
@@ -273,6 +275,7 @@ func (m *Message) begin(ctx context.Context, c *Core, s *Submission) {
 	m.header.context = c.headerContext(s.Envelope.RewriteContext)
 	m.header.drop = c.dropHeaders
 	m.body.init(c, m.flags)
+	m.watchParts()
 	if c.downgrade {
 		m.down = &rfc5322.Downgrader{Structure: rfc5322.Structure{MaxDepth: c.mimeDepth, MaxBoundary: c.boundaryLimit}}
 	}
@@ -403,6 +406,11 @@ func (m *Message) failed(bit status, cause string) {
 // describe puts into the envelope what the content turned out to be.
 func (m *Message) describe() {
 	m.gauge.describe(&m.env)
+	if m.parts != nil {
+		if m.parts.end(); m.parts.found {
+			m.env.Body |= mail.BodyUTF8Hdr
+		}
+	}
 	if m.says8Bit {
 		m.env.Body |= mail.Body8Bit
 	}
@@ -436,6 +444,9 @@ func (m *Message) pass(b []byte) {
 			b = splitStray(b)
 		}
 		m.gauge.add(b)
+	}
+	if m.parts != nil {
+		m.parts.add(b)
 	}
 	if n := len(m.out); n > 0 {
 		last := m.out[n-1]

@@ -496,8 +496,9 @@ func (f *filtering) CheckField(raw []byte) []byte {
 	if !found {
 		return raw
 	}
-	before := m.gauge // what PREPEND gives is stored only later, with the rest
-	defer func() { m.gauge = before }()
+	gauge, parts := m.gauge, m.parts // what PREPEND gives is stored only later, with the rest
+	defer func() { m.gauge, m.parts = gauge, parts }()
+	m.parts = nil
 	m.out = nil
 	blind := len(m.contentBCC)
 	replaced, keep := m.act(milterClass, maps.Title(), text, value)

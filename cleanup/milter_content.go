@@ -80,6 +80,7 @@ func (in *incoming) replace(c *milter.Content) {
 	old, oldFile := in.buf, in.file
 	in.buf, in.spare, in.file = in.spare[:0], old, nil
 	in.msg.gauge = gauge{}
+	in.msg.watchParts()
 	put := func(p []byte) {
 		in.msg.out = in.out[:0]
 		in.msg.pass(p)

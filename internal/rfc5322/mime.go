@@ -71,6 +71,9 @@ func (s *Structure) EndOfHeader() (nested bool) {
 	return nested
 }
 
+// Multipart says whether we are in a multipart: whether a boundary may come.
+func (s *Structure) Multipart() bool { return len(s.stack) > 0 }
+
 // SevenBit says whether the present body is announced, or taken, to be 7bit.
 func (s *Structure) SevenBit() bool {
 	return s.encoding.name == "" || s.encoding.identity && !s.encoding.wide

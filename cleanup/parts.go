@@ -1,0 +1,122 @@
+package cleanup
+
+import (
+	"bytes"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/rfc5322"
+)
+
+// maxPartLine is how much of a line of the body is kept to know what it is. A boundary has
+// mime_boundary_length_limit octets at most.
+const maxPartLine = 4096
+
+// A partWatch looks for octets that are not ASCII in the headers of MIME parts and of attached
+// messages: with them a message needs SMTPUTF8 (RFC 6532 section 3.2), as with those of its own
+// header. It only looks. As it has to see every line, a message has one only if the answer
+// matters: one that says SMTPUTF8, or of which it is to be found out.
+type partWatch struct {
+	structure rfc5322.Structure
+	limit     int // header_size_limit: so much of a field counts
+
+	line     []byte // the beginning of the present line, as far as it is kept
+	field    []byte // the field of a header that is being collected, with its line ends
+	primary  bool   // the header is the message's own, which the gauge looks at
+	inHeader bool
+	done     bool // nothing more can be found
+	found    bool // there is a field that is not ASCII
+}
+
+func newPartWatch(c *Core) *partWatch {
+	return &partWatch{structure: rfc5322.Structure{MaxDepth: c.mimeDepth, MaxBoundary: c.boundaryLimit}, limit: c.headerLimit,
+		primary: true, inHeader: true}
+}
+
+// add takes the next octets that are stored, in which CR and LF are line ends only.
+func (w *partWatch) add(p []byte) {
+	for len(p) > 0 && !w.done {
+		i := bytes.IndexByte(p, '\n')
+		if i < 0 {
+			w.keep(p)
+			return
+		}
+		line := p[:i+1]
+		if len(w.line) > 0 {
+			w.keep(line)
+			line = w.line
+		}
+		w.whole(line)
+		w.line, p = w.line[:0], p[i+1:]
+	}
+}
+
+// keep keeps a part of a line. What is too long for a line of the body may be a part of a field.
+func (w *partWatch) keep(p []byte) {
+	limit := maxPartLine
+	if w.inHeader {
+		limit = w.limit
+	}
+	if room := limit - len(w.line); room > 0 {
+		w.line = append(w.line, p[:min(len(p), room)]...)
+	}
+}
+
+// whole takes a line with its end, or the beginning of a long one.
+func (w *partWatch) whole(line []byte) {
+	text := bytes.TrimRight(line, "\r\n")
+	if w.inHeader {
+		if len(w.field) > 0 && len(text) > 0 && (text[0] == ' ' || text[0] == '\t') {
+			if len(w.field)+len(line) <= w.limit {
+				w.field = append(w.field, line...)
+			}
+			return
+		}
+		w.endField()
+		if _, ok := rfc5322.ParseField(line); ok {
+			w.field = append(w.field[:0], line...)
+			return
+		}
+		w.endHeader(len(text) == 0)
+	}
+	if found, header := w.structure.Boundary(text); found {
+		w.inHeader = header
+	}
+}
+
+// endField ends a field.
+func (w *partWatch) endField() {
+	f, ok := rfc5322.ParseField(w.field)
+	if w.field = w.field[:0]; !ok {
+		return
+	}
+	if !w.primary && eight(f.Raw) {
+		w.found, w.done = true, true
+	}
+	w.structure.Field(f)
+}
+
+// endHeader ends a header, with the empty line that belongs there or without.
+func (w *partWatch) endHeader(properly bool) {
+	w.inHeader = properly && w.structure.EndOfHeader()
+	if w.primary && !w.inHeader && !w.structure.Multipart() {
+		w.done = true
+	}
+	w.primary = false
+}
+
+// end ends the content.
+func (w *partWatch) end() {
+	if w.inHeader && !w.done {
+		if len(w.line) > 0 {
+			w.whole(w.line)
+		}
+		w.endField()
+	}
+}
+
+// watchParts begins to look for header fields of parts, if it matters.
+func (m *Message) watchParts() {
+	if m.c.utf8 && m.c.mime && (m.flags&AutoUTF8 != 0 || m.env.Body&mail.BodySMTPUTF8 != 0) {
+		m.parts = newPartWatch(m.c)
+	}
+}
