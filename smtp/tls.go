@@ -364,7 +364,11 @@ func (d *delivery) verify(s *session, p *policy) {
 	case len(p.tlsa) > 0:
 		err := tlspolicy.VerifyDANE(p.tlsa, chain, p.names, c.depth, time.Now(), c.WildcardManyLabels)
 		st.trusted, st.matched = err == nil, err == nil
-		if err != nil {
+		if name, ok := errors.AsType[*tlspolicy.HostnameError](err); ok {
+			st.trusted = true
+			d.log.Info("certificate verification failed for %s: %v", s.relay, name)
+			s.flaw = &flaw{tlsrpt.HostMismatch, ""}
+		} else if err != nil {
 			d.log.Info("certificate verification failed for %s: %v", s.relay, err)
 			s.flaw = chainFlaw(err)
 		}
@@ -424,27 +428,19 @@ func (d *delivery) logTLS(s *session) {
 		trust = "Trusted"
 	}
 	e := &maillog.TLSEstablished{Trust: trust, Peer: s.relay, Proto: tlspolicy.ProtocolName(st.Version),
-		Cipher: tls.CipherSuiteName(st.CipherSuite), Bits: cipherBits(tls.CipherSuiteName(st.CipherSuite))}
-	if e.KeyExchange = tlspolicy.KeyExchange(st.CurveID); st.Version == tls.VersionTLS13 && len(st.PeerCertificates) > 0 {
-		// Which digest an RSA key has signed with is not said by crypto/tls.
-		e.Signature, e.Digest = tlspolicy.Signature(st.PeerCertificates[0].PublicKey, nil)
+		Cipher: tlspolicy.CipherName(st.CipherSuite), Bits: tlspolicy.CipherBits(st.CipherSuite)}
+	if st.Version == tls.VersionTLS13 { // before that the cipher's name has it all
+		e.KeyExchange = tlspolicy.KeyExchange(st.CurveID)
+		if !st.DidResume && len(st.PeerCertificates) > 0 { // else nobody has signed
+			// Which digest an RSA key has signed with is not said by crypto/tls.
+			e.Signature, e.Digest = tlspolicy.Signature(st.PeerCertificates[0].PublicKey, nil)
+		}
 	}
 	if s.tls.loglevel == 0 {
 		d.log.Count(e)
 		return
 	}
 	d.log.Log(e)
-}
-
-// cipherBits is the key length of a cipher suite.
-func cipherBits(suite string) int {
-	switch {
-	case strings.Contains(suite, "_128_"):
-		return 128
-	case strings.Contains(suite, "3DES"):
-		return 168
-	}
-	return 256
 }
 
 // plainAllowed says whether a server whose TLS does not work may be talked to

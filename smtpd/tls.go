@@ -387,15 +387,8 @@ func (s *session) tlsLogLevel() int {
 
 // describe says what restrictions may know of a TLS session.
 func (t *tlsSettings) describe(state tls.ConnectionState) *access.TLS {
-	a := &access.TLS{State: state, Protocol: tlspolicy.ProtocolName(state.Version), Cipher: tls.CipherSuiteName(state.CipherSuite)}
-	switch {
-	case strings.Contains(a.Cipher, "AES_128"):
-		a.Bits = 128
-	case strings.Contains(a.Cipher, "AES_256"), strings.Contains(a.Cipher, "CHACHA20"):
-		a.Bits = 256
-	case strings.Contains(a.Cipher, "3DES"):
-		a.Bits = 168
-	}
+	a := &access.TLS{State: state, Protocol: tlspolicy.ProtocolName(state.Version), Cipher: tlspolicy.CipherName(state.CipherSuite),
+		Bits: tlspolicy.CipherBits(state.CipherSuite)}
 	if len(state.PeerCertificates) > 0 {
 		leaf := state.PeerCertificates[0]
 		a.Fingerprint = fingerprint(t.digest, leaf.Raw)

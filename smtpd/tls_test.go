@@ -3,6 +3,7 @@ package smtpd
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"testing"
 	"testing/synctest"
@@ -57,4 +58,25 @@ func TestHandshakeProblem(t *testing.T) {
 			t.Errorf("after a minute of silence: %q (%v)", got, err)
 		}
 	})
+}
+
+// Received:, log, policy servers and filters are told of a cipher under the name that Postfix has for it.
+func TestCipherNames(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		version, suite uint16
+		want           string
+	}{
+		{tls.VersionTLS13, tls.TLS_AES_256_GCM_SHA384, "TLSv1.3 TLS_AES_256_GCM_SHA384 256"},
+		{tls.VersionTLS13, tls.TLS_CHACHA20_POLY1305_SHA256, "TLSv1.3 TLS_CHACHA20_POLY1305_SHA256 256"},
+		{tls.VersionTLS12, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, "TLSv1.2 ECDHE-RSA-AES128-GCM-SHA256 128"},
+		{tls.VersionTLS12, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, "TLSv1.2 ECDHE-ECDSA-CHACHA20-POLY1305 256"},
+		{tls.VersionTLS12, tls.TLS_RSA_WITH_AES_256_CBC_SHA, "TLSv1.2 AES256-SHA 256"},
+		{tls.VersionTLS10, tls.TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA, "TLSv1 ECDHE-RSA-AES128-SHA 128"},
+	} {
+		a := new(tlsSettings).describe(tls.ConnectionState{Version: c.version, CipherSuite: c.suite})
+		if got := fmt.Sprintln(a.Protocol, a.Cipher, a.Bits); got != c.want+"\n" {
+			t.Errorf("got %swant %s", got, c.want)
+		}
+	}
 }

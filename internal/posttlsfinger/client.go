@@ -163,14 +163,8 @@ func (f *finger) report(s *session, p *policy) {
 	if f.logs&logSummary == 0 {
 		return
 	}
-	suite := tls.CipherSuiteName(s.state.CipherSuite)
-	e := maillog.TLSEstablished{Trust: trust, Peer: s.peer, Proto: tlspolicy.ProtocolName(s.state.Version), Cipher: tlspolicy.CipherName(s.state.CipherSuite), Bits: 256}
-	switch {
-	case strings.Contains(suite, "_128_"):
-		e.Bits = 128
-	case strings.Contains(suite, "3DES"):
-		e.Bits = 168
-	}
+	e := maillog.TLSEstablished{Trust: trust, Peer: s.peer, Proto: tlspolicy.ProtocolName(s.state.Version), Cipher: tlspolicy.CipherName(s.state.CipherSuite),
+		Bits: tlspolicy.CipherBits(s.state.CipherSuite)}
 	if s.state.Version == tls.VersionTLS13 {
 		e.KeyExchange = tlspolicy.KeyExchange(s.state.CurveID)
 	}

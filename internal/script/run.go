@@ -344,7 +344,7 @@ func (w *world) connect(ahead []byte) {
 var (
 	queueID = regexp.MustCompile(`\b[0-9BCDFGHJKLMNPQRSTVWXYZbcdfghjklmnpqrstvwxyz]{10}z[0-9BCDFGHJKLMNPQRSTVWXYZbcdfghjklmnpqrstvwxyz]+\b`)
 	date    = regexp.MustCompile(`(Mon|Tue|Wed|Thu|Fri|Sat|Sun), [ 0-9]\d \w{3} \d{4} \d\d:\d\d:\d\d [-+]\d{4}( \(\w+\))?`)
-	cipher  = regexp.MustCompile(`cipher TLS_\S+ \(\d+/\d+ bits\)`)
+	cipher  = regexp.MustCompile(`cipher \S+ \(\d+/\d+ bits\)`)
 	print   = regexp.MustCompile(`([0-9A-F]{2}:){31}[0-9A-F]{2}`)
 	took    = regexp.MustCompile(` after [0-9.e-]+ `)
 	logHead = regexp.MustCompile(`(?m)^.{15} \S+ (smtpd|postscreen)\[\d+\]: `)

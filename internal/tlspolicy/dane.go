@@ -102,11 +102,20 @@ func (r *TLSA) matches(c *x509.Certificate) bool {
 	return bytes.Equal(data, r.Data)
 }
 
+// A HostnameError says that the only thing wrong with a certificate is whom it is for.
+type HostnameError struct {
+	Names []string // that it may be for
+}
+
+func (e *HostnameError) Error() string {
+	return "the certificate is for none of " + strings.Join(e.Names, ", ")
+}
+
 // VerifyDANE checks a server's chain against usable records. With usage 3 the
 // server's certificate must match, and neither its names nor its dates count
 // (RFC 7671 section 5.1). With usage 2 it must lead to the record's trust
 // anchor, over a chain that is no longer than depth says (see Trusted), be valid
-// now, and be for one of names (section 5.2).
+// now, and be for one of names (section 5.2): if only that is wrong the error is a *HostnameError.
 func VerifyDANE(records []TLSA, chain []*x509.Certificate, names []string, depth int, now time.Time, manyLabels bool) error {
 	if len(chain) == 0 {
 		return errors.New("the server has no certificate")
@@ -127,7 +136,7 @@ func VerifyDANE(records []TLSA, chain []*x509.Certificate, names []string, depth
 		if MatchName(chain[0], names, manyLabels) {
 			return nil
 		}
-		last = fmt.Errorf("the certificate is for none of %s", strings.Join(names, ", "))
+		last = &HostnameError{names}
 	}
 	if last == nil {
 		last = errors.New("no TLSA record matches the server's certificate")

@@ -17,11 +17,11 @@ func KeyExchange(c tls.CurveID) string {
 	case 0:
 		return ""
 	case tls.CurveP256:
-		return "ECDHE (P-256)"
+		return "ECDHE (prime256v1)"
 	case tls.CurveP384:
-		return "ECDHE (P-384)"
+		return "ECDHE (secp384r1)"
 	case tls.CurveP521:
-		return "ECDHE (P-521)"
+		return "ECDHE (secp521r1)"
 	}
 	return c.String()
 }

@@ -42,7 +42,7 @@ func TestSignature(t *testing.T) {
 			t.Errorf("%T, %v: %q, %q", tc.key, tc.schemes, s, d)
 		}
 	}
-	for c, want := range map[tls.CurveID]string{0: "", tls.X25519: "X25519", tls.CurveP256: "ECDHE (P-256)", tls.X25519MLKEM768: "X25519MLKEM768"} {
+	for c, want := range map[tls.CurveID]string{0: "", tls.X25519: "X25519", tls.CurveP256: "ECDHE (prime256v1)", tls.X25519MLKEM768: "X25519MLKEM768"} {
 		if got := KeyExchange(c); got != want {
 			t.Errorf("%v: %q", c, got)
 		}
