@@ -51,7 +51,7 @@ type Agent struct {
 	dns   resolver.Resolver
 	dial  func(ctx context.Context, network, addr string) (net.Conn, error)
 	own   []netip.Addr // addresses at which mail for others would loop
-	bind  map[bool]netip.Addr
+	bind  map[bool]source
 	tls   *tlsClient
 	sasl  *saslClient
 	rules *outputRules

@@ -174,7 +174,9 @@ func TestBindAddress(t *testing.T) {
 	next := mail.Nexthop("sink.test:" + sink(t))
 	for _, tt := range []struct{ config, want string }{
 		{"smtp_bind_address = 192.0.2.77", "2.0.0 250 2.0.0 Ok: queued as 1234567890"},
-		{"smtp_bind_address = 192.0.2.77\nsmtp_bind_address_enforce = yes", "4.4.0 server unavailable: cannot use the source address"},
+		{"smtp_bind_address = 192.0.2.77\nsmtp_bind_address_enforce = yes", "4.4.0 server configuration error"},
+		// An address that only inet_interfaces names is never enforced.
+		{"inet_interfaces = 192.0.2.77\nsmtp_bind_address_enforce = yes", "2.0.0 250 2.0.0 Ok: queued as 1234567890"},
 		{"smtp_bind_address = 127.0.0.9", "2.0.0 250 2.0.0 Ok: queued as 1234567890"},
 	} {
 		a := tcpAgent(t, tt.config)

@@ -321,10 +321,16 @@ func balance(list []target, limit int) []target {
 	return out
 }
 
+// A source is the address that connections come from.
+type source struct {
+	addr  netip.Addr
+	given bool // by smtp_bind_address or smtp_bind_address6: smtp_bind_address_enforce is about it
+}
+
 // bindAddrs gives the source address for each family (true: IPv4): what the
 // parameters say, or this system's only address if it has but one.
-func (s *settings) bindAddrs(own []netip.Addr) (map[bool]netip.Addr, error) {
-	bind := make(map[bool]netip.Addr)
+func (s *settings) bindAddrs(own []netip.Addr) (map[bool]source, error) {
+	bind := make(map[bool]source)
 	family := "smtp_"
 	if s.lmtp {
 		family = "lmtp_"
@@ -340,17 +346,17 @@ func (s *settings) bindAddrs(own []netip.Addr) (map[bool]netip.Addr, error) {
 			if err != nil || ip.Is4() != p.v4 {
 				return nil, fmt.Errorf("%s%s = %s: expected an address of that family", family, p.name, p.value)
 			}
-			bind[p.v4] = ip
+			bind[p.v4] = source{ip, true}
 			continue
 		}
 		var only []netip.Addr
 		for _, ip := range own {
-			if ip.Is4() == p.v4 {
+			if ip.Is4() == p.v4 && !slices.Contains(only, ip) { // several names may have it
 				only = append(only, ip)
 			}
 		}
 		if len(only) == 1 && !only[0].IsLoopback() && !only[0].IsUnspecified() {
-			bind[p.v4] = only[0]
+			bind[p.v4] = source{only[0], false}
 		}
 	}
 	return bind, nil

@@ -3,6 +3,7 @@ package smtp
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -21,6 +22,7 @@ func TestBindAddrs(t *testing.T) {
 		want string // IPv4, then IPv6
 	}{
 		{"", false, one, "192.0.2.1 2001:db8::1"},
+		{"", false, append(one, one...), "192.0.2.1 2001:db8::1"},
 		{"", false, append(one, netip.MustParseAddr("2001:db8::2")), "192.0.2.1 -"},
 		{"", false, []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::")}, "- -"},
 		{"smtp_bind_address6 = 2001:db8::9", false, one, "192.0.2.1 2001:db8::9"},
@@ -37,7 +39,10 @@ func TestBindAddrs(t *testing.T) {
 		bind, err := load(cfg, tt.lmtp).bindAddrs(tt.own)
 		show := func(v4 bool) string {
 			if a, ok := bind[v4]; ok {
-				return a.String()
+				if own := slices.Contains(tt.own, a.addr); own == a.given {
+					t.Errorf("%q: %s is given: %v", tt.conf, a.addr, a.given)
+				}
+				return a.addr.String()
 			}
 			return "-"
 		}

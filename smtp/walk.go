@@ -310,8 +310,8 @@ func (d *delivery) dial(ctx context.Context, t *target) (net.Conn, *failure) {
 			dialer.Control = d.windowSize
 		}
 		addr = net.JoinHostPort(t.ip.String(), t.port)
-		if source, ok := d.a.bind[t.ip.Is4()]; ok {
-			dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
+		if from, ok := d.a.bind[t.ip.Is4()]; ok {
+			dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from.addr, 0))
 		}
 	}
 	dial := dialer.DialContext
@@ -320,9 +320,10 @@ func (d *delivery) dial(ctx context.Context, t *target) (net.Conn, *failure) {
 	}
 	conn, err := dial(ctx, network, addr)
 	if err != nil && dialer.LocalAddr != nil && isBindError(err) {
-		d.log.Warning("smtp_connect_addr: bind %s: %s", d.a.bind[t.ip.Is4()], errnoText(err))
-		if d.set.bindEnforce {
-			return nil, &failure{kind: sessionFailed, status: dsn.S(4, 4, 0), text: "server unavailable: cannot use the source address"}
+		from := d.a.bind[t.ip.Is4()]
+		d.log.Warning("smtp_connect_addr: bind %s: %s", from.addr, errnoText(err))
+		if from.given && d.set.bindEnforce {
+			return nil, &failure{kind: sessionFailed, status: dsn.S(4, 4, 0), text: "server configuration error"}
 		}
 		dialer.LocalAddr = nil
 		conn, err = dial(ctx, network, addr)
