@@ -271,6 +271,7 @@ func (m *Message) canonical(ctx context.Context, addr string, class classes) str
 
 // mapOne applies a one-to-one map until it does not change the address.
 func (m *Message) mapOne(ctx context.Context, maps *table.Maps, addr string) string {
+	first := addr
 	for range mapNesting {
 		list, found, err := m.lookupAddresses(ctx, maps, addr, m.c.propagateCanonical)
 		if err != nil {
@@ -288,7 +289,8 @@ func (m *Message) mapOne(ctx context.Context, maps *table.Maps, addr string) str
 			return addr
 		}
 	}
-	m.warnf("unreasonable %s map nesting for %s -- message not accepted, try again later", maps.Title(), m.c.logForm.Of(addr))
+	// Postfix says here that the message is not accepted, and accepts it too.
+	m.warnf("unreasonable %s map nesting for %s -- message accepted with %s", maps.Title(), m.c.logForm.Of(first), m.c.logForm.Of(addr))
 	return addr
 }
 

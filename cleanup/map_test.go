@@ -191,6 +191,21 @@ func TestTableFailure(t *testing.T) {
 	}
 }
 
+// A one-to-one map that never ends is left after so many steps, and the log says with what.
+func TestCanonicalNesting(t *testing.T) {
+	t.Parallel()
+	c := newCore(t, "canonical_maps = pcre:{{/^(x*)a@x.y/ x$${1}a@x.y}}\n", nil)
+	got, r := recipients(t, c, submission("remote", "a@x.y"))
+	want := strings.Repeat("x", mapNesting) + "a@x.y"
+	if r.Refused != nil || len(got) != 1 || got[0] != want {
+		t.Errorf("recipients %q, refused: %v", got, r.Refused)
+	}
+	text := "4XyZ0000000000z1: unreasonable canonical_maps map nesting for a@x.y -- message accepted with " + want
+	if len(r.Log) == 0 || r.Log[0].String() != text || !r.Log[0].Warning {
+		t.Errorf("log %+v, want %s", r.Log, text)
+	}
+}
+
 func TestUTF8(t *testing.T) {
 	t.Parallel()
 	c := newCore(t, "", nil)

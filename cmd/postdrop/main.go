@@ -39,6 +39,7 @@ import (
 	"posthaste/internal/maildrop"
 	_ "posthaste/internal/scrub" // its entry is where this begins
 	"posthaste/internal/table"
+	"posthaste/internal/usage"
 	"posthaste/internal/whoami"
 )
 
@@ -57,6 +58,10 @@ func main() {
 }
 
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if usage.Asked(args) {
+		fmt.Fprint(stdout, usage.Of("postdrop"))
+		return 0
+	}
 	fatal := func(status int, format string, a ...any) int {
 		fmt.Fprintf(stderr, "postdrop: fatal: %s\n", fmt.Sprintf(format, a...))
 		return status

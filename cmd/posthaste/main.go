@@ -37,6 +37,7 @@ import (
 	"posthaste/internal/service"
 	"posthaste/internal/tryout"
 	"posthaste/internal/upgrade"
+	"posthaste/internal/usage"
 	"posthaste/master"
 )
 
@@ -60,9 +61,15 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	io := streams{stdin, stdout, stderr}
 	if tool, ok := tools()[name]; ok {
+		if helped(name, args, stdout) {
+			return 0
+		}
 		return tool(io, args)
 	}
 	flags, words := splitGlobal(args)
+	if len(words) > 0 && helped(words[0], words[1:], stdout) {
+		return 0
+	}
 	if len(words) > 0 {
 		if tool, ok := tools()[words[0]]; ok {
 			if dir := configDir(flags); dir != "" {
@@ -227,6 +234,20 @@ const ownCommands = `  explain ID|DESTINATION ... why a message is still in the 
   dkim genkey|record ...     keys to sign mail with
   simulate [FILE]            mail through the scheduler, in virtual time
 `
+
+// helped prints how a command is called, if its arguments ask for that, and says whether they did.
+// Commands that have commands of their own may be asked behind those.
+func helped(command string, args []string, w io.Writer) bool {
+	if len(args) == 2 && slices.Contains([]string{"queue", "spool", "tls", "dkim"}, command) {
+		args = args[1:]
+	}
+	text := usage.Of(command)
+	if !usage.Asked(args) || text == "" {
+		return false
+	}
+	fmt.Fprint(w, text)
+	return true
+}
 
 func help(w io.Writer) {
 	var names []string

@@ -17,12 +17,18 @@
 package main
 
 import (
+	"fmt"
 	"os"
 
 	"posthaste/internal/postqueue"
 	_ "posthaste/internal/scrub" // its entry is where this begins
+	"posthaste/internal/usage"
 )
 
 func main() {
+	if usage.Asked(os.Args[1:]) {
+		fmt.Print(usage.Of("postqueue"))
+		return
+	}
 	os.Exit(postqueue.Run("postqueue", os.Args[1:], os.Stdout, os.Stderr))
 }

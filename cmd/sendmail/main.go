@@ -35,6 +35,9 @@ func run(args []string) int {
 	}
 	c.Mailq, c.Newaliases, c.Daemon, c.Session = whole, whole, whole, whole
 	c.Flush = func(dir string, _ []string) int { return whole(dir) }
+	if len(args) > 0 && args[0] == "--help" {
+		return whole("") // which has the text
+	}
 	return c.Run(args)
 }
 

@@ -66,6 +66,7 @@ func Files(root string) (map[string][]byte, error) {
 	}
 	files[manPath("main.cf", 5)] = mainPage(long)
 	files[manPath("master.cf", 5)] = masterPage()
+	files["internal/usage/usage.txt"] = usages()
 	files["docs/parameters.md"] = parameterTable()
 	files["etc/completion/posthaste.bash"] = bashCompletion()
 	files["etc/completion/_posthaste"] = zshCompletion()
