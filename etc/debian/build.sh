@@ -29,6 +29,8 @@ done
 ln -s ../sbin/sendmail "$root/usr/lib/sendmail"
 mv "$root"/usr/lib/systemd/system/* "$root/lib/systemd/system/"
 rm -r "$root/usr/lib/systemd"
+# The package takes the place of Postfix's, so that "systemctl reload postfix" is for this one.
+ln -s posthaste.service "$root/lib/systemd/system/postfix.service"
 mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions"
 # The package bash-completion has files for Postfix's tools of these names.
 for tool in postalias postcat postconf postfix postmap postsuper; do

@@ -39,12 +39,16 @@ run apt-get -q -y -o Dpkg::Use-Pty=0 --no-install-recommends install /run/test/f
 set_gid
 is posthaste active || fail "the service was not started"
 [ "$(systemctl is-enabled posthaste)" = enabled ] || fail "the service is not enabled"
+[ "$(systemctl show -P Id postfix)" = posthaste.service ] || fail "the service does not go by Postfix's name"
 run posthaste migrate
 run posthaste check
 run systemctl restart posthaste
 run posthaste migrate --queue
 until_true "it has been tried here" sh -c 'mailq | grep -q "Connection refused"'
 until_true "Postfix has stopped" sh -c '! pgrep -x master'
+
+run systemctl reload postfix
+is postfix active || fail "a reload under Postfix's name has ended it"
 
 say "What the unit promises"
 run systemd-analyze verify --man=no posthaste.service posthaste@out.service
