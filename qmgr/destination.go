@@ -134,10 +134,26 @@ func destText(d *sched.Dest, waiting int) string {
 			text += fmt.Sprintf(", %.2f cohorts failed in a row", d.Cohorts)
 		}
 	}
+	text += threadText(d)
 	if waiting > 0 {
 		text += fmt.Sprintf("; %d deferred message(s) go as soon as it answers", waiting)
 	}
 	return text
+}
+
+// threadText is what there is to say of a destination with TRANSPORT_scheduler = thread.
+func threadText(d *sched.Dest) string {
+	switch th := d.Thread; {
+	case !th.On:
+		return ""
+	case th.Waits && th.Bound > 0:
+		return fmt.Sprintf("; its thread waits for an agent, as %d other(s) do, for at most %d deliveries", th.Others, th.Bound)
+	case th.Waits:
+		return fmt.Sprintf("; its thread waits for an agent, as %d other(s) do", th.Others)
+	case d.Busy > 0:
+		return fmt.Sprintf("; its thread has %d agent(s)", d.Busy)
+	}
+	return "; its thread needs no agent now"
 }
 
 // portrayQueue counts the mail for the domain, over several turns of the loop.

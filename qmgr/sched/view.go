@@ -88,6 +88,31 @@ type Dest struct {
 	Todo      int // delivery requests waiting
 	Waiting   int // deferred messages that its next answer releases
 	Deferred  int // deferred messages that wait on its account, those included
+	Thread    ThreadState
+}
+
+// A ThreadState is how a destination fares as a thread: see thread.go. It is zero where the
+// transport is not in thread mode.
+type ThreadState struct {
+	On     bool
+	Waits  bool   // for an agent: it has mail, and may have one more
+	Others int    // threads that wait too
+	Bound  uint64 // deliveries of others that may begin before one of its own does; without a quantum 0
+}
+
+// thread is the state of q's thread.
+func (t *transport) thread(q *queue) ThreadState {
+	if t.cfg.Mode != Thread {
+		return ThreadState{}
+	}
+	s := ThreadState{On: true, Waits: q.ringNxt != nil, Others: t.ringLen}
+	if s.Waits {
+		s.Others--
+		if begun := t.handed - q.joined; t.cfg.ThreadQuantum > 0 && begun < q.patience {
+			s.Bound = q.patience - begun
+		}
+	}
+	return s
 }
 
 // Explain says why message id is still here; nil when it is not. Every
@@ -249,7 +274,7 @@ func (s *Scheduler) Dests(yield func(Dest) bool) {
 		for q := t.firstQueue; q != nil; q = q.nxt {
 			d := Dest{Transport: t.name, Queue: q.name, Nexthop: q.nexthop, State: q.state, Until: toTime(q.until),
 				Status: q.status, Text: q.reason, Window: q.window, Limit: q.limit, Success: q.success, Failure: q.failure, Cohorts: q.failCohorts, Busy: q.busy, Todo: q.todo}
-			d.Deferred = s.deferredFor(t, q.name)
+			d.Deferred, d.Thread = s.deferredFor(t, q.name), t.thread(q)
 			if q.site != 0 {
 				d.Waiting = int(s.sites[q.site].waiting.n)
 			}
