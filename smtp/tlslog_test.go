@@ -229,11 +229,12 @@ func TestTLSLog(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 		}
 		for i := range tlsCases {
+			want := tlsCases[i].want
 			if tlsCases[i].name == "verify name" { // 3.7 says so when the name is the only thing that is wrong; newer ones do not
-				tlsCases[i].want = strings.Replace(tlsCases[i].want, "Trusted", "Untrusted", 1)
+				want = strings.Replace(want, "Trusted", "Untrusted", 1)
 			}
-			if got := got[fmt.Sprint(ports[i])]; got != tlsCases[i].want {
-				t.Errorf("%s: Postfix says %s, want %s", tlsCases[i].name, got, tlsCases[i].want)
+			if got := got[fmt.Sprint(ports[i])]; got != want {
+				t.Errorf("%s: Postfix says %s, want %s", tlsCases[i].name, got, want)
 			}
 		}
 		if t.Failed() {
