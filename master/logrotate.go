@@ -2,14 +2,19 @@ package master
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"posthaste/internal/maillog"
+	"posthaste/internal/rights"
 )
 
 // settleTime is how long a reloaded mail system may take to open its new log
@@ -27,10 +32,8 @@ func (c *control) logRotate() int {
 		return c.fatal("%v", err)
 	}
 	old := path + "." + strftime(c.config.String("maillog_file_rotate_suffix"), time.Now())
-	if _, err := os.Lstat(old); !errors.Is(err, os.ErrNotExist) {
-		return c.fatal("logrotate: %s exists already", old)
-	}
-	if err := os.Rename(path, old); err != nil {
+	who, err := renameLog(path, old)
+	if err != nil {
 		return c.fatal("logrotate: %v", err)
 	}
 	if pid := c.running(); pid != 0 {
@@ -45,10 +48,56 @@ func (c *control) logRotate() int {
 	}
 	cmd := exec.Command(compressor, old)
 	cmd.Stdout, cmd.Stderr = c.stdout, c.stderr
+	if !who.IsOwn() {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(who.UID), Gid: uint32(who.GID)}}
+	}
 	if err := cmd.Run(); err != nil {
-		return c.fatal("logrotate: %s %s: %v", compressor, old, err)
+		return c.fatal("logrotate: %s %s: %v%s", compressor, old, err, whyNot(old, who))
 	}
 	return 0
+}
+
+// renameLog gives the log file another name in its directory, and returns whose rights are to
+// be used for what is done there: where the directory is not root's, its owner could lead
+// root elsewhere by the name. It replaces nothing.
+func renameLog(path, old string) (rights.Rights, error) {
+	if filepath.Dir(old) != filepath.Dir(path) {
+		return rights.Own, fmt.Errorf("%s is not in the directory of %s: correct maillog_file_rotate_suffix", old, path)
+	}
+	dir, who, err := rights.OpenDirectory(filepath.Dir(path))
+	if err != nil {
+		return who, err
+	}
+	defer dir.Close()
+	from, to, at := filepath.Base(path), filepath.Base(old), int(dir.Fd())
+	err = who.Do(func() error {
+		err := unix.Renameat2(at, from, at, to, unix.RENAME_NOREPLACE)
+		if err != unix.EINVAL { // which file systems say that do not know how
+			return err
+		}
+		var st unix.Stat_t
+		if err = unix.Fstatat(at, to, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil {
+			return unix.EEXIST
+		}
+		return unix.Renameat(at, from, at, to)
+	})
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		err = fmt.Errorf("%s exists already", old)
+	case err != nil:
+		err = &os.LinkError{Op: "rename", Old: path, New: old, Err: err}
+	}
+	return who, err
+}
+
+// whyNot explains why a program that runs with the rights of the directory's owner may not
+// read a file there.
+func whyNot(path string, who rights.Rights) string {
+	var st unix.Stat_t
+	if who.IsOwn() || unix.Lstat(path, &st) != nil || int(st.Uid) == who.UID {
+		return ""
+	}
+	return fmt.Sprintf("; it runs with the rights of user %d, whose the directory is: chown the file to that user", who.UID)
 }
 
 // strftime prints t as strftime(3) does, as far as file names need it.

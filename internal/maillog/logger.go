@@ -21,7 +21,8 @@
 // escape sequences to a terminal. The text of one line is bounded.
 //
 // The log file must lie in one of maillog_file_prefixes, and is neither
-// reached through a symbolic link nor anything but a regular file.
+// reached through a symbolic link nor anything but a regular file. Root opens and makes it
+// with the rights of whoever the directory belongs to.
 //
 // # Standards
 //

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -329,6 +330,52 @@ func TestFileRefused(t *testing.T) {
 		if _, err := OpenFile(path, 0o600, Classic); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", path, err)
 		}
+	}
+}
+
+// In a directory of somebody else's root has the rights of that user, and no more than is needed to
+// go on with a log file that root has made there.
+func TestPlantedLog(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("not root: there is no other user")
+	}
+	base, err := os.MkdirTemp("/tmp", "maillog")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(base) })
+	const owner = 60071 // nobody has this number
+	dir, secrets := filepath.Join(base, "log"), filepath.Join(base, "secrets")
+	in := func(name string) string { return filepath.Join(dir, name) }
+	if err := errors.Join(os.Chmod(base, 0o755), os.Mkdir(dir, 0o700), os.Mkdir(secrets, 0o755),
+		os.WriteFile(filepath.Join(secrets, "s"), []byte("secret\n"), 0o600), os.Symlink(secrets, in("away")),
+		os.Symlink(filepath.Join(secrets, "s"), in("link")), os.Link(filepath.Join(secrets, "s"), in("second")),
+		os.WriteFile(in("roots"), nil, 0o600), os.WriteFile(in("others"), nil, 0o600), os.Chown(in("others"), owner+1, owner+1),
+		os.Chown(dir, owner, owner)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"away/s", "away/new", "link", "second", "others"} {
+		if f, err := OpenFile(in(name), 0o600, Plain); err == nil {
+			f.Close()
+			t.Errorf("%s: opened", name)
+		}
+	}
+	for name, uid := range map[string]uint32{"roots": 0, "new": owner} {
+		f, err := OpenFile(in(name), 0o640, Plain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write([]byte("line\n")); err != nil {
+			t.Error(err)
+		}
+		if st := f.info.Sys().(*syscall.Stat_t); st.Uid != uid {
+			t.Errorf("%s belongs to %d", name, st.Uid)
+		}
+		f.Close()
+	}
+	if entries, err := os.ReadDir(secrets); err != nil || len(entries) != 1 {
+		t.Errorf("%v, %v", entries, err)
 	}
 }
 

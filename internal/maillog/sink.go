@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/quickio"
+	"posthaste/internal/rights"
 )
 
 // A Sink takes whole lines. Its methods are called by one goroutine at a
@@ -100,16 +102,39 @@ func names(info os.FileInfo) uint64 {
 }
 
 // openAppend opens the file, or makes it with exactly the given mode, whatever
-// the umask.
-func openAppend(path string, perm os.FileMode) (*os.File, error) {
-	const flags = os.O_WRONLY | os.O_APPEND | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
-	f, err := os.OpenFile(path, flags, 0)
+// the umask. Root does so with the rights of whoever controls the directory: who could
+// lead it elsewhere gets no further than without it.
+func openAppend(path string, perm os.FileMode) (f *os.File, err error) {
+	if !rights.Switching() {
+		return appendAt(unix.AT_FDCWD, path, path, perm)
+	}
+	dir, who, err := rights.OpenDirectory(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	name := filepath.Base(path)
+	err = who.Do(func() error {
+		f, err = appendAt(int(dir.Fd()), name, path, perm)
+		return err
+	})
+	if !errors.Is(err, os.ErrPermission) || who.IsOwn() {
+		return f, err
+	}
+	return rootsFile(int(dir.Fd()), name, path, err)
+}
+
+const appending = unix.O_WRONLY | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK
+
+// appendAt does openAppend's work for a name in an open directory.
+func appendAt(dir int, name, path string, perm os.FileMode) (*os.File, error) {
+	f, err := openAt(dir, name, path, appending, 0)
 	if !errors.Is(err, os.ErrNotExist) {
 		return f, err
 	}
-	f, err = os.OpenFile(path, flags|os.O_CREATE|os.O_EXCL, perm)
+	f, err = openAt(dir, name, path, appending|unix.O_CREAT|unix.O_EXCL, perm)
 	if errors.Is(err, os.ErrExist) { // somebody was faster
-		return os.OpenFile(path, flags, 0)
+		return openAt(dir, name, path, appending, 0)
 	}
 	if err != nil {
 		return nil, err
@@ -119,6 +144,35 @@ func openAppend(path string, perm os.FileMode) (*os.File, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// rootsFile opens a log file that root has made in somebody else's directory, as a program
+// that rotates logs does. denied is why its owner may not open it.
+func rootsFile(dir int, name, path string, denied error) (*os.File, error) {
+	f, err := openAt(dir, name, path, appending, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if st, ok := info.Sys().(*syscall.Stat_t); err != nil || !ok || st.Uid != 0 {
+		f.Close()
+		return nil, denied
+	}
+	return f, nil
+}
+
+// openAt is os.OpenFile for a name in an open directory.
+func openAt(dir int, name, path string, flags int, perm os.FileMode) (*os.File, error) {
+	for {
+		fd, err := unix.Openat(dir, name, flags|unix.O_CLOEXEC, uint32(perm.Perm()))
+		switch err {
+		case nil:
+			return os.NewFile(uintptr(fd), path), nil
+		case unix.EINTR:
+		default:
+			return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		}
+	}
 }
 
 // Format implements Sink.

@@ -15,20 +15,56 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"posthaste/internal/rights"
 )
 
 // Listen makes the present process's socket under a name, in dir relative to the working
 // directory, which is made if it is not there. The listener removes the socket when it closes.
+//
+// Everything is done with the rights of whoever owns the directory that dir is in: a process
+// that is still root makes, removes and follows nothing there that mail_owner could not.
 func Listen(dir, name string) (net.Listener, error) {
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	above, who, err := rights.OpenDirectory(filepath.Dir(dir))
+	if err != nil {
 		return nil, err
+	}
+	above.Close()
+	l := &listener{owner: who, path: filepath.Join(dir, name+"."+strconv.Itoa(os.Getpid()))}
+	if err := who.Do(func() error { return l.open(dir) }); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// A listener removes its socket as the owner of the directory.
+type listener struct {
+	*net.UnixListener
+	owner rights.Rights
+	path  string
+}
+
+func (l *listener) open(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
 	}
 	sweep(dir)
-	path := filepath.Join(dir, name+"."+strconv.Itoa(os.Getpid()))
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+	if err := os.Remove(l.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	return net.Listen("unix", path)
+	u, err := net.ListenUnix("unix", &net.UnixAddr{Name: l.path, Net: "unix"})
+	if err != nil {
+		return err
+	}
+	u.SetUnlinkOnClose(false) // Close does it
+	l.UnixListener = u
+	return nil
+}
+
+// Close removes the socket and ends Accept. A socket that is left the next process sweeps away.
+func (l *listener) Close() error {
+	_ = l.owner.Do(func() error { return os.Remove(l.path) })
+	return l.UnixListener.Close()
 }
 
 // A Socket is that of a process.

@@ -11,6 +11,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/rights"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/vfs"
@@ -130,14 +131,32 @@ func (o *offline) apply(_ context.Context, step byte, _ bool, list []target, _ b
 // deleteDropped removes mail that the sendmail program has left and nobody has
 // picked up yet: files, whatever runs.
 func (c *command) deleteDropped(w *wish) error {
+	return c.inMaildrop(func(dir string) error { return c.deleteIn(dir, w) })
+}
+
+// inMaildrop calls f with the file rights of the owner of the maildrop directory: what root did
+// by name there, that user could lead elsewhere. It is no error that there is none.
+func (c *command) inMaildrop(f func(dir string) error) error {
 	dir := c.queue.Dir("maildrop")
+	d, who, err := rights.OpenDirectory(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	d.Close()
+	return who.Do(func() error { return f(dir) })
+}
+
+func (c *command) deleteIn(dir string, w *wish) error {
 	names := make([]string, 0, len(w.ids))
 	for _, id := range w.ids {
 		names = append(names, string(id))
 	}
 	if w.all {
 		entries, err := os.ReadDir(dir)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err != nil {
 			return err
 		}
 		for _, e := range entries {
@@ -168,9 +187,12 @@ const litterAge = 7 * 24 * time.Hour
 // purgeDropped removes what sendmail programs that were killed have left in
 // maildrop: files without the mark of a whole message.
 func (c *command) purgeDropped(now time.Time) error {
-	dir := c.queue.Dir("maildrop")
+	return c.inMaildrop(func(dir string) error { return c.purgeIn(dir, now) })
+}
+
+func (c *command) purgeIn(dir string, now time.Time) error {
 	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err != nil {
 		return err
 	}
 	for _, e := range entries {

@@ -52,10 +52,10 @@ const (
 )
 
 // NewReader returns a reader of the spool in dir. fs nil means the operating
-// system's.
+// system's, with the rights of dir's owner: vfs.OfOwner.
 func NewReader(fs vfs.FS, dir string) *Reader {
 	if fs == nil {
-		fs = vfs.OS{}
+		fs = vfs.OfOwner(dir)
 	}
 	return &Reader{fs: fs, dir: dir, files: map[uint32]*readFile{}}
 }

@@ -28,7 +28,7 @@ import (
 // can have written.
 func Salvage(fsys vfs.FS, dir string, lost func(string), yield func(rd *Reader, en Entry, sure bool) error, orphan func(name string, content io.Reader) error) error {
 	if fsys == nil {
-		fsys = vfs.OS{}
+		fsys = vfs.OfOwner(dir)
 	}
 	warn := func(format string, args ...any) { lost(strings.TrimPrefix(fmt.Sprintf(format, args...), "spool: ")) }
 	e, r, err := view(fsys, dir, true, warn)

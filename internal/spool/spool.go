@@ -46,7 +46,7 @@ const postDelay = 50 * time.Millisecond
 
 // Options say where a spool is and how large it may be.
 type Options struct {
-	FS  vfs.FS // nil: the operating system's
+	FS  vfs.FS // nil: vfs.OfOwner(Dir)
 	Dir string // made if it is missing
 
 	SegmentSize int64 // bytes; 0: 64 MiB, less with a small Budget. A multiple of 4096, 16 KiB to 1 GiB. May change between starts.
@@ -138,7 +138,7 @@ func openEngine(o *Options, plant fault, random func([]byte)) (*engine, Recovery
 		e.sleep = time.Sleep
 	}
 	if e.fs == nil {
-		e.fs = vfs.OS{}
+		e.fs = vfs.OfOwner(e.dir)
 	}
 	if e.warn == nil {
 		e.warn = func(string, ...any) {}

@@ -61,7 +61,7 @@ func (r readOnly) SyncDir(string) error                    { return nil }
 // goes on without an identity, too.
 func view(fs vfs.FS, dir string, anyhow bool, warn func(string, ...any)) (*engine, *recovery, error) {
 	if fs == nil {
-		fs = vfs.OS{}
+		fs = vfs.OfOwner(dir)
 	}
 	lim, err := deriveLimits(&Options{})
 	if err != nil {
@@ -206,7 +206,7 @@ func checkMessage(rd *Reader, en Entry) error {
 // a message: grep for its queue ID.
 func Dump(fs vfs.FS, dir string, w io.Writer) error {
 	if fs == nil {
-		fs = vfs.OS{}
+		fs = vfs.OfOwner(dir)
 	}
 	out := bufio.NewWriter(w)
 	e := &engine{fs: readOnly{fs}, dir: dir, warn: func(format string, args ...any) { fmt.Fprintf(out, "# "+format+"\n", args...) },

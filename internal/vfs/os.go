@@ -28,6 +28,8 @@ type osFile struct {
 	*os.File
 	temp bool   // made by CreateTemp and not linked yet
 	hide string // its name where the file system has no unnamed files
+
+	remove func(string) error // removes hide; nil: os.Remove
 }
 
 // Open opens a file for reading.
@@ -93,9 +95,14 @@ func asFile(f *osFile, err error) (File, error) {
 	return f, nil
 }
 
+// open opens or makes a regular file: what else may have the name is not waited for.
 func open(name string, flag int) (*osFile, error) {
-	f, err := os.OpenFile(name, flag|unix.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(name, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
+		return nil, err
+	}
+	if err := regular(f); err != nil {
+		f.Close()
 		return nil, err
 	}
 	return &osFile{File: f}, nil
@@ -271,7 +278,11 @@ func (f *osFile) Size() (int64, error) {
 
 func (f *osFile) Close() error {
 	if f.temp && f.hide != "" {
-		os.Remove(f.hide)
+		remove := f.remove
+		if remove == nil {
+			remove = os.Remove
+		}
+		_ = remove(f.hide)
 	}
 	return f.File.Close()
 }

@@ -2,7 +2,7 @@
 // the spool touches the disk but through it, so that every order in which a
 // machine can lose what it was told can be tried in a test.
 //
-// It has three faces: [OS], the real thing; [Mem], a file system in memory
+// It has three faces: [OS], the real thing, or [OfOwner] for root; [Mem], a file system in memory
 // that can be cut off at any point and then shows what a disk may show after
 // a power cut; and [Faulty], which wraps either and fails, counts or records
 // chosen operations.

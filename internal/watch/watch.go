@@ -18,7 +18,8 @@
 // A process answers root, and the user that started it, as the kernel names the peer; nobody
 // else is told anything. What belongs to a password (AUTH and what follows it) and the content
 // of messages is not in the lines: the caller of Line leaves them out. Lines are made printable.
-// Requests, watchers, lines and their number are bounded.
+// Requests, watchers, lines and their number are bounded. The directory is mail_owner's: a process
+// that is still root makes and removes its socket with the file rights of mail_owner.
 //
 // # Parameters
 //
@@ -92,9 +93,11 @@ func New(kind Kind, process string) *Hub {
 }
 
 // Serve makes the socket, in Dir below the working directory, and begins to answer. It is called
-// when the process has given up its privileges: the directory is mail_owner's.
-func (h *Hub) Serve() error {
-	l, err := ownsocket.Listen(Dir, string(h.kind))
+// when the process has given up its privileges, or has decided to keep them.
+func (h *Hub) Serve() error { return h.serveIn(Dir) }
+
+func (h *Hub) serveIn(dir string) error {
+	l, err := ownsocket.Listen(dir, string(h.kind))
 	if err != nil {
 		return err
 	}

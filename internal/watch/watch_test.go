@@ -62,12 +62,9 @@ func TestPattern(t *testing.T) {
 func newHub(t *testing.T, dir string) *Hub {
 	t.Helper()
 	h := New(Client, "smtpd")
-	l, err := net.Listen("unix", filepath.Join(dir, fmt.Sprintf("client.%d", os.Getpid())))
-	if err != nil {
+	if err := h.serveIn(dir); err != nil {
 		t.Fatal(err)
 	}
-	h.listener = l
-	h.wg.Go(h.accept)
 	t.Cleanup(h.Close)
 	return h
 }
