@@ -4,6 +4,8 @@ import (
 	"container/list"
 	"sync"
 	"time"
+
+	"github.com/miekg/dns"
 )
 
 // key names one question.
@@ -20,11 +22,16 @@ type result struct {
 	expire time.Time
 }
 
+// maxCached bounds the octets of what is kept, about. Who writes a zone has a reply as large
+// as it likes, up to 64 KB, and as many as it has names that somebody asks for.
+const maxCached = 32 << 20
+
 // cache keeps results until they expire; when it is full the one that was not
 // used for longest goes.
 type cache struct {
 	mu    sync.Mutex
 	limit int
+	size  int // octets of what is kept
 	byKey map[key]*list.Element
 	order *list.List // of *cached; the front was used last
 }
@@ -32,6 +39,20 @@ type cache struct {
 type cached struct {
 	key key
 	result
+	size int
+}
+
+// sizeOf is how much memory a result takes, about.
+func sizeOf(k key, r result) int {
+	const entry, record = 400, 100 // besides the texts
+	n := entry + len(k.name)
+	if r.reply != nil {
+		n += len(r.reply.name)
+		for _, rr := range r.reply.rrs {
+			n += record + dns.Len(rr)
+		}
+	}
+	return n
 }
 
 func newCache(limit int) *cache {
@@ -47,8 +68,7 @@ func (c *cache) get(k key, now time.Time) (result, bool) {
 	}
 	e := el.Value.(*cached)
 	if !now.Before(e.expire) {
-		c.order.Remove(el)
-		delete(c.byKey, k)
+		c.remove(el)
 		return result{}, false
 	}
 	c.order.MoveToFront(el)
@@ -62,16 +82,22 @@ func (c *cache) put(k key, r result, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if el := c.byKey[k]; el != nil {
-		el.Value.(*cached).result = r
-		c.order.MoveToFront(el)
-		return
+		c.remove(el)
 	}
-	for c.order.Len() >= c.limit {
-		last := c.order.Back()
-		delete(c.byKey, last.Value.(*cached).key)
-		c.order.Remove(last)
+	n := sizeOf(k, r)
+	for c.order.Len() > 0 && (c.order.Len() >= c.limit || c.size+n > maxCached) {
+		c.remove(c.order.Back())
 	}
-	c.byKey[k] = c.order.PushFront(&cached{k, r})
+	c.byKey[k] = c.order.PushFront(&cached{k, r, n})
+	c.size += n
+}
+
+// remove is called with the lock held.
+func (c *cache) remove(el *list.Element) {
+	e := el.Value.(*cached)
+	c.size -= e.size
+	delete(c.byKey, e.key)
+	c.order.Remove(el)
 }
 
 // clear forgets everything, for when the name servers change.
@@ -80,4 +106,5 @@ func (c *cache) clear() {
 	defer c.mu.Unlock()
 	clear(c.byKey)
 	c.order.Init()
+	c.size = 0
 }

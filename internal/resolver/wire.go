@@ -23,6 +23,10 @@ const (
 	largestSize = 4096 // that we take from servers that send more than was asked for
 )
 
+// maxForged is how many datagrams are read that do not answer the question. Somebody who
+// sends more is guessing: TCP is asked in place of it.
+const maxForged = 1000
+
 // wire asks the name servers of a resolv.conf.
 type wire struct {
 	conf *confFile
@@ -130,6 +134,11 @@ func exchange(ctx context.Context, network, server string, q *dns.Msg, timeout t
 	if err != nil {
 		return nil, err
 	}
+	return converse(ctx, conn, network, q)
+}
+
+// converse sends q and receives the reply, until ctx ends. It closes conn.
+func converse(ctx context.Context, conn net.Conn, network string, q *dns.Msg) (*dns.Msg, error) {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -151,12 +160,12 @@ func exchange(ctx context.Context, network, server string, q *dns.Msg, timeout t
 }
 
 // receive reads replies until one answers q. Over UDP anything else may be
-// somebody's attempt to be believed, or late: it is skipped. Over TCP it is an
-// error. A reply over UDP that is cut off, or that cannot be read to its end,
+// somebody's attempt to be believed, or late: it is skipped, until TCP is better.
+// Over TCP it is an error. A reply over UDP that is cut off, or that cannot be read to its end,
 // counts as truncated, whether or not it says so.
 func receive(conn net.Conn, network string, q *dns.Msg) (*dns.Msg, error) {
 	buf := make([]byte, largestSize)
-	for {
+	for range maxForged {
 		var n int
 		var err error
 		if network == "tcp" {
@@ -184,6 +193,10 @@ func receive(conn net.Conn, network string, q *dns.Msg) (*dns.Msg, error) {
 			return m, nil
 		}
 	}
+	m := new(dns.Msg)
+	m.SetReply(q)
+	m.Truncated = true
+	return m, nil
 }
 
 // answers says whether m can be the reply to q.

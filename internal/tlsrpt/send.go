@@ -27,7 +27,7 @@ const (
 	flushEvery = time.Minute
 	sendEvery  = 30 * time.Minute
 	patience   = 24 * time.Hour // after a report was due
-	sendTime   = time.Minute    // for one destination
+	sendTime   = time.Minute    // for all destinations of a report: the others' reports wait
 )
 
 // Run writes counts and sends reports until ctx ends. The Log is not to be used
@@ -169,6 +169,8 @@ func (l *Log) remove(path string) {
 // send brings a report to where its domain wants it. It returns an error when
 // it should be tried again: it could be had nowhere.
 func (l *Log) send(ctx context.Context, r *report, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, sendTime)
+	defer cancel()
 	a, err := l.opt.Resolver.TXT(ctx, "_smtp._tls."+r.domain())
 	if err != nil {
 		if resolver.KindOf(err) == resolver.TempFail {
@@ -197,8 +199,6 @@ func (l *Log) send(ctx context.Context, r *report, now time.Time) error {
 }
 
 func (l *Log) sendTo(ctx context.Context, r *report, uri string, now time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, sendTime)
-	defer cancel()
 	u, err := url.Parse(uri)
 	if err != nil {
 		return err
@@ -285,7 +285,7 @@ func httpClient(r resolver.Resolver) *http.Client {
 		return nil, last
 	}
 	return &http.Client{
-		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10,
+		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 16 << 10,
 			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

@@ -152,7 +152,8 @@ func httpClient(r resolver.Resolver) *http.Client {
 		return nil, last
 	}
 	return &http.Client{
-		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10,
+		// What comes compressed could be any number of octets for nothing.
+		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 16 << 10,
 			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
