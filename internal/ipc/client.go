@@ -141,9 +141,17 @@ func (cl *Client) Call(ctx context.Context, req, reply Message) error {
 		}
 		err = c.Call(ctx, req, reply)
 		if !errors.Is(err, ErrUnsent) {
-			return err
+			return cl.named(err)
 		}
 	}
+}
+
+// named adds whose fault it is that a connection was lost, where that is known.
+func (cl *Client) named(err error) error {
+	if err != ErrLost && errors.Is(err, ErrLost) {
+		return fmt.Errorf("service %s: %w", cl.path, err)
+	}
+	return err
 }
 
 // CallWithin is Call with a limit on the time, as Conn has it.
@@ -154,7 +162,7 @@ func (cl *Client) CallWithin(ctx context.Context, limit time.Duration, req, repl
 	end := time.Now().Add(limit)
 	if c := cl.present(); c != nil {
 		if err := c.CallWithin(ctx, limit, req, reply); !errors.Is(err, ErrUnsent) {
-			return err
+			return cl.named(err)
 		}
 	}
 	ctx, cancel := context.WithDeadline(ctx, end)

@@ -79,6 +79,11 @@ type RemoteError string
 
 func (e RemoteError) Error() string { return string(e) }
 
+// A foreignError says that the peer does not keep to the protocol.
+type foreignError struct{ what string }
+
+func (e *foreignError) Error() string { return "ipc: the peer sent " + e.what }
+
 // A Message is what package proto declares: a kind and a byte form.
 type Message interface {
 	Kind() uint16
@@ -512,7 +517,9 @@ func (c *Conn) readLoop() {
 	c.calls = nil
 	c.away = true
 	c.cmu.Unlock()
-	if !errors.Is(err, ErrVersion) {
+	if foreign, ok := errors.AsType[*foreignError](err); ok {
+		err = fmt.Errorf("%w: the peer sent %s", ErrLost, foreign.what)
+	} else if !errors.Is(err, ErrVersion) {
 		err = ErrLost
 	}
 	for _, cl := range calls {
@@ -528,10 +535,13 @@ func (c *Conn) read() error {
 			return err
 		}
 		n := binary.LittleEndian.Uint32(h[:])
-		if n > MaxPayload {
-			return ErrTooLarge
-		}
 		what, kind, id := h[6], binary.LittleEndian.Uint16(h[4:]), binary.LittleEndian.Uint32(h[8:])
+		switch {
+		case n > MaxPayload:
+			return &foreignError{fmt.Sprintf("a message of %d octets", n)}
+		case what > frameError || h[7] != 0:
+			return &foreignError{fmt.Sprintf("a frame of unknown type %d.%d", what, h[7])}
+		}
 		if (what == frameReply || what == frameError) && int(n) <= br.Size() {
 			payload, err := br.Peek(int(n)) // lent to who waits for it: see Go
 			if err != nil {
@@ -541,11 +551,29 @@ func (c *Conn) read() error {
 			br.Discard(int(n))
 			continue
 		}
-		payload := getPayload(int(n))
-		if _, err := io.ReadFull(br, payload); err != nil {
+		payload, err := readPayload(br, int(n))
+		if err != nil {
 			return err
 		}
 		c.dispatch(what, kind, id, payload)
+	}
+}
+
+// readPayload reads n octets into memory of which there is never more than twice what has come:
+// that a peer says that it will send 16 MB costs it nothing.
+func readPayload(r io.Reader, n int) ([]byte, error) {
+	payload := getPayload(min(n, maxPooled))
+	for at := 0; ; {
+		if _, err := io.ReadFull(r, payload[at:]); err != nil {
+			return nil, err
+		}
+		if at = len(payload); at == n {
+			return payload, nil
+		}
+		more := make([]byte, min(n, 2*at))
+		copy(more, payload)
+		putPayload(payload)
+		payload = more
 	}
 }
 

@@ -55,7 +55,8 @@
 // reads block. The peer is still not trusted with our
 // memory: frames are bounded, and so are the unanswered requests of a
 // connection, in number and in octets: a peer that asks for more is
-// disconnected. A peer that does not read is disconnected when what is kept for it
+// disconnected. Memory for a frame is taken as it comes. A peer that sends what is no frame is
+// disconnected; whoever waits for its answer is told what it sent. A peer that does not read is disconnected when what is kept for it
 // passes a bound, or when somebody has waited for it for Patience; one that does not answer
 // is waited for as long as the caller says, or for Patience.
 package ipc
