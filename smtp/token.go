@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -50,8 +52,8 @@ func newTokens(command []string, life time.Duration) *tokens {
 // kept says that it is not fresh: when it is refused, a renewed one may not be.
 func (k *tokens) get(ctx context.Context, user, pass, host string, now time.Time) (text string, kept bool, err error) {
 	if path, ok := strings.CutPrefix(pass, "file:"); ok {
-		b, err := os.ReadFile(path)
-		return strings.TrimSpace(string(b)), false, err
+		text, err = readToken(path)
+		return text, false, err
 	}
 	if pass != "" {
 		return pass, false, nil
@@ -111,9 +113,17 @@ func (k *tokens) run(ctx context.Context, user, host string) (text string, life 
 	cmd := exec.CommandContext(ctx, k.command[0], k.command[1:]...)
 	cmd.Env = append(os.Environ(), "SASL_USER="+user, "SMTP_HOST="+host)
 	cmd.WaitDelay = time.Second
-	var out, complaint bounded
+	// What the command has started ends with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	out, complaint := bounded{refuse: true}, bounded{}
 	cmd.Stdout, cmd.Stderr = &out, &complaint
-	if err := cmd.Run(); err != nil {
+	switch err := cmd.Run(); {
+	case out.over:
+		return "", 0, fmt.Errorf("smtp_sasl_token_command: %s: %w", k.command[0], errLongToken)
+	case ctx.Err() != nil:
+		return "", 0, fmt.Errorf("smtp_sasl_token_command: %s has not ended: %w", k.command[0], ctx.Err())
+	case err != nil:
 		line, _, _ := bytes.Cut(complaint.b, []byte("\n"))
 		return "", 0, fmt.Errorf("smtp_sasl_token_command: %w: %s", err, printable(clip(line, 200)))
 	}
@@ -133,10 +143,41 @@ func (k *tokens) run(ctx context.Context, user, host string) (text string, life 
 	return text, life, nil
 }
 
+// readToken reads the token in a file.
+func readToken(path string) (string, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() {
+		return "", fmt.Errorf("%s: it is not a regular file", path)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxToken+1))
+	if err == nil && len(b) > maxToken {
+		err = fmt.Errorf("%s: %w", path, errLongToken)
+	}
+	return strings.TrimSpace(string(b)), err
+}
+
+var errLongToken = errors.New("the answer is over 64 KB: it is no token")
+
 // bounded keeps the start of what a command says.
-type bounded struct{ b []byte }
+type bounded struct {
+	b      []byte
+	refuse bool // to take more than is kept: the command is told
+	over   bool
+}
 
 func (w *bounded) Write(p []byte) (int, error) {
-	w.b = append(w.b, p[:min(len(p), maxToken-len(w.b))]...)
+	n := min(len(p), maxToken-len(w.b))
+	w.b = append(w.b, p[:n]...)
+	if w.over = w.over || n < len(p); w.over && w.refuse {
+		return n, errLongToken
+	}
 	return len(p), nil
 }

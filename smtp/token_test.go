@@ -2,13 +2,16 @@ package smtp
 
 import (
 	"bufio"
+	"context"
 	"encoding/base64"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -61,11 +64,10 @@ func TestTokens(t *testing.T) {
 		"echo a; echo b":                   "no token",
 		`echo '{"error":"x"}'`:             "no token",
 		"echo '{'":                         "JSON",
-		"head -c 100000 /dev/zero":         "no token",
+		`i=0; while [ $i -lt 100 ]; do printf '%1000s' x; i=$((i+1)); done`: "over 64 KB", // not cut off to what would be one
+		"yes | tr -d '\\n'": "over 64 KB",
+		"yes":               "over 64 KB",
 	} {
-		if strings.Contains(text, "zero") {
-			text = "head -c 100000 /dev/zero | tr '\\0' '\\n'"
-		}
 		k := newTokens([]string{script(t, text)}, time.Hour)
 		if _, _, err := k.get(t.Context(), "u", "", "h", now); err == nil || !strings.Contains(err.Error(), wrong) {
 			t.Errorf("%s: %v", text, err)
@@ -86,6 +88,53 @@ func TestTokens(t *testing.T) {
 	}
 	if got, kept, err := newTokens(nil, time.Hour).get(t.Context(), "u", "file:"+path, "h", now); got != "t1" || kept || err != nil {
 		t.Error(got, kept, err)
+	}
+	if err := os.WriteFile(path, make([]byte, maxToken+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, wrong := range map[string]string{path: "over 64 KB", fifo: "regular file", "/dev/zero": "regular file", "/nonexistent": "no such file"} {
+		if _, _, err := newTokens(nil, time.Hour).get(t.Context(), "u", "file:"+name, "h", now); err == nil || !strings.Contains(err.Error(), wrong) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A command that does not end is ended, with what it has started.
+func TestTokenNeverComes(t *testing.T) {
+	t.Parallel()
+	started := filepath.Join(t.TempDir(), "started")
+	if err := syscall.Mkfifo(started, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Both hold the FIFO open: it comes to its end when neither is there any more.
+	path := script(t, "exec 3>"+started+"; sleep 1000 & echo begun >&3; sleep 1000")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		defer cancel()
+		f, err := os.Open(started)
+		if err != nil {
+			ended <- err
+			return
+		}
+		defer f.Close()
+		if _, err = f.Read(make([]byte, 100)); err == nil {
+			cancel()
+			_, err = io.Copy(io.Discard, f)
+		}
+		ended <- err
+	}()
+	_, _, err := newTokens([]string{path}, time.Hour).get(ctx, "u", "", "h", time.Now())
+	if err == nil || !strings.Contains(err.Error(), path+" has not ended") {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 
