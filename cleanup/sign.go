@@ -18,6 +18,7 @@ import (
 	"posthaste/internal/mailauth"
 	"posthaste/internal/mailauth/dkimkey"
 	"posthaste/internal/milter"
+	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/table"
 )
@@ -27,6 +28,8 @@ import (
 // dkim_sign_networks. It is the last thing done to a message before it is
 // queued. The domain of the From: address decides on the keys; each key of
 // its entry in dkim_sign_maps makes a signature.
+//
+// A message that is queued again is signed in place of its former signature by the same key.
 //
 // A message that should be signed and cannot be, because a table or key is
 // not to be had, is not queued unsigned: the client is asked to try later.
@@ -132,6 +135,9 @@ func (in *incoming) addSignatures(s *Signer) error {
 	if err != nil || len(keys) == 0 {
 		return err
 	}
+	if in.q.Flags&proto.SubmitRequeued != 0 {
+		c.Fields = withoutOurs(c.Fields, keys)
+	}
 	var made []milter.Field
 	for _, k := range keys {
 		raw, err := s.signature(c, &k)
@@ -143,6 +149,17 @@ func (in *incoming) addSignatures(s *Signer) error {
 	c.Fields = append(made, c.Fields...)
 	in.replace(c)
 	return nil
+}
+
+// withoutOurs leaves out the signatures by keys. A message that is queued again had them when it
+// came in: they are made anew, for what it is now and for the time that dkim_signature_lifetime
+// says. In other messages signatures are left alone (RFC 6376 section 4.2), even those that
+// name our keys.
+func withoutOurs(fields []milter.Field, keys []use) []milter.Field {
+	return slices.DeleteFunc(fields, func(f milter.Field) bool {
+		domain, selector := mailauth.Signer(f.Raw)
+		return slices.ContainsFunc(keys, func(k use) bool { return k.domain == domain && strings.EqualFold(k.selector, selector) })
+	})
 }
 
 // fromDomain is the domain of the first From: address, in lower case; of the

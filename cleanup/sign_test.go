@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -221,5 +222,23 @@ func TestSignatureOfUglyHeader(t *testing.T) {
 		if n := (after.TotalAlloc - before.TotalAlloc) >> 20; n > 100 {
 			t.Errorf("%s: %d MiB allocated", tt.name, n)
 		}
+	}
+}
+
+// A message that is queued again loses the signatures that are made anew, and no others.
+func TestWithoutOurs(t *testing.T) {
+	t.Parallel()
+	sig := func(tags string) string {
+		return "DKIM-Signature: v=1; a=rsa-sha256; " + tags + "; h=from; bh=x; b=y\r\n"
+	}
+	fields := testContent(t, sig("d=a.test; s=s1")+"From: x@a.test\r\n"+sig("d=A.TEST;\r\n s=S1")+sig("d=a.test; s=s2")+sig("d=b.test; s=s1")+
+		"DKIM-Signature: nonsense\r\nX-DKIM-Signature: d=a.test; s=s1\r\n"+sig("s=s3; d=b.test")+"\r\n").Fields
+	var left []string
+	for _, f := range withoutOurs(fields, []use{{domain: "a.test", selector: "s1"}, {domain: "b.test", selector: "s3"}}) {
+		left = append(left, string(f.Raw))
+	}
+	want := []string{"From: x@a.test\r\n", sig("d=a.test; s=s2"), sig("d=b.test; s=s1"), "DKIM-Signature: nonsense\r\n", "X-DKIM-Signature: d=a.test; s=s1\r\n"}
+	if !slices.Equal(left, want) {
+		t.Errorf("left %q, want %q", left, want)
 	}
 }

@@ -17,27 +17,9 @@ func TestSigned(t *testing.T) {
 	t.Parallel()
 	next := newSink(t, nil)
 	s := newSystem(t, options{unstarted: true})
-	out, status := s.tool(nil, "dkim", "genkey", "-d", "from.test", "-s", "s1", "-o", s.path("data"))
-	if status != 0 {
-		t.Fatal(out)
-	}
-	if os.Getuid() == 0 { // cleanup runs as the mail owner
-		owner, _ := mailOwner(t)
-		u, err := user.Lookup(owner)
-		if err != nil {
-			t.Fatal(err)
-		}
-		uid, _ := strconv.Atoi(u.Uid)
-		if err := os.Chown(s.path("data", "from.test.s1.pem"), uid, -1); err != nil {
-			t.Fatal(err)
-		}
-	}
-	entry := regexp.MustCompile(`(?m)^from\.test (s1:\S+)$`).FindStringSubmatch(out)
-	if entry == nil {
-		t.Fatal(out)
-	}
+	out, entry := signingKey(s)
 	s.configure(next.relayhost()+"canonical_maps = inline:{old@from.test=new@from.test}\nalways_add_missing_headers = yes\n"+
-		"dkim_sign_maps = inline:{ {from.test="+entry[1]+"}, {bad.test=s1:/nonexistent} }\n", "")
+		"dkim_sign_maps = inline:{ {from.test="+entry+"}, {bad.test=s1:/nonexistent} }\n", "")
 	s.start()
 	long := strings.Repeat(strings.Repeat("x", 70)+"\n", 4000)
 	s.mustSend("a@from.test", []string{"b@to.test"}, "From: <old@from.test>\nSubject: s\n\nbody\n")
@@ -51,11 +33,7 @@ func TestSigned(t *testing.T) {
 	s.tool([]byte("From: <x@bad.test>\nTo: b@to.test\n\nbody\n"), "sendmail", "-f", "a@from.test", "b@to.test")
 	s.waitLog(`postfix/pickup\[\d+\]: warning: .*: not queued: 451 4\.3\.0 Error: queue file write error \(not signed: DKIM key: stat /nonexistent: no such file or directory\)`)
 	s.waitLogN(`postfix/qmgr\[\d+\]: \w+: removed`, 4) // the fourth tells postmaster of the key
-	record := regexp.MustCompile(`"([^"]*)"`).FindAllStringSubmatch(out, -1)
-	txt := ""
-	for _, r := range record {
-		txt += r[1]
-	}
+	txt := keyRecord(out)
 	var got []int
 	for _, m := range next.received() {
 		if m.from == "double-bounce@mta.test" {
@@ -69,6 +47,70 @@ func TestSigned(t *testing.T) {
 	}
 	if len(got) != 3 {
 		t.Errorf("%d messages arrived", len(got))
+	}
+}
+
+// signingKey makes a key for from.test, and returns what "dkim genkey" says and the key's
+// entry for dkim_sign_maps.
+func signingKey(s *system) (out, entry string) {
+	s.t.Helper()
+	out, status := s.tool(nil, "dkim", "genkey", "-d", "from.test", "-s", "s1", "-o", s.path("data"))
+	if status != 0 {
+		s.t.Fatal(out)
+	}
+	if os.Getuid() == 0 { // cleanup runs as the mail owner
+		owner, _ := mailOwner(s.t)
+		u, err := user.Lookup(owner)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		uid, _ := strconv.Atoi(u.Uid)
+		if err := os.Chown(s.path("data", "from.test.s1.pem"), uid, -1); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	found := regexp.MustCompile(`(?m)^from\.test (s1:\S+)$`).FindStringSubmatch(out)
+	if found == nil {
+		s.t.Fatal(out)
+	}
+	return out, found[1]
+}
+
+// keyRecord is the text of the DNS record in what "dkim genkey" says.
+func keyRecord(out string) (txt string) {
+	record := regexp.MustCompile(`"([^"]*)"`).FindAllStringSubmatch(out, -1)
+	for _, r := range record {
+		txt += r[1]
+	}
+	return txt
+}
+
+// A message that was signed when it came in is signed again when it is queued again, as it is
+// rewritten then, and has one signature.
+func TestSignedAnew(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, nil)
+	s := newSystem(t, options{unstarted: true})
+	out, entry := signingKey(s)
+	main := next.relayhost() + "dkim_sign_maps = inline:{ {from.test=" + entry + "} }\n"
+	s.configure(main+"defer_transports = smtp\n", "")
+	s.start()
+	s.mustSend("a@from.test", []string{"b@to.test"}, "From: <old@from.test>\nDKIM-Signature: v=1; d=else.test; s=s1\nSubject: s\n\nbody\n")
+	s.waitLog(`status=deferred`)
+	s.configure(main+"canonical_maps = inline:{old@from.test=new@from.test}\n", "")
+	s.mustTool("reload")
+	s.mustTool("postsuper", "-r", "ALL")
+	s.waitLog(`status=sent`)
+	list := next.received()
+	if len(list) != 1 {
+		t.Fatalf("%d messages arrived", len(list))
+	}
+	data := strings.Replace(list[0].data, "DKIM-Signature: v=1; d=else.test; s=s1\n", "", 1)
+	if len(data) == len(list[0].data) || !strings.Contains(data, "new@from.test") || strings.Count(data, "DKIM-Signature:") != 1 {
+		t.Errorf("%s", list[0].data)
+	}
+	if good := goodSignatures(t, data, keyRecord(out)); good != 1 {
+		t.Errorf("%d good signatures in\n%s", good, data)
 	}
 }
 

@@ -188,6 +188,17 @@ func (c *Checker) signature(ctx context.Context, f rfc5322.Field, fields []rfc53
 	return d
 }
 
+// Signer says whose key a DKIM-Signature: field names: the domain, in lower case, and the
+// selector. They are empty in what is none.
+func Signer(raw []byte) (domain, selector string) {
+	f, ok := rfc5322.ParseField(raw)
+	if !ok || !rfc5322.EqualName(f.Name(), "DKIM-Signature") || len(raw) > maxSignature {
+		return "", ""
+	}
+	tags := parseTags(string(f.Body()))
+	return strings.ToLower(tags["d"]), tags["s"]
+}
+
 // parseTags reads a tag list, RFC 6376 section 3.2. White space in values goes.
 func parseTags(text string) map[string]string {
 	tags := make(map[string]string)
