@@ -1,7 +1,9 @@
 package qmgr
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/ipc"
@@ -56,6 +58,24 @@ func (s *Server) goesOn(conn *ipc.Conn, r *proto.Delivery) {
 // has says whether these may be recipients of m.
 func (m *message) has(rcpts []int) bool {
 	return !slices.ContainsFunc(rcpts, func(i int) bool { return i < 0 || i >= int(m.nrcpt) })
+}
+
+// setApart keeps the recipients of former deliveries out of requests with others: these need not
+// wait. What is heard of a former delivery after that, when a queue manager has died and left
+// no handover, makes a request that has others, too, wait as a whole.
+func (s *Server) setApart(l *loading) {
+	list := s.formers[l.num]
+	if len(list) == 0 {
+		return
+	}
+	for i := range l.rcpts {
+		r := &l.rcpts[i]
+		f := slices.IndexFunc(list, func(f *former) bool { return slices.Contains(f.rcpts, r.Index) })
+		r.Apart = uint32(f + 1)
+	}
+	slices.SortStableFunc(l.rcpts, func(a, b loadedRcpt) int {
+		return cmp.Or(strings.Compare(string(a.Transport), string(b.Transport)), strings.Compare(a.Queue, b.Queue), cmp.Compare(a.Apart, b.Apart))
+	})
 }
 
 // await has d wait for the former deliveries to some of its recipients, and

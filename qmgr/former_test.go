@@ -2,6 +2,7 @@ package qmgr
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/faketest"
+	"posthaste/internal/statedir"
 	"posthaste/qmgr/sched"
 )
 
@@ -98,6 +100,63 @@ func TestFormerOfTwoOrders(t *testing.T) {
 	}
 	st.waitOp(id, "its removal", removed)
 	st.quiet()
+}
+
+// After a reload only those recipients wait whom the old agents are still delivering to. The others of the
+// same message, for the same destination, go to an agent at once, and what comes of them is recorded
+// while the old deliveries hang.
+func TestFormerHangs(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []string{"", "smtp_destination_recipient_limit = 4\n"} {
+		st := newStage(t, limit)
+		var err error
+		if st.state, err = statedir.Open(filepath.Join(t.TempDir(), "state")); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { st.state.Close() })
+		st.routes["other.test"] = "smtp:other.test"
+		m := many(15, "to.test")
+		m.Envelope.Recipients[14].Address = "else@other.test"
+		id := st.fill(m)[0]
+		hanging := []proto.Delivery{{ID: id, Index: []int{3, 4, 9}}, {ID: id, Index: []int{0, 12}}}
+		if err := (&handover{written: time.Now(), running: hanging}).leave(st.state); err != nil {
+			t.Fatal(err)
+		}
+		smtp := st.agent("smtp", proto.Inventory{})
+		st.run()
+		free := []int{1, 2, 5, 6, 7, 8, 10, 11, 13, 14}
+		var got []int
+		for len(got) < len(free) {
+			o := smtp.next()
+			got = append(got, o.Index...)
+			o.answer(slices.Repeat([]string{"ok"}, len(o.Index))...)
+		}
+		if slices.Sort(got); !slices.Equal(got, free) {
+			t.Errorf("ordered: %v, want %v", got, free)
+		}
+		st.until("it is recorded who has it", func() bool {
+			var done []int
+			for i := range st.ops {
+				done = append(done, st.ops[i].Done...)
+			}
+			slices.Sort(done)
+			return slices.Equal(done, free)
+		})
+		st.waitExplain(id, "being delivered")
+		smtp.push(&proto.Inventory{Running: hanging})
+		smtp.push(&proto.Inventory{Finished: []proto.Finished{{ID: id, Reply: proto.DeliverReply{Outcomes: said("ok", 3, 4, 9)}}}})
+		smtp.push(&proto.Inventory{Finished: []proto.Finished{{ID: id, Reply: proto.DeliverReply{Outcomes: said("defer", 0, 12)}}}})
+		op := st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+		if len(op.Outcomes) != 2 || op.Outcomes[0].Rcpt != 0 || op.Outcomes[1].Rcpt != 12 {
+			t.Errorf("recorded: %+v", op)
+		}
+		select {
+		case o := <-smtp.orders:
+			t.Errorf("ordered: %+v", o.Deliver)
+		default:
+		}
+		st.quiet()
+	}
 }
 
 // A former delivery of which nobody will tell any more does not keep a message.

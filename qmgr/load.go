@@ -457,6 +457,7 @@ func (s *Server) learn(l *loading) (ev sched.Event) {
 		m.setDone(i)
 	}
 	s.log.done(m, l.discarded)
+	s.setApart(l)
 	a.add(l.rcpts, l.next)
 	a.add(l.failed, l.next)
 	for i := range l.rcpts {

@@ -25,6 +25,7 @@ import (
 	"posthaste/internal/queueread"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/faketest"
+	"posthaste/internal/statedir"
 	"posthaste/internal/submit"
 )
 
@@ -75,6 +76,7 @@ type stage struct {
 	// deliveryTime is how long agents may take; 0: what main.cf says.
 	deliveryTime time.Duration
 	overrides    *override.Store // nil: none
+	state        *statedir.Dir   // where a handover may lie; nil: none
 }
 
 // lockedLog gathers log lines.
@@ -219,7 +221,7 @@ func (st *stage) run() {
 	opener := queueread.Opener{Reader: reader, Cleanup: cleanup}
 	st.srv = New(Options{Settings: settings, Resolver: st, Open: st.opener(opener.Open), Overrides: st.overrides, Submit: submitter, Log: maillog.New("postfix/qmgr", maillog.NewWriter(st.log, maillog.Classic)),
 		Patience: st.patience, ResolveTime: st.resolveTime, Cleanup: st.path("cleanup"), Bounce: st.path("bounce"), Verify: st.path("verify"),
-		Agent: func(t mail.Transport) string { return st.path(string(t)) }, Flow: st.flow})
+		Agent: func(t mail.Transport) string { return st.path(string(t)) }, Flow: st.flow, State: st.state})
 	ctx, cancel := context.WithCancel(context.Background())
 	st.retire = cancel
 	done := make(chan error, 1)

@@ -248,8 +248,9 @@ func (s *Scheduler) assign(m *message, rcpts []Rcpt) {
 		}
 		j := p.job
 		e := p.tail
-		if limit := j.tport.cfg.BatchLimit; e == nil || single || limit > 0 && len(e.rcpts) >= limit {
+		if limit := j.tport.cfg.BatchLimit; e == nil || single || e.apart != r.Apart || limit > 0 && len(e.rcpts) >= limit {
 			e = s.newEntry(p)
+			e.apart = r.Apart
 			s.updateQueue(p.queue)
 		}
 		if r.Site != "" || len(e.sites) > 0 {

@@ -196,6 +196,7 @@ type Rcpt struct {
 	Queue     string  // destination queue's name, from QueueName
 	Site      string  // lower-case domain of the address when it is in fast_flush_domains; else empty
 	Pause     PauseID // the pause that is for it; 0: none
+	Apart     uint32  // recipients of different values are not put in one delivery request
 }
 
 // A Result is what a delivery request came to. The outcome of each recipient

@@ -8,6 +8,7 @@ type entry struct {
 	msg      *message
 	rcpts    []int
 	sites    []string // flush domains, parallel to rcpts; empty: none has one
+	apart    uint32   // Rcpt.Apart of all of them
 	busy     bool
 	since    int64 // when it became what it is: waiting or busy
 	turn     int   // thread mode, when busy: deliveries of its agent's turn so far, this one included

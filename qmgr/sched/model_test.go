@@ -87,6 +87,7 @@ type mPeer struct {
 type mEntry struct {
 	p     *mPeer
 	rcpts []int
+	apart uint32
 	turn  int
 }
 
@@ -435,7 +436,7 @@ func (m *model) deliver() {
 	}
 }
 
-func (m *model) add(msg *mMsg, t *mTransport, q *mQueue, rcpts []int, batch bool) {
+func (m *model) add(msg *mMsg, t *mTransport, q *mQueue, rcpts []int, apart uint32, batch bool) {
 	j := m.job(msg, t)
 	var p *mPeer
 	for _, o := range j.peers {
@@ -447,11 +448,11 @@ func (m *model) add(msg *mMsg, t *mTransport, q *mQueue, rcpts []int, batch bool
 		p = &mPeer{q: q, j: j}
 		j.peers = append(j.peers, p)
 	}
-	if n := len(p.todo); batch && n > 0 && !msg.single && (t.cfg.BatchLimit == 0 || len(p.todo[n-1].rcpts) < t.cfg.BatchLimit) {
+	if n := len(p.todo); batch && n > 0 && !msg.single && p.todo[n-1].apart == apart && (t.cfg.BatchLimit == 0 || len(p.todo[n-1].rcpts) < t.cfg.BatchLimit) {
 		p.todo[n-1].rcpts = append(p.todo[n-1].rcpts, rcpts...)
 		return
 	}
-	p.todo = append(p.todo, &mEntry{p: p, rcpts: slices.Clone(rcpts)})
+	p.todo = append(p.todo, &mEntry{p: p, rcpts: slices.Clone(rcpts), apart: apart})
 	p.refs++
 	j.total++
 	m.line(q)
@@ -465,10 +466,10 @@ func (m *model) loaded(ev Event) {
 		q := t.queue(r.Queue)
 		if q.deadUntil != 0 {
 			retry := m.transport(RetryTransport)
-			m.add(msg, retry, retry.queue(q.excuse), []int{r.Index}, true)
+			m.add(msg, retry, retry.queue(q.excuse), []int{r.Index}, r.Apart, true)
 			continue
 		}
-		m.add(msg, t, q, []int{r.Index}, true)
+		m.add(msg, t, q, []int{r.Index}, r.Apart, true)
 	}
 	for _, j := range msg.jobs {
 		m.retire(j)
@@ -542,7 +543,7 @@ func (m *model) negative(q *mQueue, r Result) {
 				for p.q == q && len(p.todo) > 0 {
 					e := p.todo[0]
 					retry := m.transport(RetryTransport)
-					m.add(j.msg, retry, retry.queue(q.excuse), e.rcpts, false)
+					m.add(j.msg, retry, retry.queue(q.excuse), e.rcpts, e.apart, false)
 					p.todo = p.todo[1:]
 					j.selected++
 					m.ended(e)
@@ -761,7 +762,9 @@ func compare(t *testing.T, seed uint64, config func(*rand.Rand) Config, literal 
 				rcpts = nil
 				places, size := 1+r.IntN(30), 60>>r.IntN(5)
 				for range 2 + r.IntN(size) {
-					rcpts = append(rcpts, rcpt("smtp", fmt.Sprintf("d%d.example", r.IntN(places))))
+					x := rcpt("smtp", fmt.Sprintf("d%d.example", r.IntN(places)))
+					x.Apart = uint32(r.IntN(9) / 7)
+					rcpts = append(rcpts, x)
 				}
 			}
 			sort.SliceStable(rcpts, func(i, j int) bool { return rcpts[i].Transport < rcpts[j].Transport })

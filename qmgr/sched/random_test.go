@@ -71,6 +71,7 @@ func randomRcpts(r *rand.Rand) []Rcpt {
 	var list []Rcpt
 	for range n {
 		x := rcpt([]string{"smtp", "smtp", "relay", "local", "error"}[r.IntN(5)], destinations[r.IntN(len(destinations))])
+		x.Apart = uint32(r.IntN(9) / 7)
 		if r.IntN(4) == 0 {
 			x.Site = string(x.Nexthop)
 		}

@@ -169,6 +169,9 @@ func (w *world) carryOut(e Effect) []Event {
 				w.t.Fatalf("message %d recipient %d: delivered twice", e.ID, r)
 			}
 			l.inflight[r] = true
+			if l.rcpts[r].Apart != l.rcpts[e.Rcpts[0]].Apart {
+				w.t.Fatalf("message %d: recipients %v are in one request", e.ID, e.Rcpts)
+			}
 		}
 		if w.busy[e.Entry].Entry != 0 {
 			w.t.Fatalf("entry %d given twice", e.Entry)
