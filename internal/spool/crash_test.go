@@ -23,6 +23,8 @@ var (
 type walk struct {
 	*world
 	crashes, cutRecoveries, kills, failedSyncs int
+
+	largest int64 // segment so far, after the first change: what is left of it takes room
 }
 
 // run runs a history of n crashes.
@@ -121,6 +123,7 @@ func (w *walk) recoverCut() {
 			}
 			return vfs.ErrCut
 		}
+		w.vary()
 		err := w.open()
 		if err == nil {
 			w.settle() // it was done before the crash came
@@ -143,10 +146,18 @@ func (w *walk) vary() {
 	if w.r.IntN(4) > 0 {
 		return
 	}
+	w.largest = max(w.largest, w.opt.SegmentSize)
+	if w.r.IntN(3) == 0 {
+		w.opt.SegmentSize = walkSizes[w.r.IntN(len(walkSizes))]
+		w.largest = max(w.largest, w.opt.SegmentSize)
+	}
 	w.opt.InlineLimit = []int64{0, 300, 1000, 2048}[w.r.IntN(4)]
-	w.opt.Budget = []int64{0, 20, 24, 40}[w.r.IntN(4)] * w.opt.SegmentSize
-	w.logf("inline limit %d, budget %d", w.opt.InlineLimit, w.opt.Budget)
+	w.opt.Budget = []int64{0, 20, 24, 40}[w.r.IntN(4)] * w.largest
+	w.logf("segments of %d, inline limit %d, budget %d", w.opt.SegmentSize, w.opt.InlineLimit, w.opt.Budget)
 }
+
+// walkSizes are the sizes of segments in a walk, besides the one that it begins with.
+var walkSizes = []int64{16 << 10, 20 << 10, 40 << 10, 128 << 10}
 
 // runWalk runs the history of one seed.
 func runWalk(seed uint64, plant fault, total *walk) (trace []string, err error) {
