@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -63,6 +64,129 @@ func TestDeepQueue(t *testing.T) {
 		t.Errorf("mailq ends %q", out[max(0, len(out)-100):])
 	}
 	t.Logf("mailq: %v; qmgr %v", took, memory(t, qmgr[0]))
+}
+
+// Selections in a deep queue, with the mail system running and down. Mail comes in and goes out all
+// the while. What they took is printed:
+//
+//	go test ./internal/e2e -run TestDeepSelections -queue.n 1000000 -v -timeout 1h
+func TestDeepSelections(t *testing.T) {
+	t.Parallel()
+	n := *queueSize
+	next := newSink(t, nil)
+	s := newSystem(t, options{main: next.relayhost(), unstarted: true})
+	fillDeferred(t, s, n, 0)
+	s.start()
+	f := s.follow()
+	share := n / 50 // of one sender's domain
+	const few = -1
+	const sender, other = "--sender=@s1.from.test", "--sender=@s3.from.test"
+	s.selections(f, []selectionStep{
+		{[]string{"list", sender}, share}, {[]string{"list", "-j", sender, "--larger=1k"}, share},
+		{[]string{"hold", sender, "--dry-run"}, share}, {[]string{"hold", sender}, share}, {[]string{"delete", sender, "--queue=hold"}, share},
+		{[]string{"hold", "--domain=d3.to.test"}, few}, {[]string{"hold", "--reply=mx17.to"}, few}, {[]string{"hold", "--nexthop=d4.to.test"}, 0},
+		{[]string{"hold", "ALL"}, -1}, {[]string{"release", other}, share},
+	})
+	worst, sent := f.end()
+	t.Logf("%d messages meanwhile: the slowest was accepted within %v", sent, worst)
+	s.eventually("what was released, and what came meanwhile and was not held, has left", func() bool {
+		return !strings.Contains(s.mustTool("qshape", "-n", "1", "incoming", "active", "deferred"), "test")
+	})
+	for _, name := range []string{"qmgr", "cleanup"} {
+		t.Logf("in the end: %s %v", name, memory(t, s.processes(name)[0]))
+	}
+	s.mustTool("stop")
+	t.Log("down")
+	left := n - 2*share // and what was held of what came
+	const third = "--sender=@s5.from.test"
+	s.selections(nil, []selectionStep{
+		{[]string{"list", third}, share}, {[]string{"release", third, "--dry-run"}, share}, {[]string{"release", third}, share},
+		{[]string{"delete", sender}, 0}, {[]string{"delete", third, "--queue=deferred"}, share}, {[]string{"release", "--domain=to.test"}, 0},
+		{[]string{"release", "--domain=.to.test"}, left - share}, {[]string{"hold", "--queue=deferred"}, left - share}, {[]string{"release", "ALL"}, -1},
+	})
+}
+
+// A selectionStep is a command, and how many messages it is for; under 0: more than none.
+type selectionStep struct {
+	args []string
+	want int
+}
+
+func (s *system) selections(f *follower, steps []selectionStep) {
+	s.t.Helper()
+	for _, step := range steps {
+		out, took := s.timed(append([]string{"queue"}, step.args...)...)
+		got := counted(out)
+		s.t.Logf("%s: %d messages in %s%s", strings.Join(step.args, " "), got, took, f)
+		if got != step.want && (step.want >= 0 || got == 0) {
+			s.t.Errorf("%v: %d messages, want %d: %.300s", step.args, got, step.want, out[max(0, len(out)-300):])
+		}
+	}
+}
+
+// counted is the number of messages that a tool says, or lists.
+func counted(out string) int {
+	if strings.HasPrefix(out, "{") {
+		return strings.Count(out, "\n")
+	}
+	if m := regexp.MustCompile(`(\d+) (?:messages?|Requests?)\.?\s*$`).FindStringSubmatch(out); m != nil {
+		n, _ := strconv.Atoi(m[1])
+		return n
+	}
+	return 0
+}
+
+// A follower sends mail one by one all the time.
+type follower struct {
+	stop  chan struct{}
+	ended chan struct{}
+	sent  int
+	mu    sync.Mutex
+	worst time.Duration // that a message took to be accepted
+	since time.Duration // as worst, since it was asked for last
+}
+
+func (s *system) follow() *follower {
+	f := &follower{stop: make(chan struct{}), ended: make(chan struct{})}
+	go func() {
+		defer close(f.ended)
+		for {
+			select {
+			case <-f.stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+			start := time.Now()
+			if err := s.send("a@new.test", []string{"b@to.test"}, "Subject: x\n\nx\n"); err != nil {
+				s.t.Errorf("while the queue was looked at: %v", err)
+				return
+			}
+			took := time.Since(start)
+			f.mu.Lock()
+			f.sent++
+			f.worst, f.since = max(f.worst, took), max(f.since, took)
+			f.mu.Unlock()
+		}
+	}()
+	return f
+}
+
+// String is how long a message took at most since String was called last.
+func (f *follower) String() string {
+	if f == nil {
+		return ""
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	worst := f.since
+	f.since = 0
+	return fmt.Sprintf("; mail was accepted within %v", worst.Round(time.Millisecond))
+}
+
+func (f *follower) end() (worst time.Duration, sent int) {
+	close(f.stop)
+	<-f.ended
+	return f.worst.Round(time.Millisecond), f.sent
 }
 
 // timed runs a tool that must succeed, says how long it took, wall clock and

@@ -11,6 +11,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
 	"posthaste/internal/rights"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/cli"
@@ -83,18 +84,11 @@ func (o *offline) each(_ context.Context, queues []string, f func([]target) erro
 	if err := o.open(); err != nil {
 		return err
 	}
-	var list []target
-	for e := range o.sp.Entries {
-		if wanted(queues, e.Queue.String()) {
-			list = append(list, target{e.ID, e.Queue.String(), e.Expire})
-		}
-	}
-	for group := range slices.Chunk(list, window) {
-		if err := f(group); err != nil {
-			return err
-		}
-	}
-	return nil
+	g := &grouped{do: func(list []target, _ []*proto.Item) error { return f(list) }}
+	o.sp.Entries(func(e spool.Entry) bool {
+		return !wanted(queues, e.Queue.String()) || g.add(target{e.ID, e.Queue.String(), e.Expire}, nil)
+	})
+	return g.end()
 }
 
 // apply commits a group. Each message's change is one by itself: with long

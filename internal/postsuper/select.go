@@ -2,6 +2,7 @@ package postsuper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -133,33 +134,63 @@ func (l *live) chooseCorrupt(ctx context.Context, ch *choice, f func(result) err
 	if ch.where.NeedsRoute() {
 		return cli.Errorf(cli.ExitUsage, "where mail in the queue corrupt would go is not known: --nexthop and --transport do not select it")
 	}
-	var list []target
-	var r result
+	g := &grouped{do: func(list []target, items []*proto.Item) error {
+		if ch.dry {
+			return f(result{idsOf(list), items})
+		}
+		done, err := l.apply(ctx, ch.step, false, list, true)
+		if err != nil {
+			return err
+		}
+		return f(result{ids: done})
+	}}
 	err := l.queue.Items(ch.warn, func(it *proto.Item) bool {
 		if it.Queue == spool.Corrupt.String() && (ch.all || slices.Contains(ch.ids, it.ID)) && cli.Meant(ch.where, it) {
-			list = append(list, target{id: it.ID, queue: it.Queue})
-			if r.ids = append(r.ids, it.ID); ch.dry {
-				r.items = append(r.items, it)
-			}
+			return g.add(target{id: it.ID, queue: it.Queue}, it)
 		}
 		return true
 	})
 	if err != nil {
 		return err
 	}
-	if ch.dry {
-		return f(r)
+	return g.end()
+}
+
+// A grouped does something to messages, a window of them at a time, as they are found: the list
+// of all could be as long as the queue.
+type grouped struct {
+	do    func(list []target, items []*proto.Item) error
+	list  []target
+	items []*proto.Item
+	err   error
+}
+
+// add says whether there is use in more.
+func (g *grouped) add(t target, it *proto.Item) bool {
+	g.list, g.items = append(g.list, t), append(g.items, it)
+	return len(g.list) < window || g.flush()
+}
+
+func (g *grouped) flush() bool {
+	if g.err == nil && len(g.list) > 0 {
+		g.err = g.do(g.list, g.items)
 	}
-	for group := range slices.Chunk(list, window) {
-		done, err := l.apply(ctx, ch.step, false, group, true)
-		if err == nil {
-			err = f(result{ids: done})
-		}
-		if err != nil {
-			return err
-		}
+	g.list = g.list[:0]
+	g.items = g.items[:0]
+	return g.err == nil
+}
+
+// end does the rest, and returns the error of the first that failed.
+func (g *grouped) end() error {
+	g.flush()
+	return g.err
+}
+
+func idsOf(list []target) (ids []mail.QueueID) {
+	for _, t := range list {
+		ids = append(ids, t.id)
 	}
-	return nil
+	return ids
 }
 
 func (o *offline) choose(ctx context.Context, ch *choice, f func(result) error) error {
@@ -171,47 +202,53 @@ func (o *offline) choose(ctx context.Context, ch *choice, f func(result) error) 
 	}
 	rd := spool.NewReader(nil, o.queue.Spool())
 	defer rd.Close()
-	var list []target
-	var failed error
-	look := func(e *spool.Entry) bool {
+	g := &grouped{do: func(list []target, items []*proto.Item) error {
+		if ch.dry {
+			return f(result{idsOf(list), items})
+		}
+		done, err := o.apply(ctx, ch.step, ch.last, list, true)
+		if ferr := f(result{ids: done}); err == nil {
+			err = ferr
+		}
+		return err
+	}}
+	look := func(e spool.Entry) bool {
 		t := target{e.ID, e.Queue.String(), e.Expire}
 		if !applies(ch.step, t) || !ch.where.Queue(t.queue) {
 			return true
 		}
-		it, err := cli.ReadItem(rd, e)
-		if err != nil {
+		it, err := o.item(rd, e)
+		switch {
+		case err != nil:
 			ch.warn("%s is left alone: %v", e.ID, err)
-			return true
-		}
-		if cli.Meant(ch.where, it) {
-			if ch.dry {
-				failed = f(result{ids: []mail.QueueID{e.ID}, items: []*proto.Item{it}})
-			} else {
-				list = append(list, t)
+		case it != nil && cli.Meant(ch.where, it):
+			if !ch.dry {
+				it = nil // of no more use
 			}
+			return g.add(t, it)
 		}
-		return failed == nil
+		return true
 	}
 	for _, id := range ch.ids {
-		if e, ok := o.sp.Locate(id); ok && !look(&e) {
-			return failed
+		if e, ok := o.sp.Locate(id); ok && !look(e) {
+			return g.end()
 		}
 	}
 	if ch.all {
-		for e := range o.sp.Entries {
-			if !look(&e) {
-				return failed
-			}
-		}
+		o.sp.Entries(look)
 	}
-	for group := range slices.Chunk(list, window) {
-		done, err := o.apply(ctx, ch.step, ch.last, group, true)
-		if ferr := f(result{ids: done}); err == nil {
-			err = ferr
+	return g.end()
+}
+
+// item reads a message, which the spool may have moved since e was its entry; nil: it is gone.
+func (o *offline) item(rd *spool.Reader, e spool.Entry) (*proto.Item, error) {
+	it, err := cli.ReadItem(rd, &e)
+	for tries := 0; errors.Is(err, spool.ErrStale) && tries < 3; tries++ {
+		now, ok := o.sp.Locate(e.ID)
+		if !ok {
+			return nil, nil
 		}
-		if err != nil {
-			return err
-		}
+		it, err = cli.ReadItem(rd, &now)
 	}
-	return nil
+	return it, err
 }
