@@ -23,6 +23,11 @@ const (
 	selectScan = 10000
 	// selectPage is how many one request may look at.
 	selectPage = 200000
+	// selectDone is how many changes are enough for one answer, which waits until they are
+	// on stable storage: once for many pages of which each has a few.
+	selectDone = 10000
+	// selectTogether is how many messages are read before they are judged.
+	selectTogether = 32
 	// selectRounds is how often a message that changes meanwhile is judged.
 	selectRounds = 4
 )
@@ -129,46 +134,89 @@ func (s *Server) judgeAll(c *selecting) {
 	}
 	c.chosen = c.chosen[:0]
 	size := c.items
-	for i := range c.page {
-		l := &c.page[i]
-		if !s.meant(c, l) {
-			continue
-		}
-		c.chosen = append(c.chosen, *l)
-		for _, rc := range l.item.Recipients {
-			size += len(rc.Address) + len(rc.Orig) + len(rc.Reason) + 16
-		}
-		if size > listOctets && l.next != 0 && len(c.q.IDs) == 0 { // the rest is for the next page
-			c.reply.Next = l.next
-			break
+judging:
+	for page := c.page; len(page) > 0; {
+		part := page[:min(len(page), selectTogether)]
+		page = page[len(part):]
+		letters := s.letters(c, part)
+		for i := range part {
+			l := &part[i]
+			if !s.meant(c, l, &letters[i]) {
+				continue
+			}
+			c.chosen = append(c.chosen, *l)
+			for _, rc := range l.item.Recipients {
+				size += len(rc.Address) + len(rc.Orig) + len(rc.Reason) + 16
+			}
+			if size > listOctets && l.next != 0 && len(c.q.IDs) == 0 { // the rest is for the next page
+				c.reply.Next = l.next
+				break judging
+			}
 		}
 	}
 	c.items = size
 	s.post(func() { s.carryOut(c) }, sched.Event{})
 }
 
+// A letter is what the spool has of a message that is judged.
+type letter struct {
+	read     bool // there is something to judge
+	env      mail.Envelope
+	rcpts    []mail.Recipient
+	outcomes []mail.Outcome
+}
+
+// letters reads what it takes to judge messages, as far as it can be read. The resolver, if it is going
+// to be asked, hears of all of them first: each answer takes some fifty times as long as to read.
+func (s *Server) letters(c *selecting, part []listed) []letter {
+	list := make([]letter, len(part))
+	if !c.where.NeedsEnvelope() && !c.q.Items {
+		return list
+	}
+	for i := range part {
+		l, to := &part[i], &list[i]
+		st, err := s.opt.Open(s.ctx, l.ref, l.item.ID)
+		if err != nil {
+			continue
+		}
+		if to.env, err = st.Envelope(); err != nil || !c.where.Sender(to.env.Sender) {
+			continue
+		}
+		if to.rcpts, err = st.Recipients(0, -1); err != nil {
+			continue
+		}
+		if to.outcomes, err = st.Outcomes(); err != nil {
+			continue
+		}
+		if to.read = true; c.where.NeedsRoute() {
+			s.foreseeRoutes(l, to)
+		}
+	}
+	return list
+}
+
+// foreseeRoutes tells the resolver which recipients of a message whereTo is going to ask for first.
+func (s *Server) foreseeRoutes(l *listed, to *letter) {
+	if to.env.Redirect != "" || to.env.Filter != "" && !to.env.Trace.DontDeliver() {
+		return
+	}
+	m := message{done: l.done}
+	for i := range to.rcpts[:min(len(to.rcpts), maxForeseen)] {
+		if !m.isDone(i) {
+			s.opt.Resolver.ForeseeResolve(s.ctx, to.env.Sender, to.rcpts[i].Address)
+		}
+	}
+}
+
 // meant says whether a message is what was asked for.
-func (s *Server) meant(c *selecting, l *listed) bool {
+func (s *Server) meant(c *selecting, l *listed, of *letter) bool {
 	if !c.where.NeedsEnvelope() && !c.q.Items {
 		return true
 	}
-	st, err := s.opt.Open(s.ctx, l.ref, l.item.ID)
-	if err != nil {
+	if !of.read || !c.where.Recipients(s.candidates(c.where, l, &of.env, of.rcpts, of.outcomes)) {
 		return false
 	}
-	env, err := st.Envelope()
-	if err != nil || !c.where.Sender(env.Sender) {
-		return false
-	}
-	rcpts, err := st.Recipients(0, -1)
-	if err != nil {
-		return false
-	}
-	outcomes, err := st.Outcomes()
-	if err != nil || !c.where.Recipients(s.candidates(c.where, l, &env, rcpts, outcomes)) {
-		return false
-	}
-	return !c.q.Items || l.take(&env, rcpts, outcomes)
+	return !c.q.Items || l.take(&of.env, of.rcpts, of.outcomes)
 }
 
 // candidates are a message's pending recipients, as a selection looks at them.
@@ -254,7 +302,12 @@ func (s *Server) carryOut(c *selecting) {
 			s.tasks.Go(func() { s.judgeAll(c) })
 			return
 		}
-		c.reply.Missed = len(c.page)
+		c.reply.Missed += len(c.page)
+	}
+	if c.more() {
+		c.page, c.round = c.page[:0], 0
+		s.post(func() { s.gather(c) }, sched.Event{})
+		return
 	}
 	if c.q.Verb == 0 || c.q.Verb == proto.VerbFlush {
 		c.r.Reply(&c.reply)
@@ -273,6 +326,11 @@ func (s *Server) carryOut(c *selecting) {
 		c.reply.IDs = kept
 		c.r.Reply(&c.reply)
 	})
+}
+
+// more says that the answer has room for what is found on the next page.
+func (c *selecting) more() bool {
+	return c.q.Verb != 0 && !c.q.Items && len(c.q.IDs) == 0 && c.reply.Next != 0 && c.seen < selectPage && len(c.reply.IDs) < selectDone
 }
 
 // changed says whether a message is not as it was when it was listed.

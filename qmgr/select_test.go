@@ -129,6 +129,18 @@ func TestSelectPages(t *testing.T) {
 	if left := st.selected(0, "queue=hold"); len(left) != n-n/2 {
 		t.Errorf("%d left, want %d", len(left), n-n/2)
 	}
+	// Each answer waits until what was done is on stable storage: it is one for many pages.
+	where := selection.New(time.Now())
+	if err := where.Set("sender", "s0@from.test"); err != nil {
+		t.Fatal(err)
+	}
+	var reply proto.SelectReply
+	if err := st.tool.Call(t.Context(), &proto.Select{Where: where.Encode(), Verb: proto.VerbDelete}, &reply); err != nil {
+		t.Fatal(err)
+	}
+	if len(reply.IDs) != n-n/2 || reply.Next != 0 {
+		t.Errorf("%d deleted by one request, which ends at %d", len(reply.IDs), reply.Next)
+	}
 }
 
 // A message that was judged as deferred and is on hold by the time something
