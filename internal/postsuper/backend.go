@@ -102,17 +102,17 @@ func (l *live) findCorrupt(ctx context.Context, ids []mail.QueueID) (list []targ
 // each lists first and changes then: what the listing walks over must not
 // move meanwhile.
 func (l *live) each(ctx context.Context, queues []string, f func([]target) error) error {
-	var list []target
+	var list packed
 	err := cli.Each(ctx, l.conn, true, func(it *proto.Item) bool {
 		if wanted(queues, it.Queue) {
-			list = append(list, target{it.ID, it.Queue, it.ForcedExpire})
+			list.add(target{it.ID, it.Queue, it.ForcedExpire})
 		}
 		return true
 	})
 	if err == nil && slices.Contains(queues, "corrupt") {
 		err = l.queue.View(nil, func(e spool.Entry) bool {
 			if e.Queue == spool.Corrupt {
-				list = append(list, target{id: e.ID, queue: "corrupt"})
+				list.add(target{id: e.ID, queue: "corrupt"})
 			}
 			return true
 		})
@@ -120,12 +120,7 @@ func (l *live) each(ctx context.Context, queues []string, f func([]target) error
 	if err != nil {
 		return err
 	}
-	for group := range slices.Chunk(list, window) {
-		if err := f(group); err != nil {
-			return err
-		}
-	}
-	return nil
+	return list.each(window, f)
 }
 
 var orders = map[byte]proto.Verb{'d': proto.VerbDelete, 'r': proto.VerbRequeue, 'h': proto.VerbHold, 'H': proto.VerbRelease,
