@@ -184,7 +184,7 @@ func (s *session) offeredMechanisms() string {
 	if hidden {
 		return ""
 	}
-	return strings.Join(s.mechanisms(ctx), " ")
+	return strings.Join(s.mechanisms(s.untraced()), " ")
 }
 
 // authInOrder refuses an AUTH command that may not come now, RFC 4954 section
@@ -246,7 +246,7 @@ func (s *session) saslClient() sasl.Client {
 
 // authServer gives the engine its side of the exchange.
 func (s *session) authServer(string) (gosasl.Server, error) {
-	ctx := s.ctx()
+	ctx := s.untraced()
 	names := s.mechanisms(ctx)
 	if !slices.Contains(names, s.auth.mechanism) {
 		return nil, s.authFailed(sasl.ErrMechanism)
@@ -268,7 +268,7 @@ type exchangeServer struct {
 }
 
 func (e *exchangeServer) Next(response []byte) (challenge []byte, done bool, err error) {
-	challenge, done, err = e.x.Next(e.s.ctx(), response)
+	challenge, done, err = e.x.Next(e.s.untraced(), response)
 	if err != nil {
 		return nil, false, e.s.authFailed(err)
 	}

@@ -280,7 +280,7 @@ func (s *session) filterCommand(line string) string {
 	if s.set.commandFilter.Empty() {
 		return line
 	}
-	value, found, err := s.set.commandFilter.Lookup(s.ctx(), line, false)
+	value, found, err := s.set.commandFilter.Lookup(s.untraced(), line, false) // it may be AUTH
 	if err != nil {
 		s.srv.log.Warning("%v", err)
 		return line

@@ -5,11 +5,13 @@ import (
 
 	"posthaste/internal/maillog"
 	"posthaste/internal/notice"
+	"posthaste/internal/table"
 	"posthaste/internal/watch"
 )
 
 // The dialogue goes to the log for a client of debug_peer_list, and for all if master.cf has -v,
-// and to whoever watches the client ("posthaste watch"). The content of messages, and what belongs
+// with what restrictions and tables are asked and say (table.Trace, from which sessions that
+// nobody follows are kept free); the dialogue alone goes to whoever watches the client ("posthaste watch"). The content of messages, and what belongs
 // to AUTH, goes nowhere.
 
 // debugged says whether the dialogue with the client is to be logged.
@@ -25,6 +27,14 @@ func (s *session) debugged() bool {
 		s.srv.log.Warning("debug_peer_list: %v", err)
 	}
 	return found
+}
+
+// trace has what is looked up for the client logged from now on, or no more.
+func (s *session) trace(on bool) {
+	s.debug, s.traced = on, nil
+	if on {
+		s.traced = table.WithTrace(s.untraced(), s.srv.log.Info)
+	}
 }
 
 // followed says whether the next line is wanted by the log or by a watcher.

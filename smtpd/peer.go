@@ -50,7 +50,8 @@ func (s *session) know(ctx context.Context) {
 	}
 	s.trusted = trusted
 	s.privileged = s.listed(s.srv.proxies.xclient)
-	s.debug, s.talk = s.debugged(), watch.Talk{}
+	s.trace(s.debugged())
+	s.talk = watch.Talk{}
 	s.discard = nil
 }
 

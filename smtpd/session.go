@@ -87,6 +87,8 @@ type session struct {
 	// are nil until the first.
 	lookups context.Context
 	budget  *table.Budget
+	// traced is lookups for a client whose session is logged in full, with a trace; else nil.
+	traced context.Context
 
 	a          access.Session // what restrictions know
 	cmd        smtpwire.Command
@@ -155,6 +157,15 @@ func (s *session) forget() {
 // ctx is the context of what a command asks for. The patterns that it makes tables
 // try may cost so much and no more: see fresh.
 func (s *session) ctx() context.Context {
+	if s.traced != nil {
+		return s.traced
+	}
+	return s.untraced()
+}
+
+// untraced is ctx for lookups with passwords, or with what a client logs in with: whoever
+// follows the session does not see them.
+func (s *session) untraced() context.Context {
 	if s.lookups == nil {
 		s.lookups, s.budget = table.NewBudget(s.srv.ctx(), table.MatchBudget)
 	}
@@ -172,11 +183,10 @@ func (s *session) fresh() {
 func (s *session) greet() error {
 	s.a.Stage = "CONNECT"
 	s.a.ResetHelo()
-	ctx := s.ctx()
-	if err := s.meet(ctx); err != nil {
+	if err := s.meet(s.ctx()); err != nil {
 		return err
 	}
-	return s.welcome(ctx)
+	return s.welcome(s.ctx()) // now that it is known who it is
 }
 
 // welcome judges the client and greets it. XCLIENT comes back here.

@@ -468,6 +468,11 @@ func (r *run) resolve(ctx context.Context, addr string) (proto.ResolveReply, err
 	if err != nil {
 		return proto.ResolveReply{}, err
 	}
+	if trace := table.TraceOf(ctx); trace != nil {
+		trace("rewrite_clnt: local: %s -> %s", addr, std)
+		trace("resolve_clnt: `%s' -> `%s' -> transp=`%s' host=`%s' rcpt=`%s' flags=%s class=%s",
+			s.Sender, std, a.Transport, a.Nexthop, a.Recipient, flagText(a.Flags), classOf(a.Flags))
+	}
 	if a.Flags&proto.ResolveFail == 0 {
 		if len(s.resolved) >= maxResolved {
 			s.resolved = s.resolved[:0]

@@ -103,6 +103,9 @@ func (r *run) rejectUnlistedRcpt(ctx context.Context) verdict {
 
 // unlisted refuses an address of ours that no table knows.
 func (r *run) unlisted(ctx context.Context, addr string, cl class) verdict {
+	if trace := table.TraceOf(ctx); trace != nil {
+		trace(">>> CHECKING %s VALIDATION MAPS <<<", classText[cl])
+	}
 	a, v := r.resolvedOr(ctx, addr)
 	if v == refused {
 		return v

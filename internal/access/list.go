@@ -44,11 +44,16 @@ func (r *run) eval(ctx context.Context, l *list) verdict {
 	}
 	r.depth++
 	defer func() { r.depth-- }()
+	trace := table.TraceOf(ctx)
+	if trace != nil {
+		trace(">>> START %s RESTRICTIONS <<<", classText[r.cl])
+		defer trace(">>> END %s RESTRICTIONS <<<", classText[r.cl])
+	}
 	outer := r.warn
 	for i := range l.checks {
 		c := &l.checks[i]
 		r.warn = outer || c.warn
-		v := c.run(r, ctx)
+		v := c.traced(r, ctx, trace)
 		r.warn = outer
 		if v == ok && r.depth == 1 {
 			r.logPermit(c)
@@ -61,6 +66,20 @@ func (r *run) eval(ctx context.Context, l *list) verdict {
 		}
 	}
 	return dunno
+}
+
+// traced asks one restriction, and tells trace, unless it is nil, what comes of it.
+func (c *named) traced(r *run, ctx context.Context, trace table.Trace) verdict {
+	if trace == nil {
+		return c.run(r, ctx)
+	}
+	if c.warn {
+		trace("generic_checks: name=warn_if_reject")
+	}
+	trace("generic_checks: name=%s", c.name)
+	v := c.run(r, ctx)
+	trace("generic_checks: name=%s status=%d", c.name, v)
+	return v
 }
 
 func (r *run) logPermit(c *named) {

@@ -70,7 +70,20 @@ func policyCheck(e *Evaluator, arg string) (check, error) {
 		e.policies[arg] = p
 	}
 	return func(r *run, ctx context.Context) verdict {
-		action, err := p.ask(ctx, e.policyRequest(r.s, p.set.context))
+		request := e.policyRequest(r.s, p.set.context)
+		trace := table.TraceOf(ctx)
+		if trace != nil {
+			for line := range strings.Lines(string(request)) {
+				if name, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "="); ok {
+					trace("send attr %s = %s", name, value)
+				}
+			}
+		}
+		action, err := p.ask(ctx, request)
+		if trace != nil && err == nil {
+			trace("input attribute name: action")
+			trace("input attribute value: %s", action)
+		}
 		if err != nil {
 			e.log.Warning("problem talking to server %s: %v", p.endpoint, err)
 			action = p.set.fallback
@@ -78,7 +91,7 @@ func policyCheck(e *Evaluator, arg string) (check, error) {
 			e.log.Warning("malformed UTF-8 in policy server %s response: \"%s\"", p.endpoint, action)
 			action = p.set.fallback
 		}
-		return r.act(ctx, "access table "+p.endpoint, action, r.name, r.cl)
+		return r.act(ctx, titlePrefix+p.endpoint, action, r.name, r.cl)
 	}, nil
 }
 

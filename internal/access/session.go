@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/tls"
 	"net/netip"
+	"strings"
 
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
@@ -115,6 +116,34 @@ const maxResolved = 16
 type resolvedAddr struct {
 	addr   string
 	answer proto.ResolveReply
+}
+
+// flagText and classOf say for a trace what trivial-rewrite has found out of an address.
+func flagText(f proto.ResolveFlags) string {
+	var words []string
+	for _, n := range []struct {
+		flag proto.ResolveFlags
+		name string
+	}{{proto.ResolveRouted, "routed"}, {proto.ResolveError, "error"}, {proto.ResolveFail, "fail"}} {
+		if f&n.flag != 0 {
+			words = append(words, n.name)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+func classOf(f proto.ResolveFlags) string {
+	switch {
+	case f&proto.ResolveLocal != 0:
+		return "local"
+	case f&proto.ResolveAlias != 0:
+		return "alias"
+	case f&proto.ResolveMailbox != 0:
+		return "virtual"
+	case f&proto.ResolveRelay != 0:
+		return "relay"
+	}
+	return "default"
 }
 
 // ResetMail forgets the transaction.

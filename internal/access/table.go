@@ -64,13 +64,16 @@ func tableCheck(ask func(*run, context.Context, *table.Maps) verdict) func(*Eval
 	}
 }
 
+// titlePrefix stands in warnings before the table, or the server, that an action comes from.
+const titlePrefix = "access table "
+
 // accessTable opens a table, once for all that ask it.
 func (e *Evaluator) accessTable(spec string) *table.Maps {
 	m := e.accessTables[spec]
 	if m == nil {
 		o := e.tables
 		o.Stops = mayRefuse
-		m = table.OpenMaps("access table "+spec, []string{spec}, o)
+		m = table.OpenMaps(titlePrefix+spec, []string{spec}, o)
 		e.accessTables[spec] = m
 	}
 	return m
@@ -226,6 +229,9 @@ func (r *run) addressAccess(ctx context.Context, m *table.Maps, addr string, cl 
 // who said it, name and cl whom it is about.
 func (r *run) act(ctx context.Context, title, value, name string, cl class) verdict {
 	value = strings.TrimSpace(value)
+	if trace := table.TraceOf(ctx); trace != nil {
+		trace("check_table_result: %s %s %s", strings.TrimPrefix(title, titlePrefix), value, name)
+	}
 	word, rest, _ := strings.Cut(value, " ")
 	if i := strings.IndexByte(word, '\t'); i >= 0 {
 		word, rest = value[:i], value[i+1:]

@@ -8,7 +8,7 @@ import (
 	"posthaste/internal/smtpwire"
 )
 
-// A verdict is what one restriction says.
+// A verdict is what one restriction says. Its number is that of Postfix, for traces.
 type verdict uint8
 
 const (

@@ -6,7 +6,7 @@ var globalParams = []Param{
 	{Name: "berkeley_db_create_buffer_size", Type: Bytes, Default: "16777216", Min: 1, Tier: 3, Doc: "Memory buffer when building hash or btree files"},
 	{Name: "berkeley_db_read_buffer_size", Type: Bytes, Default: "131072", Min: 1, Tier: 3, Doc: "Memory buffer when reading hash or btree files"},
 	{Name: "config_directory", Type: String, Default: "/etc/posthaste", Tier: 1, Doc: "Location of main.cf and master.cf"},
-	{Name: "debug_peer_level", Type: Int, Default: "2", Tier: 3, Doc: "Log the dialogue with listed peers if above 0"},
+	{Name: "debug_peer_level", Type: Int, Default: "2", Tier: 3, Doc: "Log the dialogue with listed peers, and in smtpd what restrictions and tables say, if above 0"},
 	{Name: "debug_peer_list", Type: List, Tier: 3, Doc: "Peers that get verbose logging"},
 	{Name: "debugger_command", Type: String, Tier: 3, Doc: "Command started for daemons run with -D"},
 	{Name: "default_cache_db_type", Type: String, Default: "btree", Tier: 2, Origin: Newer, Doc: "Table type for caches"},

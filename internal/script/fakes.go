@@ -249,7 +249,7 @@ func (r *router) Resolve(ctx context.Context, _, addr string) (proto.ResolveRepl
 		a.Flags = proto.ResolveLocal
 	}
 	for _, l := range r.lists {
-		if in, err := l.list.Match(ctx, domain); err != nil || in {
+		if in, err := l.list.Match(table.WithTrace(ctx, nil), domain); err != nil || in {
 			a.Flags = l.flags
 			break
 		}

@@ -147,7 +147,8 @@ func (l *List) Match(ctx context.Context, s string) (bool, error) {
 		return false, nil
 	}
 	s = Fold(s)
-	if l.words != nil {
+	trace := TraceOf(ctx)
+	if l.words != nil && trace == nil {
 		return l.matchWords(s), nil
 	}
 	var addr netip.Addr
@@ -155,13 +156,16 @@ func (l *List) Match(ctx context.Context, s string) (bool, error) {
 		addr, _ = netip.ParseAddr(s)
 	}
 	for i := range l.items {
-		ok, err := l.items[i].match(ctx, l, s, addr.Unmap())
+		ok, err := l.items[i].try(ctx, l, s, addr.Unmap(), trace)
 		if err != nil {
 			return false, err
 		}
 		if ok {
 			return !l.items[i].not, nil
 		}
+	}
+	if trace != nil {
+		trace.unmatched(s)
 	}
 	return false, nil
 }
@@ -175,15 +179,16 @@ func (l *List) MatchClient(ctx context.Context, name, address string) (bool, err
 	name, address = Fold(name), Fold(address)
 	addr, _ := netip.ParseAddr(address)
 	addr = addr.Unmap()
+	trace := TraceOf(ctx)
 	for i := range l.items {
 		it := &l.items[i]
 		ok := false
 		var err error
 		if l.kind != Addresses && name != "" {
-			ok, err = it.match(ctx, l, name, netip.Addr{})
+			ok, err = it.try(ctx, l, name, netip.Addr{}, trace)
 		}
 		if !ok && err == nil {
-			ok, err = it.match(ctx, l, address, addr)
+			ok, err = it.try(ctx, l, address, addr, trace)
 		}
 		if err != nil {
 			return false, err
@@ -192,7 +197,18 @@ func (l *List) MatchClient(ctx context.Context, name, address string) (bool, err
 			return !it.not, nil
 		}
 	}
+	if trace != nil {
+		trace.unmatched(name, address)
+	}
 	return false, nil
+}
+
+// try is match, of which trace is told unless it is nil.
+func (it *listItem) try(ctx context.Context, l *List, s string, addr netip.Addr, trace Trace) (bool, error) {
+	if trace != nil {
+		trace.compare(l, it, s, addr)
+	}
+	return it.match(ctx, l, s, addr)
 }
 
 func (l *List) matchWords(s string) bool {

@@ -83,6 +83,7 @@ func (m *Maps) Lookup(ctx context.Context, key string, partial bool) (value stri
 	if m == nil || key == "" {
 		return "", false, nil
 	}
+	spec := ""
 	for _, mem := range m.tables {
 		t, err := mem.table()
 		if err != nil {
@@ -99,10 +100,17 @@ func (m *Maps) Lookup(ctx context.Context, key string, partial bool) (value stri
 			return "", false, fmt.Errorf("%s: %s: lookup of %.200q: %w", m.title, mem.spec, key, err)
 		}
 		if found {
-			return value, true, nil
+			spec = mem.spec
+			break
 		}
 	}
-	return "", false, nil
+	if !found {
+		value = ""
+	}
+	if trace := TraceOf(ctx); trace != nil {
+		trace.looked(m, spec, key, value)
+	}
+	return value, found, nil
 }
 
 // LookupOwned is Lookup with the owner of the table that answered, for tables

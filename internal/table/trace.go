@@ -1,0 +1,81 @@
+package table
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+)
+
+// A Trace is told, line by line, what lookups do on behalf of a client whose session is
+// followed: which element of a match list was compared with what, and what each table said. The
+// lines are those of Postfix with -v. It must not be called by more than one lookup at a time.
+type Trace func(format string, args ...any)
+
+type traceKey struct{}
+
+// WithTrace returns a context in which lookups tell t what they do.
+func WithTrace(ctx context.Context, t Trace) context.Context {
+	return context.WithValue(ctx, traceKey{}, t)
+}
+
+// TraceOf is the Trace of a context, nil if nobody follows.
+func TraceOf(ctx context.Context) Trace {
+	t, _ := ctx.Value(traceKey{}).(Trace)
+	return t
+}
+
+// maxTraced bounds what a line has of a table's answer, in octets.
+const maxTraced = 500
+
+// looked tells what the tables said of a key. spec is the one that has it, "" if none has.
+func (t Trace) looked(m *Maps, spec, key, value string) {
+	if spec == "" {
+		t("maps_find: %s: %s: not found", m.label(), key)
+		return
+	}
+	if len(value) > maxTraced {
+		value = value[:maxTraced] + "..."
+	}
+	t("maps_find: %s: %s: %s = %s", m.label(), spec, key, value)
+}
+
+// label is the title as Postfix has it: of a table that stands in a list of restrictions it is
+// the table.
+func (m *Maps) label() string {
+	if len(m.tables) == 1 && strings.HasSuffix(m.title, " "+m.tables[0].spec) {
+		return m.tables[0].spec
+	}
+	return m.title
+}
+
+// compare tells that s is about to be compared with an element of the list.
+func (t Trace) compare(l *List, it *listItem, s string, addr netip.Addr) {
+	how := "match_hostname"
+	switch {
+	case l.kind == Strings:
+		how = "match_string"
+	case addr.IsValid():
+		how = "match_hostaddr"
+	}
+	t("%s: %s: %s ~? %s", how, l.title, s, it.shown())
+}
+
+// unmatched tells that no element of the list is about the names.
+func (t Trace) unmatched(names ...string) {
+	for _, s := range names {
+		if s != "" {
+			t("match_list_match: %s: no match", s)
+		}
+	}
+}
+
+// shown is the element as it is written, but for what "!" stands before it.
+func (it *listItem) shown() string {
+	switch {
+	case it.maps != nil:
+		return it.maps.tables[0].spec
+	case it.err != nil:
+		return it.err.Error()
+	}
+	return it.text
+}
