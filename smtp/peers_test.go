@@ -16,6 +16,7 @@ import (
 	"posthaste/internal/agent"
 	"posthaste/internal/config"
 	"posthaste/internal/mail"
+	"posthaste/internal/testpeers"
 	"posthaste/internal/testport"
 )
 
@@ -23,16 +24,7 @@ import (
 // on a unix socket for LMTP.
 func smtpSink(t *testing.T, addr string, options ...string) {
 	t.Helper()
-	program, err := exec.LookPath("smtp-sink")
-	if err != nil {
-		program = "/usr/sbin/smtp-sink"
-		if _, err := os.Stat(program); err != nil {
-			if os.Getenv("PEERS_REQUIRED") != "" {
-				t.Fatal("smtp-sink is not installed: run \"make peers\"")
-			}
-			t.Skip("SKIPPED: smtp-sink is not installed: Debian's package postfix has it")
-		}
-	}
+	program := testpeers.Program(t, "smtp-sink")
 	args := options
 	if os.Getuid() == 0 {
 		args = append([]string{"-u", "nobody"}, args...)

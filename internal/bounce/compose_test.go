@@ -22,6 +22,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/testpeers"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -269,10 +270,7 @@ func TestHostileTextStaysInItsPlace(t *testing.T) {
 // TestParsedByPython gives every kind of notice to Python's email package.
 func TestParsedByPython(t *testing.T) {
 	t.Parallel()
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skip("python3 is not installed: the notices were not tried on another parser")
-	}
+	python := testpeers.Program(t, "python3")
 	const script = `
 import sys, json, email, email.policy
 m = email.message_from_bytes(sys.stdin.buffer.read(), policy=email.policy.default)

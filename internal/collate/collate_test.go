@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"posthaste/internal/testpeers"
 )
 
 // Two clients in one process of smtpd, a delivery that meets a dead server first, a
@@ -60,10 +62,7 @@ func TestCollate(t *testing.T) {
 // The original's program says the same of a log that its own processes could have made.
 func TestAsOriginal(t *testing.T) {
 	t.Parallel()
-	program, err := exec.LookPath("/usr/sbin/postfix-collate")
-	if err != nil {
-		t.Skip("SKIPPED, NOTHING WAS CHECKED: Postfix is not installed")
-	}
+	program := testpeers.Postfix(t, "postfix-collate")
 	log := strings.ReplaceAll(sample, "smtpd[10]: connect from b", "smtpd[20]: connect from b")
 	log = strings.ReplaceAll(log, "submission/smtpd[10]", "smtpd[20]")
 	log = log[:strings.Index(log, "2026-")]

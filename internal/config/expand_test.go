@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"posthaste/internal/testpeers"
 )
 
 // expansionMain is what the expansions below refer to.
@@ -130,14 +132,7 @@ func TestExpand(t *testing.T) {
 // need it; where it is not installed they are skipped.
 func realPostconf(t *testing.T) string {
 	t.Helper()
-	for _, path := range []string{"/usr/sbin/postconf", "/usr/local/sbin/postconf"} {
-		out, err := exec.Command(path, "-dh", "mail_name").Output()
-		if err == nil && strings.TrimSpace(string(out)) == "Postfix" {
-			return path
-		}
-	}
-	t.Skip("SKIPPED: Postfix's postconf is not installed, so nothing was compared with it")
-	return ""
+	return testpeers.Postfix(t, "postconf")
 }
 
 // calls are expansions that the installed Postfix may be too old for.

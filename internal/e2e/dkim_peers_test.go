@@ -1,12 +1,14 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
-	"os"
 	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
+
+	"posthaste/internal/testpeers"
 )
 
 // pythonVerify says of each signature of a message whether it is good, and is
@@ -29,10 +31,7 @@ func TestSignaturesElsewhere(t *testing.T) {
 	opendkim := need(t, "opendkim")
 	const python = "/usr/bin/python3" // Debian's, which has the package
 	if out, err := exec.Command(python, "-c", "import dkim").CombinedOutput(); err != nil {
-		if os.Getenv("PEERS_REQUIRED") != "" {
-			t.Fatalf("python3-dkim is not installed: run \"make peers\"\n%s", out)
-		}
-		t.Skip("SKIPPED: python3-dkim is not installed: \"make peers\" installs it")
+		testpeers.Missing(t, fmt.Sprintf("python3-dkim (%s)", bytes.TrimSpace(out)))
 	}
 	next := newSink(t, nil)
 	s := newSystem(t, options{unstarted: true})

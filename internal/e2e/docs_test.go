@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"posthaste/internal/testpeers"
 )
 
 // A manual is a page of docs/ whose examples are carried out, section by
@@ -439,10 +443,7 @@ func needModule(t *testing.T, name string) (python string) {
 	t.Helper()
 	python = "/usr/bin/python3" // Debian's, which has the packages
 	if out, err := exec.Command(python, "-c", "import "+name).CombinedOutput(); err != nil {
-		if os.Getenv("PEERS_REQUIRED") != "" {
-			t.Fatalf("python3-%s is not installed: run \"make peers\"\n%s", name, out)
-		}
-		t.Skipf("SKIPPED: python3-%s is not installed: \"make peers\" installs it", name)
+		testpeers.Missing(t, fmt.Sprintf("python3-%s (%s)", name, bytes.TrimSpace(out)))
 	}
 	return python
 }

@@ -2,29 +2,18 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
+
+	"posthaste/internal/testpeers"
 )
 
 // need is the path of a foreign program. Where it is not installed the test is
 // skipped, and says so; with PEERS_REQUIRED set that is a failure.
 func need(t testing.TB, program string) string {
 	t.Helper()
-	path, err := exec.LookPath(program)
-	if err != nil {
-		for _, dir := range []string{"/usr/sbin/", "/sbin/"} {
-			if _, serr := os.Stat(dir + program); serr == nil {
-				return dir + program
-			}
-		}
-		if os.Getenv("PEERS_REQUIRED") != "" {
-			t.Fatalf("%s is not installed: run \"make peers\"", program)
-		}
-		t.Skipf("SKIPPED: %s is not installed: \"make peers\" installs it", program)
-	}
-	return path
+	return testpeers.Program(t, program)
 }
 
 func TestSwaks(t *testing.T) {

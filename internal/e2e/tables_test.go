@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"posthaste/internal/testpeers"
 	"posthaste/internal/testservers"
 )
 
@@ -59,13 +60,7 @@ func postmap(t *testing.T, dir string, args ...string) (out string, status int) 
 // sqlite fills a database with Debian's sqlite3.
 func sqlite(t *testing.T, path, text string) {
 	t.Helper()
-	tool, err := exec.LookPath("sqlite3")
-	if err != nil {
-		if os.Getenv("PEERS_REQUIRED") != "" {
-			t.Fatal("sqlite3 is not installed (make peers)")
-		}
-		t.Skip("SKIPPED: sqlite3 is not installed (make peers)")
-	}
+	tool := testpeers.Program(t, "sqlite3")
 	cmd := exec.Command(tool, "-bail", path)
 	cmd.Stdin = strings.NewReader(text)
 	if out, err := cmd.CombinedOutput(); err != nil {

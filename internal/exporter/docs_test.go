@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"posthaste/internal/metrics"
+	"posthaste/internal/testpeers"
 )
 
 // published are the names that a scrape may have, by family.
@@ -90,13 +91,7 @@ func TestNamesInUse(t *testing.T) {
 // The rules are valid, and tell trouble from an ordinary day.
 func TestRules(t *testing.T) {
 	t.Parallel()
-	promtool, err := exec.LookPath("promtool")
-	if err != nil {
-		if os.Getenv("PEERS_REQUIRED") != "" {
-			t.Fatal(`promtool is not installed: run "make peers"`)
-		}
-		t.Skip(`SKIPPED: promtool is not installed: "make peers" installs it`)
-	}
+	promtool := testpeers.Program(t, "promtool")
 	for _, args := range [][]string{{"check", "rules", "../../etc/metrics/alerts.yml"}, {"test", "rules", "testdata/alerts_test.yml"}} {
 		if out, err := exec.Command(promtool, args...).CombinedOutput(); err != nil {
 			t.Errorf("promtool %v: %v\n%s", args, err, out)

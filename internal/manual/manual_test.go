@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"posthaste/internal/config"
+	"posthaste/internal/testpeers"
 )
 
 // root is the directory of the module.
@@ -80,10 +81,7 @@ func TestDroppedParagraphsExist(t *testing.T) {
 
 func TestPagesPassMandoc(t *testing.T) {
 	t.Parallel()
-	mandoc, err := exec.LookPath("mandoc")
-	if err != nil {
-		t.Skip("SKIPPED, NOTHING WAS CHECKED: mandoc is not installed; apt-get install mandoc")
-	}
+	mandoc := testpeers.Program(t, "mandoc")
 	dir := t.TempDir()
 	args := []string{"-T", "lint", "-W", "warning"}
 	for path, text := range generate(t) {

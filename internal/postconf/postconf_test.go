@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/testpeers"
 )
 
 const sampleMain = `# head
@@ -176,10 +177,7 @@ var comment = regexp.MustCompile("(?m)^#.*\n")
 
 func TestAsPostfix(t *testing.T) {
 	t.Parallel()
-	postconf := "/usr/sbin/postconf"
-	if out, err := exec.Command(postconf, "-dh", "mail_name").Output(); err != nil || strings.TrimSpace(string(out)) != "Postfix" {
-		t.Skip("SKIPPED: Postfix's postconf is not installed, so nothing was compared with it")
-	}
+	postconf := testpeers.Postfix(t, "postconf")
 	for _, args := range asPostfix {
 		t.Run(strings.Join(args, "_"), func(t *testing.T) {
 			t.Parallel()
@@ -232,10 +230,7 @@ bar unix - - n - - pipe user=$mua argv=x ${recipient}
 // Postfix's, for files with what is seldom in them. A line number, which ours have, is passed over.
 func TestAsPostfixWithWarnings(t *testing.T) {
 	t.Parallel()
-	postconf := "/usr/sbin/postconf"
-	if out, err := exec.Command(postconf, "-dh", "mail_name").Output(); err != nil || strings.TrimSpace(string(out)) != "Postfix" {
-		t.Skip("SKIPPED: Postfix's postconf is not installed, so nothing was compared with it")
-	}
+	postconf := testpeers.Postfix(t, "postconf")
 	line := regexp.MustCompile(`(/main\.cf):\d+:`)
 	for _, c := range []struct {
 		args   []string

@@ -15,6 +15,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/postconf"
+	"posthaste/internal/testpeers"
 )
 
 // A bench is a configuration directory with the command beside it.
@@ -188,12 +189,11 @@ func TestRefused(t *testing.T) {
 // The original's script, where it is installed, says the same of a key.
 func TestAsOriginal(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("/usr/lib/postfix/sbin/postfix-tls-script")
+	testpeers.Postfix(t, "postfix")
+	testpeers.Program(t, "openssl")
+	text, err := os.ReadFile(testpeers.PostfixServices + "/postfix-tls-script")
 	if err != nil {
-		t.Skip("SKIPPED, NOTHING WAS CHECKED: Postfix is not installed")
-	}
-	if _, err := exec.LookPath("openssl"); err != nil {
-		t.Skip("SKIPPED, NOTHING WAS CHECKED: openssl is not installed")
+		t.Fatal(err)
 	}
 	for _, algorithm := range []string{"rsa", "ecdsa"} {
 		b := newBench(t, "compatibility_level = 3.6\n")

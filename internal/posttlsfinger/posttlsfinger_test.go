@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"posthaste/internal/resolver/fakezone"
+	"posthaste/internal/testpeers"
 )
 
 // A peer is an SMTP server with TLS that takes one session after another.
@@ -127,10 +128,7 @@ func printed(t *testing.T, args ...string) string {
 
 // What is printed is what the original prints.
 func TestAsOriginal(t *testing.T) {
-	original, err := exec.LookPath("/usr/sbin/posttls-finger")
-	if err != nil {
-		t.Skip("SKIPPED, NOTHING WAS CHECKED: Postfix is not installed")
-	}
+	original := testpeers.Postfix(t, "posttls-finger")
 	dir := system(t, "")
 	t.Setenv("MAIL_CONFIG", dir)
 	p, plain, busy := newPeer(t, "220 mx.test ESMTP", false), newPeer(t, "220 mx.test ESMTP", true), newPeer(t, "220-mx.test\r\n220 here", false)

@@ -17,6 +17,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/faketest"
+	"posthaste/internal/testpeers"
 )
 
 func run(s *faketest.Site, args ...string) (out, errs string, status int) {
@@ -136,13 +137,8 @@ func record(typ byte, data string) string {
 // The original, where there is one, prints the same for the same mail.
 func TestAgainstPostfix(t *testing.T) {
 	t.Parallel()
-	original := "/usr/sbin/qshape"
-	if _, err := os.Stat(original); err != nil {
-		t.Skipf("SKIPPED: no %s: \"make peers\" installs it", original)
-	}
-	if _, err := exec.LookPath("perl"); err != nil {
-		t.Skip("SKIPPED: no perl, which the original is written in")
-	}
+	original := testpeers.Postfix(t, "qshape")
+	testpeers.Program(t, "perl")
 	dir := t.TempDir()
 	rng := rand.New(rand.NewPCG(1, 2))
 	now := time.Now()

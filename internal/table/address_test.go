@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"posthaste/internal/testpeers"
 )
 
 // keyLog is a table that finds nothing and remembers what it was asked.
@@ -290,9 +292,7 @@ func TestLocal(t *testing.T) {
 // tables say too.
 func TestHashLikePostfix(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("/usr/sbin/postmap"); err != nil {
-		t.Skip("no postmap of Postfix here: nothing to compare with")
-	}
+	testpeers.Postfix(t, "postmap")
 	dir := t.TempDir()
 	writeAll(t, filepath.Join(dir, "main.cf"), "")
 	source := "Key  value\n cont\n# c\nnovalue\n\"q k\"@x v w \na:b\tc\nkey dup\n\n  # indented comment\n \nlast x\n"

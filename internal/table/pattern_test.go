@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"posthaste/internal/testpeers"
 )
 
 const patterns = `
@@ -62,10 +64,7 @@ func TestPatterns(t *testing.T) {
 // TestPatternsLikePostfix compares with the real thing where there is one.
 func TestPatternsLikePostfix(t *testing.T) {
 	t.Parallel()
-	postmap, err := exec.LookPath("/usr/sbin/postmap")
-	if err != nil {
-		t.Skip("no postmap of Postfix here: nothing to compare with")
-	}
+	postmap := testpeers.Postfix(t, "postmap")
 	dir := t.TempDir()
 	writeAll(t, filepath.Join(dir, "main.cf"), "")
 	path := filepath.Join(dir, "p")

@@ -25,6 +25,22 @@ func Program(t testing.TB, name string) string {
 	return ""
 }
 
+// PostfixServices is where Debian's package of Postfix has its services.
+const PostfixServices = "/usr/lib/postfix/sbin"
+
+// Postfix returns the path of a command of the original Postfix, such as postmap. A command of
+// that name is not enough: Posthaste's package has the same names.
+func Postfix(t testing.TB, name string) string {
+	t.Helper()
+	path := "/usr/sbin/" + name
+	for _, file := range []string{PostfixServices + "/master", path} {
+		if _, err := os.Stat(file); err != nil {
+			Missing(t, "Postfix ("+file+")")
+		}
+	}
+	return path
+}
+
 // Missing ends the test for want of what.
 func Missing(t testing.TB, what string) {
 	t.Helper()

@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/testpeers"
 	"posthaste/internal/testport"
 	"posthaste/internal/testproc"
 )
@@ -33,19 +34,14 @@ const patience = 40 * time.Second
 // Where Debian has the commands, and the services.
 const (
 	commands = "/usr/sbin"
-	services = "/usr/lib/postfix/sbin"
+	services = testpeers.PostfixServices
 )
 
 // Need skips the test where Postfix cannot be run.
 func Need(t testing.TB) {
 	t.Helper()
-	for _, program := range []string{commands + "/postfix", commands + "/sendmail", services + "/master"} {
-		if _, err := os.Stat(program); err != nil {
-			if os.Getenv("PEERS_REQUIRED") != "" {
-				t.Fatalf("%s is not installed: run \"make peers\"", program)
-			}
-			t.Skipf("SKIPPED: %s is not installed: \"make peers\" installs it", program)
-		}
+	for _, name := range []string{"postfix", "sendmail"} {
+		testpeers.Postfix(t, name)
 	}
 	if os.Getuid() != 0 {
 		t.Skip("SKIPPED: the original Postfix only runs as root")

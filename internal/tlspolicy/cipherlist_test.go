@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"posthaste/internal/testpeers"
 )
 
 // openSSLNames are the suites of a list, sorted.
@@ -51,9 +53,7 @@ func TestParseCipherList(t *testing.T) {
 // TestCipherListOracle: of the suites that both have, a list selects those that OpenSSL selects.
 func TestCipherListOracle(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("openssl"); err != nil {
-		t.Skip("openssl is not installed")
-	}
+	testpeers.Program(t, "openssl")
 	names := func(list string) []string {
 		out, err := exec.Command("openssl", "ciphers", list+":@SECLEVEL=0").Output()
 		if err != nil {
