@@ -542,7 +542,7 @@ func (c *control) advise(s *settings) {
 		return
 	}
 	if c.opts.Unwise != nil {
-		if lines := c.opts.Unwise(c.config, services, time.Now()); len(lines) > 0 {
+		if lines := c.opts.Unwise(c.config, services); len(lines) > 0 {
 			fmt.Fprintln(c.stdout, "what may be unwise:")
 			for _, l := range lines {
 				fmt.Fprintf(c.stdout, "  %s\n", l)

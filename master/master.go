@@ -121,7 +121,7 @@ type Options struct {
 	// from Postfix with the same files.
 	Advice func(*config.Config, []config.Service) []string
 	// Unwise, when set, says for "check -v" what works and is probably not meant.
-	Unwise func(*config.Config, []config.Service, time.Time) []string
+	Unwise func(*config.Config, []config.Service) []string
 }
 
 // DefaultStopTimeout is how long a stopping mail system waits for what is

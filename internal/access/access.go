@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -100,12 +98,6 @@ type Evaluator struct {
 	tempfail                     struct{ address, helo, sender, rcpt string }
 	senderReason, rcptReason     string
 	expansion                    *[256]bool // smtpd_expansion_filter
-}
-
-// Restrictions are the names of all restrictions, in no order.
-func Restrictions() []string {
-	names := slices.Collect(maps.Keys(simpleChecks()))
-	return slices.AppendSeq(names, maps.Keys(argumentChecks()))
 }
 
 // New reads the restriction parameters. It fails when nothing would keep

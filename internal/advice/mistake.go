@@ -10,6 +10,7 @@ import (
 	"os/user"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -46,6 +47,7 @@ type System struct {
 	Free func(path string) (bytes int64, err error) // on the file system of path
 	Port func(cfg *config.Config, name string) error
 	Own  func() ([]netip.Addr, error) // the machine's addresses
+	Now  func() time.Time             // what certificates are held against
 }
 
 func (s System) filled() System {
@@ -60,6 +62,9 @@ func (s System) filled() System {
 	}
 	if s.Port == nil {
 		s.Port = func(cfg *config.Config, name string) error { _, err := cfg.Port(name); return err }
+	}
+	if s.Now == nil {
+		s.Now = time.Now
 	}
 	if s.Own == nil {
 		s.Own = ownAddresses
@@ -97,7 +102,8 @@ func freeBytes(path string) (int64, error) {
 // Mistakes returns what will refuse or defer mail, or is likely not meant, in
 // order of place. It reads the texts of tables and the settings of databases,
 // and asks no server. What the services find themselves when they read their settings
-// (tables that cannot be opened, unknown restrictions, TLS) is not among it.
+// (tables that cannot be opened, unknown restrictions, keys that cannot be read or do not belong
+// to their certificate) is not among it.
 func Mistakes(cfg *config.Config, services []config.Service, system System) []Mistake {
 	c := &checker{cfg: cfg, services: services, system: system.filled(), transports: make(map[string]bool)}
 	for i := range services {
@@ -113,6 +119,8 @@ func Mistakes(cfg *config.Config, services []config.Service, system System) []Mi
 	c.relays()
 	c.routes()
 	c.classes()
+	c.actions()
+	c.certificates()
 	c.databases()
 	c.signing()
 	c.commands()

@@ -57,6 +57,7 @@ func (s *stage) mistakes(t *testing.T, main, master string) (list []Mistake) {
 			}
 			return nil
 		},
+		Now:  func() time.Time { return certificateDay },
 		Free: func(string) (int64, error) { return s.free, nil },
 		Own:  func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil },
 	}) {

@@ -39,8 +39,11 @@ func (c *checker) entries(v value) (list []entry) {
 			continue
 		}
 		split := table.SplitEntry
-		if m[1] == "regexp" || m[1] == "pcre" {
+		switch m[1] {
+		case "regexp", "pcre":
 			split = splitPattern
+		case "cidr":
+			split = splitNetwork
 		}
 		_ = table.EachLine(string(text), func(n int, line string) error { // it has no errors but ours
 			if key, value, err := split(line); err == nil {
@@ -63,6 +66,16 @@ func (c *checker) entries(v value) (list []entry) {
 	return list
 }
 
+// splitNetwork cuts "network answer" apart, where the network may be negated. "if" and "endif" are
+// no entries.
+func splitNetwork(line string) (key, value string, err error) {
+	key, value, err = table.SplitEntry(strings.TrimLeft(line, "! \t"))
+	if word := strings.ToLower(key); word == "if" || word == "endif" {
+		return "", "", errNoEntry
+	}
+	return key, value, err
+}
+
 // splitPattern cuts "/pattern/flags answer" apart. A pattern whose delimiter it does not
 // find, and "if" and "endif", are no entries.
 func splitPattern(line string) (key, value string, err error) {
@@ -76,6 +89,9 @@ func splitPattern(line string) (key, value string, err error) {
 			i++
 		case text[0]:
 			flags, value, _ := strings.Cut(text[i+1:], " ")
+			if strings.HasPrefix(flags, "!") {
+				return "", "", errNoEntry // a second pattern, which may have blanks in it
+			}
 			if j := strings.IndexByte(flags, '\t'); j >= 0 {
 				value = flags[j+1:] + " " + value
 			}

@@ -2,25 +2,20 @@ package advice
 
 import (
 	"bytes"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"posthaste/internal/config"
 )
 
 // Unwise returns one line for each setting that works and is probably not
-// meant: it lets strangers in, shows secrets, or will end in trouble. now is what
-// certificates are held against. It reads certificates and looks at the modes of files.
-func Unwise(cfg *config.Config, services []config.Service, now time.Time) []string {
-	u := &unwise{cfg: cfg, now: now}
+// meant: it lets strangers in, or shows secrets. It looks at the modes of files.
+func Unwise(cfg *config.Config, services []config.Service) []string {
+	u := &unwise{cfg: cfg}
 	u.files()
-	u.certificates()
 	for i := range services {
 		s := &services[i]
 		if s.Command != "smtpd" && s.Command != "postscreen" {
@@ -40,7 +35,6 @@ func Unwise(cfg *config.Config, services []config.Service, now time.Time) []stri
 
 type unwise struct {
 	cfg  *config.Config
-	now  time.Time
 	list []string
 }
 
@@ -98,38 +92,6 @@ func (u *unwise) files() {
 func (u *unwise) secret(parameter, path, what string) {
 	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o004 != 0 {
 		u.say(parameter, "every user can read %s, where there is %s: chmod o-r %s", path, what, path)
-	}
-}
-
-// soon is when a certificate is about to expire.
-const soon = 10 * 24 * time.Hour
-
-// certificates looks at those of the SMTP server.
-func (u *unwise) certificates() {
-	for _, parameter := range []string{"smtpd_tls_cert_file", "smtpd_tls_eccert_file"} {
-		path := u.cfg.String(parameter)
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue // the services say so
-		}
-		block, rest := pem.Decode(text)
-		for block != nil && block.Type != "CERTIFICATE" {
-			block, rest = pem.Decode(rest)
-		}
-		if block == nil {
-			continue // they say this, too
-		}
-		c, err := x509.ParseCertificate(block.Bytes)
-		switch {
-		case err != nil:
-			u.say(parameter, "%s: %v", path, err)
-		case u.now.After(c.NotAfter):
-			u.say(parameter, "%s expired on %s", path, c.NotAfter.Format(time.DateOnly))
-		case u.now.Before(c.NotBefore):
-			u.say(parameter, "%s is not valid before %s", path, c.NotBefore.Format(time.DateOnly))
-		case u.now.Add(soon).After(c.NotAfter):
-			u.say(parameter, "%s expires on %s", path, c.NotAfter.Format(time.DateOnly))
-		}
 	}
 }
 
