@@ -114,7 +114,7 @@ func settingsRead(t *testing.T, sources []string) map[string]bool {
 // uses: one line does not help anybody to choose a value.
 const minimumWords = 30
 
-// main.cf(5) says enough of the parameters of tier 1, and the names in its long
+// main.cf(5) says enough of the parameters of tiers 1 and 2, and the names in its long
 // texts are names.
 func TestLongTexts(t *testing.T) {
 	t.Parallel()
@@ -125,15 +125,19 @@ func TestLongTexts(t *testing.T) {
 	// What looks like a parameter in the texts, and is another thing of main.cf(5).
 	restriction := regexp.MustCompile(`^(permit|reject|defer|check)_[a-z_]+$`)
 	other := []string{"mutual_auth", "forward_secrecy", "no_header_reply", "default_action", "connect_timeout", "slow_destination_rate_delay", "orig_to",
-		"no_unknown_recipient_checks", "no_address_mappings", "no_header_body_checks", "no_milters"}
+		"envelope_sender", "envelope_recipient", "header_sender", "header_recipient", "rbl_code", "rbl_class", "rbl_what", "rbl_domain", "rbl_reason",
+		"postscreen_access", "no_unknown_recipient_checks", "no_address_mappings", "no_header_body_checks", "no_milters"}
 	word := regexp.MustCompile(`\b[a-z0-9]+(?:_[a-zA-Z0-9]+)+\b`)
 	for _, p := range config.All() {
 		text := p.Doc
 		for _, b := range long[p.Name] {
 			text += "\n" + blockText(b)
 		}
-		if n := len(strings.Fields(text)); p.Tier == 1 && !isMember(&p) && config.Supported(p.Name) && n < minimumWords {
+		if n := len(strings.Fields(text)); p.Tier == 1 && explained(&p) && n < minimumWords {
 			t.Errorf("%s: %d words, at least %d are wanted", p.Name, n, minimumWords)
+		}
+		if n := len(statement.FindAllString(text, -1)); p.Tier == 2 && explained(&p) && n < 2 {
+			t.Errorf("%s: %d sentences, at least 2 are wanted in %s", p.Name, n, longDir)
 		}
 		for _, name := range word.FindAllString(text, -1) {
 			if _, known := config.Lookup(name); !known && long[p.Name] != nil && !restriction.MatchString(name) && !slices.Contains(other, name) {
@@ -141,6 +145,18 @@ func TestLongTexts(t *testing.T) {
 			}
 		}
 	}
+}
+
+// statement is what ends a sentence.
+var statement = regexp.MustCompile(`[.:](?:\s|$)`)
+
+// explained says whether main.cf(5) has to explain the parameter itself: it has an entry of its own,
+// which does not send to another one.
+func explained(p *config.Param) bool {
+	if _, other := sibling(p); other {
+		return false
+	}
+	return config.Supported(p.Name) && !isMember(p)
 }
 
 // blockText is the words of a block.
