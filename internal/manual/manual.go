@@ -1,6 +1,6 @@
 // Package manual writes what people read about Posthaste and what their shells
 // know of it, from what the program itself declares: the manual pages of
-// docs/man, docs/parameters.md, and the completions of etc/completion.
+// docs/man, docs/parameters.md, docs/differences.md, and the completions of etc/completion.
 //
 // The pages of commands are tables here (commands.go), next to each other, so
 // that their words agree; a test compares their options with those that the
@@ -68,6 +68,9 @@ func Files(root string) (map[string][]byte, error) {
 	files[manPath("master.cf", 5)] = masterPage()
 	files["internal/usage/usage.txt"] = usages()
 	files["docs/parameters.md"] = parameterTable()
+	if files["docs/differences.md"], err = differenceList(root); err != nil {
+		return nil, err
+	}
 	files["etc/completion/posthaste.bash"] = bashCompletion()
 	files["etc/completion/_posthaste"] = zshCompletion()
 	return files, nil

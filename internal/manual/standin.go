@@ -49,7 +49,7 @@ func (s *standIn) page() []byte {
 	p.line(".Pp")
 	p.prose("A line for " + s.name + "(8) in master.cf(5) is accepted, so that Postfix's file can be used unchanged. It starts no process, and may go.")
 	if s.differs != "" {
-		p.subsection("Differences from Postfix")
+		p.subsection(differsTitle)
 		p.prose(s.differs)
 	}
 	writeNamed(p, s.parameters)
