@@ -408,7 +408,7 @@ var manuals = []manual{
 	{page: "site.md", programs: []string{"openssl", "swaks", "curl", "dovecot", "/usr/lib/dovecot/imap", "/usr/lib/dovecot/lmtp"}, whole: true, after: "start.md",
 		zone:   "example.net. MX 10 mx1.example.net.\nmx1.example.net. A 198.51.100.10\n",
 		before: map[string]func(*testing.T, *network, *machine){"": sinksAt("198.51.100.10:25")}},
-	{page: "submission.md", programs: []string{"openssl", "swaks", "curl", "dovecot"}, whole: true, after: "start.md", zone: relayZone + "example.org. A 192.0.2.1\n", before: map[string]func(*testing.T, *network, *machine){"": sinksAt("198.51.100.10:25")}},
+	{page: "submission.md", programs: []string{"openssl", "swaks", "curl", "dovecot", "saslauthd", "saslpasswd2"}, whole: true, after: "start.md", zone: relayZone + "example.org. A 192.0.2.1\n", before: map[string]func(*testing.T, *network, *machine){"": sinksAt("198.51.100.10:25")}},
 	{page: "relay.md", programs: []string{"openssl", "swaks", "smtp-sink"}, zone: relayZone, before: map[string]func(*testing.T, *network, *machine){
 		"A smart host that wants a password": provider,
 		"A machine that only sends":          sinksAt("203.0.113.25:25"),
