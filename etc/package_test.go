@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"posthaste/internal/testpeers"
 )
 
 // The package, with real systemd in a copy of this machine: it takes the place of a Postfix
@@ -15,14 +17,9 @@ import (
 // what the unit forbids is forbidden. "make deb-test" does the same in a Debian of its own.
 func TestPackageWithSystemd(t *testing.T) {
 	t.Parallel()
-	for _, program := range []string{"dpkg-shlibdeps", "ip", "make", "postfix", "systemctl", "perl", "setpriv", "unshare"} {
-		if _, err := exec.LookPath(program); err == nil {
-			continue
-		}
-		if os.Getenv("PEERS_REQUIRED") != "" {
-			t.Fatalf("%s is not installed: run \"make peers\"", program)
-		}
-		t.Skipf("SKIPPED, NOTHING WAS CHECKED: %s is not installed", program)
+	testpeers.Postfix(t, "postfix")
+	for _, program := range []string{"dpkg-shlibdeps", "ip", "make", "systemctl", "perl", "setpriv", "unshare"} {
+		testpeers.Program(t, program)
 	}
 	first, second := build(t)
 	cmd := exec.Command("debian/boot.sh", "/", "debian/systemd.sh", "debian/functions.sh", first, second)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"posthaste/internal/testservers"
 )
 
 // mustTool runs a tool that must succeed.
@@ -265,6 +267,9 @@ func TestPostconfBuild(t *testing.T) {
 // found before the mail system starts.
 func TestCheck(t *testing.T) {
 	t.Parallel()
+	cert, _ := testservers.Certificate(t)
+	_, key := testservers.Certificate(t) // another one's
+	files := strings.NewReplacer("CERT", cert, "KEY", key)
 	for _, c := range []struct {
 		setting, want string
 		status        int
@@ -275,6 +280,9 @@ func TestCheck(t *testing.T) {
 		{"smtpd_sasl_auth_enable = yes\nsmtpd_sasl_type = cyrus\ncyrus_sasl_config_path = /nonexistent", `fatal: .*/master\.cf:1: service .*: smtpd_sasl_path: there is no smtpd\.conf in /nonexistent; .*: expected pwcheck_method: saslauthd`, 1},
 		{"smtpd_milters = inet:foo", `fatal: .*smtpd_milters: milter "inet:foo": expected inet:host:port`, 1},
 		{"smtpd_tls_security_level = may\nsmtpd_tls_chain_files = /nonexistent/pem", `: fatal: .*/main\.cf:\d+: smtpd_tls_chain_files: TLS is disabled: .*/nonexistent/pem: no such file`, 1},
+		{"smtpd_tls_security_level = may\nsmtpd_tls_cert_file = CERT\nsmtpd_tls_key_file = KEY", `: fatal: .*/main\.cf:\d+: smtpd_tls_cert_file: TLS is disabled: .*: tls: private key does not match public key`, 1},
+		{"smtpd_sender_restrictions = check_sender_access static:REJCT", `: fatal: .*/main\.cf:\d+: smtpd_sender_restrictions: REJCT is no action, .*did you mean REJECT\?`, 1},
+		{"header_checks = static:PERMITT", `: warning: .*/main\.cf:\d+: header_checks: PERMITT is no action of header_checks`, 0},
 		{"smtpd_recipient_restrictions = permit_mynetwrks, reject", `: fatal: .*/main\.cf:\d+: smtpd_recipient_restrictions: unknown smtpd restriction: "permit_mynetwrks"; did you mean permit_mynetworks\?`, 1},
 		{"header_checks = regexp:/nonexistent/checks", `: fatal: .*/main\.cf:\d+: header_checks: table regexp:/nonexistent/checks: .*no such file`, 1},
 		{"smtp_tls_policy_maps = hash:/nonexistent/policy", `: fatal: .*/main\.cf:\d+: smtp_tls_policy_maps: table hash:/nonexistent/policy: .*build it with "postmap hash:/nonexistent/policy"`, 1},
@@ -288,7 +296,7 @@ func TestCheck(t *testing.T) {
 	} {
 		t.Run(c.setting, func(t *testing.T) {
 			t.Parallel()
-			s := newSystem(t, options{unstarted: true, main: "maillog_file =\nmyorigin = local.test\n" + c.setting + "\n"})
+			s := newSystem(t, options{unstarted: true, main: "maillog_file =\nmyorigin = local.test\n" + files.Replace(c.setting) + "\n"})
 			out, status := s.tool(nil, "check")
 			var complaints []string
 			for line := range strings.Lines(out) {
