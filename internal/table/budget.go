@@ -20,13 +20,27 @@ type Budget struct {
 	all  time.Duration
 }
 
-type budgetKey struct{}
+// A scope is what a context says of lookups. It is one value, so that one step finds
+// that there is no trace.
+type scope struct {
+	budget *Budget // nil: each lookup has its own
+	trace  Trace   // nil: nobody follows
+}
+
+type scopeKey struct{}
+
+func scopeOf(ctx context.Context) scope {
+	if s, ok := ctx.Value(scopeKey{}).(*scope); ok {
+		return *s
+	}
+	return scope{}
+}
 
 // NewBudget returns a context with a Budget of d.
 func NewBudget(ctx context.Context, d time.Duration) (context.Context, *Budget) {
 	b := &Budget{all: d}
 	b.Renew()
-	return context.WithValue(ctx, budgetKey{}, b), b
+	return context.WithValue(ctx, scopeKey{}, &scope{b, TraceOf(ctx)}), b
 }
 
 // Renew makes b what it was at first: for the next message or command.
@@ -34,8 +48,8 @@ func (b *Budget) Renew() { b.left.Store(int64(b.all)) }
 
 // budgetOf is the budget of a context, or a new one.
 func budgetOf(ctx context.Context) *Budget {
-	b, ok := ctx.Value(budgetKey{}).(*Budget)
-	if !ok {
+	b := scopeOf(ctx).budget
+	if b == nil {
 		b = &Budget{all: MatchBudget}
 		b.Renew()
 	}

@@ -11,18 +11,13 @@ import (
 // lines are those of Postfix with -v. It must not be called by more than one lookup at a time.
 type Trace func(format string, args ...any)
 
-type traceKey struct{}
-
 // WithTrace returns a context in which lookups tell t what they do.
 func WithTrace(ctx context.Context, t Trace) context.Context {
-	return context.WithValue(ctx, traceKey{}, t)
+	return context.WithValue(ctx, scopeKey{}, &scope{scopeOf(ctx).budget, t})
 }
 
 // TraceOf is the Trace of a context, nil if nobody follows.
-func TraceOf(ctx context.Context) Trace {
-	t, _ := ctx.Value(traceKey{}).(Trace)
-	return t
-}
+func TraceOf(ctx context.Context) Trace { return scopeOf(ctx).trace }
 
 // maxTraced bounds what a line has of a table's answer, in octets.
 const maxTraced = 500
