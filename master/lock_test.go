@@ -188,6 +188,8 @@ func TestEarlierVersionRuns(t *testing.T) {
 		t.Errorf("signal: %v", err)
 	}
 	old.Close()
+	// A process that another test is just starting has the lock, too, until it executes its program.
+	s.eventually("the lock is free", func() bool { _, running, err := Running(cfg); return err == nil && !running })
 
 	orphan := exec.Command("sleep", "600")
 	f, err := os.OpenFile(s.path("queue/pid/services.lock"), os.O_RDWR, 0)
