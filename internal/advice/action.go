@@ -25,6 +25,8 @@ func (c *checker) actions() {
 			c.accessActions(v, classes)
 		case strings.HasSuffix(v.name, "_checks"):
 			c.checkActions(v)
+		case v.name == "postscreen_access_list":
+			c.screenActions(v)
 		}
 	}
 	for _, name := range classes {
@@ -69,6 +71,17 @@ func (c *checker) checkActions(v value) {
 			lower[i] = strings.ToLower(k)
 		}
 		c.warn(e.at(v), "%s is no action of %s: what it matches is passed over%s", words[0], v.name, meant(words[0], lower))
+	}
+}
+
+// screenActions looks at the tables of postscreen, which goes on with its other tests where it does not
+// understand one.
+func (c *checker) screenActions(v value) {
+	known := []string{"permit", "reject", "dunno"}
+	for _, e := range append(c.entries(v), constants(v)...) {
+		if word := strings.TrimSpace(e.value); word != "" && !slices.Contains(known, strings.ToLower(word)) {
+			c.warn(e.at(v), "%s is none of permit, reject and dunno: the client it is about is neither let through nor refused%s", word, meant(word, known))
+		}
 	}
 }
 

@@ -98,13 +98,14 @@ func TestActions(t *testing.T) {
 		{"header_checks = pcre:DIR/header\n", "header:2: /^X-B:/: DISCARDD is no action of header_checks: what it matches is passed over; did you mean DISCARD?"},
 		{"smtp_header_checks = pcre:DIR/header\n", "header:1: /^X-A:/: HOLD is no action of smtp_header_checks\nheader:2: /^X-B:/: DISCARDD is no action"},
 		{"body_checks = static:INFO\n", ""},
+		{"postscreen_access_list = permit_mynetworks, cidr:{{10.0.0.0/8 permit}}, cidr:DIR/screen\n", "screen:2: 10.0.0.2: OK is none of permit, reject and dunno"},
 	} {
 		s := newStage(t)
 		for name, text := range map[string]string{
 			"fine":  "a.test OK\nb.test 554 5.7.1 no\nc.test 4711\nd.test permit_mynetworks, reject\ne.test\tReject\tno\n",
 			"wrong": "a.test strict\nbad.test REJCT go away\nc.test strikt\nd.test check_client_access hash:/x\n",
 			"net":   "if 10.0.0.0/8\n! 10.1.0.0/16 OK\n!10.2.0.0/16 REJECT\n10.0.0.0/8 PERMITT\nendif\n",
-			"pcre":  "if /x/\n/^(a)/ ${1}x\n/^b/ HOLDD\n/p/!/q r/ OK\nendif\n", "header": "/^X-A:/ HOLD\n/^X-B:/ DISCARDD\n/^X-(C):/ $1\n"} {
+			"pcre":  "if /x/\n/^(a)/ ${1}x\n/^b/ HOLDD\n/p/!/q r/ OK\nendif\n", "screen": "10.0.0.1 Reject\n10.0.0.2 OK\n", "header": "/^X-A:/ HOLD\n/^X-B:/ DISCARDD\n/^X-(C):/ $1\n"} {
 			s.write(t, name, text, 0o644)
 		}
 		main := c.main
