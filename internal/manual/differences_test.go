@@ -70,7 +70,7 @@ func TestReasons(t *testing.T) {
 			t.Errorf("%q: no error", text)
 		}
 	}
-	rows, err := os.ReadFile("differences.md")
+	rows, err := os.ReadFile("differences.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
