@@ -28,9 +28,9 @@
 //   - A disposition can always be recorded, for ever and on a disk that others have
 //     filled to the last block: new mail is refused while there is still room
 //     for it. If there is none all the same (below), it waits.
-//   - Disk use is at most twice the live bytes and 28 segments, one of which are
-//     spent content files, and eight more when the states of mail take four
-//     segments; each byte accepted is written less than 1.3 times. (TestMonth.)
+//   - Disk use is at most twice the live bytes and 30 segments, one of which are
+//     spent content files, and six more for each segment that the states of all mail
+//     fill; each byte accepted is written less than 1.3 times. (TestMonth.)
 //
 // # What is promised for each failure
 //
