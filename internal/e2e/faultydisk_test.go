@@ -1,75 +1,105 @@
+//go:build linux
+
 package e2e
 
 import (
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"posthaste/internal/service"
 	"posthaste/internal/spool"
 	"posthaste/internal/vfs/disktest"
 )
 
+// A queueDisk is a disk on which there is nothing but the queue of a mail system.
+type queueDisk struct {
+	s    *system
+	dir  string
+	dev  string
+	off  func()
+	mend func() // while it fails
+}
+
+// onDisk makes a mail system whose queue is on a disk of its own.
+func onDisk(t *testing.T, o options) (*system, *queueDisk) {
+	t.Helper()
+	d := &queueDisk{dev: disktest.Ext4(t, filepath.Join(t.TempDir(), "image"), 64<<20)}
+	o.unstarted = true
+	o.main += "spool_segment_size = 1m\nqueue_minfree = 0\nmessage_size_limit = 1000000\n"
+	s := newSystem(t, o)
+	d.s, d.dir = s, s.path("spool", spool.Subdir)
+	if err := os.Mkdir(d.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d.off = disktest.MountAt(t, d.dir, d.dev)
+	s.own(d.dir)
+	s.start()
+	t.Cleanup(s.stopIfStarted)
+	return s, d
+}
+
+// fail has every write to the log fail from now on, and the making of new segments.
+func (d *queueDisk) fail() {
+	d.s.t.Helper()
+	segments, err := filepath.Glob(filepath.Join(d.dir, "seg", "*.seg"))
+	if err != nil || len(segments) == 0 {
+		d.s.t.Fatalf("segments %v, %v", segments, err)
+	}
+	d.mend = disktest.Fail(d.s.t.(*testing.T), d.dev, segments...)
+}
+
+// renew takes the disk off and puts it on again, when the mail system is stopped: what
+// was in memory only is gone.
+func (d *queueDisk) renew() {
+	d.s.t.Helper()
+	d.off()
+	d.off = disktest.MountAt(d.s.t.(*testing.T), d.dir, d.dev)
+}
+
+// sound stops the mail system, and looks at what is really on the disk.
+func (d *queueDisk) sound() {
+	d.s.t.Helper()
+	d.s.stop()
+	d.renew()
+	d.s.consistent()
+}
+
+// delivered are the queue IDs under which something was delivered to an address.
+func (s *system) delivered(to string) (ids []string) {
+	for _, g := range regexp.MustCompile(`\]: (\w+): to=<`+regexp.QuoteMeta(to)+`>.*status=sent`).FindAllStringSubmatch(s.log(), -1) {
+		ids = append(ids, g[1])
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// tried waits until cleanup has opened the queue anew in vain.
+func (d *queueDisk) tried() {
+	d.s.t.Helper()
+	d.s.waitLog(`postfix/cleanup\[\d+\]: error: the queue cannot be opened, mail is refused for now: `)
+}
+
 // While the queue's disk fails, every message is refused at once, and when it works
 // again mail is taken again: by the same process, so that nothing has to be started, and
-// nothing is throttled. What was acknowledged is delivered.
+// nothing is throttled. What was refused and is queued all the same is named.
 func TestDiskFailsForAWhile(t *testing.T) {
 	t.Parallel()
-	ram, _ := disktest.Mount(t, "-t", "tmpfs", "-o", "size=100m", "tmpfs")
-	image := filepath.Join(ram, "image")
-	dev := disktest.Ext4(t, image, 64<<20)
 	next := newSink(t, nil)
-	s := newSystem(t, options{main: next.relayhost() + "spool_segment_size = 1048576\nqueue_minfree = 0\nmessage_size_limit = 100000\n", unstarted: true})
-	disk := s.path("spool", spool.Subdir)
-	if err := os.MkdirAll(disk, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	off := disktest.MountAt(t, disk, dev)
-	owner, _ := mailOwner(t)
-	account, err := service.LookupAccount(owner)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chown(disk, account.UID, account.GID); err != nil {
-		t.Fatal(err)
-	}
-	s.start()
-	t.Cleanup(func() { s.stop(); off() })
+	s, disk := onDisk(t, options{main: next.relayhost()})
 	s.mustSend("a@from.test", []string{"first@to.test"}, "Subject: x\n\nx\n")
 	s.waitLog(`to=<first@to\.test>.*status=sent`)
 	cleanup := s.processes("cleanup")
 
-	// From now on a write that needs new space on the device fails. Segments that the
-	// log is making meanwhile are among the files, or cannot be made.
-	filler := disktest.Fill(t, ram)
-	files, _ := filepath.Glob(filepath.Join(disk, "seg", "*"))
-	holes := 0
-	for _, f := range files {
-		holes += disktest.PunchZeros(t, image, f)
-	}
-	if holes == 0 {
-		t.Fatal("there is nothing to punch")
-	}
-	more, err := os.OpenFile(filler, os.O_WRONLY|os.O_APPEND, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	fillUp(t, more) // with what punching has freed
-	// A block here and there may still be writable: what is taken has to arrive.
-	taken, refused := 0, 0
+	disk.fail()
 	refuse := func() {
 		t.Helper()
 		began := time.Now()
-		err := s.send("a@from.test", []string{"doubtful@to.test"}, "Subject: x\n\nx\n")
-		switch code := replyCode(err); {
-		case err == nil:
-			taken++
-		case code/100 == 4:
-			refused++
-		default:
-			t.Errorf("while the disk fails: %v", err)
+		if err := s.send("a@from.test", []string{"doubtful@to.test"}, "Subject: x\n\nx\n"); replyCode(err) != 451 {
+			t.Errorf("while the disk fails: %v, want 451", err)
 		}
 		if took := time.Since(began); took > patience/2 {
 			t.Errorf("the client waited %v for its refusal", took)
@@ -77,18 +107,54 @@ func TestDiskFailsForAWhile(t *testing.T) {
 	}
 	refuse()
 	s.waitLog(`postfix/cleanup\[\d+\]: error: the queue cannot be written any more, and is opened again: `)
-	for enough := refused + 20; refused < enough; {
+	for range 20 {
 		refuse()
 	}
-	disktest.Free(t, filler)
+	disk.tried()
+	refuse()
+	disk.mend()
 	s.eventually("mail is taken again", func() bool {
 		return s.send("a@from.test", []string{"last@to.test"}, "Subject: x\n\nx\n") == nil
 	})
 	s.waitLog(`to=<last@to\.test>.*status=sent`)
-	s.eventually("all that was taken has arrived", func() bool {
-		return strings.Count(s.log(), "to=<doubtful@to.test>") >= taken
-	})
+	s.idle()
+	for _, id := range s.delivered("doubtful@to.test") {
+		if !strings.Contains(s.log(), id+": in doubt: ") {
+			t.Errorf("%s was refused, is delivered, and is not named as in doubt", id)
+		}
+	}
 	if now := s.processes("cleanup"); len(now) != 1 || now[0] != cleanup[0] {
 		t.Errorf("cleanup was %v and is %v", cleanup, now)
 	}
+	disk.sound()
+}
+
+// The disk fails a sync under a mail system at work. From then on nothing is
+// acknowledged, and cleanup says why; and once the disk is sound again
+// everything that was acknowledged is there.
+func TestFailedSync(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, nil)
+	s, disk := onDisk(t, options{main: next.relayhost() + quick})
+	const clients = 4
+	load := startLoad(s, clients)
+	load.waitAccepted(20)
+	disk.fail()
+	before := load.count.Load() // and one of each client that is not counted yet
+	s.waitLog(`cleanup\[\d+\]: error: the queue cannot be written any more, and is opened again: .*spool: broken`)
+	disk.tried()
+	refused := load.refused.Load()
+	s.eventually("each client is refused some times", func() bool { return load.refused.Load() >= refused+20 })
+	if now := load.count.Load(); now > before+clients {
+		t.Errorf("%d messages were acknowledged while the disk failed", now-before)
+	}
+	if code := load.code.Load(); code != 451 {
+		t.Errorf("the last refusal was %d", code)
+	}
+	disk.mend()
+	load.waitAccepted(20)
+	load.end()
+	s.allArrived(next, load)
+	s.idle()
+	disk.sound()
 }

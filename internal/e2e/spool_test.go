@@ -17,9 +17,6 @@ import (
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
-	"posthaste/internal/spool"
 	"posthaste/internal/vfs/disktest"
 )
 
@@ -59,87 +56,6 @@ func (s *system) idle() {
 		out, status := s.tool(nil, "postqueue", "-p")
 		return status == 0 && strings.Contains(out, "Mail queue is empty")
 	})
-}
-
-// The disk fails a sync under a mail system at work. From then on clients
-// are refused, and cleanup says why; and once the disk is sound again
-// everything that was acknowledged is there.
-func TestFailedSync(t *testing.T) {
-	t.Parallel()
-	ram, _ := disktest.Mount(t, "-t", "tmpfs", "-o", "size=96m", "tmpfs")
-	image := filepath.Join(ram, "image")
-	dev := disktest.Ext4(t, image, 64<<20)
-	next := newSink(t, nil)
-	s := newSystem(t, options{main: next.relayhost() + quick + "spool_segment_size = 1m\n", unstarted: true})
-	dir := s.path("spool", spool.Subdir)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	disktest.MountAt(t, dir, dev)
-	s.own(dir)
-	t.Cleanup(s.stopIfStarted)
-	s.start()
-	for i := range 5 {
-		s.eventually("it takes mail", func() bool {
-			return s.send("a@from.test", []string{"b@to.test"}, fmt.Sprintf("Subject: before-%d\n\nx\n", i)) == nil
-		})
-	}
-	s.eventually("the first mail arrives", func() bool { return len(next.received()) >= 5 })
-	s.idle()
-	unix.Sync()
-	filler := disktest.Fill(t, ram) // first: what the log does in between takes no blocks back, and no segment is made any more
-	segments, err := filepath.Glob(filepath.Join(dir, "seg", "*.seg"))
-	if err != nil || len(segments) == 0 {
-		t.Fatalf("segments %v, %v", segments, err)
-	}
-	blocks := 0
-	for _, name := range segments {
-		blocks += disktest.PunchZeros(t, image, name)
-	}
-	more, err := os.OpenFile(filler, os.O_WRONLY|os.O_APPEND, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	fillUp(t, more)
-	t.Logf("%d blocks of %d segments cannot be written", blocks, len(segments))
-
-	load := startLoad(s, 4)
-	s.waitLog(`cleanup\[\d+\]: error: the queue cannot be written any more, and is opened again: .*spool: broken`)
-	s.eventually("clients are refused", func() bool { return load.refused.Load() >= 1 })
-	tried := func(times int) {
-		s.eventually(fmt.Sprintf("cleanup has tried to open the queue again %d times", times), func() bool {
-			return len(regexp.MustCompile(`cleanup\[\d+\]: error: the queue cannot be `).FindAllString(s.log(), -1)) >= times
-		})
-	}
-	tried(2) // by now all have counted what was acknowledged before
-	before, refused := load.count.Load(), load.refused.Load()
-	s.eventually("each client is refused some times", func() bool { return load.refused.Load() >= refused+20 })
-	// A block here and there may still be writable: what is acknowledged has to arrive, see below.
-	t.Logf("%d more acknowledged", load.count.Load()-before)
-	t.Logf("%d acknowledged before, %d refused, the last with %d", before, load.refused.Load(), load.code.Load())
-	if code := load.code.Load(); code != 451 {
-		t.Errorf("the last refusal was %d", code)
-	}
-	disktest.Free(t, filler)
-	load.waitAccepted(20)
-	load.end()
-	s.allArrived(next, load)
-	s.idle()
-	s.stop()
-	s.consistent()
-}
-
-func fillUp(t *testing.T, f *os.File) {
-	t.Helper()
-	defer f.Close()
-	block := make([]byte, disktest.BlockSize)
-	for {
-		if _, err := f.Write(block); errors.Is(err, syscall.ENOSPC) {
-			return
-		} else if err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // stopIfStarted stops the system before what it stands on goes.

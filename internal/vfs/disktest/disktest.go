@@ -6,7 +6,6 @@
 package disktest
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"os"
@@ -149,8 +148,8 @@ type Kind struct {
 }
 
 var (
-	ext4 = Kind{Name: "ext4", Size: 48 << 20, Cuts: true,
-		mkfs: []string{"mkfs.ext4", "-q", "-b", "4096", "-E", "lazy_itable_init=0,nodiscard"}}
+	ext4 = Kind{Name: "ext4", Size: 48 << 20, Cuts: true, // the journal in front: see Fail
+		mkfs: []string{"mkfs.ext4", "-q", "-b", "4096", "-J", "size=4,location=0", "-E", "lazy_itable_init=0,nodiscard"}}
 	noJournal = Kind{Name: "ext4 without a journal", Size: 48 << 20, Cuts: true, fsck: []string{"e2fsck", "-fy"},
 		mkfs: []string{"mkfs.ext4", "-q", "-b", "4096", "-O", "^has_journal", "-E", "lazy_itable_init=0,nodiscard"}}
 	// XFS can also make a Snapshot of what is on it.
@@ -241,7 +240,8 @@ func Snapshot(t *testing.T, from, to string) {
 }
 
 // Punch makes holes in image where the blocks of a file are from offset off
-// to, not including, end, so that writing them takes new space.
+// to, not including, end, so that writing them takes new space. A write that begins in front
+// of them may be said to have succeeded when there is none: see Fail.
 func Punch(t *testing.T, image, file string, off, end int64) {
 	t.Helper()
 	f, err := os.Open(file)
@@ -255,33 +255,93 @@ func Punch(t *testing.T, image, file string, off, end int64) {
 	}
 	defer img.Close()
 	for ; off < end; off += BlockSize {
-		block := int32(off / BlockSize)
-		const fibmap = 1
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), fibmap, uintptr(unsafe.Pointer(&block))); errno != 0 {
-			t.Skipf("SKIPPED, NOT PROVED HERE: FIBMAP: %v", errno)
-		}
-		if err := unix.Fallocate(int(img.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(block)*BlockSize, BlockSize); err != nil {
+		if err := unix.Fallocate(int(img.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, blockOf(t, f, off)*BlockSize, BlockSize); err != nil {
 			t.Skipf("SKIPPED, NOT PROVED HERE: punching a hole: %v", err)
 		}
 	}
 }
 
-// PunchZeros punches the blocks of a file, of a file system in image, in
-// which nothing has been written but zeros.
-func PunchZeros(t *testing.T, image, file string) (blocks int) {
+// Fail has the device dev, which Ext4 made and which is mounted, fail from the first
+// block of these files on: what is there or behind cannot be written nor read (EIO), and a
+// new file of some length cannot be made. What is in front, the journal and directories that
+// were there before, is spared: ext4 without a journal works only when mounted anew. The
+// function returned has the device work again; nothing that was on it is lost.
+//
+// A full file system below the device does not do for this: of a write of which the first
+// blocks find room Linux (6.18) says that all of it succeeded, and so does the sync.
+func Fail(t *testing.T, dev string, files ...string) (mend func()) {
 	t.Helper()
-	data, err := os.ReadFile(file)
+	first := int64(-1)
+	for _, name := range files {
+		if at := firstBlock(t, name); first < 0 || at < first {
+			first = at
+		}
+	}
+	if first <= 0 {
+		t.Fatalf("the files %v have no blocks", files)
+	}
+	limit(t, dev, uint64(first)*BlockSize)
+	mended := false
+	mend = func() {
+		if !mended {
+			mended = true
+			limit(t, dev, 0)
+		}
+	}
+	t.Cleanup(mend)
+	return mend
+}
+
+// firstBlock is where the first of a file's blocks is on its device: the one with the
+// lowest number.
+func firstBlock(t *testing.T, name string) int64 {
+	t.Helper()
+	f, err := os.Open(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	zero := make([]byte, BlockSize)
-	for off := 0; off+BlockSize <= len(data); off += BlockSize {
-		if bytes.Equal(data[off:off+BlockSize], zero) {
-			Punch(t, image, file, int64(off), int64(off+BlockSize))
-			blocks++
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := int64(-1)
+	for off := int64(0); off < info.Size(); off += BlockSize {
+		if at := blockOf(t, f, off); at > 0 && (first < 0 || at < first) {
+			first = at
 		}
 	}
-	return blocks
+	return first
+}
+
+// blockOf is the number of the block, on its device, that f has at offset off, and 0 where
+// it has a hole.
+func blockOf(t *testing.T, f *os.File, off int64) int64 {
+	t.Helper()
+	block := int32(off / BlockSize)
+	const fibmap = 1
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), fibmap, uintptr(unsafe.Pointer(&block))); errno != 0 {
+		t.Skipf("SKIPPED, NOT PROVED HERE: FIBMAP: %v", errno)
+	}
+	return int64(block)
+}
+
+// limit has a loop device end after so many octets of its file; 0 is all of them.
+func limit(t *testing.T, dev string, octets uint64) {
+	t.Helper()
+	f, err := os.OpenFile(dev, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	info, err := unix.IoctlLoopGetStatus64(int(f.Fd()))
+	if err != nil {
+		t.Fatalf("status of %s: %v", dev, err)
+	}
+	info.Sizelimit = octets
+	if err := unix.IoctlLoopSetStatus64(int(f.Fd()), info); err != nil {
+		t.Skipf("SKIPPED, NOT PROVED HERE: the size of %s: %v", dev, err)
+	}
 }
 
 // Fill leaves no space in the file system that dir is on, until Free is called
