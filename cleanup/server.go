@@ -318,6 +318,12 @@ func (s *Server) submit(c *ipc.Conn, r *ipc.Request) {
 		r.Fail("%v", err)
 		return
 	}
+	if err := s.opt.Spool.Silent(); err != nil {
+		reply := s.storageReply(in.q.Envelope.ID, err)
+		in.release()
+		r.Reply(reply)
+		return
+	}
 	if in.q.More {
 		s.openStream(c, r, in)
 		return
@@ -673,6 +679,8 @@ func (s *Server) storageReply(id mail.QueueID, err error) *proto.SubmitReply {
 		reply = longHeader // it would be no shorter the next time
 	case errors.Is(err, spool.ErrTooLarge):
 		reply = tooLong
+	case errors.Is(err, spool.ErrSilent):
+		reply.Silent = true
 	}
 	reply.Cause = err.Error()
 	return &reply

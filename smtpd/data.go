@@ -11,7 +11,9 @@ import (
 
 // commitTimeout bounds the wait for cleanup to queue a message. A client gives
 // us ten minutes for it (RFC 5321 section 4.5.3.2.6); whoever waits that long
-// is not to be told 250 when it has gone.
+// is not to be told 250 when it has gone. Only a message that the queue's disk was
+// given before it fell silent waits so long: it may be on that disk, and its client
+// would send it again. Others cleanup refuses (spool.ErrSilent).
 const commitTimeout = 9 * time.Minute
 
 // data is the content of DATA. The engine calls it when it has said 354.

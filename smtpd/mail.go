@@ -133,6 +133,8 @@ func (s *session) sizeRefused() *smtpwire.Reply {
 		r = s.judged(smtpwire.R(552, dsn.S(5, 3, 4), "Message size exceeds fixed limit"))
 	case !s.roomFor():
 		r = smtpwire.R(452, dsn.S(4, 3, 1), "Insufficient system storage")
+	case s.srv.filter == nil && s.srv.submit.Silent(): // a client need not send all of a message to hear that
+		r = smtpwire.R(451, dsn.S(4, 3, 0), "Error: queue file write error")
 	default:
 		return nil
 	}

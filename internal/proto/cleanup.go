@@ -295,6 +295,7 @@ type SubmitReply struct {
 	Status dsn.Status
 	Text   string // for the client, without code and status
 	Cause  string // of an internal failure, for the submitter's log and not for the client: "not signed: ..."; else empty
+	Silent bool   // the queue's disk does not answer: the next message would be refused as well
 }
 
 // Reason is the reply in one line, with its cause: for the log.
@@ -311,7 +312,8 @@ func (m *SubmitReply) Append(b []byte) []byte {
 	b = pack.Int(b, 'c', m.Code)
 	b = pack.String(b, 's', m.Status.String())
 	b = pack.String(b, 't', m.Text)
-	return pack.String(b, 'l', m.Cause)
+	b = pack.String(b, 'l', m.Cause)
+	return pack.Bool(b, 'q', m.Silent)
 }
 func (m *SubmitReply) Decode(b []byte) error {
 	r := pack.NewReader(b)
@@ -329,6 +331,8 @@ func (m *SubmitReply) Decode(b []byte) error {
 			m.Text = r.String()
 		case 'l':
 			m.Cause = r.String()
+		case 'q':
+			m.Silent = r.Bool()
 		}
 	}
 	return r.Err()

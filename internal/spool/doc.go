@@ -54,6 +54,8 @@
 //     former attempts said of its recipients is left out.
 //   - A write or sync fails: What waits for it is refused with 451. Nothing more is
 //     written before a restart has written again what was in doubt.
+//   - A write or sync neither succeeds nor fails: New mail that is not part of it is
+//     refused with 451 after 10 s, and was not written. What is part of it waits.
 //   - A file is gone or cut short: A segment's messages as with a block, save that a
 //     LIST may be gone with what it lists: of those the report says only when they came.
 //     When it is the last segment, nothing may be left that knows of its last batches. A
@@ -311,7 +313,8 @@
 // # Diagnostics
 //
 // The errors of Commit tell a full spool (452 4.3.1), a broken one (451 4.3.0,
-// exit, be restarted) and a message that is too large apart. [Check], [Dump],
+// exit, be restarted), a disk that does not answer (451 4.3.0) and a message that is
+// too large apart. [Check], [Dump],
 // [View], [Export] and [Salvage] are for people.
 //
 // # Security

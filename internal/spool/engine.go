@@ -56,6 +56,8 @@ type engine struct {
 	lock     io.Closer
 	planter  // empty but in the tests that prove the tests
 
+	disk *diskWatch // nil in an engine that only reads
+
 	bigBufs sync.Pool  // of *[]byte, one chunk of a content file
 	bigSync sharedSync // of the directory of content files
 	spent   spentFiles

@@ -112,6 +112,7 @@ func (f *File) flush() error {
 
 // writeAt writes p at the end, for which spent files must make room if there is none.
 func (f *File) writeAt(p []byte) error {
+	defer f.e.disk.end(f.e.disk.begin())
 	_, err := f.f.WriteAt(p, f.off)
 	if err != nil && isFull(err) && f.e.dropSpent() {
 		_, err = f.f.WriteAt(p, f.off)
@@ -159,6 +160,7 @@ func (f *File) finish(id string) (crc uint32, err error) {
 		}
 	}
 	e := f.e
+	defer e.disk.end(e.disk.begin())
 	if err := f.writeAt(f.sums); err != nil {
 		return 0, err
 	}

@@ -29,6 +29,9 @@ var (
 	// ErrUnstored: the content file of a large message could not be written. The
 	// message is refused, 451 4.3.0; others are not concerned.
 	ErrUnstored = errors.New("spool: content file")
+	// ErrSilent: the disk has not answered for a while, and nobody knows whether it
+	// will. 451 4.3.0 for new mail, which is not kept waiting.
+	ErrSilent = errors.New("spool: the disk does not answer")
 	// ErrClosed: the spool was closed.
 	ErrClosed = errors.New("spool: closed")
 	// ErrStale: the record is no longer where the Ref says. Ask Locate again.
@@ -88,7 +91,8 @@ type Spool struct {
 	wake      chan struct{} // capacity 1: something for the writer
 	chores    chan struct{} // capacity 1: something for the housekeeper
 	broken    chan struct{} // closed when the log breaks
-	done      chan struct{} // closed when both goroutines have ended
+	written   chan struct{} // closed when the writer has ended
+	done      chan struct{} // closed when all goroutines have ended
 	taken     []*request    // writer's
 	adds      []Entry       // writer's
 	company   int           // writer's: how many waited for the last batch
@@ -109,13 +113,17 @@ func Open(o Options) (*Spool, error) {
 	}
 	s := &Spool{e: e, onDurable: o.OnDurable, postDelay: cmp.Or(o.PostDelay, postDelay), report: rep,
 		wake: make(chan struct{}, 1), chores: make(chan struct{}, 1),
-		broken: make(chan struct{}), done: make(chan struct{})}
+		broken: make(chan struct{}), written: make(chan struct{}), done: make(chan struct{})}
 	s.pool.New = func() any { return &request{ch: make(chan error, 1)} }
 	s.leaseLo, s.leaseHi = e.numbers()
 	var wg sync.WaitGroup
-	wg.Go(s.write)
+	wg.Go(func() {
+		defer close(s.written)
+		s.write()
+	})
 	wg.Go(s.housekeep)
-	go func() { // ends with those two; Close waits for it
+	wg.Go(s.watch)
+	go func() { // ends with those; Close waits for it
 		wg.Wait()
 		close(s.done)
 	}()
@@ -133,7 +141,7 @@ func openEngine(o *Options, plant fault, random func([]byte)) (*engine, Recovery
 		return nil, RecoveryReport{}, err
 	}
 	e := &engine{fs: o.FS, dir: o.Dir, lim: lim, warn: o.Warn, random: random, now: time.Now, sleep: o.sleep, planter: plantOf(plant),
-		idx: newIndex(), segs: map[uint32]*segment{}}
+		idx: newIndex(), segs: map[uint32]*segment{}, disk: newDiskWatch()}
 	if e.sleep == nil {
 		e.sleep = time.Sleep
 	}
@@ -210,19 +218,32 @@ func signal(c chan struct{}) {
 // Commit makes b durable and returns nil when it is, which takes one sync
 // shared with all who wait at the time. An empty batch waits until
 // everything posted before is durable. The errors to tell apart are ErrFull,
-// ErrBroken, ErrTooLarge, ErrInvalid and ErrClosed.
+// ErrBroken, ErrTooLarge, ErrInvalid, ErrSilent and ErrClosed. With ErrSilent nothing
+// of b was written; what the disk had been given when it fell silent waits for it.
 func (s *Spool) Commit(b *Batch) error {
-	err := s.e.prepare(b)
-	if err == nil {
-		r := s.pool.Get().(*request)
-		r.b = b
-		if err = s.enqueue(r); err == nil {
-			err = <-r.ch
-		}
-		r.b, r.err, r.next = nil, nil, 0
-		s.pool.Put(r)
+	var err error
+	if b.adds == 0 {
+		err = s.commitNow(b)
+	} else if err = s.e.disk.arrive(); err == nil {
+		err = s.commitNow(b)
+		s.e.disk.leave()
 	}
 	b.settle(err)
+	return err
+}
+
+func (s *Spool) commitNow(b *Batch) error {
+	if err := s.e.prepare(b); err != nil {
+		return err
+	}
+	r := s.pool.Get().(*request)
+	r.b = b
+	err := s.enqueue(r)
+	if err == nil {
+		err = <-r.ch
+	}
+	r.b, r.err, r.next = nil, nil, 0
+	s.pool.Put(r)
 	return err
 }
 

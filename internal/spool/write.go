@@ -227,6 +227,7 @@ func (e *engine) writeSync(s *segment, p []byte, at int64) error {
 	if err != nil {
 		return e.fail("sync of "+segName(e.dir, s.file), err)
 	}
+	e.disk.answered()
 	return nil
 }
 

@@ -9,7 +9,9 @@ import (
 // batch, whose sync they all share.
 func (s *Spool) write() {
 	for {
+		s.e.disk.rest()
 		reqs, last := s.take()
+		s.e.disk.ask()
 		if len(reqs) > 0 {
 			if !s.commit(reqs) {
 				return
@@ -95,7 +97,10 @@ func (s *Spool) rest() {
 		if s.e.batch != s.idleBatch {
 			continue // there was work meanwhile
 		}
-		if err := s.e.promise(); err != nil {
+		s.e.disk.ask()
+		err := s.e.promise()
+		s.e.disk.rest()
+		if err != nil {
 			signal(s.wake) // the writer finds out what is wrong
 		}
 		break

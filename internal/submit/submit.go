@@ -36,6 +36,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -57,6 +58,9 @@ const (
 	// streamTimeout bounds the wait for cleanup to take a part of a long
 	// message. It is well over what the slowest disk needs for one sync.
 	streamTimeout = 5 * time.Minute
+	// silentPeriod is how long after cleanup has said that the queue's disk does not
+	// answer no other message is to be begun. The next one after that asks again.
+	silentPeriod = time.Second
 )
 
 // ErrInDoubt says that the connection was lost between the last part of a
@@ -66,7 +70,8 @@ var ErrInDoubt = errors.New("connection to cleanup lost: not known whether the m
 // A Client hands messages to one cleanup service. All methods may be called
 // concurrently.
 type Client struct {
-	ipc *ipc.Client
+	ipc    *ipc.Client
+	silent atomic.Int64 // when cleanup last said that the queue's disk does not answer, in ns since 1970; 0: it has not
 
 	mu        sync.Mutex
 	next, end uint64 // numbers not given out yet, of the present lease
@@ -164,6 +169,17 @@ func (c *Client) leaseAhead(ctx context.Context, done chan struct{}) {
 	c.spare, c.refilling, c.cancel = l, nil, nil
 	close(done)
 	c.mu.Unlock()
+}
+
+// Silent says that a message need not be begun now: cleanup has just refused one because
+// the queue's disk does not answer.
+func (c *Client) Silent() bool {
+	at := c.silent.Load()
+	if at == 0 {
+		return false
+	}
+	since := time.Since(time.Unix(0, at))
+	return 0 <= since && since < silentPeriod
 }
 
 // Options are what a submitter says of a message besides its envelope.
@@ -484,7 +500,7 @@ func (m *Message) commitWhole(ctx context.Context) (proto.SubmitReply, error) {
 	if err := m.c.ipc.CallWithin(ctx, m.limit, &w.first, &w.reply); err != nil {
 		return tryAgain, doubt(err)
 	}
-	return checked(w.reply)
+	return m.c.checked(w.reply)
 }
 
 // commitParts commits a message of which parts have been sent.
@@ -507,7 +523,7 @@ func (m *Message) commitParts(ctx context.Context) (proto.SubmitReply, error) {
 		if !whole {
 			m.stop()
 		}
-		return checked(*verdict)
+		return m.c.checked(*verdict)
 	}
 	if m.err == nil {
 		m.err = errors.New("send message to cleanup: it did not answer the last part")
@@ -540,7 +556,10 @@ func doubt(err error) error {
 
 // checked refuses a verdict that no SMTP client must see: success may only be
 // said by 250.
-func checked(r proto.SubmitReply) (proto.SubmitReply, error) {
+func (c *Client) checked(r proto.SubmitReply) (proto.SubmitReply, error) {
+	if r.Silent {
+		c.silent.Store(time.Now().UnixNano())
+	}
 	if r.Code == 250 || r.Code >= 400 && r.Code < 600 {
 		return r, nil
 	}

@@ -1,0 +1,148 @@
+package smtpd
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/submit"
+)
+
+// anywhere is a router for whom all mail goes to the same place.
+type anywhere struct{}
+
+func (anywhere) Rewrite(_ context.Context, _, addr string) (string, error) { return addr, nil }
+func (anywhere) Resolve(_ context.Context, _, addr string) (proto.ResolveReply, error) {
+	return proto.ResolveReply{Transport: "smtp", Nexthop: "to.test", Recipient: addr, Flags: proto.ResolveRelay}, nil
+}
+
+// oneConn is a listener with one connection.
+type oneConn chan net.Conn
+
+func (l oneConn) Accept() (net.Conn, error) {
+	if c, ok := <-l; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+func (l oneConn) Close() error   { close(l); return nil }
+func (l oneConn) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
+
+// TestSilentDisk has cleanup say that the queue's disk does not answer. The next client hears
+// that at MAIL and does not send its message in vain; a second later one is let through
+// again, to find out.
+func TestSilentDisk(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, testSilentDisk)
+}
+
+func testSilentDisk(t *testing.T) {
+	var silent atomic.Bool
+	cleanup := &ipc.Server{Handler: func(_ *ipc.Conn, r *ipc.Request) {
+		switch r.Kind {
+		case proto.KindLease:
+			r.Reply(&proto.LeaseReply{First: 1, N: 1000})
+		case proto.KindSubmit:
+			if silent.Load() {
+				r.Reply(&proto.SubmitReply{Code: 451, Status: dsn.S(4, 3, 0), Text: "Error: queue file write error", Silent: true})
+				return
+			}
+			r.Reply(&proto.SubmitReply{Code: 250, Status: dsn.S(2, 0, 0), Text: "Ok"})
+		}
+	}}
+	l := make(oneConn, 1)
+	near, far := net.Pipe()
+	l <- far
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- cleanup.Serve(ctx, l, time.Second) }()
+	conn := ipc.NewClientFunc("cleanup", func(context.Context) (net.Conn, error) { return near, nil }, nil)
+	client := submit.New(conn)
+	cfg, err := config.LoadString("compatibility_level = 3.6\nmyhostname = mx.example.test\nmynetworks = 198.51.100.0/24\nsmtpd_relay_restrictions = permit_mynetworks, reject\nnotify_classes =\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	logger := maillog.New("smtpd", maillog.NewWriter(&log, maillog.Classic))
+	s, err := New(t.Context(), Deps{Config: cfg, Log: logger, Service: "smtp", Submit: client, Router: anywhere{}, MaxProc: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		pause  time.Duration
+		silent bool
+		want   string // the codes of the replies to MAIL, RCPT, DATA and the content
+	}{
+		{want: "250 250 354 250"},
+		{silent: true, want: "250 250 354 451"},
+		{silent: true, want: "451"},
+		{silent: true, pause: 900 * time.Millisecond, want: "451"},
+		{silent: true, pause: 200 * time.Millisecond, want: "250 250 354 451"},
+		{pause: 900 * time.Millisecond, want: "451"},
+		{pause: 200 * time.Millisecond, want: "250 250 354 250"},
+		{want: "250 250 354 250"},
+	} {
+		time.Sleep(step.pause)
+		silent.Store(step.silent)
+		if got := offer(t, s); got != step.want {
+			t.Errorf("%+v: %s", step, got)
+		}
+	}
+	client.Close()
+	conn.Close()
+	stop()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	s.Close()
+	logger.Close()
+	if !strings.Contains(log.String(), "NOQUEUE: reject: MAIL from unknown[198.51.100.7]: 451 4.3.0 Error: queue file write error; ") {
+		t.Errorf("log: %s", log.String())
+	}
+}
+
+// offer brings a message in a session of its own, and gives the codes of the replies from
+// MAIL on.
+func offer(t *testing.T, s *Server) string {
+	t.Helper()
+	near, far := net.Pipe()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		s.ServeConn(t.Context(), addressed{far})
+	}()
+	r := bufio.NewReader(near)
+	var codes []string
+	for i, line := range []string{"", "HELO client.test", "MAIL FROM:<a@from.test>", "RCPT TO:<b@to.test>", "DATA", "Subject: x\r\n\r\nx\r\n."} {
+		if line != "" {
+			fmt.Fprintf(near, "%s\r\n", line)
+		}
+		reply, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i < 2 {
+			continue
+		}
+		codes = append(codes, reply[:3])
+		if reply[0] != '2' && reply[0] != '3' {
+			break
+		}
+	}
+	go io.Copy(io.Discard, r)
+	near.Close()
+	<-served
+	return strings.Join(codes, " ")
+}
