@@ -3,11 +3,13 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -118,15 +120,15 @@ func TestDiskFailsForAWhile(t *testing.T) {
 	})
 	s.waitLog(`to=<last@to\.test>.*status=sent`)
 	s.idle()
+	if now := s.processes("cleanup"); len(now) != 1 || now[0] != cleanup[0] {
+		t.Errorf("cleanup was %v and is %v", cleanup, now)
+	}
+	disk.sound() // and all of the log is written
 	for _, id := range s.delivered("doubtful@to.test") {
 		if !strings.Contains(s.log(), id+": in doubt: ") {
 			t.Errorf("%s was refused, is delivered, and is not named as in doubt", id)
 		}
 	}
-	if now := s.processes("cleanup"); len(now) != 1 || now[0] != cleanup[0] {
-		t.Errorf("cleanup was %v and is %v", cleanup, now)
-	}
-	disk.sound()
 }
 
 // The disk fails a sync under a mail system at work. From then on nothing is
@@ -157,4 +159,148 @@ func TestFailedSync(t *testing.T) {
 	s.allArrived(next, load)
 	s.idle()
 	disk.sound()
+}
+
+// Who submits by sendmail while the queue's disk fails is told that all is well, and is
+// right: the file stays in maildrop, is tried again, and is taken when the disk works. What
+// is queued twice is named.
+func TestPickupWhileDiskFails(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, nil)
+	s, disk := onDisk(t, options{main: next.relayhost() + quick, master: "pickup unix n - n 1 1 pickup\n"})
+	drop := func(to string) {
+		t.Helper()
+		s.operate("Subject: x\n\nx\n", "sendmail", "-f", "a@from.test", to)
+	}
+	inMaildrop := func() int {
+		t.Helper()
+		left, err := os.ReadDir(s.path("spool", "maildrop"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(left)
+	}
+	drop("before@to.test")
+	s.waitLog(`to=<before@to\.test>.*status=sent`)
+	disk.fail()
+	const files = 3
+	for i := range files {
+		drop(fmt.Sprintf("meanwhile%d@to.test", i))
+	}
+	disk.tried()
+	s.waitLogN(`postfix/pickup\[\d+\]: warning: maildrop/\w+: .*(queue file write error|get a queue ID|connection to cleanup lost)`, files+1) // one of them a second time
+	if n := inMaildrop(); n != files {
+		t.Errorf("%d files are in maildrop while the disk fails, want %d", n, files)
+	}
+	disk.mend()
+	s.eventually("maildrop is empty", func() bool { return inMaildrop() == 0 })
+	s.idle()
+	disk.sound() // and all of the log is written
+	for i := range files {
+		ids := s.delivered(fmt.Sprintf("meanwhile%d@to.test", i))
+		for n, id := range ids[:max(0, len(ids)-1)] { // all but one
+			if !strings.Contains(s.log(), id+": in doubt: ") && !strings.Contains(s.log(), ids[n+1]+": in doubt: ") {
+				t.Errorf("message %d was queued as %v, and none is named as in doubt", i, ids)
+			}
+		}
+		if len(ids) == 0 {
+			t.Errorf("message %d is lost", i)
+		}
+	}
+}
+
+// A message cannot be delivered while the queue's disk fails, so that neither the notice to
+// its sender nor that it is done can be recorded. The sender is told once, when the
+// disk works.
+func TestBounceWhileDiskFails(t *testing.T) {
+	t.Parallel()
+	asked, failing := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	next := newSink(t, func(line string) string {
+		if !strings.HasPrefix(line, "RCPT TO:<nobody@to.test>") {
+			return ""
+		}
+		once.Do(func() { close(asked) })
+		<-failing
+		return "550 5.1.1 nobody"
+	})
+	s, disk := onDisk(t, options{main: next.relayhost() + quick + "notify_classes =\n"})
+	s.mustSend("a@from.test", []string{"nobody@to.test"}, "Subject: x\n\nx\n")
+	<-asked
+	disk.fail()
+	close(failing)
+	s.waitLog(`to=<nobody@to\.test>.*status=bounced`)
+	disk.tried()
+	s.waitLogN(`postfix/bounce\[\d+\]: warning: `, 1)
+	disk.mend()
+	notices := func() (n int) {
+		for _, m := range next.received() {
+			if slices.Contains(m.to, "a@from.test") && strings.Contains(m.data, "Final-Recipient: rfc822; nobody@to.test") {
+				n++
+			}
+		}
+		return n
+	}
+	s.eventually("the sender is told", func() bool { return notices() > 0 })
+	s.idle()
+	if n := notices(); n != 1 {
+		t.Errorf("the sender was told %d times", n)
+	}
+	disk.sound()
+}
+
+// The disk that the log is on is full. Mail is taken and delivered all the same, more of
+// it than the log's way holds lines, and the mail system can be stopped. When there
+// is room the log goes on.
+func TestLogDiskFull(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, nil)
+	s := newSystem(t, options{main: next.relayhost() + "maillog_file = {dir}/log/mail.log\n", unstarted: true})
+	dir := s.path("log")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	disktest.MountAt(t, dir, "-t", "tmpfs", "-o", "size=8m", "tmpfs")
+	t.Cleanup(s.stopIfStarted)
+	s.start()
+	s.mustSend("a@from.test", []string{"first@to.test"}, "Subject: x\n\nx\n")
+	s.eventually("it is logged", func() bool { return strings.Contains(readAll(t, s.path("log/mail.log")), "to=<first@to.test>") })
+	filler := disktest.Fill(t, dir)
+	load := startLoad(s, 4)
+	load.waitAccepted(400)
+	load.end()
+	s.allArrived(next, load)
+	disktest.Free(t, filler)
+	s.eventually("it is logged again", func() bool {
+		s.mustSend("a@from.test", []string{"last@to.test"}, "Subject: x\n\nx\n")
+		return strings.Contains(readAll(t, s.path("log/mail.log")), "to=<last@to.test>")
+	})
+	filler = disktest.Fill(t, dir)
+	s.stop()
+}
+
+// A table of trivial-rewrite's cannot be opened. Mail is deferred, and the log says which
+// table it is; and when the table is there mail goes out, without a reload.
+func TestTableCannotBeOpened(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"texthash", "lmdb"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			next := newSink(t, nil)
+			s := newSystem(t, options{main: quick + "transport_maps = " + kind + ":{dir}/etc/transport\nnotify_classes =\n",
+				master: "pickup unix n - n 1 1 pickup\n"})
+			s.operate("Subject: x\n\nx\n", "sendmail", "-f", "a@from.test", "b@to.test")
+			s.waitLog(kind + `:` + regexp.QuoteMeta(s.path("etc/transport")) + `.*(No such file|no such file)`)
+			if replyCode(s.send("a@from.test", []string{"c@to.test"}, "Subject: x\n\nx\n")) != 451 {
+				t.Error("a client was not told to come again")
+			}
+			s.write("etc/transport", fmt.Sprintf("to.test smtp:[127.0.0.1]:%d\n", next.port()))
+			if kind != "texthash" {
+				s.operate("", "postmap", kind+":"+s.path("etc/transport"))
+			}
+			s.waitLog(`to=<b@to\.test>.*status=sent`)
+			s.mustSend("a@from.test", []string{"c@to.test"}, "Subject: x\n\nx\n")
+			s.waitLog(`to=<c@to\.test>.*status=sent`)
+		})
+	}
 }
