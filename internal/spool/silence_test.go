@@ -19,8 +19,13 @@ import (
 type silentDisk struct {
 	*vfs.Faulty
 	mu     sync.Mutex
-	closed chan struct{} // of the present silence; nil: there is none
-	answer error
+	silent *silence // the present one; nil: there is none
+}
+
+// A silence ends with the same answer for all who wait.
+type silence struct {
+	over   chan struct{}
+	answer error // set before over is closed
 }
 
 func newSilentDisk() *silentDisk {
@@ -30,13 +35,13 @@ func newSilentDisk() *silentDisk {
 			return nil
 		}
 		d.mu.Lock()
-		c := d.closed
+		now := d.silent
 		d.mu.Unlock()
-		if c == nil {
+		if now == nil {
 			return nil
 		}
-		<-c
-		return d.answer
+		<-now.over
+		return now.answer
 	}}
 	return d
 }
@@ -44,15 +49,15 @@ func newSilentDisk() *silentDisk {
 func (d *silentDisk) fallSilent() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.closed = make(chan struct{})
+	d.silent = &silence{over: make(chan struct{})}
 }
 
 func (d *silentDisk) speak(answer error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.answer = answer
-	close(d.closed)
-	d.closed = nil
+	d.silent.answer = answer
+	close(d.silent.over)
+	d.silent = nil
 }
 
 // silentSpool is a spool on a silentDisk.
