@@ -275,7 +275,7 @@ func TestLogDiskFull(t *testing.T) {
 		s.mustSend("a@from.test", []string{"last@to.test"}, "Subject: x\n\nx\n")
 		return strings.Contains(readAll(t, s.path("log/mail.log")), "to=<last@to.test>")
 	})
-	filler = disktest.Fill(t, dir)
+	disktest.Fill(t, dir)
 	s.stop()
 }
 
