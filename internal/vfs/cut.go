@@ -102,7 +102,7 @@ func (m *Mem) inodes() []*inode {
 func (m *Mem) Cut(loss Loss) *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out := &Mem{dirs: map[string]*memDir{}, locks: map[string]*memLock{}, next: m.next, sector: m.sector, limit: m.limit}
+	out := &Mem{dirs: map[string]*memDir{}, locks: map[string]*memLock{}, mounts: m.cloneMounts(), next: m.next, sector: m.sector, limit: m.limit}
 	old := m.inodes()
 	sectors, sizes := 0, 0
 	for _, n := range old {
@@ -114,7 +114,7 @@ func (m *Mem) Cut(loss Loss) *Mem {
 	copies := map[*inode]*inode{}
 	si, zi := 0, 0
 	for _, n := range old {
-		c := &inode{id: n.id, durable: slices.Clone(n.durable), durSize: n.durSize, pending: map[int64][]*page{}, bad: maps.Clone(n.bad), cut: -1, named: true}
+		c := &inode{id: n.id, durable: slices.Clone(n.durable), durSize: n.durSize, pending: map[int64][]*page{}, bad: maps.Clone(n.bad), cut: -1, named: true, mount: n.mount}
 		c.counted = n.counted || loss.Count != nil && loss.Count()
 		if n.size != n.durSize {
 			if loss.Size != nil && loss.Size(zi, sizes) {
@@ -244,11 +244,11 @@ func (m *Mem) Damage(name string, off int64, kind int, r *rand.Rand) error {
 func (m *Mem) Clone() *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out := &Mem{dirs: map[string]*memDir{}, locks: map[string]*memLock{}, next: m.next, sector: m.sector, limit: m.limit}
+	out := &Mem{dirs: map[string]*memDir{}, locks: map[string]*memLock{}, mounts: m.cloneMounts(), next: m.next, sector: m.sector, limit: m.limit}
 	copies := map[*inode]*inode{nil: nil}
 	for _, n := range m.inodes() {
 		c := &inode{id: n.id, now: slices.Clone(n.now), durable: slices.Clone(n.durable), size: n.size, durSize: n.durSize,
-			pending: map[int64][]*page{}, bad: maps.Clone(n.bad), cut: n.cut, named: n.named, counted: n.counted}
+			pending: map[int64][]*page{}, bad: maps.Clone(n.bad), cut: n.cut, named: n.named, counted: n.counted, mount: n.mount}
 		for s, v := range n.pending {
 			c.pending[s] = slices.Clone(v)
 		}

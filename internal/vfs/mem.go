@@ -31,7 +31,8 @@ type Mem struct {
 	next  int
 
 	sector int64 // 512 or 4096: what is not torn
-	limit  int64 // bytes of all files, 0: no bound
+	limit  int64 // bytes of all files but those of mounts, 0: no bound
+	mounts map[string]*memMount
 	lies   func() bool
 }
 
@@ -56,6 +57,7 @@ type inode struct {
 	bad           map[int64]bool    // sectors that cannot be read
 	cut           int64             // where Truncate shortened it since the last sync: what is durable there is not what is read; or -1
 	readers       int               // by OpenShared, of processes that live
+	mount         string            // of a file made by CreateTemp: the file system that it is on
 	named         bool              // it has had a name
 	counted       bool              // that is durable: synced since
 }
@@ -81,7 +83,7 @@ func NewMem(sector int) *Mem {
 	if sector != 512 && sector != memPage {
 		panic("vfs: sector size")
 	}
-	m := &Mem{dirs: map[string]*memDir{}, locks: map[string]*memLock{}, sector: int64(sector)}
+	m := &Mem{dirs: map[string]*memDir{}, locks: map[string]*memLock{}, mounts: map[string]*memMount{}, sector: int64(sector)}
 	m.dirs["."] = newMemDir()
 	m.dirs["/"] = newMemDir()
 	return m
@@ -91,7 +93,7 @@ func newMemDir() *memDir {
 	return &memDir{now: map[string]*inode{}, durable: map[string]*inode{}}
 }
 
-// SetLimit bounds the bytes of all files; 0 lifts the bound.
+// SetLimit bounds the bytes of all files that are on no mount; 0 lifts the bound.
 func (m *Mem) SetLimit(bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -214,6 +216,7 @@ func (m *Mem) CreateTemp(dir string) (File, error) {
 		return nil, pathErr("open", dir, fs.ErrNotExist)
 	}
 	n := m.newInode()
+	n.mount = m.mountOf(dir)
 	if m.temps == nil {
 		m.temps = map[*inode]bool{}
 	}
@@ -232,6 +235,9 @@ func (m *Mem) Link(f File, name string) error {
 	d, base, err := m.dir(name)
 	if err == nil && d.now[base] != nil {
 		err = fs.ErrExist
+	}
+	if err == nil && o.n.mount != m.mountOf(path.Dir(name)) {
+		err = syscall.EXDEV
 	}
 	if err != nil {
 		return pathErr("link", name, err)
@@ -337,25 +343,33 @@ func (l *memLock) Close() error {
 	return nil
 }
 
-// Free is what SetLimit leaves.
-func (m *Mem) Free(string) (int64, error) {
+// Free is what SetLimit, or SetMountLimit, leaves where dir is.
+func (m *Mem) Free(dir string) (int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.limit == 0 {
+	on := m.mountOf(dir)
+	limit := m.limitOf(on)
+	if limit == 0 {
 		return 1 << 50, nil
 	}
-	return max(0, m.limit-m.used()), nil
+	return max(0, limit-m.used(on)), nil
 }
 
-func (m *Mem) used() int64 {
+// used is how many bytes the files have on a mount.
+func (m *Mem) used(on string) int64 {
 	var sum int64
-	for _, d := range m.dirs {
+	for name, d := range m.dirs {
+		if m.mountOf(name) != on {
+			continue
+		}
 		for _, n := range d.now {
 			sum += n.size
 		}
 	}
 	for n := range m.temps {
-		sum += n.size
+		if n.mount == on {
+			sum += n.size
+		}
 	}
 	return sum
 }
@@ -404,7 +418,7 @@ func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 	}
 	n := f.n
 	if end := off + int64(len(p)); end > n.size {
-		if f.m.limit > 0 && f.m.used()+end-n.size > f.m.limit {
+		if on := f.mount(); f.m.limitOf(on) > 0 && f.m.used(on)+end-n.size > f.m.limitOf(on) {
 			return 0, pathErr("write", f.name, syscall.ENOSPC)
 		}
 		for int64(len(n.now))*memPage < end {

@@ -26,22 +26,34 @@ var _ FS = OS{}
 
 type osFile struct {
 	*os.File
+	at   int    // directory that hide is relative to
 	temp bool   // made by CreateTemp and not linked yet
 	hide string // its name where the file system has no unnamed files
 
-	remove func(string) error // removes hide; nil: os.Remove
+	remove func(string) error // removes hide, with others' rights; nil: with those of the process
 }
 
+// A place is where a file is: name is relative to the open directory at, and path is
+// what people know it by.
+type place struct {
+	at         int // or unix.AT_FDCWD
+	name, path string
+}
+
+func osPlace(name string) place { return place{unix.AT_FDCWD, name, name} }
+
 // Open opens a file for reading.
-func (OS) Open(name string) (File, error) { return asFile(open(name, os.O_RDONLY)) }
+func (OS) Open(name string) (File, error) { return asFile(osPlace(name).open(os.O_RDONLY)) }
 
 // OpenWrite opens a file for reading and writing.
-func (OS) OpenWrite(name string) (File, error) { return asFile(open(name, os.O_RDWR)) }
+func (OS) OpenWrite(name string) (File, error) { return asFile(osPlace(name).open(os.O_RDWR)) }
 
 // OpenShared takes a lock (flock), and then sees whether the file still has the name:
 // OpenIdle, which comes after another name was given, finds the lock.
-func (o OS) OpenShared(name string) (File, error) {
-	f, err := open(name, os.O_RDONLY)
+func (OS) OpenShared(name string) (File, error) { return osPlace(name).openShared() }
+
+func (p place) openShared() (File, error) {
+	f, err := p.open(os.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
@@ -50,18 +62,21 @@ func (o OS) OpenShared(name string) (File, error) {
 		err = fs.ErrNotExist
 	}
 	if err == nil {
-		_, err = os.Lstat(name)
+		var st unix.Stat_t
+		err = unix.Fstatat(p.at, p.name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	}
 	if err != nil {
 		f.Close()
-		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+		return nil, &fs.PathError{Op: "open", Path: p.path, Err: err}
 	}
 	return f, nil
 }
 
 // OpenIdle opens a file that nobody has a lock on.
-func (o OS) OpenIdle(name string) (File, error) {
-	f, err := open(name, os.O_RDWR)
+func (OS) OpenIdle(name string) (File, error) { return osPlace(name).openIdle() }
+
+func (p place) openIdle() (File, error) {
+	f, err := p.open(os.O_RDWR)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +89,7 @@ func (o OS) OpenIdle(name string) (File, error) {
 	}
 	if err != nil {
 		f.Close()
-		return nil, &fs.PathError{Op: "flock", Path: name, Err: err}
+		return nil, &fs.PathError{Op: "flock", Path: p.path, Err: err}
 	}
 	return f, nil
 }
@@ -84,7 +99,7 @@ func flock(f *osFile, how int) error { return unix.Flock(int(f.Fd()), how|unix.L
 
 // Create makes a file that must not exist.
 func (OS) Create(name string) (File, error) {
-	return asFile(open(name, os.O_RDWR|os.O_CREATE|os.O_EXCL))
+	return asFile(osPlace(name).open(os.O_RDWR | os.O_CREATE | os.O_EXCL))
 }
 
 // asFile has no pointer that is nil in a File that is not.
@@ -95,75 +110,107 @@ func asFile(f *osFile, err error) (File, error) {
 	return f, nil
 }
 
-// open opens or makes a regular file: what else may have the name is not waited for.
-func open(name string, flag int) (*osFile, error) {
-	f, err := os.OpenFile(name, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
-	if err != nil {
-		return nil, err
+// open opens or makes a regular file, or opens a directory: what else may have the name
+// is not waited for.
+func (p place) open(flag int) (*osFile, error) {
+	for {
+		fd, err := unix.Openat(p.at, p.name, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, &fs.PathError{Op: "open", Path: p.path, Err: err}
+		}
+		f := os.NewFile(uintptr(fd), p.path)
+		if flag&unix.O_DIRECTORY == 0 {
+			if err := regular(f); err != nil {
+				f.Close()
+				return nil, err
+			}
+		}
+		return &osFile{File: f}, nil
 	}
-	if err := regular(f); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return &osFile{File: f}, nil
 }
 
 // CreateTemp makes an unnamed file (O_TMPFILE), or one with a name
-// where the file system knows no unnamed files.
-func (OS) CreateTemp(dir string) (File, error) {
-	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
-	if err == nil {
-		return &osFile{File: os.NewFile(uintptr(fd), filepath.Join(dir, "(unnamed)")), temp: true}, nil
-	}
-	if err != unix.EOPNOTSUPP && err != unix.EISDIR && err != unix.EINVAL {
-		return nil, &fs.PathError{Op: "open", Path: dir, Err: err}
+// where the file system knows no unnamed files, or there is no /proc, as inside chroot,
+// by which such a file can be given a name.
+func (OS) CreateTemp(dir string) (File, error) { return osPlace(dir).createTemp() }
+
+// createTemp makes the file in the directory that p is.
+func (p place) createTemp() (File, error) {
+	if unix.Access(ownFiles, unix.X_OK) == nil {
+		fd, err := unix.Openat(p.at, p.name, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+		if err == nil {
+			return &osFile{File: os.NewFile(uintptr(fd), filepath.Join(p.path, "(unnamed)")), temp: true}, nil
+		}
+		if err != unix.EOPNOTSUPP && err != unix.EISDIR && err != unix.EINVAL {
+			return nil, &fs.PathError{Op: "open", Path: p.path, Err: err}
+		}
 	}
 	for {
-		name := filepath.Join(dir, tempPrefix+strconv.FormatUint(rand.Uint64(), 36))
-		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		name := TempPrefix + strconv.FormatUint(rand.Uint64(), 36)
+		q := place{p.at, filepath.Join(p.name, name), filepath.Join(p.path, name)}
+		f, err := q.open(os.O_RDWR | os.O_CREATE | os.O_EXCL)
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		return &osFile{File: f, temp: true, hide: name}, nil
+		f.at, f.temp, f.hide = q.at, true, q.name
+		return f, nil
 	}
 }
 
-const tempPrefix = ".tmp-"
+const (
+	// TempPrefix is what the names begin with of files of CreateTemp that need one.
+	TempPrefix = ".tmp-"
+	ownFiles   = "/proc/self/fd"
+)
 
 // Link names a file made by CreateTemp.
-func (OS) Link(f File, name string) error {
+func (OS) Link(f File, name string) error { return osPlace(name).link(f) }
+
+func (p place) link(f File) error {
 	o, ok := f.(*osFile)
 	if !ok || !o.temp {
 		return errForeign
 	}
+	from, old, flag := unix.AT_FDCWD, ownFiles+"/"+strconv.Itoa(int(o.Fd())), unix.AT_SYMLINK_FOLLOW
 	if o.hide != "" {
-		if err := os.Link(o.hide, name); err != nil {
-			return err
-		}
-		o.temp = false
-		return os.Remove(o.hide)
+		from, old, flag = o.at, o.hide, 0
 	}
-	self := "/proc/self/fd/" + strconv.Itoa(int(o.Fd()))
-	if err := unix.Linkat(unix.AT_FDCWD, self, unix.AT_FDCWD, name, unix.AT_SYMLINK_FOLLOW); err != nil {
-		return &fs.PathError{Op: "link", Path: name, Err: err}
+	if err := unix.Linkat(from, old, p.at, p.name, flag); err != nil {
+		return &fs.PathError{Op: "link", Path: p.path, Err: err}
 	}
 	o.temp = false
+	if o.hide != "" {
+		return place{o.at, o.hide, filepath.Join(filepath.Dir(p.path), filepath.Base(o.hide))}.remove()
+	}
 	return nil
 }
 
 // Rename is renameat2 with RENAME_NOREPLACE, which some file systems refuse.
-func (OS) Rename(from, to string) error {
-	if err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE); err != nil {
-		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+func (OS) Rename(from, to string) error { return osPlace(from).rename(osPlace(to)) }
+
+func (p place) rename(to place) error {
+	if err := unix.Renameat2(p.at, p.name, to.at, to.name, unix.RENAME_NOREPLACE); err != nil {
+		return &os.LinkError{Op: "rename", Old: p.path, New: to.path, Err: err}
 	}
 	return nil
 }
 
 // Remove removes a name.
 func (OS) Remove(name string) error { return os.Remove(name) }
+
+// remove removes a file's name.
+func (p place) remove() error {
+	if err := unix.Unlinkat(p.at, p.name, 0); err != nil {
+		return &fs.PathError{Op: "remove", Path: p.path, Err: err}
+	}
+	return nil
+}
 
 // List lists a directory. Where the file system has no unnamed files those
 // of CreateTemp are among the names, and a dead process may have left some.
@@ -216,6 +263,11 @@ func (OS) Lock(name string) (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}
+	return lockFile(f, name)
+}
+
+// lockFile takes the lock of an open file, which is the result, or closes it.
+func lockFile(f *os.File, name string) (io.Closer, error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		defer f.Close()
 		if err != unix.EWOULDBLOCK {
@@ -243,8 +295,10 @@ func (OS) Free(dir string) (int64, error) {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return 0, &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
-	return int64(st.Bavail) * int64(st.Bsize), nil
+	return freeOf(&st), nil
 }
+
+func freeOf(st *unix.Statfs_t) int64 { return int64(st.Bavail) * int64(st.Bsize) }
 
 // ReadAt reads, at less expense what is in memory.
 func (f *osFile) ReadAt(p []byte, off int64) (int, error) { return quickio.ReadAt(f.File, p, off) }
@@ -278,11 +332,11 @@ func (f *osFile) Size() (int64, error) {
 
 func (f *osFile) Close() error {
 	if f.temp && f.hide != "" {
-		remove := f.remove
-		if remove == nil {
-			remove = os.Remove
+		if f.remove != nil {
+			_ = f.remove(f.hide)
+		} else {
+			_ = unix.Unlinkat(f.at, f.hide, 0) // the next start removes what stays
 		}
-		_ = remove(f.hide)
 	}
 	return f.File.Close()
 }

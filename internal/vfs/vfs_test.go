@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"testing"
@@ -320,5 +321,117 @@ func testCutAnyOrder(t *testing.T) {
 	list, err := m.Cut(Loss{Each: func(op int) bool { return op != 1 }}).List("d")
 	if must(t, err); !slices.Equal(list, []string{"a", "c"}) {
 		t.Errorf("%q", list)
+	}
+}
+
+// A directory that is open does all that the operating system's file system does, for files in it
+// and no others, whatever becomes of the way there.
+func TestDir(t *testing.T) {
+	t.Parallel()
+	way := filepath.Join(t.TempDir(), "way")
+	dir := filepath.Join(way, "d")
+	must(t, os.MkdirAll(dir, 0o700))
+	d, err := OpenDir(dir + "/")
+	must(t, err)
+	must(t, os.Rename(way, way+"2")) // the path leads nowhere any more
+	f, err := d.CreateTemp(dir)
+	must(t, err)
+	if _, err := f.WriteAt([]byte("hello"), 0); err != nil {
+		t.Fatal(err)
+	}
+	must(t, f.Datasync())
+	name := func(base string) string { return filepath.Join(dir, base) }
+	must(t, d.Link(f, name("a")))
+	must(t, f.Datasync())
+	must(t, f.Close())
+	must(t, d.SyncDir(dir))
+	r, err := d.OpenShared(name("a"))
+	must(t, err)
+	must(t, d.Rename(name("a"), name("b")))
+	if _, err := d.OpenIdle(name("b")); !errors.Is(err, ErrInUse) {
+		t.Errorf("a file that is read: %v", err)
+	}
+	b := make([]byte, 5)
+	if _, err := r.ReadAt(b, 0); err != nil || string(b) != "hello" {
+		t.Errorf("%q, %v", b, err)
+	}
+	must(t, r.Close())
+	g, err := d.OpenIdle(name("b"))
+	must(t, err)
+	must(t, g.Close())
+	if _, err := d.OpenShared(name("a")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a name that is gone: %v", err)
+	}
+	c, err := d.Create(name("c"))
+	must(t, err)
+	must(t, c.Close())
+	if err := d.Rename(name("b"), name("c")); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a name that is taken: %v", err)
+	}
+	for range 2 {
+		if list, err := d.List(dir); err != nil || !slices.Equal(list, []string{"b", "c"}) {
+			t.Errorf("%q, %v", list, err)
+		}
+	}
+	must(t, d.Remove(name("c")))
+	if n, err := d.Free(dir); err != nil || n <= 0 {
+		t.Errorf("%d free, %v", n, err)
+	}
+	for _, other := range []string{filepath.Join(dir, "sub", "x"), filepath.Join(way, "x"), dir, filepath.Join(dir, "..", "x"), dir + "/../d/b", "b"} {
+		if _, err := d.Open(other); err == nil {
+			t.Errorf("%s was opened", other)
+		}
+	}
+	if err := errors.Join(d.MkdirAll(dir), d.Close()); err != nil {
+		t.Error(err)
+	}
+	must(t, os.Symlink("d", way+"2/link"))
+	if _, err := OpenDir(way + "2/link"); err == nil {
+		t.Error("a symbolic link was opened")
+	}
+}
+
+// What is mounted has room of its own, and takes no links from elsewhere.
+func TestMount(t *testing.T) {
+	t.Parallel()
+	m := NewMem(512)
+	must(t, m.MkdirAll("d"))
+	m.Mount("c")
+	m.SetLimit(10000)
+	m.SetMountLimit("c", 5000)
+	f, err := m.CreateTemp("c")
+	must(t, err)
+	if err := m.Link(f, "d/f"); !errors.Is(err, syscall.EXDEV) {
+		t.Errorf("link to another file system: %v", err)
+	}
+	if _, err := f.WriteAt(make([]byte, 6000), 0); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("full: %v", err)
+	}
+	if _, err := f.WriteAt(make([]byte, 3000), 0); err != nil {
+		t.Fatal(err)
+	}
+	must(t, m.Link(f, "c/f"))
+	must(t, f.Datasync())
+	must(t, f.Close())
+	must(t, m.SyncDir("c"))
+	for dir, want := range map[string]int64{"c": 2000, "c/sub": 2000, "d": 10000, ".": 10000} {
+		if n, _ := m.Free(dir); n != want {
+			t.Errorf("%s: %d free, want %d", dir, n, want)
+		}
+	}
+	m.Unmount("c")
+	if list, err := m.List("c"); err != nil || len(list) > 0 {
+		t.Errorf("unmounted: %q, %v", list, err)
+	}
+	if n, _ := m.Free("c"); n != 10000 {
+		t.Errorf("unmounted: %d free", n)
+	}
+	m = m.Cut(Loss{})
+	m.Mount("c")
+	if list, err := m.List("c"); err != nil || !slices.Equal(list, []string{"f"}) {
+		t.Errorf("mounted again: %q, %v", list, err)
+	}
+	if n, _ := m.Cut(Loss{}).Clone().Free("c"); n != 2000 {
+		t.Errorf("after a cut: %d free", n)
 	}
 }
