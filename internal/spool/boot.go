@@ -43,6 +43,9 @@ func (r *recovery) boot() error {
 	r.setLost()
 	r.doubt()
 
+	if err := r.settlePlace(); err != nil {
+		return err
+	}
 	room, err := r.bootRoom()
 	if err != nil {
 		return err

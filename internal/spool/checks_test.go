@@ -64,7 +64,7 @@ func contentFile(t *testing.T) (mem *vfs.Mem, en Entry, body []byte) {
 func TestChunkChecksums(t *testing.T) {
 	t.Parallel()
 	mem, en, body := contentFile(t)
-	name := bigName("q", string(en.ID))
+	name := bigFile("q", string(en.ID))
 	whole := make([]byte, len(body)+4*4)
 	f, err := mem.OpenWrite(name)
 	if err != nil {
@@ -141,7 +141,7 @@ func TestSeekChunks(t *testing.T) {
 			t.Errorf("at %d: %q, %v", at, b, err)
 		}
 	}
-	f, err := mem.OpenWrite(bigName("q", string(en.ID)))
+	f, err := mem.OpenWrite(bigFile("q", string(en.ID)))
 	if err == nil {
 		_, err = f.WriteAt([]byte{'!'}, 100)
 	}

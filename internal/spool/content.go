@@ -129,11 +129,8 @@ func (st *Stored) openBig(raw bool) (*Content, error) {
 			return nil, err
 		}
 	}
-	f, err := r.fs.OpenShared(bigName(r.dir, string(st.id))) // not to be used again before it is closed
+	f, err := r.openContent(st.id)
 	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) { // finished meanwhile, or damage: Locate knows
-			err = fmt.Errorf("%w: %w", ErrStale, err)
-		}
 		return nil, fmt.Errorf("message %s: content: %w", st.id, err)
 	}
 	sums := make([]byte, 4*((st.m.bigLen+bigChunk-1)/bigChunk))

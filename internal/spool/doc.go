@@ -61,6 +61,9 @@
 //     When it is the last segment, nothing may be left that knows of its last batches. A
 //     content file's message goes to corrupt. IDENTITY is restored from the segments, or
 //     they from it; without both the start is refused.
+//   - The file system of Options.ContentDir is not there, or is another spool's: A start is
+//     refused, nothing changed, as long as messages have content there. When it fails or is full while
+//     the spool is open, large messages are refused, and those that are queued wait.
 //   - The whole disk: Nothing. The spool has no second copy: mirror the disk (RAID 1),
 //     or the file system.
 //   - A disk that says that it has written and has not: Nothing that was acknowledged
@@ -79,6 +82,7 @@
 //	seg/00000017.seg   segments of the log; the number is the file's, and never used twice
 //	big/ID             content of a message larger than the inline limit
 //	big/ID.spent       one that is not needed any more, to be written anew
+//	CONTENT            where these are instead of in big/: see Place
 //	damaged/           copies of damaged segments, and reports, for people; see Damage
 //
 // A segment file is filled with zeros once, and then used again and again, so
@@ -106,6 +110,38 @@
 // started on, and neither is one with headers that disagree: a new identity would
 // make all of the mail free space. "posthaste spool salvage" works all the
 // same.
+//
+// # Place
+//
+// Content files may be in a directory of another file system (Options.ContentDir), which
+// then has a copy of IDENTITY. CONTENT says where, so that tools know and a start notices a change.
+// The record is in it twice, at 0 and at 4096, written one after the other:
+//
+//	 0    magic "PHPLACE1"
+//	 8    version u16 (1)
+//	10    length of the path u16
+//	16    path
+//	4092  checksum of 0..4091
+//
+// A start that is told a place replays the log and, before it writes anything, is refused with
+// ErrContent when
+//
+//   - the IDENTITY there is another spool's;
+//   - the place is another one than before, and some content file that a message has is not there;
+//   - the place is the same as before, and it is gone, or has no IDENTITY: nothing is
+//     mounted there, or something else. When all content files are there it is written again;
+//   - it is new, and something else is in it.
+//
+// It is made only if it was never used. First its IDENTITY is durable and then CONTENT. A Reader takes content for
+// gone or damaged only where it has seen the IDENTITY. What is not named like a content file is
+// left alone.
+//
+// The place has room of its own: Budget and what dispositions need are the log's, MinFree is held
+// on either file system for what goes there. It has failures of its own, too: when names in it
+// cannot be made durable, large messages that have begun to come in are refused, and 10 seconds later others are
+// taken if it works again. Links and renames stay within it. A crash is one of both file
+// systems; a content file and its name are durable before the record that has them is
+// written, whatever becomes of the log in between.
 //
 // # Segment
 //
@@ -211,7 +247,7 @@
 // from there on. It moves when all states before it have been recorded again:
 // retries do that by themselves, and a checkpoint does the rest. Recovery
 //
-//  1. locks, and syncs the directories: a dead process may not have;
+//  1. locks, and syncs the directories, that of content elsewhere in 5: a dead process may not have;
 //  2. reads IDENTITY and the segments' headers; the recovery point is the highest in
 //     them;
 //  3. replays the segments from there on, each to its end or its CLOSE, in the order of batch numbers, while
@@ -219,7 +255,7 @@
 //     dropping what a later CKPT proves to be over;
 //  4. takes batches over the highest promise as the tail: complete ones count,
 //     since they may have been acknowledged, torn ones do not;
-//  5. opens a new segment, in a file that is free whether or not the tail
+//  5. sees whether the place for content files is the right one, and opens a new segment, in a file that is free whether or not the tail
 //     survives, and writes one batch: BOOT and all that the tail said, with the
 //     states of all mail when that is little, which makes it a checkpoint;
 //  6. and only when that is durable believes the tail, frees segments, and
@@ -302,13 +338,13 @@
 //     What btrfs has written by then and not flushed is in the copy, which a
 //     disk with a cache may lose.
 //
-// Others are not tested. One without unnamed files (O_TMPFILE) gets names that
-// begin with ".tmp-", which a start removes.
+// Others are not tested. One without unnamed files (O_TMPFILE), and a process inside chroot, which has no
+// /proc to name one by, get names that begin with ".tmp-", which a start removes.
 //
 // # Parameters
 //
-// spool_inline_limit, spool_segment_size, spool_size_limit, spool_commit_delay
-// and queue_minfree, through [Options].
+// spool_content_directory, spool_inline_limit, spool_segment_size, spool_size_limit,
+// spool_commit_delay and queue_minfree, through [Options].
 //
 // # Diagnostics
 //
@@ -319,7 +355,7 @@
 //
 // # Security
 //
-// Files are made with mode 0600. Content comes from anybody and is given a
+// Files are made with mode 0600, ContentDir with 0700. Content comes from anybody and is given a
 // length, a checksum, and no say in what counts as a record. What is read back
 // is bounded by the size of its segment.
 //

@@ -58,8 +58,9 @@ type engine struct {
 
 	disk *diskWatch // nil in an engine that only reads
 
-	bigBufs sync.Pool  // of *[]byte, one chunk of a content file
-	bigSync sharedSync // of the directory of content files
+	bigBufs sync.Pool    // of *[]byte, one chunk of a content file
+	content contentPlace // of content files
+	bigSync sharedSync   // of the directory of content files
 	spent   spentFiles
 
 	// mu is held by the writer while it changes what others read, and by
@@ -82,6 +83,7 @@ type engine struct {
 	broken   error
 	diskLow  bool      // the file system has less than MinFree, or a file could not be made
 	diskErr  string    // the last reason told
+	out      outage    // of the place for content files
 	aheadAt  time.Time // when makeAhead is to be tried again; zero: it has not failed
 	nextFile uint32
 	byQueue  [numQueues]int

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"path"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -31,8 +30,10 @@ type File struct {
 	size int64
 	sums []byte // checksums of the chunks before buf
 	name string // once linked, and that of the spent file that it is before
-	kept bool   // a batch has it
-	err  error
+	// outages is how many the place for content files had had when this was begun.
+	outages int
+	kept    bool // a batch has it
+	err     error
 
 	pooled *[]byte // what buf lies in
 }
@@ -44,9 +45,13 @@ func (e *engine) newFile() (*File, error) {
 	if err != nil {
 		return nil, err
 	}
+	outages, err := e.contentUp()
+	if err != nil {
+		return nil, err
+	}
 	f, name := e.reuse()
 	if f == nil {
-		if f, err = e.fs.CreateTemp(path.Join(e.dir, bigDir)); err != nil {
+		if f, err = e.content.fs.CreateTemp(e.content.dir); err != nil {
 			return nil, e.fileError(err)
 		}
 	}
@@ -55,7 +60,7 @@ func (e *engine) newFile() (*File, error) {
 		buf = new([]byte)
 		*buf = make([]byte, 0, bigChunk)
 	}
-	return &File{e: e, f: f, name: name, pooled: buf, buf: (*buf)[:0]}, nil
+	return &File{e: e, f: f, name: name, outages: outages, pooled: buf, buf: (*buf)[:0]}, nil
 }
 
 // close closes the file, and gives its memory back.
@@ -126,13 +131,17 @@ func (f *File) writeAt(p []byte) error {
 // roomForBig counts n more bytes of content files, if there is room.
 func (e *engine) roomForBig(n, off int64) error {
 	if e.lim.minFree > 0 && off%(16*bigChunk) == 0 {
-		if err := e.fullDisk(); err != nil {
+		full := e.fullDisk
+		if e.content.away {
+			full = e.fullContent // the log's is looked at for the record
+		}
+		if err := full(); err != nil {
 			return err
 		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.lim.segments > 0 {
+	if e.lim.segments > 0 && !e.content.away {
 		room := (e.lim.segments - e.lim.reserve) * (e.lim.segSize - headRoom)
 		if e.liveSum+e.bigSum+n > room/10*7 {
 			return fmt.Errorf("%w: %d bytes of mail are queued, %d bytes of disk may be used", ErrFull, e.liveSum+e.bigSum, e.lim.budget)
@@ -170,14 +179,14 @@ func (f *File) finish(id string) (crc uint32, err error) {
 	if err := f.f.Datasync(); err != nil {
 		return 0, e.fileError(err)
 	}
-	if err := f.rename(bigName(e.dir, id)); err != nil {
+	if err := f.rename(e.content.name(id)); err != nil {
 		return 0, e.fileError(err)
 	}
 	if e.planted(plantNoDirSyncBig) {
 		return checksum(f.sums), nil
 	}
-	if err := e.bigSync.sync(func() error { return e.fs.SyncDir(path.Join(e.dir, bigDir)) }); err != nil {
-		return 0, e.fail("sync of content directory", err)
+	if err := e.syncNames(f); err != nil {
+		return 0, err
 	}
 	return checksum(f.sums), nil
 }
@@ -199,13 +208,13 @@ func (f *File) shorten() error {
 // a power cut removes such a file. A spent file had a name all along.
 func (f *File) rename(name string) error {
 	if f.name != "" {
-		if err := f.e.fs.Rename(f.name, name); err != nil {
+		if err := f.e.content.fs.Rename(f.name, name); err != nil {
 			return err
 		}
 		f.name = name
 		return nil
 	}
-	if err := f.e.fs.Link(f.f, name); err != nil {
+	if err := f.e.content.fs.Link(f.f, name); err != nil {
 		return err
 	}
 	f.name = name
@@ -238,6 +247,14 @@ func (s *sharedSync) sync(do func() error) error {
 	return s.err
 }
 
+// reset has a later sync be tried although one has failed: who waits for one by then is
+// not concerned by that.
+func (s *sharedSync) reset() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = nil
+}
+
 // Abort gives the file up. It does nothing once a batch has been committed
 // with it.
 func (f *File) Abort() {
@@ -250,7 +267,7 @@ func (f *File) Abort() {
 	broken := e.broken
 	e.mu.Unlock()
 	if f.name != "" && broken == nil {
-		if err := e.fs.Remove(f.name); err != nil {
+		if err := e.content.fs.Remove(f.name); err != nil {
 			e.warn("spool: content of a refused message: %v", err)
 		}
 	}

@@ -249,7 +249,7 @@ func (w *world) rotContent() (refused int) {
 		if !m.big {
 			continue
 		}
-		name := bigName("q", string(m.id))
+		name := bigFile("q", string(m.id))
 		mem := w.mem.Clone()
 		mem.Restart()
 		at, kind := w.r.IntN(len(m.body)+4), w.r.IntN(vfs.NumDamages)

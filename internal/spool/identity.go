@@ -112,7 +112,7 @@ func (r *recovery) settleIdentity() error {
 	if e.readOnly {
 		return nil
 	}
-	if err := r.writeIdentity(name); err != nil {
+	if err := r.writeIdentity(e.fs, e.dir, r.hadIdentity); err != nil {
 		return fmt.Errorf("spool: %s: %w", name, err)
 	}
 	return nil
@@ -122,19 +122,19 @@ func (r *recovery) settleIdentity() error {
 const howToSalvage = `If there is a copy of the missing file, put it back. ` +
 	`Else get the mail out with "posthaste spool salvage TARGET", move the spool directory away, start, and "posthaste spool import TARGET"`
 
-// writeIdentity writes IDENTITY, or the records in it that are not sound. One that
-// is sound is not touched. A file that a crash leaves half written is no loss: the
+// writeIdentity writes IDENTITY in dir, or the records in it that are not sound. One that
+// is sound is not touched. had says that there is such a file. A file that a crash leaves half written is no loss: the
 // segments say the same, or there is nothing yet that it would be needed for.
-func (r *recovery) writeIdentity(name string) error {
-	e := r.e
+func (r *recovery) writeIdentity(fsys vfs.FS, dir string, had bool) error {
+	e, name := r.e, path.Join(dir, identityFile)
 	id := identity{uuid: e.uuid, created: e.now().UnixMicro(), segSize: e.lim.segSize}
 	b := id.put()
 	var f vfs.File
 	var err error
-	if r.hadIdentity {
-		f, err = e.fs.OpenWrite(name)
+	if had {
+		f, err = fsys.OpenWrite(name)
 	} else {
-		f, err = e.fs.Create(name)
+		f, err = fsys.Create(name)
 	}
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (r *recovery) writeIdentity(name string) error {
 	for at := int64(0); at < identityLen && err == nil; at += blockSize {
 		var old identity
 		was := make([]byte, identityBytes)
-		if r.hadIdentity {
+		if had {
 			readAround(f, was, at)
 		}
 		if n, _ := old.read(was); n == 0 {
@@ -155,7 +155,7 @@ func (r *recovery) writeIdentity(name string) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	return e.fs.SyncDir(e.dir)
+	return fsys.SyncDir(dir)
 }
 
 // holdsData says what there is that may be mail, in a spool of unknown

@@ -27,6 +27,9 @@ type Reader struct {
 	key   uint32 // of the spool; see spoolKey
 	keyed bool
 
+	placeMu sync.Mutex
+	content readerPlace
+
 	mu    sync.Mutex
 	files map[uint32]*readFile
 	sweep *time.Timer // set while there are files
@@ -52,7 +55,8 @@ const (
 )
 
 // NewReader returns a reader of the spool in dir. fs nil means the operating
-// system's, with the rights of dir's owner: vfs.OfOwner.
+// system's, with the rights of dir's owner: vfs.OfOwner. Where the content of large messages
+// is, the spool says, or UseContent.
 func NewReader(fs vfs.FS, dir string) *Reader {
 	if fs == nil {
 		fs = vfs.OfOwner(dir)
@@ -127,7 +131,7 @@ func (r *Reader) drop(file uint32, rf *readFile) {
 }
 
 // spoolKey gets the spool's key: from IDENTITY, once, or else from the header of a
-// segment, f or any other. A segment without a header may hold sound mail all the
+// segment, f, if it is not nil, or any other. A segment without a header may hold sound mail all the
 // same.
 func (r *Reader) spoolKey(f vfs.File) (uint32, error) {
 	r.keyMu.Lock()
@@ -135,7 +139,7 @@ func (r *Reader) spoolKey(f vfs.File) (uint32, error) {
 	if r.keyed {
 		return r.key, nil
 	}
-	id, _, copies, err := readIdentity(r.fs, r.dir, func(f vfs.File, _ string) vfs.File { return f })
+	id, _, copies, err := readIdentity(r.fs, r.dir, asItIs)
 	if copies > 0 {
 		r.key, r.keyed = keyOf(id.uuid), true
 		return r.key, nil
@@ -144,9 +148,11 @@ func (r *Reader) spoolKey(f vfs.File) (uint32, error) {
 	if errors.As(err, &newer) {
 		return 0, err
 	}
-	key, ok, err := headerKey(f)
-	if ok || err != nil {
-		return key, err
+	if f != nil {
+		key, ok, err := headerKey(f)
+		if ok || err != nil {
+			return key, err
+		}
 	}
 	names, lerr := r.fs.List(path.Join(r.dir, segDir))
 	for _, name := range names {
@@ -207,6 +213,9 @@ func (r *Reader) Close() error {
 	if r.sweep != nil {
 		r.sweep.Stop()
 		r.sweep = nil
+	}
+	if c, ok := r.content.fs.(io.Closer); ok && r.content.told {
+		return c.Close()
 	}
 	return nil
 }

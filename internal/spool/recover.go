@@ -89,8 +89,11 @@ func (e *engine) open() (RecoveryReport, error) {
 // may be there that the last process made and did not live to sync.
 func (r *recovery) prepareDirs() error {
 	e := r.e
-	for _, d := range []string{segDir, bigDir} {
-		dir := path.Join(e.dir, d)
+	dirs := []string{path.Join(e.dir, segDir)}
+	if !e.content.away { // that is settled when it is known what should be in it
+		dirs = append(dirs, e.content.dir)
+	}
+	for _, dir := range dirs {
 		if err := e.fs.MkdirAll(dir); err != nil {
 			return fmt.Errorf("spool: %w; the spool's directory must belong to the mail system's user", err)
 		}
@@ -636,7 +639,7 @@ func (r *recovery) applyDone(rc *rec) {
 // of the log, which may have said whose they are.
 func (r *recovery) sweep() error {
 	e := r.e
-	names, err := e.fs.List(path.Join(e.dir, bigDir))
+	names, err := e.content.fs.List(e.content.dir)
 	if err != nil {
 		return fmt.Errorf("spool: %w", err)
 	}
@@ -654,13 +657,19 @@ func (r *recovery) sweep() error {
 			delete(have, name)
 			continue
 		}
+		if !isContent(name) {
+			if foreign([]string{name}) != "" {
+				e.warn("spool: %s: not a content file: left alone", e.content.name(name))
+			}
+			continue
+		}
 		if keep && !strings.HasSuffix(name, spentSuffix) {
 			r.find(name, true, fmt.Sprintf("its content is in %s, and no message is known to have it: either it had left the queue, or its record is lost. It is kept while there is something in %s",
-				path.Join(e.dir, bigDir), path.Join(e.dir, damagedDir)))
+				e.content.dir, path.Join(e.dir, damagedDir)))
 			continue
 		}
 		r.rep.Orphans++
-		if err := e.fs.Remove(path.Join(e.dir, bigDir, name)); err != nil {
+		if err := e.content.fs.Remove(e.content.name(name)); err != nil {
 			return fmt.Errorf("spool: %w", err)
 		}
 	}

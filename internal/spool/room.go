@@ -15,7 +15,7 @@ func (e *engine) full(settles bool) error {
 			return err
 		}
 	}
-	if err := e.fullBooks(settles); err != nil && (!e.dropSpent() || e.fullBooks(settles) != nil) {
+	if err := e.fullBooks(settles); err != nil && (!e.giveUpSpent() || e.fullBooks(settles) != nil) {
 		return err
 	}
 	// What the books say may be created is worth nothing on a full disk: keep
@@ -176,7 +176,7 @@ func (e *engine) makeRoom(mail bool) error {
 	if e.ready(want) {
 		return nil
 	}
-	if e.mayCreate() || e.dropSpent() && e.mayCreate() {
+	if e.mayCreate() || e.giveUpSpent() && e.mayCreate() {
 		if err := e.provide(want); err == nil || errors.Is(err, ErrBroken) {
 			return err
 		}
@@ -199,7 +199,7 @@ func (e *engine) fullBooks(settles bool) error {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	if l.segments > 0 {
-		if live := e.liveSum + e.bigSum; live > l.mailFits()/100*share {
+		if live := e.liveSum + e.bigHere(); live > l.mailFits()/100*share {
 			return fmt.Errorf("%w: %d bytes of mail are queued, %d bytes of disk may be used", ErrFull, live, l.budget)
 		}
 		if e.metaSum > l.statesFit(fill) {
@@ -255,5 +255,19 @@ func (e *engine) mayAdd() bool {
 	return e.lim.segments == 0 || e.segFiles() < e.lim.segments-e.bigFiles()/e.lim.segSize
 }
 
-// bigFiles is what content files take, spent ones included. The caller holds mu.
-func (e *engine) bigFiles() int64 { return e.bigSum + e.spent.sum() }
+// bigFiles is what content files take of the log's room, spent ones included. The caller
+// holds mu.
+func (e *engine) bigFiles() int64 {
+	if e.content.away {
+		return 0
+	}
+	return e.bigSum + e.spent.sum()
+}
+
+// bigHere is the same without spent ones. The caller holds mu.
+func (e *engine) bigHere() int64 {
+	if e.content.away {
+		return 0
+	}
+	return e.bigSum
+}

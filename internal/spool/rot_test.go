@@ -266,7 +266,7 @@ func TestContentFiles(t *testing.T) {
 		return rep
 	}
 	lost, kept, spoiled := add(), add(), add()
-	if err := mem.Remove(bigName("q", string(lost))); err != nil {
+	if err := mem.Remove(bigFile("q", string(lost))); err != nil {
 		t.Fatal(err)
 	}
 	if rep := reopen(); rep.Alarms != 1 || rep.Orphans != 0 {
@@ -284,7 +284,7 @@ func TestContentFiles(t *testing.T) {
 	// A file that nobody knows.
 	stray := string(mail.MakeQueueID(time.Unix(1800000000, 0), 7))
 	plant := func() {
-		f, err := mem.Create(bigName("q", stray))
+		f, err := mem.Create(bigFile("q", stray))
 		if err != nil {
 			t.Fatal(err)
 		}

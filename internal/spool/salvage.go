@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"path"
 	"slices"
 	"strings"
 
@@ -59,18 +58,18 @@ func Salvage(fsys vfs.FS, dir string, lost func(string), yield func(rd *Reader, 
 // orphans gives the content files that no message has, without their checksums.
 func (r *recovery) orphans(yield func(name string, content io.Reader)) error {
 	e := r.e
-	names, err := e.fs.List(path.Join(e.dir, bigDir))
+	names, err := e.content.fs.List(e.content.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	for _, name := range names {
-		if strings.HasSuffix(name, spentSuffix) {
+		if strings.HasSuffix(name, spentSuffix) || !isContent(name) {
 			continue
 		}
 		if _, there := e.locate(mail.QueueID(name)); there {
 			continue
 		}
-		f, err := e.fs.Open(bigName(e.dir, name))
+		f, err := e.content.fs.Open(e.content.name(name))
 		if err != nil {
 			e.warn("spool: content of message %s: %v", name, err)
 			continue

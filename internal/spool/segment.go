@@ -207,5 +207,3 @@ func segNumber(name string) (uint32, bool) {
 	n, err := strconv.ParseUint(digits, 10, 32)
 	return uint32(n), err == nil && fmt.Sprintf("%08d.seg", n) == name
 }
-
-func bigName(dir string, id string) string { return path.Join(dir, bigDir, id) }

@@ -79,9 +79,9 @@ func (s *spentFiles) sum() int64 {
 // spend ends the use of the content file of a message that is gone, durably: it
 // is kept, or else removed. Only one goroutine calls it.
 func (e *engine) spend(g goneFile) {
-	name := bigName(e.dir, g.id)
+	name := e.content.name(g.id)
 	if e.spent.room(g.size) {
-		err := e.fs.Rename(name, name+spentSuffix)
+		err := e.content.fs.Rename(name, name+spentSuffix)
 		if err == nil {
 			e.spent.add(spentFile{name + spentSuffix, g.size})
 			return
@@ -89,7 +89,7 @@ func (e *engine) spend(g goneFile) {
 		e.warn("spool: files of large messages are not used again: %v", err)
 		e.spent.stop()
 	}
-	if err := e.fs.Remove(name); err != nil {
+	if err := e.content.fs.Remove(name); err != nil {
 		e.warn("spool: content of a delivered message: %v", err) // swept at the next start
 	}
 }
@@ -101,7 +101,7 @@ func (e *engine) reuse() (f vfs.File, name string) {
 		if !ok {
 			return nil, ""
 		}
-		f, err := e.fs.OpenIdle(name)
+		f, err := e.content.fs.OpenIdle(name)
 		if err == nil {
 			return f, name
 		}
@@ -125,16 +125,19 @@ func (e *engine) dropSpent() bool {
 }
 
 func (e *engine) removeSpent(name string) {
-	if err := e.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := e.content.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		e.warn("spool: a spent content file: %v", err)
 	}
 }
 
-// freeBytes is the file system's free space in dir; if that is less than need,
+// giveUpSpent is dropSpent for the room of the log, where spent files take some of that.
+func (e *engine) giveUpSpent() bool { return !e.content.away && e.dropSpent() }
+
+// freeBytes is the free space of the log's file system, in dir; if that is less than need,
 // the spent files are given up first.
 func (e *engine) freeBytes(dir string, need int64) (int64, error) {
 	n, err := e.fs.Free(dir)
-	if err == nil && n < need && e.dropSpent() {
+	if err == nil && n < need && e.giveUpSpent() {
 		return e.fs.Free(dir)
 	}
 	return n, err

@@ -128,7 +128,7 @@ func TestSpentFiles(t *testing.T) {
 	x := newSpentTest(t, vfs.OS{}, dir, Options{SegmentSize: 1 << 20})
 	file := func(id mail.QueueID) os.FileInfo {
 		t.Helper()
-		st, err := os.Stat(bigName(dir, string(id)))
+		st, err := os.Stat(bigFile(dir, string(id)))
 		if err != nil {
 			t.Fatal(err)
 		}

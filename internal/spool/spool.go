@@ -52,10 +52,16 @@ type Options struct {
 	FS  vfs.FS // nil: vfs.OfOwner(Dir)
 	Dir string // made if it is missing
 
+	// ContentDir is where the content of large messages is kept, if not in big/ of Dir: on
+	// another file system, as a rule. It is made by the first start that names it.
+	// To name another one takes that the files are moved there first. See ErrContent.
+	ContentDir string
+	ContentFS  vfs.FS // that ContentDir is in; nil: FS
+
 	SegmentSize int64 // bytes; 0: 64 MiB, less with a small Budget. A multiple of 4096, 16 KiB to 1 GiB. May change between starts.
 	InlineLimit int64 // content up to this goes into the log; 0: 128 KiB. An eighth of a segment at most
-	Budget      int64 // disk bytes for segments and big files, ten segments at least; 0: no bound but MinFree
-	MinFree     int64 // bytes to leave free on the file system (queue_minfree)
+	Budget      int64 // disk bytes for segments and big files, but those in ContentDir; ten segments at least; 0: no bound but MinFree
+	MinFree     int64 // bytes to leave free on the file system (queue_minfree), and on that of ContentDir
 
 	// PostDelay bounds how long what is posted waits for a Commit to go
 	// with; 0: 50 ms. A crash forgets that much of what was posted.
@@ -147,6 +153,10 @@ func openEngine(o *Options, plant fault, random func([]byte)) (*engine, Recovery
 	}
 	if e.fs == nil {
 		e.fs = vfs.OfOwner(e.dir)
+	}
+	e.content = awayPlace(e.fs, e.dir, o.ContentFS, o.ContentDir)
+	if len(o.ContentDir) > maxContentPath {
+		return nil, RecoveryReport{}, fmt.Errorf("spool: %w: its name has %d octets, %d are possible", ErrContent, len(o.ContentDir), maxContentPath)
 	}
 	if e.warn == nil {
 		e.warn = func(string, ...any) {}
@@ -391,7 +401,7 @@ func (e *engine) snapshot() Stats {
 	for _, s := range e.fresh {
 		st.DiskBytes += s.size
 	}
-	st.DiskBytes += e.bigFiles()
+	st.DiskBytes += e.bigSum + e.spent.sum()
 	return st
 }
 

@@ -67,10 +67,18 @@ func view(fs vfs.FS, dir string, anyhow bool, warn func(string, ...any)) (*engin
 	if err != nil {
 		return nil, nil, err
 	}
-	e := &engine{fs: readOnly{fs}, dir: dir, lim: lim, warn: warn, random: func([]byte) {}, now: time.Now, readOnly: true,
+	e := &engine{fs: readOnly{fs}, dir: dir, lim: lim, warn: warn, random: func([]byte) {}, now: time.Now, sleep: time.Sleep, readOnly: true,
 		idx: newIndex(), segs: map[uint32]*segment{}}
 	r := newRecovery(e)
 	r.anyhow = anyhow
+	where, err := ContentDir(e.fs, dir)
+	if errors.Is(err, ErrUnread) {
+		err = nil // checkPlace says so
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("spool: %w", err)
+	}
+	e.content = awayPlace(e.fs, dir, nil, where)
 	if err := r.view(); err != nil {
 		return nil, nil, errors.Join(err, e.closeFiles())
 	}
@@ -96,7 +104,7 @@ func (r *recovery) view() error {
 		return err
 	}
 	r.setLost()
-	return nil
+	return r.checkPlace()
 }
 
 // Check reads the whole of a spool, content included, verifies every
@@ -210,7 +218,7 @@ func Dump(fs vfs.FS, dir string, w io.Writer) error {
 	}
 	out := bufio.NewWriter(w)
 	e := &engine{fs: readOnly{fs}, dir: dir, warn: func(format string, args ...any) { fmt.Fprintf(out, "# "+format+"\n", args...) },
-		idx: newIndex(), segs: map[uint32]*segment{}, random: func([]byte) {}, readOnly: true}
+		idx: newIndex(), segs: map[uint32]*segment{}, random: func([]byte) {}, sleep: time.Sleep, readOnly: true}
 	r := newRecovery(e)
 	if err := r.findSegments(); err != nil {
 		return errors.Join(err, e.closeFiles())
