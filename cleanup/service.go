@@ -7,9 +7,11 @@ import (
 	"io/fs"
 	"time"
 
+	"posthaste/internal/config"
 	"posthaste/internal/ipc"
 	"posthaste/internal/metrics"
 	"posthaste/internal/notice"
+	"posthaste/internal/queueread"
 	"posthaste/internal/resolver"
 	"posthaste/internal/rewriteclient"
 	"posthaste/internal/service"
@@ -23,7 +25,15 @@ const drainTime = 30 * time.Second
 
 // Spec declares the service.
 func Spec() service.Spec {
-	return service.Spec{Process: "cleanup", Exclusive: true, Prepares: true, Lingers: true, Rank: service.Store, Confines: true, Tries: true, Sandbox: service.Plain, Run: run}
+	return service.Spec{Process: "cleanup", Exclusive: true, Prepares: true, Lingers: true, Rank: service.Store, Confines: true, Tries: true, Sandbox: writes, Run: run}
+}
+
+// writes are the directories that the service writes to besides the queue's.
+func writes(cfg *config.Config) (list []string, ok bool) {
+	if dir := cfg.String("spool_content_directory"); dir != "" {
+		list = append(list, dir)
+	}
+	return list, true
 }
 
 func run(ctx context.Context, env *service.Env) error {
@@ -53,6 +63,10 @@ func run(ctx context.Context, env *service.Env) error {
 	if err != nil {
 		return err
 	}
+	content, err := queueread.OpenContent(cfg) // before its path is out of reach
+	if err != nil {
+		return err
+	}
 	if err := env.Confine(); err != nil {
 		return err
 	}
@@ -62,12 +76,16 @@ func run(ctx context.Context, env *service.Env) error {
 	}
 	options := spool.Options{
 		Dir:         spool.Subdir,
+		ContentDir:  cfg.String("spool_content_directory"),
 		SegmentSize: cfg.Bytes("spool_segment_size"),
 		InlineLimit: cfg.Bytes("spool_inline_limit"),
 		Budget:      cfg.Bytes("spool_size_limit"),
 		MinFree:     cfg.Bytes("queue_minfree"),
 		PostDelay:   cfg.Duration("spool_commit_delay"),
 		Warn:        log.Warning,
+	}
+	if content != nil {
+		options.ContentFS = content // stays open as long as the process lives
 	}
 	verify := ipc.NewClient(env.Private(cfg.String("address_verify_service_name")), nil)
 	defer verify.Close()

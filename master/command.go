@@ -286,7 +286,7 @@ func (c *control) room() error {
 	if _, err := prepareDirectories(c.config); err != nil {
 		return err
 	}
-	return advice.Room(c.config)
+	return errors.Join(advice.Room(c.config), advice.Place(c.config))
 }
 
 // syslogSocket is where the system's log service listens.
@@ -499,6 +499,9 @@ func (c *control) check() int {
 	}
 	for _, text := range c.unwritable() {
 		status = c.fatal("%s", text)
+	}
+	if err := advice.Place(c.config); err != nil {
+		status = c.fatal("%v", err)
 	}
 	c.checkLog()
 	if settings != nil {

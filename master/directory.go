@@ -15,6 +15,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/service"
+	"posthaste/internal/spool"
 )
 
 // A directory is one that the mail system needs.
@@ -24,6 +25,8 @@ type directory struct {
 	uid, gid int // -1: not ours to say
 	// deep says that all that is in it belongs to uid, too.
 	deep bool
+	// used says that it has been there, and is not to be made when it is missing.
+	used bool
 }
 
 // directories returns what must be there, or why the accounts to which it must
@@ -40,7 +43,7 @@ func directories(cfg *config.Config) ([]directory, error) {
 		root = 0
 	}
 	queue := cfg.String("queue_directory")
-	return []directory{
+	list := []directory{
 		{path: queue, mode: 0o755, uid: root, gid: -1},
 		{path: pidDirectory(cfg), mode: 0o755, uid: root, gid: -1},
 		{path: filepath.Join(queue, "private"), mode: 0o700, uid: uid, gid: -1},
@@ -49,7 +52,12 @@ func directories(cfg *config.Config) ([]directory, error) {
 		{path: filepath.Join(queue, "spool"), mode: 0o700, uid: uid, gid: -1, deep: true},
 		{path: filepath.Join(queue, "tmp"), mode: 0o700, uid: uid, gid: -1}, // is /tmp inside chroot
 		{path: cfg.String("data_directory"), mode: 0o700, uid: uid, gid: -1, deep: true},
-	}, nil
+	}
+	if content := cfg.String("spool_content_directory"); content != "" {
+		was, err := spool.ContentDir(nil, filepath.Join(queue, spool.Subdir))
+		list = append(list, directory{path: content, mode: 0o700, uid: uid, gid: -1, deep: true, used: err != nil || was == filepath.Clean(content)})
+	}
+	return list, nil
 }
 
 // accounts are the user and the group of the mail system. It must not do its
@@ -116,7 +124,7 @@ func eachDirectory(cfg *config.Config, f func(directory) error) (problems []stri
 
 // make makes the directory when it is missing.
 func (d directory) make() error {
-	if _, err := os.Lstat(d.path); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(d.path); !errors.Is(err, fs.ErrNotExist) || d.used {
 		return nil // check says what is wrong with it
 	}
 	if err := os.MkdirAll(filepath.Dir(d.path), 0o755); err != nil {
@@ -149,7 +157,7 @@ func (d directory) mend() error {
 
 // strangers calls f for each file in a deep directory that belongs to somebody
 // else: after a copy or an unlucky chown the services cannot open what is theirs.
-// Links are passed over, and files that have another name elsewhere.
+// Links are passed over, and files that have another name elsewhere, and lost+found.
 func (d directory) strangers(f func(in *os.Root, name string) error) error {
 	if !d.deep || d.uid < 0 {
 		return nil
@@ -159,9 +167,12 @@ func (d directory) strangers(f func(in *os.Root, name string) error) error {
 		return err
 	}
 	defer in.Close()
-	return fs.WalkDir(in.FS(), ".", func(name string, _ fs.DirEntry, err error) error {
+	return fs.WalkDir(in.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return ignoreGone(err)
+		}
+		if name == "lost+found" && entry.IsDir() {
+			return fs.SkipDir // the file system's own, where one is mounted
 		}
 		info, err := in.Lstat(name)
 		if err != nil {
@@ -251,6 +262,9 @@ const remedy = "\"posthaste set-permissions\" mends it"
 // check says what is wrong with the directory, and how to mend it.
 func (d directory) check() error {
 	info, err := os.Lstat(d.path)
+	if err != nil && d.used {
+		return fmt.Errorf("%w: its file system may not be mounted", err)
+	}
 	if err != nil {
 		return err
 	}

@@ -51,6 +51,9 @@ func (m *master) tryReload() error {
 	if s.queue != m.settings.queue {
 		return fmt.Errorf("queue_directory has changed from %s to %s: stop and start the mail system", m.settings.queue, s.queue)
 	}
+	if was, now := m.settings.config.String("spool_content_directory"), s.config.String("spool_content_directory"); was != now {
+		return fmt.Errorf("spool_content_directory has changed from %q to %q: stop the mail system, move the files in the one to the other, and start it", was, now)
+	}
 	s.keepFaulty(m.settings)
 	problems, err := prepareDirectories(s.config)
 	if err != nil {

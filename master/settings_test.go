@@ -276,12 +276,15 @@ func TestOpenUnix(t *testing.T) {
 func TestDirectories(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	cfg, err := config.LoadString("queue_directory = " + dir + "/a/b/queue\ndata_directory = " + dir + "/data\nmail_owner = " + testOwner(t) + "\nsetgid_group = nogroup\n")
+	cfg, err := config.LoadString("queue_directory = " + dir + "/a/b/queue\ndata_directory = " + dir + "/data\nspool_content_directory = " + dir + "/content\nmail_owner = " + testOwner(t) + "\nsetgid_group = nogroup\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got, err := prepareDirectories(cfg); err != nil || len(got) != 0 {
 		t.Fatalf("problems: %q, %v", got, err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, "content")); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("spool_content_directory: %v, %v", info, err)
 	}
 	for name, mode := range map[string]os.FileMode{"": 0o755, "pid": 0o755, "private": 0o700, "public": 0o710, "maildrop": 0o730, "spool": 0o700} {
 		if info, err := os.Stat(filepath.Join(dir, "a/b/queue", name)); err != nil || info.Mode().Perm() != mode {
@@ -313,8 +316,10 @@ func TestOwners(t *testing.T) {
 	s.mustCommand("check")
 	s.mustCommand("set-permissions")
 	segment, other := s.path("queue/spool/seg/0"), s.path("other")
+	lost := s.path("queue/spool/lost+found/0") // the file system's own
 	os.Mkdir(filepath.Dir(segment), 0o700)
-	for _, name := range []string{segment, other} {
+	os.Mkdir(filepath.Dir(lost), 0o700)
+	for _, name := range []string{segment, other, lost} {
 		if err := os.WriteFile(name, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -330,7 +335,7 @@ func TestOwners(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]int{segment: owner.UID, filepath.Dir(segment): owner.UID, other: 0} {
+	for name, want := range map[string]int{segment: owner.UID, filepath.Dir(segment): owner.UID, other: 0, lost: 0, filepath.Dir(lost): 0} {
 		info, err := os.Stat(name)
 		if err != nil {
 			t.Fatal(err)

@@ -16,7 +16,6 @@ import (
 	"posthaste/internal/queueread"
 	"posthaste/internal/rewriteclient"
 	"posthaste/internal/service"
-	"posthaste/internal/spool"
 	"posthaste/internal/statedir"
 	"posthaste/internal/submit"
 )
@@ -56,6 +55,11 @@ func run(ctx context.Context, env *service.Env) error {
 	if overrides != nil {
 		defer overrides.Close()
 	}
+	reader, err := queueread.NewReader(cfg)
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
 	if err := env.Confine(); err != nil {
 		return err
 	}
@@ -63,8 +67,6 @@ func run(ctx context.Context, env *service.Env) error {
 	if ctx.Err() != nil {
 		return nil // it has never been our turn
 	}
-	reader := spool.NewReader(nil, spool.Subdir)
-	defer reader.Close()
 	resolver := rewriteclient.New(env.Private(cfg.String("rewrite_service_name")))
 	defer resolver.Close()
 	cleanup := ipc.NewClient(env.Public(cfg.String("cleanup_service_name")), nil)

@@ -131,7 +131,7 @@ func (s *session) sizeRefused() *smtpwire.Reply {
 	switch {
 	case s.set.messageLimit > 0 && s.m.Size > s.set.messageLimit:
 		r = s.judged(smtpwire.R(552, dsn.S(5, 3, 4), "Message size exceeds fixed limit"))
-	case !s.roomFor():
+	case !s.roomFor(), !s.roomForLarge():
 		r = smtpwire.R(452, dsn.S(4, 3, 1), "Insufficient system storage")
 	case s.srv.filter == nil && s.srv.submit.Silent(): // a client need not send all of a message to hear that
 		r = smtpwire.R(451, dsn.S(4, 3, 0), "Error: queue file write error")
@@ -151,10 +151,11 @@ const (
 )
 
 // roomFor says whether the file system of the queue has room for what the
-// limits allow: one and a half times the largest message, so that whoever is
+// limits allow: one and a half times the largest message that goes there, so that whoever is
 // in the middle of one can finish.
 func (s *session) roomFor() bool {
-	if s.set.messageLimit <= 0 && s.set.queueMinFree <= 0 {
+	need := s.set.queueNeed
+	if need <= 0 {
 		return true
 	}
 	now := s.srv.now().UnixNano()
@@ -166,7 +167,6 @@ func (s *session) roomFor() bool {
 		return true // cleanup will find out for itself
 	}
 	free := int64(st.Bavail) * st.Bsize
-	need := max(s.set.queueMinFree, s.set.messageLimit+s.set.messageLimit/2)
 	if free/ampleTimes >= need {
 		s.srv.ample.Store(now + int64(amplePeriod))
 	}
@@ -174,6 +174,20 @@ func (s *session) roomFor() bool {
 		return true
 	}
 	s.srv.log.Warning("not enough free space in mail queue: %d bytes < 1.5*message size limit", free)
+	return false
+}
+
+// roomForLarge says the same of the file system of spool_content_directory, for a message of which
+// the client says that it will go there. What it does not say cleanup finds out.
+func (s *session) roomForLarge() bool {
+	if s.srv.contentFree == nil || s.m.Size <= s.set.inlineLimit || s.set.contentNeed <= 0 {
+		return true
+	}
+	free, err := s.srv.contentFree()
+	if err != nil || free >= s.set.contentNeed {
+		return true
+	}
+	s.srv.log.Warning("not enough free space in spool_content_directory: %d bytes < 1.5*message size limit", free)
 	return false
 }
 

@@ -60,6 +60,9 @@ type Deps struct {
 	Verbose int
 	// Watch is told the dialogues that somebody watches; nil: nobody can.
 	Watch *watch.Hub
+	// ContentFree is how many bytes the file system of spool_content_directory has free; nil
+	// when there is no such directory. It is called by many sessions at a time.
+	ContentFree func() (int64, error)
 	// SessionConfig, when set, gives the settings that a session which begins
 	// now is to have: Config, or Config under stress.
 	SessionConfig func() *config.Config
@@ -101,7 +104,9 @@ type Server struct {
 	verbose  int        // all dialogues are logged
 	watch    *watch.Hub // nil: nobody watches
 	router   access.Router
-	foresee  func(ctx context.Context, sender, addr string) // may be nil
+	// contentFree is Deps.ContentFree; may be nil.
+	contentFree func() (int64, error)
+	foresee     func(ctx context.Context, sender, addr string) // may be nil
 }
 
 // New makes a server from the configuration. Close it when Serve has
@@ -125,7 +130,7 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 	}
 	s := &Server{log: d.Log, submit: d.Submit, names: d.Names, flush: d.Flush, maxProc: d.MaxProc, now: d.Now,
 		sessions: make(map[*session]struct{}), ports: newPorts(),
-		verbose: d.Verbose, watch: d.Watch, current: d.SessionConfig, tables: d.Tables, service: d.Service}
+		verbose: d.Verbose, watch: d.Watch, contentFree: d.ContentFree, current: d.SessionConfig, tables: d.Tables, service: d.Service}
 	var err error
 	if s.set, err = readSettings(d.Config, d.Service, d.Tables); err != nil {
 		return nil, err

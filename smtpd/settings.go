@@ -28,7 +28,8 @@ type settings struct {
 	minDataRate                           int
 	lineLimit                             int
 	messageLimit                          int64
-	queueMinFree                          int64
+	queueNeed, contentNeed                int64 // bytes to be free on either file system; 0: any
+	inlineLimit                           int64 // larger messages go to the second one
 	queueDir                              string
 	heloRequired, vrfyDisabled, strict    bool
 	softBounce                            bool
@@ -71,7 +72,7 @@ func readSettings(cfg *config.Config, service string, o table.Options) (*setting
 		timeout: cfg.Duration("smtpd_timeout"), startTLSTimeout: cfg.Duration("smtpd_starttls_timeout"),
 		perRequest: cfg.Bool("smtpd_per_request_deadline"), minDataRate: cfg.Int("smtpd_min_data_rate"),
 		lineLimit: int(cfg.Bytes("line_length_limit")), messageLimit: cfg.Bytes("message_size_limit"),
-		queueMinFree: cfg.Bytes("queue_minfree"), queueDir: ".",
+		inlineLimit: cfg.Bytes("spool_inline_limit"), queueDir: ".",
 		heloRequired: cfg.Bool("smtpd_helo_required"), vrfyDisabled: cfg.Bool("disable_vrfy_command"),
 		strict: cfg.Bool("strict_rfc821_envelopes"), softBounce: cfg.Bool("soft_bounce"),
 		softErrors: cfg.Int("smtpd_soft_error_limit"), hardErrors: cfg.Int("smtpd_hard_error_limit"),
@@ -100,6 +101,7 @@ func readSettings(cfg *config.Config, service string, o table.Options) (*setting
 		localRewrite:    cfg.List("local_header_rewrite_clients"),
 		filter:          cfg.String("content_filter"),
 	}
+	s.setNeeds(cfg)
 	switch v := strings.ToLower(cfg.String("smtpd_forbid_bare_newline")); v {
 	case "no", "":
 		s.bare = bareAllow
@@ -128,6 +130,22 @@ func readSettings(cfg *config.Config, service string, o table.Options) (*setting
 	s.discardMaps, s.commandFilter = open("smtpd_discard_ehlo_keyword_address_maps"), open("smtpd_command_filter")
 	s.rejectFilter, s.footerMaps = open("smtpd_reject_filter_maps"), open("smtpd_reject_footer_maps")
 	return s, err
+}
+
+// setNeeds says how much has to be free for mail to be taken: on the file system of the queue,
+// one and a half times the largest message that goes there, and on that of
+// spool_content_directory, if there is one, the same for the largest of all.
+func (s *settings) setNeeds(cfg *config.Config) {
+	most := s.messageLimit
+	if cfg.String("spool_content_directory") != "" {
+		most = s.inlineLimit
+		if s.messageLimit > 0 {
+			most = min(most, s.messageLimit)
+		}
+	}
+	least := cfg.Bytes("queue_minfree")
+	s.queueNeed = max(least, most+most/2)
+	s.contentNeed = max(least, s.messageLimit+s.messageLimit/2)
 }
 
 func upperSet(words []string) map[string]bool {

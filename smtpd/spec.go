@@ -6,9 +6,11 @@ import (
 	"strings"
 
 	"posthaste/internal/anvil"
+	"posthaste/internal/config"
 	"posthaste/internal/ipc"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/queueread"
 	"posthaste/internal/resolver"
 	"posthaste/internal/rewriteclient"
 	"posthaste/internal/service"
@@ -23,6 +25,16 @@ func Spec() service.Spec {
 	return service.Spec{Process: "smtpd", Talks: true, Rank: service.Intake, Confines: true, Tries: true, Frugal: true, Sandbox: service.Plain, Run: func(ctx context.Context, env *service.Env) error {
 		return run(ctx, env, false)
 	}}
+}
+
+// contentFree gives Deps.ContentFree, and what closes it. A directory that is not there is for cleanup to tell of.
+func contentFree(cfg *config.Config) (free func() (int64, error), done func()) {
+	dir, err := queueread.OpenContent(cfg)
+	if dir == nil || err != nil {
+		return nil, func() {}
+	}
+	path := cfg.String("spool_content_directory")
+	return func() (int64, error) { return dir.Free(path) }, func() { dir.Close() }
 }
 
 // ScreenSpec declares the same service behind postscreen's tests: what a
@@ -61,10 +73,12 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 	if err != nil {
 		return err
 	}
+	content, closeContent := contentFree(cfg)
+	defer closeContent()
 	hub := watch.New(watch.Client, env.Log.Tag())
 	defer hub.Close()
 	srv, err := New(ctx, Deps{Config: cfg, Log: env.Log, Service: env.Name, Submit: submitter, Router: router, Foresee: router.Foresee,
-		DNS: dns, Names: newHostNames(dns), Verify: prober, Flush: flush, Milters: cleanup, Tables: env.Tables(), MaxProc: env.MaxProc, SessionConfig: env.SessionConfig, Screen: screen, Verbose: env.Verbose, Watch: hub})
+		DNS: dns, Names: newHostNames(dns), Verify: prober, Flush: flush, Milters: cleanup, Tables: env.Tables(), MaxProc: env.MaxProc, SessionConfig: env.SessionConfig, Screen: screen, Verbose: env.Verbose, Watch: hub, ContentFree: content})
 	if err != nil {
 		return fmt.Errorf("%w", err)
 	}

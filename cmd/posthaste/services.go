@@ -15,7 +15,6 @@ import (
 	"posthaste/internal/rewriteclient"
 	"posthaste/internal/service"
 	"posthaste/internal/showq"
-	"posthaste/internal/spool"
 	"posthaste/internal/submit"
 	"posthaste/internal/table/proxymap"
 	"posthaste/internal/verify"
@@ -146,7 +145,10 @@ const noticeDrain = 30 * time.Second
 
 func bounceSpec() service.Spec {
 	return service.Spec{Process: "bounce", Rank: service.Helper, Confines: true, Tries: true, Sandbox: service.Plain, Run: func(ctx context.Context, env *service.Env) error {
-		reader := spool.NewReader(nil, spool.Subdir)
+		reader, err := queueread.NewReader(env.Config)
+		if err != nil {
+			return err
+		}
 		defer reader.Close()
 		client := ipc.NewClient(env.Public(env.Config.String("cleanup_service_name")), nil)
 		defer client.Close()

@@ -239,29 +239,47 @@ func (c *checker) names() {
 	}
 }
 
-// disk is the file system of the queue.
+// disk is the file system of the queue, and that of the content of large messages.
 func (c *checker) disk() {
-	queue := c.cfg.String("queue_directory")
-	free, err := c.system.Free(queue)
-	if err != nil {
-		return // the check of the directories says so
-	}
-	limit, least := c.cfg.Bytes("message_size_limit"), c.cfg.Bytes("queue_minfree")
-	say := func(parameter, format string, args ...any) {
-		_, file, line := c.cfg.IsSet(parameter)
-		c.stop(value{file: file, line: line, title: parameter}, "the file system of %s has %d bytes free, and mail is taken only while there are %s", queue, free, fmt.Sprintf(format, args...))
-	}
-	switch {
-	case least > 0 && free < least:
-		say("queue_minfree", "%d: free some space, or lower it", least)
-	case limit > 0 && free < limit+limit/2:
-		say("message_size_limit", "1.5 times %d: free some space, or lower it", limit)
-	default:
-		if err := room(c.cfg, free); err != nil {
-			_, file, line := c.cfg.IsSet("spool_segment_size")
-			c.stop(value{file: file, line: line, title: "spool_segment_size"}, "%v", err)
+	queue, content := c.cfg.String("queue_directory"), c.cfg.String("spool_content_directory")
+	largest := c.cfg.Bytes("message_size_limit")
+	if content != "" {
+		c.diskOf(content, "large mail", largest)
+		if inline := c.cfg.Bytes("spool_inline_limit"); largest == 0 || largest > inline {
+			largest = inline
 		}
 	}
+	free, err := c.system.Free(queue)
+	if err != nil || !c.diskOf(queue, "mail", largest) {
+		return // the check of the directories says so, or that has been said
+	}
+	if err := room(c.cfg, free); err != nil {
+		_, file, line := c.cfg.IsSet("spool_segment_size")
+		c.stop(value{file: file, line: line, title: "spool_segment_size"}, "%v", err)
+	}
+}
+
+// diskOf says whether a directory's file system has the room without which smtpd takes no mail, or
+// no large mail: what. The largest message that goes there is that large.
+func (c *checker) diskOf(dir, what string, largest int64) bool {
+	free, err := c.system.Free(dir)
+	if err != nil {
+		return true
+	}
+	say := func(parameter, format string, args ...any) {
+		_, file, line := c.cfg.IsSet(parameter)
+		c.stop(value{file: file, line: line, title: parameter}, "the file system of %s has %d bytes free, and %s is taken only while there are %s",
+			dir, free, what, fmt.Sprintf(format, args...))
+	}
+	switch least := c.cfg.Bytes("queue_minfree"); {
+	case least > 0 && free < least:
+		say("queue_minfree", "%d: free some space, or lower it", least)
+	case largest > 0 && free < largest+largest/2:
+		say("message_size_limit", "1.5 times %d: free some space, or lower it", largest)
+	default:
+		return true
+	}
+	return false
 }
 
 // stale looks for tables whose text was changed and that were not built again.

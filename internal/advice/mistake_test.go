@@ -131,6 +131,7 @@ func TestMistakes(t *testing.T) {
 		{"smtpd_recipient_restrictions = check_policy_service unix:private/policy, reject\n", "policy unix - n n - 0 spawn user=x argv=/no/such\n", "!master.cf:7: service policy/unix: argv=/no/such"},
 		{"smtpd_recipient_restrictions = check_policy_service unix:private/policy2, reject\n", "policy unix - n n - 0 spawn user=x argv=/bin/sh\n", "main.cf:4: smtpd_recipient_restrictions: nobody listens on DIR/spool/private/policy2"},
 		{"queue_minfree = 20000000\n", "", "!main.cf:4: queue_minfree: the file system of DIR/spool has 10000000 bytes free, and mail is taken only while there are 20000000"},
+		{"message_size_limit = 9000000\nspool_content_directory = DIR/content\nspool_segment_size = 1m\n", "", "!main.cf:4: message_size_limit: the file system of DIR/content has 10000000 bytes free, and large mail is taken only while there are 1.5 times 9000000"},
 		{"message_size_limit = 9000000\n", "", "!main.cf:4: message_size_limit: the file system of DIR/spool has 10000000 bytes free, and mail is taken only while there are 1.5 times 9000000"},
 		{"alias_maps = texthash:DIR/open\n", "", "main.cf:4: alias_maps: every user can write to DIR/open, and so change what the mail system does: chmod o-w DIR/open"},
 		{"virtual_alias_maps = hash:DIR/newer\n", "", "main.cf:4: virtual_alias_maps: DIR/newer is newer than DIR/newer.phdb, which is what is read; run: postmap hash:DIR/newer"},

@@ -1,7 +1,9 @@
 package advice
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -17,6 +19,16 @@ func Room(cfg *config.Config) error {
 		return nil // the check of the directories says so
 	}
 	return room(cfg, free)
+}
+
+// Place says why cleanup would refuse to start for where the content of large messages is to
+// be. Nobody would take mail then, and everybody would wait.
+func Place(cfg *config.Config) error {
+	err := spool.CheckPlace(nil, filepath.Join(cfg.String("queue_directory"), spool.Subdir), cfg.String("spool_content_directory"))
+	if err != nil && errors.Is(err, fs.ErrPermission) {
+		return nil // the check of the directories says so
+	}
+	return err
 }
 
 // queueDisk is a directory on the file system that the queue is on.

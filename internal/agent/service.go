@@ -33,13 +33,18 @@ func Spec(process string, build func(env *service.Env) (d Deliverer, free func()
 		if free != nil {
 			defer free()
 		}
+		reader, err := queueread.NewReader(env.Config) // before the path of its content is out of reach
+		if err != nil {
+			return err
+		}
+		defer reader.Close()
 		if err := env.Confine(); err != nil {
 			return err
 		}
 		if s, ok := d.(Starter); ok {
 			s.Start()
 		}
-		return run(ctx, env, d)
+		return run(ctx, env, d, reader)
 	}}
 }
 
@@ -47,10 +52,8 @@ func Spec(process string, build func(env *service.Env) (d Deliverer, free func()
 // privileges, before the first delivery.
 type Starter interface{ Start() }
 
-func run(ctx context.Context, env *service.Env, d Deliverer) error {
+func run(ctx context.Context, env *service.Env, d Deliverer, reader *spool.Reader) error {
 	cfg := env.Config
-	reader := spool.NewReader(nil, spool.Subdir)
-	defer reader.Close()
 	cleanup := ipc.NewClient(env.Public(cfg.String("cleanup_service_name")), nil)
 	defer cleanup.Close()
 	opener := queueread.Opener{Reader: reader, Cleanup: cleanup}

@@ -171,6 +171,9 @@ func Salvage(dir string, names ...string) (*Config, error) {
 			delete(c.settings, name)
 		}
 	}
+	if err := c.check(); err != nil { // two that do not go together: nobody who is in need reads the one
+		delete(c.settings, contentDirectory)
+	}
 	return c, c.check()
 }
 
@@ -257,7 +260,7 @@ func (c *Config) check() error {
 			errs = append(errs, fmt.Errorf("%s (by default %s): %w", p.Name, p.Default, v.err))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.checkPlaces())...)
 }
 
 // Check evaluates these parameters of a Config from Read. The error holds every

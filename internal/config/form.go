@@ -30,6 +30,8 @@ func (p *Param) checkForm(v value) error {
 		if !strings.HasPrefix(v.text, "/") {
 			return errors.New("expected the full path of a directory")
 		}
+	case "spool_content_directory":
+		return checkDirectory(v.text)
 	}
 	return nil
 }

@@ -275,7 +275,11 @@ func TestForms(t *testing.T) {
 	for _, text := range []string{
 		"myhostname = -x.example.com", "myhostname = a..b", "myhostname = a b", "myhostname =", "mydomain = " + strings.Repeat("a", 64),
 		"compatibility_level = three", "compatibility_level = 1.2.3.4", "inet_protocols = ipv5", "inet_protocols =", "metrics_listen = 9187",
-		"queue_directory = spool",
+		"queue_directory = spool", "spool_content_directory = content", "spool_content_directory = /", "spool_content_directory = /a/../b", "spool_content_directory = /a//b",
+		"spool_content_directory = /" + strings.Repeat("x", 4000), "spool_content_directory = $queue_directory", "spool_content_directory = /var/spool",
+		"queue_directory = /q\nspool_content_directory = /q/private/x", "queue_directory = /q\nspool_content_directory = /q/maildrop", "queue_directory = /q\nspool_content_directory = /q/",
+		"queue_directory = /q\nspool_content_directory = /q/spool/big", "data_directory = /d\nspool_content_directory = /d", "data_directory = /d/e\nspool_content_directory = /d",
+		"data_directory = /d\nspool_content_directory = /d/content",
 		"smtpd_timeout = 0", "maximal_queue_lifetime = 8640001s", "minimal_backoff_time = 1x", "hopcount_limit = 1e3",
 		"message_size_limit = 9223372036854775807k", "smtpd_relay_restrictions = { permit",
 	} {
@@ -287,6 +291,8 @@ func TestForms(t *testing.T) {
 		"myhostname = a_b.example.com", "myhostname = localhost", "compatibility_level = 3.10.1", "inet_protocols = ipv4, ipv6", "metrics_listen = :9187", "metrics_listen =",
 		"default_destination_concurrency_positive_feedback = 1 / sqrt_concurrency", "slow_destination_concurrency_negative_feedback = 1/4",
 		"smtp_connect_timeout = 0", "smtpd_timeout = ${stress?{10}:{300}}s", "smtpd_tls_security_level =", "message_size_limit = 0",
+		"spool_content_directory =", "spool_content_directory = /srv/content", "spool_content_directory = /srv/content/", "queue_directory = /q\nspool_content_directory = /q/content",
+		"queue_directory = /q\nspool_content_directory = /queue", "queue_directory = /q\nspool_content_directory = /q/spools", "queue_directory = /\nspool_content_directory = /spool/x",
 	} {
 		if _, err := LoadString(text); err != nil {
 			t.Errorf("%q was refused: %v", text, err)

@@ -820,6 +820,7 @@ var supportedNames = []string{
 	"soft_bounce",
 	"spool_buffer_limit",
 	"spool_commit_delay",
+	"spool_content_directory",
 	"spool_inline_limit",
 	"spool_segment_size",
 	"spool_size_limit",

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"posthaste/internal/spool"
 )
 
 // wrapper is the multi_instance_wrapper that -e init sets.
@@ -278,6 +280,15 @@ func (c *command) destroy(i *instance) error {
 		return err
 	}
 	var errs []error
+	places := []string{filepath.Join(queue, "maildrop"), filepath.Join(queue, "etc"), queue, data, i.dir}
+	if content := i.cfg.String("spool_content_directory"); content != "" && ownContent(queue, content) {
+		names, err := filepath.Glob(filepath.Join(content, "*.spent"))
+		errs = append(errs, err)
+		for _, name := range append(names, filepath.Join(content, "IDENTITY")) {
+			errs = append(errs, gone(os.Remove(name)))
+		}
+		places = append([]string{content}, places...)
+	}
 	for _, name := range madeInQueue {
 		errs = append(errs, os.RemoveAll(filepath.Join(queue, name)))
 	}
@@ -294,7 +305,7 @@ func (c *command) destroy(i *instance) error {
 	for _, name := range []string{"main.cf", "master.cf"} {
 		errs = append(errs, os.Remove(filepath.Join(i.dir, name)))
 	}
-	for _, dir := range []string{filepath.Join(queue, "maildrop"), filepath.Join(queue, "etc"), queue, data, i.dir} {
+	for _, dir := range places {
 		if err := gone(os.Remove(dir)); err != nil {
 			fmt.Fprintf(c.Stderr, "postmulti: warning: %v: it stays\n", err)
 		}
@@ -319,6 +330,12 @@ func (c *command) apartFrom(i *instance, queue, data string) error {
 		}
 	}
 	return others.apart(queue, data, i.dir)
+}
+
+// ownContent says whether a directory has the content of large messages of that queue.
+func ownContent(queue, dir string) bool {
+	place, err := spool.ContentDir(nil, filepath.Join(queue, spool.Subdir))
+	return err == nil && place == filepath.Clean(dir) && spool.CheckPlace(nil, filepath.Join(queue, spool.Subdir), dir) == nil
 }
 
 // empty says whether there is no mail, in the queue and in maildrop.

@@ -12,6 +12,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/queueread"
 	"posthaste/internal/rights"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/cli"
@@ -33,17 +34,26 @@ func (o *offline) open() error {
 	if _, err := os.Stat(o.queue.Spool()); errors.Is(err, os.ErrNotExist) {
 		return cli.Errorf(cli.ExitNoInput, "%s: nothing has been queued here yet", o.queue.Spool())
 	}
+	content, err := queueread.OpenContent(o.queue.Config) // its owner may not get there by the path
+	if err != nil {
+		return err
+	}
 	if err := o.queue.BecomeOwner(); err != nil {
 		return cli.Errorf(cli.ExitNoPerm, "become the owner of %s: %w", o.queue.Spool(), err)
 	}
 	cfg := o.queue.Config
-	sp, err := spool.Open(spool.Options{
+	options := spool.Options{
 		Dir:         o.queue.Spool(),
+		ContentDir:  cfg.String("spool_content_directory"),
 		SegmentSize: cfg.Bytes("spool_segment_size"),
 		InlineLimit: cfg.Bytes("spool_inline_limit"),
 		Budget:      cfg.Bytes("spool_size_limit"),
 		Warn:        o.warn,
-	})
+	}
+	if content != nil {
+		options.ContentFS = content // until the process ends
+	}
+	sp, err := spool.Open(options)
 	var held *vfs.LockedError
 	switch {
 	case errors.As(err, &held):

@@ -149,7 +149,7 @@ func asItIs(f vfs.File, _ string) vfs.File { return f }
 // is that nothing tells.
 func ContentDir(fsys vfs.FS, dir string) (string, error) {
 	if fsys == nil {
-		fsys = vfs.OS{}
+		fsys = vfs.OfOwner(dir)
 	}
 	rec, err := readPlace(fsys, dir, asItIs)
 	if err == nil && !rec.known() {
@@ -516,7 +516,7 @@ func (r *recovery) checkPlace() error {
 // cannot be read, it says nothing that a start would not.
 func CheckPlace(fsys vfs.FS, dir, contentDir string) error {
 	if fsys == nil {
-		fsys = vfs.OS{}
+		fsys = vfs.OfOwner(dir)
 	}
 	rec, err := readPlace(fsys, dir, asItIs)
 	if err != nil {

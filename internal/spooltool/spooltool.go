@@ -306,8 +306,15 @@ func (c *command) stats(_ context.Context, _ options, args []string) error {
 	if !next.IsZero() {
 		fmt.Fprintf(c.out, "next attempt at %s\n", next.Format(time.DateTime))
 	}
-	for _, d := range []struct{ dir, what string }{{"seg", "segments"}, {"big", "files of large messages"}} {
-		n, octets, err := usageOf(filepath.Join(c.queue.Spool(), d.dir))
+	content, err := spool.ContentDir(nil, c.queue.Spool())
+	if err != nil {
+		return err
+	}
+	if content == "" {
+		content = filepath.Join(c.queue.Spool(), "big")
+	}
+	for _, d := range []struct{ dir, what string }{{filepath.Join(c.queue.Spool(), "seg"), "segments"}, {content, "files of large messages"}} {
+		n, octets, err := usageOf(d.dir)
 		if err != nil {
 			return err
 		}
@@ -326,6 +333,9 @@ func usageOf(dir string) (n int, octets int64, err error) {
 		return 0, 0, err
 	}
 	for _, d := range list {
+		if d.Name() == "IDENTITY" || d.IsDir() {
+			continue // of a directory of content
+		}
 		if st, err := d.Info(); err == nil { // else it has gone meanwhile
 			n++
 			octets += st.Size()
