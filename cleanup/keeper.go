@@ -3,6 +3,8 @@ package cleanup
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -88,8 +90,8 @@ func (k *keeper) announce(r spool.RecoveryReport) {
 		k.log.Info("recovered the queue: %d segments, %d records read in %s, %d of them in doubt and recorded again",
 			r.Segments, r.Records, r.Elapsed.Round(time.Millisecond), r.Tail)
 	}
-	for _, id := range r.InDoubt {
-		k.log.Warning("%s: in doubt: some recipients have it and are not recorded; they may get it again", id)
+	for i := range r.InDoubt {
+		k.log.Warning("%s: in doubt: %s", r.InDoubt[i].ID, doubtText(&r.InDoubt[i]))
 	}
 	if r.MoreInDoubt > 0 {
 		k.log.Warning("%d more messages are in doubt", r.MoreInDoubt)
@@ -100,6 +102,29 @@ func (k *keeper) announce(r spool.RecoveryReport) {
 	if r.MoreUnanswered > 0 {
 		k.log.Warning("%d more messages are in the queue whose clients may have been told 451, or nothing", r.MoreUnanswered)
 	}
+}
+
+// maxNamed bounds the recipients that a line of the log names.
+const maxNamed = 20
+
+// doubtText says of a delivery why it is in doubt.
+func doubtText(d *spool.Doubt) string {
+	switch d.Kind {
+	case spool.DoubtTrace:
+		return "some recipients have it and are not recorded; they may get it again"
+	case spool.DoubtNew:
+		return "it is new, and may have been delivered to some; they may get it again"
+	}
+	to, more := "", ""
+	if d.Nexthop != "" {
+		to = " to " + d.Nexthop
+	}
+	rcpts := d.Rcpts
+	if n := len(rcpts) - maxNamed; n > 0 {
+		rcpts, more = rcpts[:maxNamed], fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Sprintf("it was being delivered%s when the mail system ended: recipients number %s%s may have it, and may get it again",
+		to, strings.Trim(fmt.Sprint(rcpts), "[]"), more)
 }
 
 // serve serves a spool until ctx ends or it breaks.

@@ -40,7 +40,7 @@ func (e *engine) stateCost(l *live) int64 {
 	if m > int64(e.lim.copyEnv) && l.refLen == l.conLen {
 		m = 64
 	}
-	return headerLen + m + 32
+	return headerLen + m + 32 + e.idx.handedLen(l.number)
 }
 
 func (e *engine) linkState(s *segment, slot uint32) {

@@ -35,6 +35,8 @@ const (
 	opDone
 	opUpdate
 	opRemove
+	opFinish // Remove, as all is done
+	opHanded
 )
 
 // op is one change. What costs time and needs nothing of the spool (encoding,
@@ -52,8 +54,9 @@ type op struct {
 	large   *Message // with its File
 	msg     live     // Add: what the index will hold, places left out
 
-	change Change
-	rcpts  []int
+	change  Change
+	rcpts   []int
+	nexthop string // Handed
 }
 
 func (b *Batch) fail(format string, args ...any) int {

@@ -162,8 +162,8 @@ func (w *block) judge(y *world, gone hole, what string) {
 		if f == nil && err != nil && (!errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), string(en.ID))) {
 			fail("%s: message %s: a reader is not told that it is damaged: %v", what, en.ID, err)
 		}
-		if f == nil && silent && err == nil && diffMsg(want, got) != "" {
-			fail("%s: message %s is not as it was, in silence: %s", what, en.ID, diffMsg(want, got))
+		if f == nil && silent && err == nil && diffMail(want, got) != "" {
+			fail("%s: message %s is not as it was, in silence: %s", what, en.ID, diffMail(want, got))
 		}
 		if f != nil && f.Lost {
 			fail("%s: message %s is there, and is said to be lost", what, en.ID)

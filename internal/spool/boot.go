@@ -20,7 +20,7 @@ func (r *recovery) boot() error {
 		r.unanswered(b)
 		r.apply(b)
 		for i := range b.recs {
-			if t := b.recs[i].h.typ; t <= recDONE {
+			if t := b.recs[i].h.typ; t <= recDONE || t == recHANDED {
 				r.rep.Tail++
 			}
 		}
@@ -52,7 +52,7 @@ func (r *recovery) boot() error {
 	}
 	e.begin()
 	w := &e.w
-	w.meta = pack.Uint(appendPoint(w.meta[:0], e.from), tagVoid, e.promised)
+	w.meta = e.appendMode(pack.Uint(appendPoint(w.meta[:0], e.from), tagVoid, e.promised))
 	w.record(recBOOT, 0, 0, w.meta, nil)
 	if e.planted(plantBootTwoBatches) {
 		if err := e.flush(false); err != nil {
@@ -168,32 +168,6 @@ func (r *recovery) freeSegments() map[*segment]bool {
 	return set
 }
 
-// maxInDoubt bounds RecoveryReport.InDoubt.
-const maxInDoubt = 1000
-
-// doubt lists the deliveries that will be made again: what is sound in the
-// batches that were dropped says that they were made, and was not promised
-// to anybody. It must not count, since a batch counts as a whole or not at all.
-func (r *recovery) doubt() {
-	e := r.e
-	seen := map[uint64]bool{}
-	for _, b := range r.torn {
-		for i := range b.recs {
-			rc := &b.recs[i]
-			_, l := e.idx.find(rc.h.number)
-			if l == nil || seen[l.number] || !saysMore(rc, l, e.idx.more[l.number]) {
-				continue
-			}
-			seen[l.number] = true
-			if len(r.rep.InDoubt) == maxInDoubt {
-				r.rep.MoreInDoubt++
-				continue
-			}
-			r.rep.InDoubt = append(r.rep.InDoubt, l.id())
-		}
-	}
-}
-
 // saysMore says whether rc knows of a recipient done that l does not. What an
 // operator removed is no delivery.
 func saysMore(rc *rec, l *live, known []uint64) bool {
@@ -264,7 +238,7 @@ func (r *recovery) rewriteTail() {
 	for _, b := range r.tail {
 		for i := range b.recs {
 			rc := &b.recs[i]
-			if rc.h.typ > recDONE {
+			if rc.h.typ > recDONE && rc.h.typ != recHANDED {
 				continue
 			}
 			s, l := e.current(rc.h.number)
@@ -278,6 +252,8 @@ func (r *recovery) rewriteTail() {
 				e.copyMessage(e.stage(l.number, l.created))
 			case inTail(e.segs[l.refSeg], l.refOff):
 				e.putState(e.stage(l.number, l.created), nil)
+			case rc.h.typ == recHANDED:
+				e.w.record(recHANDED, 0, rc.h.number, rc.handed, nil)
 			default: // only recipients were done
 				e.w.record(recDONE, 0, rc.h.number, rc.done, nil)
 			}

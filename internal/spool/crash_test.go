@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"syscall"
@@ -153,7 +154,8 @@ func (w *walk) vary() {
 	}
 	w.opt.InlineLimit = []int64{0, 300, 1000, 2048}[w.r.IntN(4)]
 	w.opt.Budget = []int64{0, 20, 24, 40}[w.r.IntN(4)] * w.largest
-	w.logf("segments of %d, inline limit %d, budget %d", w.opt.SegmentSize, w.opt.InlineLimit, w.opt.Budget)
+	w.opt.ExactDoubt = w.r.IntN(2) == 0
+	w.logf("segments of %d, inline limit %d, budget %d, exact %v", w.opt.SegmentSize, w.opt.InlineLimit, w.opt.Budget, w.opt.ExactDoubt)
 }
 
 // walkSizes are the sizes of segments in a walk, besides the one that it begins with.
@@ -317,6 +319,7 @@ func (x *enum) child(mem *vfs.Mem) *world {
 	y.trace = nil
 	y.hook = nil
 	y.r = rand.New(rand.NewPCG(x.r.Uint64(), 7))
+	y.hop = maps.Clone(x.hop)
 	y.bases = map[uint64]bool{}
 	for b := range x.bases {
 		y.bases[b] = true
@@ -411,6 +414,15 @@ var histories = []struct {
 	}},
 	{"defer", func(x *enum) { x.accept(2, 400); x.update(0); x.update(0); x.update(1) }},
 	{"deliver", func(x *enum) { x.accept(2, 400); x.finish(0); x.partly(0); x.finish(0) }},
+	{"in hand", func(x *enum) {
+		x.accept(2, 400)
+		x.change(func(c *change, m *modelMsg) { c.handed(m.id, 0, 1) })
+		x.change(func(c *change, m *modelMsg) { c.handed(m.id, 1) })
+		x.partly(0)
+		x.update(0)
+		x.change(func(c *change, m *modelMsg) { c.handed(m.id, 0) })
+		x.finish(0)
+	}},
 	{"hold, release, remove", func(x *enum) {
 		x.accept(1, 100)
 		x.change(func(c *change, m *modelMsg) { c.update(m.id, Change{Set: SetQueue, Queue: Hold}) })

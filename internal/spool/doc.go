@@ -16,7 +16,9 @@
 //   - What was refused, or never submitted, does not appear.
 //   - Recipients whose [Batch.Done] was durable are not pending again. With
 //     Post, the last 50 ms of deliveries (spool_commit_delay) may repeat after
-//     a crash; those of which a trace is left are in [RecoveryReport].InDoubt.
+//     a crash; [RecoveryReport].InDoubt names them. It is exact when each delivery
+//     waits for its [Batch.Handed] to be durable (spool_exact_doubt): what was handed to an agent, and
+//     of which nothing is recorded since, and nothing else. (TestCrashHanded.)
 //   - After a failed write or sync of the log, or of a directory, nothing more is
 //     written by this process: a second sync that succeeds proves nothing. A content
 //     file that cannot be written is its message's affair. Recovery writes what
@@ -35,8 +37,9 @@
 // # What is promised for each failure
 //
 //   - A power cut at any moment: Nothing that was acknowledged is lost. Deliveries of
-//     the last 50 ms (spool_commit_delay) may repeat; new mail of which the client may
-//     not have been told is named.
+//     the last 50 ms (spool_commit_delay) may repeat, and are named as far as that is
+//     known: exactly with spool_exact_doubt. New mail of which the client may not have
+//     been told is named.
 //   - A process is killed, or panics: The same.
 //   - One bit of the log is wrong: One message at most: it is named by queue ID as
 //     lost, or goes to corrupt when it is its content. If only its last state is
@@ -47,6 +50,8 @@
 //     the report says no more than when it came. What was delivered according to that
 //     block may be delivered again. Messages of which nobody can tell whether they were
 //     delivered are held, by name. Headers and identity are in two blocks.
+//   - Anything rots while it lies there: It is found when a [Scrubber] comes to it
+//     (spool_scrub_period), with the queue ID, file and offset.
 //   - A read fails (EIO): Nothing is taken for empty or damaged. A start tries again
 //     for 2.6 s and is then refused, with file, offset and cause, nothing changed.
 //     Deliveries are tried again later. What becomes of mail is recorded, if need be
@@ -84,6 +89,8 @@
 //	big/ID.spent       one that is not needed any more, to be written anew
 //	CONTENT            where these are instead of in big/: see Place
 //	damaged/           copies of damaged segments, and reports, for people; see Damage
+//	scrub              how far a Scrubber has come
+//	doubtful*          messages that may have arrived twice; see package doubtful
 //
 // A segment file is filled with zeros once, and then used again and again, so
 // that a commit is one write and one fdatasync without a change of metadata. Until
@@ -176,7 +183,8 @@
 // A batch is a row of records, each padded with zeros to a multiple of 8:
 //
 //	 0  magic "PHR1"
-//	 4  type u8: 1 MSG, 2 STATE, 3 DONE, 4 BOOT, 5 CKPT, 6 CLOSE, 7 LIST
+//	 4  type u8: 1 MSG, 2 STATE, 3 DONE, 4 BOOT, 5 CKPT, 6 CLOSE, 7 LIST,
+//	   8 HANDED
 //	 5  flags u8: 1 first of its batch, 2 last, 4 message gone, 8 by an
 //	    operator, 16 content was damaged when copied
 //	 6  version u16 (1)
@@ -206,15 +214,22 @@
 //	            n number of recipients, z size, Q queue, N next attempt (µs),
 //	            A attempts, F flags (1 warned, 2 expire, 4 null sender, 8 content
 //	            in big/, 16 damaged), t trace, D bitmap of recipients done, O
-//	            outcomes (package mail)
+//	            outcomes (package mail), h in hand, repeated: a when (µs), h where to, r
+//	            recipients, varints of the differences
 //	STATE       L where its MSG is (f file, s segno, o offset, l length), or
 //	            b distance back to it in the same batch and l its length
 //	MSG         X length of the content file, Y checksum of its trailer
 //	DONE        r indexes of recipients, varints; none when the message is gone
-//	BOOT        V batches over this and under its own are void, B S recovery point
-//	CKPT        B S recovery point: batch and segno
+//	HANDED      h: what an agent has in hand now, in addition
+//	BOOT        V batches over this and under its own are void, B S recovery point, x
+//	            exact: nothing is delivered before its HANDED is durable
+//	CKPT        B S recovery point: batch and segno, x
 //	LIST        which messages earlier batches have: for each, as varints of the
 //	            differences to the one before, batch, number, time in the queue ID (µs)
+//
+// HANDED says that recipients may have the message from now on. DONE settles that, and so does
+// a new outcome (a STATE does not have it any more). What is not settled goes into every STATE, so that the
+// recovery point may move. A copy of a message has it, too.
 //
 // A LIST is there so that the ID is known of a message whose only record was in a block
 // that is gone. It takes the padding of the next batches with room for it, and of long
@@ -344,7 +359,8 @@
 // # Parameters
 //
 // spool_content_directory, spool_inline_limit, spool_segment_size, spool_size_limit,
-// spool_commit_delay and queue_minfree, through [Options].
+// spool_commit_delay, spool_exact_doubt and queue_minfree, through [Options];
+// spool_scrub_period, through [NewScrubber].
 //
 // # Diagnostics
 //

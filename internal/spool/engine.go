@@ -98,6 +98,7 @@ type engine struct {
 	batch, seq uint64 // of the next batch and record
 	promised   uint64 // highest durable batch
 	said       uint64 // the batch that promise wrote last
+	exact      bool   // Options.ExactDoubt
 	from       point  // durable recovery point
 	moved      point  // the one to be recorded with the next batch, if not zero
 	victims    []*segment
@@ -259,8 +260,10 @@ func (e *engine) checkOp(o *op) (cost int64, err error) {
 			return 0, fmt.Errorf("%w: message %q is there already", ErrInvalid, string(o.id))
 		}
 		return alignUp(headerLen+int64(o.hi-o.lo)+int64(len(o.body)), recAlign), nil
-	case opRemove:
+	case opRemove, opFinish:
 		return headerLen, nil
+	case opHanded:
+		return e.checkHanded(o)
 	case opDone:
 		cost = alignUp(headerLen+4+5*int64(len(o.rcpts)), recAlign)
 	case opUpdate:
@@ -269,7 +272,7 @@ func (e *engine) checkOp(o *op) (cost int64, err error) {
 		cost = int64(o.hi - o.lo)
 		if _, l := e.current(o.number); l != nil {
 			cost += int64(l.refMeta)
-			cost = min(cost, e.lim.state) + int64(l.nrcpt+7)/8
+			cost = min(cost, e.lim.state) + int64(l.nrcpt+7)/8 + e.idx.handedLen(o.number)
 		}
 		cost += headerLen + stateSlack
 	}
@@ -357,6 +360,11 @@ func (e *engine) putOp(b *Batch, o *op) {
 	case opRemove:
 		s.gone = true
 		e.w.record(recDONE, recAll|recRemoved, o.number, nil, nil)
+	case opFinish:
+		s.gone = true
+		e.w.record(recDONE, recAll, o.number, nil, nil)
+	case opHanded:
+		e.putHanded(s, o)
 	case opUpdate:
 		e.putUpdate(s, b, o)
 	}
@@ -380,6 +388,7 @@ func (e *engine) putDone(s *staged, rcpts []int) {
 	for _, i := range rcpts {
 		s.more = setDone(&s.live, s.more, uint64(i))
 	}
+	s.settleDone()
 	switch {
 	case s.live.npending == before:
 		return // nothing new
@@ -402,6 +411,8 @@ func (e *engine) putUpdate(s *staged, b *Batch, o *op) {
 		e.w.record(recDONE, recAll, s.number, nil, nil)
 		return
 	}
+	s.settleDone()
+	s.settleOutcomes(c.Outcomes)
 	l := &s.live
 	if c.Set&SetQueue != 0 {
 		l.queue = uint8(c.Queue)

@@ -36,12 +36,13 @@ type index struct {
 	chunks []*[chunkLen]live
 	used   uint32 // slots ever given out
 	free   []uint32
-	more   map[uint64][]uint64 // done bits from recipient 64 on
-	big    map[uint64]int64    // length of content files
+	more   map[uint64][]uint64  // done bits from recipient 64 on
+	big    map[uint64]int64     // length of content files
+	handed map[uint64][]handing // what agents have in hand
 }
 
 func newIndex() index {
-	return index{more: map[uint64][]uint64{}, big: map[uint64]int64{}}
+	return index{more: map[uint64][]uint64{}, big: map[uint64]int64{}, handed: map[uint64][]handing{}}
 }
 
 func (x *index) at(slot uint32) *live { return &x.chunks[slot/chunkLen][slot%chunkLen] }
@@ -85,6 +86,7 @@ func (x *index) remove(slot uint32) {
 	if l.flags&msgBig != 0 {
 		delete(x.big, l.number)
 	}
+	x.setHanded(l.number, nil)
 	*l = live{}
 	x.free = append(x.free, slot)
 }

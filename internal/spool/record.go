@@ -18,17 +18,18 @@ const (
 
 // Record types.
 const (
-	recMSG   = 1 + iota // a message: envelope, state, content
-	recSTATE            // envelope and state again
-	recDONE             // recipients with nothing more to do
-	recBOOT             // first record of a process
-	recCKPT             // the recovery point has moved
-	recCLOSE            // last record of a process that ended well
-	recLIST             // which messages earlier batches have
+	recMSG    = 1 + iota // a message: envelope, state, content
+	recSTATE             // envelope and state again
+	recDONE              // recipients with nothing more to do
+	recBOOT              // first record of a process
+	recCKPT              // the recovery point has moved
+	recCLOSE             // last record of a process that ended well
+	recLIST              // which messages earlier batches have
+	recHANDED            // recipients that an agent has in hand
 	numTypes
 )
 
-var typeNames = [numTypes]string{recMSG: "MSG", recSTATE: "STATE", recDONE: "DONE", recBOOT: "BOOT", recCKPT: "CKPT", recCLOSE: "CLOSE", recLIST: "LIST"}
+var typeNames = [numTypes]string{recMSG: "MSG", recSTATE: "STATE", recDONE: "DONE", recBOOT: "BOOT", recCKPT: "CKPT", recCLOSE: "CLOSE", recLIST: "LIST", recHANDED: "HANDED"}
 
 // Record flags.
 const (
@@ -148,6 +149,7 @@ const (
 	tagBigCRC     = 'Y' // of that file's trailer
 	tagBack       = 'b' // STATE: the MSG record is in the same batch, this many bytes before this one
 	tagBackLen    = 'l' // and this long
+	tagHanded     = 'h' // what agents have in hand, repeated; also of HANDED
 )
 
 // Tags of DONE, BOOT and CKPT.
@@ -156,6 +158,7 @@ const (
 	tagVoid      = 'V' // BOOT: batches over this and under its own are void
 	tagFromBatch = 'B' // BOOT, CKPT: recovery point
 	tagFromSegno = 'S' // BOOT, CKPT: first segment to read
+	tagExact     = 'x' // BOOT, CKPT: nothing is delivered without HANDED before
 )
 
 // Message flags, in tagFlags and in the index.
@@ -184,6 +187,7 @@ type meta struct {
 	trace      uint8
 	done       []byte
 	outcomes   []byte // the 'O' fields, one after the other, as they stand
+	handed     []byte // the 'h' fields, the same
 	where      Ref
 	back       uint32
 	backLen    uint32
@@ -209,6 +213,7 @@ func (m *meta) append(b []byte) []byte {
 		b = pack.Bytes(b, tagDone, m.done)
 	}
 	b = append(b, m.outcomes...)
+	b = append(b, m.handed...)
 	if !m.where.IsZero() {
 		b = m.where.Append(b, tagWhere)
 	}
@@ -253,11 +258,9 @@ func (m *meta) decode(b []byte) error {
 		case tagDone:
 			m.done = r.Bytes()
 		case tagOutcome:
-			if m.outcomes == nil {
-				m.outcomes = b[start:pos:pos]
-			} else {
-				m.outcomes = append(m.outcomes, b[start:pos]...)
-			}
+			m.outcomes = joined(m.outcomes, b[start:pos:pos])
+		case tagHanded:
+			m.handed = joined(m.handed, b[start:pos:pos])
 		case tagWhere:
 			if err := m.where.Decode(r.Bytes()); err != nil {
 				return err
@@ -274,6 +277,14 @@ func (m *meta) decode(b []byte) error {
 	}
 }
 
+// joined is a and then b, which is not copied when a is empty.
+func joined(a, b []byte) []byte {
+	if a == nil {
+		return b
+	}
+	return append(a, b...)
+}
+
 // msgAt is where the MSG record is that belongs to the STATE at ref.
 func (m *meta) msgAt(ref Ref) Ref {
 	if m.back == 0 || m.back > ref.Offset {
@@ -286,6 +297,17 @@ func (m *meta) msgAt(ref Ref) Ref {
 // batch on, and those are in segments from segno on.
 type point struct {
 	batch, segno uint64
+}
+
+// appendMode appends what BOOT and CKPT say of how their process works.
+func (e *engine) appendMode(b []byte) []byte { return pack.Bool(b, tagExact, e.exact) }
+
+// isExact reads that.
+func isExact(b []byte) (exact bool) {
+	for r := pack.NewReader(b); r.Next(); {
+		exact = exact || r.Tag() == tagExact && r.Bool()
+	}
+	return exact
 }
 
 func appendPoint(b []byte, p point) []byte {

@@ -35,6 +35,7 @@ type recovery struct {
 	lost        []loss // damage among what was durable
 	tail        []*logBatch
 	torn        []*logBatch // dropped; some of their records may be sound
+	exact       bool        // the last process recorded each HANDED before the delivery: see doubt
 }
 
 // loss is a batch, or several before it, that was durable and is damaged or
@@ -521,7 +522,10 @@ func (r *recovery) apply(b *logBatch) {
 			}
 		case recDONE:
 			r.applyDone(rc)
+		case recHANDED:
+			r.applyHanded(rc)
 		case recBOOT, recCKPT:
+			r.exact = rc.exact
 			if rc.point.batch > r.e.from.batch && b.num <= r.e.promised {
 				r.pass(rc.point)
 			}
@@ -593,6 +597,7 @@ func (r *recovery) applyState(s *segment, rc *rec) {
 	if l.flags&msgBig != 0 {
 		e.idx.big[number] = rc.big
 	}
+	r.loadHanded(rc, l)
 	where := rc.msg
 	if rc.h.typ == recMSG {
 		where = rc.ref(s)
@@ -626,6 +631,7 @@ func (r *recovery) applyDone(rc *rec) {
 		if more != nil {
 			e.idx.more[l.number] = more
 		}
+		e.idx.settleHanded(l)
 		gone = l.npending == 0
 	}
 	if gone {

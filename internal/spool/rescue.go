@@ -252,6 +252,11 @@ func (r *recovery) judge(h *hurt, t *trace) {
 	_, l := r.e.idx.find(h.number)
 	isDone := h.typ == recDONE
 	switch {
+	case h.typ == recHANDED:
+		// It says of nobody that he is done, nor where the message is.
+		if l != nil {
+			r.find(string(l.id()), false, "in the queue: a record that some recipients were being delivered to is damaged; they may have got it, and may get it again")
+		}
 	case l != nil:
 		h.id = l.id()
 		if r.newest[h.number] > h.batch {

@@ -125,7 +125,7 @@ func (w *rot) judge(y *world, before map[uint64][]place, file uint32, sector int
 		if err != nil {
 			w.setAside++
 		}
-		if !touches(before[n], file, sector) && y.warned == 0 && (err != nil || diffMsg(want, got) != "") {
+		if !touches(before[n], file, sector) && y.warned == 0 && (err != nil || diffMail(want, got) != "") {
 			fail("%smessage %s had nothing there and is not as it was (%v)", what, en.ID, err)
 		}
 		return true

@@ -48,6 +48,9 @@ func Salvage(fsys vfs.FS, dir string, lost func(string), yield func(rd *Reader, 
 		}
 		return true
 	})
+	if err := r.salvageCopies(lost, yield); err != nil {
+		lost("copies of damaged segments: " + err.Error())
+	}
 	return r.orphans(func(name string, content io.Reader) {
 		if err := orphan(name, content); err != nil {
 			lost(fmt.Sprintf("content of message %s: %v", name, err))

@@ -182,3 +182,85 @@ func (p *patient) at(id mail.QueueID, off int64) (name string, at int64) {
 	en := p.entry(id)
 	return segName("q", en.Ref.File), int64(en.Ref.Offset) + off
 }
+
+// TestSalvageCopies: of messages that a start has given up as lost, salvage gets out what the copies of the damaged
+// segments have, and says that it is not sure of them; it does not give what has left the queue.
+func TestSalvageCopies(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t, 64<<10)
+	p.mustStart()
+	gone := p.add(700)
+	lost := p.add(900)
+	there := p.add(800)
+	if err := p.e.promise(); err != nil {
+		t.Fatal(err)
+	}
+	p.deliver(gone)
+	if err := p.e.promise(); err != nil {
+		t.Fatal(err)
+	}
+	body := p.want[lost]
+	p.stop(true)
+	// What was damaged then, as a copy of it has it; and an operator has removed the message since.
+	seg := p.contents()
+	p.mustStart()
+	var b Batch
+	b.Remove(there)
+	p.commit(&b)
+	p.stop(true)
+	if err := p.mem.MkdirAll("q/" + damagedDir); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for name, text := range seg {
+		if !strings.HasPrefix(name, "q/seg/") || !strings.Contains(text, "PHR1") {
+			continue
+		}
+		n++
+		f, err := p.mem.Create("q/" + damagedDir + "/1-" + strings.TrimPrefix(name, "q/seg/"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteAt([]byte(text), 0); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	}
+	if n == 0 {
+		t.Fatal("no segment to copy")
+	}
+	// The log knows nothing of the lost one.
+	p.mem.Restart()
+	for name := range p.contents() {
+		if strings.HasPrefix(name, "q/seg/") {
+			if err := p.mem.Remove(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	sure := map[mail.QueueID]bool{}
+	got := map[mail.QueueID][]byte{}
+	err := Salvage(p.fs, "q", func(text string) {}, func(rd *Reader, en Entry, ok bool) error {
+		sure[en.ID] = ok
+		st, err := rd.Read(en.Ref, en.ID)
+		if err != nil {
+			return err
+		}
+		c, err := st.Content()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		got[en.ID], err = io.ReadAll(c)
+		return err
+	}, func(string, io.Reader) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got[lost], body) || sure[lost] {
+		t.Errorf("the lost one: %d octets, sure %v", len(got[lost]), sure[lost])
+	}
+	if _, back := got[gone]; back {
+		t.Error("what was delivered came out")
+	}
+}

@@ -7,14 +7,16 @@ import (
 
 // rec is a record as read back, without content.
 type rec struct {
-	h     header
-	off   uint32
-	m     live   // MSG, STATE: what the index will hold, places left out
-	msg   Ref    // STATE: where its MSG record is
-	done  []byte // MSG, STATE: bitmap; DONE: metadata
-	big   int64
-	point point
-	void  uint64
+	h      header
+	off    uint32
+	m      live   // MSG, STATE: what the index will hold, places left out
+	msg    Ref    // STATE: where its MSG record is
+	done   []byte // MSG, STATE: bitmap; DONE: metadata
+	handed []byte // MSG, STATE, HANDED: what agents have in hand
+	exact  bool   // BOOT, CKPT
+	big    int64
+	point  point
+	void   uint64
 }
 
 func (r *rec) ref(s *segment) Ref {
@@ -253,17 +255,20 @@ func (sc *scanner) decode(b *logBatch, r *rec, p []byte) bool {
 		r.m = live{number: h.number, created: m.created, next: m.next, size: m.size, nrcpt: m.nrcpt,
 			npending: m.nrcpt, attempts: m.attempts, queue: m.queue, flags: m.flags &^ msgLost, trace: m.trace,
 			refOff: r.off, refLen: uint32(h.recLen()), refMeta: h.metaLen}
-		r.done = b.keep(m.done)
+		r.done, r.handed = b.keep(m.done), b.keep(m.handed)
 		r.big = m.bigLen
 		r.msg = m.msgAt(r.ref(sc.s))
 	case recDONE, recLIST:
 		r.done = b.keep(p)
+	case recHANDED:
+		r.handed = b.keep(p)
+		return decodeHandings(p, func(handing) {}) == nil
 	case recBOOT, recCKPT:
 		point, void, err := decodePoint(p)
 		if err != nil {
 			return false
 		}
-		r.point, r.void = point, void
+		r.point, r.void, r.exact = point, void, isExact(p)
 	}
 	return true
 }

@@ -67,6 +67,10 @@ type Options struct {
 	// with; 0: 50 ms. A crash forgets that much of what was posted.
 	PostDelay time.Duration
 
+	// ExactDoubt says that no delivery is made whose Handed is not durable: what
+	// is in doubt after a crash is then known exactly. To keep to it is for the caller.
+	ExactDoubt bool
+
 	// Warn gets what an operator should know: damage found, space short.
 	// It may be called from several goroutines. Nil: dropped.
 	Warn func(format string, args ...any)
@@ -146,7 +150,7 @@ func openEngine(o *Options, plant fault, random func([]byte)) (*engine, Recovery
 	if err != nil {
 		return nil, RecoveryReport{}, err
 	}
-	e := &engine{fs: o.FS, dir: o.Dir, lim: lim, warn: o.Warn, random: random, now: time.Now, sleep: o.sleep, planter: plantOf(plant),
+	e := &engine{fs: o.FS, dir: o.Dir, lim: lim, warn: o.Warn, random: random, now: time.Now, sleep: o.sleep, exact: o.ExactDoubt, planter: plantOf(plant),
 		idx: newIndex(), segs: map[uint32]*segment{}, disk: newDiskWatch()}
 	if e.sleep == nil {
 		e.sleep = time.Sleep

@@ -148,7 +148,7 @@ func Check(fs vfs.FS, dir string) (Report, error) {
 		if en.NPending == 0 || en.NPending > en.NRcpt {
 			rep.problem("message %s has %d of %d recipients pending", en.ID, en.NPending, en.NRcpt)
 		}
-		if err := checkMessage(rd, en); err != nil {
+		if err := verifyAll(rd, en); err != nil {
 			rep.problem("%v", err)
 		}
 		return true
@@ -180,33 +180,6 @@ func (r *recovery) checkFiles(rep *Report) {
 	if rep.Kept, _, err = r.quarantined(path.Join(e.dir, damagedDir)); err != nil {
 		rep.problem("%v", err)
 	}
-}
-
-func checkMessage(rd *Reader, en Entry) error {
-	st, err := rd.Read(en.Ref, en.ID)
-	if err != nil {
-		return err
-	}
-	env, err := st.Envelope()
-	if err != nil {
-		return err
-	}
-	if env.ID != en.ID {
-		return fmt.Errorf("message %s has the envelope of %s", en.ID, env.ID)
-	}
-	rcpts, err := st.Recipients(0, -1)
-	if err != nil {
-		return err
-	}
-	if len(rcpts) != en.NRcpt {
-		return fmt.Errorf("message %s has %d recipients, not %d", en.ID, len(rcpts), en.NRcpt)
-	}
-	c, err := st.Content()
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(io.Discard, c)
-	return errors.Join(err, c.Close())
 }
 
 // Dump writes every record of the log to w, one line each, segment by
@@ -271,11 +244,7 @@ func dumpRecord(w io.Writer, r *rec, ids map[uint64]mail.QueueID) {
 			fmt.Fprint(w, " damaged")
 		}
 	case recDONE:
-		id, ok := ids[h.number]
-		if !ok {
-			id = mail.QueueID(fmt.Sprintf("number %d", h.number))
-		}
-		fmt.Fprintf(w, " %s", id)
+		fmt.Fprintf(w, " %s", idOf(ids, h.number))
 		var list []string
 		if err := eachRcpt(r.done, func(i uint64) { list = append(list, fmt.Sprint(i)) }); err != nil {
 			fmt.Fprintf(w, " %v", err)
@@ -288,6 +257,8 @@ func dumpRecord(w io.Writer, r *rec, ids map[uint64]mail.QueueID) {
 		default:
 			fmt.Fprintf(w, " recipients %s", strings.Join(list, ","))
 		}
+	case recHANDED:
+		dumpHanded(w, r, ids)
 	case recLIST:
 		eachListed(r.done, func(x *listed) { fmt.Fprintf(w, " %s", x.id()) })
 	case recBOOT:
@@ -297,6 +268,24 @@ func dumpRecord(w io.Writer, r *rec, ids map[uint64]mail.QueueID) {
 		fmt.Fprintf(w, " recover from batch %d segment %d", r.point.batch, r.point.segno)
 	}
 	fmt.Fprintln(w)
+}
+
+// idOf names a message of whose records only some have the ID.
+func idOf(ids map[uint64]mail.QueueID, number uint64) string {
+	if id, ok := ids[number]; ok {
+		return string(id)
+	}
+	return fmt.Sprintf("number %d", number)
+}
+
+func dumpHanded(w io.Writer, r *rec, ids map[uint64]mail.QueueID) {
+	fmt.Fprintf(w, " %s", idOf(ids, r.h.number))
+	err := decodeHandings(r.handed, func(h handing) {
+		fmt.Fprintf(w, " recipients %s to %q at %s", strings.Trim(fmt.Sprint(h.rcpts), "[]"), h.nexthop, time.UnixMicro(h.at).UTC().Format(time.RFC3339))
+	})
+	if err != nil {
+		fmt.Fprintf(w, " %v", err)
+	}
 }
 
 // View calls yield for each message of a spool that is not open here, until

@@ -176,12 +176,14 @@ type RecoveryReport struct {
 	Clean    bool  // the last process had closed the spool
 	Elapsed  time.Duration
 
-	// InDoubt are messages of which a batch that was dropped said that
-	// recipients had been delivered to, in the order of the log: they are pending
-	// still and get a second copy. MoreInDoubt counts those over the bound of
-	// 1000. Of a record that is gone without a trace nobody can tell.
-	InDoubt     []mail.QueueID
+	// InDoubt are deliveries that may have been made and may be made again. Exact says that
+	// they are those of which the last process had recorded that an agent had them
+	// in hand, before each was made, and no others (Options.ExactDoubt); without it there may be some that are
+	// not named, and new mail that nobody had begun with is among them.
+	// MoreInDoubt counts those over the bound of 1000.
+	InDoubt     []Doubt
 	MoreInDoubt int
+	Exact       bool
 
 	// Unanswered are new messages in the tail: whoever sent them may have been told
 	// that they are queued, or, when it was the sync that failed, 451 or nothing, and may

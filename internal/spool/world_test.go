@@ -30,6 +30,7 @@ type modelMsg struct {
 	nrcpt    int
 	done     string // a byte 0 or 1 per recipient
 	outcomes string // a byte per recipient: number of its last outcome
+	handed   string // the recipients that an agent has in hand, as fmt prints a sorted list; "": none
 	body     []byte
 	big      bool
 }
@@ -54,7 +55,8 @@ type world struct {
 	bases  map[uint64]bool
 	next   uint64 // message numbers of this process
 	warned int
-	damage bool // warnings are expected
+	damage bool               // warnings are expected
+	hop    map[delivered]bool // what the next host has, and nothing has been recorded of
 	trace  []string
 }
 
@@ -64,8 +66,9 @@ func newWorld(seed uint64, plant fault) *world {
 	if r.IntN(3) == 0 {
 		sector = 4096
 	}
-	w := &world{r: r, plant: plant, mem: vfs.NewMem(sector), now: model{}, bases: map[uint64]bool{}}
+	w := &world{r: r, plant: plant, mem: vfs.NewMem(sector), now: model{}, bases: map[uint64]bool{}, hop: map[delivered]bool{}}
 	w.opt = Options{Dir: "q", SegmentSize: 20 << 10, Budget: 20 * 20 << 10, sleep: func(time.Duration) {}}
+	w.opt.ExactDoubt = seed%2 == 0
 	if seed%3 == 2 {
 		w.opt.SegmentSize *= 2
 		w.opt.Budget *= 2
@@ -127,6 +130,7 @@ func (w *world) settle() {
 			if !w.damage && w.rep.Alarms > 0 {
 				fail("%d alarms without damage", w.rep.Alarms)
 			}
+			w.checkDoubt()
 			return
 		}
 		why += d + "; "
@@ -202,7 +206,7 @@ func (w *world) readMessage(rd *Reader, en Entry) *modelMsg {
 	for _, o := range list {
 		outs[o.Rcpt] = byte(o.Status.Detail)
 	}
-	m.done, m.outcomes = string(done), string(outs)
+	m.done, m.outcomes, m.handed = string(done), string(outs), w.inHand(en.ID)
 	return m
 }
 
@@ -232,6 +236,8 @@ func diffMsg(a, b *modelMsg) string {
 		return fmt.Sprintf("message %s: content differs", a.id)
 	case a.done != b.done:
 		return fmt.Sprintf("message %s: done %x, want %x", a.id, b.done, a.done)
+	case a.handed != b.handed:
+		return fmt.Sprintf("message %s: in hand %s, want %s", a.id, b.handed, a.handed)
 	case a.queue != b.queue || a.next != b.next || a.attempts != b.attempts || a.warned != b.warned:
 		return fmt.Sprintf("message %s: state %v %d %d, want %v %d %d", a.id, b.queue, b.next, b.attempts, a.queue, a.next, a.attempts)
 	}
@@ -289,6 +295,7 @@ func (w *world) newMessage(size, nrcpt int) (Message, *modelMsg) {
 type change struct {
 	b     Batch
 	apply []func(model)
+	gives []delivered // what agents deliver when it is durable
 }
 
 func (c *change) add(m Message, mm *modelMsg) {
@@ -329,6 +336,7 @@ func (c *change) update(id mail.QueueID, ch Change) {
 		outs := []byte(m.outcomes)
 		for _, o := range ch.Outcomes {
 			outs[o.Rcpt] = byte(o.Status.Detail)
+			m.handed = handedWithout(m.handed, o.Rcpt)
 		}
 		m.outcomes = string(outs)
 		md[id.Number()] = &m
@@ -345,6 +353,7 @@ func (md model) markDone(id mail.QueueID, rcpts []int) {
 	d := []byte(m.done)
 	for _, i := range rcpts {
 		d[i] = 1
+		m.handed = handedWithout(m.handed, i)
 	}
 	m.done = string(d)
 	md[id.Number()] = &m
@@ -370,6 +379,7 @@ func (w *world) commit(list ...*change) bool {
 	}
 	for len(reqs) > 0 {
 		// What may be true from here on: that any number of them counted.
+		w.failed(cs)
 		cand := w.now
 		w.cands = []model{w.now}
 		for _, c := range cs {
@@ -400,7 +410,10 @@ func (w *world) commit(list ...*change) bool {
 		}
 		w.now = now
 		w.cands = []model{now}
-		for _, r := range reqs[:n] {
+		for i, r := range reqs[:n] {
+			if r.err == nil {
+				w.deliver(cs[i].gives)
+			}
 			r.b.settle(r.err)
 		}
 		if w.e.broken != nil {
@@ -465,6 +478,8 @@ func (w *world) randomChange(taken map[mail.QueueID]bool) *change {
 			c.done(m.id, w.r.IntN(m.nrcpt))
 		case p < 84:
 			c.remove(m.id)
+		case p < 90:
+			c.handed(m.id, w.someRcpts(m)...)
 		default:
 			c.update(m.id, w.randomUpdate(m))
 		}

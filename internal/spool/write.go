@@ -37,7 +37,8 @@ type staged struct {
 	number  uint64
 	live    live
 	more    []uint64
-	added   bool // not in the index yet
+	handed  []handing // what agents have in hand; not changed in place
+	added   bool      // not in the index yet
 	gone    bool
 	refHere bool // live.refOff is an offset in the batch
 	conHere bool
@@ -97,7 +98,7 @@ func (e *engine) stage(number uint64, created int64) *staged {
 	if s != nil {
 		return s
 	}
-	return e.w.stage(staged{number: number, live: *l, more: append([]uint64(nil), e.idx.more[number]...)})
+	return e.w.stage(staged{number: number, live: *l, more: append([]uint64(nil), e.idx.more[number]...), handed: e.idx.handedOf(number)})
 }
 
 // flush writes the batch being made, makes it durable, and lets the index
@@ -114,7 +115,7 @@ func (e *engine) flush(cold bool) error {
 	}
 	moved := e.moved
 	if moved != (point{}) {
-		w.record(recCKPT, 0, 0, appendPoint(nil, moved), nil)
+		w.record(recCKPT, 0, 0, e.appendMode(appendPoint(nil, moved)), nil)
 	}
 	listed := e.putList()
 	w.pad()
@@ -284,6 +285,7 @@ func (e *engine) apply(seg *segment, base uint32, written uint64) {
 		if st.more != nil {
 			e.idx.more[st.number] = st.more
 		}
+		e.idx.setHanded(st.number, st.handed)
 		e.account(slot, 1)
 	}
 	for _, s := range e.w.empty { // not before all new places are counted
@@ -371,8 +373,9 @@ func (e *engine) fillMeta(s *staged, m *meta, outcomes []byte) {
 		m.done = nil
 	}
 	m.where, m.back, m.backLen = Ref{}, 0, 0
+	m.handed = appendHandings(nil, s.handed)
 	m.outcomes = mergeOutcomes(m.outcomes, outcomes, func(i uint64) bool { return isDone(l, s.more, i) },
-		int(e.lim.state)-len(m.envelope)-len(m.recipients))
+		int(e.lim.state)-len(m.envelope)-len(m.recipients)-len(m.handed))
 }
 
 // mergeOutcomes joins two lists of outcomes, newer ones taking the place of

@@ -45,6 +45,10 @@ func osPlace(name string) place { return place{unix.AT_FDCWD, name, name} }
 // Open opens a file for reading.
 func (OS) Open(name string) (File, error) { return asFile(osPlace(name).open(os.O_RDONLY)) }
 
+// Forget gives up the kernel's copy of n octets from off on, as far as it is the same as what is on the disk:
+// the next to read them reads the disk. It promises nothing.
+func (f *osFile) Forget(off, n int64) { _ = unix.Fadvise(int(f.Fd()), off, n, unix.FADV_DONTNEED) }
+
 // OpenWrite opens a file for reading and writing.
 func (OS) OpenWrite(name string) (File, error) { return asFile(osPlace(name).open(os.O_RDWR)) }
 
