@@ -43,6 +43,7 @@ type keeper struct {
 	open   func() (*spool.Spool, error)
 	tell   func(ctx context.Context, report string) // has postmaster told what damage a start has found, while the spool is served
 	server func(*spool.Spool) *Server
+	begin  func(*spool.Spool) // told of each spool before it is served, with its report; nil: nobody is
 	// leaving is closed when the process is to retire, and retire has it do so:
 	// when no message is on its way in that takes its time, for nobody else can bring
 	// mail from then on until it has come. stopping is closed when all stops.
@@ -64,6 +65,9 @@ func (k *keeper) run(ctx context.Context) error {
 		}
 		k.used()
 		k.announce(sp.Recovery())
+		if k.begin != nil {
+			k.begin(sp)
+		}
 		k.spool.Store(sp)
 		err = k.serve(ctx, sp)
 		k.spool.Store(nil)

@@ -47,6 +47,10 @@ type ServerOptions struct {
 	Authenticator *Authenticator
 	// Signer signs mail. It may be nil.
 	Signer *Signer
+	// Doubts keeps the list of messages that may have arrived twice, with Reader. It may be nil.
+	Doubts *doubts
+	Reader *spool.Reader
+	Exact  bool // spool_exact_doubt
 	// Metrics counts what is accepted. It may be nil.
 	Metrics *metrics.Set
 }
@@ -127,6 +131,8 @@ func (s *Server) handle(c *ipc.Conn, r *ipc.Request) {
 		s.chunk(c, r)
 	case proto.KindRecord:
 		s.record(r)
+	case proto.KindHand:
+		s.hand(r)
 	case proto.KindLease:
 		s.lease(r)
 	case proto.KindLocate:
@@ -250,8 +256,15 @@ func (s *Server) record(r *ipc.Request) {
 	for i := range rec.q.Ops {
 		op := &rec.q.Ops[i]
 		switch {
+		case op.Remove && op.Finished:
+			b.Finish(op.ID)
 		case op.Remove:
 			b.Remove(op.ID)
+		case op.Lost:
+			s.opt.Doubts.lost(s.opt.Spool, s.opt.Reader, op, s.opt.Exact)
+			b.Done(op.ID, nil) // nothing: changes are counted
+		case len(op.Handed) > 0:
+			b.Handed(op.ID, op.Handed, string(op.Nexthop))
 		case op.Changes():
 			rec.updated = append(rec.updated, b.Update(op.ID, spool.Change{Set: op.Set, Queue: op.Queue, NextAttempt: op.NextAttempt,
 				Attempts: op.Attempts, Warned: op.Warned, Expire: op.Expire, Outcomes: op.Outcomes, Done: op.Done}))
@@ -294,6 +307,7 @@ func (rec *recording) done(err error) {
 		rec.r.Fail("%v", err)
 		return
 	}
+	rec.s.opt.Doubts.recorded(rec.q.Ops)
 	b, reply := &rec.batch, &rec.reply
 	for i := range rec.q.Ops {
 		if err := b.Refused(i); err != nil {
@@ -557,6 +571,7 @@ func (in *incoming) settleOnly() *proto.SubmitReply {
 	if err := in.s.opt.Spool.Commit(b); err != nil {
 		return in.s.storageReply(in.q.Envelope.ID, err)
 	}
+	in.s.opt.Doubts.settled(in.q.Settles)
 	return &queued
 }
 
@@ -609,6 +624,7 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 		in.giveUp()
 		return in.s.storageReply(env.ID, err)
 	}
+	in.s.opt.Doubts.settled(in.q.Settles)
 	in.token = in.token && res.Hold
 	in.count(env)
 	if e, ok := b.Entry(i); ok {

@@ -17,6 +17,7 @@ import (
 	"posthaste/internal/service"
 	"posthaste/internal/spool"
 	"posthaste/internal/submit"
+	"posthaste/internal/vfs"
 )
 
 // drainTime is how long clients may take to finish what they have begun when
@@ -82,6 +83,7 @@ func run(ctx context.Context, env *service.Env) error {
 		Budget:      cfg.Bytes("spool_size_limit"),
 		MinFree:     cfg.Bytes("queue_minfree"),
 		PostDelay:   cfg.Duration("spool_commit_delay"),
+		ExactDoubt:  cfg.Bool("spool_exact_doubt"),
 		Warn:        log.Warning,
 	}
 	if content != nil {
@@ -89,13 +91,22 @@ func run(ctx context.Context, env *service.Env) error {
 	}
 	verify := ipc.NewClient(env.Private(cfg.String("address_verify_service_name")), nil)
 	defer verify.Close()
+	reader := spool.NewReader(nil, options.Dir)
+	defer reader.Close()
+	doubts := newDoubts(vfs.OS{}, options.Dir, log)
+	defer doubts.flush()
 	k := &keeper{log: log, lend: env.LendIPC, used: env.Used, leaving: env.Leaving(), retire: env.Retire, stopping: service.Stopping(ctx).Done(),
 		open: func() (*spool.Spool, error) { return spool.Open(options) },
+		begin: func(sp *spool.Spool) {
+			rep := sp.Recovery()
+			doubts.found(sp, reader, &rep)
+		},
 		tell: func(ctx context.Context, report string) { tellDamage(ctx, env, report) },
 		server: func(sp *spool.Spool) *Server {
 			return NewServer(service.Stopping(ctx), ServerOptions{Core: core, Spool: sp, Log: log,
 				Token: env.Flow.Take, PutToken: func() { env.Flow.Put(1) }, Delay: cfg.Duration("in_flow_delay"), BufferLimit: cfg.Bytes("spool_buffer_limit"),
-				Verify: verify, Milters: milters, Signer: signer, Authenticator: authenticator, Metrics: env.Metrics})
+				Verify: verify, Milters: milters, Signer: signer, Authenticator: authenticator, Metrics: env.Metrics,
+				Doubts: doubts, Reader: reader, Exact: options.ExactDoubt})
 		}}
 	offer(env, k)
 	err = k.run(ctx)

@@ -214,7 +214,7 @@ func (a *agentConn) send(m *message, d *delivery) {
 	}
 	req := &a.req
 	*req = proto.Deliver{Nexthop: d.nexthop, Envelope: act.env, Index: index, Ref: m.ref, Active: act.since, Session: uint64(d.agent),
-		CacheLoad: d.cache&sched.CacheLoad != 0, CacheKeep: d.cache&sched.CacheStore != 0, Keep: d.keep}
+		CacheLoad: d.cache&sched.CacheLoad != 0, CacheKeep: d.cache&sched.CacheStore != 0, Keep: d.keep, Exact: s.opt.Settings.ExactDoubt}
 	to := slices.Grow(a.to[:0], len(index))[:len(index)]
 	for i, idx := range index {
 		r := act.rcpt(idx)
@@ -229,6 +229,9 @@ func (a *agentConn) send(m *message, d *delivery) {
 		req.Envelope.Sender = verpSender(act.env.Sender, to[0].Orig(), act.env.VERP)
 	}
 	d.sent, d.conn, d.index = true, a.conn, index
+	if act.old && !req.Exact {
+		s.log.handOut(m.id, d)
+	}
 	a.pending++
 	a.used = s.now
 	a.conn.GoNow(req, func(payload []byte, err error) {
@@ -440,6 +443,10 @@ func (a *active) missing(i int, now time.Time, reason string) {
 // lose ends a delivery of which nobody will say any more what came of it.
 func (s *Server) lose(d *delivery) {
 	delete(s.entries, d.entry)
+	if d.sent && len(d.index) > 0 {
+		s.log.lost(d)
+	}
+	d.sent = false
 	if m := s.messages[d.num]; m != nil && m.active != nil {
 		for _, i := range d.rcpts {
 			if !m.isDone(i) {

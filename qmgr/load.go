@@ -96,7 +96,7 @@ func (s *Server) load(m *message, e *sched.Effect) {
 			s.moved++
 		}
 	}
-	m.active.warned, m.active.again = e.Warned, e.Attempts > 0
+	m.active.warned, m.active.again, m.active.old = e.Warned, e.Attempts > 0, e.Origin != sched.QueueIncoming
 	l := s.newLoading()
 	l.num, l.id, l.in, l.nrcpt = m.num, m.id, m.inline, int(m.nrcpt)
 	l.from, l.limit, l.first, l.fresh = e.From, e.Max, e.First, e.Origin == sched.QueueIncoming

@@ -33,6 +33,7 @@ type active struct {
 	rcpts    []*rcpt              // by number; nil: not read, or done
 	complete bool                 // all recipients have been read
 	again    bool                 // this is not the first attempt
+	old      bool                 // it is not from the incoming queue
 	warned   bool                 // the sender was told that the message is late
 	outcomes map[int]mail.Outcome // latest failures: deferred and bounced, by recipient; nil: there are none
 	success  []mail.Outcome       // to be reported: NOTIFY=SUCCESS, or a report was asked for
@@ -269,12 +270,19 @@ func (s *Server) deferMessage(m *message, e *sched.Effect) {
 	s.rest(m)
 }
 
+// out says whether an agent has recipient i in hand: what was said of it is of a former attempt,
+// and is on stable storage.
+func (a *active) out(i int) bool {
+	r := a.rcpt(i)
+	return r != nil && r.order != nil && (r.order.sent || r.order.awaits > 0)
+}
+
 // pendingOutcomes are the last failures of recipients that are still to get
-// the message, in order.
+// the message and that no agent has in hand, in order.
 func (a *active) pendingOutcomes(m *message) []mail.Outcome {
 	var out []mail.Outcome
 	for i := 0; i < int(m.nrcpt) && len(out) < len(a.outcomes); i++ {
-		if o, ok := a.outcomes[i]; ok && !m.isDone(i) {
+		if o, ok := a.outcomes[i]; ok && !m.isDone(i) && !a.out(i) {
 			out = append(out, o)
 		}
 	}

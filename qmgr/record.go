@@ -56,6 +56,7 @@ type recorder struct {
 	refused map[mail.QueueID]string // messages of which something is not recorded, and why
 	spoken  map[mail.QueueID]int    // messages of which it has not been confirmed who has been told, by count
 	leaving []farewell              // recorded removals that are to be logged, oldest first
+	handed  []handOut               // deliveries of which it is not recorded that they go on, oldest first
 }
 
 // A farewell is a message that has left the queue.
@@ -156,6 +157,7 @@ func (r *recorder) remove(m *message) {
 // when it has been recorded.
 func (r *recorder) finish(m *message) {
 	r.remove(m)
+	r.change(m.id).Finished = true
 	r.removed = append(r.removed, m.id)
 }
 
@@ -205,6 +207,7 @@ func (r *recorder) flush(now time.Time) {
 	if len(r.ops) == 0 || r.conn == nil || len(r.ops) < flushOps && now.Sub(r.since) < flushDelay {
 		return
 	}
+	r.handedOut()
 	parts := splitOps(r.ops) // the last of them may be r.ops itself
 	for _, ops := range parts[:len(parts)-1] {
 		q := &request{ops: ops, urgent: r.urgent}
@@ -255,7 +258,7 @@ func (r *recorder) release(ops []proto.Op) {
 // opsOctets is about what changes take in a request.
 func opsOctets(ops []proto.Op) (n int) {
 	for i := range ops {
-		n += opOctets + 8*len(ops[i].Done)
+		n += opOctets + 8*(len(ops[i].Done)+len(ops[i].Handed))
 		for j := range ops[i].Outcomes {
 			n += outcomeOctets(&ops[i].Outcomes[j])
 		}

@@ -30,6 +30,7 @@ type Settings struct {
 	// ConfirmCleared: who was told of a delay hears of the delivery too
 	// (confirm_delay_cleared).
 	ConfirmCleared bool
+	ExactDoubt     bool          // no delivery is made before it is recorded that it is about to be (spool_exact_doubt)
 	DeliveryTime   time.Duration // how long an agent may take for one delivery, at most; 0: no limit
 	// RequeueFilter and RequeueFlags are what mail that is queued again goes through
 	// cleanup with: what pickup would say of it (content_filter,
@@ -86,6 +87,7 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 		Resolution:     maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit")),
 		FlowLimit:      cfg.Int("default_process_limit"),
 		ConfirmCleared: cfg.Bool("confirm_delay_cleared"),
+		ExactDoubt:     cfg.Bool("spool_exact_doubt"),
 		DeliveryTime:   cfg.Duration("daemon_timeout") + agentGrace,
 		search: table.Search{Delimiters: cfg.String("recipient_delimiter"),
 			OwnerRequest: cfg.Bool("owner_request_special")},

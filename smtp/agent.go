@@ -205,6 +205,8 @@ type request interface {
 	Defer(i int, status dsn.Status, text string, d agent.Detail)
 	Bounce(i int, status dsn.Status, text string, d agent.Detail)
 	Pass(i int, transport mail.Transport, nexthop mail.Nexthop)
+	Exact() bool
+	Hand(rcpts []int, relay string) (wait func() error)
 }
 
 // order is what a request asks for.
@@ -218,6 +220,10 @@ type order struct {
 	session   uint64
 	keepFor   time.Duration
 }
+
+// Hands implements agent.Hander: that a delivery is about to be made is recorded while the message is sent,
+// and waited for before its end is (spool_exact_doubt).
+func (a *Agent) Hands() {}
 
 // Deliver implements agent.Deliverer.
 func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {

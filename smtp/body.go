@@ -30,7 +30,20 @@ func (t *transaction) message(ctx context.Context) {
 		end = ".\r\nQUIT\r\n"
 		s.bad = true // it is not to be used again
 	}
-	if err := t.send(ctx, d.body, end); err != nil {
+	var hand func() error
+	if d.req.Exact() {
+		hand = d.req.Hand(t.accepted, s.detail().Relay)
+	}
+	err := t.send(ctx, d.body, end, hand)
+	if hand != nil && err != nil && !errors.Is(err, errNotRecorded) {
+		_ = hand() // nobody is to ask for it any more; the recipients are accounted for
+	}
+	switch {
+	case errors.Is(err, errNotRecorded):
+		s.bad = true // without the end of the message the server has nothing
+		d.record(&failure{kind: messageFailed, status: dsn.S(4, 3, 0), text: err.Error(), detail: s.detail()}, t.accepted)
+		return
+	case err != nil:
 		t.cutShort(err)
 		return
 	}
@@ -97,8 +110,11 @@ func (t *transaction) cutShort(err error) {
 	d.fail(f, t.accepted)
 }
 
-// send writes content and end.
-func (t *transaction) send(ctx context.Context, content agent.Content, end string) error {
+// errNotRecorded says that the end of the message was not sent.
+var errNotRecorded = errors.New("the delivery cannot be recorded in the queue")
+
+// send writes content and end. Between the two it waits for hand, if that is not nil.
+func (t *transaction) send(ctx context.Context, content agent.Content, end string, hand func() error) error {
 	s := t.s
 	body := content.Bytes()
 	prefix := t.prefix()
@@ -106,7 +122,7 @@ func (t *transaction) send(ctx context.Context, content agent.Content, end strin
 	touched := rules.touches(t.d.env.Body, s)
 	limit := t.d.set.lineLimit
 	verbatim := fitsAsItIs(t.d.env.Body, limit) && !touched
-	if body != nil && verbatim && !s.pixDelay && prefix == nil {
+	if body != nil && verbatim && !s.pixDelay && prefix == nil && hand == nil {
 		o := newOutput(s.wire, t.d.set, content.Len())
 		return o.last(body, end)
 	}
@@ -144,6 +160,14 @@ func (t *transaction) send(ctx context.Context, content agent.Content, end strin
 		case <-time.After(t.d.set.pixDelay):
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		}
+	}
+	if hand != nil {
+		if err := o.flush(); err != nil {
+			return err
+		}
+		if hand() != nil {
+			return errNotRecorded
 		}
 	}
 	o.buf = append(o.buf, end...)

@@ -112,7 +112,7 @@ func FuzzWire(f *testing.F) {
 			s := &session{wire: &wire{conn: server}, offers: offers8BitMIME}
 			d := &delivery{a: a, set: a.set, tab: a.tab, log: a.log, order: order{env: &env}, body: body}
 			tr := &transaction{d: d, s: s}
-			if err := tr.send(t.Context(), body, ".\r\n"); err != nil {
+			if err := tr.send(t.Context(), body, ".\r\n", nil); err != nil {
 				t.Fatal(err)
 			}
 			got, rest, ended := received(server.b)

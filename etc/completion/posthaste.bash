@@ -447,9 +447,9 @@ _posthaste() {
         -d) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-a -d -m -n -r -v"
+            _posthaste_words "-a -d -j -m -n -r -s -v"
         elif ((COMP_CWORD == first)); then
-            _posthaste_words "dump check stats export import salvage"
+            _posthaste_words "dump check doubtful stats export import salvage"
         elif [[ ${COMP_WORDS[first]} == export ]]; then
             _posthaste_words "$(_posthaste_ids)"
         elif [[ ${COMP_WORDS[first]} == import ]]; then

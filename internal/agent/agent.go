@@ -88,6 +88,7 @@ type Request struct {
 type source interface {
 	content(r *Request) (Content, error)
 	pass(r *Request, i int, to mail.Recipient, transport mail.Transport, nexthop mail.Nexthop) (mail.Outcome, error)
+	hand(m *proto.Hand) func() error
 }
 
 // Content opens the message's content, verified. An error has been worded for

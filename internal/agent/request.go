@@ -53,6 +53,7 @@ type passFunc = func(i int, to mail.Recipient, transport mail.Transport, nexthop
 type testSource struct {
 	text     []byte
 	passedBy passFunc
+	handedBy func(*proto.Hand) error
 }
 
 func (t *testSource) content(*Request) (Content, error) { return inMemory(t.text), nil }
@@ -62,6 +63,15 @@ func (t *testSource) pass(_ *Request, i int, to mail.Recipient, transport mail.T
 		return mail.Outcome{}, errNoTransport
 	}
 	return t.passedBy(i, to, transport, nexthop)
+}
+
+func (t *testSource) hand(m *proto.Hand) func() error {
+	return func() error { return t.handedBy(m) }
+}
+
+// HandBy has a test, which has made r, play cleanup: r is to be delivered exactly.
+func (r *Request) HandBy(f func(*proto.Hand) error) {
+	r.order.Exact, r.from.(*testSource).handedBy = true, f
 }
 
 var errNoTransport = errors.New("no other transport can be reached from here")

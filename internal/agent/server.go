@@ -32,6 +32,8 @@ type Options struct {
 	Deliverer Deliverer
 	Content   func(ctx context.Context, ref spool.Ref, id mail.QueueID) (*spool.Content, error) // as queueread.Opener's
 	Log       *maillog.Logger
+	// Hand asks cleanup; nil: it cannot be asked.
+	Hand func(ctx context.Context, m *proto.Hand, reply *proto.RecordReply) error
 	// Queue is the path of the queue manager's socket. A queue manager that has
 	// not heard of what goes on here, or came to an end here, is told there;
 	// empty: it has to ask.
@@ -278,7 +280,9 @@ func (s *Server) deliver(ctx context.Context, run *running) *proto.DeliverReply 
 				s.opt.Log.Panic(p)
 			}
 		}()
-		s.opt.Deliverer.Deliver(run.watch.ctx, r)
+		if r.handAll(s.opt.Deliverer) {
+			s.opt.Deliverer.Deliver(run.watch.ctx, r)
+		}
 	}()
 	reply := &r.reply
 	for i := range reply.Outcomes {

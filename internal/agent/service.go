@@ -8,6 +8,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
 	"posthaste/internal/queueread"
 	"posthaste/internal/service"
 	"posthaste/internal/spool"
@@ -60,6 +61,9 @@ func run(ctx context.Context, env *service.Env, d Deliverer, reader *spool.Reade
 	filter := OpenFilter(cfg, env.Process, env.Log)
 	defer filter.Close()
 	s := NewServer(Options{Deliverer: d, Content: opener.Content, Log: env.Log, Limit: env.MaxProc,
+		Hand: func(ctx context.Context, m *proto.Hand, reply *proto.RecordReply) error {
+			return cleanup.CallAgain(ctx, m, reply)
+		},
 		Queue:     env.Public(cfg.String("queue_service_name")),
 		Agent:     func(t mail.Transport) string { return env.Private(string(t)) },
 		TimeLimit: cfg.Duration("daemon_timeout"), Overdue: overdue(env.Log.Fatal, env.Retire, env.Exit),

@@ -821,6 +821,7 @@ var supportedNames = []string{
 	"spool_buffer_limit",
 	"spool_commit_delay",
 	"spool_content_directory",
+	"spool_exact_doubt",
 	"spool_inline_limit",
 	"spool_segment_size",
 	"spool_size_limit",

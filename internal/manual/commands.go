@@ -97,14 +97,15 @@ func posthasteSections() []section {
 			},
 			items: []item{
 				{"Cm spool dump Op Fl m", "Print the log record by record; with -m, the messages."},
-				{"Cm spool check", "Verify every checksum and count. Damage makes the exit status 65, and the messages that are lost are named."},
+				{"Cm spool check", "Verify every checksum and count. Damage makes the exit status 65; it is named with file and octet, and the messages that are lost with their queue IDs."},
+				{"Cm spool doubtful Op Fl js", "List the messages that may have arrived twice, since the mail system or the machine ended in the middle of their delivery, oldest first, with what has become of each. With -j each is a line of JSON; with -s they count as seen, and are not listed again."},
 				{"Cm spool stats", "Say how much there is of what."},
 				{"Cm spool export Ar ID", "Write one message to standard output, as a plain file with its envelope."},
 				{"Cm spool export Fl d Ar dir ID ...", "Write messages to files in a directory."},
 				{"Cm spool export Fl a Ar dir", "Write all messages to files in a directory."},
 				{"Cm spool export Fl p Ar dir Op Fl r", "Make queue files of a stopped Postfix of all messages, in its queue directory dir; with -r each message is removed here when its file is there."},
 				{"Cm spool import Oo Fl nrv Oc Ar path ...", "Take in exported files, directories of them, queue files of Postfix, or a whole Postfix queue directory. With -n files are only read; with -r each is removed when its message is on stable storage; with -v each is named."},
-				{"Cm spool salvage Oo Fl d Ar dir Oc Ar target", "Write all messages that can be had of a spool that is damaged, or does not start, to files in the directory target, as export does, and list in target/LOST what could not be had. With -d the spool is in dir. Stop the mail system before."},
+				{"Cm spool salvage Oo Fl d Ar dir Oc Ar target", "Write all messages that can be had of a spool that is damaged, or does not start, to files in the directory target, as export does, and list in target/LOST what could not be had; the copies of damaged segments that a start has kept are looked through, too. With -d the spool is in dir. Stop the mail system before."},
 			},
 		},
 		{

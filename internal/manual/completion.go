@@ -201,9 +201,9 @@ func subcommands() []subcommand {
 			options: []option{{'d', "domain", none, "domain"}, {'s', "selector", none, "selector"}, {'t', "type", "rsa|ed25519", "type"},
 				{'b', "bits", none, "size"}, {'o', "directory", directory, "where"}},
 			values: map[string]kind{"genkey": none, "record": file}},
-		{name: "spool", words: []string{"dump", "check", "stats", "export", "import", "salvage"},
-			options: []option{{'a', "dir", directory, "all"}, {'d', "dir", directory, "directory"}, {'m', "", none, "messages"},
-				{'n', "", none, "only read"}, {'r', "", none, "remove"}, {'v', "", none, "name each"}},
+		{name: "spool", words: []string{"dump", "check", "doubtful", "stats", "export", "import", "salvage"},
+			options: []option{{'a', "dir", directory, "all"}, {'d', "dir", directory, "directory"}, {'j', "", none, "JSON"}, {'m', "", none, "messages"},
+				{'n', "", none, "only read"}, {'r', "", none, "remove"}, {'s', "", none, "mark as seen"}, {'v', "", none, "name each"}},
 			values: map[string]kind{"export": queueID, "import": file, "salvage": directory}},
 	}
 }

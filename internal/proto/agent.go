@@ -29,6 +29,9 @@ type Deliver struct {
 	// delivery, and not the queue manager: what comes of it is that agent's to
 	// judge, and is in no Inventory.
 	Passed bool
+	// Exact says that it is recorded with cleanup, by Hand, that the delivery is about to be
+	// made before it is (spool_exact_doubt).
+	Exact bool
 }
 
 // maxKeep bounds Deliver.Keep, so that it cannot overflow.
@@ -49,7 +52,8 @@ func (m *Deliver) Append(b []byte) []byte {
 	b = pack.Bool(b, 'k', m.CacheKeep)
 	b = pack.Uint(b, 's', m.Session)
 	b = pack.Uint(b, 't', uint64(m.Keep))
-	return pack.Bool(b, 'p', m.Passed)
+	b = pack.Bool(b, 'p', m.Passed)
+	return pack.Bool(b, 'x', m.Exact)
 }
 
 func (m *Deliver) Decode(b []byte) error {
@@ -93,6 +97,8 @@ func (m *Deliver) Decode(b []byte) error {
 			m.Keep = time.Duration(min(r.Uint(), uint64(maxKeep)))
 		case 'p':
 			m.Passed = r.Bool()
+		case 'x':
+			m.Exact = r.Bool()
 		}
 	}
 	return r.Err()

@@ -25,6 +25,7 @@ const (
 	KindRecordReply  = 11
 	KindLocate       = 12
 	KindLocateReply  = 13
+	KindHand         = 18
 	KindDeliver      = 20
 	KindDeliverReply = 21
 	KindInventory    = 22
@@ -470,6 +471,15 @@ type Op struct {
 	ID mail.QueueID
 	// Remove ends the message's life; all else is then ignored.
 	Remove bool
+	// Finished says, with Remove, that all is done, and not that an operator wants it.
+	Finished bool
+	// Handed are recipients that an agent has been given, and Nexthop where they go: with
+	// them the Op has nothing else.
+	Handed  []int
+	Nexthop mail.Nexthop
+	// Lost says of Handed that the agent has ended, and nobody will say what came of it: nothing
+	// is recorded of the message but that it may arrive twice.
+	Lost bool
 	// Done are recipients for whom nothing more is to be done.
 	Done []int
 	// Set names the fields of the message's state that are recorded anew;
@@ -523,6 +533,12 @@ func (m *Record) Decode(b []byte) error {
 func (o *Op) append(b []byte) []byte {
 	b = pack.String(b, 'q', o.ID)
 	b = pack.Bool(b, 'x', o.Remove)
+	b = pack.Bool(b, 'f', o.Finished)
+	for _, i := range o.Handed {
+		b = pack.Uint(b, 'h', uint64(i)+1)
+	}
+	b = pack.String(b, 'N', o.Nexthop)
+	b = pack.Bool(b, 'l', o.Lost)
 	for _, i := range o.Done {
 		b = pack.Uint(b, 'd', uint64(i)+1)
 	}
@@ -546,6 +562,14 @@ func (o *Op) decode(field []byte) error {
 			o.ID = mail.QueueID(r.String())
 		case 'x':
 			o.Remove = r.Bool()
+		case 'f':
+			o.Finished = r.Bool()
+		case 'h':
+			o.Handed = append(o.Handed, int(r.Uint())-1)
+		case 'N':
+			o.Nexthop = mail.Nexthop(r.String())
+		case 'l':
+			o.Lost = r.Bool()
 		case 'd':
 			o.Done = append(o.Done, int(r.Uint())-1)
 		case 's':

@@ -5,6 +5,7 @@
 //
 //	posthaste spool dump [-m]             the log, record by record; -m: the messages
 //	posthaste spool check                 verify every checksum and count
+//	posthaste spool doubtful [-js]        messages that may have arrived twice
 //	posthaste spool stats                 how much there is of what
 //	posthaste spool export ID             one message to standard output
 //	posthaste spool export -d DIR ID ...  messages to files in DIR
@@ -34,6 +35,9 @@
 // the messages from our queue when all the files are on stable storage: after a
 // power failure between the two, some are in both.
 //
+// What salvage finds of lost messages in the copies of damaged segments, in the spool's directory "damaged", it
+// writes like one on hold, too.
+//
 // Salvage is for a spool that is damaged, or does not start: it writes every message that can be
 // had to files in the directory TARGET, in the format of export, and goes on over all
 // that is damaged or cannot be read. DIR is the spool, if it is not that of the
@@ -44,11 +48,20 @@
 // read all the same. Nothing in the spool is changed; stop the mail system before.
 //
 // check names what is damaged, and the queue IDs of messages that are lost, from
-// the spool as it is: before a start has done what it can about it. Files in the spool's
+// the spool as it is, with the file and the octet where that is: before a start has done what it can about it. Files in the spool's
 // directory "damaged" are of damage that a start has found before; they are listed,
 // and are no finding.
 //
-// dump, check and stats only read, and may be used while the mail system runs; what they say
+// doubtful lists, oldest first, each recipient of whom it is not known whether a message was delivered
+// when the mail system or the machine ended in the middle of it, and new mail whose client may have sent it
+// again: what may have arrived twice. It says why, when that was found, and what has become of it: "in the
+// queue"; "delivered again", from when on there may be two copies; or that it was returned or
+// removed. -j has a line of JSON for each. -s says that they have been seen: they are not listed
+// again. The newest 1000 are kept. While the mail system is down, what its next start is going to find
+// is listed with them. With spool_exact_doubt the list is exact; without it, it has new mail that nobody
+// had begun with, and deliveries of the last milliseconds before a crash may be missing.
+//
+// dump, check, doubtful (without -s) and stats only read, and may be used while the mail system runs; what they say
 // is then of a moment for each part of the log, not of one moment for all.
 //
 // # Security
@@ -83,7 +96,7 @@ import (
 	"posthaste/internal/spooltool/cli"
 )
 
-const usage = "usage: %s [-c config_dir] dump [-m] | check | stats | export ID | export -d DIR ID ... | export -a DIR | export -p DIR [-r] | import [-nrv] PATH ... | salvage [-d DIR] TARGET"
+const usage = "usage: %s [-c config_dir] dump [-m] | check | doubtful [-js] | stats | export ID | export -d DIR ID ... | export -a DIR | export -p DIR [-r] | import [-nrv] PATH ... | salvage [-d DIR] TARGET"
 
 type command struct {
 	cli.Tool
@@ -166,6 +179,8 @@ func (c *command) verb(name string) (run func(ctx context.Context, flags options
 		return c.dump, "m"
 	case "check":
 		return c.check, ""
+	case "doubtful":
+		return c.doubtful, "js"
 	case "stats":
 		return c.stats, ""
 	case "export":
@@ -249,6 +264,9 @@ func (c *command) check(ctx context.Context, _ options, args []string) error {
 		rep.Messages, rep.Pending, rep.Segments, rep.Free, rep.Bytes, rep.Batches, rep.Records, rep.Tail)
 	for _, id := range rep.Lost {
 		fmt.Fprintf(c.out, "lost: %s\n", id)
+	}
+	for _, name := range rep.Half {
+		fmt.Fprintf(c.out, "half: %s: one of the two copies of its header is damaged, or of an older use; a crash leaves such, and the next use writes both\n", name)
 	}
 	if len(rep.Kept) > 0 {
 		fmt.Fprintf(c.out, "of damage found before, %s has: %s\n", filepath.Join(c.queue.Spool(), "damaged"), strings.Join(rep.Kept, " "))

@@ -2,6 +2,7 @@ package spooltool
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -14,12 +15,14 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/doubtful"
 	"posthaste/internal/dsn"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/faketest"
+	"posthaste/internal/vfs"
 )
 
 func run(s *faketest.Site, args ...string) (out, errs string, status int) {
@@ -337,7 +340,7 @@ func TestDumpCheckStats(t *testing.T) {
 	}
 	corrupt(t, s, "Subject: held")
 	out, errs, status = run(s, "check")
-	if !strings.Contains(out, "problem: message "+string(ids[2])) || !strings.Contains(errs, "1 problems") || status != 65 {
+	if !strings.Contains(out, "problem: seg/00000000.seg:20480: message "+string(ids[2])) || !strings.Contains(errs, "1 problems") || status != 65 {
 		t.Errorf("check of a damaged one: exit status %d, %q, %q", status, out, errs)
 	}
 	dir := t.TempDir()
@@ -413,5 +416,43 @@ func TestExplain(t *testing.T) {
 		if _, errs, status := explain(args...); status != 64 {
 			t.Errorf("%v: exit status %d, %q", args, status, errs)
 		}
+	}
+}
+
+// What is in doubt of a spool that is down is listed as its next start will find it, and can be
+// marked as seen when a start has.
+func TestDoubtful(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	if _, errs, status := run(s, "doubtful"); status != 66 || !strings.Contains(errs, "nothing has been queued here yet") {
+		t.Errorf("exit status %d, %q", status, errs)
+	}
+	ids := s.Fill(mails()...)
+	if out, errs, status := run(s, "doubtful"); status != 0 || out != "" {
+		t.Errorf("after a clean end: %d %q %q", status, out, errs)
+	}
+	dir := filepath.Join(s.Queue, "spool")
+	began, found := arrival, arrival.Add(time.Minute)
+	list := doubtful.List{{ID: ids[0], Sender: "a b@from.test", Rcpt: 1, Recipient: "e@to.test", More: 3, Nexthop: "mx[192.0.2.1]:25", Why: doubtful.InHand,
+		Began: &began, Found: found, State: doubtful.Delivered, Ended: &found},
+		{ID: ids[2], Sender: "", Rcpt: -1, Recipient: "h@to.test", Why: doubtful.Unanswered, Found: found, State: doubtful.Queued}}
+	if err := list.Save(vfs.OS{}, dir); err != nil {
+		t.Fatal(err)
+	}
+	want := string(ids[0]) + " from <a b@from.test> to <e@to.test> and 3 more by way of mx[192.0.2.1]:25: it was being delivered when the mail system ended; begun 2026-11-21 08:56:26; found 2026-11-21 08:57:26; delivered again 2026-11-21 08:57:26\n" +
+		string(ids[2]) + " from <> to <h@to.test>: its client may not have been told that it was queued, and may have sent it again; found 2026-11-21 08:57:26; in the queue\n"
+	if out, errs, status := run(s, "doubtful"); status != 0 || out != want {
+		t.Errorf("%d %q\n%s%s", status, errs, out, want)
+	}
+	out, _, status := run(s, "doubtful", "-j", "-s")
+	var e doubtful.Entry
+	if first, _, _ := strings.Cut(out, "\n"); status != 0 || strings.Count(out, "\n") != 2 || json.Unmarshal([]byte(first), &e) != nil || e.ID != ids[0] || e.Nexthop == "" {
+		t.Errorf("%d %s", status, out)
+	}
+	if out, _, status := run(s, "doubtful"); status != 0 || out != "" {
+		t.Errorf("seen: %d %q", status, out)
+	}
+	if _, _, status := run(s, "doubtful", "x"); status != 64 {
+		t.Errorf("with an argument: %d", status)
 	}
 }

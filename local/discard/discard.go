@@ -25,6 +25,10 @@ import (
 type Agent struct{}
 
 // Deliver implements agent.Deliverer.
+// Hands implements agent.Hander: nothing is delivered.
+func (Agent) Hands() {}
+
+// Deliver implements agent.Deliverer.
 func (Agent) Deliver(_ context.Context, r *agent.Request) {
 	status, text, ok := dsn.CutStatus(string(r.Nexthop))
 	if !ok {

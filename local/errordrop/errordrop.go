@@ -33,6 +33,10 @@ type Agent struct {
 }
 
 // Deliver implements agent.Deliverer.
+// Hands implements agent.Hander: nothing is delivered.
+func (Agent) Hands() {}
+
+// Deliver implements agent.Deliverer.
 func (a Agent) Deliver(_ context.Context, r *agent.Request) {
 	status, text, ok := dsn.CutStatus(string(r.Nexthop))
 	if !ok {

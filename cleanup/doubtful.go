@@ -1,0 +1,246 @@
+package cleanup
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"posthaste/internal/doubtful"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+	"posthaste/internal/vfs"
+)
+
+// saveDelay is how long changes of the list wait for others.
+const saveDelay = time.Second
+
+// doubts keeps the list of messages that may have arrived twice (package doubtful). A nil one
+// keeps nothing. Its methods may be called by any goroutine.
+type doubts struct {
+	fs  vfs.FS
+	dir string
+	log *maillog.Logger
+
+	some atomic.Bool // the list has something that is queued: most of the time it has not
+
+	mu   sync.Mutex
+	list doubtful.List
+	save *time.Timer // nil: nothing waits to be saved
+}
+
+// newDoubts reads the list. One that cannot be read is begun anew: it must not keep mail.
+func newDoubts(fs vfs.FS, dir string, log *maillog.Logger) *doubts {
+	d := &doubts{fs: fs, dir: dir, log: log}
+	list, err := doubtful.Load(fs, dir)
+	if err != nil {
+		log.Warning("the list of messages that may have arrived twice is begun anew: %v", err)
+	}
+	d.list = list
+	d.look()
+	return d
+}
+
+// look finds out whether anything is queued. The caller holds mu, or nobody else knows d.
+func (d *doubts) look() {
+	for i := range d.list {
+		if d.list[i].State == doubtful.Queued {
+			d.some.Store(true)
+			return
+		}
+	}
+	d.some.Store(false)
+}
+
+var doubtWhy = map[spool.DoubtKind]string{spool.DoubtHanded: doubtful.InHand, spool.DoubtTrace: doubtful.Trace, spool.DoubtNew: doubtful.New}
+
+// found adds what a start has found, and what left the queue while nobody looked.
+func (d *doubts) found(sp *spool.Spool, rd *spool.Reader, rep *spool.RecoveryReport) {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	changed := false
+	for i := range d.list {
+		if e := &d.list[i]; e.State == doubtful.Queued {
+			if _, there := sp.Locate(e.ID); !there { // the crash came before we had noted it
+				changed = d.list.End(e.ID, nil, doubtful.Delivered, now) || changed
+			}
+		}
+	}
+	for i := range rep.InDoubt {
+		x := &rep.InDoubt[i]
+		d.add(sp, rd, x.ID, x.Rcpts, doubtful.Entry{Nexthop: x.Nexthop, Why: doubtWhy[x.Kind], Began: timeOf(x.At), Found: now})
+		changed = true
+	}
+	for _, id := range rep.Unanswered {
+		d.add(sp, rd, id, nil, doubtful.Entry{Rcpt: -1, Why: doubtful.Unanswered, Found: now})
+		changed = true
+	}
+	d.look()
+	if changed {
+		d.write()
+	}
+}
+
+func timeOf(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// lost adds deliveries in the middle of which their agent has ended: all that are said to be, or
+// with exact those that are on record.
+func (d *doubts) lost(sp *spool.Spool, rd *spool.Reader, op *proto.Op, exact bool) {
+	if d == nil {
+		return
+	}
+	rcpts := op.Handed
+	if exact {
+		if rcpts = sp.InHand(op.ID, rcpts); len(rcpts) == 0 {
+			return
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.add(sp, rd, op.ID, rcpts, doubtful.Entry{Nexthop: string(op.Nexthop), Why: doubtful.Agent, Found: time.Now()})
+	d.look()
+	d.soon()
+}
+
+// add adds an entry for each of rcpts, nil being all that are pending, or one for the message when
+// e.Rcpt says so. The caller holds mu.
+func (d *doubts) add(sp *spool.Spool, rd *spool.Reader, id mail.QueueID, rcpts []int, e doubtful.Entry) {
+	e.ID, e.State = id, doubtful.Queued
+	sender, list := envelopeOf(sp, rd, id, rcpts)
+	e.Sender = sender
+	if e.Rcpt < 0 {
+		if len(list) > 0 {
+			e.Recipient = list[0].address
+		}
+		e.More = max(len(list)-1, 0)
+		d.list.Add(e)
+		return
+	}
+	for i := range list[:min(len(list), doubtful.MaxRcpts)] {
+		e.Rcpt, e.Recipient, e.More = list[i].index, list[i].address, 0
+		if i == doubtful.MaxRcpts-1 {
+			e.More = len(list) - doubtful.MaxRcpts
+		}
+		d.list.Add(e)
+	}
+}
+
+// addressee is a recipient as the list wants it.
+type addressee struct {
+	index   int
+	address string
+}
+
+// envelopeOf reads the sender and recipients of a message: those in rcpts, or all that are pending. What
+// cannot be read is empty; the delivery, or the start, has told of that.
+func envelopeOf(sp *spool.Spool, rd *spool.Reader, id mail.QueueID, rcpts []int) (sender string, list []addressee) {
+	for _, i := range rcpts {
+		list = append(list, addressee{index: i})
+	}
+	en, ok := sp.Locate(id)
+	if !ok {
+		return "", list
+	}
+	st, err := rd.Read(en.Ref, id)
+	if err != nil {
+		return "", list
+	}
+	st.Overlay(en.Done)
+	env, err := st.Envelope()
+	if err != nil {
+		return "", list
+	}
+	all, err := st.Recipients(0, -1)
+	if err != nil {
+		return env.Sender, list
+	}
+	if rcpts == nil {
+		for i := range all {
+			if st.Pending(i) {
+				list = append(list, addressee{index: i})
+			}
+		}
+	}
+	for i := range list {
+		if k := list[i].index; k < len(all) {
+			list[i].address = all[k].Address
+		}
+	}
+	return env.Sender, list
+}
+
+// recorded notes what has become of messages in the list, by what has been recorded.
+func (d *doubts) recorded(ops []proto.Op) {
+	if d == nil || !d.some.Load() {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now, changed := time.Now(), false
+	for i := range ops {
+		op := &ops[i]
+		switch {
+		case op.Remove && op.Finished:
+			changed = d.list.End(op.ID, nil, doubtful.Delivered, now) || changed
+		case op.Remove:
+			changed = d.list.End(op.ID, nil, doubtful.Removed, now) || changed
+		case len(op.Done) > 0:
+			changed = d.list.End(op.ID, op.Done, doubtful.Delivered, now) || changed
+		}
+	}
+	if changed {
+		d.look()
+		d.soon()
+	}
+}
+
+// settled notes that a notice to the sender has taken the place of recipients.
+func (d *doubts) settled(st *proto.Settle) {
+	if d == nil || st == nil || len(st.Rcpts) == 0 || !d.some.Load() {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.list.End(st.ID, st.Rcpts, doubtful.Returned, time.Now()) {
+		d.look()
+		d.soon()
+	}
+}
+
+// soon has the list saved before long. The caller holds mu.
+func (d *doubts) soon() {
+	if d.save == nil {
+		d.save = time.AfterFunc(saveDelay, d.flush)
+	}
+}
+
+// flush saves what waits for it.
+func (d *doubts) flush() {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.save != nil {
+		d.save.Stop()
+		d.write()
+	}
+}
+
+// write saves the list. The caller holds mu.
+func (d *doubts) write() {
+	d.save = nil
+	if err := d.list.Save(d.fs, d.dir); err != nil {
+		d.log.Warning("the list of messages that may have arrived twice cannot be saved: %v", err)
+	}
+}

@@ -1,0 +1,205 @@
+package cleanup
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"posthaste/internal/doubtful"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+	"posthaste/internal/vfs"
+)
+
+// life is one process with a spool on a disk in memory.
+type life struct {
+	t      *testing.T
+	sp     *spool.Spool
+	doubts *doubts
+	client *ipc.Client
+}
+
+func begin(t *testing.T, mem *vfs.Mem, exact bool) *life {
+	t.Helper()
+	sp, err := spool.Open(spool.Options{FS: mem, Dir: "spool", SegmentSize: 64 << 10, ExactDoubt: exact})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { sp.Close() })
+	log := maillog.New("postfix/cleanup", maillog.NewWriter(new(strings.Builder), maillog.Classic))
+	rd := spool.NewReader(mem, "spool")
+	t.Cleanup(func() { rd.Close() })
+	l := &life{t: t, sp: sp, doubts: newDoubts(mem, "spool", log)}
+	rep := sp.Recovery()
+	l.doubts.found(sp, rd, &rep)
+	s := NewServer(t.Context(), ServerOptions{Spool: sp, Log: log, Doubts: l.doubts, Reader: rd, Exact: exact})
+	l.client = served(t, s)
+	return l
+}
+
+// add queues a message.
+func (l *life) add(rcpts int) mail.QueueID {
+	l.t.Helper()
+	n, err := l.sp.Lease(1)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	id := mail.MakeQueueID(time.Unix(1800000000, 0), n)
+	env := mail.Envelope{ID: id, Sender: "s@from.test"}
+	for i := range rcpts {
+		env.Recipients = append(env.Recipients, mail.Recipient{Address: fmt.Sprintf("r%d@to.test", i)})
+	}
+	var b spool.Batch
+	b.Add(spool.Message{ID: id, Envelope: env.Append(nil), NRcpt: rcpts, Recipients: mail.AppendRecipients(nil, env.Recipients), Content: []byte("x\r\n")})
+	if err := l.sp.Commit(&b); err != nil {
+		l.t.Fatal(err)
+	}
+	return id
+}
+
+func (l *life) call(m ipc.Message) (reply proto.RecordReply) {
+	l.t.Helper()
+	if err := l.client.Call(l.t.Context(), m, &reply); err != nil {
+		l.t.Fatal(err)
+	}
+	return reply
+}
+
+// list is what is kept, in short.
+func (l *life) list() (lines []string) {
+	l.doubts.flush()
+	list, err := doubtful.Load(l.doubts.fs, "spool")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for _, e := range list {
+		lines = append(lines, fmt.Sprintf("%d %s %s/%s %s", e.Rcpt, e.Recipient, e.Why, e.Nexthop, e.State))
+	}
+	return lines
+}
+
+// What an agent asks for is durable when it is answered; after a crash it is in the list, exactly, and
+// the list says what becomes of it.
+func TestHandExact(t *testing.T) {
+	t.Parallel()
+	mem := vfs.NewMem(512)
+	l := begin(t, mem, true)
+	a, b, c := l.add(3), l.add(2), l.add(1)
+	untouched := l.add(1)
+	for _, h := range []proto.Hand{{ID: a, Index: []int{0, 2}, Relay: "mx1"}, {ID: b, Index: []int{0, 1}, Relay: "mx2"}, {ID: c, Index: []int{0}}} {
+		if r := l.call(&h); len(r.Refused) > 0 {
+			t.Errorf("%+v", r)
+		}
+	}
+	if r := l.call(&proto.Hand{ID: a, Index: []int{7}}); len(r.Refused) != 1 {
+		t.Errorf("a recipient that there is not: %+v", r)
+	}
+	if r := l.call(&proto.Hand{ID: mail.MakeQueueID(time.Unix(1, 0), 1), Index: []int{0}}); len(r.Refused) > 0 {
+		t.Errorf("a message that is gone: %+v", r)
+	}
+	l.call(&proto.Record{Urgent: true, Ops: []proto.Op{{ID: b, Done: []int{1}}}})
+
+	l = begin(t, mem.Cut(vfs.Loss{}), true)
+	want := []string{"0 r0@to.test in hand/mx1 queued", "2 r2@to.test in hand/mx1 queued", "0 r0@to.test in hand/mx2 queued", "0 r0@to.test in hand/ queued"}
+	if got := l.list(); !slices.Equal(got, want) {
+		t.Errorf("after the crash: %q", got)
+	}
+	l.call(&proto.Record{Urgent: true, Ops: []proto.Op{{ID: a, Done: []int{2}}, {ID: untouched, Done: []int{0}},
+		{ID: b, Remove: true, Finished: true}, {ID: c, Remove: true}}})
+	want = []string{"0 r0@to.test in hand/mx1 queued", "2 r2@to.test in hand/mx1 delivered", "0 r0@to.test in hand/mx2 delivered", "0 r0@to.test in hand/ removed"}
+	if got := l.list(); !slices.Equal(got, want) {
+		t.Errorf("later: %q", got)
+	}
+	l.doubts.settled(&proto.Settle{ID: a, Rcpts: []int{0}})
+	if got := l.list(); got[0] != "0 r0@to.test in hand/mx1 returned" || l.doubts.some.Load() {
+		t.Errorf("at the end: %q", got)
+	}
+}
+
+// An agent that ends in the middle of a delivery leaves it in doubt: with the exact record, if it had begun.
+func TestLostAgent(t *testing.T) {
+	t.Parallel()
+	for _, exact := range []bool{false, true} {
+		l := begin(t, vfs.NewMem(512), exact)
+		id := l.add(3)
+		if exact {
+			l.call(&proto.Hand{ID: id, Index: []int{1}, Relay: "mx"})
+		}
+		l.call(&proto.Record{Urgent: true, Ops: []proto.Op{{ID: id, Handed: []int{0, 1}, Nexthop: "to.test", Lost: true}}})
+		want := []string{"0 r0@to.test agent/to.test queued", "1 r1@to.test agent/to.test queued"}
+		if exact {
+			want = want[1:]
+		}
+		if got := l.list(); !slices.Equal(got, want) {
+			t.Errorf("exact %v: %q", exact, got)
+		}
+	}
+}
+
+// What qmgr says of deliveries that go on rides with other changes, and is in the list after a
+// crash; new mail is, too; and what left the queue before that was noted has ended.
+func TestHandedOut(t *testing.T) {
+	t.Parallel()
+	mem := vfs.NewMem(512)
+	l := begin(t, mem, false)
+	a, b, fresh := l.add(2), l.add(1), l.add(25)
+	deferred := proto.Op{Set: spool.SetQueue, Queue: spool.Deferred}
+	for _, id := range []mail.QueueID{a, b} {
+		op := deferred
+		op.ID = id
+		l.call(&proto.Record{Urgent: true, Ops: []proto.Op{op}})
+	}
+	l.call(&proto.Record{Urgent: true, Ops: []proto.Op{{ID: a, Handed: []int{1}, Nexthop: "to.test"}, {ID: b, Done: []int{0}}}})
+	mem = mem.Cut(vfs.Loss{})
+	l = begin(t, mem, false)
+	got := l.list()
+	if len(got) != 1+doubtful.MaxRcpts || got[0] != "1 r1@to.test in hand/to.test queued" || got[1] != "0 r0@to.test new/ queued" {
+		t.Errorf("%q", got)
+	}
+	if last := l.doubts.list[len(got)-1]; last.More != 5 || last.ID != fresh {
+		t.Errorf("%+v", last)
+	}
+	// The next process dies before it has saved that a has gone.
+	var done spool.Batch
+	done.Done(a, []int{0, 1})
+	if err := l.sp.Commit(&done); err != nil {
+		t.Fatal(err)
+	}
+	l = begin(t, mem.Cut(vfs.Loss{}), false)
+	if got := l.list(); !slices.Contains(got, "1 r1@to.test in hand/to.test delivered") {
+		t.Errorf("%q", got)
+	}
+}
+
+// A disk that fails refuses what agents ask for: they must not deliver.
+func TestHandFails(t *testing.T) {
+	t.Parallel()
+	mem := vfs.NewMem(512)
+	failing := false
+	sp, err := spool.Open(spool.Options{FS: &vfs.Faulty{FS: mem, Hook: func(op vfs.Op) error {
+		if failing && op.Kind == vfs.OpSync {
+			return syscall.EIO
+		}
+		return nil
+	}}, Dir: "spool", SegmentSize: 64 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sp.Close()
+	log := maillog.New("postfix/cleanup", maillog.NewWriter(new(strings.Builder), maillog.Classic))
+	l := &life{t: t, sp: sp}
+	l.client = served(t, NewServer(t.Context(), ServerOptions{Spool: sp, Log: log}))
+	id := l.add(1)
+	failing = true
+	var reply proto.RecordReply
+	if err := l.client.Call(t.Context(), &proto.Hand{ID: id, Index: []int{0}}, &reply); err == nil || errors.Is(err, ipc.ErrLost) {
+		t.Errorf("%v, %+v", err, reply)
+	}
+}

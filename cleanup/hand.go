@@ -1,0 +1,37 @@
+package cleanup
+
+import (
+	"errors"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+)
+
+// hand makes it durable that an agent is about to make a delivery (spool_exact_doubt). The
+// agent waits for it; those that ask at the same time share a sync.
+func (s *Server) hand(r *ipc.Request) {
+	var q proto.Hand
+	if err := r.Decode(&q); err != nil {
+		r.Fail("%v", err)
+		return
+	}
+	b := new(spool.Batch)
+	b.Apart()
+	b.Handed(q.ID, q.Index, q.Relay)
+	s.opt.Spool.Post(b, func(err error) {
+		if err == nil {
+			err = b.Refused(0)
+		}
+		var reply proto.RecordReply
+		switch {
+		case errors.Is(err, spool.ErrInvalid), errors.Is(err, spool.ErrTooLarge):
+			reply.Refused = append(reply.Refused, proto.Refusal{ID: q.ID, Reason: err.Error()})
+		case err != nil:
+			r.Fail("%v", err)
+			return
+		}
+		r.Reply(&reply)
+	})
+	s.opt.Spool.Hurry()
+}

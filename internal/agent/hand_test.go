@@ -1,0 +1,125 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+)
+
+// itself is a deliverer that calls Hand itself.
+type itself struct{ deliverer }
+
+func (itself) Hands() {}
+
+// With exact orders nothing is delivered before it is recorded, and nothing at all if it cannot
+// be; an agent that asks itself is left to, and probes deliver nothing.
+func TestHand(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name      string
+		exact     bool
+		own       bool
+		trace     mail.Trace
+		err       error
+		refused   bool
+		asked     []int // indexes that cleanup is asked for; nil: it is not
+		delivered bool
+	}{
+		{"not exact", false, false, 0, nil, false, nil, true},
+		{"recorded", true, false, 0, nil, false, []int{4, 7}, true},
+		{"cleanup fails", true, false, 0, errors.New("broken"), false, []int{4, 7}, false},
+		{"refused", true, false, 0, nil, true, []int{4, 7}, false},
+		{"asks itself", true, true, 0, nil, false, []int{7}, true},
+		{"asks itself, in vain", true, true, 0, errors.New("broken"), false, []int{7}, false},
+		{"probe", true, false, mail.TraceProbe, nil, false, nil, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			var mu sync.Mutex
+			var asked []int
+			delivered := false
+			deliver := func(_ context.Context, r *Request) {
+				if tt.own {
+					if err := r.Hand([]int{1}, "mx[192.0.2.1]:25")(); err != nil {
+						return
+					}
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if tt.asked != nil && asked == nil {
+					t.Error("delivered before it was recorded")
+				}
+				delivered = true
+				for i := range r.Envelope.Recipients {
+					r.Sent(i, dsn.S(2, 0, 0), "ok", Detail{})
+				}
+			}
+			var d Deliverer = deliverer(deliver)
+			if tt.own {
+				d = itself{deliverer(deliver)}
+			}
+			log := serve(t, dir, "a", Options{Deliverer: d, Hand: func(_ context.Context, m *proto.Hand, reply *proto.RecordReply) error {
+				mu.Lock()
+				defer mu.Unlock()
+				asked = m.Index
+				if tt.refused {
+					reply.Refused = []proto.Refusal{{ID: m.ID, Reason: "too many"}}
+				}
+				return tt.err
+			}})
+			m := dial(t, dir, "a")
+			m.attach()
+			env := mail.Envelope{ID: mail.MakeQueueID(time.Unix(1800000000, 0), 1), Sender: "s@from.test", Arrival: time.Now(), Trace: tt.trace,
+				Recipients: []mail.Recipient{{Address: "a@to.test"}, {Address: "b@to.test"}}}
+			var reply proto.DeliverReply
+			if err := m.conn.Call(t.Context(), &proto.Deliver{Nexthop: "to.test", Envelope: env, Index: []int{4, 7}, Exact: tt.exact}, &reply); err != nil {
+				t.Fatal(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Equal(asked, tt.asked) || delivered != tt.delivered {
+				t.Errorf("asked %v, delivered %v", asked, delivered)
+			}
+			for _, o := range reply.Outcomes {
+				if (o.Action == dsn.Deferred) == tt.delivered {
+					t.Errorf("%+v", o)
+				}
+			}
+			if !tt.delivered && !tt.own && !strings.Contains(reply.Outcomes[0].Reason, "cannot be recorded in the queue") {
+				t.Errorf("%+v\n%v", reply.Outcomes, log)
+			}
+		})
+	}
+}
+
+// An order of a local agent's for another transport is as exact as its own.
+func TestHandPassed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var asked []int
+	serve(t, dir, "b", Options{Deliverer: deliverer(func(_ context.Context, r *Request) { r.Sent(0, dsn.S(2, 0, 0), "ok", Detail{}) }),
+		Hand: func(_ context.Context, m *proto.Hand, _ *proto.RecordReply) error {
+			asked = append(asked, m.Index...)
+			return nil
+		}})
+	serve(t, dir, "a", Options{Deliverer: itself{deliverer(func(_ context.Context, r *Request) { r.Pass(0, "b", "next") })}})
+	m := dial(t, dir, "a")
+	m.attach()
+	env := mail.Envelope{ID: mail.MakeQueueID(time.Unix(1800000000, 0), 1), Arrival: time.Now(), Recipients: []mail.Recipient{{Address: "a@to.test"}}}
+	var reply proto.DeliverReply
+	if err := m.conn.Call(t.Context(), &proto.Deliver{Envelope: env, Index: []int{5}, Exact: true}, &reply); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(asked, []int{5}) || reply.Outcomes[0].Action != dsn.Delivered {
+		t.Errorf("%v, %+v", asked, reply.Outcomes)
+	}
+}

@@ -1,0 +1,111 @@
+package e2e
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// All processes are killed at once, again and again, with spool_exact_doubt: every message that arrives twice
+// was named, before the next start and after it; what was named is delivered in the end, and the
+// list says so.
+func TestDoubtful(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, func(line string) string {
+		if line == "." {
+			time.Sleep(5 * time.Millisecond) // so that there is something in hand whenever the end comes
+		}
+		return ""
+	})
+	s := newSystem(t, options{main: next.relayhost() + quick + "spool_segment_size = 1m\nspool_exact_doubt = yes\nspool_commit_delay = 200ms\n"})
+	named := map[string]bool{}
+	var loads []*load
+	for range 3 {
+		load := startLoad(s, 6)
+		load.waitAccepted(60)
+		s.killAll()
+		load.end()
+		loads = append(loads, load)
+		for _, e := range s.doubtful() {
+			named[e.ID] = true
+		}
+		s.start()
+	}
+	for _, load := range loads {
+		s.allArrived(next, load)
+	}
+	s.idle()
+	arrived := map[string]int{}
+	for _, m := range next.received() {
+		if id := regexp.MustCompile(`\bid ([0-9A-Za-z]+)`).FindStringSubmatch(m.data); id != nil && strings.Contains(m.data, "Subject: load-") {
+			arrived[id[1]]++
+		}
+	}
+	twice, log := 0, s.log()
+	for id, n := range arrived {
+		if n > 1 {
+			twice++
+			if !named[id] || !strings.Contains(log, id+": in doubt: it was being delivered to ") {
+				t.Errorf("%s arrived %d times, and is not named", id, n)
+			}
+		}
+	}
+	for id := range named {
+		if arrived[id] == 0 {
+			t.Errorf("%s is named, and did not arrive", id)
+		}
+	}
+	s.eventually("the list says that all are delivered", func() bool {
+		list := s.doubtful()
+		for _, e := range list {
+			if e.Why == "in hand" && (e.State != "delivered" || e.Sender == "" || e.Recipient == "" || e.Nexthop == "") {
+				return false
+			}
+		}
+		return len(list) > 0 || len(named) == 0
+	})
+	t.Logf("%d messages, %d named, %d twice", len(arrived), len(named), twice)
+	if len(named) == 0 {
+		t.Error("nothing was in hand: the test shows little")
+	}
+	if out, status := s.tool(nil, "spool", "doubtful", "-s"); status != 0 || !strings.Contains(out, "delivered again") {
+		t.Errorf("%d %s", status, out)
+	}
+	if list := s.doubtful(); len(list) > 0 {
+		t.Errorf("seen, and listed again: %v", list)
+	}
+	s.stop()
+	if list := s.doubtful(); len(list) > 0 {
+		t.Errorf("after a clean end: %v", list)
+	}
+	s.consistent()
+}
+
+// doubt is an entry of the list.
+type doubt struct {
+	ID        string `json:"queue_id"`
+	Sender    string `json:"sender"`
+	Recipient string `json:"recipient"`
+	Nexthop   string `json:"nexthop"`
+	Why       string `json:"why"`
+	State     string `json:"state"`
+}
+
+// doubtful is what posthaste spool doubtful lists, whether or not the mail system runs.
+func (s *system) doubtful() (list []doubt) {
+	s.t.Helper()
+	out, status := s.tool(nil, "spool", "doubtful", "-j")
+	if status != 0 {
+		s.t.Fatalf("%d %s", status, out)
+	}
+	for line := range strings.Lines(out) {
+		var d doubt
+		if err := json.Unmarshal([]byte(line), &d); err != nil {
+			s.t.Fatalf("%v in %q", err, line)
+		}
+		list = append(list, d)
+	}
+	return list
+}

@@ -1,0 +1,56 @@
+package qmgr
+
+import (
+	"slices"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+)
+
+// A handOut is a delivery that an agent has been ordered to make. That it goes on is recorded with
+// the next changes that go to cleanup, if it is not over by then: so the report of a crash names what may
+// have been delivered, at next to no cost. Of new mail nothing need be recorded for that: it is
+// given out as soon as it is there. It is not exact; spool_exact_doubt is.
+type handOut struct {
+	id mail.QueueID
+	d  *delivery
+}
+
+// maxHandOuts bounds those that go with one request, and those that wait for one.
+const maxHandOuts = 1000
+
+// handOut notes a delivery that begins.
+func (r *recorder) handOut(id mail.QueueID, d *delivery) {
+	if len(r.handed) < maxHandOuts && len(d.index) <= maxHandOuts {
+		r.handed = append(r.handed, handOut{id, d})
+	}
+}
+
+// handedOut puts those that still go on before the changes that are about to be sent. It is called
+// just before these are: their places in r.at are not good any more.
+func (r *recorder) handedOut() {
+	var ops []proto.Op
+	for i := range r.handed {
+		h := &r.handed[i]
+		if h.d.sent && r.s.entries[h.d.entry] == h.d {
+			ops = append(ops, proto.Op{ID: h.id, Handed: h.d.index, Nexthop: h.d.nexthop})
+		}
+	}
+	clear(r.handed)
+	r.handed = r.handed[:0]
+	if len(ops) > 0 {
+		r.ops = slices.Insert(r.ops, 0, ops...)
+	}
+}
+
+// lost records that a delivery may have been made of which nobody will say any more what came.
+func (r *recorder) lost(d *delivery) {
+	m := r.s.message(d.num)
+	if m == nil {
+		return
+	}
+	if len(r.ops) == 0 {
+		r.since = r.s.now
+	}
+	r.ops = append(r.ops, proto.Op{ID: m.id, Handed: d.index, Nexthop: d.nexthop, Lost: true})
+}
