@@ -51,6 +51,7 @@ type keeper struct {
 	retire   func()
 	stopping <-chan struct{}
 	spool    atomic.Pointer[spool.Spool] // nil while there is none
+	scrub    *scrubbing                  // nil: nothing is scrubbed
 }
 
 // run serves until ctx ends. The error is one that time does not mend.
@@ -138,6 +139,9 @@ func (k *keeper) serve(ctx context.Context, sp *spool.Spool) error {
 	s := k.server(sp)
 	var watching sync.WaitGroup
 	watching.Go(func() { k.watch(serving, stop, sp, s) })
+	if k.scrub != nil {
+		watching.Go(func() { k.scrub.run(serving, sp) })
+	}
 	if report := sp.Recovery().Report; report != "" {
 		watching.Go(func() { k.tell(serving, report) })
 	}

@@ -108,6 +108,9 @@ func run(ctx context.Context, env *service.Env) error {
 				Verify: verify, Milters: milters, Signer: signer, Authenticator: authenticator, Metrics: env.Metrics,
 				Doubts: doubts, Reader: reader, Exact: options.ExactDoubt})
 		}}
+	if period := cfg.Duration("spool_scrub_period"); period > 0 {
+		k.scrub = &scrubbing{period: period, log: log, fs: vfs.OS{}, dir: options.Dir, idle: idleIO}
+	}
 	offer(env, k)
 	err = k.run(ctx)
 	milters.Close()
@@ -165,5 +168,6 @@ func offer(env *service.Env, k *keeper) {
 		o.Total(metrics.SpoolCommits, float64(st.Commits))
 		o.Total(metrics.SpoolWrittenBytes, float64(st.Written))
 		o.Total(metrics.SpoolCopiedBytes, float64(st.Copied))
+		k.scrub.offer(o)
 	})
 }

@@ -121,6 +121,7 @@ var spoolParams = []Param{
 	{Name: "spool_content_directory", Type: String, Tier: 1, Origin: Own, Doc: "Directory for the content of large messages, on a file system of its own; empty is one in the spool"},
 	{Name: "spool_exact_doubt", Type: Bool, Default: "no", Tier: 1, Origin: Own, Doc: "Record each delivery before it is made, so that a crash leaves an exact list of what may arrive twice"},
 	{Name: "spool_inline_limit", Type: Bytes, Default: "128k", Max: 16777216, Tier: 1, Origin: Own, Doc: "Largest message that is kept in the log itself; a larger one goes to a file of its own"},
+	{Name: "spool_scrub_period", Type: Duration, Default: "7d", Tier: 1, Origin: Own, Doc: "Time in which all queued mail is read and verified once; 0: never"},
 	{Name: "spool_segment_size", Type: Bytes, Default: "64m", Min: 1048576, Max: 1073741824, Tier: 2, Origin: Own, Doc: "Size of one segment of the spool log"},
 	{Name: "spool_size_limit", Type: Bytes, Default: "0", Tier: 2, Origin: Own, Doc: "Disk space that the spool log may take; 0 is what queue_minfree leaves of the file system"},
 }

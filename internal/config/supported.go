@@ -823,6 +823,7 @@ var supportedNames = []string{
 	"spool_content_directory",
 	"spool_exact_doubt",
 	"spool_inline_limit",
+	"spool_scrub_period",
 	"spool_segment_size",
 	"spool_size_limit",
 	"stale_lock_time",

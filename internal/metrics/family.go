@@ -62,6 +62,10 @@ const (
 	SpoolWrittenBytes
 	SpoolCopiedBytes
 	SpoolFull
+	ScrubPasses
+	ScrubBytes
+	ScrubFindings
+	ScrubLast
 	FlowTokens
 	LogLines
 	ProcessLimits
@@ -131,6 +135,10 @@ var families = [numFamilies]Family{
 	SpoolWrittenBytes: {"posthaste_spool_written_bytes", Counter, false, nil, "Octets written to the log, headers and padding included."},
 	SpoolCopiedBytes:  {"posthaste_spool_copied_bytes", Counter, false, nil, "Octets that the cleaner copied to empty segments."},
 	SpoolFull:         {"posthaste_spool_full", Gauge, false, nil, "1 while new mail is refused for want of space."},
+	ScrubPasses:       {"posthaste_spool_scrub_passes", Counter, false, nil, "Times that all queued mail has been read and verified (spool_scrub_period)."},
+	ScrubBytes:        {"posthaste_spool_scrub_bytes", Counter, false, nil, "Octets read for that."},
+	ScrubFindings:     {"posthaste_spool_scrub_findings", Counter, false, nil, "Messages that were found to be damaged, or could not be read, by that."},
+	ScrubLast:         {"posthaste_spool_scrub_last_pass_timestamp_seconds", Gauge, false, nil, "When all queued mail had last been read and verified."},
 	FlowTokens:        {"posthaste_flow_tokens", Gauge, false, nil, "Tokens in the pipe of in_flow_delay; at 0 reception is slowed down."},
 
 	LogLines:      {"posthaste_log_lines", Counter, true, []string{"level"}, "Log lines by severity."},
