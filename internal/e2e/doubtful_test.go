@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -108,4 +110,49 @@ func (s *system) doubtful() (list []doubt) {
 		list = append(list, d)
 	}
 	return list
+}
+
+// BenchmarkExactDoubt is what spool_exact_doubt costs: 10 KB messages relayed by two systems in turns, so that
+// whatever else the machine does is the same for both.
+func BenchmarkExactDoubt(b *testing.B) {
+	source, sink := need(b, "smtp-source"), startSMTPSink(b)
+	systems := map[string]*system{}
+	for _, name := range []string{"no", "yes"} {
+		systems[name] = newSystem(b, options{main: fmt.Sprintf("relayhost = [127.0.0.1]:%d\nsmtp_destination_concurrency_limit = 100\n"+
+			"default_process_limit = 200\nspool_exact_doubt = %s\n", sink, name)})
+	}
+	took, used, sent := map[string]time.Duration{}, map[string]time.Duration{}, map[string]int{}
+	round := func(name string, sessions, messages int) {
+		s := systems[name]
+		cpu, start := s.processorTime(), time.Now()
+		out, err := exec.Command(source, "-d", "-s", fmt.Sprint(sessions), "-l", fmt.Sprint(relaySize), "-m", fmt.Sprint(messages),
+			"-f", "a@from.test", "-t", "b@to.test", s.addr()).CombinedOutput()
+		if err != nil {
+			b.Fatalf("smtp-source: %v\n%s", err, out)
+		}
+		sent[name] += messages
+		s.eventually("all mail is delivered", func() bool { return strings.Count(s.log(), ": removed\n") >= sent[name] })
+		key := fmt.Sprintf("%s-%d", name, sessions)
+		took[key] += time.Since(start)
+		used[key] += s.processorTime() - cpu
+	}
+	for name := range systems {
+		round(name, relaySessions, 200)
+	}
+	clear(took)
+	clear(used)
+	const few = relayMessages / 10
+	for b.Loop() {
+		for _, name := range []string{"no", "yes"} {
+			round(name, relaySessions, relayMessages)
+			round(name, 1, few)
+		}
+	}
+	for _, name := range []string{"no", "yes"} {
+		many, one := fmt.Sprintf("%s-%d", name, relaySessions), name+"-1"
+		b.ReportMetric(float64(b.N*relayMessages)/took[many].Seconds(), name+"/s")
+		b.ReportMetric(float64(used[many].Microseconds())/float64(b.N*relayMessages), name+"-cpu-µs")
+		b.ReportMetric(float64(took[one].Microseconds())/float64(b.N*few), name+"-one-µs")
+	}
+	b.ReportMetric(0, "ns/op")
 }
