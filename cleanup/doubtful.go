@@ -55,8 +55,8 @@ func (d *doubts) look() {
 
 var doubtWhy = map[spool.DoubtKind]string{spool.DoubtHanded: doubtful.InHand, spool.DoubtTrace: doubtful.Trace, spool.DoubtNew: doubtful.New}
 
-// found adds what a start has found, and what left the queue while nobody looked.
-func (d *doubts) found(sp *spool.Spool, rd *spool.Reader, rep *spool.RecoveryReport) {
+// found adds what a start has found, exact saying that agents tell of what they send from now on, and what left the queue while nobody looked.
+func (d *doubts) found(sp *spool.Spool, rd *spool.Reader, rep *spool.RecoveryReport, exact bool) {
 	if d == nil {
 		return
 	}
@@ -65,15 +65,21 @@ func (d *doubts) found(sp *spool.Spool, rd *spool.Reader, rep *spool.RecoveryRep
 	now := time.Now()
 	changed := false
 	for i := range d.list {
-		if e := &d.list[i]; e.State == doubtful.Queued {
-			if _, there := sp.Locate(e.ID); !there { // the crash came before we had noted it
-				changed = d.list.End(e.ID, nil, doubtful.Delivered, now) || changed
-			}
+		e := &d.list[i]
+		if e.State != doubtful.Queued {
+			continue
+		}
+		_, there := sp.Locate(e.ID)
+		if e.Exact && (!there || !exact) { // whether it was, or will be, sent again is not known any more
+			e.Exact, changed = false, true
+		}
+		if !there { // the crash came before we had noted it
+			e.State, e.Ended, changed = doubtful.Delivered, &now, true
 		}
 	}
 	for i := range rep.InDoubt {
 		x := &rep.InDoubt[i]
-		d.add(sp, rd, x.ID, x.Rcpts, doubtful.Entry{Nexthop: x.Nexthop, Why: doubtWhy[x.Kind], Began: timeOf(x.At), Found: now})
+		d.add(sp, rd, x.ID, x.Rcpts, doubtful.Entry{Nexthop: x.Nexthop, Why: doubtWhy[x.Kind], Began: timeOf(x.At), Found: now, Exact: rep.Exact && exact})
 		changed = true
 	}
 	for _, id := range rep.Unanswered {
@@ -107,7 +113,7 @@ func (d *doubts) lost(sp *spool.Spool, rd *spool.Reader, op *proto.Op, exact boo
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.add(sp, rd, op.ID, rcpts, doubtful.Entry{Nexthop: string(op.Nexthop), Why: doubtful.Agent, Found: time.Now()})
+	d.add(sp, rd, op.ID, rcpts, doubtful.Entry{Nexthop: string(op.Nexthop), Why: doubtful.Agent, Found: time.Now(), Exact: exact})
 	d.look()
 	d.soon()
 }
@@ -200,6 +206,18 @@ func (d *doubts) recorded(ops []proto.Op) {
 	}
 	if changed {
 		d.look()
+		d.soon()
+	}
+}
+
+// handed notes that agents are about to send again what is in the list.
+func (d *doubts) handed(id mail.QueueID, rcpts []int) {
+	if d == nil || !d.some.Load() {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.list.Handed(id, rcpts) {
 		d.soon()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -38,7 +39,7 @@ func begin(t *testing.T, mem *vfs.Mem, exact bool) *life {
 	t.Cleanup(func() { rd.Close() })
 	l := &life{t: t, sp: sp, doubts: newDoubts(mem, "spool", log)}
 	rep := sp.Recovery()
-	l.doubts.found(sp, rd, &rep)
+	l.doubts.found(sp, rd, &rep, exact)
 	s := NewServer(t.Context(), ServerOptions{Spool: sp, Log: log, Doubts: l.doubts, Reader: rd, Exact: exact})
 	l.client = served(t, s)
 	return l
@@ -111,15 +112,55 @@ func TestHandExact(t *testing.T) {
 	if got := l.list(); !slices.Equal(got, want) {
 		t.Errorf("after the crash: %q", got)
 	}
+	l.call(&proto.Hand{ID: a, Index: []int{1, 2}, Relay: "mx1"})
 	l.call(&proto.Record{Urgent: true, Ops: []proto.Op{{ID: a, Done: []int{2}}, {ID: untouched, Done: []int{0}},
 		{ID: b, Remove: true, Finished: true}, {ID: c, Remove: true}}})
 	want = []string{"0 r0@to.test in hand/mx1 queued", "2 r2@to.test in hand/mx1 delivered", "0 r0@to.test in hand/mx2 delivered", "0 r0@to.test in hand/ removed"}
 	if got := l.list(); !slices.Equal(got, want) {
 		t.Errorf("later: %q", got)
 	}
+	for i, e := range l.doubts.list { // only that was sent again
+		if e.Again != (i == 1) || !e.Exact {
+			t.Errorf("%+v", e)
+		}
+	}
 	l.doubts.settled(&proto.Settle{ID: a, Rcpts: []int{0}})
 	if got := l.list(); got[0] != "0 r0@to.test in hand/mx1 returned" || l.doubts.some.Load() {
 		t.Errorf("at the end: %q", got)
+	}
+}
+
+// That a recipient was not sent to again is only said when it is known: not when the process that would know has
+// died, and not when agents do not say what they send.
+func TestNotSentAgain(t *testing.T) {
+	t.Parallel()
+	for _, exact := range []bool{true, false} {
+		mem := vfs.NewMem(512)
+		l := begin(t, mem, true)
+		gone, there := l.add(1), l.add(1)
+		for _, id := range []mail.QueueID{gone, there} {
+			l.call(&proto.Hand{ID: id, Index: []int{0}, Relay: "mx"})
+		}
+		mem = mem.Cut(vfs.Loss{})
+		l = begin(t, mem, true)
+		l.list() // is saved
+		mem = mem.Cut(vfs.Loss{})
+		l = begin(t, mem, true)
+		// It is sent again, and delivered, and the process dies before the list is saved.
+		var done spool.Batch
+		done.Done(gone, []int{0})
+		if err := l.sp.Commit(&done); err != nil {
+			t.Fatal(err)
+		}
+		l = begin(t, mem.Cut(vfs.Loss{}), exact)
+		for _, e := range l.doubts.list {
+			if want := e.ID == there && exact; e.Exact != want || (e.State == doubtful.Delivered) != (e.ID == gone) {
+				t.Errorf("exact %v: %+v", exact, e)
+			}
+		}
+		if len(l.doubts.list) < 2 {
+			t.Errorf("%+v", l.doubts.list)
+		}
 	}
 }
 
@@ -182,9 +223,9 @@ func TestHandedOut(t *testing.T) {
 func TestHandFails(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewMem(512)
-	failing := false
+	var failing atomic.Bool
 	sp, err := spool.Open(spool.Options{FS: &vfs.Faulty{FS: mem, Hook: func(op vfs.Op) error {
-		if failing && op.Kind == vfs.OpSync {
+		if failing.Load() && op.Kind == vfs.OpSync {
 			return syscall.EIO
 		}
 		return nil
@@ -197,7 +238,7 @@ func TestHandFails(t *testing.T) {
 	l := &life{t: t, sp: sp}
 	l.client = served(t, NewServer(t.Context(), ServerOptions{Spool: sp, Log: log}))
 	id := l.add(1)
-	failing = true
+	failing.Store(true)
 	var reply proto.RecordReply
 	if err := l.client.Call(t.Context(), &proto.Hand{ID: id, Index: []int{0}}, &reply); err == nil || errors.Is(err, ipc.ErrLost) {
 		t.Errorf("%v, %+v", err, reply)

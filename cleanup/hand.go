@@ -16,6 +16,7 @@ func (s *Server) hand(r *ipc.Request) {
 		r.Fail("%v", err)
 		return
 	}
+	s.opt.Doubts.handed(q.ID, q.Index)
 	b := new(spool.Batch)
 	b.Apart()
 	b.Handed(q.ID, q.Index, q.Relay)

@@ -99,7 +99,7 @@ func run(ctx context.Context, env *service.Env) error {
 		open: func() (*spool.Spool, error) { return spool.Open(options) },
 		begin: func(sp *spool.Spool) {
 			rep := sp.Recovery()
-			doubts.found(sp, reader, &rep)
+			doubts.found(sp, reader, &rep, options.ExactDoubt)
 		},
 		tell: func(ctx context.Context, report string) { tellDamage(ctx, env, report) },
 		server: func(sp *spool.Spool) *Server {

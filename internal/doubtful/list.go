@@ -64,7 +64,7 @@ const (
 // What has become of it.
 const (
 	Queued    = "queued"    // it is in the queue
-	Delivered = "delivered" // delivered again
+	Delivered = "delivered" // delivered: again, unless Exact and not Again
 	Returned  = "returned"  // returned to its sender
 	Removed   = "removed"   // by an operator
 )
@@ -82,7 +82,10 @@ type Entry struct {
 	Began     *time.Time `json:"began,omitempty"` // when it was in hand; nil: not known
 	Found     time.Time  `json:"found"`           // when it was found to be in doubt
 	State     string     `json:"state"`
-	Ended     *time.Time `json:"ended,omitempty"` // when State became other than Queued
+	// Exact says that it is known whether it was sent again, and Again that it was (spool_exact_doubt).
+	Exact bool       `json:"exact,omitempty"`
+	Again bool       `json:"again,omitempty"`
+	Ended *time.Time `json:"ended,omitempty"` // when State became other than Queued
 }
 
 // key tells the same thing found twice.
@@ -114,6 +117,17 @@ func (l List) End(id mail.QueueID, rcpts []int, state string, now time.Time) (ch
 			continue
 		}
 		e.State, e.Ended, changed = state, &now, true
+	}
+	return changed
+}
+
+// Handed notes that recipients of message id that are queued are about to be sent again. It says whether
+// there were any.
+func (l List) Handed(id mail.QueueID, rcpts []int) (changed bool) {
+	for i := range l {
+		if e := &l[i]; e.ID == id && e.State == Queued && !e.Again && slices.Contains(rcpts, e.Rcpt) {
+			e.Again, changed = true, true
+		}
 	}
 	return changed
 }

@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -21,7 +22,7 @@ func TestDoubtful(t *testing.T) {
 		}
 		return ""
 	})
-	s := newSystem(t, options{main: next.relayhost() + quick + "spool_segment_size = 1m\nspool_exact_doubt = yes\nspool_commit_delay = 200ms\n"})
+	s := newSystem(t, options{main: next.relayhost() + quick + "spool_segment_size = 1m\nspool_exact_doubt = yes\nspool_commit_delay = 200ms\nspool_scrub_period = 20s\n"})
 	named := map[string]bool{}
 	var loads []*load
 	for range 3 {
@@ -69,6 +70,10 @@ func TestDoubtful(t *testing.T) {
 		return len(list) > 0 || len(named) == 0
 	})
 	t.Logf("%d messages, %d named, %d twice", len(arrived), len(named), twice)
+	s.eventually("a part of the queue has been read over", func() bool {
+		_, err := os.Stat(s.path("spool", "spool", "scrub"))
+		return err == nil
+	})
 	if len(named) == 0 {
 		t.Error("nothing was in hand: the test shows little")
 	}

@@ -158,8 +158,12 @@ func (c *command) showDoubt(e *doubtful.Entry, asJSON bool) error {
 	}
 	fmt.Fprintf(&b, "; found %s; ", e.Found.Local().Format(time.DateTime))
 	state := stateText[e.State]
-	if e.Why == doubtful.Unanswered && e.State == doubtful.Delivered {
+	switch {
+	case e.State != doubtful.Delivered:
+	case e.Why == doubtful.Unanswered:
 		state = "delivered"
+	case e.Exact && !e.Again: // what came of it was heard in the end
+		state = "delivered, and not sent again"
 	}
 	b.WriteString(state)
 	if e.Ended != nil {

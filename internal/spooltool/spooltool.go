@@ -56,7 +56,8 @@
 // when the mail system or the machine ended in the middle of it, and new mail whose client may have sent it
 // again: what may have arrived twice. It says why, when that was found, and what has become of it: "in the
 // queue"; "delivered again", from when on there may be two copies; or that it was returned or
-// removed. -j has a line of JSON for each. -s says that they have been seen: they are not listed
+// removed. With spool_exact_doubt it is known if it was "delivered, and not sent again", as when the agent that had
+// it in hand lived on. -j has a line of JSON for each. -s says that they have been seen: they are not listed
 // again. The newest 1000 are kept. While the mail system is down, what its next start is going to find
 // is listed with them. With spool_exact_doubt the list is exact; without it, it has new mail that nobody
 // had begun with, and deliveries of the last milliseconds before a crash may be missing.
