@@ -40,13 +40,18 @@ func (s *Scheduler) Check() error {
 // records: each record is in exactly the place that it names.
 func (c *checker) records() {
 	s := c.s
-	var n [whereHold + 1]int
+	const whereFar = whereHold + 1
+	var n [whereFar + 1]int
 	for i := int32(1); i < s.recs.used; i++ {
 		rec := s.recs.at(i)
 		if rec.id == 0 {
 			continue
 		}
 		n[rec.where]++
+		if rec.flags&flagFar != 0 {
+			n[whereFar]++
+			c.ok(rec.where == whereDeferred, "message %d is far in place %d", rec.id, rec.where)
+		}
 		c.ok(rec.where != whereNone, "message %d is nowhere", rec.id)
 		c.ok(s.recs.find(rec.id) == i, "message %d is not in the index", rec.id)
 		c.ok((rec.heap != 0) == (rec.where == whereDeferred), "message %d: retry heap and place disagree", rec.id)
@@ -58,6 +63,7 @@ func (c *checker) records() {
 	c.ok(n[whereIncoming] == int(s.incoming.n), "incoming: %d records, list of %d", n[whereIncoming], s.incoming.n)
 	c.ok(n[whereDue] == int(s.due.n), "due: %d records, list of %d", n[whereDue], s.due.n)
 	c.ok(n[whereDeferred] == len(s.retries.s), "deferred: %d records, heap of %d", n[whereDeferred], len(s.retries.s))
+	c.ok(n[whereFar] == s.window.farN, "far: %d records, count %d", n[whereFar], s.window.farN)
 	c.ok(n[whereHold] == s.stats.Hold, "hold: %d records, count %d", n[whereHold], s.stats.Hold)
 	c.ok(n[whereActive] == s.stats.Active, "active: %d records, count %d", n[whereActive], s.stats.Active)
 	c.ok(s.stats.Active <= s.cfg.ActiveLimit, "active: %d over the limit", s.stats.Active)
@@ -66,7 +72,7 @@ func (c *checker) records() {
 		c.ok(i == 0 || !x.before(s.retries.s[(i-1)/2]), "retry heap: no heap at %d", i)
 	}
 	sited := 0
-	waiting, parked := 0, map[siteKey]int{}
+	waiting, parked, remembered := 0, map[siteKey]int{}, 0
 	for i := 1; i < len(s.sites); i++ {
 		st := &s.sites[i]
 		if st.tport == nil {
@@ -77,10 +83,13 @@ func (c *checker) records() {
 			c.ok(s.recs.at(r).site == int32(i), "site %s: message %d does not know", st.name, s.recs.at(r).id)
 			k++
 		}
-		c.ok(k == st.waiting.n && k > 0, "site %s: %d wait, count %d", st.name, k, st.waiting.n)
+		away := len(s.awayFrom(int32(i)))
+		c.ok(k == st.waiting.n && st.n() > 0, "site %s: %d wait, count %d", st.name, k, st.waiting.n)
+		c.ok(away == st.awayN, "site %s: %d are not in memory, count %d", st.name, away, st.awayN)
+		remembered += away
 		sited += int(k)
 		if st.pause != 0 && st.pause != laterID {
-			parked[siteKey{tport: st.tport, name: st.name}] += int(k)
+			parked[siteKey{tport: st.tport, name: st.name}] += st.n()
 		}
 		q := st.tport.queues[st.name]
 		c.ok(q == nil || st.pause != 0 || q.site == int32(i), "site %s: its queue does not know", st.name)
@@ -88,6 +97,10 @@ func (c *checker) records() {
 	}
 	c.ok(sited == s.stats.Sited, "sited: %d, counted %d", sited, s.stats.Sited)
 	c.ok(maps.Equal(parked, s.parkedAt), "parked: %v, counted %v", parked, s.parkedAt)
+	c.ok(remembered == len(s.window.awayAt), "%d forgotten messages are remembered, count %d", remembered, len(s.window.awayAt))
+	for id := range s.window.awayAt {
+		c.ok(s.recs.find(id) == 0, "message %d is in memory, and remembered as if it were not", id)
+	}
 	c.ok(waiting == len(s.siteIndex), "sites: %d, index of %d", waiting, len(s.siteIndex))
 }
 

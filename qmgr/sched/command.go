@@ -84,6 +84,7 @@ func (s *Scheduler) withdraw(i int32, c cmdKind) {
 	case cmdHold:
 		rec.where = whereHold
 		s.stats.Hold++
+		s.mayLeave(rec)
 		s.emit(Effect{Kind: EffectHold, ID: rec.id})
 		return
 	case cmdRequeue:
@@ -111,6 +112,7 @@ func (s *Scheduler) expire(i int32, now bool) {
 			s.due.append(s.recs, i)
 		}
 	}
+	rec.mark = s.clock.real(rec.next)
 	s.emit(Effect{Kind: EffectExpire, ID: rec.id, Next: s.realTime(rec.next), Attempts: int(rec.attempts)})
 	if m := s.activeMessage(rec.id); m != nil && now {
 		s.excuseWaiting(m, excuseExpired, textExpired)
@@ -145,6 +147,10 @@ func (s *Scheduler) flush(ev *Event) {
 		}
 		for m := s.firstActive; m != nil; m = m.nxt {
 			s.record(m).flags |= flagFlush // for recipients still to be read
+		}
+		if s.cfg.DeferredLimit > 0 && !s.window.whole {
+			s.window.passing = true
+			s.emit(Effect{Kind: EffectPass})
 		}
 	}
 }
@@ -186,9 +192,13 @@ func (s *Scheduler) flushSite(name string, more []MsgID) {
 		for i := s.sites[k].waiting.head; i != 0; i = s.recs.at(i).nxt {
 			ids = append(ids, s.recs.at(i).id)
 		}
+		ids = append(ids, s.sites[k].away...)
 	}
 	ids = append(ids, more...)
 	for _, id := range s.stillHere(ids) {
+		if s.recs.find(id) == 0 {
+			s.emit(Effect{Kind: EffectRecall, ID: id, Flush: true})
+		}
 		s.flushOne(id, flagFlush|flagRevive)
 	}
 }
@@ -225,6 +235,7 @@ func (s *Scheduler) reconfigure(cfg *Config) {
 	old := s.cfg
 	s.cfg = *cfg
 	s.cfg.DeferTransports = slices.Clone(cfg.DeferTransports)
+	s.cfg.DeferredLimit = old.DeferredLimit
 	s.sane(&s.cfg)
 	s.rng.state ^= cfg.Seed ^ old.Seed
 	for _, t := range s.transports {

@@ -12,6 +12,7 @@ import (
 // parameters; DefaultConfig has Postfix's defaults.
 type Config struct {
 	ActiveLimit       int           // qmgr_message_active_limit, at least 1
+	DeferredLimit     int           // deferred messages in memory, about; 0: all. It is not changed by EventReconfigured
 	RecipientLimit    int           // qmgr_message_recipient_limit
 	RecipientMinimum  int           // qmgr_message_recipient_minimum, at least 1
 	MinimalBackoff    time.Duration // minimal_backoff_time

@@ -110,6 +110,27 @@ const (
 	// message. ID, Rcpts: Index and Pause. Those that wait for their delivery
 	// are parked.
 	EventPause
+
+	// EventAttached: there is a source of deferred mail, or another one. Only with
+	// Config.DeferredLimit.
+	EventAttached
+
+	// EventFetched answers EffectFetch, behind EventQueued for each message that there is.
+	// Mark: that of the last, when there were as many as asked for; OK: there is
+	// no other behind these.
+	EventFetched
+
+	// EventForget answers EffectLeave, for any number of messages. IDs. It must not be given while
+	// anything is under way that tells of messages as they were: EventFetched, or an answer to
+	// EffectRecall or EffectPass.
+	EventForget
+
+	// EventRecalled: ID, which was not in memory, is; EventQueued has come before. Answers
+	// EffectRecall, and with Now set it is for the pass of a flush of all mail.
+	EventRecalled
+
+	// EventPassed: the pass that EffectPass has asked for is over.
+	EventPassed
 )
 
 // Scope is what a command applies to.
@@ -150,9 +171,10 @@ type Event struct {
 
 	Scope Scope   // commands
 	Site  string  // EventFlush: a recipient domain, any letter case
-	IDs   []MsgID // EventFlush of a site: further messages for it
+	IDs   []MsgID // EventFlush of a site: further messages for it; EventForget
 	Queue Queue   // commands by queue
-	Now   bool    // EventExpire
+	Now   bool    // EventExpire, EventRecalled
+	Mark  *Mark   // EventFetched
 
 	Config *Config // EventReconfigured
 
@@ -282,6 +304,27 @@ const (
 
 	// EffectNote: log Note. It has no other consequence.
 	EffectNote
+
+	// EffectFetch: give deferred messages that are not in memory, as Fetch says, with
+	// EventQueued, and then answer EventFetched. What is in memory need not be given.
+	EffectFetch
+
+	// EffectLeave: ID need not be in memory. When everything that effects have
+	// asked to be recorded of it is durable, answer EventForget, unless it is given
+	// another effect before.
+	EffectLeave
+
+	// EffectForget: ID is not in memory any more, and nothing else has changed.
+	EffectForget
+
+	// EffectRecall: ID, which is not in memory, is to be tried now. Answer with EventQueued
+	// and EventRecalled, with Flush set with EventQueued and EventFlush, unless it is gone.
+	EffectRecall
+
+	// EffectPass: all deferred mail is flushed. What is not in memory is to be gone through,
+	// from the beginning, with EventQueued and EventRecalled for each message, as there is room:
+	// while Due is small. Then answer EventPassed.
+	EffectPass
 )
 
 // Notice is a kind of message to the sender.
@@ -315,6 +358,7 @@ type Effect struct {
 	First     bool          // EffectLoad
 	Origin    Queue         // EffectLoad, when First
 	Reuse     bool          // EffectDeliver
+	Flush     bool          // EffectRecall
 	Keep      time.Duration // EffectDeliver, EffectDismiss
 	Warned    bool          // EffectDefer, EffectLoad: the delay warning was sent
 	ID        MsgID
@@ -329,6 +373,7 @@ type Effect struct {
 	Status    dsn.Status
 	Reason    string
 	Note      *Note
+	Fetch     *Fetch // EffectFetch
 }
 
 // NoteKind is a kind of log line.

@@ -187,6 +187,7 @@ func (s *Scheduler) postpone(m *message) {
 		rec.next = s.retryTime(rec)
 	}
 	rec.flags &^= flagsOwn
+	rec.mark = s.clock.real(rec.next)
 	s.emit(Effect{Kind: EffectDefer, ID: m.id, Next: s.realTime(rec.next), Attempts: int(rec.attempts), Warned: rec.flags&FlagWarned != 0})
 	var st int32
 	if k.tport != nil && (k.pause == 0 || k.pause == laterID || s.pauses[k.pause] != nil) {
@@ -203,6 +204,7 @@ func (s *Scheduler) hold(m *message) {
 	i := s.leaveActive(m)
 	s.recs.at(i).where = whereHold
 	s.stats.Hold++
+	s.mayLeave(s.recs.at(i))
 }
 
 // expiry is when the time of a message is over.

@@ -57,6 +57,9 @@ func (s *Scheduler) setPauses(list []Pause) {
 		}
 	}
 	slices.SortFunc(s.ended, func(a, b siteKey) int { return int(s.siteIndex[a]) - int(s.siteIndex[b]) })
+	if len(s.ended) > 0 {
+		s.window.amnesty = s.clock.wall + s.longest()
+	}
 }
 
 // releaseEnded makes mail due whose pause has ended.
@@ -67,7 +70,12 @@ func (s *Scheduler) releaseEnded() {
 			s.ended = s.ended[1:]
 			continue
 		}
-		s.makeDue(s.sites[i].waiting.head)
+		if s.sites[i].waiting.n > 0 {
+			s.makeDue(s.sites[i].waiting.head)
+		} else {
+			n -= releaseBudget/recallBudget - 1
+			s.recall(i)
+		}
 	}
 }
 
@@ -226,7 +234,7 @@ func (s *Scheduler) Sites(yield func(SiteInfo) bool) {
 		if st.tport == nil {
 			continue
 		}
-		info := SiteInfo{Transport: st.tport.name, Queue: st.name, Waiting: int(st.waiting.n), Failed: st.pause == 0}
+		info := SiteInfo{Transport: st.tport.name, Queue: st.name, Waiting: st.n(), Failed: st.pause == 0}
 		if st.pause != laterID {
 			info.Pause = st.pause
 		}
@@ -245,7 +253,7 @@ func (s *Scheduler) deferredFor(t *transport, name string) int {
 	n := s.parkedAt[k]
 	for _, k.pause = range [...]PauseID{0, laterID} {
 		if i := s.siteIndex[k]; i != 0 {
-			n += int(s.sites[i].waiting.n)
+			n += s.sites[i].n()
 		}
 	}
 	return n
@@ -275,7 +283,7 @@ func (s *Scheduler) Backlogs(cursor, n int, yield func(Dest)) int {
 		if st.tport == nil || st.tport.queues[st.name] != nil {
 			continue
 		}
-		d := Dest{Transport: st.tport.name, Queue: st.name, Deferred: int(st.waiting.n)}
+		d := Dest{Transport: st.tport.name, Queue: st.name, Deferred: st.n()}
 		failed := s.siteIndex[siteKey{tport: st.tport, name: st.name}]
 		later := s.siteIndex[siteKey{tport: st.tport, name: st.name, pause: laterID}]
 		switch first := max(failed, later); {

@@ -3,7 +3,9 @@ package sched
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -82,10 +84,14 @@ func randomRcpts(r *rand.Rand) []Rcpt {
 
 // play runs one random history to its end: every message must then have left
 // the queue.
-func play(t *testing.T, seed uint64, steps int) {
+func play(t *testing.T, seed uint64, steps int) { playIn(t, seed, steps, func(*rand.Rand, *world) {}) }
+
+// playIn is play, in a world that begin has made ready.
+func playIn(t *testing.T, seed uint64, steps int, begin func(*rand.Rand, *world)) *world {
 	r := rand.New(rand.NewPCG(seed, 1))
 	w := newWorld(t, smallConfig(r))
 	w.batch = r.IntN(8)
+	begin(r, w)
 	id := MsgID(0)
 	for range steps {
 		switch x := r.IntN(100); {
@@ -110,6 +116,7 @@ func play(t *testing.T, seed uint64, steps int) {
 			cfg := w.s.cfg
 			if r.IntN(2) == 0 {
 				cfg = smallConfig(r)
+				cfg.DeferredLimit = w.s.cfg.DeferredLimit
 			}
 			w.succeed(cfg)
 		case x < 99 && id > 0:
@@ -117,8 +124,15 @@ func play(t *testing.T, seed uint64, steps int) {
 		default:
 			w.sleep()
 		}
+		if r.IntN(4) == 0 {
+			w.settleFar()
+		}
 	}
-	w.refuse = nil
+	w.refuse, w.far.late = nil, false
+	w.settleFar()
+	for _, id := range slices.Sorted(maps.Keys(w.mail)) {
+		w.command(Event{Kind: EventRelease, Scope: ScopeMessage, ID: id})
+	}
 	w.step(Event{Kind: EventRelease, Scope: ScopeAll})
 	for n := 0; w.left() > 0; n++ {
 		if n > 100000 {
@@ -126,6 +140,7 @@ func play(t *testing.T, seed uint64, steps int) {
 		}
 		if len(w.order) > 0 {
 			w.finishOne(r, 6)
+			w.onPass()
 		} else if !w.sleep() && w.left() > 0 {
 			t.Fatalf("seed %d: %d messages are stuck, and the scheduler does not want to be woken", seed, w.left())
 		}
@@ -133,12 +148,16 @@ func play(t *testing.T, seed uint64, steps int) {
 	if st := w.s.Stats(); st.Active+st.Incoming+st.Deferred+st.Hold+st.Rcpts+st.Busy != 0 {
 		t.Fatalf("seed %d: nothing is left, and the counts say %+v", seed, st)
 	}
+	return w
 }
 
 // explain: every recipient that is left is in one reason, and only those are.
 func (w *world) explain(t *testing.T) {
 	t.Helper()
 	for _, l := range w.mail {
+		if _, known := w.s.Lookup(l.id); !known && w.s.cfg.DeferredLimit > 0 {
+			continue
+		}
 		reasons := w.s.Explain(l.id)
 		if (l.gone != 0) != (reasons == nil) {
 			t.Fatalf("message %d: gone %d, reasons %v", l.id, l.gone, reasons)
@@ -237,6 +256,10 @@ func (w *world) operate(r *rand.Rand, id MsgID) {
 		if ev.Kind == EventFlush {
 			ev.Scope, ev.Site = ScopeSite, destinations[r.IntN(len(destinations))]
 		}
+	}
+	if ev.Scope == ScopeMessage {
+		w.command(ev)
+		return
 	}
 	w.step(ev)
 }

@@ -25,20 +25,22 @@ func (w where) queue() Queue {
 	return QueueDeferred
 }
 
-// flagFlush and flagPriority are kept with a record's public flags.
+// Kept with a record's public flags.
 const (
 	flagFlush  Flags = 1 << 15 // a flush: overrides defer_transports, queue-only destinations
 	flagRevive Flags = 1 << 14 // a flush of this message: dead destinations on its way are forgotten
-	flagsOwn         = flagFlush | flagRevive
+	flagFar    Flags = 1 << 13 // deferred, beyond the edge, and that has been said or is to be
+	flagsOwn         = flagFlush | flagRevive | flagFar
 )
 
-// A record is what is kept of every message, wherever it is: 64 bytes without
+// A record is what is kept of every message that is known, wherever it is: 72 bytes without
 // a pointer, so that a million of them cost neither memory nor the garbage
 // collector's time.
 type record struct {
 	id       MsgID
 	created  int64
 	next     int64 // deferred: when it is due
+	mark     int64 // deferred: that time as it is on record, by the wall clock
 	size     int64
 	rcpts    int32 // without a final outcome
 	site     int32 // destination on whose account it is deferred; 0: none

@@ -46,6 +46,7 @@ type Scheduler struct {
 	parkedAt   map[siteKey]int // deferred messages that wait for pauses, by destination
 	ended      []siteKey       // of pauses that have ended: what waits there is made due
 	flushSites map[string]*flushSite
+	window     window
 	inherited  *inheritance // from Restore; nil: there is nothing, or it is too old
 
 	timers   heap[*timer]
@@ -92,6 +93,7 @@ func (s *Scheduler) sane(c *Config) {
 	c.RecipientMinimum = max(c.RecipientMinimum, 1)
 	c.RecipientLimit = max(c.RecipientLimit, c.ActiveLimit)
 	c.BounceLifetime = min(c.BounceLifetime, c.MaximalLifetime)
+	c.DeferredLimit = max(c.DeferredLimit, 0)
 }
 
 // Step takes note of one event and appends what is to be done about it to
@@ -131,10 +133,22 @@ func (s *Scheduler) Step(now time.Time, ev Event, out []Effect) []Effect {
 		s.setPauses(ev.Pauses)
 	case EventPause:
 		s.pauseActive(ev.ID, ev.Rcpts)
+	case EventAttached:
+		s.attach()
+	case EventFetched:
+		s.fetched(&ev)
+	case EventForget:
+		s.forget(ev.IDs)
+	case EventRecalled:
+		s.recalled(&ev)
+	case EventPassed:
+		s.window.passing = false
 	}
 	s.releaseEnded()
 	s.admit()
 	s.deliver()
+	s.lookAhead()
+	s.sayFar()
 	if s.firstActive != nil && s.sweeper.pos == 0 {
 		s.startTimer(&s.sweeper, s.now+sweepInterval)
 	}
@@ -151,7 +165,7 @@ func (s *Scheduler) note(n Note) {
 // Wake is when EventTick is needed if nothing happens before, by the wall clock
 // as it was at the last Step; zero: never.
 func (s *Scheduler) Wake() time.Time {
-	if len(s.ended) > 0 {
+	if len(s.ended) > 0 || len(s.window.far) > 0 {
 		return toTime(s.clock.when(s.now))
 	}
 	at := never
@@ -176,7 +190,7 @@ func (s *Scheduler) dueTime(t time.Time) int64 {
 	if next == never {
 		return never
 	}
-	return s.clock.sanely(min(next, s.clock.wall+micros(s.cfg.MaximalBackoff)+micros(s.cfg.QueueRunDelay)))
+	return s.clock.sanely(min(next, s.clock.wall+s.longest()))
 }
 
 // realTime is the contrary.
@@ -196,6 +210,7 @@ func (s *Scheduler) queued(ev *Event) {
 	i := s.recs.add(ev.ID)
 	rec := s.recs.at(i)
 	rec.created, rec.next, rec.size = min(toMicros(a.Created), s.clock.wall), s.dueTime(a.Next), a.Size
+	rec.mark = toMicros(a.Next)
 	rec.rcpts = int32(a.Rcpts)
 	rec.attempts = uint16(min(a.Attempts, 1<<16-1))
 	rec.flags = a.Flags &^ flagsOwn
@@ -204,6 +219,7 @@ func (s *Scheduler) queued(ev *Event) {
 	case QueueHold:
 		rec.where = whereHold
 		s.stats.Hold++
+		s.mayLeave(rec)
 	case QueueDeferred:
 		s.enterDeferred(i, site)
 	default:

@@ -1,6 +1,9 @@
 package sched
 
-import "sort"
+import (
+	"slices"
+	"sort"
+)
 
 // A site is the memory of a destination that failed while mail was waiting
 // for it. It outlives the destination's queue, and exists as long as deferred
@@ -13,6 +16,8 @@ type site struct {
 	tport   *transport
 	name    string
 	waiting recList
+	away    []MsgID // those that are not in memory, see window; some may have come back since
+	awayN   int     // how many have not
 	alive   bool    // it answered since it last failed
 	pause   PauseID // the mail waits on account of this, not of a failure; 0: of a failure
 	nxt     int32
@@ -44,6 +49,16 @@ func (s *Scheduler) siteOf(k siteKey) int32 {
 	return i
 }
 
+// n is how many messages wait for the site.
+func (st *site) n() int { return int(st.waiting.n) + st.awayN }
+
+// leftSite: one message less waits for a site, which goes with the last.
+func (s *Scheduler) leftSite(i int32) {
+	if s.sites[i].n() == 0 {
+		s.dropSite(i)
+	}
+}
+
 // dropSite forgets a site that nothing waits for.
 func (s *Scheduler) dropSite(i int32) {
 	st := &s.sites[i]
@@ -62,15 +77,14 @@ func (s *Scheduler) siteAnswered(q *queue) {
 	if !st.alive {
 		st.alive = true
 		n = q.initial()
-		s.note(Note{Kind: NoteAlive, Transport: q.tport.name, Queue: q.name, Count: int(st.waiting.n)})
+		s.note(Note{Kind: NoteAlive, Transport: q.tport.name, Queue: q.name, Count: st.n()})
 	}
-	for i := q.site; n > 0 && st.waiting.n > 0; n-- {
-		last := st.waiting.n == 1
-		s.makeDue(st.waiting.head)
-		if last { // the site is gone with the last one
-			return
+	for ; n > 0 && q.site != 0; n-- { // the site is gone with the last one
+		if st := &s.sites[q.site]; st.waiting.n > 0 {
+			s.makeDue(st.waiting.head)
+		} else {
+			s.recall(q.site)
 		}
-		st = &s.sites[i]
 	}
 }
 
@@ -94,6 +108,7 @@ func (s *Scheduler) enterDeferred(i int32, site int32) {
 		s.stats.Sited++
 		s.countParked(site, 1)
 	}
+	s.mayLeave(rec)
 }
 
 // leaveDeferred takes a message out of the deferred queue and the due list,
@@ -105,14 +120,13 @@ func (s *Scheduler) leaveDeferred(i int32) {
 		s.due.unlink(s.recs, i)
 	case whereDeferred:
 		s.retries.remove(s.recs, i)
+		s.setFar(rec, false)
 		if st := rec.site; st != 0 {
 			rec.site = 0
 			s.stats.Sited--
 			s.countParked(st, -1)
 			s.sites[st].waiting.unlink(s.recs, i)
-			if s.sites[st].waiting.n == 0 {
-				s.dropSite(st)
-			}
+			s.leftSite(st)
 		}
 	}
 	rec.where = whereNone
@@ -139,17 +153,23 @@ func (s *Scheduler) rememberSite(domain string, id MsgID) {
 	f.ids = append(f.ids, id)
 	if len(f.ids) >= f.limit {
 		f.ids = s.stillHere(f.ids)
+		if more := len(f.ids) - maxAwayFlush; more > 0 && s.forgets() {
+			f.ids = slices.Delete(f.ids, 0, more)
+		}
 		f.limit = 2*len(f.ids) + 64
 	}
 }
 
-// stillHere returns ids without repetition and without what has left,
-// oldest first.
+// forgets says whether there may be mail that is not in memory.
+func (s *Scheduler) forgets() bool { return s.cfg.DeferredLimit > 0 && !s.window.whole }
+
+// stillHere returns ids without repetition and without what has left, as far as
+// that is known, oldest first.
 func (s *Scheduler) stillHere(ids []MsgID) []MsgID {
 	sort.Slice(ids, func(i, j int) bool { return ids[i] < ids[j] })
 	kept := ids[:0]
 	for _, id := range ids {
-		if (len(kept) == 0 || kept[len(kept)-1] != id) && s.recs.find(id) != 0 {
+		if (len(kept) == 0 || kept[len(kept)-1] != id) && (s.forgets() || s.recs.find(id) != 0) {
 			kept = append(kept, id)
 		}
 	}

@@ -76,14 +76,15 @@ func (s *Scheduler) Snapshot() Snapshot {
 	left := maxInherited
 	for i := range s.sites {
 		st := &s.sites[i]
-		if st.tport == nil || st.pause != 0 || left < int(st.waiting.n) {
+		if st.tport == nil || st.pause != 0 || left < st.n() {
 			continue // pauses are told anew, and what they mean is parked again
 		}
-		left -= int(st.waiting.n)
-		site := SiteSnapshot{Transport: st.tport.name, Queue: st.name, Alive: st.alive, Waiting: make([]MsgID, 0, st.waiting.n)}
+		left -= st.n()
+		site := SiteSnapshot{Transport: st.tport.name, Queue: st.name, Alive: st.alive, Waiting: make([]MsgID, 0, st.n())}
 		for r := st.waiting.head; r != 0; r = s.recs.at(r).nxt {
 			site.Waiting = append(site.Waiting, s.recs.at(r).id)
 		}
+		site.Waiting = append(site.Waiting, s.awayFrom(int32(i))...)
 		snap.Sites = append(snap.Sites, site)
 	}
 	if h := s.inherited; h != nil {
@@ -214,6 +215,13 @@ func within(x, least, most float64) float64 {
 
 // inheritedSite is the site that a message which comes to exist waits for; 0: none.
 func (s *Scheduler) inheritedSite(id MsgID, in Queue) int32 {
+	if i := s.back(id); i != 0 {
+		if in == QueueDeferred {
+			return i
+		}
+		s.leftSite(i)
+		return 0
+	}
 	if s.inherited == nil {
 		return 0
 	}
@@ -228,4 +236,22 @@ func (s *Scheduler) inheritedSite(id MsgID, in Queue) int32 {
 	i := s.siteOf(st.key)
 	s.sites[i].alive = st.alive
 	return i
+}
+
+// disinherit ends the wait for mail that has not been told of. When not all is in
+// memory, it may be there all the same.
+func (s *Scheduler) disinherit() {
+	h := s.inherited
+	s.inherited = nil
+	if !s.forgets() {
+		return
+	}
+	for _, id := range slices.Sorted(maps.Keys(h.sites)) {
+		st := h.sites[id]
+		if len(s.window.awayAt) < maxAway {
+			i := s.siteOf(st.key)
+			s.sites[i].alive = s.sites[i].alive || st.alive
+			s.remember(i, id)
+		}
+	}
 }

@@ -30,10 +30,16 @@ func (w *world) succeed(cfg Config) {
 		}
 	}
 	slices.Sort(ids)
+	w.far.fetch, w.far.leaving, w.far.passing = nil, nil, false
+	check := w.check
+	w.check = false // until all are known
 	for _, id := range ids {
-		l := w.mail[id]
-		w.step(Event{Kind: EventQueued, ID: id, Arrival: Arrival{Queue: l.queue, Created: l.created, Next: l.next, Size: 1000,
-			Rcpts: l.pending, Attempts: l.attempts, Flags: l.flags}})
+		if w.far.away[id] = cfg.DeferredLimit > 0; !w.far.away[id] || w.mail[id].queue == QueueIncoming {
+			w.step(w.mail[id].queuedAgain())
+		}
+	}
+	if w.check = check; cfg.DeferredLimit > 0 {
+		w.step(Event{Kind: EventAttached})
 	}
 }
 

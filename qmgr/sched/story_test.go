@@ -153,6 +153,8 @@ func (st *story) begin() {
 		switch k {
 		case "active_limit":
 			st.cfg.ActiveLimit = num(st.t, v)
+		case "deferred_limit":
+			st.cfg.DeferredLimit = num(st.t, v)
 		case "recipient_limit":
 			st.cfg.RecipientLimit = num(st.t, v)
 		case "recipient_minimum":
@@ -178,7 +180,7 @@ func (st *story) begin() {
 		}
 		return c
 	}
-	st.w = newWorld(st.t, st.cfg)
+	st.w = newWorld(st.t, st.cfg) // what happens before the first command is not told
 	st.w.on = st.effect
 	st.w.manual = st.per["world"]["manual"] != ""
 	if b := st.per["world"]["batch"]; b != "" {
@@ -234,6 +236,7 @@ func (st *story) command(verb string, args []string) {
 		}
 	case "done":
 		st.done(args)
+		w.onPass()
 	case "serve":
 		st.serve(args)
 	case "lost":
@@ -259,7 +262,8 @@ func (st *story) command(verb string, args []string) {
 		} else if args[0] != "all" {
 			ev.Scope, ev.ID = ScopeMessage, MsgID(num(t, args[0]))
 		}
-		w.step(ev)
+		w.command(ev)
+		w.onPass()
 	case "state":
 		st.state()
 	case "dests":
@@ -281,7 +285,7 @@ func (st *story) command(verb string, args []string) {
 		if args[0] != "all" {
 			ev.Scope, ev.ID = ScopeMessage, MsgID(num(t, args[0]))
 		}
-		w.step(ev)
+		w.command(ev)
 	}
 }
 
@@ -430,11 +434,18 @@ func (st *story) effect(e Effect) {
 		fmt.Fprintf(o, "defer %d until %s, attempts %d", e.ID, st.clock(e.Next), e.Attempts)
 	case EffectRelease:
 		fmt.Fprintf(o, "release %d", e.ID)
+	case EffectFetch:
+		fmt.Fprintf(o, "fetch %d behind %s %d", e.Fetch.Max, st.clock(e.Fetch.After.Next), e.Fetch.After.ID)
+		if e.Fetch.After.ID == 0 {
+			o.Truncate(bytes.LastIndexByte(o.Bytes(), 'b'))
+			o.WriteString("from the beginning")
+		}
 	case EffectNote:
 		st.note(e.Note)
 	default:
 		fmt.Fprintf(o, "%s %d", map[EffectKind]string{EffectFinish: "finish", EffectHold: "hold", EffectRemove: "remove",
-			EffectRequeue: "requeue", EffectCorrupt: "corrupt", EffectExpire: "expire"}[e.Kind], e.ID)
+			EffectRequeue: "requeue", EffectCorrupt: "corrupt", EffectExpire: "expire",
+			EffectLeave: "leave", EffectForget: "forget", EffectRecall: "recall", EffectPass: "pass"}[e.Kind], e.ID)
 	}
 	o.WriteByte('\n')
 }

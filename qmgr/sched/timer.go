@@ -63,7 +63,7 @@ func (s *Scheduler) fireTimers() {
 		case timerIdle:
 			s.dismiss(t.agent)
 		case timerInherit:
-			s.inherited = nil
+			s.disinherit()
 		case timerSweep:
 			s.sweep()
 		}

@@ -276,7 +276,7 @@ func (s *Scheduler) Dests(yield func(Dest) bool) {
 				Status: q.status, Text: q.reason, Window: q.window, Limit: q.limit, Success: q.success, Failure: q.failure, Cohorts: q.failCohorts, Busy: q.busy, Todo: q.todo}
 			d.Deferred, d.Thread = s.deferredFor(t, q.name), t.thread(q)
 			if q.site != 0 {
-				d.Waiting = int(s.sites[q.site].waiting.n)
+				d.Waiting = s.sites[q.site].n()
 			}
 			if !yield(d) {
 				return
@@ -285,11 +285,11 @@ func (s *Scheduler) Dests(yield func(Dest) bool) {
 	}
 }
 
-// Stats are totals, maintained as events happen.
+// Stats are totals of what is in memory, maintained as events happen.
 type Stats struct {
 	Incoming, Active, Deferred, Hold int // messages
 	Rcpts                            int // recipients in memory
-	Sited                            int // deferred messages that are counted for a destination: see Backlogs
+	Sited                            int // deferred messages that are counted for a destination, also such as are not in memory: see Backlogs
 	Busy                             int // delivery requests under way
 	Decisions                        uint64
 	Preemptions                      uint64
@@ -299,5 +299,6 @@ type Stats struct {
 func (s *Scheduler) Stats() Stats {
 	st := s.stats
 	st.Incoming, st.Deferred = int(s.incoming.n), int(s.due.n)+len(s.retries.s)
+	st.Sited += len(s.window.awayAt)
 	return st
 }

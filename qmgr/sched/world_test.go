@@ -42,6 +42,7 @@ type world struct {
 	steps   int
 	pauses  map[PauseID]testPause
 	check   bool
+	far     far
 }
 
 // letter is a message as the spool has it.
@@ -62,7 +63,12 @@ type letter struct {
 }
 
 func newWorld(t tester, cfg Config) *world {
-	return &world{t: t, s: New(cfg), now: epoch, mail: map[MsgID]*letter{}, busy: map[EntryID]Effect{}, pauses: map[PauseID]testPause{}, check: true}
+	w := &world{t: t, s: New(cfg), now: epoch, mail: map[MsgID]*letter{}, busy: map[EntryID]Effect{}, pauses: map[PauseID]testPause{}, check: true}
+	w.far.away = map[MsgID]bool{}
+	if cfg.DeferredLimit > 0 {
+		w.step(Event{Kind: EventAttached})
+	}
+	return w
 }
 
 // rcpt builds a recipient; its queue name is its nexthop.
@@ -125,11 +131,10 @@ func (w *world) arrive(id MsgID, flags Flags, rcpts ...Rcpt) {
 	w.step(Event{Kind: EventQueued, ID: id, Arrival: Arrival{Queue: QueueIncoming, Created: w.now, Rcpts: len(rcpts), Size: 1000, Flags: flags}})
 }
 
-// step gives the scheduler one event and carries out the effects; events that
+// step gives the scheduler events and carries out the effects; events that
 // follow at once, such as loads, are given too.
-func (w *world) step(ev Event) {
+func (w *world) step(queue ...Event) {
 	w.t.Helper()
-	queue := []Event{ev}
 	for len(queue) > 0 {
 		ev := queue[0]
 		queue = queue[1:]
@@ -148,6 +153,12 @@ func (w *world) step(ev Event) {
 				w.on(e)
 			}
 			queue = append(queue, w.carryOut(e)...)
+		}
+		if w.check {
+			w.checkFar()
+		}
+		if len(queue) == 0 && !w.far.late {
+			queue = w.forget()
 		}
 	}
 }
@@ -186,6 +197,10 @@ func (w *world) carryOut(e Effect) []Event {
 		return []Event{w.answer(e, w.refuse == nil || !w.refuse(l))}
 	case EffectDefer:
 		l.queue, l.next, l.attempts = QueueDeferred, e.Next, e.Attempts
+		if e.Warned {
+			l.flags |= FlagWarned
+		}
+		delete(w.far.away, l.id)
 		w.quiet(l)
 	case EffectFinish, EffectRemove, EffectRequeue, EffectCorrupt:
 		l.gone = e.Kind
@@ -198,6 +213,14 @@ func (w *world) carryOut(e Effect) []Event {
 		w.quiet(l)
 	case EffectRelease:
 		l.queue, l.next = QueueDeferred, e.Next
+	case EffectExpire:
+		l.flags |= FlagExpire
+		l.next = e.Next
+		if info, ok := w.s.Lookup(e.ID); ok && info.Queue != QueueHold {
+			l.queue = QueueDeferred
+		}
+	default:
+		return w.farEffect(e)
 	}
 	return nil
 }
