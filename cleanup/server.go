@@ -139,6 +139,10 @@ func (s *Server) handle(c *ipc.Conn, r *ipc.Request) {
 		s.locate(r)
 	case proto.KindAttach:
 		s.attach(c, r)
+	case proto.KindDue:
+		s.due(c, r)
+	case proto.KindPage:
+		s.page(r)
 	case proto.KindAbort:
 		s.abort(c, r)
 	case proto.KindMilter:
@@ -173,7 +177,7 @@ func (s *Server) locate(r *ipc.Request) {
 	r.Reply(&proto.LocateReply{Found: ok, Entry: e})
 }
 
-// attach makes c the queue manager's connection and pushes the whole queue.
+// attach makes c the queue manager's connection and pushes the incoming queue.
 // Messages that become durable meanwhile are pushed by those who queued them;
 // some may be pushed twice, none is missed, since c is set first.
 func (s *Server) attach(c *ipc.Conn, r *ipc.Request) {
@@ -187,8 +191,17 @@ func (s *Server) attach(c *ipc.Conn, r *ipc.Request) {
 	s.wg.Go(func() {
 		var batch proto.Entries
 		for e := range s.opt.Spool.Entries {
-			batch.List = append(batch.List, proto.Entry{Entry: e})
-			if len(batch.List) == 1000 {
+			switch e.Queue {
+			case spool.Deferred:
+				batch.Deferred++
+				batch.OldestDeferred = older(batch.OldestDeferred, e.ID)
+			case spool.Hold:
+				batch.Hold++
+				batch.OldestHold = older(batch.OldestHold, e.ID)
+			case spool.Incoming:
+				batch.List = append(batch.List, proto.Entry{Entry: e})
+			}
+			if len(batch.List) == entriesBatch {
 				if c.Send(&batch) != nil {
 					return
 				}

@@ -36,7 +36,7 @@ type portrait struct {
 	now    time.Time
 
 	messages, recipients int // deferred, incoming and held mail for the domain
-	unread               int
+	unread, away         int // messages whose domains are not known, yet or at all
 	oldest, next         time.Time
 	due                  int
 	sample               []listed
@@ -192,6 +192,7 @@ func (s *Server) portrayQueue(p *portrait) {
 		s.post(func() { s.portrayQueue(p) }, sched.Event{})
 		return
 	}
+	p.away = s.away.deferred + s.away.hold
 	s.tasks.Go(func() {
 		p.r.Reply(&proto.ExplainReply{Lines: append([]string{p.head()}, append(p.lines, s.portrayReplies(p)...)...)})
 	})
@@ -233,6 +234,9 @@ func (p *portrait) head() string {
 	}
 	if p.unread > 0 {
 		text += fmt.Sprintf("; %d message(s) of the queue have not been looked at yet", p.unread)
+	}
+	if p.away > 0 {
+		text += fmt.Sprintf("; %d message(s) of the queue, on hold or not due soon, are not looked at for this", p.away)
 	}
 	return text
 }

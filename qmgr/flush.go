@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"posthaste/internal/proto"
 	"posthaste/qmgr/sched"
 )
 
@@ -16,9 +17,12 @@ import (
 // maxFlushes bounds how many sites wait for their turn.
 const maxFlushes = 1000
 
+// What is not in memory has to be read for that. All sites that wait then are looked for at
+// once: the queue is gone through once for all of them.
+
 // flushes are the sites whose mail is to be tried now.
 type flushes struct {
-	under bool     // one has its turn, or rests
+	under bool     // some have their turn, or rest
 	next  []string // those that wait, in lower case
 }
 
@@ -38,15 +42,81 @@ func (s *Server) flushSite(site string) bool {
 	return true
 }
 
-// nextFlush begins with the next site, unless one has its turn.
+// nextFlush begins with the next site, or with all that wait, unless one has its turn.
 func (s *Server) nextFlush() {
 	f := &s.sites
-	if f.under || len(f.next) == 0 {
-		return
+	switch {
+	case f.under || len(f.next) == 0:
+	case s.away.deferred > 0:
+		f.under = true
+		s.flushAway(f.next, 0, time.Now())
+		f.next = nil
+	default:
+		f.under = true
+		site := f.next[0]
+		f.next = slices.Delete(f.next, 0, 1)
+		s.flushKnown(site)
 	}
-	site := f.next[0]
-	f.next = slices.Delete(f.next, 0, 1)
-	f.under = true
+}
+
+// flushAway goes through the deferred mail for sites, from a cursor on. Half of one processor's
+// time is enough for that.
+func (s *Server) flushAway(sites []string, cursor uint64, began time.Time) {
+	if cursor == 0 {
+		for _, site := range sites {
+			s.then(sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeSite, Site: site})
+		}
+	}
+	s.readPage(&proto.Page{Cursor: cursor}, func(reply *proto.PageReply) {
+		var list []*message
+		for i := range reply.Entries {
+			if m, info, ok := s.view(&reply.Entries[i].Entry); ok && info.Queue == sched.QueueDeferred {
+				list = append(list, &message{id: m.id, num: m.num, ref: m.ref, nrcpt: m.nrcpt, done: slices.Clone(m.done)})
+			}
+		}
+		s.tasks.Go(func() {
+			found := make(map[string][]sched.MsgID)
+			for _, m := range list {
+				if s.ctx.Err() != nil {
+					return
+				}
+				_, domains, err := s.peruse(m)
+				for i := 0; err == nil && i < len(sites); i++ {
+					if domains[sites[i]] > 0 {
+						found[sites[i]] = append(found[sites[i]], m.num)
+					}
+				}
+			}
+			s.flushRest(began)
+			s.post(func() {
+				for _, site := range sites {
+					if ids := found[site]; len(ids) > 0 {
+						s.then(sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeSite, Site: site, IDs: ids})
+					}
+				}
+				if reply.Next != 0 {
+					s.flushAway(sites, reply.Next, time.Now())
+					return
+				}
+				s.sites.under = false
+				s.nextFlush()
+			}, sched.Event{})
+		})
+	})
+}
+
+// flushRest waits as long as the work has taken that began then.
+func (s *Server) flushRest(began time.Time) {
+	rest := time.NewTimer(time.Since(began))
+	defer rest.Stop()
+	select {
+	case <-rest.C:
+	case <-s.ctx.Done():
+	}
+}
+
+// flushKnown has the mail for a site tried, all deferred mail being in memory.
+func (s *Server) flushKnown(site string) {
 	began := time.Now()
 	s.then(sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeSite, Site: site})
 	found, unread := s.siteSearch(site)
@@ -64,12 +134,7 @@ func (s *Server) nextFlush() {
 			ev = sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeSite, Site: site, IDs: found}
 		}
 		s.post(nil, ev)
-		rest := time.NewTimer(time.Since(began))
-		defer rest.Stop()
-		select {
-		case <-rest.C:
-		case <-s.ctx.Done():
-		}
+		s.flushRest(began)
 		s.post(func() {
 			s.sites.under = false
 			s.nextFlush()

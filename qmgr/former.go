@@ -43,8 +43,12 @@ func printableID(id mail.QueueID) mail.QueueID {
 // connection now.
 func (s *Server) goesOn(conn *ipc.Conn, r *proto.Delivery) {
 	num := msgID(r.ID)
-	if m := s.message(num); m == nil && s.told || m != nil && (m.id != r.ID || !m.has(r.Index)) {
+	m := s.message(num)
+	if m != nil && (m.id != r.ID || !m.has(r.Index)) {
 		return
+	}
+	if m == nil {
+		s.summon([]sched.MsgID{num}, func() { s.verifyFormers(num) })
 	}
 	list := s.formers[num]
 	if i := slices.IndexFunc(list, func(f *former) bool { return slices.Equal(f.rcpts, r.Index) }); i >= 0 {
@@ -53,6 +57,17 @@ func (s *Server) goesOn(conn *ipc.Conn, r *proto.Delivery) {
 		return
 	}
 	s.formers[num] = append(list, &former{id: r.ID, rcpts: r.Index, conn: conn, release: conn.Keep()})
+}
+
+// verifyFormers forgets the former deliveries of a message that is gone, or is not what
+// was said of it.
+func (s *Server) verifyFormers(num sched.MsgID) {
+	m := s.message(num)
+	for i := len(s.formers[num]) - 1; i >= 0; i-- {
+		if f := s.formers[num][i]; m == nil || m.id != f.id || !m.has(f.rcpts) {
+			s.over(num, i)
+		}
+	}
 }
 
 // has says whether these may be recipients of m.
@@ -189,8 +204,10 @@ func about(r *proto.DeliverReply, i int) bool {
 // is noted so that they will not get it again.
 func (s *Server) finished(f *proto.Finished) {
 	m := s.message(msgID(f.ID))
-	if m == nil && !s.told { // cleanup has not come to it
-		s.early[msgID(f.ID)] = append(s.early[msgID(f.ID)], f)
+	if num := msgID(f.ID); m == nil && num != 0 { // cleanup has not come to it, or it need not be in memory
+		s.early[num] = append(s.early[num], f)
+		s.summon([]sched.MsgID{num}, func() { delete(s.early, num) })
+		return
 	}
 	if m == nil || m.id != f.ID {
 		return
@@ -247,7 +264,9 @@ func (s *Server) fromAgent(c *ipc.Conn, r *ipc.Request) {
 		return
 	}
 	s.post(func() { s.heardOf(c, inv, true) }, sched.Event{})
-	s.ask(r, func() { s.log.after(func() { r.Reply(&proto.RecordReply{}) }) })
+	s.ask(r, func() {
+		s.inTurnOfReads(func() { s.log.after(func() { r.Reply(&proto.RecordReply{}) }) })
+	})
 }
 
 // leaveBehind records that what agents are still doing for us is to be left

@@ -68,7 +68,7 @@ func TestCommonSettings(t *testing.T) {
 	t.Parallel()
 	base, _ := settingsOf(t, "")
 	fields := reflect.TypeFor[sched.Config]()
-	untold := map[string]bool{"DefaultTransports": true, "Transport": true, "Seed": true}
+	untold := map[string]bool{"DefaultTransports": true, "Transport": true, "Seed": true, "DeferredLimit": true}
 	for i := range common {
 		c := &common[i]
 		untold[c.field] = true
@@ -111,9 +111,10 @@ func TestCommonSettings(t *testing.T) {
 }
 
 // follows says whether a field depends on another's parameter: Postfix raises or
-// lowers these with a warning, see TestDependentSettings.
+// lowers these with a warning, see TestDependentSettings. How much deferred mail is in memory has no parameter
+// of its own.
 func follows(parameter, field string) bool {
-	return parameter == "maximal_queue_lifetime" && field == "BounceLifetime"
+	return parameter == "maximal_queue_lifetime" && field == "BounceLifetime" || parameter == "qmgr_message_active_limit" && field == "DeferredLimit"
 }
 
 // TestDependentSettings: limits that contradict each other.

@@ -16,7 +16,8 @@ const (
 	// topDests is how many destinations are published by name: those with the
 	// most to do. A label for each of a million would be no use to anybody.
 	topDests = 20
-	// unknown is the destination of messages that have not been looked at since the start.
+	// unknown is the destination of messages that have not been looked at since the start, and the domain
+	// of those that are not in memory.
 	unknown = "unknown"
 )
 
@@ -67,6 +68,7 @@ type destKind struct {
 type measurement struct {
 	now     time.Time
 	stats   sched.Stats
+	away    int // messages of stats that are not in memory
 	states  map[destKind]int
 	top     []sched.Dest
 	rest    sched.Dest // what those have that are not among the top
@@ -79,6 +81,11 @@ type measurement struct {
 // totals copies what the scheduler keeps anyhow.
 func (m *measurement) totals(s *Server) {
 	m.now, m.stats = time.Now(), s.sched.Stats()
+	a := &s.away
+	m.away = a.deferred + a.hold
+	m.stats.Deferred += a.deferred
+	m.stats.Hold += a.hold
+	m.oldest[sched.QueueDeferred], m.oldest[sched.QueueHold] = a.oldestDeferred, a.oldestHold
 	s.sched.Dests(func(d sched.Dest) bool {
 		m.states[destKind{string(d.Transport), destState(d.State)}]++
 		m.keep(d)
@@ -170,6 +177,7 @@ func (m *measurement) offer(o *metrics.Offer) {
 		o.Gauge(metrics.Destinations, float64(n), k.transport, k.state)
 	}
 	m.offerDomains(o)
+	o.Gauge(metrics.DomainTodo, float64(m.away), unknown)
 	m.cut()
 	for i := range m.top {
 		d := &m.top[i]

@@ -228,7 +228,8 @@ func (s *Server) arrive(e *proto.Entry) {
 	}
 	a.Flags = flagIf(e.Null, sched.FlagNullSender) | flagIf(e.Warned, sched.FlagWarned) |
 		flagIf(e.Expire, sched.FlagExpire) | flagIf(e.Trace != 0, sched.FlagNoDelayNotice) |
-		flagIf(e.Trace&(mail.TraceReport|mail.TraceRecord) != 0, sched.FlagTrace)
+		// The report is one of the first attempt.
+		flagIf(e.Trace&(mail.TraceReport|mail.TraceRecord) != 0 && e.Attempts == 0, sched.FlagTrace)
 	s.then(sched.Event{Kind: sched.EventQueued, ID: num, Arrival: a})
 	for _, f := range s.early[num] {
 		s.finished(f)

@@ -348,7 +348,7 @@ func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 		}
 		switch id := q.ops[i].ID; {
 		case !q.ops[i].Remove:
-		case r.pushing:
+		case r.telling():
 			r.late = append(r.late, id)
 		default:
 			r.ended(id)
@@ -365,6 +365,25 @@ func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 	}
 	r.release(q.ops)
 	q.ops = nil
+	r.s.away.look = true
+}
+
+// telling says whether something is on its way from cleanup that may be from
+// before a change.
+func (r *recorder) telling() bool { return r.pushing || r.s.away.telling() }
+
+// unrecorded are the messages of which a change has been decided on and is not recorded.
+func (r *recorder) unrecorded() map[mail.QueueID]bool {
+	list := make(map[mail.QueueID]bool)
+	for i := range r.ops {
+		list[r.ops[i].ID] = true
+	}
+	for _, q := range r.unacked {
+		for i := range q.ops {
+			list[q.ops[i].ID] = true
+		}
+	}
+	return list
 }
 
 // ended is the end of a removal.
@@ -384,7 +403,7 @@ func (r *recorder) connected(conn *ipc.Conn) {
 	}
 }
 
-// pushed: all of the queue as it was has come over conn. An answer overtakes
+// pushed: all of the incoming queue as it was has come over conn. An answer overtakes
 // the batches that cleanup has made and that wait to be sent, so that removals
 // must be remembered up to here.
 func (r *recorder) pushed(conn *ipc.Conn) {
@@ -392,10 +411,19 @@ func (r *recorder) pushed(conn *ipc.Conn) {
 		return
 	}
 	r.pushing = false
+	r.settleLate()
+}
+
+// settleLate forgets removals when nothing that is on its way can be from before them.
+func (r *recorder) settleLate() {
+	if r.telling() {
+		return
+	}
 	for _, id := range r.late {
 		r.ended(id)
 	}
 	r.late = nil
+	r.s.away.look = true
 }
 
 // attach keeps us attached to cleanup until ctx ends.
@@ -405,7 +433,10 @@ func (s *Server) attach(ctx context.Context) {
 		if err != nil {
 			continue
 		}
-		s.post(func() { s.log.connected(conn) }, sched.Event{})
+		s.post(func() {
+			s.log.connected(conn)
+			s.attached()
+		}, sched.Event{})
 		conn.Go(&proto.Attach{}, func([]byte, error) {})
 		select {
 		case <-conn.Done():
@@ -467,10 +498,15 @@ func (s *Server) fromCleanup(conn *ipc.Conn, r *ipc.Request) {
 func (s *Server) hear(n *news) {
 	s.heard = s.now
 	for i := range n.batch.List {
-		s.arrive(&n.batch.List[i])
+		if n.batch.Known {
+			s.bring(&n.batch.List[i].Entry)
+		} else {
+			s.arrive(&n.batch.List[i])
+		}
 	}
 	if n.batch.Complete {
 		s.log.pushed(n.conn)
+		s.counted(&n.batch)
 		s.queueTold()
 	}
 	if n.room {

@@ -3,6 +3,7 @@ package qmgr
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 
 	"posthaste/internal/ipc"
@@ -19,8 +20,6 @@ import (
 // that are still as they were judged; the others are judged again.
 
 const (
-	// selectScan is how many messages one turn of the loop looks at.
-	selectScan = 10000
 	// selectPage is how many one request may look at.
 	selectPage = 200000
 	// selectDone is how many changes are enough for one answer, which waits until they are
@@ -77,32 +76,34 @@ func (s *Server) fromSelector(r *ipc.Request) {
 
 // gather collects a page of messages that may be meant.
 func (s *Server) gather(c *selecting) {
-	add := func(info sched.Info) bool {
-		c.seen++
-		if m := s.message(info.ID); m != nil && s.maybe(c.where, &info) {
-			c.page = append(c.page, s.listed(m, info, false))
-		}
-		return true
+	want := &proto.Page{Cursor: uint64(max(c.q.Cursor, 0))}
+	for _, id := range c.q.IDs {
+		want.Numbers = append(want.Numbers, uint64(msgID(id)))
 	}
-	if len(c.q.IDs) > 0 {
-		for _, id := range c.q.IDs {
-			if info, ok := s.sched.Lookup(msgID(id)); ok {
-				add(info)
-			}
+	s.readPage(want, func(reply *proto.PageReply) { s.gathered(c, reply) })
+}
+
+// gathered takes a page of the queue in.
+func (s *Server) gathered(c *selecting, reply *proto.PageReply) {
+	next := int(reply.Next)
+	for i := range reply.Entries {
+		e := &reply.Entries[i]
+		c.seen++
+		m, info, ok := s.view(&e.Entry)
+		if !ok || !s.maybe(c.where, &info) || len(c.q.IDs) > 0 && !slices.Contains(c.q.IDs, m.id) {
+			continue
 		}
-	} else {
-		next := c.q.Cursor
-		for n := 0; n < selectScan && len(c.page) < listPage; n++ {
-			if next = s.sched.Scan(next, 1, add); next == 0 {
-				break
-			}
-			if len(c.page) > 0 {
-				c.page[len(c.page)-1].next = next
-			}
+		l := s.listed(m, info, false)
+		l.next = int(e.Next)
+		if c.page = append(c.page, l); len(c.page) == listPage && len(c.q.IDs) == 0 && i < len(reply.Entries)-1 {
+			next = l.next
+			break
 		}
+	}
+	if len(c.q.IDs) == 0 {
 		c.q.Cursor, c.reply.Next = next, next
 		if next != 0 && len(c.page) == 0 && c.seen < selectPage {
-			s.post(func() { s.gather(c) }, sched.Event{})
+			s.gather(c)
 			return
 		}
 	}
@@ -155,7 +156,15 @@ judging:
 		}
 	}
 	c.items = size
-	s.post(func() { s.carryOut(c) }, sched.Event{})
+	s.post(func() {
+		ids := make([]sched.MsgID, 0, len(c.chosen))
+		for i := range c.chosen {
+			if c.q.Verb != 0 {
+				ids = append(ids, msgID(c.chosen[i].item.ID))
+			}
+		}
+		s.summon(ids, func() { s.carryOut(c) })
+	}, sched.Event{})
 }
 
 // A letter is what the spool has of a message that is judged.
@@ -275,8 +284,11 @@ func (s *Server) carryOut(c *selecting) {
 		l := &c.chosen[i]
 		id := l.item.ID
 		info, ok := s.sched.Lookup(msgID(id))
-		if !ok {
+		if !ok && (c.q.Verb != 0 || s.log.removing(id)) {
 			continue // it has left
+		}
+		if !ok {
+			info.Size = l.item.Size
 		}
 		if c.q.Verb != 0 && changed(l, &info) {
 			if m := s.message(info.ID); m != nil && s.maybe(c.where, &info) {

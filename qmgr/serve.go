@@ -99,7 +99,7 @@ func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
 			s.explainDestination(r, q.Destination)
 			return
 		}
-		s.ask(r, func() { s.explain(r, q.ID) })
+		s.ask(r, func() { s.summon(numbers(q.ID), func() { s.explain(r, q.ID) }) })
 	default:
 		r.Fail("qmgr: unknown request %d", r.Kind)
 	}
@@ -159,7 +159,6 @@ func (s *Server) late(q *question) {
 // still to be taken in.
 func (s *Server) queueTold() {
 	s.told = true
-	clear(s.early)
 	for _, q := range s.asked {
 		s.queue = append(s.queue, input{learn: q.answer})
 	}
@@ -176,30 +175,31 @@ type listed struct {
 	pending int                  // recipients without a final outcome
 }
 
-// list answers with one page. What is in memory is copied in the loop, what
+// list answers with one page of the queue, which cleanup gives. What is in memory is copied in the loop, what
 // is on disk is read beside it.
 func (s *Server) list(r *ipc.Request, q *proto.List) {
-	var page []listed
-	next := 0
-	add := func(info sched.Info) bool {
-		if m := s.message(info.ID); m != nil {
-			page = append(page, s.listed(m, info, q.Brief))
-		}
-		return true
-	}
+	want := &proto.Page{Cursor: uint64(max(q.Cursor, 0))}
 	if q.ID != "" {
-		if info, ok := s.sched.Lookup(msgID(q.ID)); ok {
-			add(info)
+		want = &proto.Page{Numbers: []uint64{uint64(msgID(q.ID))}}
+	}
+	s.readPage(want, func(reply *proto.PageReply) { s.listing(r, q, reply) })
+}
+
+// listing answers with what a page has of messages.
+func (s *Server) listing(r *ipc.Request, q *proto.List, reply *proto.PageReply) {
+	var page []listed
+	next := int(reply.Next)
+	for i := range reply.Entries {
+		e := &reply.Entries[i]
+		m, info, ok := s.view(&e.Entry)
+		if !ok || q.ID != "" && m.id != q.ID {
+			continue
 		}
-	} else {
-		next = q.Cursor
-		for range min(max(q.N, 1), listPage) {
-			if next = s.sched.Scan(next, 1, add); next == 0 {
-				break
-			}
-			if len(page) > 0 {
-				page[len(page)-1].next = next
-			}
+		l := s.listed(m, info, q.Brief)
+		l.next = int(e.Next)
+		if page = append(page, l); len(page) == min(max(q.N, 1), listPage) && i < len(reply.Entries)-1 {
+			next = l.next
+			break
 		}
 	}
 	if q.Brief {
@@ -320,6 +320,11 @@ func (s *Server) command(r *ipc.Request, q *proto.Command) {
 		s.flushCommand(r, q)
 		return
 	}
+	s.summon(numbers(q.ID), func() { s.commandOne(r, q, kind) })
+}
+
+// commandOne carries it out on a message that is in memory, if it exists.
+func (s *Server) commandOne(r *ipc.Request, q *proto.Command, kind sched.EventKind) {
 	var reply proto.CommandReply
 	num := msgID(q.ID)
 	info, ok := s.sched.Lookup(num)
@@ -356,11 +361,16 @@ func (s *Server) flushCommand(r *ipc.Request, q *proto.Command) {
 	ev := sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeAll}
 	switch {
 	case q.ID != "":
-		if !s.knows(msgID(q.ID)) {
-			r.Reply(&proto.CommandReply{Denied: "no such message in the queue"})
-			return
-		}
 		ev.Scope, ev.ID = sched.ScopeMessage, msgID(q.ID)
+		s.summon(numbers(q.ID), func() {
+			if !s.knows(ev.ID) {
+				r.Reply(&proto.CommandReply{Denied: "no such message in the queue"})
+				return
+			}
+			s.then(ev)
+			r.Reply(&proto.CommandReply{})
+		})
+		return
 	case q.Site != "":
 		if !s.opt.Settings.FlushDomain(q.Site) {
 			r.Reply(&proto.CommandReply{Denied: "the site is not configured for fast flush (fast_flush_domains)"})

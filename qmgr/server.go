@@ -12,14 +12,16 @@
 // # Memory
 //
 // What is worked on is in memory with its recipients, within the limits of the
-// scheduler. All other mail, however much, takes some 160 octets a message
+// scheduler. New mail that waits, and the deferred mail that is due next, five messages for each place in the
+// active queue, takes some 160 octets a message
 // without pointers: a record of the scheduler's, and a slip in the shell's
-// book: where the message lies, and its domains, for qshape.
+// book: where the message lies, and its domains, for qshape. All other mail, however
+// much, takes nothing: cleanup is asked for it when it is due, and when somebody names it.
 //
 // # Restarts
 //
 // The queue manager keeps what operators have suspended on disk (package override), in
-// data_directory. When it starts cleanup pushes the whole queue; agents say what they are still
+// data_directory. When it starts cleanup pushes the incoming queue, and is asked for what is due; agents say what they are still
 // delivering for a predecessor and what came of deliveries that nobody was there to
 // hear of, before they are given anything (proto.Inventory). Agents that it would
 // not ask, because they have a successor or mail goes another way now, call it
@@ -138,7 +140,8 @@ type Server struct {
 	spare    []input // the last turn's inbox, for use again
 	effects  []sched.Effect
 	messages map[sched.MsgID]*message // those that are worked on
-	book     *book                    // all others
+	book     *book                    // all others that are in memory
+	away     away                     // and what is not
 	inlined  int                      // octets of message.inline, of all messages
 	survey   survey
 	sites    flushes
@@ -393,7 +396,10 @@ func (s *Server) turn(draining bool) {
 		s.silent(nil)
 		s.followUp(draining)
 	}
+	s.lookAway(draining)
 	s.log.flush(s.now)
+	s.nextRead() // who has waited for something to be recorded may want a page
+	s.followUp(draining)
 	if !draining {
 		s.lookAround()
 	}
@@ -466,6 +472,10 @@ func (s *Server) then(ev sched.Event) { s.queue = append(s.queue, input{event: e
 // input. When draining nothing new is begun: the successor will.
 func (s *Server) carry(e *sched.Effect, draining bool) {
 	m := s.message(e.ID)
+	if e.Kind == sched.EffectRecall {
+		s.away.recalls = append(s.away.recalls, *e)
+		return
+	}
 	if m == nil && e.ID != 0 {
 		return // gone by another way; the scheduler hears of it
 	}
@@ -512,5 +522,7 @@ func (s *Server) carry(e *sched.Effect, draining bool) {
 		s.log.update(m, op)
 	case sched.EffectNote:
 		s.note(m, e.Note)
+	default:
+		s.carryAway(m, e)
 	}
 }

@@ -112,6 +112,7 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 	}
 	s.Sched = sched.Config{
 		ActiveLimit:      cfg.Int("qmgr_message_active_limit"),
+		DeferredLimit:    keptPerActive * cfg.Int("qmgr_message_active_limit"),
 		RecipientLimit:   max(cfg.Int("qmgr_message_recipient_limit"), cfg.Int("qmgr_message_active_limit")),
 		RecipientMinimum: cfg.Int("qmgr_message_recipient_minimum"),
 		MinimalBackoff:   cfg.Duration("minimal_backoff_time"),

@@ -27,6 +27,7 @@ import (
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/internal/statedir"
 	"posthaste/internal/submit"
+	"posthaste/qmgr/sched"
 )
 
 // patience bounds waiting for what must happen.
@@ -42,12 +43,14 @@ type stage struct {
 	log  *lockedLog
 
 	mu       sync.Mutex
-	cleanup  *ipc.Conn // where the queue manager is attached
-	entries  []proto.Entry
-	ops      []proto.Op   // recorded, in order
-	contra   mail.QueueID // cleanup refuses changes of this message, but for its removal
-	deaf     bool         // cleanup does not answer Record
-	unheard  int          // Records that were not answered
+	cleanup  *ipc.Conn     // where the queue manager is attached
+	entries  []proto.Entry // what is pushed to who attaches
+	queue    fakeQueue     // what is in the queue
+	exact    bool          // of entries only what is in the incoming queue is pushed, as cleanup does
+	ops      []proto.Op    // recorded, in order
+	contra   mail.QueueID  // cleanup refuses changes of this message, but for its removal
+	deaf     bool          // cleanup does not answer Record
+	unheard  int           // Records that were not answered
 	located  map[mail.QueueID]bool
 	taken    []proto.Submit
 	refuse   bool // cleanup does not take submissions
@@ -62,6 +65,8 @@ type stage struct {
 	drain    time.Duration   // how long it may take then
 	stream   func(*ipc.Conn) // what is pushed to the queue manager, instead of entries
 	patience time.Duration   // of tools with a silent cleanup
+	// dueStream answers Due, instead of queue.
+	dueStream func(*ipc.Conn, *ipc.Request, proto.Due)
 	// resolveTime is how long the resolver may take.
 	resolveTime time.Duration
 	// unreadable says that messages cannot be opened, for no fault of theirs.
@@ -77,6 +82,8 @@ type stage struct {
 	deliveryTime time.Duration
 	overrides    *override.Store // nil: none
 	state        *statedir.Dir   // where a handover may lie; nil: none
+	// deferredLimit is how many deferred messages are in memory; 0: what main.cf says.
+	deferredLimit int
 }
 
 // lockedLog gathers log lines.
@@ -222,6 +229,16 @@ func (st *stage) run() {
 	st.srv = New(Options{Settings: settings, Resolver: st, Open: st.opener(opener.Open), Overrides: st.overrides, Submit: submitter, Log: maillog.New("postfix/qmgr", maillog.NewWriter(st.log, maillog.Classic)),
 		Patience: st.patience, ResolveTime: st.resolveTime, Cleanup: st.path("cleanup"), Bounce: st.path("bounce"), Verify: st.path("verify"),
 		Agent: func(t mail.Transport) string { return st.path(string(t)) }, Flow: st.flow, State: st.state})
+	for _, e := range st.entries {
+		st.queue.add(e.Entry)
+	}
+	if st.deferredLimit > 0 {
+		st.srv.sched = sched.New(func() sched.Config {
+			c := settings.Sched
+			c.DeferredLimit = st.deferredLimit
+			return c
+		}())
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	st.retire = cancel
 	done := make(chan error, 1)
@@ -290,7 +307,7 @@ func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {
 			go st.stream(c)
 			return
 		}
-		c.Push(&proto.Entries{List: st.entries, Complete: true})
+		c.Push(st.pushed())
 		r.Reply(&proto.RecordReply{})
 	case proto.KindRecord:
 		q := faketest.Decode[proto.Record](st.t, r)
@@ -307,6 +324,7 @@ func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {
 				reply.Refused = append(reply.Refused, proto.Refusal{ID: op.ID, Reason: "it cannot be"})
 			} else {
 				st.ops = append(st.ops, op)
+				st.queue.change(&op)
 			}
 		}
 		r.Reply(reply)
@@ -332,6 +350,15 @@ func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {
 			}
 		}
 		r.Reply(reply)
+	case proto.KindDue:
+		q := faketest.Decode[proto.Due](st.t, r)
+		if st.dueStream != nil {
+			go st.dueStream(c, r, q)
+			return
+		}
+		st.queue.due(c, r, q)
+	case proto.KindPage:
+		r.Reply(st.queue.page(faketest.Decode[proto.Page](st.t, r)))
 	default:
 		r.Fail("unexpected request %d", r.Kind)
 	}
@@ -380,6 +407,7 @@ func (st *stage) arrive(sender string, rcpts ...string) mail.QueueID {
 	}
 	e := proto.Entry{Entry: spool.Entry{ID: env.ID, Ref: spool.Ref{Segno: 1, Length: 100}, Size: 100, NRcpt: len(rcpts), NPending: len(rcpts),
 		Null: sender == ""}, Envelope: env.Append(nil), Recipients: mail.AppendRecipients(nil, env.Recipients)}
+	st.queue.add(e.Entry)
 	st.cleanup.Push(&proto.Entries{List: []proto.Entry{e}})
 	return env.ID
 }

@@ -13,7 +13,8 @@ import (
 // What qshape asks for is counted from the book. Of mail that was queued
 // before this process started it has no domains at first: cleanup's index does
 // not, either. They are read little by little, beside deliveries; until then
-// qshape is told where those messages lie, and reads them itself.
+// qshape is told where those messages lie, and reads them itself. So it is told of mail that is
+// not in memory; where there is such mail nothing is read for this purpose, as it would be forgotten again.
 
 // A survey reads the envelopes of messages whose domains are not known.
 type survey struct {
@@ -30,7 +31,7 @@ const (
 
 // lookAround begins a survey when there is something to be found.
 func (s *Server) lookAround() {
-	if s.survey.under || s.book.unknown == 0 || !s.told {
+	if s.survey.under || s.book.unknown == 0 || !s.told || !s.sched.Whole() {
 		return
 	}
 	var list []*message
@@ -106,7 +107,7 @@ func (s *Server) peruse(m *message) (sender string, domains map[string]int, err 
 }
 
 const (
-	// censusTurn is how many messages are counted in one turn of the loop.
+	// censusTurn is how many things are counted in one turn of the loop for the metrics.
 	censusTurn = 10000
 	// censusPage is how many messages one answer may be about.
 	censusPage = 200000
@@ -142,21 +143,26 @@ func newCensus(q *proto.Shape) *census {
 
 // census counts on, and answers when there is enough for an answer.
 func (s *Server) census(r *ipc.Request, c *census) {
-	c.q.Cursor = s.sched.Scan(c.q.Cursor, censusTurn, func(info sched.Info) bool {
+	s.readPage(&proto.Page{Cursor: uint64(max(c.q.Cursor, 0))}, func(reply *proto.PageReply) { s.takeCensus(r, c, reply) })
+}
+
+// takeCensus counts a page.
+func (s *Server) takeCensus(r *ipc.Request, c *census, reply *proto.PageReply) {
+	for i := range reply.Entries {
+		m, info, ok := s.view(&reply.Entries[i].Entry)
 		c.seen++
-		if !c.queues[info.Queue] {
-			return true
+		if !ok || !c.queues[info.Queue] {
+			continue
 		}
-		if m := s.messages[info.ID]; m != nil {
+		if p := s.book.find(info.ID); p != nil {
+			c.slip(s.book, p, &info)
+		} else {
 			sender, domains := m.domains()
 			c.message(s.book, m, &info, sender, domains)
-		} else if p := s.book.find(info.ID); p != nil {
-			c.slip(s.book, p, &info)
 		}
-		return true
-	})
-	if c.q.Cursor != 0 && c.seen < censusPage && len(c.rows)+len(c.unread) < censusRows {
-		s.post(func() { s.census(r, c) }, sched.Event{})
+	}
+	if c.q.Cursor = int(reply.Next); c.q.Cursor != 0 && c.seen < censusPage && len(c.rows)+len(c.unread) < censusRows {
+		s.census(r, c)
 		return
 	}
 	for id := range c.byID {

@@ -123,7 +123,7 @@ var families = [numFamilies]Family{
 	DestinationWindow:    {"posthaste_destination_window", Gauge, false, []string{"transport", "destination"}, "Concurrency window of the busiest destinations."},
 	DestinationBusy:      {"posthaste_destination_busy", Gauge, false, []string{"transport", "destination"}, "Delivery requests under way to the busiest destinations."},
 	DestinationTodo:      {"posthaste_destination_todo", Gauge, false, []string{"transport", "destination"}, "Backlog: delivery requests and deferred messages that wait for a destination, whatever for: its window, its failure, their next attempt, a suspension. The twenty largest have a name, all others are other; unknown is mail that has not been looked at since the start."},
-	DomainTodo:           {"posthaste_domain_todo", Gauge, false, []string{"domain"}, "Recipients with something left to do, in all queues, by domain. The twenty largest have a name, all others are other."},
+	DomainTodo:           {"posthaste_domain_todo", Gauge, false, []string{"domain"}, "Recipients with something left to do, in all queues, by domain. The twenty largest have a name, all others are other. Of mail that is on hold or not due soon in a deep queue messages are counted, as unknown."},
 	DestinationDeadUntil: {"posthaste_destination_dead_until_timestamp_seconds", Gauge, false, []string{"transport", "destination"}, "When a dead destination is tried again; of the busiest destinations, those that are dead."},
 
 	SpoolMessages:     {"posthaste_spool_messages", Gauge, false, nil, "Messages in the spool."},

@@ -25,12 +25,16 @@ const (
 	KindRecordReply  = 11
 	KindLocate       = 12
 	KindLocateReply  = 13
-	KindHand         = 18
+	KindDue          = 16
+	KindDueReply     = 17
+	KindPage         = 18
+	KindPageReply    = 19
 	KindDeliver      = 20
 	KindDeliverReply = 21
 	KindInventory    = 22
 	KindDismiss      = 23
 	KindDetach       = 24
+	KindHand         = 25
 	KindRewrite      = 30
 	KindRewriteReply = 31
 	KindResolve      = 32
@@ -401,9 +405,9 @@ func (m *Abort) Decode(b []byte) error {
 	return r.Err()
 }
 
-// Attach makes the asking connection the queue manager's: the whole queue is
-// pushed to it in Entries, the last of them marked Complete, and everything
-// that is queued afterwards as it becomes durable. A second Attach ends the
+// Attach makes the asking connection the queue manager's: what is in the incoming
+// queue is pushed to it in Entries, the last of them marked Complete, and everything
+// that is queued afterwards as it becomes durable. Other mail is asked for with Due and Page. A second Attach ends the
 // first one's connection. Sent to an agent, it asks for the Inventory.
 type Attach struct{ empty }
 
@@ -422,6 +426,11 @@ type Entry struct {
 type Entries struct {
 	List     []Entry
 	Complete bool // the queue as it was at Attach has been sent
+	Known    bool // they answer Due
+	// Deferred and Hold are, with Complete, how many messages there are that were not sent, and
+	// the others when the first of these came.
+	Deferred, Hold             int
+	OldestDeferred, OldestHold time.Time
 }
 
 func (*Entries) Kind() uint16 { return KindEntries }
@@ -434,7 +443,12 @@ func (m *Entries) Append(b []byte) []byte {
 			return pack.String(b, 'R', e.Recipients)
 		})
 	}
-	return pack.Bool(b, '.', m.Complete)
+	b = pack.Bool(b, '.', m.Complete)
+	b = pack.Bool(b, 'k', m.Known)
+	b = pack.Int(b, 'd', m.Deferred)
+	b = pack.Int(b, 'h', m.Hold)
+	b = mail.AppendTime(b, 'D', m.OldestDeferred)
+	return mail.AppendTime(b, 'H', m.OldestHold)
 }
 func (m *Entries) Decode(b []byte) error {
 	r := pack.NewReader(b)
@@ -461,6 +475,16 @@ func (m *Entries) Decode(b []byte) error {
 			m.List = append(m.List, e)
 		case '.':
 			m.Complete = r.Bool()
+		case 'k':
+			m.Known = r.Bool()
+		case 'd':
+			m.Deferred = int(r.Int())
+		case 'h':
+			m.Hold = int(r.Int())
+		case 'D':
+			m.OldestDeferred = mail.ReadTime(&r)
+		case 'H':
+			m.OldestHold = mail.ReadTime(&r)
 		}
 	}
 	return r.Err()

@@ -17,6 +17,8 @@
 //	                  retry, flush │  ▼ EffectDefer
 //	                             deferred ──► EffectNotify(NoticeExpired), EffectFinish
 //
+// Of deferred mail only what is due next need be known (EffectFetch, EffectLeave).
+//
 // A message enters the active queue with EffectLoad; EventLoaded brings its
 // recipients, in batches when there are many. Each EffectDeliver is answered
 // with EventDone. When nothing of the message is under way or waiting any
@@ -78,7 +80,8 @@
 //
 // What remote systems can choose, names of destinations and replies, is only
 // compared and stored. Memory is bounded by the limits on messages and
-// recipients, 64 bytes, a place in the heap of retries and one in the index for each message outside the active queue, and
+// recipients, 72 bytes, a place in the heap of retries and one in the index for each message that is known outside the active queue
+// (all that are new, and of deferred ones about Config.DeferredLimit: see window.go), and
 // the number of dead destinations remembered (twice the recipient limit).
 //
 // # Parameters

@@ -314,7 +314,7 @@ const (
 	// another effect before.
 	EffectLeave
 
-	// EffectForget: ID is not in memory any more, and nothing else has changed.
+	// EffectForget: ID, of queue Origin, is not in memory any more, and nothing else has changed.
 	EffectForget
 
 	// EffectRecall: ID, which is not in memory, is to be tried now. Answer with EventQueued
@@ -356,7 +356,7 @@ type Effect struct {
 	Notice    Notice        // EffectNotify
 	Cache     Cache         // EffectDeliver
 	First     bool          // EffectLoad
-	Origin    Queue         // EffectLoad, when First
+	Origin    Queue         // EffectLoad, when First; EffectForget
 	Reuse     bool          // EffectDeliver
 	Flush     bool          // EffectRecall
 	Keep      time.Duration // EffectDeliver, EffectDismiss

@@ -222,6 +222,7 @@ func (s *Scheduler) forget(ids []MsgID) {
 			continue
 		}
 		rec := s.recs.at(i)
+		origin := rec.where.queue()
 		switch {
 		case rec.where == whereHold && s.cfg.DeferredLimit > 0:
 			s.stats.Hold--
@@ -235,8 +236,8 @@ func (s *Scheduler) forget(ids []MsgID) {
 			}
 			s.leaveDeferred(i)
 		}
-		s.emit(Effect{Kind: EffectForget, ID: id})
 		s.recs.remove(i)
+		s.emit(Effect{Kind: EffectForget, ID: id, Origin: origin})
 	}
 }
 
@@ -313,6 +314,9 @@ func (s *Scheduler) recalled(ev *Event) {
 	}
 	s.makeDue(i)
 }
+
+// Whole says whether all deferred mail is in memory.
+func (s *Scheduler) Whole() bool { return !s.forgets() }
 
 // Due is how many deferred messages wait for a place in the active queue ahead
 // of their time.

@@ -1,0 +1,150 @@
+package qmgr
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/spool"
+)
+
+// A fakeQueue is the index of the spool of a stage. It belongs to who has the stage locked.
+type fakeQueue struct {
+	list []spool.Entry // by number; those without an ID have left
+	// perPage is how many messages are on a page; 0: all.
+	perPage int
+}
+
+func number(id mail.QueueID) uint64 {
+	_, n, _ := id.Parse()
+	return n
+}
+
+func (q *fakeQueue) find(n uint64) *spool.Entry {
+	if i := slices.IndexFunc(q.list, func(e spool.Entry) bool { return e.ID != "" && number(e.ID) == n }); i >= 0 {
+		return &q.list[i]
+	}
+	return nil
+}
+
+func (q *fakeQueue) add(e spool.Entry) {
+	if q.find(number(e.ID)) == nil {
+		q.list = append(q.list, e)
+	}
+}
+
+// change records what the queue manager has decided on.
+func (q *fakeQueue) change(op *proto.Op) {
+	e := q.find(number(op.ID))
+	if e == nil {
+		return
+	}
+	if op.Remove {
+		*e = spool.Entry{}
+		return
+	}
+	if op.Set&spool.SetQueue != 0 {
+		e.Queue = op.Queue
+	}
+	if op.Set&spool.SetNextAttempt != 0 {
+		e.NextAttempt = op.NextAttempt
+	}
+	if op.Set&spool.SetAttempts != 0 {
+		e.Attempts = op.Attempts
+	}
+	if op.Set&spool.SetWarned != 0 {
+		e.Warned = op.Warned
+	}
+	if op.Set&spool.SetExpire != 0 {
+		e.Expire = op.Expire
+	}
+	m := message{done: slices.Clone(e.Done)}
+	for _, i := range op.Done {
+		if !m.isDone(i) {
+			m.setDone(i)
+			e.NPending--
+		}
+	}
+	e.Done = m.done
+}
+
+// due answers Due.
+func (q *fakeQueue) due(c *ipc.Conn, r *ipc.Request, d proto.Due) {
+	var list []spool.Entry
+	for _, e := range q.list {
+		if e.ID == "" || e.Queue != spool.Deferred {
+			continue
+		}
+		if e.NextAttempt.After(d.Sane) && !d.Amnesty.Before(d.After) {
+			e.NextAttempt = d.Amnesty
+		}
+		if at := e.NextAttempt.Compare(d.After); at > 0 || at == 0 && number(e.ID) > d.Number {
+			list = append(list, e)
+		}
+	}
+	slices.SortFunc(list, func(a, b spool.Entry) int {
+		return cmp.Or(a.NextAttempt.Compare(b.NextAttempt), cmp.Compare(number(a.ID), number(b.ID)))
+	})
+	reply := &proto.DueReply{Last: d.After, Number: d.Number, Whole: len(list) <= d.Limit}
+	batch := &proto.Entries{Known: true}
+	for _, e := range list[:min(len(list), d.Limit)] {
+		reply.Last, reply.Number = e.NextAttempt, number(e.ID)
+		batch.List = append(batch.List, proto.Entry{Entry: e})
+	}
+	c.Push(batch)
+	r.Reply(reply)
+}
+
+// page answers Page.
+func (q *fakeQueue) page(p proto.Page) *proto.PageReply {
+	reply := new(proto.PageReply)
+	for _, n := range p.Numbers {
+		if e := q.find(n); e != nil {
+			reply.Entries = append(reply.Entries, spool.Placed{Entry: *e})
+		}
+	}
+	if len(p.Numbers) > 0 {
+		return reply
+	}
+	for i := int(p.Cursor); i < len(q.list); i++ {
+		if q.perPage > 0 && len(reply.Entries) == q.perPage {
+			reply.Next = uint64(i)
+			break
+		}
+		if e := q.list[i]; e.ID != "" {
+			reply.Entries = append(reply.Entries, spool.Placed{Entry: e, Next: uint64(i + 1)})
+		}
+	}
+	return reply
+}
+
+// pushed is what is told to a queue manager that attaches.
+func (st *stage) pushed() *proto.Entries {
+	batch := &proto.Entries{List: st.entries, Complete: true}
+	if !st.exact {
+		return batch
+	}
+	batch.List = nil
+	for _, e := range st.queue.list {
+		switch {
+		case e.ID == "":
+		case e.Queue == spool.Incoming:
+			batch.List = append(batch.List, proto.Entry{Entry: e})
+		case e.Queue == spool.Deferred:
+			batch.Deferred++
+			batch.OldestDeferred = earlier(batch.OldestDeferred, created(e.ID))
+		case e.Queue == spool.Hold:
+			batch.Hold++
+			batch.OldestHold = earlier(batch.OldestHold, created(e.ID))
+		}
+	}
+	return batch
+}
+
+func created(id mail.QueueID) time.Time {
+	at, _, _ := id.Parse()
+	return at
+}
