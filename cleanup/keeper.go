@@ -35,7 +35,7 @@ const (
 // opened again whoever brings a message is told so at once (451). What a spool that
 // broke has acknowledged is in the one that is opened after it; what it has not is refused, as
 // after the death of the process, and everybody is connected anew, so that the queue manager is
-// told the whole queue once more.
+// told the queue once more.
 type keeper struct {
 	log    *maillog.Logger
 	lend   func(ctx context.Context, s *ipc.Server, drain time.Duration) error // as service.Env.LendIPC

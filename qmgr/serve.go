@@ -115,7 +115,7 @@ type question struct {
 // failed to start, perhaps, and the log says why. A million messages take a second.
 const askPatience = 20 * time.Second
 
-// ask has the loop answer a tool, once it has been told the whole queue: just
+// ask has the loop answer a tool, once it has been told the incoming queue: just
 // after a start it would answer for a part of it as if that were all.
 func (s *Server) ask(r *ipc.Request, answer func()) {
 	s.post(func() {

@@ -26,7 +26,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the scheduler does into th
 //	arrive ID to=TRANSPORT:DESTINATION[*COUNT],... [flags=null,verp,trace]
 //	tick DURATION                         let time pass, in one step
 //	run DURATION                          let time pass, waking when the scheduler asks for it
-//	done ENTRY|all [bounced|deferred|unreachable] [hungry]
+//	done ENTRY|all [bounced|deferred|unreachable|enough] [hungry]
 //	serve [COUNT]                         end the oldest delivery again and again; print whose turn it was
 //	lost ENTRY / down TRANSPORT [ENTRY...]
 //	load ID / answer ID yes|no            with "config world manual=1"
@@ -355,6 +355,8 @@ func (st *story) done(args []string) {
 			o = deferred
 		case "unreachable":
 			o = unreachable
+		case "enough":
+			o = enough
 		case "hungry":
 			hungry = true
 		}

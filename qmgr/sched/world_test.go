@@ -289,6 +289,7 @@ const (
 	bounced
 	deferred // the destination took part
 	unreachable
+	enough // the destination took part, and said that it wants less
 )
 
 // done reports the end of a busy entry.
@@ -324,6 +325,8 @@ func (w *world) done(id EntryID, o outcome, hungry bool) {
 		r.Failed, l.failed = true, true
 	case unreachable:
 		r.SiteFailed, r.Status, r.Reason = true, dsn.S(4, 4, 1), fmt.Sprintf("connect to %s: Connection refused", e.Nexthop)
+	case enough:
+		r.SiteFailed, r.SitePartly, r.Status, r.Reason = true, true, dsn.S(4, 7, 0), fmt.Sprintf("host %s said: 421 4.7.0 Too many connections", e.Nexthop)
 	}
 	w.step(Event{Kind: EventDone, Entry: id, Result: r})
 }
