@@ -71,6 +71,12 @@ func (c *checker) records() {
 		c.ok(s.recs.at(x.rec).heap == int32(i+1) && s.recs.at(x.rec).next == x.at, "retry heap: slot %d", i)
 		c.ok(i == 0 || !x.before(s.retries.s[(i-1)/2]), "retry heap: no heap at %d", i)
 	}
+	c.sites()
+}
+
+// sites: what waits for each knows, in memory or not.
+func (c *checker) sites() {
+	s := c.s
 	sited := 0
 	waiting, parked, remembered := 0, map[siteKey]int{}, 0
 	for i := 1; i < len(s.sites); i++ {
