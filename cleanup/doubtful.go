@@ -13,7 +13,10 @@ import (
 	"posthaste/internal/vfs"
 )
 
-// saveDelay is how long changes of the list wait for others.
+// saveDelay is how long changes of the list wait for others. It bounds what a crash forgets of what
+// has become of mail in the list: the next start looks whether it is still in the queue, so that
+// nothing is said to be there that is not. What is found to be in doubt is saved before the
+// spool is served.
 const saveDelay = time.Second
 
 // doubts keeps the list of messages that may have arrived twice (package doubtful). A nil one
@@ -53,6 +56,7 @@ func (d *doubts) look() {
 	d.some.Store(false)
 }
 
+// doubtWhy is how the list names what recovery has found.
 var doubtWhy = map[spool.DoubtKind]string{spool.DoubtHanded: doubtful.InHand, spool.DoubtTrace: doubtful.Trace, spool.DoubtNew: doubtful.New}
 
 // found adds what a start has found, exact saying that agents tell of what they send from now on, and what left the queue while nobody looked.
@@ -92,6 +96,7 @@ func (d *doubts) found(sp *spool.Spool, rd *spool.Reader, rep *spool.RecoveryRep
 	}
 }
 
+// timeOf is t as an entry has it: nil when it is not known.
 func timeOf(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil

@@ -9,7 +9,9 @@ import (
 )
 
 // hand makes it durable that an agent is about to make a delivery (spool_exact_doubt). The
-// agent waits for it; those that ask at the same time share a sync.
+// agent waits for it; those that ask at the same time share a sync. One that cannot be recorded
+// is refused, and the agent then defers the message: what was sent without the record could arrive
+// twice and not be in the list.
 func (s *Server) hand(r *ipc.Request) {
 	var q proto.Hand
 	if err := r.Decode(&q); err != nil {

@@ -14,7 +14,11 @@ import (
 	"posthaste/internal/vfs"
 )
 
-// scrubbing has all queued mail read once in each period (spool_scrub_period).
+// scrubbing has all queued mail read once in each period (spool_scrub_period). It is done
+// here since who writes the spool knows what is alive, and where, and may record a
+// damaged state again. It has a Reader of its own: what it reads is given up by the kernel
+// first, so that the disk is read and not memory, and nobody else waits for that. The
+// commit path knows nothing of it.
 type scrubbing struct {
 	period time.Duration
 	log    *maillog.Logger
@@ -54,6 +58,7 @@ func (s *scrubbing) found(f spool.ScrubFinding) {
 	s.log.Warning("%s: found by reading the queue (spool_scrub_period), at %s: %s: %v", f.ID, f.Where, what, f.Err)
 }
 
+// plus joins the numbers of two scrubbers, b being the later one.
 func plus(a, b spool.ScrubStats) spool.ScrubStats {
 	a.Passes, a.Bytes, a.Findings, a.Last = a.Passes+b.Passes, a.Bytes+b.Bytes, a.Findings+b.Findings, b.Last
 	return a

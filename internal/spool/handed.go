@@ -180,6 +180,14 @@ func (x *index) settleHanded(l *live) {
 	}
 }
 
+// setBeside keeps what of a staged message is beside its slot.
+func (x *index) setBeside(st *staged) {
+	if st.more != nil {
+		x.more[st.number] = st.more
+	}
+	x.setHanded(st.number, st.handed)
+}
+
 // setHanded says what agents have in hand of a message.
 func (x *index) setHanded(number uint64, list []handing) {
 	switch {

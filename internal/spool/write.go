@@ -282,10 +282,7 @@ func (e *engine) apply(seg *segment, base uint32, written uint64) {
 		if st.conHere {
 			l.conSeg, l.conOff = seg.file, l.conOff+base
 		}
-		if st.more != nil {
-			e.idx.more[st.number] = st.more
-		}
-		e.idx.setHanded(st.number, st.handed)
+		e.idx.setBeside(st)
 		e.account(slot, 1)
 	}
 	for _, s := range e.w.empty { // not before all new places are counted
