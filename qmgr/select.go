@@ -325,7 +325,11 @@ func (s *Server) carryOut(c *selecting) {
 		c.r.Reply(&c.reply)
 		return
 	}
-	// The answer goes out behind the changes, when they are on stable storage.
+	s.answerRecorded(c)
+}
+
+// answerRecorded has the answer go out behind the changes, when they are on stable storage.
+func (s *Server) answerRecorded(c *selecting) {
 	s.log.after(func() {
 		kept := c.reply.IDs[:0]
 		for _, id := range c.reply.IDs {

@@ -117,6 +117,11 @@ func (s *session) appendEhlo(b []byte) []byte {
 	if n := s.set.rcptLimit; s.set.announceLimits && n > 0 && n <= maxLimitValue {
 		add("limits", "LIMITS RCPTMAX="+strconv.Itoa(n))
 	}
+	return appendLines(b, lines)
+}
+
+// appendLines appends a reply of 250 with these lines.
+func appendLines(b []byte, lines []string) []byte {
 	for i, l := range lines {
 		sep := byte('-')
 		if i == len(lines)-1 {

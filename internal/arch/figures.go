@@ -14,7 +14,7 @@ import (
 // Figures are what is counted of a tree.
 type Figures struct {
 	Functions []Length       // longest first, in lines
-	Files     []Length       // longest first, in lines
+	Files     []Length       // those that people write, longest first, in lines
 	Exported  map[string]int // exported names at package level, by package; methods are not counted
 	Comments  map[string]Share
 	Layers    map[string]int // packages in each layer
@@ -46,7 +46,9 @@ func Count(law Law, tree *Tree) *Figures {
 		}
 		for _, f := range p.Files {
 			name := p.Dir + "/" + f.name
-			g.Files = append(g.Files, Length{name, f.lines})
+			if !ast.IsGenerated(f.syntax) {
+				g.Files = append(g.Files, Length{name, f.lines})
+			}
 			g.Exported[p.Name] += f.exported()
 			share := g.Comments[p.Name]
 			f.weigh(&share)
@@ -135,7 +137,7 @@ func (g *Figures) Over(lines int) int {
 // comments are shown.
 func (g *Figures) Print(w io.Writer, services []string) {
 	fmt.Fprintf(w, "functions: %d; lines p50 %d, p99 %d, longest %d; over 60 lines: %d\n", len(g.Functions), g.At(.5), g.At(.99), g.At(1), g.Over(60))
-	for _, l := range g.Functions[:min(5, len(g.Functions))] {
+	for _, l := range g.Functions[:max(min(5, len(g.Functions)), g.Over(60))] {
 		fmt.Fprintf(w, "  %4d %s\n", l.Lines, l.Name)
 	}
 	fmt.Fprintln(w, "longest files:")
