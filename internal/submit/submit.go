@@ -172,8 +172,11 @@ func (c *Client) leaseAhead(ctx context.Context, done chan struct{}) {
 }
 
 // Silent says that a message need not be begun now: cleanup has just refused one because
-// the queue's disk does not answer.
+// the queue's disk does not answer. A nil Client is never silent.
 func (c *Client) Silent() bool {
+	if c == nil {
+		return false
+	}
 	at := c.silent.Load()
 	if at == 0 {
 		return false
