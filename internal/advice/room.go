@@ -25,10 +25,13 @@ func Room(cfg *config.Config) error {
 // be. Nobody would take mail then, and everybody would wait.
 func Place(cfg *config.Config) error {
 	err := spool.CheckPlace(nil, filepath.Join(cfg.String("queue_directory"), spool.Subdir), cfg.String("spool_content_directory"))
-	if err != nil && errors.Is(err, fs.ErrPermission) {
-		return nil // the check of the directories says so
+	if err == nil || !errors.Is(err, fs.ErrPermission) {
+		return err
 	}
-	return err
+	if os.Geteuid() == 0 { // it is mail_owner who may not, as whom the spool is read
+		return fmt.Errorf("%w: what should be mounted there is not, or mail_owner may not use it", err)
+	}
+	return nil // the check of the directories says so
 }
 
 // queueDisk is a directory on the file system that the queue is on.
