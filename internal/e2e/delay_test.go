@@ -44,7 +44,7 @@ func reporters(t *testing.T, settings string) (theirs, ours *system) {
 		s.write("etc/aliases", readAll(t, s.path("etc/aliases"))+aliases)
 	}
 	settings = reportSettings + settings
-	theirs, ours = newPostfix(t, options{main: settings, unstarted: true}), newSystem(t, options{main: settings, unstarted: true})
+	theirs, ours = newPostfix(t, options{main: settings, unstarted: true}), newSystem(t, options{main: settings + "\nsmtpd_announce_limits = no\n", unstarted: true})
 	for _, s := range []*system{theirs, ours} {
 		prepare(s)
 		s.start()
