@@ -25,7 +25,8 @@ type walk struct {
 	*world
 	crashes, cutRecoveries, kills, failedSyncs int
 
-	largest int64 // segment so far, after the first change: what is left of it takes room
+	keepSize bool  // of segments, on a full disk: see there
+	largest  int64 // segment so far, after the first change: what is left of it takes room
 }
 
 // run runs a history of n crashes.
@@ -148,7 +149,7 @@ func (w *walk) vary() {
 		return
 	}
 	w.largest = max(w.largest, w.opt.SegmentSize)
-	if w.r.IntN(3) == 0 {
+	if w.r.IntN(3) == 0 && !w.keepSize {
 		w.opt.SegmentSize = walkSizes[w.r.IntN(len(walkSizes))]
 		w.largest = max(w.largest, w.opt.SegmentSize)
 	}

@@ -336,6 +336,10 @@
 // starts may take one of these, since a disposition would take it and give nothing
 // back.
 //
+// The size of segments must not be changed on such a disk: a start may then find no
+// segment that its first batch fits into, and is refused with ErrFull, nothing changed, until
+// there is room or the size is what it was.
+//
 // What is alive cannot be won back. Should states grow beyond what was reckoned
 // with, by long replies of many hosts, the last segment is left to the next start,
 // and what cannot be recorded waits, and is tried again every second.

@@ -23,7 +23,7 @@ type fullWorld struct {
 }
 
 func newFullWorld(seed uint64, segSize int64, plant fault) *fullWorld {
-	w := &fullWorld{walk: &walk{world: newWorld(seed, plant)}}
+	w := &fullWorld{walk: &walk{world: newWorld(seed, plant), keepSize: true}} // another size is not promised there
 	w.opt.SegmentSize, w.opt.Budget = segSize, 0
 	w.eager = 1 + w.r.IntN(4)
 	return w

@@ -30,7 +30,7 @@ func newPlaceWorld(seed uint64, plant fault) *world {
 // power together, and either fails by itself.
 func TestCrashWalkPlace(t *testing.T) {
 	t.Parallel()
-	manySeeds(t, func(seed uint64) ([]string, error) {
+	manySeeds(t, nil, func(seed uint64) ([]string, error) {
 		w := &walk{world: newPlaceWorld(seed, 0)}
 		return w.trace, w.guard(func() { w.run(12) })
 	})
