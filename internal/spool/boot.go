@@ -90,7 +90,7 @@ func (r *recovery) unanswered(b *logBatch) {
 		if rc.h.typ != recMSG {
 			continue
 		}
-		if r.e.idx.has(rc.h.number) {
+		if _, known := r.e.idx.slot(rc.h.number); known {
 			continue // the cleaner's copy
 		}
 		if len(r.rep.Unanswered) == maxInDoubt {
@@ -202,16 +202,14 @@ func saysMore(rc *rec, l *live, known []uint64) bool {
 
 // setLost puts messages aside whose content is not where it should be.
 func (r *recovery) setLost() {
-	var gone []uint64
-	r.e.idx.each(func(l *live) {
-		if l.flags&msgLost != 0 {
-			gone = append(gone, l.number)
+	e := r.e
+	for slot := range e.idx.used {
+		l := e.idx.at(slot)
+		if l.number == 0 || l.flags&msgLost == 0 {
+			continue
 		}
-	})
-	for _, n := range gone {
-		r.contentGone(r.e.idx.edit(n))
+		r.contentGone(l)
 	}
-	r.e.idx.tidy()
 }
 
 func (r *recovery) contentGone(l *live) {
@@ -287,11 +285,15 @@ func (r *recovery) checkpoint(room int64) {
 		}
 		return
 	}
-	e.idx.each(func(l *live) {
+	for slot := range e.idx.used {
+		l := e.idx.at(slot)
+		if l.number == 0 {
+			continue
+		}
 		if _, ok := e.w.staged[l.number]; !ok {
 			e.putState(e.stage(l.number, l.created), nil)
 		}
-	})
+	}
 	e.moved = point{batch: e.batch, segno: e.nextSegno + 1}
 }
 
@@ -305,7 +307,7 @@ func (r *recovery) moveSome(room int64) {
 	e.w.most = room - blockSize
 	holding, _ := e.holding()
 	for _, s := range holding {
-		if _, all := e.moveFrom(s, 0); !all {
+		if !e.moveFrom(s) {
 			break
 		}
 	}

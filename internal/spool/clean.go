@@ -250,74 +250,34 @@ func (e *engine) reachable() point {
 // is in it: of segments that hold few states it empties several.
 func (e *engine) moveStates(list []*segment) (bool, error) {
 	e.beginStep(e.head)
-	at := map[*segment]uint64{}
 	for _, s := range list {
-		if s.state == segOpen || e.isLeft(s) {
-			break
-		}
-		next, all := e.moveFrom(s, s.statesFrom)
-		at[s] = next
-		if !all {
+		if s.state == segOpen || e.isLeft(s) || !e.moveFrom(s) {
 			break
 		}
 	}
 	e.w.moved = uint64(e.w.size())
-	did, err := e.step(false)
-	if did && err == nil {
-		for s, next := range at {
-			s.statesFrom = next
-		}
-	}
-	return did, err
+	return e.step(false)
 }
 
-// moveFrom stages the states in s of messages from a number on, and gives the one to go
-// on from once they are durable. It is false when there are more: the batch has all that it
-// may have, or it was enough to look for them.
-func (e *engine) moveFrom(s *segment, from uint64) (next uint64, all bool) {
-	var room [leafLen]live
-	left := s.nstates
-	for range maxLooked {
-		list, next, more := e.idx.page(from, fileBit(s.file), 0, &room)
-		if !more {
-			return 0, true
+// moveFrom stages the states in s; false says that the batch has all that it may have.
+func (e *engine) moveFrom(s *segment) bool {
+	for slot := s.states; slot != 0; {
+		l := e.idx.at(slot - 1)
+		slot = l.stateNext
+		if _, ok := e.w.staged[l.number]; ok {
+			continue
 		}
-		for i := range list {
-			l := &list[i]
-			if l.refSeg != s.file {
-				continue
-			}
-			if !e.moveState(s, l) {
-				return l.number, false
-			}
-			if left--; left == 0 {
-				return 0, true
-			}
+		if e.w.size() > 0 && e.w.size()+e.stateCost(l) > e.w.most {
+			return false
 		}
-		from = next
+		e.w.unread = nil
+		m, ok := e.readMeta(&staged{number: l.number, live: *l})
+		if e.w.unread != nil {
+			e.leave(s, e.w.unread)
+			return false
+		}
+		e.putStateOf(e.stage(l.number, l.created), &m, ok, nil)
 	}
-	return from, false
-}
-
-// maxLooked bounds the leaves that one step of maintenance looks into.
-const maxLooked = 8 << 10
-
-// moveState stages the state of l, which is in s. It is false when there is no room for it,
-// or it cannot be read.
-func (e *engine) moveState(s *segment, l *live) bool {
-	if _, ok := e.w.staged[l.number]; ok {
-		return true
-	}
-	if e.w.size() > 0 && e.w.size()+e.stateCost(l) > e.w.most {
-		return false
-	}
-	e.w.unread = nil
-	m, ok := e.readMeta(&staged{number: l.number, live: *l})
-	if e.w.unread != nil {
-		e.leave(s, e.w.unread)
-		return false
-	}
-	e.putStateOf(e.stage(l.number, l.created), &m, ok, nil)
 	return true
 }
 
@@ -437,66 +397,33 @@ func (e *engine) copyStep() (bool, error) {
 		return false, nil
 	}
 	e.beginStep(to)
-	at := map[*segment]uint64{}
-	for _, v := range slices.Clone(e.victims) {
-		next, all := e.copyFrom(v)
-		at[v] = next
-		if !all {
-			break
+	for _, v := range e.victims {
+		for slot := v.contents; slot != 0; {
+			l := e.idx.at(slot - 1)
+			slot = l.contNext
+			next := int64(l.conLen) + int64(l.refMeta) + stateSlack
+			if e.w.size() > 0 && e.w.size()+next > e.w.most {
+				return e.flushCopies(cold)
+			}
+			c := e.readCopy(&staged{number: l.number, live: *l})
+			if c.unread != nil {
+				e.leave(v, c.unread)
+				return e.flushCopies(cold)
+			}
+			e.putCopy(e.stage(l.number, l.created), &c)
+			e.w.copied += uint64(l.conLen)
 		}
 	}
+	return e.flushCopies(cold)
+}
+
+// flushCopies writes what copyStep made.
+func (e *engine) flushCopies(cold bool) (bool, error) {
 	did, err := e.step(cold)
 	if !did {
 		e.victims = nil
-	} else if err == nil {
-		for v, next := range at {
-			v.contentsFrom = next
-		}
 	}
 	return did, err
-}
-
-// copyFrom stages copies of the messages in v, as moveFrom does with states.
-func (e *engine) copyFrom(v *segment) (next uint64, all bool) {
-	var room [leafLen]live
-	from, left := v.contentsFrom, v.ncontents
-	for range maxLooked {
-		list, next, more := e.idx.page(from, 0, fileBit(v.file), &room)
-		if !more {
-			return 0, true
-		}
-		for i := range list {
-			l := &list[i]
-			if l.conSeg != v.file || l.conLen == 0 {
-				continue
-			}
-			if !e.copyOf(v, l) {
-				return l.number, false
-			}
-			if left--; left == 0 {
-				return 0, true
-			}
-		}
-		from = next
-	}
-	return from, false
-}
-
-// copyOf stages a copy of l, which is in v. It is false when there is no room for it, or
-// it cannot be read.
-func (e *engine) copyOf(v *segment, l *live) bool {
-	next := int64(l.conLen) + int64(l.refMeta) + stateSlack
-	if e.w.size() > 0 && e.w.size()+next > e.w.most {
-		return false
-	}
-	c := e.readCopy(&staged{number: l.number, live: *l})
-	if c.unread != nil {
-		e.leave(v, c.unread)
-		return false
-	}
-	e.putCopy(e.stage(l.number, l.created), &c)
-	e.w.copied += uint64(l.conLen)
-	return true
 }
 
 // tight says whether there are few free segments, and no more can be made.
@@ -681,11 +608,6 @@ func (e *engine) housekeep() {
 		if err != nil {
 			e.warn("spool: giving back a segment: %v", err)
 		}
-	}
-	if low {
-		e.dropImages() // there may be room again for others to make some
-	} else {
-		e.saveImage(false)
 	}
 	switch {
 	case missing > 0 && may:

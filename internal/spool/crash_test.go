@@ -24,7 +24,6 @@ var (
 type walk struct {
 	*world
 	crashes, cutRecoveries, kills, failedSyncs int
-	closed, imaged                             int // lives that ended well, starts with an image of the index
 
 	keepSize bool  // of segments, on a full disk: see there
 	largest  int64 // segment so far, after the first change: what is left of it takes room
@@ -38,7 +37,6 @@ func (w *walk) run(n int) {
 	w.settle()
 	for range n {
 		w.life()
-		w.end()
 		w.crashes++
 		w.recoverCut()
 	}
@@ -78,24 +76,6 @@ func (w *walk) life() {
 		w.failedSyncs++
 	}
 	w.logf("end of life: %d messages, %d segments free, %v", len(w.now), len(w.e.free), w.e.broken)
-}
-
-// end closes the spool now and then, if it works, with or without power until it is closed.
-func (w *walk) end() {
-	if w.e.broken != nil || w.r.IntN(4) > 0 {
-		return
-	}
-	at := w.trigger(20)
-	w.hook = func(op vfs.Op) error {
-		if at(op) {
-			return vfs.ErrCut
-		}
-		return nil
-	}
-	if w.e.markClose() == nil {
-		w.closed++
-		w.logf("closed")
-	}
 }
 
 // trigger says, from some operation on, true: the n-th of all, or of a kind,
@@ -160,9 +140,6 @@ func (w *walk) recoverCut() {
 	if err := w.open(); err != nil {
 		fail("open: %v", err)
 	}
-	if w.rep.Imaged > 0 {
-		w.imaged++
-	}
 	w.settle()
 }
 
@@ -188,17 +165,12 @@ var walkSizes = []int64{16 << 10, 20 << 10, 40 << 10, 128 << 10}
 // runWalk runs the history of one seed.
 func runWalk(seed uint64, plant fault, total *walk) (trace []string, err error) {
 	w := &walk{world: newWorld(seed, plant)}
-	if seed%4 > 0 {
-		w.opt.image = 1 // as often as can be
-	}
 	err = w.guard(func() { w.run(12) })
 	if total != nil {
 		total.crashes += w.crashes
 		total.cutRecoveries += w.cutRecoveries
 		total.kills += w.kills
 		total.failedSyncs += w.failedSyncs
-		total.closed += w.closed
-		total.imaged += w.imaged
 	}
 	return w.trace, err
 }
@@ -221,8 +193,8 @@ func TestCrashWalk(t *testing.T) {
 		}
 		seed++
 	}
-	t.Logf("%d crashes (%d kills, %d failed writes or syncs), %d recoveries cut, %d ends, %d starts with an image of the index, %.0f crashes per minute", total.crashes, total.kills,
-		total.failedSyncs, total.cutRecoveries, total.closed, total.imaged, float64(total.crashes)/time.Since(start).Minutes())
+	t.Logf("%d crashes (%d kills, %d failed writes or syncs), %d recoveries cut, %.0f crashes per minute", total.crashes, total.kills,
+		total.failedSyncs, total.cutRecoveries, float64(total.crashes)/time.Since(start).Minutes())
 }
 
 func tailOf(s []string, n int) []string { return s[max(0, len(s)-n):] }

@@ -32,11 +32,7 @@
 //     for it. If there is none all the same (below), it waits.
 //   - Disk use is at most twice the live bytes and 30 segments, one of which are
 //     spent content files, and six more for each segment that the states of all mail
-//     fill; each byte accepted is written less than 1.3 times. (TestMonth.) Images of
-//     the index come on top: two at most, of 4 to 20 bytes a message each.
-//   - Memory is 8 to 20 bytes for each message in the queue, and 12 MB for those that
-//     something happened to of late. Content files and partly delivered messages with more than 64
-//     recipients take some 40 bytes more.
+//     fill; each byte accepted is written less than 1.3 times. (TestMonth.)
 //
 // # What is promised for each failure
 //
@@ -48,9 +44,6 @@
 //   - One bit of the log is wrong: One message at most: it is named by queue ID as
 //     lost, or goes to corrupt when it is its content. If only its last state is
 //     damaged it stays, and recipients who were done since may get it again, by name.
-//     What lies before the image of the index that a start uses is not read by that
-//     start: a Scrubber finds it and records the state again, or whoever reads the
-//     message does, which goes to corrupt then, by name.
 //   - One block of 4 KB is zeroed or garbage: No more than the messages with a record
 //     in it. Those are named: another record, the rest of theirs, or the LIST of a later
 //     batch tells the ID. Only of one that 16384 others came after before it was listed
@@ -83,8 +76,6 @@
 //     survived, and reported; when the lies end with the log, nothing can tell.
 //   - The disk is full: New mail is refused with 452. What becomes of queued mail is
 //     recorded all the same.
-//   - An image of the index is damaged, cut short, missing, or another log's: Nothing; the start
-//     takes longer.
 //   - An operator removes or overwrites files: As with a file. A directory with data
 //     and without identity, or with another spool's segments, is not started on. What
 //     is restored from a backup may be delivered again.
@@ -97,7 +88,6 @@
 //	big/ID             content of a message larger than the inline limit
 //	big/ID.spent       one that is not needed any more, to be written anew
 //	CONTENT            where these are instead of in big/: see Place
-//	index/N            image of the index as of batch N
 //	damaged/           copies of damaged segments, and reports, for people; see Damage
 //	scrub              how far a Scrubber has come
 //	doubtful*          messages that may have arrived twice; see package doubtful
@@ -266,47 +256,6 @@
 // is written only then, so that the existence of batch n+1 proves batch n. A batch
 // is half a segment at most.
 //
-// # Index
-//
-// The writer knows each live message by some numbers: where its last record and its content
-// are, its state, and when its next attempt is due. These are in leaves of up to 64, sorted by
-// message number. A leaf that nothing happened to of late is packed: each number is a column, with
-// as many bits as it takes to tell its values apart, or the differences between them. 2048 leaves
-// are as they are used. What is alive in a segment is found by walking over the leaves that may have
-// something there, 8192 of them in one step of the cleaner.
-//
-// # Image
-//
-// A start would have to read the log from the recovery point on, which is hundreds of segments when
-// millions of messages wait. So the index is written to a file of its own, when the spool is closed
-// and after every 256 MiB of log, or eight times the file's length when that is more: beside the
-// writer, a leaf at a time. Its name is the number of the last batch that is in it as a whole.
-//
-//	  0  magic "PHINDEX1"
-//	  8  version u16 (1), most entries of a leaf u16, u8: 1 when the log was closed
-//	 16  identity of the spool, 16 bytes
-//	 32  batch u64: all up to this one are in it
-//	 40  batch u64: parts of those up to this one may be
-//	 48  record number after the first of these batches u64, number of messages u64
-//	 64  where that batch begins: file u32, offset u32
-//	 72  number of chunks u32, of segments u32
-//	508  checksum of 0..507
-//
-// Chunks follow from 4096 on, each with its length u32 and its checksum u32, xor the number of the batch,
-// that of the chunk, and the checksum of the spool's identity. The first has the uses of the segments:
-// file u32, salt u32, segno u64, last batch u64, and the end of what was written, while it
-// was open, or 0. The others are leaves. The header is written when they are durable.
-//
-// A start takes the latest image whose batch is where it says in the log, if the recovery point has
-// not passed that, and replays what was written since. The image needs not be of one moment: each change
-// since its batch is replayed, and the records say what is so, not what is to be added. A message with a
-// record in a segment that has been used again must be among those changes. If it is not, or if anything is
-// damaged in the image or in what is replayed, the start begins anew by the log alone. An image never
-// makes a segment free that the log does not. What is damaged in the log before the image is not
-// found by a start, but when it is read: the message goes to corrupt then.
-//
-// On a disk with little room there are no images.
-//
 // # Recovery
 //
 // The recovery point is a batch such that every live message has a MSG or STATE
@@ -316,7 +265,7 @@
 //  1. locks, and syncs the directories, that of content elsewhere in 5: a dead process may not have;
 //  2. reads IDENTITY and the segments' headers; the recovery point is the highest in
 //     them;
-//  3. replays the segments from there on, or from an image on, each to its end or its CLOSE, in the order of batch numbers, while
+//  3. replays the segments from there on, each to its end or its CLOSE, in the order of batch numbers, while
 //     a goroutine of its own reads ahead, passing over content, skipping what a BOOT voided, noting what is damaged, and
 //     dropping what a later CKPT proves to be over;
 //  4. takes batches over the highest promise as the tail: complete ones count,

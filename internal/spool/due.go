@@ -123,12 +123,11 @@ func (s *Spool) Find(number uint64) (Entry, bool) { return s.e.find(number) }
 func (e *engine) find(number uint64) (Entry, bool) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	var room live
-	l := e.idx.find(number, &room)
+	slot, l := e.idx.find(number)
 	if l == nil {
 		return Entry{}, false
 	}
-	en := e.entry(l)
+	en := e.entry(slot)
 	en.ID = l.id()
 	return en, true
 }
@@ -161,24 +160,20 @@ func (e *engine) page(cursor uint64, list []Placed) (_ []Placed, next uint64) {
 	return list, next
 }
 
-// livesStep is how many leaves of the index are looked at while commits wait.
-const livesStep = 8
+// livesStep is how many places in the index are looked at while commits wait.
+const livesStep = 256
 
-// livesFrom calls f, which must not keep its argument, for some messages in the order of their numbers,
-// beginning with a number, which is 0 at first, each with the number behind it. It gives the number to go
+// livesFrom calls f, which must not keep its argument, for some messages in the order of the index,
+// beginning at a place, which is 0 at first, each with the place behind it. It gives the place to go
 // on from; more says that there are others. The engine's lock is held meanwhile.
 func (e *engine) livesFrom(from uint64, f func(l *live, next uint64)) (next uint64, more bool) {
-	var room [leafLen]live
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	for range livesStep {
-		var list []live
-		if list, from, more = e.idx.page(from, 0, 0, &room); !more {
-			return from, false
-		}
-		for i := range list {
-			f(&list[i], list[i].number+1)
+	end := min(from+livesStep, uint64(e.idx.used))
+	for ; from < end; from++ {
+		if l := e.idx.at(uint32(from)); l.number != 0 {
+			f(l, from+1)
 		}
 	}
-	return from, true
+	return from, from < uint64(e.idx.used)
 }

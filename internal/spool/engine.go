@@ -88,16 +88,6 @@ type engine struct {
 	nextFile uint32
 	byQueue  [numQueues]int
 
-	applied struct { // the last batch that the index knows of
-		batch, seq uint64 // and the number of the record after it
-		file, off  uint32 // where it begins
-		closed     bool   // it is a CLOSE
-	}
-	unread   int64  // bytes of log that a start would have to read, as of the present one
-	imagedAt uint64 // Stats.Written when the last image was begun; then unread is 0
-	noImage  bool   // this start reads the log alone
-	images   images
-
 	createMu sync.Mutex  // one segment file is made at a time
 	closing  atomic.Bool // the housekeeper makes no more
 
@@ -341,8 +331,7 @@ func (e *engine) checkRcpts(o *op) error {
 	return nil
 }
 
-// current is how message number stands with what is staged. What it gives is good until
-// the next call, or a change of what is staged.
+// current is how message number stands with what is staged.
 func (e *engine) current(number uint64) (*staged, *live) {
 	if i, ok := e.w.staged[number]; ok {
 		s := &e.w.list[i]
@@ -351,7 +340,8 @@ func (e *engine) current(number uint64) (*staged, *live) {
 		}
 		return s, &s.live
 	}
-	return nil, e.idx.find(number, &e.w.found)
+	_, l := e.idx.find(number)
+	return nil, l
 }
 
 // putOp encodes a change into the batch being made.
@@ -456,8 +446,8 @@ func (e *engine) answer(b *Batch) {
 		o := &b.ops[i]
 		var en Entry
 		if o.kind == opAdd || o.kind == opUpdate {
-			if l := e.idx.find(o.number, &e.w.found); l != nil && l.created == o.created {
-				en = e.entry(l)
+			if slot, l := e.idx.find(o.number); l != nil && l.created == o.created {
+				en = e.entry(slot)
 				en.ID = o.id
 			}
 		}
@@ -465,8 +455,9 @@ func (e *engine) answer(b *Batch) {
 	}
 }
 
-// entry describes l. Its ID is left out.
-func (e *engine) entry(l *live) Entry {
+// entry describes the message in slot. Its ID is left out.
+func (e *engine) entry(slot uint32) Entry {
+	l := e.idx.at(slot)
 	en := Entry{Ref: Ref{File: l.refSeg, Offset: l.refOff, Length: l.refLen},
 		Queue: Queue(l.queue), NextAttempt: fromMicros(l.next), Attempts: int(l.attempts), Size: l.size,
 		NRcpt: int(l.nrcpt), NPending: int(l.npending), Trace: traceOf(l), Null: l.flags&msgNull != 0,

@@ -25,9 +25,6 @@ type fullWorld struct {
 func newFullWorld(seed uint64, segSize int64, plant fault) *fullWorld {
 	w := &fullWorld{walk: &walk{world: newWorld(seed, plant), keepSize: true}} // another size is not promised there
 	w.opt.SegmentSize, w.opt.Budget = segSize, 0
-	if seed%2 == 1 {
-		w.opt.image = 1
-	}
 	w.eager = 1 + w.r.IntN(4)
 	return w
 }

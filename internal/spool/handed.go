@@ -265,13 +265,13 @@ func (r *recovery) loadHanded(rc *rec, l *live) {
 // applyHanded makes the index say what a HANDED record says.
 func (r *recovery) applyHanded(rc *rec) {
 	e := r.e
-	l := e.idx.edit(rc.h.number)
+	slot, l := e.idx.find(rc.h.number)
 	if l == nil {
 		return
 	}
-	e.account(l, -1)
+	e.account(slot, -1)
 	r.loadHanded(rc, l)
-	e.account(l, 1)
+	e.account(slot, 1)
 }
 
 // DoubtKind is why it is not known whether a delivery was made.
@@ -321,7 +321,7 @@ func (r *recovery) doubt() {
 	r.rep.Exact = r.exact
 	seen := map[uint64]bool{}
 	for _, n := range slices.Sorted(maps.Keys(e.idx.handed)) {
-		l := e.idx.find(n, &e.w.found)
+		_, l := e.idx.find(n)
 		seen[n] = true
 		for _, h := range e.idx.handed[n] {
 			d := Doubt{ID: l.id(), Nexthop: h.nexthop, At: time.UnixMicro(h.at)}
@@ -338,11 +338,11 @@ func (r *recovery) doubt() {
 	if r.rep.Clean || e.byQueue[Incoming] == 0 {
 		return
 	}
-	e.idx.each(func(l *live) {
-		if l.queue == uint8(Incoming) && !seen[l.number] {
+	for slot := range e.idx.used {
+		if l := e.idx.at(slot); l.number != 0 && l.queue == uint8(Incoming) && !seen[l.number] {
 			r.inDoubt(Doubt{ID: l.id(), Kind: DoubtNew})
 		}
-	})
+	}
 }
 
 // doubtTorn lists the messages of which a torn batch says that they were delivered.
@@ -351,7 +351,7 @@ func (r *recovery) doubtTorn(seen map[uint64]bool) {
 	for _, b := range r.torn {
 		for i := range b.recs {
 			rc := &b.recs[i]
-			l := e.idx.find(rc.h.number, &e.w.found)
+			_, l := e.idx.find(rc.h.number)
 			if l == nil || seen[l.number] || !saysMore(rc, l, e.idx.more[l.number]) {
 				continue
 			}

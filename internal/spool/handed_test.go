@@ -165,9 +165,6 @@ func TestCrashHanded(t *testing.T) {
 	manySeeds(t, func() bool { return 0 < repeated && repeated < named }, func(seed uint64) ([]string, error) {
 		w := &walk{world: newWorld(seed, 0)}
 		w.opt.ExactDoubt = true
-		if seed%2 == 0 {
-			w.opt.image = 1 // as often as can be
-		}
 		return w.trace, w.guard(func() {
 			if err := w.open(); err != nil {
 				fail("open: %v", err)

@@ -198,9 +198,8 @@ func (r *recovery) lookAtPlace(rec recordedPlace) (s placeState, err error) {
 	for _, n := range s.names {
 		have[n] = true
 	}
-	var room live
 	for number := range e.idx.big {
-		l := e.idx.find(number, &room)
+		_, l := e.idx.find(number)
 		if Queue(l.queue) == Corrupt {
 			continue // an earlier start may have said that its content is gone
 		}

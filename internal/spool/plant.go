@@ -41,7 +41,5 @@ const (
 	plantUnreadFree              // what a start cannot read is empty
 	plantHasty                   // an update does without the state that cannot be read for a moment
 	plantNoList                  // what a batch has is in no other
-	plantImageForeign            // take the image of the index of another log
-	plantImageHead               // a start with an image reads no segment that there was then
 	numFaults
 )

@@ -23,7 +23,6 @@ var faultNames = [numFaults]string{
 	plantSweepStops: "sweep stops early", plantBootIdle: "boot moves no states",
 	plantOneSize: "one size", plantFreeHeadless: "no header, no mail", plantUnreadFree: "unread is empty",
 	plantHasty: "no wait for a state", plantNoList: "no list",
-	plantImageForeign: "image of another log", plantImageHead: "image knows the head",
 }
 
 func (f fault) String() string { return faultNames[f] }
@@ -32,12 +31,12 @@ func (f fault) String() string { return faultNames[f] }
 func (e *engine) plantFreeEarly() {
 	for i := range e.w.list {
 		if st := &e.w.list[i]; st.gone && !st.added {
-			l := e.idx.find(st.number, &e.w.found)
-			e.account(l, -1)
+			slot, _ := e.idx.slot(st.number)
+			e.account(slot, -1)
 			for _, s := range e.segs {
 				e.reap(s)
 			}
-			e.account(l, 1)
+			e.account(slot, 1)
 		}
 	}
 }

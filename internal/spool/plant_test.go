@@ -113,12 +113,6 @@ var direct = map[fault]func(fault) string{
 			return w.guard(func() { w.changeParameters(from, to, endings[seed%uint64(len(endings))].run) })
 		})
 	},
-	plantImageForeign: func(p fault) string {
-		return some("image of another log", func(seed uint64) error {
-			w := newWorld(seed, p)
-			return w.guard(w.imageForeign)
-		})
-	},
 	plantFreeHeadless: blocks,
 	plantNoList:       blocks,
 	plantUnreadFree:   passes,

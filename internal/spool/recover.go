@@ -16,21 +16,18 @@ type recovery struct {
 	e           *engine
 	rep         RecoveryReport
 	boots       []boot
-	known       bool               // the identity is known: some segment header was found, or IDENTITY
-	second      bool               // some segment is of a version that has an IDENTITY
-	hadIdentity bool               // there is such a file
-	copies      int                // sound records in it
-	newest      map[uint64]uint64  // batches of the last records of messages, replayed since something was found damaged
-	clock       int64              // µs: when the last message came of those replayed
-	anyhow      bool               // salvage: go on whatever is missing
-	unsure      []uint64           // messages that are on hold as nobody can tell whether they had left the queue
-	image       *image             // what the index was filled from before the replay; nil: nothing
-	stale       []uint64           // messages of which the log since must say where they are
-	from        map[*segment]int64 // where the replay begins in segments that the image knows; at the end: not at all
-	restored    []uint64           // messages that are in the index by records from before the recovery point
-	patience    patience           // with the segments
-	idPatience  patience           // with IDENTITY, whose word others have as well
-	maxBatch    uint64             // highest number seen anywhere
+	known       bool              // the identity is known: some segment header was found, or IDENTITY
+	second      bool              // some segment is of a version that has an IDENTITY
+	hadIdentity bool              // there is such a file
+	copies      int               // sound records in it
+	newest      map[uint64]uint64 // batches of the last records of messages, replayed since something was found damaged
+	clock       int64             // µs: when the last message came of those replayed
+	anyhow      bool              // salvage: go on whatever is missing
+	unsure      []uint64          // messages that are on hold as nobody can tell whether they had left the queue
+	restored    []uint64          // messages that are in the index by records from before the recovery point
+	patience    patience          // with the segments
+	idPatience  patience          // with IDENTITY, whose word others have as well
+	maxBatch    uint64            // highest number seen anywhere
 	maxSeq      uint64
 	held        []*logBatch // read, and not replayed yet
 	replayed    uint64      // batch number up to which all is accounted for
@@ -57,14 +54,20 @@ type loss struct {
 type boot struct{ void, num uint64 }
 
 func newRecovery(e *engine) *recovery {
-	return &recovery{e: e, anyUse: map[*segment]uint64{}, newest: map[uint64]uint64{}, from: map[*segment]int64{}, patience: patience{sleep: e.sleep}, idPatience: patience{sleep: e.sleep, goOn: true}}
+	return &recovery{e: e, anyUse: map[*segment]uint64{}, newest: map[uint64]uint64{}, patience: patience{sleep: e.sleep}, idPatience: patience{sleep: e.sleep, goOn: true}}
 }
 
 // open recovers the log in e.dir, or starts one: section by section, what the
 // package comment says under Recovery.
 func (e *engine) open() (RecoveryReport, error) {
 	r := newRecovery(e)
-	if err := r.learn(); err != nil {
+	if err := r.prepareDirs(); err != nil {
+		return r.rep, err
+	}
+	if err := r.findSegments(); err != nil {
+		return r.rep, err
+	}
+	if err := r.replay(); err != nil {
 		return r.rep, err
 	}
 	if err := r.boot(); err != nil {
@@ -77,35 +80,10 @@ func (e *engine) open() (RecoveryReport, error) {
 		return r.rep, err
 	}
 	r.unwrap()
-	if e.from.batch <= r.maxBatch {
-		e.unread = r.rep.Bytes
-	}
 	if err := r.mendHeaders(); err != nil {
 		return r.rep, err
 	}
 	return r.rep, e.regain()
-}
-
-// learn finds out what there is, and changes nothing. What it has to tell is told when
-// it is sure that it is not done a second time, without an image.
-func (r *recovery) learn() error {
-	e := r.e
-	var told []string
-	warn := e.warn
-	e.warn = func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }
-	var err error
-	for _, f := range []func() error{r.prepareDirs, r.findSegments, r.loadImage, r.replay, r.settleImage} {
-		if err = f(); err != nil {
-			break
-		}
-	}
-	e.warn = warn
-	if err != errImage {
-		for _, text := range told {
-			e.warn("%s", text)
-		}
-	}
-	return err
 }
 
 // prepareDirs makes the directories, and makes durable the names in them: one
@@ -336,7 +314,7 @@ func (r *recovery) replay() error {
 	e := r.e
 	var list []*segment
 	for _, s := range e.segs {
-		if s.segno != 0 && s.segno >= e.from.segno && r.from[s] < s.size {
+		if s.segno != 0 && s.segno >= e.from.segno {
 			list = append(list, s)
 		}
 	}
@@ -345,16 +323,13 @@ func (r *recovery) replay() error {
 	})
 	scans := make([]scanner, len(list))
 	for i, s := range list {
-		scans[i] = scanner{w: window{f: s.f, size: s.size}, s: s, planter: e.planter, key: e.key, from: r.from[s]}
+		scans[i] = scanner{w: window{f: s.f, size: s.size}, s: s, planter: e.planter, key: e.key}
 		r.findBoot(&scans[i])
 	}
 	if err := r.unreadable(); err != nil {
 		return err
 	}
 	r.replayed = max(e.from.batch, 1) - 1
-	if r.image != nil {
-		r.replayed = max(r.replayed, r.image.batch)
-	}
 	ahead := readAhead(scans)
 	defer ahead.stop()
 	i, under := -1, uint64(0)
@@ -435,7 +410,7 @@ func (r *recovery) release(promised, under uint64, again func(*logBatch)) {
 		}
 		n++
 		r.use(b.seg, b.num)
-		if !r.voided(b.num, e.promised) && b.num >= e.from.batch && !r.imaged(b.num) {
+		if !r.voided(b.num, e.promised) && b.num >= e.from.batch {
 			r.expect(b.num)
 			if b.bad {
 				r.lost = append(r.lost, loss{num: b.num, seg: b.seg, segno: b.seg.segno, hurt: b.hurt, anonymous: b.gap,
@@ -558,7 +533,6 @@ func (r *recovery) apply(b *logBatch) {
 			r.rep.Clean = true
 		}
 	}
-	r.e.idx.tidy()
 }
 
 // pass moves the recovery point on. A message whose newest record is from
@@ -572,29 +546,15 @@ func (r *recovery) pass(p point) {
 	if len(r.lost) > 0 {
 		return
 	}
-	var files uint64
-	left := 0
 	for _, s := range e.segs {
-		if s.firstBatch < p.batch && s.nstates > 0 {
-			files |= fileBit(s.file)
-			left += s.nstates
+		if s.firstBatch >= p.batch {
+			continue
 		}
-	}
-	var room [leafLen]live
-	for from := uint64(0); left > 0; {
-		list, next, more := e.idx.page(from, files, 0, &room)
-		if !more {
-			break
+		for s.states != 0 {
+			slot := s.states - 1
+			e.account(slot, -1)
+			e.idx.remove(slot)
 		}
-		for i := range list {
-			if s := e.segs[list[i].refSeg]; s != nil && s.firstBatch < p.batch {
-				e.account(&list[i], -1)
-				e.idx.remove(list[i].number)
-				left--
-			}
-		}
-		e.idx.tidy()
-		from = next
 	}
 }
 
@@ -621,13 +581,14 @@ func (r *recovery) passTail() {
 func (r *recovery) applyState(s *segment, rc *rec) {
 	e := r.e
 	number := rc.h.number
-	l := e.idx.edit(number)
+	slot, l := e.idx.find(number)
 	if l != nil {
-		e.account(l, -1)
+		e.account(slot, -1)
 		delete(e.idx.more, number)
 	} else {
-		l = e.idx.insert(number)
+		slot = e.idx.insert(number)
 	}
+	l = e.idx.at(slot)
 	*l = rc.m
 	l.refSeg = s.file
 	if more := loadDone(l, rc.done); more != nil {
@@ -647,16 +608,16 @@ func (r *recovery) applyState(s *segment, rc *rec) {
 	} else {
 		l.flags |= msgLost
 	}
-	e.account(l, 1)
+	e.account(slot, 1)
 }
 
 func (r *recovery) applyDone(rc *rec) {
 	e := r.e
-	l := e.idx.edit(rc.h.number)
+	slot, l := e.idx.find(rc.h.number)
 	if l == nil {
 		return
 	}
-	e.account(l, -1)
+	e.account(slot, -1)
 	gone := rc.h.flags&recAll != 0
 	if !gone {
 		more := e.idx.more[l.number]
@@ -674,10 +635,10 @@ func (r *recovery) applyDone(rc *rec) {
 		gone = l.npending == 0
 	}
 	if gone {
-		e.idx.remove(l.number)
+		e.idx.remove(slot)
 		return
 	}
-	e.account(l, 1)
+	e.account(slot, 1)
 }
 
 // sweep removes content files that no message has, unless something is missing
@@ -690,7 +651,8 @@ func (r *recovery) sweep() error {
 	}
 	have := map[string]bool{}
 	for number := range e.idx.big {
-		have[string(e.idx.find(number, &e.w.found).id())] = true
+		_, l := e.idx.find(number)
+		have[string(l.id())] = true
 	}
 	keep, err := r.unresolved()
 	if err != nil {
@@ -718,10 +680,9 @@ func (r *recovery) sweep() error {
 		}
 	}
 	for number := range e.idx.big {
-		if l := e.idx.edit(number); have[string(l.id())] {
+		if _, l := e.idx.find(number); have[string(l.id())] {
 			r.contentGone(l)
 		}
-		e.idx.tidy()
 	}
 	return nil
 }

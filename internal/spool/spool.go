@@ -79,10 +79,7 @@ type Options struct {
 	// goroutine and must not block nor call the Spool. The slice is reused.
 	OnDurable func([]Entry)
 
-	sleep  func(time.Duration) // tests: between reads of a start that fail; nil: time.Sleep
-	leaf   int                 // tests: entries of a leaf of the index; 0: leafLen
-	image  int64               // tests: bytes of log until there is an image of the index; 0: imageEvery, negative: none is written or read
-	leaves int                 // tests: how many are not packed; 0: looseLeaves
+	sleep func(time.Duration) // tests: between reads of a start that fail; nil: time.Sleep
 }
 
 // A Spool is an open spool: the only writer of its log. All methods may be
@@ -153,10 +150,21 @@ func openEngine(o *Options, plant fault, random func([]byte)) (*engine, Recovery
 	if err != nil {
 		return nil, RecoveryReport{}, err
 	}
+	e := &engine{fs: o.FS, dir: o.Dir, lim: lim, warn: o.Warn, random: random, now: time.Now, sleep: o.sleep, exact: o.ExactDoubt, planter: plantOf(plant),
+		idx: newIndex(), segs: map[uint32]*segment{}, disk: newDiskWatch()}
+	if e.sleep == nil {
+		e.sleep = time.Sleep
+	}
+	if e.fs == nil {
+		e.fs = vfs.OfOwner(e.dir)
+	}
+	e.content = awayPlace(e.fs, e.dir, o.ContentFS, o.ContentDir)
 	if len(o.ContentDir) > maxContentPath {
 		return nil, RecoveryReport{}, fmt.Errorf("spool: %w: its name has %d octets, %d are possible", ErrContent, len(o.ContentDir), maxContentPath)
 	}
-	e := newEngine(o, lim, plant, random)
+	if e.warn == nil {
+		e.warn = func(string, ...any) {}
+	}
 	if err := e.fs.MkdirAll(e.dir); err != nil {
 		return nil, RecoveryReport{}, fmt.Errorf("spool: %w", err)
 	}
@@ -170,39 +178,12 @@ func openEngine(o *Options, plant fault, random func([]byte)) (*engine, Recovery
 	}
 	start := time.Now()
 	rep, err := e.open()
-	if err == errImage {
-		again := newEngine(o, lim, plant, random)
-		again.lock, again.noImage = e.lock, true
-		e.lock = nil
-		if err = e.closeFiles(); err == nil {
-			rep, err = again.open()
-		}
-		e = again
-	}
 	rep.Elapsed = time.Since(start)
 	if err != nil {
 		return nil, rep, errors.Join(err, e.closeFiles())
 	}
 	e.spent.limit = lim.segSize
 	return e, rep, nil
-}
-
-// newEngine makes an engine that has nothing open.
-func newEngine(o *Options, lim limits, plant fault, random func([]byte)) *engine {
-	e := &engine{fs: o.FS, dir: o.Dir, lim: lim, warn: o.Warn, random: random, now: time.Now, sleep: o.sleep, exact: o.ExactDoubt, planter: plantOf(plant),
-		idx: newIndex(), segs: map[uint32]*segment{}, disk: newDiskWatch(), images: images{every: cmp.Or(o.image, imageEvery)}, noImage: o.image < 0}
-	e.idx.leafLen, e.idx.most = cmp.Or(o.leaf, leafLen), cmp.Or(o.leaves, looseLeaves)
-	if e.sleep == nil {
-		e.sleep = time.Sleep
-	}
-	if e.fs == nil {
-		e.fs = vfs.OfOwner(e.dir)
-	}
-	e.content = awayPlace(e.fs, e.dir, o.ContentFS, o.ContentDir)
-	if e.warn == nil {
-		e.warn = func(string, ...any) {}
-	}
-	return e
 }
 
 // numbers gives a range of message numbers that nobody had before: those
@@ -344,38 +325,37 @@ func (s *Spool) enqueue(r *request) error {
 	return nil
 }
 
-// Entries calls yield for each message, in the order of their numbers, until it returns
-// false. It keeps no lock while it does, and no more than a few entries in memory. A message
+// Entries calls yield for each message until it returns false. A message
 // that is there throughout is given exactly once, one that comes or goes
 // meanwhile perhaps. Who must miss none listens to OnDurable from before
 // the call and drops those it already has.
 func (s *Spool) Entries(yield func(Entry) bool) { s.e.entries(yield) }
 
 func (e *engine) entries(yield func(Entry) bool) {
-	buf := make([]Entry, 0, leafLen)
-	for from, more := uint64(0), true; more; {
-		buf, from, more = e.entriesFrom(from, buf[:0])
+	const step = 256
+	buf := make([]Entry, 0, step)
+	for slot := uint32(0); ; {
+		buf = buf[:0]
+		e.mu.RLock()
+		end := min(slot+step, e.idx.used)
+		for ; slot < end; slot++ {
+			if l := e.idx.at(slot); l.number != 0 {
+				en := e.entry(slot)
+				en.ID = l.id()
+				buf = append(buf, en)
+			}
+		}
+		last := slot == e.idx.used
+		e.mu.RUnlock()
 		for i := range buf {
 			if !yield(buf[i]) {
 				return
 			}
 		}
+		if last {
+			return
+		}
 	}
-}
-
-// entriesFrom appends a few entries of messages from number on to list, and gives the
-// number to go on from. It is false when there are no more.
-func (e *engine) entriesFrom(number uint64, list []Entry) (_ []Entry, next uint64, more bool) {
-	var room [leafLen]live
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	lives, next, more := e.idx.page(number, 0, 0, &room)
-	for i := range lives {
-		en := e.entry(&lives[i])
-		en.ID = lives[i].id()
-		list = append(list, en)
-	}
-	return list, next, more
 }
 
 // Locate says how a message stands, which is what is durable.
@@ -388,12 +368,11 @@ func (e *engine) locate(id mail.QueueID) (Entry, bool) {
 	}
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	var room live
-	l := e.idx.find(number, &room)
+	slot, l := e.idx.find(number)
 	if l == nil || l.created != t.UnixMicro() {
 		return Entry{}, false
 	}
-	en := e.entry(l)
+	en := e.entry(slot)
 	en.ID = id
 	return en, true
 }
@@ -475,9 +454,8 @@ func (e *engine) markClose() error {
 	e.begin()
 	e.w.record(recCLOSE, 0, 0, nil, nil)
 	e.w.leave = 1
-	if err := e.flush(false); err != nil && !errors.Is(err, ErrFull) { // without the mark the next start reads a little more
+	if err := e.flush(false); !errors.Is(err, ErrFull) { // without the mark the next start reads a little more
 		return err
 	}
-	e.saveImage(true)
 	return nil
 }

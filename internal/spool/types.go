@@ -173,7 +173,6 @@ type RecoveryReport struct {
 	Torn     int   // batches dropped: incomplete and never acknowledged
 	Alarms   int   // damaged or missing batches that had been durable, each told through Warn
 	Orphans  int   // big files without a message, removed
-	Imaged   int   // messages that an image of the index knew: only what was written since was replayed
 	Clean    bool  // the last process had closed the spool
 	Elapsed  time.Duration
 

@@ -24,7 +24,6 @@ type batchWriter struct {
 	copied   uint64         // of the batch, for Stats
 	unlisted []listed       // what later batches have to list; see putList
 	moved    uint64
-	found    live  // scratch, of the index
 	unread   error // why something could not be read, since this was nil
 	force    bool  // write it though there is nothing but a CKPT in it
 	upkeep   bool  // it is maintenance
@@ -145,9 +144,13 @@ func (e *engine) flush(cold bool) error {
 		return e.fail(segName("", s.file), err)
 	}
 	base := uint32(s.off - headRoom) // from offset in buf to offset in the segment
-	e.apply(s, base, length, uint64(len(from)))
+	e.mu.Lock()                      // for those who look at the engine from outside
+	s.off += length
+	e.promised = e.batch // invariant 2
+	e.mu.Unlock()
 	e.noteListed(listed)
 	e.batch++
+	e.apply(s, base, uint64(len(from)))
 	if moved != (point{}) {
 		e.advance(moved)
 	}
@@ -229,50 +232,38 @@ func (e *engine) writeSync(s *segment, p []byte, at int64) error {
 	return nil
 }
 
-// noteWritten counts the batch being made, which is durable at the end of seg. The caller
-// holds mu.
-func (e *engine) noteWritten(seg *segment, length int64, written uint64) {
-	e.applied.batch, e.applied.seq = e.batch, e.seq
-	e.applied.file, e.applied.off = seg.file, uint32(seg.off)
-	e.applied.closed = e.w.buf[e.w.recs[0]+4] == recCLOSE
-	seg.off += length
-	e.promised = e.batch // invariant 2
+// apply makes the index say what is now durable.
+func (e *engine) apply(seg *segment, base uint32, written uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	seg.lastBatch = e.promised
 	e.stats.Batches++
 	e.stats.Written += written
 	e.stats.Copied += e.w.copied
 	e.stats.Checkpoints += e.w.moved
-}
-
-// apply makes the index say what is now durable: the batch being made, which was written at
-// the end of seg. All of that is one change for those who look at the engine from outside.
-func (e *engine) apply(seg *segment, base uint32, length int64, written uint64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.noteWritten(seg, length, written)
 	if !e.planted(plantSpendEarly) {
 		e.noteGone()
 	}
 	for i := range e.w.list {
 		st := &e.w.list[i]
-		var l *live
+		var slot uint32
 		if st.added {
 			if st.gone { // came and went in one batch
 				e.bigSum -= st.bigLen
 				continue
 			}
-			l = e.idx.insert(st.number)
+			slot = e.idx.insert(st.number)
 			e.stats.AddedBytes += uint64(st.live.conLen)
 			if st.live.flags&msgBig != 0 {
 				e.idx.big[st.number] = st.bigLen
 				e.bigSum -= st.bigLen // counted while it arrived; account counts it again
 			}
 		} else {
-			l = e.idx.edit(st.number)
-			old := *l
-			e.account(l, -1)
+			slot, _ = e.idx.slot(st.number)
+			old := *e.idx.at(slot)
+			e.account(slot, -1)
 			if st.gone {
-				e.idx.remove(st.number)
+				e.idx.remove(slot)
 			}
 			for _, f := range [2]uint32{old.refSeg, old.conSeg} {
 				if s := e.segs[f]; s != nil && s.live == 0 {
@@ -283,6 +274,7 @@ func (e *engine) apply(seg *segment, base uint32, length int64, written uint64) 
 				continue
 			}
 		}
+		l := e.idx.at(slot)
 		*l = st.live
 		if st.refHere {
 			l.refSeg, l.refOff = seg.file, l.refOff+base
@@ -291,9 +283,8 @@ func (e *engine) apply(seg *segment, base uint32, length int64, written uint64) 
 			l.conSeg, l.conOff = seg.file, l.conOff+base
 		}
 		e.idx.setBeside(st)
-		e.account(l, 1)
+		e.account(slot, 1)
 	}
-	e.idx.tidy()
 	for _, s := range e.w.empty { // not before all new places are counted
 		e.reap(s)
 	}

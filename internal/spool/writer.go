@@ -293,6 +293,6 @@ func (s *Spool) housekeep() {
 func (e *engine) wantsChores() bool {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	return e.broken == nil && (len(e.gone) > 0 || e.imageDue(false) || len(e.drop) > 0 || len(e.odd) > 0 || e.diskLow || e.lacksAhead() && e.mayAdd() ||
+	return e.broken == nil && (len(e.gone) > 0 || len(e.drop) > 0 || len(e.odd) > 0 || e.diskLow || e.lacksAhead() && e.mayAdd() ||
 		int64(len(e.free)+len(e.fresh)) < e.spares() && e.mayAdd())
 }
