@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -16,9 +18,14 @@ import (
 // list says so.
 func TestDoubtful(t *testing.T) {
 	t.Parallel()
+	var held atomic.Int64
+	var gate sync.RWMutex // locked: no message gets a reply, so that some are in hand when the end comes
 	next := newSink(t, func(line string) string {
 		if line == "." {
-			time.Sleep(5 * time.Millisecond) // so that there is something in hand whenever the end comes
+			held.Add(1)
+			defer held.Add(-1)
+			gate.RLock()
+			defer gate.RUnlock()
 		}
 		return ""
 	})
@@ -28,7 +35,12 @@ func TestDoubtful(t *testing.T) {
 	for range 3 {
 		load := startLoad(s, 6)
 		load.waitAccepted(60)
-		s.killAll()
+		func() {
+			gate.Lock()
+			defer gate.Unlock()
+			s.eventually("a message is at the next hop, without a reply", func() bool { return held.Load() > 0 })
+			s.killAll()
+		}()
 		load.end()
 		loads = append(loads, load)
 		for _, e := range s.doubtful() {
@@ -74,7 +86,7 @@ func TestDoubtful(t *testing.T) {
 		_, err := os.Stat(s.path("spool", "spool", "scrub"))
 		return err == nil
 	})
-	if len(named) == 0 {
+	if len(named) == 0 || twice == 0 {
 		t.Error("nothing was in hand: the test shows little")
 	}
 	if out, status := s.tool(nil, "spool", "doubtful", "-s"); status != 0 || !strings.Contains(out, "delivered again") {
