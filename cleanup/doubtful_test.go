@@ -15,6 +15,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 	"posthaste/internal/vfs"
 )
@@ -105,7 +106,7 @@ func TestHandExact(t *testing.T) {
 	if r := l.call(&proto.Hand{ID: mail.MakeQueueID(time.Unix(1, 0), 1), Index: []int{0}}); len(r.Refused) > 0 {
 		t.Errorf("a message that is gone: %+v", r)
 	}
-	l.call(&proto.Record{Urgent: true, Ops: []proto.Op{{ID: b, Done: []int{1}}}})
+	l.call(&proto.Record{Urgent: true, Ops: []proto.Op{{ID: b, Change: queue.Change{Done: []int{1}}}}})
 
 	l = begin(t, mem.Cut(vfs.Loss{}), true)
 	want := []string{"0 r0@to.test in hand/mx1 queued", "2 r2@to.test in hand/mx1 queued", "0 r0@to.test in hand/mx2 queued", "0 r0@to.test in hand/ queued"}
@@ -113,7 +114,7 @@ func TestHandExact(t *testing.T) {
 		t.Errorf("after the crash: %q", got)
 	}
 	l.call(&proto.Hand{ID: a, Index: []int{1, 2}, Relay: "mx1"})
-	l.call(&proto.Record{Urgent: true, Ops: []proto.Op{{ID: a, Done: []int{2}}, {ID: untouched, Done: []int{0}},
+	l.call(&proto.Record{Urgent: true, Ops: []proto.Op{{ID: a, Change: queue.Change{Done: []int{2}}}, {ID: untouched, Change: queue.Change{Done: []int{0}}},
 		{ID: b, Remove: true, Finished: true}, {ID: c, Remove: true}}})
 	want = []string{"0 r0@to.test in hand/mx1 queued", "2 r2@to.test in hand/mx1 delivered", "0 r0@to.test in hand/mx2 delivered", "0 r0@to.test in hand/ removed"}
 	if got := l.list(); !slices.Equal(got, want) {
@@ -191,13 +192,13 @@ func TestHandedOut(t *testing.T) {
 	mem := vfs.NewMem(512)
 	l := begin(t, mem, false)
 	a, b, fresh := l.add(2), l.add(1), l.add(25)
-	deferred := proto.Op{Set: spool.SetQueue, Queue: spool.Deferred}
+	deferred := proto.Op{Change: queue.Change{Set: queue.SetQueue, Queue: queue.Deferred}}
 	for _, id := range []mail.QueueID{a, b} {
 		op := deferred
 		op.ID = id
 		l.call(&proto.Record{Urgent: true, Ops: []proto.Op{op}})
 	}
-	l.call(&proto.Record{Urgent: true, Ops: []proto.Op{{ID: a, Handed: []int{1}, Nexthop: "to.test"}, {ID: b, Done: []int{0}}}})
+	l.call(&proto.Record{Urgent: true, Ops: []proto.Op{{ID: a, Handed: []int{1}, Nexthop: "to.test"}, {ID: b, Change: queue.Change{Done: []int{0}}}}})
 	mem = mem.Cut(vfs.Loss{})
 	l = begin(t, mem, false)
 	got := l.list()

@@ -6,7 +6,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 )
 
 // entriesBatch is how many messages the queue manager is told of at once.
@@ -28,7 +28,6 @@ func (s *Server) due(c *ipc.Conn, r *ipc.Request) {
 		return
 	}
 	s.wg.Go(func() {
-		query := spool.DueQuery{After: spool.Mark{Next: q.After, Number: q.Number}, Limit: q.Limit, Sane: q.Sane, Amnesty: q.Amnesty}
 		batch := proto.Entries{Known: true}
 		gone := false
 		send := func() bool {
@@ -36,12 +35,12 @@ func (s *Server) due(c *ipc.Conn, r *ipc.Request) {
 			batch.List = batch.List[:0]
 			return !gone
 		}
-		last, whole := s.opt.Spool.Due(&query, func(e spool.Entry) bool {
+		last, whole := s.opt.Spool.Due(&q.DueQuery, func(e queue.Entry) bool {
 			batch.List = append(batch.List, proto.Entry{Entry: e})
 			return len(batch.List) < entriesBatch || send()
 		})
 		if send() {
-			r.Reply(&proto.DueReply{Last: last.Next, Number: last.Number, Whole: whole})
+			r.Reply(&proto.DueReply{Last: last, Whole: whole})
 		}
 	})
 }
@@ -57,7 +56,7 @@ func (s *Server) page(r *ipc.Request) {
 	if len(q.Numbers) > 0 {
 		for _, n := range q.Numbers[:min(len(q.Numbers), proto.PageNumbers)] {
 			if e, ok := s.opt.Spool.Find(n); ok {
-				reply.Entries = append(reply.Entries, spool.Placed{Entry: e})
+				reply.Entries = append(reply.Entries, queue.Placed{Entry: e})
 			}
 		}
 		r.Reply(&reply)

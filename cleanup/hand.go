@@ -5,6 +5,7 @@ import (
 
 	"posthaste/internal/ipc"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 )
 
@@ -28,7 +29,7 @@ func (s *Server) hand(r *ipc.Request) {
 		}
 		var reply proto.RecordReply
 		switch {
-		case errors.Is(err, spool.ErrInvalid), errors.Is(err, spool.ErrTooLarge):
+		case errors.Is(err, queue.ErrInvalid), errors.Is(err, queue.ErrTooLarge):
 			reply.Refused = append(reply.Refused, proto.Refusal{ID: q.ID, Reason: err.Error()})
 		case err != nil:
 			r.Fail("%v", err)

@@ -13,6 +13,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 )
 
@@ -224,7 +225,7 @@ func (k *keeper) reopen(ctx context.Context, err error) (sp *spool.Spool, _ erro
 
 // passing says whether the disk is at fault, or the lack of something, which may pass.
 func passing(err error) bool {
-	for _, e := range []error{spool.ErrBroken, spool.ErrFull, syscall.EIO, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EMFILE, syscall.ENFILE,
+	for _, e := range []error{queue.ErrBroken, queue.ErrFull, syscall.EIO, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EMFILE, syscall.ENFILE,
 		syscall.ENOMEM, syscall.EAGAIN, syscall.EBUSY, syscall.ETIMEDOUT, syscall.ESTALE, syscall.ENXIO, syscall.ENODEV} {
 		if errors.Is(err, e) {
 			return true

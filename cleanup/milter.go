@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
+	"posthaste/internal/mailfilter"
 	"posthaste/internal/maillog"
 	"posthaste/internal/milter"
 	"posthaste/internal/proto"
@@ -25,9 +26,9 @@ import (
 // Its methods may be called concurrently.
 type Milters struct {
 	log       *maillog.Logger
-	specs     []milter.Spec // for mail that did not come by SMTP
-	macros    []string      // of that mail
-	checks    *table.Maps   // milter_header_checks
+	specs     []mailfilter.Spec // for mail that did not come by SMTP
+	macros    []string          // of that mail
+	checks    *table.Maps       // milter_header_checks
 	sizeLimit int64
 	pool      milter.Pool
 
@@ -43,7 +44,7 @@ type milterSession struct {
 	over  bool
 	// second is what filters have said, against what had been let pass before,
 	// when they were told of the transaction again.
-	second milter.Verdict
+	second mailfilter.Verdict
 }
 
 // NewMilters reads what is to be known of filters. Close it when the server
@@ -130,7 +131,7 @@ func (s *Server) milterEvent(c *ipc.Conn, r *ipc.Request) {
 	})
 }
 
-func (ms *Milters) event(ctx context.Context, c *ipc.Conn, q *proto.Milter) (milter.Verdict, error) {
+func (ms *Milters) event(ctx context.Context, c *ipc.Conn, q *proto.Milter) (mailfilter.Verdict, error) {
 	ses := ms.session(q.Session)
 	if q.Event == proto.MilterClose {
 		ms.mu.Lock()
@@ -139,22 +140,22 @@ func (ms *Milters) event(ctx context.Context, c *ipc.Conn, q *proto.Milter) (mil
 		if ses != nil {
 			ses.close()
 		}
-		return milter.Verdict{}, nil
+		return mailfilter.Verdict{}, nil
 	}
 	if ses != nil && q.Event == proto.MilterConnect {
-		return milter.Verdict{}, fmt.Errorf("cleanup: session %d with filters exists", q.Session)
+		return mailfilter.Verdict{}, fmt.Errorf("cleanup: session %d with filters exists", q.Session)
 	}
 	if ses != nil {
 		ses.mu.Lock()
 	} else {
 		var err error
 		if ses, err = ms.begin(ctx, c, q); err != nil {
-			return milter.Verdict{}, err
+			return mailfilter.Verdict{}, err
 		}
 	}
 	defer ses.mu.Unlock()
 	if ses.over {
-		return milter.Verdict{}, fmt.Errorf("cleanup: session %d with filters is over", q.Session)
+		return mailfilter.Verdict{}, fmt.Errorf("cleanup: session %d with filters is over", q.Session)
 	}
 	return ses.tell(ctx, q), nil
 }
@@ -195,18 +196,18 @@ func (ms *Milters) begin(ctx context.Context, c *ipc.Conn, q *proto.Milter) (*mi
 func (s *milterSession) again(ctx context.Context, told []proto.Milter) {
 	for i := range told {
 		v := s.tell(ctx, &told[i])
-		if v.Action == milter.Continue || told[i].Event == proto.MilterConnect || told[i].Event == proto.MilterHelo {
+		if v.Action == mailfilter.Continue || told[i].Event == proto.MilterConnect || told[i].Event == proto.MilterHelo {
 			continue
 		}
-		if told[i].Event == proto.MilterRcpt && v.Action == milter.Reject {
-			v = milter.Default("tempfail") // the client has been told that this one is fine, and may have others
+		if told[i].Event == proto.MilterRcpt && v.Action == mailfilter.Reject {
+			v = mailfilter.Default("tempfail") // the client has been told that this one is fine, and may have others
 		}
 		s.second = v
 		return
 	}
 }
 
-func (s *milterSession) tell(ctx context.Context, q *proto.Milter) milter.Verdict {
+func (s *milterSession) tell(ctx context.Context, q *proto.Milter) mailfilter.Verdict {
 	s.m.SetMacros(q.Macros)
 	arg := func(i int) string {
 		if i < len(q.Args) {
@@ -216,11 +217,11 @@ func (s *milterSession) tell(ctx context.Context, q *proto.Milter) milter.Verdic
 	}
 	switch q.Event {
 	case proto.MilterRcpt, proto.MilterData:
-		if s.second.Action != milter.Continue {
+		if s.second.Action != mailfilter.Continue {
 			return s.second
 		}
 	case proto.MilterHelo, proto.MilterMail, proto.MilterAbort:
-		s.second = milter.Verdict{}
+		s.second = mailfilter.Verdict{}
 	}
 	switch q.Event {
 	case proto.MilterConnect:
@@ -243,7 +244,7 @@ func (s *milterSession) tell(ctx context.Context, q *proto.Milter) milter.Verdic
 	case proto.MilterAbort:
 		s.m.Abort()
 	}
-	return milter.Verdict{}
+	return mailfilter.Verdict{}
 }
 
 // filters shows a message that is complete, and that nothing else is wrong
@@ -267,7 +268,7 @@ func (in *incoming) filters(res *Result) {
 		// message; what comes after it the SMTP server has to say.
 		told, err := in.q.Told.Events()
 		if err != nil || len(told) == 0 {
-			f.verdict("END-OF-MESSAGE", milter.Default("tempfail"), res)
+			f.verdict("END-OF-MESSAGE", mailfilter.Default("tempfail"), res)
 			return
 		}
 		ses = &milterSession{m: milter.Open(told[0].Specs, &ms.pool, ms.log.Warning)}
@@ -283,8 +284,8 @@ func (in *incoming) filters(res *Result) {
 	case skip:
 		ses.m.Abort()
 	case ses.over:
-		f.verdict("END-OF-MESSAGE", milter.Default("tempfail"), res)
-	case ses.second.Action != milter.Continue:
+		f.verdict("END-OF-MESSAGE", mailfilter.Default("tempfail"), res)
+	case ses.second.Action != mailfilter.Continue:
 		f.verdict("END-OF-MESSAGE", ses.second, res)
 		ses.m.Abort()
 	default:
@@ -328,8 +329,8 @@ func (f *filtering) local(res *Result) {
 	if helo == "" {
 		helo = "localhost"
 	}
-	pass := func(stage string, v milter.Verdict) bool {
-		if v.Action == milter.Continue {
+	pass := func(stage string, v mailfilter.Verdict) bool {
+		if v.Action == mailfilter.Continue {
 			return true
 		}
 		f.verdict(stage, v, res)
@@ -362,12 +363,12 @@ func (f *filtering) content(s *milter.Session, res *Result) {
 	defer c.Close()
 	c.BodyLimit = f.ms.sizeLimit
 	v := s.Message(f.ctx, c, f)
-	if v.Action == milter.Continue && (c.HeaderChanged || c.BodyChanged) {
+	if v.Action == mailfilter.Continue && (c.HeaderChanged || c.BodyChanged) {
 		f.in.replace(c)
 	}
 	f.flushLog()
 	f.m.judge(res)
-	if len(res.Envelope.Recipients) == 0 && v.Action == milter.Continue {
+	if len(res.Envelope.Recipients) == 0 && v.Action == mailfilter.Continue {
 		res.Discard = true // the filters want nobody to have it
 	}
 	f.verdict("END-OF-MESSAGE", v, res)
@@ -379,12 +380,12 @@ func (f *filtering) flushLog() {
 }
 
 // verdict does what the filters say, and says so in the log.
-func (f *filtering) verdict(stage string, v milter.Verdict, res *Result) {
+func (f *filtering) verdict(stage string, v mailfilter.Verdict, res *Result) {
 	switch {
-	case v.Action == milter.Discard:
+	case v.Action == mailfilter.Discard:
 		f.logAction("milter-discard", stage, "milter triggers DISCARD action")
 		res.Discard = true
-	case v.Action != milter.Continue:
+	case v.Action != mailfilter.Continue:
 		r := v.Reply
 		text := r.Status.String() + " " + strings.ReplaceAll(r.Text, "\n", " ")
 		f.logAction("milter-reject", stage, text)

@@ -17,6 +17,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 )
 
@@ -45,14 +46,14 @@ func TestRecordRefused(t *testing.T) {
 		env := mail.Envelope{ID: id, Sender: "s@from.test"}
 		add.Add(spool.Message{ID: id, Envelope: env.Append(nil), NRcpt: 1,
 			Recipients: mail.AppendRecipients(nil, []mail.Recipient{{Address: "r@to.test"}}), Content: []byte("x\r\n")})
-		record.Ops = append(record.Ops, proto.Op{ID: id, Set: spool.SetQueue, Queue: spool.Deferred,
-			Outcomes: []mail.Outcome{{Action: dsn.Deferred, Status: dsn.S(4, 0, 0), Reason: strings.Repeat("later ", 1000)}}})
+		record.Ops = append(record.Ops, proto.Op{ID: id, Change: queue.Change{Set: queue.SetQueue, Queue: queue.Deferred,
+			Outcomes: []mail.Outcome{{Action: dsn.Deferred, Status: dsn.S(4, 0, 0), Reason: strings.Repeat("later ", 1000)}}}})
 	}
 	if err := sp.Commit(add); err != nil {
 		t.Fatal(err)
 	}
 	bad := record.Ops[7].ID
-	record.Ops[7] = proto.Op{ID: bad, Done: []int{5}}
+	record.Ops[7] = proto.Op{ID: bad, Change: queue.Change{Done: []int{5}}}
 	record.Ops[8] = proto.Op{ID: record.Ops[8].ID, Remove: true}
 	var reply proto.RecordReply
 	if err := client.Call(t.Context(), &record, &reply); err != nil {
@@ -66,7 +67,7 @@ func TestRecordRefused(t *testing.T) {
 	}
 	for i, op := range record.Ops {
 		en, ok := sp.Locate(op.ID)
-		if want := i != 7; ok != (i != 8) || ok && (en.Queue == spool.Deferred) != want {
+		if want := i != 7; ok != (i != 8) || ok && (en.Queue == queue.Deferred) != want {
 			t.Errorf("message %d: there %v, %+v", i, ok, en)
 		}
 	}
@@ -145,7 +146,7 @@ func recordSome(t *testing.T, r *rand.Rand, sp *spool.Spool, client *ipc.Client)
 		case 0:
 			op.Remove = true
 		case 1:
-			op.Set, op.Attempts, op.Done = spool.SetAttempts, 1+i, []int{1}
+			op.Set, op.Attempts, op.Done = queue.SetAttempts, 1+i, []int{1}
 			want = append(want, fmt.Sprint(id, " tried ", 1+i, ", pending 1"))
 		case 2:
 			op.Done = []int{0}

@@ -15,13 +15,14 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 )
 
 // fate is all that can be seen of what became of a message.
 type fate struct {
 	Reply     proto.SubmitReply
-	Entry     spool.Entry // without its Ref; zero: not in the queue
+	Entry     queue.Entry // without its Ref; zero: not in the queue
 	Envelope  mail.Envelope
 	Content   string
 	Outcomes  []mail.Outcome
@@ -88,7 +89,7 @@ func TestMemoryUsedAgain(t *testing.T) {
 			t.Errorf("message %d: got\n%.2000q\nwant\n%.2000q", i, fmt.Sprint(got[i]), fmt.Sprint(want[i]))
 		}
 	}
-	for _, kind := range []int{0, 250, 550, int(spool.Incoming), int(spool.Deferred), int(spool.Hold)} {
+	for _, kind := range []int{0, 250, 550, int(queue.Incoming), int(queue.Deferred), int(queue.Hold)} {
 		if kinds[kind] == 0 {
 			t.Errorf("no message that came to %d: %v", kind, kinds)
 		}
@@ -153,7 +154,7 @@ func anyMessage(r *rand.Rand, id mail.QueueID) *proto.Submit {
 		q.Envelope.Recipients = append(q.Envelope.Recipients, rcpt)
 	}
 	if n := len(q.Envelope.Recipients); n > 0 && r.IntN(4) == 0 {
-		q.State = &proto.Op{Set: spool.SetQueue | spool.SetAttempts, Queue: spool.Deferred, Attempts: 3, Outcomes: []mail.Outcome{
+		q.State = &queue.Change{Set: queue.SetQueue | queue.SetAttempts, Queue: queue.Deferred, Attempts: 3, Outcomes: []mail.Outcome{
 			{Rcpt: n - 1, Action: dsn.Deferred, Status: dsn.S(4, 0, 0), Reason: "reason " + string(id), When: when}}}
 		q.Settles = &proto.Settle{ID: "4Zxxx0000000000z9", Rcpts: []int{1}}
 	}
@@ -209,13 +210,13 @@ header_checks = pcre:{ {/^X-Hold:/ HOLD} {/^X-Reject:/ REJECT no} {/^X-Discard:/
 }
 
 // read reads what the spool has of a message.
-func (f *fate) read(r *spool.Reader, en spool.Entry) error {
+func (f *fate) read(r *spool.Reader, en queue.Entry) error {
 	st, err := r.Read(en.Ref, en.ID)
 	if err != nil {
 		return err
 	}
 	f.Entry = en
-	f.Entry.Ref = spool.Ref{}
+	f.Entry.Ref = queue.Ref{}
 	if f.Envelope, err = st.Envelope(); err != nil {
 		return err
 	}

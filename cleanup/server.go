@@ -14,6 +14,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/metrics"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/reuse"
 	"posthaste/internal/spool"
 	"posthaste/internal/table"
@@ -192,13 +193,13 @@ func (s *Server) attach(c *ipc.Conn, r *ipc.Request) {
 		var batch proto.Entries
 		for e := range s.opt.Spool.Entries {
 			switch e.Queue {
-			case spool.Deferred:
+			case queue.Deferred:
 				batch.Deferred++
 				batch.OldestDeferred = older(batch.OldestDeferred, e.ID)
-			case spool.Hold:
+			case queue.Hold:
 				batch.Hold++
 				batch.OldestHold = older(batch.OldestHold, e.ID)
-			case spool.Incoming:
+			case queue.Incoming:
 				batch.List = append(batch.List, proto.Entry{Entry: e})
 			}
 			if len(batch.List) == entriesBatch {
@@ -237,7 +238,7 @@ func (s *Server) closed(c *ipc.Conn) {
 }
 
 // announce pushes a new message to the queue manager.
-func (in *incoming) announce(e spool.Entry, envelope, recipients []byte) {
+func (in *incoming) announce(e queue.Entry, envelope, recipients []byte) {
 	in.s.mu.Lock()
 	c := in.s.qmgr
 	in.s.mu.Unlock()
@@ -279,8 +280,7 @@ func (s *Server) record(r *ipc.Request) {
 		case len(op.Handed) > 0:
 			b.Handed(op.ID, op.Handed, string(op.Nexthop))
 		case op.Changes():
-			rec.updated = append(rec.updated, b.Update(op.ID, spool.Change{Set: op.Set, Queue: op.Queue, NextAttempt: op.NextAttempt,
-				Attempts: op.Attempts, Warned: op.Warned, Expire: op.Expire, Outcomes: op.Outcomes, Done: op.Done}))
+			rec.updated = append(rec.updated, b.Update(op.ID, op.Change))
 		default:
 			b.Done(op.ID, op.Done)
 		}
@@ -590,10 +590,10 @@ func (in *incoming) settleOnly() *proto.SubmitReply {
 
 func settle(b *spool.Batch, st *proto.Settle) {
 	if st.Warned {
-		b.Update(st.ID, spool.Change{Set: spool.SetWarned, Warned: true})
+		b.Update(st.ID, queue.Change{Set: queue.SetWarned, Warned: true})
 	}
 	if len(st.Outcomes) > 0 {
-		b.Update(st.ID, spool.Change{Outcomes: st.Outcomes})
+		b.Update(st.ID, queue.Change{Outcomes: st.Outcomes})
 	}
 	if len(st.Rcpts) > 0 {
 		b.Done(st.ID, st.Rcpts)
@@ -618,7 +618,7 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	in.stored = stored
 	m := spool.Message{ID: env.ID, Envelope: stored[:n:n], Recipients: stored[n:], NRcpt: len(env.Recipients)}
 	if res.Hold {
-		m.Queue = spool.Hold
+		m.Queue = queue.Hold
 	}
 	if in.file != nil {
 		m.File = in.file
@@ -666,14 +666,15 @@ func (in *incoming) count(env *mail.Envelope) {
 // whether there is any such thing. Outcomes go with their recipients, wherever
 // these are in the final envelope; those of recipients that are gone from it
 // go, too.
-func (in *incoming) state(res *Result) (c spool.Change, changed bool) {
+func (in *incoming) state(res *Result) (c queue.Change, changed bool) {
 	was := in.q.State
 	if was == nil {
 		return c, false
 	}
-	c = spool.Change{Set: was.Set, Queue: was.Queue, NextAttempt: was.NextAttempt, Attempts: was.Attempts, Warned: was.Warned, Expire: was.Expire}
+	c = *was
+	c.Outcomes, c.Done = nil, nil
 	if res.Hold {
-		c.Set &^= spool.SetQueue
+		c.Set &^= queue.SetQueue
 	}
 	type key struct{ address, original string }
 	at := make(map[key]int, len(res.Envelope.Recipients))
@@ -702,13 +703,13 @@ func (s *Server) storageReply(id mail.QueueID, err error) *proto.SubmitReply {
 	s.opt.Log.Warning("%s: message not queued: %v", id, err)
 	reply := writeError
 	switch {
-	case errors.Is(err, spool.ErrFull):
+	case errors.Is(err, queue.ErrFull):
 		reply = noSpace
 	case errors.Is(err, errHead):
 		reply = longHeader // it would be no shorter the next time
-	case errors.Is(err, spool.ErrTooLarge):
+	case errors.Is(err, queue.ErrTooLarge):
 		reply = tooLong
-	case errors.Is(err, spool.ErrSilent):
+	case errors.Is(err, queue.ErrSilent):
 		reply.Silent = true
 	}
 	reply.Cause = err.Error()

@@ -13,6 +13,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 	"posthaste/internal/submit"
 	"posthaste/internal/vfs"
@@ -190,7 +191,7 @@ func TestServiceIsBack(t *testing.T) {
 			id := mail.MakeQueueID(time.Now(), n)
 			stored := (&mail.Envelope{ID: id, Sender: "a@from.test"}).Append(nil)
 			b.Add(spool.Message{ID: id, Envelope: stored, Recipients: mail.AppendRecipients(nil, []mail.Recipient{{Address: "b@to.test"}}), NRcpt: 1, Content: []byte("x\r\n")})
-			if err := sp.Commit(&b); !errors.Is(err, spool.ErrBroken) {
+			if err := sp.Commit(&b); !errors.Is(err, queue.ErrBroken) {
 				t.Errorf("on a disk that fails: %v", err)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 	"posthaste/qmgr/sched"
@@ -407,7 +408,7 @@ func (s *Server) judge(m *message, d *delivery, reply *proto.DeliverReply, res *
 				// until then what happened is kept with the message.
 				a.success = append(a.success, o)
 				res.Success = true
-				s.log.update(m, proto.Op{Outcomes: []mail.Outcome{o}})
+				s.log.update(m, proto.Op{Change: queue.Change{Outcomes: []mail.Outcome{o}}})
 			} else {
 				done = append(done, o.Rcpt)
 			}

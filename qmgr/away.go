@@ -7,7 +7,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/qmgr/sched"
 )
 
@@ -73,7 +73,7 @@ func (s *Server) fetchDue(f *sched.Fetch) {
 	if conn == nil {
 		return // it is asked when there is one
 	}
-	q := &proto.Due{After: f.After.Next, Number: uint64(f.After.ID), Limit: f.Max, Sane: f.Sane, Amnesty: f.Amnesty}
+	q := &proto.Due{DueQuery: queue.DueQuery{After: queue.Mark{Next: f.After.Next, Number: uint64(f.After.ID)}, Limit: f.Max, Sane: f.Sane, Amnesty: f.Amnesty}}
 	conn.Go(q, func(payload []byte, err error) {
 		reply := new(proto.DueReply)
 		if err == nil {
@@ -100,7 +100,7 @@ func (s *Server) fetched(f *sched.Fetch, reply *proto.DueReply, err error) {
 	if reply.Whole {
 		a.deferred, a.oldestDeferred = 0, time.Time{}
 	}
-	s.then(sched.Event{Kind: sched.EventFetched, OK: reply.Whole, Mark: &sched.Mark{Next: reply.Last, ID: sched.MsgID(reply.Number)}})
+	s.then(sched.Event{Kind: sched.EventFetched, OK: reply.Whole, Mark: &sched.Mark{Next: reply.Last.Next, ID: sched.MsgID(reply.Last.Number)}})
 	s.log.settleLate()
 }
 
@@ -160,15 +160,15 @@ func (s *Server) lookAway(draining bool) {
 }
 
 // bring makes a message known that cleanup has told of when it was asked.
-func (s *Server) bring(e *spool.Entry) {
+func (s *Server) bring(e *queue.Entry) {
 	if s.knows(msgID(e.ID)) || s.log.removing(e.ID) {
 		return
 	}
 	a := &s.away
 	switch e.Queue {
-	case spool.Deferred:
+	case queue.Deferred:
 		a.deferred = max(a.deferred-1, 0)
-	case spool.Hold:
+	case queue.Hold:
 		if a.hold = max(a.hold-1, 0); a.hold == 0 {
 			a.oldestHold = time.Time{}
 		}
@@ -253,7 +253,7 @@ func (s *Server) goOnPassing() {
 		}
 		for i := range reply.Entries {
 			e := &reply.Entries[i].Entry
-			if e.Queue == spool.Deferred && !s.knows(msgID(e.ID)) {
+			if e.Queue == queue.Deferred && !s.knows(msgID(e.ID)) {
 				s.bring(e)
 				s.then(sched.Event{Kind: sched.EventRecalled, ID: msgID(e.ID), Now: true})
 			}
@@ -331,9 +331,9 @@ func (s *Server) counted(batch *proto.Entries) {
 }
 
 // view is a message of a page, as it is known best; false when it is none to be seen.
-func (s *Server) view(e *spool.Entry) (m *message, info sched.Info, ok bool) {
+func (s *Server) view(e *queue.Entry) (m *message, info sched.Info, ok bool) {
 	num := msgID(e.ID)
-	if s.log.removing(e.ID) || e.Queue == spool.Corrupt {
+	if s.log.removing(e.ID) || e.Queue == queue.Corrupt {
 		return nil, info, false
 	}
 	if m = s.message(num); m != nil {
@@ -344,9 +344,9 @@ func (s *Server) view(e *spool.Entry) (m *message, info sched.Info, ok bool) {
 	info = sched.Info{ID: num, Queue: sched.QueueIncoming, Created: created, Next: e.NextAttempt, Size: e.Size, Pending: e.NPending, Attempts: e.Attempts,
 		Flags: flagIf(e.Expire, sched.FlagExpire)}
 	switch e.Queue {
-	case spool.Deferred:
+	case queue.Deferred:
 		info.Queue = sched.QueueDeferred
-	case spool.Hold:
+	case queue.Hold:
 		info.Queue = sched.QueueHold
 	}
 	return &message{id: e.ID, num: num, ref: e.Ref, nrcpt: int32(e.NRcpt), null: e.Null, done: e.Done}, info, err == nil

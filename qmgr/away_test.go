@@ -9,7 +9,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/qmgr/sched"
 )
@@ -23,13 +23,13 @@ func narrow(t *testing.T, n int, main string) (st *stage, ids []mail.QueueID) {
 	for i := range n {
 		mails = append(mails, deferredIn(time.Duration(i+60)*time.Minute, fmt.Sprintf("r@d%d.test", i)))
 	}
-	mails = append(mails, deferredMail(spool.Hold, time.Hour, "s@from.test", "", "held@to.test"))
+	mails = append(mails, deferredMail(queue.Hold, time.Hour, "s@from.test", "", "held@to.test"))
 	return st, st.fill(mails...)
 }
 
 // deferredIn is a message that is due in a while.
 func deferredIn(d time.Duration, rcpt string) faketest.Mail {
-	m := deferredMail(spool.Deferred, time.Minute, "s@from.test", "450 x", rcpt)
+	m := deferredMail(queue.Deferred, time.Minute, "s@from.test", "450 x", rcpt)
 	m.Next = time.Now().Add(d)
 	return m
 }
@@ -86,7 +86,7 @@ func TestAwayTools(t *testing.T) {
 		q    proto.Command
 		want func(*proto.Op) bool
 	}{
-		{proto.Command{Verb: proto.VerbHold, ID: ids[10]}, inQueue(spool.Hold)},
+		{proto.Command{Verb: proto.VerbHold, ID: ids[10]}, inQueue(queue.Hold)},
 		{proto.Command{Verb: proto.VerbDelete, ID: ids[9]}, removed},
 		{proto.Command{Verb: proto.VerbDelete, ID: ids[10]}, removed},
 		{proto.Command{Verb: proto.VerbExpire, ID: ids[8]}, func(op *proto.Op) bool { return op.Expire }},
@@ -133,7 +133,7 @@ func TestAwayFlush(t *testing.T) {
 		t.Fatalf("ordered: %s, not %s", o.Envelope.ID, ids[21])
 	}
 	o.answer("defer")
-	st.waitOp(ids[21], "its deferral", inQueue(spool.Deferred))
+	st.waitOp(ids[21], "its deferral", inQueue(queue.Deferred))
 	if got := st.inMemory(); got > 4 {
 		t.Errorf("%d messages are in memory", got)
 	}

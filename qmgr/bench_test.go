@@ -9,7 +9,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/qmgr/sched"
 )
 
@@ -27,16 +27,16 @@ func BenchmarkStart(b *testing.B) {
 		smtp := st.agent("smtp", proto.Inventory{})
 		now := time.Now()
 		var pushed time.Time
-		deferred := func(i int) spool.Entry {
-			return spool.Entry{ID: mail.MakeQueueID(now.Add(-time.Duration(i)*time.Millisecond), uint64(i+1)), Queue: spool.Deferred, Attempts: 3, Size: 4000,
-				NRcpt: 1, NPending: 1, Ref: spool.Ref{File: 1, Segno: uint64(i / 10000), Offset: uint32(i), Length: 300},
+		deferred := func(i int) queue.Entry {
+			return queue.Entry{ID: mail.MakeQueueID(now.Add(-time.Duration(i)*time.Millisecond), uint64(i+1)), Queue: queue.Deferred, Attempts: 3, Size: 4000,
+				NRcpt: 1, NPending: 1, Ref: queue.Ref{File: 1, Segno: uint64(i / 10000), Offset: uint32(i), Length: 300},
 				NextAttempt: now.Add(time.Duration(i)*time.Millisecond + time.Hour)}
 		}
 		st.stream = func(c *ipc.Conn) {
 			pushed = time.Now()
 			e := proto.Entry{Entry: deferred(0)} // is due, and comes along whole
 			env := mail.Envelope{ID: e.ID, Sender: "s@from.test", Arrival: now}
-			e.NextAttempt, e.Queue = now, spool.Incoming
+			e.NextAttempt, e.Queue = now, queue.Incoming
 			e.Envelope, e.Recipients = env.Append(nil), mail.AppendRecipients(nil, []mail.Recipient{{Address: "r@to.test"}})
 			c.Send(&proto.Entries{List: []proto.Entry{e}, Complete: true, Deferred: *startN})
 		}
@@ -52,7 +52,7 @@ func BenchmarkStart(b *testing.B) {
 				}
 			}
 			last := deferred(n)
-			r.Reply(&proto.DueReply{Last: last.NextAttempt, Number: uint64(n + 1), Whole: n == *startN})
+			r.Reply(&proto.DueReply{Last: queue.Mark{Next: last.NextAttempt, Number: uint64(n + 1)}, Whole: n == *startN})
 		}
 		var before, after runtime.MemStats
 		runtime.GC()

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/qmgr/sched"
 )
 
@@ -68,7 +68,7 @@ func (b *book) find(num sched.MsgID) *slip {
 }
 
 // add makes a slip for a message that has none. Its domains are not known.
-func (b *book) add(num sched.MsgID, created time.Time, ref spool.Ref, nrcpt int, null bool, done []byte) *slip {
+func (b *book) add(num sched.MsgID, created time.Time, ref queue.Ref, nrcpt int, null bool, done []byte) *slip {
 	i := b.free
 	if i != 0 {
 		b.free = int32(b.at(i).created)
@@ -201,7 +201,7 @@ func (b *book) setDone(p *slip, done []byte) {
 	b.setMore(p, m)
 }
 
-// doneOf is the bitmap as spool.Entry has it. It is not to be changed.
+// doneOf is the bitmap as queue.Entry has it. It is not to be changed.
 func (b *book) doneOf(p *slip) []byte {
 	if p.nrcpt > 32 {
 		return b.more[p.num].done
@@ -216,11 +216,11 @@ func (p *slip) id() mail.QueueID {
 	return mail.MakeQueueID(time.UnixMicro(p.created), uint64(p.num))
 }
 
-func (p *slip) ref() spool.Ref {
-	return spool.Ref{File: p.file, Segno: p.segno, Offset: p.offset, Length: p.length}
+func (p *slip) ref() queue.Ref {
+	return queue.Ref{File: p.file, Segno: p.segno, Offset: p.offset, Length: p.length}
 }
 
-func (p *slip) setRef(r spool.Ref) {
+func (p *slip) setRef(r queue.Ref) {
 	p.file, p.segno, p.offset, p.length = r.File, r.Segno, r.Offset, r.Length
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/qmgr/sched"
 )
 
@@ -60,7 +60,7 @@ func TestBook(t *testing.T) {
 	t.Parallel()
 	type kept struct {
 		id      mail.QueueID
-		ref     spool.Ref
+		ref     queue.Ref
 		nrcpt   int
 		null    bool
 		done    []byte
@@ -77,7 +77,7 @@ func TestBook(t *testing.T) {
 					t.Skip("known")
 				}
 				k := &kept{nrcpt: rapid.IntRange(1, 80).Draw(t, "nrcpt"), null: rapid.Bool().Draw(t, "null"),
-					ref: spool.Ref{File: 1, Segno: 1 << 40, Offset: uint32(num), Length: 9}}
+					ref: queue.Ref{File: 1, Segno: 1 << 40, Offset: uint32(num), Length: 9}}
 				at := time.UnixMicro(rapid.Int64Range(1e15, 2e15).Draw(t, "created"))
 				k.id = mail.MakeQueueID(at, uint64(num))
 				if rapid.Bool().Draw(t, "some are done") {
@@ -155,7 +155,7 @@ func TestSplitOps(t *testing.T) {
 		}
 		var want []said
 		for i, n := range rapid.SliceOfN(rapid.IntRange(0, 100), 1, 4).Draw(t, "outcomes") {
-			op := proto.Op{ID: mail.QueueID(fmt.Sprint("Q", i)), Set: spool.SetQueue}
+			op := proto.Op{ID: mail.QueueID(fmt.Sprint("Q", i)), Change: queue.Change{Set: queue.SetQueue}}
 			for r := range rapid.SampledFrom([]int{0, 0, 0, 0, 1, 1, maxRequest/8 + 10}).Draw(t, "done") {
 				op.Done = append(op.Done, r)
 				want = append(want, said{op.ID, r, true})

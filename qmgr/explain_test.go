@@ -6,7 +6,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/qmgr/sched"
 )
 
@@ -15,7 +15,7 @@ func TestReasons(t *testing.T) {
 	t.Parallel()
 	s := &Server{book: newBook(), messages: make(map[sched.MsgID]*message)}
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.Local)
-	s.book.add(7, at, spool.Ref{}, 1, false, nil)
+	s.book.add(7, at, queue.Ref{}, 1, false, nil)
 	by := string(mail.MakeQueueID(at, 7))
 	why := sched.Reason{Since: at, Until: at.Add(time.Hour), Limit: 3, By: 7, Status: dsn.S(4, 4, 1), Text: "timed out"}
 	want := map[sched.Wait]string{

@@ -8,12 +8,12 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 )
 
 // A fakeQueue is the index of the spool of a stage. It belongs to who has the stage locked.
 type fakeQueue struct {
-	list []spool.Entry // by number; those without an ID have left
+	list []queue.Entry // by number; those without an ID have left
 	// perPage is how many messages are on a page; 0: all.
 	perPage int
 }
@@ -23,14 +23,14 @@ func number(id mail.QueueID) uint64 {
 	return n
 }
 
-func (q *fakeQueue) find(n uint64) *spool.Entry {
-	if i := slices.IndexFunc(q.list, func(e spool.Entry) bool { return e.ID != "" && number(e.ID) == n }); i >= 0 {
+func (q *fakeQueue) find(n uint64) *queue.Entry {
+	if i := slices.IndexFunc(q.list, func(e queue.Entry) bool { return e.ID != "" && number(e.ID) == n }); i >= 0 {
 		return &q.list[i]
 	}
 	return nil
 }
 
-func (q *fakeQueue) add(e spool.Entry) {
+func (q *fakeQueue) add(e queue.Entry) {
 	if q.find(number(e.ID)) == nil {
 		q.list = append(q.list, e)
 	}
@@ -43,22 +43,22 @@ func (q *fakeQueue) change(op *proto.Op) {
 		return
 	}
 	if op.Remove {
-		*e = spool.Entry{}
+		*e = queue.Entry{}
 		return
 	}
-	if op.Set&spool.SetQueue != 0 {
+	if op.Set&queue.SetQueue != 0 {
 		e.Queue = op.Queue
 	}
-	if op.Set&spool.SetNextAttempt != 0 {
+	if op.Set&queue.SetNextAttempt != 0 {
 		e.NextAttempt = op.NextAttempt
 	}
-	if op.Set&spool.SetAttempts != 0 {
+	if op.Set&queue.SetAttempts != 0 {
 		e.Attempts = op.Attempts
 	}
-	if op.Set&spool.SetWarned != 0 {
+	if op.Set&queue.SetWarned != 0 {
 		e.Warned = op.Warned
 	}
-	if op.Set&spool.SetExpire != 0 {
+	if op.Set&queue.SetExpire != 0 {
 		e.Expire = op.Expire
 	}
 	m := message{done: slices.Clone(e.Done)}
@@ -73,25 +73,25 @@ func (q *fakeQueue) change(op *proto.Op) {
 
 // due answers Due.
 func (q *fakeQueue) due(c *ipc.Conn, r *ipc.Request, d proto.Due) {
-	var list []spool.Entry
+	var list []queue.Entry
 	for _, e := range q.list {
-		if e.ID == "" || e.Queue != spool.Deferred {
+		if e.ID == "" || e.Queue != queue.Deferred {
 			continue
 		}
-		if e.NextAttempt.After(d.Sane) && !d.Amnesty.Before(d.After) {
+		if e.NextAttempt.After(d.Sane) && !d.Amnesty.Before(d.After.Next) {
 			e.NextAttempt = d.Amnesty
 		}
-		if at := e.NextAttempt.Compare(d.After); at > 0 || at == 0 && number(e.ID) > d.Number {
+		if at := e.NextAttempt.Compare(d.After.Next); at > 0 || at == 0 && number(e.ID) > d.After.Number {
 			list = append(list, e)
 		}
 	}
-	slices.SortFunc(list, func(a, b spool.Entry) int {
+	slices.SortFunc(list, func(a, b queue.Entry) int {
 		return cmp.Or(a.NextAttempt.Compare(b.NextAttempt), cmp.Compare(number(a.ID), number(b.ID)))
 	})
-	reply := &proto.DueReply{Last: d.After, Number: d.Number, Whole: len(list) <= d.Limit}
+	reply := &proto.DueReply{Last: d.After, Whole: len(list) <= d.Limit}
 	batch := &proto.Entries{Known: true}
 	for _, e := range list[:min(len(list), d.Limit)] {
-		reply.Last, reply.Number = e.NextAttempt, number(e.ID)
+		reply.Last = queue.Mark{Next: e.NextAttempt, Number: number(e.ID)}
 		batch.List = append(batch.List, proto.Entry{Entry: e})
 	}
 	c.Push(batch)
@@ -103,7 +103,7 @@ func (q *fakeQueue) page(p proto.Page) *proto.PageReply {
 	reply := new(proto.PageReply)
 	for _, n := range p.Numbers {
 		if e := q.find(n); e != nil {
-			reply.Entries = append(reply.Entries, spool.Placed{Entry: *e})
+			reply.Entries = append(reply.Entries, queue.Placed{Entry: *e})
 		}
 	}
 	if len(p.Numbers) > 0 {
@@ -115,7 +115,7 @@ func (q *fakeQueue) page(p proto.Page) *proto.PageReply {
 			break
 		}
 		if e := q.list[i]; e.ID != "" {
-			reply.Entries = append(reply.Entries, spool.Placed{Entry: e, Next: uint64(i + 1)})
+			reply.Entries = append(reply.Entries, queue.Placed{Entry: e, Next: uint64(i + 1)})
 		}
 	}
 	return reply
@@ -131,12 +131,12 @@ func (st *stage) pushed() *proto.Entries {
 	for _, e := range st.queue.list {
 		switch {
 		case e.ID == "":
-		case e.Queue == spool.Incoming:
+		case e.Queue == queue.Incoming:
 			batch.List = append(batch.List, proto.Entry{Entry: e})
-		case e.Queue == spool.Deferred:
+		case e.Queue == queue.Deferred:
 			batch.Deferred++
 			batch.OldestDeferred = earlier(batch.OldestDeferred, created(e.ID))
-		case e.Queue == spool.Hold:
+		case e.Queue == queue.Hold:
 			batch.Hold++
 			batch.OldestHold = earlier(batch.OldestHold, created(e.ID))
 		}

@@ -9,8 +9,8 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/service"
-	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/faketest"
 )
 
@@ -57,7 +57,7 @@ func TestFlowTokens(t *testing.T) {
 func TestFlowIsTold(t *testing.T) {
 	t.Parallel()
 	st := newStage(t, "qmgr_message_active_limit = 2\n")
-	st.fill(faketest.Mail{Queue: spool.Deferred, Attempts: 1, Next: time.Now().Add(-time.Minute), Content: "x\r\n",
+	st.fill(faketest.Mail{Queue: queue.Deferred, Attempts: 1, Next: time.Now().Add(-time.Minute), Content: "x\r\n",
 		Envelope: mail.Envelope{Sender: "s@from.test", Recipients: []mail.Recipient{{Address: "a@a.test"}}}})
 	var mu sync.Mutex
 	moved, incoming, most := 0, 0, 0

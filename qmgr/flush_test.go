@@ -9,7 +9,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
 )
 
@@ -18,7 +18,7 @@ import (
 func TestManyFlushes(t *testing.T) {
 	t.Parallel()
 	st := newStage(t, "fast_flush_domains = to.test\nparent_domain_matches_subdomains = fast_flush_domains\n")
-	id := st.fill(faketest.Mail{Queue: spool.Deferred, Attempts: 1, Next: time.Now().Add(time.Hour), Content: "x\r\n",
+	id := st.fill(faketest.Mail{Queue: queue.Deferred, Attempts: 1, Next: time.Now().Add(time.Hour), Content: "x\r\n",
 		Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{{Address: "a@second.to.test"}}}})[0]
 	smtp := st.agent("smtp", proto.Inventory{})
 	gate := make(chan struct{})

@@ -9,7 +9,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/qmgr/sched"
 )
 
@@ -224,7 +224,7 @@ func (s *Server) finished(f *proto.Finished) {
 				break
 			}
 			// The bounce service knows whether the sender is to be told.
-			s.log.update(m, proto.Op{Outcomes: []mail.Outcome{o}})
+			s.log.update(m, proto.Op{Change: queue.Change{Outcomes: []mail.Outcome{o}}})
 			if m.active != nil {
 				m.active.success = append(m.active.success, o)
 			}
@@ -283,8 +283,8 @@ func (s *Server) leaveBehind(handedOver bool) {
 		if known && (m.untried() || len(m.active.outcomes) == 0) {
 			continue
 		}
-		s.log.update(m, proto.Op{Set: spool.SetQueue | spool.SetNextAttempt, Queue: spool.Deferred,
-			NextAttempt: s.now.Add(s.opt.Settings.Sched.MinimalBackoff), Outcomes: m.active.pendingOutcomes(m)})
+		s.log.update(m, proto.Op{Change: queue.Change{Set: queue.SetQueue | queue.SetNextAttempt, Queue: queue.Deferred,
+			NextAttempt: s.now.Add(s.opt.Settings.Sched.MinimalBackoff), Outcomes: m.active.pendingOutcomes(m)}})
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/internal/statedir"
 	"posthaste/qmgr/sched"
@@ -73,7 +73,7 @@ func TestFormerInPart(t *testing.T) {
 		t.Errorf("ordered: %v", o.Index)
 	}
 	o.answer("ok", "ok", "ok", "ok", "defer")
-	op := st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	op := st.waitOp(id, "its deferral", inQueue(queue.Deferred))
 	if len(op.Outcomes) != 1 || op.Outcomes[0].Rcpt != 4 {
 		t.Errorf("recorded: %+v", op)
 	}
@@ -146,7 +146,7 @@ func TestFormerHangs(t *testing.T) {
 		smtp.push(&proto.Inventory{Running: hanging})
 		smtp.push(&proto.Inventory{Finished: []proto.Finished{{ID: id, Reply: proto.DeliverReply{Outcomes: said("ok", 3, 4, 9)}}}})
 		smtp.push(&proto.Inventory{Finished: []proto.Finished{{ID: id, Reply: proto.DeliverReply{Outcomes: said("defer", 0, 12)}}}})
-		op := st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+		op := st.waitOp(id, "its deferral", inQueue(queue.Deferred))
 		if len(op.Outcomes) != 2 || op.Outcomes[0].Rcpt != 0 || op.Outcomes[1].Rcpt != 12 {
 			t.Errorf("recorded: %+v", op)
 		}
@@ -169,7 +169,7 @@ func TestFormerLost(t *testing.T) {
 	st.waitExplain(id, "being delivered")
 	smtp.push(&proto.Inventory{})
 	smtp.stop()
-	st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	st.waitOp(id, "its deferral", inQueue(queue.Deferred))
 	st.quiet()
 }
 
@@ -238,8 +238,8 @@ func TestLeftBehind(t *testing.T) {
 	smtp.next()
 	before := time.Now()
 	st.retire()
-	op := st.waitOp(id, "that it waits", inQueue(spool.Deferred))
-	if op.NextAttempt.Before(before.Add(st.srv.opt.Settings.Sched.MinimalBackoff)) || op.Attempts != 0 || op.Set&spool.SetAttempts != 0 {
+	op := st.waitOp(id, "that it waits", inQueue(queue.Deferred))
+	if op.NextAttempt.Before(before.Add(st.srv.opt.Settings.Sched.MinimalBackoff)) || op.Attempts != 0 || op.Set&queue.SetAttempts != 0 {
 		t.Errorf("recorded: %+v", op)
 	}
 }
@@ -267,7 +267,7 @@ func TestAgentOutOfItsMind(t *testing.T) {
 	}
 	o.req.Reply(&proto.DeliverReply{Outcomes: said("ok", -1, 1<<40, 2, 0, 0)})
 	theirs.answer("defer")
-	op := st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	op := st.waitOp(id, "its deferral", inQueue(queue.Deferred))
 	if len(op.Outcomes) != 2 || op.Outcomes[0].Rcpt != 1 || op.Outcomes[0].Reason != noAccount || op.Outcomes[1].Rcpt != 2 {
 		t.Errorf("recorded: %+v", op)
 	}
@@ -299,7 +299,7 @@ func TestExpiryTellsOfWithdrawn(t *testing.T) {
 	t.Parallel()
 	st := newStage(t, "")
 	m := many(3, "to.test")
-	m.Queue, m.Attempts, m.Done = spool.Hold, 1, []int{1}
+	m.Queue, m.Attempts, m.Done = queue.Hold, 1, []int{1}
 	id := st.fill(m)[0]
 	st.run()
 	st.waitAttached(1)
@@ -324,7 +324,7 @@ func TestExpiryOfUnreadable(t *testing.T) {
 	id := st.fill(m)[0]
 	st.unreadable = true
 	st.run()
-	st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	st.waitOp(id, "its deferral", inQueue(queue.Deferred))
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if len(st.notices) != 0 || slices.ContainsFunc(st.ops, func(op proto.Op) bool { return op.Remove }) {
@@ -345,7 +345,7 @@ func TestMuteResolver(t *testing.T) {
 		t.Errorf("ordered: %+v", o.Deliver)
 	}
 	o.answer("defer", "defer")
-	st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	st.waitOp(id, "its deferral", inQueue(queue.Deferred))
 	if n := strings.Count(st.log.String(), "warning: "+string(id)+": address resolver failure: no answer within 10ms"); n != 1 {
 		t.Errorf("%d lines in the log:\n%s", n, st.log)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
 )
 
@@ -27,7 +27,7 @@ func TestHandOut(t *testing.T) {
 		st := newStage(t, main+"destination_recipient_limit = 10\n")
 		smtp := st.agent("smtp", proto.Inventory{})
 		due := time.Now().Add(-time.Minute)
-		old := st.fill(faketest.Mail{Queue: spool.Deferred, Attempts: 1, Next: due, Content: "x\r\n", Envelope: mail.Envelope{Arrival: time.Now().Add(-time.Hour),
+		old := st.fill(faketest.Mail{Queue: queue.Deferred, Attempts: 1, Next: due, Content: "x\r\n", Envelope: mail.Envelope{Arrival: time.Now().Add(-time.Hour),
 			Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{{Address: "a@old.test"}, {Address: "b@old.test"}}}})[0]
 		st.run()
 		st.waitAttached(1)
@@ -51,7 +51,7 @@ func TestHandOut(t *testing.T) {
 			}
 		}
 		late.answer("ok", "defer")
-		st.waitOp(old, "its deferral", inQueue(spool.Deferred))
+		st.waitOp(old, "its deferral", inQueue(queue.Deferred))
 		st.mu.Lock()
 		for i := range st.ops {
 			if op := &st.ops[i]; handed(op) && (exact || op.ID == fresh || op.ID == other) {
@@ -77,7 +77,7 @@ func TestLostIsTold(t *testing.T) {
 	if !slices.Equal(op.Handed, []int{0}) || op.Nexthop != "to.test" {
 		t.Errorf("%+v", op)
 	}
-	st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	st.waitOp(id, "its deferral", inQueue(queue.Deferred))
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	lost := slices.IndexFunc(st.ops, func(op proto.Op) bool { return op.ID == id && op.Lost })

@@ -53,7 +53,7 @@ type handover struct {
 // encode gives the file's content: the magic, the SHA-256 of the rest, the rest.
 func (h *handover) encode() []byte {
 	b := make([]byte, len(handoverMagic)+sha256.Size, 4096)
-	b = pack.Int(b, 't', h.written.UnixMicro())
+	b = mail.AppendTime(b, 't', h.written)
 	for i := range h.learnt.Dests {
 		d := &h.learnt.Dests[i]
 		b = pack.Nested(b, 'd', func(b []byte) []byte { return appendDest(b, d) })
@@ -82,32 +82,17 @@ func appendDest(b []byte, d *sched.DestSnapshot) []byte {
 	b = pack.String(b, 'q', d.Queue)
 	b = pack.String(b, 'n', d.Nexthop)
 	b = pack.Uint(b, 'z', uint8(d.State))
-	b = pack.Int(b, 'u', unixMicro(d.Until))
+	b = mail.AppendTime(b, 'u', d.Until)
 	if !d.Status.IsZero() {
 		b = pack.String(b, 'x', d.Status.String())
 	}
 	b = pack.String(b, 'r', d.Text)
 	b = pack.Int(b, 'w', d.Window)
-	b = pack.Int(b, 'l', unixMicro(d.LastDone))
+	b = mail.AppendTime(b, 'l', d.LastDone)
 	b = pack.Uint(b, 'c', uint8(d.Cache))
 	b = pack.Uint(b, '+', math.Float64bits(d.Success))
 	b = pack.Uint(b, '-', math.Float64bits(d.Failure))
 	return pack.Uint(b, 'f', math.Float64bits(d.FailCohorts))
-}
-
-// unixMicro is a time as it is stored: 0 for none.
-func unixMicro(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixMicro()
-}
-
-func fromMicro(t int64) time.Time {
-	if t == 0 {
-		return time.Time{}
-	}
-	return time.UnixMicro(t)
 }
 
 var errHandover = errors.New("it is not what a queue manager writes")
@@ -130,7 +115,7 @@ func (h *handover) decodeBody(b []byte) error {
 	for r.Next() {
 		switch r.Tag() {
 		case 't':
-			h.written = time.UnixMicro(r.Int())
+			h.written = mail.ReadTime(&r)
 		case 'd':
 			d, err := decodeDest(r.Nested())
 			if err != nil {
@@ -166,7 +151,7 @@ func decodeDest(r pack.Reader) (d sched.DestSnapshot, err error) {
 		case 'z':
 			d.State = sched.DestState(r.Uint())
 		case 'u':
-			d.Until = fromMicro(r.Int())
+			d.Until = mail.ReadTime(&r)
 		case 'x':
 			if d.Status, err = dsn.ParseStatus(r.String()); err != nil {
 				return d, err
@@ -176,7 +161,7 @@ func decodeDest(r pack.Reader) (d sched.DestSnapshot, err error) {
 		case 'w':
 			d.Window = int(r.Int())
 		case 'l':
-			d.LastDone = fromMicro(r.Int())
+			d.LastDone = mail.ReadTime(&r)
 		case 'c':
 			d.Cache = sched.Cache(r.Uint())
 		case '+':

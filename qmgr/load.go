@@ -13,10 +13,10 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
 	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
-	"posthaste/internal/spool"
 	"posthaste/qmgr/sched"
 )
 
@@ -26,7 +26,7 @@ import (
 type loading struct {
 	num         sched.MsgID
 	id          mail.QueueID
-	ref         spool.Ref
+	ref         queue.Ref
 	in          inline
 	done        []byte
 	from, limit int
@@ -260,7 +260,7 @@ func (s *Server) fetch(l *loading) {
 	} else {
 		l.err = s.open(l)
 	}
-	l.corrupt = errors.Is(l.err, spool.ErrCorrupt) || errors.Is(l.err, errBadEnvelope)
+	l.corrupt = errors.Is(l.err, queue.ErrCorrupt) || errors.Is(l.err, errBadEnvelope)
 	l.sortOut()
 	for i := range l.outcomes {
 		if l.outcomes[i].Action == dsn.Failed {
@@ -283,7 +283,7 @@ func (l *loading) decode() (err error) {
 	return nil
 }
 
-// open is fetch for what lies in the spool. Only spool.ErrCorrupt says that the
+// open is fetch for what lies in the spool. Only queue.ErrCorrupt says that the
 // message is damaged: that it cannot be read now, for whatever reason, may pass.
 func (s *Server) open(l *loading) error {
 	st, err := s.opt.Open(s.ctx, l.ref, l.id)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 	"posthaste/internal/vfs"
 )
@@ -23,9 +24,9 @@ func TestFetchVerdict(t *testing.T) {
 		err     error
 		corrupt bool
 	}{
-		"damaged":          {fmt.Errorf("x: %w", spool.ErrCorrupt), true},
-		"read error":       {fmt.Errorf("x: %w: %w", spool.ErrUnread, syscall.EIO), false},
-		"moved":            {spool.ErrStale, false},
+		"damaged":          {fmt.Errorf("x: %w", queue.ErrCorrupt), true},
+		"read error":       {fmt.Errorf("x: %w: %w", queue.ErrUnread, syscall.EIO), false},
+		"moved":            {queue.ErrStale, false},
 		"no descriptors":   {syscall.EMFILE, false},
 		"cleanup is away":  {errors.New("no cleanup"), false},
 		"all is as it was": {nil, false},
@@ -33,7 +34,7 @@ func TestFetchVerdict(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			st, _ := longEnvelope(t)
-			s := &Server{ctx: t.Context(), opt: Options{Open: func(context.Context, spool.Ref, mail.QueueID) (*spool.Stored, error) {
+			s := &Server{ctx: t.Context(), opt: Options{Open: func(context.Context, queue.Ref, mail.QueueID) (*spool.Stored, error) {
 				return st, tt.err
 			}}}
 			l := &loading{limit: 10, nrcpt: 1}
@@ -46,7 +47,7 @@ func TestFetchVerdict(t *testing.T) {
 	t.Run("envelope elsewhere", func(t *testing.T) {
 		t.Parallel()
 		st, fail := longEnvelope(t)
-		s := &Server{ctx: t.Context(), opt: Options{Open: func(context.Context, spool.Ref, mail.QueueID) (*spool.Stored, error) {
+		s := &Server{ctx: t.Context(), opt: Options{Open: func(context.Context, queue.Ref, mail.QueueID) (*spool.Stored, error) {
 			fail.Store(true)
 			return st, nil
 		}}}
@@ -78,7 +79,7 @@ func longEnvelope(t *testing.T) (*spool.Stored, *atomic.Bool) {
 	err = sp.Commit(&b)
 	if err == nil {
 		b.Reset()
-		b.Update(id, spool.Change{Set: spool.SetQueue, Queue: spool.Deferred})
+		b.Update(id, queue.Change{Set: queue.SetQueue, Queue: queue.Deferred})
 		err = sp.Commit(&b)
 	}
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"posthaste/internal/metrics"
 	"posthaste/internal/override"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
 )
 
@@ -37,7 +37,7 @@ func TestBacklogs(t *testing.T) {
 	var mails []faketest.Mail
 	due := func(to string, n int) {
 		for range n {
-			m := deferredMail(spool.Deferred, time.Minute, "s@from.test", "", to)
+			m := deferredMail(queue.Deferred, time.Minute, "s@from.test", "", to)
 			m.Next = time.Now().Add(-time.Second)
 			mails = append(mails, m)
 		}

@@ -6,7 +6,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/qmgr/sched"
 )
 
@@ -15,10 +15,10 @@ import (
 type message struct {
 	id     mail.QueueID
 	num    sched.MsgID
-	ref    spool.Ref
+	ref    queue.Ref
 	nrcpt  int32
 	null   bool
-	done   []byte // bitmap of recipients that need nothing more, as in spool.Entry
+	done   []byte // bitmap of recipients that need nothing more, as in queue.Entry
 	inline inline // until all recipients are in memory
 	active *active
 	// finishing: the scheduler has done with the message, and a last notice is
@@ -148,7 +148,7 @@ func (s *Server) forget(m *message) {
 }
 
 // located notes where a message lies now.
-func (s *Server) located(num sched.MsgID, ref spool.Ref) {
+func (s *Server) located(num sched.MsgID, ref queue.Ref) {
 	if m := s.messages[num]; m != nil {
 		m.ref = ref
 	} else if p := s.book.find(num); p != nil {
@@ -204,7 +204,7 @@ func (s *Server) dropInline(m *message) {
 func (s *Server) arrive(e *proto.Entry) {
 	created, n, err := e.ID.Parse()
 	num := sched.MsgID(n)
-	if err != nil || num == 0 || e.Queue == spool.Corrupt || s.log.removing(e.ID) {
+	if err != nil || num == 0 || e.Queue == queue.Corrupt || s.log.removing(e.ID) {
 		return
 	}
 	if s.knows(num) {
@@ -221,9 +221,9 @@ func (s *Server) arrive(e *proto.Entry) {
 	a := sched.Arrival{Queue: sched.QueueIncoming, Created: created, Next: e.NextAttempt, Size: e.Size,
 		Rcpts: e.NPending, Attempts: e.Attempts}
 	switch e.Queue {
-	case spool.Deferred:
+	case queue.Deferred:
 		a.Queue = sched.QueueDeferred
-	case spool.Hold:
+	case queue.Hold:
 		a.Queue = sched.QueueHold
 	}
 	a.Flags = flagIf(e.Null, sched.FlagNullSender) | flagIf(e.Warned, sched.FlagWarned) |
@@ -258,10 +258,10 @@ func (s *Server) deferRcpts(m *message, e *sched.Effect) {
 // deferMessage records what is left of a message and when it is due, and lets
 // go of what only an active message needs.
 func (s *Server) deferMessage(m *message, e *sched.Effect) {
-	op := proto.Op{Set: spool.SetQueue | spool.SetNextAttempt | spool.SetAttempts,
-		Queue: spool.Deferred, NextAttempt: e.Next, Attempts: e.Attempts}
+	op := proto.Op{Change: queue.Change{Set: queue.SetQueue | queue.SetNextAttempt | queue.SetAttempts,
+		Queue: queue.Deferred, NextAttempt: e.Next, Attempts: e.Attempts}}
 	if e.Warned {
-		op.Set |= spool.SetWarned
+		op.Set |= queue.SetWarned
 		op.Warned = true
 	}
 	if m.active != nil {
@@ -291,8 +291,8 @@ func (a *active) pendingOutcomes(m *message) []mail.Outcome {
 }
 
 // moveTo records that a message is in another queue.
-func (s *Server) moveTo(m *message, q spool.Queue, next time.Time) {
-	op := proto.Op{Set: spool.SetQueue | spool.SetNextAttempt, Queue: q, NextAttempt: next}
+func (s *Server) moveTo(m *message, q queue.Name, next time.Time) {
+	op := proto.Op{Change: queue.Change{Set: queue.SetQueue | queue.SetNextAttempt, Queue: q, NextAttempt: next}}
 	if m.active != nil {
 		op.Outcomes = m.active.pendingOutcomes(m)
 	}

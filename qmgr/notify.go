@@ -8,6 +8,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/qmgr/sched"
 )
 
@@ -180,7 +181,7 @@ func (s *Server) notified(m *message, n *proto.Notify, reply *proto.NotifyReply,
 	}
 	s.log.done(m, done)
 	if len(told) > 0 {
-		s.log.update(m, proto.Op{Outcomes: told})
+		s.log.update(m, proto.Op{Change: queue.Change{Outcomes: told}})
 	}
 }
 

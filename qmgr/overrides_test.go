@@ -9,7 +9,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/override"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/internal/statedir"
 )
@@ -68,9 +68,9 @@ func TestSuspend(t *testing.T) {
 	st := newStage(t, "smtp_destination_recipient_limit = 1\n")
 	st.routes["slow.test"], st.routes["quick.test"] = "smtp:[hub.test]", "smtp:[hub.test]"
 	st.keep()
-	both := deferredMail(spool.Hold, time.Minute, "s@from.test", "", "a@slow.test", "b@quick.test")
+	both := deferredMail(queue.Hold, time.Minute, "s@from.test", "", "a@slow.test", "b@quick.test")
 	both.Attempts = 0
-	ids := st.fill(deferredMail(spool.Deferred, time.Minute, "s@from.test", "450 wait", "before@slow.test"), both)
+	ids := st.fill(deferredMail(queue.Deferred, time.Minute, "s@from.test", "450 wait", "before@slow.test"), both)
 	old, id := ids[0], ids[1]
 	smtp := st.agent("smtp", proto.Inventory{})
 	st.run()
@@ -125,7 +125,7 @@ func TestSuspendActive(t *testing.T) {
 	second := st.arrive("s@from.test", "b@to.test")
 	st.waitExplain(second, "waits .* for one of the 1 deliveries")
 	st.override(proto.OverridePut, "smtp:to.test", "", time.Now().Add(time.Hour))
-	op := st.waitOp(second, "its deferral", inQueue(spool.Deferred))
+	op := st.waitOp(second, "its deferral", inQueue(queue.Deferred))
 	if wait := time.Until(op.NextAttempt); op.Attempts != 0 || wait < 50*time.Minute || wait > 61*time.Minute {
 		t.Errorf("recorded: %+v, next in %v", op, wait)
 	}
@@ -146,12 +146,12 @@ func TestSuspensionsLast(t *testing.T) {
 	}
 	former := st.overrides
 	st.keep() // the former one still has the lock
-	id := st.fill(faketest.Mail{Queue: spool.Deferred, Next: time.Now().Add(-time.Second), Attempts: 3, Content: "x\r\n",
+	id := st.fill(faketest.Mail{Queue: queue.Deferred, Next: time.Now().Add(-time.Second), Attempts: 3, Content: "x\r\n",
 		Envelope: deferredMail(0, 0, "s@from.test", "", "r@to.test").Envelope})[0]
 	st.agent("smtp", proto.Inventory{})
 	st.run()
 	st.waitAttached(1)
-	op := st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	op := st.waitOp(id, "its deferral", inQueue(queue.Deferred))
 	if op.Attempts != 3 {
 		t.Errorf("recorded: %+v", op)
 	}
@@ -172,7 +172,7 @@ func TestQueueOnly(t *testing.T) {
 	st := newStage(t, "queue_only_destinations = dial.test .dial.test\nfast_flush_domains = dial.test sub.dial.test\nsmtp_destination_recipient_limit = 1\n")
 	st.routes["dial.test"], st.routes["sub.dial.test"] = "smtp:[modem.test]", "smtp:[modem.test]"
 	due := func(to string) faketest.Mail {
-		m := deferredMail(spool.Deferred, time.Minute, "s@from.test", "", to)
+		m := deferredMail(queue.Deferred, time.Minute, "s@from.test", "", to)
 		m.Next, m.Attempts = time.Now().Add(-time.Second), 0
 		return m
 	}
@@ -182,7 +182,7 @@ func TestQueueOnly(t *testing.T) {
 	st.run()
 	st.waitAttached(1)
 	for _, id := range []mail.QueueID{id, sub} {
-		op := st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+		op := st.waitOp(id, "its deferral", inQueue(queue.Deferred))
 		if op.Attempts != 0 {
 			t.Errorf("recorded: %+v", op)
 		}
@@ -202,8 +202,8 @@ func TestQueueOnly(t *testing.T) {
 func TestExplainDestination(t *testing.T) {
 	t.Parallel()
 	st := newStage(t, "")
-	st.fill(deferredMail(spool.Deferred, 2*time.Hour, "s@from.test", "450 4.2.0 come back", "a@to.test", "b@to.test"),
-		deferredMail(spool.Hold, time.Hour, "s@from.test", "", "c@to.test"))
+	st.fill(deferredMail(queue.Deferred, 2*time.Hour, "s@from.test", "450 4.2.0 come back", "a@to.test", "b@to.test"),
+		deferredMail(queue.Hold, time.Hour, "s@from.test", "", "c@to.test"))
 	smtp := st.agent("smtp", proto.Inventory{})
 	st.run()
 	st.waitAttached(1)

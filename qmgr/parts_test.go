@@ -11,7 +11,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
 )
 
@@ -61,7 +61,7 @@ type attempt struct {
 func (a *attempt) stay(t *testing.T, rcpt mail.Recipient, outcomes []mail.Outcome) (recorded []mail.Outcome) {
 	st := newStage(t, "")
 	st.unsent = a.unsent
-	id := st.fill(faketest.Mail{Queue: spool.Deferred, Attempts: 1, Content: "x\r\n", Outcomes: outcomes,
+	id := st.fill(faketest.Mail{Queue: queue.Deferred, Attempts: 1, Content: "x\r\n", Outcomes: outcomes,
 		Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{rcpt}}})[0]
 	smtp := st.agent("smtp", proto.Inventory{})
 	st.run()
@@ -71,7 +71,7 @@ func (a *attempt) stay(t *testing.T, rcpt mail.Recipient, outcomes []mail.Outcom
 	if a.recorded == nil {
 		st.waitOp(id, "its removal", removed)
 	} else {
-		op = st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+		op = st.waitOp(id, "its deferral", inQueue(queue.Deferred))
 		if len(op.Outcomes) != 1 || !slices.Equal(words(&op.Outcomes[0]), a.recorded) {
 			t.Errorf("%s: recorded %v of %+v, not %v", a.name, words(&op.Outcomes[0]), op.Outcomes, a.recorded)
 		}
@@ -143,7 +143,7 @@ func TestPartsExpire(t *testing.T) {
 	st := newStage(t, "")
 	told := parted(dsn.Deferred, "a!", "b?", "c!")
 	told.Parts[0].Told = true
-	id := st.fill(faketest.Mail{Queue: spool.Deferred, Attempts: 1, Content: "x\r\n", Expire: true, Outcomes: []mail.Outcome{told}, Next: time.Now(),
+	id := st.fill(faketest.Mail{Queue: queue.Deferred, Attempts: 1, Content: "x\r\n", Expire: true, Outcomes: []mail.Outcome{told}, Next: time.Now(),
 		Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{{Address: "r@to.test"}}}})[0]
 	st.run()
 	st.waitOp(id, "its removal", removed)
@@ -170,11 +170,11 @@ func TestPartsRequeued(t *testing.T) {
 		return mail.Recipient{Address: addr + "@to.test", Original: original + "@to.test"}
 	}
 	st := newStage(t, "")
-	id := st.fill(faketest.Mail{Queue: spool.Hold, Content: "x\r\n", Done: []int{0}, Attempts: 2,
+	id := st.fill(faketest.Mail{Queue: queue.Hold, Content: "x\r\n", Done: []int{0}, Attempts: 2,
 		Outcomes: []mail.Outcome{outcome(1, parted(dsn.Deferred, "b?")), outcome(2, mail.Outcome{Action: dsn.Delivered, Status: dsn.S(2, 0, 0)}), outcome(4, told)},
 		Envelope: mail.Envelope{Arrival: at, Sender: "s@from.test", Size: 3,
 			Recipients: []mail.Recipient{rcpt("0", "0"), rcpt("1", "v"), rcpt("2", "2"), rcpt("3", "3"), rcpt("4", "w")}}})[0]
-	only := st.fill(faketest.Mail{Queue: spool.Hold, Content: "x\r\n", Outcomes: []mail.Outcome{outcome(0, mail.Outcome{Action: dsn.Relayed, Status: dsn.S(2, 0, 0)})},
+	only := st.fill(faketest.Mail{Queue: queue.Hold, Content: "x\r\n", Outcomes: []mail.Outcome{outcome(0, mail.Outcome{Action: dsn.Relayed, Status: dsn.S(2, 0, 0)})},
 		Envelope: mail.Envelope{Arrival: at, Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{rcpt("0", "0")}}})[0]
 	st.located[only] = true
 	st.run()

@@ -10,8 +10,8 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/reuse"
-	"posthaste/internal/spool"
 	"posthaste/qmgr/sched"
 )
 
@@ -110,19 +110,19 @@ func (r *recorder) done(m *message, rcpts []int) {
 func (r *recorder) update(m *message, set proto.Op) {
 	op := r.change(m.id)
 	op.Set |= set.Set
-	if set.Set&spool.SetQueue != 0 {
+	if set.Set&queue.SetQueue != 0 {
 		op.Queue = set.Queue
 	}
-	if set.Set&spool.SetNextAttempt != 0 {
+	if set.Set&queue.SetNextAttempt != 0 {
 		op.NextAttempt = set.NextAttempt
 	}
-	if set.Set&spool.SetAttempts != 0 {
+	if set.Set&queue.SetAttempts != 0 {
 		op.Attempts = set.Attempts
 	}
-	if set.Set&spool.SetWarned != 0 {
+	if set.Set&queue.SetWarned != 0 {
 		op.Warned = set.Warned
 	}
-	if set.Set&spool.SetExpire != 0 {
+	if set.Set&queue.SetExpire != 0 {
 		op.Expire = set.Expire
 	}
 	for _, o := range set.Outcomes {
@@ -288,7 +288,7 @@ func splitOps(ops []proto.Op) (parts [][]proto.Op) {
 				break
 			}
 			if done+outcomes > 0 {
-				part = append(part, proto.Op{ID: op.ID, Done: op.Done[:done], Outcomes: op.Outcomes[:outcomes]})
+				part = append(part, proto.Op{ID: op.ID, Change: queue.Change{Done: op.Done[:done], Outcomes: op.Outcomes[:outcomes]}})
 				op.Done, op.Outcomes = op.Done[done:], op.Outcomes[outcomes:]
 			}
 			parts, part = append(parts, part), nil

@@ -9,7 +9,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
 )
 
@@ -18,7 +18,7 @@ import (
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	st := newStage(t, "")
-	ids := st.fill(faketest.Mail{Queue: spool.Deferred, Attempts: 1, Next: time.Now().Add(time.Hour), Content: "x\r\n",
+	ids := st.fill(faketest.Mail{Queue: queue.Deferred, Attempts: 1, Next: time.Now().Add(time.Hour), Content: "x\r\n",
 		Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{{Address: "a@to.test"}}}})
 	id := ids[0]
 	st.contra = id
@@ -58,7 +58,7 @@ func TestUrgent(t *testing.T) {
 	urgent := func(want ...int) func() bool { return func() bool { return slices.Equal(st.urgent, want) } }
 	o := smtp.next()
 	o.answer("defer")
-	st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	st.waitOp(id, "its deferral", inQueue(queue.Deferred))
 	st.until("nothing is urgent so far", urgent())
 	st.command(proto.Command{Verb: proto.VerbHold, ID: id})
 	st.until("the change is urgent", urgent(1))

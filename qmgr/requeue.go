@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
 	"posthaste/internal/spool"
 	"posthaste/internal/submit"
@@ -76,9 +77,9 @@ func (s *Server) requeued(num sched.MsgID, newID mail.QueueID, old *proto.Locate
 	default:
 		s.opt.Log.Warning("%s: not requeued: %v", m.id, err)
 		e := &old.Entry
-		e.ID, e.Ref, e.Queue, e.NextAttempt = m.id, m.ref, spool.Deferred, s.now
+		e.ID, e.Ref, e.Queue, e.NextAttempt = m.id, m.ref, queue.Deferred, s.now
 		if held {
-			e.Queue = spool.Hold
+			e.Queue = queue.Hold
 		}
 		s.moveTo(m, e.Queue, e.NextAttempt)
 		s.forget(m)
@@ -87,7 +88,7 @@ func (s *Server) requeued(num sched.MsgID, newID mail.QueueID, old *proto.Locate
 	}
 }
 
-func (s *Server) resubmit(ctx context.Context, ref spool.Ref, id mail.QueueID, done []byte) (mail.QueueID, error) {
+func (s *Server) resubmit(ctx context.Context, ref queue.Ref, id mail.QueueID, done []byte) (mail.QueueID, error) {
 	st, err := s.opt.Open(ctx, ref, id)
 	if err != nil {
 		return "", err
@@ -147,7 +148,7 @@ func startOver(st *spool.Stored, env *mail.Envelope) (opt submit.Options, err er
 	for _, o := range outcomes {
 		last[o.Rcpt] = o
 	}
-	state, room := new(proto.Op), proto.ListSize // what goes beyond a request is told again
+	state, room := new(queue.Change), proto.ListSize // what goes beyond a request is told again
 	opt.NoBCC = known(all)
 	for i, r := range all {
 		if !st.Pending(i) {

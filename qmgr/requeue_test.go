@@ -10,7 +10,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
 )
 
@@ -31,7 +31,7 @@ func TestRequeueToday(t *testing.T) {
 		was := mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Filter: "smtp:[old.test]", Redirect: "r@old.test", VERP: "+=",
 			EnvID: "e", Ret: dsn.RetHeaders, RewriteContext: "remote", Client: mail.Client{Name: "c.test", Addr: "192.0.2.1"}, RequireTLS: true,
 			Recipients: []mail.Recipient{{Address: "a@to.test", Original: "o@to.test"}, {Address: "bcc@to.test", Notify: dsn.NotifyNever}}}
-		id := st.fill(faketest.Mail{Content: "x\r\n", Queue: spool.Hold, Envelope: was})[0]
+		id := st.fill(faketest.Mail{Content: "x\r\n", Queue: queue.Hold, Envelope: was})[0]
 		st.run()
 		st.command(proto.Command{Verb: proto.VerbRequeue, ID: id})
 		st.waitOp(id, "requeued", removed)

@@ -13,7 +13,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 )
 
 // The memory of orders, answers, loads and requests is used again: what one
@@ -66,7 +66,7 @@ func TestNothingOfAnother(t *testing.T) {
 		}
 	}
 	for id, rcpts := range want {
-		op := st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+		op := st.waitOp(id, "its deferral", inQueue(queue.Deferred))
 		for _, o := range op.Outcomes {
 			if o.Reason != "450 "+rcpts[o.Rcpt] || !strings.HasSuffix(o.Relay, "@from.test") {
 				t.Errorf("%s: of recipient %d is recorded %+v", id, o.Rcpt, o)
@@ -104,7 +104,7 @@ func TestUnansweredChangesStay(t *testing.T) {
 	id := func(n, i int) mail.QueueID { return mail.MakeQueueID(time.Unix(1700000000, 0), uint64(100*n+i+1)) }
 	for n := range 10 {
 		for i := range 8 {
-			r.update(&message{id: id(n, i)}, proto.Op{Set: spool.SetAttempts, Attempts: n})
+			r.update(&message{id: id(n, i)}, proto.Op{Change: queue.Change{Set: queue.SetAttempts, Attempts: n}})
 		}
 		r.flush(s.now.Add(flushDelay))
 		sent = append(sent, r.unacked[len(r.unacked)-1])

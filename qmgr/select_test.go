@@ -10,13 +10,13 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/selection"
-	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/faketest"
 )
 
 // deferredMail is a message that waits, with the reply to its last attempt.
-func deferredMail(q spool.Queue, age time.Duration, sender, reply string, rcpts ...string) faketest.Mail {
+func deferredMail(q queue.Name, age time.Duration, sender, reply string, rcpts ...string) faketest.Mail {
 	m := faketest.Mail{Queue: q, Next: time.Now().Add(time.Hour), Attempts: 1, Content: "x\r\n",
 		Envelope: mail.Envelope{Arrival: time.Now().Add(-age), Sender: sender, Size: 3}}
 	for i, r := range rcpts {
@@ -57,9 +57,9 @@ func TestSelect(t *testing.T) {
 	st := newStage(t, "smtp_destination_recipient_limit = 1\n")
 	st.routes["relayed.test"] = "relay:[hub.test]:25"
 	ids := st.fill(
-		deferredMail(spool.Deferred, time.Hour, "news@list.test", "450 greylisted", "a@one.test"),
-		deferredMail(spool.Deferred, time.Minute, "", "452 full", "b@one.test", "c@relayed.test"),
-		deferredMail(spool.Hold, time.Hour, "news@list.test", "", "d@relayed.test"))
+		deferredMail(queue.Deferred, time.Hour, "news@list.test", "450 greylisted", "a@one.test"),
+		deferredMail(queue.Deferred, time.Minute, "", "452 full", "b@one.test", "c@relayed.test"),
+		deferredMail(queue.Hold, time.Hour, "news@list.test", "", "d@relayed.test"))
 	st.run()
 	st.waitAttached(1)
 	names := func(list []mail.QueueID) (s string) {
@@ -111,7 +111,7 @@ func TestSelectPages(t *testing.T) {
 	const n = 3*listPage + 11
 	var mails []faketest.Mail
 	for i := range n {
-		mails = append(mails, deferredMail(spool.Hold, time.Hour, fmt.Sprintf("s%d@from.test", i%2), "", "r@to.test"))
+		mails = append(mails, deferredMail(queue.Hold, time.Hour, fmt.Sprintf("s%d@from.test", i%2), "", "r@to.test"))
 	}
 	ids := st.fill(mails...)
 	st.run()
@@ -148,7 +148,7 @@ func TestSelectPages(t *testing.T) {
 func TestSelectChanging(t *testing.T) {
 	t.Parallel()
 	st := newStage(t, "")
-	ids := st.fill(deferredMail(spool.Deferred, time.Hour, "s@from.test", "450 x", "r@to.test"))
+	ids := st.fill(deferredMail(queue.Deferred, time.Hour, "s@from.test", "450 x", "r@to.test"))
 	gate := make(chan struct{})
 	st.gate = gate
 	st.run()

@@ -10,7 +10,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/qmgr/sched"
 )
 
@@ -168,7 +168,7 @@ func (s *Server) queueTold() {
 // listed is what the loop knows of a message that is to be listed.
 type listed struct {
 	item    proto.Item
-	ref     spool.Ref
+	ref     queue.Ref
 	done    []byte
 	now     map[int]mail.Outcome // failures of this stay in the active queue
 	next    int                  // cursor behind it

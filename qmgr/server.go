@@ -69,6 +69,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/override"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/service"
 	"posthaste/internal/spool"
 	"posthaste/internal/statedir"
@@ -91,7 +92,7 @@ type Options struct {
 	Settings Settings
 	Resolver Resolver
 	// Open reads a message's record, wherever it lies now.
-	Open func(context.Context, spool.Ref, mail.QueueID) (*spool.Stored, error)
+	Open func(context.Context, queue.Ref, mail.QueueID) (*spool.Stored, error)
 	// Submit hands messages to cleanup again (postsuper -r).
 	Submit *submit.Client
 	Log    *maillog.Logger
@@ -351,7 +352,7 @@ func (s *Server) handOver() {
 	left := handOverLimit
 	yield := func(info sched.Info) bool {
 		if m := s.message(info.ID); info.Flushed && m != nil {
-			s.log.update(m, proto.Op{Set: spool.SetNextAttempt, NextAttempt: s.now})
+			s.log.update(m, proto.Op{Change: queue.Change{Set: queue.SetNextAttempt, NextAttempt: s.now}})
 			left--
 		}
 		return left > 0
@@ -501,9 +502,9 @@ func (s *Server) carry(e *sched.Effect, draining bool) {
 	case sched.EffectFinish:
 		s.finish(m)
 	case sched.EffectHold:
-		s.moveTo(m, spool.Hold, time.Time{})
+		s.moveTo(m, queue.Hold, time.Time{})
 	case sched.EffectRelease:
-		s.moveTo(m, spool.Deferred, e.Next)
+		s.moveTo(m, queue.Deferred, e.Next)
 	case sched.EffectRemove:
 		s.log.remove(m)
 		s.forget(m)
@@ -511,13 +512,13 @@ func (s *Server) carry(e *sched.Effect, draining bool) {
 		s.requeue(m, e.Origin == sched.QueueHold)
 	case sched.EffectCorrupt:
 		s.opt.Log.Warning("saving corrupt message \"%s\" from queue \"active\" to queue \"corrupt\"", m.id)
-		s.moveTo(m, spool.Corrupt, time.Time{})
+		s.moveTo(m, queue.Corrupt, time.Time{})
 		s.forget(m)
 	case sched.EffectExpire:
-		op := proto.Op{Set: spool.SetExpire | spool.SetNextAttempt, Expire: true, NextAttempt: e.Next}
+		op := proto.Op{Change: queue.Change{Set: queue.SetExpire | queue.SetNextAttempt, Expire: true, NextAttempt: e.Next}}
 		if info, ok := s.sched.Lookup(e.ID); ok && info.Queue != sched.QueueHold { // it may have been there
-			op.Set |= spool.SetQueue
-			op.Queue = spool.Deferred
+			op.Set |= queue.SetQueue
+			op.Queue = queue.Deferred
 		}
 		s.log.update(m, op)
 	case sched.EffectNote:

@@ -11,7 +11,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/qmgr/sched"
 )
@@ -32,7 +32,7 @@ func TestLife(t *testing.T) {
 		t.Errorf("in the active queue: %v, %d unread", rows, unread)
 	}
 	o.answer("ok", "fail", "defer")
-	op := st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	op := st.waitOp(id, "its deferral", inQueue(queue.Deferred))
 	if op.Attempts != 1 || len(op.Outcomes) != 1 || op.Outcomes[0].Rcpt != 2 || op.Outcomes[0].Action != dsn.Deferred {
 		t.Errorf("recorded: %+v", op)
 	}
@@ -85,7 +85,7 @@ func TestStart(t *testing.T) {
 	t.Parallel()
 	st := newStage(t, "")
 	later := time.Now().Add(time.Hour)
-	waiting := func(q spool.Queue, next time.Time, sender string, rcpts ...string) faketest.Mail {
+	waiting := func(q queue.Name, next time.Time, sender string, rcpts ...string) faketest.Mail {
 		m := faketest.Mail{Queue: q, Next: next, Attempts: 2, Content: "x\r\n", Envelope: mail.Envelope{Arrival: time.Now().Add(-time.Minute), Sender: sender, Size: 3}}
 		for i, r := range rcpts {
 			m.Envelope.Recipients = append(m.Envelope.Recipients, mail.Recipient{Address: r})
@@ -98,10 +98,10 @@ func TestStart(t *testing.T) {
 		many[i] = fmt.Sprintf("r@d%d.test", i%2)
 	}
 	mails := []faketest.Mail{
-		waiting(spool.Deferred, time.Now().Add(-time.Second), "s@from.test", "due@to.test"),
-		waiting(spool.Deferred, later, "", "a@To.test", "b@other.test", "c@to.test"),
-		waiting(spool.Deferred, later, "s@from.test", many...),
-		waiting(spool.Hold, later, "s@from.test", "x@to.test"),
+		waiting(queue.Deferred, time.Now().Add(-time.Second), "s@from.test", "due@to.test"),
+		waiting(queue.Deferred, later, "", "a@To.test", "b@other.test", "c@to.test"),
+		waiting(queue.Deferred, later, "s@from.test", many...),
+		waiting(queue.Hold, later, "s@from.test", "x@to.test"),
 	}
 	mails[1].Done, mails[2].Done = []int{2}, []int{0, 39}
 	mails[1].Outcomes, mails[2].Outcomes = mails[1].Outcomes[:2], mails[2].Outcomes[1:39]
@@ -180,14 +180,14 @@ func TestCleanupDies(t *testing.T) {
 	// It recovered without what it had not answered.
 	for i, q := range []mail.QueueID{id, second} {
 		env := mail.Envelope{ID: q, Sender: "s@from.test", Arrival: time.Now()}
-		st.entries = append(st.entries, proto.Entry{Entry: spool.Entry{ID: q, Ref: spool.Ref{Segno: 1, Length: 100}, Size: 100, NRcpt: 1, NPending: 1},
+		st.entries = append(st.entries, proto.Entry{Entry: queue.Entry{ID: q, Ref: queue.Ref{Segno: 1, Length: 100}, Size: 100, NRcpt: 1, NPending: 1},
 			Envelope: env.Append(nil), Recipients: mail.AppendRecipients(nil, []mail.Recipient{{Address: fmt.Sprintf("%c@to.test", 'a'+i)}})})
 	}
 	st.cleanup.Close()
 	st.mu.Unlock()
 	st.waitAttached(2)
 	st.waitOp(id, "its removal", removed)
-	st.waitOp(second, "its deferral", inQueue(spool.Deferred))
+	st.waitOp(second, "its deferral", inQueue(queue.Deferred))
 	if rows, _ := st.shape(false, "active", "incoming", "deferred"); !slices.Equal(rows, []string{"to.test: 1"}) {
 		t.Errorf("in the queue: %v", rows)
 	}
@@ -259,14 +259,14 @@ func TestAgentGone(t *testing.T) {
 	id := st.arrive("s@from.test", "a@to.test")
 	smtp.next()
 	smtp.stop()
-	st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	st.waitOp(id, "its deferral", inQueue(queue.Deferred))
 	id = st.arrive("s@from.test", "a@absent.test")
 	o := retry.next()
 	if o.Nexthop != "4.3.0 mail transport unavailable" {
 		t.Errorf("retry gets it for %q", o.Nexthop)
 	}
 	o.answer("defer")
-	op := st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	op := st.waitOp(id, "its deferral", inQueue(queue.Deferred))
 	if len(op.Outcomes) != 1 {
 		t.Errorf("recorded: %+v", op)
 	}
@@ -287,7 +287,7 @@ func TestCommands(t *testing.T) {
 		want func(*proto.Op) bool
 		done bool // the message is gone
 	}{
-		{"hold", proto.VerbHold, inQueue(spool.Hold), false},
+		{"hold", proto.VerbHold, inQueue(queue.Hold), false},
 		{"delete", proto.VerbDelete, removed, true},
 		{"requeue", proto.VerbRequeue, removed, true},
 		{"expire", proto.VerbExpire, func(op *proto.Op) bool { return op.Expire }, false},
@@ -362,7 +362,7 @@ func TestRequeueFails(t *testing.T) {
 			t.Parallel()
 			st := newStage(t, "")
 			st.refuse = true
-			id := st.fill(faketest.Mail{Queue: spool.Deferred, Attempts: 3, Next: time.Now().Add(time.Hour), Content: "x\r\n",
+			id := st.fill(faketest.Mail{Queue: queue.Deferred, Attempts: 3, Next: time.Now().Add(time.Hour), Content: "x\r\n",
 				Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{{Address: "a@to.test"}}}})[0]
 			st.located[id] = there
 			smtp := st.agent("smtp", proto.Inventory{})
@@ -397,13 +397,13 @@ func TestRequeueOfHeldFails(t *testing.T) {
 	t.Parallel()
 	st := newStage(t, "")
 	st.refuse = true
-	id := st.fill(faketest.Mail{Queue: spool.Hold, Content: "x\r\n",
+	id := st.fill(faketest.Mail{Queue: queue.Hold, Content: "x\r\n",
 		Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{{Address: "a@to.test"}}}})[0]
 	st.run()
 	st.command(proto.Command{Verb: proto.VerbRequeue, ID: id})
 	st.until("it is said", func() bool { return strings.Contains(st.log.String(), string(id)+": not requeued: ") })
 	st.waitExplain(id, "hold queue")
-	st.waitOp(id, "where it is", inQueue(spool.Hold))
+	st.waitOp(id, "where it is", inQueue(queue.Hold))
 	st.quiet()
 }
 
@@ -413,7 +413,7 @@ func TestGone(t *testing.T) {
 	st := newStage(t, "")
 	st.site.Fill(faketest.Mail{Content: "x\r\n", Envelope: mail.Envelope{Arrival: time.Now(), Recipients: []mail.Recipient{{Address: "a@to.test"}}}})
 	id := mail.MakeQueueID(time.Now(), 77)
-	st.entries = []proto.Entry{{Entry: spool.Entry{ID: id, Ref: spool.Ref{File: 999, Segno: 999, Length: 100}, NRcpt: 1, NPending: 1}}}
+	st.entries = []proto.Entry{{Entry: queue.Entry{ID: id, Ref: queue.Ref{File: 999, Segno: 999, Length: 100}, NRcpt: 1, NPending: 1}}}
 	st.run()
 	st.waitOp(id, "its removal", removed)
 	if text := st.explain(id); text != "" {
@@ -434,7 +434,7 @@ func TestNoticeNotMade(t *testing.T) {
 	st.run()
 	deferred := func() (n int) {
 		for i := range st.ops {
-			if st.ops[i].ID == id && inQueue(spool.Deferred)(&st.ops[i]) {
+			if st.ops[i].ID == id && inQueue(queue.Deferred)(&st.ops[i]) {
 				n++
 			}
 		}
@@ -567,7 +567,7 @@ func TestFlushSite(t *testing.T) {
 	st := newStage(t, "fast_flush_domains = to.test\n")
 	later := time.Now().Add(time.Hour)
 	old := func(r string) faketest.Mail {
-		return faketest.Mail{Queue: spool.Deferred, Attempts: 1, Next: later, Content: "x\r\n",
+		return faketest.Mail{Queue: queue.Deferred, Attempts: 1, Next: later, Content: "x\r\n",
 			Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{{Address: r}}}}
 	}
 	ids := st.fill(old("a@to.test"), old("a@other.test"), old("b@TO.test"))
@@ -606,7 +606,7 @@ func TestFlushHandedOver(t *testing.T) {
 	st.drain = patience
 	later := time.Now().Add(time.Hour)
 	old := func(r string) faketest.Mail {
-		return faketest.Mail{Queue: spool.Deferred, Attempts: 1, Next: later, Content: "x\r\n",
+		return faketest.Mail{Queue: queue.Deferred, Attempts: 1, Next: later, Content: "x\r\n",
 			Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{{Address: r}}}}
 	}
 	ids := st.fill(old("a@to.test"), old("b@to.test"), old("c@to.test"))
@@ -625,8 +625,8 @@ func TestFlushHandedOver(t *testing.T) {
 	if o.Envelope.ID == waits {
 		waits = ids[1]
 	}
-	op := st.waitOp(waits, "that it is due", func(op *proto.Op) bool { return op.Set&spool.SetNextAttempt != 0 })
-	if !op.NextAttempt.Before(later) || op.Set&spool.SetQueue != 0 {
+	op := st.waitOp(waits, "that it is due", func(op *proto.Op) bool { return op.Set&queue.SetNextAttempt != 0 })
+	if !op.NextAttempt.Before(later) || op.Set&queue.SetQueue != 0 {
 		t.Errorf("recorded %+v", op)
 	}
 	st.mu.Lock()
@@ -644,7 +644,7 @@ func TestFlushAtStart(t *testing.T) {
 	t.Parallel()
 	st := newStage(t, "")
 	later := time.Now().Add(time.Hour)
-	ids := st.fill(faketest.Mail{Queue: spool.Deferred, Attempts: 1, Next: later, Content: "x\r\n",
+	ids := st.fill(faketest.Mail{Queue: queue.Deferred, Attempts: 1, Next: later, Content: "x\r\n",
 		Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{{Address: "a@to.test"}}}})
 	smtp := st.agent("smtp", proto.Inventory{})
 	st.run()
@@ -692,7 +692,7 @@ func TestCorrupt(t *testing.T) {
 	id := st.arrive("s@from.test", "a@to.test")
 	o := smtp.next()
 	o.req.Reply(&proto.DeliverReply{Corrupt: true, Outcomes: []mail.Outcome{{Action: dsn.Deferred, Status: dsn.S(4, 3, 0), Reason: "damaged", Relay: "none", When: time.Now()}}})
-	op := st.waitOp(id, "its move", inQueue(spool.Corrupt))
+	op := st.waitOp(id, "its move", inQueue(queue.Corrupt))
 	if len(op.Outcomes) != 1 || op.Outcomes[0].Reason != "damaged" {
 		t.Errorf("recorded: %+v", op)
 	}
@@ -716,7 +716,7 @@ func TestPushedLate(t *testing.T) {
 	o := smtp.next()
 	o.answer("ok")
 	st.waitOp(id, "its removal", removed)
-	entry := proto.Entry{Entry: spool.Entry{ID: id, Ref: spool.Ref{Segno: 1, Length: 100}, Size: 100, NRcpt: 1, NPending: 1},
+	entry := proto.Entry{Entry: queue.Entry{ID: id, Ref: queue.Ref{Segno: 1, Length: 100}, Size: 100, NRcpt: 1, NPending: 1},
 		Envelope: o.Envelope.Append(nil), Recipients: mail.AppendRecipients(nil, o.Envelope.Recipients)}
 	c.Push(&proto.Entries{List: []proto.Entry{entry}})
 	c.Push(&proto.Entries{Complete: true})

@@ -22,6 +22,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/override"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/faketest"
@@ -185,7 +186,7 @@ func (st *stage) serveAs(name string, srv *ipc.Server) context.CancelFunc {
 
 // opener is open, unless messages are unreadable.
 func (st *stage) opener(open openFunc) openFunc {
-	return func(ctx context.Context, ref spool.Ref, id mail.QueueID) (*spool.Stored, error) {
+	return func(ctx context.Context, ref queue.Ref, id mail.QueueID) (*spool.Stored, error) {
 		if st.unreadable {
 			return nil, syscall.EMFILE
 		}
@@ -205,7 +206,7 @@ func (st *stage) opener(open openFunc) openFunc {
 	}
 }
 
-type openFunc = func(context.Context, spool.Ref, mail.QueueID) (*spool.Stored, error)
+type openFunc = func(context.Context, queue.Ref, mail.QueueID) (*spool.Stored, error)
 
 // run starts the queue manager. It ends with the test.
 func (st *stage) run() {
@@ -405,7 +406,7 @@ func (st *stage) arrive(sender string, rcpts ...string) mail.QueueID {
 	for _, r := range rcpts {
 		env.Recipients = append(env.Recipients, mail.Recipient{Address: r})
 	}
-	e := proto.Entry{Entry: spool.Entry{ID: env.ID, Ref: spool.Ref{Segno: 1, Length: 100}, Size: 100, NRcpt: len(rcpts), NPending: len(rcpts),
+	e := proto.Entry{Entry: queue.Entry{ID: env.ID, Ref: queue.Ref{Segno: 1, Length: 100}, Size: 100, NRcpt: len(rcpts), NPending: len(rcpts),
 		Null: sender == ""}, Envelope: env.Append(nil), Recipients: mail.AppendRecipients(nil, env.Recipients)}
 	st.queue.add(e.Entry)
 	st.cleanup.Push(&proto.Entries{List: []proto.Entry{e}})
@@ -450,8 +451,8 @@ func (st *stage) waitOp(id mail.QueueID, what string, f func(*proto.Op) bool) pr
 
 func removed(op *proto.Op) bool { return op.Remove }
 
-func inQueue(q spool.Queue) func(*proto.Op) bool {
-	return func(op *proto.Op) bool { return op.Set&spool.SetQueue != 0 && op.Queue == q }
+func inQueue(q queue.Name) func(*proto.Op) bool {
+	return func(op *proto.Op) bool { return op.Set&queue.SetQueue != 0 && op.Queue == q }
 }
 
 // command gives an operator's order and returns the IDs that it was carried

@@ -6,7 +6,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/qmgr/sched"
 )
 
@@ -198,7 +198,7 @@ func (c *census) message(b *book, m *message, info *sched.Info, sender string, d
 }
 
 // skip leaves it to the asker to read a message.
-func (c *census) skip(info *sched.Info, id mail.QueueID, ref spool.Ref, done []byte) {
+func (c *census) skip(info *sched.Info, id mail.QueueID, ref queue.Ref, done []byte) {
 	c.unread = append(c.unread, proto.Item{ID: id, Queue: info.Queue.String(), Arrival: info.Created, Ref: ref,
 		Done: append([]byte(nil), done...)})
 }

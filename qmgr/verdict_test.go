@@ -9,7 +9,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
 )
 
@@ -17,7 +17,7 @@ import (
 // failed for good, and their sender could not be told; the others are deferred.
 func verdict(failed, deferred int) faketest.Mail {
 	m := many(failed+deferred, "to.test")
-	m.Queue, m.Attempts, m.Next = spool.Deferred, 1, time.Now()
+	m.Queue, m.Attempts, m.Next = queue.Deferred, 1, time.Now()
 	for i := range m.Envelope.Recipients {
 		o := mail.Outcome{Rcpt: i, Action: dsn.Failed, Status: dsn.S(5, 1, 1), Reason: "550 never", Relay: "peer", When: time.Now()}
 		if i >= failed {
@@ -64,7 +64,7 @@ func TestVerdictStands(t *testing.T) {
 			if tt.gone {
 				st.waitOp(id, "that it is gone", removed)
 			} else {
-				op := st.waitOp(id, "that it is deferred", inQueue(spool.Deferred))
+				op := st.waitOp(id, "that it is deferred", inQueue(queue.Deferred))
 				if len(op.Outcomes) != 1 || op.Outcomes[0].Reason != "550 never" || op.Outcomes[0].Action != dsn.Failed {
 					t.Errorf("recorded: %+v", op.Outcomes)
 				}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 )
 
 // An agent that reads an order and says nothing holds the message up for a
@@ -19,7 +19,7 @@ func TestAgentHangs(t *testing.T) {
 	smtp := st.agent("smtp", proto.Inventory{})
 	st.run()
 	late := smtp.next()
-	op := st.waitOp(id, "that it waits", inQueue(spool.Deferred))
+	op := st.waitOp(id, "that it waits", inQueue(queue.Deferred))
 	if len(op.Outcomes) != 2 {
 		t.Errorf("of %d recipients something is recorded, want both", len(op.Outcomes))
 	}

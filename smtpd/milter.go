@@ -10,6 +10,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/ipc"
+	"posthaste/internal/mailfilter"
 	"posthaste/internal/milter"
 	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
@@ -21,7 +22,7 @@ import (
 type milterSettings struct {
 	client    *ipc.Client // cleanup, where sessions with filters live
 	cfg       *config.Config
-	specs     []milter.Spec
+	specs     []mailfilter.Spec
 	maps      *table.Maps // smtpd_milter_maps
 	constants []string    // macros that are the same for all sessions
 }
@@ -44,12 +45,12 @@ func readMilters(cfg *config.Config, client *ipc.Client, o table.Options) (*milt
 // way of cleanup, and get the content there.
 type milterState struct {
 	id      uint64 // 0: no filters
-	specs   []milter.Spec
-	limit   time.Duration     // for one event
-	begun   bool              // they have been told of the transaction
-	lost    *milter.Verdict   // cleanup could not be asked: what is said from now on
-	refusal *smtpwire.Reply   // of the session: what every MAIL is told
-	sent    map[string]string // macros as they have been told
+	specs   []mailfilter.Spec
+	limit   time.Duration       // for one event
+	begun   bool                // they have been told of the transaction
+	lost    *mailfilter.Verdict // cleanup could not be asked: what is said from now on
+	refusal *smtpwire.Reply     // of the session: what every MAIL is told
+	sent    map[string]string   // macros as they have been told
 
 	// What they have been told, for a cleanup that takes the session over
 	// when the one that it began in goes: by parts, since HELO and MAIL may
@@ -67,14 +68,14 @@ func (m *milterState) told() proto.MilterTold {
 }
 
 // remember notes an event that filters have been told of, with all of its macros.
-func (m *milterState) remember(e *proto.Milter, v milter.Verdict) {
+func (m *milterState) remember(e *proto.Milter, v mailfilter.Verdict) {
 	switch e.Event {
 	case proto.MilterConnect:
 		m.connect, m.helo, m.mail = m.connect[:0].Add(e), nil, nil
 	case proto.MilterHelo:
 		m.helo, m.mail = m.helo[:0].Add(e), m.mail[:0]
 	case proto.MilterMail, proto.MilterRcpt, proto.MilterData, proto.MilterRefused:
-		if v.Action == milter.Continue { // else the client has heard no, and it is no part of the transaction
+		if v.Action == mailfilter.Continue { // else the client has heard no, and it is no part of the transaction
 			m.mail = m.mail.Add(e)
 		}
 	}
@@ -95,7 +96,7 @@ func (m *milterState) resent(told proto.MilterTold) {
 const milterSlack = 10 * time.Second
 
 // milterSpecs are the filters for this client.
-func (s *session) milterSpecs(ctx context.Context) ([]milter.Spec, error) {
+func (s *session) milterSpecs(ctx context.Context) ([]mailfilter.Spec, error) {
 	set := s.srv.milters
 	if set == nil || set.client == nil || s.set.withheld&proto.SubmitMilter != 0 {
 		return nil, nil
@@ -124,7 +125,7 @@ func (s *session) milterConnect(ctx context.Context) *smtpwire.Reply {
 	specs, err := s.milterSpecs(ctx)
 	if err != nil {
 		s.srv.log.Warning("smtpd_milter_maps: %v", err)
-		v := milter.Default(s.srv.milters.cfg.String("milter_default_action"))
+		v := mailfilter.Default(s.srv.milters.cfg.String("milter_default_action"))
 		s.milter = milterState{id: 1, lost: &v}
 		return s.milterSession(v)
 	}
@@ -168,9 +169,9 @@ func (s *session) milterHelo(name string) *smtpwire.Reply {
 
 // milterSession heeds a verdict on the session. Only the end of it is said at
 // once.
-func (s *session) milterSession(v milter.Verdict) *smtpwire.Reply {
+func (s *session) milterSession(v mailfilter.Verdict) *smtpwire.Reply {
 	r := s.milterVerdict(v)
-	if r != nil && v.Action == milter.Reject {
+	if r != nil && v.Action == mailfilter.Reject {
 		s.milter.refusal = r
 		return nil
 	}
@@ -279,11 +280,11 @@ func (s *session) milterOther(v verb) *smtpwire.Reply {
 	if s.milter.refusal == nil || v != vVrfy && v != vEtrn && v != vAuth && v != vStartTLS {
 		return nil
 	}
-	return s.milterVerdict(milter.Verdict{Action: milter.Reject, Reply: s.milter.refusal})
+	return s.milterVerdict(mailfilter.Verdict{Action: mailfilter.Reject, Reply: s.milter.refusal})
 }
 
 // milterTell tells filters of an event and returns what they say.
-func (s *session) milterTell(e proto.MilterEvent, macros []string, args ...string) milter.Verdict {
+func (s *session) milterTell(e proto.MilterEvent, macros []string, args ...string) mailfilter.Verdict {
 	if s.milter.lost != nil {
 		return *s.milter.lost
 	}
@@ -303,7 +304,7 @@ func (s *session) milterTell(e proto.MilterEvent, macros []string, args ...strin
 	err := s.srv.milters.client.Call(ctx, m, &r)
 	switch {
 	case e == proto.MilterAbort:
-		return milter.Verdict{} // a cleanup that has gone has done it
+		return mailfilter.Verdict{} // a cleanup that has gone has done it
 	case err != nil && ctx.Err() == nil:
 		// Cleanup has been reloaded, or restarted: this one has not heard of the session.
 		m.Told = s.milter.told()
@@ -314,7 +315,7 @@ func (s *session) milterTell(e proto.MilterEvent, macros []string, args ...strin
 	}
 	if err != nil {
 		s.srv.log.Warning("milters: no answer from cleanup: %v", err)
-		v := milter.Strictest(s.milter.specs)
+		v := mailfilter.Strictest(s.milter.specs)
 		s.milter.lost = &v
 		return v
 	}
@@ -325,10 +326,10 @@ func (s *session) milterTell(e proto.MilterEvent, macros []string, args ...strin
 
 // milterVerdict does what filters say, and says so in the log. A reply is a
 // refusal.
-func (s *session) milterVerdict(v milter.Verdict) *smtpwire.Reply {
+func (s *session) milterVerdict(v mailfilter.Verdict) *smtpwire.Reply {
 	switch v.Action {
-	case milter.Continue:
-	case milter.Discard:
+	case mailfilter.Continue:
+	case mailfilter.Discard:
 		if !s.discarded && !s.a.Effects.Discard {
 			s.srv.access.LogAction(&s.a, "milter-discard", "milter triggers DISCARD action")
 		}

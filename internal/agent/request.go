@@ -12,6 +12,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 )
 
@@ -210,7 +211,7 @@ func (s stored) WriteTo(w io.Writer) (int64, error) {
 // found notes what an error of reading the message means for it. A disk that
 // cannot be read now may be read the next time.
 func (r *Request) found(err error) error {
-	if errors.Is(err, spool.ErrCorrupt) && !errors.Is(err, syscall.EIO) {
+	if errors.Is(err, queue.ErrCorrupt) && !errors.Is(err, syscall.EIO) {
 		r.reply.Corrupt = true
 	}
 	return err

@@ -18,6 +18,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 )
 
@@ -35,7 +36,7 @@ func serve(t *testing.T, dir, name string, o Options) *logLines {
 	log := new(logLines)
 	o.Log = maillog.New("postfix/"+name, log)
 	if o.Content == nil {
-		o.Content = func(context.Context, spool.Ref, mail.QueueID) (*spool.Content, error) {
+		o.Content = func(context.Context, queue.Ref, mail.QueueID) (*spool.Content, error) {
 			return nil, errors.New("no spool")
 		}
 	}
@@ -153,8 +154,8 @@ func TestCorrupt(t *testing.T) {
 		err  error
 		want bool
 	}{
-		"damaged":         {fmt.Errorf("x: %w", spool.ErrCorrupt), true},
-		"read error":      {fmt.Errorf("x: %w: %w", spool.ErrCorrupt, syscall.EIO), false},
+		"damaged":         {fmt.Errorf("x: %w", queue.ErrCorrupt), true},
+		"read error":      {fmt.Errorf("x: %w: %w", queue.ErrCorrupt, syscall.EIO), false},
 		"cleanup is away": {errors.New("no spool"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -164,7 +165,7 @@ func TestCorrupt(t *testing.T) {
 				if _, err := r.Content(); err != nil {
 					r.Defer(0, dsn.S(4, 3, 0), err.Error(), Detail{})
 				}
-			}), Content: func(context.Context, spool.Ref, mail.QueueID) (*spool.Content, error) { return nil, tt.err }})
+			}), Content: func(context.Context, queue.Ref, mail.QueueID) (*spool.Content, error) { return nil, tt.err }})
 			m := dial(t, dir, "smtp")
 			m.attach()
 			a := await(t, "the answer", m.order(1, "a@to.test"))

@@ -209,3 +209,57 @@ func moduleRoot(t *testing.T) string {
 		dir = filepath.Dir(dir)
 	}
 }
+
+// The words that processes speak, and who only asks and answers in them, stand on no engine: whoever
+// looks an address up is spared the spool, the disk and the client of mail filters.
+func TestWordsWithoutEngine(t *testing.T) {
+	t.Parallel()
+	_, tree := whole(t)
+	engine := []string{"vfs", "spool", "milter"}
+	for _, name := range []string{"queue", "mailfilter", "proto", "submit", "rewriteclient", "table", "access"} {
+		reach := tree.reach(name)
+		if reach == nil {
+			t.Errorf("there is no package %s", name)
+		}
+		for _, e := range engine {
+			if reach[e] {
+				t.Errorf("%s stands on %s", name, e)
+			}
+		}
+	}
+	for _, e := range engine { // they would be found
+		if !tree.reach("cleanup")[e] {
+			t.Errorf("cleanup does not stand on %s any more", e)
+		}
+	}
+}
+
+// reach is what of the tree a package imports, directly or not, by the names that the law has;
+// nil if there is no such package.
+func (t *Tree) reach(name string) map[string]bool {
+	byName := map[string]*Package{}
+	for _, p := range t.Packages {
+		byName[p.Name] = p
+	}
+	if byName[name] == nil {
+		return nil
+	}
+	seen := map[string]bool{}
+	for next := []string{name}; len(next) > 0; {
+		p := byName[next[len(next)-1]]
+		next = next[:len(next)-1]
+		if p == nil {
+			continue
+		}
+		for _, f := range p.Files {
+			for _, imp := range f.imports {
+				to, ours := strings.CutPrefix(imp, t.Module+"/")
+				if to = strings.TrimPrefix(to, "internal/"); ours && !seen[to] {
+					seen[to] = true
+					next = append(next, to)
+				}
+			}
+		}
+	}
+	return seen
+}

@@ -16,6 +16,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/notice"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
 	"posthaste/internal/spool"
 	"posthaste/internal/submit"
@@ -167,7 +168,7 @@ func (s *Service) send(ctx context.Context, req *proto.Notify, env *mail.Envelop
 		return "", err
 	}
 	content, err := msg.Content()
-	if errors.Is(err, spool.ErrCorrupt) {
+	if errors.Is(err, queue.ErrCorrupt) {
 		// The sender has to hear of it all the same.
 		s.log.Warning("%s: the notice goes without the message: %v", req.ID, err)
 		content, err = io.NopCloser(strings.NewReader("")), nil
@@ -209,7 +210,7 @@ type sound struct{ r io.Reader }
 
 func (s sound) Read(p []byte) (int, error) {
 	n, err := s.r.Read(p)
-	if errors.Is(err, spool.ErrCorrupt) {
+	if errors.Is(err, queue.ErrCorrupt) {
 		err = io.EOF
 	}
 	return n, err
@@ -230,11 +231,12 @@ func logKind(kind proto.NoticeKind, postmaster bool) maillog.Notice {
 }
 
 // FromQueue is the Store of a running system.
-func FromQueue(o *queueread.Opener) Store { return queue{o} }
+func FromQueue(o *queueread.Opener) Store { return running{o} }
 
-type queue struct{ *queueread.Opener }
+// running is the queue of a running system.
+type running struct{ *queueread.Opener }
 
-func (q queue) Open(ctx context.Context, id mail.QueueID) (StoredMessage, error) {
+func (q running) Open(ctx context.Context, id mail.QueueID) (StoredMessage, error) {
 	st, entry, err := q.Opener.Current(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("read message %s: %w", id, err)

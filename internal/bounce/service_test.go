@@ -22,8 +22,8 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
-	"posthaste/internal/spool"
 	"posthaste/internal/submit"
 )
 
@@ -356,7 +356,7 @@ func TestServiceFailures(t *testing.T) {
 	})
 	// The sender hears of it, with as much of the message as is sound.
 	for name, store := range map[string]damaged{"damaged content": {fakeStore: &fakeStore{env: env}},
-		"no content": {&fakeStore{env: env}, fmt.Errorf("message %s: %w", env.ID, spool.ErrCorrupt)}} {
+		"no content": {&fakeStore{env: env}, fmt.Errorf("message %s: %w", env.ID, queue.ErrCorrupt)}} {
 		t.Run(name, func(t *testing.T) {
 			c := &cleanup{}
 			s, logged := newTestService(t, "", store, c)
@@ -514,7 +514,7 @@ func (d damaged) Content() (io.ReadCloser, error) {
 
 type errReader struct{}
 
-func (errReader) Read([]byte) (int, error) { return 0, spool.ErrCorrupt }
+func (errReader) Read([]byte) (int, error) { return 0, queue.ErrCorrupt }
 
 func TestHandle(t *testing.T) {
 	t.Parallel()

@@ -17,6 +17,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 )
 
@@ -284,7 +285,7 @@ func fillDeferred(t testing.TB, s *system, n, due int) {
 			at = now
 		}
 		b.Add(spool.Message{ID: env.ID, Envelope: env.Append(nil), Recipients: mail.AppendRecipients(nil, rcpts), NRcpt: 1, Content: body})
-		b.Update(env.ID, spool.Change{Set: spool.SetQueue | spool.SetNextAttempt | spool.SetAttempts, Queue: spool.Deferred, Attempts: 1,
+		b.Update(env.ID, queue.Change{Set: queue.SetQueue | queue.SetNextAttempt | queue.SetAttempts, Queue: queue.Deferred, Attempts: 1,
 			NextAttempt: at, Outcomes: []mail.Outcome{{Action: dsn.Deferred, Status: dsn.S(4, 4, 1), Relay: "none", When: now,
 				Reason: fmt.Sprintf("connect to mx%d.to.test[192.0.2.1]:25: Connection timed out", i%5000)}}})
 		if i%200 == 199 || i == n-1 {

@@ -4,7 +4,7 @@
 //
 // A [Session] stands for one SMTP session and all filters that watch it. It is
 // told the events as they happen, Connect, Helo, Mail, Rcpt, Data and, with all of
-// the content, Message; each gives a [Verdict]. Filters are asked in the order
+// the content, Message; each gives a [mailfilter.Verdict]. Filters are asked in the order
 // in which they are configured, each of them sees a message as the ones before
 // it have left it. What a filter wants changed is applied when it has said
 // all that it has to say, never in part.

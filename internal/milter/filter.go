@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"posthaste/internal/lockstep"
+	"posthaste/internal/mailfilter"
 )
 
 // maxContentTime bounds the wait for a filter that reports progress: an SMTP
@@ -25,7 +26,7 @@ const reuseLimit = 2 * time.Second
 
 // A filter is one filter's part in a session.
 type filter struct {
-	spec Spec
+	spec mailfilter.Spec
 	warn func(format string, args ...any)
 	pool *Pool
 
@@ -33,11 +34,11 @@ type filter struct {
 	out     []byte // not sent yet
 	buf     []byte // of the packet read last
 	opts    options
-	dead    bool    // not to be asked any more: it failed, or accepted all of the session
-	verdict Verdict // of all messages to come, once there is one
-	done    bool    // not to be asked about this message any more
-	opened  bool    // it has heard something of a message
-	skip    byte    // the kind of event of which it wants no more in a row
+	dead    bool               // not to be asked any more: it failed, or accepted all of the session
+	verdict mailfilter.Verdict // of all messages to come, once there is one
+	done    bool               // not to be asked about this message any more
+	opened  bool               // it has heard something of a message
+	skip    byte               // the kind of event of which it wants no more in a row
 }
 
 // open connects and negotiates.
@@ -60,7 +61,7 @@ func (f *filter) open(ctx context.Context) error {
 }
 
 func (f *filter) dial(ctx context.Context) error {
-	network, addr, err := f.spec.network()
+	network, addr, err := network(f.spec.Endpoint)
 	if err != nil {
 		return err
 	}
@@ -137,7 +138,7 @@ func (f *filter) answer(limit time.Duration) (packet, error) {
 type event struct {
 	name   string // as warnings have it
 	kind   byte
-	stage  stage
+	stage  mailfilter.Stage
 	skip   uint32 // the step by which a filter says that it does not want it
 	noWait uint32 // the step by which a filter says that it sends no reply
 	fill   func([]byte) []byte
@@ -165,21 +166,21 @@ func (f *filter) macros(b []byte, e *event, values map[string]string) []byte {
 
 // send tells the filter of an event and heeds its reply. Replies to the
 // content are not for here.
-func (f *filter) send(e *event, values map[string]string) Verdict {
+func (f *filter) send(e *event, values map[string]string) mailfilter.Verdict {
 	if f.skip == e.kind {
-		return Verdict{}
+		return mailfilter.Verdict{}
 	}
 	f.skip = 0
 	if f.opts.steps&e.skip != 0 {
 		// What it is to know at this stage it may need at a later one.
-		if n := len(f.out); e.stage <= stRcpt {
+		if n := len(f.out); e.stage <= mailfilter.StageRcpt {
 			if f.out = f.macros(f.out, e, values); len(f.out) == n+emptyMacros {
 				f.out = f.out[:n]
 			}
 		}
-		return Verdict{}
+		return mailfilter.Verdict{}
 	}
-	if e.stage < nStages {
+	if e.stage < mailfilter.Stages {
 		f.out = f.macros(f.out, e, values)
 	}
 	f.out = appendPacket(f.out, e.kind, e.fill)
@@ -193,7 +194,7 @@ func (f *filter) send(e *event, values map[string]string) Verdict {
 				return f.fail(e.name, err)
 			}
 		}
-		return Verdict{}
+		return mailfilter.Verdict{}
 	}
 	end := time.Now().Add(max(maxContentTime, limit))
 	for range 1000 {
@@ -209,9 +210,9 @@ func (f *filter) send(e *event, values map[string]string) Verdict {
 }
 
 // heed is what a reply means for the session.
-func (f *filter) heed(p packet, e *event) Verdict {
+func (f *filter) heed(p packet, e *event) mailfilter.Verdict {
 	session := e.kind == cmdConnect || e.kind == cmdHelo
-	v := Verdict{}
+	v := mailfilter.Verdict{}
 	switch p.kind {
 	case repContinue:
 		return v
@@ -226,9 +227,9 @@ func (f *filter) heed(p packet, e *event) Verdict {
 		f.skip = e.kind
 		return v
 	case repReject:
-		v = Verdict{Action: Reject, Reply: replyReject}
+		v = mailfilter.Verdict{Action: mailfilter.Reject, Reply: replyReject}
 	case repTempFail:
-		v = Verdict{Action: Reject, Reply: replyTempFail}
+		v = mailfilter.Verdict{Action: mailfilter.Reject, Reply: replyTempFail}
 	case repCode:
 		text, _, _ := bytes.Cut(p.data, []byte{0}) // which some forget
 		var ok bool
@@ -240,9 +241,9 @@ func (f *filter) heed(p packet, e *event) Verdict {
 			f.warn("milter %s: %s event: it wants a message discarded, of which there is none", f.spec.Endpoint, e.name)
 			return v
 		}
-		v = Verdict{Action: Discard}
+		v = mailfilter.Verdict{Action: mailfilter.Discard}
 	case repShutdown, repConnFail:
-		v = Verdict{Action: Shutdown, Reply: replyShutdown}
+		v = mailfilter.Verdict{Action: mailfilter.Shutdown, Reply: replyShutdown}
 	default:
 		return f.fail(e.name, unexpectedReply(p))
 	}
@@ -261,7 +262,7 @@ func unexpectedReply(p packet) error { return fmt.Errorf("unexpected reply %q", 
 
 // fail gives the filter up for the session: its default action is what it says
 // from now on.
-func (f *filter) fail(event string, err error) Verdict {
+func (f *filter) fail(event string, err error) mailfilter.Verdict {
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		err = errors.New("connection lost")
@@ -272,13 +273,13 @@ func (f *filter) fail(event string, err error) Verdict {
 	return f.giveUp()
 }
 
-func (f *filter) giveUp() Verdict {
+func (f *filter) giveUp() mailfilter.Verdict {
 	if f.nc != nil {
 		f.nc.Close()
 		f.nc = nil
 	}
 	f.dead = true
-	f.verdict = Default(f.spec.Default)
+	f.verdict = mailfilter.Default(f.spec.Default)
 	return f.verdict
 }
 

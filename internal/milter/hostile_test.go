@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"posthaste/internal/lockstep"
+	"posthaste/internal/mailfilter"
 )
 
 // fake is a filter at the level of packets: told answers each command but
@@ -76,7 +77,7 @@ func reply(kind byte, data string) []byte {
 }
 
 // listen runs a fake, for any number of connections.
-func listen(t *testing.T, told func(kind byte, data []byte) []byte) (Spec, *fake) {
+func listen(t *testing.T, told func(kind byte, data []byte) []byte) (mailfilter.Spec, *fake) {
 	t.Helper()
 	l, err := net.Listen("unix", t.TempDir()+"/m")
 	if err != nil {
@@ -115,11 +116,11 @@ func TestNoRepliesAndSkip(t *testing.T) {
 	})
 	s := open(t, spec)
 	begin(t, s)
-	if v := s.Unknown("FOO bar"); v != (Verdict{}) {
+	if v := s.Unknown("FOO bar"); v != (mailfilter.Verdict{}) {
 		t.Errorf("unknown command: %+v", v)
 	}
 	v := s.Message(t.Context(), content("Subject: x\r\n", strings.Repeat("x", 3*chunkSize)), new(envelope))
-	if v != (Verdict{}) {
+	if v != (mailfilter.Verdict{}) {
 		t.Errorf("verdict %+v", v)
 	}
 	want := "O DC C DH H DM M DR R DT T DU U DL L DN N DB B DE E"
@@ -170,7 +171,7 @@ func TestReuse(t *testing.T) {
 	pool := new(Pool)
 	defer pool.Close()
 	for range 3 {
-		s := Open([]Spec{spec}, pool, func(format string, args ...any) { t.Errorf(format, args...) })
+		s := Open([]mailfilter.Spec{spec}, pool, func(format string, args ...any) { t.Errorf(format, args...) })
 		if got := play(t, s); got != "" {
 			t.Errorf("refused: %s", got)
 		}
@@ -222,11 +223,11 @@ func TestMisbehaviour(t *testing.T) {
 				return reply(repContinue, "")
 			})
 			warned := 0
-			s := Open([]Spec{spec}, nil, func(string, ...any) { warned++ })
+			s := Open([]mailfilter.Spec{spec}, nil, func(string, ...any) { warned++ })
 			defer s.Close()
 			c, env := content("Subject: x\r\n", "body\r\n"), new(envelope)
-			var v Verdict
-			if got := playTo(t, s, c, env); got.Action != Reject || got.Reply != replyTempFail {
+			var v mailfilter.Verdict
+			if got := playTo(t, s, c, env); got.Action != mailfilter.Reject || got.Reply != replyTempFail {
 				t.Errorf("verdict %+v, want to try later", got)
 			} else {
 				v = got
@@ -246,22 +247,22 @@ func TestMisbehaviour(t *testing.T) {
 }
 
 // playTo plays a session to the first objection.
-func playTo(t *testing.T, s *Session, c *Content, env Envelope) Verdict {
+func playTo(t *testing.T, s *Session, c *Content, env Envelope) mailfilter.Verdict {
 	t.Helper()
-	steps := []func() Verdict{
-		func() Verdict { return s.Connect(t.Context(), "c", addrLocal, 1) },
-		func() Verdict { return s.Helo("c") },
-		func() Verdict { return s.Mail("<a@b>") },
-		func() Verdict { return s.Rcpt("<a@b>") },
+	steps := []func() mailfilter.Verdict{
+		func() mailfilter.Verdict { return s.Connect(t.Context(), "c", addrLocal, 1) },
+		func() mailfilter.Verdict { return s.Helo("c") },
+		func() mailfilter.Verdict { return s.Mail("<a@b>") },
+		func() mailfilter.Verdict { return s.Rcpt("<a@b>") },
 		s.Data,
-		func() Verdict { return s.Message(t.Context(), c, env) },
+		func() mailfilter.Verdict { return s.Message(t.Context(), c, env) },
 	}
 	for _, do := range steps {
-		if v := do(); v.Action != Continue {
+		if v := do(); v.Action != mailfilter.Continue {
 			return v
 		}
 	}
-	return Verdict{}
+	return mailfilter.Verdict{}
 }
 
 // A field that a filter adds stays one field, whatever is in it.
@@ -326,10 +327,10 @@ func TestContentTimeout(t *testing.T) {
 		e    event
 		slow bool // takes longer than a command may
 	}{
-		{event{name: "HEADER", kind: cmdHeader, stage: stEOH}, true},
-		{event{name: "EOH", kind: cmdEOH, stage: stEOH}, true},
-		{event{name: "BODY", kind: cmdBody, stage: stEOM}, true},
-		{event{name: "RCPT", kind: cmdRcpt, stage: stRcpt}, false},
+		{event{name: "HEADER", kind: cmdHeader, stage: mailfilter.StageEOH}, true},
+		{event{name: "EOH", kind: cmdEOH, stage: mailfilter.StageEOH}, true},
+		{event{name: "BODY", kind: cmdBody, stage: mailfilter.StageEOM}, true},
+		{event{name: "RCPT", kind: cmdRcpt, stage: mailfilter.StageRcpt}, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			us, them := net.Pipe()
@@ -344,7 +345,7 @@ func TestContentTimeout(t *testing.T) {
 			f := &filter{spec: testSpec("unix:x"), nc: lockstep.New(us), warn: func(string, ...any) {}}
 			f.spec.Command, f.spec.Content = 30*time.Second, 300*time.Second
 			v := f.send(&c.e, nil)
-			if passes := v == (Verdict{}); passes != c.slow {
+			if passes := v == (mailfilter.Verdict{}); passes != c.slow {
 				t.Errorf("%s after a minute: %+v", c.e.name, v)
 			}
 			us.Close()
@@ -378,18 +379,18 @@ func TestSloppyFilters(t *testing.T) {
 	})
 	spec.Protocol = 2
 	var warnings []string
-	s := Open([]Spec{spec}, nil, func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) })
+	s := Open([]mailfilter.Spec{spec}, nil, func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) })
 	defer s.Close()
-	ok := func(what string, v Verdict) {
+	ok := func(what string, v mailfilter.Verdict) {
 		t.Helper()
-		if v.Action != Continue {
+		if v.Action != mailfilter.Continue {
 			t.Errorf("%s: %+v", what, v)
 		}
 	}
 	ok("CONNECT", s.Connect(t.Context(), "x", netip.MustParseAddr("192.0.2.1"), 25))
 	ok("HELO", s.Helo("x"))
 	ok("MAIL", s.Mail("<a@example.com>"))
-	if v := s.Rcpt("<no@example.com>"); v.Action != Reject || v.Reply.String() != "550 5.7.1 100% no" {
+	if v := s.Rcpt("<no@example.com>"); v.Action != mailfilter.Reject || v.Reply.String() != "550 5.7.1 100% no" {
 		t.Errorf("RCPT: %+v %v", v, v.Reply)
 	}
 	ok("RCPT", s.Rcpt("<b@example.com>"))
@@ -400,7 +401,7 @@ func TestSloppyFilters(t *testing.T) {
 		t.Errorf("header %q", c.text())
 	}
 	ok("MAIL", s.Mail("<a@example.com>"))
-	if v := s.Rcpt("<no@example.com>"); v.Action != Reject {
+	if v := s.Rcpt("<no@example.com>"); v.Action != mailfilter.Reject {
 		t.Errorf("RCPT of the next message: %+v", v)
 	}
 	if len(warnings) != 1 {
@@ -424,7 +425,7 @@ func TestSpecs(t *testing.T) {
 	if s := specs[1]; s.Endpoint != "unix:/run/x" || s.Default != "reject" || s.Connect != 10*time.Second || s.Protocol != 4 || !s.Reuse {
 		t.Errorf("second: %+v", s)
 	}
-	var back Spec
+	var back mailfilter.Spec
 	if err := back.Decode(specs[1].Append(nil)); err != nil || back != specs[1] {
 		t.Errorf("packed and read again: %+v, %v", back, err)
 	}
@@ -505,7 +506,7 @@ func TestReuseUnable(t *testing.T) {
 	defer pool.Close()
 	warned := 0
 	for range 3 {
-		s := Open([]Spec{spec}, pool, func(string, ...any) { warned++ })
+		s := Open([]mailfilter.Spec{spec}, pool, func(string, ...any) { warned++ })
 		if got := play(t, s); got != "" {
 			t.Errorf("refused: %s", got)
 		}

@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"posthaste/internal/mailfilter"
 )
 
 // A Field is one header field.
@@ -51,11 +53,11 @@ type Envelope interface {
 
 // Message shows the content to the filters and applies what they want
 // changed to c and env. The message is then done with.
-func (s *Session) Message(ctx context.Context, c *Content, env Envelope) Verdict {
-	v := s.each(func(f *filter) Verdict {
+func (s *Session) Message(ctx context.Context, c *Content, env Envelope) mailfilter.Verdict {
+	v := s.each(func(f *filter) mailfilter.Verdict {
 		edits, v := s.content(ctx, f, c)
 		f.opened = false
-		if v.Action == Continue && !f.dead {
+		if v.Action == mailfilter.Continue && !f.dead {
 			v.Hold = v.Hold || f.apply(edits, c, env)
 		}
 		return v
@@ -66,34 +68,34 @@ func (s *Session) Message(ctx context.Context, c *Content, env Envelope) Verdict
 
 // content shows one filter the content. What it wants changed is only good
 // with a verdict that lets the message pass.
-func (s *Session) content(ctx context.Context, f *filter, c *Content) (*edits, Verdict) {
+func (s *Session) content(ctx context.Context, f *filter, c *Content) (*edits, mailfilter.Verdict) {
 	own := true // our Received: field, the first, is none of theirs
 	for _, fd := range c.Fields {
 		if own && strings.EqualFold(fd.Name, "Received") {
 			own = false
 			continue
 		}
-		v := f.send(&event{name: "HEADER", kind: cmdHeader, stage: stEOH, skip: stepNoHeaders, noWait: stepNRHeader,
+		v := f.send(&event{name: "HEADER", kind: cmdHeader, stage: mailfilter.StageEOH, skip: stepNoHeaders, noWait: stepNRHeader,
 			fill: func(b []byte) []byte {
 				return append(append(append(append(b, fd.Name...), 0), f.headerValue(fd)...), 0)
 			}}, s.macros)
-		if v.Action != Continue || f.dead || f.done {
+		if v.Action != mailfilter.Continue || f.dead || f.done {
 			return nil, v
 		}
 	}
-	v := f.send(&event{name: "EOH", kind: cmdEOH, stage: stEOH, skip: stepNoEOH, noWait: stepNREOH}, s.macros)
-	if v.Action != Continue || f.dead || f.done {
+	v := f.send(&event{name: "EOH", kind: cmdEOH, stage: mailfilter.StageEOH, skip: stepNoEOH, noWait: stepNREOH}, s.macros)
+	if v.Action != mailfilter.Continue || f.dead || f.done {
 		return nil, v
 	}
-	if v := s.body(f, c); v.Action != Continue || f.dead || f.done {
+	if v := s.body(f, c); v.Action != mailfilter.Continue || f.dead || f.done {
 		return nil, v
 	}
 	return f.endOfMessage(ctx, s.macros, c)
 }
 
-func (s *Session) body(f *filter, c *Content) Verdict {
+func (s *Session) body(f *filter, c *Content) mailfilter.Verdict {
 	if f.opts.steps&stepNoBody != 0 {
-		return Verdict{}
+		return mailfilter.Verdict{}
 	}
 	chunk := make([]byte, min(chunkSize, c.BodySize))
 	for off := int64(0); off < c.BodySize; off += int64(len(chunk)) {
@@ -101,13 +103,13 @@ func (s *Session) body(f *filter, c *Content) Verdict {
 		if _, err := c.Body.ReadAt(chunk, off); err != nil && err != io.EOF {
 			return f.fail("BODY", fmt.Errorf("read the message: %w", err))
 		}
-		v := f.send(&event{name: "BODY", kind: cmdBody, stage: stEOM, noWait: stepNRBody,
+		v := f.send(&event{name: "BODY", kind: cmdBody, stage: mailfilter.StageEOM, noWait: stepNRBody,
 			fill: func(b []byte) []byte { return append(b, chunk...) }}, s.macros)
-		if v.Action != Continue || f.dead || f.done || f.skip == cmdBody {
+		if v.Action != mailfilter.Continue || f.dead || f.done || f.skip == cmdBody {
 			return v
 		}
 	}
-	return Verdict{}
+	return mailfilter.Verdict{}
 }
 
 // Bounds on what one filter may want changed in one message.
@@ -133,8 +135,8 @@ type edits struct {
 
 // endOfMessage tells the filter that it has seen all, and collects what it
 // wants.
-func (f *filter) endOfMessage(ctx context.Context, values map[string]string, c *Content) (*edits, Verdict) {
-	e := &event{name: "EOM", kind: cmdEOM, stage: stEOM}
+func (f *filter) endOfMessage(ctx context.Context, values map[string]string, c *Content) (*edits, mailfilter.Verdict) {
+	e := &event{name: "EOM", kind: cmdEOM, stage: mailfilter.StageEOM}
 	f.skip = 0
 	f.out = appendPacket(f.macros(f.out, e, values), cmdEOM, nil)
 	ed := new(edits)
@@ -154,7 +156,7 @@ func (f *filter) endOfMessage(ctx context.Context, values map[string]string, c *
 			if ed.body != nil {
 				c.temp = append(c.temp, ed.body)
 			}
-			return ed, Verdict{}
+			return ed, mailfilter.Verdict{}
 		case repReject, repTempFail, repCode, repDiscard, repShutdown, repConnFail:
 			ed.drop()
 			return nil, f.heed(p, e)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"posthaste/internal/lockstep/hostile"
+	"posthaste/internal/mailfilter"
 )
 
 // A filter that refuses each HELO with its name.
@@ -52,7 +53,7 @@ func TestHostileFilter(t *testing.T) {
 		t.Cleanup(pool.Close)
 		return func(key string) (string, error) {
 			var trouble error
-			s := Open([]Spec{spec}, pool, func(format string, args ...any) { trouble = errors.Join(trouble, fmt.Errorf(format, args...)) })
+			s := Open([]mailfilter.Spec{spec}, pool, func(format string, args ...any) { trouble = errors.Join(trouble, fmt.Errorf(format, args...)) })
 			defer s.Close()
 			s.Connect(t.Context(), "client", netip.Addr{}, 0)
 			v := s.Helo(key)
@@ -75,11 +76,11 @@ func TestUnaskedInSession(t *testing.T) {
 		return reply(repReject, "")
 	})
 	var said string
-	s := Open([]Spec{spec}, nil, func(format string, args ...any) { said = fmt.Sprintf(format, args...) })
+	s := Open([]mailfilter.Spec{spec}, nil, func(format string, args ...any) { said = fmt.Sprintf(format, args...) })
 	defer s.Close()
 	s.Connect(t.Context(), "client", netip.Addr{}, 0)
 	s.Helo("x")
-	if v := s.Mail("<a@b>"); v.Action != Reject || !strings.Contains(said, "out of step") {
+	if v := s.Mail("<a@b>"); v.Action != mailfilter.Reject || !strings.Contains(said, "out of step") {
 		t.Errorf("%+v, %s", v, said)
 	}
 }

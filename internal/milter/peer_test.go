@@ -12,6 +12,8 @@ import (
 	"time"
 
 	server "github.com/emersion/go-milter"
+
+	"posthaste/internal/mailfilter"
 )
 
 // recorder is a filter made with another project's library. It writes down
@@ -68,7 +70,7 @@ func (r *recorder) Body(m *server.Modifier) (server.Response, error) {
 func (r *recorder) Abort(*server.Modifier) error { _, err := r.note("abort"); return err }
 
 // serve runs a filter and returns how to reach it, and what it was told.
-func serve(t *testing.T, s *server.Server, r *recorder) (Spec, func() []string) {
+func serve(t *testing.T, s *server.Server, r *recorder) (mailfilter.Spec, func() []string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -87,9 +89,9 @@ func serve(t *testing.T, s *server.Server, r *recorder) (Spec, func() []string) 
 	}
 }
 
-func testSpec(endpoint string) Spec {
-	return Spec{Endpoint: endpoint, Protocol: 6, Connect: 10 * time.Second, Command: 10 * time.Second, Content: 10 * time.Second,
-		Default: "tempfail", Macros: [nStages]string{stConnect: "j {daemon_name}", stMail: "i {auth_authen}", stRcpt: "i"}}
+func testSpec(endpoint string) mailfilter.Spec {
+	return mailfilter.Spec{Endpoint: endpoint, Protocol: 6, Connect: 10 * time.Second, Command: 10 * time.Second, Content: 10 * time.Second,
+		Default: "tempfail", Macros: [mailfilter.Stages]string{mailfilter.StageConnect: "j {daemon_name}", mailfilter.StageMail: "i {auth_authen}", mailfilter.StageRcpt: "i"}}
 }
 
 // envelope records what filters want of the envelope.
@@ -138,23 +140,23 @@ const testHeader = "Received: by us\r\nReceived: by them\r\nSubject: a\r\n\tfold
 // begin plays a session up to DATA, and expects no objection.
 func begin(t *testing.T, s *Session) {
 	t.Helper()
-	steps := []func() Verdict{
-		func() Verdict {
+	steps := []func() mailfilter.Verdict{
+		func() mailfilter.Verdict {
 			return s.Connect(t.Context(), "client.example", netip.MustParseAddr("192.0.2.1"), 4711)
 		},
-		func() Verdict { return s.Helo("client.example") },
-		func() Verdict { return s.Mail("<sender@example.com>", "SIZE=10") },
-		func() Verdict { return s.Rcpt("<rcpt@example.org>") },
-		func() Verdict { return s.Data() },
+		func() mailfilter.Verdict { return s.Helo("client.example") },
+		func() mailfilter.Verdict { return s.Mail("<sender@example.com>", "SIZE=10") },
+		func() mailfilter.Verdict { return s.Rcpt("<rcpt@example.org>") },
+		func() mailfilter.Verdict { return s.Data() },
 	}
 	for i, step := range steps {
-		if v := step(); v != (Verdict{}) {
+		if v := step(); v != (mailfilter.Verdict{}) {
 			t.Fatalf("step %d: %+v", i, v)
 		}
 	}
 }
 
-func open(t *testing.T, specs ...Spec) *Session {
+func open(t *testing.T, specs ...mailfilter.Spec) *Session {
 	t.Helper()
 	s := Open(specs, nil, func(format string, args ...any) { t.Errorf("warning: "+format, args...) })
 	s.SetMacros([]string{"j", "mx.test", "i", "QID1", "{auth_authen}", "joe"})
@@ -184,7 +186,7 @@ func TestEventsAndEdits(t *testing.T) {
 	begin(t, s)
 	c, env := content(testHeader, strings.Repeat("x", 70000)+"\r\n"), new(envelope)
 	v := s.Message(t.Context(), c, env)
-	if v != (Verdict{Hold: true}) {
+	if v != (mailfilter.Verdict{Hold: true}) {
 		t.Errorf("verdict %+v, want to continue, held", v)
 	}
 	want := []string{"connect client.example tcp4 4711 192.0.2.1 j=mx.test", "helo client.example", "mail sender@example.com auth=joe",
@@ -203,7 +205,7 @@ func TestEventsAndEdits(t *testing.T) {
 		t.Errorf("envelope changes %q, want %q", env.log, wantEnv)
 	}
 	// The session goes on.
-	if v := s.Mail("<second@example.com>"); v != (Verdict{}) {
+	if v := s.Mail("<second@example.com>"); v != (mailfilter.Verdict{}) {
 		t.Errorf("second message: %+v", v)
 	}
 }
@@ -255,27 +257,29 @@ func play(t *testing.T, s *Session) string {
 	t.Helper()
 	steps := []struct {
 		name string
-		do   func() Verdict
+		do   func() mailfilter.Verdict
 	}{
-		{"CONNECT", func() Verdict {
+		{"CONNECT", func() mailfilter.Verdict {
 			return s.Connect(t.Context(), "client.example", netip.MustParseAddr("2001:db8::1"), 25)
 		}},
-		{"HELO", func() Verdict { return s.Helo("c") }},
-		{"MAIL", func() Verdict { return s.Mail("<s@example.com>") }},
-		{"RCPT", func() Verdict { return s.Rcpt("<r@example.org>") }},
+		{"HELO", func() mailfilter.Verdict { return s.Helo("c") }},
+		{"MAIL", func() mailfilter.Verdict { return s.Mail("<s@example.com>") }},
+		{"RCPT", func() mailfilter.Verdict { return s.Rcpt("<r@example.org>") }},
 		{"DATA", s.Data},
-		{"MESSAGE", func() Verdict { return s.Message(t.Context(), content(testHeader, "body\r\n"), new(envelope)) }},
+		{"MESSAGE", func() mailfilter.Verdict {
+			return s.Message(t.Context(), content(testHeader, "body\r\n"), new(envelope))
+		}},
 	}
 	for _, st := range steps {
 		v := st.do()
 		switch v.Action {
-		case Continue:
+		case mailfilter.Continue:
 			if v.Hold {
 				return st.name + ": hold"
 			}
-		case Discard:
+		case mailfilter.Discard:
 			return st.name + ": discard"
-		case Shutdown:
+		case mailfilter.Shutdown:
 			return st.name + ": shutdown " + v.Reply.String()
 		default:
 			return st.name + ": " + v.Reply.String()
@@ -295,7 +299,7 @@ func TestNegotiated(t *testing.T) {
 	}, r)
 	s := open(t, spec)
 	begin(t, s)
-	if v := s.Message(t.Context(), content(testHeader, "b\r\n"), new(envelope)); v != (Verdict{}) {
+	if v := s.Message(t.Context(), content(testHeader, "b\r\n"), new(envelope)); v != (mailfilter.Verdict{}) {
 		t.Errorf("verdict %+v", v)
 	}
 	want := []string{"mail sender@example.com auth=", "rcpt rcpt@example.org i=QID1", "eom"}
@@ -319,7 +323,7 @@ func TestDefaultAction(t *testing.T) {
 		l.Close()
 		spec.Default = action
 		warned := 0
-		s := Open([]Spec{spec}, nil, func(string, ...any) { warned++ })
+		s := Open([]mailfilter.Spec{spec}, nil, func(string, ...any) { warned++ })
 		if got := play(t, s); got != want {
 			t.Errorf("%s: got %q, want %q", action, got, want)
 		}

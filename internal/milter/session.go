@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"net/netip"
+
+	"posthaste/internal/mailfilter"
 )
 
 // A Session is one SMTP session, or what stands for one, with all its filters.
@@ -16,7 +18,7 @@ type Session struct {
 
 // Open makes a session. Filters are connected to when there is something to
 // tell them. pool may be nil; warn is told what goes wrong with filters.
-func Open(specs []Spec, pool *Pool, warn func(format string, args ...any)) *Session {
+func Open(specs []mailfilter.Spec, pool *Pool, warn func(format string, args ...any)) *Session {
 	s := &Session{macros: make(map[string]string, 16)}
 	for _, spec := range specs {
 		s.filters = append(s.filters, &filter{spec: spec, pool: pool, warn: warn})
@@ -37,8 +39,8 @@ func (s *Session) SetMacros(pairs []string) {
 }
 
 // Connect tells of a client. addr is the zero Addr if there is none.
-func (s *Session) Connect(ctx context.Context, name string, addr netip.Addr, port uint16) Verdict {
-	e := &event{name: "CONNECT", kind: cmdConnect, stage: stConnect, skip: stepNoConnect, noWait: stepNRConnect,
+func (s *Session) Connect(ctx context.Context, name string, addr netip.Addr, port uint16) mailfilter.Verdict {
+	e := &event{name: "CONNECT", kind: cmdConnect, stage: mailfilter.StageConnect, skip: stepNoConnect, noWait: stepNRConnect,
 		fill: func(b []byte) []byte {
 			b = appendStrings(b, name)
 			switch {
@@ -52,7 +54,7 @@ func (s *Session) Connect(ctx context.Context, name string, addr netip.Addr, por
 			b = binary.BigEndian.AppendUint16(b, port)
 			return appendStrings(b, addr.String())
 		}}
-	return s.each(func(f *filter) Verdict {
+	return s.each(func(f *filter) mailfilter.Verdict {
 		if err := f.open(ctx); err != nil {
 			f.warn("%v", err)
 			return f.giveUp()
@@ -62,27 +64,27 @@ func (s *Session) Connect(ctx context.Context, name string, addr netip.Addr, por
 }
 
 // Helo tells of HELO or EHLO. What was told of a message is forgotten.
-func (s *Session) Helo(name string) Verdict {
+func (s *Session) Helo(name string) mailfilter.Verdict {
 	s.Abort()
-	return s.tell(&event{name: "HELO", kind: cmdHelo, stage: stHelo, skip: stepNoHelo, noWait: stepNRHelo,
+	return s.tell(&event{name: "HELO", kind: cmdHelo, stage: mailfilter.StageHelo, skip: stepNoHelo, noWait: stepNRHelo,
 		fill: func(b []byte) []byte { return appendStrings(b, name) }})
 }
 
 // Mail tells of the sender, in angle brackets, with the parameters of MAIL.
-func (s *Session) Mail(args ...string) Verdict {
+func (s *Session) Mail(args ...string) mailfilter.Verdict {
 	for _, f := range s.filters {
 		f.opened = true
 	}
-	return s.tell(&event{name: "MAIL", kind: cmdMail, stage: stMail, skip: stepNoMail, noWait: stepNRMail,
+	return s.tell(&event{name: "MAIL", kind: cmdMail, stage: mailfilter.StageMail, skip: stepNoMail, noWait: stepNRMail,
 		fill: func(b []byte) []byte { return appendStrings(b, args...) }})
 }
 
 // Rcpt tells of a recipient, in angle brackets, with the parameters of RCPT. A
 // refusal is of this recipient only.
-func (s *Session) Rcpt(args ...string) Verdict { return s.tell(rcpt(args)) }
+func (s *Session) Rcpt(args ...string) mailfilter.Verdict { return s.tell(rcpt(args)) }
 
 func rcpt(args []string) *event {
-	return &event{name: "RCPT", kind: cmdRcpt, stage: stRcpt, skip: stepNoRcpt, noWait: stepNRRcpt,
+	return &event{name: "RCPT", kind: cmdRcpt, stage: mailfilter.StageRcpt, skip: stepNoRcpt, noWait: stepNRRcpt,
 		fill: func(b []byte) []byte { return appendStrings(b, args...) }}
 }
 
@@ -97,13 +99,13 @@ func (s *Session) Refused(args ...string) {
 }
 
 // Data tells that content comes.
-func (s *Session) Data() Verdict {
-	return s.tell(&event{name: "DATA", kind: cmdData, stage: stData, skip: stepNoData, noWait: stepNRData})
+func (s *Session) Data() mailfilter.Verdict {
+	return s.tell(&event{name: "DATA", kind: cmdData, stage: mailfilter.StageData, skip: stepNoData, noWait: stepNRData})
 }
 
 // Unknown tells of a command line that is none.
-func (s *Session) Unknown(line string) Verdict {
-	return s.tell(&event{name: "UNKNOWN", kind: cmdUnknown, stage: stUnknown, skip: stepNoUnknown, noWait: stepNRUnknown,
+func (s *Session) Unknown(line string) mailfilter.Verdict {
+	return s.tell(&event{name: "UNKNOWN", kind: cmdUnknown, stage: mailfilter.StageUnknown, skip: stepNoUnknown, noWait: stepNRUnknown,
 		fill: func(b []byte) []byte { return appendStrings(b, line) }})
 }
 
@@ -122,24 +124,24 @@ func (s *Session) Close() {
 	}
 }
 
-func (s *Session) tell(e *event) Verdict {
-	return s.each(func(f *filter) Verdict { return f.send(e, s.macros) })
+func (s *Session) tell(e *event) mailfilter.Verdict {
+	return s.each(func(f *filter) mailfilter.Verdict { return f.send(e, s.macros) })
 }
 
 // each asks the filters in order, up to the first that has something against
 // it. A filter that is not asked any more still says what it said last of all
 // messages.
-func (s *Session) each(ask func(*filter) Verdict) Verdict {
+func (s *Session) each(ask func(*filter) mailfilter.Verdict) mailfilter.Verdict {
 	for _, f := range s.filters {
 		v := f.verdict
 		if !f.dead && !f.done {
 			v = ask(f)
 		}
 		s.hold = s.hold || v.Hold
-		if v.Action != Continue {
+		if v.Action != mailfilter.Continue {
 			v.Hold = s.hold
 			return v
 		}
 	}
-	return Verdict{Hold: s.hold}
+	return mailfilter.Verdict{Hold: s.hold}
 }

@@ -7,43 +7,12 @@ import (
 	"time"
 
 	"posthaste/internal/config"
-	"posthaste/internal/pack"
+	"posthaste/internal/mailfilter"
 )
 
-// A stage is a moment at which macros are sent. The numbers are those of the
-// protocol's macro lists; the last is not in it.
-type stage uint8
-
-const (
-	stConnect stage = iota
-	stHelo
-	stMail
-	stRcpt
-	stData
-	stEOM
-	stEOH
-	stUnknown
-	nStages
-)
-
-// A Spec says how one filter is reached and treated.
-type Spec struct {
-	Endpoint                  string // inet:host:port or unix:path, as configured
-	Protocol                  int    // highest version to offer: 2, 3, 4 or 6
-	NoHeaderReply             bool   // whatever the version, the filter may say that it sends no reply to each header field
-	Connect, Command, Content time.Duration
-	Default                   string // milter_default_action
-	// Reuse says that the filter serves one SMTP session after the other on
-	// one connection.
-	Reuse bool
-	// Macros are the names to send at each stage, unless the filter asks for
-	// others.
-	Macros [nStages]string
-}
-
-// network splits the endpoint for package net.
-func (s *Spec) network() (network, address string, err error) {
-	kind, addr, _ := strings.Cut(s.Endpoint, ":")
+// network splits a filter's endpoint for package net.
+func network(endpoint string) (network, address string, err error) {
+	kind, addr, _ := strings.Cut(endpoint, ":")
 	switch strings.ToLower(kind) {
 	case "unix", "local":
 		if addr != "" {
@@ -57,12 +26,14 @@ func (s *Spec) network() (network, address string, err error) {
 		host := strings.Trim(addr[:i], "[]")
 		return "tcp", "[" + host + "]" + addr[i:], nil
 	}
-	return "", "", fmt.Errorf("milter %q: expected inet:host:port or unix:path", s.Endpoint)
+	return "", "", fmt.Errorf("milter %q: expected inet:host:port or unix:path", endpoint)
 }
 
 // Read reads a list of filters from the parameter of this name, smtpd_milters or
 // non_smtpd_milters, and what milter_* parameters say of all of them.
-func Read(cfg *config.Config, name string) ([]Spec, error) { return Parse(cfg, name, cfg.List(name)) }
+func Read(cfg *config.Config, name string) ([]mailfilter.Spec, error) {
+	return Parse(cfg, name, cfg.List(name))
+}
 
 // Parse is Read for a list that comes from elsewhere, a table's value; name is
 // for errors. An item is an endpoint, or an endpoint and its own settings:
@@ -71,22 +42,22 @@ func Read(cfg *config.Config, name string) ([]Spec, error) { return Parse(cfg, n
 //
 // Settings are command_timeout, connect_timeout, content_timeout,
 // default_action, protocol, and connection_reuse.
-func Parse(cfg *config.Config, name string, list []string) ([]Spec, error) {
-	base := Spec{
+func Parse(cfg *config.Config, name string, list []string) ([]mailfilter.Spec, error) {
+	base := mailfilter.Spec{
 		Default: cfg.String("milter_default_action"),
 		Connect: cfg.Duration("milter_connect_timeout"), Command: cfg.Duration("milter_command_timeout"),
 		Content: cfg.Duration("milter_content_timeout"),
-		Macros: [nStages]string{
-			stConnect: cfg.String("milter_connect_macros"), stHelo: cfg.String("milter_helo_macros"),
-			stMail: cfg.String("milter_mail_macros"), stRcpt: cfg.String("milter_rcpt_macros"),
-			stData: cfg.String("milter_data_macros"), stEOM: cfg.String("milter_end_of_data_macros"),
-			stEOH: cfg.String("milter_end_of_header_macros"), stUnknown: cfg.String("milter_unknown_command_macros"),
+		Macros: [mailfilter.Stages]string{
+			mailfilter.StageConnect: cfg.String("milter_connect_macros"), mailfilter.StageHelo: cfg.String("milter_helo_macros"),
+			mailfilter.StageMail: cfg.String("milter_mail_macros"), mailfilter.StageRcpt: cfg.String("milter_rcpt_macros"),
+			mailfilter.StageData: cfg.String("milter_data_macros"), mailfilter.StageEOM: cfg.String("milter_end_of_data_macros"),
+			mailfilter.StageEOH: cfg.String("milter_end_of_header_macros"), mailfilter.StageUnknown: cfg.String("milter_unknown_command_macros"),
 		},
 	}
-	if err := base.setProtocol(strings.FieldsFunc(cfg.String("milter_protocol"), isSeparator)); err != nil {
+	if err := setProtocol(&base, strings.FieldsFunc(cfg.String("milter_protocol"), isSeparator)); err != nil {
 		return nil, fmt.Errorf("milter_protocol: %w", err)
 	}
-	specs := make([]Spec, 0, len(list))
+	specs := make([]mailfilter.Spec, 0, len(list))
 	for _, item := range list {
 		s := base
 		words := strings.FieldsFunc(item, isSeparator)
@@ -95,11 +66,11 @@ func Parse(cfg *config.Config, name string, list []string) ([]Spec, error) {
 		}
 		s.Endpoint = words[0]
 		for _, w := range words[1:] {
-			if err := s.set(w); err != nil {
+			if err := set(&s, w); err != nil {
 				return nil, fmt.Errorf("%s: milter %s: %w", name, s.Endpoint, err)
 			}
 		}
-		if _, _, err := s.network(); err != nil {
+		if _, _, err := network(s.Endpoint); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		specs = append(specs, s)
@@ -110,7 +81,7 @@ func Parse(cfg *config.Config, name string, list []string) ([]Spec, error) {
 func isSeparator(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' || r == '\r' }
 
 // setProtocol takes a version, and the one extension that has a name.
-func (s *Spec) setProtocol(words []string) error {
+func setProtocol(s *mailfilter.Spec, words []string) error {
 	s.Protocol, s.NoHeaderReply = 0, false
 	for _, w := range words {
 		n, err := strconv.Atoi(w)
@@ -131,7 +102,7 @@ func (s *Spec) setProtocol(words []string) error {
 }
 
 // set applies one setting of a filter's own.
-func (s *Spec) set(word string) (err error) {
+func set(s *mailfilter.Spec, word string) (err error) {
 	key, value, ok := strings.Cut(word, "=")
 	if !ok {
 		return fmt.Errorf("%q: expected name=value", word)
@@ -144,7 +115,7 @@ func (s *Spec) set(word string) (err error) {
 	case "content_timeout":
 		s.Content, err = parseTime(value)
 	case "protocol":
-		err = s.setProtocol([]string{value})
+		err = setProtocol(s, []string{value})
 	case "connection_reuse":
 		if s.Reuse = value == "yes"; !s.Reuse && value != "no" {
 			err = fmt.Errorf("expected yes or no")
@@ -209,52 +180,4 @@ func macroName(name string) string {
 // macroNames splits a list of names.
 func macroNames(list string) []string {
 	return strings.FieldsFunc(list, isSeparator)
-}
-
-// Append appends the packed form, for ipc.
-func (s *Spec) Append(b []byte) []byte {
-	b = pack.String(b, 'e', s.Endpoint)
-	b = pack.Int(b, 'p', s.Protocol)
-	b = pack.Int(b, 'o', int64(s.Connect))
-	b = pack.Int(b, 'c', int64(s.Command))
-	b = pack.Int(b, 't', int64(s.Content))
-	b = pack.String(b, 'd', s.Default)
-	b = pack.Bool(b, 'r', s.Reuse)
-	b = pack.Bool(b, 'n', s.NoHeaderReply)
-	for _, m := range s.Macros {
-		b = pack.Bytes(b, 'm', m)
-	}
-	return b
-}
-
-// Decode reads the packed form.
-func (s *Spec) Decode(b []byte) error {
-	r := pack.NewReader(b)
-	n := 0
-	for r.Next() {
-		switch r.Tag() {
-		case 'e':
-			s.Endpoint = r.String()
-		case 'p':
-			s.Protocol = int(r.Int())
-		case 'o':
-			s.Connect = time.Duration(r.Int())
-		case 'c':
-			s.Command = time.Duration(r.Int())
-		case 't':
-			s.Content = time.Duration(r.Int())
-		case 'd':
-			s.Default = r.String()
-		case 'r':
-			s.Reuse = r.Bool()
-		case 'n':
-			s.NoHeaderReply = r.Bool()
-		case 'm':
-			if n < len(s.Macros) {
-				s.Macros[n] = r.String()
-				n++
-			}
-		}
-	}
-	return r.Err()
 }

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"posthaste/internal/mailfilter"
 )
 
 // Commands, from us to the filter.
@@ -214,7 +216,7 @@ func (p *packet) index() (uint32, error) {
 type options struct {
 	version        int
 	actions, steps uint32
-	macros         map[stage][]string // macro lists that the filter asked for
+	macros         map[mailfilter.Stage][]string // macro lists that the filter asked for
 }
 
 func (o options) append(b []byte) []byte {
@@ -254,11 +256,11 @@ func parseOptions(p packet, offer options) (options, error) {
 			return options{}, fmt.Errorf("%w: macro list without end", errPacket)
 		}
 		rest.data = r
-		if n < uint32(stUnknown) {
+		if n < uint32(mailfilter.StageUnknown) {
 			if o.macros == nil {
-				o.macros = make(map[stage][]string)
+				o.macros = make(map[mailfilter.Stage][]string)
 			}
-			o.macros[stage(n)] = macroNames(names)
+			o.macros[mailfilter.Stage(n)] = macroNames(names)
 		}
 	}
 	return o, nil

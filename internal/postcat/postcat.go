@@ -40,6 +40,7 @@ import (
 	"posthaste/internal/maildrop"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/spooltool/pffile"
@@ -94,33 +95,33 @@ func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) 
 
 // queued shows messages in the queue.
 func (c *command) queued(ctx context.Context, ids []string) error {
-	queue, err := cli.Open(c.dir)
+	q, err := cli.Open(c.dir)
 	if err != nil {
 		return err
 	}
-	defer queue.Close()
-	rd := spool.NewReader(nil, queue.Spool())
+	defer q.Close()
+	rd := spool.NewReader(nil, q.Spool())
 	defer rd.Close()
 	for _, text := range ids {
 		id := mail.QueueID(text)
 		if !id.Valid() {
 			return cli.Errorf(cli.ExitUsage, "bad mail queue ID: %s", maillog.AppendClean(nil, []byte(text)))
 		}
-		if err := c.one(ctx, queue, rd, id); err != nil {
+		if err := c.one(ctx, q, rd, id); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *command) one(ctx context.Context, queue *cli.Queue, rd *spool.Reader, id mail.QueueID) error {
+func (c *command) one(ctx context.Context, q *cli.Queue, rd *spool.Reader, id mail.QueueID) error {
 	for tries := 1; ; tries++ {
-		e, where, err := locate(ctx, queue, id, c.Warn)
+		e, where, err := locate(ctx, q, id, c.Warn)
 		if err != nil {
 			return err
 		}
 		m, content, err := plain.FromSpool(rd, &e)
-		if errors.Is(err, spool.ErrStale) && tries < 4 {
+		if errors.Is(err, queue.ErrStale) && tries < 4 {
 			continue // it has been moved since we were told
 		}
 		if errors.Is(err, fs.ErrPermission) {
@@ -140,12 +141,12 @@ func (c *command) one(ctx context.Context, queue *cli.Queue, rd *spool.Reader, i
 }
 
 // locate finds a message, and the queue that it is in.
-func locate(ctx context.Context, queue *cli.Queue, id mail.QueueID, warn func(string, ...any)) (e spool.Entry, where string, err error) {
+func locate(ctx context.Context, q *cli.Queue, id mail.QueueID, warn func(string, ...any)) (e queue.Entry, where string, err error) {
 	found := false
-	conn, err := queue.Cleanup(ctx)
+	conn, err := q.Cleanup(ctx)
 	switch {
 	case errors.Is(err, cli.ErrDown):
-		err = queue.View(warn, func(at spool.Entry) bool {
+		err = q.View(warn, func(at queue.Entry) bool {
 			if at.ID == id {
 				e, found = at, true
 			}
@@ -163,7 +164,7 @@ func locate(ctx context.Context, queue *cli.Queue, id mail.QueueID, warn func(st
 		return e, "", cli.Errorf(cli.ExitNoInput, "open queue file %s: No such file or directory", id)
 	}
 	where = e.Queue.String()
-	if conn, err := queue.Manager(ctx); err == nil { // who else knows what is active
+	if conn, err := q.Manager(ctx); err == nil { // who else knows what is active
 		var list proto.ListReply
 		if conn.Call(ctx, &proto.List{ID: id, Brief: true}, &list) == nil && len(list.Items) == 1 {
 			where = list.Items[0].Queue

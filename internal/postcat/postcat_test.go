@@ -14,7 +14,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maildrop"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/internal/spooltool/plain"
 )
@@ -31,7 +31,7 @@ func run(s *faketest.Site, stdin string, args ...string) (out, errs string, stat
 var arrival = time.Date(2026, 11, 21, 8, 56, 26, 0, time.Local)
 
 func sample() faketest.Mail {
-	return faketest.Mail{Queue: spool.Deferred, Done: []int{1}, Attempts: 2, Next: arrival.Add(time.Hour),
+	return faketest.Mail{Queue: queue.Deferred, Done: []int{1}, Attempts: 2, Next: arrival.Add(time.Hour),
 		Content: "Subject: x\r\n\tfolded\r\n\r\nbody\r\n\r\n.last\r\n",
 		Envelope: mail.Envelope{Arrival: arrival, Sender: "s p\x1b@from.test", Size: 99, Body: mail.Body8Bit, EnvID: "abc", Ret: dsn.RetHeaders,
 			Client: mail.Client{Name: "c.test", Addr: "192.0.2.1", Port: "77", Helo: "h", Proto: "ESMTP"}, RewriteContext: "remote",

@@ -16,7 +16,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maildrop"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
 )
 
@@ -119,7 +119,7 @@ func TestDown(t *testing.T) {
 	if out, _, status := run(s, "mailq"); out != "Mail queue is empty\n" || status != 0 {
 		t.Errorf("nothing queued yet: exit status %d, %q", status, out)
 	}
-	ids := s.Fill(faketest.Mail{Queue: spool.Deferred, Content: "x\r\n", Done: []int{1}, Attempts: 2,
+	ids := s.Fill(faketest.Mail{Queue: queue.Deferred, Content: "x\r\n", Done: []int{1}, Attempts: 2,
 		Envelope: mail.Envelope{Arrival: arrival, Sender: "a@from.test", Size: 298,
 			Recipients: []mail.Recipient{{Address: "one@x.test"}, {Address: "done@x.test"}, {Address: "two@x.test"}}},
 		Outcomes: []mail.Outcome{{Rcpt: 0, Action: dsn.Deferred, Status: dsn.S(4, 4, 1), Reason: refused}}})

@@ -8,7 +8,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/cli"
 )
 
@@ -92,7 +92,7 @@ func (l *live) findCorrupt(ctx context.Context, ids []mail.QueueID) (list []targ
 		return &proto.Locate{ID: ids[i]}, &replies[i]
 	}, conn)
 	for i := range replies {
-		if replies[i].Found && replies[i].Entry.Queue == spool.Corrupt {
+		if replies[i].Found && replies[i].Entry.Queue == queue.Corrupt {
 			list = append(list, target{id: ids[i], queue: "corrupt"})
 		}
 	}
@@ -110,8 +110,8 @@ func (l *live) each(ctx context.Context, queues []string, f func([]target) error
 		return true
 	})
 	if err == nil && slices.Contains(queues, "corrupt") {
-		err = l.queue.View(nil, func(e spool.Entry) bool {
-			if e.Queue == spool.Corrupt {
+		err = l.queue.View(nil, func(e queue.Entry) bool {
+			if e.Queue == queue.Corrupt {
 				list.add(target{id: e.ID, queue: "corrupt"})
 			}
 			return true

@@ -12,6 +12,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
 	"posthaste/internal/rights"
 	"posthaste/internal/spool"
@@ -95,7 +96,7 @@ func (o *offline) each(_ context.Context, queues []string, f func([]target) erro
 		return err
 	}
 	g := &grouped{do: func(list []target, _ []*proto.Item) error { return f(list) }}
-	o.sp.Entries(func(e spool.Entry) bool {
+	o.sp.Entries(func(e queue.Entry) bool {
 		return !wanted(queues, e.Queue.String()) || g.add(target{e.ID, e.Queue.String(), e.Expire}, nil)
 	})
 	return g.end()
@@ -111,11 +112,11 @@ func (o *offline) apply(_ context.Context, step byte, _ bool, list []target, _ b
 		case 'd':
 			b.Remove(t.id)
 		case 'h':
-			b.Update(t.id, spool.Change{Set: spool.SetQueue, Queue: spool.Hold})
+			b.Update(t.id, queue.Change{Set: queue.SetQueue, Queue: queue.Hold})
 		case 'H':
-			b.Update(t.id, spool.Change{Set: spool.SetQueue | spool.SetNextAttempt, Queue: spool.Deferred, NextAttempt: time.Now()})
+			b.Update(t.id, queue.Change{Set: queue.SetQueue | queue.SetNextAttempt, Queue: queue.Deferred, NextAttempt: time.Now()})
 		case 'e':
-			b.Update(t.id, spool.Change{Set: spool.SetExpire, Expire: true})
+			b.Update(t.id, queue.Change{Set: queue.SetExpire, Expire: true})
 		}
 	}
 	if err := o.sp.Commit(b); err != nil {

@@ -16,6 +16,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/faketest"
 )
@@ -27,7 +28,7 @@ func run(s *faketest.Site, stdin string, args ...string) (string, int) {
 	return errs.String(), status
 }
 
-func message(sender string, q spool.Queue) faketest.Mail {
+func message(sender string, q queue.Name) faketest.Mail {
 	return faketest.Mail{Queue: q, Content: "Subject: x\r\n\r\nx\r\n", Envelope: mail.Envelope{Arrival: time.UnixMicro(1795251386000000),
 		Sender: sender, Size: 14, Recipients: []mail.Recipient{{Address: "b@to.test"}}}}
 }
@@ -39,7 +40,7 @@ func TestDownLongLists(t *testing.T) {
 	s := faketest.New(t, "spool_segment_size = 1m\n")
 	var mails []faketest.Mail
 	for range 6 {
-		m := message("1", spool.Deferred)
+		m := message("1", queue.Deferred)
 		m.Envelope.Recipients = nil
 		for i := range 1000 {
 			m.Envelope.Recipients = append(m.Envelope.Recipients, mail.Recipient{Address: fmt.Sprintf("member.number.%d@list.test", i)})
@@ -57,8 +58,8 @@ func TestDownLongLists(t *testing.T) {
 func TestDown(t *testing.T) {
 	t.Parallel()
 	s := faketest.New(t, "")
-	ids := s.Fill(message("1", spool.Incoming), message("2", spool.Deferred), message("3", spool.Hold), message("4", spool.Deferred),
-		message("5", spool.Corrupt))
+	ids := s.Fill(message("1", queue.Incoming), message("2", queue.Deferred), message("3", queue.Hold), message("4", queue.Deferred),
+		message("5", queue.Corrupt))
 	name := strings.NewReplacer("$1", string(ids[0]), "$2", string(ids[1]), "$3", string(ids[2]), "$4", string(ids[3]), "$5", string(ids[4]))
 	for _, c := range []struct{ args, stdin, want string }{
 		{"-h $1", "", "postsuper: $1: placed on hold\npostsuper: Placed on hold: 1 message\n"},
@@ -82,7 +83,7 @@ func TestDown(t *testing.T) {
 		}
 	}
 	left := s.Entries()
-	if len(left) != 2 || left[ids[0]].Queue != spool.Hold || left[ids[1]].Queue != spool.Hold || !left[ids[1]].Expire {
+	if len(left) != 2 || left[ids[0]].Queue != queue.Hold || left[ids[1]].Queue != queue.Hold || !left[ids[1]].Expire {
 		t.Errorf("left: %+v", left)
 	}
 	line := regexp.MustCompile(`(?m) postfix/postsuper\[\d+\]: ` + string(ids[0]) + `: placed on hold$`)
@@ -94,7 +95,7 @@ func TestDown(t *testing.T) {
 func TestRequeueNeedsCleanup(t *testing.T) {
 	t.Parallel()
 	s := faketest.New(t, "")
-	ids := s.Fill(message("1", spool.Deferred))
+	ids := s.Fill(message("1", queue.Deferred))
 	out, status := run(s, "", "-d", string(ids[0]), "-r", string(ids[0]))
 	if status != 69 || !strings.Contains(out, "requeueing needs it") || len(s.Entries()) != 1 {
 		t.Errorf("exit status %d, %q, %v", status, out, s.Entries())
@@ -105,7 +106,7 @@ func TestRequeueNeedsCleanup(t *testing.T) {
 func TestLocked(t *testing.T) {
 	t.Parallel()
 	s := faketest.New(t, "")
-	ids := s.Fill(message("1", spool.Deferred))
+	ids := s.Fill(message("1", queue.Deferred))
 	sp, err := spool.Open(spool.Options{Dir: filepath.Join(s.Queue, "spool"), SegmentSize: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +144,7 @@ func TestUsage(t *testing.T) {
 func TestMaildrop(t *testing.T) {
 	t.Parallel()
 	s := faketest.New(t, "")
-	s.Fill(message("1", spool.Deferred))
+	s.Fill(message("1", queue.Deferred))
 	for _, n := range []string{"a1", "b2", "c3"} {
 		if err := os.WriteFile(filepath.Join(s.Queue, "maildrop", n), nil, 0o744); err != nil {
 			t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/queuelist"
 	"posthaste/internal/selection"
 	"posthaste/internal/spool"
@@ -111,7 +112,7 @@ func (l *live) choose(ctx context.Context, ch *choice, f func(result) error) err
 			return err
 		}
 	}
-	if ch.step == 'd' && ch.where.NamesQueue(spool.Corrupt.String()) {
+	if ch.step == 'd' && ch.where.NamesQueue(queue.Corrupt.String()) {
 		return l.chooseCorrupt(ctx, ch, f)
 	}
 	return nil
@@ -145,7 +146,7 @@ func (l *live) chooseCorrupt(ctx context.Context, ch *choice, f func(result) err
 		return f(result{ids: done})
 	}}
 	err := l.queue.Items(ch.warn, func(it *proto.Item) bool {
-		if it.Queue == spool.Corrupt.String() && (ch.all || slices.Contains(ch.ids, it.ID)) && cli.Meant(ch.where, it) {
+		if it.Queue == queue.Corrupt.String() && (ch.all || slices.Contains(ch.ids, it.ID)) && cli.Meant(ch.where, it) {
 			return g.add(target{id: it.ID, queue: it.Queue}, it)
 		}
 		return true
@@ -212,7 +213,7 @@ func (o *offline) choose(ctx context.Context, ch *choice, f func(result) error) 
 		}
 		return err
 	}}
-	look := func(e spool.Entry) bool {
+	look := func(e queue.Entry) bool {
 		t := target{e.ID, e.Queue.String(), e.Expire}
 		if !applies(ch.step, t) || !ch.where.Queue(t.queue) {
 			return true
@@ -241,9 +242,9 @@ func (o *offline) choose(ctx context.Context, ch *choice, f func(result) error) 
 }
 
 // item reads a message, which the spool may have moved since e was its entry; nil: it is gone.
-func (o *offline) item(rd *spool.Reader, e spool.Entry) (*proto.Item, error) {
+func (o *offline) item(rd *spool.Reader, e queue.Entry) (*proto.Item, error) {
 	it, err := cli.ReadItem(rd, &e)
-	for tries := 0; errors.Is(err, spool.ErrStale) && tries < 3; tries++ {
+	for tries := 0; errors.Is(err, queue.ErrStale) && tries < 3; tries++ {
 		now, ok := o.sp.Locate(e.ID)
 		if !ok {
 			return nil, nil

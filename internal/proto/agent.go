@@ -7,7 +7,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/pack"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 )
 
 // Deliver asks an agent to bring one message to some of its recipients, all
@@ -16,7 +16,7 @@ type Deliver struct {
 	Nexthop   mail.Nexthop
 	Envelope  mail.Envelope // Recipients: those of this request, addresses as resolved
 	Index     []int         // their indexes in the message's full envelope
-	Ref       spool.Ref     // where the message lies
+	Ref       queue.Ref     // where the message lies
 	Active    time.Time     // when the queue manager took it up: delay b begins
 	CacheLoad bool          // look for a kept session first
 	CacheKeep bool          // keep the session for the next request

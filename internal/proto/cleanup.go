@@ -7,7 +7,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/pack"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 )
 
 // Kinds. A number is never used again.
@@ -144,7 +144,7 @@ type Submit struct {
 	// State, when set, is how the message stood in the queue that it comes
 	// from: what Set names, and the last outcomes of recipients, by their
 	// indexes here. A hold that is asked for by Flags comes before its Queue.
-	State *Op
+	State *queue.Change
 	// Was, when set, is what State's indexes are of: the recipients as they
 	// were, when they have gone back to what they were before mapping.
 	Was []mail.Recipient
@@ -195,7 +195,7 @@ func (m *Submit) Append(b []byte) []byte {
 		b = pack.Nested(b, 's', m.Settles.append)
 	}
 	if m.State != nil {
-		b = pack.Nested(b, 'o', m.State.append)
+		b = pack.Nested(b, 'o', m.State.AppendFields)
 	}
 	for i := range m.Was {
 		b = m.Was[i].Append(b, 'w')
@@ -242,8 +242,8 @@ func (m *Submit) Decode(b []byte) error {
 				return err
 			}
 		case 'o':
-			m.State = new(Op)
-			if err := m.State.decode(r.Bytes()); err != nil {
+			m.State = new(queue.Change)
+			if err := m.State.DecodeFields(r.Bytes()); err != nil {
 				return err
 			}
 		case 'w':
@@ -417,7 +417,7 @@ func (*Attach) Kind() uint16 { return KindAttach }
 // when the message is new and small; else the queue manager reads them from
 // the spool when it has room for them.
 type Entry struct {
-	spool.Entry
+	queue.Entry
 	Envelope   []byte // mail.Envelope's stored form, or empty
 	Recipients []byte // stored form, or empty
 }
@@ -438,7 +438,7 @@ func (m *Entries) Append(b []byte) []byte {
 	for i := range m.List {
 		e := &m.List[i]
 		b = pack.Nested(b, 'e', func(b []byte) []byte {
-			b = appendEntry(b, 's', &e.Entry)
+			b = e.Entry.Append(b, 's')
 			b = pack.String(b, 'E', e.Envelope)
 			return pack.String(b, 'R', e.Recipients)
 		})
@@ -460,7 +460,7 @@ func (m *Entries) Decode(b []byte) error {
 			for f.Next() {
 				switch f.Tag() {
 				case 's':
-					if err := decodeEntry(f.Bytes(), &e.Entry); err != nil {
+					if err := e.Entry.Decode(f.Bytes()); err != nil {
 						return err
 					}
 				case 'E':
@@ -504,21 +504,9 @@ type Op struct {
 	// Lost says of Handed that the agent has ended, and nobody will say what came of it: nothing
 	// is recorded of the message but that it may arrive twice.
 	Lost bool
-	// Done are recipients for whom nothing more is to be done.
-	Done []int
-	// Set names the fields of the message's state that are recorded anew;
-	// with Outcomes, the latest per recipient.
-	Set         spool.Field
-	Queue       spool.Queue
-	NextAttempt time.Time
-	Attempts    int
-	Warned      bool
-	Expire      bool
-	Outcomes    []mail.Outcome
+	// Change is what is recorded of the message anew, and the recipients that are done.
+	queue.Change
 }
-
-// Changes says whether o does more than report recipients as done.
-func (o *Op) Changes() bool { return o.Set != 0 || len(o.Outcomes) > 0 }
 
 // Record asks for changes to be made durable, all or none of each Op; the
 // order is kept. Changes to messages that are gone are no error: the asker
@@ -563,19 +551,7 @@ func (o *Op) append(b []byte) []byte {
 	}
 	b = pack.String(b, 'N', o.Nexthop)
 	b = pack.Bool(b, 'l', o.Lost)
-	for _, i := range o.Done {
-		b = pack.Uint(b, 'd', uint64(i)+1)
-	}
-	b = pack.Uint(b, 's', o.Set)
-	b = pack.Uint(b, 'Q', o.Queue)
-	b = mail.AppendTime(b, 'n', o.NextAttempt)
-	b = pack.Int(b, 'a', o.Attempts)
-	b = pack.Bool(b, 'w', o.Warned)
-	b = pack.Bool(b, 'e', o.Expire)
-	for i := range o.Outcomes {
-		b = o.Outcomes[i].Append(b, 'o')
-	}
-	return b
+	return o.AppendFields(b)
 }
 
 func (o *Op) decode(field []byte) error {
@@ -594,26 +570,8 @@ func (o *Op) decode(field []byte) error {
 			o.Nexthop = mail.Nexthop(r.String())
 		case 'l':
 			o.Lost = r.Bool()
-		case 'd':
-			o.Done = append(o.Done, int(r.Uint())-1)
-		case 's':
-			o.Set = spool.Field(r.Uint())
-		case 'Q':
-			o.Queue = spool.Queue(r.Uint())
-		case 'n':
-			o.NextAttempt = mail.ReadTime(&r)
-		case 'a':
-			o.Attempts = int(r.Int())
-		case 'w':
-			o.Warned = r.Bool()
-		case 'e':
-			o.Expire = r.Bool()
-		case 'o':
-			var out mail.Outcome
-			if err := out.Decode(r.Bytes()); err != nil {
-				return err
-			}
-			o.Outcomes = append(o.Outcomes, out)
+		default:
+			o.ReadField(&r)
 		}
 	}
 	return r.Err()
@@ -622,7 +580,7 @@ func (o *Op) decode(field []byte) error {
 // RecordReply says that the changes are durable. Entries are the messages
 // whose state was recorded anew and that are still there, as they stand now.
 type RecordReply struct {
-	Entries []spool.Entry
+	Entries []queue.Entry
 	Refused []Refusal // changes that were left out, whatever the reason
 }
 
@@ -635,7 +593,7 @@ type Refusal struct {
 func (*RecordReply) Kind() uint16 { return KindRecordReply }
 func (m *RecordReply) Append(b []byte) []byte {
 	for i := range m.Entries {
-		b = appendEntry(b, 'e', &m.Entries[i])
+		b = m.Entries[i].Append(b, 'e')
 	}
 	for _, f := range m.Refused {
 		b = pack.String(b, 'q', f.ID)
@@ -648,8 +606,8 @@ func (m *RecordReply) Decode(b []byte) error {
 	for r.Next() {
 		switch r.Tag() {
 		case 'e':
-			var e spool.Entry
-			if err := decodeEntry(r.Bytes(), &e); err != nil {
+			var e queue.Entry
+			if err := e.Decode(r.Bytes()); err != nil {
 				return err
 			}
 			m.Entries = append(m.Entries, e)
@@ -675,7 +633,7 @@ func (m *Locate) Decode(b []byte) error  { return (*Abort)(m).Decode(b) }
 // LocateReply has the entry, or Found false when the message is gone.
 type LocateReply struct {
 	Found bool
-	Entry spool.Entry
+	Entry queue.Entry
 }
 
 func (*LocateReply) Kind() uint16 { return KindLocateReply }
@@ -683,14 +641,14 @@ func (m *LocateReply) Append(b []byte) []byte {
 	if !m.Found {
 		return b
 	}
-	return appendEntry(b, 'e', &m.Entry)
+	return m.Entry.Append(b, 'e')
 }
 func (m *LocateReply) Decode(b []byte) error {
 	r := pack.NewReader(b)
 	for r.Next() {
 		if r.Tag() == 'e' {
 			m.Found = true
-			if err := decodeEntry(r.Bytes(), &m.Entry); err != nil {
+			if err := m.Entry.Decode(r.Bytes()); err != nil {
 				return err
 			}
 		}

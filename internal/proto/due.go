@@ -1,30 +1,23 @@
 package proto
 
 import (
-	"time"
-
 	"posthaste/internal/mail"
 	"posthaste/internal/pack"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 )
 
-// Due asks cleanup for deferred messages, as spool.DueQuery says: the queue manager has only
-// those in memory that are due next. They come in Entries with Known set, in order, and
+// Due asks cleanup for deferred messages: the queue manager has only
+// those in memory that are due next. Limit is DueLimit at most. They come in Entries with Known set, in order, and
 // behind them the reply.
-type Due struct {
-	After         time.Time // with Number: spool.Mark
-	Number        uint64
-	Limit         int // DueLimit at most
-	Sane, Amnesty time.Time
-}
+type Due struct{ queue.DueQuery }
 
 // DueLimit is how many messages one Due may ask for.
 const DueLimit = 1 << 20
 
 func (*Due) Kind() uint16 { return KindDue }
 func (m *Due) Append(b []byte) []byte {
-	b = mail.AppendTime(b, 'a', m.After)
-	b = pack.Uint(b, 'n', m.Number)
+	b = mail.AppendTime(b, 'a', m.After.Next)
+	b = pack.Uint(b, 'n', m.After.Number)
 	b = pack.Int(b, 'l', m.Limit)
 	b = mail.AppendTime(b, 's', m.Sane)
 	return mail.AppendTime(b, 'y', m.Amnesty)
@@ -34,9 +27,9 @@ func (m *Due) Decode(b []byte) error {
 	for r.Next() {
 		switch r.Tag() {
 		case 'a':
-			m.After = mail.ReadTime(&r)
+			m.After.Next = mail.ReadTime(&r)
 		case 'n':
-			m.Number = r.Uint()
+			m.After.Number = r.Uint()
 		case 'l':
 			m.Limit = int(min(max(r.Int(), 1), DueLimit))
 		case 's':
@@ -48,18 +41,17 @@ func (m *Due) Decode(b []byte) error {
 	return r.Err()
 }
 
-// DueReply ends the answer to Due. Last and Number are the mark of the last message that
+// DueReply ends the answer to Due. Last is the mark of the last message that
 // was looked for; Whole: none is due behind it.
 type DueReply struct {
-	Last   time.Time
-	Number uint64
-	Whole  bool
+	Last  queue.Mark
+	Whole bool
 }
 
 func (*DueReply) Kind() uint16 { return KindDueReply }
 func (m *DueReply) Append(b []byte) []byte {
-	b = mail.AppendTime(b, 'a', m.Last)
-	b = pack.Uint(b, 'n', m.Number)
+	b = mail.AppendTime(b, 'a', m.Last.Next)
+	b = pack.Uint(b, 'n', m.Last.Number)
 	return pack.Bool(b, 'w', m.Whole)
 }
 func (m *DueReply) Decode(b []byte) error {
@@ -67,9 +59,9 @@ func (m *DueReply) Decode(b []byte) error {
 	for r.Next() {
 		switch r.Tag() {
 		case 'a':
-			m.Last = mail.ReadTime(&r)
+			m.Last.Next = mail.ReadTime(&r)
 		case 'n':
-			m.Number = r.Uint()
+			m.Last.Number = r.Uint()
 		case 'w':
 			m.Whole = r.Bool()
 		}
@@ -112,14 +104,14 @@ func (m *Page) Decode(b []byte) error {
 // PageReply has the messages, those that there are, in no particular order, and the cursor to
 // go on with, 0 at the end.
 type PageReply struct {
-	Entries []spool.Placed // Next is 0 with Numbers
+	Entries []queue.Placed // Next is 0 with Numbers
 	Next    uint64
 }
 
 func (*PageReply) Kind() uint16 { return KindPageReply }
 func (m *PageReply) Append(b []byte) []byte {
 	for i := range m.Entries {
-		b = appendEntry(b, 'e', &m.Entries[i].Entry)
+		b = m.Entries[i].Entry.Append(b, 'e')
 		b = pack.Uint(b, 'c', m.Entries[i].Next)
 	}
 	return pack.Uint(b, 'n', m.Next)
@@ -129,8 +121,8 @@ func (m *PageReply) Decode(b []byte) error {
 	for r.Next() {
 		switch r.Tag() {
 		case 'e':
-			var e spool.Placed
-			if err := decodeEntry(r.Bytes(), &e.Entry); err != nil {
+			var e queue.Placed
+			if err := e.Entry.Decode(r.Bytes()); err != nil {
 				return err
 			}
 			m.Entries = append(m.Entries, e)

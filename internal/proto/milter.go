@@ -2,7 +2,7 @@ package proto
 
 import (
 	"posthaste/internal/dsn"
-	"posthaste/internal/milter"
+	"posthaste/internal/mailfilter"
 	"posthaste/internal/pack"
 	"posthaste/internal/smtpwire"
 )
@@ -29,7 +29,7 @@ type Milter struct {
 	// Session is a number that the sender draws at random at MilterConnect.
 	Session uint64
 	Event   MilterEvent
-	Specs   []milter.Spec // at MilterConnect
+	Specs   []mailfilter.Spec // at MilterConnect
 	Args    []string
 	Macros  []string // names and values that have changed, an empty value takes a macro back
 	// Told is what came before in the session, for a cleanup that has not
@@ -87,7 +87,7 @@ func (m *Milter) Decode(b []byte) error {
 		case 'e':
 			m.Event = MilterEvent(r.Uint())
 		case 'f':
-			var s milter.Spec
+			var s mailfilter.Spec
 			if err := s.Decode(r.Bytes()); err != nil {
 				return err
 			}
@@ -104,7 +104,7 @@ func (m *Milter) Decode(b []byte) error {
 }
 
 // MilterReply is what the filters say.
-type MilterReply struct{ milter.Verdict }
+type MilterReply struct{ mailfilter.Verdict }
 
 func (*MilterReply) Kind() uint16 { return KindMilterReply }
 
@@ -124,7 +124,7 @@ func (m *MilterReply) Decode(b []byte) error {
 	for r.Next() {
 		switch r.Tag() {
 		case 'a':
-			m.Action = milter.Action(r.Uint())
+			m.Action = mailfilter.Action(r.Uint())
 		case 'h':
 			m.Hold = r.Bool()
 		case 'c':

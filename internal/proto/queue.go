@@ -8,7 +8,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/pack"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 )
 
 // List asks the queue manager for a page of the queue: at most N messages from
@@ -60,8 +60,8 @@ type Item struct {
 	ClientAddr   string     // its address
 	SASLUser     string     // as whom it logged in; may be empty
 	Recipients   []ItemRcpt // those with something left to do
-	Ref          spool.Ref  // Brief: where the message lies
-	Done         []byte     // Brief: bitmap of the recipients left out, as in spool.Entry
+	Ref          queue.Ref  // Brief: where the message lies
+	Done         []byte     // Brief: bitmap of the recipients left out, as in queue.Entry
 }
 
 // An ItemRcpt is one recipient of a listing, with the last reason why it has

@@ -12,6 +12,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/cli"
@@ -23,21 +24,21 @@ const group = 512
 // A place is where a message lies.
 type place struct {
 	id   mail.QueueID
-	ref  spool.Ref
+	ref  queue.Ref
 	done []byte
 	at   time.Time
 }
 
 // collect counts what is in the queues.
-func (c *command) collect(ctx context.Context, queue *cli.Queue) error {
+func (c *command) collect(ctx context.Context, q *cli.Queue) error {
 	if slices.Contains(c.queues, "maildrop") {
-		if err := queue.Dropped(func(it *proto.Item) bool { c.count(it); return true }); err != nil {
+		if err := q.Dropped(func(it *proto.Item) bool { c.count(it); return true }); err != nil {
 			return err
 		}
 	}
-	rd := spool.NewReader(nil, queue.Spool())
+	rd := spool.NewReader(nil, q.Spool())
 	defer rd.Close()
-	opener := queueread.Opener{Reader: rd, Cleanup: queue.CleanupClient()}
+	opener := queueread.Opener{Reader: rd, Cleanup: q.CleanupClient()}
 	work := make(chan []place, runtime.NumCPU())
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -57,7 +58,7 @@ func (c *command) collect(ctx context.Context, queue *cli.Queue) error {
 		})
 	}
 	c.answers = c.shape.same()
-	err := c.places(ctx, queue, work)
+	err := c.places(ctx, q, work)
 	close(work)
 	wg.Wait()
 	c.shape.merge(c.answers)
@@ -75,7 +76,7 @@ func (c *command) count(it *proto.Item) {
 }
 
 // places finds the messages and has them read.
-func (c *command) places(ctx context.Context, queue *cli.Queue, work chan<- []place) error {
+func (c *command) places(ctx context.Context, q *cli.Queue, work chan<- []place) error {
 	list := make([]place, 0, group)
 	add := func(p place) bool {
 		if list = append(list, p); len(list) == group {
@@ -85,22 +86,22 @@ func (c *command) places(ctx context.Context, queue *cli.Queue, work chan<- []pl
 		return true
 	}
 	defer func() { work <- list }()
-	entry := func(e spool.Entry) bool {
+	entry := func(e queue.Entry) bool {
 		if slices.Contains(c.queues, e.Queue.String()) {
 			created, _, _ := e.ID.Parse()
 			add(place{e.ID, e.Ref, e.Done, created})
 		}
 		return true
 	}
-	conn, err := queue.Manager(ctx)
+	conn, err := q.Manager(ctx)
 	if errors.Is(err, cli.ErrDown) {
-		return queue.View(c.Warn, entry)
+		return q.View(c.Warn, entry)
 	}
 	if err != nil {
 		return err
 	}
 	if slices.Contains(c.queues, "corrupt") { // what the queue manager does not know
-		err := queue.View(c.Warn, func(e spool.Entry) bool { return e.Queue != spool.Corrupt || entry(e) })
+		err := q.View(c.Warn, func(e queue.Entry) bool { return e.Queue != queue.Corrupt || entry(e) })
 		if err != nil {
 			return err
 		}

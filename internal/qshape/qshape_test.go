@@ -15,7 +15,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/internal/testpeers"
 )
@@ -26,7 +26,7 @@ func run(s *faketest.Site, args ...string) (out, errs string, status int) {
 	return o.String(), e.String(), status
 }
 
-func message(q spool.Queue, age time.Duration, sender string, rcpts ...string) faketest.Mail {
+func message(q queue.Name, age time.Duration, sender string, rcpts ...string) faketest.Mail {
 	m := faketest.Mail{Queue: q, Content: "x\r\n", Envelope: mail.Envelope{Arrival: time.Now().Add(-age), Sender: sender, Size: 3}}
 	for _, r := range rcpts {
 		m.Envelope.Recipients = append(m.Envelope.Recipients, mail.Recipient{Address: r})
@@ -43,10 +43,10 @@ func TestQueues(t *testing.T) {
 		t.Errorf("empty: exit status %d, %q\n%s", status, errs, out)
 	}
 	mails := []faketest.Mail{
-		message(spool.Incoming, time.Minute, "s@from.test", "a@To.test", "b@to.test", "c@other.test"),
-		message(spool.Deferred, 25*time.Minute, "", "a@to.test", "done@to.test"),
-		message(spool.Hold, 100*time.Hour, "s@from.test", "a@to.test"),
-		message(spool.Corrupt, time.Hour, "s@from.test", "a@to.test"),
+		message(queue.Incoming, time.Minute, "s@from.test", "a@To.test", "b@to.test", "c@other.test"),
+		message(queue.Deferred, 25*time.Minute, "", "a@to.test", "done@to.test"),
+		message(queue.Hold, 100*time.Hour, "s@from.test", "a@to.test"),
+		message(queue.Corrupt, time.Hour, "s@from.test", "a@to.test"),
 	}
 	mails[1].Done = []int{1}
 	ids := s.Fill(mails...)
@@ -221,7 +221,7 @@ func BenchmarkDeferred(b *testing.B) {
 			s := faketest.New(b, "")
 			mails := make([]faketest.Mail, n)
 			for i := range mails {
-				mails[i] = message(spool.Deferred, time.Duration(i)*time.Second, "s@from.test", fmt.Sprintf("r@d%d.test", i%500))
+				mails[i] = message(queue.Deferred, time.Duration(i)*time.Second, "s@from.test", fmt.Sprintf("r@d%d.test", i%500))
 				mails[i].Content = strings.Repeat("x", 4094) + "\r\n"
 				mails[i].Attempts = 1
 			}

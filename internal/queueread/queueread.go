@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 )
 
@@ -24,10 +25,10 @@ type Opener struct {
 }
 
 // Open reads the record of message id, which was last seen at ref; zero:
-// cleanup is to say. Errors to tell apart: ErrGone, spool.ErrCorrupt.
-func (o *Opener) Open(ctx context.Context, ref spool.Ref, id mail.QueueID) (*spool.Stored, error) {
+// cleanup is to say. Errors to tell apart: ErrGone, queue.ErrCorrupt.
+func (o *Opener) Open(ctx context.Context, ref queue.Ref, id mail.QueueID) (*spool.Stored, error) {
 	if !ref.IsZero() {
-		if st, err := o.Reader.Read(ref, id); !errors.Is(err, spool.ErrStale) {
+		if st, err := o.Reader.Read(ref, id); !errors.Is(err, queue.ErrStale) {
 			return st, err
 		}
 	}
@@ -42,7 +43,7 @@ const tries = 3
 // Current reads the present record of message id, with the entry that cleanup
 // has of it, and knows all recipients that are done. Errors to tell apart: as of
 // Open.
-func (o *Opener) Current(ctx context.Context, id mail.QueueID) (st *spool.Stored, entry spool.Entry, err error) {
+func (o *Opener) Current(ctx context.Context, id mail.QueueID) (st *spool.Stored, entry queue.Entry, err error) {
 	for range tries {
 		var at proto.LocateReply
 		if err = o.Cleanup.CallAgain(ctx, &proto.Locate{ID: id}, &at); err != nil {
@@ -55,21 +56,21 @@ func (o *Opener) Current(ctx context.Context, id mail.QueueID) (st *spool.Stored
 			st.Overlay(at.Entry.Done)
 			return st, at.Entry, nil
 		}
-		if !errors.Is(err, spool.ErrStale) {
+		if !errors.Is(err, queue.ErrStale) {
 			break
 		}
 	}
-	if errors.Is(err, spool.ErrStale) { // it is not where cleanup says
-		err = fmt.Errorf("%w: %v", spool.ErrCorrupt, err)
+	if errors.Is(err, queue.ErrStale) { // it is not where cleanup says
+		err = fmt.Errorf("%w: %v", queue.ErrCorrupt, err)
 	}
 	return nil, entry, err
 }
 
 // Content opens the content of message id, which was last seen at ref; zero:
 // cleanup is to say. Errors are those of Open and of the function Content.
-func (o *Opener) Content(ctx context.Context, ref spool.Ref, id mail.QueueID) (*spool.Content, error) {
+func (o *Opener) Content(ctx context.Context, ref queue.Ref, id mail.QueueID) (*spool.Content, error) {
 	if !ref.IsZero() {
-		if c, err := o.Reader.Content(ref, id); !errors.Is(err, spool.ErrStale) {
+		if c, err := o.Reader.Content(ref, id); !errors.Is(err, queue.ErrStale) {
 			return c, err
 		}
 	}
@@ -82,20 +83,20 @@ func (o *Opener) Content(ctx context.Context, ref spool.Ref, id mail.QueueID) (*
 
 // Content opens the content of message id, of which st, opened by open, is the
 // record. The cleaner may have moved the one since the other was read. Content
-// that is not where cleanup says is damaged: spool.ErrCorrupt.
-func Content(ctx context.Context, open func(context.Context, spool.Ref, mail.QueueID) (*spool.Stored, error), st *spool.Stored, id mail.QueueID) (*spool.Content, error) {
+// that is not where cleanup says is damaged: queue.ErrCorrupt.
+func Content(ctx context.Context, open func(context.Context, queue.Ref, mail.QueueID) (*spool.Stored, error), st *spool.Stored, id mail.QueueID) (*spool.Content, error) {
 	c, err := st.Content()
 	for range tries {
-		if !errors.Is(err, spool.ErrStale) {
+		if !errors.Is(err, queue.ErrStale) {
 			return c, err
 		}
-		if st, err = open(ctx, spool.Ref{}, id); err != nil {
+		if st, err = open(ctx, queue.Ref{}, id); err != nil {
 			return nil, err
 		}
 		c, err = st.Content()
 	}
-	if errors.Is(err, spool.ErrStale) {
-		err = fmt.Errorf("%w: %v", spool.ErrCorrupt, err)
+	if errors.Is(err, queue.ErrStale) {
+		err = fmt.Errorf("%w: %v", queue.ErrCorrupt, err)
 	}
 	return c, err
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/faketest"
 )
@@ -28,7 +29,7 @@ func TestContent(t *testing.T) {
 	rd := spool.NewReader(nil, filepath.Join(site.Queue, "spool"))
 	defer rd.Close()
 	asked := 0
-	open := func(_ context.Context, ref spool.Ref, id mail.QueueID) (*spool.Stored, error) {
+	open := func(_ context.Context, ref queue.Ref, id mail.QueueID) (*spool.Stored, error) {
 		if ref.IsZero() {
 			asked++
 		}
@@ -49,10 +50,10 @@ func TestContent(t *testing.T) {
 	if err := os.Remove(filepath.Join(site.Queue, "spool", "big", string(id))); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Content(t.Context(), open, st, id); !errors.Is(err, spool.ErrCorrupt) || errors.Is(err, spool.ErrStale) || asked == 0 {
+	if _, err := Content(t.Context(), open, st, id); !errors.Is(err, queue.ErrCorrupt) || errors.Is(err, queue.ErrStale) || asked == 0 {
 		t.Errorf("%v, asked %d times; want ErrCorrupt", err, asked)
 	}
-	gone := func(context.Context, spool.Ref, mail.QueueID) (*spool.Stored, error) { return nil, ErrGone }
+	gone := func(context.Context, queue.Ref, mail.QueueID) (*spool.Stored, error) { return nil, ErrGone }
 	if _, err := Content(t.Context(), gone, st, id); !errors.Is(err, ErrGone) {
 		t.Errorf("%v, want ErrGone", err)
 	}

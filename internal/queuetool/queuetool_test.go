@@ -10,7 +10,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/postqueue"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
 )
 
@@ -29,7 +29,7 @@ func run(s *faketest.Site, args ...string) (out, errs string, status int) {
 	return o.String(), e.String(), status
 }
 
-func message(q spool.Queue, sender, rcpt, reply string) faketest.Mail {
+func message(q queue.Name, sender, rcpt, reply string) faketest.Mail {
 	m := faketest.Mail{Queue: q, Attempts: 3, Content: "Subject: x\r\n\r\nx\r\n", Envelope: mail.Envelope{Arrival: time.UnixMicro(1795251386000000),
 		Sender: sender, Size: 14, Recipients: []mail.Recipient{{Address: rcpt}}}}
 	if reply != "" {
@@ -43,8 +43,8 @@ func message(q spool.Queue, sender, rcpt, reply string) faketest.Mail {
 func TestDown(t *testing.T) {
 	t.Parallel()
 	s := faketest.New(t, "")
-	ids := s.Fill(message(spool.Deferred, "news@a.test", "x@one.test", "450 greylisted"), message(spool.Deferred, "", "y@two.test", "452 full"),
-		message(spool.Hold, "news@a.test", "z@two.test", ""), message(spool.Corrupt, "news@a.test", "z@two.test", ""))
+	ids := s.Fill(message(queue.Deferred, "news@a.test", "x@one.test", "450 greylisted"), message(queue.Deferred, "", "y@two.test", "452 full"),
+		message(queue.Hold, "news@a.test", "z@two.test", ""), message(queue.Corrupt, "news@a.test", "z@two.test", ""))
 	for _, c := range []struct{ args, want string }{
 		{"delete --sender=news@a.test --dry-run", "dry run, nothing is changed: Deleted: 2 messages"},
 		{"hold --reply=GREY", "Placed on hold: 1 message"},
@@ -82,7 +82,7 @@ func TestDown(t *testing.T) {
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	s := faketest.New(t, "")
-	ids := s.Fill(message(spool.Deferred, "", "y@two.test", ""))
+	ids := s.Fill(message(queue.Deferred, "", "y@two.test", ""))
 	for _, args := range []string{"", "nosuch", "delete", "delete --dry-run", "delete --all-recipients", "hold -v", "flush", "delete --sendr=x", "delete --sender", "delete --queue=x",
 		"delete --sender=x ALL " + string(ids[0]), "delete a/b", "list ALL", "flush --dry-run " + string(ids[0]), "delete --all-recipients=yes --domain=x",
 		"delete --older=soon"} {

@@ -11,7 +11,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
-	"posthaste/internal/milter"
+	"posthaste/internal/mailfilter"
 	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/smtpwire"
@@ -88,7 +88,7 @@ var milterEvents = map[string]proto.MilterEvent{"CONNECT": proto.MilterConnect, 
 	"RCPT": proto.MilterRcpt, "DATA": proto.MilterData, "UNKNOWN": proto.MilterUnknown}
 
 // milterSays is what the mail filters' rules have for an event.
-func (f *fakeCleanup) milterSays(m *proto.Milter) milter.Verdict {
+func (f *fakeCleanup) milterSays(m *proto.Milter) mailfilter.Verdict {
 	for _, rule := range f.milter {
 		when, what, _ := strings.Cut(rule, " => ")
 		words := strings.Fields(when)
@@ -98,12 +98,12 @@ func (f *fakeCleanup) milterSays(m *proto.Milter) milter.Verdict {
 			continue
 		}
 		if what == "DISCARD" {
-			return milter.Verdict{Action: milter.Discard}
+			return mailfilter.Verdict{Action: mailfilter.Discard}
 		}
 		reply, _ := smtpwire.ParseReply(what)
-		return milter.Verdict{Action: milter.Reject, Reply: &reply}
+		return mailfilter.Verdict{Action: mailfilter.Reject, Reply: &reply}
 	}
-	return milter.Verdict{}
+	return mailfilter.Verdict{}
 }
 
 func (f *fakeCleanup) part(r *ipc.Request, m *proto.Submit, more bool) {

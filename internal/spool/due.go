@@ -4,29 +4,11 @@ import (
 	"cmp"
 	"math"
 	"slices"
-	"time"
 )
 
 // The queue manager does not keep all deferred mail in memory. It asks for what is due next,
 // and for pages of the queue, in any order, when somebody wants to see it. Neither keeps a
 // commit waiting: the index is looked at a few hundred messages at a time.
-
-// A Mark is a place in the order in which deferred messages are due: by their
-// next attempt, and by number among those of the same microsecond. The zero Mark is before all.
-type Mark struct {
-	Next   time.Time
-	Number uint64
-}
-
-// A DueQuery asks for deferred messages behind a mark, those that are due first.
-type DueQuery struct {
-	After Mark
-	Limit int // how many, at least 1
-	// A next attempt behind Sane counts as one at Amnesty, unless that is before After:
-	// it was recorded when a clock was wrong, or nobody waits for it any more. A zero
-	// Sane means that there is none.
-	Sane, Amnesty time.Time
-}
 
 // dueMark is a Mark in microseconds.
 type dueMark struct {
@@ -106,7 +88,7 @@ func (e *engine) due(q *DueQuery, yield func(Entry) bool) (last Mark, whole bool
 	d.cut()
 	last = q.After
 	for _, m := range d.found {
-		last = Mark{fromMicros(m.next), m.number}
+		last = Mark{Next: fromMicros(m.next), Number: m.number}
 		if en, ok := e.find(m.number); ok && en.Queue == Deferred && d.mark(m.number, micros(en.NextAttempt)) == m {
 			en.NextAttempt = last.Next
 			if !yield(en) {
@@ -132,12 +114,6 @@ func (e *engine) find(number uint64) (Entry, bool) {
 	return en, true
 }
 
-// A Placed is an entry with the cursor of the page that begins behind it.
-type Placed struct {
-	Entry
-	Next uint64
-}
-
 // Page appends some hundred messages to list, those from a cursor on, which is 0 for the
 // first page; next is the cursor of the next page, 0 when this was the last. What comes or goes
 // between two pages may be missed; nothing is given twice.
@@ -151,7 +127,7 @@ func (e *engine) page(cursor uint64, list []Placed) (_ []Placed, next uint64) {
 	next, more := e.livesFrom(cursor, func(l *live, next uint64) { places = append(places, place{l.number, next}) })
 	for _, p := range places {
 		if en, ok := e.find(p.number); ok {
-			list = append(list, Placed{en, p.next})
+			list = append(list, Placed{Entry: en, Next: p.next})
 		}
 	}
 	if !more {

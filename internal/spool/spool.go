@@ -13,36 +13,6 @@ import (
 	"posthaste/internal/vfs"
 )
 
-// Refusals. They are told apart with errors.Is; the errors themselves say
-// more. Nothing of a batch that was refused has happened, save with
-// ErrBroken, when nobody knows until the next recovery.
-var (
-	// ErrFull: no room for more mail now. 452 4.3.1; deliveries go on.
-	ErrFull = errors.New("spool: full")
-	// ErrBroken: a write or sync failed. Nothing will be written by this
-	// process any more: 451 4.3.0, stop delivering, exit, be restarted.
-	ErrBroken = errors.New("spool: broken")
-	// ErrTooLarge: the batch cannot be written as one atomic unit.
-	ErrTooLarge = errors.New("spool: batch too large")
-	// ErrInvalid: the batch contradicts the spool or itself.
-	ErrInvalid = errors.New("spool: invalid batch")
-	// ErrUnstored: the content file of a large message could not be written. The
-	// message is refused, 451 4.3.0; others are not concerned.
-	ErrUnstored = errors.New("spool: content file")
-	// ErrSilent: the disk has not answered for a while, and nobody knows whether it
-	// will. 451 4.3.0 for new mail, which is not kept waiting.
-	ErrSilent = errors.New("spool: the disk does not answer")
-	// ErrClosed: the spool was closed.
-	ErrClosed = errors.New("spool: closed")
-	// ErrStale: the record is no longer where the Ref says. Ask Locate again.
-	ErrStale = errors.New("spool: stale reference")
-	// ErrCorrupt: what is there fails its checksum, also when read again.
-	ErrCorrupt = errors.New("spool: damaged record")
-	// ErrUnread: it could not be read now. That may pass, and says nothing about
-	// what is there.
-	ErrUnread = errors.New("spool: cannot be read")
-)
-
 // postDelay bounds how long a posted batch waits for company, unless Options
 // say otherwise.
 const postDelay = 50 * time.Millisecond

@@ -1,83 +1,13 @@
 package spool
 
 import (
-	"fmt"
 	"time"
 
 	"posthaste/internal/mail"
-	"posthaste/internal/pack"
 )
 
 // Subdir is where the mail system keeps its spool, below the queue directory.
 const Subdir = "spool"
-
-// Ref says where in the log a record lies. It is good until the segment is
-// recycled, and a [Reader] notices when that has happened. Whether the
-// content is in the log or in a file of its own is in the record.
-type Ref struct {
-	File   uint32 // number of the segment's file
-	Segno  uint64 // which use of that file: 1 for the log's first segment
-	Offset uint32 // of the record's header, in bytes
-	Length uint32 // of the record, header included, padding not
-}
-
-// IsZero says whether r refers to nothing.
-func (r Ref) IsZero() bool { return r.Segno == 0 }
-
-// Append appends r as one field.
-func (r Ref) Append(b []byte, tag byte) []byte {
-	return pack.Nested(b, tag, func(b []byte) []byte {
-		b = pack.Uint(b, 'f', r.File)
-		b = pack.Uint(b, 's', r.Segno)
-		b = pack.Uint(b, 'o', r.Offset)
-		return pack.Uint(b, 'l', r.Length)
-	})
-}
-
-// Decode reads what Append wrote, given the field's bytes.
-func (r *Ref) Decode(field []byte) error {
-	p := pack.NewReader(field)
-	for p.Next() {
-		switch p.Tag() {
-		case 'f':
-			r.File = uint32(p.Uint())
-		case 's':
-			r.Segno = p.Uint()
-		case 'o':
-			r.Offset = uint32(p.Uint())
-		case 'l':
-			r.Length = uint32(p.Uint())
-		}
-	}
-	return p.Err()
-}
-
-// Queue is where a message stands, in Postfix's words. The active queue is a
-// matter of qmgr's memory: on disk its messages are incoming or deferred.
-type Queue uint8
-
-const (
-	Incoming Queue = iota
-	Deferred
-	Hold
-	Corrupt // set aside: it could not be read, and an operator must look
-	numQueues
-)
-
-// String is Postfix's name for q.
-func (q Queue) String() string {
-	switch q {
-	case Incoming:
-		return "incoming"
-	case Deferred:
-		return "deferred"
-	case Hold:
-		return "hold"
-	case Corrupt:
-		return "corrupt"
-	}
-	return fmt.Sprintf("queue(%d)", uint8(q))
-}
 
 // A Message is one to be added to the spool. Its number, size, sender and
 // trace flags are taken from the envelope.
@@ -90,52 +20,6 @@ type Message struct {
 	NextAttempt time.Time // zero: at once
 	Content     []byte    // either this, not changed until the batch is done,
 	File        *File     // or this, which the batch takes over
-}
-
-// Field names what a Change sets.
-type Field uint8
-
-const (
-	SetQueue Field = 1 << iota
-	SetNextAttempt
-	SetAttempts
-	SetWarned // a "still trying" notice was sent
-	SetExpire // an operator wants it returned now
-)
-
-// A Change is what becomes of a message that stays in the queue. Fields not
-// named in Set keep their values. Each Outcome takes the place of its
-// recipient's former one; Done is as with [Batch.Done].
-type Change struct {
-	Set         Field
-	Queue       Queue
-	NextAttempt time.Time
-	Attempts    int
-	Warned      bool
-	Expire      bool
-	Outcomes    []mail.Outcome
-	Done        []int
-}
-
-// An Entry is what the spool knows of one message without reading it.
-type Entry struct {
-	ID          mail.QueueID
-	Ref         Ref // newest record of its envelope and state, for [Reader.Read]
-	Queue       Queue
-	NextAttempt time.Time // zero: never set
-	Attempts    int
-	Size        int64 // of mail.Envelope
-	NRcpt       int
-	NPending    int  // recipients with something still to do
-	Null        bool // the sender is null
-	Trace       mail.Trace
-	Warned      bool
-	Expire      bool
-
-	// Done is a bitmap of the recipients with nothing more to do, bit i%8 of
-	// byte i/8 for recipient i; nil when there is none. The record at Ref may
-	// know fewer of them: give this to [Stored.Overlay].
-	Done []byte
 }
 
 // Stats is a snapshot of the spool's numbers.

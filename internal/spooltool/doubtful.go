@@ -10,6 +10,7 @@ import (
 
 	"posthaste/internal/doubtful"
 	"posthaste/internal/mail"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/vfs"
@@ -68,7 +69,7 @@ func (c *command) undecided(list *doubtful.List) (more int, err error) {
 	rd := spool.NewReader(vfs.OS{}, c.queue.Spool())
 	defer rd.Close()
 	now := time.Now()
-	err = c.queue.View(c.Warn, func(en spool.Entry) bool {
+	err = c.queue.View(c.Warn, func(en queue.Entry) bool {
 		for _, d := range of[en.ID] {
 			e := doubtful.Entry{ID: en.ID, Nexthop: d.Nexthop, Why: why[d.Kind], Found: now, State: doubtful.Queued}
 			if !d.At.IsZero() {
@@ -82,7 +83,7 @@ func (c *command) undecided(list *doubtful.List) (more int, err error) {
 }
 
 // addDoubt adds an entry for each of rcpts, empty being all that are pending, as cleanup does.
-func (c *command) addDoubt(list *doubtful.List, rd *spool.Reader, en *spool.Entry, rcpts []int, e doubtful.Entry) {
+func (c *command) addDoubt(list *doubtful.List, rd *spool.Reader, en *queue.Entry, rcpts []int, e doubtful.Entry) {
 	st, err := rd.Read(en.Ref, en.ID)
 	if err != nil {
 		c.Warn("%v", err)

@@ -12,6 +12,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/spooltool/plain"
@@ -69,7 +70,7 @@ type exporter struct {
 func (x *exporter) run(ctx context.Context, all bool, ids []string) error {
 	if all {
 		var failed error
-		err := x.c.queue.View(x.c.Warn, func(e spool.Entry) bool {
+		err := x.c.queue.View(x.c.Warn, func(e queue.Entry) bool {
 			failed = x.one(ctx, e)
 			return failed == nil
 		})
@@ -92,11 +93,11 @@ func (x *exporter) run(ctx context.Context, all bool, ids []string) error {
 }
 
 // locate asks cleanup where a message is, or looks for it when cleanup is down.
-func (x *exporter) locate(ctx context.Context, id mail.QueueID) (e spool.Entry, found bool, err error) {
+func (x *exporter) locate(ctx context.Context, id mail.QueueID) (e queue.Entry, found bool, err error) {
 	conn, err := x.c.queue.Cleanup(ctx)
 	switch {
 	case errors.Is(err, cli.ErrDown):
-		err = x.c.queue.View(x.c.Warn, func(at spool.Entry) bool {
+		err = x.c.queue.View(x.c.Warn, func(at queue.Entry) bool {
 			if at.ID == id {
 				e, found = at, true
 			}
@@ -112,10 +113,10 @@ func (x *exporter) locate(ctx context.Context, id mail.QueueID) (e spool.Entry, 
 
 // one exports a message. One that has left the queue since it was seen is
 // passed over.
-func (x *exporter) one(ctx context.Context, e spool.Entry) error {
+func (x *exporter) one(ctx context.Context, e queue.Entry) error {
 	m, content, err := plain.FromSpool(x.rd, &e)
 	for range 3 {
-		if !errors.Is(err, spool.ErrStale) {
+		if !errors.Is(err, queue.ErrStale) {
 			break
 		}
 		found := false
@@ -124,7 +125,7 @@ func (x *exporter) one(ctx context.Context, e spool.Entry) error {
 		}
 		m, content, err = plain.FromSpool(x.rd, &e)
 	}
-	if errors.Is(err, spool.ErrCorrupt) || errors.Is(err, spool.ErrUnread) {
+	if errors.Is(err, queue.ErrCorrupt) || errors.Is(err, queue.ErrUnread) {
 		x.c.Warn("%v", err)
 		x.damaged++
 		return nil

@@ -17,8 +17,8 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/rights"
-	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/spooltool/pffile"
 	"posthaste/internal/spooltool/plain"
@@ -362,7 +362,7 @@ func (im *importer) send(ctx context.Context, m *plain.Message, created time.Tim
 		return "", err
 	}
 	flags := proto.SubmitNoReceive | proto.SubmitRequeued
-	if m.Queue == spool.Hold.String() {
+	if m.Queue == queue.Hold.String() {
 		flags |= proto.SubmitHold
 	}
 	msg := im.submit.Open(&env, submit.Options{Flags: flags, State: state(m)})
@@ -385,18 +385,18 @@ func (im *importer) send(ctx context.Context, m *plain.Message, created time.Tim
 
 // state is how a message stands besides its envelope and hold, nil when it is
 // as new. Outcomes are by the recipients' indexes in m.Pending.
-func state(m *plain.Message) *proto.Op {
-	op := &proto.Op{Queue: spool.Deferred, NextAttempt: m.Next, Attempts: m.Attempts, Warned: m.Warned, Expire: m.Expire}
-	set := func(on bool, f spool.Field) {
+func state(m *plain.Message) *queue.Change {
+	op := &queue.Change{Queue: queue.Deferred, NextAttempt: m.Next, Attempts: m.Attempts, Warned: m.Warned, Expire: m.Expire}
+	set := func(on bool, f queue.Field) {
 		if on {
 			op.Set |= f
 		}
 	}
-	set(m.Queue == spool.Deferred.String(), spool.SetQueue)
-	set(!m.Next.IsZero(), spool.SetNextAttempt)
-	set(m.Attempts > 0, spool.SetAttempts)
-	set(m.Warned, spool.SetWarned)
-	set(m.Expire, spool.SetExpire)
+	set(m.Queue == queue.Deferred.String(), queue.SetQueue)
+	set(!m.Next.IsZero(), queue.SetNextAttempt)
+	set(m.Attempts > 0, queue.SetAttempts)
+	set(m.Warned, queue.SetWarned)
+	set(m.Expire, queue.SetExpire)
 	n := 0
 	for i := range m.Envelope.Recipients {
 		if m.Done[i] {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/spooltool/plain"
@@ -68,7 +69,7 @@ func (s *salvager) note(text string) {
 }
 
 // message writes one message. What could not be had of it is the error.
-func (s *salvager) message(rd *spool.Reader, en spool.Entry, sure bool) error {
+func (s *salvager) message(rd *spool.Reader, en queue.Entry, sure bool) error {
 	if s.failed != nil {
 		return nil
 	}

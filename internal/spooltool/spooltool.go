@@ -92,6 +92,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/selection"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/cli"
@@ -220,7 +221,7 @@ func (c *command) dump(_ context.Context, flags options, args []string) error {
 	}
 	w := bufio.NewWriter(c.out)
 	defer w.Flush() // its error is out's
-	return c.queue.View(c.Warn, func(e spool.Entry) bool {
+	return c.queue.View(c.Warn, func(e queue.Entry) bool {
 		fmt.Fprintf(w, "%s %s size %d rcpts %d pending %d attempts %d", e.ID, e.Queue, e.Size, e.NRcpt, e.NPending, e.Attempts)
 		if !e.NextAttempt.IsZero() {
 			fmt.Fprintf(w, " next %s", e.NextAttempt.UTC().Format(time.RFC3339))
@@ -295,7 +296,7 @@ func (c *command) stats(_ context.Context, _ options, args []string) error {
 	}
 	queues := map[string]*tally{}
 	var oldest, next time.Time
-	err := c.queue.View(c.Warn, func(e spool.Entry) bool {
+	err := c.queue.View(c.Warn, func(e queue.Entry) bool {
 		t := queues[e.Queue.String()]
 		if t == nil {
 			t = new(tally)
@@ -307,7 +308,7 @@ func (c *command) stats(_ context.Context, _ options, args []string) error {
 		if at, _, err := e.ID.Parse(); err == nil && (oldest.IsZero() || at.Before(oldest)) {
 			oldest = at
 		}
-		if e.Queue == spool.Deferred && (next.IsZero() || e.NextAttempt.Before(next)) {
+		if e.Queue == queue.Deferred && (next.IsZero() || e.NextAttempt.Before(next)) {
 			next = e.NextAttempt
 		}
 		return true

@@ -20,7 +20,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/internal/vfs"
 )
@@ -36,13 +36,13 @@ var arrival = time.Date(2026, 11, 21, 8, 56, 26, 5000, time.Local)
 func mails() []faketest.Mail {
 	next := arrival.Add(time.Hour)
 	return []faketest.Mail{
-		{Queue: spool.Incoming, Content: "Subject: one\r\n\r\n.x\r\n", Envelope: mail.Envelope{Arrival: arrival, Sender: "a b@from.test", Size: 10,
+		{Queue: queue.Incoming, Content: "Subject: one\r\n\r\n.x\r\n", Envelope: mail.Envelope{Arrival: arrival, Sender: "a b@from.test", Size: 10,
 			EnvID: "e", Ret: dsn.RetFull, Client: mail.Client{Name: "c", Addr: "192.0.2.1"},
 			Recipients: []mail.Recipient{{Address: "d@to.test", Notify: dsn.NotifyNever, ORCPT: "rfc822;d"}, {Address: "e@to.test"}}}},
-		{Queue: spool.Deferred, Content: strings.Repeat("0123456789\r\n", 20000), Attempts: 2, Next: next, Warned: true, Done: []int{0},
+		{Queue: queue.Deferred, Content: strings.Repeat("0123456789\r\n", 20000), Attempts: 2, Next: next, Warned: true, Done: []int{0},
 			Envelope: mail.Envelope{Arrival: arrival.Add(time.Second), Size: 220000, Recipients: []mail.Recipient{{Address: "done@to.test"}, {Address: "todo@to.test"}}},
 			Outcomes: []mail.Outcome{{Rcpt: 1, Action: dsn.Deferred, Status: dsn.S(4, 4, 1), Reason: "r", When: arrival}}},
-		{Queue: spool.Hold, Attempts: 1, Expire: true, Content: "Subject: held\r\n\r\n", Envelope: mail.Envelope{Arrival: arrival, Sender: "h@from.test", Size: 15, Recipients: []mail.Recipient{{Address: "h@to.test"}}}},
+		{Queue: queue.Hold, Attempts: 1, Expire: true, Content: "Subject: held\r\n\r\n", Envelope: mail.Envelope{Arrival: arrival, Sender: "h@from.test", Size: 15, Recipients: []mail.Recipient{{Address: "h@to.test"}}}},
 	}
 }
 
@@ -120,10 +120,10 @@ func TestExportImport(t *testing.T) {
 	}
 	outcome := in[1].Outcomes[0]
 	outcome.Rcpt = 0 // the one before is done
-	states := []*proto.Op{nil,
-		{Set: spool.SetQueue | spool.SetNextAttempt | spool.SetAttempts | spool.SetWarned, Queue: spool.Deferred, NextAttempt: in[1].Next,
+	states := []*queue.Change{nil,
+		{Set: queue.SetQueue | queue.SetNextAttempt | queue.SetAttempts | queue.SetWarned, Queue: queue.Deferred, NextAttempt: in[1].Next,
 			Attempts: 2, Warned: true, Outcomes: []mail.Outcome{outcome}},
-		{Set: spool.SetAttempts | spool.SetExpire, Queue: spool.Deferred, Attempts: 1, Expire: true}}
+		{Set: queue.SetAttempts | queue.SetExpire, Queue: queue.Deferred, Attempts: 1, Expire: true}}
 	for i, name := range []string{"d@to.test", "todo@to.test", "h@to.test"} {
 		got := st.mails[name]
 		if got == nil {
@@ -255,7 +255,7 @@ func TestImportPostfix(t *testing.T) {
 	if line := regexp.MustCompile(`(?m)^\Q` + dir + `\E/deferred/4/C1: 4jW\w+z\w+$`); !line.MatchString(out) {
 		t.Errorf("-v: %s", out)
 	}
-	wantState := &proto.Op{Set: spool.SetQueue | spool.SetNextAttempt | spool.SetAttempts, Queue: spool.Deferred, NextAttempt: due, Attempts: 1,
+	wantState := &queue.Change{Set: queue.SetQueue | queue.SetNextAttempt | queue.SetAttempts, Queue: queue.Deferred, NextAttempt: due, Attempts: 1,
 		Outcomes: []mail.Outcome{{Rcpt: 1, Action: dsn.Deferred, Status: dsn.S(4, 4, 1), Reason: "connect to mx.to.test[192.0.2.9]:25: Connection timed out",
 			MTA: "mx.to.test", DiagType: "x-unix", DiagText: "late", When: due}}}
 	if got := st.mails["d1@to.test"]; got != nil && !reflect.DeepEqual(got.State, wantState) {

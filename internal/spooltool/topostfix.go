@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/postsuper"
+	"posthaste/internal/queue"
 	"posthaste/internal/rights"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/cli"
@@ -75,7 +76,7 @@ func (c *command) toPostfix(ctx context.Context, q PostfixQueue, remove bool) er
 	defer root.Close()
 	x := &toPostfix{c: c, rd: rd, queue: q, root: root, now: time.Now(), to: make(map[string]int)}
 	var failed error
-	err = c.queue.View(c.Warn, func(e spool.Entry) bool {
+	err = c.queue.View(c.Warn, func(e queue.Entry) bool {
 		failed = x.one(&e)
 		return failed == nil
 	})
@@ -125,9 +126,9 @@ type toPostfix struct {
 	left  int
 }
 
-func (x *toPostfix) one(e *spool.Entry) error {
+func (x *toPostfix) one(e *queue.Entry) error {
 	m, content, err := plain.FromSpool(x.rd, e)
-	if errors.Is(err, spool.ErrCorrupt) {
+	if errors.Is(err, queue.ErrCorrupt) {
 		x.c.Warn("%v", err)
 		x.left++
 		return nil
@@ -136,7 +137,7 @@ func (x *toPostfix) one(e *spool.Entry) error {
 		return err
 	}
 	defer content.Close()
-	if e.Queue == spool.Corrupt || len(m.Pending()) == 0 {
+	if e.Queue == queue.Corrupt || len(m.Pending()) == 0 {
 		x.left += min(1, len(m.Pending()))
 		return nil
 	}
@@ -167,9 +168,9 @@ func (x *toPostfix) one(e *spool.Entry) error {
 // place is the queue of Postfix's that a message goes to.
 func place(m *plain.Message) string {
 	switch m.Queue {
-	case spool.Hold.String():
+	case queue.Hold.String():
 		return "hold"
-	case spool.Deferred.String():
+	case queue.Deferred.String():
 		return "deferred"
 	}
 	return "incoming"

@@ -43,6 +43,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 )
 
 const (
@@ -192,7 +193,7 @@ type Options struct {
 	Prepend  []string         // header lines that access table actions added, without CRLF
 	FullName string           // of the sender, for a From: field that has to be added
 	Settles  *proto.Settle    // what a notice settles
-	State    *proto.Op        // how a message stood that was queued elsewhere
+	State    *queue.Change    // how a message stood that was queued elsewhere
 	Was      []mail.Recipient // see proto.Submit
 	NoBCC    []string         // likewise
 	Milter   uint64           // the session with filters that the message belongs to

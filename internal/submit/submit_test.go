@@ -21,6 +21,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 )
 
 // fakeCleanup takes messages over real ipc, as cleanup does.
@@ -189,7 +190,7 @@ func TestNextMessage(t *testing.T) {
 		full.EnvID, full.Filter, full.SASL.Username = "QQ314159", "smtp:filter", "joe"
 		full.Recipients = append(full.Recipients, mail.Recipient{Address: "c@example.net", Notify: dsn.NotifyNever})
 		m := c.Open(full, Options{Flags: proto.SubmitHold, BCC: []string{"x@y"}, Prepend: []string{"X: y"}, FullName: "Joe",
-			Settles: &proto.Settle{ID: full.ID}, State: &proto.Op{ID: full.ID}, Was: full.Recipients, Milter: 7, Told: proto.MilterTold("x"),
+			Settles: &proto.Settle{ID: full.ID}, State: &queue.Change{Attempts: 3}, Was: full.Recipients, Milter: 7, Told: proto.MilterTold("x"),
 			Late: i%2 == 1, Limit: time.Hour})
 		if _, err := m.Write(bytes.Repeat([]byte{'s'}, size)); err != nil {
 			t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maildrop"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 )
 
@@ -20,7 +21,7 @@ import (
 func (q *Queue) Items(warn func(string, ...any), f func(*proto.Item) bool) error {
 	rd := spool.NewReader(nil, q.Spool())
 	defer rd.Close()
-	return q.View(warn, func(e spool.Entry) bool {
+	return q.View(warn, func(e queue.Entry) bool {
 		it, err := ReadItem(rd, &e)
 		if err != nil {
 			warn("%v", err)
@@ -31,7 +32,7 @@ func (q *Queue) Items(warn func(string, ...any), f func(*proto.Item) bool) error
 }
 
 // ReadItem reads what a listing says of a message in the spool.
-func ReadItem(rd *spool.Reader, e *spool.Entry) (*proto.Item, error) {
+func ReadItem(rd *spool.Reader, e *queue.Entry) (*proto.Item, error) {
 	st, err := rd.Read(e.Ref, e.ID)
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/ipc"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/service"
 	"posthaste/internal/spool"
 )
@@ -160,7 +161,7 @@ func Each(ctx context.Context, conn *ipc.Conn, brief bool, f func(*proto.Item) b
 
 // View calls f for each message in the spool of a mail system that is down,
 // and writes nothing. Damage is told through warn.
-func (q *Queue) View(warn func(string, ...any), f func(spool.Entry) bool) error {
+func (q *Queue) View(warn func(string, ...any), f func(queue.Entry) bool) error {
 	if _, err := os.Stat(q.Spool()); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // nothing has been queued yet

@@ -8,8 +8,8 @@ import (
 
 	"posthaste/internal/ipc"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/selection"
-	"posthaste/internal/spool"
 )
 
 // SelectionUsage says which conditions there are, for usage texts.
@@ -96,12 +96,12 @@ func Select(ctx context.Context, conn *ipc.Conn, q *proto.Select, f func(*proto.
 func (q *Queue) Selected(ctx context.Context, conn *ipc.Conn, where *selection.Selection, warn func(string, ...any), f func(*proto.Item) bool) error {
 	more := true
 	corrupt := func(it *proto.Item) bool {
-		if it.Queue == spool.Corrupt.String() && Meant(where, it) {
+		if it.Queue == queue.Corrupt.String() && Meant(where, it) {
 			more = f(it)
 		}
 		return more
 	}
-	if where.NamesQueue(spool.Corrupt.String()) && conn != nil {
+	if where.NamesQueue(queue.Corrupt.String()) && conn != nil {
 		if where.NeedsRoute() {
 			return errRoute
 		}
@@ -145,7 +145,7 @@ var (
 // Meant says whether a message in the spool is meant. Conditions on where mail
 // goes are not fulfilled; mail that was set aside is meant only when its queue is named.
 func Meant(where *selection.Selection, it *proto.Item) bool {
-	if it.Queue == spool.Corrupt.String() && !where.NamesQueue(it.Queue) {
+	if it.Queue == queue.Corrupt.String() && !where.NamesQueue(it.Queue) {
 		return false
 	}
 	created, _, err := it.ID.Parse()

@@ -14,6 +14,7 @@ import (
 
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 )
 
@@ -87,7 +88,7 @@ func Decode[M any, P interface {
 type Mail struct {
 	Envelope mail.Envelope // without ID
 	Content  string        // CRLF lines
-	Queue    spool.Queue
+	Queue    queue.Name
 	Done     []int
 	Outcomes []mail.Outcome
 	Attempts int
@@ -132,7 +133,7 @@ func (s *Site) fill(size int, mails []Mail) (ids []mail.QueueID) {
 		}
 		b.Add(msg)
 		if m.Attempts > 0 || m.Done != nil || m.Outcomes != nil || m.Warned || m.Expire {
-			b.Update(msg.ID, spool.Change{Set: spool.SetAttempts | spool.SetWarned | spool.SetExpire, Attempts: m.Attempts, Warned: m.Warned, Expire: m.Expire,
+			b.Update(msg.ID, queue.Change{Set: queue.SetAttempts | queue.SetWarned | queue.SetExpire, Attempts: m.Attempts, Warned: m.Warned, Expire: m.Expire,
 				Outcomes: m.Outcomes, Done: m.Done})
 		}
 		ids = append(ids, msg.ID)
@@ -148,12 +149,12 @@ func (s *Site) fill(size int, mails []Mail) (ids []mail.QueueID) {
 }
 
 // Entries is what the site's spool has.
-func (s *Site) Entries() map[mail.QueueID]spool.Entry {
+func (s *Site) Entries() map[mail.QueueID]queue.Entry {
 	s.t.Helper()
-	all := make(map[mail.QueueID]spool.Entry)
+	all := make(map[mail.QueueID]queue.Entry)
 	err := spool.View(nil, filepath.Join(s.Queue, "spool"), func(format string, args ...any) {
 		s.t.Errorf("spool: "+format, args...)
-	}, func(e spool.Entry) bool { all[e.ID] = e; return true })
+	}, func(e queue.Entry) bool { all[e.ID] = e; return true })
 	if err != nil {
 		s.t.Fatal(err)
 	}

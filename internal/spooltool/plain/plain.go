@@ -53,6 +53,7 @@ import (
 	"unicode/utf8"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 )
 
@@ -92,7 +93,7 @@ func (m *Message) Pending() []mail.Recipient {
 
 // FromSpool reads the message of an entry, as it stands, and opens its
 // content.
-func FromSpool(rd *spool.Reader, e *spool.Entry) (*Message, *Content, error) {
+func FromSpool(rd *spool.Reader, e *queue.Entry) (*Message, *Content, error) {
 	st, err := rd.Read(e.Ref, e.ID)
 	if err != nil {
 		return nil, nil, err
@@ -142,7 +143,7 @@ func (c *Content) Damaged() error { return c.damaged }
 
 // salvage goes on without looking at checksums, if that is what has failed.
 func (c *Content) salvage(cause error) error {
-	if !errors.Is(cause, spool.ErrCorrupt) && !errors.Is(cause, spool.ErrUnread) || c.damaged != nil {
+	if !errors.Is(cause, queue.ErrCorrupt) && !errors.Is(cause, queue.ErrUnread) || c.damaged != nil {
 		return cause
 	}
 	c.damaged = cause

@@ -16,6 +16,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/faketest"
 )
@@ -87,12 +88,12 @@ func TestFromSpool(t *testing.T) {
 	in := sample()
 	large := strings.Repeat(strings.Repeat("x", 70)+"\r\n", 5000)
 	ids := s.Fill(
-		faketest.Mail{Envelope: in.Envelope, Content: "Subject: x\r\n\r\nx\r\n", Queue: spool.Deferred, Done: []int{1}, Attempts: 3,
+		faketest.Mail{Envelope: in.Envelope, Content: "Subject: x\r\n\r\nx\r\n", Queue: queue.Deferred, Done: []int{1}, Attempts: 3,
 			Next: in.Next, Outcomes: []mail.Outcome{in.Outcomes[2]}},
-		faketest.Mail{Envelope: in.Envelope, Content: large, Queue: spool.Hold})
+		faketest.Mail{Envelope: in.Envelope, Content: large, Queue: queue.Hold})
 	rd := spool.NewReader(nil, filepath.Join(s.Queue, "spool"))
 	defer rd.Close()
-	for i, e := range []spool.Entry{s.Entries()[ids[0]], s.Entries()[ids[1]]} {
+	for i, e := range []queue.Entry{s.Entries()[ids[0]], s.Entries()[ids[1]]} {
 		m, c, err := FromSpool(rd, &e)
 		if err != nil {
 			t.Fatal(err)
@@ -145,7 +146,7 @@ func TestDamagedContent(t *testing.T) {
 	}
 	defer c.Close()
 	got, err := io.ReadAll(c)
-	if want := large[:200000] + "y" + large[200001:]; err != nil || string(got) != want || !errors.Is(c.Damaged(), spool.ErrCorrupt) {
+	if want := large[:200000] + "y" + large[200001:]; err != nil || string(got) != want || !errors.Is(c.Damaged(), queue.ErrCorrupt) {
 		t.Errorf("%d octets of %d, %v, %v", len(got), len(large), err, c.Damaged())
 	}
 }
