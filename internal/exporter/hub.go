@@ -146,14 +146,21 @@ func (f *family) add(service string, s *proto.Sample) {
 		t = new(total)
 		f.totals[k] = t
 	}
-	t.value += s.Value
-	if f.Kind == metrics.Histogram {
-		if t.counts == nil {
-			t.counts = make([]uint64, len(s.Counts))
-		}
-		for i, n := range s.Counts[:min(len(s.Counts), len(t.counts))] {
-			t.counts[i] += n
-		}
+	t.add(f.Kind, s.Value, s.Counts)
+}
+
+// add adds what was counted elsewhere. The first counts that a histogram gets say how many
+// buckets it has; counts beyond those are not added.
+func (t *total) add(kind metrics.Kind, value float64, counts []uint64) {
+	t.value += value
+	if kind != metrics.Histogram {
+		return
+	}
+	if t.counts == nil {
+		t.counts = make([]uint64, len(counts))
+	}
+	for i, n := range counts[:min(len(counts), len(t.counts))] {
+		t.counts[i] += n
 	}
 }
 

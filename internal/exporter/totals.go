@@ -111,13 +111,5 @@ func (h *hub) adopt(s *savedSeries) {
 		t = new(total)
 		f.totals[k] = t
 	}
-	t.value += s.Value
-	if f.Kind == metrics.Histogram {
-		if t.counts == nil {
-			t.counts = make([]uint64, len(s.Counts))
-		}
-		for i, c := range s.Counts {
-			t.counts[i] += c
-		}
-	}
+	t.add(f.Kind, s.Value, s.Counts)
 }
