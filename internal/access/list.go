@@ -362,20 +362,14 @@ func (r *run) permitIf(yes bool, err error) verdict {
 	return dunno
 }
 
-// sleepCheck is for tests and for those who want to slow down whom they do not
-// like.
+// sleepCheck is the restriction sleep: for tests, and to slow down unwanted clients.
 func sleepCheck(_ *Evaluator, arg string) (check, error) {
 	d, err := parseSeconds(arg)
 	if err != nil {
 		return nil, err
 	}
 	return func(_ *run, ctx context.Context) verdict {
-		t := time.NewTimer(d)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-		}
+		wait(ctx, d)
 		return dunno
 	}, nil
 }
