@@ -1,6 +1,10 @@
 package dbfile
 
-import "bytes"
+import (
+	"bytes"
+	"cmp"
+	"sort"
+)
 
 // Types of items of a btree. An item begins with its length (2 octets) and type; 12 octets
 // that stand for overflow pages have the first of them at 4 and the total length at 8.
@@ -73,21 +77,18 @@ func (f *File) tree(number uint32, level byte) (node, error) {
 func (f *File) getBtree(key []byte) (value []byte, found bool, err error) {
 	n, err := f.tree(f.root, 0)
 	for err == nil && n.kind() == pageInternal {
-		low, high := 0, n.count() // the child is one of [low, high)
-		for high-low > 1 {
-			middle := (low + high) / 2
-			least, _, err := n.child(middle)
-			if err != nil {
-				return nil, false, err
-			}
-			if bytes.Compare(least, key) <= 0 {
-				low = middle
-			} else {
-				high = middle
-			}
+		// The child is the last one whose least key is not greater than this one.
+		var damage error
+		at := sort.Search(n.count()-1, func(i int) bool {
+			least, _, err := n.child(i + 1)
+			damage = cmp.Or(damage, err)
+			return bytes.Compare(least, key) > 0
+		})
+		if damage != nil {
+			return nil, false, damage
 		}
 		var number uint32
-		if _, number, err = n.child(low); err == nil {
+		if _, number, err = n.child(at); err == nil {
 			n, err = f.tree(number, n.level()-1)
 		}
 	}
@@ -99,24 +100,17 @@ func (f *File) getBtree(key []byte) (value []byte, found bool, err error) {
 
 // search looks a key up in a leaf.
 func (n node) search(key []byte) (value []byte, found bool, err error) {
-	low, high := 0, n.count()/2
-	for low < high {
-		middle := (low + high) / 2
-		k, _, err := n.leafItem(2 * middle)
-		if err != nil {
-			return nil, false, err
-		}
-		switch c := bytes.Compare(k, key); {
-		case c == 0:
-			value, deleted, err := n.leafItem(2*middle + 1)
-			return value, err == nil && !deleted, err
-		case c < 0:
-			low = middle + 1
-		default:
-			high = middle
-		}
+	var damage error
+	i, found := sort.Find(n.count()/2, func(i int) int {
+		k, _, err := n.leafItem(2 * i)
+		damage = cmp.Or(damage, err)
+		return bytes.Compare(key, k)
+	})
+	if damage != nil || !found {
+		return nil, false, damage
 	}
-	return nil, false, nil
+	value, deleted, err := n.leafItem(2*i + 1)
+	return value, err == nil && !deleted, err
 }
 
 // A walk is All or Verify of a btree.

@@ -36,11 +36,13 @@ package lmdbfile
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"sort"
 )
 
 // MaxValue bounds a value, in octets.
@@ -345,20 +347,17 @@ func (s *state) get(key []byte) (value []byte, found bool, err error) {
 		if depth == s.depth {
 			return n.search(key)
 		}
-		low, high := 0, n.count() // the child is one of [low, high)
-		for high-low > 1 {
-			middle := (low + high) / 2
-			least, _, err := n.child(middle)
-			if err != nil {
-				return nil, false, err
-			}
-			if bytes.Compare(least, key) <= 0 {
-				low = middle
-			} else {
-				high = middle
-			}
+		// The child is the last one whose least key is not greater than this one.
+		var damage error
+		at := sort.Search(n.count()-1, func(i int) bool {
+			least, _, err := n.child(i + 1)
+			damage = cmp.Or(damage, err)
+			return bytes.Compare(least, key) > 0
+		})
+		if damage != nil {
+			return nil, false, damage
 		}
-		if _, number, err = n.child(low); err != nil {
+		if _, number, err = n.child(at); err != nil {
 			return nil, false, err
 		}
 	}
@@ -366,24 +365,17 @@ func (s *state) get(key []byte) (value []byte, found bool, err error) {
 
 // search looks a key up in a leaf.
 func (n node) search(key []byte) (value []byte, found bool, err error) {
-	low, high := 0, n.count()
-	for low < high {
-		middle := (low + high) / 2
-		_, k, _, err := n.entry(middle)
-		if err != nil {
-			return nil, false, err
-		}
-		switch c := bytes.Compare(k, key); {
-		case c == 0:
-			_, value, err := n.pair(middle)
-			return value, err == nil, err
-		case c < 0:
-			low = middle + 1
-		default:
-			high = middle
-		}
+	var damage error
+	i, found := sort.Find(n.count(), func(i int) int {
+		_, k, _, err := n.entry(i)
+		damage = cmp.Or(damage, err)
+		return bytes.Compare(key, k)
+	})
+	if damage != nil || !found {
+		return nil, false, damage
 	}
-	return nil, false, nil
+	_, value, err = n.pair(i)
+	return value, err == nil, err
 }
 
 // Verify reads all of the file. Nil says that every key and every value can be found.
