@@ -1,8 +1,6 @@
 package advice
 
 import (
-	"compress/gzip"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,6 +9,7 @@ import (
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/table/tabletest"
 )
 
 // report writes main.cf and master.cf, in which {dir} is their directory, and
@@ -71,7 +70,7 @@ func TestReport(t *testing.T) {
 	file(t, filepath.Join(dir, "fresh.phdb"), 0)
 	file(t, filepath.Join(dir, "stale"), 0)
 	file(t, filepath.Join(dir, "stale.phdb"), time.Hour)
-	hash := hashFile(t)
+	hash := tabletest.Sample(t, "../table/dbfile/testdata/hash.db.gz") // which Postfix has built
 	for name, content := range map[string][]byte{"theirs": nil, "theirs.db": hash, "both": nil, "both.phdb": nil, "both.db": hash, "sendmail": nil, "sendmail.db": make([]byte, 8192)} {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, content, 0o644); err != nil {
@@ -125,25 +124,6 @@ func TestReport(t *testing.T) {
 			t.Errorf("%s:\n%s\nexpected\n%s", c.name, strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	}
-}
-
-// hashFile is a file that Postfix has built.
-func hashFile(t *testing.T) []byte {
-	t.Helper()
-	f, err := os.Open("../table/dbfile/testdata/hash.db.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
 }
 
 func TestForeignTables(t *testing.T) {

@@ -2,56 +2,20 @@ package dbfile
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/binary"
 	"errors"
-	"io"
-	"os"
 	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"posthaste/internal/table/tabletest"
 )
 
-// content is what the files in testdata have, which Postfix 3.7's postmap has made with
-// Berkeley DB 5.3; the first is on overflow pages.
-var content = map[string]string{"big": strings.Repeat("v", 9000), "alice@example.com": "one", "@wild.example": "all"}
-
+// sampleFile is what Postfix 3.7's postmap has made of tabletest.Content with Berkeley DB 5.3.
 func sampleFile(t testing.TB, kind string) []byte {
 	t.Helper()
-	f, err := os.Open("testdata/" + kind + ".db.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-// right says whether a file has all of content, and nothing else that is asked for.
-func right(f *File) error {
-	for key, want := range content {
-		value, found, err := f.Get([]byte(key + "\x00"))
-		if err != nil {
-			return err
-		}
-		if !found || string(value) != want+"\x00" {
-			return errors.New("wrong answer for " + key)
-		}
-	}
-	for _, key := range []string{"", "alice@example.com", "zzz\x00", "a\x00", strings.Repeat("k", 100000)} {
-		if _, found, err := f.Get([]byte(key)); found || err != nil {
-			return errors.Join(errors.New("an answer for "+key[:min(9, len(key))]), err)
-		}
-	}
-	return nil
+	return tabletest.Sample(t, "testdata/"+kind+".db.gz")
 }
 
 func TestSamples(t *testing.T) {
@@ -71,19 +35,8 @@ func TestSamples(t *testing.T) {
 			t.Fatal(kind, err)
 		}
 		for name, f := range map[string]*File{"in memory": inMemory, "on disk": onDisk, "big-endian": swapped} {
-			if err := errors.Join(f.Verify(), right(f)); err != nil {
+			if err := tabletest.Whole(f); err != nil {
 				t.Errorf("%s %s: %v", kind, name, err)
-			}
-			n := 0
-			if err := f.All(func(key, value []byte) bool {
-				n++
-				return string(value) == content[strings.TrimSuffix(string(key), "\x00")]+"\x00"
-			}); err != nil || n != len(content) {
-				t.Errorf("%s %s: %d entries, %v", kind, name, n, err)
-			}
-			n = 0
-			if err := f.All(func(_, _ []byte) bool { n++; return false }); err != nil || n != 1 {
-				t.Errorf("%s %s: it goes on for %d entries, %v", kind, name, n, err)
 			}
 		}
 		if !Recognized(b) || Recognized(make([]byte, 16)) {
@@ -152,8 +105,8 @@ func TestTorn(t *testing.T) {
 				if bytes.Equal(b, whole) {
 					continue
 				}
-				if f, err := New(b); err == nil && f.Verify() == nil && right(f) != nil {
-					t.Errorf("%s: a file without page %d is taken for the whole: %v", kind, page/4096, right(f))
+				if f, err := New(b); err == nil && f.Verify() == nil && tabletest.Answers(f) != nil {
+					t.Errorf("%s: a file without page %d is taken for the whole: %v", kind, page/4096, tabletest.Answers(f))
 				}
 			}
 		}
@@ -186,28 +139,13 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// Whatever is changed in a file, it is read in bounded time, and All and Get agree on what
-// Verify has let through.
+// check reads a file that may have anything in it.
 func check(t interface{ Fatalf(string, ...any) }, b []byte) {
 	f, err := New(b)
 	if err != nil {
 		return
 	}
-	for key := range content {
-		f.Get([]byte(key + "\x00"))
-	}
-	if f.Verify() != nil {
-		return
-	}
-	var keys [][]byte
-	if err := f.All(func(key, _ []byte) bool { keys = append(keys, key); return len(keys) < 1000 }); err != nil {
-		t.Fatalf("All fails after Verify: %v", err)
-	}
-	for _, key := range keys {
-		if _, found, err := f.Get(key); !found || err != nil {
-			t.Fatalf("%q is in the file, and is not found: %v", key, err)
-		}
-	}
+	tabletest.Hostile(t, f)
 }
 
 func TestChanged(t *testing.T) {

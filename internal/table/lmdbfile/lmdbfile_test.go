@@ -2,56 +2,17 @@ package lmdbfile
 
 import (
 	"bytes"
-	"compress/gzip"
 	"errors"
-	"io"
-	"os"
 	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"posthaste/internal/table/tabletest"
 )
 
-// content is what the file in testdata has, which Postfix 3.7's postmap has made with
-// LMDB 0.9.24; the first is on overflow pages.
-var content = map[string]string{"big": strings.Repeat("v", 9000), "alice@example.com": "one", "@wild.example": "all"}
-
-func sampleFile(t testing.TB) []byte {
-	t.Helper()
-	f, err := os.Open("testdata/main.lmdb.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-// right says whether a file has all of content, and nothing else that is asked for.
-func right(f *File) error {
-	for key, want := range content {
-		value, found, err := f.Get([]byte(key + "\x00"))
-		if err != nil {
-			return err
-		}
-		if !found || string(value) != want+"\x00" {
-			return errors.New("wrong answer for " + key)
-		}
-	}
-	for _, key := range []string{"", "alice@example.com", "zzz\x00", "a\x00", strings.Repeat("k", 100000)} {
-		if _, found, err := f.Get([]byte(key)); found || err != nil {
-			return errors.Join(errors.New("an answer for "+key[:min(9, len(key))]), err)
-		}
-	}
-	return nil
-}
+// sampleFile is what Postfix 3.7's postmap has made of tabletest.Content with LMDB 0.9.24.
+func sampleFile(t testing.TB) []byte { return tabletest.Sample(t, "testdata/main.lmdb.gz") }
 
 func TestSample(t *testing.T) {
 	t.Parallel()
@@ -65,19 +26,8 @@ func TestSample(t *testing.T) {
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		if err := errors.Join(f.Verify(), right(f)); err != nil {
+		if err := tabletest.Whole(f); err != nil {
 			t.Errorf("%s: %v", name, err)
-		}
-		n := 0
-		if err := f.All(func(key, value []byte) bool {
-			n++
-			return string(value) == content[strings.TrimSuffix(string(key), "\x00")]+"\x00"
-		}); err != nil || n != len(content) {
-			t.Errorf("%s: %d entries, %v", name, n, err)
-		}
-		n = 0
-		if err := f.All(func(_, _ []byte) bool { n++; return false }); err != nil || n != 1 {
-			t.Errorf("%s: it goes on for %d entries, %v", name, n, err)
 		}
 	}
 	if !Recognized(b) || Recognized(make([]byte, 20)) {
@@ -92,7 +42,7 @@ func TestTorn(t *testing.T) {
 	whole := sampleFile(t)
 	for size := 0; size < len(whole); size += 7 {
 		f, err := New(whole[:size])
-		if err == nil && f.Verify() == nil && right(f) != nil {
+		if err == nil && f.Verify() == nil && tabletest.Answers(f) != nil {
 			t.Errorf("%d of %d octets are taken for the whole", size, len(whole))
 		}
 	}
@@ -103,7 +53,7 @@ func TestTorn(t *testing.T) {
 			if f, err := New(b); err == nil && f.Verify() == nil {
 				// A lost page 0 or 1 cannot be told from the transaction before. Pages 4 and 5 have
 				// nothing but a part of a value, without a number.
-				if err := right(f); err != nil && page/4096 != 0 && page/4096 != 1 && page/4096 != 4 && page/4096 != 5 {
+				if err := tabletest.Answers(f); err != nil && page/4096 != 0 && page/4096 != 1 && page/4096 != 4 && page/4096 != 5 {
 					t.Errorf("a file without page %d is taken for the whole: %v", page/4096, err)
 				}
 			}
@@ -204,24 +154,7 @@ func check(t interface{ Fatalf(string, ...any) }, b []byte) {
 	if err != nil {
 		return
 	}
-	for key := range content {
-		f.Get([]byte(key + "\x00"))
-	}
-	if f.Verify() != nil {
-		return
-	}
-	var keys, values [][]byte
-	if err := f.All(func(key, value []byte) bool {
-		keys, values = append(keys, key), append(values, value)
-		return len(keys) < 1000
-	}); err != nil {
-		t.Fatalf("All fails after Verify: %v", err)
-	}
-	for i, key := range keys {
-		if value, found, err := f.Get(key); !found || err != nil || !bytes.Equal(value, values[i]) {
-			t.Fatalf("%q is in the file, and is not found: %v", key, err)
-		}
-	}
+	tabletest.Hostile(t, f)
 }
 
 func TestChanged(t *testing.T) {
