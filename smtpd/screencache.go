@@ -154,11 +154,7 @@ func (c *screenCache) rewrite(now time.Time) error {
 		}
 		b = appendScreened(b, a, exp)
 	}
-	temp := c.name + ".new"
-	if err := c.dir.WriteFile(temp, b, 0o600); err != nil {
-		return err
-	}
-	if err := c.dir.Rename(temp, c.name); err != nil {
+	if err := c.dir.Replace(c.name, b); err != nil {
 		return err
 	}
 	f, err := c.dir.OpenFile(c.name, os.O_WRONLY|os.O_APPEND, 0o600)

@@ -61,7 +61,6 @@ func (e *Entry) Over(now time.Time) bool { return !e.Until.IsZero() && !now.Befo
 
 const (
 	fileName = "overrides"
-	newName  = "overrides.new"
 	badName  = "overrides.damaged"
 	lockName = "lock"
 	version  = 1
@@ -237,35 +236,21 @@ func (s *Store) write(list []Entry) error {
 	if err != nil {
 		return err
 	}
-	f, err := s.dir.OpenFile(newName, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
 	if s.damaged {
-		if err := s.dir.Rename(fileName, badName); err != nil {
+		// The damaged file is kept under a second name. It keeps its own until the new one is whole,
+		// so that a start in between finds it, and says so.
+		if err := s.dir.Remove(badName); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		s.damaged = false
+		if err := s.dir.Link(fileName, badName); err != nil {
+			return err
+		}
 	}
-	if err := s.dir.Rename(newName, fileName); err != nil {
+	if err := s.dir.ReplaceDurably(fileName, b); err != nil {
 		return err
 	}
-	d, err := s.dir.Open(".")
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
+	s.damaged = false
+	return nil
 }
 
 func encode(list []Entry) ([]byte, error) {

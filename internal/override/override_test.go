@@ -97,7 +97,7 @@ func TestOneOwner(t *testing.T) {
 func TestTorn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, newName), []byte("posthaste overr"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "overrides.new"), []byte("posthaste overr"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s := open(t, dir)

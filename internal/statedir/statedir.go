@@ -106,6 +106,44 @@ func (d *Dir) WriteFile(name string, text []byte, perm os.FileMode) error {
 	return d.who.Do(func() error { return d.root.WriteFile(name, text, perm) })
 }
 
+// newSuffix is added to the name of a file that is written to take another's place.
+const newSuffix = ".new"
+
+// Replace writes a file with mode 0600, and gives it the name. A file that had the name is
+// gone then. A reader sees the old file or the new one, whole; after a power cut it may be
+// neither. While it is written the file's name ends in ".new", so that there must be one
+// writer at a time. On an error the file that has the name is as it was.
+func (d *Dir) Replace(name string, text []byte) error { return d.replace(name, text, false) }
+
+// ReplaceDurably is Replace, and on return the file is on stable storage under its name. A
+// power cut before that leaves the old file or the new one, whole. On an error of the
+// directory's sync it may be either.
+func (d *Dir) ReplaceDurably(name string, text []byte) error { return d.replace(name, text, true) }
+
+func (d *Dir) replace(name string, text []byte, durably bool) error {
+	return d.who.Do(func() error {
+		f, err := d.root.OpenFile(name+newSuffix, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(text)
+		if err == nil && durably {
+			err = f.Sync()
+		}
+		if err = errors.Join(err, f.Close()); err == nil {
+			err = d.root.Rename(name+newSuffix, name)
+		}
+		if err != nil || !durably {
+			return err
+		}
+		above, err := d.root.Open(filepath.Dir(name))
+		if err != nil {
+			return err
+		}
+		return errors.Join(above.Sync(), above.Close())
+	})
+}
+
 // Mkdir is os.Root.Mkdir.
 func (d *Dir) Mkdir(name string, perm os.FileMode) error {
 	return d.who.Do(func() error { return d.root.Mkdir(name, perm) })

@@ -2,6 +2,8 @@ package statedir
 
 import (
 	"errors"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -56,6 +58,8 @@ func TestPlanted(t *testing.T) {
 		calls func(d *Dir) // all may fail
 	}{
 		{"a link to a file", func(dir, secret string) error { return os.Symlink(secret, filepath.Join(dir, "x")) }, write},
+		{"a link to a file, where a new one is written", func(dir, secret string) error { return os.Symlink(secret, filepath.Join(dir, "x.new")) }, replace},
+		{"a second name, where a new one is written", func(dir, secret string) error { return os.Link(secret, filepath.Join(dir, "x.new")) }, replace},
 		{"a second name", func(dir, secret string) error { return os.Link(secret, filepath.Join(dir, "x")) }, write},
 		{"a link to a directory", func(dir, secret string) error { return os.Symlink(filepath.Dir(secret), filepath.Join(dir, "sub")) }, func(d *Dir) {
 			d.WriteFile("sub/secret", []byte("y"), 0o666)
@@ -132,4 +136,58 @@ func write(d *Dir) {
 	}
 	d.Chtimes("x", time.Unix(1, 0), time.Unix(1, 0))
 	d.Rename("x", "y")
+}
+
+func replace(d *Dir) {
+	d.Replace("x", []byte("y"))
+	d.ReplaceDurably("x", []byte("y"))
+}
+
+// A file that is replaced has the new content and mode, whatever an attempt before has left;
+// the old one is still whole for its reader, and there when the new one cannot be written.
+func TestReplace(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "state")
+	d, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := errors.Join(d.Mkdir("sub", 0o700), d.WriteFile("sub/x"+newSuffix, []byte("what an attempt has left"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for name, replace := range map[string]func(string, []byte) error{"x": d.Replace, "sub/x": d.ReplaceDurably} {
+		if err := replace(name, []byte("one")); err != nil {
+			t.Fatal(err)
+		}
+		reader, err := d.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reader.Close()
+		if err := replace(name, []byte("two")); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := d.ReadFile(name); err != nil || string(text) != "two" {
+			t.Errorf("%s: %q, %v", name, text, err)
+		}
+		if text, err := io.ReadAll(reader); err != nil || string(text) != "one" {
+			t.Errorf("%s, opened before: %q, %v", name, text, err)
+		}
+		if fi, err := d.Lstat(name); err != nil || fi.Mode() != 0o600 {
+			t.Error(name, fi, err)
+		}
+		if _, err := d.Lstat(name + newSuffix); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s%s is left: %v", name, newSuffix, err)
+		}
+		if err := d.Mkdir(name+newSuffix, 0o700); err != nil { // which no file takes the place of
+			t.Fatal(err)
+		}
+		if err := replace(name, []byte("three")); err == nil {
+			t.Errorf("%s: written to a directory", name)
+		}
+		if text, err := d.ReadFile(name); err != nil || string(text) != "two" {
+			t.Errorf("%s, after an error: %q, %v", name, text, err)
+		}
+	}
 }

@@ -24,7 +24,7 @@
 //
 // # Security
 //
-// Who gets reports is said by strangers' DNS: at most five places for a
+// The DNS of strangers says where reports go: at most five places for a
 // domain are heeded. An HTTPS request goes only to public addresses, follows
 // no redirection, and is bounded in time; nothing of the answer but its status
 // is looked at. What servers said goes into a report only as JSON strings.

@@ -111,19 +111,7 @@ func (l *Log) save(r *report) error {
 	if err := l.dir.Mkdir(reportDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	path := r.file()
-	f, err := l.dir.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(text, '\n'))
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return l.dir.Rename(path+".new", path)
+	return l.dir.ReplaceDurably(r.file(), append(text, '\n'))
 }
 
 // sendAll sends each report that waits.
