@@ -101,7 +101,7 @@ func TestHandExact(t *testing.T) {
 		}
 	}
 	if r := l.call(&proto.Hand{ID: a, Index: []int{7}}); len(r.Refused) != 1 {
-		t.Errorf("a recipient that there is not: %+v", r)
+		t.Errorf("an index without a recipient: %+v", r)
 	}
 	if r := l.call(&proto.Hand{ID: mail.MakeQueueID(time.Unix(1, 0), 1), Index: []int{0}}); len(r.Refused) > 0 {
 		t.Errorf("a message that is gone: %+v", r)

@@ -215,8 +215,9 @@ func signalMaster(cfg *config.Config, pid int, s os.Signal) error {
 	}
 	holds, err := writes(pid, f)
 	if errors.Is(err, os.ErrPermission) {
-		// It has capabilities that we have not, so that its descriptors are hidden. Who has
-		// the lock has written the number; left is that it is one of another container.
+		// The process has capabilities that this one lacks, and so its descriptors are hidden. The
+		// owner of the lock wrote the process ID, but perhaps in another container, where the ID
+		// means another process: the program's name decides.
 		var name []byte
 		name, err = os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 		holds = strings.TrimSpace(string(name)) == Program

@@ -16,8 +16,8 @@ import (
 const letGoTime = 5 * time.Second
 
 // prepareTime is how long successors may take to prepare themselves while the
-// old processes go on. Who is not ready by then is waited for without anybody
-// who serves.
+// old processes go on serving. After that the old processes retire, and nobody serves until
+// the successors are ready.
 const prepareTime = 10 * time.Second
 
 // reload reads the configuration again.

@@ -62,7 +62,7 @@ func readSASL(cfg *config.Config, o table.Options) (*saslSettings, error) {
 		}
 		key, err := sasl.DecoyKey(cfg.String("data_directory"))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			o.Warn("SASL: salts of users that there are not change with each process, which tells who is one: " + err.Error())
+			o.Warn("SASL: the salts of unknown users change with each process, so that a client can tell which users exist: " + err.Error())
 		}
 		s.backend = sasl.NewUsers(table.OpenMaps("smtpd_sasl_path", table.SplitList(path), o), cfg.String("smtpd_sasl_local_domain"), tokens, key)
 	case "cyrus":

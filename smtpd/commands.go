@@ -59,8 +59,8 @@ func clip(s string, n int) string {
 	return s
 }
 
-// maxLimitValue is the largest limit that LIMITS can say, RFC 9422 section 4. Those that it
-// has no number for, and those that there are not (MAILMAX, RCPTDOMAINMAX), are not said.
+// maxLimitValue is the largest limit that LIMITS can announce, RFC 9422 section 4. A larger
+// limit is not announced; neither are MAILMAX and RCPTDOMAINMAX, which this server does not have.
 const maxLimitValue = 999999
 
 // appendEhlo appends the answer to EHLO: the list of extensions, in Postfix's

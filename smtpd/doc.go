@@ -61,8 +61,8 @@
 // notice), requiretls_enable, the _reject_code parameters, address_verify_ ones
 // that are about probes, and tls_server_sni_maps. With smtpd_sasl_type = table,
 // smtpd_sasl_path is a list of type:table with users and what "posthaste
-// passwd" prints for them; data_directory has a file sasl_decoy then, from which
-// the salts of users are made that there are not. With dovecot it is the socket of
+// passwd" prints for them; a file sasl_decoy in data_directory then gives unknown users
+// their salts, so that they look like known ones. With dovecot it is the socket of
 // Dovecot's authentication server.
 //
 // # Diagnostics

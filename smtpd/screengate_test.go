@@ -51,7 +51,7 @@ func TestGateTests(t *testing.T) {
 	}
 }
 
-// Who has passed waits for a session, but not with too many others.
+// A client that has passed waits for a session, but not with too many others.
 func TestGateSessions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -60,6 +60,6 @@ func TestUsage(t *testing.T) {
 		t.Errorf("postmulti -x true --help: %d %q", status, out)
 	}
 	if got := usage.Of("none"); got != "" {
-		t.Errorf("a command that there is not: %q", got)
+		t.Errorf("an unknown command: %q", got)
 	}
 }

@@ -120,7 +120,7 @@ func play(t *testing.T, s *server, text string) string {
 
 func attrs(list ...string) string { return strings.Join(list, "\n") + "\n\n" }
 
-// The octets are those of Postfix 3.7's anvil(8), which was asked the same.
+// The octets were written down from the source of Postfix 3.7's anvil(8).
 func TestProtocol(t *testing.T) {
 	t.Parallel()
 	var log syncBuffer

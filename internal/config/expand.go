@@ -19,7 +19,7 @@ type resolver interface {
 }
 
 // ExpandNames expands text as values in main.cf are expanded, by names of the
-// caller's: value is nothing for one that there is not.
+// caller's: value returns "" for an unknown name.
 func ExpandNames(text string, value func(name string) string) (string, error) {
 	if strings.IndexByte(text, '$') < 0 {
 		return text, nil

@@ -399,7 +399,7 @@ func (s *system) quiet(said string, list []queued) bool {
 	if open != 0 {
 		return false
 	}
-	// Who has taken a message in has something to say of it, late perhaps.
+	// A server that has taken a message logs something more of it, though perhaps late.
 	for _, m := range clientLine.FindAllStringSubmatch(log, -1) {
 		if strings.Contains(said, "C: DATA") && !regexp.MustCompile(`(cleanup|smtpd)\[\d+\]: (warning: )?`+m[1]+`: [^c]`).MatchString(log) &&
 			!strings.Contains(log, "discard: ") {

@@ -251,8 +251,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Who asks for it hears of a success: of a delivery to a next host that does
-// not itself report, and of an alias.
+// A sender who asks for it gets a report of success: of a delivery to a next hop that does not
+// send reports itself, and of an alias.
 func TestSuccessNotices(t *testing.T) {
 	t.Parallel()
 	next := newSink(t, nil)

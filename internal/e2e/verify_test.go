@@ -81,7 +81,7 @@ func TestVerify(t *testing.T) {
 		}
 	}
 
-	// Who is probed may ask back for the sender, whose name changes with time.
+	// The probed host may verify the sender in turn; its name changes with time.
 	mu.Lock()
 	asked := map[bool]string{true: senders[true], false: senders[false]}
 	mu.Unlock()

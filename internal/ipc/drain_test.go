@@ -12,7 +12,7 @@ import (
 )
 
 // What is open at a peer that goes away is brought to its end there; what is
-// new goes elsewhere. Who is to go last is told when nobody else is left.
+// new goes elsewhere. The peer that goes last is told when it alone is left.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "s")

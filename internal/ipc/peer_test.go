@@ -47,7 +47,7 @@ func dialAs(t *testing.T, uid int, path string) net.Conn {
 	return nc
 }
 
-// Who is not of the mail system gets what is public, and nothing else.
+// A process of another user gets the public services, and nothing else.
 func TestPublic(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -273,7 +273,7 @@ func postsuperPage() command {
 			{'H', "queue_id", queueID, "Release a message that is on hold."},
 			{'h', "queue_id", queueID, "Put the message on hold: no attempt is made to deliver it."},
 			{'p', "", none, "Remove files in maildrop that a sendmail program did not live to finish, a week after. In the spool there is nothing to purge: recovery does it whenever the spool is opened."},
-			{'r', "queue_id", queueID, "Requeue the message: it gets a new queue ID, its age begins anew, and the original addresses of the recipients that are not done are mapped again. Who has the message does not get it once more, and of members of an alias that have failed and were reported its sender is not told again."},
+			{'r', "queue_id", queueID, "Requeue the message: it gets a new queue ID, its age begins anew, and the original addresses of the recipients that are not done are mapped again. A recipient who has got the message does not get it twice, and the sender gets no second report of members of an alias that have failed."},
 			{'S', "", none, "Accepted, as -s is."},
 			{'s', "", none, "Accepted: the structure is checked whenever the spool is opened."},
 			ignored('v'),
@@ -364,7 +364,7 @@ func postconfPage() command {
 		},
 		about: []string{
 			"postconf(1) prints parameters of main.cf(5) as \"name = value\": all of them, or those that are named. It also edits main.cf, and shows and edits master.cf(5).",
-			"An edit keeps comments and order, and the file's owner and mode; new settings go to the end. Who reads a file meanwhile sees it before or after the edit, whole. Two edits at a time wait for each other.",
+			"An edit keeps comments and order, and the file's owner and mode; new settings go to the end. A program that reads the file meanwhile sees it as it was before the edit or as it is after it. Two edits at a time wait for each other.",
 		},
 		options: []option{
 			{'A', "", none, "List the SASL mechanisms' implementations for the SMTP client."},

@@ -26,10 +26,9 @@
 // content checks, content_filter, receive_override_options and always_bcc, as they
 // are for new mail that pickup takes, and the routes that come of them. A filter or a
 // redirection of the day when the message came is forgotten. It is not shown to milters
-// again, and not authenticated again. Who has the message does not get it once more. Of an alias's members
-// that have failed for good and that the sender has been told of he is not told
-// again, where Postfix repeats itself, unless the address comes to something
-// else now.
+// again, and not authenticated again. A recipient who has got the message does not get it
+// twice. If members of an alias have failed for good, and the sender has a report of them,
+// he gets no second report, unless the alias gives other addresses now. Postfix repeats it.
 //
 // -p, and no option at all, removes files in maildrop that a sendmail program
 // did not live to finish, a week after. In the spool there is nothing to purge, and no

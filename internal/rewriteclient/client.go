@@ -148,9 +148,9 @@ func (c *Client) Resolve(ctx context.Context, sender, addr string) (proto.Resolv
 }
 
 // Foresee begins to ask what both Rewrite, in the local context, and Resolve are
-// going to be asked of an address, without waiting for the answers. Who asks about
-// many addresses one after the other, and foresees some, waits and is woken once for
-// these, not for each question.
+// going to be asked of an address, without waiting for the answers. A caller that has
+// many addresses foresees some of them: it then waits and is woken once for these, not for
+// each question.
 func (c *Client) Foresee(ctx context.Context, sender, addr string) {
 	c.mu.Lock()
 	if _, ok := c.rewrites.get(question{proto.KindRewrite, "local", addr}); !ok {

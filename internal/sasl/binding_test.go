@@ -77,7 +77,7 @@ func TestChannelBinding(t *testing.T) {
 			{"one named, the other sent", plus, "p=tls-exporter,,", c, cert[:], false},
 			{"another session", plus, "p=tls-exporter,,", other, ekm, false},
 			{"another certificate", plus, "p=tls-server-end-point,,", other, cert[:], false},
-			{"a way that there is not", plus, "p=tls-unique,,", c, ekm, false},
+			{"an unknown type of binding", plus, "p=tls-unique,,", c, ekm, false},
 			{"not bound at all", plus, "n,,", c, nil, false},
 			{"without", "SCRAM-SHA-256", "n,,", c, nil, true},
 			{"deceived", "SCRAM-SHA-256", "y,,", c, nil, false},

@@ -15,13 +15,13 @@ import (
 	"posthaste/internal/statedir"
 )
 
-// decoyFile has what the salts of users are made from that there are not: a
-// user's salt does not change, and neither must theirs.
+// decoyFile has the key from which the salts of unknown users are made. A known user's salt
+// does not change, and neither must theirs.
 const decoyFile = "sasl_decoy"
 
 const decoyKeyLen = 32
 
-// DecoyKey gives the key of made-up salts that is kept in a directory. The first who asks makes it.
+// DecoyKey returns the key of made-up salts that is kept in a directory. The first call makes it.
 func DecoyKey(dir string) ([]byte, error) {
 	root, err := statedir.Open(dir)
 	if err != nil {
@@ -54,7 +54,7 @@ func makeDecoyKey(root *statedir.Dir) error {
 	return errors.Join(err, root.Remove(name))
 }
 
-// decoys makes up the secrets of users that there are not. They have the form
+// decoys makes up the secrets of unknown users. They have the form
 // of the others', as far as these have been seen.
 type decoys struct {
 	key  []byte

@@ -101,7 +101,7 @@ func salts(t *testing.T, u *Users, name string) (salt []byte, iterations string)
 	return salt, strings.TrimPrefix(parts[2], "i=")
 }
 
-// A user that there is not looks like one that there is, today and tomorrow.
+// An unknown user looks like a known one, today and tomorrow.
 func TestDecoys(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

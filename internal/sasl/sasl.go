@@ -70,7 +70,7 @@ type Client struct {
 
 // A Backend authenticates. All methods may be called concurrently.
 type Backend interface {
-	// Mechanisms are those that there are for c, in the order of preference.
+	// Mechanisms returns what c may use, in the order of preference.
 	Mechanisms(ctx context.Context, c Client) ([]Mechanism, error)
 	// Start begins an exchange. ErrMechanism says that there is no such
 	// mechanism.

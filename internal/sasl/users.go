@@ -177,8 +177,8 @@ func (u *Users) Start(ctx context.Context, mechanism string, c Client) (Exchange
 	return &scram{users: u, client: c, plus: mechanism == "SCRAM-SHA-256-PLUS"}, nil
 }
 
-// secret finds a user's secret; ok is false for one that there is not, who has
-// a made-up one. A user that is found is looked for as often as one that is not.
+// secret finds a user's secret; ok is false for an unknown user, who gets a made-up one. Known
+// and unknown users cost the same number of lookups.
 func (u *Users) secret(ctx context.Context, user string) (s Secret, ok bool, err error) {
 	full := user
 	value, found, err := u.maps.Lookup(ctx, user, false)

@@ -114,7 +114,7 @@ func serveFlush(t testing.TB, path string) {
 // serveDovecot offers a table of users as Dovecot's authentication service
 // does, with what Postfix asks of it.
 func serveDovecot(t testing.TB, path, spec, realm string) {
-	// Users that there are not are compared with secrets made like the last one seen.
+	// The passwords of unknown users are compared with secrets made like the last one seen.
 	// This one costs little: Postfix waits ten seconds for an answer, on a busy machine too.
 	cheap := sasl.Secret{Iterations: 4096, Salt: []byte("salt"), StoredKey: make([]byte, 32), ServerKey: make([]byte, 32)}
 	maps := table.OpenMaps("smtpd_sasl_path", []string{spec, "inline:{cheap=" + cheap.String() + "}"}, table.Options{Recheck: -1})
