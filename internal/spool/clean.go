@@ -19,7 +19,7 @@ func (e *engine) maintain() (bool, error) {
 	}
 	e.mu.Lock()
 	e.adopt()
-	low := e.available() <= max(e.lim.reserve, e.kept())+1
+	low := e.freeLow || e.available() <= max(e.lim.reserve, e.kept())+1
 	e.mu.Unlock()
 	if len(e.victims) > 0 || low && e.chooseVictims(true, 0) { // wins space sooner than a checkpoint
 		if did, err := e.copyStep(); did || err != nil {

@@ -51,6 +51,7 @@ type engine struct {
 	random   func([]byte)
 	now      func() time.Time
 	sleep    func(time.Duration) // between reads that fail
+	wake     func()              // has maintain called soon; nil in an engine without goroutines
 	hasty    time.Time           // until when there is no sleep for an update; see putUpdated
 	readOnly bool                // nothing is written: see view
 	lock     io.Closer
@@ -82,6 +83,7 @@ type engine struct {
 	stats    Stats      // counters
 	broken   error
 	diskLow  bool      // the file system has less than MinFree, or a file could not be made
+	freeLow  bool      // mail was refused last for the sake of MinFree
 	diskErr  string    // the last reason told
 	out      outage    // of the place for content files
 	aheadAt  time.Time // when makeAhead is to be tried again; zero: it has not failed

@@ -213,7 +213,8 @@ func (e *engine) fullBooks(settles bool) error {
 }
 
 // fullDisk holds the file system's free space, and what is free in our own
-// segments, which mail takes first, against MinFree.
+// segments, which mail takes first, against MinFree. When that is too little, maintain wins
+// back what is dead in the others.
 func (e *engine) fullDisk() error {
 	if e.lim.minFree == 0 {
 		return nil
@@ -223,9 +224,19 @@ func (e *engine) fullDisk() error {
 	for _, s := range e.free {
 		ours += s.size
 	}
+	was := e.freeLow
 	e.mu.RUnlock()
 	free, err := e.freeBytes(e.dir, e.lim.minFree-ours)
-	if err == nil && free+ours < e.lim.minFree { // after an error writing will tell
+	low := err == nil && free+ours < e.lim.minFree // after an error writing will tell
+	if low != was {
+		e.mu.Lock()
+		e.freeLow = low
+		e.mu.Unlock()
+		if low && e.wake != nil {
+			e.wake()
+		}
+	}
+	if low {
 		return fmt.Errorf("%w: %d bytes free on the file system, queue_minfree is %d", ErrFull, free+ours, e.lim.minFree)
 	}
 	return nil

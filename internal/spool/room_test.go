@@ -98,3 +98,70 @@ func TestNoticesWhenFull(t *testing.T) {
 		})
 	}
 }
+
+// Mail is refused for the sake of queue_minfree only as long as nothing can be won back: what
+// was delivered leaves its room to what comes.
+func TestMinFreeWonBack(t *testing.T) {
+	t.Parallel()
+	for _, every := range []int{7, 20, 1000} { // one of so many messages stays, so that no segment is free by itself
+		disk := vfs.NewMem(4096)
+		disk.SetLimit(2 << 20)
+		opt := Options{FS: disk, Dir: "q", SegmentSize: 64 << 10, MinFree: 1 << 20, Warn: t.Logf}
+		e, _, err := openEngine(&opt, 0, randomBytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next, _ := e.numbers()
+		commit := func(b *Batch) error {
+			r := &request{b: b}
+			_, err := e.commit([]*request{r})
+			for more := true; more && err == nil; {
+				more, err = e.maintain()
+			}
+			e.housekeep()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r.err
+		}
+		fill := func() (ids []mail.QueueID) {
+			for refused := 0; refused < 10; refused++ {
+				id := mail.MakeQueueID(time.Unix(1800000000, 0), next)
+				next++
+				var b Batch
+				b.Add(Message{ID: id, Envelope: testEnvelope(id, 5000), Recipients: testRecipients(1), NRcpt: 1, Content: make([]byte, 5000)})
+				switch err := commit(&b); {
+				case err == nil:
+					ids, refused = append(ids, id), 0
+				case !errors.Is(err, ErrFull):
+					t.Fatal(err)
+				}
+			}
+			return ids
+		}
+		first := fill()
+		queue := first
+		for round := range 3 {
+			var stay []mail.QueueID
+			for i, id := range queue {
+				if i%every == 0 {
+					stay = append(stay, id)
+					continue
+				}
+				var b Batch
+				b.Done(id, []int{0})
+				if err := commit(&b); err != nil {
+					t.Fatal(err)
+				}
+			}
+			more := fill()
+			if len(more) < len(first)/2 {
+				t.Errorf("%d messages stay: %d were taken at first, %d in round %d", len(stay), len(first), len(more), round)
+			}
+			queue = append(stay, more...)
+		}
+		if err := e.closeFiles(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

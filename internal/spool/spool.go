@@ -94,6 +94,7 @@ func Open(o Options) (*Spool, error) {
 	s := &Spool{e: e, onDurable: o.OnDurable, postDelay: cmp.Or(o.PostDelay, postDelay), report: rep,
 		wake: make(chan struct{}, 1), chores: make(chan struct{}, 1),
 		broken: make(chan struct{}), written: make(chan struct{}), done: make(chan struct{})}
+	e.wake = func() { signal(s.wake) }
 	s.pool.New = func() any { return &request{ch: make(chan error, 1)} }
 	s.leaseLo, s.leaseHi = e.numbers()
 	var wg sync.WaitGroup
