@@ -2,15 +2,19 @@ package smtp
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
+
+	"posthaste/internal/rfc5322"
 )
 
 // peerLimits are what a server says in LIMITS (RFC 9422) that it accepts. What it does not say
 // is 0. A server may say something else after each EHLO: only what it said last holds.
 type peerLimits struct {
-	mails int // MAILMAX: transactions in the session
-	rcpts int // RCPTMAX: recipients of a transaction
+	mails   int // MAILMAX: transactions in the session
+	rcpts   int // RCPTMAX: recipients of a transaction
+	domains int // RCPTDOMAINMAX: domains of recipients in the session
 }
 
 // parseLimits reads the arguments of LIMITS. A limit that is unknown or malformed does not count,
@@ -24,8 +28,10 @@ func parseLimits(args string) (l peerLimits) {
 			to = &l.mails
 		case "RCPTMAX":
 			to = &l.rcpts
+		case "RCPTDOMAINMAX":
+			to = &l.domains
 		default:
-			continue // RCPTDOMAINMAX too: a server that has one says so to each recipient
+			continue
 		}
 		if n := limitValue(value); n > 0 && (*to == 0 || n < *to) {
 			*to = n
@@ -52,18 +58,19 @@ func (s *session) exhausted() bool { return s.limits.mails > 0 && s.mails >= s.l
 func (d *delivery) transactAll(ctx context.Context, s *session) *failure {
 	todo := d.waiting
 	if d.waiting, d.more = nil, false; todo == nil {
-		if todo = d.left(); s.limits.rcpts == 0 || len(todo) <= s.limits.rcpts {
+		todo = d.left()
+		if s.limits.domains == 0 && (s.limits.rcpts == 0 || len(todo) <= s.limits.rcpts) {
 			return d.transact(ctx, s, todo)
 		}
 		todo = append([]int(nil), todo...) // left is asked for others while these wait
 	}
 	for len(todo) > 0 {
-		n := len(todo)
-		if s.limits.rcpts > 0 {
-			n = min(n, s.limits.rcpts)
+		now, later := d.portion(s, todo)
+		if len(now) == 0 { // the session has had the domains that it may have
+			d.waiting = later
+			return nil
 		}
-		now, later := todo[:n], todo[n:]
-		d.more = len(later) > 0 && (s.limits.mails == 0 || s.mails+1 < s.limits.mails)
+		d.more = len(later) > 0 && (s.limits.mails == 0 || s.mails+1 < s.limits.mails) && d.fits(s, later)
 		if f := d.transact(ctx, s, now); f != nil || len(later) == 0 {
 			return f
 		}
@@ -80,4 +87,59 @@ func (d *delivery) transactAll(ctx context.Context, s *session) *failure {
 		todo = later
 	}
 	return nil
+}
+
+// portion divides recipients into those whom the session's next transaction may have, whose
+// domains count from now on, and those for a later one. Both are in the order of todo.
+func (d *delivery) portion(s *session, todo []int) (now, later []int) {
+	most := len(todo)
+	if s.limits.rcpts > 0 {
+		most = min(most, s.limits.rcpts)
+	}
+	if s.limits.domains == 0 {
+		return todo[:most], todo[most:]
+	}
+	for k, i := range todo {
+		if len(now) == most {
+			return now, append(later, todo[k:]...)
+		}
+		if s.takes(d.wireDomain(i), true) {
+			now = append(now, i)
+		} else {
+			later = append(later, i)
+		}
+	}
+	return now, later
+}
+
+// fits says whether the session takes one of these recipients as well.
+func (d *delivery) fits(s *session, rcpts []int) bool {
+	return s.limits.domains == 0 || slices.ContainsFunc(rcpts, func(i int) bool { return s.takes(d.wireDomain(i), false) })
+}
+
+// takes says whether RCPT may name the domain in this session (RFC 9422), and with
+// note that it is going to.
+func (s *session) takes(domain string, note bool) bool {
+	if slices.Contains(s.domains, domain) {
+		return true
+	}
+	if len(s.domains) >= s.limits.domains {
+		return false
+	}
+	if note {
+		s.domains = append(s.domains, domain)
+	}
+	return true
+}
+
+// wireDomain is the domain of a recipient as RCPT is going to have it, in lower case. Where
+// smtp_generic_maps cannot be asked it is the recipient's own; transact tells of that.
+func (d *delivery) wireDomain(i int) string {
+	addr, rules := d.env.Recipients[i].Address, d.a.rules
+	if !rules.generic.Empty() {
+		if to, err := rules.mapAddress(context.Background(), addr); err == nil {
+			addr = to
+		}
+	}
+	return strings.ToLower(rfc5322.Domain(addr))
 }

@@ -46,6 +46,7 @@ type session struct {
 	offers   feature
 	size     int64 // SIZE limit; 0: none said
 	limits   peerLimits
+	domains  []string // of recipients so far, in lower case; empty unless the server limits them
 	auth     string
 	xforward []string
 	tls      *tlsState // nil: in the clear

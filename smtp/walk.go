@@ -253,7 +253,7 @@ func (d *delivery) wantsKeep(s *session) bool {
 		return false // one that was kept once was worth it
 	case s.odd, d.env.Trace.DontDeliver():
 		return false
-	case s.exhausted():
+	case s.exhausted(), d.waiting != nil: // it has had all that the server takes
 		return false
 	case s.r != s.w: // it has said more than it was asked
 		return false
