@@ -46,6 +46,7 @@ func (r *recovery) boot() error {
 	if err := r.settlePlace(); err != nil {
 		return err
 	}
+	r.settleSize()
 	room, err := r.bootRoom()
 	if err != nil {
 		return err

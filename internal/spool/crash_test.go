@@ -25,8 +25,8 @@ type walk struct {
 	*world
 	crashes, cutRecoveries, kills, failedSyncs int
 
-	keepSize bool  // of segments, on a full disk: see there
-	largest  int64 // segment so far, after the first change: what is left of it takes room
+	sizes   []int64 // of segments, that a start may have; nil: walkSizes
+	largest int64   // segment so far, after the first change: what is left of it takes room
 }
 
 // run runs a history of n crashes.
@@ -149,8 +149,12 @@ func (w *walk) vary() {
 		return
 	}
 	w.largest = max(w.largest, w.opt.SegmentSize)
-	if w.r.IntN(3) == 0 && !w.keepSize {
-		w.opt.SegmentSize = walkSizes[w.r.IntN(len(walkSizes))]
+	if w.r.IntN(3) == 0 {
+		sizes := w.sizes
+		if sizes == nil {
+			sizes = walkSizes
+		}
+		w.opt.SegmentSize = sizes[w.r.IntN(len(sizes))]
 		w.largest = max(w.largest, w.opt.SegmentSize)
 	}
 	w.opt.InlineLimit = []int64{0, 300, 1000, 2048}[w.r.IntN(4)]

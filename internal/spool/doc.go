@@ -336,9 +336,9 @@
 // starts may take one of these, since a disposition would take it and give nothing
 // back.
 //
-// The size of segments must not be changed on such a disk: a start may then find no
-// segment that its first batch fits into, and is refused with ErrFull, nothing changed, until
-// there is room or the size is what it was.
+// When a start is told another size of segments, and the disk has no room for as many of these
+// as must be free, the size stays that of most segments, with a warning, until a start finds
+// room (TestSizeOnFullDisk).
 //
 // What is alive cannot be won back. Should states grow beyond what was reckoned
 // with, by long replies of many hosts, the last segment is left to the next start,

@@ -46,6 +46,7 @@ import (
 type engine struct {
 	fs       vfs.FS
 	dir      string
+	opt      Options // as they were given; zero in an engine that only reads
 	lim      limits
 	warn     func(string, ...any)
 	random   func([]byte)

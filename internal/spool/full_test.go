@@ -23,7 +23,7 @@ type fullWorld struct {
 }
 
 func newFullWorld(seed uint64, segSize int64, plant fault) *fullWorld {
-	w := &fullWorld{walk: &walk{world: newWorld(seed, plant), keepSize: true}} // another size is not promised there
+	w := &fullWorld{walk: &walk{world: newWorld(seed, plant), sizes: []int64{segSize, 64 << 10, 20 << 10, 256 << 10, 1 << 20}}}
 	w.opt.SegmentSize, w.opt.Budget = segSize, 0
 	w.eager = 1 + w.r.IntN(4)
 	return w
@@ -489,4 +489,58 @@ func noRoom(t *testing.T, ends bool) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// Another size of segments on a full disk: the start goes on with the size that there is, all is
+// recorded, and a start that finds room has the new size.
+func TestSizeOnFullDisk(t *testing.T) {
+	t.Parallel()
+	sizes := paramSizes[:3]
+	for _, from := range sizes {
+		for _, to := range sizes {
+			t.Run(fmt.Sprintf("%dk to %dk", from>>10, to>>10), func(t *testing.T) {
+				t.Parallel()
+				for seed := range uint64(3) {
+					w := newFullWorld(seed, from, 0)
+					if err := w.guard(func() { w.sizeOnFullDisk(to) }); err != nil {
+						t.Fatalf("seed %d: %v\n%s\n%s", seed, err, w.summary(), strings.Join(tailOf(w.trace, 20), "\n"))
+					}
+				}
+			})
+		}
+	}
+}
+
+func (w *fullWorld) sizeOnFullDisk(to int64) {
+	from := w.opt.SegmentSize
+	w.fill(6)
+	for i := range 6 {
+		w.fillDisk(w.r.Int64N(min(from, to)))
+		w.mem.Restart()
+		w.opt.SegmentSize = []int64{to, from}[i%2]
+		if err := w.open(); err != nil {
+			fail("start %d: %v", i, err)
+		}
+		w.settle()
+		for range min(len(w.now), 1) * 60 {
+			m := w.pick()
+			c := &change{}
+			c.update(m.id, Change{Set: SetAttempts, Attempts: m.attempts + 1})
+			w.must(c)
+			if len(w.cands) != 1 {
+				fail("the state of %s was not recorded", m.id)
+			}
+		}
+	}
+	w.mem.SetLimit(0)
+	w.opt.SegmentSize = to
+	w.mem.Restart()
+	if err := w.open(); err != nil {
+		fail("with room: %v", err)
+	}
+	w.settle()
+	if w.e.lim.segSize != to {
+		fail("with room segments have %d octets, want %d", w.e.lim.segSize, to)
+	}
+	w.drain()
 }

@@ -221,15 +221,16 @@ func (r *recovery) findIdentity() error {
 // adoptSegments looks closer at files without a header.
 func (r *recovery) adoptSegments() error {
 	e := r.e
+	sizes := e.sizesInUse()
 	for _, s := range sorted(e.segs) {
 		adopted := s.segno != 0 || r.adopt(s)
 		if err := r.unreadable(); err != nil {
 			return err
 		}
-		if adopted || s.size == e.lim.segSize {
+		if adopted || sizes[s.size] {
 			continue
 		}
-		// Its making was not finished, or it is of another size and was never used.
+		// Its making was not finished.
 		delete(e.segs, s.file)
 		if err := errors.Join(s.f.Close(), e.fs.Remove(segName(e.dir, s.file))); err != nil {
 			return fmt.Errorf("spool: %w", err)

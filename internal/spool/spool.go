@@ -121,7 +121,7 @@ func openEngine(o *Options, plant fault, random func([]byte)) (*engine, Recovery
 	if err != nil {
 		return nil, RecoveryReport{}, err
 	}
-	e := &engine{fs: o.FS, dir: o.Dir, lim: lim, warn: o.Warn, random: random, now: time.Now, sleep: o.sleep, exact: o.ExactDoubt, planter: plantOf(plant),
+	e := &engine{fs: o.FS, dir: o.Dir, opt: *o, lim: lim, warn: o.Warn, random: random, now: time.Now, sleep: o.sleep, exact: o.ExactDoubt, planter: plantOf(plant),
 		idx: newIndex(), segs: map[uint32]*segment{}, disk: newDiskWatch()}
 	if e.sleep == nil {
 		e.sleep = time.Sleep
@@ -153,7 +153,7 @@ func openEngine(o *Options, plant fault, random func([]byte)) (*engine, Recovery
 	if err != nil {
 		return nil, rep, errors.Join(err, e.closeFiles())
 	}
-	e.spent.limit = lim.segSize
+	e.spent.limit = e.lim.segSize
 	return e, rep, nil
 }
 
