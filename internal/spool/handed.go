@@ -266,7 +266,7 @@ func (r *recovery) loadHanded(rc *rec, l *live) {
 func (r *recovery) applyHanded(rc *rec) {
 	e := r.e
 	slot, l := e.idx.find(rc.h.number)
-	if l == nil {
+	if l == nil || e.planted(plantNoHanded) {
 		return
 	}
 	e.account(slot, -1)

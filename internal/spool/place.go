@@ -268,7 +268,7 @@ func (r *recovery) settlePlace() error {
 	if err != nil {
 		return err
 	}
-	if err := r.refusal(&s); err != nil {
+	if err := r.refusal(&s); err != nil && !e.planted(plantAnyPlace) {
 		return err
 	}
 	if !e.content.away {

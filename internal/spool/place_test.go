@@ -74,6 +74,38 @@ func TestEveryCrashPlace(t *testing.T) {
 	t.Logf("%d moments, %d recoveries", x.points, x.recoveries)
 }
 
+// otherPlace starts with another place than the one that has what the queue refers to, which is
+// refused, and with the right one again.
+func (w *world) otherPlace() {
+	if err := w.open(); err != nil {
+		fail("open: %v", err)
+	}
+	w.settle()
+	for range 1 + w.r.IntN(3) {
+		w.accept(3000 + w.r.IntN(3000))
+	}
+	w.mem.Mount("d")
+	for _, dir := range []string{"d", "", "c"} {
+		w.mem.Restart()
+		w.opt.ContentDir = dir
+		switch err := w.open(); {
+		case dir == "c" && err != nil:
+			fail("the right place: %v", err)
+		case dir != "c" && !errors.Is(err, ErrContent):
+			fail("content is in c, and a start with %q: %v", dir, err)
+		}
+	}
+	w.settle()
+}
+
+func TestOtherPlace(t *testing.T) {
+	t.Parallel()
+	w := newPlaceWorld(1, 0)
+	if err := w.guard(w.otherPlace); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // accept takes one message, which must succeed, and gives it.
 func (w *world) accept(size int) *modelMsg {
 	msg, mm := w.newMessage(size, 1)

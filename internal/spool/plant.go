@@ -41,5 +41,8 @@ const (
 	plantUnreadFree              // what a start cannot read is empty
 	plantHasty                   // an update does without the state that cannot be read for a moment
 	plantNoList                  // what a batch has is in no other
+	plantNoHanded                // a start passes over what agents had in hand
+	plantAnyPlace                // any place for content files is the right one
+	plantNewSize                 // the size of segments is the new one, whether or not there is room for them
 	numFaults
 )

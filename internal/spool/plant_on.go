@@ -23,6 +23,7 @@ var faultNames = [numFaults]string{
 	plantSweepStops: "sweep stops early", plantBootIdle: "boot moves no states",
 	plantOneSize: "one size", plantFreeHeadless: "no header, no mail", plantUnreadFree: "unread is empty",
 	plantHasty: "no wait for a state", plantNoList: "no list",
+	plantNoHanded: "nothing was in hand", plantAnyPlace: "any place", plantNewSize: "no room for the new size",
 }
 
 func (f fault) String() string { return faultNames[f] }

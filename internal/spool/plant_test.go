@@ -113,6 +113,19 @@ var direct = map[fault]func(fault) string{
 			return w.guard(func() { w.changeParameters(from, to, endings[seed%uint64(len(endings))].run) })
 		})
 	},
+	plantAnyPlace: func(p fault) string {
+		return some("another place", func(seed uint64) error {
+			w := newPlaceWorld(seed, p)
+			return w.guard(w.otherPlace)
+		})
+	},
+	plantNewSize: func(p fault) string {
+		return some("another size on a full disk", func(seed uint64) error {
+			from, to := paramSizes[seed%3], paramSizes[seed/3%3]
+			w := newFullWorld(seed, from, p)
+			return w.guard(func() { w.sizeOnFullDisk(to) })
+		})
+	},
 	plantFreeHeadless: blocks,
 	plantNoList:       blocks,
 	plantUnreadFree:   passes,

@@ -12,7 +12,7 @@ import "path"
 // written.
 func (r *recovery) settleSize() {
 	e := r.e
-	if !e.mixed || e.hasRoomFor(int64(e.kept())+1-int64(len(e.free))) {
+	if !e.mixed || e.planted(plantNewSize) || e.hasRoomFor(int64(e.kept())+1-int64(len(e.free))) {
 		return
 	}
 	size := e.commonSize()
