@@ -14,19 +14,19 @@ import (
 	"posthaste/internal/table"
 )
 
-// An Authenticator checks mail from strangers by SPF, DKIM and DMARC, before
+// An authenticator checks mail from strangers by SPF, DKIM and DMARC, before
 // filters see it, so that they see what was found. Strangers are SMTP clients that are
 // not authenticated and not in mail_authentication_exempt_networks. From authenticated
 // ones, too, no findings are taken that claim to be ours.
 // Its methods may be called concurrently.
-type Authenticator struct {
+type authenticator struct {
 	checker *mailauth.Checker
 	exempt  *table.List
 	reject  bool // dmarc_reject
 }
 
-// NewAuthenticator reads what is to be checked. It is nil when nothing is.
-func NewAuthenticator(cfg *config.Config, dns resolver.Resolver, o table.Options) (*Authenticator, error) {
+// newAuthenticator reads what is to be checked. It is nil when nothing is.
+func newAuthenticator(cfg *config.Config, dns resolver.Resolver, o table.Options) (*authenticator, error) {
 	if cfg.String("mail_authentication") != "check" {
 		return nil, nil
 	}
@@ -35,7 +35,7 @@ func NewAuthenticator(cfg *config.Config, dns resolver.Resolver, o table.Options
 	if err != nil {
 		return nil, err
 	}
-	return &Authenticator{checker: mailauth.New(dns, cfg.String("authserv_id")), exempt: exempt, reject: cfg.Bool("dmarc_reject")}, nil
+	return &authenticator{checker: mailauth.New(dns, cfg.String("authserv_id")), exempt: exempt, reject: cfg.Bool("dmarc_reject")}, nil
 }
 
 // standing is what is to be done with mail from a client.
@@ -47,7 +47,7 @@ const (
 	stranger                 // to be checked
 )
 
-func (a *Authenticator) standing(ctx context.Context, m *Message) (standing, error) {
+func (a *authenticator) standing(ctx context.Context, m *Message) (standing, error) {
 	c := &m.env.Client
 	if c.Addr == "" {
 		return trusted, nil
@@ -93,9 +93,9 @@ func (in *incoming) authenticate(res *Result) {
 	addr, _ := netip.ParseAddr(in.msg.env.Client.Addr)
 	r := a.checker.Check(ctx, &mailauth.Message{Client: addr.Unmap(), Helo: in.msg.env.Client.Helo, Sender: in.q.Envelope.Sender,
 		Header: headerBytes(c.Fields), BodySize: c.BodySize, Body: func() io.Reader { return io.NewSectionReader(c.Body, 0, c.BodySize) }})
-	if refusal := r.Rejected(); refusal != nil && a.reject {
-		in.logRefusal("reject", "END-OF-MESSAGE", refusal.Status.String()+" "+refusal.Text)
-		res.Refused = &Refusal{Code: refusal.Code, Status: refusal.Status, Text: refusal.Text}
+	if no := r.Rejected(); no != nil && a.reject {
+		in.logRefusal("reject", "END-OF-MESSAGE", no.Status.String()+" "+no.Text)
+		res.Refused = &refusal{Code: no.Code, Status: no.Status, Text: no.Text}
 		return
 	}
 	in.unclaim(c, a.checker, []milter.Field{{Name: "Authentication-Results", Raw: a.checker.Field(r)}})

@@ -38,7 +38,7 @@ func (t *logText) String() string {
 }
 
 // newTestServer is a server without sockets, over a spool of its own.
-func newTestServer(t testing.TB, main string, zone string) (*Server, *logText) {
+func newTestServer(t testing.TB, main string, zone string) (*server, *logText) {
 	t.Helper()
 	cfg, err := config.LoadString(baseConfig + main)
 	if err != nil {
@@ -57,17 +57,17 @@ func newTestServer(t testing.TB, main string, zone string) (*Server, *logText) {
 		t.Fatal(err)
 	}
 	dns := z.Resolver()
-	a, err := NewAuthenticator(cfg, dns, table.Options{})
+	a, err := newAuthenticator(cfg, dns, table.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := NewServer(t.Context(), ServerOptions{Core: core, Spool: sp, Log: logger, Token: func() bool { return true }, BufferLimit: 1 << 20, Authenticator: a})
+	s := newServer(t.Context(), serverOptions{Core: core, Spool: sp, Log: logger, Token: func() bool { return true }, BufferLimit: 1 << 20, Authenticator: a})
 	t.Cleanup(func() { s.Wait(); dns.Close(); sp.Close() })
 	return s, log
 }
 
 // begun is a message that has its envelope.
-func begun(s *Server, q *proto.Submit) *incoming {
+func begun(s *server, q *proto.Submit) *incoming {
 	in := s.incomings.Get().(*incoming)
 	in.q = *q
 	in.begin()
@@ -75,7 +75,7 @@ func begun(s *Server, q *proto.Submit) *incoming {
 }
 
 // stored is what would be queued of a message, and the verdict.
-func stored(t *testing.T, s *Server, q *proto.Submit) (string, *Result) {
+func stored(t *testing.T, s *server, q *proto.Submit) (string, *Result) {
 	t.Helper()
 	in := begun(s, q)
 	defer in.abort()
@@ -169,7 +169,7 @@ func TestAuthenticateOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a, err := NewAuthenticator(cfg, nil, table.Options{}); a != nil || err != nil {
+	if a, err := newAuthenticator(cfg, nil, table.Options{}); a != nil || err != nil {
 		t.Errorf("checks by default: %v, %v", a, err)
 	}
 }

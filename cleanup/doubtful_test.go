@@ -41,7 +41,7 @@ func begin(t *testing.T, mem *vfs.Mem, exact bool) *life {
 	l := &life{t: t, sp: sp, doubts: newDoubts(mem, "spool", log)}
 	rep := sp.Recovery()
 	l.doubts.found(sp, rd, &rep, exact)
-	s := NewServer(t.Context(), ServerOptions{Spool: sp, Log: log, Doubts: l.doubts, Reader: rd, Exact: exact})
+	s := newServer(t.Context(), serverOptions{Spool: sp, Log: log, Doubts: l.doubts, Reader: rd, Exact: exact})
 	l.client = served(t, s)
 	return l
 }
@@ -237,7 +237,7 @@ func TestHandFails(t *testing.T) {
 	defer sp.Close()
 	log := maillog.New("postfix/cleanup", maillog.NewWriter(new(strings.Builder), maillog.Classic))
 	l := &life{t: t, sp: sp}
-	l.client = served(t, NewServer(t.Context(), ServerOptions{Spool: sp, Log: log}))
+	l.client = served(t, newServer(t.Context(), serverOptions{Spool: sp, Log: log}))
 	id := l.add(1)
 	failing.Store(true)
 	var reply proto.RecordReply

@@ -21,7 +21,7 @@ const (
 
 // due tells the queue manager of the deferred mail that it asks for. It goes through the
 // whole index for that, beside all else.
-func (s *Server) due(c *ipc.Conn, r *ipc.Request) {
+func (s *server) due(c *ipc.Conn, r *ipc.Request) {
 	var q proto.Due
 	if err := r.Decode(&q); err != nil {
 		r.Fail("%v", err)
@@ -46,7 +46,7 @@ func (s *Server) due(c *ipc.Conn, r *ipc.Request) {
 }
 
 // page gives a part of the queue.
-func (s *Server) page(r *ipc.Request) {
+func (s *server) page(r *ipc.Request) {
 	var q proto.Page
 	if err := r.Decode(&q); err != nil {
 		r.Fail("%v", err)

@@ -84,7 +84,7 @@ func FuzzStored(f *testing.F) {
 		"/^line (.*)/ REPLACE .$1\n/^more (.*)/ PREPEND .$1\n"), 0o644); err != nil {
 		f.Fatal(err)
 	}
-	var servers []*Server
+	var servers []*server
 	for _, conf := range []string{"", "cleanup_replace_stray_cr_lf = no\n", "message_strip_characters = \\0\nremote_header_rewrite_domain = here.test\n",
 		"header_checks = regexp:" + table + "\nbody_checks = regexp:" + table + "\n", "force_mime_input_conversion = yes\nalways_add_missing_headers = yes\n",
 		"header_size_limit = 100\nline_length_limit = 512\nmessage_reject_characters = \\0\n"} {

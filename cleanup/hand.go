@@ -13,7 +13,7 @@ import (
 // agent waits for it; those that ask at the same time share a sync. One that cannot be recorded
 // is refused, and the agent then defers the message: what was sent without the record could arrive
 // twice and not be in the list.
-func (s *Server) hand(r *ipc.Request) {
+func (s *server) hand(r *ipc.Request) {
 	var q proto.Hand
 	if err := r.Decode(&q); err != nil {
 		r.Fail("%v", err)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/table"
 )
@@ -149,7 +150,7 @@ func (m *Message) field(ctx context.Context, f rfc5322.Field) {
 	if info.id == fieldReceived {
 		h.hops++
 	}
-	if m.c.strict.header8Bit && m.flags&Filter != 0 && !h.fault8Bit && eight(f.Raw) {
+	if m.c.strict.header8Bit && m.flags&proto.SubmitFilter != 0 && !h.fault8Bit && eight(f.Raw) {
 		h.fault8Bit = true
 		m.mimeFault(faultHeader8Bit, f.Raw)
 	}
@@ -221,7 +222,7 @@ func (m *Message) note(f rfc5322.Field, info fieldInfo) {
 		if strings.EqualFold(string(f.Value()), "no") {
 			m.env.TLSOptional = true
 		} else {
-			m.addLine(LogLine{Warning: true, Text: m.id + ": ignoring malformed header: '" + fmt.Sprintf("%.100s", printable(string(f.Lines()))) + "'"})
+			m.addLine(logLine{Warning: true, Text: m.id + ": ignoring malformed header: '" + fmt.Sprintf("%.100s", printable(string(f.Lines()))) + "'"})
 		}
 	case fieldRequireTLS:
 		if m.c.requireTLSField && strings.EqualFold(string(f.Value()), "yes") {
@@ -264,7 +265,7 @@ func (m *Message) rewriteField(ctx context.Context, f rfc5322.Field, class class
 			continue
 		}
 		addr := m.standard(ctx, a)
-		if m.flags&Map != 0 {
+		if m.flags&proto.SubmitMap != 0 {
 			addr = m.canonical(ctx, addr, class)
 		}
 		if addr != a.Addr {
@@ -313,7 +314,7 @@ func eight(b []byte) bool {
 }
 
 // checking says whether the header and body checks are still wanted.
-func (m *Message) checking() bool { return m.flags&Filter != 0 && !m.stop }
+func (m *Message) checking() bool { return m.flags&proto.SubmitFilter != 0 && !m.stop }
 
 // checksFor is the table for fields of a class, nil when there is none.
 func (c *Core) checksFor(class checkClass) *table.Maps {

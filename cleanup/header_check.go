@@ -8,6 +8,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 )
 
@@ -107,12 +108,12 @@ func (m *Message) act(class checkClass, title, text, value string) (string, bool
 		m.stop = true
 	case "DISCARD":
 		m.actLog("discard", class, text, arg)
-		m.flags |= Discard
+		m.flags |= proto.SubmitDiscard
 		m.stop = true
 	case "HOLD":
-		if m.flags&(Hold|Discard) == 0 {
+		if m.flags&(proto.SubmitHold|proto.SubmitDiscard) == 0 {
 			m.actLog("hold", class, text, arg)
-			m.flags |= Hold
+			m.flags |= proto.SubmitHold
 		}
 	case "PREPEND":
 		m.actPrepend(class, title, text, arg)
@@ -195,7 +196,7 @@ func (m *Message) actPrepend(class checkClass, title, text, arg string) {
 
 // tablef warns of what a table says: that is wrong for all messages.
 func (m *Message) tablef(format string, args ...any) {
-	m.addLine(LogLine{Warning: true, Text: fmt.Sprintf(format, args...)})
+	m.addLine(logLine{Warning: true, Text: fmt.Sprintf(format, args...)})
 }
 
 // actLog logs an action with the circumstances of the message.
@@ -218,9 +219,9 @@ func (m *Message) actLog(action string, class checkClass, content, text string) 
 	}
 	switch action {
 	case "reject", "discard", "redirect", "pass", "hold": // one of each at most
-		m.log = append(m.log, LogLine{Event: e})
+		m.log = append(m.log, logLine{Event: e})
 	default:
-		m.addLine(LogLine{Event: e})
+		m.addLine(logLine{Event: e})
 	}
 }
 

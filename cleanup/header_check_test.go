@@ -6,18 +6,19 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/proto"
 )
 
 const from = " from client.test[192.0.2.1]; from=<s@a.test> to=<r@x.y> proto=ESMTP helo=<helo.test>"
 
 func TestActions(t *testing.T) {
 	t.Parallel()
-	reject := func(code int, s dsn.Status, text string) *Refusal { return &Refusal{Code: code, Status: s, Text: text} }
+	reject := func(code int, s dsn.Status, text string) *refusal { return &refusal{Code: code, Status: s, Text: text} }
 	for _, tc := range []struct {
 		name, action string
 		out          string // the header that is left; "" means unchanged
 		log          string // without queue ID; "w:" before warnings
-		refused      *Refusal
+		refused      *refusal
 		check        func(r *Result) bool
 	}{
 		{name: "reject", action: "REJECT no bad mail", log: "reject: header Subject: bad" + from + ": 5.7.1 no bad mail", refused: reject(550, dsn.S(5, 7, 1), "no bad mail")},
@@ -233,7 +234,7 @@ func TestStrict(t *testing.T) {
 				t.Errorf("got %+v, want %q", r.Refused, tc.text)
 			}
 			s := submission("remote", "r@x.y")
-			s.Flags &^= Filter
+			s.Flags &^= proto.SubmitFilter
 			if _, r := feed(newCore(t, tc.conf, nil), s, crlfText(tc.in), 0); r.Refused != nil {
 				t.Errorf("without Filter: %v", r.Refused)
 			}
@@ -302,7 +303,7 @@ func TestBounce(t *testing.T) {
 		{"X: p\r\n", true, true}, {"Received: a\r\nReceived: b\r\n", true, false}, {"X: t\r\n", false, false}, {"X: d\r\n", false, false},
 	} {
 		s := submission("local", "r@x.y")
-		s.Flags |= Bounce
+		s.Flags |= proto.SubmitBounce
 		out, r := feed(c, s, tc.header+rest, 0)
 		if r.Bounce != tc.bounce || r.HeadersOnly != tc.headers || (r.Refused == nil) != r.Discard {
 			t.Errorf("%q: %+v", tc.header, r)
@@ -310,7 +311,7 @@ func TestBounce(t *testing.T) {
 		if whole := out == tc.header+rest; whole != tc.bounce {
 			t.Errorf("%q: stored %q", tc.header, out)
 		}
-		s.Flags &^= Bounce
+		s.Flags &^= proto.SubmitBounce
 		if out, r = feed(c, s, tc.header+rest, 0); r.Bounce || out == tc.header+rest {
 			t.Errorf("%q, not to be bounced: %q", tc.header, out)
 		}

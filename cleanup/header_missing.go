@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 )
 
@@ -53,7 +54,7 @@ func (m *Message) endHeader(garbage []byte) {
 		// A content filter that does not know REQUIRETLS brings it back in this.
 		b = append(b, mail.RequireTLSField+": yes\r\n"...)
 	}
-	if garbage != nil && m.flags&Filter != 0 {
+	if garbage != nil && m.flags&proto.SubmitFilter != 0 {
 		switch m.c.endOfHeader {
 		case "add_headers", "add_header":
 			b = append(b, "MIME-Error: message header was not terminated by empty line\r\n"...)

@@ -43,7 +43,7 @@ type keeper struct {
 	used   func()                                                              // told that a later failure is not one of start-up
 	open   func() (*spool.Spool, error)
 	tell   func(ctx context.Context, report string) // has postmaster told what damage a start has found, while the spool is served
-	server func(*spool.Spool) *Server
+	server func(*spool.Spool) *server
 	begin  func(*spool.Spool) // told of each spool before it is served, with its report; nil: nobody is
 	// leaving is closed when the process is to retire, and retire has it do so:
 	// when no message is on its way in that takes its time, for nobody else can bring
@@ -156,7 +156,7 @@ func (k *keeper) serve(ctx context.Context, sp *spool.Spool) error {
 
 // watch has the process retire when it suits, and bounds how long clients may take
 // to leave. It returns when they have to be left to themselves.
-func (k *keeper) watch(serving context.Context, stop func(), sp *spool.Spool, s *Server) {
+func (k *keeper) watch(serving context.Context, stop func(), sp *spool.Spool, s *server) {
 	leaving := k.leaving
 	var quiet <-chan struct{}
 	drain := retireDrain

@@ -55,8 +55,8 @@ func newKept(t *testing.T) *kept {
 			k.opened.Add(1)
 			return spool.Open(spool.Options{FS: faulty, Dir: "spool", SegmentSize: 64 << 10})
 		},
-		server: func(sp *spool.Spool) *Server {
-			return NewServer(t.Context(), ServerOptions{Core: core, Spool: sp, Log: logger, Token: func() bool { return true }, BufferLimit: 1 << 20})
+		server: func(sp *spool.Spool) *server {
+			return newServer(t.Context(), serverOptions{Core: core, Spool: sp, Log: logger, Token: func() bool { return true }, BufferLimit: 1 << 20})
 		}}
 	return k
 }

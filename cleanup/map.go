@@ -8,6 +8,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/proto"
 	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/table"
@@ -54,12 +55,12 @@ func (m *Message) envelopeSender(ctx context.Context) {
 			addr = ""
 		}
 	}
-	if m.flags&Map != 0 && addr != "" {
+	if m.flags&proto.SubmitMap != 0 && addr != "" {
 		addr = m.canonical(ctx, addr, classEnvelopeSender)
 	}
 	m.noteUTF8(addr)
 	m.env.Sender = addr
-	if m.flags&BCC != 0 && addr != "" {
+	if m.flags&proto.SubmitBCC != 0 && addr != "" {
 		m.lookupBCC(ctx, m.c.senderBCC, addr)
 	}
 }
@@ -84,14 +85,14 @@ func (m *Message) envelopeRecipient(ctx context.Context, r mail.Recipient) {
 	m.expand(ctx, r)
 	m.anyRcpt = true
 	m.lastRcpt = r.Address
-	if m.flags&BCC != 0 && r.Address != "" {
+	if m.flags&proto.SubmitBCC != 0 && r.Address != "" {
 		m.lookupBCC(ctx, m.c.rcptBCC, r.Address)
 	}
 }
 
 func (m *Message) mapRecipient(ctx context.Context, r *mail.Recipient) {
 	r.Address = m.rewrite(ctx, "local", r.Address)
-	if m.flags&Map != 0 {
+	if m.flags&proto.SubmitMap != 0 {
 		r.Address = m.canonical(ctx, r.Address, classEnvelopeRecipient)
 	}
 	m.noteUTF8(r.Address)
@@ -103,7 +104,7 @@ func (m *Message) noteUTF8(addr string) {
 		return
 	}
 	m.env.Body |= mail.BodyUTF8Addr
-	if m.flags&AutoUTF8 != 0 && m.c.utf8 {
+	if m.flags&proto.SubmitAutoUTF8 != 0 && m.c.utf8 {
 		m.env.Body |= mail.BodySMTPUTF8
 	}
 }
@@ -141,7 +142,7 @@ func (m *Message) lookupBCC(ctx context.Context, maps *table.Maps, addr string) 
 // extraRecipients adds those that come at the end: always_bcc and the BCC
 // actions of the checks.
 func (m *Message) extraRecipients(ctx context.Context) {
-	if m.flags&BCC != 0 && m.anyRcpt && m.c.alwaysBCC != "" {
+	if m.flags&proto.SubmitBCC != 0 && m.anyRcpt && m.c.alwaysBCC != "" {
 		m.bcc(ctx, m.c.alwaysBCC)
 	}
 	if m.ok() && m.anyRcpt {
@@ -153,7 +154,7 @@ func (m *Message) extraRecipients(ctx context.Context) {
 
 // expand applies virtual_alias_maps and adds the recipients that result.
 func (m *Message) expand(ctx context.Context, r mail.Recipient) {
-	if m.flags&Map == 0 || m.c.virtual.Empty() {
+	if m.flags&proto.SubmitMap == 0 || m.c.virtual.Empty() {
 		m.addRecipient(r)
 		return
 	}
@@ -180,7 +181,7 @@ func (m *Message) expand(ctx context.Context, r mail.Recipient) {
 }
 
 func (m *Message) notice(r mail.Recipient, action dsn.Action, text string) {
-	m.notices = append(m.notices, Notice{Recipient: r, Outcome: mail.Outcome{
+	m.notices = append(m.notices, noticed{Recipient: r, Outcome: mail.Outcome{
 		Rcpt: -1, Action: action, Status: dsn.S(2, 0, 0), Reason: text, Relay: "none", When: m.env.Arrival,
 	}})
 }

@@ -9,10 +9,11 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/proto"
 )
 
 // recipients runs a message without content through c.
-func recipients(t *testing.T, c *Core, s *Submission) ([]string, Result) {
+func recipients(t *testing.T, c *Core, s *proto.Submit) ([]string, Result) {
 	t.Helper()
 	_, r := feed(c, s, "Message-Id: <a@b>\r\n\r\n", 0)
 	var out []string
@@ -166,7 +167,7 @@ func TestAliasLimits(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			_, r := recipients(t, newCore(t, tc.conf, nil), submission("remote", "a@x.y"))
-			want := Refusal{Code: 451, Status: dsn.S(4, 6, 0), Text: "Alias expansion error", Cause: strings.TrimSuffix(tc.log, " -- message not accepted, try again later")}
+			want := refusal{Code: 451, Status: dsn.S(4, 6, 0), Text: "Alias expansion error", Cause: strings.TrimSuffix(tc.log, " -- message not accepted, try again later")}
 			if r.Refused == nil || *r.Refused != want {
 				t.Errorf("got %+v", r.Refused)
 			}
@@ -214,7 +215,7 @@ func TestUTF8(t *testing.T) {
 	if r.Envelope.Body&(mail.BodyUTF8Addr|mail.BodySMTPUTF8) != mail.BodyUTF8Addr {
 		t.Errorf("flags %b", r.Envelope.Body)
 	}
-	s.Flags |= AutoUTF8
+	s.Flags |= proto.SubmitAutoUTF8
 	if _, r = recipients(t, c, s); r.Envelope.Body&mail.BodySMTPUTF8 == 0 || r.Envelope.Recipients[0].ORCPT != "utf-8;\u00fc@x.y" {
 		t.Errorf("flags %b %+v", r.Envelope.Body, r.Envelope.Recipients)
 	}

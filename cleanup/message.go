@@ -83,65 +83,40 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
 	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 )
 
-// Flags say what is to be done with a message, by where it came from.
-type Flags uint32
-
-const (
-	Filter    Flags = 1 << iota // header and body checks apply
-	Milter                      // milters apply: nothing of this core
-	BCC                         // automatic BCC recipients
-	Map                         // canonical, masquerade and virtual alias mapping
-	Bounce                      // a bad message goes back to its sender instead of being refused
-	Hold                        // goes to the hold queue
-	Discard                     // is accepted and thrown away
-	NoReceive                   // takes no flow control token: nothing of this core
-	AutoUTF8                    // whether SMTPUTF8 is needed is found out from the message
-	Requeued                    // has been in a queue before: nothing of this core
-)
-
-// A Submission is what a submitter tells of a message besides its content.
-type Submission struct {
-	Envelope mail.Envelope // with the ID that the message is to have; not changed
-	Flags    Flags
-	FullName string   // of the sender, for a From: field that has to be added
-	BCC      []string // recipients that access tables add
-	Prepend  []string // header fields that access tables put on top
-	NoBCC    []string // addresses that no automatic BCC recipient is made of
-}
-
-// A LogLine is one line for the log, queue ID included: an event, or a text.
-type LogLine struct {
+// A logLine is one line for the log, queue ID included: an event, or a text.
+type logLine struct {
 	Warning bool
 	Text    string
 	Event   maillog.Event
 }
 
 // String is the text of either.
-func (l LogLine) String() string {
+func (l logLine) String() string {
 	if l.Event != nil {
 		return string(l.Event.Append(nil))
 	}
 	return l.Text
 }
 
-// A Refusal is why a message is not queued, as the client is to be told.
-type Refusal struct {
+// A refusal is why a message is not queued, as the client is to be told.
+type refusal struct {
 	Code   int // SMTP reply code
 	Status dsn.Status
 	Text   string // without code and status
 	Cause  string // of an internal failure, for the log; else empty
 }
 
-// Error makes a Refusal an error.
-func (r *Refusal) Error() string { return fmt.Sprintf("%d %s %s", r.Code, r.Status, r.Text) }
+// Error makes a refusal an error.
+func (r *refusal) Error() string { return fmt.Sprintf("%d %s %s", r.Code, r.Status, r.Text) }
 
-// A Notice is something that happened to a recipient who is not in the final
+// A noticed is a recipient to whom something happened, and who is not in the final
 // envelope: the sender of the message asked to be told, or it was a probe.
-type Notice struct {
+type noticed struct {
 	Recipient mail.Recipient
 	Outcome   mail.Outcome // Rcpt is -1
 }
@@ -160,7 +135,7 @@ type Result struct {
 	// Refused is why the message must not be queued. With Bounce it is to be
 	// returned to its sender instead of being refused: with its header only
 	// if HeadersOnly.
-	Refused     *Refusal
+	Refused     *refusal
 	Bounce      bool
 	HeadersOnly bool
 
@@ -168,8 +143,8 @@ type Result struct {
 	// header or body checks has decided.
 	Stop bool
 
-	Notices []Notice
-	Log     []LogLine
+	Notices []noticed
+	Log     []logLine
 }
 
 // status is the set of things that are wrong with a message.
@@ -201,12 +176,12 @@ var statusTexts = [...]struct {
 
 // refusal turns what is wrong into a reply. reason, if there is one, is "5.7.1
 // text" from a table.
-func (s status) refusal(reason string) *Refusal {
+func (s status) refusal(reason string) *refusal {
 	for _, t := range statusTexts {
 		if s&t.bit == 0 {
 			continue
 		}
-		r := &Refusal{Code: t.code, Status: t.status, Text: "Error: " + t.text}
+		r := &refusal{Code: t.code, Status: t.status, Text: "Error: " + t.text}
 		if reason != "" && t.bit&(statDefer|statCont|statHops) != 0 {
 			if st, text, ok := dsn.CutStatus(reason); ok {
 				r.Status, r.Text = st, text
@@ -221,7 +196,7 @@ func (s status) refusal(reason string) *Refusal {
 // zero Message is ready for begin.
 type Message struct {
 	c     *Core
-	flags Flags
+	flags proto.SubmitFlags
 	env   mail.Envelope
 	id    string
 
@@ -238,8 +213,8 @@ type Message struct {
 	lastRcpt   string // the last recipient given, for log lines
 	contentBCC []string
 	noBCC      []string // who is no automatic BCC recipient
-	notices    []Notice
-	log        []LogLine
+	notices    []noticed
+	log        []logLine
 	lines      int // of them, or left out, that come of the content
 
 	down   *rfc5322.Downgrader // comes before all else; nil unless force_mime_input_conversion
@@ -255,17 +230,18 @@ type Message struct {
 	says8Bit bool
 }
 
-// NewMessage begins a message: the envelope's addresses are mapped. What goes
+// NewMessage begins a message of what a submitter tells of it besides its content: Envelope, with the ID that the
+// message is to have, Flags, BCC, Prepend, FullName, NoBCC. The envelope's addresses are mapped. What goes
 // wrong comes to light in Finish, so that the client can be answered at the
 // end of its data as the protocol wants. s must not change until Finish.
-func (c *Core) NewMessage(ctx context.Context, s *Submission) *Message {
+func (c *Core) NewMessage(ctx context.Context, s *proto.Submit) *Message {
 	m := new(Message)
 	m.begin(ctx, c, s)
 	return m
 }
 
 // begin is NewMessage in memory that is there already.
-func (m *Message) begin(ctx context.Context, c *Core, s *Submission) {
+func (m *Message) begin(ctx context.Context, c *Core, s *proto.Submit) {
 	rcpts := slices.Grow(m.env.Recipients, len(s.Envelope.Recipients)+1)
 	m.c, m.flags, m.env, m.id = c, s.Flags, s.Envelope, string(s.Envelope.ID)
 	m.fullName, m.prepend, m.noBCC = s.FullName, s.Prepend, s.NoBCC
@@ -335,12 +311,12 @@ func (m *Message) Finish(ctx context.Context, out [][]byte) ([][]byte, Result) {
 // judge gives the verdict as it stands now.
 func (m *Message) judge(r *Result) {
 	r.Envelope, r.Notices = m.env, m.notices
-	r.Hold, r.Discard, r.Stop = m.flags&Hold != 0, m.flags&Discard != 0, m.stop
+	r.Hold, r.Discard, r.Stop = m.flags&proto.SubmitHold != 0, m.flags&proto.SubmitDiscard != 0, m.stop
 	r.Refused, r.Bounce, r.HeadersOnly = nil, false, false
 	if !r.Discard && m.stat != 0 {
 		r.Refused = m.stat.refusal(m.reason)
 		r.Refused.Cause = m.cause
-		r.Bounce = m.flags&Bounce != 0 && m.stat&(statDefer|statWrite) == 0 && m.anyRcpt
+		r.Bounce = m.flags&proto.SubmitBounce != 0 && m.stat&(statDefer|statWrite) == 0 && m.anyRcpt
 		r.HeadersOnly = m.stat&(statCont|statSize) != 0
 	}
 }
@@ -349,14 +325,14 @@ func (m *Message) judge(r *Result) {
 // although it is refused, but for what cannot be had whole.
 func (m *Message) ok() bool {
 	stops := ^status(0)
-	if m.flags&Bounce != 0 {
+	if m.flags&proto.SubmitBounce != 0 {
 		stops = statDefer | statWrite | statSize
 	}
-	return m.stat&stops == 0 && m.flags&Discard == 0
+	return m.stat&stops == 0 && m.flags&proto.SubmitDiscard == 0
 }
 
 func (m *Message) infof(format string, args ...any) {
-	m.log = append(m.log, LogLine{Text: m.id + ": " + fmt.Sprintf(format, args...)})
+	m.log = append(m.log, logLine{Text: m.id + ": " + fmt.Sprintf(format, args...)})
 }
 
 // Bounds on what one message may have logged: a stranger writes as many fields
@@ -367,7 +343,7 @@ const (
 )
 
 // addLine has a line logged that content gives rise to.
-func (m *Message) addLine(l LogLine) {
+func (m *Message) addLine(l logLine) {
 	m.lines++
 	switch {
 	case m.lines <= maxContentLines:
@@ -382,11 +358,11 @@ func (m *Message) logMessageID(value string, resent bool) {
 	if len(value) > maxLoggedID {
 		value = value[:maxLoggedID]
 	}
-	m.addLine(LogLine{Event: &maillog.MessageID{ID: m.id, Resent: resent, Value: value}})
+	m.addLine(logLine{Event: &maillog.MessageID{ID: m.id, Resent: resent, Value: value}})
 }
 
 func (m *Message) warnf(format string, args ...any) {
-	m.log = append(m.log, LogLine{Warning: true, Text: m.id + ": " + fmt.Sprintf(format, args...)})
+	m.log = append(m.log, logLine{Warning: true, Text: m.id + ": " + fmt.Sprintf(format, args...)})
 }
 
 // tableFailed records that a table could not be asked.
@@ -414,7 +390,7 @@ func (m *Message) describe() {
 	if m.says8Bit {
 		m.env.Body |= mail.Body8Bit
 	}
-	if m.env.Body&mail.BodyUTF8Hdr != 0 && m.flags&AutoUTF8 != 0 && m.c.utf8 {
+	if m.env.Body&mail.BodyUTF8Hdr != 0 && m.flags&proto.SubmitAutoUTF8 != 0 && m.c.utf8 {
 		m.env.Body |= mail.BodySMTPUTF8
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 
+	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 )
 
@@ -26,8 +27,8 @@ type bodyState struct {
 	mime mimeState
 }
 
-func (b *bodyState) init(c *Core, flags Flags) {
-	if flags&Filter == 0 {
+func (b *bodyState) init(c *Core, flags proto.SubmitFlags) {
+	if flags&proto.SubmitFilter == 0 {
 		return
 	}
 	b.mime.on = c.mime && (!c.mimeChecks.Empty() || !c.nestedChecks.Empty() || !c.bodyChecks.Empty() || c.strict.body8Bit || c.strict.encoding)
@@ -341,7 +342,7 @@ func (m *Message) splitLine(ctx context.Context, raw []byte) {
 
 // filterBytes applies message_reject_characters and message_strip_characters.
 func (m *Message) filterBytes(p []byte) []byte {
-	if m.flags&Filter == 0 {
+	if m.flags&proto.SubmitFilter == 0 {
 		return p
 	}
 	if set := m.c.reject; set != nil && m.checking() {

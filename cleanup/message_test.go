@@ -13,6 +13,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/proto"
 	"posthaste/internal/table"
 )
 
@@ -70,9 +71,9 @@ func newCore(t testing.TB, conf string, warn func(string)) *Core {
 
 var arrival = time.Date(2026, 11, 20, 17, 56, 1, 0, time.UTC)
 
-func submission(context string, rcpts ...string) *Submission {
-	s := &Submission{
-		Flags: Filter | BCC | Map,
+func submission(context string, rcpts ...string) *proto.Submit {
+	s := &proto.Submit{
+		Flags: proto.SubmitFilter | proto.SubmitBCC | proto.SubmitMap,
 		Envelope: mail.Envelope{
 			ID:             "4XyZ0000000000z1",
 			Arrival:        arrival,
@@ -89,7 +90,7 @@ func submission(context string, rcpts ...string) *Submission {
 
 // feed puts content through in pieces of step bytes; 0 is all at once. As the
 // server does, it stores what it gets back and then uses the piece's memory again.
-func feed(c *Core, s *Submission, content string, step int) (string, Result) {
+func feed(c *Core, s *proto.Submit, content string, step int) (string, Result) {
 	ctx := context.Background()
 	m := c.NewMessage(ctx, s)
 	var stored []byte
@@ -147,7 +148,7 @@ func TestContent(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, conf, context, in, out string
-		flags                        Flags
+		flags                        proto.SubmitFlags
 	}{
 		{name: "remote header is not touched", context: "remote",
 			in:  "From: joe\nTo: Fred <fred>, x@y.z\n\nx\n",
@@ -228,11 +229,11 @@ func TestLimits(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, conf, in string
-		want           Refusal
+		want           refusal
 	}{
-		{"hops", "hopcount_limit = 3\n", "Received: 1\nReceived: 2\nReceived: 3\n\n", Refusal{Code: 554, Status: dsn.S(5, 4, 0), Text: "Error: too many hops"}},
-		{"size", "message_size_limit = 10\n", "Subject: 12345\n\n", Refusal{Code: 552, Status: dsn.S(5, 3, 4), Text: "Error: message file too big"}},
-		{"rewrite service", "", "From: fail\n\n", Refusal{Code: 451, Status: dsn.S(4, 3, 0), Text: "Error: queue file write error", Cause: "address rewriting: rewrite service is down"}},
+		{"hops", "hopcount_limit = 3\n", "Received: 1\nReceived: 2\nReceived: 3\n\n", refusal{Code: 554, Status: dsn.S(5, 4, 0), Text: "Error: too many hops"}},
+		{"size", "message_size_limit = 10\n", "Subject: 12345\n\n", refusal{Code: 552, Status: dsn.S(5, 3, 4), Text: "Error: message file too big"}},
+		{"rewrite service", "", "From: fail\n\n", refusal{Code: 451, Status: dsn.S(4, 3, 0), Text: "Error: queue file write error", Cause: "address rewriting: rewrite service is down"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

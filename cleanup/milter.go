@@ -20,11 +20,11 @@ import (
 	"posthaste/internal/table"
 )
 
-// Milters are the filters that see mail: those of SMTP sessions, which tell of
+// milters are the filters that see mail: those of SMTP sessions, which tell of
 // themselves over ipc, and those for all other mail (non_smtpd_milters). Why
 // sessions live here and not where SMTP is spoken is said in package milter.
 // Its methods may be called concurrently.
-type Milters struct {
+type milters struct {
 	log       *maillog.Logger
 	specs     []mailfilter.Spec // for mail that did not come by SMTP
 	macros    []string          // of that mail
@@ -47,9 +47,9 @@ type milterSession struct {
 	second mailfilter.Verdict
 }
 
-// NewMilters reads what is to be known of filters. Close it when the server
+// newMilters reads what is to be known of filters. Close it when the server
 // has ended.
-func NewMilters(cfg *config.Config, log *maillog.Logger, o table.Options) (*Milters, error) {
+func newMilters(cfg *config.Config, log *maillog.Logger, o table.Options) (*milters, error) {
 	specs, err := milter.Read(cfg, "non_smtpd_milters")
 	if err != nil {
 		return nil, err
@@ -60,13 +60,13 @@ func NewMilters(cfg *config.Config, log *maillog.Logger, o table.Options) (*Milt
 	}
 	macros = append(macros, "j", cfg.String("myhostname"), "v", cfg.String("milter_macro_v"),
 		"{daemon_name}", cfg.String("milter_macro_daemon_name"))
-	return &Milters{log: log, specs: specs, macros: macros, sizeLimit: cfg.Bytes("message_size_limit"),
+	return &milters{log: log, specs: specs, macros: macros, sizeLimit: cfg.Bytes("message_size_limit"),
 		checks:   table.OpenMaps("milter_header_checks", cfg.List("milter_header_checks"), o),
 		sessions: make(map[uint64]*milterSession)}, nil
 }
 
 // Close ends all sessions.
-func (ms *Milters) Close() error {
+func (ms *milters) Close() error {
 	ms.mu.Lock()
 	open := ms.sessions
 	ms.sessions = nil
@@ -88,7 +88,7 @@ func (s *milterSession) close() {
 }
 
 // gone ends the sessions of a connection that is lost.
-func (ms *Milters) gone(c *ipc.Conn) {
+func (ms *milters) gone(c *ipc.Conn) {
 	ms.mu.Lock()
 	var list []*milterSession
 	for id, s := range ms.sessions {
@@ -103,14 +103,14 @@ func (ms *Milters) gone(c *ipc.Conn) {
 	}
 }
 
-func (ms *Milters) session(id uint64) *milterSession {
+func (ms *milters) session(id uint64) *milterSession {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	return ms.sessions[id]
 }
 
 // milterEvent tells filters of an event.
-func (s *Server) milterEvent(c *ipc.Conn, r *ipc.Request) {
+func (s *server) milterEvent(c *ipc.Conn, r *ipc.Request) {
 	q := new(proto.Milter)
 	if err := r.Decode(q); err != nil {
 		r.Fail("%v", err)
@@ -131,7 +131,7 @@ func (s *Server) milterEvent(c *ipc.Conn, r *ipc.Request) {
 	})
 }
 
-func (ms *Milters) event(ctx context.Context, c *ipc.Conn, q *proto.Milter) (mailfilter.Verdict, error) {
+func (ms *milters) event(ctx context.Context, c *ipc.Conn, q *proto.Milter) (mailfilter.Verdict, error) {
 	ses := ms.session(q.Session)
 	if q.Event == proto.MilterClose {
 		ms.mu.Lock()
@@ -162,7 +162,7 @@ func (ms *Milters) event(ctx context.Context, c *ipc.Conn, q *proto.Milter) (mai
 
 // begin makes a session at its first event, or of what an SMTP server says
 // has gone before in one that began in a cleanup that has gone. It is locked.
-func (ms *Milters) begin(ctx context.Context, c *ipc.Conn, q *proto.Milter) (*milterSession, error) {
+func (ms *milters) begin(ctx context.Context, c *ipc.Conn, q *proto.Milter) (*milterSession, error) {
 	specs := q.Specs
 	told, err := q.Told.Events()
 	switch {
@@ -297,7 +297,7 @@ func (in *incoming) filters(res *Result) {
 // A filtering is one message's way through the filters.
 type filtering struct {
 	in     *incoming
-	ms     *Milters
+	ms     *milters
 	m      *Message
 	ctx    context.Context
 	logged int // lines of m.log that have been written
@@ -389,13 +389,13 @@ func (f *filtering) verdict(stage string, v mailfilter.Verdict, res *Result) {
 		r := v.Reply
 		text := r.Status.String() + " " + strings.ReplaceAll(r.Text, "\n", " ")
 		f.logAction("milter-reject", stage, text)
-		res.Refused = &Refusal{Code: r.Code, Status: r.Status, Text: r.Text}
-		if f.m.flags&Bounce != 0 {
+		res.Refused = &refusal{Code: r.Code, Status: r.Status, Text: r.Text}
+		if f.m.flags&proto.SubmitBounce != 0 {
 			res.Refused.Text = strings.ReplaceAll(r.Text, "\n", " ")
 		}
-		res.Bounce = f.m.flags&Bounce != 0 && r.Code/100 == 5
+		res.Bounce = f.m.flags&proto.SubmitBounce != 0 && r.Code/100 == 5
 		res.HeadersOnly = true
-	case v.Hold && f.m.flags&Hold == 0:
+	case v.Hold && f.m.flags&proto.SubmitHold == 0:
 		f.logAction("milter-hold", stage, "milter triggers HOLD action")
 		res.Hold = true
 	}
@@ -415,7 +415,7 @@ func (f *filtering) parameters(args, warning string, names ...string) string {
 	list := ""
 	for _, word := range strings.Fields(args) {
 		if !slices.ContainsFunc(names, func(n string) bool { return len(word) >= len(n) && strings.EqualFold(word[:len(n)], n) }) {
-			f.m.log = append(f.m.log, LogLine{Warning: true, Text: fmt.Sprintf(warning, printable(word))})
+			f.m.log = append(f.m.log, logLine{Warning: true, Text: fmt.Sprintf(warning, printable(word))})
 			continue
 		}
 		list += " " + word

@@ -4,6 +4,7 @@ import (
 	"bytes"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 )
 
@@ -116,7 +117,7 @@ func (w *partWatch) end() {
 
 // watchParts begins to look for header fields of parts, if it matters.
 func (m *Message) watchParts() {
-	if m.c.utf8 && m.c.mime && (m.flags&AutoUTF8 != 0 || m.env.Body&mail.BodySMTPUTF8 != 0) {
+	if m.c.utf8 && m.c.mime && (m.flags&proto.SubmitAutoUTF8 != 0 || m.env.Body&mail.BodySMTPUTF8 != 0) {
 		m.parts = newPartWatch(m.c)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/proto"
 )
 
 // A field of a part, or of an attached message, that is not ASCII makes SMTPUTF8 necessary, as
@@ -31,7 +32,7 @@ func TestUTF8InParts(t *testing.T) {
 	} {
 		content := strings.ReplaceAll(tc.content, "\n", "\r\n")
 		for _, piece := range []int{0, 1, 7} {
-			check := func(conf string, flags Flags, says, want mail.Body) {
+			check := func(conf string, flags proto.SubmitFlags, says, want mail.Body) {
 				t.Helper()
 				s := submission("remote", "r@x.test")
 				s.Flags |= flags
@@ -45,11 +46,11 @@ func TestUTF8InParts(t *testing.T) {
 			if tc.want {
 				detected, declared = mail.BodySMTPUTF8|mail.BodyUTF8Hdr, mail.BodySMTPUTF8|mail.BodyUTF8Hdr
 			}
-			check("", AutoUTF8, 0, detected)
+			check("", proto.SubmitAutoUTF8, 0, detected)
 			check("", 0, mail.BodySMTPUTF8, declared)
 			check("", 0, 0, 0)
-			check("disable_mime_input_processing = yes\n", AutoUTF8, 0, 0)
-			check("smtputf8_enable = no\n", AutoUTF8, 0, 0)
+			check("disable_mime_input_processing = yes\n", proto.SubmitAutoUTF8, 0, 0)
+			check("smtputf8_enable = no\n", proto.SubmitAutoUTF8, 0, 0)
 		}
 	}
 }

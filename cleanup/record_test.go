@@ -32,7 +32,7 @@ func TestRecordRefused(t *testing.T) {
 	defer sp.Close()
 	var log strings.Builder
 	logs := maillog.NewWriter(&log, maillog.Classic)
-	s := NewServer(t.Context(), ServerOptions{Spool: sp, Log: maillog.New("postfix/cleanup", logs)})
+	s := newServer(t.Context(), serverOptions{Spool: sp, Log: maillog.New("postfix/cleanup", logs)})
 	client := served(t, s)
 
 	first, err := sp.Lease(20)
@@ -85,7 +85,7 @@ func TestRecordUrgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sp.Close()
-	s := NewServer(t.Context(), ServerOptions{Spool: sp, Log: maillog.New("postfix/cleanup", maillog.NewWriter(io.Discard, maillog.Classic))})
+	s := newServer(t.Context(), serverOptions{Spool: sp, Log: maillog.New("postfix/cleanup", maillog.NewWriter(io.Discard, maillog.Classic))})
 	client := served(t, s)
 	conn, err := client.Conn(t.Context())
 	if err != nil {
@@ -182,7 +182,7 @@ func recordSome(t *testing.T, r *rand.Rand, sp *spool.Spool, client *ipc.Client)
 // The set-gid group, whose members can connect, may ask for nothing.
 func TestNothingPublic(t *testing.T) {
 	t.Parallel()
-	srv := NewServer(t.Context(), ServerOptions{}).IPC()
+	srv := newServer(t.Context(), serverOptions{}).IPC()
 	for kind := range uint16(100) {
 		if srv.Public == nil || srv.Public(&ipc.Request{Kind: kind}) {
 			t.Errorf("kind %d is for everybody", kind)

@@ -174,7 +174,7 @@ func anyMessage(r *rand.Rand, id mail.QueueID) *proto.Submit {
 }
 
 // reuseServer is a server, and what reads all that can be seen of messages.
-func reuseServer(t *testing.T) (*Server, func([]*proto.Submit, []fate)) {
+func reuseServer(t *testing.T) (*server, func([]*proto.Submit, []fate)) {
 	s, log := newTestServer(t, `mail_authentication = check
 authserv_id = mx.test
 always_bcc = always@to.test
@@ -238,7 +238,7 @@ func (f *fate) read(r *spool.Reader, en queue.Entry) error {
 
 // announcing is a client that is the queue manager, too, and what it was told
 // of a message.
-func announcing(t *testing.T, s *Server) (*ipc.Client, func(mail.QueueID) [2]string) {
+func announcing(t *testing.T, s *server) (*ipc.Client, func(mail.QueueID) [2]string) {
 	t.Helper()
 	var mu sync.Mutex
 	told := map[mail.QueueID][2]string{}

@@ -25,8 +25,8 @@ import (
 // room for.
 const maxInlineEntry = 16 << 10
 
-// ServerOptions are what a cleanup server is made of.
-type ServerOptions struct {
+// serverOptions are what a cleanup server is made of.
+type serverOptions struct {
 	Core  *Core
 	Spool *spool.Spool
 	Log   *maillog.Logger
@@ -43,11 +43,11 @@ type ServerOptions struct {
 	// Verify is told of probes for addresses that are aliases. It may be nil.
 	Verify *ipc.Client
 	// Milters are the filters. It may be nil.
-	Milters *Milters
+	Milters *milters
 	// Authenticator checks mail from strangers. It may be nil.
-	Authenticator *Authenticator
+	Authenticator *authenticator
 	// Signer signs mail. It may be nil.
-	Signer *Signer
+	Signer *signer
 	// Doubts keeps the list of messages that may have arrived twice, with Reader. It may be nil.
 	Doubts *doubts
 	Reader *spool.Reader
@@ -56,10 +56,10 @@ type ServerOptions struct {
 	Metrics *metrics.Set
 }
 
-// A Server serves submitters and the queue manager. It is the only one that
+// A server serves submitters and the queue manager. It is the only one that
 // changes the queue on disk.
-type Server struct {
-	opt ServerOptions
+type server struct {
+	opt serverOptions
 	ctx context.Context
 	srv ipc.Server
 	wg  ipc.Workers
@@ -78,9 +78,9 @@ type Server struct {
 	streams map[streamKey]*stream
 }
 
-// NewServer makes a server. ctx ends when work in hand must stop.
-func NewServer(ctx context.Context, o ServerOptions) *Server {
-	s := &Server{opt: o, ctx: ctx, streams: make(map[streamKey]*stream), quiet: make(chan struct{}, 1), left: make(chan struct{})}
+// newServer makes a server. ctx ends when work in hand must stop.
+func newServer(ctx context.Context, o serverOptions) *server {
+	s := &server{opt: o, ctx: ctx, streams: make(map[streamKey]*stream), quiet: make(chan struct{}, 1), left: make(chan struct{})}
 	s.incomings.New = func() any {
 		in := &incoming{s: s, buf: make([]byte, 0, 16<<10)}
 		in.ctx, in.budget = table.NewBudget(s.ctx, table.MatchBudget)
@@ -94,11 +94,11 @@ func NewServer(ctx context.Context, o ServerOptions) *Server {
 }
 
 // IPC is the server for the service's sockets.
-func (s *Server) IPC() *ipc.Server { return &s.srv }
+func (s *server) IPC() *ipc.Server { return &s.srv }
 
 // isQueueManager says whether c is the attached queue manager's: what the others
 // bring in it is told of, and what became of it is recorded, to the last.
-func (s *Server) isQueueManager(c *ipc.Conn) bool {
+func (s *server) isQueueManager(c *ipc.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.qmgr == c
@@ -106,14 +106,14 @@ func (s *Server) isQueueManager(c *ipc.Conn) bool {
 
 // unhurried says that no message is on its way that takes its time: none comes in
 // parts, as fast as its client sends, none waits for filters.
-func (s *Server) unhurried() bool {
+func (s *server) unhurried() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.streams) == 0 && s.slow.Load() == 0
 }
 
 // hush has whoever waits for that look.
-func (s *Server) hush() {
+func (s *server) hush() {
 	select {
 	case s.quiet <- struct{}{}:
 	default:
@@ -121,10 +121,10 @@ func (s *Server) hush() {
 }
 
 // Wait waits for what is under way. It is called when the sockets are closed.
-func (s *Server) Wait() { s.wg.Wait() }
+func (s *server) Wait() { s.wg.Wait() }
 
 // handle runs on a connection's reading goroutine.
-func (s *Server) handle(c *ipc.Conn, r *ipc.Request) {
+func (s *server) handle(c *ipc.Conn, r *ipc.Request) {
 	switch r.Kind {
 	case proto.KindSubmit:
 		s.submit(c, r)
@@ -153,7 +153,7 @@ func (s *Server) handle(c *ipc.Conn, r *ipc.Request) {
 	}
 }
 
-func (s *Server) lease(r *ipc.Request) {
+func (s *server) lease(r *ipc.Request) {
 	var q proto.Lease
 	if err := r.Decode(&q); err != nil {
 		r.Fail("%v", err)
@@ -168,7 +168,7 @@ func (s *Server) lease(r *ipc.Request) {
 	r.Reply(&proto.LeaseReply{First: first, N: n})
 }
 
-func (s *Server) locate(r *ipc.Request) {
+func (s *server) locate(r *ipc.Request) {
 	var q proto.Locate
 	if err := r.Decode(&q); err != nil {
 		r.Fail("%v", err)
@@ -181,7 +181,7 @@ func (s *Server) locate(r *ipc.Request) {
 // attach makes c the queue manager's connection and pushes the incoming queue.
 // Messages that become durable meanwhile are pushed by those who queued them;
 // some may be pushed twice, none is missed, since c is set first.
-func (s *Server) attach(c *ipc.Conn, r *ipc.Request) {
+func (s *server) attach(c *ipc.Conn, r *ipc.Request) {
 	s.mu.Lock()
 	old := s.qmgr
 	s.qmgr = c
@@ -216,7 +216,7 @@ func (s *Server) attach(c *ipc.Conn, r *ipc.Request) {
 	})
 }
 
-func (s *Server) closed(c *ipc.Conn) {
+func (s *server) closed(c *ipc.Conn) {
 	s.mu.Lock()
 	if s.qmgr == c {
 		s.qmgr = nil
@@ -257,7 +257,7 @@ func (in *incoming) announce(e queue.Entry, envelope, recipients []byte) {
 // once when somebody waits. Each stands for itself: one that cannot be recorded,
 // whatever the reason, must not keep the others, which would be refused again with
 // it for ever.
-func (s *Server) record(r *ipc.Request) {
+func (s *server) record(r *ipc.Request) {
 	rec := s.recordings.Get().(*recording)
 	rec.r = r
 	if err := r.Decode(&rec.q); err != nil {
@@ -293,10 +293,10 @@ func (s *Server) record(r *ipc.Request) {
 }
 
 // recording is a Record on its way, with the memory that it takes, which is
-// used again for others. It belongs to Server.record until it is posted, and
+// used again for others. It belongs to server.record until it is posted, and
 // then to the spool until done.
 type recording struct {
-	s       *Server
+	s       *server
 	r       *ipc.Request
 	q       proto.Record
 	batch   spool.Batch
@@ -338,7 +338,7 @@ func (rec *recording) done(err error) {
 }
 
 // submit takes a message, or the first part of a long one.
-func (s *Server) submit(c *ipc.Conn, r *ipc.Request) {
+func (s *server) submit(c *ipc.Conn, r *ipc.Request) {
 	in := s.incomings.Get().(*incoming)
 	if err := r.Decode(&in.q); err != nil {
 		in.release()
@@ -365,11 +365,11 @@ func (s *Server) submit(c *ipc.Conn, r *ipc.Request) {
 
 // incoming is one message on its way in, with the memory that it takes, which
 // is used again for others. It belongs to whoever works on the message, from
-// Server.submit until release, which commit and abort end with. What is
+// server.submit until release, which commit and abort end with. What is
 // told of the message meanwhile, to the log, the queue manager or filters,
 // has been told when the call returns; nothing else may be kept.
 type incoming struct {
-	s   *Server
+	s   *server
 	ctx context.Context // of all lookups for the message
 	// budget is what the patterns that they try may cost.
 	budget *table.Budget
@@ -417,8 +417,7 @@ func (in *incoming) begin() {
 		}
 	}
 	in.budget.Renew()
-	in.msg.begin(in.ctx, s.opt.Core, &Submission{Envelope: q.Envelope, Flags: Flags(q.Flags), BCC: q.BCC,
-		Prepend: q.Prepend, FullName: q.FullName, NoBCC: q.NoBCC})
+	in.msg.begin(in.ctx, s.opt.Core, q)
 }
 
 func (in *incoming) write(p []byte) {
@@ -498,7 +497,7 @@ func (in *incoming) commit() *proto.SubmitReply {
 	if errors.Is(in.fault, errHead) && in.q.Flags&proto.SubmitBounce != 0 && len(res.Envelope.Recipients) > 0 {
 		in.s.opt.Log.Warning("%s: message returned to its sender: %v", in.q.Envelope.ID, in.fault)
 		in.fault = nil
-		res.Refused, res.Bounce, res.HeadersOnly = &Refusal{Code: longHeader.Code, Status: longHeader.Status, Text: longHeader.Text}, true, true
+		res.Refused, res.Bounce, res.HeadersOnly = &refusal{Code: longHeader.Code, Status: longHeader.Status, Text: longHeader.Text}, true, true
 	}
 	if in.fault != nil {
 		in.giveUp()
@@ -528,7 +527,7 @@ func (in *incoming) commit() *proto.SubmitReply {
 	return in.queue(&res)
 }
 
-func (in *incoming) logLines(lines []LogLine) {
+func (in *incoming) logLines(lines []logLine) {
 	for _, l := range lines {
 		switch {
 		case l.Event != nil:
@@ -549,7 +548,7 @@ func (in *incoming) giveUp() {
 
 // probed tells the verify service of addresses that need no probe to go out:
 // aliases, whose mail is taken here.
-func (s *Server) probed(notices []Notice) {
+func (s *server) probed(notices []noticed) {
 	if s.opt.Verify == nil {
 		return
 	}
@@ -699,7 +698,7 @@ func (in *incoming) state(res *Result) (c queue.Change, changed bool) {
 }
 
 // storageReply words a failure to store a message, for the log and the client.
-func (s *Server) storageReply(id mail.QueueID, err error) *proto.SubmitReply {
+func (s *server) storageReply(id mail.QueueID, err error) *proto.SubmitReply {
 	s.opt.Log.Warning("%s: message not queued: %v", id, err)
 	reply := writeError
 	switch {

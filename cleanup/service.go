@@ -45,11 +45,11 @@ func run(ctx context.Context, env *service.Env) error {
 	if err != nil {
 		return err
 	}
-	milters, err := NewMilters(cfg, log, tables)
+	milters, err := newMilters(cfg, log, tables)
 	if err != nil {
 		return err
 	}
-	signer, err := NewSigner(cfg, tables)
+	signer, err := newSigner(cfg, tables)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func run(ctx context.Context, env *service.Env) error {
 	lookups.Warn = env.Log.Warning
 	dns := resolver.New(lookups)
 	defer dns.Close()
-	authenticator, err := NewAuthenticator(cfg, dns, tables)
+	authenticator, err := newAuthenticator(cfg, dns, tables)
 	if err != nil {
 		return err
 	}
@@ -102,8 +102,8 @@ func run(ctx context.Context, env *service.Env) error {
 			doubts.found(sp, reader, &rep, options.ExactDoubt)
 		},
 		tell: func(ctx context.Context, report string) { tellDamage(ctx, env, report) },
-		server: func(sp *spool.Spool) *Server {
-			return NewServer(service.Stopping(ctx), ServerOptions{Core: core, Spool: sp, Log: log,
+		server: func(sp *spool.Spool) *server {
+			return newServer(service.Stopping(ctx), serverOptions{Core: core, Spool: sp, Log: log,
 				Token: env.Flow.Take, PutToken: func() { env.Flow.Put(1) }, Delay: cfg.Duration("in_flow_delay"), BufferLimit: cfg.Bytes("spool_buffer_limit"),
 				Verify: verify, Milters: milters, Signer: signer, Authenticator: authenticator, Metrics: env.Metrics,
 				Doubts: doubts, Reader: reader, Exact: options.ExactDoubt})

@@ -23,7 +23,7 @@ import (
 	"posthaste/internal/table"
 )
 
-// A Signer signs mail by DKIM, RFC 6376: mail of our own users, which is what
+// A signer signs mail by DKIM, RFC 6376: mail of our own users, which is what
 // was submitted here, by an authenticated client, or from one of
 // dkim_sign_networks. It is the last thing done to a message before it is
 // queued. The domain of the From: address decides on the keys; each key of
@@ -35,7 +35,7 @@ import (
 // not to be had, is not queued unsigned: the client is asked to try later.
 //
 // Its methods may be called concurrently.
-type Signer struct {
+type signer struct {
 	maps     *table.Maps
 	networks *table.List
 	names    []string
@@ -56,13 +56,13 @@ type signingKey struct {
 // maxSignatures bounds the keys of one entry.
 const maxSignatures = 5
 
-// NewSigner reads what is to be signed. It is nil when nothing is.
-func NewSigner(cfg *config.Config, o table.Options) (*Signer, error) {
+// newSigner reads what is to be signed. It is nil when nothing is.
+func newSigner(cfg *config.Config, o table.Options) (*signer, error) {
 	list := cfg.List("dkim_sign_maps")
 	if len(list) == 0 {
 		return nil, nil
 	}
-	s := &Signer{maps: table.OpenMaps("dkim_sign_maps", list, o), over: make(map[string]bool), now: time.Now,
+	s := &signer{maps: table.OpenMaps("dkim_sign_maps", list, o), over: make(map[string]bool), now: time.Now,
 		lifetime: cfg.Duration("dkim_signature_lifetime"), keys: make(map[string]*signingKey)}
 	from := false
 	for _, n := range cfg.List("dkim_sign_headers") {
@@ -81,7 +81,7 @@ func NewSigner(cfg *config.Config, o table.Options) (*Signer, error) {
 }
 
 // Close closes the table.
-func (s *Signer) Close() error {
+func (s *signer) Close() error {
 	if s == nil {
 		return nil
 	}
@@ -89,7 +89,7 @@ func (s *Signer) Close() error {
 }
 
 // ours says whether the message comes from somebody whom we answer for.
-func (s *Signer) ours(ctx context.Context, m *Message) (bool, error) {
+func (s *signer) ours(ctx context.Context, m *Message) (bool, error) {
 	c := &m.env.Client
 	if c.Addr == "" || m.env.SASL.Username != "" {
 		return true, nil
@@ -118,7 +118,7 @@ func (in *incoming) sign(res *Result) {
 	res.Refused.Cause = in.msg.cause
 }
 
-func (in *incoming) addSignatures(s *Signer) error {
+func (in *incoming) addSignatures(s *signer) error {
 	ctx := in.ctx
 	if ours, err := s.ours(ctx, &in.msg); err != nil || !ours {
 		return err
@@ -191,7 +191,7 @@ type use struct {
 
 // keysFor finds the keys of a domain: its own entry, or that of a domain above
 // it, under the key .example.com.
-func (s *Signer) keysFor(ctx context.Context, domain string) ([]use, error) {
+func (s *signer) keysFor(ctx context.Context, domain string) ([]use, error) {
 	key := domain
 	for {
 		value, found, err := s.maps.Lookup(ctx, key, true)
@@ -211,7 +211,7 @@ func (s *Signer) keysFor(ctx context.Context, domain string) ([]use, error) {
 
 // parse reads an entry: selector:file or domain:selector:file, several of
 // them with spaces or commas between.
-func (s *Signer) parse(value, domain string) ([]use, error) {
+func (s *signer) parse(value, domain string) ([]use, error) {
 	words := table.SplitList(value)
 	if len(words) > maxSignatures {
 		return nil, fmt.Errorf("dkim_sign_maps: %s: %d keys, expected at most %d", domain, len(words), maxSignatures)
@@ -237,7 +237,7 @@ func (s *Signer) parse(value, domain string) ([]use, error) {
 }
 
 // key is the key in a file, read when it is new or has changed.
-func (s *Signer) key(path string) (crypto.Signer, error) {
+func (s *signer) key(path string) (crypto.Signer, error) {
 	fi, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("DKIM key: %w", err)
@@ -256,7 +256,7 @@ func (s *Signer) key(path string) (crypto.Signer, error) {
 }
 
 // signature makes one DKIM-Signature: field.
-func (s *Signer) signature(c *milter.Content, u *use) ([]byte, error) {
+func (s *signer) signature(c *milter.Content, u *use) ([]byte, error) {
 	fields := s.covered(c.Fields)
 	names := s.headerKeys(fields)
 	if len(names)*len(fields) > maxPairs {
@@ -288,7 +288,7 @@ const maxPairs = 1 << 20
 
 // covered are the fields that are signed, unfolded: relaxed signatures do not see
 // the difference, and the library spends the square of a folded field's length on it.
-func (s *Signer) covered(fields []milter.Field) []milter.Field {
+func (s *signer) covered(fields []milter.Field) []milter.Field {
 	list := make([]milter.Field, 0, len(s.names))
 	for _, f := range fields {
 		if slices.ContainsFunc(s.names, func(n string) bool { return strings.EqualFold(n, f.Name) }) {
@@ -300,7 +300,7 @@ func (s *Signer) covered(fields []milter.Field) []milter.Field {
 
 // headerKeys names the fields to sign: those that occur, as often as they
 // occur, and those that nobody may add once more.
-func (s *Signer) headerKeys(fields []milter.Field) []string {
+func (s *signer) headerKeys(fields []milter.Field) []string {
 	count := make(map[string]int, len(fields))
 	for i := range fields {
 		count[strings.ToLower(fields[i].Name)]++

@@ -38,13 +38,13 @@ func testKey(t *testing.T, seed byte) (path, record string) {
 	return path, "v=DKIM1; k=ed25519; p=" + base64.StdEncoding.EncodeToString(key.Public().(ed25519.PublicKey))
 }
 
-func testSigner(t *testing.T, main string) *Signer {
+func testSigner(t *testing.T, main string) *signer {
 	t.Helper()
 	cfg, err := config.LoadString(main)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := NewSigner(cfg, table.Options{Warn: func(text string) { t.Log(text) }})
+	s, err := newSigner(cfg, table.Options{Warn: func(text string) { t.Log(text) }})
 	if err != nil || s == nil {
 		t.Fatal(s, err)
 	}
@@ -152,7 +152,7 @@ func TestSignMaps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := NewSigner(cfg, table.Options{}); err == nil {
+	if _, err := newSigner(cfg, table.Options{}); err == nil {
 		t.Error("signatures without From: are allowed")
 	}
 }
@@ -183,7 +183,7 @@ func TestKeyChanges(t *testing.T) {
 
 func BenchmarkSign(b *testing.B) {
 	key := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
-	s := &Signer{names: []string{"from", "to", "subject"}, over: map[string]bool{"from": true}}
+	s := &signer{names: []string{"from", "to", "subject"}, over: map[string]bool{"from": true}}
 	body := strings.Repeat("0123456789012345678901234567890123456789\r\n", 250)
 	c := &milter.Content{Fields: []milter.Field{{Name: "From", Raw: []byte("From: a@b.test\r\n")}}, Body: strings.NewReader(body), BodySize: int64(len(body))}
 	for b.Loop() {

@@ -36,7 +36,7 @@ func (p *part) free() {
 	}
 }
 
-func (s *Server) openStream(c *ipc.Conn, r *ipc.Request, in *incoming) {
+func (s *server) openStream(c *ipc.Conn, r *ipc.Request, in *incoming) {
 	key := streamKey{c, in.q.Envelope.ID}
 	st := &stream{parts: make(chan part, proto.MaxUnanswered+1)}
 	s.mu.Lock()
@@ -60,7 +60,7 @@ const maxListed = 64 << 20 / proto.ListSize
 
 // receive works through the parts of one message. Its work begins when all
 // recipients are there.
-func (s *Server) receive(key streamKey, st *stream, in *incoming) {
+func (s *server) receive(key streamKey, st *stream, in *incoming) {
 	q, begun := &in.q, false
 	for listed := 0; ; listed++ {
 		p, ok := <-st.parts
@@ -92,14 +92,14 @@ func (s *Server) receive(key streamKey, st *stream, in *incoming) {
 	in.abort()
 }
 
-func (s *Server) forget(key streamKey) {
+func (s *server) forget(key streamKey) {
 	s.mu.Lock()
 	delete(s.streams, key)
 	s.mu.Unlock()
 	s.hush()
 }
 
-func (s *Server) chunk(c *ipc.Conn, r *ipc.Request) {
+func (s *server) chunk(c *ipc.Conn, r *ipc.Request) {
 	var q proto.Chunk
 	if err := r.Decode(&q); err != nil {
 		r.Fail("%v", err)
@@ -108,7 +108,7 @@ func (s *Server) chunk(c *ipc.Conn, r *ipc.Request) {
 	s.pass(c, r, q.ID, part{r: r, rcpts: q.Recipients, listing: q.Listing, data: q.Data, only: len(q.Recipients) == 0, last: !q.More})
 }
 
-func (s *Server) abort(c *ipc.Conn, r *ipc.Request) {
+func (s *server) abort(c *ipc.Conn, r *ipc.Request) {
 	var q proto.Abort
 	if err := r.Decode(&q); err != nil {
 		r.Fail("%v", err)
@@ -119,7 +119,7 @@ func (s *Server) abort(c *ipc.Conn, r *ipc.Request) {
 
 // pass hands a part to its stream. A submitter that does not keep to the
 // window is disconnected: nothing else may wait here.
-func (s *Server) pass(c *ipc.Conn, r *ipc.Request, id mail.QueueID, p part) {
+func (s *server) pass(c *ipc.Conn, r *ipc.Request, id mail.QueueID, p part) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.streams[streamKey{c, id}]

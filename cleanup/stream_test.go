@@ -14,10 +14,10 @@ import (
 )
 
 // served is a client of a server that is reached over a socket.
-func served(t *testing.T, s *Server) *ipc.Client { return servedTo(t, s, nil) }
+func served(t *testing.T, s *server) *ipc.Client { return servedTo(t, s, nil) }
 
 // servedTo is served for a client that is told things.
-func servedTo(t *testing.T, s *Server, told ipc.Handler) *ipc.Client {
+func servedTo(t *testing.T, s *server, told ipc.Handler) *ipc.Client {
 	path := filepath.Join(t.TempDir(), "cleanup")
 	l, err := net.Listen("unix", path)
 	if err != nil {

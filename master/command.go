@@ -200,7 +200,7 @@ func (c *control) name() string { return "the " + c.config.String("mail_name") +
 
 // running returns the process ID of the running master; 0 when there is none.
 func (c *control) running() int {
-	pid, ok, err := Running(c.config)
+	pid, ok, err := findRunning(c.config)
 	if err != nil {
 		c.warn("%v", err)
 	}
@@ -344,7 +344,7 @@ func Main(opts Options, args []string) int {
 		report.Close()
 		report = nil
 	}
-	if err := Run(context.Background(), opts); err != nil {
+	if err := runMaster(context.Background(), opts); err != nil {
 		return 1
 	}
 	return 0
@@ -363,7 +363,7 @@ func (c *control) startForeground() int {
 	c.checkLog()
 	c.log.Flush()
 	c.opts.Echo = func(text string) { fmt.Fprintf(c.stderr, "posthaste/master: fatal: %s\n", text) }
-	if err := Run(context.Background(), c.opts); err != nil {
+	if err := runMaster(context.Background(), c.opts); err != nil {
 		return 1
 	}
 	return 0
@@ -378,7 +378,7 @@ func (c *control) stop() int {
 	if status := c.kill(pid, syscall.SIGTERM); status != 0 {
 		return status
 	}
-	limit := DefaultStopTimeout
+	limit := defaultStopTimeout
 	if c.opts.StopTimeout != 0 {
 		limit = c.opts.StopTimeout
 	}
@@ -444,7 +444,7 @@ func (c *control) reload() int {
 }
 
 func (c *control) status() int {
-	pid, _, err := Running(c.config)
+	pid, _, err := findRunning(c.config)
 	if errors.Is(err, os.ErrPermission) {
 		return c.fatal("whether %s is running is for its owner to ask: %v", c.name(), err)
 	}

@@ -56,7 +56,7 @@ func takePID(cfg *config.Config, f *os.File) (_ *os.File, err error) {
 	}()
 	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
 		if err == unix.EAGAIN || err == unix.EACCES {
-			return nil, fmt.Errorf("the %s mail system is %w (process %d)", cfg.String("mail_name"), ErrRunning, readPID(f))
+			return nil, fmt.Errorf("the %s mail system is %w (process %d)", cfg.String("mail_name"), errRunning, readPID(f))
 		}
 		return nil, fmt.Errorf("lock %s: %w", pidPath(cfg), err)
 	}
@@ -96,7 +96,7 @@ func renewPID(cfg *config.Config) (*os.File, error) {
 	defer f.Close()
 	if locked, err := lockedByMaster(f); err != nil || locked {
 		if err == nil {
-			err = fmt.Errorf("the %s mail system is %w (process %d)", cfg.String("mail_name"), ErrRunning, readPID(f))
+			err = fmt.Errorf("the %s mail system is %w (process %d)", cfg.String("mail_name"), errRunning, readPID(f))
 		}
 		return nil, err
 	}
@@ -164,10 +164,10 @@ func readPID(f *os.File) int {
 	return pid
 }
 
-// Running returns the process ID of the master that runs with this
+// findRunning returns the process ID of the master that runs with this
 // configuration's queue directory, and whether there is one. Only the owner of
 // the mail system can ask.
-func Running(cfg *config.Config) (pid int, running bool, err error) {
+func findRunning(cfg *config.Config) (pid int, running bool, err error) {
 	f, err := openPID(cfg)
 	if f == nil {
 		return 0, false, err
@@ -271,7 +271,7 @@ func writes(pid int, f *os.File) (bool, error) {
 
 // orphanTime is how long a new master waits for the processes of one that
 // has died. They notice its death at once and have what a stop gives them.
-const orphanTime = 2 * DefaultStopTimeout
+const orphanTime = 2 * defaultStopTimeout
 
 // lockServices makes the lock that every service process inherits. While a
 // process of an earlier master lives the lock cannot be had.

@@ -178,10 +178,10 @@ func TestEarlierVersionRuns(t *testing.T) {
 	if old, err = takePID(cfg, old); err != nil { // as the earlier version did
 		t.Fatal(err)
 	}
-	if pid, running, err := Running(cfg); pid != os.Getpid() || !running || err != nil {
+	if pid, running, err := findRunning(cfg); pid != os.Getpid() || !running || err != nil {
 		t.Errorf("%d, %v, %v", pid, running, err)
 	}
-	if _, err := lockPID(cfg); !errors.Is(err, ErrRunning) {
+	if _, err := lockPID(cfg); !errors.Is(err, errRunning) {
 		t.Errorf("a second master: %v", err)
 	}
 	if err := signalMaster(cfg, os.Getpid(), syscall.Signal(0)); err != nil {
@@ -189,7 +189,7 @@ func TestEarlierVersionRuns(t *testing.T) {
 	}
 	old.Close()
 	// A process that another test is just starting has the lock, too, until it executes its program.
-	s.eventually("the lock is free", func() bool { _, running, err := Running(cfg); return err == nil && !running })
+	s.eventually("the lock is free", func() bool { _, running, err := findRunning(cfg); return err == nil && !running })
 
 	orphan := exec.Command("sleep", "600")
 	f, err := os.OpenFile(s.path("queue/pid/services.lock"), os.O_RDWR, 0)
@@ -275,7 +275,7 @@ func TestRenewRaced(t *testing.T) {
 		for range cap(won) {
 			go func() {
 				f, err := lockPID(cfg)
-				if err != nil && !errors.Is(err, ErrRunning) {
+				if err != nil && !errors.Is(err, errRunning) {
 					t.Error(err)
 				}
 				won <- f

@@ -111,7 +111,7 @@ type Options struct {
 	// besides those of its own line.
 	Verbose int
 	// StopTimeout bounds how long deliveries and sessions that are under way
-	// may take when the mail system stops; zero means DefaultStopTimeout.
+	// may take when the mail system stops; zero means defaultStopTimeout.
 	StopTimeout time.Duration
 	// Echo, when set, is told of problems that end master, besides the log.
 	Echo func(text string)
@@ -124,18 +124,18 @@ type Options struct {
 	Unwise func(*config.Config, []config.Service) []string
 }
 
-// DefaultStopTimeout is how long a stopping mail system waits for what is
+// defaultStopTimeout is how long a stopping mail system waits for what is
 // under way.
-const DefaultStopTimeout = 15 * time.Second
+const defaultStopTimeout = 15 * time.Second
 
-// ErrRunning says that another master runs with the same queue directory.
-var ErrRunning = errors.New("already running")
+// errRunning says that another master runs with the same queue directory.
+var errRunning = errors.New("already running")
 
-// Run runs the mail system until ctx ends, or a signal says so: SIGTERM or
+// runMaster runs the mail system until ctx ends, or a signal says so: SIGTERM or
 // SIGINT stops it, SIGQUIT aborts it, SIGHUP reloads. It returns when no
 // process is left. An error is why the mail system could not start; it has
 // been logged if there was a log.
-func Run(ctx context.Context, opts Options) error {
+func runMaster(ctx context.Context, opts Options) error {
 	err := run(ctx, opts)
 	if err != nil && opts.Echo != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
@@ -155,7 +155,7 @@ func run(ctx context.Context, opts Options) error {
 		opts.Executable = "/proc/self/exe"
 	}
 	if opts.StopTimeout == 0 {
-		opts.StopTimeout = DefaultStopTimeout
+		opts.StopTimeout = defaultStopTimeout
 	}
 	settings, err := loadSettings(opts)
 	if err != nil {

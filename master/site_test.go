@@ -266,7 +266,7 @@ func (s *site) pid() int {
 	if err != nil {
 		return 0
 	}
-	pid, _, err := Running(c)
+	pid, _, err := findRunning(c)
 	if err != nil {
 		s.t.Error(err)
 	}

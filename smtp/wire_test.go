@@ -13,6 +13,7 @@ import (
 	"posthaste/cleanup"
 	"posthaste/internal/config"
 	"posthaste/internal/mail"
+	"posthaste/internal/proto"
 	"posthaste/internal/table"
 )
 
@@ -94,9 +95,9 @@ func FuzzWire(f *testing.F) {
 	f.Add(".\r\nX: y\r\n\r\n"+long+long+"\r\n.\r\n", uint8(3))
 	f.Fuzz(func(t *testing.T, content string, how uint8) {
 		a := agents[int(how>>2)%len(agents)]
-		sub := &cleanup.Submission{Envelope: mail.Envelope{ID: "4XyZ0000000000z1", Recipients: []mail.Recipient{{Address: "r@to.test"}}}}
+		sub := &proto.Submit{Envelope: mail.Envelope{ID: "4XyZ0000000000z1", Recipients: []mail.Recipient{{Address: "r@to.test"}}}}
 		if how&1 != 0 {
-			sub.Flags |= cleanup.Filter
+			sub.Flags |= proto.SubmitFilter
 		}
 		m := core.NewMessage(t.Context(), sub)
 		pieces, res := m.Finish(t.Context(), m.Write(t.Context(), []byte(content), nil))

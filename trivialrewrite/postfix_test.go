@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"posthaste/internal/proto"
 	"posthaste/internal/testpostfix"
 )
 
@@ -85,9 +86,9 @@ func TestAtRandomLikePostfix(t *testing.T) {
 	ends := []string{"", "", "", "@[127.0.0.1]", "@[192.0.2.1]", "@[10.1.2.3]", "@[IPv6:2001:db8::1]", "@local.test", "@to.test", "@relay.test."}
 	senders := []string{"", "s@s.test", "s2@s.test", "s3@s.test", "x@d.test", "other@o.test", "S@S.test"}
 	classes := []struct {
-		ours   Flags
+		ours   proto.ResolveFlags
 		theirs int
-	}{{Routed, 1 << 1}, {Bad, 1 << 2}, {Final, 1 << 8}, {Alias, 1 << 9}, {Mailbox, 1 << 10}, {Relay, 1 << 11}, {Default, 1 << 12}}
+	}{{proto.ResolveRouted, 1 << 1}, {proto.ResolveError, 1 << 2}, {proto.ResolveLocal, 1 << 8}, {proto.ResolveAlias, 1 << 9}, {proto.ResolveMailbox, 1 << 10}, {proto.ResolveRelay, 1 << 11}, {proto.ResolveDefault, 1 << 12}}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 5000 {
 		addr := ""
@@ -112,7 +113,7 @@ func TestAtRandomLikePostfix(t *testing.T) {
 		}
 		got := map[string]string{"transport": string(res.Transport), "nexthop": string(res.Nexthop), "recipient": res.Recipient, "flags": fmt.Sprint(flags)}
 		for name, value := range got {
-			if value != want[name] && (res.Flags&Bad == 0 || name == "flags") {
+			if value != want[name] && (res.Flags&proto.ResolveError == 0 || name == "flags") {
 				t.Errorf("resolve %q from <%s>: %s %q, Postfix says %q", addr, sender, name, value, want[name])
 			}
 		}

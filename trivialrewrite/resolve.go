@@ -9,33 +9,17 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/table"
 )
 
-// Flags say what kind of address was resolved: one of the classes, unless
-// it is malformed, and properties.
-type Flags uint8
-
-const (
-	Final   Flags = 1 << iota // class: local delivery (mydestination)
-	Routed                    // user%domain, a!b@c, "a@b"@c: more routing than the last domain
-	Bad                       // malformed address: an error that will not go away
-	Alias                     // class: virtual alias domain
-	Mailbox                   // class: virtual mailbox domain
-	Relay                     // class: relay domain
-	Default                   // class: none of these
-)
-
-// Class is the address class alone.
-func (f Flags) Class() Flags { return f & (Final | Alias | Mailbox | Relay | Default) }
-
 // A Result is where mail for one address goes.
 type Result struct {
 	Transport mail.Transport
-	Nexthop   mail.Nexthop // for transports error and retry: the status code and the reason
-	Recipient string       // the address in standard form; always has a domain
-	Flags     Flags
+	Nexthop   mail.Nexthop       // for transports error and retry: the status code and the reason
+	Recipient string             // the address in standard form; always has a domain
+	Flags     proto.ResolveFlags // one of the classes, and properties; never ResolveFail
 }
 
 const (
@@ -47,7 +31,7 @@ const (
 // envelope sender, for the tables that depend on it. verify asks for an address
 // probe, which has its own parameters. An error is a table that could not be
 // read: the question must be asked again later. A malformed address is no error
-// but the flag Bad.
+// but the flag proto.ResolveError.
 func (r *Rewriter) Resolve(ctx context.Context, sender, addr string, verify bool) (Result, error) {
 	routes := &r.plain
 	if verify {
@@ -62,7 +46,7 @@ func (r *Rewriter) Resolve(ctx context.Context, sender, addr string, verify bool
 	if !r.validDomain(rcpt, domain) {
 		a, err := netip.ParseAddr(domain)
 		if !r.numericDomain || err != nil {
-			res.Flags = Bad | Default
+			res.Flags = proto.ResolveError | proto.ResolveDefault
 			return res, nil
 		}
 		if a.Is6() {
@@ -75,14 +59,14 @@ func (r *Rewriter) Resolve(ctx context.Context, sender, addr string, verify bool
 		}
 	}
 	if i := strings.IndexAny(res.Recipient, "@!%"); res.Recipient[i+1:] != domain {
-		res.Flags |= Routed
+		res.Flags |= proto.ResolveRouted
 	}
 	if local {
 		err = r.resolveLocal(ctx, routes, domain, &res)
 	} else {
 		err = r.resolveOther(ctx, routes, sender, domain, &res)
 	}
-	if err == nil && res.Flags&Alias == 0 {
+	if err == nil && res.Flags&proto.ResolveAlias == 0 {
 		err = r.lookupTransport(ctx, routes.transports, domain, &res)
 	}
 	if err == nil {
@@ -92,7 +76,7 @@ func (r *Rewriter) Resolve(ctx context.Context, sender, addr string, verify bool
 		return Result{}, err
 	}
 	if !r.minUser && res.Recipient[0] == '-' {
-		res.Flags |= Bad
+		res.Flags |= proto.ResolveError
 	}
 	return res, nil
 }
@@ -124,7 +108,7 @@ func (r *Rewriter) canonicalize(ctx context.Context, addr string) (rcpt string, 
 		}
 		if next, ok := r.unwrap(addr); ok {
 			if addr = next; addr != "@" { // which is not the null address here, but no address
-				addr = r.Rewrite(Local, addr)
+				addr = r.Rewrite(contextLocal, addr)
 			}
 			continue
 		}
@@ -219,7 +203,7 @@ func (r *Rewriter) resolveLocal(ctx context.Context, routes *routes, domain stri
 			return err
 		}
 	}
-	res.Flags |= Final
+	res.Flags |= proto.ResolveLocal
 	return setTransport(res, "local_transport", routes.local, domain)
 }
 
@@ -260,7 +244,7 @@ func (r *Rewriter) resolveOther(ctx context.Context, routes *routes, sender, dom
 		if relay {
 			r.warnTwice(domain, "virtual_alias_domains", "relay_domains")
 		}
-		res.Flags |= Alias
+		res.Flags |= proto.ResolveAlias
 		res.Transport = transportError
 		res.Nexthop = r.unknownAlias
 		return nil
@@ -268,7 +252,7 @@ func (r *Rewriter) resolveOther(ctx context.Context, routes *routes, sender, dom
 		if relay {
 			r.warnTwice(domain, "virtual_mailbox_domains", "relay_domains")
 		}
-		res.Flags |= Mailbox
+		res.Flags |= proto.ResolveMailbox
 		return setTransport(res, "virtual_transport", routes.virtual, domain)
 	}
 	nexthop, err := r.relayhost(ctx, routes, sender, domain)
@@ -276,10 +260,10 @@ func (r *Rewriter) resolveOther(ctx context.Context, routes *routes, sender, dom
 		return err
 	}
 	if relay {
-		res.Flags |= Relay
+		res.Flags |= proto.ResolveRelay
 		return setTransport(res, "relay_transport", routes.relay, nexthop)
 	}
-	res.Flags |= Default
+	res.Flags |= proto.ResolveDefault
 	value, err := r.senderTransport(ctx, routes, sender)
 	if err != nil {
 		return err

@@ -59,8 +59,8 @@ import (
 // Contexts in which addresses are rewritten: they differ in the domain that is
 // added to incomplete ones.
 const (
-	Local  = "local"  // $myorigin and $mydomain
-	Remote = "remote" // remote_header_rewrite_domain
+	contextLocal  = "local"  // $myorigin and $mydomain
+	contextRemote = "remote" // remote_header_rewrite_domain
 )
 
 // A Rewriter answers for one configuration. All methods may be called

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"posthaste/internal/config"
+	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/table"
 )
@@ -57,40 +58,40 @@ func TestRewrite(t *testing.T) {
 		context    string
 		addr, want string
 	}{
-		{plain, Local, "", ""},
-		{plain, Local, "@", ""},
-		{plain, Local, "user", "user@example.org"},
-		{plain, Local, "user@host", "user@host"},
-		{plain, Local, "user@a.test", "user@a.test"},
-		{plain, Local, "user@a.test.", "user@a.test"},
-		{plain, Local, "user@a.test..", "user@a.test.."},
-		{plain, Local, "user@.", "user@."},
-		{plain, Local, "user@", "user@"},
-		{plain, Local, "host!user", "user@host"},
-		{plain, Local, "a!b!user", "b!user@a"},
-		{plain, Local, "a!b%c", "b%c@a"},
-		{plain, Local, "user%host", "user@host"},
-		{plain, Local, "user%a%b", "user%a@b"},
-		{plain, Local, "user%a@b", "user%a@b"},
-		{plain, Local, "a!user@b", "a!user@b"},
-		{plain, Local, "@a,@b:user@c", "user@c"},
-		{plain, Local, "@a:user", "user@example.org"},
-		{plain, Local, "@a:", "@a:"},
-		{plain, Local, "two words", "two words@example.org"},
-		{plain, Local, "two words%host", "two words%host@example.org"},
-		{plain, Remote, "user", "user"},
-		{plain, Remote, "user%host", "user@host"},
-		{dots, Local, "user", "user@example.org"},
-		{dots, Local, "user@host", "user@host.example.org"},
-		{dots, Local, "user@[1.2.3.4]", "user@[1.2.3.4]"},
-		{dots, Local, "host!user", "user@host.example.org"},
-		{dots, Local, "user@", "user@"},
-		{dots, Remote, "user", "user@remote.invalid"},
-		{dots, Remote, "user@host", "user@host.remote.invalid"},
-		{off, Local, "user", "user"},
-		{off, Local, "host!user", "host!user"},
-		{off, Local, "user%host", "user%host"},
-		{off, Local, "user.", "user"},
+		{plain, contextLocal, "", ""},
+		{plain, contextLocal, "@", ""},
+		{plain, contextLocal, "user", "user@example.org"},
+		{plain, contextLocal, "user@host", "user@host"},
+		{plain, contextLocal, "user@a.test", "user@a.test"},
+		{plain, contextLocal, "user@a.test.", "user@a.test"},
+		{plain, contextLocal, "user@a.test..", "user@a.test.."},
+		{plain, contextLocal, "user@.", "user@."},
+		{plain, contextLocal, "user@", "user@"},
+		{plain, contextLocal, "host!user", "user@host"},
+		{plain, contextLocal, "a!b!user", "b!user@a"},
+		{plain, contextLocal, "a!b%c", "b%c@a"},
+		{plain, contextLocal, "user%host", "user@host"},
+		{plain, contextLocal, "user%a%b", "user%a@b"},
+		{plain, contextLocal, "user%a@b", "user%a@b"},
+		{plain, contextLocal, "a!user@b", "a!user@b"},
+		{plain, contextLocal, "@a,@b:user@c", "user@c"},
+		{plain, contextLocal, "@a:user", "user@example.org"},
+		{plain, contextLocal, "@a:", "@a:"},
+		{plain, contextLocal, "two words", "two words@example.org"},
+		{plain, contextLocal, "two words%host", "two words%host@example.org"},
+		{plain, contextRemote, "user", "user"},
+		{plain, contextRemote, "user%host", "user@host"},
+		{dots, contextLocal, "user", "user@example.org"},
+		{dots, contextLocal, "user@host", "user@host.example.org"},
+		{dots, contextLocal, "user@[1.2.3.4]", "user@[1.2.3.4]"},
+		{dots, contextLocal, "host!user", "user@host.example.org"},
+		{dots, contextLocal, "user@", "user@"},
+		{dots, contextRemote, "user", "user@remote.invalid"},
+		{dots, contextRemote, "user@host", "user@host.remote.invalid"},
+		{off, contextLocal, "user", "user"},
+		{off, contextLocal, "host!user", "host!user"},
+		{off, contextLocal, "user%host", "user%host"},
+		{off, contextLocal, "user.", "user"},
 	} {
 		if got := tc.r.Rewrite(tc.context, tc.addr); got != tc.want {
 			t.Errorf("%s %q: got %q, want %q", tc.context, tc.addr, got, tc.want)
@@ -104,22 +105,22 @@ func TestRewriteIsStable(t *testing.T) {
 	r := newRewriter(t, "", nil)
 	rapid.Check(t, func(t *rapid.T) {
 		addr := rapid.StringMatching(`[a.@%!:,]{0,12}`).Draw(t, "addr")
-		once := r.Rewrite(Local, addr)
+		once := r.Rewrite(contextLocal, addr)
 		if strings.HasPrefix(once, "@") || strings.HasSuffix(once, ".") {
 			return // broken forms are left to be reported
 		}
-		if twice := r.Rewrite(Local, once); twice != once {
+		if twice := r.Rewrite(contextLocal, once); twice != once {
 			t.Fatalf("%q -> %q -> %q", addr, once, twice)
 		}
 	})
 }
 
-func flags(f Flags) string {
+func flags(f proto.ResolveFlags) string {
 	var s []string
 	for _, n := range []struct {
-		f    Flags
+		f    proto.ResolveFlags
 		name string
-	}{{Final, "local"}, {Routed, "routed"}, {Bad, "bad"}, {Alias, "alias"}, {Mailbox, "mailbox"}, {Relay, "relay"}, {Default, "default"}} {
+	}{{proto.ResolveLocal, "local"}, {proto.ResolveRouted, "routed"}, {proto.ResolveError, "bad"}, {proto.ResolveAlias, "alias"}, {proto.ResolveMailbox, "mailbox"}, {proto.ResolveRelay, "relay"}, {proto.ResolveDefault, "default"}} {
 		if f&n.f != 0 {
 			s = append(s, n.name)
 		}
@@ -345,21 +346,21 @@ func FuzzResolve(f *testing.F) {
 	null := newRewriter(f, "resolve_null_domain = yes\nresolve_dequoted_address = no\n", nil)
 	f.Fuzz(func(t *testing.T, addr string) {
 		for _, r := range []*Rewriter{r, null} {
-			res, err := r.Resolve(context.Background(), "", r.Rewrite(Local, addr), false)
+			res, err := r.Resolve(context.Background(), "", r.Rewrite(contextLocal, addr), false)
 			if err != nil {
 				t.Fatalf("%q: %v", addr, err)
 			}
 			if _, _, at := rfc5322.Split(res.Recipient); !at {
 				t.Fatalf("%q: no domain: %+v", addr, res)
 			}
-			if res.Flags.Class() == 0 {
+			if class(res.Flags) == 0 {
 				t.Fatalf("%q: no class: %+v", addr, res)
 			}
-			if res.Flags&Bad != 0 {
+			if res.Flags&proto.ResolveError != 0 {
 				continue
 			}
 			again, err := r.Resolve(context.Background(), "", res.Recipient, false)
-			if err != nil || again.Recipient != res.Recipient || again.Flags.Class() != res.Flags.Class() {
+			if err != nil || again.Recipient != res.Recipient || class(again.Flags) != class(res.Flags) {
 				t.Fatalf("%q: %+v, again %+v (%v)", addr, res, again, err)
 			}
 		}
@@ -375,4 +376,9 @@ func BenchmarkResolve(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// class is the address class alone.
+func class(f proto.ResolveFlags) proto.ResolveFlags {
+	return f & (proto.ResolveLocal | proto.ResolveAlias | proto.ResolveMailbox | proto.ResolveRelay | proto.ResolveDefault)
 }

@@ -37,23 +37,23 @@ func run(ctx context.Context, env *service.Env) error {
 	if err := env.Confine(); err != nil {
 		return err
 	}
-	s := NewServer(service.Stopping(ctx), r, env.Log, KeepingOf(env.Config))
+	s := newServer(service.Stopping(ctx), r, env.Log, keepingOf(env.Config))
 	defer s.Close()
 	return env.ServeIPC(ctx, s.IPC(), drainTime)
 }
 
-// Keeping says for how long answers are good.
-type Keeping uint8
+// keeping says for how long answers are good.
+type keeping uint8
 
 const (
-	KeepNot   Keeping = iota // they depend on the sender, or on chance
-	KeepShort                // they depend on tables: for staleInterval
-	KeepLong                 // they depend on main.cf alone
+	keepNot   keeping = iota // they depend on the sender, or on chance
+	keepShort                // they depend on tables: for staleInterval
+	keepLong                 // they depend on main.cf alone
 )
 
-// KeepingOf says how long answers are good with this configuration.
-func KeepingOf(cfg *config.Config) Keeping {
-	keep := KeepLong
+// keepingOf says how long answers are good with this configuration.
+func keepingOf(cfg *config.Config) keeping {
+	keep := keepLong
 	for _, name := range []string{"transport_maps", "relocated_maps", "sender_dependent_relayhost_maps",
 		"sender_dependent_default_transport_maps", "virtual_alias_domains", "virtual_mailbox_domains",
 		"relay_domains", "mydestination"} {
@@ -61,20 +61,20 @@ func KeepingOf(cfg *config.Config) Keeping {
 			if !strings.ContainsAny(item, ":/") {
 				continue
 			}
-			keep = min(keep, KeepShort)
+			keep = min(keep, keepShort)
 			if strings.HasPrefix(name, "sender_dependent_") || strings.Contains(item, "randmap:") {
-				return KeepNot
+				return keepNot
 			}
 		}
 	}
 	return keep
 }
 
-// A Server answers questions over ipc.
-type Server struct {
+// A server answers questions over ipc.
+type server struct {
 	rewriter *Rewriter
 	log      *maillog.Logger
-	keep     Keeping
+	keep     keeping
 	ctx      context.Context
 	srv      ipc.Server
 	wg       sync.WaitGroup
@@ -86,18 +86,18 @@ type Server struct {
 	when  time.Time   // when that was
 }
 
-// NewServer makes a server. ctx bounds lookups.
-func NewServer(ctx context.Context, r *Rewriter, log *maillog.Logger, keep Keeping) *Server {
-	s := &Server{rewriter: r, log: log, keep: keep, ctx: ctx}
+// newServer makes a server. ctx bounds lookups.
+func newServer(ctx context.Context, r *Rewriter, log *maillog.Logger, keep keeping) *server {
+	s := &server{rewriter: r, log: log, keep: keep, ctx: ctx}
 	s.srv = ipc.Server{Handler: s.handle, OnConn: s.opened, OnClose: s.closed}
 	return s
 }
 
 // IPC is the server for the service's sockets.
-func (s *Server) IPC() *ipc.Server { return &s.srv }
+func (s *server) IPC() *ipc.Server { return &s.srv }
 
 // Close waits for what is under way. It is called when the sockets are closed.
-func (s *Server) Close() {
+func (s *server) Close() {
 	s.wg.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,19 +106,19 @@ func (s *Server) Close() {
 	}
 }
 
-func (s *Server) opened(c *ipc.Conn) {
+func (s *server) opened(c *ipc.Conn) {
 	s.mu.Lock()
 	s.conns = append(s.conns, c)
 	s.mu.Unlock()
 }
 
-func (s *Server) closed(c *ipc.Conn) {
+func (s *server) closed(c *ipc.Conn) {
 	s.mu.Lock()
 	s.conns = slices.DeleteFunc(s.conns, func(o *ipc.Conn) bool { return o == c })
 	s.mu.Unlock()
 }
 
-func (s *Server) handle(_ *ipc.Conn, r *ipc.Request) {
+func (s *server) handle(_ *ipc.Conn, r *ipc.Request) {
 	switch r.Kind {
 	case proto.KindRewrite:
 		var q proto.Rewrite
@@ -139,21 +139,15 @@ func (s *Server) handle(_ *ipc.Conn, r *ipc.Request) {
 	}
 }
 
-var flagNames = []struct {
-	from Flags
-	to   proto.ResolveFlags
-}{{Final, proto.ResolveLocal}, {Routed, proto.ResolveRouted}, {Bad, proto.ResolveError}, {Alias, proto.ResolveAlias},
-	{Mailbox, proto.ResolveMailbox}, {Relay, proto.ResolveRelay}, {Default, proto.ResolveDefault}}
-
-func (s *Server) resolve(q *proto.Resolve) *proto.ResolveReply {
+func (s *server) resolve(q *proto.Resolve) *proto.ResolveReply {
 	res, err := s.rewriter.Resolve(s.ctx, q.Sender, q.Address, q.Verify)
 	if err != nil {
 		s.complain(err.Error(), time.Now())
 	}
 	reply := Reply(res, err)
 	// A failure is for as long as any answer that comes from tables.
-	reply.Fixed = (err == nil && s.keep != KeepNot || s.keep == KeepShort) && !q.Verify
-	if s.keep == KeepShort {
+	reply.Fixed = (err == nil && s.keep != keepNot || s.keep == keepShort) && !q.Verify
+	if s.keep == keepShort {
 		s.expire()
 	}
 	return &reply
@@ -161,7 +155,7 @@ func (s *Server) resolve(q *proto.Resolve) *proto.ResolveReply {
 
 // complain logs a failure, once if several ask the same question one after
 // another, as for one recipient they do.
-func (s *Server) complain(text string, now time.Time) {
+func (s *server) complain(text string, now time.Time) {
 	s.mu.Lock()
 	again := text == s.said && now.Sub(s.when) < staleInterval
 	if !again {
@@ -178,18 +172,12 @@ func Reply(res Result, err error) proto.ResolveReply {
 	if err != nil {
 		return proto.ResolveReply{Flags: proto.ResolveFail}
 	}
-	reply := proto.ResolveReply{Transport: string(res.Transport), Nexthop: string(res.Nexthop), Recipient: res.Recipient}
-	for _, f := range flagNames {
-		if res.Flags&f.from != 0 {
-			reply.Flags |= f.to
-		}
-	}
-	return reply
+	return proto.ResolveReply{Transport: string(res.Transport), Nexthop: string(res.Nexthop), Recipient: res.Recipient, Flags: res.Flags}
 }
 
 // expire sees to it that the answer that is about to be given is forgotten
 // in time.
-func (s *Server) expire() {
+func (s *server) expire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.timer == nil {
@@ -197,7 +185,7 @@ func (s *Server) expire() {
 	}
 }
 
-func (s *Server) stale() {
+func (s *server) stale() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.timer = nil

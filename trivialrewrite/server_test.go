@@ -56,7 +56,7 @@ func TestFailureOnce(t *testing.T) {
 			log := maillog.New("trivial-rewrite", said)
 			defer log.Close()
 			ctx, cancel := context.WithCancel(t.Context())
-			s := NewServer(ctx, r, log, KeepingOf(cfg))
+			s := newServer(ctx, r, log, keepingOf(cfg))
 			path := filepath.Join(dir, "rewrite")
 			l, err := net.Listen("unix", path)
 			if err != nil {
