@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"posthaste/etc"
+	"posthaste/internal/audit"
 	"posthaste/internal/bounce"
 	"posthaste/internal/collate"
 	"posthaste/internal/config"
@@ -72,6 +73,9 @@ func tools() map[string]tool {
 		"postlock": func(io streams, args []string) int { return postlock.Run(args, io.in, io.out, io.err) },
 		"posttls-finger": func(io streams, args []string) int {
 			return posttlsfinger.Run(args, io.out, io.err)
+		},
+		"audit": func(io streams, args []string) int {
+			return audit.Run("posthaste audit", args, io.in, io.out, io.err)
 		},
 		"collate": func(io streams, args []string) int { return collate.Command(args, io.in, io.out, io.err) },
 		"dkim":    func(io streams, args []string) int { return dkimkey.Command(args, io.out, io.err) },

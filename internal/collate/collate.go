@@ -8,6 +8,8 @@
 // and address of the client, or of the server. Where a client has several sessions at a time
 // their lines cannot be told apart, and go to the messages of all.
 //
+// JSON lines and files that gzip or bzip2 has compressed are read as well.
+//
 // A message is printed when it is removed from the queue, and those that are not at the
 // end, in the order of their first lines. After each there is an empty line.
 //
@@ -18,17 +20,19 @@ package collate
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
+	"time"
+
+	"posthaste/internal/logread"
 )
 
-// maxLine bounds a line of a log; what is longer is passed over.
-const maxLine = 1 << 20
+// maxBefore bounds what is kept of a connection that has not delivered anything yet, in octets.
+const maxBefore = 1 << 20
 
 // Command reads files, or standard input when none is named, and returns the exit status.
 func Command(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
@@ -51,10 +55,10 @@ func Command(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 
 func (c *collator) files(names []string, stdin io.Reader) error {
 	if len(names) == 0 {
-		return c.read(stdin)
+		names = []string{"-"}
 	}
 	for _, name := range names {
-		f, err := os.Open(name)
+		f, err := logread.Open(name, stdin)
 		if err != nil {
 			return err
 		}
@@ -94,69 +98,46 @@ func newCollator(w io.Writer) *collator {
 }
 
 func (c *collator) read(r io.Reader) error {
-	br := bufio.NewReaderSize(r, 64<<10)
-	var line []byte
+	lines := logread.NewReader(r, time.Now())
 	for {
-		b, err := br.ReadSlice('\n')
-		if len(line) <= maxLine {
-			line = append(line, b...)
+		l, err := lines.Next()
+		if err == io.EOF {
+			return nil
 		}
-		if errors.Is(err, bufio.ErrBufferFull) {
-			continue
-		}
-		if len(line) > 0 && len(line) <= maxLine {
-			c.line(strings.TrimSuffix(string(line), "\n"))
-		}
-		line = line[:0]
 		if err != nil {
-			if err == io.EOF {
-				return nil
-			}
 			return err
+		}
+		if instance := string(l.Instance); strings.HasPrefix(instance, "postfix") || strings.HasPrefix(instance, "posthaste") {
+			c.line(l, instance)
 		}
 	}
 }
-
-var (
-	// tag is what syslog puts before a text: instance, perhaps a service's name, program, process.
-	tag = regexp.MustCompile(`(?:^| )((?:postfix|posthaste)[^/\s\[]*)/(?:\S+/)?([a-z-]+)\[(\d+)\]: `)
-	// queueID begins a line that is about a message.
-	queueID = regexp.MustCompile(`^([0-9A-Za-z]{6,}): `)
-	// peer is the name and the address of a client or a server.
-	peer   = regexp.MustCompile(`[^\s=,<>()]+\[[0-9A-Fa-f.:]+\]`)
-	notice = regexp.MustCompile(` notification: ([0-9A-Za-z]+)$`)
-)
 
 // agents are the programs that deliver.
 var agents = []string{"smtp", "lmtp", "local", "virtual", "pipe", "error", "retry", "discard"}
 
 // line takes the next line of the log.
-func (c *collator) line(line string) {
-	m := tag.FindStringSubmatchIndex(line)
-	if m == nil {
-		return
-	}
-	instance, program, process, text := line[m[2]:m[3]], line[m[4]:m[5]], line[m[2]:m[7]], line[m[1]:]
-	id := ""
-	if q := queueID.FindStringSubmatch(text); q != nil && strings.ContainsAny(q[1], "0123456789") {
-		id = instance + "/" + q[1]
+func (c *collator) line(l *logread.Line, instance string) {
+	program, process, line, id := string(l.Program), string(l.Tag)+"["+string(l.Process), string(l.Raw), ""
+	if len(l.ID) > 0 && len(l.Level) == 0 {
+		id = instance + "/" + string(l.ID)
 	}
 	switch {
 	case program == "smtpd":
-		c.server(process, id, text, line)
+		c.server(process, id, l.Text, line)
 	case id == "" && slices.Contains(agents, program):
-		c.before(process, text, line)
+		c.before(process, l.Text, line)
 	case id == "":
 	case program == "bounce":
 		c.add(id, line)
-		if n := notice.FindStringSubmatch(text); n != nil {
-			c.add(instance+"/"+n[1], line)
+		if n, ok := l.Notice(); ok {
+			c.add(instance+"/"+string(n), line)
 		}
 	case slices.Contains(agents, program):
-		c.add(id, c.connection(process, text)+line)
+		c.add(id, c.connection(process, l.Text)+line)
 	default:
 		c.add(id, line)
-		if program == "qmgr" && strings.HasSuffix(text, ": removed") {
+		if program == "qmgr" && string(l.Text) == "removed" {
 			c.print(id)
 		}
 	}
@@ -175,11 +156,10 @@ func (c *collator) add(id, line string) {
 
 // server takes a line of smtpd. Those before a message's first line, and the
 // last one of the session, have no queue ID.
-func (c *collator) server(process, id, text, line string) {
-	client := peer.FindString(text)
-	key := process + " " + client
+func (c *collator) server(process, id string, text []byte, line string) {
+	key := process + " " + string(logread.Peer(text))
 	s := c.sessions[key]
-	if strings.HasPrefix(text, "connect from ") {
+	if bytes.HasPrefix(text, []byte("connect from ")) {
 		if s == nil || s.open == 0 {
 			s = &session{}
 			c.sessions[key] = s
@@ -187,7 +167,7 @@ func (c *collator) server(process, id, text, line string) {
 		s.open++
 	}
 	switch {
-	case id != "" && s != nil && strings.Contains(text, ": client="):
+	case id != "" && s != nil && bytes.HasPrefix(text, []byte("client=")):
 		s.ids = append(s.ids, id)
 		c.add(id, s.text.String()+line)
 	case id != "":
@@ -200,7 +180,7 @@ func (c *collator) server(process, id, text, line string) {
 			}
 		}
 	}
-	if s != nil && strings.HasPrefix(text, "disconnect from ") {
+	if s != nil && bytes.HasPrefix(text, []byte("disconnect from ")) {
 		if s.open--; s.open <= 0 {
 			delete(c.sessions, key)
 		}
@@ -208,8 +188,8 @@ func (c *collator) server(process, id, text, line string) {
 }
 
 // before keeps a line of a connection until it is known what it delivers.
-func (c *collator) before(process, text, line string) {
-	host := peer.FindString(text)
+func (c *collator) before(process string, text []byte, line string) {
+	host := string(logread.Peer(text))
 	if host == "" {
 		return
 	}
@@ -217,15 +197,15 @@ func (c *collator) before(process, text, line string) {
 	if c.servers[key] == nil {
 		c.servers[key] = &strings.Builder{}
 	}
-	if c.servers[key].Len() < maxLine {
+	if c.servers[key].Len() < maxBefore {
 		c.servers[key].WriteString(line + "\n")
 	}
 }
 
 // connection takes the lines of the connections that a delivery's line names.
-func (c *collator) connection(process, text string) (lines string) {
-	for _, host := range peer.FindAllString(text, -1) {
-		key := process + " " + host
+func (c *collator) connection(process string, text []byte) (lines string) {
+	for host := range logread.Peers(text) {
+		key := process + " " + string(host)
 		if b := c.servers[key]; b != nil {
 			lines += b.String()
 			delete(c.servers, key)

@@ -187,6 +187,8 @@ func subcommands() []subcommand {
 				longOption{"for", "time", none, "how long a suspension lasts"}),
 			values: map[string]kind{"list": none, "hold": queueID, "release": queueID, "delete": queueID, "requeue": queueID, "expire": queueID,
 				"flush": queueID, "suspend": site, "resume": site, "suspended": none}},
+		{name: "audit", rest: file, options: []option{{'c', "config_dir", directory, "configuration"}, {'j', "", none, "as JSON"}, {'q', "file|none", file, "listing of the queue"},
+			{'s', "time", none, "begin"}, {'u', "time", none, "end"}}},
 		{name: "collate", rest: file},
 		{name: "tls", words: []string{"all-default-client", "all-default-server", "deploy-server-cert", "enable-client", "enable-server",
 			"new-server-cert", "new-server-key", "output-server-csr", "output-server-tlsa"},

@@ -197,24 +197,17 @@ func (o *order) until(name, value string, now time.Time) error {
 		o.entry.Until = now.Add(d).Truncate(time.Second)
 		return err
 	}
-	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04", time.DateTime, "2006-01-02 15:04", time.DateOnly} {
-		if t, err := time.ParseInLocation(layout, value, time.Local); err == nil {
-			if !t.After(now) {
-				return cli.Errorf(cli.ExitUsage, "--until: %s lies in the past", value)
-			}
-			o.entry.Until = t
-			return nil
-		}
+	t, clock, err := cli.ParseMoment(value, now)
+	switch {
+	case err != nil:
+		return cli.Errorf(cli.ExitUsage, "--until: %w", err)
+	case t.After(now):
+	case clock:
+		t = t.AddDate(0, 0, 1)
+	default:
+		return cli.Errorf(cli.ExitUsage, "--until: %s lies in the past", value)
 	}
-	t, err := time.ParseInLocation("15:04", value, time.Local)
-	if err != nil {
-		return cli.Errorf(cli.ExitUsage, "--until: %q is not a time such as 2026-11-24T08:00 or 08:00", value)
-	}
-	local := now.Local()
-	o.entry.Until = time.Date(local.Year(), local.Month(), local.Day(), t.Hour(), t.Minute(), 0, 0, time.Local)
-	if !o.entry.Until.After(now) {
-		o.entry.Until = o.entry.Until.AddDate(0, 0, 1)
-	}
+	o.entry.Until = t
 	return nil
 }
 

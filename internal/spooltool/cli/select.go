@@ -161,3 +161,18 @@ func Meant(where *selection.Selection, it *proto.Item) bool {
 	}
 	return where.Recipients(list)
 }
+
+// ParseMoment reads a time on a command line: 2026-11-24T08:00 and the like, in the local time zone unless it
+// says another one. clock says that it was only the time of a day, 08:00: it is that of today.
+func ParseMoment(value string, now time.Time) (t time.Time, clock bool, err error) {
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04", time.DateTime, "2006-01-02 15:04", time.DateOnly} {
+		if t, err := time.ParseInLocation(layout, value, time.Local); err == nil {
+			return t, false, nil
+		}
+	}
+	if t, err = time.ParseInLocation("15:04", value, time.Local); err != nil {
+		return t, false, fmt.Errorf("%q is not a time such as 2026-11-24T08:00 or 08:00", value)
+	}
+	local := now.Local()
+	return time.Date(local.Year(), local.Month(), local.Day(), t.Hour(), t.Minute(), 0, 0, time.Local), true, nil
+}
