@@ -23,14 +23,19 @@ SMALL = sendmail $(SETGID)
 SETGID = postdrop postqueue
 SCRUB = $(if $(filter linux/amd64 linux/arm64,$(shell $(GO) env GOOS)/$(shell $(GO) env GOARCH)),-E posthaste/internal/scrub.entry)
 
-.PHONY: all build run test check figures differential man peers install deb deb-test tarball bench bench-compare soak crash fuzz reproducible clean
+# The version is that of the tag, and between tags the tag's with the number of commits since
+# and the commit; where neither git nor the archive knows of a tag, that of the source.
+RELEASE ?= $(shell sh etc/version.sh)
+STAMP = $(if $(RELEASE),-X posthaste/internal/config.release=$(RELEASE))
+
+.PHONY: all build run test check figures differential man licences peers install deb deb-test tarball bench bench-compare soak crash fuzz reproducible clean
 
 all: build
 
 build:
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/posthaste ./cmd/posthaste-tables ./cmd/posthaste-metrics
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/sendmail
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS) $(SCRUB)' -o $(BIN)/ $(SETGID:%=./cmd/%)
+	$(GO) build -trimpath -ldflags '$(LDFLAGS) $(STAMP)' -o $(BIN)/ ./cmd/posthaste ./cmd/posthaste-tables ./cmd/posthaste-metrics
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS) $(STAMP)' -o $(BIN)/ ./cmd/sendmail
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS) $(STAMP) $(SCRUB)' -o $(BIN)/ $(SETGID:%=./cmd/%)
 
 # A mail server on 127.0.0.1:2525 as the present user, with everything below ./run;
 # "make run DIR=/var/tmp/try PORT=2526" has another directory and port.
@@ -63,6 +68,11 @@ differential:
 # Manual pages, docs/parameters.md and completions, from what the program declares.
 man:
 	$(GO) run ./internal/manual/gen
+
+# docs/licences.md, the texts of all licences and the bill of materials, from go.mod and the
+# modules: to be run when a dependency changes, as a test says.
+licences:
+	$(GO) run ./internal/licences/gen
 
 # The foreign programs that tests use, from Debian's packages (needs root).
 peers:

@@ -22,7 +22,7 @@ func file(t *testing.T, path string) string {
 // The scripts of the packages are scripts; what they do is for "make deb-test".
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	for _, path := range []string{"install.sh", "tarball.sh", "debian/boot.sh", "debian/build.sh", "debian/functions.sh", "debian/inside.sh", "debian/systemd.sh", "debian/postinst", "debian/postrm", "debian/prerm", "debian/test.sh"} {
+	for _, path := range []string{"install.sh", "tarball.sh", "version.sh", "debian/boot.sh", "debian/build.sh", "debian/functions.sh", "debian/inside.sh", "debian/systemd.sh", "debian/postinst", "debian/postrm", "debian/prerm", "debian/test.sh"} {
 		if out, err := exec.Command("sh", "-n", path).CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", path, err, out)
 		}

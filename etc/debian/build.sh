@@ -40,12 +40,13 @@ gzip -9n "$root"/usr/share/man/man*/*
 
 mkdir -p "$doc/examples" "$root/usr/share/lintian/overrides"
 cp "$here"/../../README.md "$here"/../../docs/*.md "$doc"
+cp -R "$here/../../docs/licences" "$here/../../docs/results" "$doc/"
 cp -R "$here/../metrics" "$doc/examples/"
 cp "$here/copyright" "$doc/copyright"
 cp "$here/lintian-overrides" "$root/usr/share/lintian/overrides/posthaste"
 sed "s|@MAINTAINER@|$maintainer|" "$here/changelog" >"$work/changelog"
 case $(sed -n '1s/.*(\(.*\)).*/\1/p' "$work/changelog") in
-"$own") ;;
+"${own%%+*}") ;; # between two tags the version is that of the last with the commit after a plus sign
 *) echo "build.sh: etc/debian/changelog does not begin with version $own" >&2; exit 1 ;;
 esac
 gzip -9nc "$work/changelog" >"$doc/changelog.gz"

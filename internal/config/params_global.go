@@ -26,7 +26,7 @@ var globalParams = []Param{
 	{Name: "lmdb_map_size", Type: Bytes, Default: "16777216", Min: 1, Tier: 3, Doc: "Initial size of LMDB files"},
 	{Name: "mail_name", Type: String, Default: "Posthaste", Tier: 3, Doc: "Software name in headers and banner"},
 	{Name: "mail_release_date", Type: String, Default: "20261121", Tier: 3, Doc: "Release date (read-only)"},
-	{Name: "mail_version", Type: String, Default: "0.1", Tier: 3, Doc: "Version (read-only)"},
+	{Name: "mail_version", Type: String, Default: release, Tier: 3, Doc: "Version (read-only)"},
 	{Name: "manpage_directory", Type: String, Default: "/usr/share/man", Tier: 3, Doc: "Location of manual pages"},
 	{Name: "meta_directory", Type: String, Default: "/etc/posthaste", Tier: 3, Doc: "Location of installation metadata"},
 	{Name: "mydomain", Type: String, Tier: 1, Doc: "Domain of this host"},
