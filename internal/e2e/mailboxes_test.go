@@ -108,6 +108,16 @@ type site struct {
 	next  *sink
 }
 
+// ownSendmail has the mail system $1 at /usr/sbin/sendmail, by which vacation sends, for what is
+// run after it. The machine may have no such program, or Postfix's; $3 is where its others are then.
+const ownSendmail = `set -e
+mkdir -m 755 "$3"
+mount --bind /usr/sbin "$3"
+mount -t tmpfs -o mode=755 tmpfs /usr/sbin
+ln -s "$3"/* /usr/sbin
+ln -sf "$1/posthaste" /usr/sbin/sendmail
+`
+
 func newSite(t *testing.T) *site {
 	page, err := os.ReadFile("../../docs/mailboxes.md")
 	if err != nil {
@@ -151,9 +161,7 @@ func newSite(t *testing.T) *site {
 			t.Fatalf("%v: %s", args, out)
 		}
 	}
-	// vacation sends by /usr/sbin/sendmail: for this mail system, and what it
-	// runs, that is ours.
-	s.cmd = exec.Command("unshare", "-m", "sh", "-c", `mount --bind "$1/posthaste" /usr/sbin/sendmail && exec "$1/posthaste" -c "$2" start-fg`, "-", binDir, s.path("etc"))
+	s.cmd = exec.Command("unshare", "-m", "sh", "-c", ownSendmail+`exec "$1/posthaste" -c "$2" start-fg`, "-", binDir, s.path("etc"), s.path("sbin"))
 	s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.out
 	s.launch()
 	// postdrop is not set-gid in a test, so that users have to be let in.
