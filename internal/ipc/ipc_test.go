@@ -6,11 +6,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"os"
 	"path/filepath"
 	"runtime"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // text is a message of one kind and any bytes.
@@ -186,12 +189,22 @@ func TestGoAway(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	defer l.Close()
+	raw, err := l.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
 	// generation serves on a copy of the socket, as a service does whose
-	// socket master keeps.
+	// socket master keeps. l.File would not do: from its file package net makes a
+	// listener in a way that has all copies block for a moment, and an Accept that
+	// meets it waits for ever.
 	generation := func() (stop func()) {
-		f, err := l.File()
-		if err != nil {
-			t.Fatal(err)
+		var f *os.File
+		if err := raw.Control(func(fd uintptr) {
+			if dup, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); err == nil {
+				f = os.NewFile(uintptr(dup), "copy")
+			}
+		}); err != nil || f == nil {
+			t.Fatal("no copy of the socket", err)
 		}
 		gl, err := net.FileListener(f)
 		f.Close()
