@@ -29,7 +29,8 @@ import (
 // queued. The domain of the From: address decides on the keys; each key of
 // its entry in dkim_sign_maps makes a signature.
 //
-// A message that is queued again is signed in place of its former signature by the same key.
+// A message that is queued again, or forwarded by local, is signed in place of its former signature by
+// the same key.
 //
 // A message that should be signed and cannot be, because a table or key is
 // not to be had, is not queued unsigned: the client is asked to try later.
@@ -151,7 +152,7 @@ func (in *incoming) addSignatures(s *signer) error {
 	return nil
 }
 
-// withoutOurs leaves out the signatures by keys. A message that is queued again had them when it
+// withoutOurs leaves out the signatures by keys. A message that is queued again, or forwarded, had them when it
 // came in: they are made anew, for what it is now and for the time that dkim_signature_lifetime
 // says. In other messages signatures are left alone (RFC 6376 section 4.2), even those that
 // name our keys.

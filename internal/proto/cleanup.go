@@ -115,7 +115,7 @@ const (
 	SubmitDiscard                           // is accepted and thrown away
 	SubmitNoReceive                         // does not consume a flow control token (mail that we make ourselves)
 	SubmitAutoUTF8                          // whether the message needs SMTPUTF8 is found out from it
-	SubmitRequeued                          // has been in a queue: who sent it was checked when it came
+	SubmitRequeued                          // has been in a queue, and goes there again or on to others: who sent it was checked when it came
 )
 
 // Submit offers a message, or its first part. The envelope's ID has been made
