@@ -79,6 +79,7 @@ func (c *checker) sites() {
 	s := c.s
 	sited := 0
 	waiting, parked, remembered := 0, map[siteKey]int{}, 0
+	parkedFor := map[PauseID]int{}
 	for i := 1; i < len(s.sites); i++ {
 		st := &s.sites[i]
 		if st.tport == nil {
@@ -96,6 +97,7 @@ func (c *checker) sites() {
 		sited += int(k)
 		if st.pause != 0 && st.pause != laterID {
 			parked[siteKey{tport: st.tport, name: st.name}] += st.n()
+			parkedFor[st.pause] += st.n()
 		}
 		q := st.tport.queues[st.name]
 		c.ok(q == nil || st.pause != 0 || q.site == int32(i), "site %s: its queue does not know", st.name)
@@ -103,6 +105,7 @@ func (c *checker) sites() {
 	}
 	c.ok(sited == s.stats.Sited, "sited: %d, counted %d", sited, s.stats.Sited)
 	c.ok(maps.Equal(parked, s.parkedAt), "parked: %v, counted %v", parked, s.parkedAt)
+	c.ok(maps.Equal(parkedFor, s.parkedFor), "parked for pauses: %v, counted %v", parkedFor, s.parkedFor)
 	c.ok(remembered == len(s.window.awayAt), "%d forgotten messages are remembered, count %d", remembered, len(s.window.awayAt))
 	for id := range s.window.awayAt {
 		c.ok(s.recs.find(id) == 0, "message %d is in memory, and remembered as if it were not", id)

@@ -13,9 +13,10 @@ import (
 // grow. Its age counts: it is warned of, and returned, when it is time.
 //
 // Which recipients a pause is for is the shell's to say, with Rcpt.Pause and
-// EventPause: it knows recipients' domains. The scheduler keeps what waits on
+// EventPause: it knows senders, and recipients' domains. The scheduler keeps what waits on
 // account of a pause as it keeps what waits for a dead destination, in a list by
-// destination, and makes it due when the pause is over.
+// destination, and makes it due when the pause is over, in the order of its arrival. From then on it is mail
+// like any other: it enters the active queue in turns with new mail, and destinations' windows bound what is delivered at once.
 
 // PauseID names a pause; 0 is none. It is never given twice in a Scheduler's life.
 type PauseID uint32
@@ -27,7 +28,7 @@ const laterID PauseID = 1<<32 - 1
 // A Pause is somebody's decision that some mail is not to be tried.
 type Pause struct {
 	ID     PauseID
-	Until  time.Time  // zero: until EventPauses no longer has it
+	Until  time.Time  // it ends then; zero: when EventPauses no longer has it
 	Flush  bool       // a flush overrides it (queue_only_destinations)
 	Status dsn.Status // what is recorded and logged of the recipients that wait
 	Reason string
@@ -43,39 +44,69 @@ type pause struct {
 const releaseBudget = 10000
 
 // setPauses replaces the pauses. What waits on account of those that are gone
-// is made due, a part of it in each Step.
+// is made due.
 func (s *Scheduler) setPauses(list []Pause) {
-	pauses := make(map[PauseID]*pause, len(list))
+	s.pauses = make(map[PauseID]*pause, len(list))
 	for _, p := range list {
-		pauses[p.ID] = &pause{Pause: p, until: toMicros(p.Until)}
+		s.pauses[p.ID] = &pause{Pause: p, until: toMicros(p.Until)}
 	}
-	s.pauses = pauses
-	s.ended = s.ended[:0]
-	for k := range s.siteIndex {
-		if k.pause != 0 && k.pause != laterID && pauses[k.pause] == nil {
-			s.ended = append(s.ended, k)
+	s.endPauses()
+}
+
+// endPauses forgets the pauses whose time is over, and finds what waits for
+// those that there are no longer. Oldest mail is made due first: numbers are in the order of arrival.
+func (s *Scheduler) endPauses() {
+	s.pauseEnd = never
+	for id, p := range s.pauses {
+		switch {
+		case p.until == never:
+		case p.until <= s.clock.wall:
+			delete(s.pauses, id)
+		case s.pauseEnd == never || p.until < s.pauseEnd:
+			s.pauseEnd = p.until
 		}
 	}
-	slices.SortFunc(s.ended, func(a, b siteKey) int { return int(s.siteIndex[a]) - int(s.siteIndex[b]) })
+	s.ended = nil
+	for _, i := range s.siteIndex {
+		if !s.over(i) {
+			continue
+		}
+		for r := s.sites[i].waiting.head; r != 0; r = s.recs.at(r).nxt {
+			s.ended = append(s.ended, s.recs.at(r).id)
+		}
+		s.ended = append(s.ended, s.awayFrom(i)...)
+	}
+	slices.Sort(s.ended)
 	if len(s.ended) > 0 {
 		s.window.amnesty = s.clock.wall + s.longest()
 	}
 }
 
-// releaseEnded makes mail due whose pause has ended.
+// over says whether what waits for a site waits for a pause that there is no longer.
+func (s *Scheduler) over(site int32) bool {
+	p := s.sites[site].pause // 0 of site 0, which is none
+	return p != 0 && p != laterID && s.pauses[p] == nil
+}
+
+// releaseEnded makes mail due whose pause has ended, a part of it in each Step.
 func (s *Scheduler) releaseEnded() {
-	for n := releaseBudget; n > 0 && len(s.ended) > 0; n-- {
-		i := s.siteIndex[s.ended[0]]
-		if i == 0 {
-			s.ended = s.ended[1:]
-			continue
+	n := 0
+	for ; n < releaseBudget && len(s.ended) > 0; n++ {
+		id := s.ended[0]
+		s.ended = s.ended[1:]
+		if i := s.recs.find(id); i != 0 {
+			if rec := s.recs.at(i); rec.where == whereDeferred && s.over(rec.site) {
+				s.makeDue(i)
+			}
+		} else if site := s.window.awayAt[id]; s.over(site) {
+			n += releaseBudget/recallBudget - 1
+			s.back(id)
+			s.emit(Effect{Kind: EffectRecall, ID: id})
+			s.leftSite(site)
 		}
-		if s.sites[i].waiting.n > 0 {
-			s.makeDue(s.sites[i].waiting.head)
-		} else {
-			n -= releaseBudget/recallBudget - 1
-			s.recall(i)
-		}
+	}
+	if n > 0 && len(s.ended) == 0 {
+		s.ended = nil
 	}
 }
 
@@ -259,7 +290,10 @@ func (s *Scheduler) deferredFor(t *transport, name string) int {
 	return n
 }
 
-// countParked keeps count of what waits for pauses, by destination.
+// Parked is how many deferred messages wait for a pause, as far as they have been looked at since it began.
+func (s *Scheduler) Parked(id PauseID) int { return s.parkedFor[id] }
+
+// countParked keeps count of what waits for pauses, by destination and by pause.
 func (s *Scheduler) countParked(site int32, n int) {
 	st := &s.sites[site]
 	if st.pause == 0 || st.pause == laterID {
@@ -268,6 +302,9 @@ func (s *Scheduler) countParked(site int32, n int) {
 	k := siteKey{tport: st.tport, name: st.name}
 	if s.parkedAt[k] += n; s.parkedAt[k] == 0 {
 		delete(s.parkedAt, k)
+	}
+	if s.parkedFor[st.pause] += n; s.parkedFor[st.pause] == 0 {
+		delete(s.parkedFor, st.pause)
 	}
 }
 

@@ -97,7 +97,7 @@ func playPaused(t *testing.T, seed uint64, steps int) {
 			t.Fatalf("seed %d: %d messages are stuck, and the scheduler does not want to be woken", seed, w.left())
 		}
 	}
-	if len(w.s.siteIndex)+len(w.s.parkedAt)+w.s.stats.Sited != 0 {
+	if len(w.s.siteIndex)+len(w.s.parkedAt)+len(w.s.parkedFor)+w.s.stats.Sited != 0 {
 		t.Errorf("seed %d: nothing is left, and %d destinations are waited for", seed, len(w.s.siteIndex))
 	}
 }

@@ -44,7 +44,9 @@ type Scheduler struct {
 	siteIndex  map[siteKey]int32
 	pauses     map[PauseID]*pause
 	parkedAt   map[siteKey]int // deferred messages that wait for pauses, by destination
-	ended      []siteKey       // of pauses that have ended: what waits there is made due
+	parkedFor  map[PauseID]int // the same, by pause
+	pauseEnd   int64           // when the first of the pauses ends by itself, by the wall clock
+	ended      []MsgID         // that wait for pauses that have ended, to be made due; nil when there are none
 	flushSites map[string]*flushSite
 	window     window
 	inherited  *inheritance // from Restore; nil: there is nothing, or it is too old
@@ -78,6 +80,7 @@ func New(cfg Config) *Scheduler {
 		sites:          make([]site, 1),
 		siteIndex:      map[siteKey]int32{},
 		parkedAt:       map[siteKey]int{},
+		parkedFor:      map[PauseID]int{},
 		flushSites:     map[string]*flushSite{},
 		sweeper:        timer{kind: timerSweep},
 		maxLoose:       maxLoose,
@@ -105,6 +108,9 @@ func (s *Scheduler) Step(now time.Time, ev Event, out []Effect) []Effect {
 	s.out = out
 	s.scratch = s.scratch[:0]
 	s.fireTimers()
+	if s.pauseEnd != never && s.pauseEnd <= s.clock.wall {
+		s.endPauses()
+	}
 	switch ev.Kind {
 	case EventQueued:
 		s.queued(&ev)
