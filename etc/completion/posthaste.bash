@@ -96,6 +96,7 @@ _posthaste() {
         --domain) :; return ;;
         --nexthop) :; return ;;
         --transport) :; return ;;
+        --destination) :; return ;;
         --reply) :; return ;;
         --older) :; return ;;
         --younger) :; return ;;
@@ -104,7 +105,7 @@ _posthaste() {
         --queue) _posthaste_words "incoming active deferred hold corrupt"; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-c -f -i -j -p -s -v --sender --recipient --domain --nexthop --transport --reply --older --younger --larger --smaller --queue --all-recipients --dry-run"
+            _posthaste_words "-c -f -i -j -p -s -v --sender --recipient --domain --nexthop --transport --destination --reply --older --younger --larger --smaller --queue --all-recipients --dry-run"
         fi
         ;;
     postsuper)
@@ -121,6 +122,7 @@ _posthaste() {
         --domain) :; return ;;
         --nexthop) :; return ;;
         --transport) :; return ;;
+        --destination) :; return ;;
         --reply) :; return ;;
         --older) :; return ;;
         --younger) :; return ;;
@@ -129,7 +131,7 @@ _posthaste() {
         --queue) _posthaste_words "incoming active deferred hold corrupt"; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-c -d -e -f -H -h -p -r -S -s -v --sender --recipient --domain --nexthop --transport --reply --older --younger --larger --smaller --queue --all-recipients --dry-run"
+            _posthaste_words "-c -d -e -f -H -h -p -r -S -s -v --sender --recipient --domain --nexthop --transport --destination --reply --older --younger --larger --smaller --queue --all-recipients --dry-run"
         else
             _posthaste_words "hold incoming active deferred corrupt maildrop"
         fi
@@ -323,6 +325,7 @@ _posthaste() {
         --domain) :; return ;;
         --nexthop) :; return ;;
         --transport) :; return ;;
+        --destination) :; return ;;
         --reply) :; return ;;
         --older) :; return ;;
         --younger) :; return ;;
@@ -334,7 +337,7 @@ _posthaste() {
         --for) :; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-j -v --sender --recipient --domain --nexthop --transport --reply --older --younger --larger --smaller --queue --all-recipients --dry-run --reason --until --for"
+            _posthaste_words "-j -v --sender --recipient --domain --nexthop --transport --destination --reply --older --younger --larger --smaller --queue --all-recipients --dry-run --reason --until --for"
         elif ((COMP_CWORD == first)); then
             _posthaste_words "list hold release delete requeue expire flush suspend resume suspended"
         elif [[ ${COMP_WORDS[first]} == list ]]; then

@@ -16,7 +16,7 @@
 // mail on hold. With --dry-run nothing is changed: what would be is listed and counted.
 //
 // While the mail system is down hold, release, delete and expire work on the
-// spool itself; --nexthop and --transport do not, since only the running mail
+// spool itself; --nexthop, --transport and --destination do not, since only the running mail
 // system knows where mail goes.
 //
 // suspend has mail for a destination wait: a domain, .domain for its subdomains,

@@ -4,18 +4,19 @@
 // queue is, and both speak of it in the same words:
 //
 //	--sender=ADDRESS       --recipient=ADDRESS    --domain=DOMAIN
-//	--nexthop=NEXTHOP      --transport=NAME       --reply=TEXT
-//	--older=TIME           --younger=TIME         --larger=SIZE
-//	--smaller=SIZE         --queue=NAME           --all-recipients
+//	--nexthop=NEXTHOP      --transport=NAME       --destination=DESTINATION
+//	--reply=TEXT           --older=TIME           --younger=TIME
+//	--larger=SIZE          --smaller=SIZE         --queue=NAME
+//	--all-recipients
 //
 // The same name given several times means any of the values; different names
 // must all be fulfilled. Those about recipients (recipient, domain, nexthop,
-// transport, reply) must be fulfilled by one and the same recipient, of those
+// transport, destination, reply) must be fulfilled by one and the same recipient, of those
 // that have not got the message yet. A message is selected as soon as one
 // recipient fulfils them; with --all-recipients, when every one does.
 //
-// ADDRESS is an address, @DOMAIN, <> for the null sender, or /REGEXP/. DOMAIN and
-// NEXTHOP are described at [Destination]. TEXT is a part of the reply, in any
+// ADDRESS is an address, @DOMAIN, @.DOMAIN for its subdomains, <> for the null sender, or /REGEXP/. DOMAIN,
+// NEXTHOP and DESTINATION are described at [Destination]. TEXT is a part of the reply, in any
 // letter case, or /REGEXP/. TIME is as in main.cf (30m, 2h, 1d; seconds without
 // a letter), SIZE is octets, or has k, m or g behind it.
 //
@@ -53,6 +54,7 @@ var conditions = []condition{
 	{"domain", false, func(s *Selection, v string) error { return addDestination(&s.domains, v, true) }},
 	{"nexthop", false, func(s *Selection, v string) error { return addDestination(&s.nexthops, v, false) }},
 	{"transport", false, func(s *Selection, v string) error { s.transports = append(s.transports, v); return nil }},
+	{"destination", false, func(s *Selection, v string) error { return addDestination(&s.destinations, v, false) }},
 	{"reply", false, func(s *Selection, v string) error { return addText(&s.replies, v, parseReply) }},
 	{"older", false, func(s *Selection, v string) error { return setTime(&s.older, v) }},
 	{"younger", false, func(s *Selection, v string) error { return setTime(&s.younger, v) }},
@@ -92,13 +94,15 @@ type Selection struct {
 	domains    []Destination
 	nexthops   []Destination
 	transports []string
-	replies    []matcher
-	older      time.Duration // 0: no such condition
-	younger    time.Duration
-	larger     int64 // -1: no such condition
-	smaller    int64
-	queues     []string
-	every      bool
+	// destinations are next hops or domains, as a suspension has them.
+	destinations []Destination
+	replies      []matcher
+	older        time.Duration // 0: no such condition
+	younger      time.Duration
+	larger       int64 // -1: no such condition
+	smaller      int64
+	queues       []string
+	every        bool
 }
 
 // A matcher says whether a text is meant.
@@ -194,7 +198,9 @@ func (s *Selection) NeedsRecipients() bool {
 }
 
 // NeedsRoute says that Transport and Nexthop of recipients must be known.
-func (s *Selection) NeedsRoute() bool { return len(s.nexthops)+len(s.transports) > 0 }
+func (s *Selection) NeedsRoute() bool {
+	return len(s.nexthops)+len(s.transports)+len(s.destinations) > 0
+}
 
 // Sender says whether mail from addr is meant. The null sender is "".
 func (s *Selection) Sender(addr string) bool { return anyOf(s.senders, addr) }
@@ -231,6 +237,7 @@ func (s *Selection) Recipient(r *Recipient) bool {
 		s.Domain(domainOf(r.Address)) &&
 		(len(s.nexthops) == 0 || slices.ContainsFunc(s.nexthops, func(d Destination) bool { return d.Match(r.Transport, r.Nexthop, "") })) &&
 		(len(s.transports) == 0 || slices.Contains(s.transports, r.Transport)) &&
+		(len(s.destinations) == 0 || slices.ContainsFunc(s.destinations, func(d Destination) bool { return d.Match(r.Transport, r.Nexthop, domainOf(r.Address)) })) &&
 		anyOf(s.replies, r.Reply)
 }
 
@@ -249,11 +256,21 @@ func addText(list *[]matcher, value string, parse func(string) (matcher, error))
 	return err
 }
 
-func addDestination(list *[]Destination, value string, domain bool) error {
+// parseDomain reads a destination that is recipients' domains.
+func parseDomain(value string) (Destination, error) {
 	d, err := ParseDestination(value)
-	if err == nil && domain && (d.transport != "" || strings.HasPrefix(d.name, "[")) {
+	if err == nil && (d.transport != "" || strings.HasPrefix(d.name, "[")) {
 		err = fmt.Errorf("%q is not a domain; --nexthop is for next hops", value)
 	}
+	return d, err
+}
+
+func addDestination(list *[]Destination, value string, domain bool) error {
+	parse := ParseDestination
+	if domain {
+		parse = parseDomain
+	}
+	d, err := parse(value)
 	if err == nil {
 		*list = append(*list, d)
 	}
@@ -279,10 +296,11 @@ func parseAddress(value string) (matcher, error) {
 	switch {
 	case value == "<>" || strings.EqualFold(value, "mailer-daemon"):
 		return func(text string) bool { return text == "" }, nil
-	case value[0] == '@':
+	case value[0] == '@' && len(value) > 1:
+		d := Destination{name: strings.ToLower(value[1:])}
 		return func(text string) bool {
 			at := strings.LastIndexByte(text, '@')
-			return at >= 0 && strings.EqualFold(text[at:], value)
+			return at >= 0 && d.matchName(text[at+1:])
 		}, nil
 	}
 	value = strings.TrimSuffix(strings.TrimPrefix(value, "<"), ">")

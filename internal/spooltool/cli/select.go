@@ -13,7 +13,7 @@ import (
 )
 
 // SelectionUsage says which conditions there are, for usage texts.
-const SelectionUsage = "[--sender=ADDRESS] [--recipient=ADDRESS] [--domain=DOMAIN] [--nexthop=NEXTHOP] [--transport=NAME] [--reply=TEXT] " +
+const SelectionUsage = "[--sender=ADDRESS] [--recipient=ADDRESS] [--domain=DOMAIN] [--nexthop=NEXTHOP] [--transport=NAME] [--destination=DESTINATION] [--reply=TEXT] " +
 	"[--older=TIME] [--younger=TIME] [--larger=SIZE] [--smaller=SIZE] [--queue=NAME] [--all-recipients] [--dry-run]"
 
 // TakeSelection takes the long options off a command line: conditions of
@@ -139,7 +139,7 @@ func (q *Queue) Selected(ctx context.Context, conn *ipc.Conn, where *selection.S
 
 var (
 	errEnough = fmt.Errorf("enough")
-	errRoute  = Errorf(ExitUnavailable, "--nexthop and --transport need the running mail system: only that knows where mail goes")
+	errRoute  = Errorf(ExitUnavailable, "--nexthop, --transport and --destination need the running mail system: only that knows where mail goes")
 )
 
 // Meant says whether a message in the spool is meant. Conditions on where mail

@@ -1,0 +1,201 @@
+package selection
+
+import (
+	"fmt"
+	"strings"
+)
+
+// A Target says which mail a suspension is for: a condition of the grammar with
+// one value, of which a destination is the usual one and stands alone.
+//
+//	DESTINATION      mail that goes there, or to recipients there, as at [Destination]
+//	domain=DOMAIN    mail to recipients in DOMAIN, whatever its next hop is; .DOMAIN: in its subdomains
+//	nexthop=NEXTHOP  mail whose next hop this is, whatever the recipient's domain is
+//	sender=ADDRESS   mail from this envelope sender: an address, @DOMAIN, @.DOMAIN, <> or /REGEXP/
+//
+// Two targets are the same if their texts are. A Target may be used concurrently.
+type Target struct {
+	by     string // destination, domain, nexthop or sender
+	value  string // in its only form
+	dest   Destination
+	sender matcher // of a sender; nil: dest counts
+}
+
+// Mail is what a Target looks at: one recipient of a message, and where mail for it goes.
+type Mail struct {
+	Sender    string // envelope sender, without <>
+	Transport string // empty: not known
+	Nexthop   string // empty: not known
+	Domain    string // the recipient's
+}
+
+// ParseTarget reads a target's text. Errors are for the operator.
+func ParseTarget(text string) (Target, error) {
+	for _, by := range [...]string{"domain", "nexthop", "sender"} {
+		if value, ok := strings.CutPrefix(text, by+"="); ok {
+			return NewTarget(by, value)
+		}
+	}
+	return NewTarget("destination", text)
+}
+
+// NewTarget makes a target of a condition: destination, domain, nexthop, transport or sender. Errors are for the operator.
+func NewTarget(by, value string) (t Target, err error) {
+	t = Target{by: by, value: value}
+	switch by {
+	case "sender":
+		return t, t.setSender()
+	case "transport":
+		t.by = "destination"
+		if t.dest, err = ParseDestination(value + ":"); err == nil && (t.dest.transport != value || value == "") {
+			err = fmt.Errorf("%q is not the name of a transport", value)
+		}
+	case "destination", "nexthop":
+		t.dest, err = ParseDestination(value)
+	case "domain":
+		t.dest, err = parseDomain(value)
+	default:
+		err = fmt.Errorf("there is no target %q", by)
+	}
+	t.value = t.dest.String()
+	return t, err
+}
+
+// setSender reads the value as a sender, in lower case unless it is a regular expression.
+func (t *Target) setSender() (err error) {
+	if t.value == "" || len(t.value) > maxDestination || strings.ContainsFunc(t.value, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return fmt.Errorf("a sender has 1 to %d octets, and no control characters; the null sender is <>", maxDestination)
+	}
+	if t.sender, err = parseAddress(t.value); err != nil || t.pattern() {
+		return err
+	}
+	t.value = strings.ToLower(t.value)
+	if t.sender("") {
+		t.value = "<>"
+		return nil
+	}
+	t.value = strings.TrimSuffix(strings.TrimPrefix(t.value, "<"), ">")
+	if at := strings.LastIndexByte(t.value, '@'); at < 0 || at == len(t.value)-1 || t.value == "@." {
+		return fmt.Errorf("%q is not a sender: give an address, @DOMAIN, @.DOMAIN for subdomains, <> or /REGEXP/", t.value)
+	}
+	return nil
+}
+
+// pattern says whether the value is a regular expression.
+func (t Target) pattern() bool {
+	return t.sender != nil && len(t.value) > 1 && t.value[0] == '/' && t.value[len(t.value)-1] == '/'
+}
+
+// String is the text that ParseTarget reads, in its only form.
+func (t Target) String() string {
+	if t.by == "destination" {
+		return t.value
+	}
+	return t.by + "=" + t.value
+}
+
+// Condition is the condition of a [Selection] that is fulfilled by the mail that is meant.
+func (t Target) Condition() (name, value string) { return t.by, t.value }
+
+// Option is the target as a word or an option of a command line.
+func (t Target) Option() string {
+	if t.by == "destination" {
+		return t.value
+	}
+	return "--" + t.String()
+}
+
+// Name is the target in words: example.com, domain example.com, next hop [mx.example.com], mail from ann@example.com.
+func (t Target) Name() string {
+	switch t.by {
+	case "domain":
+		return "domain " + t.value
+	case "nexthop":
+		return "next hop " + t.value
+	case "sender":
+		return "mail from " + t.value
+	}
+	return t.value
+}
+
+// Subject is Name as the subject of a sentence about the mail: "delivery to example.com".
+func (t Target) Subject() string {
+	if t.by == "sender" {
+		return t.Name()
+	}
+	return "delivery to " + t.Name()
+}
+
+// Match says whether mail is meant.
+func (t Target) Match(m *Mail) bool {
+	switch t.by {
+	case "sender":
+		return t.sender(m.Sender)
+	case "domain":
+		return t.dest.Match("", "", m.Domain)
+	case "nexthop":
+		return t.dest.Match(m.Transport, m.Nexthop, "")
+	}
+	return t.dest.Match(m.Transport, m.Nexthop, m.Domain)
+}
+
+// Place says whether the target is a next hop of that name, or recipients in that domain, or all of
+// them, by whatever transport: what can be said of a domain alone.
+func (t Target) Place(domain string) bool {
+	return t.sender == nil && (t.value == "*" || t.dest.name != "" && t.dest.matchName(domain))
+}
+
+// From says whether all mail from senders in the domain is meant: what can be said of a sender's domain
+// alone. "" is the null sender's.
+func (t Target) From(domain string) bool {
+	if t.value == "*" {
+		return true
+	}
+	if t.sender == nil || t.pattern() {
+		return false
+	}
+	if domain == "" {
+		return t.sender("")
+	}
+	return t.value[0] == '@' && t.sender("@"+domain)
+}
+
+// Key is a word that mail which is meant has among its Keys; empty: it may have any.
+func (t Target) Key() string {
+	switch {
+	case t.pattern():
+		return ""
+	case t.sender != nil && t.value[0] != '@' && t.value != "<>":
+		return "@" + t.value // so that it is not taken for that of a destination
+	case t.sender != nil:
+		return t.value
+	}
+	return t.dest.name
+}
+
+// Keys are the words by which targets that mean the mail can be found: each target's Key is one of them, or empty.
+func (m *Mail) Keys(yield func(string) bool) {
+	parents := func(prefix, name string) bool {
+		if !yield(prefix + name) {
+			return false
+		}
+		for i := 1; i < len(name); i++ {
+			if name[i] == '.' && !yield(prefix+name[i:]) {
+				return false
+			}
+		}
+		return true
+	}
+	nexthop, domain := strings.ToLower(m.Nexthop), strings.ToLower(m.Domain)
+	if !parents("", nexthop) || nexthop != domain && !parents("", domain) {
+		return
+	}
+	sender := strings.ToLower(m.Sender)
+	if sender == "" {
+		yield("<>")
+		return
+	}
+	if yield("@" + sender) {
+		parents("@", domainOf(sender))
+	}
+}
