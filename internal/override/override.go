@@ -15,6 +15,12 @@
 // the format's version, the number of entries, and the SHA-256 of what follows; then comes one
 // JSON object a line. Entries of a kind that is not known are kept as they are.
 //
+// # Security
+//
+// The file is the mail system's user's, and is read with no other rights. What it says is bounded before it
+// is believed: the file, a line, each text, the number of entries. One fault and nothing of the file counts, not
+// a part of it: Open says which line it is (ErrDamaged).
+//
 // # Who writes
 //
 // One process at a time: it holds a lock on the file "lock". During a reload there are two
@@ -35,6 +41,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"posthaste/internal/statedir"
 )
@@ -42,8 +49,7 @@ import (
 // A Kind is a kind of decision.
 type Kind string
 
-// Suspension says that mail for a destination is not tried. Target is a
-// destination as package selection has it.
+// Suspension says that mail is not tried. Target is one of package selection's.
 const Suspension Kind = "suspension"
 
 // An Entry is one decision. Kind and Target name it.
@@ -54,6 +60,8 @@ type Entry struct {
 	Reason string    `json:"reason,omitempty"` // in words; may be empty
 	Since  time.Time `json:"since"`
 	Until  time.Time `json:"until,omitzero"` // zero: until it is taken back
+
+	line string // of a kind that is not known: as it stood in the file; else empty
 }
 
 // Over says whether the time of an entry is over.
@@ -66,10 +74,13 @@ const (
 	version  = 1
 	// MaxEntries bounds how many entries there may be.
 	MaxEntries = 10000
-	// maxFile bounds the octets that are read.
-	maxFile = 64 << 20
 	// MaxReason bounds the octets of a reason.
 	MaxReason = 1000
+	// maxTarget, maxBy and maxKind bound the octets of the other texts.
+	maxTarget, maxBy, maxKind = 2048, 1000, 64
+	// maxLine bounds a line of the file, where an octet of a text may take six, and maxFile all of it.
+	maxLine = 6*(MaxReason+maxTarget+maxBy+maxKind) + 1000
+	maxFile = 64 << 20
 )
 
 var (
@@ -160,8 +171,8 @@ func (s *Store) Entries(now time.Time) []Entry {
 // Put adds an entry, in place of one of the same kind and target. It is on
 // stable storage when Put returns nil. Errors to tell apart: ErrNotOwner, ErrFull.
 func (s *Store) Put(e Entry, now time.Time) error {
-	if e.Kind == "" || e.Target == "" || len(e.Reason) > MaxReason {
-		return fmt.Errorf("an override needs a kind and a target, and a reason has at most %d octets", MaxReason)
+	if err := e.check(); err != nil {
+		return err
 	}
 	return s.change(now, func(list []Entry) ([]Entry, error) {
 		list = slices.DeleteFunc(list, func(o Entry) bool { return o.same(&e) })
@@ -182,6 +193,21 @@ func (s *Store) Remove(kind Kind, target string, now time.Time) (found bool, err
 		return list, nil
 	})
 	return found && err == nil, err
+}
+
+// check says what is wrong with an entry.
+func (e *Entry) check() error {
+	switch {
+	case e.Kind == "" || e.Target == "":
+		return errors.New("an override needs a kind and a target")
+	case len(e.Reason) > MaxReason:
+		return fmt.Errorf("a reason has at most %d octets", MaxReason)
+	case len(e.Target) > maxTarget || len(e.By) > maxBy || len(e.Kind) > maxKind:
+		return fmt.Errorf("a target has at most %d octets, a user's name %d and a kind %d", maxTarget, maxBy, maxKind)
+	case !utf8.ValidString(e.Target + e.By + e.Reason): // JSON would change it
+		return errors.New("an override is text in UTF-8")
+	}
+	return nil
 }
 
 func (e *Entry) same(o *Entry) bool { return e.Kind == o.Kind && e.Target == o.Target }
@@ -209,7 +235,7 @@ func (s *Store) change(now time.Time, f func([]Entry) ([]Entry, error)) error {
 // read reads the file. There need not be one.
 func (s *Store) read() error {
 	s.entries, s.damaged = nil, false
-	f, err := s.dir.Open(fileName)
+	f, err := s.dir.OpenFile(fileName, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe in its place must not hold anybody up
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -221,7 +247,11 @@ func (s *Store) read() error {
 	if err != nil {
 		return err
 	}
-	b := make([]byte, min(st.Size(), maxFile+1))
+	if !st.Mode().IsRegular() || st.Size() > maxFile {
+		s.damaged = true
+		return fmt.Errorf("%w: it is no regular file, or longer than %d octets", ErrDamaged, maxFile)
+	}
+	b := make([]byte, st.Size())
 	if n, err := f.ReadAt(b, 0); n < len(b) {
 		return err
 	}
@@ -257,36 +287,55 @@ func encode(list []Entry) ([]byte, error) {
 	var body bytes.Buffer
 	enc := json.NewEncoder(&body)
 	for i := range list {
-		if err := enc.Encode(&list[i]); err != nil {
+		if list[i].line != "" {
+			body.WriteString(list[i].line + "\n")
+		} else if err := enc.Encode(&list[i]); err != nil {
 			return nil, err
 		}
 	}
 	return fmt.Appendf(nil, "posthaste overrides %d entries %d sha256 %x\n%s", version, len(list), sha256.Sum256(body.Bytes()), body.Bytes()), nil
 }
 
+// damage is an error about a line of the file.
+func damage(line int, format string, args ...any) error {
+	return fmt.Errorf("%w: %s:%d: %w", ErrDamaged, fileName, line, fmt.Errorf(format, args...))
+}
+
 func decode(b []byte) ([]Entry, error) {
 	head, body, ok := bytes.Cut(b, []byte("\n"))
 	var v, n int
 	var sum []byte
-	if _, err := fmt.Sscanf(string(head), "posthaste overrides %d entries %d sha256 %x", &v, &n, &sum); err != nil || !ok {
-		return nil, fmt.Errorf("%w: its first line is not one of ours", ErrDamaged)
+	if _, err := fmt.Sscanf(string(head[:min(len(head), maxLine)]), "posthaste overrides %d entries %d sha256 %x", &v, &n, &sum); err != nil || !ok {
+		return nil, damage(1, "it is not the first line of such a file")
 	}
 	if v != version {
-		return nil, fmt.Errorf("%w: it has version %d, and this program knows %d", ErrDamaged, v, version)
+		return nil, damage(1, "it has version %d, and this program knows %d", v, version)
 	}
 	if have := sha256.Sum256(body); !bytes.Equal(have[:], sum) {
-		return nil, fmt.Errorf("%w: the checksum is wrong", ErrDamaged)
+		return nil, damage(1, "the checksum is wrong: the file was not written by the queue manager, or has changed since")
 	}
 	var list []Entry
-	for dec := json.NewDecoder(bytes.NewReader(body)); dec.More(); {
+	for line := 2; len(body) > 0; line++ {
+		var text []byte
+		text, body, _ = bytes.Cut(body, []byte("\n"))
+		if len(list) >= MaxEntries || len(text) > maxLine {
+			return nil, damage(line, "there are more than %d entries, or a line is longer than %d octets", MaxEntries, maxLine)
+		}
 		var e Entry
-		if err := dec.Decode(&e); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+		err := json.Unmarshal(text, &e)
+		if err == nil {
+			err = e.check()
+		}
+		if err != nil {
+			return nil, damage(line, "%w", err)
+		}
+		if e.Kind != Suspension {
+			e.line = string(text)
 		}
 		list = append(list, e)
 	}
 	if len(list) != n {
-		return nil, fmt.Errorf("%w: %d entries, not %d", ErrDamaged, len(list), n)
+		return nil, damage(1, "it promises %d entries, and there are %d", n, len(list))
 	}
 	return list, nil
 }

@@ -2,10 +2,15 @@ package override
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -143,6 +148,111 @@ func TestDamaged(t *testing.T) {
 	if s := open(t, dir); len(s.Entries(now)) != 1 {
 		t.Error("what was put is not there")
 	}
+}
+
+// file is a file of those lines, as somebody writes it who can compute a checksum.
+func file(entries int, lines ...string) []byte {
+	body := strings.Join(lines, "\n") + "\n"
+	return fmt.Appendf(nil, "posthaste overrides %d entries %d sha256 %x\n%s", version, entries, sha256.Sum256([]byte(body)), body)
+}
+
+// What somebody has written by hand is refused with the line that is wrong, as a whole, and nothing is read without bound.
+func TestHostileFile(t *testing.T) {
+	t.Parallel()
+	good := `{"kind":"suspension","target":"a.test","by":"ann","since":"2026-11-23T12:00:00Z"}`
+	if list, err := decode(file(1, good)); err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	long := func(name string, n int) string {
+		return strings.Replace(good, `"by":"ann"`, `"`+name+`":"`+strings.Repeat("x", n)+`"`, 1)
+	}
+	for _, c := range []struct {
+		file []byte
+		says string
+	}{
+		{[]byte("\n"), "overrides:1: "},
+		{[]byte("posthaste overrides 2 entries 0 sha256 00\n"), "overrides:1: it has version 2"},
+		{[]byte("posthaste overrides 1 entries 1 sha256 00\n" + good), "overrides:1: the checksum is wrong"},
+		{file(2, good), "overrides:1: it promises 2 entries"},
+		{file(2, good, "{"), "overrides:3: "},
+		{file(2, good, "[]"), "overrides:3: "},
+		{file(2, good, ""), "overrides:3: "},
+		{file(2, good, good+good), "overrides:3: "},
+		{file(2, good, `{"target":"a.test"}`), "overrides:3: an override needs a kind"},
+		{file(2, good, `{"kind":"suspension"}`), "overrides:3: an override needs a kind"},
+		{file(2, good, strings.Replace(good, "2026", "soon", 1)), "overrides:3: "},
+		{file(2, good, long("reason", MaxReason+1)), "overrides:3: a reason has at most"},
+		{file(2, good, long("by", maxBy+1)), "overrides:3: a target has at most"},
+		{file(2, good, long("kind", maxKind+1)), "overrides:3: a target has at most"},
+		{file(2, good, long("target", maxTarget+1)), "overrides:3: a target has at most"},
+		{file(2, good, long("x", maxLine)), "overrides:3: there are more than"},
+		{file(MaxEntries+1, slices.Repeat([]string{good}, MaxEntries+1)...), "overrides:10002: there are more than"},
+	} {
+		list, err := decode(c.file)
+		if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), c.says) || list != nil {
+			t.Errorf("%.200q: %v, want %q", c.file, err, c.says)
+		}
+	}
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, fileName), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(root(t, dir))
+	if !errors.Is(err, ErrDamaged) {
+		t.Fatalf("a pipe: %v", err)
+	}
+	if err := s.Put(suspension("a.test", time.Time{}), now); err != nil {
+		t.Error(err)
+	}
+	s.Close()
+	if s := open(t, dir); len(s.Entries(now)) != 1 {
+		t.Error("what was put in place of a pipe is not there")
+	}
+}
+
+// What is put has the same bounds, so that it can be read again.
+func TestPutBounds(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir())
+	for name, e := range map[string]Entry{
+		"no kind": {Target: "a.test"}, "no target": {Kind: Suspension}, "a reason": {Kind: Suspension, Target: "a", Reason: strings.Repeat("x", MaxReason+1)},
+		"a target": {Kind: Suspension, Target: strings.Repeat("x", maxTarget+1)}, "a name": {Kind: Suspension, Target: "a", By: strings.Repeat("x", maxBy+1)},
+		"no UTF-8": {Kind: Suspension, Target: "a", Reason: "\xff"},
+	} {
+		if err := s.Put(e, now); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	worst := Entry{Kind: Suspension, Target: strings.Repeat("\x01", maxTarget), By: strings.Repeat("\x01", maxBy), Reason: strings.Repeat("\x01", MaxReason), Since: now, Until: now.Add(time.Hour)}
+	if b, err := encode([]Entry{worst}); err != nil {
+		t.Error(err)
+	} else if list, err := decode(b); err != nil || !reflect.DeepEqual(list, []Entry{worst}) {
+		t.Errorf("the longest entry: %v", err)
+	}
+	s.Close()
+}
+
+// Entries of a kind that a later version has made are kept with all that they say.
+func TestOtherKinds(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	later := `{"kind":"limit","target":"a.test","by":"ann","since":"2026-11-23T12:00:00Z","deliveries":7}`
+	if err := os.WriteFile(filepath.Join(dir, fileName), file(1, later), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, dir)
+	if err := s.Put(suspension("b.test", time.Time{}), now); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	if b, err := os.ReadFile(filepath.Join(dir, fileName)); err != nil || !strings.Contains(string(b), "\n"+later+"\n") {
+		t.Errorf("%q, %v", b, err)
+	}
+	s = open(t, dir)
+	if found, err := s.Remove("limit", "a.test", now); !found || err != nil || len(s.Entries(now)) != 1 {
+		t.Error(found, err)
+	}
+	s.Close()
 }
 
 func FuzzDecode(f *testing.F) {
