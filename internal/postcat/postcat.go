@@ -16,7 +16,8 @@
 //
 // # Security
 //
-// Who may not read the spool is told so. Envelope values are printed with
+// Who may not read the spool is told so. For root a file is opened with the rights of whoever controls its
+// path, mail_owner for those in maildrop: nobody's link leads to what he could not read himself. Envelope values are printed with
 // control characters made visible; content is printed as it is.
 //
 // # Diagnostics
@@ -34,6 +35,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 
 	"posthaste/internal/mail"
@@ -41,6 +43,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
+	"posthaste/internal/rights"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/spooltool/pffile"
@@ -184,7 +187,7 @@ func (c *command) files(names []string) error {
 		return c.file("stdin", f)
 	}
 	for _, name := range names {
-		f, err := os.Open(name)
+		f, err := open(name)
 		if err != nil {
 			return cli.Errorf(cli.ExitNoInput, "%w", err)
 		}
@@ -195,6 +198,24 @@ func (c *command) files(names []string) error {
 		}
 	}
 	return nil
+}
+
+// open opens a file that is named in the arguments. What root opened by its name below a directory of another
+// user's, maildrop for one, that user could lead elsewhere.
+func open(name string) (*os.File, error) {
+	name = filepath.Clean(name)
+	if !rights.Switching() || name == "/dev/stdin" || filepath.Dir(name) == "/dev/fd" { // these are no paths
+		return os.Open(name)
+	}
+	path, err := filepath.Abs(name)
+	if err != nil {
+		return nil, err
+	}
+	f, who, err := rights.Open(path, os.O_RDONLY, 0)
+	if err != nil && !who.IsOwn() {
+		return nil, fmt.Errorf("%w, with the rights of user %d, to whom a directory of this path belongs", err, who.UID)
+	}
+	return f, err
 }
 
 // spill keeps what cannot be read twice in a file without a name.

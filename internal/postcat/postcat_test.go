@@ -207,3 +207,30 @@ func TestFiles(t *testing.T) {
 		t.Errorf("exit status %d, %q", status, errs)
 	}
 }
+
+// Root's command shows nothing that a link of the mail system's user leads to, and what lies in maildrop
+// as before.
+func TestPlantedMaildrop(t *testing.T) {
+	t.Parallel()
+	var dropped bytes.Buffer
+	h := &maildrop.Header{Time: arrival, Sender: "me", Recipients: []mail.Recipient{{Address: "you"}}}
+	if err := maildrop.Write(&dropped, h, strings.NewReader("Subject: y\n\nz\n")); err != nil {
+		t.Fatal(err)
+	}
+	s := faketest.New(t, "")
+	const name = "4jWmK60rlcz1SCpW"
+	path := filepath.Join(s.Queue, "maildrop", name)
+	if err := os.WriteFile(path, dropped.Bytes(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if out, errs, status := run(s, "", path); status != 0 || !strings.Contains(out, "sender: me\n") {
+		t.Errorf("exit status %d, %q, %q", status, out, errs)
+	}
+	secret := s.PlantMaildrop(name, dropped.String())
+	if out, errs, status := run(s, "", path); status != 66 || out != "" || !strings.Contains(errs, "permission denied, with the rights of user 60071") {
+		t.Errorf("exit status %d, %q, %q", status, out, errs)
+	}
+	if out, errs, status := run(s, "", secret); status != 0 || !strings.Contains(out, "sender: me\n") { // by its own name
+		t.Errorf("exit status %d, %q, %q", status, out, errs)
+	}
+}

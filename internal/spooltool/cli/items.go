@@ -6,13 +6,15 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"syscall"
+	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"posthaste/internal/mail"
 	"posthaste/internal/maildrop"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
+	"posthaste/internal/rights"
 	"posthaste/internal/spool"
 )
 
@@ -71,17 +73,28 @@ func ReadItem(rd *spool.Reader, e *queue.Entry) (*proto.Item, error) {
 // that nobody has picked up yet. Who may not look there sees none, as with Postfix.
 func (q *Queue) Dropped(f func(*proto.Item) bool) error { return DroppedIn(q.Dir("maildrop"), f) }
 
-// DroppedIn is Dropped for the maildrop directory of that name.
+// DroppedIn is Dropped for the maildrop directory of that name. Root looks there with the rights of the
+// directory's owner.
 func DroppedIn(dir string, f func(*proto.Item) bool) error {
-	files, err := os.ReadDir(dir)
+	d, who, err := openMaildrop(dir)
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	for _, d := range files {
-		it, err := dropped(filepath.Join(dir, d.Name()))
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		var it *proto.Item
+		err := who.Do(func() (err error) {
+			it, err = dropped(d, name)
+			return err
+		})
 		if err != nil || it == nil || !it.ID.Valid() {
 			continue // picked up meanwhile, or not a message (yet)
 		}
@@ -92,13 +105,23 @@ func DroppedIn(dir string, f func(*proto.Item) bool) error {
 	return nil
 }
 
+// openMaildrop opens the directory, and says whose rights are to be used for what is in it.
+func openMaildrop(dir string) (*os.File, rights.Rights, error) {
+	if rights.Switching() {
+		return rights.OpenDirectory(dir)
+	}
+	d, err := os.Open(dir) // by a relative path too: who has chroot may not know another
+	return d, rights.Own, err
+}
+
 // dropped is nil for a file that is not finished. Others may put things there:
 // neither a link nor a pipe must lead root astray or hold it up.
-func dropped(path string) (*proto.Item, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+func dropped(dir *os.File, name string) (*proto.Item, error) {
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
+	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil || st.Mode()&0o100 == 0 || !st.Mode().IsRegular() {
@@ -112,7 +135,7 @@ func dropped(path string) (*proto.Item, error) {
 	if err != nil {
 		return nil, err
 	}
-	it := &proto.Item{ID: mail.QueueID(filepath.Base(path)), Queue: "maildrop", Arrival: m.Time, Size: size, Sender: m.Sender}
+	it := &proto.Item{ID: mail.QueueID(name), Queue: "maildrop", Arrival: m.Time, Size: size, Sender: m.Sender}
 	for _, rc := range m.Recipients {
 		it.Recipients = append(it.Recipients, proto.ItemRcpt{Address: rc.Address})
 	}
