@@ -63,7 +63,8 @@ type Agent struct {
 	doubleBounce string         // the sender of notices
 	probe        *probe
 	reports      *reporter // nil: nobody is to get any
-	free         []func()  // of what New has made, the latest last
+	webNetworks  *table.List
+	free         []func() // of what New has made, the latest last
 
 	mu  sync.Mutex
 	rnd *rand.Rand
@@ -102,16 +103,19 @@ func New(deps Deps) (*Agent, error) {
 	if o.Warn == nil {
 		o.Warn = warn
 	}
+	var err error
+	if a.webNetworks, err = table.NewList("smtp_https_networks", deps.Config.List("smtp_https_networks"), table.ListOptions{Kind: table.Addresses, Table: o}); err != nil {
+		return nil, err
+	}
 	o.Types = map[string]table.Opener{
 		"mta-sts": func(dir string, _ table.Options) (table.Table, error) {
-			t := mtasts.New(mtasts.Options{Dir: dir, Resolver: a.dns, Warn: warn})
+			t := mtasts.New(mtasts.Options{Dir: dir, Resolver: a.dns, Allowed: a.webNetwork, Warn: warn})
 			if a.reports != nil {
 				a.reports.sts = t
 			}
 			return t, nil
 		},
 	}
-	var err error
 	if a.options, err = parseArgs(deps.Args); err != nil {
 		return nil, err
 	}
@@ -157,6 +161,11 @@ func New(deps Deps) (*Agent, error) {
 		a.free = append(a.free, stop)
 	}
 	return a, nil
+}
+
+// webNetwork says whether a web site that a stranger names may have an address that is not public.
+func (a *Agent) webNetwork(ctx context.Context, addr netip.Addr) (bool, error) {
+	return a.webNetworks.Match(ctx, addr.String())
 }
 
 // hasIPv6 says whether this system can have IPv6 connections at all.

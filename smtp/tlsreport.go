@@ -35,7 +35,7 @@ func (a *Agent) openReports(cfg *config.Config, s *submit.Client) (stop func(), 
 	sender := cfg.String("smtp_tlsrpt_sender")
 	l, err := tlsrpt.Open(tlsrpt.Options{Dir: filepath.Join(cfg.String("data_directory"), "tlsrpt"),
 		Organization: cfg.String("smtp_tlsrpt_organization"), Contact: cfg.String("smtp_tlsrpt_contact"), Sender: sender,
-		Hostname: a.set.myhostname, Resolver: a.dns, Warn: warn, Info: info,
+		Hostname: a.set.myhostname, Resolver: a.dns, Allowed: a.webNetwork, Warn: warn, Info: info,
 		Mail: func(ctx context.Context, to string, msg []byte) error { return submitReport(ctx, s, sender, to, msg) }})
 	if err != nil {
 		return nil, err

@@ -45,6 +45,7 @@ var smtpParams = []Param{
 	{Name: "smtp_helo_name", Type: String, Default: "$myhostname", Tier: 1, Doc: "Name sent with EHLO and HELO"},
 	{Name: "smtp_helo_timeout", Type: Duration, Default: "300s", Min: 1, Tier: 2, Doc: "Time limit for greeting and EHLO"},
 	{Name: "smtp_host_lookup", Type: List, Default: "dns", Tier: 2, Doc: "Use DNS, native lookups or both"},
+	{Name: "smtp_https_networks", Type: List, Tier: 3, Origin: Own, Doc: "Networks that are not public in which web sites of MTA-STS policies, and those that TLS reports go to, may be"},
 	{Name: "smtp_line_length_limit", Type: Int, Default: "998", Tier: 2, Doc: "Longest line sent"},
 	{Name: "smtp_log_tls_feature_status", Type: Bool, Default: "yes", Tier: 2, Origin: Newer, Doc: "Add tls= field to delivery log lines"},
 	{Name: "smtp_mail_timeout", Type: Duration, Default: "300s", Min: 1, Tier: 2, Doc: "Time limit for MAIL reply"},

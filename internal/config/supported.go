@@ -600,6 +600,7 @@ var supportedNames = []string{
 	"smtp_helo_name",
 	"smtp_helo_timeout",
 	"smtp_host_lookup",
+	"smtp_https_networks",
 	"smtp_idle_agent_time",
 	"smtp_initial_destination_concurrency",
 	"smtp_line_length_limit",

@@ -168,7 +168,7 @@ func TestMTASTS(t *testing.T) {
 	s.own(s.path("data"))
 	s.write("etc/ca.pem", ca.pem())
 	s.configure(fmt.Sprintf("resolver_address = %s\nresolver_trust_ad = yes\ndnssec_probe = ns:sts.test\nsmtp_dns_support_level = dnssec\nsmtp_tls_security_level = dane\n"+
-		"smtp_tcp_port = %d\nsmtp_tls_loglevel = 1\nsmtp_tls_policy_maps = mta-sts:$data_directory/mta-sts\n"+
+		"smtp_tcp_port = %d\nsmtp_tls_loglevel = 1\nsmtp_https_networks = 127.7.80.0/24\nsmtp_tls_policy_maps = mta-sts:$data_directory/mta-sts\n"+
 		"import_environment = TZ SSL_CERT_FILE={dir}/etc/ca.pem\nminimal_backoff_time = 1h\ndefault_destination_concurrency_failed_cohort_limit = 1000\n", d.resolver, port), "")
 	s.start()
 	count := 0

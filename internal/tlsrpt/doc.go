@@ -25,8 +25,8 @@
 // # Security
 //
 // The DNS of strangers says where reports go: at most five places for a
-// domain are heeded. An HTTPS request goes only to public addresses, follows
-// no redirection, and is bounded in time; nothing of the answer but its status
+// domain are heeded. An HTTPS request goes only to public addresses, and to those that
+// smtp_https_networks allows, follows no redirection, and is bounded in time; nothing of the answer but its status
 // is looked at. What servers said goes into a report only as JSON strings.
 //
 // # Standards

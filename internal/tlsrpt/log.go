@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 
 	"posthaste/internal/resolver"
 	"posthaste/internal/statedir"
+	"posthaste/internal/webclient"
 )
 
 // Types of policies, RFC 8460 section 4.2.
@@ -66,9 +68,11 @@ type Options struct {
 	Hostname     string // of this system
 	Resolver     resolver.Resolver
 	// Mail queues a message for one recipient of reports. It may be called
-	// again with the same message after an error.
+	// again with the same message after an error. It, Warn and Info may be called concurrently.
 	Mail func(ctx context.Context, to string, message []byte) error
-	// Client posts reports; nil: one that goes to public addresses only.
+	// Allowed says which addresses that are not public a site may have; nil: none (package webclient).
+	Allowed func(ctx context.Context, addr netip.Addr) (bool, error)
+	// Client posts reports; nil: one that goes to public addresses, and to what is Allowed.
 	Client *http.Client
 	Warn   func(text string)
 	Info   func(text string)
@@ -110,7 +114,7 @@ func Open(o Options) (*Log, error) {
 		return nil, fmt.Errorf("tlsrpt: %w", err)
 	}
 	if o.Client == nil {
-		o.Client = httpClient(o.Resolver)
+		o.Client = webclient.New(webclient.Options{Resolver: o.Resolver, Allowed: o.Allowed})
 	}
 	return &Log{opt: o, dir: dir, days: make(map[string]map[string]*tally)}, nil
 }

@@ -3,18 +3,15 @@ package tlsrpt
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"os"
 	"strings"
-	"syscall"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,7 +24,8 @@ const (
 	flushEvery = time.Minute
 	sendEvery  = 30 * time.Minute
 	patience   = 24 * time.Hour // after a report was due
-	sendTime   = time.Minute    // for all destinations of a report: the others' reports wait
+	sendTime   = time.Minute    // for all destinations of a report
+	atOnce     = 10             // reports that are sent at a time
 )
 
 // Run writes counts and sends reports until ctx ends. The Log is not to be used
@@ -38,21 +36,31 @@ func (l *Log) Run(ctx context.Context) {
 	defer flush.Stop()
 	send := time.NewTicker(sendEvery)
 	defer send.Stop()
+	var wg sync.WaitGroup
+	sending := make(chan struct{}, 1)
 	for {
 		select {
 		case <-ctx.Done():
+			wg.Wait()
 			l.flush()
 			return
 		case <-flush.C:
 			l.flush()
 		case <-send.C:
-			l.Step(ctx, time.Now())
+			select {
+			case sending <- struct{}{}:
+				wg.Go(func() { // counts are written meanwhile
+					l.Step(ctx, time.Now())
+					<-sending
+				})
+			default: // it takes longer than that
+			}
 		}
 	}
 }
 
 // Step makes the reports that are due at now and sends those that wait, unless
-// another process is at it.
+// another process is at it. It is not to be called concurrently with itself.
 func (l *Log) Step(ctx context.Context, now time.Time) {
 	l.flush()
 	lock, err := l.dir.OpenFile("lock", os.O_RDWR|os.O_CREATE, 0o600)
@@ -114,37 +122,54 @@ func (l *Log) save(r *report) error {
 	return l.dir.ReplaceDurably(r.file(), append(text, '\n'))
 }
 
-// sendAll sends each report that waits.
+// sendAll sends each report that waits, atOnce of them at a time: a site that hangs is not to have the
+// reports to others wait.
 func (l *Log) sendAll(ctx context.Context, now time.Time) {
 	files, err := l.dir.Glob(reportDir + "/*.json")
 	if err != nil {
 		l.warn("%v", err) // the pattern is malformed
 	}
+	next := make(chan string)
+	var wg sync.WaitGroup
+	for range min(atOnce, len(files)) {
+		wg.Go(func() {
+			for path := range next {
+				l.sendOne(ctx, path, now)
+			}
+		})
+	}
 	for _, path := range files {
 		if ctx.Err() != nil {
-			return
+			break
 		}
-		var r report
-		text, err := l.dir.ReadFile(path)
-		if err == nil {
-			err = json.Unmarshal(text, &r)
-		}
-		if err == nil && len(r.Policies) == 0 {
-			err = errors.New("it has no policies")
-		}
-		if err != nil {
-			l.warn("report %s: %v", path, err)
-			l.remove(path)
-			continue
-		}
-		due := r.Range.End.Add(delay(l.opt.Hostname, r.Range.Start.Format(dayForm)))
-		switch err := l.send(ctx, &r, now); {
-		case err == nil:
-			l.remove(path)
-		case now.Sub(due) > patience:
-			l.warn("report %s could not be sent: %v", r.ID, err)
-			l.remove(path)
-		}
+		next <- path
+	}
+	close(next)
+	wg.Wait()
+}
+
+// sendOne sends a report, and removes it when it is sent or given up.
+func (l *Log) sendOne(ctx context.Context, path string, now time.Time) {
+	var r report
+	text, err := l.dir.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	if err == nil && len(r.Policies) == 0 {
+		err = errors.New("it has no policies")
+	}
+	if err != nil {
+		l.warn("report %s: %v", path, err)
+		l.remove(path)
+		return
+	}
+	due := r.Range.End.Add(delay(l.opt.Hostname, r.Range.Start.Format(dayForm)))
+	switch err := l.send(ctx, &r, now); {
+	case err == nil:
+		l.remove(path)
+	case now.Sub(due) > patience:
+		l.warn("report %s could not be sent: %v", r.ID, err)
+		l.remove(path)
 	}
 }
 
@@ -232,51 +257,6 @@ func (l *Log) post(ctx context.Context, r *report, uri string) error {
 		return fmt.Errorf("status %d", resp.StatusCode)
 	}
 	return nil
-}
-
-// errPrivate says that a stranger's DNS leads to a network of our own.
-var errPrivate = errors.New("not a public address")
-
-// httpClient posts to public addresses: where to is said by strangers, and must
-// not lead behind a firewall.
-func httpClient(r resolver.Resolver) *http.Client {
-	dialer := net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
-		at, err := netip.ParseAddrPort(address)
-		if err != nil {
-			return err
-		}
-		if ip := at.Addr().Unmap(); !ip.IsGlobalUnicast() || ip.IsPrivate() {
-			return fmt.Errorf("%s: %w", ip, errPrivate)
-		}
-		return nil
-	}}
-	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		host, port, err := net.SplitHostPort(addr)
-		if err != nil {
-			return nil, err
-		}
-		if _, err := netip.ParseAddr(host); err == nil {
-			return dialer.DialContext(ctx, network, addr)
-		}
-		a, err := r.Addrs(ctx, host, resolver.IPv4|resolver.IPv6)
-		if err != nil {
-			return nil, err
-		}
-		var last error
-		for _, ip := range a.Records[:min(len(a.Records), 4)] {
-			conn, err := dialer.DialContext(ctx, network, net.JoinHostPort(ip.String(), port))
-			if err == nil {
-				return conn, nil
-			}
-			last = err
-		}
-		return nil, last
-	}
-	return &http.Client{
-		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 16 << 10,
-			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
 }
 
 // printable is a stranger's text for a log line.

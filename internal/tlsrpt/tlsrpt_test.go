@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"posthaste/internal/resolver/fakezone"
+	"posthaste/internal/webclient"
 )
 
 // system is a Log with what is around it.
@@ -357,12 +358,12 @@ func TestBadDestinations(t *testing.T) {
 		"mailto:":                                "no address",
 		"mailto:a@b.test%0d%0aBcc:c@d.test":      "no address",
 		"mailto:a@b.test,c@d.test":               "no address",
-		"https://inside.test/":                   errPrivate.Error(),
-		"https://private.test/":                  errPrivate.Error(),
-		"https://127.0.0.1:1/":                   errPrivate.Error(),
-		"https://[::1]:1/":                       errPrivate.Error(),
-		"https://[::ffff:10.0.0.1]:1/":           errPrivate.Error(),
-		"https://169.254.169.254/latest":         errPrivate.Error(),
+		"https://inside.test/":                   webclient.ErrNotPublic.Error(),
+		"https://private.test/":                  webclient.ErrNotPublic.Error(),
+		"https://127.0.0.1:1/":                   webclient.ErrNotPublic.Error(),
+		"https://[::1]:1/":                       webclient.ErrNotPublic.Error(),
+		"https://[::ffff:10.0.0.1]:1/":           webclient.ErrNotPublic.Error(),
+		"https://169.254.169.254/latest":         webclient.ErrNotPublic.Error(),
 		"https://nowhere.test/":                  "nowhere.test",
 		"https://to.test:port/":                  "port",
 		"https://" + strings.Repeat("x", 300):    "xxx",

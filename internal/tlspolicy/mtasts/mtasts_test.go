@@ -18,6 +18,7 @@ import (
 
 	"posthaste/internal/resolver"
 	"posthaste/internal/resolver/fakezone"
+	"posthaste/internal/webclient"
 )
 
 func TestParsePolicy(t *testing.T) {
@@ -102,7 +103,7 @@ func newSite(t *testing.T) *site {
 // client reaches the site by the name that it is asked for; its certificate is
 // for another, unless trust says to look at what it is for.
 func (s *site) client(r resolver.Resolver, verify bool) *http.Client {
-	c := httpClient(r)
+	c := webclient.New(webclient.Options{Resolver: r})
 	tr := c.Transport.(*http.Transport)
 	tr.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, s.Listener.Addr().String())

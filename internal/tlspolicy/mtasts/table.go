@@ -16,7 +16,8 @@
 // # Security
 //
 // A policy comes over HTTPS from mta-sts.DOMAIN, whose certificate must be
-// valid for that name by the system's CAs. Redirections are not followed, and
+// valid for that name by the system's CAs. The site must have a public address, or one
+// that smtp_https_networks allows. Redirections are not followed, and
 // the answer is bounded in size and time. A policy that cannot be fetched is
 // not tried for again for five minutes; what was known before goes on counting
 // until its max_age is over.
@@ -35,13 +36,12 @@ package mtasts
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
-	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -49,6 +49,7 @@ import (
 	"posthaste/internal/resolver"
 	"posthaste/internal/statedir"
 	"posthaste/internal/table"
+	"posthaste/internal/webclient"
 )
 
 const (
@@ -66,6 +67,8 @@ type Options struct {
 	Dir      string // where policies are kept; empty: in memory alone
 	Resolver resolver.Resolver
 	Warn     func(text string)
+	// Allowed says which addresses that are not public the sites may have; nil: none (package webclient).
+	Allowed func(ctx context.Context, addr netip.Addr) (bool, error)
 	// Client fetches; nil means one that asks Resolver for addresses and trusts the system's CAs.
 	Client *http.Client
 }
@@ -111,7 +114,7 @@ func New(o Options) *Table {
 	t := &Table{opt: o, slots: make(chan struct{}, maxFetches), spare: make(chan struct{}, maxRenewed),
 		known: make(map[string]*entry), calls: make(map[string]*call)}
 	if t.opt.Client == nil {
-		t.opt.Client = httpClient(o.Resolver)
+		t.opt.Client = webclient.New(webclient.Options{Resolver: o.Resolver, Allowed: o.Allowed})
 	}
 	if o.Dir != "" {
 		var err error
@@ -126,36 +129,6 @@ func New(o Options) *Table {
 func (t *Table) warn(format string, args ...any) {
 	if t.opt.Warn != nil {
 		t.opt.Warn(fmt.Sprintf(format, args...))
-	}
-}
-
-// httpClient fetches policies as RFC 8461 section 3.3 says.
-func httpClient(r resolver.Resolver) *http.Client {
-	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		host, port, err := net.SplitHostPort(addr)
-		if err != nil {
-			return nil, err
-		}
-		a, err := r.Addrs(ctx, host, resolver.IPv4|resolver.IPv6)
-		if err != nil {
-			return nil, err
-		}
-		var d net.Dialer
-		var last error
-		for _, ip := range a.Records[:min(len(a.Records), 4)] {
-			conn, err := d.DialContext(ctx, network, net.JoinHostPort(ip.String(), port))
-			if err == nil {
-				return conn, nil
-			}
-			last = err
-		}
-		return nil, last
-	}
-	return &http.Client{
-		// What comes compressed could be any number of octets for nothing.
-		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 16 << 10,
-			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
 
