@@ -61,7 +61,7 @@ func newTestServer(t testing.TB, main string, zone string) (*server, *logText) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newServer(t.Context(), serverOptions{Core: core, Spool: sp, Log: logger, Token: func() bool { return true }, BufferLimit: 1 << 20, Authenticator: a})
+	s := newServer(t.Context(), serverOptions{Core: core, Engine: logEngine{Spool: sp}, Log: logger, Token: func() bool { return true }, BufferLimit: 1 << 20, Authenticator: a})
 	t.Cleanup(func() { s.Wait(); dns.Close(); sp.Close() })
 	return s, log
 }

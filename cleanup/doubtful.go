@@ -9,7 +9,8 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
-	"posthaste/internal/spool"
+	"posthaste/internal/queue"
+	"posthaste/internal/queueread"
 	"posthaste/internal/vfs"
 )
 
@@ -57,10 +58,10 @@ func (d *doubts) look() {
 }
 
 // doubtWhy is how the list names what recovery has found.
-var doubtWhy = map[spool.DoubtKind]string{spool.DoubtHanded: doubtful.InHand, spool.DoubtTrace: doubtful.Trace, spool.DoubtNew: doubtful.New}
+var doubtWhy = map[queue.DoubtKind]string{queue.DoubtHanded: doubtful.InHand, queue.DoubtTrace: doubtful.Trace, queue.DoubtNew: doubtful.New}
 
 // found adds what a start has found, exact saying that agents tell of what they send from now on, and what left the queue while nobody looked.
-func (d *doubts) found(sp *spool.Spool, rd *spool.Reader, rep *spool.RecoveryReport, exact bool) {
+func (d *doubts) found(en engine, rd queueread.Reader, rep *recovery, exact bool) {
 	if d == nil {
 		return
 	}
@@ -73,7 +74,7 @@ func (d *doubts) found(sp *spool.Spool, rd *spool.Reader, rep *spool.RecoveryRep
 		if e.State != doubtful.Queued {
 			continue
 		}
-		_, there := sp.Locate(e.ID)
+		_, there := en.Locate(e.ID)
 		if e.Exact && (!there || !exact) { // whether it was, or will be, sent again is not known any more
 			e.Exact, changed = false, true
 		}
@@ -83,11 +84,11 @@ func (d *doubts) found(sp *spool.Spool, rd *spool.Reader, rep *spool.RecoveryRep
 	}
 	for i := range rep.InDoubt {
 		x := &rep.InDoubt[i]
-		d.add(sp, rd, x.ID, x.Rcpts, doubtful.Entry{Nexthop: x.Nexthop, Why: doubtWhy[x.Kind], Began: timeOf(x.At), Found: now, Exact: rep.Exact && exact})
+		d.add(en, rd, x.ID, x.Rcpts, doubtful.Entry{Nexthop: x.Nexthop, Why: doubtWhy[x.Kind], Began: timeOf(x.At), Found: now, Exact: rep.Exact && exact})
 		changed = true
 	}
 	for _, id := range rep.Unanswered {
-		d.add(sp, rd, id, nil, doubtful.Entry{Rcpt: -1, Why: doubtful.Unanswered, Found: now})
+		d.add(en, rd, id, nil, doubtful.Entry{Rcpt: -1, Why: doubtful.Unanswered, Found: now})
 		changed = true
 	}
 	d.look()
@@ -106,28 +107,28 @@ func timeOf(t time.Time) *time.Time {
 
 // lost adds deliveries in the middle of which their agent has ended: all that are said to be, or
 // with exact those that are on record.
-func (d *doubts) lost(sp *spool.Spool, rd *spool.Reader, op *proto.Op, exact bool) {
+func (d *doubts) lost(en engine, rd queueread.Reader, op *proto.Op, exact bool) {
 	if d == nil {
 		return
 	}
 	rcpts := op.Handed
 	if exact {
-		if rcpts = sp.InHand(op.ID, rcpts); len(rcpts) == 0 {
+		if rcpts = en.InHand(op.ID, rcpts); len(rcpts) == 0 {
 			return
 		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.add(sp, rd, op.ID, rcpts, doubtful.Entry{Nexthop: string(op.Nexthop), Why: doubtful.Agent, Found: time.Now(), Exact: exact})
+	d.add(en, rd, op.ID, rcpts, doubtful.Entry{Nexthop: string(op.Nexthop), Why: doubtful.Agent, Found: time.Now(), Exact: exact})
 	d.look()
 	d.soon()
 }
 
 // add adds an entry for each of rcpts, nil being all that are pending, or one for the message when
 // e.Rcpt says so. The caller holds mu.
-func (d *doubts) add(sp *spool.Spool, rd *spool.Reader, id mail.QueueID, rcpts []int, e doubtful.Entry) {
+func (d *doubts) add(en engine, rd queueread.Reader, id mail.QueueID, rcpts []int, e doubtful.Entry) {
 	e.ID, e.State = id, doubtful.Queued
-	sender, list := envelopeOf(sp, rd, id, rcpts)
+	sender, list := envelopeOf(en, rd, id, rcpts)
 	e.Sender = sender
 	if e.Rcpt < 0 {
 		if len(list) > 0 {
@@ -154,19 +155,19 @@ type addressee struct {
 
 // envelopeOf reads the sender and recipients of a message: those in rcpts, or all that are pending. What
 // cannot be read is empty; the delivery, or the start, has told of that.
-func envelopeOf(sp *spool.Spool, rd *spool.Reader, id mail.QueueID, rcpts []int) (sender string, list []addressee) {
+func envelopeOf(en engine, rd queueread.Reader, id mail.QueueID, rcpts []int) (sender string, list []addressee) {
 	for _, i := range rcpts {
 		list = append(list, addressee{index: i})
 	}
-	en, ok := sp.Locate(id)
+	at, ok := en.Locate(id)
 	if !ok {
 		return "", list
 	}
-	st, err := rd.Read(en.Ref, id)
+	st, err := rd.Read(at.Ref, id)
 	if err != nil {
 		return "", list
 	}
-	st.Overlay(en.Done)
+	st.Overlay(at.Done)
 	env, err := st.Envelope()
 	if err != nil {
 		return "", list

@@ -16,6 +16,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
+	"posthaste/internal/queueread"
 	"posthaste/internal/spool"
 	"posthaste/internal/vfs"
 )
@@ -36,12 +37,13 @@ func begin(t *testing.T, mem *vfs.Mem, exact bool) *life {
 	}
 	t.Cleanup(func() { sp.Close() })
 	log := maillog.New("postfix/cleanup", maillog.NewWriter(new(strings.Builder), maillog.Classic))
-	rd := spool.NewReader(mem, "spool")
+	rd := queueread.Log(spool.NewReader(mem, "spool"))
 	t.Cleanup(func() { rd.Close() })
 	l := &life{t: t, sp: sp, doubts: newDoubts(mem, "spool", log)}
-	rep := sp.Recovery()
-	l.doubts.found(sp, rd, &rep, exact)
-	s := newServer(t.Context(), serverOptions{Spool: sp, Log: log, Doubts: l.doubts, Reader: rd, Exact: exact})
+	en := logEngine{Spool: sp}
+	rep := en.Recovery()
+	l.doubts.found(en, rd, &rep, exact)
+	s := newServer(t.Context(), serverOptions{Engine: en, Log: log, Doubts: l.doubts, Reader: rd, Exact: exact})
 	l.client = served(t, s)
 	return l
 }
@@ -237,7 +239,7 @@ func TestHandFails(t *testing.T) {
 	defer sp.Close()
 	log := maillog.New("postfix/cleanup", maillog.NewWriter(new(strings.Builder), maillog.Classic))
 	l := &life{t: t, sp: sp}
-	l.client = served(t, newServer(t.Context(), serverOptions{Spool: sp, Log: log}))
+	l.client = served(t, newServer(t.Context(), serverOptions{Engine: logEngine{Spool: sp}, Log: log}))
 	id := l.add(1)
 	failing.Store(true)
 	var reply proto.RecordReply

@@ -35,7 +35,7 @@ func (s *server) due(c *ipc.Conn, r *ipc.Request) {
 			batch.List = batch.List[:0]
 			return !gone
 		}
-		last, whole := s.opt.Spool.Due(&q.DueQuery, func(e queue.Entry) bool {
+		last, whole := s.opt.Engine.Due(&q.DueQuery, func(e queue.Entry) bool {
 			batch.List = append(batch.List, proto.Entry{Entry: e})
 			return len(batch.List) < entriesBatch || send()
 		})
@@ -55,7 +55,7 @@ func (s *server) page(r *ipc.Request) {
 	var reply proto.PageReply
 	if len(q.Numbers) > 0 {
 		for _, n := range q.Numbers[:min(len(q.Numbers), proto.PageNumbers)] {
-			if e, ok := s.opt.Spool.Find(n); ok {
+			if e, ok := s.opt.Engine.Find(n); ok {
 				reply.Entries = append(reply.Entries, queue.Placed{Entry: e})
 			}
 		}
@@ -64,7 +64,7 @@ func (s *server) page(r *ipc.Request) {
 	}
 	reply.Next = q.Cursor
 	for range pageTries {
-		if reply.Entries, reply.Next = s.opt.Spool.Page(reply.Next, reply.Entries); reply.Next == 0 || len(reply.Entries) >= pageLeast {
+		if reply.Entries, reply.Next = s.opt.Engine.Page(reply.Next, reply.Entries); reply.Next == 0 || len(reply.Entries) >= pageLeast {
 			break
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
-	"posthaste/internal/spool"
 )
 
 // hand makes it durable that an agent is about to make a delivery (spool_exact_doubt). The
@@ -20,10 +19,10 @@ func (s *server) hand(r *ipc.Request) {
 		return
 	}
 	s.opt.Doubts.handed(q.ID, q.Index)
-	b := new(spool.Batch)
+	b := s.opt.Engine.NewBatch()
 	b.Apart()
 	b.Handed(q.ID, q.Index, q.Relay)
-	s.opt.Spool.Post(b, func(err error) {
+	s.opt.Engine.Post(b, func(err error) {
 		if err == nil {
 			err = b.Refused(0)
 		}
@@ -37,5 +36,5 @@ func (s *server) hand(r *ipc.Request) {
 		}
 		r.Reply(&reply)
 	})
-	s.opt.Spool.Hurry()
+	s.opt.Engine.Hurry()
 }

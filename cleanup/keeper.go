@@ -14,7 +14,6 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
-	"posthaste/internal/spool"
 )
 
 const (
@@ -41,40 +40,39 @@ type keeper struct {
 	log    *maillog.Logger
 	lend   func(ctx context.Context, s *ipc.Server, drain time.Duration) error // as service.Env.LendIPC
 	used   func()                                                              // told that a later failure is not one of start-up
-	open   func() (*spool.Spool, error)
+	open   func() (engine, error)
 	tell   func(ctx context.Context, report string) // has postmaster told what damage a start has found, while the spool is served
-	server func(*spool.Spool) *server
-	begin  func(*spool.Spool) // told of each spool before it is served, with its report; nil: nobody is
+	server func(engine) *server
+	begin  func(engine) // told of each spool before it is served, with its report; nil: nobody is
 	// leaving is closed when the process is to retire, and retire has it do so:
 	// when no message is on its way in that takes its time, for nobody else can bring
 	// mail from then on until it has come. stopping is closed when all stops.
 	leaving  <-chan struct{}
 	retire   func()
 	stopping <-chan struct{}
-	spool    atomic.Pointer[spool.Spool] // nil while there is none
-	scrub    *scrubbing                  // nil: nothing is scrubbed
+	engine   atomic.Pointer[engine] // nil while there is none
 }
 
 // run serves until ctx ends. The error is one that time does not mend.
 func (k *keeper) run(ctx context.Context) error {
-	sp, err := k.open()
+	en, err := k.open()
 	for {
 		if err != nil {
-			sp, err = k.reopen(ctx, err)
+			en, err = k.reopen(ctx, err)
 		}
-		if err != nil || sp == nil {
+		if err != nil || en == nil {
 			return err
 		}
 		k.used()
-		k.announce(sp.Recovery())
+		k.announce(en.Recovery())
 		if k.begin != nil {
-			k.begin(sp)
+			k.begin(en)
 		}
-		k.spool.Store(sp)
-		err = k.serve(ctx, sp)
-		k.spool.Store(nil)
-		broken := sp.Err()
-		if cerr := sp.Close(); broken == nil && err == nil {
+		k.engine.Store(&en)
+		err = k.serve(ctx, en)
+		k.engine.Store(nil)
+		broken := en.Err()
+		if cerr := en.Close(); broken == nil && err == nil {
 			err = cerr
 		}
 		if broken == nil && (err == nil || ctx.Err() != nil || !passing(err)) {
@@ -85,16 +83,15 @@ func (k *keeper) run(ctx context.Context) error {
 		}
 		if broken != nil {
 			k.log.Error("the queue cannot be written any more, and is opened again: %v", broken)
-			sp, err = k.open()
+			en, err = k.open()
 		}
 	}
 }
 
 // announce logs what recovery has found.
-func (k *keeper) announce(r spool.RecoveryReport) {
-	if !r.Clean && r.Segments > 0 {
-		k.log.Info("recovered the queue: %d segments, %d records read in %s, %d of them in doubt and recorded again",
-			r.Segments, r.Records, r.Elapsed.Round(time.Millisecond), r.Tail)
+func (k *keeper) announce(r recovery) {
+	if r.Summary != "" {
+		k.log.Info("%s", r.Summary)
 	}
 	for i := range r.InDoubt {
 		k.log.Warning("%s: in doubt: %s", r.InDoubt[i].ID, doubtText(&r.InDoubt[i]))
@@ -114,11 +111,11 @@ func (k *keeper) announce(r spool.RecoveryReport) {
 const maxNamed = 20
 
 // doubtText says of a delivery why it is in doubt.
-func doubtText(d *spool.Doubt) string {
+func doubtText(d *queue.Doubt) string {
 	switch d.Kind {
-	case spool.DoubtTrace:
+	case queue.DoubtTrace:
 		return "some recipients have it and are not recorded; they may get it again"
-	case spool.DoubtNew:
+	case queue.DoubtNew:
 		return "it is new, and may have been delivered to some; they may get it again"
 	}
 	to, more := "", ""
@@ -134,16 +131,14 @@ func doubtText(d *spool.Doubt) string {
 }
 
 // serve serves a spool until ctx ends or it breaks.
-func (k *keeper) serve(ctx context.Context, sp *spool.Spool) error {
+func (k *keeper) serve(ctx context.Context, en engine) error {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
-	s := k.server(sp)
+	s := k.server(en)
 	var watching sync.WaitGroup
-	watching.Go(func() { k.watch(serving, stop, sp, s) })
-	if k.scrub != nil {
-		watching.Go(func() { k.scrub.run(serving, sp) })
-	}
-	if report := sp.Recovery().Report; report != "" {
+	watching.Go(func() { k.watch(serving, stop, en, s) })
+	watching.Go(func() { en.Maintain(serving) })
+	if report := en.Recovery().Report; report != "" {
 		watching.Go(func() { k.tell(serving, report) })
 	}
 	err := k.lend(serving, s.IPC(), drainTime)
@@ -156,7 +151,7 @@ func (k *keeper) serve(ctx context.Context, sp *spool.Spool) error {
 
 // watch has the process retire when it suits, and bounds how long clients may take
 // to leave. It returns when they have to be left to themselves.
-func (k *keeper) watch(serving context.Context, stop func(), sp *spool.Spool, s *server) {
+func (k *keeper) watch(serving context.Context, stop func(), en engine, s *server) {
 	leaving := k.leaving
 	var quiet <-chan struct{}
 	drain := retireDrain
@@ -170,7 +165,7 @@ func (k *keeper) watch(serving context.Context, stop func(), sp *spool.Spool, s 
 				k.retire()
 				quiet = nil
 			}
-		case <-sp.Broken():
+		case <-en.Broken():
 			stop()
 			drain = brokenDrain
 		case <-serving.Done():
@@ -188,7 +183,7 @@ func (k *keeper) watch(serving context.Context, stop func(), sp *spool.Spool, s 
 
 // reopen tries to open the spool again and again, and refuses all that comes
 // meanwhile. It gives neither a spool nor an error when ctx ends.
-func (k *keeper) reopen(ctx context.Context, err error) (sp *spool.Spool, _ error) {
+func (k *keeper) reopen(ctx context.Context, err error) (en engine, _ error) {
 	refusing, stop := context.WithCancel(ctx)
 	var serving sync.WaitGroup
 	defer serving.Wait()
@@ -197,7 +192,7 @@ func (k *keeper) reopen(ctx context.Context, err error) (sp *spool.Spool, _ erro
 	for begun := false; ; begun = true {
 		switch {
 		case err == nil:
-			return sp, nil
+			return en, nil
 		case !passing(err):
 			return nil, err
 		case !begun:
@@ -219,7 +214,7 @@ func (k *keeper) reopen(ctx context.Context, err error) (sp *spool.Spool, _ erro
 			pause.Stop()
 			return nil, nil
 		}
-		sp, err = k.open()
+		en, err = k.open()
 	}
 }
 

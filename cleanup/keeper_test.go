@@ -51,12 +51,12 @@ func newKept(t *testing.T) *kept {
 			}
 			return s.Serve(ctx, l, drain)
 		},
-		open: func() (*spool.Spool, error) {
+		open: func() (engine, error) {
 			k.opened.Add(1)
-			return spool.Open(spool.Options{FS: faulty, Dir: "spool", SegmentSize: 64 << 10})
+			return openLog(spool.Options{FS: faulty, Dir: "spool", SegmentSize: 64 << 10}, nil)
 		},
-		server: func(sp *spool.Spool) *server {
-			return newServer(t.Context(), serverOptions{Core: core, Spool: sp, Log: logger, Token: func() bool { return true }, BufferLimit: 1 << 20})
+		server: func(en engine) *server {
+			return newServer(t.Context(), serverOptions{Core: core, Engine: en, Log: logger, Token: func() bool { return true }, BufferLimit: 1 << 20})
 		}}
 	return k
 }
@@ -83,8 +83,8 @@ func (k *kept) send(t *testing.T, c *submit.Client) int {
 }
 
 func (k *kept) messages() (n int) {
-	sp := k.spool.Load()
-	for range sp.Entries {
+	en := *k.engine.Load()
+	for range en.Entries {
 		n++
 	}
 	return n
@@ -145,7 +145,7 @@ func TestKeeperGivesUp(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []error{fs.ErrPermission, errors.New("the format is of a later version")} {
 		k := newKept(t)
-		k.open = func() (*spool.Spool, error) { return nil, fault }
+		k.open = func() (engine, error) { return nil, fault }
 		if err := k.run(t.Context()); !errors.Is(err, fault) {
 			t.Errorf("%v: %v", fault, err)
 		}
@@ -158,7 +158,7 @@ func TestKeeperTellsDamage(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "spool")
 	k := newKept(t)
-	k.open = func() (*spool.Spool, error) { return spool.Open(spool.Options{Dir: dir, SegmentSize: 64 << 10}) }
+	k.open = func() (engine, error) { return openLog(spool.Options{Dir: dir, SegmentSize: 64 << 10}, nil) }
 	told := make(chan string, 4)
 	var c *submit.Client
 	k.tell = func(_ context.Context, report string) {

@@ -32,7 +32,7 @@ func TestRecordRefused(t *testing.T) {
 	defer sp.Close()
 	var log strings.Builder
 	logs := maillog.NewWriter(&log, maillog.Classic)
-	s := newServer(t.Context(), serverOptions{Spool: sp, Log: maillog.New("postfix/cleanup", logs)})
+	s := newServer(t.Context(), serverOptions{Engine: logEngine{Spool: sp}, Log: maillog.New("postfix/cleanup", logs)})
 	client := served(t, s)
 
 	first, err := sp.Lease(20)
@@ -85,7 +85,7 @@ func TestRecordUrgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sp.Close()
-	s := newServer(t.Context(), serverOptions{Spool: sp, Log: maillog.New("postfix/cleanup", maillog.NewWriter(io.Discard, maillog.Classic))})
+	s := newServer(t.Context(), serverOptions{Engine: logEngine{Spool: sp}, Log: maillog.New("postfix/cleanup", maillog.NewWriter(io.Discard, maillog.Classic))})
 	client := served(t, s)
 	conn, err := client.Conn(t.Context())
 	if err != nil {
@@ -99,7 +99,7 @@ func TestRecordUrgent(t *testing.T) {
 	if err := <-before; err != nil {
 		t.Error(err)
 	}
-	used := &recording{s: s, q: proto.Record{Urgent: true}}
+	used := &recording{s: s, batch: s.opt.Engine.NewBatch(), q: proto.Record{Urgent: true}}
 	used.release()
 	if used.q.Urgent {
 		t.Error("the next request in this memory would be urgent")
@@ -117,7 +117,7 @@ func TestRecordMemoryUsedAgain(t *testing.T) {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(1, uint64(n)))
 			for range 30 {
-				recordSome(t, r, s.opt.Spool, client)
+				recordSome(t, r, s.opt.Engine.(logEngine).Spool, client)
 			}
 		})
 	}

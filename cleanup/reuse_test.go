@@ -187,7 +187,7 @@ header_checks = pcre:{ {/^X-Hold:/ HOLD} {/^X-Reject:/ REJECT no} {/^X-Discard:/
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Wait(); sp.Close() })
-	s.opt.Spool = sp
+	s.opt.Engine = logEngine{Spool: sp}
 	return s, func(list []*proto.Submit, fates []fate) {
 		t.Helper()
 		r := spool.NewReader(nil, dir)

@@ -15,8 +15,8 @@ import (
 	"posthaste/internal/metrics"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
+	"posthaste/internal/queueread"
 	"posthaste/internal/reuse"
-	"posthaste/internal/spool"
 	"posthaste/internal/table"
 )
 
@@ -27,9 +27,10 @@ const maxInlineEntry = 16 << 10
 
 // serverOptions are what a cleanup server is made of.
 type serverOptions struct {
-	Core  *Core
-	Spool *spool.Spool
-	Log   *maillog.Logger
+	Core *Core
+	// Engine keeps the queue.
+	Engine engine
+	Log    *maillog.Logger
 	// Token takes a flow control token, false when there is none: the
 	// submitter then waits Delay once (in_flow_delay).
 	Token func() bool
@@ -50,7 +51,7 @@ type serverOptions struct {
 	Signer *signer
 	// Doubts keeps the list of messages that may have arrived twice, with Reader. It may be nil.
 	Doubts *doubts
-	Reader *spool.Reader
+	Reader queueread.Reader
 	Exact  bool // spool_exact_doubt
 	// Metrics counts what is accepted. It may be nil.
 	Metrics *metrics.Set
@@ -86,7 +87,7 @@ func newServer(ctx context.Context, o serverOptions) *server {
 		in.ctx, in.budget = table.NewBudget(s.ctx, table.MatchBudget)
 		return in
 	}
-	s.recordings.New = func() any { return &recording{s: s} }
+	s.recordings.New = func() any { return &recording{s: s, batch: s.opt.Engine.NewBatch()} }
 	s.srv = ipc.Server{Handler: s.handle, OnClose: s.closed, OnTrigger: func([]byte) {},
 		// The socket lies where the set-gid group can reach it, for whom there is nothing here.
 		Public: func(*ipc.Request) bool { return false }, Last: s.isQueueManager}
@@ -160,7 +161,7 @@ func (s *server) lease(r *ipc.Request) {
 		return
 	}
 	n := min(max(q.N, 1), 100000)
-	first, err := s.opt.Spool.Lease(n)
+	first, err := s.opt.Engine.Lease(n)
 	if err != nil {
 		r.Fail("%v", err)
 		return
@@ -174,7 +175,7 @@ func (s *server) locate(r *ipc.Request) {
 		r.Fail("%v", err)
 		return
 	}
-	e, ok := s.opt.Spool.Locate(q.ID)
+	e, ok := s.opt.Engine.Locate(q.ID)
 	r.Reply(&proto.LocateReply{Found: ok, Entry: e})
 }
 
@@ -191,7 +192,7 @@ func (s *server) attach(c *ipc.Conn, r *ipc.Request) {
 	}
 	s.wg.Go(func() {
 		var batch proto.Entries
-		for e := range s.opt.Spool.Entries {
+		for e := range s.opt.Engine.Entries {
 			switch e.Queue {
 			case queue.Deferred:
 				batch.Deferred++
@@ -253,90 +254,6 @@ func (in *incoming) announce(e queue.Entry, envelope, recipients []byte) {
 	c.Push(&in.entries)
 }
 
-// record makes the queue manager's decisions durable, with the next commit, or at
-// once when somebody waits. Each stands for itself: one that cannot be recorded,
-// whatever the reason, must not keep the others, which would be refused again with
-// it for ever.
-func (s *server) record(r *ipc.Request) {
-	rec := s.recordings.Get().(*recording)
-	rec.r = r
-	if err := r.Decode(&rec.q); err != nil {
-		rec.release()
-		r.Fail("%v", err)
-		return
-	}
-	b := &rec.batch
-	b.Apart()
-	for i := range rec.q.Ops {
-		op := &rec.q.Ops[i]
-		switch {
-		case op.Remove && op.Finished:
-			b.Finish(op.ID)
-		case op.Remove:
-			b.Remove(op.ID)
-		case op.Lost:
-			s.opt.Doubts.lost(s.opt.Spool, s.opt.Reader, op, s.opt.Exact)
-			b.Done(op.ID, nil) // nothing: changes are counted
-		case len(op.Handed) > 0:
-			b.Handed(op.ID, op.Handed, string(op.Nexthop))
-		case op.Changes():
-			rec.updated = append(rec.updated, b.Update(op.ID, op.Change))
-		default:
-			b.Done(op.ID, op.Done)
-		}
-	}
-	urgent := rec.q.Urgent // rec is the spool's from here on
-	s.opt.Spool.Post(b, rec.done)
-	if urgent {
-		s.opt.Spool.Hurry()
-	}
-}
-
-// recording is a Record on its way, with the memory that it takes, which is
-// used again for others. It belongs to server.record until it is posted, and
-// then to the spool until done.
-type recording struct {
-	s       *server
-	r       *ipc.Request
-	q       proto.Record
-	batch   spool.Batch
-	updated []int // changes whose messages the queue manager is told of
-	reply   proto.RecordReply
-}
-
-// release gives rec up.
-func (rec *recording) release() {
-	rec.batch.Reset()
-	rec.q.Ops, rec.updated = reuse.Emptied(rec.q.Ops), reuse.Emptied(rec.updated)
-	rec.q.Urgent, rec.reply = false, proto.RecordReply{Entries: reuse.Emptied(rec.reply.Entries)}
-	rec.r = nil
-	rec.s.recordings.Put(rec)
-}
-
-// done answers the queue manager.
-func (rec *recording) done(err error) {
-	defer rec.release()
-	if err != nil {
-		rec.r.Fail("%v", err)
-		return
-	}
-	rec.s.opt.Doubts.recorded(rec.q.Ops)
-	b, reply := &rec.batch, &rec.reply
-	for i := range rec.q.Ops {
-		if err := b.Refused(i); err != nil {
-			id := rec.q.Ops[i].ID
-			rec.s.opt.Log.Error("%s: a change of the message in the queue is not recorded: %v", id, err)
-			reply.Refused = append(reply.Refused, proto.Refusal{ID: id, Reason: err.Error()})
-		}
-	}
-	for _, i := range rec.updated {
-		if e, ok := b.Entry(i); ok {
-			reply.Entries = append(reply.Entries, e)
-		}
-	}
-	rec.r.Reply(reply)
-}
-
 // submit takes a message, or the first part of a long one.
 func (s *server) submit(c *ipc.Conn, r *ipc.Request) {
 	in := s.incomings.Get().(*incoming)
@@ -345,7 +262,7 @@ func (s *server) submit(c *ipc.Conn, r *ipc.Request) {
 		r.Fail("%v", err)
 		return
 	}
-	if err := s.opt.Spool.Silent(); err != nil {
+	if err := s.opt.Engine.Silent(); err != nil {
 		reply := s.storageReply(in.q.Envelope.ID, err)
 		in.release()
 		r.Reply(reply)
@@ -378,12 +295,12 @@ type incoming struct {
 	out    [][]byte    // scratch
 	buf    []byte      // content so far, up to the spool's inline limit
 	spare  []byte      // for replace: content as it was before
-	file   *spool.File // where it goes when it is longer
+	file   contentFile // where it goes when it is longer
 	fault  error       // content cannot be stored
 	token  bool        // a flow control token was taken, and nothing has come of it
 
-	stored  []byte // the envelope and its recipients
-	batch   spool.Batch
+	stored  []byte        // the envelope and its recipients
+	batch   batch         // nil until a message has come so far
 	entries proto.Entries // the entry for the queue manager
 }
 
@@ -393,7 +310,9 @@ func (in *incoming) release() {
 	q := &in.q
 	*q = proto.Submit{Envelope: mail.Envelope{Recipients: reuse.Emptied(q.Envelope.Recipients)}}
 	in.msg.reset()
-	in.batch.Reset()
+	if in.batch != nil {
+		in.batch.Reset()
+	}
 	in.out, in.entries.List = reuse.Emptied(in.out), reuse.Emptied(in.entries.List)
 	in.buf, in.spare, in.stored = in.buf[:0], in.spare[:0], in.stored[:0]
 	if cap(in.stored) > maxInlineEntry {
@@ -401,6 +320,14 @@ func (in *incoming) release() {
 	}
 	in.file, in.fault, in.token = nil, nil, false
 	in.s.incomings.Put(in)
+}
+
+// changes is what the message becomes durable with.
+func (in *incoming) changes() batch {
+	if in.batch == nil {
+		in.batch = in.s.opt.Engine.NewBatch()
+	}
+	return in.batch
 }
 
 // begin is called when all of the envelope is there.
@@ -431,7 +358,7 @@ func (in *incoming) store() {
 		if in.fault != nil {
 			return
 		}
-		if in.file == nil && (len(in.buf)+len(p) > in.s.opt.Spool.InlineLimit() ||
+		if in.file == nil && (len(in.buf)+len(p) > in.s.opt.Engine.InlineLimit() ||
 			in.s.buffered.Load()+int64(len(p)) > in.s.opt.BufferLimit) {
 			in.spill()
 		}
@@ -446,7 +373,7 @@ func (in *incoming) store() {
 
 // spill moves the content to a file of its own.
 func (in *incoming) spill() {
-	in.file, in.fault = in.s.opt.Spool.NewFile()
+	in.file, in.fault = in.s.opt.Engine.NewFile()
 	if in.fault == nil {
 		_, in.fault = in.file.Write(in.buf)
 	}
@@ -578,16 +505,16 @@ func (in *incoming) settleOnly() *proto.SubmitReply {
 	if in.q.Settles == nil {
 		return &queued
 	}
-	b := &in.batch
+	b := in.changes()
 	settle(b, in.q.Settles)
-	if err := in.s.opt.Spool.Commit(b); err != nil {
+	if err := in.s.opt.Engine.Commit(b); err != nil {
 		return in.s.storageReply(in.q.Envelope.ID, err)
 	}
 	in.s.opt.Doubts.settled(in.q.Settles)
 	return &queued
 }
 
-func settle(b *spool.Batch, st *proto.Settle) {
+func settle(b batch, st *proto.Settle) {
 	if st.Warned {
 		b.Update(st.ID, queue.Change{Set: queue.SetWarned, Warned: true})
 	}
@@ -615,7 +542,7 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	n := len(stored)
 	stored = mail.AppendRecipients(stored, env.Recipients)
 	in.stored = stored
-	m := spool.Message{ID: env.ID, Envelope: stored[:n:n], Recipients: stored[n:], NRcpt: len(env.Recipients)}
+	m := addition{ID: env.ID, Envelope: stored[:n:n], Recipients: stored[n:], NRcpt: len(env.Recipients)}
 	if res.Hold {
 		m.Queue = queue.Hold
 	}
@@ -624,7 +551,7 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	} else {
 		m.Content = in.buf
 	}
-	b := &in.batch
+	b := in.changes()
 	i := b.Add(m)
 	if changed {
 		b.Update(env.ID, state)
@@ -632,7 +559,7 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	if in.q.Settles != nil {
 		settle(b, in.q.Settles)
 	}
-	if err := in.s.opt.Spool.Commit(b); err != nil {
+	if err := in.s.opt.Engine.Commit(b); err != nil {
 		in.giveUp()
 		return in.s.storageReply(env.ID, err)
 	}

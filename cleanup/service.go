@@ -91,26 +91,27 @@ func run(ctx context.Context, env *service.Env) error {
 	}
 	verify := ipc.NewClient(env.Private(cfg.String("address_verify_service_name")), nil)
 	defer verify.Close()
-	reader := spool.NewReader(nil, options.Dir)
+	reader := queueread.Log(spool.NewReader(nil, options.Dir))
 	defer reader.Close()
 	doubts := newDoubts(vfs.OS{}, options.Dir, log)
 	defer doubts.flush()
+	var scrub *scrubbing
+	if period := cfg.Duration("spool_scrub_period"); period > 0 {
+		scrub = &scrubbing{period: period, log: log, fs: vfs.OS{}, dir: options.Dir, idle: idleIO}
+	}
 	k := &keeper{log: log, lend: env.LendIPC, used: env.Used, leaving: env.Leaving(), retire: env.Retire, stopping: service.Stopping(ctx).Done(),
-		open: func() (*spool.Spool, error) { return spool.Open(options) },
-		begin: func(sp *spool.Spool) {
-			rep := sp.Recovery()
-			doubts.found(sp, reader, &rep, options.ExactDoubt)
+		open: func() (engine, error) { return openLog(options, scrub) },
+		begin: func(en engine) {
+			rep := en.Recovery()
+			doubts.found(en, reader, &rep, options.ExactDoubt)
 		},
 		tell: func(ctx context.Context, report string) { tellDamage(ctx, env, report) },
-		server: func(sp *spool.Spool) *server {
-			return newServer(service.Stopping(ctx), serverOptions{Core: core, Spool: sp, Log: log,
+		server: func(en engine) *server {
+			return newServer(service.Stopping(ctx), serverOptions{Core: core, Engine: en, Log: log,
 				Token: env.Flow.Take, PutToken: func() { env.Flow.Put(1) }, Delay: cfg.Duration("in_flow_delay"), BufferLimit: cfg.Bytes("spool_buffer_limit"),
 				Verify: verify, Milters: milters, Signer: signer, Authenticator: authenticator, Metrics: env.Metrics,
 				Doubts: doubts, Reader: reader, Exact: options.ExactDoubt})
 		}}
-	if period := cfg.Duration("spool_scrub_period"); period > 0 {
-		k.scrub = &scrubbing{period: period, log: log, fs: vfs.OS{}, dir: options.Dir, idle: idleIO}
-	}
 	offer(env, k)
 	err = k.run(ctx)
 	milters.Close()
@@ -145,29 +146,12 @@ Look after the disk, and after the machine's memory.
 `
 }
 
-// offer has the spool's numbers published.
+// offer has the queue's numbers published.
 func offer(env *service.Env, k *keeper) {
 	env.Metrics.Offer(func(o *metrics.Offer) {
-		sp := k.spool.Load()
-		if sp == nil {
-			return
+		if en := k.engine.Load(); en != nil {
+			(*en).Offer(o)
+			o.Gauge(metrics.FlowTokens, float64(env.Flow.Level()))
 		}
-		st := sp.Stats()
-		o.Gauge(metrics.SpoolMessages, float64(st.Messages))
-		o.Gauge(metrics.SpoolLiveBytes, float64(st.LiveBytes))
-		o.Gauge(metrics.SpoolDiskBytes, float64(st.DiskBytes))
-		o.Gauge(metrics.SpoolSegments, float64(st.Segments-st.Free), "used")
-		o.Gauge(metrics.SpoolSegments, float64(st.Free), "free")
-		full := 0.0
-		if st.Full {
-			full = 1
-		}
-		o.Gauge(metrics.SpoolFull, full)
-		o.Gauge(metrics.FlowTokens, float64(env.Flow.Level()))
-		o.Total(metrics.SpoolBatches, float64(st.Batches))
-		o.Total(metrics.SpoolCommits, float64(st.Commits))
-		o.Total(metrics.SpoolWrittenBytes, float64(st.Written))
-		o.Total(metrics.SpoolCopiedBytes, float64(st.Copied))
-		k.scrub.offer(o)
 	})
 }

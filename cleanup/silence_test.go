@@ -73,8 +73,8 @@ func testSilentDisk(t *testing.T) {
 		}
 		return nil
 	}}
-	k.open = func() (*spool.Spool, error) {
-		return spool.Open(spool.Options{FS: faulty, Dir: "spool", SegmentSize: 64 << 10, Warn: k.log.l.Warning})
+	k.open = func() (engine, error) {
+		return openLog(spool.Options{FS: faulty, Dir: "spool", SegmentSize: 64 << 10, Warn: k.log.l.Warning}, nil)
 	}
 	l := newPipes()
 	k.lend = func(ctx context.Context, s *ipc.Server, drain time.Duration) error {
@@ -172,26 +172,26 @@ func TestServiceIsBack(t *testing.T) {
 			if n := k.opened.Load() - tries; n < 9 || n > 11 {
 				t.Errorf("after %v: tried %d times in 5 s", outage, n)
 			}
-			if k.spool.Load() != nil {
+			if k.engine.Load() != nil {
 				t.Fatal("there is a spool on a disk that fails")
 			}
 			k.failing.Store(false)
 			time.Sleep(reopenPause)
 			synctest.Wait()
-			sp := k.spool.Load()
-			if sp == nil {
+			en := k.engine.Load()
+			if en == nil {
 				t.Fatalf("%v after the disk works there is no spool", reopenPause)
 			}
 			k.failing.Store(true)
-			n, err := sp.Lease(1)
+			n, err := (*en).Lease(1)
 			if err != nil {
 				t.Fatal(err)
 			}
-			var b spool.Batch
+			b := (*en).NewBatch()
 			id := mail.MakeQueueID(time.Now(), n)
 			stored := (&mail.Envelope{ID: id, Sender: "a@from.test"}).Append(nil)
-			b.Add(spool.Message{ID: id, Envelope: stored, Recipients: mail.AppendRecipients(nil, []mail.Recipient{{Address: "b@to.test"}}), NRcpt: 1, Content: []byte("x\r\n")})
-			if err := sp.Commit(&b); !errors.Is(err, queue.ErrBroken) {
+			b.Add(addition{ID: id, Envelope: stored, Recipients: mail.AppendRecipients(nil, []mail.Recipient{{Address: "b@to.test"}}), NRcpt: 1, Content: []byte("x\r\n")})
+			if err := (*en).Commit(b); !errors.Is(err, queue.ErrBroken) {
 				t.Errorf("on a disk that fails: %v", err)
 			}
 		}

@@ -81,7 +81,7 @@ func TestListed(t *testing.T) {
 		if err := conn.Send(&proto.Abort{ID: id}); err != nil {
 			t.Fatal(err)
 		}
-		e, found := s.opt.Spool.Locate(id)
+		e, found := s.opt.Engine.Locate(id)
 		if last := tc.chunks[len(tc.chunks)-1]; found != (tc.refused == 0 && !last.More) || found && e.NRcpt != 4000 {
 			t.Errorf("%s: queued %v, with %d recipients", tc.name, found, e.NRcpt)
 		}

@@ -10,9 +10,9 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/queueread"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/selection"
-	"posthaste/internal/spool"
 	"posthaste/qmgr/sched"
 )
 
@@ -281,7 +281,7 @@ func (s *Server) portrayReplies(p *portrait) (lines []string) {
 
 // replies are the different things that were last said of a message's
 // recipients in the domain, and when.
-func (p *portrait) replies(l *listed, st *spool.Stored) map[string]time.Time {
+func (p *portrait) replies(l *listed, st queueread.Stored) map[string]time.Time {
 	rcpts, err := st.Recipients(0, -1)
 	if err != nil {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/queueread"
 	"posthaste/internal/rfc5322"
-	"posthaste/internal/spool"
 	"posthaste/qmgr/sched"
 )
 
@@ -105,7 +105,7 @@ func (s *Server) lookUp(e *explanation) {
 
 // lookForRules says what keeps a message from being tried that has been looked
 // at before the rule was made.
-func (s *Server) lookForRules(e *explanation, st *spool.Stored, rcpts []mail.Recipient) {
+func (s *Server) lookForRules(e *explanation, st queueread.Stored, rcpts []mail.Recipient) {
 	env, err := st.Envelope()
 	if err != nil || len(e.rules) == 0 {
 		return

@@ -13,6 +13,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/queue"
+	"posthaste/internal/queueread"
 	"posthaste/internal/spool"
 	"posthaste/internal/vfs"
 )
@@ -34,7 +35,7 @@ func TestFetchVerdict(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			st, _ := longEnvelope(t)
-			s := &Server{ctx: t.Context(), opt: Options{Open: func(context.Context, queue.Ref, mail.QueueID) (*spool.Stored, error) {
+			s := &Server{ctx: t.Context(), opt: Options{Open: func(context.Context, queue.Ref, mail.QueueID) (queueread.Stored, error) {
 				return st, tt.err
 			}}}
 			l := &loading{limit: 10, nrcpt: 1}
@@ -47,7 +48,7 @@ func TestFetchVerdict(t *testing.T) {
 	t.Run("envelope elsewhere", func(t *testing.T) {
 		t.Parallel()
 		st, fail := longEnvelope(t)
-		s := &Server{ctx: t.Context(), opt: Options{Open: func(context.Context, queue.Ref, mail.QueueID) (*spool.Stored, error) {
+		s := &Server{ctx: t.Context(), opt: Options{Open: func(context.Context, queue.Ref, mail.QueueID) (queueread.Stored, error) {
 			fail.Store(true)
 			return st, nil
 		}}}
@@ -61,7 +62,7 @@ func TestFetchVerdict(t *testing.T) {
 
 // longEnvelope is a deferred message whose envelope is too long for its state: it is read
 // from where the message is. While the flag is set no read succeeds.
-func longEnvelope(t *testing.T) (*spool.Stored, *atomic.Bool) {
+func longEnvelope(t *testing.T) (queueread.Stored, *atomic.Bool) {
 	dir := filepath.Join(t.TempDir(), "spool")
 	sp, err := spool.Open(spool.Options{Dir: dir, SegmentSize: 1 << 20})
 	if err != nil {
@@ -87,12 +88,12 @@ func longEnvelope(t *testing.T) (*spool.Stored, *atomic.Bool) {
 	}
 	en, _ := sp.Locate(id)
 	fail := new(atomic.Bool)
-	rd := spool.NewReader(&vfs.Faulty{FS: vfs.OS{}, Hook: func(op vfs.Op) error {
+	rd := queueread.Log(spool.NewReader(&vfs.Faulty{FS: vfs.OS{}, Hook: func(op vfs.Op) error {
 		if op.Kind == vfs.OpRead && fail.Load() {
 			return syscall.EIO
 		}
 		return nil
-	}}, dir)
+	}}, dir))
 	t.Cleanup(func() {
 		rd.Close()
 		if err := sp.Close(); err != nil {

@@ -13,7 +13,6 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
-	"posthaste/internal/spool"
 	"posthaste/internal/submit"
 	"posthaste/qmgr/sched"
 )
@@ -109,7 +108,7 @@ func (s *Server) resubmit(ctx context.Context, ref queue.Ref, id mail.QueueID, d
 	// What access tables and content checks asked for then is asked for anew, or not.
 	env.Filter, env.Redirect = s.opt.Settings.RequeueFilter, ""
 	opt.Settles.ID = id
-	content, err := queueread.Content(ctx, s.opt.Open, st, id)
+	content, err := queueread.ContentOf(ctx, s.opt.Open, st, id)
 	if err != nil {
 		return "", err
 	}
@@ -134,7 +133,7 @@ func (s *Server) resubmit(ctx context.Context, ref queue.Ref, id mail.QueueID, d
 
 // startOver gives env the recipients that a message is queued again for, and
 // says with what.
-func startOver(st *spool.Stored, env *mail.Envelope) (opt submit.Options, err error) {
+func startOver(st queueread.Stored, env *mail.Envelope) (opt submit.Options, err error) {
 	opt = submit.Options{Settles: new(proto.Settle)}
 	all, err := st.Recipients(0, -1)
 	if err != nil {

@@ -70,8 +70,8 @@ import (
 	"posthaste/internal/override"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
+	"posthaste/internal/queueread"
 	"posthaste/internal/service"
-	"posthaste/internal/spool"
 	"posthaste/internal/statedir"
 	"posthaste/internal/submit"
 	"posthaste/qmgr/sched"
@@ -92,7 +92,7 @@ type Options struct {
 	Settings Settings
 	Resolver Resolver
 	// Open reads a message's record, wherever it lies now.
-	Open func(context.Context, queue.Ref, mail.QueueID) (*spool.Stored, error)
+	Open func(context.Context, queue.Ref, mail.QueueID) (queueread.Stored, error)
 	// Submit hands messages to cleanup again (postsuper -r).
 	Submit *submit.Client
 	Log    *maillog.Logger

@@ -186,7 +186,7 @@ func (st *stage) serveAs(name string, srv *ipc.Server) context.CancelFunc {
 
 // opener is open, unless messages are unreadable.
 func (st *stage) opener(open openFunc) openFunc {
-	return func(ctx context.Context, ref queue.Ref, id mail.QueueID) (*spool.Stored, error) {
+	return func(ctx context.Context, ref queue.Ref, id mail.QueueID) (queueread.Stored, error) {
 		if st.unreadable {
 			return nil, syscall.EMFILE
 		}
@@ -206,7 +206,7 @@ func (st *stage) opener(open openFunc) openFunc {
 	}
 }
 
-type openFunc = func(context.Context, queue.Ref, mail.QueueID) (*spool.Stored, error)
+type openFunc = func(context.Context, queue.Ref, mail.QueueID) (queueread.Stored, error)
 
 // run starts the queue manager. It ends with the test.
 func (st *stage) run() {
@@ -225,7 +225,7 @@ func (st *stage) run() {
 	}
 	cleanup := ipc.NewClient(st.path("cleanup"), nil)
 	submitter := submit.New(cleanup)
-	reader := spool.NewReader(nil, filepath.Join(st.site.Queue, "spool"))
+	reader := queueread.Log(spool.NewReader(nil, filepath.Join(st.site.Queue, "spool")))
 	opener := queueread.Opener{Reader: reader, Cleanup: cleanup}
 	st.srv = New(Options{Settings: settings, Resolver: st, Open: st.opener(opener.Open), Overrides: st.overrides, Submit: submitter, Log: maillog.New("postfix/qmgr", maillog.NewWriter(st.log, maillog.Classic)),
 		Patience: st.patience, ResolveTime: st.resolveTime, Cleanup: st.path("cleanup"), Bounce: st.path("bounce"), Verify: st.path("verify"),

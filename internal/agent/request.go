@@ -13,7 +13,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
-	"posthaste/internal/spool"
+	"posthaste/internal/queueread"
 )
 
 // begin makes r the Deliverer's view of an order, which must stay as it is.
@@ -182,7 +182,7 @@ func (v *verdict) word() string {
 
 // stored is a spool's content as an agent sees it.
 type stored struct {
-	c *spool.Content
+	c queueread.Content
 	r *Request
 }
 

@@ -14,7 +14,6 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
-	"posthaste/internal/spool"
 )
 
 const (
@@ -31,7 +30,7 @@ const (
 // Options are what an agent's server is made of.
 type Options struct {
 	Deliverer Deliverer
-	Content   func(ctx context.Context, ref queue.Ref, id mail.QueueID) (*spool.Content, error) // as queueread.Opener's
+	Content   func(ctx context.Context, ref queue.Ref, id mail.QueueID) (queueread.Content, error) // as queueread.Opener's
 	Log       *maillog.Logger
 	// Hand asks cleanup; nil: it cannot be asked.
 	Hand func(ctx context.Context, m *proto.Hand, reply *proto.RecordReply) error

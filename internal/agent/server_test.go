@@ -19,7 +19,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
-	"posthaste/internal/spool"
+	"posthaste/internal/queueread"
 )
 
 // patience bounds waiting for what must happen.
@@ -36,7 +36,7 @@ func serve(t *testing.T, dir, name string, o Options) *logLines {
 	log := new(logLines)
 	o.Log = maillog.New("postfix/"+name, log)
 	if o.Content == nil {
-		o.Content = func(context.Context, queue.Ref, mail.QueueID) (*spool.Content, error) {
+		o.Content = func(context.Context, queue.Ref, mail.QueueID) (queueread.Content, error) {
 			return nil, errors.New("no spool")
 		}
 	}
@@ -165,7 +165,7 @@ func TestCorrupt(t *testing.T) {
 				if _, err := r.Content(); err != nil {
 					r.Defer(0, dsn.S(4, 3, 0), err.Error(), Detail{})
 				}
-			}), Content: func(context.Context, queue.Ref, mail.QueueID) (*spool.Content, error) { return nil, tt.err }})
+			}), Content: func(context.Context, queue.Ref, mail.QueueID) (queueread.Content, error) { return nil, tt.err }})
 			m := dial(t, dir, "smtp")
 			m.attach()
 			a := await(t, "the answer", m.order(1, "a@to.test"))

@@ -11,7 +11,6 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queueread"
 	"posthaste/internal/service"
-	"posthaste/internal/spool"
 )
 
 const (
@@ -53,7 +52,7 @@ func Spec(process string, build func(env *service.Env) (d Deliverer, free func()
 // privileges, before the first delivery.
 type Starter interface{ Start() }
 
-func run(ctx context.Context, env *service.Env, d Deliverer, reader *spool.Reader) error {
+func run(ctx context.Context, env *service.Env, d Deliverer, reader queueread.Reader) error {
 	cfg := env.Config
 	cleanup := ipc.NewClient(env.Public(cfg.String("cleanup_service_name")), nil)
 	defer cleanup.Close()

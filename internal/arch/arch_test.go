@@ -149,6 +149,37 @@ func TestOneWriter(t *testing.T) {
 	}
 }
 
+// engineUsers know of the log on the local disk. All others speak to the doors, cleanup's engine and
+// queueread's Reader, and would not notice another engine. Of those here the tools read a queue
+// whose mail system may be down, and master, advice and postmulti look for its directories.
+var engineUsers = []string{"cleanup", "queueread", "postcat", "postsuper", "qshape", "spooltool", "spooltool/cli", "spooltool/faketest", "spooltool/plain",
+	"master", "advice", "postmulti"}
+
+func TestEngineBehindDoors(t *testing.T) {
+	t.Parallel()
+	_, tree := whole(t)
+	seen := map[string]bool{}
+	for _, p := range tree.Packages {
+		for _, f := range p.Files {
+			if !slices.Contains(f.imports, tree.Module+"/internal/spool") {
+				continue
+			}
+			seen[p.Name] = true
+			if !slices.Contains(engineUsers, p.Name) {
+				t.Errorf("%s/%s imports the spool: it may speak to package queueread, or to cleanup", p.Dir, f.name)
+			}
+			if p.Name == "cleanup" && !slices.Contains([]string{"logengine.go", "scrub.go", "service.go"}, f.name) {
+				t.Errorf("cleanup/%s imports the spool: it may speak to the engine", f.name)
+			}
+		}
+	}
+	for _, name := range engineUsers {
+		if !seen[name] {
+			t.Errorf("%s does not import the spool any more: take it from the list", name)
+		}
+	}
+}
+
 // libraries are what the clients of databases are made of.
 var libraries = []string{"github.com/go-ldap/", "github.com/go-sql-driver/", "github.com/jackc/", "go.mongodb.org/", "modernc.org/"}
 

@@ -18,7 +18,6 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
-	"posthaste/internal/spool"
 	"posthaste/internal/submit"
 )
 
@@ -34,7 +33,7 @@ type Store interface {
 }
 
 // A StoredMessage is one message in the queue. Its methods are those of
-// spool.Stored, but for Warned: whether its sender has had a warning of delay.
+// queueread.Stored, but for Warned: whether its sender has had a warning of delay.
 type StoredMessage interface {
 	Pending(rcpt int) bool
 	Warned() bool
@@ -241,14 +240,14 @@ func (q running) Open(ctx context.Context, id mail.QueueID) (StoredMessage, erro
 	if err != nil {
 		return nil, fmt.Errorf("read message %s: %w", id, err)
 	}
-	content := func() (*spool.Content, error) { return queueread.Content(ctx, q.Opener.Open, st, id) }
+	content := func() (queueread.Content, error) { return queueread.ContentOf(ctx, q.Opener.Open, st, id) }
 	return storedMessage{st, content, entry.Warned}, nil
 }
 
 // storedMessage narrows what Content returns.
 type storedMessage struct {
-	*spool.Stored
-	content func() (*spool.Content, error)
+	queueread.Stored
+	content func() (queueread.Content, error)
 	warned  bool
 }
 

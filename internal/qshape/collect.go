@@ -36,7 +36,7 @@ func (c *command) collect(ctx context.Context, q *cli.Queue) error {
 			return err
 		}
 	}
-	rd := spool.NewReader(nil, q.Spool())
+	rd := queueread.Log(spool.NewReader(nil, q.Spool()))
 	defer rd.Close()
 	opener := queueread.Opener{Reader: rd, Cleanup: q.CleanupClient()}
 	work := make(chan []place, runtime.NumCPU())

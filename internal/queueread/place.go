@@ -25,7 +25,7 @@ func OpenContent(cfg *config.Config) (*vfs.Dir, error) {
 // NewReader returns a reader of the queue for a service, which is in queue_directory and
 // has not given up its rights yet. An error is that the content of large messages is not where
 // it was.
-func NewReader(cfg *config.Config) (*spool.Reader, error) {
+func NewReader(cfg *config.Config) (Reader, error) {
 	content, err := OpenContent(cfg)
 	if err != nil {
 		return nil, err
@@ -33,12 +33,12 @@ func NewReader(cfg *config.Config) (*spool.Reader, error) {
 	r := spool.NewReader(nil, spool.Subdir)
 	if content == nil {
 		r.UseContent(nil, "")
-		return r, nil
+		return Log(r), nil
 	}
 	r.UseContent(content, cfg.String("spool_content_directory"))
 	if err := r.CheckContent(); err != nil {
 		r.Close()
 		return nil, fmt.Errorf("spool_content_directory: %w", err)
 	}
-	return r, nil
+	return Log(r), nil
 }

@@ -12,7 +12,6 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
-	"posthaste/internal/spool"
 )
 
 // ErrGone says that the message is not in the queue any more.
@@ -20,13 +19,13 @@ var ErrGone = errors.New("the message is no longer in the queue")
 
 // An Opener opens messages. Its methods may be called concurrently.
 type Opener struct {
-	Reader  *spool.Reader
+	Reader  Reader
 	Cleanup *ipc.Client
 }
 
 // Open reads the record of message id, which was last seen at ref; zero:
 // cleanup is to say. Errors to tell apart: ErrGone, queue.ErrCorrupt.
-func (o *Opener) Open(ctx context.Context, ref queue.Ref, id mail.QueueID) (*spool.Stored, error) {
+func (o *Opener) Open(ctx context.Context, ref queue.Ref, id mail.QueueID) (Stored, error) {
 	if !ref.IsZero() {
 		if st, err := o.Reader.Read(ref, id); !errors.Is(err, queue.ErrStale) {
 			return st, err
@@ -43,7 +42,7 @@ const tries = 3
 // Current reads the present record of message id, with the entry that cleanup
 // has of it, and knows all recipients that are done. Errors to tell apart: as of
 // Open.
-func (o *Opener) Current(ctx context.Context, id mail.QueueID) (st *spool.Stored, entry queue.Entry, err error) {
+func (o *Opener) Current(ctx context.Context, id mail.QueueID) (st Stored, entry queue.Entry, err error) {
 	for range tries {
 		var at proto.LocateReply
 		if err = o.Cleanup.CallAgain(ctx, &proto.Locate{ID: id}, &at); err != nil {
@@ -67,8 +66,8 @@ func (o *Opener) Current(ctx context.Context, id mail.QueueID) (st *spool.Stored
 }
 
 // Content opens the content of message id, which was last seen at ref; zero:
-// cleanup is to say. Errors are those of Open and of the function Content.
-func (o *Opener) Content(ctx context.Context, ref queue.Ref, id mail.QueueID) (*spool.Content, error) {
+// cleanup is to say. Errors are those of Open and of ContentOf.
+func (o *Opener) Content(ctx context.Context, ref queue.Ref, id mail.QueueID) (Content, error) {
 	if !ref.IsZero() {
 		if c, err := o.Reader.Content(ref, id); !errors.Is(err, queue.ErrStale) {
 			return c, err
@@ -78,13 +77,13 @@ func (o *Opener) Content(ctx context.Context, ref queue.Ref, id mail.QueueID) (*
 	if err != nil {
 		return nil, err
 	}
-	return Content(ctx, o.Open, st, id)
+	return ContentOf(ctx, o.Open, st, id)
 }
 
-// Content opens the content of message id, of which st, opened by open, is the
+// ContentOf opens the content of message id, of which st, opened by open, is the
 // record. The cleaner may have moved the one since the other was read. Content
 // that is not where cleanup says is damaged: queue.ErrCorrupt.
-func Content(ctx context.Context, open func(context.Context, queue.Ref, mail.QueueID) (*spool.Stored, error), st *spool.Stored, id mail.QueueID) (*spool.Content, error) {
+func ContentOf(ctx context.Context, open func(context.Context, queue.Ref, mail.QueueID) (Stored, error), st Stored, id mail.QueueID) (Content, error) {
 	c, err := st.Content()
 	for range tries {
 		if !errors.Is(err, queue.ErrStale) {

@@ -26,10 +26,10 @@ func TestContent(t *testing.T) {
 		Recipients: []mail.Recipient{{Address: "r@to.test"}}}}
 	id := site.Fill(m)[0]
 	entry := site.Entries()[id]
-	rd := spool.NewReader(nil, filepath.Join(site.Queue, "spool"))
+	rd := Log(spool.NewReader(nil, filepath.Join(site.Queue, "spool")))
 	defer rd.Close()
 	asked := 0
-	open := func(_ context.Context, ref queue.Ref, id mail.QueueID) (*spool.Stored, error) {
+	open := func(_ context.Context, ref queue.Ref, id mail.QueueID) (Stored, error) {
 		if ref.IsZero() {
 			asked++
 		}
@@ -39,7 +39,7 @@ func TestContent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := Content(t.Context(), open, st, id)
+	c, err := ContentOf(t.Context(), open, st, id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,11 +50,11 @@ func TestContent(t *testing.T) {
 	if err := os.Remove(filepath.Join(site.Queue, "spool", "big", string(id))); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Content(t.Context(), open, st, id); !errors.Is(err, queue.ErrCorrupt) || errors.Is(err, queue.ErrStale) || asked == 0 {
+	if _, err := ContentOf(t.Context(), open, st, id); !errors.Is(err, queue.ErrCorrupt) || errors.Is(err, queue.ErrStale) || asked == 0 {
 		t.Errorf("%v, asked %d times; want ErrCorrupt", err, asked)
 	}
-	gone := func(context.Context, queue.Ref, mail.QueueID) (*spool.Stored, error) { return nil, ErrGone }
-	if _, err := Content(t.Context(), gone, st, id); !errors.Is(err, ErrGone) {
+	gone := func(context.Context, queue.Ref, mail.QueueID) (Stored, error) { return nil, ErrGone }
+	if _, err := ContentOf(t.Context(), gone, st, id); !errors.Is(err, ErrGone) {
 		t.Errorf("%v, want ErrGone", err)
 	}
 }

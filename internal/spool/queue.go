@@ -12,6 +12,9 @@ type (
 	Placed   = queue.Placed
 	Mark     = queue.Mark
 	DueQuery = queue.DueQuery
+
+	DoubtKind = queue.DoubtKind
+	Doubt     = queue.Doubt
 )
 
 const (
@@ -20,6 +23,10 @@ const (
 	Hold      = queue.Hold
 	Corrupt   = queue.Corrupt
 	numQueues = queue.Names
+
+	DoubtHanded = queue.DoubtHanded
+	DoubtTrace  = queue.DoubtTrace
+	DoubtNew    = queue.DoubtNew
 
 	SetQueue       = queue.SetQueue
 	SetNextAttempt = queue.SetNextAttempt

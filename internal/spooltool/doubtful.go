@@ -61,8 +61,8 @@ func (c *command) undecided(list *doubtful.List) (more int, err error) {
 	if err != nil || len(doubts) == 0 {
 		return more, err
 	}
-	why := map[spool.DoubtKind]string{spool.DoubtHanded: doubtful.InHand, spool.DoubtTrace: doubtful.Trace, spool.DoubtNew: doubtful.New}
-	of := map[mail.QueueID][]spool.Doubt{}
+	why := map[queue.DoubtKind]string{queue.DoubtHanded: doubtful.InHand, queue.DoubtTrace: doubtful.Trace, queue.DoubtNew: doubtful.New}
+	of := map[mail.QueueID][]queue.Doubt{}
 	for _, d := range doubts {
 		of[d.ID] = append(of[d.ID], d)
 	}
