@@ -28,6 +28,7 @@ const (
 
 // A delivery is a request that has been ordered.
 type delivery struct {
+	// Of the scheduler; the delivery is in Server.entries under it until its outcome is known.
 	entry     sched.EntryID
 	num       sched.MsgID
 	transport mail.Transport
@@ -35,19 +36,28 @@ type delivery struct {
 	agent     sched.AgentID // whose session is to be used or kept,
 	cache     sched.Cache   // if there is one, if that is worth it,
 	keep      time.Duration // and for how long
-	rcpts     []int
-	since     time.Time          // ordered by the scheduler
-	sent      bool               // the agent has it
-	conn      *ipc.Conn          // and has it from there
-	index     []int              // the recipients of rcpts that it has
-	awaits    int                // former deliveries to some of the same recipients that go on
-	reply     proto.DeliverReply // what came of those that have ended
+	// Numbers in the message. They are the delivery's alone: no other order has one of these
+	// recipients.
+	rcpts []int
+	since time.Time // ordered by the scheduler
+	// Before that the order can be taken back without a trace. Afterwards the recipients may
+	// have got the message even if no answer comes.
+	sent bool      // the agent has it
+	conn *ipc.Conn // and has it from there
+	// Empty before it is sent.
+	index []int // the recipients of rcpts that it has
+	// While it is not 0 the order is not sent, since somebody else is delivering to one of its
+	// recipients.
+	awaits int                // former deliveries to some of the same recipients that go on
+	reply  proto.DeliverReply // what came of those that have ended
 }
 
 // A former delivery is one that a former queue manager ordered, and that goes
 // on. Nobody else is to get an order for its recipients.
 type former struct {
-	id      mail.QueueID
+	id mail.QueueID
+	// Those of which nothing has been heard. When it is empty the former delivery is over and
+	// release is called.
 	rcpts   []int
 	conn    *ipc.Conn   // where its outcome will be told; nil: the agent has not called yet
 	release func()      // nothing more is awaited there
@@ -59,13 +69,16 @@ type agentConn struct {
 	s         *Server
 	transport mail.Transport
 	conn      *ipc.Conn // where orders go; those of a process that retires are answered where they went
-	ready     bool      // the inventory has come
-	dialing   bool
-	waiting   []*delivery // to be sent when ready
-	pending   int         // sent and not answered
-	used      time.Time
-	req       proto.Deliver    // memory for an order while it is sent,
-	to        []mail.Recipient // and for its recipients
+	// An agent process first says what it has in hand. An order before that could be for a
+	// recipient that it is delivering to already.
+	ready   bool // the inventory has come
+	dialing bool
+	waiting []*delivery // to be sent when ready
+	pending int         // sent and not answered
+	// When the last order went or was answered; the connection is closed agentIdle later.
+	used time.Time
+	req  proto.Deliver    // memory for an order while it is sent,
+	to   []mail.Recipient // and for its recipients
 }
 
 // deliver orders one delivery.

@@ -24,11 +24,15 @@ import (
 // be done, with copies of what the loop owns, and what it gave. It belongs to
 // the loop but for the time between begin and learn.
 type loading struct {
-	num         sched.MsgID
-	id          mail.QueueID
-	ref         queue.Ref
-	in          inline
-	done        []byte
+	// What the loop asks for. It is written before the task begins and not changed by it.
+	num  sched.MsgID
+	id   mail.QueueID
+	ref  queue.Ref
+	in   inline
+	done []byte
+	// The part of the recipients that is read: from the number on, and so many at most. The
+	// scheduler bounds the recipients in memory, and a message with very many is read in
+	// several loads.
 	from, limit int
 	nrcpt       int
 	first       bool // of the message's stay in the active queue
@@ -37,19 +41,29 @@ type loading struct {
 	asks        bool // the resolver may be waited for
 	fetched     bool
 
-	env       mail.Envelope
-	list      []mail.Recipient // from number from on
-	verdicts  map[int]bool     // recipients on whom the last word has been spoken: that is to be told, they are not delivered to once more
-	rcpts     []loadedRcpt
-	outcomes  []mail.Outcome // from earlier attempts
+	// What the task finds, for the loop to take over when it has ended. Nobody else looks at
+	// it before.
+	env mail.Envelope
+	// Recipients that are done are in it too, and are passed over by done: a number is a place
+	// in the envelope.
+	list     []mail.Recipient // from number from on
+	verdicts map[int]bool     // recipients on whom the last word has been spoken: that is to be told, they are not delivered to once more
+	rcpts    []loadedRcpt
+	outcomes []mail.Outcome // from earlier attempts
+	// These three are for the sender's report. They are collected here because the outcomes of
+	// earlier attempts are in the record that is being read.
 	success   []mail.Outcome // of recipients who have it, and whose senders are to be told
 	failed    []loadedRcpt   // recipients who have failed for good, which their sender is still to be told
 	discarded []int          // recipients whose mail is thrown away on purpose
-	next      int            // index of the first recipient not looked at
-	foreseen  int            // that of the first whom the resolver has not been asked about ahead
-	unread    int            // pending recipients from next on
-	corrupt   bool
-	mute      error // the resolver has not answered in time: it is not asked again
+	// next, foreseen and unread say how far the task has come. One that gives up in between
+	// leaves the rest for the next load.
+	next     int // index of the first recipient not looked at
+	foreseen int // that of the first whom the resolver has not been asked about ahead
+	unread   int // pending recipients from next on
+	// The content or the envelope is damaged: the message goes to the corrupt queue, and none
+	// of it is delivered.
+	corrupt bool
+	mute    error // the resolver has not answered in time: it is not asked again
 	// unresolved says that it has been logged that addresses cannot be resolved.
 	unresolved bool
 	err        error

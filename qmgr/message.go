@@ -13,13 +13,19 @@ import (
 // A message is what the shell knows of one message that is worked on, or, for
 // a moment, of one that lies in the book (Server.message).
 type message struct {
-	id     mail.QueueID
-	num    sched.MsgID
-	ref    queue.Ref
-	nrcpt  int32
-	null   bool
+	id  mail.QueueID
+	num sched.MsgID
+	ref queue.Ref
+	// Of the envelope as it was queued. It does not shrink as recipients are done.
+	nrcpt int32
+	// The sender is empty: no report may be sent, whatever happens (RFC 5321 section 4.5.5).
+	null bool
+	// A copy of what cleanup has on disk, and what has been decided since. A recipient in it
+	// is never ordered again.
 	done   []byte // bitmap of recipients that need nothing more, as in queue.Entry
 	inline inline // until all recipients are in memory
+	// What only mail that is being worked on needs is there, so that a message which waits for
+	// its turn costs less.
 	active *active
 	// finishing: the scheduler has done with the message, and a last notice is
 	// being made.
@@ -28,13 +34,17 @@ type message struct {
 
 // active is what a message needs while it is in the active queue.
 type active struct {
-	env      mail.Envelope // without recipients
+	env mail.Envelope // without recipients
+	// When this stay in the active queue began: the delay before the queue manager in
+	// delays=a/b/c/d ends here.
 	since    time.Time
-	rcpts    []*rcpt              // by number; nil: not read, or done
-	complete bool                 // all recipients have been read
-	again    bool                 // this is not the first attempt
-	old      bool                 // it is not from the incoming queue
-	warned   bool                 // the sender was told that the message is late
+	rcpts    []*rcpt // by number; nil: not read, or done
+	complete bool    // all recipients have been read
+	again    bool    // this is not the first attempt
+	old      bool    // it is not from the incoming queue
+	warned   bool    // the sender was told that the message is late
+	// Bounced ones stay until the sender's report is queued, deferred ones until the message
+	// is deferred as a whole. An outcome replaces that of an earlier attempt.
 	outcomes map[int]mail.Outcome // latest failures: deferred and bounced, by recipient; nil: there are none
 	success  []mail.Outcome       // to be reported: NOTIFY=SUCCESS, or a report was asked for
 	// only and slot are memory for the recipient of a message that has one.

@@ -40,23 +40,47 @@ const maxBatches = 4
 // merged; what has not been answered is sent again when the connection to
 // cleanup was lost. It belongs to the loop.
 type recorder struct {
-	s       *Server
-	ops     []proto.Op
-	spare   [][]proto.Op            // of requests that have been answered, for ops
-	at      map[mail.QueueID]int    // position of a message's change in ops
-	since   time.Time               // when the oldest of ops came
-	conn    *ipc.Conn               // where the queue was pushed from; nil while there is none
-	unacked []*request              // sent, in order, and not answered
-	gone    map[mail.QueueID]int    // removals that cleanup may not know of when it tells of the message, by count
-	pushing bool                    // the queue as it was when we attached to conn is on its way
-	late    []mail.QueueID          // removals that are durable since, and may still be in what is on its way
-	waiters []func()                // told when what is in ops has been recorded
-	urgent  bool                    // somebody waits for that
-	removed []mail.QueueID          // removals in ops that are to be logged
+	// All of it belongs to the server's loop.
+	s *Server
+	// Changes that have been decided and not sent: one for each message, into which later ones
+	// are merged. They go when flushOps have come together, or flushDelay after the first.
+	ops   []proto.Op
+	spare [][]proto.Op         // of requests that have been answered, for ops
+	at    map[mail.QueueID]int // position of a message's change in ops
+	since time.Time            // when the oldest of ops came
+	// Changes are sent to the cleanup that has told of the queue, and to no other: a new one
+	// may not know the messages yet.
+	conn *ipc.Conn // where the queue was pushed from; nil while there is none
+	// After a lost connection all of these are sent again, in the same order. cleanup takes a
+	// change twice without harm, which is why none has to say whether it was carried out.
+	unacked []*request // sent, in order, and not answered
+	// What cleanup pushes and what is recorded pass each other on the wire. Without this a
+	// message that has just been removed would be taken for a new one and delivered again.
+	gone map[mail.QueueID]int // removals that cleanup may not know of when it tells of the message, by count
+	// While it is, removals that become durable go to late instead of out of gone. Both are
+	// empty afterwards.
+	pushing bool           // the queue as it was when we attached to conn is on its way
+	late    []mail.QueueID // removals that are durable since, and may still be in what is on its way
+	// Called by the loop, after the sync, in the order in which they came. Empty while nobody
+	// waits: most changes may be lost and then are only made twice.
+	waiters []func() // told when what is in ops has been recorded
+	// cleanup is told of it and then syncs at once, instead of waiting spool_commit_delay.
+	urgent bool // somebody waits for that
+	// The line "removed" is written when the removal is durable, as an operator takes it for
+	// the end of the message.
+	removed []mail.QueueID // removals in ops that are to be logged
+	// A contradiction between this process and the spool, such as a message that it does not
+	// have. It is kept so that an operator's command about the message can fail with the
+	// reason. Empty as long as all is well.
 	refused map[mail.QueueID]string // messages of which something is not recorded, and why
-	spoken  map[mail.QueueID]int    // messages of which it has not been confirmed who has been told, by count
-	leaving []farewell              // recorded removals that are to be logged, oldest first
-	handed  []handOut               // deliveries of which it is not recorded that they go on, oldest first
+	// Reports to a sender are queued before the change that says so is durable. Until then the
+	// message must not be read again from its record, or the sender would be told twice.
+	spoken  map[mail.QueueID]int // messages of which it has not been confirmed who has been told, by count
+	leaving []farewell           // recorded removals that are to be logged, oldest first
+	// Without spool_exact_doubt this is all that the next start knows of deliveries in
+	// progress. At most maxHandOuts, emptied with each request; a delivery that ends before is
+	// not recorded.
+	handed []handOut // deliveries of which it is not recorded that they go on, oldest first
 }
 
 // A farewell is a message that has left the queue.
@@ -72,9 +96,12 @@ const farewellDelay = 5 * time.Millisecond
 
 // A request is a Record on its way.
 type request struct {
-	ops     []proto.Op
-	urgent  bool
-	acked   bool
+	ops    []proto.Op
+	urgent bool
+	// Requests are answered in any order, but taken off in order: an answer for a later one
+	// waits here.
+	acked bool
+	// As in recorder, of the changes up to and with these.
 	waiters []func()
 	removed []mail.QueueID
 }

@@ -124,58 +124,100 @@ type Options struct {
 // A Server is the queue manager. One goroutine, Run's, owns the scheduler and
 // all that is known of messages; everything else sends it inputs.
 type Server struct {
-	opt   Options
+	opt Options
+	// The scheduler: all of its state is behind Step, and only the loop calls it.
 	sched *sched.Scheduler
 
-	mu     sync.Mutex
-	inbox  []input
-	bell   chan struct{} // capacity 1: there is something in inbox
-	room   chan struct{} // holds one for each batch of entries in inbox
+	// mu guards inbox and closed, the only state that other goroutines touch. Whatever they
+	// have to say is an input for the loop, so that nothing below needs a lock.
+	mu    sync.Mutex
+	inbox []input
+	bell  chan struct{} // capacity 1: there is something in inbox
+	room  chan struct{} // holds one for each batch of entries in inbox
+	// Set when the loop has ended. An input that comes later is dropped: its sender must not
+	// wait for an effect, but for deaf.
 	closed bool
 	deaf   chan struct{} // closed with that: what is posted is not heard
 
 	// What follows belongs to the loop.
-	now      time.Time
-	flushed  bool    // an operator's order to try mail at once has come, and handOver has not looked since
-	queue    []input // inputs that effects led to, before anything from the inbox
-	spare    []input // the last turn's inbox, for use again
-	effects  []sched.Effect
+	// The time of the present turn. It is read once for each, so that all decisions of a turn
+	// agree, and a story can be played again.
+	now     time.Time
+	flushed bool // an operator's order to try mail at once has come, and handOver has not looked since
+	// They go first, so that what follows from a decision is not overtaken by news that
+	// contradict it.
+	queue []input // inputs that effects led to, before anything from the inbox
+	spare []input // the last turn's inbox, for use again
+	// Memory for what Step returns; what is in it counts only while a turn carries it out.
+	effects []sched.Effect
+	// A message that is known is either in messages, or in book, or in away. New mail comes
+	// here at once while there is room for its envelope (maxInline); other mail when the
+	// scheduler reads it.
 	messages map[sched.MsgID]*message // those that are worked on
-	book     *book                    // all others that are in memory
-	away     away                     // and what is not
-	inlined  int                      // octets of message.inline, of all messages
-	survey   survey
-	sites    flushes
-	rules    rules
-	entries  map[sched.EntryID]*delivery
-	agents   map[mail.Transport]*agentConn
-	formers  map[sched.MsgID][]*former         // deliveries for a former queue manager that go on
-	early    map[sched.MsgID][]*proto.Finished // of mail that cleanup has not told of yet
+	// A slip in book has only what tells where the message lies.
+	book *book // all others that are in memory
+	away away  // and what is not
+	// At most maxInline.
+	inlined int // octets of message.inline, of all messages
+	survey  survey
+	sites   flushes
+	rules   rules
+	// Orders of the scheduler that have not ended, by the scheduler's own number: waiting for
+	// an agent, sent, or answered and not yet recorded.
+	entries map[sched.EntryID]*delivery
+	// One for each transport that has been used, whether or not its service answers now.
+	// Connections that are idle are closed at reap.
+	agents map[mail.Transport]*agentConn
+	// Recipients in them must not be ordered again: the agents still have them from the queue
+	// manager before this one. Empty after a while, and after a start without a predecessor.
+	formers map[sched.MsgID][]*former // deliveries for a former queue manager that go on
+	// An agent may report the end of a delivery before cleanup has told of the message, as all
+	// start at the same time. Emptied message by message in arrive.
+	early map[sched.MsgID][]*proto.Finished // of mail that cleanup has not told of yet
+	// The only way by which decisions become durable; see there for the order in which they
+	// do.
 	log      *recorder
-	reap     time.Time          // when connections to agents are looked at for idleness; zero: there are none
-	watchAt  time.Time          // when deliveries are looked at for hanging; zero: there are none
-	expectAt time.Time          // when agents should have called that deliver for a predecessor; zero: nobody is expected
-	leaving  bool               // nothing is begun any more
-	parting  int                // agents that are being parted from
-	parted   map[*ipc.Conn]bool // agents that have been told that we leave, and whether they have answered
-	moved    int                // messages taken out of incoming since the last report to Flow
-	deep     bool               // the queue is deep: see thrift
-	told     bool               // the queue as it was at the start is known
-	newest   chan struct{}      // closed when the newest new message has had its turn: see inTurn
-	turns    int                // new messages whose turn has not come
-	loadings []*loading         // for use again
-	settled  []int              // memory for judge
-	asked    []*question        // of tools, and waiting for that
-	heard    time.Time          // when cleanup last told of messages
+	reap     time.Time // when connections to agents are looked at for idleness; zero: there are none
+	watchAt  time.Time // when deliveries are looked at for hanging; zero: there are none
+	expectAt time.Time // when agents should have called that deliver for a predecessor; zero: nobody is expected
+	// Set by leave, and never reset. From then on no agent is called, and only outcomes are
+	// taken.
+	leaving bool // nothing is begun any more
+	// Agents with deliveries in progress are told that this process leaves. The loop waits for
+	// their answers, at most partTime.
+	parting int                // agents that are being parted from
+	parted  map[*ipc.Conn]bool // agents that have been told that we leave, and whether they have answered
+	// in_flow_delay: for each of them cleanup may let one more in.
+	moved int  // messages taken out of incoming since the last report to Flow
+	deep  bool // the queue is deep: see thrift
+	// Until then tools wait for their answers (asked), and the survey does not begin: both
+	// would miss messages.
+	told bool // the queue as it was at the start is known
+	// New messages are looked at side by side and handed to the scheduler in the order in
+	// which they came. A message waits at most orderPatience for its predecessor.
+	newest chan struct{} // closed when the newest new message has had its turn: see inTurn
+	turns  int           // new messages whose turn has not come
+	// Loads are large, and one is needed for each message: their memory is used again, at most
+	// as many as are under way at once.
+	loadings []*loading  // for use again
+	settled  []int       // memory for judge
+	asked    []*question // of tools, and waiting for that
+	heard    time.Time   // when cleanup last told of messages
 
+	// Clients dial when they are first used, and again after an error. Each may be used from
+	// any goroutine.
 	cleanup *ipc.Client
 	bounce  *ipc.Client
 	verify  *ipc.Client
+	// Reading envelopes, asking trivial-rewrite and writing reports wait for others, and so
+	// are never done by the loop. Each goroutine ends with an input.
 	tasks   ipc.Workers   // goroutines that work for messages
 	judging chan struct{} // capacity 1: held by who reads for a selection
 	answers sync.Pool     // of *answer
 	oldNews sync.Pool     // of *news
-	ctx     context.Context
+	// Of all tasks. It ends when the loop has, not when the service is told to stop: outcomes
+	// of deliveries under way are still to be recorded.
+	ctx context.Context
 }
 
 // An input is something for the loop to do: a function that learns, or what is
