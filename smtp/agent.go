@@ -45,16 +45,21 @@ type Deps struct {
 
 // Agent delivers over SMTP or LMTP. One serves a whole process.
 type Agent struct {
-	set   *settings
-	tab   *tables
-	log   *maillog.Logger
-	dns   resolver.Resolver
-	dial  func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Read once and never changed: a reload starts a new process. All of it may be used by any
+	// number of deliveries at once.
+	set  *settings
+	tab  *tables
+	log  *maillog.Logger
+	dns  resolver.Resolver
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// inet_interfaces and proxy_interfaces. An MX record of this host among the best means
+	// that mail would come back.
 	own   []netip.Addr // addresses at which mail for others would loop
 	bind  map[bool]source
 	tls   *tlsClient
 	sasl  *saslClient
 	rules *outputRules
+	// The only state that one delivery leaves to the next.
 	cache *cache
 	trace tracer
 	options
@@ -63,9 +68,10 @@ type Agent struct {
 	doubleBounce string         // the sender of notices
 	probe        *probe
 	reports      *reporter // nil: nobody is to get any
-	webNetworks  *table.List
-	free         []func() // of what New has made, the latest last
+	// Called by Close in the reverse order.
+	free []func() // of what New has made, the latest last
 
+	// mu guards rnd, which shuffles addresses of equal preference (RFC 5321 section 5.1).
 	mu  sync.Mutex
 	rnd *rand.Rand
 }
@@ -260,6 +266,8 @@ func (d *delivery) reset() { *d = delivery{todo: d.todo[:0], lists: d.lists[:0]}
 
 // delivery is one request under way. It belongs to one goroutine.
 type delivery struct {
+	// All of it belongs to the goroutine of the request. The value is used again for another
+	// request: see reset.
 	a   *Agent
 	set *settings
 	tab *tables
@@ -268,18 +276,22 @@ type delivery struct {
 	id  string
 	order
 
-	hop       *nexthop
-	one       [1]nexthop // room for hop, which mostly is the only one
-	lone      [1]target  // and for its only address
-	first     bool       // hop is the first of the list
-	finalHop  bool       // hop is the last that will be tried
-	final     bool       // this is the last server that will be tried
-	completed bool       // a session of this request went well
-	some      bool       // some recipient has got the message
-	slower    *failure   // the destination has said that it wants less
-	named     bool       // a session was kept under the nexthop's name
-	fallback  bool       // hop is from smtp_fallback_relay
-	rest      []target   // servers of hop that have not been tried
+	hop      *nexthop
+	one      [1]nexthop // room for hop, which mostly is the only one
+	lone     [1]target  // and for its only address
+	first    bool       // hop is the first of the list
+	finalHop bool       // hop is the last that will be tried
+	final    bool       // this is the last server that will be tried
+	// A failure of another server then does not count against the destination as a whole.
+	completed bool // a session of this request went well
+	// With it, a reply that asks for less makes the window smaller, but the destination is no
+	// nearer to being dead.
+	some     bool     // some recipient has got the message
+	slower   *failure // the destination has said that it wants less
+	named    bool     // a session was kept under the nexthop's name
+	fallback bool     // hop is from smtp_fallback_relay
+	// In the order of preference. Empty when the last server of hop is being tried.
+	rest []target // servers of hop that have not been tried
 
 	// mayRetryPlain says that a TLS session that breaks is to be tried again
 	// without TLS.
@@ -290,13 +302,14 @@ type delivery struct {
 	require    requireLevel
 	requireErr error
 
-	load, keep bool     // whether to look for kept sessions, to keep one
-	why        *failure // the latest failure that was not the last word
-	todo       []int    // what left returns
-	more       bool     // this session has another transaction for the message
-	waiting    []int    // recipients for another session, as this one was exhausted; nil: all that are left
-	lists      []int    // memory for those of a transaction
-	body       agent.Content
+	load, keep bool // whether to look for kept sessions, to keep one
+	// What recipients are deferred with when no server is left. nil while nothing has failed.
+	why     *failure // the latest failure that was not the last word
+	todo    []int    // what left returns
+	more    bool     // this session has another transaction for the message
+	waiting []int    // recipients for another session, as this one was exhausted; nil: all that are left
+	lists   []int    // memory for those of a transaction
+	body    agent.Content
 }
 
 // content opens the message, once.

@@ -43,27 +43,38 @@ type session struct {
 	namaddr, relay string
 	throttle       *throttle // replies by which a server asks for less
 
+	// What EHLO was answered with. It is read again after STARTTLS, since what was said in the
+	// clear may be forged (RFC 3207 section 4.2).
 	offers   feature
 	size     int64 // SIZE limit; 0: none said
 	limits   peerLimits
 	domains  []string // of recipients so far, in lower case; empty unless the server limits them
 	auth     string
 	xforward []string
-	tls      *tlsState // nil: in the clear
-	flaw     *flaw     // what is wrong with its TLS, for reports
-	greeted  string    // the name in the reply to EHLO
+	// Set once the handshake is over.
+	tls     *tlsState // nil: in the clear
+	flaw    *flaw     // what is wrong with its TLS, for reports
+	greeted string    // the name in the reply to EHLO
 
-	dirty   bool     // the server may be in the middle of a transaction
-	bad     bool     // must not be used again
+	// Between MAIL and the reply to the final dot or RSET. RSET goes ahead of the next
+	// transaction then, as the server may have another sender in mind.
+	dirty bool // the server may be in the middle of a transaction
+	// Commands and replies may be out of step, the content was cut off, or QUIT has been sent
+	// with it.
+	bad bool // must not be used again
+	// Kept so that recipients which are still to be tried in this session get the reason of
+	// those before them.
 	broke   *failure // why, when the connection did not live; else nil
 	odd     bool     // has given a reply that makes no sense: not to be kept
 	uses    int      // deliveries, this one included
 	mails   int      // transactions begun
 	started time.Time
 	kept    *keptEntry // its place in the cache of sessions
-	by      *delivery  // that uses it; nil while it is set up or kept
-	cut     func()     // ends its waiting
-	pending []command  // that have been gathered, or sent and not answered
+	// Only that delivery's goroutine touches the session.
+	by  *delivery // that uses it; nil while it is set up or kept
+	cut func()    // ends its waiting
+	// In the order in which replies will come (RFC 2920). Empty between transactions.
+	pending []command // that have been gathered, or sent and not answered
 	// budget is what smtp_reply_filter may cost in one delivery; nil without it.
 	budget *table.Budget
 

@@ -42,14 +42,20 @@ const (
 
 // transaction is the state of one mail transaction over one session.
 type transaction struct {
-	d        *delivery
-	s        *session
-	rcpts    []int // recipients it is for
-	next     int   // of rcpts, to be sent
-	mailed   bool  // MAIL was accepted
-	refused  bool  // MAIL was refused: nothing else counts
+	d *delivery
+	s *session
+	// Indices into the envelope's recipients. Each of them has exactly one outcome when the
+	// transaction ends, unless it is to be tried at another server.
+	rcpts   []int // recipients it is for
+	next    int   // of rcpts, to be sent
+	mailed  bool  // MAIL was accepted
+	refused bool  // MAIL was refused: nothing else counts
+	// Those of rcpts that RCPT was accepted for; in LMTP the replies to the content come in
+	// this order (RFC 2033 section 4.2).
 	accepted []int
 	data     bool // DATA was answered with 354
+	// Without one, a broken connection may be a kept session that the server had ended: it is
+	// then tried again over a new one.
 	answered bool // at least one reply was read
 	utf8     bool // SMTPUTF8 is used
 	sender   string
