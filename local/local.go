@@ -44,8 +44,11 @@ type Options struct {
 type Agent struct {
 	*settings
 	Options
-	store                            *mailbox.Store
-	split                            *table.Search
+	// The only part that writes mailboxes; it takes on the recipient's rights for it.
+	store *mailbox.Store
+	split *table.Search
+	// Read with the mail system's rights. What they lead to is used with the rights of the
+	// table's owner.
 	aliases, transports, commandMaps *table.Maps
 	fallbacks                        *table.Maps
 	biff                             *biff // nil: nobody is told
@@ -112,17 +115,26 @@ func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
 // expanding it.
 type delivery struct {
 	*Agent
-	ctx        context.Context
-	request    *agent.Request
-	index      int
-	content    agent.Content
-	visited    map[string]bool // addresses that the message has been delivered to before
-	been       map[string]bool // duplicate filter
+	ctx     context.Context
+	request *agent.Request
+	// Of the one recipient that this is for, in the request.
+	index   int
+	content agent.Content
+	// From the Delivered-To: lines of the content: an address in it is a loop, and the message
+	// is returned. Empty for most mail, and bounded by the header's size.
+	visited map[string]bool // addresses that the message has been delivered to before
+	// Destinations of this expansion, so that two aliases which lead to one user make one
+	// copy. Bounded by duplicate_filter_limit.
+	been map[string]bool // duplicate filter
+	// New messages for what is not delivered here, one for each sender and each Delivered-To:
+	// line. They are committed when the whole expansion has come to an end without a reason to
+	// try again.
 	forwards   []*forward
 	parts      []mail.Part           // what has come of it so far, and has been logged
 	passed     *mail.Outcome         // the last part, when another transport's agent has said it
 	allowances map[string]*allowance // by user whose .forward file was read
-	account    *users.User           // the last that user found
+	// A cache of one: most of an expansion is about the same user.
+	account *users.User // the last that user found
 	// deferred counts the parts that are to be tried again.
 	deferred int
 	// unfolded is set when the recipient was expanded and the sender wants to
@@ -134,10 +146,14 @@ type delivery struct {
 // state is where in the expansion of a recipient we are. It is passed by
 // value: each level has its own.
 type state struct {
-	level     int
-	addr      string // present address
-	orig      string // as it was before local delivery began
-	orcpt     string
+	// Depth of the expansion. Beyond the limit it is a loop.
+	level int
+	// The value is copied for each step of an expansion, so that a step cannot change what its
+	// siblings see.
+	addr  string // present address
+	orig  string // as it was before local delivery began
+	orcpt string
+	// What the sender asked for (RFC 3461).
 	notify    dsn.Notify
 	envID     string
 	ret       dsn.Ret
@@ -146,16 +162,21 @@ type state struct {
 	user, ext string // local, cut at the delimiter
 	delim     string
 	domain    string
+	// The extension goes on to the address that the expansion leads to
+	// (propagate_unmatched_extensions).
 	unmatched string // extension to be handed on
 	delivered string // for the Delivered-To: line of what is forwarded
+	// Replaces the envelope sender of what is forwarded. Empty: the message's own sender.
 	owner     string // who is to hear of problems: an owner- alias, or whose .forward it is
 	listOwner bool   // owner is an owner- alias: the envelope is the list's
 	from      string // name that is being expanded
 	kind      expansion
-	own       bool        // in a user's .forward file, or one that it includes: they are bounded
-	led       *allowance  // by such a file, maybe through an administrator's list; nil: not
-	relayed   bool        // luser_relay has led here: it does so once
-	rights    *users.User // whose rights destinations are used with; nil: nobody's in particular
+	// Such files belong to hostile users: what they may lead to, open and execute is bounded.
+	own     bool       // in a user's .forward file, or one that it includes: they are bounded
+	led     *allowance // by such a file, maybe through an administrator's list; nil: not
+	relayed bool       // luser_relay has led here: it does so once
+	// Nobody's: default_privs for commands and files.
+	rights *users.User // whose rights destinations are used with; nil: nobody's in particular
 }
 
 func (d *delivery) run() {
