@@ -22,25 +22,34 @@ import (
 // A master is the state of the running mail system. It belongs to the
 // goroutine of serve; others post functions to it.
 type master struct {
-	opts      Options
-	settings  *settings
-	log       *maillog.Logger
-	lock      *os.File // of pid/master.pid
+	// All of it belongs to serve's goroutine. Others send it functions by events.
+	opts     Options
+	settings *settings
+	log      *maillog.Logger
+	// Held until exit; the kernel lets it go if this process is killed.
+	lock *os.File // of pid/master.pid
+	// Shared by all processes. The next master waits for it, and so for the services of one
+	// that was killed.
 	livesLock *os.File // inherited by every process
 	flow      *flowPipe
 	poll      *poller
 
+	// They stay open over a reload, so that no client is refused.
 	sockets  map[string]*socket // by endpoint
 	servs    map[string]*serv   // by entry key
 	order    []*serv            // as in master.cf
 	byFD     map[int]*serv
 	children map[int]*child // by process ID
 
+	// Never reset. Services are told to stop rank by rank: those that take mail in first, the
+	// log last.
 	stopping  bool
 	stopBegan time.Time
 	rank      service.Rank // while stopping: what has been told to stop
 	allTold   bool         // every rank has
 
+	// A request that comes while it is not empty is answered by one more reload afterwards
+	// (again).
 	reloading []*serv // services whose processes are to be replaced when their successors are ready; nil: there is no reload under way
 	reloads   int     // how many have begun
 	again     int     // how often a reload has been asked for since
@@ -50,6 +59,7 @@ type master struct {
 	progress     progress // what commands that wait for a reload are told
 	progressFile *os.File // where; nil when that file could not be made or written
 
+	// Timers, processes' messages and commands. serve reads it until gone is closed.
 	events  chan func()
 	signals chan os.Signal
 	quit    sync.Once
@@ -60,29 +70,45 @@ type master struct {
 // A serv is a service.
 type serv struct {
 	*entry
-	socks     []*socket
-	current   *child   // accepts, or is about to
-	next      *child   // prepares to take current's place
-	before    []*child // must let go first, of the sockets, or of what is exclusive about the service
+	socks []*socket
+	// nil before the first request and after the last process has ended. At most one, as a
+	// process serves many clients.
+	current *child // accepts, or is about to
+	// nil unless a reload is under way. It reads its settings and opens its tables while
+	// current serves.
+	next *child // prepares to take current's place
+	// Empty unless a reload is under way or has just ended; each goes when it has closed its
+	// sockets, or its time is over.
+	before []*child // must let go first, of the sockets, or of what is exclusive about the service
+	// Set for a while after a process that failed before it served, so that a mistake in
+	// main.cf does not fork without end.
 	throttled bool
+	// The series of pauses that counts: the timer of an earlier one finds another number and
+	// does nothing.
 	throttles int
 	crashes   int // in a row, each soon after the start
 	badStarts int // in a row: it failed before it had served
-	removed   bool
-	wakeups   int // the series of wake-ups that counts
-	waking    bool
+	// No longer in master.cf. It starts nothing more and is forgotten when its last process
+	// has ended.
+	removed bool
+	wakeups int // the series of wake-ups that counts
+	waking  bool
 }
 
 // A child is a process of a service.
 type child struct {
-	serv    *serv
-	pid     int
-	path    string
-	began   time.Time
-	told    bool // to retire or stop, or has been killed
-	ready   bool // waits for its turn
-	let     bool // it is its turn
-	used    bool // has served
+	serv  *serv
+	pid   int
+	path  string
+	began time.Time
+	// Its end is expected then: it is no crash, and no reason for a pause.
+	told  bool // to retire or stop, or has been killed
+	ready bool // waits for its turn
+	let   bool // it is its turn
+	// One that ends before that is taken for misconfigured.
+	used bool // has served
+	// reaped and eof come in any order, one from wait4 and one from the socket. Only with both
+	// is the process over: its last words are on the socket.
 	reaped  bool
 	eof     bool // the status socket is at its end
 	status  syscall.WaitStatus
