@@ -51,6 +51,8 @@ type Deps struct {
 // An Evaluator judges sessions by one configuration. All methods may be
 // called concurrently, for different Sessions.
 type Evaluator struct {
+	// All of it is made by New and not changed, so that any number of sessions may use it at
+	// once. Tables, resolver and policy clients take care of themselves.
 	log    *maillog.Logger
 	router Router
 	dns    resolver.Resolver
@@ -59,13 +61,20 @@ type Evaluator struct {
 	tables table.Options
 	cfg    *config.Config
 
+	// The restriction lists, compiled.
 	client, helo, sender, relay, rcpt, data, eod, etrn *list
-	classes                                            map[string]*list
-	simple                                             map[string]check
-	withArgument                                       map[string]func(e *Evaluator, arg string) (check, error)
-	relayFirst, delayReject                            bool
-	logPermits                                         []string
+	// smtpd_restriction_classes. While they are being compiled a class may name another one
+	// that has no list yet, so that they may stand in any order.
+	classes      map[string]*list
+	simple       map[string]check
+	withArgument map[string]func(e *Evaluator, arg string) (check, error)
+	// smtpd_relay_before_recipient_restrictions and smtpd_delay_reject.
+	relayFirst, delayReject bool
+	// smtpd_log_access_permit_actions: empty, nothing that is permitted is logged.
+	logPermits []string
 
+	// Lists and tables that say whose mail this host takes. permitMXNetworks is
+	// permit_mx_backup_networks; empty, any backup is served.
 	myNetworks, relayDomains *table.List
 	permitMXNetworks         *table.List
 	ownAddrs                 []netip.Addr
@@ -74,6 +83,7 @@ type Evaluator struct {
 	search                   table.Search
 	accessParents            bool // smtpd_access_maps is in parent_domain_matches_subdomains
 
+	// Settings that change a verdict on its way out: soft_bounce makes every 5xx a 4xx.
 	softBounce, untrustedRouting bool
 	rejectCode, deferCode        int
 	rejectUnlistedRcptAtEnd      bool
@@ -81,23 +91,32 @@ type Evaluator struct {
 	showTable                    bool
 	proxyFilter                  bool
 	sasl, smtputf8               bool
-	doubleBounce                 string
-	verifySender                 probesender.Sender
-	canonical, rcptCanonical     *table.Maps
-	sndrCanonical, virtualAlias  *table.Maps
-	localRcpt, virtualMailbox    *table.Maps
-	relayRcpt                    *table.Maps
-	nullKey                      string
-	loginMaps                    *table.Maps
-	rblReplies                   *table.Maps
-	accessTables                 map[string]*table.Maps // by type:name
-	policies                     map[string]*policyClient
-	localMaps                    map[string]*table.Maps // of local_header_rewrite_clients
-	pollCount                    int
-	pollDelay                    time.Duration
-	tempfail                     struct{ address, helo, sender, rcpt string }
-	senderReason, rcptReason     string
-	expansion                    *[256]bool // smtpd_expansion_filter
+	// The sender of notices and that of probes, which are exempt: two hosts could probe each
+	// other's probes for ever.
+	doubleBounce string
+	verifySender probesender.Sender
+	// Whether an address exists depends on what cleanup would make of it: these are its
+	// tables, looked up in its order.
+	canonical, rcptCanonical    *table.Maps
+	sndrCanonical, virtualAlias *table.Maps
+	localRcpt, virtualMailbox   *table.Maps
+	relayRcpt                   *table.Maps
+	nullKey                     string
+	loginMaps                   *table.Maps
+	rblReplies                  *table.Maps
+	// Tables that are named twice are opened once.
+	accessTables map[string]*table.Maps // by type:name
+	// By the server's name: all sessions share the connections to one.
+	policies  map[string]*policyClient
+	localMaps map[string]*table.Maps // of local_header_rewrite_clients
+	// How often, and how far apart, a session asks for the outcome of a probe
+	// (address_verify_poll_count) before it says 450.
+	pollCount int
+	pollDelay time.Duration
+	// The actions of the *_tempfail_action parameters.
+	tempfail                 struct{ address, helo, sender, rcpt string }
+	senderReason, rcptReason string
+	expansion                *[256]bool // smtpd_expansion_filter
 }
 
 // New reads the restriction parameters. It fails when nothing would keep
