@@ -428,7 +428,7 @@ func (f *filtering) ChangeSender(addr, args string) {
 	args = f.parameters(args, "Ignoring bad ESMTP parameter \"%.100s\" in SMFI_CHGFROM request", "RET=", "ENVID=")
 	p, refusal := smtpwire.ParseMail("FROM:"+bracketed(addr)+args, smtpwire.ExtDSN, false)
 	if refusal != nil {
-		f.m.warnf("a milter wants a sender that is none: %q %q: %s", addr, args, refusal.Text)
+		f.m.warnf("a milter wants to change the sender to an invalid address: %q %q: %s", addr, args, refusal.Text)
 		return
 	}
 	f.m.env.Sender = p.From.Address
@@ -446,7 +446,7 @@ func (f *filtering) AddRecipient(addr, args string) {
 	args = f.parameters(args, f.m.id+": ignoring ESMTP argument from Milter or header/body_checks: \"%.100s\"", "NOTIFY=", "ORCPT=")
 	p, refusal := smtpwire.ParseRcpt("TO:"+bracketed(addr)+args, smtpwire.ExtDSN, false)
 	if refusal != nil {
-		f.m.warnf("a milter wants a recipient that is none: %q %q: %s", addr, args, refusal.Text)
+		f.m.warnf("a milter wants to add an invalid recipient address: %q %q: %s", addr, args, refusal.Text)
 		return
 	}
 	r := mail.Recipient{Address: p.To.Address, ORCPT: p.ORCPT, Notify: p.Notify}
@@ -460,7 +460,7 @@ func (f *filtering) AddRecipient(addr, args string) {
 func (f *filtering) DeleteRecipient(addr string) {
 	p, refusal := smtpwire.ParseRcpt("TO:"+bracketed(addr), 0, false)
 	if refusal != nil {
-		f.m.warnf("a milter wants a recipient taken away that is none: %q: %s", addr, refusal.Text)
+		f.m.warnf("a milter wants to remove an invalid recipient address: %q: %s", addr, refusal.Text)
 		return
 	}
 	rewritten := f.m.rewrite(f.ctx, "local", p.To.Address)

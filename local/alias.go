@@ -63,7 +63,7 @@ func (d *delivery) probe() bool { return d.request.Envelope.Trace&traceProbe != 
 func (d *delivery) aliasRights(st *state, name string, uid int, owned bool) bool {
 	switch {
 	case !owned:
-		d.Log.Warning("alias_maps: the table that has %s has no owner, or everybody can write to it", mailbox.External(name))
+		d.Log.Warning("alias_maps: the table that has %s has no owner, or is world-writable", mailbox.External(name))
 		d.deferIt(st, tryLater, configText)
 		return false
 	case uid == 0:

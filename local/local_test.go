@@ -559,7 +559,7 @@ func TestAliasTableOfAll(t *testing.T) {
 	os.Chmod(s.path("aliases"), 0o666)
 	s.again()
 	s.expect(s.deliver("one@example.org", "joe@example.org"), "delayed 4.3.0 mail system configuration error", "delivered 2.0.0 delivered to mailbox")
-	if !strings.Contains(s.logged(), "alias_maps: the table that has one has no owner, or everybody can write to it") {
+	if !strings.Contains(s.logged(), "alias_maps: the table that has one has no owner, or is world-writable") {
 		t.Errorf("log %s", s.logged())
 	}
 }

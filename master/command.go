@@ -225,7 +225,7 @@ func (c *control) start() int {
 		return c.fatal("%s is already running (process %d)", c.name(), pid)
 	}
 	if file := c.config.String("maillog_file"); strings.HasPrefix(file, "/dev/std") {
-		return c.fatal("maillog_file = %s works with start-fg only: in the background nobody would see it", file)
+		return c.fatal("maillog_file = %s works with start-fg only: in the background its output would be lost", file)
 	}
 	if err := c.room(); err != nil {
 		return c.fatal("%v", err)
@@ -707,7 +707,7 @@ func (c *control) programRights(info os.FileInfo, gid int) error {
 	case mode&0o022 != 0:
 		return fmt.Errorf("too accessible (mode %04o, expected 0755)", mode.Perm())
 	case mode&0o111 != 0o111:
-		return fmt.Errorf("not executable by everybody (mode %04o, expected 0755)", mode.Perm())
+		return fmt.Errorf("not executable by every user (mode %04o, expected 0755)", mode.Perm())
 	}
 	return nil
 }

@@ -81,7 +81,7 @@ func renewPID(cfg *config.Config) (*os.File, error) {
 	}
 	defer guard.Close()
 	if !sound {
-		return nil, fmt.Errorf("others than its owner can open %s: remove it, and see who owns its directory", guard.Name())
+		return nil, fmt.Errorf("%s can be opened by users other than its owner: remove it, and check the owner of its directory", guard.Name())
 	}
 	if err := unix.Flock(int(guard.Fd()), unix.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", guard.Name(), err)

@@ -43,7 +43,7 @@ func (s *settings) missing() (list []advice.Mistake) {
 	}
 	if name := filepath.Base(table.DefaultProxy); !has(name) {
 		if spec := s.database(); spec != "" {
-			stop("%s/master.cf has no service %s/unix, which asks %s: the answer to every question is that it cannot be had",
+			stop("%s/master.cf has no service %s/unix, which asks %s: every lookup in it will fail",
 				s.config.Dir(), name, spec)
 		}
 	}

@@ -61,7 +61,7 @@ func (m *master) publish() {
 		return
 	}
 	if _, err := m.progressFile.WriteAt(fmt.Appendf(nil, progressForm, m.progress.begun, m.progress.ended, m.progress.refused), 0); err != nil {
-		m.log.Warning("%v: who asks for a reload does not see how far it is", err)
+		m.log.Warning("%v: a reload command will not see its progress", err)
 		m.progressFile.Close()
 		m.progressFile = nil
 	}

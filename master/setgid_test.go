@@ -68,7 +68,7 @@ func TestCheckSetgid(t *testing.T) {
 		{0, gid, 0o755 | os.ModeSetgid | os.ModeSetuid, "set-uid, which it must not be"},
 		{1, gid, 0o755 | os.ModeSetgid, "not owned by root"},
 		{0, gid, 0o775 | os.ModeSetgid, "too accessible (mode 0775, expected 0755)"},
-		{0, gid, 0o750 | os.ModeSetgid, "not executable by everybody (mode 0750, expected 0755)"},
+		{0, gid, 0o750 | os.ModeSetgid, "not executable by every user (mode 0750, expected 0755)"},
 	} {
 		for _, p := range setgidPrograms {
 			path := s.path("sbin/" + p.name)

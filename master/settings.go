@@ -245,7 +245,7 @@ func screened(c, behind *config.Service, specs map[string]service.Spec) (*servic
 	}
 	c.Command = name
 	found := specs[name]
-	return &found, fmt.Sprintf(": postscreen and what is behind it are one process (%s), with the options of service %s/%s too, and its process limit", name, behind.Name, behind.Type), nil
+	return &found, fmt.Sprintf(": postscreen and the smtpd behind it are one process (%s), with the options of service %s/%s too, and its process limit", name, behind.Name, behind.Type), nil
 }
 
 // behindPostscreen returns the service that takes over postscreen's clients,

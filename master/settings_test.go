@@ -76,7 +76,7 @@ func TestSettings(t *testing.T) {
 			"postscreen", "",
 			"25 inet n - n - 1 postscreen -o c=d\nsmtpd pass - - n - 40 smtpd -v -o a=b\ndnsblog unix - - n - 0 dnsblog\n",
 			"25/inet: smtpd -n 25 -t inet -s 1 -p 40 -u -v -o c=d -o a=b @192.0.2.1:25\n" +
-				"service 25/inet: postscreen and what is behind it are one process (smtpd), with the options of service smtpd/pass too, and its process limit\n" +
+				"service 25/inet: postscreen and the smtpd behind it are one process (smtpd), with the options of service smtpd/pass too, and its process limit\n" +
 				"service dnsblog/unix is built in: smtpd asks DNS lists itself",
 		},
 		{

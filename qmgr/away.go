@@ -92,7 +92,7 @@ func (s *Server) fetched(f *sched.Fetch, reply *proto.DueReply, err error) {
 	}
 	if err != nil {
 		if !errors.Is(err, ipc.ErrLost) && !errors.Is(err, ipc.ErrUnsent) {
-			s.opt.Log.Error("cleanup does not say what is due: %v", err)
+			s.opt.Log.Error("cleanup does not list the messages that are due: %v", err)
 		}
 		return
 	}

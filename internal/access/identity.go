@@ -179,7 +179,7 @@ func (r *run) rejectUnverifiedRcpt(ctx context.Context) verdict {
 // a probe that is under way.
 func (r *run) unverified(ctx context.Context, addr string, cl class) verdict {
 	if r.e.verify == nil {
-		r.e.log.Warning("address verification is asked for, but there is no verify service")
+		r.e.log.Warning("address verification is required, but master.cf has no verify service")
 		return r.misconfigured()
 	}
 	prefix, status, action, reason := "unverified_recipient", dsn.S(4, 1, 1), r.e.tempfail.rcpt, r.e.rcptReason

@@ -167,7 +167,7 @@ func (e *Evaluator) bareTable(spec string) named {
 	}}
 }
 
-func noDefault(spec string) string { return spec + ": a table cannot stand by itself here" }
+func noDefault(spec string) string { return spec + ": a table cannot be used on its own here" }
 
 func (e *Evaluator) compileOne(words []string, i int, kind listKind) (named, int) {
 	w := words[i]

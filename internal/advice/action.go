@@ -48,7 +48,7 @@ func (c *checker) accessActions(v value, classes []string) {
 		case table.IsSpec(word):
 			c.stop(e.at(v), "%s: an access table cannot ask for a table; make it one of smtpd_restriction_classes", word)
 		default:
-			c.stop(e.at(v), "%s is no action, no restriction and none of smtpd_restriction_classes: mail that it is about is answered with 451%s",
+			c.stop(e.at(v), "%s is neither an action, nor a restriction, nor in smtpd_restriction_classes: mail that matches gets 451%s",
 				word, meant(word, append(access.Answers(), classes...)))
 		}
 	}
@@ -80,7 +80,7 @@ func (c *checker) screenActions(v value) {
 	known := []string{"permit", "reject", "dunno"}
 	for _, e := range append(c.entries(v), constants(v)...) {
 		if word := strings.TrimSpace(e.value); word != "" && !slices.Contains(known, strings.ToLower(word)) {
-			c.warn(e.at(v), "%s is none of permit, reject and dunno: the client it is about is neither let through nor refused%s", word, meant(word, known))
+			c.warn(e.at(v), "%s is not one of permit, reject and dunno: it neither permits nor refuses a client%s", word, meant(word, known))
 		}
 	}
 }

@@ -70,7 +70,7 @@ func (c *checker) certificate(v value, path string, server bool) {
 
 func (c *checker) validity(v value, path string, leaf *x509.Certificate, server bool) {
 	now := c.system.Now()
-	say, effect := c.warn, "a server that verifies it does not take it for ours"
+	say, effect := c.warn, "a server that verifies it will refuse it"
 	if server {
 		say, effect = c.stop, "mail programs and verifying senders do not deliver to us"
 	}

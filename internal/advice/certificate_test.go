@@ -85,20 +85,20 @@ func TestActions(t *testing.T) {
 	const restricted = "smtpd_recipient_restrictions = check_sender_access %, reject_unauth_destination\n"
 	for _, c := range []struct{ main, want string }{
 		{strings.ReplaceAll(restricted, "%", "texthash:DIR/fine"), ""},
-		{strings.ReplaceAll(restricted, "%", "hash:DIR/wrong"), "!wrong:2: bad.test: REJCT is no action, no restriction and none of smtpd_restriction_classes: " +
-			"mail that it is about is answered with 451; did you mean REJECT?\n!wrong:3: c.test: strikt is no action, no restriction and none of smtpd_restriction_classes: " +
-			"mail that it is about is answered with 451; did you mean strict?\n!wrong:4: d.test: hash:/x: an access table cannot ask for a table"},
-		{strings.ReplaceAll(restricted, "%", "cidr:DIR/net"), "!net:4: 10.0.0.0/8: PERMITT is no action"},
-		{strings.ReplaceAll(restricted, "%", "pcre:DIR/pcre"), "!pcre:3: /^b/: HOLDD is no action"},
-		{strings.ReplaceAll(restricted, "%", "inline:{{a.test=OKAY}}"), "!main.cf:4: smtpd_recipient_restrictions: OKAY is no action"},
-		{strings.ReplaceAll(restricted, "%", "static:REJCT"), "!main.cf:4: smtpd_recipient_restrictions: REJCT is no action"},
+		{strings.ReplaceAll(restricted, "%", "hash:DIR/wrong"), "!wrong:2: bad.test: REJCT is neither an action, nor a restriction, nor in smtpd_restriction_classes: " +
+			"mail that matches gets 451; did you mean REJECT?\n!wrong:3: c.test: strikt is neither an action, nor a restriction, nor in smtpd_restriction_classes: " +
+			"mail that matches gets 451; did you mean strict?\n!wrong:4: d.test: hash:/x: an access table cannot ask for a table"},
+		{strings.ReplaceAll(restricted, "%", "cidr:DIR/net"), "!net:4: 10.0.0.0/8: PERMITT is neither an action"},
+		{strings.ReplaceAll(restricted, "%", "pcre:DIR/pcre"), "!pcre:3: /^b/: HOLDD is neither an action"},
+		{strings.ReplaceAll(restricted, "%", "inline:{{a.test=OKAY}}"), "!main.cf:4: smtpd_recipient_restrictions: OKAY is neither an action"},
+		{strings.ReplaceAll(restricted, "%", "static:REJCT"), "!main.cf:4: smtpd_recipient_restrictions: REJCT is neither an action"},
 		{strings.ReplaceAll(restricted, "%", "static:{REJECT no}"), ""},
 		{"smtpd_restriction_classes = strict\nstrict = check_helo_access texthash:DIR/wrong\n",
-			"!wrong:2: bad.test: REJCT is no action\n!wrong:3: c.test: strikt\n!wrong:4: d.test:"},
+			"!wrong:2: bad.test: REJCT is neither an action\n!wrong:3: c.test: strikt\n!wrong:4: d.test:"},
 		{"header_checks = pcre:DIR/header\n", "header:2: /^X-B:/: DISCARDD is no action of header_checks: what it matches is passed over; did you mean DISCARD?"},
 		{"smtp_header_checks = pcre:DIR/header\n", "header:1: /^X-A:/: HOLD is no action of smtp_header_checks\nheader:2: /^X-B:/: DISCARDD is no action"},
 		{"body_checks = static:INFO\n", ""},
-		{"postscreen_access_list = permit_mynetworks, cidr:{{10.0.0.0/8 permit}}, cidr:DIR/screen\n", "screen:2: 10.0.0.2: OK is none of permit, reject and dunno"},
+		{"postscreen_access_list = permit_mynetworks, cidr:{{10.0.0.0/8 permit}}, cidr:DIR/screen\n", "screen:2: 10.0.0.2: OK is not one of permit, reject and dunno"},
 	} {
 		s := newStage(t)
 		for name, text := range map[string]string{

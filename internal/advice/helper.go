@@ -35,7 +35,7 @@ func (c *checker) databases() {
 			if lacks := missingSetting(kind, s); lacks != "" {
 				c.stop(v, "table %s: %s has no %s: every lookup fails, and mail waits", spec, s.Where(), lacks)
 			} else if lacks := defaulted(kind, s); lacks != "" {
-				c.warn(v, "table %s: %s has no %s: the server's default is asked, which is probably not meant", spec, s.Where(), lacks)
+				c.warn(v, "table %s: %s has no %s: the query goes to the server's default, which is probably not intended", spec, s.Where(), lacks)
 			}
 		}
 	}
@@ -109,10 +109,10 @@ func (c *checker) commands() {
 		case who == "":
 			c.say(at, needed, "user=NAME is missing: the rights that the command has")
 		case err != nil:
-			c.say(at, needed, "user=%s: %v: what is given to the command waits", who, err)
+			c.say(at, needed, "user=%s: %v: mail for the command is deferred", who, err)
 		}
 		if why := c.notExecutable(program); why != "" {
-			c.say(at, needed, "%s: what is given to the command waits", why)
+			c.say(at, needed, "%s: mail for the command is deferred", why)
 		}
 	}
 }
@@ -176,7 +176,7 @@ func (c *checker) sockets() {
 				continue
 			}
 			if _, err := c.system.Stat(filepath.Join(queue, m[1])); errors.Is(err, fs.ErrNotExist) {
-				c.warn(v, "nobody listens on %s, and master.cf has no service %s: until who does is started, mail that needs it is deferred",
+				c.warn(v, "no process listens on %s, and master.cf has no service %s: mail that needs it is deferred until one does",
 					filepath.Join(queue, m[1]), name)
 			}
 		}

@@ -289,7 +289,7 @@ func (c *checker) stale() {
 			source, err := c.system.Stat(t.Source)
 			index, err2 := c.system.Stat(t.Path)
 			if err == nil && err2 == nil && source.ModTime().After(index.ModTime()) {
-				c.warn(v, "%s is newer than %s, which is what is read; run: %s %s", t.Source, t.Path, t.Builder, t.Spec)
+				c.warn(v, "%s is newer than %s, which the services read; run: %s %s", t.Source, t.Path, t.Builder, t.Spec)
 			}
 		}
 	}

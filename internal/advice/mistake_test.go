@@ -106,8 +106,8 @@ func TestMistakes(t *testing.T) {
 		{"", "2525 inet n - n - - smtpd -o smtpd_banner=$myhostnam\n", "master.cf:7: service 2525/inet: -o smtpd_banner: $myhostnam is not set anywhere"},
 		{"myhostname = mail\n", "", "main.cf:4: myhostname: mail has no domain"},
 		{"mynetworks = 127.0.0.0/8, 10.0.0.0/8, [::1]/128\n", "", ""},
-		{"mynetworks = 0.0.0.0/0\n", "", "main.cf:4: mynetworks: 0.0.0.0/0 is everybody"},
-		{"mynetworks = 127.0.0.0/8 [::]/0\n", "", "main.cf:4: mynetworks: [::]/0 is everybody"},
+		{"mynetworks = 0.0.0.0/0\n", "", "main.cf:4: mynetworks: 0.0.0.0/0 is every address"},
+		{"mynetworks = 127.0.0.0/8 [::]/0\n", "", "main.cf:4: mynetworks: [::]/0 is every address"},
 		{"mynetworks_style = class\ninet_interfaces = 127.0.0.1\n", "", "main.cf:4: mynetworks_style: class trusts"},
 		{"inet_interfaces = 127.0.0.1, 192.0.2.1, 192.0.2.2\n", "", "!main.cf:4: inet_interfaces: this machine does not have the address 192.0.2.2"},
 		{"virtual_alias_domains = $myhostname\n", "", "main.cf:4: virtual_alias_domains: mail.example.org is in mydestination and in virtual_alias_domains"},
@@ -129,12 +129,12 @@ func TestMistakes(t *testing.T) {
 		{"", "uucp unix - n n - - pipe user=nouucp argv=/no/such\n", ""},
 		{"transport_maps = inline:{example.com=uucp:}\n", "uucp unix - n n - - pipe user=nouucp argv=/bin/sh\n", "!master.cf:7: service uucp/unix: user=nouucp"},
 		{"smtpd_recipient_restrictions = check_policy_service unix:private/policy, reject\n", "policy unix - n n - 0 spawn user=x argv=/no/such\n", "!master.cf:7: service policy/unix: argv=/no/such"},
-		{"smtpd_recipient_restrictions = check_policy_service unix:private/policy2, reject\n", "policy unix - n n - 0 spawn user=x argv=/bin/sh\n", "main.cf:4: smtpd_recipient_restrictions: nobody listens on DIR/spool/private/policy2"},
+		{"smtpd_recipient_restrictions = check_policy_service unix:private/policy2, reject\n", "policy unix - n n - 0 spawn user=x argv=/bin/sh\n", "main.cf:4: smtpd_recipient_restrictions: no process listens on DIR/spool/private/policy2"},
 		{"queue_minfree = 20000000\n", "", "!main.cf:4: queue_minfree: the file system of DIR/spool has 10000000 bytes free, and mail is taken only while there are 20000000"},
 		{"message_size_limit = 9000000\nspool_content_directory = DIR/content\nspool_segment_size = 1m\n", "", "!main.cf:4: message_size_limit: the file system of DIR/content has 10000000 bytes free, and large mail is taken only while there are 1.5 times 9000000"},
 		{"message_size_limit = 9000000\n", "", "!main.cf:4: message_size_limit: the file system of DIR/spool has 10000000 bytes free, and mail is taken only while there are 1.5 times 9000000"},
 		{"alias_maps = texthash:DIR/open\n", "", "main.cf:4: alias_maps: every user can write to DIR/open, and so change what the mail system does: chmod o-w DIR/open"},
-		{"virtual_alias_maps = hash:DIR/newer\n", "", "main.cf:4: virtual_alias_maps: DIR/newer is newer than DIR/newer.phdb, which is what is read; run: postmap hash:DIR/newer"},
+		{"virtual_alias_maps = hash:DIR/newer\n", "", "main.cf:4: virtual_alias_maps: DIR/newer is newer than DIR/newer.phdb, which the services read; run: postmap hash:DIR/newer"},
 	} {
 		s := newStage(t)
 		for name, text := range map[string]string{

@@ -29,7 +29,7 @@ func Place(cfg *config.Config) error {
 		return err
 	}
 	if os.Geteuid() == 0 { // it is mail_owner who may not, as whom the spool is read
-		return fmt.Errorf("%w: what should be mounted there is not, or mail_owner may not use it", err)
+		return fmt.Errorf("%w: a file system is not mounted there, or mail_owner may not use it", err)
 	}
 	return nil // the check of the directories says so
 }

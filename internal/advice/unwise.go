@@ -102,5 +102,5 @@ func (u *unwise) passwords(cfg *config.Config, place string) {
 		slices.Contains(cfg.List("smtpd_sasl_security_options"), "noplaintext") {
 		return
 	}
-	u.list = append(u.list, place+"passwords are taken without TLS, where everybody on the way can read them: set smtpd_tls_auth_only = yes")
+	u.list = append(u.list, place+"passwords are accepted without TLS, and can be read on the network: set smtpd_tls_auth_only = yes")
 }

@@ -238,7 +238,7 @@ func read(f vfs.FS, name string) ([]byte, error) {
 		return nil, err
 	}
 	if size > maxFile {
-		return nil, fmt.Errorf("%s: %d octets: it is no list of ours", name, size)
+		return nil, fmt.Errorf("%s: %d octets: it is not a list of doubtful messages", name, size)
 	}
 	b := make([]byte, size)
 	if n, err := file.ReadAt(b, 0); n < len(b) {

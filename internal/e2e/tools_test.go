@@ -281,7 +281,7 @@ func TestCheck(t *testing.T) {
 		{"smtpd_milters = inet:foo", `fatal: .*smtpd_milters: milter "inet:foo": expected inet:host:port`, 1},
 		{"smtpd_tls_security_level = may\nsmtpd_tls_chain_files = /nonexistent/pem", `: fatal: .*/main\.cf:\d+: smtpd_tls_chain_files: TLS is disabled: .*/nonexistent/pem: no such file`, 1},
 		{"smtpd_tls_security_level = may\nsmtpd_tls_cert_file = CERT\nsmtpd_tls_key_file = KEY", `: fatal: .*/main\.cf:\d+: smtpd_tls_cert_file: TLS is disabled: .*: tls: private key does not match public key`, 1},
-		{"smtpd_sender_restrictions = check_sender_access static:REJCT", `: fatal: .*/main\.cf:\d+: smtpd_sender_restrictions: REJCT is no action, .*did you mean REJECT\?`, 1},
+		{"smtpd_sender_restrictions = check_sender_access static:REJCT", `: fatal: .*/main\.cf:\d+: smtpd_sender_restrictions: REJCT is neither an action, .*did you mean REJECT\?`, 1},
 		{"header_checks = static:PERMITT", `: warning: .*/main\.cf:\d+: header_checks: PERMITT is no action of header_checks`, 0},
 		{"smtpd_recipient_restrictions = permit_mynetwrks, reject", `: fatal: .*/main\.cf:\d+: smtpd_recipient_restrictions: unknown smtpd restriction: "permit_mynetwrks"; did you mean permit_mynetworks\?`, 1},
 		{"header_checks = regexp:/nonexistent/checks", `: fatal: .*/main\.cf:\d+: header_checks: table regexp:/nonexistent/checks: .*no such file`, 1},

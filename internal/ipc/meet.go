@@ -86,7 +86,7 @@ func (c *Conn) ask(socket *net.UnixConn) error {
 	from := passing{socket: socket}
 	flags, err := readPreface(&from)
 	if err == nil && (flags&flagPipes != 0) != (len(from.files) == 2) {
-		err = errors.New("ipc: the peer has not sent two pipes")
+		err = errors.New("ipc: the peer did not send two pipes")
 	}
 	if err != nil {
 		closeAll(from.files)

@@ -24,8 +24,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnasked says that the server has said something that it was not asked for.
-var ErrUnasked = errors.New("out of step: the server has said something that it was not asked for")
+// ErrUnasked says that the server sent a reply to no command.
+var ErrUnasked = errors.New("out of step: the server sent a reply to no command")
 
 // ErrLong is the error of an answer over its bound.
 var ErrLong = errors.New("the answer is too long")

@@ -167,8 +167,8 @@ func mainPage(long map[string][]comment.Block) []byte {
 	p.section("Description")
 	p.paragraphs(
 		`main.cf(5) holds settings, one a line, as "name = value". A line that begins with white space continues the one before it. Empty lines, and lines whose first character that is no white space is #, are ignored; a comment between a line and its continuation does not part them. When a parameter is set twice the last one counts, and a warning says so.`,
-		`What is not set has its default. "postconf -n" prints what is set, "postconf -d" all defaults, and "postconf -e" edits the file. A running mail system takes up changes with "posthaste reload". "posthaste check" says what is wrong.`,
-		`A parameter that does not do anything here is accepted, and a warning says why. Names that nobody knows are a warning, too, unless a setting uses them as $name or they are restriction classes.`,
+		`A parameter that is not set has its default. "postconf -n" prints what is set, "postconf -d" all defaults, and "postconf -e" edits the file. A running mail system applies changes after "posthaste reload". "posthaste check" says what is wrong.`,
+		`A parameter without effect is accepted, with a warning that says why. Unknown names also give a warning, unless a setting uses them as $name or they are restriction classes.`,
 	)
 	p.subsection("Values")
 	p.items("Ds", []item{

@@ -22,7 +22,7 @@ var selectionText = []struct {
 	{longOption{"larger", "size", none, "larger"}, "Larger than this: octets, or with k, m or g."},
 	{longOption{"smaller", "size", none, "smaller"}, "Smaller than this."},
 	{longOption{"queue", "name", "incoming|active|deferred|hold|corrupt", "in this queue"}, "In this queue: incoming, active, deferred, hold or corrupt."},
-	{longOption{"all-recipients", "", none, "every recipient fulfils them"}, "The conditions on recipients must be fulfilled by every recipient that has not got the message."},
+	{longOption{"all-recipients", "", none, "every recipient fulfils them"}, "The conditions on recipients must hold for every recipient that has not received the message."},
 	{longOption{"dry-run", "", none, "change nothing"}, "Change nothing: list and count what would be changed."},
 }
 

@@ -14,7 +14,7 @@ type standIn struct {
 // compares the two.
 var standIns = []standIn{
 	{name: "dnsblog", what: "ask DNS lists",
-		about:      []string{"With Postfix, postscreen(8) has dnsblog(8) look up clients in DNS lists, because it must not wait itself. Here each session of postscreen(8) is a thread of work of its own: it asks all lists of postscreen_dnsbl_sites at the same time, and waits for nobody else's."},
+		about:      []string{"With Postfix, postscreen(8) has dnsblog(8) look up clients in DNS lists, because it must not wait itself. Here each session of postscreen(8) is a thread of work of its own: it asks all lists of postscreen_dnsbl_sites at the same time, and does not wait for other sessions' lists."},
 		parameters: []string{"postscreen_dnsbl_sites", "postscreen_dnsbl_threshold", "postscreen_dnsbl_timeout", "postscreen_dnsbl_max_ttl", "postscreen_dnsbl_min_ttl", "postscreen_dnsbl_reply_map"},
 		see:        []string{"postscreen.8"}},
 	{name: "flush", what: "deliver what waits for a destination",

@@ -204,7 +204,7 @@ func newPlan(o *options, m Master) (*plan, error) {
 	p := &plan{options: o, Master: m, copies: map[string]bool{}}
 	cfg, err := config.Read(o.from)
 	if err != nil {
-		return nil, fmt.Errorf("%w: there is no configuration of Postfix's in %s", err, o.from)
+		return nil, fmt.Errorf("%w: %s has no Postfix configuration", err, o.from)
 	}
 	if p.old, err = theirs(cfg); err != nil {
 		return nil, err

@@ -329,7 +329,7 @@ func TestUsage(t *testing.T) {
 		}
 	}
 	var o, e bytes.Buffer
-	if status := Run([]string{"--from", t.TempDir()}, all, nil, &o, &e); status != 1 || !strings.Contains(e.String(), "there is no configuration of Postfix's") {
+	if status := Run([]string{"--from", t.TempDir()}, all, nil, &o, &e); status != 1 || !strings.Contains(e.String(), "has no Postfix configuration") {
 		t.Errorf("exit status %d, %q", status, e.String())
 	}
 }

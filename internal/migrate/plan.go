@@ -70,7 +70,7 @@ func (p *plan) setting(l config.LogicalLine, raw string) string {
 		return comment(raw)
 	}
 	if name == "multi_instance_directories" && value != "" {
-		p.ask("main.cf:%d: each other instance (%s) is moved by itself: posthaste migrate --from DIR --to DIR", l.Line, value)
+		p.ask("main.cf:%d: each other instance (%s) is moved separately: posthaste migrate --from DIR --to DIR", l.Line, value)
 		return comment(raw)
 	}
 	return p.paths("main.cf", l.Line, raw)
@@ -98,7 +98,7 @@ func (p *plan) service(l config.LogicalLine, raw string) string {
 
 // instead is what does the work of programs that do not exist here.
 var instead = map[string]string{
-	"spawn": "; a policy server runs by itself (under systemd, for one) and is named by its own socket",
+	"spawn": "; a policy server runs on its own (under systemd, for example), and is reached by its own socket",
 	"qmqpd": "; have its clients send by SMTP",
 }
 

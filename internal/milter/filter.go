@@ -238,7 +238,7 @@ func (f *filter) heed(p packet, e *event) mailfilter.Verdict {
 		}
 	case repDiscard:
 		if session || e.kind == cmdUnknown {
-			f.warn("milter %s: %s event: it wants a message discarded, of which there is none", f.spec.Endpoint, e.name)
+			f.warn("milter %s: %s event: it wants to discard a message, but there is none", f.spec.Endpoint, e.name)
 			return v
 		}
 		v = mailfilter.Verdict{Action: mailfilter.Discard}

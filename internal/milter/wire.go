@@ -242,7 +242,7 @@ func parseOptions(p packet, offer options) (options, error) {
 		return options{}, fmt.Errorf("the filter wants protocol version %d, %d was offered", o.version, offer.version)
 	}
 	if extra := o.actions &^ offer.actions; extra != 0 {
-		return options{}, fmt.Errorf("the filter wants actions %#x, which protocol version %d has not", extra, offer.version)
+		return options{}, fmt.Errorf("the filter wants actions %#x, which protocol version %d does not have", extra, offer.version)
 	}
 	o.steps &= offered[6].steps // filters that want more than they were offered work with Postfix
 	rest := packet{p.kind, p.data[12:]}

@@ -47,7 +47,7 @@ func (c *command) narrow() error {
 		}
 	}
 	if len(c.wishes) == 0 {
-		return cli.Errorf(cli.ExitUsage, "the long options say which mail, but not what is to be done: give -d ALL, -h ALL and the like with them")
+		return cli.Errorf(cli.ExitUsage, "the long options select mail, but no action is given: add -d ALL, -h ALL or the like")
 	}
 	return nil
 }

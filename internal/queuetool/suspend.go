@@ -43,7 +43,7 @@ func (c *command) overrides(verb string, args []string, now time.Time) int {
 	ctx := context.Background()
 	conn, err := queue.Manager(ctx)
 	if errors.Is(err, cli.ErrDown) {
-		return c.Fatal(cli.ExitUnavailable, "%v; the queue manager keeps what is suspended: start it first", err)
+		return c.Fatal(cli.ExitUnavailable, "%v; the queue manager keeps the suspensions: start it first", err)
 	}
 	if err != nil {
 		return c.Fail(err)
@@ -71,7 +71,7 @@ func (c *command) resume(ctx context.Context, conn *ipc.Conn, o *order) error {
 		return err
 	}
 	if !reply.Found {
-		return cli.Errorf(cli.ExitNoInput, "%s is not suspended, not by that name: \"%s suspended\" lists what is", queuelist.Printable(o.entry.Target), c.Name)
+		return cli.Errorf(cli.ExitNoInput, "%s is not suspended under that name: \"%s suspended\" lists the suspensions", queuelist.Printable(o.entry.Target), c.Name)
 	}
 	fmt.Fprintf(c.Stderr, "%s: %s is resumed\n", c.Name, queuelist.Printable(o.entry.Target))
 	return nil

@@ -170,7 +170,7 @@ func parseJWKs(text []byte) (keys []crypto.PublicKey, err error) {
 	return keys, nil
 }
 
-var errToken = errors.New("the token is not a signed JWT of ours")
+var errToken = errors.New("the token is not a signed JWT of a known issuer")
 
 // claims are what we look at of a token.
 type claims struct {
@@ -207,7 +207,7 @@ func (t *Tokens) verify(token string, now time.Time) (user string, err error) {
 		return "", errToken
 	}
 	if !t.signedBy(header.Alg, signed, sig) {
-		return "", fmt.Errorf("token: no key of ours verifies its %.20q signature", header.Alg)
+		return "", fmt.Errorf("token: none of the keys verifies its %.20q signature", header.Alg)
 	}
 	var c claims
 	var all map[string]json.RawMessage

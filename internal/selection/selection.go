@@ -118,7 +118,7 @@ func (s *Selection) Set(name, value string) error {
 	i := slices.IndexFunc(conditions, func(c condition) bool { return c.name == name })
 	switch {
 	case i < 0:
-		return fmt.Errorf("there is no condition %q", name)
+		return fmt.Errorf("unknown condition %q", name)
 	case len(s.args) >= maxValues:
 		return fmt.Errorf("more than %d conditions", maxValues)
 	case len(value) > maxValue:

@@ -303,7 +303,7 @@ func (p *process) run() int {
 		p.status.watch(sync.OnceFunc(func() { close(p.turn) }), func() {
 			stop()
 			time.AfterFunc(orphanTime, func() {
-				env.Log.Fatal("master has died, and what is in hand has not ended after %v", orphanTime)
+				env.Log.Fatal("master has died, and work in progress has not ended after %v", orphanTime)
 				os.Exit(1)
 			})
 		})

@@ -142,7 +142,7 @@ func (x *toPostfix) one(e *queue.Entry) error {
 		return nil
 	}
 	if m.Envelope.RequireTLS {
-		x.c.Warn("%s: its sender asked for TLS all the way (RFC 8689), which Postfix does not know of", e.ID)
+		x.c.Warn("%s: its sender requires TLS (RFC 8689), which Postfix does not support", e.ID)
 	}
 	if m.Envelope.LogIdent == "" {
 		m.Envelope.LogIdent = string(e.ID)

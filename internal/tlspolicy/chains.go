@@ -82,7 +82,7 @@ func ReadPair(cert, key string) (tls.Certificate, error) {
 		return c, nil
 	}
 	if text, readErr := os.ReadFile(key); readErr == nil && encrypted.Match(text) {
-		err = errors.New("the key is encrypted, and there is nobody to type its passphrase: decrypt it with \"openssl pkey\", into a file for its owner alone")
+		err = errors.New("the key is encrypted, and a service cannot ask for its passphrase: decrypt it with \"openssl pkey\", into a file for its owner alone")
 	}
 	return c, fmt.Errorf("certificate %s with key %s: %w", cert, key, err)
 }

@@ -117,7 +117,7 @@ func CipherSuites(grade string, exclude []string) ([]uint16, error) {
 	case "medium", "low", "export", "": // those below medium have gone from TLS itself
 		all = append(tls.CipherSuites(), tls.InsecureCipherSuites()...)
 	case "null":
-		return nil, fmt.Errorf("TLS cipher grade null: ciphers without encryption cannot be had")
+		return nil, fmt.Errorf("TLS cipher grade null: ciphers without encryption are not available")
 	default:
 		return nil, fmt.Errorf("TLS cipher grade %q: expected high, medium, low, export or null", grade)
 	}

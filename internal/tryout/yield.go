@@ -48,7 +48,7 @@ func (s *System) Yield(argv []string, w io.Writer) error {
 	}
 	// Services execute it by name, so it must be in sight.
 	if err := unix.Access(self, unix.X_OK); err != nil {
-		return fmt.Errorf("the user %s cannot execute %s (%w): put the program where everybody may, or run it as an ordinary user", to.Username, self, err)
+		return fmt.Errorf("the user %s cannot execute %s (%w): put the program in a directory that every user can read, or run it as an ordinary user", to.Username, self, err)
 	}
 	return fmt.Errorf("execute %s: %w", self, syscall.Exec("/proc/self/exe", argv, os.Environ()))
 }

@@ -170,7 +170,7 @@ func TestAttributes(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ args, want string }{
 		{"argv=/bin/true", "expected user=NAME"}, {"user=vmail", "expected argv=COMMAND"}, {"user=vmail argv=", "expected argv=COMMAND"},
-		{"user=who argv=x", "there is no user"}, {"user=root argv=x", "root's rights"}, {"user=vmail:wheel argv=x", "root's rights"},
+		{"user=who argv=x", "there is no user"}, {"user=root argv=x", "root's privileges"}, {"user=vmail:wheel argv=x", "root's privileges"},
 		{"user=vmail:none argv=x", "there is no group"}, {"flags=Z user=vmail argv=x", "flags=Z"}, {"size=x user=vmail argv=x", "size=x"},
 		{`eol=\q user=vmail argv=x`, "not an escape"}, {`eol=\ user=vmail argv=x`, "last backslash"}, {"what=x user=vmail argv=x", `attribute "what"`},
 		{"what user=vmail argv=x", "expected name=value"},
@@ -185,7 +185,7 @@ func TestAttributes(t *testing.T) {
 	}
 	if os.Getuid() == 0 {
 		for _, user := range []string{"mailowner", "vmail:mailowner"} {
-			if _, err := newAgent(t, "user="+user, "argv=x"); err == nil || !strings.Contains(err.Error(), "mail system's rights") {
+			if _, err := newAgent(t, "user="+user, "argv=x"); err == nil || !strings.Contains(err.Error(), "mail system's privileges") {
 				t.Errorf("%s: %v", user, err)
 			}
 		}

@@ -167,8 +167,8 @@ func TestAttributes(t *testing.T) {
 		"user=policyd":                       "expected argv=COMMAND",
 		"user=policyd argv=":                 "expected argv=COMMAND",
 		"user=nobody-here argv=/bin/cat":     `there is no user "nobody-here"`,
-		"user=root argv=/bin/cat":            "does not have root's rights",
-		"user=policyd:wheel argv=/bin/cat":   "does not have root's rights",
+		"user=root argv=/bin/cat":            "without root's privileges",
+		"user=policyd:wheel argv=/bin/cat":   "without root's privileges",
 		"user=policyd:none argv=/bin/cat":    `there is no group "none"`,
 		"flags=R user=policyd argv=/bin/cat": `attribute "flags=R" is not known`,
 		"user=policyd /bin/cat":              `attribute "/bin/cat" is not known`,
@@ -182,7 +182,7 @@ func TestAttributes(t *testing.T) {
 	if err != nil || strings.Join(s.command.Args, " ") != "/bin/cat -u argv=x" || s.command.Rights.GID != 60050 || s.command.Limit != 100*time.Second {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if _, _, _, err := newTest(t, "policy", "user=mailowner", "argv=/bin/cat"); os.Getuid() == 0 && (err == nil || !strings.Contains(err.Error(), "the mail system's rights")) {
+	if _, _, _, err := newTest(t, "policy", "user=mailowner", "argv=/bin/cat"); os.Getuid() == 0 && (err == nil || !strings.Contains(err.Error(), "the mail system's privileges")) {
 		t.Error("mail_owner:", err)
 	}
 }

@@ -104,9 +104,9 @@ func Named(spec string, db Database, mailOwner string) (rights.Rights, error) {
 	}
 	switch {
 	case u.UID == 0 || r.GID == 0:
-		return rights.Rights{}, fmt.Errorf("user=%s: expected a user who does not have root's rights", spec)
+		return rights.Rights{}, fmt.Errorf("user=%s: expected a user without root's privileges", spec)
 	case owner != nil && rights.Switching() && (u.UID == owner.UID || r.GID == owner.GID):
-		return rights.Rights{}, fmt.Errorf("user=%s: expected a user who does not have the mail system's rights", spec)
+		return rights.Rights{}, fmt.Errorf("user=%s: expected a user without the mail system's privileges", spec)
 	}
 	return r, nil
 }

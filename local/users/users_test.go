@@ -163,7 +163,7 @@ func TestNamed(t *testing.T) {
 	if want := (rights.Rights{UID: 7, GID: 8, Groups: []int{44}}); err != nil || fmt.Sprint(r) != fmt.Sprint(want) {
 		t.Errorf("joe: %+v, %v; want %+v", r, err, want)
 	}
-	for spec, want := range map[string]string{"root": "have root's rights", "ann": "have root's rights", "joe:root": "have root's rights",
+	for spec, want := range map[string]string{"root": "without root's privileges", "ann": "without root's privileges", "joe:root": "without root's privileges",
 		"joe:none": `user=joe:none: there is no group "none"`, "who": `there is no user "who"`} {
 		if _, err := Named(spec, s, "mailer"); err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", spec, err, want)
@@ -171,7 +171,7 @@ func TestNamed(t *testing.T) {
 	}
 	if rights.Switching() {
 		for _, spec := range []string{"mailer", "joe:mailer"} {
-			if _, err := Named(spec, s, "mailer"); err == nil || !strings.Contains(err.Error(), "the mail system's rights") {
+			if _, err := Named(spec, s, "mailer"); err == nil || !strings.Contains(err.Error(), "the mail system's privileges") {
 				t.Errorf("%s: %v", spec, err)
 			}
 		}

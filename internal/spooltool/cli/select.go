@@ -37,7 +37,7 @@ func TakeSelection(args []string, now time.Time) (where *selection.Selection, dr
 		known, wants := selection.Known(name)
 		switch {
 		case !known:
-			return where, dry, nil, Errorf(ExitUsage, "there is no option --%s; there is %s", name, SelectionUsage)
+			return where, dry, nil, Errorf(ExitUsage, "unknown option --%s; use %s", name, SelectionUsage)
 		case !wants && given:
 			return where, dry, nil, Errorf(ExitUsage, "--%s has no value", name)
 		case wants && !given:

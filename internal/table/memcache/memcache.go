@@ -133,7 +133,7 @@ func (t *cache) Lookup(ctx context.Context, key string) (string, bool, error) {
 			return value, found, err
 		}
 		if err != nil {
-			t.warning("%v; the backup is asked", err)
+			t.warning("%v; trying the backup", err)
 			holds = false // what is wrong with the server costs one wait, not two
 		}
 	}

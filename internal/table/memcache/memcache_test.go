@@ -144,7 +144,7 @@ func TestBackup(t *testing.T) {
 	}
 	s.Stop()
 	expect(t, tab, "a", "changed")
-	if w := warnings(); len(w) != 1 || !strings.Contains(w[0], "the backup is asked") {
+	if w := warnings(); len(w) != 1 || !strings.Contains(w[0], "trying the backup") {
 		t.Errorf("warnings: %q", w)
 	}
 	var listed []string
