@@ -195,6 +195,8 @@ func (s status) refusal(reason string) *refusal {
 // A Message is one message on its way through. It is used by one goroutine. The
 // zero Message is ready for begin.
 type Message struct {
+	// c and flags do not change. All else belongs to the one goroutine that writes the
+	// message.
 	c     *Core
 	flags proto.SubmitFlags
 	env   mail.Envelope
@@ -203,19 +205,26 @@ type Message struct {
 	fullName string
 	prepend  []string // fields that have still to be put on top
 
+	// What has gone wrong so far, all of it. It never gets better: what comes after an error
+	// is read and dropped.
 	stat   status
 	reason string // of a rejection by a table, with its status code
 	cause  string // of statWrite or statDefer, the first one; "" if there is none
 	stop   bool   // no more checks
 
-	dups       duplicates
-	anyRcpt    bool
-	lastRcpt   string // the last recipient given, for log lines
+	// By enable_original_recipient and duplicate_filter_limit: a recipient twice gets one
+	// copy.
+	dups     duplicates
+	anyRcpt  bool
+	lastRcpt string // the last recipient given, for log lines
+	// BCC actions of header and body checks. They become recipients at the end, since the
+	// envelope may not be complete before.
 	contentBCC []string
 	noBCC      []string // who is no automatic BCC recipient
 	notices    []noticed
 	log        []logLine
-	lines      int // of them, or left out, that come of the content
+	// Bounded, so that content cannot fill the log.
+	lines int // of them, or left out, that come of the content
 
 	down   *rfc5322.Downgrader // comes before all else; nil unless force_mime_input_conversion
 	header headerState

@@ -32,6 +32,8 @@ type milters struct {
 	sizeLimit int64
 	pool      milter.Pool
 
+	// mu guards sessions, those of SMTP clients, by smtpd's number for them. Empty unless
+	// smtpd_milters is set. A session goes when its smtpd says so, or its connection closes.
 	mu       sync.Mutex
 	sessions map[uint64]*milterSession
 }
@@ -39,9 +41,12 @@ type milters struct {
 // milterSession is an SMTP session's. Its events come one after the other.
 type milterSession struct {
 	owner *ipc.Conn
-	mu    sync.Mutex
-	m     *milter.Session
-	over  bool
+	// mu keeps the events of one SMTP session apart: a filter must not see them side by side.
+	mu sync.Mutex
+	m  *milter.Session
+	// The session was ended while something was still to be asked. Nothing more is said to the
+	// filters.
+	over bool
 	// second is what filters have said, against what had been let pass before,
 	// when they were told of the transaction again.
 	second mailfilter.Verdict

@@ -60,22 +60,34 @@ type serverOptions struct {
 // A server serves submitters and the queue manager. It is the only one that
 // changes the queue on disk.
 type server struct {
+	// Not changed after newServer.
 	opt serverOptions
+	// Ends when work in progress must stop. It does not end a commit: half-way through nobody
+	// would know who owns the message.
 	ctx context.Context
 	srv ipc.Server
-	wg  ipc.Workers
+	// Everything that runs beside the reading goroutines of the connections. Wait waits for
+	// all of it.
+	wg ipc.Workers
 
+	// Compared with BufferLimit before content is kept in memory.
 	buffered atomic.Int64 // octets in incoming.buf, over all messages
 
 	incomings  sync.Pool // of *incoming
 	recordings sync.Pool // of *recording
 
+	// slow, quiet and left are for the end. A cleanup that has a successor chooses a moment
+	// for it at which no message would have to wait long (keeper.watch).
 	slow  atomic.Int64  // messages that wait for filters, or for the DNS
 	quiet chan struct{} // capacity 1: no message is on its way that takes its time, perhaps
 	left  chan struct{} // closed when all clients have gone
 
-	mu      sync.Mutex
-	qmgr    *ipc.Conn // attached queue manager
+	mu sync.Mutex
+	// nil before one attaches, and after it has gone: messages then stay in the spool, and the
+	// next one is pushed all of them.
+	qmgr *ipc.Conn // attached queue manager
+	// Messages whose content comes in parts, by connection and the submitter's number. Empty
+	// when nothing large is on its way.
 	streams map[streamKey]*stream
 }
 
@@ -292,13 +304,17 @@ type incoming struct {
 	budget *table.Budget
 	q      proto.Submit
 	msg    Message
-	out    [][]byte    // scratch
-	buf    []byte      // content so far, up to the spool's inline limit
-	spare  []byte      // for replace: content as it was before
-	file   contentFile // where it goes when it is longer
-	fault  error       // content cannot be stored
-	token  bool        // a flow control token was taken, and nothing has come of it
+	out    [][]byte // scratch
+	// Empty when file is set.
+	buf   []byte      // content so far, up to the spool's inline limit
+	spare []byte      // for replace: content as it was before
+	file  contentFile // where it goes when it is longer
+	// The first one. The rest of the content is read and dropped, as the submitter cannot be
+	// interrupted, and the reply says so at the end.
+	fault error // content cannot be stored
+	token bool  // a flow control token was taken, and nothing has come of it
 
+	// Encoded once, for both the log's record and the entry.
 	stored  []byte        // the envelope and its recipients
 	batch   batch         // nil until a message has come so far
 	entries proto.Entries // the entry for the queue manager

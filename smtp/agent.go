@@ -68,6 +68,8 @@ type Agent struct {
 	doubleBounce string         // the sender of notices
 	probe        *probe
 	reports      *reporter // nil: nobody is to get any
+	// smtp_https_networks: the sites of policies and reports may be there too.
+	webNetworks *table.List
 	// Called by Close in the reverse order.
 	free []func() // of what New has made, the latest last
 
