@@ -20,7 +20,7 @@ type Figures struct {
 	Layers    map[string]int // packages in each layer
 }
 
-// A Length is how many lines something has.
+// A Length is how many lines something has, those that are comments alone left out.
 type Length struct {
 	Name  string
 	Lines int
@@ -46,8 +46,9 @@ func Count(law Law, tree *Tree) *Figures {
 		}
 		for _, f := range p.Files {
 			name := p.Dir + "/" + f.name
+			kinds := f.kinds()
 			if !ast.IsGenerated(f.syntax) {
-				g.Files = append(g.Files, Length{name, f.lines})
+				g.Files = append(g.Files, Length{name, without(kinds, 1, f.lines)})
 			}
 			g.Exported[p.Name] += f.exported()
 			share := g.Comments[p.Name]
@@ -55,7 +56,7 @@ func Count(law Law, tree *Tree) *Figures {
 			g.Comments[p.Name] = share
 			for _, d := range f.syntax.Decls {
 				if fn, ok := d.(*ast.FuncDecl); ok && fn.Body != nil {
-					lines := f.set.Position(fn.End()).Line - f.set.Position(fn.Pos()).Line + 1
+					lines := without(kinds, f.set.Position(fn.Pos()).Line, f.set.Position(fn.End()).Line)
 					g.Functions = append(g.Functions, Length{name + ": " + fn.Name.Name, lines})
 				}
 			}
@@ -100,6 +101,25 @@ func (f *File) exported() int {
 // weigh adds the file's lines of comments and of code to share. Blank lines are
 // neither; a line with both is code.
 func (f *File) weigh(share *Share) {
+	for _, k := range f.kinds() {
+		switch k {
+		case commentLine:
+			share.Comments++
+		case codeLine:
+			share.Code++
+		}
+	}
+}
+
+// What a line is. A line with code and a comment is code.
+const (
+	blankLine = iota
+	commentLine
+	codeLine
+)
+
+// kinds says of each line of the file what it is.
+func (f *File) kinds() []int {
 	comment := make([]bool, f.lines+2)
 	for _, g := range f.syntax.Comments {
 		for _, c := range g.List {
@@ -108,16 +128,30 @@ func (f *File) weigh(share *Share) {
 			}
 		}
 	}
-	for i, line := range bytes.Split(f.text, []byte("\n")) {
+	lines := bytes.Split(f.text, []byte("\n"))
+	kinds := make([]int, len(lines))
+	for i, line := range lines {
 		line = bytes.TrimSpace(line)
 		switch {
 		case len(line) == 0:
 		case comment[i+1] && (bytes.HasPrefix(line, []byte("//")) || bytes.HasPrefix(line, []byte("/*")) || bytes.HasSuffix(line, []byte("*/"))):
-			share.Comments++
+			kinds[i] = commentLine
 		default:
-			share.Code++
+			kinds[i] = codeLine
 		}
 	}
+	return kinds
+}
+
+// without is how many of the lines, from the first to the last and with both, are no comments: a
+// bound on lengths must not be a bound on what is explained.
+func without(kinds []int, first, last int) (n int) {
+	for _, k := range kinds[first-1 : last] {
+		if k != commentLine {
+			n++
+		}
+	}
+	return n
 }
 
 // At is the length that the given share of the functions does not pass.
