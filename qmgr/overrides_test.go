@@ -221,3 +221,35 @@ func TestExplainDestination(t *testing.T) {
 	expectText(t, st.explainDest("[other.test]:25"), "posthaste queue list --nexthop='[other.test]:25'")
 	expectText(t, st.explainDest("a b"), "blanks")
 }
+
+// With queue_only_destinations = * all mail waits, but for what the queue manager itself decides on: what must
+// fail goes back to its sender, and is not kept until somebody asks for it.
+func TestAllQueueOnly(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "queue_only_destinations = *\n")
+	st.routes["never.test"], st.routes["later.test"] = "error:5.1.2 no such host", "retry:4.3.0 no table"
+	waits := deferredMail(spool.Deferred, time.Minute, "s@from.test", "", "a@to.test")
+	waits.Next, waits.Attempts = time.Now().Add(-time.Second), 0
+	id := st.fill(waits)[0]
+	bounces, defers := st.agent("error", proto.Inventory{}), st.agent("retry", proto.Inventory{})
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	op := st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	if op.Attempts != 0 {
+		t.Errorf("recorded: %+v", op)
+	}
+	st.arrive("s@from.test", "b@never.test")
+	o := bounces.next()
+	o.answer("ok")
+	st.arrive("s@from.test", "c@later.test")
+	o = defers.next()
+	o.answer("ok")
+	st.command(proto.Command{Verb: proto.VerbFlush, ID: id}) // which is what it waits for
+	o = smtp.next()
+	if o.Envelope.Recipients[0].Address != "a@to.test" {
+		t.Errorf("ordered: %+v", o.Envelope.Recipients)
+	}
+	o.answer("ok")
+	st.waitOp(id, "its removal", removed)
+}
