@@ -28,7 +28,7 @@ SCRUB = $(if $(filter linux/amd64 linux/arm64,$(shell $(GO) env GOOS)/$(shell $(
 RELEASE ?= $(shell sh etc/version.sh)
 STAMP = $(if $(RELEASE),-X posthaste/internal/config.release=$(RELEASE))
 
-.PHONY: all build run test check figures differential man licences peers install deb deb-test tarball bench bench-compare soak crash fuzz reproducible clean
+.PHONY: all build run test check figures differential man licences peers install deb deb-test tarball bench bench-compare soak crash mutants fuzz reproducible clean
 
 all: build
 
@@ -118,6 +118,14 @@ crash:
 	$(GO) test ./internal/spool -run 'Crash|Rot|FullDisk|PowerCut' -timeout 0 -v -crash.time=$(TIME) | \
 	  awk '/^ *--- |first seed|histories|crashes|images|damaged disks|power cuts|posted|SKIPPED|seed [0-9]+:|FAIL|^ok/ { print; fflush() } /FAIL/ { bad = 1 } END { exit bad }'
 	$(GO) test ./internal/spool -run Planted -count=1 -v
+
+# Faults are planted one at a time, and the tests of their packages must notice: those of
+# internal/mutants/seeds.txt, and a sample of N (0: all) of what rules make in the packages
+# that matter, or in PKG (make mutants PKG=qmgr/sched N=100). SEED repeats a sample, TIME bounds it.
+N ?= 40
+SEED ?= 0
+mutants:
+	$(GO) run ./internal/mutants/run -n $(N) -seed $(SEED) $(if $(filter command environment,$(firstword $(origin TIME))),-time $(TIME)) $(if $(filter-out ./...,$(PKG)),-pkg $(PKG))
 
 # Owners and modes are put right by "posthaste set-permissions", which needs root
 # and the users; a package does it when it is installed.
