@@ -9,9 +9,13 @@ import (
 	"posthaste/internal/logread"
 )
 
-// settleTime is how long after a message has left the queue lines about it are expected, by the log's time: processes
-// write them on their own, and where the log has only seconds their order is not known.
-const settleTime = 2e6
+const (
+	// settleTime is how long after a message has left the queue lines about it are expected, by the log's time:
+	// processes write them on their own, and on a machine that is overloaded some are late.
+	settleTime = 10e6
+	// logTime is how much of that is usual. Where the log has only seconds, the order within one is not known.
+	logTime = 2e6
+)
 
 // A held is a message as the queue has it.
 type held struct {
@@ -98,7 +102,9 @@ func (a *account) line(l *logread.Line) {
 		a.qmgr(l, at)
 	case "bounce", "defer", "trace":
 		if id, ok := l.Notice(); ok {
-			a.message(l.ID, at).accept(at)
+			m := a.message(l.ID, at)
+			m.accept(at)
+			m.told = m.told || bytes.HasPrefix(l.Text, []byte("sender delivery status "))
 			a.begins(id, at, notice)
 		}
 	case "postsuper":

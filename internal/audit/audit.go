@@ -83,8 +83,8 @@ import (
 
 const usage = "usage: %s [-j] [-c config_dir] [-q file|none] [-s time] [-u time] [file ...]"
 
-// logTime is how long a line of the log may take from the process that writes it to the file.
-const logTime = time.Second
+// writeTime is how long a line of the log may take from the process that writes it to the file.
+const writeTime = time.Second
 
 // command is one run.
 type command struct {
@@ -182,7 +182,7 @@ func (c *command) audit(ctx context.Context) (*Report, error) {
 		a.until = min(a.until, c.until.UnixMicro())
 	}
 	if live {
-		time.Sleep(logTime)
+		time.Sleep(writeTime)
 	}
 	files := c.files
 	if len(files) == 0 {

@@ -13,7 +13,7 @@ import (
 )
 
 // A generator is the log of a relay, as long as one likes: sessions, two in three messages
-// to one recipient and one to three, one message in ten tried twice, ten minutes later.
+// to one recipient and one to three, one message in ten tried twice, a minute later.
 type generator struct {
 	message, line int
 	lines         int // so many
@@ -22,8 +22,9 @@ type generator struct {
 }
 
 type retry struct {
-	at time.Time
-	id mail.QueueID
+	at      time.Time
+	id      mail.QueueID
+	message int
 }
 
 // perSecond is how many messages come.
@@ -55,25 +56,25 @@ func (g *generator) next() {
 	g.say(at, "smtpd", "disconnect from %s ehlo=1 mail=1 rcpt=%d data=1 quit=1 commands=%d", c, rcpts, 4+rcpts)
 	for i := range rcpts {
 		if g.message%10 == 0 && i == 0 {
-			g.sent(at, id, i, "deferred (host mx.to.test[192.0.2.9] said: 450 4.2.0 try later (in reply to RCPT TO command))")
-			g.retries = append(g.retries, retry{at.Add(10 * time.Minute), id})
+			g.sent(at, id, i, g.message, "deferred (host mx.to.test[192.0.2.9] said: 450 4.2.0 try later (in reply to RCPT TO command))")
+			g.retries = append(g.retries, retry{at.Add(time.Minute), id, g.message})
 			continue
 		}
-		g.sent(at, id, i, "sent (250 2.0.0 Ok: queued as 4jWzqL72J2zDQqwN7)")
+		g.sent(at, id, i, g.message, "sent (250 2.0.0 Ok: queued as 4jWzqL72J2zDQqwN7)")
 	}
 	if g.message%10 != 0 {
 		g.say(at, "qmgr", "%s: removed", id)
 	}
 	for len(g.retries) > 0 && g.retries[0].at.Before(at) {
-		id := g.retries[0].id
+		id, n := g.retries[0].id, g.retries[0].message
 		g.retries = g.retries[1:]
-		g.sent(at, id, 0, "sent (250 2.0.0 Ok: queued as 4jWzqL72J2zDQqwN7)")
+		g.sent(at, id, 0, n, "sent (250 2.0.0 Ok: queued as 4jWzqL72J2zDQqwN7)")
 		g.say(at, "qmgr", "%s: removed", id)
 	}
 }
 
-func (g *generator) sent(at time.Time, id mail.QueueID, i int, status string) {
-	g.say(at, "smtp", "%s: to=<recipient%d@to%d.test>, relay=mx.to.test[192.0.2.9]:25, delay=0.31, delays=0.01/0/0.1/0.2, dsn=2.0.0, status=%s", id, i, g.line%500, status)
+func (g *generator) sent(at time.Time, id mail.QueueID, i, n int, status string) {
+	g.say(at, "smtp", "%s: to=<recipient%d@to%d.test>, relay=mx.to.test[192.0.2.9]:25, delay=0.31, delays=0.01/0/0.1/0.2, dsn=2.0.0, status=%s", id, i, n%500, status)
 }
 
 // audited reads a log and returns the books.
@@ -99,7 +100,7 @@ func TestMemory(t *testing.T) {
 	a := audited(t, g)
 	in := len(g.retries)
 	// Beside the queue there are the messages that ended in the last seconds.
-	if most := in + 10*perSecond; len(a.messages) > most || len(a.closing) > most || len(a.sessions) > 10 || len(a.ended)+len(a.short) > 10 {
+	if most := in + (settleTime/1e6+2)*perSecond; len(a.messages) > most || len(a.closing) > most || len(a.sessions) > 10 || len(a.ended)+len(a.short) > 10 {
 		t.Errorf("%d in the queue: %d messages, %d of them closed, %d sessions and %d that have ended are kept", in, len(a.messages), len(a.closing), len(a.sessions), len(a.ended)+len(a.short))
 	}
 	a.finish()

@@ -13,8 +13,7 @@ func (a *account) book(m *message) {
 	if h != nil {
 		h.ended = true
 	}
-	rest := m.rest()
-	f := m.whole()
+	rest, f := m.rest(), m.whole()
 	switch {
 	case m.fate == waiting && m.returns != waiting:
 		m.fate, f = m.returns, m.returns
@@ -142,7 +141,7 @@ func (a *account) fromQueue() {
 		if m == nil {
 			m = newMessage(id, h.arrival)
 			a.messages[id] = m
-			if !h.seen && h.arrival > a.first+settleTime && h.arrival < a.listed && h.arrival < a.until && a.first != 0 {
+			if !h.seen && h.arrival > a.first+logTime && h.arrival < a.listed && h.arrival < a.until && a.first != 0 {
 				m.accept(h.arrival)
 				a.problem(m, kindSilent, "it is in the queue, and no line of the log is about it")
 			}
@@ -158,7 +157,7 @@ func (a *account) missed(s *session) {
 		return
 	}
 	m := s.ids[len(s.ids)-1]
-	if m.left >= a.listed-settleTime || m.seen < a.begin() || m.seen >= a.until {
+	if m.left >= a.listed-logTime || m.seen < a.begin() || m.seen >= a.until {
 		return
 	}
 	text := fmt.Sprintf("%s was told that %d messages are queued, and %d are known", s.client, s.data, s.accepted)

@@ -64,6 +64,7 @@ type message struct {
 	left    int64 // its last line
 	nrcpt   int   // recipients when it was queued; 0: not known
 	null    bool  // from the null sender
+	told    bool  // its sender was told what has become of it
 	doubt   bool  // the log says that some may get it twice
 	marked  bool  // it is to be discarded, if it is accepted
 	returns fate  // expired or returned: what is left of it is that when it ends; else waiting
@@ -184,10 +185,26 @@ func (m *message) open() (n int) {
 	return n
 }
 
-// rest is how many recipients have no outcome.
+// rest is how many recipients have no outcome. An alias of whose success the sender is told counts among the
+// recipients of the message, though it was replaced when that came.
 func (m *message) rest() int {
 	n, _ := m.final()
-	return max(m.nrcpt-n, m.open(), 0)
+	missing := m.nrcpt - n
+	if missing > 0 && m.told {
+		missing -= min(missing, m.aliases())
+	}
+	return max(missing, m.open(), 0)
+}
+
+// aliases is how many addresses were replaced by others.
+func (m *message) aliases() int {
+	origs := make(map[uint64]bool)
+	for i := range m.rcpts {
+		if r := &m.rcpts[i]; r.orig != r.to {
+			origs[r.orig] = true
+		}
+	}
+	return len(origs)
 }
 
 // complete says whether all recipients have an outcome.

@@ -21,7 +21,7 @@ const (
 )
 
 // maxProblems bounds how many are listed.
-const maxProblems = 10000
+const maxProblems = 1000
 
 // A Count is how many messages, and recipients of theirs.
 type Count struct {

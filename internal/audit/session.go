@@ -11,11 +11,12 @@ import (
 // overlap.
 type session struct {
 	client   string
-	open     int  // connections
-	exact    bool // all of it is in the log, and it says how many messages were accepted
-	data     int  // so many
-	accepted int  // messages that are known to be
-	discards bool // the next message is to be discarded
+	process  string // the tag, and the number in brackets
+	open     int    // connections
+	exact    bool   // all of it is in the log, and it says how many messages were accepted
+	data     int    // so many
+	accepted int    // messages that are known to be
+	discards bool   // the next message is to be discarded
 	ids      []*message
 }
 
@@ -33,8 +34,12 @@ func (a *account) smtpd(l *logread.Line, at int64) {
 		m := a.message(l.ID, at)
 		m.origin = client
 		s := a.session(l)
-		m.session, m.marked = s, m.marked || s.discards
-		s.ids, s.discards = append(s.ids, m), false
+		m.marked, s.discards = m.marked || s.discards, false
+		if m.at != 0 { // other processes have been faster to log
+			s.accepted++
+			return
+		}
+		m.session, s.ids = s, append(s.ids, m)
 	case len(l.ID) > 0:
 		m := a.message(l.ID, at)
 		m.marked = m.marked || discards(text)
@@ -48,6 +53,8 @@ func (a *account) smtpd(l *logread.Line, at int64) {
 		a.session(l).discards = true
 	case bytes.HasPrefix(text, []byte("disconnect from ")):
 		a.disconnect(l, at)
+	case bytes.HasPrefix(text, []byte("statistics: ")) && bytes.Contains(text, []byte(" for (stdin:")):
+		a.standalone(l)
 	}
 }
 
@@ -62,7 +69,7 @@ func (a *account) session(l *logread.Line) *session {
 	a.key = append(append(append(append(append(a.key[:0], l.Tag...), '['), l.Process...), ' '), peer...)
 	s := a.sessions[string(a.key)]
 	if s == nil {
-		s = &session{client: string(peer)}
+		s = &session{client: string(peer), process: string(l.Tag) + "[" + string(l.Process)}
 		a.sessions[string(a.key)] = s
 	}
 	return s
@@ -91,6 +98,18 @@ func (a *account) disconnect(l *logread.Line, at int64) {
 		return
 	}
 	a.ended = append(a.ended, ending{at, s})
+}
+
+// standalone: the process was one of "sendmail -bs", whose mail pickup takes, under other queue IDs.
+func (a *account) standalone(l *logread.Line) {
+	process := string(l.Tag) + "[" + string(l.Process)
+	a.ended = slices.DeleteFunc(a.ended, func(e ending) bool {
+		if e.s.process != process {
+			return false
+		}
+		a.refuse(e.s)
+		return true
+	})
 }
 
 // succeeded is how often a command was used with success: " data=2" or " data=1/2".
