@@ -351,10 +351,8 @@ func (c *command) apply(ctx context.Context, b backend, verb byte, list []target
 		}
 		done, err := b.apply(ctx, step, verb == 'f', eligible, len(c.queues) > 0)
 		c.counts[step] += len(done)
-		if tell {
-			for _, id := range done {
-				c.say(action(string(id), step))
-			}
+		for _, id := range done {
+			c.did(string(id), step, tell)
 		}
 		if err != nil {
 			return err
@@ -378,6 +376,17 @@ func applies(step byte, t target) bool {
 		return !t.expired
 	}
 	return true
+}
+
+// did says what was done to a message. That one was deleted is logged in any case, unlike Postfix does with
+// ALL: no other line says what has become of it.
+func (c *command) did(id string, step byte, tell bool) {
+	switch {
+	case tell:
+		c.say(action(id, step))
+	case step == 'd' && c.log != nil:
+		c.log.Log(action(id, step))
+	}
 }
 
 func action(id string, step byte) maillog.QueueAction {

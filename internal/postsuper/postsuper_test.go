@@ -247,8 +247,12 @@ func TestUp(t *testing.T) {
 	if got := m.asked[:5]; !slices.Equal(got, want) {
 		t.Errorf("orders %q, want %q", got, want)
 	}
-	if log := logged(); !strings.Contains(log, "]: "+a+": requeued\n") || !strings.Contains(log, "]: Deleted: 2499 messages\n") {
+	log := logged()
+	if !strings.Contains(log, "]: "+a+": requeued\n") || !strings.Contains(log, "]: Deleted: 2499 messages\n") {
 		t.Errorf("log:\n%s", log)
+	}
+	if n := strings.Count(log, ": removed\n"); n < 2499 { // else nobody would know what has become of them
+		t.Errorf("of 2499 messages that were deleted the log names %d", n)
 	}
 	if len(m.items) != 0 {
 		t.Errorf("%d messages left", len(m.items))

@@ -67,8 +67,8 @@ func (c *command) doSelected(ctx context.Context, b backend, w *wish) error {
 			}
 			c.counts[step] += len(r.ids)
 			for _, id := range r.ids {
-				if !c.dry && (!w.all || c.verbose) {
-					c.say(action(string(id), step))
+				if !c.dry {
+					c.did(string(id), step, !w.all || c.verbose)
 				}
 			}
 			return nil
