@@ -177,6 +177,9 @@ func newSystem(t testing.TB, o options) *system {
 		if line := died.FindString(s.out.String() + s.log()); line != "" {
 			t.Errorf("a process says: %s", line)
 		}
+		if !t.Failed() && !t.Skipped() {
+			s.addUp()
+		}
 		if t.Failed() {
 			t.Logf("output of %s:\n%s\nlog:\n%s", dir, s.out.String(), s.log())
 		}
