@@ -159,6 +159,53 @@ func TestFormerHangs(t *testing.T) {
 	}
 }
 
+// A delivery that an old agent goes on with is a session with its destination all the same: it has a place in the
+// window, as it had before the reload, so that no more are made at once than the site allows. The places that are left
+// are for others, and when it ends, there is one more.
+func TestFormerHoldsItsPlace(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "smtp_destination_concurrency_limit = 2\ninitial_destination_concurrency = 2\n")
+	var err error
+	if st.state, err = statedir.Open(filepath.Join(t.TempDir(), "state")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.state.Close() })
+	var mails []faketest.Mail
+	for range 5 {
+		mails = append(mails, many(1, "to.test"))
+	}
+	ids := st.fill(mails...)
+	hanging := []proto.Delivery{{ID: ids[0], Index: []int{0}}}
+	if err := (&handover{written: time.Now(), running: hanging}).leave(st.state); err != nil {
+		t.Fatal(err)
+	}
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	for _, id := range ids[1:3] {
+		o := smtp.next()
+		if o.Envelope.ID != id {
+			t.Errorf("ordered: %s, want %s", o.Envelope.ID, id)
+		}
+		for _, other := range ids[3:] {
+			st.waitExplain(other, "waits since .* for one of the 2 deliveries to this destination to end")
+		}
+		select {
+		case o := <-smtp.orders:
+			t.Errorf("a second order beside the former delivery: %+v", o.Deliver)
+		default:
+		}
+		o.answer("ok")
+	}
+	third := smtp.next()
+	smtp.push(&proto.Inventory{Running: hanging})
+	smtp.push(&proto.Inventory{Finished: []proto.Finished{{ID: ids[0], Reply: proto.DeliverReply{Outcomes: said("ok", 0)}}}})
+	fourth := smtp.next() // beside the third
+	third.answer("ok")
+	fourth.answer("ok")
+	st.waitOp(ids[0], "its removal", removed)
+	st.quiet()
+}
+
 // A former delivery of which nobody will tell any more does not keep a message.
 func TestFormerLost(t *testing.T) {
 	t.Parallel()
