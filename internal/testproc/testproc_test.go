@@ -15,6 +15,9 @@ import (
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("TESTPROC_KILLED"); dir != "" {
 		Start(killed{}, exec.Command("/bin/sh", "-c", ": >$1/started; exec sleep 1000", "sh", dir), dir)
+		if os.WriteFile(dir+"/watched", nil, 0o644) != nil {
+			os.Exit(1)
+		}
 		select {}
 	}
 	os.Exit(m.Run())
@@ -74,7 +77,7 @@ func TestKilled(t *testing.T) {
 	}
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
-	eventually(t, "the server has started", func() bool { return exists(dir + "/started") })
+	eventually(t, "the server has started, and is watched", func() bool { return exists(dir+"/started") && exists(dir+"/watched") })
 	cmd.Process.Kill()
 	eventually(t, "the files are gone", func() bool { return !exists(dir) })
 	eventually(t, "nothing of it is left", func() bool { return !left("TESTPROC_KILLED=" + dir) })
