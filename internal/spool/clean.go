@@ -46,12 +46,20 @@ func (e *engine) sweep(want int) error {
 	}
 	until := e.batch
 	defer func() { e.sweepLeft = 0 }()
-	for !e.ready(want) {
+	for idle := 0; !e.ready(want); {
 		e.sweepLeft = max(1, e.sweepLeft, min(forStarts, len(e.free)-1))
+		before := e.batch
 		did, err := e.sweepStep(until)
 		if err != nil {
 			return err
 		}
+		// A step that writes nothing leaves a segment alone, or seals one. More of them in a row
+		// than there are segments come to nothing, as when books and disk disagree after a disk
+		// has lied.
+		if idle++; e.batch != before {
+			idle = 0
+		}
+		did = did && idle <= len(e.segs)
 		if !did {
 			e.swept = e.stats.Written
 			return nil
