@@ -126,7 +126,7 @@ func openOverrides(data string, log *maillog.Logger) (*override.Store, error) {
 	}
 	store, err := override.Open(dir)
 	if errors.Is(err, override.ErrDamaged) {
-		log.Error("%v: what was suspended is not known any more, and is tried; the file is kept beside the new one", err)
+		log.Error("in %s: %v: what was suspended is not known any more, and is tried; the file is kept beside the new one", filepath.Join(data, "overrides"), err)
 		return store, nil
 	}
 	return store, err
