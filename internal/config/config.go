@@ -426,16 +426,6 @@ func (c *Config) TransportInt(transport, suffix string) int {
 	return c.Int(c.transportName(transport, suffix))
 }
 
-// TransportBytes is TransportString for a Bytes.
-func (c *Config) TransportBytes(transport, suffix string) int64 {
-	return c.Bytes(c.transportName(transport, suffix))
-}
-
-// TransportBool is TransportString for a Bool.
-func (c *Config) TransportBool(transport, suffix string) bool {
-	return c.Bool(c.transportName(transport, suffix))
-}
-
 // TransportDuration is TransportString for a Duration.
 func (c *Config) TransportDuration(transport, suffix string) time.Duration {
 	return c.Duration(c.transportName(transport, suffix))

@@ -32,8 +32,6 @@ var accessors = map[string][]Type{
 	"List":              {List},
 	"TransportString":   {String, Int, Bytes, Bool, Duration, List, Raw, Enum},
 	"TransportInt":      {Int, Bytes},
-	"TransportBytes":    {Bytes, Int},
-	"TransportBool":     {Bool},
 	"TransportDuration": {Duration},
 }
 

@@ -102,20 +102,6 @@ func fieldLen(b []byte) int {
 	}
 }
 
-// HeaderLen is how many bytes of msg are header: the fields, without the empty
-// line that ends them. What follows starts with that empty line, or, if the
-// header is not ended properly, with the first line that is not a field.
-func HeaderLen(msg []byte) int {
-	rest := msg
-	for {
-		_, r, ok := NextField(rest)
-		if !ok {
-			return len(msg) - len(rest)
-		}
-		rest = r
-	}
-}
-
 // EqualName compares field names, which have no letter case.
 func EqualName(a []byte, b string) bool {
 	if len(a) != len(b) {
