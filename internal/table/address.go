@@ -42,7 +42,7 @@ func (s *Search) SplitExtension(local string) (user, ext string) {
 	switch {
 	case strings.EqualFold(local, "mailer-daemon"), s.DoubleBounce != "" && strings.EqualFold(local, s.DoubleBounce):
 		return local, ""
-	case s.OwnerRequest && local[i] == '-' && isOwnerRequest(local):
+	case s.OwnerRequest && strings.Contains(s.Delimiters, "-") && isOwnerRequest(local): // whichever delimiter comes first
 		return local, ""
 	}
 	return local[:i], local[i:]

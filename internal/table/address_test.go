@@ -56,6 +56,8 @@ func TestKeyOrder(t *testing.T) {
 		{"u-e+f@x.test", "+-", KeysDefault, "u-e+f@x.test u@x.test @x.test"},
 		{"owner-u@x.test", "-", KeysDefault, "owner-u@x.test @x.test"},
 		{"u-request@x.test", "-", KeysDefault, "u-request@x.test @x.test"},
+		{"u+e-request@x.test", "+-", KeysDefault, "u+e-request@x.test @x.test"},
+		{"u+e-request@x.test", "+", KeysDefault, "u+e-request@x.test u@x.test @x.test"},
 		{"mailer-daemon@x.test", "-", KeysDefault, "mailer-daemon@x.test @x.test"},
 		{"double-bounce@x.test", "-", KeysDefault, "double-bounce@x.test @x.test"},
 		{"+e@x.test", "+", KeysDefault, "+e@x.test @x.test"},
