@@ -190,17 +190,9 @@ func (c *Core) initMasquerade(cfg *config.Config, o table.Options) (err error) {
 }
 
 func (c *Core) initSearch(cfg *config.Config, o table.Options) error {
-	dest, err := table.NewList("mydestination", cfg.List("mydestination"), table.ListOptions{Kind: table.Strings, Table: o})
+	local, err := table.OpenLocal(context.Background(), cfg, o)
 	if err != nil {
 		return err
-	}
-	local := &table.Local{Origin: cfg.String("myorigin"), Destination: dest}
-	for _, name := range []string{"inet_interfaces", "proxy_interfaces"} {
-		addrs, err := table.OwnAddresses(context.Background(), cfg.List(name))
-		if err != nil {
-			return errors.Join(errors.New(name), err)
-		}
-		local.Addresses = append(local.Addresses, addrs...)
 	}
 	c.search = &table.Search{
 		Delimiters:   cfg.String("recipient_delimiter"),

@@ -68,15 +68,10 @@ func newOutputRules(cfg *config.Config, lmtp bool, o table.Options) (*outputRule
 
 // newSearch says how addresses are taken apart for tables that have them.
 func newSearch(cfg *config.Config, o table.Options) (*table.Search, error) {
-	dest, err := table.NewList("mydestination", cfg.List("mydestination"), table.ListOptions{Kind: table.Strings, Table: o})
+	local, err := table.OpenLocal(context.Background(), cfg, o)
 	if err != nil {
 		return nil, err
 	}
-	own, err := table.OwnAddresses(context.Background(), append(append([]string(nil), cfg.List("inet_interfaces")...), cfg.List("proxy_interfaces")...))
-	if err != nil {
-		return nil, err
-	}
-	local := &table.Local{Origin: cfg.String("myorigin"), Destination: dest, Addresses: own}
 	return &table.Search{Delimiters: cfg.String("recipient_delimiter"), OwnerRequest: cfg.Bool("owner_request_special"),
 		DoubleBounce: cfg.String("double_bounce_sender"), Local: local.IsLocal}, nil
 }

@@ -16,7 +16,8 @@ const likePostfix = `compatibility_level = 3.6
 myhostname = mta.example.test
 mydomain = example.test
 myorigin = origin.test
-mydestination = local.test, mta.example.test, both.test
+mydestination = local.test, mta.example.test, both.test, .wild.test
+parent_domain_matches_subdomains = mydestination, relay_domains
 inet_interfaces = 127.0.0.1
 proxy_interfaces = 192.0.2.1
 relay_domains = relay.test, both2.test
@@ -81,9 +82,9 @@ func TestAtRandomLikePostfix(t *testing.T) {
 	ours := newRewriter(t, likePostfix, nil)
 
 	pieces := []string{"a", "user", "u", "@", "@", "%", "!", ".", "-", "+x", "-ext", "_", "|", "/", "1", "owner-x", "x-request", "double-bounce", "MAILER-DAEMON",
-		"local.test", "Local.Test", "relay.test", "sub.relay.test", "alias.test", "mbox.test", "both.test", "both2.test", "to.test", "host", "127.0.0.1", "é", "é.test", "\xff",
+		"local.test", "Local.Test", "sub.local.test", "sub.wild.test", "wild.test", "relay.test", "sub.relay.test", "alias.test", "mbox.test", "both.test", "both2.test", "to.test", "host", "127.0.0.1", "é", "é.test", "\xff",
 		"t.test", "t2.test", "s.t3.test", "t4.test", "t5.test", "x+y@t6.test", "x+z@t6.test", "t7.test", "moved+x@to.test", "gone"}
-	ends := []string{"", "", "", "@[127.0.0.1]", "@[192.0.2.1]", "@[10.1.2.3]", "@[IPv6:2001:db8::1]", "@local.test", "@to.test", "@relay.test."}
+	ends := []string{"", "", "", "@[127.0.0.1]", "@[192.0.2.1]", "@[10.1.2.3]", "@[IPv6:2001:db8::1]", "@local.test", "@sub.local.test", "@sub.wild.test", "@to.test", "@relay.test."}
 	senders := []string{"", "s@s.test", "s2@s.test", "s3@s.test", "x@d.test", "other@o.test", "S@S.test"}
 	classes := []struct {
 		ours   proto.ResolveFlags

@@ -45,7 +45,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -147,10 +146,9 @@ func New(cfg *config.Config, o table.Options) (*Rewriter, error) {
 	r.aliasDomains = list("virtual_alias_domains", table.Strings)
 	r.mailboxDomains = list("virtual_mailbox_domains", table.Strings)
 	r.relayDomains = list("relay_domains", table.Domains)
-	r.local = &table.Local{Origin: r.form.Origin, Destination: list("mydestination", table.Strings)}
-	addrs, err := ownAddresses(cfg)
+	local, err := table.OpenLocal(context.Background(), cfg, o)
 	errs = append(errs, err)
-	r.local.Addresses = addrs
+	r.local = local
 	r.search = &table.Search{
 		Delimiters:   cfg.String("recipient_delimiter"),
 		OwnerRequest: cfg.Bool("owner_request_special"),
@@ -205,18 +203,6 @@ func (r *Rewriter) Close() error {
 // subdomains too.
 func parentMatches(cfg *config.Config, name string) bool {
 	return slices.Contains(cfg.List("parent_domain_matches_subdomains"), name)
-}
-
-func ownAddresses(cfg *config.Config) ([]netip.Addr, error) {
-	var out []netip.Addr
-	for _, name := range []string{"inet_interfaces", "proxy_interfaces"} {
-		addrs, err := table.OwnAddresses(context.Background(), cfg.List(name))
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		out = append(out, addrs...)
-	}
-	return out, nil
 }
 
 // warnTwice warns once for each domain that is listed in two address classes.

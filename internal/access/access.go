@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -77,7 +75,6 @@ type Evaluator struct {
 	// permit_mx_backup_networks; empty, any backup is served.
 	myNetworks, relayDomains *table.List
 	permitMXNetworks         *table.List
-	ownAddrs                 []netip.Addr
 	local                    *table.Local // which has proxy_interfaces, too
 	relayCerts               *table.Maps
 	search                   table.Search
@@ -158,17 +155,9 @@ func (e *Evaluator) openLists(ctx context.Context) (err error) {
 	e.myNetworks = open("mynetworks", table.Clients)
 	e.relayDomains = open("relay_domains", table.Domains)
 	e.permitMXNetworks = open("permit_mx_backup_networks", table.Clients)
-	destination := open("mydestination", table.Domains)
-	own, err := table.OwnAddresses(ctx, cfg.List("inet_interfaces"))
-	if err != nil {
-		errs = append(errs, fmt.Errorf("inet_interfaces: %w", err))
-	}
-	e.ownAddrs = own
-	proxied, err := table.OwnAddresses(ctx, cfg.List("proxy_interfaces"))
-	if err != nil {
-		errs = append(errs, fmt.Errorf("proxy_interfaces: %w", err))
-	}
-	e.local = &table.Local{Origin: cfg.String("myorigin"), Destination: destination, Addresses: append(own[:len(own):len(own)], proxied...)}
+	local, err := table.OpenLocal(ctx, cfg, e.tables)
+	errs = append(errs, err)
+	e.local = local
 	e.search = table.Search{Delimiters: cfg.String("recipient_delimiter"), OwnerRequest: cfg.Bool("owner_request_special"),
 		DoubleBounce: cfg.String("double_bounce_sender"), Local: e.local.IsLocal}
 	return errors.Join(errs...)

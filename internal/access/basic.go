@@ -13,7 +13,7 @@ import (
 )
 
 func (r *run) permitInetInterfaces(context.Context) verdict {
-	return r.permitIf(slices.Contains(r.e.ownAddrs, r.s.Addr), nil)
+	return r.permitIf(slices.Contains(r.e.local.Interfaces, r.s.Addr), nil)
 }
 
 func (r *run) permitSASL(context.Context) verdict {

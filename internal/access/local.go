@@ -17,7 +17,7 @@ func (e *Evaluator) LocalClient(ctx context.Context, s *Session, words []string)
 		var v verdict
 		switch w := strings.ToLower(words[i]); {
 		case w == "permit_inet_interfaces":
-			if slices.Contains(e.ownAddrs, s.Addr) {
+			if slices.Contains(e.local.Interfaces, s.Addr) {
 				return true, nil
 			}
 		case w == "permit_mynetworks":

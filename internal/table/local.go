@@ -2,18 +2,41 @@ package table
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
+
+	"posthaste/internal/config"
 )
 
 // Local decides which domains are this system's own, for delivery by local(8)
-// and for lookups of plain user names. It is not changed after it is made.
+// and for lookups of plain user names. OpenLocal makes it, and nothing changes it then.
 type Local struct {
 	Origin      string       // myorigin
 	Destination *List        // mydestination
+	Interfaces  []netip.Addr // of inet_interfaces
 	Addresses   []netip.Addr // of inet_interfaces and proxy_interfaces
+}
+
+// OpenLocal reads what myorigin, mydestination, inet_interfaces and proxy_interfaces say.
+// Names of hosts among the interfaces are looked up. mydestination is a list of strings, as for
+// Postfix: .example.com there is no pattern for subdomains, and neither is example.com, whatever
+// parent_domain_matches_subdomains says. With an error there is a Local all the same, to
+// which what was wrong is unknown.
+func OpenLocal(ctx context.Context, cfg *config.Config, o Options) (*Local, error) {
+	destination, err := NewList("mydestination", cfg.List("mydestination"), ListOptions{Kind: Strings, Table: o})
+	own, err2 := OwnAddresses(ctx, cfg.List("inet_interfaces"))
+	if err2 != nil {
+		err = errors.Join(err, fmt.Errorf("inet_interfaces: %w", err2))
+	}
+	proxied, err2 := OwnAddresses(ctx, cfg.List("proxy_interfaces"))
+	if err2 != nil {
+		err = errors.Join(err, fmt.Errorf("proxy_interfaces: %w", err2))
+	}
+	return &Local{Origin: cfg.String("myorigin"), Destination: destination, Interfaces: own, Addresses: slices.Concat(own, proxied)}, err
 }
 
 // IsDestination says whether mail for domain is delivered here: it is listed
@@ -28,11 +51,7 @@ func (l *Local) IsDestination(ctx context.Context, domain string) (bool, error) 
 		return found, err
 	}
 	if addr, ok := ParseLiteral(domain); ok {
-		for _, a := range l.Addresses {
-			if a == addr {
-				return true, nil
-			}
-		}
+		return slices.Contains(l.Addresses, addr), nil
 	}
 	return false, nil
 }
