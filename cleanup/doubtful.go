@@ -124,6 +124,18 @@ func (d *doubts) lost(en engine, rd queueread.Reader, op *proto.Op, exact bool) 
 	d.soon()
 }
 
+// late adds a new message that was queued after its client may have given up.
+func (d *doubts) late(en engine, rd queueread.Reader, id mail.QueueID) {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.add(en, rd, id, nil, doubtful.Entry{Rcpt: -1, Why: doubtful.Unanswered, Found: time.Now()})
+	d.look()
+	d.soon()
+}
+
 // add adds an entry for each of rcpts, nil being all that are pending, or one for the message when
 // e.Rcpt says so. The caller holds mu.
 func (d *doubts) add(en engine, rd queueread.Reader, id mail.QueueID, rcpts []int, e doubtful.Entry) {

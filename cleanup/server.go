@@ -575,9 +575,13 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	if in.q.Settles != nil {
 		settle(b, in.q.Settles)
 	}
+	begun := time.Now()
 	if err := in.s.opt.Engine.Commit(b); err != nil {
 		in.giveUp()
 		return in.s.storageReply(env.ID, err)
+	}
+	if took := time.Since(begun); took >= submitterPatience {
+		in.s.late(env.ID, took)
 	}
 	in.s.opt.Doubts.settled(in.q.Settles)
 	in.token = in.token && res.Hold
@@ -589,6 +593,17 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 		in.announce(e, m.Envelope, m.Recipients)
 	}
 	return &queued
+}
+
+// submitterPatience is the shortest time that anybody waits for the disk to take a message: the sendmail
+// program, and many an SMTP client, before smtpd does not any more.
+const submitterPatience = 5 * time.Minute
+
+// late names a message that is queued now, and whose submitter need not be there any more to hear of it.
+func (s *server) late(id mail.QueueID, took time.Duration) {
+	s.opt.Log.Warning("%s: in doubt: it is in the queue, which took the disk %v; its client may have been told 451, or nothing, and may send it again",
+		id, took.Round(time.Second))
+	s.opt.Doubts.late(s.opt.Engine, s.opt.Reader, id)
 }
 
 // count counts a message that is on stable storage now.

@@ -156,7 +156,7 @@ func (d *delivery) sendForward(f *forward) (mail.QueueID, error) {
 	}
 	reply, err := m.Commit(d.ctx)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("%s: %w", id, err) // it may be in doubt
 	}
 	if reply.Code != 250 {
 		return "", fmt.Errorf("cleanup refused the message: %s", reply.Reason())

@@ -85,3 +85,52 @@ func TestOffered(t *testing.T) {
 		})
 	}
 }
+
+// Whoever has not heard that a message is queued makes a file of it. Where it may be in the queue all the same, the log
+// names it.
+func TestOfferInDoubt(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, says string
+		impatient  bool // who offers it goes away, and then it is queued; else cleanup goes away
+	}{
+		{"nobody waits", ": in doubt: it is in the queue, and the sendmail program has not waited to hear that: it may be queued twice", true},
+		{"cleanup is lost", ": connection to cleanup lost: not known whether the message is queued", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			got := make(chan *ipc.Request, 1)
+			cleanup := serveCleanup(t, filepath.Join(t.TempDir(), "cleanup"), got)
+			submitter := submit.New(cleanup)
+			defer submitter.Close()
+			var log strings.Builder
+			logger := maillog.New("pickup", maillog.NewWriter(&log, maillog.Plain))
+			p := New(Options{Submit: submitter, Log: logger, Owner: -1})
+			var message strings.Builder
+			h := &maildrop.Header{Time: time.Now(), UID: 70002, Sender: "a@from.test", Recipients: []mail.Recipient{{Address: "b@to.test"}}}
+			if err := maildrop.Write(&message, h, strings.NewReader("Subject: x\n\nx\n")); err != nil {
+				t.Fatal(err)
+			}
+			theirs, ours := net.Pipe()
+			done := make(chan struct{})
+			go func() { defer close(done); p.offered(t.Context(), ours, 70002); ours.Close() }()
+			go io.WriteString(theirs, message.String())
+			r := <-got
+			var q proto.Submit
+			if err := r.Decode(&q); err != nil {
+				t.Fatal(err)
+			}
+			if c.impatient {
+				theirs.Close()
+				r.Reply(&proto.SubmitReply{Code: 250, Status: dsn.S(2, 0, 0), Text: "Ok"})
+			} else {
+				cleanup.Close()
+			}
+			<-done
+			logger.Close()
+			if !strings.Contains(log.String(), "warning: "+string(q.Envelope.ID)+c.says) {
+				t.Errorf("%s", log.String())
+			}
+		})
+	}
+}

@@ -190,6 +190,8 @@ func (p *Picker) complain(name string, err error) {
 // tryLater marks an error that is not the file's.
 type tryLater struct{ error }
 
+func (e tryLater) Unwrap() error { return e.error }
+
 // take hands one file over, of whose recipients so many are queued already, and
 // returns how many are now. ok says that the file is gone.
 func (p *Picker) take(ctx context.Context, name string, was int) (ok bool, queued int, err error) {
@@ -250,7 +252,8 @@ func (p *Picker) part(ctx context.Context, f *os.File, owner, from, most int) (a
 		return all, 0, nil // only the file is left
 	}
 	m.Recipients = m.Recipients[min(from, all):min(from+most, all)]
-	return all, len(m.Recipients), p.submit(ctx, m)
+	_, err = p.submit(ctx, m)
+	return all, len(m.Recipients), err
 }
 
 // admit says whether a message may be from whom it says, when it came from
@@ -278,12 +281,12 @@ func checkFile(f *os.File) (owner int, err error) {
 	return int(st.Uid), nil
 }
 
-// submit hands a message to cleanup and heeds its verdict.
-func (p *Picker) submit(ctx context.Context, m *maildrop.Reader) error {
+// submit hands a message to cleanup and heeds its verdict. It returns the ID that the message has got.
+func (p *Picker) submit(ctx context.Context, m *maildrop.Reader) (mail.QueueID, error) {
 	now := time.Now()
 	id, err := p.opt.Submit.NewID(ctx, now)
 	if err != nil {
-		return tryLater{err}
+		return "", tryLater{err}
 	}
 	env := &mail.Envelope{ID: id, Arrival: m.Time, Sender: m.Sender, EnvID: m.EnvID, Ret: m.Ret, Trace: m.Trace,
 		VERP: m.VERP, RewriteContext: "local", Recipients: m.Recipients, Filter: p.opt.Filter}
@@ -304,27 +307,27 @@ func (p *Picker) submit(ctx context.Context, m *maildrop.Reader) error {
 	msg := p.opt.Submit.Open(env, submit.Options{Flags: flags | proto.SubmitBounce | p.opt.AutoUTF8, FullName: m.FullName})
 	if err := p.copy(msg, m, id, now); err != nil {
 		msg.Abort()
-		return err
+		return id, err
 	}
 	reply, err := msg.Commit(ctx)
 	if err != nil {
-		return tryLater{err}
+		return id, tryLater{fmt.Errorf("%s: %w", id, err)}
 	}
 	if reply.Code == 250 {
-		return nil
+		return id, nil
 	}
 	if reply.Code/100 == 5 && len(m.Recipients) == 0 { // nobody is to have it, and there is nothing to return
 		p.opt.Log.Warning("%s: message without recipients removed: %s", id, reply.Reason())
-		return nil
+		return id, nil
 	}
 	err = fmt.Errorf("%s: not queued: %s", id, reply.Reason())
 	switch {
 	case reply.Status == dsn.S(5, 5, 3):
-		return tooMany{err}
+		return id, tooMany{err}
 	case reply.Code/100 == 5: // it will not be any better the next time
-		return err
+		return id, err
 	}
-	return tryLater{err}
+	return id, tryLater{err}
 }
 
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, maildrop.MaxPiece) }}

@@ -195,7 +195,7 @@ func (s *Service) send(ctx context.Context, req *proto.Notify, env *mail.Envelop
 	}
 	reply, err := out.Commit(ctx)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("%s: %w", id, err) // it may be in doubt
 	}
 	if reply.Code != 250 {
 		return "", fmt.Errorf("cleanup refused the notice: %s", reply.Reason())

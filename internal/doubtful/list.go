@@ -6,7 +6,8 @@
 // # What is in it
 //
 // One entry is a recipient of a message of whom it is not known whether the message was delivered when a
-// process or the machine died, or a new message whose client may not have been told that it was queued.
+// process or the machine died, or a new message whose client may not have been told that it was queued, then or because
+// the disk took too long.
 // The mail system delivers such mail, again as it may be: a copy too many is better than none. The
 // entry stays when the message has left the queue, with the time when it did:
 // then, and not before, somebody may have two copies. It goes when an operator has said

@@ -54,16 +54,18 @@ func offer(socket string, message []byte) bool {
 
 // TakeOffer is pickup's side: what follows OfferFirst on c is a message, for
 // which take is asked whether it is on stable storage now. The caller bounds
-// the time.
-func TakeOffer(c io.ReadWriter, take func(*Reader) bool) {
+// the time. The error is that it is, and that who has offered it cannot be told:
+// he has given up, and may have made a file of it.
+func TakeOffer(c io.ReadWriter, take func(*Reader) bool) error {
 	m, err := NewReader(io.LimitReader(c, MaxOffer))
 	if err != nil {
-		return
+		return nil
 	}
 	defer m.Free()
 	if take(m) {
-		c.Write([]byte{taken})
+		_, err = c.Write([]byte{taken})
 	}
+	return err
 }
 
 // wake tells pickup, by its socket, that there is mail. It is no error when
