@@ -253,6 +253,25 @@ func (d *doubts) settled(st *proto.Settle) {
 	}
 }
 
+// unseen is how many entries there are that no operator has said to have seen.
+func (d *doubts) unseen() (n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.list) == 0 {
+		return 0
+	}
+	seen, err := doubtful.Seen(d.fs, d.dir)
+	if err != nil { // it is told of when the list is saved
+		seen = time.Time{}
+	}
+	for i := range d.list {
+		if d.list[i].Found.After(seen) {
+			n++
+		}
+	}
+	return n
+}
+
 // soon has the list saved before long. The caller holds mu.
 func (d *doubts) soon() {
 	if d.save == nil {

@@ -110,7 +110,11 @@ func TestHandExact(t *testing.T) {
 	}
 	l.call(&proto.Record{Urgent: true, Ops: []proto.Op{{ID: b, Change: queue.Change{Done: []int{1}}}}})
 
-	l = begin(t, mem.Cut(vfs.Loss{}), true)
+	mem = mem.Cut(vfs.Loss{})
+	l = begin(t, mem, true)
+	if n := l.doubts.unseen(); n != 4 {
+		t.Errorf("%d entries have not been seen", n)
+	}
 	want := []string{"0 r0@to.test in hand/mx1 queued", "2 r2@to.test in hand/mx1 queued", "0 r0@to.test in hand/mx2 queued", "0 r0@to.test in hand/ queued"}
 	if got := l.list(); !slices.Equal(got, want) {
 		t.Errorf("after the crash: %q", got)
@@ -130,6 +134,12 @@ func TestHandExact(t *testing.T) {
 	l.doubts.settled(&proto.Settle{ID: a, Rcpts: []int{0}})
 	if got := l.list(); got[0] != "0 r0@to.test in hand/mx1 returned" || l.doubts.some.Load() {
 		t.Errorf("at the end: %q", got)
+	}
+	if err := doubtful.SetSeen(mem, "spool", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if n := l.doubts.unseen(); n != 0 {
+		t.Errorf("%d entries have not been seen, and all have", n)
 	}
 }
 

@@ -112,7 +112,7 @@ func run(ctx context.Context, env *service.Env) error {
 				Verify: verify, Milters: milters, Signer: signer, Authenticator: authenticator, Metrics: env.Metrics,
 				Doubts: doubts, Reader: reader, Exact: options.ExactDoubt})
 		}}
-	offer(env, k)
+	offer(env, k, doubts)
 	err = k.run(ctx)
 	milters.Close()
 	signer.Close()
@@ -147,11 +147,12 @@ Look after the disk, and after the machine's memory.
 }
 
 // offer has the queue's numbers published.
-func offer(env *service.Env, k *keeper) {
+func offer(env *service.Env, k *keeper, d *doubts) {
 	env.Metrics.Offer(func(o *metrics.Offer) {
 		if en := k.engine.Load(); en != nil {
 			(*en).Offer(o)
 			o.Gauge(metrics.FlowTokens, float64(env.Flow.Level()))
+			o.Gauge(metrics.SpoolDoubtful, float64(d.unseen()))
 		}
 	})
 }

@@ -2,6 +2,7 @@ package exporter
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"os/exec"
 	"regexp"
@@ -85,6 +86,59 @@ func TestNamesInUse(t *testing.T) {
 				t.Errorf("%s: there is no metric %s", path, name)
 			}
 		}
+	}
+}
+
+// dashboardLacks are the families that the dashboard has no panel for, and why.
+var dashboardLacks = map[string]string{
+	"posthaste_accepted_bytes":             "the panel of accepted messages says how busy the system is",
+	"posthaste_smtpd_commands":             "too many series: it is for questions about one command",
+	"posthaste_queue_recipients_in_memory": "it follows the queue's length, and is bounded by the configuration",
+	"posthaste_scheduler_decisions":        "it follows the number of deliveries",
+	"posthaste_scheduler_preemptions":      "it is for who works on the scheduler",
+	"posthaste_scheduler_deliveries_busy":  "the busiest destinations have a panel",
+	"posthaste_spool_messages":             "the panel of the queue has them by queue",
+	"posthaste_spool_segments":             "the panel of the spool has octets",
+	"posthaste_processes":                  "a service that is missing is an alert",
+	"posthaste_process_open_files":         "it follows the number of connections",
+}
+
+// The dashboard has every metric in a panel, but for those that are left out for a reason.
+func TestDashboardIsComplete(t *testing.T) {
+	t.Parallel()
+	var board struct {
+		Panels []struct {
+			ID      int
+			Title   string
+			GridPos struct{ X, Y, W, H int }
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal([]byte(read(t, "../../etc/metrics/dashboard.json")), &board); err != nil {
+		t.Fatal(err)
+	}
+	known, shown, ids, places := published(), map[string]bool{}, map[int]bool{}, map[[2]int]bool{}
+	lacks := maps.Clone(dashboardLacks)
+	for _, p := range board.Panels {
+		at := [2]int{p.GridPos.X, p.GridPos.Y}
+		if ids[p.ID] || places[at] || len(p.Targets) == 0 {
+			t.Errorf("panel %d, %s: its number or its place is another's, or it asks for nothing", p.ID, p.Title)
+		}
+		ids[p.ID], places[at] = true, true
+		for _, target := range p.Targets {
+			for _, name := range regexp.MustCompile(`posthaste_\w+`).FindAllString(target.Expr, -1) {
+				shown[known[name]] = true
+			}
+		}
+	}
+	for _, f := range metrics.Families() {
+		if _, left := lacks[f.Name]; left == shown[f.Name] {
+			t.Errorf("%s: in a panel %v, among those that are left out %v", f.Name, shown[f.Name], left)
+		}
+		delete(lacks, f.Name)
+	}
+	for name := range lacks {
+		t.Errorf("there is no metric %s to be left out", name)
 	}
 }
 

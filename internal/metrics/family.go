@@ -66,6 +66,7 @@ const (
 	ScrubBytes
 	ScrubFindings
 	ScrubLast
+	SpoolDoubtful
 	FlowTokens
 	LogLines
 	ProcessLimits
@@ -139,6 +140,7 @@ var families = [numFamilies]Family{
 	ScrubBytes:        {"posthaste_spool_scrub_bytes", Counter, false, nil, "Octets read for that."},
 	ScrubFindings:     {"posthaste_spool_scrub_findings", Counter, false, nil, "Messages that were found to be damaged, or could not be read, by that."},
 	ScrubLast:         {"posthaste_spool_scrub_last_pass_timestamp_seconds", Gauge, false, nil, "When all queued mail had last been read and verified."},
+	SpoolDoubtful:     {"posthaste_spool_doubtful", Gauge, false, nil, "Entries of the list of what may have arrived twice that no operator has said to have seen (posthaste spool doubtful)."},
 	FlowTokens:        {"posthaste_flow_tokens", Gauge, false, nil, "Tokens in the pipe of in_flow_delay; at 0 reception is slowed down."},
 
 	LogLines:      {"posthaste_log_lines", Counter, true, []string{"level"}, "Log lines by severity."},
