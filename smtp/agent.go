@@ -106,6 +106,9 @@ func New(deps Deps) (*Agent, error) {
 		c := resolver.New(ro)
 		a.dns, a.free = c, append(a.free, c.Close)
 	}
+	if deps.Verbose > 0 {
+		a.dns = followedDNS(a.dns)
+	}
 	warn := func(text string) { deps.Log.Warning("%s", text) }
 	o := deps.Tables
 	if o.Warn == nil {
@@ -250,7 +253,7 @@ func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
 func (a *Agent) deliver(ctx context.Context, r request, o order) {
 	d := deliveries.Get().(*delivery)
 	d.a, d.set, d.tab, d.log, d.req, d.id, d.order = a, a.set, a.tab, a.log, r, string(o.env.ID), o
-	d.run(ctx)
+	d.run(d.followed(ctx))
 	d.slowDown()
 	if d.body != nil {
 		_ = d.body.Close() // it was read; nothing depends on it any more
@@ -312,6 +315,7 @@ type delivery struct {
 	waiting []int    // recipients for another session, as this one was exhausted; nil: all that are left
 	lists   []int    // memory for those of a transaction
 	body    agent.Content
+	say     table.Trace // master.cf has -v: what is asked and said is logged; else nil
 }
 
 // content opens the message, once.

@@ -37,6 +37,7 @@ var update = flag.Bool("update", false, "write what happened into the dialogue f
 //	-- config --             main.cf; "program = lmtp" makes it lmtp
 //	-- args --               the service's arguments in master.cf
 //	-- zone --               the DNS, see package fakezone
+//	-- verbose --            master.cf has -v
 //	-- message --            a delivery request; several are delivered one after the other
 //	-- server ADDR:PORT --   a server for one connection; several of the same address are for one each
 //	-- refuse ADDR:PORT --   connections are refused; any other address: no route
@@ -121,6 +122,7 @@ func runDialogue(t *testing.T, file string, ar *txtar.Archive) {
 	lmtp := false
 	sts := t.TempDir()
 	var args []string
+	verbose := 0
 	for i, f := range ar.Files {
 		word, addr, _ := strings.Cut(f.Name, " ")
 		switch word {
@@ -130,6 +132,8 @@ func runDialogue(t *testing.T, file string, ar *txtar.Archive) {
 			main += text
 		case "args":
 			args = strings.Fields(string(f.Data))
+		case "verbose":
+			verbose = 1
 		case "zone":
 			zone = testCA().fill(t, string(f.Data))
 		case "message":
@@ -160,7 +164,7 @@ func runDialogue(t *testing.T, file string, ar *txtar.Archive) {
 	log := maillog.New("log", sink)
 	z := fakezone.Must(zone)
 	dns := z.Resolver()
-	a, err := New(Deps{Config: cfg, Log: log, Resolver: dns, LMTP: lmtp, Args: args, Dial: w.dial})
+	a, err := New(Deps{Config: cfg, Log: log, Resolver: dns, LMTP: lmtp, Args: args, Dial: w.dial, Verbose: verbose})
 	if err != nil {
 		t.Fatal(err)
 	}

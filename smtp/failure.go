@@ -199,7 +199,9 @@ func (d *delivery) record(f *failure, rcpts []int) {
 		} else {
 			d.req.Bounce(i, f.status, f.text, f.detail)
 		}
-		deferred = deferred || d.req.Deferred(i)
+		soft := d.req.Deferred(i)
+		deferred = deferred || soft
+		d.sayFailed(i, f, soft)
 	}
 	if f.kind.throttles() && deferred && !d.completed {
 		d.req.SiteFailure(f.status.WithClass(4), f.text)

@@ -93,7 +93,7 @@ func (d *delivery) password(t *target) (user, pass string, found bool, err error
 	if !c.enabled || c.passwords.Empty() {
 		return "", "", false, nil
 	}
-	ctx := context.Background()
+	ctx := context.Background() // whoever follows the delivery does not see passwords
 	var value string
 	if c.bySender && d.env.Sender != "" {
 		value, _, found, err = c.passwords.LookupAddress(ctx, c.search, d.env.Sender, table.KeysDefault)

@@ -3,9 +3,13 @@ package smtp
 import (
 	"bytes"
 	"context"
+	"strconv"
 
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/notice"
+	"posthaste/internal/resolver"
 	"posthaste/internal/table"
 	"posthaste/internal/watch"
 )
@@ -31,6 +35,73 @@ func (a *Agent) traced(t *target) bool {
 		a.log.Warning("debug_peer_list: %v", err)
 	}
 	return found
+}
+
+// followed is ctx with what is looked up for a delivery logged, if master.cf has -v, after what the
+// queue manager asks for. Of a peer of debug_peer_list only the dialogue is: before there is a
+// session nobody knows that it is one.
+func (d *delivery) followed(ctx context.Context) context.Context {
+	if !d.a.trace.all {
+		return ctx
+	}
+	ctx = table.WithTrace(ctx, d.log.Info)
+	d.say = table.TraceOf(ctx)
+	env := d.env
+	d.say.Received("queue_id", d.id, "size", strconv.FormatInt(env.Size, 10), "nexthop", string(d.nexthop),
+		"smtputf8", flagText(env.Body&mail.BodySMTPUTF8 != 0), "sender", env.Sender, "envelope_id", env.EnvID,
+		"ret_flags", strconv.Itoa(int(env.Ret)), "log_client_name", env.Client.Name, "log_client_address", env.Client.Addr,
+		"log_client_port", env.Client.Port, "log_protocol_name", env.Client.Proto, "log_helo_name", env.Client.Helo,
+		"sasl_method", env.SASL.Method, "sasl_username", env.SASL.Username, "sasl_sender", env.SASL.Sender,
+		"log_ident", env.LogIdent, "rewrite_context", env.RewriteContext, "recipient_count", strconv.Itoa(len(env.Recipients)))
+	for i := range env.Recipients {
+		d.say.Received(d.recipient(i)...)
+	}
+	return ctx
+}
+
+// recipient is what there is to say of one.
+func (d *delivery) recipient(i int) []string {
+	to := &d.env.Recipients[i]
+	return []string{"original_recipient", to.Orig(), "recipient", to.Address, "dsn_orig_rcpt", to.ORCPT, "notify_flags", strconv.Itoa(notifyNumber(to.Notify))}
+}
+
+// notifyNumber is Postfix's number for it.
+func notifyNumber(n dsn.Notify) int {
+	number := int(n&^dsn.NotifyNever) << 1
+	if n&dsn.NotifyNever != 0 {
+		number |= 1
+	}
+	return number
+}
+
+func flagText(yes bool) string {
+	if yes {
+		return "1"
+	}
+	return "0"
+}
+
+// sayFailed logs what the queue manager is told of a recipient that is not delivered to.
+func (d *delivery) sayFailed(i int, f *failure, soft bool) {
+	if d.say == nil {
+		return
+	}
+	action, kind := dsn.Failed, ""
+	if soft {
+		action = dsn.Deferred
+	}
+	if f.detail.MTA != "" {
+		kind = "dns"
+	}
+	d.say.Sent("queue_id", d.id)
+	d.say.Sent(d.recipient(i)...)
+	d.say.Sent("status", f.status.String(), "diag_type", f.detail.DiagType, "diag_text", f.detail.DiagText,
+		"mta_type", kind, "mta_mname", f.detail.MTA, "action", action.String(), "reason", f.text)
+}
+
+// followedDNS has the deliveries of a service that has -v say what the DNS was asked.
+func followedDNS(r resolver.Resolver) resolver.Resolver {
+	return resolver.Traced(r, func(ctx context.Context) func(string, ...any) { return table.TraceOf(ctx) })
 }
 
 // traceTo has the dialogues of a session go to the log, if they are to, and to who watches the

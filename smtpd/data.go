@@ -148,6 +148,7 @@ func (s *session) finishMessage(msg message, c *content, accepted string) *smtpw
 	if err != nil {
 		s.srv.log.Warning("%s: %v", s.queueID(), err)
 	}
+	s.toldBy(&reply)
 	if s.srv.filter != nil && !s.discarded {
 		return s.filterSaid(&reply)
 	}

@@ -292,6 +292,7 @@ func (s *session) openMail(ctx context.Context) *smtpwire.Reply {
 			return smtpwire.R(451, dsn.S(4, 3, 0), "Error: queue file write error")
 		}
 		s.a.QueueID = id
+		s.toldCleanup()
 	} else if r := s.openFilter(ctx); r != nil {
 		s.opened = false
 		return r

@@ -469,7 +469,11 @@ func (r *run) resolve(ctx context.Context, addr string) (proto.ResolveReply, err
 		return proto.ResolveReply{}, err
 	}
 	if trace := table.TraceOf(ctx); trace != nil {
+		trace.Sent("request", "rewrite", "rule", "local", "address", addr)
+		trace.Received("flags", "0", "address", std)
 		trace("rewrite_clnt: local: %s -> %s", addr, std)
+		trace.Sent("request", "resolve", "sender", s.Sender, "address", std)
+		trace.Received("flags", "0", "transport", a.Transport, "nexthop", a.Nexthop, "recipient", a.Recipient, "flags", flagNumber(a.Flags))
 		trace("resolve_clnt: `%s' -> `%s' -> transp=`%s' host=`%s' rcpt=`%s' flags=%s class=%s",
 			s.Sender, std, a.Transport, a.Nexthop, a.Recipient, flagText(a.Flags), classOf(a.Flags))
 	}

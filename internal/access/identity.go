@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -199,6 +200,10 @@ func (r *run) unverified(ctx context.Context, addr string, cl class) verdict {
 		if found, text, err = r.e.verify.Probe(ctx, a.Recipient); err != nil {
 			r.e.log.Warning("address verification: %v", err)
 			return r.deferIfPermit(action, 450, status, rejected(addr, cl, "address verification problem"))
+		}
+		if trace := table.TraceOf(ctx); trace != nil {
+			trace.Sent("request", "query", "address", a.Recipient)
+			trace.Received("status", "0", "recipient_status", strconv.Itoa(int(found)), "reason", text)
 		}
 		if found != proto.ProbeTodo {
 			break

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/tls"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"posthaste/internal/mail"
@@ -130,6 +131,18 @@ func flagText(f proto.ResolveFlags) string {
 		}
 	}
 	return strings.Join(words, " ")
+}
+
+// flagNumber is the number that Postfix has for both.
+func flagNumber(f proto.ResolveFlags) string {
+	classes := proto.ResolveLocal | proto.ResolveAlias | proto.ResolveMailbox | proto.ResolveRelay | proto.ResolveDefault
+	n := int(f&classes) << 8
+	for flag, number := range map[proto.ResolveFlags]int{proto.ResolveRouted: 2, proto.ResolveError: 4, proto.ResolveFail: 8} {
+		if f&flag != 0 {
+			n += number
+		}
+	}
+	return strconv.Itoa(n)
 }
 
 func classOf(f proto.ResolveFlags) string {

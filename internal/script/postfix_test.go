@@ -432,7 +432,7 @@ var always = regexp.MustCompile(`(?m)^S: 250 REQUIRETLS\n| key-exchange .*| SCRA
 
 // traced is what both log of a session that is followed. Of what only Postfix logs most tells
 // of its processes' own protocol; when it asks trivial-rewrite, and of what, is its own affair.
-var traced = regexp.MustCompile(`^(?:connect from|disconnect|<ID>: client|NOQUEUE|[<>] |>>> |generic_checks|match_host\w+: mynetworks|maps_find: inline|check_table_result)`)
+var traced = regexp.MustCompile(`^(?:connect from|disconnect|<ID>: client|NOQUEUE|[<>] |>>> |generic_checks|match_host\w+: mynetworks|maps_find: inline|check_table_result|dns_query: \S+ \(|dns_get_answer)`)
 
 // tracedLines are those lines of a log, without the flags of a table and with AUTH as we have it.
 func tracedLines(log string) string {

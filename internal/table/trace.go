@@ -8,7 +8,7 @@ import (
 
 // A Trace is told, line by line, what lookups do on behalf of a client whose session is
 // followed: which element of a match list was compared with what, and what each table said. The
-// lines are those of Postfix with -v. It must not be called by more than one lookup at a time.
+// lines are those of Postfix with -v. Several lookups may call it at a time.
 type Trace func(format string, args ...any)
 
 // WithTrace returns a context in which lookups tell t what they do.
@@ -22,16 +22,41 @@ func TraceOf(ctx context.Context) Trace { return scopeOf(ctx).trace }
 // maxTraced bounds what a line has of a table's answer, in octets.
 const maxTraced = 500
 
+// Sent tells of a request to another service by its attributes: names and values by turns. The
+// lines are Postfix's, but not what its processes say to each other besides.
+func (t Trace) Sent(attributes ...string) {
+	for i := 0; i+1 < len(attributes); i += 2 {
+		t("send attr %s = %s", attributes[i], bounded(attributes[i+1]))
+	}
+}
+
+// Received tells of another service's answer, or of its request, in the same way.
+func (t Trace) Received(attributes ...string) {
+	for i := 0; i+1 < len(attributes); i += 2 {
+		value := attributes[i+1]
+		if value == "" {
+			value = "(end)" // as Postfix has it
+		}
+		t("input attribute name: %s", attributes[i])
+		t("input attribute value: %s", bounded(value))
+	}
+}
+
+// bounded is what a line has of a value.
+func bounded(value string) string {
+	if len(value) > maxTraced {
+		return value[:maxTraced] + "..."
+	}
+	return value
+}
+
 // looked tells what the tables said of a key. spec is the one that has it, "" if none has.
 func (t Trace) looked(m *Maps, spec, key, value string) {
 	if spec == "" {
 		t("maps_find: %s: %s: not found", m.label(), key)
 		return
 	}
-	if len(value) > maxTraced {
-		value = value[:maxTraced] + "..."
-	}
-	t("maps_find: %s: %s: %s = %s", m.label(), spec, key, value)
+	t("maps_find: %s: %s: %s = %s", m.label(), spec, key, bounded(value))
 }
 
 // label is the title as Postfix has it: of a table that stands in a list of restrictions it is

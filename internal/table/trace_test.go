@@ -57,6 +57,14 @@ func TestTrace(t *testing.T) {
 			t.Errorf("%s: the trace is\n%swanted\n%s", tc.what, b.String(), tc.want)
 		}
 	}
+	b.Reset()
+	TraceOf(ctx).Sent("request", "rewrite", "sender", "")
+	TraceOf(ctx).Received("flags", "0", "reason", "", "text", long)
+	if want := "send attr request = rewrite\nsend attr sender = \n" +
+		"input attribute name: flags\ninput attribute value: 0\ninput attribute name: reason\ninput attribute value: (end)\n" +
+		"input attribute name: text\ninput attribute value: " + long[:maxTraced] + "...\n"; b.String() != want {
+		t.Errorf("attributes:\n%swanted\n%s", b.String(), want)
+	}
 	if TraceOf(WithTrace(ctx, nil)) != nil || TraceOf(t.Context()) != nil {
 		t.Error("somebody is told without having asked")
 	}
