@@ -106,9 +106,7 @@ func New(deps Deps) (*Agent, error) {
 		c := resolver.New(ro)
 		a.dns, a.free = c, append(a.free, c.Close)
 	}
-	if deps.Verbose > 0 {
-		a.dns = followedDNS(a.dns)
-	}
+	a.dns = followedDNS(a.dns, deps.Verbose)
 	warn := func(text string) { deps.Log.Warning("%s", text) }
 	o := deps.Tables
 	if o.Warn == nil {

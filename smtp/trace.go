@@ -100,7 +100,10 @@ func (d *delivery) sayFailed(i int, f *failure, soft bool) {
 }
 
 // followedDNS has the deliveries of a service that has -v say what the DNS was asked.
-func followedDNS(r resolver.Resolver) resolver.Resolver {
+func followedDNS(r resolver.Resolver, verbose int) resolver.Resolver {
+	if verbose == 0 {
+		return r
+	}
 	return resolver.Traced(r, func(ctx context.Context) func(string, ...any) { return table.TraceOf(ctx) })
 }
 
