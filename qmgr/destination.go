@@ -65,11 +65,13 @@ func (s *Server) portrayRules(p *portrait) {
 	if !ok || strings.ContainsAny(transport, ".[]") {
 		transport, name = "", text
 	}
-	for _, r := range s.rules.list {
-		if r.suspended.Over(s.now) {
+	m := &selection.Mail{Transport: transport, Nexthop: name, Domain: name}
+	for _, r := range s.rules.set.all() {
+		if r.over(s.now) || r.target.IsSender() {
 			continue
 		}
-		if strings.EqualFold(r.dest.String(), text) || r.dest.Match(transport, name, name) || p.dest.Match("", r.dest.String(), "") {
+		_, value := r.target.Condition()
+		if strings.EqualFold(value, text) || r.target.Match(m) || p.dest.Match("", value, "") {
 			p.lines = append(p.lines, "  "+r.text())
 		}
 	}

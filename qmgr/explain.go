@@ -15,6 +15,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queueread"
 	"posthaste/internal/rfc5322"
+	"posthaste/internal/selection"
 	"posthaste/qmgr/sched"
 )
 
@@ -31,7 +32,7 @@ type explanation struct {
 	rcpts   map[int]string // addresses and outcomes in memory
 	last    map[int]mail.Outcome
 	queue   sched.Queue
-	rules   []*rule // in force; nil when none needs to be looked for
+	rules   *ruleset // in force; nil when none needs to be looked for
 	paused  []string
 	at      time.Time
 }
@@ -60,7 +61,7 @@ func (s *Server) explain(r *ipc.Request, id mail.QueueID) {
 		e.members = append(e.members, why.Rcpts)
 	}
 	if info.Queue == sched.QueueDeferred || info.Queue == sched.QueueIncoming {
-		e.rules, e.at = s.rules.list, s.now
+		e.rules, e.at = s.rules.set, s.now
 	}
 	if a := m.active; a != nil {
 		for i, o := range a.outcomes {
@@ -107,7 +108,7 @@ func (s *Server) lookUp(e *explanation) {
 // at before the rule was made.
 func (s *Server) lookForRules(e *explanation, st queueread.Stored, rcpts []mail.Recipient) {
 	env, err := st.Envelope()
-	if err != nil || len(e.rules) == 0 {
+	if err != nil || e.rules == nil {
 		return
 	}
 	counts := make(map[*rule]int)
@@ -116,11 +117,12 @@ func (s *Server) lookForRules(e *explanation, st queueread.Stored, rcpts []mail.
 			continue
 		}
 		transport, nexthop := s.whereTo(&env, rcpts[i].Address)
-		if r := findRule(e.rules, string(transport), string(nexthop), rfc5322.Domain(rcpts[i].Address), e.at); r != nil {
+		m := selection.Mail{Sender: env.Sender, Transport: string(transport), Nexthop: string(nexthop), Domain: rfc5322.Domain(rcpts[i].Address)}
+		if r := e.rules.find(&m, e.at); r != nil {
 			counts[r]++
 		}
 	}
-	for _, r := range e.rules {
+	for _, r := range e.rules.all() {
 		if n := counts[r]; n > 0 {
 			e.paused = append(e.paused, fmt.Sprintf("  %d recipient(s) are not going to be tried: %s", n, r.text()))
 		}

@@ -475,8 +475,8 @@ func (s *Server) learn(l *loading) (ev sched.Event) {
 	a.add(l.rcpts, l.next)
 	a.add(l.failed, l.next)
 	for i := range l.rcpts {
-		if len(s.rules.list) > 0 {
-			l.rcpts[i].Pause = s.pauseFor(&l.rcpts[i].Rcpt, l.rcpts[i].rcpt.resolved)
+		if s.rules.set != nil {
+			l.rcpts[i].Pause = s.pauseFor(&l.rcpts[i].Rcpt, a.env.Sender, l.rcpts[i].rcpt.resolved)
 		}
 		l.batch = append(l.batch, l.rcpts[i].Rcpt)
 	}

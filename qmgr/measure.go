@@ -76,6 +76,8 @@ type measurement struct {
 	domains map[string]int
 	cursor  int
 	oldest  [sched.QueueHold + 1]time.Time
+	// suspensions are how many there are, and suspended how many messages wait for them.
+	suspensions, suspended int
 }
 
 // totals copies what the scheduler keeps anyhow.
@@ -86,6 +88,12 @@ func (m *measurement) totals(s *Server) {
 	m.stats.Deferred += a.deferred
 	m.stats.Hold += a.hold
 	m.oldest[sched.QueueDeferred], m.oldest[sched.QueueHold] = a.oldestDeferred, a.oldestHold
+	for _, r := range s.rules.set.all() {
+		if !r.queueOnly && !r.over(s.now) {
+			m.suspensions++
+			m.suspended += s.sched.Parked(r.id)
+		}
+	}
 	s.sched.Dests(func(d sched.Dest) bool {
 		m.states[destKind{string(d.Transport), destState(d.State)}]++
 		m.keep(d)
@@ -171,6 +179,8 @@ func (m *measurement) offer(o *metrics.Offer) {
 	}
 	o.Gauge(metrics.QueueRecipients, float64(st.Rcpts))
 	o.Gauge(metrics.DeliveriesBusy, float64(st.Busy))
+	o.Gauge(metrics.Suspensions, float64(m.suspensions))
+	o.Gauge(metrics.SuspendedMessages, float64(m.suspended))
 	o.Total(metrics.Decisions, float64(st.Decisions))
 	o.Total(metrics.Preemptions, float64(st.Preemptions))
 	for k, n := range m.states {

@@ -65,6 +65,8 @@ func TestBacklogs(t *testing.T) {
 		"posthaste_destination_busy smtp window.test": 1,
 		"posthaste_destination_todo other other":      30 - 17,
 		"posthaste_destination_todo unknown unknown":  0,
+		"posthaste_suspensions ":                      1,
+		"posthaste_suspended_messages ":               5,
 		"posthaste_domain_todo later.test":            7,
 		"posthaste_domain_todo paused.test":           5,
 		"posthaste_domain_todo window.test":           4,

@@ -147,7 +147,7 @@ judging:
 			}
 			c.chosen = append(c.chosen, *l)
 			for _, rc := range l.item.Recipients {
-				size += len(rc.Address) + len(rc.Orig) + len(rc.Reason) + 16
+				size += rc.Size()
 			}
 			if size > listOctets && l.next != 0 && len(c.q.IDs) == 0 { // the rest is for the next page
 				c.reply.Next = l.next
@@ -225,7 +225,7 @@ func (s *Server) meant(c *selecting, l *listed, of *letter) bool {
 	if !of.read || !c.where.Recipients(s.candidates(c.where, l, &of.env, of.rcpts, of.outcomes)) {
 		return false
 	}
-	return !c.q.Items || l.take(&of.env, of.rcpts, of.outcomes)
+	return !c.q.Items || s.complete(l, &of.env, of.rcpts, of.outcomes)
 }
 
 // candidates are a message's pending recipients, as a selection looks at them.
@@ -256,21 +256,37 @@ func (s *Server) candidates(where *selection.Selection, l *listed, env *mail.Env
 // whereTo is where mail for a recipient goes as things are now, for tools that
 // ask. It may wait for the resolver, and so is not for the loop.
 func (s *Server) whereTo(env *mail.Envelope, addr string) (mail.Transport, mail.Nexthop) {
+	transport, nexthop, addr, known := s.routeKnown(env, addr)
+	if known {
+		return transport, nexthop
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, s.opt.ResolveTime)
+	defer cancel()
+	ans, err := s.opt.Resolver.Resolve(ctx, env.Sender, addr)
+	if err != nil {
+		return sched.RetryTransport, ""
+	}
+	return route(&ans)
+}
+
+// routeKnown is where mail for a recipient goes, if that needs nobody to be asked, and the address that
+// decides it.
+func (s *Server) routeKnown(env *mail.Envelope, addr string) (transport mail.Transport, nexthop mail.Nexthop, address string, known bool) {
 	if env.Redirect != "" {
 		addr = env.Redirect
 	} else if env.Filter != "" && !env.Trace.DontDeliver() {
 		transport, nexthop, _ := strings.Cut(env.Filter, ":")
-		return mail.Transport(transport), mail.Nexthop(cmp.Or(nexthop, s.opt.Settings.FilterNexthop, rfc5322.Domain(addr), s.opt.Settings.Myhostname))
+		return mail.Transport(transport), mail.Nexthop(cmp.Or(nexthop, s.opt.Settings.FilterNexthop, rfc5322.Domain(addr), s.opt.Settings.Myhostname)), addr, true
 	}
 	ans, known := s.opt.Resolver.Known(addr)
-	if !known {
-		ctx, cancel := context.WithTimeout(s.ctx, s.opt.ResolveTime)
-		defer cancel()
-		var err error
-		if ans, err = s.opt.Resolver.Resolve(ctx, env.Sender, addr); err != nil {
-			return sched.RetryTransport, ""
-		}
+	if known {
+		transport, nexthop = route(&ans)
 	}
+	return transport, nexthop, addr, known
+}
+
+// route is what the resolver's answer comes to.
+func route(ans *proto.ResolveReply) (mail.Transport, mail.Nexthop) {
 	if ans.Flags&(proto.ResolveFail|proto.ResolveError) != 0 {
 		return sched.RetryTransport, ""
 	}

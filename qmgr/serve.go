@@ -173,6 +173,8 @@ type listed struct {
 	now     map[int]mail.Outcome // failures of this stay in the active queue
 	next    int                  // cursor behind it
 	pending int                  // recipients without a final outcome
+	rules   *ruleset             // by which mail is not tried; nil: there are none, or the message is on hold
+	at      time.Time            // when this was so
 }
 
 // list answers with one page of the queue, which cleanup gives. What is in memory is copied in the loop, what
@@ -225,7 +227,7 @@ func (s *Server) fillPage(page []listed, next int) *proto.ListReply {
 		}
 		reply.Items = append(reply.Items, l.item)
 		for _, rc := range l.item.Recipients {
-			size += len(rc.Address) + len(rc.Orig) + len(rc.Reason) + 16
+			size += rc.Size()
 		}
 		if size > listOctets && l.next != 0 {
 			reply.Next = l.next
@@ -245,6 +247,9 @@ func (s *Server) listed(m *message, info sched.Info, brief bool) listed {
 		ForcedExpire: info.Flags&sched.FlagExpire != 0}}
 	if m.active != nil {
 		l.now = maps.Clone(m.active.outcomes)
+	}
+	if info.Queue != sched.QueueHold {
+		l.rules, l.at = s.rules.set, s.now
 	}
 	return l
 }
@@ -268,12 +273,12 @@ func (s *Server) fill(l *listed) bool {
 	if err != nil {
 		return false
 	}
-	return l.take(&env, rcpts, outcomes)
+	return s.complete(l, &env, rcpts, outcomes)
 }
 
-// take completes a listed message with what has been read of it. It is false
-// when no recipient is left.
-func (l *listed) take(env *mail.Envelope, rcpts []mail.Recipient, outcomes []mail.Outcome) bool {
+// complete adds what has been read of a listed message. It is false
+// when no recipient is left. It does not run in the loop.
+func (s *Server) complete(l *listed, env *mail.Envelope, rcpts []mail.Recipient, outcomes []mail.Outcome) bool {
 	l.item.Describe(env)
 	last := l.last(outcomes)
 	m, none := message{done: l.done}, mail.Outcome{}
@@ -284,9 +289,15 @@ func (l *listed) take(env *mail.Envelope, rcpts []mail.Recipient, outcomes []mai
 		}
 		if !m.isDone(i) {
 			o := cmp.Or(last[i], &none)
-			size += len(rc.Address) + len(rc.Original) + len(o.Reason)
-			l.item.Recipients = append(l.item.Recipients,
-				proto.ItemRcpt{Address: rc.Address, Orig: rc.Original, Reason: o.Why(), Status: o.Status})
+			to := proto.ItemRcpt{Address: rc.Address, Orig: rc.Original, Reason: o.Why(), Status: o.Status}
+			if r := s.ruleFor(l.rules, env, rc.Address, l.at); r != nil && !r.queueOnly {
+				to.Suspended = r.target.String()
+				if text := r.reason(); text != to.Reason {
+					to.Waits = text
+				}
+			}
+			size += to.Size()
+			l.item.Recipients = append(l.item.Recipients, to)
 		}
 	}
 	return len(l.item.Recipients) > 0

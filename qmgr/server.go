@@ -406,7 +406,7 @@ func (s *Server) handOver() {
 // wake is when the loop next has something to do by itself.
 func (s *Server) wake() time.Time {
 	at := s.sched.Wake()
-	for _, f := range []time.Time{s.log.due(), s.reap, s.watchAt, s.expectAt} {
+	for _, f := range []time.Time{s.log.due(), s.reap, s.watchAt, s.expectAt, s.rules.endAt} {
 		if !f.IsZero() && (at.IsZero() || f.Before(at)) {
 			at = f
 		}
@@ -437,6 +437,10 @@ func (s *Server) turn(draining bool) {
 	if !s.expectAt.IsZero() && !s.now.Before(s.expectAt) {
 		s.expectAt = time.Time{}
 		s.silent(nil)
+		s.followUp(draining)
+	}
+	if !s.rules.endAt.IsZero() && !s.now.Before(s.rules.endAt) {
+		s.endRules()
 		s.followUp(draining)
 	}
 	s.lookAway(draining)

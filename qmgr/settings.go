@@ -39,9 +39,9 @@ type Settings struct {
 	RequeueFlags  proto.SubmitFlags
 
 	search    table.Search
-	flush     *table.List             // fast_flush_domains
-	queueOnly []selection.Destination // queue_only_destinations
-	batches   *sync.Map               // mail.Transport to int: destination_recipient_limit, as asked for so far
+	flush     *table.List        // fast_flush_domains
+	queueOnly []selection.Target // queue_only_destinations
+	batches   *sync.Map          // mail.Transport to int: destination_recipient_limit, as asked for so far
 	cfg       *config.Config
 }
 
@@ -98,11 +98,11 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 		return s, err
 	}
 	for _, text := range cfg.List("queue_only_destinations") {
-		d, err := selection.ParseDestination(text)
+		t, err := selection.NewTarget("destination", text)
 		if err != nil {
 			return s, fmt.Errorf("queue_only_destinations: %w", err)
 		}
-		s.queueOnly = append(s.queueOnly, d)
+		s.queueOnly = append(s.queueOnly, t)
 	}
 	var err error
 	s.flush, err = table.NewList("fast_flush_domains", cfg.List("fast_flush_domains"), table.ListOptions{

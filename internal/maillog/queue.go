@@ -168,18 +168,19 @@ func (e QueueAction) AppendFields(b []byte) []byte {
 	return appendString(b, "action", e.Action)
 }
 
-// Suspended says that mail for a destination is not tried for now.
+// Suspended says that some mail is not tried for now.
 type Suspended struct {
-	Destination string
-	By          string    // who has ordered it
-	Reason      string    // in words; may be empty
-	Until       time.Time // zero: until it is taken back
+	Target  string    // which: a target of package selection
+	Subject string    // the same in words: "delivery to example.com", "mail from ann@example.com"
+	By      string    // who has ordered it
+	Reason  string    // in words; may be empty
+	Until   time.Time // zero: until it is taken back
 }
 
 // Append implements Event.
 func (e Suspended) Append(b []byte) []byte {
-	b = append(append(b, "delivery to "...), e.Destination...)
-	b = append(append(b, " suspended by "...), e.By...)
+	b = append(append(b, e.Subject...), " suspended by "...)
+	b = append(b, e.By...)
 	if !e.Until.IsZero() {
 		b = e.Until.AppendFormat(append(b, " until "...), time.DateTime)
 	}
@@ -188,7 +189,7 @@ func (e Suspended) Append(b []byte) []byte {
 
 // AppendFields implements Fielder.
 func (e Suspended) AppendFields(b []byte) []byte {
-	b = appendString(appendEvent(b, "suspended"), "destination", e.Destination)
+	b = appendString(appendEvent(b, "suspended"), "target", e.Target)
 	b = appendString(b, "by", e.By)
 	if !e.Until.IsZero() {
 		b = appendString(b, "until", e.Until.Format(time.RFC3339))
@@ -196,18 +197,24 @@ func (e Suspended) AppendFields(b []byte) []byte {
 	return appendString(b, "reason", e.Reason)
 }
 
-// Resumed says that a suspension was taken back.
-type Resumed struct{ Destination, By string }
+// Resumed says that a suspension was taken back, or that its time is over.
+type Resumed struct {
+	Target, Subject string // as in Suspended
+	By              string // empty: its time is over
+}
 
 // Append implements Event.
 func (e Resumed) Append(b []byte) []byte {
-	b = append(append(b, "delivery to "...), e.Destination...)
+	b = append(b, e.Subject...)
+	if e.By == "" {
+		return append(b, " resumed: the time of its suspension is over"...)
+	}
 	return append(append(b, " resumed by "...), e.By...)
 }
 
 // AppendFields implements Fielder.
 func (e Resumed) AppendFields(b []byte) []byte {
-	b = appendString(appendEvent(b, "resumed"), "destination", e.Destination)
+	b = appendString(appendEvent(b, "resumed"), "target", e.Target)
 	return appendString(b, "by", e.By)
 }
 

@@ -268,7 +268,7 @@ func postqueuePage() command {
 			configDir,
 			{'f', "", none, "Try to deliver all mail that waits."},
 			{'i', "queue_id", queueID, "Try to deliver one message. The option may be repeated."},
-			{'j', "", none, "List the queue as JSON, one object a line. Behind Postfix's fields stand attempts, next_attempt, client_name, client_address and sasl_username, and for each recipient dsn, the status code of its last reply; unknown values are left out."},
+			{'j', "", none, "List the queue as JSON, one object a line. Behind Postfix's fields stand attempts, next_attempt, client_name, client_address and sasl_username, and for each recipient dsn, the status code of its last reply, and suspended, the target of the suspension for which it is not tried; unknown values are left out."},
 			{'p', "", none, "List the queue as mailq does. After a queue ID, an asterisk means that the message is being delivered, an exclamation mark that it is on hold, a number sign that it is told to expire."},
 			{'s', "site", site, "Try to deliver all mail that waits for a site."},
 			ignored('v'),
@@ -358,6 +358,7 @@ func qshapePage() command {
 		about: []string{
 			"qshape(1) prints a row for each domain that mail waits for: how many recipients, and how many of them are how old, in minutes. The age limit of a column is twice that of the one before it; the last has none.",
 			"The queues are incoming and active unless others are named: deferred, hold, corrupt and maildrop.",
+			"Behind a row stands suspended when a suspension (see posthaste(1)) is for all its mail, as far as its domain tells: of the domain, of a next hop of that name, with -s of the sender's domain. Where nothing is suspended the table is Postfix's.",
 		},
 		options: []option{
 			{'b', "bucket_count", none, "The number of columns; 10 by default."},

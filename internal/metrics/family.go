@@ -53,6 +53,8 @@ const (
 	DestinationTodo
 	DomainTodo
 	DestinationDeadUntil
+	Suspensions
+	SuspendedMessages
 	SpoolMessages
 	SpoolLiveBytes
 	SpoolDiskBytes
@@ -126,6 +128,8 @@ var families = [numFamilies]Family{
 	DestinationTodo:      {"posthaste_destination_todo", Gauge, false, []string{"transport", "destination"}, "Backlog: delivery requests and deferred messages that wait for a destination, whatever for: its window, its failure, their next attempt, a suspension. The twenty largest have a name, all others are other; unknown is mail that has not been looked at since the start."},
 	DomainTodo:           {"posthaste_domain_todo", Gauge, false, []string{"domain"}, "Recipients with something left to do, in all queues, by domain. The twenty largest have a name, all others are other. Of mail that is on hold or not due soon in a deep queue messages are counted, as unknown."},
 	DestinationDeadUntil: {"posthaste_destination_dead_until_timestamp_seconds", Gauge, false, []string{"transport", "destination"}, "When a dead destination is tried again; of the busiest destinations, those that are dead."},
+	Suspensions:          {"posthaste_suspensions", Gauge, false, nil, "Suspensions in force (posthaste suspend). They last until they are resumed or their time is over, whether somebody remembers them or not."},
+	SuspendedMessages:    {"posthaste_suspended_messages", Gauge, false, nil, "Deferred messages that wait for a suspension, as far as they have come up since it began."},
 
 	SpoolMessages:     {"posthaste_spool_messages", Gauge, false, nil, "Messages in the spool."},
 	SpoolLiveBytes:    {"posthaste_spool_live_bytes", Gauge, false, nil, "Octets of the spool that matter: records of live messages, and files of large ones."},

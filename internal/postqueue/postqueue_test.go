@@ -99,6 +99,34 @@ func TestList(t *testing.T) {
 	}
 }
 
+// Mail that is suspended says so, even if it was last deferred for something else.
+func TestSuspended(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	s.Serve("qmgr", list(t, []proto.Item{{ID: "4jWmL10SyZz1SCBX", Queue: "deferred", Arrival: arrival, Size: 298, Sender: "a@from.test", Attempts: 4,
+		Recipients: []proto.ItemRcpt{
+			{Address: "one@x.test", Reason: refused, Status: dsn.S(4, 4, 1), Suspended: "x.test", Waits: "delivery to x.test is suspended: ticket \x1b 4711"},
+			{Address: "two@y.test", Reason: refused},
+			{Address: "three@x.test", Reason: "delivery to x.test is suspended: ticket \x1b 4711", Suspended: "x.test"}}}}))
+	want := `4jWmL10SyZz1SCBX       298 Sat Nov 21 08:56:26 a@from.test
+                              (delivery to x.test is suspended: ticket ? 4711)
+                                               one@x.test
+                                               three@x.test
+                   (connect to 127.0.0.1[127.0.0.1]:37999: Connection refused)
+                                               two@y.test
+`
+	if out, _, status := run(s, "mailq"); status != 0 || !strings.Contains(out, want) {
+		t.Errorf("exit status %d\n%s", status, out)
+	}
+	out, _, status := run(s, "postqueue", "-j")
+	for _, part := range []string{`{"address": "one@x.test", "delay_reason": "` + refused + `", "dsn": "4.4.1", "suspended": "x.test"}`,
+		`{"address": "two@y.test", "delay_reason": "` + refused + `"}`, `"delay_reason": "delivery to x.test is suspended: ticket \u001B 4711", "suspended": "x.test"}`} {
+		if status != 0 || !strings.Contains(out, part) {
+			t.Errorf("-j: exit status %d, lacks %s\n%s", status, part, out)
+		}
+	}
+}
+
 func TestEmpty(t *testing.T) {
 	t.Parallel()
 	s := faketest.New(t, "")

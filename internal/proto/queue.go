@@ -1,6 +1,7 @@
 package proto
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"time"
@@ -69,6 +70,18 @@ type Item struct {
 type ItemRcpt struct {
 	Address, Orig, Reason string
 	Status                dsn.Status // of that attempt
+	// Suspended is the target, of package selection, of the suspension for which it is not tried; empty: it is not
+	// suspended, or that cannot be told without asking where its mail goes.
+	Suspended string
+	Waits     string // what it waits for, where that is not Reason
+}
+
+// Why is what the recipient waits for: a suspension, or else what the last attempt came to.
+func (r *ItemRcpt) Why() string { return cmp.Or(r.Waits, r.Reason) }
+
+// Size is about how many octets the recipient has in a reply.
+func (r *ItemRcpt) Size() int {
+	return len(r.Address) + len(r.Orig) + len(r.Reason) + len(r.Suspended) + len(r.Waits) + 16
 }
 
 // Describe fills in what the envelope says.
@@ -127,6 +140,8 @@ func (it *Item) append(b []byte) []byte {
 			b = pack.Bytes(b, 'R', rc.Address)
 			b = pack.String(b, 'O', rc.Orig)
 			b = pack.String(b, 'r', rc.Reason)
+			b = pack.String(b, 'p', rc.Suspended)
+			b = pack.String(b, 'w', rc.Waits)
 			if rc.Status.IsZero() {
 				return b
 			}
@@ -176,6 +191,10 @@ func (it *Item) decode(field []byte) error {
 					rc.Orig = f.String()
 				case 'r':
 					rc.Reason = f.String()
+				case 'p':
+					rc.Suspended = f.String()
+				case 'w':
+					rc.Waits = f.String()
 				case 's':
 					rc.Status, _ = dsn.ParseStatus(f.String())
 				}

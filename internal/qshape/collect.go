@@ -11,9 +11,11 @@ import (
 
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
+	"posthaste/internal/override"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
+	"posthaste/internal/selection"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/cli"
 )
@@ -106,7 +108,30 @@ func (c *command) places(ctx context.Context, q *cli.Queue, work chan<- []place)
 			return err
 		}
 	}
+	if err := c.askSuspended(ctx, conn); err != nil {
+		c.Warn("what is suspended is not marked: %v", err)
+	}
 	return c.ask(ctx, conn, add)
+}
+
+// askSuspended asks the queue manager what is suspended.
+func (c *command) askSuspended(ctx context.Context, conn *ipc.Conn) error {
+	var reply proto.OverrideReply
+	if err := conn.Call(ctx, &proto.Override{Op: proto.OverrideList}, &reply); err != nil {
+		return err
+	}
+	if reply.Refused != "" {
+		return errors.New(reply.Refused)
+	}
+	for _, e := range reply.Entries {
+		if e.Of != string(override.Suspension) {
+			continue
+		}
+		if t, err := selection.ParseTarget(e.Target); err == nil {
+			c.shape.suspended = append(c.shape.suspended, t)
+		}
+	}
+	return nil
 }
 
 // ask has the queue manager count. What it has not read itself it leaves to us.

@@ -16,6 +16,9 @@
 // memory. For some time after its start it has not read all envelopes; those it leaves to us,
 // as when it is down: then the spool is looked through, by several goroutines.
 //
+// Behind a row stands "suspended" when a suspension is for all its mail, as far as the domain tells: of the
+// domain, of a next hop of that name, with -s of the sender's domain.
+//
 // Results come at once, so that the intermediate ones of -N are not needed: the option is accepted
 // and does nothing. On a terminal the 20 first rows are shown (-n, 0 is all).
 //

@@ -74,6 +74,10 @@ func TestQueues(t *testing.T) {
 	check("down")
 	entries := s.Entries()
 	s.Serve("qmgr", func(r *ipc.Request) {
+		if r.Kind == proto.KindOverride {
+			r.Reply(&proto.OverrideReply{})
+			return
+		}
 		q := faketest.Decode[proto.Shape](t, r)
 		reply := new(proto.ShapeReply)
 		for i, id := range ids[:3] { // it does not know what is corrupt
@@ -113,6 +117,58 @@ func TestQueues(t *testing.T) {
 		r.Reply(reply)
 	})
 	check("up")
+}
+
+// Rows of mail that is suspended are marked, those alone; without an answer there are no marks, and a warning.
+func TestSuspended(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	var reply proto.OverrideReply
+	s.Serve("qmgr", func(r *ipc.Request) {
+		if r.Kind == proto.KindOverride {
+			r.Reply(&reply)
+			return
+		}
+		q := faketest.Decode[proto.Shape](t, r)
+		counts := make([]int, len(q.Edges)+1)
+		counts[0] = 1
+		answer := new(proto.ShapeReply)
+		for _, d := range []string{"a.test", "b.test", "w.c.test", "x.c.test", ""} {
+			answer.Rows = append(answer.Rows, proto.ShapeRow{Domain: d, Counts: counts})
+		}
+		r.Reply(answer)
+	})
+	marked := func(args ...string) (names string) {
+		t.Helper()
+		out, _, status := run(s, args...)
+		if status != 0 {
+			t.Fatal(status, out)
+		}
+		for line := range strings.Lines(out) {
+			if fields := strings.Fields(line); fields[len(fields)-1] == "suspended" {
+				names += fields[0] + " "
+			}
+		}
+		return names
+	}
+	for _, c := range []struct{ target, receivers, senders string }{
+		{"a.test", "a.test ", ""}, {"smtp:a.test", "a.test ", ""}, {"domain=.c.test", "w.c.test x.c.test ", ""}, {"[a.test]", "", ""}, {"smtp:", "", ""},
+		{"sender=@a.test", "", "a.test "}, {"sender=@.c.test", "", "w.c.test x.c.test "}, {"sender=<>", "", "MAILER-DAEMON "}, {"sender=x@a.test", "", ""},
+		{"*", "a.test b.test w.c.test x.c.test MAILER-DAEMON ", "a.test b.test w.c.test x.c.test MAILER-DAEMON "}, {"a b", "", ""},
+	} {
+		reply = proto.OverrideReply{Entries: []proto.OverrideEntry{{Of: "limit", Target: "b.test"}, {Of: "suspension", Target: c.target}}}
+		if to, from := marked(), marked("-s"); to != c.receivers || from != c.senders {
+			t.Errorf("%s: %q are marked, with -s %q", c.target, to, from)
+		}
+	}
+	reply = proto.OverrideReply{Entries: []proto.OverrideEntry{{Of: "suspension", Target: ".c.test"}}}
+	if got := marked("-p", "-m", "2"); got != ".c.test w.c.test x.c.test " {
+		t.Errorf("with parents %q are marked", got)
+	}
+	reply = proto.OverrideReply{Refused: "the overrides cannot be kept"}
+	if out, errs, status := run(s); status != 0 || !strings.Contains(errs, "not marked: the overrides cannot be kept") || strings.Contains(out, "suspended") {
+		t.Errorf("exit status %d, %q\n%s", status, errs, out)
+	}
 }
 
 func TestUsage(t *testing.T) {
@@ -248,6 +304,10 @@ func serve(b *testing.B, s *faketest.Site) {
 		items = append(items, proto.Item{ID: id, Queue: "deferred", Arrival: created, Ref: e.Ref, Size: e.Size})
 	}
 	s.Serve("qmgr", func(r *ipc.Request) {
+		if r.Kind == proto.KindOverride {
+			r.Reply(&proto.OverrideReply{})
+			return
+		}
 		q := faketest.Decode[proto.Shape](b, r)
 		end := min(q.Cursor+50000, len(items))
 		reply := &proto.ShapeReply{Unread: items[q.Cursor:end], Next: end}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"posthaste/internal/selection"
 )
 
 // A shape is what has been counted. It belongs to one goroutine.
@@ -22,6 +24,8 @@ type shape struct {
 	minSub  int
 	total   *row
 	domains map[string]*row
+	// suspended are the targets of suspensions; empty: there are none, or the mail system is down.
+	suspended []selection.Target
 }
 
 // A row is one domain.
@@ -115,10 +119,13 @@ func (s *shape) addRow(domain string, counts []int) {
 	}
 }
 
+// nullSender is what stands for the null sender.
+const nullSender = "MAILER-DAEMON"
+
 // domainOf is what an address is counted for.
 func domainOf(addr string) string {
 	if addr == "" {
-		return "MAILER-DAEMON"
+		return nullSender
 	}
 	d := addr[strings.LastIndexByte(addr, '@')+1:]
 	for strings.Contains(d, "..") {
@@ -200,6 +207,27 @@ func (s *shape) withParents() map[string]*row {
 	return all
 }
 
+// suspendedMark is behind the rows of mail that is suspended. Where nothing is suspended the table is Postfix's.
+const suspendedMark = "  suspended"
+
+// isSuspended says whether a suspension is for all mail that a row counts, as far as its domain tells.
+func (s *shape) isSuspended(r *row) bool {
+	name := r.name
+	if name == nullSender && s.senders {
+		name = ""
+	}
+	return slices.ContainsFunc(s.suspended, func(t selection.Target) bool {
+		_, value := t.Condition()
+		switch {
+		case r.parent:
+			return value == "*" || !s.senders && value == name || s.senders && value == "@"+name
+		case s.senders:
+			return t.From(name)
+		}
+		return t.Place(name)
+	})
+}
+
 // minDomain is the least width of the first column.
 const minDomain = 18
 
@@ -242,6 +270,9 @@ func (s *shape) table(width, top int) []byte {
 		b.WriteString(fit(r.name, width))
 		for j, n := range r.count {
 			fmt.Fprintf(&b, "%*d", widths[j], n)
+		}
+		if r != total && s.isSuspended(r) {
+			b.WriteString(suspendedMark)
 		}
 		b.WriteByte('\n')
 	}

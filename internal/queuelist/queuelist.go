@@ -71,19 +71,20 @@ func writeItem(w io.Writer, it *proto.Item) {
 		external(it.Sender))
 	rcpts := slices.Clone(it.Recipients)
 	reasons := map[string]int{"": math.MaxInt} // in order of first appearance
-	for _, r := range rcpts {
-		if _, ok := reasons[r.Reason]; !ok {
-			reasons[r.Reason] = len(reasons)
+	for i := range rcpts {
+		if _, ok := reasons[rcpts[i].Why()]; !ok {
+			reasons[rcpts[i].Why()] = len(reasons)
 		}
 	}
-	slices.SortStableFunc(rcpts, func(a, b proto.ItemRcpt) int { return cmp.Compare(reasons[a.Reason], reasons[b.Reason]) })
+	slices.SortStableFunc(rcpts, func(a, b proto.ItemRcpt) int { return cmp.Compare(reasons[a.Why()], reasons[b.Why()]) })
 	last := ""
-	for _, r := range rcpts {
-		if r.Reason != last && r.Reason != "" {
-			fmt.Fprintf(w, "%*s(%s)\n", max(0, reasonEnd-len(r.Reason)), "", Printable(r.Reason))
+	for i := range rcpts {
+		why := rcpts[i].Why()
+		if why != last && why != "" {
+			fmt.Fprintf(w, "%*s(%s)\n", max(0, reasonEnd-len(why)), "", Printable(why))
 		}
-		last = r.Reason
-		fmt.Fprintf(w, "%47s%s\n", "", external(r.Address))
+		last = why
+		fmt.Fprintf(w, "%47s%s\n", "", external(rcpts[i].Address))
 	}
 }
 
@@ -133,6 +134,9 @@ func recipientJSON(w io.Writer, r *proto.ItemRcpt) {
 	}
 	if !r.Status.IsZero() {
 		fmt.Fprintf(w, `, "dsn": "%s"`, r.Status)
+	}
+	if r.Suspended != "" {
+		fmt.Fprintf(w, `, "suspended": %s`, jsontext.Quote(r.Suspended))
 	}
 	io.WriteString(w, "}")
 }

@@ -97,13 +97,20 @@ func (t Target) String() string {
 // Condition is the condition of a [Selection] that is fulfilled by the mail that is meant.
 func (t Target) Condition() (name, value string) { return t.by, t.value }
 
-// Option is the target as a word or an option of a command line.
+// Option is the target as a word of a shell's command line, an argument or an option.
 func (t Target) Option() string {
-	if t.by == "destination" {
-		return t.value
+	word := t.value
+	if t.by != "destination" {
+		word = "--" + t.String()
 	}
-	return "--" + t.String()
+	if strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_-") == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
+
+// IsSender says whether the target is a sender, so that it means mail for whatever destination.
+func (t Target) IsSender() bool { return t.sender != nil }
 
 // Name is the target in words: example.com, domain example.com, next hop [mx.example.com], mail from ann@example.com.
 func (t Target) Name() string {

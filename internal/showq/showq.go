@@ -140,9 +140,10 @@ func (w *writer) item(it *proto.Item) {
 		sender = rfc5322.Quote(it.Sender)
 	}
 	w.attribute("sender", sender)
-	for _, r := range it.Recipients {
+	for i := range it.Recipients {
+		r := &it.Recipients[i]
 		w.attribute("recipient", rfc5322.Quote(r.Address))
-		w.attribute("reason", r.Reason)
+		w.attribute("reason", r.Why())
 	}
 	w.end()
 }

@@ -1,0 +1,248 @@
+package qmgr
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/override"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/selection"
+	"posthaste/qmgr/sched"
+)
+
+// What is not to be tried for now: suspensions, which operators order and the
+// store of overrides keeps, and queue_only_destinations. Both are rules that
+// recipients are compared with when they are loaded, and pauses to the scheduler.
+
+// statusPaused is that of mail that waits by somebody's choice.
+var statusPaused = dsn.S(4, 3, 2)
+
+// A rule says which mail is not tried. It is not changed once it is made.
+type rule struct {
+	id        sched.PauseID
+	target    selection.Target
+	suspended override.Entry // of a suspension
+	queueOnly bool
+}
+
+// over says whether a rule's time is over.
+func (r *rule) over(now time.Time) bool { return r.suspended.Over(now) }
+
+// A ruleset is all rules, in the order in which they count: suspensions come first. It is not changed once it is made,
+// and may be read outside the loop by who has got it from there. nil has none.
+type ruleset struct {
+	list  []*rule
+	byKey map[string][]int // positions in list of those that have a key
+	rest  []int            // and of those that have none
+}
+
+func newRuleset(list []*rule) *ruleset {
+	if len(list) == 0 {
+		return nil
+	}
+	rs := &ruleset{list: list, byKey: make(map[string][]int)}
+	for i, r := range list {
+		if key := r.target.Key(); key != "" {
+			rs.byKey[key] = append(rs.byKey[key], i)
+		} else {
+			rs.rest = append(rs.rest, i)
+		}
+	}
+	return rs
+}
+
+// find is the first rule that is for the mail; nil: there is none.
+func (rs *ruleset) find(m *selection.Mail, now time.Time) *rule {
+	if rs == nil {
+		return nil
+	}
+	first := len(rs.list)
+	look := func(among []int) {
+		for _, i := range among {
+			if i >= first {
+				return
+			}
+			if r := rs.list[i]; !r.over(now) && r.target.Match(m) {
+				first = i
+			}
+		}
+	}
+	look(rs.rest)
+	for key := range m.Keys {
+		look(rs.byKey[key])
+	}
+	if first == len(rs.list) {
+		return nil
+	}
+	return rs.list[first]
+}
+
+// all are the rules in order.
+func (rs *ruleset) all() []*rule {
+	if rs == nil {
+		return nil
+	}
+	return rs.list
+}
+
+// rules belong to the loop.
+type rules struct {
+	set   *ruleset // nil: there are none
+	last  sched.PauseID
+	endAt time.Time // when the first suspension ends by itself; zero: none does
+}
+
+// pauseFor is the pause for a recipient; 0: there is none.
+func (s *Server) pauseFor(r *sched.Rcpt, sender, addr string) sched.PauseID {
+	if s.rules.set == nil || r.Transport == sched.RetryTransport || r.Transport == sched.ErrorTransport {
+		return 0
+	}
+	m := selection.Mail{Sender: sender, Transport: string(r.Transport), Nexthop: string(r.Nexthop), Domain: rfc5322.Domain(addr)}
+	if rule := s.rules.set.find(&m, s.now); rule != nil {
+		return rule.id
+	}
+	return 0
+}
+
+// ruleFor is the rule for a recipient of a message as far as it can be told where its mail goes without asking anybody;
+// nil: there is none. It need not run in the loop.
+func (s *Server) ruleFor(rs *ruleset, env *mail.Envelope, addr string, now time.Time) *rule {
+	if rs == nil {
+		return nil
+	}
+	transport, nexthop, addr, _ := s.routeKnown(env, addr)
+	if transport == sched.RetryTransport || transport == sched.ErrorTransport {
+		return nil
+	}
+	return rs.find(&selection.Mail{Sender: env.Sender, Transport: string(transport), Nexthop: string(nexthop), Domain: rfc5322.Domain(addr)}, now)
+}
+
+// A ruleName is what a rule is known by: one with the same is the same pause to the scheduler.
+type ruleName struct {
+	target    string
+	until     int64
+	queueOnly bool
+}
+
+func (r *rule) name() ruleName {
+	return ruleName{r.target.String(), r.suspended.Until.UnixMicro(), r.queueOnly}
+}
+
+// setRules makes rules of the overrides and of queue_only_destinations, and
+// tells the scheduler.
+func (s *Server) setRules(entries []override.Entry) {
+	old := make(map[ruleName]sched.PauseID)
+	for _, r := range s.rules.set.all() {
+		old[r.name()] = r.id
+	}
+	var list []*rule
+	s.rules.endAt = time.Time{}
+	for _, e := range entries {
+		if e.Kind != override.Suspension {
+			continue
+		}
+		target, err := selection.ParseTarget(e.Target)
+		if err != nil {
+			s.opt.Log.Warning("a suspension is not understood, and does not hold: %v", err)
+			continue
+		}
+		list = append(list, &rule{target: target, suspended: e})
+		if !e.Until.IsZero() && (s.rules.endAt.IsZero() || e.Until.Before(s.rules.endAt)) {
+			s.rules.endAt = e.Until
+		}
+	}
+	for _, t := range s.opt.Settings.queueOnly {
+		list = append(list, &rule{target: t, queueOnly: true})
+	}
+	if len(list) == 0 && len(old) == 0 {
+		return
+	}
+	pauses := make([]sched.Pause, len(list))
+	for i, r := range list {
+		if r.id = old[r.name()]; r.id == 0 {
+			s.rules.last++
+			r.id = s.rules.last
+		}
+		pauses[i] = sched.Pause{ID: r.id, Until: r.suspended.Until, Flush: r.queueOnly, Status: statusPaused, Reason: r.reason()}
+	}
+	s.rules.set = newRuleset(list)
+	s.then(sched.Event{Kind: sched.EventPauses, Pauses: pauses})
+	s.pauseActive()
+}
+
+// endRules forgets the suspensions whose time is over. What has waited for them the
+// scheduler releases by itself.
+func (s *Server) endRules() {
+	for _, r := range s.rules.set.all() {
+		if r.over(s.now) {
+			s.opt.Log.Log(maillog.Resumed{Target: r.target.String(), Subject: r.target.Subject()})
+		}
+	}
+	s.setRules(s.opt.Overrides.Entries(s.now))
+}
+
+// pauseActive has what waits in the active queue and must not be tried parked.
+func (s *Server) pauseActive() {
+	if s.rules.set == nil {
+		return
+	}
+	for num, m := range s.messages {
+		if m.active == nil {
+			continue
+		}
+		var list []sched.Rcpt
+		s.sched.Waiting(num, func(r sched.Rcpt) {
+			if rc := m.active.rcpt(r.Index); rc != nil {
+				if r.Pause = s.pauseFor(&r, m.active.env.Sender, rc.resolved); r.Pause != 0 {
+					list = append(list, r)
+				}
+			}
+		})
+		if len(list) > 0 {
+			s.then(sched.Event{Kind: sched.EventPause, ID: num, Rcpts: list})
+		}
+	}
+}
+
+// reason is what is recorded and logged of the mail that waits.
+func (r *rule) reason() string {
+	if r.queueOnly {
+		return "destination is queue-only: waiting for ETRN"
+	}
+	text := r.target.Subject() + " is suspended"
+	if r.suspended.Reason != "" {
+		text += ": " + r.suspended.Reason
+	}
+	return string(maillog.AppendClean(nil, []byte(text)))
+}
+
+// text is the rule in words, for explain.
+func (r *rule) text() string {
+	if r.queueOnly {
+		return fmt.Sprintf("%s is queue-only (queue_only_destinations): ETRN, postqueue -s or a flush starts it", r.target)
+	}
+	e := &r.suspended
+	text := fmt.Sprintf("%s is suspended by %s since %s", r.target.Name(), e.By, e.Since.Local().Format(time.DateTime))
+	if e.Until.IsZero() {
+		text += ", until \"posthaste resume " + r.target.Option() + "\""
+	} else {
+		text += " until " + e.Until.Local().Format(time.DateTime)
+	}
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	return string(maillog.AppendClean(nil, []byte(text)))
+}
+
+// ruleOf finds a rule by its number; nil when it is no longer in force.
+func (s *Server) ruleOf(id sched.PauseID) *rule {
+	list := s.rules.set.all()
+	if i := slices.IndexFunc(list, func(r *rule) bool { return r.id == id && !r.over(s.now) }); i >= 0 {
+		return list[i]
+	}
+	return nil
+}
