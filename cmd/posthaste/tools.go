@@ -66,11 +66,14 @@ func tools() map[string]tool {
 		"queue": func(io streams, args []string) int {
 			return queuetool.Run("posthaste queue", args, func(args []string) int { return postqueueTool("postqueue", io, args) }, io.in, io.out, io.err)
 		},
-		"passwd":   func(io streams, args []string) int { return sasl.Passwd(args, io.in, io.out, io.err) },
-		"simulate": func(io streams, args []string) int { return simulate.Command(args, io.in, io.out, io.err) },
-		"postlog":  func(io streams, args []string) int { return postlog.Command(args, io.in, io.err) },
-		"postkick": func(io streams, args []string) int { return postkick.Run(args, io.err) },
-		"postlock": func(io streams, args []string) int { return postlock.Run(args, io.in, io.out, io.err) },
+		"suspend":   func(io streams, args []string) int { return queuetool.Suspend("suspend", args, io.out, io.err) },
+		"resume":    func(io streams, args []string) int { return queuetool.Suspend("resume", args, io.out, io.err) },
+		"suspended": func(io streams, args []string) int { return queuetool.Suspend("suspended", args, io.out, io.err) },
+		"passwd":    func(io streams, args []string) int { return sasl.Passwd(args, io.in, io.out, io.err) },
+		"simulate":  func(io streams, args []string) int { return simulate.Command(args, io.in, io.out, io.err) },
+		"postlog":   func(io streams, args []string) int { return postlog.Command(args, io.in, io.err) },
+		"postkick":  func(io streams, args []string) int { return postkick.Run(args, io.err) },
+		"postlock":  func(io streams, args []string) int { return postlock.Run(args, io.in, io.out, io.err) },
 		"posttls-finger": func(io streams, args []string) int {
 			return posttlsfinger.Run(args, io.out, io.err)
 		},

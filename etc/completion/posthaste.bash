@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue tls audit collate watch passwd dkim simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended tls audit collate watch passwd dkim simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -373,6 +373,46 @@ _posthaste() {
             _posthaste_words "-c -j -q -s -u"
         else
             compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        fi
+        ;;
+    posthaste-suspend)
+        case $prev in
+        --destination) :; return ;;
+        --domain) :; return ;;
+        --nexthop) :; return ;;
+        --transport) :; return ;;
+        --sender) :; return ;;
+        --sender-domain) :; return ;;
+        --reason) :; return ;;
+        --until) :; return ;;
+        --for) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-j -n --destination --domain --nexthop --transport --sender --sender-domain --reason --until --for"
+        else
+            :
+        fi
+        ;;
+    posthaste-resume)
+        case $prev in
+        --destination) :; return ;;
+        --domain) :; return ;;
+        --nexthop) :; return ;;
+        --transport) :; return ;;
+        --sender) :; return ;;
+        --sender-domain) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-j --destination --domain --nexthop --transport --sender --sender-domain"
+        else
+            :
+        fi
+        ;;
+    posthaste-suspended)
+        case $prev in
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-j"
         fi
         ;;
     posthaste-collate)

@@ -3,6 +3,7 @@ package manual
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -173,6 +174,14 @@ type longOption struct {
 	text string
 }
 
+// targetOptions say what is suspended, and suspendOptions how.
+var (
+	targetOptions = []longOption{{"destination", "destination", site, "domain or next hop"}, {"domain", "domain", site, "recipients in this domain"},
+		{"nexthop", "nexthop", none, "by this next hop"}, {"transport", "name", none, "by this transport"}, {"sender", "address", none, "from this sender"},
+		{"sender-domain", "domain", site, "from senders in this domain"}}
+	suspendOptions = []longOption{{"reason", "text", none, "why"}, {"until", "time", none, "end of a suspension"}, {"for", "time", none, "how long a suspension lasts"}}
+)
+
 func subcommands() []subcommand {
 	return []subcommand{
 		{name: "start", options: []option{{'w', "", none, "wait"}}},
@@ -183,12 +192,14 @@ func subcommands() []subcommand {
 		{name: "explain", rest: queueID},
 		{name: "queue", words: []string{"list", "hold", "release", "delete", "requeue", "expire", "flush", "suspend", "resume", "suspended"},
 			options: []option{{'j', "", none, "as JSON"}, {'v', "", none, "name each"}},
-			long: append(selectionOptions(), longOption{"reason", "text", none, "why"}, longOption{"until", "time", none, "end of a suspension"},
-				longOption{"for", "time", none, "how long a suspension lasts"}),
+			long:    append(selectionOptions(), suspendOptions...),
 			values: map[string]kind{"list": none, "hold": queueID, "release": queueID, "delete": queueID, "requeue": queueID, "expire": queueID,
 				"flush": queueID, "suspend": site, "resume": site, "suspended": none}},
 		{name: "audit", rest: file, options: []option{{'c', "config_dir", directory, "configuration"}, {'j', "", none, "as JSON"}, {'q', "file|none", file, "listing of the queue"},
 			{'s', "time", none, "begin"}, {'u', "time", none, "end"}}},
+		{name: "suspend", rest: site, options: []option{{'j', "", none, "as JSON"}, {'n', "", none, "only count"}}, long: append(slices.Clone(targetOptions), suspendOptions...)},
+		{name: "resume", rest: site, options: []option{{'j', "", none, "as JSON"}}, long: targetOptions},
+		{name: "suspended", options: []option{{'j', "", none, "as JSON"}}},
 		{name: "collate", rest: file},
 		{name: "tls", words: []string{"all-default-client", "all-default-server", "deploy-server-cert", "enable-client", "enable-server",
 			"new-server-cert", "new-server-key", "output-server-csr", "output-server-tlsa"},

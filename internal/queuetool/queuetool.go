@@ -5,9 +5,9 @@
 //	posthaste queue list [-j] [CONDITION ...]
 //	posthaste queue hold | release | delete | requeue | expire  ID ... | ALL | CONDITION ... [--dry-run]
 //	posthaste queue flush  ID ... | ALL | CONDITION ... [--dry-run]
-//	posthaste queue suspend DESTINATION [--reason TEXT] [--until TIME | --for TIME]
-//	posthaste queue resume DESTINATION
-//	posthaste queue suspended [-j]
+//	posthaste suspend TARGET [--reason TEXT] [--until TIME | --for TIME] [-n] [-j]
+//	posthaste resume TARGET [-j]
+//	posthaste suspended [-j]
 //
 // list and flush are postqueue's, for whom authorized_mailq_users and
 // authorized_flush_users permit it; the others are postsuper's, for root and
@@ -19,13 +19,17 @@
 // spool itself; --nexthop, --transport and --destination do not, since only the running mail
 // system knows where mail goes.
 //
-// suspend has mail for a destination wait: a domain, .domain for its subdomains,
+// suspend has mail wait. TARGET is a destination: a domain, .domain for its subdomains,
 // [host]:port or another next hop, transport:nexthop, transport: for all of a transport's mail, or
-// * for all mail. It is no attempt, and so costs no retry; age still counts. Deliveries under way
-// end as they do. It holds at once, over reload, stop and crash, until resume, or until
+// * for all mail; or --domain=DOMAIN, recipients there and nothing else, --nexthop=NEXTHOP, --transport=NAME,
+// --sender=ADDRESS or --sender-domain=DOMAIN (package selection's Target). Nothing that is meant is handed to a
+// delivery agent from the moment at which the command returns; deliveries under way end as they do. Waiting is
+// no attempt, and so costs no retry; age still counts. A suspension holds over reload, stop and crash, until resume, or until
 // the time given: 2026-11-24T08:00, 08:00 (the next time it is that late), or for so long (30m, 2h, 1d). No flush
-// overrides it. When it ends, what has waited is tried. suspended lists what is suspended by whom, and
-// how many deferred messages wait for that, as far as they have come up since.
+// overrides it. When it ends, what has waited is tried, in the order of its arrival. With -n (--dry-run) nothing is
+// changed: the messages are counted that would not be tried. suspended lists what is suspended by whom, and
+// how many deferred messages wait for that, as far as they have come up since. With -j output is JSON. They are for root and
+// the mail owner, and can be called as posthaste queue suspend and so on, too.
 //
 // # Diagnostics
 //
@@ -44,10 +48,8 @@ import (
 	"posthaste/internal/spooltool/cli"
 )
 
-const usage = "usage: %[1]s list [-j] [CONDITION ...] | %[1]s hold|release|delete|requeue|expire|flush ID ...|ALL|CONDITION ... [--dry-run] | " + suspendUsage + "; a CONDITION is one of " +
+const usage = "usage: %[1]s list [-j] [CONDITION ...] | %[1]s hold|release|delete|requeue|expire|flush ID ...|ALL|CONDITION ... [--dry-run]; a CONDITION is one of " +
 	cli.SelectionUsage
-
-const suspendUsage = "%[1]s suspend DESTINATION [--reason TEXT] [--until TIME | --for TIME] | %[1]s resume DESTINATION | %[1]s suspended [-j]"
 
 // letters are postsuper's options for the verbs.
 var letters = map[string]string{"hold": "-h", "release": "-H", "delete": "-d", "requeue": "-r", "expire": "-f"}
@@ -56,6 +58,8 @@ type command struct {
 	cli.Tool
 	// postqueue carries out that command, which may take a program that is set-gid.
 	postqueue func(args []string) int
+	// permitted says whether the user may suspend and resume; nil: the queue's owner decides.
+	permitted func() bool
 }
 
 // Run carries out the command and returns its exit status.

@@ -5,9 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"posthaste/internal/ipc"
 	"posthaste/internal/jsontext"
@@ -19,11 +22,24 @@ import (
 	"posthaste/internal/whoami"
 )
 
+const suspendUsage = "posthaste suspend TARGET [--reason TEXT] [--until TIME | --for TIME] [-n] [-j] | posthaste resume TARGET [-j] | posthaste suspended [-j]; " +
+	"a TARGET is one of DESTINATION --domain=DOMAIN --nexthop=NEXTHOP --transport=NAME --sender=ADDRESS --sender-domain=DOMAIN"
+
+// Suspend is the command posthaste suspend, resume or suspended, which verb says. It returns the exit status.
+func Suspend(verb string, args []string, stdout, stderr io.Writer) int {
+	c := &command{Tool: cli.Tool{Name: "posthaste " + verb, Stdout: stdout, Stderr: stderr}}
+	return c.overrides(verb, args, time.Now())
+}
+
 // An order is a command line of suspend, resume or suspended.
 type order struct {
-	dir   string
-	json  bool
-	entry proto.OverrideEntry
+	verb   string
+	dir    string
+	json   bool
+	dry    bool
+	target selection.Target
+	given  bool // there is a target
+	entry  proto.OverrideEntry
 }
 
 // overrides carries out suspend, resume and suspended.
@@ -37,32 +53,84 @@ func (c *command) overrides(verb string, args []string, now time.Time) int {
 		return c.Fail(err)
 	}
 	defer queue.Close()
-	if !queue.Permitted() {
-		return c.Fatal(cli.ExitNoPerm, "use of this command is reserved for the superuser")
+	permitted := queue.Permitted
+	if c.permitted != nil {
+		permitted = c.permitted
+	}
+	if !permitted() {
+		return c.Fatal(cli.ExitNoPerm, "User %s(%d) is not allowed to suspend or resume mail: that is for root and %s", whoami.Name(), os.Getuid(), queue.Config.String("mail_owner"))
 	}
 	ctx := context.Background()
 	conn, err := queue.Manager(ctx)
 	if errors.Is(err, cli.ErrDown) {
 		return c.Fatal(cli.ExitUnavailable, "%v; the queue manager keeps the suspensions: start it first", err)
 	}
-	if err != nil {
-		return c.Fail(err)
-	}
-	switch verb {
-	case "suspend":
-		_, err = ask(ctx, conn, &proto.Override{Op: proto.OverridePut, Entry: o.entry})
-		if err == nil {
-			fmt.Fprintf(c.Stderr, "%s: %s is suspended%s\n", c.Name, queuelist.Printable(o.entry.Target), end(o.entry.Until))
-		}
-	case "resume":
-		err = c.resume(ctx, conn, o)
-	default:
-		err = c.suspended(ctx, conn, o)
+	if err == nil {
+		err = c.order(ctx, conn, o, now)
 	}
 	if err != nil {
 		return c.Fail(err)
 	}
 	return 0
+}
+
+// order has the queue manager do what is ordered.
+func (c *command) order(ctx context.Context, conn *ipc.Conn, o *order, now time.Time) error {
+	switch {
+	case o.verb == "suspended":
+		return c.suspended(ctx, conn, o)
+	case o.verb == "resume":
+		return c.resume(ctx, conn, o)
+	case o.dry:
+		return c.wouldStop(ctx, conn, o, now)
+	}
+	if _, err := ask(ctx, conn, &proto.Override{Op: proto.OverridePut, Entry: o.entry}); err != nil {
+		return err
+	}
+	if o.json {
+		o.entry.Since = now
+		return c.print(entryJSON(&o.entry, -1))
+	}
+	c.say("%s is suspended%s", o.target.Name(), end(o.entry.Until))
+	return nil
+}
+
+// say tells the operator what has happened.
+func (c *command) say(format string, args ...any) {
+	fmt.Fprintf(c.Stderr, "%s: %s\n", c.Name, queuelist.Printable(fmt.Sprintf(format, args...)))
+}
+
+// print writes a line of output.
+func (c *command) print(line string) error {
+	if _, err := io.WriteString(c.Stdout, line+"\n"); err != nil {
+		return cli.Errorf(cli.ExitIO, "%w", err)
+	}
+	return nil
+}
+
+// wouldStop counts what a suspension would keep from being tried now. Nothing is changed.
+func (c *command) wouldStop(ctx context.Context, conn *ipc.Conn, o *order, now time.Time) error {
+	where := selection.New(now)
+	by, value := o.target.Condition()
+	for _, word := range [...][2]string{{by, value}, {"queue", "incoming"}, {"queue", "active"}, {"queue", "deferred"}} {
+		if err := where.Set(word[0], word[1]); err != nil {
+			return cli.Errorf(cli.ExitUsage, "%w", err)
+		}
+	}
+	messages, octets := 0, int64(0)
+	err := cli.Select(ctx, conn, &proto.Select{Where: where.Encode()}, func(r *proto.SelectReply) error {
+		messages += len(r.IDs)
+		octets += r.Octets
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return c.print(fmt.Sprintf(`{"target": %s, "dry_run": true, "messages": %d, "octets": %d}`, jsontext.Quote(o.target.String()), messages, octets))
+	}
+	c.say("dry run, nothing is changed: %s would keep %s, %d octets, from being tried", o.target.Name(), cli.Messages(messages), octets)
+	return nil
 }
 
 func (c *command) resume(ctx context.Context, conn *ipc.Conn, o *order) error {
@@ -71,9 +139,12 @@ func (c *command) resume(ctx context.Context, conn *ipc.Conn, o *order) error {
 		return err
 	}
 	if !reply.Found {
-		return cli.Errorf(cli.ExitNoInput, "%s is not suspended under that name: \"%s suspended\" lists the suspensions", queuelist.Printable(o.entry.Target), c.Name)
+		return cli.Errorf(cli.ExitNoInput, "%s is not suspended under that name: \"posthaste suspended\" lists the suspensions", queuelist.Printable(o.target.Name()))
 	}
-	fmt.Fprintf(c.Stderr, "%s: %s is resumed\n", c.Name, queuelist.Printable(o.entry.Target))
+	if o.json {
+		return c.print(fmt.Sprintf(`{"target": %s, "resumed": true, "by": %s}`, jsontext.Quote(o.target.String()), jsontext.Quote(o.entry.By)))
+	}
+	c.say("%s is resumed", o.target.Name())
 	return nil
 }
 
@@ -85,19 +156,20 @@ func (c *command) suspended(ctx context.Context, conn *ipc.Conn, o *order) error
 	}
 	out := &cli.ErrWriter{W: c.Stdout}
 	w := bufio.NewWriter(out)
-	for i, e := range reply.Entries {
+	for i := range reply.Entries {
+		e := &reply.Entries[i]
 		if e.Of != string(override.Suspension) || i >= len(reply.Waiting) {
 			continue
 		}
 		if o.json {
-			fmt.Fprintf(w, `{"destination": %s, "by": %s, "since": %d`, jsontext.Quote(e.Target), jsontext.Quote(e.By), e.Since.Unix())
-			if !e.Until.IsZero() {
-				fmt.Fprintf(w, `, "until": %d`, e.Until.Unix())
-			}
-			fmt.Fprintf(w, `, "reason": %s, "waiting": %d}`+"\n", jsontext.Quote(e.Reason), reply.Waiting[i])
+			fmt.Fprintln(w, entryJSON(e, reply.Waiting[i]))
 			continue
 		}
-		text := fmt.Sprintf("%s: suspended by %s since %s%s, %s wait", e.Target, e.By, e.Since.Local().Format(time.DateTime), end(e.Until), cli.Messages(reply.Waiting[i]))
+		name := e.Target
+		if t, err := selection.ParseTarget(e.Target); err == nil {
+			name = t.Name()
+		}
+		text := fmt.Sprintf("%s: suspended by %s since %s%s, %s wait", name, e.By, e.Since.Local().Format(time.DateTime), end(e.Until), cli.Messages(reply.Waiting[i]))
 		if e.Reason != "" {
 			text += ": " + e.Reason
 		}
@@ -108,6 +180,19 @@ func (c *command) suspended(ctx context.Context, conn *ipc.Conn, o *order) error
 		return cli.Errorf(cli.ExitIO, "%w", out.Err)
 	}
 	return nil
+}
+
+// entryJSON is a suspension as an object; waiting is -1 when it is not known.
+func entryJSON(e *proto.OverrideEntry, waiting int) string {
+	text := fmt.Sprintf(`{"target": %s, "by": %s, "since": %d`, jsontext.Quote(e.Target), jsontext.Quote(e.By), e.Since.Unix())
+	if !e.Until.IsZero() {
+		text += fmt.Sprintf(`, "until": %d`, e.Until.Unix())
+	}
+	text += `, "reason": ` + jsontext.Quote(e.Reason)
+	if waiting >= 0 {
+		text += fmt.Sprintf(`, "waiting": %d`, waiting)
+	}
+	return text + "}"
 }
 
 func end(until time.Time) string {
@@ -137,54 +222,75 @@ func ask(ctx context.Context, conn *ipc.Conn, q *proto.Override) (*proto.Overrid
 	}
 }
 
+// valued are the options with a value, and for which verbs.
+var valued = map[string]string{"-c": "suspend resume suspended", "--reason": "suspend", "--until": "suspend", "--for": "suspend",
+	"--destination": "suspend resume", "--domain": "suspend resume", "--nexthop": "suspend resume", "--transport": "suspend resume",
+	"--sender": "suspend resume", "--sender-domain": "suspend resume"}
+
 func parseOrder(verb string, args []string, now time.Time) (*order, error) {
-	o := &order{entry: proto.OverrideEntry{Of: string(override.Suspension), By: who()}}
+	o := &order{verb: verb, entry: proto.OverrideEntry{Of: string(override.Suspension), By: who()}}
+	takes := func(verbs string) bool { return slices.Contains(strings.Fields(verbs), verb) }
 	for i := 0; i < len(args); i++ {
 		name, value, given := strings.Cut(args[i], "=")
-		take := func() error {
-			if given {
-				return nil
-			}
-			if i++; i >= len(args) {
-				return cli.Errorf(cli.ExitUsage, "%s: there is no value", name)
-			}
-			value = args[i]
-			return nil
-		}
 		var err error
 		switch {
-		case name == "-c" && !given:
-			if err = take(); err == nil {
-				o.dir = value
+		case takes(valued[name]) && !(name == "-c" && given):
+			if !given {
+				if i++; i >= len(args) {
+					return nil, cli.Errorf(cli.ExitUsage, "%s: there is no value", name)
+				}
+				value = args[i]
 			}
-		case verb == "suspend" && name == "--reason":
-			if err = take(); err == nil {
-				o.entry.Reason = value
-			}
-		case verb == "suspend" && (name == "--until" || name == "--for"):
-			if err = take(); err == nil {
-				err = o.until(name, value, now)
-			}
-		case verb == "suspended" && args[i] == "-j":
+			err = o.option(name, value, now)
+		case args[i] == "-j":
 			o.json = true
-		case strings.HasPrefix(name, "-") || o.entry.Target != "" || verb == "suspended":
-			err = cli.Errorf(cli.ExitUsage, "%q is not understood; usage: %s", args[i], fmt.Sprintf(suspendUsage, "posthaste queue"))
-		default:
-			var dest selection.Destination
-			dest, err = selection.ParseDestination(args[i])
-			o.entry.Target = dest.String()
+		case verb == "suspend" && (args[i] == "-n" || args[i] == "--dry-run"):
+			o.dry = true
+		case strings.HasPrefix(name, "-") || o.given || verb == "suspended":
+			err = fmt.Errorf("%q is not understood; usage: %s", args[i], suspendUsage)
+		default: // as it stands in a list
+			o.target, err = selection.ParseTarget(args[i])
+			o.given = true
 		}
 		if err != nil {
 			return nil, cli.Errorf(cli.ExitUsage, "%w", err)
 		}
 	}
 	switch {
-	case verb != "suspended" && o.entry.Target == "":
-		return nil, cli.Errorf(cli.ExitUsage, "%s what? Name a domain, .domain, [host]:port, transport:nexthop, or * for all mail", verb)
-	case len(o.entry.Reason) > override.MaxReason:
-		return nil, cli.Errorf(cli.ExitUsage, "--reason: more than %d octets", override.MaxReason)
+	case verb != "suspended" && !o.given:
+		return nil, cli.Errorf(cli.ExitUsage, "%s what? Name a domain, .domain, [host]:port, transport:nexthop, * for all mail, or one of --domain --nexthop --transport --sender --sender-domain", verb)
+	case len(o.entry.Reason) > override.MaxReason || !utf8.ValidString(o.entry.Reason):
+		return nil, cli.Errorf(cli.ExitUsage, "--reason: more than %d octets, or no UTF-8", override.MaxReason)
+	}
+	if o.given {
+		o.entry.Target = o.target.String()
 	}
 	return o, nil
+}
+
+// option takes an option that has a value.
+func (o *order) option(name, value string, now time.Time) (err error) {
+	switch name {
+	case "-c":
+		o.dir = value
+		return nil
+	case "--reason":
+		o.entry.Reason = value
+		return nil
+	case "--until", "--for":
+		return o.until(name, value, now)
+	}
+	if o.given {
+		return errors.New("one target at a time: two suspensions are two commands")
+	}
+	o.given = true
+	if name == "--sender-domain" {
+		name, value = "--sender", "@"+strings.TrimPrefix(value, "@")
+	}
+	if o.target, err = selection.NewTarget(name[2:], value); err != nil {
+		err = fmt.Errorf("%s: %w", name, err)
+	}
+	return err
 }
 
 // until reads the end of a suspension.

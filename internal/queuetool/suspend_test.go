@@ -1,72 +1,179 @@
 package queuetool
 
 import (
+	"bytes"
+	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
 	"posthaste/internal/override"
 	"posthaste/internal/proto"
+	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/spooltool/faketest"
 )
+
+// steer runs suspend, resume or suspended on a site.
+func steer(s *faketest.Site, verb string, args ...string) (out, errs string, status int) {
+	var o, e bytes.Buffer
+	status = Suspend(verb, append([]string{"-c", s.Config}, args...), &o, &e)
+	return o.String(), e.String(), status
+}
+
+// A keeper plays the queue manager: it keeps what it is told.
+type keeper struct {
+	t        *testing.T
+	mu       sync.Mutex
+	asked    int
+	kept     []proto.OverrideEntry
+	selected [][]string // what was asked for of the queue
+}
+
+func (k *keeper) handle(r *ipc.Request) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if r.Kind == proto.KindSelect {
+		q := faketest.Decode[proto.Select](k.t, r)
+		k.selected = append(k.selected, append(q.Where[1:], fmt.Sprint(q.Verb, q.Items)))
+		reply := &proto.SelectReply{IDs: []mail.QueueID{"4jWmL10SyZz1SCBX"}, Octets: 300}
+		if q.Cursor == 0 {
+			reply.Next = 7
+		}
+		r.Reply(reply)
+		return
+	}
+	q := faketest.Decode[proto.Override](k.t, r)
+	k.asked++
+	reply := &proto.OverrideReply{}
+	same := func(e proto.OverrideEntry) bool { return e.Target == q.Entry.Target }
+	switch {
+	case k.asked == 1:
+		reply.Refused = override.ErrNotOwner.Error()
+	case q.Op == proto.OverridePut && q.Entry.Target == "full.test":
+		reply.Refused = override.ErrFull.Error()
+	case q.Op == proto.OverridePut:
+		k.kept = append(k.kept, q.Entry)
+	case q.Op == proto.OverrideRemove:
+		reply.Found = slices.ContainsFunc(k.kept, same)
+	case q.Op == proto.OverrideList:
+		reply.Entries, reply.Waiting = k.kept, make([]int, len(k.kept))
+	}
+	r.Reply(reply)
+}
 
 // What is ordered reaches the queue manager as it was meant; one that does not
 // own the overrides yet is asked again.
 func TestSuspend(t *testing.T) {
 	t.Parallel()
 	s := faketest.New(t, "")
-	var asked []proto.Override
-	var kept []proto.OverrideEntry
-	s.Serve("qmgr", func(r *ipc.Request) {
-		q := faketest.Decode[proto.Override](t, r)
-		asked = append(asked, q)
-		reply := &proto.OverrideReply{}
-		switch {
-		case len(asked) == 1:
-			reply.Refused = override.ErrNotOwner.Error()
-		case q.Op == proto.OverridePut && q.Entry.Target == "full.test":
-			reply.Refused = override.ErrFull.Error()
-		case q.Op == proto.OverridePut:
-			kept = append(kept, q.Entry)
-		case q.Op == proto.OverrideRemove:
-			reply.Found = q.Entry.Target == kept[0].Target
-		case q.Op == proto.OverrideList:
-			reply.Entries, reply.Waiting = kept, make([]int, len(kept))
-		}
-		r.Reply(reply)
-	})
+	k := &keeper{t: t}
+	s.Serve("qmgr", k.handle)
 	for _, c := range []struct {
 		args   []string
 		status int
 		says   string
 	}{
-		{[]string{"suspend", "Example.COM", "--reason", "they asked\x1b us", "--for=2h"}, 0, "posthaste queue: example.com is suspended until "},
+		{[]string{"suspend", "Example.COM", "--reason", "they asked\x1b us", "--for=2h"}, 0, "posthaste suspend: example.com is suspended until "},
 		{[]string{"suspend", "--until", "2999-01-02T03:04", "Slow:[Hub.test]:25"}, 0, "Slow:[hub.test]:25 is suspended until 2999-01-02 03:04:00\n"},
+		{[]string{"suspend", "--sender=News@A.test", "-j"}, 0, `{"target": "sender=news@a.test", "by": "`},
+		{[]string{"suspend", "--sender-domain", "A.test"}, 0, "mail from @a.test is suspended\n"},
+		{[]string{"suspend", "--sender-domain", ".A.test"}, 0, "mail from @.a.test is suspended\n"},
+		{[]string{"suspend", "--domain", "b.test"}, 0, "domain b.test is suspended\n"},
+		{[]string{"suspend", "--nexthop=[B.test]"}, 0, "next hop [b.test] is suspended\n"},
+		{[]string{"suspend", "--transport=slow"}, 0, "slow: is suspended\n"},
+		{[]string{"suspend", "--destination", ".b.test"}, 0, ".b.test is suspended\n"},
 		{[]string{"suspend", "full.test"}, 69, "there are 10000 overrides already"},
 		{[]string{"suspended"}, 0, "example.com: suspended by "},
+		{[]string{"suspended"}, 0, "\nmail from news@a.test: suspended by "},
 		{[]string{"suspended", "-j"}, 0, `"reason": "they asked\u001B us", "waiting": 0}`},
-		{[]string{"resume", "EXAMPLE.com"}, 0, "example.com is resumed\n"},
+		{[]string{"resume", "EXAMPLE.com"}, 0, "posthaste resume: example.com is resumed\n"},
+		{[]string{"resume", "sender=news@a.test"}, 0, "mail from news@a.test is resumed\n"},
+		{[]string{"resume", "--sender-domain=a.test", "-j"}, 0, `{"target": "sender=@a.test", "resumed": true, "by": "`},
 		{[]string{"resume", "other.test"}, 66, "other.test is not suspended"},
+		{[]string{"resume", "--domain=example.com"}, 66, "domain example.com is not suspended"},
 		{[]string{"suspend"}, 64, "suspend what?"},
 		{[]string{"suspend", "a b"}, 64, "blanks"},
-		{[]string{"suspend", "a.test", "b.test"}, 64, "is not understood; usage"},
+		{[]string{"suspend", "a.test", "b.test"}, 64, "is not understood; usage: posthaste suspend TARGET"},
+		{[]string{"suspend", "a.test", "--domain=b.test"}, 64, "one target at a time"},
+		{[]string{"suspend", "--domain=b.test", "a.test"}, 64, "not understood"},
+		{[]string{"suspend", "--domain=[b.test]"}, 64, "--domain: \"[b.test]\" is not a domain"},
+		{[]string{"suspend", "--sender=a.test"}, 64, "is not a sender"},
+		{[]string{"suspend", "--transport=a.b"}, 64, "is not the name of a transport"},
 		{[]string{"suspend", "a.test", "--for", "2h", "--until", "12:00"}, 64, "one end is enough"},
 		{[]string{"suspend", "a.test", "--for", "soon"}, 64, "not a time"},
 		{[]string{"suspend", "a.test", "--until", "2001-01-01"}, 64, "in the past"},
 		{[]string{"suspend", "a.test", "--reason"}, 64, "no value"},
+		{[]string{"suspend", "a.test", "--reason=\xff"}, 64, "no UTF-8"},
+		{[]string{"suspend", "a.test", "--reason=" + strings.Repeat("x", override.MaxReason+1)}, 64, "more than 1000 octets"},
 		{[]string{"resume", "a.test", "--for", "2h"}, 64, "not understood"},
+		{[]string{"resume", "a.test", "-n"}, 64, "not understood"},
 		{[]string{"suspended", "a.test"}, 64, "not understood"},
 	} {
-		out, errs, status := run(s, c.args...)
-		text := strings.ReplaceAll(out+errs, "%[1]s", "posthaste queue")
-		if status != c.status || !strings.Contains(text, c.says) || strings.ContainsAny(out+errs, "\x1b") {
+		out, errs, status := steer(s, c.args[0], c.args[1:]...)
+		if status != c.status || !strings.Contains(out+errs, c.says) || strings.ContainsAny(out+errs, "\x1b") {
 			t.Errorf("%q: exit status %d, %q", c.args, status, out+errs)
 		}
 	}
-	if len(kept) != 2 || kept[0].Reason != "they asked\x1b us" || kept[0].Target != "example.com" || kept[0].By == "" ||
-		time.Until(kept[0].Until) < time.Hour || kept[1].Until.Local().Format(time.DateTime) != "2999-01-02 03:04:00" || kept[1].Target != "Slow:[hub.test]:25" {
-		t.Errorf("kept: %+v", kept)
+	var targets []string
+	for _, e := range k.kept {
+		targets = append(targets, e.Target)
+	}
+	if got, want := strings.Join(targets, " "), "example.com Slow:[hub.test]:25 sender=news@a.test sender=@a.test sender=@.a.test domain=b.test nexthop=[b.test] slow: .b.test"; got != want {
+		t.Errorf("kept: %s", got)
+	}
+	if len(k.kept) < 2 || k.kept[0].Reason != "they asked\x1b us" || k.kept[0].By == "" || time.Until(k.kept[0].Until) < time.Hour ||
+		k.kept[1].Until.Local().Format(time.DateTime) != "2999-01-02 03:04:00" {
+		t.Errorf("kept: %+v", k.kept)
+	}
+	if out, errs, status := run(s, "suspend", "c.test"); status != 0 || errs != "posthaste queue: c.test is suspended\n" {
+		t.Errorf("as a command of posthaste queue: exit status %d, %q", status, out+errs)
+	}
+}
+
+// A dry run counts what would wait, page by page, of mail that may be tried, and changes nothing.
+func TestDryRun(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	k := &keeper{t: t}
+	s.Serve("qmgr", k.handle)
+	out, errs, status := steer(s, "suspend", "-n", "Example.com", "--for=2h")
+	if status != 0 || out != "" || errs != "posthaste suspend: dry run, nothing is changed: example.com would keep 2 messages, 600 octets, from being tried\n" {
+		t.Errorf("exit status %d, %q, %q", status, out, errs)
+	}
+	if out, errs, status = steer(s, "suspend", "--sender=<>", "--dry-run", "-j"); status != 0 || out != `{"target": "sender=<>", "dry_run": true, "messages": 2, "octets": 600}`+"\n" || errs != "" {
+		t.Errorf("exit status %d, %q, %q", status, out, errs)
+	}
+	rest := []string{"queue=incoming", "queue=active", "queue=deferred", "0 false"}
+	want := [][]string{append([]string{"destination=example.com"}, rest...), append([]string{"sender=<>"}, rest...)}
+	if len(k.selected) != 4 || !slices.Equal(k.selected[1], want[0]) || !slices.Equal(k.selected[3], want[1]) || k.asked != 0 {
+		t.Errorf("asked for: %q, and %d orders", k.selected, k.asked)
+	}
+}
+
+// Who may not is told so, with the exit status that says it, and nobody is asked.
+func TestNotPermitted(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	k := &keeper{t: t}
+	s.Serve("qmgr", k.handle)
+	for _, args := range [][]string{{"suspend", "a.test"}, {"suspend", "-n", "a.test"}, {"resume", "a.test"}, {"suspended"}} {
+		var o, e bytes.Buffer
+		c := &command{Tool: cli.Tool{Name: "posthaste " + args[0], Stdout: &o, Stderr: &e}, permitted: func() bool { return false }}
+		status := c.overrides(args[0], append([]string{"-c", s.Config}, args[1:]...), time.Now())
+		if status != cli.ExitNoPerm || !strings.Contains(e.String(), "is not allowed to suspend or resume mail: that is for root and ") || o.Len() > 0 {
+			t.Errorf("%q: exit status %d, %q", args, status, e.String())
+		}
+	}
+	if k.asked+len(k.selected) > 0 {
+		t.Error("the queue manager was asked")
+	}
+	down := faketest.New(t, "")
+	if _, errs, status := steer(down, "suspend", "a.test"); status != cli.ExitUnavailable || !strings.Contains(errs, "start it first") {
+		t.Errorf("down: exit status %d, %q", status, errs)
 	}
 }
 
