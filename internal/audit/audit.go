@@ -75,10 +75,11 @@ import (
 	"strings"
 	"time"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/logread"
 	"posthaste/internal/proto"
+	"posthaste/internal/queueclient"
 	"posthaste/internal/selection"
-	"posthaste/internal/spooltool/cli"
 )
 
 const usage = "usage: %s [-j] [-c config_dir] [-q file|none] [-s time] [-u time] [file ...]"
@@ -155,7 +156,7 @@ func moment(value string, now time.Time) (time.Time, error) {
 	if d, err := selection.ParseTime(value); err == nil {
 		return now.Add(-d), nil
 	}
-	t, _, err := cli.ParseMoment(value, now)
+	t, _, err := queueclient.ParseMoment(value, now)
 	if err != nil {
 		return t, fmt.Errorf("%w, or 2h", err)
 	}
@@ -164,7 +165,7 @@ func moment(value string, now time.Time) (time.Time, error) {
 
 // audit reads the queue, and then the log.
 func (c *command) audit(ctx context.Context) (*Report, error) {
-	q, err := cli.Open(c.configDir)
+	q, err := queueclient.Open(c.configDir)
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +236,7 @@ func (a *account) readFile(name string, stdin io.Reader, now time.Time) error {
 }
 
 // look takes in the queue. It says whether that is one of a running mail system.
-func (c *command) look(ctx context.Context, q *cli.Queue, a *account) (live bool, err error) {
+func (c *command) look(ctx context.Context, q *queueclient.Queue, a *account) (live bool, err error) {
 	a.queue = make(map[string]*held)
 	a.looked = c.listing != "none"
 	switch c.listing {
@@ -258,8 +259,8 @@ func (c *command) look(ctx context.Context, q *cli.Queue, a *account) (live bool
 	switch {
 	case err == nil:
 		a.listed = listed
-		return true, cli.Each(ctx, conn, false, take)
-	case !errors.Is(err, cli.ErrDown):
+		return true, queueclient.Each(ctx, conn, false, take)
+	case !errors.Is(err, queueclient.ErrDown):
 		return false, err
 	}
 	if err := q.Readable(); err != nil {

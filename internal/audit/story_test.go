@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/tools/txtar"
-
-	"posthaste/internal/spooltool/cli"
 )
 
 var update = flag.Bool("update", false, "write what the audit says into the stories")

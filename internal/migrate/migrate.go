@@ -52,11 +52,11 @@ import (
 	"strconv"
 	"strings"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/config"
 	"posthaste/internal/occupant"
 	"posthaste/internal/service"
 	"posthaste/internal/spooltool"
-	"posthaste/internal/spooltool/cli"
 )
 
 // postfixDir is where Postfix's configuration is.

@@ -38,14 +38,15 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/mail"
 	"posthaste/internal/maildrop"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
+	"posthaste/internal/queueclient"
 	"posthaste/internal/rights"
 	"posthaste/internal/spool"
-	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/spooltool/pffile"
 	"posthaste/internal/spooltool/plain"
 )
@@ -98,7 +99,7 @@ func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) 
 
 // queued shows messages in the queue.
 func (c *command) queued(ctx context.Context, ids []string) error {
-	q, err := cli.Open(c.dir)
+	q, err := queueclient.Open(c.dir)
 	if err != nil {
 		return err
 	}
@@ -117,7 +118,7 @@ func (c *command) queued(ctx context.Context, ids []string) error {
 	return nil
 }
 
-func (c *command) one(ctx context.Context, q *cli.Queue, rd *spool.Reader, id mail.QueueID) error {
+func (c *command) one(ctx context.Context, q *queueclient.Queue, rd *spool.Reader, id mail.QueueID) error {
 	for tries := 1; ; tries++ {
 		e, where, err := locate(ctx, q, id, c.Warn)
 		if err != nil {
@@ -144,11 +145,11 @@ func (c *command) one(ctx context.Context, q *cli.Queue, rd *spool.Reader, id ma
 }
 
 // locate finds a message, and the queue that it is in.
-func locate(ctx context.Context, q *cli.Queue, id mail.QueueID, warn func(string, ...any)) (e queue.Entry, where string, err error) {
+func locate(ctx context.Context, q *queueclient.Queue, id mail.QueueID, warn func(string, ...any)) (e queue.Entry, where string, err error) {
 	found := false
 	conn, err := q.Cleanup(ctx)
 	switch {
-	case errors.Is(err, cli.ErrDown):
+	case errors.Is(err, queueclient.ErrDown):
 		err = q.View(warn, func(at queue.Entry) bool {
 			if at.ID == id {
 				e, found = at, true

@@ -38,8 +38,8 @@ import (
 	"strings"
 	"time"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/config"
-	"posthaste/internal/spooltool/cli"
 )
 
 // Tools are what the command is made of.

@@ -33,13 +33,14 @@ import (
 	"strings"
 	"time"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/config"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queueclient"
 	"posthaste/internal/queuelist"
 	"posthaste/internal/selection"
-	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/table"
 	"posthaste/internal/whoami"
 )
@@ -70,7 +71,7 @@ func Run(name string, args []string, stdout, stderr io.Writer) int {
 	if err := c.parse(args); err != nil {
 		return c.Fail(err)
 	}
-	queue, err := cli.Open(c.configDir)
+	queue, err := queueclient.Open(c.configDir)
 	if err != nil {
 		return c.Fail(err)
 	}
@@ -87,7 +88,7 @@ func Run(name string, args []string, stdout, stderr io.Writer) int {
 // parse reads the options.
 func (c *command) parse(args []string) error {
 	wrong := cli.Errorf(cli.ExitUsage, usage, c.Name)
-	where, dry, args, err := cli.TakeSelection(args, time.Now())
+	where, dry, args, err := queueclient.TakeSelection(args, time.Now())
 	if err != nil {
 		return err
 	}
@@ -146,7 +147,7 @@ func validSite(s string) bool {
 	return len(s) <= 255
 }
 
-func (c *command) run(ctx context.Context, queue *cli.Queue) error {
+func (c *command) run(ctx context.Context, queue *queueclient.Queue) error {
 	users, what := "authorized_mailq_users", "view"
 	if c.verb != 'p' && c.verb != 'j' && !c.dry {
 		users, what = "authorized_flush_users", "flush"
@@ -157,7 +158,7 @@ func (c *command) run(ctx context.Context, queue *cli.Queue) error {
 		return cli.Errorf(cli.ExitNoPerm, "User %s(%d) is not allowed to %s the mail queue", whoami.Name(), os.Getuid(), what)
 	}
 	conn, err := queue.Manager(ctx)
-	if err != nil && !errors.Is(err, cli.ErrDown) {
+	if err != nil && !errors.Is(err, queueclient.ErrDown) {
 		return err
 	}
 	switch {
@@ -183,7 +184,7 @@ type walk func(func(*proto.Item) bool) error
 
 // walk goes over maildrop and then over the queue; conn is nil when the mail
 // system is down.
-func (c *command) walk(ctx context.Context, queue *cli.Queue, conn *ipc.Conn) walk {
+func (c *command) walk(ctx context.Context, queue *queueclient.Queue, conn *ipc.Conn) walk {
 	if !c.where.Empty() {
 		return func(f func(*proto.Item) bool) error { return queue.Selected(ctx, conn, c.where, c.Warn, f) }
 	}
@@ -197,7 +198,7 @@ func (c *command) walk(ctx context.Context, queue *cli.Queue, conn *ipc.Conn) wa
 			return err
 		}
 		if conn != nil {
-			return cli.Each(ctx, conn, false, f)
+			return queueclient.Each(ctx, conn, false, f)
 		}
 		if err := queue.Readable(); err != nil {
 			return cli.Errorf(cli.ExitUnavailable, "Queue report unavailable - mail system is down (%w)", err)
@@ -247,11 +248,11 @@ func (c *command) json(each walk) error {
 // flushSelected has the mail tried that the conditions are fulfilled by.
 func (c *command) flushSelected(ctx context.Context, conn *ipc.Conn) error {
 	n := 0
-	err := cli.Select(ctx, conn, &proto.Select{Where: c.where.Encode(), Verb: proto.VerbFlush}, func(r *proto.SelectReply) error {
+	err := queueclient.Select(ctx, conn, &proto.Select{Where: c.where.Encode(), Verb: proto.VerbFlush}, func(r *proto.SelectReply) error {
 		n += len(r.IDs)
 		return nil
 	})
-	fmt.Fprintf(c.Stderr, "%s: Flushed: %s\n", c.Name, cli.Messages(n))
+	fmt.Fprintf(c.Stderr, "%s: Flushed: %s\n", c.Name, queueclient.Messages(n))
 	return err
 }
 

@@ -9,7 +9,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
-	"posthaste/internal/spooltool/cli"
+	"posthaste/internal/queueclient"
 )
 
 // window is how many messages are worked on at once: enough that many changes
@@ -43,7 +43,7 @@ type backend interface {
 
 // live is the queue of a running mail system.
 type live struct {
-	queue *cli.Queue
+	queue *queueclient.Queue
 	conn  *ipc.Conn
 }
 
@@ -103,7 +103,7 @@ func (l *live) findCorrupt(ctx context.Context, ids []mail.QueueID) (list []targ
 // move meanwhile.
 func (l *live) each(ctx context.Context, queues []string, f func([]target) error) error {
 	var list packed
-	err := cli.Each(ctx, l.conn, true, func(it *proto.Item) bool {
+	err := queueclient.Each(ctx, l.conn, true, func(it *proto.Item) bool {
 		if wanted(queues, it.Queue) {
 			list.add(target{it.ID, it.Queue, it.ForcedExpire})
 		}

@@ -9,21 +9,22 @@ import (
 	"slices"
 	"time"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
+	"posthaste/internal/queueclient"
 	"posthaste/internal/queueread"
 	"posthaste/internal/rights"
 	"posthaste/internal/spool"
-	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/vfs"
 )
 
 // offline is the queue of a mail system that is down. The spool is opened when
 // it is first needed, for writing, as cleanup does it.
 type offline struct {
-	queue *cli.Queue
+	queue *queueclient.Queue
 	warn  func(string, ...any)
 	sp    *spool.Spool
 }

@@ -62,15 +62,16 @@ import (
 	"slices"
 	"time"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/queueclient"
 	"posthaste/internal/selection"
-	"posthaste/internal/spooltool/cli"
 )
 
 const usage = "usage: %s [-c config_dir] [-d queue_id (delete)] [-e queue_id (expire)] [-f queue_id (expire and/or un-hold)] " +
 	"[-h queue_id (hold)] [-H queue_id (un-hold)] [-p (purge temporary files)] [-r queue_id (requeue)] " +
-	"[-s (structure fix)] [-S (redundant structure fix)] [-v (verbose)] [queue...] " + cli.SelectionUsage
+	"[-s (structure fix)] [-S (redundant structure fix)] [-v (verbose)] [queue...] " + queueclient.SelectionUsage
 
 // verbs are the letters of what can be done, in the order in which it is done
 // and counted.
@@ -105,7 +106,7 @@ type wish struct {
 
 type command struct {
 	cli.Tool
-	queue   *cli.Queue
+	queue   *queueclient.Queue
 	log     *maillog.Logger
 	dir     string
 	wishes  []wish
@@ -127,7 +128,7 @@ func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) 
 		return c.Fail(err)
 	}
 	var err error
-	if c.queue, err = cli.Open(c.dir); err != nil {
+	if c.queue, err = queueclient.Open(c.dir); err != nil {
 		return c.Fail(err)
 	}
 	defer c.queue.Close()
@@ -147,7 +148,7 @@ func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) 
 
 func (c *command) parse(args []string) error {
 	var err error
-	if c.where, c.dry, args, err = cli.TakeSelection(args, time.Now()); err != nil {
+	if c.where, c.dry, args, err = queueclient.TakeSelection(args, time.Now()); err != nil {
 		return err
 	}
 	opts, rest, err := cli.Getopt(args, "c:d:e:f:h:H:pr:sSv")
@@ -240,7 +241,7 @@ func (c *command) run(ctx context.Context) error {
 		return nil
 	}
 	conn, err := c.queue.Manager(ctx)
-	down := errors.Is(err, cli.ErrDown)
+	down := errors.Is(err, queueclient.ErrDown)
 	if err != nil && !down {
 		return err
 	}

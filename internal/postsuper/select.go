@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"slices"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
+	"posthaste/internal/queueclient"
 	"posthaste/internal/queuelist"
 	"posthaste/internal/selection"
 	"posthaste/internal/spool"
-	"posthaste/internal/spooltool/cli"
 )
 
 // A choice is what a step is to be done to, of what a wish names.
@@ -86,7 +87,7 @@ func (c *command) doSelected(ctx context.Context, b backend, w *wish) error {
 
 // sayDry gives the total of what would have been done.
 func (c *command) sayDry(verb byte) {
-	fmt.Fprintf(c.Stderr, "%s: dry run, nothing is changed: %s: %s\n", c.Name, words[verb].all, cli.Messages(c.counts[verb]))
+	fmt.Fprintf(c.Stderr, "%s: dry run, nothing is changed: %s: %s\n", c.Name, words[verb].all, queueclient.Messages(c.counts[verb]))
 }
 
 func (l *live) choose(ctx context.Context, ch *choice, f func(result) error) error {
@@ -102,13 +103,13 @@ func (l *live) choose(ctx context.Context, ch *choice, f func(result) error) err
 	}
 	for group := range slices.Chunk(ch.ids, proto.SelectIDs) {
 		q.IDs = group
-		if err := cli.Select(ctx, l.conn, q, take); err != nil {
+		if err := queueclient.Select(ctx, l.conn, q, take); err != nil {
 			return err
 		}
 	}
 	if ch.all {
 		q.IDs, q.Cursor = nil, 0
-		if err := cli.Select(ctx, l.conn, q, take); err != nil {
+		if err := queueclient.Select(ctx, l.conn, q, take); err != nil {
 			return err
 		}
 	}
@@ -146,7 +147,7 @@ func (l *live) chooseCorrupt(ctx context.Context, ch *choice, f func(result) err
 		return f(result{ids: done})
 	}}
 	err := l.queue.Items(ch.warn, func(it *proto.Item) bool {
-		if it.Queue == queue.Corrupt.String() && (ch.all || slices.Contains(ch.ids, it.ID)) && cli.Meant(ch.where, it) {
+		if it.Queue == queue.Corrupt.String() && (ch.all || slices.Contains(ch.ids, it.ID)) && queueclient.Meant(ch.where, it) {
 			return g.add(target{id: it.ID, queue: it.Queue}, it)
 		}
 		return true
@@ -222,7 +223,7 @@ func (o *offline) choose(ctx context.Context, ch *choice, f func(result) error) 
 		switch {
 		case err != nil:
 			ch.warn("%s is left alone: %v", e.ID, err)
-		case it != nil && cli.Meant(ch.where, it):
+		case it != nil && queueclient.Meant(ch.where, it):
 			if !ch.dry {
 				it = nil // of no more use
 			}
@@ -243,13 +244,13 @@ func (o *offline) choose(ctx context.Context, ch *choice, f func(result) error) 
 
 // item reads a message, which the spool may have moved since e was its entry; nil: it is gone.
 func (o *offline) item(rd *spool.Reader, e queue.Entry) (*proto.Item, error) {
-	it, err := cli.ReadItem(rd, &e)
+	it, err := queueclient.ReadItem(rd, &e)
 	for tries := 0; errors.Is(err, queue.ErrStale) && tries < 3; tries++ {
 		now, ok := o.sp.Locate(e.ID)
 		if !ok {
 			return nil, nil
 		}
-		it, err = cli.ReadItem(rd, &now)
+		it, err = queueclient.ReadItem(rd, &now)
 	}
 	return it, err
 }

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/config"
 	"posthaste/internal/resolver"
-	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/tlspolicy"
 )
 

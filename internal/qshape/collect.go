@@ -9,15 +9,16 @@ import (
 	"sync"
 	"time"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/override"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
+	"posthaste/internal/queueclient"
 	"posthaste/internal/queueread"
 	"posthaste/internal/selection"
 	"posthaste/internal/spool"
-	"posthaste/internal/spooltool/cli"
 )
 
 // group is how many messages one reader takes at a time.
@@ -32,7 +33,7 @@ type place struct {
 }
 
 // collect counts what is in the queues.
-func (c *command) collect(ctx context.Context, q *cli.Queue) error {
+func (c *command) collect(ctx context.Context, q *queueclient.Queue) error {
 	if slices.Contains(c.queues, "maildrop") {
 		if err := q.Dropped(func(it *proto.Item) bool { c.count(it); return true }); err != nil {
 			return err
@@ -78,7 +79,7 @@ func (c *command) count(it *proto.Item) {
 }
 
 // places finds the messages and has them read.
-func (c *command) places(ctx context.Context, q *cli.Queue, work chan<- []place) error {
+func (c *command) places(ctx context.Context, q *queueclient.Queue, work chan<- []place) error {
 	list := make([]place, 0, group)
 	add := func(p place) bool {
 		if list = append(list, p); len(list) == group {
@@ -96,7 +97,7 @@ func (c *command) places(ctx context.Context, q *cli.Queue, work chan<- []place)
 		return true
 	}
 	conn, err := q.Manager(ctx)
-	if errors.Is(err, cli.ErrDown) {
+	if errors.Is(err, queueclient.ErrDown) {
 		return q.View(c.Warn, entry)
 	}
 	if err != nil {

@@ -41,7 +41,8 @@ import (
 	"strconv"
 	"time"
 
-	"posthaste/internal/spooltool/cli"
+	"posthaste/internal/cli"
+	"posthaste/internal/queueclient"
 )
 
 const usage = "usage: %s [-s] [-p] [-m min_subdomains] [-l] [-b bucket_count] [-t bucket_time] [-w terminal_width] " +
@@ -70,7 +71,7 @@ func Run(name string, args []string, stdout, stderr io.Writer) int {
 	if err := c.parse(args); err != nil {
 		return c.Fail(err)
 	}
-	queue, err := cli.Open(c.dir)
+	queue, err := queueclient.Open(c.dir)
 	if err != nil {
 		return c.Fail(err)
 	}

@@ -43,13 +43,14 @@ import (
 	"strings"
 	"time"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/mail"
 	"posthaste/internal/postsuper"
-	"posthaste/internal/spooltool/cli"
+	"posthaste/internal/queueclient"
 )
 
 const usage = "usage: %[1]s list [-j] [CONDITION ...] | %[1]s hold|release|delete|requeue|expire|flush ID ...|ALL|CONDITION ... [--dry-run]; a CONDITION is one of " +
-	cli.SelectionUsage
+	queueclient.SelectionUsage
 
 // letters are postsuper's options for the verbs.
 var letters = map[string]string{"hold": "-h", "release": "-H", "delete": "-d", "requeue": "-r", "expire": "-f"}
@@ -124,7 +125,7 @@ func (c *command) change(verb string, args []string) int {
 		return c.Fail(err)
 	}
 	if !w.named() {
-		return c.Fatal(cli.ExitUsage, "%s what? Name queue IDs, or conditions such as --sender=ADDRESS (%s), or ALL", verb, cli.SelectionUsage)
+		return c.Fatal(cli.ExitUsage, "%s what? Name queue IDs, or conditions such as --sender=ADDRESS (%s), or ALL", verb, queueclient.SelectionUsage)
 	}
 	if len(w.ids) == 0 {
 		w.ids = []string{"ALL"}
@@ -149,7 +150,7 @@ func (w *words) named() bool { return w.all || w.selects || len(w.ids) > 0 }
 
 // split sorts arguments out, and refuses what is not understood.
 func split(args []string) (w words, err error) {
-	where, dry, rest, err := cli.TakeSelection(args, time.Now())
+	where, dry, rest, err := queueclient.TakeSelection(args, time.Now())
 	if err != nil {
 		return w, err
 	}

@@ -12,13 +12,14 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/ipc"
 	"posthaste/internal/jsontext"
 	"posthaste/internal/override"
 	"posthaste/internal/proto"
+	"posthaste/internal/queueclient"
 	"posthaste/internal/queuelist"
 	"posthaste/internal/selection"
-	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/whoami"
 )
 
@@ -48,7 +49,7 @@ func (c *command) overrides(verb string, args []string, now time.Time) int {
 	if err != nil {
 		return c.Fail(err)
 	}
-	queue, err := cli.Open(o.dir)
+	queue, err := queueclient.Open(o.dir)
 	if err != nil {
 		return c.Fail(err)
 	}
@@ -62,7 +63,7 @@ func (c *command) overrides(verb string, args []string, now time.Time) int {
 	}
 	ctx := context.Background()
 	conn, err := queue.Manager(ctx)
-	if errors.Is(err, cli.ErrDown) {
+	if errors.Is(err, queueclient.ErrDown) {
 		return c.Fatal(cli.ExitUnavailable, "%v; the queue manager keeps the suspensions: start it first", err)
 	}
 	if err == nil {
@@ -118,7 +119,7 @@ func (c *command) wouldStop(ctx context.Context, conn *ipc.Conn, o *order, now t
 		}
 	}
 	messages, octets := 0, int64(0)
-	err := cli.Select(ctx, conn, &proto.Select{Where: where.Encode()}, func(r *proto.SelectReply) error {
+	err := queueclient.Select(ctx, conn, &proto.Select{Where: where.Encode()}, func(r *proto.SelectReply) error {
 		messages += len(r.IDs)
 		octets += r.Octets
 		return nil
@@ -129,7 +130,7 @@ func (c *command) wouldStop(ctx context.Context, conn *ipc.Conn, o *order, now t
 	if o.json {
 		return c.print(fmt.Sprintf(`{"target": %s, "dry_run": true, "messages": %d, "octets": %d}`, jsontext.Quote(o.target.String()), messages, octets))
 	}
-	c.say("dry run, nothing is changed: %s would keep %s, %d octets, from being tried", o.target.Name(), cli.Messages(messages), octets)
+	c.say("dry run, nothing is changed: %s would keep %s, %d octets, from being tried", o.target.Name(), queueclient.Messages(messages), octets)
 	return nil
 }
 
@@ -169,7 +170,7 @@ func (c *command) suspended(ctx context.Context, conn *ipc.Conn, o *order) error
 		if t, err := selection.ParseTarget(e.Target); err == nil {
 			name = t.Name()
 		}
-		text := fmt.Sprintf("%s: suspended by %s since %s%s, %s wait", name, e.By, e.Since.Local().Format(time.DateTime), end(e.Until), cli.Messages(reply.Waiting[i]))
+		text := fmt.Sprintf("%s: suspended by %s since %s%s, %s wait", name, e.By, e.Since.Local().Format(time.DateTime), end(e.Until), queueclient.Messages(reply.Waiting[i]))
 		if e.Reason != "" {
 			text += ": " + e.Reason
 		}
@@ -303,7 +304,7 @@ func (o *order) until(name, value string, now time.Time) error {
 		o.entry.Until = now.Add(d).Truncate(time.Second)
 		return err
 	}
-	t, clock, err := cli.ParseMoment(value, now)
+	t, clock, err := queueclient.ParseMoment(value, now)
 	switch {
 	case err != nil:
 		return cli.Errorf(cli.ExitUsage, "--until: %w", err)

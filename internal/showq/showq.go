@@ -29,9 +29,9 @@ import (
 
 	"posthaste/internal/ipc"
 	"posthaste/internal/proto"
+	"posthaste/internal/queueclient"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/service"
-	"posthaste/internal/spooltool/cli"
 )
 
 // patience is how long a client may let us wait, and how long the queue manager
@@ -72,8 +72,8 @@ func serve(ctx context.Context, client *ipc.Client, conn net.Conn) error {
 		return more
 	}
 	// The process is in the queue directory, which may be all that it sees.
-	if err = cli.DroppedIn("maildrop", each); err == nil && more {
-		err = cli.Each(ctx, manager, false, each)
+	if err = queueclient.DroppedIn("maildrop", each); err == nil && more {
+		err = queueclient.Each(ctx, manager, false, each)
 	}
 	if err != nil || w.err != nil {
 		return err // a client that has enough is no failure

@@ -8,11 +8,12 @@ import (
 	"strings"
 	"time"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/doubtful"
 	"posthaste/internal/mail"
 	"posthaste/internal/queue"
+	"posthaste/internal/queueclient"
 	"posthaste/internal/spool"
-	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/vfs"
 )
 
@@ -30,7 +31,7 @@ func (c *command) doubtful(ctx context.Context, flags options, args []string) er
 		return err
 	}
 	more := 0
-	if _, err := c.queue.Manager(ctx); errors.Is(err, cli.ErrDown) {
+	if _, err := c.queue.Manager(ctx); errors.Is(err, queueclient.ErrDown) {
 		if more, err = c.undecided(&list); err != nil {
 			return err
 		}

@@ -10,11 +10,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
+	"posthaste/internal/queueclient"
 	"posthaste/internal/spool"
-	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/spooltool/plain"
 )
 
@@ -96,7 +97,7 @@ func (x *exporter) run(ctx context.Context, all bool, ids []string) error {
 func (x *exporter) locate(ctx context.Context, id mail.QueueID) (e queue.Entry, found bool, err error) {
 	conn, err := x.c.queue.Cleanup(ctx)
 	switch {
-	case errors.Is(err, cli.ErrDown):
+	case errors.Is(err, queueclient.ErrDown):
 		err = x.c.queue.View(x.c.Warn, func(at queue.Entry) bool {
 			if at.ID == id {
 				e, found = at, true

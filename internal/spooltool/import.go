@@ -15,11 +15,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/rights"
-	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/spooltool/pffile"
 	"posthaste/internal/spooltool/plain"
 	"posthaste/internal/submit"

@@ -8,9 +8,9 @@ import (
 	"os"
 	"path/filepath"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/queue"
 	"posthaste/internal/spool"
-	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/spooltool/plain"
 )
 

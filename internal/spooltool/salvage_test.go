@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"posthaste/internal/spooltool/cli"
+	"posthaste/internal/cli"
 	"posthaste/internal/spooltool/faketest"
 )
 

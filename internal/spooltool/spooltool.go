@@ -90,19 +90,20 @@ import (
 	"strings"
 	"time"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
+	"posthaste/internal/queueclient"
 	"posthaste/internal/selection"
 	"posthaste/internal/spool"
-	"posthaste/internal/spooltool/cli"
 )
 
 const usage = "usage: %s [-c config_dir] dump [-m] | check | doubtful [-js] | stats | export ID | export -d DIR ID ... | export -a DIR | export -p DIR [-r] | import [-nrv] PATH ... | salvage [-d DIR] TARGET"
 
 type command struct {
 	cli.Tool
-	queue *cli.Queue
+	queue *queueclient.Queue
 	out   *cli.ErrWriter
 }
 
@@ -124,7 +125,7 @@ func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) 
 	if opts, rest, err = cli.Getopt(rest[1:], letters); err != nil {
 		return c.Fatal(cli.ExitUsage, "%v; "+usage, err, name)
 	}
-	if c.queue, err = cli.Open(dir); err != nil {
+	if c.queue, err = queueclient.Open(dir); err != nil {
 		return c.Fail(err)
 	}
 	defer c.queue.Close()
@@ -150,7 +151,7 @@ func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) 
 func MoveBack(name, dir string, to PostfixQueue, stdout, stderr io.Writer) int {
 	c := &command{Tool: cli.Tool{Name: name, Stdin: strings.NewReader(""), Stderr: stderr}, out: &cli.ErrWriter{W: stdout}}
 	var err error
-	if c.queue, err = cli.Open(dir); err != nil {
+	if c.queue, err = queueclient.Open(dir); err != nil {
 		return c.Fail(err)
 	}
 	defer c.queue.Close()
@@ -249,7 +250,7 @@ func (c *command) check(ctx context.Context, _ options, args []string) error {
 		return err
 	}
 	_, err := c.queue.Manager(ctx)
-	running := !errors.Is(err, cli.ErrDown)
+	running := !errors.Is(err, queueclient.ErrDown)
 	var rep spool.Report
 	for try := 1; ; try++ {
 		if rep, err = spool.Check(nil, c.queue.Spool()); err != nil {
@@ -375,7 +376,7 @@ func Explain(name string, args []string, stdout, stderr io.Writer) int {
 	for _, o := range opts {
 		dir = o.Value
 	}
-	if c.queue, err = cli.Open(dir); err != nil {
+	if c.queue, err = queueclient.Open(dir); err != nil {
 		return c.Fail(err)
 	}
 	defer c.queue.Close()

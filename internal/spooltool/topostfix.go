@@ -15,11 +15,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/postsuper"
 	"posthaste/internal/queue"
+	"posthaste/internal/queueclient"
 	"posthaste/internal/rights"
 	"posthaste/internal/spool"
-	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/spooltool/pffile"
 	"posthaste/internal/spooltool/plain"
 )
@@ -61,7 +62,7 @@ func (c *command) toPostfix(ctx context.Context, q PostfixQueue, remove bool) er
 	if err := postfixRuns(dir); err != nil {
 		return err
 	}
-	if _, err := c.queue.Manager(ctx); !errors.Is(err, cli.ErrDown) {
+	if _, err := c.queue.Manager(ctx); !errors.Is(err, queueclient.ErrDown) {
 		return cli.Errorf(cli.ExitTemp, "the mail system runs: stop it first, or its mail is delivered twice")
 	}
 	if err := c.there(); err != nil {

@@ -27,8 +27,8 @@ import (
 	"os/exec"
 	"strings"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/config"
-	"posthaste/internal/spooltool/cli"
 	"posthaste/local/mailbox"
 )
 

@@ -1,4 +1,4 @@
-package cli
+package queueclient
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/config"
 	"posthaste/internal/ipc"
 	"posthaste/internal/proto"
@@ -44,11 +45,11 @@ type Queue struct {
 func Open(dir string) (*Queue, error) {
 	dir = config.Dir(dir)
 	if err := config.Permitted(dir); err != nil {
-		return nil, Errorf(ExitConfig, "%w", err)
+		return nil, cli.Errorf(cli.ExitConfig, "%w", err)
 	}
 	cfg, err := config.Load(dir)
 	if err != nil {
-		return nil, Errorf(ExitConfig, "%w", err)
+		return nil, cli.Errorf(cli.ExitConfig, "%w", err)
 	}
 	return &Queue{Config: cfg, clients: make(map[string]*ipc.Client)}, nil
 }
@@ -104,16 +105,16 @@ func (q *Queue) conn(ctx context.Context, parameter string) (*ipc.Conn, error) {
 	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED):
 		return nil, ErrDown
 	case errors.Is(err, fs.ErrPermission):
-		return nil, Errorf(ExitNoPerm, "%w", err)
+		return nil, cli.Errorf(cli.ExitNoPerm, "%w", err)
 	case err != nil:
-		return nil, Errorf(ExitUnavailable, "%w", err)
+		return nil, cli.Errorf(cli.ExitUnavailable, "%w", err)
 	}
 	nc.Close()
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
 	conn, err := c.Conn(ctx)
 	if err != nil {
-		return nil, Errorf(ExitUnavailable, "%s does not answer: %w", q.Config.String(parameter), err)
+		return nil, cli.Errorf(cli.ExitUnavailable, "%s does not answer: %w", q.Config.String(parameter), err)
 	}
 	return conn, nil
 }
@@ -173,7 +174,7 @@ func (q *Queue) View(warn func(string, ...any), f func(queue.Entry) bool) error 
 
 func noPerm(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return Errorf(ExitNoPerm, "%w", err)
+		return cli.Errorf(cli.ExitNoPerm, "%w", err)
 	}
 	return err
 }

@@ -1,13 +1,5 @@
-// Package cli is the ground that the queue tools (postsuper, postcat, qshape,
-// posthaste spool, ...) stand on: options in getopt's manner, exit statuses,
-// messages in Postfix's form, the way to the services that know the queue, and
-// who may use what.
-//
-// # Security
-//
-// The tools are not set-gid or set-uid: the permissions of the queue directory
-// decide. [Queue.Permitted] only says early, and in words, what the kernel
-// would say later.
+// Package cli is the ground that command-line tools stand on: options in getopt's manner,
+// exit statuses of sysexits.h, and messages in Postfix's form.
 package cli
 
 import (

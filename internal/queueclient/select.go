@@ -1,4 +1,4 @@
-package cli
+package queueclient
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/ipc"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
@@ -37,17 +38,17 @@ func TakeSelection(args []string, now time.Time) (where *selection.Selection, dr
 		known, wants := selection.Known(name)
 		switch {
 		case !known:
-			return where, dry, nil, Errorf(ExitUsage, "unknown option --%s; use %s", name, SelectionUsage)
+			return where, dry, nil, cli.Errorf(cli.ExitUsage, "unknown option --%s; use %s", name, SelectionUsage)
 		case !wants && given:
-			return where, dry, nil, Errorf(ExitUsage, "--%s has no value", name)
+			return where, dry, nil, cli.Errorf(cli.ExitUsage, "--%s has no value", name)
 		case wants && !given:
 			if i++; i == len(args) {
-				return where, dry, nil, Errorf(ExitUsage, "--%s: there is no value", name)
+				return where, dry, nil, cli.Errorf(cli.ExitUsage, "--%s: there is no value", name)
 			}
 			value = args[i]
 		}
 		if err := where.Set(name, value); err != nil {
-			return where, dry, nil, Errorf(ExitUsage, "%w", err)
+			return where, dry, nil, cli.Errorf(cli.ExitUsage, "%w", err)
 		}
 	}
 	return where, dry, rest, nil
@@ -70,22 +71,22 @@ func Select(ctx context.Context, conn *ipc.Conn, q *proto.Select, f func(*proto.
 	for first := true; first || q.Cursor != 0; first = false {
 		var reply proto.SelectReply
 		if err := conn.Call(ctx, q, &reply); err != nil {
-			return Errorf(ExitUnavailable, "ask the queue manager: %w", err)
+			return cli.Errorf(cli.ExitUnavailable, "ask the queue manager: %w", err)
 		}
 		if reply.Refused != "" {
-			return Errorf(ExitUnavailable, "%s", reply.Refused)
+			return cli.Errorf(cli.ExitUnavailable, "%s", reply.Refused)
 		}
 		if err := f(&reply); err != nil {
 			return err
 		}
 		if len(reply.Failed) > 0 {
-			return Errorf(ExitUnavailable, "%s", strings.Join(reply.Failed, "; "))
+			return cli.Errorf(cli.ExitUnavailable, "%s", strings.Join(reply.Failed, "; "))
 		}
 		missed += reply.Missed
 		q.Cursor = reply.Next
 	}
 	if missed > 0 {
-		return Errorf(ExitTemp, "%s changed again and again while they were looked at, and were left alone: try again", Messages(missed))
+		return cli.Errorf(cli.ExitTemp, "%s changed again and again while they were looked at, and were left alone: try again", Messages(missed))
 	}
 	return nil
 }
@@ -127,7 +128,7 @@ func (q *Queue) Selected(ctx context.Context, conn *ipc.Conn, where *selection.S
 		return errRoute
 	}
 	if err := q.Readable(); err != nil {
-		return Errorf(ExitUnavailable, "Queue report unavailable - mail system is down (%w)", err)
+		return cli.Errorf(cli.ExitUnavailable, "Queue report unavailable - mail system is down (%w)", err)
 	}
 	return q.Items(warn, func(it *proto.Item) bool {
 		if Meant(where, it) {
@@ -139,7 +140,7 @@ func (q *Queue) Selected(ctx context.Context, conn *ipc.Conn, where *selection.S
 
 var (
 	errEnough = fmt.Errorf("enough")
-	errRoute  = Errorf(ExitUnavailable, "--nexthop, --transport and --destination need the running mail system: only that knows where mail goes")
+	errRoute  = cli.Errorf(cli.ExitUnavailable, "--nexthop, --transport and --destination need the running mail system: only that knows where mail goes")
 )
 
 // Meant says whether a message in the spool is meant. Conditions on where mail
