@@ -20,30 +20,30 @@ import (
 	"posthaste/local/users"
 )
 
-// A Rewriter says where addresses go: trivial-rewrite's client. Its methods
+// A rewriter says where addresses go: trivial-rewrite's client. Its methods
 // are called concurrently.
-type Rewriter interface {
+type rewriter interface {
 	Rewrite(ctx context.Context, rewriteContext, addr string) (string, error)
 	Resolve(ctx context.Context, sender, addr string) (proto.ResolveReply, error)
 	// Foresee begins to ask what both are going to be asked, without waiting.
 	Foresee(ctx context.Context, sender, addr string)
 }
 
-// Options are what an Agent is made of.
-type Options struct {
+// options are what an Agent is made of.
+type options struct {
 	Config   *config.Config
 	Service  string         // name in master.cf, which trivial-rewrite's answers are compared with: local
 	Users    users.Database // nil: the system's
-	Rewriter Rewriter
+	Rewriter rewriter
 	Submit   *submit.Client
 	Log      *maillog.Logger
 	Environ  func(name string) (string, bool) // of the process, for export_environment; os.LookupEnv
 }
 
-// An Agent delivers to local recipients. It is made by New.
+// An Agent delivers to local recipients. It is made by newAgent.
 type Agent struct {
 	*settings
-	Options
+	options
 	// The only part that writes mailboxes; it takes on the recipient's rights for it.
 	store *mailbox.Store
 	split *table.Search
@@ -54,8 +54,8 @@ type Agent struct {
 	biff                             *biff // nil: nobody is told
 }
 
-// New returns an Agent. The error says what in the configuration is wrong.
-func New(o Options) (*Agent, error) {
+// newAgent returns an Agent. The error says what in the configuration is wrong.
+func newAgent(o options) (*Agent, error) {
 	if o.Users == nil {
 		o.Users = new(users.System)
 	}
@@ -76,7 +76,7 @@ func New(o Options) (*Agent, error) {
 		notices = newBiff()
 	}
 	return &Agent{
-		settings: s, Options: o, biff: notices,
+		settings: s, options: o, biff: notices,
 		store: mailbox.New(mailbox.Options{LockAttempts: cfg.Int("deliver_lock_attempts"), LockDelay: cfg.Duration("deliver_lock_delay"),
 			StaleLock: cfg.Duration("stale_lock_time"), Hostname: s.hostname, Warn: o.Log.Warning}),
 		split:   &table.Search{Delimiters: s.delimiters, OwnerRequest: s.ownerRequest, DoubleBounce: s.doubleBounce},

@@ -159,7 +159,7 @@ func newSite(t *testing.T, aliases, settings string) *site {
 		t.Fatal(err)
 	}
 	s.sink = maillog.New("postfix/local", maillog.NewWriter(s, maillog.Format(0)))
-	s.agent, err = New(Options{Config: cfg, Service: "local", Users: s, Rewriter: s, Submit: s.client(), Log: s.sink,
+	s.agent, err = newAgent(options{Config: cfg, Service: "local", Users: s, Rewriter: s, Submit: s.client(), Log: s.sink,
 		Environ: func(name string) (string, bool) { return "the-" + name, name == "TZ" }})
 	if err != nil {
 		t.Fatal(err)
@@ -171,7 +171,7 @@ func newSite(t *testing.T, aliases, settings string) *site {
 // again makes the agent anew, as for a new process.
 func (s *site) again() {
 	s.t.Helper()
-	a, err := New(s.agent.Options)
+	a, err := newAgent(s.agent.options)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -514,7 +514,7 @@ func TestSettings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a, err := New(Options{Config: cfg, Users: s, Log: s.sink})
+		a, err := newAgent(options{Config: cfg, Users: s, Log: s.sink})
 		if err == nil {
 			a.Close()
 		}

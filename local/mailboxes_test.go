@@ -53,7 +53,7 @@ func TestMailboxesExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.agent, err = New(Options{Config: cfg, Service: "local", Users: s, Rewriter: s, Submit: s.agent.Submit, Log: s.sink}); err != nil {
+	if s.agent, err = newAgent(options{Config: cfg, Service: "local", Users: s, Rewriter: s, Submit: s.agent.Submit, Log: s.sink}); err != nil {
 		t.Fatal(err)
 	}
 	defer s.agent.Close()

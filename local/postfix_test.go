@@ -625,7 +625,7 @@ func (p *postfix) ours(t *testing.T, tt comparison) (string, string) {
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
 	s.sink = maillog.New("postfix/local", maillog.NewWriter(s, maillog.Format(0)))
-	s.agent, err = New(Options{Config: cfg, Service: "local", Users: new(users.System), Rewriter: mxSite{s}, Submit: s.client(), Log: s.sink,
+	s.agent, err = newAgent(options{Config: cfg, Service: "local", Users: new(users.System), Rewriter: mxSite{s}, Submit: s.client(), Log: s.sink,
 		Environ: func(string) (string, bool) { return "", false }})
 	if err != nil {
 		t.Fatal(err)

@@ -228,14 +228,14 @@ func TestAllQueueOnly(t *testing.T) {
 	t.Parallel()
 	st := newStage(t, "queue_only_destinations = *\n")
 	st.routes["never.test"], st.routes["later.test"] = "error:5.1.2 no such host", "retry:4.3.0 no table"
-	waits := deferredMail(spool.Deferred, time.Minute, "s@from.test", "", "a@to.test")
+	waits := deferredMail(queue.Deferred, time.Minute, "s@from.test", "", "a@to.test")
 	waits.Next, waits.Attempts = time.Now().Add(-time.Second), 0
 	id := st.fill(waits)[0]
 	bounces, defers := st.agent("error", proto.Inventory{}), st.agent("retry", proto.Inventory{})
 	smtp := st.agent("smtp", proto.Inventory{})
 	st.run()
 	st.waitAttached(1)
-	op := st.waitOp(id, "its deferral", inQueue(spool.Deferred))
+	op := st.waitOp(id, "its deferral", inQueue(queue.Deferred))
 	if op.Attempts != 0 {
 		t.Errorf("recorded: %+v", op)
 	}

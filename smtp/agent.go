@@ -27,8 +27,8 @@ import (
 	"posthaste/internal/watch"
 )
 
-// Deps are what an Agent works with.
-type Deps struct {
+// deps are what an Agent works with.
+type deps struct {
 	Config   *config.Config
 	Log      *maillog.Logger
 	Resolver resolver.Resolver // nil: the Agent makes its own, as smtp_dns_support_level says
@@ -71,7 +71,7 @@ type Agent struct {
 	// smtp_https_networks: the sites of policies and reports may be there too.
 	webNetworks *table.List
 	// Called by Close in the reverse order.
-	free []func() // of what New has made, the latest last
+	free []func() // of what newAgent has made, the latest last
 
 	// mu guards rnd, which shuffles addresses of equal preference (RFC 5321 section 5.1).
 	mu  sync.Mutex
@@ -80,8 +80,8 @@ type Agent struct {
 
 var _ agent.Deliverer = (*Agent)(nil)
 
-// New makes an Agent as the configuration says. Its errors name the parameter.
-func New(deps Deps) (*Agent, error) {
+// newAgent makes an Agent as the configuration says. Its errors name the parameter.
+func newAgent(deps deps) (*Agent, error) {
 	set := load(deps.Config, deps.LMTP)
 	a := &Agent{set: set, log: deps.Log, dns: deps.Resolver, dial: deps.Dial,
 		rnd: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), doubleBounce: notice.Sender(deps.Config)}

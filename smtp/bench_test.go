@@ -84,7 +84,7 @@ func tcpAgent(tb testing.TB, main string) *Agent {
 		tb.Fatal(err)
 	}
 	dns := fakezone.Must("sink.test. MX 10 mx.sink.test.\nmx.sink.test. A 127.0.0.1\n").Resolver()
-	a, err := New(Deps{Config: cfg, Resolver: dns})
+	a, err := newAgent(deps{Config: cfg, Resolver: dns})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func lmtpAgent(tb testing.TB) *Agent {
 		tb.Fatal(err)
 	}
 	dns := fakezone.Must("").Resolver()
-	a, err := New(Deps{Config: cfg, Resolver: dns, LMTP: true})
+	a, err := newAgent(deps{Config: cfg, Resolver: dns, LMTP: true})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func BenchmarkDestinations(b *testing.B) {
 	}
 	for b.Loop() {
 		dns := resolver.New(resolver.Options{ResolvConf: conf})
-		a, err := New(Deps{Config: cfg, Resolver: dns})
+		a, err := newAgent(deps{Config: cfg, Resolver: dns})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -164,7 +164,7 @@ func runDialogue(t *testing.T, file string, ar *txtar.Archive) {
 	log := maillog.New("log", sink)
 	z := fakezone.Must(zone)
 	dns := z.Resolver()
-	a, err := New(Deps{Config: cfg, Log: log, Resolver: dns, LMTP: lmtp, Args: args, Dial: w.dial, Verbose: verbose})
+	a, err := newAgent(deps{Config: cfg, Log: log, Resolver: dns, LMTP: lmtp, Args: args, Dial: w.dial, Verbose: verbose})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -122,7 +122,7 @@ func keptAgent(t *testing.T, main string, sink *lines) (a *Agent, done func()) {
 	}
 	dns := fakezone.Must("").Resolver()
 	log := maillog.New("log", sink)
-	if a, err = New(Deps{Config: cfg, Resolver: dns, Log: log}); err != nil {
+	if a, err = newAgent(deps{Config: cfg, Resolver: dns, Log: log}); err != nil {
 		t.Fatal(err)
 	}
 	return a, func() {

@@ -108,7 +108,7 @@ func TestNotices(t *testing.T) {
 			}
 			log := maillog.New("smtp", new(lines))
 			c := new(fakeCleanup)
-			a, err := New(Deps{Config: cfg, Log: log, Submit: c.client(t)})
+			a, err := newAgent(deps{Config: cfg, Log: log, Submit: c.client(t)})
 			if err != nil {
 				t.Fatal(err)
 			}

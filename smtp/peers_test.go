@@ -182,7 +182,7 @@ func TestBindAddress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(Deps{Config: cfg}); err == nil || !strings.Contains(err.Error(), "smtp_bind_address = mail.test") {
+	if _, err := newAgent(deps{Config: cfg}); err == nil || !strings.Contains(err.Error(), "smtp_bind_address = mail.test") {
 		t.Errorf("a name for a source address: %v", err)
 	}
 }

@@ -29,7 +29,7 @@ func TestStop(t *testing.T) {
 				t.Fatal(err)
 			}
 			dns := fakezone.Must("").Resolver()
-			a, err := New(Deps{Config: cfg, Resolver: dns, Dial: w.dial})
+			a, err := newAgent(deps{Config: cfg, Resolver: dns, Dial: w.dial})
 			if err != nil {
 				t.Fatal(err)
 			}

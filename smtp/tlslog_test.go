@@ -189,7 +189,7 @@ func TestTLSLog(t *testing.T) {
 				}
 				sink := new(lines)
 				log := maillog.New("log", sink)
-				a, err := New(Deps{Config: cfg, Log: log})
+				a, err := newAgent(deps{Config: cfg, Log: log})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -38,7 +38,7 @@ func TestReportsAreKept(t *testing.T) {
 	defer dns.Close()
 	c := new(fakeCleanup)
 	submitter := c.client(t)
-	a, err := New(Deps{Config: cfg, Log: maillog.New("smtp", new(lines)), Resolver: dns, Submit: submitter,
+	a, err := newAgent(deps{Config: cfg, Log: maillog.New("smtp", new(lines)), Resolver: dns, Submit: submitter,
 		Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, network, l.Addr().String())
 		}})

@@ -166,7 +166,7 @@ func TestTokenWithdrawn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := New(Deps{Config: cfg, Log: maillog.New("smtp", new(lines))})
+	a, err := newAgent(deps{Config: cfg, Log: maillog.New("smtp", new(lines))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -152,7 +152,7 @@ func TestOneWriter(t *testing.T) {
 // engineUsers know of the log on the local disk. All others speak to the doors, cleanup's engine and
 // queueread's Reader, and would not notice another engine. Of those here the tools read a queue
 // whose mail system may be down, and master, advice and postmulti look for its directories.
-var engineUsers = []string{"cleanup", "queueread", "postcat", "postsuper", "qshape", "spooltool", "spooltool/cli", "spooltool/faketest", "spooltool/plain",
+var engineUsers = []string{"cleanup", "queueread", "postcat", "postsuper", "qshape", "queueclient", "spooltool", "spooltool/faketest", "spooltool/plain",
 	"master", "advice", "postmulti"}
 
 func TestEngineBehindDoors(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/tools/txtar"
+
+	"posthaste/internal/queueclient"
 )
 
 var update = flag.Bool("update", false, "write what the audit says into the stories")
@@ -93,7 +95,7 @@ func tell(t *testing.T, ar *txtar.Archive, f form) string {
 			case file.Name == "log":
 				log.WriteString(f(words[0], words[1], words[2]) + "\n")
 			case file.Name == "queue":
-				at, _, err := cli.ParseMoment("2026-11-23T"+words[1], c.now)
+				at, _, err := queueclient.ParseMoment("2026-11-23T"+words[1], c.now)
 				if err != nil {
 					t.Fatal(err)
 				}

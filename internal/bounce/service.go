@@ -44,7 +44,7 @@ type StoredMessage interface {
 	Content() (io.ReadCloser, error)
 }
 
-// A Service answers Notify requests. It is made by NewService, and serves any
+// A Service answers Notify requests. It is made by newService, and serves any
 // number of connections.
 type Service struct {
 	composer *Composer
@@ -57,9 +57,9 @@ type Service struct {
 	wg       sync.WaitGroup
 }
 
-// NewService returns a Service with the settings of cfg, which reads messages
+// newService returns a Service with the settings of cfg, which reads messages
 // from store and hands notices to client.
-func NewService(cfg *config.Config, store Store, client *submit.Client, log *maillog.Logger) *Service {
+func newService(cfg *config.Config, store Store, client *submit.Client, log *maillog.Logger) *Service {
 	return &Service{
 		composer: NewComposer(cfg, func(format string, args ...any) { log.Warning(format, args...) }),
 		policy:   newPolicy(cfg),
@@ -229,8 +229,8 @@ func logKind(kind proto.NoticeKind, postmaster bool) maillog.Notice {
 	return maillog.SenderBounce
 }
 
-// FromQueue is the Store of a running system.
-func FromQueue(o *queueread.Opener) Store { return running{o} }
+// fromQueue is the Store of a running system.
+func fromQueue(o *queueread.Opener) Store { return running{o} }
 
 // running is the queue of a running system.
 type running struct{ *queueread.Opener }

@@ -262,7 +262,7 @@ func newTestService(t *testing.T, more string, store Store, c *cleanup) (*Servic
 	var buf logBuffer
 	log := maillog.New("postfix/bounce", maillog.NewWriter(&buf, maillog.Format(0)))
 	t.Cleanup(func() { log.Close() })
-	s := NewService(testConfig(t, more), store, c.client(t), log)
+	s := newService(testConfig(t, more), store, c.client(t), log)
 	return s, func() string {
 		log.Flush()
 		buf.mu.Lock()
@@ -471,7 +471,7 @@ func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := maillog.New("bounce", maillog.NewWriter(new(logBuffer), maillog.Format(0)))
 		defer log.Close()
-		s := NewService(testConfig(t, ""), slow{}, nil, log)
+		s := newService(testConfig(t, ""), slow{}, nil, log)
 		a, b := net.Pipe()
 		server, client := ipc.NewConn(a, s.Handle), ipc.NewConn(b, nil)
 		defer func() { client.Close(); server.Close(); client.Wait(); server.Wait(); s.Wait() }()

@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/override"
 	"posthaste/internal/proto"
-	"posthaste/internal/spooltool/cli"
 	"posthaste/internal/spooltool/faketest"
 )
 

@@ -1,0 +1,37 @@
+package bounce
+
+import (
+	"context"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/queueread"
+	"posthaste/internal/service"
+	"posthaste/internal/submit"
+)
+
+// drainTime is how long notices under way may take when the service stops.
+const drainTime = 30 * time.Second
+
+// Spec declares the service.
+func Spec() service.Spec {
+	return service.Spec{Process: "bounce", Rank: service.Helper, Confines: true, Tries: true, Sandbox: service.Plain, Run: run}
+}
+
+func run(ctx context.Context, env *service.Env) error {
+	reader, err := queueread.NewReader(env.Config)
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	client := ipc.NewClient(env.Public(env.Config.String("cleanup_service_name")), nil)
+	defer client.Close()
+	submitter := submit.New(client)
+	defer submitter.Close()
+	s := newService(env.Config, fromQueue(&queueread.Opener{Reader: reader, Cleanup: client}), submitter, env.Log)
+	defer s.Wait()
+	if err := env.Confine(); err != nil {
+		return err
+	}
+	return env.ServeIPC(ctx, &ipc.Server{Handler: s.Handle}, drainTime)
+}
