@@ -125,7 +125,7 @@ crash:
 N ?= 40
 SEED ?= 0
 mutants:
-	$(GO) run ./internal/mutants/run -n $(N) -seed $(SEED) $(if $(filter command environment,$(firstword $(origin TIME))),-time $(TIME)) $(if $(filter-out ./...,$(PKG)),-pkg $(PKG))
+	$(GO) run ./internal/mutants/plant -n $(N) -seed $(SEED) $(if $(filter command environment,$(firstword $(origin TIME))),-time $(TIME)) $(if $(filter-out ./...,$(PKG)),-pkg $(PKG))
 
 # Owners and modes are put right by "posthaste set-permissions", which needs root
 # and the users; a package does it when it is installed.

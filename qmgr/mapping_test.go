@@ -117,6 +117,16 @@ func follows(parameter, field string) bool {
 	return parameter == "maximal_queue_lifetime" && field == "BounceLifetime" || parameter == "qmgr_message_active_limit" && field == "DeferredLimit"
 }
 
+// TestFlowLimit: there are as many tokens at most as a service may have clients.
+func TestFlowLimit(t *testing.T) {
+	t.Parallel()
+	for main, want := range map[string]int{"": 100, "default_process_limit = 7\n": 7, "qmgr_message_active_limit = 3\n": 100} {
+		if s, _ := settingsOf(t, main); s.FlowLimit != want {
+			t.Errorf("%q: %d tokens, want %d", main, s.FlowLimit, want)
+		}
+	}
+}
+
 // TestDependentSettings: limits that contradict each other.
 func TestDependentSettings(t *testing.T) {
 	t.Parallel()

@@ -116,15 +116,7 @@ func newAgent(deps deps) (*Agent, error) {
 	if a.webNetworks, err = table.NewList("smtp_https_networks", deps.Config.List("smtp_https_networks"), table.ListOptions{Kind: table.Addresses, Table: o}); err != nil {
 		return nil, err
 	}
-	o.Types = map[string]table.Opener{
-		"mta-sts": func(dir string, _ table.Options) (table.Table, error) {
-			t := mtasts.New(mtasts.Options{Dir: dir, Resolver: a.dns, Allowed: a.webNetwork, Warn: warn})
-			if a.reports != nil {
-				a.reports.sts = t
-			}
-			return t, nil
-		},
-	}
+	o.Types = map[string]table.Opener{"mta-sts": a.openSTS(warn)}
 	if a.options, err = parseArgs(deps.Args); err != nil {
 		return nil, err
 	}
@@ -170,6 +162,17 @@ func newAgent(deps deps) (*Agent, error) {
 		a.free = append(a.free, stop)
 	}
 	return a, nil
+}
+
+// openSTS opens tables of the type mta-sts: the policies of MTA-STS, which the reports of TLS tell of too.
+func (a *Agent) openSTS(warn func(string)) table.Opener {
+	return func(dir string, _ table.Options) (table.Table, error) {
+		t := mtasts.New(mtasts.Options{Dir: dir, Resolver: a.dns, Allowed: a.webNetwork, Warn: warn})
+		if a.reports != nil {
+			a.reports.sts = t
+		}
+		return t, nil
+	}
 }
 
 // webNetwork says whether a web site that a stranger names may have an address that is not public.

@@ -1,7 +1,7 @@
-// Run plants faults in the tree in the present directory, and says which of them no test notices.
+// Plant plants faults in the tree in the present directory, and says which of them no test notices.
 // "make mutants" runs it; package mutants says more.
 //
-//	run [-pkg name,...] [-file name] [-n number] [-seed number] [-time duration] [-run tests] [-only text] [-seeds]
+//	plant [-pkg name,...] [-file name] [-n number] [-seed number] [-time duration] [-run tests] [-only text] [-seeds]
 package main
 
 import (
