@@ -200,10 +200,10 @@ func Dump(fs vfs.FS, dir string, w io.Writer) error {
 	slices.SortStableFunc(list, func(a, b *segment) int { return cmp.Compare(a.segno, b.segno) })
 	ids := map[uint64]mail.QueueID{} // DONE records have only the number
 	for _, s := range list {
-		fmt.Fprintf(out, "segment %d file %s size %d first batch %d\n", s.segno, path.Join(segDir, fmt.Sprintf("%08d.seg", s.file)), s.size, s.firstBatch)
-		if s.segno == 0 {
+		if s.segno == 0 { // a spare, which has never been used
 			continue
 		}
+		fmt.Fprintf(out, "segment %d file %s size %d first batch %d\n", s.segno, path.Join(segDir, fmt.Sprintf("%08d.seg", s.file)), s.size, s.firstBatch)
 		sc := scanner{w: window{f: s.f, size: s.size}, s: s, key: e.key}
 		sc.scan(func(b *logBatch) bool {
 			state := ""
