@@ -129,7 +129,7 @@ func TestContentMissing(t *testing.T) {
 	}
 	s.configure(next.relayhost()+quick+main+"content\n", "")
 	off()
-	if out, status := s.tool(nil, "start"); status == 0 || !strings.Contains(out, "what should be mounted there is not") {
+	if out, status := s.tool(nil, "start"); status == 0 || !strings.Contains(out, "a file system is not mounted there") {
 		t.Errorf("start without the file system: %d %s", status, out)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {

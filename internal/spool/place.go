@@ -246,7 +246,7 @@ func (r *recovery) refusal(s *placeState) error {
 	case s.absent && (used || s.missing > 0):
 		return contentError("%s, where %s has it, is not there. %s", dir, e.dir, again)
 	case e.content.away && !ours && (s.missing > 0 || used && s.refs == 0 && !s.hadID):
-		return contentError("%s, where %s has it, has no %s of this spool: what should be mounted there is not. %s", dir, e.dir, identityFile, again)
+		return contentError("%s, where %s has it, has no %s of this spool: a file system is not mounted there. %s", dir, e.dir, identityFile, again)
 	case e.content.away && !ours && !s.hadID && foreign(s.names) != "":
 		return contentError("%s has something else in it (%s): name an empty directory", dir, foreign(s.names))
 	}

@@ -616,7 +616,7 @@ func TestToolsAndPlace(t *testing.T) {
 		}
 		w.mem.Unmount("c")
 		rep, err = Check(w.mem, "q")
-		if err != nil || len(rep.Problems) != 2 || !strings.Contains(rep.Problems[0], "what should be mounted there is not") {
+		if err != nil || len(rep.Problems) != 2 || !strings.Contains(rep.Problems[0], "a file system is not mounted there") {
 			fail("not mounted: %q, %v", rep.Problems, err)
 		}
 		w.mem.Mount("c")
