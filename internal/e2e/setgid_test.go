@@ -83,7 +83,7 @@ func TestSetGIDEnvironment(t *testing.T) {
 	}
 	// The program that sendmail runs is the one that was tested.
 	makefile := readAll(t, filepath.Join("..", "..", "Makefile"))
-	for _, want := range []string{"SETGID = postdrop postqueue\n", "'$(LDFLAGS) $(SCRUB)' -o $(BIN)/ $(SETGID:%=./cmd/%)\n", entryFlag("postdrop")} {
+	for _, want := range []string{"SETGID = postdrop postqueue\n", "'$(LDFLAGS) $(STAMP) $(SCRUB)' -o $(BIN)/ $(SETGID:%=./cmd/%)\n", entryFlag("postdrop")} {
 		if !strings.Contains(makefile, want) {
 			t.Errorf("the Makefile lacks %q", want)
 		}

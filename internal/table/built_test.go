@@ -2,6 +2,7 @@ package table
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -163,7 +164,8 @@ func TestBuiltChanges(t *testing.T) {
 }
 
 // While the original builds a table anew, and adds to it, every lookup has the answer of
-// before or the one of after.
+// before or the one of after. Only one that has waited for the builder as long as lookups do, as on a
+// machine that does much else, may fail, and says so.
 func TestBuiltMeanwhile(t *testing.T) {
 	t.Parallel()
 	o := newOriginal(t)
@@ -183,7 +185,11 @@ func TestBuiltMeanwhile(t *testing.T) {
 				for range 4 {
 					wg.Go(func() {
 						for !done.Load() {
+							start := time.Now()
 							value, found, err := tab.Lookup(t.Context(), "same@example.com")
+							if errors.Is(err, errStale) && time.Since(start) >= lockWait {
+								continue
+							}
 							if err != nil || !found || value != "same" {
 								t.Errorf("%q, %v, %v", value, found, err)
 								return
