@@ -192,13 +192,13 @@ func (e *engine) checkpointStep(low bool) (bool, error) {
 
 // holding are the segments whose states hold the recovery point where it is,
 // and back from where it may go, oldest first; and of how many segments the
-// window consists.
+// window consists. After a disk has lied there may be states before the recovery
+// point, which the next start would not find: those come first.
 func (e *engine) holding() (list []*segment, window int64) {
 	for _, s := range e.segs {
-		if !e.inWindow(s) {
-			continue
+		if e.inWindow(s) {
+			window++
 		}
-		window++
 		if s.nstates > 0 || s.state == segOpen {
 			list = append(list, s)
 		}
@@ -324,7 +324,7 @@ func (e *engine) chooseVictims(low bool, until uint64) bool {
 			continue
 		}
 		occupied += s.size
-		if s.lastBatch < e.from.batch && s.live > 0 && (until == 0 || s.firstBatch < until) {
+		if s.lastBatch < e.from.batch && s.ncontents > 0 && (until == 0 || s.firstBatch < until) {
 			cand = append(cand, s)
 		}
 	}
