@@ -202,7 +202,9 @@ func TestFormerHoldsItsPlace(t *testing.T) {
 	fourth := smtp.next() // beside the third
 	third.answer("ok")
 	fourth.answer("ok")
-	st.waitOp(ids[0], "its removal", removed)
+	for _, id := range ids {
+		st.waitOp(id, "its removal", removed)
+	}
 	st.quiet()
 }
 

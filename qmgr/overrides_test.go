@@ -2,6 +2,7 @@ package qmgr
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,7 +52,21 @@ func (st *stage) explainDest(text string) string {
 	return strings.Join(reply.Lines, "\n")
 }
 
-func expectText(t *testing.T, text string, parts ...string) {
+// waitDest waits until what is said of a destination has all parts: what a flush has stirred settles
+// again.
+func (st *stage) waitDest(destination string, parts ...string) {
+	st.t.Helper()
+	text := ""
+	for limit := time.Now().Add(patience); time.Now().Before(limit); time.Sleep(2 * time.Millisecond) {
+		text = st.explainDest(destination)
+		if !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(text, p) }) {
+			return
+		}
+	}
+	expectText(st.t, text, parts...)
+}
+
+func expectText(t testing.TB, text string, parts ...string) {
 	t.Helper()
 	for _, p := range parts {
 		if !strings.Contains(text, p) {
@@ -90,7 +105,7 @@ func TestSuspend(t *testing.T) {
 	expectText(t, st.explain(id), "wait and are not tried: slow.test is suspended by ann since ", "until \"posthaste resume slow.test\"")
 	st.command(proto.Command{Verb: proto.VerbFlush, All: true})
 	st.command(proto.Command{Verb: proto.VerbFlush, ID: id})
-	expectText(t, st.explainDest("slow.test"), "slow.test: ", "slow.test is suspended by ann", "last reply to 1 of the first 2 messages, at ", ": 4.2.0 450 wait")
+	st.waitDest("slow.test", "slow.test: ", "slow.test is suspended by ann", "last reply to 1 of the first 2 messages, at ", ": 4.2.0 450 wait")
 	reply := st.override(proto.OverrideList, "", "", time.Time{})
 	if len(reply.Entries) != 1 || reply.Waiting[0] < 1 {
 		t.Errorf("listed: %+v", reply)
