@@ -99,7 +99,7 @@ func TestKeeperOpensAgain(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- k.run(ctx) }()
-	conn := ipc.NewClient(k.socket, nil)
+	conn := ipc.NewClient(ipc.Unix(k.socket), nil)
 	defer conn.Close()
 	c := submit.New(conn)
 	defer c.Close()
@@ -168,7 +168,7 @@ func TestKeeperTellsDamage(t *testing.T) {
 		told <- report
 	}
 	life := func(during func()) {
-		conn := ipc.NewClient(k.socket, nil)
+		conn := ipc.NewClient(ipc.Unix(k.socket), nil)
 		defer conn.Close()
 		c = submit.New(conn)
 		defer c.Close()

@@ -1,6 +1,7 @@
 package cleanup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,11 +54,10 @@ func run(ctx context.Context, env *service.Env) error {
 	if err != nil {
 		return err
 	}
-	lookups, err := resolver.Configured(cfg)
+	lookups, err := env.Resolver()
 	if err != nil {
 		return err
 	}
-	lookups.Warn = env.Log.Warning
 	dns := resolver.New(lookups)
 	defer dns.Close()
 	authenticator, err := newAuthenticator(cfg, dns, tables)
@@ -75,7 +75,9 @@ func run(ctx context.Context, env *service.Env) error {
 	if ctx.Err() != nil {
 		return nil // it has never been our turn
 	}
+	disk := cmp.Or[vfs.FS](env.Files(), vfs.OS{})
 	options := spool.Options{
+		FS:          env.Files(),
 		Dir:         spool.Subdir,
 		ContentDir:  cfg.String("spool_content_directory"),
 		SegmentSize: cfg.Bytes("spool_segment_size"),
@@ -91,13 +93,13 @@ func run(ctx context.Context, env *service.Env) error {
 	}
 	verify := ipc.NewClient(env.Private(cfg.String("address_verify_service_name")), nil)
 	defer verify.Close()
-	reader := queueread.Log(spool.NewReader(nil, options.Dir))
+	reader := queueread.Log(spool.NewReader(options.FS, options.Dir))
 	defer reader.Close()
-	doubts := newDoubts(vfs.OS{}, options.Dir, log)
+	doubts := newDoubts(disk, options.Dir, log)
 	defer doubts.flush()
 	var scrub *scrubbing
 	if period := cfg.Duration("spool_scrub_period"); period > 0 {
-		scrub = &scrubbing{period: period, log: log, fs: vfs.OS{}, dir: options.Dir, idle: idleIO}
+		scrub = &scrubbing{period: period, log: log, fs: disk, dir: options.Dir, idle: idleIO}
 	}
 	k := &keeper{log: log, lend: env.LendIPC, used: env.Used, leaving: env.Leaving(), retire: env.Retire, stopping: service.Stopping(ctx).Done(),
 		open: func() (engine, error) { return openLog(options, scrub) },

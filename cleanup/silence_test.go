@@ -84,7 +84,7 @@ func testSilentDisk(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- k.run(ctx) }()
-	conn := ipc.NewClientFunc("cleanup", l.dial, nil)
+	conn := ipc.NewClient(ipc.Func("cleanup", l.dial), nil)
 	c := submit.New(conn)
 	send := func(limit time.Duration, octets int) (reply proto.SubmitReply, took time.Duration, err error) {
 		id, err := c.NewID(t.Context(), time.Now())

@@ -26,7 +26,7 @@ func servedTo(t *testing.T, s *server, told ipc.Handler) *ipc.Client {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); s.IPC().Serve(ctx, l, 10*time.Second) }()
-	c := ipc.NewClient(path, told)
+	c := ipc.NewClient(ipc.Unix(path), told)
 	t.Cleanup(func() { c.Close(); cancel(); <-done })
 	return c
 }

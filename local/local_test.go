@@ -189,7 +189,7 @@ func (s *site) client() *submit.Client {
 	done := make(chan struct{})
 	server := &ipc.Server{Handler: s.handle}
 	go func() { defer close(done); server.Serve(ctx, l, time.Second) }()
-	ic := ipc.NewClient(path, nil)
+	ic := ipc.NewClient(ipc.Unix(path), nil)
 	sc := submit.New(ic)
 	s.t.Cleanup(func() { sc.Close(); ic.Close(); cancel(); <-done })
 	return sc

@@ -102,7 +102,7 @@ func runEcho(ctx context.Context, env *service.Env) error {
 		}
 		if stop.Err() != nil {
 			if will {
-				if c, err := net.Dial("unix", env.Public("keeper")); err == nil {
+				if c, err := net.Dial("unix", env.Public("keeper").String()); err == nil {
 					io.WriteString(c, "goodbye")
 					io.Copy(io.Discard, c) // until it has been heard
 				}

@@ -267,7 +267,7 @@ func serveCleanup(t *testing.T, path string, got chan<- *ipc.Request) *ipc.Clien
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { srv.Serve(ctx, l, time.Second); close(ended) }()
-	client := ipc.NewClient(path, nil)
+	client := ipc.NewClient(ipc.Unix(path), nil)
 	t.Cleanup(func() { client.Close(); cancel(); <-ended })
 	return client
 }

@@ -116,7 +116,7 @@ func (s *Server) order(m *message, d *delivery) {
 func (a *agentConn) dial() {
 	a.dialing, a.ready, a.conn = true, false, nil
 	s := a.s
-	path := s.opt.Agent(a.transport)
+	at := s.opt.Agent(a.transport)
 	s.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, agentPatience)
 		defer cancel()
@@ -124,7 +124,7 @@ func (a *agentConn) dial() {
 		// its inventory, and then what came of the deliveries in there.
 		told := make(chan struct{})
 		first := true // belongs to the one connection's reading goroutine
-		client := ipc.NewClient(path, func(conn *ipc.Conn, r *ipc.Request) {
+		client := ipc.NewClient(at, func(conn *ipc.Conn, r *ipc.Request) {
 			var inv proto.Inventory
 			switch {
 			case r.Kind != proto.KindInventory || r.Decode(&inv) != nil:

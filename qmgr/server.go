@@ -96,11 +96,11 @@ type Options struct {
 	// Submit hands messages to cleanup again (postsuper -r).
 	Submit *submit.Client
 	Log    *maillog.Logger
-	// Cleanup, Bounce, Verify and Agent give the paths of sockets.
-	Cleanup string
-	Bounce  string
-	Verify  string
-	Agent   func(mail.Transport) string
+	// Cleanup, Bounce, Verify and Agent are where these services are reached.
+	Cleanup ipc.Address
+	Bounce  ipc.Address
+	Verify  ipc.Address
+	Agent   func(mail.Transport) ipc.Address
 	// Overrides keep what is allowed for now; nil: none can be kept.
 	Overrides *override.Store
 	// Flow, when set, takes flow control tokens (in_flow_delay): it is told

@@ -55,7 +55,7 @@ func run(ctx context.Context, env *service.Env) error {
 	if overrides != nil {
 		defer overrides.Close()
 	}
-	reader, err := queueread.NewReader(cfg)
+	reader, err := queueread.NewReader(env.Files(), cfg)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func run(ctx context.Context, env *service.Env) error {
 		Cleanup:   env.Public(cfg.String("cleanup_service_name")),
 		Bounce:    env.Private(cfg.String("bounce_service_name")),
 		Verify:    env.Private(cfg.String("address_verify_service_name")),
-		Agent:     func(t mail.Transport) string { return env.Private(string(t)) },
+		Agent:     func(t mail.Transport) ipc.Address { return env.Private(string(t)) },
 		Flow:      flow(env.Flow, settings.FlowLimit, cfg.Duration("in_flow_delay") > 0),
 	})
 	s.opt.State = state

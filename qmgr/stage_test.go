@@ -223,13 +223,13 @@ func (st *stage) run() {
 	if st.deliveryTime > 0 {
 		settings.DeliveryTime = st.deliveryTime
 	}
-	cleanup := ipc.NewClient(st.path("cleanup"), nil)
+	cleanup := ipc.NewClient(ipc.Unix(st.path("cleanup")), nil)
 	submitter := submit.New(cleanup)
 	reader := queueread.Log(spool.NewReader(nil, filepath.Join(st.site.Queue, "spool")))
 	opener := queueread.Opener{Reader: reader, Cleanup: cleanup}
 	st.srv = New(Options{Settings: settings, Resolver: st, Open: st.opener(opener.Open), Overrides: st.overrides, Submit: submitter, Log: maillog.New("postfix/qmgr", maillog.NewWriter(st.log, maillog.Classic)),
-		Patience: st.patience, ResolveTime: st.resolveTime, Cleanup: st.path("cleanup"), Bounce: st.path("bounce"), Verify: st.path("verify"),
-		Agent: func(t mail.Transport) string { return st.path(string(t)) }, Flow: st.flow, State: st.state})
+		Patience: st.patience, ResolveTime: st.resolveTime, Cleanup: ipc.Unix(st.path("cleanup")), Bounce: ipc.Unix(st.path("bounce")), Verify: ipc.Unix(st.path("verify")),
+		Agent: func(t mail.Transport) ipc.Address { return ipc.Unix(st.path(string(t))) }, Flow: st.flow, State: st.state})
 	for _, e := range st.entries {
 		st.queue.add(e.Entry)
 	}
@@ -245,7 +245,7 @@ func (st *stage) run() {
 	done := make(chan error, 1)
 	go func() { done <- st.srv.Run(ctx, st.drain) }()
 	stopTools := st.serveAs("qmgr", st.srv.IPC())
-	st.tool = ipc.NewClient(st.path("qmgr"), nil)
+	st.tool = ipc.NewClient(ipc.Unix(st.path("qmgr")), nil)
 	st.t.Cleanup(func() {
 		st.tool.Close()
 		stopTools()

@@ -41,6 +41,17 @@ type deps struct {
 	// Dial connects, if it is not nil, in place of the network: for tests
 	// and simulation. It gets an address, never a name.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Lookups are the options of the resolver that the Agent makes when Resolver is nil; nil: those of the parameters.
+	Lookups func() (resolver.Options, error)
+	// Own makes the socket by which dialogues are watched: ownsocket.Listen.
+	Own func(dir, name string) (net.Listener, error)
+}
+
+func (d *deps) lookups() (resolver.Options, error) {
+	if d.Lookups != nil {
+		return d.Lookups()
+	}
+	return resolver.Configured(d.Config)
 }
 
 // Agent delivers over SMTP or LMTP. One serves a whole process.
@@ -52,6 +63,8 @@ type Agent struct {
 	log  *maillog.Logger
 	dns  resolver.Resolver
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// listen makes the socket of trace.hub.
+	listen func(dir, name string) (net.Listener, error)
 	// inet_interfaces and proxy_interfaces. An MX record of this host among the best means
 	// that mail would come back.
 	own   []netip.Addr // addresses at which mail for others would loop
@@ -83,7 +96,7 @@ var _ agent.Deliverer = (*Agent)(nil)
 // newAgent makes an Agent as the configuration says. Its errors name the parameter.
 func newAgent(deps deps) (*Agent, error) {
 	set := load(deps.Config, deps.LMTP)
-	a := &Agent{set: set, log: deps.Log, dns: deps.Resolver, dial: deps.Dial,
+	a := &Agent{set: set, log: deps.Log, dns: deps.Resolver, dial: deps.Dial, listen: deps.Own,
 		rnd: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), doubleBounce: notice.Sender(deps.Config)}
 	if !deps.LMTP && deps.Config.Bool("smtp_tlsrpt_enable") {
 		a.reports = &reporter{skipReused: deps.Config.Bool("smtp_tlsrpt_skip_reused_handshakes"),
@@ -94,7 +107,7 @@ func newAgent(deps deps) (*Agent, error) {
 		if !hasIPv6() {
 			set.families &^= resolver.IPv6
 		}
-		ro, err := resolver.Configured(deps.Config)
+		ro, err := deps.lookups()
 		if err != nil {
 			return nil, err
 		}
@@ -102,7 +115,6 @@ func newAgent(deps deps) (*Agent, error) {
 		if len(set.dnsFilter) > 0 {
 			ro.Filter = a.keepRecord
 		}
-		ro.Warn = deps.Log.Warning
 		c := resolver.New(ro)
 		a.dns, a.free = c, append(a.free, c.Close)
 	}

@@ -63,7 +63,7 @@ func (c *fakeCleanup) client(t *testing.T) *submit.Client {
 	done := make(chan struct{})
 	server := &ipc.Server{Handler: c.handle}
 	go func() { defer close(done); server.Serve(ctx, l, time.Second) }()
-	conn := ipc.NewClient(path, nil)
+	conn := ipc.NewClient(ipc.Unix(path), nil)
 	client := submit.New(conn)
 	t.Cleanup(func() { client.Close(); conn.Close(); cancel(); <-done })
 	return client

@@ -149,7 +149,7 @@ func (a *Agent) Start() {
 	if a.trace.hub == nil {
 		return
 	}
-	if err := a.trace.hub.Serve(); err != nil {
+	if err := a.trace.hub.Serve(a.listen); err != nil {
 		a.log.Warning("dialogues cannot be watched: %v", err)
 	}
 }

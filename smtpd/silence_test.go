@@ -68,7 +68,7 @@ func testSilentDisk(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- cleanup.Serve(ctx, l, time.Second) }()
-	conn := ipc.NewClientFunc("cleanup", func(context.Context) (net.Conn, error) { return near, nil }, nil)
+	conn := ipc.NewClient(ipc.Func("cleanup", func(context.Context) (net.Conn, error) { return near, nil }), nil)
 	client := submit.New(conn)
 	cfg, err := config.LoadString("compatibility_level = 3.6\nmyhostname = mx.example.test\nmynetworks = 198.51.100.0/24\nsmtpd_relay_restrictions = permit_mynetworks, reject\nnotify_classes =\n")
 	if err != nil {

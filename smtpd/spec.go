@@ -57,7 +57,7 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 	defer queue.Close()
 	prober := verify.NewClient(env.Private(cfg.String("address_verify_service_name")))
 	defer prober.Close()
-	options, err := resolver.Configured(cfg)
+	options, err := env.Resolver()
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,6 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 		defer maps.Close()
 		options.Filter = func(record string) bool { return keepRecord(env.Log, maps, record) }
 	}
-	options.Warn = env.Log.Warning
 	dns := resolver.New(options)
 	defer dns.Close()
 	flush, err := newFlusher(cfg, queue, env.Tables())
@@ -86,10 +85,10 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 	if err := env.Confine(); err != nil {
 		return err
 	}
-	if err := hub.Serve(); err != nil {
+	if err := hub.Serve(env.Own); err != nil {
 		env.Log.Warning("dialogues cannot be watched: %v", err)
 	}
-	if door, err := anvil.NewDoor(env.Name, srv.limits.lookup); err != nil {
+	if door, err := anvil.NewDoor(env.Own, env.Name, srv.limits.lookup); err != nil {
 		env.Log.Warning("anvil cannot ask for the counts of clients: %v", err)
 	} else {
 		defer door.Close()

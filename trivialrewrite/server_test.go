@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/ipc"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/rewriteclient"
@@ -65,7 +66,7 @@ func TestFailureOnce(t *testing.T) {
 			served := make(chan struct{})
 			go func() { defer close(served); s.IPC().Serve(ctx, l, time.Second) }()
 			defer func() { cancel(); <-served; s.Close() }()
-			c := rewriteclient.New(path)
+			c := rewriteclient.New(ipc.Unix(path))
 			defer c.Close()
 			ask := func() int {
 				t.Helper()

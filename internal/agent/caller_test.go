@@ -55,7 +55,7 @@ func callQueue(t *testing.T, detaches bool) {
 	}}
 	wg.Go(func() { srv.Serve(ctx, queue, 0) })
 	begun, goOn := make(chan bool, 2), make(chan bool)
-	s := NewServer(Options{Log: maillog.New("postfix/smtp", new(logLines)), Queue: filepath.Join(dir, "qmgr"),
+	s := NewServer(Options{Log: maillog.New("postfix/smtp", new(logLines)), Queue: ipc.Unix(filepath.Join(dir, "qmgr")),
 		Deliverer: deliverer(func(_ context.Context, r *Request) {
 			begun <- true
 			<-goOn

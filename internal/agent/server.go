@@ -34,13 +34,13 @@ type Options struct {
 	Log       *maillog.Logger
 	// Hand asks cleanup; nil: it cannot be asked.
 	Hand func(ctx context.Context, m *proto.Hand, reply *proto.RecordReply) error
-	// Queue is the path of the queue manager's socket. A queue manager that has
+	// Queue is where the queue manager is reached. A queue manager that has
 	// not heard of what goes on here, or came to an end here, is told there;
 	// empty: it has to ask.
-	Queue string
-	// Agent is the path of another transport's socket, for Request.Pass; nil:
+	Queue ipc.Address
+	// Agent is where another transport is reached, for Request.Pass; nil:
 	// none can be reached.
-	Agent func(mail.Transport) string
+	Agent func(mail.Transport) ipc.Address
 	// Limit is how many deliveries run at once; 0: no limit.
 	Limit int
 	// TimeLimit bounds one delivery (daemon_timeout), a little late perhaps; 0:

@@ -40,7 +40,7 @@ func serve(t *testing.T, dir, name string, o Options) *logLines {
 			return nil, errors.New("no spool")
 		}
 	}
-	o.Agent = func(t mail.Transport) string { return filepath.Join(dir, string(t)) }
+	o.Agent = func(t mail.Transport) ipc.Address { return ipc.Unix(filepath.Join(dir, string(t))) }
 	l, err := net.Listen("unix", filepath.Join(dir, name))
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ type manager struct {
 func dial(t *testing.T, dir, name string) *manager {
 	t.Helper()
 	m := &manager{t: t, inventories: make(chan proto.Inventory, 10)}
-	client := ipc.NewClient(filepath.Join(dir, name), func(_ *ipc.Conn, r *ipc.Request) {
+	client := ipc.NewClient(ipc.Unix(filepath.Join(dir, name)), func(_ *ipc.Conn, r *ipc.Request) {
 		var inv proto.Inventory
 		if err := r.Decode(&inv); err != nil {
 			t.Error(err)

@@ -33,7 +33,7 @@ func Spec(process string, build func(env *service.Env) (d Deliverer, free func()
 		if free != nil {
 			defer free()
 		}
-		reader, err := queueread.NewReader(env.Config) // before the path of its content is out of reach
+		reader, err := queueread.NewReader(env.Files(), env.Config) // before the path of its content is out of reach
 		if err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func run(ctx context.Context, env *service.Env, d Deliverer, reader queueread.Re
 			return cleanup.CallAgain(ctx, m, reply)
 		},
 		Queue:     env.Public(cfg.String("queue_service_name")),
-		Agent:     func(t mail.Transport) string { return env.Private(string(t)) },
+		Agent:     func(t mail.Transport) ipc.Address { return env.Private(string(t)) },
 		TimeLimit: cfg.Duration("daemon_timeout"), Overdue: overdue(env.Log.Fatal, env.Retire, env.Exit),
 		Reports: cfg.Bool("confirm_delay_cleared"), SoftBounce: cfg.Bool("soft_bounce"), Filter: filter, Resolution: maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit"))})
 	stopping := service.Stopping(ctx)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"posthaste/internal/maillog"
+	"posthaste/internal/ownsocket"
 	"posthaste/internal/testpostfix"
 )
 
@@ -173,7 +174,7 @@ func TestDoors(t *testing.T) {
 	var log syncBuffer
 	s := newServer(maillog.New("postfix/anvil", maillog.NewWriter(&log, maillog.Plain)), time.Minute, time.Hour, (&clock{now: time.Unix(1000, 0)}).get)
 	open := func(name string, n int) *Door {
-		door, err := NewDoor(name, func(client string) (Counts, bool) {
+		door, err := NewDoor(ownsocket.Listen, name, func(client string) (Counts, bool) {
 			return Counts{Connections: n, Connect: 2 * n, Message: 3 * n, Recipient: 4 * n, NewTLS: 5 * n, Auth: 6 * n}, client == "2001:db8::1"
 		})
 		if err != nil {

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"posthaste/internal/ownsocket"
 )
 
 // Dir is where the sockets of processes of smtpd are, relative to the queue directory.
@@ -25,10 +23,10 @@ type Door struct {
 }
 
 // NewDoor opens the door of a process of a service, with a socket in Dir below the working
-// directory. lookup is told a client as the protocol names it, less the service: an address, or
+// directory, which own makes (ownsocket.Listen). lookup is told a client as the protocol names it, less the service: an address, or
 // a network with its length; it reports whether that is one. It may be called concurrently.
-func NewDoor(service string, lookup func(client string) (Counts, bool)) (*Door, error) {
-	l, err := ownsocket.Listen(Dir, service)
+func NewDoor(own func(dir, name string) (net.Listener, error), service string, lookup func(client string) (Counts, bool)) (*Door, error) {
+	l, err := own(Dir, service)
 	if err != nil {
 		return nil, err
 	}

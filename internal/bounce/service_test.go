@@ -209,7 +209,7 @@ func (c *cleanup) client(t *testing.T) *submit.Client {
 	done := make(chan struct{})
 	server := &ipc.Server{Handler: c.handle}
 	go func() { defer close(done); server.Serve(ctx, l, time.Second) }()
-	ic := ipc.NewClient(path, nil)
+	ic := ipc.NewClient(ipc.Unix(path), nil)
 	sc := submit.New(ic)
 	t.Cleanup(func() { sc.Close(); ic.Close(); cancel(); <-done })
 	return sc

@@ -19,7 +19,7 @@ func Spec() service.Spec {
 }
 
 func run(ctx context.Context, env *service.Env) error {
-	reader, err := queueread.NewReader(env.Config)
+	reader, err := queueread.NewReader(env.Files(), env.Config)
 	if err != nil {
 		return err
 	}

@@ -14,8 +14,7 @@ import (
 // has gone away, and keeps one connection. All methods may be called
 // concurrently.
 type Client struct {
-	path    string
-	dial    func(context.Context) (net.Conn, error)
+	at      Address
 	handler Handler
 	onDial  func(*Conn)
 
@@ -26,28 +25,17 @@ type Client struct {
 	old     sync.WaitGroup // connections that end by themselves
 }
 
-// NewClient makes a client of the service whose socket is at path. handler
+// NewClient makes a client of the service that is reached at that address. handler
 // serves what the service asks of us, and may be nil.
-func NewClient(path string, handler Handler) *Client {
-	return NewClientFunc(path, func(ctx context.Context) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "unix", path)
-	}, handler)
-}
-
-// NewClientFunc is NewClient for a service that is reached by dial. name
-// stands for it in errors.
-func NewClientFunc(name string, dial func(context.Context) (net.Conn, error), handler Handler) *Client {
-	return &Client{path: name, dial: dial, handler: handler}
-}
+func NewClient(at Address, handler Handler) *Client { return &Client{at: at, handler: handler} }
 
 // OnDial has f called with each new connection before any request goes over
 // it. It is for sessions that begin by saying something, and must be set
 // before first use.
 func (cl *Client) OnDial(f func(*Conn)) { cl.onDial = f }
 
-// Path is the path of the service's socket.
-func (cl *Client) Path() string { return cl.path }
+// Path names the service's address, for people.
+func (cl *Client) Path() string { return cl.at.String() }
 
 // Conn returns the present connection, dialling when there is none that takes
 // requests. While the service cannot be reached it tries again until ctx
@@ -62,7 +50,7 @@ func (cl *Client) Conn(ctx context.Context) (*Conn, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("connect to service %s: %w", cl.path, err)
+			return nil, fmt.Errorf("connect to service %s: %w", cl.at, err)
 		case <-time.After(delay):
 			delay = min(2*delay, time.Second)
 		}
@@ -95,7 +83,7 @@ func (cl *Client) connOnce(ctx context.Context) (*Conn, error) {
 	cl.dialing = ch
 	cl.mu.Unlock()
 
-	nc, err := cl.dial(ctx)
+	nc, err := cl.at.Dial(ctx)
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	cl.dialing = nil
@@ -149,7 +137,7 @@ func (cl *Client) Call(ctx context.Context, req, reply Message) error {
 // named adds whose fault it is that a connection was lost, where that is known.
 func (cl *Client) named(err error) error {
 	if err != ErrLost && errors.Is(err, ErrLost) {
-		return fmt.Errorf("service %s: %w", cl.path, err)
+		return fmt.Errorf("service %s: %w", cl.at, err)
 	}
 	return err
 }

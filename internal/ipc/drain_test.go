@@ -40,7 +40,7 @@ func TestDrain(t *testing.T) {
 		defer close(done)
 		s.Serve(ctx, l, time.Hour)
 	}()
-	long, end := NewClient(path, nil), NewClient(path, nil)
+	long, end := NewClient(Unix(path), nil), NewClient(Unix(path), nil)
 	defer long.Close()
 	defer end.Close()
 	if _, err := ask(t, end, &text{kindPush, ""}); err != nil {
@@ -89,7 +89,7 @@ func TestDrain(t *testing.T) {
 func TestTooMuchOpen(t *testing.T) {
 	t.Parallel()
 	path, _ := server(t, func(*Conn, *Request) {})
-	c := NewClient(path, nil)
+	c := NewClient(Unix(path), nil)
 	defer c.Close()
 	conn, err := c.Conn(t.Context())
 	if err != nil {

@@ -69,7 +69,7 @@ func TestHostilePeer(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				ours, theirs := net.Pipe()
-				client := NewClientFunc("private/x", func(context.Context) (net.Conn, error) { return ours, nil }, nil)
+				client := NewClient(Func("private/x", func(context.Context) (net.Conn, error) { return ours, nil }), nil)
 				done := make(chan struct{})
 				go func() {
 					defer close(done)

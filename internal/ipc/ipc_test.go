@@ -80,7 +80,7 @@ func ask(t *testing.T, c *Client, req *text) (string, error) {
 func TestCall(t *testing.T) {
 	t.Parallel()
 	path, _ := server(t, echo)
-	c := NewClient(path, nil)
+	c := NewClient(Unix(path), nil)
 	defer c.Close()
 	big := string(bytes.Repeat([]byte("x"), 5<<20))
 	for _, body := range []string{"", "hello", big} {
@@ -115,7 +115,7 @@ func (a *alias) Decode(b []byte) error  { a.body = b; return nil }
 func TestReplyStays(t *testing.T) {
 	t.Parallel()
 	path, _ := server(t, echo)
-	c := NewClient(path, nil)
+	c := NewClient(Unix(path), nil)
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -159,7 +159,7 @@ func TestManyCallers(t *testing.T) {
 	path, _ := server(t, func(c *Conn, r *Request) {
 		wg.Go(func() { echo(c, r) })
 	})
-	c := NewClient(path, nil)
+	c := NewClient(Unix(path), nil)
 	defer c.Close()
 	var callers sync.WaitGroup
 	for i := range 50 {
@@ -220,7 +220,7 @@ func TestGoAway(t *testing.T) {
 		}()
 		return func() { cancel(); <-done }
 	}
-	c := NewClient(path, nil)
+	c := NewClient(Unix(path), nil)
 	defer c.Close()
 	stop := generation()
 	quit := make(chan struct{})
@@ -261,7 +261,7 @@ func TestLost(t *testing.T) {
 			echo(c, r)
 		}
 	})
-	c := NewClient(path, nil)
+	c := NewClient(Unix(path), nil)
 	defer c.Close()
 	if _, err := ask(t, c, &text{kindHang, ""}); !errors.Is(err, ErrLost) {
 		t.Errorf("a request that was sent and not answered: %v", err)
@@ -275,7 +275,7 @@ func TestPush(t *testing.T) {
 	t.Parallel()
 	path, _ := server(t, echo)
 	got := make(chan string, 1)
-	c := NewClient(path, func(_ *Conn, r *Request) { got <- string(r.Payload) })
+	c := NewClient(Unix(path), func(_ *Conn, r *Request) { got <- string(r.Payload) })
 	defer c.Close()
 	conn, err := c.Conn(t.Context())
 	if err != nil {
@@ -386,7 +386,7 @@ func BenchmarkCall(b *testing.B) {
 			ctx, cancel := context.WithCancel(context.Background())
 			var wg sync.WaitGroup
 			wg.Go(func() { (&Server{Handler: echo}).Serve(ctx, l, time.Second) })
-			c := NewClient(path, nil)
+			c := NewClient(Unix(path), nil)
 			body := &text{kindEcho, string(make([]byte, 200))}
 			b.ReportAllocs()
 			b.ResetTimer()

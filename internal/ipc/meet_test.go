@@ -27,7 +27,7 @@ func (c *Conn) overPipes() bool {
 func TestPipes(t *testing.T) {
 	t.Parallel()
 	path, _ := server(t, echo)
-	cl := NewClient(path, nil)
+	cl := NewClient(Unix(path), nil)
 	defer cl.Close()
 	var wg sync.WaitGroup
 	for i := range 6 { // whose answers are less than maxQueued in all
@@ -50,7 +50,7 @@ func TestPipes(t *testing.T) {
 func TestPipesEnd(t *testing.T) {
 	t.Parallel()
 	path, stop := server(t, echo)
-	cl := NewClient(path, nil)
+	cl := NewClient(Unix(path), nil)
 	defer cl.Close()
 	if _, err := ask(t, cl, &text{kindEcho, "x"}); err != nil {
 		t.Fatal(err)

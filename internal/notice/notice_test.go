@@ -59,7 +59,7 @@ func newMailer(t *testing.T, c *cleanup, more string) (*Mailer, func() string) {
 	done := make(chan struct{})
 	server := &ipc.Server{Handler: c.handle}
 	go func() { defer close(done); server.Serve(ctx, l, time.Second) }()
-	ic := ipc.NewClient(path, nil)
+	ic := ipc.NewClient(ipc.Unix(path), nil)
 	sc := submit.New(ic)
 	t.Cleanup(func() { sc.Close(); ic.Close(); cancel(); <-done })
 	cfg, err := config.LoadString("myhostname = mx.example.org\nmydomain = example.org\nmail_name = Post\n" + more)

@@ -90,7 +90,7 @@ func (q *Queue) CleanupClient() *ipc.Client { return q.client("cleanup_service_n
 func (q *Queue) client(parameter string) *ipc.Client {
 	c := q.clients[parameter]
 	if c == nil {
-		c = ipc.NewClient(q.Dir("public", q.Config.String(parameter)), nil)
+		c = ipc.NewClient(ipc.Unix(q.Dir("public", q.Config.String(parameter))), nil)
 		q.clients[parameter] = c
 	}
 	return c

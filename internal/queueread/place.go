@@ -23,14 +23,14 @@ func OpenContent(cfg *config.Config) (*vfs.Dir, error) {
 }
 
 // NewReader returns a reader of the queue for a service, which is in queue_directory and
-// has not given up its rights yet. An error is that the content of large messages is not where
+// has not given up its rights yet. files has the queue; nil: the operating system's do. An error is that the content of large messages is not where
 // it was.
-func NewReader(cfg *config.Config) (Reader, error) {
+func NewReader(files vfs.FS, cfg *config.Config) (Reader, error) {
 	content, err := OpenContent(cfg)
 	if err != nil {
 		return nil, err
 	}
-	r := spool.NewReader(nil, spool.Subdir)
+	r := spool.NewReader(files, spool.Subdir)
 	if content == nil {
 		r.UseContent(nil, "")
 		return Log(r), nil

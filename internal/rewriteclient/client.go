@@ -78,10 +78,10 @@ type flight struct {
 	stale   time.Time // when an answer that was is not to be used any more
 }
 
-// New returns a client of the service whose socket is at path.
-func New(path string) *Client {
+// New returns a client of the service at that address.
+func New(at ipc.Address) *Client {
 	c := &Client{flights: make(map[question]*flight), now: time.Now}
-	c.ipc = ipc.NewClient(path, c.pushed)
+	c.ipc = ipc.NewClient(at, c.pushed)
 	c.ipc.OnDial(func(conn *ipc.Conn) {
 		c.mu.Lock()
 		c.conn = conn

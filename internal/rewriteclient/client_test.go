@@ -41,7 +41,7 @@ func start(t *testing.T) (*fakeRewrite, *Client) {
 	}}
 	done := make(chan struct{})
 	go func() { defer close(done); srv.Serve(ctx, l, time.Second) }()
-	c := New(path)
+	c := New(ipc.Unix(path))
 	t.Cleanup(func() { c.Close(); cancel(); <-done; f.wg.Wait() })
 	return f, c
 }
@@ -257,7 +257,7 @@ func TestAsksAgainAfterLoss(t *testing.T) {
 
 func TestNoService(t *testing.T) {
 	t.Parallel()
-	c := New(filepath.Join(t.TempDir(), "none"))
+	c := New(ipc.Unix(filepath.Join(t.TempDir(), "none")))
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()

@@ -202,7 +202,7 @@ func newWorld(t testing.TB, ar *txtar.Archive) *world {
 	}
 	is := &ipc.Server{Handler: w.cleanup.handle}
 	w.serving.Go(func() { is.Serve(ctx, w.sock, time.Second) })
-	w.ipc = ipc.NewClient(filepath.Join(dir, "cleanup"), nil)
+	w.ipc = ipc.NewClient(ipc.Unix(filepath.Join(dir, "cleanup")), nil)
 	w.submit = submit.New(w.ipc)
 	w.startFakes(ar)
 	dns := zone.Resolver()

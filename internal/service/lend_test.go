@@ -21,7 +21,7 @@ func TestLendIPC(t *testing.T) {
 	defer l.Close()
 	a := new(activity)
 	env := &Env{Listeners: []net.Listener{&listener{l, a}}, activity: a}
-	client := ipc.NewClient(path, nil)
+	client := ipc.NewClient(ipc.Unix(path), nil)
 	defer client.Close()
 	for n := range 3 {
 		asked := make(chan error, 1)

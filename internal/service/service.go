@@ -83,6 +83,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/confine"
+	"posthaste/internal/ipc"
 	"posthaste/internal/maillog"
 	"posthaste/internal/metrics"
 	"posthaste/internal/table"
@@ -196,6 +197,7 @@ type Env struct {
 	retire   func()
 	leaving  chan struct{}         // closed when the process is to retire; nil where a test makes an Env
 	await    func(context.Context) // nil: there is nobody to wait for
+	world    World                 // nil: the operating system
 	release  func()                // nil: nobody waits for us
 }
 
@@ -266,14 +268,13 @@ func TableOptions(cfg *config.Config, log *maillog.Logger) table.Options {
 		Proxy: filepath.Join("private", cfg.String("proxymap_service_name"))}
 }
 
-// Private is the path of another service's socket, or of a file beside it,
-// for the mail system only. The working directory is the queue directory, and
-// the path is relative to it, so that it is short enough for a socket address
-// and right inside chroot.
-func (env *Env) Private(name string) string { return filepath.Join("private", name) }
+// Private is where another service is reached that is for the mail system only. The
+// working directory is the queue directory, and the path of the socket is relative to it, so that it
+// is short enough for a socket address and right inside chroot.
+func (env *Env) Private(name string) ipc.Address { return env.at(filepath.Join("private", name)) }
 
 // Public is Private for sockets that commands may reach too.
-func (env *Env) Public(name string) string { return filepath.Join("public", name) }
+func (env *Env) Public(name string) ipc.Address { return env.at(filepath.Join("public", name)) }
 
 // Used tells master that the service does its work: should it fail later, it
 // is started again at once. Accepting a connection says so by itself; it is

@@ -55,7 +55,7 @@ func newFake(t *testing.T) (*fakeCleanup, *Client) {
 	done := make(chan struct{})
 	srv := &ipc.Server{Handler: f.handle}
 	go func() { defer close(done); srv.Serve(ctx, l, time.Second) }()
-	ic := ipc.NewClient(f.path, nil)
+	ic := ipc.NewClient(ipc.Unix(f.path), nil)
 	c := New(ic)
 	t.Cleanup(func() { c.Close(); ic.Close(); cancel(); <-done })
 	return f, c
@@ -530,7 +530,7 @@ func TestIDsAreUnique(t *testing.T) {
 
 func TestNoCleanup(t *testing.T) {
 	t.Parallel()
-	ic := ipc.NewClient(filepath.Join(t.TempDir(), "none"), nil)
+	ic := ipc.NewClient(ipc.Unix(filepath.Join(t.TempDir(), "none")), nil)
 	defer ic.Close()
 	c := New(ic)
 	defer c.Close()
@@ -552,7 +552,7 @@ func TestCleanupAway(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "none")
 	synctest.Test(t, func(t *testing.T) {
-		ic := ipc.NewClient(path, nil)
+		ic := ipc.NewClient(ipc.Unix(path), nil)
 		defer ic.Close()
 		c := New(ic)
 		defer c.Close()
@@ -580,7 +580,7 @@ func BenchmarkSubmit10K(b *testing.B) {
 	srv := &ipc.Server{Handler: func(_ *ipc.Conn, r *ipc.Request) { r.Reply(&proto.SubmitReply{Code: 250}) }}
 	done := make(chan struct{})
 	go func() { defer close(done); srv.Serve(ctx, l, time.Second) }()
-	ic := ipc.NewClient(path, nil)
+	ic := ipc.NewClient(ipc.Unix(path), nil)
 	c := New(ic)
 	defer func() { c.Close(); ic.Close(); cancel(); <-done }()
 	content := bytes.Repeat([]byte("0123456789abcd\r\n"), 640)

@@ -57,7 +57,7 @@ func newProxied(kind, name string, o Options) *proxiedTable {
 	if path == "" {
 		path = DefaultProxy
 	}
-	return &proxiedTable{spec: kind + ":" + name, file: name, opt: o, client: ipc.NewClient(path, nil)}
+	return &proxiedTable{spec: kind + ":" + name, file: name, opt: o, client: ipc.NewClient(ipc.Unix(path), nil)}
 }
 
 func (t *proxiedTable) Lookup(ctx context.Context, key string) (string, bool, error) {

@@ -262,8 +262,8 @@ func (s *server) send(addr string, now time.Time) error {
 // A Client asks the verify service. Its method may be called concurrently.
 type Client struct{ ipc *ipc.Client }
 
-// NewClient makes a client of the service whose socket is at path.
-func NewClient(path string) *Client { return &Client{ipc.NewClient(path, nil)} }
+// NewClient makes a client of the service at that address.
+func NewClient(at ipc.Address) *Client { return &Client{ipc.NewClient(at, nil)} }
 
 // Probe returns what is known of addr, and has it found out when nothing is.
 func (c *Client) Probe(ctx context.Context, addr string) (status proto.ProbeStatus, text string, err error) {

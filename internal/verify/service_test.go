@@ -86,11 +86,11 @@ func newWorld(t *testing.T, path, settings string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	toCleanup := ipc.NewClientFunc("cleanup", w.piped(w.cleanup), nil)
+	toCleanup := ipc.NewClient(ipc.Func("cleanup", w.piped(w.cleanup)), nil)
 	submitter := submit.New(toCleanup)
 	w.server = newServer(context.Background(), cfg, store, submitter, log)
 	stop := w.server.cleanEvery(cfg.Duration("address_verify_cache_cleanup_interval"))
-	w.client = &Client{ipc.NewClientFunc("verify", w.piped(w.server.handle), nil)}
+	w.client = &Client{ipc.NewClient(ipc.Func("verify", w.piped(w.server.handle)), nil)}
 	w.endings = append(w.endings, func() {
 		w.client.Close()
 		stop()

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"posthaste/internal/ownsocket"
 )
 
 // mailUser stands for mail_owner. Nobody has this number.
@@ -36,7 +38,7 @@ func TestPlantedWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := New(Client, "smtpd")
-	if err := h.serveIn(dir); err == nil {
+	if err := h.serveIn(ownsocket.Listen, dir); err == nil {
 		t.Error("made a socket in root's directory")
 	}
 	h.Close()
@@ -50,7 +52,7 @@ func TestPlantedWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	h = New(Client, "smtpd")
-	if err := h.serveIn(dir); err != nil {
+	if err := h.serveIn(ownsocket.Listen, dir); err != nil {
 		t.Fatal(err)
 	}
 	var st unix.Stat_t

@@ -43,7 +43,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/maillog"
-	"posthaste/internal/ownsocket"
 )
 
 // A Kind says which end of a dialogue is the other one.
@@ -92,12 +91,14 @@ func New(kind Kind, process string) *Hub {
 	return h
 }
 
-// Serve makes the socket, in Dir below the working directory, and begins to answer. It is called
+// Serve makes the socket with own (ownsocket.Listen), in Dir below the working directory, and begins to answer. It is called
 // when the process has given up its privileges, or has decided to keep them.
-func (h *Hub) Serve() error { return h.serveIn(Dir) }
+func (h *Hub) Serve(own func(dir, name string) (net.Listener, error)) error {
+	return h.serveIn(own, Dir)
+}
 
-func (h *Hub) serveIn(dir string) error {
-	l, err := ownsocket.Listen(dir, string(h.kind))
+func (h *Hub) serveIn(own func(dir, name string) (net.Listener, error), dir string) error {
+	l, err := own(dir, string(h.kind))
 	if err != nil {
 		return err
 	}

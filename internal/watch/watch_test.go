@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"posthaste/internal/ownsocket"
 )
 
 func TestPattern(t *testing.T) {
@@ -62,7 +64,7 @@ func TestPattern(t *testing.T) {
 func newHub(t *testing.T, dir string) *Hub {
 	t.Helper()
 	h := New(Client, "smtpd")
-	if err := h.serveIn(dir); err != nil {
+	if err := h.serveIn(ownsocket.Listen, dir); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.Close)

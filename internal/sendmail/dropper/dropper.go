@@ -46,11 +46,11 @@ func New(c *sendmail.Command, cfg *config.Config) *Dropper {
 
 // Client is an ipc client whose service is d.
 func (d *Dropper) Client() *ipc.Client {
-	return ipc.NewClientFunc("maildrop", func(context.Context) (net.Conn, error) {
+	return ipc.NewClient(ipc.Func("maildrop", func(context.Context) (net.Conn, error) {
 		ours, theirs := net.Pipe()
 		ipc.NewConn(ours, d.handle)
 		return theirs, nil
-	}, nil)
+	}), nil)
 }
 
 // Close waits for messages under way.
