@@ -1,39 +1,34 @@
-// Package access judges SMTP sessions: it is the whole of Postfix's
-// restriction language, from smtpd_client_restrictions to access tables. It
-// knows nothing of sockets and of the protocol. It is given what is known of
-// a session and its envelope, and answers with a refusal or with nothing.
+// Package access judges SMTP sessions: it is the whole of Postfix's restriction language, from
+// smtpd_client_restrictions to access tables. It knows nothing of sockets or of the protocol.
+// It is told what is known of a session and its envelope, and returns a refusal or nothing.
 //
-// An Evaluator is made from the configuration once, and reads the restriction
-// lists into trees; a Session holds what one client has told. The server
-// fills in the Session's exported fields as the client goes along, and calls
-// Connect, Helo, Mail, Rcpt, Data, EndOfData, Vrfy and Etrn at the stages
-// that they are named for. What restrictions ask for besides a refusal (hold
-// the message, add a recipient) gathers in Session.Effects.
+// An Evaluator is made from the configuration once, and parses the restriction lists into
+// trees; a Session holds what one client has said. The server fills in the Session's exported
+// fields as the client goes along, and calls Connect, Helo, Mail, Rcpt, Data, EndOfData, Vrfy
+// and Etrn at the stages that they are named for. What restrictions ask for besides a refusal
+// (hold the message, add a recipient) gathers in Session.Effects.
 //
 // # Evaluation
 //
-// A list is gone through in order. Each restriction says OK, which ends this
-// list and no other, or no, which ends everything, or nothing. The end of a
-// list means nothing, and nothing at the end of everything means yes.
+// A list is evaluated in order. Each restriction permits, which ends this list and no other;
+// refuses, which ends everything; or decides nothing. The end of a list decides nothing, and
+// if nothing has decided by the end of all lists, the client is permitted.
 //
-// Before "no" is said in earnest there are three ways out: warn_if_reject
-// turns it into a log line, defer_if_reject turns a permanent no into a
-// temporary one when something could not be looked up at this stage, and defer_if_permit
-// remembers that something could not be looked up in case all else says yes,
-// here or at a later stage.
+// There are three exceptions. warn_if_reject turns a refusal into a log line. defer_if_reject
+// turns a permanent refusal into a temporary one if something could not be looked up at this
+// stage. defer_if_permit remembers that something could not be looked up, and refuses for the
+// time being if everything else permits, at this stage or a later one.
 //
 // # Security
 //
-// Everything in a Session may come from a stranger, except what the server
-// itself has verified. A table or a service that cannot be asked never means
-// yes: the client is told to come again. An access list that would let
-// through by what the client's DNS says (check_*_mx_access and kin saying OK)
-// is refused as a mistake; a DNS whitelist lets through nothing but mail that is
-// ours to deliver or to relay, and of a certificate only fingerprints are looked
-// up. No code of an administrator's or a table's makes a refusal into consent.
-// At least one of smtpd_relay_restrictions and
-// smtpd_recipient_restrictions must keep strangers from relaying, or New
-// fails.
+// Everything in a Session may come from a stranger, except what the server itself has
+// verified. If a table or a service cannot be asked, the client is never permitted but told to
+// come back. An access list that would permit on the word of the client's own DNS (OK from
+// check_*_mx_access and the like) is rejected as a mistake; a DNS allowlist permits only mail
+// that this site delivers or relays; and of a certificate only fingerprints are looked up. No
+// reply code, whether from a parameter or a table, turns a refusal into a permission. At least
+// one of smtpd_relay_restrictions and smtpd_recipient_restrictions must keep strangers from
+// relaying, or New fails.
 //
 // # Standards
 //

@@ -1,18 +1,19 @@
-// Package anvil is the anvil service: whoever connects to its socket, private/anvil, is told how
-// many connections a client has and how often it does what, and may count events itself, in the
-// protocol of Postfix's anvil(8). It is for other programs: a policy service that asks what
-// smtpd has counted, or an SMTP server of Postfix's that shares its counts.
+// Package anvil is the anvil service. A program that connects to its socket, private/anvil,
+// can ask how many connections a client has and how often it does what, and can report events
+// itself, in the protocol of Postfix's anvil(8). It is for other programs: a policy service
+// that asks for smtpd's counts, or an SMTP server of Postfix that shares its own.
 //
-// The smtpd service does not need it. Each of its processes counts in its own memory, judges
-// by that, and logs the peaks. The anvil service asks those processes. It starts when the first
-// client connects.
+// The smtpd service does not need it. Each of its processes counts in its own memory, decides
+// by that, and logs the peaks; the anvil service asks these processes. It starts when its
+// first client connects.
 //
 // # Protocol
 //
-// A list of attributes is lines of name=value, and an empty line at the end. The server begins:
-// protocol=anvil_protocol. A request has the attributes request and ident, and no others. ident is
-// the name of a service in the first column of master.cf, a colon, and a client's address:
-// smtp:192.0.2.1. The requests, and what an answer has after status=0, are:
+// A list of attributes consists of lines name=value and an empty line at the end. The server
+// begins with protocol=anvil_protocol. A request has the attributes request and ident, and no
+// others. ident is the name of a service in the first column of master.cf, a colon, and a
+// client's address: smtp:192.0.2.1. These are the requests, and what follows status=0 in a
+// reply:
 //
 //	connect        count, connections open at a time; rate, connections in the interval
 //	message        rate, messages in the interval
@@ -24,8 +25,8 @@
 //	lookup         count rate mail rcpt newtls auth, and counts nothing
 //	disconnect     nothing more; the connection that was told last is gone
 //
-// Any other request has the answer status=-1. When a client closes its connection, the one that
-// it told of last, and did not take back, is gone too.
+// The reply to any other request is status=-1. When a program closes its connection, the SMTP
+// connection that it reported last, and did not end, counts as ended.
 //
 // The numbers are the sum of what was told to this service and of what the processes of smtpd
 // have counted under the same ident. Counts begin anew after anvil_rate_time_unit. Where
@@ -34,9 +35,9 @@
 //
 // # Security
 //
-// It runs as mail_owner. Who may connect is who may search the directory private: root and
-// the mail owner. Requests, their number of attributes, and the clients remembered, a million, are
-// bounded. Nothing is kept on disk.
+// It runs as mail_owner. Only those who may search the directory private can connect: root and
+// mail_owner. Requests and the number of their attributes are bounded, and so is the number of
+// clients that are remembered, to a million. Nothing is kept on disk.
 //
 // # Parameters
 //
@@ -44,8 +45,8 @@
 //
 // # Diagnostics
 //
-// "statistics: max connection rate 3/60s for (smtp:192.0.2.1) at ..." are peaks of what was told to
-// this service. Those of smtpd are logged by smtpd.
+// "statistics: max connection rate 3/60s for (smtp:192.0.2.1) at ..." are peaks of what was
+// reported to this service. Those of smtpd are logged by smtpd.
 package anvil
 
 import (

@@ -2,15 +2,14 @@
 // status notifications and decides who gets them. It is the program behind
 // the services bounce, defer and trace of master.cf.
 //
-// A [Composer] is the pure part: from a message's envelope, its content and
-// the fates of some of its recipients it writes a multipart/report of three
-// parts: a text for people, a delivery-status for programs, and the message
-// or its header. A [Service] is the shell: it answers the queue manager's
-// Notify requests, reads the message from the spool, and submits what is to
-// be sent.
+// A [Composer] is the pure part: from a message's envelope, its content and the outcomes of
+// some of its recipients it writes a multipart/report of three parts: a text for people, a
+// delivery status for programs, and the message or its header. A [Service] is the shell: it
+// answers the queue manager's Notify requests, reads the message from the spool, and submits
+// what is to be sent.
 //
-// Unlike Postfix's, the service keeps no log files of its own: the reasons
-// lie with the queue entry, and come with the request.
+// Unlike Postfix's, the service keeps no log files of its own: the reasons are kept with the
+// queue entry, and come with the request.
 //
 // # Who gets what
 //
@@ -30,35 +29,33 @@
 // that fails can therefore cause only one from double-bounce, and that one
 // causes nothing: no chain of notices is longer than two.
 //
-// The notice that tells of a failure and the record that nothing more is to
-// be done for those recipients become durable as one (proto.Settle), so that
-// a crash neither loses the notice nor sends it twice: a request that is made
-// again is compared with what cleanup knows to be done, and only the rest is
-// told. Copies for postmaster
-// of notices that have been sent are a courtesy: when one cannot be
-// submitted that is logged, and the notice is not sent again for it.
+// The notice about a failure, and the record that nothing more is to be done for those
+// recipients, become durable together (proto.Settle), so that a crash neither loses the notice
+// nor sends it twice. A request that is repeated is compared with what cleanup knows to be
+// done, and only the rest is reported. Copies for postmaster of notices that have been sent
+// are a courtesy: if one cannot be submitted, that is logged, and the notice is not sent
+// again.
 //
-// A recipient that local delivery has expanded is reported by its members, each
-// with a block of its own (mail.Outcome.Parts). Those that fail for good are told
-// at the end of the attempt, even when the recipient stays for the others, and
-// which have been told becomes durable with the notice, too. Postfix tells of them
-// after every attempt again.
+// A recipient that local delivery has expanded is reported member by member, each with a block
+// of its own (mail.Outcome.Parts). Members that fail for good are reported at the end of the
+// attempt, even if the recipient remains in the queue for the others, and the record of which
+// have been reported becomes durable with the notice. Postfix reports them again after every
+// attempt.
 //
-// With VERP every recipient's failure makes a notice of its own, to the
-// sender's address with the recipient's in it (disable_verp_bounces ends
-// that). Postmaster's copy (class bounce) is then one that reports them all, where
-// Postfix sends one of each notice: a list's mail to a thousand dead addresses
-// is one thing to know.
+// With VERP, each recipient's failure causes a notice of its own, to the sender's address with
+// the recipient's address in it, unless disable_verp_bounces is set. Postmaster's copy (class
+// bounce) then reports all of them, where Postfix sends a copy of each notice: that a list's
+// mail went to a thousand dead addresses is worth one message.
 //
-// A copy for postmaster comes after the notices that it is of. When one of
-// several notices cannot be sent, the copy is of those sent in the end.
+// A copy for postmaster is sent after the notices that it reports. If one of several notices
+// cannot be sent, the copy reports those that were.
 //
 // # Security
 //
-// Everything in a notice but the template comes from strangers. Replies of
-// remote servers, addresses and envelope identifiers lose their control
-// characters and cannot end a line or begin a header; what is returned of
-// the message is bounded by bounce_size_limit, its header included.
+// Everything in a notice except the template comes from strangers. Replies of remote servers,
+// addresses and envelope identifiers lose their control characters and cannot end a line or
+// begin a header; what is returned of the message is bounded by bounce_size_limit, its header
+// included.
 //
 // # Standards
 //
@@ -86,6 +83,6 @@
 //	ID: postmaster delay notification: NEWID
 //	warning: ID: undeliverable postmaster notification discarded
 //
-// A template file that cannot be used is a warning, and the built-in texts
-// are used: mail that cannot be delivered must still be returned.
+// If a template file cannot be used, a warning is logged and the built-in texts are used,
+// because mail that cannot be delivered must still be returned.
 package bounce

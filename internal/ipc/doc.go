@@ -1,8 +1,7 @@
-// Package ipc is how the services talk to one another: framed, multiplexed
-// connections over unix-domain sockets. Many requests are in flight on one
-// connection, replies come in any order, and what is written while a system
-// call is under way goes out with the next one, so that under load one write
-// carries many messages.
+// Package ipc carries the messages between services, over framed, multiplexed connections on
+// unix-domain sockets. Many requests may be under way on one connection, and replies come in
+// any order. What is written during a system call goes out with the next one, so that under
+// load one write carries many messages.
 //
 // A connection is symmetrical: either end may call the other, or send it
 // something that wants no reply. What the messages are is declared in package
@@ -30,33 +29,33 @@
 //
 // # Pipes
 //
-// A client whose preface has flag 1 would rather have pipes than the socket. A
-// server that trusts it, and can make two, sends the client's ends with its own
-// preface, which then has that flag, too; frames go over these in both directions.
-// The client says nothing before it has that answer. Fewer threads are woken in vain
-// then (package quickio says why): one message at a time is relayed for 0.84 of the
-// processor time, and 0.97 when each comes over a connection of its own; with a hundred
-// at a time it makes no difference. The socket stays open and names the peer.
+// A client whose preface has flag 1 prefers pipes to the socket. If the server trusts it and
+// can make two pipes, the server sends the client's ends with its own preface, which then has
+// the flag as well, and frames travel over the pipes in both directions. The client sends
+// nothing before it has that preface. Fewer threads are then woken in vain, for the reason
+// that package quickio gives: relaying one message at a time takes 0.84 of the processor time,
+// or 0.97 if each comes over a connection of its own; with a hundred at a time there is no
+// difference. The socket stays open and identifies the peer.
 //
 // # When a connection is lost
 //
-// A call whose request was never written reports ErrUnsent and may simply be
-// tried again: Client does so by itself. A call that was written and not
-// answered reports ErrLost: nobody knows whether it was carried out, and only
-// the caller knows whether asking again does harm.
+// A call whose request was never written reports ErrUnsent and may simply be tried again:
+// Client does so by itself. A call that was written and not answered reports ErrLost: it is
+// not known whether the request was carried out, and only the caller can tell whether it is
+// safe to repeat it.
 //
 // # Security
 //
-// Sockets lie in directories that only the mail system may enter (private) or
-// that the set-gid group may (public). Of those in public each service says
-// what is for that group (Server.Public); the rest is for root and mail_owner,
-// whom the kernel names. No others get pipes: descriptors are dear. Each end of a pipe
-// is one side's alone, and made by the server, so that a client cannot have a server's
-// reads block. The peer is still not trusted with our
-// memory: frames are bounded, and so are the unanswered requests of a
-// connection, in number and in octets: a peer that asks for more is
-// disconnected. Memory for a frame is taken as it comes. A peer that sends what is no frame is
-// disconnected; whoever waits for its answer is told what it sent. A peer that does not read is disconnected when what is kept for it
-// passes a bound, or when somebody has waited for it for Patience; one that does not answer
-// is waited for as long as the caller says, or for Patience.
+// Sockets are in directories that only the mail system may enter (private), or also the
+// set-gid group (public). For a socket in public, each service says which requests that group
+// may make (Server.Public); all others are reserved for root and mail_owner, whom the kernel
+// identifies. Only these get pipes, because descriptors are scarce. The server makes the
+// pipes, and each end belongs to one side alone, so that a client cannot make a server's reads
+// block. Even so, the peer is not trusted with memory. Frames are bounded, and so are the
+// unanswered requests of a connection, in number and in octets; a peer that exceeds a bound is
+// disconnected. Memory for a frame is allocated as the frame arrives. A peer that sends
+// something other than a frame is disconnected, and whoever waits for its reply is told what
+// it sent. A peer that does not read is disconnected when the data kept for it passes a bound,
+// or when somebody has waited for it for Patience. For a reply, the caller waits as long as it
+// has said, or for Patience.
 package ipc

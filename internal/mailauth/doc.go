@@ -1,17 +1,17 @@
-// Package mailauth finds out whether mail is from whom it says it is: SPF for
-// the client, DKIM for the content, DMARC for how both agree with the From:
-// address. What is found is told in an Authentication-Results: field. It is
-// used by cleanup, which has all that is needed, and by smtpd for SPF.
+// Package mailauth finds out whether mail comes from the domain that it claims to come from:
+// SPF checks the client, DKIM the content, and DMARC whether these agree with the From:
+// address. The results go into an Authentication-Results: field. cleanup uses it, since
+// everything that it needs is there; smtpd uses it for SPF.
 //
 // # Security
 //
-// All input is hostile: messages, and the DNS zones of strangers. The header
-// that signatures are looked for in is bounded, and so is the number of
-// signatures, of the names that one signs, the length of keys, and the time for all of it; names that zones lead to are bounded as RFC
-// 7208 section 4.6.4 says; a DMARC walk asks eight questions at most. A signature
-// is verified by itself, without the other signatures in view: one that
-// covers another signature is not recognized. Fields that claim to
-// be our own findings are taken out of what strangers send.
+// All input is hostile: messages, and the DNS zones of strangers. The header that signatures
+// are looked for in is bounded, and so is the number of signatures, of the names that one
+// signs, the length of keys, and the time for all of it; the number of names that SPF looks up
+// is bounded as RFC 7208 section 4.6.4 says; a DMARC tree walk makes at most eight queries.
+// Each signature is verified by itself, so a signature that covers another one is not
+// recognized. Fields that claim to be results of this system are removed from the mail of
+// strangers.
 //
 // # Standards
 //

@@ -2,12 +2,10 @@
 // parameters and replies, as values in and values out. It is vocabulary: no
 // I/O, no state, safe for any number of callers at once.
 //
-// What is parsed here is what a receiving system must make sense of, so the
-// parsers take what RFC 5321 section 4.1.1 defines and the few departures
-// from it that are seen every day (spaces after the colon, a path without
-// angle brackets), and nothing else. A refusal is a Reply that is ready to be
-// sent, in the words of Postfix, since that is what clients, logs and log
-// readers know.
+// The parsers accept what RFC 5321 section 4.1.1 defines, and the few departures from it that
+// are seen every day (spaces after the colon, a path without angle brackets), and nothing
+// else. A refusal is a Reply that is ready to be sent, in the words of Postfix, since that is
+// what clients, logs and log readers know.
 //
 // # Security
 //

@@ -1,5 +1,5 @@
-// Package tlsrpt keeps account of how TLS went with other mail domains, and
-// tells those that ask for it once a day (RFC 8460).
+// Package tlsrpt keeps account of the TLS sessions with other mail domains, and sends a report
+// each day to the domains that ask for one (RFC 8460).
 //
 // A delivery client calls [Log.Record] for each session with a domain's
 // servers. Counts are gathered in memory and appended once a minute to a file
@@ -9,12 +9,11 @@
 //	DIR/report/...json     reports that have not been sent yet
 //	DIR/lock               is held by the process that makes and sends reports
 //
-// Some time in the four hours after a day has ended, at a moment that
-// differs from one system to the other, its counts are made into one report
-// for each domain. A domain that has a _smtp._tls TXT record gets its report
-// where that says: by mail, which goes through cleanup like all mail and is
-// DKIM-signed there by dkim_sign_maps, or by HTTPS POST. What cannot be sent
-// is tried again for a day, and then dropped with a warning.
+// Within four hours after the end of a day, at a time that differs from system to system, its
+// counts are made into one report for each domain. A domain with a _smtp._tls TXT record
+// receives its report where the record says: by mail, which passes through cleanup like all
+// mail and gets its DKIM signature there (dkim_sign_maps), or by HTTPS POST. A report that
+// cannot be sent is tried again for a day, and then dropped with a warning.
 //
 // # Durability
 //
@@ -24,10 +23,10 @@
 //
 // # Security
 //
-// The DNS of strangers says where reports go: at most five places for a
-// domain are heeded. An HTTPS request goes only to public addresses, and to those that
-// smtp_https_networks allows, follows no redirection, and is bounded in time; nothing of the answer but its status
-// is looked at. What servers said goes into a report only as JSON strings.
+// The DNS of strangers says where reports go. At most five places for each domain are used. An
+// HTTPS request goes only to public addresses, and to those that smtp_https_networks allows,
+// follows no redirection, and is bounded in time; only the status of the reply is examined.
+// What servers said goes into a report only as JSON strings.
 //
 // # Standards
 //

@@ -4,32 +4,30 @@
 // Postfix's verify(8). smtpd asks it for reject_unverified_recipient and
 // reject_unverified_sender.
 //
-// An address that is known is answered at once. What is known is refreshed by
-// a probe when it is old, and forgotten when it is older; a failed refresh
-// does not take the place of a good result before that has expired, and is
-// repeated at most every 1000 seconds.
+// A question about an address with a known result is answered at once. A result is refreshed
+// by a probe when it is old, and forgotten when it is older still. A refresh that fails does
+// not replace a good result before that has expired, and is repeated at most every 1000
+// seconds.
 //
-// When as many probes are under way as may be, who asks about an address of
-// which nothing is known is told so at once, "Too many address verification
-// requests", to try again later. With Postfix such a probe goes into the queue,
-// comes back from there with these words, and they are remembered as what is
-// known of the address; here nothing is remembered, and the next question has
-// it found out when others are through.
+// While the largest permitted number of probes is under way, a question about an unknown
+// address is answered at once with "Too many address verification requests", and the client is
+// told to try again later. With Postfix such a probe enters the queue and comes back from
+// there with these words, which are then remembered as the result for the address. Here
+// nothing is remembered, and the next question causes a probe once others have ended.
 //
 // # Security
 //
-// Addresses come from strangers, who could have us send probes anywhere: one
-// probe at a time for an address, a bounded number altogether
-// (address_verify_pending_request_limit), and results are kept. Keys and texts
-// are bounded in length.
+// Addresses come from strangers, who could cause probes to be sent anywhere. So there is one
+// probe at a time for each address, and a bounded number altogether
+// (address_verify_pending_request_limit), and results are kept. Keys and texts are bounded in
+// length.
 //
 // # Diagnostics
 //
-// A cache file that is damaged is set aside, as NAME.bolt.damaged, with a
-// warning, and a new one begun: what was known is found out again. All of it is
-// looked at before it is opened. One that is damaged while it is open can
-// have an access go round in circles, which ends the process after five minutes,
-// or sooner when it runs out of stack: the next one finds the damage.
+// A damaged cache file is renamed to NAME.bolt.damaged, with a warning, and a new one is
+// begun; the results are found out again. The whole file is examined before it is opened. If
+// the file is damaged while it is open, an access may never end; then the process ends after
+// five minutes, or sooner when it runs out of stack, and the next process finds the damage.
 //
 // # Parameters
 //
