@@ -431,10 +431,7 @@ func (d *delivery) logTLS(s *session) {
 		Cipher: tlspolicy.CipherName(st.CipherSuite), Bits: tlspolicy.CipherBits(st.CipherSuite)}
 	if st.Version == tls.VersionTLS13 { // before that the cipher's name has it all
 		e.KeyExchange = tlspolicy.KeyExchange(st.CurveID)
-		if !st.DidResume && len(st.PeerCertificates) > 0 { // else nobody has signed
-			// Which digest an RSA key has signed with is not said by crypto/tls.
-			e.Signature, e.Digest = tlspolicy.Signature(st.PeerCertificates[0].PublicKey, nil)
-		}
+		e.Signature, e.Digest = tlspolicy.PeerSignature(&st.ConnectionState)
 	}
 	if s.tls.loglevel == 0 {
 		d.log.Count(e)

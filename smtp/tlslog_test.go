@@ -57,6 +57,7 @@ var tlsCases = []tlsCase{
 	{"P-256", "security_level=may", "good", 0, tls.CurveP256, "Trusted " + tls13 + "ECDHE (prime256v1) server-signature ECDSA (prime256v1) server-digest SHA256"},
 	{"P-384", "security_level=may", "good", 0, tls.CurveP384, "Trusted " + tls13 + "ECDHE (secp384r1) server-signature ECDSA (prime256v1) server-digest SHA256"},
 	{"P-521", "security_level=may", "good", 0, tls.CurveP521, "Trusted " + tls13 + "ECDHE (secp521r1) server-signature ECDSA (prime256v1) server-digest SHA256"},
+	{"RSA", "security_level=may", "rsa", 0, 0, "Untrusted " + tls13 + "X25519 server-signature RSA-PSS (2048 bits) server-digest SHA256"},
 	{"1.2 ECDSA", "security_level=may", "good", tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, 0, "Trusted TLSv1.2 with cipher ECDHE-ECDSA-AES128-GCM-SHA256 (128/128 bits)"},
 	{"1.2 ChaCha", "security_level=may", "good", tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, 0, "Trusted TLSv1.2 with cipher ECDHE-ECDSA-CHACHA20-POLY1305 (256/256 bits)"},
 	{"1.2 RSA", "security_level=may", "rsa", tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, 0, "Untrusted TLSv1.2 with cipher ECDHE-RSA-AES256-GCM-SHA384 (256/256 bits)"},

@@ -168,9 +168,7 @@ func (f *finger) report(s *session, p *policy) {
 	if s.state.Version == tls.VersionTLS13 {
 		e.KeyExchange = tlspolicy.KeyExchange(s.state.CurveID)
 	}
-	if s.state.Version == tls.VersionTLS13 && len(chain) > 0 {
-		e.Signature, e.Digest = tlspolicy.Signature(chain[0].PublicKey, nil)
-	}
+	e.Signature, e.Digest = tlspolicy.PeerSignature(s.state)
 	f.say("%s", e.Append(nil))
 }
 

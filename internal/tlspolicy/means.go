@@ -7,6 +7,7 @@ import (
 	"crypto/rsa"
 	"crypto/tls"
 	"fmt"
+	"reflect"
 	"slices"
 )
 
@@ -53,4 +54,25 @@ func Signature(key crypto.PublicKey, schemes []tls.SignatureScheme) (signature, 
 		return "ED25519", ""
 	}
 	return "unknown", ""
+}
+
+// PeerSignature is what Signature is, of a server that has proved in a TLS 1.3
+// handshake that its certificate is its own. Both are empty where it did not have
+// to: before TLS 1.3, and where a session was resumed.
+func PeerSignature(st *tls.ConnectionState) (signature, digest string) {
+	if st.Version != tls.VersionTLS13 || st.DidResume || len(st.PeerCertificates) == 0 {
+		return "", ""
+	}
+	return Signature(st.PeerCertificates[0].PublicKey, peerScheme(st))
+}
+
+// peerScheme is the scheme that the peer has signed with, or nothing where it is
+// not known. crypto/tls keeps it, and exports it to nobody. A test notices when it
+// is not there any more; the log then lacks the digest of RSA keys.
+func peerScheme(st *tls.ConnectionState) []tls.SignatureScheme {
+	v := reflect.ValueOf(st).Elem().FieldByName("testingOnlyPeerSignatureAlgorithm")
+	if !v.IsValid() || !v.CanUint() || v.IsZero() {
+		return nil
+	}
+	return []tls.SignatureScheme{tls.SignatureScheme(v.Uint())}
 }
