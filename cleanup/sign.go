@@ -18,7 +18,6 @@ import (
 	"posthaste/internal/mailauth"
 	"posthaste/internal/mailauth/dkimkey"
 	"posthaste/internal/milter"
-	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/table"
 )
@@ -29,8 +28,8 @@ import (
 // queued. The domain of the From: address decides on the keys; each key of
 // its entry in dkim_sign_maps makes a signature.
 //
-// A message that is queued again, or forwarded by local, is signed in place of its former signature by
-// the same key.
+// A message that has been here before, since it is queued again, forwarded by local or brought back by
+// a filter behind the queue, is signed in place of its former signature by the same key.
 //
 // A message that should be signed and cannot be, because a table or key is
 // not to be had, is not queued unsigned: the client is asked to try later.
@@ -136,9 +135,7 @@ func (in *incoming) addSignatures(s *signer) error {
 	if err != nil || len(keys) == 0 {
 		return err
 	}
-	if in.q.Flags&proto.SubmitRequeued != 0 {
-		c.Fields = withoutOurs(c.Fields, keys)
-	}
+	c.Fields = withoutOurs(c.Fields, keys)
 	var made []milter.Field
 	for _, k := range keys {
 		raw, err := s.signature(c, &k)
@@ -152,10 +149,10 @@ func (in *incoming) addSignatures(s *signer) error {
 	return nil
 }
 
-// withoutOurs leaves out the signatures by keys. A message that is queued again, or forwarded, had them when it
-// came in: they are made anew, for what it is now and for the time that dkim_signature_lifetime
-// says. In other messages signatures are left alone (RFC 6376 section 4.2), even those that
-// name our keys.
+// withoutOurs leaves out the signatures by keys that sign now. A message that is queued again, is
+// forwarded or comes back from a filter had them when it came in first: they are made anew, for what
+// it is now and for the time that dkim_signature_lifetime says. Signatures by others are left alone
+// (RFC 6376 section 4.2), and so are all in mail that is not signed here.
 func withoutOurs(fields []milter.Field, keys []use) []milter.Field {
 	return slices.DeleteFunc(fields, func(f milter.Field) bool {
 		domain, selector := mailauth.Signer(f.Raw)

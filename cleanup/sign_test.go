@@ -225,7 +225,7 @@ func TestSignatureOfUglyHeader(t *testing.T) {
 	}
 }
 
-// A message that is queued again loses the signatures that are made anew, and no others.
+// A message that is signed loses the signatures that are made anew, and no others.
 func TestWithoutOurs(t *testing.T) {
 	t.Parallel()
 	sig := func(tags string) string {

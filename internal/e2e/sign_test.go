@@ -132,3 +132,27 @@ func goodSignatures(t *testing.T, data, txt string) (good int) {
 	}
 	return good
 }
+
+// TestSignedOnce: mail that was signed here, and comes back from a content filter that has
+// changed it, has one signature, and that one is good.
+func TestSignedOnce(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, nil)
+	s := newSystem(t, options{unstarted: true})
+	out, entry := signingKey(s)
+	s.configure(next.relayhost()+"dkim_sign_maps = inline:{ {from.test="+entry+"} }\n", "")
+	s.start()
+	s.mustSend("a@from.test", []string{"b@to.test"}, "From: <a@from.test>\nSubject: s\n\nbody\n")
+	s.waitLog(`status=sent`)
+	first := next.received()[0].data
+	s.mustSend("a@from.test", []string{"b@to.test"}, strings.Replace(first, "Subject: s", "Subject: [checked] s", 1))
+	s.waitLogN(`status=sent`, 2)
+	for i, m := range next.received() {
+		if n := strings.Count(m.data, "DKIM-Signature:"); n != 1 || strings.Contains(m.data, "[checked]") != (i == 1) {
+			t.Errorf("message %d has %d signatures:\n%s", i, n, m.data)
+		}
+		if good := goodSignatures(t, m.data, keyRecord(out)); good != 1 {
+			t.Errorf("message %d has %d good signatures:\n%s", i, good, m.data)
+		}
+	}
+}
