@@ -15,8 +15,9 @@ import (
 //	smtp:               all mail of a transport
 //	*                   all mail
 //
-// Letter case does not count. What stands before the first colon is a transport
-// unless it has a dot or a bracket: mx.example.com:25 is a next hop.
+// Letter case does not count. What stands before the first colon is a transport,
+// and so it is with a dot in its name if what follows is no port: smtp.out: and
+// smtp.out:example.com are by the transport smtp.out, mx.example.com:25 is a next hop.
 type Destination struct {
 	text      string
 	transport string // empty: any
@@ -40,7 +41,7 @@ func ParseDestination(text string) (Destination, error) {
 		d.name = ""
 		return d, nil
 	}
-	if before, after, ok := strings.Cut(text, ":"); ok && before != "" && !strings.ContainsAny(before, ".[]") {
+	if before, after, ok := strings.Cut(text, ":"); ok && isTransport(before, after) {
 		d.transport, d.name = before, strings.ToLower(after)
 		d.text = before + ":" + d.name
 	}
@@ -49,6 +50,14 @@ func ParseDestination(text string) (Destination, error) {
 		return d, fmt.Errorf("%q is not a destination: give a domain, .domain, [host]:port, transport:nexthop or *", text)
 	}
 	return d, nil
+}
+
+// isTransport says whether what stands before the first colon names a transport, for what follows it.
+func isTransport(before, after string) bool {
+	if before == "" || before[0] == '.' || strings.ContainsAny(before, "[]") {
+		return false
+	}
+	return !strings.Contains(before, ".") || after == "" || strings.ContainsAny(after, ".[/")
 }
 
 // String is what it was made of, in its only form: lower case but for the transport.

@@ -15,6 +15,8 @@ func TestTarget(t *testing.T) {
 		"direct": {Sender: "News@A.test", Transport: "smtp", Nexthop: "b.test", Domain: "B.test"},
 		"hub":    {Sender: "bob@sub.a.test", Transport: "smtp", Nexthop: "[hub.test]:25", Domain: "b.test"},
 		"null":   {Transport: "lmtp", Nexthop: "b.test", Domain: "c.b.test"},
+		"dotted": {Sender: "x@d.test", Transport: "smtp.out", Nexthop: "[d.test]:25", Domain: "e.test"},
+		"port":   {Sender: "x@d.test", Transport: "smtp", Nexthop: "hub.e.test:26", Domain: "f.test"},
 		"odd":    {Sender: `"a b"`, Transport: "local"},
 	}
 	for _, c := range []struct{ text, canonical, subject, means string }{
@@ -23,7 +25,12 @@ func TestTarget(t *testing.T) {
 		{"[HUB.test]:25", "[hub.test]:25", "delivery to [hub.test]:25", "hub"},
 		{"smtp:b.test", "smtp:b.test", "delivery to smtp:b.test", "direct hub"},
 		{"lmtp:", "lmtp:", "delivery to lmtp:", "null"},
-		{"*", "*", "delivery to *", "direct hub null odd"},
+		{"smtp.out:", "smtp.out:", "delivery to smtp.out:", "dotted"},
+		{"smtp.out:[D.test]:25", "smtp.out:[d.test]:25", "delivery to smtp.out:[d.test]:25", "dotted"},
+		{"smtp.out:e.test", "smtp.out:e.test", "delivery to smtp.out:e.test", "dotted"},
+		{"hub.e.test:26", "hub.e.test:26", "delivery to hub.e.test:26", "port"},
+		{"hub.e.test:submission", "hub.e.test:submission", "delivery to hub.e.test:submission", ""},
+		{"*", "*", "delivery to *", "direct hub null dotted port odd"},
 		{"domain=B.test", "domain=b.test", "delivery to domain b.test", "direct hub"},
 		{"domain=.b.test", "domain=.b.test", "delivery to domain .b.test", "null"},
 		{"nexthop=b.test", "nexthop=b.test", "delivery to next hop b.test", "direct null"},
@@ -69,7 +76,7 @@ func TestTarget(t *testing.T) {
 			t.Errorf("%.40q is accepted as %.40q", text, target)
 		}
 	}
-	for _, c := range [][2]string{{"transport", ""}, {"transport", "a.b"}, {"transport", "[x"}, {"transport", "a:b"}, {"reply", "x"}} {
+	for _, c := range [][2]string{{"transport", ""}, {"transport", ".b"}, {"transport", "[x"}, {"transport", "a:b"}, {"reply", "x"}} {
 		if target, err := NewTarget(c[0], c[1]); err == nil {
 			t.Errorf("%s %q is accepted as %q", c[0], c[1], target)
 		}
