@@ -1,6 +1,7 @@
 package spooltool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,25 +44,34 @@ type source struct {
 	log   string // of its deferred queue: the file that says why
 }
 
-// open opens one of the source's files. A Postfix queue is its mail_owner's: what
-// root opened there by name, that user could lead elsewhere.
+// open opens one of the source's files. A Postfix queue is its mail_owner's, and a
+// directory of exported mail may be a user's: what root opened there by name, that user
+// could lead elsewhere. A pipe in a file's place holds nobody up.
 func (s source) open(name string) (*os.File, error) {
-	if s.queue == "" {
-		return os.Open(name)
-	}
 	name, err := filepath.Abs(name)
 	if err != nil {
 		return nil, err
 	}
-	f, _, err := rights.Open(name, syscall.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	return f, err
+	flags := syscall.O_RDONLY | syscall.O_NONBLOCK
+	if s.queue != "" {
+		flags |= syscall.O_NOFOLLOW
+	}
+	f, who, err := rights.Open(name, flags, 0)
+	if err != nil {
+		if errors.Is(err, fs.ErrPermission) && !who.IsOwn() {
+			err = fmt.Errorf("%w, with the rights of user %d, to whom a directory of this path belongs", err, who.UID)
+		}
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		f.Close()
+		return nil, cmp.Or(err, fmt.Errorf("%s is no regular file", name))
+	}
+	return f, nil
 }
 
-// remove removes the source's file: in a Postfix queue with the rights of the directory's owner.
+// remove removes the source's file, with the rights of the directory's owner.
 func (s source) remove() error {
-	if s.queue == "" {
-		return os.Remove(s.path)
-	}
 	dir, who, err := rights.OpenDirectory(filepath.Dir(s.path))
 	if err != nil {
 		return err

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // What Postfix's user has planted in its queue leads root neither to read nor to remove
@@ -32,10 +35,27 @@ func TestPlantedQueue(t *testing.T) {
 			f.Close()
 			t.Errorf("%s: opened", name)
 		}
-		_ = s.remove() // B and C themselves may go
+		if name == "A/s" {
+			_ = s.remove()
+		}
 	}
 	if text, err := os.ReadFile(secret); string(text) != "secret" || err != nil {
 		t.Errorf("%q, %v", text, err)
+	}
+	if err := errors.Join(unix.Mkfifo(filepath.Join(queue, "D"), 0o666), os.Chmod(filepath.Join(queue, "D"), 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"A/s", "B", "C", "D"} { // of a directory of exported mail, which may be any user's
+		s := source{path: filepath.Join(queue, name)}
+		if f, err := s.open(s.path); err == nil {
+			f.Close()
+			t.Errorf("%s: opened", name)
+		} else if !strings.Contains(err.Error(), "with the rights of user 60071") && name != "D" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := (source{path: filepath.Join(queue, "A/s")}).remove(); err == nil {
+		t.Error("A/s: removed")
 	}
 	if who, err := ownerOf(queue); err != nil || who.UID != 60071 {
 		t.Errorf("%+v, %v", who, err)
