@@ -33,6 +33,7 @@ type explanation struct {
 	last    map[int]mail.Outcome
 	queue   sched.Queue
 	rules   *ruleset // in force; nil when none needs to be looked for
+	named   []*rule  // those that a group names already
 	paused  []string
 	at      time.Time
 }
@@ -59,6 +60,9 @@ func (s *Server) explain(r *ipc.Request, id mail.QueueID) {
 		}
 		e.groups = append(e.groups, line+": "+s.reasonText(&why))
 		e.members = append(e.members, why.Rcpts)
+		if why.Wait == sched.WaitPause {
+			e.named = append(e.named, s.ruleOf(why.Pause))
+		}
 	}
 	if info.Queue == sched.QueueDeferred || info.Queue == sched.QueueIncoming {
 		e.rules, e.at = s.rules.set, s.now
@@ -123,7 +127,7 @@ func (s *Server) lookForRules(e *explanation, st queueread.Stored, rcpts []mail.
 		}
 	}
 	for _, r := range e.rules.all() {
-		if n := counts[r]; n > 0 {
+		if n := counts[r]; n > 0 && !slices.Contains(e.named, r) {
 			e.paused = append(e.paused, fmt.Sprintf("  %d recipient(s) are not going to be tried: %s", n, r.text()))
 		}
 	}

@@ -102,7 +102,11 @@ func TestSuspend(t *testing.T) {
 	if op.Attempts != 0 || len(op.Outcomes) != 1 || op.Outcomes[0].Reason != "delivery to slow.test is suspended: they asked us" {
 		t.Errorf("recorded: %+v", op)
 	}
-	expectText(t, st.explain(id), "wait and are not tried: slow.test is suspended by ann since ", "until \"posthaste resume slow.test\"")
+	text := st.explain(id)
+	expectText(t, text, "wait and are not tried: slow.test is suspended by ann since ", "until \"posthaste resume slow.test\"")
+	if n := strings.Count(text, "is suspended by"); n != 1 {
+		t.Errorf("the suspension is named %d times:\n%s", n, text)
+	}
 	st.command(proto.Command{Verb: proto.VerbFlush, All: true})
 	st.command(proto.Command{Verb: proto.VerbFlush, ID: id})
 	st.waitDest("slow.test", "slow.test: ", "slow.test is suspended by ann", "last reply to 1 of the first 2 messages, at ", ": 4.2.0 450 wait")
