@@ -1,6 +1,9 @@
 package qmgr
 
 import (
+	"bytes"
+	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -8,6 +11,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
 	"posthaste/internal/override"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
@@ -128,6 +132,39 @@ func TestSuspend(t *testing.T) {
 	}
 	if !seen["a@slow.test"] || !seen["before@slow.test"] {
 		t.Errorf("delivered: %v", seen)
+	}
+}
+
+// A damaged file of suspensions is told in the log, and its copy counts.
+func TestSuspensionsRestored(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	for _, lost := range []string{"", "overrides", "overrides.copy"} {
+		name := filepath.Join(data, "overrides", lost)
+		if lost != "" {
+			if err := os.WriteFile(name, []byte("lost"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var log bytes.Buffer
+		l := maillog.New("postfix/qmgr", maillog.NewWriter(&log, maillog.Classic))
+		store, err := openOverrides(data, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now()
+		if lost == "" {
+			err = store.Put(override.Entry{Kind: override.Suspension, Target: "to.test", By: "ann", Since: now}, now)
+		}
+		if n := len(store.Entries(now)); n != 1 || err != nil {
+			t.Errorf("%q lost: %d suspensions, %v", lost, n, err)
+		}
+		if err := errors.Join(store.Close(), l.Close()); err != nil {
+			t.Error(err)
+		}
+		if told := strings.Contains(log.String(), "its copy counts"); told != (lost == "overrides") {
+			t.Errorf("%q lost: log:\n%s", lost, log.String())
+		}
 	}
 }
 

@@ -125,6 +125,10 @@ func openOverrides(data string, log *maillog.Logger) (*override.Store, error) {
 		return nil, err
 	}
 	store, err := override.Open(dir)
+	if errors.Is(err, override.ErrRestored) {
+		log.Error("in %s: %v; the damaged file is kept beside the new one", filepath.Join(data, "overrides"), err)
+		return store, nil
+	}
 	if errors.Is(err, override.ErrDamaged) {
 		log.Error("in %s: %v: what was suspended is not known any more, and is tried; the file is kept beside the new one", filepath.Join(data, "overrides"), err)
 		return store, nil

@@ -13,13 +13,16 @@
 //
 // Named "overrides", in a directory of its own below data_directory. The first line says
 // the format's version, the number of entries, and the SHA-256 of what follows; then comes one
-// JSON object a line. Entries of a kind that is not known are kept as they are.
+// JSON object a line. Entries of a kind that is not known are kept as they are. "overrides.copy" has
+// the same, and counts when the file is damaged (ErrRestored): what an operator has suspended must not be tried
+// because a disk has lost a block. The copy is written first, so that it is never older than the file.
+// Where there is no file there is nothing, whatever the copy says.
 //
 // # Security
 //
 // The file is the mail system's user's, and is read with no other rights. What it says is bounded before it
 // is believed: the file, a line, each text, the number of entries. One fault and nothing of the file counts, not
-// a part of it: Open says which line it is (ErrDamaged).
+// a part of it: Open says which line it is (ErrRestored, ErrDamaged).
 //
 // # Who writes
 //
@@ -69,6 +72,7 @@ func (e *Entry) Over(now time.Time) bool { return !e.Until.IsZero() && !now.Befo
 
 const (
 	fileName = "overrides"
+	copyName = "overrides.copy"
 	badName  = "overrides.damaged"
 	lockName = "lock"
 	version  = 1
@@ -84,8 +88,10 @@ const (
 )
 
 var (
-	// ErrDamaged says that the file cannot be understood.
+	// ErrDamaged says that neither the file nor its copy can be understood.
 	ErrDamaged = errors.New("the file of overrides is damaged")
+	// ErrRestored says that the file cannot be understood, and that its copy counts.
+	ErrRestored = errors.New("the file of overrides was damaged, and its copy counts")
 	// ErrNotOwner says that another process may write and this one may not.
 	ErrNotOwner = errors.New("another queue manager still owns the overrides: try again")
 	// ErrFull says that there are too many entries.
@@ -104,14 +110,15 @@ type Store struct {
 
 // Open reads the list in dir, and tries to become its owner. With ErrDamaged
 // the store is empty and can be used; what is on disk is kept under another name when
-// it is written to. dir belongs to the store from then on.
+// it is written to. With ErrRestored the store has what the copy has, and can be used. Other errors
+// come without a store. dir belongs to the store from then on.
 func Open(dir *statedir.Dir) (*Store, error) {
 	s := &Store{dir: dir}
 	_, err := s.Own()
 	if err == nil && s.lock == nil {
 		err = s.read()
 	}
-	if err != nil && !errors.Is(err, ErrDamaged) {
+	if err != nil && !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrRestored) {
 		dir.Close()
 		return nil, err
 	}
@@ -131,7 +138,9 @@ func (s *Store) Close() error {
 }
 
 // Own tries to become the owner, and says whether it has just become that: the
-// list is then what the former owner has left. It does not wait.
+// list is then what the former owner has left. It does not wait. Of errors that come with true,
+// ErrDamaged and ErrRestored mean what they mean of Open; with ErrRestored the file is whole again,
+// unless the error says that it could not be written.
 func (s *Store) Own() (became bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,7 +159,10 @@ func (s *Store) Own() (became bool, err error) {
 		return false, fmt.Errorf("lock the overrides: %w", err)
 	}
 	s.lock = f
-	return true, s.read()
+	if err = s.read(); errors.Is(err, ErrRestored) {
+		err = errors.Join(err, s.write(s.entries))
+	}
+	return true, err
 }
 
 // Owner says whether this process may write.
@@ -232,38 +244,52 @@ func (s *Store) change(now time.Time, f func([]Entry) ([]Entry, error)) error {
 	return nil
 }
 
-// read reads the file. There need not be one.
+// read reads the file, or the copy of one that is damaged. There need not be one.
 func (s *Store) read() error {
-	s.entries, s.damaged = nil, false
-	f, err := s.dir.OpenFile(fileName, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe in its place must not hold anybody up
+	var err error
+	s.entries, err = s.readFile(fileName)
+	s.damaged = errors.Is(err, ErrDamaged)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
+	if !s.damaged {
 		return err
+	}
+	list, cerr := s.readFile(copyName)
+	if cerr != nil {
+		return err
+	}
+	s.entries = list
+	return fmt.Errorf("%w: %v", ErrRestored, err)
+}
+
+// readFile reads a file in which the list is.
+func (s *Store) readFile(name string) ([]Entry, error) {
+	f, err := s.dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe in its place must not hold anybody up
+	if err != nil {
+		return nil, err
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if !st.Mode().IsRegular() || st.Size() > maxFile {
-		s.damaged = true
-		return fmt.Errorf("%w: it is no regular file, or longer than %d octets", ErrDamaged, maxFile)
+		return nil, fmt.Errorf("%w: it is no regular file, or longer than %d octets", ErrDamaged, maxFile)
 	}
 	b := make([]byte, st.Size())
 	if n, err := f.ReadAt(b, 0); n < len(b) {
-		return err
+		return nil, err
 	}
-	if s.entries, err = decode(b); err != nil {
-		s.damaged = true
-	}
-	return err
+	return decode(b)
 }
 
 func (s *Store) write(list []Entry) error {
 	b, err := encode(list)
 	if err != nil {
+		return err
+	}
+	if err := s.dir.ReplaceDurably(copyName, b); err != nil {
 		return err
 	}
 	if s.damaged {

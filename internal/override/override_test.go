@@ -150,6 +150,89 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
+// A file that is damaged at whichever octet, is cut off or is no file at all costs nothing: its copy counts, and the
+// file is whole again. A copy that is damaged, or is left from before, counts for nothing while the file is sound.
+func TestRestored(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	main, second := filepath.Join(dir, fileName), filepath.Join(dir, copyName)
+	s := open(t, dir)
+	for _, target := range []string{"a.test", "b.test"} {
+		if err := s.Put(suspension(target, time.Time{}), now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := s.Entries(now)
+	s.Close()
+	good, err := os.ReadFile(main)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string, b []byte) {
+		t.Helper()
+		if err := errors.Join(os.RemoveAll(name), os.WriteFile(name, b, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := 0; i <= len(good); i += 13 {
+		bad := good[:i]
+		if i%2 == 1 {
+			bad = slices.Concat(good[:i-1], []byte{good[i-1] ^ 0x10}, good[i:])
+		}
+		write(main, bad)
+		s, err := Open(root(t, dir))
+		if !errors.Is(err, ErrRestored) || !reflect.DeepEqual(s.Entries(now), want) {
+			t.Fatalf("damaged at %d: %v", i, err)
+		}
+		s.Close()
+		s = open(t, dir)
+		if !reflect.DeepEqual(s.Entries(now), want) {
+			t.Error("the file has not been made whole")
+		}
+		s.Close()
+		if kept, err := os.ReadFile(filepath.Join(dir, badName)); err != nil || !bytes.Equal(kept, bad) {
+			t.Errorf("what was damaged: %q, %v", kept, err)
+		}
+	}
+	write(second, good[:len(good)-3])
+	s = open(t, dir)
+	if !reflect.DeepEqual(s.Entries(now), want) {
+		t.Error("a damaged copy counts")
+	}
+	s.Close()
+	write(main, nil)
+	if s, err = Open(root(t, dir)); !errors.Is(err, ErrDamaged) || len(s.Entries(now)) != 0 {
+		t.Errorf("both are damaged: %v", err)
+	}
+	s.Close()
+	write(second, good)
+	if err := os.Remove(main); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, dir)
+	if len(s.Entries(now)) != 0 {
+		t.Error("a copy counts where there is no file")
+	}
+	s.Close()
+}
+
+// A copy that cannot be written is an error, and then nothing has changed: it is never behind the file.
+func TestCopyComesFirst(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := open(t, dir)
+	if err := errors.Join(s.Put(suspension("a.test", time.Time{}), now), os.Remove(filepath.Join(dir, copyName)), os.MkdirAll(filepath.Join(dir, copyName, "x"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Put(suspension("b.test", time.Time{}), now); err == nil || len(s.Entries(now)) != 1 {
+		t.Errorf("%v, %v", err, s.Entries(now))
+	}
+	s.Close()
+	if s := open(t, dir); len(s.Entries(now)) != 1 {
+		t.Error("the file has what was refused")
+	}
+}
+
 // file is a file of those lines, as somebody writes it who can compute a checksum.
 func file(entries int, lines ...string) []byte {
 	body := strings.Join(lines, "\n") + "\n"
