@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
 	"posthaste/internal/spool"
@@ -105,4 +106,22 @@ func longEnvelope(t *testing.T) (queueread.Stored, *atomic.Bool) {
 		t.Fatal(err)
 	}
 	return st, fail
+}
+
+// What is no address, and what stands for none, goes to the error transport with the reason.
+func TestNoAddress(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	st.routes["odd.test"], st.routes["null.test"] = "broken:", "nobody:"
+	agent := st.agent("error", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	for to, want := range map[string]mail.Nexthop{"a@odd.test": "5.1.3 bad address syntax", "b@null.test": "5.1.3 null recipient address"} {
+		st.arrive("s@from.test", to)
+		o := agent.next()
+		if o.Nexthop != want || o.Envelope.Recipients[0].Address != to {
+			t.Errorf("%s: %s for %+v", to, o.Nexthop, o.Envelope.Recipients)
+		}
+		o.answer("ok")
+	}
 }

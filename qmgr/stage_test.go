@@ -57,7 +57,7 @@ type stage struct {
 	refuse   bool // cleanup does not take submissions
 	notices  []proto.Notify
 	unsent   int               // so many notices fail
-	routes   map[string]string // domain to transport:nexthop
+	routes   map[string]string // domain to transport:nexthop, broken: or nobody:
 	agents   map[mail.Transport]*fakeAgent
 	number   uint64
 	attached int
@@ -291,6 +291,12 @@ func (st *stage) route(addr string) proto.ResolveReply {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	transport, nexthop, ok := strings.Cut(st.routes[domain], ":")
+	switch transport {
+	case "broken": // no address
+		return proto.ResolveReply{Flags: proto.ResolveError, Recipient: addr}
+	case "nobody": // an address that stands for none
+		return proto.ResolveReply{Transport: "local", Nexthop: domain}
+	}
 	if !ok {
 		transport, nexthop = "smtp", domain
 	}
