@@ -35,7 +35,7 @@ func newAuthenticator(cfg *config.Config, dns resolver.Resolver, o table.Options
 	if err != nil {
 		return nil, err
 	}
-	return &authenticator{checker: mailauth.New(dns, cfg.String("authserv_id")), exempt: exempt, reject: cfg.Bool("dmarc_reject")}, nil
+	return &authenticator{checker: mailauth.New(dns, resolver.NamesOf(cfg), cfg.String("authserv_id")), exempt: exempt, reject: cfg.Bool("dmarc_reject")}, nil
 }
 
 // standing is what is to be done with mail from a client.

@@ -118,7 +118,7 @@ func newAgent(deps deps) (*Agent, error) {
 		c := resolver.New(ro)
 		a.dns, a.free = c, append(a.free, c.Close)
 	}
-	a.dns = followedDNS(a.dns, deps.Verbose)
+	a.dns = followedDNS(a.dns, set.names, deps.Verbose)
 	warn := func(text string) { deps.Log.Warning("%s", text) }
 	o := deps.Tables
 	if o.Warn == nil {
@@ -179,7 +179,7 @@ func newAgent(deps deps) (*Agent, error) {
 // openSTS opens tables of the type mta-sts: the policies of MTA-STS, which the reports of TLS tell of too.
 func (a *Agent) openSTS(warn func(string)) table.Opener {
 	return func(dir string, _ table.Options) (table.Table, error) {
-		t := mtasts.New(mtasts.Options{Dir: dir, Resolver: a.dns, Allowed: a.webNetwork, Warn: warn})
+		t := mtasts.New(mtasts.Options{Dir: dir, Resolver: a.dns, Names: a.set.names, Allowed: a.webNetwork, Warn: warn})
 		if a.reports != nil {
 			a.reports.sts = t
 		}

@@ -86,7 +86,7 @@ func (d *delivery) signedHost(ctx context.Context, t *target) (bool, error) {
 	if t.secure || d.a.tls.forceTLSA {
 		return true, nil
 	}
-	own, ok := resolver.ToASCII(t.asked)
+	own, ok := d.set.names.ToASCII(t.asked)
 	if !ok || strings.EqualFold(own, t.name) {
 		return false, nil
 	}
@@ -102,7 +102,7 @@ func (d *delivery) signedHost(ctx context.Context, t *target) (bool, error) {
 // section 2.2.2). Records that nobody vouches for do not count. An error means
 // that there may be some.
 func (d *delivery) tlsa(ctx context.Context, t *target) (records []tlspolicy.TLSA, base string, err error) {
-	own, ok := resolver.ToASCII(t.asked)
+	own, ok := d.set.names.ToASCII(t.asked)
 	if !ok {
 		return nil, "", nil // an address
 	}

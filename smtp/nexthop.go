@@ -29,14 +29,14 @@ type nexthop struct {
 
 // domain is the destination as the DNS and certificates have it: in ASCII, if
 // it can be a domain.
-func (h *nexthop) domain() (ascii string, ok bool) { return resolver.ToASCII(h.host) }
+func (h *nexthop) domain(names resolver.Names) (ascii string, ok bool) { return names.ToASCII(h.host) }
 
 // domainKeys are what tables may have a domain under: itself, then the domains
 // above it with the dot before them; each, if it is international, in its other
 // form too. The sender chooses the form, and is not to choose the policy by it.
-func domainKeys(domain string) iter.Seq[string] {
+func domainKeys(domain string, names resolver.Names) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		other := resolver.OtherForm(domain)
+		other := names.OtherForm(domain)
 		for key := domain; yield(key); {
 			if other != "" && other != key && !yield(other) {
 				return

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"posthaste/internal/config"
+	"posthaste/internal/resolver"
 	"posthaste/internal/rfc5322"
 )
 
@@ -355,7 +356,7 @@ func TestDomainKeys(t *testing.T) {
 		"/var/run/socket":               "/var/run/socket",
 		"[bücher.firm.test]:submission": "[bücher.firm.test]:submission .firm.test]:submission .test]:submission",
 	} {
-		if got := strings.Join(slices.Collect(domainKeys(domain)), " "); got != want {
+		if got := strings.Join(slices.Collect(domainKeys(domain, resolver.Names{})), " "); got != want {
 			t.Errorf("%s: %s, want %s", domain, got, want)
 		}
 	}

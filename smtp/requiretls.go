@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/resolver"
 	"posthaste/internal/table"
 	"posthaste/internal/tlspolicy"
 )
@@ -31,13 +32,14 @@ var requireWords = map[string]requireLevel{
 // and a word for the others. The first that says anything decides.
 type requireRules struct {
 	maps  *table.Maps
+	names resolver.Names // how a destination gets the other form that it may have in maps
 	other requireLevel
 }
 
 // newRequireRules reads the elements of the parameter title. A word ends the
 // list; without one REQUIRETLS is enforced.
-func newRequireRules(title string, list []string, o table.Options) (*requireRules, error) {
-	r := &requireRules{other: requireAll}
+func newRequireRules(title string, list []string, names resolver.Names, o table.Options) (*requireRules, error) {
+	r := &requireRules{other: requireAll, names: names}
 	for i, e := range list {
 		if strings.Contains(e, ":") {
 			continue
@@ -66,8 +68,8 @@ func (r *requireRules) level(ctx context.Context, hop *nexthop) (requireLevel, e
 	if hop.host == "" {
 		return r.other, nil
 	}
-	_, plain := hop.domain()
-	for key := range domainKeys(hop.host) {
+	_, plain := hop.domain(r.names)
+	for key := range domainKeys(hop.host, r.names) {
 		if level, found, err := r.lookup(ctx, key); found || err != nil {
 			return level, err
 		}

@@ -21,7 +21,8 @@ type settings struct {
 	time       timeouts
 
 	dns          dnsLevel
-	hostDNS      bool // smtp_host_lookup
+	names        resolver.Names // the rule that the resolver converts international names by
+	hostDNS      bool           // smtp_host_lookup
 	hostNative   bool
 	families     resolver.Family
 	dnsFilter    []string // smtp_dns_reply_filter
@@ -106,6 +107,7 @@ func load(cfg *config.Config, lmtp bool) *settings {
 	}
 	s.lmtp = lmtp
 	s.ports = cfg.Port
+	s.names = resolver.NamesOf(cfg)
 	if n, err := cfg.Port(s.port); err == nil { // else deliveries say so
 		s.port = strconv.Itoa(int(n))
 	}

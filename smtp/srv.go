@@ -18,7 +18,7 @@ func (d *delivery) wantsSRV() bool {
 // srvTargets finds the servers of a service of a domain, RFC 2782. done is
 // false when MX and address records are to be looked at instead.
 func (d *delivery) srvTargets(ctx context.Context) (list []target, f *failure, done bool) {
-	domain, _ := d.hop.domain()
+	domain, _ := d.hop.domain(d.set.names)
 	a, err := d.a.dns.SRV(ctx, "_"+d.hop.service+"._tcp."+domain)
 	if err != nil {
 		if resolver.NotFound(err) {

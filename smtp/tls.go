@@ -15,7 +15,6 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
-	"posthaste/internal/resolver"
 	"posthaste/internal/tlspolicy"
 	"posthaste/internal/tlsrpt"
 )
@@ -129,7 +128,7 @@ func (d *delivery) serverName(t *target, name string) string {
 	case "nexthop":
 		name = d.hop.host
 	}
-	ascii, ok := resolver.ToASCII(name)
+	ascii, ok := d.set.names.ToASCII(name)
 	if !ok {
 		return ""
 	}
@@ -157,8 +156,8 @@ func (d *delivery) policyEntry(ctx context.Context) (*tlspolicy.Policy, error) {
 	if c.maps.Empty() {
 		return nil, nil
 	}
-	_, plain := resolver.ToASCII(d.hop.text)
-	for key := range domainKeys(d.hop.text) {
+	_, plain := d.set.names.ToASCII(d.hop.text)
+	for key := range domainKeys(d.hop.text, d.set.names) {
 		value, found, err := c.maps.Lookup(ctx, key, key[0] == '.')
 		if err != nil {
 			return nil, err
@@ -362,7 +361,7 @@ func (d *delivery) verify(s *session, p *policy) {
 		}
 		return
 	case len(p.tlsa) > 0:
-		err := tlspolicy.VerifyDANE(p.tlsa, chain, p.names, c.depth, time.Now(), c.WildcardManyLabels)
+		err := tlspolicy.VerifyDANE(p.tlsa, chain, p.names, c.depth, time.Now(), c.CertNames)
 		st.trusted, st.matched = err == nil, err == nil
 		if name, ok := errors.AsType[*tlspolicy.HostnameError](err); ok {
 			st.trusted = true
@@ -379,7 +378,7 @@ func (d *delivery) verify(s *session, p *policy) {
 		err = d.chain(chain, pool)
 	}
 	st.trusted = err == nil
-	st.matched = st.trusted && tlspolicy.MatchName(chain[0], p.names, c.WildcardManyLabels)
+	st.matched = st.trusted && c.CertNames.Match(chain[0], p.names)
 	switch {
 	case !p.Level.Authenticates():
 	case err != nil:

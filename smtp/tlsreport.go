@@ -80,7 +80,7 @@ func (d *delivery) reportable() bool {
 	if d.a.reports == nil || d.set.lmtp || d.hop.noMX || d.hop.port != smtpPort || d.fallback {
 		return false
 	}
-	_, ok := d.hop.domain()
+	_, ok := d.hop.domain(d.set.names)
 	return ok
 }
 
@@ -91,7 +91,7 @@ func (d *delivery) reportPolicy(ctx context.Context, p *policy) {
 	if !d.reportable() {
 		return
 	}
-	domain, _ := d.hop.domain()
+	domain, _ := d.hop.domain(d.set.names)
 	r := &tlsrpt.Policy{Type: tlsrpt.PolicyNone, Domain: domain}
 	p.report = r
 	if len(p.tlsa) > 0 {
@@ -155,7 +155,7 @@ func (d *delivery) reportFailure(s *session, t *target, p *tlsrpt.Policy, why *f
 // reportNoSession counts that there was no session for the policy's sake.
 func (d *delivery) reportNoSession(t *target, kind string, why *flaw) {
 	if d.reportable() {
-		domain, _ := d.hop.domain()
+		domain, _ := d.hop.domain(d.set.names)
 		d.reportFailure(nil, t, &tlsrpt.Policy{Type: kind, Domain: domain}, why)
 	}
 }
@@ -172,7 +172,7 @@ func (d *delivery) tryOut(s *session, t *target, trial *tlspolicy.Policy) *flaw 
 	if err != nil {
 		return chainFlaw(err)
 	}
-	if !tlspolicy.MatchName(s.tls.PeerCertificates[0], []string{t.host}, false) {
+	if !(tlspolicy.NameRule{Names: d.set.names}).Match(s.tls.PeerCertificates[0], []string{t.host}) {
 		return &flaw{tlsrpt.HostMismatch, ""}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/confine"
+	"posthaste/internal/resolver"
 	"posthaste/internal/table"
 	"posthaste/internal/tlspolicy"
 )
@@ -70,7 +71,7 @@ func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, e
 		f = c.readSMTP(cfg)
 	}
 	c.DaneDigests = cfg.List("tls_dane_digests")
-	c.WildcardManyLabels = cfg.Bool("tls_wildcard_matches_multiple_labels")
+	c.CertNames = tlspolicy.NameRule{ManyLabels: cfg.Bool("tls_wildcard_matches_multiple_labels"), Names: resolver.NamesOf(cfg)}
 	c.optionalTLS = cfg.Bool("tls_required_enable")
 	if !cfg.Bool("requiretls_enable") {
 		f.require = []string{"disable"}
@@ -86,7 +87,7 @@ func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, e
 		}
 	}
 	var err error
-	c.require, err = newRequireRules(strings.TrimSuffix(family, "tls_")+"requiretls_policy", f.require, o)
+	c.require, err = newRequireRules(strings.TrimSuffix(family, "tls_")+"requiretls_policy", f.require, c.CertNames.Names, o)
 	if err != nil {
 		errs = append(errs, err)
 	}

@@ -100,11 +100,11 @@ func (d *delivery) sayFailed(i int, f *failure, soft bool) {
 }
 
 // followedDNS has the deliveries of a service that has -v say what the DNS was asked.
-func followedDNS(r resolver.Resolver, verbose int) resolver.Resolver {
+func followedDNS(r resolver.Resolver, names resolver.Names, verbose int) resolver.Resolver {
 	if verbose == 0 {
 		return r
 	}
-	return resolver.Traced(r, func(ctx context.Context) func(string, ...any) { return table.TraceOf(ctx) })
+	return resolver.Traced(r, names, func(ctx context.Context) func(string, ...any) { return table.TraceOf(ctx) })
 }
 
 // traceTo has the dialogues of a session go to the log, if they are to, and to who watches the

@@ -43,11 +43,11 @@ func (s *session) trace(on bool) {
 }
 
 // followedDNS has sessions that are followed say what the DNS was asked; nil stays nil.
-func followedDNS(r resolver.Resolver) resolver.Resolver {
+func followedDNS(r resolver.Resolver, names resolver.Names) resolver.Resolver {
 	if r == nil {
 		return nil
 	}
-	return resolver.Traced(r, func(ctx context.Context) func(string, ...any) { return table.TraceOf(ctx) })
+	return resolver.Traced(r, names, func(ctx context.Context) func(string, ...any) { return table.TraceOf(ctx) })
 }
 
 // sayTo is where what is said to cleanup goes, nil where nobody follows the session or a filter

@@ -142,7 +142,7 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 	if s.limits, err = newLimits(d.Config, d.Service, d.Log, d.Now, d.Tables); err != nil {
 		return nil, err
 	}
-	s.access, err = access.New(ctx, d.Config, access.Deps{Log: d.Log, Router: d.Router, DNS: followedDNS(d.DNS), Verify: d.Verify, Tables: d.Tables})
+	s.access, err = access.New(ctx, d.Config, access.Deps{Log: d.Log, Router: d.Router, DNS: followedDNS(d.DNS, resolver.NamesOf(d.Config)), Verify: d.Verify, Tables: d.Tables})
 	if err != nil {
 		return nil, err
 	}

@@ -50,7 +50,6 @@ func runSession(c *sendmail.Command) error {
 	if err != nil {
 		return err
 	}
-	resolver.SetTransitional(cfg.Bool("enable_idna2003_compatibility"))
 	log, err := maillog.Open(cfg, "smtpd")
 	if err != nil {
 		return err

@@ -54,6 +54,7 @@ type Evaluator struct {
 	log    *maillog.Logger
 	router Router
 	dns    resolver.Resolver
+	names  resolver.Names // the rule that dns converts names by
 	verify Prober
 	spf    *mailauth.Checker
 	tables table.Options
@@ -119,7 +120,8 @@ type Evaluator struct {
 // New reads the restriction parameters. It fails when nothing would keep
 // strangers from relaying mail, and when a match list is malformed.
 func New(ctx context.Context, cfg *config.Config, d Deps) (*Evaluator, error) {
-	e := &Evaluator{log: d.Log, router: d.Router, dns: d.DNS, verify: d.Verify, spf: mailauth.New(d.DNS, ""), tables: d.Tables, cfg: cfg,
+	names := resolver.NamesOf(cfg)
+	e := &Evaluator{log: d.Log, router: d.Router, dns: d.DNS, names: names, verify: d.Verify, spf: mailauth.New(d.DNS, names, ""), tables: d.Tables, cfg: cfg,
 		classes: map[string]*list{}, withArgument: argumentChecks(), simple: simpleChecks(), accessTables: map[string]*table.Maps{}, policies: map[string]*policyClient{}}
 	if e.tables.Warn == nil {
 		e.tables.Warn = func(text string) { d.Log.Warning("%s", text) }

@@ -31,7 +31,7 @@ func (r *run) nonFQDN(addr string, cl class) verdict {
 		if _, fine := table.ParseLiteral(domain); fine {
 			return dunno
 		}
-	} else if qualified(domain) {
+	} else if r.e.qualified(domain) {
 		return dunno
 	}
 	status := dsn.S(4, 5, 2)

@@ -102,7 +102,7 @@ func (r *run) rejectInvalidHelo(context.Context) verdict {
 	if _, err := netip.ParseAddr(name); err == nil { // a bare address, which is seen as such
 		return dunno
 	}
-	ascii, fine := resolver.ToASCII(strings.TrimSuffix(name, "."))
+	ascii, fine := r.e.names.ToASCII(strings.TrimSuffix(name, "."))
 	if !fine || !resolver.ValidHostname(ascii) {
 		return r.refuseFor(name, classHelo, r.e.cfg.Int("invalid_hostname_reject_code"), dsn.S(5, 5, 2), "Invalid name")
 	}
@@ -126,7 +126,7 @@ func (r *run) rejectNonFQDNHelo(context.Context) verdict {
 	switch {
 	case strings.HasPrefix(name, "["):
 		return r.invalidHeloAddr(name)
-	case qualified(name):
+	case r.e.qualified(name):
 		return dunno
 	}
 	return r.refuseFor(name, classHelo, r.e.cfg.Int("non_fqdn_reject_code"), dsn.S(5, 5, 2), "need fully-qualified hostname")
@@ -134,12 +134,12 @@ func (r *run) rejectNonFQDNHelo(context.Context) verdict {
 
 // qualified says whether a host name is in fully-qualified form: valid, with
 // a dot in it, and not an address.
-func qualified(name string) bool {
+func (e *Evaluator) qualified(name string) bool {
 	name = strings.TrimSuffix(name, ".")
 	if _, err := netip.ParseAddr(name); err == nil {
 		return false
 	}
-	ascii, fine := resolver.ToASCII(name)
+	ascii, fine := e.names.ToASCII(name)
 	return fine && resolver.ValidHostname(ascii) && strings.Contains(name, ".")
 }
 

@@ -304,30 +304,30 @@ func askClientAddr(r *run, domain string) (string, string, class) {
 	return AddrQuery(r.s.Addr, domain), r.s.AddrText, classClient
 }
 
-func askName(name, domain string, cl class) (string, string, class) {
+func (e *Evaluator) askName(name, domain string, cl class) (string, string, class) {
 	if name == "" || name == "unknown" || strings.HasPrefix(name, "[") {
 		return "", "", cl
 	}
-	if ascii, valid := resolver.ToASCII(strings.TrimSuffix(name, ".")); valid && resolver.ValidHostname(ascii) {
+	if ascii, valid := e.names.ToASCII(strings.TrimSuffix(name, ".")); valid && resolver.ValidHostname(ascii) {
 		return ascii + "." + domain, name, cl
 	}
 	return "", "", cl
 }
 
 func askClientName(r *run, domain string) (string, string, class) {
-	return askName(r.s.Name, domain, classClient)
+	return r.e.askName(r.s.Name, domain, classClient)
 }
 
 func askReverseName(r *run, domain string) (string, string, class) {
-	return askName(r.s.ReverseName, domain, classReverse)
+	return r.e.askName(r.s.ReverseName, domain, classReverse)
 }
 
 func askHelo(r *run, domain string) (string, string, class) {
-	return askName(r.s.Helo, domain, classHelo)
+	return r.e.askName(r.s.Helo, domain, classHelo)
 }
 
 func askSender(r *run, domain string) (string, string, class) {
-	q, _, cl := askName(domainOf(r.s.Sender), domain, classSender)
+	q, _, cl := r.e.askName(domainOf(r.s.Sender), domain, classSender)
 	return q, r.s.Sender, cl
 }
 
@@ -335,6 +335,6 @@ func askRcpt(r *run, domain string) (string, string, class) {
 	if !r.s.HasRcpt {
 		return "", "", classRcpt
 	}
-	q, _, cl := askName(domainOf(r.s.Recipient), domain, classRcpt)
+	q, _, cl := r.e.askName(domainOf(r.s.Recipient), domain, classRcpt)
 	return q, r.s.Recipient, cl
 }

@@ -34,13 +34,15 @@ const (
 
 // A Checker checks messages. Its methods may be called concurrently.
 type Checker struct {
-	dns resolver.Resolver
-	id  string // authserv-id
+	dns   resolver.Resolver
+	names resolver.Names // the rule that dns converts names by
+	id    string         // authserv-id
 }
 
-// New makes a Checker whose findings go by the name authservID.
-func New(dns resolver.Resolver, authservID string) *Checker {
-	return &Checker{dns: dns, id: authservID}
+// New makes a Checker whose findings go by the name authservID. Names is the rule that dns
+// converts names by.
+func New(dns resolver.Resolver, names resolver.Names, authservID string) *Checker {
+	return &Checker{dns: dns, names: names, id: authservID}
 }
 
 // A Message is what is to be checked.
@@ -90,7 +92,7 @@ func (c *Checker) Check(ctx context.Context, m *Message) *Results {
 	defer cancel()
 	r := &Results{SPF: c.SPF(ctx, m.Client, m.Helo, m.Sender)}
 	r.DKIM = c.dkim(ctx, m)
-	r.DMARC = c.dmarcOf(ctx, authorDomains(m.Header), r)
+	r.DMARC = c.dmarcOf(ctx, c.authorDomains(m.Header), r)
 	return r
 }
 
@@ -101,7 +103,7 @@ const maxAuthors = 8
 // authorDomains are the domains of the From: addresses, each once, in the form
 // in which DNS knows them. There is one of them in decent mail; but whoever forges
 // one may add another, in the same field or in one more.
-func authorDomains(header []byte) (domains []string) {
+func (c *Checker) authorDomains(header []byte) (domains []string) {
 	for rest := header; ; {
 		f, r, ok := rfc5322.NextField(rest)
 		if !ok {
@@ -117,7 +119,7 @@ func authorDomains(header []byte) (domains []string) {
 			if d == "" || slices.Contains(domains, d) {
 				continue
 			}
-			if ascii, ok := resolver.ToASCII(d); ok {
+			if ascii, ok := c.names.ToASCII(d); ok {
 				d = ascii
 			}
 			if !slices.Contains(domains, d) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/emersion/go-msgauth/dkim"
 
+	"posthaste/internal/resolver"
 	"posthaste/internal/resolver/fakezone"
 )
 
@@ -54,7 +55,7 @@ loop.test. 60 IN TXT "v=spf1 include:loop.test -all"
 func checker(t *testing.T) *Checker {
 	r := zone(t).Resolver()
 	t.Cleanup(func() { r.Close() })
-	return New(r, "mx.test")
+	return New(r, resolver.Names{}, "mx.test")
 }
 
 func TestSPF(t *testing.T) {
@@ -221,7 +222,7 @@ func TestAuthorDomains(t *testing.T) {
 		"From: nobody\r\n":                               "",
 		"Subject: x\r\n":                                 "",
 	} {
-		if got := strings.Join(authorDomains([]byte(header)), " "); got != want {
+		if got := strings.Join((&Checker{}).authorDomains([]byte(header)), " "); got != want {
 			t.Errorf("%q: %q, want %q", header, got, want)
 		}
 	}
@@ -241,7 +242,7 @@ _dmarc.middle.test.  60 IN TXT "v=DMARC1; p=quarantine"
 	}
 	dns := z.Resolver()
 	t.Cleanup(func() { dns.Close() })
-	c := New(dns, "mx.test")
+	c := New(dns, resolver.Names{}, "mx.test")
 	many := "a@bank.test"
 	for i := range maxAuthors {
 		many = fmt.Sprintf("a@%d.test, ", i) + many
@@ -262,7 +263,7 @@ _dmarc.middle.test.  60 IN TXT "v=DMARC1; p=quarantine"
 		{many, "evil.test", PermError, true},
 	} {
 		r := &Results{SPF: SPF{Result: Fail}, DKIM: []DKIM{{Result: Pass, Domain: tt.passes}}}
-		r.DMARC = c.dmarcOf(t.Context(), authorDomains([]byte("From: "+tt.from+"\r\n")), r)
+		r.DMARC = c.dmarcOf(t.Context(), c.authorDomains([]byte("From: "+tt.from+"\r\n")), r)
 		if r.DMARC.Result != tt.result || (r.Rejected() != nil) != tt.refused {
 			t.Errorf("From: %s, signed by %s: %+v, refused: %v", tt.from, tt.passes, r.DMARC, r.Rejected())
 		}

@@ -193,7 +193,8 @@ func (f *finger) verify(s *session, p *policy, chain []*x509.Certificate) string
 		fail("server certificate verification failed for %s: neither the certificate nor its key has one of the fingerprints", s.peer)
 		return "Untrusted"
 	case len(p.tlsa) > 0:
-		if err := tlspolicy.VerifyDANE(p.tlsa, chain, p.names, depth, time.Now(), false); err != nil {
+		rule := tlspolicy.NameRule{Names: f.names}
+		if err := tlspolicy.VerifyDANE(p.tlsa, chain, p.names, depth, time.Now(), rule); err != nil {
 			fail("certificate verification failed for %s: %v", s.peer, err)
 			return "Untrusted"
 		}
@@ -210,9 +211,10 @@ func (f *finger) verify(s *session, p *policy, chain []*x509.Certificate) string
 	if p.level < tlspolicy.Verify {
 		return "Trusted"
 	}
+	rule := tlspolicy.NameRule{Names: f.names}
 	for _, name := range p.names {
-		if tlspolicy.MatchName(chain[0], []string{name}, false) {
-			return matched("peername: " + nameIn(chain[0], name))
+		if rule.Match(chain[0], []string{name}) {
+			return matched("peername: " + nameIn(chain[0], name, rule))
 		}
 	}
 	fail("server certificate verification failed for %s: num=62:hostname mismatch", s.peer)
@@ -220,9 +222,9 @@ func (f *finger) verify(s *session, p *policy, chain []*x509.Certificate) string
 }
 
 // nameIn is the name in a certificate that one that is looked for stands for.
-func nameIn(cert *x509.Certificate, name string) string {
+func nameIn(cert *x509.Certificate, name string, rule tlspolicy.NameRule) string {
 	for _, own := range cert.DNSNames {
-		if tlspolicy.MatchName(&x509.Certificate{DNSNames: []string{own}}, []string{name}, false) {
+		if rule.Match(&x509.Certificate{DNSNames: []string{own}}, []string{name}) {
 			return own
 		}
 	}

@@ -51,10 +51,11 @@ const program = "posttls-finger"
 // A finger is one run.
 type finger struct {
 	*options
-	cfg *config.Config
-	dns resolver.Resolver
-	out io.Writer
-	tls *client
+	cfg   *config.Config
+	dns   resolver.Resolver
+	names resolver.Names // the rule that dns converts names by
+	out   io.Writer
+	tls   *client
 }
 
 // Run carries out the command and returns its exit status.
@@ -86,7 +87,7 @@ func run(args []string, stdout io.Writer) error {
 	dnsOptions.DNSSEC = true
 	dns := resolver.New(dnsOptions)
 	defer dns.Close()
-	f.dns = dns
+	f.dns, f.names = dns, dnsOptions.Names
 	if f.tls, err = newClient(o, f.cfg); err != nil {
 		return err
 	}
@@ -271,7 +272,7 @@ func (f *finger) policy(ctx context.Context, s *session) *policy {
 // dane makes the policy that the server's TLSA records ask for. It returns false if there is
 // none that can be used.
 func (f *finger) dane(ctx context.Context, s *session, p *policy) bool {
-	own, ok := resolver.ToASCII(s.target.host)
+	own, ok := f.names.ToASCII(s.target.host)
 	if _, err := netip.ParseAddr(s.target.host); err == nil || !ok || s.target.path != "" || !s.target.mxSafe && !f.insecureMX.IsDane() {
 		return false
 	}

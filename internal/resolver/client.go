@@ -46,6 +46,8 @@ type Options struct {
 	// Filter, if not nil, is shown each record of an answer that would be
 	// used, as "NAME. TTL IN TYPE DATA", and says whether to keep it.
 	Filter func(record string) bool
+	// Names is how international names become those that are asked for.
+	Names Names
 	// Warn, if not nil, is told of a name server that does not answer: once
 	// in five minutes, not for each question. It may be called concurrently.
 	Warn func(format string, args ...any)
@@ -105,7 +107,7 @@ func (c *Client) Close() {
 // query gives what is known or can be found out about a question. The error
 // is an *Error or the context's.
 func (c *Client) query(ctx context.Context, name string, qtype uint16) (*reply, time.Time, error) {
-	ascii, ok := ToASCII(name)
+	ascii, ok := c.opt.Names.ToASCII(name)
 	if qtype == dns.TypeNS && name == "." { // the root is no host, but has servers
 		ok = true
 	}
@@ -338,7 +340,7 @@ func (c *Client) MX(ctx context.Context, domain string) (Answer[MX], error) {
 
 // Addrs looks up addresses; both families are asked for at once.
 func (c *Client) Addrs(ctx context.Context, host string, f Family) (Answer[netip.Addr], error) {
-	if a, ok := localhost(host, f); ok {
+	if a, ok := c.localhost(host, f); ok {
 		return a, nil
 	}
 	var v4, v6 Answer[netip.Addr]
@@ -379,7 +381,7 @@ func (c *Client) Addrs(ctx context.Context, host string, f Family) (Answer[netip
 
 // known says whether a question can be answered from the cache.
 func (c *Client) known(name string, qtype uint16) bool {
-	ascii, ok := ToASCII(name)
+	ascii, ok := c.opt.Names.ToASCII(name)
 	if !ok {
 		return true
 	}
@@ -409,8 +411,8 @@ func (c *Client) addrs6(ctx context.Context, host string) (Answer[netip.Addr], e
 }
 
 // localhost answers for the loopback names.
-func localhost(host string, f Family) (Answer[netip.Addr], bool) {
-	name, ok := ToASCII(host)
+func (c *Client) localhost(host string, f Family) (Answer[netip.Addr], bool) {
+	name, ok := c.opt.Names.ToASCII(host)
 	if !ok || !isLocalhost(name) {
 		return Answer[netip.Addr]{}, false
 	}
@@ -501,7 +503,7 @@ func (c *Client) CNAME(ctx context.Context, name string) (Answer[string], error)
 
 // Native asks as the system's other programs do.
 func (c *Client) Native(ctx context.Context, host string, f Family) (Answer[netip.Addr], error) {
-	if a, ok := localhost(host, f); ok {
+	if a, ok := c.localhost(host, f); ok {
 		return a, nil
 	}
 	if found := c.hosts.lookup(host, f); len(found) > 0 {

@@ -69,13 +69,13 @@ func parseServers(list []string) (servers []string) {
 	return servers
 }
 
-// Configured are the Options of the parameters resolver_address and
-// resolver_trust_ad. The error says which server is not an address.
+// Configured are the Options of the parameters resolver_address, resolver_trust_ad and
+// enable_idna2003_compatibility. The error says which server is not an address.
 func Configured(cfg interface {
 	List(name string) []string
 	Bool(name string) bool
 }) (Options, error) {
-	o := Options{Servers: cfg.List("resolver_address"), TrustAD: cfg.Bool("resolver_trust_ad")}
+	o := Options{Servers: cfg.List("resolver_address"), TrustAD: cfg.Bool("resolver_trust_ad"), Names: NamesOf(cfg)}
 	for _, s := range o.Servers {
 		if len(parseServers([]string{s})) == 0 {
 			return o, fmt.Errorf("resolver_address: %q: expected an IP address, or address:port", s)

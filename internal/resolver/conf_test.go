@@ -13,6 +13,7 @@ import (
 type settings struct {
 	servers string
 	trust   bool
+	old     bool // conversion of names
 }
 
 func (s settings) List(name string) []string {
@@ -23,10 +24,13 @@ func (s settings) List(name string) []string {
 }
 
 func (s settings) Bool(name string) bool {
-	if name != "resolver_trust_ad" {
-		panic(name)
+	switch name {
+	case "resolver_trust_ad":
+		return s.trust
+	case "enable_idna2003_compatibility":
+		return s.old
 	}
-	return s.trust
+	panic(name)
 }
 
 // TestConfinedLater has the files go out of sight, as they do for a process
@@ -68,10 +72,10 @@ func TestConfigured(t *testing.T) {
 		want    []string
 		trusted bool // is what the first server says of DNSSEC
 	}{
-		{settings{"", false}, []string{"192.0.2.53:53"}, false},
-		{settings{"", true}, []string{"192.0.2.53:53"}, true},
-		{settings{"192.0.2.1 2001:db8::1 192.0.2.2:5353 [::1]:54", false}, []string{"192.0.2.1:53", "[2001:db8::1]:53", "192.0.2.2:5353", "[::1]:54"}, false},
-		{settings{"127.0.0.1:54", false}, []string{"127.0.0.1:54"}, true},
+		{settings{"", false, false}, []string{"192.0.2.53:53"}, false},
+		{settings{"", true, true}, []string{"192.0.2.53:53"}, true},
+		{settings{"192.0.2.1 2001:db8::1 192.0.2.2:5353 [::1]:54", false, false}, []string{"192.0.2.1:53", "[2001:db8::1]:53", "192.0.2.2:5353", "[::1]:54"}, false},
+		{settings{"127.0.0.1:54", false, false}, []string{"127.0.0.1:54"}, true},
 	} {
 		o, err := Configured(tc.set)
 		if err != nil {
@@ -82,11 +86,11 @@ func TestConfigured(t *testing.T) {
 		c := New(o)
 		conf := c.ask.(*wire).conf.get(time.Now())
 		c.Close()
-		if !slices.Equal(conf.servers, tc.want) || conf.trusts(conf.servers[0]) != tc.trusted || conf.attempts != 4 {
+		if !slices.Equal(conf.servers, tc.want) || conf.trusts(conf.servers[0]) != tc.trusted || conf.attempts != 4 || c.opt.Names.Transitional != tc.set.old {
 			t.Errorf("%v: %+v", tc.set, conf)
 		}
 	}
-	if _, err := Configured(settings{"192.0.2.1 ns.example", false}); err == nil || !strings.Contains(err.Error(), "ns.example") {
+	if _, err := Configured(settings{"192.0.2.1 ns.example", false, false}); err == nil || !strings.Contains(err.Error(), "ns.example") {
 		t.Errorf("a name for a server: %v", err)
 	}
 }

@@ -2,7 +2,6 @@ package resolver
 
 import (
 	"strings"
-	"sync/atomic"
 
 	"golang.org/x/net/idna"
 )
@@ -15,7 +14,7 @@ const (
 
 // ValidHostname says whether name could be a host's or a mail domain's: labels
 // of letters, digits, hyphens and underscores, no hyphen at a label's end, not
-// digits alone. Bytes over 127 do not pass: see ToASCII.
+// digits alone. Bytes over 127 do not pass: see Names.ToASCII.
 func ValidHostname(name string) bool {
 	if name == "" || len(name) > maxName {
 		return false
@@ -49,25 +48,31 @@ func ValidHostname(name string) bool {
 	return alpha
 }
 
-// profiles are idna.Lookup without and with transitional processing, but that they
+// Names is the rule by which international domain names are converted. The zero value converts
+// as IDNA2008 does. A program has one rule, that of its settings (NamesOf), and hands it to
+// everything that compares or looks up names: two rules would make two domains of one name.
+type Names struct {
+	// Transitional converts as IDNA2003 does, where ß is ss for example (Unicode TS #46
+	// section 4): enable_idna2003_compatibility.
+	Transitional bool
+}
+
+// NamesOf is the rule of enable_idna2003_compatibility.
+func NamesOf(cfg interface{ Bool(name string) bool }) Names {
+	return Names{Transitional: cfg.Bool("enable_idna2003_compatibility")}
+}
+
+// profiles are idna.Lookup without and with transitional processing, except that they
 // leave it to ValidHostname which ASCII characters may be in a name:
-// "_25._tcp.bücher.example" is one.
+// "_25._tcp.bücher.example" is one. They never change.
 var profiles = [2]*idna.Profile{newProfile(false), newProfile(true)}
 
 func newProfile(transitional bool) *idna.Profile {
 	return idna.New(idna.MapForLookup(), idna.BidiRule(), idna.CheckHyphens(true), idna.StrictDomainName(false), idna.Transitional(transitional))
 }
 
-var transitional atomic.Bool
-
-// SetTransitional has the process convert names as IDNA2003 does
-// (enable_idna2003_compatibility): ß is ss, for example (Unicode TS #46 section 4). Names are
-// converted where nobody knows of settings, and all by one rule, so that this is the process's,
-// which calls it once, before it serves.
-func SetTransitional(yes bool) { transitional.Store(yes) }
-
-func lookupProfile() *idna.Profile {
-	if transitional.Load() {
+func (n Names) profile() *idna.Profile {
+	if n.Transitional {
 		return profiles[1]
 	}
 	return profiles[0]
@@ -76,11 +81,11 @@ func lookupProfile() *idna.Profile {
 // ToASCII gives the form of a domain in which it is looked up: lower case,
 // internationalized labels as A-labels (RFC 5891), no trailing dot. ok is
 // false when the domain cannot be a host name.
-func ToASCII(domain string) (ascii string, ok bool) {
+func (n Names) ToASCII(domain string) (ascii string, ok bool) {
 	domain = strings.TrimSuffix(domain, ".")
 	for i := 0; i < len(domain); i++ {
 		if domain[i] >= 0x80 {
-			a, err := lookupProfile().ToASCII(domain)
+			a, err := n.profile().ToASCII(domain)
 			if err != nil {
 				return domain, false
 			}
@@ -93,14 +98,14 @@ func ToASCII(domain string) (ascii string, ok bool) {
 // OtherForm gives an international domain in the form that it is not written in:
 // in ASCII if it has other characters, else with them. It is "" for a domain
 // that has but one form.
-func OtherForm(domain string) string {
+func (n Names) OtherForm(domain string) string {
 	if strings.IndexFunc(domain, func(c rune) bool { return c >= 0x80 }) >= 0 {
-		if ascii, ok := ToASCII(domain); ok {
+		if ascii, ok := n.ToASCII(domain); ok {
 			return ascii
 		}
 		return ""
 	}
-	unicode, err := lookupProfile().ToUnicode(domain)
+	unicode, err := n.profile().ToUnicode(domain)
 	if err != nil || strings.EqualFold(unicode, domain) {
 		return ""
 	}

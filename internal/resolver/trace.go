@@ -11,15 +11,16 @@ import (
 // traced is a Resolver of which somebody may be told what it is asked and what it answers.
 type traced struct {
 	Resolver
+	names Names
 	trace func(context.Context) func(format string, args ...any)
 }
 
 // Traced returns r, but a lookup for which trace has a function tells that, line by line, what
 // was asked and how it went, in the words of Postfix with -v; trace returns nil for a lookup that
 // nobody follows. Answers that were kept are told like others. The function may be called by
-// several lookups at a time. Native lookups are not told.
-func Traced(r Resolver, trace func(context.Context) func(format string, args ...any)) Resolver {
-	return &traced{r, trace}
+// several lookups at a time. Native lookups are not told. Names is the rule that r converts names by.
+func Traced(r Resolver, names Names, trace func(context.Context) func(format string, args ...any)) Resolver {
+	return &traced{r, names, trace}
 }
 
 // told tells of a lookup that somebody follows.
@@ -33,7 +34,7 @@ func told[T any](ctx context.Context, t *traced, name, qtype string, a Answer[T]
 		return a, err
 	}
 	say("dns_query: %s (%s): OK", name, qtype)
-	ascii, _ := ToASCII(name)
+	ascii, _ := t.names.ToASCII(name)
 	owner := unqualify(name)
 	if a.Name != "" && !strings.EqualFold(owner, a.Name) && ascii != a.Name {
 		say("dns_get_answer: type CNAME for %s", owner)

@@ -31,7 +31,7 @@ _smtp._tcp.dest.test. SRV 0 0 25 mx.dest.test.
 	type key struct{}
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	r := resolver.Traced(plain, func(ctx context.Context) func(string, ...any) {
+	r := resolver.Traced(plain, resolver.Names{}, func(ctx context.Context) func(string, ...any) {
 		if ctx.Value(key{}) == nil {
 			return nil
 		}

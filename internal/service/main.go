@@ -20,7 +20,6 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/confine"
 	"posthaste/internal/maillog"
-	"posthaste/internal/resolver"
 )
 
 // Main is the entry of a process that master has executed under a service's
@@ -92,7 +91,6 @@ func (p *process) setUp() error {
 		return err
 	}
 	env.Config = cfg
-	resolver.SetTransitional(cfg.Bool("enable_idna2003_compatibility"))
 	if err := p.openLog(cfg); err != nil {
 		return err
 	}

@@ -116,7 +116,7 @@ func (e *HostnameError) Error() string {
 // (RFC 7671 section 5.1). With usage 2 it must lead to the record's trust
 // anchor, over a chain that is no longer than depth says (see Trusted), be valid
 // now, and be for one of names (section 5.2): if only that is wrong the error is a *HostnameError.
-func VerifyDANE(records []TLSA, chain []*x509.Certificate, names []string, depth int, now time.Time, manyLabels bool) error {
+func VerifyDANE(records []TLSA, chain []*x509.Certificate, names []string, depth int, now time.Time, rule NameRule) error {
 	if len(chain) == 0 {
 		return errors.New("the server has no certificate")
 	}
@@ -133,7 +133,7 @@ func VerifyDANE(records []TLSA, chain []*x509.Certificate, names []string, depth
 			last = err
 			continue
 		}
-		if MatchName(chain[0], names, manyLabels) {
+		if rule.Match(chain[0], names) {
 			return nil
 		}
 		last = &HostnameError{names}

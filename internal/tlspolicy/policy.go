@@ -71,7 +71,7 @@ type Settings struct {
 	VerifyMatch        []string
 	SecureMatch        []string
 	ServerName         string
-	WildcardManyLabels bool   // tls_wildcard_matches_multiple_labels
+	CertNames          NameRule
 	FingerprintDigest  string // md5, sha1, sha256, ...
 	DaneDigests        []string
 	TrustAnchorFiles   []string
@@ -94,13 +94,14 @@ type Policy struct {
 	Failure    string   // where it comes from it could not be had, or is wrong: no certificate will do
 	Ignored    []string // attributes as they are written, which have no use at level none
 
-	anyMX                                          bool // MXPatterns do not count
+	names                                          resolver.Names // of the Settings
+	anyMX                                          bool           // MXPatterns do not count
 	hasMatch, hasProtocols, hasCiphers, hasExclude bool
 }
 
 // Default is the policy of main.cf at a level.
 func (s *Settings) Default(level Level) *Policy {
-	p := &Policy{Level: level, ServerName: s.ServerName, Reuse: s.ConnectionReuse, TrustFiles: s.TrustAnchorFiles}
+	p := &Policy{Level: level, names: s.CertNames.Names, ServerName: s.ServerName, Reuse: s.ConnectionReuse, TrustFiles: s.TrustAnchorFiles}
 	s.complete(p)
 	return p
 }
@@ -130,7 +131,7 @@ func (s *Settings) Parse(value string) (*Policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Policy{Level: level, ServerName: s.ServerName, Reuse: s.ConnectionReuse}
+	p := &Policy{Level: level, names: s.CertNames.Names, ServerName: s.ServerName, Reuse: s.ConnectionReuse}
 	if words = words[1:]; level == None {
 		p.Ignored, words = words, nil
 	}
@@ -231,7 +232,7 @@ func (p *Policy) attribute(name, value string) error {
 	case "exclude": // none, if empty
 		p.Exclude, p.hasExclude = strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune(": ,", r) }), true
 	case "servername":
-		if _, ok := resolver.ToASCII(value); !ok {
+		if _, ok := p.names.ToASCII(value); !ok {
 			return fmt.Errorf("\"servername=%s\" specifies an invalid hostname", value)
 		}
 		p.ServerName = value
@@ -283,7 +284,7 @@ func (p *Policy) externalAttribute(name, value string) error {
 			return fmt.Errorf("attribute %q has a malformed value: %q: expected seconds", name, value)
 		}
 	case "policy_domain":
-		if _, ok := resolver.ToASCII(value); !ok {
+		if _, ok := p.names.ToASCII(value); !ok {
 			return fmt.Errorf("attribute %q has a malformed value: %q: expected a domain", name, value)
 		}
 	case "policy_string": // for reports
@@ -339,7 +340,7 @@ func (p *Policy) AllowsMX(host string) bool {
 	if !p.STS || p.anyMX || len(p.MXPatterns) == 0 {
 		return true
 	}
-	host = asciiName(host) // a domain without MX records is its own host
+	host = asciiName(p.names, host) // a domain without MX records is its own host
 	for _, pattern := range p.MXPatterns {
 		if suffix, ok := strings.CutPrefix(pattern, "*"); ok || strings.HasPrefix(pattern, ".") {
 			if !ok {

@@ -230,7 +230,7 @@ func TestAllowsMX(t *testing.T) {
 	}
 }
 
-func TestMatchName(t *testing.T) {
+func TestNameRule(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		cert  string // DNS names, or cn= before a common name
@@ -254,7 +254,7 @@ func TestMatchName(t *testing.T) {
 				c.DNSNames = append(c.DNSNames, w)
 			}
 		}
-		if got := MatchName(c, []string{tt.name}, tt.many); got != tt.match {
+		if got := (NameRule{ManyLabels: tt.many}).Match(c, []string{tt.name}); got != tt.match {
 			t.Errorf("%q for %q (%v): %v", tt.cert, tt.name, tt.many, got)
 		}
 	}
@@ -299,10 +299,10 @@ func TestFingerprint(t *testing.T) {
 	if MatchFingerprint(c, "what", []string{""}) || MatchFingerprint(c, "sha256", []string{""}) {
 		t.Error("an empty fingerprint matches")
 	}
-	if VerifyDANE(nil, []*x509.Certificate{c}, nil, 9, c.NotAfter, false) == nil || VerifyDANE([]TLSA{{3, 1, 1, sum[:]}}, nil, nil, 9, c.NotAfter, false) == nil {
+	if VerifyDANE(nil, []*x509.Certificate{c}, nil, 9, c.NotAfter, NameRule{}) == nil || VerifyDANE([]TLSA{{3, 1, 1, sum[:]}}, nil, nil, 9, c.NotAfter, NameRule{}) == nil {
 		t.Error("DANE without records or without certificates")
 	}
-	if err := VerifyDANE([]TLSA{{3, 1, 1, sum[:]}}, []*x509.Certificate{c}, nil, 9, c.NotAfter, false); err != nil {
+	if err := VerifyDANE([]TLSA{{3, 1, 1, sum[:]}}, []*x509.Certificate{c}, nil, 9, c.NotAfter, NameRule{}); err != nil {
 		t.Error(err)
 	}
 }

@@ -41,11 +41,17 @@ func Names(match []string, hostname, nexthop string) []string {
 	return out
 }
 
-// MatchName says whether a certificate is for one of names. A name with a dot
+// A NameRule is how the names in a certificate are compared with those that are expected.
+type NameRule struct {
+	ManyLabels bool           // "*" stands for any number of labels: tls_wildcard_matches_multiple_labels
+	Names      resolver.Names // how expected names that are international become A-labels, which certificates have
+}
+
+// Match says whether a certificate is for one of names. A name with a dot
 // before it stands for all below it. A certificate that has DNS names is not
 // asked for its common name.
 // International names may be in either form.
-func MatchName(cert *x509.Certificate, names []string, manyLabels bool) bool {
+func (rule NameRule) Match(cert *x509.Certificate, names []string) bool {
 	certNames := cert.DNSNames
 	if len(certNames) == 0 && cert.Subject.CommonName != "" {
 		certNames = []string{cert.Subject.CommonName}
@@ -56,7 +62,7 @@ func MatchName(cert *x509.Certificate, names []string, manyLabels bool) bool {
 			continue
 		}
 		for _, n := range names {
-			if matchOne(c, asciiName(strings.TrimSuffix(n, ".")), manyLabels) {
+			if matchOne(c, asciiName(rule.Names, strings.TrimSuffix(n, ".")), rule.ManyLabels) {
 				return true
 			}
 		}
@@ -65,12 +71,12 @@ func MatchName(cert *x509.Certificate, names []string, manyLabels bool) bool {
 }
 
 // asciiName gives an international name the form that certificates have.
-func asciiName(name string) string {
+func asciiName(rule resolver.Names, name string) string {
 	if strings.IndexFunc(name, func(c rune) bool { return c >= 0x80 }) < 0 {
 		return name
 	}
 	rest, dot := strings.CutPrefix(name, ".")
-	ascii, ok := resolver.ToASCII(rest)
+	ascii, ok := rule.ToASCII(rest)
 	switch {
 	case !ok:
 		return ""

@@ -38,7 +38,7 @@ func TestParsePolicy(t *testing.T) {
 		"<html>": "error",
 		"":       "error",
 	} {
-		p, err := ParsePolicy(text)
+		p, err := ParsePolicy(text, resolver.Names{})
 		got := "error"
 		if err == nil {
 			got = fmt.Sprintf("%s %v %v", p.Mode, p.MX, p.MaxAge)
@@ -298,7 +298,7 @@ func TestExpiry(t *testing.T) {
 func FuzzParsePolicy(f *testing.F) {
 	f.Add("version: STSv1\r\nmode: enforce\r\nmx: mail.a.test\r\nmax_age: 604800\r\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		p, err := ParsePolicy(text)
+		p, err := ParsePolicy(text, resolver.Names{})
 		if err != nil {
 			return
 		}

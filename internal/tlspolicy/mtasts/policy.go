@@ -35,8 +35,8 @@ const (
 
 // ParsePolicy reads a policy as it is published: lines "key: value". Keys that
 // are not known are passed over; of a key that occurs twice, other than mx,
-// the first counts.
-func ParsePolicy(text string) (*Policy, error) {
+// the first counts. Names of hosts that are international are converted by names.
+func ParsePolicy(text string, names resolver.Names) (*Policy, error) {
 	p := new(Policy)
 	seen := make(map[string]string)
 	for line := range strings.SplitSeq(text, "\n") {
@@ -47,7 +47,7 @@ func ParsePolicy(text string) (*Policy, error) {
 		case !ok:
 			return nil, fmt.Errorf("policy line %q: expected key: value", clip(key))
 		case key == "mx":
-			host, good := resolver.ToASCII(strings.TrimPrefix(value, "*."))
+			host, good := names.ToASCII(strings.TrimPrefix(value, "*."))
 			if !good {
 				return nil, fmt.Errorf("policy: mx: %q is no host name", clip(value))
 			}

@@ -66,6 +66,7 @@ const (
 type Options struct {
 	Dir      string // where policies are kept; empty: in memory alone
 	Resolver resolver.Resolver
+	Names    resolver.Names // the rule that Resolver converts names by
 	Warn     func(text string)
 	// Allowed says which addresses that are not public the sites may have; nil: none (package webclient).
 	Allowed func(ctx context.Context, addr netip.Addr) (bool, error)
@@ -154,7 +155,7 @@ func (t *Table) Close() error {
 // be found out and of which nothing is known has none: MTA-STS protects from
 // the second message on.
 func (t *Table) Lookup(ctx context.Context, domain string) (string, bool, error) {
-	ascii, ok := resolver.ToASCII(domain)
+	ascii, ok := t.opt.Names.ToASCII(domain)
 	if !ok {
 		return "", false, nil
 	}
@@ -177,7 +178,7 @@ func (t *Table) Lookup(ctx context.Context, domain string) (string, bool, error)
 // Policy gives the policy in force for a domain, which may be in either form if
 // it is international, nil if there is none. The only error is the context's.
 func (t *Table) Policy(ctx context.Context, domain string) (*Policy, error) {
-	domain, ok := resolver.ToASCII(domain)
+	domain, ok := t.opt.Names.ToASCII(domain)
 	if !ok {
 		return nil, nil
 	}
@@ -414,5 +415,5 @@ func (t *Table) fetch(ctx context.Context, domain string) (*Policy, error) {
 	if len(b) > maxPolicy {
 		return nil, errors.New(url + ": over 64 KB")
 	}
-	return ParsePolicy(string(b))
+	return ParsePolicy(string(b), t.opt.Names)
 }
