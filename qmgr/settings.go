@@ -49,7 +49,7 @@ type Settings struct {
 func (s *Settings) queueName(t mail.Transport, nexthop mail.Nexthop, addr string) string {
 	limit, ok := s.batches.Load(t)
 	if !ok {
-		limit = s.cfg.TransportInt(string(t), "destination_recipient_limit")
+		limit = s.cfg.Prefix(string(t)).Int("destination_recipient_limit")
 		s.batches.Store(t, limit)
 	}
 	user := ""
@@ -165,44 +165,45 @@ func (s *Settings) loadRequeue(services []config.Service) error {
 // set, the default_ ones where not.
 func transportSettings(cfg *config.Config, name string, t sched.TransportConfig, limits map[string]int,
 	warn func(string, ...any)) sched.TransportConfig {
+	own := cfg.Prefix(name)
 	fraction := func(suffix string) feedback.Feedback {
-		text := cfg.TransportString(name, suffix)
+		text := own.String(suffix)
 		f, err := feedback.Parse(text)
 		if err != nil {
-			warn("%s_%s: %q: %v; %g is used", name, suffix, text, err, f.Base)
+			warn("%s: %q: %v; %g is used", own.Name(suffix), text, err, f.Base)
 		}
 		return f
 	}
 	if n, ok := limits[name]; ok {
 		t.ProcessLimit = n
 	}
-	t.ConcurrencyLimit = cfg.TransportInt(name, "destination_concurrency_limit")
-	t.InitialConcurrency = cfg.TransportInt(name, "initial_destination_concurrency")
+	t.ConcurrencyLimit = own.Int("destination_concurrency_limit")
+	t.InitialConcurrency = own.Int("initial_destination_concurrency")
 	t.PositiveFeedback = fraction("destination_concurrency_positive_feedback")
 	t.NegativeFeedback = fraction("destination_concurrency_negative_feedback")
-	t.FailedCohortLimit = cfg.TransportInt(name, "destination_concurrency_failed_cohort_limit")
-	t.BatchLimit = cfg.TransportInt(name, "destination_recipient_limit")
-	t.DestinationRateDelay = cfg.TransportDuration(name, "destination_rate_delay")
-	t.TransportRateDelay = cfg.TransportDuration(name, "transport_rate_delay")
-	t.SlotCost = cfg.TransportInt(name, "delivery_slot_cost")
-	t.SlotLoan = cfg.TransportInt(name, "delivery_slot_loan")
-	t.SlotDiscount = cfg.TransportInt(name, "delivery_slot_discount")
-	t.MinimumSlots = cfg.TransportInt(name, "minimum_delivery_slots")
-	t.RecipientLimit = cfg.TransportInt(name, "recipient_limit")
-	t.ExtraRecipientLimit = cfg.TransportInt(name, "extra_recipient_limit")
-	t.RefillLimit = cfg.TransportInt(name, "recipient_refill_limit")
-	t.RefillDelay = cfg.TransportDuration(name, "recipient_refill_delay")
-	switch cfg.TransportString(name, "scheduler") {
+	t.FailedCohortLimit = own.Int("destination_concurrency_failed_cohort_limit")
+	t.BatchLimit = own.Int("destination_recipient_limit")
+	t.DestinationRateDelay = own.Duration("destination_rate_delay")
+	t.TransportRateDelay = own.Duration("transport_rate_delay")
+	t.SlotCost = own.Int("delivery_slot_cost")
+	t.SlotLoan = own.Int("delivery_slot_loan")
+	t.SlotDiscount = own.Int("delivery_slot_discount")
+	t.MinimumSlots = own.Int("minimum_delivery_slots")
+	t.RecipientLimit = own.Int("recipient_limit")
+	t.ExtraRecipientLimit = own.Int("extra_recipient_limit")
+	t.RefillLimit = own.Int("recipient_refill_limit")
+	t.RefillDelay = own.Duration("recipient_refill_delay")
+	switch own.String("scheduler") {
 	case "fifo":
 		t.Mode = sched.FIFO
 	case "thread":
 		t.Mode = sched.Thread
 	}
-	if cfg.TransportString(name, "thread_order") == "random" {
+	if own.String("thread_order") == "random" {
 		t.Order = sched.Random
 	}
-	t.AgentsPerThread = cfg.TransportInt(name, "thread_agents")
-	t.ThreadQuantum = cfg.TransportInt(name, "thread_quantum")
-	t.IdleMax = cfg.TransportDuration(name, "idle_agent_time")
+	t.AgentsPerThread = own.Int("thread_agents")
+	t.ThreadQuantum = own.Int("thread_quantum")
+	t.IdleMax = own.Duration("idle_agent_time")
 	return t
 }

@@ -25,24 +25,18 @@ type Filter struct {
 // error, retry and discard have no parameter for one: what they say is the
 // administrator's own word already.
 func OpenFilter(cfg *config.Config, process string, log *maillog.Logger) *Filter {
-	var specs []string
 	switch process {
-	case "smtp":
-		specs = cfg.List("smtp_delivery_status_filter")
-	case "lmtp":
-		specs = cfg.List("lmtp_delivery_status_filter")
-	case "local":
-		specs = cfg.List("local_delivery_status_filter")
-	case "virtual":
-		specs = cfg.List("virtual_delivery_status_filter")
-	case "pipe":
-		specs = cfg.List("pipe_delivery_status_filter")
+	case "smtp", "lmtp", "local", "virtual", "pipe":
+	default:
+		return nil
 	}
+	own := cfg.Prefix(process)
+	specs := own.List("delivery_status_filter")
 	if len(specs) == 0 {
 		return nil
 	}
 	warn := func(text string) { log.Warning("%s", text) }
-	return &Filter{table.OpenMaps(process+"_delivery_status_filter", specs, table.Options{Warn: warn}), log}
+	return &Filter{table.OpenMaps(own.Name("delivery_status_filter"), specs, table.Options{Warn: warn}), log}
 }
 
 // Close frees the tables.

@@ -414,38 +414,6 @@ func (c *Config) List(name string) []string {
 	return v.list
 }
 
-// TransportString returns the value of transport_suffix if main.cf sets it or it
-// is declared for that transport, else the value of default_suffix (or what the family
-// of suffix names as its default). It panics if there is no such family.
-func (c *Config) TransportString(transport, suffix string) string {
-	return c.String(c.transportName(transport, suffix))
-}
-
-// TransportInt is TransportString for an Int.
-func (c *Config) TransportInt(transport, suffix string) int {
-	return c.Int(c.transportName(transport, suffix))
-}
-
-// TransportDuration is TransportString for a Duration.
-func (c *Config) TransportDuration(transport, suffix string) time.Duration {
-	return c.Duration(c.transportName(transport, suffix))
-}
-
-func (c *Config) transportName(transport, suffix string) string {
-	name := transport + "_" + suffix
-	if c.isSet(name) {
-		return name
-	}
-	r := declared()
-	if _, ok := r.index[name]; ok {
-		return name
-	}
-	if f, ok := r.families[suffix]; ok {
-		return f.Fallback
-	}
-	return "default_" + suffix
-}
-
 // get returns the value of a parameter, and its declaration.
 func (c *Config) get(name string) (*Param, *value) {
 	r := declared()

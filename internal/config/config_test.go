@@ -66,16 +66,16 @@ local_destination_concurrency_limit = 4
 	if got := c.String("always_bcc"); got != "archive@example.com" {
 		t.Errorf("always_bcc = %q, want the later override, expanded", got)
 	}
-	if got := c.TransportDuration("slow", "destination_rate_delay"); got != 3*time.Second {
+	if got := c.Prefix("slow").Duration("destination_rate_delay"); got != 3*time.Second {
 		t.Errorf("slow_destination_rate_delay = %v, want 3s", got)
 	}
-	if got := c.TransportInt("slow", "destination_concurrency_limit"); got != 20 {
+	if got := c.Prefix("slow").Int("destination_concurrency_limit"); got != 20 {
 		t.Errorf("slow_destination_concurrency_limit = %d, want the default's 20", got)
 	}
-	if got := c.TransportInt("local", "destination_concurrency_limit"); got != 4 {
+	if got := c.Prefix("local").Int("destination_concurrency_limit"); got != 4 {
 		t.Errorf("local_destination_concurrency_limit = %d, want 4", got)
 	}
-	if got := c.TransportInt("virtual", "initial_destination_concurrency"); got != 5 {
+	if got := c.Prefix("virtual").Int("initial_destination_concurrency"); got != 5 {
 		t.Errorf("virtual_initial_destination_concurrency = %d, want 5", got)
 	}
 	if set, file, line := c.IsSet("message_size_limit"); !set || file != "main.cf" || line != 6 {

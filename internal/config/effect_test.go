@@ -92,20 +92,22 @@ func (s *readScan) tree(t *testing.T) {
 		}
 	}
 	for dir, files := range packages {
+		prefixed := prefixedNames(files)
 		for _, f := range files {
-			s.literals(dir, f)
+			s.literals(dir, f, prefixed)
 			s.fields(f, used)
 		}
 	}
 }
 
-// literals notes names of parameters, and of what ends such names.
-func (s *readScan) literals(dir string, f *ast.File) {
+// literals notes names of parameters, and of what ends such names. Prefixed are the names of the
+// package's values of that type.
+func (s *readScan) literals(dir string, f *ast.File, prefixed map[string]bool) {
 	suffixes := make(map[*ast.BasicLit]bool) // what ends names, of one parameter for each transport
 	ast.Inspect(f, func(n ast.Node) bool {
-		if call, ok := n.(*ast.CallExpr); ok && len(call.Args) == 2 {
+		if call, ok := n.(*ast.CallExpr); ok && len(call.Args) == 1 {
 			sel, isMethod := call.Fun.(*ast.SelectorExpr)
-			if lit, ok := call.Args[1].(*ast.BasicLit); ok && isMethod && strings.HasPrefix(sel.Sel.Name, "Transport") {
+			if lit, ok := call.Args[0].(*ast.BasicLit); ok && isMethod && accessors[sel.Sel.Name] != nil && isPrefixed(sel.X, prefixed) {
 				suffixes[lit] = true
 			}
 		}

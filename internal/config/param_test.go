@@ -76,7 +76,7 @@ func TestUndeclaredPanics(t *testing.T) {
 		"an undeclared name":   func() { c.String("no_such_parameter") },
 		"a list as a number":   func() { c.Int("mydestination") },
 		"a number as a list":   func() { c.List("hopcount_limit") },
-		"an undeclared family": func() { c.TransportInt("smtp", "no_such_suffix") },
+		"an undeclared family": func() { c.Prefix("smtp").Int("no_such_suffix") },
 	} {
 		func() {
 			defer func() {

@@ -22,24 +22,22 @@ import (
 var update = flag.Bool("update", false, "rewrite supported.go from the code that reads parameters")
 
 // accessors are the methods of Config that read one parameter, and the types
-// they read. The Transport ones have the suffix of a family as second argument.
+// they read. Those of Prefixed have the same names, and read what ends in their argument.
 var accessors = map[string][]Type{
-	"String":            {String, Int, Bytes, Bool, Duration, List, Raw, Enum},
-	"Int":               {Int, Bytes},
-	"Bytes":             {Bytes, Int},
-	"Bool":              {Bool},
-	"Duration":          {Duration},
-	"List":              {List},
-	"TransportString":   {String, Int, Bytes, Bool, Duration, List, Raw, Enum},
-	"TransportInt":      {Int, Bytes},
-	"TransportDuration": {Duration},
+	"String":   {String, Int, Bytes, Bool, Duration, List, Raw, Enum},
+	"Int":      {Int, Bytes},
+	"Bytes":    {Bytes, Int},
+	"Bool":     {Bool},
+	"Duration": {Duration},
+	"List":     {List},
 }
 
 // A scan collects what the tree reads.
 type scan struct {
 	read     map[string]bool
-	suffixes []string // of names that the present package puts together
-	strict   bool     // the present package knows this one
+	suffixes []string        // of names that the present package puts together
+	prefixed map[string]bool // what the present package calls its values of type Prefixed
+	strict   bool            // the present package knows this one
 	problems []string
 }
 
@@ -128,20 +126,26 @@ func scanTree(t *testing.T) *scan {
 func (s *scan) scanPackage(files []string) {
 	set := token.NewFileSet()
 	var parsed []*ast.File
-	imports := false
 	for _, name := range files {
 		f, err := parser.ParseFile(set, name, nil, parser.SkipObjectResolution)
 		if err != nil {
 			continue
 		}
 		parsed = append(parsed, f)
+	}
+	s.scanFiles(set, parsed)
+}
+
+func (s *scan) scanFiles(set *token.FileSet, parsed []*ast.File) {
+	imports := false
+	for _, f := range parsed {
 		for _, i := range f.Imports {
 			imports = imports || i.Path.Value == `"posthaste/internal/config"`
 		}
 	}
 	// A package that does not import this one may have a Config behind an
 	// interface of its own.
-	s.strict, s.suffixes = imports, nil
+	s.strict, s.suffixes, s.prefixed = imports, nil, prefixedNames(parsed)
 	variable := false
 	for _, f := range parsed {
 		ast.Inspect(f, func(n ast.Node) bool {
@@ -165,31 +169,27 @@ func (s *scan) call(set *token.FileSet, call *ast.CallExpr) (variable bool) {
 		return false
 	}
 	types, ok := accessors[sel.Sel.Name]
-	isTransport := strings.HasPrefix(sel.Sel.Name, "Transport")
-	arity := 1
-	if isTransport {
-		arity = 2
-	}
-	if !ok || len(call.Args) != arity {
+	if !ok || len(call.Args) != 1 {
 		return false
 	}
+	isPrefixed := isPrefixed(sel.X, s.prefixed)
 	isConfig := configName.MatchString(exprText(sel.X))
-	if sum, ok := call.Args[arity-1].(*ast.BinaryExpr); ok {
+	if sum, ok := call.Args[0].(*ast.BinaryExpr); ok {
 		if lit, ok := sum.Y.(*ast.BasicLit); ok {
 			if suffix, err := strconv.Unquote(lit.Value); err == nil {
 				s.suffixes = append(s.suffixes, suffix)
 			}
 		}
 	}
-	arg, ok := call.Args[arity-1].(*ast.BasicLit)
+	arg, ok := call.Args[0].(*ast.BasicLit)
 	if !ok || arg.Kind != token.STRING {
-		return isConfig
+		return isConfig || isPrefixed
 	}
 	name, err := strconv.Unquote(arg.Value)
 	if err != nil {
 		return false
 	}
-	if isTransport {
+	if isPrefixed {
 		if !s.readFamily(name, types) {
 			s.problem(set, call, fmt.Sprintf("no parameter ends in _%s, or one is of a type that this accessor does not read", name))
 		}

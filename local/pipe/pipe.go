@@ -88,7 +88,7 @@ func New(cfg *config.Config, service string, args []string, db users.Database, l
 	}
 	a := &Agent{service: service, log: log,
 		split: &table.Search{Delimiters: cfg.String("recipient_delimiter"), OwnerRequest: cfg.Bool("owner_request_special")},
-		limit: cfg.TransportDuration(service, "time_limit"), env: command.Environment(cfg.List("export_environment"))}
+		limit: cfg.Prefix(service).Duration("time_limit"), env: command.Environment(cfg.List("export_environment"))}
 	if err := a.parse(args, db, cfg.String("mail_owner")); err != nil {
 		return nil, fmt.Errorf("service %s: pipe: %w", service, err)
 	}

@@ -78,7 +78,7 @@ func newServer(cfg *config.Config, name string, args []string, db users.Database
 		return nil, fmt.Errorf("service %s: spawn: %w", name, err)
 	}
 	return &server{log: log, command: command.Command{Line: strings.Join(argv, " "), Args: argv, Rights: rights,
-		Env: command.Environment(cfg.List("export_environment")), Limit: cfg.TransportDuration(name, "time_limit")}}, nil
+		Env: command.Environment(cfg.List("export_environment")), Limit: cfg.Prefix(name).Duration("time_limit")}}, nil
 }
 
 // parse reads the attributes.
