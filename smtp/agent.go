@@ -112,7 +112,7 @@ func newAgent(deps deps) (*Agent, error) {
 			return nil, err
 		}
 		ro.DNSSEC = set.dns == dnsSecure
-		if len(set.dnsFilter) > 0 {
+		if len(set.own.List("dns_reply_filter")) > 0 {
 			ro.Filter = a.keepRecord
 		}
 		c := resolver.New(ro)
@@ -376,12 +376,8 @@ func (d *delivery) hintSMTPS() {
 	if !d.set.helpful || d.a.tls.wrapper || d.hop.port != smtpsPort {
 		return
 	}
-	program := "smtp"
-	if d.set.lmtp {
-		program = "lmtp"
-	}
-	d.log.Info("SMTPS wrappermode (TCP port %s) requires setting \"%s_tls_wrappermode = yes\", and \"%s_tls_security_level = encrypt\" (or stronger)",
-		smtpsPort, program, program)
+	d.log.Info("SMTPS wrappermode (TCP port %s) requires setting \"%s = yes\", and \"%s = encrypt\" (or stronger)",
+		smtpsPort, d.set.own.Name("tls_wrappermode"), d.set.own.Name("tls_security_level"))
 }
 
 // withFallback appends the destinations of smtp_fallback_relay.

@@ -33,7 +33,13 @@ type outputRules struct {
 }
 
 func newOutputRules(cfg *config.Config, lmtp bool, o table.Options) (*outputRules, error) {
+	own := ownParameters(cfg, lmtp)
 	r := &outputRules{
+		generic:      openMaps(own, "generic_maps", o),
+		header:       openMaps(own, "header_checks", o),
+		mime:         openMaps(own, "mime_header_checks", o),
+		nested:       openMaps(own, "nested_header_checks", o),
+		body:         openMaps(own, "body_checks", o),
 		noConversion: cfg.Bool("disable_mime_output_conversion"),
 		maxDepth:     cfg.Int("mime_nesting_limit"),
 		maxBoundary:  cfg.Int("mime_boundary_length_limit"),
@@ -44,19 +50,6 @@ func newOutputRules(cfg *config.Config, lmtp bool, o table.Options) (*outputRule
 	}
 	for _, e := range cfg.List("propagate_unmatched_extensions") {
 		r.extend = r.extend || e == "generic"
-	}
-	if lmtp {
-		r.generic = table.OpenMaps("lmtp_generic_maps", cfg.List("lmtp_generic_maps"), o)
-		r.header = table.OpenMaps("lmtp_header_checks", cfg.List("lmtp_header_checks"), o)
-		r.mime = table.OpenMaps("lmtp_mime_header_checks", cfg.List("lmtp_mime_header_checks"), o)
-		r.nested = table.OpenMaps("lmtp_nested_header_checks", cfg.List("lmtp_nested_header_checks"), o)
-		r.body = table.OpenMaps("lmtp_body_checks", cfg.List("lmtp_body_checks"), o)
-	} else {
-		r.generic = table.OpenMaps("smtp_generic_maps", cfg.List("smtp_generic_maps"), o)
-		r.header = table.OpenMaps("smtp_header_checks", cfg.List("smtp_header_checks"), o)
-		r.mime = table.OpenMaps("smtp_mime_header_checks", cfg.List("smtp_mime_header_checks"), o)
-		r.nested = table.OpenMaps("smtp_nested_header_checks", cfg.List("smtp_nested_header_checks"), o)
-		r.body = table.OpenMaps("smtp_body_checks", cfg.List("smtp_body_checks"), o)
 	}
 	if r.generic.Empty() {
 		return r, nil

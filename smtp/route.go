@@ -331,10 +331,6 @@ type source struct {
 // parameters say, or this system's only address if it has but one.
 func (s *settings) bindAddrs(own []netip.Addr) (map[bool]source, error) {
 	bind := make(map[bool]source)
-	family := "smtp_"
-	if s.lmtp {
-		family = "lmtp_"
-	}
 	for _, p := range []struct {
 		v4    bool
 		value string
@@ -344,7 +340,7 @@ func (s *settings) bindAddrs(own []netip.Addr) (map[bool]source, error) {
 			text := strings.TrimSuffix(strings.TrimPrefix(p.value, "["), "]")
 			ip, err := netip.ParseAddr(text)
 			if err != nil || ip.Is4() != p.v4 {
-				return nil, fmt.Errorf("%s%s = %s: expected an address of that family", family, p.name, p.value)
+				return nil, fmt.Errorf("%s = %s: expected an address of that family", s.own.Name(p.name), p.value)
 			}
 			bind[p.v4] = source{ip, true}
 			continue

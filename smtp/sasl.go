@@ -29,57 +29,42 @@ import (
 )
 
 // saslClient is what is configured of logging in to servers.
+// It is read once and never changed; refused and tokens lock themselves.
 type saslClient struct {
-	enabled    bool
-	passwords  *table.Maps
-	bySender   bool
-	delimiter  string
-	filter     []string
-	plainRules []string // without TLS
-	tlsRules   []string
-	sureRules  []string // with TLS and a verified certificate
-	softBounce bool
-	search     *table.Search // of senders
-	refused    *refusals
-	tokens     *tokens
+	enabled   bool        // sasl_auth_enable; false: nothing but the rules below is set
+	passwords *table.Maps // sasl_password_maps: "user:password" by sender, server or destination
+	bySender  bool        // sender_dependent_authentication: and so no session is shared by two senders
+	delimiter string      // sasl_password_result_delimiter: between user and password
+	filter    []string    // sasl_mechanism_filter; empty: any mechanism will do
+	// What a mechanism must or must not be (noplaintext, ...): without TLS, with TLS, and with TLS
+	// to a server that has proved who it is.
+	plainRules, tlsRules, sureRules []string
+	softBounce                      bool          // sasl_auth_soft_bounce: a password that is refused does not return mail
+	search                          *table.Search // of senders; nil unless bySender
+	refused                         *refusals     // logins that failed before (sasl_auth_cache_name); nil: nobody remembers
+	tokens                          *tokens       // of smtp_sasl_token_command, which serves lmtp too
 }
 
 func newSASLClient(cfg *config.Config, lmtp bool, o table.Options) (c *saslClient, err error) {
-	c = new(saslClient)
-	var maps []string
-	family := "smtp_"
-	remember, life := cfg.String("smtp_sasl_auth_cache_name") != "", cfg.Duration("smtp_sasl_auth_cache_time")
-	if lmtp {
-		family = "lmtp_"
-		remember, life = cfg.String("lmtp_sasl_auth_cache_name") != "", cfg.Duration("lmtp_sasl_auth_cache_time")
-		maps = cfg.List("lmtp_sasl_password_maps")
-		c.enabled = cfg.Bool("lmtp_sasl_auth_enable")
-		c.bySender = cfg.Bool("lmtp_sender_dependent_authentication")
-		c.delimiter = cfg.String("lmtp_sasl_password_result_delimiter")
-		c.filter = cfg.List("lmtp_sasl_mechanism_filter")
-		c.plainRules = cfg.List("lmtp_sasl_security_options")
-		c.tlsRules = cfg.List("lmtp_sasl_tls_security_options")
-		c.sureRules = cfg.List("lmtp_sasl_tls_verified_security_options")
-		c.softBounce = cfg.Bool("lmtp_sasl_auth_soft_bounce")
-	} else {
-		maps = cfg.List("smtp_sasl_password_maps")
-		c.enabled = cfg.Bool("smtp_sasl_auth_enable")
-		c.bySender = cfg.Bool("smtp_sender_dependent_authentication")
-		c.delimiter = cfg.String("smtp_sasl_password_result_delimiter")
-		c.filter = cfg.List("smtp_sasl_mechanism_filter")
-		c.plainRules = cfg.List("smtp_sasl_security_options")
-		c.tlsRules = cfg.List("smtp_sasl_tls_security_options")
-		c.sureRules = cfg.List("smtp_sasl_tls_verified_security_options")
-		c.softBounce = cfg.Bool("smtp_sasl_auth_soft_bounce")
+	own := ownParameters(cfg, lmtp)
+	c = &saslClient{
+		enabled:    own.Bool("sasl_auth_enable"),
+		bySender:   own.Bool("sender_dependent_authentication"),
+		delimiter:  own.String("sasl_password_result_delimiter"),
+		filter:     own.List("sasl_mechanism_filter"),
+		plainRules: own.List("sasl_security_options"),
+		tlsRules:   own.List("sasl_tls_security_options"),
+		sureRules:  own.List("sasl_tls_verified_security_options"),
+		softBounce: own.Bool("sasl_auth_soft_bounce"),
 	}
 	if !c.enabled {
 		return c, nil
 	}
 	c.tokens = newTokens(cfg.List("smtp_sasl_token_command"), cfg.Duration("smtp_sasl_token_time"))
-	if remember {
-		c.refused = newRefusals(life)
+	if own.String("sasl_auth_cache_name") != "" {
+		c.refused = newRefusals(own.Duration("sasl_auth_cache_time"))
 	}
-	c.passwords = table.OpenMaps(family+"sasl_password_maps", maps, o)
+	c.passwords = openMaps(own, "sasl_password_maps", o)
 	if c.bySender {
 		c.search, err = newSearch(cfg, o)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/table"
 )
 
 func TestBindAddrs(t *testing.T) {
@@ -83,4 +84,34 @@ func TestMinDataRate(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestPrefixes: each program reads its own parameters, and its messages name them.
+func TestPrefixes(t *testing.T) {
+	t.Parallel()
+	cfg, err := config.LoadString("smtp_mx_address_limit = 3\nlmtp_mx_address_limit = 4\nsmtp_helo_name = a.test\nlmtp_lhlo_name = b.test\n" +
+		"smtp_balance_inet_protocols = No\nlmtp_balance_inet_protocols = YES\nlmtp_throttle_replies = x\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	smtp, lmtp := load(cfg, false), load(cfg, true)
+	if smtp.maxAddrs != 3 || lmtp.maxAddrs != 4 || smtp.helloName != "a.test" || lmtp.helloName != "b.test" || smtp.balance || !lmtp.balance {
+		t.Errorf("%+v\n%+v", smtp, lmtp)
+	}
+	if smtp.port != "25" || lmtp.port != "24" || !smtp.skipQuitReply || lmtp.skipQuitReply {
+		t.Errorf("defaults: port %s and %s, the reply to QUIT is not waited for: %v and %v", smtp.port, lmtp.port, smtp.skipQuitReply, lmtp.skipQuitReply)
+	}
+	if tab, err := smtp.open(table.Options{}); err != nil || tab.discard.Title() != "smtp_discard_ehlo_keyword_address_maps" {
+		t.Errorf("%v, %s", err, tab.discard.Title())
+	}
+	if _, err := lmtp.open(table.Options{}); err == nil || !strings.HasPrefix(err.Error(), "lmtp_throttle_replies: ") {
+		t.Error(err)
+	}
+	cfg, err = config.LoadString("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tab, err := load(cfg, true).open(table.Options{}); err != nil || tab.discard.Title() != "lmtp_discard_lhlo_keyword_address_maps" {
+		t.Errorf("%v, %s", err, tab.discard.Title())
+	}
 }

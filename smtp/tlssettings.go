@@ -17,138 +17,207 @@ import (
 	"posthaste/internal/tlspolicy"
 )
 
-// tlsClient is what is configured of TLS.
+// tlsClient is what is configured of TLS. All but what mu guards is read once and never changed;
+// sessions lock themselves.
 type tlsClient struct {
 	tlspolicy.Settings
-	maps        *table.Maps
-	sites       *table.Maps // smtp_tls_per_site
-	curves      []tls.CurveID
-	grades      tlspolicy.Grades // what the site has other cipher lists for
-	wrapper     bool
-	loglevel    int
-	loglevels   *table.Maps // by server
-	logParents  bool        // in which a domain stands for its subdomains
-	noteOffer   bool
-	insecureMX  tlspolicy.Level // smtp_tls_dane_insecure_mx_policy
-	forceTLSA   bool            // smtp_tls_force_insecure_host_tlsa_lookup
-	optionalTLS bool            // tls_required_enable: honour "TLS-Required: no"
-	require     *requireRules   // smtp_requiretls_policy
-	depth       int
+	maps    *table.Maps      // tls_policy_maps: first to say anything about a destination
+	sites   *table.Maps      // tls_per_site, by destination and by server: asked where maps says nothing
+	curves  []tls.CurveID    // tls_eecdh_auto_curves; empty: the library's
+	grades  tlspolicy.Grades // what the site has other cipher lists for
+	wrapper bool             // tls_wrappermode: TLS begins before the greeting (RFC 8314 section 3.3)
+	// loglevel is tls_loglevel, for servers that loglevels (tls_loglevel_maps) does not have.
+	// logParents: a domain there stands for its subdomains too.
+	loglevel   int
+	loglevels  *table.Maps
+	logParents bool
+	noteOffer  bool // tls_note_starttls_offer: an offer that is not used is logged
+	// insecureMX is smtp_tls_dane_insecure_mx_policy: what DANE comes to at hosts that nobody
+	// vouches for. LMTP has no MX records: May.
+	insecureMX tlspolicy.Level
+	// forceTLSA is tls_force_insecure_host_tlsa_lookup: TLSA records count even where the host's
+	// addresses are not signed.
+	forceTLSA   bool
+	optionalTLS bool          // tls_required_enable: honour "TLS-Required: no" (RFC 8689 section 5)
+	require     *requireRules // requiretls_policy
+	depth       int           // tls_scert_verifydepth: CAs between a certificate and its root, besides one
 
-	roots    *x509.CertPool
-	chosen   bool // CAs are configured
-	certs    []*tls.Certificate
+	roots  *x509.CertPool     // of tls_CAfile and tls_CApath; empty: certificates are trusted by nobody
+	chosen bool               // CAs are configured: the system's do not count besides
+	certs  []*tls.Certificate // our own; empty: none is shown
+
 	sessions *tlsSessions
+	// The files that were read, as they were then. A process that is confined cannot read them
+	// again, and ends when they have changed: keepUp.
 	confined *confine.Confinement
-	marks    []*confine.Mark // of the files that were read
+	marks    []*confine.Mark
 
-	mu      sync.Mutex
-	pools   map[string]*x509.CertPool // of tafile attributes
-	checked time.Time                 // when marks were looked at
+	mu      sync.Mutex                // guards the following
+	pools   map[string]*x509.CertPool // of tafile attributes, by the files' names; at most 100
+	checked time.Time                 // when marks were looked at last
 }
 
-// tlsFiles are the names of certificates and keys.
+// tlsFiles are the names of the files of CAs, certificates and keys; empty: there is none.
 type tlsFiles struct {
-	caFile, caPath             string
-	chains                     []string
-	cert, key, ecCert, ecKey   string
-	level                      string
-	useTLS, enforce, checkName bool
-	policyMaps, require        []string
-	perSite, loglevels         []string
-	cache                      string
-	cacheTime                  time.Duration
+	caFile, caPath string
+	chains         []string // keys with their certificates: those below do not count then
+	cert, key      string
+	ecCert, ecKey  string
 }
 
+// newTLSClient reads the parameters of TLS, and the files that they name. The error has all that is
+// wrong. A client comes with it, which is not to be used.
 func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, error) {
+	own := ownParameters(cfg, lmtp)
 	c := &tlsClient{pools: make(map[string]*x509.CertPool), confined: o.Confined, checked: time.Now()}
-	family := "smtp_tls_"
-	var f tlsFiles
-	if lmtp {
-		family = "lmtp_tls_"
-		f = c.readLMTP(cfg)
-	} else {
-		f = c.readSMTP(cfg)
-	}
-	c.DaneDigests = cfg.List("tls_dane_digests")
-	c.CertNames = tlspolicy.NameRule{ManyLabels: cfg.Bool("tls_wildcard_matches_multiple_labels"), Names: resolver.NamesOf(cfg)}
-	c.optionalTLS = cfg.Bool("tls_required_enable")
+	c.readSettings(cfg, own, lmtp)
+	c.maps = openMaps(own, "tls_policy_maps", o)
+	c.sites = openMaps(own, "tls_per_site", o)
+	c.loglevels = openMaps(own, "tls_loglevel_maps", o)
+	c.logParents = slices.Contains(cfg.List("parent_domain_matches_subdomains"), own.Name("tls_loglevel_maps"))
+	require := own.List("requiretls_policy")
 	if !cfg.Bool("requiretls_enable") {
-		f.require = []string{"disable"}
+		require = []string{"disable"}
 	}
-	c.maps = table.OpenMaps(family+"policy_maps", f.policyMaps, o)
-	c.sites = table.OpenMaps(family+"per_site", f.perSite, o)
-	c.loglevels = table.OpenMaps(family+"loglevel_maps", f.loglevels, o)
-	c.logParents = slices.Contains(cfg.List("parent_domain_matches_subdomains"), family+"loglevel_maps")
+	var errs [6]error
+	c.require, errs[0] = newRequireRules(own.Name("requiretls_policy"), require, c.CertNames.Names, o)
+	errs[1] = c.openSessions(own, o)
+	if c.curves, errs[2] = tlspolicy.Curves(cfg.List("tls_eecdh_auto_curves")); errs[2] != nil {
+		errs[2] = fmt.Errorf("tls_eecdh_auto_curves: %w", errs[2])
+	}
+	c.Level, errs[3] = defaultLevel(own)
+	errs[4] = c.checkProtocols(cfg, own, o)
+	errs[5] = c.readFiles(cfg, own, o)
+	return c, errors.Join(errs[:]...)
+}
+
+// readSettings reads what is in force where no policy says otherwise.
+func (c *tlsClient) readSettings(cfg *config.Config, own config.Prefixed, lmtp bool) {
+	c.Settings = tlspolicy.Settings{
+		Protocols:          strings.Join(own.List("tls_protocols"), " "),
+		MandatoryProtocols: strings.Join(own.List("tls_mandatory_protocols"), " "),
+		Ciphers:            own.String("tls_ciphers"),
+		MandatoryCiphers:   own.String("tls_mandatory_ciphers"),
+		Exclude:            own.List("tls_exclude_ciphers"),
+		MandatoryExclude:   own.List("tls_mandatory_exclude_ciphers"),
+		FingerprintMatch:   own.List("tls_fingerprint_cert_match"),
+		VerifyMatch:        splitNames(own.List("tls_verify_cert_match")),
+		SecureMatch:        splitNames(own.List("tls_secure_cert_match")),
+		ServerName:         own.String("tls_servername"),
+		FingerprintDigest:  own.String("tls_fingerprint_digest"),
+		TrustAnchorFiles:   own.List("tls_trust_anchor_file"),
+		ConnectionReuse:    own.Bool("tls_connection_reuse"),
+		EnforceSTSPatterns: own.Bool("tls_enforce_sts_mx_patterns"),
+		DaneDigests:        cfg.List("tls_dane_digests"),
+		CertNames:          tlspolicy.NameRule{ManyLabels: cfg.Bool("tls_wildcard_matches_multiple_labels"), Names: resolver.NamesOf(cfg)},
+	}
+	c.wrapper = own.Bool("tls_wrappermode")
+	c.loglevel = own.Int("tls_loglevel")
+	c.noteOffer = own.Bool("tls_note_starttls_offer")
+	c.forceTLSA = own.Bool("tls_force_insecure_host_tlsa_lookup")
+	c.depth = own.Int("tls_scert_verifydepth")
+	c.optionalTLS = cfg.Bool("tls_required_enable")
+	c.insecureMX = tlspolicy.May
+	if !lmtp {
+		c.insecureMX, _ = tlspolicy.ParseLevel(cfg.String("smtp_tls_dane_insecure_mx_policy")) // an Enum: Load has checked it
+	}
+}
+
+// defaultLevel is tls_security_level, or what the parameters come to that were there before it.
+func defaultLevel(own config.Prefixed) (level tlspolicy.Level, err error) {
+	text := own.String("tls_security_level")
+	enforce := own.Bool("enforce_tls")
+	switch {
+	case text != "":
+		if level, err = tlspolicy.ParseLevel(text); err != nil {
+			err = fmt.Errorf("%s: %w", own.Name("tls_security_level"), err)
+		}
+		return level, err
+	case enforce && own.Bool("tls_enforce_peername"):
+		return tlspolicy.Verify, nil
+	case enforce:
+		return tlspolicy.Encrypt, nil
+	case own.Bool("use_tls"):
+		return tlspolicy.May, nil
+	}
+	return tlspolicy.None, nil
+}
+
+// checkProtocols finds mistakes in the lists of protocols, ciphers and digests. What leaves
+// something to negotiate is warned of; the error has the rest.
+func (c *tlsClient) checkProtocols(cfg *config.Config, own config.Prefixed, o table.Options) error {
 	var errs []error
-	fail := func(name string, err error) {
+	check := func(suffix string, err error) {
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s%s: %w", family, name, err))
+			errs = append(errs, fmt.Errorf("%s: %w", own.Name(suffix), err))
 		}
 	}
-	var err error
-	c.require, err = newRequireRules(strings.TrimSuffix(family, "tls_")+"requiretls_policy", f.require, c.CertNames.Names, o)
-	if err != nil {
-		errs = append(errs, err)
-	}
-	if c.sessions, err = newTLSSessions(family+"session_cache_database", f.cache, f.cacheTime); err != nil {
-		errs = append(errs, err)
-	} else if err = c.sessions.load(); err != nil {
-		o.Warn(family + "session_cache_database: " + err.Error()) // it is but a cache
-	}
-	if c.curves, err = tlspolicy.Curves(cfg.List("tls_eecdh_auto_curves")); err != nil {
-		errs = append(errs, fmt.Errorf("tls_eecdh_auto_curves: %w", err))
-	}
-	switch {
-	case f.level != "":
-		c.Level, err = tlspolicy.ParseLevel(f.level)
-		fail("security_level", err)
-	case f.enforce && f.checkName:
-		c.Level = tlspolicy.Verify
-	case f.enforce:
-		c.Level = tlspolicy.Encrypt
-	case f.useTLS:
-		c.Level = tlspolicy.May
-	}
-	for _, list := range [][2]string{{"protocols", c.Protocols}, {"mandatory_protocols", c.MandatoryProtocols}} {
+	for _, list := range [][2]string{{"tls_protocols", c.Protocols}, {"tls_mandatory_protocols", c.MandatoryProtocols}} {
 		p, err := tlspolicy.ParseProtocols(list[1])
-		fail(list[0], err)
+		check(list[0], err)
 		if w := p.Warning(); w != "" {
-			o.Warn(fmt.Sprintf("%s%s = %s: %s", family, list[0], list[1], w))
+			o.Warn(fmt.Sprintf("%s = %s: %s", own.Name(list[0]), list[1], w))
 		}
 	}
 	c.grades = tlspolicy.ReadGrades(cfg, func(format string, args ...any) { o.Warn(fmt.Sprintf(format, args...)) })
-	_, err = tlspolicy.CipherSuites(c.Ciphers, c.Exclude)
-	fail("ciphers", err)
+	_, err := tlspolicy.CipherSuites(c.Ciphers, c.Exclude)
+	check("tls_ciphers", err)
 	_, err = tlspolicy.CipherSuites(c.MandatoryCiphers, c.MandatoryExclude)
-	fail("mandatory_ciphers", err)
+	check("tls_mandatory_ciphers", err)
 	for _, word := range tlspolicy.UnknownCiphers(slices.Concat(c.Exclude, c.MandatoryExclude)) {
-		o.Warn(fmt.Sprintf("%sexclude_ciphers, %smandatory_exclude_ciphers: %q names no cipher, and excludes nothing", family, family, word))
+		o.Warn(fmt.Sprintf("%s, %s: %q names no cipher, and excludes nothing",
+			own.Name("tls_exclude_ciphers"), own.Name("tls_mandatory_exclude_ciphers"), word))
 	}
-	fail("fingerprint_digest", tlspolicy.CheckDigest(c.FingerprintDigest))
+	check("tls_fingerprint_digest", tlspolicy.CheckDigest(c.FingerprintDigest))
+	return errors.Join(errs...)
+}
+
+// openSessions reads the sessions that were kept. The file is no more than a cache: if it cannot be
+// read, servers are asked for a whole handshake.
+func (c *tlsClient) openSessions(own config.Prefixed, o table.Options) (err error) {
+	title := own.Name("tls_session_cache_database")
+	c.sessions, err = newTLSSessions(title, own.String("tls_session_cache_database"), own.Duration("tls_session_cache_timeout"))
+	if err != nil {
+		return err
+	}
+	if err := c.sessions.load(); err != nil {
+		o.Warn(title + ": " + err.Error())
+	}
+	return nil
+}
+
+// readFiles reads CAs, certificates and keys. The error is of our own certificates alone: CAs that
+// cannot be read vouch for nobody, which holds up the mail that needs them, and no other.
+func (c *tlsClient) readFiles(cfg *config.Config, own config.Prefixed, o table.Options) error {
+	f := tlsFiles{
+		caFile: own.String("tls_CAfile"), caPath: own.String("tls_CApath"),
+		chains: own.List("tls_chain_files"),
+		cert:   own.String("tls_cert_file"), key: own.String("tls_key_file"),
+		ecCert: own.String("tls_eccert_file"), ecKey: own.String("tls_eckey_file"),
+	}
 	c.mark(&f)
 	var files []string
 	if f.caFile != "" {
 		files = []string{f.caFile}
 	}
-	// CAs that cannot be read vouch for nobody, which holds up the mail that
-	// needs them, and no other.
+	var err error
 	if c.roots, err = tlspolicy.Roots(files, f.caPath, cfg.Bool("tls_append_default_CA")); err != nil {
-		o.Warn(fmt.Sprintf("%sCAfile, %sCApath: %v", family, family, err))
+		o.Warn(fmt.Sprintf("%s, %s: %v", own.Name("tls_CAfile"), own.Name("tls_CApath"), err))
 	}
 	c.chosen = f.caFile != "" || f.caPath != ""
 	if len(c.TrustAnchorFiles) > 0 {
 		if _, err := c.pool(&policy{Policy: &tlspolicy.Policy{TrustFiles: c.TrustAnchorFiles}}); err != nil {
-			o.Warn(fmt.Sprintf("%strust_anchor_file: %v", family, err))
+			o.Warn(fmt.Sprintf("%s: %v", own.Name("tls_trust_anchor_file"), err))
 		}
 	}
 	// The system's own are read once, when they are first asked for: by then
 	// they may be out of sight.
 	_, _ = x509.SystemCertPool() // who needs them says what is wrong
-	c.certs, err = f.keyPairs()
-	fail("cert_file, chain_files", err)
+	if c.certs, err = f.keyPairs(); err != nil {
+		return fmt.Errorf("%s, chain_files: %w", own.Name("tls_cert_file"), err)
+	}
 	tlspolicy.Complete(c.certs, c.roots, time.Now())
-	return c, errors.Join(errs...)
+	return nil
 }
 
 // keyPairs reads our own certificates.
@@ -206,80 +275,6 @@ func (c *tlsClient) keepUp(now time.Time) {
 	c.mu.Unlock()
 	if due {
 		c.confined.Restart(c.marks)
-	}
-}
-
-func (c *tlsClient) readSMTP(cfg *config.Config) tlsFiles {
-	c.Settings = tlspolicy.Settings{
-		Protocols:          strings.Join(cfg.List("smtp_tls_protocols"), " "),
-		MandatoryProtocols: strings.Join(cfg.List("smtp_tls_mandatory_protocols"), " "),
-		Ciphers:            cfg.String("smtp_tls_ciphers"),
-		MandatoryCiphers:   cfg.String("smtp_tls_mandatory_ciphers"),
-		Exclude:            cfg.List("smtp_tls_exclude_ciphers"),
-		MandatoryExclude:   cfg.List("smtp_tls_mandatory_exclude_ciphers"),
-		FingerprintMatch:   cfg.List("smtp_tls_fingerprint_cert_match"),
-		VerifyMatch:        splitNames(cfg.List("smtp_tls_verify_cert_match")),
-		SecureMatch:        splitNames(cfg.List("smtp_tls_secure_cert_match")),
-		ServerName:         cfg.String("smtp_tls_servername"),
-		FingerprintDigest:  cfg.String("smtp_tls_fingerprint_digest"),
-		TrustAnchorFiles:   cfg.List("smtp_tls_trust_anchor_file"),
-		ConnectionReuse:    cfg.Bool("smtp_tls_connection_reuse"),
-		EnforceSTSPatterns: cfg.Bool("smtp_tls_enforce_sts_mx_patterns"),
-	}
-	c.wrapper = cfg.Bool("smtp_tls_wrappermode")
-	c.loglevel = cfg.Int("smtp_tls_loglevel")
-	c.noteOffer = cfg.Bool("smtp_tls_note_starttls_offer")
-	c.insecureMX, _ = tlspolicy.ParseLevel(cfg.String("smtp_tls_dane_insecure_mx_policy")) // an Enum: Load has checked it
-	c.forceTLSA = cfg.Bool("smtp_tls_force_insecure_host_tlsa_lookup")
-	c.depth = cfg.Int("smtp_tls_scert_verifydepth")
-	return tlsFiles{
-		caFile: cfg.String("smtp_tls_CAfile"), caPath: cfg.String("smtp_tls_CApath"),
-		chains: cfg.List("smtp_tls_chain_files"),
-		cert:   cfg.String("smtp_tls_cert_file"), key: cfg.String("smtp_tls_key_file"),
-		ecCert: cfg.String("smtp_tls_eccert_file"), ecKey: cfg.String("smtp_tls_eckey_file"),
-		level:  cfg.String("smtp_tls_security_level"),
-		useTLS: cfg.Bool("smtp_use_tls"), enforce: cfg.Bool("smtp_enforce_tls"),
-		checkName:  cfg.Bool("smtp_tls_enforce_peername"),
-		policyMaps: cfg.List("smtp_tls_policy_maps"), require: cfg.List("smtp_requiretls_policy"),
-		perSite: cfg.List("smtp_tls_per_site"), loglevels: cfg.List("smtp_tls_loglevel_maps"),
-		cache: cfg.String("smtp_tls_session_cache_database"), cacheTime: cfg.Duration("smtp_tls_session_cache_timeout"),
-	}
-}
-
-func (c *tlsClient) readLMTP(cfg *config.Config) tlsFiles {
-	c.Settings = tlspolicy.Settings{
-		Protocols:          strings.Join(cfg.List("lmtp_tls_protocols"), " "),
-		MandatoryProtocols: strings.Join(cfg.List("lmtp_tls_mandatory_protocols"), " "),
-		Ciphers:            cfg.String("lmtp_tls_ciphers"),
-		MandatoryCiphers:   cfg.String("lmtp_tls_mandatory_ciphers"),
-		Exclude:            cfg.List("lmtp_tls_exclude_ciphers"),
-		MandatoryExclude:   cfg.List("lmtp_tls_mandatory_exclude_ciphers"),
-		FingerprintMatch:   cfg.List("lmtp_tls_fingerprint_cert_match"),
-		VerifyMatch:        splitNames(cfg.List("lmtp_tls_verify_cert_match")),
-		SecureMatch:        splitNames(cfg.List("lmtp_tls_secure_cert_match")),
-		ServerName:         cfg.String("lmtp_tls_servername"),
-		FingerprintDigest:  cfg.String("lmtp_tls_fingerprint_digest"),
-		TrustAnchorFiles:   cfg.List("lmtp_tls_trust_anchor_file"),
-		ConnectionReuse:    cfg.Bool("lmtp_tls_connection_reuse"),
-		EnforceSTSPatterns: cfg.Bool("lmtp_tls_enforce_sts_mx_patterns"),
-	}
-	c.wrapper = cfg.Bool("lmtp_tls_wrappermode")
-	c.loglevel = cfg.Int("lmtp_tls_loglevel")
-	c.noteOffer = cfg.Bool("lmtp_tls_note_starttls_offer")
-	c.insecureMX = tlspolicy.May // LMTP has no MX
-	c.forceTLSA = cfg.Bool("lmtp_tls_force_insecure_host_tlsa_lookup")
-	c.depth = cfg.Int("lmtp_tls_scert_verifydepth")
-	return tlsFiles{
-		caFile: cfg.String("lmtp_tls_CAfile"), caPath: cfg.String("lmtp_tls_CApath"),
-		chains: cfg.List("lmtp_tls_chain_files"),
-		cert:   cfg.String("lmtp_tls_cert_file"), key: cfg.String("lmtp_tls_key_file"),
-		ecCert: cfg.String("lmtp_tls_eccert_file"), ecKey: cfg.String("lmtp_tls_eckey_file"),
-		level:  cfg.String("lmtp_tls_security_level"),
-		useTLS: cfg.Bool("lmtp_use_tls"), enforce: cfg.Bool("lmtp_enforce_tls"),
-		checkName:  cfg.Bool("lmtp_tls_enforce_peername"),
-		policyMaps: cfg.List("lmtp_tls_policy_maps"), require: cfg.List("lmtp_requiretls_policy"),
-		perSite: cfg.List("lmtp_tls_per_site"), loglevels: cfg.List("lmtp_tls_loglevel_maps"),
-		cache: cfg.String("lmtp_tls_session_cache_database"), cacheTime: cfg.Duration("lmtp_tls_session_cache_timeout"),
 	}
 }
 

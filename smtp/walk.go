@@ -210,15 +210,15 @@ func (d *delivery) garbage(s *session, line []byte) {
 	if s.offers&offersPipelining == 0 {
 		return
 	}
-	proto, table := "ESMTP", "smtp_discard_ehlo_keyword_address_maps"
+	proto := "ESMTP"
 	if d.set.lmtp {
-		proto, table = "LMTP", "lmtp_discard_lhlo_keyword_address_maps"
+		proto = "LMTP"
 	}
 	d.log.Warning("%s: non-%s response from %s: %s", d.id, proto, s.relay, printable(clip(line, 100)))
 	if !d.set.helpful {
 		return
 	}
-	d.log.Warning("to prevent loss of mail, turn off command pipelining for %s with the %s parameter", s.addr, table)
+	d.log.Warning("to prevent loss of mail, turn off command pipelining for %s with the %s parameter", s.addr, d.tab.discard.Title())
 }
 
 // finish keeps a session for the next delivery, or ends it.

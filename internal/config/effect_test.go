@@ -106,6 +106,7 @@ func (s *readScan) literals(dir string, f *ast.File, prefixed map[string]bool) {
 	suffixes := make(map[*ast.BasicLit]bool) // what ends names, of one parameter for each transport
 	ast.Inspect(f, func(n ast.Node) bool {
 		if call, ok := n.(*ast.CallExpr); ok && len(call.Args) == 1 {
+			// What is handed on with a Prefixed has an underscore in it, and is found below.
 			sel, isMethod := call.Fun.(*ast.SelectorExpr)
 			if lit, ok := call.Args[0].(*ast.BasicLit); ok && isMethod && accessors[sel.Sel.Name] != nil && isPrefixed(sel.X, prefixed) {
 				suffixes[lit] = true

@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -73,6 +74,23 @@ func isPrefixed(x ast.Expr, names map[string]bool) bool {
 	return names[lastName(x)]
 }
 
+// suffixesHanded are the strings that a call hands to a function together with a Prefixed: the
+// function reads what ends in them.
+func suffixesHanded(call *ast.CallExpr, names map[string]bool) (suffixes []string) {
+	handed := false
+	for _, a := range call.Args {
+		if lit, ok := a.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+			text, _ := strconv.Unquote(lit.Value)
+			suffixes = append(suffixes, text)
+		}
+		handed = handed || isPrefixed(a, names)
+	}
+	if !handed {
+		return nil
+	}
+	return suffixes
+}
+
 // lastName is the name of a variable or of a field.
 func lastName(x ast.Expr) string {
 	text := exprText(x)
@@ -87,6 +105,9 @@ func TestPrefixScan(t *testing.T) {
 		// Both programs have it.
 		`func f(cfg *config.Config) { _ = cfg.Prefix("smtp").Int("mx_address_limit") }`: "lmtp_mx_address_limit smtp_mx_address_limit",
 		`func f(p config.Prefixed) { _ = p.List("tls_policy_maps") }`:                   "lmtp_tls_policy_maps smtp_tls_policy_maps",
+		// A function is handed the suffix.
+		`func f(p config.Prefixed) { open(p, "generic_maps") }`: "lmtp_generic_maps smtp_generic_maps",
+		`func f(p config.Prefixed) { open("generic_maps") }`:    "",
 		// One has it.
 		`type s struct { own config.Prefixed }; func f(s *s) { _ = s.own.Bool("assume_final") }`: "lmtp_assume_final",
 		// A transport of the administrator's own may have it, so that the default counts.
@@ -112,5 +133,29 @@ func TestPrefixScan(t *testing.T) {
 		if got != want {
 			t.Errorf("%s:\n%s\nwant %s", source, got, want)
 		}
+	}
+}
+
+// TestTwins: what smtp and lmtp both have is of one type and has the same bounds, since one line of code reads both.
+func TestTwins(t *testing.T) {
+	t.Parallel()
+	twins := 0
+	for _, smtp := range All() {
+		suffix, ok := strings.CutPrefix(smtp.Name, "smtp_")
+		if !ok {
+			continue
+		}
+		lmtp, ok := Lookup("lmtp_" + suffix)
+		if !ok {
+			continue
+		}
+		twins++
+		if smtp.Type != lmtp.Type || smtp.Values != lmtp.Values || smtp.Min != lmtp.Min || smtp.Max != lmtp.Max ||
+			smtp.Unit != lmtp.Unit || smtp.Origin != lmtp.Origin {
+			t.Errorf("%s and %s differ:\n%+v\n%+v", smtp.Name, lmtp.Name, smtp, lmtp)
+		}
+	}
+	if twins < 100 {
+		t.Errorf("%d parameters are smtp's and lmtp's", twins)
 	}
 }

@@ -164,6 +164,9 @@ func (s *scan) scanFiles(set *token.FileSet, parsed []*ast.File) {
 
 // call notes a read, and reports whether it is one whose name is not a literal.
 func (s *scan) call(set *token.FileSet, call *ast.CallExpr) (variable bool) {
+	for _, suffix := range suffixesHanded(call, s.prefixed) {
+		s.readFamily(suffix, accessors["String"])
+	}
 	sel, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok {
 		return false
