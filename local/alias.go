@@ -1,7 +1,6 @@
 package local
 
 import (
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -10,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/maillog"
 	"posthaste/internal/rights"
 	"posthaste/local/mailbox"
 	"posthaste/local/users"
@@ -46,7 +46,7 @@ func (d *delivery) alias(st state, name string) (found bool) {
 	}
 	tokens := parseTokens(value)
 	if len(tokens) == 0 {
-		d.Log.Warning("no recipient in alias lookup result for %s", mailbox.External(name))
+		d.Log.LogWarning(maillog.AliasProblem{Alias: mailbox.External(name), Fault: maillog.AliasEmpty})
 		d.deferIt(&st, tryLater, "alias database unavailable")
 		return true
 	}
@@ -63,7 +63,7 @@ func (d *delivery) probe() bool { return d.request.Envelope.Trace&traceProbe != 
 func (d *delivery) aliasRights(st *state, name string, uid int, owned bool) bool {
 	switch {
 	case !owned:
-		d.Log.Warning("alias_maps: the table that has %s has no owner, or is world-writable", mailbox.External(name))
+		d.Log.LogWarning(maillog.AliasProblem{Alias: mailbox.External(name), Fault: maillog.AliasUnsafe})
 		d.deferIt(st, tryLater, configText)
 		return false
 	case uid == 0:
@@ -174,10 +174,10 @@ func (d *delivery) token(st state, t token) {
 func (d *delivery) home(st state, text string) {
 	switch {
 	case !strings.HasPrefix(text, "~/"):
-		d.Log.Warning("bad home directory syntax for: %s", text)
+		d.Log.LogWarning(maillog.HomeProblem{Text: text, Syntax: true})
 		d.bounce(&st, configError, configText)
 	case st.rights == nil || st.rights.Home == "":
-		d.Log.Warning("unknown home directory for: %s", text)
+		d.Log.LogWarning(maillog.HomeProblem{Text: text})
 		d.bounce(&st, configError, configText)
 	default:
 		d.file(st, strings.TrimRight(st.rights.Home, "/")+text[1:])
@@ -188,7 +188,7 @@ func (d *delivery) home(st state, text string) {
 func (d *delivery) include(st state, path string) {
 	st.level++
 	if st.level > maxLevel {
-		d.Log.Warning(":include: nesting limit exceeded for %s", path)
+		d.Log.LogWarning(maillog.IncludeProblem{File: path, Fault: maillog.FileNesting})
 		d.bounce(&st, dsn.S(5, 4, 6), ":include: nesting limit exceeded")
 		return
 	}
@@ -197,25 +197,24 @@ func (d *delivery) include(st state, path string) {
 	}
 	st.from, st.kind = st.local, inInclude
 	if !strings.HasPrefix(path, "/") {
-		d.Log.Warning(":include:%s uses a relative path", path)
+		d.Log.LogWarning(maillog.IncludeProblem{File: path, Fault: maillog.FileRelative})
 		d.bounce(&st, configError, configText)
 		return
 	}
 	f, info, who, err := openAs(st.rights, path, 0)
 	if err != nil {
-		d.Log.Warning("cannot open :include: file %s: %v", path, err)
+		d.Log.LogWarning(maillog.IncludeProblem{File: path, Fault: maillog.FileUnreadable, Reason: err.Error()})
 		d.bounce(&st, configError, configText)
 		return
 	}
 	defer f.Close()
 	switch {
 	case info.Mode&unix.S_IFMT != unix.S_IFREG:
-		err = fmt.Errorf(":include: file %s is not a regular file", path)
+		d.Log.LogWarning(maillog.IncludeProblem{File: path, Fault: maillog.FileNotRegular})
+		d.bounce(&st, configError, configText)
+		return
 	case info.Mode&unix.S_IWOTH != 0:
-		err = fmt.Errorf(":include: file %s is world writable", path)
-	}
-	if err != nil {
-		d.Log.Warning("%v", err)
+		d.Log.LogWarning(maillog.IncludeProblem{File: path, Fault: maillog.FileWorldWrite})
 		d.bounce(&st, configError, configText)
 		return
 	}
@@ -229,7 +228,11 @@ func (d *delivery) include(st state, path string) {
 		}
 		u, err := d.includer(uid)
 		if err != nil || u == nil {
-			d.Log.Warning("cannot find username for uid %d, owner of :include: file %s: %v", uid, path, err)
+			problem := maillog.IncludeProblem{File: path, Fault: maillog.FileUnknownOwner, UID: uid}
+			if err != nil {
+				problem.Reason = err.Error()
+			}
+			d.Log.LogWarning(problem)
 			d.deferIt(&st, dsn.S(4, 3, 5), configText)
 			return
 		}

@@ -10,6 +10,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
 	"posthaste/local/command"
 	"posthaste/local/macro"
 	"posthaste/local/mailbox"
@@ -79,7 +80,7 @@ func (d *delivery) mapped(st *state, maps interface {
 func (d *delivery) pass(st *state, setting, transport string) {
 	name, nexthop, _ := strings.Cut(transport, ":")
 	if name == d.Service {
-		d.Log.Warning("%s = %s: mail for %s would come back here", setting, transport, mailbox.External(st.addr))
+		d.Log.LogWarning(maillog.TransportLoop{Parameter: setting, Transport: transport, Address: mailbox.External(st.addr)})
 		d.deferIt(st, dsn.S(4, 3, 5), configText)
 		return
 	}
@@ -130,7 +131,7 @@ func (d *delivery) maildir(st state, u *users.User, path, spool string) {
 	m := mailbox.Maildir{Path: path, Spool: spool, Rights: u.Files(), Limit: d.mailboxLimit, Otherwise: dsn.S(5, 2, 0)}
 	err := d.store.Deliver(&m, d.head(&st, d.final(&st), d.headers&toFile != 0, false), d.content)
 	if errors.Is(err, unix.EACCES) {
-		d.Log.Warning("maildir access problem for UID/GID=%d/%d: %v", u.UID, u.GID, err)
+		d.Log.LogWarning(maillog.MaildirDenied{UID: u.UID, GID: u.GID, Reason: err.Error()})
 		d.Log.Warning("perhaps you need to create the maildirs in advance")
 	}
 	d.stored(&st, err, "maildir delivery failed: ", "delivered to maildir")
@@ -305,7 +306,7 @@ func (d *delivery) unknown(st state) {
 		return
 	}
 	if strings.EqualFold(st.user, "mailer-daemon") || strings.EqualFold(st.user, "postmaster") {
-		d.Log.Warning("required alias not found: %s", st.user)
+		d.Log.LogWarning(maillog.AliasProblem{Alias: st.user, Fault: maillog.AliasMissing})
 		d.sent(&st, "discarded")
 		return
 	}

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"posthaste/internal/maillog"
 	"posthaste/local/macro"
 	"posthaste/local/users"
 )
@@ -64,7 +65,7 @@ func (d *delivery) forwardFile(st state, u *users.User, path string, extension b
 	}
 	f, info, _, err := openAs(u, path, unix.O_NOFOLLOW)
 	if errors.Is(err, unix.ELOOP) {
-		d.Log.Warning("file %s is not a regular file", path)
+		d.Log.LogWarning(maillog.ForwardProblem{File: path, Fault: maillog.FileNotRegular})
 		return false, true
 	}
 	if err != nil {
@@ -74,13 +75,13 @@ func (d *delivery) forwardFile(st state, u *users.User, path string, extension b
 	defer f.Close()
 	switch {
 	case info.Mode&unix.S_IFMT != unix.S_IFREG:
-		d.Log.Warning("file %s is not a regular file", path)
+		d.Log.LogWarning(maillog.ForwardProblem{File: path, Fault: maillog.FileNotRegular})
 		return false, true
 	case info.Uid != 0 && int(info.Uid) != u.UID:
-		d.Log.Warning("file %s has bad owner uid %d", path, info.Uid)
+		d.Log.LogWarning(maillog.ForwardProblem{File: path, Fault: maillog.FileOwner, UID: int(info.Uid)})
 		return false, true
 	case info.Mode&unix.S_IWOTH != 0:
-		d.Log.Warning("file %s is world writable", path)
+		d.Log.LogWarning(maillog.ForwardProblem{File: path, Fault: maillog.FileWorldWrite})
 		return false, true
 	}
 	if extension || d.propagate&inForward == 0 {

@@ -8,6 +8,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/submit"
@@ -97,7 +98,7 @@ func (d *delivery) allowed(st *state) bool {
 		return true
 	}
 	st.led.led = -1
-	d.Log.Warning("%s: %s leads to too many destinations", d.request.Envelope.ID, mailbox.External(st.delivered))
+	d.Log.LogWarning(maillog.AddressProblem{ID: string(d.request.Envelope.ID), Address: mailbox.External(st.delivered), Fault: maillog.AddressTooMany})
 	d.bounce(st, dsn.S(5, 2, 4), "too many destinations")
 	return false
 }
@@ -118,7 +119,7 @@ func (d *delivery) sendForwards() {
 	for _, f := range d.forwards {
 		id, err := d.sendForward(f)
 		if err != nil {
-			d.Log.Warning("%s: cannot forward: %v", d.request.Envelope.ID, err)
+			d.Log.LogWarning(maillog.ForwardFailed{ID: string(d.request.Envelope.ID), Reason: err.Error()})
 			d.deferIt(st, tryLater, "unable to forward message")
 			return // it will all be done again
 		}

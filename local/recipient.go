@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/maillog"
 	"posthaste/internal/rfc5322"
 	"posthaste/local/mailbox"
 	"posthaste/local/users"
@@ -43,7 +44,7 @@ func (d *delivery) recipient(st state) {
 	}
 	local, domain, at := rfc5322.Split(strings.ToLower(st.addr))
 	if !at {
-		d.Log.Warning("no @ in recipient address: %s", mailbox.External(st.addr))
+		d.Log.LogWarning(maillog.AddressProblem{Address: mailbox.External(st.addr), Fault: maillog.AddressNoDomain})
 	}
 	st.local, st.domain = local, domain
 	user, ext := d.split.SplitExtension(local)
@@ -52,7 +53,7 @@ func (d *delivery) recipient(st state) {
 		st.delim, st.ext = ext[:1], ext[1:]
 	}
 	if strings.Contains(st.ext, "/") {
-		d.Log.Warning("%s: address with illegal extension: %s", d.request.Envelope.ID, mailbox.External(st.local))
+		d.Log.LogWarning(maillog.AddressProblem{ID: string(d.request.Envelope.ID), Address: mailbox.External(st.local), Fault: maillog.AddressExtension})
 		st.ext = ""
 	}
 	st.unmatched = st.ext
@@ -130,6 +131,6 @@ func (d *delivery) user(name string) (*users.User, error) {
 }
 
 func (d *delivery) userError(st *state, err error) {
-	d.Log.Warning("error looking up passwd info for %s: %v", mailbox.External(st.user), err)
+	d.Log.LogWarning(maillog.UserLookupFailed{User: mailbox.External(st.user), Reason: err.Error()})
 	d.deferIt(st, dsn.S(4, 0, 0), "user lookup error")
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/maillog"
 	"posthaste/internal/rfc5322"
 )
 
@@ -232,7 +233,7 @@ func (d *delivery) lines(st state, lines [][]token) (next bool) {
 // unreadable says that a file of destinations could not be read.
 func (d *delivery) unreadable(st *state, path string, err error) {
 	if errors.Is(err, errTooMuch) {
-		d.Log.Warning("file %s: %v", path, err)
+		d.Log.LogWarning(maillog.ForwardProblem{File: path, Fault: maillog.FileUnreadable, Reason: err.Error()})
 		d.bounce(st, dsn.S(5, 2, 4), "cannot expand %s: %v", path, err)
 		return
 	}

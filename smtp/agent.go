@@ -376,8 +376,7 @@ func (d *delivery) hintSMTPS() {
 	if !d.set.helpful || d.a.tls.wrapper || d.hop.port != smtpsPort {
 		return
 	}
-	d.log.Info("SMTPS wrappermode (TCP port %s) requires setting \"%s = yes\", and \"%s = encrypt\" (or stronger)",
-		smtpsPort, d.set.own.Name("tls_wrappermode"), d.set.own.Name("tls_security_level"))
+	d.log.Log(maillog.SMTPWrapperHint{Port: smtpsPort, Wrapper: d.set.own.Name("tls_wrappermode"), Level: d.set.own.Name("tls_security_level")})
 }
 
 // withFallback appends the destinations of smtp_fallback_relay.
@@ -428,10 +427,10 @@ func (d *delivery) giveUp(ctx context.Context) {
 	if !own.soft() {
 		switch {
 		case d.fallback:
-			d.log.Warning("fallback relay configuration problem: %s", own.text)
+			d.log.LogWarning(maillog.SMTPRelayProblem{Parameter: d.set.own.Name("fallback_relay"), Reason: own.text})
 			own.status = dsn.S(4, 3, 5)
 		case d.hop.text == d.set.relayhost:
-			d.log.Warning("relayhost configuration problem: %s", own.text)
+			d.log.LogWarning(maillog.SMTPRelayProblem{Parameter: "relayhost", Reason: own.text})
 			own.status = dsn.S(4, 3, 5)
 		case own.loop && d.set.bestMX != "":
 			d.passOn()

@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/agent"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
 	"posthaste/internal/quickio"
 	"posthaste/internal/table"
 )
@@ -99,7 +100,7 @@ func (t *transaction) cutShort(err error) {
 	d, s := t.d, t.s
 	s.bad = true
 	if errors.Is(err, errLocalData) {
-		d.log.Warning("%s: %v", d.id, err)
+		d.log.LogWarning(maillog.SMTPProblem{ID: d.id, Reason: err.Error()})
 	}
 	f := s.broken(stageBody, err)
 	if f.status == dsn.S(4, 4, 2) {

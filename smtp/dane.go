@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/maillog"
 	"posthaste/internal/resolver"
 	"posthaste/internal/tlspolicy"
 	"posthaste/internal/tlsrpt"
@@ -28,10 +29,10 @@ func (d *delivery) danePolicy(ctx context.Context, t *target, p *policy) (*polic
 	}
 	switch {
 	case d.set.dns != dnsSecure:
-		d.log.Warning("TLS policy %s for %s needs smtp_dns_support_level = dnssec", p.Level, d.hop.text)
+		d.log.LogWarning(maillog.SMTPNoDANE{Level: p.Level.String(), Nexthop: d.hop.text})
 		return without(tlspolicy.May, "DNSSEC is not enabled")
 	case d.set.ignoreMXErr:
-		d.log.Warning("TLS policy %s for %s is of no use with ignore_mx_lookup_error = yes", p.Level, d.hop.text)
+		d.log.LogWarning(maillog.SMTPNoDANE{Level: p.Level.String(), Nexthop: d.hop.text, IgnoresMX: true})
 		return without(tlspolicy.May, "DANE is disabled")
 	}
 	d.a.probe.note(ctx, t.mxSafe || t.secure, d.a.dns, d.log)
@@ -60,7 +61,7 @@ func (d *delivery) danePolicy(ctx context.Context, t *target, p *policy) (*polic
 	}
 	usable := tlspolicy.Usable(records, c.DaneDigests)
 	if len(usable) == 0 {
-		d.log.Warning("%s: no usable TLSA records for %s:%s", d.id, t.host, t.port)
+		d.log.LogWarning(maillog.SMTPNoUsableTLSA{ID: d.id, Host: t.host, Port: t.port})
 		d.reportNoSession(t, tlsrpt.PolicyTLSA, &flaw{tlsrpt.TLSAInvalid, "no usable TLSA records"})
 		return without(tlspolicy.Encrypt, "no usable TLSA records found")
 	}

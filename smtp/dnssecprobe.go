@@ -80,10 +80,10 @@ func (p *probe) note(ctx context.Context, secure bool, r resolver.Resolver, log 
 		p.asked.Store(false)
 		return
 	}
-	log.Warning("DNSSEC validation may be unavailable")
+	log.LogWarning(maillog.SMTPNoDNSSEC{})
+	failed := maillog.SMTPProbeFailed{Probe: p.text}
 	if err != nil {
-		log.Warning("reason: dnssec_probe '%s' received no response: %v", p.text, err)
-		return
+		failed.Reason = err.Error()
 	}
-	log.Warning("reason: dnssec_probe '%s' received a response that is not DNSSEC validated", p.text)
+	log.LogWarning(failed)
 }

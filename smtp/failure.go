@@ -13,6 +13,7 @@ import (
 
 	"posthaste/internal/agent"
 	"posthaste/internal/dsn"
+	"posthaste/internal/maillog"
 	"posthaste/internal/notice"
 )
 
@@ -179,7 +180,7 @@ func (d *delivery) fail(f *failure, rcpts []int) {
 	}
 	soft := f.soft() || d.set.softBounce
 	if soft && !d.final {
-		d.log.Info("%s: %s", d.id, f.text)
+		d.log.Log(maillog.SMTPPutOff{ID: d.id, Reason: f.text})
 		d.why = f
 		return
 	}

@@ -3,6 +3,8 @@ package smtp
 import (
 	"context"
 	"strings"
+
+	"posthaste/internal/maillog"
 )
 
 // filterReply gives what smtp_reply_filter makes of one line of a reply. What
@@ -29,7 +31,7 @@ func (a *Agent) keepRecord(record string) bool {
 	case !found:
 		return true
 	case strings.EqualFold(strings.TrimSpace(value), "IGNORE"):
-		a.log.Info("ignoring DNS RR: %s", record)
+		a.log.Log(maillog.SMTPRecordIgnored{Record: record})
 		return false
 	}
 	a.log.Warning("%s: unknown DNS filter action: %q", a.tab.records.Title(), value)

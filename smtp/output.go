@@ -9,6 +9,7 @@ import (
 	"posthaste/internal/addrform"
 	"posthaste/internal/config"
 	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/table"
 )
@@ -304,11 +305,7 @@ func (c *converter) check(checks *table.Maps, what string, text []byte, raw *[]b
 	action, arg, _ := strings.Cut(strings.TrimSpace(value), " ")
 	arg = strings.TrimSpace(arg)
 	note := func(word string) {
-		shown := printable(text[:min(len(text), 60)])
-		if arg != "" {
-			shown += ": " + printable([]byte(arg))
-		}
-		c.d.log.Info("%s: %s: %s %s", c.d.id, word, what, shown)
+		c.d.log.Log(maillog.SMTPCheck{ID: c.d.id, Action: word, Part: what, Line: printable(text[:min(len(text), 60)]), Text: printable([]byte(arg))})
 	}
 	switch strings.ToUpper(action) {
 	case "DUNNO", "OK":

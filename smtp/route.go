@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/maillog"
 	"posthaste/internal/resolver"
 )
 
@@ -160,7 +161,7 @@ func (d *delivery) exchangers(ctx context.Context, domain string, mx resolver.An
 		}
 	}
 	if len(list) == 0 {
-		d.log.Warning("no MX host for %s has a valid address record", domain)
+		d.log.LogWarning(maillog.SMTPNoMXAddress{Domain: domain})
 		if d.set.deferNoAddr {
 			why.status.Class = 4
 		}

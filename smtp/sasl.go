@@ -24,6 +24,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
+	"posthaste/internal/maillog"
 	"posthaste/internal/notice"
 	"posthaste/internal/table"
 )
@@ -114,7 +115,7 @@ func (d *delivery) login(ctx context.Context, s *session, t *target) *failure {
 	}
 	user, pass, found, err := d.password(t)
 	if err != nil {
-		d.log.Warning("%s: %v", d.id, err)
+		d.log.LogWarning(maillog.SMTPProblem{ID: d.id, Reason: err.Error()})
 		return fail("SASL authentication failed; cannot look up the password for server " + s.namaddr)
 	}
 	if !found || user == "" {
@@ -131,7 +132,7 @@ func (d *delivery) login(ctx context.Context, s *session, t *target) *failure {
 		kept = false
 		if isTokenMechanism(name) {
 			if secret, kept, err = c.tokens.get(ctx, user, pass, t.host, time.Now()); err != nil {
-				d.log.Warning("%s: no token for %s: %v", d.id, user, err)
+				d.log.LogWarning(maillog.SMTPNoToken{ID: d.id, Username: user, Reason: err.Error()})
 				return fail("SASL authentication failed; cannot get a token for server " + s.namaddr)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/maillog"
 	"posthaste/internal/notice"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/table"
@@ -192,7 +193,7 @@ func (d *delivery) introduce(s *session, t *target, verb, stage string) *failure
 		s.offers |= offersESMTP
 	}
 	if s.offers&(offersUTF8|offers8BitMIME) == offersUTF8 { // RFC 6531 section 3.1 has one imply the other
-		d.log.Info("host %s offers SMTPUTF8 support, but not 8BITMIME", s.namaddr)
+		d.log.Log(maillog.SMTPUTF8Alone{Relay: s.namaddr})
 		s.offers |= offers8BitMIME
 	}
 	if t.port == smtpPort && t.path == "" && strings.EqualFold(first, d.set.myhostname) {
@@ -265,7 +266,7 @@ func (d *delivery) discarded(t *target) []string {
 		out[i] = strings.ToUpper(w)
 	}
 	if len(out) > 0 && !slices.Contains(out, "SILENT-DISCARD") {
-		d.log.Info("discarding EHLO keywords: %s", strings.Join(smtpwire.KnownKeywords(out), " "))
+		d.log.Log(maillog.SMTPDiscarding{Keywords: strings.Join(smtpwire.KnownKeywords(out), " ")})
 	}
 	return out
 }
@@ -274,7 +275,7 @@ func (d *delivery) discarded(t *target) []string {
 func (d *delivery) checkBanner(s *session, t *target, banner string) {
 	f := strings.Fields(banner)
 	if len(f) > 1 && t.port == smtpPort && strings.EqualFold(f[1], d.set.myhostname) {
-		d.log.Warning("host %s greeted me with my own hostname %s", s.relay, d.set.myhostname)
+		d.log.LogWarning(maillog.SMTPOwnGreeting{Relay: s.relay, Hostname: d.set.myhostname})
 	}
 }
 
@@ -293,7 +294,7 @@ func (d *delivery) pixWorkarounds(s *session, t *target, banner string) []string
 		}
 	}
 	if len(words) > 0 {
-		d.log.Info("%s: enabling PIX workarounds: %s for %s", d.id, strings.Join(words, " "), s.relay)
+		d.log.Log(maillog.SMTPWorkarounds{ID: d.id, Workarounds: strings.Join(words, " "), Relay: s.relay})
 	}
 	return words
 }

@@ -44,7 +44,7 @@ type tlsState struct {
 
 // tlsProblem is a failure of our own configuration.
 func (d *delivery) tlsProblem(why error) *failure {
-	d.log.Warning("%s: TLS policy for %s: %v", d.id, d.hop.text, why)
+	d.log.LogWarning(maillog.SMTPPolicyProblem{ID: d.id, Nexthop: d.hop.text, Reason: why.Error()})
 	return &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: "client TLS configuration problem"}
 }
 
@@ -108,7 +108,7 @@ func (d *delivery) sitePolicy(ctx context.Context, t *target) (*policy, *failure
 		return nil, d.tlsProblem(errors.New("smtp_tls_wrappermode = yes needs security level encrypt or stronger"))
 	}
 	if !p.AllowsMX(t.host) {
-		d.log.Warning("%s: MX host %s does not match the MTA-STS policy of %s", d.id, t.host, d.hop.host)
+		d.log.LogWarning(maillog.SMTPPolicyMX{ID: d.id, Host: t.host, Domain: d.hop.host})
 		d.reportNoSession(t, tlsrpt.PolicySTS, &flaw{tlsrpt.ValidationError, "the MX host is not in the policy"})
 		return nil, &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: "MX host " + t.host + " does not match the MTA-STS policy of " + d.hop.host}
 	}
@@ -197,7 +197,7 @@ func (d *delivery) handshake(ctx context.Context, s *session, t *target, p *poli
 	}
 	if p.Level == tlspolicy.None {
 		if s.offers&offersStartTLS != 0 && d.a.tls.noteOffer {
-			d.log.Info("Host offered STARTTLS: [%s]", s.host)
+			d.log.Log(maillog.SMTPTLSOffered{Host: s.host})
 		}
 		return d.checkRequireTLS(s)
 	}
@@ -268,7 +268,7 @@ func (d *delivery) handshakeFailed(s *session, p *policy, err error) *failure {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
 		err = errLost
 	}
-	d.log.Info("SSL_connect error to %s: %v", s.relay, err)
+	d.log.Log(maillog.SMTPHandshakeFailed{Peer: s.relay, Reason: err.Error()})
 	s.bad = true
 	s.flaw = &flaw{tlsrpt.ValidationError, err.Error()}
 	f := &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: "Cannot start TLS: handshake failure", detail: s.detail(), hangUp: true}
@@ -349,15 +349,16 @@ func (d *delivery) verify(s *session, p *policy) {
 	if len(chain) == 0 || p.Level < tlspolicy.Fingerprint && s.tls.loglevel == 0 {
 		return
 	}
+	unverified := func(why string) { d.log.Log(maillog.SMTPUnverified{Peer: s.relay, Reason: why}) }
 	switch {
 	case p.Failure != "" && p.Level.Authenticates():
-		d.log.Info("certificate verification failed for %s: external policy failure (%s)", s.relay, p.Failure)
+		unverified("external policy failure (" + p.Failure + ")")
 		s.flaw = &flaw{p.Failure, ""}
 		return
 	case p.Level == tlspolicy.Fingerprint:
 		st.matched = tlspolicy.MatchFingerprint(chain[0], c.FingerprintDigest, p.Match)
 		if st.trusted = st.matched; !st.matched {
-			d.log.Info("certificate verification failed for %s: neither the certificate nor its key has one of the fingerprints", s.relay)
+			unverified("neither the certificate nor its key has one of the fingerprints")
 		}
 		return
 	case len(p.tlsa) > 0:
@@ -365,10 +366,10 @@ func (d *delivery) verify(s *session, p *policy) {
 		st.trusted, st.matched = err == nil, err == nil
 		if name, ok := errors.AsType[*tlspolicy.HostnameError](err); ok {
 			st.trusted = true
-			d.log.Info("certificate verification failed for %s: %v", s.relay, name)
+			unverified(name.Error())
 			s.flaw = &flaw{tlsrpt.HostMismatch, ""}
 		} else if err != nil {
-			d.log.Info("certificate verification failed for %s: %v", s.relay, err)
+			unverified(err.Error())
 			s.flaw = chainFlaw(err)
 		}
 		return
@@ -382,11 +383,11 @@ func (d *delivery) verify(s *session, p *policy) {
 	switch {
 	case !p.Level.Authenticates():
 	case err != nil:
-		d.log.Info("certificate verification failed for %s: %v", s.relay, err)
+		unverified(err.Error())
 		s.flaw = chainFlaw(err)
 	case !st.matched:
 		s.flaw = &flaw{tlsrpt.HostMismatch, ""}
-		d.log.Info("server certificate verification failed for %s: it is for none of %s", s.relay, strings.Join(p.names, ", "))
+		d.log.Log(maillog.SMTPUnverified{Peer: s.relay, Reason: "it is for none of " + strings.Join(p.names, ", "), Name: true})
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/submit"
 	"posthaste/internal/tlspolicy"
@@ -30,12 +31,12 @@ type reporter struct {
 // openReports opens the log of TLS sessions and sends reports until stop is
 // called, which waits.
 func (a *Agent) openReports(cfg *config.Config, s *submit.Client) (stop func(), err error) {
-	info := func(text string) { a.log.Info("%s", text) }
+	sent := func(report, uri string) { a.log.Log(maillog.TLSReportSent{Report: report, URI: uri}) }
 	warn := func(text string) { a.log.Warning("%s", text) }
 	sender := cfg.String("smtp_tlsrpt_sender")
 	l, err := tlsrpt.Open(tlsrpt.Options{Dir: filepath.Join(cfg.String("data_directory"), "tlsrpt"),
 		Organization: cfg.String("smtp_tlsrpt_organization"), Contact: cfg.String("smtp_tlsrpt_contact"), Sender: sender,
-		Hostname: a.set.myhostname, Resolver: a.dns, Allowed: a.webNetwork, Warn: warn, Info: info,
+		Hostname: a.set.myhostname, Resolver: a.dns, Allowed: a.webNetwork, Warn: warn, Sent: sent,
 		Mail: func(ctx context.Context, to string, msg []byte) error { return submitReport(ctx, s, sender, to, msg) }})
 	if err != nil {
 		return nil, err

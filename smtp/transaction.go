@@ -12,6 +12,7 @@ import (
 	"posthaste/internal/agent"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
 	"posthaste/internal/quickio"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/tlspolicy"
@@ -156,7 +157,7 @@ func (t *transaction) prepare() bool {
 	}
 	t.rcpts = keep
 	if err := t.mapAddresses(); err != nil {
-		d.log.Warning("%s: %v", d.id, err)
+		d.log.LogWarning(maillog.SMTPProblem{ID: d.id, Reason: err.Error()})
 		d.record(&failure{kind: messageFailed, status: dsn.S(4, 3, 0), text: "address mapping failed", detail: s.detail()}, t.rcpts)
 		return false
 	}
@@ -340,7 +341,7 @@ func (t *transaction) take(c command, r *reply) {
 		s.dirty = false
 	case verbXforward, verbXforward2:
 		if !r.ok() {
-			d.log.Warning("host %s said: %s (in reply to XFORWARD command)", s.namaddr, r.text())
+			d.log.LogWarning(maillog.SMTPXForwardRefused{Relay: s.namaddr, Reply: r.text()})
 		}
 	case verbMail:
 		if t.mailed = r.ok(); !t.mailed {

@@ -139,7 +139,7 @@ func (d *delivery) tryTarget(ctx context.Context, w *walk, t *target) {
 		d.mayRetryPlain = false
 	}
 	if plain {
-		d.log.Info("%s: TLS with %s failed; trying again without", d.id, t.host)
+		d.log.Log(maillog.SMTPWithoutTLS{ID: d.id, Host: t.host})
 		if s, f = d.connectPlain(ctx, t); f == nil {
 			d.use(ctx, w, s, t)
 		}
@@ -214,11 +214,11 @@ func (d *delivery) garbage(s *session, line []byte) {
 	if d.set.lmtp {
 		proto = "LMTP"
 	}
-	d.log.Warning("%s: non-%s response from %s: %s", d.id, proto, s.relay, printable(clip(line, 100)))
+	d.log.LogWarning(maillog.SMTPStrayLine{ID: d.id, Proto: proto, Relay: s.relay, Line: printable(clip(line, 100))})
 	if !d.set.helpful {
 		return
 	}
-	d.log.Warning("to prevent loss of mail, turn off command pipelining for %s with the %s parameter", s.addr, d.tab.discard.Title())
+	d.log.LogWarning(maillog.SMTPPipeliningHint{Addr: s.addr, Parameter: d.tab.discard.Title()})
 }
 
 // finish keeps a session for the next delivery, or ends it.

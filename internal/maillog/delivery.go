@@ -122,30 +122,6 @@ func (e ConnectFailed) AppendFields(b []byte) []byte {
 	return appendString(b, "reason", e.Reason)
 }
 
-// HostSaid is a server's refusal that is not the last word: another server
-// is tried.
-type HostSaid struct {
-	ID        string
-	Host      string // h[a], with a port where that is not 25
-	Reply     string // 450 4.2.0 try later
-	InReplyTo string // RCPT TO
-}
-
-// Append implements Event.
-func (e HostSaid) Append(b []byte) []byte {
-	b = append(append(appendID(b, e.ID), "host "...), e.Host...)
-	b = append(append(b, " said: "...), e.Reply...)
-	b = append(append(b, " (in reply to "...), e.InReplyTo...)
-	return append(b, " command)"...)
-}
-
-// AppendFields implements Fielder.
-func (e HostSaid) AppendFields(b []byte) []byte {
-	b = appendString(appendEvent(b, "host said"), "queue_id", e.ID)
-	b = appendString(b, "relay", e.Host)
-	return appendString(appendString(b, "reply", e.Reply), "in_reply_to", e.InReplyTo)
-}
-
 // TLSEstablished says that a session is encrypted, and how.
 type TLSEstablished struct {
 	Trust  string // Anonymous, Untrusted, Trusted, Verified

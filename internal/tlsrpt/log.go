@@ -68,14 +68,15 @@ type Options struct {
 	Hostname     string // of this system
 	Resolver     resolver.Resolver
 	// Mail queues a message for one recipient of reports. It may be called
-	// again with the same message after an error. It, Warn and Info may be called concurrently.
+	// again with the same message after an error. It, Warn and Sent may be called concurrently.
 	Mail func(ctx context.Context, to string, message []byte) error
 	// Allowed says which addresses that are not public a site may have; nil: none (package webclient).
 	Allowed func(ctx context.Context, addr netip.Addr) (bool, error)
 	// Client posts reports; nil: one that goes to public addresses, and to what is Allowed.
 	Client *http.Client
 	Warn   func(text string)
-	Info   func(text string)
+	// Sent is told which report has gone to whom; printable is what of a URI may be logged.
+	Sent func(report, uri string)
 }
 
 // A Log counts sessions and sends reports. Record may be called concurrently;

@@ -200,7 +200,7 @@ func (l *Log) send(ctx context.Context, r *report, now time.Time) error {
 			continue
 		}
 		sent++
-		l.opt.Info(fmt.Sprintf("tlsrpt: report %s sent to %s", r.ID, printable(uri)))
+		l.opt.Sent(r.ID, printable(uri))
 	}
 	if sent == 0 {
 		return errors.Join(failed...)

@@ -48,7 +48,7 @@ func newSystem(t *testing.T, dir, zone string, client *http.Client) *system {
 		s.lines = append(s.lines, text)
 	}
 	l, err := Open(Options{Dir: dir, Organization: "Sender Inc.", Contact: "tls@send.test", Sender: "reports@send.test",
-		Hostname: "mx.send.test", Resolver: dns, Client: client, Warn: say, Info: say,
+		Hostname: "mx.send.test", Resolver: dns, Client: client, Warn: say, Sent: func(report, uri string) { say("tlsrpt: report " + report + " sent to " + uri) },
 		Mail: func(_ context.Context, to string, msg []byte) error {
 			s.mu.Lock()
 			defer s.mu.Unlock()

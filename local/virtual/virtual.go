@@ -210,7 +210,7 @@ func (a *Agent) deliver(ctx context.Context, r *agent.Request, i int, box string
 	if isDir {
 		err = a.store.Deliver(&mailbox.Maildir{Path: box, Rights: who, Limit: a.limit, Otherwise: dsn.S(4, 2, 0)}, head.Append(nil, "\n"), content)
 		if errors.Is(err, unix.EACCES) {
-			a.log.Warning("maildir access problem for UID/GID=%d/%d: %v", who.UID, who.GID, err)
+			a.log.LogWarning(maillog.MaildirDenied{UID: who.UID, GID: who.GID, Reason: err.Error()})
 			a.log.Warning("perhaps you need to create the maildirs in advance")
 		}
 	} else {
