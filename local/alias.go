@@ -24,6 +24,8 @@ func (d *delivery) alias(st state, name string) (found bool) {
 	if st.from != "" && strings.EqualFold(st.from, name) { // an alias that contains itself means the user
 		return false
 	}
+	// Whose the table is comes from the file that was opened, not from its name, which may have
+	// been given to another file since.
 	value, uid, owned, found, err := d.aliases.LookupOwned(d.ctx, name, false)
 	if err != nil {
 		d.Log.Warning("%v", err)
@@ -33,6 +35,7 @@ func (d *delivery) alias(st state, name string) (found bool) {
 	if !found {
 		return false
 	}
+	// An address probe wants to know whether there is such an address, not what it leads to.
 	if d.probe() {
 		d.sent(&st, "aliased to %s", value)
 		return true
@@ -45,6 +48,8 @@ func (d *delivery) alias(st state, name string) (found bool) {
 		st.delivered = st.addr
 	}
 	tokens := parseTokens(value)
+	// Mail that goes to nobody would be lost without a trace: Postfix keeps it until the table is
+	// mended, and so do we.
 	if len(tokens) == 0 {
 		d.Log.LogWarning(maillog.AliasProblem{Alias: mailbox.External(name), Fault: maillog.AliasEmpty})
 		d.deferIt(&st, tryLater, "alias database unavailable")
@@ -62,6 +67,7 @@ func (d *delivery) probe() bool { return d.request.Envelope.Trace&traceProbe != 
 // the database's owner, or, when that is root, nobody's in particular.
 func (d *delivery) aliasRights(st *state, name string, uid int, owned bool) bool {
 	switch {
+	// Whoever can write the table can run commands with the rights of whoever else is in it.
 	case !owned:
 		d.Log.LogWarning(maillog.AliasProblem{Alias: mailbox.External(name), Fault: maillog.AliasUnsafe})
 		d.deferIt(st, tryLater, configText)
@@ -94,11 +100,13 @@ func (d *delivery) aliasOwner(st *state, name string) bool {
 		return false
 	}
 	if !found {
+		// reset_owner_alias: a list inside a list answers for itself.
 		if d.resetOwner {
 			st.owner, st.listOwner = "", false
 		}
 		return true
 	}
+	// expand_owner_alias: a bounce then goes to the owner's own address, and not to the alias.
 	if d.expandOwner {
 		owner = value
 	}
@@ -125,6 +133,8 @@ func (d *delivery) expanded(st *state) {
 			d.unfolded = dsn.Delivered
 		}
 	}
+	// Success alone was asked for, and has been told. NOTIFY left empty would mean the default,
+	// which is failures.
 	if st.notify == dsn.NotifySuccess {
 		st.notify = dsn.NotifyNever
 	}
@@ -155,6 +165,8 @@ func (d *delivery) foresee(st *state, list []token) {
 	}
 }
 
+// token delivers to one destination. In a message a recipient that looks like a command is an
+// address: this is for what aliases and files say.
 func (d *delivery) token(st state, t token) {
 	switch t.kind {
 	case tokenCommand:
@@ -195,12 +207,15 @@ func (d *delivery) include(st state, path string) {
 	if d.seen("include %d %s", uidOf(st.rights), path) {
 		return
 	}
+	// A file that names its own list is a loop, and is found by the level.
 	st.from, st.kind = st.local, inInclude
 	if !strings.HasPrefix(path, "/") {
 		d.Log.LogWarning(maillog.IncludeProblem{File: path, Fault: maillog.FileRelative})
 		d.bounce(&st, configError, configText)
 		return
 	}
+	// What cannot be opened is a mistake of the administrator's or the user's: it is returned, as
+	// Postfix does, rather than tried for days.
 	f, info, who, err := openAs(st.rights, path, 0)
 	if err != nil {
 		d.Log.LogWarning(maillog.IncludeProblem{File: path, Fault: maillog.FileUnreadable, Reason: err.Error()})
@@ -219,8 +234,9 @@ func (d *delivery) include(st state, path string) {
 		return
 	}
 	// A file that root's alias names and that is not root's gives its owner's
-	// rights, one in somebody's directory those of whoever that is. Users who include
+	// rights, one in somebody's directory those of whoever that is: rights only become less. Users who include
 	// files get nobody's rights but their own.
+	// The rights only ever become less.
 	if ours(st.rights) && (!who.IsOwn() || info.Uid != 0) {
 		uid := int(info.Uid)
 		if !who.IsOwn() {
@@ -238,6 +254,8 @@ func (d *delivery) include(st state, path string) {
 		}
 		st.rights = u
 	}
+	// The members of a file are on their own: each gets a queue record (see choose), and what goes
+	// wrong with one of them does not hold up the others.
 	if st.owner == "" {
 		st.owner = st.addr
 	}
@@ -292,6 +310,7 @@ func (d *delivery) includer(uid int) (*users.User, error) {
 // database, and of root's .forward file.
 func ours(u *users.User) bool { return u == nil || u.Files().IsOwn() }
 
+// uidOf is a user's id in keys of the duplicate filter: two users may each have a file of one name.
 func uidOf(u *users.User) int {
 	if u == nil {
 		return 0

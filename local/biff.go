@@ -14,6 +14,7 @@ const comsatPort = 512
 // that nobody takes is no trouble.
 type biff struct{ addr string }
 
+// newBiff finds the port out while /etc/services is in sight: chroot may come after.
 func newBiff() *biff {
 	port, err := net.LookupPort("udp", "biff")
 	if err != nil {
@@ -22,7 +23,8 @@ func newBiff() *biff {
 	return &biff{net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}
 }
 
-// notify says where in the user's mailbox the message begins.
+// notify says where in the user's mailbox the message begins, so that comsat shows its first lines. A
+// negative start is no place in a file: nobody is told. A nil biff tells nobody.
 func (b *biff) notify(user string, start int64) {
 	if b == nil || start < 0 {
 		return

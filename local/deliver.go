@@ -19,12 +19,16 @@ import (
 
 const traceProbe = mail.TraceProbe
 
-// mailbox is the last method for a user who exists: mailbox_transport,
-// mailbox_command, or the mailbox itself.
+// mailbox is the last method for a user who exists: mailbox_transport_maps and mailbox_transport,
+// mailbox_command_maps and mailbox_command, home_mailbox, or the file in mail_spool_directory. The
+// first that is set counts, as local(8) of Postfix says. found is false when there is no such
+// user: nothing has been done then.
 func (d *delivery) mailbox(st state) (found bool) {
 	if d.seen("mailbox %s", st.local) {
 		return true
 	}
+	// mailbox_transport comes before the question whether there is such a user: the other transport
+	// may know users that the system does not.
 	transport, ok := d.mapped(&st, d.transports, d.mailboxTransport)
 	if !ok {
 		return true
@@ -47,6 +51,7 @@ func (d *delivery) mailbox(st state) (found bool) {
 	case !ok:
 	case line != "":
 		d.command(st, line)
+	// A name that ends in "/" is a maildir's, as everywhere in Postfix.
 	case d.homeMailbox != "" && lastSlash(d.homeMailbox):
 		d.maildir(st, u, u.Home+"/"+d.homeMailbox, "")
 	case d.spoolDir != "" && lastSlash(d.spoolDir):
@@ -107,13 +112,16 @@ func (d *delivery) mbox(st state, u *users.User) {
 		m.Path = d.spoolDir + "/" + st.user
 		var dir unix.Stat_t
 		switch err := unix.Stat(d.spoolDir, &dir); {
+		// Everybody may make files in the spool directory: file and lock are made by the user.
 		case err != nil || dir.Mode&unix.S_IWOTH != 0:
+		// The directory's group may, "mail" on most systems: file and lock are made with it.
 		case dir.Mode&unix.S_IWGRP != 0:
 			m.Group = int(dir.Gid)
 		default:
 			m.Private = true
 		}
 	}
+	// comsat(8) hears of the message when it is whole: what cannot be written is taken back.
 	err := d.store.Append(d.ctx, &m, d.head(&st, d.final(&st), d.headers&toFile != 0, true), d.content)
 	d.stored(&st, err, "cannot update mailbox "+m.Path+" for user "+st.user+". ", "delivered to mailbox")
 	if err == nil {
@@ -161,9 +169,11 @@ func (d *delivery) stored(st *state, err error, prefix, done string) {
 // person is with whose rights a file is written or a command run: never root,
 // nor who owns the queue.
 func (d *delivery) person(st *state) *users.User {
+	// A command that strangers' mail starts must not be able to write the queue, nor become root.
 	if st.rights == nil || st.rights.UID == 0 || st.rights.UID == d.mailOwner {
 		return d.privileged
 	}
+	// Some systems have users whose group is root's: nobody who writes to them gets that.
 	if st.rights.GID == 0 {
 		u := *st.rights
 		u.GID = d.privileged.GID
@@ -178,6 +188,7 @@ func (d *delivery) file(st state, path string) {
 	if d.seen("file %d %s", uidOf(st.rights), path) {
 		return
 	}
+	// allow_mail_to_files: an address in a message never comes here, only what an alias or a file names.
 	if d.files&st.kind == 0 {
 		d.bounce(&st, dsn.S(5, 7, 1), "mail to file is restricted")
 		return
@@ -198,6 +209,7 @@ func (d *delivery) file(st state, path string) {
 
 // restrictedCommand is a |command of an alias, a .forward or :include: file.
 func (d *delivery) restrictedCommand(st state, line string) {
+	// allow_mail_to_commands. mailbox_command is the administrator's own, and is not asked about.
 	if d.commands&st.kind == 0 {
 		d.bounce(&st, dsn.S(5, 7, 1), "mail to command is restricted")
 		return
@@ -235,6 +247,8 @@ func (d *delivery) command(st state, line string) {
 	d.failed(&st, res.Status, res.Text, "x-unix", res.Diag)
 }
 
+// feed writes a message to a command. The error is of this side alone: that the message cannot be
+// read.
 func feed(w *os.File, head []byte, content mailbox.Content) error {
 	err := mailbox.WriteTo(w, head, content, "", mailbox.Form{})
 	var r *mailbox.ReadError
@@ -250,6 +264,7 @@ const defaultPath = "/usr/bin:/bin"
 // environment is what a command gets to know. Characters that mean something
 // to shells are taken out of what comes from strangers.
 func (d *delivery) environment(st *state) []string {
+	// The environment is made anew: nothing of the mail system's own reaches a user's command.
 	env := []string{"PATH=" + defaultPath} // whatever export_environment says
 	for _, name := range d.exports {
 		key, value, ok := strings.Cut(name, "=")
@@ -270,6 +285,7 @@ func (d *delivery) environment(st *state) []string {
 		add("HOME", st.rights.Home)
 		add("SHELL", st.rights.Shell)
 	}
+	// Set even if empty: that is the null sender, of reports, which must not be replied to.
 	env = append(env, "SENDER="+macro.Censor(st.sender, d.commandFilter))
 	add("LOGNAME", st.user)
 	add("USER", st.user)
@@ -289,7 +305,8 @@ func (d *delivery) environment(st *state) []string {
 	return env
 }
 
-// unknown is for recipients that are neither alias nor user.
+// unknown is for recipients that are neither alias nor user: fallback_transport_maps and
+// fallback_transport, luser_relay, then a bounce. smtpd has refused most of these at RCPT.
 func (d *delivery) unknown(st state) {
 	if d.seen("unknown %s", st.local) && !st.relayed {
 		return
@@ -302,9 +319,12 @@ func (d *delivery) unknown(st state) {
 		d.pass(&st, "fallback_transport", transport)
 		return
 	}
+	// Once: luser_relay may itself lead to a user that is not there.
 	if d.luser != "" && !st.relayed && d.relayUnknown(st) {
 		return
 	}
+	// Every site must have a postmaster (RFC 5321 section 4.5.1). To return mail for one that is not
+	// set up would send reports about reports: Postfix discards it, and says so in the log.
 	if strings.EqualFold(st.user, "mailer-daemon") || strings.EqualFold(st.user, "postmaster") {
 		d.Log.LogWarning(maillog.AliasProblem{Alias: st.user, Fault: maillog.AliasMissing})
 		d.sent(&st, "discarded")

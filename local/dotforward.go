@@ -13,7 +13,8 @@ import (
 )
 
 // dotforward delivers to what the user's .forward file says, if there is one
-// with anything in it.
+// with anything in it. The first file of forward_path that exists counts, also if it is of no use:
+// whoever has made it unreadable does not want another one to be used.
 func (d *delivery) dotforward(st state) (found bool) {
 	if len(d.forwardPath) == 0 {
 		return false
@@ -38,6 +39,8 @@ func (d *delivery) dotforward(st state) (found bool) {
 			d.Log.Warning("forward_path: %v", err)
 			continue
 		}
+		// A user without a home directory has no file in it, and an address without an extension none
+		// for that.
 		if undefined {
 			continue
 		}
@@ -64,6 +67,8 @@ func (d *delivery) forwardFile(st state, u *users.User, path string, extension b
 		return d.been["forward-done "+path], true
 	}
 	f, info, _, err := openAs(u, path, unix.O_NOFOLLOW)
+	// O_NOFOLLOW: a link could lead to a file that only somebody else can read, and its lines would
+	// be in a bounce.
 	if errors.Is(err, unix.ELOOP) {
 		d.Log.LogWarning(maillog.ForwardProblem{File: path, Fault: maillog.FileNotRegular})
 		return false, true
@@ -77,6 +82,8 @@ func (d *delivery) forwardFile(st state, u *users.User, path string, extension b
 	case info.Mode&unix.S_IFMT != unix.S_IFREG:
 		d.Log.LogWarning(maillog.ForwardProblem{File: path, Fault: maillog.FileNotRegular})
 		return false, true
+	// Who owns the file says where the user's mail goes, and which commands run with the user's
+	// rights: that must be the user, or root.
 	case info.Uid != 0 && int(info.Uid) != u.UID:
 		d.Log.LogWarning(maillog.ForwardProblem{File: path, Fault: maillog.FileOwner, UID: int(info.Uid)})
 		return false, true
@@ -84,6 +91,7 @@ func (d *delivery) forwardFile(st state, u *users.User, path string, extension b
 		d.Log.LogWarning(maillog.ForwardProblem{File: path, Fault: maillog.FileWorldWrite})
 		return false, true
 	}
+	// A file that is for the extension alone has used it up.
 	if extension || d.propagate&inForward == 0 {
 		st.unmatched = ""
 	}
@@ -93,6 +101,7 @@ func (d *delivery) forwardFile(st state, u *users.User, path string, extension b
 		d.unreadable(&st, path, err)
 		return true, true
 	}
+	// An empty file is as none, which is how users turn forwarding off.
 	if len(lines) == 0 {
 		return false, true
 	}
@@ -152,6 +161,7 @@ func (d *delivery) names(st *state, u *users.User, used *bool) macro.Names {
 	}
 }
 
+// optional is a value of a user, empty where there is no user.
 func optional(u *users.User, f func(*users.User) string) string {
 	if u == nil {
 		return ""

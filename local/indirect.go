@@ -19,6 +19,7 @@ import (
 // is local, or by queueing it again.
 func (d *delivery) resolve(st state, addr string) {
 	st.level++
+	// Aliases and files are this site's: an address without a domain is one of it, whoever sent the mail.
 	full, err := d.Rewriter.Rewrite(d.ctx, "local", addr)
 	var to proto.ResolveReply
 	if err == nil {
@@ -38,6 +39,8 @@ func (d *delivery) resolve(st state, addr string) {
 			st.addr = local + st.delim + st.unmatched + "@" + domain
 		}
 	}
+	// The same transport under another name is another delivery, with limits of its own: it goes
+	// through the queue.
 	if to.Transport == d.Service {
 		d.recipient(st)
 	} else {
@@ -70,6 +73,7 @@ func (d *delivery) indirect(st state) {
 		return
 	}
 	var f *forward
+	// Members of a list mostly go out under one sender: one message, and one sync, for all of them.
 	for _, old := range d.forwards {
 		if old.delivered == st.delivered && old.sender == st.sender && old.size < d.forwardLimit {
 			f = old
@@ -89,7 +93,8 @@ func (d *delivery) indirect(st state) {
 // recipients: by lists that it names again and again, say.
 const maxLed = 16 << 20
 
-// allowed counts an address for that.
+// allowed counts an address for that. The bound is the user's, and the failure the address's that has
+// reached it: it is said once, and what comes after it is left out without a word.
 func (d *delivery) allowed(st *state) bool {
 	if st.led.led < 0 {
 		return false
@@ -103,7 +108,8 @@ func (d *delivery) allowed(st *state) bool {
 	return false
 }
 
-// envelope is the present address as a recipient of a message.
+// envelope is the present address as a recipient of a message. What it was originally is left out
+// where it is the same: the spool would record it twice.
 func (st *state) envelope() mail.Recipient {
 	r := mail.Recipient{Address: st.addr, Original: st.orig, ORCPT: st.orcpt, Notify: st.notify}
 	if r.Original == r.Address {
@@ -127,6 +133,9 @@ func (d *delivery) sendForwards() {
 	}
 }
 
+// sendForward submits one message, to cleanup as a client would: it is durable when this returns
+// without an error, and has a queue ID of its own. An error that comes of Commit may be in doubt:
+// then there may be a copy in the queue, and the next attempt makes another.
 func (d *delivery) sendForward(f *forward) (mail.QueueID, error) {
 	now := time.Now()
 	id, err := d.Submit.NewID(d.ctx, now)
@@ -134,6 +143,8 @@ func (d *delivery) sendForward(f *forward) (mail.QueueID, error) {
 		return "", err
 	}
 	from := d.request.Envelope
+	// What the message is by its nature, SMTPUTF8 or REQUIRETLS, stays with it. What was asked of the
+	// envelope that it came in does not.
 	env := mail.Envelope{ID: id, Arrival: now, Sender: f.sender, EnvID: f.envID, Ret: f.ret, Client: from.Client, SASL: from.SASL,
 		Reverse: from.Reverse, Trace: from.Trace, RewriteContext: from.RewriteContext, LogIdent: from.LogIdent,
 		Body: from.Body & mail.BodySMTPUTF8, RequireTLS: from.RequireTLS, TLSOptional: from.TLSOptional, Recipients: f.rcpts}
@@ -152,6 +163,7 @@ func (d *delivery) sendForward(f *forward) (mail.QueueID, error) {
 		}
 	}
 	if err != nil {
+		// Nothing is queued of it. The recipient is tried again, with all that it expands to.
 		m.Abort()
 		return "", err
 	}

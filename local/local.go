@@ -44,14 +44,16 @@ type options struct {
 type Agent struct {
 	*settings
 	options
-	// The only part that writes mailboxes; it takes on the recipient's rights for it.
+	// The only part that writes mailboxes; it takes on the recipient's rights for it. It lets one
+	// delivery at a time into each mailbox of this process, besides the locks that others see.
 	store *mailbox.Store
-	split *table.Search
-	// Read with the mail system's rights. What they lead to is used with the rights of the
-	// table's owner.
-	aliases, transports, commandMaps *table.Maps
-	fallbacks                        *table.Maps
-	biff                             *biff // nil: nobody is told
+	split *table.Search // takes extensions off local parts
+	// The tables are read with the mail system's rights. What aliases and commandMaps lead to may run
+	// commands and write files: it is used with the rights of the table's owner, so that no table
+	// may be of a kind that strangers can write (table.Options.Sensitive).
+	aliases, commandMaps  *table.Maps
+	transports, fallbacks *table.Maps // mailbox_transport_maps, fallback_transport_maps: by user
+	biff                  *biff       // nil: nobody is told
 }
 
 // newAgent returns an Agent. The error says what in the configuration is wrong.
@@ -69,7 +71,9 @@ func newAgent(o options) (*Agent, error) {
 	cfg := o.Config
 	topt := service.TableOptions(cfg, o.Log)
 	sensitive := func(name string) *table.Maps { return table.OpenMaps(name, cfg.List(name), topt.Sensitive()) }
-	topt.NoSubstitution = true // in the names of transports
+	// A recipient chooses the key. What a pattern copies from it into the name of a transport or a
+	// next hop would be the recipient's choice too.
+	topt.NoSubstitution = true
 	maps := func(name string) *table.Maps { return table.OpenMaps(name, cfg.List(name), topt) }
 	var notices *biff
 	if cfg.Bool("biff") {
@@ -112,29 +116,30 @@ func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
 }
 
 // A delivery is that of one recipient of a request, with all that comes of
-// expanding it.
+// expanding it. It belongs to one goroutine.
 type delivery struct {
 	*Agent
 	ctx     context.Context
 	request *agent.Request
-	// Of the one recipient that this is for, in the request.
-	index   int
+	index   int // of the recipient, in the request
 	content agent.Content
-	// From the Delivered-To: lines of the content: an address in it is a loop, and the message
-	// is returned. Empty for most mail, and bounded by the header's size.
-	visited map[string]bool // addresses that the message has been delivered to before
-	// Destinations of this expansion, so that two aliases which lead to one user make one
-	// copy. Bounded by duplicate_filter_limit.
-	been map[string]bool // duplicate filter
-	// New messages for what is not delivered here, one for each sender and each Delivered-To:
-	// line. They are committed when the whole expansion has come to an end without a reason to
-	// try again.
-	forwards   []*forward
-	parts      []mail.Part           // what has come of it so far, and has been logged
-	passed     *mail.Outcome         // the last part, when another transport's agent has said it
-	allowances map[string]*allowance // by user whose .forward file was read
-	// A cache of one: most of an expansion is about the same user.
-	account *users.User // the last that user found
+	// visited are the addresses that the message has been delivered to before, in lower case, from
+	// the Delivered-To: lines of its header. One that comes up again is a loop, and the message is
+	// returned. Empty for most mail, and bounded by the header's size.
+	visited map[string]bool
+	// been are the destinations of this expansion, so that two aliases which lead to one user make
+	// one copy. Bounded by duplicate_filter_limit: beyond that, copies are made.
+	been map[string]bool
+	// forwards are new messages for what is not delivered here, one for each sender and each
+	// Delivered-To: line. They are submitted when the whole expansion has come to an end without a
+	// reason to try again: else the next attempt would submit them once more.
+	forwards []*forward
+	parts    []mail.Part   // what has come of it so far, and has been logged
+	passed   *mail.Outcome // the last part, when another transport's agent has said it; nil: none has
+	// allowances are what .forward files may still lead to, by user; nil: none was read.
+	allowances map[string]*allowance
+	// account is the last that user found: most of an expansion is about the same user. nil: nobody.
+	account *users.User
 	// deferred counts the parts that are to be tried again.
 	deferred int
 	// unfolded is set when the recipient was expanded and the sender wants to
@@ -144,39 +149,37 @@ type delivery struct {
 }
 
 // state is where in the expansion of a recipient we are. It is passed by
-// value: each level has its own.
+// value: each level has its own, so that a step cannot change what its siblings see.
 type state struct {
-	// Depth of the expansion. Beyond the limit it is a loop.
+	// level is the depth of the expansion. Beyond maxLevel it is a loop.
 	level int
-	// The value is copied for each step of an expansion, so that a step cannot change what its
-	// siblings see.
-	addr  string // present address
+	addr  string // the present address, in standard form
 	orig  string // as it was before local delivery began
-	orcpt string
-	// What the sender asked for (RFC 3461).
-	notify    dsn.Notify
-	envID     string
-	ret       dsn.Ret
-	sender    string
-	local     string // local part of addr, in lower case
-	user, ext string // local, cut at the delimiter
-	delim     string
-	domain    string
-	// The extension goes on to the address that the expansion leads to
-	// (propagate_unmatched_extensions).
-	unmatched string // extension to be handed on
+	orcpt string // ORCPT of RCPT TO; empty: the sender gave none, or a list's owner has taken over
+	// What the sender asked for (RFC 3461). Of a list's members nothing is asked.
+	notify dsn.Notify
+	envID  string
+	ret    dsn.Ret
+	sender string // envelope sender of what is forwarded: the message's own, or a list's owner
+	// Parts of addr: its local part in lower case, that cut at the delimiter, the delimiter itself,
+	// the domain. ext and delim are empty where there is no extension.
+	local, user, ext, delim, domain string
+	// unmatched is the extension that goes on to the address that the expansion leads to
+	// (propagate_unmatched_extensions). Empty: none does.
+	unmatched string
 	delivered string // for the Delivered-To: line of what is forwarded
-	// Replaces the envelope sender of what is forwarded. Empty: the message's own sender.
-	owner     string // who is to hear of problems: an owner- alias, or whose .forward it is
+	owner     string // who is to hear of problems: an owner- alias, or whose .forward it is; empty: the sender
 	listOwner bool   // owner is an owner- alias: the envelope is the list's
-	from      string // name that is being expanded
+	from      string // the name that is being expanded: an alias that contains itself means the user; empty: none is
 	kind      expansion
-	// Such files belong to hostile users: what they may lead to, open and execute is bounded.
-	own     bool       // in a user's .forward file, or one that it includes: they are bounded
-	led     *allowance // by such a file, maybe through an administrator's list; nil: not
+	// own: in a user's .forward file, or one that it includes. Such files belong to hostile users:
+	// how much is read of them is bounded.
+	own     bool
+	led     *allowance // of the user whose .forward has led here, maybe through an administrator's list; nil: none has
 	relayed bool       // luser_relay has led here: it does so once
-	// Nobody's: default_privs for commands and files.
-	rights *users.User // whose rights destinations are used with; nil: nobody's in particular
+	// rights are those that destinations are used with: of a user, or of whom a table or a file
+	// belongs to. nil: nobody's in particular, which means default_privs for commands and files.
+	rights *users.User
 }
 
 func (d *delivery) run() {
@@ -201,14 +204,17 @@ func (d *delivery) seen(format string, args ...any) bool {
 	return false
 }
 
+// sent says that the present address has its mail, or would have it where only that is asked.
 func (d *delivery) sent(st *state, format string, args ...any) {
 	d.add(st, dsn.Delivered, dsn.S(2, 0, 0), fmt.Sprintf(format, args...), "", "")
 }
 
+// deferIt says that the present address is to be tried again. The class of status does not matter.
 func (d *delivery) deferIt(st *state, status dsn.Status, format string, args ...any) {
 	d.add(st, dsn.Deferred, status.WithClass(4), fmt.Sprintf(format, args...), "", "")
 }
 
+// bounce says that the present address has failed for good. The class of status does not matter.
 func (d *delivery) bounce(st *state, status dsn.Status, format string, args ...any) {
 	d.add(st, dsn.Failed, status.WithClass(5), fmt.Sprintf(format, args...), "", "")
 }

@@ -20,6 +20,7 @@ func (d *delivery) add(st *state, action dsn.Action, status dsn.Status, text, di
 
 // part notes what came of one destination. It has been logged.
 func (d *delivery) part(p mail.Part) {
+	// Counted, so that nobody has to look through the parts of a large list again and again.
 	if rank(&p) == later {
 		d.deferred++
 	}
@@ -49,6 +50,8 @@ func rank(p *mail.Part) int {
 	return well
 }
 
+// What a part can come to, in the order of rank. A part to be tried again outranks one that has
+// failed for good: the recipient stays in the queue, and all of it is done again.
 const (
 	well = iota
 	never
@@ -67,10 +70,12 @@ func (d *delivery) conclude() {
 		return
 	}
 	single := len(d.parts) == 1 && d.parts[0].Address == addr
+	// Nothing was expanded: what the other agent has said stands as it is, with its server's reply.
 	if single && d.passed != nil {
 		r.Adopt(i, *d.passed)
 		return
 	}
+	// From here on a report may name several parts, or the recipient as one.
 	o, worst := d.whole()
 	trace := r.Envelope.Trace
 	report := trace&(mail.TraceReport|mail.TraceRecord) != 0 || d.confirmCleared && rank(worst) == well && d.unfolded == 0
@@ -116,6 +121,7 @@ func (d *delivery) whole() (o mail.Outcome, worst *mail.Part) {
 			o = mail.Outcome{Action: p.Action, Status: p.Status, Reason: p.Reason, Relay: p.Relay, When: time.Now()}
 		case rank(p) < rank(worst):
 		default:
+			// A thousand members of a list that fail alike are one reason.
 			if !strings.Contains(o.Reason, p.Reason) && len(o.Reason) < maxText {
 				o.Reason += "; " + p.Reason
 			}

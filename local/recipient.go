@@ -12,17 +12,20 @@ import (
 	"posthaste/local/users"
 )
 
-// maxLevel bounds how deep expansions may nest.
+// maxLevel bounds how deep expansions may nest. Every step counts one, whatever it is, so that no
+// mixture of aliases, files and addresses goes on for ever.
 const maxLevel = 100
 
 // aliasLevels is how much deeper an alias of an alias is.
 const aliasLevels = 4
 
+// Status codes of what the administrator must mend, and of what mends itself.
 var (
 	configError = dsn.S(5, 3, 5)
 	tryLater    = dsn.S(4, 3, 0)
 )
 
+// configText is all that a sender is told of a mistake in the configuration: the log has the rest.
 const configText = "mail system configuration error"
 
 // recipient delivers to one address: the one that was asked for, or one that
@@ -32,9 +35,12 @@ func (d *delivery) recipient(st state) {
 		d.bounce(&st, dsn.S(5, 4, 6), "recipient nesting limit exceeded")
 		return
 	}
+	// With the level: the same address may be reached again by another way that leads further.
 	if d.seen("recipient %d %s", st.level, strings.ToLower(st.addr)) {
 		return
 	}
+	// The message has been here before, as its own header says. Without this, two hosts that forward
+	// to each other would send it round until the hop count is reached.
 	if d.visited[strings.ToLower(st.addr)] {
 		d.bounce(&st, dsn.S(5, 4, 6), "mail forwarding loop for %s", mailbox.External(st.addr))
 		return
@@ -52,6 +58,7 @@ func (d *delivery) recipient(st state) {
 	if ext != "" {
 		st.delim, st.ext = ext[:1], ext[1:]
 	}
+	// Extensions are in the names of .forward files: this one would name a file elsewhere.
 	if strings.Contains(st.ext, "/") {
 		d.Log.LogWarning(maillog.AddressProblem{ID: string(d.request.Envelope.ID), Address: mailbox.External(st.local), Fault: maillog.AddressExtension})
 		st.ext = ""
@@ -64,7 +71,9 @@ func (d *delivery) recipient(st state) {
 	d.choose(st)
 }
 
-// choose is the order of delivery methods.
+// choose is the order of delivery methods: aliases, .forward, the mailbox (local(8) of Postfix). What
+// a method does not know it leaves to the next one. One that fails for now ends the search: the
+// next would deliver where the owner did not want it.
 func (d *delivery) choose(st state) {
 	st.level++
 	if strings.HasPrefix(st.user, `\`) { // no aliases, no .forward
@@ -75,6 +84,7 @@ func (d *delivery) choose(st state) {
 		return
 	}
 	st.unmatched = ""
+	// user+ext first: an alias may be for one extension alone.
 	if d.alias(st, st.local) {
 		return
 	}
@@ -93,6 +103,7 @@ func (d *delivery) choose(st state) {
 		d.indirect(st)
 		return
 	}
+	// A .forward file on a disk that is not mounted is not the same as none.
 	if d.requireHome && !d.homeIsThere(&st) {
 		return
 	}
@@ -130,6 +141,7 @@ func (d *delivery) user(name string) (*users.User, error) {
 	return d.account, nil
 }
 
+// userError defers: a directory service that is away must not have users refused.
 func (d *delivery) userError(st *state, err error) {
 	d.Log.LogWarning(maillog.UserLookupFailed{User: mailbox.External(st.user), Reason: err.Error()})
 	d.deferIt(st, dsn.S(4, 0, 0), "user lookup error")

@@ -64,6 +64,8 @@ func cutWord(item string) (word, rest string) {
 	return cut(item, func(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' })
 }
 
+// cut cuts at the first character that at accepts outside quotes, comments and angle brackets (RFC
+// 5322 section 3.2). What is never closed reaches to the end.
 func cut(text string, at func(byte) bool) (before, after string) {
 	comment, angle, quoted := 0, 0, false
 	for i := 0; i < len(text); i++ {
@@ -119,9 +121,11 @@ func appendItem(out []token, item string) []token {
 	return out
 }
 
+// includePrefix stands in any letter case before the name of a file of destinations.
 const includePrefix = ":include:"
 
-// special reads what is no address.
+// special reads what is no address. plain is without the quotes around it: in an alias they say
+// where a destination ends, and nothing about what it is.
 func special(plain string) (token, bool) {
 	switch {
 	case plain == "":
@@ -157,6 +161,7 @@ func wholeQuoted(word string) string {
 	return b.String() // no quote at the end: taken as if there were
 }
 
+// Why a file of destinations is not read to its end.
 var (
 	errLongLine = errors.New("a line is longer than a megabyte")
 	errTooMuch  = fmt.Errorf("it lists more than %d destinations, or is larger than %d bytes", maxOwn, maxOwnFile)
@@ -185,6 +190,8 @@ type allowance struct {
 	led    int64 // octets of recipients that they have led to; negative: too many
 }
 
+// allowance is that of a user, the same for all the files of one expansion: a user who names one file
+// ten times gets no more by it.
 func (d *delivery) allowance(user string) *allowance {
 	if d.allowances[user] == nil {
 		if d.allowances == nil {
