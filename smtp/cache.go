@@ -95,10 +95,10 @@ func (c *cache) arm(at time.Time) {
 }
 
 // takeName takes the session last kept under a destination's name, nil if there is none.
-func (c *cache) takeName(name cacheKey) *session { return c.take(c.byName, name) }
+func (c *cache) takeName(name cacheKey) *session { return c.takeLatest(c.byName, name) }
 
 // takeAddr takes the session last kept under a server's address.
-func (c *cache) takeAddr(addr cacheKey) *session { return c.take(c.byAddr, addr) }
+func (c *cache) takeAddr(addr cacheKey) *session { return c.takeLatest(c.byAddr, addr) }
 
 // takeNumber takes the session that the queue manager knows by a number.
 func (c *cache) takeNumber(number uint64) *session {
@@ -112,7 +112,7 @@ func (c *cache) takeNumber(number uint64) *session {
 	return e.s
 }
 
-func (c *cache) take(from map[cacheKey][]*keptEntry, key cacheKey) *session {
+func (c *cache) takeLatest(from map[cacheKey][]*keptEntry, key cacheKey) *session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	list := from[key]

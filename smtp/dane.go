@@ -35,7 +35,7 @@ func (d *delivery) danePolicy(ctx context.Context, t *target, p *policy) (*polic
 		d.log.LogWarning(maillog.SMTPNoDANE{Level: p.Level.String(), Nexthop: d.hop.text, IgnoresMX: true})
 		return without(tlspolicy.May, "DANE is disabled")
 	}
-	d.a.probe.note(ctx, t.mxSafe || t.secure, d.a.dns, d.log)
+	d.a.probe.warnIfUnsigned(ctx, t.mxSafe || t.secure, d.a.dns, d.log)
 	// half: who the host is does not come from the DNS that is vouched for.
 	// What smtp_tls_dane_insecure_mx_policy asks of it then, it asks only of
 	// hosts that have TLSA records.

@@ -62,8 +62,9 @@ func newProbe(text string) (*probe, error) {
 	return p, nil
 }
 
-// note is told whether an answer on which DANE depends was vouched for.
-func (p *probe) note(ctx context.Context, secure bool, r resolver.Resolver, log *maillog.Logger) {
+// warnIfUnsigned is told whether an answer on which DANE depends was vouched for. If none has been since
+// the process began, it asks for a name that is signed, once, and warns if that is not vouched for either.
+func (p *probe) warnIfUnsigned(ctx context.Context, secure bool, r resolver.Resolver, log *maillog.Logger) {
 	switch {
 	case secure:
 		p.vouched.Store(true)

@@ -45,7 +45,7 @@ func TestProbe(t *testing.T) {
 		sink := new(lines)
 		log := maillog.New("log", sink)
 		for _, secure := range tt.notes {
-			p.note(t.Context(), secure, dns, log)
+			p.warnIfUnsigned(t.Context(), secure, dns, log)
 		}
 		if err := log.Close(); err != nil {
 			t.Error(err)

@@ -122,7 +122,7 @@ func (s *session) said(k kind, r *reply, command string) *failure {
 
 // refused words a server's refusal to deal with us at all.
 func (s *session) refused(k kind, r *reply) *failure {
-	s.judge(r.code)
+	s.noticeFault(r.code)
 	f := &failure{kind: k, status: r.status, detail: s.detail()}
 	f.detail.MTA, f.detail.DiagType, f.detail.DiagText = s.host, "smtp", r.text()
 	if f.status.Class != 4 && f.status.Class != 5 {

@@ -25,10 +25,10 @@ func newNotices(cfg *config.Config, s *submit.Client, log *maillog.Logger) *noti
 	return nil
 }
 
-// judge takes note of a failure that tells of a broken protocol: its code is
+// noticeFault takes note of a failure that tells of a broken protocol: its code is
 // none that a command may be refused with, or says that the server did not
 // understand us.
-func (s *session) judge(code int) {
+func (s *session) noticeFault(code int) {
 	if code < 400 || code > 599 || code == 555 || code >= 500 && code < 510 {
 		s.notes.Fault(notice.Protocol)
 	}

@@ -146,7 +146,7 @@ func (c *converter) lines(b []byte) {
 	var line []byte
 	for len(b) > 0 && c.err == nil && c.out.err == nil {
 		if line, b = c.pieces.Next(b); line != nil {
-			c.take(line)
+			c.addLine(line)
 		}
 	}
 }
@@ -157,15 +157,15 @@ func (c *converter) end() {
 		c.lines(c.down.AppendEnd(nil))
 	}
 	if line := c.pieces.Last(); line != nil {
-		c.take(line)
+		c.addLine(line)
 	}
 	if c.where != inBody {
 		c.endField()
 	}
 }
 
-// take looks at one line.
-func (c *converter) take(line []byte) {
+// addLine looks at one line.
+func (c *converter) addLine(line []byte) {
 	text := bytes.TrimRight(line, "\r\n")
 	if c.where == inBody {
 		c.bodyLine(line, text)
@@ -188,7 +188,7 @@ func (c *converter) take(line []byte) {
 	}
 	if len(text) > 0 {
 		c.out.write(crlf)
-		c.take(line)
+		c.addLine(line)
 		return
 	}
 	c.out.write(line)

@@ -128,7 +128,7 @@ func (w *wire) flush(limit time.Duration) error {
 	if err := w.writeBy(until(limit)); err != nil {
 		return err
 	}
-	w.note()
+	w.recordSent()
 	_, err := w.conn.Write(w.out)
 	w.out = w.out[:0]
 	return err
@@ -142,15 +142,15 @@ func (w *wire) ask(conn *quickio.Conn, limit time.Duration) error {
 	if err := w.unlessStopping(conn.SetDeadline(until(limit))); err != nil {
 		return err
 	}
-	w.note()
+	w.recordSent()
 	n, err := conn.Ask(w.out, w.in)
 	w.out, w.r, w.w = w.out[:0], 0, n
 	w.timed = err == nil
 	return err
 }
 
-// note has the trace and the transcript know of the gathered commands.
-func (w *wire) note() {
+// recordSent has the trace and the transcript know of the gathered commands.
+func (w *wire) recordSent() {
 	if w.trace != nil {
 		w.trace(">", w.out)
 	}

@@ -297,7 +297,7 @@ func (t *transaction) exchange() *failure {
 			return errStale
 		}
 		t.answered = true
-		t.take(c, &r)
+		t.handleReply(c, &r)
 	}
 	t.s.pending = t.s.pending[:0]
 	return nil
@@ -333,8 +333,8 @@ func (t *transaction) limit(v verb) (time.Duration, string) {
 	}
 }
 
-// take acts on the reply to one command.
-func (t *transaction) take(c command, r *reply) {
+// handleReply acts on the reply to one command.
+func (t *transaction) handleReply(c command, r *reply) {
 	d, s := t.d, t.s
 	switch c.verb {
 	case verbRset:

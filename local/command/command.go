@@ -96,7 +96,7 @@ func (c *Command) Run(ctx context.Context, feed func(*os.File) error) Result {
 	if ctx.Err() != nil && err != nil {
 		return Result{Status: dsn.S(4, 3, 0), Text: fmt.Sprintf("mail system is stopping, command killed: %q", c.Line)}
 	}
-	return c.judge(err, said, p.timedOut.Load())
+	return c.result(err, said, p.timedOut.Load())
 }
 
 // A FeedError is trouble with the message, not with the command.
@@ -333,8 +333,8 @@ func needsShell(line, first string) bool {
 	return false
 }
 
-// judge says what an end means. err is exec's; said is the output.
-func (c *Command) judge(err error, said string, timedOut bool) Result {
+// result says what an end means. err is exec's; said is the output.
+func (c *Command) result(err error, said string, timedOut bool) Result {
 	r := Result{Output: said, TimedOut: timedOut}
 	tail := ""
 	if said != "" {

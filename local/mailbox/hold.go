@@ -14,7 +14,7 @@ import (
 // makes a file that is not there. The result gives the locks up.
 func (s *Store) Hold(ctx context.Context, path string, l Lock) (release func(), err error) {
 	m := &Mbox{Path: path, Lock: l, Otherwise: dsn.S(4, 2, 0)}
-	turn, err := s.take(ctx, path)
+	turn, err := s.lockInProcess(ctx, path)
 	if err != nil {
 		return nil, err
 	}

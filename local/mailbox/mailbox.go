@@ -203,8 +203,8 @@ func New(o Options) *Store {
 	return &Store{opt: o, sys: theSystem(), pid: os.Getpid(), inUse: map[string]*turn{}}
 }
 
-// take waits for its turn at path. The result gives it back.
-func (s *Store) take(ctx context.Context, path string) (release func(), err error) {
+// lockInProcess waits for its turn at path. The result gives it back.
+func (s *Store) lockInProcess(ctx context.Context, path string) (release func(), err error) {
 	s.mu.Lock()
 	t := s.inUse[path]
 	if t == nil {

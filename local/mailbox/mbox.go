@@ -38,7 +38,7 @@ type Mbox struct {
 // Append appends head, the content, and an empty line. Lines of content that
 // begin with "From " are quoted. An error is an *[Error].
 func (s *Store) Append(ctx context.Context, m *Mbox, head []byte, content Content) error {
-	release, err := s.take(ctx, m.Path)
+	release, err := s.lockInProcess(ctx, m.Path)
 	if err != nil {
 		return &Error{Status: dsn.S(4, 2, 0), Text: "unable to lock for exclusive access", Err: err}
 	}
