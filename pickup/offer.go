@@ -8,6 +8,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/maildrop"
+	"posthaste/internal/maillog"
 	"posthaste/internal/submit"
 )
 
@@ -27,7 +28,7 @@ func (p *Picker) offered(ctx context.Context, c net.Conn, uid int) {
 		var err error
 		if id, err = p.submit(context.WithoutCancel(ctx), m); err != nil {
 			if errors.Is(err, submit.ErrInDoubt) {
-				p.opt.Log.Warning("%v; it goes to maildrop, and may be queued twice", err)
+				p.opt.Log.LogWarning(maillog.PickupInDoubt{ID: string(id), Unknown: true, Reason: err.Error()})
 			}
 			return false
 		}
@@ -35,6 +36,6 @@ func (p *Picker) offered(ctx context.Context, c net.Conn, uid int) {
 		return true
 	})
 	if err != nil {
-		p.opt.Log.Warning("%s: in doubt: it is in the queue, and the sendmail program has not waited to hear that: it may be queued twice (%v)", id, err)
+		p.opt.Log.LogWarning(maillog.PickupInDoubt{ID: string(id), Reason: err.Error()})
 	}
 }

@@ -184,7 +184,7 @@ func (p *Picker) complain(name string, err error) {
 			p.broken[name] = fi.ModTime()
 		}
 	}
-	p.opt.Log.Warning("%s: %v", filepath.Join(p.opt.Dir, name), err)
+	p.opt.Log.LogWarning(maillog.PickupFailed{Path: filepath.Join(p.opt.Dir, name), Reason: err.Error()})
 }
 
 // tryLater marks an error that is not the file's.
@@ -222,7 +222,7 @@ func (p *Picker) take(ctx context.Context, name string, was int) (ok bool, queue
 		}
 	}
 	if most < queued {
-		p.opt.Log.Warning("%s: message with %d recipients was queued as several, with at most %d each", path, queued, most)
+		p.opt.Log.LogWarning(maillog.PickupSplit{Path: path, NRcpt: queued, Each: most})
 	}
 	if err := os.Remove(path); err != nil {
 		return false, queued, fmt.Errorf("the message has been queued, but: %w", err)
@@ -317,7 +317,7 @@ func (p *Picker) submit(ctx context.Context, m *maildrop.Reader) (mail.QueueID, 
 		return id, nil
 	}
 	if reply.Code/100 == 5 && len(m.Recipients) == 0 { // nobody is to have it, and there is nothing to return
-		p.opt.Log.Warning("%s: message without recipients removed: %s", id, reply.Reason())
+		p.opt.Log.LogWarning(maillog.PickupRemoved{ID: string(id), Reason: reply.Reason()})
 		return id, nil
 	}
 	err = fmt.Errorf("%s: not queued: %s", id, reply.Reason())

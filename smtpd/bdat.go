@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/maillog"
 	"posthaste/internal/smtpwire"
 )
 
@@ -38,7 +39,7 @@ func (s *session) bdatCmd() (r *smtpwire.Reply, last bool, err error) {
 	size, last, ok := smtpwire.ParseBDAT(s.cmd.Args)
 	if !ok {
 		// What is content and what is commands cannot be told any more.
-		s.srv.log.Warning("%s: malformed BDAT command syntax from %s: %.100s", s.queueID(), s.a.NameAddr(), s.cmd.Line)
+		s.logBDAT(maillog.BDATMalformed)
 		return smtpwire.R(521, dsn.S(5, 5, 4), "Syntax: BDAT count [LAST]"), false, nil
 	}
 	if size == 0 && !last {
@@ -55,7 +56,7 @@ func (s *session) bdatCmd() (r *smtpwire.Reply, last bool, err error) {
 	}
 	b := s.bdat
 	if limit := s.set.messageLimit; b.failed == nil && limit > 0 && b.c.size+size > limit {
-		s.srv.log.Warning("%s: BDAT request from %s exceeds message size limit", s.queueID(), s.a.NameAddr())
+		s.logBDAT(maillog.BDATTooLarge)
 		b.failed = smtpwire.R(552, dsn.S(5, 3, 4), "Chunk exceeds message size limit")
 		b.abort()
 	}
@@ -86,10 +87,19 @@ func (s *session) bdatCmd() (r *smtpwire.Reply, last bool, err error) {
 	return s.finishMessage(msg, &b.c, "Ok: "+strconv.FormatInt(b.c.size, 10)+" bytes queued as "+string(s.a.QueueID)), true, nil
 }
 
+// logBDAT says in the log why a chunk is not taken.
+func (s *session) logBDAT(problem maillog.BDATProblem) {
+	e := maillog.BDATRefused{QueueID: string(s.a.QueueID), Problem: problem, Peer: s.a.NameAddr()}
+	if problem == maillog.BDATMalformed { // the other lines do not show the command
+		e.Line = s.cmd.Line
+	}
+	s.srv.log.LogWarning(e)
+}
+
 // nullChunk refuses a chunk without content that is not the last: a client may
 // send any number of them without getting anywhere.
 func (s *session) nullChunk() *smtpwire.Reply {
-	s.srv.log.Warning("%s: null BDAT request from %s", s.queueID(), s.a.NameAddr())
+	s.logBDAT(maillog.BDATNull)
 	r := smtpwire.R(551, dsn.S(5, 7, 1), "Null BDAT request")
 	if s.bdat == nil && len(s.rcpts) > 0 {
 		s.bdat = refusedChunks(r)
@@ -133,7 +143,7 @@ func (s *session) tooMuch(size int64) bool {
 
 // breakOff says r and ends the session: what the client has sent is not read.
 func (s *session) breakOff(r *smtpwire.Reply) *smtpwire.Reply {
-	s.srv.log.Warning("%s: too much BDAT content -- disabling further input from %s", s.queueID(), s.a.NameAddr())
+	s.logBDAT(maillog.BDATCutOff)
 	s.done(r)
 	s.wire.flush()
 	s.ended = true

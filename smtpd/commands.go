@@ -9,6 +9,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
+	"posthaste/internal/maillog"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/table"
 )
@@ -151,7 +152,7 @@ func (s *session) hiddenKeywords() map[string]bool {
 	}
 	if len(s.discard) > 0 && !s.discard["silent-discard"] {
 		names := smtpwire.KnownKeywords(slices.Collect(maps.Keys(s.discard)))
-		s.srv.log.Info("discarding EHLO keywords: %s", strings.Join(names, " "))
+		s.srv.log.Log(maillog.KeywordsDiscarded{Keywords: strings.Join(names, " ")})
 	}
 	return s.discard
 }
@@ -357,7 +358,7 @@ func (s *session) expandFooter(text string) string {
 func (s *Server) flushSiteReply(domain string, queued bool, err error) *smtpwire.Reply {
 	switch {
 	case err != nil:
-		s.log.Warning("ETRN %s: %v", domain, err)
+		s.log.LogWarning(maillog.FlushRefused{Domain: domain, Reason: err.Error()})
 		return smtpwire.R(458, dsn.Status{}, "Unable to queue messages")
 	case !queued:
 		return smtpwire.R(459, dsn.Status{}, fmt.Sprintf("<%s>: service unavailable", domain))

@@ -5,6 +5,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/smtpwire"
 )
@@ -146,7 +147,7 @@ func (s *session) finishMessage(msg message, c *content, accepted string) *smtpw
 	}
 	reply, err := msg.Commit(s.ctx())
 	if err != nil {
-		s.srv.log.Warning("%s: %v", s.queueID(), err)
+		s.srv.log.LogWarning(maillog.NotQueued{QueueID: string(s.a.QueueID), Reason: err.Error()})
 	}
 	s.toldBy(&reply)
 	if s.srv.filter != nil && !s.discarded {
@@ -175,26 +176,17 @@ func (s *session) forgive() {
 // filterSaid passes the filter's verdict on to the client.
 func (s *session) filterSaid(reply *proto.SubmitReply) *smtpwire.Reply {
 	r := smtpwire.R(reply.Code, reply.Status, reply.Text)
-	action := "proxy-reject"
-	if r.Code/100 == 2 {
-		action = "proxy-accept"
+	e := maillog.ProxyVerdict{Accepted: r.Code/100 == 2, Stage: s.a.Stage, Reply: r.String(), From: s.srv.log.Address(s.a.Sender),
+		Proto: s.a.Proto, Helo: s.a.Helo}
+	if e.Accepted {
 		s.forgive()
 	}
-	to := ""
-	if len(s.rcpts) > 0 { // the first, as Postfix has it
-		to = " to=<" + s.srv.log.Address(s.rcpts[0].Address) + ">"
+	if len(s.rcpts) > 0 { // Postfix logs the first one, too
+		e.HasTo, e.To = true, s.srv.log.Address(s.rcpts[0].Address)
 	}
-	s.srv.log.Info("%s: %s: %s; from=<%s>%s proto=%s helo=<%s>", action, s.a.Stage, r, s.srv.log.Address(s.a.Sender), to, s.a.Proto, s.a.Helo)
+	s.srv.log.Log(e)
 	s.resetMail()
 	return r
-}
-
-// queueID is the message's name in log lines.
-func (s *session) queueID() string {
-	if s.a.QueueID == "" {
-		return "NOQUEUE"
-	}
-	return string(s.a.QueueID)
 }
 
 // contentRefused refuses what is wrong with the content itself.
@@ -210,7 +202,7 @@ func (s *session) contentRefused(c *content) *smtpwire.Reply {
 		}
 	}
 	if c.over {
-		s.srv.log.Warning("%s: queue file size limit exceeded", s.queueID())
+		s.srv.log.LogWarning(maillog.MessageTooLarge{QueueID: string(s.a.QueueID)})
 		return smtpwire.R(552, dsn.S(5, 3, 4), "Error: message file too big")
 	}
 	return nil

@@ -106,7 +106,7 @@ func newFilterTalk(ctx context.Context, set *filterSettings, log *maillog.Logger
 		if errno, ok := errors.AsType[syscall.Errno](err); ok {
 			why = strings.ToUpper(errno.Error()[:1]) + errno.Error()[1:]
 		}
-		log.Warning("connect to proxy filter %s: %s", set.name, why)
+		log.LogWarning(maillog.ProxyFailed{Filter: set.name, Problem: maillog.ProxyConnect, Text: why})
 		return nil, filterFailed
 	}
 	t := &filterTalk{set: set, log: log, nc: lockstep.New(nc), offers: map[string]string{}}
@@ -135,7 +135,7 @@ func (t *filterTalk) ask(line string, want byte) (answer, refusal *smtpwire.Repl
 	// A reply that is here already would be taken for the one to this: at the end of the
 	// content for the word that the filter has the message.
 	if err := t.nc.Before(); errors.Is(err, lockstep.ErrUnasked) {
-		t.log.Warning("proxy %s: %v", t.set.name, err)
+		t.log.LogWarning(maillog.ProxyFailed{Filter: t.set.name, Problem: maillog.ProxyUnasked, Text: err.Error()})
 		t.failed = true
 		return nil, filterFailed
 	}
@@ -155,7 +155,7 @@ func (t *filterTalk) hear(asked string, want byte) (answer, refusal *smtpwire.Re
 		}
 		text := string(line)
 		if done, err = t.parser.Line(text); err != nil {
-			t.log.Warning("received garbage from proxy %s: %.100s", t.set.name, smtpwire.Printable(text))
+			t.log.LogWarning(maillog.ProxyFailed{Filter: t.set.name, Problem: maillog.ProxyGarbage, Text: smtpwire.Printable(text)})
 			t.failed = true
 			return nil, filterFailed
 		}
@@ -165,7 +165,7 @@ func (t *filterTalk) hear(asked string, want byte) (answer, refusal *smtpwire.Re
 	if want == 0 && (class == '2' || class == '4' || class == '5') || class == want {
 		return &r, nil
 	}
-	t.log.Warning("proxy %s rejected \"%s\": \"%s\"", t.set.name, asked, r.String())
+	t.log.LogWarning(maillog.ProxyFailed{Filter: t.set.name, Problem: maillog.ProxyRejected, Command: asked, Text: r.String()})
 	if class != '4' && class != '5' {
 		t.failed = true // it is out of step
 		return nil, filterFailed
@@ -176,11 +176,11 @@ func (t *filterTalk) hear(asked string, want byte) (answer, refusal *smtpwire.Re
 // fail says in the log why nothing more can be said.
 func (t *filterTalk) fail(err error) *smtpwire.Reply {
 	if !t.failed {
-		what := "lost connection with"
+		e := maillog.ProxyFailed{Filter: t.set.name, Problem: maillog.ProxyLost}
 		if isTimeout(err) {
-			what = "timeout talking to"
+			e.Problem = maillog.ProxyTimeout
 		}
-		t.log.Warning("%s proxy %s", what, t.set.name)
+		t.log.LogWarning(e)
 	}
 	t.failed = true
 	return filterFailed

@@ -121,7 +121,7 @@ func (s *session) illegalAddress(command string) {
 	if i := strings.IndexByte(arg, ':'); i >= 0 {
 		arg = strings.TrimSpace(arg[i+1:])
 	}
-	s.srv.log.Warning("Illegal address syntax from %s in %s command: %.100s", s.a.NameAddr(), command, arg)
+	s.srv.log.LogWarning(maillog.IllegalAddress{Peer: s.a.NameAddr(), Command: command, Address: arg})
 }
 
 // sizeRefused judges the announced size (RFC 1870 section 6.1) and the room
@@ -173,7 +173,7 @@ func (s *session) roomFor() bool {
 	if free >= need {
 		return true
 	}
-	s.srv.log.Warning("not enough free space in mail queue: %d bytes < 1.5*message size limit", free)
+	s.srv.log.LogWarning(maillog.NoSpace{Where: "mail queue", Free: free})
 	return false
 }
 
@@ -187,7 +187,7 @@ func (s *session) roomForLarge() bool {
 	if err != nil || free >= s.set.contentNeed {
 		return true
 	}
-	s.srv.log.Warning("not enough free space in spool_content_directory: %d bytes < 1.5*message size limit", free)
+	s.srv.log.LogWarning(maillog.NoSpace{Where: "spool_content_directory", Free: free})
 	return false
 }
 

@@ -104,13 +104,13 @@ func (s *session) lookUp(ctx context.Context) {
 	switch {
 	case err != nil && resolver.KindOf(err) == resolver.TempFail:
 		c.NameStatus = access.NameTempFail
-		s.srv.log.Warning("hostname %s does not resolve to address %s: %v", name, c.AddrText, err)
+		s.srv.log.LogWarning(maillog.NameMismatch{Name: name, Addr: c.AddrText, Reason: err.Error()})
 	case err != nil:
 		c.NameStatus = access.NameForged
-		s.srv.log.Warning("hostname %s does not resolve to address %s: %v", name, c.AddrText, err)
+		s.srv.log.LogWarning(maillog.NameMismatch{Name: name, Addr: c.AddrText, Reason: err.Error()})
 	case !slices.Contains(addrs.Records, c.Addr):
 		c.NameStatus = access.NameForged
-		s.srv.log.Warning("hostname %s does not resolve to address %s", name, c.AddrText)
+		s.srv.log.LogWarning(maillog.NameMismatch{Name: name, Addr: c.AddrText})
 	default:
 		c.Name, c.NameStatus = name, access.NameOK
 	}

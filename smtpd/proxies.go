@@ -365,7 +365,7 @@ func (s *session) proxyHeader() error {
 			err = w.fill(nil)
 		}
 		if err != nil {
-			s.srv.log.Warning("haproxy read from %s: %v", s.a.AddrText, err)
+			s.srv.log.LogWarning(maillog.ProxyHeaderFailed{Addr: s.a.AddrText, Reason: err.Error()})
 			s.a.Stage = "" // there has been no session
 			s.ended, s.quiet = true, true
 			return err

@@ -424,7 +424,7 @@ func (s *session) notSMTP(line string) bool {
 		return false
 	}
 	s.a.Stage = "UNKNOWN"
-	s.srv.log.Warning("non-SMTP command from %s: %.100s", s.a.NameAddr(), line)
+	s.srv.log.LogWarning(maillog.NonSMTPCommand{Peer: s.a.NameAddr(), Line: line})
 	s.reply(smtpwire.R(221, dsn.S(2, 7, 0), "Error: I can break rules, too. Goodbye."))
 	s.leave()
 	return true
@@ -601,7 +601,7 @@ func (s *session) engineSays(code int) *smtpwire.Reply {
 	case code == 235:
 		return s.authenticated()
 	case code == 501 && s.verb == vAuth:
-		s.srv.log.Warning("%s: SASL %s authentication aborted", s.a.NameAddr(), clip(s.auth.mechanism, 40))
+		s.srv.log.LogWarning(maillog.SASLAborted{Peer: s.a.NameAddr(), Method: clip(s.auth.mechanism, 40)})
 		return smtpwire.R(501, dsn.S(5, 7, 0), "Authentication aborted")
 	}
 	s.srv.log.Error("transaction engine answered %s with %d", s.a.Stage, code)

@@ -145,7 +145,7 @@ func keepRecord(log *maillog.Logger, maps *table.Maps, record string) bool {
 	case !found:
 		return true
 	case strings.EqualFold(strings.TrimSpace(value), "IGNORE"):
-		log.Info("ignoring DNS RR: %s", record)
+		log.Log(maillog.DNSRecordIgnored{Record: record})
 		return false
 	}
 	log.Warning("%s: unknown DNS filter action: %q", maps.Title(), value)

@@ -326,7 +326,7 @@ func (s *session) handshake() error {
 	defer cancel()
 	s.wire.nc.SetDeadline(time.Time{})
 	if err := c.HandshakeContext(ctx); err != nil {
-		s.srv.log.Info("SSL_accept error from %s: %s", s.a.NameAddr(), handshakeProblem(err))
+		s.srv.log.Log(maillog.TLSAcceptFailed{Peer: s.a.NameAddr(), Reason: handshakeProblem(err)})
 		if ctx.Err() != nil {
 			s.reason = "timeout"
 		}
@@ -348,9 +348,9 @@ func (s *session) handshake() error {
 		s.mistrusted = "No client certificate presented"
 		if chain := s.a.TLS.State.PeerCertificates; len(chain) > 0 {
 			s.mistrusted = "Client certificate not trusted"
-			s.srv.log.Info("certificate verification failed for %s: %v", s.a.NameAddr(), s.srv.tlsSet.verify(chain))
+			s.srv.log.Log(maillog.CertificateNotTrusted{Peer: s.a.NameAddr(), Reason: fmt.Sprint(s.srv.tlsSet.verify(chain))})
 		}
-		s.srv.log.Info("NOQUEUE: abort: TLS from %s: %s", s.a.NameAddr(), s.mistrusted)
+		s.srv.log.Log(maillog.TLSAborted{Peer: s.a.NameAddr(), Reason: s.mistrusted})
 	}
 	return nil
 }

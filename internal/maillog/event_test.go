@@ -35,7 +35,7 @@ func otherEvents() []Event {
 		f(&r)
 		return r
 	}
-	return []Event{
+	return append(serverEvents(), []Event{
 		SMTPDConnect{Name: "unknown", Addr: "127.0.0.1"},
 		SMTPDConnect{Name: "mail.example.org", Addr: "2001:db8::1"},
 		SMTPDConnect{Name: "h.test", Addr: "192.0.2.1", Port: "4711"},
@@ -159,7 +159,7 @@ func otherEvents() []Event {
 		ProcessFailed{Path: "/usr/lib/posthaste/smtpd", PID: 123, Signal: 9},
 		Throttling{"/usr/lib/posthaste/smtpd"},
 		ProcessLimit{"smtp", "25", 100},
-	}
+	}...)
 }
 
 // TestEvents compares every event's text and fields with the golden file.
