@@ -237,7 +237,7 @@ func (s *session) rcpt() *smtpwire.Reply {
 		return smtpwire.R(501, dsn.S(5, 1, 3), "Bad recipient address syntax")
 	}
 	s.a.HasRcpt, s.a.Recipient = true, p.To.Address
-	r := s.judged(s.screenRcpt())
+	r := s.judged(s.screened.Recipient(&s.a))
 	if r == nil {
 		r = s.judged(s.srv.access.Rcpt(ctx, &s.a))
 	}

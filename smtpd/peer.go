@@ -21,7 +21,7 @@ func (s *session) meet(ctx context.Context) error {
 	if err := s.proxyHeader(); err != nil {
 		return err
 	}
-	if s.srv.screenSet != nil {
+	if s.srv.screen != nil {
 		if err := s.screen(ctx); err != nil {
 			s.a.Stage = "" // there has been no session
 			return err
@@ -119,7 +119,7 @@ func (s *session) lookUp(ctx context.Context) {
 // earlyTalker ends the session of a client that speaks before it was greeted.
 // Behind postscreen's tests that is for those to judge.
 func (s *session) earlyTalker() error {
-	if s.srv.screenSet == nil && !s.a.Pipelined && s.more() && s.pipelined(string(s.wire.buf[s.wire.r:s.wire.w])) {
+	if s.srv.screen == nil && !s.a.Pipelined && s.more() && s.pipelined(string(s.wire.unread())) {
 		return errRefused
 	}
 	return nil

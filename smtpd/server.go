@@ -22,6 +22,7 @@ import (
 	"posthaste/internal/submit"
 	"posthaste/internal/table"
 	"posthaste/internal/watch"
+	"posthaste/smtpd/postscreen"
 )
 
 // Names finds the names of clients.
@@ -73,25 +74,25 @@ const flushTimeout = 30 * time.Second
 
 // A Server is one smtpd service.
 type Server struct {
-	log       *maillog.Logger
-	set       *settings
-	current   func() *config.Config
-	stressed  sync.Map // *config.Config to *settings
-	tables    table.Options
-	service   string
-	access    *access.Evaluator
-	limits    *limits
-	submit    *submit.Client
-	names     Names
-	flush     Flusher
-	notices   *notice.Mailer
-	maxProc   int
-	now       func() time.Time
-	sasl      *saslSettings
-	tlsSet    *tlsSettings
-	proxies   *proxySettings
-	filter    *filterSettings // nil: to cleanup
-	screenSet *screenSettings // nil: no tests
+	log      *maillog.Logger
+	set      *settings
+	current  func() *config.Config
+	stressed sync.Map // *config.Config to *settings
+	tables   table.Options
+	service  string
+	access   *access.Evaluator
+	limits   *limits
+	submit   *submit.Client
+	names    Names
+	flush    Flusher
+	notices  *notice.Mailer
+	maxProc  int
+	now      func() time.Time
+	sasl     *saslSettings
+	tlsSet   *tlsSettings
+	proxies  *proxySettings
+	filter   *filterSettings    // nil: to cleanup
+	screen   *postscreen.Screen // nil: no tests before sessions
 
 	draining atomic.Bool
 	ample    atomic.Int64 // until then, in Unix nanoseconds, the queue's file system has room
@@ -154,7 +155,9 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 		return nil, err
 	}
 	if d.Screen {
-		if s.screenSet, err = readScreen(d.Config, screenLog, d.DNS, s.access, s.maxProc, d.Tables); err != nil {
+		s.screen, err = postscreen.New(postscreen.Options{Config: d.Config, Log: screenLog, DNS: d.DNS, Local: s.access.MyNetworks,
+			Sessions: s.maxProc, Tables: d.Tables, Now: d.Now})
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -186,8 +189,8 @@ func (s *Server) Close() {
 	if s.sasl.backend != nil {
 		s.sasl.backend.Close()
 	}
-	if s.screenSet != nil {
-		s.screenSet.close()
+	if s.screen != nil {
+		s.screen.Close()
 	}
 }
 

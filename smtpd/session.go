@@ -19,6 +19,7 @@ import (
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/table"
 	"posthaste/internal/watch"
+	"posthaste/smtpd/postscreen"
 )
 
 // verb is a command, in the order of Postfix's table: it is the order in
@@ -120,7 +121,7 @@ type session struct {
 	auth      authState
 	milter    milterState
 	forwarded xforward
-	screened  screening
+	screened  postscreen.Visit
 
 	// The transaction.
 	m        smtpwire.Mail
@@ -281,9 +282,7 @@ func (s *session) lost(err error) {
 	case isTimeout(err):
 		s.reason = "timeout"
 		s.ended = true
-		if s.tested() {
-			s.srv.screenSet.log.Info("COMMAND TIME LIMIT from %s after %s", s.endpoint(), s.a.Stage)
-		}
+		s.screened.OverLimit("TIME", s.a.Stage)
 		s.wire.nc.SetWriteDeadline(time.Now().Add(time.Second))
 		r := smtpwire.R(421, dsn.S(4, 4, 2), s.set.myhostname+" Error: timeout exceeded")
 		text := r.Append(nil)
@@ -326,7 +325,7 @@ func (s *session) waiting() error {
 // read reads one command and either carries it out or returns what the
 // engine is to see of it.
 func (s *session) read() (feed string, err error) {
-	s.wire.timeout = s.commandTime()
+	s.wire.timeout = s.screened.CommandTime(s.set.timeout)
 	if s.set.perRequest {
 		s.wire.deadline = time.Now().Add(s.wire.timeout)
 	}
@@ -337,9 +336,7 @@ func (s *session) read() (feed string, err error) {
 	s.busy.Store(true)
 	if err == errLineTooLong {
 		s.errors++
-		if s.tested() {
-			s.srv.screenSet.log.Info("COMMAND LENGTH LIMIT from %s after %s", s.endpoint(), s.a.Stage)
-		}
+		s.screened.OverLimit("LENGTH", s.a.Stage)
 		s.reply(smtpwire.R(500, dsn.S(5, 5, 2), "Error: line too long"))
 		return "", nil
 	}
@@ -366,7 +363,8 @@ func (s *session) read() (feed string, err error) {
 // dispatch judges a command line by its verb.
 func (s *session) dispatch(line string, bareLF bool) (feed string, err error) {
 	s.cmd = smtpwire.ParseCommand(line)
-	if s.tested() && s.screenCommand() {
+	if s.screened.TooManyCommands(s.a.Stage) {
+		s.reply(smtpwire.R(421, dsn.S(4, 7, 0), s.set.myhostname+" Service unavailable - closing connection"))
 		return "", io.EOF
 	}
 	if s.cmd.Verb == "" {
@@ -390,7 +388,7 @@ func (s *session) dispatch(line string, bareLF bool) (feed string, err error) {
 	}
 	s.verb = v
 	s.counts[v].total++
-	if s.srv.screenSet != nil && s.watch(v, bareLF) {
+	if s.srv.screen != nil && s.screenCommand(v, bareLF) {
 		return "", io.EOF
 	}
 	if v == vUnknown && s.notSMTP(line) {
@@ -436,7 +434,7 @@ func (s *session) tooEarly(v verb) bool {
 	if s.a.Pipelined || s.a.Proto == "ESMTP" && commands[v].traits&tLast == 0 || !s.more() {
 		return false
 	}
-	return s.pipelined(string(s.wire.buf[s.wire.r:s.wire.w]))
+	return s.pipelined(string(s.wire.unread()))
 }
 
 // withoutPasswords is what a client has sent, for the log: without what belongs
@@ -692,9 +690,7 @@ func (s *session) close() {
 	s.srv.limits.disconnect(s)
 	s.wire.nc.Close()
 	s.wire.release()
-	if s.srv.screenSet != nil {
-		s.srv.screenSet.gate.leave(&s.screened.pass)
-	}
+	s.screened.Leave()
 	s.postHistory()
 	s.srv.ended(s)
 }

@@ -18,6 +18,7 @@ import (
 	"posthaste/internal/table"
 	"posthaste/internal/verify"
 	"posthaste/internal/watch"
+	"posthaste/smtpd/postscreen"
 )
 
 // Spec declares the service.
@@ -40,7 +41,7 @@ func contentFree(cfg *config.Config) (free func() (int64, error), done func()) {
 // ScreenSpec declares the same service behind postscreen's tests: what a
 // postscreen entry of master.cf stands for.
 func ScreenSpec() service.Spec {
-	return service.Spec{Process: "postscreen", Talks: true, Exclusive: true, Rank: service.Intake, Confines: true, Frugal: true, Sandbox: screenWrites, Run: func(ctx context.Context, env *service.Env) error {
+	return service.Spec{Process: "postscreen", Talks: true, Exclusive: true, Rank: service.Intake, Confines: true, Frugal: true, Sandbox: postscreen.Writes, Run: func(ctx context.Context, env *service.Env) error {
 		return run(ctx, env, true)
 	}}
 }

@@ -67,6 +67,10 @@ type wire struct {
 // buffered is how much of what the client sent waits to be read.
 func (w *wire) buffered() int { return w.w - w.r }
 
+// unread is what the client has sent and nobody has read. It is good until the
+// next read.
+func (w *wire) unread() []byte { return w.buf[w.r:w.w] }
+
 // position is how much of what the client sent has been read.
 func (w *wire) position() int64 { return w.received - int64(w.buffered()) }
 

@@ -26,7 +26,6 @@ type servicePage struct {
 	// subsystems are those of package config whose parameters the page
 	// lists, besides those that the comment names.
 	subsystems []string
-	brief      bool // the rest of the comment is about another service
 	families   bool // list the parameters that each transport has
 	see        []string
 }
@@ -54,7 +53,7 @@ func servicePages() []servicePage {
 			about: []string{
 				"postlogd(8) writes the log file when main.cf has a maillog_file. The other services send whole lines to its socket, several in a datagram. It appends what has arrived in one write. When the disk is full it waits and tries again, while the lines wait where they come from.",
 			}, subsystems: []string{"log"}, see: []string{"posthaste.1", "postlog.1"}},
-		{name: "postscreen", dir: "smtpd", brief: true, what: "test clients before they may send", subsystems: []string{"postscreen"},
+		{name: "postscreen", dir: "smtpd/postscreen", what: "test clients before they may send", subsystems: []string{"postscreen"},
 			about: []string{
 				"postscreen(8) is smtpd(8) with tests in front of each session: whether the client waits for the greeting, what DNS lists and postscreen_access_list say of it, and whether its commands are those of a mail server.",
 				"With Postfix it is a process that hands good clients over. Here the session goes on where the tests end: a client that has passed does not have to come back. It is remembered, and is not tested again until its tests have expired.",
@@ -125,9 +124,6 @@ func (s *servicePage) page(root string) ([]byte, error) {
 	p.line(".Op Ar attributes ...")
 	p.section("Description")
 	all := chapters(doc)
-	if s.brief {
-		all = all[:1]
-	}
 	if len(s.about) > 0 {
 		p.paragraphs(s.about...)
 	}

@@ -1,4 +1,4 @@
-package smtpd
+package postscreen
 
 import (
 	"net/netip"
@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-func TestScreenCache(t *testing.T) {
+func TestCache(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "cache")
 	now := time.Now().Truncate(time.Second)
 	a, b, old := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("192.0.2.9")
-	c, err := openScreenCache(path, time.Hour, time.Hour)
+	c, err := openCache(path, time.Hour, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestScreenCache(t *testing.T) {
 	}
 	f.WriteString("nonsense\n192.0.2.7 1 2 3\n203.0.113.1 99")
 	f.Close()
-	c, err = openScreenCache(path, time.Hour, time.Hour)
+	c, err = openCache(path, time.Hour, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,15 +64,15 @@ func TestScreenCache(t *testing.T) {
 	}
 }
 
-func FuzzScreenLine(f *testing.F) {
+func FuzzCacheLine(f *testing.F) {
 	f.Add("192.0.2.1 1 2 3 4 5")
 	f.Add("2001:db8::1 0 0 0 0 0")
 	f.Fuzz(func(t *testing.T, line string) {
-		a, exp, ok := parseScreened(line)
+		a, exp, ok := parseEntry(line)
 		if !ok {
 			return
 		}
-		a2, exp2, ok := parseScreened(string(appendScreened(nil, a, exp)))
+		a2, exp2, ok := parseEntry(string(appendEntry(nil, a, exp)))
 		if !ok || a2 != a || exp2 != exp {
 			t.Errorf("%q: %v %v, then %v %v", line, a, exp, a2, exp2)
 		}

@@ -1,4 +1,4 @@
-package smtpd
+package postscreen
 
 import (
 	"net/netip"
@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 )
 
-func newGate(pre, post, client, sessions int) *screenGate {
-	return &screenGate{preLimit: pre, postLimit: post, clientLimit: client,
+func newGate(pre, post, client, sessions int) *gate {
+	return &gate{preLimit: pre, postLimit: post, clientLimit: client,
 		sessions: make(chan struct{}, sessions), clients: map[netip.Addr]int{}}
 }
 
@@ -15,7 +15,7 @@ func TestGateClients(t *testing.T) {
 	t.Parallel()
 	g := newGate(0, 0, 2, 1)
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	var p [4]gatePass
+	var p [4]pass
 	if !g.enter(&p[0], a) || !g.enter(&p[1], a) || !g.enter(&p[2], b) {
 		t.Error("a client within its limit is refused")
 	}
@@ -33,7 +33,7 @@ func TestGateClients(t *testing.T) {
 func TestGateTests(t *testing.T) {
 	t.Parallel()
 	g := newGate(2, 0, 0, 5)
-	var p [3]gatePass
+	var p [3]pass
 	if !g.test(&p[0]) || !g.test(&p[1]) {
 		t.Fatal("a client within the limit is refused")
 	}
@@ -56,7 +56,7 @@ func TestGateSessions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(0, 1, 0, 1)
-		var first, second, third gatePass
+		var first, second, third pass
 		if !g.admit(&first) {
 			t.Fatal("there is room for one session")
 		}

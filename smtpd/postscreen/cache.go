@@ -1,4 +1,4 @@
-package smtpd
+package postscreen
 
 import (
 	"bufio"
@@ -15,7 +15,7 @@ import (
 	"posthaste/internal/statedir"
 )
 
-// screenCache remembers which clients have passed which tests. It is kept in
+// cache remembers which clients have passed which tests. It is kept in
 // memory and in a file of lines
 //
 //	address expiry expiry expiry expiry expiry
@@ -25,29 +25,29 @@ import (
 // pass; the file is written anew when most of it is out of date, and after
 // postscreen_cache_cleanup_interval. It is worth
 // no more than the tests: what a crash loses is tested again.
-type screenCache struct {
+type cache struct {
 	dir    *statedir.Dir // of the file, which is written anew inside chroot too
-	name   string
-	retain time.Duration
+	name   string        // of the file in dir
+	retain time.Duration // how long an entry outlives the last of its tests
 	every  time.Duration // time between two cleanings
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards what follows
 	entries map[netip.Addr][ntests]time.Time
-	file    *os.File
-	lines   int
-	cleaned time.Time
+	file    *os.File  // open for appending
+	lines   int       // in the file, those that are out of date with them
+	cleaned time.Time // when the file was last written anew
 }
 
-// maxScreened bounds the cache: a client costs a connection to get into it,
+// maxEntries bounds the cache: a client costs a connection to get into it,
 // and a botnet has many.
-const maxScreened = 200_000
+const maxEntries = 200_000
 
-func openScreenCache(path string, retain, every time.Duration) (*screenCache, error) {
+func openCache(path string, retain, every time.Duration) (*cache, error) {
 	dir, err := statedir.Open(filepath.Dir(path))
 	if err != nil {
 		return nil, fmt.Errorf("postscreen_cache_map: %w", err)
 	}
-	c := &screenCache{dir: dir, name: filepath.Base(path), retain: retain, every: every, entries: map[netip.Addr][ntests]time.Time{}}
+	c := &cache{dir: dir, name: filepath.Base(path), retain: retain, every: every, entries: map[netip.Addr][ntests]time.Time{}}
 	if err := c.load(time.Now()); err != nil {
 		return nil, fmt.Errorf("postscreen_cache_map: %w", err)
 	}
@@ -57,7 +57,7 @@ func openScreenCache(path string, retain, every time.Duration) (*screenCache, er
 	return c, nil
 }
 
-func (c *screenCache) load(now time.Time) error {
+func (c *cache) load(now time.Time) error {
 	f, err := c.dir.Open(c.name)
 	if os.IsNotExist(err) {
 		return nil
@@ -68,14 +68,14 @@ func (c *screenCache) load(now time.Time) error {
 	defer f.Close()
 	sc := bufio.NewScanner(f)
 	for sc.Scan() {
-		if a, exp, ok := parseScreened(sc.Text()); ok && c.fresh(exp, now) {
+		if a, exp, ok := parseEntry(sc.Text()); ok && c.fresh(exp, now) {
 			c.entries[a] = exp
 		}
 	}
 	return sc.Err()
 }
 
-func parseScreened(line string) (a netip.Addr, exp [ntests]time.Time, ok bool) {
+func parseEntry(line string) (a netip.Addr, exp [ntests]time.Time, ok bool) {
 	f := strings.Fields(line)
 	if len(f) != int(ntests)+1 {
 		return a, exp, false // torn by a crash, or not ours
@@ -97,7 +97,7 @@ func parseScreened(line string) (a netip.Addr, exp [ntests]time.Time, ok bool) {
 }
 
 // fresh says whether an entry is still worth keeping.
-func (c *screenCache) fresh(exp [ntests]time.Time, now time.Time) bool {
+func (c *cache) fresh(exp [ntests]time.Time, now time.Time) bool {
 	for _, t := range exp {
 		if !t.IsZero() && now.Sub(t) < c.retain {
 			return true
@@ -106,17 +106,17 @@ func (c *screenCache) fresh(exp [ntests]time.Time, now time.Time) bool {
 	return false
 }
 
-func (c *screenCache) get(a netip.Addr) ([ntests]time.Time, bool) {
+func (c *cache) get(a netip.Addr) ([ntests]time.Time, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e, ok := c.entries[a]
 	return e, ok
 }
 
-func (c *screenCache) put(a netip.Addr, exp [ntests]time.Time) error {
+func (c *cache) put(a netip.Addr, exp [ntests]time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, known := c.entries[a]; !known && len(c.entries) >= maxScreened {
+	if _, known := c.entries[a]; !known && len(c.entries) >= maxEntries {
 		for old := range c.entries { // any: all of them can be tested again
 			delete(c.entries, old)
 			break
@@ -127,11 +127,11 @@ func (c *screenCache) put(a netip.Addr, exp [ntests]time.Time) error {
 		return c.rewrite(now)
 	}
 	c.lines++
-	_, err := c.file.Write(appendScreened(nil, a, exp))
+	_, err := c.file.Write(appendEntry(nil, a, exp))
 	return err
 }
 
-func appendScreened(b []byte, a netip.Addr, exp [ntests]time.Time) []byte {
+func appendEntry(b []byte, a netip.Addr, exp [ntests]time.Time) []byte {
 	b = a.AppendTo(b)
 	for _, t := range exp {
 		var n int64
@@ -145,14 +145,14 @@ func appendScreened(b []byte, a netip.Addr, exp [ntests]time.Time) []byte {
 
 // rewrite writes the file with what is still worth keeping. Called with mu
 // held, or before the cache is shared.
-func (c *screenCache) rewrite(now time.Time) error {
+func (c *cache) rewrite(now time.Time) error {
 	var b []byte
 	for a, exp := range c.entries {
 		if !c.fresh(exp, now) {
 			delete(c.entries, a)
 			continue
 		}
-		b = appendScreened(b, a, exp)
+		b = appendEntry(b, a, exp)
 	}
 	if err := c.dir.Replace(c.name, b); err != nil {
 		return err
@@ -169,7 +169,7 @@ func (c *screenCache) rewrite(now time.Time) error {
 }
 
 // Close closes the file.
-func (c *screenCache) Close() error {
+func (c *cache) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return errors.Join(c.file.Close(), c.dir.Close())
