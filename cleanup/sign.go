@@ -53,9 +53,6 @@ type signingKey struct {
 	key     crypto.Signer
 }
 
-// maxSignatures bounds the keys of one entry.
-const maxSignatures = 5
-
 // newSigner reads what is to be signed. It is nil when nothing is.
 func newSigner(cfg *config.Config, o table.Options) (*signer, error) {
 	list := cfg.List("dkim_sign_maps")
@@ -187,49 +184,18 @@ type use struct {
 	key              crypto.Signer
 }
 
-// keysFor finds the keys of a domain: its own entry, or that of a domain above
-// it, under the key .example.com.
+// keysFor finds the keys that a domain's mail is signed with.
 func (s *signer) keysFor(ctx context.Context, domain string) ([]use, error) {
-	key := domain
-	for {
-		value, found, err := s.maps.Lookup(ctx, key, true)
-		if err != nil {
+	entries, err := dkimkey.Find(ctx, s.maps, domain)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]use, len(entries))
+	for i, e := range entries {
+		list[i] = use{domain: e.Domain, selector: e.Selector}
+		if list[i].key, err = s.key(e.File); err != nil {
 			return nil, err
 		}
-		if found {
-			return s.parse(value, strings.TrimPrefix(key, "."))
-		}
-		_, parent, ok := strings.Cut(strings.TrimPrefix(key, "."), ".")
-		if !ok {
-			return nil, nil
-		}
-		key = "." + parent
-	}
-}
-
-// parse reads an entry: selector:file or domain:selector:file, several of
-// them with spaces or commas between.
-func (s *signer) parse(value, domain string) ([]use, error) {
-	words := table.SplitList(value)
-	if len(words) > maxSignatures {
-		return nil, fmt.Errorf("dkim_sign_maps: %s: %d keys, expected at most %d", domain, len(words), maxSignatures)
-	}
-	var list []use
-	for _, w := range words {
-		u := use{domain: domain}
-		parts := strings.SplitN(w, ":", 3)
-		if len(parts) == 3 {
-			u.domain, parts = strings.ToLower(parts[0]), parts[1:]
-		}
-		if len(parts) != 2 || u.domain == "" || parts[0] == "" || !strings.HasPrefix(parts[1], "/") {
-			return nil, fmt.Errorf("dkim_sign_maps: %s: %q: expected selector:/path/of/key or domain:selector:/path/of/key", domain, w)
-		}
-		u.selector = parts[0]
-		var err error
-		if u.key, err = s.key(parts[1]); err != nil {
-			return nil, err
-		}
-		list = append(list, u)
 	}
 	return list, nil
 }
