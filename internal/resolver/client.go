@@ -477,6 +477,18 @@ func (c *Client) SRV(ctx context.Context, name string) (Answer[SRV], error) {
 	})
 }
 
+// CAA looks up who may issue certificates for a name, by that name alone: where it has no such
+// record, those of the domains above it count (RFC 8659 section 3).
+func (c *Client) CAA(ctx context.Context, name string) (Answer[CAA], error) {
+	return lookup(ctx, c, name, dns.TypeCAA, func(rr dns.RR) (CAA, bool) {
+		r, ok := rr.(*dns.CAA)
+		if !ok {
+			return CAA{}, false
+		}
+		return CAA{r.Flag&128 != 0, strings.ToLower(r.Tag), r.Value}, true
+	})
+}
+
 // NS looks up a zone's name servers.
 func (c *Client) NS(ctx context.Context, name string) (Answer[string], error) {
 	return lookup(ctx, c, name, dns.TypeNS, func(rr dns.RR) (string, bool) {

@@ -39,6 +39,7 @@ txt.test.      TXT "one \"" "two\012\\"
 _25._tcp.mx1.a.test. TLSA 3 1 1 e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 _submission._tcp.a.test. SRV 1 2 587 mx1.a.test.
 _none._tcp.a.test. SRV 0 0 0 .
+a.test. CAA 128 ISSUE "ca.test; account=1"
 1.2.0.192.in-addr.arpa. CNAME 1.0/25.2.0.192.in-addr.arpa.
 1.0/25.2.0.192.in-addr.arpa. PTR mx1.a.test.
 1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa. PTR mx1.a.test.
@@ -126,6 +127,7 @@ func TestLookups(t *testing.T) {
 			return fmt.Sprint(len(a.Records), len(a.Records[0].Data), err)
 		}, "1 32 <nil>"},
 		{"SRV", func() string { return describe(c.SRV(ctx, "_submission._tcp.a.test")) }, "[{1 2 587 mx1.a.test}] of _submission._tcp.a.test"},
+		{"CAA", func() string { return describe(c.CAA(ctx, "a.test")) }, "[{true issue ca.test; account=1}] of a.test"},
 		{"no service", func() string { return describe(c.SRV(ctx, "_none._tcp.a.test")) }, "[{0 0 0 }] of _none._tcp.a.test"},
 		{"PTR in a delegated part", func() string { return describe(c.PTR(ctx, netip.MustParseAddr("::ffff:192.0.2.1"))) }, "[mx1.a.test] of 1.0/25.2.0.192.in-addr.arpa"},
 		{"PTR of IPv6", func() string { return describe(c.PTR(ctx, netip.MustParseAddr("2001:db8::1"))) },

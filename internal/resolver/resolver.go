@@ -81,6 +81,12 @@ type TLSA struct {
 	Data                      []byte
 }
 
+// CAA is one statement on who may issue certificates, RFC 8659.
+type CAA struct {
+	Critical   bool   // an issuer that does not know Tag must not issue
+	Tag, Value string // issue "ca.example; validationmethods=dns-01"
+}
+
 // A Resolver looks names up. Names are absolute; a trailing dot is allowed.
 // Internationalized names are looked up in their ASCII form (RFC 5891).
 //

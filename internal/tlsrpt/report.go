@@ -144,9 +144,9 @@ func (l *Log) message(r *report, to string, now time.Time) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// destinations reads the TXT records of _smtp._tls.DOMAIN: where its owner
-// wants reports. Just one record may be one of TLSRPT (RFC 8460 section 3).
-func destinations(records []string) []string {
+// Destinations reads the TXT records of _smtp._tls.DOMAIN: the URIs to which its owner
+// wants reports sent, five at most. Just one record may be one of TLSRPT (RFC 8460 section 3).
+func Destinations(records []string) []string {
 	found := ""
 	for _, r := range records {
 		version, rest, _ := strings.Cut(r, ";")

@@ -193,7 +193,7 @@ func (l *Log) send(ctx context.Context, r *report, now time.Time) error {
 	}
 	var failed []error
 	sent := 0
-	list := destinations(a.Records)
+	list := Destinations(a.Records)
 	for _, uri := range list {
 		if err := l.sendTo(ctx, r, uri, now); err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", uri, err))

@@ -341,7 +341,7 @@ func TestDestinations(t *testing.T) {
 		{[]string{"v=TLSRPTv2; rua=mailto:a@b.test"}, ""}, {[]string{"rua=mailto:a@b.test"}, ""}, {nil, ""},
 		{[]string{"v=TLSRPTv1; rua=1,2,3,4,5,6,7"}, "1 2 3 4 5"},
 	} {
-		if got := strings.Join(destinations(tt.records), " "); got != tt.want {
+		if got := strings.Join(Destinations(tt.records), " "); got != tt.want {
 			t.Errorf("%q: %q, want %q", tt.records, got, tt.want)
 		}
 	}
@@ -385,7 +385,7 @@ func TestBadDestinations(t *testing.T) {
 func FuzzDestinations(f *testing.F) {
 	f.Add("v=TLSRPTv1; rua=mailto:a@b.test,https://x")
 	f.Fuzz(func(t *testing.T, text string) {
-		if list := destinations([]string{text}); len(list) > maxDestinations {
+		if list := Destinations([]string{text}); len(list) > maxDestinations {
 			t.Error(list)
 		}
 	})

@@ -334,7 +334,7 @@ func (t *Table) renewed(ctx context.Context, domain string) *entry {
 	if e := t.read(file(domain)); e != nil && e.Expires.After(old.Expires) && !e.due(now) {
 		return e
 	}
-	p, err := t.fetch(ctx, domain)
+	p, err := Fetch(ctx, t.opt.Client, domain)
 	e := t.learn(ctx, domain, old.ID, p, err)
 	if err != nil && old.Policy != nil {
 		e.again = time.Now().Add(max(retryAfter, min(renewRetry, old.Policy.MaxAge/24)))
@@ -355,7 +355,7 @@ func (t *Table) run(ctx context.Context, domain, id string) *entry {
 	defer turn.Stop()
 	select {
 	case t.slots <- struct{}{}:
-		p, err = t.fetch(ctx, domain)
+		p, err = Fetch(ctx, t.opt.Client, domain)
 		<-t.slots
 	case <-turn.C:
 	case <-ctx.Done():
@@ -390,14 +390,16 @@ func (t *Table) learn(ctx context.Context, domain, id string, p *Policy, err err
 	return e
 }
 
-// fetch gets and reads a domain's policy.
-func (t *Table) fetch(ctx context.Context, domain string) (*Policy, error) {
+// Fetch gets the policy that a domain publishes, which is in ASCII, whatever its DNS says of
+// it. Context bounds the time; the answer is bounded in size. client should be one of package
+// webclient, which follows no redirection and connects to public addresses alone.
+func Fetch(ctx context.Context, client *http.Client, domain string) (*Policy, error) {
 	url := "https://mta-sts." + domain + "/.well-known/mta-sts.txt"
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := t.opt.Client.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return nil, err
 	}
