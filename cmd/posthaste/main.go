@@ -234,13 +234,14 @@ const ownCommands = `  explain ID|DESTINATION ... why a message is still in the 
                              the SMTP dialogues with one peer, as they go on
   passwd [user]              an entry for a table of users
   dkim genkey|record ...     keys to sign mail with
+  domain check|records ...   what the DNS should have for a mail domain, and what the world sees
   simulate [FILE]            mail through the scheduler, in virtual time
 `
 
 // helped prints how a command is called, if its arguments ask for that, and says whether they did.
 // Commands that have commands of their own may be asked behind those.
 func helped(command string, args []string, w io.Writer) bool {
-	if len(args) == 2 && slices.Contains([]string{"queue", "spool", "tls", "dkim"}, command) {
+	if len(args) == 2 && slices.Contains([]string{"queue", "spool", "tls", "dkim", "domain"}, command) {
 		args = args[1:]
 	}
 	text := usage.Of(command)

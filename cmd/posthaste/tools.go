@@ -14,6 +14,7 @@ import (
 	"posthaste/internal/bounce"
 	"posthaste/internal/collate"
 	"posthaste/internal/config"
+	"posthaste/internal/domain"
 	"posthaste/internal/mailauth/dkimkey"
 	"posthaste/internal/postcat"
 	"posthaste/internal/postconf"
@@ -81,6 +82,7 @@ func tools() map[string]tool {
 			return audit.Run("posthaste audit", args, io.in, io.out, io.err)
 		},
 		"collate": func(io streams, args []string) int { return collate.Command(args, io.in, io.out, io.err) },
+		"domain":  func(io streams, args []string) int { return domain.Run("posthaste domain", args, io.out, io.err) },
 		"dkim":    func(io streams, args []string) int { return dkimkey.Command(args, io.out, io.err) },
 		"watch":   func(io streams, args []string) int { return watch.Command(args, io.out, io.err) },
 	}

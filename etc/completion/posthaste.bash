@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended tls audit collate watch passwd dkim simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended tls audit collate watch passwd dkim domain simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -495,6 +495,27 @@ _posthaste() {
             :
         elif [[ ${COMP_WORDS[first]} == record ]]; then
             compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        fi
+        ;;
+    posthaste-domain)
+        case $prev in
+        -A) :; return ;;
+        -a) :; return ;;
+        -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        -i) :; return ;;
+        -l) :; return ;;
+        -o) :; return ;;
+        -p) _posthaste_words "none quarantine reject"; return ;;
+        -r) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-A -a -b -c -i -j -l -o -p -q -r"
+        elif ((COMP_CWORD == first)); then
+            _posthaste_words "check records"
+        elif [[ ${COMP_WORDS[first]} == check ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == records ]]; then
+            :
         fi
         ;;
     posthaste-spool)

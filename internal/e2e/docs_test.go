@@ -415,6 +415,7 @@ var manuals = []manual{
 		"Different ways for different mail":  sinksAt("203.0.113.25:25", "203.0.113.7:2525", "198.51.100.10:25"),
 	}},
 	{page: "internals.md", zone: relayZone, programs: []string{"smtp-sink"}},
+	{page: "domain.md"},
 	{page: "tuning.md"},
 	{page: "queue.md", programs: []string{"swaks", "smtp-sink"}, whole: true, zone: relayZone},
 	{page: "filters.md", programs: []string{"swaks"}, before: map[string]func(*testing.T, *network, *machine){

@@ -1,0 +1,69 @@
+// Package domain is the command "posthaste domain": it says which DNS records a mail domain
+// should have, and checks what the world sees of the domain.
+//
+//	posthaste domain check [-bjq] [-A address] [-l list] [-o domain] [domain ...]
+//	posthaste domain records [-j] [-A address] [-a authority] [-i imap_host] [-p policy] [-r reports] domain
+//
+// # Check
+//
+// Without a domain, those are checked that mydestination, virtual_alias_domains,
+// virtual_mailbox_domains and relay_domains name themselves. Each finding has a level, an area
+// and a sentence; what is not good also says what follows, and the record to publish.
+//
+//	address     myhostname, its addresses, and their names in the DNS
+//	outward     whether port 25 of other hosts can be reached; not with a relayhost
+//	blocklist   DNS block lists, with -b or -l
+//	mx          that the domain's mail comes here, and that main.cf takes it
+//	tls         the certificate that the MX hosts show on port 25
+//	dane        their TLSA records
+//	spf         the record, evaluated for each address of this host
+//	dkim        the published keys, against those of dkim_sign_maps
+//	dmarc       the policy, and whether reports are sent
+//	mta-sts     the record, and the policy as it is fetched
+//	tls-rpt     where reports on TLS go
+//	caa         who may issue certificates for the host
+//	submission  the SRV records of the submission ports in master.cf
+//	autoconfig  what Thunderbird and others fetch
+//
+// The levels are good; note, for what could be better; unknown, if a server does not answer;
+// warning, if some mail is treated worse; and error, if mail is lost, refused or taken for
+// forged. With -q, only what is unknown or wrong is printed; with -j, one JSON object for each
+// domain, on a line, with domain, host, level and findings (area, level, text, why, publish).
+//
+// The host's addresses are those of its interfaces and of proxy_interfaces that are public; -A
+// names them instead, once for each. -b asks the block lists zen.spamhaus.org and
+// bl.spamcop.net for them, -l the list of that name. The mail servers of gmail.com are those
+// whose port 25 is tried; -o names another domain, and an empty one means that none is tried.
+//
+// # Records
+//
+// They are printed as a fragment of a zone file, or with -j as JSON (name, type, data, why), and
+// are made of main.cf, master.cf and the key files: the DNS is not asked. -p is the DMARC policy
+// (none), -r the address to which DMARC and TLS reports go (postmaster at the domain), -i the
+// host at which users read their mail by IMAPS, -a the authority that issues certificates
+// (letsencrypt.org), for a CAA record.
+//
+// # Security
+//
+// Nothing is changed. What strangers publish is bounded, and printed without control
+// characters. Policies are fetched from public addresses only, and those that
+// smtp_https_networks allows.
+//
+// # Standards
+//
+// RFC 7208 (SPF), RFC 6376 and RFC 8301 (DKIM), RFC 9989 and RFC 9990 (DMARC), RFC 7672 and RFC
+// 7671 (DANE), RFC 8461 (MTA-STS), RFC 8460 (TLSRPT), RFC 8659 (CAA), RFC 6186 and RFC 8314
+// (SRV), RFC 5782 (block lists), RFC 7505 (null MX).
+//
+// # Parameters
+//
+// myhostname, inet_interfaces, proxy_interfaces, relayhost, mydestination,
+// virtual_alias_domains, virtual_mailbox_domains, relay_domains, dkim_sign_maps,
+// smtp_https_networks, and those of the resolver.
+//
+// # Diagnostics
+//
+// The exit status of check is for monitoring: 0 if all is good, 1 if the worst is a warning, 2 if
+// it is an error, 3 if nothing is wrong but something is unknown. Both: 64 wrong usage; 74 the
+// output cannot be written; 78 wrong configuration.
+package domain

@@ -1,0 +1,56 @@
+package domain
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// A Record is one DNS record to publish.
+type Record struct {
+	Name string `json:"name"` // absolute, without the dot at the end
+	Type string `json:"type"` // TXT, MX, ...
+	Data string `json:"data"` // as in a master file (RFC 1035 section 5), but for TXT: its text
+	Why  string `json:"why"`  // what it is for, in a few words
+}
+
+// maxString is how many octets a string of a TXT record has at most (RFC 1035 section 3.3.14).
+const maxString = 255
+
+// String is the record as a line of a master file.
+func (r Record) String() string {
+	data := r.Data
+	if r.Type == "TXT" {
+		data = quoted(data)
+	}
+	return r.Name + ". IN " + r.Type + " " + data
+}
+
+// quoted writes a text as the strings of a TXT record, in parentheses where it takes several.
+func quoted(text string) string {
+	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+	var parts []string
+	for len(text) > maxString {
+		parts, text = append(parts, `"`+escape.Replace(text[:maxString])+`"`), text[maxString:]
+	}
+	parts = append(parts, `"`+escape.Replace(text)+`"`)
+	if len(parts) == 1 {
+		return parts[0]
+	}
+	return "( " + strings.Join(parts, "\n\t") + " )"
+}
+
+// writeZone writes records as a fragment of a master file, those of one purpose together.
+func writeZone(w io.Writer, records []Record) error {
+	for i, r := range records {
+		if i == 0 || records[i-1].Why != r.Why {
+			if _, err := fmt.Fprintf(w, "; %s\n", r.Why); err != nil {
+				return err
+			}
+		}
+		if _, err := fmt.Fprintln(w, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
