@@ -87,6 +87,7 @@ func run(ctx context.Context, env *service.Env) error {
 		PostDelay:   cfg.Duration("spool_commit_delay"),
 		ExactDoubt:  cfg.Bool("spool_exact_doubt"),
 		Warn:        log.Warning,
+		Random:      env.Random(),
 	}
 	if content != nil {
 		options.ContentFS = content // stays open as long as the process lives

@@ -43,6 +43,8 @@ type deps struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Lookups are the options of the resolver that the Agent makes when Resolver is nil; nil: those of the parameters.
 	Lookups func() (resolver.Options, error)
+	// Random fills what chance begins with; nil: package rand does.
+	Random func(b []byte)
 	// Own makes the socket by which dialogues are watched: ownsocket.Listen.
 	Own func(dir, name string) (net.Listener, error)
 }
@@ -97,7 +99,7 @@ var _ agent.Deliverer = (*Agent)(nil)
 func newAgent(deps deps) (*Agent, error) {
 	set := load(deps.Config, deps.LMTP)
 	a := &Agent{set: set, log: deps.Log, dns: deps.Resolver, dial: deps.Dial, listen: deps.Own,
-		rnd: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), doubleBounce: notice.Sender(deps.Config)}
+		rnd: newRand(deps.Random), doubleBounce: notice.Sender(deps.Config)}
 	if !deps.LMTP && deps.Config.Bool("smtp_tlsrpt_enable") {
 		a.reports = &reporter{skipReused: deps.Config.Bool("smtp_tlsrpt_skip_reused_handshakes"),
 			record: func(time.Time, tlsrpt.Policy, *tlsrpt.Failure) {}}
@@ -174,6 +176,16 @@ func newAgent(deps deps) (*Agent, error) {
 		a.free = append(a.free, stop)
 	}
 	return a, nil
+}
+
+// newRand makes the source of the agent's chance.
+func newRand(fill func(b []byte)) *rand.Rand {
+	if fill == nil {
+		return rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	}
+	var seed [32]byte
+	fill(seed[:])
+	return rand.New(rand.NewChaCha8(seed))
 }
 
 // openSTS opens tables of the type mta-sts: the policies of MTA-STS, which the reports of TLS tell of too.

@@ -33,7 +33,7 @@ func build(env *service.Env, lmtp bool) (agent.Deliverer, func(), error) {
 	hub := watch.New(watch.Destination, env.Log.Tag())
 	free := func() { hub.Close(); submitter.Close(); client.Close() }
 	a, err := newAgent(deps{Config: env.Config, Log: env.Log, Tables: env.Tables(), LMTP: lmtp, Args: env.Args, Submit: submitter,
-		Verbose: env.Verbose, Watch: hub, Dial: env.Connect(), Lookups: env.Resolver, Own: env.Own})
+		Verbose: env.Verbose, Watch: hub, Dial: env.Connect(), Lookups: env.Resolver, Own: env.Own, Random: env.Random()})
 	if err != nil {
 		free()
 		return nil, nil, err

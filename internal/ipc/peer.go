@@ -16,8 +16,14 @@ func (s *Server) trusts(nc net.Conn) bool {
 	return ok && (uid == 0 || uid == os.Geteuid() || uid == s.Owner)
 }
 
+// A peered connection knows itself who connected: one that no kernel carries.
+type peered interface{ PeerUID() int }
+
 // peerUID is the effective user of the process that connected.
 func peerUID(nc net.Conn) (uid int, ok bool) {
+	if p, ok := nc.(peered); ok {
+		return p.PeerUID(), true
+	}
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
 		return 0, false

@@ -255,13 +255,12 @@ func (p *process) jail() error {
 	return err
 }
 
-// run serves until it is time to end.
-func (p *process) run() int {
+// contexts makes the contexts that end with the process: that of Spec.Run, which ends first when
+// the process retires, and the one that stop ends. free ends both.
+func (p *process) contexts() (ctx context.Context, stop, free func()) {
 	env := &p.env
 	stopCtx, stop := context.WithCancel(context.Background())
-	defer stop()
 	ctx, retire := context.WithCancel(context.WithValue(stopCtx, stopKey{}, stopCtx))
-	defer retire()
 	p.retire, env.retire = retire, retire
 	env.await, env.leaving = p.await, make(chan struct{})
 	p.leave = retire
@@ -279,7 +278,14 @@ func (p *process) run() int {
 		p.closeSockets()
 		p.status.write(StatusRetired)
 	})
-	defer closed()
+	return ctx, stop, func() { closed(); retire(); stop() }
+}
+
+// run serves until it is time to end.
+func (p *process) run() int {
+	env := &p.env
+	ctx, stop, free := p.contexts()
+	defer free()
 
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1)
@@ -310,7 +316,7 @@ func (p *process) run() int {
 	governed := make(chan struct{})
 	watchers.Go(func() { newGovernor(p.spec).run(governed) })
 	if !p.spec.Exclusive {
-		env.activity.start(env.Config.Duration("max_idle"), retire)
+		env.activity.start(env.Config.Duration("max_idle"), p.retire)
 	}
 	err := p.serve(ctx)
 	env.Release()
@@ -369,8 +375,9 @@ func (p *process) closeSockets() {
 
 // A status is a service's end of the socket that master watches it by.
 type status struct {
-	mu sync.Mutex
-	c  net.Conn // nil when closed
+	mu   sync.Mutex
+	c    net.Conn   // nil when closed
+	tell func(byte) // nil: who is told is at the other end of c
 }
 
 func newStatus(fd int) *status {
@@ -385,6 +392,10 @@ func newStatus(fd int) *status {
 
 // write tells master of a change. A master that has died is noticed elsewhere.
 func (s *status) write(what byte) {
+	if s.tell != nil {
+		s.tell(what)
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.c != nil {

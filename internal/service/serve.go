@@ -377,6 +377,9 @@ func (env *Env) SessionConfig() *config.Config {
 // is not to be built upon. It is to be deferred.
 func (env *Env) reportPanic() {
 	if r := recover(); r != nil {
+		if env.world != nil {
+			panic(r) // a simulation ends with it
+		}
 		env.Log.Panic(r)
 		env.Log.Close()
 		os.Exit(statusPanic)

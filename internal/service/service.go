@@ -78,6 +78,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"time"
 
@@ -198,6 +199,7 @@ type Env struct {
 	leaving  chan struct{}         // closed when the process is to retire; nil where a test makes an Env
 	await    func(context.Context) // nil: there is nobody to wait for
 	world    World                 // nil: the operating system
+	exit     func()                // ends a process that is simulated; nil: os.Exit does
 	release  func()                // nil: nobody waits for us
 }
 
@@ -232,6 +234,10 @@ func (env *Env) Retire() { env.retire() }
 // Exit ends the process at once, as after a fatal error, which has been logged.
 func (env *Env) Exit() {
 	env.Log.Close()
+	if env.exit != nil {
+		env.exit()
+		runtime.Goexit()
+	}
 	os.Exit(1)
 }
 

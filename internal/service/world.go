@@ -26,6 +26,16 @@ type World interface {
 	Connect(ctx context.Context, network, addr string) (net.Conn, error)
 	// Names answers questions to the DNS.
 	Names() resolver.Exchanger
+	// Random fills b with what is to differ from one process to the next: salts, seeds.
+	Random(b []byte)
+}
+
+// Random is where salts and seeds come from; nil: from the operating system.
+func (env *Env) Random() func(b []byte) {
+	if env.world == nil {
+		return nil
+	}
+	return env.world.Random
 }
 
 // at is the address of the socket at path.

@@ -44,6 +44,8 @@ type Options struct {
 	// Warn gets what an operator should know: damage found, space short.
 	// It may be called from several goroutines. Nil: dropped.
 	Warn func(format string, args ...any)
+	// Random fills b with the salts and the identity of the spool; nil: crypto/rand does.
+	Random func(b []byte)
 	// OnDurable is told of every message added, in commit order, once it is
 	// durable and before its Commit returns. It runs on the writer's
 	// goroutine and must not block nor call the Spool. The slice is reused.
@@ -87,7 +89,11 @@ type Spool struct {
 // one, and returns when it is ready for use and everything recovered is
 // durable.
 func Open(o Options) (*Spool, error) {
-	e, rep, err := openEngine(&o, 0, randomBytes)
+	random := o.Random
+	if random == nil {
+		random = randomBytes
+	}
+	e, rep, err := openEngine(&o, 0, random)
 	if err != nil {
 		return nil, err
 	}
