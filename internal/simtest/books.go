@@ -1,0 +1,264 @@
+package simtest
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"posthaste/internal/mail"
+)
+
+func mailID(id string) mail.QueueID { return mail.QueueID(id) }
+
+// A fate is what became of a letter, as its client knows it.
+type fate struct {
+	books  *books
+	letter *Letter
+	rcpts  []string // that were taken
+	whole  bool     // all of the content was sent, with its end
+	told   bool     // the reply to it came
+	code   int
+	err    error
+}
+
+func (f *fate) answer(code int, err error) {
+	f.books.mu.Lock()
+	defer f.books.mu.Unlock()
+	f.code, f.err = code, err
+}
+
+// acknowledged says that the mail system has taken the letter on.
+func (f *fate) acknowledged() bool { return f.told && f.code == 250 }
+
+// A delivery is a message that a next hop has taken.
+type delivery struct {
+	at      time.Time
+	hop     string
+	session int
+	from    string
+	rcpts   []string
+	content string
+	mood    string
+}
+
+// books are what the world outside the mail system knows of its mail.
+type books struct {
+	site *site
+
+	mu         sync.Mutex
+	fates      []*fate
+	deliveries []*delivery
+	deleted    map[string]bool
+	faults     []*Fault
+	remaining  []item
+	err        error
+	counts     Counts
+	errors     []string
+}
+
+func (b *books) sent(l *Letter) *fate {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f := &fate{books: b, letter: l}
+	b.fates = append(b.fates, f)
+	return f
+}
+
+func (b *books) arrived(d *delivery) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.deliveries = append(b.deliveries, d)
+}
+
+func (b *books) struck(f *Fault) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.faults = append(b.faults, f)
+}
+
+func (b *books) mayBeDeleted(token string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.deleted == nil {
+		b.deleted = map[string]bool{}
+	}
+	b.deleted[token] = true
+}
+
+// A line is one of the log.
+type line struct {
+	Time, Process, Text, Simtest string
+}
+
+func lines(log string) (list []line) {
+	for text := range strings.Lines(log) {
+		var l line
+		if json.Unmarshal([]byte(text), &l) == nil {
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
+var messageID = regexp.MustCompile(`^(\w+): message-id=<(letter\d+)@client\.test>`)
+
+// tokens says which letter each queue ID is.
+func tokens(log []line) map[string]string {
+	m := map[string]string{}
+	for _, l := range log {
+		if f := messageID.FindStringSubmatch(l.Text); f != nil {
+			m[f[1]] = f[2]
+		}
+	}
+	return m
+}
+
+func (b *books) tokenOf(id string) string {
+	b.site.mu.Lock()
+	text := b.site.log.String()
+	b.site.mu.Unlock()
+	return tokens(lines(text))[id]
+}
+
+func (b *books) fail(format string, args ...any) {
+	b.errors = append(b.errors, fmt.Sprintf(format, args...))
+}
+
+// key is a recipient of a letter.
+type key struct{ token, rcpt string }
+
+// check holds all that is known against each other.
+func (b *books) check(text string) []string {
+	log := lines(text)
+	ids := tokens(log)
+	doubt := b.doubts(log, ids)
+	got, noticed := b.collect()
+	b.counts.Letters, b.counts.Deliveries, b.counts.Faults = len(b.fates), len(b.deliveries), len(b.faults)
+	if b.err != nil {
+		b.fail("the queue cannot be listed: %v", b.err)
+	}
+	for _, it := range b.remaining {
+		b.fail("after all is well %s is still in the queue %s (%s from <%s>)", it.id, it.queue, ids[it.id], it.sender)
+	}
+	for _, f := range b.fates {
+		if f.acknowledged() {
+			b.counts.Acknowledged++
+			b.settled(f, got, noticed)
+		}
+		b.unasked(f, got, doubt)
+		b.repeated(f, got, noticed, doubt)
+	}
+	for a, h := range b.site.hosts {
+		if h.most > concurrency {
+			b.fail("%s had %d sessions at a time", a, h.most)
+		}
+	}
+	b.reported(log)
+	return b.errors
+}
+
+// reported looks for what no run may say.
+func (b *books) reported(log []line) {
+	for _, l := range log {
+		if strings.Contains(l.Text, "panic:") || strings.Contains(l.Text, "corrupt") || strings.HasPrefix(l.Text, "fatal:") {
+			b.fail("the log says: %s: %s", l.Process, l.Text)
+		}
+	}
+}
+
+// doubts are the letters of which the log says that something may happen twice.
+func (b *books) doubts(log []line, ids map[string]string) map[string]bool {
+	m := map[string]bool{}
+	for _, l := range log {
+		if strings.Contains(l.Text, "in doubt") || strings.Contains(l.Text, "delivered again") || strings.Contains(l.Text, "queued twice") || strings.Contains(l.Text, "not known") {
+			for _, w := range strings.FieldsFunc(l.Text, func(r rune) bool { return strings.ContainsRune(" :,;()", r) }) {
+				if t, ok := ids[w]; ok {
+					m[t] = true
+				}
+			}
+		}
+	}
+	return m
+}
+
+var (
+	subject   = regexp.MustCompile(`(?m)^Subject: letter (letter\d+)\r$`)
+	recipient = regexp.MustCompile(`(?ms)^Final-Recipient: rfc822; *(\S+)\r$.*?^Action: (\w+)\r$`)
+)
+
+// collect sorts what has arrived: letters, and notices to their senders.
+func (b *books) collect() (got map[key][]*delivery, noticed map[key]int) {
+	got, noticed = map[key][]*delivery{}, map[key]int{}
+	for _, d := range b.deliveries {
+		m := subject.FindStringSubmatch(d.content)
+		switch {
+		case m == nil:
+			b.fail("something else has arrived at %s for %v:\n%s", d.hop, d.rcpts, d.content)
+		case d.from == "":
+			b.counts.Notices++
+			for _, r := range recipient.FindAllStringSubmatch(d.content, -1) {
+				if r[2] == "failed" {
+					noticed[key{m[1], r[1]}]++
+				}
+			}
+		default:
+			for _, r := range d.rcpts {
+				got[key{m[1], r}] = append(got[key{m[1], r}], d)
+			}
+		}
+	}
+	return got, noticed
+}
+
+// settled: each recipient of what was acknowledged has it, or its sender knows.
+func (b *books) settled(f *fate, got map[key][]*delivery, noticed map[key]int) {
+	for _, r := range f.rcpts {
+		k := key{f.letter.Token, r}
+		if len(got[k]) == 0 && noticed[k] == 0 && !b.deleted[f.letter.Token] {
+			b.fail("%s was acknowledged, and <%s> has not got it, nor was its sender told", f.letter.Token, r)
+		}
+	}
+}
+
+// unasked: what was not acknowledged goes nowhere, unless that was in doubt; and what arrives is what was sent.
+func (b *books) unasked(f *fate, got map[key][]*delivery, doubt map[string]bool) {
+	body := f.letter.body()
+	for _, r := range f.letter.Rcpts {
+		for _, d := range got[key{f.letter.Token, r}] {
+			if !strings.HasSuffix(d.content, body) {
+				b.fail("%s has arrived at %s and is not what was sent:\n%s", f.letter.Token, d.hop, d.content)
+			}
+			if !slices.Contains(f.rcpts, r) {
+				b.fail("%s has arrived for <%s>, which was not taken", f.letter.Token, r)
+			}
+		}
+		switch {
+		case len(got[key{f.letter.Token, r}]) == 0 || f.acknowledged():
+		case !f.whole:
+			b.fail("%s has arrived for <%s>, although its client had not sent it all", f.letter.Token, r)
+		case f.told && !doubt[f.letter.Token]:
+			b.fail("%s has arrived for <%s>, although its client was told %d", f.letter.Token, r, f.code)
+		}
+	}
+}
+
+// repeated: nothing happens twice but what was under way when something went wrong, and of which the log says so.
+func (b *books) repeated(f *fate, got map[key][]*delivery, noticed map[key]int, doubt map[string]bool) {
+	for _, r := range f.rcpts {
+		k := key{f.letter.Token, r}
+		list := got[k]
+		if noticed[k] > 1 && !doubt[k.token] {
+			b.fail("the sender of %s was told %d times that <%s> does not get it", k.token, noticed[k], r)
+		}
+		for i := 0; i < len(list)-1; i++ {
+			b.counts.Repeated++
+			if d := list[i]; d.mood != loseReply && d.mood != twoReplies && !doubt[k.token] {
+				b.fail("<%s> has got %s at %v, and again, and nothing says why", r, k.token, d.at.UTC().Format(time.StampMicro))
+			}
+		}
+	}
+}

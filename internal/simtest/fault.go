@@ -1,0 +1,171 @@
+package simtest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/proto"
+	"posthaste/internal/queueclient"
+)
+
+// step counts what processes do to the world, and has the faults strike that are planned for it.
+func (s *site) step(p *process, what string) {
+	s.mu.Lock()
+	s.steps++
+	n := s.steps
+	trace := s.plan.trace
+	s.mu.Unlock()
+	if trace {
+		s.note("step %d: %s %s", n, p.name(), what)
+	}
+	for i := range s.plan.Faults {
+		if f := &s.plan.Faults[i]; f.Step == n && !s.isHealed() {
+			s.strike(f)
+		}
+	}
+}
+
+// note writes a line of the simulation's own into the log.
+func (s *site) note(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fmt.Fprintf(&s.log, "{\"time\":%q,\"simtest\":%q}\n", time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"), fmt.Sprintf(format, args...))
+}
+
+// strike is a fault at a step.
+func (s *site) strike(f *Fault) {
+	s.note("%s", f)
+	s.books.struck(f)
+	if f.Kind == powerCut {
+		if s.powered() {
+			s.cut(f.For)
+		}
+		return
+	}
+	for _, e := range s.services {
+		if e.spec.Process == f.On {
+			s.kill(e, f.For)
+		}
+	}
+}
+
+// afterwards is a fault at a time.
+func (s *site) afterwards(f *Fault) {
+	time.Sleep(f.At)
+	if s.isHealed() || !s.powered() {
+		return
+	}
+	s.note("%s", f)
+	s.books.struck(f)
+	switch f.Kind {
+	case reload:
+		s.mu.Lock()
+		s.setting = int(f.N) % len(s.plan.configs)
+		s.mu.Unlock()
+		s.reload()
+	case restart:
+		s.stop()
+		time.Sleep(f.For)
+		s.boot()
+	case badSyncs:
+		s.setSick(true)
+		time.Sleep(f.For)
+		s.setSick(false)
+	case fullDisk:
+		const large = 1 << 40
+		s.disk.SetLimit(large)
+		free, _ := s.disk.Free(".")
+		s.disk.SetLimit(large - free + f.N<<12)
+		time.Sleep(f.For)
+		s.disk.SetLimit(0)
+	case suspend:
+		s.suspend(proto.OverridePut, f.On)
+		time.Sleep(f.For)
+		s.suspend(proto.OverrideRemove, f.On)
+	default:
+		s.order(f.Kind, f.On)
+	}
+}
+
+func (s *site) setSick(sick bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sick = sick
+}
+
+// heal ends all that is wrong.
+func (s *site) heal() {
+	s.mu.Lock()
+	s.healed, s.sick = true, false
+	s.mu.Unlock()
+	for !s.powered() {
+		time.Sleep(time.Minute)
+	}
+	s.disk.SetLimit(0)
+	for _, d := range []string{"one.test", "two.test", "three.test"} {
+		s.suspend(proto.OverrideRemove, d)
+	}
+	s.order(release, "")
+	s.order(flush, "")
+}
+
+// manager calls f with a connection to the queue manager, as root's tools have it.
+func (s *site) manager(f func(ctx context.Context, c *ipc.Conn) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	cl := ipc.NewClient(ipc.Func("public/qmgr", func(ctx context.Context) (net.Conn, error) { return s.dial(ctx, nil, "public/qmgr", address("tool")) }), nil)
+	defer cl.Close()
+	c, err := cl.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	return f(ctx, c)
+}
+
+// item is a message in the queue.
+type item struct{ id, queue, sender string }
+
+// queued lists the queue.
+func (s *site) queued() (items []item, err error) {
+	err = s.manager(func(ctx context.Context, c *ipc.Conn) error {
+		return queueclient.Each(ctx, c, false, func(it *proto.Item) bool {
+			items = append(items, item{string(it.ID), it.Queue, it.Sender})
+			return true
+		})
+	})
+	return items, err
+}
+
+var verbs = map[string]proto.Verb{flush: proto.VerbFlush, hold: proto.VerbHold, release: proto.VerbRelease, requeue: proto.VerbRequeue, remove: proto.VerbDelete}
+
+// order carries out an operator's command, on the message of a token, or on all.
+func (s *site) order(kind, token string) {
+	if kind == flush {
+		_ = s.manager(func(ctx context.Context, c *ipc.Conn) error {
+			return c.Call(ctx, &proto.Command{Verb: proto.VerbFlush, All: true}, &proto.CommandReply{})
+		})
+		return
+	}
+	items, _ := s.queued()
+	for _, it := range items {
+		if it.sender == "" && token != "" || token != "" && s.books.tokenOf(it.id) != token {
+			continue
+		}
+		if kind == remove {
+			s.books.mayBeDeleted(token)
+		}
+		_ = s.manager(func(ctx context.Context, c *ipc.Conn) error {
+			var reply proto.CommandReply
+			return c.Call(ctx, &proto.Command{Verb: verbs[kind], ID: mailID(it.id)}, &reply)
+		})
+	}
+}
+
+func (s *site) suspend(op proto.OverrideOp, domain string) {
+	_ = s.manager(func(ctx context.Context, c *ipc.Conn) error {
+		return c.Call(ctx, &proto.Override{Op: op, Entry: proto.OverrideEntry{Of: "suspension", Target: domain, By: "simtest", Since: time.Now()}}, nil)
+	})
+}

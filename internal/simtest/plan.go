@@ -1,0 +1,152 @@
+package simtest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/vfs"
+)
+
+// A Fault is something that goes wrong, or that an operator does, in a run.
+type Fault struct {
+	Step int           // it strikes before that step of the run; 0: at a time
+	At   time.Duration // of this time after the start
+	Kind string
+	On   string        // a service, or a token of a letter
+	For  time.Duration // how long it lasts
+	N    int64
+}
+
+func (f Fault) String() string {
+	when := fmt.Sprintf("at %v", f.At)
+	if f.Step > 0 {
+		when = fmt.Sprintf("at step %d", f.Step)
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s: %s %s", when, f.Kind, f.On))
+}
+
+// A Plan is what happens in a run.
+type Plan struct {
+	Seed    uint64
+	Letters []Letter
+	Faults  []Fault
+	Setting int // of Settings
+
+	trouble map[string]float64  // of each next hop
+	moods   map[string][]string // of which it has some
+	trace   bool
+	configs []map[string]*config.Config
+}
+
+// span is how long things go wrong. After that all is well, and the queue must become empty.
+const span = 30 * time.Minute
+
+// kinds of faults that strike at a step, and at a time.
+const (
+	kill     = "kill"
+	powerCut = "power cut"
+	reload   = "reload"
+	restart  = "stop and start"
+	badSyncs = "failing syncs"
+	fullDisk = "full disk"
+	flush    = "flush"
+	hold     = "hold"
+	release  = "release"
+	requeue  = "requeue"
+	remove   = "delete"
+	suspend  = "suspend"
+)
+
+var killable = []string{"smtpd", "cleanup", "cleanup", "qmgr", "qmgr", "smtp", "smtp", "bounce", "trivial-rewrite"}
+
+// NewPlan draws a plan.
+func NewPlan(n uint64, w *World) *Plan {
+	r := seed(n).source("plan")
+	p := &Plan{Seed: n, configs: w.configs, Setting: r.IntN(len(w.configs)), trouble: map[string]float64{}, moods: map[string][]string{}}
+	for i := range 1 + r.IntN(6) {
+		p.Letters = append(p.Letters, newLetter(r, i))
+	}
+	for _, h := range hopAddrs {
+		p.trouble[h] = pick(r, 0, 0, 0.3, 0.7, 1)
+		for range 1 + r.IntN(3) {
+			p.moods[h] = append(p.moods[h], pick(r, moods...))
+		}
+	}
+	for range pick(r, 0, 1, 1, 2, 3, 5) {
+		p.Faults = append(p.Faults, p.newFault(r))
+	}
+	return p
+}
+
+func newLetter(r *rand.Rand, i int) Letter {
+	l := Letter{At: time.Duration(r.Int64N(int64(pick(r, 100*time.Millisecond, 10*time.Second, span/2)))), Token: fmt.Sprintf("letter%d", i),
+		From: fmt.Sprintf("sender%d@origin.test", i), Lines: pick(r, 0, 5, 5, 20, 400), Chunks: r.IntN(3) == 0, Ahead: r.IntN(2) == 0}
+	for j := range 1 + r.IntN(4) {
+		who := "user"
+		if r.IntN(8) == 0 {
+			who = "never"
+		}
+		l.Rcpts = append(l.Rcpts, fmt.Sprintf("%s%d@%s", who, j, pick(r, "one.test", "two.test", "three.test")))
+	}
+	if r.IntN(8) == 0 {
+		l.GiveUp = pick(r, "MAIL", "RCPT", "DATA", "content", "dot", "dot")
+	}
+	return l
+}
+
+func (p *Plan) newFault(r *rand.Rand) Fault {
+	f := Fault{Kind: pick(r, kill, kill, kill, kill, powerCut, powerCut, reload, restart, badSyncs, fullDisk, flush, hold, release, requeue, remove, suspend)}
+	switch f.Kind {
+	case kill, powerCut:
+		f.Step, f.For = 1+r.IntN(pick(r, 200, 600, 2000)), pick(r, time.Millisecond, time.Second, time.Minute)
+		if f.Kind == kill {
+			f.On = pick(r, killable...)
+		}
+		return f
+	case badSyncs, fullDisk, suspend, restart:
+		f.For = pick(r, 10*time.Millisecond, time.Second, 2*time.Minute)
+	}
+	if f.Kind == suspend {
+		f.On = pick(r, "one.test", "two.test", "three.test")
+	}
+	if f.Kind == hold || f.Kind == release || f.Kind == requeue || f.Kind == remove {
+		f.On = p.Letters[r.IntN(len(p.Letters))].Token
+	}
+	f.N = int64(r.IntN(30))
+	f.At = time.Duration(r.Int64N(int64(pick(r, 100*time.Millisecond, 10*time.Second, span))))
+	return f
+}
+
+// lossOf is what a power cut leaves.
+func lossOf(s seed, n int) vfs.Loss {
+	return vfs.RandomLoss(s.source(fmt.Sprintf("cut %d", n)))
+}
+
+func (p *Plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d, setting %d\n", p.Seed, p.Setting)
+	for _, l := range p.Letters {
+		fmt.Fprintf(&b, "  %v: %s from <%s> to %v, %d lines %s\n", l.At, l.Token, l.From, l.Rcpts, l.Lines, l.GiveUp)
+	}
+	for _, h := range hopAddrs {
+		fmt.Fprintf(&b, "  %s: trouble %v of %v\n", h, p.trouble[h], p.moods[h])
+	}
+	for i, f := range p.Faults {
+		fmt.Fprintf(&b, "  fault %d %s for %v\n", i, f, f.For)
+	}
+	return b.String()
+}
+
+// add sums up.
+func (c *Counts) add(o Counts) {
+	c.Letters += o.Letters
+	c.Acknowledged += o.Acknowledged
+	c.Deliveries += o.Deliveries
+	c.Notices += o.Notices
+	c.Repeated += o.Repeated
+	c.Faults += o.Faults
+	c.Virtual += o.Virtual
+}

@@ -1,0 +1,247 @@
+package simtest
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"posthaste/cleanup"
+	"posthaste/internal/bounce"
+	"posthaste/internal/config"
+	"posthaste/internal/resolver/fakezone"
+	"posthaste/internal/service"
+	"posthaste/internal/vfs"
+	"posthaste/qmgr"
+	"posthaste/smtp"
+	"posthaste/smtpd"
+	"posthaste/trivialrewrite"
+)
+
+var hopAddrs = []string{"203.0.113.1:25", "203.0.113.2:25", "203.0.113.3:25", "203.0.113.9:25"}
+
+const zoneText = `
+one.test. MX 10 mx.one.test.
+mx.one.test. A 203.0.113.1
+two.test. MX 10 mx.two.test.
+mx.two.test. A 203.0.113.2
+three.test. MX 10 mx.three.test.
+three.test. MX 20 mx.two.test.
+mx.three.test. A 203.0.113.3
+origin.test. MX 10 mx.origin.test.
+mx.origin.test. A 203.0.113.9
+sim.test. MX 10 mx.origin.test.
+mail.sim.test. A 192.0.2.25
+1.0.18.198.in-addr.arpa. PTR client.test.
+client.test. A 198.18.0.1
+`
+
+const mainCF = `compatibility_level = 3.6
+myhostname = mail.sim.test
+myorigin = sim.test
+mydestination =
+mynetworks = 198.18.0.0/15
+inet_interfaces = 192.0.2.25
+inet_protocols = ipv4
+queue_minfree = 0
+alias_maps =
+local_recipient_maps =
+notify_classes =
+maillog_file = /dev/null
+maillog_file_prefixes = /dev
+spool_segment_size = 1048576
+spool_inline_limit = 4096
+spool_scrub_period = 0
+minimal_backoff_time = 60s
+maximal_backoff_time = 300s
+queue_run_delay = 60s
+maximal_queue_lifetime = 2h
+bounce_queue_lifetime = 2h
+smtp_connect_timeout = 20s
+smtpd_error_sleep_time = 0
+smtpd_peername_lookup = no
+`
+
+// concurrency is default_destination_concurrency_limit of all settings.
+const concurrency = 2
+
+var variants = []string{
+	"in_flow_delay = 0\n",
+	"in_flow_delay = 1s\nspool_exact_doubt = yes\n",
+	"smtp_destination_recipient_limit = 1\nspool_commit_delay = 1s\n",
+	"spool_exact_doubt = yes\nsmtp_connection_cache_on_demand = no\ndelay_warning_time = 10m\n",
+}
+
+const masterCF = `smtp inet n - n - - smtpd
+pickup unix n - n - 1 pickup
+cleanup unix n - n - 0 cleanup
+qmgr unix n - n - 1 qmgr
+rewrite unix - - n - - trivial-rewrite
+bounce unix - - n - 0 bounce
+defer unix - - n - 0 bounce
+trace unix - - n - 0 bounce
+verify unix - - n - 1 verify
+smtp unix - - n - 20 smtp
+relay unix - - n - 20 smtp
+`
+
+var specs = []struct {
+	name, path string
+	spec       service.Spec
+}{
+	{"cleanup", "public/cleanup", cleanup.Spec()},
+	{"qmgr", "public/qmgr", qmgr.Spec()},
+	{"rewrite", "private/rewrite", trivialrewrite.Spec()},
+	{"bounce", "private/bounce", bounce.Spec()},
+	{"smtp", "private/smtp", smtp.Spec()},
+	{"smtp", "inet", smtpd.Spec()},
+}
+
+// A World is what all runs of a test have in common: configurations, and the directory that they are in.
+type World struct {
+	dir     string
+	configs []map[string]*config.Config
+}
+
+// NewWorld makes one below dir.
+func NewWorld(t testing.TB, dir string) *World {
+	t.Helper()
+	w := &World{dir: dir}
+	for i, v := range variants {
+		etc := filepath.Join(dir, fmt.Sprintf("etc%d", i))
+		data := filepath.Join(dir, "data")
+		text := mainCF + fmt.Sprintf("default_destination_concurrency_limit = %d\nqueue_directory = %s\ndata_directory = %s\n", concurrency, dir, data) + v
+		if err := os.MkdirAll(etc, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string]string{"main.cf": text, "master.cf": masterCF} {
+			if err := os.WriteFile(filepath.Join(etc, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		byProcess := map[string]*config.Config{}
+		for _, s := range specs {
+			line := service.CommandLine{Name: s.name}
+			cfg, err := config.Load(etc, line.Settings(s.spec.Process, 1)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			byProcess[s.spec.Process] = cfg
+		}
+		w.configs = append(w.configs, byProcess)
+	}
+	return w
+}
+
+// An Outcome is what came of a run.
+type Outcome struct {
+	Errors []string
+	Steps  int
+	Sum    [32]byte // of log and disk
+	Log    string
+	Doing  Counts
+}
+
+// Counts are what happened in runs.
+type Counts struct {
+	Letters, Acknowledged, Deliveries, Notices, Repeated, Faults int
+	Virtual                                                      time.Duration
+}
+
+// Run carries out a plan.
+func (w *World) Run(t *testing.T, p *Plan) (out Outcome) {
+	if err := os.RemoveAll(filepath.Join(w.dir, "data")); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{"qmgr", "overrides"} {
+		if err := os.MkdirAll(filepath.Join(w.dir, "data", d), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flow, free, err := flowPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer free()
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{seed: seed(p.Seed), plan: p, disk: vfs.NewMem(4096), sockets: map[string]*socket{}, zone: fakezone.Must(zoneText), flow: flow,
+			hosts: map[string]*hop{}, counts: map[string]int{}, setting: p.Setting}
+		s.books = &books{site: s}
+		s.run()
+		out = s.outcome(w)
+	})
+	return out
+}
+
+// run is all of a run.
+func (s *site) run() {
+	for _, sp := range specs {
+		e := &entry{site: s, name: sp.name, path: sp.path, spec: sp.spec, sock: newSocket(sp.path)}
+		s.services = append(s.services, e)
+		s.sockets[sp.path] = e.sock
+	}
+	for _, a := range hopAddrs {
+		s.hosts[a] = &hop{site: s, addr: a, trouble: s.plan.trouble[a], list: s.plan.moods[a], rnd: s.seed.source("hop " + a)}
+	}
+	s.boot()
+	for i := range s.plan.Faults {
+		if f := &s.plan.Faults[i]; f.Step == 0 && f.Kind != "" {
+			s.all.Go(func() { s.afterwards(f) })
+		}
+	}
+	for i := range s.plan.Letters {
+		if l := &s.plan.Letters[i]; l.Token != "" {
+			s.all.Go(func() { s.send(l) })
+		}
+	}
+	time.Sleep(span)
+	s.heal()
+	s.settle()
+	s.stop()
+	s.all.Wait()
+}
+
+// settle waits until the queue is empty.
+func (s *site) settle() {
+	for range 30 {
+		time.Sleep(10 * time.Minute)
+		items, err := s.queued()
+		if s.books.remaining = items; err == nil && len(items) == 0 {
+			return
+		}
+		s.books.err = err
+		if err == nil && !slices.ContainsFunc(items, func(i item) bool { return i.queue != "hold" }) {
+			s.order(release, "")
+		}
+	}
+}
+
+func (s *site) outcome(w *World) Outcome {
+	out := Outcome{Steps: s.steps, Log: s.log.String()}
+	h := sha256.New()
+	h.Write(s.log.Bytes())
+	for _, dir := range []string{"spool", "spool/seg", "spool/big"} {
+		names, _ := s.disk.List(dir)
+		for _, name := range names {
+			fmt.Fprintf(h, "%s/%s\n", dir, name)
+			f, err := s.disk.Open(dir + "/" + name)
+			if err != nil {
+				continue
+			}
+			size, _ := f.Size()
+			b := make([]byte, size)
+			_, _ = f.ReadAt(b, 0)
+			h.Write(b)
+			_ = f.Close()
+		}
+	}
+	h.Sum(out.Sum[:0])
+	out.Errors = s.books.check(out.Log)
+	out.Doing = s.books.counts
+	out.Doing.Virtual = time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
+	return out
+}

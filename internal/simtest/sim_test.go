@@ -1,0 +1,87 @@
+package simtest
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	one   = flag.Int64("sim.seed", -1, "run this seed alone, and show its log")
+	first = flag.Uint64("sim.first", 1, "begin with this seed")
+	many  = flag.Int("sim.n", 100, "run so many seeds")
+	trace = flag.Bool("sim.trace", false, "with -sim.seed: show each step")
+)
+
+func room(t *testing.T) *World {
+	dir := t.TempDir()
+	if d, err := os.MkdirTemp("/dev/shm", "simtest"); err == nil { // nothing is written to a disk there
+		dir = d
+		t.Cleanup(func() { os.RemoveAll(d) })
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "maildrop"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	return NewWorld(t, dir)
+}
+
+func TestSeeds(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	w := room(t)
+	if *one >= 0 {
+		p := NewPlan(uint64(*one), w)
+		p.trace = *trace
+		out := w.Run(t, p)
+		t.Logf("%s\n%d steps, %x\n%s", p, out.Steps, out.Sum[:8], out.Log)
+		for _, e := range out.Errors {
+			t.Error(e)
+		}
+		return
+	}
+	var sum Counts
+	begun := time.Now()
+	steps, failed := 0, 0
+	for n := *first; n < *first+uint64(*many); n++ {
+		p := NewPlan(n, w)
+		out := w.Run(t, p)
+		sum.add(out.Doing)
+		steps += out.Steps
+		if len(out.Errors) > 0 {
+			failed++
+			t.Errorf("seed %d: %s\nto see it: go test ./internal/simtest -run TestSeeds -v -sim.seed=%d", n, strings.Join(out.Errors, "\n"), n)
+		}
+		if failed > 20 {
+			break
+		}
+	}
+	t.Logf("%d seeds in %v: %d steps, %+v; first seed %d", *many, time.Since(begun).Round(time.Millisecond), steps, sum, *first)
+}
+
+// The same seed is the same run.
+func TestSame(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	w := room(t)
+	for n := uint64(1); n <= 20; n++ {
+		a, b := w.Run(t, NewPlan(n, w)), w.Run(t, NewPlan(n, w))
+		if a.Sum != b.Sum || a.Steps != b.Steps {
+			t.Errorf("seed %d: %d and %d steps, and\n%s", n, a.Steps, b.Steps, difference(a.Log, b.Log))
+		}
+	}
+}
+
+// difference shows the first line that differs.
+func difference(a, b string) string {
+	x, y := strings.Split(a, "\n"), strings.Split(b, "\n")
+	for i := range min(len(x), len(y)) {
+		if x[i] != y[i] {
+			return fmt.Sprintf("line %d:\n%s\n%s", i, x[i], y[i])
+		}
+	}
+	return fmt.Sprintf("logs of %d and %d lines", len(x), len(y))
+}

@@ -1,0 +1,335 @@
+package simtest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// A segment is what one Write has sent. It can be read from then on.
+type segment struct {
+	at   time.Time
+	data []byte
+}
+
+// A pipe is one direction of a connection. What is written arrives in order, each piece after a
+// time that is drawn. So all that happens between two processes happens at a time of its own, and it
+// is the seed that says in what order.
+type pipe struct {
+	mu    sync.Mutex
+	queue []segment
+	last  time.Time // when the latest arrives
+	ended bool      // nothing comes after what is in queue
+	reset bool      // nothing can be read any more
+	shut  bool      // nobody reads
+	until time.Time // the reader's deadline; zero: none
+	wake  chan struct{}
+	delay stream
+	slow  time.Duration // the longest delay
+}
+
+func newPipe(delay stream, slow time.Duration) *pipe {
+	return &pipe{wake: make(chan struct{}, 1), delay: delay, slow: slow}
+}
+
+func (p *pipe) ring() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// put sends data, or the end.
+func (p *pipe) put(data []byte, end bool) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.reset || p.shut {
+		return syscall.EPIPE
+	}
+	if p.ended {
+		return net.ErrClosed
+	}
+	at := time.Now().Add(1000 + time.Duration(p.delay.next()%uint64(p.slow)))
+	if !at.After(p.last) {
+		at = p.last.Add(1)
+	}
+	p.last = at
+	p.queue = append(p.queue, segment{at, append([]byte(nil), data...)})
+	if end {
+		p.ended = true
+	}
+	p.ring()
+	return nil
+}
+
+// break_ ends the pipe at once, with what was on its way.
+func (p *pipe) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reset, p.queue = true, nil
+	p.ring()
+}
+
+// take is one look for something to read. wait is how long to wait before the next; below 0: until woken.
+func (p *pipe) take(b []byte) (n int, wait time.Duration, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	wait = -1
+	switch {
+	case p.shut:
+		return 0, 0, net.ErrClosed
+	case p.reset:
+		return 0, 0, syscall.ECONNRESET
+	case !p.until.IsZero() && !now.Before(p.until):
+		return 0, 0, os.ErrDeadlineExceeded
+	case len(p.queue) > 0 && !p.queue[0].at.After(now):
+		s := &p.queue[0]
+		if len(s.data) == 0 { // the end
+			return 0, 0, io.EOF
+		}
+		n = copy(b, s.data)
+		if s.data = s.data[n:]; len(s.data) == 0 {
+			p.queue = p.queue[1:]
+		}
+		return n, 0, nil
+	case len(p.queue) > 0:
+		wait = p.queue[0].at.Sub(now)
+	}
+	if !p.until.IsZero() && (wait < 0 || p.until.Sub(now) < wait) {
+		wait = p.until.Sub(now)
+	}
+	return 0, wait, nil
+}
+
+func (p *pipe) read(b []byte) (int, error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	for {
+		n, wait, err := p.take(b)
+		if n > 0 || err != nil {
+			return n, err
+		}
+		if wait < 0 {
+			<-p.wake
+			continue
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-p.wake:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}
+
+// A conn is one end of a connection.
+type conn struct {
+	in, out       *pipe
+	owner         *process // nil: it is not of this mail system
+	uid           int
+	local, remote net.Addr
+}
+
+type address string
+
+func (address) Network() string  { return "unix" }
+func (a address) String() string { return string(a) }
+
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.in.read(b)
+	if c.owner.dead() {
+		return 0, errKilled
+	}
+	return n, err
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	if err := c.owner.step("send " + c.remote.String()); err != nil {
+		return 0, err
+	}
+	if len(b) == 0 {
+		return 0, nil
+	}
+	if err := c.out.put(b, false); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// Close sends the end behind what has been written.
+func (c *conn) Close() error {
+	_ = c.out.put(nil, true)
+	c.in.mu.Lock()
+	c.in.shut, c.in.queue = true, nil
+	c.in.ring()
+	c.in.mu.Unlock()
+	c.owner.disown(c)
+	return nil
+}
+
+// reset is what a peer sees of a machine that has lost its power.
+func (c *conn) reset() {
+	c.in.cut()
+	c.out.cut()
+}
+
+func (c *conn) LocalAddr() net.Addr  { return c.local }
+func (c *conn) RemoteAddr() net.Addr { return c.remote }
+
+// PeerUID is for package ipc.
+func (c *conn) PeerUID() int { return c.uid }
+
+func (c *conn) SetDeadline(t time.Time) error { return c.SetReadDeadline(t) }
+
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.in.mu.Lock()
+	defer c.in.mu.Unlock()
+	c.in.until = t
+	c.in.ring()
+	return nil
+}
+
+// SetWriteDeadline does nothing: to write takes no time.
+func (c *conn) SetWriteDeadline(time.Time) error { return nil }
+
+// A socket is one that master listens on. It outlives the processes that accept from it.
+type socket struct {
+	mu      sync.Mutex
+	path    string
+	backlog []*conn
+	wake    chan struct{} // closed, and made anew, when something changes
+}
+
+func newSocket(path string) *socket { return &socket{path: path, wake: make(chan struct{})} }
+
+func (s *socket) ring() {
+	close(s.wake)
+	s.wake = make(chan struct{})
+}
+
+func (s *socket) push(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.backlog = append(s.backlog, c)
+	s.ring()
+}
+
+func (s *socket) waiting() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.backlog) > 0
+}
+
+// clear resets who waits.
+func (s *socket) clear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.backlog {
+		c.reset()
+	}
+	s.backlog = nil
+}
+
+// A listener is a socket as a process has it.
+type listener struct {
+	s      *socket
+	p      *process
+	closed bool
+	until  time.Time
+	addr   net.Addr
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		l.s.mu.Lock()
+		switch {
+		case l.closed:
+			l.s.mu.Unlock()
+			return nil, net.ErrClosed
+		case !l.until.IsZero() && !time.Now().Before(l.until):
+			l.s.mu.Unlock()
+			return nil, os.ErrDeadlineExceeded
+		case len(l.s.backlog) > 0:
+			c := l.s.backlog[0]
+			l.s.backlog = l.s.backlog[1:]
+			l.s.mu.Unlock()
+			if !l.p.own(c) {
+				return nil, net.ErrClosed
+			}
+			return c, nil
+		}
+		wake := l.s.wake
+		l.s.mu.Unlock()
+		<-wake
+	}
+}
+
+func (l *listener) Close() error {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	l.closed = true
+	l.s.ring()
+	return nil
+}
+
+func (l *listener) Addr() net.Addr { return l.addr }
+
+// SetDeadline is what package service lends listeners with: a time in the past, or none.
+func (l *listener) SetDeadline(t time.Time) error {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	l.until = t
+	l.s.ring()
+	return nil
+}
+
+// silent is a socket that nobody connects to.
+type silent struct {
+	once sync.Once
+	done chan struct{}
+}
+
+func (s *silent) Accept() (net.Conn, error) { <-s.done; return nil, net.ErrClosed }
+func (s *silent) Close() error              { s.once.Do(func() { close(s.done) }); return nil }
+func (s *silent) Addr() net.Addr            { return address("own") }
+
+// connect makes a connection, and gives its two ends. The name says which it is for the seed.
+func (s *site) connect(from *process, name string, slow time.Duration, uid int, client, server net.Addr) (near, far *conn) {
+	there, back := newPipe(s.seed.stream(name+" >"), slow), newPipe(s.seed.stream(name+" <"), slow)
+	near = &conn{in: back, out: there, owner: from, uid: 0, local: client, remote: server}
+	far = &conn{in: there, out: back, uid: uid, local: server, remote: client}
+	return near, far
+}
+
+// dial connects to a socket of the mail system.
+func (s *site) dial(ctx context.Context, from *process, path string, client net.Addr) (net.Conn, error) {
+	if from.dead() {
+		return nil, errKilled
+	}
+	sock := s.sockets[path]
+	if sock == nil {
+		return nil, &net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", syscall.ENOENT)}
+	}
+	name := fmt.Sprintf("%s to %s #%d", from.name(), path, s.count("dial "+from.name()+" "+path))
+	near, far := s.connect(from, name, localDelay, 0, client, address(path))
+	if tcp, ok := client.(*net.TCPAddr); ok {
+		near.remote, far.local, far.uid = smtpdAddr, smtpdAddr, -1
+		_ = tcp
+	}
+	if from != nil && !from.own(near) {
+		return nil, errKilled
+	}
+	if !s.powered() {
+		return nil, syscall.ECONNREFUSED
+	}
+	sock.push(far)
+	s.demand(path)
+	return near, ctx.Err()
+}
