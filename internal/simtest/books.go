@@ -152,9 +152,11 @@ func (b *books) check(text string) []string {
 		b.unasked(f, got, doubt)
 		b.repeated(f, got, noticed, doubt)
 	}
-	for a, h := range b.site.hosts {
-		if h.most > concurrency {
-			b.fail("%s had %d sessions at a time", a, h.most)
+	for _, a := range hopAddrs {
+		for domain, n := range b.site.hosts[a].most {
+			if n > concurrency {
+				b.fail("%s had %d transactions for %s at a time", a, n, domain)
+			}
 		}
 	}
 	b.reported(log)

@@ -31,10 +31,15 @@ func (s *site) operate(p *process, op vfs.Op) error {
 	if p.step(op.Kind.String()+" "+op.Name) != nil {
 		return vfs.ErrCut
 	}
+	if op.Kind == vfs.OpCreate {
+		p.fresh(op.Name, true)
+	}
 	if op.Kind != vfs.OpSync {
 		return nil
 	}
-	if strings.Contains(op.Name, "seg/") {
+	// The first sync of a new segment takes no time: the spool holds a lock meanwhile, and in a
+	// bubble no time passes for who waits for one.
+	if strings.Contains(op.Name, "seg/") && !p.fresh(op.Name, false) {
 		time.Sleep(p.syncTime())
 		if p.dead() {
 			return vfs.ErrCut
@@ -56,4 +61,16 @@ func (d disk) Lock(name string) (io.Closer, error) {
 		d.p.holds(l)
 	}
 	return l, err
+}
+
+// fresh says whether the process has made that file and not synced it since, and notes what is so from now on.
+func (p *process) fresh(name string, now bool) (was bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.created == nil {
+		p.created = map[string]bool{}
+	}
+	was = p.created[name]
+	p.created[name] = now
+	return was
 }

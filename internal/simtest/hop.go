@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -40,8 +41,8 @@ type hop struct {
 	trouble float64 // the share of sessions in which it is not good
 	list    []string
 	rnd     *rand.Rand
-	open    int // sessions
-	most    int
+	busy    []*hopSession  // with a transaction under way
+	most    map[string]int // how many there were at a time, by domain of the recipients
 }
 
 // mood is what the next session is like.
@@ -86,21 +87,14 @@ type hopSession struct {
 	n    int
 	from string
 	rcpt []string
+
+	domain string // of the recipients
 }
 
 func (h *hop) serve(c *conn, mood string, n int) {
 	defer c.Close()
-	s := h.site
-	s.mu.Lock()
-	h.open++
-	h.most = max(h.most, h.open)
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		h.open--
-		s.mu.Unlock()
-	}()
 	hs := &hopSession{h: h, c: c, in: bufio.NewReader(c), mood: mood, n: n}
+	defer hs.idle()
 	if mood == silence {
 		c.SetReadDeadline(time.Now().Add(10 * time.Minute))
 		_, _ = hs.in.ReadString('\n')
@@ -113,6 +107,33 @@ func (h *hop) serve(c *conn, mood string, n int) {
 	hs.say("220 hop.test ESMTP")
 	for hs.command() == nil {
 	}
+}
+
+// begin notes that mail for a domain is on its way in this session.
+func (hs *hopSession) begin(domain string) {
+	h, s := hs.h, hs.h.site
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if hs.domain == "" {
+		h.busy = append(h.busy, hs)
+	}
+	hs.domain = domain
+	n := 0
+	for _, o := range h.busy {
+		if o.domain == domain && !o.c.in.over() {
+			n++
+		}
+	}
+	h.most[domain] = max(h.most[domain], n)
+}
+
+// idle notes that none is.
+func (hs *hopSession) idle() {
+	s := hs.h.site
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	hs.domain = ""
+	hs.h.busy = slices.DeleteFunc(hs.h.busy, func(o *hopSession) bool { return o == hs })
 }
 
 var errEnd = errors.New("the session ends")
@@ -148,6 +169,7 @@ func (hs *hopSession) command() error {
 		if hs.mood == closeMail {
 			return errEnd
 		}
+		hs.idle()
 		hs.from, hs.rcpt = path(rest), nil
 		hs.say("250 2.1.0 ok")
 	case "RCPT":
@@ -160,6 +182,7 @@ func (hs *hopSession) command() error {
 		hs.say("354 go on")
 		return hs.content()
 	case "RSET", "NOOP":
+		hs.idle()
 		hs.rcpt = nil
 		hs.say("250 2.0.0 ok")
 	case "QUIT":
@@ -179,6 +202,8 @@ func path(rest string) string {
 }
 
 func (hs *hopSession) recipient(a string) error {
+	_, domain, _ := strings.Cut(a, "@")
+	hs.begin(domain)
 	switch {
 	case hs.mood == rcpt421 && len(hs.rcpt) > 0:
 		return hs.fail()
@@ -216,13 +241,16 @@ func (hs *hopSession) content() error {
 	case dot421:
 		return hs.fail()
 	case dot451:
+		hs.idle()
 		hs.say("451 4.3.0 try again")
 		return nil
 	case dot554:
+		hs.idle()
 		hs.say("554 5.6.0 not this")
 		return nil
 	}
 	hs.h.site.books.arrived(&delivery{at: time.Now(), hop: hs.h.addr, session: hs.n, from: hs.from, rcpts: hs.rcpt, content: b.String(), mood: hs.mood})
+	hs.idle()
 	hs.rcpt = nil
 	if hs.mood == loseReply {
 		return errEnd

@@ -185,7 +185,7 @@ func (s *site) run() {
 		s.sockets[sp.path] = e.sock
 	}
 	for _, a := range hopAddrs {
-		s.hosts[a] = &hop{site: s, addr: a, trouble: s.plan.trouble[a], list: s.plan.moods[a], rnd: s.seed.source("hop " + a)}
+		s.hosts[a] = &hop{site: s, addr: a, trouble: s.plan.trouble[a], list: s.plan.moods[a], rnd: s.seed.source("hop " + a), most: map[string]int{}}
 	}
 	s.boot()
 	for i := range s.plan.Faults {

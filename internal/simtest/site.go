@@ -110,6 +110,7 @@ type process struct {
 	conns    map[*conn]bool
 	order    []*conn
 	locks    []interface{ Close() error }
+	created  map[string]bool // files that were not synced since
 }
 
 func (p *process) name() string {

@@ -67,7 +67,14 @@ func (p *pipe) put(data []byte, end bool) error {
 	return nil
 }
 
-// break_ ends the pipe at once, with what was on its way.
+// over says that who writes has ended it.
+func (p *pipe) over() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ended || p.reset
+}
+
+// cut ends the pipe at once, with what was on its way.
 func (p *pipe) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
