@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -30,7 +31,7 @@ func (r *Request) Exact() bool { return r.order.Exact && !r.Envelope.Trace.DontD
 // Hand begins to have it recorded that these recipients, by their positions, are about
 // to have the message from relay, which is for people. The function that it
 // returns waits until that is on stable storage, and is to be called before the delivery is made, or
-// given up; its error says that the delivery must not be made.
+// given up; its error says that the delivery must not be made. It may be called again, and says the same.
 func (r *Request) Hand(rcpts []int, relay string) (wait func() error) {
 	if !r.Exact() || len(rcpts) == 0 {
 		return func() error { return nil }
@@ -63,7 +64,7 @@ func (run *running) hand(m *proto.Hand) func() error {
 		}
 		done <- err
 	})
-	return func() error { return <-done }
+	return sync.OnceValue(func() error { return <-done })
 }
 
 // handAll is Hand for a Deliverer that does not call it. It is false when nothing must be

@@ -49,7 +49,12 @@ func TestHand(t *testing.T) {
 			delivered := false
 			deliver := func(_ context.Context, r *Request) {
 				if tt.own {
-					if err := r.Hand([]int{1}, "mx[192.0.2.1]:25")(); err != nil {
+					wait := r.Hand([]int{1}, "mx[192.0.2.1]:25")
+					err := wait()
+					if again := wait(); (again == nil) != (err == nil) { // as who gives a delivery up asks
+						t.Errorf("%v, and then %v", err, again)
+					}
+					if err != nil {
 						return
 					}
 				}
