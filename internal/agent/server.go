@@ -122,7 +122,16 @@ func NewServer(o Options) *Server {
 
 // start makes the server ready for connections. Deliveries get ctx.
 func (s *Server) start(ctx context.Context) {
-	s.srv = ipc.Server{Handler: func(c *ipc.Conn, r *ipc.Request) { s.handle(ctx, c, r) }, OnClose: func(*ipc.Conn) { s.alert() }}
+	s.srv = ipc.Server{Handler: func(c *ipc.Conn, r *ipc.Request) { s.handle(ctx, c, r) }, OnClose: s.lost}
+}
+
+// lost: a queue manager is gone. Outcomes that it was told last it has not recorded, perhaps, and they
+// are kept for its successor, however long that takes to come.
+func (s *Server) lost(c *ipc.Conn) {
+	s.mu.Lock()
+	s.recent.lose(time.Now(), c)
+	s.mu.Unlock()
+	s.alert()
 }
 
 // close frees what the server holds. Nothing is under way any more.

@@ -101,6 +101,16 @@ func (t *told) prune(now time.Time) {
 	}
 }
 
+// lose notes that conn has ended: what was told over it of late has not been heard, perhaps.
+func (t *told) lose(now time.Time, conn *ipc.Conn) {
+	t.prune(now)
+	for i := range t.parts {
+		if t.parts[i].conn == conn {
+			t.parts[i].conn = nil
+		}
+	}
+}
+
 // retell appends what has not been told over conn, which takes note of it.
 func (t *told) retell(now time.Time, conn *ipc.Conn, list []proto.Finished) []proto.Finished {
 	for i := range t.parts {

@@ -61,6 +61,29 @@ func TestTold(t *testing.T) {
 	}
 }
 
+// What was told of late to a queue manager that is gone nobody has heard, and is kept until somebody
+// has; what it was told long before it went, it has recorded.
+func TestLose(t *testing.T) {
+	t.Parallel()
+	var told told
+	gone, other := new(ipc.Conn), new(ipc.Conn)
+	now := time.Unix(1800000000, 0)
+	told.add(now, gone, finished(1))
+	now = now.Add(remembered + time.Second)
+	told.add(now, gone, finished(2))
+	told.add(now, other, finished(3))
+	told.lose(now.Add(time.Second), gone)
+	told.prune(now.Add(time.Hour))
+	var kept []mail.QueueID
+	for _, p := range told.take() {
+		kept = append(kept, ids(p.list())...)
+	}
+	told.prune(now.Add(time.Hour))
+	if !slices.Equal(kept, []mail.QueueID{finished(2).ID}) || told.n != 0 {
+		t.Errorf("kept %v, and %d more", kept, told.n)
+	}
+}
+
 // What is remembered of a delivery has all that a report would say, if there may be one.
 func TestAppendShort(t *testing.T) {
 	t.Parallel()
