@@ -136,7 +136,7 @@ func (b *books) check(text string) []string {
 	log := lines(text)
 	ids := tokens(log)
 	doubt := b.doubts(log, ids)
-	got, noticed := b.collect()
+	got, noticed, again := b.collect()
 	b.counts.Letters, b.counts.Deliveries, b.counts.Faults = len(b.fates), len(b.deliveries), len(b.faults)
 	if b.err != nil {
 		b.fail("the queue cannot be listed: %v", b.err)
@@ -150,7 +150,7 @@ func (b *books) check(text string) []string {
 			b.settled(f, got, noticed)
 		}
 		b.unasked(f, got, doubt)
-		b.repeated(f, got, noticed, doubt)
+		b.repeated(f, got, again, doubt)
 	}
 	for _, a := range hopAddrs {
 		for domain, n := range b.site.hosts[a].most {
@@ -192,9 +192,10 @@ var (
 	recipient = regexp.MustCompile(`(?ms)^Final-Recipient: rfc822; *(\S+)\r$.*?^Action: (\w+)\r$`)
 )
 
-// collect sorts what has arrived: letters, and notices to their senders.
-func (b *books) collect() (got map[key][]*delivery, noticed map[key]int) {
-	got, noticed = map[key][]*delivery{}, map[key]int{}
+// collect sorts what has arrived: letters, and notices to their senders, sure of which are those that
+// nobody had to send again.
+func (b *books) collect() (got map[key][]*delivery, noticed, sure map[key]int) {
+	got, noticed, sure = map[key][]*delivery{}, map[key]int{}, map[key]int{}
 	for _, d := range b.deliveries {
 		m := subject.FindStringSubmatch(d.content)
 		switch {
@@ -205,6 +206,9 @@ func (b *books) collect() (got map[key][]*delivery, noticed map[key]int) {
 			for _, r := range recipient.FindAllStringSubmatch(d.content, -1) {
 				if r[2] == "failed" {
 					noticed[key{m[1], r[1]}]++
+					if d.mood != loseReply {
+						sure[key{m[1], r[1]}]++
+					}
 				}
 			}
 		default:
@@ -213,7 +217,7 @@ func (b *books) collect() (got map[key][]*delivery, noticed map[key]int) {
 			}
 		}
 	}
-	return got, noticed
+	return got, noticed, sure
 }
 
 // settled: each recipient of what was acknowledged has it, or its sender knows.

@@ -72,7 +72,11 @@ func NewPlan(n uint64, w *World) *Plan {
 	for _, h := range hopAddrs {
 		p.trouble[h] = pick(r, 0, 0, 0.3, 0.7, 1)
 		for range 1 + r.IntN(3) {
-			p.moods[h] = append(p.moods[h], pick(r, moods...))
+			mood := pick(r, moods...)
+			if h == originHop && (mood == dot554 || mood == twoReplies) {
+				mood = dot451 // a notice that is refused for good is nobody's
+			}
+			p.moods[h] = append(p.moods[h], mood)
 		}
 	}
 	for range pick(r, 0, 1, 1, 2, 3, 5) {

@@ -22,7 +22,10 @@ import (
 	"posthaste/trivialrewrite"
 )
 
-var hopAddrs = []string{"203.0.113.1:25", "203.0.113.2:25", "203.0.113.3:25", "203.0.113.9:25"}
+// originHop is where notices go.
+const originHop = "203.0.113.9:25"
+
+var hopAddrs = []string{"203.0.113.1:25", "203.0.113.2:25", "203.0.113.3:25", originHop}
 
 const zoneText = `
 one.test. MX 10 mx.one.test.
