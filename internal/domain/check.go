@@ -62,7 +62,7 @@ func Check(ctx context.Context, w *World, site *Site, domain string, wishes Wish
 	if err != nil {
 		return nil, err
 	}
-	c := &checker{World: w, site: site, domain: domain, class: class, auth: mailauth.New(w.DNS, site.Host),
+	c := &checker{World: w, site: site, domain: domain, class: class, auth: mailauth.New(w.DNS, site.names, site.Host),
 		probe: wishes.Probe, blocklist: wishes.Blocklist}
 	areas := []struct {
 		name  string

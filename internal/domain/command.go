@@ -24,6 +24,9 @@ const usage = `usage: posthaste domain check [-bjq] [-A address] [-c config_dire
 // they are many, and always there.
 const probe = "gmail.com"
 
+// idna converts the names on the command line, as registries do today (IDNA2008).
+var idna resolver.Names
+
 // A command is one run of posthaste domain.
 type command struct {
 	cli.Tool
@@ -85,7 +88,7 @@ func (c *command) parse(args []string) error {
 		return cli.Errorf(cli.ExitUsage, "%s", usage)
 	}
 	for _, d := range rest {
-		ascii, ok := resolver.ToASCII(d)
+		ascii, ok := idna.ToASCII(d)
 		if !ok || !strings.Contains(ascii, ".") {
 			return cli.Errorf(cli.ExitUsage, "%q is not the name of a domain", d)
 		}
@@ -142,7 +145,7 @@ func address(text string) bool {
 
 // hostOf is a host's or a domain's name in ASCII.
 func hostOf(text string) (string, error) {
-	ascii, ok := resolver.ToASCII(text)
+	ascii, ok := idna.ToASCII(text)
 	if !ok {
 		return "", fmt.Errorf("%q is not the name of a host or a domain", text)
 	}

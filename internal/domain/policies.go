@@ -34,7 +34,7 @@ func (c *checker) mtaSTS(ctx context.Context, r *report) {
 		r.say(Error, fmt.Sprintf("_mta-sts.%s is not well-formed, or not one record: %s", c.domain, printable(strings.Join(a.Records, " | "))), "senders take it for none", stsRecord(c.domain, c.Now))
 		return
 	}
-	p, err := mtasts.Fetch(ctx, c.HTTP, c.domain)
+	p, err := mtasts.Fetch(ctx, c.HTTP, c.domain, c.site.names)
 	if err != nil {
 		r.say(Error, "the policy cannot be fetched: "+printable(err.Error()), "senders that have it already hold to it until it expires; others do without")
 		return

@@ -42,6 +42,7 @@ type Site struct {
 	classes map[Class]*table.List
 	named   []string // the domains that the lists of the classes name themselves
 	keys    *table.Maps
+	names   resolver.Names // how international names are converted
 }
 
 // OpenSite reads the configuration. addrs are the host's addresses as the world sees them; if
@@ -49,7 +50,7 @@ type Site struct {
 // Site.
 func OpenSite(ctx context.Context, cfg *config.Config, services []config.Service, addrs []netip.Addr, warn func(string)) (*Site, error) {
 	s := &Site{Host: strings.ToLower(cfg.String("myhostname")), Addrs: addrs, Relayhost: cfg.String("relayhost"),
-		Ports: submission(services), classes: make(map[Class]*table.List)}
+		Ports: submission(services), classes: make(map[Class]*table.List), names: resolver.NamesOf(cfg)}
 	o := table.Options{Warn: warn}
 	var errs []error
 	for _, class := range []Class{Local, Alias, Mailbox, Relay} {

@@ -187,7 +187,7 @@ func (c *checker) daneHost(ctx context.Context, r *report, host string, chain []
 		r.say(Error, fmt.Sprintf("none of the %d TLSA records of %s can be used by SMTP clients", len(records), host), "publish one of usage 3 or 2 (RFC 7672 section 3.1)", tlsaRecord(host, chain[0]))
 		return
 	}
-	if err := tlspolicy.VerifyDANE(usable, chain, []string{host}, 9, c.Now, false); err != nil {
+	if err := tlspolicy.VerifyDANE(usable, chain, []string{host}, 9, c.Now, tlspolicy.NameRule{}); err != nil {
 		r.say(Error, fmt.Sprintf("no TLSA record of %s is about the certificate that it shows", host), "senders that do DANE hold your mail back", tlsaRecord(host, chain[0]))
 		return
 	}
@@ -199,7 +199,7 @@ func (c *checker) daneHost(ctx context.Context, r *report, host string, chain []
 // there; others are left over.
 func (c *checker) stale(r *report, host string, records []tlspolicy.TLSA, chain []*x509.Certificate) {
 	for _, record := range records {
-		if tlspolicy.VerifyDANE([]tlspolicy.TLSA{record}, chain, []string{host}, 9, c.Now, false) != nil {
+		if tlspolicy.VerifyDANE([]tlspolicy.TLSA{record}, chain, []string{host}, 9, c.Now, tlspolicy.NameRule{}) != nil {
 			r.say(Note, fmt.Sprintf("the TLSA record %d %d %d %s of %s matches no certificate in use", record.Usage, record.Selector, record.Matching, hex.EncodeToString(record.Data), host),
 				"that is right for the key that comes next (RFC 7671 section 8.1); otherwise remove it")
 		}

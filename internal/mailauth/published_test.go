@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"posthaste/internal/resolver"
 	"posthaste/internal/resolver/fakezone"
 )
 
@@ -53,7 +54,7 @@ a.test._report._dmarc.other.test. TXT "yes"
 !fail _dmarc.broken.test SERVFAIL
 `).Resolver()
 	t.Cleanup(dns.Close)
-	c := New(dns, "id.test")
+	c := New(dns, resolver.Names{}, "id.test")
 	for _, tt := range []struct {
 		domain, at, policy string
 		records            int

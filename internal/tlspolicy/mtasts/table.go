@@ -334,7 +334,7 @@ func (t *Table) renewed(ctx context.Context, domain string) *entry {
 	if e := t.read(file(domain)); e != nil && e.Expires.After(old.Expires) && !e.due(now) {
 		return e
 	}
-	p, err := Fetch(ctx, t.opt.Client, domain)
+	p, err := Fetch(ctx, t.opt.Client, domain, t.opt.Names)
 	e := t.learn(ctx, domain, old.ID, p, err)
 	if err != nil && old.Policy != nil {
 		e.again = time.Now().Add(max(retryAfter, min(renewRetry, old.Policy.MaxAge/24)))
@@ -355,7 +355,7 @@ func (t *Table) run(ctx context.Context, domain, id string) *entry {
 	defer turn.Stop()
 	select {
 	case t.slots <- struct{}{}:
-		p, err = Fetch(ctx, t.opt.Client, domain)
+		p, err = Fetch(ctx, t.opt.Client, domain, t.opt.Names)
 		<-t.slots
 	case <-turn.C:
 	case <-ctx.Done():
@@ -392,8 +392,9 @@ func (t *Table) learn(ctx context.Context, domain, id string, p *Policy, err err
 
 // Fetch gets the policy that a domain publishes, which is in ASCII, whatever its DNS says of
 // it. Context bounds the time; the answer is bounded in size. client should be one of package
-// webclient, which follows no redirection and connects to public addresses alone.
-func Fetch(ctx context.Context, client *http.Client, domain string) (*Policy, error) {
+// webclient, which follows no redirection and connects to public addresses alone. Names of hosts
+// that are international are converted by names.
+func Fetch(ctx context.Context, client *http.Client, domain string, names resolver.Names) (*Policy, error) {
 	url := "https://mta-sts." + domain + "/.well-known/mta-sts.txt"
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -417,5 +418,5 @@ func Fetch(ctx context.Context, client *http.Client, domain string) (*Policy, er
 	if len(b) > maxPolicy {
 		return nil, errors.New(url + ": over 64 KB")
 	}
-	return ParsePolicy(string(b), t.opt.Names)
+	return ParsePolicy(string(b), names)
 }
