@@ -107,6 +107,8 @@ func newAgent(deps deps) (*Agent, error) {
 	a.notices = newNotices(deps.Config, deps.Submit, deps.Log)
 	if a.dns == nil {
 		if !hasIPv6() {
+			// Postfix does without what the kernel does not have, too: a message is not put off because of
+			// addresses that can never be reached.
 			set.families &^= resolver.IPv6
 		}
 		ro, err := deps.lookups()
@@ -120,6 +122,7 @@ func newAgent(deps deps) (*Agent, error) {
 		c := resolver.New(ro)
 		a.dns, a.free = c, append(a.free, c.Close)
 	}
+	// Outside of what follows, so that tables and policies ask through it as well.
 	a.dns = followedDNS(a.dns, set.names, deps.Verbose)
 	warn := func(text string) { deps.Log.Warning("%s", text) }
 	o := deps.Tables
@@ -236,7 +239,9 @@ func (a *Agent) Dismiss(session uint64) {
 // leave ends a session that was kept and is not wanted any more.
 func (a *Agent) leave(s *session) { s.quit(a.set.time.quit, false) }
 
-// request is what this package needs of an agent.Request.
+// request is what this package needs of an agent.Request. Each recipient gets exactly one of Sent,
+// Defer, Bounce and Pass; Pending says whether it has not had it yet. All is called by the goroutine of
+// the delivery.
 type request interface {
 	Content() (agent.Content, error)
 	Connecting()
@@ -294,37 +299,42 @@ var deliveries = sync.Pool{New: func() any { return new(delivery) }}
 // reset leaves nothing of a delivery but memory for its lists.
 func (d *delivery) reset() { *d = delivery{todo: d.todo[:0], lists: d.lists[:0]} }
 
-// delivery is one request under way. It belongs to one goroutine.
+// delivery is one request under way. All of it belongs to the goroutine of the request. The value is
+// used again for another request: see reset.
 type delivery struct {
-	// All of it belongs to the goroutine of the request. The value is used again for another
-	// request: see reset.
 	a   *Agent
-	set *settings
-	tab *tables
+	set *settings // a's
+	tab *tables   // a's
 	log *maillog.Logger
 	req request
-	id  string
+	id  string // queue ID
 	order
 
-	hop      *nexthop
-	one      [1]nexthop // room for hop, which mostly is the only one
-	lone     [1]target  // and for its only address
-	first    bool       // hop is the first of the list
-	finalHop bool       // hop is the last that will be tried
-	final    bool       // this is the last server that will be tried
-	// A failure of another server then does not count against the destination as a whole.
-	completed bool // a session of this request went well
-	// With it, a reply that asks for less makes the window smaller, but the destination is no
-	// nearer to being dead.
-	some     bool     // some recipient has got the message
-	slower   *failure // the destination has said that it wants less
-	named    bool     // a session was kept under the nexthop's name
-	fallback bool     // hop is from smtp_fallback_relay
-	// In the order of preference. Empty when the last server of hop is being tried.
-	rest []target // servers of hop that have not been tried
+	// hop is the destination that is being tried; nil until the first is.
+	hop *nexthop
+	one [1]nexthop // room for hop, which mostly is the only one
+	// lone is room for the only address of hop.
+	lone     [1]target
+	first    bool // hop is the first of the list: sessions are kept under its name
+	finalHop bool // hop is the last that will be tried
+	final    bool // this is the last server that will be tried: a temporary failure is the last word
+	// completed: a session of this request went well. A failure of another server then does not
+	// count against the destination as a whole.
+	completed bool
+	// some: some recipient has got the message. A reply that asks for less mail then makes the
+	// window smaller, but the destination is no nearer to being dead.
+	some bool
+	// slower is the reply by which the destination has said that it wants less mail at a time; nil:
+	// it has not. One from a session that had not delivered anything outranks one that had.
+	slower   *failure
+	named    bool // a session was kept under the nexthop's name: one is enough
+	fallback bool // hop is from smtp_fallback_relay
+	// rest are the servers of hop that have not been tried, in the order of preference. Empty when
+	// the last is being tried.
+	rest []target
 
 	// mayRetryPlain says that a TLS session that breaks is to be tried again
-	// without TLS.
+	// without TLS. It is set while such a session is in use.
 	mayRetryPlain bool
 
 	// require is what REQUIRETLS comes to at hop; requireErr, that it cannot
@@ -332,15 +342,19 @@ type delivery struct {
 	require    requireLevel
 	requireErr error
 
-	load, keep bool // whether to look for kept sessions, to keep one
-	// What recipients are deferred with when no server is left. nil while nothing has failed.
-	why     *failure // the latest failure that was not the last word
-	todo    []int    // what left returns
-	more    bool     // this session has another transaction for the message
-	waiting []int    // recipients for another session, as this one was exhausted; nil: all that are left
-	lists   []int    // memory for those of a transaction
-	body    agent.Content
-	say     table.Trace // master.cf has -v: what is asked and said is logged; else nil
+	// load: kept sessions are looked for. keep: one is kept when it is done.
+	load, keep bool
+	// why is the latest failure that was not the last word: what recipients are deferred with when
+	// no server is left. nil while nothing has failed.
+	why  *failure
+	todo []int // what left returns
+	more bool  // this session has another transaction for the message
+	// waiting are recipients for another session with the same server, as this one has had as many
+	// as the server takes (RFC 9422); nil: none.
+	waiting []int
+	lists   []int         // memory for the lists of a transaction
+	body    agent.Content // nil until a session needs it; closed by deliver
+	say     table.Trace   // master.cf has -v: what is asked and said is logged; else nil
 }
 
 // content opens the message, once.
@@ -363,6 +377,7 @@ func (d *delivery) run(ctx context.Context) {
 		return
 	}
 	d.req.Connecting()
+	// Those of smtp_fallback_relay come after; what fails there is that relay's doing.
 	own := len(hops)
 	hops = d.withFallback(hops)
 	for i := range hops {
@@ -372,6 +387,7 @@ func (d *delivery) run(ctx context.Context) {
 		d.advice(ctx)
 		d.hintSMTPS()
 		d.tryHop(ctx)
+		// Every recipient has its outcome: the other destinations are alternatives, not copies.
 		if len(d.left()) == 0 {
 			return
 		}
@@ -433,17 +449,22 @@ func (d *delivery) giveUp(ctx context.Context) {
 		f = &failure{status: dsn.S(4, 3, 0), text: "server unavailable or unable to receive mail"}
 	}
 	own := *f
+	// What no server would take is held against the destination, unless this system was short of
+	// descriptors or memory.
 	if own.kind = siteFailed; own.ours {
 		own.kind = messageFailed
 	}
 	if !own.soft() {
 		switch {
+		// A permanent failure here would return mail because of a mistake in main.cf: it is kept, and
+		// the log says whose the mistake is.
 		case d.fallback:
 			d.log.LogWarning(maillog.SMTPRelayProblem{Parameter: d.set.own.Name("fallback_relay"), Reason: own.text})
 			own.status = dsn.S(4, 3, 5)
 		case d.hop.text == d.set.relayhost:
 			d.log.LogWarning(maillog.SMTPRelayProblem{Parameter: "relayhost", Reason: own.text})
 			own.status = dsn.S(4, 3, 5)
+		// best_mx_transport: mail for a domain whose best MX host this is.
 		case own.loop && d.set.bestMX != "":
 			d.passOn()
 			return

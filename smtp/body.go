@@ -25,12 +25,16 @@ const longLine = 998
 // message sends the content and its end, and reports what the server says to it.
 func (t *transaction) message(ctx context.Context) {
 	d, s := t.d, t.s
+	// QUIT goes with the final dot where nothing else is to come: a round trip less for the server.
+	// Not in LMTP, whose replies come one after the other.
 	quit := !d.more && !d.wantsKeep(s) && s.offers&offersPipelining != 0 && d.set.skipQuitReply && !d.set.lmtp
 	end := ".\r\n"
 	if quit {
 		end = ".\r\nQUIT\r\n"
 		s.bad = true // it is not to be used again
 	}
+	// spool_exact_doubt: the queue has it on disk that the end of the message is about to be sent.
+	// It is written while the content is under way.
 	var hand func() error
 	if d.req.Exact() {
 		hand = d.req.Hand(t.accepted, s.detail().Relay)
@@ -56,9 +60,12 @@ func (t *transaction) message(ctx context.Context) {
 	r, err := s.readReply(d.set.time.dataDone, nil)
 	switch {
 	case err != nil:
+		// Nobody knows whether the server has the message: it will be sent again, and may arrive
+		// twice (RFC 5321 section 4.5.5; RFC 1047).
 		s.bad = true
 		d.fail(s.broken(stageDot, err), t.accepted)
 	case !r.ok():
+		// The transaction is over all the same: no RSET is needed.
 		s.dirty = false
 		d.completed = true
 		d.fail(s.said(messageFailed, &r, commandDot), t.accepted)
@@ -81,6 +88,7 @@ func (t *transaction) perRecipient() {
 		switch {
 		case err != nil:
 			s.bad = true
+			// Those before have had their replies, and have their mail.
 			d.fail(s.broken(stageDot, err), t.accepted[n:])
 			return
 		case !r.ok():
@@ -123,6 +131,7 @@ func (t *transaction) send(ctx context.Context, content agent.Content, end strin
 	touched := rules.touches(t.d.env.Body, s)
 	limit := t.d.set.lineLimit
 	verbatim := fitsAsItIs(t.d.env.Body, limit) && !touched
+	// Most mail: it goes from the queue's memory to the socket in one system call.
 	if body != nil && verbatim && !s.pixDelay && prefix == nil && hand == nil {
 		o := newOutput(s.wire, t.d.set, content.Len())
 		return o.last(body, end)
@@ -153,6 +162,7 @@ func (t *transaction) send(ctx context.Context, content agent.Content, end strin
 	if f.err != nil {
 		return f.err
 	}
+	// Some PIX firewalls lose the final dot when it does not come in a packet of its own.
 	if s.pixDelay {
 		if err := o.flush(); err != nil {
 			return err
@@ -210,8 +220,8 @@ func (s intoFilter) Write(p []byte) (int, error) {
 type output struct {
 	w   *wire
 	set *settings
-	buf []byte
-	by  time.Time // of the whole message, if it is set
+	buf []byte    // of at most chunk octets that have not been written
+	by  time.Time // when the whole message must have been written; zero: each chunk has its own limit
 }
 
 // newOutput begins to write size octets of content.
@@ -228,6 +238,7 @@ func newOutput(w *wire, set *settings, size int64) output {
 	return o
 }
 
+// arm sets the time by which the next chunk must have been written.
 func (o *output) arm() error {
 	at := o.by
 	if at.IsZero() {
@@ -303,8 +314,8 @@ func (o *output) put(b []byte) error {
 // line is too long (section 4.5.3.1.6). It may be given the content in pieces.
 type filter struct {
 	o     *output
-	limit int // longest line without its end; 0: any
-	start bool
+	limit int  // longest line without its end; 0: any
+	start bool // the next octet begins a line
 	col   int  // octets of the present line that have been sent
 	cr    bool // a CR that ended the last piece has not been sent
 	err   error

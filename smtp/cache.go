@@ -14,34 +14,40 @@ import (
 type cache struct {
 	leave func(*session) // says goodbye; called without the lock
 
-	mu     sync.Mutex
+	mu sync.Mutex // guards the following
+	// Every entry is in byAddr; in byName and byNum only those that have a name, a number. Lists may
+	// be empty: expire takes them away.
 	byName map[cacheKey][]*keptEntry // of destinations; the last was used last
 	byAddr map[cacheKey][]*keptEntry // of servers
 	byNum  map[uint64]*keptEntry     // by the queue manager's numbers
-	timer  *time.Timer
-	next   time.Time // when the timer ends; zero: it is not running
-	count  int
-	closed bool
+	timer  *time.Timer               // runs expire; nil until the first session is kept
+	next   time.Time                 // when the timer ends; zero: it is not running
+	count  int                       // entries; at most maxKept
+	closed bool                      // no more are taken
 }
 
 // cacheKey is what a session is kept under: the destination's name, or the
 // server's address, and what was demanded of the session.
+// A session serves a delivery only if all of it is the same: a password, a certificate or an offer
+// that was checked for one destination proves nothing for another.
 type cacheKey struct {
-	hop        string // the destination as it is written
+	hop string // the destination as it is written; empty: any that has this server
+	// The server's. Empty in the key of a destination's name.
 	host, port string
 	ip         netip.Addr
-	path       string
+	path       string // of a unix socket
 
 	sender                        string // whose password was used; "": not one of a sender's own
 	utf8, requireTLS, tlsOptional bool
 }
 
 // keptEntry is one session in the cache.
+// The session keeps it for the next time.
 type keptEntry struct {
 	s          *session
-	name, addr cacheKey
-	number     uint64 // 0: none
-	expires    time.Time
+	name, addr cacheKey  // name is the zero key where it has none
+	number     uint64    // 0: none
+	expires    time.Time // smtp_connection_cache_time_limit after it was kept
 }
 
 func newCache(leave func(*session)) *cache {
@@ -112,6 +118,8 @@ func (c *cache) takeNumber(number uint64) *session {
 	return e.s
 }
 
+// takeLatest takes the session that was used last of those under a key: the one that the server is
+// least likely to have ended.
 func (c *cache) takeLatest(from map[cacheKey][]*keptEntry, key cacheKey) *session {
 	c.mu.Lock()
 	defer c.mu.Unlock()

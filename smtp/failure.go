@@ -37,10 +37,10 @@ func (k kind) throttles() bool { return k <= streamFailed }
 // delivery status notifications.
 type failure struct {
 	kind   kind
-	status dsn.Status
-	text   string
-	detail agent.Detail // what is known of the server
-	code   int          // of the reply to AUTH
+	status dsn.Status   // class 4: trying again may help
+	text   string       // for the log, and for the sender
+	detail agent.Detail // what is known of the server; empty: none was reached
+	code   int          // of the reply to AUTH; 0 for other failures
 	loop   bool         // mail loops back to this host
 	retry  bool         // the address may be tried again without TLS
 	ours   bool         // this system is short of something: the destination is not to blame
@@ -85,6 +85,7 @@ func (s *session) broken(stage string, err error) *failure {
 	f := &failure{kind: streamFailed, status: dsn.S(4, 4, 2), detail: s.detail()}
 	switch {
 	case s.stopping.Load():
+		// Whatever the error is: the deadline that ended it was set for this reason.
 		f.kind, f.status = messageFailed, dsn.S(4, 3, 2)
 		f.text = "mail system is stopping: conversation with " + s.namaddr + " was cut off while " + stage
 	case errors.Is(err, errLocalData):
@@ -92,6 +93,7 @@ func (s *session) broken(stage string, err error) *failure {
 		f.kind, f.status = messageFailed, dsn.S(4, 3, 0) // no fault of the destination's
 		f.text = "local data error while talking to " + s.namaddr
 	case errors.Is(err, errReplyLimit):
+		// Bounded reads: a server may not keep us reading for ever.
 		f.text = "host " + s.namaddr + " sent a reply without end while " + stage
 	case isTimeout(err):
 		f.text = "conversation with " + s.namaddr + " timed out while " + stage
@@ -178,6 +180,7 @@ func (d *delivery) fail(f *failure, rcpts []int) {
 	if len(rcpts) == 0 {
 		return
 	}
+	// soft_bounce makes a refusal as good as a temporary one: another server may have another view.
 	soft := f.soft() || d.set.softBounce
 	if soft && !d.final {
 		d.log.Log(maillog.SMTPPutOff{ID: d.id, Reason: f.text})
@@ -204,6 +207,7 @@ func (d *delivery) record(f *failure, rcpts []int) {
 		deferred = deferred || soft
 		d.sayFailed(i, f, soft)
 	}
+	// Only what leaves mail in the queue slows the destination down, and only if nothing went well.
 	if f.kind.throttles() && deferred && !d.completed {
 		d.req.SiteFailure(f.status.WithClass(4), f.text)
 	}
@@ -224,7 +228,7 @@ func (d *delivery) slowDown() {
 	}
 }
 
-// left lists the recipients that nothing has been said of.
+// left lists the recipients that nothing has been said of. The list is good until the next call.
 func (d *delivery) left() []int {
 	d.todo = slices.Grow(d.todo[:0], len(d.env.Recipients))
 	for i := range d.env.Recipients {

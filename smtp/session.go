@@ -37,9 +37,9 @@ const (
 // delivery at a time.
 type session struct {
 	*wire
-	host string // as looked up
-	addr string // IP address, or path of a unix socket
-	ip   netip.Addr
+	host string     // as looked up
+	addr string     // IP address, or path of a unix socket
+	ip   netip.Addr // not valid for a unix socket
 	// namaddr is host[addr], relay host[addr]:port, as in logs.
 	namaddr, relay string
 	throttle       *throttle // replies by which a server asks for less
@@ -50,32 +50,35 @@ type session struct {
 	size     int64 // SIZE limit; 0: none said
 	limits   peerLimits
 	domains  []string // of recipients so far, in lower case; empty unless the server limits them
-	auth     string
-	xforward []string
-	// Set once the handshake is over.
-	tls     *tlsState // nil: in the clear
-	flaw    *flaw     // what is wrong with its TLS, for reports
-	greeted string    // the name in the reply to EHLO
+	auth     string   // mechanisms of AUTH, in upper case, with blanks between; empty: none
+	xforward []string // attributes of XFORWARD that the server takes, in upper case
+	// tls is set once the handshake is over; nil: in the clear.
+	tls     *tlsState
+	flaw    *flaw  // what is wrong with its TLS, for reports
+	greeted string // the name in the reply to EHLO
 
-	// Between MAIL and the reply to the final dot or RSET. RSET goes ahead of the next
-	// transaction then, as the server may have another sender in mind.
-	dirty bool // the server may be in the middle of a transaction
-	// Commands and replies may be out of step, the content was cut off, or QUIT has been sent
-	// with it.
-	bad bool // must not be used again
-	// Kept so that recipients which are still to be tried in this session get the reason of
-	// those before them.
-	broke   *failure // why, when the connection did not live; else nil
-	odd     bool     // has given a reply that makes no sense: not to be kept
-	uses    int      // deliveries, this one included
-	mails   int      // transactions begun
-	started time.Time
-	kept    *keptEntry // its place in the cache of sessions
-	// Only that delivery's goroutine touches the session.
-	by  *delivery // that uses it; nil while it is set up or kept
-	cut func()    // ends its waiting
-	// In the order in which replies will come (RFC 2920). Empty between transactions.
-	pending []command // that have been gathered, or sent and not answered
+	// dirty: the server may be in the middle of a transaction, between MAIL and the reply to the
+	// final dot or RSET. RSET goes ahead of the next transaction then, as the server may have
+	// another sender in mind.
+	dirty bool
+	// bad: must not be used again. Commands and replies may be out of step, the content was cut
+	// off, or QUIT has been sent with it.
+	bad bool
+	// broke is why the connection did not live; else nil. Transcripts for postmaster give it.
+	broke   *failure
+	odd     bool       // has given a reply that makes no sense: not to be kept
+	uses    int        // deliveries, this one included; the log says conn_use from 2 on
+	mails   int        // transactions begun, which a server may limit (RFC 9422)
+	started time.Time  // when it was connected: smtp_connection_reuse_time_limit
+	kept    *keptEntry // its place in the cache of sessions; nil: it has never been there
+	// by is the delivery that uses it; nil while it is set up or kept. Only that delivery's
+	// goroutine touches the session.
+	by *delivery
+	// cut ends its waiting. It is the only thing that another goroutine calls.
+	cut func()
+	// pending are commands that have been gathered, or sent and not answered, in the order in which
+	// replies will come (RFC 2920). Empty between transactions.
+	pending []command
 	// budget is what smtp_reply_filter may cost in one delivery; nil without it.
 	budget *table.Budget
 
@@ -144,6 +147,8 @@ func (d *delivery) hello(s *session, t *target) *failure {
 	if d.set.lmtp {
 		return d.introduce(s, t, "LHLO", stageLHLO)
 	}
+	// RFC 5321 section 3.2 has a client say EHLO whatever the greeting is; the settings are for servers
+	// that hang up over it.
 	esmtp := d.set.alwaysEHLO || strings.Contains(strings.ToUpper(banner), "ESMTP")
 	if esmtp && !d.set.neverEHLO && !slices.Contains(pix, "disable_esmtp") {
 		f := d.introduce(s, t, "EHLO", stageEHLO)
@@ -233,15 +238,17 @@ func (s *session) offer(line []byte, discard []string) {
 	case "REQUIRETLS":
 		s.offers |= offersRequireTLS
 	case "AUTH":
+		// Both forms may come: what either has counts.
 		s.offers |= offersAuth
 		s.auth = strings.TrimSpace(s.auth + " " + strings.ToUpper(string(rest)))
 	case "XFORWARD":
 		s.offers |= offersXForward
 		s.xforward = strings.Fields(strings.ToUpper(string(rest)))
-	case "LIMITS":
+	case "LIMITS": // RFC 9422
 		s.limits = parseLimits(string(rest))
 	case "SIZE":
 		s.offers |= offersSize
+		// 0, or nothing, means that there is no fixed limit (RFC 1870 section 4).
 		if n, err := strconv.ParseInt(strings.TrimSpace(string(rest)), 10, 64); err == nil && n > 0 {
 			s.size = n
 		}

@@ -42,25 +42,28 @@ const (
 )
 
 // transaction is the state of one mail transaction over one session.
+// It belongs to the goroutine of its delivery.
 type transaction struct {
 	d *delivery
 	s *session
-	// Indices into the envelope's recipients. Each of them has exactly one outcome when the
-	// transaction ends, unless it is to be tried at another server.
-	rcpts   []int // recipients it is for
-	next    int   // of rcpts, to be sent
-	mailed  bool  // MAIL was accepted
-	refused bool  // MAIL was refused: nothing else counts
-	// Those of rcpts that RCPT was accepted for; in LMTP the replies to the content come in
-	// this order (RFC 2033 section 4.2).
+	// rcpts are the recipients that it is for: indices into the envelope's. Each of them has exactly
+	// one outcome when the transaction ends, unless it is to be tried at another server. Its memory
+	// is d.lists.
+	rcpts   []int
+	next    int  // index into rcpts: the next that RCPT is to be sent for
+	mailed  bool // MAIL was accepted
+	refused bool // MAIL was refused: nothing else counts, also where RCPT and DATA were sent with it
+	// accepted are those of rcpts that RCPT was accepted for. In LMTP the replies to the content come
+	// in this order (RFC 2033 section 4.2). Empty until the first reply to RCPT.
 	accepted []int
 	data     bool // DATA was answered with 354
-	// Without one, a broken connection may be a kept session that the server had ended: it is
-	// then tried again over a new one.
-	answered bool // at least one reply was read
-	utf8     bool // SMTPUTF8 is used
-	sender   string
-	mapped   map[int]string // recipients' addresses, where smtp_generic_maps change them
+	// answered: at least one reply was read. Without one, a broken connection may be a kept session
+	// that the server had ended: the message is then sent over a new one.
+	answered bool
+	utf8     bool   // MAIL says SMTPUTF8
+	sender   string // as smtp_generic_maps has it; empty: the null sender
+	// mapped are recipients' addresses by index; nil without smtp_generic_maps.
+	mapped map[int]string
 }
 
 // errStale is what becomes of a kept session that turns out to be dead before
@@ -104,6 +107,8 @@ func (d *delivery) transact(ctx context.Context, s *session, left []int) *failur
 	}
 	switch {
 	case !t.data:
+		// Refused at some point. The server may still have our sender in mind: RSET comes before
+		// whatever is next.
 		s.dirty = true
 	case len(t.accepted) == 0:
 		t.empty()
@@ -229,6 +234,7 @@ func (t *transaction) gather(v verb) verb {
 		if v == verbData && len(t.s.pending) == 0 && len(t.accepted) == 0 {
 			return verbEnd // all replies are in, and there is nobody to send to
 		}
+		// A probe is answered by the replies to RCPT.
 		if v == verbData && t.d.env.Trace.DontDeliver() && !t.d.set.verifyAtData {
 			return verbEnd
 		}
@@ -262,6 +268,7 @@ func (t *transaction) gather(v verb) verb {
 			v = verbEnd
 		}
 		t.s.pending = append(t.s.pending, c)
+		// 512 octets are the longest command without extensions (RFC 5321 section 4.5.3.1.4).
 		if t.s.offers&offersPipelining == 0 || len(t.s.out) > maxUnanswered-512 {
 			break
 		}
@@ -275,6 +282,8 @@ func (t *transaction) exchange() *failure {
 	if len(t.s.pending) == 0 {
 		return nil
 	}
+	// A kept session that has died must not cost the message an attempt: it is found out before
+	// the first command counts.
 	if s.uses > 1 && !t.answered {
 		if limit, _ := t.limit(s.pending[0].verb); !s.awake(limit) {
 			return errStale
@@ -293,6 +302,7 @@ func (t *transaction) exchange() *failure {
 			}
 			return s.broken(stage, err)
 		}
+		// The server has had enough of this session, which says nothing of the message.
 		if !t.answered && s.uses > 1 && (r.code == 421 || (c.verb == verbRset && !r.ok())) {
 			return errStale
 		}
@@ -317,6 +327,7 @@ func (s *session) awake(limit time.Duration) bool {
 	return true
 }
 
+// limit is how long a reply to a command may take, and what to call it when it takes longer.
 func (t *transaction) limit(v verb) (time.Duration, string) {
 	tm := &t.d.set.time
 	switch v {
@@ -333,13 +344,15 @@ func (t *transaction) limit(v verb) (time.Duration, string) {
 	}
 }
 
-// handleReply acts on the reply to one command.
+// handleReply acts on the reply to one command. With PIPELINING the commands behind it are under way
+// already: after a refused MAIL their replies, which are refusals too, do not count.
 func (t *transaction) handleReply(c command, r *reply) {
 	d, s := t.d, t.s
 	switch c.verb {
 	case verbRset:
 		s.dirty = false
 	case verbXforward, verbXforward2:
+		// The server logs another client then. That is no reason to hold up mail.
 		if !r.ok() {
 			d.log.LogWarning(maillog.SMTPXForwardRefused{Relay: s.namaddr, Reply: r.text()})
 		}
@@ -352,6 +365,7 @@ func (t *transaction) handleReply(c command, r *reply) {
 		switch {
 		case t.refused:
 		case !r.ok():
+			// One recipient's refusal is not another's.
 			d.fail(s.said(recipientFailed, r, commandRcpt), []int{c.index})
 		case d.env.Trace.DontDeliver() && !d.set.verifyAtData:
 			t.probed(c.index, r)
@@ -366,6 +380,7 @@ func (t *transaction) handleReply(c command, r *reply) {
 				t.probed(i, r)
 			}
 		case !t.data && !t.refused:
+			// Where every RCPT was refused this is for nobody, and each has its outcome.
 			d.fail(s.said(messageFailed, r, commandData), t.accepted)
 			t.accepted = nil
 		}
@@ -405,8 +420,10 @@ func (t *transaction) success(i int, text string) agent.Detail {
 	switch {
 	case !t.d.env.Recipients[i].Notify.Success():
 	case t.s.offers&offersDSN != 0:
+		// The next host has been told, and answers for the notification (RFC 3461 section 5.2.2).
 		det.Passed = true
 	case !t.d.set.assumeFinal && !t.d.a.finalService:
+		// Beyond the next host nobody knows of the request: the sender hears that now.
 		det.Action = dsn.Relayed
 	}
 	return det
@@ -418,6 +435,7 @@ func (t *transaction) appendMail() {
 	b := append(s.out, "MAIL FROM:<"...)
 	b = append(t.appendPath(b, t.sender), '>')
 	downgrade := t.d.a.rules.downgrades(env.Body, s)
+	// A message that is converted on its way grows by nobody knows how much.
 	if s.offers&offersSize != 0 && !downgrade {
 		b = strconv.AppendInt(append(b, " SIZE="...), t.d.body.Len(), 10)
 	}
@@ -464,6 +482,8 @@ func (t *transaction) appendRcpt(i int) {
 	s.out = append(b, "\r\n"...)
 }
 
+// appendPath appends an address as it stands between < and >. Without
+// smtp_quote_rfc821_envelope it stays as it is, for servers that take quotes for part of the name.
 func (t *transaction) appendPath(b []byte, addr string) []byte {
 	if !t.d.set.quoteEnvelope {
 		return append(b, addr...)

@@ -17,10 +17,10 @@ import (
 	"posthaste/internal/tlspolicy"
 )
 
-// walk is the way through the servers of one nexthop.
+// walk is the way through the servers of one nexthop. It belongs to one delivery.
 type walk struct {
-	list     []target
-	sessions int // that got as far as a transaction
+	list     []target // that have not been tried, best first; shared with route's answer, and not changed
+	sessions int      // that got as far as a transaction, which is what smtp_mx_session_limit counts
 }
 
 // tryHop tries the servers of the present nexthop until no recipient is left
@@ -29,6 +29,8 @@ func (d *delivery) tryHop(ctx context.Context) {
 	list, f := d.route(ctx)
 	if f != nil {
 		d.why = f
+		// This host is the best MX host itself: what fallback relays might do with such mail is send
+		// it back here.
 		if f.loop {
 			d.finalHop = true
 		}
@@ -38,12 +40,14 @@ func (d *delivery) tryHop(ctx context.Context) {
 		list = list[:n]
 	}
 	w := &walk{list: list}
+	// Kept sessions go before preference: one that is open costs nothing, and has been chosen once.
 	if d.load {
 		d.reuse(ctx, w)
 	}
 	for len(w.list) > 0 && len(d.left()) > 0 && ctx.Err() == nil {
 		t := w.list[0]
 		w.list = w.list[1:]
+		// reuse has looked for sessions with the best servers already.
 		if d.load && !t.best {
 			if s := d.a.cache.takeAddr(d.addrKey(&t)); s != nil && d.useKept(ctx, w, s, &t) {
 				continue
@@ -133,6 +137,8 @@ func (d *delivery) tryTarget(ctx context.Context, w *walk, t *target) {
 	d.final, d.rest = d.finalHop && len(w.list) == 0, w.list
 	s, f := d.connect(ctx, t)
 	plain := f != nil && f.retry && d.plainAllowed(t)
+	// TLS may also break later, with the first data: TLS 1.3 has the client learn of a refused
+	// certificate only then.
 	if f == nil {
 		d.mayRetryPlain = s.tls != nil && d.plainAllowed(t)
 		plain = d.use(ctx, w, s, t) == errRetryPlain
@@ -155,6 +161,7 @@ func (d *delivery) connectFailed(f *failure) {
 		d.why = f // said when no server is left
 		return
 	}
+	// The server has spoken: that is logged where it happens, whoever comes next.
 	d.fail(f, d.left())
 }
 
@@ -164,6 +171,7 @@ func (d *delivery) use(ctx context.Context, w *walk, s *session, t *target) *fai
 	last := len(w.list) == 0 || (d.set.maxSessions > 0 && w.sessions+1 >= d.set.maxSessions)
 	d.final = d.finalHop && last
 	s.uses++
+	// Each delivery may spend as much on patterns as another, however often the session is used.
 	if s.budget != nil {
 		s.budget.Renew()
 	}
@@ -179,6 +187,7 @@ func (d *delivery) use(ctx context.Context, w *walk, s *session, t *target) *fai
 		s.close()
 		return f
 	}
+	// Stopping: those who wait for another session are deferred like the rest.
 	if ctx.Err() != nil {
 		d.waiting = nil
 	}
@@ -252,12 +261,15 @@ func (d *delivery) wantsKeep(s *session) bool {
 	case !d.keep && !(d.set.cacheOnDemand && s.uses > 1):
 		return false // one that was kept once was worth it
 	case s.odd, d.env.Trace.DontDeliver():
+		// A probe stops in the middle of a transaction, and nobody waits for the next one.
 		return false
 	case s.exhausted(), d.waiting != nil: // it has had all that the server takes
 		return false
 	case s.r != s.w: // it has said more than it was asked
 		return false
 	case s.tls != nil && !s.tls.policy.Reuse:
+		// smtp_tls_connection_reuse is off, as with Postfix: the next delivery may have a policy
+		// of its own.
 		return false
 	case d.set.reuseCount > 0 && s.uses >= d.set.reuseCount:
 		return false
@@ -301,6 +313,7 @@ func (d *delivery) demands() cacheKey {
 
 // dial connects to a server.
 func (d *delivery) dial(ctx context.Context, t *target) (net.Conn, *failure) {
+	// Every read and write has a time limit: keep-alives would only wake peers up.
 	dialer := net.Dialer{Timeout: d.set.time.connect, KeepAlive: -1}
 	network, addr := "tcp", ""
 	if t.path != "" {
@@ -321,6 +334,8 @@ func (d *delivery) dial(ctx context.Context, t *target) (net.Conn, *failure) {
 	conn, err := dial(ctx, network, addr)
 	if err != nil && dialer.LocalAddr != nil && isBindError(err) {
 		from := d.a.bind[t.ip.Is4()]
+		// An interface that is down. Unless smtp_bind_address_enforce says otherwise, mail goes out
+		// from another address rather than not at all.
 		d.log.Warning("smtp_connect_addr: bind %s: %s", from.addr, errnoText(err))
 		if from.given && d.set.bindEnforce {
 			return nil, &failure{kind: sessionFailed, status: dsn.S(4, 4, 0), text: "server configuration error"}
@@ -379,10 +394,12 @@ func (d *delivery) open(ctx context.Context, t *target, p *policy) (*session, *f
 	d.traceTo(s, t)
 	stop := s.cutOff(ctx)
 	f = d.handshake(ctx, s, t, p)
+	// TLS reports count this session whether or not it came to anything (RFC 8460 section 4.3).
 	d.reportSession(s, t, p)
 	if f == nil {
 		f = d.login(ctx, s, t)
 	}
+	// Cut off just now: the deadline of the connection is in the past, and nothing can be sent.
 	if !stop() && f == nil {
 		f = s.broken(stageEHLO, context.Cause(ctx))
 	}
