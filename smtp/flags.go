@@ -78,6 +78,7 @@ func (t *transaction) checkFlags() *failure {
 	if !o.deliveredTo {
 		return nil
 	}
+	// A large message is in a file. Fields of this kind are at its beginning.
 	head := d.body.Bytes()
 	if head == nil {
 		head = make([]byte, chunk)

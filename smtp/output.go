@@ -100,8 +100,9 @@ func (r *outputRules) downgrades(body mail.Body, s *session) bool {
 }
 
 // converter looks at a message line by line and passes on what is to be sent.
+// It is for one transmission, and belongs to its goroutine.
 type converter struct {
-	ctx   context.Context
+	ctx   context.Context // bounds what patterns may cost
 	d     *delivery
 	rules *outputRules
 	out   *filter
@@ -109,18 +110,18 @@ type converter struct {
 	coded []byte              // what it made of the last piece
 	mime  rfc5322.Structure
 	where place
-	field []byte // of the present header, lines so far
-	err   error
+	field []byte // of the present header, lines so far; empty between fields
+	err   error  // of a table, as errLocalData: nothing more is passed on
 
-	pieces rfc5322.Lines
+	pieces rfc5322.Lines // makes lines of pieces
 }
 
 type place uint8
 
 const (
-	inPrimary place = iota
-	inPart          // header of a part
-	inNested        // header of an attached message
+	inPrimary place = iota // the message's own header
+	inPart                 // header of a part
+	inNested               // header of an attached message
 	inBody
 )
 
@@ -142,6 +143,7 @@ func (c *converter) write(b []byte) {
 	c.lines(b)
 }
 
+// lines takes the content's lines out of pieces of it, until something fails.
 func (c *converter) lines(b []byte) {
 	var line []byte
 	for len(b) > 0 && c.err == nil && c.out.err == nil {
@@ -172,6 +174,7 @@ func (c *converter) addLine(line []byte) {
 		return
 	}
 	if len(c.field) > 0 && len(text) > 0 && (line[0] == ' ' || line[0] == '\t') {
+		// What is over header_size_limit is left out, as cleanup does.
 		if len(c.field) < c.rules.maxField {
 			c.field = append(c.field, line...)
 		}
@@ -186,6 +189,8 @@ func (c *converter) addLine(line []byte) {
 	if c.where = inBody; c.mime.EndOfHeader() {
 		c.where = inNested
 	}
+	// A header that ends without an empty line gets one: for the next host what follows would be a
+	// field.
 	if len(text) > 0 {
 		c.out.write(crlf)
 		c.addLine(line)
@@ -220,6 +225,7 @@ func (c *converter) endField() {
 	if !c.check(checks, "header", f.Lines(), &raw) {
 		return
 	}
+	// What REPLACE has made of it may be several fields, or none.
 	if f, ok = rfc5322.ParseField(raw); !ok {
 		c.out.write(raw)
 		return
@@ -261,6 +267,7 @@ func (c *converter) mapField(f rfc5322.Field) {
 			list[i].Addr, list[i].Changed, changed = to, true, true
 		}
 	}
+	// Untouched fields go out octet for octet: signatures cover them.
 	if !changed {
 		c.out.write(f.Raw)
 		return
@@ -309,7 +316,7 @@ func (c *converter) check(checks *table.Maps, what string, text []byte, raw *[]b
 	}
 	switch strings.ToUpper(action) {
 	case "DUNNO", "OK":
-	case "IGNORE":
+	case "IGNORE": // STRIP without a line in the log
 		return false
 	case "STRIP":
 		note("strip")

@@ -82,8 +82,8 @@ var errReplyLimit = errors.New("reply is too long")
 // wire is the two directions of a connection, bounded in time and size.
 // It belongs to one goroutine.
 type wire struct {
-	conn net.Conn
-	in   []byte // buffer; in[r:w] has been read from conn and not used
+	conn net.Conn // the TLS connection once there is one
+	in   []byte   // buffer; in[r:w] has been read from conn and not used
 	r, w int
 	out  []byte // commands that have not been sent
 	raw  []byte // lines of the present reply
@@ -99,13 +99,16 @@ type wire struct {
 	stopping atomic.Bool
 
 	garbage func(line []byte) // is told of lines that are no part of a reply
-	filter  func(line []byte) []byte
-	trace   func(arrow string, text []byte) // debug_peer_list; not told of content, nor of secrets
+	// filter is smtp_reply_filter: what it returns is taken for the line; nil: none.
+	filter func(line []byte) []byte
+	trace  func(arrow string, text []byte) // debug_peer_list; not told of content, nor of secrets
 
 	notes  *notice.Transcript // for postmaster; nil: nobody wants any
 	secret bool               // what is sent is part of a login
 }
 
+// inSize is the size of the buffer for replies, in octets, and so the longest line that
+// line_length_limit can have kept.
 const inSize = 4096
 
 func newWire(conn net.Conn, lineLimit int) *wire {
@@ -188,6 +191,7 @@ func (w *wire) readLine(deadline *deadline) ([]byte, error) {
 			w.r = from + i + 1
 			return clip(line, w.line), nil
 		}
+		// The line is as long as it may be and has no end yet.
 		if w.w-w.r >= w.line {
 			return w.longLine(deadline)
 		}
@@ -234,10 +238,11 @@ func (w *wire) longLine(deadline *deadline) ([]byte, error) {
 // deadline is the limit of a whole reply, set when first needed: a reply that
 // has been read already costs nothing.
 type deadline struct {
-	limit time.Duration
+	limit time.Duration // from the first read that waits; not above 0: none
 	set   bool
 }
 
+// fill reads more into the buffer, which has room. It waits for one octet at least.
 func (w *wire) fill(d *deadline) error {
 	if !d.set {
 		if err := w.unlessStopping(w.conn.SetReadDeadline(until(d.limit))); err != nil {
@@ -284,6 +289,8 @@ func (w *wire) readReply(limit time.Duration, each func(line []byte)) (reply, er
 		w.raw = append(w.raw, line...)
 		code, ok := replyCode(line)
 		if !ok {
+			// Some servers break a long text into lines without codes: it is waited for one that
+			// has a code.
 			if w.garbage != nil {
 				w.garbage(line)
 			}
@@ -293,6 +300,7 @@ func (w *wire) readReply(limit time.Duration, each func(line []byte)) (reply, er
 		if each != nil {
 			each(rest)
 		}
+		// The code of the last line counts, should they differ (RFC 5321 section 4.2.1).
 		if len(line) > 3 && line[3] == '-' {
 			continue
 		}

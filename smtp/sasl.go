@@ -84,6 +84,7 @@ func (d *delivery) password(t *target) (user, pass string, found bool, err error
 	if c.bySender && d.env.Sender != "" {
 		value, _, found, err = c.passwords.LookupAddress(ctx, c.search, d.env.Sender, table.KeysDefault)
 	}
+	// The server's name first: a relay that serves several destinations has one account for all.
 	for _, key := range []string{t.host, d.hop.text} {
 		if !found && err == nil {
 			value, found, err = c.passwords.Lookup(ctx, key, false)
@@ -118,6 +119,7 @@ func (d *delivery) login(ctx context.Context, s *session, t *target) *failure {
 		d.log.LogWarning(maillog.SMTPProblem{ID: d.id, Reason: err.Error()})
 		return fail("SASL authentication failed; cannot look up the password for server " + s.namaddr)
 	}
+	// No password, no login: the server says itself whom it does not take mail from.
 	if !found || user == "" {
 		return nil
 	}
@@ -125,6 +127,8 @@ func (d *delivery) login(ctx context.Context, s *session, t *target) *failure {
 	if name == "" {
 		return fail("SASL authentication failed; cannot authenticate to server " + s.namaddr + ": no mechanism available")
 	}
+	// At most twice: once with a token that was kept, which may have been withdrawn since, and once
+	// with one that is new.
 	var f *failure
 	renewed := false
 	for kept := true; kept; {
@@ -156,6 +160,7 @@ func (d *delivery) loginAs(s *session, t *target, mechanism, user, secret string
 		return f
 	}
 	f := d.authenticate(s, newMechanism(mechanism, user, secret, t), fail)
+	// 535 is about the password itself (RFC 4954 section 6). Servers lock accounts after too many.
 	if f != nil && f.code == 535 {
 		c.refused.add(t.host, user, secret, f.status, f.detail.DiagText, time.Now())
 	}
@@ -173,6 +178,7 @@ var mechanisms = []string{"SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN", "
 func (d *delivery) mechanism(s *session) string {
 	c := d.a.sasl
 	rules := c.plainRules
+	// The more is known of who listens, the less a mechanism must protect the password by itself.
 	if s.tls != nil {
 		if rules = c.tlsRules; s.tls.matched {
 			rules = c.sureRules
@@ -200,11 +206,13 @@ func forbidden(mechanism string, rules []string) bool {
 	plain := !scram && mechanism != "CRAM-MD5"
 	for _, r := range rules {
 		switch strings.ToLower(r) {
+		// The words are Cyrus SASL's, and mean what its plug-ins declare of themselves.
 		case "noplaintext":
 			if plain {
 				return true
 			}
 		case "noactive", "mutual_auth":
+			// SCRAM alone has the server prove that it knows the password.
 			if !scram {
 				return true
 			}
@@ -213,6 +221,7 @@ func forbidden(mechanism string, rules []string) bool {
 				return true
 			}
 		case "forward_secrecy":
+			// Of the mechanisms that there are, only those that negotiate a key have it.
 			return true
 		}
 	}
@@ -230,6 +239,7 @@ func (d *delivery) authenticate(s *session, mech sasl.Client, fail func(string) 
 		stage = stageLHLO
 	}
 	s.out = append(append(s.out, "AUTH "...), name...)
+	// An initial response goes with the command; one that is empty is "=" (RFC 4954 section 4).
 	if first != nil {
 		s.out = append(s.out, ' ')
 		if s.out = base64.StdEncoding.AppendEncode(s.out, first); len(first) == 0 {
@@ -241,6 +251,7 @@ func (d *delivery) authenticate(s *session, mech sasl.Client, fail func(string) 
 	if trace != nil {
 		s.trace = func(arrow string, text []byte) { trace(arrow, withoutLogin(arrow, text, s.secret)) }
 	}
+	// No mechanism that we know has as many steps.
 	for i := range 10 {
 		s.secret = i > 0 // what follows AUTH is secret too
 		s.out = append(s.out, "\r\n"...)
@@ -252,6 +263,7 @@ func (d *delivery) authenticate(s *session, mech sasl.Client, fail func(string) 
 			return s.broken(stage, err)
 		}
 		if r.ok() {
+			// A server that lets anybody in may only want to see the mail.
 			if f, ok := mech.(interface{ Done() error }); ok && f.Done() != nil {
 				return fail("SASL authentication failed; server " + s.namaddr + " did not prove that it knows the password")
 			}
@@ -316,7 +328,7 @@ func newMechanism(name, user, secret string, t *target) sasl.Client {
 // what it asks is not worth looking at.
 type loginClient struct {
 	user, pass string
-	step       int
+	step       int // challenges answered
 }
 
 func (c *loginClient) Start() (string, []byte, error) { return "LOGIN", nil, nil }
@@ -365,11 +377,11 @@ type scramClient struct {
 	name       string
 	hash       func() hash.Hash
 	user, pass string
-	nonce      string
+	nonce      string // our part of it; empty: Start draws one
 	bare       string // client-first-message-bare
-	proof      []byte // what the server must send at the end
-	step       int
-	proved     bool
+	proof      []byte // what the server must send at the end; nil until the challenge has come
+	step       int    // challenges answered
+	proved     bool   // the server has sent proof
 }
 
 // maxIterations bounds the work that a server can make us do.
@@ -411,6 +423,8 @@ func (c *scramClient) final(first string) ([]byte, error) {
 			return nil, errors.New("SCRAM: the server asks for an extension")
 		}
 	}
+	// A nonce that does not begin with ours is of another exchange, one that is no longer than ours
+	// has nothing of the server's in it: either would let an old exchange be played again.
 	if !strings.HasPrefix(nonce, c.nonce) || nonce == c.nonce || len(salt) == 0 || rounds < 1 || rounds > maxIterations {
 		return nil, fmt.Errorf("SCRAM: malformed challenge, or one that asks for too much work")
 	}

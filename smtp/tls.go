@@ -22,9 +22,9 @@ import (
 // policy is what one server's TLS must be like.
 type policy struct {
 	*tlspolicy.Policy
-	names []string         // for which its certificate must be
-	tlsa  []tlspolicy.TLSA // DANE: of which one must match
-	sni   string
+	names []string         // for one of which its certificate must be; empty where nobody asks
+	tlsa  []tlspolicy.TLSA // DANE: of which one must match; empty: another level applies
+	sni   string           // the name that the handshake asks for; empty: none
 	// system says that the CAs that everybody trusts count where none have
 	// been chosen.
 	system bool
@@ -67,6 +67,7 @@ func (d *delivery) policy(ctx context.Context, t *target) (*policy, *failure) {
 // for this system's.
 func (d *delivery) sitePolicy(ctx context.Context, t *target) (*policy, *failure) {
 	c := d.a.tls
+	// "TLS-Required: no": the sender would rather have the mail read than lost (RFC 8689 section 5).
 	if d.env.TLSOptional && c.optionalTLS && !d.env.RequireTLS {
 		level := min(c.Level, tlspolicy.May)
 		if t.path != "" {
@@ -206,6 +207,7 @@ func (d *delivery) handshake(ctx context.Context, s *session, t *target, p *poli
 		if f := d.checkRequireTLS(s); f != nil || p.Level == tlspolicy.May {
 			return f
 		}
+		// Temporary: who sits in between may have taken the offer out, and goes away again.
 		return &failure{kind: siteFailed, status: dsn.S(4, 7, 4), detail: s.detail(),
 			text: "TLS is required, but was not offered by host " + s.namaddr}
 	}
@@ -235,6 +237,8 @@ func (d *delivery) startTLS(ctx context.Context, s *session, t *target, p *polic
 		f.text = "TLS is required, but host " + s.namaddr + " refused to start TLS: " + f.detail.DiagText
 		return f
 	}
+	// What came in the clear behind the reply would be taken for a reply that came through TLS
+	// (CVE-2011-0411).
 	err = errEarly
 	if s.r == s.w {
 		err = d.shakeHands(ctx, s, t, p)
@@ -245,6 +249,7 @@ func (d *delivery) startTLS(ctx context.Context, s *session, t *target, p *polic
 	if f := d.checkPeer(s, p); f != nil {
 		return f
 	}
+	// What the server said before counts no more (RFC 3207 section 4.2).
 	if d.set.lmtp {
 		return d.introduce(s, t, "LHLO", stageLHLO)
 	}
@@ -336,6 +341,7 @@ func (d *delivery) tlsConfig(t *target, p *policy) (*tls.Config, error) {
 					return certs[i], nil
 				}
 			}
+			// None: the server says whether that is enough.
 			return new(tls.Certificate), nil
 		}
 	}
@@ -346,6 +352,7 @@ func (d *delivery) tlsConfig(t *target, p *policy) (*tls.Config, error) {
 func (d *delivery) verify(s *session, p *policy) {
 	c, st := d.a.tls, s.tls
 	chain := st.PeerCertificates
+	// Verification takes time. Where it decides nothing it is for the log alone.
 	if len(chain) == 0 || p.Level < tlspolicy.Fingerprint && s.tls.loglevel == 0 {
 		return
 	}
@@ -365,6 +372,7 @@ func (d *delivery) verify(s *session, p *policy) {
 		err := tlspolicy.VerifyDANE(p.tlsa, chain, p.names, c.depth, time.Now(), c.CertNames)
 		st.trusted, st.matched = err == nil, err == nil
 		if name, ok := errors.AsType[*tlspolicy.HostnameError](err); ok {
+			// The chain is what the records say. Only the name is another.
 			st.trusted = true
 			unverified(name.Error())
 			s.flaw = &flaw{tlsrpt.HostMismatch, ""}
@@ -444,6 +452,7 @@ func (d *delivery) logTLS(s *session) {
 // without, where TLS is but a wish: when the message has waited for a while
 // already, or nobody's message is at stake, and no password is.
 func (d *delivery) plainAllowed(t *target) bool {
+	// A password in the clear would be a way to get at it: break TLS, and wait.
 	if d.env.RequireTLS || d.hasPassword(t) {
 		return false
 	}

@@ -23,6 +23,7 @@ import (
 // reporter keeps account of TLS sessions for TLSRPT, RFC 8460. The nil
 // reporter keeps none.
 type reporter struct {
+	// record counts a session; f is nil for one that went well. It may be called concurrently.
 	record     func(now time.Time, p tlsrpt.Policy, f *tlsrpt.Failure)
 	skipReused bool          // smtp_tlsrpt_skip_reused_handshakes
 	sts        *mtasts.Table // nil: there is no table of type mta-sts
@@ -73,6 +74,7 @@ func submitReport(ctx context.Context, s *submit.Client, sender, to string, msg 
 }
 
 // flaw is what was wrong with a session's TLS, in the terms of TLSRPT.
+// kind is a result type of RFC 8460 section 4.3, reason is for people and may be empty.
 type flaw struct{ kind, reason string }
 
 // reportable says whether sessions of the present destination are counted:
@@ -102,6 +104,7 @@ func (d *delivery) reportPolicy(ctx context.Context, p *policy) {
 		}
 		return
 	}
+	// The policy came from another program, by smtp_tls_policy_maps: what is known of it is in there.
 	if d.a.reports.sts == nil {
 		if p.STS {
 			r.Type, r.MXHosts = tlsrpt.PolicySTS, p.MXPatterns

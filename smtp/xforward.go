@@ -42,6 +42,8 @@ func (t *transaction) appendXforward(attrs []string) {
 	t.s.out = append(b, "\r\n"...)
 }
 
+// xforwardValue is an attribute's value, encoded as XFORWARD wants it. Those of the message as it came
+// here, not of this connection, so that a filter can log and judge the client that sent it.
 func (t *transaction) xforwardValue(attr string) string {
 	env := t.d.env
 	value := ""
