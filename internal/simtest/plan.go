@@ -33,7 +33,8 @@ type Plan struct {
 	Seed    uint64
 	Letters []Letter
 	Faults  []Fault
-	Setting int // of Settings
+	Setting int  // which of the configurations
+	Digest  bool // make Outcome.Sum
 
 	trouble map[string]float64  // of each next hop
 	moods   map[string][]string // of which it has some

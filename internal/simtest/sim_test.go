@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,14 @@ var (
 	trace = flag.Bool("sim.trace", false, "with -sim.seed: show each step")
 )
 
+// calm has no other goroutine than those of a run disturb their order.
+func calm(t *testing.T) {
+	procs, percent := runtime.GOMAXPROCS(1), debug.SetGCPercent(-1)
+	t.Cleanup(func() { runtime.GOMAXPROCS(procs); debug.SetGCPercent(percent) })
+}
+
 func room(t *testing.T) *World {
+	calm(t)
 	dir := t.TempDir()
 	if d, err := os.MkdirTemp("/dev/shm", "simtest"); err == nil { // nothing is written to a disk there
 		dir = d
@@ -32,11 +40,10 @@ func room(t *testing.T) *World {
 }
 
 func TestSeeds(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	w := room(t)
 	if *one >= 0 {
 		p := NewPlan(uint64(*one), w)
-		p.trace = *trace
+		p.trace, p.Digest = *trace, true
 		out := w.Run(t, p)
 		t.Logf("%s\n%d steps, %x\n%s", p, out.Steps, out.Sum[:8], out.Log)
 		for _, e := range out.Errors {
@@ -51,6 +58,7 @@ func TestSeeds(t *testing.T) {
 		p := NewPlan(n, w)
 		out := w.Run(t, p)
 		sum.add(out.Doing)
+		tidy(n)
 		steps += out.Steps
 		if len(out.Errors) > 0 {
 			failed++
@@ -63,12 +71,22 @@ func TestSeeds(t *testing.T) {
 	t.Logf("%d seeds in %v: %d steps, %+v; first seed %d", *many, time.Since(begun).Round(time.Millisecond), steps, sum, *first)
 }
 
+// tidy collects garbage from time to time, between runs.
+func tidy(n uint64) {
+	if n%2 == 0 {
+		runtime.GC()
+	}
+}
+
 // The same seed is the same run.
 func TestSame(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	w := room(t)
 	for n := uint64(1); n <= 20; n++ {
-		a, b := w.Run(t, NewPlan(n, w)), w.Run(t, NewPlan(n, w))
+		tidy(n)
+		p := NewPlan(n, w)
+		p.Digest = true
+		a := w.Run(t, p)
+		b := w.Run(t, p)
 		if a.Sum != b.Sum || a.Steps != b.Steps {
 			t.Errorf("seed %d: %d and %d steps, and\n%s", n, a.Steps, b.Steps, difference(a.Log, b.Log))
 		}

@@ -18,12 +18,14 @@ type segment struct {
 }
 
 // A pipe is one direction of a connection. What is written arrives in order, each piece after a
-// time that is drawn. So all that happens between two processes happens at a time of its own, and it
+// time that is drawn; what is written at one time is one piece, however many writes it takes, since that
+// is for Go's scheduler to say and not for the seed. So all that happens between two processes happens at a time of its own, and it
 // is the seed that says in what order.
 type pipe struct {
 	mu    sync.Mutex
 	queue []segment
 	last  time.Time // when the latest arrives
+	said  time.Time // when it was written
 	ended bool      // nothing comes after what is in queue
 	reset bool      // nothing can be read any more
 	shut  bool      // nobody reads
@@ -35,6 +37,13 @@ type pipe struct {
 
 func newPipe(delay stream, slow time.Duration) *pipe {
 	return &pipe{wake: make(chan struct{}, 1), delay: delay, slow: slow}
+}
+
+// isNew says whether nothing was written at this time yet.
+func (p *pipe) isNew() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.said.Equal(time.Now())
 }
 
 func (p *pipe) ring() {
@@ -54,12 +63,20 @@ func (p *pipe) put(data []byte, end bool) error {
 	if p.ended {
 		return net.ErrClosed
 	}
-	at := time.Now().Add(1000 + time.Duration(p.delay.next()%uint64(p.slow)))
-	if !at.After(p.last) {
-		at = p.last.Add(1)
+	now := time.Now()
+	at := p.last
+	if !p.said.Equal(now) {
+		at = now.Add(1000 + time.Duration(p.delay.next()%uint64(p.slow)))
+		if !at.After(p.last) {
+			at = p.last.Add(1)
+		}
 	}
-	p.last = at
-	p.queue = append(p.queue, segment{at, append([]byte(nil), data...)})
+	p.last, p.said = at, now
+	if n := len(p.queue); n > 0 && p.queue[n-1].at.Equal(at) && !end {
+		p.queue[n-1].data = append(p.queue[n-1].data, data...)
+	} else {
+		p.queue = append(p.queue, segment{at, append([]byte(nil), data...)})
+	}
 	if end {
 		p.ended = true
 	}
@@ -158,11 +175,16 @@ func (c *conn) Read(b []byte) (int, error) {
 }
 
 func (c *conn) Write(b []byte) (int, error) {
-	if err := c.owner.step("send " + c.remote.String()); err != nil {
-		return 0, err
+	if c.owner.dead() {
+		return 0, errKilled
 	}
 	if len(b) == 0 {
 		return 0, nil
+	}
+	if c.out.isNew() {
+		if err := c.owner.step("send " + c.remote.String()); err != nil {
+			return 0, err
+		}
 	}
 	if err := c.out.put(b, false); err != nil {
 		return 0, err
