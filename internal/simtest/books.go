@@ -3,6 +3,7 @@ package simtest
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -175,6 +176,12 @@ func (b *books) reported(log []line) {
 // doubts are the letters of which the log says that something may happen twice.
 func (b *books) doubts(log []line, ids map[string]string) map[string]bool {
 	m := map[string]bool{}
+	ids = maps.Clone(ids)
+	for _, l := range log {
+		if f := notice.FindStringSubmatch(l.Text); f != nil {
+			ids[f[2]] = ids[f[1]]
+		}
+	}
 	for _, l := range log {
 		if strings.Contains(l.Text, "in doubt") || strings.Contains(l.Text, "delivered again") || strings.Contains(l.Text, "queued twice") || strings.Contains(l.Text, "not known") {
 			for _, w := range strings.FieldsFunc(l.Text, func(r rune) bool { return strings.ContainsRune(" :,;()", r) }) {
@@ -188,6 +195,7 @@ func (b *books) doubts(log []line, ids map[string]string) map[string]bool {
 }
 
 var (
+	notice    = regexp.MustCompile(`^(\w+): sender non-delivery notification: (\w+)$`)
 	subject   = regexp.MustCompile(`(?m)^Subject: letter (letter\d+)\r$`)
 	recipient = regexp.MustCompile(`(?ms)^Final-Recipient: rfc822; *(\S+)\r$.*?^Action: (\w+)\r$`)
 )

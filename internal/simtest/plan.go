@@ -3,6 +3,7 @@ package simtest
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -114,6 +115,9 @@ func (p *Plan) newFault(r *rand.Rand) Fault {
 	case badSyncs, fullDisk, suspend, restart:
 		f.For = pick(r, 10*time.Millisecond, time.Second, 2*time.Minute)
 	}
+	if f.Kind == badSyncs {
+		f.For = min(f.For, 3*time.Second) // what the spool makes anew each time takes long to make
+	}
 	if f.Kind == suspend {
 		f.On = pick(r, "one.test", "two.test", "three.test")
 	}
@@ -154,4 +158,33 @@ func (c *Counts) add(o Counts) {
 	c.Repeated += o.Repeated
 	c.Faults += o.Faults
 	c.Virtual += o.Virtual
+}
+
+// Masked is the plan without some of its faults and letters: those of which the bit in mask is set,
+// faults first.
+func (p *Plan) Masked(mask uint64) *Plan {
+	q := *p
+	q.Faults, q.Letters = slices.Clone(p.Faults), slices.Clone(p.Letters)
+	for i := range q.Faults {
+		if mask>>i&1 != 0 {
+			q.Faults[i].Kind, q.Faults[i].Step = "", 0
+		}
+	}
+	for i := range q.Letters {
+		if mask>>(len(q.Faults)+i)&1 != 0 {
+			q.Letters[i].Token = ""
+		}
+	}
+	return &q
+}
+
+// Shrink finds a mask with which the plan still fails, as large as it can be had by leaving things out one
+// after another.
+func (p *Plan) Shrink(fails func(*Plan) bool) (mask uint64) {
+	for i := range len(p.Faults) + len(p.Letters) {
+		if try := mask | 1<<i; fails(p.Masked(try)) {
+			mask = try
+		}
+	}
+	return mask
 }

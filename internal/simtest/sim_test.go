@@ -15,6 +15,7 @@ import (
 var (
 	one   = flag.Int64("sim.seed", -1, "run this seed alone, and show its log")
 	first = flag.Uint64("sim.first", 1, "begin with this seed")
+	mask  = flag.Uint64("sim.mask", 0, "with -sim.seed: leave faults and letters out, by bits")
 	many  = flag.Int("sim.n", 100, "run so many seeds")
 	trace = flag.Bool("sim.trace", false, "with -sim.seed: show each step")
 )
@@ -42,7 +43,7 @@ func room(t *testing.T) *World {
 func TestSeeds(t *testing.T) {
 	w := room(t)
 	if *one >= 0 {
-		p := NewPlan(uint64(*one), w)
+		p := NewPlan(uint64(*one), w).Masked(*mask)
 		p.trace, p.Digest = *trace, true
 		out := w.Run(t, p)
 		t.Logf("%s\n%d steps, %x\n%s", p, out.Steps, out.Sum[:8], out.Log)
@@ -62,7 +63,8 @@ func TestSeeds(t *testing.T) {
 		steps += out.Steps
 		if len(out.Errors) > 0 {
 			failed++
-			t.Errorf("seed %d: %s\nto see it: go test ./internal/simtest -run TestSeeds -v -sim.seed=%d", n, strings.Join(out.Errors, "\n"), n)
+			mask := p.Shrink(func(q *Plan) bool { tidy(0); return len(w.Run(t, q).Errors) > 0 })
+			t.Errorf("seed %d: %s\nto see it: go test ./internal/simtest -run TestSeeds -v -sim.seed=%d -sim.mask=%d", n, strings.Join(out.Errors, "\n"), n, mask)
 		}
 		if failed > 20 {
 			break
