@@ -105,10 +105,14 @@ fuzz:
 reproducible:
 	@etc/reproducible.sh
 
-# Many more random histories and the whole sizes of what make test runs in part.
+# Many more random histories and the whole sizes of what make test runs in part: of the
+# simulation of the whole mail system as many SEEDS, from FIRST on.
+SEEDS ?= 20000
+FIRST ?= 1000
 soak:
 	$(GO) test -timeout 0 ./qmgr/sched -long
 	$(GO) test -timeout 0 ./internal/e2e -mix.whole
+	$(GO) test -timeout 0 ./internal/simtest -v -sim.first=$(FIRST) -sim.n=$(SEEDS)
 
 # Power cuts on the spool, and all other failures that its tests know: each kind of
 # history for as long as told, many at a time, and then the planted faults, which all

@@ -1,2 +1,65 @@
-// Package simtest runs all services of one mail system in one process, in virtual time.
+// Package simtest runs all services of one mail system in one process, in virtual time, and has
+// everything go wrong that a seed says. Then it asks whether any mail was lost.
+//
+// A run is a seed. The seed draws letters, which SMTP clients send; next hops, and how they
+// misbehave; the settings; and faults, each at a step or at a time. After half an hour of virtual
+// time nothing goes wrong any more, the queue is flushed, and it must become empty. Then the
+// books are checked.
+//
+// # What is real, and what is simulated
+//
+// smtpd, cleanup with its spool, qmgr, trivial-rewrite, smtp and bounce are the services as they are:
+// their Specs, run by service.Simulate, and started, reloaded, stopped and killed by a master that is
+// part of the simulation. They have a service.World around them:
+//
+//   - Sockets, between services and to the network, are pipes in memory. Each piece that is sent
+//     arrives after a time that the seed draws. Virtual time advances only when every goroutine
+//     waits (package testing/synctest), so it is the seed that says in what order things happen.
+//   - The disk is vfs.Mem: what is not synced may be lost, torn or reordered by a power cut. Syncs take
+//     time, and fail while the plan says so. The disk is full while the plan says so.
+//   - Next hops are SMTP servers that are good, slow, or refuse connections, say nothing, answer
+//     421, 450, 451 or 554 at a stage, answer a command twice, close the connection in the
+//     middle of the content, or take a message and never say so.
+//
+// What qmgr keeps in data_directory, the handover and the suspensions, is in real files. The
+// clock is never set back. pickup, local, TLS, filters and tables are not simulated.
+//
+// # Faults
+//
+// At a step, which is counted over all that processes write to the disk or send: any process is killed
+// (kill -9), or the power fails. At a time: a reload with other settings, a stop and a start, syncs that fail, a
+// full disk, a flush, a destination that is suspended, and a message that is held, released,
+// queued again or deleted.
+//
+// Of a process that is killed nothing is carried out any more, its locks are free, and its connections
+// end. Its goroutines get errors and end by themselves.
+//
+// # What must hold
+//
+//   - Each recipient of a message that was acknowledged has it, or the sender was told that it does not
+//     get it, or an operator has deleted it. Nothing stays in the queue.
+//   - Nothing arrives that was not acknowledged, unless the client did not wait for the reply, or the log says that
+//     it is in doubt. Nothing arrives for a recipient that was refused.
+//   - What arrives is what was sent, octet for octet, behind the header fields that are added.
+//   - Nothing arrives twice, and no sender is told twice of one recipient, unless the next hop has not
+//     confirmed it, or the log says of the message that it is in doubt.
+//   - No destination has more transactions at a time than its concurrency limit.
+//   - The log has no panic, no fatal error and no corrupt message.
+//
+// # Running
+//
+//	go test ./internal/simtest                                  100 seeds
+//	go test ./internal/simtest -run Seeds -v -sim.first=1 -sim.n=100000
+//	go test ./internal/simtest -run Seeds -v -sim.seed=39       one seed, with its log
+//	go test ./internal/simtest -run Seeds -v -sim.seed=39 -sim.mask=5 -sim.trace
+//
+// A seed that fails is shrunk: faults and letters are left out while it still fails. What is printed
+// has the mask of what is left out, for -sim.mask. -sim.trace shows each step.
+//
+// # Bugs
+//
+// The order in which goroutines of one process run between two waits is that of Go's scheduler.
+// With one processor and without garbage collection it is the same for the same seed as far as TestSame
+// sees. A select statement with several cases that are ready, and maps, are not in the
+// hands of the seed.
 package simtest
