@@ -22,6 +22,8 @@ type Result struct {
 	Flags     proto.ResolveFlags // one of the classes, and properties; never ResolveFail
 }
 
+// Transports whose next hop is a text for the sender, not a host: the error(8) and retry(8)
+// agents take it as the reason why the mail fails, for good or until the next attempt.
 const (
 	transportError = "error"
 	transportRetry = "retry"
@@ -44,6 +46,9 @@ func (r *Rewriter) Resolve(ctx context.Context, sender, addr string, verify bool
 	res := Result{Recipient: rcpt}
 	domain := rfc5322.Domain(rcpt)
 	if !r.validDomain(rcpt, domain) {
+		// user@192.0.2.1 is not what RFC 5321 section 4.1.3 calls an address literal. Postfix takes
+		// it for user@[192.0.2.1] with resolve_numeric_domain, and otherwise for malformed, since
+		// a DNS lookup of such a name is a waste and may be answered by a wildcard.
 		a, err := netip.ParseAddr(domain)
 		if !r.numericDomain || err != nil {
 			res.Flags = proto.ResolveError | proto.ResolveDefault
@@ -54,10 +59,13 @@ func (r *Rewriter) Resolve(ctx context.Context, sender, addr string, verify bool
 		}
 		domain = "[" + domain + "]"
 		res.Recipient = rcpt[:strings.LastIndexByte(rcpt, '@')+1] + domain
+		// canonicalize has asked for the bare digits; the literal may be an address of ours.
 		if local, err = r.local.IsDestination(ctx, domain); err != nil {
 			return Result{}, err
 		}
 	}
+	// A first operator that is not the last "@" leaves more of a route in the local part. Whether that may
+	// be relayed is for smtpd to decide (allow_untrusted_routing): a host behind ours may well carry out the route.
 	if i := strings.IndexAny(res.Recipient, "@!%"); res.Recipient[i+1:] != domain {
 		res.Flags |= proto.ResolveRouted
 	}
@@ -66,6 +74,8 @@ func (r *Rewriter) Resolve(ctx context.Context, sender, addr string, verify bool
 	} else {
 		err = r.resolveOther(ctx, routes, sender, domain, &res)
 	}
+	// What is left in an alias domain is an unknown user: cleanup has expanded the known ones
+	// before this. A transport table must not turn that into a delivery.
 	if err == nil && res.Flags&proto.ResolveAlias == 0 {
 		err = r.lookupTransport(ctx, routes.transports, domain, &res)
 	}
@@ -75,6 +85,7 @@ func (r *Rewriter) Resolve(ctx context.Context, sender, addr string, verify bool
 	if err != nil {
 		return Result{}, err
 	}
+	// A recipient like "-oQ/tmp" would reach commands that pipe(8) and local(8) run as an option.
 	if !r.minUser && res.Recipient[0] == '-' {
 		res.Flags |= proto.ResolveError
 	}
@@ -84,10 +95,16 @@ func (r *Rewriter) Resolve(ctx context.Context, sender, addr string, verify bool
 // canonicalize takes the local domains off addr, and what routing their local
 // parts hold, until a domain that is not local or a plain local part is left.
 // The result has a domain.
+//
+// Each turn takes off a domain or an operator, and adds at most a domain, so that it ends, but for settings
+// under which Rewrite and unwrap undo each other: the bound on turns is for those. It is an error
+// then, and not a malformed address, because mail must wait until the settings are right.
 func (r *Rewriter) canonicalize(ctx context.Context, addr string) (rcpt string, local bool, err error) {
 	saved := "" // the last local domain taken off, with its "@"
 	for range len(addr) + 100 {
 		at := strings.LastIndexByte(addr, '@')
+		// One dot at the end is the root of the DNS, and says nothing. Two, or one that is
+		// all there is of a domain, are left for validDomain to refuse.
 		if n := len(addr); at >= 0 && n > 1 && addr[n-1] == '.' && addr[n-2] != '.' && addr[n-2] != '@' {
 			addr = addr[:n-1]
 		}
@@ -104,6 +121,8 @@ func (r *Rewriter) canonicalize(ctx context.Context, addr string) (rcpt string, 
 					return addr, false, nil
 				}
 			}
+			// Local, or "user@" with nothing behind it, which is the same as no domain. The
+			// latest one is kept as it was spelt: virtual alias tables may have it as a key.
 			saved, addr = addr[at:], addr[:at]
 		}
 		if next, ok := r.unwrap(addr); ok {
@@ -114,8 +133,12 @@ func (r *Rewriter) canonicalize(ctx context.Context, addr string) (rcpt string, 
 		}
 		switch {
 		case addr == "":
+			// The null sender <> as a recipient: a bounce of a bounce, which has to go to
+			// somebody (empty_address_recipient, MAILER-DAEMON).
 			addr = r.emptyRecipient
 		case saved == "":
+			// Not even myorigin was added, as with append_at_myorigin = no. Another turn decides
+			// whether myhostname is local, which it need not be.
 			addr += "@" + r.hostname
 		default:
 			return addr + saved, true, nil
@@ -137,6 +160,9 @@ func (r *Rewriter) unwrap(local string) (addr string, ok bool) {
 	}
 	bang, percent := strings.IndexByte(local, '!'), strings.LastIndexByte(local, '%')
 	bangOK, percentOK := bang >= 0 && r.form.SwapBangPath, percent >= 0 && r.form.PercentHack
+	// In host!user%relay it is the bang path that wins when both are recognized, as rewriting
+	// does it: host!user%relay@here goes to host, not to relay. Behind quotes rewriting
+	// has not looked, and the percent sign, which is the newer convention, comes first.
 	switch {
 	case percentOK && (quoted || !bangOK):
 		return local[:percent] + "@" + local[percent+1:], true
@@ -153,6 +179,8 @@ func (r *Rewriter) validDomain(rcpt, domain string) bool {
 		_, ok := table.ParseLiteral(domain)
 		return ok
 	}
+	// The local part is looked at too: agents and tables that are told of SMTPUTF8 take it to
+	// be UTF-8 (RFC 6531 section 3.3), and an address that is not cannot be sent anywhere.
 	if r.utf8 && !utf8.ValidString(rcpt) {
 		return false
 	}
@@ -190,6 +218,8 @@ func validHostname(name string, utf8 bool) bool {
 		default:
 			return false
 		}
+		// Of a label beyond ASCII the limit of RFC 1035 is on its encoded form (RFC 5891), which is the
+		// resolver's to check. A long run of ASCII in it is too long in either form.
 		if label > 63 && c < 128 {
 			return false
 		}
@@ -197,6 +227,9 @@ func validHostname(name string, utf8 bool) bool {
 	return !numeric
 }
 
+// resolveLocal routes mail for a domain of mydestination or an address of this
+// host. The next hop is the domain, which local(8) does without and which
+// other transports, and a mailbox_transport behind them, may want.
 func (r *Rewriter) resolveLocal(ctx context.Context, routes *routes, domain string, res *Result) error {
 	if r.helpful { // only the warning wants to know
 		if err := r.warnLocal(ctx, domain); err != nil {
@@ -222,7 +255,11 @@ func (r *Rewriter) warnLocal(ctx context.Context, domain string) error {
 	return nil
 }
 
-// resolveOther finds the class of a domain that is not local.
+// resolveOther finds the class of a domain that is not local. Where a domain is in several lists, the
+// order here decides, which is Postfix's: mydestination, virtual_alias_domains,
+// virtual_mailbox_domains, relay_domains. A warning tells of it, since the lists that come later
+// have no effect. All lists are asked in any case: one that cannot be read must
+// defer mail even where another matches, or the order would depend on failures.
 func (r *Rewriter) resolveOther(ctx context.Context, routes *routes, sender, domain string, res *Result) error {
 	alias, err := r.aliasDomains.Match(ctx, domain)
 	if err != nil {
@@ -238,6 +275,8 @@ func (r *Rewriter) resolveOther(ctx context.Context, routes *routes, sender, dom
 	}
 	switch {
 	case alias:
+		// An address of an alias domain that virtual_alias_maps had nothing for. Not
+		// undeliverable by mistake: such a domain has no mailboxes of its own.
 		if mailbox {
 			r.warnTwice(domain, "virtual_alias_domains", "virtual_mailbox_domains")
 		}
@@ -255,6 +294,8 @@ func (r *Rewriter) resolveOther(ctx context.Context, routes *routes, sender, dom
 		res.Flags |= proto.ResolveMailbox
 		return setTransport(res, "virtual_transport", routes.virtual, domain)
 	}
+	// Both remaining classes leave this host, and relayhost applies to both:
+	// relay_domains alone say for whom mail is taken, not where it goes.
 	nexthop, err := r.relayhost(ctx, routes, sender, domain)
 	if err != nil {
 		return err
@@ -271,7 +312,8 @@ func (r *Rewriter) resolveOther(ctx context.Context, routes *routes, sender, dom
 	return setTransport(res, "default_transport", value, nexthop)
 }
 
-// relayhost is the next hop of mail that goes off this host.
+// relayhost is the next hop of mail that goes off this host: the sender's relay, or that of
+// all mail, or the recipient's domain itself. transport_maps may still change it.
 func (r *Rewriter) relayhost(ctx context.Context, routes *routes, sender, domain string) (string, error) {
 	value, found, err := r.lookupSender(ctx, routes.senderRelayhost, sender, r.emptyRelayhostKey)
 	if err != nil {
@@ -286,6 +328,8 @@ func (r *Rewriter) relayhost(ctx context.Context, routes *routes, sender, domain
 	return domain, nil
 }
 
+// senderTransport is the transport of mail to the default class: the sender's, or default_transport.
+// Mail to relay_domains has relay_transport whoever sends it, as with Postfix.
 func (r *Rewriter) senderTransport(ctx context.Context, routes *routes, sender string) (string, error) {
 	value, found, err := r.lookupSender(ctx, routes.senderTransport, sender, r.emptyTransportKey)
 	if err != nil || found {
@@ -299,6 +343,8 @@ func (r *Rewriter) lookupSender(ctx context.Context, m *table.Maps, sender, empt
 	if m.Empty() {
 		return "", false, nil
 	}
+	// An empty key matches nothing in a table, and some types refuse it. The parameters
+	// have a stand-in for the null sender, "<>" by default.
 	if sender == "" {
 		sender = emptyKey
 	}
@@ -313,6 +359,8 @@ func (r *Rewriter) lookupSender(ctx context.Context, m *table.Maps, sender, empt
 // "transport" or "transport:nexthop"; the second overrides nexthop.
 func setTransport(res *Result, parameter, value, nexthop string) error {
 	transport, hop, _ := strings.Cut(value, ":")
+	// Unlike in transport_maps, where an empty transport means to leave the present one, there is
+	// nothing here that it could leave.
 	if transport == "" {
 		return fmt.Errorf("%s: a transport must be named; found %q", parameter, value)
 	}
@@ -330,6 +378,8 @@ func (r *Rewriter) lookupRelocated(ctx context.Context, res *Result) error {
 	if err != nil || !found {
 		return err
 	}
+	// RFC 3463 section 3.2: 5.1.6 is "destination mailbox has moved, no forwarding address". Postfix
+	// puts it there by itself unless relocated_prefix_enable says that the tables have a status of their own.
 	res.Transport = transportError
 	if r.relocatedPrefix {
 		res.Nexthop = mail.Nexthop("5.1.6 User has moved to " + value)
@@ -339,6 +389,7 @@ func (r *Rewriter) lookupRelocated(ctx context.Context, res *Result) error {
 		res.Nexthop = mail.Nexthop(status.String() + " " + text)
 		return nil
 	}
+	// The mail still fails: the table has the user, so that nobody is to get it here.
 	r.warn(fmt.Sprintf("relocated_maps result must contain RFC 3463 status and text: %.100q", value))
 	res.Nexthop = "5.2.0 Mailbox is unavailable"
 	return nil

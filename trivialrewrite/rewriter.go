@@ -64,45 +64,61 @@ const (
 
 // A Rewriter answers for one configuration. All methods may be called
 // concurrently.
+//
+// All fields but mu and warned are set by New and only read afterwards.
 type Rewriter struct {
-	form, remote                 addrform.Form // of addresses from this system, and from others
-	hostname                     string
-	dequote, nullDomain          bool
-	numericDomain, minUser, utf8 bool
-	relocatedPrefix              bool
-	unknownAlias                 mail.Nexthop // of an address left in a virtual alias domain
+	// The standard form of addresses from this system (context local), and from
+	// others (context remote). They differ in Origin and Domain alone.
+	form, remote addrform.Form
 
-	emptyRecipient    string
-	emptyRelayhostKey string
-	emptyTransportKey string
+	hostname        string // myhostname: the domain of a local part that nothing else gives one
+	dequote         bool   // resolve_dequoted_address: look for routing behind quotes, too
+	nullDomain      bool   // resolve_null_domain: "user@" is the local user
+	numericDomain   bool   // resolve_numeric_domain: user@192.0.2.1 is user@[192.0.2.1]
+	minUser         bool   // allow_min_user: a recipient may begin with "-"
+	utf8            bool   // smtputf8_enable: domains beyond ASCII are names
+	relocatedPrefix bool   // relocated_prefix_enable: tables have the new address alone
+	// What an address that is left in a virtual alias domain is told: a status and a text.
+	unknownAlias mail.Nexthop
 
-	local          *table.Local
-	search         *table.Search
+	emptyRecipient    string // who gets mail for <>; an address, perhaps without domain
+	emptyRelayhostKey string // what <> is looked up as in sender_dependent_relayhost_maps
+	emptyTransportKey string // the same in sender_dependent_default_transport_maps
+
+	// The address classes, in the order in which they are asked. A domain in none of them
+	// is of the default class.
+	local          *table.Local // mydestination, and this host's addresses
 	aliasDomains   *table.List
 	mailboxDomains *table.List
 	relayDomains   *table.List
-	relocated      *table.Maps
-	dotParents     bool // transport_maps has parents as .parent
 
-	plain, verify routes
-	warn          func(string)
-	helpful       bool // helpful_warnings
+	search     *table.Search // how an address becomes the keys of a table
+	relocated  *table.Maps   // empty: nobody has moved
+	dotParents bool          // transport_maps has parents as .parent
+
+	plain, verify routes       // of mail, and of address probes
+	warn          func(string) // never nil; called by any goroutine
+	helpful       bool         // helpful_warnings
 
 	// warned keeps a domain that is listed twice from being warned of with
 	// each message; it is bounded by maxWarned.
 	mu     sync.Mutex
-	warned map[string]struct{}
+	warned map[string]struct{} // both lists' names and the domain; guarded by mu
 }
 
+// maxWarned bounds the warnings of domains that are listed twice. A pattern may have
+// put any number of strangers' domains in two lists: after so many, everybody who reads
+// the log knows.
 const maxWarned = 1000
 
-// routes is the parameters that differ between mail and address probes.
+// routes is the parameters that differ between mail and address probes (address_verify_*).
+// A probe often has to reach the host that would know the user, where mail takes another way.
 type routes struct {
-	local, virtual, relay, other string // transports, "name" or "name:nexthop"
-	relayhost                    string
-	transports                   *table.Maps
-	senderRelayhost              *table.Maps
-	senderTransport              *table.Maps
+	local, virtual, relay, other string      // transports, "name" or "name:nexthop"; never empty in a valid main.cf
+	relayhost                    string      // empty: mail goes to the recipient's domain
+	transports                   *table.Maps // transport_maps; it overrides all of the others
+	senderRelayhost              *table.Maps // by sender; it overrides relayhost
+	senderTransport              *table.Maps // by sender; it overrides other
 }
 
 // New makes a Rewriter of cfg. o is for the lookup tables; o.Warn also
@@ -130,12 +146,16 @@ func New(cfg *config.Config, o table.Options) (*Rewriter, error) {
 		unknownAlias:      "5.1.1 User unknown",
 		warned:            make(map[string]struct{}),
 	}
+	// An incomplete address that a stranger wrote is not one of ours: myorigin must not be
+	// added to it, or it would look as if a user here had written. Without a
+	// remote_header_rewrite_domain both are empty, and the address stays as it is.
 	r.remote = r.form
 	r.remote.Origin = cfg.String("remote_header_rewrite_domain")
 	r.remote.Domain = r.remote.Origin
 	if cfg.Bool("show_user_unknown_table_name") {
 		r.unknownAlias += " in virtual alias table"
 	}
+	// All that is wrong is said at once, not one mistake with each start.
 	var errs []error
 	list := func(name string, kind table.Kind) *table.List {
 		l, err := table.NewList(name, cfg.List(name), table.ListOptions{
@@ -166,6 +186,8 @@ func New(cfg *config.Config, o table.Options) (*Rewriter, error) {
 	return r, nil
 }
 
+// initRoutes reads the routes of mail and of probes. maps opens tables in which
+// nothing of the address is put into the answer.
 func (r *Rewriter) initRoutes(cfg *config.Config, maps func(name string) *table.Maps) {
 	r.plain = routes{
 		local:           cfg.String("local_transport"),
@@ -211,6 +233,7 @@ func (r *Rewriter) warnTwice(domain, one, other string) {
 		return
 	}
 	key := one + "\x00" + other + "\x00" + strings.ToLower(domain)
+	// The warning itself is given without the lock: the log may wait for its disk.
 	r.mu.Lock()
 	_, done := r.warned[key]
 	if !done && len(r.warned) < maxWarned {

@@ -28,6 +28,8 @@ func Spec() service.Spec {
 	return service.Spec{Process: "trivial-rewrite", Rank: service.Helper, Confines: true, Tries: true, Frugal: true, Sandbox: service.Plain, Run: run}
 }
 
+// run serves until ctx ends. Tables are opened before the process confines itself: afterwards it
+// reads only what it may read without root.
 func run(ctx context.Context, env *service.Env) error {
 	r, err := New(env.Config, env.Tables())
 	if err != nil {
@@ -51,17 +53,21 @@ const (
 	keepLong                 // they depend on main.cf alone
 )
 
-// keepingOf says how long answers are good with this configuration.
+// keepingOf says how long answers are good with this configuration. It looks at the kinds of tables, not at
+// the answers: the client keeps one answer for each address, and one bit has to tell all of
+// them apart. Lists of plain names, which are most sites', never change while the process lives.
 func keepingOf(cfg *config.Config) keeping {
 	keep := keepLong
 	for _, name := range []string{"transport_maps", "relocated_maps", "sender_dependent_relayhost_maps",
 		"sender_dependent_default_transport_maps", "virtual_alias_domains", "virtual_mailbox_domains",
 		"relay_domains", "mydestination"} {
 		for _, item := range cfg.List(name) {
-			if !strings.ContainsAny(item, ":/") {
+			if !strings.ContainsAny(item, ":/") { // a name, neither type:table nor a file of names
 				continue
 			}
 			keep = min(keep, keepShort)
+			// The client's key has the recipient alone. randmap answers otherwise each time,
+			// which is what it is there for: to spread mail over several hosts.
 			if strings.HasPrefix(name, "sender_dependent_") || strings.Contains(item, "randmap:") {
 				return keepNot
 			}
@@ -74,14 +80,14 @@ func keepingOf(cfg *config.Config) keeping {
 type server struct {
 	rewriter *Rewriter
 	log      *maillog.Logger
-	keep     keeping
-	ctx      context.Context
+	keep     keeping         // of every answer; failures are kept for tables' time
+	ctx      context.Context // bounds lookups; it ends when the service stops
 	srv      ipc.Server
-	wg       sync.WaitGroup
+	wg       sync.WaitGroup // questions under way; more only come while sockets are open
 
-	mu    sync.Mutex
-	conns []*ipc.Conn
-	timer *time.Timer // runs while answers have been given that are not stale yet
+	mu    sync.Mutex  // guards what follows
+	conns []*ipc.Conn // everybody who may keep an answer and has to be told that it is stale
+	timer *time.Timer // runs while answers have been given that are not stale yet; else nil
 	said  string      // the latest failure that was logged
 	when  time.Time   // when that was
 }
@@ -106,6 +112,8 @@ func (s *server) Close() {
 	}
 }
 
+// opened and closed keep the list of those who are told of stale answers. They are called on a
+// connection's goroutine, opened before its first request.
 func (s *server) opened(c *ipc.Conn) {
 	s.mu.Lock()
 	s.conns = append(s.conns, c)
@@ -118,6 +126,9 @@ func (s *server) closed(c *ipc.Conn) {
 	s.mu.Unlock()
 }
 
+// handle answers a request. It runs on the connection's reading goroutine, which also has all other
+// requests of that client to read: what may wait for a table gets a goroutine of its own, and what is
+// computed in a microsecond does not.
 func (s *server) handle(_ *ipc.Conn, r *ipc.Request) {
 	switch r.Kind {
 	case proto.KindRewrite:
@@ -139,6 +150,8 @@ func (s *server) handle(_ *ipc.Conn, r *ipc.Request) {
 	}
 }
 
+// resolve answers a question. A table that fails is logged here, and not by those who ask: they
+// are many, and know only that they have to ask again.
 func (s *server) resolve(q *proto.Resolve) *proto.ResolveReply {
 	res, err := s.rewriter.Resolve(s.ctx, q.Sender, q.Address, q.Verify)
 	if err != nil {
@@ -180,11 +193,15 @@ func Reply(res Result, err error) proto.ResolveReply {
 func (s *server) expire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// A timer that runs already ends sooner than asked for, which is no harm: the answer
+	// is asked for once more. Nothing runs while nobody asks.
 	if s.timer == nil {
 		s.timer = time.AfterFunc(staleInterval, s.stale)
 	}
 }
 
+// stale has everybody forget the answers that came from tables. One word for all of them costs
+// less than a time for each, and a change of a table is seen by all services at once.
 func (s *server) stale() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,6 +14,8 @@ func (r *Rewriter) lookupTransport(ctx context.Context, m *table.Maps, domain st
 	if m.Empty() {
 		return nil
 	}
+	// As transport(5) has it: user+extension@domain, user@domain, domain, parents. The result
+	// of a parent is found as .parent unless parent_domain_matches_subdomains has transport_maps.
 	keys := table.KeyFull | table.KeyBare | table.KeyDomain | table.KeyExternalFirst
 	if r.dotParents {
 		keys |= table.KeyDotParents
@@ -21,6 +23,8 @@ func (r *Rewriter) lookupTransport(ctx context.Context, m *table.Maps, domain st
 		keys |= table.KeyParents
 	}
 	value, _, found, err := m.LookupAddress(ctx, r.search, res.Recipient, keys)
+	// "*" is no address, and is looked up as it stands, after all tables have been asked
+	// for the address: an earlier table's "*" does not hide a later one's entry.
 	if err == nil && !found {
 		value, found, err = m.Lookup(ctx, "*", false)
 	}
@@ -47,6 +51,7 @@ func applyTransport(res *Result, value, domain string) {
 	switch {
 	case hop != "":
 		res.Nexthop = mail.Nexthop(hop)
+	// The domain would be read as the reason why the mail failed.
 	case transport == transportError || transport == transportRetry:
 		res.Nexthop = "Address is undeliverable"
 	default:
