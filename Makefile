@@ -28,7 +28,7 @@ SCRUB = $(if $(filter linux/amd64 linux/arm64,$(shell $(GO) env GOOS)/$(shell $(
 RELEASE ?= $(shell sh etc/version.sh)
 STAMP = $(if $(RELEASE),-X posthaste/internal/config.release=$(RELEASE))
 
-.PHONY: all build run test check figures differential man licences peers install deb deb-test tarball bench bench-compare soak crash mutants fuzz reproducible clean
+.PHONY: all build run test check figures differential man licences peers install deb deb-test tarball bench bench-compare poison soak crash mutants fuzz reproducible clean
 
 all: build
 
@@ -105,11 +105,16 @@ fuzz:
 reproducible:
 	@etc/reproducible.sh
 
-# Many more random histories and the whole sizes of what make test runs in part: of the
-# simulation of the whole mail system as many SEEDS, from FIRST on.
+# The tests of all packages that use memory again, built so that what was given back is
+# overwritten (internal/reuse says how): whoever kept it reads nonsense, and fails.
+poison:
+	$(GO) test -tags poison -p 2 -timeout 20m ./internal/reuse $$($(GO) list -f '{{range .Imports}}{{if eq . "posthaste/internal/reuse"}}{{$$.ImportPath}}{{end}}{{end}}' ./...)
+
+# Many more random histories and the whole sizes of what make test runs in part, poison, and
+# of the simulation of the whole mail system as many SEEDS, from FIRST on.
 SEEDS ?= 20000
 FIRST ?= 1000
-soak:
+soak: poison
 	$(GO) test -timeout 0 ./qmgr/sched -long
 	$(GO) test -timeout 0 ./internal/e2e -mix.whole
 	$(GO) test -timeout 0 ./internal/simtest -v -sim.first=$(FIRST) -sim.n=$(SEEDS)

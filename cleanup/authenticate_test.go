@@ -68,7 +68,7 @@ func newTestServer(t testing.TB, main string, zone string) (*server, *logText) {
 
 // begun is a message that has its envelope.
 func begun(s *server, q *proto.Submit) *incoming {
-	in := s.incomings.Get().(*incoming)
+	in := s.incomings.Get()
 	in.q = *q
 	in.begin()
 	return in

@@ -7,6 +7,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
+	"posthaste/internal/reuse"
 )
 
 // entriesBatch is how many messages the queue manager is told of at once.
@@ -32,7 +33,7 @@ func (s *server) due(c *ipc.Conn, r *ipc.Request) {
 		gone := false
 		send := func() bool {
 			gone = gone || c.Send(&batch) != nil
-			batch.List = batch.List[:0]
+			batch.List = reuse.Truncated(batch.List)
 			return !gone
 		}
 		last, whole := s.opt.Engine.Due(&q.DueQuery, func(e queue.Entry) bool {

@@ -8,6 +8,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/table"
 )
@@ -257,7 +258,7 @@ func (m *Message) emitField(f rfc5322.Field) {
 // The field is written anew only if one of them changed.
 func (m *Message) rewriteField(ctx context.Context, f rfc5322.Field, class classes) {
 	text := string(f.Body())
-	m.header.addrs = rfc5322.AppendAddresses(m.header.addrs[:0], text, m.c.tokenLimit)
+	m.header.addrs = rfc5322.AppendAddresses(reuse.Truncated(m.header.addrs), text, m.c.tokenLimit)
 	changed := false
 	for i := range m.header.addrs {
 		a := &m.header.addrs[i]

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 
+	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 )
 
@@ -147,7 +148,7 @@ func (m *Message) mimeHeaderLine(ctx context.Context, text, raw []byte, ended bo
 		}
 	}
 	if _, ok := rfc5322.ParseField(raw); ok {
-		s.field = append(s.field[:0], raw...)
+		s.field = append(reuse.Truncated(s.field), raw...)
 		return true
 	}
 	if len(text) == 0 && ended {
@@ -162,7 +163,7 @@ func (m *Message) mimeHeaderLine(ctx context.Context, text, raw []byte, ended bo
 func (m *Message) flushField(ctx context.Context) {
 	s := &m.body.mime
 	raw := bytes.Clone(s.field)
-	s.field, s.tooLong = s.field[:0], false
+	s.field, s.tooLong = reuse.Truncated(s.field), false
 	if !bytes.HasSuffix(raw, crlf) {
 		raw = append(raw, crlf...)
 	}

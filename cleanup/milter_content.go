@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"posthaste/internal/milter"
+	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 )
 
@@ -78,11 +79,11 @@ func readHead(src io.ReaderAt, size int64) ([]byte, error) {
 // replace stores c in place of what has been stored.
 func (in *incoming) replace(c *milter.Content) {
 	old, oldFile := in.buf, in.file
-	in.buf, in.spare, in.file = in.spare[:0], old, nil
+	in.buf, in.spare, in.file = reuse.Truncated(in.spare), old, nil
 	in.msg.gauge = gauge{}
 	in.msg.watchParts()
 	put := func(p []byte) {
-		in.msg.out = in.out[:0]
+		in.msg.out = reuse.Truncated(in.out)
 		in.msg.pass(p)
 		in.out, in.msg.out = in.msg.out, nil
 		in.store()

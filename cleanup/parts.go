@@ -5,6 +5,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 )
 
@@ -47,7 +48,7 @@ func (w *partWatch) add(p []byte) {
 			line = w.line
 		}
 		w.whole(line)
-		w.line, p = w.line[:0], p[i+1:]
+		w.line, p = reuse.Truncated(w.line), p[i+1:]
 	}
 }
 
@@ -74,7 +75,7 @@ func (w *partWatch) whole(line []byte) {
 		}
 		w.endField()
 		if _, ok := rfc5322.ParseField(line); ok {
-			w.field = append(w.field[:0], line...)
+			w.field = append(reuse.Truncated(w.field), line...)
 			return
 		}
 		w.endHeader(len(text) == 0)
@@ -86,14 +87,13 @@ func (w *partWatch) whole(line []byte) {
 
 // endField ends a field.
 func (w *partWatch) endField() {
-	f, ok := rfc5322.ParseField(w.field)
-	if w.field = w.field[:0]; !ok {
-		return
+	if f, ok := rfc5322.ParseField(w.field); ok {
+		if !w.primary && eight(f.Raw) {
+			w.found, w.done = true, true
+		}
+		w.structure.Field(f) // which keeps nothing of it
 	}
-	if !w.primary && eight(f.Raw) {
-		w.found, w.done = true, true
-	}
-	w.structure.Field(f)
+	w.field = reuse.Truncated(w.field)
 }
 
 // endHeader ends a header, with the empty line that belongs there or without.

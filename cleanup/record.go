@@ -11,7 +11,7 @@ import (
 // whatever the reason, must not keep the others, which would be refused again with
 // it for ever.
 func (s *server) record(r *ipc.Request) {
-	rec := s.recordings.Get().(*recording)
+	rec := s.recordings.Get()
 	rec.r = r
 	if err := r.Decode(&rec.q); err != nil {
 		rec.release()

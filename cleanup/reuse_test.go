@@ -44,7 +44,7 @@ func TestMemoryUsedAgain(t *testing.T) {
 	want := make([]fate, messages)
 	s, read := reuseServer(t)
 	for i, q := range list {
-		in := s.incomings.New().(*incoming)
+		in := s.incomings.New()
 		if err := in.q.Decode(q.Append(nil)); err != nil {
 			t.Fatal(err)
 		}

@@ -73,8 +73,8 @@ type server struct {
 	// Compared with BufferLimit before content is kept in memory.
 	buffered atomic.Int64 // octets in incoming.buf, over all messages
 
-	incomings  sync.Pool // of *incoming
-	recordings sync.Pool // of *recording
+	incomings  reuse.Pool[incoming]
+	recordings reuse.Pool[recording]
 
 	// slow, quiet and left are for the end. A cleanup that has a successor chooses a moment
 	// for it at which no message would have to wait long (keeper.watch).
@@ -94,12 +94,12 @@ type server struct {
 // newServer makes a server. ctx ends when work in hand must stop.
 func newServer(ctx context.Context, o serverOptions) *server {
 	s := &server{opt: o, ctx: ctx, streams: make(map[streamKey]*stream), quiet: make(chan struct{}, 1), left: make(chan struct{})}
-	s.incomings.New = func() any {
+	s.incomings.New = func() *incoming {
 		in := &incoming{s: s, buf: make([]byte, 0, 16<<10)}
 		in.ctx, in.budget = table.NewBudget(s.ctx, table.MatchBudget)
 		return in
 	}
-	s.recordings.New = func() any { return &recording{s: s, batch: s.opt.Engine.NewBatch()} }
+	s.recordings.New = func() *recording { return &recording{s: s, batch: s.opt.Engine.NewBatch()} }
 	s.srv = ipc.Server{Handler: s.handle, OnClose: s.closed, OnTrigger: func([]byte) {},
 		// The socket lies where the set-gid group can reach it, for whom there is nothing here.
 		Public: func(*ipc.Request) bool { return false }, Last: s.isQueueManager}
@@ -219,7 +219,7 @@ func (s *server) attach(c *ipc.Conn, r *ipc.Request) {
 				if c.Send(&batch) != nil {
 					return
 				}
-				batch.List = batch.List[:0]
+				batch.List = reuse.Truncated(batch.List)
 			}
 		}
 		batch.Complete = true
@@ -268,7 +268,7 @@ func (in *incoming) announce(e queue.Entry, envelope, recipients []byte) {
 
 // submit takes a message, or the first part of a long one.
 func (s *server) submit(c *ipc.Conn, r *ipc.Request) {
-	in := s.incomings.Get().(*incoming)
+	in := s.incomings.Get()
 	if err := r.Decode(&in.q); err != nil {
 		in.release()
 		r.Fail("%v", err)
@@ -330,7 +330,7 @@ func (in *incoming) release() {
 		in.batch.Reset()
 	}
 	in.out, in.entries.List = reuse.Emptied(in.out), reuse.Emptied(in.entries.List)
-	in.buf, in.spare, in.stored = in.buf[:0], in.spare[:0], in.stored[:0]
+	in.buf, in.spare, in.stored = reuse.Truncated(in.buf), reuse.Truncated(in.spare), reuse.Truncated(in.stored)
 	if cap(in.stored) > maxInlineEntry {
 		in.stored = nil
 	}
@@ -364,7 +364,7 @@ func (in *incoming) begin() {
 }
 
 func (in *incoming) write(p []byte) {
-	in.out = in.msg.Write(in.ctx, p, in.out[:0])
+	in.out = in.msg.Write(in.ctx, p, reuse.Truncated(in.out))
 	in.store()
 }
 
@@ -394,7 +394,7 @@ func (in *incoming) spill() {
 		_, in.fault = in.file.Write(in.buf)
 	}
 	in.s.buffered.Add(-int64(len(in.buf)))
-	in.buf = in.buf[:0]
+	in.buf = reuse.Truncated(in.buf)
 }
 
 // free gives back the memory, and the token of a message that nobody takes up:
@@ -425,7 +425,7 @@ var (
 func (in *incoming) commit() *proto.SubmitReply {
 	defer in.free()
 	var res Result
-	in.out, res = in.msg.Finish(in.ctx, in.out[:0])
+	in.out, res = in.msg.Finish(in.ctx, reuse.Truncated(in.out))
 	in.store()
 	in.logLines(res.Log)
 	if in.fault == nil {
@@ -554,7 +554,7 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 		state.Outcomes, changed = append(state.Outcomes, n.Outcome), true
 		env.Recipients = append(env.Recipients, n.Recipient)
 	}
-	stored := env.Append(in.stored[:0])
+	stored := env.Append(reuse.Truncated(in.stored))
 	n := len(stored)
 	stored = mail.AppendRecipients(stored, env.Recipients)
 	in.stored = stored

@@ -42,14 +42,14 @@ func BenchmarkSubmit(b *testing.B) {
 			b.Fatal(err)
 		}
 		id := mail.MakeQueueID(now, n)
-		in := s.incomings.Get().(*incoming)
+		in := s.incomings.Get()
 		in.q = proto.Submit{Flags: proto.SubmitFilter, Envelope: mail.Envelope{ID: id, Arrival: now, Sender: "s@from.test", Recipients: rcpts}}
 		in.begin()
 		in.write(content)
 		if reply := in.commit(); reply.Code != 250 {
 			b.Fatal(reply)
 		}
-		rec := s.recordings.Get().(*recording)
+		rec := s.recordings.Get()
 		rec.batch.Apart()
 		rec.batch.Update(id, deferred)
 		rec.batch.Remove(id)

@@ -48,7 +48,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
 
@@ -57,6 +56,7 @@ import (
 	"posthaste/internal/maildrop"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/submit"
 )
@@ -330,13 +330,13 @@ func (p *Picker) submit(ctx context.Context, m *maildrop.Reader) (mail.QueueID, 
 	return id, tryLater{err}
 }
 
-var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, maildrop.MaxPiece) }}
+var readers = reuse.Pool[bufio.Reader]{New: func() *bufio.Reader { return bufio.NewReaderSize(nil, maildrop.MaxPiece) }}
 
 // copy writes the Received: field and the content as CRLF lines.
 func (p *Picker) copy(msg *submit.Message, m *maildrop.Reader, id mail.QueueID, now time.Time) error {
 	fmt.Fprintf(msg, "Received: by %s (%s, from userid %d)\r\n\tid %s; %s\r\n", p.opt.Myhostname, p.opt.MailName,
 		m.UID, id, rfc5322.Date(now))
-	br := readers.Get().(*bufio.Reader)
+	br := readers.Get()
 	br.Reset(m)
 	defer func() { br.Reset(nil); readers.Put(br) }()
 	var out []byte
@@ -361,7 +361,7 @@ func (p *Picker) copy(msg *submit.Message, m *maildrop.Reader, id mail.QueueID, 
 		if _, werr := msg.Write(out); werr != nil {
 			return tryLater{werr}
 		}
-		out = out[:0]
+		out = reuse.Truncated(out)
 		midline = len(line) > 0 && line[len(line)-1] != '\n'
 		if err == nil || errors.Is(err, bufio.ErrBufferFull) {
 			continue

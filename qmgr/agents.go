@@ -229,7 +229,7 @@ func (a *agentConn) send(m *message, d *delivery) {
 	req := &a.req
 	*req = proto.Deliver{Nexthop: d.nexthop, Envelope: act.env, Index: index, Ref: m.ref, Active: act.since, Session: uint64(d.agent),
 		CacheLoad: d.cache&sched.CacheLoad != 0, CacheKeep: d.cache&sched.CacheStore != 0, Keep: d.keep, Exact: s.opt.Settings.ExactDoubt}
-	to := slices.Grow(a.to[:0], len(index))[:len(index)]
+	to := slices.Grow(reuse.Truncated(a.to), len(index))[:len(index)]
 	for i, idx := range index {
 		r := act.rcpt(idx)
 		to[i] = r.Recipient
@@ -249,7 +249,7 @@ func (a *agentConn) send(m *message, d *delivery) {
 	a.pending++
 	a.used = s.now
 	a.conn.GoNow(req, func(payload []byte, err error) {
-		ans := s.newAnswer()
+		ans := s.answers.Get()
 		ans.a, ans.d, ans.err = a, d, err
 		if err == nil {
 			ans.err = ans.reply.Decode(payload)
@@ -276,13 +276,6 @@ type answer struct {
 	d     *delivery
 	reply proto.DeliverReply
 	err   error
-}
-
-func (s *Server) newAnswer() *answer {
-	if ans, ok := s.answers.Get().(*answer); ok {
-		return ans
-	}
-	return new(answer)
 }
 
 // take has the loop take in the answer, of which nothing is kept but texts and
@@ -386,7 +379,7 @@ const noAccount = "the delivery agent did not account for this recipient"
 // two: one of whom nothing has been said is to be tried again.
 func (s *Server) judge(m *message, d *delivery, reply *proto.DeliverReply, res *sched.Result) {
 	a := m.active
-	done := s.settled[:0]
+	done := reuse.Truncated(s.settled)
 	for _, o := range reply.Outcomes {
 		r := a.rcpt(o.Rcpt)
 		if r == nil || r.order != d || m.isDone(o.Rcpt) {

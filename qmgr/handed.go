@@ -5,6 +5,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/reuse"
 )
 
 // A handOut is a delivery that an agent has been ordered to make. That it goes on is recorded with
@@ -37,7 +38,7 @@ func (r *recorder) handedOut() {
 		}
 	}
 	clear(r.handed)
-	r.handed = r.handed[:0]
+	r.handed = reuse.Truncated(r.handed)
 	if len(ops) > 0 {
 		r.ops = slices.Insert(r.ops, 0, ops...)
 	}

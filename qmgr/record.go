@@ -278,7 +278,7 @@ const maxSpare = 16
 func (r *recorder) release(ops []proto.Op) {
 	if len(r.spare) < maxSpare && cap(ops) <= 4*flushOps {
 		clear(ops)
-		r.spare = append(r.spare, ops[:0])
+		r.spare = append(r.spare, reuse.Truncated(ops))
 	}
 }
 
@@ -495,10 +495,7 @@ func (s *Server) fromCleanup(conn *ipc.Conn, r *ipc.Request) {
 	if r.Kind != proto.KindEntries {
 		return
 	}
-	n, ok := s.oldNews.Get().(*news)
-	if !ok {
-		n = new(news)
-	}
+	n := s.oldNews.Get()
 	n.conn = conn
 	if err := r.Decode(&n.batch); err != nil {
 		s.opt.Log.Error("cleanup sends what cannot be read: %v", err)

@@ -9,6 +9,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/selection"
 	"posthaste/qmgr/sched"
@@ -133,7 +134,7 @@ func (s *Server) judgeAll(c *selecting) {
 	case <-s.ctx.Done():
 		return
 	}
-	c.chosen = c.chosen[:0]
+	c.chosen = reuse.Truncated(c.chosen)
 	size := c.items
 judging:
 	for page := c.page; len(page) > 0; {
@@ -295,7 +296,7 @@ func route(ans *proto.ResolveReply) (mail.Transport, mail.Nexthop) {
 
 // carryOut does what was ordered to the messages that were chosen.
 func (s *Server) carryOut(c *selecting) {
-	c.page = c.page[:0]
+	c.page = reuse.Truncated(c.page)
 	for i := range c.chosen {
 		l := &c.chosen[i]
 		id := l.item.ID
@@ -333,7 +334,7 @@ func (s *Server) carryOut(c *selecting) {
 		c.reply.Missed += len(c.page)
 	}
 	if c.more() {
-		c.page, c.round = c.page[:0], 0
+		c.page, c.round = reuse.Truncated(c.page), 0
 		s.post(func() { s.gather(c) }, sched.Event{})
 		return
 	}

@@ -71,6 +71,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
+	"posthaste/internal/reuse"
 	"posthaste/internal/service"
 	"posthaste/internal/statedir"
 	"posthaste/internal/submit"
@@ -213,8 +214,8 @@ type Server struct {
 	// are never done by the loop. Each goroutine ends with an input.
 	tasks   ipc.Workers   // goroutines that work for messages
 	judging chan struct{} // capacity 1: held by who reads for a selection
-	answers sync.Pool     // of *answer
-	oldNews sync.Pool     // of *news
+	answers reuse.Pool[answer]
+	oldNews reuse.Pool[news]
 	// Of all tasks. It ends when the loop has, not when the service is told to stop: outcomes
 	// of deliveries under way are still to be recorded.
 	ctx context.Context
@@ -418,7 +419,7 @@ func (s *Server) wake() time.Time {
 func (s *Server) turn(draining bool) {
 	s.mu.Lock()
 	batch := s.inbox
-	s.inbox = s.spare[:0]
+	s.inbox = reuse.Truncated(s.spare)
 	s.mu.Unlock()
 	for i := range batch {
 		s.take(&batch[i], draining)
@@ -483,7 +484,7 @@ func (s *Server) followUp(draining bool) {
 		s.take(&next, draining)
 	}
 	clear(s.queue)
-	s.queue = s.queue[:0]
+	s.queue = reuse.Truncated(s.queue)
 }
 
 func (s *Server) take(in *input, draining bool) {
@@ -506,7 +507,7 @@ func (s *Server) take(in *input, draining bool) {
 	if in.event.Kind == sched.EventFlush {
 		s.flushed = true
 	}
-	s.effects = s.sched.Step(s.now, in.event, s.effects[:0])
+	s.effects = s.sched.Step(s.now, in.event, reuse.Truncated(s.effects))
 	for i := range s.effects {
 		s.carry(&s.effects[i], draining)
 	}

@@ -20,6 +20,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/notice"
 	"posthaste/internal/resolver"
+	"posthaste/internal/reuse"
 	"posthaste/internal/submit"
 	"posthaste/internal/table"
 	"posthaste/internal/tlspolicy/mtasts"
@@ -281,7 +282,7 @@ func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
 }
 
 func (a *Agent) deliver(ctx context.Context, r request, o order) {
-	d := deliveries.Get().(*delivery)
+	d := deliveries.Get()
 	d.a, d.set, d.tab, d.log, d.req, d.id, d.order = a, a.set, a.tab, a.log, r, string(o.env.ID), o
 	d.run(d.followed(ctx))
 	d.slowDown()
@@ -294,10 +295,12 @@ func (a *Agent) deliver(ctx context.Context, r request, o order) {
 
 // deliveries are what deliver works with: nothing refers to one when it returns,
 // and one that has been put back is empty.
-var deliveries = sync.Pool{New: func() any { return new(delivery) }}
+var deliveries reuse.Pool[delivery]
 
 // reset leaves nothing of a delivery but memory for its lists.
-func (d *delivery) reset() { *d = delivery{todo: d.todo[:0], lists: d.lists[:0]} }
+func (d *delivery) reset() {
+	*d = delivery{todo: reuse.Truncated(d.todo), lists: reuse.Truncated(d.lists)}
+}
 
 // delivery is one request under way. All of it belongs to the goroutine of the request. The value is
 // used again for another request: see reset.

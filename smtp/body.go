@@ -13,6 +13,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/quickio"
+	"posthaste/internal/reuse"
 	"posthaste/internal/table"
 )
 
@@ -260,15 +261,15 @@ func (o *output) last(body []byte, end string) error {
 		return err
 	}
 	if conn, ok := o.w.conn.(*quickio.Conn); ok {
-		o.w.out = append(o.w.out[:0], end...)
+		o.w.out = append(reuse.Truncated(o.w.out), end...)
 		_, err := conn.WriteTwo(body, o.w.out)
-		o.w.out = o.w.out[:0]
+		o.w.out = reuse.Truncated(o.w.out)
 		return err
 	}
 	// TLS makes a record, and a system call, of each write.
-	o.w.out = append(append(o.w.out[:0], body...), end...)
+	o.w.out = append(append(reuse.Truncated(o.w.out), body...), end...)
 	_, err := o.w.conn.Write(o.w.out)
-	o.w.out = o.w.out[:0]
+	o.w.out = reuse.Truncated(o.w.out)
 	if cap(o.w.out) > 16<<10 {
 		o.w.out = nil // a kept session does not need it
 	}
@@ -296,7 +297,7 @@ func (o *output) flush() error {
 		return nil
 	}
 	err := o.put(o.buf)
-	o.buf = o.buf[:0]
+	o.buf = reuse.Truncated(o.buf)
 	return err
 }
 

@@ -15,6 +15,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
 	"posthaste/internal/notice"
+	"posthaste/internal/reuse"
 )
 
 // kind is what failed. It decides what becomes of the recipients and whether
@@ -230,7 +231,7 @@ func (d *delivery) slowDown() {
 
 // left lists the recipients that nothing has been said of. The list is good until the next call.
 func (d *delivery) left() []int {
-	d.todo = slices.Grow(d.todo[:0], len(d.env.Recipients))
+	d.todo = slices.Grow(reuse.Truncated(d.todo), len(d.env.Recipients))
 	for i := range d.env.Recipients {
 		if d.req.Pending(i) {
 			d.todo = append(d.todo, i)

@@ -10,6 +10,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/table"
 )
@@ -137,7 +138,7 @@ func (r *outputRules) newConverter(ctx context.Context, d *delivery, s *session,
 // write takes content in pieces.
 func (c *converter) write(b []byte) {
 	if c.down != nil {
-		c.coded = c.down.Append(c.coded[:0], b)
+		c.coded = c.down.Append(reuse.Truncated(c.coded), b)
 		b = c.coded
 	}
 	c.lines(b)
@@ -182,7 +183,7 @@ func (c *converter) addLine(line []byte) {
 	}
 	c.endField()
 	if _, ok := rfc5322.ParseField(line); ok {
-		c.field = append(c.field[:0], line...)
+		c.field = append(reuse.Truncated(c.field), line...)
 		return
 	}
 	// The empty line, or a body that begins without one.
@@ -206,8 +207,12 @@ func (c *converter) endField() {
 	if len(c.field) == 0 {
 		return
 	}
-	raw := c.field
-	c.field = c.field[:0]
+	c.wholeField(c.field)
+	c.field = reuse.Truncated(c.field)
+}
+
+// wholeField checks a field, and writes it or what takes its place. It does not keep raw.
+func (c *converter) wholeField(raw []byte) {
 	f, ok := rfc5322.ParseField(raw)
 	if !ok {
 		c.out.write(raw)

@@ -15,6 +15,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/notice"
 	"posthaste/internal/quickio"
+	"posthaste/internal/reuse"
 )
 
 // Bounds of one reply. What is over the line limit is cut off the line; a
@@ -133,7 +134,7 @@ func (w *wire) flush(limit time.Duration) error {
 	}
 	w.recordSent()
 	_, err := w.conn.Write(w.out)
-	w.out = w.out[:0]
+	w.out = reuse.Truncated(w.out)
 	return err
 }
 
@@ -147,7 +148,7 @@ func (w *wire) ask(conn *quickio.Conn, limit time.Duration) error {
 	}
 	w.recordSent()
 	n, err := conn.Ask(w.out, w.in)
-	w.out, w.r, w.w = w.out[:0], 0, n
+	w.out, w.r, w.w = reuse.Truncated(w.out), 0, n
 	w.timed = err == nil
 	return err
 }
@@ -266,7 +267,7 @@ func (w *wire) fill(d *deadline) error {
 // it; they are in its text, for people to see.
 func (w *wire) readReply(limit time.Duration, each func(line []byte)) (reply, error) {
 	var r reply
-	w.raw, w.cut = w.raw[:0], 0
+	w.raw, w.cut = reuse.Truncated(w.raw), 0
 	d := deadline{limit: limit, set: w.timed}
 	w.timed = false
 	for n, size := 0, 0; ; n++ {

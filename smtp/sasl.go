@@ -26,6 +26,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
 	"posthaste/internal/notice"
+	"posthaste/internal/reuse"
 	"posthaste/internal/table"
 )
 
@@ -284,7 +285,7 @@ func (d *delivery) authenticate(s *session, mech sasl.Client, fail func(string) 
 			answer, err = mech.Next(challenge)
 		}
 		if err != nil {
-			s.out = append(s.out[:0], "*\r\n"...) // RFC 4954 section 4: the client gives up
+			s.out = append(reuse.Truncated(s.out), "*\r\n"...) // RFC 4954 section 4: the client gives up
 			return fail("SASL authentication failed; cannot authenticate to server " + s.namaddr + ": " + err.Error())
 		}
 		s.out = base64.StdEncoding.AppendEncode(s.out, answer)

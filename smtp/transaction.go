@@ -14,6 +14,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/quickio"
+	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/tlspolicy"
 )
@@ -78,10 +79,10 @@ var errRetryPlain = &failure{text: "TLS session broke"}
 // are left where the session breaks. It returns errStale, or nil: what is wrong with the session
 // has then been said, and s.bad is set if it cannot be used again.
 func (d *delivery) transact(ctx context.Context, s *session, left []int) *failure {
-	d.lists = slices.Grow(d.lists[:0], 2*len(left))
+	d.lists = slices.Grow(reuse.Truncated(d.lists), 2*len(left))
 	room := d.lists[:2*len(left)]
 	t := &transaction{d: d, s: s, rcpts: append(room[:0:len(left)], left...), accepted: room[len(left):len(left)]}
-	s.pending = s.pending[:0]
+	s.pending = reuse.Truncated(s.pending)
 	if err := d.content(); err != nil {
 		d.record(&failure{kind: messageFailed, status: dsn.S(4, 3, 0), text: err.Error(), detail: s.detail()}, t.rcpts)
 		return nil
@@ -309,7 +310,7 @@ func (t *transaction) exchange() *failure {
 		t.answered = true
 		t.handleReply(c, &r)
 	}
-	t.s.pending = t.s.pending[:0]
+	t.s.pending = reuse.Truncated(t.s.pending)
 	return nil
 }
 

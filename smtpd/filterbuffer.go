@@ -10,6 +10,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/reuse"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/submit"
 )
@@ -55,7 +56,7 @@ func (m *filtered) spill() error {
 		m.file = f
 	}
 	_, err := m.file.Write(m.buf)
-	m.buf = m.buf[:0]
+	m.buf = reuse.Truncated(m.buf)
 	return err
 }
 

@@ -13,6 +13,7 @@ import (
 	"posthaste/internal/mailfilter"
 	"posthaste/internal/milter"
 	"posthaste/internal/proto"
+	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/table"
@@ -71,9 +72,9 @@ func (m *milterState) told() proto.MilterTold {
 func (m *milterState) remember(e *proto.Milter, v mailfilter.Verdict) {
 	switch e.Event {
 	case proto.MilterConnect:
-		m.connect, m.helo, m.mail = m.connect[:0].Add(e), nil, nil
+		m.connect, m.helo, m.mail = reuse.Truncated(m.connect).Add(e), nil, nil
 	case proto.MilterHelo:
-		m.helo, m.mail = m.helo[:0].Add(e), m.mail[:0]
+		m.helo, m.mail = reuse.Truncated(m.helo).Add(e), reuse.Truncated(m.mail)
 	case proto.MilterMail, proto.MilterRcpt, proto.MilterData, proto.MilterRefused:
 		if v.Action == mailfilter.Continue { // else the client has heard no, and it is no part of the transaction
 			m.mail = m.mail.Add(e)
@@ -349,7 +350,7 @@ func (s *session) milterVerdict(v mailfilter.Verdict) *smtpwire.Reply {
 // milterAbort tells filters that nothing comes of the transaction, if they
 // have not seen it to the end.
 func (s *session) milterAbort() {
-	s.milter.mail = s.milter.mail[:0]
+	s.milter.mail = reuse.Truncated(s.milter.mail)
 	if s.milter.begun {
 		s.milter.begun = false
 		s.milterTell(proto.MilterAbort, []string{"i", "", "{auth_author}", ""})

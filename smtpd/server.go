@@ -17,6 +17,7 @@ import (
 	"posthaste/internal/notice"
 	"posthaste/internal/quickio"
 	"posthaste/internal/resolver"
+	"posthaste/internal/reuse"
 	"posthaste/internal/service"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/submit"
@@ -98,7 +99,7 @@ type Server struct {
 	ample    atomic.Int64 // until then, in Unix nanoseconds, the queue's file system has room
 	mu       sync.Mutex
 	sessions map[*session]struct{}
-	idle     sync.Pool // *session, of those that have ended
+	idle     reuse.Pool[session] // of those that have ended
 	ports    *ports
 	engine   sync.WaitGroup
 	milters  *milterSettings
@@ -207,9 +208,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 // not looked at: Drain ends sessions.
 func (s *Server) ServeConn(_ context.Context, nc net.Conn) {
 	set := s.settings()
-	ss, _ := s.idle.Get().(*session)
-	if ss == nil {
-		ss = &session{over: make(chan struct{}, 1)}
+	ss := s.idle.Get()
+	if ss.over == nil { // a new one
+		ss.over = make(chan struct{}, 1)
 	}
 	ss.srv, ss.set, ss.sock = s, set, nc
 	ss.wire = wire{nc: quickio.New(nc), timeout: set.timeout}

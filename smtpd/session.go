@@ -16,6 +16,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/notice"
+	"posthaste/internal/reuse"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/table"
 	"posthaste/internal/watch"
@@ -151,7 +152,7 @@ func (s *session) forget() {
 	over, rcpts, counts := s.over, s.rcpts, s.parting.Counts
 	lookups, budget := s.lookups, s.budget
 	*s = session{} // in place: a literal with fields would first be made on the stack, where each client waits
-	s.over, s.rcpts, s.parting.Counts = over, rcpts, counts[:0]
+	s.over, s.rcpts, s.parting.Counts = over, rcpts, reuse.Truncated(counts)
 	s.lookups, s.budget = lookups, budget
 }
 
@@ -229,7 +230,7 @@ func (s *session) reply(r *smtpwire.Reply) {
 		return
 	}
 	if r == access.Hangup {
-		s.wire.out = s.wire.out[:0]
+		s.wire.out = reuse.Truncated(s.wire.out)
 		s.leave()
 		return
 	}
@@ -696,7 +697,7 @@ func (s *session) close() {
 }
 
 func (s *session) logDisconnect() {
-	counts := s.parting.Counts[:0]
+	counts := reuse.Truncated(s.parting.Counts)
 	for v := range nverbs {
 		if c := s.counts[v]; c.total > 0 {
 			counts = append(counts, maillog.CommandCount{Name: commands[v].name, OK: int(c.ok), Total: int(c.total)})

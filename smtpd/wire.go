@@ -6,8 +6,9 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
 	"time"
+
+	"posthaste/internal/reuse"
 )
 
 // The wire owns the socket. It reads command lines and content, each with a
@@ -31,9 +32,9 @@ const (
 )
 
 var (
-	smallBufs  = sync.Pool{New: func() any { return new(sessionBufs) }}
-	middleBufs = sync.Pool{New: func() any { b := make([]byte, middleBuf); return &b }}
-	bigBufs    = sync.Pool{New: func() any { b := make([]byte, bigBuf); return &b }}
+	smallBufs  reuse.Pool[sessionBufs]
+	middleBufs = reuse.Pool[[]byte]{New: func() *[]byte { b := make([]byte, middleBuf); return &b }}
+	bigBufs    = reuse.Pool[[]byte]{New: func() *[]byte { b := make([]byte, bigBuf); return &b }}
 )
 
 // sessionBufs are what a session reads into and gathers replies in. They go
@@ -157,7 +158,7 @@ func (w *wire) makeRoom(want int) {
 // kept are the buffers of this session until it ends.
 func (w *wire) kept() *sessionBufs {
 	if w.bufs == nil {
-		w.bufs = smallBufs.Get().(*sessionBufs)
+		w.bufs = smallBufs.Get()
 		if w.out == nil {
 			w.out = w.bufs.out[:0]
 		}
@@ -196,8 +197,8 @@ func (w *wire) grow() {
 }
 
 // borrow makes a buffer from the pool the one that is read into.
-func (w *wire) borrow(pool *sync.Pool) {
-	w.lent = pool.Get().(*[]byte)
+func (w *wire) borrow(pool *reuse.Pool[[]byte]) {
+	w.lent = pool.Get()
 	if w.buffered() > len(*w.lent) { // a session's own buffer holds a line, of any limit
 		*w.lent = make([]byte, w.buffered()+smallBuf)
 	}
@@ -240,7 +241,7 @@ func (w *wire) flush() error {
 	if cap(w.out) > maxOut {
 		w.out = nil
 	}
-	w.out = w.out[:0]
+	w.out = reuse.Truncated(w.out)
 	return w.werr
 }
 

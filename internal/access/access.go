@@ -13,6 +13,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/resolver"
+	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/table"
@@ -481,7 +482,7 @@ func (r *run) resolve(ctx context.Context, addr string) (proto.ResolveReply, err
 	}
 	if a.Flags&proto.ResolveFail == 0 {
 		if len(s.resolved) >= maxResolved {
-			s.resolved = s.resolved[:0]
+			s.resolved = reuse.Truncated(s.resolved)
 		}
 		s.resolved = append(s.resolved, resolvedAddr{addr, a})
 	}

@@ -9,6 +9,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/reuse"
 	"posthaste/internal/smtpwire"
 )
 
@@ -165,7 +166,7 @@ func (s *Session) ResetMail() {
 	s.Accepted, s.Size, s.SMTPUTF8 = 0, 0, false
 	s.Effects = Effects{}
 	s.Instance = ""
-	s.resolved = s.resolved[:0]
+	s.resolved = reuse.Truncated(s.resolved)
 	s.deferPermit, s.found.mail = nil, nil
 }
 

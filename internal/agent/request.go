@@ -3,7 +3,6 @@ package agent
 import (
 	"errors"
 	"io"
-	"sync"
 	"syscall"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
+	"posthaste/internal/reuse"
 )
 
 // begin makes r the Deliverer's view of an order, which must stay as it is.
@@ -125,7 +125,7 @@ func (r *Request) Part(i int, to string, action dsn.Action, status dsn.Status, t
 }
 
 // lines are what logPart fills in.
-var lines = sync.Pool{New: func() any { return new(maillog.Delivery) }}
+var lines reuse.Pool[maillog.Delivery]
 
 // logPart logs a verdict.
 func (r *Request) logPart(i int, to string, v verdict, d Detail) {
@@ -137,7 +137,7 @@ func (r *Request) logPart(i int, to string, v verdict, d Detail) {
 	if orig == "" && to != r.Envelope.Recipients[i].Address {
 		orig = r.Envelope.Recipients[i].Address
 	}
-	e := lines.Get().(*maillog.Delivery)
+	e := lines.Get()
 	*e = maillog.Delivery{ID: string(r.Envelope.ID), To: r.env.log.Address(to), OrigTo: r.env.log.Address(orig),
 		Relay: relayOf(&d), ConnUse: d.ConnUse, Delay: now.Sub(r.Envelope.Arrival), Delays: r.delays(now),
 		Resolution: r.env.resolution, DSN: v.status, Status: v.word(), Text: v.text,

@@ -14,6 +14,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
+	"posthaste/internal/reuse"
 )
 
 const (
@@ -255,7 +256,7 @@ func (s *Server) report(run *running, asked *ipc.Conn, r *ipc.Request, reply *pr
 	defer s.telling.RUnlock()
 	s.mu.Lock()
 	if !s.opt.Reports {
-		s.short = appendShort(s.short[:0], &run.order, reply.Outcomes)
+		s.short = appendShort(reuse.Truncated(s.short), &run.order, reply.Outcomes)
 		keep.Reply.Outcomes = s.short
 	}
 	delete(s.running, run)

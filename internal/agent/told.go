@@ -9,6 +9,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/reuse"
 )
 
 const (
@@ -54,7 +55,7 @@ func (t *told) add(now time.Time, conn *ipc.Conn, fin *proto.Finished) {
 func (t *told) room() []byte {
 	if b := t.spare; b != nil {
 		t.spare = nil
-		return b[:0]
+		return reuse.Truncated(b)
 	}
 	if k := len(t.parts) - 1; k >= 0 {
 		n := min(len(t.parts[k].packed), toldSize)

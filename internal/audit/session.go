@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"posthaste/internal/logread"
+	"posthaste/internal/reuse"
 )
 
 // A session is what one client does at a time in one process: its connections cannot be told apart while they
@@ -66,7 +67,7 @@ func discards(text []byte) bool {
 // session is the session that a line belongs to.
 func (a *account) session(l *logread.Line) *session {
 	peer := logread.Peer(l.Text)
-	a.key = append(append(append(append(append(a.key[:0], l.Tag...), '['), l.Process...), ' '), peer...)
+	a.key = append(append(append(append(append(reuse.Truncated(a.key), l.Tag...), '['), l.Process...), ' '), peer...)
 	s := a.sessions[string(a.key)]
 	if s == nil {
 		s = &session{client: string(peer), process: string(l.Tag) + "[" + string(l.Process)}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"posthaste/internal/reuse"
 )
 
 // A LogicalLine is a line of main.cf or master.cf with its continuation lines,
@@ -38,7 +40,7 @@ func LogicalLines(file string) []LogicalLine {
 		if len(parts) > 1 {
 			lines[len(lines)-1].Text = strings.Join(parts, "")
 		}
-		parts = parts[:0]
+		parts = reuse.Truncated(parts)
 	}
 	number := 0
 	for offset := 0; offset < len(file); {

@@ -9,6 +9,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/metrics"
 	"posthaste/internal/proto"
+	"posthaste/internal/reuse"
 )
 
 // A hub knows the processes and keeps the totals. It is a
@@ -117,7 +118,7 @@ func (h *hub) take(c *ipc.Conn, m *proto.Measures) {
 	if p == nil {
 		p = new(peer) // it has gone, and what it counted counts
 	}
-	p.gauges = p.gauges[:0]
+	p.gauges = reuse.Truncated(p.gauges)
 	for _, s := range m.Samples {
 		f := h.families[s.Name]
 		if f == nil || len(s.Labels) != len(f.Labels) {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"posthaste/internal/quickio"
+	"posthaste/internal/reuse"
 )
 
 // Version is the protocol's: it changes when old and new processes could
@@ -180,7 +181,7 @@ type Conn struct {
 	away   bool // the peer takes no new requests
 	kept   int  // how many have something open there that more requests belong to
 
-	waiters sync.Pool // *waiter, of calls that have ended
+	waiters reuse.Pool[waiter] // of calls that have ended
 
 	open, openOctets atomic.Int64 // requests of the peer's that are not answered
 
@@ -199,7 +200,7 @@ func NewConn(nc net.Conn, handler Handler) *Conn {
 
 // newConn makes a connection that neither reads nor writes before start.
 func newConn(nc net.Conn, handler Handler) *Conn {
-	c := &Conn{nc: nc, stream: nc, handler: handler, calls: make(map[uint32]call),
+	c := &Conn{nc: nc, stream: nc, handler: handler, calls: make(map[uint32]call), waiters: reuse.Pool[waiter]{New: newWaiter},
 		readerDone: make(chan struct{}), writerDone: make(chan struct{})}
 	c.wcond.L = &c.wmu
 	c.meet, c.ready = c.greeted, true
@@ -247,10 +248,7 @@ func (c *Conn) Call(ctx context.Context, req, reply Message) error {
 // context made for it would do, but for the cost. The error is then
 // context.DeadlineExceeded.
 func (c *Conn) CallWithin(ctx context.Context, limit time.Duration, req, reply Message) error {
-	w, _ := c.waiters.Get().(*waiter)
-	if w == nil {
-		w = newWaiter()
-	}
+	w := c.waiters.Get()
 	if limit > 0 {
 		w.timer.Reset(limit)
 	}
@@ -476,7 +474,7 @@ func (c *Conn) writeLoop() {
 		runtime.Gosched()
 		c.wmu.Lock()
 		buf := c.out
-		c.out, c.writing = c.spare[:0], len(buf)
+		c.out, c.writing = reuse.Truncated(c.spare), len(buf)
 		c.wcond.Broadcast()
 		c.wmu.Unlock()
 		if _, err := c.stream.Write(buf); err != nil {
@@ -584,14 +582,14 @@ const (
 	maxPooled = 128 << 10
 )
 
-var payloads = sync.Pool{New: func() any { return new([]byte) }}
+var payloads reuse.Pool[[]byte]
 
 // getPayload is a slice of n octets with any content.
 func getPayload(n int) []byte {
 	if n < minPooled || n > maxPooled {
 		return make([]byte, n)
 	}
-	p := payloads.Get().(*[]byte)
+	p := payloads.Get()
 	b := *p
 	*p = nil
 	holders.Put(p)
@@ -605,13 +603,13 @@ func putPayload(b []byte) {
 	if cap(b) < minPooled || cap(b) > 2*maxPooled {
 		return
 	}
-	p := holders.Get().(*[]byte)
+	p := holders.Get()
 	*p = b
 	payloads.Put(p)
 }
 
 // holders are what carries slices through payloads.
-var holders = sync.Pool{New: func() any { return new([]byte) }}
+var holders reuse.Pool[[]byte]
 
 func (c *Conn) dispatch(what byte, kind uint16, id uint32, payload []byte) {
 	switch what {

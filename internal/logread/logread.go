@@ -31,6 +31,8 @@ import (
 	"strconv"
 	"time"
 	"unicode/utf8"
+
+	"posthaste/internal/reuse"
 )
 
 // maxLine bounds a line of a log, in octets.
@@ -98,7 +100,7 @@ func (r *Reader) read() ([]byte, error) {
 
 // rest reads the rest of a line that is longer than the buffer.
 func (r *Reader) rest(b []byte) (line []byte, err error) {
-	r.long = append(r.long[:0], b...)
+	r.long = append(reuse.Truncated(r.long), b...)
 	for {
 		b, err = r.br.ReadSlice('\n')
 		if len(r.long) <= maxLine {

@@ -40,12 +40,12 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/pack"
+	"posthaste/internal/reuse"
 )
 
 const (
@@ -118,7 +118,7 @@ func Write(w io.Writer, h *Header, content io.Reader) error {
 	for {
 		n, err := io.ReadFull(content, piece)
 		if n > 0 {
-			field = pack.Bytes(field[:0], 'C', piece[:n])
+			field = pack.Bytes(reuse.Truncated(field), 'C', piece[:n])
 			if _, err := bw.Write(field); err != nil {
 				return err
 			}
@@ -199,7 +199,7 @@ type memory struct {
 	data []byte // the present field
 }
 
-var memories = sync.Pool{New: func() any { return &memory{br: bufio.NewReaderSize(nil, MaxPiece)} }}
+var memories = reuse.Pool[memory]{New: func() *memory { return &memory{br: bufio.NewReaderSize(nil, MaxPiece)} }}
 
 // Free gives the Reader's memory back for another one. It need not be called;
 // only the Header may be used afterwards.
@@ -215,7 +215,7 @@ var ErrIncomplete = malformedf("maildrop: the file is not a whole message")
 
 // NewReader reads the header of a message.
 func NewReader(r io.Reader) (*Reader, error) {
-	m := &Reader{memory: memories.Get().(*memory)}
+	m := &Reader{memory: memories.Get()}
 	m.br.Reset(r)
 	seen, size := false, 0
 	for {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"posthaste/internal/reuse"
 )
 
 // A Format is the form of whole lines that a sink wants.
@@ -113,7 +115,7 @@ func appendToken(b []byte, s string, limit int) []byte {
 func (g *gatherer) appendStamp(b []byte, now time.Time, layout string) []byte {
 	if sec := now.Unix(); sec != g.stampSec || len(g.stamp) == 0 {
 		g.stampSec = sec
-		g.stamp = now.AppendFormat(g.stamp[:0], layout)
+		g.stamp = now.AppendFormat(reuse.Truncated(g.stamp), layout)
 	}
 	return append(b, g.stamp...)
 }

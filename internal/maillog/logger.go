@@ -47,6 +47,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"posthaste/internal/reuse"
 )
 
 // An Event is something that happened, and knows the text of its log line:
@@ -260,12 +262,12 @@ type record struct {
 	fields []byte
 }
 
-var records = sync.Pool{New: func() any { return &record{text: make([]byte, 0, 1024)} }}
+var records = reuse.Pool[record]{New: func() *record { return &record{text: make([]byte, 0, 1024)} }}
 
 // newRecord returns a record that begins with its level's name.
 func newRecord(level Level) *record {
-	r := records.Get().(*record)
-	r.level, r.text, r.fields = level, r.text[:0], r.fields[:0]
+	r := records.Get()
+	r.level, r.text, r.fields = level, reuse.Truncated(r.text), reuse.Truncated(r.fields)
 	if level != LevelInfo {
 		r.text = append(append(r.text, levelNames[level]...), ": "...)
 	}
@@ -393,7 +395,7 @@ func (g *gatherer) flush() {
 	}
 	g.mu.Lock()
 	lines := g.pending
-	g.pending, g.spare = g.spare[:0], nil
+	g.pending, g.spare = reuse.Truncated(g.spare), nil
 	g.armed = false
 	g.mu.Unlock()
 
@@ -405,12 +407,12 @@ func (g *gatherer) flush() {
 	if err != nil {
 		// What came meanwhile goes behind what is left.
 		rest := append(lines[:copy(lines, lines[n:])], g.pending...)
-		g.spare, g.pending = g.pending[:0], rest
+		g.spare, g.pending = reuse.Truncated(g.pending), rest
 		g.arm(retryTime)
 		return
 	}
 	if cap(lines) <= 4*maxBatch {
-		g.spare = lines[:0]
+		g.spare = reuse.Truncated(lines)
 	}
 	if g.dropped > 0 {
 		r := newRecord(LevelWarning)

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"posthaste/internal/reuse"
 )
 
 // A Syslog is where syslog is, and what it is told.
@@ -145,7 +147,7 @@ func (s *journalSink) entry(line []byte) ([]byte, error) {
 	if err := json.Unmarshal(line, &members); err != nil {
 		return nil, err
 	}
-	b := s.buf[:0]
+	b := reuse.Truncated(s.buf)
 	for _, key := range slices.Sorted(maps.Keys(members)) {
 		name, ok := journalFields[key]
 		if !ok {

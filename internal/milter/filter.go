@@ -13,6 +13,7 @@ import (
 
 	"posthaste/internal/lockstep"
 	"posthaste/internal/mailfilter"
+	"posthaste/internal/reuse"
 )
 
 // maxContentTime bounds the wait for a filter that reports progress: an SMTP
@@ -88,7 +89,7 @@ func (f *filter) negotiate(limit time.Duration) error {
 	if f.spec.NoHeaderReply {
 		offer.steps |= stepNRHeader
 	}
-	f.out = offer.append(f.out[:0])
+	f.out = offer.append(reuse.Truncated(f.out))
 	p, err := f.answer(limit)
 	if err == nil {
 		f.opts, err = parseOptions(p, offer)
@@ -113,7 +114,7 @@ func (f *filter) flush(limit time.Duration) error {
 	}
 	f.nc.SetWriteDeadline(time.Now().Add(limit))
 	_, err := f.nc.Write(f.out)
-	if f.out = f.out[:0]; cap(f.out) > 2*chunkSize {
+	if f.out = reuse.Truncated(f.out); cap(f.out) > 2*chunkSize {
 		f.out = nil
 	}
 	return err

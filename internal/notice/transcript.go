@@ -3,7 +3,8 @@ package notice
 import (
 	"bytes"
 	"fmt"
-	"sync"
+
+	"posthaste/internal/reuse"
 )
 
 const (
@@ -16,7 +17,7 @@ const (
 )
 
 // texts are the memory of transcripts that have none at present. They have length 0.
-var texts = sync.Pool{New: func() any { b := make([]byte, 0, shortText); return &b }}
+var texts = reuse.Pool[[]byte]{New: func() *[]byte { b := make([]byte, 0, shortText); return &b }}
 
 // A Transcript is what was said in a session. Methods of a nil one do
 // nothing.
@@ -68,7 +69,7 @@ func (t *Transcript) Reset() {
 		return
 	}
 	if t.text != nil {
-		*t.text = (*t.text)[:0]
+		*t.text = reuse.Truncated(*t.text)
 		texts.Put(t.text)
 	}
 	*t = Transcript{wanted: t.wanted}
@@ -79,7 +80,7 @@ func (t *Transcript) add(direction string, text []byte) {
 		return
 	}
 	if t.text == nil {
-		t.text = texts.Get().(*[]byte)
+		t.text = texts.Get()
 	}
 	text = bytes.TrimRight(text, "\r\n")
 	for more := true; more; {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"posthaste/internal/maillog"
+	"posthaste/internal/reuse"
 )
 
 // holdTime is how long a line is held back, counted from when it was logged:
@@ -79,12 +80,12 @@ func (q *sequence) take(b []byte, now time.Time, all bool) []byte {
 	}
 	// What is left moves to the beginning.
 	left := q.lines[:0]
-	text := q.spare[:0]
+	text := reuse.Truncated(q.spare)
 	for _, l := range q.lines[n:] {
 		start := len(text)
 		text = append(text, q.text[l.start:l.end]...)
 		left = append(left, line{l.micros, start, len(text)})
 	}
-	q.text, q.spare, q.lines = text, q.text[:0], left
+	q.text, q.spare, q.lines = text, reuse.Truncated(q.text), left
 	return b
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/reuse"
 )
 
 // packed are targets in some 20 octets each, for the list of a whole queue. The zero value is
@@ -50,7 +51,7 @@ func (p *packed) each(size int, f func([]target) error) error {
 			if err := f(group); err != nil {
 				return err
 			}
-			group = group[:0]
+			group = reuse.Truncated(group)
 		}
 		p.chunks[i] = nil
 	}

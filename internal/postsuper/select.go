@@ -12,6 +12,7 @@ import (
 	"posthaste/internal/queue"
 	"posthaste/internal/queueclient"
 	"posthaste/internal/queuelist"
+	"posthaste/internal/reuse"
 	"posthaste/internal/selection"
 	"posthaste/internal/spool"
 )
@@ -177,8 +178,8 @@ func (g *grouped) flush() bool {
 	if g.err == nil && len(g.list) > 0 {
 		g.err = g.do(g.list, g.items)
 	}
-	g.list = g.list[:0]
-	g.items = g.items[:0]
+	g.list = reuse.Truncated(g.list)
+	g.items = reuse.Truncated(g.items)
 	return g.err == nil
 }
 

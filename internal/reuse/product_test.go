@@ -1,8 +1,12 @@
+//go:build !poison
+
 package reuse
 
 import (
 	"slices"
+	"sync"
 	"testing"
+	"unsafe"
 )
 
 // A list that is handed on is empty all through and in the same place; one
@@ -42,5 +46,36 @@ func TestAllocations(t *testing.T) {
 		list = Emptied(list)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// A buffer that is cut is in the same place, with what was behind its end.
+func TestTruncated(t *testing.T) {
+	t.Parallel()
+	buf := []byte("secret")
+	if got := Truncated(buf); len(got) != 0 || string(got[:len(buf)]) != "secret" || &got[:1][0] != &buf[0] {
+		t.Errorf("%q is elsewhere, or not empty", got)
+	}
+}
+
+// Nothing of the poisoned build is left in the product: the types are as long as what they
+// stand for, and what was given back is neither touched nor kept aside.
+func TestNothingOfThePoison(t *testing.T) {
+	t.Parallel()
+	type pool struct {
+		make func() *int
+		pool sync.Pool
+	}
+	if a, b := unsafe.Sizeof(Pool[int]{}), unsafe.Sizeof(pool{}); a != b {
+		t.Errorf("a Pool has %d octets, for %d", a, b)
+	}
+	if a, b := unsafe.Sizeof(Free[int]{}), unsafe.Sizeof([]*int{}); a != b {
+		t.Errorf("a Free has %d octets, for %d", a, b)
+	}
+	var f Free[int]
+	v := f.Get()
+	*v = 7
+	if f.Put(v); f.Get() != v || *v != 7 {
+		t.Error("what was given back last is not what comes, as it was")
 	}
 }

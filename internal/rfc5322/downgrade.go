@@ -1,5 +1,7 @@
 package rfc5322
 
+import "posthaste/internal/reuse"
+
 // A Downgrader makes a message fit for a way that only takes seven bits (RFC
 // 6152 section 3): bodies that say that they are 8bit or binary become
 // quoted-printable, RFC 2045 section 6.7. All else stays as it is, what is 8-bit
@@ -64,7 +66,7 @@ func (d *Downgrader) take(out, line []byte) []byte {
 			return d.body(out, line)
 		}
 	case EqualName(f.Name(), "Content-Type"), EqualName(f.Name(), "Content-Transfer-Encoding"):
-		d.field = append(d.field[:0], line...)
+		d.field = append(reuse.Truncated(d.field), line...)
 		return out
 	}
 	return append(out, line...)
@@ -75,8 +77,14 @@ func (d *Downgrader) endField(out []byte) []byte {
 	if len(d.field) == 0 {
 		return out
 	}
-	raw := d.field
-	d.field = d.field[:0]
+	out = d.wholeField(out, d.field)
+	d.field = reuse.Truncated(d.field)
+	return out
+}
+
+// wholeField looks at a field, and passes it on unless it says of the body what will not be
+// true. It does not keep raw.
+func (d *Downgrader) wholeField(out, raw []byte) []byte {
 	f, ok := ParseField(raw)
 	if !ok {
 		return append(out, raw...)

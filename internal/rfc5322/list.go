@@ -2,7 +2,8 @@ package rfc5322
 
 import (
 	"bytes"
-	"sync"
+
+	"posthaste/internal/reuse"
 )
 
 // An Address is one address found in a list.
@@ -57,7 +58,7 @@ func (t token) isWord() bool { return t.kind <= tokLiteral }
 
 // tokenLists are used again: nearly every message has a few such fields.
 // Tokens point to nothing.
-var tokenLists = sync.Pool{New: func() any { return new([]token) }}
+var tokenLists reuse.Pool[[]token]
 
 // maxScratch is the longest list that is worth keeping.
 const maxScratch = 1024
@@ -74,8 +75,8 @@ func AppendAddresses(dst []Address, text string, limit int) []Address {
 	if limit <= 0 {
 		limit = len(text)
 	}
-	scratch := tokenLists.Get().(*[]token)
-	p := listParser{text: text, toks: appendTokens((*scratch)[:0], text, limit), out: dst}
+	scratch := tokenLists.Get()
+	p := listParser{text: text, toks: appendTokens(reuse.Truncated(*scratch), text, limit), out: dst}
 	p.parse()
 	if cap(p.toks) <= maxScratch {
 		*scratch = p.toks

@@ -1,6 +1,10 @@
 package rfc5322
 
-import "strings"
+import (
+	"strings"
+
+	"posthaste/internal/reuse"
+)
 
 // AppendRewritten appends the field name with the list text, in which
 // AppendAddresses had found addrs, with those that are marked Changed replaced
@@ -79,5 +83,5 @@ func (w *listWriter) endItem() {
 	if item := strings.TrimSpace(string(w.item)); item != "" {
 		w.items = append(w.items, item)
 	}
-	w.item = w.item[:0]
+	w.item = reuse.Truncated(w.item)
 }

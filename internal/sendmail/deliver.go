@@ -17,6 +17,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/mail"
 	"posthaste/internal/maildrop"
+	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/whoami"
 )
@@ -322,9 +323,15 @@ func (r *recipientFields) add(b []byte) {
 
 // end ends the present field, if there is one.
 func (r *recipientFields) end() error {
-	f, ok := rfc5322.ParseField(r.field)
-	cut := r.cut
-	r.field, r.cut = r.field[:0], false
+	err := r.whole(r.field, r.cut)
+	r.field, r.cut = reuse.Truncated(r.field), false
+	return err
+}
+
+// whole takes the recipients out of a field, of which the end is missing if it was cut.
+// It does not keep raw.
+func (r *recipientFields) whole(raw []byte, cut bool) error {
+	f, ok := rfc5322.ParseField(raw)
 	if !ok {
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/reuse"
 )
 
 // A Reply is what a server says to a command, RFC 5321 section 4.2.
@@ -168,7 +169,7 @@ func (p *Parser) Line(line string) (done bool, err error) {
 func (p *Parser) Reply() Reply {
 	r := p.reply
 	text := string(p.text)
-	*p = Parser{text: p.text[:0]}
+	*p = Parser{text: reuse.Truncated(p.text)}
 	st, _, ok := dsn.CutStatus(text)
 	if !ok || int(st.Class) != r.Code/100 {
 		r.Text = text

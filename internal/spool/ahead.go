@@ -1,5 +1,7 @@
 package spool
 
+import "posthaste/internal/reuse"
+
 // ahead reads segments in a goroutine of its own while what it has read is
 // replayed. It alone reads, one segment after the other, so that a recovery
 // asks the same of the disk in the same order every time.
@@ -59,7 +61,7 @@ func (a *ahead) put(s step) bool {
 func (a *ahead) get() *logBatch {
 	select {
 	case b := <-a.spare:
-		*b = logBatch{recs: b.recs[:0], buf: b.buf[:0]}
+		*b = logBatch{recs: reuse.Truncated(b.recs), buf: reuse.Truncated(b.buf)}
 		return b
 	default:
 		return new(logBatch)

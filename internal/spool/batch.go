@@ -205,7 +205,7 @@ const maxKeptOctets = 16 << 10
 // Reset empties b for another use. It keeps what memory a batch mostly takes.
 // What Add and Update were given is not referred to any more.
 func (b *Batch) Reset() {
-	*b = Batch{ops: reuse.Emptied(b.ops), buf: b.buf[:0], entries: reuse.Emptied(b.entries)}
+	*b = Batch{ops: reuse.Emptied(b.ops), buf: reuse.Truncated(b.buf), entries: reuse.Emptied(b.entries)}
 	if cap(b.buf) > maxKeptOctets {
 		b.buf = nil
 	}

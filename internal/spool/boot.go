@@ -9,6 +9,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/pack"
+	"posthaste/internal/reuse"
 )
 
 // boot starts this process's part of the log: one batch with BOOT and, again,
@@ -53,7 +54,7 @@ func (r *recovery) boot() error {
 	}
 	e.begin()
 	w := &e.w
-	w.meta = e.appendMode(pack.Uint(appendPoint(w.meta[:0], e.from), tagVoid, e.promised))
+	w.meta = e.appendMode(pack.Uint(appendPoint(reuse.Truncated(w.meta), e.from), tagVoid, e.promised))
 	w.record(recBOOT, 0, 0, w.meta, nil)
 	if e.planted(plantBootTwoBatches) {
 		if err := e.flush(false); err != nil {

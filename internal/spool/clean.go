@@ -7,6 +7,8 @@ import (
 	"path"
 	"slices"
 	"time"
+
+	"posthaste/internal/reuse"
 )
 
 // maintain does one step of what keeps the log short, if there is one to do,
@@ -494,7 +496,7 @@ func (e *engine) putCopy(s *staged, c *messageCopy) {
 		flags |= recDamaged
 	}
 	e.fillMeta(s, &c.m, nil)
-	w.meta = c.m.append(w.meta[:0])
+	w.meta = c.m.append(reuse.Truncated(w.meta))
 	off := w.record(recMSG, flags, s.number, w.meta, c.body)
 	n := uint32(headerLen + len(w.meta) + len(c.body))
 	s.live.refOff, s.live.refLen, s.live.refMeta = off, n, uint32(len(w.meta))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/reuse"
 	"posthaste/internal/vfs"
 )
 
@@ -223,7 +224,7 @@ func (c *Content) chunk(base int64) error {
 	}
 	err := readVerified(big.f, c.data, base, want)
 	if err != nil {
-		c.data = c.data[:0]
+		c.data = reuse.Truncated(c.data)
 		return fmt.Errorf("message %s: content at %d: %w", big.id, base, err)
 	}
 	return nil

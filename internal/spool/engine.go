@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"posthaste/internal/reuse"
 	"posthaste/internal/vfs"
 )
 
@@ -60,9 +61,9 @@ type engine struct {
 
 	disk *diskWatch // nil in an engine that only reads
 
-	bigBufs sync.Pool    // of *[]byte, one chunk of a content file
-	content contentPlace // of content files
-	bigSync sharedSync   // of the directory of content files
+	bigBufs reuse.Pool[[]byte] // one chunk of a content file
+	content contentPlace       // of content files
+	bigSync sharedSync         // of the directory of content files
 	spent   spentFiles
 
 	// mu is held by the writer while it changes what others read, and by
@@ -399,7 +400,7 @@ func (e *engine) putDone(s *staged, rcpts []int) {
 		s.gone = true
 		e.w.record(recDONE, recAll, s.number, nil, nil)
 	default:
-		e.w.meta = appendRcpts(e.w.meta[:0], rcpts)
+		e.w.meta = appendRcpts(reuse.Truncated(e.w.meta), rcpts)
 		e.w.record(recDONE, 0, s.number, e.w.meta, nil)
 	}
 }
@@ -441,7 +442,7 @@ func (e *engine) putUpdate(s *staged, b *Batch, o *op) {
 
 // answer tells b where the messages that it added or updated are now.
 func (e *engine) answer(b *Batch) {
-	b.entries = b.entries[:0]
+	b.entries = reuse.Truncated(b.entries)
 	if b.adds+b.updates == 0 {
 		return
 	}

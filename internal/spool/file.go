@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"posthaste/internal/reuse"
 	"posthaste/internal/vfs"
 )
 
@@ -55,9 +56,8 @@ func (e *engine) newFile() (*File, error) {
 			return nil, e.fileError(err)
 		}
 	}
-	buf, _ := e.bigBufs.Get().(*[]byte)
-	if buf == nil {
-		buf = new([]byte)
+	buf := e.bigBufs.Get()
+	if *buf == nil {
 		*buf = make([]byte, 0, bigChunk)
 	}
 	return &File{e: e, f: f, name: name, outages: outages, pooled: buf, buf: (*buf)[:0]}, nil
@@ -108,7 +108,7 @@ func (f *File) flush() error {
 	}
 	f.sums = binary.LittleEndian.AppendUint32(f.sums, checksum(f.buf))
 	f.off += int64(len(f.buf))
-	f.buf = f.buf[:0]
+	f.buf = reuse.Truncated(f.buf)
 	if f.off%writebackSize == 0 {
 		f.f.Writeback(f.off-writebackSize, writebackSize)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/pack"
+	"posthaste/internal/reuse"
 	"posthaste/internal/vfs"
 )
 
@@ -228,7 +229,7 @@ func (e *engine) putHanded(s *staged, o *op) {
 		return
 	}
 	w := &e.w
-	w.meta = appendHanding(w.meta[:0], &s.handed[len(s.handed)-1])
+	w.meta = appendHanding(reuse.Truncated(w.meta), &s.handed[len(s.handed)-1])
 	w.record(recHANDED, 0, s.number, w.meta, nil)
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/reuse"
 )
 
 // listed is a message with a MSG record in a batch. The next batch with room for it says
@@ -68,7 +69,7 @@ func (e *engine) putList() int {
 		length+room+more <= min(e.lim.unit, e.head.size-e.head.off) {
 		room += more
 	}
-	w.meta = w.meta[:0]
+	w.meta = reuse.Truncated(w.meta)
 	var prev listed
 	n := 0
 	for ; n < len(w.unlisted) && headerLen+int64(len(w.meta))+maxListed+recAlign <= room; n++ {

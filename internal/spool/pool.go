@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"posthaste/internal/reuse"
 	"posthaste/internal/vfs"
 )
 
@@ -182,7 +183,7 @@ func (e *engine) adopt() {
 		e.segs[s.file] = s
 		e.free = append(e.free, s)
 	}
-	e.fresh = e.fresh[:0]
+	e.fresh = reuse.Truncated(e.fresh)
 }
 
 // create makes one more segment file, filled with zeros and durable, name

@@ -13,6 +13,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/pack"
+	"posthaste/internal/reuse"
 	"posthaste/internal/vfs"
 )
 
@@ -33,7 +34,7 @@ type Reader struct {
 	mu    sync.Mutex
 	files map[uint32]*readFile
 	sweep *time.Timer // set while there are files
-	bufs  sync.Pool   // of *[]byte
+	bufs  reuse.Pool[[]byte]
 }
 
 // readFile is an open segment file. The writer may have given it back, and
@@ -189,10 +190,7 @@ func (r *Reader) unref(rf *readFile) {
 
 // buffer is one from the pool, of any size.
 func (r *Reader) buffer() *[]byte {
-	if buf, _ := r.bufs.Get().(*[]byte); buf != nil {
-		return buf
-	}
-	return new([]byte)
+	return r.bufs.Get()
 }
 
 func (r *Reader) release(rf *readFile) {

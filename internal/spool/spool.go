@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/reuse"
 	"posthaste/internal/vfs"
 )
 
@@ -70,19 +71,19 @@ type Spool struct {
 	leaseLo uint64 // next number
 	leaseHi uint64 // end of the range
 
-	wake      chan struct{} // capacity 1: something for the writer
-	chores    chan struct{} // capacity 1: something for the housekeeper
-	broken    chan struct{} // closed when the log breaks
-	written   chan struct{} // closed when the writer has ended
-	done      chan struct{} // closed when all goroutines have ended
-	taken     []*request    // writer's
-	adds      []Entry       // writer's
-	company   int           // writer's: how many waited for the last batch
-	retry     time.Time     // writer's: when to try again what there was no room for; zero: all is well
-	idle      *time.Timer   // writer's: see rest; nil when none runs
-	idleBatch uint64        // writer's: the next batch when that was started
-	syncs     time.Duration // writer's: how long a batch takes, smoothed
-	pool      sync.Pool     // of *request for Commit
+	wake      chan struct{}       // capacity 1: something for the writer
+	chores    chan struct{}       // capacity 1: something for the housekeeper
+	broken    chan struct{}       // closed when the log breaks
+	written   chan struct{}       // closed when the writer has ended
+	done      chan struct{}       // closed when all goroutines have ended
+	taken     []*request          // writer's
+	adds      []Entry             // writer's
+	company   int                 // writer's: how many waited for the last batch
+	retry     time.Time           // writer's: when to try again what there was no room for; zero: all is well
+	idle      *time.Timer         // writer's: see rest; nil when none runs
+	idleBatch uint64              // writer's: the next batch when that was started
+	syncs     time.Duration       // writer's: how long a batch takes, smoothed
+	pool      reuse.Pool[request] // for Commit
 }
 
 // Open locks the spool in o.Dir, recovers what is there, or starts a new
@@ -101,7 +102,7 @@ func Open(o Options) (*Spool, error) {
 		wake: make(chan struct{}, 1), chores: make(chan struct{}, 1),
 		broken: make(chan struct{}), written: make(chan struct{}), done: make(chan struct{})}
 	e.wake = func() { signal(s.wake) }
-	s.pool.New = func() any { return &request{ch: make(chan error, 1)} }
+	s.pool.New = func() *request { return &request{ch: make(chan error, 1)} }
 	s.leaseLo, s.leaseHi = e.numbers()
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -227,7 +228,7 @@ func (s *Spool) commitNow(b *Batch) error {
 	if err := s.e.prepare(b); err != nil {
 		return err
 	}
-	r := s.pool.Get().(*request)
+	r := s.pool.Get()
 	r.b = b
 	err := s.enqueue(r)
 	if err == nil {
@@ -312,7 +313,7 @@ func (e *engine) entries(yield func(Entry) bool) {
 	const step = 256
 	buf := make([]Entry, 0, step)
 	for slot := uint32(0); ; {
-		buf = buf[:0]
+		buf = reuse.Truncated(buf)
 		e.mu.RLock()
 		end := min(slot+step, e.idx.used)
 		for ; slot < end; slot++ {

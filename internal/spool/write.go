@@ -7,6 +7,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/pack"
+	"posthaste/internal/reuse"
 )
 
 func traceOf(l *live) mail.Trace { return mail.Trace(l.trace) }
@@ -59,9 +60,9 @@ func (e *engine) begin() {
 		w.staged = map[uint64]int{}
 	}
 	w.buf = w.buf[:headRoom]
-	w.recs = w.recs[:0]
+	w.recs = reuse.Truncated(w.recs)
 	clear(w.list)
-	w.list = w.list[:0]
+	w.list = reuse.Truncated(w.list)
 	clear(w.staged)
 	w.copied, w.moved, w.force = 0, 0, false
 	w.upkeep, w.leave, w.most = false, 0, 0
@@ -289,7 +290,7 @@ func (e *engine) apply(seg *segment, base uint32, written uint64) {
 		e.reap(s)
 	}
 	clear(e.w.empty)
-	e.w.empty = e.w.empty[:0]
+	e.w.empty = reuse.Truncated(e.w.empty)
 }
 
 // putState stages a STATE record of s with outcomes, encoded, in place of its
@@ -353,7 +354,7 @@ func (e *engine) putStateOf(s *staged, m *meta, ok bool, outcomes []byte) {
 	case seg != nil && s.live.conLen > 0:
 		m.where = Ref{File: seg.file, Segno: seg.segno, Offset: s.live.conOff, Length: s.live.conLen}
 	}
-	w.meta = m.append(w.meta[:0])
+	w.meta = m.append(reuse.Truncated(w.meta))
 	s.live.refOff = w.record(recSTATE, 0, s.number, w.meta, nil)
 	s.live.refLen = uint32(headerLen + len(w.meta))
 	s.live.refMeta = uint32(len(w.meta))
@@ -429,7 +430,7 @@ func (e *engine) readMeta(s *staged) (m meta, ok bool) {
 	if s.refHere {
 		m, ok = parseMeta(w.buf[s.live.refOff:], s.number)
 	} else {
-		w.read, m, ok = e.fetchMeta(w.read[:0], s.live.refSeg, s.live.refOff, s.live.refMeta, s.number)
+		w.read, m, ok = e.fetchMeta(reuse.Truncated(w.read), s.live.refSeg, s.live.refOff, s.live.refMeta, s.number)
 	}
 	if ok && m.hasEnv {
 		return m, true

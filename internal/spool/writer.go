@@ -3,6 +3,8 @@ package spool
 import (
 	"errors"
 	"time"
+
+	"posthaste/internal/reuse"
 )
 
 // write is the writer's goroutine: whatever waits goes out with the next
@@ -46,7 +48,7 @@ func (s *Spool) take() (reqs []*request, last bool) {
 			delay = time.Until(s.oldest.Add(s.postDelay))
 		}
 		if s.urgent > 0 || s.closing || len(s.queue) > 0 && delay <= 0 {
-			reqs, s.queue = s.queue, s.taken[:0]
+			reqs, s.queue = s.queue, reuse.Truncated(s.taken)
 			s.taken = reqs
 			s.urgent, s.oldest = 0, time.Time{}
 			last = s.closing
@@ -215,7 +217,7 @@ func (s *Spool) announce(reqs []*request) {
 	if s.onDurable == nil {
 		return
 	}
-	s.adds = s.adds[:0]
+	s.adds = reuse.Truncated(s.adds)
 	for _, r := range reqs {
 		if r.err != nil || r.b.adds == 0 {
 			continue

@@ -44,6 +44,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
+	"posthaste/internal/reuse"
 )
 
 const (
@@ -211,7 +212,7 @@ type Options struct {
 // are complete. env is not kept, but what its fields point at is: the list of
 // recipients, and those of opt, must not be changed until the message has ended.
 func (c *Client) Open(env *mail.Envelope, opt Options) *Message {
-	m := &Message{c: c, work: works.Get().(*work)}
+	m := &Message{c: c, work: works.Get()}
 	m.describe(env, opt)
 	return m
 }
@@ -237,7 +238,7 @@ type work struct {
 
 // works' buffers begin small, since most mail is small, and grow to
 // proto.ChunkSize at most.
-var works = sync.Pool{New: func() any { return &work{buf: make([]byte, 0, 16<<10)} }}
+var works = reuse.Pool[work]{New: func() *work { return &work{buf: make([]byte, 0, 16<<10)} }}
 
 // parts are a streamed message's on their way.
 type parts struct {
@@ -315,7 +316,7 @@ func (m *Message) part(more bool) error {
 		return err
 	}
 	m.send(&proto.Chunk{ID: m.id(), More: more, Data: m.work.buf})
-	m.work.buf = m.work.buf[:0]
+	m.work.buf = reuse.Truncated(m.work.buf)
 	return nil
 }
 
@@ -348,7 +349,7 @@ func (m *Message) spill() error {
 	if _, err := m.file.Write(m.work.buf); err != nil {
 		return fmt.Errorf("keep message until it is judged: %w", err)
 	}
-	m.work.buf = m.work.buf[:0]
+	m.work.buf = reuse.Truncated(m.work.buf)
 	return nil
 }
 
@@ -357,7 +358,7 @@ func (m *Message) spill() error {
 func (m *Message) unspill() error {
 	m.late = false
 	rest := append([]byte(nil), m.work.buf...)
-	m.work.buf = m.work.buf[:0]
+	m.work.buf = reuse.Truncated(m.work.buf)
 	if _, err := m.file.Seek(0, io.SeekStart); err != nil {
 		return fmt.Errorf("read message back: %w", err)
 	}
@@ -405,7 +406,7 @@ func (m *Message) firstPart(ctx context.Context) error {
 			return err
 		}
 	}
-	m.work.buf = m.work.buf[:0]
+	m.work.buf = reuse.Truncated(m.work.buf)
 	return nil
 }
 
@@ -588,7 +589,7 @@ func (m *Message) release() {
 	}
 	if w := m.work; w != nil {
 		m.work = nil
-		*w = work{buf: w.buf[:0]}
+		*w = work{buf: reuse.Truncated(w.buf)}
 		works.Put(w)
 	}
 	if m.file != nil {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"posthaste/internal/reuse"
 )
 
 // The cdb format, by D. J. Bernstein: 256 pointers (place and number of slots
@@ -250,7 +252,7 @@ func (w *cdbWriter) flush() {
 	if w.err == nil {
 		_, w.err = w.f.Write(w.buf)
 	}
-	w.buf = w.buf[:0]
+	w.buf = reuse.Truncated(w.buf)
 }
 
 // Commit implements Writer: the hash tables are written and the file put in place.

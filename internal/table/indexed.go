@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"posthaste/internal/reuse"
 )
 
 // Suffix is what is added to the name of a table's source to name the indexed
@@ -356,7 +358,7 @@ func (b *indexedWriter) flush() {
 	if b.err == nil {
 		_, b.err = b.f.Write(b.buf)
 	}
-	b.buf = b.buf[:0]
+	b.buf = reuse.Truncated(b.buf)
 }
 
 // Commit implements Writer: the index is written and the file put in place.

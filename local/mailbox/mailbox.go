@@ -82,6 +82,7 @@ import (
 	"time"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/reuse"
 )
 
 // Lock is a set of ways to lock an mbox file, as in mailbox_delivery_lock.
@@ -233,7 +234,7 @@ func (s *Store) lockInProcess(ctx context.Context, path string) (release func(),
 // chunk is how much is written at once.
 const chunk = 256 << 10
 
-var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 32<<10); return &b }}
+var buffers = reuse.Pool[[]byte]{New: func() *[]byte { b := make([]byte, 0, 32<<10); return &b }}
 
 // A Form is how the lines of a message are stored.
 type Form struct {
@@ -245,13 +246,13 @@ type Form struct {
 // WriteTo writes head, then content in this form, then tail, in as few
 // writes as that takes. An error is f's, or a *[ReadError].
 func WriteTo(f *os.File, head []byte, content Content, tail string, form Form) error {
-	buf := buffers.Get().(*[]byte)
+	buf := buffers.Get()
 	defer func() {
 		if cap(*buf) <= chunk+chunk/2 {
 			buffers.Put(buf)
 		}
 	}()
-	b := append((*buf)[:0], head...)
+	b := append(reuse.Truncated(*buf), head...)
 	defer func() { *buf = b }()
 	if all := content.Bytes(); all != nil {
 		for start := true; len(all) > 0; {
@@ -264,7 +265,7 @@ func WriteTo(f *os.File, head []byte, content Content, tail string, form Form) e
 				if _, err := f.Write(b); err != nil {
 					return err
 				}
-				b = b[:0]
+				b = reuse.Truncated(b)
 			}
 		}
 	} else {
@@ -305,7 +306,7 @@ func writeStream(f *os.File, b []byte, r io.Reader, form Form) ([]byte, error) {
 		if _, err := f.Write(b); err != nil {
 			return b, err
 		}
-		b = b[:0]
+		b = reuse.Truncated(b)
 	}
 }
 

@@ -84,7 +84,7 @@ func (s *Scheduler) admit() {
 // and never fewer than every message may have.
 func (s *Scheduler) activate(i int32, origin Queue) {
 	rec := s.recs.at(i)
-	m := s.messages.get()
+	m := s.messages.Get()
 	s.messageSeq++
 	m.id, m.rec, m.seq, m.entered, m.queued = rec.id, i, s.messageSeq, s.now, s.now/second
 	m.timer.kind, m.timer.msg = timerRefill, m

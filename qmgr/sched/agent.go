@@ -31,7 +31,7 @@ func (s *Scheduler) takeAgent(e *entry) (reuse bool) {
 		if t.cfg.Mode == Thread && t.cfg.ProcessLimit > 0 && t.busy+t.idleCount > t.cfg.ProcessLimit {
 			s.dismiss(t.idleFirst)
 		}
-		a = s.agentPool.get()
+		a = s.agentPool.Get()
 		s.agentSeq++
 		a.id, a.tport = AgentID(s.agentSeq), t
 		a.timer.kind, a.timer.agent = timerIdle, a
@@ -120,7 +120,7 @@ func (s *Scheduler) sendAway(a *agent) {
 
 func (s *Scheduler) freeAgent(a *agent) {
 	*a = agent{}
-	s.agentPool.put(a)
+	s.agentPool.Put(a)
 }
 
 // disownIdle: q is about to be forgotten; its idle agents stay.

@@ -195,7 +195,7 @@ func (s *Scheduler) bucketFor(t *transport, total, needed int) *bucket {
 	if i < len(*list) && (*list)[i].total == total && (*list)[i].needed == needed {
 		return (*list)[i]
 	}
-	b := s.bucketPool.get()
+	b := s.bucketPool.Get()
 	b.total, b.needed = total, needed
 	*list = append(*list, nil)
 	copy((*list)[i+1:], (*list)[i:])
@@ -215,7 +215,7 @@ func (s *Scheduler) classFor(q *queue, b *bucket) *class {
 	if i < len(q.classes) && q.classes[i].bucket == b {
 		return q.classes[i]
 	}
-	c := s.classPool.get()
+	c := s.classPool.Get()
 	c.queue, c.bucket = q, b
 	c.peers.which = inClass
 	b.refs++
@@ -237,10 +237,10 @@ func (s *Scheduler) freeClass(c *class) {
 		list := q.tport.buckets(b.total, b.needed)
 		i := findBucket(*list, b.total, b.needed)
 		*list = append((*list)[:i], (*list)[i+1:]...)
-		s.bucketPool.put(b)
+		s.bucketPool.Put(b)
 	}
 	c.queue, c.bucket, c.at = nil, nil, 0
-	s.classPool.put(c)
+	s.classPool.Put(c)
 }
 
 // choice is the best candidate so far.

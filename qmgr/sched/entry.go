@@ -1,5 +1,7 @@
 package sched
 
+import "posthaste/internal/reuse"
+
 // An entry is one delivery request: recipients of one message for one
 // destination. It is waiting (on its peer's list) or busy (with an agent).
 type entry struct {
@@ -58,7 +60,7 @@ func (s *Scheduler) newEntry(p *peer) *entry {
 	if p.job.cand == candIndexed {
 		s.unindexJob(p.job) // its size changes
 	}
-	e := s.entries.get()
+	e := s.entries.Get()
 	e.peer, e.msg, e.since = p, p.job.msg, s.now
 	e.prv = p.tail
 	if p.tail != nil {
@@ -167,6 +169,6 @@ func (s *Scheduler) endEntry(e *entry) {
 
 func (s *Scheduler) freeEntry(e *entry) {
 	clear(e.sites)
-	*e = entry{rcpts: e.rcpts[:0], sites: e.sites[:0]}
-	s.entries.put(e)
+	*e = entry{rcpts: reuse.Truncated(e.rcpts), sites: reuse.Truncated(e.sites)}
+	s.entries.Put(e)
 }

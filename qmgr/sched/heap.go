@@ -103,18 +103,3 @@ func (h *heap[T]) down(i int) bool {
 	x.v.place(h.which, int32(i+1))
 	return i > start
 }
-
-// pool keeps structures for reuse, so that the steady state allocates
-// nothing. Who puts one back has emptied it, but for the slices' storage.
-type pool[T any] struct{ free []*T }
-
-func (p *pool[T]) get() *T {
-	if n := len(p.free); n > 0 {
-		x := p.free[n-1]
-		p.free = p.free[:n-1]
-		return x
-	}
-	return new(T)
-}
-
-func (p *pool[T]) put(x *T) { p.free = append(p.free, x) }

@@ -57,7 +57,7 @@ func (s *Scheduler) jobFor(m *message, t *transport) *job {
 		}
 	}
 	if j == nil {
-		j = s.jobs.get()
+		j = s.jobs.Get()
 		j.msg, j.tport, j.seq, j.level = m, t, m.seq, -1
 		j.turns.which = inTurn
 		m.jobs = append(m.jobs, j)

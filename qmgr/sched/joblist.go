@@ -1,6 +1,10 @@
 package sched
 
-import "sort"
+import (
+	"sort"
+
+	"posthaste/internal/reuse"
+)
 
 // The job list of a transport is the order in which jobs are served: first
 // come first served, but for jobs that preempted others and stand directly in
@@ -141,7 +145,7 @@ func (l *timeline) remove(j *job) {
 		l.first++
 	}
 	if l.gaps == len(l.s) {
-		l.s, l.gaps, l.first = l.s[:0], 0, 0
+		l.s, l.gaps, l.first = reuse.Truncated(l.s), 0, 0
 	} else if l.gaps > 64 && l.gaps > 2*len(l.s)/3 {
 		l.compact()
 	}

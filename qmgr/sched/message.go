@@ -1,5 +1,7 @@
 package sched
 
+import "posthaste/internal/reuse"
+
 // cmdKind is an operator's command that waits for deliveries to end.
 type cmdKind uint8
 
@@ -269,8 +271,8 @@ func (s *Scheduler) leaveActive(m *message) int32 {
 	i := m.rec
 	rec := s.recs.at(i)
 	rec.where, rec.active = whereNone, 0
-	*m = message{jobs: m.jobs[:0]}
-	s.messages.put(m)
+	*m = message{jobs: reuse.Truncated(m.jobs)}
+	s.messages.Put(m)
 	return i
 }
 
@@ -279,6 +281,6 @@ func (s *Scheduler) freeJob(j *job) {
 	if cap(j.peers) > recordChunk {
 		byQueue = nil
 	}
-	*j = job{byQueue: byQueue, peers: j.peers[:0], turns: peerList{odd: heap[*peer]{s: j.turns.odd.s[:0]}}}
-	s.jobs.put(j)
+	*j = job{byQueue: byQueue, peers: reuse.Truncated(j.peers), turns: peerList{odd: heap[*peer]{s: reuse.Truncated(j.turns.odd.s)}}}
+	s.jobs.Put(j)
 }

@@ -34,7 +34,7 @@ func (s *Scheduler) peerFor(j *job, q *queue) *peer {
 
 // newPeer makes the peer of job j and queue q, which have none.
 func (s *Scheduler) newPeer(j *job, q *queue) *peer {
-	p := s.peers.get()
+	p := s.peers.Get()
 	j.turn++
 	p.job, p.queue, p.turn, p.index = j, q, j.turn, len(j.peers)
 	j.peers = append(j.peers, p)
@@ -85,7 +85,7 @@ func (s *Scheduler) freePeer(p *peer) {
 	}
 	p.queue.peerCount--
 	*p = peer{}
-	s.peers.put(p)
+	s.peers.Put(p)
 }
 
 // peerBegins: the first entry waits at p.

@@ -3,6 +3,7 @@ package sched
 import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/reuse"
 )
 
 // A queue is a destination within a transport, and how many deliveries to it
@@ -81,7 +82,7 @@ func (s *Scheduler) queueFor(t *transport, name string, nexthop mail.Nexthop) *q
 	if q := t.queues[name]; q != nil {
 		return q
 	}
-	q := s.queuePool.get()
+	q := s.queuePool.Get()
 	q.tport, q.name, q.nexthop, q.created = t, name, nexthop, s.now
 	q.timer.kind, q.timer.queue = timerQueue, q
 	q.limit = t.windowLimit()
@@ -132,8 +133,8 @@ func (s *Scheduler) releaseQueue(q *queue) {
 	}
 	delete(t.queues, q.name)
 	s.queueCount--
-	*q = queue{peers: peerList{odd: heap[*peer]{s: q.peers.odd.s[:0]}}, classes: q.classes[:0]}
-	s.queuePool.put(q)
+	*q = queue{peers: peerList{odd: heap[*peer]{s: reuse.Truncated(q.peers.odd.s)}}, classes: reuse.Truncated(q.classes)}
+	s.queuePool.Put(q)
 }
 
 // updateQueue brings the indexes in line with what changed about q: its

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/reuse"
 )
 
 // Scheduler is the whole of the queue manager's knowledge. Its methods must
@@ -57,14 +58,14 @@ type Scheduler struct {
 
 	scratch []int // recipients of EffectDeferRcpts, until the next Step
 
-	messages   pool[message]
-	jobs       pool[job]
-	peers      pool[peer]
-	entries    pool[entry]
-	queuePool  pool[queue]
-	classPool  pool[class]
-	bucketPool pool[bucket]
-	agentPool  pool[agent]
+	messages   reuse.Free[message]
+	jobs       reuse.Free[job]
+	peers      reuse.Free[peer]
+	entries    reuse.Free[entry]
+	queuePool  reuse.Free[queue]
+	classPool  reuse.Free[class]
+	bucketPool reuse.Free[bucket]
+	agentPool  reuse.Free[agent]
 
 	maxLoose int
 	stats    Stats
@@ -106,7 +107,7 @@ func (s *Scheduler) sane(c *Config) {
 func (s *Scheduler) Step(now time.Time, ev Event, out []Effect) []Effect {
 	s.now = s.clock.advance(now.UnixMicro())
 	s.out = out
-	s.scratch = s.scratch[:0]
+	s.scratch = reuse.Truncated(s.scratch)
 	s.fireTimers()
 	if s.pauseEnd != never && s.pauseEnd <= s.clock.wall {
 		s.endPauses()

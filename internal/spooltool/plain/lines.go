@@ -3,6 +3,8 @@ package plain
 import (
 	"bufio"
 	"io"
+
+	"posthaste/internal/reuse"
 )
 
 // LF gives what r gives with CRLF made LF.
@@ -44,7 +46,7 @@ func (l *lines) Read(p []byte) (int, error) {
 // fill reads one line, or a piece of a long one.
 func (l *lines) fill() {
 	piece, err := l.in.ReadSlice('\n')
-	out := l.out[:0]
+	out := reuse.Truncated(l.out)
 	if l.held && (len(piece) == 0 || piece[0] != '\n') {
 		out = append(out, '\r')
 	}
