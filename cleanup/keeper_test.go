@@ -18,6 +18,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/spool"
 	"posthaste/internal/submit"
+	"posthaste/internal/testwait"
 	"posthaste/internal/vfs"
 )
 
@@ -109,15 +110,7 @@ func TestKeeperOpensAgain(t *testing.T) {
 	taken := 0
 	for round := range 3 {
 		k.failing.Store(false)
-		for limit := time.Now().Add(30 * time.Second); ; {
-			if k.send(t, c) == 250 {
-				break
-			}
-			if time.Now().After(limit) {
-				t.Fatal("no mail is taken")
-			}
-			time.Sleep(time.Millisecond)
-		}
+		testwait.Until(t, "mail is taken", func() bool { return k.send(t, c) == 250 })
 		taken++
 		if got := k.messages(); got < taken {
 			t.Fatalf("round %d: %d messages, %d were acknowledged", round, got, taken)
@@ -182,12 +175,7 @@ func TestKeeperTellsDamage(t *testing.T) {
 		}
 	}
 	life(func() {
-		for limit := time.Now().Add(30 * time.Second); k.send(t, c) != 250; {
-			if time.Now().After(limit) {
-				t.Fatal("no mail is taken")
-			}
-			time.Sleep(time.Millisecond)
-		}
+		testwait.Until(t, "mail is taken", func() bool { return k.send(t, c) == 250 })
 		for range 3 {
 			k.send(t, c)
 		}

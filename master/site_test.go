@@ -23,6 +23,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/postlog"
 	"posthaste/internal/service"
+	"posthaste/internal/testwait"
 )
 
 // TestMain is the program under test, too: executed as "master" or under a
@@ -273,15 +274,10 @@ func (s *site) pid() int {
 	return pid
 }
 
-// eventually waits until cond holds. The limit is far beyond what a slow
-// machine needs; it is there so that a failure ends.
+// eventually waits until cond holds.
 func (s *site) eventually(what string, cond func() bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("still not: %s", what)
-		}
-	}
+	testwait.Until(s.t, what, cond)
 }
 
 // logged waits until the log has the text.

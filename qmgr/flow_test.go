@@ -1,6 +1,7 @@
 package qmgr
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"posthaste/internal/queue"
 	"posthaste/internal/service"
 	"posthaste/internal/spooltool/faketest"
+	"posthaste/internal/testwait"
 )
 
 // TestFlowTokens: a token for each message that has left the incoming queue while
@@ -75,17 +77,14 @@ func TestFlowIsTold(t *testing.T) {
 	}
 	told := func(what string, wantMoved, wantIncoming int) {
 		t.Helper()
-		for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		testwait.For(t, func() string {
 			mu.Lock()
-			m, i := moved, incoming
-			mu.Unlock()
-			if m == wantMoved && i == wantIncoming {
-				return
+			defer mu.Unlock()
+			if moved == wantMoved && incoming == wantIncoming {
+				return ""
 			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: %d have left the incoming queue and %d wait, want %d and %d", what, m, i, wantMoved, wantIncoming)
-			}
-		}
+			return fmt.Sprintf("%s: %d have left the incoming queue and %d wait, want %d and %d", what, moved, incoming, wantMoved, wantIncoming)
+		})
 	}
 	told("one is active beside the one that was deferred", 1, 5)
 	due.answer("ok")

@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
+	"posthaste/internal/testwait"
 )
 
 // measured is what is published, by name and labels.
@@ -81,14 +82,12 @@ func TestBacklogs(t *testing.T) {
 		}
 		return name
 	}
-	for limit := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	testwait.For(t, func() string {
 		if got = st.measured(); wrong() == "" {
-			break
+			return ""
 		}
-		if time.Now().After(limit) {
-			t.Fatalf("%s is %v, not %v; all: %v", wrong(), got[wrong()], want[wrong()], got)
-		}
-	}
+		return fmt.Sprintf("%s is %v, not %v; all: %v", wrong(), got[wrong()], want[wrong()], got)
+	})
 	names := 0
 	for k := range got {
 		if strings.HasPrefix(k, "posthaste_destination_todo ") {

@@ -3,6 +3,7 @@ package qmgr
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/internal/statedir"
+	"posthaste/internal/testwait"
 )
 
 // keep gives the stage a store of overrides, as one that was there before has left it.
@@ -60,14 +62,13 @@ func (st *stage) explainDest(text string) string {
 // again.
 func (st *stage) waitDest(destination string, parts ...string) {
 	st.t.Helper()
-	text := ""
-	for limit := time.Now().Add(patience); time.Now().Before(limit); time.Sleep(2 * time.Millisecond) {
-		text = st.explainDest(destination)
-		if !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(text, p) }) {
-			return
+	testwait.For(st.t, func() string {
+		text := st.explainDest(destination)
+		if i := slices.IndexFunc(parts, func(p string) bool { return !strings.Contains(text, p) }); i >= 0 {
+			return fmt.Sprintf("not said: %q\n%s", parts[i], text)
 		}
-	}
-	expectText(st.t, text, parts...)
+		return ""
+	})
 }
 
 func expectText(t testing.TB, text string, parts ...string) {

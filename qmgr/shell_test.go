@@ -13,6 +13,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
+	"posthaste/internal/testwait"
 	"posthaste/qmgr/sched"
 )
 
@@ -62,13 +63,7 @@ func TestLife(t *testing.T) {
 // or are gone as far as is recorded. What the queue manager makes of the last reply comes behind that.
 func (st *stage) quiet() {
 	st.t.Helper()
-	problem := ""
-	for limit := time.Now().Add(patience); time.Now().Before(limit); time.Sleep(2 * time.Millisecond) {
-		if problem = st.work(); problem == "" {
-			return
-		}
-	}
-	st.t.Error(problem)
+	testwait.For(st.t, st.work)
 }
 
 // work says what is kept of work; "" is nothing.

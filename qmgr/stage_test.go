@@ -28,11 +28,12 @@ import (
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/internal/statedir"
 	"posthaste/internal/submit"
+	"posthaste/internal/testwait"
 	"posthaste/qmgr/sched"
 )
 
 // patience bounds waiting for what must happen.
-const patience = 40 * time.Second
+const patience = testwait.Patience
 
 // A stage is a running queue manager among peers that a test plays.
 type stage struct {
@@ -428,17 +429,14 @@ func (st *stage) waitAttached(n int) {
 // until waits for f, which is called with the stage locked.
 func (st *stage) until(what string, f func() bool) {
 	st.t.Helper()
-	for limit := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
+	testwait.For(st.t, func() string {
 		st.mu.Lock()
-		ok := f()
-		st.mu.Unlock()
-		if ok {
-			return
+		defer st.mu.Unlock()
+		if f() {
+			return ""
 		}
-		if time.Now().After(limit) {
-			st.t.Fatalf("waited in vain: %s\nrecorded: %+v\nlog:\n%s", what, st.ops, st.log)
-		}
-	}
+		return fmt.Sprintf("%s\nrecorded: %+v\nlog:\n%s", what, st.ops, st.log)
+	})
 }
 
 // waitOp waits until something is recorded of a message that f is content with.
@@ -493,15 +491,12 @@ func (st *stage) explain(id mail.QueueID) string {
 func (st *stage) waitExplain(id mail.QueueID, pattern string) {
 	st.t.Helper()
 	re := regexp.MustCompile(pattern)
-	var last string
-	for limit := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
-		if last = st.explain(id); re.MatchString(last) {
-			return
+	testwait.For(st.t, func() string {
+		if last := st.explain(id); !re.MatchString(last) {
+			return fmt.Sprintf("explain does not say %q:\n%s", pattern, last)
 		}
-		if time.Now().After(limit) {
-			st.t.Fatalf("explain does not say %q:\n%s", pattern, last)
-		}
-	}
+		return ""
+	})
 }
 
 // shape counts the mail in some queues, "domain: recipients" in order, and the

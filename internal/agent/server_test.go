@@ -20,10 +20,11 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
+	"posthaste/internal/testwait"
 )
 
 // patience bounds waiting for what must happen.
-const patience = 40 * time.Second
+const patience = testwait.Patience
 
 // deliverer is a Deliverer that a test plays.
 type deliverer func(context.Context, *Request)
@@ -214,20 +215,11 @@ func TestDeliver(t *testing.T) {
 	}
 	for _, want := range []string{"to=<a@to.test>, relay=h[1.2.3.4]:25, ", "dsn=2.0.0, status=sent (250 ok)", "to=<b@to.test>, relay=none, ",
 		"dsn=5.1.1, status=bounced (never)", "status=deferred (the delivery agent did not account for this recipient)", "out of order"} {
-		eventually(t, "the log has "+want, func() bool {
+		testwait.Until(t, "the log has "+want, func() bool {
 			log.mu.Lock()
 			defer log.mu.Unlock()
 			return strings.Contains(log.b.String(), want)
 		})
-	}
-}
-
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for limit := time.Now().Add(patience); !f(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatalf("waited in vain: %s", what)
-		}
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"posthaste/internal/testport"
 	"posthaste/internal/testpostfix"
 	"posthaste/internal/testusers"
+	"posthaste/internal/testwait"
 )
 
 // binDir holds the program under test, with links for its tools.
@@ -397,16 +398,7 @@ func (s *system) waitLogN(pattern string, n int) (lines []string) {
 // eventually waits until f is true.
 func (s *system) eventually(what string, f func() bool) {
 	s.t.Helper()
-	eventually(s.t, what, f)
-}
-
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for limit := time.Now().Add(patience); !f(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatalf("waited %v in vain: %s", patience, what)
-		}
-	}
+	testwait.Until(s.t, what, f)
 }
 
 func freePort(t testing.TB) int { return testport.Free(t) }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/resolver/fakezone"
+	"posthaste/internal/testwait"
 )
 
 // A network is one that nobody else is on: the test's goroutine, what it
@@ -163,7 +164,7 @@ func (n *network) newMachine(name string) *machine {
 		m.init.Process.Kill() // and the kernel all others of its name space
 		<-ended
 	})
-	eventually(t, "the machine is ready", func() bool {
+	testwait.Until(t, "the machine is ready", func() bool {
 		select {
 		case <-ended:
 			t.Skipf("SKIPPED, NOT PROVED HERE: no machine of its own can be had: %s", m.out.String())

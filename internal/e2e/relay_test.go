@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"posthaste/internal/testwait"
 )
 
 var relayQueue = flag.Int("relay.queue", 100000, "deferred messages in BenchmarkRelay's deep queue")
@@ -87,7 +89,7 @@ func startSMTPSink(t testing.TB) int {
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
-	eventually(t, "smtp-sink listens", func() bool {
+	testwait.Until(t, "smtp-sink listens", func() bool {
 		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err == nil {
 			c.Close()

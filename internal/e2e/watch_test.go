@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"posthaste/internal/testwait"
 )
 
 // A watched is a "posthaste watch" that runs.
@@ -48,7 +50,7 @@ func exitError(cmd *exec.Cmd) error {
 func (w *watched) says(t *testing.T, pattern string) {
 	t.Helper()
 	re := regexp.MustCompile(pattern)
-	eventually(t, "posthaste watch prints "+pattern+"; it has printed\n"+w.out.String(), func() bool { return re.MatchString(w.out.String()) })
+	testwait.Until(t, "posthaste watch prints "+pattern+"; it has printed\n"+w.out.String(), func() bool { return re.MatchString(w.out.String()) })
 }
 
 // TestWatch follows the dialogues with a client and with a destination through the real
@@ -75,7 +77,7 @@ func TestWatch(t *testing.T) {
 		}
 		s.waitLog(`reload -- version`)
 	}
-	eventually(t, "several processes have been followed", func() bool { return strings.Count(client.out.String(), "following") > 1 })
+	testwait.Until(t, "several processes have been followed", func() bool { return strings.Count(client.out.String(), "following") > 1 })
 	for name, w := range map[string]*watched{"client": client, "other": other, "destination": destination} {
 		if err := w.end(); err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"posthaste/internal/testwait"
 )
 
 // What is open at a peer that goes away is brought to its end there; what is
@@ -59,9 +61,7 @@ func TestDrain(t *testing.T) {
 	}
 	over := conn.Keep()
 	cancel()
-	for !conn.Away() {
-		time.Sleep(time.Millisecond)
-	}
+	testwait.Until(t, "the server says that it goes", conn.Away)
 	request := func(do func(Message, func([]byte, error))) error {
 		said := make(chan error, 1)
 		do(&text{kindEcho, ""}, func(_ []byte, err error) { said <- err })

@@ -16,6 +16,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/maillog"
+	"posthaste/internal/testwait"
 )
 
 // memory is a sink that remembers, and is full when told to.
@@ -118,11 +119,7 @@ func TestFull(t *testing.T) {
 	sink.mu.Lock()
 	sink.full = false
 	sink.mu.Unlock()
-	for deadline := time.Now().Add(30 * time.Second); sink.String() != "one\ntwo\n"; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("written: %q", sink.String())
-		}
-	}
+	testwait.Until(t, "both lines are written", func() bool { return sink.String() == "one\ntwo\n" })
 	if err := stop(); err != nil {
 		t.Error(err)
 	}

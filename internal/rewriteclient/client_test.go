@@ -12,6 +12,7 @@ import (
 
 	"posthaste/internal/ipc"
 	"posthaste/internal/proto"
+	"posthaste/internal/testwait"
 )
 
 // fakeRewrite answers from a counter, so that an answer tells which question
@@ -172,9 +173,7 @@ func TestStaleOvertakesAnswer(t *testing.T) {
 	f.mu.Unlock()
 	got := make(chan string)
 	go func() { a, _ := c.Resolve(t.Context(), "s", "a@b"); got <- a.Recipient }()
-	for f.count() < 2 {
-		time.Sleep(time.Millisecond)
-	}
+	testwait.Until(t, "two questions", func() bool { return f.count() >= 2 })
 	conn.Send(&proto.Stale{})
 	f.mu.Lock()
 	f.block = nil
@@ -225,19 +224,13 @@ func TestMergesQuestions(t *testing.T) {
 			}
 		})
 	}
-	for f.count() == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	testwait.Until(t, "a question", func() bool { return f.count() > 0 })
 	cancel()
-	for {
+	testwait.Until(t, "one flight", func() bool {
 		c.mu.Lock()
-		n := len(c.flights)
-		c.mu.Unlock()
-		if n == 1 {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
+		defer c.mu.Unlock()
+		return len(c.flights) == 1
+	})
 	close(block)
 	wg.Wait()
 	// Late starters may have come after the answer: those ask once more.

@@ -3,7 +3,8 @@ package testpostfix
 import (
 	"strings"
 	"testing"
-	"time"
+
+	"posthaste/internal/testwait"
 )
 
 const (
@@ -31,11 +32,12 @@ func TestInstance(t *testing.T) {
 	submit := func(to string) { p.Run("Subject: s\n\nbody\n", "sendmail", "-f", "a@from.test", to) }
 	await := func(words string) {
 		t.Helper()
-		for end := time.Now().Add(patience); !strings.Contains(p.Log(), words); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("not in the log: %s\n%s", words, p.Log())
+		testwait.For(t, func() string {
+			if log := p.Log(); !strings.Contains(log, words) {
+				return "not in the log: " + words + "\n" + log
 			}
-		}
+			return ""
+		})
 	}
 	submit("first@to.test")
 	await("to=<first@to.test>, relay=none,")

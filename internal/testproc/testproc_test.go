@@ -8,7 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
+
+	"posthaste/internal/testwait"
 )
 
 // TestMain lets the test program run itself as one that will be killed.
@@ -46,7 +47,7 @@ func TestStop(t *testing.T) {
 		t.Fatal(line, err)
 	}
 	p.Stop()
-	eventually(t, "nothing of it is left", func() bool { return !left(mark) })
+	testwait.Until(t, "nothing of it is left", func() bool { return !left(mark) })
 	p.Stop()
 }
 
@@ -77,22 +78,13 @@ func TestKilled(t *testing.T) {
 	}
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
-	eventually(t, "the server has started, and is watched", func() bool { return exists(dir+"/started") && exists(dir+"/watched") })
+	testwait.Until(t, "the server has started, and is watched", func() bool { return exists(dir+"/started") && exists(dir+"/watched") })
 	cmd.Process.Kill()
-	eventually(t, "the files are gone", func() bool { return !exists(dir) })
-	eventually(t, "nothing of it is left", func() bool { return !left("TESTPROC_KILLED=" + dir) })
+	testwait.Until(t, "the files are gone", func() bool { return !exists(dir) })
+	testwait.Until(t, "nothing of it is left", func() bool { return !left("TESTPROC_KILLED=" + dir) })
 }
 
 func exists(name string) bool {
 	_, err := os.Stat(name)
 	return err == nil
-}
-
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !f(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
 }

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"posthaste/internal/ownsocket"
+	"posthaste/internal/testwait"
 )
 
 func TestPattern(t *testing.T) {
@@ -109,9 +109,7 @@ func TestLines(t *testing.T) {
 		t.Errorf("%d octets, %v", len(line), err)
 	}
 	c.Close()
-	for h.changes.Load() != 2 { // who has gone is forgotten
-		time.Sleep(time.Millisecond)
-	}
+	testwait.Until(t, "who has gone is forgotten", func() bool { return h.changes.Load() == 2 })
 	early.Line(h, "<", joe, []byte("afterwards"))
 	if !early.Idle(h) {
 		t.Error("the watcher is there still")
@@ -195,14 +193,10 @@ func TestCommand(t *testing.T) {
 	status := make(chan int)
 	go func() { status <- run(ctx, []string{"-c", conf, "client", "example.org"}, &out, &stderr) }()
 	h := newHub(t, filepath.Join(queue, Dir))
-	for !stderr.has("following client example.org in smtpd[") {
-		time.Sleep(time.Millisecond)
-	}
+	testwait.Until(t, "it follows", func() bool { return stderr.has("following client example.org in smtpd[") })
 	var talk Talk
 	talk.Line(h, "<", joe, []byte("EHLO joe"))
-	for !out.has("< joe.example.org[192.0.2.1]: EHLO joe\n") {
-		time.Sleep(time.Millisecond)
-	}
+	testwait.Until(t, "it shows EHLO", func() bool { return out.has("< joe.example.org[192.0.2.1]: EHLO joe\n") })
 	cancel()
 	if s := <-status; s != 0 {
 		t.Errorf("exit status %d", s)
