@@ -45,7 +45,7 @@ func (q *quarantine[T]) hold(v *T) {
 		panic(fmt.Sprintf("reuse: %T %p is given back twice", v, v))
 	}
 	p := patient[T]{v: v, was: *v}
-	fill(reflect.ValueOf(v).Elem())
+	fill(reflect.ValueOf(v).Elem(), true)
 	p.must = *v
 	q.values = append(q.values, p)
 }
@@ -94,26 +94,29 @@ func passedOver(t reflect.Type) bool {
 	return false
 }
 
-// fill poisons v, and the memory of the slices in it.
-func fill(v reflect.Value) {
+// fill poisons v, and with deep the memory of the slices in its fields. What the elements of
+// a list point to is not the list's.
+func fill(v reflect.Value, deep bool) {
 	if passedOver(v.Type()) {
 		return
 	}
 	switch v = settable(v); v.Kind() {
 	case reflect.Struct:
 		for i := range v.NumField() {
-			fill(v.Field(i))
+			fill(v.Field(i), deep)
 		}
 	case reflect.Array:
 		for i := range v.Len() {
-			fill(v.Index(i))
+			fill(v.Index(i), deep)
 		}
 	case reflect.String:
 		v.SetString(word)
 	case reflect.Bool, reflect.Pointer, reflect.Map, reflect.Chan, reflect.Func, reflect.Interface, reflect.UnsafePointer:
 		v.SetZero()
 	case reflect.Slice:
-		fillAll(v)
+		if deep {
+			fillAll(v)
+		}
 		v.SetZero()
 	default: // numbers
 		octets := unsafe.Slice((*byte)(v.Addr().UnsafePointer()), v.Type().Size())
@@ -137,7 +140,7 @@ func fillAll(v reflect.Value) {
 		return
 	}
 	for i := range v.Len() {
-		fill(v.Index(i))
+		fill(v.Index(i), false)
 	}
 }
 
@@ -166,7 +169,7 @@ func intact(v reflect.Value) bool {
 			return true
 		}
 		must := reflect.New(v.Type().Elem()).Elem()
-		fill(must)
+		fill(must, false)
 		v = v.Slice(0, v.Cap())
 		if v.Type().Elem().Kind() == reflect.Uint8 {
 			b := unsafe.Slice((*byte)(v.UnsafePointer()), v.Len())

@@ -57,6 +57,10 @@ func TestListsLeavePoison(t *testing.T) {
 	if got := Emptied(long); got != nil || long[0] == 0 {
 		t.Errorf("%v is left, and %v", long, got)
 	}
+	piece := []byte("lent")
+	if Truncated([][]byte{piece}); string(piece) != "lent" {
+		t.Errorf("a piece in a list has become %q", piece)
+	}
 	if Truncated([]byte(nil)) != nil {
 		t.Error("nothing has become something")
 	}

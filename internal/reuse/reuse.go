@@ -10,8 +10,8 @@
 // Memory has one owner at a time.
 //
 //   - Who owns: whoever has taken a value, from [Pool.Get], [Free.Get] or new. To own a
-//     value is to own every slice in it, to its capacity, and nothing behind its
-//     pointers. A list or a buffer in a field belongs to the owner of the field.
+//     value is to own every slice in its fields, to its capacity, and nothing behind its
+//     pointers, nor what the elements of a list point to: a list of pieces owns no piece. A list or a buffer in a field belongs to the owner of the field.
 //   - Until when: until it calls Put, Emptied or Truncated. From then on it may neither
 //     read nor write what it gave, through any name. The owner waits for goroutines
 //     that it has lent the value to, and only then gives it back, once.
