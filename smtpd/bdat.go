@@ -50,11 +50,11 @@ func (s *session) bdatCmd() (r *smtpwire.Reply, last bool, err error) {
 			return s.breakOff(r), false, io.EOF
 		}
 		if err = s.readChunk(size, func([]byte) {}); last {
-			s.skipped = 0
+			s.tx.skipped = 0
 		}
 		return r, false, err
 	}
-	b := s.bdat
+	b := s.tx.bdat
 	if limit := s.set.messageLimit; b.failed == nil && limit > 0 && b.c.size+size > limit {
 		s.logBDAT(maillog.BDATTooLarge)
 		b.failed = smtpwire.R(552, dsn.S(5, 3, 4), "Chunk exceeds message size limit")
@@ -63,18 +63,18 @@ func (s *session) bdatCmd() (r *smtpwire.Reply, last bool, err error) {
 	if b.failed != nil && s.tooMuch(size) {
 		return s.breakOff(b.refusal(size)), false, io.EOF
 	}
-	s.inData, s.content = true, b.c.size
+	s.tx.inData, s.tx.received = true, b.c.size
 	err = s.readChunk(size, b.take)
-	s.content = b.c.size
+	s.tx.received = b.c.size
 	if err != nil {
 		return nil, false, err
 	}
-	s.inData = false
+	s.tx.inData = false
 	switch {
 	case b.failed != nil:
 		if r = b.refusal(size); last {
 			b.abort()
-			s.bdat = nil
+			s.tx.bdat = nil
 			s.resetMail()
 		}
 		return r, last, nil
@@ -83,7 +83,7 @@ func (s *session) bdatCmd() (r *smtpwire.Reply, last bool, err error) {
 	}
 	b.end()
 	msg := b.msg
-	s.bdat = nil
+	s.tx.bdat = nil
 	return s.finishMessage(msg, &b.c, "Ok: "+strconv.FormatInt(b.c.size, 10)+" bytes queued as "+string(s.a.QueueID)), true, nil
 }
 
@@ -101,10 +101,10 @@ func (s *session) logBDAT(problem maillog.BDATProblem) {
 func (s *session) nullChunk() *smtpwire.Reply {
 	s.logBDAT(maillog.BDATNull)
 	r := smtpwire.R(551, dsn.S(5, 7, 1), "Null BDAT request")
-	if s.bdat == nil && len(s.rcpts) > 0 {
-		s.bdat = refusedChunks(r)
+	if s.tx.bdat == nil && len(s.tx.rcpts) > 0 {
+		s.tx.bdat = refusedChunks(r)
 	}
-	if b := s.bdat; b != nil {
+	if b := s.tx.bdat; b != nil {
 		b.failed, b.told = r, true
 		b.abort()
 	}
@@ -131,13 +131,13 @@ func (b *bdatState) refusal(size int64) *smtpwire.Reply {
 // and a half times the largest message is read, so that a client which has not
 // looked at our answers yet stays in step.
 func (s *session) tooMuch(size int64) bool {
-	if s.bdat != nil && s.skipped == 0 {
-		s.skipped = s.bdat.c.size
+	if s.tx.bdat != nil && s.tx.skipped == 0 {
+		s.tx.skipped = s.tx.bdat.c.size
 	}
-	if limit := s.set.messageLimit; limit > 0 && float64(s.skipped)+float64(size) > 1.5*float64(limit) {
+	if limit := s.set.messageLimit; limit > 0 && float64(s.tx.skipped)+float64(size) > 1.5*float64(limit) {
 		return true
 	}
-	s.skipped += min(size, math.MaxInt64-s.skipped)
+	s.tx.skipped += min(size, math.MaxInt64-s.tx.skipped)
 	return false
 }
 
@@ -152,30 +152,21 @@ func (s *session) breakOff(r *smtpwire.Reply) *smtpwire.Reply {
 
 // bdatRefused judges a BDAT command, and begins the message with the first.
 func (s *session) bdatRefused() *smtpwire.Reply {
-	if s.bdat != nil {
+	if s.tx.bdat != nil {
 		return nil
 	}
 	if r := s.contentInOrder(); r != nil {
 		return r
 	}
-	clear := s.onlyRecipient()
-	r := s.judged(s.srv.access.Data(s.ctx(), &s.a))
-	if r == nil {
-		r = s.judged(s.milterData())
-	}
-	if r == nil {
-		r = s.filterData()
-	}
-	clear()
-	if r != nil {
-		s.bdat = refusedChunks(r)
+	if r := s.judgeContent(); r != nil {
+		s.tx.bdat = refusedChunks(r)
 		return nil
 	}
 	b := &bdatState{msg: s.openMessage()}
 	b.sink.msg = b.msg
 	s.begin(&b.sink)
 	b.c = content{w: &b.sink, whole: true, limit: s.set.messageLimit}
-	s.bdat = b
+	s.tx.bdat = b
 	return nil
 }
 

@@ -226,7 +226,7 @@ func (s *session) vrfy() *smtpwire.Reply {
 		return r
 	}
 	s.a.HasRcpt, s.a.Recipient = true, p.To.Address
-	defer func() { s.a.HasRcpt, s.a.Recipient = false, "" }()
+	defer s.hideRecipient()
 	if r := s.judged(s.srv.access.Vrfy(s.ctx(), &s.a)); r != nil {
 		return r
 	}

@@ -19,22 +19,22 @@ const commitTimeout = 9 * time.Minute
 
 // data is the content of DATA. The engine calls it when it has said 354.
 func (s *session) data() *smtpwire.Reply {
-	s.content = 0
+	s.tx.received = 0
 	msg := s.openMessage()
-	s.sink = sink{msg: msg}
-	s.begin(&s.sink)
-	c := &s.lines
-	*c = content{w: &s.sink, lenient: s.wire.bareLF && (s.trusted || s.set.bare == bareAllow), limit: s.set.messageLimit}
+	s.tx.sink = sink{msg: msg}
+	s.begin(&s.tx.sink)
+	c := &s.tx.lines
+	*c = content{w: &s.tx.sink, lenient: s.wire.bareLF && (s.trusted || s.set.bare == bareAllow), limit: s.set.messageLimit}
 	c.afterLF = s.wire.bareLF && !c.lenient
-	s.inData = true
+	s.tx.inData = true
 	err := s.readContent(c)
-	s.content = c.size
+	s.tx.received = c.size
 	if err != nil {
 		msg.Abort()
 		s.lost(err)
 		return smtpwire.R(451, dsn.S(4, 4, 2), "Error: connection lost") // nobody hears it
 	}
-	s.inData = false
+	s.tx.inData = false
 	return s.finishMessage(msg, c, "Ok: queued as "+string(s.a.QueueID))
 }
 
@@ -45,12 +45,12 @@ func (s *session) openMessage() message {
 	case s.srv.filter == nil:
 		env := s.envelope()
 		return s.srv.submit.Open(&env, s.options())
-	case s.discarded:
+	case s.tx.discarded:
 		return nowhere{}
 	case s.srv.filter.buffer:
 		return s.newFiltered()
 	}
-	return s.filter
+	return s.tx.filter
 }
 
 // begin writes what the message begins with; what is prepended on its way to
@@ -60,10 +60,10 @@ func (s *session) begin(k *sink) {
 		for _, h := range s.a.Effects.Prepend {
 			k.Write([]byte(h + "\r\n"))
 		}
-		if s.m.RequireTLS && s.set.requireTLSField {
+		if s.tx.mail.RequireTLS && s.set.requireTLSField {
 			k.Write([]byte(mail.RequireTLSField + ": yes\r\n"))
 		}
-		if s.forwarded.given {
+		if s.tx.forwarded.given {
 			return // we are but a part of somebody's filter
 		}
 	}
@@ -95,7 +95,7 @@ func (s *session) readContent(c *content) error {
 		full := w.w == len(w.buf)
 		used, done := c.feed(w.buf[w.r:w.w])
 		w.r += used
-		s.content = c.size
+		s.tx.received = c.size
 		if done {
 			return nil
 		}
@@ -131,7 +131,7 @@ func (s *session) allow(start time.Time, octets int64) {
 func (s *session) finishMessage(msg message, c *content, accepted string) *smtpwire.Reply {
 	s.a.Stage = "END-OF-MESSAGE"
 	s.a.Size = c.size
-	clear := s.onlyRecipient()
+	s.showOnlyRecipient()
 	r := s.contentRefused(c)
 	if r == nil && s.srv.access.JudgesEndOfData() {
 		if r = s.judged(s.srv.access.EndOfData(s.ctx(), &s.a)); r == nil {
@@ -139,7 +139,7 @@ func (s *session) finishMessage(msg message, c *content, accepted string) *smtpw
 			msg.Amend(&env, s.options())
 		}
 	}
-	clear()
+	s.hideRecipient()
 	if r != nil {
 		msg.Abort()
 		s.resetMail()
@@ -150,7 +150,7 @@ func (s *session) finishMessage(msg message, c *content, accepted string) *smtpw
 		s.srv.log.LogWarning(maillog.NotQueued{QueueID: string(s.a.QueueID), Reason: err.Error()})
 	}
 	s.toldBy(&reply)
-	if s.srv.filter != nil && !s.discarded {
+	if s.srv.filter != nil && !s.tx.discarded {
 		return s.filterSaid(&reply)
 	}
 	if reply.Code == 250 && s.srv.filter == nil {
@@ -181,8 +181,8 @@ func (s *session) filterSaid(reply *proto.SubmitReply) *smtpwire.Reply {
 	if e.Accepted {
 		s.forgive()
 	}
-	if len(s.rcpts) > 0 { // Postfix logs the first one, too
-		e.HasTo, e.To = true, s.srv.log.Address(s.rcpts[0].Address)
+	if len(s.tx.rcpts) > 0 { // Postfix logs the first one, too
+		e.HasTo, e.To = true, s.srv.log.Address(s.tx.rcpts[0].Address)
 	}
 	s.srv.log.Log(e)
 	s.resetMail()

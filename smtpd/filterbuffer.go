@@ -30,7 +30,7 @@ type filtered struct {
 
 func (s *session) newFiltered() *filtered {
 	env := s.envelope()
-	return &filtered{set: s.srv.filter, log: s.srv.log, env: &env, body8: s.m.Body == smtpwire.Body8BitMIME, utf8: s.m.SMTPUTF8}
+	return &filtered{set: s.srv.filter, log: s.srv.log, env: &env, body8: s.tx.mail.Body == smtpwire.Body8BitMIME, utf8: s.tx.mail.SMTPUTF8}
 }
 
 func (m *filtered) Amend(env *mail.Envelope, _ submit.Options) { m.env = env }

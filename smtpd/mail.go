@@ -12,7 +12,6 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
-	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/submit"
@@ -52,8 +51,8 @@ func (s *session) mail() *smtpwire.Reply {
 	if m.VERP != "default" && strings.Trim(m.VERP, s.set.verpFilter) != "" {
 		return smtpwire.R(501, dsn.S(5, 5, 4), "Error: XVERP needs two characters from "+s.set.verpFilter)
 	}
-	s.m = m
-	s.arrival = s.srv.now()
+	s.tx.mail = m
+	s.tx.arrival = s.srv.now()
 	s.a.HasSender, s.a.Sender, s.a.Size, s.a.SMTPUTF8 = true, m.From.Address, m.Size, m.SMTPUTF8
 	s.a.NoUnknownRcptChecks = s.set.override["no_unknown_recipient_checks"]
 	if s.a.SASL.Username != "" && m.Auth != "" && m.Auth != "<>" {
@@ -80,7 +79,7 @@ func (s *session) judgeMail() *smtpwire.Reply {
 		s.srv.log.Warning("%v", err)
 		return smtpwire.R(451, dsn.S(4, 3, 0), "Error: temporary lookup failure")
 	}
-	s.context = cmp.Or(s.forwarded.source, rewrite)
+	s.tx.context = cmp.Or(s.tx.forwarded.source, rewrite)
 	if !s.set.delayOpen {
 		if r := s.openMail(ctx); r != nil {
 			return r
@@ -129,7 +128,7 @@ func (s *session) illegalAddress(command string) {
 func (s *session) sizeRefused() *smtpwire.Reply {
 	var r *smtpwire.Reply
 	switch {
-	case s.set.messageLimit > 0 && s.m.Size > s.set.messageLimit:
+	case s.set.messageLimit > 0 && s.tx.mail.Size > s.set.messageLimit:
 		r = s.judged(smtpwire.R(552, dsn.S(5, 3, 4), "Message size exceeds fixed limit"))
 	case !s.roomFor(), !s.roomForLarge():
 		r = smtpwire.R(452, dsn.S(4, 3, 1), "Insufficient system storage")
@@ -180,7 +179,7 @@ func (s *session) roomFor() bool {
 // roomForLarge says the same of the file system of spool_content_directory, for a message of which
 // the client says that it will go there. What it does not say cleanup finds out.
 func (s *session) roomForLarge() bool {
-	if s.srv.contentFree == nil || s.m.Size <= s.set.inlineLimit || s.set.contentNeed <= 0 {
+	if s.srv.contentFree == nil || s.tx.mail.Size <= s.set.inlineLimit || s.set.contentNeed <= 0 {
 		return true
 	}
 	free, err := s.srv.contentFree()
@@ -206,7 +205,7 @@ func (s *session) rcptInOrder() *smtpwire.Reply {
 	if !s.a.HasSender {
 		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: need MAIL command")
 	}
-	if s.bdat != nil {
+	if s.tx.bdat != nil {
 		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: RCPT after BDAT")
 	}
 	return s.judged(s.srv.limits.recipient(s))
@@ -221,18 +220,18 @@ func (s *session) rcpt() *smtpwire.Reply {
 		}
 		return refusal
 	}
-	if r := s.utf8Refused(p.To.Address, s.m.SMTPUTF8); r != nil {
+	if r := s.utf8Refused(p.To.Address, s.tx.mail.SMTPUTF8); r != nil {
 		return r
 	}
-	if s.set.rcptLimit > 0 && len(s.rcpts) >= s.set.rcptLimit {
-		if s.excess++; s.excess <= s.set.overshoot {
+	if s.set.rcptLimit > 0 && len(s.tx.rcpts) >= s.set.rcptLimit {
+		if s.tx.excess++; s.tx.excess <= s.set.overshoot {
 			s.errors-- // RFC 5321 section 4.5.3.1.10: the client may go on asking
 		}
 		return smtpwire.R(452, dsn.S(4, 5, 3), "Error: too many recipients")
 	}
 	s.foresee(s.a.Sender)
 	ctx := s.ctx()
-	if s.malformed(ctx, s.a.Sender, p.To.Address, s.m.SMTPUTF8) {
+	if s.malformed(ctx, s.a.Sender, p.To.Address, s.tx.mail.SMTPUTF8) {
 		s.illegalAddress("RCPT")
 		return smtpwire.R(501, dsn.S(5, 1, 3), "Bad recipient address syntax")
 	}
@@ -256,13 +255,13 @@ func (s *session) rcpt() *smtpwire.Reply {
 	if fixed, ok := s.srv.access.VerifySender(to.Address); ok {
 		to.Address = fixed
 	}
-	if s.filter != nil && !s.discarded {
-		if r := s.filter.rcpt(&to); r != nil {
+	if s.tx.filter != nil && !s.tx.discarded {
+		if r := s.tx.filter.rcpt(&to); r != nil {
 			return r
 		}
 	}
-	s.rcpts = append(s.rcpts, to)
-	s.a.Accepted = len(s.rcpts)
+	s.tx.rcpts = append(s.tx.rcpts, to)
+	s.a.Accepted = len(s.tx.rcpts)
 	return recipientOk
 }
 
@@ -280,27 +279,27 @@ func originalOf(p *smtpwire.Rcpt) string {
 
 // openMail gives the message its queue ID, and says so in the log.
 func (s *session) openMail(ctx context.Context) *smtpwire.Reply {
-	if s.opened {
+	if s.tx.opened {
 		return nil
 	}
-	s.opened = true
+	s.tx.opened = true
 	if s.srv.filter == nil {
 		id, err := s.srv.submit.NewID(ctx, s.srv.now())
 		if err != nil {
 			s.srv.log.Warning("%v", err)
-			s.opened = false
+			s.tx.opened = false
 			return smtpwire.R(451, dsn.S(4, 3, 0), "Error: queue file write error")
 		}
 		s.a.QueueID = id
 		s.toldCleanup()
 	} else if r := s.openFilter(ctx); r != nil {
-		s.opened = false
+		s.tx.opened = false
 		return r
 	}
 	e := &s.logged
 	*e = maillog.SMTPDClient{QueueID: string(s.a.QueueID), Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.LogPort, SASLMethod: s.a.SASL.Method,
 		SASLUsername: s.a.SASL.Username, SASLSender: s.a.SASL.Sender}
-	s.forwarded.log(e)
+	s.tx.forwarded.log(e)
 	s.srv.log.Log(e)
 	return nil
 }
@@ -308,55 +307,29 @@ func (s *session) openMail(ctx context.Context) *smtpwire.Reply {
 // openFilter tells the content filter of the message, unless it is to hear of
 // it as a whole.
 func (s *session) openFilter(ctx context.Context) *smtpwire.Reply {
-	if s.srv.filter.buffer || s.discarded {
+	if s.srv.filter.buffer || s.tx.discarded {
 		return nil
 	}
 	t, r := newFilterTalk(ctx, s.srv.filter, s.srv.log)
 	if r == nil {
 		env := s.envelope()
-		r = t.mail(&env, s.m.Body == smtpwire.Body8BitMIME, s.m.SMTPUTF8)
+		r = t.mail(&env, s.tx.mail.Body == smtpwire.Body8BitMIME, s.tx.mail.SMTPUTF8)
 	}
 	if r != nil {
 		t.close()
 		return r
 	}
-	s.filter = t
+	s.tx.filter = t
 	return nil
 }
 
 // filterData asks the content filter for the content, if it hears it while it
 // comes.
 func (s *session) filterData() *smtpwire.Reply {
-	if s.filter == nil || s.discarded {
+	if s.tx.filter == nil || s.tx.discarded {
 		return nil
 	}
-	return s.filter.data()
-}
-
-// endMail gives up the transaction, if there is one.
-func (s *session) endMail() {
-	if s.bdat != nil {
-		s.bdat.abort()
-		s.bdat = nil
-	}
-	s.resetMail()
-}
-
-func (s *session) resetMail() {
-	s.milterAbort()
-	s.filter.close()
-	s.filter = nil
-	s.a.ResetMail()
-	s.a.SASL.Sender = ""
-	s.forwarded = xforward{}
-	s.m = smtpwire.Mail{}
-	s.sink, s.lines = sink{}, content{}
-	s.rcpts = reuse.Emptied(s.rcpts)
-	s.excess = 0
-	s.opened = false
-	s.discarded = false
-	s.skipped = 0
-	s.context = ""
+	return s.tx.filter.data()
 }
 
 // dataInOrder refuses a DATA command that may not come now, and judges it.
@@ -367,32 +340,16 @@ func (s *session) dataInOrder() *smtpwire.Reply {
 	if s.cmd.Args != "" {
 		return smtpwire.R(501, dsn.S(5, 5, 4), "Syntax: DATA")
 	}
-	if s.bdat != nil {
+	if s.tx.bdat != nil {
 		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: DATA after BDAT")
 	}
-	defer s.onlyRecipient()()
-	if r := s.judged(s.srv.access.Data(s.ctx(), &s.a)); r != nil {
-		return r
-	}
-	if r := s.judged(s.milterData()); r != nil {
-		return r
-	}
-	return s.filterData()
-}
-
-// onlyRecipient lets restrictions and log lines on the message as a whole
-// know its recipient, when there is but one. What it returns takes it back.
-func (s *session) onlyRecipient() func() {
-	if len(s.rcpts) == 1 {
-		s.a.HasRcpt, s.a.Recipient = true, s.rcpts[0].Address
-	}
-	return func() { s.a.HasRcpt, s.a.Recipient = false, "" }
+	return s.judgeContent()
 }
 
 // contentInOrder is what DATA and BDAT have in common, RFC 5321 section
 // 4.1.1.4, RFC 3030 section 2.
 func (s *session) contentInOrder() *smtpwire.Reply {
-	if len(s.rcpts) > 0 {
+	if len(s.tx.rcpts) > 0 {
 		return nil
 	}
 	if s.a.HasSender {
@@ -406,10 +363,10 @@ func (s *session) contentInOrder() *smtpwire.Reply {
 func (s *session) envelope() mail.Envelope {
 	eff := &s.a.Effects
 	env := mail.Envelope{
-		ID: s.a.QueueID, Arrival: s.arrival, Sender: s.a.Sender, EnvID: s.m.EnvID, Ret: s.m.Ret,
-		Client: s.clientOf(), SASL: s.a.SASL, Reverse: s.a.ReverseName, RewriteContext: s.context,
-		LogIdent: s.forwarded.ident, Filter: s.set.filter, Redirect: eff.Redirect, VERP: s.m.VERP,
-		RequireTLS: s.m.RequireTLS, Recipients: s.rcpts,
+		ID: s.a.QueueID, Arrival: s.tx.arrival, Sender: s.a.Sender, EnvID: s.tx.mail.EnvID, Ret: s.tx.mail.Ret,
+		Client: s.clientOf(), SASL: s.a.SASL, Reverse: s.a.ReverseName, RewriteContext: s.tx.context,
+		LogIdent: s.tx.forwarded.ident, Filter: s.set.filter, Redirect: eff.Redirect, VERP: s.tx.mail.VERP,
+		RequireTLS: s.tx.mail.RequireTLS, Recipients: s.tx.rcpts,
 	}
 	if env.VERP == "default" {
 		env.VERP = s.set.verpDelims
@@ -417,7 +374,7 @@ func (s *session) envelope() mail.Envelope {
 	if eff.Filter != "" {
 		env.Filter = eff.Filter
 	}
-	if s.m.SMTPUTF8 {
+	if s.tx.mail.SMTPUTF8 {
 		env.Body |= mail.BodySMTPUTF8
 	}
 	return env
@@ -437,7 +394,7 @@ func (s *session) options() submit.Options {
 	if eff.Hold {
 		o.Flags |= proto.SubmitHold
 	}
-	if eff.Discard || s.discarded {
+	if eff.Discard || s.tx.discarded {
 		o.Flags |= proto.SubmitDiscard
 	}
 	return o
@@ -460,9 +417,9 @@ func (s *session) received(b []byte) []byte {
 	if s.a.QueueID != "" {
 		b = append(append(b, " id "...), s.a.QueueID...)
 	}
-	if len(s.rcpts) == 1 {
+	if len(s.tx.rcpts) == 1 {
 		b = append(b, "\r\n\tfor <"...)
-		b = rfc5322.AppendQuoted(b, s.rcpts[0].Address)
+		b = rfc5322.AppendQuoted(b, s.tx.rcpts[0].Address)
 		b = append(b, ">; "...)
 	} else {
 		b = append(b, ";\r\n\t"...)
@@ -499,7 +456,7 @@ func (s *session) appendFrom(b []byte) []byte {
 // 4.3 have it.
 func (s *session) withProtocol() string {
 	p := s.a.Proto
-	if s.m.SMTPUTF8 && p == "ESMTP" {
+	if s.tx.mail.SMTPUTF8 && p == "ESMTP" {
 		p = "UTF8SMTP"
 	}
 	if p != "SMTP" {

@@ -188,7 +188,7 @@ func (s *session) milterMail() *smtpwire.Reply {
 	macros := []string{"i", string(s.a.QueueID), "{auth_type}", s.a.SASL.Method, "{auth_authen}", s.a.SASL.Username,
 		"{auth_author}", s.a.SASL.Sender}
 	macros = s.appendRoute(macros, "mail", s.a.Sender)
-	return s.milterVerdict(s.milterTell(proto.MilterMail, macros, s.milterArgs(&s.m.From)...))
+	return s.milterVerdict(s.milterTell(proto.MilterMail, macros, s.milterArgs(&s.tx.mail.From)...))
 }
 
 // milterRcpt tells of a recipient that nothing else is wrong with.
@@ -198,7 +198,7 @@ func (s *session) milterRcpt(to *smtpwire.Path) *smtpwire.Reply {
 	}
 	macros := s.appendRoute([]string{"i", string(s.a.QueueID)}, "rcpt", to.Address)
 	s.a.HasRcpt, s.a.Recipient = true, to.Address // for the log
-	defer func() { s.a.HasRcpt, s.a.Recipient = false, "" }()
+	defer s.hideRecipient()
 	return s.milterVerdict(s.milterTell(proto.MilterRcpt, macros, s.milterArgs(to)...))
 }
 
@@ -331,10 +331,10 @@ func (s *session) milterVerdict(v mailfilter.Verdict) *smtpwire.Reply {
 	switch v.Action {
 	case mailfilter.Continue:
 	case mailfilter.Discard:
-		if !s.discarded && !s.a.Effects.Discard {
+		if !s.tx.discarded && !s.a.Effects.Discard {
 			s.srv.access.LogAction(&s.a, "milter-discard", "milter triggers DISCARD action")
 		}
-		s.discarded = true
+		s.tx.discarded = true
 		return nil
 	default:
 		s.srv.access.LogAction(&s.a, "milter-reject", v.Reply.String())

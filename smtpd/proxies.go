@@ -122,7 +122,6 @@ func (s *session) xclient() (*smtpwire.Reply, error) {
 	s.count(true)
 	s.endMail()
 	s.logout()
-	s.forwarded = xforward{}
 	s.a.ResetHelo()
 	s.a.Client = next.client
 	s.a.Helo, s.a.Proto = next.helo, next.proto
@@ -255,14 +254,14 @@ func (s *session) xforwardCmd() *smtpwire.Reply {
 	case s.a.HasSender:
 		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: MAIL transaction in progress")
 	}
-	next := s.forwarded
+	next := s.tx.forwarded
 	if !next.given {
 		next = xforward{given: true, name: "unknown", addr: "unknown", port: "unknown"}
 	}
 	if r := s.attributes(next.set); r != nil {
 		return r
 	}
-	s.forwarded = next
+	s.tx.forwarded = next
 	return ok200
 }
 

@@ -40,7 +40,7 @@ func TestRoom(t *testing.T) {
 		if cfg.String("spool_content_directory") != "" {
 			s.srv.contentFree = func() (int64, error) { return tt.free, nil }
 		}
-		s.m.Size = tt.size
+		s.tx.mail.Size = tt.size
 		if got := !s.roomForLarge(); set.queueNeed != tt.queue || got != tt.refused {
 			t.Errorf("%q, SIZE=%d: the queue needs %d, want %d; refused %v, want %v", tt.main, tt.size, set.queueNeed, tt.queue, got, tt.refused)
 		}

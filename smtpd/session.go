@@ -116,43 +116,28 @@ type session struct {
 	policy     bool       // the reply to come is a refusal by policy
 	mistrusted string     // why TLS with the client does not do, smtpd_tls_req_ccert
 
-	trusted   bool // allowed to send bare newlines
-	discard   map[string]bool
-	tls       *tlsState
-	auth      authState
-	milter    milterState
-	forwarded xforward
-	screened  postscreen.Visit
+	trusted  bool // allowed to send bare newlines
+	discard  map[string]bool
+	tls      *tlsState
+	auth     authState
+	milter   milterState
+	screened postscreen.Visit
 
-	// The transaction.
-	m        smtpwire.Mail
-	rcpts    []mail.Recipient
-	foreseen int64 // position of the wire up to which foresee has looked
-	arrival  time.Time
-	content  int64 // octets of content received, for log lines
-	// sink and lines are what DATA takes the content with; logged and parting
-	// are log lines, of a message and of the session. They are here for their memory.
-	sink    sink
-	lines   content
+	tx       transaction // empty between two transactions
+	foreseen int64       // position of the wire up to which foresee has looked
+
+	// logged and parting are log lines, of a message and of the session. They are
+	// here for their memory: each is filled in where it is logged.
 	logged  maillog.SMTPDClient
 	parting maillog.SMTPDDisconnect
-	// discarded says that a filter wants the message thrown away. Unlike an
-	// access table's DISCARD it is no reason to judge recipients no more: what
-	// a filter is told of has not been judged yet.
-	discarded bool
-	skipped   int64 // octets of chunks (BDAT) that nobody wanted
-	inData    bool
-	bdat      *bdatState
-	filter    *filterTalk // nil: there is none, or it hears of messages as a whole
-	context   string      // rewrite context: local or remote
 }
 
 // forget makes an ended session ready for another client.
 func (s *session) forget() {
-	over, rcpts, counts := s.over, s.rcpts, s.parting.Counts
+	over, rcpts, counts := s.over, s.tx.rcpts, s.parting.Counts
 	lookups, budget := s.lookups, s.budget
 	*s = session{} // in place: a literal with fields would first be made on the stack, where each client waits
-	s.over, s.rcpts, s.parting.Counts = over, rcpts, reuse.Truncated(counts)
+	s.over, s.tx.rcpts, s.parting.Counts = over, rcpts, reuse.Truncated(counts)
 	s.lookups, s.budget = lookups, budget
 }
 
@@ -678,11 +663,12 @@ func (s *session) close() {
 	}
 	s.closed = true
 	s.wire.flush()
+	inData, received := s.tx.inData, s.tx.received
 	s.endMail()
 	s.milterClose()
 	s.endAuth()
 	if s.reason != "" || !s.quiet && s.a.Stage != "END-OF-MESSAGE" && s.a.Stage != "" {
-		s.srv.log.Log(maillog.LostConnection{What: s.reason, After: s.a.Stage, Content: s.inData, Bytes: s.content,
+		s.srv.log.Log(maillog.LostConnection{What: s.reason, After: s.a.Stage, Content: inData, Bytes: received,
 			Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.LogPort})
 	}
 	if s.a.Stage != "" {
@@ -710,7 +696,7 @@ func (s *session) logDisconnect() {
 // clientOf is the client as envelopes have it.
 func (s *session) clientOf() mail.Client {
 	c := mail.Client{Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.Port, Helo: s.a.Helo, Proto: s.a.Proto}
-	s.forwarded.apply(&c)
+	s.tx.forwarded.apply(&c)
 	return c
 }
 

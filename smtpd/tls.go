@@ -276,7 +276,6 @@ func (s *session) startTLS() (*smtpwire.Reply, error) {
 	s.endMail()
 	s.a.ResetHelo()
 	s.logout()
-	s.forwarded = xforward{}
 	return nil, s.changePort()
 }
 
