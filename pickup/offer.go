@@ -22,7 +22,7 @@ func (p *Picker) offered(ctx context.Context, c net.Conn, uid int) {
 	c.SetDeadline(time.Now().Add(maildrop.OfferTime))
 	var id mail.QueueID
 	err := maildrop.TakeOffer(c, func(m *maildrop.Reader) bool {
-		if !p.admit(m, uid) {
+		if !p.checkSubmitter(m, uid) {
 			return false
 		}
 		var err error

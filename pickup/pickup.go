@@ -106,7 +106,7 @@ func (p *Picker) Scan(ctx context.Context) error {
 		if len(names) == 0 {
 			return nil
 		}
-		if p.batch(ctx, names) == 0 {
+		if p.queueFiles(ctx, names) == 0 {
 			return nil // what is left cannot be taken now
 		}
 	}
@@ -128,10 +128,10 @@ func (p *Picker) list() ([]string, error) {
 	return names, nil
 }
 
-// batch takes these files, several at once, and returns how many it took. When
+// queueFiles takes these files, several at once, and returns how many it took. When
 // ctx ends it begins with no other, and finishes those in hand: who gave up waiting
 // for cleanup's word would have the message queued twice.
-func (p *Picker) batch(ctx context.Context, names []string) (taken int) {
+func (p *Picker) queueFiles(ctx context.Context, names []string) (taken int) {
 	type result struct {
 		name   string
 		ok     bool
@@ -158,7 +158,7 @@ func (p *Picker) batch(ctx context.Context, names []string) (taken int) {
 		queued := p.partly[name]
 		go func() {
 			defer func() { <-slots }()
-			ok, queued, err := p.take(inHand, name, queued)
+			ok, queued, err := p.queueFile(inHand, name, queued)
 			results <- result{name, ok, queued, err}
 		}()
 	}
@@ -171,13 +171,13 @@ func (p *Picker) batch(ctx context.Context, names []string) (taken int) {
 			p.partly[r.name] = r.queued
 		}
 		if r.err != nil {
-			p.complain(r.name, r.err)
+			p.warnAbout(r.name, r.err)
 		}
 	}
 	return taken
 }
 
-func (p *Picker) complain(name string, err error) {
+func (p *Picker) warnAbout(name string, err error) {
 	var later tryLater
 	if !errors.As(err, &later) {
 		if fi, serr := os.Lstat(filepath.Join(p.opt.Dir, name)); serr == nil {
@@ -192,9 +192,9 @@ type tryLater struct{ error }
 
 func (e tryLater) Unwrap() error { return e.error }
 
-// take hands one file over, of whose recipients so many are queued already, and
+// queueFile hands one file over, of whose recipients so many are queued already, and
 // returns how many are now. ok says that the file is gone.
-func (p *Picker) take(ctx context.Context, name string, was int) (ok bool, queued int, err error) {
+func (p *Picker) queueFile(ctx context.Context, name string, was int) (ok bool, queued int, err error) {
 	queued = was
 	path := filepath.Join(p.opt.Dir, name)
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
@@ -208,7 +208,7 @@ func (p *Picker) take(ctx context.Context, name string, was int) (ok bool, queue
 	}
 	most := maildrop.MaxRecipients
 	for {
-		all, n, err := p.part(ctx, f, owner, queued, most)
+		all, n, err := p.queuePart(ctx, f, owner, queued, most)
 		var many tooMany
 		if errors.As(err, &many) && n > 1 {
 			most = n / 2
@@ -234,9 +234,9 @@ func (p *Picker) take(ctx context.Context, name string, was int) (ok bool, queue
 // can record as one.
 type tooMany struct{ error }
 
-// part hands over a file's message with some of its recipients, as many as most
+// queuePart hands over a file's message with some of its recipients, as many as most
 // beginning with number from. It returns how many those were, of all.
-func (p *Picker) part(ctx context.Context, f *os.File, owner, from, most int) (all, n int, err error) {
+func (p *Picker) queuePart(ctx context.Context, f *os.File, owner, from, most int) (all, n int, err error) {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return 0, 0, tryLater{err}
 	}
@@ -245,7 +245,7 @@ func (p *Picker) part(ctx context.Context, f *os.File, owner, from, most int) (a
 		return 0, 0, fmt.Errorf("not a message: %w", err)
 	}
 	defer m.Free()
-	if !p.admit(m, owner) {
+	if !p.checkSubmitter(m, owner) {
 		return 0, 0, fmt.Errorf("the file says that user %d submitted it, but it belongs to user %d", m.UID, owner)
 	}
 	if all = len(m.Recipients); from > 0 && from >= all {
@@ -256,9 +256,9 @@ func (p *Picker) part(ctx context.Context, f *os.File, owner, from, most int) (a
 	return all, len(m.Recipients), err
 }
 
-// admit says whether a message may be from whom it says, when it came from
+// checkSubmitter says whether a message may be from whom it says, when it came from
 // the user owner, and takes away what only postsuper may say.
-func (p *Picker) admit(m *maildrop.Reader, owner int) bool {
+func (p *Picker) checkSubmitter(m *maildrop.Reader, owner int) bool {
 	ours := owner == 0 || owner == p.opt.Owner
 	if !ours {
 		m.OrigID, m.Filter = "", ""
@@ -305,7 +305,7 @@ func (p *Picker) submit(ctx context.Context, m *maildrop.Reader) (mail.QueueID, 
 	p.opt.Log.Log(maillog.PickupUID{ID: string(id), UID: m.UID, From: p.opt.Log.Address(m.Sender), OrigID: string(m.OrigID)})
 	flags := (proto.SubmitFilter | proto.SubmitMilter | proto.SubmitBCC | proto.SubmitMap) &^ p.opt.Override
 	msg := p.opt.Submit.Open(env, submit.Options{Flags: flags | proto.SubmitBounce | p.opt.AutoUTF8, FullName: m.FullName})
-	if err := p.copy(msg, m, id, now); err != nil {
+	if err := p.copyContent(msg, m, id, now); err != nil {
 		msg.Abort()
 		return id, err
 	}
@@ -332,8 +332,8 @@ func (p *Picker) submit(ctx context.Context, m *maildrop.Reader) (mail.QueueID, 
 
 var readers = reuse.Pool[bufio.Reader]{New: func() *bufio.Reader { return bufio.NewReaderSize(nil, maildrop.MaxPiece) }}
 
-// copy writes the Received: field and the content as CRLF lines.
-func (p *Picker) copy(msg *submit.Message, m *maildrop.Reader, id mail.QueueID, now time.Time) error {
+// copyContent writes the Received: field and the content as CRLF lines.
+func (p *Picker) copyContent(msg *submit.Message, m *maildrop.Reader, id mail.QueueID, now time.Time) error {
 	fmt.Fprintf(msg, "Received: by %s (%s, from userid %d)\r\n\tid %s; %s\r\n", p.opt.Myhostname, p.opt.MailName,
 		m.UID, id, rfc5322.Date(now))
 	br := readers.Get()

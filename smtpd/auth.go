@@ -305,15 +305,15 @@ func (s *session) authFailed(err error) error {
 
 // challenge sends the client what it is to answer.
 func (s *session) challenge(text string) {
-	s.queue([]byte("334 " + text + "\r\n"))
+	s.queueText([]byte("334 " + text + "\r\n"))
 	s.history.Out([]byte("334 " + text + "\r\n"))
-	s.spoke([]byte("334 " + notice.Secret)) // it may repeat what the client has said
+	s.traceReply([]byte("334 " + notice.Secret)) // it may repeat what the client has said
 }
 
 // continuation reads the client's answer to a challenge.
 func (s *session) continuation() (string, error) {
 	s.wire.timeout = s.set.timeout
-	s.allow(time.Now(), 0)
+	s.extendDeadline(time.Now(), 0)
 	line, err := s.wire.line(s.srv.sasl.limit, nil)
 	if err == errLineTooLong {
 		s.out = smtpwire.R(500, dsn.S(5, 5, 6), "Error: authentication exchange line is too long") // RFC 4954 section 4
@@ -324,7 +324,7 @@ func (s *session) continuation() (string, error) {
 		return "", err
 	}
 	s.history.In([]byte(notice.Secret))
-	s.heard([]byte(notice.Secret))
+	s.traceCommand([]byte(notice.Secret))
 	text := string(line)
 	if text != "*" && !validBase64(text) {
 		s.out = malformedBase64

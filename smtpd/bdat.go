@@ -64,7 +64,7 @@ func (s *session) bdatCmd() (r *smtpwire.Reply, last bool, err error) {
 		return s.breakOff(b.refusal(size)), false, io.EOF
 	}
 	s.tx.inData, s.tx.received = true, b.c.size
-	err = s.readChunk(size, b.take)
+	err = s.readChunk(size, b.addOctets)
 	s.tx.received = b.c.size
 	if err != nil {
 		return nil, false, err
@@ -81,7 +81,7 @@ func (s *session) bdatCmd() (r *smtpwire.Reply, last bool, err error) {
 	case !last:
 		return smtpwire.R(250, dsn.S(2, 0, 0), "Ok: "+strconv.FormatInt(size, 10)+" bytes"), false, nil
 	}
-	b.end()
+	b.endLastLine()
 	msg := b.msg
 	s.tx.bdat = nil
 	return s.finishMessage(msg, &b.c, "Ok: "+strconv.FormatInt(b.c.size, 10)+" bytes queued as "+string(s.a.QueueID)), true, nil
@@ -144,7 +144,7 @@ func (s *session) tooMuch(size int64) bool {
 // breakOff says r and ends the session: what the client has sent is not read.
 func (s *session) breakOff(r *smtpwire.Reply) *smtpwire.Reply {
 	s.logBDAT(maillog.BDATCutOff)
-	s.done(r)
+	s.replyAndCount(r)
 	s.wire.flush()
 	s.ended = true
 	return nil
@@ -164,7 +164,7 @@ func (s *session) bdatRefused() *smtpwire.Reply {
 	}
 	b := &bdatState{msg: s.openMessage()}
 	b.sink.msg = b.msg
-	s.begin(&b.sink)
+	s.writeHead(&b.sink)
 	b.c = content{w: &b.sink, whole: true, limit: s.set.messageLimit}
 	s.tx.bdat = b
 	return nil
@@ -175,8 +175,8 @@ type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
-// take takes a piece of a chunk. Lines may begin in one and end in another.
-func (b *bdatState) take(p []byte) {
+// addOctets takes a piece of a chunk. Lines may begin in one and end in another.
+func (b *bdatState) addOctets(p []byte) {
 	if b.failed != nil {
 		return
 	}
@@ -189,8 +189,8 @@ func (b *bdatState) take(p []byte) {
 	}
 }
 
-// end gives the last line the end that it may lack.
-func (b *bdatState) end() {
+// endLastLine gives the last line the end that it may lack.
+func (b *bdatState) endLastLine() {
 	if len(b.rest) > 0 || b.c.cont {
 		bare := b.c.bareLF
 		b.c.feed(append(b.rest, '\r', '\n'))
@@ -199,8 +199,8 @@ func (b *bdatState) end() {
 	}
 }
 
-// readChunk reads the octets of a chunk and gives them to take.
-func (s *session) readChunk(size int64, take func([]byte)) error {
+// readChunk reads the octets of a chunk and gives them to use.
+func (s *session) readChunk(size int64, use func([]byte)) error {
 	w := &s.wire
 	if size > smallBuf {
 		w.enlarge()
@@ -212,7 +212,7 @@ func (s *session) readChunk(size int64, take func([]byte)) error {
 	start, from := time.Now(), w.received
 	for size > 0 {
 		if w.buffered() == 0 {
-			s.allow(start, w.received-from)
+			s.extendDeadline(start, w.received-from)
 			w.r, w.w = 0, 0
 			w.makeRoom(smallBuf)
 			if err := w.fill(nil); err != nil {
@@ -221,7 +221,7 @@ func (s *session) readChunk(size int64, take func([]byte)) error {
 			}
 		}
 		n := min(int64(w.buffered()), size)
-		take(w.buf[w.r : w.r+int(n)])
+		use(w.buf[w.r : w.r+int(n)])
 		w.r += int(n)
 		size -= n
 	}

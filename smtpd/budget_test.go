@@ -17,7 +17,7 @@ func TestLookupBudget(t *testing.T) {
 	defer slow.Close()
 	defer quick.Close()
 	s := &session{srv: new(Server)}
-	s.fresh() // before there is any
+	s.renewBudget() // before there is any
 	if ctx := s.ctx(); ctx != s.ctx() {
 		t.Error("each lookup has a context of its own")
 	}
@@ -37,7 +37,7 @@ func TestLookupBudget(t *testing.T) {
 	}
 	s.forget()
 	s.srv = new(Server)
-	s.fresh()
+	s.renewBudget()
 	if err := ask(quick, "b"); err != nil {
 		t.Errorf("in the next: %v", err)
 	}

@@ -30,11 +30,11 @@ func (s *session) helo(v verb) *smtpwire.Reply {
 	s.a.ResetHelo()
 	s.a.Helo = neutered(name)
 	s.a.Proto = proto
-	if r := s.judged(s.srv.access.Helo(s.ctx(), &s.a)); r != nil {
+	if r := s.asPolicy(s.srv.access.Helo(s.ctx(), &s.a)); r != nil {
 		s.a.ResetHelo()
 		return r
 	}
-	if r := s.judged(s.milterHelo(name)); r != nil {
+	if r := s.asPolicy(s.milterHelo(name)); r != nil {
 		s.a.ResetHelo()
 		return r
 	}
@@ -222,12 +222,12 @@ func (s *session) vrfy() *smtpwire.Reply {
 		s.illegalAddress("VRFY")
 		return refusal
 	}
-	if r := s.judged(s.srv.limits.recipient(s)); r != nil {
+	if r := s.asPolicy(s.srv.limits.recipient(s)); r != nil {
 		return r
 	}
 	s.a.HasRcpt, s.a.Recipient = true, p.To.Address
 	defer s.hideRecipient()
-	if r := s.judged(s.srv.access.Vrfy(s.ctx(), &s.a)); r != nil {
+	if r := s.asPolicy(s.srv.access.Vrfy(s.ctx(), &s.a)); r != nil {
 		return r
 	}
 	return smtpwire.R(252, dsn.S(2, 0, 0), arg)
@@ -270,7 +270,7 @@ func (s *session) etrn() *smtpwire.Reply {
 	if !validSite(domain) {
 		return smtpwire.R(501, dsn.Status{}, "Error: invalid parameter syntax")
 	}
-	if r := s.judged(s.srv.access.Etrn(s.ctx(), &s.a, domain)); r != nil {
+	if r := s.asPolicy(s.srv.access.Etrn(s.ctx(), &s.a, domain)); r != nil {
 		return r
 	}
 	return s.srv.flushSite(s.ctx(), domain)

@@ -55,7 +55,7 @@ func (c *content) feed(b []byte) (used int, done bool) {
 		if !c.begun && !c.cont {
 			c.put(b[run:line])
 			run = line
-			c.begin(b[line:text])
+			c.guardFirstLine(b[line:text])
 		}
 		if text > line && b[line] == '.' && !c.cont && !c.whole {
 			c.put(b[run:line])
@@ -103,7 +103,7 @@ func (c *content) overlong(b []byte) (used int) {
 	}
 	text := b[:n]
 	if !c.begun && !c.cont {
-		c.begin(text)
+		c.guardFirstLine(text)
 	}
 	if !c.cont && !c.whole && text[0] == '.' {
 		text = text[1:]
@@ -113,12 +113,12 @@ func (c *content) overlong(b []byte) (used int) {
 	return n
 }
 
-// begin sees to it that the first line does not go on with what stands before
+// guardFirstLine sees to it that the first line does not go on with what stands before
 // it, which is a field of ours: a line that begins with a blank comes after an
 // empty one, and is body then. The "From " lines of mailboxes that somebody sends
 // as if they were a header become one. A dot that is taken away, and a stray CR
 // that may become a blank later, do not hide either.
-func (c *content) begin(line []byte) {
+func (c *content) guardFirstLine(line []byte) {
 	c.begun = true
 	line = bytes.TrimRight(line, "\r")
 	if !c.whole {

@@ -22,7 +22,7 @@ func (s *session) data() *smtpwire.Reply {
 	s.tx.received = 0
 	msg := s.openMessage()
 	s.tx.sink = sink{msg: msg}
-	s.begin(&s.tx.sink)
+	s.writeHead(&s.tx.sink)
 	c := &s.tx.lines
 	*c = content{w: &s.tx.sink, lenient: s.wire.bareLF && (s.trusted || s.set.bare == bareAllow), limit: s.set.messageLimit}
 	c.afterLF = s.wire.bareLF && !c.lenient
@@ -53,9 +53,9 @@ func (s *session) openMessage() message {
 	return s.tx.filter
 }
 
-// begin writes what the message begins with; what is prepended on its way to
+// writeHead writes what the message begins with; what is prepended on its way to
 // cleanup is options' to tell.
-func (s *session) begin(k *sink) {
+func (s *session) writeHead(k *sink) {
 	if s.srv.filter != nil {
 		for _, h := range s.a.Effects.Prepend {
 			k.Write([]byte(h + "\r\n"))
@@ -111,16 +111,16 @@ func (s *session) readContent(c *content) error {
 			n := copy(w.buf, w.buf[w.r:w.w])
 			w.r, w.w = 0, n
 		}
-		s.allow(start, w.received-from)
+		s.extendDeadline(start, w.received-from)
 		if err := w.fill(nil); err != nil {
 			return err
 		}
 	}
 }
 
-// allow sets the time by which content must be here that began to arrive at
+// extendDeadline sets the time by which content must be here that began to arrive at
 // start: what arrives buys time at the rate that is asked for.
-func (s *session) allow(start time.Time, octets int64) {
+func (s *session) extendDeadline(start time.Time, octets int64) {
 	if s.set.perRequest {
 		s.wire.deadline = start.Add(s.set.timeout + time.Duration(octets)*time.Second/time.Duration(max(1, s.set.minDataRate)))
 	}
@@ -134,7 +134,7 @@ func (s *session) finishMessage(msg message, c *content, accepted string) *smtpw
 	s.showOnlyRecipient()
 	r := s.contentRefused(c)
 	if r == nil && s.srv.access.JudgesEndOfData() {
-		if r = s.judged(s.srv.access.EndOfData(s.ctx(), &s.a)); r == nil {
+		if r = s.asPolicy(s.srv.access.EndOfData(s.ctx(), &s.a)); r == nil {
 			env := s.envelope()
 			msg.Amend(&env, s.options())
 		}

@@ -98,15 +98,15 @@ func cleanupFlags(f proto.SubmitFlags) int {
 // followed says whether the next line is wanted by the log or by a watcher.
 func (s *session) followed() bool { return s.debug || !s.talk.Idle(s.srv.watch) }
 
-// heard is told each command line of the client.
-func (s *session) heard(line []byte) {
+// traceCommand is told each command line of the client.
+func (s *session) traceCommand(line []byte) {
 	if s.followed() {
 		s.follow(false, notice.Redact(line))
 	}
 }
 
-// spoke is told each reply, which may be of several lines.
-func (s *session) spoke(text []byte) {
+// traceReply is told each reply, which may be of several lines.
+func (s *session) traceReply(text []byte) {
 	if !s.followed() {
 		return
 	}

@@ -156,7 +156,7 @@ func (p *port) command() (feed string, err error) {
 		return p.s.continuation() // inside AUTH
 	}
 	for feed == "" {
-		if feed, err = p.s.next(); err != nil && !p.renew() {
+		if feed, err = p.s.nextCommand(); err != nil && !p.renew() {
 			return "", err
 		}
 	}
@@ -244,7 +244,7 @@ func (p *port) Write(b []byte) (int, error) {
 			break
 		}
 		p.stage = portReady
-		p.s.finished(code)
+		p.s.engineReplied(code)
 	}
 	return len(b), nil
 }

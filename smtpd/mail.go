@@ -25,7 +25,7 @@ func (s *session) mailInOrder() *smtpwire.Reply {
 	if s.a.HasSender {
 		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: nested MAIL command")
 	}
-	return s.judged(s.srv.limits.message(s))
+	return s.asPolicy(s.srv.limits.message(s))
 }
 
 // mail is MAIL, RFC 5321 section 4.1.1.2. The engine calls it.
@@ -71,7 +71,7 @@ func (s *session) judgeMail() *smtpwire.Reply {
 	if r := s.sizeRefused(); r != nil {
 		return r
 	}
-	if r := s.judged(s.srv.access.Mail(ctx, &s.a)); r != nil {
+	if r := s.asPolicy(s.srv.access.Mail(ctx, &s.a)); r != nil {
 		return r
 	}
 	rewrite, err := s.rewriteContext(ctx)
@@ -85,7 +85,7 @@ func (s *session) judgeMail() *smtpwire.Reply {
 			return r
 		}
 	}
-	return s.judged(s.milterMail())
+	return s.asPolicy(s.milterMail())
 }
 
 // utf8Refused refuses an address beyond ASCII from a client that has not said
@@ -129,7 +129,7 @@ func (s *session) sizeRefused() *smtpwire.Reply {
 	var r *smtpwire.Reply
 	switch {
 	case s.set.messageLimit > 0 && s.tx.mail.Size > s.set.messageLimit:
-		r = s.judged(smtpwire.R(552, dsn.S(5, 3, 4), "Message size exceeds fixed limit"))
+		r = s.asPolicy(smtpwire.R(552, dsn.S(5, 3, 4), "Message size exceeds fixed limit"))
 	case !s.roomFor(), !s.roomForLarge():
 		r = smtpwire.R(452, dsn.S(4, 3, 1), "Insufficient system storage")
 	case s.srv.filter == nil && s.srv.submit.Silent(): // a client need not send all of a message to hear that
@@ -208,7 +208,7 @@ func (s *session) rcptInOrder() *smtpwire.Reply {
 	if s.tx.bdat != nil {
 		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: RCPT after BDAT")
 	}
-	return s.judged(s.srv.limits.recipient(s))
+	return s.asPolicy(s.srv.limits.recipient(s))
 }
 
 // rcpt is RCPT, RFC 5321 section 4.1.1.3. The engine calls it.
@@ -236,16 +236,16 @@ func (s *session) rcpt() *smtpwire.Reply {
 		return smtpwire.R(501, dsn.S(5, 1, 3), "Bad recipient address syntax")
 	}
 	s.a.HasRcpt, s.a.Recipient = true, p.To.Address
-	r := s.judged(s.screened.Recipient(&s.a))
+	r := s.asPolicy(s.screened.Recipient(&s.a))
 	if r == nil {
-		r = s.judged(s.srv.access.Rcpt(ctx, &s.a))
+		r = s.asPolicy(s.srv.access.Rcpt(ctx, &s.a))
 	}
 	s.a.HasRcpt = false
 	if r != nil {
 		s.milterRefused(&p.To, r)
 		return r
 	}
-	if r := s.judged(s.milterRcpt(&p.To)); r != nil {
+	if r := s.asPolicy(s.milterRcpt(&p.To)); r != nil {
 		return r
 	}
 	if r := s.openMail(ctx); r != nil {
@@ -389,7 +389,7 @@ func (s *session) options() submit.Options {
 	if o.Milter = s.milterContent(); o.Milter == 0 {
 		o.Flags &^= proto.SubmitMilter // those for mail that did not come by SMTP
 	} else {
-		o.Told = s.milter.told()
+		o.Told = s.milter.eventsTold()
 	}
 	if eff.Hold {
 		o.Flags |= proto.SubmitHold

@@ -59,17 +59,17 @@ type milterState struct {
 	connect, helo, mail proto.MilterTold
 }
 
-// told is all of it. A list of recipients that is too long for one request is
+// eventsTold is all that filters have been told. A list of recipients that is too long for one request is
 // not told again: cleanup then has the message sent once more.
-func (m *milterState) told() proto.MilterTold {
+func (m *milterState) eventsTold() proto.MilterTold {
 	if n := len(m.connect) + len(m.helo) + len(m.mail); n > proto.ListSize {
 		return nil
 	}
 	return slices.Concat(m.connect, m.helo, m.mail)
 }
 
-// remember notes an event that filters have been told of, with all of its macros.
-func (m *milterState) remember(e *proto.Milter, v mailfilter.Verdict) {
+// recordEvent notes an event that filters have been told of, with all of its macros.
+func (m *milterState) recordEvent(e *proto.Milter, v mailfilter.Verdict) {
 	switch e.Event {
 	case proto.MilterConnect:
 		m.connect, m.helo, m.mail = reuse.Truncated(m.connect).Add(e), nil, nil
@@ -82,8 +82,8 @@ func (m *milterState) remember(e *proto.Milter, v mailfilter.Verdict) {
 	}
 }
 
-// resent takes the macros that are known after what has been told again.
-func (m *milterState) resent(told proto.MilterTold) {
+// recordMacros takes the macros that are known after what has been told again.
+func (m *milterState) recordMacros(told proto.MilterTold) {
 	events, _ := told.Events() // our own
 	clear(m.sent)
 	for i := range events {
@@ -308,9 +308,9 @@ func (s *session) milterTell(e proto.MilterEvent, macros []string, args ...strin
 		return mailfilter.Verdict{} // a cleanup that has gone has done it
 	case err != nil && ctx.Err() == nil:
 		// Cleanup has been reloaded, or restarted: this one has not heard of the session.
-		m.Told = s.milter.told()
+		m.Told = s.milter.eventsTold()
 		m.Macros = macros
-		s.milter.resent(m.Told.Add(m))
+		s.milter.recordMacros(m.Told.Add(m))
 		r = proto.MilterReply{}
 		err = s.srv.milters.client.Call(ctx, m, &r)
 	}
@@ -321,7 +321,7 @@ func (s *session) milterTell(e proto.MilterEvent, macros []string, args ...strin
 		return v
 	}
 	m.Macros, m.Told = macros, nil
-	s.milter.remember(m, r.Verdict)
+	s.milter.recordEvent(m, r.Verdict)
 	return r.Verdict
 }
 

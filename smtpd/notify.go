@@ -10,11 +10,11 @@ import (
 // for any, and posted when something went wrong in it: at its end, or when it
 // has grown over smtpd_history_flush_threshold and a transaction is over.
 
-// said adds a reply to the transcript, and what is wrong if it refuses.
-func (s *session) said(r *smtpwire.Reply, text []byte) {
+// recordReply adds a reply to the transcript, and what is wrong if it refuses.
+func (s *session) recordReply(r *smtpwire.Reply, text []byte) {
 	policy := s.policy
 	s.policy = false
-	s.spoke(text)
+	s.traceReply(text)
 	if s.history == nil {
 		return
 	}
@@ -22,8 +22,8 @@ func (s *session) said(r *smtpwire.Reply, text []byte) {
 	s.history.Fault(faultOf(r.Code, r.Status, policy))
 }
 
-// judged notes that a refusal is policy's: of restrictions, filters, limits.
-func (s *session) judged(r *smtpwire.Reply) *smtpwire.Reply {
+// asPolicy notes that a refusal is policy's: of restrictions, filters, limits.
+func (s *session) asPolicy(r *smtpwire.Reply) *smtpwire.Reply {
 	s.policy = r != nil
 	return r
 }

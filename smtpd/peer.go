@@ -16,8 +16,8 @@ import (
 	"posthaste/internal/resolver"
 )
 
-// meet finds out who the client is, and says so in the log.
-func (s *session) meet(ctx context.Context) error {
+// identifyClient finds out who the client is, and says so in the log.
+func (s *session) identifyClient(ctx context.Context) error {
 	if err := s.proxyHeader(); err != nil {
 		return err
 	}
@@ -30,7 +30,7 @@ func (s *session) meet(ctx context.Context) error {
 	s.lookUp(ctx)
 	s.logPort()
 	s.srv.log.Log(maillog.SMTPDConnect{Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.LogPort})
-	s.know(ctx)
+	s.applyClientSettings(ctx)
 	return nil
 }
 
@@ -41,8 +41,8 @@ func (s *session) logPort() {
 	}
 }
 
-// know works out what depends on who the client is.
-func (s *session) know(ctx context.Context) {
+// applyClientSettings works out what depends on who the client is.
+func (s *session) applyClientSettings(ctx context.Context) {
 	s.logPort()
 	trusted, err := s.set.bareExempt.MatchClient(ctx, s.a.Name, s.a.AddrText)
 	if err != nil {
@@ -119,15 +119,15 @@ func (s *session) lookUp(ctx context.Context) {
 // earlyTalker ends the session of a client that speaks before it was greeted.
 // Behind postscreen's tests that is for those to judge.
 func (s *session) earlyTalker() error {
-	if s.srv.screen == nil && !s.a.Pipelined && s.more() && s.pipelined(string(s.wire.unread())) {
+	if s.srv.screen == nil && !s.a.Pipelined && s.sentAhead() && s.pipelined(string(s.wire.unread())) {
 		return errRefused
 	}
 	return nil
 }
 
-// more says whether the client has sent more than was asked for, also when it
+// sentAhead says whether the client has sent more than was asked for, also when it
 // has not been read yet.
-func (s *session) more() bool {
+func (s *session) sentAhead() bool {
 	w := &s.wire
 	if w.buffered() > 0 {
 		return true

@@ -107,7 +107,7 @@ func TestMoreUnderTLS(t *testing.T) {
 	}
 	more := func(where string, want string) {
 		t.Helper()
-		if got := s.more(); got != (want != "") || string(s.wire.buf[s.wire.r:s.wire.w]) != want {
+		if got := s.sentAhead(); got != (want != "") || string(s.wire.buf[s.wire.r:s.wire.w]) != want {
 			t.Errorf("%s: %t, %q", where, got, s.wire.buf[s.wire.r:s.wire.w])
 		}
 	}

@@ -119,7 +119,7 @@ func (s *session) xclient() (*smtpwire.Reply, error) {
 	if r := s.attributes(next.set); r != nil {
 		return r, nil
 	}
-	s.count(true)
+	s.countCommand(true)
 	s.endMail()
 	s.logout()
 	s.a.ResetHelo()
@@ -129,7 +129,7 @@ func (s *session) xclient() (*smtpwire.Reply, error) {
 		s.a.SASL = mail.SASL{Method: "XCLIENT", Username: next.login}
 	}
 	s.denied = nil
-	s.know(s.ctx())
+	s.applyClientSettings(s.ctx())
 	s.a.Stage = "CONNECT"
 	if err := s.welcome(s.ctx()); err != nil {
 		return nil, err

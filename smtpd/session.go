@@ -142,7 +142,7 @@ func (s *session) forget() {
 }
 
 // ctx is the context of what a command asks for. The patterns that it makes tables
-// try may cost so much and no more: see fresh.
+// try may cost so much and no more: see renewBudget.
 func (s *session) ctx() context.Context {
 	if s.traced != nil {
 		return s.traced
@@ -159,8 +159,8 @@ func (s *session) untraced() context.Context {
 	return s.lookups
 }
 
-// fresh gives the next command what its lookups may cost.
-func (s *session) fresh() {
+// renewBudget gives the next command what its lookups may cost.
+func (s *session) renewBudget() {
 	if s.budget != nil {
 		s.budget.Renew()
 	}
@@ -170,7 +170,7 @@ func (s *session) fresh() {
 func (s *session) greet() error {
 	s.a.Stage = "CONNECT"
 	s.a.ResetHelo()
-	if err := s.meet(s.ctx()); err != nil {
+	if err := s.identifyClient(s.ctx()); err != nil {
 		return err
 	}
 	return s.welcome(s.ctx()) // now that it is known who it is
@@ -178,7 +178,7 @@ func (s *session) greet() error {
 
 // welcome judges the client and greets it. XCLIENT comes back here.
 func (s *session) welcome(ctx context.Context) error {
-	if r := s.judged(s.srv.limits.connection(s)); r != nil {
+	if r := s.asPolicy(s.srv.limits.connection(s)); r != nil {
 		s.reply(r)
 		s.leave()
 		return errRefused
@@ -190,7 +190,7 @@ func (s *session) welcome(ctx context.Context) error {
 	} else if err := s.earlyTalker(); err != nil {
 		return err
 	}
-	if s.denied = s.judged(s.srv.access.Connect(ctx, &s.a)); s.denied != nil {
+	if s.denied = s.asPolicy(s.srv.access.Connect(ctx, &s.a)); s.denied != nil {
 		s.errors++
 		s.reply(s.denied)
 		if s.ended {
@@ -198,7 +198,7 @@ func (s *session) welcome(ctx context.Context) error {
 		}
 		return nil
 	}
-	if r := s.judged(s.milterConnect(ctx)); r != nil {
+	if r := s.asPolicy(s.milterConnect(ctx)); r != nil {
 		s.reply(r)
 		s.leave()
 		return errRefused
@@ -235,7 +235,7 @@ func (s *session) reply(r *smtpwire.Reply) {
 	s.wire.kept()
 	from := len(s.wire.out)
 	s.wire.out = r.Append(s.wire.out)
-	s.said(r, s.wire.out[from:])
+	s.recordReply(r, s.wire.out[from:])
 	if len(s.wire.out) > maxOut || r.Code == 354 {
 		s.wire.flush()
 	}
@@ -273,14 +273,14 @@ func (s *session) lost(err error) {
 		r := smtpwire.R(421, dsn.S(4, 4, 2), s.set.myhostname+" Error: timeout exceeded")
 		text := r.Append(nil)
 		s.wire.nc.Write(text)
-		s.spoke(text)
+		s.traceReply(text)
 	default:
 		s.ended = true
 	}
 }
 
-// next reads commands until there is one for the engine.
-func (s *session) next() (feed string, err error) {
+// nextCommand reads commands until there is one for the engine.
+func (s *session) nextCommand() (feed string, err error) {
 	for {
 		if s.ended {
 			return "", io.EOF
@@ -336,13 +336,13 @@ func (s *session) read() (feed string, err error) {
 	if s.history != nil {
 		s.history.In(notice.Redact(line))
 	}
-	s.heard(line)
+	s.traceCommand(line)
 	text := string(line)
 	if s.mistrusted != "" {
 		s.mistrust()
 		return "", io.EOF
 	}
-	s.fresh()
+	s.renewBudget()
 	return s.dispatch(s.filterCommand(text), s.wire.bareLF)
 }
 
@@ -417,7 +417,7 @@ func (s *session) notSMTP(line string) bool {
 // tooEarly is for clients that send on before they have our answer, where
 // that is not allowed. It is seen once.
 func (s *session) tooEarly(v verb) bool {
-	if s.a.Pipelined || s.a.Proto == "ESMTP" && commands[v].traits&tLast == 0 || !s.more() {
+	if s.a.Pipelined || s.a.Proto == "ESMTP" && commands[v].traits&tLast == 0 || !s.sentAhead() {
 		return false
 	}
 	return s.pipelined(string(s.wire.unread()))
@@ -480,9 +480,9 @@ func (s *session) bareRefusal() *smtpwire.Reply {
 // perform carries out a command, or gives it to the engine.
 func (s *session) perform(v verb) (feed string, err error) {
 	s.out = nil
-	r := s.judged(s.milterOther(v))
+	r := s.asPolicy(s.milterOther(v))
 	if r != nil {
-		s.done(r)
+		s.replyAndCount(r)
 		return "", nil
 	}
 	switch v {
@@ -507,7 +507,7 @@ func (s *session) perform(v verb) (feed string, err error) {
 			return engineRset, nil
 		}
 	case vQuit:
-		s.done(bye)
+		s.replyAndCount(bye)
 		s.leave()
 		return "", io.EOF
 	case vBdat:
@@ -529,7 +529,7 @@ func (s *session) perform(v verb) (feed string, err error) {
 			return "", err
 		}
 	}
-	s.done(r)
+	s.replyAndCount(r)
 	return "", nil
 }
 
@@ -552,22 +552,22 @@ func (s *session) simple(v verb) (*smtpwire.Reply, error) {
 	case vXforward:
 		return s.xforwardCmd(), nil
 	}
-	if r := s.judged(s.milterUnknown()); r != nil {
+	if r := s.asPolicy(s.milterUnknown()); r != nil {
 		return r, nil
 	}
 	return smtpwire.R(500, dsn.S(5, 5, 2), "Error: command not recognized"), nil
 }
 
-// finished is told what the engine thinks of the command that it was given.
-func (s *session) finished(code int) {
+// engineReplied is told what the engine thinks of the command that it was given.
+func (s *session) engineReplied(code int) {
 	switch {
 	case s.verb == vEhlo && code == 250:
-		s.count(true)
-		s.send(s.appendEhlo(s.wire.scratch()))
+		s.countCommand(true)
+		s.sendText(s.appendEhlo(s.wire.scratch()))
 	case s.out != nil:
-		s.done(s.out)
+		s.replyAndCount(s.out)
 	default: // the engine did not ask us
-		s.done(s.engineSays(code))
+		s.replyAndCount(s.engineSays(code))
 	}
 	if s.verb == vAuth {
 		s.endAuth()
@@ -592,15 +592,15 @@ func (s *session) engineSays(code int) *smtpwire.Reply {
 	return smtpwire.R(503, dsn.S(5, 5, 1), "Error: bad sequence of commands")
 }
 
-// send sends an answer that has been written out already.
-func (s *session) send(b []byte) {
-	s.queue(b)
+// sendText sends an answer that has been written out already.
+func (s *session) sendText(b []byte) {
+	s.queueText(b)
 	s.history.Out(b)
-	s.spoke(b)
+	s.traceReply(b)
 }
 
-// queue is send for what is neither logged nor kept.
-func (s *session) queue(b []byte) {
+// queueText is send for what is neither logged nor kept.
+func (s *session) queueText(b []byte) {
 	if s.errors >= s.set.softErrors && s.set.errorSleep > 0 {
 		s.wire.flush()
 		s.pause(s.set.errorSleep)
@@ -609,19 +609,19 @@ func (s *session) queue(b []byte) {
 	s.wire.out = append(s.wire.out, b...)
 }
 
-// done answers a command and counts it.
-func (s *session) done(r *smtpwire.Reply) {
+// replyAndCount answers a command and counts it.
+func (s *session) replyAndCount(r *smtpwire.Reply) {
 	if r == nil {
 		return
 	}
-	s.count(r.Code < 400)
+	s.countCommand(r.Code < 400)
 	s.reply(r)
 	if s.a.Stage == "END-OF-MESSAGE" {
 		s.flushHistory()
 	}
 }
 
-func (s *session) count(success bool) {
+func (s *session) countCommand(success bool) {
 	if success {
 		s.counts[s.verb].ok++
 	} else {

@@ -269,7 +269,7 @@ func (s *session) startTLS() (*smtpwire.Reply, error) {
 	case s.srv.limits.exceeded(s, anvil.NewTLS):
 		return smtpwire.R(454, dsn.S(4, 7, 0), "Error: too many new TLS sessions from "+s.a.AddrText), nil
 	}
-	s.done(smtpwire.R(220, dsn.S(2, 0, 0), "Ready to start TLS"))
+	s.replyAndCount(smtpwire.R(220, dsn.S(2, 0, 0), "Ready to start TLS"))
 	if err := s.handshake(); err != nil {
 		return nil, err
 	}

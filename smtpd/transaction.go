@@ -68,10 +68,10 @@ func (s *session) resetMail() {
 func (s *session) judgeContent() *smtpwire.Reply {
 	s.showOnlyRecipient()
 	defer s.hideRecipient()
-	if r := s.judged(s.srv.access.Data(s.ctx(), &s.a)); r != nil {
+	if r := s.asPolicy(s.srv.access.Data(s.ctx(), &s.a)); r != nil {
 		return r
 	}
-	if r := s.judged(s.milterData()); r != nil {
+	if r := s.asPolicy(s.milterData()); r != nil {
 		return r
 	}
 	return s.filterData()

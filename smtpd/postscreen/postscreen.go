@@ -119,7 +119,7 @@ func (v *Visit) Connect(ctx context.Context, c *Screen, who *access.Client, list
 		return early, refusal, err
 	}
 	v.veto(ctx)
-	if v.remember(); v.verdict == nil && !slices.Contains(v.todo[:], true) {
+	if v.rememberIfPassed(); v.verdict == nil && !slices.Contains(v.todo[:], true) {
 		refusal = v.admit()
 	}
 	return early, refusal, nil
@@ -239,8 +239,8 @@ func (v *Visit) fail(a action, reply *smtpwire.Reply) *smtpwire.Reply {
 	return nil
 }
 
-// remember puts a client into the cache that has passed all tests there were.
-func (v *Visit) remember() {
+// rememberIfPassed puts a client into the cache that has passed all tests there were.
+func (v *Visit) rememberIfPassed() {
 	if v.failed || slices.Contains(v.todo[:], true) {
 		return
 	}
@@ -326,7 +326,7 @@ func (v *Visit) Recipient(who *access.Session) *smtpwire.Reply {
 		}
 	}
 	if news {
-		v.remember()
+		v.rememberIfPassed()
 	}
 	if v.verdict == nil {
 		if v.UnderTest() {
