@@ -2,16 +2,12 @@ package smtpd
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 
-	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
 	"posthaste/internal/smtpwire"
-	"posthaste/internal/table"
 )
 
 // helo is HELO and EHLO, RFC 5321 section 4.1.1.1. A nil reply means that the
@@ -51,13 +47,6 @@ func neutered(s string) string {
 		}
 		return r
 	}, s)
-}
-
-func clip(s string, n int) string {
-	if len(s) > n {
-		return s[:n]
-	}
-	return s
 }
 
 // maxLimitValue is the largest limit that LIMITS can announce, RFC 9422 section 4. A larger
@@ -133,65 +122,6 @@ func appendLines(b []byte, lines []string) []byte {
 	return b
 }
 
-// hiddenKeywords are the extensions that this client is not told of.
-func (s *session) hiddenKeywords() map[string]bool {
-	if s.discard != nil {
-		return s.discard
-	}
-	s.discard = s.set.discard
-	if !s.set.discardMaps.Empty() {
-		value, found, err := s.set.discardMaps.LookupClientAddr(s.ctx(), s.a.AddrText)
-		if err != nil {
-			s.srv.log.Warning("%v", err)
-		} else if found {
-			s.discard = lowerSet(table.SplitList(value))
-		}
-	}
-	if s.discard == nil {
-		s.discard = map[string]bool{}
-	}
-	if len(s.discard) > 0 && !s.discard["silent-discard"] {
-		names := smtpwire.KnownKeywords(slices.Collect(maps.Keys(s.discard)))
-		s.srv.log.Log(maillog.KeywordsDiscarded{Keywords: strings.Join(names, " ")})
-	}
-	return s.discard
-}
-
-// extensions is what brings parameters to MAIL and RCPT.
-func (s *session) extensions() smtpwire.Ext {
-	hidden := s.hiddenKeywords()
-	var e smtpwire.Ext
-	if !hidden["dsn"] {
-		e |= smtpwire.ExtDSN
-	}
-	if s.set.smtputf8 && !hidden["smtputf8"] {
-		e |= smtpwire.ExtSMTPUTF8
-	}
-	if s.mayVERP() {
-		e |= smtpwire.ExtVERP
-	}
-	if s.offersRequireTLS() && !hidden["requiretls"] {
-		e |= smtpwire.ExtRequireTLS
-	}
-	return e
-}
-
-// offersRequireTLS says whether the client may ask that its message goes on
-// over verified TLS only: it may where it came over TLS itself (RFC 8689
-// section 4.2).
-func (s *session) offersRequireTLS() bool { return s.set.requireTLS && s.a.TLS != nil }
-
-func (s *session) mayVERP() bool {
-	if s.set.verpClients.Empty() {
-		return false
-	}
-	yes, err := s.set.verpClients.MatchClient(s.ctx(), s.a.Name, s.a.AddrText)
-	if err != nil {
-		s.srv.log.Warning("%v", err)
-	}
-	return yes
-}
-
 func (s *session) rset() *smtpwire.Reply {
 	if s.cmd.Args != "" {
 		return smtpwire.R(501, dsn.S(5, 5, 4), "Syntax: RSET")
@@ -238,14 +168,6 @@ func bracketed(s string) string {
 		return s
 	}
 	return "<" + s + ">"
-}
-
-// heloFirst refuses what must not come before HELO where that is required.
-func (s *session) heloFirst() *smtpwire.Reply {
-	if s.set.heloRequired && s.a.Helo == "" {
-		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: send HELO/EHLO first")
-	}
-	return nil
 }
 
 // etrn is ETRN, RFC 1985.
@@ -295,63 +217,6 @@ func (s *session) filterCommand(line string) string {
 		return value
 	}
 	return line
-}
-
-// filterReject lets smtpd_reject_filter_maps change a refusal and adds the
-// footer.
-func (s *session) filterReject(r *smtpwire.Reply) *smtpwire.Reply {
-	if !s.set.rejectFilter.Empty() {
-		value, found, err := s.set.rejectFilter.Lookup(s.ctx(), r.String(), false)
-		if err != nil {
-			s.srv.log.Warning("%v", err)
-		} else if found {
-			if n, valid := smtpwire.ParseReply(value); valid && n.Code >= 400 {
-				r = &n
-			} else {
-				s.srv.log.Warning("smtpd_reject_filter_maps: malformed result %q", value)
-			}
-		}
-	}
-	footer := s.set.footer
-	if !s.set.footerMaps.Empty() {
-		value, found, err := s.set.footerMaps.Lookup(s.ctx(), r.String(), false)
-		if err != nil {
-			s.srv.log.Warning("%v", err)
-		} else if found {
-			footer = value
-		}
-	}
-	if footer == "" {
-		return r
-	}
-	out := *r
-	out.Text = addFooter(r.Text, s.expandFooter(footer))
-	return &out
-}
-
-// addFooter puts the footer on lines of its own, or, when it starts with
-// "\c", on the line that there is.
-func addFooter(text, footer string) string {
-	footer = strings.ReplaceAll(footer, `\n`, "\n")
-	if rest, same := strings.CutPrefix(footer, `\c`); same {
-		return text + rest
-	}
-	return text + "\n" + footer
-}
-
-// expandFooter fills in the names that a footer may hold.
-func (s *session) expandFooter(text string) string {
-	full, err := config.ExpandNames(text, func(name string) string {
-		if name == "localtime" {
-			return s.srv.now().Format("Jan _2 15:04:05")
-		}
-		return s.srv.access.Value(&s.a, name)
-	})
-	if err != nil {
-		s.srv.log.Warning("reject footer: %v", err)
-		return text
-	}
-	return full
 }
 
 // flushSiteReply is what a client is told of what the queue manager has answered to its ETRN.

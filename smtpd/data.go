@@ -207,3 +207,8 @@ func (s *session) contentRefused(c *content) *smtpwire.Reply {
 	}
 	return nil
 }
+
+func (s *session) newFiltered() *filtered {
+	env := s.envelope()
+	return &filtered{set: s.srv.filter, log: s.srv.log, env: &env, body8: s.tx.mail.Body == smtpwire.Body8BitMIME, utf8: s.tx.mail.SMTPUTF8}
+}

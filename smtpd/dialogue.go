@@ -3,11 +3,9 @@ package smtpd
 import (
 	"bytes"
 	"context"
-	"strconv"
 
 	"posthaste/internal/maillog"
 	"posthaste/internal/notice"
-	"posthaste/internal/proto"
 	"posthaste/internal/resolver"
 	"posthaste/internal/table"
 	"posthaste/internal/watch"
@@ -48,51 +46,6 @@ func followedDNS(r resolver.Resolver, names resolver.Names) resolver.Resolver {
 		return nil
 	}
 	return resolver.Traced(r, names, func(ctx context.Context) func(string, ...any) { return table.TraceOf(ctx) })
-}
-
-// sayTo is where what is said to cleanup goes, nil where nobody follows the session or a filter
-// gets the message.
-func (s *session) sayTo() table.Trace {
-	if !s.debug || s.srv.filter != nil {
-		return nil
-	}
-	return table.TraceOf(s.ctx())
-}
-
-// toldCleanup logs what cleanup is about to be told of the message, and toldBy what it answered, of a
-// session that is followed.
-func (s *session) toldCleanup() {
-	if trace := s.sayTo(); trace != nil {
-		trace.Received("queue_id", string(s.a.QueueID))
-		trace.Sent("flags", strconv.Itoa(cleanupFlags(s.options().Flags)))
-	}
-}
-
-// toldBy is toldCleanup's other half. Where the message was refused status is the SMTP code.
-func (s *session) toldBy(reply *proto.SubmitReply) {
-	trace := s.sayTo()
-	switch {
-	case trace == nil:
-	case reply.Code == 250:
-		trace.Received("status", "0", "reason", "")
-	default:
-		trace.Received("status", strconv.Itoa(reply.Code), "reason", reply.Status.String()+" "+reply.Text)
-	}
-}
-
-// cleanupFlags are Postfix's numbers for what cleanup is to do with a message.
-func cleanupFlags(f proto.SubmitFlags) int {
-	n := 128 // it answers in the words of SMTP
-	for _, flag := range []struct {
-		ours   proto.SubmitFlags
-		number int
-	}{{proto.SubmitBounce, 1}, {proto.SubmitFilter, 2}, {proto.SubmitHold, 4}, {proto.SubmitDiscard, 8}, {proto.SubmitBCC, 16},
-		{proto.SubmitMap, 32}, {proto.SubmitMilter, 64}, {proto.SubmitAutoUTF8, 512}} {
-		if f&flag.ours != 0 {
-			n += flag.number
-		}
-	}
-	return n
 }
 
 // followed says whether the next line is wanted by the log or by a watcher.

@@ -71,3 +71,21 @@
 // connection after, timeout after, too many errors after, improper command
 // pipelining after, disconnect from with the counts of commands.
 package smtpd
+
+// The files of the package, in groups: what a function calls is in its own
+// group or in one below. A test of package arch reads this list, and holds functions
+// and the session's methods to it.
+//
+//	connection: spec server engine greet dispatch
+//	commands: commands auth tls proxies peer screen
+//	transaction: transaction mail data bdat received foresee cleanuptrace
+//	policy: limits milter filter filterbuffer
+//	session: session offers reply dialogue notify
+//	wire: wire content verbs settings names keyring ticket
+//
+// The connection accepts clients, greets them, and reads commands. It hands each
+// to a function of the commands or of the transaction, which asks for what policy
+// thinks of it and returns the reply: none of them reads a command or ends the session
+// behind the back of the connection. What all of them need of the session (its state,
+// what the client is offered, how a reply is sent and recorded) is below them, and
+// what knows no session is at the bottom.

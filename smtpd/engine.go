@@ -309,3 +309,18 @@ func newEngine(log smtp.Logger) *smtp.Server {
 	e.MaxLineLength = 0
 	return e
 }
+
+// changePort has the engine forget what has happened, with RSET where that is
+// enough, or else with a new engine. The old one is done with then: its
+// goroutine must not touch the session after this.
+func (s *session) changePort() error {
+	if s.counts[vAuth].total == 0 {
+		s.port.stale = true
+		return nil
+	}
+	s.port.detached = true
+	p := newPort(s, portHidden) // its greeting is not for the client
+	s.port = p
+	s.srv.ports.in <- p
+	return io.EOF
+}

@@ -28,11 +28,6 @@ type filtered struct {
 	err   error
 }
 
-func (s *session) newFiltered() *filtered {
-	env := s.envelope()
-	return &filtered{set: s.srv.filter, log: s.srv.log, env: &env, body8: s.tx.mail.Body == smtpwire.Body8BitMIME, utf8: s.tx.mail.SMTPUTF8}
-}
-
 func (m *filtered) Amend(env *mail.Envelope, _ submit.Options) { m.env = env }
 
 func (m *filtered) Write(p []byte) (int, error) {

@@ -12,7 +12,6 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
-	"posthaste/internal/rfc5322"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/submit"
 )
@@ -398,74 +397,4 @@ func (s *session) options() submit.Options {
 		o.Flags |= proto.SubmitDiscard
 	}
 	return o
-}
-
-// received is the Received: field, RFC 5321 section 4.4. It is in the form
-// that mail readers and filters know from Postfix. It is appended to b.
-func (s *session) received(b []byte) []byte {
-	if s.set.hideClient {
-		b = append(b, "Received: by "...)
-	} else {
-		b = s.appendFrom(append(b, "Received: "...))
-		b = append(b, "\tby "...)
-	}
-	b = append(append(b, s.set.myhostname...), " ("...)
-	b = append(append(b, s.set.mailName...), ')')
-	if !s.set.hideClient {
-		b = append(append(b, " with "...), s.withProtocol()...)
-	}
-	if s.a.QueueID != "" {
-		b = append(append(b, " id "...), s.a.QueueID...)
-	}
-	if len(s.tx.rcpts) == 1 {
-		b = append(b, "\r\n\tfor <"...)
-		b = rfc5322.AppendQuoted(b, s.tx.rcpts[0].Address)
-		b = append(b, ">; "...)
-	} else {
-		b = append(b, ";\r\n\t"...)
-	}
-	b = rfc5322.AppendDate(b, s.srv.now())
-	return append(b, '\r', '\n')
-}
-
-// appendFrom appends who the message came from.
-func (s *session) appendFrom(b []byte) []byte {
-	c := &s.a.Client
-	helo := s.a.Helo
-	if helo == "" {
-		helo = c.Name
-	}
-	b = append(append(b, "from "...), helo...)
-	b = append(append(b, " ("...), c.Name...)
-	b = append(b, " ["...)
-	if strings.Contains(c.AddrText, ":") {
-		b = append(b, "IPv6:"...)
-	}
-	b = append(append(b, c.AddrText...), "])\r\n"...)
-	if s.set.tlsReceived && s.a.TLS != nil {
-		b = s.appendTLS(b)
-	}
-	if s.set.saslReceived && s.a.SASL.Username != "" {
-		b = append(append(b, "\t(Authenticated sender: "...), headerSafe(s.a.SASL.Username)...)
-		b = append(b, ")\r\n"...)
-	}
-	return b
-}
-
-// withProtocol is the name of the protocol as RFC 3848 and RFC 6531 section
-// 4.3 have it.
-func (s *session) withProtocol() string {
-	p := s.a.Proto
-	if s.tx.mail.SMTPUTF8 && p == "ESMTP" {
-		p = "UTF8SMTP"
-	}
-	if p != "SMTP" {
-		if s.a.TLS != nil {
-			p += "S"
-		}
-		if s.a.SASL.Username != "" {
-			p += "A"
-		}
-	}
-	return p
 }

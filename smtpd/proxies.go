@@ -62,20 +62,6 @@ const (
 	maxProtocol  = 64
 )
 
-func (s *session) listed(l *table.List) bool {
-	if l.Empty() {
-		return false
-	}
-	yes, err := l.MatchClient(s.ctx(), s.a.Name, s.a.AddrText)
-	if err != nil {
-		s.srv.log.Warning("%v", err)
-	}
-	return yes
-}
-
-func (s *session) mayXclient() bool  { return s.privileged }
-func (s *session) mayXforward() bool { return s.listed(s.srv.proxies.xforward) }
-
 var unauthorized = smtpwire.R(550, dsn.S(5, 7, 0), "Error: insufficient authorization")
 
 // attributes reads the arguments of XCLIENT and XFORWARD: name=value, the
@@ -105,19 +91,19 @@ func badAttribute(name, value string) *smtpwire.Reply {
 	return smtpwire.R(501, dsn.S(5, 5, 4), "Bad "+name+" syntax: "+clip(value, 100))
 }
 
-// xclient is XCLIENT: an authorized client says whom it speaks for. The
-// session begins anew, as that client's.
-func (s *session) xclient() (*smtpwire.Reply, error) {
+// xclient is XCLIENT: an authorized client says whom it speaks for. Without a
+// reply the session is to be welcomed anew, as that client's.
+func (s *session) xclient() *smtpwire.Reply {
 	switch {
 	case !s.mayXclient():
-		return unauthorized, nil
+		return unauthorized
 	case s.a.HasSender:
-		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: MAIL transaction in progress"), nil
+		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: MAIL transaction in progress")
 	}
 	// Nothing is changed unless all of it is well-formed.
 	next := xclientState{client: s.a.Client, proto: "SMTP"}
 	if r := s.attributes(next.set); r != nil {
-		return r, nil
+		return r
 	}
 	s.countCommand(true)
 	s.endMail()
@@ -131,10 +117,7 @@ func (s *session) xclient() (*smtpwire.Reply, error) {
 	s.denied = nil
 	s.applyClientSettings(s.ctx())
 	s.a.Stage = "CONNECT"
-	if err := s.welcome(s.ctx()); err != nil {
-		return nil, err
-	}
-	return nil, s.changePort()
+	return nil
 }
 
 // xclientState is what XCLIENT tells, as it is read.

@@ -243,11 +243,6 @@ func (t *transport) readNow(c *tls.Conn, p []byte) int {
 	return n
 }
 
-func (s *session) offersTLS() bool {
-	t := s.srv.tlsSet
-	return t.level > tlsNone && !t.wrapper && s.a.TLS == nil
-}
-
 // mustStartTLS says whether a command has to wait for encryption, RFC 3207
 // section 4.
 func (s *session) mustStartTLS(v verb) bool {
@@ -255,8 +250,9 @@ func (s *session) mustStartTLS(v verb) bool {
 	return t.level == tlsEncrypt && s.a.TLS == nil && commands[v].traits&tPreTLS == 0
 }
 
-// startTLS is STARTTLS, RFC 3207. It hands the session over to another port,
-// since the engine knows of an authentication that has to be forgotten.
+// startTLS is STARTTLS, RFC 3207. Without reply and error the session goes on
+// under TLS, and over another port: the engine knows of an authentication that has to
+// be forgotten.
 func (s *session) startTLS() (*smtpwire.Reply, error) {
 	t := s.srv.tlsSet
 	switch {
@@ -276,7 +272,7 @@ func (s *session) startTLS() (*smtpwire.Reply, error) {
 	s.endMail()
 	s.a.ResetHelo()
 	s.logout()
-	return nil, s.changePort()
+	return nil, nil
 }
 
 // wrap begins TLS before anything is said (RFC 8314 section 3.3).
@@ -293,21 +289,6 @@ func (s *session) wrap() error {
 		return errRefused
 	}
 	return nil
-}
-
-// changePort has the engine forget what has happened, with RSET where that is
-// enough, or else with a new engine. The old one is done with then: its
-// goroutine must not touch the session after this.
-func (s *session) changePort() error {
-	if s.counts[vAuth].total == 0 {
-		s.port.stale = true
-		return nil
-	}
-	s.port.detached = true
-	p := newPort(s, portHidden) // its greeting is not for the client
-	s.port = p
-	s.srv.ports.in <- p
-	return io.EOF
 }
 
 // handshake encrypts the connection. What the client sent before it is
@@ -414,57 +395,4 @@ func (s *session) trust() string {
 		return "Trusted"
 	}
 	return "Untrusted"
-}
-
-// tlsMeans are what TLS 1.3 does not say by the name of the cipher.
-func (s *session) tlsMeans() (exchange, sign, digest string) {
-	t := s.a.TLS
-	if t.State.Version != tls.VersionTLS13 {
-		return "", "", ""
-	}
-	if s.tls.cert != nil {
-		sign, digest = tlspolicy.Signature(s.tls.cert.Leaf.PublicKey, s.tls.under.schemes)
-	}
-	return tlspolicy.KeyExchange(t.State.CurveID), sign, digest
-}
-
-// appendTLS is the part of Received: that tells of encryption.
-func (s *session) appendTLS(b []byte) []byte {
-	t := s.a.TLS
-	b = fmt.Appendf(b, "\t(using %s with cipher %s (%d/%d bits)", t.Protocol, t.Cipher, t.Bits, t.Bits)
-	exchange, sign, digest := s.tlsMeans()
-	if exchange != "" {
-		b = append(append(b, "\r\n\t key-exchange "...), exchange...)
-	}
-	if sign != "" {
-		b = append(append(b, " server-signature "...), sign...)
-	}
-	if digest != "" {
-		b = append(append(b, " server-digest "...), digest...)
-	}
-	b = append(b, ")\r\n"...)
-	switch {
-	case t.Fingerprint != "":
-		verdict := "not verified"
-		if t.Trusted {
-			verdict = "verified OK"
-		}
-		b = fmt.Appendf(b, "\t(Client CN \"%s\", Issuer \"%s\" (%s))\r\n", headerSafe(clip(t.Subject, 100)), headerSafe(clip(t.Issuer, 100)), verdict)
-	case s.srv.tlsSet.askCert:
-		b = append(b, "\t(Client did not present a certificate)\r\n"...)
-	default:
-		b = append(b, "\t(No client certificate requested)\r\n"...)
-	}
-	return b
-}
-
-// headerSafe takes out what would end a comment in a header, or a line, and
-// what is not ASCII.
-func headerSafe(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' || strings.ContainsRune(`()<>"\`, r) {
-			return '?'
-		}
-		return r
-	}, s)
 }

@@ -76,14 +76,3 @@ func (s *session) judgeContent() *smtpwire.Reply {
 	}
 	return s.filterData()
 }
-
-// showOnlyRecipient lets restrictions and log lines on the message as a whole
-// know its recipient, when there is but one. hideRecipient takes it back.
-func (s *session) showOnlyRecipient() {
-	if len(s.tx.rcpts) == 1 {
-		s.a.HasRcpt, s.a.Recipient = true, s.tx.rcpts[0].Address
-	}
-}
-
-// hideRecipient ends what is said of a single recipient.
-func (s *session) hideRecipient() { s.a.HasRcpt, s.a.Recipient = false, "" }
