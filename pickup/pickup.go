@@ -206,6 +206,9 @@ func (p *Picker) queueFile(ctx context.Context, name string, was int) (ok bool, 
 	if err != nil {
 		return false, queued, err
 	}
+	// A message with more recipients than the spool records as one is refused with
+	// 5.5.3. Halving finds what fits within a few tries, and the refused part is
+	// tried again from where the last one ended, so that nobody is queued twice.
 	most := maildrop.MaxRecipients
 	for {
 		all, n, err := p.queuePart(ctx, f, owner, queued, most)
@@ -224,6 +227,9 @@ func (p *Picker) queueFile(ctx context.Context, name string, was int) (ok bool, 
 	if most < queued {
 		p.opt.Log.LogWarning(maillog.PickupSplit{Path: path, NRcpt: queued, Each: most})
 	}
+	// The message is on stable storage by now. If the file cannot be removed the next
+	// scan finds all of its recipients queued, and only removes it; a process that dies
+	// here queues it twice, which is the lesser evil.
 	if err := os.Remove(path); err != nil {
 		return false, queued, fmt.Errorf("the message has been queued, but: %w", err)
 	}

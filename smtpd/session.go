@@ -35,36 +35,50 @@ type session struct {
 	// traced is lookups for a client whose session is logged in full, with a trace; else nil.
 	traced context.Context
 
-	a          access.Session // what restrictions know
-	cmd        smtpwire.Command
-	verb       verb
-	out        *smtpwire.Reply // the answer to the command that the engine has
-	counts     [nverbs]struct{ ok, total int32 }
-	errors     int
-	junk       int
-	excess     int  // recipients refused by smtpd_recipient_limit
-	opened     bool // the client= line is out
-	denied     *smtpwire.Reply
-	limited    bool       // the client's connection is counted,
-	limitedBy  netip.Addr // under this address
-	privileged bool       // no limits: may use XCLIENT
-	ended      bool       // nothing is to be said any more
-	closed     bool
-	quiet      bool // the end was orderly: no "lost connection"
-	reason     string
-	notes      string // for the disconnect line
-	history    *notice.Transcript
-	debug      bool       // the dialogue goes to the log
-	talk       watch.Talk // and to those who watch it
-	policy     bool       // the reply to come is a refusal by policy
-	mistrusted string     // why TLS with the client does not do, smtpd_tls_req_ccert
+	// a is what restrictions know of client and envelope. It is filled in as the
+	// session goes on; ResetHelo and ResetMail empty its parts.
+	a access.Session
 
-	trusted  bool // allowed to send bare newlines
-	discard  map[string]bool
-	tls      *tlsState
-	auth     authState
-	milter   milterState
-	screened postscreen.Visit
+	// The command under way.
+	cmd  smtpwire.Command
+	verb verb
+	out  *smtpwire.Reply // the answer to the command that the engine has; nil: the engine did not ask us
+
+	// What the client has done so far.
+	counts [nverbs]struct{ ok, total int32 } // commands, for the disconnect line
+	errors int                               // smtpd_soft_error_limit, smtpd_hard_error_limit; 0 after a message
+	junk   int                               // smtpd_junk_command_limit; 0 after a message
+	// limited: the client's connection is counted, under the address limitedBy,
+	// which XCLIENT does not change.
+	limited   bool
+	limitedBy netip.Addr
+
+	// How the session ends.
+	ended  bool   // nothing is to be said any more
+	closed bool   // close has run
+	quiet  bool   // the end was orderly: no "lost connection"
+	reason string // in place of "lost connection": timeout, too many errors; empty otherwise
+	notes  string // for the disconnect line; empty for none
+
+	// denied is the refusal of the client: every command but QUIT is then
+	// answered 503, as Postfix does it. nil for a client that may come in.
+	denied     *smtpwire.Reply
+	mistrusted string // why TLS with the client does not do, smtpd_tls_req_ccert; empty: it does
+	policy     bool   // the reply to come is a refusal by policy, see asPolicy
+
+	// What follows from who the client is; applyClientSettings works it out again
+	// after XCLIENT.
+	privileged bool            // no limits: may use XCLIENT
+	trusted    bool            // may send bare newlines
+	discard    map[string]bool // EHLO keywords that it is not told of; nil: not looked up yet
+	debug      bool            // the dialogue goes to the log
+	talk       watch.Talk      // and to those who watch it
+
+	history  *notice.Transcript // for postmaster; nil: nobody wants any
+	tls      *tlsState          // nil without TLS
+	auth     authState          // of an AUTH command under way
+	milter   milterState        // empty without filters
+	screened postscreen.Visit   // empty without postscreen's tests
 
 	tx       transaction // empty between two transactions
 	foreseen int64       // position of the wire up to which foresee has looked
