@@ -34,7 +34,7 @@ func (r *recorder) handedOut() {
 	for i := range r.handed {
 		h := &r.handed[i]
 		if h.d.sent && r.s.entries[h.d.entry] == h.d {
-			ops = append(ops, proto.Op{ID: h.id, Handed: h.d.index, Nexthop: h.d.nexthop})
+			ops = append(ops, proto.Op{ID: h.id, Handed: slices.Clone(h.d.index), Nexthop: h.d.nexthop})
 		}
 	}
 	clear(r.handed)
@@ -53,5 +53,5 @@ func (r *recorder) lost(d *delivery) {
 	if len(r.ops) == 0 {
 		r.since = r.s.now
 	}
-	r.ops = append(r.ops, proto.Op{ID: m.id, Handed: d.index, Nexthop: d.nexthop, Lost: true})
+	r.ops = append(r.ops, proto.Op{ID: m.id, Handed: slices.Clone(d.index), Nexthop: d.nexthop, Lost: true})
 }
