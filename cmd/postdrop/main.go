@@ -21,8 +21,8 @@
 //
 // Exit status 0: the message is on stable storage. 65: what it was given is
 // no message, or not one that is taken. 69: the message is too large. 75: it
-// could not be stored; try again; or its sender is not one that the user may
-// use. 77: not permitted. 78: wrong configuration. Why is on standard error; why
+// could not be stored; try again; or the user may not submit mail, or not with that
+// sender, as with Postfix. 78: wrong configuration. Why is on standard error; why
 // a sender is not taken is on standard output, for sendmail to say.
 package main
 
@@ -49,7 +49,6 @@ const (
 	exitDataErr  = 65
 	exitTooBig   = 69
 	exitTempFail = 75
-	exitNoPerm   = 77
 	exitConfig   = 78
 )
 
@@ -86,7 +85,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if ok, err := authorized(cfg); err != nil {
 		return fatal(exitTempFail, "%v", err)
 	} else if !ok {
-		return fatal(exitNoPerm, "User %s(%d) is not allowed to submit mail (authorized_submit_users)", whoami.Name(), os.Getuid())
+		return fatal(exitTempFail, "User %s(%d) is not allowed to submit mail (authorized_submit_users)", whoami.Name(), os.Getuid())
 	}
 	queue := cfg.String("queue_directory")
 	box := maildrop.Box{Dir: filepath.Join(queue, "maildrop"), Socket: filepath.Join(queue, "public", cfg.String("pickup_service_name"))}
@@ -126,10 +125,9 @@ func parse(args []string) (dir string, ok bool) {
 	return dir, true
 }
 
+// authorized says whether authorized_submit_users has the caller. root is one of
+// them like any other, as with Postfix: with an empty list nobody submits mail.
 func authorized(cfg *config.Config) (bool, error) {
-	if os.Getuid() == 0 {
-		return true, nil
-	}
 	l, err := table.NewList("authorized_submit_users", cfg.List("authorized_submit_users"), table.ListOptions{Kind: table.Strings})
 	if err != nil {
 		return false, err

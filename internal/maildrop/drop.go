@@ -22,9 +22,13 @@ type Box struct {
 	Sender func(sender string) error
 }
 
-// EverySender is the local_login_sender_maps that asks nothing of senders: who
-// may write to the maildrop need not leave that to postdrop then.
-const EverySender = "static:*"
+// EverySender is the local_login_sender_maps that asks nothing of senders, and
+// EveryUser the authorized_submit_users that everybody is on: who may write to the
+// maildrop need not leave that to postdrop then.
+const (
+	EverySender = "static:*"
+	EveryUser   = "static:anyone"
+)
 
 // Drop reads a message in this package's form from r and stores it as Store
 // does on behalf of user uid at time now, whatever r says of these two.

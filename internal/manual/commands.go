@@ -511,7 +511,7 @@ func postdropPage() command {
 		options: []option{configDir, ignored('r'), ignored('v')},
 		status: []status{
 			{0, "The message is on stable storage."}, badUsage, {65, "The input is no message."}, {69, "The message is larger than message_size_limit."},
-			{75, "The message could not be stored; try again later. Or the sender is not one that the user may use (local_login_sender_maps): why is on standard output then."}, notAllowed, badConfig,
+			{75, "The message could not be stored; try again later. Or the user may not submit mail (authorized_submit_users), or not with that sender (local_login_sender_maps): why is on standard output in the latter case."}, badConfig,
 		},
 		see: []string{"sendmail.1", "pickup.8"},
 		sections: []section{{

@@ -111,12 +111,13 @@ func oneAddress(text string) string {
 
 // Drop gives a message to the maildrop: directly when this user may write
 // there, else through postdrop, which has the right; through postdrop in any case
-// when local_login_sender_maps are to say who may send as whom. The message is durable when Drop
+// when authorized_submit_users or local_login_sender_maps are to say who may send, and as whom. The message is durable when Drop
 // returns nil.
 func (c *Command) Drop(cfg *config.Config, h *maildrop.Header, content io.Reader) error {
 	queue := cfg.String("queue_directory")
 	box := maildrop.Box{Dir: filepath.Join(queue, "maildrop"), Socket: filepath.Join(queue, "public", cfg.String("pickup_service_name"))}
-	if cfg.String("local_login_sender_maps") == maildrop.EverySender && unix.Access(box.Dir, unix.W_OK|unix.X_OK) == nil {
+	asks := cfg.String("local_login_sender_maps") != maildrop.EverySender || cfg.String("authorized_submit_users") != maildrop.EveryUser
+	if !asks && unix.Access(box.Dir, unix.W_OK|unix.X_OK) == nil {
 		h.UID, h.Time = os.Getuid(), time.Now()
 		return dropFailure(box.Store(h, content, 0))
 	}
