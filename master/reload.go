@@ -155,14 +155,17 @@ func (m *master) replaceAll() {
 	}
 }
 
-// storesWait bounds how long the stores wait for the queue manager to leave.
+// storesWait bounds how long the stores wait for the queue manager.
 const storesWait = 2 * time.Second
 
-// retireStores has the processes retire that keep other people's results: when the
-// queue manager has left, which has some for them, or at once.
+// retireStores has the processes retire that keep other people's results: at once, or
+// when the queue manager has left, which has some for them, and its successor has
+// taken over. It then has mail to deliver while the stores are replaced. If
+// both were replaced at a time, the successor would wait for the stores, which
+// read the queue's log when they start, and deliveries for the sum of it.
 func (m *master) retireStores(now bool) {
 	for _, s := range m.order {
-		if s.spec.Rank == service.Queue && len(s.before) > 0 && !now {
+		if !now && (s.spec.Rank == service.Queue && len(s.before) > 0 || s.takingOver()) {
 			return
 		}
 	}
@@ -173,6 +176,11 @@ func (m *master) retireStores(now bool) {
 		m.listen(s)
 	}
 	m.settle()
+}
+
+// takingOver says whether the service's process is about to do what its predecessor did.
+func (s *serv) takingOver() bool {
+	return s.spec.TakesOver && s.current != nil && !s.current.tookOver
 }
 
 // retire has the service's process end when its work is done. Its successor, or

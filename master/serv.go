@@ -105,6 +105,8 @@ type child struct {
 	told  bool // to retire or stop, or has been killed
 	ready bool // waits for its turn
 	let   bool // it is its turn
+	// A store that it depends on is not replaced before that: the two pauses would add up.
+	tookOver bool // does what its predecessor did
 	// One that ends before that is taken for misconfigured.
 	used bool // has served
 	// reaped and eof come in any order, one from wait4 and one from the socket. Only with both
@@ -363,6 +365,9 @@ func (m *master) said(c *child, what byte) {
 	case service.StatusReady:
 		c.ready = true
 		m.replaceAll()
+	case service.StatusTookOver:
+		c.tookOver = true
+		m.retireStores(false)
 	case service.StatusRetired:
 		c.told = true
 		s := c.serv
@@ -470,6 +475,7 @@ func (m *master) ended(c *child) {
 	}
 	if s.current == c {
 		s.current = nil
+		m.retireStores(false)
 	}
 	if i := slices.Index(s.before, c); i >= 0 {
 		s.before = slices.Delete(s.before, i, i+1)

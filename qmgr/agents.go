@@ -24,6 +24,8 @@ const (
 	// agentIdle is how long a connection to an agent is kept without use, so
 	// that services that nobody needs may end.
 	agentIdle = 60 * time.Second
+	// maxWarm bounds the agents that are connected to ahead of the first order for them.
+	maxWarm = 100
 )
 
 // A delivery is a request that has been ordered.
@@ -109,6 +111,19 @@ func (s *Server) order(m *message, d *delivery) {
 	a.waiting = append(a.waiting, d)
 	if !a.dialing {
 		a.dial()
+	}
+}
+
+// warm connects to the agents that the predecessor gave orders to. What they have in
+// hand is known when the first order for them comes. One that cannot be reached is
+// tried again then.
+func (s *Server) warm(transports []mail.Transport) {
+	for _, t := range transports {
+		if s.agents[t] == nil && len(s.agents) < maxWarm {
+			a := &agentConn{s: s, transport: t, used: s.now}
+			s.agents[t] = a
+			a.dial()
+		}
 	}
 }
 
@@ -282,6 +297,7 @@ type answer struct {
 // copies of its outcomes: its memory is for the next.
 func (ans *answer) take() {
 	s := ans.a.s
+	s.answered = s.answered || ans.err == nil
 	ans.a.answered(ans.d, &ans.reply, ans.err)
 	*ans = answer{reply: proto.DeliverReply{Outcomes: reuse.Emptied(ans.reply.Outcomes)}}
 	s.answers.Put(ans)
@@ -337,6 +353,9 @@ func (a *agentConn) down(err error) {
 	a.dialing = false
 	if a.s.leaving {
 		return // it is reloaded, as we are, or stops
+	}
+	if len(a.waiting) == 0 {
+		return // it was not needed: see warm
 	}
 	a.s.opt.Log.Warning("connect to transport %s: %v", a.transport, err)
 	ev := sched.Event{Kind: sched.EventAgentDown, Transport: a.transport}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"math"
+	"slices"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -48,6 +49,8 @@ type handover struct {
 	// running are deliveries that go on. Agents will call and say so, and what
 	// came of them; until then nobody else is to get an order for these recipients.
 	running []proto.Delivery
+	// agents are the transports that mail went to.
+	agents []mail.Transport
 }
 
 // encode gives the file's content: the magic, the SHA-256 of the rest, the rest.
@@ -69,6 +72,9 @@ func (h *handover) encode() []byte {
 			}
 			return b
 		})
+	}
+	for _, t := range h.agents {
+		b = pack.String(b, 'a', t)
 	}
 	b = pack.Nested(b, 'r', (&proto.Inventory{Running: h.running}).Append)
 	sum := sha256.Sum256(b[len(handoverMagic)+sha256.Size:])
@@ -128,6 +134,8 @@ func (h *handover) decodeBody(b []byte) error {
 				return err
 			}
 			h.learnt.Sites = append(h.learnt.Sites, st)
+		case 'a':
+			h.agents = append(h.agents, mail.Transport(r.String()))
 		case 'r':
 			var inv proto.Inventory
 			if err := inv.Decode(r.Bytes()); err != nil {
@@ -249,12 +257,25 @@ func (s *Server) takeOver(now time.Time) {
 		s.formers[num] = append(s.formers[num], &former{id: r.ID, rcpts: r.Index, release: func() {}})
 		s.expectAt = now.Add(agentPatience)
 	}
+	s.warm(h.agents)
 }
 
 // handDown leaves for the successor what it could not learn from the spool.
 func (s *Server) handDown(running []proto.Delivery) error {
-	h := handover{written: time.Now(), learnt: s.sched.Snapshot(), running: running}
+	h := handover{written: time.Now(), learnt: s.sched.Snapshot(), running: running, agents: s.inUse()}
 	return h.leave(s.opt.State)
+}
+
+// inUse are the transports that mail goes to. Their agents retire as we do, and
+// have perhaps gone.
+func (s *Server) inUse() (list []mail.Transport) {
+	for t, a := range s.agents {
+		if s.now.Sub(a.used) < agentIdle {
+			list = append(list, t)
+		}
+	}
+	slices.Sort(list)
+	return list
 }
 
 // part tells the agents that have orders of ours that our successor will be there

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,7 +26,7 @@ func testHandover(written time.Time) *handover {
 				Success: .25, Failure: -.5},
 		},
 		Sites: []sched.SiteSnapshot{{Transport: "smtp", Queue: "a.example", Alive: true, Waiting: []sched.MsgID{1, 1 << 60}}},
-	}, running: []proto.Delivery{{ID: mail.MakeQueueID(at, 7), Index: []int{0, 3}}}}
+	}, running: []proto.Delivery{{ID: mail.MakeQueueID(at, 7), Index: []int{0, 3}}}, agents: []mail.Transport{"lmtp", "smtp"}}
 }
 
 // What one queue manager leaves the next one finds, once.
@@ -105,4 +107,46 @@ func FuzzHandover(f *testing.F) {
 			t.Error(err)
 		}
 	})
+}
+
+// What its predecessor gave orders to a queue manager connects to before there
+// is an order. It says that it has taken over when an agent has answered.
+func TestTakeOver(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	var err error
+	if st.state, err = statedir.Open(filepath.Join(t.TempDir(), "state")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.state.Close() })
+	if err := (&handover{written: time.Now(), agents: []mail.Transport{"gone", "lmtp", "smtp"}}).leave(st.state); err != nil {
+		t.Fatal(err)
+	}
+	st.routes["to.test"] = "smtp:to.test"
+	id := st.fill(many(1, "to.test"))[0]
+	var tookOver atomic.Bool
+	st.tookOver = func() { tookOver.Store(true) }
+	smtp, lmtp := st.agent("smtp", proto.Inventory{}), st.agent("lmtp", proto.Inventory{})
+	st.run()
+	lmtp.push(&proto.Inventory{}) // it has been connected to, without an order
+	o := smtp.next()
+	st.waitExplain(id, "delivered|delivery") // an answer of the loop: it has had turns since
+	if tookOver.Load() {
+		t.Error("it has taken over before an agent has answered")
+	}
+	o.answer("ok")
+	st.until("it has taken over", tookOver.Load)
+	if strings.Contains(st.log.String(), "gone") {
+		t.Errorf("a transport that is not needed is missed:\n%s", st.log)
+	}
+}
+
+// Where there is nothing to deliver it has taken over when cleanup has told the queue.
+func TestTakeOverNothing(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	var tookOver atomic.Bool
+	st.tookOver = func() { tookOver.Store(true) }
+	st.run()
+	st.until("it has taken over", tookOver.Load)
 }

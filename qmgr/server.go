@@ -114,6 +114,9 @@ type Options struct {
 	// Deep, when set, is told when the queue has become so deep that memory is to be
 	// saved, and when that is over.
 	Deep func(deep bool)
+	// TookOver, when set, is told when mail goes out: cleanup has told of the incoming queue, and an agent has
+	// answered, or there is nothing to deliver. It is told again in later turns.
+	TookOver func()
 	// Patience is how long a tool waits while cleanup says nothing; zero means
 	// askPatience.
 	Patience time.Duration
@@ -194,6 +197,8 @@ type Server struct {
 	// Until then tools wait for their answers (asked), and the survey does not begin: both
 	// would miss messages.
 	told bool // the queue as it was at the start is known
+	// With told it means that the predecessor is not missed: see Options.TookOver.
+	answered bool // an agent has answered
 	// New messages are looked at side by side and handed to the scheduler in the order in
 	// which they came. A message waits at most orderPatience for its predecessor.
 	newest chan struct{} // closed when the newest new message has had its turn: see inTurn
@@ -280,7 +285,8 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
 	s.ctx = work
-	s.takeOver(time.Now())
+	s.now = time.Now()
+	s.takeOver(s.now)
 	s.recall()
 	var attaching sync.WaitGroup
 	attaching.Go(func() { s.attach(work) })
@@ -452,6 +458,7 @@ func (s *Server) turn(draining bool) {
 		s.lookAround()
 	}
 	s.thrift()
+	s.tellTakeOver()
 	if !s.reap.IsZero() && !s.now.Before(s.reap) {
 		s.reapAgents()
 	}
@@ -475,6 +482,16 @@ func (s *Server) thrift() {
 	}
 	s.deep = !s.deep
 	s.opt.Deep(s.deep)
+}
+
+// tellTakeOver says that mail goes out, when it does.
+func (s *Server) tellTakeOver() {
+	if s.opt.TookOver == nil || !s.told {
+		return
+	}
+	if st := s.sched.Stats(); s.answered || st.Incoming == 0 && st.Active == 0 {
+		s.opt.TookOver()
+	}
 }
 
 // followUp takes the inputs that effects led to, and those that these lead to.

@@ -29,7 +29,7 @@ const (
 
 // Spec declares the service.
 func Spec() service.Spec {
-	return service.Spec{Process: "qmgr", Exclusive: true, Prepares: true, Rank: service.Queue, Confines: true, Tries: true, Frugal: true, Sandbox: service.Plain, Run: run}
+	return service.Spec{Process: "qmgr", Exclusive: true, Prepares: true, Rank: service.Queue, TakesOver: true, Confines: true, Tries: true, Frugal: true, Sandbox: service.Plain, Run: run}
 }
 
 func run(ctx context.Context, env *service.Env) error {
@@ -87,7 +87,7 @@ func run(ctx context.Context, env *service.Env) error {
 		Agent:     func(t mail.Transport) ipc.Address { return env.Private(string(t)) },
 		Flow:      flow(env.Flow, settings.FlowLimit, cfg.Duration("in_flow_delay") > 0),
 	})
-	s.opt.State = state
+	s.opt.State, s.opt.TookOver = state, env.TookOver
 	s.opt.Deep = func(deep bool) {
 		if deep {
 			service.LimitHeap(service.HeapGrowth / 2)

@@ -67,6 +67,7 @@ type stage struct {
 	drain    time.Duration   // how long it may take then
 	stream   func(*ipc.Conn) // what is pushed to the queue manager, instead of entries
 	patience time.Duration   // of tools with a silent cleanup
+	tookOver func()          // Options.TookOver
 	// dueStream answers Due, instead of queue.
 	dueStream func(*ipc.Conn, *ipc.Request, proto.Due)
 	// resolveTime is how long the resolver may take.
@@ -230,7 +231,7 @@ func (st *stage) run() {
 	opener := queueread.Opener{Reader: reader, Cleanup: cleanup}
 	st.srv = New(Options{Settings: settings, Resolver: st, Open: st.opener(opener.Open), Overrides: st.overrides, Submit: submitter, Log: maillog.New("postfix/qmgr", maillog.NewWriter(st.log, maillog.Classic)),
 		Patience: st.patience, ResolveTime: st.resolveTime, Cleanup: ipc.Unix(st.path("cleanup")), Bounce: ipc.Unix(st.path("bounce")), Verify: ipc.Unix(st.path("verify")),
-		Agent: func(t mail.Transport) ipc.Address { return ipc.Unix(st.path(string(t))) }, Flow: st.flow, State: st.state})
+		Agent: func(t mail.Transport) ipc.Address { return ipc.Unix(st.path(string(t))) }, Flow: st.flow, State: st.state, TookOver: st.tookOver})
 	for _, e := range st.entries {
 		st.queue.add(e.Entry)
 	}

@@ -25,6 +25,7 @@ const (
 	StatusReady    = 'R' // is prepared, and waits for StatusGo
 	StatusRetired  = 'D' // has given up its sockets
 	StatusReleased = 'L' // has given up what an exclusive service owns
+	StatusTookOver = 'T' // does what its predecessor did
 )
 
 // StatusGo is what master writes there: the process may serve. Of an exclusive

@@ -272,6 +272,7 @@ func (p *process) contexts() (ctx context.Context, stop, free func()) {
 		})
 	}
 	env.release = sync.OnceFunc(func() { p.status.write(StatusReleased) })
+	env.tookOver = sync.OnceFunc(func() { p.status.write(StatusTookOver) })
 
 	// Whatever ends ctx gives the sockets up before anything else happens.
 	closed := context.AfterFunc(ctx, func() {

@@ -120,6 +120,9 @@ type Spec struct {
 	// Env.Retire: when nothing is under way that its successor would have to wait
 	// for, at the latest after LingerTime. Env.Leaving says when it has been told.
 	Lingers bool
+	// TakesOver says that the service calls Env.TookOver some time after it has begun
+	// to serve. At a reload the stores that it depends on stay as they are until then.
+	TakesOver bool
 	// Rank says when it is stopped.
 	Rank Rank
 	// Program is the file name of the program that has the service, where it is
@@ -201,6 +204,7 @@ type Env struct {
 	world    World                 // nil: the operating system
 	exit     func()                // ends a process that is simulated; nil: os.Exit does
 	release  func()                // nil: nobody waits for us
+	tookOver func()                // nil: nobody waits for that
 }
 
 // Await says to master that the process is prepared, and returns when it may
@@ -223,6 +227,14 @@ func (env *Env) Leaving() <-chan struct{} { return env.leaving }
 func (env *Env) Release() {
 	if env.release != nil {
 		env.release()
+	}
+}
+
+// TookOver says to master that the process does by now what its predecessor did
+// before it: see Spec.TakesOver. Only the first call does something.
+func (env *Env) TookOver() {
+	if env.tookOver != nil {
+		env.tookOver()
 	}
 }
 
