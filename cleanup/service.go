@@ -76,19 +76,7 @@ func run(ctx context.Context, env *service.Env) error {
 		return nil // it has never been our turn
 	}
 	disk := cmp.Or[vfs.FS](env.Files(), vfs.OS{})
-	options := spool.Options{
-		FS:          env.Files(),
-		Dir:         spool.Subdir,
-		ContentDir:  cfg.String("spool_content_directory"),
-		SegmentSize: cfg.Bytes("spool_segment_size"),
-		InlineLimit: cfg.Bytes("spool_inline_limit"),
-		Budget:      cfg.Bytes("spool_size_limit"),
-		MinFree:     cfg.Bytes("queue_minfree"),
-		PostDelay:   cfg.Duration("spool_commit_delay"),
-		ExactDoubt:  cfg.Bool("spool_exact_doubt"),
-		Warn:        log.Warning,
-		Random:      env.Random(),
-	}
+	options := logOptions(env)
 	if content != nil {
 		options.ContentFS = content // stays open as long as the process lives
 	}
@@ -123,6 +111,24 @@ func run(ctx context.Context, env *service.Env) error {
 		return fmt.Errorf("%w, in %s; \"posthaste set-permissions\" gives its files the owner that they need", err, cfg.String("queue_directory"))
 	}
 	return err
+}
+
+// logOptions is how main.cf has the queue's log kept.
+func logOptions(env *service.Env) spool.Options {
+	cfg := env.Config
+	return spool.Options{
+		FS:          env.Files(),
+		Dir:         spool.Subdir,
+		ContentDir:  cfg.String("spool_content_directory"),
+		SegmentSize: cfg.Bytes("spool_segment_size"),
+		InlineLimit: cfg.Bytes("spool_inline_limit"),
+		Budget:      cfg.Bytes("spool_size_limit"),
+		MinFree:     cfg.Bytes("queue_minfree"),
+		PostDelay:   cfg.Duration("spool_commit_delay"),
+		ExactDoubt:  cfg.Bool("spool_exact_doubt"),
+		Warn:        env.Log.Warning,
+		Random:      env.Random(),
+	}
 }
 
 // tellDamage tells postmaster what damage the start has found in the queue, through
