@@ -3,7 +3,9 @@ package qmgr
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -314,6 +316,9 @@ func verpSender(sender, recipient, delimiters string) string {
 	return local + delimiters[:1] + rlocal + delimiters[1:] + rdomain + "@" + domain
 }
 
+// maxNamed bounds the recipients that a line of the log names.
+const maxNamed = 20
+
 // answered: the agent has answered, or the connection broke.
 func (a *agentConn) answered(d *delivery, reply *proto.DeliverReply, err error) {
 	a.pending--
@@ -332,6 +337,10 @@ func (a *agentConn) answered(d *delivery, reply *proto.DeliverReply, err error) 
 		a.s.completed(d, reply)
 	default:
 		a.s.opt.Log.Warning("transport %s: the delivery agent ended in the middle of a delivery: %v", a.transport, err)
+		if m := a.s.messages[d.num]; m != nil && len(d.index) > 0 {
+			a.s.opt.Log.Warning("%s: in doubt: it was being delivered to %s when the delivery agent ended: recipients number %s may have it, and may get it again",
+				m.id, d.nexthop, strings.Trim(fmt.Sprint(d.index[:min(len(d.index), maxNamed)]), "[]"))
+		}
 		a.s.lose(d)
 	}
 }
