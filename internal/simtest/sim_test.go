@@ -17,6 +17,7 @@ var (
 	first = flag.Uint64("sim.first", 1, "begin with this seed")
 	mask  = flag.Uint64("sim.mask", 0, "with -sim.seed: leave faults and letters out, by bits")
 	many  = flag.Int("sim.n", 100, "run so many seeds")
+	stop  = flag.Bool("sim.stop", false, "end with the first seed that fails, and do not shrink it")
 	trace = flag.Bool("sim.trace", false, "with -sim.seed: show each step")
 )
 
@@ -63,6 +64,9 @@ func TestSeeds(t *testing.T) {
 		steps += out.Steps
 		if len(out.Errors) > 0 {
 			failed++
+			if *stop {
+				t.Fatalf("seed %d: %s", n, strings.Join(out.Errors, "\n"))
+			}
 			mask := p.Shrink(func(q *Plan) bool { tidy(0); return len(w.Run(t, q).Errors) > 0 })
 			t.Errorf("seed %d: %s\nto see it: go test ./internal/simtest -run TestSeeds -v -sim.seed=%d -sim.mask=%d", n, strings.Join(out.Errors, "\n"), n, mask)
 		}
