@@ -42,7 +42,8 @@
 //     it is in doubt. Nothing arrives for a recipient that was refused.
 //   - What arrives is what was sent, octet for octet, behind the header fields that are added.
 //   - Nothing arrives twice, and no sender is told twice of one recipient, unless the next hop has not
-//     confirmed it, or the log says of the message that it is in doubt.
+//     confirmed it, or the log says of the message that it is in doubt. Without spool_exact_doubt the log need not name
+//     what was delivered just before the power failed, cleanup was killed, or a sync failed.
 //   - No destination has more transactions at a time than its concurrency limit.
 //   - The log has no panic, no fatal error and no corrupt message.
 //

@@ -190,6 +190,7 @@ func (s *site) run() {
 	for _, a := range hopAddrs {
 		s.hosts[a] = &hop{site: s, addr: a, trouble: s.plan.trouble[a], list: s.plan.moods[a], rnd: s.seed.source("hop " + a), most: map[string]int{}}
 	}
+	s.books.exact = s.exact()
 	s.boot()
 	for i := range s.plan.Faults {
 		if f := &s.plan.Faults[i]; f.Step == 0 && f.Kind != "" {
@@ -206,6 +207,17 @@ func (s *site) run() {
 	s.settle()
 	s.stop()
 	s.all.Wait()
+}
+
+// exact says whether spool_exact_doubt is set all the time.
+func (s *site) exact() bool {
+	used := []int{s.setting}
+	for _, f := range s.plan.Faults {
+		if f.Kind == reload {
+			used = append(used, int(f.N)%len(s.plan.configs))
+		}
+	}
+	return !slices.ContainsFunc(used, func(n int) bool { return !s.plan.configs[n]["cleanup"].Bool("spool_exact_doubt") })
 }
 
 // settle waits until the queue is empty.
