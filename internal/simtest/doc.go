@@ -49,7 +49,7 @@
 //
 // # Running
 //
-//	go test ./internal/simtest                                  100 seeds
+//	go test ./internal/simtest                                  1000 seeds
 //	go test ./internal/simtest -run Seeds -v -sim.first=1 -sim.n=100000
 //	go test ./internal/simtest -run Seeds -v -sim.seed=39       one seed, with its log
 //	go test ./internal/simtest -run Seeds -v -sim.seed=39 -sim.mask=5 -sim.trace

@@ -16,7 +16,7 @@ var (
 	one   = flag.Int64("sim.seed", -1, "run this seed alone, and show its log")
 	first = flag.Uint64("sim.first", 1, "begin with this seed")
 	mask  = flag.Uint64("sim.mask", 0, "with -sim.seed: leave faults and letters out, by bits")
-	many  = flag.Int("sim.n", 100, "run so many seeds")
+	many  = flag.Int("sim.n", 0, "run so many seeds; 0: 1000, or 100 with -short")
 	stop  = flag.Bool("sim.stop", false, "end with the first seed that fails, and do not shrink it")
 	trace = flag.Bool("sim.trace", false, "with -sim.seed: show each step")
 )
@@ -53,10 +53,16 @@ func TestSeeds(t *testing.T) {
 		}
 		return
 	}
+	count := *many
+	if count == 0 {
+		if count = 1000; testing.Short() {
+			count = 100
+		}
+	}
 	var sum Counts
 	begun := time.Now()
 	steps, failed := 0, 0
-	for n := *first; n < *first+uint64(*many); n++ {
+	for n := *first; n < *first+uint64(count); n++ {
 		p := NewPlan(n, w)
 		out := w.Run(t, p)
 		sum.add(out.Doing)
@@ -74,7 +80,7 @@ func TestSeeds(t *testing.T) {
 			break
 		}
 	}
-	t.Logf("%d seeds in %v: %d steps, %+v; first seed %d", *many, time.Since(begun).Round(time.Millisecond), steps, sum, *first)
+	t.Logf("%d seeds in %v: %d steps, %+v; first seed %d", count, time.Since(begun).Round(time.Millisecond), steps, sum, *first)
 }
 
 // tidy collects garbage from time to time, between runs.
