@@ -88,7 +88,14 @@ func (r *recovery) settleIdentity() error {
 	e := r.e
 	name := path.Join(e.dir, identityFile)
 	switch {
+	case r.copies == 2 && (r.told || e.readOnly):
+		return nil
 	case r.copies == 2:
+		// It can be read, but who wrote it may have been killed before it was synced, and no
+		// segment would tell what it was, should the power fail next.
+		if err := syncIdentity(e.fs, e.dir); err != nil {
+			return fmt.Errorf("spool: %s: %w", name, err)
+		}
 		return nil
 	case r.copies == 1:
 		r.e.warn("spool: %s: one of its two records is damaged; it is written again", name)
@@ -116,6 +123,18 @@ func (r *recovery) settleIdentity() error {
 		return fmt.Errorf("spool: %s: %w", name, err)
 	}
 	return nil
+}
+
+// syncIdentity makes an IDENTITY durable that is as it should be.
+func syncIdentity(fsys vfs.FS, dir string) error {
+	f, err := fsys.OpenWrite(path.Join(dir, identityFile))
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.Datasync(), f.Close()); err != nil {
+		return err
+	}
+	return fsys.SyncDir(dir)
 }
 
 // howToSalvage is what an operator can do about a spool that does not start.

@@ -18,6 +18,7 @@ type recovery struct {
 	boots       []boot
 	known       bool              // the identity is known: some segment header was found, or IDENTITY
 	second      bool              // some segment is of a version that has an IDENTITY
+	told        bool              // a segment's header says what the identity is
 	hadIdentity bool              // there is such a file
 	copies      int               // sound records in it
 	newest      map[uint64]uint64 // batches of the last records of messages, replayed since something was found damaged
@@ -249,7 +250,7 @@ func (r *recovery) useHeader(s *segment, h *segHeader) error {
 		return fmt.Errorf("it belongs to another spool (%x, not %x as %s or other segments say): move away what is not this spool's",
 			h.uuid, e.uuid, identityFile)
 	}
-	r.known, e.uuid = true, h.uuid
+	r.known, r.told, e.uuid = true, true, h.uuid
 	r.second = r.second || h.second
 	s.segno, s.salt, s.firstBatch = h.segno, uint32(h.salt), h.firstBatch
 	s.start = h.start
