@@ -45,6 +45,7 @@
 //     confirmed it, or the log says of the message that it is in doubt. Without spool_exact_doubt the log need not name
 //     what was delivered just before the power failed, cleanup was killed, or a sync failed.
 //   - No destination has more transactions at a time than its concurrency limit.
+//   - Where no process was killed, the audit (package audit) of the log adds up.
 //   - The log has no panic, no fatal error and no corrupt message.
 //
 // # Running
@@ -58,6 +59,8 @@
 // has the mask of what is left out, for -sim.mask. -sim.trace shows each step.
 //
 // # Bugs
+//
+// The tokens of in_flow_delay, metrics, and the queue in the middle of a run are not checked.
 //
 // The order in which goroutines of one process run between two waits is that of Go's scheduler.
 // With one processor and without garbage collection it is the same for the same seed as far as TestSame

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"posthaste/internal/ipc"
+	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/queueclient"
 )
@@ -159,9 +160,18 @@ func (s *site) order(kind, token string) {
 		}
 		_ = s.manager(func(ctx context.Context, c *ipc.Conn) error {
 			var reply proto.CommandReply
-			return c.Call(ctx, &proto.Command{Verb: verbs[kind], ID: mailID(it.id)}, &reply)
+			err := c.Call(ctx, &proto.Command{Verb: verbs[kind], ID: mailID(it.id)}, &reply)
+			if kind == remove && len(reply.IDs) > 0 {
+				s.postsuper().Log(maillog.QueueAction{ID: it.id, Action: "removed"})
+			}
+			return err
 		})
 	}
+}
+
+// postsuper is the log of the tool that operators use.
+func (s *site) postsuper() *maillog.Logger {
+	return maillog.New("postfix/postsuper", maillog.NewWriter(&process{site: s, pid: 99}, maillog.JSON))
 }
 
 func (s *site) suspend(op proto.OverrideOp, domain string) {

@@ -6,11 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"posthaste/cleanup"
+	"posthaste/internal/audit"
 	"posthaste/internal/bounce"
 	"posthaste/internal/config"
 	"posthaste/internal/resolver/fakezone"
@@ -177,7 +179,26 @@ func (w *World) Run(t *testing.T, p *Plan) (out Outcome) {
 		s.run()
 		out = s.outcome(w)
 	})
+	if !slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.Kind == kill || f.Kind == powerCut }) {
+		out.Errors = append(out.Errors, w.audit(t, out.Log)...)
+	}
 	return out
+}
+
+// audit holds the log against the queue, which is empty. A process that was killed may not have come to
+// logging what it did: such runs are not for it.
+func (w *World) audit(t *testing.T, log string) (errors []string) {
+	file, queue := filepath.Join(w.dir, "log"), filepath.Join(w.dir, "queue")
+	for name, text := range map[string]string{file: log, queue: ""} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var said strings.Builder
+	if status := audit.Run("audit", []string{"-c", filepath.Join(w.dir, "etc0"), "-q", queue, file}, nil, &said, &said); status != 0 {
+		errors = append(errors, "the audit says:\n"+said.String())
+	}
+	return errors
 }
 
 // run is all of a run.
