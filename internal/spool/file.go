@@ -176,8 +176,10 @@ func (f *File) finish(id string) (crc uint32, err error) {
 	if err := f.shorten(); err != nil {
 		return 0, e.fileError(err)
 	}
-	if err := f.f.Datasync(); err != nil {
-		return 0, e.fileError(err)
+	if f.name == "" || !e.planted(plantReusedUnsynced) {
+		if err := f.f.Datasync(); err != nil {
+			return 0, e.fileError(err)
+		}
 	}
 	if err := f.rename(e.content.name(id)); err != nil {
 		return 0, e.fileError(err)

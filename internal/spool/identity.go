@@ -111,7 +111,7 @@ func (r *recovery) settleIdentity() error {
 		}
 		if held, err := r.holdsData(); err != nil {
 			return err
-		} else if held != "" {
+		} else if held != "" && !e.planted(plantNewIdentity) {
 			return fmt.Errorf("spool: %s: %w (%s). %s", e.dir, ErrNoIdentity, held, howToSalvage)
 		}
 		e.random(e.uuid[:])

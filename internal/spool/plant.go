@@ -44,5 +44,15 @@ const (
 	plantNoHanded                // a start passes over what agents had in hand
 	plantAnyPlace                // any place for content files is the right one
 	plantNewSize                 // the size of segments is the new one, whether or not there is room for them
+	plantOtherSize               // a segment of another size is taken for one whose making was not finished
+	plantNewIdentity             // without an identity a new one is drawn, whatever is there
+	plantNoPatience              // what a start cannot read of a segment is zeros, at once
+	plantReusedUnsynced          // no sync of content in a file that is used again
+	plantReaderHeader            // a reader wants the header of a segment
+	plantUnnamed                 // what is lost is not named
+	plantNoReserve               // new mail leaves no segments for the states of all mail
+	plantUnreadDamage            // a reader takes what cannot be read for damaged
+	plantAnyRecord               // a reader takes the record of any segment's use and any message
+	plantForgetHanded            // a STATE forgets what agents have in hand
 	numFaults
 )

@@ -24,6 +24,10 @@ var faultNames = [numFaults]string{
 	plantOneSize: "one size", plantFreeHeadless: "no header, no mail", plantUnreadFree: "unread is empty",
 	plantHasty: "no wait for a state", plantNoList: "no list",
 	plantNoHanded: "nothing was in hand", plantAnyPlace: "any place", plantNewSize: "no room for the new size",
+	plantOtherSize: "another size is unfinished", plantNewIdentity: "new identity", plantNoPatience: "unread is zeros at once",
+	plantReusedUnsynced: "no sync of a file used again", plantReaderHeader: "a reader wants the header",
+	plantUnnamed: "lost without a name", plantNoReserve: "nothing kept for states",
+	plantUnreadDamage: "unread is damaged", plantAnyRecord: "any record", plantForgetHanded: "state forgets what is in hand",
 }
 
 func (f fault) String() string { return faultNames[f] }

@@ -141,7 +141,7 @@ func (r *Reader) spoolKey(f vfs.File) (uint32, error) {
 		return r.key, nil
 	}
 	id, _, copies, err := readIdentity(r.fs, r.dir, asItIs)
-	if copies > 0 {
+	if copies > 0 && !r.planted(plantReaderHeader) {
 		r.key, r.keyed = keyOf(id.uuid), true
 		return r.key, nil
 	}
@@ -154,6 +154,9 @@ func (r *Reader) spoolKey(f vfs.File) (uint32, error) {
 		if ok || err != nil {
 			return key, err
 		}
+	}
+	if r.planted(plantReaderHeader) {
+		return 0, ErrCorrupt
 	}
 	names, lerr := r.fs.List(path.Join(r.dir, segDir))
 	for _, name := range names {
@@ -252,7 +255,8 @@ func (r *Reader) fetchFrom(rf *readFile, buf []byte, ref Ref, number uint64) (he
 	_, err := rf.f.ReadAt(buf, int64(ref.Offset))
 	if err == nil {
 		h, ok := parseHeader(buf, rf.key)
-		if ok && h.number == number && h.recLen() == int64(ref.Length) && (h.segno == ref.Segno || r.planted(plantNoSegno)) {
+		if ok && h.number == number && h.recLen() == int64(ref.Length) && (h.segno == ref.Segno || r.planted(plantNoSegno)) ||
+			ok && r.planted(plantAnyRecord) {
 			return h, nil
 		}
 	}
@@ -273,6 +277,9 @@ func (r *Reader) judge(rf *readFile, ref Ref, cause error) error {
 		return fmt.Errorf("%w: the segment is new", ErrStale)
 	}
 	if cause != nil {
+		if r.planted(plantUnreadDamage) {
+			cause = io.EOF
+		}
 		return fmt.Errorf("%w: segment %d (%s) at %d: %w", readFailure(cause), ref.Segno, segName("", ref.File), ref.Offset, cause)
 	}
 	return fmt.Errorf("%w: segment %d (%s) at %d", ErrCorrupt, ref.Segno, segName("", ref.File), ref.Offset)

@@ -166,7 +166,7 @@ func (r *recovery) openSegment(file uint32) error {
 	if err != nil {
 		return err
 	}
-	if !e.readOnly {
+	if !e.readOnly && !e.planted(plantNoPatience) {
 		f = r.patience.file(f, segName(e.dir, file)) // until unwrap
 	}
 	s := &segment{file: file, f: f, state: segClosed}
@@ -228,7 +228,7 @@ func (r *recovery) adoptSegments() error {
 		if err := r.unreadable(); err != nil {
 			return err
 		}
-		if adopted || sizes[s.size] {
+		if (adopted || sizes[s.size]) && (s.size == e.lim.segSize || !e.planted(plantOtherSize)) {
 			continue
 		}
 		// Its making was not finished.

@@ -272,7 +272,7 @@ func (r *recovery) judge(h *hurt, t *trace) {
 	case t != nil && t.rec != nil && r.restore(h.number, t):
 		_, l := r.e.idx.find(h.number)
 		r.find(string(l.id()), false, "in the queue again by an older record, as the last one is damaged; recipients that were done since may get it again")
-	case !isDone:
+	case !isDone && !r.e.planted(plantUnnamed):
 		if t != nil && h.id == "" {
 			h.id = t.id
 		}

@@ -156,7 +156,7 @@ func (e *engine) mayCreate() bool {
 // mail that settles other mail.
 func (e *engine) wanted(settles bool) int {
 	n := e.floor()
-	if !settles {
+	if !settles && !e.planted(plantNoReserve) {
 		n = int(e.kept())
 	}
 	if !e.hasRoom(e.head) {

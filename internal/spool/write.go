@@ -372,6 +372,9 @@ func (e *engine) fillMeta(s *staged, m *meta, outcomes []byte) {
 	}
 	m.where, m.back, m.backLen = Ref{}, 0, 0
 	m.handed = appendHandings(nil, s.handed)
+	if e.planted(plantForgetHanded) {
+		m.handed = nil
+	}
 	m.outcomes = mergeOutcomes(m.outcomes, outcomes, func(i uint64) bool { return isDone(l, s.more, i) },
 		int(e.lim.state)-len(m.envelope)-len(m.recipients)-len(m.handed))
 }
