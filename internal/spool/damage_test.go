@@ -351,6 +351,45 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
+// A process is killed before IDENTITY is durable, the next finds it in memory, and the power
+// fails at any operation of that one's start: the spool, which is new, starts all the same.
+func TestIdentityInMemory(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []vfs.OpKind{vfs.OpSync, vfs.OpSyncDir} {
+		for n := 1; ; n++ {
+			w := newWorld(1, 0)
+			started := false
+			err := w.guard(func() {
+				w.hook = func(op vfs.Op) error {
+					if op.Kind == kind && (op.Name == "q/"+identityFile || op.Name == "q") {
+						return vfs.ErrCut
+					}
+					return nil
+				}
+				if err := w.open(); !errors.Is(err, vfs.ErrCut) {
+					fail("the first start: %v", err)
+				}
+				w.mem.Restart()
+				started = w.startUntil(n)
+				for _, l := range []vfs.Loss{{}, keepAll} {
+					y := *w
+					y.trace, y.bases = nil, map[uint64]bool{}
+					y.mem = w.mem.Cut(l)
+					if err := y.open(); err != nil {
+						fail("power cut at operation %d of the second start: %v", n, err)
+					}
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if started {
+				break
+			}
+		}
+	}
+}
+
 // Readers in other processes go by IDENTITY as well.
 func TestReaderWithoutHeaders(t *testing.T) {
 	t.Parallel()
