@@ -124,7 +124,7 @@ soak: poison
 # must be found: make crash TIME=1h. It prints how many there were of each.
 TIME ?= 10m
 crash:
-	$(GO) test ./internal/spool -run 'Crash|Rot|FullDisk|PowerCut' -timeout 0 -v -crash.time=$(TIME) | \
+	$(GO) test ./internal/spool -run 'Crash|Rot|FullDisk|PowerCut' -timeout 0 -parallel 64 -v -crash.time=$(TIME) | \
 	  awk '/^ *--- |first seed|histories|crashes|images|damaged disks|power cuts|posted|SKIPPED|seed [0-9]+:|FAIL|^ok/ { print; fflush() } /FAIL/ { bad = 1 } END { exit bad }'
 	$(GO) test ./internal/spool -run Planted -count=1 -v
 
