@@ -263,7 +263,7 @@
 // retries do that by themselves, and a checkpoint does the rest. Recovery
 //
 //  1. locks, and syncs the directories, that of content elsewhere in 5: a dead process may not have;
-//  2. reads IDENTITY, and syncs it with its name for the same reason; reads the segments' headers;
+//  2. reads IDENTITY and the segments' headers, and syncs IDENTITY for the same reason where no header says the same;
 //     the recovery point is the highest in them;
 //  3. replays the segments from there on, each to its end or its CLOSE, in the order of batch numbers, while
 //     a goroutine of its own reads ahead, passing over content, skipping what a BOOT voided, noting what is damaged, and

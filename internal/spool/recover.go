@@ -13,30 +13,29 @@ import (
 
 // recovery is the state of an opening spool.
 type recovery struct {
-	e           *engine
-	rep         RecoveryReport
-	boots       []boot
-	known       bool              // the identity is known: some segment header was found, or IDENTITY
-	second      bool              // some segment is of a version that has an IDENTITY
-	told        bool              // a segment's header says what the identity is
-	hadIdentity bool              // there is such a file
-	copies      int               // sound records in it
-	newest      map[uint64]uint64 // batches of the last records of messages, replayed since something was found damaged
-	clock       int64             // µs: when the last message came of those replayed
-	anyhow      bool              // salvage: go on whatever is missing
-	unsure      []uint64          // messages that are on hold as nobody can tell whether they had left the queue
-	restored    []uint64          // messages that are in the index by records from before the recovery point
-	patience    patience          // with the segments
-	idPatience  patience          // with IDENTITY, whose word others have as well
-	maxBatch    uint64            // highest number seen anywhere
-	maxSeq      uint64
-	held        []*logBatch // read, and not replayed yet
-	replayed    uint64      // batch number up to which all is accounted for
-	anyUse      map[*segment]uint64
-	lost        []loss // damage among what was durable
-	tail        []*logBatch
-	torn        []*logBatch // dropped; some of their records may be sound
-	exact       bool        // the last process recorded each HANDED before the delivery: see doubt
+	e            *engine
+	rep          RecoveryReport
+	boots        []boot
+	known        bool              // the identity is known: some segment header was found, or IDENTITY
+	told, second bool              // a segment's header says what the identity is; one of a version that has an IDENTITY
+	hadIdentity  bool              // there is such a file
+	copies       int               // sound records in it
+	newest       map[uint64]uint64 // batches of the last records of messages, replayed since something was found damaged
+	clock        int64             // µs: when the last message came of those replayed
+	anyhow       bool              // salvage: go on whatever is missing
+	unsure       []uint64          // messages that are on hold as nobody can tell whether they had left the queue
+	restored     []uint64          // messages that are in the index by records from before the recovery point
+	patience     patience          // with the segments
+	idPatience   patience          // with IDENTITY, whose word others have as well
+	maxBatch     uint64            // highest number seen anywhere
+	maxSeq       uint64
+	held         []*logBatch // read, and not replayed yet
+	replayed     uint64      // batch number up to which all is accounted for
+	anyUse       map[*segment]uint64
+	lost         []loss // damage among what was durable
+	tail         []*logBatch
+	torn         []*logBatch // dropped; some of their records may be sound
+	exact        bool        // the last process recorded each HANDED before the delivery: see doubt
 }
 
 // loss is a batch, or several before it, that was durable and is damaged or
