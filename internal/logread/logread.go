@@ -30,6 +30,7 @@ import (
 	"io"
 	"strconv"
 	"time"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"posthaste/internal/reuse"
@@ -259,9 +260,9 @@ func jsonString(b, dst []byte) (s, rest []byte, ok bool) {
 				return nil, nil, false
 			}
 			if b[i] == 'u' && i+4 < len(b) {
-				v, _ := strconv.ParseUint(string(b[i+1:i+5]), 16, 32)
-				dst = utf8.AppendRune(dst, rune(v))
-				i += 4
+				r, n := jsonRune(b[i-1:])
+				dst = utf8.AppendRune(dst, r)
+				i += n - 2
 			} else if b[i] == '"' || b[i] == '\\' || b[i] == '/' {
 				dst = append(dst, b[i])
 			} else {
@@ -272,6 +273,19 @@ func jsonString(b, dst []byte) (s, rest []byte, ok bool) {
 		}
 	}
 	return nil, nil, false
+}
+
+// jsonRune is the character that b begins with, \uXXXX or a surrogate pair of two such (RFC 8259
+// section 7), and its length. b has at least six octets.
+func jsonRune(b []byte) (r rune, n int) {
+	v, _ := strconv.ParseUint(string(b[2:6]), 16, 32)
+	if r = rune(v); utf16.IsSurrogate(r) && len(b) >= 12 && b[6] == '\\' && b[7] == 'u' {
+		low, _ := strconv.ParseUint(string(b[8:12]), 16, 32)
+		if pair := utf16.DecodeRune(r, rune(low)); pair != utf8.RuneError {
+			return pair, 12
+		}
+	}
+	return r, 6
 }
 
 // jsonSkip passes over the value that b begins with.

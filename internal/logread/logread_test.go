@@ -219,6 +219,9 @@ func TestFiles(t *testing.T) {
 	write("log.20261123-102500", line(20), false)
 	write("log.20261123-102500.gz", line(20), true) // the compressor is not through
 	write("logger", line(1), false)
+	write("log-20261122", line(5), false) // logrotate's dateext
+	write("log-20261122.zst", "\x28\xb5\x2f\xfd", false)
+	write("log-old", line(2), false)
 	names, err := Rotated(filepath.Join(dir, "log"))
 	if err != nil {
 		t.Fatal(err)
@@ -230,7 +233,7 @@ func TestFiles(t *testing.T) {
 	for _, n := range names {
 		bases = append(bases, filepath.Base(n))
 	}
-	if want := []string{"log.20261123-101500.gz", "log.20261123-102500", "log"}; !slices.Equal(bases, want) {
+	if want := []string{"log-20261122", "log.20261123-101500.gz", "log.20261123-102500", "log"}; !slices.Equal(bases, want) {
 		t.Errorf("%q, want %q", bases, want)
 	}
 	f, err := Open(old, nil)
@@ -244,6 +247,24 @@ func TestFiles(t *testing.T) {
 	for name, text := range map[string]string{"none": "no such file", write("x.xz", "\xfd7zXZ\x00....", false): "xzcat", write("bad.gz", "\x1f\x8bxx", false): "gzip"} {
 		if _, err := Open(name, nil); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%s: %v, want %s", name, err, text)
+		}
+	}
+}
+
+// Characters in JSON are read in all forms in which they may be written.
+func TestJSONString(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		`"a\u00e9b"x`: "a\u00e9b", `"\ud83d\ude00!"`: "\U0001F600!", `"\ud83d"`: "\ufffd", `"\ud83dx"`: "\ufffdx",
+		`"\ud83d\u0041"`: "\ufffdA", `"\ude00"`: "\ufffd", `"\"\\\/\n"`: `"\/?`,
+	} {
+		if got, _, ok := jsonString([]byte(in), nil); !ok || string(got) != want {
+			t.Errorf("%s: %q, %t, want %q", in, got, ok, want)
+		}
+	}
+	for _, in := range []string{"", "x", `"`, `"a`, `"\`, `"\u12`, `"\u1234`} {
+		if got, _, ok := jsonString([]byte(in), nil); ok {
+			t.Errorf("%s: %q", in, got)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -116,8 +117,12 @@ func begins(name string, now time.Time) (int64, error) {
 	}
 }
 
-// Rotated are a log's own name and those that it was given when it was rotated: the name with a dot and more behind it.
-// Of files that are there twice, compressed and not, the one is meant that is not.
+// endings are what compressors add to a file's name.
+var endings = []string{".gz", ".bz2", ".xz", ".zst", ".lz4"}
+
+// Rotated are a log's own name and those that it was given when it was rotated: the name with a
+// dot and more behind it, or with a hyphen and a date, as logrotate's dateext has it. If a file is there twice,
+// compressed and not, only the one that is not compressed is listed.
 func Rotated(name string) ([]string, error) {
 	dir, base := filepath.Split(name)
 	entries, err := os.ReadDir(filepath.Clean(cmp.Or(dir, ".")))
@@ -126,13 +131,17 @@ func Rotated(name string) ([]string, error) {
 	}
 	var list []string
 	for _, e := range entries {
-		if n := e.Name(); e.Type().IsRegular() && len(n) > len(base)+1 && n[:len(base)+1] == base+"." {
-			list = append(list, n)
+		rest, ok := strings.CutPrefix(e.Name(), base)
+		if !ok || len(rest) < 2 || !e.Type().IsRegular() {
+			continue
+		}
+		if rest[0] == '.' || rest[0] == '-' && '0' <= rest[1] && rest[1] <= '9' {
+			list = append(list, e.Name())
 		}
 	}
 	list = slices.DeleteFunc(list, func(n string) bool {
 		ext := filepath.Ext(n)
-		return (ext == ".gz" || ext == ".bz2") && slices.Contains(list, n[:len(n)-len(ext)])
+		return slices.Contains(endings, ext) && slices.Contains(list, n[:len(n)-len(ext)])
 	})
 	for i := range list {
 		list[i] = dir + list[i]
