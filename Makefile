@@ -44,13 +44,14 @@ run: build
 	@exec $(BIN)/posthaste try -d '$(DIR)' $(if $(PORT),-p '$(PORT)')
 
 # Everything that must hold: vet, static checks, the import law, all tests with
-# the race detector, and the one that measures without it. Tests with foreign programs say when they are skipped.
+# the race detector, and without it the one that measures and the simulation by seed, which the detector would make a matter of chance. Tests with foreign programs say when they are skipped.
 # "make test PKG=./smtpd" is for whoever changes one package.
 PKG ?= ./...
 test: check
 	$(GO) test -race -p 4 -parallel 8 -timeout 20m $(PKG)
 ifeq ($(PKG),./...)
 	$(GO) test -count=1 -run TestReloadHoldsNobodyUp ./internal/e2e
+	$(GO) test -count=1 ./internal/simtest
 endif
 	@./internal/e2e/peers.sh check
 

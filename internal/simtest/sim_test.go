@@ -2,7 +2,6 @@ package simtest
 
 import (
 	"flag"
-	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -16,7 +15,7 @@ var (
 	one   = flag.Int64("sim.seed", -1, "run this seed alone, and show its log")
 	first = flag.Uint64("sim.first", 1, "begin with this seed")
 	mask  = flag.Uint64("sim.mask", 0, "with -sim.seed: leave faults and letters out, by bits")
-	many  = flag.Int("sim.n", 0, "run so many seeds; 0: 1000, or 100 with -short")
+	many  = flag.Int("sim.n", 0, "run so many seeds; 0: 1000, or 100 with -short or the race detector")
 	stop  = flag.Bool("sim.stop", false, "end with the first seed that fails, and do not shrink it")
 	trace = flag.Bool("sim.trace", false, "with -sim.seed: show each step")
 )
@@ -55,7 +54,7 @@ func TestSeeds(t *testing.T) {
 	}
 	count := *many
 	if count == 0 {
-		if count = 1000; testing.Short() {
+		if count = 1000; testing.Short() || underRace {
 			count = 100
 		}
 	}
@@ -88,30 +87,4 @@ func tidy(n uint64) {
 	if n%2 == 0 {
 		runtime.GC()
 	}
-}
-
-// The same seed is the same run.
-func TestSame(t *testing.T) {
-	w := room(t)
-	for n := uint64(1); n <= 20; n++ {
-		tidy(n)
-		p := NewPlan(n, w)
-		p.Digest = true
-		a := w.Run(t, p)
-		b := w.Run(t, p)
-		if a.Sum != b.Sum || a.Steps != b.Steps {
-			t.Errorf("seed %d: %d and %d steps, and\n%s", n, a.Steps, b.Steps, difference(a.Log, b.Log))
-		}
-	}
-}
-
-// difference shows the first line that differs.
-func difference(a, b string) string {
-	x, y := strings.Split(a, "\n"), strings.Split(b, "\n")
-	for i := range min(len(x), len(y)) {
-		if x[i] != y[i] {
-			return fmt.Sprintf("line %d:\n%s\n%s", i, x[i], y[i])
-		}
-	}
-	return fmt.Sprintf("logs of %d and %d lines", len(x), len(y))
 }

@@ -52,7 +52,6 @@ type site struct {
 	sick     bool // syncs fail
 	healed   bool // nothing goes wrong any more
 	setting  int  // which of the configurations is in force
-	lastFire string
 }
 
 // count numbers the events of a name.
