@@ -48,7 +48,7 @@ run: build
 # "make test PKG=./smtpd" is for whoever changes one package.
 PKG ?= ./...
 test: check
-	$(GO) test -race -p 4 -parallel 8 -timeout 20m $(PKG)
+	$(GO) test -race -p 4 -parallel 8 -timeout 40m $(PKG)
 ifeq ($(PKG),./...)
 	$(GO) test -count=1 -run TestReloadHoldsNobodyUp ./internal/e2e
 	$(GO) test -count=1 ./internal/simtest
