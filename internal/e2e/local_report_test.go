@@ -316,7 +316,7 @@ func (s *system) sendReported(m reported) error {
 }
 
 var (
-	reportDate = regexp.MustCompile(`\w{3}, [ \d]\d \w{3} \d{4} \d\d:\d\d:\d\d [+-]\d{4}( \(\w+\))?`)
+	reportDate = regexp.MustCompile(`\w{3}, [ \d]?\d \w{3} \d{4} \d\d:\d\d:\d\d [+-]\d{4}( \(\w+\))?`)
 	reportHead = regexp.MustCompile(`(?m)^Received: .*\n([ \t]+.*\n)*`)
 	reportID   = regexp.MustCompile(`\b[0-9A-F]{9,12}\b|\b4[0-9A-Za-z]{12,20}\b`)
 	reportNum  = regexp.MustCompile(`ID\.\d+/|<\d{14}\.ID@|<ID@`)
