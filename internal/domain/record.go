@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"posthaste/internal/mailauth/dkimkey"
 )
 
 // A Record is one DNS record to publish.
@@ -13,9 +15,6 @@ type Record struct {
 	Data string `json:"data"` // as in a master file (RFC 1035 section 5), but for TXT: its text
 	Why  string `json:"why"`  // what it is for, in a few words
 }
-
-// maxString is how many octets a string of a TXT record has at most (RFC 1035 section 3.3.14).
-const maxString = 255
 
 // String is the record as a line of a master file.
 func (r Record) String() string {
@@ -28,12 +27,7 @@ func (r Record) String() string {
 
 // quoted writes a text as the strings of a TXT record, in parentheses where it takes several.
 func quoted(text string) string {
-	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
-	var parts []string
-	for len(text) > maxString {
-		parts, text = append(parts, `"`+escape.Replace(text[:maxString])+`"`), text[maxString:]
-	}
-	parts = append(parts, `"`+escape.Replace(text)+`"`)
+	parts := dkimkey.Strings(text)
 	if len(parts) == 1 {
 		return parts[0]
 	}

@@ -125,13 +125,19 @@ func show(w io.Writer, domain, selector, path string, key crypto.Signer) error {
 	if err != nil {
 		return err
 	}
-	// A string in a TXT record has 255 octets at most, RFC 1035 section 3.3.14.
-	var parts []string
-	for len(record) > 255 {
-		parts, record = append(parts, `"`+record[:255]+`"`), record[255:]
-	}
-	parts = append(parts, `"`+record+`"`)
 	_, err = fmt.Fprintf(w, "; publish in DNS\n%s._domainkey.%s. IN TXT ( %s )\n\n# entry of dkim_sign_maps\n%s %s:%s\n",
-		selector, domain, strings.Join(parts, "\n\t"), domain, selector, path)
+		selector, domain, strings.Join(Strings(record), "\n\t"), domain, selector, path)
 	return err
+}
+
+// maxString is how many octets a string of a TXT record has at most, RFC 1035 section 3.3.14.
+const maxString = 255
+
+// Strings writes a text as the strings of a TXT record, in quotes, as a master file has them.
+func Strings(text string) (parts []string) {
+	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+	for len(text) > maxString {
+		parts, text = append(parts, `"`+escape.Replace(text[:maxString])+`"`), text[maxString:]
+	}
+	return append(parts, `"`+escape.Replace(text)+`"`)
 }
