@@ -113,7 +113,7 @@ until_true "master starts a service again" sh -c 'mailq | grep -q friend'
 say "A second instance"
 postmulti -e init
 run postmulti -I posthaste-out -e create
-postconf -c /etc/posthaste-out -e 'relayhost = [127.0.0.1]:26' 'mydestination ='
+postconf -c /etc/posthaste-out -e 'relayhost = [127.0.0.1]:26' 'mydestination =' 'authorized_submit_users = static:anyone'
 run systemctl enable --now posthaste@out
 is posthaste@out active || fail "the second instance does not run"
 printf 'Subject: out\n\nx\n' | sendmail -C /etc/posthaste-out other@elsewhere.example

@@ -54,7 +54,10 @@ func TestMultiInstance(t *testing.T) {
 	if got := setting(second, "master_service_disable"); got != "inet" {
 		t.Errorf("a new instance listens: master_service_disable = %s", got)
 	}
-	if out, status := s.tool(nil, "-c", second, "postconf", "-e", "maillog_file="+s.path("out.log"), "maillog_file_prefixes="+s.dir,
+	if out, status := s.tool([]byte("Subject: x\n\nx\n"), "-c", second, "sendmail", "-f", "a@from.test", "b@to.test"); status != 75 || !strings.Contains(out, "authorized_submit_users") {
+		t.Errorf("a new instance takes mail from root: status %d: %s", status, out)
+	}
+	if out, status := s.tool(nil, "-c", second, "postconf", "-e", "authorized_submit_users=static:anyone", "maillog_file="+s.path("out.log"), "maillog_file_prefixes="+s.dir,
 		"mydestination=", "myhostname=out.test", "default_transport=discard:", "alias_maps=", "alias_database="); status != 0 {
 		t.Fatal(out)
 	}

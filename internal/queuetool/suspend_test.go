@@ -102,7 +102,7 @@ func TestSuspend(t *testing.T) {
 		{[]string{"suspend", "--domain=b.test", "a.test"}, 64, "not understood"},
 		{[]string{"suspend", "--domain=[b.test]"}, 64, "--domain: \"[b.test]\" is not a domain"},
 		{[]string{"suspend", "--sender=a.test"}, 64, "is not a sender"},
-		{[]string{"suspend", "--transport=a.b"}, 64, "is not the name of a transport"},
+		{[]string{"suspend", "--transport=[a]"}, 64, "is not the name of a transport"},
 		{[]string{"suspend", "a.test", "--for", "2h", "--until", "12:00"}, 64, "one end is enough"},
 		{[]string{"suspend", "a.test", "--for", "soon"}, 64, "not a time"},
 		{[]string{"suspend", "a.test", "--until", "2001-01-01"}, 64, "in the past"},

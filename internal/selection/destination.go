@@ -54,7 +54,7 @@ func ParseDestination(text string) (Destination, error) {
 
 // isTransport says whether what stands before the first colon names a transport, for what follows it.
 func isTransport(before, after string) bool {
-	if before == "" || before[0] == '.' || strings.ContainsAny(before, "[]") {
+	if before == "" || before[0] == '.' || strings.ContainsAny(before, "[]/") {
 		return false
 	}
 	return !strings.Contains(before, ".") || after == "" || strings.ContainsAny(after, ".[/")
