@@ -1,3 +1,7 @@
+// BDAT: a message that comes in chunks of a known size, RFC 3030. A client may send
+// chunks without waiting for replies, so that each chunk must be read even when it is
+// refused; most of this file is about staying in step at a bounded cost.
+
 package smtpd
 
 import (
@@ -11,17 +15,23 @@ import (
 	"posthaste/internal/smtpwire"
 )
 
-// bdatState is a message that comes in chunks, RFC 3030. The engine has no
-// part in it: it is told RSET when the last chunk is in.
+// bdatState is a message that comes in chunks, RFC 3030. The engine has no part in
+// it: it is told RSET when the last chunk is in. It lives from the first chunk to
+// the last one, or to the end of the transaction.
 type bdatState struct {
-	msg    message
-	sink   sink
-	c      content
-	rest   []byte // the beginning of a line that has not come to its end
+	msg  message // nil after abort
+	sink sink    // of msg
+	c    content // what all chunks are to be read as: lines, without dot-stuffing
+	// rest is the beginning of a line that has not come to its end. It may wait for the
+	// next chunk, and is at most bigBuf octets.
+	rest []byte
+	// failed is why no chunk is taken any more; nil: all is well. Only RSET, or the last
+	// chunk, ends this state.
 	failed *smtpwire.Reply
-	told   bool // failed has been said
+	told   bool // failed has been sent; later chunks get a shorter reply
 }
 
+// abort gives up the message. It may be called more than once.
 func (b *bdatState) abort() {
 	if b.msg != nil {
 		b.msg.Abort()
@@ -29,12 +39,15 @@ func (b *bdatState) abort() {
 	}
 }
 
-// bdatCmd is BDAT, RFC 3030 section 2. The chunk follows the command whatever
-// is thought of it, and is read in any case. last says that the transaction is
-// over.
+// bdatCmd is BDAT, RFC 3030 section 2. The chunk follows the command whatever is
+// thought of it, and is read in any case, or the session ends. last says that the
+// transaction is over and that r is the reply to the message; r is nil where the
+// session has ended.
 func (s *session) bdatCmd() (r *smtpwire.Reply, last bool, err error) {
 	if s.hiddenKeywords()["chunking"] {
-		return smtpwire.R(521, dsn.S(5, 5, 1), "Error: command not implemented"), false, nil // the chunk would be commands
+		// Not 5xx and on with it: the chunk that follows would be taken for commands. With
+		// 521 the session ends.
+		return smtpwire.R(521, dsn.S(5, 5, 1), "Error: command not implemented"), false, nil
 	}
 	size, last, ok := smtpwire.ParseBDAT(s.cmd.Args)
 	if !ok {
@@ -49,12 +62,15 @@ func (s *session) bdatCmd() (r *smtpwire.Reply, last bool, err error) {
 		if s.tooMuch(size) {
 			return s.breakOff(r), false, io.EOF
 		}
+		// Read and forgotten.
 		if err = s.readChunk(size, func([]byte) {}); last {
 			s.tx.skipped = 0
 		}
 		return r, false, err
 	}
 	b := s.tx.bdat
+	// Judged by the announced size: the chunk need not be kept to know that it is
+	// too much.
 	if limit := s.set.messageLimit; b.failed == nil && limit > 0 && b.c.size+size > limit {
 		s.logBDAT(maillog.BDATTooLarge)
 		b.failed = smtpwire.R(552, dsn.S(5, 3, 4), "Chunk exceeds message size limit")
@@ -81,6 +97,8 @@ func (s *session) bdatCmd() (r *smtpwire.Reply, last bool, err error) {
 	case !last:
 		return smtpwire.R(250, dsn.S(2, 0, 0), "Ok: "+strconv.FormatInt(size, 10)+" bytes"), false, nil
 	}
+	// A client may leave out the line end of the last line, which the stored
+	// message must have.
 	b.endLastLine()
 	msg := b.msg
 	s.tx.bdat = nil
@@ -111,14 +129,17 @@ func (s *session) nullChunk() *smtpwire.Reply {
 	return r
 }
 
-// refusedChunks is a message of which no chunk is taken, until RSET.
+// refusedChunks is a message of which no chunk is taken, until RSET. RFC 3030
+// section 2 has the client stop after a refused chunk, but a client that pipelines
+// has sent the next ones by then.
 func refusedChunks(r *smtpwire.Reply) *bdatState {
 	b := &bdatState{failed: r}
 	b.c.w = discard{}
 	return b
 }
 
-// refusal is what is said of a chunk of a message that has been refused.
+// refusal is the reply to a chunk of size octets of a message that has been
+// refused: the reason once, and then that the chunk was discarded.
 func (b *bdatState) refusal(size int64) *smtpwire.Reply {
 	if b.told {
 		return smtpwire.R(551, dsn.S(5, 0, 0), "Discarded "+strconv.FormatInt(size, 10)+" bytes after earlier error")
@@ -127,9 +148,10 @@ func (b *bdatState) refusal(size int64) *smtpwire.Reply {
 	return b.failed
 }
 
-// tooMuch counts a chunk that is not wanted. It says whether that goes too far: one
-// and a half times the largest message is read, so that a client which has not
-// looked at our answers yet stays in step.
+// tooMuch counts a chunk of size octets that is not wanted. It says whether that
+// goes too far: one and a half times the largest message is read, so that a client
+// which has not looked at our replies yet stays in step. Beyond that it costs more
+// than a new connection.
 func (s *session) tooMuch(size int64) bool {
 	if s.tx.bdat != nil && s.tx.skipped == 0 {
 		s.tx.skipped = s.tx.bdat.c.size
@@ -141,7 +163,8 @@ func (s *session) tooMuch(size int64) bool {
 	return false
 }
 
-// breakOff says r and ends the session: what the client has sent is not read.
+// breakOff says r and ends the session: what the client sends next is not read. It
+// returns nil, for bdatCmd to return.
 func (s *session) breakOff(r *smtpwire.Reply) *smtpwire.Reply {
 	s.logBDAT(maillog.BDATCutOff)
 	s.replyAndCount(r)
@@ -150,7 +173,9 @@ func (s *session) breakOff(r *smtpwire.Reply) *smtpwire.Reply {
 	return nil
 }
 
-// bdatRefused judges a BDAT command, and begins the message with the first.
+// bdatRefused judges a BDAT command by its place in the transaction, and begins the
+// message with the first. A refusal by policy is kept in the state instead: the
+// chunks that follow are refused too.
 func (s *session) bdatRefused() *smtpwire.Reply {
 	if s.tx.bdat != nil {
 		return nil
@@ -175,7 +200,8 @@ type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
-// addOctets takes a piece of a chunk. Lines may begin in one and end in another.
+// addOctets takes a piece of a chunk. Lines may begin in one piece, or chunk, and
+// end in another: what content does not use is kept.
 func (b *bdatState) addOctets(p []byte) {
 	if b.failed != nil {
 		return
@@ -189,7 +215,8 @@ func (b *bdatState) addOctets(p []byte) {
 	}
 }
 
-// endLastLine gives the last line the end that it may lack.
+// endLastLine gives the last line the end that it may lack. That is not a bare
+// newline of the client's.
 func (b *bdatState) endLastLine() {
 	if len(b.rest) > 0 || b.c.cont {
 		bare := b.c.bareLF
@@ -199,7 +226,9 @@ func (b *bdatState) endLastLine() {
 	}
 }
 
-// readChunk reads the octets of a chunk and gives them to use.
+// readChunk reads the size octets of a chunk and gives them to use, in pieces that
+// are good until use returns. An error is that of the connection, which is lost
+// then.
 func (s *session) readChunk(size int64, use func([]byte)) error {
 	w := &s.wire
 	if size > smallBuf {
@@ -210,6 +239,7 @@ func (s *session) readChunk(size int64, use func([]byte)) error {
 		w.grow()
 	}
 	start, from := time.Now(), w.received
+	// Never more than size: behind the chunk there may be the next command already.
 	for size > 0 {
 		if w.buffered() == 0 {
 			s.extendDeadline(start, w.received-from)

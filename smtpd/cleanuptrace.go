@@ -1,3 +1,6 @@
+// What a followed session says and hears about cleanup, in the attributes of Postfix's
+// verbose log, which those who read such logs know.
+
 package smtpd
 
 import (
@@ -7,8 +10,8 @@ import (
 	"posthaste/internal/table"
 )
 
-// sayTo is where what is said to cleanup goes, nil where nobody follows the session or a filter
-// gets the message.
+// sayTo is where the exchange with cleanup is logged; nil where nobody follows the
+// session, or where a filter gets the message and cleanup is not involved.
 func (s *session) sayTo() table.Trace {
 	if !s.debug || s.srv.filter != nil {
 		return nil
@@ -16,8 +19,8 @@ func (s *session) sayTo() table.Trace {
 	return table.TraceOf(s.ctx())
 }
 
-// toldCleanup logs what cleanup is about to be told of the message, and toldBy what it answered, of a
-// session that is followed.
+// toldCleanup logs what cleanup is about to be told of the message, and toldBy what
+// it answered, of a session that is followed.
 func (s *session) toldCleanup() {
 	if trace := s.sayTo(); trace != nil {
 		trace.Received("queue_id", string(s.a.QueueID))
@@ -37,7 +40,8 @@ func (s *session) toldBy(reply *proto.SubmitReply) {
 	}
 }
 
-// cleanupFlags are Postfix's numbers for what cleanup is to do with a message.
+// cleanupFlags are the numbers that Postfix has for what cleanup is to do with a
+// message. They are for the log only.
 func cleanupFlags(f proto.SubmitFlags) int {
 	n := 128 // it answers in the words of SMTP
 	for _, flag := range []struct {

@@ -1,3 +1,6 @@
+// The commands that are not part of a transaction: HELO and EHLO, RSET, VRFY, ETRN,
+// and the filter that may replace a command line.
+
 package smtpd
 
 import (
@@ -11,7 +14,10 @@ import (
 )
 
 // helo is HELO and EHLO, RFC 5321 section 4.1.1.1. A nil reply means that the
-// engine is to see it.
+// engine is to see it. Any name is taken, as that section demands; what to think of
+// it is for smtpd_helo_restrictions.
+//
+// Both commands end a transaction, as RSET does (section 4.1.4).
 func (s *session) helo(v verb) *smtpwire.Reply {
 	name := smtpwire.Printable(clip(strings.Join(strings.Fields(s.cmd.Args), " "), 255))
 	if name == "" {
@@ -19,7 +25,8 @@ func (s *session) helo(v verb) *smtpwire.Reply {
 	}
 	s.endMail()
 	s.flushHistory()
-	proto := s.a.Proto // HELO after EHLO does not take back that commands may be pipelined
+	// HELO after EHLO does not take back that commands may be pipelined: ResetHelo would.
+	proto := s.a.Proto
 	if v == vEhlo {
 		proto = "ESMTP"
 	}
@@ -37,9 +44,10 @@ func (s *session) helo(v verb) *smtpwire.Reply {
 	return nil
 }
 
-// neutered takes out of what a client says of itself all that has a meaning in
-// Received: or in log lines: a name must not look like a comment with somebody
-// else's address, nor like one more field.
+// neutered replaces in what a client says of itself all that has a meaning in
+// Received: fields or log lines: a name must not look like a comment with somebody
+// else's address, nor like one more field. Controls are gone already
+// (smtpwire.Printable).
 func neutered(s string) string {
 	return strings.Map(func(r rune) rune {
 		if strings.ContainsRune(" <>()\\\";@", r) {
@@ -49,12 +57,15 @@ func neutered(s string) string {
 	}, s)
 }
 
-// maxLimitValue is the largest limit that LIMITS can announce, RFC 9422 section 4. A larger
-// limit is not announced; neither are MAILMAX and RCPTDOMAINMAX, which this server does not have.
+// maxLimitValue is the largest limit that LIMITS can announce, RFC 9422 section 4.
+// A larger limit is not announced; neither are MAILMAX and RCPTDOMAINMAX, which
+// this server does not have.
 const maxLimitValue = 999999
 
-// appendEhlo appends the answer to EHLO: the list of extensions, in Postfix's
-// order.
+// appendEhlo appends the reply to EHLO: the list of extensions, in Postfix's order.
+// What hiddenKeywords names is left out; a few such commands are still accepted
+// when they come, as with Postfix. The first line is our name, RFC 5321 section
+// 4.1.1.1.
 func (s *session) appendEhlo(b []byte) []byte {
 	hidden := s.hiddenKeywords()
 	lines := make([]string, 1, 16)
@@ -81,6 +92,8 @@ func (s *session) appendEhlo(b []byte) []byte {
 	}
 	if mechs := s.offeredMechanisms(); mechs != "" {
 		add("auth", "AUTH "+mechs)
+		// Old clients of Microsoft's look for this form, from a draft
+		// (broken_sasl_auth_clients).
 		if s.srv.sasl.broken {
 			add("auth", "AUTH="+mechs)
 		}
@@ -110,7 +123,8 @@ func (s *session) appendEhlo(b []byte) []byte {
 	return appendLines(b, lines)
 }
 
-// appendLines appends a reply of 250 with these lines.
+// appendLines appends a reply of 250 with these lines, all but the last continued
+// with "-" (RFC 5321 section 4.2.1).
 func appendLines(b []byte, lines []string) []byte {
 	for i, l := range lines {
 		sep := byte('-')
@@ -122,6 +136,8 @@ func appendLines(b []byte, lines []string) []byte {
 	return b
 }
 
+// rset is RSET, RFC 5321 section 4.1.1.5. A nil reply means that the engine is to
+// see it. What the client said with HELO and AUTH stays.
 func (s *session) rset() *smtpwire.Reply {
 	if s.cmd.Args != "" {
 		return smtpwire.R(501, dsn.S(5, 5, 4), "Syntax: RSET")
@@ -131,8 +147,10 @@ func (s *session) rset() *smtpwire.Reply {
 	return nil
 }
 
-// vrfy is VRFY, RFC 5321 section 4.1.1.6. It says whether the address would
-// be refused as a recipient, and no more (RFC 5321 section 3.5.3: 252).
+// vrfy is VRFY, RFC 5321 section 4.1.1.6. It says whether the address would be
+// refused as a recipient, and no more (RFC 5321 section 3.5.3: 252). Each VRFY
+// counts as a recipient for smtpd_client_recipient_rate_limit, or it would be the
+// cheaper way to guess addresses.
 func (s *session) vrfy() *smtpwire.Reply {
 	switch {
 	case s.set.vrfyDisabled:
@@ -163,6 +181,8 @@ func (s *session) vrfy() *smtpwire.Reply {
 	return smtpwire.R(252, dsn.S(2, 0, 0), arg)
 }
 
+// bracketed is an address in the form that RCPT has: VRFY may come without the
+// brackets.
 func bracketed(s string) string {
 	if strings.HasPrefix(s, "<") {
 		return s
@@ -170,7 +190,8 @@ func bracketed(s string) string {
 	return "<" + s + ">"
 }
 
-// etrn is ETRN, RFC 1985.
+// etrn is ETRN, RFC 1985. "@domain" means all subdomains there and is taken for the
+// domain itself; "#queue" names a queue of the server's, of which there are none.
 func (s *session) etrn() *smtpwire.Reply {
 	if r := s.heloFirst(); r != nil {
 		return r
@@ -198,17 +219,24 @@ func (s *session) etrn() *smtpwire.Reply {
 	return s.srv.flushSite(s.ctx(), domain)
 }
 
+// validSite says whether a domain has the form of one. It is parsed as part of an
+// address, so that what qmgr gets has passed the same checks as any recipient's
+// domain; the suffix must have come through unchanged. No host name begins with
+// "-", and Postfix refuses it here.
 func validSite(domain string) bool {
 	p, r := smtpwire.ParseRcpt("TO:<x@"+domain+">", 0, false)
 	return r == nil && strings.HasSuffix(p.To.Address, domain) && domain[0] != '-'
 }
 
-// filterCommand lets smtpd_command_filter change a command line.
+// filterCommand lets smtpd_command_filter replace a command line, which is how an
+// administrator gets along with a broken client. Where the table cannot be asked,
+// the line stays as it is.
 func (s *session) filterCommand(line string) string {
 	if s.set.commandFilter.Empty() {
 		return line
 	}
-	value, found, err := s.set.commandFilter.Lookup(s.untraced(), line, false) // it may be AUTH
+	// untraced: the line may be AUTH with a password.
+	value, found, err := s.set.commandFilter.Lookup(s.untraced(), line, false)
 	if err != nil {
 		s.srv.log.Warning("%v", err)
 		return line
@@ -219,7 +247,8 @@ func (s *session) filterCommand(line string) string {
 	return line
 }
 
-// flushSiteReply is what a client is told of what the queue manager has answered to its ETRN.
+// flushSiteReply words what the queue manager has answered to ETRN, with the codes
+// of RFC 1985.
 func (s *Server) flushSiteReply(domain string, queued bool, err error) *smtpwire.Reply {
 	switch {
 	case err != nil:

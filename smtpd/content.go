@@ -1,3 +1,6 @@
+// The content of a message as it comes from the client: where it ends, and what of it
+// is passed on. This knows nothing of sessions, and is fuzzed by itself.
+
 package smtpd
 
 import (
@@ -18,12 +21,16 @@ import (
 // (lenient: it is trusted, and even its DATA command ended so) is LF "." LF
 // the end.
 type content struct {
-	w       io.Writer // errors are w's to remember: reading goes on to the end
+	// w gets the content. Errors are w's to remember: reading goes on to the end.
+	w io.Writer
+	// lenient: LF "." LF ends the message, see above. The session sets it.
 	lenient bool
-	whole   bool  // BDAT: dots are dots, and the end is known from elsewhere
-	limit   int64 // of size; 0: none
+	// whole is for BDAT: dots are dots, and the end is known from elsewhere.
+	whole bool
+	// limit is the largest size in octets; 0: none. What is beyond it is not written.
+	limit int64
 
-	size    int64 // octets, CRLF counted as two
+	size    int64 // octets of content, CRLF counted as two, whatever was received
 	over    bool  // more than limit
 	bareLF  bool  // some line ended in LF alone
 	cont    bool  // in the middle of a line whose beginning was written
@@ -35,6 +42,8 @@ type content struct {
 // has been seen; what is left is an incomplete line, and is to be offered
 // again with more behind it.
 func (c *content) feed(b []byte) (used int, done bool) {
+	// The loop looks at whole lines only. Lines that can go out as they are gather
+	// in b[run:line] and are written at once: most mail has no other lines.
 	run := 0 // b[run:line] is ready to be written as it is
 	line := 0
 	for {
@@ -72,6 +81,9 @@ func (c *content) feed(b []byte) (used int, done bool) {
 			}
 			run = line + 1 // RFC 5321 section 4.5.2
 		}
+		// The line must not go out as it is: its end was LF alone, or CRs stand
+		// before the CRLF, which some server behind us may take for line ends of
+		// their own.
 		if !crlf || text > line && b[text-1] == '\r' {
 			for text > line && b[text-1] == '\r' {
 				text--
@@ -89,9 +101,9 @@ func (c *content) feed(b []byte) (used int, done bool) {
 
 var crlfBytes = []byte("\r\n")
 
-// overlong takes the beginning of a line that has no end in sight, all of b
-// but the CRs at its end, which may be part of the line's. It returns how
-// much of it was used.
+// overlong takes the beginning of a line that has no end in sight, all of b but the
+// CRs at its end, which may be part of the line's. It returns how much of it was
+// used. It is called when the reader's buffer is full of one line.
 func (c *content) overlong(b []byte) (used int) {
 	n := len(b)
 	for n > 0 && b[n-1] == '\r' {
@@ -113,11 +125,12 @@ func (c *content) overlong(b []byte) (used int) {
 	return n
 }
 
-// guardFirstLine sees to it that the first line does not go on with what stands before
-// it, which is a field of ours: a line that begins with a blank comes after an
-// empty one, and is body then. The "From " lines of mailboxes that somebody sends
-// as if they were a header become one. A dot that is taken away, and a stray CR
-// that may become a blank later, do not hide either.
+// guardFirstLine sees to it that the first line does not continue what stands
+// before it, which is a header field of ours: a line that begins with a blank is
+// put behind an empty line, and is body then. The "From " lines of mailboxes, which
+// some programs send as if they were part of the header, become a header field, as
+// with Postfix. A dot that is taken away, and a stray CR that may become a blank
+// later, do not hide either.
 func (c *content) guardFirstLine(line []byte) {
 	c.begun = true
 	line = bytes.TrimRight(line, "\r")
@@ -134,6 +147,8 @@ func (c *content) guardFirstLine(line []byte) {
 	}
 }
 
+// put writes p, and counts it against limit. The piece that exceeds the limit is
+// not written at all.
 func (c *content) put(p []byte) {
 	if len(p) == 0 {
 		return

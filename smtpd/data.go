@@ -1,3 +1,6 @@
+// DATA: the content of a message from the wire to cleanup or to a filter, and the
+// reply to it.
+
 package smtpd
 
 import (
@@ -17,7 +20,9 @@ import (
 // would send it again. Others cleanup refuses (spool.ErrSilent).
 const commitTimeout = 9 * time.Minute
 
-// data is the content of DATA. The engine calls it when it has said 354.
+// data is the content of DATA. The engine calls it when it has said 354. It reads
+// the content to its end whatever is wrong with it: SMTP has no other way to stay
+// in step with the client.
 func (s *session) data() *smtpwire.Reply {
 	s.tx.received = 0
 	msg := s.openMessage()
@@ -25,6 +30,8 @@ func (s *session) data() *smtpwire.Reply {
 	s.writeHead(&s.tx.sink)
 	c := &s.tx.lines
 	*c = content{w: &s.tx.sink, lenient: s.wire.bareLF && (s.trusted || s.set.bare == bareAllow), limit: s.set.messageLimit}
+	// The DATA command was a line before the content, and its end counts: "DATA" LF
+	// "." CRLF is no end of a message.
 	c.afterLF = s.wire.bareLF && !c.lenient
 	s.tx.inData = true
 	err := s.readContent(c)
@@ -38,8 +45,8 @@ func (s *session) data() *smtpwire.Reply {
 	return s.finishMessage(msg, c, "Ok: queued as "+string(s.a.QueueID))
 }
 
-// openMessage begins the message: towards cleanup, or towards the filter that
-// is to see it first.
+// openMessage begins the message: towards cleanup, or towards the filter that is to
+// see it first. What it returns must be committed or aborted.
 func (s *session) openMessage() message {
 	switch {
 	case s.srv.filter == nil:
@@ -53,8 +60,9 @@ func (s *session) openMessage() message {
 	return s.tx.filter
 }
 
-// writeHead writes what the message begins with; what is prepended on its way to
-// cleanup is options' to tell.
+// writeHead writes what the message begins with: the Received: field, and for a
+// filter the fields of PREPEND actions. On the way to cleanup those travel with the
+// options instead.
 func (s *session) writeHead(k *sink) {
 	if s.srv.filter != nil {
 		for _, h := range s.a.Effects.Prepend {
@@ -70,13 +78,15 @@ func (s *session) writeHead(k *sink) {
 	k.Write(s.received(s.wire.scratch()))
 }
 
-// sink is a message that may be refused while it arrives: the rest is then
-// read all the same, since SMTP has no way to stop a client.
+// sink is a message that may be refused while it arrives: the rest of the content
+// is then read all the same. The first error is kept for Commit to report; content
+// writes on.
 type sink struct {
 	msg message
 	err error
 }
 
+// Write implements io.Writer, and claims to have written p in any case.
 func (k *sink) Write(p []byte) (int, error) {
 	if k.err == nil {
 		_, k.err = k.msg.Write(p)
@@ -84,7 +94,12 @@ func (k *sink) Write(p []byte) (int, error) {
 	return len(p), k.err
 }
 
-// readContent reads up to the end of the content.
+// readContent reads up to the end of the content. The error is that of the
+// connection. What the client sent behind the end stays in the buffer: with
+// pipelining it is the next command.
+//
+// The buffer grows only when one read has filled it. A line longer than the buffer
+// is passed on in pieces.
 func (s *session) readContent(c *content) error {
 	w := &s.wire
 	w.enlarge()
@@ -118,16 +133,20 @@ func (s *session) readContent(c *content) error {
 	}
 }
 
-// extendDeadline sets the time by which content must be here that began to arrive at
-// start: what arrives buys time at the rate that is asked for.
+// extendDeadline sets the time by which content must be here that began to arrive
+// at start, with smtpd_per_request_deadline: what arrives buys time, one second for
+// each smtpd_min_data_rate octets. A client that sends less than that has run out
+// of time at some point, however regularly it sends.
 func (s *session) extendDeadline(start time.Time, octets int64) {
 	if s.set.perRequest {
 		s.wire.deadline = start.Add(s.set.timeout + time.Duration(octets)*time.Second/time.Duration(max(1, s.set.minDataRate)))
 	}
 }
 
-// finishMessage judges a message whose content is complete, queues it, and
-// ends the transaction.
+// finishMessage judges a message whose content is complete, queues it, and ends the
+// transaction. accepted is the reply to a message that was queued. With 250 the
+// message is on stable storage, which is what RFC 5321 section 6.1 asks of whoever
+// says 250.
 func (s *session) finishMessage(msg message, c *content, accepted string) *smtpwire.Reply {
 	s.a.Stage = "END-OF-MESSAGE"
 	s.a.Size = c.size
@@ -145,6 +164,7 @@ func (s *session) finishMessage(msg message, c *content, accepted string) *smtpw
 		s.resetMail()
 		return r
 	}
+	// From here on the client may wait as long as commitTimeout.
 	reply, err := msg.Commit(s.ctx())
 	if err != nil {
 		s.srv.log.LogWarning(maillog.NotQueued{QueueID: string(s.a.QueueID), Reason: err.Error()})
@@ -167,13 +187,16 @@ func (s *session) finishMessage(msg message, c *content, accepted string) *smtpw
 	return smtpwire.R(250, dsn.S(2, 0, 0), accepted)
 }
 
-// forgive forgets the errors before a message that was taken.
+// forgive forgets the errors and the junk commands before a message that was taken:
+// a client that delivers mail is not what the limits are for.
 func (s *session) forgive() {
 	s.errors, s.junk = 0, 0
 	s.history.Forgive()
 }
 
-// filterSaid passes the filter's verdict on to the client.
+// filterSaid passes the verdict of smtpd_proxy_filter on to the client, word by
+// word, and logs it: the message is not ours, and no other line of this process
+// shows what became of it.
 func (s *session) filterSaid(reply *proto.SubmitReply) *smtpwire.Reply {
 	r := smtpwire.R(reply.Code, reply.Status, reply.Text)
 	e := maillog.ProxyVerdict{Accepted: r.Code/100 == 2, Stage: s.a.Stage, Reply: r.String(), From: s.srv.log.Address(s.a.Sender),
@@ -189,7 +212,9 @@ func (s *session) filterSaid(reply *proto.SubmitReply) *smtpwire.Reply {
 	return r
 }
 
-// contentRefused refuses what is wrong with the content itself.
+// contentRefused refuses what is wrong with the content itself: bare newlines,
+// where they are to be refused, and its size. Both are known only when the client
+// has sent all.
 func (s *session) contentRefused(c *content) *smtpwire.Reply {
 	if c.bareLF && !s.trusted {
 		switch s.set.bare {
@@ -208,6 +233,7 @@ func (s *session) contentRefused(c *content) *smtpwire.Reply {
 	return nil
 }
 
+// newFiltered begins a message that the filter is to hear of as a whole.
 func (s *session) newFiltered() *filtered {
 	env := s.envelope()
 	return &filtered{set: s.srv.filter, log: s.srv.log, env: &env, body8: s.tx.mail.Body == smtpwire.Body8BitMIME, utf8: s.tx.mail.SMTPUTF8}

@@ -11,11 +11,12 @@ import (
 	"posthaste/internal/watch"
 )
 
-// The dialogue goes to the log for a client of debug_peer_list, and for all if master.cf has -v,
-// with what restrictions, tables, the DNS, trivial-rewrite and cleanup are asked and say
-// (table.Trace, from which sessions that nobody follows are kept free); the dialogue alone goes to
-// whoever watches the client ("posthaste watch"). The content of messages, and what belongs to
-// AUTH, goes nowhere.
+// The dialogue of a session for those who follow it. For a client of debug_peer_list,
+// and for all if master.cf has -v, it goes to the log, with what restrictions, tables,
+// the DNS, trivial-rewrite and cleanup were asked and have answered (table.Trace). For
+// whoever watches the client ("posthaste watch") the dialogue alone is passed on. The
+// content of messages, and what belongs to AUTH, goes nowhere. A session that nobody
+// follows pays two comparisons for each line.
 
 // debugged says whether the dialogue with the client is to be logged.
 func (s *session) debugged() bool {
@@ -32,7 +33,7 @@ func (s *session) debugged() bool {
 	return found
 }
 
-// trace has what is looked up for the client logged from now on, or no more.
+// trace turns on or off that what is looked up for the client is logged.
 func (s *session) trace(on bool) {
 	s.debug, s.traced = on, nil
 	if on {
@@ -48,17 +49,19 @@ func followedDNS(r resolver.Resolver, names resolver.Names) resolver.Resolver {
 	return resolver.Traced(r, names, func(ctx context.Context) func(string, ...any) { return table.TraceOf(ctx) })
 }
 
-// followed says whether the next line is wanted by the log or by a watcher.
+// followed says whether the next line is wanted by the log or by a watcher. A
+// watcher may come in the middle of a session.
 func (s *session) followed() bool { return s.debug || !s.talk.Idle(s.srv.watch) }
 
-// traceCommand is told each command line of the client.
+// traceCommand passes on a command line of the client's, without secrets. line is
+// not kept.
 func (s *session) traceCommand(line []byte) {
 	if s.followed() {
 		s.follow(false, notice.Redact(line))
 	}
 }
 
-// traceReply is told each reply, which may be of several lines.
+// traceReply passes on a reply, which may have several lines.
 func (s *session) traceReply(text []byte) {
 	if !s.followed() {
 		return
@@ -68,7 +71,7 @@ func (s *session) traceReply(text []byte) {
 	}
 }
 
-// follow passes on a line of the dialogue.
+// follow passes on one line of the dialogue: sent says whether it is ours.
 func (s *session) follow(sent bool, line []byte) {
 	peer := s.a.NameAddr()
 	if s.debug {

@@ -1,3 +1,7 @@
+// The loop of a session: a command is read, judged by its verb, and carried out or
+// given to the engine; what the engine thinks of it becomes the reply. Every check
+// that concerns all commands is here, in Postfix's order.
+
 package smtpd
 
 import (
@@ -12,12 +16,15 @@ import (
 	"posthaste/internal/smtpwire"
 )
 
-// nextCommand reads commands until there is one for the engine.
+// nextCommand reads commands until there is one for the engine, and returns what
+// the engine is to read. An error ends the session; the client has been told by
+// then, if it was to be.
 func (s *session) nextCommand() (feed string, err error) {
 	for {
 		if s.ended {
 			return "", io.EOF
 		}
+		// Before the read, not after: a client at the limit is not heard again.
 		if s.errors >= s.set.hardErrors && s.set.hardErrors > 0 {
 			s.reason = "too many errors"
 			s.reply(smtpwire.R(421, dsn.S(4, 7, 0), s.set.myhostname+" Error: too many errors"))
@@ -30,8 +37,10 @@ func (s *session) nextCommand() (feed string, err error) {
 	}
 }
 
-// waiting is called before the session waits for a command: this is where a
-// service that is to end may end it.
+// waiting is called before the session waits for a command: this is where a service
+// that is to end may end it. The order is that of Drain seen from the other side:
+// busy is set before draining is looked at, and Drain sets draining before it looks
+// at busy, so that at least one of the two notices.
 func (s *session) waiting() error {
 	busy := s.a.HasSender || s.wire.buffered() > 0
 	s.busy.Store(busy)
@@ -41,10 +50,12 @@ func (s *session) waiting() error {
 	return nil
 }
 
-// read reads one command and either carries it out or returns what the
-// engine is to see of it.
+// read reads one command line and either carries it out or returns what the engine
+// is to see of it. Nothing is returned for a command that has been answered.
 func (s *session) read() (feed string, err error) {
 	s.wire.timeout = s.screened.CommandTime(s.set.timeout)
+	// The deadline is of this command, however slowly its octets come: a client
+	// that sends one octet a minute would otherwise never run into the timeout.
 	if s.set.perRequest {
 		s.wire.deadline = time.Now().Add(s.wire.timeout)
 	}
@@ -54,6 +65,8 @@ func (s *session) read() (feed string, err error) {
 	}
 	s.busy.Store(true)
 	if err == errLineTooLong {
+		// RFC 5321 section 4.5.3.1.9 asks for 500. The line was read to its end, so
+		// that the session stays in step.
 		s.errors++
 		s.screened.OverLimit("LENGTH", s.a.Stage)
 		s.reply(smtpwire.R(500, dsn.S(5, 5, 2), "Error: line too long"))
@@ -66,6 +79,7 @@ func (s *session) read() (feed string, err error) {
 	if s.wire.bareLF && s.bareNewline() {
 		return "", io.EOF
 	}
+	// A transcript must not hold passwords; it is mailed in the clear.
 	if s.history != nil {
 		s.history.In(notice.Redact(line))
 	}
@@ -75,13 +89,18 @@ func (s *session) read() (feed string, err error) {
 		s.mistrust()
 		return "", io.EOF
 	}
+	// Patterns of tables are tried against what a stranger chose. Each command has
+	// a budget of its own, so that a pattern that explodes costs this client's time
+	// only.
 	s.renewBudget()
 	return s.dispatch(s.filterCommand(text), s.wire.bareLF)
 }
 
-// dispatch judges a command line by its verb.
+// dispatch judges a command line by its verb, after smtpd_command_filter. bareLF
+// says that the line ended without CR.
 func (s *session) dispatch(line string, bareLF bool) (feed string, err error) {
 	s.cmd = smtpwire.ParseCommand(line)
+	// The limit of postscreen is for clients under test only.
 	if s.screened.TooManyCommands(s.a.Stage) {
 		s.reply(smtpwire.R(421, dsn.S(4, 7, 0), s.set.myhostname+" Service unavailable - closing connection"))
 		return "", io.EOF
@@ -91,11 +110,15 @@ func (s *session) dispatch(line string, bareLF bool) (feed string, err error) {
 		s.reply(smtpwire.R(500, dsn.S(5, 5, 2), "Error: bad syntax"))
 		return "", nil
 	}
+	// With SMTPUTF8 lines are text: RFC 6531 has UTF-8 and nothing else beyond
+	// ASCII. Without it the octets are judged where they stand, in addresses.
 	if s.set.smtputf8 && !utf8.ValidString(line) {
 		s.errors++
 		s.reply(smtpwire.R(500, dsn.S(5, 5, 2), "Error: bad UTF-8 syntax"))
 		return "", nil
 	}
+	// smtpd_noop_commands comes before the table of commands: it may switch off a
+	// real one. Such a command counts as junk, whatever it was.
 	if s.set.noop[s.cmd.Verb] {
 		s.countJunk()
 		s.reply(ok200)
@@ -106,6 +129,8 @@ func (s *session) dispatch(line string, bareLF bool) (feed string, err error) {
 		v = vUnknown
 	}
 	s.verb = v
+	// Counted before it is judged: the disconnect line shows refused commands too
+	// ("rcpt=0/1").
 	s.counts[v].total++
 	if s.srv.screen != nil && s.screenCommand(v, bareLF) {
 		return "", io.EOF
@@ -113,6 +138,7 @@ func (s *session) dispatch(line string, bareLF bool) (feed string, err error) {
 	if v == vUnknown && s.notSMTP(line) {
 		return "", io.EOF
 	}
+	// The client was refused when it connected. QUIT is answered as ever.
 	if s.denied != nil && v != vQuit {
 		s.errors++
 		s.a.Stage = strings.ToUpper(commands[v].name)
@@ -131,7 +157,10 @@ func (s *session) dispatch(line string, bareLF bool) (feed string, err error) {
 	return s.perform(v)
 }
 
-// notSMTP ends the session of a client that speaks something else.
+// notSMTP ends the session of a client that speaks something else: a web browser
+// that was sent here (smtpd_forbidden_commands has GET and POST), or a proxy that
+// passes on a message header. Spam has been sent that way, by a web page or an open
+// proxy that was made to talk to port 25. The reply is Postfix's own.
 func (s *session) notSMTP(line string) bool {
 	forbidden, err := s.set.forbidden.Match(s.ctx(), s.cmd.Word())
 	if err != nil {
@@ -147,8 +176,11 @@ func (s *session) notSMTP(line string) bool {
 	return true
 }
 
-// tooEarly is for clients that send on before they have our answer, where
-// that is not allowed. It is seen once.
+// tooEarly is for clients that send on before they have our answer, where that is
+// not allowed: after the last command of a group (RFC 2920 section 3.1), and after
+// any command without EHLO. It is seen once in a session, and logged;
+// smtpd_forbid_unauth_pipelining then ends the session, and
+// reject_unauth_pipelining may refuse what follows.
 func (s *session) tooEarly(v verb) bool {
 	if s.a.Pipelined || s.a.Proto == "ESMTP" && commands[v].traits&tLast == 0 || !s.sentAhead() {
 		return false
@@ -156,7 +188,8 @@ func (s *session) tooEarly(v verb) bool {
 	return s.pipelined(string(s.wire.unread()))
 }
 
-// bareNewline judges a command that ended in LF alone.
+// bareNewline judges a command that ended in LF alone. It returns true if the
+// session is over.
 func (s *session) bareNewline() bool {
 	if s.trusted {
 		return false
@@ -172,7 +205,9 @@ func (s *session) bareNewline() bool {
 	return false
 }
 
-// perform carries out a command, or gives it to the engine.
+// perform carries out a command, or gives it to the engine. Each command's own file
+// judges whether it is in order before the engine does, so that the reply is in
+// Postfix's words; the engine has the last word.
 func (s *session) perform(v verb) (feed string, err error) {
 	s.out = nil
 	r := s.asPolicy(s.milterOther(v))
@@ -202,6 +237,7 @@ func (s *session) perform(v verb) (feed string, err error) {
 			return engineRset, nil
 		}
 	case vQuit:
+		// The last reply is sent by leave before the socket is closed.
 		s.replyAndCount(bye)
 		s.leave()
 		return "", io.EOF
@@ -210,6 +246,8 @@ func (s *session) perform(v verb) (feed string, err error) {
 		if r, last, err = s.bdatCmd(); err != nil {
 			return "", err
 		}
+		// The transaction is over, and the engine, which never saw MAIL, has to be
+		// told as much. Its answer is replaced by ours.
 		if last {
 			s.out = r
 			return engineRset, nil
@@ -228,8 +266,9 @@ func (s *session) perform(v verb) (feed string, err error) {
 	return "", nil
 }
 
-// simple carries out the commands that the engine has no part in. A nil
-// reply means that the answer has been sent.
+// simple carries out the commands that the engine has no part in. A nil reply means
+// that the answer has been sent. An error ends the use of this port: the session is
+// over, or goes on over another.
 func (s *session) simple(v verb) (*smtpwire.Reply, error) {
 	switch v {
 	case vNoop:
@@ -257,15 +296,20 @@ func (s *session) simple(v verb) (*smtpwire.Reply, error) {
 	case vXforward:
 		return s.xforwardCmd(), nil
 	}
+	// What is left is vUnknown. Mail filters that asked for it hear of such
+	// commands.
 	if r := s.asPolicy(s.milterUnknown()); r != nil {
 		return r, nil
 	}
 	return smtpwire.R(500, dsn.S(5, 5, 2), "Error: command not recognized"), nil
 }
 
-// engineReplied is told what the engine thinks of the command that it was given.
+// engineReplied is told what the engine thinks of the command that it was given, as
+// a reply code, and answers the client.
 func (s *session) engineReplied(code int) {
 	switch {
+	// The list of extensions is no Reply: it has no enhanced code, and is not
+	// subject to filters of refusals.
 	case s.verb == vEhlo && code == 250:
 		s.countCommand(true)
 		s.sendText(s.appendEhlo(s.wire.scratch()))
@@ -279,8 +323,9 @@ func (s *session) engineReplied(code int) {
 	}
 }
 
-// engineSays words an answer that the engine gave by itself. We judge the
-// order of commands before it does, so a refusal here is a mistake of ours.
+// engineSays words an answer that the engine gave by itself. We judge the order of
+// commands before it does, so that a refusal of an unforeseen kind is a mistake of
+// ours: it is logged as an error.
 func (s *session) engineSays(code int) *smtpwire.Reply {
 	switch {
 	case s.verb == vRset && code == 250:

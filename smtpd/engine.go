@@ -1,3 +1,5 @@
+// How the transaction engine is driven: what stands between it and the session.
+
 package smtpd
 
 import (
@@ -32,22 +34,32 @@ import (
 // then, and the engine its buffers; to make both anew took a fifth of the time
 // of a session with one message.
 
-// ports is the listener that the engine is served from.
+// ports is the listener that the engine is served from. It lives as long as the
+// Server, and may be used concurrently.
 type ports struct {
-	in    chan *port    // for a new goroutine
-	next  chan *session // for a port that has served another
-	spare chan struct{} // a token for each port that may wait for a session
-	done  chan struct{}
-	once  sync.Once
+	// in has ports that need a goroutine of the engine's: Accept returns them.
+	in chan *port
+	// next has sessions for a port that has served another and waits. It has no room, so
+	// that a session is only given to a port that takes it at once.
+	next chan *session
+	// spare holds a token for each port that waits for a session.
+	spare chan struct{}
+	// done is closed when there will be no more sessions.
+	done chan struct{}
+	once sync.Once
 }
 
-// maxSpare bounds the ports that wait for a session.
+// maxSpare bounds the ports that wait for a session, and thereby the memory that a
+// burst of clients leaves behind. More of them would only help where more than this
+// many sessions end and begin at the same time.
 const maxSpare = 32
 
 func newPorts() *ports {
 	return &ports{in: make(chan *port), next: make(chan *session), spare: make(chan struct{}, maxSpare), done: make(chan struct{})}
 }
 
+// Accept implements net.Listener for the engine, which starts a goroutine for each
+// port.
 func (l *ports) Accept() (net.Conn, error) {
 	select {
 	case p := <-l.in:
@@ -57,7 +69,8 @@ func (l *ports) Accept() (net.Conn, error) {
 	}
 }
 
-// serve gives a session to the engine.
+// serve gives a session to the engine: to a port that waits, or else to a new one.
+// It returns when the engine has taken it.
 func (l *ports) serve(s *session) {
 	select {
 	case l.next <- s:
@@ -84,16 +97,20 @@ func (l *ports) another() *session {
 	}
 }
 
+// Close has all ports that wait go away, and Accept return. Sessions under way are
+// not touched.
 func (l *ports) Close() error {
 	l.once.Do(func() { close(l.done) })
 	return nil
 }
 
+// Addr implements net.Listener. The engine only shows it in errors.
 func (l *ports) Addr() net.Addr { return engineAddr }
 
 var engineAddr = &net.UnixAddr{Name: "engine", Net: "unix"}
 
-// portStage is a stage of the exchange with the engine.
+// portStage is a stage of the exchange with the engine: it says what the next reply
+// line of the engine's answers.
 type portStage uint8
 
 const (
@@ -104,15 +121,19 @@ const (
 	portGone                      // nothing more is to pass
 )
 
-// A port is what the engine takes for the client's connection.
+// A port is what the engine takes for the client's connection. It belongs to one
+// goroutine of the engine's, which is also the session's; nothing here is locked.
 type port struct {
 	s     *session // nil after its end
-	peer  net.Addr // the client, also then
+	peer  net.Addr // the client's address; it is needed after the session has ended, too
 	stage portStage
-	feed  string // what the engine is still to read
-	next  string // a command that waits for a hidden one
-	hello bool   // the engine has seen a HELO
-	stale bool   // the engine may be in a transaction of the past
+	feed  string // what the engine is still to read of the present command
+	next  string // a command that waits until the engine has answered a hidden one
+	// hello: the engine has seen a HELO. It wants one before MAIL.
+	hello bool
+	// stale: the engine may be in the middle of a transaction of a session that has
+	// ended, and must be told RSET before it hears of this one.
+	stale bool
 	// detached says that the session goes on over another port.
 	detached bool
 }
@@ -121,7 +142,10 @@ func newPort(s *session, stage portStage) *port {
 	return &port{s: s, peer: s.wire.nc.RemoteAddr(), stage: stage}
 }
 
-// Read gives the engine its next command.
+// Read implements net.Conn: it gives the engine its next command. The engine calls
+// it when it has answered all before, so that this is where a session waits for its
+// client. End of file is all that the engine is told of an error: the session has
+// dealt with it.
 func (p *port) Read(b []byte) (int, error) {
 	if p.feed == "" {
 		if p.stage == portGone {
@@ -139,7 +163,9 @@ func (p *port) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// command gets the next command for the engine.
+// command gets the next command for the engine. Commands that the engine has no
+// part in have been carried out by then. An error ends the session's use of this
+// port.
 func (p *port) command() (feed string, err error) {
 	if p.next != "" {
 		feed, p.next, p.stage = p.next, "", portBusy
@@ -161,6 +187,8 @@ func (p *port) command() (feed string, err error) {
 		}
 	}
 	switch {
+	// RSET first, for what the last session may have left: the reply to it is
+	// nobody's (portHidden), and the command follows.
 	case p.stale && p.hello:
 		p.next, p.stage, p.stale = feed, portHidden, false
 		return engineRset, nil
@@ -174,8 +202,9 @@ func (p *port) command() (feed string, err error) {
 	return feed, nil
 }
 
-// renew ends the session and takes the next. It returns false if there is
-// none, or if the engine can do no more: it remembers who has authenticated.
+// renew ends the session and takes the next one, on the goroutine that waits
+// anyway. It returns false if there is none, or if the engine can do no more: it
+// remembers who has authenticated, and no command makes it forget.
 func (p *port) renew() bool {
 	if p.detached || p.s.counts[vAuth].total > 0 {
 		return false
@@ -191,7 +220,7 @@ func (p *port) renew() bool {
 	return true
 }
 
-// end ends the session. It may be another client's from then on.
+// end ends the session. From then on its memory may be another client's.
 func (p *port) end() {
 	if p.s != nil {
 		p.s.close()
@@ -199,8 +228,9 @@ func (p *port) end() {
 	}
 }
 
-// greet begins the session. One that does not come to be has ended. The engine
-// has us called from its own greeting, where it recovers from nothing.
+// greet begins the session. A session that does not come about is marked as ended,
+// and the engine finds no command. The engine calls us here from its own greeting,
+// where it recovers from nothing: hence the recover.
 func (p *port) greet() {
 	defer func() {
 		if r := recover(); r != nil {
@@ -212,7 +242,8 @@ func (p *port) greet() {
 	}
 }
 
-// What the engine is given to read.
+// What the engine is given to read. Nothing that a client has sent is ever among
+// it, so that there is nothing in the engine's parser for a client to exploit.
 const (
 	engineHelo = "HELO client\r\n"
 	engineMail = "MAIL FROM:<s@c>\r\n" // short: the engine copies addresses, and its answers have them
@@ -222,7 +253,9 @@ const (
 	engineDone = ".\r\n" // all content that the engine ever sees
 )
 
-// Write takes a reply line of the engine.
+// Write implements net.Conn: it takes a reply line of the engine's. Only the last
+// line of a reply counts, and of that only the code: the session has its own words.
+// The engine writes each line with one call.
 func (p *port) Write(b []byte) (int, error) {
 	if len(b) < 4 || b[3] == '-' {
 		return len(b), nil
@@ -239,6 +272,8 @@ func (p *port) Write(b []byte) (int, error) {
 			p.s.reply(reply354)
 			break
 		}
+		// A challenge of AUTH; what the client answers is read by command, in stage
+		// portBusy.
 		if code == 334 {
 			p.s.challenge(strings.TrimRight(string(b[4:]), "\r\n"))
 			break
@@ -249,7 +284,8 @@ func (p *port) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Close ends the session, unless it goes on over another port.
+// Close implements net.Conn. It ends the session, unless that goes on over another
+// port.
 func (p *port) Close() error {
 	p.stage = portGone
 	if !p.detached {
@@ -258,13 +294,16 @@ func (p *port) Close() error {
 	return nil
 }
 
+// The rest of net.Conn. Deadlines are the wire's: what the engine sets here has no
+// effect.
 func (p *port) LocalAddr() net.Addr              { return engineAddr }
 func (p *port) RemoteAddr() net.Addr             { return p.peer }
 func (p *port) SetDeadline(time.Time) error      { return nil }
 func (p *port) SetReadDeadline(time.Time) error  { return nil }
 func (p *port) SetWriteDeadline(time.Time) error { return nil }
 
-// backend gives the engine its session.
+// backend implements the engine's side of a new connection: one session for each
+// port.
 type backend struct{}
 
 func (backend) NewSession(c *smtp.Conn) (smtp.Session, error) {
@@ -284,23 +323,29 @@ func (e *engineSession) verdict(r *smtpwire.Reply) error {
 	return &smtp.SMTPError{Code: r.Code, EnhancedCode: smtp.NoEnhancedCode, Message: "no"}
 }
 
+// The calls of go-smtp's Session, for the commands that are in order. Reset and
+// Logout have nothing to do: the session resets itself when it reads the command.
 func (e *engineSession) Mail(string, *smtp.MailOptions) error { return e.verdict(e.p.s.mail()) }
 func (e *engineSession) Rcpt(string, *smtp.RcptOptions) error { return e.verdict(e.p.s.rcpt()) }
 func (e *engineSession) Reset()                               {}
 func (e *engineSession) Logout() error                        { return nil }
 
-// Data takes the content from the wire. The engine then reads engineDone.
+// Data takes the content from the client's wire, all of it. The engine then reads
+// engineDone, so that it believes it has seen a message.
 func (e *engineSession) Data(io.Reader) error {
 	err := e.verdict(e.p.s.data())
 	e.p.feed = engineDone
 	return err
 }
 
+// AuthMechanisms is for the engine's reply to EHLO, which nobody sees.
 func (e *engineSession) AuthMechanisms() []string { return nil }
 
+// Auth begins the exchange of AUTH. The mechanism is always engineMechanism: the
+// session knows the real one.
 func (e *engineSession) Auth(mech string) (sasl.Server, error) { return e.p.s.authServer(mech) }
 
-// newEngine makes the engine of one Serve call.
+// newEngine makes the engine. Its limits are off: ours come first.
 func newEngine(log smtp.Logger) *smtp.Server {
 	e := smtp.NewServer(backend{})
 	e.Domain = "localhost" // never seen
@@ -311,8 +356,10 @@ func newEngine(log smtp.Logger) *smtp.Server {
 }
 
 // changePort has the engine forget what has happened, with RSET where that is
-// enough, or else with a new engine. The old one is done with then: its
-// goroutine must not touch the session after this.
+// enough, or else with a new engine: after AUTH, since go-smtp takes no second one.
+// io.EOF then ends the old port's goroutine, which must not touch the session any
+// more. STARTTLS and XCLIENT need this (RFC 3207 section 4.2: what was known of the
+// client is forgotten).
 func (s *session) changePort() error {
 	if s.counts[vAuth].total == 0 {
 		s.port.stale = true

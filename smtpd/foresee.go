@@ -33,8 +33,9 @@ func (s *session) foresee(sender string) {
 	s.foreseen = w.received - int64(len(rest))
 }
 
-// plainRcpt returns the address of a RCPT command, when that is a mailbox
-// without quotes or source route, which is its own internal form.
+// plainRcpt returns the address of a RCPT command, when that is a mailbox without
+// quotes or source route, which is its own internal form. Anything else is left to the
+// parser: this must not have an opinion of its own about syntax.
 func plainRcpt(line []byte) (addr []byte, ok bool) {
 	const rcpt = "RCPT TO:<"
 	if len(line) < len(rcpt) || !bytes.EqualFold(line[:len(rcpt)], []byte(rcpt)) {

@@ -1,3 +1,7 @@
+// MAIL, RCPT and what DATA asks before content comes: each command is first judged by
+// its place in the transaction (…InOrder), and then, when the engine agrees, by what
+// it says. What cleanup is told of the transaction is put together here as well.
+
 package smtpd
 
 import (
@@ -16,7 +20,8 @@ import (
 	"posthaste/internal/submit"
 )
 
-// mailInOrder refuses a MAIL command that may not come now.
+// mailInOrder refuses a MAIL command that may not come now (RFC 5321 section
+// 4.1.4), or that is one too many for smtpd_client_message_rate_limit.
 func (s *session) mailInOrder() *smtpwire.Reply {
 	if r := s.heloFirst(); r != nil {
 		return r
@@ -27,7 +32,9 @@ func (s *session) mailInOrder() *smtpwire.Reply {
 	return s.asPolicy(s.srv.limits.message(s))
 }
 
-// mail is MAIL, RFC 5321 section 4.1.1.2. The engine calls it.
+// mail is MAIL, RFC 5321 section 4.1.1.2. The engine calls it. The transaction
+// begins with its success: all that is set here is taken back by resetMail when a
+// check refuses the sender.
 func (s *session) mail() *smtpwire.Reply {
 	m, refusal := smtpwire.ParseMail(s.cmd.Args, s.extensions(), s.set.strict)
 	if refusal != nil {
@@ -39,11 +46,15 @@ func (s *session) mail() *smtpwire.Reply {
 	if r := s.utf8Refused(m.From.Address, m.SMTPUTF8); r != nil {
 		return r
 	}
+	// The RCPT commands behind this one are often here already; what they need from
+	// trivial-rewrite is asked for while the sender is being judged.
 	s.foresee(m.From.Address)
 	if s.malformed(s.ctx(), "", m.From.Address, m.SMTPUTF8) {
 		s.illegalAddress("MAIL")
 		return smtpwire.R(501, dsn.S(5, 1, 7), "Bad sender address syntax")
 	}
+	// VERP puts each recipient into the sender address (verp(5) of Postfix); the
+	// empty sender has nothing to put it into.
 	if m.VERP != "" && m.From.Address == "" {
 		return smtpwire.R(503, dsn.S(5, 5, 4), "Error: XVERP requires non-null sender")
 	}
@@ -54,6 +65,9 @@ func (s *session) mail() *smtpwire.Reply {
 	s.tx.arrival = s.srv.now()
 	s.a.HasSender, s.a.Sender, s.a.Size, s.a.SMTPUTF8 = true, m.From.Address, m.Size, m.SMTPUTF8
 	s.a.NoUnknownRcptChecks = s.set.override["no_unknown_recipient_checks"]
+	// AUTH= says who submitted the message in the first place (RFC 4954 section 5).
+	// It is believed, for the log and for policy services, from clients that have
+	// authenticated; "<>" is "not known".
 	if s.a.SASL.Username != "" && m.Auth != "" && m.Auth != "<>" {
 		s.a.SASL.Sender = m.Auth
 	}
@@ -65,6 +79,8 @@ func (s *session) mail() *smtpwire.Reply {
 	return senderOk
 }
 
+// judgeMail asks all who may refuse the sender, and settles what has to be known of
+// the message before its first recipient. The cheap checks come first.
 func (s *session) judgeMail() *smtpwire.Reply {
 	ctx := s.ctx()
 	if r := s.sizeRefused(); r != nil {
@@ -97,8 +113,9 @@ func (s *session) utf8Refused(addr string, declared bool) *smtpwire.Reply {
 }
 
 // malformed says whether an address cannot be resolved for what it is, or has a
-// domain beyond ASCII and the client has not said SMTPUTF8 (utf8). That the
-// address service cannot be asked is for those to say who need the answer.
+// domain beyond ASCII although the client has not said SMTPUTF8 (utf8). That the
+// address service cannot be asked is no reason to call an address malformed:
+// whoever needs the answer next says 451.
 func (s *session) malformed(ctx context.Context, sender, addr string, utf8 bool) bool {
 	if addr == "" {
 		return false
@@ -114,6 +131,8 @@ func (s *session) malformed(ctx context.Context, sender, addr string, utf8 bool)
 	return r.Flags&proto.ResolveError != 0 || !utf8 && at >= 0 && !smtpwire.IsASCII(r.Recipient[at:])
 }
 
+// illegalAddress logs an address that the parser refuses, with the command that it
+// came with. Postfix has the same warning; operators find broken clients by it.
 func (s *session) illegalAddress(command string) {
 	arg := s.cmd.Args
 	if i := strings.IndexByte(arg, ':'); i >= 0 {
@@ -122,8 +141,9 @@ func (s *session) illegalAddress(command string) {
 	s.srv.log.LogWarning(maillog.IllegalAddress{Peer: s.a.NameAddr(), Command: command, Address: arg})
 }
 
-// sizeRefused judges the announced size (RFC 1870 section 6.1) and the room
-// that there is.
+// sizeRefused judges the announced size (RFC 1870 section 6.1) and the room that
+// there is. The replies are permanent only for what no retry can change. Refusals
+// are logged as restrictions' are.
 func (s *session) sizeRefused() *smtpwire.Reply {
 	var r *smtpwire.Reply
 	switch {
@@ -131,7 +151,9 @@ func (s *session) sizeRefused() *smtpwire.Reply {
 		r = s.asPolicy(smtpwire.R(552, dsn.S(5, 3, 4), "Message size exceeds fixed limit"))
 	case !s.roomFor(), !s.roomForLarge():
 		r = smtpwire.R(452, dsn.S(4, 3, 1), "Insufficient system storage")
-	case s.srv.filter == nil && s.srv.submit.Silent(): // a client need not send all of a message to hear that
+	// The queue's disk has not finished a sync for seconds, and cleanup refuses mail
+	// meanwhile: a client need not send all of a message to hear that.
+	case s.srv.filter == nil && s.srv.submit.Silent():
 		r = smtpwire.R(451, dsn.S(4, 3, 0), "Error: queue file write error")
 	default:
 		return nil
@@ -140,9 +162,10 @@ func (s *session) sizeRefused() *smtpwire.Reply {
 	return r
 }
 
-// Where there is far more room than one message needs, it is not looked for
-// again for a while: to add up a file system's free blocks takes the kernel
-// as long as a reply to a client.
+// Where there is far more room than one message needs, it is not looked for again
+// for a while: to add up a file system's free blocks takes the kernel as long as a
+// reply to a client. The margin is so wide that mail does not use it up within the
+// period.
 const (
 	amplePeriod = 100 * time.Millisecond
 	ampleTimes  = 16
@@ -175,8 +198,9 @@ func (s *session) roomFor() bool {
 	return false
 }
 
-// roomForLarge says the same of the file system of spool_content_directory, for a message of which
-// the client says that it will go there. What it does not say cleanup finds out.
+// roomForLarge says the same of the file system of spool_content_directory, for a
+// message of which the client says that it will go there. If the client announces
+// no size, cleanup finds out when the message has grown that large.
 func (s *session) roomForLarge() bool {
 	if s.srv.contentFree == nil || s.tx.mail.Size <= s.set.inlineLimit || s.set.contentNeed <= 0 {
 		return true
@@ -199,7 +223,9 @@ func (s *session) rewriteContext(ctx context.Context) (string, error) {
 	return "remote", err
 }
 
-// rcptInOrder refuses a RCPT command that may not come now.
+// rcptInOrder refuses a RCPT command that may not come now, or that is one too many
+// for smtpd_client_recipient_rate_limit. After a BDAT chunk there are no more
+// recipients: cleanup, or the filter, has the envelope by then.
 func (s *session) rcptInOrder() *smtpwire.Reply {
 	if !s.a.HasSender {
 		return smtpwire.R(503, dsn.S(5, 5, 1), "Error: need MAIL command")
@@ -210,7 +236,9 @@ func (s *session) rcptInOrder() *smtpwire.Reply {
 	return s.asPolicy(s.srv.limits.recipient(s))
 }
 
-// rcpt is RCPT, RFC 5321 section 4.1.1.3. The engine calls it.
+// rcpt is RCPT, RFC 5321 section 4.1.1.3. The engine calls it. Those who may refuse
+// the recipient are asked in Postfix's order: syntax, number, restrictions, mail
+// filters, content filter. A recipient counts only when all have agreed.
 func (s *session) rcpt() *smtpwire.Reply {
 	p, refusal := smtpwire.ParseRcpt(s.cmd.Args, s.extensions(), s.set.strict)
 	if refusal != nil {
@@ -228,6 +256,8 @@ func (s *session) rcpt() *smtpwire.Reply {
 		}
 		return smtpwire.R(452, dsn.S(4, 5, 3), "Error: too many recipients")
 	}
+	// The sender of the next question to trivial-rewrite is that of the
+	// transaction, for sender_dependent_default_transport_maps.
 	s.foresee(s.a.Sender)
 	ctx := s.ctx()
 	if s.malformed(ctx, s.a.Sender, p.To.Address, s.tx.mail.SMTPUTF8) {
@@ -239,6 +269,8 @@ func (s *session) rcpt() *smtpwire.Reply {
 	if r == nil {
 		r = s.asPolicy(s.srv.access.Rcpt(ctx, &s.a))
 	}
+	// HasRcpt is for restrictions and their log lines: from here on no recipient is
+	// judged.
 	s.a.HasRcpt = false
 	if r != nil {
 		s.milterRefused(&p.To, r)
@@ -264,8 +296,9 @@ func (s *session) rcpt() *smtpwire.Reply {
 	return recipientOk
 }
 
-// originalOf is the recipient for notices: what the client says, or the
-// address as typed.
+// originalOf is the original recipient for notifications (RFC 3461 section 4.2):
+// what the client says with ORCPT, or the address as typed, before anything was
+// rewritten.
 func originalOf(p *smtpwire.Rcpt) string {
 	if p.ORCPT != "" {
 		return p.ORCPT
@@ -276,7 +309,10 @@ func originalOf(p *smtpwire.Rcpt) string {
 	return "utf-8;" + p.To.Raw
 }
 
-// openMail gives the message its queue ID, and says so in the log.
+// openMail gives the message its queue ID, and logs the client= line with it: this
+// is where a message appears in the log. It does so once for each transaction, at
+// the first recipient that is accepted, or at MAIL without
+// smtpd_delay_open_until_valid_rcpt. When it fails the next recipient tries again.
 func (s *session) openMail(ctx context.Context) *smtpwire.Reply {
 	if s.tx.opened {
 		return nil
@@ -303,8 +339,9 @@ func (s *session) openMail(ctx context.Context) *smtpwire.Reply {
 	return nil
 }
 
-// openFilter tells the content filter of the message, unless it is to hear of
-// it as a whole.
+// openFilter tells the content filter of the sender, unless it is to hear of the
+// message as a whole (speed_adjust) or not at all. What the filter refuses is
+// refused to the client.
 func (s *session) openFilter(ctx context.Context) *smtpwire.Reply {
 	if s.srv.filter.buffer || s.tx.discarded {
 		return nil
@@ -322,8 +359,9 @@ func (s *session) openFilter(ctx context.Context) *smtpwire.Reply {
 	return nil
 }
 
-// filterData asks the content filter for the content, if it hears it while it
-// comes.
+// filterData asks the content filter for DATA, if it hears the content while it
+// comes. Its refusal reaches the client before 354, so that nothing is sent in
+// vain.
 func (s *session) filterData() *smtpwire.Reply {
 	if s.tx.filter == nil || s.tx.discarded {
 		return nil
@@ -331,7 +369,8 @@ func (s *session) filterData() *smtpwire.Reply {
 	return s.tx.filter.data()
 }
 
-// dataInOrder refuses a DATA command that may not come now, and judges it.
+// dataInOrder refuses a DATA command that may not come now, and asks all who may
+// refuse it for what it brings.
 func (s *session) dataInOrder() *smtpwire.Reply {
 	if r := s.contentInOrder(); r != nil {
 		return r
@@ -345,8 +384,9 @@ func (s *session) dataInOrder() *smtpwire.Reply {
 	return s.judgeContent()
 }
 
-// contentInOrder is what DATA and BDAT have in common, RFC 5321 section
-// 4.1.1.4, RFC 3030 section 2.
+// contentInOrder is what DATA and BDAT have in common, RFC 5321 section 4.1.1.4 and
+// RFC 3030 section 2. A client that pipelines has sent DATA before it knew that all
+// its recipients were refused: it must not get 354.
 func (s *session) contentInOrder() *smtpwire.Reply {
 	if len(s.tx.rcpts) > 0 {
 		return nil
@@ -357,8 +397,9 @@ func (s *session) contentInOrder() *smtpwire.Reply {
 	return smtpwire.R(503, dsn.S(5, 5, 1), "Error: need RCPT command")
 }
 
-// envelope is the transaction as cleanup gets it. The recipients are good
-// until the transaction ends.
+// envelope is the transaction as cleanup gets it. The recipients are good until the
+// transaction ends: the list is the session's own. It is put together twice where
+// smtpd_end_of_data_restrictions may change it.
 func (s *session) envelope() mail.Envelope {
 	eff := &s.a.Effects
 	env := mail.Envelope{
@@ -379,14 +420,17 @@ func (s *session) envelope() mail.Envelope {
 	return env
 }
 
-// options are the transaction's other half.
+// options are the transaction's other half: what cleanup is to do with the message,
+// as receive_override_options and the actions of access tables say.
 func (s *session) options() submit.Options {
 	eff := &s.a.Effects
 	o := submit.Options{BCC: eff.BCC, Prepend: eff.Prepend, Late: s.srv.access.JudgesEndOfData(), Limit: commitTimeout,
 		Flags: proto.SubmitFilter | proto.SubmitMilter | proto.SubmitBCC | proto.SubmitMap}
 	o.Flags = o.Flags&^s.set.withheld | s.set.autoUTF8
 	if o.Milter = s.milterContent(); o.Milter == 0 {
-		o.Flags &^= proto.SubmitMilter // those for mail that did not come by SMTP
+		// Without sessions of SMTP filters those of non_smtpd_milters would be asked, which
+		// are for mail that did not come by SMTP.
+		o.Flags &^= proto.SubmitMilter
 	} else {
 		o.Told = s.milter.eventsTold()
 	}

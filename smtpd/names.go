@@ -1,3 +1,5 @@
+// The names of clients, from /etc/hosts and the DNS.
+
 package smtpd
 
 import (
@@ -11,16 +13,20 @@ import (
 	"posthaste/internal/resolver"
 )
 
-// hostNames finds names as the system's other programs do: in /etc/hosts, and
-// then in the DNS.
+// hostNames finds names as the system's other programs do: in /etc/hosts, and then
+// in the DNS. It implements Names, and may be used concurrently. The DNS is asked
+// by our resolver, not by package net, whose errors do not tell what is temporary.
 type hostNames struct {
-	dns   *resolver.Client
-	hosts *net.Resolver // that never gets as far as the DNS
+	dns *resolver.Client
+	// hosts reads /etc/hosts and no more: its Dial fails, so that it never gets as far as
+	// the DNS.
+	hosts *net.Resolver
+	// names and addrs are what hosts has found lately, by address and by name.
 	names fileNames[netip.Addr, string]
 	addrs fileNames[hostKey, netip.Addr]
 }
 
-// hostKey is a name with the network whose addresses are wanted.
+// hostKey is a name with the network ("ip4" or "ip6") whose addresses are wanted.
 type hostKey struct{ network, name string }
 
 func newHostNames(dns *resolver.Client) *hostNames {
@@ -28,9 +34,11 @@ func newHostNames(dns *resolver.Client) *hostNames {
 		Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errNoNetwork }}}
 }
 
+// errNoNetwork is what hosts gets instead of a connection to a name server. Nobody
+// sees it.
 var errNoNetwork = errors.New("names are looked up in files only")
 
-// PTR implements Names.
+// PTR implements Names. An error of hosts is "not in the file", whatever it says.
 func (h *hostNames) PTR(ctx context.Context, addr netip.Addr) (resolver.Answer[string], error) {
 	names := h.names.get(addr, func() []string {
 		names, err := h.hosts.LookupAddr(ctx, addr.String())
@@ -67,21 +75,25 @@ func (h *hostNames) Addrs(ctx context.Context, host string, f resolver.Family) (
 	return h.dns.Addrs(ctx, host, f)
 }
 
-// fileNames remembers what /etc/hosts has, and has not, for as long as package
-// net takes to notice that it has changed: to ask it costs more than all else
-// that is done to greet a client.
+// fileNames remembers what /etc/hosts has, and has not, for as long as package net
+// takes to notice that the file has changed: to ask it costs more than all else
+// that is done to greet a client. It may be used concurrently.
 type fileNames[K comparable, V any] struct {
-	mu    sync.Mutex
-	until time.Time
-	known map[K][]V
+	mu    sync.Mutex // guards what follows
+	until time.Time  // when known is to be emptied
+	known map[K][]V  // nil or empty for what is not in the file
 }
 
 const (
+	// fileNamesTime is package net's own time between two looks at the file.
 	fileNamesTime = 5 * time.Second
-	maxFileNames  = 1000
+	// maxFileNames bounds what clients from many addresses can have us remember.
+	maxFileNames = 1000
 )
 
-// get returns what is known of k, or what look finds. Nobody may change it.
+// get returns what is known of k, or what look finds. Nobody may change it. Two
+// callers may look for the same key at once, which does no harm; the lock is not
+// held meanwhile.
 func (f *fileNames[K, V]) get(k K, look func() []V) []V {
 	f.mu.Lock()
 	now := time.Now()

@@ -1,3 +1,5 @@
+// The transcript of the session that notify_classes may have sent to postmaster.
+
 package smtpd
 
 import (
@@ -10,7 +12,8 @@ import (
 // for any, and posted when something went wrong in it: at its end, or when it
 // has grown over smtpd_history_flush_threshold and a transaction is over.
 
-// recordReply adds a reply to the transcript, and what is wrong if it refuses.
+// recordReply adds a reply to the transcript, with what is wrong if it refuses.
+// text is the reply as it is sent. The mark of asPolicy is used up.
 func (s *session) recordReply(r *smtpwire.Reply, text []byte) {
 	policy := s.policy
 	s.policy = false
@@ -22,13 +25,18 @@ func (s *session) recordReply(r *smtpwire.Reply, text []byte) {
 	s.history.Fault(faultOf(r.Code, r.Status, policy))
 }
 
-// asPolicy notes that a refusal is policy's: of restrictions, filters, limits.
+// asPolicy marks the reply to come as a refusal by policy: of restrictions, filters
+// or limits. It returns r, so that it can stand around the call that judges. A
+// refusal that is not marked is the protocol's. nil takes the mark back.
 func (s *session) asPolicy(r *smtpwire.Reply) *smtpwire.Reply {
 	s.policy = r != nil
 	return r
 }
 
-// faultOf is the class of a refusal.
+// faultOf is the class of a refusal for notify_classes, 0 for a reply that nobody
+// is to be told of. The enhanced status code is what tells the classes apart: 4.3.5
+// is an error in our configuration, 4.3.0 a table or a queue that cannot be used,
+// x.3.4 a message too large.
 func faultOf(code int, st dsn.Status, policy bool) notice.Class {
 	switch {
 	case code < 400:
@@ -51,14 +59,17 @@ func faultOf(code int, st dsn.Status, policy bool) notice.Class {
 	return notice.Policy
 }
 
-// flushHistory posts what is worth it when the transcript has grown long.
+// flushHistory posts the transcript when it has grown long, and is called when a
+// transaction is over: so that a session of days does not lose its older half, and
+// a notice is not cut in the middle of a transaction.
 func (s *session) flushHistory() {
 	if s.history.Lines() > s.set.historyLimit {
 		s.postHistory()
 	}
 }
 
-// postHistory posts the transcript if something went wrong, and begins anew.
+// postHistory posts the transcript if something went wrong, or else empties it. It
+// waits for cleanup, at most as long as package notice lets it.
 func (s *session) postHistory() {
 	if s.history.Faulty() {
 		s.srv.notices.Post(s.srv.ctx(), s.history, notice.Session{Side: "server", Peer: s.a.NameAddr(), Reason: s.reason})

@@ -1,3 +1,6 @@
+// Who the client is: its address, its verified name, and what follows from them. Both
+// come before the greeting, since smtpd_client_restrictions and the log need them.
+
 package smtpd
 
 import (
@@ -16,7 +19,10 @@ import (
 	"posthaste/internal/resolver"
 )
 
-// identifyClient finds out who the client is, and says so in the log.
+// identifyClient finds out who the client is, and says so in the log. The order is
+// fixed: a proxy's header says whose address all else is about, and postscreen's
+// tests come before the DNS is asked, since most clients that fail them are not
+// worth a lookup. An error has ended the session.
 func (s *session) identifyClient(ctx context.Context) error {
 	if err := s.proxyHeader(); err != nil {
 		return err
@@ -34,20 +40,23 @@ func (s *session) identifyClient(ctx context.Context) error {
 	return nil
 }
 
-// logPort makes the port part of the client's name where it is to be.
+// logPort makes the port part of the client's name in log lines and replies where
+// smtpd_client_port_logging asks for it.
 func (s *session) logPort() {
 	if s.set.logPort {
 		s.a.LogPort = s.a.Port
 	}
 }
 
-// applyClientSettings works out what depends on who the client is.
+// applyClientSettings works out what depends on who the client is. It is called
+// again after XCLIENT, and forgets what was worked out for the client before.
 func (s *session) applyClientSettings(ctx context.Context) {
 	s.logPort()
 	trusted, err := s.set.bareExempt.MatchClient(ctx, s.a.Name, s.a.AddrText)
 	if err != nil {
 		s.srv.log.Warning("%v", err)
 	}
+	// A table that cannot be asked trusts nobody: the error leaves trusted false.
 	s.trusted = trusted
 	s.privileged = s.listed(s.srv.proxies.xclient)
 	s.trace(s.debugged())
@@ -55,8 +64,10 @@ func (s *session) applyClientSettings(ctx context.Context) {
 	s.discard = nil
 }
 
-// addrOf takes an address apart as the rest of the system knows it: without
-// zone, IPv4 as IPv4.
+// addrOf takes an address apart as the rest of the system knows it: without zone,
+// IPv4 as IPv4 even where the socket listens to both families. A connection that is
+// not TCP's is from this host (systemd and tests pass Unix-domain sockets), and
+// gets the loopback address.
 func addrOf(a net.Addr) (netip.Addr, string) {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -66,7 +77,8 @@ func addrOf(a net.Addr) (netip.Addr, string) {
 	return ip.Unmap().WithZone(""), strconv.Itoa(t.Port)
 }
 
-// setEndpoints notes both ends of the connection.
+// setEndpoints sets both ends of the connection, from the socket, or as a proxy's
+// header says.
 func (s *session) setEndpoints(client, server net.Addr) {
 	c := &s.a.Client
 	c.Addr, c.Port = addrOf(client)
@@ -75,8 +87,12 @@ func (s *session) setEndpoints(client, server net.Addr) {
 	c.ServerAddr, c.ServerPort = srv.String(), port
 }
 
-// lookUp finds the client's name: what the address points at, if that name
-// has the address in turn. Anybody can make an address point anywhere.
+// lookUp finds the client's name: what the address points at, if that name has the
+// address in turn. Anybody can make an address point anywhere, so that a name in
+// one direction proves nothing. The name that was not confirmed is kept as
+// ReverseName, for reject_unknown_reverse_client_hostname and for policy services.
+// Restrictions tell "there is no name" (5xx) from "the name servers do not answer"
+// (4xx) by the status.
 func (s *session) lookUp(ctx context.Context) {
 	c := &s.a.Client
 	c.Name, c.ReverseName = "unknown", "unknown"
@@ -92,6 +108,8 @@ func (s *session) lookUp(ctx context.Context) {
 		return
 	}
 	name := strings.TrimSuffix(ptr.Records[0], ".")
+	// A name with control characters, blanks or worse would end up in log lines and
+	// Received: fields.
 	if !resolver.ValidHostname(name) {
 		return
 	}
@@ -102,6 +120,8 @@ func (s *session) lookUp(ctx context.Context) {
 	}
 	addrs, err := s.srv.names.Addrs(ctx, name, family)
 	switch {
+	// NameTempFail, not NameForged: the next attempt of the client may find the
+	// name confirmed.
 	case err != nil && resolver.KindOf(err) == resolver.TempFail:
 		c.NameStatus = access.NameTempFail
 		s.srv.log.LogWarning(maillog.NameMismatch{Name: name, Addr: c.AddrText, Reason: err.Error()})
@@ -116,8 +136,9 @@ func (s *session) lookUp(ctx context.Context) {
 	}
 }
 
-// earlyTalker ends the session of a client that speaks before it was greeted.
-// Behind postscreen's tests that is for those to judge.
+// earlyTalker ends the session of a client that speaks before it was greeted: RFC
+// 5321 section 4.3.1 has clients wait for the greeting, and those that do not are
+// mostly spam software. Behind postscreen's tests that is for those to judge.
 func (s *session) earlyTalker() error {
 	if s.srv.screen == nil && !s.a.Pipelined && s.sentAhead() && s.pipelined(string(s.wire.unread())) {
 		return errRefused
@@ -126,9 +147,11 @@ func (s *session) earlyTalker() error {
 }
 
 // sentAhead says whether the client has sent more than was asked for, also when it
-// has not been read yet.
+// has not been read yet: what is in the socket is read, without waiting. An error
+// is left to the next read.
 func (s *session) sentAhead() bool {
 	w := &s.wire
+	// From here on buf is empty: it has room for whatever has arrived.
 	if w.buffered() > 0 {
 		return true
 	}

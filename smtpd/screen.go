@@ -1,3 +1,6 @@
+// The session's end of package postscreen: it lends its socket to the tests before
+// the greeting, and shows the tests after it each command.
+
 package smtpd
 
 import (
@@ -23,7 +26,9 @@ func (s *session) screen(ctx context.Context) error {
 	return err
 }
 
-// listen is postscreen.Listen.
+// listen is postscreen.Listen: it sends text, if any, and waits for the client to
+// speak, or for wait to pass, which is a timeout as err. data stays in the buffer;
+// it is what the client said too early.
 func (s *session) listen(text string, wait time.Duration) (data string, err error) {
 	w := &s.wire
 	w.out = append(w.out, text...)

@@ -1,3 +1,6 @@
+// The Server: what all sessions of one process share, and the life of a session as
+// others see it, from an accepted connection to the end of its goroutine.
+
 package smtpd
 
 import (
@@ -26,36 +29,52 @@ import (
 	"posthaste/smtpd/postscreen"
 )
 
-// Names finds the names of clients.
+// Names finds the names of clients. It is called by many sessions at a time, and
+// bounds its own time. Errors are those of package resolver: sessions tell a
+// temporary failure from a name that does not exist.
 type Names interface {
+	// PTR is what the address points at. An answer without an error has at least
+	// one record.
 	PTR(ctx context.Context, addr netip.Addr) (resolver.Answer[string], error)
+	// Addrs is the addresses of host in one family.
 	Addrs(ctx context.Context, host string, f resolver.Family) (resolver.Answer[netip.Addr], error)
 }
 
-// Flusher starts the delivery of what waits for a site: ETRN. queued is false
-// when the site may not be asked for.
+// Flusher starts the delivery of what waits for a site (ETRN). queued is false when
+// the site may not be asked for. An error means that it is not known whether
+// anything was started. It is called by many sessions at a time.
 type Flusher interface {
 	Flush(ctx context.Context, domain string) (queued bool, err error)
 }
 
-// Deps are what a Server works with.
+// Deps are what a Server works with. All of it belongs to the caller, who closes it
+// after the Server. Everything here may be called by many sessions at a time.
 type Deps struct {
-	Config  *config.Config
-	Log     *maillog.Logger
-	Service string // name in master.cf, for limits and their log lines
-	Submit  *submit.Client
-	Router  access.Router
+	Config *config.Config
+	Log    *maillog.Logger
+	// Service is the service's name in master.cf: it is in the log lines of limits, and
+	// counts are published under it. Empty: smtp.
+	Service string
+	// Submit is the way to cleanup. Nil only in tests without mail.
+	Submit *submit.Client
+	// Router rewrites and resolves addresses: trivial-rewrite.
+	Router access.Router
 	// Foresee has what Router is going to be asked of an address asked before the
 	// answer is needed. It does not wait. May be nil.
 	Foresee func(ctx context.Context, sender, addr string)
 	DNS     resolver.Resolver
 	Names   Names         // nil: clients are "unknown"
-	Verify  access.Prober // may be nil
+	Verify  access.Prober // for reject_unverified_...; may be nil
 	Flush   Flusher       // nil: no ETRN
-	Milters *ipc.Client   // cleanup, for smtpd_milters; nil: there are none
-	MaxProc int           // sessions at a time; 0: 100
+	// Milters is cleanup, where sessions with smtpd_milters live; nil: there are none.
+	Milters *ipc.Client
+	// MaxProc is how many sessions there may be at a time: the process limit in
+	// master.cf, which with Postfix counts processes of one client each. 0: 100.
+	MaxProc int
 	Tables  table.Options
-	Now     func() time.Time // nil: time.Now
+	// Now is the clock of dates, counts and greylists. Timeouts of the network do
+	// not use it. Nil: time.Now.
+	Now func() time.Time
 	// Screen has clients go through postscreen's tests first.
 	Screen bool
 	// Verbose is how often master.cf has -v: with one or more all dialogues are logged.
@@ -70,49 +89,66 @@ type Deps struct {
 	SessionConfig func() *config.Config
 }
 
-// flushTimeout bounds the wait for the queue manager to take an ETRN.
+// flushTimeout bounds the wait for the queue manager to take an ETRN. A client waits
+// five minutes for most replies (RFC 5321 section 4.5.3.2); a qmgr that has not
+// answered in half a minute is not there.
 const flushTimeout = 30 * time.Second
 
-// A Server is one smtpd service.
+// A Server is one smtpd service. Its fields are set by New and do not change,
+// except where a comment says so; what they point at may be used by all sessions at
+// once.
 type Server struct {
-	log      *maillog.Logger
-	set      *settings
-	current  func() *config.Config
-	stressed sync.Map // *config.Config to *settings
-	tables   table.Options
-	service  string
+	log *maillog.Logger
+	// set is the settings of sessions while the service is not under stress.
+	set *settings
+	// current is Deps.SessionConfig; nil: every session gets set.
+	current func() *config.Config
+	// stressed is from *config.Config to the *settings that were read from it: set, and
+	// those under stress once they have been needed. It lives as long as the Server.
+	stressed sync.Map
+	tables   table.Options // for reading settings under stress
 	access   *access.Evaluator
 	limits   *limits
 	submit   *submit.Client
 	names    Names
 	flush    Flusher
-	notices  *notice.Mailer
+	notices  *notice.Mailer // nil without Deps.Submit
 	maxProc  int
 	now      func() time.Time
 	sasl     *saslSettings
 	tlsSet   *tlsSettings
 	proxies  *proxySettings
-	filter   *filterSettings    // nil: to cleanup
+	filter   *filterSettings    // smtpd_proxy_filter; nil: content goes to cleanup
 	screen   *postscreen.Screen // nil: no tests before sessions
-
-	draining atomic.Bool
-	ample    atomic.Int64 // until then, in Unix nanoseconds, the queue's file system has room
-	mu       sync.Mutex
-	sessions map[*session]struct{}
-	idle     reuse.Pool[session] // of those that have ended
-	ports    *ports
-	engine   sync.WaitGroup
 	milters  *milterSettings
-	verbose  int        // all dialogues are logged
-	watch    *watch.Hub // nil: nobody watches
 	router   access.Router
+	foresee  func(ctx context.Context, sender, addr string) // Deps.Foresee; may be nil
 	// contentFree is Deps.ContentFree; may be nil.
 	contentFree func() (int64, error)
-	foresee     func(ctx context.Context, sender, addr string) // may be nil
+	verbose     int        // Deps.Verbose
+	watch       *watch.Hub // nil: nobody can watch
+
+	// draining says that sessions are to end. Drain sets it; it is never cleared.
+	draining atomic.Bool
+	// ample is until when, in Unix nanoseconds, the queue's file system is known to have
+	// far more room than one message needs. Sessions write it in any order: a value that
+	// is lost costs one more look.
+	ample atomic.Int64
+
+	mu sync.Mutex
+	// sessions are those under way, for Drain. mu guards it.
+	sessions map[*session]struct{}
+	// idle are sessions that have ended, to be used again with what memory they have.
+	idle reuse.Pool[session]
+	// ports is how the transaction engine gets sessions, and engine waits for its end.
+	ports  *ports
+	engine sync.WaitGroup
 }
 
-// New makes a server from the configuration. Close it when Serve has
-// returned.
+// New makes a server from the configuration, with its tables open and its
+// certificates read. An error is one of the configuration, and says which parameter
+// is wrong. The caller calls Close once Serve and ServeConn have returned. ctx
+// bounds only the opening.
 func New(ctx context.Context, d Deps) (*Server, error) {
 	if d.Now == nil {
 		d.Now = time.Now
@@ -132,11 +168,12 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 	}
 	s := &Server{log: d.Log, submit: d.Submit, names: d.Names, flush: d.Flush, maxProc: d.MaxProc, now: d.Now,
 		sessions: make(map[*session]struct{}), ports: newPorts(),
-		verbose: d.Verbose, watch: d.Watch, contentFree: d.ContentFree, current: d.SessionConfig, tables: d.Tables, service: d.Service}
+		verbose: d.Verbose, watch: d.Watch, contentFree: d.ContentFree, current: d.SessionConfig, tables: d.Tables}
 	var err error
-	if s.set, err = readSettings(d.Config, d.Service, d.Tables); err != nil {
+	if s.set, err = readSettings(d.Config, d.Tables); err != nil {
 		return nil, err
 	}
+	// Sessions that are not under stress find their settings under the same key.
 	s.stressed.Store(d.Config, s.set)
 	if d.Submit != nil {
 		s.notices = notice.New(d.Config, d.Submit, d.Log)
@@ -162,6 +199,8 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 			return nil, err
 		}
 	}
+	// The engine has a goroutine for each of its ports. They belong to the Server:
+	// Close waits for all of them.
 	engine := newEngine(engineLog{s.log})
 	s.engine.Go(func() {
 		_ = engine.Serve(s.ports)                 // until Close
@@ -171,14 +210,17 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 }
 
 // screenLogs returns the logs of postscreen's tests and of the sessions behind
-// them. One process has both; programs that read logs want each under the name
-// of the program that writes it with Postfix.
+// them. One process has both; programs that read logs want each under the name of
+// the program that writes it with Postfix. The tag's beginning is syslog_name,
+// which is kept.
 func screenLogs(log *maillog.Logger) (tests, sessions *maillog.Logger) {
 	prefix := strings.TrimSuffix(strings.TrimSuffix(log.Tag(), "postscreen"), "smtpd")
 	return log.With(prefix + "postscreen"), log.With(prefix + "smtpd")
 }
 
-// Close frees what New opened. Serve and ServeConn must have returned.
+// Close frees what New opened. Serve and ServeConn must have returned: sessions use
+// all of this to their last line. The engine ends first, since a port that waits
+// for a session is still in it.
 func (s *Server) Close() {
 	s.ports.Close()
 	s.engine.Wait()
@@ -204,8 +246,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return service.ServeConns(ctx, l, s.maxProc, s.ServeConn)
 }
 
-// ServeConn serves one client and returns when its session is over. ctx is
-// not looked at: Drain ends sessions.
+// ServeConn serves one client and returns when its session is over, with the
+// connection closed. It may be called any number of times at once; the caller
+// bounds that. ctx is not looked at: a session in the middle of a message finishes
+// it, and Drain ends the others.
+//
+// The session runs on a goroutine of the engine, and this one waits for it: package
+// service counts the connections by the calls that have not returned.
 func (s *Server) ServeConn(_ context.Context, nc net.Conn) {
 	set := s.settings()
 	ss := s.idle.Get()
@@ -221,12 +268,15 @@ func (s *Server) ServeConn(_ context.Context, nc net.Conn) {
 	s.sessions[ss] = struct{}{}
 	s.mu.Unlock()
 	s.ports.serve(ss)
+	// The session's owner is the engine now, until ended gives it back.
 	<-ss.over
 	ss.forget()
 	s.idle.Put(ss)
 }
 
-// readExtensions reads what TLS, SASL and proxies are told to do.
+// readExtensions reads what TLS, SASL, proxies and the content filter are told to
+// do. Unlike settings these are the same under stress: they hold keys, tables and
+// connections, which are opened once.
 func (s *Server) readExtensions(cfg *config.Config, screen bool, o table.Options) (err error) {
 	if s.tlsSet, err = readTLS(cfg, s.log.Warning, o); err != nil {
 		return err
@@ -241,7 +291,10 @@ func (s *Server) readExtensions(cfg *config.Config, screen bool, o table.Options
 	return err
 }
 
-// settings are those of a session that begins now.
+// settings are those of a session that begins now. Under stress many parameters
+// have other values (smtpd_timeout is 10 seconds instead of 300). What is read for
+// the first session under stress serves the others; if two sessions read at once,
+// the second result is dropped.
 func (s *Server) settings() *settings {
 	if s.current == nil {
 		return s.set
@@ -250,8 +303,10 @@ func (s *Server) settings() *settings {
 	if v, ok := s.stressed.Load(cfg); ok {
 		return v.(*settings)
 	}
-	set, err := readSettings(cfg, s.service, s.tables)
+	set, err := readSettings(cfg, s.tables)
 	if err != nil {
+		// The configuration was good without stress; a bad value that only shows
+		// under stress must not end the service at its busiest time.
 		s.log.Warning("settings under stress: %v", err)
 		set = s.set
 	}
@@ -259,7 +314,9 @@ func (s *Server) settings() *settings {
 	return v.(*settings)
 }
 
-// ended is told that a session is over.
+// ended is told that a session is over. It may be called twice for a session, as
+// the engine closes what it has been told to close; only the first call wakes
+// ServeConn, which hands the memory to the next client.
 func (s *Server) ended(ss *session) {
 	s.mu.Lock()
 	_, first := s.sessions[ss]
@@ -270,14 +327,19 @@ func (s *Server) ended(ss *session) {
 	}
 }
 
-// Drain has sessions end as soon as they are between two messages: those that
-// wait for a command get 421 at once. It does not wait.
+// Drain has sessions end as soon as they are between two messages: those that wait
+// for a command get 421 at once (RFC 5321 section 3.8 allows it at any time). It
+// does not wait, and may be called more than once. Sessions that begin afterwards
+// end at their first wait.
 func (s *Server) Drain() {
 	s.draining.Store(true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for ss := range s.sessions {
 		if !ss.busy.Load() {
+			// A deadline in the past wakes the reader; read tells this from a
+			// timeout by draining. A session that has become busy in between sets a
+			// deadline of its own with its next read.
 			ss.sock.SetReadDeadline(time.Unix(1, 0))
 		}
 	}
@@ -287,13 +349,14 @@ func (s *Server) Drain() {
 // own: everything that is asked bounds its own time.
 func (s *Server) ctx() context.Context { return context.Background() }
 
-// engineLog takes what the engine has to say, which is about panics.
+// engineLog takes what the engine has to say, which is about panics: its other
+// messages concern commands, and none of those can fail that we let it see.
 type engineLog struct{ log *maillog.Logger }
 
 func (l engineLog) Printf(format string, v ...any) { l.log.Error("transaction engine: "+format, v...) }
 func (l engineLog) Println(v ...any)               { l.log.Error("transaction engine: %s", fmt.Sprintln(v...)) }
 
-// flushSite carries out ETRN.
+// flushSite carries out ETRN for a domain whose form has been checked.
 func (s *Server) flushSite(ctx context.Context, domain string) *smtpwire.Reply {
 	queued, err := s.flush.Flush(ctx, domain)
 	return s.flushSiteReply(domain, queued, err)

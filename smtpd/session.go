@@ -1,3 +1,6 @@
+// The state of one session. What is done with it is in the other files; here is what
+// it consists of, and the contexts of its lookups.
+
 package smtpd
 
 import (
@@ -17,16 +20,27 @@ import (
 	"posthaste/smtpd/postscreen"
 )
 
-// A session is one client's connection. All of it runs on one goroutine, the
-// engine's; only busy and the socket's deadline are touched by others.
+// A session is one client's connection, from accept to close. All of it runs on one
+// goroutine, the engine's; only busy and the socket's deadline are touched by
+// others. When it has ended its memory goes to another client: see forget, which
+// empties every field that is not named there.
 type session struct {
-	srv  *Server
-	set  *settings
+	srv *Server
+	// set is the settings that were in force when the session began: a session that began
+	// under stress keeps those limits to its end.
+	set *settings
+	// port is where the engine takes the session's commands from. changePort replaces it.
 	port *port
-	over chan struct{} // gets one when the session has ended; has room for it
-	sock net.Conn      // the client's, under TLS if there is any
+	// over gets one element when the session has ended. It has room for one, so that who
+	// ends the session does not wait for ServeConn.
+	over chan struct{}
+	// sock is the client's connection, under TLS if there is any. Drain sets its deadline.
+	sock net.Conn
 	wire wire
-	busy atomic.Bool // not to be interrupted by draining
+	// busy says that draining must not interrupt: a command is being carried out, or the
+	// client is between MAIL and the reply to its content. The session sets it before each
+	// wait; Drain reads it from another goroutine.
+	busy atomic.Bool
 
 	// lookups is the context of lookups, and budget what patterns may cost in it. Both
 	// are nil until the first.
@@ -39,32 +53,44 @@ type session struct {
 	// session goes on; ResetHelo and ResetMail empty its parts.
 	a access.Session
 
-	// The command under way.
+	// The command under way. verb is cmd's, or vUnknown; cmd is the line after
+	// smtpd_command_filter.
 	cmd  smtpwire.Command
 	verb verb
-	out  *smtpwire.Reply // the answer to the command that the engine has; nil: the engine did not ask us
+	// out is the answer to the command that the engine has, set by the functions that it
+	// calls; nil: the engine did not call any, and its code is the answer.
+	out *smtpwire.Reply
 
 	// What the client has done so far.
 	counts [nverbs]struct{ ok, total int32 } // commands, for the disconnect line
 	errors int                               // smtpd_soft_error_limit, smtpd_hard_error_limit; 0 after a message
 	junk   int                               // smtpd_junk_command_limit; 0 after a message
-	// limited: the client's connection is counted, under the address limitedBy,
-	// which XCLIENT does not change.
+	// limited says that the client's connection is counted, under the address
+	// limitedBy. XCLIENT does not change that address: what was counted must be
+	// taken back under the same key.
 	limited   bool
 	limitedBy netip.Addr
 
 	// How the session ends.
-	ended  bool   // nothing is to be said any more
-	closed bool   // close has run
-	quiet  bool   // the end was orderly: no "lost connection"
-	reason string // in place of "lost connection": timeout, too many errors; empty otherwise
-	notes  string // for the disconnect line; empty for none
+	// ended: nothing is to be sent any more, and nothing is read.
+	ended bool
+	// closed: close has run. The engine closes what it was told to close.
+	closed bool
+	// quiet: the end was orderly, and the log has no "lost connection".
+	quiet bool
+	// reason stands in place of "lost connection" in the log: timeout, too many errors.
+	// Empty otherwise.
+	reason string
+	// notes is for the disconnect line, where bare_lf is the only note. Empty for none.
+	notes string
 
 	// denied is the refusal of the client: every command but QUIT is then
 	// answered 503, as Postfix does it. nil for a client that may come in.
-	denied     *smtpwire.Reply
-	mistrusted string // why TLS with the client does not do, smtpd_tls_req_ccert; empty: it does
-	policy     bool   // the reply to come is a refusal by policy, see asPolicy
+	denied *smtpwire.Reply
+	// mistrusted is why TLS with the client is not sufficient for smtpd_tls_req_ccert;
+	// empty: it is. The client hears it with the reply to its next command.
+	mistrusted string
+	policy     bool // the reply to come is a refusal by policy, see asPolicy
 
 	// What follows from who the client is; applyClientSettings works it out again
 	// after XCLIENT.
@@ -74,11 +100,16 @@ type session struct {
 	debug      bool            // the dialogue goes to the log
 	talk       watch.Talk      // and to those who watch it
 
-	history  *notice.Transcript // for postmaster; nil: nobody wants any
-	tls      *tlsState          // nil without TLS
-	auth     authState          // of an AUTH command under way
-	milter   milterState        // empty without filters
-	screened postscreen.Visit   // empty without postscreen's tests
+	// history is the transcript for postmaster; nil: nobody wants any.
+	history *notice.Transcript
+	tls     *tlsState // nil without TLS
+	// auth is the AUTH command under way; empty between two of them. What came of the
+	// last one is in a.SASL.
+	auth authState
+	// milter is the session with mail filters. Empty without any.
+	milter milterState
+	// screened is the client's visit to postscreen. Empty without its tests.
+	screened postscreen.Visit
 
 	tx       transaction // empty between two transactions
 	foreseen int64       // position of the wire up to which foresee has looked
@@ -89,7 +120,8 @@ type session struct {
 	parting maillog.SMTPDDisconnect
 }
 
-// forget makes an ended session ready for another client.
+// forget makes an ended session ready for another client. It keeps memory only:
+// nothing of what is kept says anything of the client that has gone.
 func (s *session) forget() {
 	over, rcpts, counts := s.over, s.tx.rcpts, s.parting.Counts
 	lookups, budget := s.lookups, s.budget
@@ -123,6 +155,8 @@ func (s *session) renewBudget() {
 	}
 }
 
+// The X-values of an authorized proxy (XFORWARD) take the place of the client's
+// own, for the queue and its logs: that is what XFORWARD is for.
 // clientOf is the client as envelopes have it.
 func (s *session) clientOf() mail.Client {
 	c := mail.Client{Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.Port, Helo: s.a.Helo, Proto: s.a.Proto}
@@ -140,5 +174,6 @@ func (s *session) showOnlyRecipient() {
 	}
 }
 
-// hideRecipient ends what is said of a single recipient.
+// hideRecipient is showOnlyRecipient's other half, and ends what is said of a
+// single recipient at RCPT.
 func (s *session) hideRecipient() { s.a.HasRcpt, s.a.Recipient = false, "" }

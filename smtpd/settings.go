@@ -1,3 +1,7 @@
+// The parameters of main.cf that sessions need, each read once, and the two of them
+// that need more than reading. Parameters of TLS, SASL, proxies, limits and filters
+// are read by the files that they concern.
+
 package smtpd
 
 import (
@@ -10,65 +14,117 @@ import (
 	"posthaste/internal/table"
 )
 
-// bareNewline is the value of smtpd_forbid_bare_newline.
+// bareNewline is the value of smtpd_forbid_bare_newline: what is done to a client
+// that ends lines in LF alone. Whatever it is, such a line never helps to end a
+// message (see content).
 type bareNewline uint8
 
 const (
+	// bareAllow takes them as lines, and LF "." LF as the end of a message from a client
+	// that ended its DATA command so.
 	bareAllow bareNewline = iota
+	// bareNormalize takes them as lines. "yes" means this.
 	bareNormalize
+	// bareNote does the same, and adds notes=bare_lf to the disconnect line.
 	bareNote
+	// bareReject refuses the command and ends the session, or refuses the message.
 	bareReject
 )
 
-// settings are the parameters that sessions need, read once.
+// settings are the parameters that sessions need, read once. They do not change,
+// and all sessions that began under the same configuration share them: those under
+// stress have other ones. A limit of 0 is no limit, except where a comment says so.
 type settings struct {
-	myhostname, mailName, banner, service string
-	timeout, startTLSTimeout              time.Duration
-	perRequest                            bool
-	minDataRate                           int
-	lineLimit                             int
-	messageLimit                          int64
-	queueNeed, contentNeed                int64 // bytes to be free on either file system; 0: any
-	inlineLimit                           int64 // larger messages go to the second one
-	queueDir                              string
-	heloRequired, vrfyDisabled, strict    bool
-	softBounce                            bool
-	softErrors, hardErrors, junkLimit     int
-	errorSleep                            time.Duration
-	rcptLimit, overshoot                  int
-	announceLimits                        bool
-	delayOpen                             bool
-	bare                                  bareNewline
-	bareCode                              int
-	bareExempt, verpClients               *table.List
-	debugPeers                            *table.List // whose dialogues are logged,
-	debugLevel                            int         // if this is more than 0
-	pipelining                            bool        // smtpd_forbid_unauth_pipelining
-	noop                                  map[string]bool
-	forbidden                             *table.List
-	smtputf8, strictUTF8                  bool
-	discard                               map[string]bool
-	discardMaps                           *table.Maps
-	commandFilter                         *table.Maps
-	rejectFilter                          *table.Maps
-	footer                                string
-	footerMaps                            *table.Maps
-	override                              map[string]bool
-	withheld                              proto.SubmitFlags // of receive_override_options
-	autoUTF8                              proto.SubmitFlags // of smtputf8_autodetect_classes
+	// What the greeting, replies and Received: fields call us.
+	myhostname, mailName, banner string
+
+	// timeout bounds one read or one write, startTLSTimeout a whole handshake. With
+	// perRequest timeout bounds a whole command instead; while content arrives, each
+	// minDataRate octets of it then buy one more second.
+	timeout, startTLSTimeout time.Duration
+	perRequest               bool
+	minDataRate              int
+
+	// lineLimit is the longest command line in octets, without its end.
+	lineLimit int
+	// messageLimit is the largest message in octets, as counted by content.
+	messageLimit int64
+	// queueNeed and contentNeed are how many bytes must be free on the file systems of
+	// queue_directory and spool_content_directory before MAIL is accepted.
+	queueNeed, contentNeed int64
+	// inlineLimit is spool_inline_limit: larger messages go to spool_content_directory.
+	inlineLimit int64
+	// queueDir is the queue directory, which is where services run.
+	queueDir string
+
+	heloRequired, vrfyDisabled bool
+	// strict is strict_rfc821_envelopes: addresses must be in angle brackets.
+	strict     bool
+	softBounce bool // 5xx replies become 4xx
+
+	// The limits on mistakes; see reply and nextCommand. errorSleep is the delay of each
+	// reply once softErrors is reached.
+	softErrors, hardErrors, junkLimit int
+	errorSleep                        time.Duration
+	// rcptLimit is the number of recipients of one message, overshoot the number beyond
+	// it that a client may ask for without an error being counted.
+	rcptLimit, overshoot int
+	announceLimits       bool // LIMITS RCPTMAX in the reply to EHLO, RFC 9422
+	// delayOpen has the queue ID allocated at the first accepted recipient, not at MAIL.
+	delayOpen bool
+
+	bare       bareNewline
+	bareCode   int         // of the refusal for bareReject: 5xx, or 4xx to try again
+	bareExempt *table.List // clients that may send bare newlines
+	// verpClients may use XVERP; verpDelims are the delimiters for an XVERP without its
+	// own, and verpFilter the characters that a client may choose as such.
+	verpClients            *table.List
+	verpDelims, verpFilter string
+
+	debugPeers *table.List // whose dialogues are logged,
+	debugLevel int         // if this is more than 0
+	pipelining bool        // smtpd_forbid_unauth_pipelining
+	// noop has the commands, in upper case, that do nothing and succeed.
+	noop      map[string]bool
+	forbidden *table.List // commands of other protocols, which end the session
+
+	smtputf8, strictUTF8 bool
+	// discard has the EHLO keywords, in lower case, that are not announced, for clients
+	// that discardMaps has nothing for.
+	discard     map[string]bool
+	discardMaps *table.Maps
+	// commandFilter may replace each command line, and rejectFilter each refusal.
+	commandFilter, rejectFilter *table.Maps
+	// footer is added to refusals, unless footerMaps has another one for the reply.
+	footer     string
+	footerMaps *table.Maps
+
+	// override is receive_override_options; withheld is the part of it that concerns
+	// cleanup: what it is told not to do.
+	override map[string]bool
+	withheld proto.SubmitFlags
+	autoUTF8 proto.SubmitFlags // of smtputf8_autodetect_classes
+
+	// What a Received: field says and does not say.
 	hideClient, tlsReceived, saslReceived bool
-	lookupNames, logPort, requireTLS      bool
-	requireTLSField                       bool // a content filter before the queue is told in the header
-	historyLimit                          int  // lines of transcript
-	verpDelims, verpFilter                string
-	localRewrite                          []string
-	filter                                string
+
+	lookupNames bool // smtpd_peername_lookup
+	logPort     bool // smtpd_client_port_logging
+	requireTLS  bool // REQUIRETLS is offered under TLS, RFC 8689
+	// requireTLSField has a content filter before the queue told of REQUIRETLS in the
+	// header, since it speaks plain SMTP with us.
+	requireTLSField bool
+
+	historyLimit int      // lines of transcript after which it is posted or emptied
+	localRewrite []string // local_header_rewrite_clients
+	filter       string   // content_filter: what each queued message is to pass first
 }
 
-func readSettings(cfg *config.Config, service string, o table.Options) (*settings, error) {
+// readSettings reads them for one configuration. An error names the parameter. The
+// tables that it opens are closed by close.
+func readSettings(cfg *config.Config, o table.Options) (*settings, error) {
 	s := &settings{
 		myhostname: cfg.String("myhostname"), mailName: cfg.String("mail_name"), banner: cfg.String("smtpd_banner"),
-		service: service,
 		timeout: cfg.Duration("smtpd_timeout"), startTLSTimeout: cfg.Duration("smtpd_starttls_timeout"),
 		perRequest: cfg.Bool("smtpd_per_request_deadline"), minDataRate: cfg.Int("smtpd_min_data_rate"),
 		lineLimit: int(cfg.Bytes("line_length_limit")), messageLimit: cfg.Bytes("message_size_limit"),
@@ -132,9 +188,12 @@ func readSettings(cfg *config.Config, service string, o table.Options) (*setting
 	return s, err
 }
 
-// setNeeds says how much has to be free for mail to be taken: on the file system of the queue,
-// one and a half times the largest message that goes there, and on that of
-// spool_content_directory, if there is one, the same for the largest of all.
+// setNeeds works out how much has to be free for mail to be taken: on the file
+// system of the queue, one and a half times the largest message that goes there,
+// and on that of spool_content_directory, if there is one, the same for the largest
+// message of all. The factor is Postfix's; it leaves clients that are in the middle
+// of a message the room to finish. A client is told 452 at MAIL, before it has sent
+// content in vain.
 func (s *settings) setNeeds(cfg *config.Config) {
 	most := s.messageLimit
 	if cfg.String("spool_content_directory") != "" {
@@ -148,6 +207,8 @@ func (s *settings) setNeeds(cfg *config.Config) {
 	s.contentNeed = max(least, s.messageLimit+s.messageLimit/2)
 }
 
+// upperSet is words as a set of upper-case words, for what is compared with
+// commands.
 func upperSet(words []string) map[string]bool {
 	m := make(map[string]bool, len(words))
 	for _, w := range words {
@@ -156,6 +217,7 @@ func upperSet(words []string) map[string]bool {
 	return m
 }
 
+// lowerSet is words as a set of lower-case words.
 func lowerSet(words []string) map[string]bool {
 	m := make(map[string]bool, len(words))
 	for _, w := range words {
@@ -164,6 +226,7 @@ func lowerSet(words []string) map[string]bool {
 	return m
 }
 
+// close closes the tables. No session may use the settings any more.
 func (s *settings) close() {
 	for _, m := range []*table.Maps{s.discardMaps, s.commandFilter, s.rejectFilter, s.footerMaps} {
 		m.Close()

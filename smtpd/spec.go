@@ -1,3 +1,8 @@
+// This file is where the service meets the rest of the system: it declares smtpd and
+// postscreen to package service, and connects a Server to the other processes. The
+// Server takes everything that it needs through Deps, so that tests run it without
+// any of this.
+
 package smtpd
 
 import (
@@ -21,14 +26,19 @@ import (
 	"posthaste/smtpd/postscreen"
 )
 
-// Spec declares the service.
+// Spec declares the service. It is confined by the kernel as well (Sandbox), since
+// it neither runs programs nor changes users: a client that finds a hole in the
+// parsers gains little.
 func Spec() service.Spec {
 	return service.Spec{Process: "smtpd", Talks: true, Rank: service.Intake, Confines: true, Tries: true, Frugal: true, Sandbox: service.Plain, Run: func(ctx context.Context, env *service.Env) error {
 		return run(ctx, env, false)
 	}}
 }
 
-// contentFree gives Deps.ContentFree, and what closes it. A directory that is not there is for cleanup to tell of.
+// contentFree returns what Deps.ContentFree is to be, and a function that closes
+// it. Where spool_content_directory is not set or cannot be opened, free is nil and
+// mail is taken without the check: cleanup opens the same directory, and reports
+// what is wrong with it.
 func contentFree(cfg *config.Config) (free func() (int64, error), done func()) {
 	dir, err := queueread.OpenContent(cfg)
 	if dir == nil || err != nil {
@@ -38,14 +48,21 @@ func contentFree(cfg *config.Config) (free func() (int64, error), done func()) {
 	return func() (int64, error) { return dir.Free(path) }, func() { dir.Close() }
 }
 
-// ScreenSpec declares the same service behind postscreen's tests: what a
-// postscreen entry of master.cf stands for.
+// ScreenSpec declares the same service behind postscreen's tests: what a postscreen
+// entry of master.cf stands for. Postfix has postscreen hand its sockets to smtpd
+// processes; here one process does both. It is Exclusive since the cache of tested
+// clients has one writer.
 func ScreenSpec() service.Spec {
 	return service.Spec{Process: "postscreen", Talks: true, Exclusive: true, Rank: service.Intake, Confines: true, Frugal: true, Sandbox: postscreen.Writes, Run: func(ctx context.Context, env *service.Env) error {
 		return run(ctx, env, true)
 	}}
 }
 
+// run serves until ctx ends. The order matters: what needs master's privileges or
+// lies outside chroot (tables, certificates, SASL) is opened before Confine. The
+// sockets that others connect to are created after it, as the user who owns them.
+// Clients of other services connect when they are first used, so that a session can
+// begin while cleanup or trivial-rewrite is still starting.
 func run(ctx context.Context, env *service.Env, screen bool) error {
 	cfg := env.Config
 	cleanup := ipc.NewClient(env.Public(cfg.String("cleanup_service_name")), nil)
@@ -86,6 +103,8 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 	if err := env.Confine(); err != nil {
 		return err
 	}
+	// If the two sockets below cannot be had, an operator cannot watch sessions, or
+	// anvil's clients get no counts. Neither is a reason to refuse mail.
 	if err := hub.Serve(env.Own); err != nil {
 		env.Log.Warning("dialogues cannot be watched: %v", err)
 	}
@@ -94,21 +113,28 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 	} else {
 		defer door.Close()
 	}
+	// Stopping comes before the end of ctx: sessions between two messages get their
+	// 421 at once, and the others have until ctx ends to finish.
 	defer context.AfterFunc(service.Stopping(ctx), srv.Drain)()
-	if screen { // clients that wait, or are tested, are no sessions yet
+	// Clients that are tested, or wait for a session, hold connections and no sessions:
+	// postscreen's gate counts the sessions.
+	if screen {
 		env.MaxProc += cfg.Int("postscreen_pre_queue_limit") + cfg.Int("postscreen_post_queue_limit")
 	}
 	return env.ServeConns(ctx, srv.ServeConn)
 }
 
-// queueFlusher asks qmgr to deliver what waits for a site. Only sites of
-// fast_flush_domains may be asked for: ETRN is for those whom we hold mail
-// for (RFC 1985 section 6).
+// queueFlusher implements Flusher: it asks qmgr to deliver what waits for a site.
+// Only sites of fast_flush_domains may be asked for: ETRN is for those whom we hold
+// mail for (RFC 1985 section 6), and a flush of other destinations would let
+// strangers set the times of our retries.
 type queueFlusher struct {
-	queue *ipc.Client
-	sites *table.List
+	queue *ipc.Client // qmgr's public socket
+	sites *table.List // fast_flush_domains
 }
 
+// newFlusher reads fast_flush_domains. An error means that one of its tables or
+// patterns cannot be used. o says how tables are opened.
 func newFlusher(cfg interface{ List(string) []string }, queue *ipc.Client, o table.Options) (Flusher, error) {
 	parent := false
 	for _, name := range cfg.List("parent_domain_matches_subdomains") {
@@ -122,6 +148,8 @@ func newFlusher(cfg interface{ List(string) []string }, queue *ipc.Client, o tab
 	return &queueFlusher{queue: queue, sites: sites}, nil
 }
 
+// Flush implements Flusher. CallAgain may ask a second time when qmgr is replaced
+// in the middle: a destination that is flushed twice is tried once.
 func (f *queueFlusher) Flush(ctx context.Context, domain string) (bool, error) {
 	listed, err := f.sites.Match(ctx, domain)
 	if err != nil || !listed {
@@ -136,7 +164,11 @@ func (f *queueFlusher) Flush(ctx context.Context, domain string) (bool, error) {
 	return r.Denied == "", nil
 }
 
-// keepRecord says whether smtpd_dns_reply_filter lets a DNS record pass.
+// keepRecord says whether smtpd_dns_reply_filter lets a DNS record pass. record is
+// its text as filters of Postfix see it: name, TTL, class, type and data. Where the
+// table cannot be asked the record is dropped: the filter may be there to hide
+// records that are dangerous to use. A value that means nothing keeps the record,
+// as with Postfix.
 func keepRecord(log *maillog.Logger, maps *table.Maps, record string) bool {
 	value, found, err := maps.Lookup(context.Background(), record, false)
 	switch {

@@ -1,3 +1,6 @@
+// The state of one mail transaction, how it ends, and what DATA and BDAT have in
+// common before content comes.
+
 package smtpd
 
 import (
@@ -13,25 +16,37 @@ import (
 // assignment: what is added here cannot be left over for the next message. What
 // restrictions may know of it is in access.Session, which has a ResetMail of its own.
 type transaction struct {
-	mail    smtpwire.Mail    // MAIL, as it was parsed; empty before it, as everything but forwarded
-	rcpts   []mail.Recipient // those that were accepted; the memory goes from one message to the next
-	arrival time.Time        // of MAIL
-	context string           // rewrite context: local or remote
-	opened  bool             // the message has its queue ID, if it gets one, and the client= line is out
-	excess  int              // recipients refused by smtpd_recipient_limit
+	// mail is the MAIL command as it was parsed. Empty before it, as is everything here
+	// but forwarded.
+	mail smtpwire.Mail
+	// rcpts are the recipients that were accepted, in order. The memory goes from one
+	// message to the next.
+	rcpts []mail.Recipient
+	// arrival is when MAIL came. It becomes the arrival time of the queued message.
+	arrival time.Time
+	// context is in whose name headers are completed (local_header_rewrite_clients):
+	// local or remote.
+	context string
+	// opened: the message has its queue ID, if it gets one, and the client= line is out.
+	opened bool
+	// excess counts the recipients that smtpd_recipient_limit refused. The first of them
+	// are no errors of the client, see rcpt.
+	excess int
 	// forwarded is what XFORWARD has told. The command comes before MAIL, and is
 	// good for one message.
 	forwarded xforward
 
 	// The content.
-	inData   bool  // it is arriving: a session that breaks off says so in the log
-	received int64 // octets of it, for log lines
+	// inData: content is arriving. A session that breaks off says so in the log.
+	inData bool
+	// received is how many octets of it have come, as content counts them, for log lines.
+	received int64
 	// sink and lines are what DATA takes the content with. They are here for
 	// their memory.
 	sink  sink
 	lines content
 	bdat  *bdatState // nil before the first chunk (RFC 3030), and with DATA
-	// skipped is the octets of chunks that nobody wanted.
+	// skipped is the octets of chunks that nobody wanted, see tooMuch.
 	skipped int64
 
 	// filter is the conversation with smtpd_proxy_filter; nil: there is none, or
@@ -43,7 +58,9 @@ type transaction struct {
 	discarded bool
 }
 
-// endMail gives up the transaction, if there is one.
+// endMail gives up the transaction, if there is one: at HELO, RSET, STARTTLS,
+// XCLIENT and the end of the session. A message that has begun to arrive leaves
+// nothing behind.
 func (s *session) endMail() {
 	if s.tx.bdat != nil {
 		s.tx.bdat.abort()
@@ -51,8 +68,11 @@ func (s *session) endMail() {
 	s.resetMail()
 }
 
-// resetMail ends the transaction. A message that has been opened must have been
-// committed or aborted.
+// resetMail ends the transaction, and empties its state. A message that has been
+// opened must have been committed or aborted.
+//
+// Filters are told first, since what they are told is still in the state. A filter
+// before the queue is left with QUIT, or cut off where content has begun.
 func (s *session) resetMail() {
 	s.milterAbort()
 	s.tx.filter.close()
@@ -63,8 +83,9 @@ func (s *session) resetMail() {
 	s.tx.rcpts = rcpts
 }
 
-// judgeContent asks all who may refuse the content before it comes: at DATA, and
-// at the first BDAT.
+// judgeContent asks all who may refuse the content before it comes: at DATA, and at
+// the first BDAT. The restrictions come first, as with Postfix: a mail filter, or a
+// filter before the queue, must not hear of content that will not be sent.
 func (s *session) judgeContent() *smtpwire.Reply {
 	s.showOnlyRecipient()
 	defer s.hideRecipient()

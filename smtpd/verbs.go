@@ -1,11 +1,13 @@
+// The commands of SMTP that the server knows, and what distinguishes them.
+
 package smtpd
 
 import (
 	"strings"
 )
 
-// verb is a command, in the order of Postfix's table: it is the order in
-// which the disconnect line has them.
+// verb is a command, in the order of Postfix's table: it is the order in which the
+// disconnect line has them, and log analyzers expect it.
 type verb uint8
 
 const (
@@ -36,6 +38,11 @@ const (
 	tLast               // must be the last of a pipelined group, RFC 2920 section 3.1
 )
 
+// commands has the name and the traits of each command. The name is in lower case,
+// as in the disconnect line.
+//
+// NOOP, HELO, EHLO, RSET, VRFY and ETRN are junk: a client can send any number of
+// them without getting on, be it to hold the connection or to find addresses.
 var commands = [nverbs]struct {
 	name   string
 	traits uint8
@@ -47,6 +54,7 @@ var commands = [nverbs]struct {
 	vEtrn: {"etrn", tJunk}, vQuit: {"quit", tPreTLS}, vHelp: {"help", tPreTLS}, vUnknown: {"unknown", 0},
 }
 
+// verbs is from the name in upper case, as ParseCommand returns it, to the command.
 var verbs = func() map[string]verb {
 	m := make(map[string]verb, nverbs)
 	for v := range vUnknown {
