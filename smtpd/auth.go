@@ -1,3 +1,7 @@
+// AUTH, RFC 4954: which mechanisms a client is offered, and the exchange. The
+// mechanisms and the passwords are package sasl's; the engine runs the exchange, with
+// our words.
+
 package smtpd
 
 import (
@@ -24,21 +28,26 @@ import (
 	"posthaste/internal/table"
 )
 
-// saslSettings are what smtpd_sasl_ parameters say. backend is nil when
-// there is no authentication.
+// saslSettings are what the smtpd_sasl_ parameters say. They do not change.
 type saslSettings struct {
-	backend    sasl.Backend
-	service    string
-	options    sasl.Property // properties that keep a mechanism from being offered,
-	tlsOptions sasl.Property // and those under TLS
-	must       sasl.Property // properties that it must have
-	tlsMust    sasl.Property
-	filter     *table.List
+	// backend knows the users; nil when there is no authentication. It may be used by
+	// all sessions at once.
+	backend sasl.Backend
+	service string // smtpd_sasl_service, which backends are told
+	// options are the properties that keep a mechanism from being offered, must those
+	// that it has to have; under TLS tlsOptions and tlsMust take their place
+	// (smtpd_sasl_security_options, smtpd_sasl_tls_security_options).
+	options, tlsOptions sasl.Property
+	must, tlsMust       sasl.Property
+	filter              *table.List // mechanisms that may be offered
+	// exceptions are the clients that are not told of AUTH. They may use it all the same.
 	exceptions *table.List
-	limit      int
-	broken     bool
+	limit      int  // octets of one line of the client's in an exchange
+	broken     bool // AUTH= is offered as well, for old clients
 }
 
+// readSASL reads them and opens the backend. What is wrong with the configuration
+// is an error; what makes authentication weaker than it could be is a warning.
 func readSASL(cfg *config.Config, o table.Options) (*saslSettings, error) {
 	s := &saslSettings{service: cfg.String("smtpd_sasl_service"), limit: cfg.Int("smtpd_sasl_response_limit"),
 		broken: cfg.Bool("broken_sasl_auth_clients")}
@@ -60,6 +69,9 @@ func readSASL(cfg *config.Config, o table.Options) (*saslSettings, error) {
 		if err != nil {
 			return nil, err
 		}
+		// Without a key that survives the process, the salts that unknown users get
+		// differ from one process to the next, while those of users do not: whoever
+		// asks twice can tell them apart.
 		key, err := sasl.DecoyKey(cfg.String("data_directory"))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			o.Warn("SASL: the salts of unknown users change with each process, so that a client can tell which users exist: " + err.Error())
@@ -98,7 +110,8 @@ func readSASL(cfg *config.Config, o table.Options) (*saslSettings, error) {
 	return s, err
 }
 
-// readTokens reads which OAuth tokens are taken; nil is none.
+// readTokens reads which OAuth tokens are accepted (OAUTHBEARER, XOAUTH2); nil is
+// none.
 func readTokens(cfg *config.Config) (*sasl.Tokens, error) {
 	keys := cfg.List("smtpd_sasl_token_keys")
 	if len(keys) == 0 {
@@ -112,6 +125,9 @@ func readTokens(cfg *config.Config) (*sasl.Tokens, error) {
 	return t, nil
 }
 
+// securityOptions translates the words of Postfix's options: noplaintext and the
+// like are properties that a mechanism must not have, forward_secrecy and
+// mutual_auth properties that it must have.
 func securityOptions(words []string) (not, must sasl.Property, err error) {
 	for _, w := range words {
 		switch strings.ToLower(w) {
@@ -134,15 +150,20 @@ func securityOptions(words []string) (not, must sasl.Property, err error) {
 	return not, must, nil
 }
 
-// authState is one session's authentication.
+// authState is one AUTH command under way. It is emptied by endAuth; what it comes
+// to is in the session's SASL.
 type authState struct {
-	exchange  sasl.Exchange
-	mechanism string
+	exchange  sasl.Exchange // nil before the backend has begun it
+	mechanism string        // as the client named it, in upper case
 }
 
-// mechanisms are the names of those that the client may use now.
+// mechanisms are the names of those that the client may use now. It is asked again
+// for each AUTH: a client that has not looked at the reply to EHLO must not get
+// more.
 func (s *session) mechanisms(ctx context.Context) []string {
 	set := s.srv.sasl
+	// Without TLS the password would go over the wire in the clear
+	// (smtpd_tls_auth_only).
 	if set.backend == nil || s.srv.tlsSet.authOnly && s.a.TLS == nil {
 		return nil
 	}
@@ -171,7 +192,9 @@ func (s *session) mechanisms(ctx context.Context) []string {
 	return names
 }
 
-// offeredMechanisms are those of the EHLO reply.
+// offeredMechanisms are those of the EHLO reply, separated by blanks; empty: no
+// AUTH. Clients of smtpd_sasl_exceptions_networks are not told, since some would
+// insist on logging in.
 func (s *session) offeredMechanisms() string {
 	if s.srv.sasl.backend == nil {
 		return ""
@@ -187,8 +210,10 @@ func (s *session) offeredMechanisms() string {
 	return strings.Join(s.mechanisms(s.untraced()), " ")
 }
 
-// authInOrder refuses an AUTH command that may not come now, RFC 4954 section
-// 4, and otherwise says what the engine is to see.
+// authInOrder refuses an AUTH command that may not come now, RFC 4954 section 4,
+// and otherwise says what the engine is to see. The order of the checks, and the
+// codes, are Postfix's. One user for a session: section 4 allows no second AUTH
+// after a success.
 func (s *session) authInOrder() (feed string, r *smtpwire.Reply) {
 	f := strings.Fields(s.cmd.Args)
 	switch {
@@ -218,11 +243,15 @@ func (s *session) authInOrder() (feed string, r *smtpwire.Reply) {
 	return feed + "\r\n", nil
 }
 
-// engineMechanism is what the engine believes every mechanism to be.
+// engineMechanism is what the engine believes every mechanism to be. It thereby
+// never judges one.
 const engineMechanism = "CLIENT"
 
+// malformedBase64 is the reply to what cannot be decoded, RFC 4954 section 4.
 var malformedBase64 = smtpwire.R(501, dsn.S(5, 5, 2), "Error: malformed base64 in response")
 
+// validBase64 says whether the engine will be able to decode s. If it could not, it
+// would answer in its own words.
 func validBase64(s string) bool {
 	if s == "=" { // an empty initial response, RFC 4954 section 4
 		return true
@@ -231,7 +260,8 @@ func validBase64(s string) bool {
 	return err == nil
 }
 
-// saslClient is the client as backends see it.
+// saslClient is the client as backends see it: Dovecot's policy server judges by
+// address, and channel binding needs the state of TLS.
 func (s *session) saslClient() sasl.Client {
 	c := sasl.Client{Service: s.srv.sasl.service, RemoteAddr: s.a.AddrText, RemotePort: s.a.Port,
 		LocalAddr: s.a.ServerAddr, LocalPort: s.a.ServerPort}
@@ -244,7 +274,9 @@ func (s *session) saslClient() sasl.Client {
 	return c
 }
 
-// authServer gives the engine its side of the exchange.
+// authServer gives the engine its side of the exchange. An error has been worded as
+// the reply already (authFailed). untraced: nothing of this may be logged, it would
+// hold passwords.
 func (s *session) authServer(string) (gosasl.Server, error) {
 	ctx := s.untraced()
 	names := s.mechanisms(ctx)
@@ -252,6 +284,9 @@ func (s *session) authServer(string) (gosasl.Server, error) {
 		return nil, s.authFailed(sasl.ErrMechanism)
 	}
 	c := s.saslClient()
+	// A client that sees no -PLUS mechanism is right to say that it could have
+	// bound the channel; if we offered one, the same statement means that somebody
+	// has cut it out of our offer (RFC 5802).
 	c.Unbound = !slices.ContainsFunc(names, func(m string) bool { return strings.HasSuffix(m, "-PLUS") })
 	x, err := s.srv.sasl.backend.Start(ctx, s.auth.mechanism, c)
 	if err != nil {
@@ -261,12 +296,14 @@ func (s *session) authServer(string) (gosasl.Server, error) {
 	return &exchangeServer{s, x}, nil
 }
 
-// exchangeServer is an exchange as the engine runs it.
+// exchangeServer is an exchange as the engine runs it: go-sasl's Server.
 type exchangeServer struct {
 	s *session
 	x sasl.Exchange
 }
 
+// Next implements go-sasl's Server: a response of the client's, and what to say to
+// it. Done is success; every failure is an error.
 func (e *exchangeServer) Next(response []byte) (challenge []byte, done bool, err error) {
 	challenge, done, err = e.x.Next(e.s.untraced(), response)
 	if err != nil {
@@ -275,12 +312,15 @@ func (e *exchangeServer) Next(response []byte) (challenge []byte, done bool, err
 	return challenge, done, nil
 }
 
-// authFailed words the refusal and logs it. What it returns is for the engine.
+// authFailed words the refusal and logs it. What it returns is for the engine. The
+// log line is the one that fail2ban and its like watch, in Postfix's form.
 func (s *session) authFailed(err error) error {
 	user := "(unavailable)"
 	if s.auth.exchange != nil {
 		user = cmp.Or(s.auth.exchange.Username(), user)
 	}
+	// The delay is for guesses, not for a backend that is down. Replies that have
+	// gathered must not wait with it.
 	var f *sasl.Failure
 	if errors.As(err, &f) && s.set.errorSleep > 0 { // who tries passwords is to take his time, from the first on
 		s.wire.flush()
@@ -303,14 +343,19 @@ func (s *session) authFailed(err error) error {
 	return err
 }
 
-// challenge sends the client what it is to answer.
+// challenge sends the client what it is to answer; text is in base64. It is flushed
+// by the read that follows.
 func (s *session) challenge(text string) {
 	s.queueText([]byte("334 " + text + "\r\n"))
 	s.history.Out([]byte("334 " + text + "\r\n"))
 	s.traceReply([]byte("334 " + notice.Secret)) // it may repeat what the client has said
 }
 
-// continuation reads the client's answer to a challenge.
+// continuation reads the client's response to a challenge, for the engine. What is
+// wrong with it becomes "*", with which a client cancels (RFC 4954 section 4), and
+// our reply takes the place of the engine's. The line limit is
+// smtpd_sasl_response_limit: tokens and tickets are longer than commands. Nothing
+// of it goes into a transcript.
 func (s *session) continuation() (string, error) {
 	s.wire.timeout = s.set.timeout
 	s.extendDeadline(time.Now(), 0)
@@ -333,14 +378,16 @@ func (s *session) continuation() (string, error) {
 	return text + "\r\n", nil
 }
 
-// authenticated is the end of an exchange that went well.
+// authenticated is the end of an exchange that went well. The user's name comes
+// from a backend, and goes into log lines and Received: fields: hence Printable.
 func (s *session) authenticated() *smtpwire.Reply {
 	s.a.SASL.Method = s.auth.mechanism
 	s.a.SASL.Username = smtpwire.Printable(s.auth.exchange.Username())
 	return smtpwire.R(235, dsn.S(2, 7, 0), "Authentication successful")
 }
 
-// endAuth lets go of an exchange.
+// endAuth lets go of an exchange, whatever came of it. The backend frees what it
+// holds.
 func (s *session) endAuth() {
 	if s.auth.exchange != nil {
 		s.auth.exchange.Close()
@@ -348,7 +395,8 @@ func (s *session) endAuth() {
 	s.auth = authState{}
 }
 
-// logout forgets who the client has said it is.
+// logout forgets who the client has said it is: after STARTTLS (RFC 3207 section
+// 4.2) and XCLIENT.
 func (s *session) logout() {
 	s.endAuth()
 	s.a.SASL.Method, s.a.SASL.Username, s.a.SASL.Sender = "", "", ""

@@ -1,3 +1,7 @@
+// The content filter before the queue (smtpd_proxy_filter): the conversation with it
+// while the client speaks. The filter that hears of messages as a whole is in
+// filterbuffer.go, and uses the same conversation.
+
 package smtpd
 
 import (
@@ -22,12 +26,18 @@ import (
 	"posthaste/internal/submit"
 )
 
-// A message is where content goes: to cleanup, or to a content filter before
-// the queue.
+// A message is where content goes: to cleanup, or to a content filter before the
+// queue. It belongs to one transaction. After Commit or Abort it must not be used.
 type message interface {
+	// Write takes content in lines with CRLF. An error is kept, and is Commit's as well.
 	Write(p []byte) (int, error)
+	// Amend replaces the envelope and the options before Commit.
 	Amend(env *mail.Envelope, opt submit.Options)
+	// Commit ends the message. The reply is for the client; code 250 says that cleanup
+	// has it on stable storage, or that the filter has taken it. The error, if any, is
+	// for the log: the reply is good in any case.
 	Commit(ctx context.Context) (proto.SubmitReply, error)
+	// Abort gives the message up. It may be called after it has failed.
 	Abort()
 }
 
@@ -39,12 +49,15 @@ type message interface {
 // here as a whole: a slow client then costs it nothing, but what it says of
 // one recipient is said of the message.
 type filterSettings struct {
-	name                string // as configured
+	name string // as configured, for log lines
+	// network and addr are what to connect to, ehlo the name that we use there.
 	network, addr, ehlo string
-	timeout             time.Duration
-	buffer              bool // speed_adjust
+	timeout             time.Duration // of connecting, of one write, and of one reply
+	buffer              bool          // speed_adjust
 }
 
+// readFilter reads smtpd_proxy_filter and what belongs to it. nil is no filter. The
+// name is looked up for each message, not here.
 func readFilter(cfg *config.Config) (*filterSettings, error) {
 	dest := cfg.String("smtpd_proxy_filter")
 	if dest == "" {
@@ -76,24 +89,28 @@ func readFilter(cfg *config.Config) (*filterSettings, error) {
 	return f, nil
 }
 
-// filterFailed is what a client hears when the filter cannot be asked.
+// filterFailed is what a client hears when the filter cannot be asked: that it may
+// come again, and nothing of the filter, of which it is not to know. The text is
+// Postfix's.
 var filterFailed = smtpwire.R(451, dsn.S(4, 3, 0), "Error: queue file write error")
 
-// maxFilterLine bounds a line of a filter's reply; the parser bounds the reply.
+// maxFilterLine bounds a line of a filter's reply, in octets; the parser bounds the
+// reply.
 const maxFilterLine = 4096
 
-// A filterTalk is what is said to the filter about one message. Each read and
-// write is bounded in time, each reply in size. When it has failed once, it
-// fails to the end: the client is to begin anew.
+// A filterTalk is what is said to the filter about one message. Each read and write
+// is bounded in time, each reply in size. When it has failed once, it fails to the
+// end: the client is to begin anew. It belongs to the session's goroutine, and
+// lives until close.
 type filterTalk struct {
 	set    *filterSettings
 	log    *maillog.Logger
-	nc     *lockstep.Conn
+	nc     *lockstep.Conn // nil after close
 	parser smtpwire.Parser
-	offers map[string]string // extensions, with their parameters
-	failed bool
-	body   *bufio.Writer // the content, from DATA on
-	inLine bool          // the content is in the middle of a line
+	offers map[string]string // extensions, with their parameters, in upper case
+	failed bool              // nothing more is sent
+	body   *bufio.Writer     // the content, from DATA to the reply to it; else nil
+	inLine bool              // the content is in the middle of a line
 }
 
 // newFilterTalk connects to the filter. A refusal is for the client; why is in
@@ -126,8 +143,8 @@ func newFilterTalk(ctx context.Context, set *filterSettings, log *maillog.Logger
 	return t, nil
 }
 
-// ask says a command. A reply of another class than is wanted is a refusal,
-// for the client to hear.
+// ask says a command. A reply of another class than is wanted is a refusal, for the
+// client to hear. want is the first digit, 0 where any will do.
 func (t *filterTalk) ask(line string, want byte) (answer, refusal *smtpwire.Reply) {
 	if t.failed {
 		return nil, filterFailed
@@ -145,7 +162,9 @@ func (t *filterTalk) ask(line string, want byte) (answer, refusal *smtpwire.Repl
 	return t.hear(line, want)
 }
 
-// hear reads the reply to what was asked; want is 0 where any will do.
+// hear reads the reply to what was asked, which is for the log line. What the
+// filter refuses in words of its own is passed on; what is no reply, or of a class
+// that makes no sense, breaks the conversation off.
 func (t *filterTalk) hear(asked string, want byte) (answer, refusal *smtpwire.Reply) {
 	t.nc.SetReadDeadline(time.Now().Add(t.set.timeout)) // of the whole reply
 	for done := false; !done; {
@@ -173,7 +192,8 @@ func (t *filterTalk) hear(asked string, want byte) (answer, refusal *smtpwire.Re
 	return nil, &r
 }
 
-// fail says in the log why nothing more can be said.
+// fail says in the log, once, why nothing more can be said, and returns the
+// refusal.
 func (t *filterTalk) fail(err error) *smtpwire.Reply {
 	if !t.failed {
 		e := maillog.ProxyFailed{Filter: t.set.name, Problem: maillog.ProxyLost}
@@ -186,13 +206,15 @@ func (t *filterTalk) fail(err error) *smtpwire.Reply {
 	return filterFailed
 }
 
+// send writes p within the timeout.
 func (t *filterTalk) send(p []byte) (int, error) {
 	t.nc.SetWriteDeadline(time.Now().Add(t.set.timeout))
 	return t.nc.Write(p)
 }
 
-// close ends the conversation: in order, unless it is in the middle of
-// content, of which the filter must not see an end.
+// close ends the conversation: in order, unless it is in the middle of content, of
+// which the filter must not see an end. t may be nil. It may be called more than
+// once.
 func (t *filterTalk) close() {
 	if t == nil || t.nc == nil {
 		return
@@ -204,7 +226,9 @@ func (t *filterTalk) close() {
 	t.nc, t.failed = nil, true
 }
 
-// mail begins the transaction.
+// mail begins the transaction: XFORWARD, so that the filter can log and judge the
+// client, and MAIL. A refusal of MAIL is the client's to hear; one of XFORWARD is
+// not about its mail.
 func (t *filterTalk) mail(env *mail.Envelope, body8, utf8 bool) *smtpwire.Reply {
 	if line := t.xforward(env); line != "" {
 		if _, r := t.ask(line, '2'); r != nil {
@@ -215,6 +239,8 @@ func (t *filterTalk) mail(env *mail.Envelope, body8, utf8 bool) *smtpwire.Reply 
 	return r
 }
 
+// xforward is the XFORWARD command with those attributes that the filter has asked
+// for, or empty if it asks for none.
 func (t *filterTalk) xforward(env *mail.Envelope) string {
 	attrs, has := t.offers["XFORWARD"]
 	if !has {
@@ -239,12 +265,15 @@ func (t *filterTalk) xforward(env *mail.Envelope) string {
 	return line
 }
 
+// has says whether the filter offers an extension.
 func (t *filterTalk) has(extension string) bool {
 	_, has := t.offers[extension]
 	return has
 }
 
-// mailCommand is MAIL with what the filter understands of its parameters.
+// mailCommand is MAIL with those of its parameters that the filter understands.
+// What it does not offer is left out: the filter passes the message back to us, and
+// the rest is lost on that way, as with Postfix.
 func (t *filterTalk) mailCommand(env *mail.Envelope, body8, utf8 bool) string {
 	line := "MAIL FROM:<" + rfc5322.Quote(env.Sender) + ">"
 	if body8 && t.has("8BITMIME") {
@@ -262,6 +291,7 @@ func (t *filterTalk) mailCommand(env *mail.Envelope, body8, utf8 bool) string {
 	return line
 }
 
+// rcpt tells of a recipient.
 func (t *filterTalk) rcpt(to *mail.Recipient) *smtpwire.Reply {
 	line := "RCPT TO:<" + rfc5322.Quote(to.Address) + ">"
 	if t.has("DSN") && to.Notify != 0 {
@@ -283,9 +313,11 @@ func (t *filterTalk) data() *smtpwire.Reply {
 	return r
 }
 
-// filterBody is where content leaves for the filter.
+// filterBody is where content leaves for the filter. An error is logged where it
+// happens.
 type filterBody struct{ t *filterTalk }
 
+// Write implements io.Writer.
 func (b filterBody) Write(p []byte) (int, error) {
 	n, err := b.t.send(p)
 	if err != nil {
@@ -294,7 +326,8 @@ func (b filterBody) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Write sends content, with dots stuffed (RFC 5321 section 4.5.2).
+// Write implements message: it sends content, with dots stuffed (RFC 5321 section
+// 4.5.2). Lines may come in pieces.
 func (t *filterTalk) Write(p []byte) (int, error) {
 	if t.failed {
 		return 0, net.ErrClosed
@@ -316,10 +349,12 @@ func (t *filterTalk) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Amend does nothing: the filter has been told what there is to tell.
+// Amend implements message. It does nothing: the filter has been told what there is
+// to tell.
 func (t *filterTalk) Amend(*mail.Envelope, submit.Options) {}
 
-// Commit ends the content, and returns the filter's verdict.
+// Commit implements message: it ends the content, and returns the filter's verdict,
+// of whatever class. What remains in the buffer is lost when the filter is.
 func (t *filterTalk) Commit(context.Context) (proto.SubmitReply, error) {
 	r := filterFailed
 	if !t.failed && t.body.Flush() == nil {
@@ -333,11 +368,13 @@ func (t *filterTalk) Commit(context.Context) (proto.SubmitReply, error) {
 	return proto.SubmitReply{Code: r.Code, Status: r.Status, Text: r.Text}, nil
 }
 
-// Abort breaks off: the filter sees no end of the content.
+// Abort implements message: it breaks off, so that the filter sees no end of the
+// content and drops the message.
 func (t *filterTalk) Abort() { t.close() }
 
-// nowhere takes a message that the content filter is not to see, because a
-// mail filter has said that it is to be thrown away.
+// nowhere takes a message that the content filter is not to see, because a mail
+// filter has said that it is to be thrown away. The client is told that all is
+// well, as DISCARD always does.
 type nowhere struct{}
 
 func (nowhere) Write(p []byte) (int, error)          { return len(p), nil }

@@ -1,3 +1,6 @@
+// smtpd_proxy_options = speed_adjust: a message is received as a whole before the
+// content filter hears of it, so that few filter processes serve many slow clients.
+
 package smtpd
 
 import (
@@ -16,20 +19,21 @@ import (
 )
 
 // filtered is a message that the filter hears of when all of it is here
-// (smtpd_proxy_options = speed_adjust).
+// (smtpd_proxy_options = speed_adjust). It implements message.
 type filtered struct {
-	set   *filterSettings
-	log   *maillog.Logger
-	env   *mail.Envelope
-	body8 bool
-	utf8  bool
-	buf   []byte
-	file  *os.File
-	err   error
+	set         *filterSettings
+	log         *maillog.Logger
+	env         *mail.Envelope // what the filter is going to hear
+	body8, utf8 bool           // BODY=8BITMIME and SMTPUTF8 of MAIL
+	buf         []byte         // the end of the content, at most bigBuf octets and one piece
+	file        *os.File       // what came before it; nil: all is in buf
+	err         error          // the first that went wrong: nothing is kept any more
 }
 
+// Amend implements message.
 func (m *filtered) Amend(env *mail.Envelope, _ submit.Options) { m.env = env }
 
+// Write implements message. Messages that fit into a buffer never touch the disk.
 func (m *filtered) Write(p []byte) (int, error) {
 	if m.err != nil {
 		return 0, m.err
@@ -41,6 +45,8 @@ func (m *filtered) Write(p []byte) (int, error) {
 	return len(p), m.err
 }
 
+// spill moves buf to the file. The file has no name: it is gone when it is closed,
+// however the process ends.
 func (m *filtered) spill() error {
 	if m.file == nil {
 		f, err := os.CreateTemp("", "posthaste-filter-")
@@ -55,6 +61,7 @@ func (m *filtered) spill() error {
 	return err
 }
 
+// Abort implements message. It may be called more than once.
 func (m *filtered) Abort() {
 	if m.file != nil {
 		m.file.Close()
@@ -62,7 +69,8 @@ func (m *filtered) Abort() {
 	}
 }
 
-// Commit hands the message to the filter and returns its verdict.
+// Commit implements message: it hands the message to the filter and returns its
+// verdict. The client waits for all of that, and for the filter's own timeouts.
 func (m *filtered) Commit(ctx context.Context) (proto.SubmitReply, error) {
 	defer m.Abort()
 	src, err := m.content()
@@ -97,8 +105,8 @@ func (m *filtered) content() (io.Reader, error) {
 	return io.MultiReader(m.file, bytes.NewReader(m.buf)), err
 }
 
-// envelope tells the filter whose message it is; the first refusal is that of
-// the message.
+// envelope tells the filter whose message it is; the first refusal is that of the
+// message, since the client has been told by now that its recipients are accepted.
 func (m *filtered) envelope(t *filterTalk) *smtpwire.Reply {
 	if r := t.mail(m.env, m.body8, m.utf8); r != nil {
 		return r

@@ -1,3 +1,6 @@
+// The server's certificates: which files they are in, which one a client gets, and how
+// a renewed one comes into use.
+
 package smtpd
 
 import (
@@ -25,32 +28,44 @@ import (
 	"posthaste/internal/tlspolicy"
 )
 
-// keyRecheck is how long certificate files are taken to be unchanged.
+// keyRecheck is how long certificate files are taken to be unchanged. A handshake
+// that finds the time over pays for a look at each file.
 const keyRecheck = 10 * time.Second
 
-// A keyring holds the server's certificates, and reads them again when their
-// files have changed: a renewed certificate needs no restart. It keeps the
-// old ones when the new ones cannot be used.
+// A keyring holds the server's certificates, and reads them again when their files
+// have changed: a renewed certificate needs no restart and no reload. It keeps the
+// old ones when the new ones cannot be used. It may be used concurrently.
+//
+// Behind chroot, or without the rights to read keys, the files cannot be read
+// again. Then the whole process is replaced, with master's help, when a file has
+// changed: see package confine.
 type keyring struct {
-	chains   []string    // files with keys and chains
-	pairs    [][2]string // certificate file, key file
-	sni      *table.Maps
+	chains   []string       // files with keys and chains: smtpd_tls_chain_files
+	pairs    [][2]string    // certificate file, key file; empty when there are chains
+	sni      *table.Maps    // tls_server_sni_maps
 	roots    *x509.CertPool // of CAs, some of which may be above our certificates; may be nil
 	warn     func(string)
 	confined *confine.Confinement
 
-	mu      sync.Mutex
+	mu sync.Mutex // guards what follows
+	// certs are the certificates in use, in the order of preference; nil before the first
+	// refresh. The slice is not changed, but replaced.
 	certs   []*tls.Certificate
-	stamp   []fileStamp
-	marks   []*confine.Mark
-	checked time.Time
+	stamp   []fileStamp     // of the files that certs are from
+	marks   []*confine.Mark // by which confine sees that a file has changed
+	checked time.Time       // when the files were last looked at
 }
 
+// A fileStamp tells one version of a file from another. The zero one is of a file
+// that is not there.
 type fileStamp struct {
 	size int64
 	mod  time.Time
 }
 
+// newKeyring says which files hold the certificates. Nothing is read.
+// smtpd_tls_chain_files replaces the older parameters; a certificate file without a
+// key file has the key in it.
 func newKeyring(cfg *config.Config, o table.Options) *keyring {
 	k := &keyring{warn: o.Warn, confined: o.Confined, sni: table.OpenMaps("tls_server_sni_maps", cfg.List("tls_server_sni_maps"), o)}
 	if k.chains = cfg.List("smtpd_tls_chain_files"); len(k.chains) > 0 {
@@ -68,6 +83,7 @@ func newKeyring(cfg *config.Config, o table.Options) *keyring {
 	return k
 }
 
+// files are all files, in an order that does not change.
 func (k *keyring) files() []string {
 	files := slices.Clone(k.chains)
 	for _, p := range k.pairs {
@@ -76,8 +92,9 @@ func (k *keyring) files() []string {
 	return files
 }
 
-// refresh reads the files if they have changed. The error is that of the
-// first time; later ones are warned of.
+// refresh reads the files if they have changed, and if keyRecheck has passed. The
+// error is that of the first time; later ones are warnings, and the certificates in
+// use stay.
 func (k *keyring) refresh(now time.Time) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -89,6 +106,8 @@ func (k *keyring) refresh(now time.Time) error {
 		k.confined.Restart(k.marks)
 		return nil
 	}
+	// The stamps are taken before the files are read: a file that changes meanwhile
+	// is read again.
 	stamp := k.stamps()
 	if k.certs != nil && slices.Equal(stamp, k.stamp) {
 		return nil
@@ -116,6 +135,7 @@ func (k *keyring) refresh(now time.Time) error {
 	return nil
 }
 
+// stamps are the present stamps of files, in the same order.
 func (k *keyring) stamps() []fileStamp {
 	var out []fileStamp
 	for _, f := range k.files() {
@@ -128,6 +148,9 @@ func (k *keyring) stamps() []fileStamp {
 	return out
 }
 
+// load reads all files. Certificates that lack an intermediate get it from roots,
+// if it is there. An error is of one file, and nothing is used then: a certificate
+// with half of its files renewed would not match its key.
 func (k *keyring) load() ([]*tls.Certificate, error) {
 	certs, err := tlspolicy.ReadChains(k.chains)
 	if err != nil {
@@ -147,8 +170,10 @@ func (k *keyring) load() ([]*tls.Certificate, error) {
 	return certs, nil
 }
 
-// choose picks the certificate for a client: by the name it asks for, if
-// tls_server_sni_maps has it, and else the first that it can use.
+// choose picks the certificate for a client: by the name it asks for (SNI), if
+// tls_server_sni_maps has it, and else the first that the client can use. It is
+// called by crypto/tls in the middle of a handshake, and never fails: a client that
+// can use none gets the first one, and its library the last word.
 func (k *keyring) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	k.refresh(time.Now())
 	k.mu.Lock()
@@ -175,8 +200,10 @@ func (k *keyring) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return best, nil
 }
 
-// named are the certificates for a server name: the entry's value is the
-// PEM text in base64, as postmap -F stores it, or names of files with it.
+// named are the certificates for a server name, from tls_server_sni_maps; nil if it
+// has none. The entry's value is the PEM text in base64, as postmap -F stores it,
+// or names of files with it. It is parsed for each handshake that asks for the
+// name.
 func (k *keyring) named(name string) ([]*tls.Certificate, error) {
 	if name == "" || k.sni.Empty() {
 		return nil, nil
@@ -204,6 +231,8 @@ func (k *keyring) named(name string) ([]*tls.Certificate, error) {
 	return certs, nil
 }
 
+// digests are the hash functions of smtpd_tls_fingerprint_digest. md5 and sha1 are
+// for tables that were made when they were good.
 var digests = map[string]func() hash.Hash{"md5": md5.New, "sha1": sha1.New, "sha256": sha256.New, "sha384": sha512.New384, "sha512": sha512.New}
 
 // fingerprint is a digest in the form of access tables: AB:CD:...

@@ -1,3 +1,5 @@
+// What one client may do in a unit of time: the smtpd_client_..._limit parameters.
+
 package smtpd
 
 import (
@@ -14,16 +16,17 @@ import (
 )
 
 // limits counts what each client does: what Postfix's anvil does for its many
-// processes, one for each service and client network.
+// processes, one for each service and client network. It may be used concurrently.
+// Counting goes on without a limit too, since the peaks are logged and anvil's
+// clients may ask.
 type limits struct {
-	*anvil.Table[netip.Prefix]
-	log      *maillog.Logger
-	service  string
-	bits4    int
-	bits6    int
-	max      [len(events)]int
-	exempt   *table.List
-	hostname string
+	*anvil.Table[netip.Prefix] // the counts; it has a lock of its own
+	log                        *maillog.Logger
+	service                    string           // name in master.cf, for log lines
+	bits4, bits6               int              // of an address that make one client
+	max                        [len(events)]int // by event; 0 or less: no limit
+	exempt                     *table.List      // clients without limits
+	hostname                   string           // for 421 replies, which begin with it
 }
 
 // events are, for each event, the parameter that limits it and the words of warnings.
@@ -36,6 +39,8 @@ var events = [...]struct{ param, warning string }{
 	anvil.Auth:        {"smtpd_client_auth_rate_limit", "AUTH command rate"},
 }
 
+// newLimits reads the limits. An error is that of
+// smtpd_client_event_limit_exceptions.
 func newLimits(cfg *config.Config, service string, log *maillog.Logger, now func() time.Time, o table.Options) (*limits, error) {
 	l := &limits{log: log, service: service, hostname: cfg.String("myhostname"),
 		bits4: cfg.Int("smtpd_client_ipv4_prefix_length"), bits6: cfg.Int("smtpd_client_ipv6_prefix_length")}
@@ -53,6 +58,10 @@ func newLimits(cfg *config.Config, service string, log *maillog.Logger, now func
 	return l, err
 }
 
+// key is the network that a counts as: by default an IPv4 address, or the /84 of an
+// IPv6 address, since a client with IPv6 has a whole network of them. An address
+// that is not known ("unknown" after XCLIENT) counts as one client with all others
+// of its kind.
 func (l *limits) key(a netip.Addr) netip.Prefix {
 	bits := l.bits4
 	if a.Is6() {
@@ -65,7 +74,8 @@ func (l *limits) key(a netip.Addr) netip.Prefix {
 	return p
 }
 
-// lookup tells anvil(8) what a client, by its address or network, has done.
+// lookup tells anvil's clients what a client, by its address or network, has done.
+// ok is false for what is no address.
 func (l *limits) lookup(client string) (anvil.Counts, bool) {
 	address, _, _ := strings.Cut(client, "/")
 	a, err := netip.ParseAddr(address)
@@ -75,7 +85,9 @@ func (l *limits) lookup(client string) (anvil.Counts, bool) {
 	return l.Lookup(l.key(a)), true
 }
 
-// exceeded counts an event and says whether the client may not do it.
+// exceeded counts an event and says whether the client may not do it, which is
+// logged. The event counts in any case: a client that keeps trying stays over its
+// limit.
 func (l *limits) exceeded(s *session, e anvil.Event) bool {
 	n := l.Add(l.key(s.a.Addr), e)
 	if l.max[e] <= 0 || n <= l.max[e] || s.privileged {
@@ -92,7 +104,8 @@ func (l *limits) exceeded(s *session, e anvil.Event) bool {
 	return true
 }
 
-// connection counts a connection, which disconnect takes back.
+// connection counts a connection, which disconnect takes back, and refuses one that
+// is too many: at a time, or in the unit of time. 421 ends the session.
 func (l *limits) connection(s *session) *smtpwire.Reply {
 	if s.limited {
 		return nil // XCLIENT: the connection is the same
@@ -107,7 +120,8 @@ func (l *limits) connection(s *session) *smtpwire.Reply {
 	return nil
 }
 
-// connections is how many the client has open; 0 if nobody counts them.
+// connections is how many connections the client has open, for filters; 0 if there
+// is no limit, as Postfix says 0 then.
 func (l *limits) connections(s *session) int {
 	if l.max[anvil.Connections] <= 0 {
 		return 0
@@ -115,6 +129,7 @@ func (l *limits) connections(s *session) int {
 	return l.Lookup(l.key(s.a.Addr))[anvil.Connections]
 }
 
+// disconnect takes back what connection counted.
 func (l *limits) disconnect(s *session) {
 	if !s.limited {
 		return
@@ -123,6 +138,7 @@ func (l *limits) disconnect(s *session) {
 	l.Drop(l.key(s.limitedBy))
 }
 
+// message counts a MAIL command, and refuses it for now if it is one too many.
 func (l *limits) message(s *session) *smtpwire.Reply {
 	if l.exceeded(s, anvil.Message) {
 		return smtpwire.R(450, dsn.S(4, 7, 1), "Error: too much mail from "+s.a.AddrText)
@@ -130,6 +146,8 @@ func (l *limits) message(s *session) *smtpwire.Reply {
 	return nil
 }
 
+// recipient counts a RCPT or VRFY command, and refuses it for now if it is one too
+// many.
 func (l *limits) recipient(s *session) *smtpwire.Reply {
 	if l.exceeded(s, anvil.Recipient) {
 		return smtpwire.R(450, dsn.S(4, 7, 1), "Error: too many recipients from "+s.a.AddrText)

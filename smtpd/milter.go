@@ -1,3 +1,7 @@
+// Mail filters (Sendmail's milter protocol): the session's end. The filters' sessions
+// live in cleanup, which shows them the content as well; each event of SMTP is one
+// request to it, and its reply is the verdict.
+
 package smtpd
 
 import (
@@ -19,15 +23,16 @@ import (
 	"posthaste/internal/table"
 )
 
-// milterSettings are what is to be known of filters.
+// milterSettings are what is to be known of filters. They do not change.
 type milterSettings struct {
-	client    *ipc.Client // cleanup, where sessions with filters live
-	cfg       *config.Config
-	specs     []mailfilter.Spec
-	maps      *table.Maps // smtpd_milter_maps
-	constants []string    // macros that are the same for all sessions
+	client    *ipc.Client       // cleanup, where sessions with filters live; nil: no filters
+	cfg       *config.Config    // for what smtpd_milter_maps brings
+	specs     []mailfilter.Spec // smtpd_milters
+	maps      *table.Maps       // smtpd_milter_maps: other filters for some clients, or none
+	constants []string          // macros that are the same for all sessions: name, value, ...
 }
 
+// readMilters reads them. An error is in the list of filters.
 func readMilters(cfg *config.Config, client *ipc.Client, o table.Options) (*milterSettings, error) {
 	specs, err := milter.Read(cfg, "smtpd_milters")
 	if err != nil {
@@ -42,16 +47,21 @@ func readMilters(cfg *config.Config, client *ipc.Client, o table.Options) (*milt
 	return m, nil
 }
 
-// milterState is a session's part with filters. They are told of events by
-// way of cleanup, and get the content there.
+// milterState is a session's part with filters. They are told of events by way of
+// cleanup, and get the content there. It begins with the SMTP session, or with
+// XCLIENT, and ends with it.
 type milterState struct {
-	id      uint64 // 0: no filters
-	specs   []mailfilter.Spec
-	limit   time.Duration       // for one event
-	begun   bool                // they have been told of the transaction
-	lost    *mailfilter.Verdict // cleanup could not be asked: what is said from now on
-	refusal *smtpwire.Reply     // of the session: what every MAIL is told
-	sent    map[string]string   // macros as they have been told
+	id    uint64            // the session's, chosen at random; 0: no filters
+	specs []mailfilter.Spec // the filters, in their order
+	limit time.Duration     // for one event, all filters together
+	begun bool              // they have been told of a transaction, and not of its end
+	// lost is what is said in the filters' place since cleanup could not be asked; nil:
+	// it can be. milter_default_action decides.
+	lost *mailfilter.Verdict
+	// refusal is of the session: every MAIL, and some other commands, get it. Nil: none.
+	refusal *smtpwire.Reply
+	// sent is the macros as filters have been told of them: only changes are sent.
+	sent map[string]string
 
 	// What they have been told, for a cleanup that takes the session over
 	// when the one that it began in goes: by parts, since HELO and MAIL may
@@ -59,8 +69,9 @@ type milterState struct {
 	connect, helo, mail proto.MilterTold
 }
 
-// eventsTold is all that filters have been told. A list of recipients that is too long for one request is
-// not told again: cleanup then has the message sent once more.
+// eventsTold is all that filters have been told, for a cleanup that does not know
+// the session. A list of recipients that is too long for one request is not told
+// again: cleanup then has the client send the message once more.
 func (m *milterState) eventsTold() proto.MilterTold {
 	if n := len(m.connect) + len(m.helo) + len(m.mail); n > proto.ListSize {
 		return nil
@@ -68,7 +79,8 @@ func (m *milterState) eventsTold() proto.MilterTold {
 	return slices.Concat(m.connect, m.helo, m.mail)
 }
 
-// recordEvent notes an event that filters have been told of, with all of its macros.
+// recordEvent records an event that filters have been told of, with all of its
+// macros. CONNECT and HELO take the place of the last one.
 func (m *milterState) recordEvent(e *proto.Milter, v mailfilter.Verdict) {
 	switch e.Event {
 	case proto.MilterConnect:
@@ -82,7 +94,7 @@ func (m *milterState) recordEvent(e *proto.Milter, v mailfilter.Verdict) {
 	}
 }
 
-// recordMacros takes the macros that are known after what has been told again.
+// recordMacros has sent be what filters know after told has been repeated to them.
 func (m *milterState) recordMacros(told proto.MilterTold) {
 	events, _ := told.Events() // our own
 	clear(m.sent)
@@ -93,10 +105,14 @@ func (m *milterState) recordMacros(told proto.MilterTold) {
 	}
 }
 
-// milterSlack is added to the time that filters may take.
+// milterSlack is added to the time that filters may take, for the way to cleanup
+// and back: a filter that is too slow must be cleanup's to report, which knows its
+// name.
 const milterSlack = 10 * time.Second
 
-// milterSpecs are the filters for this client.
+// milterSpecs are the filters for this client: those of smtpd_milter_maps, DISABLE
+// being none, or smtpd_milters. There are none where receive_override_options has
+// no_milters.
 func (s *session) milterSpecs(ctx context.Context) ([]mailfilter.Spec, error) {
 	set := s.srv.milters
 	if set == nil || set.client == nil || s.set.withheld&proto.SubmitMilter != 0 {
@@ -118,9 +134,12 @@ func (s *session) milterSpecs(ctx context.Context) ([]mailfilter.Spec, error) {
 	return milter.Parse(set.cfg, "smtpd_milter_maps", list)
 }
 
-// milterConnect begins the session with filters. A reply ends the SMTP session;
-// a filter that only says no is heeded at MAIL, so that the client hears
-// it where it expects to.
+// milterConnect begins the session with filters. A reply ends the SMTP session; a
+// filter that only rejects is heeded at MAIL, as with Sendmail, so that the client
+// hears it where it expects to.
+//
+// An identifier must not be one that another process, or this one before, has given
+// to cleanup: it is random, and not 0.
 func (s *session) milterConnect(ctx context.Context) *smtpwire.Reply {
 	s.milterClose()
 	specs, err := s.milterSpecs(ctx)
@@ -145,6 +164,8 @@ func (s *session) milterConnect(ctx context.Context) *smtpwire.Reply {
 	return s.milterSession(s.milterTell(proto.MilterConnect, s.connectMacros(), name, c.Addr.String(), c.Port))
 }
 
+// connectMacros are the macros of CONNECT, which are good for the whole session.
+// The full slice expression keeps append from writing into what all sessions share.
 func (s *session) connectMacros() []string {
 	c := &s.a.Client
 	return append(s.srv.milters.constants[:len(s.srv.milters.constants):len(s.srv.milters.constants)],
@@ -152,7 +173,9 @@ func (s *session) connectMacros() []string {
 		"{client_port}", c.Port, "{client_connections}", strconv.Itoa(s.srv.limits.connections(s)), "{daemon_addr}", c.ServerAddr, "{daemon_port}", c.ServerPort)
 }
 
-// milterHelo tells of HELO and EHLO, with the name as the client gave it.
+// milterHelo tells of HELO and EHLO, with the name as the client gave it. The
+// macros of TLS come with it, since STARTTLS is followed by another EHLO; without
+// TLS they are empty, not absent, so that filters forget those of before.
 func (s *session) milterHelo(name string) *smtpwire.Reply {
 	if s.milter.id == 0 {
 		return nil
@@ -168,8 +191,8 @@ func (s *session) milterHelo(name string) *smtpwire.Reply {
 	return s.milterSession(s.milterTell(proto.MilterHelo, macros, name))
 }
 
-// milterSession heeds a verdict on the session. Only the end of it is said at
-// once.
+// milterSession heeds a verdict on the session: what ends it is said at once, and a
+// rejection is kept for MAIL.
 func (s *session) milterSession(v mailfilter.Verdict) *smtpwire.Reply {
 	r := s.milterVerdict(v)
 	if r != nil && v.Action == mailfilter.Reject {
@@ -179,7 +202,8 @@ func (s *session) milterSession(v mailfilter.Verdict) *smtpwire.Reply {
 	return r
 }
 
-// milterMail tells of MAIL.
+// milterMail tells of MAIL, with its parameters. From here on an end of the
+// transaction has to be told as well.
 func (s *session) milterMail() *smtpwire.Reply {
 	if s.milter.id == 0 {
 		return nil
@@ -202,8 +226,9 @@ func (s *session) milterRcpt(to *smtpwire.Path) *smtpwire.Reply {
 	return s.milterVerdict(s.milterTell(proto.MilterRcpt, macros, s.milterArgs(to)...))
 }
 
-// milterRefused tells of a recipient that has been refused, with the reply in
-// place of the macros: filters that want to count such are not asked.
+// milterRefused tells of a recipient that has been refused, with the reply in place
+// of the macros that say where it goes. Filters that asked for such recipients
+// count them; their answer is not heeded.
 func (s *session) milterRefused(to *smtpwire.Path, r *smtpwire.Reply) {
 	if s.milter.id == 0 || s.milter.refusal != nil {
 		return
@@ -216,7 +241,9 @@ func (s *session) milterRefused(to *smtpwire.Path, r *smtpwire.Reply) {
 	s.milterTell(proto.MilterRefused, macros, s.milterArgs(to)...)
 }
 
-// milterArgs are the address and parameters of the present command.
+// milterArgs are the address and the parameters of the present command, as the
+// protocol has them: the address in angle brackets, the parameters as the client
+// wrote them.
 func (s *session) milterArgs(p *smtpwire.Path) []string {
 	_, rest, _ := strings.Cut(s.cmd.Args, ":")
 	rest = strings.TrimPrefix(strings.TrimLeft(rest, " \t"), "<")
@@ -226,7 +253,7 @@ func (s *session) milterArgs(p *smtpwire.Path) []string {
 	return append([]string{"<" + rfc5322.Quote(p.Address) + ">"}, strings.Fields(strings.TrimPrefix(rest, ">"))...)
 }
 
-// milterContent is the session that the content is to be shown to, 0 if none.
+// milterContent is the session whose filters are to see the content, 0 if none.
 func (s *session) milterContent() uint64 {
 	if s.milter.lost != nil {
 		return 0 // what is said in their place has been heeded
@@ -234,8 +261,9 @@ func (s *session) milterContent() uint64 {
 	return s.milter.id
 }
 
-// appendRoute appends the macros that say what an address is and where mail
-// for it goes.
+// appendRoute appends the macros that say what an address is and where mail for it
+// goes: kind_addr, kind_host and kind_mailer, with kind mail or rcpt. They are
+// empty when trivial-rewrite cannot be asked: a macro is not worth a refusal.
 func (s *session) appendRoute(macros []string, kind, addr string) []string {
 	host, mailer := "", ""
 	resolved := addr
@@ -258,7 +286,7 @@ func (s *session) appendRoute(macros []string, kind, addr string) []string {
 	return append(macros, "{"+kind+"_addr}", rfc5322.Quote(resolved), "{"+kind+"_host}", host, "{"+kind+"_mailer}", mailer)
 }
 
-// milterData tells that content comes.
+// milterData tells that content comes, before the client is told 354.
 func (s *session) milterData() *smtpwire.Reply {
 	if s.milter.id == 0 {
 		return nil
@@ -275,8 +303,8 @@ func (s *session) milterUnknown() *smtpwire.Reply {
 	return s.milterVerdict(s.milterTell(proto.MilterUnknown, nil, s.cmd.Word()))
 }
 
-// milterOther is what filters have to say of commands that they are not told
-// of: what they said of the session.
+// milterOther is what filters have to say of commands that they are not told of:
+// what they said of the session. nil for other commands.
 func (s *session) milterOther(v verb) *smtpwire.Reply {
 	if s.milter.refusal == nil || v != vVrfy && v != vEtrn && v != vAuth && v != vStartTLS {
 		return nil
@@ -284,7 +312,14 @@ func (s *session) milterOther(v verb) *smtpwire.Reply {
 	return s.milterVerdict(mailfilter.Verdict{Action: mailfilter.Reject, Reply: s.milter.refusal})
 }
 
-// milterTell tells filters of an event and returns what they say.
+// milterTell tells filters of an event and returns what they say. It waits for all
+// of them. macros are name, value, ...; of these the ones that have changed are
+// sent.
+//
+// When cleanup does not answer, it may have been replaced, and its successor does
+// not know the session: one more attempt repeats what was told before. After that
+// the verdict is the strictest of what the filters' default actions say, for the
+// rest of the session.
 func (s *session) milterTell(e proto.MilterEvent, macros []string, args ...string) mailfilter.Verdict {
 	if s.milter.lost != nil {
 		return *s.milter.lost
@@ -325,8 +360,8 @@ func (s *session) milterTell(e proto.MilterEvent, macros []string, args ...strin
 	return r.Verdict
 }
 
-// milterVerdict does what filters say, and says so in the log. A reply is a
-// refusal.
+// milterVerdict carries out what filters say, and logs it. A reply is a refusal.
+// DISCARD and HOLD apply to the present message.
 func (s *session) milterVerdict(v mailfilter.Verdict) *smtpwire.Reply {
 	switch v.Action {
 	case mailfilter.Continue:
@@ -347,8 +382,9 @@ func (s *session) milterVerdict(v mailfilter.Verdict) *smtpwire.Reply {
 	return nil
 }
 
-// milterAbort tells filters that nothing comes of the transaction, if they
-// have not seen it to the end.
+// milterAbort tells filters that nothing comes of the transaction, if they have
+// been told of it and have not seen its end. Whether they hear it does not matter
+// to the client.
 func (s *session) milterAbort() {
 	s.milter.mail = reuse.Truncated(s.milter.mail)
 	if s.milter.begun {
@@ -357,7 +393,8 @@ func (s *session) milterAbort() {
 	}
 }
 
-// milterClose ends the session with filters.
+// milterClose ends the session with filters, without waiting for an answer. It must
+// not hold up the end of a session for more than a second.
 func (s *session) milterClose() {
 	if s.milter.id != 0 && s.milter.specs != nil {
 		ctx, cancel := context.WithTimeout(s.ctx(), time.Second)

@@ -1,10 +1,15 @@
+// Clients that speak for others: XCLIENT, by which an authorized client takes on
+// another identity; XFORWARD, by which it tells whose message it passes on; and the
+// PROXY protocol, in which a load balancer says whose connection it hands over. All of
+// it overrides what the socket says, so that each is accepted only from whom the
+// configuration names.
+
 package smtpd
 
 import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
@@ -21,26 +26,21 @@ import (
 	"posthaste/internal/table"
 )
 
-// proxySettings say who may speak for others.
+// proxySettings say who may speak for others. They do not change.
 type proxySettings struct {
-	xclient, xforward *table.List
-	haproxy           bool
-	timeout           time.Duration
+	xclient, xforward *table.List   // smtpd_authorized_xclient_hosts and _xforward_hosts
+	haproxy           bool          // each connection begins with a PROXY header
+	timeout           time.Duration // for all of that header
 }
 
+// readProxies reads them. screen says that the service is postscreen, which has its
+// own parameters for the PROXY protocol.
 func readProxies(cfg *config.Config, screen bool, o table.Options) (*proxySettings, error) {
 	protocol, timeout := cfg.String("smtpd_upstream_proxy_protocol"), cfg.Duration("smtpd_upstream_proxy_timeout")
 	if screen { // it is postscreen that the proxy speaks to
 		protocol, timeout = cfg.String("postscreen_upstream_proxy_protocol"), cfg.Duration("postscreen_upstream_proxy_timeout")
 	}
-	p := &proxySettings{timeout: timeout}
-	switch protocol {
-	case "":
-	case "haproxy":
-		p.haproxy = true
-	default:
-		return nil, fmt.Errorf("smtpd_upstream_proxy_protocol = %s: expected haproxy", protocol)
-	}
+	p := &proxySettings{haproxy: protocol == "haproxy", timeout: timeout}
 	var err error
 	list := func(name string) *table.List {
 		l, e := table.NewList(name, cfg.List(name), table.ListOptions{Kind: table.Clients, Parent: true, Table: o})
@@ -51,21 +51,26 @@ func readProxies(cfg *config.Config, screen bool, o table.Options) (*proxySettin
 	return p, err
 }
 
+// The attributes of either command, as EHLO announces them.
 const (
 	xclientNames  = "NAME ADDR PROTO HELO REVERSE_NAME PORT LOGIN DESTADDR DESTPORT"
 	xforwardNames = "NAME ADDR PROTO HELO SOURCE PORT IDENT"
 
+	// unavailable and tempUnavail stand for a value that is not known, for good or for
+	// now. Case does not matter.
 	unavailable = "[UNAVAILABLE]"
 	tempUnavail = "[TEMPUNAVAIL]"
-	// maxAttribute bounds what an attribute may be.
+	// maxAttribute and maxProtocol bound a value, in octets: host names have 255.
 	maxAttribute = 255
 	maxProtocol  = 64
 )
 
+// unauthorized is said to others: the commands are known, and not for them.
 var unauthorized = smtpwire.R(550, dsn.S(5, 7, 0), "Error: insufficient authorization")
 
-// attributes reads the arguments of XCLIENT and XFORWARD: name=value, the
-// value in xtext.
+// attributes reads the arguments of XCLIENT and XFORWARD: name=value, the value in
+// xtext (RFC 3461 section 4). It gives each to set and returns the first refusal.
+// Values with controls are refused: they end up in log lines and header fields.
 func (s *session) attributes(set func(name, value string) *smtpwire.Reply) *smtpwire.Reply {
 	words := strings.Fields(s.cmd.Args)
 	if len(words) == 0 {
@@ -87,12 +92,15 @@ func (s *session) attributes(set func(name, value string) *smtpwire.Reply) *smtp
 	return nil
 }
 
+// badAttribute refuses a value that does not have the form of its attribute.
 func badAttribute(name, value string) *smtpwire.Reply {
 	return smtpwire.R(501, dsn.S(5, 5, 4), "Bad "+name+" syntax: "+clip(value, 100))
 }
 
-// xclient is XCLIENT: an authorized client says whom it speaks for. Without a
-// reply the session is to be welcomed anew, as that client's.
+// xclient is XCLIENT: an authorized client says whom it speaks for. Without a reply
+// the session is to be welcomed anew, as that client's: the new client is judged
+// and greeted like any other, and may not use XCLIENT unless it is authorized
+// itself.
 func (s *session) xclient() *smtpwire.Reply {
 	switch {
 	case !s.mayXclient():
@@ -120,13 +128,15 @@ func (s *session) xclient() *smtpwire.Reply {
 	return nil
 }
 
-// xclientState is what XCLIENT tells, as it is read.
+// xclientState is what XCLIENT tells, as it is read. It begins as what the client
+// is now: attributes that are left out stay.
 type xclientState struct {
 	client      access.Client
-	helo, proto string
-	login       string
+	helo, proto string // of a HELO that the client is not going to send; proto is SMTP or ESMTP
+	login       string // the user that it has authenticated as; empty: none
 }
 
+// set takes one attribute. A reply refuses the command.
 func (x *xclientState) set(name, value string) *smtpwire.Reply {
 	gone := strings.EqualFold(value, unavailable)
 	c := &x.client
@@ -196,7 +206,9 @@ func (x *xclientState) set(name, value string) *smtpwire.Reply {
 	return nil
 }
 
-// parseAddr reads an address as XCLIENT and XFORWARD have it.
+// parseAddr reads an address as XCLIENT and XFORWARD have it: IPv6 may have the
+// prefix of an address literal (RFC 5321 section 4.1.3). ok is false for what is no
+// address.
 func parseAddr(s string) (netip.Addr, bool) {
 	if len(s) > 5 && strings.EqualFold(s[:5], "IPv6:") {
 		s = s[5:]
@@ -205,23 +217,28 @@ func parseAddr(s string) (netip.Addr, bool) {
 	return a.Unmap().WithZone(""), err == nil
 }
 
-// xforward is what an authorized client has told of the message's way up to
-// it. It is for logs and for the queue; it changes nothing of who the client
-// is.
+// xforward is what an authorized client has told of the message's way up to it: a
+// content filter that hands a message back says where it came from. It is for logs
+// and for the queue; it changes nothing of who the client is. The zero value is
+// "nothing was told".
 type xforward struct {
-	given                         bool // something,
-	client                        bool // who the client is
+	given  bool // XFORWARD has come
+	client bool // and has told something of the client
+	// name, addr and port are "unknown" when they are not known, helo and proto empty.
 	name, addr, port, helo, proto string
-	ident                         string
+	ident                         string // the message's queue ID where it came from; may be empty
 	source                        string // rewrite context: local or remote; empty when it was not told
 }
 
+// apply has c be the client that was told of, if any was.
 func (x *xforward) apply(c *mail.Client) {
 	if x.client {
 		*c = mail.Client{Name: x.name, Addr: x.addr, Port: x.port, Helo: x.helo, Proto: x.proto}
 	}
 }
 
+// log has the client= line show the message's queue ID and client of before: this
+// is how one follows a message through a content filter.
 func (x *xforward) log(e *maillog.SMTPDClient) {
 	e.OrigQueueID = x.ident
 	if x.client {
@@ -229,7 +246,8 @@ func (x *xforward) log(e *maillog.SMTPDClient) {
 	}
 }
 
-// xforwardCmd is XFORWARD.
+// xforwardCmd is XFORWARD. It may come more than once before MAIL; later attributes
+// replace earlier ones.
 func (s *session) xforwardCmd() *smtpwire.Reply {
 	switch {
 	case !s.mayXforward():
@@ -248,6 +266,7 @@ func (s *session) xforwardCmd() *smtpwire.Reply {
 	return ok200
 }
 
+// set takes one attribute. A reply refuses the command.
 func (x *xforward) set(name, value string) *smtpwire.Reply {
 	gone := strings.EqualFold(value, unavailable)
 	orUnknown := func(to *string) {
@@ -311,19 +330,25 @@ func (x *xforward) set(name, value string) *smtpwire.Reply {
 	return nil
 }
 
-// The PROXY protocol, versions 1 and 2: a proxy says whose connection it
-// passes on, before anything else.
+// The PROXY protocol, versions 1 and 2: a proxy says whose connection it passes on,
+// before anything else. A connection without the header is not from the proxy, and
+// is ended: to take it as a plain one would let anybody who reaches the port choose
+// an address.
 
+// proxySignature begins a header of version 2. No SMTP client begins so.
 var proxySignature = []byte("\r\n\r\n\x00\r\nQUIT\n")
 
 const (
-	proxyV1Max = 107
+	proxyV1Max = 107 // the longest line of version 1 that its specification allows
 	proxyV2Max = 536 // header and addresses; more than any proxy sends in extras that matter
 )
 
+// errProxyForm is what the log says of a header that is none.
 var errProxyForm = errors.New("malformed header")
 
-// proxyHeader reads the header that the configured proxy sends.
+// proxyHeader reads the header that the configured proxy sends, and takes the
+// addresses from it. An error has ended the session: nothing is said to a peer that
+// is not the proxy.
 func (s *session) proxyHeader() error {
 	p := s.srv.proxies
 	if !p.haproxy {
@@ -331,6 +356,7 @@ func (s *session) proxyHeader() error {
 	}
 	w := &s.wire
 	timeout := w.timeout
+	// One deadline for all of the header, however it is cut into packets.
 	w.timeout, w.deadline = p.timeout, time.Now().Add(p.timeout)
 	defer func() { w.timeout, w.deadline = timeout, time.Time{} }()
 	for {
@@ -355,9 +381,10 @@ func (s *session) proxyHeader() error {
 	}
 }
 
-// parseProxy reads a header at the start of b. used is 0 when more input is
-// needed. No addresses come of a header that says that the connection is the
-// proxy's own.
+// parseProxy reads a header at the start of b. used is 0 when more input is needed,
+// which happens at most up to the two limits. No addresses come of a header that
+// says that the connection is the proxy's own (a health check): then the socket's
+// are kept.
 func parseProxy(b []byte) (used int, client, server net.Addr, err error) {
 	n := min(len(b), len(proxySignature))
 	if bytes.Equal(b[:n], proxySignature[:n]) && n > 0 {
@@ -392,6 +419,8 @@ func parseProxy(b []byte) (used int, client, server net.Addr, err error) {
 	return i + 1, client, server, nil
 }
 
+// tcpAddr is an address of version 1, which must be of the family that the line
+// names.
 func tcpAddr(host, port string, v4 bool) (*net.TCPAddr, error) {
 	a, err := netip.ParseAddr(host)
 	n, err2 := strconv.ParseUint(port, 10, 16)
@@ -401,6 +430,9 @@ func tcpAddr(host, port string, v4 bool) (*net.TCPAddr, error) {
 	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(a, uint16(n))), nil
 }
 
+// parseProxy2 reads a header of version 2, which begins with the signature: 16
+// octets, and then as many as its length says. Extras behind the addresses are
+// skipped.
 func parseProxy2(b []byte) (used int, client, server net.Addr, err error) {
 	if len(b) < 16 {
 		return 0, nil, nil, nil
@@ -427,6 +459,8 @@ func parseProxy2(b []byte) (used int, client, server net.Addr, err error) {
 	return 0, nil, nil, errProxyForm
 }
 
+// proxyAddr is an address of version 2. The octets are copied: they are in the
+// wire's buffer.
 func proxyAddr(ip, port []byte) net.Addr {
 	return &net.TCPAddr{IP: bytes.Clone(ip), Port: int(binary.BigEndian.Uint16(port))}
 }

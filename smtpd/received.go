@@ -1,3 +1,5 @@
+// The Received: field that each message gets.
+
 package smtpd
 
 import (
@@ -9,8 +11,12 @@ import (
 	"posthaste/internal/tlspolicy"
 )
 
-// received is the Received: field, RFC 5321 section 4.4. It is in the form
-// that mail readers and filters know from Postfix. It is appended to b.
+// received appends the Received: field to b, RFC 5321 section 4.4, in the form that
+// mail readers and filters know from Postfix. Clients can put into it only what has
+// passed neutered or headerSafe, or an address that was quoted.
+//
+// "for" is there with one recipient only: with more it would tell each of the
+// others (RFC 5321 sections 4.4 and 7.2).
 func (s *session) received(b []byte) []byte {
 	if s.set.hideClient {
 		b = append(b, "Received: by "...)
@@ -37,7 +43,10 @@ func (s *session) received(b []byte) []byte {
 	return append(b, '\r', '\n')
 }
 
-// appendFrom appends who the message came from.
+// appendFrom appends who the message came from: the name that the client gives
+// itself, and behind it in parentheses what we know, its verified name and its
+// address (RFC 5321 section 4.1.3 has the tag IPv6: for literals). With
+// smtpd_hide_client_session it is not called.
 func (s *session) appendFrom(b []byte) []byte {
 	c := &s.a.Client
 	helo := s.a.Helo
@@ -61,8 +70,8 @@ func (s *session) appendFrom(b []byte) []byte {
 	return b
 }
 
-// withProtocol is the name of the protocol as RFC 3848 and RFC 6531 section
-// 4.3 have it.
+// withProtocol is the name of the protocol as RFC 3848 and RFC 6531 section 4.3
+// have it: S stands for TLS, A for authentication.
 func (s *session) withProtocol() string {
 	p := s.a.Proto
 	if s.tx.mail.SMTPUTF8 && p == "ESMTP" {
@@ -79,7 +88,9 @@ func (s *session) withProtocol() string {
 	return p
 }
 
-// tlsMeans are what TLS 1.3 does not say by the name of the cipher.
+// tlsMeans are the key exchange, the signature algorithm and the digest, which TLS
+// 1.3 does not say by the name of the cipher. They are empty for older versions,
+// and sign and digest for a resumed session, which has no signature.
 func (s *session) tlsMeans() (exchange, sign, digest string) {
 	t := s.a.TLS
 	if t.State.Version != tls.VersionTLS13 {
@@ -91,7 +102,10 @@ func (s *session) tlsMeans() (exchange, sign, digest string) {
 	return tlspolicy.KeyExchange(t.State.CurveID), sign, digest
 }
 
-// appendTLS is the part of Received: that tells of encryption.
+// appendTLS is the part of Received: that tells of encryption
+// (smtpd_tls_received_header), on lines of its own. Bits appear twice since Postfix
+// tells those used from those of the algorithm; there are no ciphers left for which
+// these differ.
 func (s *session) appendTLS(b []byte) []byte {
 	t := s.a.TLS
 	b = fmt.Appendf(b, "\t(using %s with cipher %s (%d/%d bits)", t.Protocol, t.Cipher, t.Bits, t.Bits)
@@ -121,8 +135,8 @@ func (s *session) appendTLS(b []byte) []byte {
 	return b
 }
 
-// headerSafe takes out what would end a comment in a header, or a line, and
-// what is not ASCII.
+// headerSafe replaces what would end a comment in a header, or a line, and what is
+// not ASCII: names from certificates and of users are somebody else's text.
 func headerSafe(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' || strings.ContainsRune(`()<>"\`, r) {

@@ -1,3 +1,5 @@
+// How long a TLS session may be resumed.
+
 package smtpd
 
 import (
@@ -6,9 +8,11 @@ import (
 	"time"
 )
 
-// limitTickets has sessions resumed for no longer than life after they began:
-// crypto/tls by itself would take a ticket for a week. The time is written
-// into the ticket, which only we can read.
+// limitTickets has TLS sessions resumed for no longer than life after their ticket
+// was issued (smtpd_tls_session_cache_timeout): crypto/tls by itself would accept a
+// ticket for a week. The time is written into the ticket, which is encrypted and
+// which only we can read. A session that is resumed may get a new ticket, with the
+// time of its own issue.
 func limitTickets(cfg *tls.Config, life time.Duration, now func() time.Time) {
 	cfg.WrapSession = func(cs tls.ConnectionState, state *tls.SessionState) ([]byte, error) {
 		state.Extra = append(state.Extra, binary.BigEndian.AppendUint64(nil, uint64(now().Unix())))

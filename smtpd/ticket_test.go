@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// A session is resumed until it is too old, and the age is that of the full
-// handshake's ticket.
+// A session is resumed until its ticket is too old.
 func TestTicketLife(t *testing.T) {
 	t.Parallel()
 	key, chain := keyPair(t, "x", false)

@@ -1,3 +1,6 @@
+// TLS of the server: what smtpd_tls_ says, STARTTLS and the wrapper mode, and what is
+// known of a client by its certificate.
+
 package smtpd
 
 import (
@@ -25,35 +28,41 @@ import (
 	"posthaste/internal/tlspolicy"
 )
 
-// tlsLevel is smtpd_tls_security_level.
+// tlsLevel is smtpd_tls_security_level. The client's certificate is no matter of
+// the level, as Postfix has it: that is smtpd_tls_req_ccert.
 type tlsLevel uint8
 
 const (
-	tlsNone tlsLevel = iota
-	tlsMay
-	tlsEncrypt
+	tlsNone    tlsLevel = iota // no TLS, or none that could be had with level may
+	tlsMay                     // STARTTLS is offered
+	tlsEncrypt                 // STARTTLS is demanded, or the port is a wrapped one
 )
 
-// tlsSettings are what TLS sessions of one service have in common.
+// tlsSettings are what TLS sessions of one service have in common. They do not
+// change, but for the certificates in keys. With level tlsNone the fields from
+// config on are nil.
 type tlsSettings struct {
-	level      tlsLevel
-	wrapper    bool
-	authOnly   bool
-	askCert    bool
-	digest     string
-	logLevel   int
-	logLevels  *table.Maps // by client
-	logParents bool        // in which a domain stands for its subdomains
-	depth      int         // how long a client's chain may be above its certificate
-	usages     []x509.ExtKeyUsage
+	level     tlsLevel
+	wrapper   bool   // smtpd_tls_wrappermode: TLS from the first octet
+	authOnly  bool   // AUTH needs TLS
+	askCert   bool   // clients are asked for a certificate, and need not have one
+	needTrust bool   // smtpd_tls_req_ccert: they need one that our CAs vouch for
+	digest    string // of fingerprints: a key of digests
+	logLevel  int    // smtpd_tls_loglevel
+	// logLevels is smtpd_tls_loglevel_maps, by client; with logParents a domain stands
+	// for its subdomains.
+	logLevels  *table.Maps
+	logParents bool
+	depth      int                // how long a client's chain may be above its certificate
+	usages     []x509.ExtKeyUsage // that a client's certificate may have; one of them suffices
 	config     *tls.Config
 	keys       *keyring
-	roots      *x509.CertPool
-	needTrust  bool // smtpd_tls_req_ccert
+	roots      *x509.CertPool // the CAs that vouch for clients; may be nil
 }
 
-// readTLS reads the smtpd_tls_ parameters. TLS that is asked for and cannot
-// be had is an error with level encrypt, and a warning with may.
+// readTLS reads the smtpd_tls_ parameters. TLS that is asked for and cannot be had
+// is an error with level encrypt, and a warning with may, which then goes on
+// without TLS: mail that may come in the clear is better than no mail.
 func readTLS(cfg *config.Config, warn func(string, ...any), o table.Options) (*tlsSettings, error) {
 	t := &tlsSettings{wrapper: cfg.Bool("smtpd_tls_wrappermode"), authOnly: cfg.Bool("smtpd_tls_auth_only"),
 		askCert: cfg.Bool("smtpd_tls_ask_ccert"), digest: cfg.String("smtpd_tls_fingerprint_digest"),
@@ -80,9 +89,12 @@ func readTLS(cfg *config.Config, warn func(string, ...any), o table.Options) (*t
 	default:
 		return nil, fmt.Errorf("smtpd_tls_security_level = %s: expected none, may or encrypt", level)
 	}
-	if t.wrapper { // there is nothing opportunistic about such a port: the mandatory settings are its
+	// There is nothing opportunistic about such a port: the mandatory settings are
+	// the ones that apply.
+	if t.wrapper {
 		t.level = tlsEncrypt
 	}
+	// Where TLS is demanded, AUTH before it is refused in any case.
 	t.authOnly = t.authOnly || t.level == tlsEncrypt
 	if t.level == tlsNone {
 		return t, nil
@@ -114,8 +126,9 @@ func readTLS(cfg *config.Config, warn func(string, ...any), o table.Options) (*t
 	return t, t.makeConfig(cfg, warn)
 }
 
-// readRoots reads the CAs that vouch for clients, and may be needed above our
-// own certificate. Those that cannot be read vouch for nobody.
+// readRoots reads the CAs that vouch for clients, and that may be needed above our
+// own certificate. Files that cannot be read vouch for nobody: a warning, since
+// mail needs no client certificates.
 func (t *tlsSettings) readRoots(cfg *config.Config, warn func(string, ...any)) {
 	var files []string
 	if f := cfg.String("smtpd_tls_CAfile"); f != "" {
@@ -127,7 +140,8 @@ func (t *tlsSettings) readRoots(cfg *config.Config, warn func(string, ...any)) {
 	}
 }
 
-// makeConfig turns protocol and cipher settings into what crypto/tls knows.
+// makeConfig turns protocol and cipher settings into a tls.Config. Mandatory TLS
+// has settings of its own, the stricter ones.
 func (t *tlsSettings) makeConfig(cfg *config.Config, warn func(string, ...any)) error {
 	protocols, exclude := "smtpd_tls_protocols", cfg.List("smtpd_tls_exclude_ciphers")
 	grade := cfg.String("smtpd_tls_ciphers")
@@ -150,7 +164,8 @@ func (t *tlsSettings) makeConfig(cfg *config.Config, warn func(string, ...any)) 
 	if err != nil {
 		return err
 	}
-	if len(suites) == 0 { // those of TLSv1.3 cannot be excluded
+	// The suites of TLSv1.3 cannot be excluded in crypto/tls.
+	if len(suites) == 0 {
 		if allowed.Min = tls.VersionTLS13; allowed.Max < allowed.Min {
 			return fmt.Errorf("smtpd_tls_exclude_ciphers: no cipher is left for the protocols of %s", protocols)
 		}
@@ -173,7 +188,8 @@ func (t *tlsSettings) makeConfig(cfg *config.Config, warn func(string, ...any)) 
 	return nil
 }
 
-// verify says why our CAs do not vouch for a client with this chain, if they do not.
+// verify says why our CAs do not vouch for a client with this chain, or nil if they
+// do. chain is as the client sent it, its own certificate first, and not empty.
 func (t *tlsSettings) verify(chain []*x509.Certificate) error {
 	if t.roots == nil {
 		return errors.New("smtpd_tls_CAfile and smtpd_tls_CApath name no CA")
@@ -181,8 +197,9 @@ func (t *tlsSettings) verify(chain []*x509.Certificate) error {
 	return tlspolicy.Trusted(chain, t.roots, t.depth, time.Now(), t.usages...)
 }
 
-// cipherSuites are the TLS 1.2 suites that are not excluded. Every grade for which the site has
-// no cipher list of its own means the same: those that crypto/tls takes for good.
+// cipherSuites are the TLS 1.2 suites that are not excluded. Every grade for which
+// the site has no cipher list of its own means the same: those that crypto/tls
+// takes for good. OpenSSL's grades below that have no suites left here.
 func cipherSuites(grades tlspolicy.Grades, grade string, exclude []string, warn func(string, ...any)) ([]uint16, error) {
 	_, own := grades[strings.ToLower(grade)]
 	switch {
@@ -203,21 +220,22 @@ func cipherSuites(grades tlspolicy.Grades, grade string, exclude []string, warn 
 	return tlspolicy.CipherSuites("high", exclude)
 }
 
-// tlsState is the TLS of one session.
+// tlsState is the TLS of one session. It lives until the session ends.
 type tlsState struct {
-	cert  *tls.Certificate // what we presented
+	cert  *tls.Certificate // what we presented; nil for a resumed session
 	under *transport
 }
 
-// transport is the socket under TLS. It remembers which certificate was
-// chosen for it.
+// transport is the socket under TLS. It remembers which certificate was chosen for
+// it, which crypto/tls does not tell. Only the session's goroutine touches it.
 type transport struct {
 	net.Conn
-	cert *tls.Certificate
-	sni  string // the name that tls_server_sni_maps has a certificate for
-	now  bool   // Read does not wait
-
-	schemes []tls.SignatureScheme // what the client takes
+	cert *tls.Certificate // set by keyring.choose
+	sni  string           // the name that tls_server_sni_maps has a certificate for; or empty
+	// now: Read does not wait. Set only within readNow.
+	now bool
+	// schemes are the signatures that the client accepts, in its order.
+	schemes []tls.SignatureScheme
 }
 
 // Read implements net.Conn.
@@ -234,8 +252,8 @@ func (t *transport) Read(p []byte) (int, error) {
 }
 
 // readNow reads what c, the TLS over t, can have without waiting: what it has
-// deciphered or received already, or what is in the socket. What went wrong the
-// next read says.
+// deciphered or received already, or what is in the socket. It returns the number
+// of octets, 0 if there are none. An error is left to the next read.
 func (t *transport) readNow(c *tls.Conn, p []byte) int {
 	t.now = true
 	n, _ := c.Read(p)
@@ -243,16 +261,18 @@ func (t *transport) readNow(c *tls.Conn, p []byte) int {
 	return n
 }
 
-// mustStartTLS says whether a command has to wait for encryption, RFC 3207
-// section 4.
+// mustStartTLS says whether a command has to wait for encryption. RFC 3207 section
+// 4 has 530 for it, and lets NOOP, EHLO, STARTTLS and QUIT pass; HELO, HELP and
+// XCLIENT pass with Postfix.
 func (s *session) mustStartTLS(v verb) bool {
 	t := s.srv.tlsSet
 	return t.level == tlsEncrypt && s.a.TLS == nil && commands[v].traits&tPreTLS == 0
 }
 
-// startTLS is STARTTLS, RFC 3207. Without reply and error the session goes on
-// under TLS, and over another port: the engine knows of an authentication that has to
-// be forgotten.
+// startTLS is STARTTLS, RFC 3207. Without a reply and an error the session goes on
+// under TLS, over another port: the engine may know of an authentication that has
+// to be forgotten. Section 4.2 has both sides forget what they learned before,
+// since it could have been forged.
 func (s *session) startTLS() (*smtpwire.Reply, error) {
 	t := s.srv.tlsSet
 	switch {
@@ -265,6 +285,7 @@ func (s *session) startTLS() (*smtpwire.Reply, error) {
 	case s.srv.limits.exceeded(s, anvil.NewTLS):
 		return smtpwire.R(454, dsn.S(4, 7, 0), "Error: too many new TLS sessions from "+s.a.AddrText), nil
 	}
+	// The reply is the last thing in the clear; the handshake flushes it.
 	s.replyAndCount(smtpwire.R(220, dsn.S(2, 0, 0), "Ready to start TLS"))
 	if err := s.handshake(); err != nil {
 		return nil, err
@@ -275,7 +296,8 @@ func (s *session) startTLS() (*smtpwire.Reply, error) {
 	return nil, nil
 }
 
-// wrap begins TLS before anything is said (RFC 8314 section 3.3).
+// wrap begins TLS before anything is said (RFC 8314 section 3.3). An error has
+// ended the session.
 func (s *session) wrap() error {
 	if s.srv.limits.exceeded(s, anvil.NewTLS) {
 		s.leave()
@@ -291,9 +313,14 @@ func (s *session) wrap() error {
 	return nil
 }
 
-// handshake encrypts the connection. What the client sent before it is
-// forgotten: it may have been put there by somebody in between (RFC 3207
-// section 6).
+// handshake encrypts the connection. What the client sent before it is forgotten:
+// it may have been put there by somebody in between, who would have us take it for
+// the client's once TLS is up (RFC 3207 section 6; the STARTTLS command injection
+// of 2011). An error has ended the session.
+//
+// A certificate that is missing is not an error of the handshake: the client would
+// learn no more than that a connection broke. mistrusted keeps it for a reply
+// instead.
 func (s *session) handshake() error {
 	if err := s.wire.flush(); err != nil {
 		s.lost(err)
@@ -304,6 +331,7 @@ func (s *session) handshake() error {
 	c := tls.Server(under, s.srv.tlsSet.config)
 	ctx, cancel := context.WithTimeout(s.ctx(), s.set.startTLSTimeout)
 	defer cancel()
+	// The context bounds the handshake; deadlines of the wire would cut it short.
 	s.wire.nc.SetDeadline(time.Time{})
 	if err := c.HandshakeContext(ctx); err != nil {
 		s.srv.log.Log(maillog.TLSAcceptFailed{Peer: s.a.NameAddr(), Reason: handshakeProblem(err)})
@@ -336,13 +364,14 @@ func (s *session) handshake() error {
 }
 
 // mistrust ends a session whose client has not shown the certificate that it must
-// have (smtpd_tls_req_ccert). The answer to what it says first, or the greeting, tells it.
+// have (smtpd_tls_req_ccert): with 421 in reply to what it says first, or in place
+// of the greeting.
 func (s *session) mistrust() {
 	s.reply(smtpwire.R(421, dsn.S(4, 7, 1), s.set.myhostname+" Error: "+s.mistrusted))
 }
 
-// handshakeProblem words a handshake that did not work: a connection that broke
-// as other logs have it, and what is wrong with TLS in the library's words.
+// handshakeProblem words a handshake that failed: a connection that broke as
+// Postfix's logs have it, and what is wrong with TLS in the library's words.
 func handshakeProblem(err error) string {
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
@@ -365,7 +394,9 @@ func (s *session) tlsLogLevel() int {
 	return t.logLevel
 }
 
-// describe says what restrictions may know of a TLS session.
+// describe is what restrictions, log lines and Received: fields may know of a TLS
+// session. The fingerprints are of the client's certificate and of its key; both
+// are empty without a certificate, and neither needs a CA.
 func (t *tlsSettings) describe(state tls.ConnectionState) *access.TLS {
 	a := &access.TLS{State: state, Protocol: tlspolicy.ProtocolName(state.Version), Cipher: tlspolicy.CipherName(state.CipherSuite),
 		Bits: tlspolicy.CipherBits(state.CipherSuite)}
@@ -379,6 +410,8 @@ func (t *tlsSettings) describe(state tls.ConnectionState) *access.TLS {
 	return a
 }
 
+// issuerName is the name of the issuer for log lines: its common name or, since
+// some CAs have none, its organization.
 func issuerName(c *x509.Certificate) string {
 	if c.Issuer.CommonName == "" && len(c.Issuer.Organization) > 0 {
 		return c.Issuer.Organization[0]
@@ -386,7 +419,7 @@ func issuerName(c *x509.Certificate) string {
 	return c.Issuer.CommonName
 }
 
-// trust is how much is known of the client, in the word that logs have.
+// trust is how much is known of the client, in the word that log lines have for it.
 func (s *session) trust() string {
 	switch {
 	case s.a.TLS.Fingerprint == "":
