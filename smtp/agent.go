@@ -1,3 +1,6 @@
+// The Agent, which a process has one of, and a delivery, which is one request to it:
+// what they consist of, and how the destinations of a request are tried in turn.
+
 package smtp
 
 import (
@@ -28,7 +31,8 @@ import (
 	"posthaste/internal/watch"
 )
 
-// deps are what an Agent works with.
+// deps are what an Agent works with. They belong to the caller, who closes them
+// after the Agent.
 type deps struct {
 	Config   *config.Config
 	Log      *maillog.Logger
@@ -50,6 +54,7 @@ type deps struct {
 	Own func(dir, name string) (net.Listener, error)
 }
 
+// lookups are the options of the resolver that the Agent makes.
 func (d *deps) lookups() (resolver.Options, error) {
 	if d.Lookups != nil {
 		return d.Lookups()
@@ -57,7 +62,8 @@ func (d *deps) lookups() (resolver.Options, error) {
 	return resolver.Configured(d.Config)
 }
 
-// Agent delivers over SMTP or LMTP. One serves a whole process.
+// Agent delivers over SMTP or LMTP. One serves a whole process; any number of
+// deliveries use it at once.
 type Agent struct {
 	// Read once and never changed: a reload starts a new process. All of it may be used by any
 	// number of deliveries at once.
@@ -97,7 +103,11 @@ type Agent struct {
 var _ agent.Deliverer = (*Agent)(nil)
 
 // newAgent makes an Agent as the configuration says. Its errors name the parameter.
+// What it opens is closed by Close; after an error the process ends, and nothing is
+// closed.
 func newAgent(deps deps) (*Agent, error) {
+	// Reports are switched on before tables are opened: a table of the type mta-sts
+	// tells the reporter of its policies (openSTS).
 	set := load(deps.Config, deps.LMTP)
 	a := &Agent{set: set, log: deps.Log, dns: deps.Resolver, dial: deps.Dial, listen: deps.Own,
 		rnd: newRand(deps.Random), doubleBounce: notice.Sender(deps.Config)}
@@ -170,6 +180,7 @@ func newAgent(deps deps) (*Agent, error) {
 	if a.bind, err = set.bindAddrs(own); err != nil {
 		return nil, err
 	}
+	// Mail for an address of a proxy in front of us would come back as well.
 	a.own = append(own, proxy...)
 	a.cache = newCache(a.leave)
 	if a.reports != nil && deps.Submit != nil {
@@ -182,7 +193,8 @@ func newAgent(deps deps) (*Agent, error) {
 	return a, nil
 }
 
-// newRand makes the source of the agent's chance.
+// newRand makes the source of the agent's chance: simulations give a seed, so that
+// they can be repeated.
 func newRand(fill func(b []byte)) *rand.Rand {
 	if fill == nil {
 		return rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
@@ -192,7 +204,8 @@ func newRand(fill func(b []byte)) *rand.Rand {
 	return rand.New(rand.NewChaCha8(seed))
 }
 
-// openSTS opens tables of the type mta-sts: the policies of MTA-STS, which the reports of TLS tell of too.
+// openSTS opens tables of the type mta-sts: the policies of MTA-STS (RFC 8461),
+// which the reports of TLS tell of too.
 func (a *Agent) openSTS(warn func(string)) table.Opener {
 	return func(dir string, _ table.Options) (table.Table, error) {
 		t := mtasts.New(mtasts.Options{Dir: dir, Resolver: a.dns, Names: a.set.names, Allowed: a.webNetwork, Warn: warn})
@@ -203,7 +216,10 @@ func (a *Agent) openSTS(warn func(string)) table.Opener {
 	}
 }
 
-// webNetwork says whether a web site that a stranger names may have an address that is not public.
+// webNetwork says whether a web site that a stranger names may have an address that
+// is not public (smtp_https_networks). Whoever publishes a policy or asks for
+// reports chooses the host that we call: without this they could have us call hosts
+// inside.
 func (a *Agent) webNetwork(ctx context.Context, addr netip.Addr) (bool, error) {
 	return a.webNetworks.Match(ctx, addr.String())
 }
@@ -218,7 +234,8 @@ func hasIPv6() bool {
 	return true
 }
 
-// Close ends the sessions that are kept. Call it after the last Deliver.
+// Close ends the sessions that are kept, and closes what newAgent has opened. Call
+// it after the last Deliver.
 func (a *Agent) Close() {
 	a.cache.close()
 	_ = a.tls.maps.Close() // read only: nothing can be lost
@@ -230,14 +247,17 @@ func (a *Agent) Close() {
 	}
 }
 
-// Dismiss implements agent.Dismisser.
+// Dismiss implements agent.Dismisser: the queue manager has no more mail for the
+// destination for which a session was kept, so that the server need not wait for
+// the session to time out.
 func (a *Agent) Dismiss(session uint64) {
 	if s := a.cache.takeNumber(session); s != nil {
 		a.leave(s)
 	}
 }
 
-// leave ends a session that was kept and is not wanted any more.
+// leave ends a session that was kept and is not wanted any more, with QUIT. It does
+// not wait for the reply.
 func (a *Agent) leave(s *session) { s.quit(a.set.time.quit, false) }
 
 // request is what this package needs of an agent.Request. Each recipient gets exactly one of Sent,
@@ -260,7 +280,8 @@ type request interface {
 	Hand(rcpts []int, relay string) (wait func() error)
 }
 
-// order is what a request asks for.
+// order is what a request asks for, in the agent's own words: tests make orders
+// without a queue.
 type order struct {
 	env     *mail.Envelope
 	nexthop mail.Nexthop
@@ -276,11 +297,15 @@ type order struct {
 // and waited for before its end is (spool_exact_doubt).
 func (a *Agent) Hands() {}
 
-// Deliver implements agent.Deliverer.
+// Deliver implements agent.Deliverer. When it returns, each recipient has had its
+// outcome. When ctx ends, what is under way is cut off, and the recipients are
+// deferred.
 func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
 	a.deliver(ctx, r, order{env: r.Envelope, nexthop: r.Nexthop, cacheKeep: r.CacheKeep, session: r.Session, keepFor: r.Keep})
 }
 
+// deliver is Deliver for any request. The delivery, and the memory that it has
+// grown, is used again.
 func (a *Agent) deliver(ctx context.Context, r request, o order) {
 	d := deliveries.Get()
 	d.a, d.set, d.tab, d.log, d.req, d.id, d.order = a, a.set, a.tab, a.log, r, string(o.env.ID), o
@@ -297,7 +322,8 @@ func (a *Agent) deliver(ctx context.Context, r request, o order) {
 // and one that has been put back is empty.
 var deliveries reuse.Pool[delivery]
 
-// reset leaves nothing of a delivery but memory for its lists.
+// reset leaves nothing of a delivery but memory for its lists: no address, and no
+// reference to the message.
 func (d *delivery) reset() {
 	*d = delivery{todo: reuse.Truncated(d.todo), lists: reuse.Truncated(d.lists)}
 }
@@ -360,7 +386,8 @@ type delivery struct {
 	say     table.Trace   // master.cf has -v: what is asked and said is logged; else nil
 }
 
-// content opens the message, once.
+// content opens the message, once. A delivery that reaches no server never reads
+// it.
 func (d *delivery) content() error {
 	if d.body != nil {
 		return nil
@@ -370,9 +397,13 @@ func (d *delivery) content() error {
 	return err
 }
 
-// run tries the destinations of the request in order.
+// run tries the destinations of the request in order: the next hop, which may be a
+// list, and then the relays of smtp_fallback_relay. When it returns each recipient
+// has its outcome.
 func (d *delivery) run(ctx context.Context) {
 	hops, err := parseNexthops(d.one[:0], string(d.nexthop), d.set.port, d.set.lmtp, d.set.ports)
+	// A next hop that cannot be parsed is a mistake in a table or in main.cf. The
+	// mail stays, and the postmaster finds the reason in the log and in the queue.
 	if err != nil {
 		d.log.Warning("%v", err)
 		d.final = true
@@ -401,8 +432,9 @@ func (d *delivery) run(ctx context.Context) {
 	d.giveUp(ctx)
 }
 
-// hintSMTPS tells who sends to port 465 without smtp_tls_wrappermode what that
-// port wants: the server there says nothing until TLS has begun.
+// hintSMTPS tells the administrator who sends to port 465 without
+// smtp_tls_wrappermode what that port wants: the server there says nothing until
+// TLS has begun, and the delivery would only show a timeout.
 func (d *delivery) hintSMTPS() {
 	if !d.set.helpful || d.a.tls.wrapper || d.hop.port != smtpsPort {
 		return
@@ -410,7 +442,9 @@ func (d *delivery) hintSMTPS() {
 	d.log.Log(maillog.SMTPWrapperHint{Port: smtpsPort, Wrapper: d.set.own.Name("tls_wrappermode"), Level: d.set.own.Name("tls_security_level")})
 }
 
-// withFallback appends the destinations of smtp_fallback_relay.
+// withFallback appends the destinations of smtp_fallback_relay. One that cannot be
+// parsed is left out. A next hop that is a Unix-domain socket has none, as with
+// Postfix.
 func (d *delivery) withFallback(hops []nexthop) []nexthop {
 	if len(d.set.fallback) == 0 || hops[0].path != "" {
 		return hops
@@ -426,10 +460,11 @@ func (d *delivery) withFallback(hops []nexthop) []nexthop {
 	return hops
 }
 
-// advice sets whether sessions are taken from and given to the cache. To look
+// advice sets whether sessions are taken from the cache and given to it. To look
 // for one costs next to nothing here, so that it is done even where the queue
 // manager sees no reason to: it has forgotten a destination for which there was
-// nothing to do for a moment.
+// nothing to do for a moment. It asks for one to be kept when it has more mail for
+// the destination.
 func (d *delivery) advice(ctx context.Context) {
 	always, err := d.tab.cacheDests.Match(ctx, cmp.Or(d.hop.host, d.hop.path))
 	if err != nil {
@@ -439,7 +474,9 @@ func (d *delivery) advice(ctx context.Context) {
 	d.keep = always || d.cacheKeep && d.set.cacheOnDemand
 }
 
-// giveUp records what is left when no server is.
+// giveUp records what is left when no server is. It is the one place where a
+// destination as a whole fails: until here, another server could still have taken
+// the mail.
 func (d *delivery) giveUp(ctx context.Context) {
 	d.final = true
 	if ctx.Err() != nil {
@@ -476,8 +513,9 @@ func (d *delivery) giveUp(ctx context.Context) {
 	d.record(&own, d.left())
 }
 
-// passOn has what is left delivered by best_mx_transport: this system is where
-// the DNS says that mail for the destination is to go.
+// passOn has what is left delivered by best_mx_transport: this system is where the
+// DNS says that mail for the destination is to go. The transport may come with a
+// next hop of its own.
 func (d *delivery) passOn() {
 	transport, nexthop, _ := strings.Cut(d.set.bestMX, ":")
 	if nexthop == "" {

@@ -1,3 +1,6 @@
+// The content of a message on its way to the server: whether it can go as it is stored,
+// what has to be done to lines that cannot, and what the end of the content is told.
+
 package smtp
 
 import (
@@ -17,13 +20,17 @@ import (
 	"posthaste/internal/table"
 )
 
-// chunk is how much of a message is written under one time limit.
+// chunk is how much of a message is written under one time limit, in octets:
+// smtp_data_xfer_timeout is for a server that takes nothing, not for one that is
+// slow.
 const chunk = 64 << 10
 
 // longLine is the length of a line over which a message has mail.BodyLong.
 const longLine = 998
 
-// message sends the content and its end, and reports what the server says to it.
+// message sends the content and its end, and records what the server says to it,
+// for all recipients that were accepted. With a reply of 2xx the message is the
+// server's.
 func (t *transaction) message(ctx context.Context) {
 	d, s := t.d, t.s
 	// QUIT goes with the final dot where nothing else is to come: a round trip less for the server.
@@ -80,8 +87,9 @@ func (t *transaction) message(ctx context.Context) {
 	}
 }
 
-// perRecipient reads the replies of LMTP, one for each accepted recipient, RFC
-// 2033 section 4.2.
+// perRecipient reads the replies of LMTP, one for each accepted recipient in the
+// order of RCPT, RFC 2033 section 4.2. Each stands for itself: one mailbox may be
+// full, another not.
 func (t *transaction) perRecipient() {
 	d, s := t.d, t.s
 	for n, i := range t.accepted {
@@ -108,6 +116,8 @@ func (t *transaction) perRecipient() {
 func (t *transaction) cutShort(err error) {
 	d, s := t.d, t.s
 	s.bad = true
+	// The queue, not the server, is to blame: the log has the details, which the
+	// sender is not told.
 	if errors.Is(err, errLocalData) {
 		d.log.LogWarning(maillog.SMTPProblem{ID: d.id, Reason: err.Error()})
 	}
@@ -120,10 +130,13 @@ func (t *transaction) cutShort(err error) {
 	d.fail(f, t.accepted)
 }
 
-// errNotRecorded says that the end of the message was not sent.
+// errNotRecorded says that the end of the message was not sent, since the queue
+// could not record that it would be (spool_exact_doubt).
 var errNotRecorded = errors.New("the delivery cannot be recorded in the queue")
 
-// send writes content and end. Between the two it waits for hand, if that is not nil.
+// send writes content and end. Between the two it waits for hand, if that is not
+// nil. An error says that the server has not got the end of the message, or that
+// nobody knows: the session is then of no more use.
 func (t *transaction) send(ctx context.Context, content agent.Content, end string, hand func() error) error {
 	s := t.s
 	body := content.Bytes()
@@ -139,11 +152,15 @@ func (t *transaction) send(ctx context.Context, content agent.Content, end strin
 	}
 	o := newOutput(s.wire, t.d.set, content.Len())
 	f := &filter{o: &o, limit: limit, start: true}
+	// The fields of flags= come first, and are made fit like the rest: an address
+	// in them may be long.
 	f.write(prefix)
 	write := f.write
 	if verbatim {
 		write = f.put
 	}
+	// What patterns may cost is bounded for the message as a whole: its lines are a
+	// stranger's.
 	var conv *converter
 	if touched {
 		ctx, _ := table.NewBudget(ctx, table.MatchBudget)
@@ -193,7 +210,8 @@ func fitsAsItIs(b mail.Body, limit int) bool {
 	return b&(mail.BodyGauged|mail.BodyDots|mail.BodyLong) == mail.BodyGauged && (limit == 0 || limit >= longLine)
 }
 
-// stream reads a message that is not in memory, and has it written.
+// stream reads a message that is not in memory, and has it written. An error in
+// reading is errLocalData: it is not the server's.
 func (t *transaction) stream(content agent.Content, write func([]byte), f *filter) error {
 	_, err := io.Copy(intoFilter{write, f}, content.Reader())
 	if err == nil || f.err != nil {
@@ -208,6 +226,7 @@ type intoFilter struct {
 	f     *filter
 }
 
+// Write implements io.Writer.
 func (s intoFilter) Write(p []byte) (int, error) {
 	if s.write(p); s.f.err != nil {
 		return 0, s.f.err
@@ -231,6 +250,8 @@ func newOutput(w *wire, set *settings, size int64) output {
 	if !set.deadline || set.time.dataXfer <= 0 {
 		return o
 	}
+	// smtp_per_request_deadline: a large message gets the time that it needs at the
+	// lowest rate allowed.
 	extra := time.Duration(0)
 	if set.minRate > 0 {
 		extra = time.Duration(size/int64(set.minRate)) * time.Second
@@ -251,6 +272,8 @@ func (o *output) arm() error {
 // last writes all of body and end, without copying where the connection takes
 // several pieces at once.
 func (o *output) last(body []byte, end string) error {
+	// In chunks, so that each has its own time limit; the last one goes out with
+	// the end of the content.
 	for len(body) > chunk {
 		if err := o.put(body[:chunk]); err != nil {
 			return err
@@ -277,7 +300,7 @@ func (o *output) last(body []byte, end string) error {
 }
 
 // write gathers b, or, when it is large, writes it as it is after what has
-// gathered.
+// gathered. Small pieces would each be a packet.
 func (o *output) write(b []byte) error {
 	if len(b) > chunk/2 {
 		if err := o.flush(); err != nil {
@@ -292,6 +315,7 @@ func (o *output) write(b []byte) error {
 	return o.flush()
 }
 
+// flush writes what has gathered.
 func (o *output) flush() error {
 	if len(o.buf) == 0 {
 		return nil
@@ -322,6 +346,8 @@ type filter struct {
 	err   error
 }
 
+// write sends a piece of the content. After an error it does nothing; err has the
+// first one.
 func (f *filter) write(b []byte) {
 	if f.cr && len(b) > 0 {
 		// Held back so that a line end is never cut in two.
@@ -333,6 +359,9 @@ func (f *filter) write(b []byte) {
 		b = b[:n-1]
 	}
 	for len(b) > 0 && f.err == nil {
+		// Transparency (section 4.5.2): without the second dot a line of one dot
+		// would end the message early, and what follows would be taken for
+		// commands.
 		if f.start && b[0] == '.' {
 			f.put(dot)
 			f.col-- // of the wire, not of the line
@@ -356,7 +385,10 @@ var (
 	fold = []byte("\r\n ")
 )
 
-// line sends a piece of a line, which has its end only if it is the last one.
+// line sends a piece of a line, which has its end only if it is the last one. A
+// line over limit is folded where the limit is reached, in the middle of a word if
+// need be: RFC 5322 lets a header field be folded at blanks only, but a server may
+// refuse the whole message for its length.
 func (f *filter) line(p []byte) {
 	text := len(p)
 	if text > 0 && p[text-1] == '\n' {
@@ -376,6 +408,7 @@ func (f *filter) line(p []byte) {
 	f.put(p)
 }
 
+// put writes p as it is, and counts it towards the present line.
 func (f *filter) put(p []byte) {
 	if f.err == nil {
 		f.err = f.o.write(p)

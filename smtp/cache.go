@@ -1,3 +1,6 @@
+// Sessions that are kept open between deliveries. Postfix has a process of its own for
+// this, scache(8); here all deliveries are in one process.
+
 package smtp
 
 import (
@@ -50,6 +53,8 @@ type keptEntry struct {
 	expires    time.Time // smtp_connection_cache_time_limit after it was kept
 }
 
+// newCache makes an empty cache. leave may take its time: it is called without the
+// lock.
 func newCache(leave func(*session)) *cache {
 	return &cache{leave: leave, byName: make(map[cacheKey][]*keptEntry), byAddr: make(map[cacheKey][]*keptEntry),
 		byNum: make(map[uint64]*keptEntry)}
@@ -59,15 +64,18 @@ func newCache(leave func(*session)) *cache {
 // deliveries need theirs.
 const maxKept = 500
 
-// put keeps a session until expires under addr, and unless name is the zero key
-// under that and under number, unless that is 0. It returns false when the cache
-// is closed or full.
+// put keeps a session until expires: under addr; under name, unless that is the
+// zero key; and then under number, unless that is 0. It returns false when the
+// cache is closed or full, and the session is still the caller's. After true it
+// must not be touched.
 func (c *cache) put(s *session, number uint64, name, addr cacheKey, expires time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || c.count >= maxKept {
 		return false
 	}
+	// The entry of the last time is used again. It is on no list now: whoever takes
+	// a session removes it.
 	e := s.kept
 	if e == nil {
 		e = new(keptEntry)
@@ -89,7 +97,8 @@ func (c *cache) put(s *session, number uint64, name, addr cacheKey, expires time
 	return true
 }
 
-// arm has expired sessions looked for at a time. Called with the lock held.
+// arm has expire run at a time, for the session that expires first. Called with the
+// lock held.
 func (c *cache) arm(at time.Time) {
 	c.next = at
 	d := time.Until(at)
@@ -100,13 +109,16 @@ func (c *cache) arm(at time.Time) {
 	c.timer.Reset(d)
 }
 
-// takeName takes the session last kept under a destination's name, nil if there is none.
+// takeName takes the session last kept under a destination's name, nil if there is
+// none. Whoever takes a session owns it.
 func (c *cache) takeName(name cacheKey) *session { return c.takeLatest(c.byName, name) }
 
-// takeAddr takes the session last kept under a server's address.
+// takeAddr takes the session last kept under a server's address, nil if there is
+// none.
 func (c *cache) takeAddr(addr cacheKey) *session { return c.takeLatest(c.byAddr, addr) }
 
-// takeNumber takes the session that the queue manager knows by a number.
+// takeNumber takes the session that the queue manager knows by a number, nil if
+// there is none.
 func (c *cache) takeNumber(number uint64) *session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,12 +171,15 @@ func drop(m map[cacheKey][]*keptEntry, key cacheKey, e *keptEntry) {
 	}
 }
 
-// expire ends the sessions whose time is up.
+// expire ends the sessions whose time is up, and throws empty lists away. It is the
+// timer's function.
 func (c *cache) expire() {
 	now := time.Now()
 	c.mu.Lock()
 	var gone []*session
 	next := time.Time{}
+	// A look at each session, but only when one has expired: there are at most
+	// maxKept.
 	for key, list := range c.byAddr {
 		for i := len(list) - 1; i >= 0; i-- {
 			e := list[i]
@@ -195,7 +210,8 @@ func (c *cache) expire() {
 	}
 }
 
-// close ends all sessions, and keeps no more.
+// close ends all sessions, and keeps no more. Those that are in use stay with their
+// deliveries, which find the cache closed when they are done.
 func (c *cache) close() {
 	c.mu.Lock()
 	c.closed = true

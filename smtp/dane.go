@@ -1,3 +1,6 @@
+// DANE (RFC 7672): a server's certificate as the DNS has it, where DNSSEC vouches for
+// the DNS.
+
 package smtp
 
 import (
@@ -13,8 +16,10 @@ import (
 	"posthaste/internal/tlsrpt"
 )
 
-// danePolicy turns level dane or dane-only into what the server's TLSA records
-// ask for, RFC 7672. p is not shared yet.
+// danePolicy turns level dane or dane-only into what the server's TLSA records ask
+// for, RFC 7672. p is not shared yet. A failure is of this server, and temporary:
+// where records may exist and cannot be had, TLS without them is no substitute, or
+// an attacker need only suppress the answer (section 2.1.2).
 func (d *delivery) danePolicy(ctx context.Context, t *target, p *policy) (*policy, *failure) {
 	c := d.a.tls
 	only := p.Level == tlspolicy.DaneOnly
@@ -43,6 +48,8 @@ func (d *delivery) danePolicy(ctx context.Context, t *target, p *policy) (*polic
 	if half && (only || c.insecureMX <= tlspolicy.May) {
 		return without(tlspolicy.May, "non DNSSEC destination")
 	}
+	// TLSA records for a host whose addresses DNSSEC does not vouch for prove
+	// nothing.
 	safe, err := d.signedHost(ctx, t)
 	if err == nil && !safe {
 		return without(tlspolicy.May, "non DNSSEC address")
@@ -59,6 +66,8 @@ func (d *delivery) danePolicy(ctx context.Context, t *target, p *policy) (*polic
 	case len(records) == 0:
 		return without(tlspolicy.May, "no TLSA records found")
 	}
+	// Records that we do not understand still say that the server has TLS, which is
+	// used then without a check of the certificate.
 	usable := tlspolicy.Usable(records, c.DaneDigests)
 	if len(usable) == 0 {
 		d.log.LogWarning(maillog.SMTPNoUsableTLSA{ID: d.id, Host: t.host, Port: t.port})
@@ -126,6 +135,8 @@ func (d *delivery) tlsa(ctx context.Context, t *target) (records []tlspolicy.TLS
 	return nil, "", nil
 }
 
+// isInvalid says whether the name itself cannot be asked for: then there are no
+// records.
 func isInvalid(err error) bool {
 	e, ok := errors.AsType[*resolver.Error](err)
 	return ok && e.Kind == resolver.Invalid

@@ -1,3 +1,5 @@
+// dnssec_probe: a warning where DANE is configured and the resolver cannot do it.
+
 package smtp
 
 import (
@@ -16,39 +18,41 @@ import (
 // is not taken for a world without DNSSEC.
 type probe struct {
 	text    string // TYPE:NAME, as it is configured; empty: nothing is asked
-	name    string
+	name    string // NAME
 	ask     func(context.Context, resolver.Resolver, string) (secure bool, err error)
-	vouched atomic.Bool
-	asked   atomic.Bool
+	vouched atomic.Bool // some answer has been vouched for: the resolver validates
+	asked   atomic.Bool // the probe has been sent, by this or by another delivery
 }
 
-// answer makes a lookup's result what a probe wants to know of it.
-func answer[T any](a resolver.Answer[T], err error) (secure bool, _ error) { return a.Secure, err }
+// secureOf makes a lookup's result what a probe wants to know of it.
+func secureOf[T any](a resolver.Answer[T], err error) (secure bool, _ error) { return a.Secure, err }
 
+// probeTypes are the types of records that the probe can be asked for.
 var probeTypes = map[string]func(context.Context, resolver.Resolver, string) (bool, error){
 	"a": func(ctx context.Context, r resolver.Resolver, name string) (bool, error) {
-		return answer(r.Addrs(ctx, name, resolver.IPv4))
+		return secureOf(r.Addrs(ctx, name, resolver.IPv4))
 	},
 	"aaaa": func(ctx context.Context, r resolver.Resolver, name string) (bool, error) {
-		return answer(r.Addrs(ctx, name, resolver.IPv6))
+		return secureOf(r.Addrs(ctx, name, resolver.IPv6))
 	},
 	"mx": func(ctx context.Context, r resolver.Resolver, name string) (bool, error) {
-		return answer(r.MX(ctx, name))
+		return secureOf(r.MX(ctx, name))
 	},
 	"ns": func(ctx context.Context, r resolver.Resolver, name string) (bool, error) {
-		return answer(r.NS(ctx, name))
+		return secureOf(r.NS(ctx, name))
 	},
 	"srv": func(ctx context.Context, r resolver.Resolver, name string) (bool, error) {
-		return answer(r.SRV(ctx, name))
+		return secureOf(r.SRV(ctx, name))
 	},
 	"tlsa": func(ctx context.Context, r resolver.Resolver, name string) (bool, error) {
-		return answer(r.TLSA(ctx, name))
+		return secureOf(r.TLSA(ctx, name))
 	},
 	"txt": func(ctx context.Context, r resolver.Resolver, name string) (bool, error) {
-		return answer(r.TXT(ctx, name))
+		return secureOf(r.TXT(ctx, name))
 	},
 }
 
+// newProbe reads dnssec_probe. An error says what is expected.
 func newProbe(text string) (*probe, error) {
 	p := &probe{text: text}
 	if text == "" {
@@ -81,6 +85,8 @@ func (p *probe) warnIfUnsigned(ctx context.Context, secure bool, r resolver.Reso
 		p.asked.Store(false)
 		return
 	}
+	// Once for each process: the administrator must learn of it, and each delivery
+	// need not repeat it.
 	log.LogWarning(maillog.SMTPNoDNSSEC{})
 	failed := maillog.SMTPProbeFailed{Probe: p.text}
 	if err != nil {

@@ -1,3 +1,6 @@
+// What went wrong, and what follows from it: for the recipients (another server,
+// another time, or back to the sender), for the destination, and for the log.
+
 package smtp
 
 import (
@@ -31,11 +34,14 @@ const (
 	notCapable                      // the server lacks what the message needs, or its TLS does not work where TLS is a wish
 )
 
-// throttles says whether the kind counts against the destination.
+// throttles says whether the kind counts against the destination as a whole: the
+// queue manager then sends it less, or nothing for a while. What one message or
+// recipient meets says nothing about the next.
 func (k kind) throttles() bool { return k <= streamFailed }
 
-// failure is why something did not go well, in the terms of the log and of
-// delivery status notifications.
+// failure is why something did not go well, in the terms of the log and of delivery
+// status notifications. It does not change once it has been handed on: several
+// recipients may share it.
 type failure struct {
 	kind   kind
 	status dsn.Status   // class 4: trying again may help
@@ -51,15 +57,17 @@ type failure struct {
 	partly bool         // and has taken some in this session
 }
 
+// Error implements error, for tests and %v.
 func (f *failure) Error() string { return f.status.String() + " " + f.text }
 
 // soft says whether trying again later, or elsewhere, may help.
 func (f *failure) soft() bool { return f.status.Class == 4 }
 
-// mayRepeat is what is added for who may have got the message.
+// mayRepeat is added to the reason for recipients who may have got the message: the
+// end of the content was sent, and no reply came.
 const mayRepeat = " -- message may be sent more than once"
 
-// What was going on when a session broke.
+// What was going on when a session broke, in the words of Postfix's log.
 const (
 	stageGreeting = "receiving the initial server greeting"
 	stageEHLO     = "performing the EHLO handshake"
@@ -81,7 +89,8 @@ const (
 	commandDot  = "end of DATA command"
 )
 
-// broken words an error of the connection.
+// broken words an error of the connection during a stage, and remembers it in
+// s.broke. Such failures are temporary, whatever happened.
 func (s *session) broken(stage string, err error) *failure {
 	f := &failure{kind: streamFailed, status: dsn.S(4, 4, 2), detail: s.detail()}
 	switch {
@@ -108,8 +117,9 @@ func (s *session) broken(stage string, err error) *failure {
 // errLocalData marks an error of the message's source, not of the network.
 var errLocalData = errors.New("local data error")
 
-// said words a server's reply to a command. A code that is no answer to it at
-// all is a failure for good.
+// said words a server's reply to a command that it refuses. A code that is no
+// answer to a command at all (1xx, 3xx) is a permanent failure, and the session is
+// not used again: the two sides do not mean the same by what they say.
 func (s *session) said(k kind, r *reply, command string) *failure {
 	f := s.refused(k, r)
 	f.text = "host " + s.namaddr + " said: " + f.detail.DiagText + " (in reply to " + command + ")"
@@ -123,7 +133,8 @@ func (s *session) said(k kind, r *reply, command string) *failure {
 	return f
 }
 
-// refused words a server's refusal to deal with us at all.
+// refused words a server's refusal to deal with us at all, by its greeting or its
+// reply to EHLO.
 func (s *session) refused(k kind, r *reply) *failure {
 	s.noticeFault(r.code)
 	f := &failure{kind: k, status: r.status, detail: s.detail()}
@@ -135,17 +146,20 @@ func (s *session) refused(k kind, r *reply) *failure {
 	return f
 }
 
-// detail is what the log says of every outcome of this session.
+// detail is what the log says of every outcome of this session: the server, and how
+// often the session was used.
 func (s *session) detail() agent.Detail {
 	return agent.Detail{Relay: s.relay, ConnUse: s.uses}
 }
 
+// isTimeout says whether an error of the network is one of time.
 func isTimeout(err error) bool {
 	ne, ok := errors.AsType[net.Error](err)
 	return ok && ne.Timeout() || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// errnoText words the error of a connect or bind as the system does.
+// errnoText words the error of a connect or a bind as the system does, and as
+// Postfix logs it: with a capital, and without the words of package net around it.
 func errnoText(err error) string {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		text := errno.Error()
@@ -163,8 +177,9 @@ func errnoText(err error) string {
 	return err.Error()
 }
 
-// isShortage says whether an error is for want of something that this system
-// has too little of.
+// isShortage says whether an error is for want of something that this system has
+// too little of, such as descriptors or ports. The destination is not to blame, and
+// must not be throttled for it.
 func isShortage(err error) bool {
 	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {
 		if errors.Is(err, e) {
@@ -174,9 +189,9 @@ func isShortage(err error) bool {
 	return false
 }
 
-// fail says what becomes of recipients rcpts because of f: a temporary failure
-// that is not the last server's leaves them for the next one; any other is
-// recorded for each.
+// fail says what becomes of recipients rcpts because of f: a temporary failure that
+// is not the last server's leaves them for the next one; any other is recorded for
+// each. Called without recipients it does nothing.
 func (d *delivery) fail(f *failure, rcpts []int) {
 	if len(rcpts) == 0 {
 		return
@@ -191,8 +206,9 @@ func (d *delivery) fail(f *failure, rcpts []int) {
 	d.record(f, rcpts)
 }
 
-// record reports f for each of rcpts, and holds it against the destination
-// where that is right.
+// record reports f for each of rcpts that has no outcome yet, and holds it against
+// the destination where that is right. The queue manager may defer what is to be
+// bounced (soft_bounce), so that the outcome is asked for, not assumed.
 func (d *delivery) record(f *failure, rcpts []int) {
 	deferred := false
 	for _, i := range rcpts {
@@ -217,8 +233,8 @@ func (d *delivery) record(f *failure, rcpts []int) {
 	}
 }
 
-// slowDown tells the queue manager when the destination wants less. It comes last:
-// whether others have got the message must be known.
+// slowDown tells the queue manager when the destination wants less mail. It comes
+// last: whether others have got the message must be known.
 func (d *delivery) slowDown() {
 	switch f := d.slower; {
 	case f == nil:
@@ -229,7 +245,8 @@ func (d *delivery) slowDown() {
 	}
 }
 
-// left lists the recipients that nothing has been said of. The list is good until the next call.
+// left lists the recipients that nothing has been said of, as indices into the
+// envelope. The list is good until the next call.
 func (d *delivery) left() []int {
 	d.todo = slices.Grow(reuse.Truncated(d.todo), len(d.env.Recipients))
 	for i := range d.env.Recipients {

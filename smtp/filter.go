@@ -1,3 +1,5 @@
+// The two filters of a site's own: of the replies of servers, and of DNS records.
+
 package smtp
 
 import (
@@ -8,7 +10,8 @@ import (
 )
 
 // filterReply gives what smtp_reply_filter makes of one line of a reply. What
-// cannot be looked up stays as it is, and is warned of.
+// cannot be looked up stays as it is, and is warned of. A filter may turn one reply
+// into another, so that its result is read as if the server had sent it.
 func (a *Agent) filterReply(ctx context.Context, line []byte) []byte {
 	value, found, err := a.tab.replies.Lookup(ctx, string(line), false)
 	if err != nil {
@@ -21,7 +24,8 @@ func (a *Agent) filterReply(ctx context.Context, line []byte) []byte {
 	return []byte(value)
 }
 
-// keepRecord says whether smtp_dns_reply_filter lets a DNS record pass.
+// keepRecord says whether smtp_dns_reply_filter lets a DNS record pass. record is
+// its text: name, TTL, class, type and data.
 func (a *Agent) keepRecord(record string) bool {
 	value, found, err := a.tab.records.Lookup(context.Background(), record, false)
 	switch {

@@ -1,3 +1,6 @@
+// flags= in master.cf: fields that are put before the message, and the loop check that
+// comes with Delivered-To. LMTP uses them for mailboxes, as pipe does.
+
 package smtp
 
 import (
@@ -17,7 +20,8 @@ type options struct {
 	finalService bool // flags=X: the next system is the last one
 }
 
-// parseArgs reads the arguments of master.cf.
+// parseArgs reads the arguments of master.cf. An error ends the process: a flag
+// that is not known may be the one that keeps mail from looping.
 func parseArgs(args []string) (o options, err error) {
 	for _, a := range args {
 		flags, ok := strings.CutPrefix(a, "flags=")
@@ -42,8 +46,9 @@ func parseArgs(args []string) (o options, err error) {
 	return o, nil
 }
 
-// prefix composes the header fields that the flags ask for, for the one
-// recipient there is.
+// prefix composes the header fields that the flags ask for, for the one recipient
+// there is; nil without any. Return-Path has the sender as it came, before
+// smtp_generic_maps.
 func (t *transaction) prefix() []byte {
 	o, d := &t.d.a.options, t.d
 	if !o.returnPath && !o.originalTo && !o.deliveredTo {
@@ -67,8 +72,9 @@ func (t *transaction) prefix() []byte {
 	return b
 }
 
-// checkFlags refuses what the flags rule out: several recipients where each
-// is to be named in the header, and mail that has been here before.
+// checkFlags refuses what the flags rule out: several recipients where each is to
+// be named in the header, and mail that has been here before, which its own
+// Delivered-To field shows.
 func (t *transaction) checkFlags() *failure {
 	o, d := &t.d.a.options, t.d
 	if (o.deliveredTo || o.originalTo) && len(d.env.Recipients) > 1 {
@@ -85,6 +91,7 @@ func (t *transaction) checkFlags() *failure {
 		n, _ := d.body.Reader().Read(head) // what cannot be read will be missed when it is sent
 		head = head[:n]
 	}
+	// There is one recipient: flags=D needs a limit of 1.
 	addr := d.env.Recipients[t.rcpts[0]].Address
 	for {
 		f, rest, ok := rfc5322.NextField(head)

@@ -1,3 +1,6 @@
+// LIMITS (RFC 9422): how much a server takes in a session and in a transaction, and how
+// the recipients of a message are divided among several of them.
+
 package smtp
 
 import (
@@ -33,6 +36,7 @@ func parseLimits(args string) (l peerLimits) {
 		default:
 			continue
 		}
+		// A client that believed the larger of two would run into the smaller.
 		if n := limitValue(value); n > 0 && (*to == 0 || n < *to) {
 			*to = n
 		}
@@ -40,7 +44,8 @@ func parseLimits(args string) (l peerLimits) {
 	return l
 }
 
-// limitValue reads a number of one to six digits, of which the first is not 0; 0 is anything else.
+// limitValue reads a number of one to six digits, of which the first is not 0, as
+// RFC 9422 section 4 has them; 0 is anything else.
 func limitValue(text string) int {
 	if len(text) == 0 || len(text) > 6 || text[0] == '0' || strings.Trim(text, "0123456789") != "" {
 		return 0
@@ -49,7 +54,8 @@ func limitValue(text string) int {
 	return n
 }
 
-// exhausted says that the server takes no more transactions in this session.
+// exhausted says that the server takes no more transactions in this session. It
+// must not be kept.
 func (s *session) exhausted() bool { return s.limits.mails > 0 && s.mails >= s.limits.mails }
 
 // transactAll sends the message to all recipients that are left, in as many transactions as the
@@ -65,6 +71,8 @@ func (d *delivery) transactAll(ctx context.Context, s *session) *failure {
 		todo = append([]int(nil), todo...) // left is asked for others while these wait
 	}
 	for len(todo) > 0 {
+		// Recipients keep their order, so that the log of a large message can be
+		// read.
 		now, later := d.portion(s, todo)
 		if len(now) == 0 { // the session has had the domains that it may have
 			d.waiting = later
@@ -74,6 +82,8 @@ func (d *delivery) transactAll(ctx context.Context, s *session) *failure {
 		if f := d.transact(ctx, s, now); f != nil || len(later) == 0 {
 			return f
 		}
+		// The connection is gone: those who are left were never named to the
+		// server, and another one may take them.
 		if s.broke != nil {
 			f := *s.broke
 			f.text, _, _ = strings.Cut(f.text, mayRepeat) // nothing was sent for these
@@ -112,21 +122,22 @@ func (d *delivery) portion(s *session, todo []int) (now, later []int) {
 	return now, later
 }
 
-// fits says whether the session takes one of these recipients as well.
+// fits says whether the session takes one of these recipients as well: if not, they
+// need another one.
 func (d *delivery) fits(s *session, rcpts []int) bool {
 	return s.limits.domains == 0 || slices.ContainsFunc(rcpts, func(i int) bool { return s.takes(d.wireDomain(i), false) })
 }
 
-// takes says whether RCPT may name the domain in this session (RFC 9422), and with
-// note that it is going to.
-func (s *session) takes(domain string, note bool) bool {
+// takes says whether RCPT may name the domain in this session (RFC 9422). With name it
+// is going to, and the domain counts from now on.
+func (s *session) takes(domain string, name bool) bool {
 	if slices.Contains(s.domains, domain) {
 		return true
 	}
 	if len(s.domains) >= s.limits.domains {
 		return false
 	}
-	if note {
+	if name {
 		s.domains = append(s.domains, domain)
 	}
 	return true

@@ -1,3 +1,5 @@
+// Destinations as they are written in transport tables, relayhost and the like.
+
 package smtp
 
 import (
@@ -10,25 +12,25 @@ import (
 )
 
 // smtpPort is the port on which loops are looked for: mail that comes back to
-// another port of this host is meant to.
+// another port of this host is meant to, for a content filter.
 const smtpPort = "25"
 
-// smtpsPort is the port on which TLS begins at once.
+// smtpsPort is the port on which TLS begins at once, RFC 8314.
 const smtpsPort = "465"
 
-// nexthop is one destination of a delivery request.
+// nexthop is one destination of a delivery request. It does not change.
 type nexthop struct {
 	text string // as it was written, without inet: or unix:: the key of tables and of kept sessions
 	host string // domain, host or address, without brackets; "" for a unix socket
-	port string // numeric
-	// service is the port as it was written, if it was.
+	port string // in digits
+	// service is the port as it was written, if it was: the name of an SRV lookup.
 	service string
 	noMX    bool   // in brackets, or LMTP: the host itself
 	path    string // of a unix socket
 }
 
-// domain is the destination as the DNS and certificates have it: in ASCII, if
-// it can be a domain.
+// domain is the destination as the DNS and certificates have it: in ASCII. ok is
+// false for what cannot be a domain, such as an address.
 func (h *nexthop) domain(names resolver.Names) (ascii string, ok bool) { return names.ToASCII(h.host) }
 
 // domainKeys are what tables may have a domain under: itself, then the domains
@@ -92,12 +94,14 @@ func parseNexthops(hops []nexthop, list, defaultPort string, lmtp bool, ports po
 	return hops, nil
 }
 
+// badNexthop says what is wrong with a destination, and what one looks like.
 func badNexthop(text, why string) error {
 	return fmt.Errorf("next-hop destination %q: %s; expected domain, [host], [host]:port or [ipv6:address]", text, why)
 }
 
-// splitHostPort reads host, host:port, [host] or [host]:port. An IPv6 address
-// is in brackets, with or without "ipv6:" before it.
+// splitHostPort reads host, host:port, [host] or [host]:port. An IPv6 address is in
+// brackets, with or without "ipv6:" before it. Brackets say that MX records do not
+// count. The port is returned in digits.
 func splitHostPort(s, defaultPort string, ports portNames) (host, port string, bracketed bool, err error) {
 	port = defaultPort
 	if strings.HasPrefix(s, "[") {
@@ -105,6 +109,8 @@ func splitHostPort(s, defaultPort string, ports portNames) (host, port string, b
 		if end < 0 {
 			return "", "", false, fmt.Errorf("no ] after the host")
 		}
+		// Brackets make an IPv6 address possible: its colons would be taken for the
+		// port's.
 		host, bracketed = s[1:end], true
 		switch rest := s[end+1:]; {
 		case rest == "":
@@ -124,6 +130,7 @@ func splitHostPort(s, defaultPort string, ports portNames) (host, port string, b
 	if host == "" {
 		return "", "", false, fmt.Errorf("no host")
 	}
+	// A name of /etc/services is allowed, as in Postfix: smtp, submission.
 	n, err := ports(port)
 	if err == nil && n == 0 {
 		err = fmt.Errorf("no such port or service: %q", port)
@@ -131,7 +138,8 @@ func splitHostPort(s, defaultPort string, ports portNames) (host, port string, b
 	return host, decimal(port, n), bracketed, err
 }
 
-// decimal is n in digits: port, which stands for it, if that is what it is.
+// decimal is n in digits: port itself, which stands for n, if it is in digits, so
+// that nothing is allocated for it.
 func decimal(port string, n uint16) string {
 	var room [5]byte
 	digits := strconv.AppendUint(room[:0], uint64(n), 10)

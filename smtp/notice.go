@@ -1,3 +1,5 @@
+// Transcripts of sessions for postmaster, as far as notify_classes asks for any.
+
 package smtp
 
 import (

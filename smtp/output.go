@@ -1,3 +1,7 @@
+// What is done to a message on its way out, when main.cf asks for any of it: generic
+// addresses, checks, and the conversion for servers without 8BITMIME. Mail for which
+// nothing is asked never comes here.
+
 package smtp
 
 import (
@@ -16,24 +20,28 @@ import (
 )
 
 // outputRules are what is done to a message on its way out: addresses mapped
-// (smtp_generic_maps), fields and lines checked (smtp_header_checks and its
-// kin), eight-bit parts encoded for a server that does not take them.
+// (smtp_generic_maps), fields and lines checked (smtp_header_checks and its kin),
+// eight-bit parts encoded for a server that does not take them. They are read once,
+// and used by all deliveries at once.
 type outputRules struct {
 	generic *table.Maps
-	search  *table.Search
+	search  *table.Search // how generic is searched; nil without it
 	extend  bool          // propagate_unmatched_extensions has generic
 	form    addrform.Form // of what the table gives
 	warn    func(text string)
 
+	// The checks of the message's header, of MIME fields, of attached messages' headers,
+	// and of body lines. Each may be empty.
 	header, mime, nested, body *table.Maps
 
 	noConversion bool // disable_mime_output_conversion
-	maxDepth     int
-	maxBoundary  int
-	maxField     int
-	maxBodyLine  int
+	maxDepth     int  // of nested parts; deeper ones are body
+	maxBoundary  int  // octets of a boundary that count
+	maxField     int  // header_size_limit: octets of a field that are kept
+	maxBodyLine  int  // body_checks_size_limit: octets of a line that are checked
 }
 
+// newOutputRules reads them and opens the tables. An error names what is wrong.
 func newOutputRules(cfg *config.Config, lmtp bool, o table.Options) (*outputRules, error) {
 	own := ownParameters(cfg, lmtp)
 	r := &outputRules{
@@ -61,7 +69,8 @@ func newOutputRules(cfg *config.Config, lmtp bool, o table.Options) (*outputRule
 	return r, err
 }
 
-// newSearch says how addresses are taken apart for tables that have them.
+// newSearch says how addresses are taken apart for tables that have them:
+// delimiters, and which domains are local.
 func newSearch(cfg *config.Config, o table.Options) (*table.Search, error) {
 	local, err := table.OpenLocal(context.Background(), cfg, o)
 	if err != nil {
@@ -71,16 +80,22 @@ func newSearch(cfg *config.Config, o table.Options) (*table.Search, error) {
 		DoubleBounce: cfg.String("double_bounce_sender"), Local: local.IsLocal}, nil
 }
 
-// mapAddress maps an address by smtp_generic_maps, once: what comes of it is
-// not looked up again.
+// mapAddress maps an address by smtp_generic_maps, once: what comes of it is not
+// looked up again. The null sender stays. An error defers the message, rather than
+// let an internal address out.
 func (r *outputRules) mapAddress(ctx context.Context, addr string) (string, error) {
 	if r.generic.Empty() || addr == "" {
 		return addr, nil
 	}
+	// An extension that the table's key does not have is kept if
+	// propagate_unmatched_extensions says so: joe+list becomes joe@example.com with
+	// the +list.
 	list, found, err := r.generic.MapAddress(ctx, r.search, addr, r.extend, r.form.Rewrite)
 	if err != nil || !found {
 		return addr, err
 	}
+	// An address that became several would be a message to people whom nobody has
+	// addressed.
 	if len(list) > 1 {
 		r.warn("multi-valued " + r.generic.Title() + " result for " + rfc5322.Quote(addr))
 	}
@@ -90,12 +105,14 @@ func (r *outputRules) mapAddress(ctx context.Context, addr string) (string, erro
 	return list[0], nil
 }
 
-// touches says whether a message has to be looked at on its way to a server.
+// touches says whether a message has to be looked at on its way to a server. If
+// not, it goes from the queue to the socket as it is.
 func (r *outputRules) touches(body mail.Body, s *session) bool {
 	return r.downgrades(body, s) || !r.generic.Empty() || !r.header.Empty() || !r.mime.Empty() || !r.nested.Empty() || !r.body.Empty()
 }
 
-// downgrades says whether eight-bit parts are to be encoded.
+// downgrades says whether eight-bit parts are to be encoded, RFC 6152 section 3:
+// the server does not take them, and has not been promised anything else.
 func (r *outputRules) downgrades(body mail.Body, s *session) bool {
 	return body&mail.Body8Bit != 0 && s.offers&offers8BitMIME == 0 && !r.noConversion
 }
@@ -117,16 +134,18 @@ type converter struct {
 	pieces rfc5322.Lines // makes lines of pieces
 }
 
+// place is where in a message the converter is.
 type place uint8
 
 const (
 	inPrimary place = iota // the message's own header
 	inPart                 // header of a part
 	inNested               // header of an attached message
-	inBody
+	inBody                 // of the message or a part
 )
 
-// newConverter makes a converter for one message.
+// newConverter makes a converter for one message. ctx bounds what patterns may
+// cost, over all lines.
 func (r *outputRules) newConverter(ctx context.Context, d *delivery, s *session, out *filter) *converter {
 	c := &converter{ctx: ctx, d: d, rules: r, out: out, mime: rfc5322.Structure{MaxDepth: r.maxDepth, MaxBoundary: r.maxBoundary}}
 	if r.downgrades(d.env.Body, s) {
@@ -135,7 +154,7 @@ func (r *outputRules) newConverter(ctx context.Context, d *delivery, s *session,
 	return c
 }
 
-// write takes content in pieces.
+// write takes content in pieces, wherever they are cut.
 func (c *converter) write(b []byte) {
 	if c.down != nil {
 		c.coded = c.down.Append(reuse.Truncated(c.coded), b)
@@ -154,7 +173,7 @@ func (c *converter) lines(b []byte) {
 	}
 }
 
-// end passes on what is left.
+// end passes on what is left: a field or a line without an end.
 func (c *converter) end() {
 	if c.down != nil {
 		c.lines(c.down.AppendEnd(nil))
@@ -162,12 +181,15 @@ func (c *converter) end() {
 	if line := c.pieces.Last(); line != nil {
 		c.addLine(line)
 	}
+	// A message that ends within its header: the last field has not been looked at
+	// yet.
 	if c.where != inBody {
 		c.endField()
 	}
 }
 
-// addLine looks at one line.
+// addLine looks at one line, which has its end, or is the last. A field is complete
+// only with the line after it.
 func (c *converter) addLine(line []byte) {
 	text := bytes.TrimRight(line, "\r\n")
 	if c.where == inBody {
@@ -182,6 +204,7 @@ func (c *converter) addLine(line []byte) {
 		return
 	}
 	c.endField()
+	// The line begins a field. It waits for its continuation lines.
 	if _, ok := rfc5322.ParseField(line); ok {
 		c.field = append(reuse.Truncated(c.field), line...)
 		return
@@ -202,7 +225,7 @@ func (c *converter) addLine(line []byte) {
 
 var crlf = []byte("\r\n")
 
-// endField looks at the field that has been gathered.
+// endField looks at the field that has been gathered, if there is one.
 func (c *converter) endField() {
 	if len(c.field) == 0 {
 		return
@@ -218,6 +241,8 @@ func (c *converter) wholeField(raw []byte) {
 		c.out.write(raw)
 		return
 	}
+	// The structure has to know of Content-Type even where no check applies to it:
+	// it says where parts begin.
 	c.mime.Field(f)
 	name := strings.ToLower(string(f.Name()))
 	checks := c.rules.header
@@ -257,9 +282,11 @@ var addressFields = map[string]bool{
 	"resent-to": true, "resent-cc": true, "resent-bcc": true,
 }
 
-// mapField maps the addresses of a field.
+// mapField maps the addresses of a field, and writes it. Comments and names stay.
 func (c *converter) mapField(f rfc5322.Field) {
 	text := string(f.Body())
+	// Comments and display names are not touched, and neither is an address that
+	// maps to itself.
 	list := rfc5322.AppendAddresses(nil, text, 0)
 	changed := false
 	for i := range list {
@@ -280,7 +307,8 @@ func (c *converter) mapField(f rfc5322.Field) {
 	c.out.write(rfc5322.AppendRewritten(nil, string(f.Name()), text, list))
 }
 
-// bodyLine passes on a line of a body, or begins the header of a part.
+// bodyLine passes on a line of a body, or begins the header of a part. Boundaries
+// are not checked.
 func (c *converter) bodyLine(line, text []byte) {
 	if found, header := c.mime.Boundary(text); found {
 		if header {
@@ -314,9 +342,11 @@ func (c *converter) check(checks *table.Maps, what string, text []byte, raw *[]b
 	if !found {
 		return true
 	}
+	// The actions of header_checks(5) as far as they apply to a message that is
+	// being sent: REJECT, HOLD and the like come too late, and are warned of.
 	action, arg, _ := strings.Cut(strings.TrimSpace(value), " ")
 	arg = strings.TrimSpace(arg)
-	note := func(word string) {
+	logCheck := func(word string) {
 		c.d.log.Log(maillog.SMTPCheck{ID: c.d.id, Action: word, Part: what, Line: printable(text[:min(len(text), 60)]), Text: printable([]byte(arg))})
 	}
 	switch strings.ToUpper(action) {
@@ -324,25 +354,25 @@ func (c *converter) check(checks *table.Maps, what string, text []byte, raw *[]b
 	case "IGNORE": // STRIP without a line in the log
 		return false
 	case "STRIP":
-		note("strip")
+		logCheck("strip")
 		return false
 	case "INFO":
-		note("info")
+		logCheck("info")
 	case "WARN":
-		note("warning")
+		logCheck("warning")
 	case "REPLACE":
 		if what == "header" && !rfc5322.IsField(arg) {
 			c.d.log.Warning("%s: REPLACE needs a header field, not %q", checks.Title(), arg)
 			return true
 		}
-		note("replace")
+		logCheck("replace")
 		*raw = appendLines(nil, arg)
 	case "PREPEND":
 		if what == "header" && !rfc5322.IsField(arg) {
 			c.d.log.Warning("%s: PREPEND needs a header field, not %q", checks.Title(), arg)
 			return true
 		}
-		note("prepend")
+		logCheck("prepend")
 		c.out.write(appendLines(nil, arg))
 	default:
 		c.d.log.Warning("unsupported command in %s map: %s", checks.Title(), value)
@@ -350,7 +380,8 @@ func (c *converter) check(checks *table.Maps, what string, text []byte, raw *[]b
 	return true
 }
 
-// appendLines appends text as CRLF lines.
+// appendLines appends text as CRLF lines: a table may hold several lines, separated
+// by LF.
 func appendLines(b []byte, text string) []byte {
 	for l := range strings.SplitSeq(text, "\n") {
 		b = append(append(b, strings.TrimRight(l, "\r")...), "\r\n"...)

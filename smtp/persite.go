@@ -1,3 +1,5 @@
+// The table of TLS levels that Postfix had before smtp_tls_policy_maps.
+
 package smtp
 
 import (
@@ -15,6 +17,8 @@ import (
 func (d *delivery) perSite(ctx context.Context, t *target) (level tlspolicy.Level, found bool, err error) {
 	c := d.a.tls
 	may := false
+	// Destination and server may both have an entry; they are the same where there
+	// is no MX record.
 	names := []string{d.hop.text}
 	if !strings.EqualFold(d.hop.text, t.host) {
 		names = append(names, t.host)

@@ -1,3 +1,7 @@
+// The wire of a session: commands that gather and go out in one write, and replies, each
+// bounded in time, lines and octets. It knows the form of replies, and not what
+// they answer.
+
 package smtp
 
 import (
@@ -23,7 +27,7 @@ import (
 const (
 	maxReplyLines = 500
 	maxReplyBytes = 64 << 10
-	maxReplyText  = 4 << 10 // kept for logs and notices
+	maxReplyText  = 4 << 10 // octets kept for logs and notices
 )
 
 // reply is one reply of a server. Its text is that of the session's buffer and
@@ -37,7 +41,7 @@ type reply struct {
 // ok says whether the code is 2xx.
 func (r *reply) ok() bool { return r.code/100 == 2 }
 
-// text is the whole reply as one printable line.
+// text is the whole reply as one printable line, of bounded length.
 func (r *reply) text() string {
 	b := r.raw
 	cut := len(b) > maxReplyText
@@ -77,11 +81,13 @@ func printable(b []byte) string {
 	return out.String()
 }
 
-// errReplyLimit is what an endless reply ends in.
+// errReplyLimit is what an endless reply ends in. A server, or what answers in its
+// place, must not keep a delivery for ever.
 var errReplyLimit = errors.New("reply is too long")
 
-// wire is the two directions of a connection, bounded in time and size.
-// It belongs to one goroutine.
+// wire is the two directions of a connection, bounded in time and size. It belongs
+// to one goroutine, but for stopping and the deadlines of conn, by which another
+// ends its waiting.
 type wire struct {
 	conn net.Conn // the TLS connection once there is one
 	in   []byte   // buffer; in[r:w] has been read from conn and not used
@@ -112,6 +118,8 @@ type wire struct {
 // line_length_limit can have kept.
 const inSize = 4096
 
+// newWire makes a wire of a connection whose reply lines are kept up to lineLimit
+// octets.
 func newWire(conn net.Conn, lineLimit int) *wire {
 	return &wire{conn: quickio.New(conn), in: make([]byte, inSize), line: min(lineLimit, inSize), out: make([]byte, 0, 1024)}
 }
@@ -124,7 +132,8 @@ func until(limit time.Duration) time.Time {
 	return time.Now().Add(limit)
 }
 
-// flush sends the gathered commands.
+// flush sends the gathered commands, within limit. With PIPELINING all of them go
+// out in one packet.
 func (w *wire) flush(limit time.Duration) error {
 	if len(w.out) == 0 {
 		return nil
@@ -153,7 +162,8 @@ func (w *wire) ask(conn *quickio.Conn, limit time.Duration) error {
 	return err
 }
 
-// recordSent has the trace and the transcript know of the gathered commands.
+// recordSent has the trace and the transcript know of the gathered commands,
+// without what is secret.
 func (w *wire) recordSent() {
 	if w.trace != nil {
 		w.trace(">", w.out)
@@ -169,7 +179,8 @@ func (w *wire) recordSent() {
 	}
 }
 
-// writeBy sets the time by which the next write must be done.
+// writeBy sets the time by which the next write must be done. Once the service must
+// stop, the error is that of a deadline.
 func (w *wire) writeBy(at time.Time) error {
 	return w.unlessStopping(w.conn.SetWriteDeadline(at))
 }
@@ -183,8 +194,9 @@ func (w *wire) unlessStopping(err error) error {
 	return err
 }
 
-// readLine returns the next line without its end, at most w.line octets of it.
-// deadline is set on the connection before the first read that waits.
+// readLine returns the next line without its end, at most w.line octets of it; the
+// rest is skipped. It is good until the next read. deadline is set on the
+// connection before the first read that waits.
 func (w *wire) readLine(deadline *deadline) ([]byte, error) {
 	for from := w.r; ; {
 		if i := bytes.IndexByte(w.in[from:w.w], '\n'); i >= 0 {
@@ -207,7 +219,8 @@ func (w *wire) readLine(deadline *deadline) ([]byte, error) {
 	}
 }
 
-// clip takes trailing CRs off a line and bounds its length.
+// clip takes trailing CRs off a line and bounds its length, in octets. It does not
+// copy.
 func clip(line []byte, limit int) []byte {
 	for len(line) > 0 && line[len(line)-1] == '\r' {
 		line = line[:len(line)-1]
@@ -215,7 +228,8 @@ func clip(line []byte, limit int) []byte {
 	return line[:min(len(line), limit)]
 }
 
-// longLine keeps the start of a line that exceeds the limit and skips the rest.
+// longLine keeps the start of a line that exceeds the limit and skips the rest, up
+// to maxReplyBytes. The start is copied: the buffer is used again for the rest.
 func (w *wire) longLine(deadline *deadline) ([]byte, error) {
 	line := append([]byte(nil), w.in[w.r:w.r+w.line]...)
 	for w.r += w.line; ; {

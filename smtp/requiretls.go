@@ -1,3 +1,6 @@
+// REQUIRETLS (RFC 8689): a sender's demand that the message goes on over verified TLS
+// only, and how far this site enforces it.
+
 package smtp
 
 import (
@@ -11,7 +14,8 @@ import (
 	"posthaste/internal/tlspolicy"
 )
 
-// requireLevel is what becomes of a message's REQUIRETLS at one destination.
+// requireLevel is what becomes of a message's REQUIRETLS at one destination. Levels
+// are in the order of what they demand.
 type requireLevel uint8
 
 const (
@@ -21,6 +25,7 @@ const (
 	requireAll                         // all that RFC 8689 section 4.2.1 demands
 )
 
+// requireWords are the levels as smtp_requiretls_policy and its tables have them.
 var requireWords = map[string]requireLevel{
 	"disable":                requireDisable,
 	"opportunistic":          requirePassOn,
@@ -33,7 +38,7 @@ var requireWords = map[string]requireLevel{
 type requireRules struct {
 	maps  *table.Maps
 	names resolver.Names // how a destination gets the other form that it may have in maps
-	other requireLevel
+	other requireLevel   // where maps has nothing
 }
 
 // newRequireRules reads the elements of the parameter title. A word ends the
@@ -54,8 +59,9 @@ func newRequireRules(title string, list []string, names resolver.Names, o table.
 	return r, nil
 }
 
-// level looks a destination up: as it is written, without brackets and port,
-// then the domains above it, with the dot before them.
+// level looks a destination up: as it is written, without brackets and port, then
+// the domains above it, with the dot before them. An error is of the table: no
+// session is set up then.
 func (r *requireRules) level(ctx context.Context, hop *nexthop) (requireLevel, error) {
 	if r.maps.Empty() {
 		return r.other, nil
@@ -93,8 +99,8 @@ func (r *requireRules) lookup(ctx context.Context, key string) (level requireLev
 	return level, true, nil
 }
 
-// requires says what this message's REQUIRETLS comes to at the present
-// destination.
+// requires says what this message's REQUIRETLS comes to at the present destination;
+// requireDisable for a message without it.
 func (d *delivery) requires(ctx context.Context) (requireLevel, error) {
 	if !d.env.RequireTLS {
 		return requireDisable, nil
@@ -110,6 +116,9 @@ func (d *delivery) requirePolicy(t *target, p *policy) (*policy, *failure) {
 	case tlspolicy.Fingerprint, tlspolicy.Dane, tlspolicy.DaneOnly, tlspolicy.Secure:
 		return p, nil // what they compare with does not come from an MX record that may be forged
 	}
+	// RFC 8689 section 4.2.1 has the client make sure that it has the right server
+	// before it looks at the certificate: a forged MX record leads to a server with
+	// a good certificate of its own.
 	if !d.hop.noMX && d.hop.path == "" && !t.mxSafe && !p.STS {
 		return nil, d.requireFailure(10, "REQUIRETLS Failure: the way to host "+t.host+" is vouched for neither by DNSSEC nor by MTA-STS")
 	}
@@ -119,8 +128,10 @@ func (d *delivery) requirePolicy(t *target, p *policy) (*policy, *failure) {
 	return p, nil
 }
 
-// requireFailure is for a server that a message with REQUIRETLS must not be
-// given to. Another one may do better; when none does the message goes back.
+// requireFailure is for a server that a message with REQUIRETLS must not be given
+// to. Another one may do better; when none does the message goes back, with a
+// status that says why: 5.7.30 is for a server without the extension, 5.7.10 for
+// TLS that is missing or not verified.
 func (d *delivery) requireFailure(detail uint16, text string) *failure {
 	status := dsn.S(5, 7, detail)
 	if len(d.rest) > 0 {
@@ -129,7 +140,8 @@ func (d *delivery) requireFailure(detail uint16, text string) *failure {
 	return &failure{kind: notCapable, status: status, text: text}
 }
 
-// checkRequireTLS holds a server to a message's REQUIRETLS.
+// checkRequireTLS holds a server to a message's REQUIRETLS, over the session as it
+// is now.
 func (d *delivery) checkRequireTLS(s *session) *failure {
 	if d.require < requireTLS {
 		return nil

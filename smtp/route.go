@@ -1,3 +1,6 @@
+// Which servers a destination has, and in which order they are tried: MX records, the
+// addresses of the hosts, and this system's own place among them.
+
 package smtp
 
 import (
@@ -14,14 +17,15 @@ import (
 	"posthaste/internal/resolver"
 )
 
-// target is one address of a server.
+// target is one address of a server. It is a value: the list of a route is shared
+// between the walk and its copies, and is not changed.
 type target struct {
-	host string // as in the MX record, or as asked for
-	ip   netip.Addr
-	port string
-	path string // of a unix socket
-	pref uint16
-	best bool // no other server of the destination is preferred
+	host string     // as in the MX record, or as asked for
+	ip   netip.Addr // not valid for a Unix-domain socket
+	port string     // in digits; empty until route has filled it in
+	path string     // of a Unix-domain socket; empty: it is TCP
+	pref uint16     // of the MX record; with SRV records the place in their order
+	best bool       // no other server of the destination is preferred
 
 	asked  string // the name that was looked up: host, but for smtp_cname_overrides_servername
 	name   string // the name that has the addresses, where that is an alias, as the DNS has it
@@ -29,7 +33,7 @@ type target struct {
 	mxSafe bool   // so is the way to host: the MX records
 }
 
-// address is the IP address or the path.
+// address is the IP address or the path, as tables and log lines have it.
 func (t *target) address() string {
 	if t.path != "" {
 		return t.path
@@ -37,10 +41,13 @@ func (t *target) address() string {
 	return t.ip.String()
 }
 
-// maxTargets bounds how many addresses of a destination are considered.
+// maxTargets bounds how many addresses of a destination are considered, and MX
+// hosts looked up: the owner of a domain can publish any number, and have us ask
+// for each.
 const maxTargets = 100
 
-// route finds the servers of the present nexthop, in the order in which they are to be tried.
+// route finds the servers of the present nexthop, in the order in which they are to
+// be tried, at least one. A failure is of all of the nexthop.
 func (d *delivery) route(ctx context.Context) ([]target, *failure) {
 	hop := d.hop
 	if hop.path != "" {
@@ -51,6 +58,7 @@ func (d *delivery) route(ctx context.Context) ([]target, *failure) {
 		return nil, f
 	}
 	for i := range list {
+		// Only SRV records bring a port of their own.
 		if list[i].port == "" {
 			list[i].port = hop.port
 		}
@@ -62,8 +70,12 @@ func (d *delivery) route(ctx context.Context) ([]target, *failure) {
 	return list, nil
 }
 
-// lookup finds the servers' addresses in the way that the nexthop asks for.
+// lookup finds the servers' addresses in the way that the nexthop asks for: by SRV
+// records, by its own address ([host], or smtp_dns_support_level = disabled), or by
+// MX records.
 func (d *delivery) lookup(ctx context.Context) ([]target, *failure) {
+	// A service that use_srv_lookup names. Where it has no SRV records, and a
+	// fallback is allowed, the domain's MX records count.
 	if d.wantsSRV() {
 		if list, f, done := d.srvTargets(ctx); done {
 			return list, f
@@ -75,8 +87,8 @@ func (d *delivery) lookup(ctx context.Context) ([]target, *failure) {
 	return d.domainTargets(ctx, d.hop.host)
 }
 
-// loneHost finds the addresses of a nexthop that is a host, which must not be
-// this one.
+// loneHost finds the addresses of a nexthop that is a host, which must not be this
+// one: mail that main.cf sends to this host would come back at once.
 func (d *delivery) loneHost(ctx context.Context) ([]target, *failure) {
 	list, f := d.hostTargets(ctx, d.lone[:0], d.hop.host, 0)
 	if f == nil && d.hop.port == smtpPort && slices.ContainsFunc(list, func(t target) bool { return slices.Contains(d.a.own, t.ip) }) {
@@ -85,14 +97,16 @@ func (d *delivery) loneHost(ctx context.Context) ([]target, *failure) {
 	return list, f
 }
 
-// loops is the failure of mail that would come back to this system.
+// loops is the failure of mail that would come back to this system. It is
+// permanent: no retry can change it, and best_mx_transport may take such mail.
 func (d *delivery) loops(domain string) *failure {
 	f := lookupFailure(dsn.S(5, 4, 6), "mail for "+domain+" loops back to myself")
 	f.loop = true
 	return f
 }
 
-// lookupError gives a DNS error the status that it deserves.
+// lookupError gives a DNS error the status that it deserves: permanent only for a
+// name server's word that there is no such name.
 func lookupError(err error) *failure {
 	status := dsn.S(4, 4, 3)
 	switch resolver.KindOf(err) {
@@ -106,13 +120,15 @@ func lookupError(err error) *failure {
 	return lookupFailure(status, err.Error())
 }
 
-// lookupFailure words a DNS error.
+// lookupFailure is a failure before there was any server to blame.
 func lookupFailure(status dsn.Status, text string) *failure {
 	return &failure{kind: sessionFailed, status: status, text: text}
 }
 
-// domainTargets finds the servers of a mail domain: its MX hosts, or itself
-// where there are none (RFC 5321 section 5.1).
+// domainTargets finds the servers of a mail domain: its MX hosts, or itself where
+// there are none (RFC 5321 section 5.1). A lookup that failed is not "there are
+// none": the domain's own address may be a web server. smtp's
+// ignore_mx_lookup_error is for those who know better.
 func (d *delivery) domainTargets(ctx context.Context, domain string) ([]target, *failure) {
 	mx, err := d.a.dns.MX(ctx, domain)
 	if err != nil {
@@ -129,22 +145,29 @@ func (d *delivery) domainTargets(ctx context.Context, domain string) ([]target, 
 		}
 		return nil, lookupError(err)
 	}
+	// RFC 7505: one MX record with an empty host says that the domain takes no
+	// mail. Without this check each message would wait out its queue lifetime.
 	if len(mx.Records) == 1 && mx.Records[0].Host == "" {
 		return nil, lookupFailure(dsn.S(5, 1, 0), "Domain "+domain+" does not accept mail (nullMX)")
 	}
 	return d.exchangers(ctx, domain, mx)
 }
 
-// exchangers looks up the addresses of MX hosts, all at once.
+// exchangers looks up the addresses of MX hosts, all at once. If some have none,
+// the others count; if all have none, the failure is a temporary one where any of
+// them was.
 func (d *delivery) exchangers(ctx context.Context, domain string, mx resolver.Answer[resolver.MX]) ([]target, *failure) {
 	hosts := slices.Clone(mx.Records)
 	slices.SortStableFunc(hosts, func(a, b resolver.MX) int { return int(a.Pref) - int(b.Pref) })
+	// The most preferred of them are kept, in the order of the records.
 	hosts = hosts[:min(len(hosts), maxTargets)]
 	found := make([][]target, len(hosts))
 	failed := make([]*failure, len(hosts))
 	if len(hosts) == 1 {
 		found[0], failed[0] = d.hostTargets(ctx, nil, hosts[0].Host, hosts[0].Pref)
 	} else {
+		// Several MX hosts of which one has slow name servers must not be slow
+		// together. Each lookup writes to a place of its own.
 		var wg sync.WaitGroup
 		for i, h := range hosts {
 			wg.Go(func() { found[i], failed[i] = d.hostTargets(ctx, nil, h.Host, h.Pref) })
@@ -162,6 +185,8 @@ func (d *delivery) exchangers(ctx context.Context, domain string, mx resolver.An
 	}
 	if len(list) == 0 {
 		d.log.LogWarning(maillog.SMTPNoMXAddress{Domain: domain})
+		// Without smtp_defer_if_no_mx_address_found such mail is returned at once
+		// where all names do not exist.
 		if d.set.deferNoAddr {
 			why.status.Class = 4
 		}
@@ -174,10 +199,12 @@ func (d *delivery) exchangers(ctx context.Context, domain string, mx resolver.An
 	return d.withoutLoops(domain, list, best)
 }
 
-// withoutLoops takes this system off the list, with all that come after it:
-// mail goes only to servers that are preferred to this one (RFC 5321 section
-// 5.1). best is the preference of the best MX host, with or without address.
+// withoutLoops takes this system off the list, with all that come after it: mail
+// goes only to servers that are preferred to this one (RFC 5321 section 5.1), or
+// two backup hosts would hand it to each other. best is the preference of the best
+// MX host, with or without address.
 func (d *delivery) withoutLoops(domain string, list []target, best uint16) ([]target, *failure) {
+	// Another port of this host is another program: a content filter, or a proxy.
 	if d.hop.port != smtpPort {
 		return list, nil
 	}
@@ -191,6 +218,8 @@ func (d *delivery) withoutLoops(domain string, list []target, best uint16) ([]ta
 	if cut > 0 {
 		return list[:cut], nil
 	}
+	// We are a backup, and the primary has no address just now: it may have one
+	// later. Otherwise this host is the best there is, and mail would loop.
 	if best < list[0].pref {
 		return nil, lookupFailure(dsn.S(4, 4, 4), "unable to find primary relay for "+domain)
 	}
@@ -198,7 +227,7 @@ func (d *delivery) withoutLoops(domain string, list []target, best uint16) ([]ta
 }
 
 // hostTargets looks up the addresses of one host, and appends them to list. An
-// address stands for itself.
+// address stands for itself. An error of the DNS is one of this host.
 func (d *delivery) hostTargets(ctx context.Context, list []target, host string, pref uint16) ([]target, *failure) {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		return append(list, target{host: host, asked: host, name: host, ip: ip.Unmap(), pref: pref}), nil
@@ -213,6 +242,8 @@ func (d *delivery) hostTargets(ctx context.Context, list []target, host string, 
 		return nil, f
 	}
 	asked := host
+	// smtp_cname_overrides_servername: logs, password tables and certificates then
+	// go by the name that the alias leads to.
 	if d.set.cnameNames && a.Name != "" {
 		host = a.Name
 	}
@@ -223,20 +254,24 @@ func (d *delivery) hostTargets(ctx context.Context, list []target, host string, 
 	return list, nil
 }
 
-// lookupHost asks as smtp_host_lookup says: the DNS, then the system, or one of them.
+// lookupHost asks as smtp_host_lookup says: the DNS, then the system, or one of
+// them. The system is asked after the DNS only for a name that the DNS does not
+// have: a hosts file must not hide that the name servers do not answer.
 func (d *delivery) lookupHost(ctx context.Context, host string) (resolver.Answer[netip.Addr], error) {
 	dns := d.set.hostDNS && d.set.dns != dnsDisabled
 	if !dns {
 		return d.a.dns.Native(ctx, host, d.set.families)
 	}
 	a, err := d.a.dns.Addrs(ctx, host, d.set.families)
+	// smtp_host_lookup = dns, native.
 	if err != nil && d.set.hostNative && resolver.NotFound(err) {
 		return d.a.dns.Native(ctx, host, d.set.families)
 	}
 	return a, err
 }
 
-// hostError words an error as the kind of lookup that made it does.
+// hostError words an error as the kind of lookup that made it does: with the
+// system's lookup the texts are those of getaddrinfo(3), as with Postfix.
 func (d *delivery) hostError(host string, err error) string {
 	if d.set.hostDNS && !d.set.hostNative && d.set.dns != dnsDisabled {
 		return err.Error()
@@ -253,10 +288,12 @@ func (d *delivery) hostError(host string, err error) string {
 	return "unable to look up host " + host + ": " + text
 }
 
-// arrange puts addresses in the order in which they are tried: by preference,
-// among equals at random or by family, and takes care that the first few are
-// not all of one family.
+// arrange puts addresses in the order in which they are tried: by preference, among
+// equals at random or by family, and takes care that the first few are not all of
+// one family. At random, since RFC 5321 section 5.1 has clients spread their load
+// over equal MX hosts.
 func (d *delivery) arrange(list []target) []target {
+	// The shuffle comes before the sort, which is stable: equals stay shuffled.
 	if len(list) > 1 && d.set.randomize {
 		d.a.mu.Lock()
 		d.a.rnd.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
@@ -281,8 +318,9 @@ func (d *delivery) arrange(list []target) []target {
 	return list
 }
 
-// balance keeps the first limit addresses, but so that the family that has
-// fewer gets up to half of the places. The order stays.
+// balance keeps the first limit addresses, but so that the family that has fewer
+// gets up to half of the places: a site whose IPv6 does not work must not use up
+// smtp_mx_address_limit with it. The order stays.
 func balance(list []target, limit int) []target {
 	v4 := 0
 	for i := range list {
@@ -329,7 +367,8 @@ type source struct {
 }
 
 // bindAddrs gives the source address for each family (true: IPv4): what the
-// parameters say, or this system's only address if it has but one.
+// parameters say, or this system's only address if it has but one, so that a host
+// with aliases calls from the address that inet_interfaces gives it.
 func (s *settings) bindAddrs(own []netip.Addr) (map[bool]source, error) {
 	bind := make(map[bool]source)
 	for _, p := range []struct {
@@ -352,6 +391,9 @@ func (s *settings) bindAddrs(own []netip.Addr) (map[bool]source, error) {
 				only = append(only, ip)
 			}
 		}
+		// inet_interfaces with one address of the family is a statement of which
+		// address this system has; with several, or with 0.0.0.0, the system
+		// chooses.
 		if len(only) == 1 && !only[0].IsLoopback() && !only[0].IsUnspecified() {
 			bind[p.v4] = source{only[0], false}
 		}

@@ -1,3 +1,6 @@
+// Logging in to servers: which password, which mechanism, and the mechanisms
+// themselves, seen from the client. RFC 4954.
+
 package smtp
 
 import (
@@ -47,6 +50,9 @@ type saslClient struct {
 	tokens                          *tokens       // of smtp_sasl_token_command, which serves lmtp too
 }
 
+// newSASLClient reads the parameters of the program and opens the table of
+// passwords. The table is opened with the service's privileges, before it gives
+// them up: passwords are root's to read.
 func newSASLClient(cfg *config.Config, lmtp bool, o table.Options) (c *saslClient, err error) {
 	own := ownParameters(cfg, lmtp)
 	c = &saslClient{
@@ -73,8 +79,9 @@ func newSASLClient(cfg *config.Config, lmtp bool, o table.Options) (c *saslClien
 	return c, err
 }
 
-// password looks up what to log in with: by the sender, where that is asked
-// for, by the server's name, by the destination as it is written.
+// password looks up what to log in with: by the sender, where that is asked for, by
+// the server's name, by the destination as it is written. An error is of the table;
+// without a table nothing is found.
 func (d *delivery) password(t *target) (user, pass string, found bool, err error) {
 	c := d.a.sasl
 	if !c.enabled || c.passwords.Empty() {
@@ -98,15 +105,17 @@ func (d *delivery) password(t *target) (user, pass string, found bool, err error
 	return user, pass, true, nil
 }
 
-// hasPassword says whether there is anything to log in with; when that cannot
-// be found out, that there is.
+// hasPassword says whether there is anything to log in with; when that cannot be
+// found out, that there is. plainAllowed asks: with a password at stake TLS is not
+// left out.
 func (d *delivery) hasPassword(t *target) bool {
 	_, _, found, err := d.password(t)
 	return found || err != nil
 }
 
-// login authenticates us, if the server asks for it and there is something to
-// do it with. RFC 4954.
+// login authenticates us, if the server asks for it and there is something to do it
+// with. A failure is of this server: the next one may know the password, and mail
+// is deferred at the worst, unless the server itself says 5xx.
 func (d *delivery) login(ctx context.Context, s *session, t *target) *failure {
 	c := d.a.sasl
 	if !c.enabled || s.offers&offersAuth == 0 {
@@ -124,6 +133,8 @@ func (d *delivery) login(ctx context.Context, s *session, t *target) *failure {
 	if !found || user == "" {
 		return nil
 	}
+	// There is a password, and the server would not take it safely: mail waits for
+	// the administrator, rather than be refused for want of authentication.
 	name := d.mechanism(s)
 	if name == "" {
 		return fail("SASL authentication failed; cannot authenticate to server " + s.namaddr + ": no mechanism available")
@@ -152,7 +163,8 @@ func (d *delivery) login(ctx context.Context, s *session, t *target) *failure {
 	return f
 }
 
-// loginAs tries one password or token, unless it is known to be wrong.
+// loginAs tries one password or token, unless the server is known to have refused
+// it.
 func (d *delivery) loginAs(s *session, t *target, mechanism, user, secret string, fail func(string) *failure) *failure {
 	c := d.a.sasl
 	if r, ok := c.refused.find(t.host, user, secret, time.Now()); ok {
@@ -171,11 +183,14 @@ func (d *delivery) loginAs(s *session, t *target, mechanism, user, secret string
 // isTokenMechanism says whether a mechanism sends a token in place of a password.
 func isTokenMechanism(name string) bool { return name == "OAUTHBEARER" || name == "XOAUTH2" }
 
-// mechanisms that we know, the best first. Those that send a token in place of
-// a password are used only if smtp_sasl_mechanism_filter names them.
+// mechanisms that we know, the best first: those that do not show the password to
+// the server, then those that rely on TLS to hide it. Those that send a token in
+// place of a password are used only if smtp_sasl_mechanism_filter names them:
+// nothing in the password table tells a token from a password.
 var mechanisms = []string{"SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN", "LOGIN", "OAUTHBEARER", "XOAUTH2"}
 
-// mechanism chooses one that the server offers and the rules allow.
+// mechanism chooses one that the server offers and the rules allow; empty if there
+// is none.
 func (d *delivery) mechanism(s *session) string {
 	c := d.a.sasl
 	rules := c.plainRules
@@ -185,6 +200,8 @@ func (d *delivery) mechanism(s *session) string {
 			rules = c.sureRules
 		}
 	}
+	// Our order decides, not the server's: it may be an attacker who lists PLAIN
+	// first.
 	offered := strings.Fields(s.auth)
 	for _, m := range mechanisms {
 		if !slices.Contains(offered, m) || forbidden(m, rules) {
@@ -193,6 +210,8 @@ func (d *delivery) mechanism(s *session) string {
 		named := slices.ContainsFunc(c.filter, func(f string) bool { return strings.EqualFold(f, m) })
 		not := slices.ContainsFunc(c.filter, func(f string) bool { return strings.EqualFold(f, "!"+m) })
 		token := isTokenMechanism(m)
+		// A filter with names allows these only; one that has only "!name" allows
+		// all others.
 		onlyNegated := !slices.ContainsFunc(c.filter, func(f string) bool { return !strings.HasPrefix(f, "!") })
 		if named || !not && !token && onlyNegated {
 			return m
@@ -201,7 +220,8 @@ func (d *delivery) mechanism(s *session) string {
 	return ""
 }
 
-// forbidden says whether smtp_sasl_security_options rule a mechanism out.
+// forbidden says whether the words of smtp_sasl_security_options rule a mechanism
+// out.
 func forbidden(mechanism string, rules []string) bool {
 	scram := strings.HasPrefix(mechanism, "SCRAM")
 	plain := !scram && mechanism != "CRAM-MD5"
@@ -229,7 +249,10 @@ func forbidden(mechanism string, rules []string) bool {
 	return false
 }
 
-// authenticate goes through the steps of a mechanism.
+// authenticate goes through the steps of a mechanism. A failure says what the
+// server said, if it was the server that refused; fail makes one of our own. The
+// secret steps are kept out of logs and transcripts, and the wire is as it was when
+// it returns.
 func (d *delivery) authenticate(s *session, mech sasl.Client, fail func(string) *failure) *failure {
 	name, first, err := mech.Start()
 	if err != nil {
@@ -253,6 +276,7 @@ func (d *delivery) authenticate(s *session, mech sasl.Client, fail func(string) 
 		s.trace = func(arrow string, text []byte) { trace(arrow, withoutLogin(arrow, text, s.secret)) }
 	}
 	// No mechanism that we know has as many steps.
+	// The bound is on what a server can have us do.
 	for i := range 10 {
 		s.secret = i > 0 // what follows AUTH is secret too
 		s.out = append(s.out, "\r\n"...)
@@ -305,7 +329,8 @@ func withoutLogin(arrow string, text []byte, secret bool) []byte {
 	return text
 }
 
-// newMechanism makes the client's side of a mechanism.
+// newMechanism makes the client's side of a mechanism, for one exchange. name is
+// one of mechanisms.
 func newMechanism(name, user, secret string, t *target) sasl.Client {
 	switch name {
 	case "PLAIN":
@@ -332,8 +357,11 @@ type loginClient struct {
 	step       int // challenges answered
 }
 
+// Start implements sasl.Client. There is no initial response: some servers do not
+// know of any.
 func (c *loginClient) Start() (string, []byte, error) { return "LOGIN", nil, nil }
 
+// Next implements sasl.Client.
 func (c *loginClient) Next([]byte) ([]byte, error) {
 	switch c.step++; c.step {
 	case 1:
@@ -344,14 +372,17 @@ func (c *loginClient) Next([]byte) ([]byte, error) {
 	return nil, sasl.ErrUnexpectedServerChallenge
 }
 
-// cramClient is CRAM-MD5, RFC 2195.
+// cramClient is CRAM-MD5, RFC 2195: the password proves itself by a digest of the
+// server's challenge. Whoever listens can try passwords against it.
 type cramClient struct {
 	user, pass string
-	done       bool
+	done       bool // the challenge has been answered; there is but one
 }
 
+// Start implements sasl.Client.
 func (c *cramClient) Start() (string, []byte, error) { return "CRAM-MD5", nil, nil }
 
+// Next implements sasl.Client.
 func (c *cramClient) Next(challenge []byte) ([]byte, error) {
 	if c.done {
 		return nil, sasl.ErrUnexpectedServerChallenge
@@ -362,9 +393,11 @@ func (c *cramClient) Next(challenge []byte) ([]byte, error) {
 	return []byte(c.user + " " + hex.EncodeToString(h.Sum(nil))), nil
 }
 
-// xoauth2Client is XOAUTH2, of some large mail providers.
+// xoauth2Client is XOAUTH2, of some large mail providers: a bearer token with a
+// user's name, in a form of its own.
 type xoauth2Client struct{ user, token string }
 
+// Start implements sasl.Client.
 func (c *xoauth2Client) Start() (string, []byte, error) {
 	return "XOAUTH2", []byte("user=" + c.user + "\x01auth=Bearer " + c.token + "\x01\x01"), nil
 }
@@ -373,7 +406,9 @@ func (c *xoauth2Client) Start() (string, []byte, error) {
 // once it has seen an answer.
 func (c *xoauth2Client) Next([]byte) ([]byte, error) { return []byte{}, nil }
 
-// scramClient is SCRAM, RFC 5802 and RFC 7677, without channel binding.
+// scramClient is SCRAM, RFC 5802 and RFC 7677, without channel binding. The
+// password never goes over the wire, and the server proves that it knows it: a
+// server in between learns nothing it could use.
 type scramClient struct {
 	name       string
 	hash       func() hash.Hash
@@ -385,9 +420,12 @@ type scramClient struct {
 	proved     bool   // the server has sent proof
 }
 
-// maxIterations bounds the work that a server can make us do.
+// maxIterations bounds the work that a server can make us do: servers ask for some
+// thousands.
 const maxIterations = 1 << 20
 
+// Start implements sasl.Client: client-first-message. "n,," says that we do not
+// bind the channel.
 func (c *scramClient) Start() (string, []byte, error) {
 	if c.nonce == "" {
 		c.nonce = rand.Text()
@@ -396,6 +434,7 @@ func (c *scramClient) Start() (string, []byte, error) {
 	return c.name, []byte("n,," + c.bare), nil
 }
 
+// Next implements sasl.Client.
 func (c *scramClient) Next(challenge []byte) ([]byte, error) {
 	switch c.step++; c.step {
 	case 1:
@@ -406,7 +445,9 @@ func (c *scramClient) Next(challenge []byte) ([]byte, error) {
 	return nil, sasl.ErrUnexpectedServerChallenge
 }
 
-// final is the client's last message, RFC 5802 section 3.
+// final is client-final-message, RFC 5802 section 3, in answer to the server's
+// first message: salt, rounds and both nonces. What the server must prove is worked
+// out with it.
 func (c *scramClient) final(first string) ([]byte, error) {
 	var nonce string
 	var salt []byte
@@ -429,6 +470,8 @@ func (c *scramClient) final(first string) ([]byte, error) {
 	if !strings.HasPrefix(nonce, c.nonce) || nonce == c.nonce || len(salt) == 0 || rounds < 1 || rounds > maxIterations {
 		return nil, fmt.Errorf("SCRAM: malformed challenge, or one that asks for too much work")
 	}
+	// The names are those of RFC 5802 section 3: SaltedPassword, ClientKey,
+	// StoredKey, AuthMessage, ClientSignature, ServerSignature.
 	salted, err := pbkdf2.Key(c.hash, c.pass, salt, rounds, c.hash().Size())
 	if err != nil {
 		return nil, err
@@ -449,10 +492,12 @@ func (c *scramClient) final(first string) ([]byte, error) {
 	return []byte(last + ",p=" + base64.StdEncoding.EncodeToString(clientKey)), nil
 }
 
-// check makes sure that the server knows the password too.
+// check makes sure that the server knows the password too. Its last message comes
+// with a challenge or with the success, depending on the server: see Done.
 func (c *scramClient) check(challenge []byte) error {
 	text, ok := bytes.CutPrefix(challenge, []byte("v="))
 	sum, err := base64.StdEncoding.DecodeString(string(text))
+	// In constant time: the server is not trusted until it has proved itself.
 	if !ok || err != nil || c.proof == nil || !hmac.Equal(sum, c.proof) {
 		return errors.New("SCRAM: the server did not prove that it knows the password")
 	}
@@ -460,7 +505,8 @@ func (c *scramClient) check(challenge []byte) error {
 	return nil
 }
 
-// Done says whether the server has said everything that it must.
+// Done says whether the server has said everything that it must. authenticate asks
+// it before it believes in a success.
 func (c *scramClient) Done() error {
 	if !c.proved {
 		return errors.New("SCRAM: the exchange is not complete")

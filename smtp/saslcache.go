@@ -1,3 +1,5 @@
+// Passwords that servers have refused (smtp_sasl_auth_cache_name).
+
 package smtp
 
 import (
@@ -13,9 +15,9 @@ import (
 // for smtp_sasl_auth_cache_time: a service that is restarted tries once more.
 // Passwords themselves are not kept. The nil refusals remembers nothing.
 type refusals struct {
-	life time.Duration
+	life time.Duration // smtp_sasl_auth_cache_time
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards known
 	known map[refusalKey]refusal
 }
 
@@ -23,6 +25,7 @@ type refusals struct {
 // been changed is tried.
 type refusalKey [sha256.Size]byte
 
+// refusal is what a server said to a password, and until when that counts.
 type refusal struct {
 	status dsn.Status
 	text   string
@@ -32,15 +35,19 @@ type refusal struct {
 // maxRefusals bounds what is remembered.
 const maxRefusals = 10000
 
+// newRefusals makes one that remembers nothing yet.
 func newRefusals(life time.Duration) *refusals {
 	return &refusals{life: life, known: make(map[refusalKey]refusal)}
 }
 
+// keyOfRefusal is the key of a login. The octet between the parts can be in none of
+// them.
 func keyOfRefusal(host, user, pass string) refusalKey {
 	return sha256.Sum256([]byte(host + "\x00" + user + "\x00" + pass))
 }
 
-// find gives the reply that a server gave to these words, while it counts.
+// find gives the reply that a server gave to these words, while it counts. ok is
+// false when the login is to be tried.
 func (r *refusals) find(host, user, pass string, now time.Time) (refusal, bool) {
 	if r == nil {
 		return refusal{}, false
@@ -56,7 +63,7 @@ func (r *refusals) find(host, user, pass string, now time.Time) (refusal, bool) 
 	return e, ok
 }
 
-// add remembers a refusal.
+// add remembers a refusal, for life from now on.
 func (r *refusals) add(host, user, pass string, status dsn.Status, text string, now time.Time) {
 	if r == nil {
 		return

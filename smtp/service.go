@@ -1,3 +1,5 @@
+// The services smtp and lmtp, which are the same program under two names.
+
 package smtp
 
 import (
@@ -15,6 +17,8 @@ func Spec() service.Spec { return spec("smtp", false) }
 // LMTPSpec declares the service lmtp.
 func LMTPSpec() service.Spec { return spec("lmtp", true) }
 
+// spec declares the service of one name. The kernel holds it to what an SMTP client
+// needs, since what servers say goes through a great deal of code.
 func spec(process string, lmtp bool) service.Spec {
 	s := agent.Spec(process, func(env *service.Env) (agent.Deliverer, func(), error) { return build(env, lmtp) })
 	s.Talks, s.Frugal, s.Sandbox = true, true, sandbox

@@ -1,3 +1,7 @@
+// A session with a server: its state, and how it begins and ends. The walk through the
+// servers, which opens sessions, is in walk.go; what is said in between in
+// transaction.go and body.go.
+
 package smtp
 
 import (
@@ -17,24 +21,26 @@ import (
 	"posthaste/internal/table"
 )
 
-// feature is what a server offers.
+// feature is what a server offers in its reply to EHLO, as far as this client has a
+// use for it.
 type feature uint16
 
 const (
-	offersESMTP feature = 1 << iota
-	offersPipelining
-	offers8BitMIME
-	offersDSN
-	offersSize
-	offersUTF8
-	offersStartTLS
-	offersAuth
-	offersRequireTLS
-	offersXForward
+	offersESMTP      feature = 1 << iota // EHLO or LHLO was accepted
+	offersPipelining                     // RFC 2920
+	offers8BitMIME                       // RFC 6152
+	offersDSN                            // RFC 3461
+	offersSize                           // RFC 1870
+	offersUTF8                           // RFC 6531
+	offersStartTLS                       // RFC 3207
+	offersAuth                           // RFC 4954
+	offersRequireTLS                     // RFC 8689
+	offersXForward                       // Postfix's XFORWARD
 )
 
 // session is a connection to a server, from its greeting on. It belongs to one
-// delivery at a time.
+// delivery at a time, or to the cache while it is kept, and goes from one to the
+// next with what is known of the server.
 type session struct {
 	*wire
 	host string     // as looked up
@@ -85,6 +91,8 @@ type session struct {
 	pixDelay bool // wait before the final dot: smtp_pix_workarounds
 }
 
+// newSession makes a session of a connection that has just been made. Nothing has
+// been said on it.
 func (a *Agent) newSession(conn net.Conn, t *target) *session {
 	s := &session{wire: newWire(conn, a.set.replyLimit), host: t.host, started: time.Now(), throttle: &a.set.throttle}
 	s.garbage = func(line []byte) {
@@ -109,13 +117,15 @@ func (a *Agent) newSession(conn net.Conn, t *target) *session {
 	return s
 }
 
-// cutOff ends the session's waiting when ctx ends. The function that it returns
-// ends that, and says whether ctx had not.
+// cutOff ends the session's waiting when ctx ends: reads and writes fail at once.
+// The function that it returns takes that back, and says whether ctx had not ended.
+// If it had, the session cannot be used any more.
 func (s *session) cutOff(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, s.cut)
 }
 
-// name composes how logs call the server.
+// name composes how logs call the server. For a Unix-domain socket there is no
+// port.
 func (s *session) name(t *target) {
 	s.addr, s.ip = t.address(), t.ip
 	s.namaddr = s.host + "[" + s.addr + "]"
@@ -126,6 +136,9 @@ func (s *session) name(t *target) {
 }
 
 // hello reads the greeting and introduces us. It sets the session's features.
+//
+// With smtp_skip_5xx_greeting a 5xx greeting is taken for a temporary one, since
+// many servers refuse clients that way only for a while.
 func (d *delivery) hello(s *session, t *target) *failure {
 	r, err := s.readReply(d.set.time.hello, nil)
 	if err != nil {
@@ -162,7 +175,10 @@ func (d *delivery) hello(s *session, t *target) *failure {
 // errNoEHLO says that EHLO was refused in a way that leaves HELO to try.
 var errNoEHLO = &failure{text: "EHLO refused"}
 
-// introduce sends EHLO, HELO or LHLO and takes in what the server offers.
+// introduce sends EHLO, HELO or LHLO and takes in what the server offers. stage is
+// what a broken connection is logged under. Called again after STARTTLS it begins
+// with nothing, as RFC 3207 section 4.2 asks. It returns errNoEHLO where HELO is
+// left to try, as RFC 5321 section 3.2 has it.
 func (d *delivery) introduce(s *session, t *target, verb, stage string) *failure {
 	s.offers, s.size, s.limits, s.auth, s.xforward = 0, 0, peerLimits{}, "", nil
 	s.out = append(append(append(append(s.out, verb...), ' '), d.set.helloName...), "\r\n"...)
@@ -201,6 +217,9 @@ func (d *delivery) introduce(s *session, t *target, verb, stage string) *failure
 		d.log.Log(maillog.SMTPUTF8Alone{Relay: s.namaddr})
 		s.offers |= offers8BitMIME
 	}
+	// The server at the other end has our own name: it is us, by an MX record or a
+	// port forwarding that leads back. Mail that is sent anyway goes in circles
+	// until its hops are too many.
 	if t.port == smtpPort && t.path == "" && strings.EqualFold(first, d.set.myhostname) {
 		f := &failure{kind: siteFailed, status: dsn.S(4, 4, 6), detail: s.detail(), loop: true,
 			text: "mail for " + d.hop.host + " loops back to myself"}
@@ -255,9 +274,11 @@ func (s *session) offer(line []byte, discard []string) {
 	}
 }
 
-// discarded lists the keywords that are to be ignored of a server: the table's
-// if it has the address, else the parameter's. A table that cannot be read
-// counts as empty, since a keyword too many seldom keeps mail from flowing.
+// discarded lists the keywords, in upper case, that are to be ignored of a server:
+// the table's if it has the address, else the parameter's. It is how an
+// administrator works around a server that offers what it cannot do. A table that
+// cannot be read counts as empty, since a keyword too many seldom keeps mail from
+// flowing.
 func (d *delivery) discarded(t *target) []string {
 	words := d.set.discard
 	if !d.tab.discard.Empty() {
@@ -278,7 +299,8 @@ func (d *delivery) discarded(t *target) []string {
 	return out
 }
 
-// checkBanner warns of a server that greets with our own name.
+// checkBanner warns of a server that greets with our own name. It is only a
+// warning: the reply to EHLO decides whether it is us, see introduce.
 func (d *delivery) checkBanner(s *session, t *target, banner string) {
 	f := strings.Fields(banner)
 	if len(f) > 1 && t.port == smtpPort && strings.EqualFold(f[1], d.set.myhostname) {
@@ -286,8 +308,9 @@ func (d *delivery) checkBanner(s *session, t *target, banner string) {
 	}
 }
 
-// pixWorkarounds lists what is to be done about a certain kind of firewall,
-// which shows itself by a greeting of nothing but "2", "0", blanks and stars.
+// pixWorkarounds lists what is to be done about a certain kind of firewall (Cisco
+// PIX), which shows itself by a greeting of nothing but "2", "0", blanks and stars.
+// Some of them lose the final dot, some cannot do ESMTP (smtp_pix_workarounds).
 func (d *delivery) pixWorkarounds(s *session, t *target, banner string) []string {
 	if strings.Trim(banner, "20 *\t\n") != "" {
 		return nil
@@ -307,7 +330,8 @@ func (d *delivery) pixWorkarounds(s *session, t *target, banner string) []string
 }
 
 // quit says goodbye and closes. The reply to QUIT tells nothing that is worth
-// waiting for; wait is for servers that take a close without it for an error.
+// waiting for; wait is for servers that take a close without it for an error
+// (smtp_skip_quit_response = no).
 func (s *session) quit(limit time.Duration, wait bool) {
 	s.out = append(s.out, "QUIT\r\n"...)
 	if !wait {
@@ -319,4 +343,6 @@ func (s *session) quit(limit time.Duration, wait bool) {
 	s.close()
 }
 
+// close closes the connection without a word, for one that is out of step or
+// broken.
 func (s *session) close() { _ = s.conn.Close() } // nothing of ours is in doubt any more

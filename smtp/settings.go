@@ -1,3 +1,6 @@
+// The parameters of smtp and lmtp, and the tables that they name. Those of TLS, SASL
+// and of the conversion of content are read by the files that they concern.
+
 package smtp
 
 import (
@@ -124,9 +127,9 @@ type timeouts struct {
 type dnsLevel uint8
 
 const (
-	dnsDisabled dnsLevel = iota
-	dnsEnabled
-	dnsSecure
+	dnsDisabled dnsLevel = iota // names are asked of the system, and there are no MX records
+	dnsEnabled                  // the DNS is asked
+	dnsSecure                   // and whether DNSSEC vouches for its answers: DANE needs it
 )
 
 // load reads the parameters of the program, smtp or lmtp.
@@ -253,6 +256,8 @@ func (s *settings) readShared(cfg *config.Config) {
 	}
 }
 
+// parseDNSLevel reads smtp_dns_support_level; empty is enabled. The configuration
+// has refused other words.
 func parseDNSLevel(text string) dnsLevel {
 	switch text {
 	case "disabled":
@@ -263,7 +268,8 @@ func parseDNSLevel(text string) dnsLevel {
 	return dnsEnabled
 }
 
-// tables are the lookup tables that the parameters name.
+// tables are the lookup tables that the parameters name. They may be used by all
+// deliveries at once.
 type tables struct {
 	discard    *table.Maps // discard_ehlo_keyword_address_maps: by a server's address, what of its offers is not believed
 	pix        *table.Maps // pix_workaround_maps, by a server's address
@@ -272,7 +278,8 @@ type tables struct {
 	cacheDests *table.List // connection_cache_destinations
 }
 
-// open opens the tables, and reads what is checked only when an agent starts. Its errors name the parameter.
+// open opens the tables, and reads what is checked only when an agent starts. Its
+// errors name the parameter. Tables close with the process.
 func (s *settings) open(o table.Options) (*tables, error) {
 	own := s.own
 	dests, err := table.NewList(own.Name("connection_cache_destinations"), own.List("connection_cache_destinations"),

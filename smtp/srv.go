@@ -1,3 +1,5 @@
+// Servers by SRV records, for submission to a provider's service (use_srv_lookup).
+
 package smtp
 
 import (
@@ -32,6 +34,8 @@ func (d *delivery) srvTargets(ctx context.Context) (list []target, f *failure, d
 		}
 		return nil, lookupError(err), true
 	}
+	// RFC 2782: a target of "." says that the service is decidedly not available at
+	// this domain.
 	if len(a.Records) == 1 && a.Records[0].Target == "" {
 		return nil, lookupFailure(dsn.S(5, 1, 0), "The service "+d.hop.service+" is unavailable at "+d.hop.host), true
 	}
@@ -55,13 +59,15 @@ func (d *delivery) srvTargets(ctx context.Context) (list []target, f *failure, d
 	return list, nil, true
 }
 
-// orderSRV puts records in the order in which they are tried: by priority,
-// among equals at random, where weight is chance (RFC 2782, "Weight").
+// orderSRV puts records in the order in which they are tried: by priority, among
+// equals at random, where weight is chance (RFC 2782, "Weight"). At most maxTargets
+// of them count.
 func (d *delivery) orderSRV(records []resolver.SRV) []resolver.SRV {
 	left := slices.Clone(records[:min(len(records), maxTargets)])
 	slices.SortStableFunc(left, func(a, b resolver.SRV) int { return int(a.Priority) - int(b.Priority) })
 	out := make([]resolver.SRV, 0, len(left))
 	for len(left) > 0 {
+		// n records have the priority that is next, and sum is their weight.
 		n, sum := 0, 0
 		for n < len(left) && left[n].Priority == left[0].Priority {
 			sum += int(left[n].Weight)
@@ -70,6 +76,8 @@ func (d *delivery) orderSRV(records []resolver.SRV) []resolver.SRV {
 		i := 0
 		if sum > 0 {
 			d.a.mu.Lock()
+			// The record is the one at which the running sum of weights reaches
+			// this number.
 			at := d.a.rnd.IntN(sum + 1)
 			d.a.mu.Unlock()
 			for at -= int(left[0].Weight); at > 0 && i+1 < n; at -= int(left[i].Weight) {

@@ -1,3 +1,5 @@
+// Replies by which a server asks for less mail (smtp_throttle_replies).
+
 package smtp
 
 import (
@@ -16,6 +18,7 @@ type throttle struct {
 // parseThrottle reads smtp_throttle_replies, whose name is given: reply codes (450)
 // and enhanced status codes (4.7.28), or the first two parts of these (4.7).
 func parseThrottle(name string, list []string) (throttle, error) {
+	// 421 counts whatever the list says.
 	t := throttle{codes: map[int]bool{421: true}}
 	for _, item := range list {
 		if code, ok := replyCode([]byte(item)); ok && len(item) == 3 && code/100 == 4 {
@@ -46,6 +49,8 @@ func (t *throttle) has(r *reply) bool {
 	if len(t.statuses) == 0 || r.code/100 != 4 {
 		return false
 	}
+	// A server without enhanced codes has a status made from its code, such as
+	// 4.0.0.
 	status := r.status.String()
 	for _, s := range t.statuses {
 		if status == s || strings.HasSuffix(s, ".") && strings.HasPrefix(status, s) {

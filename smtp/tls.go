@@ -1,3 +1,6 @@
+// TLS towards servers: which policy applies, the handshake, and what the certificate is
+// worth. The parameters are in tlssettings.go, DANE in dane.go.
+
 package smtp
 
 import (
@@ -19,7 +22,8 @@ import (
 	"posthaste/internal/tlsrpt"
 )
 
-// policy is what one server's TLS must be like.
+// policy is what one server's TLS must be like. It is made for each attempt at a
+// server; what it points at is shared.
 type policy struct {
 	*tlspolicy.Policy
 	names []string         // for one of which its certificate must be; empty where nobody asks
@@ -33,27 +37,35 @@ type policy struct {
 	trial  *tlspolicy.Policy // an MTA-STS policy that is being tested
 }
 
-// tlsState is TLS that has been set up.
+// tlsState is TLS that has been set up. It lives as long as the session does, over all
+// the deliveries that use it: the cache keeps apart those with other demands.
 type tlsState struct {
 	tls.ConnectionState
-	policy   *policy
-	trusted  bool // a CA of ours vouches for the certificate
-	matched  bool // and it is for the right name, or is one that is known
-	loglevel int  // how much is logged of it
+	policy   *policy // under which it was set up
+	trusted  bool    // a CA of ours vouches for the certificate
+	matched  bool    // and it is for the right name, or is one that is known
+	loglevel int     // how much is logged of it
 }
 
-// tlsProblem is a failure of our own configuration.
+// tlsProblem is a failure of our own configuration: a table that cannot be asked,
+// or an entry that means nothing. It is temporary, and mail does not go out under a
+// weaker policy meanwhile.
 func (d *delivery) tlsProblem(why error) *failure {
 	d.log.LogWarning(maillog.SMTPPolicyProblem{ID: d.id, Nexthop: d.hop.text, Reason: why.Error()})
 	return &failure{kind: siteFailed, status: dsn.S(4, 7, 5), text: "client TLS configuration problem"}
 }
 
-// policy says what TLS a server must have.
+// policy says what TLS a server must have, before it is called. A failure is of
+// this server.
 func (d *delivery) policy(ctx context.Context, t *target) (*policy, *failure) {
+	// Whether the sender demands TLS cannot be found out: the message waits rather
+	// than go out without.
 	if d.requireErr != nil {
 		return nil, d.tlsProblem(d.requireErr)
 	}
 	p, f := d.sitePolicy(ctx, t)
+	// The sender's demand comes on top of the site's policy: it may raise the
+	// level, and never lowers it.
 	if f == nil && d.require == requireAll {
 		p, f = d.requirePolicy(t, p)
 	}
@@ -63,8 +75,9 @@ func (d *delivery) policy(ctx context.Context, t *target) (*policy, *failure) {
 	return p, f
 }
 
-// sitePolicy says what TLS a server must have for the destination's sake, and
-// for this system's.
+// sitePolicy says what TLS a server must have for the destination's sake, and for
+// this system's: the sender's wish to do without, smtp_tls_policy_maps,
+// smtp_tls_per_site, and then smtp_tls_security_level, in this order.
 func (d *delivery) sitePolicy(ctx context.Context, t *target) (*policy, *failure) {
 	c := d.a.tls
 	// "TLS-Required: no": the sender would rather have the mail read than lost (RFC 8689 section 5).
@@ -78,6 +91,8 @@ func (d *delivery) sitePolicy(ctx context.Context, t *target) (*policy, *failure
 		}
 		return &policy{Policy: c.Default(level), sni: d.serverName(t, c.ServerName)}, nil
 	}
+	// The old table counts only where the new one is not used at all, as with
+	// Postfix.
 	found, err := d.policyEntry(ctx)
 	if c.maps.Empty() && !c.sites.Empty() {
 		var level tlspolicy.Level
@@ -89,6 +104,7 @@ func (d *delivery) sitePolicy(ctx context.Context, t *target) (*policy, *failure
 	if err != nil {
 		return nil, d.tlsProblem(err)
 	}
+	// Nothing is said of this destination: the default, whatever it is.
 	if found == nil {
 		found = c.Default(c.Level)
 	}
@@ -104,10 +120,16 @@ func (d *delivery) sitePolicy(ctx context.Context, t *target) (*policy, *failure
 			return nil, d.tlsProblem(err)
 		}
 	}
+	// MTA-STS is about the CAs that everybody trusts; those of main.cf take their
+	// place where there are any.
 	p := &policy{Policy: found, sni: d.serverName(t, found.ServerName), system: found.STS && !c.chosen}
+	// On a wrapped port there is no way to go on in the clear: a level that allows
+	// that is a contradiction in main.cf.
 	if c.wrapper && !p.Level.Mandatory() {
 		return nil, d.tlsProblem(errors.New("smtp_tls_wrappermode = yes needs security level encrypt or stronger"))
 	}
+	// A server that a policy of MTA-STS does not name is not used, however good its
+	// certificate is: the MX record may be forged (RFC 8461 section 4.1).
 	if !p.AllowsMX(t.host) {
 		d.log.LogWarning(maillog.SMTPPolicyMX{ID: d.id, Host: t.host, Domain: d.hop.host})
 		d.reportNoSession(t, tlsrpt.PolicySTS, &flaw{tlsrpt.ValidationError, "the MX host is not in the policy"})
@@ -116,12 +138,14 @@ func (d *delivery) sitePolicy(ctx context.Context, t *target) (*policy, *failure
 	if p.Level.IsDane() {
 		return d.danePolicy(ctx, t, p)
 	}
+	// Without names of their own, verify compares the certificate with the MX host,
+	// secure with the destination: only the latter does not come from the DNS.
 	p.names = tlspolicy.Names(p.Match, t.host, cmp.Or(d.hop.host, t.host))
 	return p, nil
 }
 
-// serverName is the name that a server is asked for, in TLS: name, or what it
-// stands for.
+// serverName is the name that a server is asked for, in TLS (SNI): name, or what
+// "hostname" and "nexthop" stand for. Empty for what cannot be a name.
 func (d *delivery) serverName(t *target, name string) string {
 	switch name {
 	case "hostname":
@@ -149,9 +173,10 @@ func (d *delivery) localPolicy(p *tlspolicy.Policy) (*tlspolicy.Policy, error) {
 	return p, nil
 }
 
-// policyEntry looks the destination up in smtp_tls_policy_maps: as it is
-// written, then, if that is a plain domain, by its other form and the domains
-// above it.
+// policyEntry looks the destination up in smtp_tls_policy_maps: as it is written,
+// then, if that is a plain domain, by its other form and the domains above it. nil
+// is "no entry". An entry that cannot be parsed is an error, not "no entry": it was
+// meant to demand something.
 func (d *delivery) policyEntry(ctx context.Context) (*tlspolicy.Policy, error) {
 	c := d.a.tls
 	if c.maps.Empty() {
@@ -179,8 +204,11 @@ func (d *delivery) policyEntry(ctx context.Context) (*tlspolicy.Policy, error) {
 	return nil, nil
 }
 
-// handshake brings a new connection to where a transaction can begin.
+// handshake brings a new connection to where a transaction can begin: greeting,
+// EHLO, and TLS if the policy has any. The checks that a message's REQUIRETLS asks
+// for come last, since the server must offer it inside TLS.
 func (d *delivery) handshake(ctx context.Context, s *session, t *target, p *policy) *failure {
+	// The greeting comes through TLS (RFC 8314).
 	if d.a.tls.wrapper && p.Level != tlspolicy.None {
 		if err := d.shakeHands(ctx, s, t, p); err != nil {
 			return d.handshakeFailed(s, p, err)
@@ -197,6 +225,8 @@ func (d *delivery) handshake(ctx context.Context, s *session, t *target, p *poli
 		return f
 	}
 	if p.Level == tlspolicy.None {
+		// smtp_tls_note_starttls_offer: the administrator learns where TLS could be
+		// had.
 		if s.offers&offersStartTLS != 0 && d.a.tls.noteOffer {
 			d.log.Log(maillog.SMTPTLSOffered{Host: s.host})
 		}
@@ -217,7 +247,8 @@ func (d *delivery) handshake(ctx context.Context, s *session, t *target, p *poli
 	return d.checkRequireTLS(s)
 }
 
-// startTLS switches to TLS, RFC 3207, and introduces us again.
+// startTLS switches to TLS, RFC 3207, and introduces us again. It returns nil
+// without TLS where the server refuses and the policy leaves it the choice.
 func (d *delivery) startTLS(ctx context.Context, s *session, t *target, p *policy) *failure {
 	s.out = append(s.out, "STARTTLS\r\n"...)
 	if err := s.flush(d.set.time.starttls); err != nil {
@@ -254,6 +285,8 @@ func (d *delivery) startTLS(ctx context.Context, s *session, t *target, p *polic
 		return d.introduce(s, t, "LHLO", stageLHLO)
 	}
 	f := d.introduce(s, t, "EHLO", stageEHLO)
+	// A server may refuse EHLO inside TLS although it took it before: HELO is
+	// enough for mail.
 	if f == errNoEHLO {
 		f = d.introduce(s, t, "HELO", stageHELO)
 	}
@@ -268,7 +301,8 @@ var (
 )
 
 // handshakeFailed words a handshake that did not work. Where TLS is a wish the
-// server may be asked again without.
+// server may be asked again without. The connection is of no more use, not even for
+// QUIT.
 func (d *delivery) handshakeFailed(s *session, p *policy, err error) *failure {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
 		err = errLost
@@ -283,8 +317,9 @@ func (d *delivery) handshakeFailed(s *session, p *policy, err error) *failure {
 	return f
 }
 
-// shakeHands does the TLS handshake within smtp_starttls_timeout, and looks at
-// the certificate.
+// shakeHands does the TLS handshake within smtp_starttls_timeout, and looks at the
+// certificate. What the certificate is worth decides nothing here: checkPeer does,
+// after the log has it.
 func (d *delivery) shakeHands(ctx context.Context, s *session, t *target, p *policy) error {
 	d.a.tls.keepUp(time.Now())
 	conf, err := d.tlsConfig(t, p)
@@ -296,11 +331,15 @@ func (d *delivery) shakeHands(ctx context.Context, s *session, t *target, p *pol
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
+	// The handshake is bounded by ctx. A deadline of an earlier read would end it
+	// too soon.
 	if err := s.conn.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
 	conn := tls.Client(s.conn, conf)
 	if err := conn.HandshakeContext(ctx); err != nil {
+		// Without words of its own a handshake that was cut off would be logged as
+		// a broken connection.
 		if errors.Is(err, os.ErrDeadlineExceeded) || ctx.Err() != nil {
 			return errHandshakeTime
 		}
@@ -334,6 +373,7 @@ func (d *delivery) tlsConfig(t *target, p *policy) (*tls.Config, error) {
 		ClientSessionCache: d.a.tls.sessions.of(p),
 		CurvePreferences:   d.a.tls.curves,
 	}
+	// A server that asks for a certificate says which algorithms it knows.
 	if certs := d.a.tls.certs; len(certs) > 0 {
 		conf.GetClientCertificate = func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			for i := range certs {
@@ -348,7 +388,8 @@ func (d *delivery) tlsConfig(t *target, p *policy) (*tls.Config, error) {
 	return conf, nil
 }
 
-// verify finds out what the server's certificate is worth.
+// verify finds out what the server's certificate is worth, as the policy's level
+// has it, and logs why it is not worth more.
 func (d *delivery) verify(s *session, p *policy) {
 	c, st := d.a.tls, s.tls
 	chain := st.PeerCertificates
@@ -399,12 +440,14 @@ func (d *delivery) verify(s *session, p *policy) {
 	}
 }
 
-// chain checks a chain of certificates, and its length.
+// chain checks a chain of certificates, and its length
+// (smtp_tls_scert_verifydepth).
 func (d *delivery) chain(chain []*x509.Certificate, pool *x509.CertPool) error {
 	return tlspolicy.Trusted(chain, pool, d.a.tls.depth, time.Now(), x509.ExtKeyUsageServerAuth)
 }
 
-// checkPeer refuses a server that is not who it must be.
+// checkPeer refuses a server that is not who it must be. A message with REQUIRETLS
+// has words of its own for that.
 func (d *delivery) checkPeer(s *session, p *policy) *failure {
 	if !p.Level.Authenticates() && len(p.tlsa) == 0 || s.tls.matched {
 		return nil
@@ -425,7 +468,8 @@ func (d *delivery) tlsLogLevel(ctx context.Context, s *session) int {
 	return c.loglevel
 }
 
-// logTLS says how a session is encrypted.
+// logTLS says how a session is encrypted, in the words of Postfix's log: Untrusted,
+// Trusted, Verified.
 func (d *delivery) logTLS(s *session) {
 	st := s.tls
 	trust := "Untrusted"
@@ -459,7 +503,8 @@ func (d *delivery) plainAllowed(t *target) bool {
 	return d.env.Trace.DontDeliver() || d.age() >= d.set.minBackoff
 }
 
-// connectPlain connects to a server and leaves TLS out.
+// connectPlain connects to a server and leaves TLS out. Only tryTarget calls it,
+// after plainAllowed.
 func (d *delivery) connectPlain(ctx context.Context, t *target) (*session, *failure) {
 	return d.open(ctx, t, &policy{Policy: d.a.tls.Default(tlspolicy.None)})
 }

@@ -1,3 +1,6 @@
+// What TLS reports (TLSRPT, RFC 8460) are told: which sessions count, under which
+// policy, and what was wrong with them. The reports themselves are package tlsrpt's.
+
 package smtp
 
 import (
@@ -20,8 +23,8 @@ import (
 	"posthaste/internal/tlsrpt"
 )
 
-// reporter keeps account of TLS sessions for TLSRPT, RFC 8460. The nil
-// reporter keeps none.
+// reporter keeps account of TLS sessions for TLSRPT, RFC 8460. It is set up with
+// the Agent, and used by all deliveries at once.
 type reporter struct {
 	// record counts a session; f is nil for one that went well. It may be called concurrently.
 	record     func(now time.Time, p tlsrpt.Policy, f *tlsrpt.Failure)
@@ -29,8 +32,8 @@ type reporter struct {
 	sts        *mtasts.Table // nil: there is no table of type mta-sts
 }
 
-// openReports opens the log of TLS sessions and sends reports until stop is
-// called, which waits.
+// openReports opens the log of TLS sessions and sends reports until stop is called,
+// which waits for what is being sent. It opens files in data_directory.
 func (a *Agent) openReports(cfg *config.Config, s *submit.Client) (stop func(), err error) {
 	sent := func(report, uri string) { a.log.Log(maillog.TLSReportSent{Report: report, URI: uri}) }
 	warn := func(text string) { a.log.Warning("%s", text) }
@@ -43,6 +46,8 @@ func (a *Agent) openReports(cfg *config.Config, s *submit.Client) (stop func(), 
 		return nil, err
 	}
 	a.reports.record = l.Record
+	// Reports are sent in the background, a day's at a time. The goroutine belongs
+	// to the Agent, whose Close calls stop.
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -52,14 +57,16 @@ func (a *Agent) openReports(cfg *config.Config, s *submit.Client) (stop func(), 
 	return func() { cancel(); <-done }, nil
 }
 
-// submitReport queues a report. It may be about TLS that does not work, and is
-// to arrive all the same.
+// submitReport queues a report as mail. Flags keep it from being read as mail that
+// came in. It may be about TLS that does not work, and is to arrive all the same.
 func submitReport(ctx context.Context, s *submit.Client, sender, to string, msg []byte) error {
 	now := time.Now()
 	id, err := s.NewID(ctx, now)
 	if err != nil {
 		return err
 	}
+	// TLSOptional is "TLS-Required: no" (RFC 8689 section 5): the report must not
+	// be held up by what it reports.
 	m := s.Open(&mail.Envelope{ID: id, Arrival: now, Sender: sender, RewriteContext: "local", TLSOptional: true,
 		Recipients: []mail.Recipient{{Address: to}}}, submit.Options{Flags: proto.SubmitMap | proto.SubmitNoReceive})
 	if _, err = m.Write(msg); err != nil {
@@ -77,8 +84,9 @@ func submitReport(ctx context.Context, s *submit.Client, sender, to string, msg 
 // kind is a result type of RFC 8460 section 4.3, reason is for people and may be empty.
 type flaw struct{ kind, reason string }
 
-// reportable says whether sessions of the present destination are counted:
-// it is a mail domain, whose servers the DNS names.
+// reportable says whether sessions of the present destination are counted: it is a
+// mail domain, whose servers the DNS names. A relay that main.cf names has no
+// policy to report on.
 func (d *delivery) reportable() bool {
 	if d.a.reports == nil || d.set.lmtp || d.hop.noMX || d.hop.port != smtpPort || d.fallback {
 		return false
@@ -95,6 +103,8 @@ func (d *delivery) reportPolicy(ctx context.Context, p *policy) {
 		return
 	}
 	domain, _ := d.hop.domain(d.set.names)
+	// A destination without a policy is counted, too: RFC 8460 has the type
+	// no-policy-found for it.
 	r := &tlsrpt.Policy{Type: tlsrpt.PolicyNone, Domain: domain}
 	p.report = r
 	if len(p.tlsa) > 0 {
@@ -126,12 +136,14 @@ func (d *delivery) reportPolicy(ctx context.Context, p *policy) {
 	}
 }
 
-// reportSession counts a new session: it is one for a report if TLS was tried,
-// or should have been.
+// reportSession counts a new session, once: it is one for a report if TLS was
+// tried, or should have been.
 func (d *delivery) reportSession(s *session, t *target, p *policy) {
 	if p.report == nil {
 		return
 	}
+	// A policy in testing mode has not been applied: find out now what it would
+	// have said.
 	if s.flaw == nil && s.tls != nil && p.trial != nil {
 		s.flaw = d.tryOut(s, t, p.trial)
 	}
@@ -144,7 +156,8 @@ func (d *delivery) reportSession(s *session, t *target, p *policy) {
 }
 
 // reportFailure counts a session that failed, or that there was none for the
-// policy's sake: s may be nil.
+// policy's sake: s may be nil. The texts are a server's, and end up in JSON that
+// others read: hence printable.
 func (d *delivery) reportFailure(s *session, t *target, p *tlsrpt.Policy, why *flaw) {
 	f := &tlsrpt.Failure{Type: why.kind, Reason: printable([]byte(why.reason)), MXHost: t.host, ReceivingIP: t.address()}
 	if s != nil {
@@ -156,7 +169,8 @@ func (d *delivery) reportFailure(s *session, t *target, p *tlsrpt.Policy, why *f
 	d.a.reports.record(time.Now(), *p, f)
 }
 
-// reportNoSession counts that there was no session for the policy's sake.
+// reportNoSession counts that there was no session for the policy's sake: kind is
+// the policy's type.
 func (d *delivery) reportNoSession(t *target, kind string, why *flaw) {
 	if d.reportable() {
 		domain, _ := d.hop.domain(d.set.names)
@@ -164,7 +178,8 @@ func (d *delivery) reportNoSession(t *target, kind string, why *flaw) {
 	}
 }
 
-// tryOut looks at a server as an MTA-STS policy in testing mode asks.
+// tryOut looks at a server as an MTA-STS policy in testing mode asks, for the
+// report alone: mail flows whatever comes of it (RFC 8461 section 5).
 func (d *delivery) tryOut(s *session, t *target, trial *tlspolicy.Policy) *flaw {
 	if !trial.AllowsMX(t.host) {
 		return &flaw{tlsrpt.ValidationError, "the MX host is not in the policy"}
@@ -182,7 +197,8 @@ func (d *delivery) tryOut(s *session, t *target, trial *tlspolicy.Policy) *flaw 
 	return nil
 }
 
-// chainFlaw sorts an error of a chain of certificates.
+// chainFlaw sorts an error of a chain of certificates into the result types of RFC
+// 8460 section 4.3.
 func chainFlaw(err error) *flaw {
 	if e, ok := errors.AsType[x509.CertificateInvalidError](err); ok && e.Reason == x509.Expired {
 		return &flaw{tlsrpt.Expired, ""} // the words have the time in them

@@ -1,3 +1,5 @@
+// TLS sessions that can be resumed, in memory and over the life of a process.
+
 package smtp
 
 import (
@@ -24,14 +26,15 @@ import (
 // outlives the process: what is there is read at the start, and what was
 // learnt is added to it at the end. It implements tls.ClientSessionCache.
 type tlsSessions struct {
-	path string   // of the file; empty: none
-	dir  *os.Root // it is in; nil: it could not be opened
-	life time.Duration
+	path string        // of the file; empty: none
+	dir  *os.Root      // it is in; nil: it could not be opened
+	life time.Duration // smtp_tls_session_cache_timeout
 
-	mu    sync.Mutex
-	known map[string]tlsSession
+	mu    sync.Mutex            // guards known
+	known map[string]tlsSession // by policy and by crypto/tls's key for the server
 }
 
+// tlsSession is one of them, and when it was learnt.
 type tlsSession struct {
 	state *tls.ClientSessionState
 	when  time.Time
@@ -52,6 +55,8 @@ func (c *tlsSessions) of(p *policy) policySessions {
 	if p.Level < tlspolicy.Fingerprint && len(p.tlsa) == 0 {
 		return policySessions{c, ""}
 	}
+	// The prefix is a digest of all that decides whether a certificate does. Two
+	// policies with the same digest accept the same certificates.
 	h := sha256.New()
 	fmt.Fprintf(h, "%v %q %q %q %v", p.Level, p.names, p.Match, p.TrustFiles, p.system)
 	records := make([]string, len(p.tlsa))
@@ -76,8 +81,9 @@ func (c policySessions) Put(key string, state *tls.ClientSessionState) {
 // maxTLSSessions bounds what is kept; the oldest of a few is given up for a new one.
 const maxTLSSessions = 2000
 
-// newTLSSessions makes a cache. database is type:path, as Postfix has it; the
-// type does not matter, since the file is our own: path with .json after it.
+// newTLSSessions makes a cache. database is type:path, as Postfix has it; the type
+// does not matter, since the file is our own: path with .json after it. title names
+// the parameter in errors.
 func newTLSSessions(title, database string, life time.Duration) (*tlsSessions, error) {
 	c := &tlsSessions{life: life, known: make(map[string]tlsSession)}
 	if database == "" {
@@ -94,11 +100,13 @@ func newTLSSessions(title, database string, life time.Duration) (*tlsSessions, e
 // file is the name of the file in dir.
 func (c *tlsSessions) file() string { return filepath.Base(c.path) }
 
-// Get implements tls.ClientSessionCache.
+// Get implements tls.ClientSessionCache. A session that is too old is forgotten.
 func (c *tlsSessions) Get(key string) (*tls.ClientSessionState, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s, ok := c.known[key]
+	// crypto/tls would offer it, and the server decide.
+	// smtp_tls_session_cache_timeout may be shorter than what servers accept.
 	if ok && time.Since(s.when) >= c.life {
 		delete(c.known, key)
 		return nil, false
@@ -106,7 +114,8 @@ func (c *tlsSessions) Get(key string) (*tls.ClientSessionState, bool) {
 	return s.state, ok
 }
 
-// Put implements tls.ClientSessionCache.
+// Put implements tls.ClientSessionCache. A nil state is one that the server did not
+// take.
 func (c *tlsSessions) Put(key string, state *tls.ClientSessionState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,7 +129,8 @@ func (c *tlsSessions) Put(key string, state *tls.ClientSessionState) {
 	c.known[key] = tlsSession{state, time.Now()}
 }
 
-// evict gives up the oldest of a few sessions. Called with the lock held.
+// evict gives up the oldest of a few sessions: to find the oldest of all would take
+// a look at each. Called with the lock held.
 func (c *tlsSessions) evict() {
 	oldest, seen := "", 0
 	for key, s := range c.known {
@@ -134,7 +144,8 @@ func (c *tlsSessions) evict() {
 	delete(c.known, oldest)
 }
 
-// storedSession is a session in the file.
+// storedSession is a session in the file. With the keys that it holds others could
+// read the traffic of sessions that resume it.
 type storedSession struct {
 	Key    string    `json:"key"`
 	When   time.Time `json:"when"`
@@ -161,6 +172,8 @@ func (c *tlsSessions) load() (err error) {
 		if err != nil {
 			continue
 		}
+		// crypto/tls has these two functions so that sessions can be stored; it
+		// checks what it gets here as far as it can.
 		resumption, err := tls.NewResumptionState(s.Ticket, state)
 		if err == nil && len(c.known) < maxTLSSessions {
 			c.known[s.Key] = tlsSession{resumption, s.When}
@@ -169,7 +182,8 @@ func (c *tlsSessions) load() (err error) {
 	return nil
 }
 
-// read gives what the file has that is young enough.
+// read gives what the file has that is young enough. A file that is not there is
+// empty.
 func (c *tlsSessions) read() ([]storedSession, error) {
 	text, err := c.dir.ReadFile(c.file())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -190,7 +204,9 @@ func (c *tlsSessions) read() ([]storedSession, error) {
 	return young, nil
 }
 
-// save adds what is known to the file, which other processes add to as well.
+// save adds what is known to the file, which other processes add to as well: what
+// they have written meanwhile stays, except for sessions with the same servers. Two
+// that save at the same moment may lose each other's, which costs handshakes.
 func (c *tlsSessions) save() error {
 	if c.dir == nil {
 		return nil
@@ -213,6 +229,7 @@ func (c *tlsSessions) save() error {
 		}
 		list = append(list, storedSession{key, s.when, ticket, b})
 	}
+	// What is known here is newer.
 	for _, s := range others {
 		if _, ours := c.known[s.Key]; !ours && len(list) < maxTLSSessions {
 			list = append(list, s)
@@ -228,6 +245,8 @@ func (c *tlsSessions) save() error {
 // replace writes a file that is there whole or not at all, for our eyes
 // only: it has keys in it. It need not survive a power cut.
 func (c *tlsSessions) replace(text []byte) error {
+	// A name of its own for each process, so that two do not write into the same
+	// file.
 	name := c.file() + "." + rand.Text()
 	err := c.dir.WriteFile(name, text, 0o600)
 	if err == nil {

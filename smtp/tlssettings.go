@@ -1,3 +1,6 @@
+// The parameters of TLS, the files of certificates and CAs, and how a process notices
+// that such a file has changed.
+
 package smtp
 
 import (
@@ -65,8 +68,9 @@ type tlsFiles struct {
 	ecCert, ecKey  string
 }
 
-// newTLSClient reads the parameters of TLS, and the files that they name. The error has all that is
-// wrong. A client comes with it, which is not to be used.
+// newTLSClient reads the parameters of TLS, and the files that they name. The error
+// has all that is wrong, joined, so that an administrator need not find one mistake
+// after the other. A client comes with it, which is not to be used.
 func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, error) {
 	own := ownParameters(cfg, lmtp)
 	c := &tlsClient{pools: make(map[string]*x509.CertPool), confined: o.Confined, checked: time.Now()}
@@ -75,6 +79,8 @@ func newTLSClient(cfg *config.Config, lmtp bool, o table.Options) (*tlsClient, e
 	c.sites = openMaps(own, "tls_per_site", o)
 	c.loglevels = openMaps(own, "tls_loglevel_maps", o)
 	c.logParents = slices.Contains(cfg.List("parent_domain_matches_subdomains"), own.Name("tls_loglevel_maps"))
+	// Without requiretls_enable the extension is not there at all: a message that
+	// says REQUIRETLS, from before the parameter was changed, is sent as any other.
 	require := own.List("requiretls_policy")
 	if !cfg.Bool("requiretls_enable") {
 		require = []string{"disable"}
@@ -123,7 +129,8 @@ func (c *tlsClient) readSettings(cfg *config.Config, own config.Prefixed, lmtp b
 	}
 }
 
-// defaultLevel is tls_security_level, or what the parameters come to that were there before it.
+// defaultLevel is tls_security_level, or what the parameters come to that Postfix
+// had before it: smtp_enforce_tls, smtp_tls_enforce_peername, smtp_use_tls.
 func defaultLevel(own config.Prefixed) (level tlspolicy.Level, err error) {
 	text := own.String("tls_security_level")
 	enforce := own.Bool("enforce_tls")
@@ -143,8 +150,9 @@ func defaultLevel(own config.Prefixed) (level tlspolicy.Level, err error) {
 	return tlspolicy.None, nil
 }
 
-// checkProtocols finds mistakes in the lists of protocols, ciphers and digests. What leaves
-// something to negotiate is warned of; the error has the rest.
+// checkProtocols finds mistakes in the lists of protocols, ciphers and digests: at
+// the start, since they would otherwise show as handshakes that fail one by one.
+// What leaves something to negotiate is a warning; the error has the rest.
 func (c *tlsClient) checkProtocols(cfg *config.Config, own config.Prefixed, o table.Options) error {
 	var errs []error
 	check := func(suffix string, err error) {
@@ -159,6 +167,7 @@ func (c *tlsClient) checkProtocols(cfg *config.Config, own config.Prefixed, o ta
 			o.Warn(fmt.Sprintf("%s = %s: %s", own.Name(list[0]), list[1], w))
 		}
 	}
+	// tls_high_cipherlist and its kin: a site that has set them means them.
 	c.grades = tlspolicy.ReadGrades(cfg, func(format string, args ...any) { o.Warn(fmt.Sprintf(format, args...)) })
 	_, err := tlspolicy.CipherSuites(c.Ciphers, c.Exclude)
 	check("tls_ciphers", err)
@@ -186,8 +195,10 @@ func (c *tlsClient) openSessions(own config.Prefixed, o table.Options) (err erro
 	return nil
 }
 
-// readFiles reads CAs, certificates and keys. The error is of our own certificates alone: CAs that
-// cannot be read vouch for nobody, which holds up the mail that needs them, and no other.
+// readFiles reads CAs, certificates and keys. The error is of our own certificates
+// alone: CAs that cannot be read vouch for nobody, which holds up the mail that
+// needs them, and no other. Marks are taken first, so that a change while the files
+// are read is seen.
 func (c *tlsClient) readFiles(cfg *config.Config, own config.Prefixed, o table.Options) error {
 	f := tlsFiles{
 		caFile: own.String("tls_CAfile"), caPath: own.String("tls_CApath"),
@@ -220,7 +231,8 @@ func (c *tlsClient) readFiles(cfg *config.Config, own config.Prefixed, o table.O
 	return nil
 }
 
-// keyPairs reads our own certificates.
+// keyPairs reads our own certificates. The newer parameter, a list of files with
+// keys and chains, replaces the others.
 func (f *tlsFiles) keyPairs() ([]*tls.Certificate, error) {
 	if len(f.chains) > 0 {
 		return tlspolicy.ReadChains(f.chains)
@@ -236,7 +248,8 @@ func (f *tlsFiles) keyPairs() ([]*tls.Certificate, error) {
 	return certs, nil
 }
 
-// pairs are the files of certificates and their keys.
+// pairs are the files of certificates and their keys. "none" switches off a
+// default, as with Postfix.
 func (f *tlsFiles) pairs() (pairs [][2]string) {
 	for _, p := range [][2]string{{f.cert, f.key}, {f.ecCert, f.ecKey}} {
 		if p[0] != "" && !strings.EqualFold(p[0], "none") {
@@ -246,7 +259,7 @@ func (f *tlsFiles) pairs() (pairs [][2]string) {
 	return pairs
 }
 
-// mark takes note of how the files are that have been read.
+// mark takes note of how the files are, before they are read.
 func (c *tlsClient) mark(f *tlsFiles) {
 	names := slices.Concat([]string{f.caFile, f.caPath}, f.chains, c.TrustAnchorFiles)
 	if len(f.chains) == 0 {
@@ -265,7 +278,8 @@ func (c *tlsClient) mark(f *tlsFiles) {
 const filesRecheck = 10 * time.Second
 
 // keepUp has another process take our place when a file of CAs, certificates or
-// keys has changed: this one could not read it any more.
+// keys has changed: this one could not read it any more. It is called before a
+// handshake, and looks at the files at most once in filesRecheck.
 func (c *tlsClient) keepUp(now time.Time) {
 	c.mu.Lock()
 	due := now.Sub(c.checked) >= filesRecheck
@@ -274,6 +288,7 @@ func (c *tlsClient) keepUp(now time.Time) {
 	}
 	c.mu.Unlock()
 	if due {
+		// Restart does nothing while all files are as they were.
 		c.confined.Restart(c.marks)
 	}
 }
@@ -288,13 +303,16 @@ func splitNames(list []string) []string {
 }
 
 // pool gives the trust anchors of a policy; files are read once. MTA-STS and
-// REQUIRETLS are about the CAs that everybody trusts (RFC 8461 section 4.2):
-// where none have been chosen the system's count.
+// REQUIRETLS are about the CAs that everybody trusts (RFC 8461 section 4.2): where
+// none have been chosen the system's count. The number of pools is bounded, since a
+// table may hold any number of tafile attributes.
 func (c *tlsClient) pool(p *policy) (*x509.CertPool, error) {
 	system := p.system
 	if len(p.TrustFiles) == 0 && !system {
 		return c.roots, nil
 	}
+	// The lock is held while files are read, so that deliveries to one destination
+	// read them once.
 	key := strings.Join(p.TrustFiles, " ")
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,3 +1,5 @@
+// OAuth tokens in place of passwords, and where they come from.
+
 package smtp
 
 import (
@@ -24,25 +26,27 @@ type tokens struct {
 	life    time.Duration // smtp_sasl_token_time
 
 	mu    sync.Mutex
-	users map[string]*token
+	users map[string]*token // by user; mu guards the map, not what is in it
 }
 
 // token is what is known of one user's.
 type token struct {
 	mu    sync.Mutex // is held while the command runs: it runs once for all who wait
-	text  string
-	err   error // of the latest run; asked for again after tokenRetry
-	until time.Time
+	text  string     // empty before the first run
+	err   error      // of the latest run; asked for again after tokenRetry
+	until time.Time  // until when text or err counts
 }
 
 const (
 	tokenTime  = 30 * time.Second // that the command may take
-	tokenRetry = 10 * time.Second // after a run that failed
-	tokenEarly = time.Minute      // before a token expires
-	maxToken   = 64 << 10
-	maxUsers   = 10000
+	tokenRetry = 10 * time.Second // after a run that failed: deliveries must not run it all at once
+	tokenEarly = time.Minute      // before a token expires: it must live through the login
+	maxToken   = 64 << 10         // octets of a token, or of what the command says
+	maxUsers   = 10000            // whose tokens are kept: with a table, users may be any number
 )
 
+// newTokens makes the tokens of a process. Without a command only passwords that
+// are tokens, or name a file, can be had.
 func newTokens(command []string, life time.Duration) *tokens {
 	return &tokens{command: command, life: life, users: make(map[string]*token)}
 }
@@ -73,6 +77,7 @@ func (k *tokens) get(ctx context.Context, user, pass, host string, now time.Time
 	case t.err != nil:
 		t.until = now.Add(tokenRetry)
 	case life > 0:
+		// A token that lives for less than tokenEarly is not kept at all.
 		t.until = now.Add(min(k.life, life-tokenEarly))
 	default:
 		t.until = now.Add(k.life)
@@ -80,7 +85,7 @@ func (k *tokens) get(ctx context.Context, user, pass, host string, now time.Time
 	return t.text, false, t.err
 }
 
-// of is the place of a user's token.
+// of is the place of a user's token, made when it is first asked for.
 func (k *tokens) of(user string) *token {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -95,7 +100,8 @@ func (k *tokens) of(user string) *token {
 	return t
 }
 
-// forget has a token that was refused renewed, unless that has been done.
+// forget has a token that was refused renewed, unless that has been done: several
+// deliveries may have been refused the same one.
 func (k *tokens) forget(user, refused string) {
 	t := k.of(user)
 	t.mu.Lock()
@@ -105,13 +111,16 @@ func (k *tokens) forget(user, refused string) {
 	}
 }
 
-// run asks the command. Its answer is the token alone, or JSON as an OAuth
-// server gives it (RFC 6749 section 5.1); life is how long that says it is good.
+// run asks the command. Its answer is the token alone, or JSON as an OAuth server
+// gives it (RFC 6749 section 5.1); life is how long that says it is good, 0 if it
+// does not. The command gets the user and the host in its environment, and what it
+// says on standard error is in the error's text.
 func (k *tokens) run(ctx context.Context, user, host string) (text string, life time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, tokenTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, k.command[0], k.command[1:]...)
 	cmd.Env = append(os.Environ(), "SASL_USER="+user, "SMTP_HOST="+host)
+	// A child of the command that holds its output open must not keep us waiting.
 	cmd.WaitDelay = time.Second
 	// What the command has started ends with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -137,13 +146,16 @@ func (k *tokens) run(ctx context.Context, user, host string) (text string, life 
 		}
 		text, life = reply.Token, time.Duration(min(max(reply.Life, 0), 1<<31))*time.Second
 	}
+	// Line ends and 0x01 are the separators of the messages that the token is put
+	// into.
 	if text == "" || strings.ContainsAny(text, "\r\n\x01") {
 		return "", 0, errors.New("smtp_sasl_token_command: the answer is no token")
 	}
 	return text, life, nil
 }
 
-// readToken reads the token in a file.
+// readToken reads the token in a file. It is read for each login, as another
+// program renews it. O_NONBLOCK keeps a named pipe from holding up the delivery.
 func readToken(path string) (string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -154,6 +166,7 @@ func readToken(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	// A device or a pipe could be read without end, or not at all.
 	if !info.Mode().IsRegular() {
 		return "", fmt.Errorf("%s: it is not a regular file", path)
 	}
@@ -164,15 +177,19 @@ func readToken(path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
+// errLongToken is an answer that cannot be a token.
 var errLongToken = errors.New("the answer is over 64 KB: it is no token")
 
-// bounded keeps the start of what a command says.
+// bounded keeps the start of what a command says, up to maxToken octets. It is its
+// standard output or its standard error.
 type bounded struct {
 	b      []byte
 	refuse bool // to take more than is kept: the command is told
 	over   bool
 }
 
+// Write implements io.Writer. It claims to have taken what it drops, unless it
+// refuses.
 func (w *bounded) Write(p []byte) (int, error) {
 	n := min(len(p), maxToken-len(w.b))
 	w.b = append(w.b, p[:n]...)

@@ -1,3 +1,6 @@
+// The dialogues of deliveries for those who follow them: debug_peer_list, -v in
+// master.cf, and "posthaste watch". The attributes are those of Postfix's verbose log.
+
 package smtp
 
 import (
@@ -14,12 +17,12 @@ import (
 	"posthaste/internal/watch"
 )
 
-// tracer says whose dialogues are logged, and who watches them.
+// tracer says whose dialogues are logged, and who watches them. It does not change.
 type tracer struct {
-	peers *table.List
-	level int
-	all   bool       // master.cf has -v
-	hub   *watch.Hub // nil: nobody watches
+	peers *table.List // debug_peer_list
+	level int         // debug_peer_level; 0: nothing is logged for peers
+	all   bool        // master.cf has -v
+	hub   *watch.Hub  // nil: nobody watches
 }
 
 // traced says whether the dialogue with a server is to be logged.
@@ -44,6 +47,8 @@ func (d *delivery) followed(ctx context.Context) context.Context {
 	if !d.a.trace.all {
 		return ctx
 	}
+	// Tables that are asked with this context log what they were asked and what
+	// they had.
 	ctx = table.WithTrace(ctx, d.log.Info)
 	d.say = table.TraceOf(ctx)
 	env := d.env
@@ -59,13 +64,14 @@ func (d *delivery) followed(ctx context.Context) context.Context {
 	return ctx
 }
 
-// recipient is what there is to say of one.
+// recipient is what the trace says of one recipient, as name, value, ...
 func (d *delivery) recipient(i int) []string {
 	to := &d.env.Recipients[i]
 	return []string{"original_recipient", to.Orig(), "recipient", to.Address, "dsn_orig_rcpt", to.ORCPT, "notify_flags", strconv.Itoa(notifyNumber(to.Notify))}
 }
 
-// notifyNumber is Postfix's number for it.
+// notifyNumber is Postfix's number for NOTIFY, whose bits are in another order than
+// ours.
 func notifyNumber(n dsn.Notify) int {
 	number := int(n&^dsn.NotifyNever) << 1
 	if n&dsn.NotifyNever != 0 {
@@ -74,6 +80,7 @@ func notifyNumber(n dsn.Notify) int {
 	return number
 }
 
+// flagText is a flag as the trace has it.
 func flagText(yes bool) string {
 	if yes {
 		return "1"
@@ -81,7 +88,8 @@ func flagText(yes bool) string {
 	return "0"
 }
 
-// sayFailed logs what the queue manager is told of a recipient that is not delivered to.
+// sayFailed logs what the queue manager is told of a recipient that is not
+// delivered to. It does nothing without -v.
 func (d *delivery) sayFailed(i int, f *failure, soft bool) {
 	if d.say == nil {
 		return
@@ -107,8 +115,9 @@ func followedDNS(r resolver.Resolver, names resolver.Names, verbose int) resolve
 	return resolver.Traced(r, names, func(ctx context.Context) func(string, ...any) { return table.TraceOf(ctx) })
 }
 
-// traceTo has the dialogues of a session go to the log, if they are to, and to who watches the
-// server or the destination. The session calls trace once for each line or packet.
+// traceTo has the dialogues of a session go to the log, if they are to, and to
+// whoever watches the server or the destination. The session calls trace once for
+// each line or packet. A session for which neither can happen has no trace at all.
 func (d *delivery) traceTo(s *session, t *target) {
 	a, debug, asked := d.a, d.a.traced(t), ""
 	if d.hop != nil {
@@ -117,6 +126,8 @@ func (d *delivery) traceTo(s *session, t *target) {
 	if !debug && a.trace.hub == nil {
 		return
 	}
+	// A session outlives the delivery that has set it up: watchers of the first
+	// destination must not see the mail of the next.
 	var talk watch.Talk
 	var by *delivery // for which talk is right
 	s.trace = func(arrow string, text []byte) {
@@ -143,8 +154,8 @@ func (d *delivery) traceTo(s *session, t *target) {
 	}
 }
 
-// Start lets others watch the dialogues. It is called when the process has given up its
-// privileges.
+// Start lets others watch the dialogues. It is called when the process has given up
+// its privileges: the socket must belong to the user that it runs as.
 func (a *Agent) Start() {
 	if a.trace.hub == nil {
 		return

@@ -1,3 +1,6 @@
+// One mail transaction: MAIL, RCPT and DATA, in as few flights as the server allows,
+// and what its replies mean for each recipient. The content is sent by body.go.
+
 package smtp
 
 import (
@@ -30,14 +33,15 @@ type command struct {
 	index int // of the recipient, for RCPT
 }
 
+// verb is a command of a transaction, in the order in which they are sent.
 type verb uint8
 
 const (
-	verbRset verb = iota
-	verbXforward
-	verbXforward2
+	verbRset      verb = iota // where the session is dirty
+	verbXforward              // the first of two XFORWARD commands, which may be too long for one
+	verbXforward2             // the second
 	verbMail
-	verbRcpt
+	verbRcpt // for each recipient
 	verbData
 	verbEnd // nothing more before the message
 )
@@ -79,6 +83,8 @@ var errRetryPlain = &failure{text: "TLS session broke"}
 // are left where the session breaks. It returns errStale, or nil: what is wrong with the session
 // has then been said, and s.bad is set if it cannot be used again.
 func (d *delivery) transact(ctx context.Context, s *session, left []int) *failure {
+	// One piece of memory for both lists: rcpts takes the first half, accepted the
+	// second, and neither can grow into the other.
 	d.lists = slices.Grow(reuse.Truncated(d.lists), 2*len(left))
 	room := d.lists[:2*len(left)]
 	t := &transaction{d: d, s: s, rcpts: append(room[:0:len(left)], left...), accepted: room[len(left):len(left)]}
@@ -96,6 +102,7 @@ func (d *delivery) transact(ctx context.Context, s *session, left []int) *failur
 		return nil
 	}
 	if f := t.envelope(); f != nil {
+		// Nothing has been sent that counts: the caller takes another session.
 		if f == errStale {
 			return f
 		}
@@ -127,8 +134,8 @@ func (d *delivery) transact(ctx context.Context, s *session, left []int) *failur
 }
 
 // prepare checks what can be known before the first command, and gives each
-// recipient for whom it is hopeless its answer. It returns false when that
-// leaves nothing to do.
+// recipient for whom it is hopeless its outcome. It returns false when that leaves
+// nothing to do.
 func (t *transaction) prepare() bool {
 	d, s := t.d, t.s
 	fail := func(k kind, status dsn.Status, text string) bool {
@@ -138,10 +145,15 @@ func (t *transaction) prepare() bool {
 	if !validPath(d.env.Sender) {
 		return fail(messageFailed, dsn.S(5, 1, 7), "bad sender address syntax")
 	}
+	// The server has said what it does not take (RFC 1870): to send it anyway would
+	// waste both sides' time. Another server of the destination may have another
+	// limit.
 	if size := d.body.Len(); s.size > 0 && size > s.size {
 		return fail(messageFailed, dsn.S(5, 3, 4), "message size "+strconv.FormatInt(size, 10)+
 			" exceeds size limit "+strconv.FormatInt(s.size, 10)+" of server "+s.namaddr)
 	}
+	// Only a message that has UTF-8 in its header or addresses needs the extension;
+	// one that was merely submitted with SMTPUTF8 can go without.
 	if d.env.Body&mail.BodySMTPUTF8 != 0 {
 		needed := d.env.Body&(mail.BodyUTF8Hdr|mail.BodyUTF8Addr) != 0
 		if needed && s.offers&offersUTF8 == 0 {
@@ -170,7 +182,9 @@ func (t *transaction) prepare() bool {
 	return len(keep) > 0
 }
 
-// mapAddresses applies smtp_generic_maps to the envelope.
+// mapAddresses applies smtp_generic_maps to the envelope: internal addresses become
+// ones that the world can reply to. An error is of the table, and defers all
+// recipients.
 func (t *transaction) mapAddresses() (err error) {
 	rules, env := t.d.a.rules, t.d.env
 	t.sender = env.Sender
@@ -188,6 +202,7 @@ func (t *transaction) mapAddresses() (err error) {
 		if err != nil {
 			return err
 		}
+		// A recipient that became the null address could not be addressed at all.
 		if to == "" && from != "" {
 			return fmt.Errorf("%s: %s maps to the null address", rules.generic.Title(), rfc5322.Quote(from))
 		}
@@ -196,8 +211,9 @@ func (t *transaction) mapAddresses() (err error) {
 	return nil
 }
 
-// validPath says whether an address can be put between < and >: quoting takes
-// care of the local part's printable characters, nothing takes care of others.
+// validPath says whether an address can be put between < and >: quoting takes care
+// of the local part's printable characters, nothing takes care of others. A control
+// character here would be a command of its own on the wire.
 func validPath(addr string) bool {
 	at := strings.LastIndexByte(addr, '@')
 	for i := 0; i < len(addr); i++ {
@@ -213,6 +229,7 @@ func validPath(addr string) bool {
 // and takes in the replies.
 func (t *transaction) envelope() *failure {
 	v := verbXforward
+	// RSET first, or the server would answer MAIL with "nested MAIL command".
 	if t.s.dirty {
 		v = verbRset
 	}
@@ -221,6 +238,7 @@ func (t *transaction) envelope() *failure {
 		if f := t.exchange(); f != nil {
 			return f
 		}
+		// The replies to RCPT and DATA have been read, and do not count.
 		if t.refused {
 			return nil
 		}
@@ -229,7 +247,8 @@ func (t *transaction) envelope() *failure {
 }
 
 // gather appends commands from v on, one or as many as may be under way, and
-// returns where to go on.
+// returns where to go on. They are recorded in pending, in the order in which their
+// replies will come.
 func (t *transaction) gather(v verb) verb {
 	for v != verbEnd {
 		if v == verbData && len(t.s.pending) == 0 && len(t.accepted) == 0 {
@@ -277,7 +296,9 @@ func (t *transaction) gather(v verb) verb {
 	return v
 }
 
-// exchange sends what has been gathered and reads a reply to each command.
+// exchange sends what has been gathered and reads a reply to each command. It
+// returns errStale for a kept session that was dead, or the failure of a connection
+// that broke.
 func (t *transaction) exchange() *failure {
 	d, s := t.d, t.s
 	if len(t.s.pending) == 0 {
@@ -290,6 +311,8 @@ func (t *transaction) exchange() *failure {
 			return errStale
 		}
 	}
+	// A write fails, for example, when the server has closed the connection: its
+	// 421 may still be there to read.
 	if err := s.flush(d.set.time.mail); err != nil {
 		// What broke the connection may have said why: read on.
 		s.bad = true
@@ -322,13 +345,17 @@ func (s *session) awake(limit time.Duration) bool {
 	case *quickio.Conn:
 		return s.ask(c, limit) == nil
 	case *tls.Conn:
+		// A question without an answer yet is all that can be asked under TLS:
+		// whether the connection has ended.
 		under, ok := c.NetConn().(*quickio.Conn)
 		return !ok || !under.Ended()
 	}
 	return true
 }
 
-// limit is how long a reply to a command may take, and what to call it when it takes longer.
+// limit is how long a reply to a command may take, and the stage that is logged
+// when it takes longer. The defaults are those of RFC 5321 section 4.5.3.2, or
+// more.
 func (t *transaction) limit(v verb) (time.Duration, string) {
 	tm := &t.d.set.time
 	switch v {
@@ -358,6 +385,8 @@ func (t *transaction) handleReply(c command, r *reply) {
 			d.log.LogWarning(maillog.SMTPXForwardRefused{Relay: s.namaddr, Reply: r.text()})
 		}
 	case verbMail:
+		// A refusal of the sender is one of the message: it counts for all
+		// recipients.
 		if t.mailed = r.ok(); !t.mailed {
 			t.refused = true
 			d.fail(s.said(messageFailed, r, commandMail), t.rcpts)
@@ -388,9 +417,12 @@ func (t *transaction) handleReply(c command, r *reply) {
 	}
 }
 
-// probed reports that a message would have been delivered.
+// probed reports that a message would have been delivered: the reply is what
+// verify(8) remembers.
 func (t *transaction) probed(i int, r *reply) {
 	status := r.status
+	// verify(8) records a success: a status of another class would contradict that,
+	// as 354 to DATA would.
 	if status.Class != 2 {
 		status = dsn.S(2, 0, 0)
 	}
@@ -413,8 +445,11 @@ func (t *transaction) empty() {
 	s.dirty = true
 }
 
-// success is the detail of a delivery that went well.
+// success is the detail of a delivery that went well: what a notification says of
+// it, and who is to send one.
 func (t *transaction) success(i int, text string) agent.Detail {
+	// A notification of success, if the sender asked for one, is ours to send only
+	// where the next system does not speak DSN.
 	det := t.s.detail()
 	det.MTA, det.DiagType, det.DiagText = t.s.host, "smtp", text
 	det.Action = dsn.Delivered
@@ -499,6 +534,8 @@ func (t *transaction) orcpt(rcpt *mail.Recipient) string {
 	switch i := strings.IndexByte(rcpt.ORCPT, ';'); {
 	case i > 0:
 		kind, addr = rcpt.ORCPT[:i], rcpt.ORCPT[i+1:]
+	// No ORCPT came with the message: the address that it came for is the original
+	// one.
 	case rcpt.Original != "":
 		addr = rfc5322.Quote(rcpt.Original)
 	default:
@@ -513,6 +550,7 @@ func (t *transaction) orcpt(rcpt *mail.Recipient) string {
 	return "utf-8;" + utf8Xtext(addr, false)
 }
 
+// isASCII says whether s has no octet beyond ASCII.
 func isASCII(s string) bool {
 	for i := 0; i < len(s); i++ {
 		if s[i] >= 0x80 {

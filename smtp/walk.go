@@ -1,3 +1,6 @@
+// The way through the servers of one destination: which is tried next, over a kept
+// session or a new one, and what happens to the session afterwards.
+
 package smtp
 
 import (
@@ -17,14 +20,16 @@ import (
 	"posthaste/internal/tlspolicy"
 )
 
-// walk is the way through the servers of one nexthop. It belongs to one delivery.
+// walk is the way through the servers of one nexthop. It belongs to one delivery,
+// and lives as long as tryHop.
 type walk struct {
 	list     []target // that have not been tried, best first; shared with route's answer, and not changed
 	sessions int      // that got as far as a transaction, which is what smtp_mx_session_limit counts
 }
 
-// tryHop tries the servers of the present nexthop until no recipient is left
-// to deliver to, or no server.
+// tryHop tries the servers of the present nexthop until no recipient is left to
+// deliver to, or no server. What it leaves behind is d.why, the reason for the
+// recipients that are left.
 func (d *delivery) tryHop(ctx context.Context) {
 	list, f := d.route(ctx)
 	if f != nil {
@@ -36,6 +41,8 @@ func (d *delivery) tryHop(ctx context.Context) {
 		}
 		return
 	}
+	// smtp_mx_address_limit: a domain with a hundred addresses, all of them dead,
+	// must not occupy a delivery for an hour.
 	if n := d.set.maxAddrs; n > 0 && len(list) > n {
 		list = list[:n]
 	}
@@ -57,8 +64,9 @@ func (d *delivery) tryHop(ctx context.Context) {
 	}
 }
 
-// takeNamed takes a session that was kept for the destination, which is the one
-// that the queue manager means if that is there and can be used.
+// takeNamed takes a session that was kept for the destination: the one that the
+// queue manager means, if that is there and can be used, or any. nil if there is
+// none.
 func (d *delivery) takeNamed() *session {
 	name := d.nameKey()
 	if s := d.a.cache.takeNumber(d.session); s != nil {
@@ -70,8 +78,9 @@ func (d *delivery) takeNamed() *session {
 	return d.a.cache.takeName(name)
 }
 
-// reuse delivers over sessions that were kept: one under the destination's
-// name, else one of each of the best servers.
+// reuse delivers over sessions that were kept: one under the destination's name,
+// else one of each of the best servers. Servers that were used are taken off the
+// walk's list.
 func (d *delivery) reuse(ctx context.Context, w *walk) {
 	for range 5 { // a server that was restarted leaves several dead ones
 		s := d.takeNamed()
@@ -79,6 +88,8 @@ func (d *delivery) reuse(ctx context.Context, w *walk) {
 			break
 		}
 		i := slices.IndexFunc(w.list, func(t target) bool { return t.ip == s.ip && (t.path == "" || t.path == s.addr) })
+		// The session is with a server that the destination has no more: the DNS
+		// has changed since.
 		if i < 0 {
 			// The destination is served elsewhere now.
 			d.a.leave(s)
@@ -115,15 +126,16 @@ func without(list []target, i int) []target {
 	return slices.Concat(list[:i], list[i+1:])
 }
 
-// limit ends the walk when smtp_mx_session_limit is reached.
+// limit ends the walk when smtp_mx_session_limit is reached: that many servers have
+// had their say on the recipients that are left.
 func (w *walk) limit(d *delivery) {
 	if n := d.set.maxSessions; n > 0 && w.sessions >= n {
 		w.list = nil
 	}
 }
 
-// useKept delivers over a session from the cache. It returns false when the
-// session is dead or too old.
+// useKept delivers over a session from the cache. It returns false when the session
+// is dead or too old, in which case the server counts as not tried.
 func (d *delivery) useKept(ctx context.Context, w *walk, s *session, t *target) bool {
 	if d.set.reuseTime > 0 && time.Since(s.started) >= d.set.reuseTime {
 		d.a.leave(s)
@@ -132,8 +144,12 @@ func (d *delivery) useKept(ctx context.Context, w *walk, s *session, t *target) 
 	return d.use(ctx, w, s, t) != errStale
 }
 
-// tryTarget connects to a server and delivers.
+// tryTarget connects to a server and delivers. Where TLS is a wish only (level may)
+// and breaks, the same server is tried once more without: the next server would
+// have the same TLS.
 func (d *delivery) tryTarget(ctx context.Context, w *walk, t *target) {
+	// Known before the connection is made: a failure to connect may be the last
+	// word, too.
 	d.final, d.rest = d.finalHop && len(w.list) == 0, w.list
 	s, f := d.connect(ctx, t)
 	plain := f != nil && f.retry && d.plainAllowed(t)
@@ -155,7 +171,8 @@ func (d *delivery) tryTarget(ctx context.Context, w *walk, t *target) {
 	}
 }
 
-// connectFailed takes note of why there is no session.
+// connectFailed takes note of why there is no session. A server that could not be
+// reached is no news as long as there are others.
 func (d *delivery) connectFailed(f *failure) {
 	if f.kind == sessionFailed && !f.said {
 		d.why = f // said when no server is left
@@ -165,9 +182,12 @@ func (d *delivery) connectFailed(f *failure) {
 	d.fail(f, d.left())
 }
 
-// use delivers over a session and then keeps or ends it. It returns errStale
-// or errRetryPlain when the session turned out to be of no use.
+// use delivers over a session and then keeps or ends it. It returns errStale or
+// errRetryPlain when the session turned out to be of no use, and has been closed;
+// nil otherwise, whatever became of the recipients.
 func (d *delivery) use(ctx context.Context, w *walk, s *session, t *target) *failure {
+	// What fails now is the last word only if no server is left to try. It must be
+	// known before the first reply: failures are recorded where they happen.
 	last := len(w.list) == 0 || (d.set.maxSessions > 0 && w.sessions+1 >= d.set.maxSessions)
 	d.final = d.finalHop && last
 	s.uses++
@@ -191,6 +211,8 @@ func (d *delivery) use(ctx context.Context, w *walk, s *session, t *target) *fai
 	if ctx.Err() != nil {
 		d.waiting = nil
 	}
+	// The server has had as many recipients in this session as it takes (RFC 9422).
+	// The others get another session with it, now.
 	if d.waiting != nil {
 		d.finish(s, t)
 		return d.useAnother(ctx, w, t)
@@ -201,8 +223,8 @@ func (d *delivery) use(ctx context.Context, w *walk, s *session, t *target) *fai
 	return nil
 }
 
-// useAnother delivers over a new session with the same server to those who were too many for
-// the one before. It does not count for smtp_mx_session_limit.
+// useAnother delivers over a new session with the same server to those who were too
+// many for the one before (RFC 9422). It does not count for smtp_mx_session_limit.
 func (d *delivery) useAnother(ctx context.Context, w *walk, t *target) *failure {
 	s, f := d.connect(ctx, t)
 	if f != nil {
@@ -213,8 +235,9 @@ func (d *delivery) useAnother(ctx context.Context, w *walk, t *target) *failure 
 	return d.use(ctx, w, s, t)
 }
 
-// garbage warns of a line that is no part of a reply. Where several commands
-// are under way nobody knows any more which reply is to which.
+// garbage warns of a line that is no part of a reply. Where several commands are
+// under way nobody knows any more which reply is to which; without PIPELINING the
+// next reply puts things right.
 func (d *delivery) garbage(s *session, line []byte) {
 	if s.offers&offersPipelining == 0 {
 		return
@@ -230,7 +253,8 @@ func (d *delivery) garbage(s *session, line []byte) {
 	d.log.LogWarning(maillog.SMTPPipeliningHint{Addr: s.addr, Parameter: d.tab.discard.Title()})
 }
 
-// finish keeps a session for the next delivery, or ends it.
+// finish keeps a session for the next delivery, or ends it. The session must not be
+// touched after this.
 func (d *delivery) finish(s *session, t *target) {
 	if s.bad {
 		s.close()
@@ -238,10 +262,15 @@ func (d *delivery) finish(s *session, t *target) {
 	}
 	if d.wantsKeep(s) {
 		var name cacheKey
+		// Under the destination's name only one session is kept for a request:
+		// another delivery looks there first, and several sessions would be more
+		// than the destination gets mail for.
 		if d.first && !d.named {
 			name = d.nameKey()
 		}
 		s.by = nil
+		// The queue manager may know better than the parameter how long the
+		// destination will have no mail.
 		limit := d.set.idleLimit
 		if d.keepFor > 0 {
 			limit = d.keepFor
@@ -255,11 +284,14 @@ func (d *delivery) finish(s *session, t *target) {
 	s.quit(d.set.time.quit, !d.set.skipQuitReply)
 }
 
-// wantsKeep says whether a session is to stay open after this transaction.
+// wantsKeep says whether a session is to stay open after this transaction. It is
+// asked before the final dot as well, since a session that is not kept gets QUIT
+// with it.
 func (d *delivery) wantsKeep(s *session) bool {
 	switch {
 	case !d.keep && !(d.set.cacheOnDemand && s.uses > 1):
 		return false // one that was kept once was worth it
+	// What has answered nonsense once is not to be trusted with another message.
 	case s.odd, d.env.Trace.DontDeliver():
 		// A probe stops in the middle of a transaction, and nobody waits for the next one.
 		return false
@@ -271,6 +303,7 @@ func (d *delivery) wantsKeep(s *session) bool {
 		// smtp_tls_connection_reuse is off, as with Postfix: the next delivery may have a policy
 		// of its own.
 		return false
+	// Servers have limits on the messages of a session: we end it before they do.
 	case d.set.reuseCount > 0 && s.uses >= d.set.reuseCount:
 		return false
 	case d.set.reuseTime > 0 && time.Since(s.started) >= d.set.reuseTime:
@@ -279,14 +312,16 @@ func (d *delivery) wantsKeep(s *session) bool {
 	return true
 }
 
-// nameKey is what sessions for the present nexthop are kept under.
+// nameKey is what sessions for the present nexthop are kept under, whichever server
+// they are with.
 func (d *delivery) nameKey() cacheKey {
 	k := d.demands()
 	k.hop = d.hop.text
 	return k
 }
 
-// addrKey is what sessions with a server are kept under.
+// addrKey is what sessions with a server are kept under, whichever destination they
+// were for, unless TLS or a password was agreed on for the destination.
 func (d *delivery) addrKey(t *target) cacheKey {
 	k := d.demands()
 	k.host, k.ip, k.port, k.path = t.host, t.ip, t.port, t.path
@@ -298,7 +333,8 @@ func (d *delivery) addrKey(t *target) cacheKey {
 }
 
 // demands is a key that keeps apart sessions that were set up under different
-// demands.
+// demands: a message must not go out over a session that is less than it asks for,
+// nor under another sender's password.
 func (d *delivery) demands() cacheKey {
 	k := cacheKey{
 		utf8:        d.env.Body&mail.BodySMTPUTF8 != 0,
@@ -311,10 +347,12 @@ func (d *delivery) demands() cacheKey {
 	return k
 }
 
-// dial connects to a server.
+// dial connects to a server, from the address of smtp_bind_address where there is
+// one. A failure is of this server, and logged.
 func (d *delivery) dial(ctx context.Context, t *target) (net.Conn, *failure) {
 	// Every read and write has a time limit: keep-alives would only wake peers up.
 	dialer := net.Dialer{Timeout: d.set.time.connect, KeepAlive: -1}
+	// A next hop of LMTP may be a socket of this host.
 	network, addr := "tcp", ""
 	if t.path != "" {
 		network, addr = "unix", t.path
@@ -344,6 +382,8 @@ func (d *delivery) dial(ctx context.Context, t *target) (net.Conn, *failure) {
 		conn, err = dial(ctx, network, addr)
 	}
 	if err != nil {
+		// The text is Postfix's: "connect to host[addr]:port: reason". It is what
+		// the sender of returned mail reads.
 		reason := errnoText(err)
 		event := &maillog.ConnectFailed{Host: t.host, Addr: t.address(), Port: t.port, Reason: reason}
 		if t.path != "" {
@@ -359,8 +399,9 @@ func (d *delivery) dial(ctx context.Context, t *target) (net.Conn, *failure) {
 	return conn, nil
 }
 
-// windowSize gives a socket the buffers of tcp_windowsize. It has to be done
-// before the connection is made: the window's scale is agreed on with it.
+// windowSize gives a socket the buffers of tcp_windowsize. It has to be done before
+// the connection is made: the window's scale is agreed on with it. It is
+// net.Dialer's Control.
 func (d *delivery) windowSize(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) {
 		for _, err := range service.SetWindow(int(fd), d.set.window) {
@@ -375,7 +416,8 @@ func isBindError(err error) bool {
 	return ok && sys.Syscall == "bind"
 }
 
-// connect sets up a session: connection, greeting, TLS.
+// connect sets up a session: TLS policy, connection, greeting, TLS, AUTH. The
+// policy comes first: a destination whose policy cannot be found out is not called.
 func (d *delivery) connect(ctx context.Context, t *target) (*session, *failure) {
 	policy, f := d.policy(ctx, t)
 	if f != nil {
@@ -384,7 +426,8 @@ func (d *delivery) connect(ctx context.Context, t *target) (*session, *failure) 
 	return d.open(ctx, t, policy)
 }
 
-// open connects and shakes hands as policy demands.
+// open connects and shakes hands as policy p demands. The session that it returns
+// is ready for MAIL. A failure has ended the session.
 func (d *delivery) open(ctx context.Context, t *target, p *policy) (*session, *failure) {
 	conn, f := d.dial(ctx, t)
 	if f != nil {
@@ -405,9 +448,11 @@ func (d *delivery) open(ctx context.Context, t *target, p *policy) (*session, *f
 	}
 	if f != nil {
 		d.notify(ctx, s)
+		// Level may wants mail to go out rather than TLS: see tryTarget.
 		if f.kind == streamFailed && s.tls != nil && p.Level == tlspolicy.May {
 			f.retry = true
 		}
+		// QUIT only where both sides are still in step.
 		if f.kind == streamFailed || f.hangUp {
 			s.close()
 		} else {

@@ -1,3 +1,6 @@
+// XFORWARD: telling a content filter whose message it gets. See XFORWARD_README of
+// Postfix.
+
 package smtp
 
 import (
@@ -7,8 +10,10 @@ import (
 	"posthaste/internal/dsn"
 )
 
-// xforwardFirst and xforwardSecond are the attributes of the two XFORWARD
-// commands by which a content filter learns whom we had the message from.
+// xforwardFirst and xforwardSecond are the attributes of the two XFORWARD commands
+// by which a content filter learns whom we had the message from. There are two
+// since a command has at most 512 octets (RFC 5321 section 4.5.3.1.4), and a name
+// alone may have 255.
 var (
 	xforwardFirst  = []string{"NAME", "ADDR", "PORT"}
 	xforwardSecond = []string{"PROTO", "HELO", "IDENT", "SOURCE"}
@@ -28,8 +33,8 @@ func (t *transaction) xforwards(attrs []string) bool {
 	})
 }
 
-// appendXforward appends an XFORWARD command with those attributes that the
-// server asks for.
+// appendXforward appends an XFORWARD command with those of attrs that the server
+// asks for.
 func (t *transaction) appendXforward(attrs []string) {
 	b := append(t.s.out, "XFORWARD"...)
 	for _, a := range attrs {
