@@ -1,3 +1,7 @@
+// The Evaluator: what it is made of, and the stages of a session at which it is asked.
+// What a list is, and how it is gone through, is in list.go; what one restriction
+// says, in the files behind it.
+
 package access
 
 import (
@@ -20,7 +24,8 @@ import (
 	"posthaste/internal/verify/probesender"
 )
 
-// A Router knows where mail goes: the trivial-rewrite service.
+// A Router knows where mail goes: the trivial-rewrite service. It is called by many
+// sessions at a time, and bounds its own time.
 type Router interface {
 	// Rewrite gives an address its standard form. context is local or remote.
 	Rewrite(ctx context.Context, context, addr string) (string, error)
@@ -29,15 +34,16 @@ type Router interface {
 	Resolve(ctx context.Context, sender, addr string) (proto.ResolveReply, error)
 }
 
-// A Prober finds out whether mail to an address could be delivered: the
-// verify service.
+// A Prober finds out whether mail to an address could be delivered: the verify
+// service. It is called by many sessions at a time.
 type Prober interface {
 	// Probe returns what is known of addr now. It starts a probe when nothing
 	// is, and answers proto.ProbeTodo until the probe has come back.
 	Probe(ctx context.Context, addr string) (status proto.ProbeStatus, text string, err error)
 }
 
-// Deps are what an Evaluator asks.
+// Deps are what an Evaluator asks. They belong to the caller, who closes them after
+// the Evaluator.
 type Deps struct {
 	Log    *maillog.Logger
 	Router Router
@@ -118,8 +124,10 @@ type Evaluator struct {
 	expansion                *[256]bool // smtpd_expansion_filter
 }
 
-// New reads the restriction parameters. It fails when nothing would keep
-// strangers from relaying mail, and when a match list is malformed.
+// New reads the restriction parameters, and opens the tables that they name. It
+// fails when nothing would keep strangers from relaying mail, and when a match list
+// is malformed. ctx bounds the opening. Mistakes in single restrictions are
+// warnings: see compile.
 func New(ctx context.Context, cfg *config.Config, d Deps) (*Evaluator, error) {
 	names := resolver.NamesOf(cfg)
 	e := &Evaluator{log: d.Log, router: d.Router, dns: d.DNS, names: names, verify: d.Verify, spf: mailauth.New(d.DNS, names, ""), tables: d.Tables, cfg: cfg,
@@ -133,6 +141,8 @@ func New(ctx context.Context, cfg *config.Config, d Deps) (*Evaluator, error) {
 	e.readSettings()
 	e.openTables()
 	e.compileAll()
+	// Postfix refuses to run such a configuration as well: an open relay is found
+	// within hours, and its address stays in block lists for long.
 	if !e.relay.protects() && !e.rcpt.protects() {
 		return nil, errors.New("in parameter smtpd_relay_restrictions or smtpd_recipient_restrictions, " +
 			"specify at least one working instance of: reject_unauth_destination, defer_unauth_destination, reject, defer or defer_if_permit")
@@ -140,6 +150,8 @@ func New(ctx context.Context, cfg *config.Config, d Deps) (*Evaluator, error) {
 	return e, nil
 }
 
+// openLists opens the lists of clients and domains. The error names all that are
+// malformed.
 func (e *Evaluator) openLists(ctx context.Context) (err error) {
 	cfg := e.cfg
 	parents := map[string]bool{}
@@ -166,6 +178,7 @@ func (e *Evaluator) openLists(ctx context.Context) (err error) {
 	return errors.Join(errs...)
 }
 
+// readSettings reads the parameters that are values.
 func (e *Evaluator) readSettings() {
 	cfg := e.cfg
 	e.softBounce = cfg.Bool("soft_bounce")
@@ -195,6 +208,8 @@ func (e *Evaluator) readSettings() {
 	e.expansion = charset(cfg.Raw("smtpd_expansion_filter"))
 }
 
+// openTables opens the tables of addresses. One that cannot be opened is an error
+// of its lookups, so that it is missed only by the mail that needs it.
 func (e *Evaluator) openTables() {
 	open := func(name string) *table.Maps { return table.OpenMaps(name, e.cfg.List(name), e.tables) }
 	e.canonical, e.rcptCanonical, e.sndrCanonical = open("canonical_maps"), open("recipient_canonical_maps"), open("sender_canonical_maps")
@@ -211,6 +226,7 @@ func (e *Evaluator) openTables() {
 	}
 }
 
+// compileAll compiles the restriction lists, the classes first.
 func (e *Evaluator) compileAll() {
 	// Classes may use one another, in whatever order they are declared.
 	for _, name := range e.cfg.List("smtpd_restriction_classes") {
@@ -267,11 +283,13 @@ func (e *Evaluator) MyNetworks(ctx context.Context, c *Client) (bool, error) {
 	return e.clientIn(ctx, e.myNetworks, c)
 }
 
+// clientIn says whether a client is in a list, by its verified name or its address.
 func (e *Evaluator) clientIn(ctx context.Context, l *table.List, c *Client) (bool, error) {
 	return l.MatchClient(ctx, c.Name, c.AddrText)
 }
 
-// start makes the run of one list, in the place of the one before.
+// start makes the run of one list, in the place of the one before: what the list
+// judges, and the words for it.
 func (e *Evaluator) start(s *Session, l *list) *run {
 	r := &s.run
 	*r = run{e: e, s: s}
@@ -294,9 +312,10 @@ func (e *Evaluator) start(s *Session, l *list) *run {
 	return r
 }
 
-// judge goes through the lists of a stage until one refuses. before is what
-// the stages before it want to be put off.
-func (e *Evaluator) judge(ctx context.Context, s *Session, before *reason, lists ...*list) *smtpwire.Reply {
+// firstRefusal goes through the lists of a stage until one refuses. before is what the
+// stages before it want to be put off. After DISCARD nothing is judged any more:
+// the client must not learn of it by a refusal.
+func (e *Evaluator) firstRefusal(ctx context.Context, s *Session, before *reason, lists ...*list) *smtpwire.Reply {
 	s.deferPermit, s.deferReject = before, nil
 	for _, l := range lists {
 		if len(l.checks) == 0 || s.Effects.Discard {
@@ -321,23 +340,29 @@ func (e *Evaluator) settle(s *Session, refusal *smtpwire.Reply) *smtpwire.Reply 
 	return r.reply
 }
 
-// connect, hello and mail are the stages that smtpd_delay_reject delays.
+// connect, hello and mail are the stages that smtpd_delay_reject delays. What each
+// finds is kept: when a later stage comes again, for the next recipient, it begins
+// with that.
 
+// connect judges the client.
 func (e *Evaluator) connect(ctx context.Context, s *Session) *smtpwire.Reply {
-	refusal := e.judge(ctx, s, nil, e.client)
+	refusal := e.firstRefusal(ctx, s, nil, e.client)
 	s.found.connect = s.deferPermit
 	return refusal
 }
 
+// hello judges the name of HELO or EHLO.
 func (e *Evaluator) hello(ctx context.Context, s *Session) *smtpwire.Reply {
-	refusal := e.judge(ctx, s, s.found.connect, e.helo)
+	refusal := e.firstRefusal(ctx, s, s.found.connect, e.helo)
 	s.found.helo = s.deferPermit
 	return refusal
 }
 
+// mail judges the sender. smtpd_reject_unlisted_sender is an implicit restriction
+// at its end.
 func (e *Evaluator) mail(ctx context.Context, s *Session) *smtpwire.Reply {
 	s.sndrChecked = false
-	refusal := e.judge(ctx, s, s.beforeMail(), e.sender)
+	refusal := e.firstRefusal(ctx, s, s.beforeMail(), e.sender)
 	if refusal == nil && e.rejectUnlistedSenderAtEnd && !s.Effects.Discard {
 		r := &run{e: e, s: s, name: s.Sender, cl: classSender}
 		r.rejectUnlistedSender(ctx)
@@ -347,7 +372,9 @@ func (e *Evaluator) mail(ctx context.Context, s *Session) *smtpwire.Reply {
 	return refusal
 }
 
-// delayed is the stages of which there is something to judge by now.
+// delayed is the stages of which there is something to judge by now, in their
+// order. They are judged anew for each recipient: tables may say something else by
+// then, and each refusal is logged with its recipient.
 func (e *Evaluator) delayed(ctx context.Context, s *Session) *smtpwire.Reply {
 	if !e.delayReject {
 		return nil
@@ -371,7 +398,8 @@ func (e *Evaluator) Connect(ctx context.Context, s *Session) *smtpwire.Reply {
 	return e.connect(ctx, s)
 }
 
-// Helo judges a client that has said HELO or EHLO.
+// Helo judges a client that has said HELO or EHLO: nil unless smtpd_delay_reject is
+// off.
 func (e *Evaluator) Helo(ctx context.Context, s *Session) *smtpwire.Reply {
 	if e.delayReject {
 		return nil
@@ -379,7 +407,7 @@ func (e *Evaluator) Helo(ctx context.Context, s *Session) *smtpwire.Reply {
 	return e.hello(ctx, s)
 }
 
-// Mail judges the sender.
+// Mail judges the sender: nil unless smtpd_delay_reject is off.
 func (e *Evaluator) Mail(ctx context.Context, s *Session) *smtpwire.Reply {
 	if e.delayReject {
 		return nil
@@ -387,14 +415,19 @@ func (e *Evaluator) Mail(ctx context.Context, s *Session) *smtpwire.Reply {
 	return e.mail(ctx, s)
 }
 
-// Rcpt judges the recipient, s.Recipient. With smtpd_delay_reject it judges
-// client, HELO and sender as well, each time.
+// Rcpt judges the recipient, s.Recipient. With smtpd_delay_reject, the default, it
+// judges client, HELO and sender as well, each time: some clients do not understand
+// a refusal before RCPT, and the log has the recipient then. Relay restrictions
+// come before the others where smtpd_relay_before_recipient_restrictions says so;
+// both must agree. Whether the recipient exists is asked last
+// (smtpd_reject_unlisted_recipient), so that nobody who may not send learns of it.
 func (e *Evaluator) Rcpt(ctx context.Context, s *Session) *smtpwire.Reply {
 	if _, ok := e.VerifySender(s.Recipient); ok {
 		return nil
 	}
+	// RFC 5321 section 4.5.1: mail for postmaster, without a domain, must be taken.
 	if strings.EqualFold(s.Recipient, "postmaster") {
-		return nil // RFC 5321 section 4.5.1
+		return nil
 	}
 	s.rcptChecked, s.sndrChecked = false, false
 	if refusal := e.delayed(ctx, s); refusal != nil {
@@ -404,7 +437,7 @@ func (e *Evaluator) Rcpt(ctx context.Context, s *Session) *smtpwire.Reply {
 	if !e.relayFirst {
 		first, second = second, first
 	}
-	refusal := e.settle(s, e.judge(ctx, s, cmp.Or(s.found.mail, s.beforeMail()), first, second))
+	refusal := e.settle(s, e.firstRefusal(ctx, s, cmp.Or(s.found.mail, s.beforeMail()), first, second))
 	if refusal == nil && e.rejectUnlistedRcptAtEnd && !s.Effects.Discard {
 		r := &run{e: e, s: s, name: s.Recipient, cl: classRcpt}
 		r.rejectUnlistedRcpt(ctx)
@@ -413,10 +446,11 @@ func (e *Evaluator) Rcpt(ctx context.Context, s *Session) *smtpwire.Reply {
 	return refusal
 }
 
-// Vrfy judges a VRFY command as if s.Recipient were a recipient.
+// Vrfy judges a VRFY command as if s.Recipient were a recipient: it must not say
+// more than RCPT.
 func (e *Evaluator) Vrfy(ctx context.Context, s *Session) *smtpwire.Reply { return e.Rcpt(ctx, s) }
 
-// Data judges the DATA or first BDAT command.
+// Data judges the DATA or first BDAT command, after all recipients.
 func (e *Evaluator) Data(ctx context.Context, s *Session) *smtpwire.Reply {
 	return e.late(ctx, s, e.data)
 }
@@ -431,19 +465,20 @@ func (e *Evaluator) EndOfData(ctx context.Context, s *Session) *smtpwire.Reply {
 // so that its submission must not be final before.
 func (e *Evaluator) JudgesEndOfData() bool { return len(e.eod.checks) > 0 }
 
-// late judges what comes after the recipients, who have had their answers.
+// late judges what comes after the recipients, who have had their replies. What was
+// put off for a recipient is settled, so that it begins with nothing.
 func (e *Evaluator) late(ctx context.Context, s *Session, l *list) *smtpwire.Reply {
-	return e.settle(s, e.judge(ctx, s, nil, l))
+	return e.settle(s, e.firstRefusal(ctx, s, nil, l))
 }
 
-// Etrn judges an ETRN command for domain.
+// Etrn judges an ETRN command for domain, a name without "@" or "#".
 func (e *Evaluator) Etrn(ctx context.Context, s *Session, domain string) *smtpwire.Reply {
 	s.EtrnDomain = domain
 	defer func() { s.EtrnDomain = "" }()
 	if refusal := e.delayed(ctx, s); refusal != nil {
 		return refusal
 	}
-	return e.settle(s, e.judge(ctx, s, s.beforeMail(), e.etrn))
+	return e.settle(s, e.firstRefusal(ctx, s, s.beforeMail(), e.etrn))
 }
 
 // VerifySender says whether addr is the sender of our address probes, and what
@@ -454,8 +489,9 @@ func (e *Evaluator) VerifySender(addr string) (fixed string, ok bool) {
 	return e.verifySender.Is(addr, time.Now())
 }
 
-// resolve says where mail for addr goes, and remembers it for the
-// transaction: each restriction asks again.
+// resolve says where mail for addr goes, and remembers it for the transaction: each
+// restriction asks again, and the service is another process. addr is rewritten to
+// its standard form first, as cleanup will. Failures are not remembered.
 func (r *run) resolve(ctx context.Context, addr string) (proto.ResolveReply, error) {
 	s := r.s
 	for i := range s.resolved {
@@ -489,7 +525,8 @@ func (r *run) resolve(ctx context.Context, addr string) (proto.ResolveReply, err
 	return a, nil
 }
 
-// resolvedOr is resolve with its failures pronounced: v is refused then.
+// resolvedOr is resolve with its failures pronounced: v is refused then, and dunno
+// otherwise.
 func (r *run) resolvedOr(ctx context.Context, addr string) (a proto.ResolveReply, v verdict) {
 	a, err := r.resolve(ctx, addr)
 	if err != nil {
@@ -505,4 +542,5 @@ func (r *run) resolvedOr(ctx context.Context, addr string) (a proto.ResolveReply
 // domainOf is the domain of an address in internal form.
 func domainOf(addr string) string { return rfc5322.Domain(addr) }
 
+// statusUserUnknown is the enhanced status of an address that does not exist.
 var statusUserUnknown = map[class]dsn.Status{classRcpt: dsn.S(5, 1, 1), classSender: dsn.S(5, 1, 0)}

@@ -1,3 +1,6 @@
+// The words that an access table may answer with, for tools that check tables before
+// they are used.
+
 package access
 
 import (

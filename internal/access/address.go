@@ -1,3 +1,6 @@
+// The restrictions on sender and recipient addresses: their form, whether their domain
+// exists, whether they do themselves, and whether their mail is ours to take.
+
 package access
 
 import (
@@ -9,8 +12,10 @@ import (
 	"posthaste/internal/table"
 )
 
-// The restrictions on the sender leave the null sender alone.
+// The restrictions on the sender leave the null sender alone: it is that of
+// notifications, which RFC 5321 section 4.5.5 has everybody take.
 
+// rejectNonFQDNSender is reject_non_fqdn_sender.
 func (r *run) rejectNonFQDNSender(context.Context) verdict {
 	if !r.s.HasSender || r.s.Sender == "" {
 		return dunno
@@ -18,6 +23,7 @@ func (r *run) rejectNonFQDNSender(context.Context) verdict {
 	return r.nonFQDN(r.s.Sender, classSender)
 }
 
+// rejectNonFQDNRcpt is reject_non_fqdn_recipient.
 func (r *run) rejectNonFQDNRcpt(context.Context) verdict {
 	if !r.s.HasRcpt {
 		return dunno
@@ -25,6 +31,9 @@ func (r *run) rejectNonFQDNRcpt(context.Context) verdict {
 	return r.nonFQDN(r.s.Recipient, classRcpt)
 }
 
+// nonFQDN refuses an address whose domain is not complete: nobody could reply to
+// it. "postmaster" without a domain is a complete recipient (RFC 5321 section
+// 4.5.1).
 func (r *run) nonFQDN(addr string, cl class) verdict {
 	domain := domainOf(addr)
 	if strings.HasPrefix(domain, "[") {
@@ -41,6 +50,7 @@ func (r *run) nonFQDN(addr string, cl class) verdict {
 	return r.refuseFor(addr, cl, r.e.cfg.Int("non_fqdn_reject_code"), status, "need fully-qualified address")
 }
 
+// rejectUnknownSenderDomain is reject_unknown_sender_domain.
 func (r *run) rejectUnknownSenderDomain(ctx context.Context) verdict {
 	if !r.s.HasSender || r.s.Sender == "" {
 		return dunno
@@ -48,6 +58,7 @@ func (r *run) rejectUnknownSenderDomain(ctx context.Context) verdict {
 	return r.unknownDomain(ctx, r.s.Sender, classSender)
 }
 
+// rejectUnknownRcptDomain is reject_unknown_recipient_domain.
 func (r *run) rejectUnknownRcptDomain(ctx context.Context) verdict {
 	if !r.s.HasRcpt {
 		return dunno
@@ -59,6 +70,9 @@ func (r *run) rejectUnknownRcptDomain(ctx context.Context) verdict {
 // know them.
 const ourOwn = proto.ResolveLocal | proto.ResolveAlias | proto.ResolveMailbox
 
+// unknownDomain refuses an address to which no mail could be sent: its domain has
+// neither an MX record nor an address, or says that it takes no mail (RFC 7505,
+// which has the codes 550 5.7.27 and 556 5.1.10 for senders and recipients).
 func (r *run) unknownDomain(ctx context.Context, addr string, cl class) verdict {
 	a, v := r.resolvedOr(ctx, addr)
 	if v == refused {
@@ -85,6 +99,8 @@ func (r *run) unknownDomain(ctx context.Context, addr string, cl class) verdict 
 	return r.refuseFor(addr, cl, r.e.cfg.Int("unknown_address_reject_code"), status, "Domain not found")
 }
 
+// rejectUnlistedSender is reject_unlisted_sender: an address of ours that does not
+// exist.
 func (r *run) rejectUnlistedSender(ctx context.Context) verdict {
 	if !r.s.HasSender || r.s.Sender == "" || r.s.sndrChecked || r.s.NoUnknownRcptChecks {
 		return dunno
@@ -93,6 +109,8 @@ func (r *run) rejectUnlistedSender(ctx context.Context) verdict {
 	return r.unlisted(ctx, r.s.Sender, classSender)
 }
 
+// rejectUnlistedRcpt is reject_unlisted_recipient. It is asked once for a
+// recipient, whether in a list or at the end of all.
 func (r *run) rejectUnlistedRcpt(ctx context.Context) verdict {
 	if !r.s.HasRcpt || r.s.rcptChecked || r.s.NoUnknownRcptChecks {
 		return dunno
@@ -101,7 +119,9 @@ func (r *run) rejectUnlistedRcpt(ctx context.Context) verdict {
 	return r.unlisted(ctx, r.s.Recipient, classRcpt)
 }
 
-// unlisted refuses an address of ours that no table knows.
+// unlisted refuses an address of ours that no table knows. It looks at what cleanup
+// and the delivery agents would look at: an address that is rewritten or an alias
+// exists, whatever its own class says.
 func (r *run) unlisted(ctx context.Context, addr string, cl class) verdict {
 	if trace := table.TraceOf(ctx); trace != nil {
 		trace(">>> CHECKING %s VALIDATION MAPS <<<", classText[cl])
@@ -124,6 +144,8 @@ func (r *run) unlisted(ctx context.Context, addr string, cl class) verdict {
 		}
 	}
 	switch {
+	// A transport table can say error: or retry: with a status and a text of its
+	// own.
 	case a.Transport == "error":
 		st, text, found := dsn.CutStatus(a.Nexthop)
 		if !found {
@@ -168,6 +190,8 @@ func (r *run) unlisted(ctx context.Context, addr string, cl class) verdict {
 	return r.unknownUser(addr, cl, code, what)
 }
 
+// unknownUser words the refusal of an address that does not exist. Which table that
+// was is told only with show_user_unknown_table_name.
 func (r *run) unknownUser(addr string, cl class, code, what string) verdict {
 	text := "User unknown"
 	if r.e.showTable {
@@ -189,7 +213,8 @@ func (r *run) listed(ctx context.Context, m *table.Maps, recipient, typed string
 	return found, dunno
 }
 
-// reserved are the local parts that every domain of ours has.
+// reserved are the local parts that every domain of ours has. RFC 5321 section
+// 4.5.1 demands postmaster; the others are ours, for notifications.
 func (r *run) reserved(addr string) bool {
 	local := addr[:len(addr)-len(domainOf(addr))-1]
 	local, _ = r.e.search.SplitExtension(local)
@@ -197,8 +222,11 @@ func (r *run) reserved(addr string) bool {
 		strings.EqualFold(local, r.e.doubleBounce)
 }
 
-// authorized says whether mail to the recipient is ours to deliver or to
-// relay.
+// authorized says whether mail to the recipient is ours to deliver or to relay. It
+// is what the relay restrictions rest on: an address that it lets through by
+// mistake makes an open relay. Routing within the address (user%elsewhere@here)
+// would leave by way of us, and does not count as ours unless
+// allow_untrusted_routing says so.
 func (r *run) authorized(ctx context.Context) (bool, verdict) {
 	if !r.s.HasRcpt {
 		return false, dunno
@@ -223,6 +251,7 @@ func (r *run) authorized(ctx context.Context) (bool, verdict) {
 	return relay, dunno
 }
 
+// permitAuthDestination is permit_auth_destination.
 func (r *run) permitAuthDestination(ctx context.Context) verdict {
 	yes, v := r.authorized(ctx)
 	if yes {
@@ -231,16 +260,19 @@ func (r *run) permitAuthDestination(ctx context.Context) verdict {
 	return v
 }
 
+// rejectUnauthDestination is reject_unauth_destination.
 func (r *run) rejectUnauthDestination(ctx context.Context) verdict {
 	return r.unauthDestination(ctx, r.e.cfg.Int("relay_domains_reject_code"), dsn.S(5, 7, 1))
 }
 
+// deferUnauthDestination is defer_unauth_destination.
 func (r *run) deferUnauthDestination(ctx context.Context) verdict {
 	// What would be refused for good is refused for now: a mistake in the
 	// configuration should not cost mail.
 	return r.unauthDestination(ctx, r.e.cfg.Int("relay_domains_reject_code")-100, dsn.S(4, 7, 1))
 }
 
+// unauthDestination refuses a recipient that is not ours.
 func (r *run) unauthDestination(ctx context.Context, code int, status dsn.Status) verdict {
 	if !r.s.HasRcpt {
 		return dunno

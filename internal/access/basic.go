@@ -1,3 +1,6 @@
+// The restrictions without an argument that are about the client, its HELO name, and
+// about this host as a backup for others.
+
 package access
 
 import (
@@ -12,25 +15,31 @@ import (
 	"posthaste/internal/table"
 )
 
+// permitInetInterfaces is permit_inet_interfaces: the client is this host.
 func (r *run) permitInetInterfaces(context.Context) verdict {
 	return r.permitIf(slices.Contains(r.e.local.Interfaces, r.s.Addr), nil)
 }
 
+// permitSASL is permit_sasl_authenticated. An anonymous login is no authentication.
 func (r *run) permitSASL(context.Context) verdict {
 	return r.permitIf(r.s.SASL.Username != "" && !strings.EqualFold(r.s.SASL.Method, "anonymous"), nil)
 }
 
+// permitAllClientCerts is permit_tls_all_clientcerts: any certificate of a CA that
+// we trust will do.
 func (r *run) permitAllClientCerts(context.Context) verdict {
 	return r.permitIf(r.s.TLS != nil && r.s.TLS.Trusted, nil)
 }
 
+// permitClientCerts is permit_tls_clientcerts: relay_clientcerts has the
+// certificate's fingerprint, or its key's. No CA need have signed it.
 func (r *run) permitClientCerts(ctx context.Context) verdict {
 	t := r.s.TLS
 	if t == nil || t.Fingerprint == "" || r.e.relayCerts.Empty() {
 		return dunno
 	}
-	for _, print := range []string{t.Fingerprint, t.PubKeyPrint} {
-		_, found, err := r.e.relayCerts.Lookup(ctx, print, false)
+	for _, fingerprint := range []string{t.Fingerprint, t.PubKeyPrint} {
+		_, found, err := r.e.relayCerts.Lookup(ctx, fingerprint, false)
 		if found || err != nil {
 			return r.permitIf(found, err)
 		}
@@ -38,6 +47,8 @@ func (r *run) permitClientCerts(ctx context.Context) verdict {
 	return dunno
 }
 
+// rejectPipelining is reject_unauth_pipelining. What the client has sent too early
+// was seen before.
 func (r *run) rejectPipelining(context.Context) verdict {
 	if !r.s.Pipelined {
 		return dunno
@@ -45,6 +56,7 @@ func (r *run) rejectPipelining(context.Context) verdict {
 	return r.refuseFor(r.name, r.cl, 503, dsn.S(5, 5, 0), "Improper use of SMTP command pipelining")
 }
 
+// rejectPlaintext is reject_plaintext_session.
 func (r *run) rejectPlaintext(context.Context) verdict {
 	if r.s.TLS != nil {
 		return dunno
@@ -52,8 +64,9 @@ func (r *run) rejectPlaintext(context.Context) verdict {
 	return r.refuse(r.e.cfg.Int("plaintext_reject_code"), dsn.S(4, 7, 1), "Session encryption is required")
 }
 
-// rejectMultiBounce is for the null sender, who has one recipient: RFC 5321
-// section 6.1.
+// rejectMultiBounce is reject_multi_recipient_bounce, for the null sender, who has
+// one recipient: a notification goes to the sender of one message (RFC 5321 section
+// 6.1). At RCPT the recipient itself is one more than have been accepted.
 func (r *run) rejectMultiBounce(context.Context) verdict {
 	n := r.s.Accepted
 	if r.cl == classRcpt {
@@ -65,6 +78,9 @@ func (r *run) rejectMultiBounce(context.Context) verdict {
 	return r.refuseFor(r.name, r.cl, r.e.cfg.Int("multi_recipient_bounce_reject_code"), dsn.S(5, 5, 3), "Multi-recipient bounce")
 }
 
+// rejectUnknownClient is reject_unknown_client_hostname: the address has no name
+// that leads back to it. A lookup that failed makes the refusal temporary, whatever
+// the parameter says.
 func (r *run) rejectUnknownClient(context.Context) verdict {
 	c := &r.s.Client
 	if c.NameStatus == NameOK {
@@ -77,6 +93,8 @@ func (r *run) rejectUnknownClient(context.Context) verdict {
 	return r.refuse(code, dsn.S(4, 7, 25), "Client host rejected: cannot find your hostname, ["+c.AddrText+"]")
 }
 
+// rejectUnknownReverse is reject_unknown_reverse_client_hostname: the address has
+// no name at all.
 func (r *run) rejectUnknownReverse(context.Context) verdict {
 	c := &r.s.Client
 	if c.ReverseStatus == NameOK {
@@ -89,8 +107,10 @@ func (r *run) rejectUnknownReverse(context.Context) verdict {
 	return r.refuse(code, dsn.S(4, 7, 1), "Client host rejected: cannot find your reverse hostname, ["+c.AddrText+"]")
 }
 
-// The restrictions on the HELO name say nothing when there was none.
+// The restrictions on the HELO name say nothing when there was none:
+// smtpd_helo_required is what demands one.
 
+// rejectInvalidHelo is reject_invalid_helo_hostname.
 func (r *run) rejectInvalidHelo(context.Context) verdict {
 	name := r.s.Helo
 	if name == "" {
@@ -118,6 +138,7 @@ func (r *run) invalidHeloAddr(name string) verdict {
 	return r.refuseFor(name, classHelo, r.e.cfg.Int("invalid_hostname_reject_code"), dsn.S(5, 5, 2), "invalid ip address")
 }
 
+// rejectNonFQDNHelo is reject_non_fqdn_helo_hostname.
 func (r *run) rejectNonFQDNHelo(context.Context) verdict {
 	name := r.s.Helo
 	if name == "" {
@@ -143,6 +164,7 @@ func (e *Evaluator) qualified(name string) bool {
 	return fine && resolver.ValidHostname(ascii) && strings.Contains(name, ".")
 }
 
+// rejectUnknownHelo is reject_unknown_helo_hostname.
 func (r *run) rejectUnknownHelo(ctx context.Context) verdict {
 	name := r.s.Helo
 	if name == "" {
@@ -162,16 +184,18 @@ func (r *run) rejectUnknownHelo(ctx context.Context) verdict {
 	return r.refuseFor(name, classHelo, r.e.cfg.Int("unknown_hostname_reject_code"), dsn.S(4, 7, 1), "Host not found")
 }
 
+// existence is what the DNS says of a name.
 type existence uint8
 
 const (
 	exists existence = iota
 	missing
-	nullMX
-	tryLater
+	nullMX   // it says itself that it takes no mail, RFC 7505
+	tryLater // nobody knows now
 )
 
-// hostExists says whether name has an address or an MX record.
+// hostExists says whether name has an address or an MX record. The error is that of
+// tryLater and missing.
 func (r *run) hostExists(ctx context.Context, name string) (existence, error) {
 	_, err := r.e.dns.Addrs(ctx, name, resolver.IPv4|resolver.IPv6)
 	if err == nil {
@@ -189,7 +213,8 @@ func (r *run) hostExists(ctx context.Context, name string) (existence, error) {
 	return missing, err
 }
 
-// mailDomainExists says whether mail could be sent to a domain.
+// mailDomainExists says whether mail could be sent to a domain (RFC 5321 section
+// 5.1).
 func (r *run) mailDomainExists(ctx context.Context, domain string) (existence, error) {
 	mx, err := r.e.dns.MX(ctx, domain)
 	if err == nil {
@@ -210,8 +235,9 @@ func (r *run) mailDomainExists(ctx context.Context, domain string) (existence, e
 	return missing, err
 }
 
-// permitMXBackup lets through mail to domains for which this host is a mail
-// exchanger, but not the first.
+// permitMXBackup is permit_mx_backup: it lets through mail to domains for which
+// this host is a mail exchanger, but not the first. Anybody can name this host in a
+// domain of theirs, which is why permit_mx_backup_networks should be set.
 func (r *run) permitMXBackup(ctx context.Context) verdict {
 	if !r.s.HasRcpt {
 		return dunno
@@ -276,8 +302,8 @@ func (r *run) mxBackup(ctx context.Context, list []resolver.MX) verdict {
 	return ok
 }
 
-// isMe says whether one of hosts is this one, by its name or, if no name
-// tells, by an address.
+// isMe says whether one of hosts is this one, by its name or, if no name tells, by
+// an address.
 func (r *run) isMe(ctx context.Context, hosts []string) bool {
 	for _, host := range hosts {
 		local, err := r.e.local.IsDestination(ctx, host)
@@ -302,12 +328,14 @@ func (r *run) isMe(ctx context.Context, hosts []string) bool {
 	return false
 }
 
-// exchangerUnknown makes a refusal one for now: it might be none if all could
-// be looked up.
+// exchangerUnknown makes a permanent refusal a temporary one: the mail might be
+// permitted if all could be looked up.
 func (r *run) exchangerUnknown(text string) verdict {
 	return r.deferIfReject(450, dsn.S(4, 4, 4), rejected(r.s.Recipient, classRcpt, text))
 }
 
+// whyNoHost words a lookup that failed as the system's resolver does, which Postfix
+// asks here.
 func whyNoHost(err error) string {
 	if resolver.KindOf(err) == resolver.TempFail {
 		return "Temporary failure in name resolution"

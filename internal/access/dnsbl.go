@@ -1,3 +1,6 @@
+// Lists in the DNS (RFC 5782), of clients to refuse or to let through, and the names
+// that a reply to a listed client may hold. Package postscreen uses DNSList as well.
+
 package access
 
 import (
@@ -18,15 +21,16 @@ import (
 // domain=d.d.d.d, where each d is a number or [a;b..c], for the answers that
 // count.
 type DNSList struct {
-	Spec   string // as configured
-	Domain string
-	Filter []AnswerPattern // nil: any answer counts
+	Spec   string          // as configured
+	Domain string          // of the list, without a dot at its end
+	Filter []AnswerPattern // four of them; nil: any answer counts
 }
 
 // AnswerPattern is the pattern for one of the four bytes of an answer.
 type AnswerPattern [256]bool
 
-// ParseDNSList reads domain or domain=filter.
+// ParseDNSList reads domain or domain=filter. The error says what is wrong, and
+// names the list.
 func ParseDNSList(spec string) (*DNSList, error) {
 	domain, filter, has := strings.Cut(spec, "=")
 	l := &DNSList{Spec: spec, Domain: strings.TrimSuffix(domain, ".")}
@@ -57,6 +61,8 @@ func ParseDNSList(spec string) (*DNSList, error) {
 	return l, nil
 }
 
+// parse reads the pattern of one byte at the start of s, and returns what follows
+// it.
 func (p *AnswerPattern) parse(s string) (rest string, err error) {
 	if inner, bracket := strings.CutPrefix(s, "["); bracket {
 		inner, rest, bracket = strings.Cut(inner, "]")
@@ -91,7 +97,8 @@ func (p *AnswerPattern) parse(s string) (rest string, err error) {
 	return s[n:], nil
 }
 
-// Counts says whether an answer is one that counts.
+// Counts says whether an answer is one that counts. Lists answer with IPv4
+// addresses only, whatever was asked.
 func (l *DNSList) Counts(a netip.Addr) bool {
 	if !a.Is4() {
 		return false
@@ -126,7 +133,8 @@ func AddrQuery(a netip.Addr, domain string) string {
 	return string(b) + domain
 }
 
-// listedIn says whether name (of a list's domain) is listed.
+// listedIn says whether name (of a list's domain) is listed. An error means that
+// nobody knows.
 func (r *run) listedIn(ctx context.Context, l *DNSList, name string) (bool, error) {
 	a, err := r.e.dns.Addrs(ctx, name, resolver.IPv4)
 	if err != nil {
@@ -169,6 +177,9 @@ func dnsCheck(permit bool, what func(r *run, domain string) (query, name string,
 			case err != nil && permit:
 				r.e.log.Warning("%s: RBL lookup error: %v", query, err)
 				return r.deferIfReject(450, dsn.S(4, 7, 1), rejected(name, cl, "Service unavailable"))
+			// A list that does not answer refuses nobody: mail must not wait for
+			// somebody else's server. One that permits is missed only by mail that
+			// is refused otherwise, which then waits.
 			case err != nil:
 				r.e.log.Warning("%s: RBL lookup error: %v", query, err)
 				return dunno
@@ -182,7 +193,8 @@ func dnsCheck(permit bool, what func(r *run, domain string) (query, name string,
 	}
 }
 
-// refuseListed words the refusal by rbl_reply_maps or default_rbl_reply.
+// refuseListed words the refusal by rbl_reply_maps or default_rbl_reply. The list's
+// own reason, a TXT record, is a stranger's text: it is cut, and filtered.
 func (r *run) refuseListed(ctx context.Context, l *DNSList, query, name string, cl class) verdict {
 	template := r.e.cfg.Raw("default_rbl_reply")
 	if !r.e.rblReplies.Empty() {
@@ -239,6 +251,7 @@ func defaultRBLReply(value func(string) string) string {
 	return value("rbl_code") + " Service unavailable; " + value("rbl_class") + " [" + value("rbl_what") + "] blocked using " + value("rbl_domain")
 }
 
+// clip cuts s after n octets.
 func clip(s string, n int) string {
 	if len(s) > n {
 		return s[:n]
@@ -246,7 +259,8 @@ func clip(s string, n int) string {
 	return s
 }
 
-// Value is what a name in a reply template stands for.
+// Value is what a name in a reply template stands for, with what
+// smtpd_expansion_filter does not let through replaced. An unknown name is empty.
 func (e *Evaluator) Value(s *Session, name string) string {
 	v := ""
 	switch name {
@@ -288,6 +302,7 @@ func (e *Evaluator) Value(s *Session, name string) string {
 	return filtered(v, e.expansion)
 }
 
+// localOf is the local part of an address.
 func localOf(addr string) string {
 	if i := strings.LastIndexByte(addr, '@'); i >= 0 {
 		return addr[:i]
@@ -295,7 +310,8 @@ func localOf(addr string) string {
 	return addr
 }
 
-// What the DNS list restrictions ask about.
+// What the DNS list restrictions ask about: the name to look up, what texts call
+// it, and its class. An empty name is "nothing to ask".
 
 func askClientAddr(r *run, domain string) (string, string, class) {
 	if !r.s.Addr.IsValid() {
@@ -304,6 +320,8 @@ func askClientAddr(r *run, domain string) (string, string, class) {
 	return AddrQuery(r.s.Addr, domain), r.s.AddrText, classClient
 }
 
+// askName is the query for a domain in a list of domains. A name that is no host
+// name is not asked for: it could hold anything.
 func (e *Evaluator) askName(name, domain string, cl class) (string, string, class) {
 	if name == "" || name == "unknown" || strings.HasPrefix(name, "[") {
 		return "", "", cl

@@ -1,7 +1,10 @@
+// What of a client's words may stand in a reply (smtpd_expansion_filter).
+
 package access
 
-// charset is the characters that smtpd_expansion_filter lets through, given
-// with C escapes.
+// charset is the characters that smtpd_expansion_filter lets through, given with C
+// escapes. Octets beyond ASCII are not in the default: they could be half of a
+// character.
 func charset(text string) *[256]bool {
 	var set [256]bool
 	for i := 0; i < len(text); i++ {
@@ -30,6 +33,8 @@ func charset(text string) *[256]bool {
 	return &set
 }
 
+// filtered is s with "_" in the place of what the filter does not let through. What
+// a client says is thus no way to put line ends into a reply.
 func filtered(s string, set *[256]bool) string {
 	for i := 0; i < len(s); i++ {
 		if !set[s[i]] {

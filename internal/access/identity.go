@@ -1,3 +1,6 @@
+// The restrictions on who somebody is: the user who has logged in, the certificate, the
+// domain that speaks for the client (SPF), and whether an address can be reached.
+
 package access
 
 import (
@@ -31,6 +34,7 @@ func loginCheck(name string, c check) check {
 	}
 }
 
+// rejectLoginMismatch is reject_sender_login_mismatch.
 func (r *run) rejectLoginMismatch(ctx context.Context) verdict {
 	if r.s.SASL.Username != "" {
 		return r.rejectAuthMismatch(ctx)
@@ -38,7 +42,8 @@ func (r *run) rejectLoginMismatch(ctx context.Context) verdict {
 	return r.rejectUnauthMismatch(ctx)
 }
 
-// owners is who may use the sender address.
+// owners is who may use the sender address, as smtpd_sender_login_maps has it.
+// found is false for an address that nobody owns.
 func (r *run) owners(ctx context.Context) (list string, found bool, v verdict) {
 	a, v := r.resolvedOr(ctx, r.s.Sender)
 	if v == refused {
@@ -52,10 +57,11 @@ func (r *run) owners(ctx context.Context) (list string, found bool, v verdict) {
 	return list, found, dunno
 }
 
+// rejectAuthMismatch is reject_authenticated_sender_login_mismatch.
 func (r *run) rejectAuthMismatch(ctx context.Context) verdict { return r.mismatch(ctx, false) }
 
-// rejectKnownMismatch is for addresses that somebody owns: nobody else may
-// use them, logged in or not.
+// rejectKnownMismatch is reject_known_sender_login_mismatch, for addresses that
+// somebody owns: nobody else may use them, logged in or not.
 func (r *run) rejectKnownMismatch(ctx context.Context) verdict {
 	if r.s.SASL.Username == "" {
 		return r.rejectUnauthMismatch(ctx)
@@ -85,6 +91,8 @@ func (r *run) mismatch(ctx context.Context, known bool) verdict {
 	return r.refuseFor(r.s.Sender, classSender, 553, dsn.S(5, 7, 1), "not owned by user "+user)
 }
 
+// rejectUnauthMismatch is reject_unauthenticated_sender_login_mismatch: an address
+// that somebody owns is not for strangers.
 func (r *run) rejectUnauthMismatch(ctx context.Context) verdict {
 	if r.s.SASL.Username != "" || !r.s.HasSender || r.s.Sender == "" {
 		return dunno
@@ -162,6 +170,7 @@ func (r *run) rejectSPF(ctx context.Context) verdict {
 
 // Address probes.
 
+// rejectUnverifiedSender is reject_unverified_sender.
 func (r *run) rejectUnverifiedSender(ctx context.Context) verdict {
 	if !r.s.HasSender || r.s.Sender == "" {
 		return dunno
@@ -169,6 +178,7 @@ func (r *run) rejectUnverifiedSender(ctx context.Context) verdict {
 	return r.unverified(ctx, r.s.Sender, classSender)
 }
 
+// rejectUnverifiedRcpt is reject_unverified_recipient.
 func (r *run) rejectUnverifiedRcpt(ctx context.Context) verdict {
 	if !r.s.HasRcpt {
 		return dunno
@@ -176,8 +186,9 @@ func (r *run) rejectUnverifiedRcpt(ctx context.Context) verdict {
 	return r.unverified(ctx, r.s.Recipient, classRcpt)
 }
 
-// unverified asks the verify service, and waits a little for the outcome of
-// a probe that is under way.
+// unverified asks the verify service, and waits a little for the outcome of a probe
+// that is under way: address_verify_poll_count times, address_verify_poll_delay
+// apart. A client that comes back later finds the outcome in the service's cache.
 func (r *run) unverified(ctx context.Context, addr string, cl class) verdict {
 	if r.e.verify == nil {
 		r.e.log.Warning("address verification is required, but master.cf has no verify service")
@@ -228,6 +239,7 @@ func (r *run) unverified(ctx context.Context, addr string, cl class) verdict {
 	return r.refuseFor(addr, cl, code, status, "undeliverable address: "+text)
 }
 
+// wait waits for d, and says whether it has: false when ctx has ended before.
 func wait(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -1,3 +1,7 @@
+// Restriction lists: how they are read, what is wrong with them, and how one is gone
+// through. The restrictions themselves are in the tables simpleChecks (here) and
+// argumentChecks (table.go), where a new one is added.
+
 package access
 
 import (
@@ -14,29 +18,33 @@ import (
 	"posthaste/internal/table"
 )
 
-// A check is one restriction, ready to be asked.
+// A check is one restriction, ready to be asked. It may be asked by many sessions
+// at once, each with a run of its own.
 type check func(r *run, ctx context.Context) verdict
 
-// A list is a restriction list: what a parameter, a class or a table entry
-// says, in order.
+// A list is a restriction list: what a parameter, a class or a table entry says, in
+// order. It does not change once it is compiled.
 type list struct {
-	param  string
+	param  string // where it is from, for warnings
 	checks []named
 }
 
+// named is one element of a list.
 type named struct {
 	name string // as it is written
-	arg  string
-	warn bool // warn_if_reject stands before it
+	arg  string // empty: it has none
+	warn bool   // warn_if_reject stands before it
 	// guards says that nothing gets past it to an outside destination: see
 	// the relay test in New.
 	guards  bool
-	nested  *list  // a class
-	problem string // what is wrong with it
-	run     check
+	nested  *list  // a class, or what maps_rbl_domains stands for; else nil
+	problem string // what is wrong with it; empty: nothing
+	run     check  // of a broken one, a configuration error
 }
 
-// eval asks the restrictions in turn.
+// eval asks the restrictions in turn, until one permits or refuses. A permit ends
+// this list only, as with Postfix: the lists behind it are asked all the same. The
+// end of the list is dunno.
 func (r *run) eval(ctx context.Context, l *list) verdict {
 	if r.depth >= maxDepth {
 		r.e.log.Warning("%s: restrictions nest more than %d deep", l.param, maxDepth)
@@ -58,6 +66,7 @@ func (r *run) eval(ctx context.Context, l *list) verdict {
 		if v == ok && r.depth == 1 {
 			r.logPermit(c)
 		}
+		// DISCARD says dunno, and must end the list too.
 		if v != dunno || r.s.Effects.Discard {
 			return v
 		}
@@ -68,7 +77,8 @@ func (r *run) eval(ctx context.Context, l *list) verdict {
 	return dunno
 }
 
-// traced asks one restriction, and tells trace, unless it is nil, what comes of it.
+// traced asks one restriction, and tells trace, unless it is nil, what it said. The
+// words are those of Postfix's verbose log.
 func (c *named) traced(r *run, ctx context.Context, trace table.Trace) verdict {
 	if trace == nil {
 		return c.run(r, ctx)
@@ -82,6 +92,8 @@ func (c *named) traced(r *run, ctx context.Context, trace table.Trace) verdict {
 	return v
 }
 
+// logPermit logs what let the client through, where smtpd_log_access_permit_actions
+// asks for it: to find out which of many restrictions is too wide.
 func (r *run) logPermit(c *named) {
 	for _, want := range r.e.logPermits {
 		if !strings.EqualFold(c.name, want) && want != "static:all" {
@@ -125,7 +137,8 @@ func (e *Evaluator) compile(param string, words []string, kind listKind) *list {
 	return l
 }
 
-// listKind is what a bare table stands for in a list.
+// listKind is what a bare table stands for in a list: check_client_access in one
+// about the client, and so on.
 type listKind uint8
 
 const (
@@ -137,7 +150,8 @@ const (
 	kindData
 )
 
-// defaultCheck is what asks it: nil at DATA, where there is none.
+// defaultCheck is the restriction that a bare table stands for: nil at DATA, where
+// there is none.
 func defaultCheck(kind listKind) func(*run, context.Context, *table.Maps) verdict {
 	switch kind {
 	case kindClient:
@@ -167,20 +181,23 @@ func (e *Evaluator) bareTable(spec string) named {
 	}}
 }
 
+// noDefault words the mistake of a bare table where it has no meaning.
 func noDefault(spec string) string { return spec + ": a table cannot be used on its own here" }
 
+// compileOne reads the element words[i] with its argument, if it has one, and
+// returns it and where the next one begins.
 func (e *Evaluator) compileOne(words []string, i int, kind listKind) (named, int) {
 	w := words[i]
 	name := strings.ToLower(w)
 	if c, found := e.simple[name]; found {
 		return named{name: w, run: c, guards: guards[name]}, i + 1
 	}
-	if make, found := e.withArgument[name]; found {
+	if newCheck, found := e.withArgument[name]; found {
 		if i+1 >= len(words) {
 			return e.broken(w, fmt.Sprintf("%s needs an argument", w)), i + 1
 		}
 		arg := words[i+1]
-		c, err := make(e, arg)
+		c, err := newCheck(e, arg)
 		if err != nil {
 			return e.broken(w, err.Error()), i + 2
 		}
@@ -201,7 +218,9 @@ func (e *Evaluator) compileOne(words []string, i int, kind listKind) (named, int
 	return e.broken(w, fmt.Sprintf("%s: %q", unknownRestriction, w)), i + 1
 }
 
-// nearest is the restriction or class that an unknown word likely stands for, or "".
+// nearest is the restriction or class that an unknown word likely stands for, or
+// "". A restriction that is misspelt answers 451 to everybody, so that the hint is
+// worth its cost.
 func (e *Evaluator) nearest(word string) string {
 	names := slices.Collect(maps.Keys(e.simple))
 	names = slices.AppendSeq(names, maps.Keys(e.withArgument))
@@ -210,6 +229,7 @@ func (e *Evaluator) nearest(word string) string {
 	return config.Nearest(word, slices.Values(names))
 }
 
+// unknownRestriction begins the problem of a word that is no restriction.
 const unknownRestriction = "unknown smtpd restriction"
 
 // mapsRBL is what came before reject_rbl_client: it asks all lists of
@@ -230,7 +250,8 @@ func (e *Evaluator) mapsRBL(name string) named {
 	}}
 }
 
-// broken is a restriction that answers with a configuration error.
+// broken is a restriction that answers with a configuration error, and logs why
+// each time.
 func (e *Evaluator) broken(name, text string) named {
 	return named{name: name, problem: text, run: func(r *run, _ context.Context) verdict {
 		e.log.Warning("%s", text)
@@ -258,8 +279,9 @@ func (e *Evaluator) report(l *list) *list {
 	return l
 }
 
-// protects says whether no mail to outside destinations gets past the list
-// unless an earlier element has let it through on purpose.
+// protects says whether no mail to outside destinations gets past the list unless
+// an earlier element has let it through on purpose. outer are the classes that it
+// is within.
 func (l *list) protects(outer ...*list) bool {
 	if slices.Contains(outer, l) {
 		return false // a class that uses itself
@@ -334,7 +356,8 @@ func simpleChecks() map[string]check {
 	}
 }
 
-// reject and the others below are the restrictions of that name.
+// reject and the others below are the restrictions of that name. deferAll is
+// "defer".
 func (r *run) reject(context.Context) verdict {
 	return r.refuseFor(r.name, r.cl, r.e.rejectCode, dsn.S(5, 7, 1), "Access denied")
 }
@@ -351,6 +374,9 @@ func (r *run) deferIfRejectAsked(context.Context) verdict {
 	return r.deferIfReject(450, dsn.S(4, 7, 0), rejected(r.name, r.cl, "defer_if_reject requested"))
 }
 
+// permitIf is the verdict of a restriction that permits or says nothing. A list
+// that cannot be asked is a configuration error: to go on could refuse what it
+// permits.
 func (r *run) permitIf(yes bool, err error) verdict {
 	if err != nil {
 		r.e.log.Warning("%v", err)
@@ -374,6 +400,7 @@ func sleepCheck(_ *Evaluator, arg string) (check, error) {
 	}, nil
 }
 
+// parseSeconds reads a time as main.cf has it: a number, in seconds or with a unit.
 func parseSeconds(s string) (time.Duration, error) {
 	unit := time.Second
 	digits := s

@@ -1,3 +1,5 @@
+// Whose headers are completed with our domain (local_header_rewrite_clients).
+
 package access
 
 import (
@@ -8,9 +10,11 @@ import (
 	"posthaste/internal/table"
 )
 
-// LocalClient says whether the client is one of those that words, the value
-// of local_header_rewrite_clients, name: headers of its mail are completed
-// with our domain.
+// LocalClient says whether the client is one of those that words, the value of
+// local_header_rewrite_clients, name: headers of its mail are completed with our
+// domain. Mail of strangers must not be: an address without a domain there would
+// seem to be ours. The elements look like restrictions, but only say yes or
+// nothing.
 func (e *Evaluator) LocalClient(ctx context.Context, s *Session, words []string) (bool, error) {
 	r := &run{e: e, s: s}
 	for i := 0; i < len(words); i++ {
@@ -48,6 +52,8 @@ func (e *Evaluator) LocalClient(ctx context.Context, s *Session, words []string)
 	return false, nil
 }
 
+// addressIn says whether a table has the client's address or a network that it is
+// in.
 func (e *Evaluator) addressIn(ctx context.Context, spec, addr string) (bool, error) {
 	m := e.localMaps[spec]
 	if m == nil {

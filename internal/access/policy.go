@@ -21,9 +21,10 @@ import (
 	"posthaste/internal/table"
 )
 
-// The policy delegation protocol: lines name=value and an empty line, both
-// ways. A connection serves one request after another; there are as many as
-// there are sessions that ask at the same time.
+// check_policy_service: a server of the site's own that is asked for an action, such as
+// a greylist. The protocol is that of SMTPD_POLICY_README of Postfix: lines name=value
+// and an empty line, both ways. A connection serves one request after another; there
+// are as many as there are sessions that ask at the same time.
 
 // Bounds of what a policy server may answer: octets, and attributes of which all but
 // one are passed over.
@@ -32,34 +33,39 @@ const (
 	maxAttributes  = 100
 )
 
-// policySettings are what check_policy_service may be told in braces.
+// policySettings are what check_policy_service may be told in braces, over the
+// parameters smtpd_policy_service_....
 type policySettings struct {
 	timeout, retryDelay, maxIdle, maxTTL time.Duration
-	tries, requests                      int
-	fallback, context                    string
+	tries, requests                      int    // attempts for a request; requests of a connection, 0: any
+	fallback, context                    string // the action if nobody answers; a word for the server
 }
 
-// A policyClient speaks to one policy server.
+// A policyClient speaks to one policy server. It lives as long as the Evaluator,
+// and may be used concurrently.
 type policyClient struct {
-	endpoint string // as configured
+	endpoint string // as configured: unix:path or inet:host:port
 	network  string
 	addr     string
-	set      policySettings
+	set      policySettings // not changed
 
-	mu     sync.Mutex
+	mu     sync.Mutex    // guards what follows
 	idle   []*policyConn // in the order in which they were parked
 	sweeps *time.Timer   // closes those that nobody takes; nil while there are none
 	closed bool
 }
 
+// policyConn is one connection. It belongs to the session that asks, or is parked.
 type policyConn struct {
 	nc     *lockstep.Conn
-	born   time.Time
-	parked time.Time
-	used   int
+	born   time.Time // for maxTTL
+	parked time.Time // when it was parked last, for maxIdle
+	used   int       // requests
 }
 
-// policyCheck is check_policy_service.
+// policyCheck is check_policy_service. Restrictions with the same argument share a
+// client. When the server cannot be asked, the fallback action counts, which is to
+// refuse for now unless the administrator has decided otherwise.
 func policyCheck(e *Evaluator, arg string) (check, error) {
 	p := e.policies[arg]
 	if p == nil {
@@ -95,6 +101,8 @@ func policyCheck(e *Evaluator, arg string) (check, error) {
 	}, nil
 }
 
+// newPolicyClient reads the argument of check_policy_service. Nothing is connected
+// before it is needed.
 func newPolicyClient(cfg *config.Config, arg string) (*policyClient, error) {
 	p := &policyClient{set: policySettings{
 		timeout: cfg.Duration("smtpd_policy_service_timeout"), retryDelay: cfg.Duration("smtpd_policy_service_retry_delay"),
@@ -134,6 +142,7 @@ func newPolicyClient(cfg *config.Config, arg string) (*policyClient, error) {
 	return p, nil
 }
 
+// override sets one attribute.
 func (s *policySettings) override(name, value string) (err error) {
 	value = strings.TrimSuffix(strings.TrimPrefix(value, "{"), "}")
 	duration := func(d *time.Duration) { *d, err = parseSeconds(value) }
@@ -161,8 +170,9 @@ func (s *policySettings) override(name, value string) (err error) {
 	return err
 }
 
-// ask sends a request and returns the action. A connection that turns out to
-// be dead is no failure yet: servers close idle ones as they like.
+// ask sends a request and returns the action. A connection that turns out to be
+// dead is no failure yet: servers close idle ones as they like. Only one that was
+// made for this request counts as a try.
 func (p *policyClient) ask(ctx context.Context, request []byte) (string, error) {
 	var err error
 	for try := 0; try < max(1, p.set.tries); try++ {
@@ -194,7 +204,7 @@ func (p *policyClient) ask(ctx context.Context, request []byte) (string, error) 
 	return "", err
 }
 
-// conn takes an idle connection or makes one.
+// conn takes an idle connection or makes one: fresh says which.
 func (p *policyClient) conn(ctx context.Context) (c *policyConn, fresh bool, err error) {
 	now := time.Now()
 	p.mu.Lock()
@@ -218,6 +228,7 @@ func (p *policyClient) conn(ctx context.Context) (c *policyConn, fresh bool, err
 	return &policyConn{nc: lockstep.New(nc), born: now}, true, nil
 }
 
+// park keeps a connection for the next request.
 func (p *policyClient) park(c *policyConn) {
 	c.used++
 	c.parked = time.Now()
@@ -248,6 +259,7 @@ func (p *policyClient) sweep() {
 	}
 }
 
+// close closes idle connections, and those in use when they are parked.
 func (p *policyClient) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -278,7 +290,8 @@ func (c *policyConn) exchange(ctx context.Context, request []byte, timeout time.
 	return action, stop() && keep, err
 }
 
-// readAction reads an answer: attributes, and an empty line.
+// readAction reads an answer: attributes, and an empty line. Attributes other than
+// action are passed over. The bounds are against a server that never ends.
 func readAction(r *bufio.Reader) (action string, err error) {
 	found := false
 	for n, left := 0, maxPolicyReply; ; n++ {
@@ -306,9 +319,13 @@ func readAction(r *bufio.Reader) (action string, err error) {
 	return action, nil
 }
 
+// instances counts the transactions of which a policy server was told, so that two
+// of one microsecond have different names.
 var instances atomic.Uint64
 
-// policyRequest is all that a policy server is told, in Postfix's order.
+// policyRequest is all that a policy server is told, in Postfix's order. Values
+// cannot hold line ends or NUL: a client that could put one there could add
+// attributes.
 func (e *Evaluator) policyRequest(s *Session, policyContext string) []byte {
 	if s.Instance == "" {
 		now := time.Now()

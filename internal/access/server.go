@@ -1,3 +1,6 @@
+// The restrictions that look at the hosts behind a name: check_..._a_access, _mx_access
+// and _ns_access. They catch domains of strangers by the few servers they share.
+
 package access
 
 import (
@@ -18,10 +21,12 @@ const (
 	serverNS
 )
 
+// serverWord is how warnings call such a host.
 var serverWord = [...]string{"address", "mail server", "name server"}
 
-// serverCheck is check_..._a_access, check_..._mx_access and
-// check_..._ns_access for what of the session gives.
+// serverCheck is check_..._a_access, check_..._mx_access and check_..._ns_access
+// for what of the session gives. An OK counts as a mistake: the owner of the domain
+// chooses what its servers are.
 func serverCheck(kind serverKind, what func(r *run) (domain, name string, cl class)) func(*Evaluator, string) (check, error) {
 	return tableCheck(func(r *run, ctx context.Context, m *table.Maps) verdict {
 		domain, name, cl := what(r)
@@ -36,6 +41,9 @@ func serverCheck(kind serverKind, what func(r *run) (domain, name string, cl cla
 	})
 }
 
+// serverAccess looks the servers of domain up in m: their names, and then their
+// addresses. A failing lookup says nothing, as with Postfix: the domain is a
+// stranger's, who could refuse mail from others by it.
 func (r *run) serverAccess(ctx context.Context, m *table.Maps, kind serverKind, domain, name string, cl class) verdict {
 	if strings.HasPrefix(domain, "[") {
 		addr, literal := table.ParseLiteral(domain)
@@ -81,7 +89,8 @@ func (r *run) serverAccess(ctx context.Context, m *table.Maps, kind serverKind, 
 // maxServerAddrs bounds the lookups that one stranger's domain can cause.
 const maxServerAddrs = 100
 
-// serverAddrs is the addresses of a host, which may be called by one.
+// serverAddrs is the addresses of a host. An MX record may hold an address in place
+// of a name, against the rules: it stands for itself.
 func (r *run) serverAddrs(ctx context.Context, host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{a}, nil
@@ -90,6 +99,7 @@ func (r *run) serverAddrs(ctx context.Context, host string) ([]netip.Addr, error
 	return answer.Records, err
 }
 
+// addrAccess looks up an address, and the networks that it is in.
 func (r *run) addrAccess(ctx context.Context, m *table.Maps, a netip.Addr, name string, cl class) (verdict, bool) {
 	value, found, err := m.LookupClientAddr(ctx, a.String())
 	return r.found(ctx, m, value, found, err, name, cl)
@@ -131,6 +141,8 @@ func (r *run) serversOf(ctx context.Context, kind serverKind, domain string) ([]
 	return []string{domain}, nil
 }
 
+// The names that such restrictions can be about: what is looked up, how it is
+// called in texts, and its class. An empty domain is "nothing to look up".
 func ofClient(r *run) (string, string, class)  { return r.s.Name, r.s.NameAddr(), classClient }
 func ofReverse(r *run) (string, string, class) { return r.s.ReverseName, r.s.ReverseName, classReverse }
 func ofHelo(r *run) (string, string, class)    { return r.s.Helo, r.s.Helo, classHelo }

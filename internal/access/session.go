@@ -1,3 +1,6 @@
+// What restrictions know of a session. The server fills it in, and empties it with
+// ResetMail and ResetHelo.
+
 package access
 
 import (
@@ -47,42 +50,45 @@ func (c *Client) NameAddr() string {
 	return c.Name + "[" + c.AddrText + "]:" + c.LogPort
 }
 
-// TLS is what is known of an encrypted session.
+// TLS is what is known of an encrypted session. It does not change.
 type TLS struct {
 	State       tls.ConnectionState
 	Protocol    string // TLSv1.3
-	Cipher      string
-	Bits        int
-	Trusted     bool // the client's certificate leads to one of our CAs
-	Fingerprint string
-	PubKeyPrint string
-	Subject     string // CommonName
+	Cipher      string // as OpenSSL calls it
+	Bits        int    // of the cipher's key
+	Trusted     bool   // the client's certificate leads to one of our CAs
+	Fingerprint string // of the certificate, AB:CD:...; empty: the client has shown none
+	PubKeyPrint string // of its key
+	Subject     string // CommonName, as the certificate has it
 	Issuer      string
 }
 
-// Effects are what access table actions ask for besides a refusal.
+// Effects are what access table actions ask for besides a refusal. They are for the
+// message; the zero value asks for nothing.
 type Effects struct {
-	Hold     bool
-	Discard  bool
-	Filter   string
-	Redirect string
-	BCC      []string
-	Prepend  []string
+	Hold     bool     // into the hold queue
+	Discard  bool     // thrown away: the client hears yes to everything
+	Filter   string   // transport:destination in place of content_filter; the last one counts
+	Redirect string   // the address that gets it instead of all recipients; the last one counts
+	BCC      []string // addresses that get it as well
+	Prepend  []string // header fields, without line ends
 }
 
 // A Session is what one client has told so far. The server that owns it sets
 // the exported fields; nothing here may be used concurrently.
 type Session struct {
 	Client
-	// Stage is the command under way, as log lines have it: CONNECT, RCPT, ...
+	// Stage is the command under way, as log lines have it: CONNECT, RCPT, ... Empty:
+	// there is no session yet.
 	Stage string
 	Proto string // SMTP, as long as no EHLO has been accepted, or ESMTP
-	Helo  string
+	Helo  string // as the client says, made harmless; empty: it has not said any
 	SASL  mail.SASL
-	TLS   *TLS
+	TLS   *TLS // nil in the clear
 	// Pipelined says that the client sent commands before it should have.
 	Pipelined bool
-	// Instance tells transactions apart for policy services.
+	// Instance tells transactions apart for policy services. It is made when the first
+	// of them is asked.
 	Instance string
 
 	// The transaction. QueueID is empty before the first recipient is accepted.
@@ -94,8 +100,8 @@ type Session struct {
 	Accepted            int    // number of recipients accepted
 	Size                int64  // as announced, later as counted
 	SMTPUTF8            bool
-	NoUnknownRcptChecks bool // receive_override_options
-	EtrnDomain          string
+	NoUnknownRcptChecks bool   // receive_override_options
+	EtrnDomain          string // only while ETRN is judged
 
 	Effects Effects
 
@@ -114,13 +120,15 @@ type Session struct {
 // maxResolved bounds the answers of trivial-rewrite that a transaction keeps.
 const maxResolved = 16
 
-// resolvedAddr is one of them.
+// resolvedAddr is one of them: an address as it was asked for, and where its mail
+// goes.
 type resolvedAddr struct {
 	addr   string
 	answer proto.ResolveReply
 }
 
-// flagText and classOf say for a trace what trivial-rewrite has found out of an address.
+// flagText says for a trace what trivial-rewrite has found out about an address, in
+// Postfix's words.
 func flagText(f proto.ResolveFlags) string {
 	var words []string
 	for _, n := range []struct {
@@ -134,7 +142,7 @@ func flagText(f proto.ResolveFlags) string {
 	return strings.Join(words, " ")
 }
 
-// flagNumber is the number that Postfix has for both.
+// flagNumber is the number that Postfix has for both: a trace has it too.
 func flagNumber(f proto.ResolveFlags) string {
 	classes := proto.ResolveLocal | proto.ResolveAlias | proto.ResolveMailbox | proto.ResolveRelay | proto.ResolveDefault
 	n := int(f&classes) << 8
@@ -146,6 +154,7 @@ func flagNumber(f proto.ResolveFlags) string {
 	return strconv.Itoa(n)
 }
 
+// classOf is the class of the address's domain, in Postfix's words.
 func classOf(f proto.ResolveFlags) string {
 	switch {
 	case f&proto.ResolveLocal != 0:
@@ -160,7 +169,8 @@ func classOf(f proto.ResolveFlags) string {
 	return "default"
 }
 
-// ResetMail forgets the transaction.
+// ResetMail forgets the transaction: the client, HELO, and who has authenticated
+// stay.
 func (s *Session) ResetMail() {
 	s.QueueID, s.HasSender, s.Sender, s.HasRcpt, s.Recipient = "", false, "", false, ""
 	s.Accepted, s.Size, s.SMTPUTF8 = 0, 0, false
@@ -170,13 +180,14 @@ func (s *Session) ResetMail() {
 	s.deferPermit, s.found.mail = nil, nil
 }
 
-// ResetHelo forgets what HELO told.
+// ResetHelo forgets what HELO told, and that it was EHLO.
 func (s *Session) ResetHelo() {
 	s.Proto, s.Helo = "SMTP", ""
 	s.found.helo = nil
 }
 
-// beforeMail is what waits before a transaction begins. HELO may be left out.
+// beforeMail is the refusal that waits when a transaction begins. HELO may be left
+// out.
 func (s *Session) beforeMail() *reason { return cmp.Or(s.found.helo, s.found.connect) }
 
 // A reason is a refusal that is not pronounced yet.

@@ -1,3 +1,6 @@
+// Access tables: the restrictions that ask one, under which keys, and what an answer
+// means.
+
 package access
 
 import (
@@ -53,7 +56,8 @@ func argumentChecks() map[string]func(e *Evaluator, arg string) (check, error) {
 	}
 }
 
-// tableCheck makes the restriction that asks a table.
+// tableCheck makes the restriction that asks a table. ask looks at what it is
+// about.
 func tableCheck(ask func(*run, context.Context, *table.Maps) verdict) func(*Evaluator, string) (check, error) {
 	return func(e *Evaluator, spec string) (check, error) {
 		if !table.IsSpec(spec) {
@@ -67,7 +71,8 @@ func tableCheck(ask func(*run, context.Context, *table.Maps) verdict) func(*Eval
 // titlePrefix stands in warnings before the table, or the server, that an action comes from.
 const titlePrefix = "access table "
 
-// accessTable opens a table, once for all that ask it.
+// accessTable opens a table, once for all that ask it. Only New calls it, and what
+// entries compile.
 func (e *Evaluator) accessTable(spec string) *table.Maps {
 	m := e.accessTables[spec]
 	if m == nil {
@@ -97,7 +102,9 @@ func (r *run) tableFailed(err error, name string, cl class) verdict {
 	return r.refuseFor(name, cl, 451, dsn.S(4, 3, 5), "Server configuration error")
 }
 
-// A finding is one lookup's result on its way to act.
+// found is what follows from one lookup: its error is pronounced, and its answer
+// carried out. done is false when the table has nothing, and the next key is to be
+// tried.
 func (r *run) found(ctx context.Context, m *table.Maps, value string, found bool, err error, name string, cl class) (verdict, bool) {
 	if err != nil {
 		return r.tableFailed(err, name, cl), true
@@ -108,6 +115,7 @@ func (r *run) found(ctx context.Context, m *table.Maps, value string, found bool
 	return r.act(ctx, m.Title(), value, name, cl), true
 }
 
+// domainAccess looks up a domain and those above it. name and cl are for texts.
 func (r *run) domainAccess(ctx context.Context, m *table.Maps, domain, name string, cl class) (verdict, bool) {
 	if _, err := netip.ParseAddr(domain); err == nil { // it has no parents
 		value, found, err := m.Lookup(ctx, domain, false)
@@ -117,6 +125,7 @@ func (r *run) domainAccess(ctx context.Context, m *table.Maps, domain, name stri
 	return r.found(ctx, m, value, found, err, name, cl)
 }
 
+// clientAccess is check_client_access: the verified name, then the address.
 func (r *run) clientAccess(ctx context.Context, m *table.Maps) verdict {
 	return r.nameAddrAccess(ctx, m, r.s.Name, r.s.NameAddr(), classClient)
 }
@@ -134,6 +143,8 @@ func (r *run) nameAddrAccess(ctx context.Context, m *table.Maps, host, name stri
 	return v
 }
 
+// reverseClientAccess is check_reverse_client_hostname_access. The name is not
+// verified.
 func (r *run) reverseClientAccess(ctx context.Context, m *table.Maps) verdict {
 	v := r.nameAddrAccess(ctx, m, r.s.ReverseName, r.s.ReverseName, classReverse)
 	if v == ok {
@@ -150,6 +161,7 @@ func (r *run) mustNotPermit(title, name string) verdict {
 	return r.misconfigured()
 }
 
+// heloAccess is check_helo_access.
 func (r *run) heloAccess(ctx context.Context, m *table.Maps) verdict {
 	if r.s.Helo == "" {
 		return dunno
@@ -158,6 +170,7 @@ func (r *run) heloAccess(ctx context.Context, m *table.Maps) verdict {
 	return v
 }
 
+// etrnAccess is check_etrn_access.
 func (r *run) etrnAccess(ctx context.Context, m *table.Maps) verdict {
 	if r.cl != classEtrn {
 		return dunno
@@ -166,6 +179,7 @@ func (r *run) etrnAccess(ctx context.Context, m *table.Maps) verdict {
 	return v
 }
 
+// saslAccess is check_sasl_access.
 func (r *run) saslAccess(ctx context.Context, m *table.Maps) verdict {
 	user := r.s.SASL.Username
 	if user == "" {
@@ -176,6 +190,8 @@ func (r *run) saslAccess(ctx context.Context, m *table.Maps) verdict {
 	return v
 }
 
+// senderAccess is check_sender_access. The null sender is looked up as
+// smtpd_null_access_lookup_key.
 func (r *run) senderAccess(ctx context.Context, m *table.Maps) verdict {
 	if !r.s.HasSender {
 		return dunno
@@ -191,6 +207,7 @@ func (r *run) senderAccess(ctx context.Context, m *table.Maps) verdict {
 	return r.addressAccess(ctx, m, r.s.Sender, classSender)
 }
 
+// rcptAccess is check_recipient_access.
 func (r *run) rcptAccess(ctx context.Context, m *table.Maps) verdict {
 	if !r.s.HasRcpt {
 		return dunno
@@ -209,6 +226,8 @@ func (r *run) rcptAccess(ctx context.Context, m *table.Maps) verdict {
 	return v
 }
 
+// addressAccess looks up an address, in the form that mail for it would have: with
+// its extension and without, its domain and those above it, and user@.
 func (r *run) addressAccess(ctx context.Context, m *table.Maps, addr string, cl class) verdict {
 	a, v := r.resolvedOr(ctx, addr)
 	if v == refused {
@@ -225,8 +244,9 @@ func (r *run) addressAccess(ctx context.Context, m *table.Maps, addr string, cl 
 	return v
 }
 
-// act carries out what an access table or a policy server says. title says
-// who said it, name and cl whom it is about.
+// act carries out what an access table or a policy server says. title says who said
+// it, name and cl whom it is about. Words in any letter case; what is none of them
+// is a reply, a number, or restrictions.
 func (r *run) act(ctx context.Context, title, value, name string, cl class) verdict {
 	value = strings.TrimSpace(value)
 	if trace := table.TraceOf(ctx); trace != nil {
@@ -276,9 +296,12 @@ func (r *run) act(ctx context.Context, title, value, name string, cl class) verd
 	return r.nested(ctx, title, value)
 }
 
-// Hangup is the refusal that is not to be sent: the connection is closed.
+// Hangup is the refusal that is not to be sent: the connection is closed. It is
+// known by its address.
 var Hangup = &smtpwire.Reply{Code: 521, Status: dsn.S(5, 7, 1), Text: "Access denied"}
 
+// statusAndText takes an enhanced status off the start of s; status and text are
+// for what s does not have.
 func statusAndText(s string, status dsn.Status, text string) (dsn.Status, string) {
 	if st, rest, found := dsn.CutStatus(s); found {
 		status, s = st, rest
@@ -305,6 +328,8 @@ func replyAction(value string) (smtpwire.Reply, bool) {
 	return reply, true
 }
 
+// allDigits says whether s is a number: in an access table such an answer means OK,
+// since old ones were made from lists of numbers.
 func allDigits(s string) bool {
 	for i := 0; i < len(s); i++ {
 		if s[i] < '0' || s[i] > '9' {
@@ -314,8 +339,9 @@ func allDigits(s string) bool {
 	return s != ""
 }
 
-// effect notes an action that is about a message. It needs a transaction to
-// be noted in.
+// effect records an action that is about a message. It needs a transaction to be
+// recorded in, and with a filter before the queue there is nobody to carry out most
+// of them. It says dunno: the client goes on being judged.
 func (r *run) effect(title, action, arg, name string, cl class) verdict {
 	s := r.s
 	why := ""
@@ -334,7 +360,7 @@ func (r *run) effect(title, action, arg, name string, cl class) verdict {
 		return dunno
 	}
 	triggers := "<" + name + ">: " + classText[cl] + " triggers " + action
-	note := func(text string) {
+	logEffect := func(text string) {
 		r.log(strings.ToLower(action), text)
 	}
 	switch action {
@@ -343,7 +369,7 @@ func (r *run) effect(title, action, arg, name string, cl class) verdict {
 		if arg != "" {
 			text = "<" + name + ">: " + classText[cl] + " " + printable(arg)
 		}
-		note(text)
+		logEffect(text)
 		if action == "HOLD" {
 			s.Effects.Hold = true
 		} else {
@@ -355,14 +381,14 @@ func (r *run) effect(title, action, arg, name string, cl class) verdict {
 			r.e.log.Warning("%s entry %q requires transport:destination", title, name)
 			return dunno
 		}
-		note(triggers + " " + arg)
+		logEffect(triggers + " " + arg)
 		s.Effects.Filter = arg
 	case "REDIRECT", "BCC":
 		if !strings.Contains(arg, "@") {
 			r.e.log.Warning("%s entry %q requires user@domain target", title, name)
 			return dunno
 		}
-		note(triggers + " " + arg)
+		logEffect(triggers + " " + arg)
 		if action == "REDIRECT" {
 			s.Effects.Redirect = arg
 		} else {
@@ -381,8 +407,9 @@ func (r *run) effect(title, action, arg, name string, cl class) verdict {
 	return dunno
 }
 
-// nested goes through the restrictions that an entry holds. They may not ask
-// tables in turn, or a loop would be a matter of time.
+// nested goes through the restrictions that an entry holds. They may not ask tables
+// in turn, or a loop would be a matter of time. They are compiled for each answer,
+// which is rare.
 func (r *run) nested(ctx context.Context, title, value string) verdict {
 	words := table.SplitList(value)
 	for _, w := range words {

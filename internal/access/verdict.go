@@ -1,3 +1,6 @@
+// How a verdict comes to be a reply: refusals, those that wait, warnings in their
+// place, and the log line.
+
 package access
 
 import (
@@ -12,9 +15,9 @@ import (
 type verdict uint8
 
 const (
-	dunno verdict = iota
-	ok
-	refused
+	dunno   verdict = iota // nothing: the next restriction is asked
+	ok                     // permitted: the rest of the list is not asked
+	refused                // run.reply says why
 )
 
 // class is what a restriction list is about. It is in all texts, and decides
@@ -34,6 +37,8 @@ const (
 	classEOD
 )
 
+// classText is how texts and logs call what a restriction is about. Log analyzers
+// know these words.
 var classText = [...]string{
 	classClient:  "Client host",
 	classReverse: "Unverified Client host",
@@ -47,20 +52,23 @@ var classText = [...]string{
 	classEOD:     "End-of-data",
 }
 
-// A run is the evaluation of one list, and what nests in it.
+// A run is the evaluation of one list, and what nests in it. It is part of its
+// Session, and used again for the next list.
 type run struct {
 	e    *Evaluator
 	s    *Session
 	name string // what the list judges: a host, an address, DATA
-	cl   class
+	cl   class  // what that is, for texts
 
 	kind listKind // what a bare table stands for
 
-	warn  bool // under warn_if_reject
-	depth int
+	warn  bool            // under warn_if_reject
+	depth int             // of classes within classes
 	reply *smtpwire.Reply // the refusal, once a verdict is refused
 }
 
+// maxDepth bounds classes within classes: one that uses itself would have no end.
+// It is Postfix's.
 const maxDepth = 100
 
 // refuse pronounces a refusal that is the client's fault.
@@ -73,12 +81,15 @@ func (r *run) refuseFor(name string, cl class, code int, status dsn.Status, text
 	return r.refuse(code, status, rejected(name, cl, text))
 }
 
+// rejected is the text of a refusal in the form that logs and clients know from
+// Postfix.
 func rejected(name string, cl class, text string) string {
 	return "<" + name + ">: " + classText[cl] + " rejected: " + text
 }
 
-// trouble refuses because of something on our side. warn_if_reject does not
-// excuse it: we do not know what the answer would have been.
+// trouble refuses because of something on our side, with a temporary code.
+// warn_if_reject does not excuse it: we do not know what the verdict would have
+// been.
 func (r *run) trouble(code int, status dsn.Status, text string) verdict {
 	return r.pronounce(&reason{reply: smtpwire.R(code, status, text), hard: true})
 }
@@ -97,8 +108,11 @@ func (r *run) lookupFailed(addr string) verdict {
 // refuses says whether a reply code is one of a refusal.
 func refuses(code int) bool { return code >= 400 && code <= 599 }
 
-// pronounce is the one place where a refusal comes to be. Its code may be an
-// administrator's: one that the client would take for consent is replaced.
+// pronounce is the one place where a refusal comes to be, and is logged. Its code
+// may be an administrator's: one that the client would take for consent is
+// replaced. Where an earlier restriction asked for it (defer_if_reject), a
+// permanent refusal becomes that one's temporary one. Under warn_if_reject it
+// becomes a warning in the log, and dunno.
 func (r *run) pronounce(why *reason) verdict {
 	if !refuses(why.reply.Code) {
 		r.e.log.Warning("SMTP reply code configuration error: %s", why.reply)
@@ -119,8 +133,8 @@ func (r *run) pronounce(why *reason) verdict {
 	return refused
 }
 
-// mend makes code and status agree, and softens what soft_bounce says is to
-// be softened.
+// mend makes code and status agree, as RFC 2034 wants, and softens what soft_bounce
+// says is to be softened. reply itself stays as it is.
 func (e *Evaluator) mend(reply *smtpwire.Reply) *smtpwire.Reply {
 	out := *reply
 	if e.softBounce && out.Code/100 == 5 {
@@ -132,8 +146,10 @@ func (e *Evaluator) mend(reply *smtpwire.Reply) *smtpwire.Reply {
 	return &out
 }
 
-// deferIfPermit keeps a refusal in case everything else says yes. Only the
-// first is kept. action is the value of a ..._tempfail_action parameter.
+// deferIfPermit keeps a refusal in case everything else says yes: what is wrong is
+// temporary, and a permanent refusal by another restriction is the better answer.
+// Only the first is kept. action is the value of a ..._tempfail_action parameter;
+// with "defer" the refusal is pronounced at once.
 func (r *run) deferIfPermit(action string, code int, status dsn.Status, text string) verdict {
 	why := &reason{reply: smtpwire.R(code, status, text)}
 	if action == "defer" {
@@ -148,8 +164,9 @@ func (r *run) deferIfPermit(action string, code int, status dsn.Status, text str
 	return dunno
 }
 
-// deferIfReject keeps a temporary refusal that takes the place of a permanent
-// one later in the lists of this stage.
+// deferIfReject keeps a temporary refusal that takes the place of a permanent one
+// later in the lists of this stage: something that might have permitted could not
+// be asked. Only the first is kept.
 func (r *run) deferIfReject(code int, status dsn.Status, text string) verdict {
 	if r.s.deferReject == nil {
 		r.s.deferReject = &reason{reply: smtpwire.R(code, status, text)}
@@ -157,6 +174,7 @@ func (r *run) deferIfReject(code int, status dsn.Status, text string) verdict {
 	return dunno
 }
 
+// log writes a log line about the run's session.
 func (r *run) log(action, text string) { r.e.LogAction(r.s, action, text) }
 
 // LogAction writes the log line that all restrictions have in common. The
@@ -172,9 +190,9 @@ func (e *Evaluator) LogAction(s *Session, action, text string) {
 	})
 }
 
-// fixStatus maps an enhanced status about one kind of address to the like
-// status about another kind: an access table may be used for senders and
-// recipients alike, and its text says the same of both.
+// fixStatus maps an enhanced status about one kind of address to the like status
+// about another kind: an access table may be used for senders and recipients alike,
+// and its text says the same of both. cl is what the status is going to be about.
 func (r *run) fixStatus(st dsn.Status, cl class) dsn.Status {
 	fixed := mapStatus(st, cl)
 	if fixed != st {
@@ -183,6 +201,8 @@ func (r *run) fixStatus(st dsn.Status, cl class) dsn.Status {
 	return fixed
 }
 
+// mapStatus is fixStatus without the log. Only X.1.Y, about addresses (RFC 3463
+// section 3.2), is mapped.
 func mapStatus(st dsn.Status, cl class) dsn.Status {
 	if st.Subject != 1 {
 		return st
