@@ -6,33 +6,33 @@
 // their limits, time limits, the end of data, the batching of replies. The
 // transaction engine (github.com/emersion/go-smtp) decides which command is
 // in order; it is driven through a port, one command at a time, see
-// engine.go. Policy is package access: it is given what is known of session
-// and envelope, and says yes or no. In between stands the session, which
-// knows the client, reads arguments with package smtpwire, keeps the
+// engine.go. Policy is package access: it gets what is known of the session
+// and the envelope, and permits or refuses. Between these layers stands the session,
+// which knows the client, reads arguments with package smtpwire, keeps the
 // transaction, and words every reply.
 //
 // Mail filters (smtpd_milters, by client smtpd_milter_maps) are told of each
-// command and may refuse it. Sessions with them live in cleanup, see package
-// milter; milter.go has this end. A filter that refuses a session is heeded at MAIL,
-// and at AUTH, STARTTLS, VRFY and ETRN, as Sendmail does it.
+// command and may refuse it. The sessions with filters live in cleanup, see package
+// milter; this end is in milter.go. When a filter refuses the session, the client is
+// told at MAIL, AUTH, STARTTLS, VRFY and ETRN, as with Sendmail.
 //
 // With smtpd_proxy_filter, content goes to a filter before the queue instead of
-// cleanup, and the filter's word on each recipient and on the message is the
-// client's, see filter.go.
+// cleanup, and the filter's replies to each recipient and to the message are passed
+// on to the client, see filter.go.
 //
 // # Security
 //
 // Clients are strangers. What they send is bounded per line, per command and
-// per message; a session holds at most one command line, 16 KiB of replies,
+// per message. A session holds at most one command line, 16 KiB of replies,
 // 16 KiB of transcript and, while content arrives, one 64 KiB buffer and what
-// package submit keeps. Before authentication nothing else grows with what a
-// client sends, but for the list of recipients (smtpd_recipient_limit). An
-// idle session costs about 25 KB with its stack and buffers, one whose client
-// sends all that a stranger may less than 256 KiB, and what its recipients'
-// addresses take. Content ends at
-// CRLF "." CRLF and nowhere else, whatever the client's neighbours believe:
-// see content.go. What a client sends before STARTTLS is forgotten after it.
-// Replies and log lines never carry control characters that a client sent.
+// package submit keeps. Before authentication, nothing else grows with what a
+// client sends except the list of recipients (smtpd_recipient_limit). An
+// idle session costs about 25 KB with its stack and buffers; a session whose
+// client sends as much as a stranger may costs less than 256 KiB, and what the
+// addresses of its recipients take. Content ends at CRLF "." CRLF and nowhere
+// else, whatever other systems take for an end: see content.go. What a client sends
+// before STARTTLS is discarded. Replies and log lines never contain control
+// characters that a client sent.
 //
 // # Standards
 //
@@ -46,14 +46,14 @@
 // BODY=BINARYMIME is refused with 555.
 //
 // Where this server is stricter than Postfix 3.7: "." ends a message only
-// between two CRLFs, also with smtpd_forbid_bare_newline = no, unless the
-// client ends all its lines in LF alone and is exempt; over-long command
-// lines are refused, not cut; comments and white space within addresses are
+// between two CRLFs, even with smtpd_forbid_bare_newline = no, unless the
+// client ends all its lines in LF alone and is exempt. Command lines that are too
+// long are refused, not cut. Comments and white space within addresses are
 // refused.
 //
 // # Parameters
 //
-// Those named smtpd_ and postscreen_, of which "postconf" has the list with a
+// Those named smtpd_ and postscreen_, which "postconf" lists with a
 // sentence for each, and message_size_limit, line_length_limit, mynetworks,
 // relay_domains, local_recipient_maps, content_filter,
 // receive_override_options, broken_sasl_auth_clients, soft_bounce,
