@@ -28,7 +28,7 @@ import (
 	"posthaste/internal/table"
 )
 
-// saslSettings are what the smtpd_sasl_ parameters say. They do not change.
+// saslSettings are the smtpd_sasl_ parameters. They do not change.
 type saslSettings struct {
 	// backend knows the users; nil when there is no authentication. It may be used by
 	// all sessions at once.
@@ -150,8 +150,8 @@ func securityOptions(words []string) (not, must sasl.Property, err error) {
 	return not, must, nil
 }
 
-// authState is one AUTH command under way. It is emptied by endAuth; what it comes
-// to is in the session's SASL.
+// authState is one AUTH command under way. It is emptied by endAuth; the outcome is
+// in the session's SASL.
 type authState struct {
 	exchange  sasl.Exchange // nil before the backend has begun it
 	mechanism string        // as the client named it, in upper case
@@ -243,7 +243,7 @@ func (s *session) authInOrder() (feed string, r *smtpwire.Reply) {
 	return feed + "\r\n", nil
 }
 
-// engineMechanism is what the engine believes every mechanism to be. It thereby
+// engineMechanism is the name that the engine sees for every mechanism, so that it
 // never judges one.
 const engineMechanism = "CLIENT"
 
@@ -274,9 +274,9 @@ func (s *session) saslClient() sasl.Client {
 	return c
 }
 
-// authServer gives the engine its side of the exchange. An error has been worded as
-// the reply already (authFailed). untraced: nothing of this may be logged, it would
-// hold passwords.
+// authServer gives the engine its side of the exchange. When it returns an error,
+// authFailed has set the reply already. untraced: a log of these lookups would
+// contain passwords.
 func (s *session) authServer(string) (gosasl.Server, error) {
 	ctx := s.untraced()
 	names := s.mechanisms(ctx)
@@ -302,8 +302,8 @@ type exchangeServer struct {
 	x sasl.Exchange
 }
 
-// Next implements go-sasl's Server: a response of the client's, and what to say to
-// it. Done is success; every failure is an error.
+// Next implements go-sasl's Server: it takes a response and returns the next
+// challenge. done means success; every failure is an error.
 func (e *exchangeServer) Next(response []byte) (challenge []byte, done bool, err error) {
 	challenge, done, err = e.x.Next(e.s.untraced(), response)
 	if err != nil {
@@ -319,8 +319,8 @@ func (s *session) authFailed(err error) error {
 	if s.auth.exchange != nil {
 		user = cmp.Or(s.auth.exchange.Username(), user)
 	}
-	// The delay is for guesses, not for a backend that is down. Replies that have
-	// gathered must not wait with it.
+	// The delay is for guesses, not for a backend that is down. Replies that are
+	// waiting are sent before it.
 	var f *sasl.Failure
 	if errors.As(err, &f) && s.set.errorSleep > 0 { // who tries passwords is to take his time, from the first on
 		s.wire.flush()
@@ -343,17 +343,17 @@ func (s *session) authFailed(err error) error {
 	return err
 }
 
-// challenge sends the client what it is to answer; text is in base64. It is flushed
-// by the read that follows.
+// challenge sends the client a challenge; text is its base64. It is flushed by the
+// read that follows.
 func (s *session) challenge(text string) {
 	s.queueText([]byte("334 " + text + "\r\n"))
 	s.history.Out([]byte("334 " + text + "\r\n"))
 	s.traceReply([]byte("334 " + notice.Secret)) // it may repeat what the client has said
 }
 
-// continuation reads the client's response to a challenge, for the engine. What is
-// wrong with it becomes "*", with which a client cancels (RFC 4954 section 4), and
-// our reply takes the place of the engine's. The line limit is
+// continuation reads the client's response to a challenge, for the engine. For a
+// malformed response the engine gets "*", with which a client cancels (RFC 4954
+// section 4), and our reply replaces the engine's. The line limit is
 // smtpd_sasl_response_limit: tokens and tickets are longer than commands. Nothing
 // of it goes into a transcript.
 func (s *session) continuation() (string, error) {
@@ -378,15 +378,15 @@ func (s *session) continuation() (string, error) {
 	return text + "\r\n", nil
 }
 
-// authenticated is the end of an exchange that went well. The user's name comes
-// from a backend, and goes into log lines and Received: fields: hence Printable.
+// authenticated ends a successful exchange. The user's name comes from a backend,
+// and goes into log lines and Received: fields: hence Printable.
 func (s *session) authenticated() *smtpwire.Reply {
 	s.a.SASL.Method = s.auth.mechanism
 	s.a.SASL.Username = smtpwire.Printable(s.auth.exchange.Username())
 	return smtpwire.R(235, dsn.S(2, 7, 0), "Authentication successful")
 }
 
-// endAuth lets go of an exchange, whatever came of it. The backend frees what it
+// endAuth releases the exchange, whatever its outcome. The backend frees what it
 // holds.
 func (s *session) endAuth() {
 	if s.auth.exchange != nil {
@@ -395,8 +395,8 @@ func (s *session) endAuth() {
 	s.auth = authState{}
 }
 
-// logout forgets who the client has said it is: after STARTTLS (RFC 3207 section
-// 4.2) and XCLIENT.
+// logout forgets who the client has authenticated as: after STARTTLS (RFC 3207
+// section 4.2) and XCLIENT.
 func (s *session) logout() {
 	s.endAuth()
 	s.a.SASL.Method, s.a.SASL.Username, s.a.SASL.Sender = "", "", ""

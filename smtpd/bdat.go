@@ -25,8 +25,8 @@ type bdatState struct {
 	// rest is the beginning of a line that has not come to its end. It may wait for the
 	// next chunk, and is at most bigBuf octets.
 	rest []byte
-	// failed is why no chunk is taken any more; nil: all is well. Only RSET, or the last
-	// chunk, ends this state.
+	// failed is the reason why no more chunks are accepted; nil: they are. Only
+	// RSET, or the last chunk, ends this state.
 	failed *smtpwire.Reply
 	told   bool // failed has been sent; later chunks get a shorter reply
 }
@@ -39,14 +39,14 @@ func (b *bdatState) abort() {
 	}
 }
 
-// bdatCmd is BDAT, RFC 3030 section 2. The chunk follows the command whatever is
-// thought of it, and is read in any case, or the session ends. last says that the
-// transaction is over and that r is the reply to the message; r is nil where the
-// session has ended.
+// bdatCmd is BDAT, RFC 3030 section 2. The chunk follows the command even if that
+// is refused. So it is read in any case, or else the session ends. last says that
+// the transaction is over and that r is the reply to the message; r is nil where
+// the session has ended.
 func (s *session) bdatCmd() (r *smtpwire.Reply, last bool, err error) {
 	if s.hiddenKeywords()["chunking"] {
-		// Not 5xx and on with it: the chunk that follows would be taken for commands. With
-		// 521 the session ends.
+		// After an ordinary refusal the chunk that follows would be taken for
+		// commands. 521 ends the session.
 		return smtpwire.R(521, dsn.S(5, 5, 1), "Error: command not implemented"), false, nil
 	}
 	size, last, ok := smtpwire.ParseBDAT(s.cmd.Args)
@@ -150,8 +150,8 @@ func (b *bdatState) refusal(size int64) *smtpwire.Reply {
 
 // tooMuch counts a chunk of size octets that is not wanted. It says whether that
 // goes too far: one and a half times the largest message is read, so that a client
-// which has not looked at our replies yet stays in step. Beyond that it costs more
-// than a new connection.
+// which has not looked at our replies yet stays in step. Reading more would cost
+// the client more than a new connection.
 func (s *session) tooMuch(size int64) bool {
 	if s.tx.bdat != nil && s.tx.skipped == 0 {
 		s.tx.skipped = s.tx.bdat.c.size
@@ -215,8 +215,8 @@ func (b *bdatState) addOctets(p []byte) {
 	}
 }
 
-// endLastLine gives the last line the end that it may lack. That is not a bare
-// newline of the client's.
+// endLastLine adds the line end that the last line may lack. It does not count as a
+// bare newline sent by the client.
 func (b *bdatState) endLastLine() {
 	if len(b.rest) > 0 || b.c.cont {
 		bare := b.c.bareLF

@@ -25,7 +25,8 @@ func (s *session) helo(v verb) *smtpwire.Reply {
 	}
 	s.endMail()
 	s.flushHistory()
-	// HELO after EHLO does not take back that commands may be pipelined: ResetHelo would.
+	// After EHLO the client may pipeline. HELO does not take that away, but
+	// ResetHelo would.
 	proto := s.a.Proto
 	if v == vEhlo {
 		proto = "ESMTP"
@@ -92,7 +93,7 @@ func (s *session) appendEhlo(b []byte) []byte {
 	}
 	if mechs := s.offeredMechanisms(); mechs != "" {
 		add("auth", "AUTH "+mechs)
-		// Old clients of Microsoft's look for this form, from a draft
+		// Old Microsoft clients look for this form, which comes from a draft
 		// (broken_sasl_auth_clients).
 		if s.srv.sasl.broken {
 			add("auth", "AUTH="+mechs)
@@ -191,7 +192,7 @@ func bracketed(s string) string {
 }
 
 // etrn is ETRN, RFC 1985. "@domain" means all subdomains there and is taken for the
-// domain itself; "#queue" names a queue of the server's, of which there are none.
+// domain itself; "#queue" names a queue of the server, and this server has none.
 func (s *session) etrn() *smtpwire.Reply {
 	if r := s.heloFirst(); r != nil {
 		return r

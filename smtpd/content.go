@@ -21,7 +21,8 @@ import (
 // (lenient: it is trusted, and even its DATA command ended so) is LF "." LF
 // the end.
 type content struct {
-	// w gets the content. Errors are w's to remember: reading goes on to the end.
+	// w receives the content. It remembers its own errors: reading goes on to the
+	// end.
 	w io.Writer
 	// lenient: LF "." LF ends the message, see above. The session sets it.
 	lenient bool

@@ -30,8 +30,8 @@ func (s *session) data() *smtpwire.Reply {
 	s.writeHead(&s.tx.sink)
 	c := &s.tx.lines
 	*c = content{w: &s.tx.sink, lenient: s.wire.bareLF && (s.trusted || s.set.bare == bareAllow), limit: s.set.messageLimit}
-	// The DATA command was a line before the content, and its end counts: "DATA" LF
-	// "." CRLF is no end of a message.
+	// The DATA command is the line before the content, and how that line ended
+	// counts: "DATA" LF "." CRLF does not end a message.
 	c.afterLF = s.wire.bareLF && !c.lenient
 	s.tx.inData = true
 	err := s.readContent(c)
@@ -133,10 +133,10 @@ func (s *session) readContent(c *content) error {
 	}
 }
 
-// extendDeadline sets the time by which content must be here that began to arrive
-// at start, with smtpd_per_request_deadline: what arrives buys time, one second for
-// each smtpd_min_data_rate octets. A client that sends less than that has run out
-// of time at some point, however regularly it sends.
+// extendDeadline sets the deadline for content that began to arrive at start, with
+// smtpd_per_request_deadline. Each smtpd_min_data_rate octets that arrive extend it
+// by one second. A slower client runs out of time sooner or later, however
+// regularly it sends.
 func (s *session) extendDeadline(start time.Time, octets int64) {
 	if s.set.perRequest {
 		s.wire.deadline = start.Add(s.set.timeout + time.Duration(octets)*time.Second/time.Duration(max(1, s.set.minDataRate)))
@@ -187,8 +187,8 @@ func (s *session) finishMessage(msg message, c *content, accepted string) *smtpw
 	return smtpwire.R(250, dsn.S(2, 0, 0), accepted)
 }
 
-// forgive forgets the errors and the junk commands before a message that was taken:
-// a client that delivers mail is not what the limits are for.
+// forgive resets the counts of errors and junk commands when a message was
+// accepted: the limits are not meant for clients that deliver mail.
 func (s *session) forgive() {
 	s.errors, s.junk = 0, 0
 	s.history.Forgive()
@@ -213,8 +213,8 @@ func (s *session) filterSaid(reply *proto.SubmitReply) *smtpwire.Reply {
 }
 
 // contentRefused refuses what is wrong with the content itself: bare newlines,
-// where they are to be refused, and its size. Both are known only when the client
-// has sent all.
+// where they are to be refused, and its size. Both are known only at the end of the
+// content.
 func (s *session) contentRefused(c *content) *smtpwire.Reply {
 	if c.bareLF && !s.trusted {
 		switch s.set.bare {
@@ -233,7 +233,7 @@ func (s *session) contentRefused(c *content) *smtpwire.Reply {
 	return nil
 }
 
-// newFiltered begins a message that the filter is to hear of as a whole.
+// newFiltered begins a message that the filter gets only when it is complete.
 func (s *session) newFiltered() *filtered {
 	env := s.envelope()
 	return &filtered{set: s.srv.filter, log: s.srv.log, env: &env, body8: s.tx.mail.Body == smtpwire.Body8BitMIME, utf8: s.tx.mail.SMTPUTF8}

@@ -17,14 +17,15 @@ import (
 )
 
 // nextCommand reads commands until there is one for the engine, and returns what
-// the engine is to read. An error ends the session; the client has been told by
-// then, if it was to be.
+// the engine is to read. An error ends the session. The client has been told
+// already, if it is to be told at all.
 func (s *session) nextCommand() (feed string, err error) {
 	for {
 		if s.ended {
 			return "", io.EOF
 		}
-		// Before the read, not after: a client at the limit is not heard again.
+		// Checked before the read: a client that has reached the limit does not get
+		// another command in.
 		if s.errors >= s.set.hardErrors && s.set.hardErrors > 0 {
 			s.reason = "too many errors"
 			s.reply(smtpwire.R(421, dsn.S(4, 7, 0), s.set.myhostname+" Error: too many errors"))
@@ -38,9 +39,8 @@ func (s *session) nextCommand() (feed string, err error) {
 }
 
 // waiting is called before the session waits for a command: this is where a service
-// that is to end may end it. The order is that of Drain seen from the other side:
-// busy is set before draining is looked at, and Drain sets draining before it looks
-// at busy, so that at least one of the two notices.
+// that is stopping may end it. busy is set before draining is read, while Drain
+// sets draining before it reads busy. So at least one of the two notices the other.
 func (s *session) waiting() error {
 	busy := s.a.HasSender || s.wire.buffered() > 0
 	s.busy.Store(busy)
@@ -54,8 +54,8 @@ func (s *session) waiting() error {
 // is to see of it. Nothing is returned for a command that has been answered.
 func (s *session) read() (feed string, err error) {
 	s.wire.timeout = s.screened.CommandTime(s.set.timeout)
-	// The deadline is of this command, however slowly its octets come: a client
-	// that sends one octet a minute would otherwise never run into the timeout.
+	// The deadline covers the whole command: a client that sends one octet a minute
+	// would never reach the timeout of a single read.
 	if s.set.perRequest {
 		s.wire.deadline = time.Now().Add(s.wire.timeout)
 	}
@@ -89,9 +89,9 @@ func (s *session) read() (feed string, err error) {
 		s.mistrust()
 		return "", io.EOF
 	}
-	// Patterns of tables are tried against what a stranger chose. Each command has
-	// a budget of its own, so that a pattern that explodes costs this client's time
-	// only.
+	// A stranger chooses the text that the patterns of tables are matched against.
+	// Each command has a budget of its own, so that a pattern that backtracks
+	// without end costs only this client time.
 	s.renewBudget()
 	return s.dispatch(s.filterCommand(text), s.wire.bareLF)
 }
@@ -237,7 +237,7 @@ func (s *session) perform(v verb) (feed string, err error) {
 			return engineRset, nil
 		}
 	case vQuit:
-		// The last reply is sent by leave before the socket is closed.
+		// leave sends the reply before the socket is closed.
 		s.replyAndCount(bye)
 		s.leave()
 		return "", io.EOF
@@ -304,8 +304,8 @@ func (s *session) simple(v verb) (*smtpwire.Reply, error) {
 	return smtpwire.R(500, dsn.S(5, 5, 2), "Error: command not recognized"), nil
 }
 
-// engineReplied is told what the engine thinks of the command that it was given, as
-// a reply code, and answers the client.
+// engineReplied gets the engine's reply code for the command that it was given, and
+// answers the client.
 func (s *session) engineReplied(code int) {
 	switch {
 	// The list of extensions is no Reply: it has no enhanced code, and is not
@@ -323,9 +323,9 @@ func (s *session) engineReplied(code int) {
 	}
 }
 
-// engineSays words an answer that the engine gave by itself. We judge the order of
-// commands before it does, so that a refusal of an unforeseen kind is a mistake of
-// ours: it is logged as an error.
+// engineSays words a reply that the engine gave by itself. The session checks the
+// order of commands before the engine does, so a refusal that is not listed here is
+// a bug: it is logged as an error.
 func (s *session) engineSays(code int) *smtpwire.Reply {
 	switch {
 	case s.verb == vRset && code == 250:

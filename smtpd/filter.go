@@ -89,9 +89,8 @@ func readFilter(cfg *config.Config) (*filterSettings, error) {
 	return f, nil
 }
 
-// filterFailed is what a client hears when the filter cannot be asked: that it may
-// come again, and nothing of the filter, of which it is not to know. The text is
-// Postfix's.
+// filterFailed is the reply when the filter cannot be used: the client may try
+// again, and learns nothing about the filter. The text is Postfix's.
 var filterFailed = smtpwire.R(451, dsn.S(4, 3, 0), "Error: queue file write error")
 
 // maxFilterLine bounds a line of a filter's reply, in octets; the parser bounds the

@@ -28,10 +28,10 @@ func (s *session) greet() error {
 // client.
 //
 // Connections are counted first, since that is what protects all the rest: a client
-// over its limit costs no handshake, no lookup in a table and no word with a
-// filter. With smtpd_tls_wrappermode the handshake comes before the first octet of
-// SMTP; there the client speaks first by design, so that early talkers are looked
-// for only without it.
+// over its limit costs no handshake, no table lookup and no request to a filter.
+// With smtpd_tls_wrappermode the handshake comes before the first octet of SMTP;
+// there the client speaks first by design, so that early talkers are looked for
+// only without it.
 func (s *session) welcome(ctx context.Context) error {
 	if r := s.asPolicy(s.srv.limits.connection(s)); r != nil {
 		s.reply(r)
@@ -66,8 +66,8 @@ func (s *session) welcome(ctx context.Context) error {
 }
 
 // panicked is told of a panic in the session: that session ends with 421, the
-// service goes on. What a stranger can provoke must not end the sessions of others.
-// The stack is in the log.
+// service goes on. A bug that a stranger can trigger must not end the sessions of
+// others. The stack is in the log.
 func (s *session) panicked(what any) {
 	s.srv.log.Panic(what)
 	s.history.Fault(notice.Software)

@@ -69,9 +69,9 @@ type milterState struct {
 	connect, helo, mail proto.MilterTold
 }
 
-// eventsTold is all that filters have been told, for a cleanup that does not know
-// the session. A list of recipients that is too long for one request is not told
-// again: cleanup then has the client send the message once more.
+// eventsTold is everything that filters have been told, for a cleanup process that
+// does not know the session. A list of recipients that is too long for one request
+// is not told again: cleanup then has the client send the message once more.
 func (m *milterState) eventsTold() proto.MilterTold {
 	if n := len(m.connect) + len(m.helo) + len(m.mail); n > proto.ListSize {
 		return nil
@@ -105,9 +105,9 @@ func (m *milterState) recordMacros(told proto.MilterTold) {
 	}
 }
 
-// milterSlack is added to the time that filters may take, for the way to cleanup
-// and back: a filter that is too slow must be cleanup's to report, which knows its
-// name.
+// milterSlack is added to the time that filters may take, for the round trip to
+// cleanup. Cleanup must time out first, since it knows the name of the filter that
+// was too slow.
 const milterSlack = 10 * time.Second
 
 // milterSpecs are the filters for this client: those of smtpd_milter_maps, DISABLE

@@ -47,8 +47,8 @@ type Flusher interface {
 	Flush(ctx context.Context, domain string) (queued bool, err error)
 }
 
-// Deps are what a Server works with. All of it belongs to the caller, who closes it
-// after the Server. Everything here may be called by many sessions at a time.
+// Deps are what a Server works with. They belong to the caller, who closes them
+// after the Server. Many sessions call them at the same time.
 type Deps struct {
 	Config *config.Config
 	Log    *maillog.Logger
@@ -94,9 +94,8 @@ type Deps struct {
 // answered in half a minute is not there.
 const flushTimeout = 30 * time.Second
 
-// A Server is one smtpd service. Its fields are set by New and do not change,
-// except where a comment says so; what they point at may be used by all sessions at
-// once.
+// A Server is one smtpd service. New sets its fields, and they do not change except
+// where a comment says so. What they point at is safe for concurrent use.
 type Server struct {
 	log *maillog.Logger
 	// set is the settings of sessions while the service is not under stress.
@@ -130,9 +129,9 @@ type Server struct {
 
 	// draining says that sessions are to end. Drain sets it; it is never cleared.
 	draining atomic.Bool
-	// ample is until when, in Unix nanoseconds, the queue's file system is known to have
-	// far more room than one message needs. Sessions write it in any order: a value that
-	// is lost costs one more look.
+	// ample is until when, in Unix nanoseconds, the queue's file system is known to
+	// have far more room than one message needs. Sessions store it without
+	// coordination: a lost value costs one more statfs.
 	ample atomic.Int64
 
 	mu sync.Mutex
@@ -327,10 +326,10 @@ func (s *Server) ended(ss *session) {
 	}
 }
 
-// Drain has sessions end as soon as they are between two messages: those that wait
-// for a command get 421 at once (RFC 5321 section 3.8 allows it at any time). It
-// does not wait, and may be called more than once. Sessions that begin afterwards
-// end at their first wait.
+// Drain ends sessions as soon as they are between two messages: those that wait for
+// a command get 421 at once, which RFC 5321 section 3.8 allows at any time. It does
+// not wait, and may be called more than once. Sessions that begin afterwards end at
+// their first wait.
 func (s *Server) Drain() {
 	s.draining.Store(true)
 	s.mu.Lock()
@@ -349,8 +348,8 @@ func (s *Server) Drain() {
 // own: everything that is asked bounds its own time.
 func (s *Server) ctx() context.Context { return context.Background() }
 
-// engineLog takes what the engine has to say, which is about panics: its other
-// messages concern commands, and none of those can fail that we let it see.
+// engineLog receives the engine's log messages. In practice these are about panics:
+// the commands that the engine gets to see do not fail.
 type engineLog struct{ log *maillog.Logger }
 
 func (l engineLog) Printf(format string, v ...any) { l.log.Error("transaction engine: "+format, v...) }

@@ -31,8 +31,8 @@ type session struct {
 	set *settings
 	// port is where the engine takes the session's commands from. changePort replaces it.
 	port *port
-	// over gets one element when the session has ended. It has room for one, so that who
-	// ends the session does not wait for ServeConn.
+	// over gets one element when the session has ended. It is buffered, so that
+	// ending a session does not wait for ServeConn.
 	over chan struct{}
 	// sock is the client's connection, under TLS if there is any. Drain sets its deadline.
 	sock net.Conn
@@ -120,8 +120,8 @@ type session struct {
 	parting maillog.SMTPDDisconnect
 }
 
-// forget makes an ended session ready for another client. It keeps memory only:
-// nothing of what is kept says anything of the client that has gone.
+// forget makes an ended session ready for another client. It keeps only memory, and
+// nothing that the previous client sent.
 func (s *session) forget() {
 	over, rcpts, counts := s.over, s.tx.rcpts, s.parting.Counts
 	lookups, budget := s.lookups, s.budget
