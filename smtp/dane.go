@@ -66,8 +66,8 @@ func (d *delivery) danePolicy(ctx context.Context, t *target, p *policy) (*polic
 	case len(records) == 0:
 		return without(tlspolicy.May, "no TLSA records found")
 	}
-	// Records that we do not understand still say that the server has TLS, which is
-	// used then without a check of the certificate.
+	// Records that we cannot use still say that the server has TLS. It is required
+	// then, without a check of the certificate.
 	usable := tlspolicy.Usable(records, c.DaneDigests)
 	if len(usable) == 0 {
 		d.log.LogWarning(maillog.SMTPNoUsableTLSA{ID: d.id, Host: t.host, Port: t.port})

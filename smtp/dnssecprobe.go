@@ -24,7 +24,7 @@ type probe struct {
 	asked   atomic.Bool // the probe has been sent, by this or by another delivery
 }
 
-// secureOf makes a lookup's result what a probe wants to know of it.
+// secureOf reduces a lookup's result to what a probe asks for.
 func secureOf[T any](a resolver.Answer[T], err error) (secure bool, _ error) { return a.Secure, err }
 
 // probeTypes are the types of records that the probe can be asked for.
@@ -52,7 +52,7 @@ var probeTypes = map[string]func(context.Context, resolver.Resolver, string) (bo
 	},
 }
 
-// newProbe reads dnssec_probe. An error says what is expected.
+// newProbe reads the value of dnssec_probe, TYPE:NAME or nothing.
 func newProbe(text string) (*probe, error) {
 	p := &probe{text: text}
 	if text == "" {

@@ -115,10 +115,10 @@
 //
 // The smtp_ family, or the lmtp_ family when the program is lmtp: see
 // settings.go, tlssettings.go, sasl.go and output.go, which read them; also
-// best_mx_transport, connection_cache_ttl_limit, disable_dns_lookups, dnssec_probe,
-// helpful_warnings, ignore_mx_lookup_error, inet_interfaces, inet_protocols, line_length_limit, minimal_backoff_time,
-// myhostname, notify_classes, proxy_interfaces, relayhost, soft_bounce,
-// tcp_windowsize.
+// best_mx_transport, connection_cache_ttl_limit, disable_dns_lookups,
+// dnssec_probe, helpful_warnings, ignore_mx_lookup_error, inet_interfaces,
+// inet_protocols, line_length_limit, minimal_backoff_time, myhostname,
+// notify_classes, proxy_interfaces, relayhost, soft_bounce, tcp_windowsize.
 //
 // # Diagnostics
 //

@@ -35,12 +35,12 @@ const (
 )
 
 // throttles says whether the kind counts against the destination as a whole: the
-// queue manager then sends it less, or nothing for a while. What one message or
-// recipient meets says nothing about the next.
+// queue manager then sends it less mail, or none for a while. A failure of one
+// message or recipient says nothing about the next one.
 func (k kind) throttles() bool { return k <= streamFailed }
 
 // failure is why something did not go well, in the terms of the log and of delivery
-// status notifications. It does not change once it has been handed on: several
+// status notifications. It does not change once it has been recorded: several
 // recipients may share it.
 type failure struct {
 	kind   kind
@@ -117,9 +117,9 @@ func (s *session) broken(stage string, err error) *failure {
 // errLocalData marks an error of the message's source, not of the network.
 var errLocalData = errors.New("local data error")
 
-// said words a server's reply to a command that it refuses. A code that is no
-// answer to a command at all (1xx, 3xx) is a permanent failure, and the session is
-// not used again: the two sides do not mean the same by what they say.
+// said words a server's reply to a command that it refuses. A code that makes no
+// sense as a reply (1xx, 3xx) is a permanent failure, and the session is not used
+// again: client and server are out of step.
 func (s *session) said(k kind, r *reply, command string) *failure {
 	f := s.refused(k, r)
 	f.text = "host " + s.namaddr + " said: " + f.detail.DiagText + " (in reply to " + command + ")"
@@ -159,7 +159,7 @@ func isTimeout(err error) bool {
 }
 
 // errnoText words the error of a connect or a bind as the system does, and as
-// Postfix logs it: with a capital, and without the words of package net around it.
+// Postfix logs it: capitalized, and without what package net adds to it.
 func errnoText(err error) string {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		text := errno.Error()
@@ -177,9 +177,9 @@ func errnoText(err error) string {
 	return err.Error()
 }
 
-// isShortage says whether an error is for want of something that this system has
-// too little of, such as descriptors or ports. The destination is not to blame, and
-// must not be throttled for it.
+// isShortage says whether an error means that this system is short of something,
+// such as descriptors or ports. The destination is not to blame, and must not be
+// throttled for it.
 func isShortage(err error) bool {
 	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {
 		if errors.Is(err, e) {
@@ -206,9 +206,9 @@ func (d *delivery) fail(f *failure, rcpts []int) {
 	d.record(f, rcpts)
 }
 
-// record reports f for each of rcpts that has no outcome yet, and holds it against
-// the destination where that is right. The queue manager may defer what is to be
-// bounced (soft_bounce), so that the outcome is asked for, not assumed.
+// record reports f for each of rcpts that has no outcome yet, and counts it against
+// the destination where that is right. With soft_bounce a bounce becomes a
+// deferral, so the outcome is asked for, not assumed.
 func (d *delivery) record(f *failure, rcpts []int) {
 	deferred := false
 	for _, i := range rcpts {
@@ -245,8 +245,8 @@ func (d *delivery) slowDown() {
 	}
 }
 
-// left lists the recipients that nothing has been said of, as indices into the
-// envelope. The list is good until the next call.
+// left lists the recipients without an outcome, as indices into the envelope. The
+// list is good until the next call.
 func (d *delivery) left() []int {
 	d.todo = slices.Grow(reuse.Truncated(d.todo), len(d.env.Recipients))
 	for i := range d.env.Recipients {

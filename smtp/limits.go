@@ -36,7 +36,7 @@ func parseLimits(args string) (l peerLimits) {
 		default:
 			continue
 		}
-		// A client that believed the larger of two would run into the smaller.
+		// With the larger of two values we would run into the smaller.
 		if n := limitValue(value); n > 0 && (*to == 0 || n < *to) {
 			*to = n
 		}
@@ -128,8 +128,8 @@ func (d *delivery) fits(s *session, rcpts []int) bool {
 	return s.limits.domains == 0 || slices.ContainsFunc(rcpts, func(i int) bool { return s.takes(d.wireDomain(i), false) })
 }
 
-// takes says whether RCPT may name the domain in this session (RFC 9422). With name it
-// is going to, and the domain counts from now on.
+// takes says whether RCPT may name the domain in this session (RFC 9422). With
+// name, RCPT is about to name it, and the domain counts from now on.
 func (s *session) takes(domain string, name bool) bool {
 	if slices.Contains(s.domains, domain) {
 		return true

@@ -109,8 +109,8 @@ func splitHostPort(s, defaultPort string, ports portNames) (host, port string, b
 		if end < 0 {
 			return "", "", false, fmt.Errorf("no ] after the host")
 		}
-		// Brackets make an IPv6 address possible: its colons would be taken for the
-		// port's.
+		// An IPv6 address needs the brackets: otherwise its last colon would be
+		// taken for that of the port.
 		host, bracketed = s[1:end], true
 		switch rest := s[end+1:]; {
 		case rest == "":

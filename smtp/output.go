@@ -1,6 +1,6 @@
-// What is done to a message on its way out, when main.cf asks for any of it: generic
-// addresses, checks, and the conversion for servers without 8BITMIME. Mail for which
-// nothing is asked never comes here.
+// What is done to a message on its way out, when main.cf asks for any of it:
+// generic addresses, checks, and the conversion for servers without 8BITMIME. Other
+// mail never gets here.
 
 package smtp
 
@@ -80,9 +80,9 @@ func newSearch(cfg *config.Config, o table.Options) (*table.Search, error) {
 		DoubleBounce: cfg.String("double_bounce_sender"), Local: local.IsLocal}, nil
 }
 
-// mapAddress maps an address by smtp_generic_maps, once: what comes of it is not
-// looked up again. The null sender stays. An error defers the message, rather than
-// let an internal address out.
+// mapAddress maps an address by smtp_generic_maps, once: the result is not looked
+// up again. The null sender stays. On an error the message is deferred, so that no
+// internal address gets out.
 func (r *outputRules) mapAddress(ctx context.Context, addr string) (string, error) {
 	if r.generic.Empty() || addr == "" {
 		return addr, nil
@@ -94,8 +94,8 @@ func (r *outputRules) mapAddress(ctx context.Context, addr string) (string, erro
 	if err != nil || !found {
 		return addr, err
 	}
-	// An address that became several would be a message to people whom nobody has
-	// addressed.
+	// Only the first counts: a message must not go to people to whom nobody has
+	// sent it.
 	if len(list) > 1 {
 		r.warn("multi-valued " + r.generic.Title() + " result for " + rfc5322.Quote(addr))
 	}
@@ -112,7 +112,7 @@ func (r *outputRules) touches(body mail.Body, s *session) bool {
 }
 
 // downgrades says whether eight-bit parts are to be encoded, RFC 6152 section 3:
-// the server does not take them, and has not been promised anything else.
+// the server does not accept them.
 func (r *outputRules) downgrades(body mail.Body, s *session) bool {
 	return body&mail.Body8Bit != 0 && s.offers&offers8BitMIME == 0 && !r.noConversion
 }

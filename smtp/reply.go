@@ -81,13 +81,13 @@ func printable(b []byte) string {
 	return out.String()
 }
 
-// errReplyLimit is what an endless reply ends in. A server, or what answers in its
-// place, must not keep a delivery for ever.
+// errReplyLimit is the error for a reply without end. A server must not be able to
+// hold a delivery for ever.
 var errReplyLimit = errors.New("reply is too long")
 
 // wire is the two directions of a connection, bounded in time and size. It belongs
-// to one goroutine, but for stopping and the deadlines of conn, by which another
-// ends its waiting.
+// to one goroutine. Only stopping and the deadlines of conn are set by others, to
+// end a wait.
 type wire struct {
 	conn net.Conn // the TLS connection once there is one
 	in   []byte   // buffer; in[r:w] has been read from conn and not used

@@ -99,8 +99,8 @@ func (r *requireRules) lookup(ctx context.Context, key string) (level requireLev
 	return level, true, nil
 }
 
-// requires says what this message's REQUIRETLS comes to at the present destination;
-// requireDisable for a message without it.
+// requires says how this message's REQUIRETLS is handled at the present
+// destination; requireDisable for a message without it.
 func (d *delivery) requires(ctx context.Context) (requireLevel, error) {
 	if !d.env.RequireTLS {
 		return requireDisable, nil

@@ -17,8 +17,8 @@ import (
 	"posthaste/internal/resolver"
 )
 
-// target is one address of a server. It is a value: the list of a route is shared
-// between the walk and its copies, and is not changed.
+// target is one address of a server. The list of a route is shared between the walk
+// and its copies, and is not changed.
 type target struct {
 	host string     // as in the MX record, or as asked for
 	ip   netip.Addr // not valid for a Unix-domain socket
@@ -42,8 +42,8 @@ func (t *target) address() string {
 }
 
 // maxTargets bounds how many addresses of a destination are considered, and MX
-// hosts looked up: the owner of a domain can publish any number, and have us ask
-// for each.
+// hosts looked up: the owner of a domain can publish any number, and make us look
+// up each.
 const maxTargets = 100
 
 // route finds the servers of the present nexthop, in the order in which they are to
@@ -127,8 +127,8 @@ func lookupFailure(status dsn.Status, text string) *failure {
 
 // domainTargets finds the servers of a mail domain: its MX hosts, or itself where
 // there are none (RFC 5321 section 5.1). A lookup that failed is not "there are
-// none": the domain's own address may be a web server. smtp's
-// ignore_mx_lookup_error is for those who know better.
+// none": the domain's own address may be a web server. ignore_mx_lookup_error
+// overrides this.
 func (d *delivery) domainTargets(ctx context.Context, domain string) ([]target, *failure) {
 	mx, err := d.a.dns.MX(ctx, domain)
 	if err != nil {
@@ -166,8 +166,8 @@ func (d *delivery) exchangers(ctx context.Context, domain string, mx resolver.An
 	if len(hosts) == 1 {
 		found[0], failed[0] = d.hostTargets(ctx, nil, hosts[0].Host, hosts[0].Pref)
 	} else {
-		// Several MX hosts of which one has slow name servers must not be slow
-		// together. Each lookup writes to a place of its own.
+		// One MX host with slow name servers must not delay the lookups of the
+		// others. Each lookup writes to its own element.
 		var wg sync.WaitGroup
 		for i, h := range hosts {
 			wg.Go(func() { found[i], failed[i] = d.hostTargets(ctx, nil, h.Host, h.Pref) })
@@ -318,9 +318,9 @@ func (d *delivery) arrange(list []target) []target {
 	return list
 }
 
-// balance keeps the first limit addresses, but so that the family that has fewer
-// gets up to half of the places: a site whose IPv6 does not work must not use up
-// smtp_mx_address_limit with it. The order stays.
+// balance keeps limit addresses, and gives the family that has fewer up to half of
+// the places: IPv6 that does not work must not use up smtp_mx_address_limit. The
+// order stays.
 func balance(list []target, limit int) []target {
 	v4 := 0
 	for i := range list {

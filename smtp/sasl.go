@@ -114,8 +114,8 @@ func (d *delivery) hasPassword(t *target) bool {
 }
 
 // login authenticates us, if the server asks for it and there is something to do it
-// with. A failure is of this server: the next one may know the password, and mail
-// is deferred at the worst, unless the server itself says 5xx.
+// with. A failure concerns this server only, and defers the mail at worst, unless
+// the server itself says 5xx.
 func (d *delivery) login(ctx context.Context, s *session, t *target) *failure {
 	c := d.a.sasl
 	if !c.enabled || s.offers&offersAuth == 0 {
@@ -133,8 +133,9 @@ func (d *delivery) login(ctx context.Context, s *session, t *target) *failure {
 	if !found || user == "" {
 		return nil
 	}
-	// There is a password, and the server would not take it safely: mail waits for
-	// the administrator, rather than be refused for want of authentication.
+	// There is a password, but no mechanism that may be used for it. The mail is
+	// deferred until the administrator changes something: without a login the
+	// server would probably refuse it.
 	name := d.mechanism(s)
 	if name == "" {
 		return fail("SASL authentication failed; cannot authenticate to server " + s.namaddr + ": no mechanism available")
@@ -200,8 +201,7 @@ func (d *delivery) mechanism(s *session) string {
 			rules = c.sureRules
 		}
 	}
-	// Our order decides, not the server's: it may be an attacker who lists PLAIN
-	// first.
+	// Our order decides, not the server's: an attacker could list PLAIN first.
 	offered := strings.Fields(s.auth)
 	for _, m := range mechanisms {
 		if !slices.Contains(offered, m) || forbidden(m, rules) {
@@ -250,9 +250,9 @@ func forbidden(mechanism string, rules []string) bool {
 }
 
 // authenticate goes through the steps of a mechanism. A failure says what the
-// server said, if it was the server that refused; fail makes one of our own. The
-// secret steps are kept out of logs and transcripts, and the wire is as it was when
-// it returns.
+// server said, if it was the server that refused; fail makes one of our own.
+// Secrets are kept out of logs and transcripts. When it returns, the wire's trace
+// is what it was before.
 func (d *delivery) authenticate(s *session, mech sasl.Client, fail func(string) *failure) *failure {
 	name, first, err := mech.Start()
 	if err != nil {
@@ -275,8 +275,8 @@ func (d *delivery) authenticate(s *session, mech sasl.Client, fail func(string) 
 	if trace != nil {
 		s.trace = func(arrow string, text []byte) { trace(arrow, withoutLogin(arrow, text, s.secret)) }
 	}
-	// No mechanism that we know has as many steps.
-	// The bound is on what a server can have us do.
+	// No mechanism that we know has as many steps. A server must not be able to
+	// keep us busy for ever.
 	for i := range 10 {
 		s.secret = i > 0 // what follows AUTH is secret too
 		s.out = append(s.out, "\r\n"...)
@@ -372,8 +372,8 @@ func (c *loginClient) Next([]byte) ([]byte, error) {
 	return nil, sasl.ErrUnexpectedServerChallenge
 }
 
-// cramClient is CRAM-MD5, RFC 2195: the password proves itself by a digest of the
-// server's challenge. Whoever listens can try passwords against it.
+// cramClient is CRAM-MD5, RFC 2195: the client sends a digest of the server's
+// challenge, keyed with the password. An eavesdropper can try passwords against it.
 type cramClient struct {
 	user, pass string
 	done       bool // the challenge has been answered; there is but one

@@ -218,8 +218,8 @@ func (d *delivery) introduce(s *session, t *target, verb, stage string) *failure
 		s.offers |= offers8BitMIME
 	}
 	// The server at the other end has our own name: it is us, by an MX record or a
-	// port forwarding that leads back. Mail that is sent anyway goes in circles
-	// until its hops are too many.
+	// port forwarding that leads back. Mail that is sent anyway would loop until it
+	// exceeds the limit on hops.
 	if t.port == smtpPort && t.path == "" && strings.EqualFold(first, d.set.myhostname) {
 		f := &failure{kind: siteFailed, status: dsn.S(4, 4, 6), detail: s.detail(), loop: true,
 			text: "mail for " + d.hop.host + " loops back to myself"}
@@ -343,6 +343,5 @@ func (s *session) quit(limit time.Duration, wait bool) {
 	s.close()
 }
 
-// close closes the connection without a word, for one that is out of step or
-// broken.
+// close closes the connection without QUIT, when it is out of step or broken.
 func (s *session) close() { _ = s.conn.Close() } // nothing of ours is in doubt any more
