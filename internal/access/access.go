@@ -170,6 +170,8 @@ func (e *Evaluator) openLists(ctx context.Context) (err error) {
 	e.myNetworks = open("mynetworks", table.Clients)
 	e.relayDomains = open("relay_domains", table.Domains)
 	e.permitMXNetworks = open("permit_mx_backup_networks", table.Clients)
+	// What is local is decided in one place for all services: mydestination, and
+	// the addresses of this host.
 	local, err := table.OpenLocal(ctx, cfg, e.tables)
 	errs = append(errs, err)
 	e.local = local
@@ -230,6 +232,7 @@ func (e *Evaluator) openTables() {
 func (e *Evaluator) compileAll() {
 	// Classes may use one another, in whatever order they are declared.
 	for _, name := range e.cfg.List("smtpd_restriction_classes") {
+		// A class of the name of a restriction would change what other lists mean.
 		if _, taken := e.simple[strings.ToLower(name)]; taken || e.withArgument[strings.ToLower(name)] != nil {
 			e.log.Warning("smtpd_restriction_classes: %s is the name of a restriction already", name)
 			continue
@@ -291,6 +294,7 @@ func (e *Evaluator) clientIn(ctx context.Context, l *table.List, c *Client) (boo
 // start makes the run of one list, in the place of the one before: what the list
 // judges, and the words for it.
 func (e *Evaluator) start(s *Session, l *list) *run {
+	// The memory is the session's: a list is gone through for each recipient.
 	r := &s.run
 	*r = run{e: e, s: s}
 	switch l {
@@ -318,6 +322,7 @@ func (e *Evaluator) start(s *Session, l *list) *run {
 func (e *Evaluator) firstRefusal(ctx context.Context, s *Session, before *reason, lists ...*list) *smtpwire.Reply {
 	s.deferPermit, s.deferReject = before, nil
 	for _, l := range lists {
+		// An empty list decides nothing, and is not worth a run.
 		if len(l.checks) == 0 || s.Effects.Discard {
 			continue
 		}
@@ -332,6 +337,7 @@ func (e *Evaluator) firstRefusal(ctx context.Context, s *Session, before *reason
 // settle is the end of all lists: a refusal that was kept back for the case
 // that everything says yes is pronounced now.
 func (e *Evaluator) settle(s *Session, refusal *smtpwire.Reply) *smtpwire.Reply {
+	// A refusal by another restriction is the better answer: it may be permanent.
 	if refusal != nil || s.deferPermit == nil {
 		return refusal
 	}
@@ -433,6 +439,8 @@ func (e *Evaluator) Rcpt(ctx context.Context, s *Session) *smtpwire.Reply {
 	if refusal := e.delayed(ctx, s); refusal != nil {
 		return refusal
 	}
+	// Before compatibility level 3.6 Postfix asked the recipient restrictions
+	// first.
 	first, second := e.relay, e.rcpt
 	if !e.relayFirst {
 		first, second = second, first
@@ -495,6 +503,8 @@ func (e *Evaluator) VerifySender(addr string) (fixed string, ok bool) {
 func (r *run) resolve(ctx context.Context, addr string) (proto.ResolveReply, error) {
 	s := r.s
 	for i := range s.resolved {
+		// The key is the address as it was asked for; a transaction has few of
+		// them.
 		if s.resolved[i].addr == addr {
 			return s.resolved[i].answer, nil
 		}
@@ -516,6 +526,7 @@ func (r *run) resolve(ctx context.Context, addr string) (proto.ResolveReply, err
 		trace("resolve_clnt: `%s' -> `%s' -> transp=`%s' host=`%s' rcpt=`%s' flags=%s class=%s",
 			s.Sender, std, a.Transport, a.Nexthop, a.Recipient, flagText(a.Flags), classOf(a.Flags))
 	}
+	// A failure may be over by the next question.
 	if a.Flags&proto.ResolveFail == 0 {
 		if len(s.resolved) >= maxResolved {
 			s.resolved = reuse.Truncated(s.resolved)

@@ -134,6 +134,8 @@ func (r *run) unlisted(ctx context.Context, addr string, cl class) verdict {
 	if domain == "" {
 		return dunno
 	}
+	// An address that one of these has is rewritten by cleanup: whether the result
+	// exists is found out when it is delivered.
 	maps := []*table.Maps{r.e.canonical, r.e.virtualAlias, r.e.rcptCanonical}
 	if cl == classSender {
 		maps = append(maps, r.e.sndrCanonical)
@@ -231,6 +233,8 @@ func (r *run) authorized(ctx context.Context) (bool, verdict) {
 	if !r.s.HasRcpt {
 		return false, dunno
 	}
+	// Where mail for the recipient goes, after rewriting: that is what decides, not
+	// how it is written.
 	a, v := r.resolvedOr(ctx, r.s.Recipient)
 	switch {
 	case v == refused:

@@ -132,6 +132,7 @@ func (r *run) rejectInvalidHelo(context.Context) verdict {
 // invalidHeloAddr is for a name that begins as an address literal does, which
 // all restrictions on the name judge alike.
 func (r *run) invalidHeloAddr(name string) verdict {
+	// RFC 5321 section 4.1.3: an address literal is a name that any host may give.
 	if _, fine := table.ParseLiteral(name); fine {
 		return dunno
 	}
@@ -197,6 +198,7 @@ const (
 // hostExists says whether name has an address or an MX record. The error is that of
 // tryLater and missing.
 func (r *run) hostExists(ctx context.Context, name string) (existence, error) {
+	// An address is asked for first: most HELO names are of hosts, and have one.
 	_, err := r.e.dns.Addrs(ctx, name, resolver.IPv4|resolver.IPv6)
 	if err == nil {
 		return exists, nil
@@ -242,6 +244,7 @@ func (r *run) permitMXBackup(ctx context.Context) verdict {
 	if !r.s.HasRcpt {
 		return dunno
 	}
+	// For local domains and relay_domains this is permit_auth_destination.
 	a, v := r.resolvedOr(ctx, r.s.Recipient)
 	if v == refused {
 		return v
@@ -282,9 +285,12 @@ func (r *run) mxBackup(ctx context.Context, list []resolver.MX) verdict {
 			others = append(others, mx.Host)
 		}
 	}
+	// Among the best this host is no backup; elsewhere it is none for this domain.
 	if r.isMe(ctx, first) || !r.isMe(ctx, others) {
 		return dunno
 	}
+	// permit_mx_backup_networks: all primaries must be in these networks, or
+	// anybody could have us relay to a host of theirs.
 	for _, host := range first {
 		if r.e.permitMXNetworks.Empty() {
 			break

@@ -70,6 +70,7 @@ func (p *AnswerPattern) parse(s string) (rest string, err error) {
 			return "", fmt.Errorf("no ] after [")
 		}
 		for _, part := range strings.Split(inner, ";") {
+			// One number is a range of one.
 			from, to, span := strings.Cut(part, "..")
 			if !span {
 				to = from
@@ -196,8 +197,11 @@ func dnsCheck(permit bool, what func(r *run, domain string) (query, name string,
 // refuseListed words the refusal by rbl_reply_maps or default_rbl_reply. The list's
 // own reason, a TXT record, is a stranger's text: it is cut, and filtered.
 func (r *run) refuseListed(ctx context.Context, l *DNSList, query, name string, cl class) verdict {
+	// Raw: its names are expanded here, with what is known of the session.
 	template := r.e.cfg.Raw("default_rbl_reply")
 	if !r.e.rblReplies.Empty() {
+		// With the filter first, so that one list can have a reply for each of its
+		// answers.
 		value, found, err := r.e.rblReplies.Lookup(ctx, l.Spec, false)
 		if err == nil && !found && l.Spec != l.Domain {
 			value, found, err = r.e.rblReplies.Lookup(ctx, l.Domain, false)
@@ -326,6 +330,7 @@ func (e *Evaluator) askName(name, domain string, cl class) (string, string, clas
 	if name == "" || name == "unknown" || strings.HasPrefix(name, "[") {
 		return "", "", cl
 	}
+	// The DNS has international names in ASCII only.
 	if ascii, valid := e.names.ToASCII(strings.TrimSuffix(name, ".")); valid && resolver.ValidHostname(ascii) {
 		return ascii + "." + domain, name, cl
 	}

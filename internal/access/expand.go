@@ -13,6 +13,7 @@ func charset(text string) *[256]bool {
 			i++
 			switch c = text[i]; {
 			case c >= '0' && c <= '7':
+				// Three octal digits, as in C.
 				v := 0
 				for n := 0; n < 3 && i < len(text) && text[i] >= '0' && text[i] <= '7'; n++ {
 					v = v*8 + int(text[i]-'0')

@@ -45,6 +45,8 @@ func (r *run) rejectLoginMismatch(ctx context.Context) verdict {
 // owners is who may use the sender address, as smtpd_sender_login_maps has it.
 // found is false for an address that nobody owns.
 func (r *run) owners(ctx context.Context) (list string, found bool, v verdict) {
+	// The table has addresses as they are after rewriting: user and user@mydomain
+	// are one address.
 	a, v := r.resolvedOr(ctx, r.s.Sender)
 	if v == refused {
 		return "", false, v
@@ -80,6 +82,8 @@ func (r *run) mismatch(ctx context.Context, known bool) verdict {
 	if v == refused {
 		return v
 	}
+	// Nobody owns the address. reject_known_sender_login_mismatch leaves it to
+	// other restrictions.
 	if !found && known {
 		return dunno
 	}
@@ -88,6 +92,8 @@ func (r *run) mismatch(ctx context.Context, known bool) verdict {
 			return dunno
 		}
 	}
+	// Without an entry in the table nobody owns the address, and a user who has
+	// logged in may not use it.
 	return r.refuseFor(r.s.Sender, classSender, 553, dsn.S(5, 7, 1), "not owned by user "+user)
 }
 
@@ -202,6 +208,7 @@ func (r *run) unverified(ctx context.Context, addr string, cl class) verdict {
 	if v == refused {
 		return v
 	}
+	// The text is what the log has if the probe takes longer than we wait.
 	found, text := proto.ProbeTodo, "Address verification in progress"
 	for try := 0; try < max(1, r.e.pollCount); try++ {
 		if try > 0 && !wait(ctx, r.e.pollDelay) {

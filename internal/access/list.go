@@ -60,6 +60,7 @@ func (r *run) eval(ctx context.Context, l *list) verdict {
 	outer := r.warn
 	for i := range l.checks {
 		c := &l.checks[i]
+		// warn_if_reject before a class holds for all that is in it.
 		r.warn = outer || c.warn
 		v := c.traced(r, ctx, trace)
 		r.warn = outer
@@ -70,6 +71,8 @@ func (r *run) eval(ctx context.Context, l *list) verdict {
 		if v != dunno || r.s.Effects.Discard {
 			return v
 		}
+		// Whatever else the list says, a permit becomes a deferral and so does a
+		// permanent refusal.
 		if r.s.deferPermit != nil && r.s.deferReject != nil {
 			return dunno // whatever comes, it will be put off
 		}
@@ -99,6 +102,8 @@ func (r *run) logPermit(c *named) {
 		if !strings.EqualFold(c.name, want) && want != "static:all" {
 			continue
 		}
+		// Log lines of Postfix say what was permitted: by default what the list is
+		// about.
 		what, who := classText[r.cl], r.name
 		if aboutClient[strings.ToLower(c.name)] {
 			what, who = classText[classClient], r.s.NameAddr()
@@ -124,6 +129,7 @@ func (e *Evaluator) compile(param string, words []string, kind listKind) *list {
 	for i := 0; i < len(words); {
 		w := words[i]
 		i++
+		// It stands before another element, and has no meaning of its own.
 		if strings.EqualFold(w, "warn_if_reject") {
 			warn = true
 			continue
@@ -189,6 +195,7 @@ func noDefault(spec string) string { return spec + ": a table cannot be used on 
 func (e *Evaluator) compileOne(words []string, i int, kind listKind) (named, int) {
 	w := words[i]
 	name := strings.ToLower(w)
+	// Names of restrictions go in any letter case, those of classes do not.
 	if c, found := e.simple[name]; found {
 		return named{name: w, run: c, guards: guards[name]}, i + 1
 	}
@@ -210,6 +217,8 @@ func (e *Evaluator) compileOne(words []string, i int, kind listKind) (named, int
 		return named{name: w, run: func(r *run, ctx context.Context) verdict { return r.eval(ctx, l) }, nested: l}, i + 1
 	}
 	if table.IsSpec(w) {
+		// At DATA there may be several recipients: a table of addresses would not
+		// know which of them to look up.
 		if kind == kindData {
 			return e.broken(w, noDefault(w)), i + 1
 		}
@@ -272,6 +281,8 @@ func (e *Evaluator) report(l *list) *list {
 			}
 			e.log.Warning("%s: %s%s", l.param, c.problem, meant)
 		}
+		// What follows is never asked. It is a warning since the list may be meant
+		// so for a while.
 		if strings.EqualFold(c.name, "permit") && !c.warn && i+1 < len(l.checks) {
 			e.log.Warning("%s: restriction `%s' after `permit' is ignored", l.param, l.checks[i+1].name)
 		}
@@ -288,9 +299,11 @@ func (l *list) protects(outer ...*list) bool {
 	}
 	for i := range l.checks {
 		c := &l.checks[i]
+		// Everything is permitted from here on, whatever guards may follow.
 		if strings.EqualFold(c.name, "permit") && !c.warn {
 			return false
 		}
+		// Under warn_if_reject a guard only warns.
 		if !c.warn && (c.guards || c.nested != nil && c.nested.protects(append(outer, l)...)) {
 			return true
 		}

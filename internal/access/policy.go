@@ -76,6 +76,8 @@ func policyCheck(e *Evaluator, arg string) (check, error) {
 		e.policies[arg] = p
 	}
 	return func(r *run, ctx context.Context) verdict {
+		// The action is carried out like that of an access table: a policy server
+		// can do all that a table can.
 		request := e.policyRequest(r.s, p.set.context)
 		trace := table.TraceOf(ctx)
 		if trace != nil {
@@ -209,6 +211,7 @@ func (p *policyClient) conn(ctx context.Context) (c *policyConn, fresh bool, err
 	now := time.Now()
 	p.mu.Lock()
 	for len(p.idle) > 0 && c == nil {
+		// The last one parked: those that are not needed grow old, and are swept.
 		c = p.idle[len(p.idle)-1]
 		p.idle = p.idle[:len(p.idle)-1]
 		if now.Sub(c.parked) >= p.set.maxIdle || now.Sub(c.born) >= p.set.maxTTL {
@@ -280,6 +283,7 @@ func (c *policyConn) exchange(ctx context.Context, request []byte, timeout time.
 		return "", false, err
 	}
 	c.nc.SetDeadline(time.Now().Add(timeout)) // of all of it, however it drips
+	// A session that ends must not wait for a policy server.
 	stop := context.AfterFunc(ctx, func() { c.nc.SetDeadline(time.Unix(1, 0)) })
 	if _, err = c.nc.Write(request); err == nil {
 		action, err = readAction(c.nc.Reader())
@@ -327,6 +331,8 @@ var instances atomic.Uint64
 // cannot hold line ends or NUL: a client that could put one there could add
 // attributes.
 func (e *Evaluator) policyRequest(s *Session, policyContext string) []byte {
+	// The same for all questions about one message: greylists and the like tell
+	// attempts apart by it.
 	if s.Instance == "" {
 		now := time.Now()
 		s.Instance = fmt.Sprintf("%x.%x.%x.%x", os.Getpid(), now.Unix(), now.Nanosecond()/1000, instances.Add(1))
@@ -335,6 +341,7 @@ func (e *Evaluator) policyRequest(s *Session, policyContext string) []byte {
 	add := func(name, value string) {
 		b = append(append(b, name...), '=')
 		for i := 0; i < len(value); i++ {
+			// A line end in a value would be the end of the attribute.
 			if c := value[i]; c == '\n' || c == '\r' || c == 0 {
 				b = append(b, '?')
 			} else {
@@ -343,10 +350,12 @@ func (e *Evaluator) policyRequest(s *Session, policyContext string) []byte {
 		}
 		b = append(b, '\n')
 	}
+	// Postfix knows no BDAT here: policy servers are written for DATA.
 	state := s.Stage
 	if state == "BDAT" {
 		state = "DATA"
 	}
+	// With several recipients there is none that the question could be about.
 	rcpt, count := s.Recipient, 0
 	if state == "DATA" || state == "END-OF-MESSAGE" {
 		if count = s.Accepted; count > 1 {
@@ -378,6 +387,8 @@ func (e *Evaluator) policyRequest(s *Session, policyContext string) []byte {
 	if t == nil {
 		t = &TLS{}
 	}
+	// Names in a certificate mean something only if a CA that we trust has signed
+	// it.
 	subject, issuer := "", ""
 	if t.Trusted {
 		subject, issuer = dsn.Xtext(t.Subject), dsn.Xtext(t.Issuer)

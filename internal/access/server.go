@@ -46,6 +46,7 @@ func serverCheck(kind serverKind, what func(r *run) (domain, name string, cl cla
 // stranger's, who could refuse mail from others by it.
 func (r *run) serverAccess(ctx context.Context, m *table.Maps, kind serverKind, domain, name string, cl class) verdict {
 	if strings.HasPrefix(domain, "[") {
+		// An address literal is its own server, and has no name servers.
 		addr, literal := table.ParseLiteral(domain)
 		if !literal || kind == serverNS {
 			return dunno
@@ -53,6 +54,7 @@ func (r *run) serverAccess(ctx context.Context, m *table.Maps, kind serverKind, 
 		v, _ := r.addrAccess(ctx, m, addr, name, cl)
 		return v
 	}
+	// A domain of many servers is looked at until one of them decides.
 	hosts, err := r.serversOf(ctx, kind, strings.TrimSuffix(domain, "."))
 	if err != nil {
 		r.e.log.Warning("Unable to look up %s host for %s: %v", serverWord[kind], domain, err)

@@ -76,6 +76,7 @@ const titlePrefix = "access table "
 func (e *Evaluator) accessTable(spec string) *table.Maps {
 	m := e.accessTables[spec]
 	if m == nil {
+		// mayRefuse: see there for what happens to rules that cannot be read.
 		o := e.tables
 		o.Stops = mayRefuse
 		m = table.OpenMaps(titlePrefix+spec, []string{spec}, o)
@@ -233,6 +234,7 @@ func (r *run) addressAccess(ctx context.Context, m *table.Maps, addr string, cl 
 	if v == refused {
 		return v
 	}
+	// KeyLocalpartAt is user@, which means that user in any domain.
 	keys := table.KeyFull | table.KeyBare | table.KeyDomain | table.KeyLocalpartAt
 	if r.e.accessParents {
 		keys |= table.KeyParents
@@ -252,6 +254,7 @@ func (r *run) act(ctx context.Context, title, value, name string, cl class) verd
 	if trace := table.TraceOf(ctx); trace != nil {
 		trace("check_table_result: %s %s %s", strings.TrimPrefix(title, titlePrefix), value, name)
 	}
+	// A blank or a tab ends the first word, which says what the action is.
 	word, rest, _ := strings.Cut(value, " ")
 	if i := strings.IndexByte(word, '\t'); i >= 0 {
 		word, rest = value[:i], value[i+1:]
@@ -266,6 +269,7 @@ func (r *run) act(ctx context.Context, title, value, name string, cl class) verd
 	case "DUNNO":
 		return dunno
 	case "REJECT":
+		// REJECT may have an enhanced status, and a text.
 		status, text := statusAndText(rest, dsn.S(5, 7, 1), "Access denied")
 		return r.refuseFor(name, cl, r.e.cfg.Int("access_map_reject_code"), r.fixStatus(status, cl), text)
 	case "DEFER":

@@ -119,6 +119,8 @@ func (r *run) pronounce(why *reason) verdict {
 		why = &reason{reply: smtpwire.R(450, dsn.S(4, 7, 1), "Service unavailable"), hard: why.hard}
 	}
 	warned := r.warn && !why.hard
+	// What was put off is pronounced in place of this refusal. It is used up, or it
+	// would replace itself without end.
 	if later := r.s.deferReject; later != nil && !warned && why.reply.Code/100 == 5 {
 		r.s.deferReject = nil
 		return r.pronounce(&reason{reply: later.reply, hard: true}) // warn_if_reject does not stand before it
@@ -137,6 +139,8 @@ func (r *run) pronounce(why *reason) verdict {
 // says is to be softened. reply itself stays as it is.
 func (e *Evaluator) mend(reply *smtpwire.Reply) *smtpwire.Reply {
 	out := *reply
+	// soft_bounce: the administrator is trying something out, and no mail is to be
+	// lost by it.
 	if e.softBounce && out.Code/100 == 5 {
 		out.Code -= 100
 	}
