@@ -1,3 +1,6 @@
+// postscreen_access_list: clients that need no test, and clients that have failed it
+// before they came.
+
 package postscreen
 
 import (
@@ -18,7 +21,8 @@ const (
 )
 
 // listed looks the client up in postscreen_access_list. The first element that
-// knows it decides; after an error the client is tested, as one that no element knows.
+// knows it decides; after an error the client is tested, like one that no element
+// knows: a broken table must neither let spam in nor keep mail out.
 func (c *Screen) listed(ctx context.Context, who *access.Client) (listing, error) {
 	for _, w := range c.access {
 		switch strings.ToLower(w) {

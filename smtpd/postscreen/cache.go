@@ -1,3 +1,6 @@
+// The memory of clients that have passed the tests. Without it every client would wait
+// for the greeting each time, and mail with it.
+
 package postscreen
 
 import (
@@ -42,6 +45,9 @@ type cache struct {
 // and a botnet has many.
 const maxEntries = 200_000
 
+// openCache reads the file, if there is one, and writes it anew, so that a cache
+// that cannot be written is noticed at the start. retain and every are
+// postscreen_cache_retention_time and postscreen_cache_cleanup_interval.
 func openCache(path string, retain, every time.Duration) (*cache, error) {
 	dir, err := statedir.Open(filepath.Dir(path))
 	if err != nil {
@@ -57,6 +63,8 @@ func openCache(path string, retain, every time.Duration) (*cache, error) {
 	return c, nil
 }
 
+// load reads the file. Lines that make no sense are skipped, and so are entries
+// that are too old.
 func (c *cache) load(now time.Time) error {
 	f, err := c.dir.Open(c.name)
 	if os.IsNotExist(err) {
@@ -75,10 +83,12 @@ func (c *cache) load(now time.Time) error {
 	return sc.Err()
 }
 
+// parseEntry reads one line. ok is false for a line that a crash has torn, or that
+// is not ours.
 func parseEntry(line string) (a netip.Addr, exp [ntests]time.Time, ok bool) {
 	f := strings.Fields(line)
 	if len(f) != int(ntests)+1 {
-		return a, exp, false // torn by a crash, or not ours
+		return a, exp, false
 	}
 	a, err := netip.ParseAddr(f[0])
 	if err != nil {
@@ -106,6 +116,7 @@ func (c *cache) fresh(exp [ntests]time.Time, now time.Time) bool {
 	return false
 }
 
+// get returns when each test expires for a client; false if it is not known.
 func (c *cache) get(a netip.Addr) ([ntests]time.Time, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,6 +124,9 @@ func (c *cache) get(a netip.Addr) ([ntests]time.Time, bool) {
 	return e, ok
 }
 
+// put records when each test expires for a client, in memory and in the file. An
+// error is that of the file: the client is remembered all the same, until the
+// process ends.
 func (c *cache) put(a netip.Addr, exp [ntests]time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,6 +145,7 @@ func (c *cache) put(a netip.Addr, exp [ntests]time.Time) error {
 	return err
 }
 
+// appendEntry appends the line of one client.
 func appendEntry(b []byte, a netip.Addr, exp [ntests]time.Time) []byte {
 	b = a.AppendTo(b)
 	for _, t := range exp {

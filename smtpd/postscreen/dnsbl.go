@@ -1,3 +1,5 @@
+// postscreen_dnsbl_sites: lists in the DNS, whose answers add up to a score.
+
 package postscreen
 
 import (
@@ -47,6 +49,7 @@ type dnsblResult struct {
 func (c *Screen) askLists(ctx context.Context, a netip.Addr) dnsblResult {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
+	// A list is asked once, however many elements with different filters name it.
 	answers := make(map[string]resolver.Answer[netip.Addr])
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -95,7 +98,8 @@ func (c *Screen) askLists(ctx context.Context, a netip.Addr) dnsblResult {
 	return r
 }
 
-// siteName is how a list is called towards clients: its name may be a secret.
+// siteName is how a list is called towards clients (postscreen_dnsbl_reply_map):
+// its domain may contain a password.
 func (c *Screen) siteName(ctx context.Context, domain string) string {
 	if !c.replyMap.Empty() {
 		value, found, err := c.replyMap.Lookup(ctx, domain, false)

@@ -1,3 +1,5 @@
+// How many clients may be tested, wait, and be served at a time.
+
 package postscreen
 
 import (
@@ -31,7 +33,8 @@ type pass struct {
 	session bool       // in gate.sessions
 }
 
-// enter counts a connection. It is false when the client has too many.
+// enter counts a connection. It is false when the client has too many. The
+// connection is counted in either case, until leave.
 func (g *gate) enter(p *pass, a netip.Addr) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -81,7 +84,8 @@ func (g *gate) admit(p *pass) bool {
 	return true
 }
 
-// leave gives back what the client has.
+// leave gives back everything that the client occupies. It may be called for a pass
+// that occupies nothing.
 func (g *gate) leave(p *pass) {
 	if p.session {
 		<-g.sessions

@@ -1,3 +1,5 @@
+// The postscreen_ parameters, and what a Screen is made of.
+
 package postscreen
 
 import (
