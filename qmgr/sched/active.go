@@ -1,3 +1,6 @@
+// The active queue: what is taken up into it, how its recipients are read and grouped
+// into delivery requests, and what becomes of mail that stays in it too long.
+
 package sched
 
 import (
@@ -18,6 +21,9 @@ const maxLoading = 128
 const sweepInterval = 60 * second
 
 // Excuses of the scheduler's own.
+//
+// Each pair of a status and a text is what the retry transport logs and records for
+// recipients that the scheduler itself decides not to try.
 var (
 	excuseDeferred  = dsn.S(4, 3, 2)
 	excuseExpired   = dsn.S(4, 7, 0)
@@ -30,11 +36,14 @@ const (
 	textOutOfTime = "delivery time expired"
 )
 
+// excuse is the next hop that gives the retry transport its reason.
 func excuse(status dsn.Status, reason string) mail.Nexthop {
 	return mail.Nexthop(status.String() + " " + reason)
 }
 
-// nextDeferred is the deferred message to take up next; 0: none is due.
+// nextDeferred is the deferred message to take up next; 0: none is due. What a flush, an
+// answer or the end of a pause made due goes before what is due by its own time, which
+// nobody is waiting for.
 func (s *Scheduler) nextDeferred() int32 {
 	if s.due.n > 0 {
 		return s.due.head
@@ -45,8 +54,10 @@ func (s *Scheduler) nextDeferred() int32 {
 	return 0
 }
 
-// admit fills the active queue. New and deferred mail take turns; when the
-// queue was full, the next free place is for new mail.
+// admit fills the active queue. New and deferred mail take turns, as in Postfix, so that
+// neither a flood of new mail nor a large backlog keeps the other out. When the queue was
+// full, the next free place is for new mail: deferred mail has waited before and can
+// wait, while new mail is what users notice.
 func (s *Scheduler) admit() {
 	for s.stats.Active < s.cfg.ActiveLimit && s.loading < maxLoading {
 		deferred := s.turnDeferred
@@ -57,6 +68,7 @@ func (s *Scheduler) admit() {
 			} else {
 				i = s.incoming.head
 			}
+			// An empty side gives its turn away.
 			if i != 0 {
 				break
 			}
@@ -79,9 +91,10 @@ func (s *Scheduler) admit() {
 	}
 }
 
-// activate moves a message that is nowhere into the active queue and asks for
-// its first recipients: as many as there is room for in memory altogether,
-// and never fewer than every message may have.
+// activate moves a message that is nowhere into the active queue, and asks for its first
+// recipients: as many as there is room for in memory altogether, and never fewer than
+// every message may have. The guaranteed minimum lets a small message start while a
+// mailing list fills the memory.
 func (s *Scheduler) activate(i int32, origin Queue) {
 	rec := s.recs.at(i)
 	m := s.messages.Get()
@@ -99,6 +112,7 @@ func (s *Scheduler) activate(i int32, origin Queue) {
 		s.firstActive = m
 	}
 	s.lastActive = m
+	// Slots are used again, last one first; the record has the index.
 	if n := len(s.slotFree); n > 0 {
 		m.slot = s.slotFree[n-1]
 		s.slotFree = s.slotFree[:n-1]
@@ -121,23 +135,26 @@ func (s *Scheduler) activeMessage(id MsgID) *message {
 	return nil
 }
 
-// endRead: the recipients that were asked for are here, or will not come.
+// endRead ends a read that was asked for: its recipients are here, or will not come. The
+// reservation is dropped, since from now on recipients are counted themselves.
 func (s *Scheduler) endRead(m *message) {
 	m.loading = false
 	s.reserved -= m.reserved
 	m.reserved = 0
+	// The message's first read is what maxLoading counts.
 	if m.readAt == never {
 		s.loading--
 	}
 	m.readAt = s.now
 }
 
-// loaded takes in a batch of recipients.
+// loaded takes in a batch of recipients. An answer that nobody asked for is ignored.
 func (s *Scheduler) loaded(ev *Event) {
 	m := s.activeMessage(ev.ID)
 	if m == nil || !m.loading {
 		return
 	}
+	// No recipient, and no progress in the envelope: the next answer would be the same.
 	stalled := m.reserved > 0 && ev.Next <= m.next && len(ev.Rcpts) == 0
 	s.endRead(m)
 	for _, j := range m.jobs {
@@ -164,14 +181,22 @@ func (s *Scheduler) loaded(ev *Event) {
 		// Outcomes are on record from an earlier attempt: nothing needs to be tried.
 		m.late += len(ev.Rcpts)
 		m.giveUpReading()
+	// A command waits for the message: recipients just read are withdrawn with the
+	// others.
 	case m.cmd != cmdNone:
 		m.late += len(ev.Rcpts)
 	default:
+		// Every recipient may go to a retry transport that cannot be used, which ends
+		// nothing but must not let the message look complete in the middle of the batch.
 		m.refs++
 		s.assign(m, ev.Rcpts)
 		m.refs--
 	}
+	// All is read. The message's jobs need no more slots than they use; what they have
+	// over goes to jobs that still read.
 	if m.unread == 0 {
+		// In a loop of its own: moveLimits looks at tport.unread, which must hold none of
+		// this message's jobs by then.
 		for _, j := range m.jobs {
 			if j.unreadAt != 0 {
 				j.tport.unread.remove(j.unreadAt)
@@ -181,6 +206,7 @@ func (s *Scheduler) loaded(ev *Event) {
 			s.moveLimits(j)
 		}
 	}
+	// Jobs that expected recipients and got none leave the list.
 	for _, j := range m.jobs {
 		s.settleJob(j)
 		s.refill(m, j.tport)
@@ -190,13 +216,16 @@ func (s *Scheduler) loaded(ev *Event) {
 	}
 }
 
-// giveUpReading leaves recipients that are not read for the next attempt.
+// giveUpReading leaves the recipients that have not been read for the message's next
+// attempt.
 func (m *message) giveUpReading() {
 	m.late += m.unread
 	m.deferred, m.unread = true, 0
 }
 
-// loadFailed: a message could not be read.
+// loadFailed ends a read that failed: the record could not be read, or trivial-rewrite
+// did not answer. Damaged mail is set aside for the postmaster; other mail is tried again
+// after its back-off.
 func (s *Scheduler) loadFailed(ev *Event) {
 	m := s.activeMessage(ev.ID)
 	if m == nil || !m.loading {
@@ -204,6 +233,8 @@ func (s *Scheduler) loadFailed(ev *Event) {
 	}
 	first := m.readAt == never
 	s.endRead(m)
+	// With deliveries under way, damage is acted on when the next attempt finds it again:
+	// agents may be reading the content.
 	if ev.Corrupt && m.refs == 0 {
 		s.end(m, EffectCorrupt)
 		return
@@ -212,6 +243,7 @@ func (s *Scheduler) loadFailed(ev *Event) {
 	// said of it in a notice is not all known: it is not made now.
 	m.giveUpReading()
 	m.asked = true
+	// Nothing was resolved, so no job exists and no notice is due.
 	if first && m.cmd == cmdNone {
 		s.postpone(m)
 		return
@@ -228,7 +260,9 @@ func (s *Scheduler) loadFailed(ev *Event) {
 	}
 }
 
-// assign groups recipients into delivery requests.
+// assign groups a batch of recipients into delivery requests: neighbours with the same
+// transport and destination share one, up to the transport's BatchLimit. Sorting is the
+// shell's work (see Rcpt); in an unsorted batch nothing breaks, but requests get smaller.
 func (s *Scheduler) assign(m *message, rcpts []Rcpt) {
 	single := s.record(m).flags&FlagSingleRcpt != 0
 	var p *peer
@@ -254,6 +288,8 @@ func (s *Scheduler) assign(m *message, rcpts []Rcpt) {
 			s.updateQueue(p.queue)
 		}
 		if r.Site != "" || len(e.sites) > 0 {
+			// sites is parallel to rcpts, and is empty as long as no recipient has one.
+			// Most never have.
 			for len(e.sites) < len(e.rcpts) {
 				e.sites = append(e.sites, "")
 			}
@@ -264,11 +300,18 @@ func (s *Scheduler) assign(m *message, rcpts []Rcpt) {
 	}
 }
 
-// route finds the peer for a recipient; fresh says that m has none for its
-// destination. Mail that is not to be tried now is for the retry transport; nil
-// when that cannot be used either and the recipient has been dealt with.
+// route finds the peer for a recipient; fresh says that m has none for its destination.
+// Mail that is not to be tried now gets a peer of the retry transport. nil means that the
+// recipient has been dealt with: it is parked, or not even the retry transport could be
+// used.
+//
+// The order of the tests is that of their weight. What must not be tried at all (expired,
+// out of time, paused) comes before what cannot be tried now. A flush overrides
+// defer_transports; that of one message revives what is dead on its way.
 func (s *Scheduler) route(m *message, r *Rcpt, fresh bool) *peer {
 	rec := s.record(m)
+	// trivial-rewrite or a transport table may name "retry" itself, with a status and
+	// text as next hop. The text alone will do.
 	if r.Transport == RetryTransport {
 		status, reason, ok := dsn.CutStatus(string(r.Nexthop))
 		if !ok {
@@ -300,6 +343,7 @@ func (s *Scheduler) route(m *message, r *Rcpt, fresh bool) *peer {
 		s.stopTimer(&q.timer)
 		s.makeReady(q)
 	}
+	// The message is noted as waiting for it, to be released by its next answer.
 	if q.state == DestDead {
 		m.site = siteKey{tport: t, name: q.name}
 		return s.routeRetry(m, r, q.excuse, q.status, q.reason)
@@ -310,7 +354,8 @@ func (s *Scheduler) route(m *message, r *Rcpt, fresh bool) *peer {
 	return s.peerFor(s.jobFor(m, t), q)
 }
 
-// routeRetry is route for mail that the retry transport is to defer.
+// routeRetry is route for mail that the retry transport is to defer. A next hop of that
+// transport is a reason, so all mail that is deferred for one reason shares a queue.
 func (s *Scheduler) routeRetry(m *message, r *Rcpt, nexthop mail.Nexthop, status dsn.Status, reason string) *peer {
 	t := s.transportFor(RetryTransport)
 	q := t.queues[string(nexthop)]
@@ -324,11 +369,14 @@ func (s *Scheduler) routeRetry(m *message, r *Rcpt, nexthop mail.Nexthop, status
 	return s.peerFor(s.jobFor(m, t), q)
 }
 
-// sweep sends what has waited in the active queue beyond its time to the
-// retry transport, so that rate limits and full windows can keep no message
-// for ever. A message whose time was over when it got there is given as long
-// as the longest back-off for its last attempt. The looks at it are counted,
-// too: after a leap of the clock all mail seems to have waited for long.
+// sweep sends what has waited in the active queue beyond its lifetime to the retry
+// transport. Without it, a full window or a rate limit could keep a message for ever:
+// expiry is otherwise decided when a message leaves the active queue.
+//
+// A message whose lifetime was over when it entered is given as long as the longest
+// back-off for its last attempt. Two clocks must agree on that. After a leap of the wall
+// clock all mail seems to have waited for long, so the number of sweeps that have seen
+// the message counts as well.
 func (s *Scheduler) sweep() {
 	for m := s.firstActive; m != nil; {
 		next := m.nxt
@@ -345,8 +393,10 @@ func (s *Scheduler) sweep() {
 	}
 }
 
-// waiting calls f for every entry of m that waits, but for those of the retry
-// and error transports.
+// waiting calls f for every entry of m that waits, except those of the retry and error
+// transports: these settle their recipients anyway, and what f sends to retry would come
+// back to it for ever. The entries are listed first, because f may end them and with them peers
+// and jobs.
 func (m *message) waiting(f func(e *entry)) {
 	var list []*entry
 	for _, j := range m.jobs {
@@ -366,6 +416,8 @@ func (m *message) waiting(f func(e *entry)) {
 	m.refs--
 }
 
+// excuseWaiting sends everything of m that waits to the retry transport. What is under
+// way is let be.
 func (s *Scheduler) excuseWaiting(m *message, status dsn.Status, reason string) {
 	nexthop := excuse(status, reason)
 	m.waiting(func(e *entry) { s.excuseEntry(e, nexthop, status, reason) })

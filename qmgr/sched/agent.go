@@ -1,3 +1,6 @@
+// Idle agents: those that keep a session open for more mail to the same destination. Busy
+// agents need no more than a name, which their entry has.
+
 package sched
 
 // An agent carries out one delivery request at a time. One that reports
@@ -8,9 +11,10 @@ package sched
 // thread needs that; elsewhere sessions are kept beside those that are in use, as
 // with Postfix.
 type agent struct {
-	id       AgentID
-	tport    *transport
-	queue    *queue // destination of the open session, while that is in core
+	id    AgentID
+	tport *transport
+	queue *queue // destination of the open session, while that is in core
+	// The name outlives the queue, which is forgotten with its last entry.
 	name     string // its name, the key in tport.idleElse otherwise
 	timer    timer
 	prv, nxt *agent // in tport's list of idle agents
@@ -18,8 +22,9 @@ type agent struct {
 	qNxt     *agent
 }
 
-// takeAgent finds an agent for e, and says whether it has a session open with
-// e's destination.
+// takeAgent finds an agent for e. It takes the one that became idle last, since its
+// session is the least likely to have been closed by the other side, and says whether it
+// took one.
 func (s *Scheduler) takeAgent(e *entry) (reuse bool) {
 	q := e.peer.queue
 	t := q.tport
@@ -29,6 +34,8 @@ func (s *Scheduler) takeAgent(e *entry) (reuse bool) {
 		s.unlinkIdle(a)
 	} else {
 		if t.cfg.Mode == Thread && t.cfg.ProcessLimit > 0 && t.busy+t.idleCount > t.cfg.ProcessLimit {
+			// A session that is kept for nobody must not cost another thread its place;
+			// the one that has been idle longest goes.
 			s.dismiss(t.idleFirst)
 		}
 		a = s.agentPool.Get()
@@ -56,6 +63,7 @@ func (s *Scheduler) idleAgent(a *agent, q *queue) {
 	s.startTimer(&a.timer, s.now+micros(t.cfg.IdleMax))
 }
 
+// attach makes a the latest idle agent of q.
 func (a *agent) attach(q *queue) {
 	a.queue = q
 	a.qNxt = q.idle
@@ -65,7 +73,8 @@ func (a *agent) attach(q *queue) {
 	q.idle = a
 }
 
-// detach takes a out of the list of its destination's idle agents.
+// detach takes a out of the list of its destination's idle agents: out of q.idle while
+// the destination is in core, else out of the transport's idleElse.
 func (a *agent) detach() {
 	switch {
 	case a.qPrv != nil:
@@ -83,7 +92,8 @@ func (a *agent) detach() {
 	a.queue, a.qPrv, a.qNxt = nil, nil, nil
 }
 
-// unlinkIdle takes an agent out of the idle lists, to work or to go.
+// unlinkIdle takes an agent out of both lists of idle agents and stops its timer. It then
+// has work to do, or goes.
 func (s *Scheduler) unlinkIdle(a *agent) {
 	t := a.tport
 	s.stopTimer(&a.timer)
@@ -112,18 +122,22 @@ func (s *Scheduler) dismiss(a *agent) {
 func (s *Scheduler) sendAway(a *agent) {
 	ef := Effect{Kind: EffectDismiss, Agent: a.id, Transport: a.tport.name}
 	if c := &a.tport.cfg; c.Mode == Thread {
+		// Elsewhere the agent decides how long a session is kept; 0 says so.
 		ef.Keep = c.IdleMax
 	}
 	s.emit(ef)
 	s.freeAgent(a)
 }
 
+// freeAgent forgets an agent. The shell may still name it in a late report; agents are
+// found through entries, so nobody looks.
 func (s *Scheduler) freeAgent(a *agent) {
 	*a = agent{}
 	s.agentPool.Put(a)
 }
 
-// disownIdle: q is about to be forgotten; its idle agents stay.
+// disownIdle prepares q's removal: its idle agents stay, under the destination's name,
+// until more mail comes or their time is over.
 func (t *transport) disownIdle(q *queue) {
 	if q.idle == nil {
 		return
@@ -138,7 +152,7 @@ func (t *transport) disownIdle(q *queue) {
 	q.idle = nil
 }
 
-// adoptIdle: q is new; there may be agents that have served it before.
+// adoptIdle gives a new destination the agents that served the one of its name before.
 func (t *transport) adoptIdle(q *queue) {
 	if len(t.idleElse) == 0 {
 		return

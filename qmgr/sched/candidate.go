@@ -26,12 +26,17 @@ import "sort"
 type candState uint8
 
 const (
+	// not one: off the list, a parent, nothing waits, or nobody searches
 	candNone candState = iota
+	// in a bucket, by the classes of its destinations
 	candIndexed
+	// on transport.loose
 	candLoose
 )
 
-// maxLoose bounds the list of loose jobs; tests lower Scheduler.maxLoose.
+// maxLoose bounds the list of loose jobs, and so the cost of a search. It is small: jobs
+// are loose only while they are being selected from. Tests lower Scheduler.maxLoose to
+// have the index do the work.
 const maxLoose = 16
 
 // bucket holds the indexed jobs of one size.
@@ -52,7 +57,9 @@ type class struct {
 
 func (c *class) place(_ int, at int32) { c.at = at }
 
-// searchMemory is how long after the last search the index is kept up.
+// searchMemory is how long after the last search the index is kept up. Building it costs
+// a walk over all jobs, keeping it up costs a little with each entry; a minute is long
+// against the one and short against a mailing that has ended.
 const searchMemory = 60 * second
 
 // wantCandidates notes that candidates are searched for, and makes sure that
@@ -70,8 +77,9 @@ func (s *Scheduler) wantCandidates(t *transport) {
 	}
 }
 
-// enterCandidates makes a linked job with waiting entries a candidate, unless
-// it is one or must not be one.
+// enterCandidates makes a linked job with waiting entries a candidate, unless it is one
+// or must not be one. A job with children must not, as in nqmgr: it
+// has been preempted itself.
 func (s *Scheduler) enterCandidates(j *job) {
 	t := j.tport
 	if t.searching && s.now-t.searched > searchMemory {
@@ -87,6 +95,7 @@ func (s *Scheduler) enterCandidates(j *job) {
 	}
 }
 
+// leaveCandidates takes j out, whichever way it is a candidate.
 func (s *Scheduler) leaveCandidates(j *job) {
 	switch j.cand {
 	case candIndexed:
@@ -103,7 +112,8 @@ func (s *Scheduler) leaveCandidates(j *job) {
 	j.cand = candNone
 }
 
-// startJob: an entry of j is about to be taken, so that its size changes.
+// startJob is called before an entry of j is taken: that changes the job's size, and with
+// it its bucket, so an indexed job becomes loose.
 func (s *Scheduler) startJob(j *job) {
 	if j.cand == candIndexed {
 		s.unindexJob(j)
@@ -111,6 +121,8 @@ func (s *Scheduler) startJob(j *job) {
 	}
 }
 
+// addLoose puts j on the short list. When that is full, the job that has been on it
+// longest is indexed: it is likely to be selected from no more.
 func (s *Scheduler) addLoose(j *job) {
 	t := j.tport
 	if len(t.loose) >= s.maxLoose {
@@ -125,6 +137,8 @@ func (s *Scheduler) addLoose(j *job) {
 	j.cand = candLoose
 }
 
+// indexJob puts j into the bucket of its size, once for each destination that it has
+// waiting entries for.
 func (s *Scheduler) indexJob(j *job) {
 	b := s.bucketFor(j.tport, j.total(), j.needed())
 	j.cand, j.bucket = candIndexed, b
@@ -140,6 +154,8 @@ func (s *Scheduler) indexJob(j *job) {
 	}
 }
 
+// unindexJob takes j out of its bucket. It must be called before anything that total or
+// needed depend on changes.
 func (s *Scheduler) unindexJob(j *job) {
 	for _, p := range j.peers {
 		c := p.class
@@ -182,6 +198,8 @@ func (t *transport) buckets(total, needed int) *[]*bucket {
 	return &t.started
 }
 
+// findBucket and findClass search in the order of total, then needed. candidate relies on
+// that order to stop early.
 func findBucket(list []*bucket, total, needed int) int {
 	return sort.Search(len(list), func(i int) bool {
 		b := list[i]
@@ -189,6 +207,7 @@ func findBucket(list []*bucket, total, needed int) int {
 	})
 }
 
+// bucketFor finds or makes the bucket of a size.
 func (s *Scheduler) bucketFor(t *transport, total, needed int) *bucket {
 	list := t.buckets(total, needed)
 	i := findBucket(*list, total, needed)
@@ -210,6 +229,7 @@ func findClass(list []*class, b *bucket) int {
 	})
 }
 
+// classFor finds or makes the class of a destination in a bucket.
 func (s *Scheduler) classFor(q *queue, b *bucket) *class {
 	i := findClass(q.classes, b)
 	if i < len(q.classes) && q.classes[i].bucket == b {
@@ -225,6 +245,7 @@ func (s *Scheduler) classFor(q *queue, b *bucket) *class {
 	return c
 }
 
+// freeClass removes a class that has no peers left, and its bucket with the last class.
 func (s *Scheduler) freeClass(c *class) {
 	q, b := c.queue, c.bucket
 	if c.at != 0 {
@@ -259,12 +280,17 @@ func (c *choice) consider(s *Scheduler, j *job) {
 }
 
 // candidate is the best job to be let past cur; nil when there is none.
+//
+// The bound on slots is nqmgr's: what cur has earned, and what it will have earned when
+// all of its entries that are in memory are selected. A job that needs more could never
+// be paid for.
 func (s *Scheduler) candidate(t *transport, cur *job) *job {
 	slots := (cur.read - cur.selected + cur.slotsAvail) / t.cfg.SlotCost
 	if slots <= 0 {
 		return nil
 	}
 	s.wantCandidates(t)
+	// cur must not be found as a candidate against itself.
 	if cur.cand == candIndexed {
 		s.startJob(cur)
 	}
@@ -279,6 +305,9 @@ func (s *Scheduler) candidate(t *transport, cur *job) *job {
 	if oldest == nil {
 		return best.job
 	}
+	// No job can be older than the oldest on the list; so age/total bounds the score of a
+	// whole bucket, and the search ends at the first bucket that cannot win. In fresh,
+	// needed equals total, and the limit on slots ends the search as well.
 	age := float64(s.now/second - oldest.msg.queued + 1)
 	for _, b := range t.fresh {
 		if b.needed > slots || best.job != nil && age/float64(b.total) < best.score {

@@ -1,3 +1,8 @@
+// The invariants of all structures, as code. The random and story tests call Check after
+// every Step, and the simulator does so at intervals. It counts again from the ground
+// what the scheduler counts as it goes; where the two disagree, some change has missed an
+// index.
+
 package sched
 
 import (
@@ -8,10 +13,12 @@ import (
 
 // checker collects the first invariant that does not hold.
 type checker struct {
+	// Only read, except by lookups that build a map on demand.
 	s   *Scheduler
 	err error
 }
 
+// ok keeps the first failure: later ones mostly follow from it.
 func (c *checker) ok(cond bool, format string, args ...any) {
 	if !cond && c.err == nil {
 		c.err = fmt.Errorf("sched: "+format, args...)
@@ -30,6 +37,7 @@ func (s *Scheduler) Check() error {
 	}
 	c.limits()
 	c.inheritance()
+	// Members of a heap know their positions, and no member is before its parent.
 	for i := range s.timers.s {
 		c.ok(s.timers.s[i].v.pos == int32(i+1), "timer %d has position %d", i, s.timers.s[i].v.pos)
 		c.ok(i == 0 || !s.timers.s[i].k.less(s.timers.s[(i-1)/heapWidth].k), "timers: no heap at %d", i)
@@ -47,6 +55,8 @@ func (c *checker) records() {
 		if rec.id == 0 {
 			continue
 		}
+		// Each list and counter below must agree with the number of records that say they
+		// are in it.
 		n[rec.where]++
 		if rec.flags&flagFar != 0 {
 			n[whereFar]++
@@ -123,6 +133,9 @@ func (c *checker) active() {
 		n++
 		c.ok(m.seq > last, "active list out of order at message %d", m.id)
 		last = m.seq
+		// This is what keeps mail from being stuck: each active message has an event to
+		// come that goes on with it, a report, an answer to a read, or an answer to a
+		// notice.
 		c.ok(m.refs > 0 || m.loading || m.notifying != 0, "message %d is stuck: nothing is under way", m.id)
 		c.ok(!m.loading || m.reserved > 0 || m.unread == 0, "message %d loads nothing", m.id)
 		if m.loading && m.readAt == never {
@@ -141,11 +154,15 @@ func (c *checker) active() {
 			c.ok(j.rcptLimit >= 0, "message %d: job limit %d", m.id, j.rcptLimit)
 		}
 		c.ok(refs == m.refs, "message %d: %d entries, refs %d", m.id, refs, m.refs)
+		// No recipient is lost between the record's count and the places where recipients
+		// can be.
 		c.ok(int(s.record(m).rcpts) == m.rcptCount+m.late+m.unread, "message %d: %d recipients left, of them %d in core, %d late, %d unread",
 			m.id, s.record(m).rcpts, m.rcptCount, m.late, m.unread)
 		c.ok(count == m.rcptCount, "message %d: %d recipients, count %d", m.id, count, m.rcptCount)
 		c.ok(limit == m.rcptLimit, "message %d: limits add up to %d, not %d", m.id, limit, m.rcptLimit)
 		if m.refs > 0 && m.unread > 0 && !m.loading && m.cmd == cmdNone && m.spare() > 0 {
+			// The other way for mail to be stuck: recipients not read, room for them, and
+			// no timer.
 			c.ok(m.timer.pos != 0, "message %d: room for recipients, and nobody will read them", m.id)
 		}
 	}
@@ -176,6 +193,8 @@ func (c *checker) job(j *job) (refs, busy int) {
 		if has {
 			waiting++
 		}
+		// Which heaps a peer is in follows from its state; one heap too few and its mail
+		// is never chosen, one too many and a freed peer is.
 		c.ok(p.links[inQueue].in == has, "message %d: peer %s and its queue's heap disagree", id, p.queue.name)
 		c.ok(p.links[inTurn].in == (has && !p.parked), "message %d: peer %s and the turns disagree", id, p.queue.name)
 		c.ok(!p.parked || has && !p.queue.avail, "message %d: peer %s is parked without need", id, p.queue.name)
@@ -213,6 +232,8 @@ func (c *checker) transport(t *transport) {
 		c.ok(j.linked && j.prv == last, "%s: job list broken at %d", t.name, j.msg.id)
 		c.ok(last == nil || last.label < j.label, "%s: labels out of order at %d", t.name, j.msg.id)
 		last = j
+		// Jobs that were let past nobody are in the order of arrival: first come, first
+		// served.
 		if j.level == 0 {
 			c.ok(j.seq > age, "%s: level 0 out of order at %d", t.name, j.msg.id)
 			age = j.seq
@@ -259,6 +280,7 @@ func (c *checker) transport(t *transport) {
 			c.ok(i == 0 || list[i-1].total < b.total || list[i-1].total == b.total && list[i-1].needed < b.needed, "%s: buckets out of order", t.name)
 		}
 	}
+	// The scheduler never idles: what could go has gone in the Step before.
 	c.ok(!c.s.selectableNow(t), "%s: an entry could be delivered and was not", t.name)
 }
 
@@ -307,6 +329,8 @@ func (s *Scheduler) selectableNow(t *transport) bool {
 		(t.cfg.TransportRateDelay == 0 || t.rate == rateOpen)
 }
 
+// queue checks one destination: its sums, its state against its timer and window, and its
+// places in the indexes.
 func (c *checker) queue(q *queue) {
 	t := q.tport
 	c.ok(t.queues[q.name] == q, "%s/%s: not in the index", t.name, q.name)
@@ -315,6 +339,7 @@ func (c *checker) queue(q *queue) {
 	q.peers.each(func(p *peer) {
 		todo += p.todo
 		c.ok(p.queue == q, "%s/%s: foreign peer", t.name, q.name)
+		// A random key cannot be calculated again.
 		random := t.cfg.Mode == Thread && t.cfg.Order == Random
 		c.ok(random || p.links[inQueue].k == c.s.peerKey(p), "%s/%s: stale key", t.name, q.name)
 	})
@@ -330,6 +355,7 @@ func (c *checker) queue(q *queue) {
 		c.ok(q.availAt != 0 && t.avail.s[q.availAt-1].k == q.availKey(), "%s/%s: stale key", t.name, q.name)
 	}
 	if q.avail && t.cfg.Mode == Thread && t.cfg.ThreadQuantum > 0 {
+		// The promise of thread.go: the wait for a turn is bounded.
 		c.ok(t.handed-q.joined <= q.patience, "%s/%s: %d deliveries began while it waited for its turn, at most %d may",
 			t.name, q.name, t.handed-q.joined, q.patience)
 	}

@@ -1,3 +1,7 @@
+// What operators ask for (postsuper, postqueue -f and -i, a flush of one site), and
+// changes of the configuration. A command takes effect at once on mail that waits; mail
+// that is being delivered finishes first, since nobody can call a delivery back.
+
 package sched
 
 import (
@@ -5,8 +9,8 @@ import (
 	"strings"
 )
 
-// command carries out an operator's command on everything in its scope, in
-// order of arrival as far as the records tell.
+// command carries out an operator's command on everything in its scope, in the order of
+// the records. That is roughly the order of arrival; no command depends on it.
 func (s *Scheduler) command(ev *Event) {
 	if ev.Scope == ScopeMessage {
 		if i := s.recs.find(ev.ID); i != 0 {
@@ -23,6 +27,7 @@ func (s *Scheduler) command(ev *Event) {
 	}
 }
 
+// commandOne carries out a command on one message.
 func (s *Scheduler) commandOne(ev *Event, i int32) {
 	rec := s.recs.at(i)
 	switch ev.Kind {
@@ -40,6 +45,7 @@ func (s *Scheduler) commandOne(ev *Event, i int32) {
 			rec.where, rec.next = whereDue, s.now
 			s.due.append(s.recs, i)
 			s.emit(Effect{Kind: EffectRelease, ID: rec.id, Next: s.realTime(s.now)})
+			// The hold had not taken effect yet: it is called off.
 		} else if m := s.activeMessage(rec.id); m != nil && m.cmd == cmdHold {
 			m.cmd = cmdNone
 			m.deferred = true // what was withdrawn is tried again
@@ -52,8 +58,10 @@ func (s *Scheduler) commandOne(ev *Event, i int32) {
 	}
 }
 
-// withdraw takes a message out of circulation. What is being delivered is
-// waited for.
+// withdraw takes a message out of circulation. Entries that wait end at once; what is
+// being delivered is waited for, and complete then carries out the command for what is
+// left. The kinds are in the order of their strength: a removal is not undone by a hold
+// that comes after it.
 func (s *Scheduler) withdraw(i int32, c cmdKind) {
 	rec := s.recs.at(i)
 	if m := s.activeMessage(rec.id); m != nil {
@@ -62,6 +70,7 @@ func (s *Scheduler) withdraw(i int32, c cmdKind) {
 		}
 		m.cmd = c
 		m.waiting(func(e *entry) {
+			// They are still undelivered, and must stay in the sum.
 			m.late += len(e.rcpts)
 			s.endEntry(e)
 		})
@@ -97,8 +106,8 @@ func (s *Scheduler) withdraw(i int32, c cmdKind) {
 	s.recs.remove(i)
 }
 
-// expire marks a message for return at its next attempt, and with now makes
-// that attempt.
+// expire marks a message for return to its sender at its next attempt; with now it makes
+// that attempt. The mark is recorded (EffectExpire), so that it outlives a restart.
 func (s *Scheduler) expire(i int32, now bool) {
 	rec := s.recs.at(i)
 	rec.flags |= FlagExpire
@@ -119,10 +128,11 @@ func (s *Scheduler) expire(i int32, now bool) {
 	}
 }
 
-// flush makes mail due now, and forgets what is known to be dead: everything
-// for all mail and for a site's, what is on the message's way for one message.
-// For a site's mail the destinations of a transport that schedules threads stay
-// dead but for those that the mail goes to.
+// flush makes mail due now and forgets what is known to be dead: for all mail and for a
+// site every dead transport and destination, for one message those on its way. The
+// exception: the flush of a site leaves the threads of a thread-mode transport dead,
+// except those that the mail goes to. Reviving them all would send agents to hosts that
+// nobody asked about.
 func (s *Scheduler) flush(ev *Event) {
 	switch ev.Scope {
 	case ScopeMessage:
@@ -133,6 +143,7 @@ func (s *Scheduler) flush(ev *Event) {
 	case ScopeAll, ScopeQueue:
 		s.reviveAll(true)
 		var list []int32
+		// makeDue changes the heap; so the messages are listed before.
 		for i := len(s.retries.s) - 1; i >= 0; i-- {
 			if r := s.retries.s[i].rec; !s.firmly(s.recs.at(r)) {
 				list = append(list, r)
@@ -148,6 +159,8 @@ func (s *Scheduler) flush(ev *Event) {
 		for m := s.firstActive; m != nil; m = m.nxt {
 			s.record(m).flags |= flagFlush // for recipients still to be read
 		}
+		// The rest of the deferred queue is known to the shell only. It comes in as there
+		// is room.
 		if s.cfg.DeferredLimit > 0 && !s.window.whole {
 			s.window.passing = true
 			s.emit(Effect{Kind: EffectPass})
@@ -155,7 +168,9 @@ func (s *Scheduler) flush(ev *Event) {
 	}
 }
 
-// flushOne makes one message due. It goes ahead with new mail.
+// flushOne makes one message due. It goes to the incoming queue rather than to the due
+// list: somebody is looking at this message, and new mail is taken up first when the
+// queue was full.
 func (s *Scheduler) flushOne(id MsgID, flags Flags) {
 	i := s.recs.find(id)
 	if i == 0 {
@@ -176,9 +191,9 @@ func (s *Scheduler) flushOne(id MsgID, flags Flags) {
 	}
 }
 
-// flushSite makes the mail for one site due: what was deferred for recipients
-// in that domain, what waits for a destination of that name, and what the
-// shell adds.
+// flushSite makes the mail for one site due: what was deferred for recipients in that
+// domain, what waits for a destination of that name, and what the shell adds. A hint that
+// is out of date costs one attempt too many.
 func (s *Scheduler) flushSite(name string, more []MsgID) {
 	var ids []MsgID
 	if f := s.flushSites[name]; f != nil {
@@ -203,14 +218,15 @@ func (s *Scheduler) flushSite(name string, more []MsgID) {
 	}
 }
 
-// named says whether a destination's name is that of a site: with one recipient
-// to a delivery, destinations are named user@nexthop.
+// named says whether a destination's name is that of a site. With one recipient to a
+// delivery, destinations are named user@nexthop.
 func named(queue, site string) bool {
 	return queue == site || len(queue) > len(site) && strings.HasSuffix(queue, site) && queue[len(queue)-len(site)-1] == '@'
 }
 
-// reviveAll forgets every dead transport and destination in core; unless threads is
-// set, not the destinations that are threads: those are woken one by one.
+// reviveAll forgets that transports and destinations are dead. Without threads,
+// destinations of thread-mode transports are left out: flushSite revives those that
+// matter.
 func (s *Scheduler) reviveAll(threads bool) {
 	for _, t := range s.transports {
 		s.transportAlive(t)
@@ -230,16 +246,21 @@ func (s *Scheduler) reviveAll(threads bool) {
 	}
 }
 
-// reconfigure brings what exists in line with a new configuration.
+// reconfigure brings what exists in line with a new configuration. DeferredLimit stays:
+// the window is built on it. Nothing that is under way is interrupted; a smaller limit
+// takes effect as deliveries end.
 func (s *Scheduler) reconfigure(cfg *Config) {
 	old := s.cfg
 	s.cfg = *cfg
 	s.cfg.DeferTransports = slices.Clone(cfg.DeferTransports)
 	s.cfg.DeferredLimit = old.DeferredLimit
 	s.sane(&s.cfg)
+	// A new seed is worked in, so that runs with different seeds stay different.
 	s.rng.state ^= cfg.Seed ^ old.Seed
 	for _, t := range s.transports {
 		c := s.transportConfig(t.name)
+		// The pool may go below zero for a while; jobs pay back as their recipients are
+		// delivered.
 		t.rcptUnused += c.RecipientLimit - t.cfg.RecipientLimit
 		s.changeMode(t, c)
 		for q := t.firstQueue; q != nil; q = q.nxt {
@@ -257,6 +278,8 @@ func (s *Scheduler) reconfigure(cfg *Config) {
 func (s *Scheduler) changeMode(t *transport, c TransportConfig) {
 	for q := t.firstQueue; q != nil; q = q.nxt {
 		if q.avail {
+			// updateQueue takes it out of the old mode's indexes; availability is decided
+			// anew below, when the configuration is the new one.
 			state := q.state
 			q.state = DestSuspended // not available, for a moment
 			s.updateQueue(q)
@@ -271,6 +294,7 @@ func (s *Scheduler) changeMode(t *transport, c TransportConfig) {
 		s.dismiss(t.idleFirst)
 	}
 	for q := t.firstQueue; q != nil; q = q.nxt {
+		// The keys by which peers are ordered depend on the mode.
 		var list []*peer
 		q.peers.each(func(p *peer) { list = append(list, p) })
 		for _, p := range list {

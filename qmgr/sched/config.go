@@ -1,3 +1,7 @@
+// What the scheduler is configured with. It reads no parameters: qmgr/settings.go
+// translates main.cf and master.cf into these values, and tests and the simulator make
+// them directly.
+
 package sched
 
 import (
@@ -26,7 +30,8 @@ type Config struct {
 	FeedbackDebug     bool          // destination_concurrency_feedback_debug
 	DeferTransports   []string      // defer_transports
 	DefaultTransports TransportConfig
-	Seed              uint64 // for jitter and random order
+	// Two schedulers with the same Seed that are given the same events do the same.
+	Seed uint64 // for jitter and random order
 
 	// Transport gives a transport's own settings, given the common ones; nil:
 	// every transport has the common ones. It is called when a transport is
@@ -53,9 +58,13 @@ const (
 
 // TransportConfig holds the parameters that can be set for each transport.
 type TransportConfig struct {
-	ProcessLimit         int // master.cf maxproc: delivery requests at once; 0: no limit
-	ConcurrencyLimit     int // destination_concurrency_limit; 0: no limit
-	InitialConcurrency   int // initial_destination_concurrency, at least 1
+	// How many deliveries may go on at once: for the transport, for a destination, and
+	// for a destination of which nothing is known yet.
+	ProcessLimit       int // master.cf maxproc: delivery requests at once; 0: no limit
+	ConcurrencyLimit   int // destination_concurrency_limit; 0: no limit
+	InitialConcurrency int // initial_destination_concurrency, at least 1
+	// How a destination's window grows and shrinks (feedback.go), and after how many
+	// failed windows in a row the destination is dead.
 	PositiveFeedback     feedback.Feedback
 	NegativeFeedback     feedback.Feedback
 	PlainFeedback        bool          // sum feedback as the document's pseudocode of 2007 does, without allowance for rounding
@@ -64,11 +73,15 @@ type TransportConfig struct {
 	DestinationRateDelay time.Duration // destination_rate_delay: pause after each delivery to a destination
 	TransportRateDelay   time.Duration // transport_rate_delay: pause before each delivery by the transport
 
+	// Preemption, as in Postfix's SCHEDULER_README: how many deliveries of a large
+	// message pay for one of a smaller message that goes first (job.go).
 	SlotCost     int // delivery_slot_cost: entries selected per slot earned; below 2: no preemption
 	SlotLoan     int // delivery_slot_loan
 	SlotDiscount int // delivery_slot_discount, per cent
 	MinimumSlots int // minimum_delivery_slots
 
+	// Recipients in memory (limit.go). RefillLimit and RefillDelay keep a message from
+	// being read a few recipients at a time.
 	RecipientLimit      int           // recipient_limit
 	ExtraRecipientLimit int           // extra_recipient_limit
 	RefillLimit         int           // recipient_refill_limit
@@ -82,6 +95,9 @@ type TransportConfig struct {
 }
 
 // DefaultConfig returns Postfix's defaults.
+//
+// DeferredLimit is 0: all deferred mail is in memory, as tests and the simulator want it.
+// qmgr sets a limit.
 func DefaultConfig() Config {
 	return Config{
 		ActiveLimit:      20000,

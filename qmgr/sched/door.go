@@ -1,3 +1,9 @@
+// The scheduler's vocabulary: everything that goes in through Step (events) and
+// everything that comes out (effects). Other packages know the scheduler by the types in
+// this file, in config.go and in view.go alone. Each event and effect lists the fields
+// that count for it, because one struct serves all kinds: ordinary deliveries then
+// allocate nothing, and stories and random tests can print any event.
+
 package sched
 
 import (
@@ -331,10 +337,14 @@ const (
 type Notice uint8
 
 const (
+	// A failure notice does not end a message: other recipients may still be deliverable.
 	NoticeFailure Notice = iota + 1 // some recipients failed for good
-	NoticeDelay                     // still trying
-	NoticeExpired                   // out of time: every deferred recipient is returned
-	NoticeTrace                     // success, or the report that was asked for
+	// Sent at most once for each message; FlagWarned remembers it.
+	NoticeDelay // still trying
+	// Answered with OK, it settles every recipient that is left, so that EffectFinish
+	// follows unless a failure notice is still due.
+	NoticeExpired // out of time: every deferred recipient is returned
+	NoticeTrace   // success, or the report that was asked for
 )
 
 // Cache is Postfix's pair of session cache hints. In thread mode they are set

@@ -1,3 +1,8 @@
+// Delivery requests. An entry joins the two orders of nqmgr: it belongs to a job, which
+// says when its turn is, and to a destination, which says whether it may go. All counters
+// of transports, jobs, peers and messages change here, in newEntry, selectEntry and
+// endEntry, so that Check can hold them against each other.
+
 package sched
 
 import "posthaste/internal/reuse"
@@ -5,15 +10,22 @@ import "posthaste/internal/reuse"
 // An entry is one delivery request: recipients of one message for one
 // destination. It is waiting (on its peer's list) or busy (with an agent).
 type entry struct {
-	id       EntryID // 0 while it waits
-	peer     *peer
-	msg      *message
-	rcpts    []int
-	sites    []string // flush domains, parallel to rcpts; empty: none has one
-	apart    uint32   // Rcpt.Apart of all of them
-	busy     bool
-	since    int64 // when it became what it is: waiting or busy
-	turn     int   // thread mode, when busy: deliveries of its agent's turn so far, this one included
+	// What the agent's report will name. 0 while it waits, since only a selected entry
+	// needs a name.
+	id EntryID
+	// Where it belongs; msg is peer.job.msg, at hand.
+	peer *peer
+	msg  *message
+	// Indexes in the envelope, in the order in which agents see them. It has at most
+	// BatchLimit members and is not changed while the entry is busy, since the effect
+	// shares it.
+	rcpts []int
+	sites []string // flush domains, parallel to rcpts; empty: none has one
+	apart uint32   // Rcpt.Apart of all of them
+	busy  bool
+	since int64 // when it became what it is: waiting or busy
+	turn  int   // thread mode, when busy: deliveries of its agent's turn so far, this one included
+	// Only when busy; nil otherwise.
 	agent    *agent
 	prv, nxt *entry // on the peer's list
 }
@@ -21,8 +33,11 @@ type entry struct {
 // EntryIDs are a count in the upper bits and an index into s.busy in the
 // lower ones: found without a table, and never given twice before 2^40
 // deliveries.
+//
+// 2^24 deliveries at once is far beyond any process limit.
 const entryBits = 24
 
+// setBusy gives an entry that has been selected its ID and its place among the busy ones.
 func (s *Scheduler) setBusy(e *entry) {
 	n := len(s.busyFree)
 	var i int
@@ -40,7 +55,8 @@ func (s *Scheduler) setBusy(e *entry) {
 	e.since = s.now
 }
 
-// busyEntry finds an entry that an agent reports; nil when there is none.
+// busyEntry finds the entry that an agent reports on; nil when the report is late,
+// repeated or made up. The index is the agent's to choose, so it is checked before use.
 func (s *Scheduler) busyEntry(id EntryID) *entry {
 	i := int(id & (1<<entryBits - 1))
 	if i >= len(s.busy) || s.busy[i] == nil || s.busy[i].id != id {
@@ -49,6 +65,8 @@ func (s *Scheduler) busyEntry(id EntryID) *entry {
 	return s.busy[i]
 }
 
+// clearBusy takes a busy entry's ID back. The index is used again; the count in the upper
+// bits keeps the next ID different.
 func (s *Scheduler) clearBusy(e *entry) {
 	i := int(e.id & (1<<entryBits - 1))
 	s.busy[i] = nil
@@ -69,6 +87,7 @@ func (s *Scheduler) newEntry(p *peer) *entry {
 		p.head = e
 	}
 	p.tail = e
+	// refs count entries until they end, todo only those that wait.
 	p.refs++
 	p.job.msg.refs++
 	p.job.read++
@@ -78,6 +97,8 @@ func (s *Scheduler) newEntry(p *peer) *entry {
 	if p.todo == 1 {
 		s.peerBegins(p)
 	}
+	// A destination that fills the active queue is warned of when it grows, not when it
+	// is served.
 	s.clogCheck(q)
 	return e
 }
@@ -110,20 +131,29 @@ func (s *Scheduler) unlinkTodo(e *entry) {
 func (s *Scheduler) selectEntry(e *entry) {
 	p := e.peer
 	j, q := p.job, p.queue
+	// A job earns by delivering: each entry is one slot, of which SlotCost pay for one
+	// entry of a smaller job (preempt).
 	j.slotsUsed++
 	j.slotsAvail++
+	// The candidate index orders jobs by what they still need, which this selection
+	// changes; so the job leaves the index first.
 	s.startJob(j)
 	s.unlinkTodo(e)
 	q.busy++
 	j.tport.busy++
 	s.stats.Busy++
 	s.setBusy(e)
+	// The job's next entry should be for its next destination: that is the round robin of
+	// nqmgr, which keeps one slow destination from taking all of a job's turns.
 	s.turnPeer(p)
 	s.updateQueue(q)
 }
 
-// endEntry is the end of an entry, delivered (busy) or moved elsewhere. The
-// order of things is nqmgr's.
+// endEntry is the end of an entry, delivered (busy) or moved elsewhere. The order of its
+// steps is that of nqmgr's qmgr_entry_done: recipient slots go back to the pool before
+// anything is read with them, and the destination's rate pause begins before the
+// destination can be chosen again. complete comes last: it may end the message, and with
+// it job and peer.
 func (s *Scheduler) endEntry(e *entry) {
 	p := e.peer
 	j, q, m, t := p.job, p.queue, e.msg, p.job.tport
@@ -140,11 +170,14 @@ func (s *Scheduler) endEntry(e *entry) {
 	j.rcptCount -= n
 	m.rcptCount -= n
 	s.stats.Rcpts -= n
+	// Jobs of the same message that have gone off the list, or have nothing left to read,
+	// hold slots that nobody will use.
 	for _, o := range m.jobs {
 		if o != j && o.rcptLimit > o.rcptCount && (!o.linked || m.unread == 0) {
 			s.moveLimits(o)
 		}
 	}
+	// While recipients are still to be read, the job keeps its slots for them.
 	if m.unread == 0 {
 		s.moveLimits(j)
 	}
@@ -152,6 +185,7 @@ func (s *Scheduler) endEntry(e *entry) {
 		q.lastDone = s.now
 		s.rateSuspend(q)
 	}
+	// e is not used after this.
 	p.refs--
 	s.freeEntry(e)
 	s.updateQueue(q)
@@ -167,6 +201,8 @@ func (s *Scheduler) endEntry(e *entry) {
 	}
 }
 
+// freeEntry gives an entry back. The domains are cleared, because a pool must not keep
+// strings of strangers alive.
 func (s *Scheduler) freeEntry(e *entry) {
 	clear(e.sites)
 	*e = entry{rcpts: reuse.Truncated(e.rcpts), sites: reuse.Truncated(e.sites)}

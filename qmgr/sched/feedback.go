@@ -36,6 +36,7 @@ func (s *Scheduler) positive(q *queue) {
 		s.feedbackNote(q, fb, true)
 	}
 	s.updateQueue(q)
+	// Mail that waits for this destination is released as it answers.
 	if q.site != 0 {
 		s.siteAnswered(q)
 	}
@@ -47,11 +48,14 @@ func (s *Scheduler) negative(q *queue, r *Result) {
 	if q.site != 0 {
 		s.sites[q.site].alive = false
 	}
+	// Deliveries that were under way when it died, or in a rate pause, say nothing new.
 	if q.state != DestReady {
 		return
 	}
 	c := &q.tport.cfg
 	if !r.SitePartly {
+		// A cohort is as many deliveries as the window holds: with a window of 20, each
+		// failure is a twentieth of one.
 		q.failCohorts += 1 / float64(q.window)
 	}
 	if !r.SitePartly && c.FailedCohortLimit > 0 && q.failCohorts >= float64(c.FailedCohortLimit) {
@@ -107,6 +111,8 @@ func slack(c *TransportConfig, fb float64) float64 {
 	return fb / 2
 }
 
+// feedbackNote logs a change of a window, for destination_concurrency_feedback_debug. The
+// retry and error transports are left out: their destinations are reasons.
 func (s *Scheduler) feedbackNote(q *queue, fb float64, positive bool) {
 	if !s.cfg.FeedbackDebug || q.tport.name == RetryTransport || q.tport.name == ErrorTransport {
 		return

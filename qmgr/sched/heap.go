@@ -1,3 +1,6 @@
+// A heap whose members know where they are, so that one can be removed or moved from the
+// middle: when a destination becomes available, when a timer is stopped.
+
 package sched
 
 // A key orders the members of a heap: hi first, then lo. Keys are kept in the
@@ -29,6 +32,7 @@ type heap[T node] struct {
 
 func (h *heap[T]) len() int { return len(h.s) }
 
+// push adds v, which must not be in the heap.
 func (h *heap[T]) push(k key, v T) {
 	h.s = append(h.s, slot[T]{k, v})
 	h.up(len(h.s) - 1)
@@ -51,6 +55,7 @@ func (h *heap[T]) remove(at int32) {
 	i, last := int(at)-1, len(h.s)-1
 	h.s[i].v.place(h.which, 0)
 	moved := h.s[last]
+	// The storage beyond the end must not keep objects alive.
 	h.s[last] = slot[T]{}
 	h.s = h.s[:last]
 	if i == last {

@@ -7,8 +7,10 @@ package sched
 type Index struct {
 	slots []int32 // positions; 0: free. The length is a power of two
 	shift uint    // of a hash, to get a slot
-	n     int
-	at    func(int32) MsgID
+	// members; the table is kept at most three quarters full
+	n int
+	// The table's answer: whose number is at a position.
+	at func(int32) MsgID
 }
 
 // minIndex is the least number of slots, as a power of two.

@@ -1,3 +1,6 @@
+// Jobs and preemption, after nqmgr. The terms (slot, loan, discount, stack) are those of
+// Postfix's SCHEDULER_README, which explains why the rule is as it is.
+
 package sched
 
 // A job is one message within one transport.
@@ -20,20 +23,27 @@ type job struct {
 	firstChild, lastChild *job
 	prvSib, nxtSib        *job
 
-	slotsUsed, slotsAvail int // may be negative
+	// The account of delivery slots. slotsUsed is negative for a job that was let past
+	// and has not used up what was paid for it; slotsAvail can be negative for a parent
+	// that has given a loan.
+	slotsUsed, slotsAvail int
 	selected, read        int // entries: selected so far, ever made
 	rcptCount, rcptLimit  int // recipients in core, slots for them
 
+	// Its destinations. byQueue is made when a job has more of them than are worth a
+	// linear search; mapped says that it is in use.
 	peers   []*peer
 	byQueue map[*queue]*peer // when there are many: mapped
 	mapped  bool
 	turns   peerList // peers with waiting entries, less the parked ones, by turn
+	// The last number given in the round robin over its destinations.
 	turn    uint64
 	waiting int // peers with waiting entries
 
 	unreadAt int32 // position in tport.unread
 	cand     candState
-	bucket   *bucket // when indexed
+	// In which bucket it is, while cand is candIndexed.
+	bucket *bucket
 }
 
 // place is for tport.unread.
@@ -74,6 +84,8 @@ func (s *Scheduler) jobFor(m *message, t *transport) *job {
 func (s *Scheduler) linkJob(j *job) {
 	t := j.tport
 	prev := t.byAge.before(j.seq)
+	// Jobs that have lost their parent stand where they stood; a new job must not get in
+	// front of one that is older.
 	for _, o := range t.orphans {
 		if o.seq <= j.seq && (prev == nil || o.label > prev.label) {
 			prev = o
@@ -98,8 +110,9 @@ func (s *Scheduler) linkJob(j *job) {
 	}
 }
 
-// retireJob takes a job with nothing to select off the lists. It comes back
-// when more of its recipients are read.
+// retireJob takes a job with nothing to select off the lists. It comes back when more of
+// its recipients have been read (jobFor). Its children stay where they are in the list,
+// as orphans: only their account with this job ends.
 func (s *Scheduler) retireJob(j *job) {
 	t := j.tport
 	if j.level > 0 {
@@ -163,6 +176,7 @@ func (j *job) dropChild(c *job) {
 	c.parent, c.prvSib, c.nxtSib = nil, nil, nil
 }
 
+// dropOrphan removes j from the list of orphans if it is there.
 func (t *transport) dropOrphan(j *job) {
 	for i, o := range t.orphans {
 		if o == j {
@@ -172,9 +186,9 @@ func (t *transport) dropOrphan(j *job) {
 	}
 }
 
-// popJob takes j out of its stack. Slots that it was let have and did not use
-// go back to the parent that gave them; a parent that adopted it gave none.
-// Its children are adopted by its parent.
+// popJob takes j out of its stack. It accounts for what j has used, so that its parent
+// gets back the slots that were paid and not used. A parent that merely adopted it, which
+// is more than one level below, has paid nothing. The children of j go to its parent.
 func (s *Scheduler) popJob(j *job) {
 	t, parent := j.tport, j.parent
 	if parent != nil {
@@ -194,6 +208,7 @@ func (s *Scheduler) popJob(j *job) {
 	t.dropOrphan(j)
 	j.level = 0
 	if parent != nil {
+		// Without children, the parent may be a candidate again.
 		s.settleJob(parent)
 	}
 }
@@ -205,6 +220,8 @@ func (s *Scheduler) popJob(j *job) {
 // it, less the discount and the loan.
 func (s *Scheduler) preempt(t *transport, cur *job) *job {
 	c := &t.cfg
+	// The tests are in nqmgr's order, the cheap ones first: most jobs are too small ever
+	// to be preempted, and for those no candidate is looked for.
 	if c.SlotCost < 2 || c.Mode != Preemptive {
 		return nil
 	}
@@ -250,6 +267,9 @@ func (s *Scheduler) letPast(cur, j *job, expected int) {
 	cur.slotsAvail -= expected * t.cfg.SlotCost
 	j.slotsUsed = -expected
 	if j.msg.unread > 0 {
+		// Half of what is left of the pool and the extra pool together: jobs that preempt
+		// each other in turn get less and less, and never nothing while there is
+		// something.
 		extra := (t.cfg.ExtraRecipientLimit + t.rcptUnused + 1) / 2
 		if extra > 0 {
 			j.grant(extra)

@@ -40,6 +40,8 @@ func (s *Scheduler) insertAfter(t *transport, prev, j *job) {
 	}
 }
 
+// unlinkJob takes j out of the list. Its label stays valid for comparison, but nobody
+// compares with it.
 func (t *transport) unlinkJob(j *job) {
 	if j.prv != nil {
 		j.prv.nxt = j.nxt
@@ -54,6 +56,8 @@ func (t *transport) unlinkJob(j *job) {
 	j.prv, j.nxt = nil, nil
 }
 
+// between is a label between those of two neighbours, either of which may be nil; ok is
+// false when there is none left.
 func between(prev, next *job) (label uint64, ok bool) {
 	switch {
 	case prev == nil && next == nil:
@@ -113,6 +117,8 @@ type moment struct {
 	job *job // nil: a gap
 }
 
+// find is the place of seq: the first that is not less. New jobs are nearly always the
+// youngest, and found without a search.
 func (l *timeline) find(seq uint64) int {
 	if n := len(l.s); n == 0 || l.s[n-1].seq < seq {
 		return n
@@ -120,6 +126,7 @@ func (l *timeline) find(seq uint64) int {
 	return sort.Search(len(l.s), func(i int) bool { return l.s[i].seq >= seq })
 }
 
+// add puts j in its place. A job that has left and comes back mostly finds its own gap.
 func (l *timeline) add(j *job) {
 	i := l.find(j.seq)
 	if i < len(l.s) && l.s[i].seq == j.seq {
@@ -138,6 +145,7 @@ func (l *timeline) add(j *job) {
 	l.first = min(l.first, i)
 }
 
+// remove leaves a gap. Its cost is that of a search, however many jobs are younger.
 func (l *timeline) remove(j *job) {
 	l.s[l.find(j.seq)].job = nil
 	l.gaps++
@@ -158,6 +166,8 @@ func (l *timeline) forget(j *job) {
 	}
 }
 
+// compact closes the gaps. It moves every job, and is called when at least half of the
+// places are gaps: so it costs a constant for each removal.
 func (l *timeline) compact() {
 	kept := l.s[:0]
 	for _, m := range l.s {

@@ -1,3 +1,7 @@
+// A message's stay in the active queue, from the answers of its last delivery to the
+// effect that ends it: notices to the sender, commands, the decision between deferring
+// and returning. Also the back-off.
+
 package sched
 
 import "posthaste/internal/reuse"
@@ -7,6 +11,7 @@ type cmdKind uint8
 
 const (
 	cmdNone cmdKind = iota
+	// In the order of strength: a command replaces a weaker one.
 	cmdHold
 	cmdRequeue
 	cmdCorrupt // no operator's, but an agent's finding
@@ -15,7 +20,9 @@ const (
 
 // A message is what is known of a message while it is in the active queue.
 type message struct {
-	id       MsgID
+	id MsgID
+	// Index of its record. The record stays when the message leaves the active queue;
+	// this struct does not.
 	rec      int32  // its record
 	slot     int32  // index in s.slots
 	seq      uint64 // counts messages that entered the active queue
@@ -23,38 +30,50 @@ type message struct {
 	entered  int64  // the same in microseconds
 	prv, nxt *message
 
+	// Reading: what has not been read, and what is asked for. A message is read in
+	// batches (limit.go).
 	unread   int // recipients not read yet; those being read are still among them
 	next     int // index of the first of them
 	loading  bool
 	origin   Queue // where it came from, until recipients are asked for
 	reserved int   // recipients asked for
-	readAt   int64
-	timer    timer // recipient_refill_delay
+	// When a batch last came; never: none has. recipient_refill_delay counts from here.
+	readAt int64
+	timer  timer // recipient_refill_delay
 
-	refs                 int // entries
+	// Entries that exist, waiting or busy. The message is complete when it is 0 and
+	// nothing else is under way.
+	refs                 int
 	rcptCount, rcptLimit int // recipients in core, and how many may be
 	jobs                 []*job
 
-	deferred  bool // some recipient is to be tried again
-	late      int  // recipients that are out of core and not final: deferred, withdrawn, lost
-	failed    bool // some recipient failed for good: notice due
-	success   bool // some recipient's success is to be reported
-	sweeps    int  // looks at it, whether it is out of time
-	swept     bool // out of time while it waited: what is left goes to retry
-	asked     bool // the notice of expiry or delay was tried in this stay
+	// What came of its recipients in this stay.
+	deferred bool // some recipient is to be tried again
+	late     int  // recipients that are out of core and not final: deferred, withdrawn, lost
+	failed   bool // some recipient failed for good: notice due
+	success  bool // some recipient's success is to be reported
+	sweeps   int  // looks at it, whether it is out of time
+	swept    bool // out of time while it waited: what is left goes to retry
+	asked    bool // the notice of expiry or delay was tried in this stay
+	// The notice that has been asked for and not answered; 0: none.
 	notifying Notice
-	cmd       cmdKind
-	site      siteKey // dead destination on whose account it is deferred
-	later     siteKey // destination that has deferred a recipient although it answers
-	parked    siteKey // pause for which some recipient waits
+	// The command that waits for its deliveries to end.
+	cmd cmdKind
+	// What it waits for once it is deferred: the first that is set of site, parked and
+	// later. Each names the last such destination, for a message waits in one list only.
+	site   siteKey // dead destination on whose account it is deferred
+	later  siteKey // destination that has deferred a recipient although it answers
+	parked siteKey // pause for which some recipient waits
 }
 
 // rec is the record of m.
 func (s *Scheduler) record(m *message) *record { return s.recs.at(m.rec) }
 
-// complete goes on with a message of which nothing is waiting or under way:
-// notices, the next batch of recipients, and the end of its stay in the
-// active queue, in nqmgr's order.
+// complete goes on with a message of which nothing is waiting or under way: with a
+// notice, the next batch of recipients, or the end of its stay in the active queue. It
+// does one thing, and is called again when that has been answered. The order is nqmgr's:
+// failures are reported before more recipients are read, so that what must be reported
+// stays small.
 func (s *Scheduler) complete(m *message) {
 	if m.refs > 0 || m.loading || m.notifying != 0 {
 		return
@@ -65,6 +84,7 @@ func (s *Scheduler) complete(m *message) {
 		s.end(m, EffectRemove)
 	case m.failed && !s.traceFirst(m):
 		s.notify(m, NoticeFailure)
+	// A command would withdraw them at once.
 	case m.unread > 0 && m.cmd == cmdNone:
 		s.read(m, m.spare())
 	case rec.flags&FlagTrace != 0 || m.success:
@@ -82,22 +102,25 @@ func (s *Scheduler) complete(m *message) {
 	}
 }
 
-// left says whether there is something left to do for a message: for
-// recipients, or to tell of some.
+// left says whether there is something left to do for a message: recipients to deliver
+// to, or a failure to report.
 func (r *record) left() bool { return r.rcpts > 0 || r.flags&FlagNoticeDue != 0 }
 
-// traceFirst says whether the report that was asked for comes before a notice of
-// failure: that may be the end of the message, of which nothing can be told then.
+// traceFirst says whether the success or trace report must be made before the failure
+// notice: that notice may be the end of the message, after which there is nothing left to
+// report on.
 func (s *Scheduler) traceFirst(m *message) bool {
 	return m.unread == 0 && !m.asked && (s.record(m).flags&FlagTrace != 0 || m.success)
 }
 
-// completeDeferred decides what becomes of a message that could not be
-// delivered to everybody.
+// completeDeferred decides what becomes of a message that could not be delivered to
+// everybody: return it, warn the sender, or just try again later.
 func (s *Scheduler) completeDeferred(m *message) {
 	rec := s.record(m)
 	warnAt := rec.created + micros(s.cfg.DelayWarning)
 	switch {
+	// One notice of delay or expiry is tried in a stay. If it could not be made, the next
+	// attempt tries again; otherwise this would go round without end.
 	case m.asked:
 		s.postpone(m)
 	case rec.rcpts > 0 && rec.flags&FlagExpire != 0:
@@ -119,8 +142,9 @@ func (s *Scheduler) notify(m *message, n Notice) {
 	s.emit(Effect{Kind: EffectNotify, ID: m.id, Notice: n})
 }
 
-// notified is the answer. A notice that could not be made keeps the message
-// in the queue.
+// notified takes in the answer to a notice. A notice that could not be made keeps the
+// message in the queue, and what it would have said stays due: nothing is dropped without
+// its sender having been told.
 func (s *Scheduler) notified(m *message, ok bool) {
 	rec := s.record(m)
 	n := m.notifying
@@ -129,6 +153,7 @@ func (s *Scheduler) notified(m *message, ok bool) {
 	case NoticeFailure:
 		m.failed = false
 		rec.flags &^= FlagNoticeDue
+		// The next stay in the active queue begins with this notice.
 		if !ok {
 			rec.flags |= FlagNoticeDue
 			m.deferred = true
@@ -161,14 +186,15 @@ func (s *Scheduler) notified(m *message, ok bool) {
 	s.complete(m)
 }
 
-// end is the end of a message.
+// end removes a message, with the effect that says how.
 func (s *Scheduler) end(m *message, k EffectKind) {
 	s.emit(Effect{Kind: k, ID: m.id, Attempts: int(s.record(m).attempts)})
 	i := s.leaveActive(m)
 	s.recs.remove(i)
 }
 
-// postpone moves a message to the deferred queue.
+// postpone moves a message to the deferred queue, to be tried again at its own time, and
+// notes what may release it before.
 func (s *Scheduler) postpone(m *message) {
 	rec := s.record(m)
 	rec.created = min(rec.created, s.clock.wall) // it came while the clock was ahead
@@ -179,6 +205,7 @@ func (s *Scheduler) postpone(m *message) {
 	if k.tport == nil {
 		k = m.later
 	}
+	// Nothing was tried, so no attempt is counted and the back-off does not grow.
 	if m.parked.pause != 0 && !m.deferred { // nothing was tried in vain
 		k = m.parked
 		rec.next = s.parkTime(m)
@@ -191,6 +218,8 @@ func (s *Scheduler) postpone(m *message) {
 	rec.flags &^= flagsOwn
 	rec.mark = s.clock.real(rec.next)
 	s.emit(Effect{Kind: EffectDefer, ID: m.id, Next: s.realTime(rec.next), Attempts: int(rec.attempts), Warned: rec.flags&FlagWarned != 0})
+	// A pause may have ended while the message was still being delivered to others: then
+	// nothing would ever release it from that list.
 	var st int32
 	if k.tport != nil && (k.pause == 0 || k.pause == laterID || s.pauses[k.pause] != nil) {
 		st = s.siteOf(k)
@@ -209,7 +238,8 @@ func (s *Scheduler) hold(m *message) {
 	s.mayLeave(s.recs.at(i))
 }
 
-// expiry is when the time of a message is over.
+// expiry is when a message's lifetime is over, by the wall clock. Mail with the null sender
+// has a lifetime of its own, bounce_queue_lifetime.
 func (s *Scheduler) expiry(rec *record) int64 {
 	if rec.flags&FlagNullSender != 0 {
 		return rec.created + micros(s.cfg.BounceLifetime)
@@ -217,13 +247,12 @@ func (s *Scheduler) expiry(rec *record) int64 {
 	return rec.created + micros(s.cfg.MaximalLifetime)
 }
 
-// retryTime is when a message that could not be delivered is due again. The
-// back-off is the age, within its bounds: the age doubles from one attempt to
-// the next. With Postfix a message then waits for the next queue run, which is
-// on average half of queue_run_delay away; here each waits for a random part
-// of that time, so that what failed together does not come back together. The
-// end of a message's lifetime is not slept through: its last attempt is made
-// then.
+// retryTime is when a message that could not be delivered is due again. The back-off is
+// the message's age, within its bounds, so that the age doubles from one attempt to the
+// next. In Postfix a message then waits for the next queue run, which is on average half
+// of queue_run_delay away. Here each message waits for a random part of that time
+// instead, so that what failed together does not come back together. The last attempt is
+// made when the lifetime ends, not after it.
 func (s *Scheduler) retryTime(rec *record) int64 {
 	next := s.retryBase(rec) + s.rng.below(micros(s.cfg.QueueRunDelay))
 	if left := s.expiry(rec) - s.clock.wall; left > 0 && s.now+left < next {
@@ -241,8 +270,9 @@ func (s *Scheduler) retryBase(rec *record) int64 {
 	return s.now + max(min(age, micros(s.cfg.MaximalBackoff)), micros(s.cfg.MinimalBackoff))
 }
 
-// leaveActive takes a message out of the active queue; its record is then
-// nowhere.
+// leaveActive takes a message out of the active queue and frees everything that it had
+// there. Its record is then nowhere: the caller must put it somewhere or remove it, and
+// gets its index for that.
 func (s *Scheduler) leaveActive(m *message) int32 {
 	for _, j := range m.jobs {
 		if j.linked {
@@ -276,6 +306,7 @@ func (s *Scheduler) leaveActive(m *message) int32 {
 	return i
 }
 
+// freeJob gives a job back, and keeps the storage of its lists unless that is very large.
 func (s *Scheduler) freeJob(j *job) {
 	byQueue := j.byQueue // empty by now, its storage is of use
 	if cap(j.peers) > recordChunk {

@@ -77,6 +77,8 @@ func (s *Scheduler) endPauses() {
 		s.ended = append(s.ended, s.awayFrom(i)...)
 	}
 	slices.Sort(s.ended)
+	// Mail that is not in memory may be on record as due at the end of this pause, however
+	// far ahead. From now on it counts as due within the longest back-off.
 	if len(s.ended) > 0 {
 		s.window.amnesty = s.clock.wall + s.longest()
 	}
@@ -92,6 +94,7 @@ func (s *Scheduler) over(site int32) bool {
 func (s *Scheduler) releaseEnded() {
 	n := 0
 	for ; n < releaseBudget && len(s.ended) > 0; n++ {
+		// It may have left the queue, or wait for something else, since it was listed.
 		id := s.ended[0]
 		s.ended = s.ended[1:]
 		if i := s.recs.find(id); i != 0 {
@@ -99,6 +102,8 @@ func (s *Scheduler) releaseEnded() {
 				s.makeDue(i)
 			}
 		} else if site := s.window.awayAt[id]; s.over(site) {
+			// A recall costs the shell a read, so it counts as much as ten messages in
+			// memory.
 			n += releaseBudget/recallBudget - 1
 			s.back(id)
 			s.emit(Effect{Kind: EffectRecall, ID: id})
@@ -181,6 +186,7 @@ func (s *Scheduler) pauseEntry(e *entry, pauses map[int]PauseID) {
 	for i, r := range e.rcpts {
 		p := s.paused(pauses[r], s.record(m).flags)
 		if p == nil {
+			// In place: nobody else has the recipients of an entry that waits.
 			e.rcpts[kept] = r
 			kept++
 			if i < len(e.sites) {

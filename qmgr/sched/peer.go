@@ -16,12 +16,16 @@ type peer struct {
 	head, tail *entry // waiting, first in first out
 	todo       int    // length of that list
 	refs       int    // entries, waiting and busy
-	turn       uint64 // place in the job's round robin
-	parked     bool
-	prv, nxt   *peer // on queue.parked
-	class      *class
-	links      [3]links
-	index      int // in job.peers
+	// The number by which it stands in the round robin of its job; it keeps the number
+	// while it is parked.
+	turn     uint64 // place in the job's round robin
+	parked   bool
+	prv, nxt *peer // on queue.parked
+	// Its class among the candidates for preemption; nil: its job is not indexed. links
+	// are its places in the three orders of peerlist.go.
+	class *class
+	links [3]links
+	index int // in job.peers
 }
 
 // peerFor finds or makes the peer of job j and queue q.
@@ -49,6 +53,7 @@ func (s *Scheduler) newPeer(j *job, q *queue) *peer {
 // have one.
 const linearPeers = 8
 
+// findPeer is the peer of j for q; nil when there is none.
 func (j *job) findPeer(q *queue) *peer {
 	if q.peerCount == 0 || len(j.peers) == 0 {
 		return nil
@@ -73,6 +78,8 @@ func (j *job) findPeer(q *queue) *peer {
 	return nil
 }
 
+// freePeer removes a peer whose last entry has ended. The last peer takes its place in
+// job.peers, whose order means nothing.
 func (s *Scheduler) freePeer(p *peer) {
 	j := p.job
 	last := len(j.peers) - 1
@@ -129,6 +136,7 @@ func (s *Scheduler) turnPeer(p *peer) {
 	}
 }
 
+// park takes p out of its job's round robin until q is available again.
 func (p *peer) park() {
 	p.job.turns.remove(p)
 	p.parked = true
@@ -154,8 +162,9 @@ func (p *peer) unpark() {
 	p.parked = false
 }
 
-// nextPeer is the next peer in j's round robin whose destination can take an
-// entry; nil when there is none: the job is blocked.
+// nextPeer is the next peer in j's round robin whose destination can take an entry; nil
+// when there is none. Peers that it passes over are parked, so that each is looked at
+// once however often the job is asked.
 func (j *job) nextPeer() *peer {
 	for j.turns.n > 0 {
 		p := j.turns.top()

@@ -29,6 +29,8 @@ type links struct {
 
 func (p *peer) place(which int, at int32) { p.links[which].at = at }
 
+// push adds p, which must not be in the list. A key equal to the last one does not count
+// as greater, and goes to the heap.
 func (l *peerList) push(k key, p *peer) {
 	x := &p.links[l.which]
 	x.k, x.in = k, true
@@ -50,6 +52,7 @@ func (l *peerList) push(k key, p *peer) {
 	}
 }
 
+// remove takes p out, which must be in the list.
 func (l *peerList) remove(p *peer) {
 	x := &p.links[l.which]
 	x.in = false

@@ -1,3 +1,6 @@
+// Destinations, which nqmgr calls queues: their state, their window, and how they become
+// available for selection. What the window's size should be is in feedback.go.
+
 package sched
 
 import (
@@ -13,45 +16,67 @@ import (
 //
 // Only a ready queue becomes dead or suspended, and these only become ready.
 type queue struct {
-	tport    *transport
-	name     string
+	// Its transport, and its name there (see QueueName). Two recipients with the same
+	// next hop share the queue, and so its window.
+	tport *transport
+	name  string
+	// The next hop as agents get it, in the letter case of the recipient that came first.
 	nexthop  mail.Nexthop
 	prv, nxt *queue // in tport's order of creation
 
+	// until and timer are for the end of a dead or suspended time. window is 0 while the
+	// destination is dead.
 	state  DestState
 	until  int64
 	timer  timer
 	window int // when ready
 	limit  int // of the window; 0: none
 
+	// Feedback that has not made up a whole step yet: towards a larger and a smaller
+	// window, and the part of FailedCohortLimit used up by failures since the last
+	// success.
 	success, failure, failCohorts float64
 
-	status  dsn.Status // when dead: why
-	reason  string
-	excuse  mail.Nexthop // when dead: nexthop for the retry transport
-	todo    int          // entries waiting
-	busy    int          // entries with agents
-	created int64
+	status dsn.Status // when dead: why
+	reason string
+	excuse mail.Nexthop // when dead: nexthop for the retry transport
+	// Entries that wait here and entries that agents have; together they are what the
+	// destination has in the active queue.
+	todo int
+	busy int // entries with agents
 
+	// When a delivery last ended, whatever came of it: the connection cache hints go by
+	// it. 0: none has.
 	lastDone int64
 	cache    Cache
 	warnAt   int64 // no clog warning before
-	site     int32
+	// Index of the site for mail that waits for this destination's next answer; 0: none
+	// does.
+	site int32
 
-	avail     bool     // ready, window > busy, todo > 0
-	availAt   int32    // in tport.avail
-	peers     peerList // with waiting entries, by place in the job list
+	// Whether an entry may be chosen now: ready, window > busy, todo > 0. updateQueue
+	// alone sets it, and keeps the indexes in step. availAt is its place in tport.avail.
+	avail   bool
+	availAt int32    // in tport.avail
+	peers   peerList // with waiting entries, by place in the job list
+	// Peers altogether, waiting or busy. The queue cannot be forgotten while there is
+	// one.
 	peerCount int
-	parked    *peer
-	classes   []*class
-	ringPrv   *queue // thread mode: in tport's ring
-	ringNxt   *queue
-	turn      int    // deliveries of the turn that an agent goes on with here; 0: the next turn is a new one
-	joined    uint64 // tport.handed when it began to wait in the ring
-	patience  uint64 // deliveries that may begin before one of its own does
-	idle      *agent // idle agents with an open session, latest first
+	// Peers that were found blocked by this destination, and come back when it is
+	// available.
+	parked *peer
+	// Its jobs among the candidates for preemption, by size.
+	classes []*class
+	// Thread mode only: its place in the ring of its transport; nil when it is not in it.
+	ringPrv  *queue
+	ringNxt  *queue
+	turn     int    // deliveries of the turn that an agent goes on with here; 0: the next turn is a new one
+	joined   uint64 // tport.handed when it began to wait in the ring
+	patience uint64 // deliveries that may begin before one of its own does
+	idle     *agent // idle agents with an open session, latest first
 }
 
+// place is for tport.avail.
 func (q *queue) place(_ int, at int32) { q.availAt = at }
 
 // availKey orders available queues by the first job that each could serve.
@@ -66,6 +91,8 @@ func (q *queue) initial() int {
 	return n
 }
 
+// windowLimit is the most deliveries at once to one destination of t; 0: no limit. A
+// destination rate delay means one at a time, as in Postfix.
 func (t *transport) windowLimit() int {
 	limit := t.cfg.ConcurrencyLimit
 	if t.cfg.DestinationRateDelay > 0 {
@@ -77,13 +104,15 @@ func (t *transport) windowLimit() int {
 	return limit
 }
 
-// queueFor finds or makes a destination.
+// queueFor finds or makes a destination. A new one takes over what is known of it: mail
+// that waits on its account, agents that still have a session with it, and what a
+// predecessor learnt.
 func (s *Scheduler) queueFor(t *transport, name string, nexthop mail.Nexthop) *queue {
 	if q := t.queues[name]; q != nil {
 		return q
 	}
 	q := s.queuePool.Get()
-	q.tport, q.name, q.nexthop, q.created = t, name, nexthop, s.now
+	q.tport, q.name, q.nexthop = t, name, nexthop
 	q.timer.kind, q.timer.queue = timerQueue, q
 	q.limit = t.windowLimit()
 	q.window = q.initial()
@@ -106,8 +135,10 @@ func (s *Scheduler) queueFor(t *transport, name string, nexthop mail.Nexthop) *q
 	return q
 }
 
-// releaseQueue forgets q when there is no reason to remember it. A dead
-// destination is remembered until its time is over, unless too many are.
+// releaseQueue forgets q when there is no reason to remember it. A dead destination is
+// remembered until its time is over, unless more than twice as many destinations are in
+// core as recipients may be: strangers choose destinations, and must not fill the memory
+// with names.
 func (s *Scheduler) releaseQueue(q *queue) {
 	if q.todo > 0 || q.busy > 0 || q.peerCount > 0 || q.tport == nil {
 		return
@@ -120,6 +151,7 @@ func (s *Scheduler) releaseQueue(q *queue) {
 		return
 	}
 	t := q.tport
+	// Agents with an open session outlive the queue, by the name of it.
 	t.disownIdle(q)
 	if q.prv != nil {
 		q.prv.nxt = q.nxt
@@ -137,8 +169,9 @@ func (s *Scheduler) releaseQueue(q *queue) {
 	s.queuePool.Put(q)
 }
 
-// updateQueue brings the indexes in line with what changed about q: its
-// state, its window, its entries, the job first in line.
+// updateQueue brings the indexes in line with a change of q: of its state, its window,
+// its entries, or the job first in line. Whoever changes one of these must call it, or q
+// is not served until something else happens to it; Check finds that.
 func (s *Scheduler) updateQueue(q *queue) {
 	t := q.tport
 	avail := q.state == DestReady && q.window > q.busy && q.todo > 0
@@ -153,6 +186,7 @@ func (s *Scheduler) updateQueue(q *queue) {
 	}
 	q.avail = avail
 	if avail {
+		// They lose no turn: each keeps the turn number that it was parked with.
 		for p := q.parked; p != nil; p = q.parked {
 			p.unpark()
 			p.job.turns.push(key{p.turn, 0}, p)
@@ -163,18 +197,21 @@ func (s *Scheduler) updateQueue(q *queue) {
 		t.ringAppend(q)
 	case t.cfg.Mode == Thread:
 		t.ringRemove(q)
+		// Without mail or a free place its turn is over.
 		q.turn = 0
 	case avail:
 		t.avail.push(q.availKey(), q)
 	default:
 		t.avail.remove(q.availAt)
 	}
+	// Only classes of available destinations are in the heaps of candidates.
 	for _, c := range q.classes {
 		c.settle()
 	}
 }
 
-// queueReady is the end of a dead or suspended time.
+// queueReady ends a dead or suspended time by its timer. After a rate delay the window is
+// 1: the next delivery starts the next pause.
 func (s *Scheduler) queueReady(q *queue) {
 	suspended := q.state == DestSuspended
 	s.makeReady(q)
@@ -185,7 +222,9 @@ func (s *Scheduler) queueReady(q *queue) {
 	s.releaseQueue(q)
 }
 
-// makeReady ends a dead or suspended time; the window is that of a new queue.
+// makeReady ends a dead or suspended time. What was learnt before is void: the window is
+// that of a new destination, but no smaller than the deliveries still under way, so that
+// it can grow when these succeed.
 func (s *Scheduler) makeReady(q *queue) {
 	q.state, q.until = DestReady, never
 	q.status, q.reason, q.excuse = dsn.Status{}, "", ""
@@ -199,9 +238,9 @@ func (s *Scheduler) makeReady(q *queue) {
 	q.success, q.failure = 0, 0
 }
 
-// rateSuspend makes the pause after a delivery that destination_rate_delay
-// asks for. Of a rate-limited destination it is not remembered that it is
-// dead.
+// rateSuspend starts the pause that destination_rate_delay asks for after each delivery.
+// It replaces a dead state: for a destination that gets one delivery at a time anyway,
+// Postfix does not remember that it is dead either.
 func (s *Scheduler) rateSuspend(q *queue) {
 	d := q.tport.cfg.DestinationRateDelay
 	if d <= 0 {
@@ -216,7 +255,9 @@ func (s *Scheduler) rateSuspend(q *queue) {
 	s.startTimer(&q.timer, q.until)
 }
 
-// clogCheck warns of a destination that fills the active queue.
+// clogCheck warns of a destination that fills more than a fifth of the active queue, at
+// most once in qmgr_clog_warn_time. The fifth is Postfix's. The postmaster reads the
+// warning, and gives the destination a transport of its own, or finds out why it is slow.
 func (s *Scheduler) clogCheck(q *queue) {
 	n := q.todo + q.busy
 	if n <= s.cfg.ActiveLimit/5 || s.cfg.ClogWarn <= 0 || s.now < q.warnAt {

@@ -1,3 +1,7 @@
+// What is kept of every message, wherever it is, and the lists that records can be in.
+// This is the part of the scheduler whose size depends on the length of the queue, so its
+// layout matters: no pointers, and no object of its own for each message.
+
 package sched
 
 // where says in which of the scheduler's places a record is.
@@ -37,10 +41,12 @@ const (
 // a pointer, so that a million of them cost neither memory nor the garbage
 // collector's time.
 type record struct {
-	id       MsgID
-	created  int64
-	next     int64 // deferred: when it is due
-	mark     int64 // deferred: that time as it is on record, by the wall clock
+	id MsgID
+	// When the message came, by the wall clock, in microseconds.
+	created int64
+	next    int64 // deferred: when it is due
+	mark    int64 // deferred: that time as it is on record, by the wall clock
+	// Octets; for listings only.
 	size     int64
 	rcpts    int32 // without a final outcome
 	site     int32 // destination on whose account it is deferred; 0: none
@@ -52,6 +58,8 @@ type record struct {
 	where    where
 }
 
+// recordChunk is how many records are allocated together. Chunks do not move, so that a
+// *record stays valid while others are added.
 const recordChunk = 4096
 
 // records is the store of all records. Record 0 is none.
@@ -93,6 +101,7 @@ func (r *records) add(id MsgID) int32 {
 	return i
 }
 
+// remove forgets a message. Its place is the next to be used again.
 func (r *records) remove(i int32) {
 	rec := r.at(i)
 	r.index.Remove(rec.id)

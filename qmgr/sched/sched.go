@@ -1,3 +1,7 @@
+// The scheduler's state and its one door, Step. What each event means is in the file that
+// keeps the state it changes; here are those that concern the end of a delivery, because
+// they touch nearly all of it.
+
 package sched
 
 import (
@@ -12,18 +16,30 @@ import (
 // Scheduler is the whole of the queue manager's knowledge. Its methods must
 // be called by one goroutine at a time.
 type Scheduler struct {
-	cfg   Config
+	// The configuration in force. Only New and reconfigure set it, and sane has been
+	// applied to it.
+	cfg Config
+	// The time of the present Step: now is clock.sane, in microseconds.
 	clock clock
 	now   int64
-	rng   rng
-	out   []Effect
+	// Retry times and the order of random threads draw from it. Drawing is part of the
+	// state: one draw more or fewer changes everything that follows.
+	rng rng
+	// What the present Step has ordered so far; nil between Steps. It is the caller's
+	// slice, so that a shell that reuses one makes no garbage.
+	out []Effect
 
+	// Every message that is known, in one of the four places below or active;
+	// record.where says which. On hold is in none.
 	recs     *records
 	incoming recList   // new mail that waits for a place
 	due      recList   // deferred mail to be taken up as soon as there is a place
 	retries  retryHeap // deferred mail by the time it is due
 
-	slots                   []*message // active messages, by record.active
+	// The active queue. slots and slotFree give a message an int32 for its record, which
+	// must not contain a pointer; the list through message.nxt is in the order of arrival
+	// in the queue. sweep and listings walk it.
+	slots                   []*message
 	slotFree                []int32
 	firstActive, lastActive *message // in the order in which they became active
 	messageSeq              uint64
@@ -31,33 +47,56 @@ type Scheduler struct {
 	reserved                int  // recipients being read
 	turnDeferred            bool // the next place in the active queue is for deferred mail
 
-	transports     []*transport // in the order of their turns
+	// Transports take turns, as in nqmgr: the one that was just served is moved to the
+	// end.
+	transports []*transport // in the order of their turns
+	// The same transports by name. A transport is never removed: its recipient pool and
+	// its dead time outlive its mail.
 	transportIndex map[mail.Transport]*transport
-	queueCount     int
+	// Destinations in core, of all transports. It bounds the dead ones that are
+	// remembered.
+	queueCount int
 
-	busy     []*entry // by the lower bits of EntryID
+	// Deliveries under way. The lower bits of an EntryID are its index here; busyFree are
+	// the indexes not in use. The sequence numbers only grow, so that an ID that is
+	// reported late names nobody.
+	busy     []*entry
 	busyFree []int32
 	entrySeq uint64
 	agentSeq uint64
 
-	sites      []site // sites[0] is none
-	siteFree   int32
-	siteIndex  map[siteKey]int32
-	pauses     map[PauseID]*pause
-	parkedAt   map[siteKey]int // deferred messages that wait for pauses, by destination
-	parkedFor  map[PauseID]int // the same, by pause
-	pauseEnd   int64           // when the first of the pauses ends by itself, by the wall clock
-	ended      []MsgID         // that wait for pauses that have ended, to be made due; nil when there are none
+	// What deferred mail waits for: a destination that failed, one that answered with a
+	// deferral, or a pause. Indexes are used instead of pointers, since records must have
+	// none. sites[0] means "nothing"; siteFree heads the chain of unused ones.
+	sites     []site
+	siteFree  int32
+	siteIndex map[siteKey]int32
+	// Decisions of operators. Their counts are kept as mail comes and goes, since a
+	// listing of a million parked messages must not walk them.
+	pauses    map[PauseID]*pause
+	parkedAt  map[siteKey]int // deferred messages that wait for pauses, by destination
+	parkedFor map[PauseID]int // the same, by pause
+	pauseEnd  int64           // when the first of the pauses ends by itself, by the wall clock
+	ended     []MsgID         // that wait for pauses that have ended, to be made due; nil when there are none
+	// Domains of fast_flush_domains, with the messages that may wait for each.
 	flushSites map[string]*flushSite
-	window     window
-	inherited  *inheritance // from Restore; nil: there is nothing, or it is too old
+	// The part of the deferred queue that is in memory.
+	window    window
+	inherited *inheritance // from Restore; nil: there is nothing, or it is too old
 
+	// timerSeq breaks ties between timers of the same microsecond, so that they fire in
+	// the order in which they were started.
 	timers   heap[*timer]
 	timerSeq uint64
 	sweeper  timer
 
-	scratch []int // recipients of EffectDeferRcpts, until the next Step
+	// The recipients of this Step's EffectDeferRcpts. Effects hold slices of it, and so
+	// it is only cut back at the next Step; growing it in between is harmless, since the
+	// old array stays with the effects that have it.
+	scratch []int
 
+	// Objects that have been given back. Their slices keep their storage. In a steady
+	// state nothing is allocated for a delivery.
 	messages   reuse.Free[message]
 	jobs       reuse.Free[job]
 	peers      reuse.Free[peer]
@@ -67,8 +106,10 @@ type Scheduler struct {
 	bucketPool reuse.Free[bucket]
 	agentPool  reuse.Free[agent]
 
+	// The bound of transport.loose. Always the constant of that name, but in tests.
 	maxLoose int
-	stats    Stats
+	// Kept up as things change; Check recounts them.
+	stats Stats
 }
 
 // New returns a scheduler that knows of no message.
@@ -95,7 +136,9 @@ func New(cfg Config) *Scheduler {
 func (s *Scheduler) sane(c *Config) {
 	c.ActiveLimit = max(c.ActiveLimit, 1)
 	c.RecipientMinimum = max(c.RecipientMinimum, 1)
+	// A message must be able to become active with at least one recipient each.
 	c.RecipientLimit = max(c.RecipientLimit, c.ActiveLimit)
+	// As Postfix: a bounce is never tried for longer than mail.
 	c.BounceLifetime = min(c.BounceLifetime, c.MaximalLifetime)
 	c.DeferredLimit = max(c.DeferredLimit, 0)
 }
@@ -108,6 +151,8 @@ func (s *Scheduler) Step(now time.Time, ev Event, out []Effect) []Effect {
 	s.now = s.clock.advance(now.UnixMicro())
 	s.out = out
 	s.scratch = reuse.Truncated(s.scratch)
+	// Timers come first. An event then finds destinations and transports in the state
+	// that belongs to its time, whichever of the two the shell was quicker with.
 	s.fireTimers()
 	if s.pauseEnd != never && s.pauseEnd <= s.clock.wall {
 		s.endPauses()
@@ -151,6 +196,9 @@ func (s *Scheduler) Step(now time.Time, ev Event, out []Effect) []Effect {
 	case EventPassed:
 		s.window.passing = false
 	}
+	// Whatever happened, places may have become free. Mail that is due is taken up first
+	// and delivered next, in that order, so that one Step does for a message all that can
+	// be done; only then does the window of deferred mail see what is missing.
 	s.releaseEnded()
 	s.admit()
 	s.deliver()
@@ -163,8 +211,11 @@ func (s *Scheduler) Step(now time.Time, ev Event, out []Effect) []Effect {
 	return out
 }
 
+// emit orders an effect. The order of calls is the order in which the shell carries them
+// out, and in which records reach the log.
 func (s *Scheduler) emit(e Effect) { s.out = append(s.out, e) }
 
+// note has a line logged. It copies n: effects outlive the Step.
 func (s *Scheduler) note(n Note) {
 	s.out = append(s.out, Effect{Kind: EffectNote, ID: n.ID, Note: &n})
 }
@@ -172,6 +223,7 @@ func (s *Scheduler) note(n Note) {
 // Wake is when EventTick is needed if nothing happens before, by the wall clock
 // as it was at the last Step; zero: never.
 func (s *Scheduler) Wake() time.Time {
+	// A Step that stopped at its budget has more to do at once.
 	if len(s.ended) > 0 || len(s.window.far) > 0 {
 		return toTime(s.clock.when(s.now))
 	}
@@ -179,6 +231,8 @@ func (s *Scheduler) Wake() time.Time {
 	if s.timers.len() > 0 {
 		at = s.timers.s[0].v.at
 	}
+	// A message that is due while the queue is full does not need a tick: what makes room
+	// is an event, and that event's Step takes the message up.
 	if len(s.retries.s) > 0 && s.stats.Active < s.cfg.ActiveLimit && s.loading < maxLoading {
 		if next := s.retries.s[0].at; at == never || next < at {
 			at = next
@@ -190,8 +244,9 @@ func (s *Scheduler) Wake() time.Time {
 	return toTime(s.clock.when(at))
 }
 
-// dueTime is a recorded time as the scheduler has it. One that lies further
-// ahead than any that is decided on is from a clock that was wrong.
+// dueTime converts a recorded time. A time that is further ahead than any the scheduler
+// sets itself was written by a clock that was wrong, and is brought within the longest
+// back-off: such mail must not wait for years.
 func (s *Scheduler) dueTime(t time.Time) int64 {
 	next := toMicros(t)
 	if next == never {
@@ -200,7 +255,7 @@ func (s *Scheduler) dueTime(t time.Time) int64 {
 	return s.clock.sanely(min(next, s.clock.wall+s.longest()))
 }
 
-// realTime is the contrary.
+// realTime converts a time for the record. It is the inverse of dueTime.
 func (s *Scheduler) realTime(t int64) time.Time {
 	if t == never {
 		return time.Time{}
@@ -208,7 +263,10 @@ func (s *Scheduler) realTime(t int64) time.Time {
 	return toTime(s.clock.real(t))
 }
 
-// queued: a message exists.
+// queued takes in a message that exists: a new one, one that was recovered at a start, or
+// one that EffectFetch or EffectRecall asked for. A message that is known is left alone,
+// because the shell may tell of the same one twice, for example by a fetch while cleanup
+// announces it.
 func (s *Scheduler) queued(ev *Event) {
 	if ev.ID == 0 || s.recs.find(ev.ID) != 0 {
 		return
@@ -216,10 +274,13 @@ func (s *Scheduler) queued(ev *Event) {
 	a := &ev.Arrival
 	i := s.recs.add(ev.ID)
 	rec := s.recs.at(i)
+	// A creation time ahead of the clock would make the age negative, and the back-off
+	// wrong.
 	rec.created, rec.next, rec.size = min(toMicros(a.Created), s.clock.wall), s.dueTime(a.Next), a.Size
 	rec.mark = toMicros(a.Next)
 	rec.rcpts = int32(a.Rcpts)
 	rec.attempts = uint16(min(a.Attempts, 1<<16-1))
+	// The upper bits are the scheduler's own; a record must not bring any.
 	rec.flags = a.Flags &^ flagsOwn
 	site := s.inheritedSite(ev.ID, a.Queue)
 	switch a.Queue {
@@ -235,7 +296,8 @@ func (s *Scheduler) queued(ev *Event) {
 	}
 }
 
-// done: an agent finished a delivery request.
+// done ends a delivery request. A report on an entry that is not busy is ignored: the
+// transport may have been declared dead meanwhile, and its requests given to "retry".
 func (s *Scheduler) done(id EntryID, r *Result) {
 	e := s.busyEntry(id)
 	if e == nil {
@@ -243,17 +305,25 @@ func (s *Scheduler) done(id EntryID, r *Result) {
 	}
 	m, q := e.msg, e.peer.queue
 	t := q.tport
+	// The agent is free before its entry ends, for ending the entry may choose the next
+	// one for the same destination, which should get this agent's session.
 	s.endAgent(e, r.Hungry)
+	// An agent cannot defer more recipients than it was given. The count bounds what a
+	// confused report does to the message's sums.
 	late := min(len(r.Deferred), len(e.rcpts))
 	m.late += late
 	s.record(m).rcpts -= int32(len(e.rcpts) - late)
 	m.failed = m.failed || r.Failed
 	m.success = m.success || r.Success
+	// later is the weakest reason to wait; postpone prefers a dead destination or a
+	// pause.
 	if len(r.Deferred) > 0 {
 		m.deferred = true
 		m.later = siteKey{tport: t, name: q.name, pause: laterID}
 		s.rememberDeferred(e, r.Deferred)
 	}
+	// Only a delivery in which the destination took part says anything good about it. One
+	// recipient that was refused is no sign of overload, and so counts as positive.
 	if r.SiteFailed {
 		if len(r.Deferred) > 0 {
 			m.site = siteKey{tport: t, name: q.name}
@@ -263,6 +333,7 @@ func (s *Scheduler) done(id EntryID, r *Result) {
 		s.transportAlive(t)
 		s.positive(q)
 	}
+	// endEntry gives the entry back to its pool.
 	turn := e.turn
 	s.endEntry(e)
 	if t.cfg.Mode == Thread && q.avail && !r.SiteFailed {
@@ -270,9 +341,12 @@ func (s *Scheduler) done(id EntryID, r *Result) {
 	}
 }
 
-// endAgent lets the agent of a busy entry go, or keeps it.
+// endAgent parts a busy entry from its agent. A hungry agent is kept idle with its open
+// session; with no idle time it is told to close it.
 func (s *Scheduler) endAgent(e *entry, hungry bool) {
 	t := e.peer.queue.tport
+	// With transport_rate_delay one delivery goes on at a time: the next pause begins
+	// when there is work.
 	if t.rate == rateBusy {
 		t.rate = rateIdle
 	}
@@ -287,7 +361,9 @@ func (s *Scheduler) endAgent(e *entry, hungry bool) {
 	e.agent = nil
 }
 
-// rememberDeferred notes for which flush domains e's message waits.
+// rememberDeferred notes for which domains of fast_flush_domains e's message waits, so
+// that "sendmail -qR" finds it. Only recipients that were deferred count: those delivered
+// wait for nothing.
 func (s *Scheduler) rememberDeferred(e *entry, deferred []int) {
 	if len(e.sites) == 0 {
 		return
@@ -299,6 +375,8 @@ func (s *Scheduler) rememberDeferred(e *entry, deferred []int) {
 	}
 }
 
+// rememberSites does the same for recipients that all wait. The empty string stands for a
+// domain that is not in fast_flush_domains.
 func (s *Scheduler) rememberSites(m *message, sites []string) {
 	for _, d := range sites {
 		if d != "" {
@@ -307,8 +385,10 @@ func (s *Scheduler) rememberSites(m *message, sites []string) {
 	}
 }
 
-// lost: an agent died with a request that it had accepted. Nothing is known
-// of the destination from that.
+// lost ends the request of an agent that died after it had accepted it. What it did is
+// unknown, and nothing is learnt of the destination: a crash of ours must not make a
+// working destination dead. The recipients are tried again with the message's next
+// attempt; those whose outcome is already on record are not.
 func (s *Scheduler) lost(id EntryID) {
 	e := s.busyEntry(id)
 	if e == nil {
@@ -321,7 +401,8 @@ func (s *Scheduler) lost(id EntryID) {
 	s.endEntry(e)
 }
 
-// agentDown: a transport cannot be used.
+// agentDown declares a transport dead. Requests that were never accepted go the same way
+// as those still waiting: to "retry", with the transport's failure as the reason.
 func (s *Scheduler) agentDown(ev *Event) {
 	t := s.transportFor(ev.Transport)
 	s.killTransport(t, ev.Status, ev.Reason)

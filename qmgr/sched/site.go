@@ -13,16 +13,21 @@ import (
 // with each round trip, until nothing waits or the destination fails again. It is not kept over a
 // restart: the package comment says why that does no harm.
 type site struct {
-	tport   *transport
-	name    string
+	tport *transport
+	name  string
+	// Those in memory, in the order in which they were deferred, which is that of their
+	// release.
 	waiting recList
 	away    []MsgID // those that are not in memory, see window; some may have come back since
 	awayN   int     // how many have not
 	alive   bool    // it answered since it last failed
 	pause   PauseID // the mail waits on account of this, not of a failure; 0: of a failure
-	nxt     int32
+	// The next unused site, while this one is.
+	nxt int32
 }
 
+// siteKey names what a message waits for. pause is 0 for a failed destination, laterID
+// for one that answered, else a pause.
 type siteKey struct {
 	tport *transport
 	name  string
@@ -74,6 +79,7 @@ func (s *Scheduler) dropSite(i int32) {
 func (s *Scheduler) siteAnswered(q *queue) {
 	st := &s.sites[q.site]
 	n := q.takeUp()
+	// The first answer after a failure: slow start begins.
 	if !st.alive {
 		st.alive = true
 		n = q.initial()
@@ -156,6 +162,7 @@ func (s *Scheduler) rememberSite(domain string, id MsgID) {
 		if more := len(f.ids) - maxAwayFlush; more > 0 && s.forgets() {
 			f.ids = slices.Delete(f.ids, 0, more)
 		}
+		// Cleaning up when the list has doubled costs a constant for each entry.
 		f.limit = 2*len(f.ids) + 64
 	}
 }

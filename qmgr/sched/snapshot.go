@@ -1,3 +1,7 @@
+// What one queue manager leaves its successor at a reload, and how the successor takes it
+// up. A snapshot comes from a file, so nothing in it is relied on: everything is brought
+// within the limits that apply now.
+
 package sched
 
 import (
@@ -73,6 +77,8 @@ func (s *Scheduler) Snapshot() Snapshot {
 			snap.Dests = append(snap.Dests, d)
 		}
 	}
+	// Sites are named as a whole or not at all: the successor must not take a part for
+	// all that waits.
 	left := maxInherited
 	for i := range s.sites {
 		st := &s.sites[i]
@@ -173,7 +179,9 @@ func (s *Scheduler) restoreDest(h *inheritance, d *DestSnapshot) {
 	switch {
 	case d.State == DestReady:
 		h.dests[siteKey{tport: t, name: d.Queue}] = *d
+	// Its time is over: it is as good as unknown.
 	case until <= s.now:
+	// The new configuration may not know dead destinations any more.
 	case d.State == DestDead && t.cfg.FailedCohortLimit > 0 && t.cfg.DestinationRateDelay <= 0:
 		q := s.queueFor(t, d.Queue, d.Nexthop)
 		s.dead(q, d.Status, d.Text, until)

@@ -1,3 +1,6 @@
+// Timers: all times at which something happens without an event. They are in one heap, so
+// that Wake knows the first.
+
 package sched
 
 // timerKind says what a timer's end means.
@@ -16,9 +19,11 @@ const (
 
 // A timer is part of what it is for, and there at most once.
 type timer struct {
-	kind  timerKind
-	at    int64
-	pos   int32
+	kind timerKind
+	// When it fires, and its place in the heap; pos is 0 while it does not run.
+	at  int64
+	pos int32
+	// What it is part of; kind says which one is set.
 	queue *queue
 	tport *transport
 	msg   *message

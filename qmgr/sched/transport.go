@@ -1,3 +1,6 @@
+// Transports: which one delivers next, and what becomes of its mail when it cannot be
+// used. The loop that hands out deliveries, deliver, is here.
+
 package sched
 
 import (
@@ -21,9 +24,13 @@ const (
 // A transport is a delivery service of master.cf: its destinations, its jobs
 // in the order of service, its agents. It is never forgotten.
 type transport struct {
+	// Its name in master.cf, and its settings, which reconfigure replaces.
 	name mail.Transport
 	cfg  TransportConfig
 
+	// A transport is dead when no agent can be had. Its mail is excused then, and excuse
+	// is the next hop that has the retry transport say why. until is when the next
+	// attempt may be made, in microseconds.
 	dead      bool
 	until     int64
 	status    dsn.Status // when dead: why
@@ -31,36 +38,47 @@ type transport struct {
 	excuse    mail.Nexthop // when dead: nexthop for the retry transport
 	deadTimer timer
 
+	// transport_rate_delay; rateIdle for ever when there is none.
 	rate      rateState
 	rateTimer timer
 
+	// Destinations by name, and in the order of their creation. The list is for walks,
+	// which must not depend on the order of a map.
 	queues                map[string]*queue
 	firstQueue, lastQueue *queue
 
 	first, last *job // the job list
 	byAge       timeline
-	orphans     []*job       // jobs that have preempted a job that is gone
-	unread      heap[*job]   // jobs whose messages are not fully read, oldest first
-	rcptUnused  int          // pool of recipient slots; negative when the extra pool is in use
-	avail       heap[*queue] // destinations that can take an entry, by their first job
-	ring        *queue       // thread mode: the thread whose turn is next; nil: none waits
-	ringLen     int          // threads on the ring
-	handed      uint64       // thread mode: deliveries begun, ever
+	orphans     []*job     // jobs that have preempted a job that is gone
+	unread      heap[*job] // jobs whose messages are not fully read, oldest first
+	// The pool of recipient slots (limit.go). It is negative while jobs that preempted
+	// others use slots of the extra pool.
+	rcptUnused int
+	avail      heap[*queue] // destinations that can take an entry, by their first job
+	ring       *queue       // thread mode: the thread whose turn is next; nil: none waits
+	ringLen    int          // threads on the ring
+	handed     uint64       // thread mode: deliveries begun, ever
 
-	searching      bool  // candidates for preemption are kept up
+	// The candidates for preemption: see candidate.go. fresh and started are buckets of
+	// jobs not yet selected from and of others; loose are jobs that change too often to
+	// be indexed. All are empty unless searching.
+	searching      bool
 	searched       int64 // when they were asked for last
 	fresh, started []*bucket
 	loose          []*job
 
-	busy      int    // entries with agents
+	// Entries that agents have in hand; never more than ProcessLimit.
+	busy int
+	// Agents that keep a session open and have nothing to do.
 	idleFirst *agent // idle agents with open sessions, longest idle first
 	idleLast  *agent
 	idleCount int
 	idleElse  map[string]*agent // those of destinations not in core, by name
 }
 
-// transportFor finds or makes a transport. A new one is the first to be
-// looked at.
+// transportFor finds or makes a transport. A new one goes to the front: it has mail and
+// has had no turn. The name was resolved by trivial-rewrite, so there are as many
+// transports as main.cf, master.cf and the tables name.
 func (s *Scheduler) transportFor(name mail.Transport) *transport {
 	if len(s.transports) > 0 {
 		if t := s.transports[len(s.transports)-1]; t.name == name {
@@ -80,6 +98,7 @@ func (s *Scheduler) transportFor(name mail.Transport) *transport {
 	return t
 }
 
+// transportConfig is the configuration of a transport: its own, or the common one.
 func (s *Scheduler) transportConfig(name mail.Transport) TransportConfig {
 	c := s.cfg.DefaultTransports
 	if s.cfg.Transport != nil {
@@ -91,9 +110,12 @@ func (s *Scheduler) transportConfig(name mail.Transport) TransportConfig {
 // hasWork says whether some destination can take an entry.
 func (t *transport) hasWork() bool { return t.ring != nil || t.avail.len() > 0 }
 
-// selectable says whether an entry of t can be delivered now.
+// selectable says whether an entry of t can be delivered now. With transport_rate_delay
+// it has a side effect: work that meets an idle transport starts the pause that comes
+// before a delivery. Check has a variant without, selectableNow.
 func (s *Scheduler) selectable(t *transport) bool {
 	if t.rate == rateOpen && !t.hasWork() {
+		// The pause is over, but what it was made for has gone elsewhere.
 		t.rate = rateIdle
 	}
 	if !t.hasWork() || t.dead || t.cfg.ProcessLimit > 0 && t.busy >= t.cfg.ProcessLimit {
@@ -118,6 +140,8 @@ func (s *Scheduler) deliver() {
 			i++
 			continue
 		}
+		// The transport had its turn; the search begins again at the front, since handing
+		// out may have changed what others may do.
 		copy(s.transports[i:], s.transports[i+1:])
 		s.transports[len(s.transports)-1] = t
 		s.handOut(s.choose(t))
@@ -125,8 +149,11 @@ func (s *Scheduler) deliver() {
 	}
 }
 
-// choose picks the next entry of t and makes it busy. There is one: t has
-// work.
+// choose picks the next entry of t and makes it busy. t must have work.
+//
+// In nqmgr's modes it is the first job that can be served, unless a smaller one is let
+// past; within the job, destinations take turns. In thread mode the destination comes
+// first, and its mail in the order of the thread.
 func (s *Scheduler) choose(t *transport) *entry {
 	var p *peer
 	turn := 0
@@ -139,15 +166,18 @@ func (s *Scheduler) choose(t *transport) *entry {
 		}
 		p = j.nextPeer()
 	}
+	// Within a peer, entries go first in, first out.
 	e, j := p.head, p.job
 	e.turn = turn
 	s.selectEntry(e)
+	// A job that has just given its last entry must read on before it is judged to have
+	// none.
 	s.readForJob(j)
 	s.settleJob(j)
 	return e
 }
 
-// handOut gives a chosen entry to an agent.
+// handOut gives a chosen entry to an agent: it orders the delivery.
 func (s *Scheduler) handOut(e *entry) {
 	q := e.peer.queue
 	t := q.tport
@@ -159,6 +189,8 @@ func (s *Scheduler) handOut(e *entry) {
 	ef := Effect{Kind: EffectDeliver, ID: e.msg.id, Entry: e.id, Agent: e.agent.id, Reuse: reuse,
 		Transport: t.name, Nexthop: q.nexthop, Rcpts: e.rcpts}
 	if t.cfg.Mode == Thread {
+		// An idle agent's session is the cache: in thread mode the agent keeps it for
+		// exactly as long as the scheduler does.
 		if t.cfg.IdleMax > 0 {
 			ef.Cache, ef.Keep = CacheLoad|CacheStore, t.cfg.IdleMax
 		}
@@ -168,8 +200,10 @@ func (s *Scheduler) handOut(e *entry) {
 	s.emit(ef)
 }
 
-// killTransport: t cannot be used for a while. All that waits for it is
-// deferred by the retry transport.
+// killTransport declares that t cannot be used until transport_retry_time is over. All
+// that waits for it is sent to the retry transport, and so is deferred with the reason in
+// the log and on record, not left in the active queue where it would take the places of
+// other mail.
 func (s *Scheduler) killTransport(t *transport, status dsn.Status, reason string) {
 	if status.IsZero() {
 		status, reason = dsn.S(4, 3, 0), "mail transport unavailable"
@@ -180,22 +214,27 @@ func (s *Scheduler) killTransport(t *transport, status dsn.Status, reason string
 	t.until = s.now + micros(s.cfg.TransportRetry)
 	s.startTimer(&t.deadTimer, t.until)
 	s.note(Note{Kind: NoteTransportDown, Transport: t.name, Until: toTime(t.until), Status: status, Reason: reason})
+	// Agents that cannot be reached keep no sessions.
 	for t.idleFirst != nil {
 		s.dismiss(t.idleFirst)
 	}
 	for q := t.firstQueue; q != nil; {
+		// excuseQueue may remove q from the list.
 		next := q.nxt
 		s.excuseQueue(q, t.excuse, status, reason)
 		q = next
 	}
 }
 
-// undead ends the time of a transport that failed.
+// undead ends a transport's dead time. Its mail was deferred and comes back at its own
+// times.
 func (t *transport) undead() {
 	t.dead, t.until = false, never
 	t.status, t.reason, t.excuse = dsn.Status{}, "", ""
 }
 
+// transportAlive ends it early: an agent has reported, or a flush asks for another
+// attempt.
 func (s *Scheduler) transportAlive(t *transport) {
 	if t.dead {
 		s.stopTimer(&t.deadTimer)
@@ -203,7 +242,9 @@ func (s *Scheduler) transportAlive(t *transport) {
 	}
 }
 
-// excuseQueue sends all entries that wait for q to the retry transport.
+// excuseQueue sends every entry that waits for q to the retry transport. When q itself is
+// dead, its messages are noted as waiting for it: its next answer releases them before
+// their time.
 func (s *Scheduler) excuseQueue(q *queue, excuse mail.Nexthop, status dsn.Status, reason string) {
 	dead := q.state == DestDead
 	for q.peers.n > 0 {
@@ -217,19 +258,25 @@ func (s *Scheduler) excuseQueue(q *queue, excuse mail.Nexthop, status dsn.Status
 
 // excuseEntry sends one entry, waiting or busy, to the retry transport.
 func (s *Scheduler) excuseEntry(e *entry, excuse mail.Nexthop, status dsn.Status, reason string) {
+	// Between the old entry's end and the new one, the message must not look complete.
 	e.msg.refs++ // the message is not complete between the two
 	s.toRetry(e.msg, e.rcpts, e.sites, excuse, status, reason)
 	e.msg.refs--
 	s.endEntry(e)
 }
 
-// toRetry makes a delivery request to the retry transport, whose agent defers
-// the recipients with the excuse as the reason. When that transport cannot be
-// used itself, the shell is asked to record the reason.
+// toRetry makes a delivery request to the retry transport, whose agent defers the
+// recipients and logs the reason. When even that transport cannot be used,
+// EffectDeferRcpts has the shell record the reason. Without this, mail for a dead
+// destination would depend on the error(8) service, and would be stuck in the active
+// queue while that is down.
 func (s *Scheduler) toRetry(m *message, rcpts []int, sites []string, excuse mail.Nexthop, status dsn.Status, reason string) {
 	t := s.transportFor(RetryTransport)
 	q := t.queues[string(excuse)]
 	if t.dead || q != nil && q.state == DestDead {
+		// The caller's slice is an entry's, which is about to be given back; the effect
+		// needs its own until the next Step. The capacity is cut, so that later appends
+		// do not write into it.
 		from := len(s.scratch)
 		s.scratch = append(s.scratch, rcpts...)
 		m.deferred = true
@@ -251,7 +298,7 @@ func (s *Scheduler) toRetry(m *message, rcpts []int, sites []string, excuse mail
 	s.refill(m, t)
 }
 
-// count adds recipients to those in memory on account of j.
+// count adds n recipients, or takes -n away, that are in memory on account of j.
 func (s *Scheduler) count(j *job, n int) {
 	j.rcptCount += n
 	j.msg.rcptCount += n

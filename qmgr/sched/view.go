@@ -1,3 +1,6 @@
+// Views of the scheduler for listings, explanations and numbers. They copy what they
+// show; none of them changes anything, and all may be called between Steps.
+
 package sched
 
 import (

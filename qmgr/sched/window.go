@@ -69,11 +69,13 @@ type window struct {
 	whole    bool // all deferred mail is in memory
 	fetching bool // EffectFetch has not been answered: nothing is forgotten
 	passing  bool // a flush of all mail goes on in what is not in memory: it comes in by that
-	edge     mark
-	amnesty  int64           // µs of the wall clock
-	far      []MsgID         // that EffectLeave is to name; some may have left since
-	farN     int             // deferred messages with flagFar
-	awayAt   map[MsgID]int32 // sites that forgotten messages wait for
+	// The last mark up to which everything that is deferred is in memory. The zero mark:
+	// nothing has been fetched yet.
+	edge    mark
+	amnesty int64           // µs of the wall clock
+	far     []MsgID         // that EffectLeave is to name; some may have left since
+	farN    int             // deferred messages with flagFar
+	awayAt  map[MsgID]int32 // sites that forgotten messages wait for
 }
 
 // longest is how far ahead a retry may be set.
