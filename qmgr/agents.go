@@ -1,3 +1,7 @@
+// Delivery agents: connections to them, orders, and what comes of these. There is one
+// connection to each transport. An agent process serves any number of orders at once; the
+// scheduler bounds them.
+
 package qmgr
 
 import (
@@ -32,7 +36,8 @@ const (
 
 // A delivery is a request that has been ordered.
 type delivery struct {
-	// Of the scheduler; the delivery is in Server.entries under it until its outcome is known.
+	// Of the scheduler. The delivery is in Server.entries under entry until its outcome
+	// is known.
 	entry     sched.EntryID
 	num       sched.MsgID
 	transport mail.Transport
@@ -40,31 +45,35 @@ type delivery struct {
 	agent     sched.AgentID // whose session is to be used or kept,
 	cache     sched.Cache   // if there is one, if that is worth it,
 	keep      time.Duration // and for how long
-	// Numbers in the message. They are the delivery's alone: no other order has one of these
-	// recipients.
+	// Numbers of the recipients in the message. They are this delivery's alone: no other
+	// order has one of them.
 	rcpts []int
 	since time.Time // ordered by the scheduler
-	// Before that the order can be taken back without a trace. Afterwards the recipients may
-	// have got the message even if no answer comes.
+	// Whether the agent has the order, and over which connection. Before that it can be
+	// taken back without a trace. Afterwards the recipients may have got the message even
+	// if no answer comes.
 	sent bool      // the agent has it
 	conn *ipc.Conn // and has it from there
-	// Empty before it is sent.
-	index []int // the recipients of rcpts that it has
-	// While it is not 0 the order is not sent, since somebody else is delivering to one of its
-	// recipients.
-	awaits int                // former deliveries to some of the same recipients that go on
-	reply  proto.DeliverReply // what came of those that have ended
+	// The recipients of rcpts that the agent has; empty before the order is sent.
+	index []int
+	// Former deliveries to some of the same recipients that still go on. While it is not
+	// 0 the order is not sent.
+	awaits int
+	// What came of those that have ended. It is taken into account when the order is
+	// sent: it names fewer recipients then, or is not needed at all.
+	reply proto.DeliverReply
 }
 
 // A former delivery is one that a former queue manager ordered, and that goes
 // on. Nobody else is to get an order for its recipients.
 type former struct {
 	id mail.QueueID
-	// Those of which nothing has been heard. When it is empty the former delivery is over and
-	// release is called.
-	rcpts   []int
-	conn    *ipc.Conn   // where its outcome will be told; nil: the agent has not called yet
-	release func()      // nothing more is awaited there
+	// Recipients of which nothing has been heard. When all have been, the former delivery
+	// is over and release is called.
+	rcpts []int
+	conn  *ipc.Conn // where its outcome will be told; nil: the agent has not called yet
+	// Ends the hold on conn that keeps it from being closed for idleness.
+	release func()
 	waiting []*delivery // orders for some of the same recipients
 }
 
@@ -72,20 +81,26 @@ type former struct {
 type agentConn struct {
 	s         *Server
 	transport mail.Transport
-	conn      *ipc.Conn // where orders go; those of a process that retires are answered where they went
-	// An agent process first says what it has in hand. An order before that could be for a
-	// recipient that it is delivering to already.
-	ready   bool // the inventory has come
+	// Where orders go; nil while it is down. Orders that a retiring process has are
+	// answered where they went, which may be another connection.
+	conn *ipc.Conn
+	// Whether the inventory has come: an agent process first says what it has in hand. An
+	// order before that could be for a recipient that it is delivering to already.
+	ready   bool
 	dialing bool
-	waiting []*delivery // to be sent when ready
-	pending int         // sent and not answered
+	// Orders to be sent when ready, in the order in which the scheduler made them.
+	waiting []*delivery
+	pending int // sent and not answered
 	// When the last order went or was answered; the connection is closed agentIdle later.
 	used time.Time
-	req  proto.Deliver    // memory for an order while it is sent,
-	to   []mail.Recipient // and for its recipients
+	// Storage for an order while it is sent, and for its recipients. GoNow encodes at
+	// once.
+	req proto.Deliver
+	to  []mail.Recipient
 }
 
-// deliver orders one delivery.
+// deliver takes an order from the scheduler. From here until completed or lose, the order
+// is in s.entries.
 func (s *Server) deliver(m *message, e *sched.Effect) {
 	d := &delivery{entry: e.Entry, num: e.ID, transport: e.Transport, nexthop: e.Nexthop, agent: e.Agent, cache: e.Cache, keep: e.Keep, rcpts: e.Rcpts, since: s.now}
 	s.entries[e.Entry] = d
@@ -98,7 +113,7 @@ func (s *Server) deliver(m *message, e *sched.Effect) {
 	s.order(m, d)
 }
 
-// order gives an order to its agent, or keeps it until that can be reached.
+// order sends an order to its agent, or keeps it until the agent can be reached.
 func (s *Server) order(m *message, d *delivery) {
 	a := s.agents[d.transport]
 	if a == nil {
@@ -116,9 +131,9 @@ func (s *Server) order(m *message, d *delivery) {
 	}
 }
 
-// warm connects to the agents that the predecessor gave orders to. What they have in
-// hand is known when the first order for them comes. One that cannot be reached is
-// tried again then.
+// warm connects to the agents that the predecessor gave orders to. So what they have in
+// hand is known when the first order for them comes, and that order need not wait for a
+// dial. An agent that cannot be reached now is tried again then.
 func (s *Server) warm(transports []mail.Transport) {
 	for _, t := range transports {
 		if s.agents[t] == nil && len(s.agents) < maxWarm {
@@ -129,7 +144,7 @@ func (s *Server) warm(transports []mail.Transport) {
 	}
 }
 
-// dial connects beside the loop.
+// dial connects in a task. The result comes as up, or down.
 func (a *agentConn) dial() {
 	a.dialing, a.ready, a.conn = true, false, nil
 	s := a.s
@@ -144,6 +159,8 @@ func (a *agentConn) dial() {
 		client := ipc.NewClient(at, func(conn *ipc.Conn, r *ipc.Request) {
 			var inv proto.Inventory
 			switch {
+			// Nothing else is expected from an agent, and what makes no sense harms
+			// nobody.
 			case r.Kind != proto.KindInventory || r.Decode(&inv) != nil:
 			case first:
 				first = false
@@ -186,15 +203,17 @@ func (a *agentConn) dial() {
 	})
 }
 
-// dialOnce connects without trying again for long when nobody listens: a
-// transport that is not in master.cf must be told from one that starts.
+// dialOnce connects without trying again for long when nobody listens: a transport that
+// is not in master.cf must be told from one that starts. master has the sockets of all
+// services open before it starts any, so a second is plenty.
 func dialOnce(ctx context.Context, client *ipc.Client) (*ipc.Conn, error) {
 	short, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	return client.Conn(short)
 }
 
-// up: the connection stands, and inv says what is not to be ordered again.
+// up takes in that the connection stands. inv says which recipients the agent has in
+// hand, so it is taken in before the first order is sent.
 func (a *agentConn) up(conn *ipc.Conn, inv *proto.Inventory) {
 	a.conn, a.ready, a.dialing = conn, true, false
 	if a.s.reap.IsZero() {
@@ -207,13 +226,16 @@ func (a *agentConn) up(conn *ipc.Conn, inv *proto.Inventory) {
 		return // the successor will order them
 	}
 	for _, d := range waiting {
+		// The message may have been removed while the agent was dialled.
 		if m := a.s.messages[d.num]; m != nil && m.active != nil {
 			a.send(m, d)
 		}
 	}
 }
 
-// reapAgents closes connections that have not been used for a while.
+// reapAgents closes connections that have not been used for agentIdle, so that master's
+// max_idle applies to the agents. A connection over which an outcome is still to come
+// stays.
 func (s *Server) reapAgents() {
 	s.reap = time.Time{}
 	for _, a := range s.agents {
@@ -228,7 +250,7 @@ func (s *Server) reapAgents() {
 	}
 }
 
-// send hands a delivery to the agent.
+// send gives an order to the agent, unless it must wait for a former delivery.
 func (a *agentConn) send(m *message, d *delivery) {
 	s := a.s
 	if s.await(m, d) {
@@ -250,12 +272,14 @@ func (a *agentConn) send(m *message, d *delivery) {
 	for i, idx := range index {
 		r := act.rcpt(idx)
 		to[i] = r.Recipient
+		// The log's orig_to: what the recipient was before trivial-rewrite changed it.
 		if r.Original == "" && r.resolved != r.Address {
 			to[i].Original = r.Address
 		}
 		to[i].Address = r.resolved
 	}
 	req.Envelope.Recipients = to
+	// VERP means one recipient to an order; the scheduler was told so (FlagSingleRcpt).
 	if act.env.VERP != "" && act.env.Sender != "" && len(index) == 1 {
 		req.Envelope.Sender = verpSender(act.env.Sender, to[0].Orig(), act.env.VERP)
 	}
@@ -265,6 +289,7 @@ func (a *agentConn) send(m *message, d *delivery) {
 	}
 	a.pending++
 	a.used = s.now
+	// The callback runs on the connection's reading goroutine, and so only decodes.
 	a.conn.GoNow(req, func(payload []byte, err error) {
 		ans := s.answers.Get()
 		ans.a, ans.d, ans.err = a, d, err
@@ -277,10 +302,9 @@ func (a *agentConn) send(m *message, d *delivery) {
 	a.to = reuse.Emptied(to)
 }
 
-// dismiss tells a transport's process that a session is not needed any more.
-// Where nobody is connected there are none that anybody knows of, and where the
-// process chooses how long it keeps them (smtp_connection_cache_time_limit) it
-// closes them itself.
+// dismiss tells an agent that a session is not needed any more. Without a connection
+// there is no session that anybody knows of. Where the agent decides itself how long it
+// keeps sessions (smtp_connection_cache_time_limit), it closes them itself.
 func (s *Server) dismiss(e *sched.Effect) {
 	if a := s.agents[e.Transport]; a != nil && a.conn != nil && e.Keep > 0 {
 		_ = a.conn.Push(&proto.Dismiss{Session: uint64(e.Agent)}) // should it not arrive, the session ends by itself
@@ -295,9 +319,9 @@ type answer struct {
 	err   error
 }
 
-// take has the loop take in the answer, of which nothing is kept but texts and
-// copies of its outcomes: its memory is for the next.
-func (ans *answer) take() {
+// process has the loop take the answer in. Only texts and copies of outcomes are kept of
+// it; its storage is for the next one.
+func (ans *answer) process() {
 	s := ans.a.s
 	s.answered = s.answered || ans.err == nil
 	ans.a.answered(ans.d, &ans.reply, ans.err)
@@ -305,8 +329,10 @@ func (ans *answer) take() {
 	s.answers.Put(ans)
 }
 
-// verpSender encodes a recipient in the envelope sender: local part,
-// delimiter, recipient's local part, delimiter, recipient's domain.
+// verpSender encodes the recipient in the envelope sender, so that a bounce says whom it
+// is about: sender's local part, first delimiter, recipient's local part, second
+// delimiter, recipient's domain. Delimiters are default_verp_delimiters, or what the
+// sender of the mail chose.
 func verpSender(sender, recipient, delimiters string) string {
 	local, domain, ok := rfc5322.Split(sender)
 	if !ok || len(delimiters) != 2 {
@@ -316,17 +342,18 @@ func verpSender(sender, recipient, delimiters string) string {
 	return local + delimiters[:1] + rlocal + delimiters[1:] + rdomain + "@" + domain
 }
 
-// maxNamed bounds the recipients that a line of the log names.
+// maxNamed bounds the recipients that a line of the log names: a log line must not grow
+// with a mailing list.
 const maxNamed = 20
 
-// answered: the agent has answered, or the connection broke.
+// answered takes in the answer to an order, or that the connection broke before one came.
 func (a *agentConn) answered(d *delivery, reply *proto.DeliverReply, err error) {
 	a.pending--
 	a.used = a.s.now
 	switch {
 	case err == nil && reply.Stopped, errors.Is(err, ipc.ErrUnsent):
-		// Nobody has got it. It is for the agent's successor, or, when the mail
-		// system stops, for ours.
+		// The agent has not begun. The order is for the agent's successor or, when the
+		// mail system stops, for ours.
 		d.sent = false
 		a.waiting = append(a.waiting, d)
 		if !a.dialing && !a.s.leaving {
@@ -336,6 +363,9 @@ func (a *agentConn) answered(d *delivery, reply *proto.DeliverReply, err error) 
 		reply.Outcomes = append(reply.Outcomes, d.reply.Outcomes...)
 		a.s.completed(d, reply)
 	default:
+		// The agent may have delivered before it died. Nobody can know; the recipients
+		// are tried again, and the second line says who may get a second copy, so that
+		// the postmaster can tell them.
 		a.s.opt.Log.Warning("transport %s: the delivery agent ended in the middle of a delivery: %v", a.transport, err)
 		if m := a.s.messages[d.num]; m != nil && len(d.index) > 0 {
 			a.s.opt.Log.Warning("%s: in doubt: it was being delivered to %s when the delivery agent ended: recipients number %s may have it, and may get it again",
@@ -345,8 +375,8 @@ func (a *agentConn) answered(d *delivery, reply *proto.DeliverReply, err error) 
 	}
 }
 
-// lost: a connection to the transport is gone. Requests under way have been
-// answered with an error each.
+// lost takes in that a connection is gone. Requests under way have been answered with an
+// error each before this. Orders that wait are sent over a new connection.
 func (a *agentConn) lost(conn *ipc.Conn) {
 	if a.conn == conn {
 		a.conn, a.ready = nil, false
@@ -357,7 +387,8 @@ func (a *agentConn) lost(conn *ipc.Conn) {
 	a.s.silent(conn)
 }
 
-// down: the transport cannot be used.
+// down takes in that an agent could not be reached: the scheduler is told that the
+// transport is unavailable, and defers what waits for it.
 func (a *agentConn) down(err error) {
 	a.dialing = false
 	if a.s.leaving {
@@ -376,7 +407,8 @@ func (a *agentConn) down(err error) {
 	a.s.then(ev)
 }
 
-// completed takes in what came of a delivery and tells the scheduler.
+// completed takes in what came of a delivery and tells the scheduler. An order that is
+// not in entries any more was given up (watchdog), and its outcome counts all the same.
 func (s *Server) completed(d *delivery, reply *proto.DeliverReply) {
 	if s.entries[d.entry] != d { // ended by another way
 		s.tooLate(d, reply)
@@ -386,7 +418,7 @@ func (s *Server) completed(d *delivery, reply *proto.DeliverReply) {
 	ev := sched.Event{Kind: sched.EventDone, Entry: d.entry}
 	m := s.messages[d.num]
 	if m != nil && m.active != nil {
-		s.judge(m, d, reply, &ev.Result)
+		s.sortOutcomes(m, d, reply, &ev.Result)
 	}
 	if m != nil && reply.Corrupt {
 		s.then(sched.Event{Kind: sched.EventCorrupt, Scope: sched.ScopeMessage, ID: d.num})
@@ -402,10 +434,10 @@ func (s *Server) completed(d *delivery, reply *proto.DeliverReply) {
 // noAccount is what is said of recipients of whom the agent has said nothing.
 const noAccount = "the delivery agent did not account for this recipient"
 
-// judge sorts outcomes into what is done, what is to be tried again, and what
-// the sender must be told. Every recipient of the order is one of the first
-// two: one of whom nothing has been said is to be tried again.
-func (s *Server) judge(m *message, d *delivery, reply *proto.DeliverReply, res *sched.Result) {
+// sortOutcomes sorts outcomes into what is done, what is to be tried again, and what the
+// sender must be told. Every recipient of the order is one of the first two: one of whom
+// nothing has been said is tried again.
+func (s *Server) sortOutcomes(m *message, d *delivery, reply *proto.DeliverReply, res *sched.Result) {
 	a := m.active
 	done := reuse.Truncated(s.settled)
 	for _, o := range reply.Outcomes {
@@ -421,6 +453,8 @@ func (s *Server) judge(m *message, d *delivery, reply *proto.DeliverReply, res *
 		report := a.env.Trace&(mail.TraceReport|mail.TraceRecord) != 0 && !a.again
 		cleared := a.warned && s.opt.Settings.ConfirmCleared && a.env.Sender != "" && r.Notify.Delay()
 		switch o.Action {
+		// A recipient that failed stays pending until the sender has been told: if this
+		// process dies before, the next one tries the recipient again.
 		case dsn.Deferred, dsn.Failed:
 			due := a.heed(&o)
 			if report || r.Notify.Success() && a.env.Trace == 0 && o.HasGood(false) { // an alias was expanded
@@ -448,6 +482,7 @@ func (s *Server) judge(m *message, d *delivery, reply *proto.DeliverReply, res *
 			}
 		}
 	}
+	// One change for all, which is merged with others of this message.
 	s.log.done(m, done)
 	s.settled = reuse.Emptied(done)
 	for _, i := range d.rcpts {
@@ -459,8 +494,9 @@ func (s *Server) judge(m *message, d *delivery, reply *proto.DeliverReply, res *
 	}
 }
 
-// heed notes why a recipient has not got the message, with what of it has been
-// told before (mail.Outcome.Follow). It says whether a notice of failure is due.
+// heed keeps why a recipient has not got the message. What has been told of it before is
+// carried over (mail.Outcome.Follow), so that the sender does not hear of the same failed
+// member of an alias with each attempt. It says whether a notice of failure is due.
 func (a *active) heed(o *mail.Outcome) (due bool) {
 	if old, ok := a.outcomes[o.Rcpt]; ok {
 		o.Follow(&old)
@@ -469,13 +505,14 @@ func (a *active) heed(o *mail.Outcome) (due bool) {
 	return o.Untold() || o.Action == dsn.Failed && !o.HasFailed()
 }
 
-// missing notes what there is to say of a recipient of whom no agent has said
-// anything.
+// missing keeps a deferral for a recipient of whom no agent has said anything.
 func (a *active) missing(i int, now time.Time, reason string) {
 	a.heed(&mail.Outcome{Rcpt: i, Action: dsn.Deferred, Status: dsn.S(4, 3, 0), Reason: reason, Relay: "none", When: now})
 }
 
-// lose ends a delivery of which nobody will say any more what came of it.
+// lose ends a delivery of which nobody will say any more what came of it. That it may
+// have been made is recorded, for the report of what may have arrived twice; then its
+// recipients are tried again.
 func (s *Server) lose(d *delivery) {
 	delete(s.entries, d.entry)
 	if d.sent && len(d.index) > 0 {
@@ -492,7 +529,8 @@ func (s *Server) lose(d *delivery) {
 	s.then(sched.Event{Kind: sched.EventLost, Entry: d.entry})
 }
 
-// probed tells the verify service what a probe came to.
+// probed tells the verify service what an address probe came to. It is best effort: a
+// result that is lost means that the address is probed again.
 func (s *Server) probed(r mail.Recipient, o *mail.Outcome) {
 	m := &proto.Probed{Address: r.Orig(), Text: o.Reason, Status: proto.ProbeDefer}
 	switch {

@@ -1,3 +1,7 @@
+// Mail that is not in memory: asking cleanup for it, and letting go of it. It is a file
+// of its own because its rules are about two processes whose messages pass each other,
+// which nothing else here has to think of.
+
 package qmgr
 
 import (
@@ -21,6 +25,9 @@ import (
 
 const (
 	// keptPerActive is how many deferred messages are in memory for each place in the active queue.
+	//
+	// Deferred mail becomes due while the active queue is worked off; five queues' worth
+	// means that the next fetch is answered long before it is needed.
 	keptPerActive = 5
 	// passDue is how many messages that are flushed may wait for a place in the active
 	// queue before more are asked for.
@@ -29,22 +36,36 @@ const (
 
 // away is what concerns mail that is not in memory. It belongs to the loop.
 type away struct {
+	// Messages that only cleanup has, counted so that metrics and "explain" can say how
+	// many are left out. Nothing is decided by them.
 	deferred, hold             int       // messages
 	oldestDeferred, oldestHold time.Time // when the first of them came, as far as is known; zero: there is none
 
-	leaving []sched.MsgID // that need not be in memory
-	look    bool          // one of these can perhaps be forgotten now
+	// What the scheduler does not want in memory any more (EffectLeave). look says that
+	// something was recorded since the list was last gone through, so that one of them
+	// may be free to go.
+	leaving []sched.MsgID
+	look    bool // one of these can perhaps be forgotten now
+	// Messages that the scheduler wants back (EffectRecall). They are asked for at the
+	// end of the turn, all together.
 	recalls []sched.Effect
-	fetch   *sched.Fetch // not answered yet
-	reads   []*pageRead  // in order
-	conn    *ipc.Conn    // where the first of them has been asked; nil: it has not
-	pass    *pass        // nil: there is none
-	known   bool         // cleanup has said how many there are
+	// The scheduler's question about what is due next, until it is answered; over a new
+	// connection it is asked again by the scheduler.
+	fetch *sched.Fetch
+	// Pages that are wanted, in order. conn is where the first of them has been asked;
+	// nil: it has not been.
+	reads []*pageRead
+	conn  *ipc.Conn // where the first of them has been asked; nil: it has not
+	// A flush of all mail that goes on in what is not in memory; nil: there is none.
+	pass  *pass
+	known bool // cleanup has said how many there are
 }
 
-// A pageRead is a page that is wanted, and what is to be done with it.
+// A pageRead is a page of the queue that is wanted, and what is to be done with it. Pages
+// are read one at a time: a request for a million messages must not come in all at once.
 type pageRead struct {
-	q    *proto.Page // nil: nothing is wanted but its turn
+	q *proto.Page // nil: nothing is wanted but its turn
+	// called by the loop with the page
 	take func(*proto.PageReply)
 }
 
@@ -54,19 +75,20 @@ type pass struct {
 	under  bool // a page has been asked for
 }
 
-// attached: there is a cleanup to ask, and it knows nothing of what its
-// predecessor was asked.
+// attached tells the scheduler that there is a cleanup to ask. What its predecessor was
+// asked is void: the new one knows nothing of it.
 func (s *Server) attached() {
 	a := &s.away
 	a.conn, a.fetch = nil, nil
 	s.then(sched.Event{Kind: sched.EventAttached})
 }
 
-// telling says whether cleanup's answer is on its way to something that may have
-// changed.
+// telling says whether an answer of cleanup is on its way that may be from before
+// something has changed. While it is, nothing may be forgotten.
 func (a *away) telling() bool { return a.fetch != nil || a.conn != nil }
 
-// fetchDue asks for what is due next.
+// fetchDue asks cleanup for the messages that are due next. They are pushed as entries,
+// and the reply comes behind them.
 func (s *Server) fetchDue(f *sched.Fetch) {
 	s.away.fetch = f
 	conn := s.log.conn
@@ -83,13 +105,14 @@ func (s *Server) fetchDue(f *sched.Fetch) {
 	})
 }
 
-// fetched: what was asked for has been told of before. When the connection was lost all is
-// asked for again over the next one.
+// fetched takes in the reply: all that was asked for has been told of before. A reply to
+// a question that has been dropped is ignored.
 func (s *Server) fetched(f *sched.Fetch, reply *proto.DueReply, err error) {
 	a := &s.away
 	if a.fetch != f {
 		return
 	}
+	// Over the next connection, attached has the scheduler ask from the beginning.
 	if err != nil {
 		if !errors.Is(err, ipc.ErrLost) && !errors.Is(err, ipc.ErrUnsent) {
 			s.opt.Log.Error("cleanup does not list the messages that are due: %v", err)
@@ -104,18 +127,21 @@ func (s *Server) fetched(f *sched.Fetch, reply *proto.DueReply, err error) {
 	s.log.settleLate()
 }
 
-// readPage asks for a page, when its turn comes.
+// readPage has take called with a page, when its turn comes. A q of nil is a place in the
+// line and asks for nothing.
 func (s *Server) readPage(q *proto.Page, take func(*proto.PageReply)) {
 	s.away.reads = append(s.away.reads, &pageRead{q, take})
 }
 
-// nextRead asks for the next page, unless one is on its way.
+// nextRead asks for the first page in the line, unless one is on its way or cleanup is
+// away.
 func (s *Server) nextRead() {
 	a := &s.away
 	for len(a.reads) > 0 && a.conn == nil && s.log.conn != nil {
 		r, conn := a.reads[0], s.log.conn
 		if r.q == nil {
 			a.reads = a.reads[1:]
+			// Not called here: nextRead may be called in the middle of a turn.
 			s.queue = append(s.queue, input{learn: func() { r.take(nil) }})
 			continue
 		}
@@ -130,7 +156,8 @@ func (s *Server) nextRead() {
 	}
 }
 
-// wasRead takes a page in.
+// wasRead takes a page in. Only the answer to the page that is waited for counts, over
+// the connection that it was asked on.
 func (s *Server) wasRead(conn *ipc.Conn, r *pageRead, reply *proto.PageReply, err error) {
 	a := &s.away
 	if a.conn != conn || len(a.reads) == 0 || a.reads[0] != r {
@@ -140,6 +167,7 @@ func (s *Server) wasRead(conn *ipc.Conn, r *pageRead, reply *proto.PageReply, er
 		return // it is asked for again
 	}
 	if err != nil {
+		// The reader gets the empty page, and so an end: a tool must not wait for ever.
 		s.opt.Log.Error("cleanup does not give a page of the queue: %v", err)
 	}
 	a.conn = nil
@@ -149,7 +177,8 @@ func (s *Server) wasRead(conn *ipc.Conn, r *pageRead, reply *proto.PageReply, er
 	s.log.settleLate()
 }
 
-// lookAway does what concerns mail that is not in memory. It is the end of a turn.
+// lookAway does what concerns mail that is not in memory, at the end of a turn. A process
+// that drains leaves it to its successor.
 func (s *Server) lookAway(draining bool) {
 	if !draining {
 		s.callBack()
@@ -159,7 +188,8 @@ func (s *Server) lookAway(draining bool) {
 	}
 }
 
-// bring makes a message known that cleanup has told of when it was asked.
+// bring makes a message known that cleanup has told of because it was asked. What is
+// known here is newer than what cleanup says, and is left alone.
 func (s *Server) bring(e *queue.Entry) {
 	if s.knows(msgID(e.ID)) || s.log.removing(e.ID) {
 		return
@@ -176,8 +206,9 @@ func (s *Server) bring(e *queue.Entry) {
 	s.arrive(&proto.Entry{Entry: *e})
 }
 
-// summon has messages known that exist, and then calls then, which must do in this turn of the loop
-// what it wants of them.
+// summon has the messages of ids known, as far as they exist, and then calls then. What
+// then wants of them it must do in the same turn: in the next one they may be forgotten
+// again.
 func (s *Server) summon(ids []sched.MsgID, then func()) {
 	var unknown []uint64
 	for _, id := range ids {
@@ -189,6 +220,7 @@ func (s *Server) summon(ids []sched.MsgID, then func()) {
 		then()
 		return
 	}
+	// Pages are answered in order, so that then comes behind the last of them.
 	for len(unknown) > 0 {
 		n := min(len(unknown), proto.PageNumbers)
 		part, last := unknown[:n], n == len(unknown)
@@ -213,7 +245,8 @@ func (s *Server) inTurnOfReads(f func()) {
 	s.readPage(nil, func(*proto.PageReply) { f() })
 }
 
-// callBack asks for the messages that the scheduler wants back.
+// callBack asks for the messages that the scheduler wants back, and gives it the events
+// that it waits for.
 func (s *Server) callBack() {
 	list := s.away.recalls
 	if len(list) == 0 {
@@ -240,7 +273,9 @@ func (s *Server) callBack() {
 	}
 }
 
-// goOnPassing flushes more of what is not in memory, when there is room.
+// goOnPassing flushes one more page of what is not in memory, when few flushed messages
+// still wait for a place. So a flush of a million messages neither fills the memory nor
+// holds up new mail.
 func (s *Server) goOnPassing() {
 	p := s.away.pass
 	if p == nil || p.under || s.sched.Due() > passDue {
@@ -253,6 +288,7 @@ func (s *Server) goOnPassing() {
 		}
 		for i := range reply.Entries {
 			e := &reply.Entries[i].Entry
+			// What is in memory has been flushed by the scheduler.
 			if e.Queue == queue.Deferred && !s.knows(msgID(e.ID)) {
 				s.bring(e)
 				s.then(sched.Event{Kind: sched.EventRecalled, ID: msgID(e.ID), Now: true})
@@ -265,8 +301,8 @@ func (s *Server) goOnPassing() {
 	})
 }
 
-// letGo has messages forgotten that need not be in memory, once everything is
-// recorded of them.
+// letGo has messages forgotten that need not be in memory, once everything that was
+// decided on them is recorded: from then on cleanup can tell all that is known here.
 func (s *Server) letGo() {
 	a := &s.away
 	if len(a.leaving) == 0 || !a.look || s.log.telling() {
@@ -281,6 +317,7 @@ func (s *Server) letGo() {
 		if m == nil {
 			continue
 		}
+		// Of a change that cleanup refused only this process knows.
 		if _, refused := s.log.refused[m.id]; refused || busy[m.id] {
 			kept = append(kept, num)
 			continue
@@ -295,7 +332,8 @@ func (s *Server) letGo() {
 	}
 }
 
-// forgotten: the scheduler does not know a message any more.
+// forgotten is the end of a message here that goes on to exist: the scheduler has
+// forgotten it, and cleanup knows it.
 func (s *Server) forgotten(m *message, from sched.Queue) {
 	a := &s.away
 	created, _, _ := m.id.Parse()
@@ -309,6 +347,7 @@ func (s *Server) forgotten(m *message, from sched.Queue) {
 	s.forget(m)
 }
 
+// earlier is the earlier of two times; the zero time is none.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || b.Before(a) {
 		return b
@@ -316,7 +355,8 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// counted takes in how many messages cleanup has not told of.
+// counted takes in how many messages cleanup has that it has not told of, which it says
+// once, with the end of the incoming queue.
 func (s *Server) counted(batch *proto.Entries) {
 	a := &s.away
 	if a.known {
@@ -330,7 +370,8 @@ func (s *Server) counted(batch *proto.Entries) {
 	}
 }
 
-// view is a message of a page, as it is known best; false when it is none to be seen.
+// view is a message of a page as it is known best: from memory, else from the page. ok is
+// false when it must not be shown: it is being removed, or is corrupt.
 func (s *Server) view(e *queue.Entry) (m *message, info sched.Info, ok bool) {
 	num := msgID(e.ID)
 	if s.log.removing(e.ID) || e.Queue == queue.Corrupt {
@@ -352,7 +393,7 @@ func (s *Server) view(e *queue.Entry) (m *message, info sched.Info, ok bool) {
 	return &message{id: e.ID, num: num, ref: e.Ref, nrcpt: int32(e.NRcpt), null: e.Null, done: e.Done}, info, err == nil
 }
 
-// numbers are those of messages.
+// numbers are the scheduler's numbers of messages.
 func numbers(ids ...mail.QueueID) []sched.MsgID {
 	list := make([]sched.MsgID, len(ids))
 	for i, id := range ids {
@@ -361,7 +402,7 @@ func numbers(ids ...mail.QueueID) []sched.MsgID {
 	return list
 }
 
-// carryAway carries out effects that concern mail that is not in memory.
+// carryAway is carry for the effects that concern mail that is not in memory.
 func (s *Server) carryAway(m *message, e *sched.Effect) {
 	a := &s.away
 	switch e.Kind {

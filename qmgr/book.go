@@ -1,3 +1,7 @@
+// The book: what the shell keeps of each message that is in memory and not worked on. It
+// is built for a million messages: fixed-size slips in chunks, without pointers for the
+// garbage collector to follow.
+
 package qmgr
 
 import (
@@ -13,15 +17,22 @@ import (
 // without a pointer, so that a million of them cost the garbage collector
 // nothing. With the number and the time its queue ID can be made again.
 type slip struct {
-	num     sched.MsgID // 0: the slip is free
-	created int64       // µs
-	segno   uint64
+	// The message's number; 0: the slip is free.
+	num sched.MsgID
+	// When it was queued, in microseconds. In a free slip: the next free one.
+	created int64
+	// Where the record lies, a queue.Ref taken apart.
+	segno uint64
 
 	file, offset, length uint32
 	nrcpt                uint32
 
-	done   uint32 // bitmap of the first 32 recipients, unless slipMore
-	sender nameID // 0: not known yet, then domain is not known either
+	// Bitmap of done recipients when there are at most 32 of them; otherwise it is in
+	// book.more.
+	done uint32
+	// Domains of the sender and of all pending recipients. sender 0: neither is known
+	// yet. domain 0 with a sender: there are several, or none, see book.more.
+	sender nameID
 	domain nameID // of all pending recipients; 0 with slipMore: see there
 	flags  uint8
 }
@@ -38,15 +49,19 @@ type more struct {
 	domains string // of pending recipients, of several domains: varints, number and count in turn
 }
 
+// slipChunk is the number of slips that are allocated together. Chunks do not move.
 const slipChunk = 4096
 
 // A book keeps the messages that are not worked on. It belongs to the loop.
 type book struct {
-	chunks  []*[slipChunk]slip
-	free    int32 // chain of free slips through created
-	used    int32
-	index   *sched.Index
-	more    map[sched.MsgID]more
+	chunks []*[slipChunk]slip
+	free   int32 // chain of free slips through created
+	// Slips ever given out. Slip 0 is none, so that 0 can mean "not there" in the index.
+	used  int32
+	index *sched.Index
+	// Few messages need it.
+	more map[sched.MsgID]more
+	// Domains, counted by the slips that name them.
 	names   names
 	unknown int // slips without domains that are worth reading
 }
@@ -57,9 +72,10 @@ func newBook() *book {
 	return b
 }
 
+// at is slip i, which must exist.
 func (b *book) at(i int32) *slip { return &b.chunks[i/slipChunk][i%slipChunk] }
 
-// find is the slip of a message, nil when there is none.
+// find is the slip of a message; nil when there is none. It is valid until drop.
 func (b *book) find(num sched.MsgID) *slip {
 	if i := b.index.Find(num); i != 0 {
 		return b.at(i)
@@ -67,7 +83,8 @@ func (b *book) find(num sched.MsgID) *slip {
 	return nil
 }
 
-// add makes a slip for a message that has none. Its domains are not known.
+// add makes a slip for a message that has none. Its domains are not known: the survey
+// reads them, or they are never needed.
 func (b *book) add(num sched.MsgID, created time.Time, ref queue.Ref, nrcpt int, null bool, done []byte) *slip {
 	i := b.free
 	if i != 0 {
@@ -91,7 +108,7 @@ func (b *book) add(num sched.MsgID, created time.Time, ref queue.Ref, nrcpt int,
 	return p
 }
 
-// drop forgets a message.
+// drop forgets a message, which need not be in the book.
 func (b *book) drop(num sched.MsgID) {
 	i := b.index.Find(num)
 	if i == 0 {
@@ -108,7 +125,8 @@ func (b *book) drop(num sched.MsgID) {
 	b.free = i
 }
 
-// forgetDomains makes p one whose domains are not known.
+// forgetDomains gives up what is known of p's domains, since some of its recipients are
+// done now. They are read again when somebody wants to know.
 func (b *book) forgetDomains(p *slip) {
 	if p.sender == 0 {
 		return
@@ -124,8 +142,8 @@ func (b *book) forgetDomains(p *slip) {
 	b.unknown++
 }
 
-// setDomains says for whom a message is, so that it can be counted without
-// reading it. A count is that of pending recipients in the domain.
+// setDomains notes for whom a message is, so that it can be counted without reading it.
+// domains has the number of pending recipients in each.
 func (b *book) setDomains(p *slip, sender string, domains map[string]int) {
 	b.forgetDomains(p)
 	p.sender = b.names.use(domainOf(sender))
@@ -149,7 +167,8 @@ func (b *book) setDomains(p *slip, sender string, domains map[string]int) {
 	b.setMore(p, m)
 }
 
-// setLost says that a message's envelope cannot be read.
+// setLost notes that a message's envelope cannot be read, so that the survey does not try
+// it again and again.
 func (b *book) setLost(p *slip) {
 	if p.sender == 0 && p.flags&slipLost == 0 {
 		p.flags |= slipLost
@@ -157,6 +176,7 @@ func (b *book) setLost(p *slip) {
 	}
 }
 
+// setMore keeps m for p, or nothing when there is nothing in it.
 func (b *book) setMore(p *slip, m more) {
 	if m.done == nil && m.domains == "" {
 		delete(b.more, p.num)
@@ -187,7 +207,8 @@ func (b *book) eachDomain(p *slip, pending int, f func(id nameID, n int)) {
 	}
 }
 
-// setDone keeps the bitmap of recipients that need nothing more.
+// setDone keeps the bitmap of done recipients. A longer one is kept as it is: the caller
+// must not change it afterwards.
 func (b *book) setDone(p *slip, done []byte) {
 	if p.nrcpt <= 32 {
 		p.done = 0
@@ -201,7 +222,7 @@ func (b *book) setDone(p *slip, done []byte) {
 	b.setMore(p, m)
 }
 
-// doneOf is the bitmap as queue.Entry has it. It is not to be changed.
+// doneOf is the bitmap in the form of queue.Entry. It must not be changed.
 func (b *book) doneOf(p *slip) []byte {
 	if p.nrcpt > 32 {
 		return b.more[p.num].done
@@ -212,6 +233,7 @@ func (b *book) doneOf(p *slip) []byte {
 	return binary.LittleEndian.AppendUint32(nil, p.done)[:(p.nrcpt+7)/8]
 }
 
+// id is the queue ID, which is made of the time of arrival and the number.
 func (p *slip) id() mail.QueueID {
 	return mail.MakeQueueID(time.UnixMicro(p.created), uint64(p.num))
 }

@@ -1,3 +1,7 @@
+// "posthaste explain" for a destination: what the scheduler has of it, what keeps its
+// mail waiting, how much there is, and what its last replies were. It reads much and is
+// asked for seldom, so it works in turns of bounded length and reads the spool in a task.
+
 package qmgr
 
 import (
@@ -28,21 +32,32 @@ const (
 // A portrait is what is known of a destination: what the scheduler has of it,
 // what keeps its mail waiting, how much there is, and what was said of it.
 type portrait struct {
-	dest   selection.Destination
-	r      *ipc.Request
-	lines  []string
-	rows   int
+	dest selection.Destination
+	r    *ipc.Request
+	// What is to be said below the head line. rows counts the destinations among them,
+	// shown or not.
+	lines []string
+	rows  int
+	// Where the count of the queue goes on; now is the time of the question, which all
+	// ages refer to.
 	cursor int
 	now    time.Time
 
+	// Mail for the domain in any queue.
 	messages, recipients int // deferred, incoming and held mail for the domain
-	unread, away         int // messages whose domains are not known, yet or at all
-	oldest, next         time.Time
-	due                  int
-	sample               []listed
+	// Messages that are not counted because their domains are not known: not read yet, or
+	// not in memory.
+	unread, away int // messages whose domains are not known, yet or at all
+	oldest, next time.Time
+	// to be tried within an hour
+	due int
+	// The first destSample messages, whose recorded replies are read.
+	sample []listed
 }
 
-// explainDestination answers with it.
+// explainDestination answers a request for a destination, in any form that "posthaste
+// queue list --nexthop" takes. A text that is none is answered with what is wrong about
+// it.
 func (s *Server) explainDestination(r *ipc.Request, text string) {
 	dest, err := selection.ParseDestination(text)
 	if err != nil {
@@ -58,9 +73,11 @@ func (s *Server) explainDestination(r *ipc.Request, text string) {
 	})
 }
 
-// portrayRules says what keeps mail from being tried.
+// portrayRules says which suspensions and queue-only destinations keep mail for it from
+// being tried.
 func (s *Server) portrayRules(p *portrait) {
 	text := p.dest.String()
+	// "smtp:example.com" names a transport; a host with a port, or in brackets, does not.
 	transport, name, ok := strings.Cut(text, ":")
 	if !ok || strings.ContainsAny(transport, ".[]") {
 		transport, name = "", text
@@ -77,7 +94,8 @@ func (s *Server) portrayRules(p *portrait) {
 	}
 }
 
-// portrayActive says what the scheduler has.
+// portrayActive says what the scheduler has: destinations in core with their windows, and
+// those that are only remembered because mail waits for their next answer.
 func (s *Server) portrayActive(p *portrait) {
 	waits := make(map[string]int)
 	s.sched.Sites(func(i sched.SiteInfo) bool {
@@ -92,6 +110,7 @@ func (s *Server) portrayActive(p *portrait) {
 		}
 		name := string(d.Transport) + " to " + d.Queue
 		n := waits[name]
+		// What is left in waits has no destination in core.
 		delete(waits, name)
 		p.row(destText(&d, n))
 		return true
@@ -109,16 +128,19 @@ func (s *Server) portrayActive(p *portrait) {
 	}
 }
 
-// nexthopOf is the next hop in a destination's name, which may be that of one mailbox.
+// nexthopOf is the next hop in the name of a destination, which is user@nexthop for a
+// transport that delivers to one recipient at a time.
 func nexthopOf(queue string) string { return queue[strings.LastIndexByte(queue, '@')+1:] }
 
+// row adds a line for a destination, and counts those that are one too many.
 func (p *portrait) row(text string) {
 	if p.rows++; p.rows <= destRows {
 		p.lines = append(p.lines, "  "+text)
 	}
 }
 
-// destText is one destination in words.
+// destText is one line about a destination. waiting is how many deferred messages its
+// next answer releases.
 func destText(d *sched.Dest, waiting int) string {
 	limit := "no limit"
 	if d.Limit > 0 {
@@ -143,7 +165,8 @@ func destText(d *sched.Dest, waiting int) string {
 	return text
 }
 
-// threadText is what there is to say of a destination with TRANSPORT_scheduler = thread.
+// threadText is what there is to say of a destination with TRANSPORT_scheduler = thread;
+// "" in other modes.
 func threadText(d *sched.Dest) string {
 	switch th := d.Thread; {
 	case !th.On:
@@ -158,11 +181,13 @@ func threadText(d *sched.Dest) string {
 	return "; its thread needs no agent now"
 }
 
-// portrayQueue counts the mail for the domain, over several turns of the loop.
+// portrayQueue counts the mail for the domain, censusTurn messages in a turn of the loop.
+// After the last turn a task reads the sample and answers.
 func (s *Server) portrayQueue(p *portrait) {
 	p.cursor = s.sched.Scan(p.cursor, censusTurn, func(info sched.Info) bool {
 		b := s.book.find(info.ID)
 		switch {
+		// Worked on: the recipients are at hand, if all have been read.
 		case b == nil:
 			if m := s.messages[info.ID]; m != nil {
 				if _, domains := m.domains(); domains != nil {
@@ -200,7 +225,7 @@ func (s *Server) portrayQueue(p *portrait) {
 	})
 }
 
-// count takes a message with n recipients in the domain in.
+// count adds a message with n recipients in the domain.
 func (p *portrait) count(s *Server, m *message, info *sched.Info, n int) {
 	if n == 0 {
 		return
@@ -223,6 +248,8 @@ func (p *portrait) count(s *Server, m *message, info *sched.Info, n int) {
 	}
 }
 
+// head is the first line: how much mail there is for the domain. Deferred mail is not
+// indexed by next hop, so a destination with brackets or a port has no number.
 func (p *portrait) head() string {
 	if text := p.dest.String(); strings.ContainsAny(text, "[:") {
 		return text + ": deferred mail is not kept by next hop; \"posthaste queue list --nexthop='" + text + "'\" looks for it"
@@ -243,8 +270,8 @@ func (p *portrait) head() string {
 	return text
 }
 
-// portrayReplies says what the last attempts came to, of a sample. It reads the
-// spool, and so is not for the loop.
+// portrayReplies says what the last attempts came to, of the sample, the most frequent
+// first. It reads the spool, and so is never called by the loop.
 func (s *Server) portrayReplies(p *portrait) (lines []string) {
 	type reply struct {
 		n    int
@@ -281,8 +308,8 @@ func (s *Server) portrayReplies(p *portrait) (lines []string) {
 	return lines
 }
 
-// replies are the different things that were last said of a message's
-// recipients in the domain, and when.
+// replies are the different replies that a message's pending recipients in the domain got
+// last, with the time of each. A message that cannot be read has none.
 func (p *portrait) replies(l *listed, st queueread.Stored) map[string]time.Time {
 	rcpts, err := st.Recipients(0, -1)
 	if err != nil {

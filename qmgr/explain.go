@@ -1,3 +1,7 @@
+// "posthaste explain" for a message: why it is still here. The scheduler knows what
+// recipients wait for, the spool knows what earlier attempts came to; this puts the two
+// together, in words that an operator can act on.
+
 package qmgr
 
 import (
@@ -25,20 +29,26 @@ const explainRcpts = 1000
 // An explanation says why a message is still here: for groups of recipients
 // what they wait for, and for each what was last said about it.
 type explanation struct {
-	head    string
+	head string
+	// What each group of recipients waits for, one line for each, and the recipients of
+	// the group by number; nil: all that no other group has.
 	groups  []string
 	members [][]int // of each group; nil: all that no other group has
-	m       *message
-	rcpts   map[int]string // addresses and outcomes in memory
-	last    map[int]mail.Outcome
-	queue   sched.Queue
-	rules   *ruleset // in force; nil when none needs to be looked for
-	named   []*rule  // those that a group names already
-	paused  []string
-	at      time.Time
+	// A copy of what is needed of the message, for use outside the loop.
+	m     *message
+	rcpts map[int]string // addresses and outcomes in memory
+	last  map[int]mail.Outcome
+	// The queue that it was in when it was asked about.
+	queue sched.Queue
+	rules *ruleset // in force; nil when none needs to be looked for
+	named []*rule  // those that a group names already
+	// further lines about rules that no group names
+	paused []string
+	at     time.Time
 }
 
-// explain answers with it. What is on disk is read beside the loop.
+// explain answers a request for a message. The loop collects what is in memory; what is
+// on disk is read in a task.
 func (s *Server) explain(r *ipc.Request, id mail.QueueID) {
 	m := s.message(msgID(id))
 	info, ok := s.sched.Lookup(msgID(id))
@@ -83,9 +93,8 @@ func (s *Server) explain(r *ipc.Request, id mail.QueueID) {
 	})
 }
 
-// lookUp adds what is recorded with the message: addresses, and what came of
-// earlier attempts. A message that has left meanwhile, or cannot be read, is
-// explained without.
+// lookUp adds what is recorded with the message: addresses, and what came of earlier
+// attempts. A message that has left meanwhile, or cannot be read, is explained without.
 func (s *Server) lookUp(e *explanation) {
 	st, err := s.opt.Open(s.ctx, e.m.ref, e.m.id)
 	if err != nil {
@@ -93,6 +102,8 @@ func (s *Server) lookUp(e *explanation) {
 	}
 	if outcomes, err := st.Outcomes(); err == nil {
 		for _, o := range outcomes {
+			// The loop's outcomes are of this stay in the active queue, the recorded ones
+			// of earlier ones.
 			if _, newer := e.last[o.Rcpt]; !newer && !e.m.isDone(o.Rcpt) {
 				e.last[o.Rcpt] = o
 			}
@@ -108,8 +119,9 @@ func (s *Server) lookUp(e *explanation) {
 	}
 }
 
-// lookForRules says what keeps a message from being tried that has been looked
-// at before the rule was made.
+// lookForRules says which rules will keep a message waiting when it is next tried. The
+// scheduler does not know of them yet, because the message was last looked at before the
+// rule was made.
 func (s *Server) lookForRules(e *explanation, st queueread.Stored, rcpts []mail.Recipient) {
 	env, err := st.Envelope()
 	if err != nil || e.rules == nil {
@@ -133,7 +145,7 @@ func (s *Server) lookForRules(e *explanation, st queueread.Stored, rcpts []mail.
 	}
 }
 
-// lines is the whole text.
+// lines is the whole answer: the head, rules, and each group with its recipients.
 func (e *explanation) lines() []string {
 	lines := append([]string{e.head}, e.paused...)
 	rest := maps.Clone(e.rcpts)
@@ -160,7 +172,8 @@ func (e *explanation) lines() []string {
 	return lines
 }
 
-// recipient is what is known of one.
+// recipient is one line about recipient i: its address and its last reply. Replies come
+// from other systems, and are cleaned of control characters.
 func (e *explanation) recipient(i int) string {
 	addr, ok := e.rcpts[i]
 	if !ok {
@@ -187,7 +200,8 @@ func (e *explanation) recipient(i int) string {
 	return text
 }
 
-// reasonText is a reason in words.
+// reasonText is a reason in words. Each Wait of the scheduler has a text here; those that
+// are over as soon as they are seen share the last one.
 func (s *Server) reasonText(why *sched.Reason) string {
 	since := ""
 	if !why.Since.IsZero() {
@@ -239,7 +253,7 @@ func (s *Server) reasonText(why *sched.Reason) string {
 	return "about to be taken up"
 }
 
-// siteText is for mail that waits on account of a destination that failed.
+// siteText is reasonText for mail that waits on account of a destination that failed.
 func siteText(why *sched.Reason, until string) string {
 	if why.Dead.IsZero() {
 		return fmt.Sprintf("the destination had failed; next attempt at %s, sooner when it answers", until)
@@ -248,7 +262,7 @@ func siteText(why *sched.Reason, until string) string {
 		why.Dead.Format(time.DateTime), why.Status, why.Text, until)
 }
 
-// holder names the message that is in the way, when one is known.
+// holder names the message that is in the way, behind before; "" when it is not known.
 func (s *Server) holder(num sched.MsgID, before string) string {
 	if m := s.message(num); m != nil {
 		return before + string(m.id)

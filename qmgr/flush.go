@@ -1,3 +1,6 @@
+// Flushes of one site: ETRN (RFC 1985) and "postqueue -s". The scheduler knows only some
+// of the mail for a site; the rest is found here, from the book or by reading the spool.
+
 package qmgr
 
 import (
@@ -20,14 +23,14 @@ const maxFlushes = 1000
 // What is not in memory has to be read for that. All sites that wait then are looked for at
 // once: the queue is gone through once for all of them.
 
-// flushes are the sites whose mail is to be tried now.
+// flushes are the sites whose mail is to be tried now. They belong to the loop.
 type flushes struct {
 	under bool     // some have their turn, or rest
 	next  []string // those that wait, in lower case
 }
 
-// flushSite has the mail for a site tried, at its turn. It is false when too
-// many wait already.
+// flushSite has the mail for a site tried, at its turn. It is false when too many sites
+// wait already: the client is told to come back.
 func (s *Server) flushSite(site string) bool {
 	site = strings.ToLower(site)
 	f := &s.sites
@@ -59,9 +62,11 @@ func (s *Server) nextFlush() {
 	}
 }
 
-// flushAway goes through the deferred mail for sites, from a cursor on. Half of one processor's
-// time is enough for that.
+// flushAway goes through the deferred mail for sites, a page at a time from cursor on.
+// began is when the work on this page began, so that the rest after it is as long: half
+// of one processor's time is enough for this.
 func (s *Server) flushAway(sites []string, cursor uint64, began time.Time) {
+	// What the scheduler knows needs no search.
 	if cursor == 0 {
 		for _, site := range sites {
 			s.then(sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeSite, Site: site})
@@ -70,6 +75,7 @@ func (s *Server) flushAway(sites []string, cursor uint64, began time.Time) {
 	s.readPage(&proto.Page{Cursor: cursor}, func(reply *proto.PageReply) {
 		var list []*message
 		for i := range reply.Entries {
+			// A copy, since the task outlives the turn.
 			if m, info, ok := s.view(&reply.Entries[i].Entry); ok && info.Queue == sched.QueueDeferred {
 				list = append(list, &message{id: m.id, num: m.num, ref: m.ref, nrcpt: m.nrcpt, done: slices.Clone(m.done)})
 			}
@@ -105,7 +111,7 @@ func (s *Server) flushAway(sites []string, cursor uint64, began time.Time) {
 	})
 }
 
-// flushRest waits as long as the work has taken that began then.
+// flushRest waits for as long as the work has taken since began.
 func (s *Server) flushRest(began time.Time) {
 	rest := time.NewTimer(time.Since(began))
 	defer rest.Stop()
@@ -115,7 +121,8 @@ func (s *Server) flushRest(began time.Time) {
 	}
 }
 
-// flushKnown has the mail for a site tried, all deferred mail being in memory.
+// flushKnown has the mail for a site tried when all deferred mail is in memory. Only
+// messages whose domains the book does not know are read.
 func (s *Server) flushKnown(site string) {
 	began := time.Now()
 	s.then(sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeSite, Site: site})
@@ -142,9 +149,9 @@ func (s *Server) flushKnown(site string) {
 	})
 }
 
-// siteSearch finds messages for a site that the scheduler cannot know of,
-// since it has not read their recipients in this process's life. Those that
-// the book does not know either are to be read beside the loop.
+// siteSearch finds messages for a site in the book. The scheduler knows only those that
+// it has deferred itself in this process's life. unread are those that the book does not
+// know the domains of.
 func (s *Server) siteSearch(site string) (found []sched.MsgID, unread []*message) {
 	want := s.book.names.ids[site] // 0: no message whose domains are known is for it
 	for i := int32(1); i < s.book.used; i++ {

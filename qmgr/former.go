@@ -1,3 +1,7 @@
+// Deliveries that a former queue manager ordered and that go on after a reload or a
+// crash. The rule that all of this serves: while somebody delivers to a recipient, nobody
+// else gets an order for it. Without it, each reload would send some mail twice.
+
 package qmgr
 
 import (
@@ -13,9 +17,9 @@ import (
 	"posthaste/qmgr/sched"
 )
 
-// heardOf takes in what an agent says over conn of deliveries that a former
-// queue manager ordered. all says that it is the whole of it, and may name what
-// is not known here; otherwise it is what came of that.
+// heardOf takes in what an agent says over conn of deliveries that a former queue manager
+// ordered. With all, it is the whole of what the agent has, and may name deliveries that
+// are not known here; otherwise it is what came of those.
 func (s *Server) heardOf(conn *ipc.Conn, inv *proto.Inventory, all bool) {
 	if all {
 		for i := range inv.Running {
@@ -23,7 +27,7 @@ func (s *Server) heardOf(conn *ipc.Conn, inv *proto.Inventory, all bool) {
 		}
 	}
 	for i := range inv.Finished {
-		if f := &inv.Finished[i]; s.end(f) || all {
+		if f := &inv.Finished[i]; s.endFormer(f) || all {
 			s.finished(f)
 		} else {
 			s.opt.Log.Warning("%s: a delivery agent reports a delivery that is not known", printableID(f.ID))
@@ -31,7 +35,8 @@ func (s *Server) heardOf(conn *ipc.Conn, inv *proto.Inventory, all bool) {
 	}
 }
 
-// printableID is an ID that another process says, fit for the log.
+// printableID is an ID that another process names, fit for the log: anything that is not
+// a queue ID becomes "?".
 func printableID(id mail.QueueID) mail.QueueID {
 	if _, _, err := id.Parse(); err != nil {
 		return "?"
@@ -39,14 +44,15 @@ func printableID(id mail.QueueID) mail.QueueID {
 	return id
 }
 
-// goesOn notes a former delivery. One that is known is told of over another
-// connection now.
+// goesOn notes a former delivery. If it is known already, from the handover or over an
+// older connection, its outcome is expected over conn from now on.
 func (s *Server) goesOn(conn *ipc.Conn, r *proto.Delivery) {
 	num := msgID(r.ID)
 	m := s.message(num)
 	if m != nil && (m.id != r.ID || !m.has(r.Index)) {
 		return
 	}
+	// The message may be one that need not be in memory, or be gone.
 	if m == nil {
 		s.summon([]sched.MsgID{num}, func() { s.verifyFormers(num) })
 	}
@@ -59,8 +65,8 @@ func (s *Server) goesOn(conn *ipc.Conn, r *proto.Delivery) {
 	s.formers[num] = append(list, &former{id: r.ID, rcpts: r.Index, conn: conn, release: conn.Keep()})
 }
 
-// verifyFormers forgets the former deliveries of a message that is gone, or is not what
-// was said of it.
+// verifyFormers forgets the former deliveries of a message that does not exist, or that
+// does not have such recipients: an agent's word is checked before mail waits for it.
 func (s *Server) verifyFormers(num sched.MsgID) {
 	m := s.message(num)
 	for i := len(s.formers[num]) - 1; i >= 0; i-- {
@@ -70,14 +76,14 @@ func (s *Server) verifyFormers(num sched.MsgID) {
 	}
 }
 
-// has says whether these may be recipients of m.
+// has says whether rcpts can be recipients of m.
 func (m *message) has(rcpts []int) bool {
 	return !slices.ContainsFunc(rcpts, func(i int) bool { return i < 0 || i >= int(m.nrcpt) })
 }
 
-// setApart keeps the recipients of former deliveries out of requests with others: these need not
-// wait. What is heard of a former delivery after that, when a queue manager has died and left
-// no handover, makes a request that has others, too, wait as a whole.
+// setApart keeps the recipients of former deliveries out of requests with others, so that
+// only they wait. If a former delivery becomes known only after the load, because a queue
+// manager died and left no handover, a request waits as a whole.
 func (s *Server) setApart(l *loading) {
 	list := s.formers[l.num]
 	if len(list) == 0 {
@@ -93,8 +99,7 @@ func (s *Server) setApart(l *loading) {
 	})
 }
 
-// await has d wait for the former deliveries to some of its recipients, and
-// says whether there are any.
+// await notes the former deliveries that d must wait for, and says whether there are any.
 func (s *Server) await(m *message, d *delivery) bool {
 	for _, f := range s.formers[m.num] {
 		if slices.ContainsFunc(d.rcpts, func(i int) bool { return slices.Contains(f.rcpts, i) }) {
@@ -105,7 +110,7 @@ func (s *Server) await(m *message, d *delivery) bool {
 	return d.awaits > 0
 }
 
-// awaited says whether a former delivery will be told of over conn.
+// awaited says whether the outcome of a former delivery is expected over conn.
 func (s *Server) awaited(conn *ipc.Conn) bool {
 	for _, list := range s.formers {
 		if slices.ContainsFunc(list, func(f *former) bool { return f.conn == conn }) {
@@ -115,10 +120,11 @@ func (s *Server) awaited(conn *ipc.Conn) bool {
 	return false
 }
 
-// end says whether the delivery went on until now, and takes note that it has
-// ended. Those who have waited for it hear of the outcome first: to be told by
-// finished that it is done is not to be told what came of it.
-func (s *Server) end(fin *proto.Finished) bool {
+// endFormer takes note that a former delivery has ended, and says whether it was known.
+// Orders of ours that waited for it get its outcomes before finished does: finished marks
+// recipients as done, and an order that found them done would not learn what came of
+// them.
+func (s *Server) endFormer(fin *proto.Finished) bool {
 	num := msgID(fin.ID)
 	list := s.formers[num]
 	i := slices.IndexFunc(list, func(f *former) bool {
@@ -136,6 +142,7 @@ func (s *Server) end(fin *proto.Finished) bool {
 				d.reply.Outcomes = append(d.reply.Outcomes, o)
 			}
 		}
+		// What is known of the destination counts for the order that waited.
 		if d.reply.SiteStatus.IsZero() {
 			d.reply.SiteStatus, d.reply.SiteReason, d.reply.SitePartly = fin.Reply.SiteStatus, fin.Reply.SiteReason, fin.Reply.SitePartly
 		}
@@ -148,7 +155,7 @@ func (s *Server) end(fin *proto.Finished) bool {
 	return true
 }
 
-// over: former delivery i of the message does not go on.
+// over drops former delivery i of a message.
 func (s *Server) over(num sched.MsgID, i int) {
 	s.formers[num][i].release()
 	if list := slices.Delete(s.formers[num], i, i+1); len(list) > 0 {
@@ -158,7 +165,7 @@ func (s *Server) over(num sched.MsgID, i int) {
 	}
 }
 
-// goOn: one thing less is waited for by d.
+// goOn sends d when nothing is left that it waits for.
 func (s *Server) goOn(d *delivery) {
 	if d.awaits--; d.awaits > 0 || s.entries[d.entry] != d {
 		return
@@ -168,8 +175,10 @@ func (s *Server) goOn(d *delivery) {
 	}
 }
 
-// silent: conn is gone; nil stands for those who should have called, and have not. What was to be told there will be told by another way,
-// or nobody knows what came of it: it is not tried again at once.
+// silent gives up the former deliveries whose outcome was expected over conn, which is
+// gone; nil stands for agents that should have called and have not. What came of them
+// will be told by another way, or nobody knows. Orders that waited for them end as lost,
+// so that nothing is tried at once that may just have been delivered.
 func (s *Server) silent(conn *ipc.Conn) {
 	if s.leaving {
 		return // it will be told to our successor
@@ -194,14 +203,14 @@ func (s *Server) silent(conn *ipc.Conn) {
 	}
 }
 
-// about says whether an outcome is one of recipient i.
+// about says whether r has an outcome of recipient i.
 func about(r *proto.DeliverReply, i int) bool {
 	return slices.ContainsFunc(r.Outcomes, func(o mail.Outcome) bool { return o.Rcpt == i })
 }
 
-// finished takes in the outcome of a former delivery that no order waits for.
-// The message lies in the book, or these recipients' turn has not come yet: it
-// is noted so that they will not get it again.
+// finished takes in the outcome of a former delivery that no order waits for: the message
+// lies in the book, or these recipients' turn has not come. Recipients that have the
+// message are marked, so that they do not get it again.
 func (s *Server) finished(f *proto.Finished) {
 	m := s.message(msgID(f.ID))
 	if num := msgID(f.ID); m == nil && num != 0 { // cleanup has not come to it, or it need not be in memory
@@ -212,6 +221,8 @@ func (s *Server) finished(f *proto.Finished) {
 	if m == nil || m.id != f.ID {
 		return
 	}
+	// A failure is not taken over: the recipient is tried again, which finds out whether
+	// it still fails.
 	arrived, later := false, false
 	for _, o := range f.Reply.Outcomes {
 		switch {
@@ -244,7 +255,7 @@ func (s *Server) finished(f *proto.Finished) {
 	}
 }
 
-// ordered says whether an agent has an order of ours for the recipient.
+// ordered says whether an agent has an order of this process for the recipient.
 func (s *Server) ordered(num sched.MsgID, i int) bool {
 	for _, d := range s.entries {
 		if d.num == num && d.sent && slices.Contains(d.rcpts, i) {
@@ -254,9 +265,9 @@ func (s *Server) ordered(num sched.MsgID, i int) bool {
 	return false
 }
 
-// fromAgent takes in what an agent says that has deliveries of a former queue
-// manager's, and that has come by itself: perhaps nobody else can be told where
-// it is. It is answered when all that follows from it is durable.
+// fromAgent takes in the call of an agent that delivers for a former queue manager. It
+// calls by itself because nobody would ask it: it has a successor. It may end once it has
+// the reply, so the reply waits until all that follows from the call is durable.
 func (s *Server) fromAgent(c *ipc.Conn, r *ipc.Request) {
 	inv := new(proto.Inventory)
 	if err := r.Decode(inv); err != nil {
@@ -269,10 +280,11 @@ func (s *Server) fromAgent(c *ipc.Conn, r *ipc.Request) {
 	})
 }
 
-// leaveBehind records that what agents are still doing for us is to be left
-// alone for a while: the successor hears of it from them, but perhaps not
-// before it would order the same again. Where it is handed over that need not
-// be: other recipients of the message do not wait then.
+// leaveBehind records that messages with deliveries under way are to be left alone for
+// minimal_backoff_time. The successor hears of the deliveries from the agents, but
+// perhaps not before it would order the same again. A delivery that is handed over needs
+// that only in one case: when outcomes of other recipients must be put on record and none
+// is left to be tried now.
 func (s *Server) leaveBehind(handedOver bool) {
 	for _, d := range s.entries {
 		m := s.messages[d.num]
@@ -288,8 +300,8 @@ func (s *Server) leaveBehind(handedOver bool) {
 	}
 }
 
-// untried says whether some recipient has not had its turn in this stay in the
-// active queue.
+// untried says whether some recipient has not had its turn in this stay in the active
+// queue.
 func (m *message) untried() bool {
 	a := m.active
 	if !a.complete {

@@ -1,3 +1,7 @@
+// What is recorded of deliveries under way without spool_exact_doubt, so that after a
+// crash the log can say which messages may have been delivered. It must cost next to
+// nothing, as every delivery passes through here.
+
 package qmgr
 
 import (
@@ -17,7 +21,8 @@ type handOut struct {
 	d  *delivery
 }
 
-// maxHandOuts bounds those that go with one request, and those that wait for one.
+// maxHandOuts bounds the recipients that go with one request, and the deliveries that
+// wait for one. What is beyond is missing in the report of a crash.
 const maxHandOuts = 1000
 
 // handOut notes a delivery that begins.
@@ -27,8 +32,9 @@ func (r *recorder) handOut(id mail.QueueID, d *delivery) {
 	}
 }
 
-// handedOut puts those that still go on before the changes that are about to be sent. It is called
-// just before these are: their places in r.at are not good any more.
+// handedOut puts the deliveries that still go on before the changes that are about to be
+// sent. It must be called just before these are, since the positions in r.at are wrong
+// afterwards.
 func (r *recorder) handedOut() {
 	var ops []proto.Op
 	for i := range r.handed {
@@ -44,7 +50,8 @@ func (r *recorder) handedOut() {
 	}
 }
 
-// lost records that a delivery may have been made of which nobody will say any more what came.
+// lost records that a delivery may have been made, of which nobody will say any more what
+// came.
 func (r *recorder) lost(d *delivery) {
 	m := r.s.message(d.num)
 	if m == nil {

@@ -1,3 +1,7 @@
+// The handover file: what a queue manager that retires at a reload leaves its successor.
+// Written by leave, read and removed by findHandover. If it is missing, old or damaged,
+// the successor begins without, as after a stop; nothing is lost by that but time.
+
 package qmgr
 
 import (
@@ -38,14 +42,15 @@ const (
 	partTime = 200 * time.Millisecond
 )
 
-// handoverMagic begins the file. Its last octet is the version of the format.
+// handoverMagic begins the file. Its last octet is the version of the format: a queue
+// manager of another version finds a file that it does not know, and begins without.
 const handoverMagic = "PHQMGR\x00\x01"
 
-// A handover is what a queue manager knows that its successor could not learn
-// from the spool.
 type handover struct {
+	// Compared with handoverLife, by the wall clock of the same machine.
 	written time.Time
-	learnt  sched.Snapshot
+	// Windows, dead destinations, mail that waits for them.
+	learnt sched.Snapshot
 	// running are deliveries that go on. Agents will call and say so, and what
 	// came of them; until then nobody else is to get an order for these recipients.
 	running []proto.Delivery
@@ -53,7 +58,9 @@ type handover struct {
 	agents []mail.Transport
 }
 
-// encode gives the file's content: the magic, the SHA-256 of the rest, the rest.
+// encode gives the content of the file: the magic, the SHA-256 of the rest, the rest. The
+// sum detects a file that was not written to its end; it is no protection against an
+// attacker, who would need the mail owner's rights to write there.
 func (h *handover) encode() []byte {
 	b := make([]byte, len(handoverMagic)+sha256.Size, 4096)
 	b = mail.AppendTime(b, 't', h.written)
@@ -83,6 +90,8 @@ func (h *handover) encode() []byte {
 	return b
 }
 
+// appendDest and decodeDest are the fields of one destination. Tags are never given
+// another meaning: a file may be read by the next version.
 func appendDest(b []byte, d *sched.DestSnapshot) []byte {
 	b = pack.String(b, 't', d.Transport)
 	b = pack.String(b, 'q', d.Queue)
@@ -103,7 +112,7 @@ func appendDest(b []byte, d *sched.DestSnapshot) []byte {
 
 var errHandover = errors.New("it is not what a queue manager writes")
 
-// decode is the contrary of encode.
+// decode is the inverse of encode. A tag that is not known is passed over.
 func (h *handover) decode(b []byte) error {
 	head := len(handoverMagic) + sha256.Size
 	if len(b) < head || string(b[:len(handoverMagic)]) != handoverMagic {
@@ -115,7 +124,7 @@ func (h *handover) decode(b []byte) error {
 	return h.decodeBody(b[head:])
 }
 
-// decodeBody decodes what is behind the checksum.
+// decodeBody decodes what follows the checksum.
 func (h *handover) decodeBody(b []byte) error {
 	r := pack.NewTextReader(b)
 	for r.Next() {
@@ -183,6 +192,7 @@ func decodeDest(r pack.Reader) (d sched.DestSnapshot, err error) {
 	return d, r.Err()
 }
 
+// decodeSite decodes mail that waits for one destination.
 func decodeSite(r pack.Reader) (st sched.SiteSnapshot, err error) {
 	for r.Next() {
 		switch r.Tag() {
@@ -199,8 +209,9 @@ func decodeSite(r pack.Reader) (st sched.SiteSnapshot, err error) {
 	return st, r.Err()
 }
 
-// leave writes a handover for the successor. It need not be durable: after a power
-// cut there is nobody who still delivers.
+// leave writes the file for the successor: under another name first, so that the
+// successor finds a whole file or none. It need not be durable, for after a power cut
+// nobody delivers any more.
 func (h *handover) leave(dir *statedir.Dir) error {
 	b := h.encode()
 	if len(b) > maxHandover {
@@ -213,8 +224,9 @@ func (h *handover) leave(dir *statedir.Dir) error {
 	return dir.Rename(part, handoverName)
 }
 
-// find takes the handover of a predecessor that has just retired. There is none
-// when it says nil: nobody has left one, or it is too old.
+// findHandover takes the handover of a predecessor that has just retired: it reads the
+// file and removes it, so that no later start takes it for fresh. nil without an error:
+// there is none, or it is too old.
 func findHandover(dir *statedir.Dir, now time.Time) (*handover, error) {
 	f, err := dir.Open(handoverName)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) { // whoever could not write has said so
@@ -233,13 +245,15 @@ func findHandover(dir *statedir.Dir, now time.Time) (*handover, error) {
 	if err := h.decode(b); err != nil {
 		return nil, err
 	}
+	// A negative age is from a clock that has been set back; how old it really is, nobody
+	// knows.
 	if age := now.Sub(h.written); age < 0 || age > handoverLife {
 		return nil, nil
 	}
 	return h, nil
 }
 
-// takeOver begins with what the predecessor has left.
+// takeOver begins with what the predecessor has left. It runs before the loop.
 func (s *Server) takeOver(now time.Time) {
 	if s.opt.State == nil {
 		return
@@ -254,6 +268,8 @@ func (s *Server) takeOver(now time.Time) {
 	s.sched.Restore(now, h.learnt)
 	for _, r := range h.running {
 		num := msgID(r.ID)
+		// conn is nil until the agent calls; after agentPatience without a call, silent
+		// gives the delivery up.
 		s.formers[num] = append(s.formers[num], &former{id: r.ID, rcpts: r.Index, release: func() {}})
 		s.expectAt = now.Add(agentPatience)
 	}
@@ -266,8 +282,8 @@ func (s *Server) handDown(running []proto.Delivery) error {
 	return h.leave(s.opt.State)
 }
 
-// inUse are the transports that mail goes to. Their agents retire as we do, and
-// have perhaps gone.
+// inUse are the transports that mail has gone to lately, in the order of their names. The
+// successor connects to their agents first (warm).
 func (s *Server) inUse() (list []mail.Transport) {
 	for t, a := range s.agents {
 		if s.now.Sub(a.used) < agentIdle {
@@ -278,8 +294,9 @@ func (s *Server) inUse() (list []mail.Transport) {
 	return list
 }
 
-// part tells the agents that have orders of ours that our successor will be there
-// for the outcomes. What they have told before, they answer behind.
+// part tells the agents that have orders of ours that a successor will be there for the
+// outcomes. An agent answers behind whatever it has told before, so that with its answer
+// all is known that this process will ever hear from it.
 func (s *Server) part() {
 	s.parted = make(map[*ipc.Conn]bool)
 	for _, d := range s.entries {
@@ -303,7 +320,9 @@ func (s *Server) part() {
 	}
 }
 
-// goingOn are the deliveries of which agents will tell the successor.
+// goingOn are the deliveries of which agents will tell the successor: ours that were sent
+// to agents that have answered Detach, and those of former queue managers that still go
+// on.
 func (s *Server) goingOn() (list []proto.Delivery) {
 	for _, d := range s.entries {
 		if m := s.messages[d.num]; m != nil && d.sent && s.parted[d.conn] {

@@ -1,3 +1,8 @@
+// Loading: reading a batch of a message's recipients from the spool and finding out where
+// each goes. Most of that waits for the disk or for trivial-rewrite, and so is done in
+// tasks, several messages side by side. What a task needs is copied into a loading, and
+// what it finds is taken over by the loop in learn.
+
 package qmgr
 
 import (
@@ -30,24 +35,27 @@ type loading struct {
 	ref  queue.Ref
 	in   inline
 	done []byte
-	// The part of the recipients that is read: from the number on, and so many at most. The
-	// scheduler bounds the recipients in memory, and a message with very many is read in
-	// several loads.
+	// The part of the recipients that is read: from this number on, until limit of them
+	// are pending. The scheduler bounds the recipients in memory, so a message with very
+	// many takes several loads.
 	from, limit int
 	nrcpt       int
 	first       bool // of the message's stay in the active queue
 	fresh       bool // the message is new: see inTurn
 	turn        bool // it has one, which ends in learn
 	asks        bool // the resolver may be waited for
-	fetched     bool
+	// the envelope, outcomes and recipients are here
+	fetched bool
 
 	// What the task finds, for the loop to take over when it has ended. Nobody else looks at
 	// it before.
 	env mail.Envelope
 	// Recipients that are done are in it too, and are passed over by done: a number is a place
 	// in the envelope.
-	list     []mail.Recipient // from number from on
-	verdicts map[int]bool     // recipients on whom the last word has been spoken: that is to be told, they are not delivered to once more
+	list []mail.Recipient // from number from on
+	// Recipients whose recorded outcome is a failure. They are not delivered to once
+	// more; their sender is to be told.
+	verdicts map[int]bool
 	rcpts    []loadedRcpt
 	outcomes []mail.Outcome // from earlier attempts
 	// These three are for the sender's report. They are collected here because the outcomes of
@@ -66,20 +74,25 @@ type loading struct {
 	mute    error // the resolver has not answered in time: it is not asked again
 	// unresolved says that it has been logged that addresses cannot be resolved.
 	unresolved bool
-	err        error
+	// Why the batch could not be read. Together with corrupt it decides between setting
+	// the message aside and trying it again.
+	err error
 
-	batch []sched.Rcpt // of the event that tells the scheduler
+	// Storage for the event that tells the scheduler.
+	batch []sched.Rcpt
 }
 
+// loadedRcpt is a recipient as the scheduler sees it and as the shell keeps it.
 type loadedRcpt struct {
 	sched.Rcpt
 	rcpt rcpt
 }
 
-// maxIdleLoadings bounds how many loadings are kept for those to come.
+// maxIdleLoadings bounds the loadings that are kept for use again. As a rule no more are
+// under way at once.
 const maxIdleLoadings = 16
 
-// newLoading is a loading without anything in it.
+// newLoading is an empty loading.
 func (s *Server) newLoading() *loading {
 	n := len(s.loadings)
 	if n == 0 {
@@ -90,7 +103,8 @@ func (s *Server) newLoading() *loading {
 	return l
 }
 
-// release ends the use of l, of which nothing is known any more.
+// release gives a loading back. Nobody may look at it any more, nor at the event that was
+// made of it.
 func (s *Server) release(l *loading) {
 	if len(s.loadings) == maxIdleLoadings {
 		return
@@ -99,9 +113,10 @@ func (s *Server) release(l *loading) {
 	s.loadings = append(s.loadings, l)
 }
 
-// load reads up to e.Max pending recipients of m, starting with index e.From,
-// finds out where they go, and tells the scheduler. Where something has to be
-// read or asked for that, it is done beside the loop.
+// load carries out EffectLoad: it reads up to e.Max pending recipients of m, starting
+// with number e.From, finds out where they go, and tells the scheduler. When everything
+// that needs is in memory, it is done at once, without a task: that is the common case of
+// new mail to domains that were resolved before.
 func (s *Server) load(m *message, e *sched.Effect) {
 	s.work(m)
 	if e.First || m.active == nil {
@@ -134,9 +149,9 @@ func (s *Server) load(m *message, e *sched.Effect) {
 // others to see to.
 const atOnceRcpts = 100
 
-// atOnce loads what needs neither the spool nor the resolver, unless new mail
-// from before it is still being looked at. When it says false the rest is to be
-// done by read.
+// atOnce does a load in the loop, when neither the spool nor the resolver needs to be
+// waited for. New mail that came before and is still being looked at goes first. When it
+// returns false, read does what is left.
 func (s *Server) atOnce(l *loading) bool {
 	if l.in.envelope == nil || l.nrcpt > atOnceRcpts || l.fresh && s.turns > 0 {
 		return false
@@ -145,7 +160,8 @@ func (s *Server) atOnce(l *loading) bool {
 	return s.placeAll(l)
 }
 
-// begin has the rest of a load done beside the loop.
+// begin has the rest of a load done in a task. inTurn delays its result until it is its
+// turn.
 func (s *Server) begin(l *loading, inTurn func(post func())) {
 	s.tasks.Go(func() {
 		s.read(l)
@@ -157,7 +173,8 @@ func (s *Server) begin(l *loading, inTurn func(post func())) {
 // and whose destination takes long to find out.
 const orderPatience = 2 * time.Second
 
-// takeTurn gives a load its turn, when it needs one.
+// takeTurn gives a load of new mail its turn. Other mail needs none: its order is the
+// scheduler's business.
 func (s *Server) takeTurn(l *loading) func(post func()) {
 	if !l.fresh {
 		return func(post func()) { post() }
@@ -167,9 +184,10 @@ func (s *Server) takeTurn(l *loading) func(post func()) {
 	return s.inTurn()
 }
 
-// inTurn keeps new mail in the order in which it came, although many messages
-// are looked at at once: what it returns calls its argument when those that it
-// returned before have called theirs.
+// inTurn keeps new mail in the order in which it came, although many messages are looked
+// at side by side. The function that it returns calls its argument when those returned
+// before have called theirs, or after orderPatience: one address that takes long to
+// resolve must not hold up all mail behind it.
 func (s *Server) inTurn() func(post func()) {
 	before, done := s.newest, make(chan struct{})
 	s.newest = done
@@ -194,7 +212,7 @@ func (s *Server) inTurn() func(post func()) {
 	}
 }
 
-// read does what is left of a load. It runs beside the loop.
+// read does what is left of a load. It runs in a task.
 func (s *Server) read(l *loading) {
 	l.asks = true
 	if !l.fetched {
@@ -203,8 +221,9 @@ func (s *Server) read(l *loading) {
 	s.placeAll(l)
 }
 
-// placeAll finds out where the recipients go, from l.next on. It says false
-// when it has come to one for which the resolver would have to be waited for.
+// placeAll finds out where the recipients go, from l.next on. It returns false when it
+// has come to one for which the resolver would have to be waited for, and l must not
+// wait.
 func (s *Server) placeAll(l *loading) bool {
 	if l.err != nil {
 		return true
@@ -216,12 +235,14 @@ func (s *Server) placeAll(l *loading) bool {
 		}
 		switch i, to := l.next, &l.list[l.next-l.from]; {
 		case isDone(i):
+		// It has failed for good, and only the report is missing.
 		case l.verdicts[i]:
 			l.failed = append(l.failed, loadedRcpt{Rcpt: sched.Rcpt{Index: i}, rcpt: rcpt{Recipient: *to, resolved: to.Address}})
 		case !s.place(l, i, to):
 			return false
 		}
 	}
+	// The scheduler counts what is left, to know whether to ask again.
 	for i := l.next; i < l.nrcpt; i++ {
 		if !isDone(i) {
 			l.unread++
@@ -235,7 +256,8 @@ func (s *Server) placeAll(l *loading) bool {
 // and we then wake up once for all of them.
 const maxForeseen = 64
 
-// foresee has the resolver asked about the recipients from l.next on.
+// foresee has the resolver asked about the next recipients without waiting, so that its
+// answers to all of them are on their way together.
 func (s *Server) foresee(l *loading, isDone func(int) bool) {
 	l.foreseen = min(l.next+maxForeseen, l.from+len(l.list))
 	if l.mute != nil || l.env.Redirect != "" || l.env.Filter != "" {
@@ -248,8 +270,8 @@ func (s *Server) foresee(l *loading, isDone func(int) bool) {
 	}
 }
 
-// sortOut takes successes out of the recorded outcomes: these recipients are
-// not to get the message again.
+// sortOut takes successes out of the recorded outcomes. These recipients have the
+// message; it was recorded as an outcome because their sender is still to be told.
 func (l *loading) sortOut() {
 	m := message{done: l.done}
 	l.outcomes = slices.DeleteFunc(l.outcomes, func(o mail.Outcome) bool {
@@ -265,8 +287,8 @@ func (l *loading) sortOut() {
 
 var errBadEnvelope = errors.New("envelope cannot be read")
 
-// fetch gets the envelope, what came of earlier attempts, and the stored
-// recipients from l.from on: enough of them, or all.
+// fetch gets the envelope, what came of earlier attempts, and the recipients from l.from
+// on, as many as are needed or all.
 func (s *Server) fetch(l *loading) {
 	l.fetched, l.next = true, l.from
 	if l.in.envelope != nil {
@@ -286,7 +308,7 @@ func (s *Server) fetch(l *loading) {
 	}
 }
 
-// decode is fetch for what came with the message's arrival.
+// decode is fetch for a message whose envelope came with its arrival.
 func (l *loading) decode() (err error) {
 	if err = l.env.Decode(l.in.envelope); err == nil {
 		l.list, err = mail.DecodeRecipients(l.list, l.in.recipients, l.from, -1)
@@ -297,8 +319,8 @@ func (l *loading) decode() (err error) {
 	return nil
 }
 
-// open is fetch for what lies in the spool. Only queue.ErrCorrupt says that the
-// message is damaged: that it cannot be read now, for whatever reason, may pass.
+// open is fetch for a message in the spool. Only queue.ErrCorrupt means that the message
+// is damaged; any other failure may pass, and the message is tried again.
 func (s *Server) open(l *loading) error {
 	st, err := s.opt.Open(s.ctx, l.ref, l.id)
 	if err != nil {
@@ -324,8 +346,10 @@ func (s *Server) open(l *loading) error {
 	return err
 }
 
-// place finds out where recipient i goes. It says false when the resolver would
-// have to be waited for.
+// place finds out where recipient i goes, in Postfix's order: a REDIRECT replaces all
+// recipients, a content filter takes the message instead of its destination, and only
+// then the resolver is asked. It returns false when the resolver would have to be waited
+// for.
 func (s *Server) place(l *loading, i int, to *mail.Recipient) bool {
 	r := loadedRcpt{Rcpt: sched.Rcpt{Index: i}, rcpt: rcpt{Recipient: *to, resolved: to.Address}}
 	env := &l.env
@@ -343,6 +367,7 @@ func (s *Server) place(l *loading, i int, to *mail.Recipient) bool {
 	set := &s.opt.Settings
 	if env.Redirect == "" && env.Filter != "" && !env.Trace.DontDeliver() {
 		transport, nexthop, _ := strings.Cut(env.Filter, ":")
+		// default_filter_nexthop; without it the recipient's domain, as in Postfix.
 		if nexthop == "" {
 			nexthop = cmp.Or(set.FilterNexthop, rfc5322.Domain(to.Address), set.Myhostname)
 		}
@@ -362,8 +387,9 @@ func (s *Server) place(l *loading, i int, to *mail.Recipient) bool {
 	return true
 }
 
-// askResolver asks trivial-rewrite. When it once has not answered in time it is not
-// asked for the recipients that are loaded with this one.
+// askResolver asks trivial-rewrite. Once that has not answered in time, it is not asked
+// for the other recipients of this load: with a thousand recipients, a thousand time-outs
+// would follow.
 func (s *Server) askResolver(l *loading, addr string) (proto.ResolveReply, error) {
 	if l.mute != nil {
 		return proto.ResolveReply{}, l.mute
@@ -378,8 +404,10 @@ func (s *Server) askResolver(l *loading, addr string) (proto.ResolveReply, error
 	return ans, err
 }
 
-// resolve judges what trivial-rewrite says of a recipient, or has said before.
-// It says false when it would have to be asked, and l is not to wait.
+// resolve judges what trivial-rewrite says of a recipient, or has said before. Failures
+// become deliveries to the retry or the error transport, with the texts of Postfix: so
+// they are logged and recorded like any other. It returns false when the resolver would
+// have to be asked, and l must not wait.
 func (s *Server) resolve(l *loading, r *loadedRcpt) bool {
 	ans, known := s.opt.Resolver.Known(r.rcpt.resolved)
 	var err error
@@ -414,8 +442,9 @@ func (s *Server) resolve(l *loading, r *loadedRcpt) bool {
 	return true
 }
 
-// compareRcpt is nqmgr's order: by transport, queue, domain, address.
-// Recipients without a domain come last.
+// compareRcpt is nqmgr's order: by transport, destination, domain, address. Recipients
+// without a domain come last. Agents see recipients in this order, and the scheduler puts
+// neighbours into one request.
 func compareRcpt(a, b loadedRcpt) int {
 	da, db := rfc5322.Domain(a.rcpt.resolved), rfc5322.Domain(b.rcpt.resolved)
 	if (da == "") != (db == "") {
@@ -429,8 +458,9 @@ func compareRcpt(a, b loadedRcpt) int {
 		strings.Compare(strings.ToLower(da), strings.ToLower(db)), strings.Compare(a.rcpt.resolved, b.rcpt.resolved))
 }
 
-// learn takes in what a load gave, and gives the event that tells the
-// scheduler, for which l is needed until it has been taken.
+// learn takes in what a load gave, in the loop, and returns the event that tells the
+// scheduler. The event uses l's storage, so l is released only when it has been
+// processed.
 func (s *Server) learn(l *loading) (ev sched.Event) {
 	if l.turn {
 		s.turns--
@@ -441,6 +471,7 @@ func (s *Server) learn(l *loading) (ev sched.Event) {
 	}
 	if l.err != nil {
 		ev = sched.Event{Kind: sched.EventLoadFailed, ID: l.num, Corrupt: l.corrupt}
+		// Removed by another way, for example by a tool that works on a queue at rest.
 		if errors.Is(l.err, queueread.ErrGone) { // cleanup does not have it: there is nothing to do
 			s.opt.Log.Warning("%s: %v", m.id, l.err)
 			s.then(sched.Event{Kind: sched.EventRemove, Scope: sched.ScopeMessage, ID: l.num})
@@ -454,6 +485,7 @@ func (s *Server) learn(l *loading) (ev sched.Event) {
 	if l.first {
 		a.env = l.env
 		a.env.Recipients = nil
+		// "(queue active)": once for each stay, as in Postfix.
 		s.opt.Log.Log(maillog.QueueActive{ID: string(m.id), From: s.opt.Log.Address(a.env.Sender), Size: a.env.Size,
 			NRcpt: int(m.nrcpt)})
 		a.success = l.success
@@ -463,6 +495,7 @@ func (s *Server) learn(l *loading) (ev sched.Event) {
 	}
 	for i := range l.outcomes {
 		o := &l.outcomes[i]
+		// The outcomes in memory are of this stay.
 		if _, newer := a.outcomes[o.Rcpt]; !newer {
 			a.noted(o)
 		}
@@ -488,7 +521,8 @@ func (s *Server) learn(l *loading) (ev sched.Event) {
 		Single: a.env.VERP != "" && a.env.Sender != "", Rcpts: l.batch}
 }
 
-// add has recipients in memory that have been read; all have numbers under n.
+// add puts recipients that have been read into memory; all have numbers below n. The one
+// recipient of most messages needs no allocation.
 func (a *active) add(list []loadedRcpt, n int) {
 	if len(list) == 0 {
 		return

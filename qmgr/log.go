@@ -1,3 +1,7 @@
+// The queue manager's own log lines: deliveries that no agent was needed for, and what
+// the scheduler has to say. Those that log analysis may parse are events of package
+// maillog.
+
 package qmgr
 
 import (
@@ -9,7 +13,9 @@ import (
 	"posthaste/qmgr/sched"
 )
 
-// logDelivery logs an outcome that no agent was needed for.
+// logDelivery logs an outcome that no agent was needed for, in the form of an agent's
+// line. delays= has the time before the queue manager and in it; c and d are 0, as there
+// was no connection.
 func (s *Server) logDelivery(id mail.QueueID, to mail.Recipient, env *mail.Envelope, active time.Time, o mail.Outcome) {
 	now := time.Now()
 	status := "deferred"
@@ -22,12 +28,15 @@ func (s *Server) logDelivery(id mail.QueueID, to mail.Recipient, env *mail.Envel
 		From: s.opt.Log.Address(env.Sender), MessageID: env.MessageID, EnvID: env.EnvID})
 }
 
-// note logs what the scheduler finds worth a line.
-func (s *Server) note(m *message, n *sched.Note) {
+// logNote logs what the scheduler finds worth a line. Warnings are for the postmaster;
+// the texts of NoteClog and NoteFeedback are Postfix's, since documentation and tools
+// refer to them.
+func (s *Server) logNote(m *message, n *sched.Note) {
 	log := s.opt.Log
 	switch n.Kind {
 	case sched.NoteExpired, sched.NoteForceExpired:
 		sender := ""
+		// The sender is known only while the envelope is in memory.
 		if m != nil && m.active != nil {
 			sender = s.opt.Log.Address(m.active.env.Sender)
 		}

@@ -1,3 +1,7 @@
+// The numbers that the queue manager publishes for the metrics service. A scrape is made
+// by a task, which has the loop count a bounded part of the queue at a time: a deep queue
+// must not hold up deliveries because somebody looks at it.
+
 package qmgr
 
 import (
@@ -21,8 +25,9 @@ const (
 	unknown = "unknown"
 )
 
-// offer has the queue's and the scheduler's numbers published. It runs beside
-// the loop and has the loop count, a part of a long queue at a time.
+// offer publishes the numbers of the queue and of the scheduler. It runs in a task of the
+// metrics client. When the loop does not finish counting within measureTime nothing is
+// published: half a queue would look like a queue that has drained.
 func (s *Server) offer(o *metrics.Offer) {
 	m := measurement{states: make(map[destKind]int), domains: make(map[string]int)}
 	limit := time.NewTimer(measureTime)
@@ -43,9 +48,9 @@ func (s *Server) offer(o *metrics.Offer) {
 	m.offer(o)
 }
 
-// inLoop has f called by the loop and waits for that. It is false when limit
-// fired first, or there is no loop any more: the last counts of a process that ends
-// are not to make it stay.
+// inLoop has f called by the loop and waits for that. It returns false when limit has
+// fired, or when the loop has ended: a process that ends must not wait for its last
+// numbers.
 func (s *Server) inLoop(limit <-chan time.Time, f func()) bool {
 	done := make(chan struct{})
 	s.post(func() { f(); close(done) }, sched.Event{})
@@ -59,6 +64,7 @@ func (s *Server) inLoop(limit <-chan time.Time, f func()) bool {
 	}
 }
 
+// destKind is what destinations are counted by: their transport and their state.
 type destKind struct {
 	transport string
 	state     string
@@ -66,21 +72,27 @@ type destKind struct {
 
 // A measurement is what is counted for one scrape.
 type measurement struct {
-	now     time.Time
-	stats   sched.Stats
-	away    int // messages of stats that are not in memory
-	states  map[destKind]int
-	top     []sched.Dest
-	rest    sched.Dest // what those have that are not among the top
-	sites   int        // cursor of Backlogs
+	now    time.Time
+	stats  sched.Stats
+	away   int // messages of stats that are not in memory
+	states map[destKind]int
+	// The destinations with most to do, up to twice as many as are published; cut sorts
+	// out the others.
+	top   []sched.Dest
+	rest  sched.Dest // what those have that are not among the top
+	sites int        // cursor of Backlogs
+	// Pending recipients by domain, as far as domains are known.
 	domains map[string]int
-	cursor  int
-	oldest  [sched.QueueHold + 1]time.Time
+	// Where Scan goes on with the queue.
+	cursor int
+	// When the oldest message of each queue came; zero: it is empty.
+	oldest [sched.QueueHold + 1]time.Time
 	// suspensions are how many there are, and suspended how many messages wait for them.
 	suspensions, suspended int
 }
 
-// totals copies what the scheduler keeps anyhow.
+// totals copies what is counted anyhow, and looks at the destinations in core. It runs in
+// the loop.
 func (m *measurement) totals(s *Server) {
 	m.now, m.stats = time.Now(), s.sched.Stats()
 	a := &s.away
@@ -101,17 +113,22 @@ func (m *measurement) totals(s *Server) {
 	})
 }
 
-// backlogs looks at a part of the destinations that only deferred mail is for.
+// backlogs looks at a part of the destinations that only deferred mail waits for. It runs
+// in the loop.
 func (m *measurement) backlogs(s *Server) { m.sites = s.sched.Backlogs(m.sites, censusTurn, m.keep) }
 
-// byWork has those with most to do first.
+// byWork sorts those with most to do first; names decide between equals, so that two
+// scrapes of the same queue are the same.
 func byWork(a, b sched.Dest) int {
 	return cmp.Or(cmp.Compare(work(&b), work(&a)), cmp.Compare(a.Transport, b.Transport), cmp.Compare(a.Queue, b.Queue))
 }
 
+// work is what a destination has to do: deliveries under way and waiting, and deferred
+// messages.
 func work(d *sched.Dest) int { return d.Busy + d.Todo + d.Deferred }
 
-// keep puts d among the top, if it belongs there.
+// keep counts d, among the top or in the rest. Sorting once for every topDests
+// destinations is cheaper than to keep the top sorted.
 func (m *measurement) keep(d sched.Dest) {
 	if len(m.top) >= 2*topDests {
 		m.cut()
@@ -119,7 +136,7 @@ func (m *measurement) keep(d sched.Dest) {
 	m.top = append(m.top, d)
 }
 
-// cut leaves the top, in order, and adds the others up.
+// cut leaves the top in order, and adds the others to the rest.
 func (m *measurement) cut() {
 	slices.SortFunc(m.top, byWork)
 	for i := topDests; i < len(m.top); i++ {
@@ -131,7 +148,7 @@ func (m *measurement) cut() {
 	m.top = m.top[:min(len(m.top), topDests)]
 }
 
-// ages looks at a part of the queue.
+// ages looks at a part of the queue: ages and domains. It runs in the loop.
 func (m *measurement) ages(s *Server) {
 	m.cursor = s.sched.Scan(m.cursor, censusTurn, func(info sched.Info) bool {
 		if t := &m.oldest[info.Queue]; t.IsZero() || info.Created.Before(*t) {
@@ -156,6 +173,7 @@ func (m *measurement) domain(s *Server, info *sched.Info) {
 	}
 }
 
+// destState is the label of a state. Dashboards depend on these words.
 func destState(st sched.DestState) string {
 	switch st {
 	case sched.DestDead:
@@ -166,6 +184,8 @@ func destState(st sched.DestState) string {
 	return "ready"
 }
 
+// offer publishes what was counted. It runs outside the loop, which does not touch m any
+// more.
 func (m *measurement) offer(o *metrics.Offer) {
 	st := &m.stats
 	for q, n := range map[sched.Queue]int{sched.QueueIncoming: st.Incoming, sched.QueueActive: st.Active,
@@ -199,12 +219,15 @@ func (m *measurement) offer(o *metrics.Offer) {
 			o.Gauge(metrics.DestinationDeadUntil, float64(d.Until.UnixMilli())/1e3, labels...)
 		}
 	}
+	// New mail has no destination yet, and deferred mail that no destination is held
+	// responsible for has none any more.
 	o.Gauge(metrics.DestinationTodo, float64(m.stats.Incoming+m.stats.Deferred-m.stats.Sited), unknown, unknown)
 	o.Gauge(metrics.DestinationBusy, float64(m.rest.Busy), metrics.Other, metrics.Other)
 	o.Gauge(metrics.DestinationTodo, float64(m.rest.Todo+m.rest.Deferred), metrics.Other, metrics.Other)
 }
 
-// offerDomains has the largest backlogs by domain published.
+// offerDomains publishes the largest backlogs by domain, and the sum of all others, so
+// that the numbers add up.
 func (m *measurement) offerDomains(o *metrics.Offer) {
 	names := slices.Collect(maps.Keys(m.domains))
 	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(m.domains[b], m.domains[a]), cmp.Compare(a, b)) })

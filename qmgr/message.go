@@ -1,3 +1,8 @@
+// What the shell knows of a message, and its way in and out: arrive when cleanup tells of
+// it, work when it is taken up, rest when it is deferred, forget when it has left the
+// queue. The scheduler decides; here are the facts that its decisions are carried out
+// with.
+
 package qmgr
 
 import (
@@ -13,6 +18,8 @@ import (
 // A message is what the shell knows of one message that is worked on, or, for
 // a moment, of one that lies in the book (Server.message).
 type message struct {
+	// The queue ID, the number in it that the scheduler uses, and where the record lies.
+	// cleanup moves records when it cleans segments, and says so (located).
 	id  mail.QueueID
 	num sched.MsgID
 	ref queue.Ref
@@ -20,15 +27,17 @@ type message struct {
 	nrcpt int32
 	// The sender is empty: no report may be sent, whatever happens (RFC 5321 section 4.5.5).
 	null bool
-	// A copy of what cleanup has on disk, and what has been decided since. A recipient in it
-	// is never ordered again.
-	done   []byte // bitmap of recipients that need nothing more, as in queue.Entry
-	inline inline // until all recipients are in memory
-	// What only mail that is being worked on needs is there, so that a message which waits for
-	// its turn costs less.
+	// Recipients that need nothing more, as a bitmap like that of queue.Entry: what
+	// cleanup has on disk, and what has been decided since. A recipient in it is never
+	// ordered again.
+	done []byte // bitmap of recipients that need nothing more, as in queue.Entry
+	// The envelope as it came with the arrival, while it is not decoded; empty once all
+	// recipients are in memory, and for mail that is read from the spool.
+	inline inline
+	// What only a message that is being worked on needs. nil before it is loaded for the
+	// first time, so that a message that waits for its turn costs less.
 	active *active
-	// finishing: the scheduler has done with the message, and a last notice is
-	// being made.
+	// The scheduler has done with the message, and a last notice is being made (finish).
 	finishing bool
 }
 
@@ -37,17 +46,22 @@ type active struct {
 	env mail.Envelope // without recipients
 	// When this stay in the active queue began: the delay before the queue manager in
 	// delays=a/b/c/d ends here.
-	since    time.Time
+	since time.Time
+	// Recipients by number; nil for one that is not read yet, or done.
 	rcpts    []*rcpt // by number; nil: not read, or done
 	complete bool    // all recipients have been read
 	again    bool    // this is not the first attempt
 	old      bool    // it is not from the incoming queue
 	warned   bool    // the sender was told that the message is late
-	// Bounced ones stay until the sender's report is queued, deferred ones until the message
-	// is deferred as a whole. An outcome replaces that of an earlier attempt.
+	// The latest failure of each recipient, deferred or bounced; nil: there are none. A
+	// bounced recipient stays until the report to the sender is queued, a deferred one
+	// until the message is deferred as a whole. An outcome replaces that of an earlier
+	// attempt.
 	outcomes map[int]mail.Outcome // latest failures: deferred and bounced, by recipient; nil: there are none
-	success  []mail.Outcome       // to be reported: NOTIFY=SUCCESS, or a report was asked for
-	// only and slot are memory for the recipient of a message that has one.
+	// Outcomes that are good and that the sender is to be told of: NOTIFY=SUCCESS (RFC
+	// 3461), or a report was asked for.
+	success []mail.Outcome
+	// Storage for the recipient of a message that has one, as most do.
 	only [1]rcpt
 	slot [1]*rcpt
 }
@@ -60,7 +74,8 @@ func (a *active) rcpt(i int) *rcpt {
 	return a.rcpts[i]
 }
 
-// noted keeps what there is to say of a recipient.
+// noted keeps an outcome for the report, the record and "posthaste explain". The last one
+// counts.
 func (a *active) noted(o *mail.Outcome) {
 	if a.outcomes == nil {
 		a.outcomes = make(map[int]mail.Outcome)
@@ -71,8 +86,12 @@ func (a *active) noted(o *mail.Outcome) {
 // A rcpt is a recipient in memory, with its address as resolved.
 type rcpt struct {
 	mail.Recipient
+	// The address that trivial-rewrite has delivered to; Recipient.Address is what
+	// cleanup made of the envelope.
 	resolved string
-	order    *delivery // that it is in, until something is said of it
+	// The delivery that it is part of, until its outcome is known; nil otherwise. It is
+	// how an agent's outcome for a recipient that it was not given is recognized.
+	order *delivery
 }
 
 // inline are the stored envelope and recipients of a message that came with
@@ -81,12 +100,17 @@ type inline struct{ envelope, recipients []byte }
 
 func (in *inline) size() int { return len(in.envelope) + len(in.recipients) }
 
+// msgID is the number by which the scheduler knows a message.
 func msgID(id mail.QueueID) sched.MsgID { return sched.MsgID(id.Number()) }
 
+// isDone says whether recipient i needs nothing more. The bitmap may be shorter than the
+// recipients: those beyond it are pending.
 func (m *message) isDone(i int) bool {
 	return i/8 < len(m.done) && m.done[i/8]&(1<<(i%8)) != 0
 }
 
+// setDone notes that recipient i needs nothing more. It is not recorded by that
+// (recorder.done).
 func (m *message) setDone(i int) {
 	for i/8 >= len(m.done) {
 		m.done = append(m.done, 0)
@@ -94,7 +118,7 @@ func (m *message) setDone(i int) {
 	m.done[i/8] |= 1 << (i % 8)
 }
 
-// through is the end of the work for a recipient.
+// through is setDone for a recipient whose outcome need not be kept either.
 func (m *message) through(i int) {
 	m.setDone(i)
 	if m.active != nil {
@@ -105,9 +129,9 @@ func (m *message) through(i int) {
 	}
 }
 
-// message is what is known of a message, nil when there is none of that
-// number. One that is not worked on is described by a copy: what is to be kept
-// of changes to it must be said (work, rest, located).
+// message is what is known of a message; nil when nothing is. A message that is not
+// worked on is described by a copy made of its slip. Changes to that are lost unless
+// work, rest or located puts them back.
 func (s *Server) message(num sched.MsgID) *message {
 	if m := s.messages[num]; m != nil {
 		return m
@@ -118,11 +142,12 @@ func (s *Server) message(num sched.MsgID) *message {
 	return nil
 }
 
+// knows says whether the message is in memory.
 func (s *Server) knows(num sched.MsgID) bool {
 	return s.messages[num] != nil || s.book.find(num) != nil
 }
 
-// work makes m one that is worked on.
+// work moves m from the book to the messages that are worked on, unless it is there.
 func (s *Server) work(m *message) {
 	if s.messages[m.num] == nil {
 		s.book.drop(m.num)
@@ -130,7 +155,8 @@ func (s *Server) work(m *message) {
 	}
 }
 
-// rest puts m, with which no more is to be done for now, into the book.
+// rest puts m into the book when nothing more is to be done with it for now. Its domains
+// are still in memory at this point, so that qshape need not read them again.
 func (s *Server) rest(m *message) {
 	if s.messages[m.num] == nil {
 		if p := s.book.find(m.num); p != nil {
@@ -150,7 +176,7 @@ func (s *Server) rest(m *message) {
 	}
 }
 
-// forget is the end of a message.
+// forget drops a message that has left the queue, or that need not be in memory.
 func (s *Server) forget(m *message) {
 	s.dropInline(m)
 	delete(s.messages, m.num)
@@ -204,16 +230,20 @@ func (m *message) count(rcpts []mail.Recipient) map[string]int {
 // wait to be taken up. Others are read from the spool when they are.
 const maxInline = 16 << 20
 
+// dropInline makes room for the envelopes of other messages.
 func (s *Server) dropInline(m *message) {
 	s.inlined -= m.inline.size()
 	m.inline = inline{}
 }
 
-// arrive makes a message known. It is the loop's answer to an entry pushed by
-// cleanup; one that is known already is only told where it lies now.
+// arrive makes a message known that cleanup has told of. One that is known already is
+// only told where it lies now: cleanup tells again after a restart, and when a page names
+// the message.
 func (s *Server) arrive(e *proto.Entry) {
 	created, n, err := e.ID.Parse()
 	num := sched.MsgID(n)
+	// An entry may have been sent before cleanup knew of a removal that has been decided
+	// here.
 	if err != nil || num == 0 || e.Queue == queue.Corrupt || s.log.removing(e.ID) {
 		return
 	}
@@ -241,12 +271,15 @@ func (s *Server) arrive(e *proto.Entry) {
 		// The report is one of the first attempt.
 		flagIf(e.Trace&(mail.TraceReport|mail.TraceRecord) != 0 && e.Attempts == 0, sched.FlagTrace)
 	s.then(sched.Event{Kind: sched.EventQueued, ID: num, Arrival: a})
+	// Behind EventQueued, which is only queued: the scheduler gets the message with these
+	// recipients still pending, and counts again when it is loaded.
 	for _, f := range s.early[num] {
 		s.finished(f)
 	}
 	delete(s.early, num)
 }
 
+// flagIf is f when on, else no flag.
 func flagIf(on bool, f sched.Flags) sched.Flags {
 	if on {
 		return f
@@ -254,7 +287,8 @@ func flagIf(on bool, f sched.Flags) sched.Flags {
 	return 0
 }
 
-// deferRcpts records a reason that needs no agent to find out.
+// deferRcpts records and logs a reason that no agent was needed to find out. It stands in
+// for the retry service.
 func (s *Server) deferRcpts(m *message, e *sched.Effect) {
 	for _, i := range e.Rcpts {
 		o := mail.Outcome{Rcpt: i, Action: dsn.Deferred, Status: e.Status, Reason: e.Reason, Relay: "none", When: s.now}
@@ -265,8 +299,9 @@ func (s *Server) deferRcpts(m *message, e *sched.Effect) {
 	}
 }
 
-// deferMessage records what is left of a message and when it is due, and lets
-// go of what only an active message needs.
+// deferMessage records what is left of a message and when it is due, and lets go of what
+// only an active message needs. Outcomes go with it: they are what mailq shows and what
+// the next stay begins with.
 func (s *Server) deferMessage(m *message, e *sched.Effect) {
 	op := proto.Op{Change: queue.Change{Set: queue.SetQueue | queue.SetNextAttempt | queue.SetAttempts,
 		Queue: queue.Deferred, NextAttempt: e.Next, Attempts: e.Attempts}}
@@ -281,15 +316,15 @@ func (s *Server) deferMessage(m *message, e *sched.Effect) {
 	s.rest(m)
 }
 
-// out says whether an agent has recipient i in hand: what was said of it is of a former attempt,
-// and is on stable storage.
+// out says whether an agent has recipient i in hand. What was said of it is then of an
+// earlier attempt, and is on stable storage already.
 func (a *active) out(i int) bool {
 	r := a.rcpt(i)
 	return r != nil && r.order != nil && (r.order.sent || r.order.awaits > 0)
 }
 
-// pendingOutcomes are the last failures of recipients that are still to get
-// the message and that no agent has in hand, in order.
+// pendingOutcomes are the last failures of recipients that still are to get the message
+// and that no agent has in hand, in the order of the recipients.
 func (a *active) pendingOutcomes(m *message) []mail.Outcome {
 	var out []mail.Outcome
 	for i := 0; i < int(m.nrcpt) && len(out) < len(a.outcomes); i++ {
@@ -300,7 +335,8 @@ func (a *active) pendingOutcomes(m *message) []mail.Outcome {
 	return out
 }
 
-// moveTo records that a message is in another queue.
+// moveTo records that a message is in another queue: on hold, deferred again, or set
+// aside as corrupt. next is when it is due; zero: never, or at once.
 func (s *Server) moveTo(m *message, q queue.Name, next time.Time) {
 	op := proto.Op{Change: queue.Change{Set: queue.SetQueue | queue.SetNextAttempt, Queue: q, NextAttempt: next}}
 	if m.active != nil {

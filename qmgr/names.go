@@ -1,3 +1,6 @@
+// Domains as numbers, for the book: with a million messages, a string for each would be
+// most of the memory.
+
 package qmgr
 
 import "strings"
@@ -9,6 +12,7 @@ type nameID uint32
 // million messages to a few thousand domains keep four octets each. What
 // uses a number counts as one use of it.
 type names struct {
+	// A number is free when its count of uses is 0, and is then given to another domain.
 	ids  map[string]nameID
 	list []name // by nameID; the first is none
 	free []nameID
@@ -21,7 +25,8 @@ type name struct {
 
 func newNames() names { return names{ids: make(map[string]nameID), list: make([]name, 1)} }
 
-// use gives the number of a domain to one more user.
+// use counts one more use of a domain and returns its number. The text is copied: it is
+// mostly part of a frame that should not be kept for it.
 func (n *names) use(text string) nameID {
 	id := n.ids[text]
 	if id == 0 {
@@ -40,7 +45,7 @@ func (n *names) use(text string) nameID {
 	return id
 }
 
-// drop is the end of one use.
+// drop ends one use.
 func (n *names) drop(id nameID) {
 	if id == 0 {
 		return
@@ -53,9 +58,9 @@ func (n *names) drop(id nameID) {
 	}
 }
 
-// domainOf is what an address is counted for, as proto.ShapeRow has it: what
-// is behind the last @, all of an address without one; "" is the null sender
-// and "@" an address that ends there.
+// domainOf is what an address is counted under, as in proto.ShapeRow: what follows the
+// last @, in lower case, or the whole address when it has none. "" is the null sender,
+// "@" an address that ends in @.
 func domainOf(addr string) string {
 	if strings.HasSuffix(addr, "@") {
 		return "@"

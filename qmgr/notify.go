@@ -1,3 +1,8 @@
+// Reports to senders: which outcomes go into a notice, and what follows when the bounce
+// service has made it. The bounce service writes the text and queues the message; a
+// report is queued before what it says is recorded here, so a crash in between repeats a
+// report and never loses one.
+
 package qmgr
 
 import (
@@ -12,8 +17,9 @@ import (
 	"posthaste/qmgr/sched"
 )
 
-// noticeTimeout is how long the bounce service has to say what came of a
-// notice: it gives up itself before. The notice is then tried again.
+// noticeTimeout is how long the bounce service has for a notice. It is a little over the
+// time after which the service gives up itself, so that a slow service is told from one
+// that has gone. The notice is then tried again.
 const noticeTimeout = proto.NotifyTimeout + 10*time.Second
 
 // A notice reports so many recipients, with so many bytes of what is said of
@@ -24,14 +30,19 @@ const (
 	noticeBytes = ipc.MaxPayload / 2
 )
 
-// notify has the bounce service tell the sender, beside the loop. from is the
-// first recipient that a notice of delay is to report.
+// notify has the bounce service tell the sender of what, in a task. from is the number of
+// the first recipient that a notice of delay is to report; 0: all. When there is more
+// than fits into one notice, it goes on with the next when that is queued.
 func (s *Server) notify(m *message, what sched.Notice, from int) {
 	a := m.active
+	// The message has left the active queue. The scheduler waits for an answer all the
+	// same.
 	if a == nil {
 		s.then(sched.Event{Kind: sched.EventNotified, ID: m.num, OK: false})
 		return
 	}
+	// Continued says that the sender has had a first part, so that the service does not
+	// take it for the notice that was made before.
 	n := &proto.Notify{ID: m.id, Continued: from > 0}
 	var next int
 	switch what {
@@ -78,9 +89,10 @@ func (s *Server) notify(m *message, what sched.Notice, from int) {
 	})
 }
 
-// failed is what one notice reports of the recipients from number from on
-// whose last outcome was this, and the number with which the next one goes on;
-// 0 is none. Those of whom some part has failed have failed in that.
+// failed lists the recipients, from number from on, that one notice reports as failed or
+// deferred, and the number with which the next notice begins; 0: there is none. With
+// Failed, recipients count of which a part has failed (a member of an alias, say) that
+// the sender has not been told of.
 func (m *message) failed(action dsn.Action, from int) (list []mail.Outcome, next int) {
 	for i := from; i < int(m.nrcpt); i++ {
 		if o, ok := m.active.outcomes[i]; ok && (o.Action == action || action == dsn.Failed && o.Untold()) && !m.isDone(i) {
@@ -90,6 +102,8 @@ func (m *message) failed(action dsn.Action, from int) (list []mail.Outcome, next
 	return fittingFrom(list)
 }
 
+// fittingFrom is fitting, with the number of the recipient that the next notice begins
+// with.
 func fittingFrom(list []mail.Outcome) (part []mail.Outcome, next int) {
 	part, n := fitting(list)
 	if n > 0 {
@@ -98,8 +112,8 @@ func fittingFrom(list []mail.Outcome) (part []mail.Outcome, next int) {
 	return part, next
 }
 
-// expiry is what there is to say of a recipient of whom no outcome is known when
-// the message's time is over.
+// expiry is what there is to say of a recipient without any outcome when the message's
+// lifetime is over. The texts are Postfix's.
 func (s *Server) expiry(m *message) mail.Outcome {
 	o := mail.Outcome{Action: dsn.Deferred, Status: dsn.S(4, 4, 7), Reason: "delivery time expired", Relay: "none", When: s.now}
 	if info, ok := s.sched.Lookup(m.num); ok && info.Flags&sched.FlagExpire != 0 {
@@ -108,10 +122,10 @@ func (s *Server) expiry(m *message) mail.Outcome {
 	return o
 }
 
-// expired is what one notice of expiry reports, as failed does: every recipient
-// who has not got the message, also one of whom no outcome is known, because its agent has
-// died with it each time, or because it was withdrawn and never tried. Those
-// who failed for good have a notice of their own.
+// expired lists what one notice of expiry reports: every recipient that has not got the
+// message. That includes recipients without an outcome, because their agent died each
+// time, or because a command withdrew them. Those that failed for good have a notice of
+// their own.
 func (m *message) expired(unknown mail.Outcome) (list []mail.Outcome, next int) {
 	for i := range int(m.nrcpt) {
 		if m.isDone(i) {
@@ -130,8 +144,8 @@ func (m *message) expired(unknown mail.Outcome) (list []mail.Outcome, next int) 
 	return fittingFrom(list)
 }
 
-// fitting is the part of list that one notice reports, and how many those are
-// when there are more.
+// fitting is the part of list that one notice reports; n is its length when there is
+// more, else 0. A single outcome is never split, however large.
 func fitting(list []mail.Outcome) (part []mail.Outcome, n int) {
 	size := 0
 	for i := range list {
@@ -144,7 +158,8 @@ func fitting(list []mail.Outcome) (part []mail.Outcome, n int) {
 	return list, 0
 }
 
-// notified takes in what came of a notice.
+// notified takes in what came of a notice: recipients of whose failure the sender now
+// knows are done, and that is recorded.
 func (s *Server) notified(m *message, n *proto.Notify, reply *proto.NotifyReply, err error) {
 	if err != nil {
 		s.opt.Log.Warning("%s: the bounce service has made no notice: %v; trying again later", n.ID, err)
@@ -156,12 +171,16 @@ func (s *Server) notified(m *message, n *proto.Notify, reply *proto.NotifyReply,
 	case proto.NoticeFailure, proto.NoticeExpired:
 		for _, o := range n.Outcomes {
 			if n.Notice == proto.NoticeFailure && o.Action == dsn.Deferred {
+				// Only a part of the recipient has failed, and it is tried again for the
+				// others.
 				told = append(told, m.tell(o, false))
 				continue
 			}
 			m.through(o.Rcpt)
 			done = append(done, o.Rcpt)
 		}
+	// The first of a.success were reported; outcomes that have come since stay for the
+	// next report.
 	case proto.NoticeSuccess, proto.NoticeTrace:
 		if m.active != nil {
 			m.active.success = m.active.success[min(len(n.Outcomes), len(m.active.success)):]
@@ -173,9 +192,11 @@ func (s *Server) notified(m *message, n *proto.Notify, reply *proto.NotifyReply,
 				told = append(told, m.tell(o, true))
 			}
 		}
+	// A notice of delay changes nothing but FlagWarned, which the scheduler sets.
 	default:
 		return
 	}
+	// The bounce service has recorded the recipients as done together with its notice.
 	if reply.Settled {
 		return
 	}
@@ -185,9 +206,9 @@ func (s *Server) notified(m *message, n *proto.Notify, reply *proto.NotifyReply,
 	}
 }
 
-// tell notes that the parts of a recipient that have failed, or are good, have
-// been told. It returns the last outcome, which is o unless a notice since has
-// told of more.
+// tell notes that the sender has been told of those parts of a recipient that failed or,
+// with good, that have the message. It returns the latest outcome, which is o unless more
+// has come since.
 func (m *message) tell(o mail.Outcome, good bool) mail.Outcome {
 	if m.active != nil {
 		if last, ok := m.active.outcomes[o.Rcpt]; ok {
@@ -199,10 +220,10 @@ func (m *message) tell(o mail.Outcome, good bool) mail.Outcome {
 	return o
 }
 
-// finish ends a message's stay when nothing is left to do. Successes that the
-// scheduler does not know of, because a former queue manager or cleanup
-// recorded them, are reported first; should that fail, they are not: nothing
-// may keep a message that has arrived.
+// finish ends a message's stay when nothing is left to do. Successes that the scheduler
+// does not know of, since a former queue manager or cleanup recorded them, are reported
+// first. If that fails they are not reported: nothing may keep a message in the queue
+// that has arrived.
 func (s *Server) finish(m *message) {
 	if !m.finishing && m.active != nil && len(m.active.success) > 0 {
 		m.finishing = true

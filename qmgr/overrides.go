@@ -1,3 +1,7 @@
+// Overrides: suspensions that operators order ("posthaste suspend") and that outlive a
+// restart. The store on disk is the truth; the rules in force are made of it anew after
+// each change.
+
 package qmgr
 
 import (
@@ -13,13 +17,12 @@ import (
 	"posthaste/qmgr/sched"
 )
 
-// The store of overrides, and what operators order of it.
-
-// ownDelay is how often a queue manager tries to become the owner of the
-// overrides while its predecessor still is.
+// ownDelay is how often a queue manager tries to become the owner of the store while its
+// predecessor still is. At a reload both run, and only one may write.
 const ownDelay = 100 * time.Millisecond
 
-// recall puts the overrides in force that are on record. It runs once, before the loop.
+// recall puts the overrides in force that are on record. It runs once, before the loop,
+// so that nothing that is suspended is tried first.
 func (s *Server) recall() {
 	var entries []override.Entry
 	if st := s.opt.Overrides; st != nil {
@@ -31,7 +34,8 @@ func (s *Server) recall() {
 	s.post(func() { s.setRules(entries) }, sched.Event{})
 }
 
-// succeed waits until the former queue manager has left the overrides to this one.
+// succeed waits until the former queue manager has left the store, and then reads it
+// again: the predecessor may have changed it until its end.
 func (s *Server) succeed() {
 	t := time.NewTicker(ownDelay)
 	defer t.Stop()
@@ -52,7 +56,7 @@ func (s *Server) succeed() {
 	}
 }
 
-// fromOperator answers an Override.
+// fromOperator answers a request to list, add or remove overrides.
 func (s *Server) fromOperator(r *ipc.Request) {
 	q := new(proto.Override)
 	if err := r.Decode(q); err != nil {
@@ -60,6 +64,7 @@ func (s *Server) fromOperator(r *ipc.Request) {
 		return
 	}
 	store := s.opt.Overrides
+	// Accepting a suspension that a restart forgets would be worse than to refuse it.
 	if store == nil {
 		r.Reply(&proto.OverrideReply{Refused: "the overrides cannot be kept: the log says why"})
 		return
@@ -72,6 +77,8 @@ func (s *Server) fromOperator(r *ipc.Request) {
 	s.ask(r, func() { s.tasks.Go(func() { s.override(r, q, store) }) })
 }
 
+// override carries out a change of the store, in a task, since it writes and syncs. Then
+// the loop puts it in force and answers.
 func (s *Server) override(r *ipc.Request, q *proto.Override, store *override.Store) {
 	var reply proto.OverrideReply
 	now := time.Now()
@@ -80,8 +87,10 @@ func (s *Server) override(r *ipc.Request, q *proto.Override, store *override.Sto
 	target, err := selection.ParseTarget(e.Target)
 	switch {
 	case err != nil:
+	// One spelling for each target, or a resume would not find what was suspended.
 	case target.String() != e.Target:
 		err = fmt.Errorf("it must be written as %s", target)
+	// A newer tool may know kinds that this process does not.
 	case e.Kind != override.Suspension:
 		err = fmt.Errorf("there is no kind of override %q", e.Kind)
 	case q.Op == proto.OverridePut:
@@ -100,6 +109,8 @@ func (s *Server) override(r *ipc.Request, q *proto.Override, store *override.Sto
 		r.Reply(&reply)
 		return
 	}
+	// The store has it now. The log line is for the postmaster who wonders later why mail
+	// waits; it names who did it.
 	s.post(func() {
 		switch {
 		case q.Op == proto.OverridePut:
@@ -113,7 +124,8 @@ func (s *Server) override(r *ipc.Request, q *proto.Override, store *override.Sto
 	}, sched.Event{})
 }
 
-// listOverrides says what is in force, and how much waits for it.
+// listOverrides says what is on record, and how many messages wait for each. The count
+// has only messages that have been looked at since the suspension began.
 func (s *Server) listOverrides(store *override.Store) *proto.OverrideReply {
 	waiting := make(map[string]int)
 	for _, r := range s.rules.set.all() {

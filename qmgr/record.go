@@ -1,3 +1,8 @@
+// How decisions become durable, and how the queue is learnt from cleanup. The two are in
+// one file because they share a connection and an order: what cleanup tells, and what it
+// is told, pass each other on the wire, and each decision here about the one is about the
+// other, too.
+
 package qmgr
 
 import (
@@ -15,9 +20,9 @@ import (
 	"posthaste/qmgr/sched"
 )
 
-// flushDelay is how long a change waits for company. What a crash loses in
-// that time is only the record of deliveries that were just made: it is small
-// beside the spool's own patience.
+// flushDelay is how long a change waits for others to share its request. A crash in that
+// time loses only the record of deliveries that were just made; the spool itself waits
+// longer before it syncs.
 const flushDelay = 2 * time.Millisecond
 
 const (
@@ -35,52 +40,60 @@ const (
 // busy cleanup is not listened to, and so does not send more.
 const maxBatches = 4
 
-// A recorder brings the loop's decisions to cleanup, which writes them to the
-// log. Changes keep their order; those of one message within one request are
-// merged; what has not been answered is sent again when the connection to
-// cleanup was lost. It belongs to the loop.
+// A recorder brings the loop's decisions to cleanup, which writes them to the log.
+// Changes keep their order. Changes of one message within a request are merged. What was
+// not answered when the connection to cleanup broke is sent again. It belongs to the
+// loop.
 type recorder struct {
-	// All of it belongs to the server's loop.
 	s *Server
-	// Changes that have been decided and not sent: one for each message, into which later ones
-	// are merged. They go when flushOps have come together, or flushDelay after the first.
+	// Changes that have been decided and not sent: one for each message, into which later
+	// ones are merged. They go when flushOps have come together, or flushDelay after the
+	// first.
 	ops   []proto.Op
 	spare [][]proto.Op         // of requests that have been answered, for ops
 	at    map[mail.QueueID]int // position of a message's change in ops
 	since time.Time            // when the oldest of ops came
-	// Changes are sent to the cleanup that has told of the queue, and to no other: a new one
-	// may not know the messages yet.
-	conn *ipc.Conn // where the queue was pushed from; nil while there is none
-	// After a lost connection all of these are sent again, in the same order. cleanup takes a
-	// change twice without harm, which is why none has to say whether it was carried out.
-	unacked []*request // sent, in order, and not answered
-	// What cleanup pushes and what is recorded pass each other on the wire. Without this a
-	// message that has just been removed would be taken for a new one and delivered again.
-	gone map[mail.QueueID]int // removals that cleanup may not know of when it tells of the message, by count
-	// While it is, removals that become durable go to late instead of out of gone. Both are
-	// empty afterwards.
-	pushing bool           // the queue as it was when we attached to conn is on its way
-	late    []mail.QueueID // removals that are durable since, and may still be in what is on its way
-	// Called by the loop, after the sync, in the order in which they came. Empty while nobody
-	// waits: most changes may be lost and then are only made twice.
-	waiters []func() // told when what is in ops has been recorded
-	// cleanup is told of it and then syncs at once, instead of waiting spool_commit_delay.
-	urgent bool // somebody waits for that
-	// The line "removed" is written when the removal is durable, as an operator takes it for
-	// the end of the message.
-	removed []mail.QueueID // removals in ops that are to be logged
-	// A contradiction between this process and the spool, such as a message that it does not
-	// have. It is kept so that an operator's command about the message can fail with the
-	// reason. Empty as long as all is well.
-	refused map[mail.QueueID]string // messages of which something is not recorded, and why
-	// Reports to a sender are queued before the change that says so is durable. Until then the
-	// message must not be read again from its record, or the sender would be told twice.
-	spoken  map[mail.QueueID]int // messages of which it has not been confirmed who has been told, by count
-	leaving []farewell           // recorded removals that are to be logged, oldest first
-	// Without spool_exact_doubt this is all that the next start knows of deliveries in
-	// progress. At most maxHandOuts, emptied with each request; a delivery that ends before is
-	// not recorded.
-	handed []handOut // deliveries of which it is not recorded that they go on, oldest first
+	// The connection over which the queue was pushed; nil while there is none. Changes
+	// are sent to the cleanup that has told of the queue and to no other: a new one may
+	// not know the messages yet.
+	conn *ipc.Conn
+	// Requests that were sent and not answered, in order. After a lost connection they
+	// are sent again in the same order; cleanup may get a change twice, which does no
+	// harm.
+	unacked []*request
+	// Removals, by count, that cleanup may not have known of when it last told of the
+	// message. What cleanup pushes and what is recorded pass each other; without this, a
+	// message that has just been removed would be taken for a new one and delivered
+	// again.
+	gone map[mail.QueueID]int
+	// The queue as it was when we attached is on its way. Until all of it is here,
+	// removals that become durable are moved to late instead of being dropped from gone.
+	pushing bool
+	// Removals that are durable and still in gone, because something that is on its way
+	// from cleanup may be from before them.
+	late []mail.QueueID
+	// Called when what is in ops is durable, in the order in which they came. Mostly
+	// empty: most changes may be lost, and are then made again.
+	waiters []func()
+	// Somebody waits: cleanup is to sync at once, and not after spool_commit_delay.
+	urgent bool
+	// Removals in ops that are to be logged. "removed" is logged when the removal is
+	// durable, since operators take that line for the end of the message.
+	removed []mail.QueueID
+	// Messages of which cleanup refused a change, and why: a contradiction between this
+	// process and the spool. It is kept so that an operator's command on the message can
+	// fail with the reason.
+	refused map[mail.QueueID]string
+	// Messages, by count of changes, of which it is not durable yet what their sender was
+	// told. They must not be read again from their record until it is, or the sender
+	// would be told twice.
+	spoken map[mail.QueueID]int
+	// Removals that are durable and will be logged, oldest first.
+	leaving []farewell
+	// Deliveries of which it is not recorded that they go on, oldest first; at most
+	// maxHandOuts. Without spool_exact_doubt this is all that the next start will know of
+	// them. Emptied with each request.
+	handed []handOut
 }
 
 // A farewell is a message that has left the queue.
@@ -89,28 +102,29 @@ type farewell struct {
 	at time.Time // when its removal was recorded
 }
 
-// farewellDelay is how long "removed" is kept back. The agents' lines about a
-// message's recipients were written before, but each process gathers its lines
-// for a few milliseconds: those who read the log expect "removed" last.
+// farewellDelay is how long "removed" is held back. The agents' lines about the
+// recipients were written before it, but each process gathers its lines for a few
+// milliseconds, and readers of the log expect "removed" to be last.
 const farewellDelay = 5 * time.Millisecond
 
 // A request is a Record on its way.
 type request struct {
 	ops    []proto.Op
 	urgent bool
-	// Requests are answered in any order, but taken off in order: an answer for a later one
-	// waits here.
+	// It has been answered. Requests are answered in any order, and taken off in order.
 	acked bool
 	// As in recorder, of the changes up to and with these.
 	waiters []func()
 	removed []mail.QueueID
 }
 
+// newRecorder makes the recorder of s, which is not connected yet.
 func newRecorder(s *Server) *recorder {
 	return &recorder{s: s, at: make(map[mail.QueueID]int), gone: make(map[mail.QueueID]int), refused: make(map[mail.QueueID]string), spoken: make(map[mail.QueueID]int)}
 }
 
-// change returns the message's change, to be filled in.
+// change is the message's change in ops, to be filled in. The pointer is valid until the
+// next call.
 func (r *recorder) change(id mail.QueueID) *proto.Op {
 	if i, ok := r.at[id]; ok {
 		return &r.ops[i]
@@ -123,7 +137,7 @@ func (r *recorder) change(id mail.QueueID) *proto.Op {
 	return &r.ops[len(r.ops)-1]
 }
 
-// done records that nothing more is to be done for these recipients.
+// done records that nothing more is to be done for these recipients of m.
 func (r *recorder) done(m *message, rcpts []int) {
 	if len(rcpts) == 0 {
 		return
@@ -132,8 +146,8 @@ func (r *recorder) done(m *message, rcpts []int) {
 	op.Done = append(op.Done, rcpts...)
 }
 
-// update records a message's state. Fields that set names, and outcomes of the
-// same recipients, replace those of an earlier change that has not been sent.
+// update records a part of a message's state. Fields that set names replace those of an
+// earlier change that has not been sent, and so do outcomes of the same recipients.
 func (r *recorder) update(m *message, set proto.Op) {
 	op := r.change(m.id)
 	op.Set |= set.Set
@@ -159,6 +173,7 @@ func (r *recorder) update(m *message, set proto.Op) {
 			op.Outcomes = append(op.Outcomes, o)
 		}
 	}
+	// Parts say what the sender was told: see spoken.
 	if slices.ContainsFunc(set.Outcomes, func(o mail.Outcome) bool { return len(o.Parts) > 0 }) {
 		id := m.id
 		r.spoken[id]++
@@ -170,25 +185,25 @@ func (r *recorder) update(m *message, set proto.Op) {
 	}
 }
 
-// unsure says whether the message's record, where the loop believes it to lie,
-// may not say yet who has been told of what.
+// unsure says whether the message's record may not say yet what its sender was told. A
+// load of the message waits then.
 func (r *recorder) unsure(id mail.QueueID) bool { return r.spoken[id] > 0 }
 
-// remove records that a message is gone.
+// remove records that a message is gone. Whatever else was to be recorded of it is
+// dropped.
 func (r *recorder) remove(m *message) {
 	*r.change(m.id) = proto.Op{ID: m.id, Remove: true}
 	r.gone[m.id]++
 }
 
-// finish records that a message is gone because all is done, which is logged
-// when it has been recorded.
+// finish is remove for a message that is done with, which is logged when it is durable.
 func (r *recorder) finish(m *message) {
 	r.remove(m)
 	r.change(m.id).Finished = true
 	r.removed = append(r.removed, m.id)
 }
 
-// sayFarewell logs the removals that have been recorded a while ago.
+// sayFarewell logs the removals that became durable a while ago; with all, every one.
 func (r *recorder) sayFarewell(now time.Time, all bool) {
 	n := 0
 	for n < len(r.leaving) && (all || now.Sub(r.leaving[n].at) >= farewellDelay) {
@@ -198,18 +213,18 @@ func (r *recorder) sayFarewell(now time.Time, all bool) {
 	r.leaving = slices.Delete(r.leaving, 0, n)
 }
 
-// removing says whether a message's removal has been decided on, and what
-// cleanup tells of the message may be from before it knew.
+// removing says whether the message's removal has been decided, so that what cleanup
+// tells of it may be out of date.
 func (r *recorder) removing(id mail.QueueID) bool { return r.gone[id] > 0 }
 
-// after has f called when all that has been decided so far is durable, which
-// somebody waits for.
+// after has f called by the loop when all that has been decided so far, and in the rest
+// of this turn, is durable.
 func (r *recorder) after(f func()) {
 	// The command's own effects come behind this call, in the same turn.
 	r.waiters, r.urgent = append(r.waiters, f), true
 }
 
-// due is when flush should be called if nothing else happens.
+// due is when flush should be called if nothing else happens; zero: need not be.
 func (r *recorder) due() (at time.Time) {
 	if len(r.ops) > 0 && r.conn != nil {
 		at = r.since.Add(flushDelay)
@@ -222,10 +237,11 @@ func (r *recorder) due() (at time.Time) {
 	return at
 }
 
-// idle says that nothing waits to be recorded.
+// idle says that no change waits to be sent or answered.
 func (r *recorder) idle() bool { return len(r.ops) == 0 && len(r.unacked) == 0 }
 
-// flush sends what has waited long enough.
+// flush sends the changes when there are enough of them, or the oldest has waited long
+// enough. The loop calls it at the end of every turn.
 func (r *recorder) flush(now time.Time) {
 	r.sayFarewell(now, false)
 	if len(r.ops) == 0 && len(r.waiters) > 0 {
@@ -234,8 +250,11 @@ func (r *recorder) flush(now time.Time) {
 	if len(r.ops) == 0 || r.conn == nil || len(r.ops) < flushOps && now.Sub(r.since) < flushDelay {
 		return
 	}
+	// Last, so that a delivery that has ended in this turn is not recorded as going on.
 	r.handedOut()
 	parts := splitOps(r.ops) // the last of them may be r.ops itself
+	// Waiters hang on the last part. Requests are taken off in order, so by then all
+	// parts are durable.
 	for _, ops := range parts[:len(parts)-1] {
 		q := &request{ops: ops, urgent: r.urgent}
 		r.unacked = append(r.unacked, q)
@@ -251,7 +270,8 @@ func (r *recorder) flush(now time.Time) {
 	r.send(q)
 }
 
-// waitForSent has those who wait told when what has been sent is durable.
+// waitForSent hangs those who wait on the last request that was sent; when there is none,
+// all is durable already.
 func (r *recorder) waitForSent() {
 	waiters, urgent := r.waiters, r.urgent
 	r.waiters, r.urgent = nil, false
@@ -270,11 +290,12 @@ func (r *recorder) waitForSent() {
 	last.waiters = append(last.waiters, waiters...)
 }
 
-// maxSpare bounds how many slices of changes are kept for use again: as many
-// requests as are on their way to cleanup at once, and no larger than usual.
+// maxSpare bounds the slices of changes that are kept for use again. It is as many as
+// there are requests on their way at once.
 const maxSpare = 16
 
-// release keeps the memory of changes that nobody looks at any more.
+// release keeps the storage of changes that nobody looks at any more, unless it is
+// unusually large.
 func (r *recorder) release(ops []proto.Op) {
 	if len(r.spare) < maxSpare && cap(ops) <= 4*flushOps {
 		clear(ops)
@@ -282,7 +303,7 @@ func (r *recorder) release(ops []proto.Op) {
 	}
 }
 
-// opsOctets is about what changes take in a request.
+// opsOctets is roughly the size of changes in a request.
 func opsOctets(ops []proto.Op) (n int) {
 	for i := range ops {
 		n += opOctets + 8*(len(ops[i].Done)+len(ops[i].Handed))
@@ -293,9 +314,10 @@ func opsOctets(ops []proto.Op) (n int) {
 	return n
 }
 
-// splitOps spreads changes over requests of bounded length, in order; a
-// message's change of queue goes with its last outcomes. Those that fit into
-// one request, and so nearly all, are not copied.
+// splitOps spreads changes over requests of bounded size, in order. Where one message's
+// change is split, its change of queue goes with its last outcomes, so that a crash in
+// between leaves it where it was. Changes that fit into one request, as nearly always,
+// are not copied.
 func splitOps(ops []proto.Op) (parts [][]proto.Op) {
 	if opsOctets(ops) <= maxRequest {
 		return [][]proto.Op{ops}
@@ -324,7 +346,7 @@ func splitOps(ops []proto.Op) (parts [][]proto.Op) {
 	return append(parts, part)
 }
 
-// outcomeOctets is about what an outcome takes in a request.
+// outcomeOctets is roughly the size of an outcome in a request.
 func outcomeOctets(o *mail.Outcome) int {
 	n := 100 + len(o.Reason) + len(o.Relay) + len(o.MTA) + len(o.DiagText) + len(o.Owner)
 	for i := range o.Parts {
@@ -333,6 +355,7 @@ func outcomeOctets(o *mail.Outcome) int {
 	return n
 }
 
+// send sends a request over the present connection. answered is called in any case.
 func (r *recorder) send(q *request) {
 	s, conn := r.s, r.conn
 	conn.Go(&proto.Record{Ops: q.ops, Urgent: q.urgent}, func(payload []byte, err error) {
@@ -344,11 +367,13 @@ func (r *recorder) send(q *request) {
 	})
 }
 
-// answered: the changes are durable, or the connection broke, in which case
-// they are sent again over the next one. What cleanup cannot record of a
-// request it leaves out, and logs: a contradiction, which asking again would
-// not mend. It is believed here all the same, as to forget that a recipient is
-// done would have the message delivered again and again; whoever asks is told.
+// answered takes in that changes are durable, or that they are not.
+//
+// After a lost connection nothing is done: connected sends the request again. What
+// cleanup cannot record it leaves out and logs; it is a contradiction, which another
+// attempt would not mend. This process goes on as if it were recorded, because forgetting
+// that a recipient is done would have the message delivered again and again. An operator
+// who asks is told.
 func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 	switch {
 	case err == nil:
@@ -375,12 +400,14 @@ func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 		}
 		switch id := q.ops[i].ID; {
 		case !q.ops[i].Remove:
+		// Something from before this removal may still be on its way.
 		case r.telling():
 			r.late = append(r.late, id)
 		default:
 			r.ended(id)
 		}
 	}
+	// A change may have moved the message's record.
 	for i := range reply.Entries {
 		r.s.located(msgID(reply.Entries[i].ID), reply.Entries[i].Ref)
 	}
@@ -392,14 +419,15 @@ func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 	}
 	r.release(q.ops)
 	q.ops = nil
+	// A message that waited for this may be free to be forgotten.
 	r.s.away.look = true
 }
 
-// telling says whether something is on its way from cleanup that may be from
-// before a change.
+// telling says whether something is on its way from cleanup that may be from before a
+// change.
 func (r *recorder) telling() bool { return r.pushing || r.s.away.telling() }
 
-// unrecorded are the messages of which a change has been decided on and is not recorded.
+// unrecorded are the messages with a change that is not durable.
 func (r *recorder) unrecorded() map[mail.QueueID]bool {
 	list := make(map[mail.QueueID]bool)
 	for i := range r.ops {
@@ -413,14 +441,15 @@ func (r *recorder) unrecorded() map[mail.QueueID]bool {
 	return list
 }
 
-// ended is the end of a removal.
+// ended counts one removal less that must be remembered.
 func (r *recorder) ended(id mail.QueueID) {
 	if r.gone[id]--; r.gone[id] == 0 {
 		delete(r.gone, id)
 	}
 }
 
-// connected: the queue will be pushed over conn, and changes go there.
+// connected takes in a new connection: the queue will be pushed over it, and what was not
+// answered is sent again.
 func (r *recorder) connected(conn *ipc.Conn) {
 	r.conn, r.pushing = conn, true
 	for _, q := range r.unacked {
@@ -430,9 +459,8 @@ func (r *recorder) connected(conn *ipc.Conn) {
 	}
 }
 
-// pushed: all of the incoming queue as it was has come over conn. An answer overtakes
-// the batches that cleanup has made and that wait to be sent, so that removals
-// must be remembered up to here.
+// pushed takes in that all of the incoming queue has come over conn. Answers may overtake
+// batches that cleanup had made before, so removals had to be remembered up to here.
 func (r *recorder) pushed(conn *ipc.Conn) {
 	if r.conn != conn {
 		return
@@ -441,7 +469,8 @@ func (r *recorder) pushed(conn *ipc.Conn) {
 	r.settleLate()
 }
 
-// settleLate forgets removals when nothing that is on its way can be from before them.
+// settleLate drops removals from gone when nothing that is on its way can be from before
+// them.
 func (r *recorder) settleLate() {
 	if r.telling() {
 		return
@@ -453,7 +482,8 @@ func (r *recorder) settleLate() {
 	r.s.away.look = true
 }
 
-// attach keeps us attached to cleanup until ctx ends.
+// attach keeps this process attached to cleanup until ctx ends. It is a goroutine of its
+// own, since dialling waits.
 func (s *Server) attach(ctx context.Context) {
 	for ctx.Err() == nil {
 		conn, err := s.cleanup.Conn(ctx)
@@ -464,6 +494,8 @@ func (s *Server) attach(ctx context.Context) {
 			s.log.connected(conn)
 			s.attached()
 		}, sched.Event{})
+		// cleanup pushes the incoming queue in answer, and from then on every new
+		// message.
 		conn.Go(&proto.Attach{}, func([]byte, error) {})
 		select {
 		case <-conn.Done():
@@ -478,19 +510,22 @@ func (s *Server) attach(ctx context.Context) {
 	}
 }
 
-// news is what cleanup has pushed over a connection, on its way to the loop.
+// news is a batch of entries that cleanup has pushed, on its way to the loop.
 type news struct {
 	conn  *ipc.Conn
 	batch proto.Entries
 	room  bool // it takes one of s.room
 }
 
-// keptFrame is how long the frame of one new message may be to be kept with it:
-// there is little else in it. A longer one is used again.
+// keptFrame is how long the frame of a new message may be for its entry to keep pointing
+// into it: such a frame has little else in it. What is needed of a longer frame is
+// copied.
 const keptFrame = 1 << 10
 
-// fromCleanup takes in what cleanup pushes. It runs on the connection's
-// reading goroutine.
+// fromCleanup takes in what cleanup pushes. It runs on the connection's reading
+// goroutine, and blocks when the loop has maxBatches to take in: then cleanup is not read
+// from, and does not send more. New messages come one at a time and are not held up by
+// that.
 func (s *Server) fromCleanup(conn *ipc.Conn, r *ipc.Request) {
 	if r.Kind != proto.KindEntries {
 		return
@@ -517,11 +552,12 @@ func (s *Server) fromCleanup(conn *ipc.Conn, r *ipc.Request) {
 	s.postInput(input{news: n})
 }
 
-// hear takes in what cleanup has told. Of n nothing is kept but the frame that
-// entries point into: its memory is for what comes next.
+// hear takes in a batch. Nothing of n is kept but the frame that entries point into: n is
+// used again.
 func (s *Server) hear(n *news) {
 	s.heard = s.now
 	for i := range n.batch.List {
+		// An answer to a question; what is in memory is newer.
 		if n.batch.Known {
 			s.bring(&n.batch.List[i].Entry)
 		} else {

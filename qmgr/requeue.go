@@ -1,3 +1,6 @@
+// "postsuper -r": a message goes through cleanup again, under a new ID. It is in a file
+// of its own because it is the one place where the queue manager submits mail.
+
 package qmgr
 
 import (
@@ -17,7 +20,8 @@ import (
 	"posthaste/qmgr/sched"
 )
 
-// requeueTimeout bounds the copying of one message through cleanup.
+// requeueTimeout bounds the copying of one message through cleanup. It is ample for the
+// largest message, and finite, since the message is in no queue meanwhile.
 const requeueTimeout = 10 * time.Minute
 
 // requeue sends a message through cleanup again, under a new ID, so that
@@ -38,19 +42,21 @@ const requeueTimeout = 10 * time.Minute
 func (s *Server) requeue(m *message, held bool) {
 	s.work(m)               // it is not in the queue any more, and not gone
 	if s.log.unsure(m.id) { // first it must be known who has been told of what
-		s.log.after(func() { s.copy(m, held) })
+		s.log.after(func() { s.resubmitAside(m, held) })
 		return
 	}
-	s.copy(m, held)
+	s.resubmitAside(m, held)
 }
 
-// copy has the message copied.
-func (s *Server) copy(m *message, held bool) {
+// resubmitAside has the message copied in a task.
+func (s *Server) resubmitAside(m *message, held bool) {
 	num, ref, id, nrcpt, done := m.num, m.ref, m.id, m.nrcpt, slices.Clone(m.done)
 	s.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, requeueTimeout)
 		defer cancel()
 		newID, err := s.resubmit(ctx, ref, id, done)
+		// The connection may have broken when the copy was queued and the old message
+		// removed with it: cleanup is asked which of the two it has.
 		var old proto.LocateReply
 		if err != nil && s.cleanup.CallAgain(ctx, &proto.Locate{ID: id}, &old) != nil {
 			old.Found, old.Entry.NPending, old.Entry.Attempts = true, int(nrcpt), 1 // what can be said without cleanup
@@ -59,9 +65,9 @@ func (s *Server) copy(m *message, held bool) {
 	})
 }
 
-// requeued takes in what came of it. A message that could not go through
-// cleanup is what it was before: on hold, or to be tried again. When only the answer was
-// lost, cleanup does not know the old one any more.
+// requeued takes in what came of it. A message that could not go through cleanup is what
+// it was before: on hold, or to be tried again. If only the answer was lost, cleanup does
+// not have the old message any more.
 func (s *Server) requeued(num sched.MsgID, newID mail.QueueID, old *proto.LocateReply, held bool, err error) {
 	m := s.messages[num]
 	switch {
@@ -87,11 +93,15 @@ func (s *Server) requeued(num sched.MsgID, newID mail.QueueID, old *proto.Locate
 	}
 }
 
+// resubmit copies a message through cleanup and returns its new ID. done are the
+// recipients that need nothing more. The commit removes the old message and queues the
+// new one in one record (Settles), so there are never two and never none.
 func (s *Server) resubmit(ctx context.Context, ref queue.Ref, id mail.QueueID, done []byte) (mail.QueueID, error) {
 	st, err := s.opt.Open(ctx, ref, id)
 	if err != nil {
 		return "", err
 	}
+	// What has been decided here and may not be recorded yet.
 	st.Overlay(done)
 	env, err := st.Envelope()
 	if err != nil {
@@ -125,14 +135,16 @@ func (s *Server) resubmit(ctx context.Context, ref queue.Ref, id mail.QueueID, d
 	if err != nil {
 		return "", err
 	}
+	// cleanup's header checks or a mapping may refuse it now; the reason is logged.
 	if reply.Code != 250 {
 		return "", fmt.Errorf("%d %s %s", reply.Code, reply.Status, reply.Text)
 	}
 	return env.ID, nil
 }
 
-// startOver gives env the recipients that a message is queued again for, and
-// says with what.
+// startOver gives env the recipients that a message is queued again for, and returns what
+// cleanup must know: which recipients of the old message are settled by this, and what
+// their sender has been told.
 func startOver(st queueread.Stored, env *mail.Envelope) (opt submit.Options, err error) {
 	opt = submit.Options{Settles: new(proto.Settle)}
 	all, err := st.Recipients(0, -1)
@@ -155,6 +167,7 @@ func startOver(st queueread.Stored, env *mail.Envelope) (opt submit.Options, err
 		}
 		opt.Settles.Rcpts = append(opt.Settles.Rcpts, i)
 		o := last[i]
+		// It has the message. Only the report was missing, and is given up.
 		if o.Action.Final() && o.Action != dsn.Failed {
 			continue
 		}
@@ -175,8 +188,8 @@ func startOver(st queueread.Stored, env *mail.Envelope) (opt submit.Options, err
 	return opt, nil
 }
 
-// known are the addresses of recipients, nil when they would fill more than a
-// request.
+// known are the addresses of all recipients, so that an automatic BCC is not added a
+// second time; nil when they would not fit into a request.
 func known(all []mail.Recipient) []string {
 	list, room := make([]string, 0, len(all)), proto.ListSize
 	for i := range all {

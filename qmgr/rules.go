@@ -21,25 +21,32 @@ import (
 // statusPaused is that of mail that waits by somebody's choice.
 var statusPaused = dsn.S(4, 3, 2)
 
-// A rule says which mail is not tried. It is not changed once it is made.
+// A rule says which mail is not tried. It is never changed once it is made, so it may be
+// read anywhere.
 type rule struct {
-	id        sched.PauseID
-	target    selection.Target
-	suspended override.Entry // of a suspension
+	// The number by which the scheduler knows it.
+	id     sched.PauseID
+	target selection.Target
+	// Who ordered it, why and until when; zero for a queue-only destination.
+	suspended override.Entry
+	// From queue_only_destinations: a flush overrides it, and it never ends by itself.
 	queueOnly bool
 }
 
-// over says whether a rule's time is over.
+// over says whether the rule has ended by itself.
 func (r *rule) over(now time.Time) bool { return r.suspended.Over(now) }
 
-// A ruleset is all rules, in the order in which they count: suspensions come first. It is not changed once it is made,
-// and may be read outside the loop by who has got it from there. nil has none.
+// A ruleset is all rules, in the order in which they count: suspensions come first. It is
+// never changed once it is made, and may be read outside the loop. nil is the empty set.
 type ruleset struct {
+	// Most suspensions name one domain, next hop or sender: they are found by that key. A
+	// ruleset with thousands of them costs a recipient only a few lookups.
 	list  []*rule
 	byKey map[string][]int // positions in list of those that have a key
 	rest  []int            // and of those that have none
 }
 
+// newRuleset makes a ruleset of list; nil when that is empty.
 func newRuleset(list []*rule) *ruleset {
 	if len(list) == 0 {
 		return nil
@@ -55,7 +62,8 @@ func newRuleset(list []*rule) *ruleset {
 	return rs
 }
 
-// find is the first rule that is for the mail; nil: there is none.
+// find is the first rule that applies to the mail; nil: there is none. Rules that have
+// ended are passed over: endRules removes them a little later.
 func (rs *ruleset) find(m *selection.Mail, now time.Time) *rule {
 	if rs == nil {
 		return nil
@@ -71,6 +79,8 @@ func (rs *ruleset) find(m *selection.Mail, now time.Time) *rule {
 			}
 		}
 	}
+	// Those without a key (patterns, for example) must be tried one by one. Positions
+	// decide, so that the outcome is that of a walk over the list.
 	look(rs.rest)
 	for key := range m.Keys {
 		look(rs.byKey[key])
@@ -89,14 +99,18 @@ func (rs *ruleset) all() []*rule {
 	return rs.list
 }
 
-// rules belong to the loop.
+// rules are the rules in force and what is needed to replace them. They belong to the
+// loop.
 type rules struct {
-	set   *ruleset // nil: there are none
+	set *ruleset // nil: there are none
+	// The last number given; numbers are never used again.
 	last  sched.PauseID
 	endAt time.Time // when the first suspension ends by itself; zero: none does
 }
 
-// pauseFor is the pause for a recipient; 0: there is none.
+// pauseFor is the pause that applies to a recipient; 0: there is none. Mail that is
+// deferred or returned by the queue manager itself is not delivered anywhere, and so is
+// never paused.
 func (s *Server) pauseFor(r *sched.Rcpt, sender, addr string) sched.PauseID {
 	if s.rules.set == nil || r.Transport == sched.RetryTransport || r.Transport == sched.ErrorTransport {
 		return 0
@@ -108,8 +122,9 @@ func (s *Server) pauseFor(r *sched.Rcpt, sender, addr string) sched.PauseID {
 	return 0
 }
 
-// ruleFor is the rule for a recipient of a message as far as it can be told where its mail goes without asking anybody;
-// nil: there is none. It need not run in the loop.
+// ruleFor is the rule that applies to a recipient, for listings: nil when there is none,
+// or when that could only be told by asking the resolver. It may be called outside the
+// loop.
 func (s *Server) ruleFor(rs *ruleset, env *mail.Envelope, addr string, now time.Time) *rule {
 	if rs == nil {
 		return nil
@@ -121,19 +136,21 @@ func (s *Server) ruleFor(rs *ruleset, env *mail.Envelope, addr string, now time.
 	return rs.find(&selection.Mail{Sender: env.Sender, Transport: string(transport), Nexthop: string(nexthop), Domain: rfc5322.Domain(addr)}, now)
 }
 
-// A ruleName is what a rule is known by: one with the same is the same pause to the scheduler.
+// A ruleName identifies a rule over changes of the set. A rule with the same name keeps
+// its number, so that mail that is parked for it stays parked.
 type ruleName struct {
 	target    string
 	until     int64
 	queueOnly bool
 }
 
+// name is r's ruleName.
 func (r *rule) name() ruleName {
 	return ruleName{r.target.String(), r.suspended.Until.UnixMicro(), r.queueOnly}
 }
 
-// setRules makes rules of the overrides and of queue_only_destinations, and
-// tells the scheduler.
+// setRules replaces the rules by those of the overrides and of queue_only_destinations,
+// and tells the scheduler. Mail in the active queue is compared with them at once.
 func (s *Server) setRules(entries []override.Entry) {
 	old := make(map[ruleName]sched.PauseID)
 	for _, r := range s.rules.set.all() {
@@ -174,8 +191,8 @@ func (s *Server) setRules(entries []override.Entry) {
 	s.pauseActive()
 }
 
-// endRules forgets the suspensions whose time is over. What has waited for them the
-// scheduler releases by itself.
+// endRules drops the suspensions whose time is over, and logs that. The scheduler
+// releases the mail that waited for them by itself.
 func (s *Server) endRules() {
 	for _, r := range s.rules.set.all() {
 		if r.over(s.now) {
@@ -185,7 +202,8 @@ func (s *Server) endRules() {
 	s.setRules(s.opt.Overrides.Entries(s.now))
 }
 
-// pauseActive has what waits in the active queue and must not be tried parked.
+// pauseActive has the scheduler park what waits in the active queue and must not be tried
+// from now on. What an agent has is let be.
 func (s *Server) pauseActive() {
 	if s.rules.set == nil {
 		return
@@ -208,7 +226,8 @@ func (s *Server) pauseActive() {
 	}
 }
 
-// reason is what is recorded and logged of the mail that waits.
+// reason is what is logged and recorded of the mail that waits. An operator wrote part of
+// it, so it is cleaned of control characters.
 func (r *rule) reason() string {
 	if r.queueOnly {
 		return "destination is queue-only: waiting for ETRN"
@@ -220,7 +239,7 @@ func (r *rule) reason() string {
 	return string(maillog.AppendClean(nil, []byte(text)))
 }
 
-// text is the rule in words, for explain.
+// text is the rule in words, for explain, with the way to end it.
 func (r *rule) text() string {
 	if r.queueOnly {
 		return fmt.Sprintf("%s is queue-only (queue_only_destinations): ETRN, postqueue -s or a flush starts it", r.target)
@@ -238,7 +257,7 @@ func (r *rule) text() string {
 	return string(maillog.AppendClean(nil, []byte(text)))
 }
 
-// ruleOf finds a rule by its number; nil when it is no longer in force.
+// ruleOf finds a rule by its number; nil when it is not in force any more.
 func (s *Server) ruleOf(id sched.PauseID) *rule {
 	list := s.rules.set.all()
 	if i := slices.IndexFunc(list, func(r *rule) bool { return r.id == id && !r.over(s.now) }); i >= 0 {

@@ -34,17 +34,22 @@ const (
 
 // A selecting is one request under way.
 type selecting struct {
-	q      *proto.Select
-	where  *selection.Selection
-	r      *ipc.Request
-	seen   int
-	round  int
-	page   []listed
-	chosen []listed
-	items  int // octets of reply.Items
-	reply  proto.SelectReply
+	q *proto.Select
+	// The conditions; the zero Selection is met by every message.
+	where *selection.Selection
+	r     *ipc.Request
+	seen  int // messages looked at for this answer
+	round int // how often the present page has been judged
+	// The messages of the present page that may be meant, as far as memory tells, and those
+	// of them that are, by what was read of them.
+	page, chosen []listed
+	items        int // octets of reply.Items
+	reply        proto.SelectReply
 }
 
+// fromSelector answers a request that selects messages, to list them or to do something
+// to them. A request may end before the end of the queue: the tool goes on with the
+// cursor that the answer has.
 func (s *Server) fromSelector(r *ipc.Request) {
 	q := new(proto.Select)
 	if err := r.Decode(q); err != nil {
@@ -59,6 +64,7 @@ func (s *Server) fromSelector(r *ipc.Request) {
 			return
 		}
 	}
+	// The tool may be of another version, or no tool of ours.
 	if _, ok := eventKinds[q.Verb]; !ok && q.Verb != 0 || len(q.IDs) > proto.SelectIDs {
 		r.Fail("qmgr: a selection that cannot be carried out")
 		return
@@ -75,7 +81,7 @@ func (s *Server) fromSelector(r *ipc.Request) {
 	})
 }
 
-// gather collects a page of messages that may be meant.
+// gather asks for the next page of the queue.
 func (s *Server) gather(c *selecting) {
 	want := &proto.Page{Cursor: uint64(max(c.q.Cursor, 0))}
 	for _, id := range c.q.IDs {
@@ -84,7 +90,8 @@ func (s *Server) gather(c *selecting) {
 	s.readPage(want, func(reply *proto.PageReply) { s.gathered(c, reply) })
 }
 
-// gathered takes a page of the queue in.
+// gathered takes the page in, and keeps the messages that may be meant by what is known
+// without reading them. When none is, it goes on with the next page at once.
 func (s *Server) gathered(c *selecting, reply *proto.PageReply) {
 	next := int(reply.Next)
 	for i := range reply.Entries {
@@ -111,7 +118,8 @@ func (s *Server) gathered(c *selecting, reply *proto.PageReply) {
 	s.tasks.Go(func() { s.judgeAll(c) })
 }
 
-// maybe says whether a message can be meant, by what is in memory.
+// maybe says whether a message can be meant, by what is in memory: queue, age, size, and
+// domains where they are known. false is certain, true is not.
 func (s *Server) maybe(where *selection.Selection, info *sched.Info) bool {
 	if !where.Message(&selection.Message{Queue: info.Queue.String(), Created: info.Created, Size: info.Size}) {
 		return false
@@ -125,8 +133,9 @@ func (s *Server) maybe(where *selection.Selection, info *sched.Info) bool {
 	return found
 }
 
-// judgeAll reads the page and has the loop do what is to be done. It runs
-// beside the loop.
+// judgeAll reads the page's messages, decides which are meant, and has the loop carry out
+// what was ordered. It is a task. judging lets one page be read at a time: selections
+// must not take all of the disk from deliveries.
 func (s *Server) judgeAll(c *selecting) {
 	select {
 	case s.judging <- struct{}{}:
@@ -176,8 +185,9 @@ type letter struct {
 	outcomes []mail.Outcome
 }
 
-// letters reads what it takes to judge messages, as far as it can be read. The resolver, if it is going
-// to be asked, hears of all of them first: each answer takes some fifty times as long as to read.
+// letters reads what it takes to judge the messages, as far as it can be read. Where the
+// resolver will be asked it hears of all messages first, since an answer takes some fifty
+// times as long as a read.
 func (s *Server) letters(c *selecting, part []listed) []letter {
 	list := make([]letter, len(part))
 	if !c.where.NeedsEnvelope() && !c.q.Items {
@@ -205,7 +215,8 @@ func (s *Server) letters(c *selecting, part []listed) []letter {
 	return list
 }
 
-// foreseeRoutes tells the resolver which recipients of a message whereTo is going to ask for first.
+// foreseeRoutes tells the resolver which recipients of a message whereTo is going to ask
+// about.
 func (s *Server) foreseeRoutes(l *listed, to *letter) {
 	if to.env.Redirect != "" || to.env.Filter != "" && !to.env.Trace.DontDeliver() {
 		return
@@ -218,7 +229,8 @@ func (s *Server) foreseeRoutes(l *listed, to *letter) {
 	}
 }
 
-// meant says whether a message is what was asked for.
+// meant says whether a message is what was asked for, by its letter. One that cannot be
+// read is not: nothing is done to what was not looked at.
 func (s *Server) meant(c *selecting, l *listed, of *letter) bool {
 	if !c.where.NeedsEnvelope() && !c.q.Items {
 		return true
@@ -229,7 +241,7 @@ func (s *Server) meant(c *selecting, l *listed, of *letter) bool {
 	return !c.q.Items || s.complete(l, &of.env, of.rcpts, of.outcomes)
 }
 
-// candidates are a message's pending recipients, as a selection looks at them.
+// candidates are a message's pending recipients in the form that a selection compares.
 func (s *Server) candidates(where *selection.Selection, l *listed, env *mail.Envelope, rcpts []mail.Recipient, outcomes []mail.Outcome) []selection.Recipient {
 	if !where.NeedsRecipients() {
 		return nil
@@ -254,8 +266,9 @@ func (s *Server) candidates(where *selection.Selection, l *listed, env *mail.Env
 	return list
 }
 
-// whereTo is where mail for a recipient goes as things are now, for tools that
-// ask. It may wait for the resolver, and so is not for the loop.
+// whereTo is where mail for a recipient would go now. The configuration may have changed
+// since the message was last tried. It may wait for the resolver, and so is never called
+// by the loop.
 func (s *Server) whereTo(env *mail.Envelope, addr string) (mail.Transport, mail.Nexthop) {
 	transport, nexthop, addr, known := s.routeKnown(env, addr)
 	if known {
@@ -270,8 +283,8 @@ func (s *Server) whereTo(env *mail.Envelope, addr string) (mail.Transport, mail.
 	return route(&ans)
 }
 
-// routeKnown is where mail for a recipient goes, if that needs nobody to be asked, and the address that
-// decides it.
+// routeKnown is whereTo as far as nobody needs to be asked; address is the one that
+// decides.
 func (s *Server) routeKnown(env *mail.Envelope, addr string) (transport mail.Transport, nexthop mail.Nexthop, address string, known bool) {
 	if env.Redirect != "" {
 		addr = env.Redirect
@@ -286,7 +299,8 @@ func (s *Server) routeKnown(env *mail.Envelope, addr string) (transport mail.Tra
 	return transport, nexthop, addr, known
 }
 
-// route is what the resolver's answer comes to.
+// route is the transport and next hop in a resolver's answer. What cannot be resolved
+// would be deferred.
 func route(ans *proto.ResolveReply) (mail.Transport, mail.Nexthop) {
 	if ans.Flags&(proto.ResolveFail|proto.ResolveError) != 0 {
 		return sched.RetryTransport, ""
@@ -294,7 +308,9 @@ func route(ans *proto.ResolveReply) (mail.Transport, mail.Nexthop) {
 	return mail.Transport(ans.Transport), mail.Nexthop(ans.Nexthop)
 }
 
-// carryOut does what was ordered to the messages that were chosen.
+// carryOut does what was ordered to the messages that were chosen, in the loop. Messages
+// that have changed since they were judged are judged again: what an operator removes
+// must be what it was when it was selected.
 func (s *Server) carryOut(c *selecting) {
 	c.page = reuse.Truncated(c.page)
 	for i := range c.chosen {
@@ -331,6 +347,7 @@ func (s *Server) carryOut(c *selecting) {
 			s.tasks.Go(func() { s.judgeAll(c) })
 			return
 		}
+		// They change faster than they can be read: the operator is told how many.
 		c.reply.Missed += len(c.page)
 	}
 	if c.more() {
@@ -338,6 +355,7 @@ func (s *Server) carryOut(c *selecting) {
 		s.post(func() { s.gather(c) }, sched.Event{})
 		return
 	}
+	// A flush records nothing that could be waited for.
 	if c.q.Verb == 0 || c.q.Verb == proto.VerbFlush {
 		c.r.Reply(&c.reply)
 		return
@@ -345,7 +363,8 @@ func (s *Server) carryOut(c *selecting) {
 	s.answerRecorded(c)
 }
 
-// answerRecorded has the answer go out behind the changes, when they are on stable storage.
+// answerRecorded sends the answer when the changes are durable. A message whose change
+// was refused is named with the reason instead of being counted.
 func (s *Server) answerRecorded(c *selecting) {
 	s.log.after(func() {
 		kept := c.reply.IDs[:0]
@@ -361,7 +380,7 @@ func (s *Server) answerRecorded(c *selecting) {
 	})
 }
 
-// more says that the answer has room for what is found on the next page.
+// more says whether the answer has room for what is found on the next page.
 func (c *selecting) more() bool {
 	return c.q.Verb != 0 && !c.q.Items && len(c.q.IDs) == 0 && c.reply.Next != 0 && c.seen < selectPage && len(c.reply.IDs) < selectDone
 }

@@ -1,3 +1,7 @@
+// Requests of tools: postqueue, postsuper, mailq, qshape, "posthaste queue" and
+// "posthaste explain". Each is answered by the loop from what it knows, and completed by
+// a task that reads the spool. Requests that come before the queue is known wait.
+
 package qmgr
 
 import (
@@ -26,15 +30,17 @@ const (
 	toolDrain = time.Second
 )
 
-// IPC is the server for the service's sockets: tools and triggers.
+// IPC is the server for the service's sockets. A connection that closes may be one over
+// which the outcome of a delivery was expected.
 func (s *Server) IPC() *ipc.Server {
 	return &ipc.Server{Handler: s.fromTool, OnTrigger: s.trigger, Public: public,
 		OnClose: func(c *ipc.Conn) { s.post(func() { s.silent(c) }, sched.Event{}) }}
 }
 
-// public says what the set-gid group may ask for, whose postqueue has looked
-// at authorized_mailq_users and authorized_flush_users: listings, and that mail
-// be tried now.
+// public says what members of the set-gid group may ask for: listings, and that mail be
+// tried now. postqueue has looked at authorized_mailq_users and authorized_flush_users;
+// everything else is for root and mail_owner. A request that does not decode is not
+// public.
 func public(r *ipc.Request) bool {
 	switch r.Kind {
 	case proto.KindList:
@@ -49,18 +55,20 @@ func public(r *ipc.Request) bool {
 	return false
 }
 
-// trigger heeds the letters that master, postkick and Postfix's tools send.
-// Nothing needs to be scanned here, so that only F and A (forget what is dead,
-// ignore the times) mean something; the others say that there is mail, which
-// cleanup has told already.
+// trigger heeds the letters that master, postkick and Postfix's tools send. Only F and A
+// (forget what is dead, ignore retry times) mean something here. The others ask for a
+// queue scan, which this queue manager does not need: cleanup tells of new mail.
 func (s *Server) trigger(letters []byte) {
 	if strings.ContainsAny(string(letters), "FA") {
 		s.ask(nil, func() { s.then(sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeAll}) })
 	}
 }
 
+// fromTool takes a request, on the goroutine that reads the connection, and hands it to
+// the loop.
 func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
 	switch r.Kind {
+	// From an agent that has a successor: see fromAgent.
 	case proto.KindInventory:
 		s.fromAgent(c, r)
 	case proto.KindList:
@@ -105,18 +113,18 @@ func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
 	}
 }
 
-// A question is what a tool asked before the queue was known.
+// A question is a request that came before the queue was known.
 type question struct {
 	r      *ipc.Request // nil: nobody waits for the answer
 	answer func()
 }
 
-// askPatience is how long a tool waits while cleanup says nothing: it has
-// failed to start, perhaps, and the log says why. A million messages take a second.
+// askPatience is how long a tool waits while cleanup says nothing: it may have failed to
+// start, and the log says why. Recovering a million messages takes about a second.
 const askPatience = 20 * time.Second
 
-// ask has the loop answer a tool, once it has been told the incoming queue: just
-// after a start it would answer for a part of it as if that were all.
+// ask has the loop answer a tool when the incoming queue is known. Just after a start it
+// would otherwise answer for a part of the queue as if that were all.
 func (s *Server) ask(r *ipc.Request, answer func()) {
 	s.post(func() {
 		if s.told {
@@ -129,7 +137,7 @@ func (s *Server) ask(r *ipc.Request, answer func()) {
 	}, sched.Event{})
 }
 
-// waitFor looks after a while whether q can still be answered.
+// waitFor has late called when q has waited for Options.Patience.
 func (s *Server) waitFor(q *question) {
 	s.tasks.Go(func() {
 		t := time.NewTimer(s.opt.Patience)
@@ -142,7 +150,7 @@ func (s *Server) waitFor(q *question) {
 	})
 }
 
-// late refuses to answer q if cleanup has said nothing of late.
+// late refuses q if cleanup has been silent; while it goes on telling, q waits on.
 func (s *Server) late(q *question) {
 	i := slices.Index(s.asked, q)
 	switch {
@@ -155,8 +163,8 @@ func (s *Server) late(q *question) {
 	}
 }
 
-// queueTold answers the tools that have waited, behind the arrivals that are
-// still to be taken in.
+// queueTold answers the tools that have waited, behind the arrivals that are still to be
+// taken in.
 func (s *Server) queueTold() {
 	s.told = true
 	for _, q := range s.asked {
@@ -165,7 +173,8 @@ func (s *Server) queueTold() {
 	s.asked = nil
 }
 
-// listed is what the loop knows of a message that is to be listed.
+// listed is what the loop knows of a message that is to be listed, as a copy for use
+// outside the loop.
 type listed struct {
 	item    proto.Item
 	ref     queue.Ref
@@ -177,8 +186,8 @@ type listed struct {
 	at      time.Time            // when this was so
 }
 
-// list answers with one page of the queue, which cleanup gives. What is in memory is copied in the loop, what
-// is on disk is read beside it.
+// list answers with one page of the queue, in cleanup's order. Messages in memory are
+// shown as they are here.
 func (s *Server) list(r *ipc.Request, q *proto.List) {
 	want := &proto.Page{Cursor: uint64(max(q.Cursor, 0))}
 	if q.ID != "" {
@@ -187,7 +196,8 @@ func (s *Server) list(r *ipc.Request, q *proto.List) {
 	s.readPage(want, func(reply *proto.PageReply) { s.listing(r, q, reply) })
 }
 
-// listing answers with what a page has of messages.
+// listing takes the page in and answers. A brief listing needs nothing from the spool;
+// the tool reads what it wants itself.
 func (s *Server) listing(r *ipc.Request, q *proto.List, reply *proto.PageReply) {
 	var page []listed
 	next := int(reply.Next)
@@ -215,8 +225,8 @@ func (s *Server) listing(r *ipc.Request, q *proto.List, reply *proto.PageReply) 
 	s.tasks.Go(func() { r.Reply(s.fillPage(page, next)) })
 }
 
-// fillPage reads the rest of the page's messages, or of as many as go into
-// one reply: the next page begins with the first that does not.
+// fillPage reads the page's messages, as many as go into one reply. The next page begins
+// with the first that does not.
 func (s *Server) fillPage(page []listed, next int) *proto.ListReply {
 	reply := &proto.ListReply{Next: next, Items: make([]proto.Item, 0, len(page))}
 	size := 0
@@ -237,6 +247,7 @@ func (s *Server) fillPage(page []listed, next int) *proto.ListReply {
 	return reply
 }
 
+// listed copies what is known of m.
 func (s *Server) listed(m *message, info sched.Info, brief bool) listed {
 	if brief {
 		return listed{item: proto.Item{ID: m.id, Queue: info.Queue.String(), Arrival: info.Created, Next: info.Next,
@@ -254,8 +265,8 @@ func (s *Server) listed(m *message, info sched.Info, brief bool) listed {
 	return l
 }
 
-// fill reads the rest of a listed message. It is false when the message has
-// left meanwhile.
+// fill reads the rest of a listed message. It returns false when the message has left
+// meanwhile or cannot be read; mailq then shows the others.
 func (s *Server) fill(l *listed) bool {
 	st, err := s.opt.Open(s.ctx, l.ref, l.item.ID)
 	if err != nil {
@@ -276,14 +287,16 @@ func (s *Server) fill(l *listed) bool {
 	return s.complete(l, &env, rcpts, outcomes)
 }
 
-// complete adds what has been read of a listed message. It is false
-// when no recipient is left. It does not run in the loop.
+// complete adds to a listed message what was read of it, and what suspends its
+// recipients. It returns false when no recipient is left. It runs outside the loop.
 func (s *Server) complete(l *listed, env *mail.Envelope, rcpts []mail.Recipient, outcomes []mail.Outcome) bool {
 	l.item.Describe(env)
 	last := l.last(outcomes)
 	m, none := message{done: l.done}, mail.Outcome{}
 	size := 0
 	for i, rc := range rcpts[:min(len(rcpts), listRcpts)] {
+		// One message must fit into a reply, whatever remote systems have said about its
+		// recipients.
 		if size > 4*listOctets {
 			break
 		}
@@ -303,7 +316,8 @@ func (s *Server) complete(l *listed, env *mail.Envelope, rcpts []mail.Recipient,
 	return len(l.item.Recipients) > 0
 }
 
-// last is what the last attempts came to, by recipient, given what is recorded.
+// last is the latest outcome of each recipient: from this stay in the active queue, or as
+// recorded.
 func (l *listed) last(recorded []mail.Outcome) map[int]*mail.Outcome {
 	last := make(map[int]*mail.Outcome, len(recorded)+len(l.now))
 	for i := range recorded {
@@ -315,12 +329,12 @@ func (l *listed) last(recorded []mail.Outcome) map[int]*mail.Outcome {
 	return last
 }
 
-// eventKinds are what the scheduler calls commands.
+// eventKinds maps the verbs of tools to the scheduler's events.
 var eventKinds = map[proto.Verb]sched.EventKind{proto.VerbFlush: sched.EventFlush, proto.VerbHold: sched.EventHold,
 	proto.VerbRelease: sched.EventRelease, proto.VerbDelete: sched.EventRemove,
 	proto.VerbRequeue: sched.EventRequeue, proto.VerbExpire: sched.EventExpire}
 
-// command carries out an operator's order.
+// command carries out an operator's command on one message, or a flush.
 func (s *Server) command(r *ipc.Request, q *proto.Command) {
 	kind, ok := eventKinds[q.Verb]
 	if !ok {
@@ -334,7 +348,7 @@ func (s *Server) command(r *ipc.Request, q *proto.Command) {
 	s.summon(numbers(q.ID), func() { s.commandOne(r, q, kind) })
 }
 
-// commandOne carries it out on a message that is in memory, if it exists.
+// commandOne carries out a command on a message, which exists if it is in memory now.
 func (s *Server) commandOne(r *ipc.Request, q *proto.Command, kind sched.EventKind) {
 	var reply proto.CommandReply
 	num := msgID(q.ID)
@@ -354,8 +368,8 @@ func (s *Server) commandOne(r *ipc.Request, q *proto.Command, kind sched.EventKi
 	})
 }
 
-// applies says whether a command has something to do with a message, as
-// postsuper counts: only what is not on hold is put there, and so on.
+// applies says whether a command has something to do with a message, counted as postsuper
+// counts: a message on hold is not put on hold again.
 func applies(v proto.Verb, info sched.Info) bool {
 	switch v {
 	case proto.VerbHold:
@@ -368,6 +382,8 @@ func applies(v proto.Verb, info sched.Info) bool {
 	return true
 }
 
+// flushCommand carries out a flush of one message, one site or everything. It is answered
+// at once: that mail is delivered takes its time, and a flush has no outcome to wait for.
 func (s *Server) flushCommand(r *ipc.Request, q *proto.Command) {
 	ev := sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeAll}
 	switch {

@@ -11,47 +11,47 @@
 //
 // # Memory
 //
-// What is worked on is in memory with its recipients, within the limits of the
-// scheduler. New mail that waits, and the deferred mail that is due next, five messages for each place in the
-// active queue, takes some 160 octets a message
-// without pointers: a record of the scheduler's, and a slip in the shell's
-// book: where the message lies, and its domains, for qshape. All other mail, however
-// much, takes nothing: cleanup is asked for it when it is due, and when somebody names it.
+// What is worked on is in memory with its recipients, within the limits of the scheduler.
+// New mail that waits, and the deferred mail that is due next (five messages for each place
+// in the active queue), takes some 160 octets a message, without pointers: a record of the
+// scheduler's, and a slip in the shell's book, which says where the message lies and, for
+// qshape, its domains. All other mail, however much, takes nothing: cleanup is asked for it
+// when it is due, and when somebody names it.
 //
 // # Restarts
 //
 // The queue manager keeps what operators have suspended on disk (package override), in
-// data_directory. When it starts cleanup pushes the incoming queue, and is asked for what is due; agents say what they are still
-// delivering for a predecessor and what came of deliveries that nobody was there to
-// hear of, before they are given anything (proto.Inventory). Agents that it would
-// not ask, because they have a successor or mail goes another way now, call it
-// themselves. When cleanup restarts, changes that it has not confirmed are sent again.
+// data_directory. When it starts, cleanup pushes the incoming queue and is asked for what is
+// due. Before an agent is given anything, it says what it is still delivering for a
+// predecessor, and what came of deliveries that nobody was there to hear of
+// (proto.Inventory). Agents that would not be asked, because they have a successor or
+// because mail goes another way now, call the queue manager themselves. When cleanup
+// restarts, changes that it has not confirmed are sent again.
 //
-// At a reload the old queue manager hands over to the new one what cannot be
-// learnt from the spool, in the file qmgr/handover below data_directory: which destinations
-// are dead, the windows and the feedback of the others, and which
-// deliveries go on. Only the recipients of these wait, until their agents have said
-// what came of them; nothing else does. The new settings bound what is taken over.
-// A stop and a start forget all that, as with Postfix: an operator who wants every
-// destination to be tried anew has that way, or "postqueue -f". Without a
-// handover, as when the queue manager stops while deliveries go on, their messages
-// are recorded as to be left alone for minimal_backoff_time.
+// At a reload the old queue manager hands over to the new one what the spool does not say,
+// in the file qmgr/handover below data_directory: which destinations are dead, the windows
+// and the feedback of the others, and which deliveries go on. Only the recipients of those
+// deliveries wait, until their agents have said what came of them. The new settings bound
+// what is taken over. A stop and a start forget all that, as with Postfix: an operator who
+// wants every destination to be tried anew has that way, or "postqueue -f". Without a
+// handover, as when the queue manager stops while deliveries go on, their messages are
+// recorded as to be left alone for minimal_backoff_time.
 //
 // # Security
 //
-// It runs without privileges and does not speak to the network. Tools reach
-// it through a socket that the set-gid group may use, for what postqueue does:
-// to list the queue, or a selection of it, and to have mail tried now. Whether its caller may is for
-// that tool to say (authorized_flush_users, authorized_mailq_users). All else,
-// and so what would change the queue, is for root and mail_owner, by what the
-// kernel says of who has connected.
+// It runs without privileges and does not speak to the network. Tools reach it through a
+// socket that the set-gid group may use, for what postqueue does: to list the queue, or a
+// selection of it, and to have mail tried now. postqueue itself decides whether its caller
+// may (authorized_flush_users, authorized_mailq_users). Everything else, and so whatever
+// changes the queue, is reserved to root and mail_owner, as the kernel identifies the peer.
 //
 // # Parameters
 //
 // The qmgr_ and _destination_ parameters, defer_transports,
 // minimal_backoff_time, maximal_backoff_time, queue_run_delay,
 // maximal_queue_lifetime, bounce_queue_lifetime, delay_warning_time,
-// confirm_delay_cleared, daemon_timeout, transport_retry_time, fast_flush_domains, default_filter_nexthop, helpful_warnings.
+// confirm_delay_cleared, daemon_timeout, transport_retry_time, fast_flush_domains,
+// default_filter_nexthop, helpful_warnings.
 //
 // # Diagnostics
 //
@@ -90,6 +90,8 @@ type Resolver interface {
 
 // Options are what a queue manager is made of.
 type Options struct {
+	// From main.cf and master.cf. Not changed while the server runs: a reload starts a
+	// new process.
 	Settings Settings
 	Resolver Resolver
 	// Open reads a message's record, wherever it lies now.
@@ -114,8 +116,9 @@ type Options struct {
 	// Deep, when set, is told when the queue has become so deep that memory is to be
 	// saved, and when that is over.
 	Deep func(deep bool)
-	// TookOver, when set, is told when mail goes out: cleanup has told of the incoming queue, and an agent has
-	// answered, or there is nothing to deliver. It is told again in later turns.
+	// TookOver, when set, is told when mail goes out: cleanup has told of the incoming queue,
+	// and an agent has answered, or there is nothing to deliver. It is told again in later
+	// turns.
 	TookOver func()
 	// Patience is how long a tool waits while cleanup says nothing; zero means
 	// askPatience.
@@ -125,110 +128,123 @@ type Options struct {
 	ResolveTime time.Duration
 }
 
-// A Server is the queue manager. One goroutine, Run's, owns the scheduler and
-// all that is known of messages; everything else sends it inputs.
+// A Server is the queue manager. New makes it, Run is its life. One goroutine, Run's, which
+// is called the loop, owns the scheduler and all that is known of messages; everybody else
+// posts inputs to it.
 type Server struct {
 	opt Options
-	// The scheduler: all of its state is behind Step, and only the loop calls it.
+	// The scheduler. All of its state is behind Step, and only the loop calls it.
 	sched *sched.Scheduler
 
-	// mu guards inbox and closed, the only state that other goroutines touch. Whatever they
-	// have to say is an input for the loop, so that nothing below needs a lock.
+	// mu guards inbox and closed, which are the only state that other goroutines touch.
+	// Whatever they have to say is an input for the loop, so that nothing below needs a lock.
 	mu    sync.Mutex
 	inbox []input
 	bell  chan struct{} // capacity 1: there is something in inbox
 	room  chan struct{} // holds one for each batch of entries in inbox
-	// Set when the loop has ended. An input that comes later is dropped: its sender must not
-	// wait for an effect, but for deaf.
+	// closed is set when the loop has ended. Later inputs are dropped, and deaf is closed, so
+	// that whoever waits for the effect of an input stops waiting.
 	closed bool
-	deaf   chan struct{} // closed with that: what is posted is not heard
+	deaf   chan struct{}
 
-	// What follows belongs to the loop.
-	// The time of the present turn. It is read once for each, so that all decisions of a turn
-	// agree, and a story can be played again.
-	now     time.Time
-	flushed bool // an operator's order to try mail at once has come, and handOver has not looked since
-	// They go first, so that what follows from a decision is not overtaken by news that
-	// contradict it.
-	queue []input // inputs that effects led to, before anything from the inbox
-	spare []input // the last turn's inbox, for use again
-	// Memory for what Step returns; what is in it counts only while a turn carries it out.
+	// All that follows belongs to the loop.
+
+	// The time of the present turn. It is read once a turn, so that all decisions of a turn
+	// agree.
+	now time.Time
+	// flushed says that an operator's order to try mail at once has come, and that handOver
+	// has not recorded it yet.
+	flushed bool
+	// queue has the inputs that effects have led to. They are taken before anything from the
+	// inbox: what follows from a decision must not be overtaken by news that contradict it.
+	queue []input
+	spare []input // the last turn's inbox, whose storage is used again
+	// Storage for what Step returns. What is in it counts only while a turn carries it out.
 	effects []sched.Effect
-	// A message that is known is either in messages, or in book, or in away. New mail comes
-	// here at once while there is room for its envelope (maxInline); other mail when the
-	// scheduler reads it.
-	messages map[sched.MsgID]*message // those that are worked on
-	// A slip in book has only what tells where the message lies.
-	book *book // all others that are in memory
-	away away  // and what is not
-	// At most maxInline.
-	inlined int // octets of message.inline, of all messages
-	survey  survey
-	sites   flushes
-	rules   rules
-	// Orders of the scheduler that have not ended, by the scheduler's own number: waiting for
-	// an agent, sent, or answered and not yet recorded.
-	entries map[sched.EntryID]*delivery
-	// One for each transport that has been used, whether or not its service answers now.
-	// Connections that are idle are closed at reap.
-	agents map[mail.Transport]*agentConn
-	// Recipients in them must not be ordered again: the agents still have them from the queue
-	// manager before this one. Empty after a while, and after a start without a predecessor.
-	formers map[sched.MsgID][]*former // deliveries for a former queue manager that go on
-	// An agent may report the end of a delivery before cleanup has told of the message, as all
-	// start at the same time. Emptied message by message in arrive.
-	early map[sched.MsgID][]*proto.Finished // of mail that cleanup has not told of yet
-	// The only way by which decisions become durable; see there for the order in which they
-	// do.
-	log      *recorder
-	reap     time.Time // when connections to agents are looked at for idleness; zero: there are none
-	watchAt  time.Time // when deliveries are looked at for hanging; zero: there are none
-	expectAt time.Time // when agents should have called that deliver for a predecessor; zero: nobody is expected
-	// Set by leave, and never reset. From then on no agent is called, and only outcomes are
-	// taken.
-	leaving bool // nothing is begun any more
-	// Agents with deliveries in progress are told that this process leaves. The loop waits for
-	// their answers, at most partTime.
-	parting int                // agents that are being parted from
-	parted  map[*ipc.Conn]bool // agents that have been told that we leave, and whether they have answered
-	// in_flow_delay: for each of them cleanup may let one more in.
-	moved int  // messages taken out of incoming since the last report to Flow
-	deep  bool // the queue is deep: see thrift
-	// Until then tools wait for their answers (asked), and the survey does not begin: both
-	// would miss messages.
-	told bool // the queue as it was at the start is known
-	// With told it means that the predecessor is not missed: see Options.TookOver.
-	answered bool // an agent has answered
-	// New messages are looked at side by side and handed to the scheduler in the order in
-	// which they came. A message waits at most orderPatience for its predecessor.
-	newest chan struct{} // closed when the newest new message has had its turn: see inTurn
-	turns  int           // new messages whose turn has not come
-	// Loads are large, and one is needed for each message: their memory is used again, at most
-	// as many as are under way at once.
-	loadings []*loading  // for use again
-	settled  []int       // memory for judge
-	asked    []*question // of tools, and waiting for that
-	heard    time.Time   // when cleanup last told of messages
 
-	// Clients dial when they are first used, and again after an error. Each may be used from
-	// any goroutine.
+	// A message that is known is in exactly one of three places. messages has those that are
+	// worked on: new mail at once, while there is room for its envelope (maxInline), other
+	// mail when the scheduler reads it. book has a slip for every other message in memory:
+	// where it lies, and what qshape counts. away counts those that only cleanup knows.
+	messages map[sched.MsgID]*message
+	book     *book
+	away     away
+	inlined  int // octets of message.inline of all messages; at most maxInline
+
+	survey survey  // reads domains for qshape in the background
+	sites  flushes // sites that ETRN and "postqueue -s" have asked for
+	rules  rules   // what is not to be tried: suspensions, queue_only_destinations
+
+	// Deliveries that the scheduler has ordered and that have not ended, by its number:
+	// waiting for an agent, sent, or waiting for a predecessor's delivery.
+	entries map[sched.EntryID]*delivery
+	// One for each transport that has been used, whether or not its service answers now. Idle
+	// connections are closed at reap.
+	agents map[mail.Transport]*agentConn
+	// Deliveries that a former queue manager ordered and that go on. Their recipients must not
+	// be ordered again. Empty a while after a start, and at once without a predecessor.
+	formers map[sched.MsgID][]*former
+	// Outcomes of such deliveries that came before cleanup had told of the message: at a reload
+	// all services start together. arrive takes them in.
+	early map[sched.MsgID][]*proto.Finished
+
+	// Every decision becomes durable by way of log; its comment says in which order.
+	log      *recorder
+	reap     time.Time // when idle connections to agents are looked for; zero: there are none
+	watchAt  time.Time // when hanging deliveries are looked for; zero: there are none
+	expectAt time.Time // by when agents should have reported deliveries of a predecessor; zero: none is expected
+
+	// leaving is set by leave and never reset. From then on nothing is begun: no agent gets an
+	// order, and only outcomes are taken in.
+	leaving bool
+	// Agents that deliver for us are told that we leave, and answer when they have told us all
+	// they know. parting counts those that have not answered, parted has all and says which
+	// have. The loop waits for them at most partTime.
+	parting int
+	parted  map[*ipc.Conn]bool
+
+	// in_flow_delay: messages that left the incoming queue since the last report to Flow. For
+	// each of them cleanup may let one more in.
+	moved int
+	deep  bool // the queue is deep: see thrift
+	// told says that the incoming queue as it was at the start is known. Until then tools wait
+	// for their answers (asked) and the survey does not begin: both would miss messages.
+	told bool
+	// answered says that some agent has answered. With told it means that mail goes out
+	// again: see Options.TookOver.
+	answered bool
+	// New messages are looked at side by side, and handed to the scheduler in the order in
+	// which they came: see inTurn. newest is closed when the newest of them has had its turn;
+	// turns counts those that have not.
+	newest chan struct{}
+	turns  int
+	// Storage for use again: each message needs a loading, and a loading is large.
+	loadings []*loading
+	settled  []int // storage for sortOutcomes
+	asked    []*question
+	heard    time.Time // when cleanup last pushed entries
+
+	// What follows may be used by any goroutine. Clients dial when they are first used, and
+	// again after an error.
 	cleanup *ipc.Client
 	bounce  *ipc.Client
 	verify  *ipc.Client
-	// Reading envelopes, asking trivial-rewrite and writing reports wait for others, and so
-	// are never done by the loop. Each goroutine ends with an input.
-	tasks   ipc.Workers   // goroutines that work for messages
-	judging chan struct{} // capacity 1: held by who reads for a selection
+	// tasks are the goroutines that wait for others: they read envelopes, ask trivial-rewrite,
+	// write reports. The loop never does that itself. Each ends with an input.
+	tasks   ipc.Workers
+	judging chan struct{} // capacity 1: held while a page is read for a selection
 	answers reuse.Pool[answer]
 	oldNews reuse.Pool[news]
-	// Of all tasks. It ends when the loop has, not when the service is told to stop: outcomes
-	// of deliveries under way are still to be recorded.
+	// The context of all tasks. It ends when the loop has ended, not when the service is told
+	// to stop: outcomes of deliveries under way must still be recorded.
 	ctx context.Context
 }
 
-// An input is something for the loop to do: a function that learns, or what is
-// to be learned of most often, and an event for the scheduler. All may be absent.
+// An input is something for the loop to do: a function that takes something in, or one of
+// the three things that come most often (so that they need no closure), and an event for
+// the scheduler. The parts are taken in the order of the fields; all may be absent.
 type input struct {
+	// runs in the loop; it may change everything and must not wait
 	learn  func()
 	news   *news
 	load   *loading
@@ -236,8 +252,8 @@ type input struct {
 	event  sched.Event
 }
 
-// resolveTime is enough for a lookup in the slowest table. Without a bound mail
-// that waits would keep all other from being taken up.
+// resolveTime is enough for a lookup in the slowest table. Without a bound, one table
+// that hangs would keep all mail from being taken up, as loads are bounded in number.
 const resolveTime = 100 * time.Second
 
 // New makes a queue manager. It does nothing before Run.
@@ -264,6 +280,7 @@ func New(o Options) *Server {
 // any goroutine but the loop's own.
 func (s *Server) post(learn func(), ev sched.Event) { s.postInput(input{learn: learn, event: ev}) }
 
+// postInput is post for an input of another kind.
 func (s *Server) postInput(in input) {
 	s.mu.Lock()
 	if s.closed {
@@ -273,19 +290,25 @@ func (s *Server) postInput(in input) {
 	s.inbox = append(s.inbox, in)
 	s.mu.Unlock()
 	select {
+	// A full bell says what there is to say: the loop takes the whole inbox.
 	case s.bell <- struct{}{}:
 	default:
 	}
 }
 
-// Run manages the queue until ctx ends. It then orders nothing more, waits
-// for the deliveries under way, at most for drain, and records what came of
-// them before it returns.
+// Run manages the queue until ctx ends. It then orders nothing more, waits for the
+// deliveries under way, at most for drain, and records what came of them before it
+// returns. It never returns an error: what goes wrong with others is logged and tried
+// again.
 func (s *Server) Run(ctx context.Context, drain time.Duration) error {
+	// Tasks must outlive ctx: stopping means to finish, and their results are part of
+	// that.
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
 	s.ctx = work
 	s.now = time.Now()
+	// Before the loop, while nobody else has the scheduler: a snapshot can only be
+	// restored into one that has seen no event.
 	s.takeOver(s.now)
 	s.recall()
 	var attaching sync.WaitGroup
@@ -295,6 +318,8 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	s.loop(ctx, nil, false, nil)
 
 	s.leave(work, service.Stopping(ctx).Err() == nil && s.opt.State != nil, drain)
+	// From here on nobody listens. What is posted is dropped, and those who wait for it
+	// are released, before their connections are closed.
 	s.shut()
 	stopWork()
 	s.log.sayFarewell(s.now, true)
@@ -305,7 +330,7 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	return nil
 }
 
-// shut ends the taking of inputs.
+// shut stops the inbox from accepting inputs.
 func (s *Server) shut() {
 	s.mu.Lock()
 	s.closed = true
@@ -313,8 +338,14 @@ func (s *Server) shut() {
 	close(s.deaf)
 }
 
-// leave ends the work: at once, when there is a successor that what goes on can be handed
-// over to.
+// leave ends the work. With a successor, which is the case at a reload, it takes a
+// fraction of a second: what goes on is handed over. Otherwise deliveries have drain to
+// end.
+//
+// The order matters. First agents are given time and parted from, so that each outcome is
+// either known here or will be told to the successor. Then what goes on is recorded, or
+// handed down, and last of all this process stops: a delivery that were in neither place
+// would be ordered twice.
 func (s *Server) leave(ctx context.Context, successor bool, drain time.Duration) {
 	s.leaving = true
 	if successor {
@@ -336,6 +367,8 @@ func (s *Server) leave(ctx context.Context, successor bool, drain time.Duration)
 	if !successor {
 		return
 	}
+	// Without the file the successor knows nothing of these deliveries, so their messages
+	// are recorded as not due for a while, as at a stop.
 	if err := s.handDown(s.goingOn()); err != nil {
 		s.opt.Log.Warning("the next queue manager does not know what this one has learnt: %v", err)
 		s.leaveBehind(false)
@@ -349,8 +382,9 @@ func (s *Server) leave(ctx context.Context, successor bool, drain time.Duration)
 // what has not been recorded then is delivered again.
 const recordTime = 60 * time.Second
 
-// loop carries out inputs until ctx ends or limit fires, which it says; when
-// draining, also until nothing is under way any more and all is recorded.
+// loop carries out inputs until ctx ends or limit fires; it says whether limit did. When
+// draining, it also ends when nothing is under way any more, as underWay says, and
+// everything is recorded.
 func (s *Server) loop(ctx context.Context, limit <-chan time.Time, draining bool, underWay func() bool) (late bool) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -387,12 +421,14 @@ func (s *Server) underWay() bool {
 	return false
 }
 
-// handOverLimit bounds how many messages are handed over.
+// handOverLimit bounds how many messages are handed over: they are recorded one by one
+// while the process ends.
 const handOverLimit = 10000
 
-// handOver records that mail is due that was to be tried at once by an
-// operator's order, and has not been: the successor is told by the spool when
-// mail is to be tried, and there it has the time from before the order.
+// handOver records as due what an operator has ordered to be tried at once and has not
+// been tried yet. The scheduler's record of a flush is in memory only; on disk the
+// message still has the time from before the order, and the successor would wait for
+// that.
 func (s *Server) handOver() {
 	if !s.flushed {
 		return
@@ -410,7 +446,7 @@ func (s *Server) handOver() {
 	}
 }
 
-// wake is when the loop next has something to do by itself.
+// wake is when the loop has something to do if no input comes; zero: never.
 func (s *Server) wake() time.Time {
 	at := s.sched.Wake()
 	for _, f := range []time.Time{s.log.due(), s.reap, s.watchAt, s.expectAt, s.rules.endAt} {
@@ -421,26 +457,33 @@ func (s *Server) wake() time.Time {
 	return at
 }
 
-// turn does all that there is to do now, and records it in one piece.
+// turn does all that there is to do now, and then has the recorder send what was decided.
+// Inputs are taken one by one, each with everything that follows from it, so that the
+// scheduler never sees an event while effects of the one before are still to be carried
+// out.
 func (s *Server) turn(draining bool) {
 	s.mu.Lock()
 	batch := s.inbox
+	// Two slices take turns: others append to one while the loop reads the other.
 	s.inbox = reuse.Truncated(s.spare)
 	s.mu.Unlock()
 	for i := range batch {
-		s.take(&batch[i], draining)
+		s.process(&batch[i], draining)
 		s.followUp(draining)
 	}
 	clear(batch)
 	s.spare = batch
+	// The scheduler's own times: a tick is an event like any other.
 	if at := s.sched.Wake(); !at.IsZero() && !at.After(s.now) {
-		s.take(&input{event: sched.Event{Kind: sched.EventTick}}, draining)
+		s.process(&input{event: sched.Event{Kind: sched.EventTick}}, draining)
 		s.followUp(draining)
 	}
 	if !s.watchAt.IsZero() && !s.now.Before(s.watchAt) {
 		s.giveUpOverdue()
 		s.followUp(draining)
 	}
+	// Agents have had agentPatience to call about deliveries of a predecessor. What is
+	// not known by now is in doubt, and is tried again.
 	if !s.expectAt.IsZero() && !s.now.Before(s.expectAt) {
 		s.expectAt = time.Time{}
 		s.silent(nil)
@@ -450,6 +493,8 @@ func (s *Server) turn(draining bool) {
 		s.endRules()
 		s.followUp(draining)
 	}
+	// Mail that is not in memory comes last of what decides, since everything before may
+	// make room for it.
 	s.lookAway(draining)
 	s.log.flush(s.now)
 	s.nextRead() // who has waited for something to be recorded may want a page
@@ -462,18 +507,22 @@ func (s *Server) turn(draining bool) {
 	if !s.reap.IsZero() && !s.now.Before(s.reap) {
 		s.reapAgents()
 	}
+	// Once a turn, because a system call for each message would be too many.
 	if s.opt.Flow != nil {
 		s.opt.Flow(s.moved, s.sched.Stats().Incoming)
 		s.moved = 0
 	}
 }
 
-// deepQueue is from how many messages on the heap is to grow less before
-// garbage is collected: that would be memory for half another queue of the size.
-// What is kept for them has no pointers, so that collecting costs no more.
+// deepQueue is the number of waiting messages from which garbage is collected sooner.
+// With so many, the usual growth of the heap between two collections would be memory for
+// half another queue of that size. What is kept for the messages has no pointers, so that
+// collecting more often costs little.
 const deepQueue = 100000
 
-// thrift has garbage collected sooner while the queue is deep.
+// thrift tells Options.Deep when the queue becomes deep, and when that is over. The
+// threshold for the way back is half, so that a queue near the limit does not switch with
+// every message.
 func (s *Server) thrift() {
 	st := s.sched.Stats()
 	n := st.Incoming + st.Deferred + st.Hold
@@ -498,13 +547,15 @@ func (s *Server) tellTakeOver() {
 func (s *Server) followUp(draining bool) {
 	for j := 0; j < len(s.queue); j++ {
 		next := s.queue[j] // a copy: what it leads to may move the queue
-		s.take(&next, draining)
+		s.process(&next, draining)
 	}
 	clear(s.queue)
 	s.queue = reuse.Truncated(s.queue)
 }
 
-func (s *Server) take(in *input, draining bool) {
+// process takes in one input, gives its event to the scheduler, and carries out the
+// effects.
+func (s *Server) process(in *input, draining bool) {
 	if in.learn != nil {
 		in.learn()
 	}
@@ -512,10 +563,12 @@ func (s *Server) take(in *input, draining bool) {
 		s.hear(in.news)
 	}
 	if in.answer != nil {
-		in.answer.take()
+		in.answer.process()
 	}
 	if in.load != nil {
+		// A load that came too late gives no event.
 		in.event = s.learn(in.load)
+		// The event's recipients are in the loading.
 		defer s.release(in.load)
 	}
 	if in.event.Kind == 0 {
@@ -530,11 +583,12 @@ func (s *Server) take(in *input, draining bool) {
 	}
 }
 
-// then has ev given to the scheduler after the effects at hand.
+// then has ev given to the scheduler when the effects at hand have been carried out.
 func (s *Server) then(ev sched.Event) { s.queue = append(s.queue, input{event: ev}) }
 
-// carry carries out one effect. What it orders from others is answered by an
-// input. When draining nothing new is begun: the successor will.
+// carry carries out one effect. What it orders from others is answered by an input. When
+// draining, nothing new is begun: the successor will do it, and what is not begun leaves
+// no trace that it would have to undo.
 func (s *Server) carry(e *sched.Effect, draining bool) {
 	m := s.message(e.ID)
 	if e.Kind == sched.EffectRecall {
@@ -558,6 +612,8 @@ func (s *Server) carry(e *sched.Effect, draining bool) {
 	case sched.EffectDeferRcpts:
 		s.deferRcpts(m, e)
 	case sched.EffectNotify:
+		// What is not reported now stays pending: the successor tries it again, and reports
+		// what comes of that.
 		if !draining {
 			s.notify(m, e.Notice, 0)
 		}
@@ -575,6 +631,7 @@ func (s *Server) carry(e *sched.Effect, draining bool) {
 	case sched.EffectRequeue:
 		s.requeue(m, e.Origin == sched.QueueHold)
 	case sched.EffectCorrupt:
+		// Postfix's words, for those whose log analysis looks for them.
 		s.opt.Log.Warning("saving corrupt message \"%s\" from queue \"active\" to queue \"corrupt\"", m.id)
 		s.moveTo(m, queue.Corrupt, time.Time{})
 		s.forget(m)
@@ -586,7 +643,7 @@ func (s *Server) carry(e *sched.Effect, draining bool) {
 		}
 		s.log.update(m, op)
 	case sched.EffectNote:
-		s.note(m, e.Note)
+		s.logNote(m, e.Note)
 	default:
 		s.carryAway(m, e)
 	}

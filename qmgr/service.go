@@ -1,3 +1,8 @@
+// The service around the Server: what a queue manager process opens, in which order, and
+// what it does when something is missing. The order is that of privileges: files are
+// opened as root may, then the process confines itself, and only then it listens to
+// others.
+
 package qmgr
 
 import (
@@ -21,17 +26,21 @@ import (
 )
 
 const (
-	// drainTime is how long deliveries under way may take when the service
-	// stops: nothing else is delivered in that time. What takes longer goes on
-	// in the agents, which tell the next queue manager what came of it.
+	// drainTime is how long deliveries under way may take when the service stops without
+	// a successor; nothing new is ordered meanwhile. Longer ones go on in the agents,
+	// which tell the next queue manager what came of them. master waits longer than this
+	// before it kills.
 	drainTime = 3 * time.Second
 )
 
-// Spec declares the service.
+// Spec declares the service: one process at a time, which takes over from its predecessor
+// and prepares for that while the predecessor still serves.
 func Spec() service.Spec {
 	return service.Spec{Process: "qmgr", Exclusive: true, Prepares: true, Rank: service.Queue, TakesOver: true, Confines: true, Tries: true, Frugal: true, Sandbox: service.Plain, Run: run}
 }
 
+// run is the process's main function. It returns when ctx ends or when the queue manager
+// cannot work.
 func run(ctx context.Context, env *service.Env) error {
 	cfg := env.Config
 	services, _, err := config.LoadMaster(cfg.Dir(), cfg) // master has reported the faulty entries
@@ -42,6 +51,7 @@ func run(ctx context.Context, env *service.Env) error {
 	if err != nil {
 		return err
 	}
+	// What is kept there helps a reload, and is not worth refusing to start for.
 	state, err := statedir.Open(filepath.Join(cfg.String("data_directory"), "qmgr"))
 	if err != nil {
 		env.Log.Warning("what this queue manager learns is not kept when the mail system is reloaded: %v", err)
@@ -55,6 +65,8 @@ func run(ctx context.Context, env *service.Env) error {
 	if overrides != nil {
 		defer overrides.Close()
 	}
+	// The spool is read directly, not through cleanup: the files are opened before
+	// privileges go.
 	reader, err := queueread.NewReader(env.Files(), cfg)
 	if err != nil {
 		return err
@@ -63,6 +75,8 @@ func run(ctx context.Context, env *service.Env) error {
 	if err := env.Confine(); err != nil {
 		return err
 	}
+	// At a reload the predecessor works until now. Everything that can fail has been
+	// done, so that a configuration that is no good leaves the old process in charge.
 	env.Await(ctx)
 	if ctx.Err() != nil {
 		return nil // it has never been our turn
@@ -88,6 +102,7 @@ func run(ctx context.Context, env *service.Env) error {
 		Flow:      flow(env.Flow, settings.FlowLimit, cfg.Duration("in_flow_delay") > 0),
 	})
 	s.opt.State, s.opt.TookOver = state, env.TookOver
+	// Twice as many collections, for as long as the queue is deep.
 	s.opt.Deep = func(deep bool) {
 		if deep {
 			service.LimitHeap(service.HeapGrowth / 2)
@@ -100,6 +115,8 @@ func run(ctx context.Context, env *service.Env) error {
 	done := make(chan error, 1)
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
+	// Run needs its own context: ServeIPC may fail first, and then the queue manager must
+	// still drain.
 	go func() {
 		err := s.Run(serving, drainTime)
 		env.Release() // tools are told to ask the successor
@@ -113,8 +130,11 @@ func run(ctx context.Context, env *service.Env) error {
 	return err
 }
 
-// openOverrides opens the store of what is allowed for now. Without it mail goes on: nil.
-// Only what is there and cannot be read is an error: what is suspended must not be tried.
+// openOverrides opens the store of suspensions; nil without an error when none can be
+// kept. Mail goes on in that case, as nothing has been suspended. A store that exists and
+// cannot be opened is an error: what was suspended must not be tried by mistake. Only a
+// damaged file is given up, since waiting would not mend it, and that is logged as an
+// error.
 func openOverrides(data string, log *maillog.Logger) (*override.Store, error) {
 	dir, err := statedir.Open(filepath.Join(data, "overrides"))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
@@ -125,6 +145,7 @@ func openOverrides(data string, log *maillog.Logger) (*override.Store, error) {
 		return nil, err
 	}
 	store, err := override.Open(dir)
+	// The backup was good: what was suspended still is.
 	if errors.Is(err, override.ErrRestored) {
 		log.Error("in %s: %v; the damaged file is kept beside the new one", filepath.Join(data, "overrides"), err)
 		return store, nil
@@ -136,15 +157,17 @@ func openOverrides(data string, log *maillog.Logger) (*override.Store, error) {
 	return store, err
 }
 
-// flow feeds the pipe of in_flow_delay: a token for each message that leaves
-// the incoming queue, as many as there are processes when nothing waits there,
-// never more than that.
+// flow feeds the pipe of in_flow_delay, which cleanup takes tokens from: a token for each
+// message that leaves the incoming queue, so that mail comes in as fast as it is taken
+// up, and as many as there may be processes when nothing waits there. The pipe never
+// holds more than limit, or a burst could outrun the queue manager by that much.
 func flow(f *service.Flow, limit int, on bool) func(moved, incoming int) {
 	if !on {
 		return nil // nobody takes tokens
 	}
 	return func(moved, incoming int) {
 		switch level := f.Level(); {
+		// After a reload with a smaller process limit.
 		case level > limit:
 			f.Put(limit - level)
 		case incoming == 0:

@@ -1,3 +1,7 @@
+// The parameters of the queue manager, as values. Nothing else here reads main.cf, so
+// this file says which parameters the service has and how they are bounded. It runs
+// before the process serves: an error stops a reload, and the old settings go on.
+
 package qmgr
 
 import (
@@ -18,15 +22,17 @@ import (
 	"posthaste/qmgr/sched"
 )
 
-// Settings are what the queue manager's shell and core take from main.cf and
-// master.cf.
+// Settings are what the queue manager takes from main.cf and master.cf. They are not
+// changed after Load, and may be read by any goroutine.
 type Settings struct {
+	// The scheduler's part. It is copied by the scheduler.
 	Sched         sched.Config
 	Myhostname    string
 	FilterNexthop string // default_filter_nexthop
 	DoubleBounce  string // double_bounce_sender
-	Resolution    maillog.Resolution
-	FlowLimit     int // default_process_limit: flow control tokens at most
+	// delay_logging_resolution_limit: decimals of the delays in the log
+	Resolution maillog.Resolution
+	FlowLimit  int // default_process_limit: flow control tokens at most
 	// ConfirmCleared: who was told of a delay hears of the delivery too
 	// (confirm_delay_cleared).
 	ConfirmCleared bool
@@ -38,14 +44,18 @@ type Settings struct {
 	RequeueFilter string
 	RequeueFlags  proto.SubmitFlags
 
+	// How a local part is taken apart into user and extension.
 	search    table.Search
 	flush     *table.List        // fast_flush_domains
 	queueOnly []selection.Target // queue_only_destinations
-	batches   *sync.Map          // mail.Transport to int: destination_recipient_limit, as asked for so far
-	cfg       *config.Config
+	// Filled on demand, since a transport need not be in main.cf to be used. Loads ask
+	// from many goroutines.
+	batches *sync.Map // mail.Transport to int: destination_recipient_limit, as asked for so far
+	cfg     *config.Config
 }
 
-// queueName is the name of the destination queue of a recipient.
+// queueName is the name of the destination queue of a recipient: see sched.QueueName. It
+// may be called by any goroutine.
 func (s *Settings) queueName(t mail.Transport, nexthop mail.Nexthop, addr string) string {
 	limit, ok := s.batches.Load(t)
 	if !ok {
@@ -59,8 +69,8 @@ func (s *Settings) queueName(t mail.Transport, nexthop mail.Nexthop, addr string
 	return sched.QueueName(&sched.TransportConfig{BatchLimit: limit.(int)}, t, nexthop, user)
 }
 
-// FlushDomain says whether a domain's mail may be flushed by ETRN and by
-// postqueue -s.
+// FlushDomain says whether a domain's mail may be flushed by ETRN and "postqueue -s".
+// When the lookup fails it may not: a flush can be asked for again.
 func (s *Settings) FlushDomain(domain string) bool {
 	if s.flush.Empty() || domain == "" {
 		return false
@@ -69,16 +79,18 @@ func (s *Settings) FlushDomain(domain string) bool {
 	return ok && err == nil
 }
 
-// baseUser is the local part of an address without its extension, by which
-// per-mailbox destinations are told apart.
+// baseUser is the local part of an address without its extension. user+a and user+b are
+// one mailbox, and share a destination where deliveries are limited per mailbox.
 func (s *Settings) baseUser(addr string) string {
 	local, _, _ := rfc5322.Split(addr)
 	user, _ := s.search.SplitExtension(local)
 	return user
 }
 
-// Load reads the settings. services are master.cf's: their process limits
-// bound how many deliveries of a transport are under way at once.
+// Load reads the settings. services are master.cf's entries: their process limits bound
+// how many deliveries of a transport are under way at once. warn is told of values that
+// are replaced by a default; an error means that the process cannot start with this
+// configuration.
 func Load(cfg *config.Config, services []config.Service, warn func(string, ...any)) (Settings, error) {
 	s := Settings{
 		Myhostname:     cfg.String("myhostname"),
@@ -111,8 +123,9 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 		return s, fmt.Errorf("fast_flush_domains: %w", err)
 	}
 	s.Sched = sched.Config{
-		ActiveLimit:      cfg.Int("qmgr_message_active_limit"),
-		DeferredLimit:    keptPerActive * cfg.Int("qmgr_message_active_limit"),
+		ActiveLimit:   cfg.Int("qmgr_message_active_limit"),
+		DeferredLimit: keptPerActive * cfg.Int("qmgr_message_active_limit"),
+		// As in Postfix: each active message must be able to have a recipient in memory.
 		RecipientLimit:   max(cfg.Int("qmgr_message_recipient_limit"), cfg.Int("qmgr_message_active_limit")),
 		RecipientMinimum: cfg.Int("qmgr_message_recipient_minimum"),
 		MinimalBackoff:   cfg.Duration("minimal_backoff_time"),
@@ -125,13 +138,15 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 		ClogWarn:         cfg.Duration("qmgr_clog_warn_time"),
 		FeedbackDebug:    cfg.Bool("destination_concurrency_feedback_debug"),
 		DeferTransports:  cfg.List("defer_transports"),
-		Seed:             uint64(time.Now().UnixNano()),
+		// Retries of two servers that started together must not stay in step.
+		Seed: uint64(time.Now().UnixNano()),
 	}
 	if !cfg.Bool("helpful_warnings") {
 		s.Sched.ClogWarn = 0
 	}
 	limits := make(map[string]int)
 	for i := range services {
+		// Every entry, since any service may be named as a transport.
 		limits[services[i].Name] = services[i].MaxProc
 	}
 	s.Sched.DefaultTransports = sched.DefaultConfig().DefaultTransports
@@ -141,8 +156,9 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 	return s, nil
 }
 
-// loadRequeue reads what holds for mail that is queued again, as pickup would read
-// it: with the options of its entry in master.cf.
+// loadRequeue reads what holds for mail that is queued again (postsuper -r): what pickup
+// would read, with the -o options of its entry in master.cf, since Postfix takes such
+// mail through pickup.
 func (s *Settings) loadRequeue(services []config.Service) error {
 	cfg := s.cfg
 	for i := range services {
@@ -156,16 +172,19 @@ func (s *Settings) loadRequeue(services []config.Service) error {
 		break
 	}
 	s.RequeueFilter = cfg.String("content_filter")
+	// Milters are left out: they saw the message when it first came.
 	all := proto.SubmitMap | proto.SubmitFilter | proto.SubmitBCC
 	s.RequeueFlags = all&^proto.OverrideFlags(cfg.List("receive_override_options")) | proto.SubmitBounce | proto.SubmitRequeued
 	return nil
 }
 
-// transportSettings reads one transport's parameters: its own where they are
-// set, the default_ ones where not.
+// transportSettings reads one transport's parameters: TRANSPORT_x where it is set, else
+// default_x. t has what is common to all transports.
 func transportSettings(cfg *config.Config, name string, t sched.TransportConfig, limits map[string]int,
 	warn func(string, ...any)) sched.TransportConfig {
 	own := cfg.Prefix(name)
+	// A feedback that does not parse is warned of and replaced, as in Postfix, where it
+	// is found only when the transport is first used.
 	fraction := func(suffix string) feedback.Feedback {
 		text := own.String(suffix)
 		f, err := feedback.Parse(text)
@@ -174,6 +193,8 @@ func transportSettings(cfg *config.Config, name string, t sched.TransportConfig,
 		}
 		return f
 	}
+	// A transport that is not in master.cf cannot be reached at all; the default is as
+	// good as any.
 	if n, ok := limits[name]; ok {
 		t.ProcessLimit = n
 	}
@@ -193,6 +214,7 @@ func transportSettings(cfg *config.Config, name string, t sched.TransportConfig,
 	t.ExtraRecipientLimit = own.Int("extra_recipient_limit")
 	t.RefillLimit = own.Int("recipient_refill_limit")
 	t.RefillDelay = own.Duration("recipient_refill_delay")
+	// "preemptive" is the zero value.
 	switch own.String("scheduler") {
 	case "fifo":
 		t.Mode = sched.FIFO

@@ -1,3 +1,5 @@
+// What qshape and the survey behind it need: numbers of messages by domain and age.
+
 package qmgr
 
 import (
@@ -16,7 +18,8 @@ import (
 // qshape is told where those messages lie, and reads them itself. So it is told of mail that is
 // not in memory; where there is such mail nothing is read for this purpose, as it would be forgotten again.
 
-// A survey reads the envelopes of messages whose domains are not known.
+// A survey reads the envelopes of messages whose domains are not known. It belongs to the
+// loop; there is at most one reading task.
 type survey struct {
 	under bool  // one is under way
 	next  int32 // in the book: where the next one begins
@@ -29,13 +32,16 @@ const (
 	surveySlips = 1 << 16
 )
 
-// lookAround begins a survey when there is something to be found.
+// lookAround begins a survey when there is something to be found out. It is called at the
+// end of every turn, so it is quick when there is nothing to do. When part of the queue
+// is not in memory it does nothing: what it would read would be forgotten again.
 func (s *Server) lookAround() {
 	if s.survey.under || s.book.unknown == 0 || !s.told || !s.sched.Whole() {
 		return
 	}
 	var list []*message
 	for n := 0; n < surveySlips && len(list) < surveyBatch; n++ {
+		// A bounded part of the book at a time.
 		if s.survey.next++; s.survey.next >= s.book.used {
 			s.survey.next = 0
 			break
@@ -66,14 +72,16 @@ func (s *Server) lookAround() {
 	})
 }
 
-// A finding is what is known of one message now; without domains that it
-// cannot be read.
+// A finding is what was read of one message. Without domains, the message could not be
+// read.
 type finding struct {
 	num     sched.MsgID
 	sender  string
 	domains map[string]int
 }
 
+// surveyed puts findings into the book, unless the message has left or has been read
+// otherwise meanwhile.
 func (s *Server) surveyed(list []finding) {
 	s.survey.under = false
 	for i := range list {
@@ -89,7 +97,8 @@ func (s *Server) surveyed(list []finding) {
 	}
 }
 
-// peruse reads for whom a message is that lies in the book.
+// peruse reads for whom a message is: its sender, and the domains of its pending
+// recipients with their numbers. It runs in a task.
 func (s *Server) peruse(m *message) (sender string, domains map[string]int, err error) {
 	st, err := s.opt.Open(s.ctx, m.ref, m.id)
 	if err != nil {
@@ -115,19 +124,25 @@ const (
 	censusRows = 50000
 )
 
-// A census counts messages for qshape: those in some queues, by domain and
-// age. It may take several turns of the loop for one answer.
+// A census counts messages for qshape: those in some queues, by domain and age. One
+// answer may take several pages, and qshape asks for further answers until the end of the
+// queue.
 type census struct {
 	q      *proto.Shape
 	queues [5]bool // by sched.Queue
 	edges  []int64 // µs
 	seen   int
+	// The answer so far, and where each domain's row is. byID counts as a use of each
+	// name, so that a number is not given to another domain meanwhile.
 	rows   []proto.ShapeRow
 	byID   map[nameID]int // rows that hold a use of a name
 	byText map[string]int
+	// Messages whose domains are not known. qshape reads these itself.
 	unread []proto.Item
 }
 
+// newCensus prepares the count that q asks for. Names of queues that do not exist are
+// ignored.
 func newCensus(q *proto.Shape) *census {
 	c := &census{q: q, byID: make(map[nameID]int), byText: make(map[string]int)}
 	for _, name := range q.Queues {
@@ -141,12 +156,13 @@ func newCensus(q *proto.Shape) *census {
 	return c
 }
 
-// census counts on, and answers when there is enough for an answer.
+// census asks for the next page.
 func (s *Server) census(r *ipc.Request, c *census) {
 	s.readPage(&proto.Page{Cursor: uint64(max(c.q.Cursor, 0))}, func(reply *proto.PageReply) { s.takeCensus(r, c, reply) })
 }
 
-// takeCensus counts a page.
+// takeCensus counts a page, and answers when there is enough for an answer or nothing is
+// left.
 func (s *Server) takeCensus(r *ipc.Request, c *census, reply *proto.PageReply) {
 	for i := range reply.Entries {
 		m, info, ok := s.view(&reply.Entries[i].Entry)
@@ -171,7 +187,7 @@ func (s *Server) takeCensus(r *ipc.Request, c *census, reply *proto.PageReply) {
 	r.Reply(&proto.ShapeReply{Next: c.q.Cursor, Rows: c.rows, Unread: c.unread})
 }
 
-// slip counts a message that lies in the book.
+// slip counts a message in the book.
 func (c *census) slip(b *book, p *slip, info *sched.Info) {
 	switch {
 	case p.sender == 0:
@@ -183,7 +199,7 @@ func (c *census) slip(b *book, p *slip, info *sched.Info) {
 	}
 }
 
-// message counts one that is worked on.
+// message counts a message that is worked on.
 func (c *census) message(b *book, m *message, info *sched.Info, sender string, domains map[string]int) {
 	switch {
 	case domains == nil:
@@ -197,12 +213,13 @@ func (c *census) message(b *book, m *message, info *sched.Info, sender string, d
 	}
 }
 
-// skip leaves it to the asker to read a message.
+// skip leaves it to qshape to read a message.
 func (c *census) skip(info *sched.Info, id mail.QueueID, ref queue.Ref, done []byte) {
 	c.unread = append(c.unread, proto.Item{ID: id, Queue: info.Queue.String(), Arrival: info.Created, Ref: ref,
 		Done: append([]byte(nil), done...)})
 }
 
+// known adds n to the row of a domain of the book.
 func (c *census) known(b *book, id nameID, info *sched.Info, n int) {
 	row, ok := c.byID[id]
 	if !ok {
@@ -212,6 +229,7 @@ func (c *census) known(b *book, id nameID, info *sched.Info, n int) {
 	c.count(row, info, n)
 }
 
+// named is the row of a domain that may not be in the book.
 func (c *census) named(domain string) int {
 	row, ok := c.byText[domain]
 	if !ok {
@@ -221,12 +239,15 @@ func (c *census) named(domain string) int {
 	return row
 }
 
+// row adds a row. A domain may have two, one by number and one by text: qshape adds them
+// up.
 func (c *census) row(domain string) int {
 	c.rows = append(c.rows, proto.ShapeRow{Domain: domain, Counts: make([]int, len(c.edges)+1)})
 	return len(c.rows) - 1
 }
 
-// count adds n to the column of a message's age.
+// count adds n to the column of a message's age: the first whose edge it is not younger
+// than.
 func (c *census) count(row int, info *sched.Info, n int) {
 	column := 0
 	for created := info.Created.UnixMicro(); column < len(c.edges) && created <= c.edges[column]; column++ {
