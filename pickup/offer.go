@@ -1,3 +1,7 @@
+// Offers: messages that the sendmail program hands over on the service's socket, without
+// making a file. A refusal says nothing: the program then makes a file, and what is wrong
+// with the message is found when the file is picked up.
+
 package pickup
 
 import (
@@ -12,13 +16,15 @@ import (
 	"posthaste/internal/submit"
 )
 
-// offered takes a message that user uid offers on c. Once it is with cleanup
-// its fate is waited for even when ctx ends. The sendmail program makes a file of
-// what it does not hear to be queued. That may be a second copy, and the log says so.
+// offered takes a message that user uid offers on c; uid comes from the kernel. Once the
+// message is with cleanup its fate is waited for, even when ctx ends. If sendmail does
+// not hear that it was queued it makes a file, which may be a second copy; the log then
+// says so.
 func (p *Picker) offered(ctx context.Context, c net.Conn, uid int) {
 	if p.opt.Slow || ctx.Err() != nil {
 		return
 	}
+	// Anybody may connect, and must not hold one of the few places for ever.
 	c.SetDeadline(time.Now().Add(maildrop.OfferTime))
 	var id mail.QueueID
 	err := maildrop.TakeOffer(c, func(m *maildrop.Reader) bool {
@@ -26,6 +32,7 @@ func (p *Picker) offered(ctx context.Context, c net.Conn, uid int) {
 			return false
 		}
 		var err error
+		// Stopping in the middle would leave nobody who knows whether it was queued.
 		if id, err = p.submit(context.WithoutCancel(ctx), m); err != nil {
 			if errors.Is(err, submit.ErrInDoubt) {
 				p.opt.Log.LogWarning(maillog.PickupInDoubt{ID: string(id), Unknown: true, Reason: err.Error()})

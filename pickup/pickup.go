@@ -115,6 +115,7 @@ func (p *Picker) Scan(ctx context.Context) error {
 
 // list names the files, oldest first. Their names begin with their time.
 func (p *Picker) list() ([]string, error) {
+	// Opened anew for each scan: the directory may have been replaced.
 	d, err := os.Open(p.opt.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("pickup: %w", err)
@@ -128,9 +129,9 @@ func (p *Picker) list() ([]string, error) {
 	return names, nil
 }
 
-// queueFiles takes these files, several at once, and returns how many it took. When
-// ctx ends it begins with no other, and finishes those in hand: who gave up waiting
-// for cleanup's word would have the message queued twice.
+// queueFiles takes these files, several at once, and returns how many it took. When ctx
+// ends it begins no other and finishes those in hand: a message whose verdict from
+// cleanup nobody waits for may be queued, and would be queued again from its file.
 func (p *Picker) queueFiles(ctx context.Context, names []string) (taken int) {
 	type result struct {
 		name   string
@@ -177,6 +178,9 @@ func (p *Picker) queueFiles(ctx context.Context, names []string) (taken int) {
 	return taken
 }
 
+// warnAbout logs what is wrong with a file. If the fault is the file's own it is
+// remembered, and the file is left alone until it changes: it would be logged with each
+// scan.
 func (p *Picker) warnAbout(name string, err error) {
 	var later tryLater
 	if !errors.As(err, &later) {
@@ -187,7 +191,8 @@ func (p *Picker) warnAbout(name string, err error) {
 	p.opt.Log.LogWarning(maillog.PickupFailed{Path: filepath.Join(p.opt.Dir, name), Reason: err.Error()})
 }
 
-// tryLater marks an error that is not the file's.
+// tryLater marks an error that is not the file's fault: cleanup or the disk cannot take
+// the message now.
 type tryLater struct{ error }
 
 func (e tryLater) Unwrap() error { return e.error }
@@ -272,6 +277,9 @@ func (p *Picker) checkSubmitter(m *maildrop.Reader, owner int) bool {
 	return ours || m.UID == owner
 }
 
+// checkFile says who owns f, or why f cannot be a message that postdrop made. A second
+// name could be a link that a user made to somebody else's file; the check is made on the
+// open file, since the name may mean another by now.
 func checkFile(f *os.File) (owner int, err error) {
 	fi, err := f.Stat()
 	if err != nil {
@@ -319,6 +327,7 @@ func (p *Picker) submit(ctx context.Context, m *maildrop.Reader) (mail.QueueID, 
 	if err != nil {
 		return id, tryLater{fmt.Errorf("%s: %w", id, err)}
 	}
+	// Durable from here on.
 	if reply.Code == 250 {
 		return id, nil
 	}
@@ -336,9 +345,11 @@ func (p *Picker) submit(ctx context.Context, m *maildrop.Reader) (mail.QueueID, 
 	return id, tryLater{err}
 }
 
+// readers are buffers of the size of a piece, kept because each message needs one.
 var readers = reuse.Pool[bufio.Reader]{New: func() *bufio.Reader { return bufio.NewReaderSize(nil, maildrop.MaxPiece) }}
 
-// copyContent writes the Received: field and the content as CRLF lines.
+// copyContent writes the Received field and the content, with CRLF line ends, to msg. The
+// user's lines end in LF or CRLF.
 func (p *Picker) copyContent(msg *submit.Message, m *maildrop.Reader, id mail.QueueID, now time.Time) error {
 	fmt.Fprintf(msg, "Received: by %s (%s, from userid %d)\r\n\tid %s; %s\r\n", p.opt.Myhostname, p.opt.MailName,
 		m.UID, id, rfc5322.Date(now))
@@ -351,6 +362,7 @@ func (p *Picker) copyContent(msg *submit.Message, m *maildrop.Reader, id mail.Qu
 	}
 	midline := false
 	for {
+		// A line longer than the buffer is copied in parts.
 		line, err := br.ReadSlice('\n')
 		if err == bufio.ErrBufferFull && line[len(line)-1] == '\r' { // its LF may come next
 			br.UnreadByte()

@@ -1,3 +1,7 @@
+// The service around the Picker: scans when it is triggered, and offers as they come.
+// Nothing is scanned by the clock here: master wakes the service as master.cf says, and
+// postdrop when it has left a file.
+
 package pickup
 
 import (
@@ -15,7 +19,9 @@ import (
 	"posthaste/internal/submit"
 )
 
-// parallel is how many messages are on their way to cleanup at once.
+// parallel is how many messages are on their way to cleanup at once, of files and of
+// offers each. They share syncs, so more are faster; beyond this, a file waits as well in
+// the directory.
 const parallel = 20
 
 // Spec declares the service.
@@ -23,6 +29,8 @@ func Spec() service.Spec {
 	return service.Spec{Process: "pickup", Exclusive: true, Rank: service.Intake, Sandbox: service.Plain, Frugal: true, Run: run}
 }
 
+// run is the process's main function. It returns when ctx ends and the last message in
+// hand is settled.
 func run(ctx context.Context, env *service.Env) error {
 	cfg := env.Config
 	client := ipc.NewClient(env.Public(cfg.String("cleanup_service_name")), nil)
@@ -42,6 +50,8 @@ func run(ctx context.Context, env *service.Env) error {
 		Parallel:   parallel,
 		Slow:       len(cfg.List("non_smtpd_milters")) > 0,
 	})
+	// One token says that there may be files; a scan takes all there are. The first scan
+	// is for what came while nobody served.
 	wake := make(chan struct{}, 1)
 	wake <- struct{}{}
 	offers := make(chan struct{}, parallel)
@@ -80,7 +90,8 @@ func run(ctx context.Context, env *service.Env) error {
 	}
 }
 
-// ownerUID is the number of the user whose files are the mail system's own.
+// ownerUID is the user number of mail_owner, whose files postsuper made. Without such a
+// user it is that of this process, which serves a test.
 func ownerUID(name string) int {
 	u, err := user.Lookup(name)
 	if err != nil {
