@@ -119,33 +119,62 @@ func parseBool(text string) (int64, error) {
 }
 
 // parseDuration reads a number with a unit. unit is the unit of a number that
-// has none; 0 means seconds.
+// has none; 0 means seconds. As with Postfix only the first letter of a unit
+// counts, but in ms: 1h, 1hour and 1hh are the same time.
 func parseDuration(text string, unit byte) (time.Duration, error) {
-	digits := strings.TrimRight(text, "smhdwSMHDW")
-	suffix := strings.ToLower(text[len(digits):])
+	digits, suffix := cutNumber(text)
 	if suffix == "" && unit != 0 {
 		suffix = string(rune(unit))
 	}
-	var scale time.Duration
-	switch suffix {
-	case "", "s":
-		scale = time.Second
-	case "ms":
+	scale := time.Second
+	if strings.EqualFold(suffix, "ms") {
 		scale = time.Millisecond
-	case "m":
-		scale = time.Minute
-	case "h":
-		scale = time.Hour
-	case "d":
-		scale = 24 * time.Hour
-	case "w":
-		scale = 7 * 24 * time.Hour
+	} else if suffix != "" {
+		scale = unitOf(suffix[0])
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || scale == 0 || n < 0 || n > math.MaxInt64/int64(scale) {
 		return 0, fmt.Errorf("expected a time such as 30s, 5m, 2h, 1d or 1w")
 	}
 	return time.Duration(n) * scale, nil
+}
+
+// cutNumber splits text behind the decimal number that it begins with.
+func cutNumber(text string) (number, rest string) {
+	sign := len(text) - len(strings.TrimLeft(text, "+-"))
+	rest = strings.TrimLeft(text[sign:], "0123456789")
+	return text[:len(text)-len(rest)], rest
+}
+
+// unitOf returns the time that a letter stands for, or 0.
+func unitOf(letter byte) time.Duration {
+	switch letter | 0x20 {
+	case 's':
+		return time.Second
+	case 'm':
+		return time.Minute
+	case 'h':
+		return time.Hour
+	case 'd':
+		return 24 * time.Hour
+	case 'w':
+		return 7 * 24 * time.Hour
+	}
+	return 0
+}
+
+// misreadUnit returns what parseDuration reads of text, where a reader could take
+// it for more: 5m30s is 5m, and 2months is 2m.
+func misreadUnit(text string) (read string, misread bool) {
+	_, suffix := cutNumber(text)
+	if len(suffix) < 2 || strings.EqualFold(suffix, "ms") {
+		return "", false
+	}
+	switch strings.TrimSuffix(strings.ToLower(suffix), "s") {
+	case "", "sec", "second", "min", "minute", "h", "hr", "hour", "d", "day", "w", "week":
+		return "", false
+	}
+	return text[:len(text)-len(suffix)+1], true
 }
 
 // isListSpace reports whether c separates the items of a list.

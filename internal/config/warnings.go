@@ -109,6 +109,11 @@ func warning(name, raw string, used map[string]bool) string {
 	if reason := NoEffect(name); reason != "" && raw != p.Default {
 		return fmt.Sprintf("parameter %s has no effect in Posthaste: %s", name, reason)
 	}
+	if p.Type == Duration {
+		if read, misread := misreadUnit(raw); misread {
+			return fmt.Sprintf("parameter %s=%s is read as %s: only the first letter after the number counts", name, abbreviate(raw), read)
+		}
+	}
 	return ""
 }
 
