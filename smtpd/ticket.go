@@ -12,8 +12,13 @@ import (
 // was issued (smtpd_tls_session_cache_timeout): crypto/tls by itself would accept a
 // ticket for a week. The time is written into the ticket, which is encrypted and
 // which only we can read. A session that is resumed may get a new ticket, with the
-// time of its own issue.
+// time of its own issue. With a life of 0 there are
+// no tickets.
 func limitTickets(cfg *tls.Config, life time.Duration, now func() time.Time) {
+	if life <= 0 {
+		cfg.SessionTicketsDisabled = true
+		return
+	}
 	cfg.WrapSession = func(cs tls.ConnectionState, state *tls.SessionState) ([]byte, error) {
 		state.Extra = append(state.Extra, binary.BigEndian.AppendUint64(nil, uint64(now().Unix())))
 		return cfg.EncryptTicket(cs, state)

@@ -109,3 +109,21 @@ func TestDefaultsOfOthers(t *testing.T) {
 		t.Errorf("postscreen_dnsbl_max_ttl is %v", got)
 	}
 }
+
+// TestZeroTaken: postconf(5) of Postfix 3.7.11 says of these that zero turns off what
+// they are about.
+func TestZeroTaken(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"address_verify_cache_cleanup_interval", "postscreen_cache_cleanup_interval",
+		"smtp_tls_session_cache_timeout", "lmtp_tls_session_cache_timeout", "smtpd_tls_session_cache_timeout",
+		"delay_warning_time", "in_flow_delay", "smtp_connect_timeout", "qmgr_clog_warn_time", "address_verify_sender_ttl",
+		"maximal_queue_lifetime", "bounce_queue_lifetime", "default_destination_rate_delay", "default_transport_rate_delay",
+		"postscreen_greet_wait", "smtpd_error_sleep_time"} {
+		c, err := LoadString(name + " = 0\n")
+		if err != nil {
+			t.Error(err)
+		} else if got := c.Duration(name); got != 0 {
+			t.Errorf("%s = 0 is %v", name, got)
+		}
+	}
+}

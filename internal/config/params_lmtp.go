@@ -109,7 +109,7 @@ var lmtpParams = []Param{
 	{Name: "lmtp_tls_security_level", Type: Enum, Values: "|none|may|encrypt|dane|dane-only|fingerprint|verify|secure", Tier: 2, Doc: "LMTP: default TLS level"},
 	{Name: "lmtp_tls_servername", Type: String, Tier: 3, Doc: "LMTP: server name sent in the TLS handshake"},
 	{Name: "lmtp_tls_session_cache_database", Type: String, Tier: 2, Doc: "LMTP: store of TLS sessions"},
-	{Name: "lmtp_tls_session_cache_timeout", Type: Duration, Default: "3600s", Min: 1, Tier: 3, Doc: "LMTP: life of stored TLS sessions"},
+	{Name: "lmtp_tls_session_cache_timeout", Type: Duration, Default: "3600s", Tier: 3, Doc: "LMTP: life of stored TLS sessions"},
 	{Name: "lmtp_tls_trace_size_limit", Type: Bytes, Default: "102400", Tier: 3, Origin: Newer, Doc: "LMTP: size of TLS traces"},
 	{Name: "lmtp_tls_trust_anchor_file", Type: List, Tier: 3, Doc: "LMTP: trust anchors instead of CAs"},
 	{Name: "lmtp_tls_verify_cert_match", Type: List, Default: "hostname", Tier: 3, Doc: "LMTP: names accepted at level verify"},

@@ -10,7 +10,7 @@ var postscreenParams = []Param{
 	{Name: "postscreen_bare_newline_enable", Type: Bool, Default: "no", Tier: 3, Doc: "Turn on the bare newline test"},
 	{Name: "postscreen_bare_newline_ttl", Type: Duration, Default: "30d", Unit: 'd', Tier: 3, Doc: "Validity of a passed bare newline test"},
 	{Name: "postscreen_blacklist_action", Type: Enum, Values: "|ignore|enforce|drop", Tier: 3, Origin: OldName, Doc: "Old name of postscreen_denylist_action"},
-	{Name: "postscreen_cache_cleanup_interval", Type: Duration, Default: "12h", Unit: 'h', Min: 1, Tier: 3, Doc: "Time between cache cleanups"},
+	{Name: "postscreen_cache_cleanup_interval", Type: Duration, Default: "12h", Unit: 'h', Tier: 3, Doc: "Time between cache cleanups"},
 	{Name: "postscreen_cache_map", Type: String, Default: "btree:$data_directory/postscreen_cache", Tier: 2, Doc: "Store of test results"},
 	{Name: "postscreen_cache_retention_time", Type: Duration, Default: "7d", Unit: 'd', Tier: 3, Doc: "How long expired results are kept"},
 	{Name: "postscreen_client_connection_count_limit", Type: Int, Default: "$smtpd_client_connection_count_limit", Tier: 2, Doc: "Parallel connections per client"},
@@ -135,7 +135,7 @@ var tlsproxyParams = []Param{
 	{Name: "tlsproxy_tls_protocols", Type: List, Default: "$smtpd_tls_protocols", Tier: 3, Doc: "tlsproxy copy of smtpd_tls_protocols"},
 	{Name: "tlsproxy_tls_req_ccert", Type: Bool, Default: "$smtpd_tls_req_ccert", Tier: 3, Doc: "tlsproxy copy of smtpd_tls_req_ccert"},
 	{Name: "tlsproxy_tls_security_level", Type: Enum, Default: "$smtpd_tls_security_level", Values: "|none|may|encrypt", Tier: 3, Doc: "tlsproxy copy of smtpd_tls_security_level"},
-	{Name: "tlsproxy_tls_session_cache_timeout", Type: Duration, Default: "$smtpd_tls_session_cache_timeout", Min: 1, Tier: 3, Origin: Newer, Doc: "tlsproxy copy of smtpd_tls_session_cache_timeout"},
+	{Name: "tlsproxy_tls_session_cache_timeout", Type: Duration, Default: "$smtpd_tls_session_cache_timeout", Tier: 3, Origin: Newer, Doc: "tlsproxy copy of smtpd_tls_session_cache_timeout"},
 	{Name: "tlsproxy_use_tls", Type: Bool, Default: "$smtpd_use_tls", Tier: 3, Doc: "tlsproxy copy of smtpd_use_tls"},
 	{Name: "tlsproxy_watchdog_timeout", Type: Duration, Default: "10s", Min: 1, Tier: 3, Doc: "Watchdog limit of tlsproxy"},
 }

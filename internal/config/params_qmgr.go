@@ -65,7 +65,7 @@ var bounceParams = []Param{
 
 // verifyParams are the parameters of verify.
 var verifyParams = []Param{
-	{Name: "address_verify_cache_cleanup_interval", Type: Duration, Default: "12h", Unit: 'h', Min: 1, Tier: 3, Doc: "Time between cleanups of the address verification cache"},
+	{Name: "address_verify_cache_cleanup_interval", Type: Duration, Default: "12h", Unit: 'h', Tier: 3, Doc: "Time between cleanups of the address verification cache"},
 	{Name: "address_verify_default_transport", Type: String, Default: "$default_transport", Tier: 3, Doc: "default_transport replacement for probe messages"},
 	{Name: "address_verify_local_transport", Type: String, Default: "$local_transport", Tier: 3, Doc: "local_transport replacement for probe messages"},
 	{Name: "address_verify_map", Type: String, Default: "btree:$data_directory/verify_cache", Tier: 2, Doc: "Persistent store for address probe results"},

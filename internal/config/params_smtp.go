@@ -126,7 +126,7 @@ var smtpParams = []Param{
 	{Name: "smtp_tls_security_level", Type: Enum, Default: "${{$compatibility_level} >=level {3.11} ? {may} : {}}", Values: "|none|may|encrypt|dane|dane-only|fingerprint|verify|secure", Tier: 1, Doc: "Default TLS level"},
 	{Name: "smtp_tls_servername", Type: String, Tier: 2, Doc: "Server name sent in the TLS handshake"},
 	{Name: "smtp_tls_session_cache_database", Type: String, Tier: 1, Doc: "Store of TLS sessions"},
-	{Name: "smtp_tls_session_cache_timeout", Type: Duration, Default: "3600s", Min: 1, Tier: 3, Doc: "Life of stored TLS sessions"},
+	{Name: "smtp_tls_session_cache_timeout", Type: Duration, Default: "3600s", Tier: 3, Doc: "Life of stored TLS sessions"},
 	{Name: "smtp_tls_trace_size_limit", Type: Bytes, Default: "102400", Tier: 3, Origin: Newer, Doc: "Size of TLS traces"},
 	{Name: "smtp_tls_trust_anchor_file", Type: List, Tier: 3, Doc: "Trust anchors instead of CAs"},
 	{Name: "smtp_tls_verify_cert_match", Type: List, Default: "hostname", Tier: 3, Doc: "Names accepted at level verify"},

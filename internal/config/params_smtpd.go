@@ -161,7 +161,7 @@ var smtpdParams = []Param{
 	{Name: "smtpd_tls_req_ccert", Type: Bool, Default: "no", Tier: 3, Doc: "Require client certificates"},
 	{Name: "smtpd_tls_security_level", Type: Enum, Values: "|none|may|encrypt", Tier: 1, Doc: "TLS level offered"},
 	{Name: "smtpd_tls_session_cache_database", Type: String, Tier: 2, Doc: "Store of TLS sessions"},
-	{Name: "smtpd_tls_session_cache_timeout", Type: Duration, Default: "3600s", Min: 1, Tier: 3, Doc: "Life of TLS sessions and tickets"},
+	{Name: "smtpd_tls_session_cache_timeout", Type: Duration, Default: "3600s", Tier: 3, Doc: "Life of TLS sessions and tickets"},
 	{Name: "smtpd_tls_trace_size_limit", Type: Bytes, Default: "102400", Tier: 3, Origin: Newer, Doc: "Size of TLS traces"},
 	{Name: "smtpd_tls_wrappermode", Type: Bool, Default: "no", Tier: 1, Doc: "TLS from the first byte"},
 	{Name: "smtpd_upstream_proxy_protocol", Type: Enum, Values: "|haproxy", Tier: 2, Doc: "Proxy protocol of a load balancer in front"},

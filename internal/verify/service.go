@@ -105,8 +105,12 @@ type server struct {
 	pending map[string]time.Time // probes under way, by address, with their start
 }
 
-// cleanEvery drops what has expired, now and then, until it is stopped.
+// cleanEvery drops what has expired, now and then, until it is stopped. An interval of
+// 0 is never.
 func (s *server) cleanEvery(interval time.Duration) (stop func()) {
+	if interval <= 0 {
+		return func() {}
+	}
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)

@@ -352,3 +352,23 @@ func TestUnknownRequest(t *testing.T) {
 		}
 	})
 }
+
+// TestCleaningInterval: what has expired is dropped from the cache after
+// address_verify_cache_cleanup_interval, and never where that is 0.
+func TestCleaningInterval(t *testing.T) {
+	t.Parallel()
+	for settings, want := range map[string]int{"": 0, "address_verify_cache_cleanup_interval = 0\n": 1} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, "", settings)
+			defer w.end()
+			w.expect("a@b.test", inProgress+"1")
+			w.tell("a@b.test", proto.ProbeOK, "250 fine")
+			time.Sleep(32 * 24 * time.Hour)
+			synctest.Wait()
+			kept, _, err := w.server.store.Clean(func(*Record) bool { return false })
+			if err != nil || kept != want {
+				t.Errorf("%q: %d records are kept, %v; want %d", settings, kept, err, want)
+			}
+		})
+	}
+}

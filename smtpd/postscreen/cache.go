@@ -32,7 +32,7 @@ type cache struct {
 	dir    *statedir.Dir // of the file, which is written anew inside chroot too
 	name   string        // of the file in dir
 	retain time.Duration // how long an entry outlives the last of its tests
-	every  time.Duration // time between two cleanings
+	every  time.Duration // time between two cleanings; 0: none but at the start and for want of room
 
 	mu      sync.Mutex // guards what follows
 	entries map[netip.Addr][ntests]time.Time
@@ -137,7 +137,7 @@ func (c *cache) put(a netip.Addr, exp [ntests]time.Time) error {
 		}
 	}
 	c.entries[a] = exp
-	if now := time.Now(); c.lines > 1000 && c.lines > 4*len(c.entries) || now.Sub(c.cleaned) >= c.every {
+	if now := time.Now(); c.lines > 1000 && c.lines > 4*len(c.entries) || c.every > 0 && now.Sub(c.cleaned) >= c.every {
 		return c.rewrite(now)
 	}
 	c.lines++

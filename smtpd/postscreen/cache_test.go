@@ -4,8 +4,11 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"posthaste/internal/maillog"
 )
 
 func TestCache(t *testing.T) {
@@ -77,4 +80,59 @@ func FuzzCacheLine(f *testing.F) {
 			t.Errorf("%q: %v %v, then %v %v", line, a, exp, a2, exp2)
 		}
 	})
+}
+
+// Without an interval the file is written anew only when most of it is out of date: a
+// client that passes costs a line.
+func TestCacheWithoutCleaning(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "cache")
+	c, err := openCache(path, time.Hour, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	before, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		exp := [ntests]time.Time{testPregreet: time.Now().Add(time.Minute)}
+		if err := c.put(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), exp); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
+		t.Errorf("another file has taken its place (%v)", err)
+	}
+}
+
+// A client whose results have expired is tested again, and the log has it as one that is
+// known for as long as the cache does: postscreen_cache_retention_time.
+func TestPassOld(t *testing.T) {
+	t.Parallel()
+	cache, err := openCache(filepath.Join(t.TempDir(), "cache"), 2*time.Hour, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cache.Close()
+	var out strings.Builder
+	log := maillog.New("postscreen", maillog.NewWriter(&out, maillog.Format(0)))
+	now := time.Now()
+	c := &Screen{log: log, cache: cache, now: func() time.Time { return now }}
+	c.enabled[testPregreet] = true
+	addr := netip.MustParseAddr("192.0.2.1")
+	for range 2 {
+		v := &Visit{screen: c, client: maillog.Endpoint{Addr: addr.String(), Port: "4711"}, addr: addr, began: now}
+		if !v.recall() {
+			t.Error("the client is not tested")
+		}
+		v.passed(testPregreet, time.Hour)
+		v.rememberIfPassed()
+		now = now.Add(90 * time.Minute)
+	}
+	log.Close()
+	if got := strings.Count(out.String(), "PASS NEW [192.0.2.1]:4711"); got != 1 || strings.Count(out.String(), "PASS OLD [192.0.2.1]:4711") != 1 {
+		t.Errorf("logged:\n%s", out.String())
+	}
 }

@@ -72,6 +72,7 @@ type Visit struct {
 	todo     [ntests]bool      // tests that are to be passed still
 	expires  [ntests]time.Time // what the cache is to hold of tests that were passed, now or before
 	failed   bool              // nothing is to be remembered
+	known    bool              // the cache has the client, if only with results that have expired
 	commands int               // how many the client has given while it was tested
 	pass     pass              // what it occupies, until Leave
 }
@@ -130,6 +131,7 @@ func (v *Visit) Connect(ctx context.Context, c *Screen, who *access.Client, list
 func (v *Visit) recall() (needed bool) {
 	c := v.screen
 	known, found := c.cache.get(v.addr)
+	v.known = found
 	for t := range ntests {
 		if c.enabled[t] && (!found || !v.began.Before(known[t])) {
 			v.todo[t], needed = true, true
@@ -244,7 +246,11 @@ func (v *Visit) rememberIfPassed() {
 	if v.failed || slices.Contains(v.todo[:], true) {
 		return
 	}
-	v.logResult("PASS NEW")
+	if v.known {
+		v.logResult("PASS OLD")
+	} else {
+		v.logResult("PASS NEW")
+	}
 	if err := v.screen.cache.put(v.addr, v.expires); err != nil {
 		v.screen.log.Warning("postscreen cache: %v", err)
 	}
