@@ -12,8 +12,7 @@ import (
 // was issued (smtpd_tls_session_cache_timeout): crypto/tls by itself would accept a
 // ticket for a week. The time is written into the ticket, which is encrypted and
 // which only we can read. A session that is resumed may get a new ticket, with the
-// time of its own issue. With a life of 0 there are
-// no tickets.
+// time of its own issue. With a life of 0 there are no tickets.
 func limitTickets(cfg *tls.Config, life time.Duration, now func() time.Time) {
 	if life <= 0 {
 		cfg.SessionTicketsDisabled = true

@@ -80,3 +80,29 @@ func TestReasons(t *testing.T) {
 		}
 	}
 }
+
+// Each program and each manual page of Postfix has its like here, or a row that says why not.
+func TestEveryFileOfPostfix(t *testing.T) {
+	t.Parallel()
+	list, err := os.ReadFile("testdata/postfix-files.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := generate(t)
+	text := string(files["docs/differences.md"])
+	pages := make(map[string]bool)
+	for path := range files {
+		if dir, base := filepath.Split(path); dir == "docs/man/" {
+			name, _, _ := strings.Cut(base, ".")
+			pages[base], pages[name] = true, true
+		}
+	}
+	for name := range strings.Lines(string(list)) {
+		name = strings.TrimSpace(name)
+		program := regexp.MustCompile(`\.[158]$`).ReplaceAllString(name, "")
+		if strings.HasPrefix(name, "#") || pages[name] || strings.Contains(text, "`"+program+"`") {
+			continue
+		}
+		t.Errorf("%s is neither here nor in docs/differences.md", name)
+	}
+}

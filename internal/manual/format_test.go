@@ -126,7 +126,9 @@ func TestLongTexts(t *testing.T) {
 	restriction := regexp.MustCompile(`^(permit|reject|defer|check)_[a-z_]+$`)
 	other := []string{"mutual_auth", "forward_secrecy", "no_header_reply", "default_action", "connect_timeout", "slow_destination_rate_delay", "orig_to",
 		"envelope_sender", "envelope_recipient", "header_sender", "header_recipient", "rbl_code", "rbl_class", "rbl_what", "rbl_domain", "rbl_reason",
-		"postscreen_access", "no_unknown_recipient_checks", "no_address_mappings", "no_header_body_checks", "no_milters"}
+		"postscreen_access", "no_unknown_recipient_checks", "no_address_mappings", "no_header_body_checks", "no_milters",
+		"client_address", "policy_context", "speed_adjust", "preferred_username", "delay_dotcrlf", "disable_esmtp", "expires_in",
+		"fix_quietly", "add_headers", "daemon_name", "auth_type"}
 	word := regexp.MustCompile(`\b[a-z0-9]+(?:_[a-zA-Z0-9]+)+\b`)
 	for _, p := range config.All() {
 		text := p.Doc

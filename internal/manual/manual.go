@@ -60,6 +60,7 @@ func Files(root string) (map[string][]byte, error) {
 		files[manPath(name, 8)] = link("qmgr", 8)
 	}
 	files[manPath("master", 5)] = link("master.cf", 5)
+	files[manPath("postconf", 5)] = link("main.cf", 5) // as Postfix calls it
 	long, err := longTexts(root)
 	if err != nil {
 		return nil, err

@@ -103,7 +103,7 @@ func TestPagesPassMandoc(t *testing.T) {
 func TestReferencesExist(t *testing.T) {
 	t.Parallel()
 	files := generate(t)
-	elsewhere := []string{"group.5", "passwd.5", "sysexits.3"}
+	elsewhere := []string{"group.5", "passwd.5", "strftime.3", "sysexits.3"}
 	reference := regexp.MustCompile(`(?m)^\.Xr (\S+) (\d)`)
 	link := regexp.MustCompile(`^\.so man\d/(\S+)\n$`)
 	for path, text := range files {
