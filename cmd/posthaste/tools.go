@@ -12,6 +12,7 @@ import (
 	"posthaste/etc"
 	"posthaste/internal/audit"
 	"posthaste/internal/bounce"
+	"posthaste/internal/bounceclass"
 	"posthaste/internal/collate"
 	"posthaste/internal/config"
 	"posthaste/internal/domain"
@@ -80,6 +81,9 @@ func tools() map[string]tool {
 		},
 		"audit": func(io streams, args []string) int {
 			return audit.Run("posthaste audit", args, io.in, io.out, io.err)
+		},
+		"classify": func(io streams, args []string) int {
+			return bounceclass.Command("posthaste classify", args, io.in, io.out, io.err)
 		},
 		"collate": func(io streams, args []string) int { return collate.Command(args, io.in, io.out, io.err) },
 		"domain":  func(io streams, args []string) int { return domain.Run("posthaste domain", args, io.out, io.err) },

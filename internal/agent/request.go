@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"posthaste/internal/bounceclass"
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
@@ -82,6 +83,9 @@ func (r *Request) Configure(cfg *config.Config, process string) {
 	r.env.softBounce, r.env.filter = cfg.Bool("soft_bounce"), OpenFilter(cfg, process, r.env.log)
 }
 
+// Classify has a test's request say what kind of failure an outcome is.
+func (r *Request) Classify(rules *bounceclass.Rules) { r.env.classes = rules }
+
 // PassBy has a test, which has made r, play the other transports: what PassTo does.
 func (r *Request) PassBy(f passFunc) { r.from.(*testSource).passedBy = f }
 
@@ -142,9 +146,21 @@ func (r *Request) logPart(i int, to string, v verdict, d Detail) {
 		Relay: relayOf(&d), ConnUse: d.ConnUse, Delay: now.Sub(r.Envelope.Arrival), Delays: r.delays(now),
 		Resolution: r.env.resolution, DSN: v.status, Status: v.word(), Text: v.text,
 		From: r.env.log.Address(r.Envelope.Sender), MessageID: r.Envelope.MessageID, EnvID: r.Envelope.EnvID}
+	if v.action == dsn.Deferred || v.action == dsn.Failed {
+		e.Class = r.env.classes.Class(failureText(&v, &d))
+	}
 	r.env.log.Log(e) // which does not keep it
 	*e = maillog.Delivery{}
 	lines.Put(e)
+}
+
+// failureText is what the rules of bounce_class_files see of a failure: the server's reply where there was
+// one, else our own words.
+func failureText(v *verdict, d *Detail) string {
+	if d.DiagType == "smtp" && d.DiagText != "" {
+		return bounceclass.Text(d.DiagText)
+	}
+	return bounceclass.Local(v.action == dsn.Failed, v.status.String(), v.text)
 }
 
 // delays are Postfix's four: before the queue manager, in it, connection

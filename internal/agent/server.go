@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"posthaste/internal/bounceclass"
 	"posthaste/internal/dsn"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
@@ -53,6 +54,8 @@ type Options struct {
 	Reports    bool
 	SoftBounce bool    // soft_bounce
 	Filter     *Filter // of outcomes; nil: none
+	// Classes says what kind of failure an outcome is, for the log; nil: nobody wants to know.
+	Classes    *bounceclass.Rules
 	Resolution maillog.Resolution
 }
 
@@ -60,6 +63,7 @@ type Options struct {
 type environment struct {
 	softBounce bool
 	filter     *Filter
+	classes    *bounceclass.Rules
 	resolution maillog.Resolution
 	log        *maillog.Logger
 }
@@ -114,7 +118,7 @@ func (run *running) told() proto.Delivery {
 // NewServer makes a server.
 func NewServer(o Options) *Server {
 	s := &Server{opt: o, news: make(chan struct{}, 1), running: make(map[*running]struct{}), others: make(map[mail.Transport]*ipc.Client),
-		env: &environment{softBounce: o.SoftBounce, filter: o.Filter, resolution: o.Resolution, log: o.Log}}
+		env: &environment{softBounce: o.SoftBounce, filter: o.Filter, classes: o.Classes, resolution: o.Resolution, log: o.Log}}
 	if o.Limit > 0 {
 		s.slots = make(chan struct{}, o.Limit)
 	}

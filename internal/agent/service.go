@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"posthaste/internal/bounceclass"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
@@ -38,13 +39,14 @@ func Spec(process string, build func(env *service.Env) (d Deliverer, free func()
 			return err
 		}
 		defer reader.Close()
+		classes := openClasses(env)
 		if err := env.Confine(); err != nil {
 			return err
 		}
 		if s, ok := d.(Starter); ok {
 			s.Start()
 		}
-		return run(ctx, env, d, reader)
+		return run(ctx, env, d, reader, classes)
 	}}
 }
 
@@ -52,7 +54,21 @@ func Spec(process string, build func(env *service.Env) (d Deliverer, free func()
 // privileges, before the first delivery.
 type Starter interface{ Start() }
 
-func run(ctx context.Context, env *service.Env, d Deliverer, reader queueread.Reader) error {
+// openClasses reads the rules that bounce_class_files names, and warns if it cannot: no mail waits for them.
+func openClasses(env *service.Env) *bounceclass.Rules {
+	files := env.Config.List("bounce_class_files")
+	if len(files) == 0 {
+		return nil
+	}
+	rules, err := bounceclass.Open(files)
+	if err != nil {
+		env.Log.Warning("bounce_class_files: %v; failures are logged without their class", err)
+		return nil
+	}
+	return rules
+}
+
+func run(ctx context.Context, env *service.Env, d Deliverer, reader queueread.Reader, classes *bounceclass.Rules) error {
 	cfg := env.Config
 	cleanup := ipc.NewClient(env.Public(cfg.String("cleanup_service_name")), nil)
 	defer cleanup.Close()
@@ -66,7 +82,7 @@ func run(ctx context.Context, env *service.Env, d Deliverer, reader queueread.Re
 		Queue:     env.Public(cfg.String("queue_service_name")),
 		Agent:     func(t mail.Transport) ipc.Address { return env.Private(string(t)) },
 		TimeLimit: cfg.Duration("daemon_timeout"), Overdue: overdue(env.Log.Fatal, env.Retire, env.Exit),
-		Reports: cfg.Bool("confirm_delay_cleared"), SoftBounce: cfg.Bool("soft_bounce"), Filter: filter, Resolution: maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit"))})
+		Reports: cfg.Bool("confirm_delay_cleared"), SoftBounce: cfg.Bool("soft_bounce"), Filter: filter, Classes: classes, Resolution: maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit"))})
 	stopping := service.Stopping(ctx)
 	work, stop := context.WithCancel(stopping)
 	defer stop()

@@ -51,6 +51,7 @@ var bounceParams = []Param{
 	{Name: "bounce_notice_recipient", Type: String, Default: "postmaster", Tier: 3, Doc: "Postmaster address for bounce copies"},
 	{Name: "bounce_service_name", Type: String, Default: "bounce", Tier: 3, Doc: "master.cf name of the bounce service"},
 	{Name: "bounce_size_limit", Type: Bytes, Default: "50000", Tier: 2, Doc: "Largest original message returned in full in a bounce"},
+	{Name: "bounce_class_files", Type: List, Tier: 2, Doc: "Files of rules that tell kinds of failed deliveries apart; builtin: those that come with the program"},
 	{Name: "bounce_template_file", Type: String, Tier: 2, Doc: "File with custom notification texts"},
 	{Name: "confirm_delay_cleared", Type: Bool, Default: "no", Tier: 3, Doc: "Tell sender when delayed mail is delivered"},
 	{Name: "defer_service_name", Type: String, Default: "defer", Tier: 3, Doc: "master.cf name of the defer service"},

@@ -27,6 +27,8 @@ type Delivery struct {
 	From      string // empty: the null sender
 	MessageID string // with its angle brackets; may be empty
 	EnvID     string // ENVID of MAIL FROM, decoded; may be empty
+	// Class is what kind of failure it is, by the rules of bounce_class_files; empty: it is none, or there are no rules.
+	Class string
 }
 
 // Append implements Event.
@@ -97,7 +99,7 @@ func (e Delivery) AppendFields(b []byte) []byte {
 	b = appendString(b, "tls", e.TLS)
 	b = append(e.DSN.Append(append(b, `,"dsn":"`...)), '"')
 	b = appendString(b, "status", e.Status)
-	b = appendString(b, "reason", e.Text)
+	b = appendString(appendString(b, "reason", e.Text), "class", e.Class)
 	return appendString(appendString(b, "message_id", e.MessageID), "envid", e.EnvID)
 }
 

@@ -135,7 +135,7 @@ func otherEvents() []Event {
 		Delivery{ID: "07F429D46E2", To: "u1@vmb.test", Relay: "virtual", Delay: 10 * ms, Delays: [4]time.Duration{0, 10 * ms, 0, 0},
 			DSN: dsn.S(2, 0, 0), Status: "sent", Text: "delivered to maildir", From: "s@a.test", MessageID: "<abc@client.test>", EnvID: "QQ314159"},
 		Delivery{ID: "085A79D46E3", To: "x@deny.test", Relay: "127.0.0.1[127.0.0.1]:36027", Delay: 30 * ms, Delays: [4]time.Duration{0, 10 * ms, 0, 10 * ms},
-			DSN: dsn.S(5, 3, 0), Status: "bounced", Text: "host 127.0.0.1[127.0.0.1] said: 500 5.3.0 Error: command failed (in reply to RCPT TO command)"},
+			DSN: dsn.S(5, 3, 0), Status: "bounced", Text: "host 127.0.0.1[127.0.0.1] said: 500 5.3.0 Error: command failed (in reply to RCPT TO command)", Class: "ProtocolErrors"},
 		Delivery{ID: "08FED9D46E4", To: "x@dead.test", OrigTo: "X@DEAD.test", Delay: 41 * time.Second, Delays: [4]time.Duration{41 * time.Second, 20 * ms, 0, 0},
 			DSN: dsn.S(4, 4, 1), Status: "deferred", Text: "delivery temporarily suspended: connect to 127.0.0.1[127.0.0.1]:36029: Connection refused"},
 		Delivery{ID: "08FED9D46E4", To: "joe@a.test", OrigTo: "postmaster@a.test", Relay: "mx.a.test[192.0.2.1]:25", ConnUse: 7,

@@ -83,6 +83,9 @@ func (s *Set) delivery(e *maillog.Delivery) {
 	if class := replyClass(e.DSN.Class); class != "" {
 		s.Add(DeliveryReplies, 1, class, statusCode(e.DSN))
 	}
+	if e.Class != "" {
+		s.Add(DeliveryFailures, 1, e.Status, e.Class)
+	}
 	s.addDomain(domainOf(e.To), e.Status)
 	s.Observe(DeliveryDelay, e.Delay.Seconds(), e.Status)
 	for i, d := range e.Delays {

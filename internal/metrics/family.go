@@ -33,6 +33,7 @@ const (
 	TLSSessions
 	Deliveries
 	DeliveryReplies
+	DeliveryFailures
 	DomainDeliveries
 	DeliveryDelay
 	DeliveryStage
@@ -106,6 +107,7 @@ var families = [numFamilies]Family{
 
 	Deliveries:       {"posthaste_deliveries", Counter, true, []string{"status"}, "Outcomes of delivery attempts, one for each recipient; service is the transport."},
 	DeliveryReplies:  {"posthaste_delivery_replies", Counter, true, []string{"class", "dsn"}, "The same by what was said: class is 2xx, 4xx or 5xx, dsn the status code (RFC 3463); codes outside the registry are other."},
+	DeliveryFailures: {"posthaste_delivery_failures", Counter, true, []string{"status", "class"}, "Those that failed, by the class that bounce_class_files gives them; none without that parameter."},
 	DomainDeliveries: {"posthaste_domain_deliveries", Counter, false, []string{"domain", "status"}, "The same by the recipient's domain: those with the most deliveries have a name, all others are other."},
 	DeliveryDelay:    {"posthaste_delivery_delay_seconds", Histogram, true, []string{"status"}, "Age of the message when a recipient's attempt ended (delay= of the log)."},
 	DeliveryStage:    {"posthaste_delivery_stage_seconds", Histogram, true, []string{"stage"}, "Where the time went (delays= of the log): before_queue, queue, connect, transmit."},

@@ -148,6 +148,22 @@ func BenchmarkDelivery(b *testing.B) {
 	}
 }
 
+// Failures that have a class are counted by it.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	s := New()
+	for _, class := range []string{"QuotaIssues", "QuotaIssues", ""} {
+		s.Event(maillog.LevelInfo, true, maillog.Delivery{To: "a@b.test", Status: "deferred", DSN: dsn.S(4, 2, 2), Class: class})
+	}
+	m := s.Take()
+	if got, _ := find(m, DeliveryFailures, "deferred", "QuotaIssues"); got.Value != 2 {
+		t.Errorf("%v of a class", got.Value)
+	}
+	if got, ok := find(m, DeliveryFailures, "deferred", ""); ok {
+		t.Errorf("%v without a class", got.Value)
+	}
+}
+
 // Deliveries are counted by domain and by what was said, within bounds: a sender
 // of mail to a million domains makes no million series, and a domain that gets much
 // mail has a name although it came late.

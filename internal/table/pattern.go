@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/dlclark/regexp2"
+
+	"posthaste/internal/prefilter"
 )
 
 // dialect is the language of a pattern table.
@@ -30,7 +32,7 @@ func (d dialect) String() string { return [...]string{"regexp", "pcre"}[d] }
 // linear in the key. Patterns with back-references, look-around or possessive
 // parts go to a backtracking matcher with a time limit; a match that runs out of
 // time is an error, not "no". Neither is asked about a key that has not the words
-// that a pattern needs: see prefilter.
+// that a pattern needs: see package prefilter.
 type patternTable struct {
 	file *watched[*patternRules] // nil for a table in braces
 	text *patternRules
@@ -39,7 +41,7 @@ type patternTable struct {
 // patternRules are what is in a table.
 type patternRules struct {
 	rules  []patternRule
-	filter prefilter
+	filter prefilter.Filter
 }
 
 // patternRule is one line, or an if with all that is inside it.
@@ -59,7 +61,7 @@ type pattern struct {
 	back *regexp2.Regexp
 	// where is the table and the line, for errors of back.
 	where string
-	need  []int // clauses of the table's prefilter
+	need  []int // clauses of the table's filter
 	// plain matches what the pattern does, and perhaps more, in the syntax of package
 	// regexp; "" when there is no such expression.
 	plain string
@@ -144,12 +146,12 @@ func parsePatterns(d dialect, name, text string, o Options) *patternRules {
 	if len(stack) > 1 {
 		o.warn("%s: if without endif", name)
 	}
-	top.filter.learn(top.rules)
+	learn(&top.filter, top.rules)
 	return top
 }
 
-// learn takes in the patterns of rules.
-func (f *prefilter) learn(rules []patternRule) {
+// learn has a filter take in the patterns of rules.
+func learn(f *prefilter.Filter, rules []patternRule) {
 	for i := range rules {
 		r := &rules[i]
 		for _, p := range []*pattern{&r.match, r.also} {
@@ -157,10 +159,10 @@ func (f *prefilter) learn(rules []patternRule) {
 				continue
 			}
 			if expr, err := syntax.Parse(p.plain, syntax.Perl); err == nil {
-				p.need = f.add(expr)
+				p.need = f.Add(expr)
 			}
 		}
-		f.learn(r.inside)
+		learn(f, r.inside)
 	}
 }
 
@@ -412,7 +414,7 @@ func (p *pattern) groups() int {
 // matches says whether the key matches, "!" taken into account.
 func (p *pattern) matches(l *patternLookup) (bool, error) {
 	switch {
-	case !l.has.all(p.need):
+	case !l.has.All(p.need):
 		return p.not, nil
 	case p.lin != nil:
 		return p.lin.MatchString(l.key) != p.not, nil
@@ -442,7 +444,7 @@ func (p *pattern) backtrack(l *patternLookup) (*regexp2.Match, error) {
 // find is matches with the texts of the groups.
 func (p *pattern) find(l *patternLookup) (groups []string, err error) {
 	switch {
-	case !l.has.all(p.need):
+	case !l.has.All(p.need):
 		return nil, nil
 	case p.lin != nil:
 		return p.lin.FindStringSubmatch(l.key), nil
@@ -470,12 +472,12 @@ func (t *patternTable) Lookup(ctx context.Context, key string) (string, bool, er
 
 func (r *patternRules) lookup(ctx context.Context, key string) (string, bool, error) {
 	var few [16]uint64 // enough for most tables
-	has := presence(few[:])
-	if words := (r.filter.clauses + 63) / 64; words > len(few) {
-		has = make(presence, words)
+	has := prefilter.Presence(few[:])
+	if words := r.filter.Words(); words > len(few) {
+		has = make(prefilter.Presence, words)
 	}
 	key = latin1(key)
-	r.filter.find(key, has)
+	r.filter.Find(key, has)
 	l := patternLookup{ctx: ctx, key: key, has: has}
 	return l.in(r.rules)
 }
@@ -483,9 +485,9 @@ func (r *patternRules) lookup(ctx context.Context, key string) (string, bool, er
 // A patternLookup looks for a key.
 type patternLookup struct {
 	ctx    context.Context
-	key    string   // latin1 of the one that is asked for
-	has    presence // the clauses that it fulfils
-	budget *Budget  // nil until a pattern needs it
+	key    string             // latin1 of the one that is asked for
+	has    prefilter.Presence // the clauses that it fulfils
+	budget *Budget            // nil until a pattern needs it
 }
 
 // in looks for the key in rules.

@@ -1,4 +1,11 @@
-package table
+// Package prefilter finds out quickly which of many regular expressions cannot match a text.
+//
+// A table of patterns is asked about each line of a message, a list of rules about each reply of a
+// server, and most of them never match. To find that out by trying one after the other takes
+// more time than all else that is done with the text. But most patterns hold words that every text
+// which matches must have. One pass over the text finds out which of all these words it has, and the
+// patterns that miss one are not tried.
+package prefilter
 
 import (
 	"fmt"
@@ -7,13 +14,6 @@ import (
 	"strings"
 	"unicode/utf8"
 )
-
-// A table of patterns is asked about each line of a message, or each address,
-// and nearly always none of them matches. To find that out by trying one after
-// the other takes more time than all else that is done with the message. But
-// most patterns hold words that every text which matches must have. One pass
-// over the key finds out which of all these words it has, and the patterns that
-// miss one are not tried.
 
 // A clause is words of which a text must have at least one for a pattern to
 // match. They are in lower case, and of ASCII: letters beyond it have other
@@ -102,9 +102,9 @@ func lower(c byte) byte {
 	return c
 }
 
-// A prefilter knows the clauses of all patterns of a table. It is not changed
-// once it is in use.
-type prefilter struct {
+// A Filter knows the words of all patterns of a list. The zero Filter knows none. Once it
+// has all of them it does not change, and may be used concurrently.
+type Filter struct {
 	clauses int
 	known   map[string]int // numbers of clauses by their words, which many patterns share
 	entries []gramEntry
@@ -126,9 +126,10 @@ func gramOf(word string) uint32 {
 	return uint32(word[0])<<16 | uint32(word[1])<<8 | uint32(word[2])
 }
 
-// add takes in the clauses of a pattern. Those who ask for it do so by the
-// numbers that it returns.
-func (f *prefilter) add(expr *syntax.Regexp) (numbers []int) {
+// Add takes in a pattern, and returns the numbers of what a text must have for it to match, which are
+// for Presence.All. None: the pattern must be tried on every text. It may not be called
+// while the Filter is in use.
+func (f *Filter) Add(expr *syntax.Regexp) (numbers []int) {
 	if f.known == nil {
 		f.known = make(map[string]int)
 	}
@@ -150,7 +151,7 @@ func (f *prefilter) add(expr *syntax.Regexp) (numbers []int) {
 
 // addWord takes in a word of the clause that comes next, by that gram which the
 // fewest others have.
-func (f *prefilter) addWord(word string) {
+func (f *Filter) addWord(word string) {
 	best, fewest := 0, -1
 	for at := 0; at+gramLen <= len(word); at++ {
 		n := 0
@@ -166,11 +167,14 @@ func (f *prefilter) addWord(word string) {
 	*head = int32(len(f.entries))
 }
 
-// A presence is the clauses that a key fulfils, a bit for each.
-type presence []uint64
+// Words is the length that a Presence needs.
+func (f *Filter) Words() int { return (f.clauses + 63) / 64 }
 
-// all says whether the clauses with these numbers are fulfilled.
-func (p presence) all(numbers []int) bool {
+// A Presence is what a text has of that which patterns need, a bit for each.
+type Presence []uint64
+
+// All says whether the text has all that a pattern needs. If not, the pattern does not match.
+func (p Presence) All(numbers []int) bool {
 	for _, n := range numbers {
 		if p[n>>6]&(1<<(n&63)) == 0 {
 			return false
@@ -179,8 +183,10 @@ func (p presence) all(numbers []int) bool {
 	return true
 }
 
-// find adds the clauses that key fulfils to p, which has room for all.
-func (f *prefilter) find(key string, p presence) {
+// Find notes in p, which is empty and has the length Words, what a text has. Letter case is ignored
+// in ASCII only: an expression that ignores it may match a text with U+017F or U+212A in place of
+// an s or a k, and is not tried then.
+func (f *Filter) Find(key string, p Presence) {
 	if len(key) < gramLen {
 		return
 	}
