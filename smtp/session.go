@@ -344,4 +344,4 @@ func (s *session) quit(limit time.Duration, wait bool) {
 }
 
 // close closes the connection without QUIT, when it is out of step or broken.
-func (s *session) close() { _ = s.conn.Close() } // nothing of ours is in doubt any more
+func (s *session) close() { _ = s.conn.Close() } // no outcome depends on it any more

@@ -237,7 +237,8 @@ func (d *delivery) handshake(ctx context.Context, s *session, t *target, p *poli
 		if f := d.checkRequireTLS(s); f != nil || p.Level == tlspolicy.May {
 			return f
 		}
-		// Temporary: who sits in between may have taken the offer out, and goes away again.
+		// Temporary: an attacker in between may have removed the offer, and will
+		// not be there for ever.
 		return &failure{kind: siteFailed, status: dsn.S(4, 7, 4), detail: s.detail(),
 			text: "TLS is required, but was not offered by host " + s.namaddr}
 	}

@@ -79,9 +79,10 @@ var errStale = &failure{text: "kept session is dead"}
 // use, where TLS is a wish: the same server is tried without.
 var errRetryPlain = &failure{text: "TLS session broke"}
 
-// transact sends the message to these recipients, and says of each what came of it, and of all that
-// are left where the session breaks. It returns errStale, or nil: what is wrong with the session
-// has then been said, and s.bad is set if it cannot be used again.
+// transact sends the message to these recipients, and records the outcome of each;
+// where the session breaks, that of all recipients who are left. It returns
+// errStale, or nil: what is wrong with the session has then been said, and s.bad is
+// set if it cannot be used again.
 func (d *delivery) transact(ctx context.Context, s *session, left []int) *failure {
 	// One piece of memory for both lists: rcpts takes the first half, accepted the
 	// second, and neither can grow into the other.

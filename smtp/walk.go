@@ -178,7 +178,8 @@ func (d *delivery) connectFailed(f *failure) {
 		d.why = f // said when no server is left
 		return
 	}
-	// The server has spoken: that is logged where it happens, whoever comes next.
+	// The server has replied. That is logged where it happens, whichever server
+	// comes next.
 	d.fail(f, d.left())
 }
 

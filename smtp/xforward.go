@@ -22,8 +22,8 @@ var (
 // unavailable is the value of an attribute that is not known.
 const unavailable = "[UNAVAILABLE]"
 
-// xforwards says whether the server is to be told attributes of a list: it asks
-// for one of them that is known.
+// xforwards says whether the server gets the attributes of a list: it must ask for
+// one that is known.
 func (t *transaction) xforwards(attrs []string) bool {
 	if !t.d.set.xforward || t.s.offers&offersXForward == 0 {
 		return false

@@ -322,7 +322,7 @@ func (s *session) authFailed(err error) error {
 	// The delay is for guesses, not for a backend that is down. Replies that are
 	// waiting are sent before it.
 	var f *sasl.Failure
-	if errors.As(err, &f) && s.set.errorSleep > 0 { // who tries passwords is to take his time, from the first on
+	if errors.As(err, &f) && s.set.errorSleep > 0 { // guessing passwords must be slow from the first try on
 		s.wire.flush()
 		s.pause(s.set.errorSleep)
 	}

@@ -148,10 +148,10 @@ func (s *session) rset() *smtpwire.Reply {
 	return nil
 }
 
-// vrfy is VRFY, RFC 5321 section 4.1.1.6. It says whether the address would be
-// refused as a recipient, and no more (RFC 5321 section 3.5.3: 252). Each VRFY
-// counts as a recipient for smtpd_client_recipient_rate_limit, or it would be the
-// cheaper way to guess addresses.
+// vrfy is VRFY, RFC 5321 section 4.1.1.6. It only says whether the address would be
+// refused as a recipient (252, RFC 5321 section 3.5.3). Each VRFY counts as a
+// recipient for smtpd_client_recipient_rate_limit, or it would be the cheaper way
+// to guess addresses.
 func (s *session) vrfy() *smtpwire.Reply {
 	switch {
 	case s.set.vrfyDisabled:

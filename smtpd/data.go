@@ -13,11 +13,11 @@ import (
 	"posthaste/internal/smtpwire"
 )
 
-// commitTimeout bounds the wait for cleanup to queue a message. A client gives
-// us ten minutes for it (RFC 5321 section 4.5.3.2.6); whoever waits that long
-// is not to be told 250 when it has gone. Only a message that the queue's disk was
-// given before it fell silent waits so long: it may be on that disk, and its client
-// would send it again. Others cleanup refuses (spool.ErrSilent).
+// commitTimeout bounds the wait for cleanup to queue a message. A client gives us
+// ten minutes for it (RFC 5321 section 4.5.3.2.6). It must get the reply before it
+// gives up, or it would send the message again. Only a message that the queue's
+// disk was given before it fell silent waits so long: it may be on that disk, and
+// its client would send it again. Others cleanup refuses (spool.ErrSilent).
 const commitTimeout = 9 * time.Minute
 
 // data is the content of DATA. The engine calls it when it has said 354. It reads

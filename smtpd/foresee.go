@@ -2,12 +2,12 @@ package smtpd
 
 import "bytes"
 
-// A client that pipelines sends its recipients by the packet. Asked for one
-// after the other, each would cost the way to trivial-rewrite and back, and two
-// processes a wake-up; so the questions about those that have been received
-// and wait for their turn go out together with the first one's. Only commands
-// that plainly hold one address are looked at: who is wrong about one here has
-// asked in vain, and the command is judged in its turn as ever.
+// A client that pipelines sends its recipients by the packet. Asked for one after
+// the other, each would cost the way to trivial-rewrite and back, and two processes
+// a wake-up; so the questions about those that have been received and wait for
+// their turn go out together with the first one's. Only commands that plainly
+// contain one address are looked at. If that is a mistake, a question was asked in
+// vain; the command is judged in its turn as always.
 
 // maxForeseen bounds the recipients that are asked about before their turn, and
 // with them what a client can have asked in vain.

@@ -171,9 +171,9 @@ const (
 	ampleTimes  = 16
 )
 
-// roomFor says whether the file system of the queue has room for what the
-// limits allow: one and a half times the largest message that goes there, so that whoever is
-// in the middle of one can finish.
+// roomFor says whether the file system of the queue has room for what the limits
+// allow: one and a half times the largest message that goes there, so that clients
+// in the middle of a message can finish it.
 func (s *session) roomFor() bool {
 	need := s.set.queueNeed
 	if need <= 0 {

@@ -28,8 +28,8 @@ import (
 	"posthaste/internal/tlspolicy"
 )
 
-// tlsLevel is smtpd_tls_security_level. The client's certificate is no matter of
-// the level, as Postfix has it: that is smtpd_tls_req_ccert.
+// tlsLevel is smtpd_tls_security_level. As with Postfix, the level does not concern
+// the client's certificate: smtpd_tls_req_ccert does.
 type tlsLevel uint8
 
 const (

@@ -99,8 +99,8 @@ func (r *run) unknownDomain(ctx context.Context, addr string, cl class) verdict 
 	return r.refuseFor(addr, cl, r.e.cfg.Int("unknown_address_reject_code"), status, "Domain not found")
 }
 
-// rejectUnlistedSender is reject_unlisted_sender: an address of ours that does not
-// exist.
+// rejectUnlistedSender is reject_unlisted_sender: a sender in a local domain that
+// does not exist.
 func (r *run) rejectUnlistedSender(ctx context.Context) verdict {
 	if !r.s.HasSender || r.s.Sender == "" || r.s.sndrChecked || r.s.NoUnknownRcptChecks {
 		return dunno
@@ -119,9 +119,9 @@ func (r *run) rejectUnlistedRcpt(ctx context.Context) verdict {
 	return r.unlisted(ctx, r.s.Recipient, classRcpt)
 }
 
-// unlisted refuses an address of ours that no table knows. It looks at what cleanup
-// and the delivery agents would look at: an address that is rewritten or an alias
-// exists, whatever its own class says.
+// unlisted refuses an unknown address in a domain that this host is responsible
+// for. It looks at what cleanup and the delivery agents would look at: an address
+// that is rewritten or an alias exists, whatever its own class says.
 func (r *run) unlisted(ctx context.Context, addr string, cl class) verdict {
 	if trace := table.TraceOf(ctx); trace != nil {
 		trace(">>> CHECKING %s VALIDATION MAPS <<<", classText[cl])
@@ -215,8 +215,8 @@ func (r *run) listed(ctx context.Context, m *table.Maps, recipient, typed string
 	return found, dunno
 }
 
-// reserved are the local parts that every domain of ours has. RFC 5321 section
-// 4.5.1 demands postmaster; the others are ours, for notifications.
+// reserved says whether the local part is one that exists in every local domain.
+// RFC 5321 section 4.5.1 demands postmaster; notifications use the others.
 func (r *run) reserved(addr string) bool {
 	local := addr[:len(addr)-len(domainOf(addr))-1]
 	local, _ = r.e.search.SplitExtension(local)

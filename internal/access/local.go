@@ -29,7 +29,7 @@ func (e *Evaluator) LocalClient(ctx context.Context, s *Session, words []string)
 				return in, err
 			}
 		case w == "permit_sasl_authenticated":
-			if e.sasl { // a login that XCLIENT tells is none of ours
+			if e.sasl { // a login told by XCLIENT is not one of our users
 				v = r.permitSASL(ctx)
 			}
 		case w == "permit_tls_clientcerts":

@@ -16,7 +16,7 @@ import (
 	"posthaste/internal/smtpwire"
 )
 
-// NameStatus is what came of looking up a client's name.
+// NameStatus is the result of looking up a client's name.
 type NameStatus uint8
 
 const (

@@ -1,5 +1,5 @@
-// How a verdict comes to be a reply: refusals, those that wait, warnings in their
-// place, and the log line.
+// How a verdict becomes a reply: refusals at once, refusals that wait, warnings
+// instead, and the log line.
 
 package access
 
@@ -108,11 +108,11 @@ func (r *run) lookupFailed(addr string) verdict {
 // refuses says whether a reply code is one of a refusal.
 func refuses(code int) bool { return code >= 400 && code <= 599 }
 
-// pronounce is the one place where a refusal comes to be, and is logged. Its code
-// may be an administrator's: one that the client would take for consent is
-// replaced. Where an earlier restriction asked for it (defer_if_reject), a
-// permanent refusal becomes that one's temporary one. Under warn_if_reject it
-// becomes a warning in the log, and dunno.
+// pronounce is the one place where a refusal is made, and logged. Its code may be
+// an administrator's: one that the client would take for consent is replaced. Where
+// an earlier restriction asked for it (defer_if_reject), a permanent refusal
+// becomes that one's temporary one. Under warn_if_reject it becomes a warning in
+// the log, and dunno.
 func (r *run) pronounce(why *reason) verdict {
 	if !refuses(why.reply.Code) {
 		r.e.log.Warning("SMTP reply code configuration error: %s", why.reply)
