@@ -222,7 +222,7 @@ func cipherSuites(grades tlspolicy.Grades, grade string, exclude []string, warn 
 
 // tlsState is the TLS of one session. It lives until the session ends.
 type tlsState struct {
-	cert  *tls.Certificate // what we presented; nil for a resumed session
+	cert  *tls.Certificate // what we presented; may be nil for a resumed session
 	under *transport
 }
 
