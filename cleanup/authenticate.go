@@ -1,3 +1,6 @@
+// Checks of mail from strangers by SPF, DKIM and DMARC: whose mail is checked, and what
+// is done with the findings. The protocols themselves are in package mailauth.
+
 package cleanup
 
 import (
@@ -14,18 +17,22 @@ import (
 	"posthaste/internal/table"
 )
 
-// An authenticator checks mail from strangers by SPF, DKIM and DMARC, before
-// filters see it, so that they see what was found. Strangers are SMTP clients that are
-// not authenticated and not in mail_authentication_exempt_networks. From authenticated
-// ones, too, no findings are taken that claim to be ours.
-// Its methods may be called concurrently.
+// An authenticator checks mail from strangers, before filters see it, so that they see
+// what was found. Strangers are SMTP clients that are not authenticated and not in
+// mail_authentication_exempt_networks. Findings that claim to be ours are also removed
+// from the mail of authenticated clients, since whoever reads Authentication-Results
+// fields trusts those with our name (RFC 8601 section 5).
+//
+// It is made at the start and not changed; its methods may be called concurrently.
 type authenticator struct {
 	checker *mailauth.Checker
 	exempt  *table.List
-	reject  bool // dmarc_reject
+	// dmarc_reject: what a domain's policy says is to be rejected is rejected
+	reject bool
 }
 
-// newAuthenticator reads what is to be checked. It is nil when nothing is.
+// newAuthenticator reads what is to be checked; nil when nothing is. An error means that
+// the exempt networks cannot be used: mail must not be checked, or spared, by mistake.
 func newAuthenticator(cfg *config.Config, dns resolver.Resolver, o table.Options) (*authenticator, error) {
 	if cfg.String("mail_authentication") != "check" {
 		return nil, nil
@@ -47,8 +54,10 @@ const (
 	stranger                 // to be checked
 )
 
+// standing says how far the client is trusted. The error is that of a table.
 func (a *authenticator) standing(ctx context.Context, m *Message) (standing, error) {
 	c := &m.env.Client
+	// It did not come over the network.
 	if c.Addr == "" {
 		return trusted, nil
 	}
@@ -62,8 +71,9 @@ func (a *authenticator) standing(ctx context.Context, m *Message) (standing, err
 	return stranger, nil
 }
 
-// authenticate checks a message that nothing else is wrong with, and puts the
-// findings on top of it.
+// authenticate checks a message that nothing else is wrong with, and puts the findings on
+// top of it. What was requeued is passed over: it was checked when it came, and its
+// client is gone.
 func (in *incoming) authenticate(res *Result) {
 	a := in.s.opt.Authenticator
 	if a == nil || in.q.Flags&proto.SubmitRequeued != 0 || res.Discard || res.Refused != nil || res.Stop || len(res.Envelope.Recipients) == 0 {
@@ -72,6 +82,8 @@ func (in *incoming) authenticate(res *Result) {
 	ctx := in.ctx
 	who, err := a.standing(ctx, &in.msg)
 	if err != nil {
+		// The client is told to try later (judge): the table decides whether the mail may
+		// be refused.
 		in.msg.tableFailed("mail_authentication_exempt_networks", err)
 		in.logLines(in.msg.log[len(in.msg.log)-1:])
 		in.msg.judge(res)
@@ -93,6 +105,8 @@ func (in *incoming) authenticate(res *Result) {
 	addr, _ := netip.ParseAddr(in.msg.env.Client.Addr)
 	r := a.checker.Check(ctx, &mailauth.Message{Client: addr.Unmap(), Helo: in.msg.env.Client.Helo, Sender: in.q.Envelope.Sender,
 		Header: headerBytes(c.Fields), BodySize: c.BodySize, Body: func() io.Reader { return io.NewSectionReader(c.Body, 0, c.BodySize) }})
+	// A reply to the client, not a bounce: the sender's address is what could not be
+	// confirmed.
 	if no := r.Rejected(); no != nil && a.reject {
 		in.logRefusal("reject", "END-OF-MESSAGE", no.Status.String()+" "+no.Text)
 		res.Refused = &refusal{Code: no.Code, Status: no.Status, Text: no.Text}
@@ -102,8 +116,8 @@ func (in *incoming) authenticate(res *Result) {
 	res.Envelope = in.msg.env
 }
 
-// unclaim stores c without the fields that claim to be findings of ours, and with
-// those of top above it.
+// unclaim stores the message without the fields that claim to be findings of ours, and
+// with the fields of top above it. When that changes nothing, nothing is stored anew.
 func (in *incoming) unclaim(c *milter.Content, by *mailauth.Checker, top []milter.Field) {
 	kept := top
 	for _, f := range c.Fields {
@@ -131,7 +145,8 @@ func headerBytes(fields []milter.Field) []byte {
 	return b
 }
 
-// logRefusal says in the log what was thought of the message as a whole.
+// logRefusal logs a decision on the message as a whole, in the form that smtpd's lines
+// have.
 func (in *incoming) logRefusal(action, stage, text string) {
 	c := &in.msg.env.Client
 	in.s.opt.Log.Log(maillog.Reject{QueueID: in.msg.id, Action: action, Stage: stage, Name: c.Name, Addr: c.Addr, Text: text,

@@ -1,3 +1,8 @@
+// The list of messages that may have arrived twice, which "posthaste doubtful" shows:
+// what a start found in doubt, what agents died with, what was queued after its client
+// may have given up. The spool finds; this file remembers, follows what becomes of each,
+// and saves.
+
 package cleanup
 
 import (
@@ -14,27 +19,31 @@ import (
 	"posthaste/internal/vfs"
 )
 
-// saveDelay is how long changes of the list wait for others. It bounds what a crash forgets of what
-// has become of mail in the list: the next start looks whether it is still in the queue, so that
-// nothing is said to be there that is not. What is found to be in doubt is saved before the
-// spool is served.
+// saveDelay is how long changes of the list wait for others. A crash in that time forgets
+// what has become of mail in the list, and the next start looks whether it is still in
+// the queue, so that the list never names what is not there. What is found at a start is
+// saved before the spool is served.
 const saveDelay = time.Second
 
-// doubts keeps the list of messages that may have arrived twice (package doubtful). A nil one
-// keeps nothing. Its methods may be called by any goroutine.
+// doubts keeps the list. A nil one keeps nothing. Its methods may be called by any
+// goroutine. It outlives a spool that breaks and is opened again.
 type doubts struct {
 	fs  vfs.FS
 	dir string
 	log *maillog.Logger
 
-	some atomic.Bool // the list has something that is queued: most of the time it has not
+	// Whether the list has a message that is still queued. Mostly it has not, and then
+	// the commit path need not take the lock.
+	some atomic.Bool
 
 	mu   sync.Mutex
 	list doubtful.List
-	save *time.Timer // nil: nothing waits to be saved
+	// Runs while changes wait to be saved; nil otherwise. mu guards it and list.
+	save *time.Timer
 }
 
-// newDoubts reads the list. One that cannot be read is begun anew: it must not keep mail.
+// newDoubts reads the list. A list that cannot be read is begun anew with a warning: a
+// list for people must not keep mail from being delivered.
 func newDoubts(fs vfs.FS, dir string, log *maillog.Logger) *doubts {
 	d := &doubts{fs: fs, dir: dir, log: log}
 	list, err := doubtful.Load(fs, dir)
@@ -46,7 +55,8 @@ func newDoubts(fs vfs.FS, dir string, log *maillog.Logger) *doubts {
 	return d
 }
 
-// look finds out whether anything is queued. The caller holds mu, or nobody else knows d.
+// look brings some in line with the list. The caller holds mu, or nobody else knows d
+// yet.
 func (d *doubts) look() {
 	for i := range d.list {
 		if d.list[i].State == doubtful.Queued {
@@ -60,7 +70,9 @@ func (d *doubts) look() {
 // doubtWhy is how the list names what recovery has found.
 var doubtWhy = map[queue.DoubtKind]string{queue.DoubtHanded: doubtful.InHand, queue.DoubtTrace: doubtful.Trace, queue.DoubtNew: doubtful.New}
 
-// found adds what a start has found, exact saying that agents tell of what they send from now on, and what left the queue while nobody looked.
+// found adds what a start has found, and notes which messages of the list have left the
+// queue while nobody looked. exact says that agents announce from now on what they send
+// (spool_exact_doubt).
 func (d *doubts) found(en engine, rd queueread.Reader, rep *recovery, exact bool) {
 	if d == nil {
 		return
@@ -75,6 +87,7 @@ func (d *doubts) found(en engine, rd queueread.Reader, rep *recovery, exact bool
 			continue
 		}
 		_, there := en.Locate(e.ID)
+		// Whether it was, or will be, sent once more is not recorded any more.
 		if e.Exact && (!there || !exact) { // whether it was, or will be, sent again is not known any more
 			e.Exact, changed = false, true
 		}
@@ -92,12 +105,13 @@ func (d *doubts) found(en engine, rd queueread.Reader, rep *recovery, exact bool
 		changed = true
 	}
 	d.look()
+	// At once, and not by soon: the spool is not served yet.
 	if changed {
 		d.write()
 	}
 }
 
-// timeOf is t as an entry has it: nil when it is not known.
+// timeOf is t in the form of an entry: nil when it is not known.
 func timeOf(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -105,8 +119,9 @@ func timeOf(t time.Time) *time.Time {
 	return &t
 }
 
-// lost adds deliveries in the middle of which their agent has ended: all that are said to be, or
-// with exact those that are on record.
+// lost adds deliveries whose agent died in the middle of them. With exact, only those
+// count that are on record as being in an agent's hand; what was not recorded was not
+// sent.
 func (d *doubts) lost(en engine, rd queueread.Reader, op *proto.Op, exact bool) {
 	if d == nil {
 		return
@@ -136,8 +151,8 @@ func (d *doubts) late(en engine, rd queueread.Reader, id mail.QueueID) {
 	d.soon()
 }
 
-// add adds an entry for each of rcpts, nil being all that are pending, or one for the message when
-// e.Rcpt says so. The caller holds mu.
+// add adds an entry for each of rcpts, which nil makes all that are pending; or one for
+// the whole message, if e.Rcpt is negative. The caller holds mu.
 func (d *doubts) add(en engine, rd queueread.Reader, id mail.QueueID, rcpts []int, e doubtful.Entry) {
 	e.ID, e.State = id, doubtful.Queued
 	sender, list := envelopeOf(en, rd, id, rcpts)
@@ -152,6 +167,7 @@ func (d *doubts) add(en engine, rd queueread.Reader, id mail.QueueID, rcpts []in
 	}
 	for i := range list[:min(len(list), doubtful.MaxRcpts)] {
 		e.Rcpt, e.Recipient, e.More = list[i].index, list[i].address, 0
+		// The last entry stands for the rest, too: a mailing list must not fill the list.
 		if i == doubtful.MaxRcpts-1 {
 			e.More = len(list) - doubtful.MaxRcpts
 		}
@@ -165,8 +181,8 @@ type addressee struct {
 	address string
 }
 
-// envelopeOf reads the sender and recipients of a message: those in rcpts, or all that are pending. What
-// cannot be read is empty; the delivery, or the start, has told of that.
+// envelopeOf reads the sender and recipients of a message: those in rcpts, or all that
+// are pending. What cannot be read stays empty. That it cannot is logged elsewhere.
 func envelopeOf(en engine, rd queueread.Reader, id mail.QueueID, rcpts []int) (sender string, list []addressee) {
 	for _, i := range rcpts {
 		list = append(list, addressee{index: i})
@@ -203,7 +219,7 @@ func envelopeOf(en engine, rd queueread.Reader, id mail.QueueID, rcpts []int) (s
 	return env.Sender, list
 }
 
-// recorded notes what has become of messages in the list, by what has been recorded.
+// recorded notes what has become of messages in the list, from changes that are durable.
 func (d *doubts) recorded(ops []proto.Op) {
 	if d == nil || !d.some.Load() {
 		return
@@ -240,7 +256,7 @@ func (d *doubts) handed(id mail.QueueID, rcpts []int) {
 	}
 }
 
-// settled notes that a notice to the sender has taken the place of recipients.
+// settled notes that a bounce has taken the place of recipients in the list.
 func (d *doubts) settled(st *proto.Settle) {
 	if d == nil || st == nil || len(st.Rcpts) == 0 || !d.some.Load() {
 		return
@@ -253,7 +269,8 @@ func (d *doubts) settled(st *proto.Settle) {
 	}
 }
 
-// unseen is how many entries there are that no operator has said to have seen.
+// unseen is how many entries no operator has marked as seen. It is a metric, so that
+// somebody looks.
 func (d *doubts) unseen() (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -272,14 +289,15 @@ func (d *doubts) unseen() (n int) {
 	return n
 }
 
-// soon has the list saved before long. The caller holds mu.
+// soon has the list saved within saveDelay. The caller holds mu.
 func (d *doubts) soon() {
 	if d.save == nil {
 		d.save = time.AfterFunc(saveDelay, d.flush)
 	}
 }
 
-// flush saves what waits for it.
+// flush saves what waits to be saved. It is called by the timer, and at the end of the
+// process.
 func (d *doubts) flush() {
 	if d == nil {
 		return

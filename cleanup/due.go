@@ -1,3 +1,6 @@
+// What the queue manager asks of the queue: the mail that is due next, and pages of
+// everything. It reads the index that the engine has in memory, and never the disk.
+
 package cleanup
 
 import (
@@ -10,18 +13,23 @@ import (
 	"posthaste/internal/reuse"
 )
 
-// entriesBatch is how many messages the queue manager is told of at once.
+// entriesBatch is how many messages the queue manager is told of in one message: few
+// enough to fit into a frame, enough for the cost of a frame not to matter.
 const entriesBatch = 1000
 
 const (
 	// pageLeast is how many messages a page of the queue should have.
 	pageLeast = 500
 	// pageTries bounds how long they are looked for in an index that is mostly empty.
+	//
+	// A queue that was once long leaves holes in its index.
 	pageTries = 1000
 )
 
-// due tells the queue manager of the deferred mail that it asks for. It goes through the
-// whole index for that, beside all else.
+// due tells the queue manager of the deferred mail that it asks for. That needs a walk
+// over the whole index, so it is done in a goroutine of its own, and commits go on
+// meanwhile. The reply goes behind the entries, over the same connection, so it arrives
+// after them.
 func (s *server) due(c *ipc.Conn, r *ipc.Request) {
 	var q proto.Due
 	if err := r.Decode(&q); err != nil {
@@ -46,7 +54,8 @@ func (s *server) due(c *ipc.Conn, r *ipc.Request) {
 	})
 }
 
-// page gives a part of the queue.
+// page answers with a part of the queue: the messages that are asked for by number, or
+// those from a cursor on.
 func (s *server) page(r *ipc.Request) {
 	var q proto.Page
 	if err := r.Decode(&q); err != nil {
@@ -72,7 +81,7 @@ func (s *server) page(r *ipc.Request) {
 	r.Reply(&reply)
 }
 
-// older is the earlier one of a time, if there is one, and that at which a message came.
+// older is the earlier of t and the time at which a message came. The zero t is none.
 func older(t time.Time, id mail.QueueID) time.Time {
 	created, _, err := id.Parse()
 	if err != nil || !t.IsZero() && t.Before(created) {

@@ -1,3 +1,7 @@
+// The gauge: what the envelope says about the content. It is taken from the octets that
+// are stored, after everything that may change them, because agents choose BODY=8BITMIME
+// and SMTPUTF8 by it, and a filter may have added the first octet over 127.
+
 package cleanup
 
 import (
@@ -6,8 +10,8 @@ import (
 	"posthaste/internal/mail"
 )
 
-// longLine is how long a line may be, without its end, RFC 5321 section
-// 4.5.3.1.6.
+// longLine is how long a line may be without its end (RFC 5321 section 4.5.3.1.6: 1000
+// octets with it).
 const longLine = 998
 
 // gauged are the properties of content that a gauge finds, with the mark that
@@ -34,6 +38,8 @@ func (g *gauge) add(p []byte) (clean bool) {
 	crs := bytes.Count(p, crlf[:1])
 	body := p // what of the piece is not header
 	for rest := p; len(rest) > 0; {
+		// SMTP must double such a dot (RFC 5321 section 4.5.2); agents skip the search if
+		// there is none.
 		if next.lineLen == 0 && rest[0] == '.' {
 			next.flags |= mail.BodyDots
 		}
@@ -65,18 +71,22 @@ func (g *gauge) add(p []byte) (clean bool) {
 	if crs != 0 {
 		return false
 	}
+	// Octets over 127 in the header need SMTPUTF8 (RFC 6532), in the body only 8BITMIME
+	// (RFC 6152).
 	if head := p[:len(p)-len(body)]; eight(head) {
 		next.flags |= mail.Body8Bit | mail.BodyUTF8Hdr
 	}
 	if next.flags&mail.Body8Bit == 0 && eight(body) {
 		next.flags |= mail.Body8Bit
 	}
+	// Only a piece that was clean counts: the caller mends it and adds it again.
 	next.size += int64(len(p))
 	*g = next
 	return true
 }
 
-// describe puts into an envelope what has been found.
+// describe puts what was found into an envelope. BodyGauged tells agents that they may
+// rely on it.
 func (g *gauge) describe(env *mail.Envelope) {
 	env.Size = g.size
 	env.Body = env.Body&^gauged | g.flags | mail.BodyGauged

@@ -1,3 +1,7 @@
+// With spool_exact_doubt, no delivery is made before it is on stable storage that it is
+// about to be. Then the list of doubtful messages after a crash has exactly those that
+// may have arrived, at the price of one more sync for each delivery.
+
 package cleanup
 
 import (
@@ -8,10 +12,10 @@ import (
 	"posthaste/internal/queue"
 )
 
-// hand makes it durable that an agent is about to make a delivery (spool_exact_doubt). The
-// agent waits for it; those that ask at the same time share a sync. One that cannot be recorded
-// is refused, and the agent then defers the message: what was sent without the record could arrive
-// twice and not be in the list.
+// hand records that an agent is about to make a delivery. The agent waits for the answer.
+// Those that ask at the same time share a sync. What cannot be recorded is refused, and
+// the agent then defers the message: what was sent without the record could arrive twice
+// without being in the list.
 func (s *server) hand(r *ipc.Request) {
 	var q proto.Hand
 	if err := r.Decode(&q); err != nil {
@@ -36,5 +40,6 @@ func (s *server) hand(r *ipc.Request) {
 		}
 		r.Reply(&reply)
 	})
+	// Without this the post would wait for spool_commit_delay, and the delivery with it.
 	s.opt.Engine.Hurry()
 }

@@ -1,3 +1,7 @@
+// The primary header: which fields are known, what is taken from them, and how addresses
+// in them are rewritten. Checks by tables are in header_check.go, missing fields in
+// header_missing.go.
+
 package cleanup
 
 import (
@@ -13,7 +17,8 @@ import (
 	"posthaste/internal/table"
 )
 
-// fieldID names the header fields that something is done with.
+// fieldID names the header fields that something is done with. There are fewer than 32,
+// so that those seen fit into a word (headerState.seen).
 type fieldID uint8
 
 const (
@@ -52,12 +57,15 @@ const (
 type fieldKind uint8
 
 const (
+	// The classes of sender_canonical_maps and so on depend on these two. Which field is
+	// which is as in Postfix; Resent-Reply-To is a recipient there, too.
 	kindSender    fieldKind = 1 << iota // addresses that are rewritten like senders
 	kindRecipient                       // addresses that are rewritten like recipients
 	kindResent                          // of a block of Resent- fields
 	kindMIME                            // goes to mime_header_checks wherever it stands
 )
 
+// fieldInfo is a known field; the zero value is any other.
 type fieldInfo struct {
 	name string
 	id   fieldID
@@ -105,6 +113,7 @@ var fieldsByLength = func() (t [32][]fieldInfo) {
 	return t
 }()
 
+// lookupField finds a field by its name, in any letter case.
 func lookupField(name []byte) fieldInfo {
 	if len(name) < len(fieldsByLength) {
 		for _, f := range fieldsByLength[len(name)] {
@@ -118,20 +127,32 @@ func lookupField(name []byte) fieldInfo {
 
 // headerState is what is known of the header so far.
 type headerState struct {
-	context string   // in which addresses are rewritten; "" if they are not
-	drop    []string // names that do not survive
+	// Rewriting context of the addresses, "local" or "remote"; "": they are left as they
+	// are.
+	context string
+	// message_drop_headers
+	drop []string
 
-	seen      uint32 // fieldIDs of the primary header
-	hops      int
-	resent    bool // a Resent- field was seen
+	// Set of fieldIDs, a bit for each.
+	seen uint32
+	// Received fields so far. Too many mean that the message goes round in a loop (RFC
+	// 5321 section 6.3).
+	hops   int
+	resent bool // a Resent- field was seen
+	// The first Message-ID with its brackets; "": there is none yet. It is recorded in
+	// the envelope, for log lines of later services.
 	messageID string
-	fault8Bit bool // an octet over 127 was reported
+	// An octet over 127 has been reported: once is enough.
+	fault8Bit bool
 
-	requireTLS bool // Require-TLS-ESMTP: yes was seen
+	// The header has Require-TLS-ESMTP: yes, and need not get one.
+	requireTLS bool
 
-	addrs []rfc5322.Address // scratch
+	// Storage for rewriteField.
+	addrs []rfc5322.Address
 }
 
+// has says whether one of these fields was seen.
 func (h *headerState) has(ids ...fieldID) bool {
 	for _, id := range ids {
 		if h.seen&(1<<id) != 0 {
@@ -141,7 +162,9 @@ func (h *headerState) has(ids ...fieldID) bool {
 	return false
 }
 
-// field takes one field of the primary header; f.Raw is whole and ends in CRLF.
+// field takes one field of the primary header. f.Raw is whole and ends in CRLF. The order
+// is Postfix's: a field is checked before anything else is done with it, so that REPLACE
+// can give it another name, and is rewritten last.
 func (m *Message) field(ctx context.Context, f rfc5322.Field) {
 	if !m.ok() {
 		return
@@ -165,6 +188,7 @@ func (m *Message) field(ctx context.Context, f rfc5322.Field) {
 		if f, keep = m.checkField(ctx, class, f); !keep || !m.ok() {
 			return
 		}
+		// The table may have replaced it.
 		info = lookupField(f.Name())
 	}
 	if info.id == fieldOther {
@@ -173,8 +197,10 @@ func (m *Message) field(ctx context.Context, f rfc5322.Field) {
 		}
 		return
 	}
+	// A field that is dropped afterwards counts as seen: it is not added again as
+	// missing.
 	h.seen |= 1 << info.id
-	m.note(f, info)
+	m.learn(f, info)
 	if !m.ok() {
 		return
 	}
@@ -194,13 +220,14 @@ func (m *Message) field(ctx context.Context, f rfc5322.Field) {
 	}
 }
 
-// note takes from a known field what is to be known of it.
-func (m *Message) note(f rfc5322.Field, info fieldInfo) {
+// learn takes from a known field what other parts of the system need to know.
+func (m *Message) learn(f rfc5322.Field, info fieldInfo) {
 	h := &m.header
 	switch info.id {
 	case fieldMessageID:
 		value := string(f.Value())
 		m.logMessageID(printable(value), false)
+		// What is not in brackets is logged, but is no identifier to be relied on.
 		if end := strings.IndexByte(value, '>'); h.messageID == "" && end > 0 && value[0] == '<' {
 			h.messageID = printable(value[:end+1])
 		}
@@ -211,11 +238,14 @@ func (m *Message) note(f rfc5322.Field, info fieldInfo) {
 			m.warnf("message rejected: hopcount exceeded")
 			m.stat |= statHops
 		}
+	// detect_8bit_encoding_header: the field is believed before the content is seen.
 	case fieldContentEncoding:
 		value := string(f.Value())
 		if m.c.detect8Bit && (strings.EqualFold(value, "8bit") || strings.EqualFold(value, "binary")) {
 			m.says8Bit = true
 		}
+	// RFC 8689 section 5: "no" lets mail go without the TLS that policies want. No other
+	// value is defined.
 	case fieldTLSRequired:
 		if !m.c.tlsRequired {
 			return
@@ -225,6 +255,7 @@ func (m *Message) note(f rfc5322.Field, info fieldInfo) {
 		} else {
 			m.addLine(logLine{Warning: true, Text: m.id + ": ignoring malformed header: '" + fmt.Sprintf("%.100s", printable(string(f.Lines()))) + "'"})
 		}
+	// Our own field, by which a content filter brings REQUIRETLS back.
 	case fieldRequireTLS:
 		if m.c.requireTLSField && strings.EqualFold(string(f.Value()), "yes") {
 			m.env.RequireTLS, h.requireTLS = true, true
@@ -232,7 +263,7 @@ func (m *Message) note(f rfc5322.Field, info fieldInfo) {
 	}
 }
 
-// dropped says whether fields of this name do not survive (message_drop_headers).
+// dropped says whether fields of this name are removed (message_drop_headers).
 func (m *Message) dropped(name []byte) bool {
 	for _, d := range m.header.drop {
 		if rfc5322.EqualName(name, d) {
@@ -242,8 +273,8 @@ func (m *Message) dropped(name []byte) bool {
 	return false
 }
 
-// emitField gives f back. White space between name and colon, which not
-// everybody can read, is left out.
+// emitField stores f. White space between name and colon is left out: RFC 5322 section
+// 4.5 lets others reject it, or take the name for another.
 func (m *Message) emitField(f rfc5322.Field) {
 	name, rest := f.Name(), f.AfterName()
 	if len(name)+len(rest) == len(f.Raw) {
@@ -254,8 +285,9 @@ func (m *Message) emitField(f rfc5322.Field) {
 	m.emit(rest)
 }
 
-// rewriteField puts the addresses of a field into standard form and maps them.
-// The field is written anew only if one of them changed.
+// rewriteField puts the addresses of a field into standard form and maps them. The field
+// is written anew only if an address changed, so that signatures by others stay valid
+// where they can.
 func (m *Message) rewriteField(ctx context.Context, f rfc5322.Field, class classes) {
 	text := string(f.Body())
 	m.header.addrs = rfc5322.AppendAddresses(reuse.Truncated(m.header.addrs), text, m.c.tokenLimit)
@@ -283,9 +315,9 @@ func (m *Message) rewriteField(ctx context.Context, f rfc5322.Field, class class
 	m.emit(rfc5322.AppendRewritten(make([]byte, 0, len(f.Raw)+64), string(f.Name()), text, m.header.addrs))
 }
 
-// standard puts an address of the header into standard form. A local part whose
-// quotes hide what would route it stays as it is: the address is rewritten with
-// a plain word in its place.
+// standard puts an address of the header into standard form. Where quotes hide characters
+// in the local part that would route it (a.Hidden), the rewriter sees a plain word in
+// their place: "user@elsewhere"@here must not become user@elsewhere.
 func (m *Message) standard(ctx context.Context, a *rfc5322.Address) string {
 	if a.Hidden == 0 {
 		return m.rewrite(ctx, m.header.context, a.Addr)
@@ -295,7 +327,8 @@ func (m *Message) standard(ctx context.Context, a *rfc5322.Address) string {
 	return a.Addr[:a.Hidden] + strings.TrimPrefix(out, word)
 }
 
-// eight says whether some byte of b is over 127.
+// eight says whether some octet of b is over 127. Every octet of every message passes
+// through it, so it looks at 32 at a time.
 func eight(b []byte) bool {
 	const high = 0x8080808080808080
 	for len(b) >= 32 {
@@ -314,10 +347,11 @@ func eight(b []byte) bool {
 	return false
 }
 
-// checking says whether the header and body checks are still wanted.
+// checking says whether header and body checks still apply: PASS, REJECT and the like end
+// them.
 func (m *Message) checking() bool { return m.flags&proto.SubmitFilter != 0 && !m.stop }
 
-// checksFor is the table for fields of a class, nil when there is none.
+// checksFor is the table for a class of fields; it may be empty.
 func (c *Core) checksFor(class checkClass) *table.Maps {
 	switch class {
 	case headerClass:

@@ -1,3 +1,7 @@
+// Header and body checks: looking pieces of the content up in header_checks(5) tables and
+// doing what these say. The actions, their order of precedence and their log lines are
+// Postfix's, because people bring their tables along.
+
 package cleanup
 
 import (
@@ -12,7 +16,7 @@ import (
 	"posthaste/internal/rfc5322"
 )
 
-// checkClass is which table a piece of content is looked up in.
+// checkClass says what a piece of content is, and so which table it is looked up in.
 type checkClass uint8
 
 const (
@@ -24,7 +28,7 @@ const (
 	contentClass // the message as a whole, for the log only
 )
 
-// place is the word for it in log lines.
+// place is the word for it in log lines, which are Postfix's.
 func (c checkClass) place() string {
 	switch c {
 	case bodyClass:
@@ -35,16 +39,19 @@ func (c checkClass) place() string {
 	return "header"
 }
 
-// checkField looks one field up and does what the table says. It returns the
-// field to go on with, and whether to: false drops it.
+// checkField looks one field up and does what the table says. It returns the field to go
+// on with; false means that it is dropped.
 func (m *Message) checkField(ctx context.Context, class checkClass, f rfc5322.Field) (rfc5322.Field, bool) {
 	checks := m.c.checksFor(class)
 	if checks.Empty() {
 		return f, true
 	}
+	// Tables see a folded field as lines, as in Postfix.
 	text := string(f.Lines())
 	value, found, err := checks.Lookup(ctx, text, false)
 	if err != nil {
+		// The message will be refused for now; nothing is let pass because a table is
+		// down.
 		m.tableFailed(checks.Title(), err)
 		return f, true
 	}
@@ -56,6 +63,7 @@ func (m *Message) checkField(ctx context.Context, class checkClass, f rfc5322.Fi
 		return f, false
 	}
 	if replaced != text {
+		// act has made sure that a replacement is a field.
 		if g, ok := rfc5322.ParseField(toLines(replaced)); ok {
 			f = g
 		}
@@ -63,8 +71,8 @@ func (m *Message) checkField(ctx context.Context, class checkClass, f rfc5322.Fi
 	return f, true
 }
 
-// toLines makes one or more lines of text, given with LF between them: CRLF
-// at each line's end, and a tab before what continues a field.
+// toLines makes lines with CRLF of text with LF. A line that continues a field gets a
+// tab, and a stray CR becomes a space: a table's value must not end the header.
 func toLines(text string) []byte {
 	lines := strings.Split(text, "\n")
 	b := make([]byte, 0, len(text)+2*len(lines)+2)
@@ -78,8 +86,10 @@ func toLines(text string) []byte {
 	return b
 }
 
-// act does what a table says about text, a field or a line of the body. It
-// returns the text to go on with, and false if it is to be dropped.
+// act does what a table says about text, which is a field or a line of the body. It
+// returns the text to go on with, and false if that is to be dropped. An action that
+// makes no sense is warned of and passed over, as in Postfix: an error in a table must
+// not lose mail.
 func (m *Message) act(class checkClass, title, text, value string) (string, bool) {
 	verb, arg, _ := strings.Cut(value, " ")
 	if i := strings.IndexByte(verb, '\t'); i >= 0 {
@@ -103,6 +113,7 @@ func (m *Message) act(class checkClass, title, text, value string) (string, bool
 			m.env.Filter = arg
 			m.actLog("filter", class, text, arg)
 		}
+	// The rest of the content is not looked at, and milters do not see it.
 	case "PASS":
 		m.actLog("pass", class, text, arg)
 		m.stop = true
@@ -110,6 +121,7 @@ func (m *Message) act(class checkClass, title, text, value string) (string, bool
 		m.actLog("discard", class, text, arg)
 		m.flags |= proto.SubmitDiscard
 		m.stop = true
+	// Once: a second match says nothing new. What is discarded is never held.
 	case "HOLD":
 		if m.flags&(proto.SubmitHold|proto.SubmitDiscard) == 0 {
 			m.actLog("hold", class, text, arg)
@@ -140,8 +152,10 @@ func (m *Message) act(class checkClass, title, text, value string) (string, bool
 			m.tablef("bad BCC address %q in %s map -- need user@domain", arg, title)
 			break
 		}
+		// Added at the end: recipients may still be listed.
 		m.contentBCC = append(m.contentBCC, arg)
 		m.actLog("bcc", class, text, arg)
+	// Like IGNORE, but logged.
 	case "STRIP":
 		m.actLog("strip", class, text, arg)
 		return "", false
@@ -154,6 +168,8 @@ func (m *Message) act(class checkClass, title, text, value string) (string, bool
 	return text, true
 }
 
+// actReject refuses the message, with the table's text if that begins with a status of
+// class 4 or 5. A 4 asks the client to try later.
 func (m *Message) actReject(class checkClass, text, arg string) {
 	m.reason = "5.7.1 message content rejected"
 	if arg != "" {
@@ -177,8 +193,8 @@ func (m *Message) actReject(class checkClass, text, arg string) {
 	m.actLog("reject", class, text, m.reason)
 }
 
-// actPrepend puts a field before the present one, or a line before the present
-// line of the body.
+// actPrepend stores a field before the present one, or a line before the present line of
+// the body.
 func (m *Message) actPrepend(class checkClass, title, text, arg string) {
 	switch {
 	case arg == "":
@@ -194,12 +210,15 @@ func (m *Message) actPrepend(class checkClass, title, text, arg string) {
 	}
 }
 
-// tablef warns of what a table says: that is wrong for all messages.
+// tablef warns of an entry in a table that makes no sense, which the postmaster must
+// mend.
 func (m *Message) tablef(format string, args ...any) {
 	m.addLine(logLine{Warning: true, Text: fmt.Sprintf(format, args...)})
 }
 
-// actLog logs an action with the circumstances of the message.
+// actLog logs an action with the circumstances of the message. The number of lines for
+// each message is bounded (addLine), except for actions that can occur only once, which
+// the log must always have.
 func (m *Message) actLog(action string, class checkClass, content, text string) {
 	if len(content) > 200 {
 		content = content[:200]
@@ -225,7 +244,7 @@ func (m *Message) actLog(action string, class checkClass, content, text string) 
 	}
 }
 
-// origin is who gave us the message, as log lines say it.
+// origin is where the message came from, in the words of Postfix's log.
 func (m *Message) origin() string {
 	c := &m.env.Client
 	if c.Addr == "" {
@@ -234,8 +253,8 @@ func (m *Message) origin() string {
 	return c.Name + "[" + c.Addr + "]"
 }
 
-// checkLine looks one line of the body up; line is without its end. It emits
-// what is to be stored.
+// checkLine looks one line of the body up; line is without its end. It returns what is to
+// be stored in its place; false drops it.
 func (m *Message) checkLine(ctx context.Context, line []byte) (out []byte, keep bool) {
 	checks := m.c.bodyChecks
 	text := string(line)

@@ -1,3 +1,7 @@
+// Fields that are added when a message has none: Message-ID, Date, From and To, and what
+// REQUIRETLS and MIME call for. As in Postfix, mail from others gets them only with
+// always_add_missing_headers; adding to it would break the signatures of its senders.
+
 package cleanup
 
 import (
@@ -9,8 +13,9 @@ import (
 	"posthaste/internal/rfc5322"
 )
 
-// endHeader adds what is missing from the primary header. garbage is the
-// line that ended it, when that was not an empty one.
+// endHeader adds what is missing from the primary header, below what is there. garbage is
+// the line that ended the header, if that was not an empty one. In a message that was
+// resent, the Resent- fields are the ones that must be there (RFC 5322 section 3.6.6).
 func (m *Message) endHeader(garbage []byte) {
 	if !m.ok() {
 		return
@@ -32,6 +37,7 @@ func (m *Message) endHeader(garbage []byte) {
 			h.messageID = id
 		}
 	}
+	// Log analysis expects a message-id= line for every message.
 	if !h.has(fieldMessageID) {
 		m.logMessageID("<>", false)
 	}
@@ -43,6 +49,8 @@ func (m *Message) endHeader(garbage []byte) {
 	if add && !h.has(fromField) {
 		b = m.appendFrom(append(b, prefix...))
 	}
+	// RFC 822 wanted a destination field; undisclosed_recipients_header stands for
+	// recipients that are not named.
 	if add && m.c.undisclosed != "" && !h.has(fieldTo, fieldCc, fieldResentTo, fieldResentCc) {
 		if rfc5322.IsField(m.c.undisclosed) {
 			b = append(append(b, m.c.undisclosed...), crlf...)
@@ -68,7 +76,8 @@ func (m *Message) endHeader(garbage []byte) {
 	}
 }
 
-// appendFrom appends a From: field for the envelope sender.
+// appendFrom appends a From field for the envelope sender, in the form that
+// header_from_format names.
 func (m *Message) appendFrom(b []byte) []byte {
 	sender := m.env.Sender
 	if sender == "" {
@@ -92,7 +101,8 @@ func (m *Message) appendFrom(b []byte) []byte {
 	return append(b, crlf...)
 }
 
-// cleanFullName is the sender's full name without control characters.
+// cleanFullName is the sender's full name with spaces for control characters. A local
+// user chose it, and a line end in it would begin a field of that user's own.
 func (m *Message) cleanFullName() string {
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if r < ' ' || r == 127 {
@@ -102,8 +112,8 @@ func (m *Message) cleanFullName() string {
 	}, m.fullName))
 }
 
-// appendName appends a full name as a phrase or as a comment. What is not ASCII
-// is encoded, RFC 2047.
+// appendName appends a full name as a phrase, or in the obsolete format as a comment.
+// What is not ASCII becomes encoded words (RFC 2047), folded between them.
 func (m *Message) appendName(b []byte, name string) []byte {
 	encoded := !ascii(name)
 	if encoded {

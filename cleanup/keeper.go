@@ -1,3 +1,7 @@
+// The life of a spool within the process: it is opened, served, closed when it breaks,
+// and opened again. A disk that fails must not end the process, since then every client
+// would wait for a service that cannot start; instead each is told at once to come back.
+
 package cleanup
 
 import (
@@ -18,6 +22,9 @@ import (
 
 const (
 	// reopenPause is how long is waited before the spool is opened once more.
+	//
+	// short enough for a disk that was full for a moment, long enough not to load one
+	// that is in trouble
 	reopenPause = 500 * time.Millisecond
 	// remindTime is how often the log says that it still cannot be.
 	remindTime = time.Minute
@@ -30,12 +37,15 @@ const (
 	brokenDrain = 200 * time.Millisecond
 )
 
-// A keeper has a spool served for as long as the process is to serve. A disk that
-// fails, or is full when the spool is opened, is not the process's end: until the spool can be
-// opened again whoever brings a message is told so at once (451). What a spool that
-// broke has acknowledged is in the one that is opened after it; what it has not is refused, as
-// after the death of the process, and everybody is connected anew, so that the queue manager is
-// told the queue once more.
+// A keeper has a spool served for as long as the process is to serve. While no spool can
+// be opened, because a disk fails or is full, whoever brings a message is told so at once
+// (451).
+//
+// What a broken spool has acknowledged is in the one that is opened after it; what it has
+// not acknowledged is refused, as after the death of the process. All connections are
+// closed in between, so that the queue manager is told the queue once more.
+//
+// Its fields are set before run and not changed, except engine.
 type keeper struct {
 	log    *maillog.Logger
 	lend   func(ctx context.Context, s *ipc.Server, drain time.Duration) error // as service.Env.LendIPC
@@ -44,16 +54,18 @@ type keeper struct {
 	tell   func(ctx context.Context, report string) // has postmaster told what damage a start has found, while the spool is served
 	server func(engine) *server
 	begin  func(engine) // told of each spool before it is served, with its report; nil: nobody is
-	// leaving is closed when the process is to retire, and retire has it do so:
-	// when no message is on its way in that takes its time, for nobody else can bring
-	// mail from then on until it has come. stopping is closed when all stops.
+	// leaving is closed when the process is to retire, and retire has it do so. The
+	// moment is chosen so that no message is on its way that takes its time: from then
+	// until the successor serves, nobody else can bring mail. stopping is closed when the
+	// whole mail system stops.
 	leaving  <-chan struct{}
 	retire   func()
 	stopping <-chan struct{}
 	engine   atomic.Pointer[engine] // nil while there is none
 }
 
-// run serves until ctx ends. The error is one that time does not mend.
+// run serves until ctx ends. The error is one that time does not mend, such as a queue of
+// another format.
 func (k *keeper) run(ctx context.Context) error {
 	en, err := k.open()
 	for {
@@ -63,6 +75,8 @@ func (k *keeper) run(ctx context.Context) error {
 		if err != nil || en == nil {
 			return err
 		}
+		// From here on a failure is not a mistake in the configuration: master must not
+		// back off from starting the service.
 		k.used()
 		k.announce(en.Recovery())
 		if k.begin != nil {
@@ -71,6 +85,7 @@ func (k *keeper) run(ctx context.Context) error {
 		k.engine.Store(&en)
 		err = k.serve(ctx, en)
 		k.engine.Store(nil)
+		// Taken before Close, which may fail because of it.
 		broken := en.Err()
 		if cerr := en.Close(); broken == nil && err == nil {
 			err = cerr
@@ -88,7 +103,8 @@ func (k *keeper) run(ctx context.Context) error {
 	}
 }
 
-// announce logs what recovery has found.
+// announce logs what recovery has found. The lines name what may arrive twice, for the
+// postmaster; the list that "posthaste doubtful" shows has the same.
 func (k *keeper) announce(r recovery) {
 	if r.Summary != "" {
 		k.log.Info("%s", r.Summary)
@@ -110,7 +126,7 @@ func (k *keeper) announce(r recovery) {
 // maxNamed bounds the recipients that a line of the log names.
 const maxNamed = 20
 
-// doubtText says of a delivery why it is in doubt.
+// doubtText says why a delivery is in doubt.
 func doubtText(d *queue.Doubt) string {
 	switch d.Kind {
 	case queue.DoubtTrace:
@@ -130,7 +146,8 @@ func doubtText(d *queue.Doubt) string {
 		to, strings.Trim(fmt.Sprint(rcpts), "[]"), more)
 }
 
-// serve serves a spool until ctx ends or it breaks.
+// serve serves one spool until ctx ends or it breaks, and waits for everything that uses
+// it. It may be closed afterwards.
 func (k *keeper) serve(ctx context.Context, en engine) error {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
@@ -149,8 +166,8 @@ func (k *keeper) serve(ctx context.Context, en engine) error {
 	return err
 }
 
-// watch has the process retire when it suits, and bounds how long clients may take
-// to leave. It returns when they have to be left to themselves.
+// watch chooses the moment to retire, and bounds how long clients may take to leave after
+// the end. It returns when all have left, or when they are cut off.
 func (k *keeper) watch(serving context.Context, stop func(), en engine, s *server) {
 	leaving := k.leaving
 	var quiet <-chan struct{}
@@ -160,6 +177,7 @@ func (k *keeper) watch(serving context.Context, stop func(), en engine, s *serve
 		case <-leaving:
 			leaving, quiet = nil, s.quiet
 			s.hush()
+		// A message may have begun since quiet was signalled.
 		case <-quiet:
 			if s.unhurried() {
 				k.retire()
@@ -167,6 +185,7 @@ func (k *keeper) watch(serving context.Context, stop func(), en engine, s *serve
 			}
 		case <-en.Broken():
 			stop()
+			// Nothing that they still bring can be stored.
 			drain = brokenDrain
 		case <-serving.Done():
 		}
@@ -181,8 +200,9 @@ func (k *keeper) watch(serving context.Context, stop func(), en engine, s *serve
 	}
 }
 
-// reopen tries to open the spool again and again, and refuses all that comes
-// meanwhile. It gives neither a spool nor an error when ctx ends.
+// reopen tries to open the spool until it can, and has all mail refused meanwhile. It
+// returns no spool and no error when ctx ends or the process retires: the successor tries
+// then.
 func (k *keeper) reopen(ctx context.Context, err error) (en engine, _ error) {
 	refusing, stop := context.WithCancel(ctx)
 	var serving sync.WaitGroup
@@ -195,6 +215,7 @@ func (k *keeper) reopen(ctx context.Context, err error) (en engine, _ error) {
 			return en, nil
 		case !passing(err):
 			return nil, err
+		// refuser takes the sockets over, once.
 		case !begun:
 			k.used()
 			serving.Go(func() { k.lend(refusing, refuser(), 0) })
@@ -218,7 +239,8 @@ func (k *keeper) reopen(ctx context.Context, err error) (en engine, _ error) {
 	}
 }
 
-// passing says whether the disk is at fault, or the lack of something, which may pass.
+// passing says whether err may pass by itself: the disk fails, is full or read-only, or
+// the process lacks something. Any other error is for a person to mend.
 func passing(err error) bool {
 	for _, e := range []error{queue.ErrBroken, queue.ErrFull, syscall.EIO, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EMFILE, syscall.ENFILE,
 		syscall.ENOMEM, syscall.EAGAIN, syscall.EBUSY, syscall.ETIMEDOUT, syscall.ESTALE, syscall.ENXIO, syscall.ENODEV} {
@@ -229,8 +251,9 @@ func passing(err error) bool {
 	return false
 }
 
-// refuser is the server for the time without a spool. Who brings a message is
-// told so; all else has time, and is asked again over another connection.
+// refuser is the server for the time without a spool. Submitters are refused. Everything
+// else gets no answer, and is asked again when the connection is closed: the queue
+// manager has time.
 func refuser() *ipc.Server {
 	return &ipc.Server{Public: func(*ipc.Request) bool { return false }, OnTrigger: func([]byte) {},
 		Handler: func(_ *ipc.Conn, r *ipc.Request) {

@@ -1,3 +1,7 @@
+// The engine that keeps the queue in the log on the local disk. It only translates
+// between this package's words and those of package spool: what is promised is promised
+// there.
+
 package cleanup
 
 import (
@@ -9,13 +13,13 @@ import (
 	"posthaste/internal/spool"
 )
 
-// A logEngine is the queue in the log on the local disk (package spool).
+// A logEngine is an engine; most of its methods are those of the Spool.
 type logEngine struct {
 	*spool.Spool
 	scrub *scrubbing // nil: nothing is scrubbed
 }
 
-// openLog opens the spool.
+// openLog opens the spool, which recovers it if need be. Errors are those of spool.Open.
 func openLog(o spool.Options, scrub *scrubbing) (engine, error) {
 	sp, err := spool.Open(o)
 	if err != nil {
@@ -35,6 +39,7 @@ func (b *logBatch) Add(m addition) int {
 
 func (e logEngine) NewBatch() batch { return new(logBatch) }
 
+// NewFile must not return a nil *spool.File in a non-nil contentFile.
 func (e logEngine) NewFile() (contentFile, error) {
 	f, err := e.Spool.NewFile()
 	if err != nil {
@@ -47,6 +52,7 @@ func (e logEngine) Commit(b batch) error { return e.Spool.Commit(&b.(*logBatch).
 
 func (e logEngine) Post(b batch, done func(error)) { e.Spool.Post(&b.(*logBatch).Batch, done) }
 
+// Recovery words the summary that the log has of a start that was not clean.
 func (e logEngine) Recovery() recovery {
 	r := e.Spool.Recovery()
 	rep := recovery{InDoubt: r.InDoubt, MoreInDoubt: r.MoreInDoubt, Exact: r.Exact, Unanswered: r.Unanswered, MoreUnanswered: r.MoreUnanswered,
@@ -58,13 +64,15 @@ func (e logEngine) Recovery() recovery {
 	return rep
 }
 
-// Maintain reads all queued mail once in each period (spool_scrub_period). The spool cleans its log itself.
+// Maintain reads all queued mail once in each spool_scrub_period. Cleaning of segments is
+// the spool's own affair.
 func (e logEngine) Maintain(ctx context.Context) {
 	if e.scrub != nil {
 		e.scrub.run(ctx, e.Spool)
 	}
 }
 
+// Offer publishes the spool's numbers. "full" is 0 or 1, for alerts.
 func (e logEngine) Offer(o *metrics.Offer) {
 	st := e.Stats()
 	o.Gauge(metrics.SpoolMessages, float64(st.Messages))

@@ -1,3 +1,7 @@
+// Addresses: standard form, canonical and virtual alias maps, masquerading, automatic BCC
+// recipients, and the recognition of recipients that occur twice. The order in which they
+// apply is Postfix's (ADDRESS_REWRITING_README), as each sees what those before it made.
+
 package cleanup
 
 import (
@@ -14,11 +18,13 @@ import (
 	"posthaste/internal/table"
 )
 
-// mapNesting bounds how often a one-to-one map is applied to its own result.
+// mapNesting bounds how often a canonical map is applied to its own result: Postfix's
+// number, which only a loop reaches.
 const mapNesting = 10
 
-// rewrite puts an address into standard form. The service is not asked about
-// addresses that have it, which is nearly all.
+// rewrite puts an address into standard form. trivial-rewrite is not asked about
+// addresses that have it, as nearly all do. If it cannot be asked, the message is refused
+// for now: an address stored as it came might mean somebody else.
 func (m *Message) rewrite(ctx context.Context, rewriteContext, addr string) string {
 	if isStandard(addr) {
 		return addr
@@ -32,8 +38,8 @@ func (m *Message) rewrite(ctx context.Context, rewriteContext, addr string) stri
 	return out
 }
 
-// isStandard says whether addr is in standard form whatever the parameters: it
-// has one "@" and a domain with a dot that does not end in one.
+// isStandard says whether addr is in standard form whatever the parameters say: it has
+// one "@", and a domain with a dot inside that does not end in one.
 func isStandard(addr string) bool {
 	at := strings.IndexByte(addr, '@')
 	if at <= 0 {
@@ -44,8 +50,9 @@ func isStandard(addr string) bool {
 	return dot > 0 && domain[len(domain)-1] != '.' && strings.IndexByte(domain, '@') < 0
 }
 
-// envelopeSender maps the envelope sender. The address that stands for the null
-// sender in local mail becomes it, so that bounces of bounces are known.
+// envelopeSender maps the envelope sender and looks for its BCC. MAILER-DAEMON of this
+// system becomes the null sender, as in Postfix, so that a bounce written by a local
+// program is known for one.
 func (m *Message) envelopeSender(ctx context.Context) {
 	addr := m.env.Sender
 	if addr != "" {
@@ -60,14 +67,16 @@ func (m *Message) envelopeSender(ctx context.Context) {
 	}
 	m.noteUTF8(addr)
 	m.env.Sender = addr
+	// After mapping, since the tables have addresses as users know them.
 	if m.flags&proto.SubmitBCC != 0 && addr != "" {
 		m.lookupBCC(ctx, m.c.senderBCC, addr)
 	}
 }
 
+// mailerDaemon is the local part that stands for the null sender in local mail.
 const mailerDaemon = "MAILER-DAEMON"
 
-// envelopeRecipient maps one recipient and adds what it expands to.
+// envelopeRecipient maps one recipient, adds what it expands to, and looks for its BCC.
 func (m *Message) envelopeRecipient(ctx context.Context, r mail.Recipient) {
 	if r.Original == "" {
 		r.Original = r.Address
@@ -76,6 +85,8 @@ func (m *Message) envelopeRecipient(ctx context.Context, r mail.Recipient) {
 		r.Address = m.c.emptyRecipient
 	}
 	m.mapRecipient(ctx, &r)
+	// RFC 3461 section 4.2: reports name the recipient as the sender knew it. RFC 6533
+	// has the form for addresses beyond ASCII.
 	if r.ORCPT == "" && r.Address != "" {
 		r.ORCPT = "rfc822;" + r.Address
 		if m.env.Body&mail.BodySMTPUTF8 != 0 && !ascii(r.Address) {
@@ -90,6 +101,7 @@ func (m *Message) envelopeRecipient(ctx context.Context, r mail.Recipient) {
 	}
 }
 
+// mapRecipient is the part of the mapping that gives one address for one.
 func (m *Message) mapRecipient(ctx context.Context, r *mail.Recipient) {
 	r.Address = m.rewrite(ctx, "local", r.Address)
 	if m.flags&proto.SubmitMap != 0 {
@@ -98,7 +110,8 @@ func (m *Message) mapRecipient(ctx context.Context, r *mail.Recipient) {
 	m.noteUTF8(r.Address)
 }
 
-// noteUTF8 keeps in mind that an envelope address is not ASCII.
+// noteUTF8 notes an envelope address beyond ASCII. Such a message needs SMTPUTF8 (RFC
+// 6531); locally submitted mail need not have said so.
 func (m *Message) noteUTF8(addr string) {
 	if ascii(addr) {
 		return
@@ -109,6 +122,7 @@ func (m *Message) noteUTF8(addr string) {
 	}
 }
 
+// ascii says whether s has no octet over 127.
 func ascii(s string) bool {
 	for i := 0; i < len(s); i++ {
 		if s[i] > 127 {
@@ -118,7 +132,8 @@ func ascii(s string) bool {
 	return true
 }
 
-// bcc adds an automatic recipient, of whom the sender is never told.
+// bcc adds an automatic recipient. The sender is never told of it, neither by a bounce
+// nor by a report. A recipient in noBCC had the message before it was requeued.
 func (m *Message) bcc(ctx context.Context, addr string) {
 	r := mail.Recipient{Address: addr, Notify: dsn.NotifyNever}
 	m.mapRecipient(ctx, &r)
@@ -129,6 +144,8 @@ func (m *Message) bcc(ctx context.Context, addr string) {
 	m.expand(ctx, r)
 }
 
+// lookupBCC looks for a BCC recipient of addr. A table that fails refuses the message for
+// now: BCC maps often serve archives that must be complete.
 func (m *Message) lookupBCC(ctx context.Context, maps *table.Maps, addr string) {
 	value, _, found, err := maps.LookupAddress(ctx, m.c.search, addr, table.KeysDefault)
 	switch {
@@ -139,8 +156,8 @@ func (m *Message) lookupBCC(ctx context.Context, maps *table.Maps, addr string) 
 	}
 }
 
-// extraRecipients adds those that come at the end: always_bcc and the BCC
-// actions of the checks.
+// extraRecipients adds the recipients that come at the end: always_bcc, and BCC actions
+// of the checks. A message without recipients gets none, as it is refused.
 func (m *Message) extraRecipients(ctx context.Context) {
 	if m.flags&proto.SubmitBCC != 0 && m.anyRcpt && m.c.alwaysBCC != "" {
 		m.bcc(ctx, m.c.alwaysBCC)
@@ -152,7 +169,7 @@ func (m *Message) extraRecipients(ctx context.Context) {
 	}
 }
 
-// expand applies virtual_alias_maps and adds the recipients that result.
+// expand applies virtual_alias_maps to r and adds the recipients that result.
 func (m *Message) expand(ctx context.Context, r mail.Recipient) {
 	if m.flags&proto.SubmitMap == 0 || m.c.virtual.Empty() {
 		m.addRecipient(r)
@@ -180,13 +197,16 @@ func (m *Message) expand(ctx context.Context, r mail.Recipient) {
 	}
 }
 
+// notice notes what the sender is to be told of a recipient that is not in the final
+// envelope.
 func (m *Message) notice(r mail.Recipient, action dsn.Action, text string) {
 	m.notices = append(m.notices, noticed{Recipient: r, Outcome: mail.Outcome{
 		Rcpt: -1, Action: action, Status: dsn.S(2, 0, 0), Reason: text, Relay: "none", When: m.env.Arrival,
 	}})
 }
 
-// addRecipient adds r unless it is there already.
+// addRecipient adds r unless it is there already. Original is only stored if it says
+// something that Address does not.
 func (m *Message) addRecipient(r mail.Recipient) {
 	if m.dups.seen(&r, m.c.originalRecipient) {
 		return
@@ -197,10 +217,10 @@ func (m *Message) addRecipient(r mail.Recipient) {
 	m.env.Recipients = append(m.env.Recipients, r)
 }
 
-// duplicates knows up to limit recipients; what comes after them is not
-// recognized. Recipients that differ in original address or notification are
-// different while originals are kept, because they look different to
-// whoever gets the mail or the notice.
+// duplicates recognizes recipients that occur twice, among the first limit of them
+// (duplicate_filter_limit; 0: all). While originals are kept, recipients that differ in
+// original address or notification are different: they look different to whoever gets the
+// mail or the report.
 type duplicates struct {
 	limit int
 	known map[recipientKey]struct{}
@@ -208,7 +228,9 @@ type duplicates struct {
 	some  bool           // there is a first one
 }
 
+// seen says whether r is there already, and remembers it.
 func (d *duplicates) seen(r *mail.Recipient, original bool) bool {
+	// Most messages have one recipient, which needs no map.
 	if !d.some {
 		d.first, d.some = *r, true
 		return false
@@ -229,7 +251,7 @@ func (d *duplicates) seen(r *mail.Recipient, original bool) bool {
 	return false
 }
 
-// reset makes d zero again but for a map that is worth keeping.
+// reset empties d, and keeps the map unless it is unusually large.
 func (d *duplicates) reset() {
 	if len(d.known) > reuse.Most {
 		d.known = nil
@@ -238,12 +260,13 @@ func (d *duplicates) reset() {
 	*d = duplicates{known: d.known}
 }
 
-// recipientKey is what recipients differ in.
+// recipientKey is what distinguishes recipients; letter case does not.
 type recipientKey struct {
 	address, original, orcpt string
 	notify                   dsn.Notify
 }
 
+// keyOf is r's key; original says whether originals are kept (enable_original_recipient).
 func keyOf(r *mail.Recipient, original bool) recipientKey {
 	if !original {
 		return recipientKey{address: table.Fold(r.Address)}
@@ -251,7 +274,8 @@ func keyOf(r *mail.Recipient, original bool) recipientKey {
 	return recipientKey{table.Fold(r.Address), table.Fold(r.Original), table.Fold(r.ORCPT), r.Notify}
 }
 
-// canonical applies the canonical maps and masquerading of one class.
+// canonical applies the canonical maps and masquerading to an address of one class: first
+// the maps for senders or recipients, then canonical_maps, then masquerade_domains.
 func (m *Message) canonical(ctx context.Context, addr string, class classes) string {
 	c := m.c
 	special, specialFor := c.senderCanonical, c.senderCanonicalFor
@@ -270,7 +294,7 @@ func (m *Message) canonical(ctx context.Context, addr string, class classes) str
 	return addr
 }
 
-// mapOne applies a one-to-one map until it does not change the address.
+// mapOne applies a one-to-one map again and again until it does not change the address.
 func (m *Message) mapOne(ctx context.Context, maps *table.Maps, addr string) string {
 	first := addr
 	for range mapNesting {
@@ -283,8 +307,10 @@ func (m *Message) mapOne(ctx context.Context, maps *table.Maps, addr string) str
 			return addr
 		}
 		if len(list) > 1 {
+			// The first one is taken, as in Postfix.
 			m.warnf("multi-valued %s entry for %s", maps.Title(), m.c.logForm.Of(addr))
 		}
+		// A table may map an address to itself to end the search.
 		same := strings.EqualFold(addr, list[0])
 		if addr = list[0]; same {
 			return addr
@@ -295,15 +321,16 @@ func (m *Message) mapOne(ctx context.Context, maps *table.Maps, addr string) str
 	return addr
 }
 
-// lookupAddresses looks addr up and makes addresses in standard form of the
-// answer.
+// lookupAddresses looks addr up and puts the addresses in the answer into standard form.
+// propagate says whether an extension that the table does not know is carried over.
 func (m *Message) lookupAddresses(ctx context.Context, maps *table.Maps, addr string, propagate bool) ([]string, bool, error) {
 	return maps.MapAddress(ctx, m.c.search, addr, propagate, func(a string) string { return m.rewrite(ctx, "local", a) })
 }
 
-// expandAlias applies virtual_alias_maps to addr, and to what comes of it,
-// until nothing changes. An address that expands to itself, possibly among
-// others, stays. The result has one address at least.
+// expandAlias applies virtual_alias_maps to addr and to what comes of it, until nothing
+// changes. An address that expands to itself, perhaps among others, stays. The result has
+// at least one address. Loops and explosions end at the limits, and the message is
+// refused for now: mail must not be lost because a table has a mistake.
 func (m *Message) expandAlias(ctx context.Context, addr string) []string {
 	maps := m.c.virtual
 	list := []string{addr}
@@ -318,6 +345,8 @@ func (m *Message) expandAlias(ctx context.Context, addr string) []string {
 		if len(list) > m.c.expansionLimit {
 			return fail("unreasonable %s map expansion size for %s", maps.Title(), m.c.logForm.Of(addr))
 		}
+		// list[i] is replaced by the first address of each answer; the others are
+		// appended, and have their turn later.
 		for depth := 0; ; depth++ {
 			from := list[i]
 			if _, ok := done[table.Fold(from)]; ok {
@@ -335,6 +364,7 @@ func (m *Message) expandAlias(ctx context.Context, addr string) []string {
 				break
 			}
 			for j, next := range to {
+				// An extension that is propagated may grow with each round.
 				if len(next) > m.c.addressLimit {
 					return fail("unreasonable %s result %.300s...", maps.Title(), next)
 				}
@@ -355,15 +385,16 @@ func (m *Message) expandAlias(ctx context.Context, addr string) []string {
 	return list
 }
 
-// masqueradeDomain is one element of masquerade_domains; replace is false for
-// one with "!".
+// masqueradeDomain is an element of masquerade_domains, in lower case; replace is false
+// for one with "!".
 type masqueradeDomain struct {
 	name    string
 	replace bool
 }
 
-// masquerade replaces the domain of addr by the first of masquerade_domains
-// that is a parent of it.
+// masquerade strips addr's domain down to the first of masquerade_domains that is a
+// parent of it. User names in masquerade_exceptions keep theirs, root for example. A
+// domain with "!" that comes first ends the search.
 func (m *Message) masquerade(ctx context.Context, addr string) string {
 	local, domain, at := rfc5322.Split(addr)
 	if !at {

@@ -1,3 +1,9 @@
+// The content as it streams through: where the header ends, what a line is, and what is
+// done with stray CR and LF. Pieces come as the client sent them and end anywhere; fields
+// and lines are only processed when they are whole. Whatever is stored has CRLF line ends
+// and no other CR or LF, so that no later reader can see a line, or the end of the
+// message, where cleanup saw none (SMTP smuggling).
+
 package cleanup
 
 import (
@@ -8,7 +14,7 @@ import (
 	"posthaste/internal/rfc5322"
 )
 
-// bodyState is where in the content we are.
+// bodyState is how far the content has been processed.
 type bodyState struct {
 	started bool // the header is behind us
 	lines   bool // line by line, because something looks at them
@@ -20,13 +26,15 @@ type bodyState struct {
 	cut  []byte
 	// searched is how much of hold is known not to hold the end.
 	searched int
-	// cr says that a CR ended the last piece: it is not known whether it is
-	// part of a line end.
+	// The last piece ended in a CR. Whether that is part of a line end depends on what
+	// comes.
 	cr bool
 
 	mime mimeState
 }
 
+// init decides whether the body must be looked at line by line. When nothing asks for
+// that, it passes through as it comes.
 func (b *bodyState) init(c *Core, flags proto.SubmitFlags) {
 	if flags&proto.SubmitFilter == 0 {
 		return
@@ -35,6 +43,8 @@ func (b *bodyState) init(c *Core, flags proto.SubmitFlags) {
 	b.lines = b.mime.on || !c.bodyChecks.Empty() || c.reject != nil || c.strip != nil || c.strict.body8Bit
 }
 
+// write takes a piece of the content. It may process less, or more with what was held
+// back.
 func (m *Message) write(ctx context.Context, p []byte) {
 	b := &m.body
 	if len(p) == 0 || !m.ok() {
@@ -50,6 +60,8 @@ func (m *Message) write(ctx context.Context, p []byte) {
 			return
 		}
 	}
+	// What is held comes first. Appending to it copies only the new piece, unless its
+	// memory is full.
 	own := len(b.hold) > 0
 	if own {
 		p = append(b.hold, p...)
@@ -58,14 +70,16 @@ func (m *Message) write(ctx context.Context, p []byte) {
 	m.keep(m.process(ctx, p, false), own)
 }
 
-// keep holds the rest of a piece that was not processed. own says that it lies
-// in memory of ours, at the end: what was given back of that memory is before
-// it, and what will be appended comes after.
+// keep holds what was not processed until more comes. own says that rest lies at the end
+// of memory of ours, and need not be copied: what was stored of that memory is before it,
+// and more will be appended behind it.
 func (m *Message) keep(rest []byte, own bool) {
 	b := &m.body
 	if len(rest) == 0 {
 		return
 	}
+	// A field beyond header_size_limit: its beginning is kept, and of the rest only as
+	// much as shows the end. So an endless field takes no memory.
 	if !b.started && b.cut == nil && len(rest) > m.c.headerLimit+2 {
 		b.cut = bytes.Clone(rest[:m.c.headerLimit])
 	}
@@ -80,8 +94,8 @@ func (m *Message) keep(rest []byte, own bool) {
 	b.hold = append(make([]byte, 0, len(rest)+256), rest...)
 }
 
-// process takes what it can from buf and returns the rest: the beginning of
-// something whose end is not there yet. last says that nothing more comes.
+// process takes what it can from buf and returns the rest: the beginning of something
+// whose end has not come. last says that nothing more comes.
 func (m *Message) process(ctx context.Context, buf []byte, last bool) []byte {
 	if !m.body.started {
 		buf = m.processHeader(ctx, buf, last)
@@ -96,13 +110,15 @@ func (m *Message) process(ctx context.Context, buf []byte, last bool) []byte {
 	return nil
 }
 
-// processHeader takes whole fields from buf, and the end of the header.
+// processHeader takes whole fields from buf, and the end of the header, which is an empty
+// line or a line that is no field.
 func (m *Message) processHeader(ctx context.Context, buf []byte, last bool) []byte {
 	b := &m.body
 	if len(buf) > 0 {
 		m.prependFields(ctx)
 	}
 	for len(buf) > 0 && m.ok() {
+		// Missing fields are added before the empty line is stored.
 		if b.cut == nil && bytes.HasPrefix(buf, crlf) {
 			m.endHeader(nil)
 			b.started = true
@@ -119,6 +135,7 @@ func (m *Message) processHeader(ctx context.Context, buf []byte, last bool) []by
 			}
 		}
 		if !whole {
+			// A CRLF may be cut in two here.
 			b.searched = max(0, len(buf)-2)
 			return buf
 		}
@@ -139,7 +156,8 @@ func (m *Message) processHeader(ctx context.Context, buf []byte, last bool) []by
 	return buf
 }
 
-// prependFields puts the fields that access tables asked for on top, once.
+// prependFields stores, once, the fields that access tables asked for, above everything
+// else.
 func (m *Message) prependFields(ctx context.Context) {
 	list := m.prepend
 	m.prepend = nil
@@ -150,9 +168,8 @@ func (m *Message) prependFields(ctx context.Context) {
 	}
 }
 
-// garbage ends a header with a line that is not a field: an empty line is put
-// before it, so that everybody after us sees the header end in the same
-// place.
+// garbage ends a header with a line that is not a field. An empty line is put before it,
+// so that everybody after us sees the header end in the same place.
 func (m *Message) garbage(buf []byte) {
 	line, _, _ := bytes.Cut(buf, crlf)
 	m.endHeader(line)
@@ -161,10 +178,10 @@ func (m *Message) garbage(buf []byte) {
 	m.mimeGarbage()
 }
 
-// fieldEnd finds the end of the field that buf starts with: a CRLF that is not
-// followed by white space. whole is false if more input is needed to tell.
-// stray says that some CR or LF is not part of a line end. from is how far the
-// search had come before.
+// fieldEnd finds the end of the field that buf begins with: a CRLF that is not followed
+// by white space. whole is false if more input is needed to tell. stray says that some CR
+// or LF is not part of a line end. The search begins at from, where it ended the last
+// time: without that, a long field in small pieces would cost the square of its length.
 func fieldEnd(buf []byte, from int, last bool) (n int, stray, whole bool) {
 	n = from
 	for {
@@ -206,9 +223,8 @@ func hasStray(b []byte) bool {
 	}
 }
 
-// tidy returns a field without stray CR and LF, no longer than
-// header_size_limit, ending in CRLF, and without the characters that are not
-// wanted. Nearly always that is raw itself.
+// tidy returns a field without stray CR and LF, cut at header_size_limit, ending in CRLF,
+// and without unwanted characters. Nearly always that is raw itself.
 func (m *Message) tidy(raw []byte, stray bool) []byte {
 	if len(raw) > m.c.headerLimit+2 {
 		raw, stray = raw[:m.c.headerLimit], true
@@ -221,8 +237,7 @@ func (m *Message) tidy(raw []byte, stray bool) []byte {
 	return m.filterBytes(raw)
 }
 
-// replaceStray returns a copy of b in which each CR or LF outside of a CRLF is
-// a space.
+// replaceStray returns a copy of b with spaces for CR and LF outside of a CRLF.
 func replaceStray(b []byte) []byte {
 	out := bytes.Clone(b)
 	for i, c := range b {
@@ -236,8 +251,7 @@ func replaceStray(b []byte) []byte {
 	return out
 }
 
-// splitStray returns a copy of b in which each CR or LF outside of a CRLF is a
-// CRLF.
+// splitStray returns a copy of b with CRLF for each of them.
 func splitStray(b []byte) []byte {
 	out := make([]byte, 0, len(b)+16)
 	for i, c := range b {
@@ -251,8 +265,9 @@ func splitStray(b []byte) []byte {
 	return out
 }
 
-// processLines takes whole lines from buf. A line longer than the limit is
-// looked at in parts of that length, as if each were a line.
+// processLines takes whole lines from buf. A line that is longer than line_length_limit
+// is processed in parts of that length, as if each were a line: memory and patterns see
+// no longer ones.
 func (m *Message) processLines(ctx context.Context, buf []byte, last bool) []byte {
 	b := &m.body
 	for len(buf) > 0 && m.ok() {
@@ -274,6 +289,7 @@ func (m *Message) processLines(ctx context.Context, buf []byte, last bool) []byt
 		case end < 0 && !last && len(buf) < limit+2:
 			b.searched = max(0, len(buf)-1)
 			return buf
+		// The last line, which has no end.
 		case end < 0 && len(buf) < limit+2:
 			end = len(buf)
 		case end < 0 || end > limit+2:
@@ -289,7 +305,7 @@ func (m *Message) processLines(ctx context.Context, buf []byte, last bool) []byt
 	return buf
 }
 
-// line takes one line of the body with its end, or a part of a long one.
+// line takes one line of the body with its end, or a part of a long line.
 func (m *Message) line(ctx context.Context, raw []byte) {
 	text := bytes.TrimSuffix(raw, crlf)
 	end := raw[len(text):] // CRLF, or nothing after a part of a line
@@ -307,6 +323,7 @@ func (m *Message) line(ctx context.Context, raw []byte) {
 	if !m.ok() || m.mimeLine(ctx, text, raw, len(end) > 0) {
 		return
 	}
+	// body_checks_size_limit counts from the last header of a part, as in Postfix.
 	if m.checking() && !m.c.bodyChecks.Empty() && (m.c.bodyCheckSize == 0 || m.body.mime.offset < m.c.bodyCheckSize) {
 		m.body.mime.offset += int64(len(text)) + 1
 		out, keep := m.checkLine(ctx, text)
@@ -322,12 +339,13 @@ func (m *Message) line(ctx context.Context, raw []byte) {
 	m.emit(raw)
 }
 
-// join is a line of a text and its end, in memory of its own.
+// join puts text and its end into memory of their own.
 func join(text, end []byte) []byte {
 	return append(append(make([]byte, 0, len(text)+len(end)), text...), end...)
 }
 
-// splitLine takes a line with stray line ends as several.
+// splitLine takes a line with stray CR or LF as several lines
+// (cleanup_replace_stray_cr_lf = no).
 func (m *Message) splitLine(ctx context.Context, raw []byte) {
 	for rest := splitStray(raw); len(rest) > 0; {
 		n := bytes.Index(rest, crlf)
@@ -340,7 +358,9 @@ func (m *Message) splitLine(ctx context.Context, raw []byte) {
 	}
 }
 
-// filterBytes applies message_reject_characters and message_strip_characters.
+// filterBytes applies message_reject_characters and message_strip_characters. It returns
+// p itself when nothing is to be changed. CR and LF are left to the rules about line
+// ends.
 func (m *Message) filterBytes(p []byte) []byte {
 	if m.flags&proto.SubmitFilter == 0 {
 		return p
@@ -372,7 +392,8 @@ func (m *Message) filterBytes(p []byte) []byte {
 	return p
 }
 
-// finishContent processes what is left and makes the last line end.
+// finishContent processes what is left and makes the last line end in CRLF. A message
+// without a body, or without anything, still gets the fields it must have.
 func (m *Message) finishContent(ctx context.Context) {
 	b := &m.body
 	rest := b.hold

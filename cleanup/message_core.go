@@ -1,3 +1,7 @@
+// What all messages of a process share: parameters and open tables. Every parameter of
+// the message core is read here, so that a mistake in one is found at the start and not
+// with the first message.
+
 package cleanup
 
 import (
@@ -11,14 +15,16 @@ import (
 	"posthaste/internal/table"
 )
 
-// A Rewriter puts addresses into standard form. It may be called
-// concurrently. The context is "local" or "remote". An error means that the
-// service could not be asked.
+// A Rewriter puts addresses into standard form; it is trivial-rewrite, or a function in
+// tests. It may be called concurrently. The context is "local" or "remote" (package
+// trivialrewrite). An error means that the service could not be asked; the message is
+// then refused for now.
 type Rewriter interface {
 	Rewrite(ctx context.Context, rewriteContext, addr string) (string, error)
 }
 
-// Where an address stands: the classes of sender_canonical_classes and so on.
+// classes is a set of the places where an address can stand, as sender_canonical_classes
+// and the like name them.
 type classes uint8
 
 const (
@@ -35,52 +41,71 @@ var classNames = map[string]classes{
 	"header_recipient":   classHeaderRecipient,
 }
 
-// Core is what all messages of a process share: the parameters and the tables.
-// It is used by many goroutines and not changed after NewCore.
+// Core is what all messages of a process share. It is not changed after NewCore, and many
+// goroutines use it. Close it when no message uses it any more.
 type Core struct {
+	// Standard form of addresses, and how an address becomes the keys of a table.
 	rewriter Rewriter
 	search   *table.Search
 
+	// Missing header fields: see header_missing.go.
 	hostname        string
 	remoteDomain    bool // remote_header_rewrite_domain is set
 	alwaysAdd       bool
 	undisclosed     string
 	fromObsolete    bool
 	fullNameCharset string
-	dropHeaders     []string
+	// message_drop_headers; names in any letter case
+	dropHeaders []string
 
+	// Addresses: see map.go. An empty Maps finds nothing. The classes say where each
+	// applies.
 	senderCanonical, rcptCanonical, canonical                *table.Maps
 	senderCanonicalFor, rcptCanonicalFor, canonicalFor, masq classes
 	masqueradeDomains                                        []masqueradeDomain
 	masqueradeExceptions                                     *table.List
-	virtual                                                  *table.Maps
-	propagateCanonical, propagateVirtual                     bool
-	expansionLimit, recursionLimit, addressLimit             int
-	senderBCC, rcptBCC                                       *table.Maps
-	alwaysBCC                                                string
-	emptyRecipient                                           string
-	duplicateLimit                                           int
-	originalRecipient                                        bool
+	// Limits of virtual alias expansion: addresses that one becomes, rounds, octets of
+	// one.
+	virtual                                      *table.Maps
+	propagateCanonical, propagateVirtual         bool
+	expansionLimit, recursionLimit, addressLimit int
+	// Automatic recipients, and the recipient that mail for the empty address goes to.
+	senderBCC, rcptBCC *table.Maps
+	alwaysBCC          string
+	emptyRecipient     string
+	// duplicate_filter_limit; 0: no limit
+	duplicateLimit    int
+	originalRecipient bool
 
+	// Checks by tables, and limits on the content that bound memory and time.
 	headerChecks, mimeChecks, nestedChecks, bodyChecks *table.Maps
 	bodyCheckSize                                      int64
 	headerLimit                                        int
-	lineLimit                                          int
-	tokenLimit                                         int
-	hopLimit                                           int
-	sizeLimit                                          int64
+	// line_length_limit: lines are looked at in parts of this length
+	lineLimit int
+	// header_address_token_limit: of a field, so many words are parsed for addresses
+	tokenLimit int
+	// hopcount_limit and message_size_limit; a size of 0 is none
+	hopLimit  int
+	sizeLimit int64
 
-	mime            bool // structure is looked at
-	downgrade       bool // force_mime_input_conversion
-	mimeDepth       int
-	boundaryLimit   int
-	strict          strictness
-	endOfHeader     string // non_empty_end_of_header_action
-	logForm         maillog.AddressForm
-	replaceStray    bool
-	reject, strip   *byteSet
-	detect8Bit      bool
-	utf8            bool
+	// MIME structure is looked at (disable_mime_input_processing), to this depth, with
+	// boundaries up to this length.
+	mime          bool
+	downgrade     bool // force_mime_input_conversion
+	mimeDepth     int
+	boundaryLimit int
+	strict        strictness
+	endOfHeader   string // non_empty_end_of_header_action
+	logForm       maillog.AddressForm
+	replaceStray  bool
+	// Unwanted octets; nil: none are.
+	reject, strip *byteSet
+	detect8Bit    bool
+	// smtputf8_enable: whether mail without SMTPUTF8 is looked through for the need of
+	// it.
+	utf8 bool
+	// tls_required_enable: the TLS-Required field (RFC 8689) is heeded.
 	tlsRequired     bool
 	requireTLSField bool // Require-TLS-ESMTP: is read and written
 }
@@ -90,8 +115,10 @@ type strictness struct {
 	header8Bit, body8Bit, encoding bool
 }
 
-// NewCore makes a Core of cfg. rw is asked for addresses; o is for the lookup
-// tables. An error names every parameter that cannot be used.
+// NewCore makes a Core of cfg. rw is asked about addresses; o is for the lookup tables.
+// Tables that cannot be opened are no error here: their lookups fail, and mail waits. The
+// error names every parameter that cannot be used, so that the postmaster need not find
+// them one by one.
 func NewCore(cfg *config.Config, rw Rewriter, o table.Options) (*Core, error) {
 	maps := func(name string) *table.Maps { return table.OpenMaps(name, cfg.List(name), o) }
 	c := &Core{
@@ -151,6 +178,8 @@ func NewCore(cfg *config.Config, rw Rewriter, o table.Options) (*Core, error) {
 	return c, errors.Join(c.initClasses(cfg), c.initMasquerade(cfg, o), c.initSearch(cfg, o))
 }
 
+// initClasses reads the parameters that name classes. An unknown word is an error: it may
+// be a misspelt class whose addresses would stay as they are.
 func (c *Core) initClasses(cfg *config.Config) error {
 	var errs []error
 	for _, p := range []struct {
@@ -173,6 +202,7 @@ func (c *Core) initClasses(cfg *config.Config) error {
 	return errors.Join(errs...)
 }
 
+// initMasquerade reads masquerade_domains, in order: the first that matches counts.
 func (c *Core) initMasquerade(cfg *config.Config, o table.Options) (err error) {
 	for _, d := range cfg.List("masquerade_domains") {
 		m := masqueradeDomain{replace: true}
@@ -189,6 +219,8 @@ func (c *Core) initMasquerade(cfg *config.Config, o table.Options) (err error) {
 	return err
 }
 
+// initSearch prepares how an address becomes the keys of a table: with and without its
+// extension, user alone if the domain is local, @domain.
 func (c *Core) initSearch(cfg *config.Config, o table.Options) error {
 	local, err := table.OpenLocal(context.Background(), cfg, o)
 	if err != nil {
@@ -203,7 +235,7 @@ func (c *Core) initSearch(cfg *config.Config, o table.Options) error {
 	return nil
 }
 
-// Close closes the tables.
+// Close closes the tables. The Core cannot be used afterwards.
 func (c *Core) Close() error {
 	var errs []error
 	for _, m := range []*table.Maps{c.senderCanonical, c.rcptCanonical, c.canonical, c.virtual, c.senderBCC, c.rcptBCC,
@@ -213,9 +245,8 @@ func (c *Core) Close() error {
 	return errors.Join(errs...)
 }
 
-// headerContext is the rewriting context of a message's header fields: "" when
-// they are not to be touched, which is so for remote mail unless a
-// domain for it is configured.
+// headerContext is the rewriting context of a message's header fields. "" means that they
+// are left alone, as those of remote mail are unless remote_header_rewrite_domain is set.
 func (c *Core) headerContext(envelope string) string {
 	if envelope == "remote" && !c.remoteDomain {
 		return ""
@@ -229,8 +260,8 @@ func (c *Core) headerContext(envelope string) string {
 // byteSet is a set of octets.
 type byteSet [256]bool
 
-// newByteSet reads a parameter's characters with the escapes of C; an empty
-// set is nil.
+// newByteSet reads the characters of a parameter with the escapes of C; nil when there
+// are none.
 func newByteSet(text string) *byteSet {
 	if text == "" {
 		return nil
@@ -246,8 +277,8 @@ func newByteSet(text string) *byteSet {
 	return &s
 }
 
-// unescape reads the escape after a backslash at i-1 and returns the index of
-// its last character.
+// unescape reads the escape whose backslash is before i, and returns the index of its
+// last character. An escape that C does not know stands for its letter.
 func unescape(text string, i int) (byte, int) {
 	switch c := text[i]; c {
 	case 'a':

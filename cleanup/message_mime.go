@@ -1,3 +1,7 @@
+// MIME as far as Postfix's parameters need it: which header a line belongs to
+// (nested_header_checks, mime_header_checks), and violations that strict_ parameters
+// refuse. The structure itself is package rfc5322's; nothing is decoded here.
+
 package cleanup
 
 import (
@@ -11,15 +15,18 @@ import (
 // mimeState is where in the MIME structure the body is. It is followed only
 // if something wants to know.
 type mimeState struct {
-	on        bool
+	on bool
+	// Where in the multipart tree we are. begun says that its limits have been set.
 	structure rfc5322.Structure
 	begun     bool
 
 	inHeader checkClass // mimeClass or nestedClass inside the header of a part, else bodyClass
 	offset   int64      // octets since the last header: body_checks_size_limit counts from there
 	field    []byte     // the field that is being collected, with its line ends
-	tooLong  bool       // the rest of it is dropped
-	faults   fault      // reported
+	// The field is longer than header_size_limit, and the rest of it is dropped.
+	tooLong bool // the rest of it is dropped
+	// Faults that have been reported, so that each is logged once for a message.
+	faults fault
 }
 
 // fault is a violation of MIME that some parameter does not forgive.
@@ -33,6 +40,7 @@ const (
 	faultEndOfHeader
 )
 
+// The texts are Postfix's; clients and log readers know them.
 var faultTexts = map[fault]string{
 	faultNesting:     "MIME nesting exceeds safety limit",
 	faultHeader8Bit:  "improper use of 8-bit data in message header",
@@ -41,8 +49,9 @@ var faultTexts = map[fault]string{
 	faultEndOfHeader: "primary header was terminated with non-empty line",
 }
 
-// mimeFault reports a violation once, and refuses the message for it, unless
-// it is one that is only reported.
+// mimeFault reports a violation, once, and refuses the message for it. The one exception
+// is a header without an empty line after it, which is only reported unless
+// non_empty_end_of_header_action is "reject".
 func (m *Message) mimeFault(f fault, text []byte) {
 	s := &m.body.mime
 	if s.faults&f != 0 {
@@ -67,7 +76,7 @@ func (m *Message) mimeFault(f fault, text []byte) {
 	m.stat |= statCont
 }
 
-// mimeField takes a field of the present header.
+// mimeField takes a field of the present header, be it of the message or of a part.
 func (m *Message) mimeField(f rfc5322.Field, info fieldInfo) {
 	s := &m.body.mime
 	if !s.on || info.id != fieldContentType && info.id != fieldContentEncoding {
@@ -83,7 +92,8 @@ func (m *Message) mimeField(f rfc5322.Field, info fieldInfo) {
 	}
 }
 
-// mimeHeaderEnd ends a header with an empty line.
+// mimeHeaderEnd ends a header with an empty line. What follows is a body, or in a
+// message/rfc822 part another header.
 func (m *Message) mimeHeaderEnd() {
 	s := &m.body.mime
 	s.inHeader = bodyClass
@@ -101,11 +111,11 @@ func (m *Message) mimeHeaderEnd() {
 	}
 }
 
-// mimeGarbage ends the primary header without one.
+// mimeGarbage ends the primary header with a line that is no field.
 func (m *Message) mimeGarbage() { m.body.mime.inHeader = bodyClass }
 
-// mimeLine takes a line of the body; text is raw without its end. It returns
-// true if the line is part of a header and has been dealt with.
+// mimeLine takes a line of the body; text is raw without its end. It returns true if the
+// line is part of a header and has been dealt with.
 func (m *Message) mimeLine(ctx context.Context, text, raw []byte, ended bool) bool {
 	s := &m.body.mime
 	if !s.on {
@@ -130,8 +140,9 @@ func (m *Message) mimeLine(ctx context.Context, text, raw []byte, ended bool) bo
 	return false
 }
 
-// mimeHeaderLine takes a line inside the header of a part. It returns false
-// for the line that ends the header, which goes the way of the body.
+// mimeHeaderLine takes a line inside the header of a part. A field is collected until a
+// line comes that does not continue it. It returns false for the line that ends the
+// header, which goes the way of the body.
 func (m *Message) mimeHeaderLine(ctx context.Context, text, raw []byte, ended bool) bool {
 	s := &m.body.mime
 	if len(s.field) > 0 {
@@ -159,7 +170,8 @@ func (m *Message) mimeHeaderLine(ctx context.Context, text, raw []byte, ended bo
 	return false
 }
 
-// flushField checks a collected field of a part and passes it on.
+// flushField checks the collected field of a part and stores it. Addresses in it are not
+// rewritten: only the message's own header is.
 func (m *Message) flushField(ctx context.Context) {
 	s := &m.body.mime
 	raw := bytes.Clone(s.field)
@@ -187,7 +199,7 @@ func (m *Message) flushField(ctx context.Context) {
 	m.emit(f.Raw)
 }
 
-// mimeEnd ends the content.
+// mimeEnd ends the content, perhaps in the middle of a part's header.
 func (m *Message) mimeEnd(ctx context.Context) {
 	if m.body.mime.on && len(m.body.mime.field) > 0 {
 		m.flushField(ctx)

@@ -1,3 +1,7 @@
+// Filters (milters): sessions with them, the events that smtpd passes on, and what they
+// may do to a message. The protocol is in package milter. Sessions are kept in this
+// process because filters want to see, and to change, the message as it will be queued.
+
 package cleanup
 
 import (
@@ -25,35 +29,40 @@ import (
 // sessions live here and not where SMTP is spoken is said in package milter.
 // Its methods may be called concurrently.
 type milters struct {
-	log       *maillog.Logger
-	specs     []mailfilter.Spec // for mail that did not come by SMTP
-	macros    []string          // of that mail
-	checks    *table.Maps       // milter_header_checks
+	log *maillog.Logger
+	// non_smtpd_milters: filters of mail that did not come by SMTP, and the macros that
+	// they are told.
+	specs     []mailfilter.Spec
+	macros    []string    // of that mail
+	checks    *table.Maps // milter_header_checks
 	sizeLimit int64
-	pool      milter.Pool
+	// Idle connections to filters, for the next session.
+	pool milter.Pool
 
-	// mu guards sessions, those of SMTP clients, by smtpd's number for them. Empty unless
-	// smtpd_milters is set. A session goes when its smtpd says so, or its connection closes.
+	// mu guards sessions: those of SMTP clients, by smtpd's number for them. A session
+	// ends when its smtpd says so, or its connection closes. nil after Close.
 	mu       sync.Mutex
 	sessions map[uint64]*milterSession
 }
 
-// milterSession is an SMTP session's. Its events come one after the other.
+// A milterSession is one SMTP client's session with the filters.
 type milterSession struct {
+	// The connection of the smtpd that the client is connected to. nil for a session that
+	// was begun for one message.
 	owner *ipc.Conn
-	// mu keeps the events of one SMTP session apart: a filter must not see them side by side.
+	// mu is held while an event is with the filters: a filter must see the events of a
+	// session one after the other.
 	mu sync.Mutex
 	m  *milter.Session
-	// The session was ended while something was still to be asked. Nothing more is said to the
-	// filters.
+	// The session has ended, perhaps while an event waited for mu. Nothing more is said
+	// to the filters.
 	over bool
-	// second is what filters have said, against what had been let pass before,
-	// when they were told of the transaction again.
+	// What filters said when they were told of the transaction again, against what was
+	// let pass before. It counts for the rest of the transaction.
 	second mailfilter.Verdict
 }
 
-// newMilters reads what is to be known of filters. Close it when the server
-// has ended.
+// newMilters reads the parameters for filters. Close it when the server has ended.
 func newMilters(cfg *config.Config, log *maillog.Logger, o table.Options) (*milters, error) {
 	specs, err := milter.Read(cfg, "non_smtpd_milters")
 	if err != nil {
@@ -70,7 +79,7 @@ func newMilters(cfg *config.Config, log *maillog.Logger, o table.Options) (*milt
 		sessions: make(map[uint64]*milterSession)}, nil
 }
 
-// Close ends all sessions.
+// Close ends all sessions. Events that come later are errors.
 func (ms *milters) Close() error {
 	ms.mu.Lock()
 	open := ms.sessions
@@ -83,6 +92,7 @@ func (ms *milters) Close() error {
 	return ms.checks.Close()
 }
 
+// close ends a session once; it waits for an event that is with the filters.
 func (s *milterSession) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +102,7 @@ func (s *milterSession) close() {
 	}
 }
 
-// gone ends the sessions of a connection that is lost.
+// gone ends the sessions of a connection that has closed: that smtpd has died or retired.
 func (ms *milters) gone(c *ipc.Conn) {
 	ms.mu.Lock()
 	var list []*milterSession
@@ -108,13 +118,15 @@ func (ms *milters) gone(c *ipc.Conn) {
 	}
 }
 
+// session finds a session; nil when there is none.
 func (ms *milters) session(id uint64) *milterSession {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	return ms.sessions[id]
 }
 
-// milterEvent tells filters of an event.
+// milterEvent tells the filters of an event, in a goroutine of its own since they may
+// take long, and answers with their verdict.
 func (s *server) milterEvent(c *ipc.Conn, r *ipc.Request) {
 	q := new(proto.Milter)
 	if err := r.Decode(q); err != nil {
@@ -136,6 +148,8 @@ func (s *server) milterEvent(c *ipc.Conn, r *ipc.Request) {
 	})
 }
 
+// event has the session of q tell its filters. An error means that the request makes no
+// sense; what filters do wrong is in the verdict, by milter_default_action.
 func (ms *milters) event(ctx context.Context, c *ipc.Conn, q *proto.Milter) (mailfilter.Verdict, error) {
 	ses := ms.session(q.Session)
 	if q.Event == proto.MilterClose {
@@ -165,8 +179,8 @@ func (ms *milters) event(ctx context.Context, c *ipc.Conn, q *proto.Milter) (mai
 	return ses.tell(ctx, q), nil
 }
 
-// begin makes a session at its first event, or of what an SMTP server says
-// has gone before in one that began in a cleanup that has gone. It is locked.
+// begin makes a session, at its first event, or from what smtpd says has gone before if
+// the session began in a cleanup that is gone. It returns with the session locked.
 func (ms *milters) begin(ctx context.Context, c *ipc.Conn, q *proto.Milter) (*milterSession, error) {
 	specs := q.Specs
 	told, err := q.Told.Events()
@@ -181,6 +195,7 @@ func (ms *milters) begin(ctx context.Context, c *ipc.Conn, q *proto.Milter) (*mi
 	ses := &milterSession{owner: c, m: milter.Open(specs, &ms.pool, ms.log.Warning)}
 	ses.mu.Lock()
 	ms.mu.Lock()
+	// Two requests may have tried at the same time.
 	if ms.sessions == nil || ms.sessions[q.Session] != nil {
 		err = fmt.Errorf("cleanup: session %d with filters cannot begin", q.Session)
 	} else {
@@ -195,9 +210,10 @@ func (ms *milters) begin(ctx context.Context, c *ipc.Conn, q *proto.Milter) (*mi
 	return ses, nil
 }
 
-// again tells the filters what they, or those that were there before, have
-// been told already, and let pass. What they say now to the session they
-// will say again; what they say to the transaction stands until that ends.
+// again tells the filters what they, or those before them, have been told and have let
+// pass. If they object to the session now, they will do so again with the next event. If
+// they object to the transaction, that stands until it ends: the client has had its
+// replies.
 func (s *milterSession) again(ctx context.Context, told []proto.Milter) {
 	for i := range told {
 		v := s.tell(ctx, &told[i])
@@ -212,6 +228,7 @@ func (s *milterSession) again(ctx context.Context, told []proto.Milter) {
 	}
 }
 
+// tell passes one event on. s.mu is held.
 func (s *milterSession) tell(ctx context.Context, q *proto.Milter) mailfilter.Verdict {
 	s.m.SetMacros(q.Macros)
 	arg := func(i int) string {
@@ -252,13 +269,16 @@ func (s *milterSession) tell(ctx context.Context, q *proto.Milter) mailfilter.Ve
 	return mailfilter.Verdict{}
 }
 
-// filters shows a message that is complete, and that nothing else is wrong
-// with, to the filters, and does to it what they want.
+// filters shows a complete message, with which nothing else is wrong, to the filters and
+// does to it what they want. It comes after the checks and before the signature, so that
+// a signature covers what filters have changed.
 func (in *incoming) filters(res *Result) {
 	ms := in.s.opt.Milters
 	if ms == nil || in.q.Flags&proto.SubmitMilter == 0 || in.q.Milter == 0 && len(ms.specs) == 0 {
 		return
 	}
+	// The transaction must end for the filters all the same, or the next one would be
+	// taken for a part of it.
 	skip := res.Stop || res.Discard || res.Refused != nil || len(res.Envelope.Recipients) == 0
 	f := &filtering{in: in, ms: ms, m: &in.msg, ctx: in.ctx, logged: len(in.msg.log)}
 	if in.q.Milter == 0 {
@@ -299,16 +319,19 @@ func (in *incoming) filters(res *Result) {
 	}
 }
 
-// A filtering is one message's way through the filters.
+// A filtering is one message's way through the filters. It is the milter.Envelope that
+// they change.
 type filtering struct {
-	in     *incoming
-	ms     *milters
-	m      *Message
-	ctx    context.Context
-	logged int // lines of m.log that have been written
+	in  *incoming
+	ms  *milters
+	m   *Message
+	ctx context.Context
+	// lines of m.log that have been written
+	logged int
 }
 
-// client is who the message is from, as filters and log lines have it.
+// client is whom the message is from. Local mail comes from localhost: filters expect an
+// address.
 func (f *filtering) client() mail.Client {
 	c := f.m.env.Client
 	if c.Addr == "" {
@@ -317,8 +340,8 @@ func (f *filtering) client() mail.Client {
 	return c
 }
 
-// local makes a session up for mail that did not come by SMTP. Its addresses have no
-// angle brackets: filters know such mail from Postfix.
+// local makes up a session for mail that did not come by SMTP, event by event. Addresses
+// have no angle brackets, because that is how filters know such mail from Postfix.
 func (f *filtering) local(res *Result) {
 	s := milter.Open(f.ms.specs, &f.ms.pool, f.ms.log.Warning)
 	defer s.Close()
@@ -357,7 +380,7 @@ func (f *filtering) local(res *Result) {
 	}
 }
 
-// content shows the content, and takes over what filters make of message and
+// content shows the content to the filters, and takes over what they make of message and
 // envelope.
 func (f *filtering) content(s *milter.Session, res *Result) {
 	c, err := f.in.content()
@@ -366,6 +389,7 @@ func (f *filtering) content(s *milter.Session, res *Result) {
 		return
 	}
 	defer c.Close()
+	// A replacement body is bounded like a body that a client sends.
 	c.BodyLimit = f.ms.sizeLimit
 	v := s.Message(f.ctx, c, f)
 	if v.Action == mailfilter.Continue && (c.HeaderChanged || c.BodyChanged) {
@@ -379,12 +403,14 @@ func (f *filtering) content(s *milter.Session, res *Result) {
 	f.verdict("END-OF-MESSAGE", v, res)
 }
 
+// flushLog writes the lines that came of filters so far, before the line about their
+// verdict.
 func (f *filtering) flushLog() {
 	f.in.logLines(f.m.log[f.logged:])
 	f.logged = len(f.m.log)
 }
 
-// verdict does what the filters say, and says so in the log.
+// verdict does what the filters say of the whole message, and logs it.
 func (f *filtering) verdict(stage string, v mailfilter.Verdict, res *Result) {
 	switch {
 	case v.Action == mailfilter.Discard:
@@ -395,6 +421,7 @@ func (f *filtering) verdict(stage string, v mailfilter.Verdict, res *Result) {
 		text := r.Status.String() + " " + strings.ReplaceAll(r.Text, "\n", " ")
 		f.logAction("milter-reject", stage, text)
 		res.Refused = &refusal{Code: r.Code, Status: r.Status, Text: r.Text}
+		// A bounce quotes one line.
 		if f.m.flags&proto.SubmitBounce != 0 {
 			res.Refused.Text = strings.ReplaceAll(r.Text, "\n", " ")
 		}
@@ -406,6 +433,7 @@ func (f *filtering) verdict(stage string, v mailfilter.Verdict, res *Result) {
 	}
 }
 
+// logAction logs a verdict, in the words of Postfix.
 func (f *filtering) logAction(action, stage, text string) {
 	c := f.client()
 	f.ms.log.Log(maillog.Reject{QueueID: f.m.id, Action: action, Stage: stage, Name: c.Name, Addr: c.Addr, Text: text,
@@ -413,8 +441,8 @@ func (f *filtering) logAction(action, stage, text string) {
 		Proto: c.Proto, Helo: c.Helo})
 }
 
-// parameters are those of args that have a meaning here, each after a space.
-// Filters pass on what the client had said, SIZE= and BODY= with it: that
+// parameters are those of args that have a meaning here, each after a space. Filters pass
+// on what the client said, SIZE= and BODY= with it; such a parameter is warned of and
 // must not keep the address from being changed.
 func (f *filtering) parameters(args, warning string, names ...string) string {
 	list := ""
@@ -428,7 +456,8 @@ func (f *filtering) parameters(args, warning string, names ...string) string {
 	return list
 }
 
-// ChangeSender implements milter.Envelope.
+// ChangeSender implements milter.Envelope. The new sender is mapped like one that a
+// client gives.
 func (f *filtering) ChangeSender(addr, args string) {
 	args = f.parameters(args, "Ignoring bad ESMTP parameter \"%.100s\" in SMFI_CHGFROM request", "RET=", "ENVID=")
 	p, refusal := smtpwire.ParseMail("FROM:"+bracketed(addr)+args, smtpwire.ExtDSN, false)
@@ -446,7 +475,8 @@ func (f *filtering) ChangeSender(addr, args string) {
 	f.m.envelopeSender(f.ctx)
 }
 
-// AddRecipient implements milter.Envelope.
+// AddRecipient implements milter.Envelope. The new recipient is mapped and expanded like
+// one that a client gives.
 func (f *filtering) AddRecipient(addr, args string) {
 	args = f.parameters(args, f.m.id+": ignoring ESMTP argument from Milter or header/body_checks: \"%.100s\"", "NOTIFY=", "ORCPT=")
 	p, refusal := smtpwire.ParseRcpt("TO:"+bracketed(addr)+args, smtpwire.ExtDSN, false)
@@ -460,8 +490,8 @@ func (f *filtering) AddRecipient(addr, args string) {
 	f.m.expand(f.ctx, r)
 }
 
-// DeleteRecipient implements milter.Envelope. The address is one that the
-// client gave: what it was expanded to goes.
+// DeleteRecipient implements milter.Envelope. The address is one that the client gave;
+// whatever it was expanded to is removed.
 func (f *filtering) DeleteRecipient(addr string) {
 	p, refusal := smtpwire.ParseRcpt("TO:"+bracketed(addr), 0, false)
 	if refusal != nil {
@@ -473,7 +503,7 @@ func (f *filtering) DeleteRecipient(addr string) {
 		orig := r.Orig()
 		return strings.EqualFold(orig, p.To.Address) || strings.EqualFold(orig, rewritten)
 	})
-	// One that is added again later is none that was there before.
+	// A recipient that is added again later is no duplicate of one that has been removed.
 	kept := f.m.env.Recipients
 	f.m.dups = duplicates{limit: f.m.dups.limit}
 	for i := range kept {
@@ -483,7 +513,8 @@ func (f *filtering) DeleteRecipient(addr string) {
 	}
 }
 
-// CheckField implements milter.Envelope: milter_header_checks.
+// CheckField implements milter.Envelope: it applies milter_header_checks to a field that
+// a filter adds or changes, and returns what is to be stored; nil: nothing.
 func (f *filtering) CheckField(raw []byte) []byte {
 	m, maps := f.m, f.ms.checks
 	if maps.Empty() || !m.ok() {
@@ -523,6 +554,7 @@ func (f *filtering) CheckField(raw []byte) []byte {
 	return append(out, raw...)
 }
 
+// bracketed puts an address into angle brackets unless it is. Filters do either.
 func bracketed(addr string) string {
 	addr = strings.TrimSpace(addr)
 	if strings.HasPrefix(addr, "<") {

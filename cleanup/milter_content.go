@@ -1,3 +1,7 @@
+// The stored content as header fields and a body, for those who must see all of it:
+// filters, authentication, signatures. They work on what has been stored and not on the
+// stream, since each needs the result of the one before.
+
 package cleanup
 
 import (
@@ -10,10 +14,9 @@ import (
 	"posthaste/internal/rfc5322"
 )
 
-// maxHead and maxFields bound the header that filters, checks and signatures
-// can be made of, in octets and fields: each is bounded by header_size_limit,
-// their number only by the size of a message, and one of three octets
-// costs a hundred here.
+// maxHead and maxFields bound the header that filters, checks and signatures are made of.
+// header_size_limit bounds each field, but their number only the size of a message does,
+// and a field of three octets costs a hundred here.
 const (
 	maxHead   = 16 << 20
 	maxFields = 10000
@@ -21,7 +24,8 @@ const (
 
 var errHead = errors.New("the header has more than 16 MiB or 10000 fields: it cannot be shown to filters, checked or signed")
 
-// content is what has been stored of the message: header fields and body.
+// content is what has been stored of the message. The body is read from there when it is
+// needed; the header is in memory. An error is errHead, or that of a read.
 func (in *incoming) content() (*milter.Content, error) {
 	var src io.ReaderAt = bytes.NewReader(in.buf)
 	size := int64(len(in.buf))
@@ -53,7 +57,9 @@ func (in *incoming) content() (*milter.Content, error) {
 	return c, nil
 }
 
-// readHead reads up to the empty line that ends the header, with it.
+// readHead reads the header and the empty line that ends it, or everything if there is
+// none. It reads four times as much each time, so that a long header costs little more
+// than its length.
 func readHead(src io.ReaderAt, size int64) ([]byte, error) {
 	for n := int64(16 << 10); ; n *= 4 {
 		n = min(n, size)
@@ -76,7 +82,8 @@ func readHead(src io.ReaderAt, size int64) ([]byte, error) {
 	}
 }
 
-// replace stores c in place of what has been stored.
+// replace stores c in place of what has been stored. The gauge begins anew, for what it
+// found may not be true any more. An error is left in in.fault.
 func (in *incoming) replace(c *milter.Content) {
 	old, oldFile := in.buf, in.file
 	in.buf, in.spare, in.file = reuse.Truncated(in.spare), old, nil
@@ -100,12 +107,14 @@ func (in *incoming) replace(c *milter.Content) {
 				in.fault = err
 				break
 			}
+			// The gauge must see CRLF in one piece.
 			if n := len(chunk); chunk[n-1] == '\r' && n > 1 {
 				chunk = chunk[:n-1] // line ends are not cut in two
 			}
 			put(chunk)
 		}
 	}
+	// Only now: c.Body was read from there.
 	in.s.buffered.Add(-int64(len(old)))
 	if oldFile != nil {
 		oldFile.Abort()

@@ -1,3 +1,6 @@
+// The queue manager's decisions on their way to stable storage. They come hundreds at a
+// time and all the time, so the memory of one request is used again for the next.
+
 package cleanup
 
 import (
@@ -6,10 +9,10 @@ import (
 	"posthaste/internal/reuse"
 )
 
-// record makes the queue manager's decisions durable, with the next commit, or at
-// once when somebody waits. Each stands for itself: one that cannot be recorded,
-// whatever the reason, must not keep the others, which would be refused again with
-// it for ever.
+// record makes the queue manager's decisions durable, with the next commit, or at once
+// when somebody waits (Urgent). Each change stands for itself: a change that cannot be
+// recorded must not keep the others from being recorded, or it would be refused together
+// with them again and again.
 func (s *server) record(r *ipc.Request) {
 	rec := s.recordings.Get()
 	rec.r = r
@@ -29,6 +32,8 @@ func (s *server) record(r *ipc.Request) {
 			b.Remove(op.ID)
 		case op.Lost:
 			s.opt.Doubts.lost(s.opt.Engine, s.opt.Reader, op, s.opt.Exact)
+			// It changes nothing. Refused and Entry go by the index of a change, and so
+			// each op makes one.
 			b.Done(op.ID, nil) // nothing: changes are counted
 		case len(op.Handed) > 0:
 			b.Handed(op.ID, op.Handed, string(op.Nexthop))
@@ -38,6 +43,7 @@ func (s *server) record(r *ipc.Request) {
 			b.Done(op.ID, op.Done)
 		}
 	}
+	// From Post on, rec is the engine's, which may have called done already.
 	urgent := rec.q.Urgent // rec is the spool's from here on
 	s.opt.Engine.Post(b, rec.done)
 	if urgent {
@@ -45,9 +51,8 @@ func (s *server) record(r *ipc.Request) {
 	}
 }
 
-// recording is a Record on its way, with the memory that it takes, which is
-// used again for others. It belongs to server.record until it is posted, and
-// then to the spool until done.
+// A recording is a Record on its way, with the memory that it takes. It belongs to
+// server.record until it is posted, and then to the engine until done.
 type recording struct {
 	s       *server
 	r       *ipc.Request
@@ -57,7 +62,7 @@ type recording struct {
 	reply   proto.RecordReply
 }
 
-// release gives rec up.
+// release gives rec back for other requests.
 func (rec *recording) release() {
 	rec.batch.Reset()
 	rec.q.Ops, rec.updated = reuse.Emptied(rec.q.Ops), reuse.Emptied(rec.updated)
@@ -66,7 +71,8 @@ func (rec *recording) release() {
 	rec.s.recordings.Put(rec)
 }
 
-// done answers the queue manager.
+// done answers the queue manager. The engine calls it when the batch is durable, or with
+// the error that kept it from becoming so; it must not wait for anything.
 func (rec *recording) done(err error) {
 	defer rec.release()
 	if err != nil {
@@ -78,11 +84,13 @@ func (rec *recording) done(err error) {
 	for i := range rec.q.Ops {
 		if err := b.Refused(i); err != nil {
 			id := rec.q.Ops[i].ID
+			// An error, because queue manager and queue disagree: a person should look.
 			rec.s.opt.Log.Error("%s: a change of the message in the queue is not recorded: %v", id, err)
 			reply.Refused = append(reply.Refused, proto.Refusal{ID: id, Reason: err.Error()})
 		}
 	}
 	for _, i := range rec.updated {
+		// A state may be written at another place, and the queue manager must know where.
 		if e, ok := b.Entry(i); ok {
 			reply.Entries = append(reply.Entries, e)
 		}

@@ -1,3 +1,6 @@
+// Scrubbing: reading all queued mail once in each period, so that a disk that loses data
+// is noticed while there is time (spool_scrub_period).
+
 package cleanup
 
 import (
@@ -14,24 +17,26 @@ import (
 	"posthaste/internal/vfs"
 )
 
-// scrubbing has all queued mail read once in each period (spool_scrub_period). It is done
-// here since who writes the spool knows what is alive, and where, and may record a
-// damaged state again. It has a Reader of its own: what it reads is given up by the kernel
-// first, so that the disk is read and not memory, and nobody else waits for that. The
-// commit path knows nothing of it.
+// scrubbing reads the queue of one spool after the other. It is done in this process,
+// because whoever writes the spool knows what is alive, and where, and may record a
+// damaged state again. It has a reader of its own, which has the kernel drop its cached
+// pages first, so that the disk is read and not memory. The commit path knows nothing of
+// it.
 type scrubbing struct {
 	period time.Duration
 	log    *maillog.Logger
-	fs     vfs.FS
-	dir    string
-	idle   func() // has the calling goroutine read when nobody else does
+	// The spool's file system and directory there.
+	fs   vfs.FS
+	dir  string
+	idle func() // has the calling goroutine read when nobody else does
 
+	// mu guards what follows, which offer reads while a scrubber runs.
 	mu      sync.Mutex
 	present *spool.Scrubber  // nil: none runs
 	past    spool.ScrubStats // of those that have ended
 }
 
-// run scrubs sp until ctx ends.
+// run scrubs sp until ctx ends. Its goroutine keeps the thread that idle has given it.
 func (s *scrubbing) run(ctx context.Context, sp *spool.Spool) {
 	s.idle()
 	rd := spool.NewReader(s.fs, s.dir)
@@ -46,7 +51,8 @@ func (s *scrubbing) run(ctx context.Context, sp *spool.Spool) {
 	s.mu.Unlock()
 }
 
-// found logs a finding.
+// found logs a finding. The postmaster reads it: a warning each, as each is a message
+// that somebody may miss.
 func (s *scrubbing) found(f spool.ScrubFinding) {
 	what := "damaged: it goes to the corrupt queue"
 	switch {
@@ -58,13 +64,13 @@ func (s *scrubbing) found(f spool.ScrubFinding) {
 	s.log.Warning("%s: found by reading the queue (spool_scrub_period), at %s: %s: %v", f.ID, f.Where, what, f.Err)
 }
 
-// plus joins the numbers of two scrubbers, b being the later one.
+// plus adds the numbers of two scrubbers. b is the later one, whose last pass counts.
 func plus(a, b spool.ScrubStats) spool.ScrubStats {
 	a.Passes, a.Bytes, a.Findings, a.Last = a.Passes+b.Passes, a.Bytes+b.Bytes, a.Findings+b.Findings, b.Last
 	return a
 }
 
-// offer has the numbers published.
+// offer publishes the numbers. A nil s publishes none.
 func (s *scrubbing) offer(o *metrics.Offer) {
 	if s == nil {
 		return
@@ -83,8 +89,10 @@ func (s *scrubbing) offer(o *metrics.Offer) {
 	}
 }
 
-// idleIO keeps the calling goroutine to a thread of its own, which ends with it, and has the kernel
-// serve what that reads when nobody else wants the disk, where its scheduler knows of such a thing.
+// idleIO keeps the calling goroutine to a thread of its own, which ends with it, and has
+// the kernel serve that thread's reads when nobody else wants the disk. Whether that has
+// an effect depends on the disk's I/O scheduler; an error is ignored, because scrubbing
+// works without.
 func idleIO() {
 	const whoThread, idleClass, classShift = 1, 3, 13 // IOPRIO_WHO_PROCESS, IOPRIO_CLASS_IDLE
 	runtime.LockOSThread()

@@ -1,3 +1,7 @@
+// The server: requests of submitters and of the queue manager, and the way of one message
+// from its first octet to the reply that it is queued. 250 is answered when the message
+// is on stable storage and never before.
+
 package cleanup
 
 import (
@@ -20,12 +24,12 @@ import (
 	"posthaste/internal/table"
 )
 
-// maxInlineEntry is the largest envelope with recipients that is pushed to the
-// queue manager along with a new message. Of larger ones it reads what it has
-// room for.
+// maxInlineEntry is the largest envelope, with its recipients, that is pushed to the
+// queue manager together with a new message, which then need not be read. Of larger ones
+// the queue manager reads as much as it has room for.
 const maxInlineEntry = 16 << 10
 
-// serverOptions are what a cleanup server is made of.
+// serverOptions are what a server is made of. They are not changed.
 type serverOptions struct {
 	Core *Core
 	// Engine keeps the queue.
@@ -57,45 +61,50 @@ type serverOptions struct {
 	Metrics *metrics.Set
 }
 
-// A server serves submitters and the queue manager. It is the only one that
+// A server serves submitters and the queue manager for the life of one spool. Nobody else
 // changes the queue on disk.
 type server struct {
 	// Not changed after newServer.
 	opt serverOptions
-	// Ends when work in progress must stop. It does not end a commit: half-way through nobody
-	// would know who owns the message.
+	// Ends when work in hand must stop. It does not stop a commit: half-way through,
+	// nobody would know who has the message.
 	ctx context.Context
 	srv ipc.Server
-	// Everything that runs beside the reading goroutines of the connections. Wait waits for
-	// all of it.
+	// The goroutines for messages and for whatever waits. Wait waits for all of them.
 	wg ipc.Workers
 
-	// Compared with BufferLimit before content is kept in memory.
-	buffered atomic.Int64 // octets in incoming.buf, over all messages
+	// Octets of content in memory, over all messages. At BufferLimit, further content
+	// goes to files.
+	buffered atomic.Int64
 
+	// Storage of messages and records that are done with. Neither pool is ever empty:
+	// they make what is missing.
 	incomings  reuse.Pool[incoming]
 	recordings reuse.Pool[recording]
 
-	// slow, quiet and left are for the end. A cleanup that has a successor chooses a moment
-	// for it at which no message would have to wait long (keeper.watch).
-	slow  atomic.Int64  // messages that wait for filters, or for the DNS
+	// For the end of the process. A cleanup that has a successor chooses a moment for it
+	// at which no message would have to wait long (keeper.watch): slow counts the
+	// messages that wait for filters or for the DNS, quiet (capacity 1) says that there
+	// may be none, and left is closed when all clients have gone.
+	slow  atomic.Int64
 	quiet chan struct{} // capacity 1: no message is on its way that takes its time, perhaps
 	left  chan struct{} // closed when all clients have gone
 
 	mu sync.Mutex
-	// nil before one attaches, and after it has gone: messages then stay in the spool, and the
-	// next one is pushed all of them.
-	qmgr *ipc.Conn // attached queue manager
-	// Messages whose content comes in parts, by connection and the submitter's number. Empty
-	// when nothing large is on its way.
+	// The attached queue manager. nil before one attaches and after it has gone: messages
+	// then stay in the queue, and the next one is pushed all of them.
+	qmgr *ipc.Conn
+	// Messages that come in parts. Empty when nothing large is on its way.
 	streams map[streamKey]*stream
 }
 
-// newServer makes a server. ctx ends when work in hand must stop.
+// newServer makes a server for one engine. ctx ends when work in hand must stop.
 func newServer(ctx context.Context, o serverOptions) *server {
 	s := &server{opt: o, ctx: ctx, streams: make(map[streamKey]*stream), quiet: make(chan struct{}, 1), left: make(chan struct{})}
 	s.incomings.New = func() *incoming {
 		in := &incoming{s: s, buf: make([]byte, 0, 16<<10)}
+		// One budget for each message that is worked on at the same time, renewed for
+		// each: patterns that take exponential time must not stop the service.
 		in.ctx, in.budget = table.NewBudget(s.ctx, table.MatchBudget)
 		return in
 	}
@@ -109,23 +118,24 @@ func newServer(ctx context.Context, o serverOptions) *server {
 // IPC is the server for the service's sockets.
 func (s *server) IPC() *ipc.Server { return &s.srv }
 
-// isQueueManager says whether c is the attached queue manager's: what the others
-// bring in it is told of, and what became of it is recorded, to the last.
+// isQueueManager says whether c is the queue manager's. Its connection is closed last
+// when the service stops: the others still bring mail that it must be told of, and it
+// still has outcomes to record.
 func (s *server) isQueueManager(c *ipc.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.qmgr == c
 }
 
-// unhurried says that no message is on its way that takes its time: none comes in
-// parts, as fast as its client sends, none waits for filters.
+// unhurried says that no message is on its way that takes its time: none comes in parts,
+// as slowly as its client sends, and none waits for filters.
 func (s *server) unhurried() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.streams) == 0 && s.slow.Load() == 0
 }
 
-// hush has whoever waits for that look.
+// hush has keeper.watch look whether that is so now.
 func (s *server) hush() {
 	select {
 	case s.quiet <- struct{}{}:
@@ -133,10 +143,12 @@ func (s *server) hush() {
 	}
 }
 
-// Wait waits for what is under way. It is called when the sockets are closed.
+// Wait waits for what is under way. It is called when the sockets are closed, and before
+// the engine is.
 func (s *server) Wait() { s.wg.Wait() }
 
-// handle runs on a connection's reading goroutine.
+// handle dispatches a request. It runs on the connection's reading goroutine: what may
+// wait for the disk, a table or a filter goes to a goroutine of its own.
 func (s *server) handle(c *ipc.Conn, r *ipc.Request) {
 	switch r.Kind {
 	case proto.KindSubmit:
@@ -166,6 +178,8 @@ func (s *server) handle(c *ipc.Conn, r *ipc.Request) {
 	}
 }
 
+// lease gives a submitter numbers for queue IDs, so that it can name its messages before
+// they exist here. At most 100000, so that nobody exhausts them by a mistake.
 func (s *server) lease(r *ipc.Request) {
 	var q proto.Lease
 	if err := r.Decode(&q); err != nil {
@@ -181,6 +195,7 @@ func (s *server) lease(r *ipc.Request) {
 	r.Reply(&proto.LeaseReply{First: first, N: n})
 }
 
+// locate says where a message lies now.
 func (s *server) locate(r *ipc.Request) {
 	var q proto.Locate
 	if err := r.Decode(&q); err != nil {
@@ -191,21 +206,24 @@ func (s *server) locate(r *ipc.Request) {
 	r.Reply(&proto.LocateReply{Found: ok, Entry: e})
 }
 
-// attach makes c the queue manager's connection and pushes the incoming queue.
-// Messages that become durable meanwhile are pushed by those who queued them;
-// some may be pushed twice, none is missed, since c is set first.
+// attach makes c the queue manager's connection and pushes the incoming queue over it.
+// Messages that become durable meanwhile are pushed by those who queued them. Because c
+// is set first, some may be pushed twice and none is missed.
 func (s *server) attach(c *ipc.Conn, r *ipc.Request) {
 	s.mu.Lock()
 	old := s.qmgr
 	s.qmgr = c
 	s.mu.Unlock()
 	if old != nil && old != c {
+		// There is one queue manager: a new one replaces the old, which may not know yet
+		// that it is to end.
 		old.Close()
 	}
 	s.wg.Go(func() {
 		var batch proto.Entries
 		for e := range s.opt.Engine.Entries {
 			switch e.Queue {
+			// Only counted: the queue manager asks for deferred mail when it is due.
 			case queue.Deferred:
 				batch.Deferred++
 				batch.OldestDeferred = older(batch.OldestDeferred, e.ID)
@@ -229,6 +247,8 @@ func (s *server) attach(c *ipc.Conn, r *ipc.Request) {
 	})
 }
 
+// closed takes in that a connection is gone. Messages of which it has not brought the end
+// are given up: they were never acknowledged.
 func (s *server) closed(c *ipc.Conn) {
 	s.mu.Lock()
 	if s.qmgr == c {
@@ -246,11 +266,13 @@ func (s *server) closed(c *ipc.Conn) {
 		close(st.parts)
 	}
 	if ms := s.opt.Milters; ms != nil {
+		// It may wait for a filter.
 		s.wg.Go(func() { ms.gone(c) })
 	}
 }
 
-// announce pushes a new message to the queue manager.
+// announce pushes a new message to the queue manager, if there is one; otherwise the next
+// one is told by attach.
 func (in *incoming) announce(e queue.Entry, envelope, recipients []byte) {
 	in.s.mu.Lock()
 	c := in.s.qmgr
@@ -274,6 +296,8 @@ func (s *server) submit(c *ipc.Conn, r *ipc.Request) {
 		r.Fail("%v", err)
 		return
 	}
+	// While the disk does not answer, mail is refused here: accepted, it would fill the
+	// memory while its clients wait.
 	if err := s.opt.Engine.Silent(); err != nil {
 		reply := s.storageReply(in.q.Envelope.ID, err)
 		in.release()
@@ -292,36 +316,40 @@ func (s *server) submit(c *ipc.Conn, r *ipc.Request) {
 	})
 }
 
-// incoming is one message on its way in, with the memory that it takes, which
-// is used again for others. It belongs to whoever works on the message, from
-// server.submit until release, which commit and abort end with. What is
-// told of the message meanwhile, to the log, the queue manager or filters,
-// has been told when the call returns; nothing else may be kept.
+// incoming is one message on its way in, with the memory that it takes, which is used
+// again. It belongs to whoever works on the message, from server.submit until release,
+// with which commit and abort end. The log, the queue manager and filters may keep
+// nothing of it after a call returns.
 type incoming struct {
 	s   *server
 	ctx context.Context // of all lookups for the message
-	// budget is what the patterns that they try may cost.
+	// What lookups in pattern tables may cost for this message.
 	budget *table.Budget
 	q      proto.Submit
 	msg    Message
-	out    [][]byte // scratch
-	// Empty when file is set.
-	buf   []byte      // content so far, up to the spool's inline limit
-	spare []byte      // for replace: content as it was before
-	file  contentFile // where it goes when it is longer
-	// The first one. The rest of the content is read and dropped, as the submitter cannot be
-	// interrupted, and the reply says so at the end.
-	fault error // content cannot be stored
-	token bool  // a flow control token was taken, and nothing has come of it
+	// What msg gave back last: pieces of the content, to be stored.
+	out [][]byte
+	// The content so far, up to the engine's inline limit; empty when file is set. spare
+	// is what replace needs for the content as it was before.
+	buf   []byte
+	spare []byte // for replace: content as it was before
+	// Where the content goes when it is longer.
+	file contentFile
+	// The first error in storing the content. The rest is read and dropped, because the
+	// submitter cannot be interrupted, and the reply says so at the end.
+	fault error
+	// A flow control token was taken, and nothing has come of it yet.
+	token bool
 
-	// Encoded once, for both the log's record and the entry.
-	stored  []byte        // the envelope and its recipients
+	// The envelope and its recipients as they are stored; both the record and the queue
+	// manager get these octets.
+	stored  []byte
 	batch   batch         // nil until a message has come so far
 	entries proto.Entries // the entry for the queue manager
 }
 
-// release gives in up. Nothing of the message stays but the octets beyond the
-// ends of empty slices.
+// release gives in back for another message. Nothing of this message stays but octets
+// beyond the ends of empty slices.
 func (in *incoming) release() {
 	q := &in.q
 	*q = proto.Submit{Envelope: mail.Envelope{Recipients: reuse.Emptied(q.Envelope.Recipients)}}
@@ -331,6 +359,7 @@ func (in *incoming) release() {
 	}
 	in.out, in.entries.List = reuse.Emptied(in.out), reuse.Emptied(in.entries.List)
 	in.buf, in.spare, in.stored = reuse.Truncated(in.buf), reuse.Truncated(in.spare), reuse.Truncated(in.stored)
+	// One mailing list must not cost its size for ever.
 	if cap(in.stored) > maxInlineEntry {
 		in.stored = nil
 	}
@@ -338,7 +367,8 @@ func (in *incoming) release() {
 	in.s.incomings.Put(in)
 }
 
-// changes is what the message becomes durable with.
+// changes is the batch with which the message becomes durable. It is made when the first
+// message needs it.
 func (in *incoming) changes() batch {
 	if in.batch == nil {
 		in.batch = in.s.opt.Engine.NewBatch()
@@ -346,7 +376,9 @@ func (in *incoming) changes() batch {
 	return in.batch
 }
 
-// begin is called when all of the envelope is there.
+// begin takes the envelope, which is complete now. When the queue manager cannot keep up,
+// so that there is no flow control token, it first waits, once for each message
+// (in_flow_delay).
 func (in *incoming) begin() {
 	s, q := in.s, &in.q
 	wanted := q.Flags&proto.SubmitNoReceive == 0 && s.opt.Delay > 0
@@ -363,12 +395,14 @@ func (in *incoming) begin() {
 	in.msg.begin(in.ctx, s.opt.Core, q)
 }
 
+// write takes a piece of the content.
 func (in *incoming) write(p []byte) {
 	in.out = in.msg.Write(in.ctx, p, reuse.Truncated(in.out))
 	in.store()
 }
 
-// store keeps what the message core gave back.
+// store keeps what the message core gave back: in memory, until the message is too long
+// or all messages together are.
 func (in *incoming) store() {
 	for _, p := range in.out {
 		if in.fault != nil {
@@ -397,8 +431,8 @@ func (in *incoming) spill() {
 	in.buf = reuse.Truncated(in.buf)
 }
 
-// free gives back the memory, and the token of a message that nobody takes up:
-// one that was refused or discarded, or is held.
+// free ends the work on the message. It gives back a flow control token if the queue
+// manager will not take the message up: if it was refused or discarded, or is on hold.
 func (in *incoming) free() {
 	if in.token {
 		in.s.opt.PutToken()
@@ -407,13 +441,15 @@ func (in *incoming) free() {
 	in.release()
 }
 
-// abort gives the message up.
+// abort gives the message up. It was never acknowledged.
 func (in *incoming) abort() {
 	in.giveUp()
 	in.free()
 }
 
 var (
+	// Replies to submitters. smtpd passes them on to its client, so the codes are those
+	// of RFC 5321 section 4.2 and the texts are Postfix's.
 	queued     = proto.SubmitReply{Code: 250, Status: dsn.S(2, 0, 0), Text: "Ok"}
 	writeError = proto.SubmitReply{Code: 451, Status: dsn.S(4, 3, 0), Text: "Error: queue file write error"}
 	longHeader = proto.SubmitReply{Code: 552, Status: dsn.S(5, 3, 4), Text: "Error: the message header is too long"}
@@ -421,7 +457,9 @@ var (
 	noSpace    = proto.SubmitReply{Code: 452, Status: dsn.S(4, 3, 1), Text: "Insufficient system storage"}
 )
 
-// commit ends the message, queues it and gives the verdict.
+// commit ends the message, queues it and gives the verdict. The order is fixed: checks
+// see what the client sent, authentication what the checks let pass, filters what
+// authentication found, and the signature covers what filters made of it.
 func (in *incoming) commit() *proto.SubmitReply {
 	defer in.free()
 	var res Result
@@ -429,6 +467,7 @@ func (in *incoming) commit() *proto.SubmitReply {
 	in.store()
 	in.logLines(res.Log)
 	if in.fault == nil {
+		// From here on the message may wait for others.
 		in.s.slow.Add(1)
 		in.authenticate(&res)
 		in.filters(&res)
@@ -437,6 +476,8 @@ func (in *incoming) commit() *proto.SubmitReply {
 			in.s.hush()
 		}
 	}
+	// Mail without a client that could be told is returned to its sender, and not tried
+	// again without end.
 	if errors.Is(in.fault, errHead) && in.q.Flags&proto.SubmitBounce != 0 && len(res.Envelope.Recipients) > 0 {
 		in.s.opt.Log.Warning("%s: message returned to its sender: %v", in.q.Envelope.ID, in.fault)
 		in.fault = nil
@@ -447,6 +488,7 @@ func (in *incoming) commit() *proto.SubmitReply {
 		return in.s.storageReply(in.q.Envelope.ID, in.fault)
 	}
 	switch {
+	// The submitter is told that all is well, as the table or filter wants.
 	case res.Discard:
 		in.giveUp()
 		return in.settleOnly()
@@ -470,6 +512,7 @@ func (in *incoming) commit() *proto.SubmitReply {
 	return in.queue(&res)
 }
 
+// logLines writes lines that the message core has collected. It does no I/O itself.
 func (in *incoming) logLines(lines []logLine) {
 	for _, l := range lines {
 		switch {
@@ -483,14 +526,15 @@ func (in *incoming) logLines(lines []logLine) {
 	}
 }
 
+// giveUp removes the content file, if there is one.
 func (in *incoming) giveUp() {
 	if in.file != nil {
 		in.file.Abort()
 	}
 }
 
-// probed tells the verify service of addresses that need no probe to go out:
-// aliases, whose mail is taken here.
+// probed tells the verify service of probes that need not go out: for aliases, whose mail
+// is taken here.
 func (s *server) probed(notices []noticed) {
 	if s.opt.Verify == nil {
 		return
@@ -516,7 +560,8 @@ func (s *server) probed(notices []noticed) {
 	})
 }
 
-// settleOnly records the disposition of what a discarded notice was about.
+// settleOnly records what a notice settles although the notice itself was discarded: its
+// recipients would otherwise be reported again and again.
 func (in *incoming) settleOnly() *proto.SubmitReply {
 	if in.q.Settles == nil {
 		return &queued
@@ -530,6 +575,7 @@ func (in *incoming) settleOnly() *proto.SubmitReply {
 	return &queued
 }
 
+// settle adds to b what a notice has done with the message that it is about.
 func settle(b batch, st *proto.Settle) {
 	if st.Warned {
 		b.Update(st.ID, queue.Change{Set: queue.SetWarned, Warned: true})
@@ -542,7 +588,8 @@ func settle(b batch, st *proto.Settle) {
 	}
 }
 
-// queue makes the message durable, together with what it settles.
+// queue makes the message durable, together with what it settles. Either both are or
+// neither is, so that a bounce and the end of the bounced message cannot come apart.
 func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	env := &res.Envelope
 	// Recipients who are not in the final envelope, but whose senders want to
@@ -577,6 +624,8 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	}
 	begun := time.Now()
 	if err := in.s.opt.Engine.Commit(b); err != nil {
+		// After ErrSilent or ErrBroken the message may exist all the same; the engine
+		// knows, and the log says so.
 		in.giveUp()
 		return in.s.storageReply(env.ID, err)
 	}
@@ -584,6 +633,7 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 		in.s.late(env.ID, took)
 	}
 	in.s.opt.Doubts.settled(in.q.Settles)
+	// The queue manager will pay for the token when it takes the message up.
 	in.token = in.token && res.Hold
 	in.count(env)
 	if e, ok := b.Entry(i); ok {
@@ -595,18 +645,19 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	return &queued
 }
 
-// submitterPatience is the shortest time that anybody waits for the disk to take a message: the sendmail
-// program, and many an SMTP client, before smtpd does not any more.
+// submitterPatience is the shortest time for which anybody waits for the disk to take a
+// message: the sendmail program, and many an SMTP client, give up before smtpd does.
 const submitterPatience = 5 * time.Minute
 
-// late names a message that is queued now, and whose submitter need not be there any more to hear of it.
+// late names a message that is queued now, and whose submitter may have gone before it
+// could hear so.
 func (s *server) late(id mail.QueueID, took time.Duration) {
 	s.opt.Log.Warning("%s: in doubt: it is in the queue, which took the disk %v; its client may have been told 451, or nothing, and may send it again",
 		id, took.Round(time.Second))
 	s.opt.Doubts.late(s.opt.Engine, s.opt.Reader, id)
 }
 
-// count counts a message that is on stable storage now.
+// count counts a message that is on stable storage, by where it came from.
 func (in *incoming) count(env *mail.Envelope) {
 	source := "local"
 	switch {
@@ -619,10 +670,9 @@ func (in *incoming) count(env *mail.Envelope) {
 	in.s.opt.Metrics.Add(metrics.AcceptedBytes, float64(env.Size), source)
 }
 
-// state is what is to be recorded of a message that was queued elsewhere, and
-// whether there is any such thing. Outcomes go with their recipients, wherever
-// these are in the final envelope; those of recipients that are gone from it
-// go, too.
+// state is what is to be recorded of a message that was queued before, elsewhere or here,
+// and whether there is anything. Outcomes go with their recipients, wherever these are in
+// the final envelope; outcomes of recipients that are not in it are dropped.
 func (in *incoming) state(res *Result) (c queue.Change, changed bool) {
 	was := in.q.State
 	if was == nil {
@@ -630,6 +680,7 @@ func (in *incoming) state(res *Result) (c queue.Change, changed bool) {
 	}
 	c = *was
 	c.Outcomes, c.Done = nil, nil
+	// A hold that was decided now outweighs the queue that it was in.
 	if res.Hold {
 		c.Set &^= queue.SetQueue
 	}
@@ -638,6 +689,7 @@ func (in *incoming) state(res *Result) (c queue.Change, changed bool) {
 	for i, r := range res.Envelope.Recipients {
 		at[key{r.Address, r.Orig()}] = i
 	}
+	// Outcomes count in the envelope that they came with, before it was mapped.
 	of := in.q.Envelope.Recipients
 	if in.q.Was != nil {
 		of = in.q.Was
@@ -655,7 +707,8 @@ func (in *incoming) state(res *Result) (c queue.Change, changed bool) {
 	return c, c.Set != 0 || len(c.Outcomes) > 0
 }
 
-// storageReply words a failure to store a message, for the log and the client.
+// storageReply words a failure to store a message, for the log and for the client. Only
+// what would fail again is a permanent error.
 func (s *server) storageReply(id mail.QueueID, err error) *proto.SubmitReply {
 	s.opt.Log.Warning("%s: message not queued: %v", id, err)
 	reply := writeError

@@ -1,3 +1,8 @@
+// The service around the server: what a cleanup process opens and in which order, and how
+// the queue's log is configured. Files and tables that root can read are opened first;
+// then the process confines itself; the spool comes last, when the predecessor has left
+// it.
+
 package cleanup
 
 import (
@@ -21,16 +26,20 @@ import (
 	"posthaste/internal/vfs"
 )
 
-// drainTime is how long clients may take to finish what they have begun when
-// the service stops.
+// drainTime is how long clients may take to finish what they have begun when the service
+// stops. It covers a message of some size over a slow link; master waits longer before it
+// kills.
 const drainTime = 30 * time.Second
 
-// Spec declares the service.
+// Spec declares the service: one process at a time, since only one may write the spool;
+// it prepares while its predecessor still serves, and lingers for a quiet moment when it
+// retires.
 func Spec() service.Spec {
 	return service.Spec{Process: "cleanup", Exclusive: true, Prepares: true, Lingers: true, Rank: service.Store, Confines: true, Tries: true, Sandbox: writes, Run: run}
 }
 
-// writes are the directories that the service writes to besides the queue's.
+// writes are the directories that the service writes to besides the queue's, for the
+// sandbox.
 func writes(cfg *config.Config) (list []string, ok bool) {
 	if dir := cfg.String("spool_content_directory"); dir != "" {
 		list = append(list, dir)
@@ -38,6 +47,8 @@ func writes(cfg *config.Config) (list []string, ok bool) {
 	return list, true
 }
 
+// run is the process's main function. It returns when ctx ends, or with an error that
+// only a person can mend.
 func run(ctx context.Context, env *service.Env) error {
 	cfg, log, tables := env.Config, env.Log, env.Tables()
 	rewriter := rewriteclient.New(env.Private(cfg.String("rewrite_service_name")))
@@ -64,6 +75,7 @@ func run(ctx context.Context, env *service.Env) error {
 	if err != nil {
 		return err
 	}
+	// The directory may lie outside of what the process sees once it is confined.
 	content, err := queueread.OpenContent(cfg) // before its path is out of reach
 	if err != nil {
 		return err
@@ -71,6 +83,8 @@ func run(ctx context.Context, env *service.Env) error {
 	if err := env.Confine(); err != nil {
 		return err
 	}
+	// The predecessor still has the spool. Everything that can fail because of the
+	// configuration has been done by now.
 	env.Await(ctx)
 	if ctx.Err() != nil {
 		return nil // it has never been our turn
@@ -84,6 +98,7 @@ func run(ctx context.Context, env *service.Env) error {
 	defer verify.Close()
 	reader := queueread.Log(spool.NewReader(options.FS, options.Dir))
 	defer reader.Close()
+	// It outlives the spools that are opened one after the other.
 	doubts := newDoubts(disk, options.Dir, log)
 	defer doubts.flush()
 	var scrub *scrubbing
@@ -107,13 +122,14 @@ func run(ctx context.Context, env *service.Env) error {
 	err = k.run(ctx)
 	milters.Close()
 	signer.Close()
+	// The most frequent mistake after a queue directory was copied; say how to mend it.
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w, in %s; \"posthaste set-permissions\" gives its files the owner that they need", err, cfg.String("queue_directory"))
 	}
 	return err
 }
 
-// logOptions is how main.cf has the queue's log kept.
+// logOptions is how main.cf wants the queue's log to be kept.
 func logOptions(env *service.Env) spool.Options {
 	cfg := env.Config
 	return spool.Options{
@@ -131,8 +147,8 @@ func logOptions(env *service.Env) spool.Options {
 	}
 }
 
-// tellDamage tells postmaster what damage the start has found in the queue, through
-// this very service: the notice is mail like any other.
+// tellDamage tells postmaster what damage the start has found, by a message through this
+// very service. It waits until the spool is served.
 func tellDamage(ctx context.Context, env *service.Env, report string) {
 	client := ipc.NewClient(env.Public(env.Config.String("cleanup_service_name")), nil)
 	defer client.Close()
@@ -141,7 +157,7 @@ func tellDamage(ctx context.Context, env *service.Env, report string) {
 	notice.New(env.Config, submitter, env.Log).Tell(ctx, notice.Software, "queue: damage was found", damageLetter(report))
 }
 
-// damageLetter is the text of the notice.
+// damageLetter is the text of that message.
 func damageLetter(report string) string {
 	return report + `
 Messages that are named as lost are not in the queue any more. Those that are on hold
@@ -155,7 +171,7 @@ Look after the disk, and after the machine's memory.
 `
 }
 
-// offer has the queue's numbers published.
+// offer publishes the queue's numbers, while there is a spool.
 func offer(env *service.Env, k *keeper, d *doubts) {
 	env.Metrics.Offer(func(o *metrics.Offer) {
 		if en := k.engine.Load(); en != nil {

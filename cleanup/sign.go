@@ -1,3 +1,6 @@
+// DKIM signatures: whose mail is signed, with which keys, and over which fields. The
+// algorithm is go-msgauth's; keys and the table that names them are package dkimkey's.
+
 package cleanup
 
 import (
@@ -39,21 +42,26 @@ type signer struct {
 	maps     *table.Maps
 	networks *table.List
 	names    []string
-	over     map[string]bool // signed once more than they occur
+	// dkim_oversign_headers, in lower case: signed once more than they occur, so that
+	// nobody can add one
+	over     map[string]bool
 	lifetime time.Duration
-	now      func() time.Time
+	// The time for expirations; time.Now, but in tests.
+	now func() time.Time
 
 	mu   sync.Mutex
 	keys map[string]*signingKey // by path
 }
 
-// signingKey is a key as it was read. A file that changes is read again.
+// signingKey is a key as it was read, and the modification time of its file then. A file
+// that has changed is read again, so that a key can be replaced without a reload.
 type signingKey struct {
 	changed time.Time
 	key     crypto.Signer
 }
 
-// newSigner reads what is to be signed. It is nil when nothing is.
+// newSigner reads what is to be signed; nil when nothing is. Keys are read when they are
+// first used.
 func newSigner(cfg *config.Config, o table.Options) (*signer, error) {
 	list := cfg.List("dkim_sign_maps")
 	if len(list) == 0 {
@@ -77,7 +85,7 @@ func newSigner(cfg *config.Config, o table.Options) (*signer, error) {
 	return s, err
 }
 
-// Close closes the table.
+// Close closes the table. A nil signer has none.
 func (s *signer) Close() error {
 	if s == nil {
 		return nil
@@ -85,7 +93,8 @@ func (s *signer) Close() error {
 	return s.maps.Close()
 }
 
-// ours says whether the message comes from somebody whom we answer for.
+// ours says whether the message comes from somebody for whom we answer. The error is that
+// of a table.
 func (s *signer) ours(ctx context.Context, m *Message) (bool, error) {
 	c := &m.env.Client
 	if c.Addr == "" || m.env.SASL.Username != "" {
@@ -94,7 +103,8 @@ func (s *signer) ours(ctx context.Context, m *Message) (bool, error) {
 	return s.networks.MatchClient(ctx, c.Name, c.Addr)
 }
 
-// sign signs a message that is to be queued.
+// sign signs a message that is to be queued. A message that should be signed and cannot
+// be is refused for now: receivers may reject it without a signature.
 func (in *incoming) sign(res *Result) {
 	s := in.s.opt.Signer
 	if s == nil || res.Discard || res.Refused != nil || len(res.Envelope.Recipients) == 0 || in.fault != nil {
@@ -115,6 +125,8 @@ func (in *incoming) sign(res *Result) {
 	res.Refused.Cause = in.msg.cause
 }
 
+// addSignatures puts a signature for each key on top of the message. Nothing is changed
+// on error.
 func (in *incoming) addSignatures(s *signer) error {
 	ctx := in.ctx
 	if ours, err := s.ours(ctx, &in.msg); err != nil || !ours {
@@ -146,10 +158,10 @@ func (in *incoming) addSignatures(s *signer) error {
 	return nil
 }
 
-// withoutOurs leaves out the signatures by keys that sign now. A message that is queued again, is
-// forwarded or comes back from a filter had them when it came in first: they are made anew, for what
-// it is now and for the time that dkim_signature_lifetime says. Signatures by others are left alone
-// (RFC 6376 section 4.2), and so are all in mail that is not signed here.
+// withoutOurs leaves out signatures by the keys that sign now. A message that is queued
+// again, is forwarded, or comes back from a filter got them when it first came in. They
+// are made anew, for what the message is now. Signatures by others are left alone (RFC
+// 6376 section 4.2).
 func withoutOurs(fields []milter.Field, keys []use) []milter.Field {
 	return slices.DeleteFunc(fields, func(f milter.Field) bool {
 		domain, selector := mailauth.Signer(f.Raw)
@@ -157,8 +169,9 @@ func withoutOurs(fields []milter.Field, keys []use) []milter.Field {
 	})
 }
 
-// fromDomain is the domain of the first From: address, in lower case; of the
-// envelope sender if there is none.
+// fromDomain is the domain of the first address in From, in lower case; without From,
+// that of the envelope sender. DMARC goes by the From domain, so a signature by another
+// would not help.
 func fromDomain(fields []milter.Field, sender string) string {
 	for _, f := range fields {
 		if !strings.EqualFold(f.Name, "From") {
@@ -184,7 +197,7 @@ type use struct {
 	key              crypto.Signer
 }
 
-// keysFor finds the keys that a domain's mail is signed with.
+// keysFor finds the keys that a domain's mail is signed with; none is no error.
 func (s *signer) keysFor(ctx context.Context, domain string) ([]use, error) {
 	entries, err := dkimkey.Find(ctx, s.maps, domain)
 	if err != nil {
@@ -200,7 +213,7 @@ func (s *signer) keysFor(ctx context.Context, domain string) ([]use, error) {
 	return list, nil
 }
 
-// key is the key in a file, read when it is new or has changed.
+// key is the key in a file, read when it is new or has changed since.
 func (s *signer) key(path string) (crypto.Signer, error) {
 	fi, err := os.Stat(path)
 	if err != nil {
@@ -219,7 +232,8 @@ func (s *signer) key(path string) (crypto.Signer, error) {
 	return key, nil
 }
 
-// signature makes one DKIM-Signature: field.
+// signature makes one DKIM-Signature field, with relaxed canonicalization of header and
+// body: relays on the way may refold and trim.
 func (s *signer) signature(c *milter.Content, u *use) ([]byte, error) {
 	fields := s.covered(c.Fields)
 	names := s.headerKeys(fields)
@@ -246,12 +260,12 @@ func (s *signer) signature(c *milter.Content, u *use) ([]byte, error) {
 	return raw, nil
 }
 
-// maxPairs bounds how often the library compares a name with a field: each of
-// the one with each of the other.
+// maxPairs bounds the work of the library, which compares each name with each field: a
+// hostile header must not take seconds.
 const maxPairs = 1 << 20
 
-// covered are the fields that are signed, unfolded: relaxed signatures do not see
-// the difference, and the library spends the square of a folded field's length on it.
+// covered are the fields that are signed, unfolded. Relaxed signatures do not see the
+// difference, and the library spends the square of a folded field's length on it.
 func (s *signer) covered(fields []milter.Field) []milter.Field {
 	list := make([]milter.Field, 0, len(s.names))
 	for _, f := range fields {
@@ -262,8 +276,8 @@ func (s *signer) covered(fields []milter.Field) []milter.Field {
 	return list
 }
 
-// headerKeys names the fields to sign: those that occur, as often as they
-// occur, and those that nobody may add once more.
+// headerKeys names the fields to sign: those that occur, as often as they occur, and
+// those to be oversigned once more (RFC 6376 section 5.4.2).
 func (s *signer) headerKeys(fields []milter.Field) []string {
 	count := make(map[string]int, len(fields))
 	for i := range fields {
@@ -282,8 +296,8 @@ func (s *signer) headerKeys(fields []milter.Field) []string {
 	return keys
 }
 
-// writeContent writes a message with these fields in large pieces: each write is
-// handed from goroutine to goroutine.
+// writeContent writes the message in large pieces, because the library hands each write
+// from one goroutine to another.
 func writeContent(w io.Writer, fields []milter.Field, c *milter.Content) error {
 	head := make([]byte, 0, 4<<10)
 	for i := range fields {

@@ -1,3 +1,8 @@
+// Messages that come in parts, because they are longer than a frame or because the client
+// is still sending. Each has a goroutine, which takes the parts in order; the
+// connection's reading goroutine only hands them on, so that one slow message does not
+// hold up the others on the connection.
+
 package cleanup
 
 import (
@@ -6,9 +11,11 @@ import (
 	"posthaste/internal/proto"
 )
 
-// A stream is a long message that arrives in parts. One goroutine works on it;
-// the window that submitters keep (proto.MaxUnanswered) bounds what waits.
+// A stream is a message that comes in parts. It is in server.streams from the first part
+// until the last, an abort, or the end of its connection, which closes parts.
 type stream struct {
+	// capacity: the window that submitters keep (proto.MaxUnanswered), and one for an
+	// abort
 	parts chan part
 }
 
@@ -18,8 +25,12 @@ type streamKey struct {
 	id   mail.QueueID
 }
 
+// part is one request that belongs to a stream.
 type part struct {
-	r       *ipc.Request
+	// The request, which is answered when the part has been worked through. That is the
+	// submitter's flow control.
+	r *ipc.Request
+	// Recipients that did not fit into the first part. They all come before any content.
 	rcpts   []mail.Recipient
 	listing bool // the next part has recipients, too
 	data    []byte
@@ -28,14 +39,15 @@ type part struct {
 	abort   bool
 }
 
-// free gives the memory of a part that has been worked through back. What an
-// envelope came with may still be pointed to.
+// free gives the frame of a part back. A frame with recipients is left to the garbage
+// collector, since the envelope may still point into it.
 func (p *part) free() {
 	if p.only {
 		p.r.Free()
 	}
 }
 
+// openStream begins a stream with the first part of a message.
 func (s *server) openStream(c *ipc.Conn, r *ipc.Request, in *incoming) {
 	key := streamKey{c, in.q.Envelope.ID}
 	st := &stream{parts: make(chan part, proto.MaxUnanswered+1)}
@@ -46,6 +58,7 @@ func (s *server) openStream(c *ipc.Conn, r *ipc.Request, in *incoming) {
 	}
 	s.mu.Unlock()
 	if twice {
+		// Two submitters, or one that has lost count: the second is refused.
 		in.release()
 		r.Fail("cleanup: message %s is on its way already", key.id)
 		return
@@ -54,12 +67,13 @@ func (s *server) openStream(c *ipc.Conn, r *ipc.Request, in *incoming) {
 	s.wg.Go(func() { s.receive(key, st, in) })
 }
 
-// maxListed bounds the parts that list the recipients of one message: more
-// than the spool can record as one.
+// maxListed bounds the parts that list recipients of one message. It allows more than the
+// spool can record as one.
 const maxListed = 64 << 20 / proto.ListSize
 
-// receive works through the parts of one message. Its work begins when all
-// recipients are there.
+// receive works through the parts of one message until it is committed or given up. The
+// message begins when all recipients are there, because the envelope is mapped before the
+// content is checked.
 func (s *server) receive(key streamKey, st *stream, in *incoming) {
 	q, begun := &in.q, false
 	for listed := 0; ; listed++ {
@@ -67,6 +81,8 @@ func (s *server) receive(key streamKey, st *stream, in *incoming) {
 		if !ok || p.abort { // the connection is gone, or the message given up
 			break
 		}
+		// A submitter of ours does none of this; the check keeps one that is broken from
+		// using up memory.
 		if !begun && listed > maxListed || p.last && p.listing || begun && len(p.rcpts) > 0 {
 			p.r.Fail("cleanup: message %s has too many recipients, or has them in the wrong place", key.id)
 			break
@@ -92,6 +108,7 @@ func (s *server) receive(key streamKey, st *stream, in *incoming) {
 	in.abort()
 }
 
+// forget ends a stream. Whoever waits for a quiet moment looks again.
 func (s *server) forget(key streamKey) {
 	s.mu.Lock()
 	delete(s.streams, key)
@@ -99,6 +116,7 @@ func (s *server) forget(key streamKey) {
 	s.hush()
 }
 
+// chunk takes a further part.
 func (s *server) chunk(c *ipc.Conn, r *ipc.Request) {
 	var q proto.Chunk
 	if err := r.Decode(&q); err != nil {
@@ -108,6 +126,7 @@ func (s *server) chunk(c *ipc.Conn, r *ipc.Request) {
 	s.pass(c, r, q.ID, part{r: r, rcpts: q.Recipients, listing: q.Listing, data: q.Data, only: len(q.Recipients) == 0, last: !q.More})
 }
 
+// abort gives up a message of which parts have come.
 func (s *server) abort(c *ipc.Conn, r *ipc.Request) {
 	var q proto.Abort
 	if err := r.Decode(&q); err != nil {
@@ -117,8 +136,8 @@ func (s *server) abort(c *ipc.Conn, r *ipc.Request) {
 	s.pass(c, r, q.ID, part{r: r, abort: true})
 }
 
-// pass hands a part to its stream. A submitter that does not keep to the
-// window is disconnected: nothing else may wait here.
+// pass hands a part to its stream, on the connection's reading goroutine, which must not
+// wait. A submitter that sends more than the window allows is disconnected.
 func (s *server) pass(c *ipc.Conn, r *ipc.Request, id mail.QueueID, p part) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
