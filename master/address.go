@@ -1,3 +1,7 @@
+// Where services listen: the endpoints that a line of master.cf stands for. Everything is
+// worked out when the configuration is read, so that a mistake refuses a reload before
+// anything has changed.
+
 package master
 
 import (
@@ -14,15 +18,17 @@ import (
 	"posthaste/internal/config"
 )
 
-// An endpoint is a place where a service listens.
+// An endpoint is a place where a service listens. It is a value; two services must not
+// have the same.
 type endpoint struct {
-	network  string // tcp, unix, unixgram
+	// "tcp", "unix" or "unixgram", as package net names them
+	network  string
 	addr     netip.AddrPort
 	path     string // relative to the queue directory
 	optional bool   // an address that the system may not have, beside others
 }
 
-// String is the endpoint as it is told apart and printed.
+// String is how the endpoint is told apart from others, and printed.
 func (e endpoint) String() string {
 	if e.network == "tcp" {
 		return e.addr.String()
@@ -30,7 +36,8 @@ func (e endpoint) String() string {
 	return e.path
 }
 
-// endpoints works out where the service listens.
+// endpoints works out where the service listens. The types are those of master(5); fifos
+// and pass services are sockets here.
 func endpoints(cfg *config.Config, c config.Service) ([]endpoint, error) {
 	switch c.Type {
 	case "inet":
@@ -41,6 +48,8 @@ func endpoints(cfg *config.Config, c config.Service) ([]endpoint, error) {
 	return []endpoint{{network: "unix", path: socketPath(c)}}, nil
 }
 
+// socketPath is where a unix-domain socket lies. private/ is for the mail system alone,
+// public/ also for the set-gid group.
 func socketPath(c config.Service) string {
 	if c.Private {
 		return filepath.Join("private", c.Name)
@@ -48,8 +57,8 @@ func socketPath(c config.Service) string {
 	return filepath.Join("public", c.Name)
 }
 
-// inetEndpoints reads [host:]port. Without a host it is every address of
-// inet_interfaces.
+// inetEndpoints reads [host:]port. Without a host it is every address of inet_interfaces.
+// Addresses of a protocol that inet_protocols does not have are left out.
 func inetEndpoints(cfg *config.Config, name string) ([]endpoint, error) {
 	host, service := "", name
 	if i := strings.LastIndexByte(name, ':'); i >= 0 {
@@ -81,6 +90,7 @@ func inetEndpoints(cfg *config.Config, name string) ([]endpoint, error) {
 			}
 		}
 	}
+	// A service that listens nowhere is a mistake that nobody would notice otherwise.
 	if len(addrs) == 0 {
 		return nil, fmt.Errorf("no address to listen on: %s has none of inet_protocols = %s",
 			strings.Join(hosts, " "), cfg.String("inet_protocols"))
@@ -113,8 +123,9 @@ func protocols(cfg *config.Config) (v4, v6 bool, err error) {
 	return v4, v6, nil
 }
 
-// hostAddrs returns the addresses that a word of inet_interfaces, or the host
-// of a service's name, stands for.
+// hostAddrs is the addresses that a word of inet_interfaces, or the host in a service's
+// name, stands for. A name is looked up with the system's resolver, for at most ten
+// seconds: master does nothing else meanwhile.
 func hostAddrs(host string) ([]netip.Addr, error) {
 	switch strings.ToLower(host) {
 	case "all":
@@ -144,7 +155,7 @@ func hostAddrs(host string) ([]netip.Addr, error) {
 	return found, nil
 }
 
-// loopback returns the addresses of the loopback interface, IPv4 first.
+// loopback is the addresses of the loopback interface, IPv4 first.
 func loopback() ([]netip.Addr, error) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {

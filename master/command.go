@@ -1,3 +1,8 @@
+// The control commands: "posthaste start", stop, reload, status, check and so on, which
+// are Postfix's postfix(1). Each is a process of its own that looks at files and signals
+// the running master; only start-fg becomes master itself. What an operator should know
+// goes to standard error and to the log.
+
 package master
 
 import (
@@ -20,16 +25,16 @@ import (
 	"posthaste/internal/service"
 )
 
-// Program is the name under which Command executes the present program for
-// master itself; the program hands such a command line to Main.
+// Program is the name under which Command executes the present program to be master. The
+// program hands such a command line to Main.
 const Program = "master"
 
+// usage is printed with an error in the options; the manual page says more.
 const usage = "usage: posthaste [-v] [-c config_dir] start [-w] | start-fg | stop | abort | reload | status | flush | check [-v] | set-permissions [name=value ...] | upgrade-configuration [name=value ...] | logrotate"
 
-// Command carries out a control command: args are [-v] [-c config_dir] and
-// then start, start-fg, stop, abort, reload, status, flush, check,
-// set-permissions or logrotate. It returns the exit status: 0, or 1 with the
-// reason on stderr and in the log.
+// Command carries out a control command. args are [-v] [-c config_dir], the command, and
+// its arguments. It returns the exit status: 0, or 1 with the reason on stderr and in the
+// log. status also returns 1 when the mail system is not running.
 func Command(opts Options, args []string, stdout, stderr io.Writer) int {
 	c := &control{opts: opts, stdout: stdout, stderr: stderr}
 	args, err := c.flags(args)
@@ -42,17 +47,21 @@ func Command(opts Options, args []string, stdout, stderr io.Writer) int {
 		return c.fatal("unknown command: '%s'. Usage: posthaste start (or stop, reload, abort, flush, check, status, set-permissions, upgrade-configuration, logrotate)", args[0])
 	}
 	c.config, err = config.Load(c.opts.ConfigDir)
+	// A mistake in main.cf must not keep anybody from stopping the mail system.
 	if err != nil && slices.Contains(always, args[0]) {
 		c.config, err = c.salvage(err)
 	}
 	if err != nil {
 		return c.fatal("%v", err)
 	}
+	// status says so itself, and set-permissions may have to give the queue its owner.
 	if args[0] != "status" && args[0] != "set-permissions" {
 		if err := own(c.config.String("queue_directory"), os.Geteuid()); err != nil {
 			return c.fatal("%s: %v", args[0], err)
 		}
 	}
+	// Without a log the mail system is not started: nobody would learn what becomes of
+	// mail. It can still be stopped.
 	if c.log, err = maillog.OpenDirect(c.config, "postfix-script"); err == nil {
 		defer c.log.Close()
 	} else if args[0] == "start" || args[0] == "start-fg" || args[0] == "check" {
@@ -77,11 +86,12 @@ var commands = map[string]func(*control) int{
 	"set-permissions": (*control).setPermissions, "logrotate": (*control).logRotate,
 }
 
-// always are the commands that a mistake in main.cf does not stop: the mail
-// system may have been running since before it was made.
+// always are the commands that a mistake in main.cf does not stop: the mail system may
+// have been running since before the mistake was made.
 var always = []string{"stop", "abort", "status"}
 
-// salvage says what is wrong with main.cf, and reads the rest of it.
+// salvage prints what is wrong with main.cf, and reads what the command needs of the
+// rest. If even that cannot be read, problem is the error.
 func (c *control) salvage(problem error) (*config.Config, error) {
 	cfg, err := config.Salvage(c.opts.ConfigDir, "queue_directory", "data_directory", "process_id_directory")
 	if err != nil {
@@ -93,8 +103,8 @@ func (c *control) salvage(problem error) (*config.Config, error) {
 	return cfg, nil
 }
 
-// own says whether a mail system, by the owner of its queue, is one that the
-// user may control: what would fail for him later fails with less plain words.
+// own says whether uid may control the mail system with this queue, by the queue's owner.
+// Without it, the command would fail later with a message about some file.
 func own(queue string, uid int) error {
 	info, err := os.Stat(queue)
 	if err != nil || uid == 0 {
@@ -110,7 +120,7 @@ func own(queue string, uid int) error {
 	return nil
 }
 
-// A control is a control command under way.
+// A control is a control command that is being carried out.
 type control struct {
 	opts           Options
 	config         *config.Config
@@ -119,7 +129,8 @@ type control struct {
 	stdout, stderr io.Writer
 }
 
-// flags reads the options before the command.
+// flags reads the options before the command and returns the rest. Like postfix(1) it
+// takes -vv and -cDIR in one word.
 func (c *control) flags(args []string) ([]string, error) {
 	dir := c.opts.ConfigDir
 	if _, set := os.LookupEnv("MAIL_VERBOSE"); set { // by postmulti -v
@@ -134,6 +145,7 @@ func (c *control) flags(args []string) ([]string, error) {
 			dir = args[0][2:]
 		case strings.Trim(args[0], "v") == "-":
 			c.opts.Verbose += len(args[0]) - 1
+		// Postfix runs debugger_command; a Go program wants a debugger that attaches.
 		case args[0] == "-D":
 			fmt.Fprintln(c.stderr, "posthaste: warning: -D: debugger_command is not run; attach a debugger to the service's process instead")
 		default:
@@ -149,7 +161,7 @@ func (c *control) flags(args []string) ([]string, error) {
 	return args, err
 }
 
-// say tells the person and the log.
+// say tells the operator and the log.
 func (c *control) say(format string, args ...any) {
 	if !c.journaled() {
 		fmt.Fprintf(c.stderr, "posthaste/postfix-script: %s\n", fmt.Sprintf(format, args...))
@@ -157,13 +169,14 @@ func (c *control) say(format string, args ...any) {
 	c.log.Info(format, args...)
 }
 
-// announce says what is being done to the mail system. In the log it has
-// Postfix's name: programs that read logs count these lines.
+// announce says what is being done to the mail system. In the log it has Postfix's name,
+// because programs that read logs count these lines.
 func (c *control) announce(doing string) {
 	fmt.Fprintf(c.stderr, "posthaste/postfix-script: %s %s\n", doing, c.name())
 	c.log.Info("%s the Postfix mail system", doing)
 }
 
+// warn is say for what may be wrong.
 func (c *control) warn(format string, args ...any) {
 	if !c.journaled() {
 		fmt.Fprintf(c.stderr, "posthaste/postfix-script: warning: %s\n", fmt.Sprintf(format, args...))
@@ -171,8 +184,8 @@ func (c *control) warn(format string, args ...any) {
 	c.log.Warning(format, args...)
 }
 
-// journaled reports whether there is a log and standard error ends in systemd's
-// journal, where the same text would be there twice.
+// journaled says that there is a log and that standard error ends in systemd's journal,
+// which would then have everything twice.
 func (c *control) journaled() bool {
 	f, ok := c.stderr.(*os.File)
 	if !ok || c.log == nil {
@@ -186,6 +199,7 @@ func (c *control) journaled() bool {
 	return ok && os.Getenv("JOURNAL_STREAM") == fmt.Sprintf("%d:%d", st.Dev, st.Ino)
 }
 
+// fatal says why the command fails, a line each, and returns the exit status 1.
 func (c *control) fatal(format string, args ...any) int {
 	text := fmt.Sprintf(format, args...)
 	for line := range strings.SplitSeq(text, "\n") {
@@ -195,10 +209,11 @@ func (c *control) fatal(format string, args ...any) int {
 	return 1
 }
 
-// name is what the mail system calls itself: "the Posthaste mail system".
+// name is what the mail system calls itself, by mail_name.
 func (c *control) name() string { return "the " + c.config.String("mail_name") + " mail system" }
 
-// running returns the process ID of the running master; 0 when there is none.
+// running is the process ID of the running master; 0 if there is none, or if that cannot
+// be seen, which is warned of.
 func (c *control) running() int {
 	pid, ok, err := findRunning(c.config)
 	if err != nil {
@@ -210,7 +225,7 @@ func (c *control) running() int {
 	return pid
 }
 
-// mustRun is running for commands that need it.
+// mustRun is running for commands that need a master; status is 1 if there is none.
 func (c *control) mustRun() (pid, status int) {
 	if pid = c.running(); pid == 0 {
 		return 0, c.fatal("%s is not running", c.name())
@@ -218,8 +233,8 @@ func (c *control) mustRun() (pid, status int) {
 	return pid, 0
 }
 
-// start starts master in the background and waits until it has opened its
-// sockets, or says why it cannot.
+// start starts master in the background and waits until its sockets are open, or until it
+// says why it cannot run. So a script may submit mail as soon as the command returns.
 func (c *control) start() int {
 	if pid := c.running(); pid != 0 {
 		return c.fatal("%s is already running (process %d)", c.name(), pid)
@@ -232,6 +247,7 @@ func (c *control) start() int {
 	}
 	c.announce("starting")
 	c.checkLog()
+	// master writes to the pipe; if it dies before, the pipe ends.
 	r, w, err := os.Pipe()
 	if err != nil {
 		return c.fatal("%v", err)
@@ -255,13 +271,15 @@ func (c *control) start() int {
 		Dir:   "/",
 		Env:   os.Environ(),
 		Files: []*os.File{null, null, null, w},
-		Sys:   &syscall.SysProcAttr{Setsid: true},
+		// Signals of the terminal are not for the mail system.
+		Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 	w.Close()
 	if err != nil {
 		return c.fatal("execute %s: %v", exe, err)
 	}
 	defer p.Release()
+	// Errors can be many, and a person reads them.
 	said, err := io.ReadAll(io.LimitReader(r, 64<<10))
 	text := strings.TrimSpace(string(said))
 	if err == nil && text == readyText {
@@ -280,8 +298,8 @@ func (c *control) start() int {
 	return 1
 }
 
-// room says why nothing could be taken in or delivered for want of disk space: cleanup
-// would not start, and everybody would wait for it.
+// room says why the disk has no room to take mail in: cleanup would not start, and
+// everybody would wait for it.
 func (c *control) room() error {
 	if _, err := prepareDirectories(c.config); err != nil {
 		return err
@@ -292,7 +310,7 @@ func (c *control) room() error {
 // syslogSocket is where the system's log service listens.
 const syslogSocket = "/dev/log"
 
-// checkLog warns when nobody would ever read the log.
+// checkLog warns if nobody would ever read the log.
 func (c *control) checkLog() {
 	if c.config.String("maillog_file") != "" {
 		return
@@ -302,16 +320,16 @@ func (c *control) checkLog() {
 	}
 }
 
-// readyText is what master says on descriptor readyFD when it runs.
+// readyText is what master says on descriptor readyFD when its sockets are open.
 const (
 	readyText = "ready"
 	readyFD   = 3
 )
 
-// Main is the entry of a process that has been executed as Program. It is the
-// mail system in the background: args are -c config_dir, -v for each time that all
-// services are to be more verbose, and -w when
-// descriptor 3 is to be told "ready", or why not. It returns the exit status.
+// Main is the entry of a process that was executed as Program: the mail system in the
+// background. args are -c config_dir, -v once for each level of verbosity of all
+// services, and -w when descriptor 3 is to be told "ready" or why not. It returns the
+// exit status.
 func Main(opts Options, args []string) int {
 	service.NameProcess(Program)
 	var report *os.File
@@ -332,6 +350,8 @@ func Main(opts Options, args []string) int {
 		args = args[1:]
 	}
 	opts.ConfigDir = config.Dir(opts.ConfigDir)
+	// Modes are set as they should be; the umask of whoever started us is not for the
+	// mail system.
 	syscall.Umask(0o022)
 	say := func(text string) {
 		if report != nil {
@@ -350,8 +370,8 @@ func Main(opts Options, args []string) int {
 	return 0
 }
 
-// startForeground is the mail system in this process, for containers and
-// service managers.
+// startForeground is the mail system in this process, for containers and service
+// managers. It returns when the mail system has stopped.
 func (c *control) startForeground() int {
 	if pid := c.running(); pid != 0 {
 		return c.fatal("%s is already running (process %d)", c.name(), pid)
@@ -361,6 +381,7 @@ func (c *control) startForeground() int {
 	}
 	c.announce("starting")
 	c.checkLog()
+	// master has a log of its own; the lines must not get out of order.
 	c.log.Flush()
 	c.opts.Echo = func(text string) { fmt.Fprintf(c.stderr, "posthaste/master: fatal: %s\n", text) }
 	if err := runMaster(context.Background(), c.opts); err != nil {
@@ -369,6 +390,7 @@ func (c *control) startForeground() int {
 	return 0
 }
 
+// stop stops the mail system and waits until it has stopped.
 func (c *control) stop() int {
 	pid, status := c.mustRun()
 	if status != 0 {
@@ -386,7 +408,8 @@ func (c *control) stop() int {
 	return c.waitStopped(pid, limit+time.Duration(service.LogWriter+1)*keeperTime)
 }
 
-// waitStopped waits until the lock is free.
+// waitStopped waits until the process pid has released its lock. After limit it has
+// master abort.
 func (c *control) waitStopped(pid int, limit time.Duration) int {
 	for deadline := time.Now().Add(limit); c.running() == pid; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -397,7 +420,8 @@ func (c *control) waitStopped(pid int, limit time.Duration) int {
 	return 0
 }
 
-// kill sends the master a signal, if it is still process pid.
+// kill sends the master a signal, if it is still process pid. That it has ended meanwhile
+// is no error.
 func (c *control) kill(pid int, s syscall.Signal) int {
 	if err := signalMaster(c.config, pid, s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return c.fatal("send process %d a signal: %v", pid, err)
@@ -405,6 +429,7 @@ func (c *control) kill(pid int, s syscall.Signal) int {
 	return 0
 }
 
+// abort ends the mail system at once, and does not wait.
 func (c *control) abort() int {
 	pid, status := c.mustRun()
 	if status != 0 {
@@ -414,6 +439,8 @@ func (c *control) abort() int {
 	return c.kill(pid, syscall.SIGQUIT)
 }
 
+// reload has the running mail system read its configuration again, and waits until the
+// new one is in force.
 func (c *control) reload() int {
 	pid, status := c.mustRun()
 	if status != 0 {
@@ -425,6 +452,8 @@ func (c *control) reload() int {
 		return c.fatal("%v\nthe running configuration goes on", err)
 	}
 	c.announce("refreshing")
+	// A master of an earlier version does not say how far it is; then the command does
+	// not wait.
 	before, waits := readProgress(c.config)
 	if status = c.kill(pid, syscall.SIGHUP); status != 0 {
 		return status
@@ -443,6 +472,7 @@ func (c *control) reload() int {
 	return 0
 }
 
+// status says whether the mail system runs. Scripts rely on its exit status.
 func (c *control) status() int {
 	pid, _, err := findRunning(c.config)
 	if errors.Is(err, os.ErrPermission) {
@@ -459,6 +489,8 @@ func (c *control) status() int {
 	return 0
 }
 
+// flush has the queue manager try all deferred mail, by the letters that Postfix's tools
+// send.
 func (c *control) flush() int {
 	if _, status := c.mustRun(); status != 0 {
 		return status
@@ -470,8 +502,10 @@ func (c *control) flush() int {
 	return 0
 }
 
-// check says what is wrong with the configuration and the directories, and
-// with -v what is unwise, and what would behave differently from Postfix.
+// check says what is wrong with the configuration and the directories; with -v also what
+// is unwise, and what would behave differently from Postfix. It mends missing
+// directories, as postfix check does. The exit status is 1 if the mail system would not
+// work.
 func (c *control) check() int {
 	status := 0
 	settings, err := loadSettings(c.opts)
@@ -479,6 +513,8 @@ func (c *control) check() int {
 		status = c.fatal("%v", err)
 	}
 	warnings := c.config.Warnings()
+	// Settings that cannot be read have been complained of; the rest is checked all the
+	// same.
 	if settings != nil {
 		warnings = settings.warnings()
 	}
@@ -528,7 +564,7 @@ func (c *control) check() int {
 	return status
 }
 
-// unwritable says which directories the services will not be able to use.
+// unwritable says which directories the services will be unable to use.
 func (c *control) unwritable() []string {
 	problems, err := eachDirectory(c.config, directory.writable)
 	if err != nil {
@@ -537,7 +573,8 @@ func (c *control) unwritable() []string {
 	return problems
 }
 
-// advise prints what is unwise, and what would behave differently from Postfix.
+// advise prints what is unwise, and what would behave differently from Postfix. It goes
+// to standard output: it is the answer, and nothing is wrong.
 func (c *control) advise(s *settings) {
 	services, _, err := config.LoadMaster(c.opts.ConfigDir, c.config)
 	if err != nil {
@@ -580,7 +617,8 @@ func located(note string, services []config.Service) string {
 	return note
 }
 
-// setPermissions gives everything its owner, group and mode.
+// setPermissions gives everything its owner, group and mode, like "postfix
+// set-permissions".
 func (c *control) setPermissions() int {
 	if os.Geteuid() != 0 {
 		return c.fatal("set-permissions: only root can give files away")
@@ -616,7 +654,9 @@ func (c *control) setPermissions() int {
 	return status
 }
 
-// giveGroup makes a program set-gid of group gid.
+// giveGroup makes a program set-gid of group gid. It goes by a descriptor, so that the
+// file whose type was looked at is the file that is changed. The owner is set before the
+// mode, because chown clears the set-gid bit.
 func giveGroup(path string, gid int) error {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -632,8 +672,8 @@ func giveGroup(path string, gid int) error {
 	return err
 }
 
-// A setgidProgram is one by which users do what the group may do; without is what they
-// cannot do otherwise.
+// A setgidProgram is a program by which users do what the group may do; without says what
+// they cannot do if it is not so.
 type setgidProgram struct{ name, without string }
 
 var setgidPrograms = []setgidProgram{
@@ -641,16 +681,16 @@ var setgidPrograms = []setgidProgram{
 	{"postqueue", "users cannot list the queue"},
 }
 
-// setgidMode is their mode.
+// setgidMode is the mode of these programs.
 const setgidMode = 0o755 | os.ModeSetgid
 
-// program is a program in command_directory.
+// program is the path of a program in command_directory.
 func (c *control) program(name string) string {
 	return filepath.Join(c.config.String("command_directory"), name)
 }
 
-// checkSetgid says what users cannot do. Without root's privileges
-// there is only one user, who needs nothing special.
+// checkSetgid says what users will be unable to do. Without root's privileges there is
+// one user, who needs nothing special.
 func (c *control) checkSetgid() (problems []error) {
 	if os.Geteuid() != 0 {
 		return nil
@@ -665,8 +705,7 @@ func (c *control) checkSetgid() (problems []error) {
 	return problems
 }
 
-// checkProgram says what is wrong with a program that is to be set-gid of
-// setgid_group, which is gid.
+// checkProgram says what is wrong with a program that should be set-gid of group gid.
 func (c *control) checkProgram(p setgidProgram, gid int) (problems []error) {
 	path := c.program(p.name)
 	info, err := os.Stat(path)
@@ -690,8 +729,8 @@ func (c *control) checkProgram(p setgidProgram, gid int) (problems []error) {
 	return problems
 }
 
-// programRights says what is wrong with the owner, the group or the mode of a program
-// that is to be set-gid of setgid_group, which is gid.
+// programRights says what is wrong with the owner, the group or the mode of such a
+// program. A program that others can write to would give them the group's rights.
 func (c *control) programRights(info os.FileInfo, gid int) error {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	mode := info.Mode()

@@ -1,3 +1,7 @@
+// The directories of the mail system: which there must be, with which owner and mode, and
+// how set-permissions and start make them so. master does this as root in places that
+// mail_owner can write to; therefore nothing is changed by name (mend).
+
 package master
 
 import (
@@ -20,7 +24,8 @@ import (
 
 // A directory is one that the mail system needs.
 type directory struct {
-	path     string
+	path string
+	// at most these bits are allowed, and with root's privileges exactly these
 	mode     fs.FileMode
 	uid, gid int // -1: not ours to say
 	// deep says that all that is in it belongs to uid, too.
@@ -29,11 +34,11 @@ type directory struct {
 	used bool
 }
 
-// directories returns what must be there, or why the accounts to which it must
-// belong cannot be had. Without root's privileges everything belongs to the
-// present user.
+// directories lists what must be there. The error says that the accounts that must own it
+// do not exist. Without root's privileges everything belongs to the present user.
 func directories(cfg *config.Config) ([]directory, error) {
 	uid, gid := -1, -1
+	// -1 leaves an owner or group as it is.
 	root := -1
 	if os.Geteuid() == 0 {
 		var err error
@@ -54,14 +59,17 @@ func directories(cfg *config.Config) ([]directory, error) {
 		{path: cfg.String("data_directory"), mode: 0o700, uid: uid, gid: -1, deep: true},
 	}
 	if content := cfg.String("spool_content_directory"); content != "" {
+		// If the queue has used this content directory before and it is missing now, its
+		// file system is not mounted: making an empty one would lose sight of the mail in
+		// it.
 		was, err := spool.ContentDir(nil, filepath.Join(queue, spool.Subdir))
 		list = append(list, directory{path: content, mode: 0o700, uid: uid, gid: -1, deep: true, used: err != nil || was == filepath.Clean(content)})
 	}
 	return list, nil
 }
 
-// accounts are the user and the group of the mail system. It must not do its
-// work as root.
+// accounts are the user and the group of the mail system. root is refused: services give
+// up their privileges by becoming that user.
 func accounts(cfg *config.Config) (uid, gid int, err error) {
 	owner, err := service.LookupAccount(cfg.String("mail_owner"))
 	if err == nil && owner.UID == 0 {
@@ -76,7 +84,7 @@ func accounts(cfg *config.Config) (uid, gid int, err error) {
 	return owner.UID, gid, nil
 }
 
-// place is where a parameter is set, with a colon; nothing where it is not.
+// place is where a parameter is set, with a colon, for messages; "" if it is not set.
 func place(cfg *config.Config, name string) string {
 	set, file, line := cfg.IsSet(name)
 	if !set {
@@ -85,6 +93,7 @@ func place(cfg *config.Config, name string) string {
 	return fmt.Sprintf("%s:%d: ", file, line)
 }
 
+// lookupGroup is the number of a group, with an error that says what to do.
 func lookupGroup(name string) (int, error) {
 	g, err := user.LookupGroup(name)
 	if unknown := user.UnknownGroupError(""); errors.As(err, &unknown) {
@@ -96,8 +105,9 @@ func lookupGroup(name string) (int, error) {
 	return strconv.Atoi(g.Gid)
 }
 
-// prepareDirectories makes the directories that are missing. It returns what
-// is wrong with them, or, as an error, with the accounts that must own them.
+// prepareDirectories makes the directories that are missing, and returns what is wrong
+// with any, for the log. The error is about the accounts, without which nothing can be
+// started.
 func prepareDirectories(cfg *config.Config) (problems []string, err error) {
 	return eachDirectory(cfg, func(d directory) error {
 		if err := d.make(); err != nil {
@@ -107,8 +117,8 @@ func prepareDirectories(cfg *config.Config) (problems []string, err error) {
 	})
 }
 
-// eachDirectory applies f and returns the errors' texts. The error is that of
-// directories.
+// eachDirectory applies f to each directory and returns the texts of its errors. The
+// error is that of directories.
 func eachDirectory(cfg *config.Config, f func(directory) error) (problems []string, err error) {
 	list, err := directories(cfg)
 	if err != nil {
@@ -122,7 +132,8 @@ func eachDirectory(cfg *config.Config, f func(directory) error) (problems []stri
 	return problems, nil
 }
 
-// make makes the directory when it is missing.
+// make makes the directory if there is nothing of that name. What is wrong with something
+// that exists is for check to say.
 func (d directory) make() error {
 	if _, err := os.Lstat(d.path); !errors.Is(err, fs.ErrNotExist) || d.used {
 		return nil // check says what is wrong with it
@@ -136,8 +147,8 @@ func (d directory) make() error {
 	return d.mend()
 }
 
-// mend gives the directory its owner, group and mode. It goes by a descriptor, as
-// does all that root does to what may be in somebody else's directory.
+// mend gives the directory its owner, group and mode. It goes by a descriptor that was
+// opened without following a link: root must not be led to another file by name.
 func (d directory) mend() error {
 	f, err := os.OpenFile(d.path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ELOOP) {
@@ -155,9 +166,9 @@ func (d directory) mend() error {
 	return f.Chmod(d.mode)
 }
 
-// strangers calls f for each file in a deep directory that belongs to somebody
-// else: after a copy or an unlucky chown the services cannot open what is theirs.
-// Links are passed over, and files that have another name elsewhere, and lost+found.
+// strangers calls f for each file in a deep directory that belongs to another user. After
+// a copy of the queue as root, services cannot open what is theirs. Links, files with
+// another name elsewhere, and lost+found are passed over.
 func (d directory) strangers(f func(in *os.Root, name string) error) error {
 	if !d.deep || d.uid < 0 {
 		return nil
@@ -185,14 +196,15 @@ func (d directory) strangers(f func(in *os.Root, name string) error) error {
 	})
 }
 
-// only says that a file is a directory, or one without another name.
+// only says that a file is a directory, or a plain file without another name, which a
+// hard link to somebody else's file would have.
 func only(info fs.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	return info.IsDir() || ok && info.Mode().IsRegular() && st.Nlink == 1
 }
 
-// ignoreGone drops the error of a file that was removed meanwhile: services
-// may be running.
+// ignoreGone drops the error for a file that was removed meanwhile: services may be
+// running.
 func ignoreGone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -200,9 +212,9 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// mendContents gives what is in a deep directory its owner. The directory is not
-// root's: what mail_owner has linked there must not become mail_owner's, so that
-// what is opened is looked at once more.
+// mendContents gives what is in a deep directory its owner. mail_owner can exchange files
+// there while root walks; so what was opened is looked at once more, and the owner is set
+// by descriptor.
 func (d directory) mendContents() error {
 	return d.strangers(func(in *os.Root, name string) error {
 		f, err := in.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
@@ -217,7 +229,8 @@ func (d directory) mendContents() error {
 	})
 }
 
-// checkContents names the first file in a deep directory that belongs to somebody else.
+// checkContents names the first file in a deep directory that belongs to another user.
+// One is enough to know what to do.
 func (d directory) checkContents() error {
 	return d.strangers(func(_ *os.Root, name string) error {
 		if name == "." {
@@ -227,10 +240,10 @@ func (d directory) checkContents() error {
 	})
 }
 
-// writable says why the directory's owner cannot make files in it although owner
-// and mode are right, which is check's to say: the file system is mounted to be
-// read only, or is another machine's, which has its own opinion of users. Whether
-// the owner gets to the directory does not count: services are in the queue's.
+// writable says why the directory's owner cannot make files in it although owner and mode
+// are right: the file system is read-only, or is another machine's, which maps users.
+// Whether the owner can get to the directory does not matter, since services start in the
+// queue directory.
 func (d directory) writable() error {
 	if d.check() != nil {
 		return nil
@@ -245,6 +258,7 @@ func (d directory) writable() error {
 		uid = d.uid
 	}
 	result := make(chan error)
+	// The file system identity is a thread's, so that no other goroutine runs with it.
 	go func() {
 		runtime.LockOSThread() // for good: the thread ends with the goroutine, and is nobody else's in between
 		unix.SetfsuidRetUid(uid)
@@ -259,7 +273,8 @@ func (d directory) writable() error {
 // remedy is what mends a directory.
 const remedy = "\"posthaste set-permissions\" mends it"
 
-// check says what is wrong with the directory, and how to mend it.
+// check says what is wrong with the directory and how to mend it. Too much access is an
+// error for anybody; too little only when root could have granted it.
 func (d directory) check() error {
 	info, err := os.Lstat(d.path)
 	if err != nil && d.used {

@@ -1,3 +1,7 @@
+// Files that services with chroot need inside the queue directory. Postfix's
+// distributions do this with a script before the start; here master does it at start and
+// reload.
+
 package master
 
 import (
@@ -14,12 +18,12 @@ import (
 // names, addresses and the time of day.
 var jailFiles = []string{"etc/resolv.conf", "etc/hosts", "etc/host.conf", "etc/nsswitch.conf", "etc/services", "etc/localtime"}
 
-// maxJailFile bounds what is copied of each.
+// maxJailFile bounds what is copied of each file.
 const maxJailFile = 4 << 20
 
-// furnishJail copies those files into the queue directory, when a service
-// runs with chroot there, at start and reload. It returns what went wrong. A
-// file that the system does not have is none that a service misses.
+// furnishJail copies jailFiles from root into the queue directory if a service runs with
+// chroot. It returns what went wrong, for the log: most services would work without. A
+// file that the system does not have is not missed.
 func furnishJail(s *settings, root string) (problems []string) {
 	if os.Geteuid() != 0 || !s.chroots() {
 		return nil
@@ -37,6 +41,7 @@ func furnishJail(s *settings, root string) (problems []string) {
 	return problems
 }
 
+// chroots says whether any service runs with chroot.
 func (s *settings) chroots() bool {
 	for _, e := range s.services {
 		if e.line.Chroot {
@@ -47,7 +52,8 @@ func (s *settings) chroots() bool {
 }
 
 // copyInto makes the file to in the queue directory the same as that at from, in one
-// step. Links lead to nothing outside the queue directory.
+// step, so that a running service never reads half of one. os.Root keeps links from
+// leading outside the queue directory, where mail_owner can make some.
 func copyInto(queue *os.Root, from, to string) error {
 	info, err := os.Stat(from)
 	if err != nil {

@@ -1,3 +1,7 @@
+// Locks: that there is one master for a queue directory, which process it is, and that no
+// services of an earlier one are left. Everything depends on these being right, since two
+// masters would deliver the same mail twice.
+
 package master
 
 import (
@@ -17,12 +21,13 @@ import (
 	"posthaste/internal/maillog"
 )
 
-// pidPath is the file that says who is master, and whose lock says that
-// somebody is.
+// pidPath is the file that says which process is master, and whose lock says that one is.
 func pidPath(cfg *config.Config) string {
 	return filepath.Join(pidDirectory(cfg), "master.pid")
 }
 
+// pidDirectory is process_id_directory, which is below the queue directory unless it is
+// absolute.
 func pidDirectory(cfg *config.Config) string {
 	dir := cfg.String("process_id_directory")
 	if filepath.IsAbs(dir) {
@@ -31,10 +36,9 @@ func pidDirectory(cfg *config.Config) string {
 	return filepath.Join(cfg.String("queue_directory"), dir)
 }
 
-// lockPID makes this process the master of the queue directory for as long
-// as the file is open. The lock is one that can be looked at without being
-// taken (F_OFD_GETLK), so that "posthaste status" never keeps a master from
-// starting.
+// lockPID makes this process the master of the queue directory for as long as the file is
+// open. The lock can be looked at without being taken (F_OFD_GETLK), so that "posthaste
+// status" never keeps a master from starting. An errRunning says that there is one.
 func lockPID(cfg *config.Config) (*os.File, error) {
 	f, sound, err := openLock(pidPath(cfg))
 	if err != nil {
@@ -47,7 +51,7 @@ func lockPID(cfg *config.Config) (*os.File, error) {
 	return takePID(cfg, f)
 }
 
-// takePID locks the file and writes our process ID into it. On error it closes the file.
+// takePID locks f and writes our process ID into it. On error it closes f.
 func takePID(cfg *config.Config, f *os.File) (_ *os.File, err error) {
 	defer func() {
 		if err != nil {
@@ -69,11 +73,11 @@ func takePID(cfg *config.Config, f *os.File) (_ *os.File, err error) {
 	return f, nil
 }
 
-// renewPID puts a file that others can open in order. Somebody who has it open keeps
-// that, and a lock on it, whatever its mode becomes. So a new file takes its place,
-// unless a master has it locked: for writing, which only the owner can. The new file
-// is locked before it has the name. A lock of its own sees to it that no two masters
-// do this at a time.
+// renewPID replaces a file that others can open, as earlier versions made it. Somebody
+// who has it open keeps that, and any lock on it, whatever its mode becomes; so a new
+// file takes its place, unless a master has locked the old one. That lock is a write
+// lock, which only the owner could take. The new file is locked before it has the name. A
+// guard keeps two masters from doing this at once.
 func renewPID(cfg *config.Config) (*os.File, error) {
 	guard, sound, err := openLock(filepath.Join(pidDirectory(cfg), "renew.lock"))
 	if err != nil {
@@ -106,11 +110,12 @@ func renewPID(cfg *config.Config) (*os.File, error) {
 	})
 }
 
-// lockMode is the mode of lock files: who can open one can lock it.
+// lockMode is the mode of lock files. Whoever can open one can lock it, and keep the mail
+// system from starting.
 const lockMode = 0o600
 
-// openLock opens a lock file, and makes it when there is none. sound says that
-// nobody but us can open it, and that it has no other name.
+// openLock opens a lock file, and makes it if there is none. sound says that nobody else
+// can open it and that it has no other name.
 func openLock(path string) (f *os.File, sound bool, err error) {
 	f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, lockMode)
 	if err != nil {
@@ -127,7 +132,7 @@ func openLock(path string) (f *os.File, sound bool, err error) {
 	return f, st.Mode&0o7777&^lockMode == 0 && int(st.Uid) == os.Geteuid() && st.Nlink == 1, nil
 }
 
-// replaceLock makes a new lock file, locks it, and gives it the name.
+// replaceLock makes a new lock file, has it locked, and then gives it the name.
 func replaceLock(path string, lock func(*os.File) error) (*os.File, error) {
 	temp := path + "." + rand.Text()
 	f, err := os.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, lockMode)
@@ -144,8 +149,8 @@ func replaceLock(path string, lock func(*os.File) error) (*os.File, error) {
 	return f, nil
 }
 
-// lockedByMaster says whether the file is locked for writing. Others than a master
-// can at most have opened it for reading.
+// lockedByMaster says whether f has a write lock. Anybody but a master can at most have
+// opened it for reading.
 func lockedByMaster(f *os.File) (bool, error) {
 	lock := unix.Flock_t{Type: unix.F_WRLCK}
 	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
@@ -154,6 +159,8 @@ func lockedByMaster(f *os.File) (bool, error) {
 	return lock.Type == unix.F_WRLCK, nil
 }
 
+// readPID is the process ID in f; 0 if there is none, as in the moment before it is
+// written.
 func readPID(f *os.File) int {
 	b := make([]byte, 64)
 	n, err := f.ReadAt(b, 0)
@@ -164,9 +171,8 @@ func readPID(f *os.File) int {
 	return pid
 }
 
-// findRunning returns the process ID of the master that runs with this
-// configuration's queue directory, and whether there is one. Only the owner of
-// the mail system can ask.
+// findRunning is the process ID of the master that runs with this queue directory, and
+// whether there is one. Only the owner of the mail system can ask.
 func findRunning(cfg *config.Config) (pid int, running bool, err error) {
 	f, err := openPID(cfg)
 	if f == nil {
@@ -179,7 +185,7 @@ func findRunning(cfg *config.Config) (pid int, running bool, err error) {
 	return readPID(f), true, nil
 }
 
-// openPID opens the file to look at it; it returns nil when there is none.
+// openPID opens the file to look at it; nil without an error if there is none.
 func openPID(cfg *config.Config) (*os.File, error) {
 	f, err := os.OpenFile(pidPath(cfg), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -188,10 +194,10 @@ func openPID(cfg *config.Config) (*os.File, error) {
 	return f, err
 }
 
-// signalMaster sends the master a signal if it is process pid. The number alone
-// says little: the process may have ended, and another one have its number. So
-// first the process is got hold of (pidfd_open), then it is looked at, and
-// then that very process gets the signal. os.ErrProcessDone says that there is no master any more.
+// signalMaster sends the master a signal if it is process pid. The number alone says
+// little, since the process may have ended and another may have its number. So the
+// process is taken hold of first (a pidfd), then it is checked, and then that very
+// process gets the signal. os.ErrProcessDone says that there is no master any more.
 func signalMaster(cfg *config.Config, pid int, s os.Signal) error {
 	p, err := os.FindProcess(pid)
 	if err != nil {
@@ -231,8 +237,8 @@ func signalMaster(cfg *config.Config, pid int, s os.Signal) error {
 	return p.Signal(s)
 }
 
-// writes says whether a process has the file open for writing. A lock file is
-// open like that in the process that has locked it, and in those that have inherited it.
+// writes says whether a process has f open for writing. A lock file is open like that in
+// the process that locked it and in those that inherited it.
 func writes(pid int, f *os.File) (bool, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -269,12 +275,12 @@ func writes(pid int, f *os.File) (bool, error) {
 	return false, nil
 }
 
-// orphanTime is how long a new master waits for the processes of one that
-// has died. They notice its death at once and have what a stop gives them.
+// orphanTime is how long a new master waits for the processes of one that has died. They
+// notice its death at once, and may take what a stop would give them.
 const orphanTime = 2 * defaultStopTimeout
 
-// lockServices makes the lock that every service process inherits. While a
-// process of an earlier master lives the lock cannot be had.
+// lockServices takes the lock that every service process inherits. As long as a process
+// of an earlier master lives the lock cannot be taken: that process may still deliver.
 func lockServices(cfg *config.Config, log *maillog.Logger) (*os.File, error) {
 	path := filepath.Join(pidDirectory(cfg), "services.lock")
 	f, sound, err := openLock(path)
@@ -314,6 +320,7 @@ func lockServices(cfg *config.Config, log *maillog.Logger) (*os.File, error) {
 	}
 }
 
+// flock tries to lock f; free is false if another process has it.
 func flock(f *os.File) (free bool, err error) {
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if err == unix.EWOULDBLOCK {
@@ -322,8 +329,8 @@ func flock(f *os.File) (free bool, err error) {
 	return err == nil, err
 }
 
-// abandoned says that no other process has a lock file open that only its owner can
-// write to. Those of the mail system have it open for writing.
+// abandoned says that no other process has f open, which only its owner can write to. It
+// replaces the look at the lock where strangers may have locked the file.
 func abandoned(f *os.File) (bool, error) {
 	list, err := os.ReadDir("/proc")
 	if err != nil {
@@ -346,6 +353,7 @@ func abandoned(f *os.File) (bool, error) {
 // A flowPipe is the pipe of in_flow_delay, see service.Flow.
 type flowPipe struct{ r, w int }
 
+// openFlow makes the pipe. It does not block, for a token that is not there is an answer.
 func openFlow() (*flowPipe, error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {

@@ -1,3 +1,6 @@
+// "posthaste logrotate": the log file gets another name, the mail system opens a new one,
+// and the old one is compressed.
+
 package master
 
 import (
@@ -17,12 +20,12 @@ import (
 	"posthaste/internal/rights"
 )
 
-// settleTime is how long a reloaded mail system may take to open its new log
-// file, before the old one is compressed.
+// settleTime is how long the mail system may take to open its new log file. What a
+// process writes to the old one after that is missing in the compressed file.
 const settleTime = 2 * time.Second
 
-// logRotate renames the log file, has the mail system open a new one, and
-// compresses the old one.
+// logRotate carries out the command. Its order is postfix logrotate's: rename, reload,
+// wait, compress. If a step fails, the ones after it are not done, and nothing is lost.
 func (c *control) logRotate() int {
 	path := c.config.String("maillog_file")
 	if path == "" || strings.HasPrefix(path, "/dev/") {
@@ -57,9 +60,10 @@ func (c *control) logRotate() int {
 	return 0
 }
 
-// renameLog gives the log file another name in its directory, and returns whose rights are to
-// be used for what is done there: where the directory is not root's, its owner could lead
-// root elsewhere by the name. It replaces nothing.
+// renameLog gives the log file another name in its directory, and returns whose rights
+// are needed for further work there. If the directory is not root's, its owner could lead
+// root elsewhere by the name, so it is done with the owner's rights. It never replaces a
+// file.
 func renameLog(path, old string) (rights.Rights, error) {
 	if filepath.Dir(old) != filepath.Dir(path) {
 		return rights.Own, fmt.Errorf("%s is not in the directory of %s: correct maillog_file_rotate_suffix", old, path)
@@ -75,6 +79,8 @@ func renameLog(path, old string) (rights.Rights, error) {
 		if err != unix.EINVAL { // which file systems say that do not know how
 			return err
 		}
+		// Without RENAME_NOREPLACE there is a moment between the look and the rename, in
+		// which only the directory's owner could make a file.
 		var st unix.Stat_t
 		if err = unix.Fstatat(at, to, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil {
 			return unix.EEXIST
@@ -90,8 +96,8 @@ func renameLog(path, old string) (rights.Rights, error) {
 	return who, err
 }
 
-// whyNot explains why a program that runs with the rights of the directory's owner may not
-// read a file there.
+// whyNot explains why a program with the rights of the directory's owner may be unable to
+// read a file there; "" if that is no reason.
 func whyNot(path string, who rights.Rights) string {
 	var st unix.Stat_t
 	if who.IsOwn() || unix.Lstat(path, &st) != nil || int(st.Uid) == who.UID {
@@ -100,7 +106,8 @@ func whyNot(path string, who rights.Rights) string {
 	return fmt.Sprintf("; it runs with the rights of user %d, whose the directory is: chown the file to that user", who.UID)
 }
 
-// strftime prints t as strftime(3) does, as far as file names need it.
+// strftime prints t as strftime(3) does, with the conversions that make sense in file
+// names. Others stay as they are.
 func strftime(format string, t time.Time) string {
 	layouts := map[byte]string{
 		'Y': "2006", 'y': "06", 'm': "01", 'd': "02", 'H': "15", 'I': "03", 'M': "04", 'S': "05", 'p': "PM",

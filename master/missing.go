@@ -1,3 +1,6 @@
+// Checks of master.cf as a whole, for "posthaste check" and the start: services that mail
+// cannot do without, and ports that another program has.
+
 package master
 
 import (
@@ -13,9 +16,9 @@ import (
 	"posthaste/internal/table"
 )
 
-// missing says which services master.cf does not have though mail cannot do
-// without them: who needs one waits for it, or says in the log, for each
-// message, that it cannot be had.
+// missing lists what mail cannot do without and master.cf does not have. Without these
+// checks a client would wait for a service that never comes, or the log would say for
+// each message that it is missing.
 func (s *settings) missing() (list []advice.Mistake) {
 	stop := func(format string, args ...any) {
 		list = append(list, advice.Mistake{Text: fmt.Sprintf(format, args...), Stops: true})
@@ -33,6 +36,7 @@ func (s *settings) missing() (list []advice.Mistake) {
 			stop("%s/master.cf has no service %s/unix (%s): %s", s.config.Dir(), name, need.parameter, need.without)
 		}
 	}
+	// A transport that no domain uses need not exist.
 	for _, parameter := range []string{"local_transport", "virtual_transport", "relay_transport", "default_transport", "content_filter"} {
 		if unused(s.config, parameter) {
 			continue
@@ -41,6 +45,8 @@ func (s *settings) missing() (list []advice.Mistake) {
 			stop("%s%s = %s", place(s.config, parameter), parameter, text)
 		}
 	}
+	// Databases are asked by proxymap alone, so that their clients are in no other
+	// process.
 	if name := filepath.Base(table.DefaultProxy); !has(name) {
 		if spec := s.database(); spec != "" {
 			stop("%s/master.cf has no service %s/unix, which asks %s: every lookup in it will fail",
@@ -68,8 +74,9 @@ func (s *settings) missing() (list []advice.Mistake) {
 	return list
 }
 
-// occupied says which addresses other programs listen on: the mail system that
-// was there before, which has to be stopped first. It is for when this one does not run.
+// occupied says which addresses other programs listen on, most often the mail system that
+// was there before. It is only for when this mail system does not run: it would find
+// itself.
 func (s *settings) occupied() (list []string) {
 	for _, e := range s.services {
 		for _, ep := range e.endpoints {
@@ -84,7 +91,7 @@ func (s *settings) occupied() (list []string) {
 	return list
 }
 
-// database is the first table in a database that the settings name.
+// database is the first table in a database that a parameter names; "" if there is none.
 func (s *settings) database() string {
 	for _, name := range s.config.Names() {
 		if config.NoEffect(name) != "" {
@@ -103,14 +110,15 @@ func (s *settings) database() string {
 	return ""
 }
 
-// unused says that there are no domains to whose mail a transport's parameter applies.
+// unused says that there are no domains whose mail a transport's parameter is for.
 func unused(cfg *config.Config, parameter string) bool {
 	domains, ok := map[string]string{"local_transport": "mydestination", "virtual_transport": "virtual_mailbox_domains",
 		"relay_transport": "relay_domains"}[parameter]
 	return ok && cfg.String(domains) == ""
 }
 
-// withoutTransport says that the transport of a value "transport:nexthop" is not there.
+// withoutTransport says that the transport in "transport:nexthop" does not exist; "" if
+// it does.
 func withoutTransport(value string, has func(name string) bool) string {
 	transport, _, _ := strings.Cut(value, ":")
 	if transport == "" || has(transport) {

@@ -1,3 +1,6 @@
+// Messages to the service manager (systemd): that the mail system is ready, reloads or
+// stops. The protocol needs one datagram, and no library.
+
 package master
 
 import (
@@ -9,12 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sdNotify tells the service manager whose socket is at path of a change, in
-// the protocol of sd_notify(3). Without a socket it does nothing.
+// sdNotify sends state to the socket at path, as in sd_notify(3); without a path it does
+// nothing. It waits for at most a second: a service manager that hangs must not stop
+// mail.
 func sdNotify(path, state string) error {
 	if path == "" {
 		return nil
 	}
+	// An abstract socket.
 	if strings.HasPrefix(path, "@") {
 		path = "\x00" + path[1:]
 	}

@@ -1,3 +1,7 @@
+// The poller: who wants a service that has no process? One epoll loop watches all
+// listening sockets of such services, as Postfix's master does. master never accepts; it
+// starts a process, which does.
+
 package master
 
 import (
@@ -8,11 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A poller watches the sockets of the services that have no process. A socket
-// is reported once, and not again until it is armed again.
+// A poller reports sockets that have become readable. Each is reported once, and not
+// again until it is armed again: between the report and the new process's accept, the
+// socket stays readable.
+//
+// arm and forget may be called while the loop runs, by one goroutine at a time.
 type poller struct {
-	epoll  int
-	wake   int // eventfd
+	epoll int
+	// an eventfd, written to end the loop
+	wake   int
 	report func(fd int)
 	wg     sync.WaitGroup
 	began  bool
@@ -38,6 +46,7 @@ func newPoller(report func(fd int)) (*poller, error) {
 	return p, nil
 }
 
+// control is epoll_ctl with an error that says so.
 func (p *poller) control(op, fd int, events uint32) error {
 	err := unix.EpollCtl(p.epoll, op, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 	if err != nil {
@@ -55,17 +64,21 @@ func (p *poller) arm(fd int) error {
 	return err
 }
 
-// forget takes the descriptor out, before it is closed: closing alone does
-// not, because processes have it too.
+// forget takes the descriptor out. It must be called before the descriptor is closed:
+// closing alone does not end the watch, because processes have the socket, too.
 func (p *poller) forget(fd int) {
 	unix.EpollCtl(p.epoll, unix.EPOLL_CTL_DEL, fd, nil) // ENOENT when it never was armed
 }
 
+// start begins to report.
 func (p *poller) start() {
 	p.began = true
 	p.wg.Go(p.loop)
 }
 
+// loop waits for sockets until close writes to wake. An error of epoll_wait means that
+// our descriptors are in disorder; nothing would ever be started again, so it panics, and
+// the service manager starts anew.
 func (p *poller) loop() {
 	events := make([]unix.EpollEvent, 32)
 	for {
@@ -85,7 +98,7 @@ func (p *poller) loop() {
 	}
 }
 
-// close ends the loop and waits for it.
+// close ends the loop, waits for it, and may be called again.
 func (p *poller) close() {
 	if p.epoll < 0 {
 		return

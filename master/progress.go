@@ -1,3 +1,7 @@
+// How a reload command learns that the reload is over: master writes how far it has come
+// to a file, which commands read. A file needs no server in master, and works for
+// commands of another version.
+
 package master
 
 import (
@@ -12,24 +16,28 @@ import (
 	"posthaste/internal/config"
 )
 
-// progress is how far master has come with reloads, for the commands that ask for
-// one: master writes it to a file beside master.pid. The numbers only grow while a
-// master runs.
+// progress is how far a master has come with its reloads. The numbers only grow while it
+// runs.
 type progress struct {
-	begun   int // reloads: the configuration of the last is read no earlier than this was written
-	ended   int // all up to this one are over: whoever served before it takes nothing new
+	// reloads begun; the configuration of the last was read after this was written
+	begun int
+	// reloads that are over, which means that whoever served before them takes nothing
+	// new
+	ended   int
 	refused int // the last that was refused; 0: none
 }
 
+// progressPath is beside master.pid.
 func progressPath(cfg *config.Config) string {
 	return filepath.Join(pidDirectory(cfg), "master.reload")
 }
 
-// progressForm has a fixed length, so that one write replaces what was there.
+// progressForm has a fixed length, so that one write replaces what was there and a reader
+// never sees half of it.
 const progressForm = "%20d %20d %20d\n"
 
-// openProgress makes the file. A mail system without one works as well: its commands
-// do not wait.
+// openProgress makes the file. A mail system without one works, but its commands do not
+// wait for reloads.
 func openProgress(cfg *config.Config) (*os.File, error) {
 	f, sound, err := openLock(progressPath(cfg))
 	if err == nil && !sound {
@@ -55,7 +63,8 @@ func readProgress(cfg *config.Config) (p progress, ok bool) {
 	return p, err == nil
 }
 
-// publish writes the progress for others to read.
+// publish writes the progress. A file that cannot be written is given up, with one
+// warning.
 func (m *master) publish() {
 	if m.progressFile == nil {
 		return
@@ -67,8 +76,8 @@ func (m *master) publish() {
 	}
 }
 
-// settle notes that reloads are over once the former processes of all services have
-// let go of what they had.
+// settle notes that all reloads begun so far are over, if no process of before holds
+// anything any more. It is called whenever one lets go.
 func (m *master) settle() {
 	if m.progress.ended == m.progress.begun || m.reloading != nil || m.stores != nil {
 		return
@@ -88,11 +97,12 @@ var (
 	errStopped       = errors.New("the mail system has stopped meanwhile")
 )
 
-// reloadPatience bounds how long a command waits for a reload.
+// reloadPatience bounds how long a command waits for a reload: the sum of the times after
+// which master goes on without the slowest.
 const reloadPatience = prepareTime + letGoTime + storesWait
 
 // awaitReload waits for the end of a reload that began after before was read. late says
-// that it took longer than reloadPatience.
+// that it took longer than reloadPatience; the error is errReloadRefused or errStopped.
 func (c *control) awaitReload(pid int, before progress) (late bool, err error) {
 	for deadline := time.Now().Add(reloadPatience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		p, ok := readProgress(c.config)

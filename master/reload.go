@@ -1,3 +1,6 @@
+// Reload: replacing the configuration and every process without refusing a client.
+// Successors prepare while the old processes serve, and all change over together.
+
 package master
 
 import (
@@ -11,16 +14,18 @@ import (
 	"posthaste/internal/service"
 )
 
-// letGoTime is how long a process may take to give up its sockets. Its
-// successor starts after that in any case: two may accept for a moment.
+// letGoTime is how long a process may take to give up its sockets. After that its
+// successor serves in any case: two processes may accept for a moment, which is harmless,
+// while none would not be.
 const letGoTime = 5 * time.Second
 
-// prepareTime is how long successors may take to prepare themselves while the
-// old processes go on serving. After that the old processes retire, and nobody serves until
-// the successors are ready.
+// prepareTime is how long successors may take to prepare. A table on a slow disk or a
+// name server that is away must not put a reload off for ever; after that nobody serves
+// until they are ready.
 const prepareTime = 10 * time.Second
 
-// reload reads the configuration again.
+// reload begins a reload. If the new configuration is refused nothing changes, and the
+// log says why; a command that waits is told by the progress file.
 func (m *master) reload() {
 	if m.stopping {
 		return
@@ -43,14 +48,19 @@ func (m *master) reload() {
 	}
 }
 
+// tryReload reads the configuration and opens what it needs, and then adopts it. Until
+// adopt nothing has changed that would have to be undone, except that missing directories
+// were made.
 func (m *master) tryReload() error {
 	s, err := loadSettings(m.opts)
 	if err != nil {
 		return err
 	}
+	// Locks and sockets are in the old one.
 	if s.queue != m.settings.queue {
 		return fmt.Errorf("queue_directory has changed from %s to %s: stop and start the mail system", m.settings.queue, s.queue)
 	}
+	// The queue's log refers to files in the old one.
 	if was, now := m.settings.config.String("spool_content_directory"), s.config.String("spool_content_directory"); was != now {
 		return fmt.Errorf("spool_content_directory has changed from %q to %q: stop the mail system, move the files in the one to the other, and start it", was, now)
 	}
@@ -80,8 +90,7 @@ func (m *master) tryReload() error {
 	return nil
 }
 
-// prepareSuccessors starts a successor for each process. They prepare themselves
-// while the old ones go on.
+// prepareSuccessors starts a successor for each process of the services in old.
 func (m *master) prepareSuccessors(old []*serv) {
 	m.reloads++
 	this := m.reloads
@@ -110,8 +119,9 @@ func (m *master) prepareSuccessors(old []*serv) {
 	m.replaceAll()
 }
 
-// replaceAll has all processes retire once their successors are ready: all at
-// once, so that the services have the same settings.
+// replaceAll retires all processes once every successor is ready. It is all at once, so
+// that the services have the same settings. It is called whenever a successor is ready or
+// has failed.
 func (m *master) replaceAll() {
 	if m.reloading == nil || m.stopping {
 		return
@@ -139,6 +149,7 @@ func (m *master) replaceAll() {
 		}
 	})
 	m.retireStores(false)
+	// One line for each request, as log readers count them.
 	for range 1 + m.covered {
 		m.log.Log(maillog.MasterReloaded{Version: m.settings.version(), ConfigDir: m.opts.ConfigDir})
 	}
@@ -155,14 +166,15 @@ func (m *master) replaceAll() {
 	}
 }
 
-// storesWait bounds how long the stores wait for the queue manager.
+// storesWait bounds how long the stores wait for the queue manager, so that they have the
+// new settings soon in any case.
 const storesWait = 2 * time.Second
 
-// retireStores has the processes retire that keep other people's results: at once, or
-// when the queue manager has left, which has some for them, and its successor has
-// taken over. It then has mail to deliver while the stores are replaced. If
-// both were replaced at a time, the successor would wait for the stores, which
-// read the queue's log when they start, and deliveries for the sum of it.
+// retireStores retires the processes that keep other people's results: now, or when the
+// old queue manager has left, which has some for them, and the new one has taken over.
+// The new one then has mail to deliver while the stores are replaced. If all were
+// replaced at once, it would wait for the stores, which read the queue's log when they
+// start.
 func (m *master) retireStores(now bool) {
 	for _, s := range m.order {
 		if !now && (s.spec.Rank == service.Queue && len(s.before) > 0 || s.takingOver()) {
@@ -178,14 +190,15 @@ func (m *master) retireStores(now bool) {
 	m.settle()
 }
 
-// takingOver says whether the service's process is about to do what its predecessor did.
+// takingOver says that the service's process has not yet begun to do what its predecessor
+// did.
 func (s *serv) takingOver() bool {
 	return s.spec.TakesOver && s.current != nil && !s.current.tookOver
 }
 
-// retire has the service's process end when its work is done. Its successor, or
-// who is started when there is need, serves as soon as the sockets are free,
-// and, if the service is exclusive, all that it owns.
+// retire has the service's process end when its work is done. Its successor, or the
+// process that the next client starts, serves as soon as the sockets are free and, if the
+// service is exclusive, the old process has let go of everything it owns.
 func (m *master) retire(s *serv) {
 	c := s.current
 	if c == nil { // it has died meanwhile
@@ -197,6 +210,7 @@ func (m *master) retire(s *serv) {
 	m.tell(c, syscall.SIGHUP)
 	m.let(s)
 	if s.spec.Exclusive {
+		// Only an exclusive service's successor is held up by an old process.
 		limit := m.settings.config.Duration("application_event_drain_time")
 		m.after(limit, func() { m.hurry(c, fmt.Sprintf("has not ended %v after a reload", limit)) })
 		return
@@ -204,7 +218,7 @@ func (m *master) retire(s *serv) {
 	m.after(letGoTime, func() { m.letGo(c) })
 }
 
-// hurry stops a process that should have ended, and kills it a little later.
+// hurry stops a process that should have ended, and kills it if that does not help.
 func (m *master) hurry(c *child, why string) {
 	if m.children[c.pid] != c || !slices.Contains(c.serv.before, c) || m.stopping {
 		return

@@ -1,3 +1,7 @@
+// Services and their processes: starting them, hearing what they say of themselves, and
+// what follows from their end. All of it happens in one goroutine, serve's; the few
+// others only wait for something and then post a function. So no state here has a lock.
+
 package master
 
 import (
@@ -19,47 +23,56 @@ import (
 	"posthaste/internal/service"
 )
 
-// A master is the state of the running mail system. It belongs to the
-// goroutine of serve; others post functions to it.
+// A master is the state of the running mail system. newMaster makes it, release ends it.
+// It belongs to the goroutine of serve; others post functions to it.
 type master struct {
-	// All of it belongs to serve's goroutine. Others send it functions by events.
+	// What the program was started with, and the configuration in force. A reload replaces
+	// settings and log.
 	opts     Options
 	settings *settings
 	log      *maillog.Logger
-	// Held until exit; the kernel lets it go if this process is killed.
-	lock *os.File // of pid/master.pid
-	// Shared by all processes. The next master waits for it, and so for the services of one
-	// that was killed.
-	livesLock *os.File // inherited by every process
-	flow      *flowPipe
-	poll      *poller
+	// The locked pid/master.pid, held until exit; the kernel releases the lock if this
+	// process is killed.
+	lock *os.File
+	// A lock that every service process inherits. The next master waits for it, and so
+	// for the services of a master that was killed.
+	livesLock *os.File
+	// in_flow_delay: a pipe that cleanup and qmgr share
+	flow *flowPipe
+	poll *poller
 
-	// They stay open over a reload, so that no client is refused.
-	sockets  map[string]*socket // by endpoint
-	servs    map[string]*serv   // by entry key
-	order    []*serv            // as in master.cf
+	// Listening sockets. They stay open over a reload, so that no client is refused.
+	sockets map[string]*socket // by endpoint
+	servs   map[string]*serv   // by entry key
+	order   []*serv            // as in master.cf
+	// which service a socket that became readable belongs to
 	byFD     map[int]*serv
 	children map[int]*child // by process ID
 
-	// Never reset. Services are told to stop rank by rank: those that take mail in first, the
-	// log last.
+	// Set when the mail system stops, and never reset. Services are told to stop rank by
+	// rank; rank is the present one, and allTold says that the last has been told.
 	stopping  bool
 	stopBegan time.Time
 	rank      service.Rank // while stopping: what has been told to stop
 	allTold   bool         // every rank has
 
-	// A request that comes while it is not empty is answered by one more reload afterwards
-	// (again).
-	reloading []*serv // services whose processes are to be replaced when their successors are ready; nil: there is no reload under way
-	reloads   int     // how many have begun
-	again     int     // how often a reload has been asked for since
-	covered   int     // requests for which the one under way stands, besides the one that it answers
-	stores    []*serv // those of them that are still to be retired, when the queue manager has left
+	// The services whose processes will be replaced when their successors are ready; nil:
+	// no reload is under way. A request that comes meanwhile is answered by one more
+	// reload afterwards (again). covered counts requests beyond the first that the
+	// present reload stands for.
+	reloading []*serv
+	reloads   int // how many have begun
+	again     int // how often a reload has been asked for since
+	covered   int // requests for which the one under way stands, besides the one that it answers
+	// Those of them that keep other people's results, and are replaced last, when the
+	// queue manager has left.
+	stores []*serv
 
 	progress     progress // what commands that wait for a reload are told
 	progressFile *os.File // where; nil when that file could not be made or written
 
-	// Timers, processes' messages and commands. serve reads it until gone is closed.
+	// What other goroutines have to say: timers, processes' messages. serve reads it
+	// until gone is closed.
 	events  chan func()
 	signals chan os.Signal
 	quit    sync.Once
@@ -67,50 +80,57 @@ type master struct {
 	wg      sync.WaitGroup
 }
 
-// A serv is a service.
+// A serv is a service of master.cf, with its processes. It outlives reloads as long as
+// master.cf has it, and is forgotten when it is removed and its last process has ended.
 type serv struct {
 	*entry
 	socks []*socket
-	// nil before the first request and after the last process has ended. At most one, as a
-	// process serves many clients.
-	current *child // accepts, or is about to
-	// nil unless a reload is under way. It reads its settings and opens its tables while
+	// The process that accepts clients, or is about to. nil before the first client and
+	// after the last process has ended. There is at most one, since a process serves many
+	// clients.
+	current *child
+	// During a reload: the successor, which reads its settings and opens its tables while
 	// current serves.
-	next *child // prepares to take current's place
-	// Empty unless a reload is under way or has just ended; each goes when it has closed its
-	// sockets, or its time is over.
-	before []*child // must let go first, of the sockets, or of what is exclusive about the service
+	next *child
+	// Processes of before a reload that have not let go of the sockets, or of what is
+	// exclusive about the service.
+	before []*child
 	// Set for a while after a process that failed before it served, so that a mistake in
 	// main.cf does not fork without end.
 	throttled bool
-	// The series of pauses that counts: the timer of an earlier one finds another number and
-	// does nothing.
+	// Counts pauses: the timer of a pause that was replaced finds another number and does
+	// nothing.
 	throttles int
 	crashes   int // in a row, each soon after the start
 	badStarts int // in a row: it failed before it had served
-	// No longer in master.cf. It starts nothing more and is forgotten when its last process
-	// has ended.
+	// master.cf does not have the service any more. Nothing more is started.
 	removed bool
 	wakeups int // the series of wake-ups that counts
-	waking  bool
+	// a series of wake-ups is running
+	waking bool
 }
 
-// A child is a process of a service.
+// A child is a process of a service, from its start until it has been reaped and heard to
+// the end.
 type child struct {
-	serv  *serv
-	pid   int
+	serv *serv
+	pid  int
+	// For the log: the program's path as Postfix's log would have it.
 	path  string
 	began time.Time
-	// Its end is expected then: it is no crash, and no reason for a pause.
-	told  bool // to retire or stop, or has been killed
-	ready bool // waits for its turn
+	// It was told to retire or stop, or has been killed. Its end is expected: no crash,
+	// and no reason for a pause.
+	told bool
+	// It waits for its turn; let says that it has been given it.
+	ready bool
 	let   bool // it is its turn
-	// A store that it depends on is not replaced before that: the two pauses would add up.
-	tookOver bool // does what its predecessor did
-	// One that ends before that is taken for misconfigured.
-	used bool // has served
-	// reaped and eof come in any order, one from wait4 and one from the socket. Only with both
-	// is the process over: its last words are on the socket.
+	// It does what its predecessor did. A store that it depends on is not replaced
+	// before: the two pauses would add up.
+	tookOver bool
+	// It has served. A process that ends before that is taken to be misconfigured.
+	used bool
+	// The two halves of its end come in any order: reaped from wait4, eof from the status
+	// socket. It is over when both have come, since its last words are on the socket.
 	reaped  bool
 	eof     bool // the status socket is at its end
 	status  syscall.WaitStatus
@@ -118,7 +138,8 @@ type child struct {
 	stderr  *os.File
 }
 
-// post has f called by serve. It is dropped when serve has ended.
+// post has f called by serve. It is dropped when serve has ended, so nobody may wait for
+// f alone.
 func (m *master) post(f func()) {
 	select {
 	case m.events <- f:
@@ -129,7 +150,8 @@ func (m *master) post(f func()) {
 // after has f called by serve after d.
 func (m *master) after(d time.Duration, f func()) { time.AfterFunc(d, func() { m.post(f) }) }
 
-// adopt makes the settings and their sockets the present ones.
+// adopt makes the settings and their sockets those in force. Services that existed keep
+// their processes.
 func (m *master) adopt(s *settings, sockets map[string]*socket) {
 	old := m.servs
 	m.settings = s
@@ -152,6 +174,8 @@ func (m *master) adopt(s *settings, sockets map[string]*socket) {
 	for _, sv := range old {
 		sv.removed = true
 	}
+	// Sockets that nothing uses any more. Clients in their backlog are lost, which
+	// master.cf asks for.
 	for name, sock := range m.sockets {
 		if sockets[name] != sock {
 			m.poll.forget(sock.fd)
@@ -161,7 +185,8 @@ func (m *master) adopt(s *settings, sockets map[string]*socket) {
 	m.sockets = sockets
 }
 
-// listen watches the sockets of a service that has no process.
+// listen watches the sockets of a service that has no process, and does nothing for one
+// that has. It is called whenever that may have changed.
 func (m *master) listen(s *serv) {
 	if !m.wants(s) {
 		return
@@ -178,13 +203,14 @@ func (m *master) wants(s *serv) bool {
 	return s.current == nil && len(s.before) == 0 && !s.throttled && !s.removed && m.mayStart(s)
 }
 
-// mayStart says whether the service may have a new process: while the system
-// stops, only what others that still live depend on.
+// mayStart says whether the service may have a new process. While the system stops, only
+// services may that are of later ranks: others still need them.
 func (m *master) mayStart(s *serv) bool {
 	return !m.stopping || !m.allTold && s.spec.Rank > m.rank
 }
 
-// readable is called by the poller.
+// readable is called by the poller, on its goroutine. By the time serve looks, the
+// service may have a process.
 func (m *master) readable(fd int) {
 	m.post(func() {
 		if s := m.byFD[fd]; s != nil && m.wants(s) {
@@ -193,7 +219,7 @@ func (m *master) readable(fd int) {
 	})
 }
 
-// start starts a process for the service.
+// start starts a process for the service, because a client has come.
 func (m *master) start(s *serv) {
 	c := m.spawn(s)
 	if c == nil {
@@ -207,7 +233,8 @@ func (m *master) start(s *serv) {
 	}
 }
 
-// let has the service's process serve, if it is its turn.
+// let tells the service's process that it is its turn, once nobody is in its way: at once
+// for most services, for an exclusive one when its predecessor has let go.
 func (m *master) let(s *serv) {
 	if c := s.current; c != nil && !c.let && (len(s.before) == 0 || !s.spec.Exclusive) {
 		c.let = true
@@ -215,8 +242,8 @@ func (m *master) let(s *serv) {
 	}
 }
 
-// spawn starts a process for the service, which waits for its turn. It is nil
-// when that cannot be done.
+// spawn starts a process that waits for its turn, and the goroutines that listen to it.
+// It returns nil, with a warning in the log, when that cannot be done.
 func (m *master) spawn(s *serv) *child {
 	c, err := m.fork(s)
 	if err != nil {
@@ -235,18 +262,20 @@ func (m *master) spawn(s *serv) *child {
 	return c
 }
 
-// programPath is the path of the service's program as the log has it.
+// programPath is the path that log lines name, which is where Postfix has its programs.
 func (m *master) programPath(s *serv) string {
 	return filepath.Join(m.settings.config.String("daemon_directory"), s.Command)
 }
 
-// fork executes the service's program, which is the present one for most,
-// under the name of the service's.
+// fork executes the service's program, which for most services is the present one under
+// another name, with the descriptors of package service in their places: status socket,
+// locks, and the listening sockets last.
 func (m *master) fork(s *serv) (_ *child, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("status socket: %w", err)
 	}
+	// The child's end must be closed here, or eof would never come.
 	defer unix.Close(pair[1])
 	unix.SetNonblock(pair[0], true)
 	c := &child{serv: s, path: m.programPath(s), began: time.Now(), control: os.NewFile(uintptr(pair[0]), "status")}
@@ -266,6 +295,7 @@ func (m *master) fork(s *serv) (_ *child, err error) {
 	if logFile == "/dev/stdout" {
 		stdout = 1
 	}
+	// What it writes to standard error is logged: see readLastWords.
 	if logFile != "/dev/stderr" {
 		r, w, err := os.Pipe()
 		if err != nil {
@@ -300,9 +330,9 @@ func (m *master) fork(s *serv) (_ *child, err error) {
 	return c, nil
 }
 
-// forkExec executes a program. With noNewPrivs nothing that it executes can
-// ever gain privileges: the flag belongs to a thread and is inherited, so it is
-// set on a thread that does nothing else and ends with its goroutine.
+// forkExec executes a program. With noNewPrivs, nothing that it executes can ever gain
+// privileges. The flag belongs to a thread and cannot be taken back, so it is set on a
+// thread that does nothing else and ends with its goroutine.
 func forkExec(path string, argv []string, attr *syscall.ProcAttr, noNewPrivs bool) (pid int, err error) {
 	if !noNewPrivs {
 		return syscall.ForkExec(path, argv, attr)
@@ -322,8 +352,8 @@ func forkExec(path string, argv []string, attr *syscall.ProcAttr, noNewPrivs boo
 // sets for all processes.
 var runtimeVariables = []string{"GOGC", "GOMEMLIMIT", "GOMAXPROCS", "GODEBUG", "GOTRACEBACK", "GOCOVERDIR"}
 
-// environment is what processes inherit: import_environment, where the
-// configuration is, and a safe search path.
+// environment is what processes inherit: import_environment, where the configuration is,
+// and a safe search path. Anything else an administrator's shell may have is left out.
 func (m *master) environment() []string {
 	env := append(m.settings.config.Env(), "PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin")
 	for _, v := range append(m.settings.config.List("import_environment"), runtimeVariables...) {
@@ -336,7 +366,7 @@ func (m *master) environment() []string {
 	return env
 }
 
-// readStatus reads what the process says of itself, until it has ended.
+// readStatus reads what the process says of itself, an octet each, until it has ended.
 func (m *master) readStatus(c *child) {
 	defer c.control.Close()
 	var b [1]byte
@@ -357,6 +387,7 @@ func (m *master) readStatus(c *child) {
 	}
 }
 
+// said takes in one such octet.
 func (m *master) said(c *child, what byte) {
 	switch what {
 	case service.StatusUsed:
@@ -384,7 +415,8 @@ func (m *master) said(c *child, what byte) {
 	}
 }
 
-// letGo: the process is in nobody's way any more.
+// letGo takes in that the process is in nobody's way any more, because it said so or
+// because it has had letGoTime.
 func (m *master) letGo(c *child) {
 	s := c.serv
 	i := slices.Index(s.before, c)
@@ -399,12 +431,13 @@ func (m *master) letGo(c *child) {
 	m.settle()
 }
 
-// lastWords is how many lines of a process's standard error are logged.
+// lastWords is how many lines of a process's standard error are logged: the Go runtime's
+// reason and the first goroutines.
 const lastWords = 40
 
-// readLastWords logs what a process writes to standard error: the Go runtime
-// says there why it gives up. It reads to the end in any case, so that the
-// process is never held up.
+// readLastWords passes on what a process writes to standard error, where the Go runtime
+// says why it gives up. It reads to the end in any case, so that a process never blocks
+// on a full pipe.
 func readLastWords(f *os.File, say func(line string)) {
 	defer f.Close()
 	in := bufio.NewReaderSize(f, 4096)
@@ -423,7 +456,9 @@ func readLastWords(f *os.File, say func(line string)) {
 	}
 }
 
-// reap collects processes that have ended.
+// reap collects processes that have ended. SIGCHLD says only that there are some. Except
+// as process 1 of a container, only our own are waited for, since a library may have
+// started others.
 func (m *master) reap() {
 	if os.Getpid() == 1 { // in a container we inherit everybody's orphans
 		for {
@@ -448,6 +483,7 @@ func (m *master) reap() {
 	}
 }
 
+// reaped takes in the exit status of a process.
 func (m *master) reaped(c *child, ws syscall.WaitStatus) {
 	c.reaped, c.status = true, ws
 	if c.stderr != nil {
@@ -458,7 +494,10 @@ func (m *master) reaped(c *child, ws syscall.WaitStatus) {
 	m.ended(c)
 }
 
-// ended goes on when a process has ended and has been heard to the end.
+// ended acts on the end of a process, when it has been reaped and heard to the end. What
+// follows depends on what it was: a successor that failed before its turn holds up the
+// reload no longer; a process that failed before it served is throttled; one that crashed
+// is replaced, at once or after a pause.
 func (m *master) ended(c *child) {
 	if !c.reaped || !c.eof {
 		return
@@ -466,6 +505,8 @@ func (m *master) ended(c *child) {
 	delete(m.children, c.pid)
 	s := c.serv
 	failed := m.report(c)
+	// Also a process that exits with 0 within a second without having served: it would be
+	// started again for the client that still waits, without end.
 	bad := !c.used && !c.told && (failed || time.Since(c.began) < time.Second)
 	if s.next == c { // whatever is wrong, the successor is started again when there is need
 		s.next = nil
@@ -501,16 +542,16 @@ func (m *master) ended(c *child) {
 	m.advance()
 }
 
-// A process that has served and dies is replaced at once. One that dies of what
-// it finds each time, a message or a table, would be started many times
-// a second, for ever: from the third time on its successor waits.
+// A process that has served and dies is replaced at once. One that dies of something that
+// it finds each time, a message or a table, would be started many times a second for
+// ever; so from the third time on its successor waits.
 const (
 	soundLife  = 10 * time.Second // who lives for so long has not died of its start
 	freeDeaths = 2
 	maxPause   = 8 * time.Second
 )
 
-// crashPause is how long the next start waits after so many failures.
+// crashPause is how long the next start waits after so many failures in a row.
 func crashPause(crashes int) time.Duration {
 	if crashes <= freeDeaths {
 		return 0
@@ -518,16 +559,16 @@ func crashPause(crashes int) time.Duration {
 	return min(time.Second<<min(crashes-freeDeaths-1, 10), maxPause)
 }
 
-// revive wakes a service that has just lost its process and works by itself
-// (qmgr, pickup): nobody may come to its socket for a long time.
+// revive wakes a service that has lost its process and works by the clock (qmgr, pickup):
+// nobody may come to its socket for a long time.
 func (m *master) revive(s *serv) {
 	if s.Wakeup > 0 && !s.WakeupLazy && s.current == nil && len(s.before) == 0 && !s.removed && !m.stopping {
 		m.wakeUp(s)
 	}
 }
 
-// report logs a failure, and says whether there is one. What we did to the
-// process ourselves is none.
+// report logs the failure of a process, and says whether its end was one. An end by a
+// signal that we sent is none.
 func (m *master) report(c *child) bool {
 	e := maillog.ProcessFailed{Path: c.path, PID: c.pid}
 	switch {
@@ -545,10 +586,10 @@ func (m *master) report(c *child) bool {
 	return true
 }
 
-// throttle keeps the service without a process for a while. A full disk, a table
-// that is being made, a host that does not answer: what keeps a service from starting is often over in a
-// moment, and others wait for the service. So the first pauses are short, and
-// only what goes on failing waits for service_throttle_time.
+// throttle keeps a service without a process for a while after a bad start. What keeps it
+// from starting is often over in a moment, such as a full disk or a table that is being
+// made, and others wait for the service. So the first pauses are short; only what goes on
+// failing waits for service_throttle_time, Postfix's pause.
 func (m *master) throttle(s *serv) {
 	m.log.LogWarning(maillog.Throttling{Path: m.programPath(s)})
 	limit := m.settings.config.Duration("service_throttle_time")
@@ -560,7 +601,7 @@ func (m *master) throttle(s *serv) {
 // as the one before.
 const firstThrottle = time.Second
 
-// pause keeps the service without a process for some time.
+// pause keeps the service without a process for d, and then listens for it again.
 func (m *master) pause(s *serv, d time.Duration) {
 	s.throttled = true
 	s.throttles++
@@ -574,7 +615,8 @@ func (m *master) pause(s *serv, d time.Duration) {
 	})
 }
 
-// tell sends the process a signal.
+// tell sends the process a signal. A process that was reaped gets none: its number may be
+// another's by now.
 func (m *master) tell(c *child, s syscall.Signal) {
 	c.told = true
 	if c.reaped {

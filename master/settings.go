@@ -1,3 +1,7 @@
+// master.cf as master needs it: which services get a process, of which program, with
+// which arguments and endpoints. Programs of Postfix that need no process here are
+// recognized, so that a master.cf of Postfix works as it is.
+
 package master
 
 import (
@@ -11,7 +15,8 @@ import (
 	"posthaste/internal/service"
 )
 
-// An entry is a service of master.cf that gets a process.
+// An entry is a service of master.cf that gets a process. It is not changed once its
+// sockets are open, and belongs to the settings that it was read with.
 type entry struct {
 	config.Service
 	spec      service.Spec
@@ -22,8 +27,8 @@ type entry struct {
 // key tells services apart, as in postconf -M.
 func (e *entry) key() string { return e.Name + "/" + e.Type }
 
-// builtIn are the programs of Postfix that need no process here, and where
-// what they do is done.
+// builtIn are Postfix's programs that need no process here, and who does their work. The
+// texts are for "check -v" and the log.
 var builtIn = map[string]string{
 	"dnsblog":    "smtpd asks DNS lists itself",
 	"flush":      "qmgr knows what waits for a destination",
@@ -36,10 +41,10 @@ var builtIn = map[string]string{
 // aliases are programs that go by another name here.
 var aliases = map[string]string{"oqmgr": "qmgr", "nqmgr": "qmgr"}
 
-// loadSettings reads main.cf and master.cf, and works out every socket. What is wrong with
-// one entry of master.cf costs the service of that entry alone, and is in the settings' faulty.
-// The error has all that is wrong with main.cf, one a line, with file and line, or with
-// master.cf if not one service is left.
+// loadSettings reads main.cf and master.cf and works out every endpoint. A mistake in one
+// entry of master.cf costs that entry alone, and is in settings.faulty. The error has
+// everything that is wrong with main.cf, one mistake a line; or with master.cf, if no
+// service is left.
 func loadSettings(opts Options) (*settings, error) {
 	cfg, err := config.Load(opts.ConfigDir)
 	if err != nil {
@@ -60,15 +65,15 @@ func loadSettings(opts Options) (*settings, error) {
 	return s, nil
 }
 
-// addFaulty adds malformed entries of master.cf to the faulty ones.
+// addFaulty adds malformed entries of master.cf, in the order of the file.
 func (s *settings) addFaulty(list []*config.LineError) {
 	s.faulty = append(s.faulty, list...)
 	slices.SortStableFunc(s.faulty, func(a, b *config.LineError) int { return a.Line - b.Line })
 }
 
-// keepFaulty has the services that ran until now go on under their old entries where the new
-// ones are faulty: a slip in an editor does not take a service away at a reload. It returns
-// what went on.
+// keepFaulty keeps services that run now under their old entries where the new ones are
+// faulty: a slip in an editor must not take a service away. It returns those that it
+// kept.
 func (s *settings) keepFaulty(old *settings) (kept []*entry) {
 	used := make(map[string]bool)
 	for _, e := range s.services {
@@ -92,8 +97,8 @@ func (s *settings) keepFaulty(old *settings) (kept []*entry) {
 	return kept
 }
 
-// Notes says what there is to know of services that have no process of their
-// own. The error has what is wrong with any, one a line.
+// Notes says what there is to know about services that have no process of their own. The
+// error has what is wrong with any, one a line.
 func Notes(cfg *config.Config, services []config.Service, specs map[string]service.Spec) ([]string, error) {
 	s := makeSettings(cfg, services, specs)
 	if err := config.JoinLineErrors(s.faulty); err != nil {
@@ -102,7 +107,8 @@ func Notes(cfg *config.Config, services []config.Service, specs map[string]servi
 	return s.notes, nil
 }
 
-// Knows reports whether master.cf may name a program.
+// Knows says whether master.cf may name a program, ours or one of Postfix's whose work is
+// done elsewhere.
 func Knows(program string, specs map[string]service.Spec) bool {
 	if other, ok := aliases[program]; ok {
 		program = other
@@ -112,6 +118,8 @@ func Knows(program string, specs map[string]service.Spec) bool {
 	return known || built
 }
 
+// makeSettings turns the lines of master.cf into entries. The first of two services that
+// want the same endpoint gets it.
 func makeSettings(cfg *config.Config, services []config.Service, specs map[string]service.Spec) *settings {
 	s := &settings{config: cfg, queue: cfg.String("queue_directory")}
 	disabled := cfg.List("master_service_disable")
@@ -150,7 +158,7 @@ func makeSettings(cfg *config.Config, services []config.Service, specs map[strin
 	return s
 }
 
-// claim notes the endpoints of a service as used, unless an earlier one has one of them.
+// claim notes the endpoints of a service as used. It changes nothing when one is taken.
 func claim(used map[string]bool, e *entry) error {
 	for _, ep := range e.endpoints {
 		if used[ep.String()] {
@@ -163,8 +171,8 @@ func claim(used map[string]bool, e *entry) error {
 	return nil
 }
 
-// warnings are what an operator should know about main.cf, and about the
-// options in master.cf.
+// warnings are what an operator should know about parameters and options that have no
+// effect or are not known.
 func (s *settings) warnings() []string {
 	list := s.config.Warnings()
 	for _, e := range s.services {
@@ -176,8 +184,8 @@ func (s *settings) warnings() []string {
 	return list
 }
 
-// withMetrics adds the metrics service, which master.cf need not name, when
-// metrics_listen asks for it, and leaves it out when not.
+// withMetrics adds the metrics service when metrics_listen asks for it, since no
+// master.cf of Postfix has it, and leaves it out otherwise.
 func withMetrics(cfg *config.Config, services []config.Service) []config.Service {
 	is := func(c config.Service) bool { return c.Command == service.MetricsName }
 	switch on := cfg.String("metrics_listen") != ""; {
@@ -190,9 +198,9 @@ func withMetrics(cfg *config.Config, services []config.Service) []config.Service
 		Unprivileged: true, MaxProc: 1, Command: service.MetricsName, File: "main.cf (metrics_listen)"})
 }
 
-// program finds the program of a service; nil when what it does is built in.
-// It puts smtpd in the place of postscreen. The note, if any, goes to the log
-// after the service's name.
+// program finds the program of a service; a nil spec without an error means that what it
+// does is built in. postscreen is replaced by one process together with the smtpd behind
+// it. note follows the service's name in the log.
 func program(cfg *config.Config, c, behind *config.Service, specs map[string]service.Spec) (spec *service.Spec, note string, err error) {
 	if other, ok := aliases[c.Command]; ok {
 		c.Command = other
@@ -233,9 +241,9 @@ func doneElsewhere(cfg *config.Config, c *config.Service) string {
 	return ""
 }
 
-// screened makes one service of postscreen and what is behind it, with the
-// options of both: those of the one behind come last, since it is what most
-// of them are for, and its limit is that on sessions.
+// screened makes one service of postscreen and the smtpd behind it, with the options of
+// both. Those of smtpd come last, since most options are for it, and its process limit
+// counts: it is the one on sessions.
 func screened(c, behind *config.Service, specs map[string]service.Spec) (*service.Spec, string, error) {
 	c.Args, c.MaxProc = slices.Concat(c.Args, behind.Args), behind.MaxProc
 	c.Chroot = c.Chroot || behind.Chroot
@@ -248,8 +256,8 @@ func screened(c, behind *config.Service, specs map[string]service.Spec) (*servic
 	return &found, fmt.Sprintf(": postscreen and the smtpd behind it are one process (%s), with the options of service %s/%s too, and its process limit", name, behind.Name, behind.Type), nil
 }
 
-// behindPostscreen returns the service that takes over postscreen's clients,
-// when postscreen has the SMTP port.
+// behindPostscreen is the service that postscreen hands its clients to, if postscreen has
+// the SMTP port; nil otherwise.
 func behindPostscreen(cfg *config.Config, services []config.Service) *config.Service {
 	if !slices.ContainsFunc(services, func(c config.Service) bool { return c.Command == "postscreen" && c.Type == "inet" }) {
 		return nil
@@ -263,8 +271,8 @@ func behindPostscreen(cfg *config.Config, services []config.Service) *config.Ser
 	return nil
 }
 
-// matches says whether a list of "type" and "name/type" patterns has the
-// service; "!" before a pattern makes it say no.
+// matches says whether master_service_disable has the service. The first pattern that
+// matches decides; "!" makes it a no.
 func matches(patterns []string, c config.Service) bool {
 	for _, p := range patterns {
 		p, not := strings.CutPrefix(p, "!")
@@ -275,6 +283,7 @@ func matches(patterns []string, c config.Service) bool {
 	return false
 }
 
+// names are the programs that master.cf may name, for error messages.
 func names(specs map[string]service.Spec) []string {
 	list := make([]string, 0, len(specs)+len(builtIn))
 	for name := range specs {
@@ -287,7 +296,8 @@ func names(specs map[string]service.Spec) []string {
 	return slices.Compact(list)
 }
 
-// newEntry makes the command line and the endpoints of a service.
+// newEntry works out the command line and the endpoints of a service, and tries its -o
+// options.
 func newEntry(cfg *config.Config, c config.Service, spec service.Spec) (*entry, error) {
 	e := &entry{Service: c, spec: spec}
 	var err error
@@ -305,13 +315,13 @@ func newEntry(cfg *config.Config, c config.Service, spec service.Spec) (*entry, 
 	return e, err
 }
 
-// configured is main.cf as the service has it.
+// configured is main.cf as this service sees it, with its -o options.
 func (e *entry) configured(cfg *config.Config) (*config.Config, error) {
 	return cfg.With(e.line.Settings(e.spec.Process, os.Getpid())...)
 }
 
-// serviceArgs returns the arguments that are the service's own, and how often
-// -v is among the options before them. The -o options have been read already.
+// serviceArgs returns the arguments that are the service's own, and the number of -v
+// options before them. -o options have been read already.
 func serviceArgs(args []string) (own []string, verbose int, err error) {
 	args = config.SeparateOptions(args)
 	i := 0

@@ -1,3 +1,7 @@
+// Listening sockets: opening them, keeping them over reloads, and removing those that are
+// not needed any more. They are opened before any service starts, so that a client may
+// come at any moment.
+
 package master
 
 import (
@@ -12,23 +16,24 @@ import (
 	"posthaste/internal/service"
 )
 
-// A socket is a listening socket. It stays a bare descriptor: the services'
-// processes share it with us, and the net package would set modes on it that
-// are theirs too.
+// A socket is a listening socket of master. It is a bare descriptor: service processes
+// share it, and package net would set modes on the shared file description.
 type socket struct {
 	endpoint
+	// -1 once it is closed
 	fd   int
 	path string      // absolute, for unix-domain sockets
 	name unix.Stat_t // what path led to
 }
 
-// backlog is how many connections may wait. The kernel cuts it to
+// backlog is how many connections may wait while a service starts. The kernel cuts it to
 // net.core.somaxconn.
 const backlog = 4096
 
-// openSockets opens the sockets that s needs and have does not hold, or not any more. On error
-// it closes what it has opened. The map it returns has those of have that are
-// still needed.
+// openSockets opens the sockets that s needs and that have does not hold, or holds under
+// a name that somebody has removed. The result has those of have that are still needed.
+// On error everything that was opened is closed, and have is as it was. Endpoints without
+// a socket are taken out of their entries.
 func (m *master) openSockets(s *settings, have map[string]*socket) (map[string]*socket, error) {
 	need := make(map[string]*socket)
 	var opened []*socket
@@ -41,6 +46,7 @@ func (m *master) openSockets(s *settings, have map[string]*socket) (map[string]*
 			if sock == nil || sock.lost() {
 				var err error
 				sock, err = m.openSocket(s, ep)
+				// IPv6 may be turned off in the kernel.
 				if err != nil && ep.optional && absent(err) {
 					m.log.Warning("service %s: not listening on %s: %v", e.key(), name, err)
 					continue
@@ -66,12 +72,12 @@ func (m *master) openSockets(s *settings, have map[string]*socket) (map[string]*
 	return need, nil
 }
 
-// absent says whether the system has no such address.
+// absent says that the system does not have such an address.
 func absent(err error) bool {
 	return errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAFNOSUPPORT)
 }
 
-// explain says what a person can do about a socket that cannot be opened.
+// explain adds to an error what a person can do about it.
 func explain(e *entry, ep endpoint, err error) error {
 	where := fmt.Sprintf("%s:%d: service %s: listen on %s: %v", e.File, e.Line, e.key(), ep, err)
 	switch {
@@ -89,6 +95,7 @@ func explain(e *entry, ep endpoint, err error) error {
 	return errors.New(where)
 }
 
+// openSocket opens the socket of one endpoint.
 func (m *master) openSocket(s *settings, ep endpoint) (*socket, error) {
 	if ep.network == "tcp" {
 		return m.openInet(ep, s.config.Int("tcp_windowsize"))
@@ -96,8 +103,8 @@ func (m *master) openSocket(s *settings, ep endpoint) (*socket, error) {
 	return openUnix(s.queue, ep)
 }
 
-// openInet opens a TCP socket. A window over 0 is what its connections get for
-// their buffers.
+// openInet opens a TCP socket. window, if it is positive, is tcp_windowsize; it must be
+// set before listen, for connections inherit it.
 func (m *master) openInet(ep endpoint, window int) (*socket, error) {
 	var sa unix.Sockaddr
 	domain := unix.AF_INET
@@ -111,8 +118,10 @@ func (m *master) openInet(ep endpoint, window int) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Connections of the mail system that ran before may still be in TIME_WAIT.
 	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	if err == nil && domain == unix.AF_INET6 {
+		// IPv4 has sockets of its own.
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1)
 	}
 	if window > 0 {
@@ -133,8 +142,8 @@ func (m *master) openInet(ep endpoint, window int) (*socket, error) {
 	return &socket{endpoint: ep, fd: fd}, nil
 }
 
-// openUnix makes a socket as the owner of its directory, which is mail_owner's:
-// what root did there by name, mail_owner could lead elsewhere.
+// openUnix makes a unix-domain socket with the rights of its directory's owner,
+// mail_owner: what root did there by name, mail_owner could lead elsewhere.
 func openUnix(queue string, ep endpoint) (*socket, error) {
 	kind := unix.SOCK_STREAM
 	if ep.network == "unixgram" {
@@ -152,7 +161,7 @@ func openUnix(queue string, ep endpoint) (*socket, error) {
 		if err := unix.Bind(s.fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir, name)}); err != nil {
 			return err
 		}
-		if s.name, err = open(dir, name); err != nil || kind == unix.SOCK_DGRAM {
+		if s.name, err = allow(dir, name); err != nil || kind == unix.SOCK_DGRAM {
 			return err
 		}
 		return unix.Listen(s.fd, backlog)
@@ -182,7 +191,8 @@ func (s *socket) inDirectory(f func(dir int, name string) error) error {
 	return who.Do(func() error { return f(int(dir.Fd()), filepath.Base(s.path)) })
 }
 
-// clear removes what an earlier master left. Nobody else listens: we have the lock.
+// clear removes the socket that an earlier master left. Nobody listens on it, as we have
+// the lock.
 func (s *socket) clear(dir int, name string) error {
 	var old unix.Stat_t
 	switch err := unix.Fstatat(dir, name, &old, unix.AT_SYMLINK_NOFOLLOW); {
@@ -196,10 +206,10 @@ func (s *socket) clear(dir int, name string) error {
 	return unix.Unlinkat(dir, name, 0)
 }
 
-// open lets everybody come who can get to the directory: that decides. It goes by a
-// descriptor of what has been made, which it returns the state of, and that is before
-// anybody can connect.
-func open(dir int, name string) (st unix.Stat_t, err error) {
+// allow lets everybody connect who can get to the directory: the directory's mode
+// decides. It goes by a descriptor of what was made, and returns its state, so that lost
+// can tell later whether the name still leads there.
+func allow(dir int, name string) (st unix.Stat_t, err error) {
 	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return st, err
@@ -214,15 +224,15 @@ func open(dir int, name string) (st unix.Stat_t, err error) {
 	return st, err
 }
 
-// lost says that nobody can come any more: somebody has removed the socket, or
-// the directory that it was in.
+// lost says that nobody can connect any more, because somebody has removed the socket or
+// its directory.
 func (s *socket) lost() bool {
 	var now unix.Stat_t
 	return s.path != "" && (unix.Lstat(s.path, &now) != nil || now.Dev != s.name.Dev || now.Ino != s.name.Ino)
 }
 
-// remove closes the socket and takes its name away, unless that is another's by now.
-// What it cannot take away the next master does.
+// remove closes the socket and removes its name, unless that is another's by now. What
+// cannot be removed the next master clears.
 func (s *socket) remove() {
 	if s.fd < 0 {
 		return

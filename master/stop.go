@@ -1,3 +1,7 @@
+// Stopping, rank by rank: first what takes mail in, then what delivers, then the queue
+// manager, then what keeps other people's results, and the log last. So no process loses
+// a service that it needs to finish its work.
+
 package master
 
 import (
@@ -8,14 +12,14 @@ import (
 	"posthaste/internal/service"
 )
 
-// leastTime is what each rank has to stop in, however long others took;
-// keeperTime is the same for those that keep other people's results.
+// leastTime is what each rank has to stop in, however long the ranks before took;
+// keeperTime is the same for services that keep other people's results.
 const (
 	leastTime  = 2 * time.Second
 	keeperTime = 5 * time.Second
 )
 
-// stop begins to stop the mail system.
+// stop begins to stop the mail system. s is the signal that asked for it, for the log.
 func (m *master) stop(s syscall.Signal) {
 	if m.stopping {
 		return
@@ -25,6 +29,7 @@ func (m *master) stop(s syscall.Signal) {
 	m.advance()
 }
 
+// beginStop says that the mail system stops, before anything ends.
 func (m *master) beginStop(s syscall.Signal) {
 	m.notify("STOPPING=1")
 	m.log.Log(maillog.MasterTerminating{Signal: int(s)})
@@ -32,7 +37,8 @@ func (m *master) beginStop(s syscall.Signal) {
 	m.stopping, m.stopBegan, m.rank = true, time.Now(), service.Intake
 }
 
-// tellRank stops the processes of the present rank.
+// tellRank tells the processes of the present rank to stop, and kills those that have not
+// ended after its time.
 func (m *master) tellRank() {
 	rank := m.rank
 	some := false
@@ -47,6 +53,8 @@ func (m *master) tellRank() {
 	}
 	m.after(m.rankTime(rank), func() {
 		for _, c := range m.children {
+			// A process of an earlier rank may have been started again by one that still
+			// needed it.
 			if c.serv.spec.Rank <= rank {
 				m.log.Warning("%s does not stop: it is killed", c)
 				m.tell(c, syscall.SIGKILL)
@@ -55,7 +63,8 @@ func (m *master) tellRank() {
 	})
 }
 
-// rankTime is how long the rank may take.
+// rankTime is how long a rank may take: what is left of StopTimeout, and at least its
+// least time.
 func (m *master) rankTime(r service.Rank) time.Duration {
 	least := leastTime
 	if r >= service.Helper {
@@ -64,7 +73,8 @@ func (m *master) rankTime(r service.Rank) time.Duration {
 	return max(m.opts.StopTimeout-time.Since(m.stopBegan), least)
 }
 
-// advance goes on to the next rank when the present one has ended.
+// advance goes on to the next rank when no process of the present and earlier ranks is
+// left.
 func (m *master) advance() {
 	for m.stopping && !m.allTold {
 		for _, c := range m.children {
@@ -81,7 +91,8 @@ func (m *master) advance() {
 	}
 }
 
-// abort stops everything at once.
+// abort stops everything at once, and kills a second later. Nothing is lost by that: what
+// was acknowledged is on disk.
 func (m *master) abort(s syscall.Signal) {
 	if !m.stopping {
 		m.beginStop(s)
@@ -97,5 +108,5 @@ func (m *master) abort(s syscall.Signal) {
 	})
 }
 
-// finished says whether the mail system has stopped.
+// finished says whether the mail system has stopped and serve may return.
 func (m *master) finished() bool { return m.stopping && m.allTold && len(m.children) == 0 }

@@ -1,3 +1,8 @@
+// A trial of the services' settings, for "posthaste check", start and reload: each
+// service reads its settings and opens its tables as it would at its start, in this
+// process. Services start when they are needed, which may be much later; a mistake should
+// be seen by the person who made it.
+
 package master
 
 import (
@@ -12,9 +17,8 @@ import (
 	"posthaste/internal/table"
 )
 
-// trial has the services read their settings and open what these name, as
-// they do when they start. It returns what they complain of, each with the place of the
-// setting it is about, and why some could not start.
+// trial has each service try its settings. It returns what they complain of, with the
+// place in main.cf or master.cf where the setting is, and why some could not start.
 func trial(s *settings) (complaints []advice.Mistake, failures []string) {
 	var from *entry
 	warn := func(text string) {
@@ -46,8 +50,8 @@ func trial(s *settings) (complaints []advice.Mistake, failures []string) {
 	return complaints, failures
 }
 
-// sameComplaint says whether two complaints are of one mistake: a parameter that has
-// by default the value of another one has its mistakes too.
+// sameComplaint says whether two complaints are about one mistake. A parameter whose
+// default is the value of another parameter repeats that one's mistakes.
 func sameComplaint(a, b advice.Mistake) bool {
 	if a.File != b.File || a.Line != b.Line {
 		return false
@@ -62,8 +66,8 @@ func sameComplaint(a, b advice.Mistake) bool {
 var ownCertificate = []string{"smtpd_tls_chain_files", "smtpd_tls_cert_file", "smtpd_tls_eccert_file", "smtpd_tls_key_file",
 	"smtpd_tls_security_level", "smtpd_use_tls"}
 
-// placed gives a service's complaint, "parameter: what is wrong", the place where the
-// parameter is set. e is nil if no service is asked.
+// placed gives a complaint of the form "parameter: what is wrong" the place where the
+// parameter is set. e is the service that complains; nil: none.
 func (s *settings) placed(e *entry, text string) advice.Mistake {
 	_, rest, _ := strings.Cut(text, ": ")
 	parameter := parameterOf(text)
@@ -83,8 +87,8 @@ func (s *settings) placed(e *entry, text string) advice.Mistake {
 	return m
 }
 
-// parameterOf is the parameter that a complaint begins with: "name: ...",
-// "name, other: ..." or "name = value: ...".
+// parameterOf is the parameter that a complaint begins with: "name: ...", "name, other:
+// ..." or "name = value: ...".
 func parameterOf(text string) string {
 	if strings.HasPrefix(text, "TLS is disabled: ") {
 		return "TLS is disabled"
@@ -93,17 +97,19 @@ func parameterOf(text string) string {
 	return text[:max(end, 0)]
 }
 
-// sets says whether a service has a parameter from main.cf, or from its own options.
+// sets says whether a parameter is set, in main.cf or in the service's options.
 func (s *settings) sets(e *entry, name string) bool {
 	set, _, _ := s.config.IsSet(name)
 	return set || e != nil && e.overrides(name)
 }
 
+// overrides says whether the service's -o options set a parameter.
 func (e *entry) overrides(name string) bool {
 	return slices.ContainsFunc(e.Overrides(), func(o config.Override) bool { return o.Name == name })
 }
 
-// restricts says whether a parameter is a list of restrictions.
+// restricts says whether a parameter is a list of smtpd restrictions, in which a mistake
+// refuses or defers mail.
 func restricts(cfg *config.Config, parameter string) bool {
 	return strings.HasPrefix(parameter, "smtpd_") && strings.HasSuffix(parameter, "_restrictions") ||
 		slices.Contains(cfg.List("smtpd_restriction_classes"), parameter)
@@ -129,10 +135,9 @@ func (s *settings) faults() (list []string) {
 	return list
 }
 
-// foretell tells the person who starts or reloads the mail system what its
-// services will complain of, and for what mail will wait or be refused. They start when
-// they are needed, which may be much later, and then say it to the log, so that the log is
-// not told here.
+// foretell tells the person who starts or reloads the mail system what its services will
+// complain about, and what mail will wait for. The log is not told: the services do that
+// when they start.
 func (c *control) foretell(s *settings) {
 	if c.journaled() {
 		return
@@ -150,7 +155,7 @@ func (c *control) foretell(s *settings) {
 	}
 }
 
-// complainant is a log that passes on what is more than information.
+// A complainant is a log that passes on warnings and worse.
 type complainant func(text string)
 
 func (complainant) Format() maillog.Format { return maillog.Plain }

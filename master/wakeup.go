@@ -1,3 +1,7 @@
+// Wake-ups: services that do something by the clock (the wakeup column of master.cf) are
+// triggered over their own sockets, as anybody may do. So a wake-up starts a process if
+// there is none, and needs no protocol of its own.
+
 package master
 
 import (
@@ -9,8 +13,8 @@ import (
 	"posthaste/internal/service"
 )
 
-// startWakeups begins a new series of wake-ups, with one at once, unless the
-// service waits for its first use.
+// startWakeups begins a new series of wake-ups, which replaces the one before; the first
+// is at once. With "?" in master.cf it waits for the service's first use.
 func (m *master) startWakeups(s *serv) {
 	s.wakeups++
 	s.waking = false
@@ -21,7 +25,7 @@ func (m *master) startWakeups(s *serv) {
 	m.nextWakeup(s, s.wakeups)
 }
 
-// nextWakeup has the next wake-up of the series take place.
+// nextWakeup schedules the next wake-up of a series.
 func (m *master) nextWakeup(s *serv, series int) {
 	if s.Wakeup == 0 {
 		return
@@ -31,6 +35,7 @@ func (m *master) nextWakeup(s *serv, series int) {
 		if s.wakeups != series || s.removed || m.stopping {
 			return
 		}
+		// A service that fails at its start is not started by the clock.
 		if !s.throttled {
 			m.wakeUp(s)
 		}
@@ -38,8 +43,8 @@ func (m *master) nextWakeup(s *serv, series int) {
 	})
 }
 
-// wakeUp connects to the service like anybody else, and says W. The
-// connection starts the service when it has no process.
+// wakeUp triggers the service, in a goroutine since connecting may wait. The log is m.log
+// as it is now: a reload replaces it.
 func (m *master) wakeUp(s *serv) {
 	if len(s.socks) == 0 {
 		return
@@ -56,7 +61,8 @@ func (m *master) wakeUp(s *serv) {
 	})
 }
 
-// wake triggers an endpoint. The working directory is the queue directory.
+// wake triggers an endpoint with the letter W. The working directory is the queue
+// directory, which paths are relative to.
 func wake(ep endpoint, timeout time.Duration) error {
 	if ep.network == "unix" {
 		return service.Trigger(ep.path, "W", timeout)
