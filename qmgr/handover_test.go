@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/statedir"
@@ -141,12 +142,25 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// Where there is nothing to deliver it has taken over when cleanup has told the queue.
+// Where there is nothing to deliver it has taken over when cleanup has told the queue, and not
+// before: there might be something.
 func TestTakeOverNothing(t *testing.T) {
 	t.Parallel()
 	st := newStage(t, "")
 	var tookOver atomic.Bool
 	st.tookOver = func() { tookOver.Store(true) }
+	attached := make(chan *ipc.Conn, 1)
+	st.stream = func(c *ipc.Conn) { attached <- c }
 	st.run()
+	cleanup := <-attached
+	for range 2 { // the second is another turn of the loop
+		turn := make(chan struct{})
+		st.srv.post(func() { close(turn) }, sched.Event{})
+		<-turn
+	}
+	if tookOver.Load() {
+		t.Error("it has taken over before it knows the queue")
+	}
+	cleanup.Push(&proto.Entries{Complete: true})
 	st.until("it has taken over", tookOver.Load)
 }
