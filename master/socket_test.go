@@ -91,7 +91,7 @@ func TestSocketIsOfItsDirectorysOwner(t *testing.T) {
 // What stands in a socket's place is not touched.
 func TestSocketPlanted(t *testing.T) {
 	t.Parallel()
-	for name, make := range map[string]func(p *planting, path string) error{
+	for name, occupy := range map[string]func(p *planting, path string) error{
 		"a link":           func(p *planting, path string) error { return os.Symlink(p.secret, path) },
 		"a second name":    func(p *planting, path string) error { return os.Link(p.secret, path) },
 		"a dangling link":  func(p *planting, path string) error { return os.Symlink(filepath.Join(p.dir, "new"), path) },
@@ -101,7 +101,7 @@ func TestSocketPlanted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := plant(t)
-			if err := make(p, filepath.Join(p.private, "x")); err != nil {
+			if err := occupy(p, filepath.Join(p.private, "x")); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := openUnix(p.dir, endpoint{network: "unix", path: "private/x"}); err == nil || !strings.Contains(err.Error(), "is not a socket") {

@@ -26,11 +26,11 @@ func TestCommandsLikePostfix(t *testing.T) {
 	os.Chmod(home, 0o755)
 	var done [2]string
 	// One after the other: both deliver to the same user.
-	for i, make := range []func(testing.TB, options) *system{newPostfix, newSystem} {
+	for i, instance := range []func(testing.TB, options) *system{newPostfix, newSystem} {
 		user := fmt.Sprintf("phdrop%d", i)
 		box, uid := testusers.Home(t, home, user)
 		run(t, maildirmake, box+"/Maildir")
-		s := make(t, options{unstarted: true, main: commandSettings, master: fmt.Sprintf(`maildrop unix - n n - - pipe flags=ODRhuX user=%s argv=%s -d ${user}
+		s := instance(t, options{unstarted: true, main: commandSettings, master: fmt.Sprintf(`maildrop unix - n n - - pipe flags=ODRhuX user=%s argv=%s -d ${user}
 relayed unix - n n - - pipe flags=R user=%s argv=/usr/bin/tee -a %s/relayed
 `, user, maildrop, user, box)})
 		s.write("etc/aliases", strings.ReplaceAll(commandAliases, "{out}", s.path("out")))

@@ -285,8 +285,8 @@ func (x *example) pattern(text string, whole bool) (re *regexp.Regexp, names []s
 			case word == "...":
 				e.WriteString(`.*`)
 			case strings.HasPrefix(word, "4j"):
-				if real := x.ids[word]; real != "" {
-					e.WriteString(regexp.QuoteMeta(real))
+				if known := x.ids[word]; known != "" {
+					e.WriteString(regexp.QuoteMeta(known))
 				} else if i := slices.Index(names, word); i >= 0 {
 					e.WriteString(`\w+`)
 				} else {

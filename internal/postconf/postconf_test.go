@@ -351,8 +351,8 @@ func TestAttachedOption(t *testing.T) {
 
 func TestEditKeepsModeAndLink(t *testing.T) {
 	t.Parallel()
-	dir, real := sampleDir(t), t.TempDir()
-	target := filepath.Join(real, "the-main.cf")
+	dir, elsewhere := sampleDir(t), t.TempDir()
+	target := filepath.Join(elsewhere, "the-main.cf")
 	writeFile(t, target, sampleMain)
 	if err := os.Chmod(target, 0o640); err != nil {
 		t.Fatal(err)
@@ -376,7 +376,7 @@ func TestEditKeepsModeAndLink(t *testing.T) {
 	if want := strings.Replace(sampleMain, "[x]:25", "new", 1); readFile(t, target) != want {
 		t.Errorf("main.cf is\n%s\nwant\n%s", readFile(t, target), want)
 	}
-	for _, d := range []string{dir, real} {
+	for _, d := range []string{dir, elsewhere} {
 		names, err := filepath.Glob(d + "/*.tmp")
 		if err != nil || len(names) != 0 {
 			t.Errorf("an edit left %q (%v)", names, err)

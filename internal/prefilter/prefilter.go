@@ -50,16 +50,16 @@ func required(re *syntax.Regexp) []clause {
 		slices.SortStableFunc(all, func(a, b clause) int { return b.rarity() - a.rarity() })
 		return all[:min(len(all), maxClauses)]
 	case syntax.OpAlternate:
-		var any clause
+		var either clause
 		for _, sub := range re.Sub {
 			all := required(sub)
 			if len(all) == 0 {
 				return nil
 			}
-			any = append(any, slices.MaxFunc(all, func(a, b clause) int { return a.rarity() - b.rarity() })...)
+			either = append(either, slices.MaxFunc(all, func(a, b clause) int { return a.rarity() - b.rarity() })...)
 		}
-		if len(any) <= maxWords {
-			return []clause{any}
+		if len(either) <= maxWords {
+			return []clause{either}
 		}
 	}
 	return nil

@@ -122,10 +122,10 @@ func TestDecoys(t *testing.T) {
 	if _, i := salts(t, u, "joe"); i != fmt.Sprint(Iterations) {
 		t.Errorf("before anything is known: %s iterations", i)
 	}
-	real, _ := salts(t, u, "ann")
+	ann, _ := salts(t, u, "ann")
 	joe, i := salts(t, u, "joe")
-	if len(joe) != len(real) || i != "5000" {
-		t.Errorf("%d octets, %s iterations, want %d and 5000", len(joe), i, len(real))
+	if len(joe) != len(ann) || i != "5000" {
+		t.Errorf("%d octets, %s iterations, want %d and 5000", len(joe), i, len(ann))
 	}
 	other, _ := salts(t, u, "jim")
 	if string(other) == string(joe) {

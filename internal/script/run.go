@@ -345,7 +345,7 @@ var (
 	queueID = regexp.MustCompile(`\b[0-9BCDFGHJKLMNPQRSTVWXYZbcdfghjklmnpqrstvwxyz]{10}z[0-9BCDFGHJKLMNPQRSTVWXYZbcdfghjklmnpqrstvwxyz]+\b`)
 	date    = regexp.MustCompile(`(Mon|Tue|Wed|Thu|Fri|Sat|Sun), [ 0-9]\d \w{3} \d{4} \d\d:\d\d:\d\d [-+]\d{4}( \(\w+\))?`)
 	cipher  = regexp.MustCompile(`cipher \S+ \(\d+/\d+ bits\)`)
-	print   = regexp.MustCompile(`([0-9A-F]{2}:){31}[0-9A-F]{2}`)
+	prints  = regexp.MustCompile(`([0-9A-F]{2}:){31}[0-9A-F]{2}`)
 	took    = regexp.MustCompile(` after [0-9.e-]+ `)
 	logHead = regexp.MustCompile(`(?m)^.{15} \S+ (smtpd|postscreen)\[\d+\]: `)
 )
@@ -355,7 +355,7 @@ func (w *world) plain(s string) string {
 	s = queueID.ReplaceAllString(s, "<ID>")
 	s = date.ReplaceAllString(s, "<DATE>")
 	s = cipher.ReplaceAllString(s, "cipher <CIPHER>")
-	s = print.ReplaceAllString(s, "<PRINT>")
+	s = prints.ReplaceAllString(s, "<PRINT>")
 	s = strings.ReplaceAll(s, w.dir, "$dir")
 	s = strings.ReplaceAll(s, "pid."+strconv.Itoa(os.Getpid()), "<PID>")
 	return s

@@ -102,7 +102,7 @@ func TestSyncs(t *testing.T) {
 	}
 	var events []string
 	var fail string
-	real := theSystem()
+	disk := theSystem()
 	s.sys.sync = func(fd int, path string) error {
 		var st unix.Stat_t
 		if err := unix.Fstat(fd, &st); err != nil {
@@ -117,11 +117,11 @@ func TestSyncs(t *testing.T) {
 		if events = append(events, event); strings.HasPrefix(event, fail) && fail != "" {
 			return unix.EIO
 		}
-		return real.sync(fd, path)
+		return disk.sync(fd, path)
 	}
 	s.sys.rename = func(fromAt int, from string, toAt int, to string) error {
 		events = append(events, "rename")
-		return real.rename(fromAt, from, toAt, to)
+		return disk.rename(fromAt, from, toAt, to)
 	}
 	deliver := func() error {
 		events = nil
@@ -155,7 +155,7 @@ func TestSyncs(t *testing.T) {
 	s.sys.sync = func(fd int, path string) error {
 		b, err := os.ReadFile(box.Path)
 		events = append(events, fmt.Sprintf("sync %s %q %v", filepath.Base(path), b, err))
-		return real.sync(fd, path)
+		return disk.sync(fd, path)
 	}
 	if err := s.Append(t.Context(), box, nil, text("A: 1\r\n")); err != nil {
 		t.Fatal(err)

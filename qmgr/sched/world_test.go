@@ -236,16 +236,16 @@ func (w *world) quiet(l *letter) {
 func (w *world) load(e Effect) Event {
 	l := w.mail[e.ID]
 	ev := Event{Kind: EventLoaded, ID: e.ID, Failed: l.failed}
-	max := e.Max
-	if w.batch > 0 && max > w.batch {
-		max = w.batch
+	most := e.Max
+	if w.batch > 0 && most > w.batch {
+		most = w.batch
 	}
 	i := e.From
 	for ; i < len(l.rcpts); i++ {
 		if l.final[i] {
 			continue
 		}
-		if len(ev.Rcpts) == max {
+		if len(ev.Rcpts) == most {
 			break
 		}
 		ev.Rcpts = append(ev.Rcpts, w.marked(l.rcpts[i]))

@@ -108,16 +108,16 @@ func common(s *query.Settings, o table.Options, quote func(string) string) *sqlT
 // escapePercent: the old settings are no templates.
 func escapePercent(text string) string { return strings.ReplaceAll(text, "%", "%%") }
 
-// opener makes the opener of a type: settings are read, and then make is asked for
+// opener makes the opener of a type: settings are read, and then dial is asked for
 // the servers.
-func opener(cfg *config.Config, quote func(string) string, make func(s *query.Settings, t *sqlTable, o table.Options) (*hosts, error)) table.Opener {
+func opener(cfg *config.Config, quote func(string) string, dial func(s *query.Settings, t *sqlTable, o table.Options) (*hosts, error)) table.Opener {
 	return func(name string, o table.Options) (table.Table, error) {
 		s, err := query.Load(name, cfg)
 		if err != nil {
 			return nil, err
 		}
 		t := common(s, o, quote)
-		t.hosts, err = make(s, t, o)
+		t.hosts, err = dial(s, t, o)
 		if err == nil {
 			err = s.End(o)
 		}
