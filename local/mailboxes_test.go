@@ -42,7 +42,7 @@ func TestMailboxesExample(t *testing.T) {
 	if code := postmap.Postalias([]string{"-c", s.dir, "hash:" + s.path("aliases")}, nil, &out, &out); code != 0 {
 		t.Fatalf("postalias: %s", &out)
 	}
-	if code := postmap.Postmap([]string{"-c", s.dir, "hash:" + s.path("vmailbox"), "hash:" + s.path("commands")}, nil, &out, &out); code != 0 {
+	if code := postmap.Run("postmap", nil, []string{"-c", s.dir, "hash:" + s.path("vmailbox"), "hash:" + s.path("commands")}, nil, &out, &out); code != 0 {
 		t.Fatalf("postmap: %s", &out)
 	}
 	for _, program := range []string{"tickets", "vacation"} {

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	if what := os.Getenv(lockHelper); what != "" {
 		holdLock(what)
 	}
-	name := service.Program()
+	name := filepath.Base(os.Args[0])
 	if name == Program {
 		os.Exit(Main(testOptions(), os.Args[1:]))
 	}
@@ -234,16 +234,16 @@ func (s *site) write(name, text string) {
 }
 
 // edit replaces a piece of a file.
-func (s *site) edit(name, old, new string) {
+func (s *site) edit(name, before, after string) {
 	s.t.Helper()
 	b, err := os.ReadFile(s.path(name))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if !bytes.Contains(b, []byte(old)) {
-		s.t.Fatalf("%s has no %q", name, old)
+	if !bytes.Contains(b, []byte(before)) {
+		s.t.Fatalf("%s has no %q", name, before)
 	}
-	s.write(name, strings.Replace(string(b), old, new, 1))
+	s.write(name, strings.Replace(string(b), before, after, 1))
 }
 
 // command runs posthaste with the arguments.

@@ -218,9 +218,6 @@ func SetSeen(f vfs.FS, dir string, until time.Time) error {
 	return write(f, dir, seenName, []byte(until.UTC().Format(time.RFC3339Nano)+"\n"))
 }
 
-// SeenFile is the path of the file that SetSeen makes.
-func SeenFile(dir string) string { return path.Join(dir, seenName) }
-
 func remove(f vfs.FS, name string) error {
 	if err := f.Remove(name); !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -1,8 +1,6 @@
 package rfc5322
 
 import (
-	"errors"
-	"net/mail"
 	"time"
 )
 
@@ -22,14 +20,3 @@ func AppendDate(b []byte, t time.Time) []byte {
 
 // Date is AppendDate as a string.
 func Date(t time.Time) string { return string(AppendDate(nil, t)) }
-
-var errDate = errors.New("rfc5322: not a date")
-
-// ParseDate reads a date, obsolete forms included (RFC 5322 section 4.3).
-func ParseDate(s string) (time.Time, error) {
-	t, err := mail.ParseDate(s)
-	if err != nil {
-		return time.Time{}, errDate
-	}
-	return t, nil
-}

@@ -2,6 +2,7 @@ package rfc5322
 
 import (
 	"bytes"
+	"net/mail"
 	"strings"
 	"testing"
 	"time"
@@ -71,12 +72,9 @@ func TestDate(t *testing.T) {
 		if got := Date(at); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		if back, err := ParseDate(want); err != nil || !back.Equal(at) {
+		if back, err := mail.ParseDate(want); err != nil || !back.Equal(at) {
 			t.Errorf("%q: %v %v", want, back, err)
 		}
-	}
-	if _, err := ParseDate("yesterday"); err == nil {
-		t.Error("yesterday is a date")
 	}
 }
 

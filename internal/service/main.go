@@ -459,6 +459,3 @@ func ProgramPath(name, daemonDirectory string) (string, error) {
 	}
 	return "", fmt.Errorf("program %s: it is neither of %s", name, strings.Join(tried, ", "))
 }
-
-// Program is the name under which the present process was executed.
-func Program() string { return filepath.Base(os.Args[0]) }

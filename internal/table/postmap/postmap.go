@@ -72,11 +72,6 @@ func Run(name string, types Types, args []string, stdin io.Reader, stdout, stder
 	return c.status(c.run(args))
 }
 
-// Postmap is the command postmap. args is without the command's name.
-func Postmap(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	return Run("postmap", nil, args, stdin, stdout, stderr)
-}
-
 // Newaliases is the command newaliases: postalias for each table of
 // alias_database. args may hold postalias's options, but names no tables.
 func Newaliases(args []string, stdin io.Reader, stdout, stderr io.Writer) int {

@@ -44,7 +44,7 @@ func in(d, stdin, cmd string, args ...string) (out, errs string, status int) {
 		all = append(all, strings.ReplaceAll(a, "%", d))
 	}
 	if cmd == "postmap" {
-		status = Postmap(all, strings.NewReader(stdin), &o, &e)
+		status = Run("postmap", nil, all, strings.NewReader(stdin), &o, &e)
 	} else {
 		status = Postalias(all, strings.NewReader(stdin), &o, &e)
 	}
