@@ -35,7 +35,7 @@ func (a *Agent) keepRecord(record string) bool {
 	case !found:
 		return true
 	case strings.EqualFold(strings.TrimSpace(value), "IGNORE"):
-		a.log.Log(maillog.SMTPRecordIgnored{Record: record})
+		a.log.Log(maillog.DNSRecordIgnored{Record: record})
 		return false
 	}
 	a.log.Warning("%s: unknown DNS filter action: %q", a.tab.records.Title(), value)

@@ -294,7 +294,7 @@ func (d *delivery) discarded(t *target) []string {
 		out[i] = strings.ToUpper(w)
 	}
 	if len(out) > 0 && !slices.Contains(out, "SILENT-DISCARD") {
-		d.log.Log(maillog.SMTPDiscarding{Keywords: strings.Join(smtpwire.KnownKeywords(out), " ")})
+		d.log.Log(maillog.KeywordsDiscarded{Keywords: strings.Join(smtpwire.KnownKeywords(out), " ")})
 	}
 	return out
 }

@@ -109,7 +109,6 @@ func otherEvents() []Event {
 		Removed{"076AF9D46E1"},
 		Expired{ID: "08A6F9D4443", From: "s@a.test"},
 		Expired{ID: "08A6F9D4443", From: "s@a.test", Forced: true},
-		Skipped{"08A6F9D4443"},
 		QueueAction{"08FED9D46E4", "placed on hold"},
 		QueueAction{"08FED9D46E4", "released from hold"},
 		QueueAction{"0BA129D46EC", "requeued"},

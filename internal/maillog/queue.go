@@ -141,20 +141,6 @@ func (e Expired) AppendFields(b []byte) []byte {
 	return b
 }
 
-// Skipped says that a message is left alone because an agent of a previous
-// queue manager still delivers it.
-type Skipped struct{ ID string }
-
-// Append implements Event.
-func (e Skipped) Append(b []byte) []byte {
-	return append(appendID(b, e.ID), "skipped, still being delivered"...)
-}
-
-// AppendFields implements Fielder.
-func (e Skipped) AppendFields(b []byte) []byte {
-	return appendString(appendEvent(b, "skipped"), "queue_id", e.ID)
-}
-
 // QueueAction is what an operator did to a message: removed, requeued,
 // placed on hold, released from hold, expired.
 type QueueAction struct{ ID, Action string }

@@ -66,19 +66,6 @@ func (e SMTPUTF8Alone) AppendFields(b []byte) []byte {
 	return appendString(appendEvent(b, "smtputf8 without 8bitmime"), "relay", e.Relay)
 }
 
-// SMTPDiscarding says which of a server's offers are not believed (smtp_discard_ehlo_keywords).
-type SMTPDiscarding struct{ Keywords string }
-
-// Append implements Event.
-func (e SMTPDiscarding) Append(b []byte) []byte {
-	return join(b, "discarding EHLO keywords: ", e.Keywords)
-}
-
-// AppendFields implements Fielder.
-func (e SMTPDiscarding) AppendFields(b []byte) []byte {
-	return appendString(appendEvent(b, "keywords discarded"), "keywords", e.Keywords)
-}
-
 // SMTPWorkarounds says what is done about a PIX firewall before the server.
 type SMTPWorkarounds struct{ ID, Workarounds, Relay string }
 
@@ -113,19 +100,6 @@ func (e SMTPCheck) AppendFields(b []byte) []byte {
 	b = appendString(appendEvent(b, "check"), "queue_id", e.ID)
 	b = appendString(appendString(b, "action", e.Action), "part", e.Part)
 	return appendString(appendString(b, "line", e.Line), "reason", e.Text)
-}
-
-// SMTPRecordIgnored says that smtp_dns_reply_filter has a DNS record left out.
-type SMTPRecordIgnored struct{ Record string }
-
-// Append implements Event.
-func (e SMTPRecordIgnored) Append(b []byte) []byte {
-	return join(b, "ignoring DNS RR: ", e.Record)
-}
-
-// AppendFields implements Fielder.
-func (e SMTPRecordIgnored) AppendFields(b []byte) []byte {
-	return appendString(appendEvent(b, "dns record ignored"), "record", e.Record)
 }
 
 // SMTPNoMXAddress says that none of a domain's MX hosts can be reached. It is logged with

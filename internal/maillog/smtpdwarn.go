@@ -170,7 +170,8 @@ func (e SASLAborted) AppendFields(b []byte) []byte {
 }
 
 // KeywordsDiscarded says which extensions a client is not told of
-// (smtpd_discard_ehlo_keywords). It is logged with Log.
+// (smtpd_discard_ehlo_keywords), or which of a server's are not believed
+// (smtp_discard_ehlo_keywords). It is logged with Log.
 type KeywordsDiscarded struct{ Keywords string } // with blanks between them
 
 // Append implements Event.
@@ -180,11 +181,11 @@ func (e KeywordsDiscarded) Append(b []byte) []byte {
 
 // AppendFields implements Fielder.
 func (e KeywordsDiscarded) AppendFields(b []byte) []byte {
-	return appendString(appendEvent(b, "keywords discarded"), "value", e.Keywords)
+	return appendString(appendEvent(b, "keywords discarded"), "keywords", e.Keywords)
 }
 
-// DNSRecordIgnored says that smtpd_dns_reply_filter took a record out of a
-// DNS reply. It is logged with Log.
+// DNSRecordIgnored says that smtpd_dns_reply_filter or smtp_dns_reply_filter
+// took a record out of a DNS reply. It is logged with Log.
 type DNSRecordIgnored struct{ Record string } // as zone files have it
 
 // Append implements Event.
@@ -194,7 +195,7 @@ func (e DNSRecordIgnored) Append(b []byte) []byte {
 
 // AppendFields implements Fielder.
 func (e DNSRecordIgnored) AppendFields(b []byte) []byte {
-	return appendString(appendEvent(b, "dns record ignored"), "value", e.Record)
+	return appendString(appendEvent(b, "dns record ignored"), "record", e.Record)
 }
 
 // TLSAcceptFailed says that a handshake with a client did not come to its
