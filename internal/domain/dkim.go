@@ -60,7 +60,7 @@ func (c *checker) dkimKey(ctx context.Context, r *report, e dkimkey.Entry, key c
 		r.say(Error, fmt.Sprintf("%s has %d records", name, len(a.Records)), "receivers may take any of them (RFC 6376 section 3.6.2.2): leave the right one", dkimRecord(e, text))
 		return
 	}
-	have, want := dkimTags(a.Records[0]), dkimTags(text)
+	have, want := dkimkey.Tags(a.Records[0]), dkimkey.Tags(text)
 	switch {
 	case have["p"] == "":
 		r.say(Error, fmt.Sprintf("%s revokes the key (p= is empty)", name), "signatures with it fail: publish the key, or sign with another one", dkimRecord(e, text))
@@ -81,18 +81,6 @@ func (c *checker) dkimKey(ctx context.Context, r *report, e dkimkey.Entry, key c
 		return
 	}
 	r.good("%s is the key in %s", name, e.File)
-}
-
-// dkimTags reads the tags of a key record. White space in values does not count.
-func dkimTags(text string) map[string]string {
-	tags := make(map[string]string)
-	for part := range strings.SplitSeq(text, ";") {
-		name, v, ok := strings.Cut(part, "=")
-		if ok {
-			tags[strings.TrimSpace(name)] = strings.Join(strings.Fields(v), "")
-		}
-	}
-	return tags
 }
 
 // contains says whether a list with colons has a word.

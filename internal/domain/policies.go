@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"posthaste/internal/resolver"
+	"posthaste/internal/tlspolicy"
 	"posthaste/internal/tlspolicy/mtasts"
 	"posthaste/internal/tlsrpt"
 )
@@ -65,7 +66,7 @@ func (c *checker) stsPolicy(ctx context.Context, r *report, p *mtasts.Policy) {
 	}
 	wrong := false
 	for _, mx := range a.Records {
-		if !names(p.MX, mx.Host) {
+		if !tlspolicy.NamesMX(p.MX, strings.TrimSuffix(mx.Host, ".")) {
 			wrong = true
 			r.say(Error, fmt.Sprintf("the policy does not name the MX host %s", mx.Host), "senders that heed the policy do not deliver to it: add a line mx:")
 		}
@@ -73,21 +74,6 @@ func (c *checker) stsPolicy(ctx context.Context, r *report, p *mtasts.Policy) {
 	if !wrong {
 		r.good("the policy has mode %s and names the MX hosts", p.Mode)
 	}
-}
-
-// names says whether a policy's mx lines name a host (RFC 8461 section 4.1).
-func names(patterns []string, host string) bool {
-	host = strings.ToLower(strings.TrimSuffix(host, "."))
-	for _, p := range patterns {
-		if parent, wild := strings.CutPrefix(p, "*."); wild {
-			if _, rest, ok := strings.Cut(host, "."); ok && rest == parent {
-				return true
-			}
-		} else if p == host {
-			return true
-		}
-	}
-	return false
 }
 
 // tlsRPT checks that reports on TLS reach somebody (RFC 8460).

@@ -11,6 +11,7 @@ import (
 
 	"github.com/emersion/go-msgauth/dkim"
 
+	"posthaste/internal/mailauth/dkimkey"
 	"posthaste/internal/rfc5322"
 )
 
@@ -120,7 +121,7 @@ func Unfolded(raw []byte) []byte {
 // signature verifies one signature. The library is given a message with just
 // this one: it then works on this goroutine, where a panic of its is caught.
 func (c *Checker) signature(ctx context.Context, f rfc5322.Field, fields []rfc5322.Field, body io.Reader) (d DKIM) {
-	tags := parseTags(string(f.Body()))
+	tags := dkimkey.Tags(string(f.Body()))
 	d = DKIM{Result: PermError, Domain: strings.ToLower(tags["d"]), Selector: tags["s"], Algorithm: tags["a"], B: tags["b"]}
 	if len(d.B) > 8 {
 		d.B = d.B[:8]
@@ -155,7 +156,7 @@ func (c *Checker) signature(ctx context.Context, f rfc5322.Field, fields []rfc53
 			if len(txt) > maxKeyRecord {
 				return nil, errors.New("the key is too long")
 			}
-			for flag := range strings.SplitSeq(parseTags(txt)["t"], ":") {
+			for flag := range strings.SplitSeq(dkimkey.Tags(txt)["t"], ":") {
 				strict = strict || strings.TrimSpace(flag) == "s"
 			}
 		}
@@ -195,19 +196,6 @@ func Signer(raw []byte) (domain, selector string) {
 	if !ok || !rfc5322.EqualName(f.Name(), "DKIM-Signature") || len(raw) > maxSignature {
 		return "", ""
 	}
-	tags := parseTags(string(f.Body()))
+	tags := dkimkey.Tags(string(f.Body()))
 	return strings.ToLower(tags["d"]), tags["s"]
-}
-
-// parseTags reads a tag list, RFC 6376 section 3.2. White space in values goes.
-func parseTags(text string) map[string]string {
-	tags := make(map[string]string)
-	for part := range strings.SplitSeq(text, ";") {
-		name, v, ok := strings.Cut(part, "=")
-		name = strings.TrimSpace(name)
-		if _, twice := tags[name]; ok && !twice {
-			tags[name] = strings.Join(strings.Fields(v), "")
-		}
-	}
-	return tags
 }

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/net/publicsuffix"
 
+	"posthaste/internal/mailauth/dkimkey"
 	"posthaste/internal/resolver"
 )
 
@@ -27,7 +28,7 @@ func parseRecord(domain, text string) (rec record, ok bool) {
 		return record{}, false
 	}
 	tags := make(map[string]string)
-	for n, v := range parseTags(rest) {
+	for n, v := range dkimkey.Tags(rest) {
 		tags[strings.ToLower(n)] = strings.ToLower(v)
 	}
 	rec = record{domain: domain, p: policyOf(tags["p"]), sp: policyOf(tags["sp"]), np: policyOf(tags["np"]),

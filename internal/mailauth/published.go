@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"posthaste/internal/mailauth/dkimkey"
 )
 
 // A Published is a DMARC record as its domain's owner looks at it (RFC 9989 section 4.7):
@@ -29,7 +31,7 @@ func ParsePublished(text string) (p Published, ok bool) {
 		return Published{}, false
 	}
 	tags := make(map[string]string)
-	for n, v := range parseTags(rest) {
+	for n, v := range dkimkey.Tags(rest) {
 		tags[strings.ToLower(n)] = v
 	}
 	p.Policy = p.policy(tags, "p")

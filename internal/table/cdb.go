@@ -280,20 +280,9 @@ func (w *cdbWriter) Commit(mode os.FileMode, uid, gid int) error {
 	if w.err == nil {
 		_, w.err = w.f.WriteAt(head, 0)
 	}
-	if w.err == nil {
-		w.err = installFile(w.f, w.path, mode, uid, gid)
-	}
-	if w.err != nil {
-		return errors.Join(w.err, w.Abort())
-	}
-	return nil
+	w.err = commitFile(w.err, w.f, w.path, mode, uid, gid)
+	return w.err
 }
 
 // Abort implements Writer.
-func (w *cdbWriter) Abort() error {
-	err := w.f.Close()
-	if errors.Is(err, os.ErrClosed) {
-		return nil
-	}
-	return errors.Join(err, os.Remove(w.f.Name()))
-}
+func (w *cdbWriter) Abort() error { return abandonFile(w.f) }

@@ -392,20 +392,9 @@ func (b *indexedWriter) Commit(mode os.FileMode, uid, gid int) error {
 	if b.err == nil {
 		_, b.err = b.f.WriteAt(head, 0)
 	}
-	if b.err == nil {
-		b.err = installFile(b.f, b.path, mode, uid, gid)
-	}
-	if b.err != nil {
-		return errors.Join(b.err, b.Abort())
-	}
-	return nil
+	b.err = commitFile(b.err, b.f, b.path, mode, uid, gid)
+	return b.err
 }
 
 // Abort implements Writer.
-func (b *indexedWriter) Abort() error {
-	err := b.f.Close()
-	if errors.Is(err, os.ErrClosed) {
-		return nil
-	}
-	return errors.Join(err, os.Remove(b.f.Name()))
-}
+func (b *indexedWriter) Abort() error { return abandonFile(b.f) }

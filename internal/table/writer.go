@@ -54,6 +54,27 @@ func Create(spec string) (Writer, error) {
 	return newIndexedWriter(path)
 }
 
+// commitFile puts a file that is written in place, or removes it if err says that something has
+// failed or if this does.
+func commitFile(err error, f *os.File, path string, mode os.FileMode, uid, gid int) error {
+	if err == nil {
+		err = installFile(f, path, mode, uid, gid)
+	}
+	if err != nil {
+		return errors.Join(err, abandonFile(f))
+	}
+	return nil
+}
+
+// abandonFile closes and removes a file that is not in place; one that has been closed is let be.
+func abandonFile(f *os.File) error {
+	err := f.Close()
+	if errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	return errors.Join(err, os.Remove(f.Name()))
+}
+
 // installFile makes f durable under its final name.
 func installFile(f *os.File, path string, mode os.FileMode, uid, gid int) error {
 	if uid >= 0 || gid >= 0 {

@@ -340,8 +340,14 @@ func (p *Policy) AllowsMX(host string) bool {
 	if !p.STS || p.anyMX || len(p.MXPatterns) == 0 {
 		return true
 	}
-	host = asciiName(p.names, host) // a domain without MX records is its own host
-	for _, pattern := range p.MXPatterns {
+	return NamesMX(p.MXPatterns, asciiName(p.names, host)) // a domain without MX records is its own host
+}
+
+// NamesMX says whether the mx lines of an MTA-STS policy name a host, which is in ASCII and without
+// a dot at its end (RFC 8461 section 4.1). A pattern "*.example.com", or ".example.com" as
+// certificates' names are given in main.cf, is for the names with one label more.
+func NamesMX(patterns []string, host string) bool {
+	for _, pattern := range patterns {
 		if suffix, ok := strings.CutPrefix(pattern, "*"); ok || strings.HasPrefix(pattern, ".") {
 			if !ok {
 				suffix = pattern
