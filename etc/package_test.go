@@ -43,8 +43,8 @@ func TestPackageWithSystemd(t *testing.T) {
 	}
 }
 
-// build makes the package quickly, neither compressed nor position-independent, and
-// another one of it with a later version.
+// build makes the package quickly, neither compressed nor position-independent, of what other
+// tests have compiled as well, and another one of it with a later version.
 func build(t *testing.T) (first, second string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -55,7 +55,7 @@ func build(t *testing.T) (first, second string) {
 		sed -i 's/^Version: .*/&+upgrade/' "$1/content/DEBIAN/control"
 		dpkg-deb --root-owner-group -Znone -b "$1/content" "$1/second.deb"
 		rm -r "$1/content" "$1/bin"`, "sh", dir)
-	cmd.Env = append(os.Environ(), "BUILDMODE=default", "COMPRESS=none", "BIN="+filepath.Join(dir, "bin"))
+	cmd.Env = append(os.Environ(), "BUILDMODE=default", "COMPRESS=none", "TRIMPATH=", "BIN="+filepath.Join(dir, "bin"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the package: %v\n%s", err, out)
 	}

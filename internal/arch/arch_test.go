@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -8,10 +9,20 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/tools/txtar"
 )
+
+// parsed is this tree, which is parsed once for all tests: nothing changes it.
+var parsed = sync.OnceValues(func() (*Tree, error) {
+	root, err := findRoot()
+	if err != nil {
+		return nil, err
+	}
+	return ReadTree(os.DirFS(root))
+})
 
 // whole is the law and the tree that it is for.
 func whole(t *testing.T) (Law, *Tree) {
@@ -20,7 +31,7 @@ func whole(t *testing.T) (Law, *Tree) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree, err := ReadTree(os.DirFS(moduleRoot(t)))
+	tree, err := parsed()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,6 +136,37 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestAlone: what "make test" leaves out of the race detector's sight starts no goroutine and has
+// nothing to do with those that others start.
+func TestAlone(t *testing.T) {
+	t.Parallel()
+	makefile, err := os.ReadFile(filepath.Join(moduleRoot(t), "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^ALONE = (.*)$`).FindStringSubmatch(string(makefile))
+	if m == nil {
+		t.Fatal("the Makefile has no ALONE")
+	}
+	alone := regexp.MustCompile(strings.ReplaceAll(m[1], "$$", "$"))
+	_, tree := whole(t)
+	seen := 0
+	for _, p := range tree.Packages {
+		if !alone.MatchString(tree.Module + "/" + p.Dir) {
+			continue
+		}
+		seen++
+		for _, f := range p.Files {
+			for _, bad := range f.concurrency(p.Dir + "/" + f.name) {
+				t.Errorf("%s: its tests need the race detector; take it out of ALONE in the Makefile", bad)
+			}
+		}
+	}
+	if seen < 3 {
+		t.Errorf("%d packages are tested without the race detector, want 3 at least", seen)
+	}
+}
+
 // writers may open the spool for writing: cleanup; postsuper, which does
 // when the mail system is down and the spool's lock is free; and what fills
 // spools for the tests of the tools.
@@ -226,16 +268,25 @@ func TestTopLevel(t *testing.T) {
 
 func moduleRoot(t *testing.T) string {
 	t.Helper()
-	dir, err := os.Getwd()
+	root, err := findRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return root
+}
+
+// findRoot looks for the directory of go.mod, from the test's own upwards.
+func findRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
 	for {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir
+			return dir, nil
 		}
 		if dir == filepath.Dir(dir) {
-			t.Fatal("no go.mod above the test's directory")
+			return "", errors.New("no go.mod above the test's directory")
 		}
 		dir = filepath.Dir(dir)
 	}

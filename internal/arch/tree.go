@@ -96,6 +96,28 @@ func readFile(fsys fs.FS, name string) (*File, error) {
 // clockwork are the names of package time that know what time it is, or wait.
 var clockwork = []string{"Now", "Since", "Until", "After", "AfterFunc", "Sleep", "Tick", "NewTimer", "NewTicker"}
 
+// concurrency says where the file starts a goroutine or uses a channel, a line for each.
+// name is the file's in what is said.
+func (f *File) concurrency(name string) (found []string) {
+	f.concurrent(func(n ast.Node, what string) {
+		found = append(found, fmt.Sprintf("%s:%d: %s", name, f.set.Position(n.Pos()).Line, what))
+	})
+	return found
+}
+
+// concurrent calls say for each go statement, and for each use of a channel that is seen as one.
+func (f *File) concurrent(say func(n ast.Node, what string)) {
+	ast.Inspect(f.syntax, func(n ast.Node) bool {
+		switch n.(type) {
+		case *ast.GoStmt:
+			say(n, "a go statement")
+		case *ast.ChanType, *ast.SelectStmt, *ast.SendStmt:
+			say(n, "a channel")
+		}
+		return true
+	})
+}
+
 // impurities says where the file starts a goroutine, uses a channel, or asks for the
 // time. name is the file's in what is said.
 func (f *File) impurities(name string) []string {
@@ -112,13 +134,9 @@ func (f *File) impurities(name string) []string {
 	say := func(n ast.Node, what string) {
 		bad = append(bad, fmt.Sprintf("%s:%d: %s in a layer that is pure", name, f.set.Position(n.Pos()).Line, what))
 	}
+	f.concurrent(say)
 	ast.Inspect(f.syntax, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.GoStmt:
-			say(n, "a go statement")
-		case *ast.ChanType, *ast.SelectStmt, *ast.SendStmt:
-			say(n, "a channel")
-		case *ast.SelectorExpr:
+		if n, ok := n.(*ast.SelectorExpr); ok {
 			if x, ok := n.X.(*ast.Ident); ok && clock != "" && x.Name == clock && slices.Contains(clockwork, n.Sel.Name) {
 				say(n, "time."+n.Sel.Name)
 			}
