@@ -298,8 +298,9 @@ func parameterTable() []byte {
 
 # Parameters
 
-Every parameter of Postfix, and what it is here. "posthaste check" says of each that your main.cf sets and that is not
-supported where it is set and why; "posthaste check -v" also says which defaults differ.
+Every parameter of Postfix, and what it is here. "posthaste check" says of each that your main.cf
+sets and that is not supported where it is set and why; "posthaste check -v" also says which
+defaults differ.
 
 | state | parameters | meaning |
 |---|---:|---|
@@ -317,7 +318,7 @@ supported where it is set and why; "posthaste check -v" also says which defaults
 		p, _ := config.Lookup(d.Name)
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", d.Name, code(d.Postfix), code(shown(&p)), cell(d.Reason))
 	}
-	b.WriteString("\n## All\n\nA default that is `empty` is no text at all. How values are written, with their bounds and units, is in main.cf(5).\n\n| parameter | default | state | what it says |\n|---|---|---|---|\n")
+	b.WriteString("\n## All\n\nA default that is `empty` is no text at all. How values are written, with their bounds and\nunits, is in main.cf(5).\n\n| parameter | default | state | what it says |\n|---|---|---|---|\n")
 	for i := range list {
 		p := &list[i]
 		word, reason := state(p)

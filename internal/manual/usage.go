@@ -46,7 +46,7 @@ func (c *command) usage(b *strings.Builder, name string) {
 		if i > 0 {
 			head = "       "
 		}
-		wrap(b, head+name+" ", strings.Repeat(" ", len(head)+2), strings.NewReplacer(" :", ":").Replace(form))
+		wrap(b, usageWidth, head+name+" ", strings.Repeat(" ", len(head)+2), strings.NewReplacer(" :", ":").Replace(form))
 	}
 	if name != c.name {
 		fmt.Fprintf(b, "\nIt is %s(1) under another name.\n", c.name)
@@ -54,7 +54,7 @@ func (c *command) usage(b *strings.Builder, name string) {
 		b.WriteString("\n")
 		for _, o := range c.options {
 			flag := fmt.Sprintf("  -%c %s", o.letter, o.arg)
-			wrap(b, fmt.Sprintf("%-20s ", flag), strings.Repeat(" ", 21), o.text)
+			wrap(b, usageWidth, fmt.Sprintf("%-20s ", flag), strings.Repeat(" ", 21), o.text)
 		}
 	}
 	fmt.Fprintf(b, "\n%s(1), the manual page, says more.\n", name)
@@ -64,15 +64,15 @@ func (c *command) usage(b *strings.Builder, name string) {
 func (c *command) wordUsage(b *strings.Builder, w word) {
 	fmt.Fprintf(b, "\n== %s\n", w.name)
 	args := strings.TrimPrefix(w.args, "!")
-	wrap(b, "usage: posthaste [-c config_dir] "+w.name+" ", strings.Repeat(" ", 9), args)
+	wrap(b, usageWidth, "usage: posthaste [-c config_dir] "+w.name+" ", strings.Repeat(" ", 9), args)
 	b.WriteString("\n")
-	wrap(b, "", "", below.ReplaceAllString(w.text, ""))
+	wrap(b, usageWidth, "", "", below.ReplaceAllString(w.text, ""))
 	for _, s := range c.sections {
 		for _, item := range s.items {
 			if form, ok := strings.CutPrefix(item.tag, "Cm "+w.name+" "); ok {
 				b.WriteString("\n")
-				wrap(b, "  "+w.name+" ", "      ", plainMarkup(form))
-				wrap(b, "      ", "      ", item.text)
+				wrap(b, usageWidth, "  "+w.name+" ", "      ", plainMarkup(form))
+				wrap(b, usageWidth, "      ", "      ", item.text)
 			}
 		}
 	}
@@ -117,12 +117,13 @@ func plainMarkup(term string) string {
 	return strings.Join(words, " ") + strings.Repeat("]", open)
 }
 
-// wrap writes words in lines: the first begins with head, the others with indent.
-func wrap(b *strings.Builder, head, indent, text string) {
+// wrap writes words in lines of at most width octets, or one word: the first begins with head, the
+// others with indent.
+func wrap(b *strings.Builder, width int, head, indent, text string) {
 	line := head
 	begun := false
 	for word := range strings.FieldsSeq(text) {
-		if begun && len(line)+1+len(word) > usageWidth {
+		if begun && len(line)+1+len(word) > width {
 			b.WriteString(line + "\n")
 			line, begun = indent, false
 		}
