@@ -149,10 +149,10 @@ func (a *account) qmgr(l *logread.Line, at int64) {
 		a.close(m, at, waiting)
 		return
 	}
-	if n, null, ok := l.Active(); ok {
+	if active, ok := l.Active(); ok {
 		m := a.message(l.ID, at)
 		m.accept(at)
-		m.nrcpt, m.null = max(m.nrcpt, n), null
+		m.nrcpt, m.null = max(m.nrcpt, active.NRcpt), len(active.From) == 0
 		return
 	}
 	if forced, ok := l.Expired(); ok {

@@ -34,7 +34,7 @@
 // # The log
 //
 // Without files, maillog_file and what it was called after logrotate are read. Files are put in
-// the order of their first lines; they may be compressed by gzip or bzip2; "-" is standard
+// the order of their first lines; they may be compressed by gzip, bzip2, xz, zstd or lz4; "-" is standard
 // input. See package logread for the forms of lines. Only lines with this mail system's
 // syslog_name count. The log should reach back to before the span, and must reach up to now, or up to when the
 // queue was listed. A message whose beginning it does not have counts from the time that its queue ID tells.

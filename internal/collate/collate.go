@@ -8,7 +8,7 @@
 // and address of the client, or of the server. Where a client has several sessions at a time
 // their lines cannot be told apart, and go to the messages of all.
 //
-// JSON lines and files that gzip or bzip2 has compressed are read as well.
+// JSON lines and files that gzip, bzip2, xz, zstd or lz4 has compressed are read as well.
 //
 // A message is printed when it is removed from the queue, and those that are not at the
 // end, in the order of their first lines. After each there is an empty line.

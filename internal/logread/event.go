@@ -9,6 +9,11 @@ import (
 // (maillog.Delivery).
 type Delivery struct {
 	To, OrigTo []byte // as they stand in the line; OrigTo is empty when it is the same
+	Relay      []byte // mx.example.com[192.0.2.1]:25, local, none
+	Delay      []byte // seconds, as they stand in the line; so are the four parts of Delays
+	Delays     []byte
+	TLS        []byte // empty: none, or not logged
+	DSN        []byte // 2.0.0
 	Status     []byte // sent, deferred, bounced, SOFTBOUNCE, deliverable, undeliverable
 	Reason     []byte // what is in the parentheses
 }
@@ -25,13 +30,35 @@ func (l *Line) Delivery() (d Delivery, ok bool) {
 	if !bytes.HasPrefix(p, []byte(", relay=")) {
 		return d, false
 	}
-	_, p, ok = bytes.Cut(p, []byte(", status="))
+	attrs, p, ok := bytes.Cut(p[len(", "):], []byte(", status="))
 	if !ok {
 		return d, false
+	}
+	for more := true; more; {
+		var attr []byte
+		attr, attrs, more = bytes.Cut(attrs, []byte(", "))
+		d.attribute(attr)
 	}
 	d.Status, p, _ = bytes.Cut(p, []byte(" ("))
 	d.Reason = bytes.TrimSuffix(p, []byte(")"))
 	return d, true
+}
+
+// attribute takes NAME=VALUE.
+func (d *Delivery) attribute(attr []byte) {
+	name, value, _ := bytes.Cut(attr, []byte("="))
+	switch string(name) {
+	case "relay":
+		d.Relay = value
+	case "delay":
+		d.Delay = value
+	case "delays":
+		d.Delays = value
+	case "tls":
+		d.TLS = value
+	case "dsn":
+		d.DSN = value
+	}
 }
 
 // address takes an address off text that stands between prefix and ">".
@@ -56,26 +83,46 @@ func address(text []byte, prefix string) (addr, rest []byte, ok bool) {
 	return addr, rest, ok
 }
 
-// Active says how many recipients a message has that the queue manager has taken up, and
-// whether its sender is the null sender (maillog.QueueActive).
-func (l *Line) Active() (nrcpt int, null, ok bool) {
+// An Active is a message that the queue manager has taken up (maillog.QueueActive).
+type Active struct {
+	From  []byte // empty: the null sender
+	Size  int64  // octets
+	NRcpt int    // recipients
+}
+
+// Active takes the text of a line apart that says that the queue manager has taken a message up.
+func (l *Line) Active() (a Active, ok bool) {
 	from, p, ok := address(l.Text, "from=<")
 	if !ok || !bytes.HasSuffix(p, []byte(" (queue active)")) {
-		return 0, false, false
+		return a, false
 	}
-	_, p, ok = bytes.Cut(p, []byte(", nrcpt="))
+	size, count, ok := bytes.Cut(p, []byte(", nrcpt="))
 	if !ok {
-		return 0, false, false
+		return a, false
 	}
+	nrcpt, ok := number(count, 1<<30)
+	if !ok {
+		return a, false
+	}
+	a = Active{From: from, NRcpt: int(nrcpt)}
+	if size, ok := bytes.CutPrefix(size, []byte(", size=")); ok {
+		a.Size, _ = number(size, 1<<62)
+	}
+	return a, true
+}
+
+// number is the decimal number that p begins with; 0 if there is none. One above limit is an error.
+func number(p []byte, limit int64) (n int64, ok bool) {
 	for _, c := range p {
 		if !isDigit(c) {
 			break
 		}
-		if nrcpt = nrcpt*10 + int(c-'0'); nrcpt > 1<<30 {
-			return 0, false, false
+		if n > (limit-int64(c-'0'))/10 {
+			return 0, false
 		}
+		n = n*10 + int64(c-'0')
 	}
-	return nrcpt, len(from) == 0, true
+	return n, true
 }
 
 // Expired says whether a message is returned to its sender, and whether an operator has asked for that

@@ -13,7 +13,8 @@
 // what is longer than 1 MiB. The first form has no year: it is the last one in which
 // the line does not lie more than a day in the future.
 //
-// Files that gzip or bzip2 has compressed are read as they are ([Open]).
+// Files that gzip, bzip2, xz, zstd or lz4 has compressed are read as they are ([Open]). For the last three of these
+// their programs are executed.
 //
 // # Security
 //
@@ -67,6 +68,16 @@ type Reader struct {
 // NewReader reads from r. now is the time that lines without a year lie before.
 func NewReader(r io.Reader, now time.Time) *Reader {
 	return &Reader{br: bufio.NewReaderSize(r, 256<<10), now: now}
+}
+
+// NewParser is a Reader for lines that the caller has read: it has only Parse.
+func NewParser(now time.Time) *Reader { return &Reader{now: now} }
+
+// Parse takes a line apart, which has no line end. It says whether it is one of a service or a tool of a mail
+// system. What it returns is good until the next call, and as long as b is.
+func (r *Reader) Parse(b []byte) (*Line, bool) {
+	r.line = Line{Raw: b}
+	return &r.line, len(b) <= maxLine && r.parse(b)
 }
 
 // Next returns the next line of a service or a tool of a mail system. At the end it returns io.EOF.

@@ -146,18 +146,17 @@ func TestEvents(t *testing.T) {
 	from := rfc5322.Quote(`x>, size=1, nrcpt=9 (queue active)@a.test`)
 	for _, c := range []struct {
 		from string
-		null bool
-	}{{"", true}, {"s@a.test", false}, {from, false}} {
-		n, null, ok := cut(maillog.QueueActive{ID: "4aAAAA1z", From: c.from, Size: 5, NRcpt: 3}).Active()
-		if n != 3 || null != c.null || !ok {
-			t.Errorf("from=<%s>: %d, %v, %v", c.from, n, null, ok)
+	}{{""}, {"s@a.test"}, {from}} {
+		a, ok := cut(maillog.QueueActive{ID: "4aAAAA1z", From: c.from, Size: 5, NRcpt: 3}).Active()
+		if a.NRcpt != 3 || a.Size != 5 || string(a.From) != c.from || !ok {
+			t.Errorf("from=<%s>: %+v, %v", c.from, a, ok)
 		}
 		for _, forced := range []bool{false, true} {
 			l := cut(maillog.Expired{ID: "4aAAAA1z", From: c.from, Forced: forced})
 			if got, ok := l.Expired(); got != forced || !ok {
 				t.Errorf("%s: %v, %v", l.Text, got, ok)
 			}
-			if _, _, ok := l.Active(); ok {
+			if _, ok := l.Active(); ok {
 				t.Errorf("%s: active", l.Text)
 			}
 		}
@@ -244,7 +243,7 @@ func TestFiles(t *testing.T) {
 	if got := all(t, f); len(got) != 1 {
 		t.Errorf("%d lines of a compressed file", len(got))
 	}
-	for name, text := range map[string]string{"none": "no such file", write("x.xz", "\xfd7zXZ\x00....", false): "xzcat", write("bad.gz", "\x1f\x8bxx", false): "gzip"} {
+	for name, text := range map[string]string{"none": "no such file", write("bad.gz", "\x1f\x8bxx", false): "gzip"} {
 		if _, err := Open(name, nil); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%s: %v, want %s", name, err, text)
 		}
@@ -283,6 +282,10 @@ func FuzzReader(f *testing.F) {
 			l.Expired()
 			l.Notice()
 			l.Requeued()
+			l.Client()
+			l.Pickup()
+			l.MessageID()
+			l.Verdict()
 			for p := range Peers(l.Text) {
 				if !bytes.Contains(l.Text, p) {
 					t.Fatalf("%q", p)

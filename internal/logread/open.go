@@ -2,22 +2,36 @@ package logread
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"compress/bzip2"
 	"compress/gzip"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 )
 
-// packed are programs' names for what a file begins with that they have compressed.
+// packed are the programs that unpack what begins like this.
 var packed = [...]struct{ magic, program string }{
 	{"\x1f\x8b", ""}, {"BZh", ""}, // these are unpacked here
-	{"\xfd7zXZ\x00", "xzcat"}, {"\x28\xb5\x2f\xfd", "zstdcat"}, {"\x04\x22\x4d\x18", "lz4cat"},
+	{"\xfd7zXZ\x00", "xz"}, {"\x28\xb5\x2f\xfd", "zstd"}, {"\x04\x22\x4d\x18", "lz4"},
+}
+
+// Packed says whether a file that begins with head is compressed in a way that Open knows. Six octets are enough.
+func Packed(head []byte) bool {
+	for _, p := range packed {
+		if bytes.HasPrefix(head, []byte(p.magic)) {
+			return true
+		}
+	}
+	return false
 }
 
 // Open opens a log, which may be compressed. "-" is stdin.
@@ -30,18 +44,25 @@ func Open(name string, stdin io.Reader) (io.ReadCloser, error) {
 		}
 		f = file
 	}
-	r, err := unpack(f, name)
+	r, err := Unpack(f, name)
 	if err != nil {
 		f.Close()
 		return nil, err
 	}
-	return struct {
-		io.Reader
-		io.Closer
-	}{r, f}, nil
+	return &opened{r, f}, nil
 }
 
-func unpack(f io.Reader, name string) (io.Reader, error) {
+// opened closes what unpacks, and then the file.
+type opened struct {
+	io.ReadCloser
+	file io.Closer
+}
+
+func (o *opened) Close() error { return errors.Join(o.ReadCloser.Close(), o.file.Close()) }
+
+// Unpack reads a log, which may be compressed, from f; name is for errors. A program that it needs for that ends
+// when the reader is closed, or the log at its end. f stays open.
+func Unpack(f io.Reader, name string) (io.ReadCloser, error) {
 	br := bufio.NewReaderSize(f, 64<<10)
 	head, err := br.Peek(6)
 	if err != nil && err != io.EOF {
@@ -57,13 +78,73 @@ func unpack(f io.Reader, name string) (io.Reader, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: gzip: %w", name, err)
 			}
-			return z, nil
+			return io.NopCloser(z), nil
 		case 1:
-			return bzip2.NewReader(br), nil
+			return io.NopCloser(bzip2.NewReader(br)), nil
 		}
-		return nil, fmt.Errorf("%s is compressed in a way that is not known here: %s %s | posthaste ... -", name, p.program, name)
+		return unpackWith(p.program, br, name)
 	}
-	return br, nil
+	return io.NopCloser(br), nil
+}
+
+// An unpacker is a program that unpacks a log.
+type unpacker struct {
+	io.Reader
+	cmd    *exec.Cmd
+	name   string
+	said   bytes.Buffer
+	ended  bool
+	result error
+}
+
+// maxSaid bounds what is kept of what such a program complains about, in octets.
+const maxSaid = 4 << 10
+
+// Write takes what the program says on standard error.
+func (u *unpacker) Write(p []byte) (int, error) {
+	u.said.Write(p[:min(len(p), maxSaid-u.said.Len())])
+	return len(p), nil
+}
+
+func unpackWith(program string, r io.Reader, name string) (io.ReadCloser, error) {
+	u := &unpacker{cmd: exec.Command(program, "-dc"), name: name}
+	u.cmd.Stdin, u.cmd.Stderr = r, u
+	u.cmd.WaitDelay = time.Second // standard input may be a terminal that says nothing
+	out, err := u.cmd.StdoutPipe()
+	if err == nil {
+		err = u.cmd.Start()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s is compressed by %s, which must be installed to read it: %w", name, program, err)
+	}
+	u.Reader = out
+	return u, nil
+}
+
+// Read returns an error in place of the end when the program has failed.
+func (u *unpacker) Read(p []byte) (int, error) {
+	if u.ended {
+		return 0, u.result
+	}
+	n, err := u.Reader.Read(p)
+	if err == nil || n > 0 {
+		return n, nil
+	}
+	u.ended, u.result = true, io.EOF
+	if failed := u.cmd.Wait(); failed != nil {
+		u.result = fmt.Errorf("%s: %s: %w: %s", u.name, filepath.Base(u.cmd.Path), failed, bytes.TrimSpace(u.said.Bytes()))
+	}
+	return 0, u.result
+}
+
+// Close ends the program, whose failure does not matter any more.
+func (u *unpacker) Close() error {
+	if !u.ended {
+		u.ended, u.result = true, fs.ErrClosed
+		u.cmd.Process.Kill()
+		u.cmd.Wait()
+	}
+	return nil
 }
 
 // InOrder puts logs in the order in which they were written: by the time of their first line. What has none, or is

@@ -6,7 +6,7 @@ func auditSection() section {
 		title: "The audit",
 		about: []string{
 			"Of a span of time it says how many messages and recipients were in the queue at its beginning, were accepted, and what became of them: delivered; forwarded, which is that a new message carries them on; discarded, by a rule, a filter or discard(8); bounced; expired; returned, which is that an operator had them expire; deleted; or still queued. If there are such, it also names those that were queued again (requeued), set aside as damaged (corrupt), or only to find out whether an address is good (probed). Notices are messages of their own.",
-			"The files are logs, in any order, compressed by gzip or bzip2 or not; - is standard input. Without files they are maillog_file and what it was called after logrotate. They must reach up to the time when the queue is listed, and should reach back to before the span. The queue manager is asked for the queue first; while the mail system is down the spool is read.",
+			"The files are logs, in any order, compressed by gzip, bzip2, xz, zstd or lz4 or not (for the last three their programs must be installed); - is standard input. Without files they are maillog_file and what it was called after logrotate. They must reach up to the time when the queue is listed, and should reach back to before the span. The queue manager is asked for the queue first; while the mail system is down the spool is read.",
 		},
 		items: []item{
 			{"Fl j", "Print the report as one JSON object."},
