@@ -229,6 +229,7 @@ const ownCommands = `  explain ID|DESTINATION ... why a message is still in the 
   spool check|doubtful|stats|dump|export|import|salvage ...
                              the log of the queue
   audit [FILE ...]           whether all accepted mail was delivered, returned or is queued
+  trace PATTERN ...          a message through forwards, lists, reports and filters, by the log
   collate [FILE ...]         the log lines of each message together
   watch client|destination NAME
                              the SMTP dialogues with one peer, as they go on

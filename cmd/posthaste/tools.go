@@ -34,6 +34,7 @@ import (
 	"posthaste/internal/table"
 	"posthaste/internal/table/postmap"
 	"posthaste/internal/table/proxymap"
+	"posthaste/internal/trace"
 	"posthaste/internal/watch"
 	"posthaste/local/postlock"
 	"posthaste/master"
@@ -85,6 +86,7 @@ func tools() map[string]tool {
 		"classify": func(io streams, args []string) int {
 			return bounceclass.Command("posthaste classify", args, io.in, io.out, io.err)
 		},
+		"trace":   func(io streams, args []string) int { return trace.Run(args, io.in, io.out, io.err) },
 		"collate": func(io streams, args []string) int { return collate.Command(args, io.in, io.out, io.err) },
 		"domain":  func(io streams, args []string) int { return domain.Run("posthaste domain", args, io.out, io.err) },
 		"dkim":    func(io streams, args []string) int { return dkimkey.Command(args, io.out, io.err) },

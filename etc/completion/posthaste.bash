@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended tls audit collate watch passwd dkim domain simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended tls audit trace collate watch passwd dkim domain simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -373,6 +373,31 @@ _posthaste() {
             _posthaste_words "-c -j -q -s -u"
         else
             compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        fi
+        ;;
+    posthaste-trace)
+        case $prev in
+        -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        -s) :; return ;;
+        -u) :; return ;;
+        -n) :; return ;;
+        --from) :; return ;;
+        --to) :; return ;;
+        --client) :; return ;;
+        --relay) :; return ;;
+        --id) _posthaste_words "$(_posthaste_ids)"; return ;;
+        --message-id) :; return ;;
+        --user) :; return ;;
+        --reply) :; return ;;
+        --since) :; return ;;
+        --until) :; return ;;
+        --limit) :; return ;;
+        --log) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-c -s -u -n -j -l -f --from --to --client --relay --id --message-id --user --reply --since --until --limit --json --lines --follow --log --no-index --build"
+        else
+            _posthaste_words "$(_posthaste_ids)"
         fi
         ;;
     posthaste-suspend)

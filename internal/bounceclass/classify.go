@@ -11,7 +11,7 @@ import (
 	"posthaste/internal/jsontext"
 )
 
-const usage = "usage: %s [-j] [-c config_dir] [-f file]... [reply ...]"
+const usage = "usage: %s [-j] [-c config_dir] [-f file] [reply ...]"
 
 // A classify is one run of the command.
 type classify struct {

@@ -854,6 +854,8 @@ var supportedNames = []string{
 	"tls_ssl_options",
 	"tls_trust_server_ccerts",
 	"tls_wildcard_matches_multiple_labels",
+	"track_index_directory",
+	"track_index_limit",
 	"transport_maps",
 	"transport_retry_time",
 	"trigger_timeout",

@@ -65,7 +65,8 @@ func posthastePage() command {
 			{"suspended", "[-j]", "List what is suspended, by whom, since when, until when and why, and how many deferred messages have come up since and wait for that. With -j each is a JSON object on a line: target, by, since, until (if it ends by itself), reason, waiting; times are seconds of the epoch."},
 			{"tls", "command ...", "Turn opportunistic TLS on, and make and deploy the server's keys and certificates. See TLS below."},
 			{"audit", "[-j] [-q file|none] [-s time] [-u time] [file ...]", "Hold the log against the queue, and say whether everything that was accepted has been delivered, returned, or is still there. See THE AUDIT below."},
-			{"classify", "[-j] [-f file]... [reply ...]", "Say what kind of failure a server's reply is: an unknown recipient, a full mailbox, a block. For each reply, given as an argument or as a line of standard input, the class is printed and the rule that says so. The rules are those of -f, which may be given several times and may be builtin, else those that bounce_class_files names, else those that come with the program. With -j each is a JSON object on a line: class, file, pattern, text. Use it to try rules before they are put to use."},
+			{"classify", "[-j] [-f file] [reply ...]", "Say what kind of failure a server's reply is: an unknown recipient, a full mailbox, a block. For each reply, given as an argument or as a line of standard input, the class is printed and the rule that says so. The rules are those of -f, which may be given several times and may be builtin, else those that bounce_class_files names, else those that come with the program. With -j each is a JSON object on a line: class, file, pattern, text. Use it to try rules before they are put to use."},
+			{"trace", "[option ...] pattern ...", "Find messages in the mail log by sender, recipient, domain, queue ID, Message-ID, client, next hop or reply, and follow each through aliases, lists, content filters, reports and requeuing, with each attempt to deliver. Refusals before there is a queue ID are found, too. See TRACING below."},
 			{"collate", "[file ...]", "Read the mail log, from files or standard input, and print the lines of each message together, when it has left the queue, and of those that have not at the end."},
 			{"watch", "client|destination NAME|ADDRESS", "Print the SMTP dialogues with one client, or with one destination, as they go on, until the command is interrupted. A name stands for the names below it as well; a network is given as address/length. A destination matches by its domain, by the name of the server or by its address. Each line has the time, the service's process, < for what the peer says and > for what it is told, and the peer. All processes of smtpd(8), or of smtp(8) and lmtp(8), are followed, those that start later too, and sessions under way from the next line on. Nothing is reloaded and nothing is logged. What belongs to AUTH, and the content of messages, is left out. When lines come faster than they can be printed some are lost, and the command says how many. Only root may watch."},
 			{"passwd", "[user]", "Read a password from standard input and print an entry for a table of users (smtpd_sasl_type = table). With -c read such a table and say which entries cannot be used."},
@@ -129,6 +130,7 @@ func posthasteSections() []section {
 		suspensionSection(),
 		selectionSection(),
 		auditSection(),
+		traceSection(),
 		domainSection(),
 		{
 			title: "TLS",

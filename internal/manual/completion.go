@@ -174,11 +174,16 @@ type longOption struct {
 	text string
 }
 
-// targetOptions say what is suspended, and suspendOptions how.
+// targetOptions say what is suspended, and suspendOptions how; traceOptions are those of trace.
 var (
 	targetOptions = []longOption{{"destination", "destination", site, "domain or next hop"}, {"domain", "domain", site, "recipients in this domain"},
 		{"nexthop", "nexthop", none, "by this next hop"}, {"transport", "name", none, "by this transport"}, {"sender", "address", none, "from this sender"},
 		{"sender-domain", "domain", site, "from senders in this domain"}}
+	traceOptions = []longOption{{"from", "address", site, "sender"}, {"to", "address", site, "recipient"}, {"client", "host", site, "client"},
+		{"relay", "host", site, "next hop"}, {"id", "ID", queueID, "queue ID"}, {"message-id", "ID", none, "Message-ID"}, {"user", "name", none, "logged in as"},
+		{"reply", "text", none, "part of a reply"}, {"since", "time", none, "begin"}, {"until", "time", none, "end"}, {"limit", "number", none, "so many blocks"},
+		{"json", "", none, "as JSON"}, {"lines", "", none, "with the lines of the log"}, {"follow", "", none, "as it is logged"}, {"log", "file", file, "log"},
+		{"no-index", "", none, "read all of the log"}, {"build", "", none, "make the index"}}
 	suspendOptions = []longOption{{"reason", "text", none, "why"}, {"until", "time", none, "end of a suspension"}, {"for", "time", none, "how long a suspension lasts"}}
 )
 
@@ -197,6 +202,9 @@ func subcommands() []subcommand {
 				"flush": queueID, "suspend": site, "resume": site, "suspended": none}},
 		{name: "audit", rest: file, options: []option{{'c', "config_dir", directory, "configuration"}, {'j', "", none, "as JSON"}, {'q', "file|none", file, "listing of the queue"},
 			{'s', "time", none, "begin"}, {'u', "time", none, "end"}}},
+		{name: "trace", rest: queueID, options: []option{{'c', "config_dir", directory, "configuration"}, {'s', "time", none, "begin"}, {'u', "time", none, "end"},
+			{'n', "number", none, "so many blocks"}, {'j', "", none, "as JSON"}, {'l', "", none, "with the lines of the log"}, {'f', "", none, "as it is logged"}},
+			long: traceOptions},
 		{name: "suspend", rest: site, options: []option{{'j', "", none, "as JSON"}, {'n', "", none, "only count"}}, long: append(slices.Clone(targetOptions), suspendOptions...)},
 		{name: "resume", rest: site, options: []option{{'j', "", none, "as JSON"}}, long: targetOptions},
 		{name: "suspended", options: []option{{'j', "", none, "as JSON"}}},

@@ -1,0 +1,252 @@
+package track
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// A Field is what a condition is about.
+type Field uint8
+
+// The fields of conditions.
+const (
+	Anything Field = iota // whatever the value looks like: any of those below but Reply
+	ID
+	MessageID
+	From
+	To
+	Client // name, address, network, or what it called itself; also before a filter
+	Relay  // name or address of the next hop
+	User   // as whom the client logged in
+	Reply  // a part of a reply or a reason, of either side
+)
+
+// A Condition is one thing that must be true of a message, or of another that it is connected with: one that it came
+// of, or that came of it. Case does not matter, but in queue IDs.
+//
+// From, To and Anything take an address, or @DOMAIN. From <> is the null sender.
+type Condition struct {
+	Field Field
+	Value string
+}
+
+// A Query says what is looked for: what fulfils all conditions. There must be a condition or a time.
+type Query struct {
+	Conditions []Condition
+	// Since and Until bound the time of the lines that are compared. A message is shown as a whole. The zero
+	// time is no bound.
+	Since, Until time.Time
+}
+
+// maxConditions bounds a query: a word has a bit for each.
+const maxConditions = 32
+
+// A key is one that a line has, by which it fulfils a condition.
+type key struct {
+	class class
+	value []byte
+}
+
+// A matcher is a condition, ready to be compared.
+type matcher struct {
+	keys   []key        // one of these; if there is none, what follows
+	net    netip.Prefix // or a client in this network
+	part   []byte       // or this in a reply, in lower case
+	prints []uint64     // of keys
+}
+
+// A plan is a query, ready to be compared.
+type plan struct {
+	matchers     []matcher
+	since, until int64 // microseconds since 1970
+	timed        bool
+	all          uint64 // the bits of a match: 1 for the time, and one for each matcher
+}
+
+// Valid says what is wrong with a query.
+func (q Query) Valid() error {
+	_, err := q.plan()
+	return err
+}
+
+func (q Query) plan() (*plan, error) {
+	p := &plan{until: 1<<63 - 1, since: -1 << 63, timed: !q.Since.IsZero() || !q.Until.IsZero(), all: 1}
+	if !q.Since.IsZero() {
+		p.since = q.Since.UnixMicro()
+	}
+	if !q.Until.IsZero() {
+		p.until = q.Until.UnixMicro()
+	}
+	if len(q.Conditions) == 0 && !p.timed {
+		return nil, fmt.Errorf("nothing to look for")
+	}
+	if len(q.Conditions) > maxConditions {
+		return nil, fmt.Errorf("%d conditions are more than %d", len(q.Conditions), maxConditions)
+	}
+	for i, c := range q.Conditions {
+		m, err := c.matcher()
+		if err != nil {
+			return nil, err
+		}
+		p.matchers = append(p.matchers, m)
+		p.all |= 2 << i
+	}
+	return p, nil
+}
+
+func (c Condition) matcher() (m matcher, err error) {
+	if c.Value == "" {
+		return m, fmt.Errorf("an empty pattern would match everything")
+	}
+	if c.Field == Reply {
+		m.part = bytes.ToLower([]byte(c.Value))
+		return m, nil
+	}
+	for _, class := range c.classes() {
+		value := c.Value
+		switch class {
+		case keyID:
+		case keyMessageID:
+			value = string(bare([]byte(value)))
+		case keyFrom, keyTo:
+			value = strings.TrimSuffix(strings.TrimPrefix(value, "<"), ">")
+		case keyFromDomain, keyToDomain:
+			value = strings.TrimPrefix(value, "@")
+		case keyClient, keyRelay:
+			value = strings.TrimSuffix(strings.TrimPrefix(value, "["), "]")
+			if a, err := netip.ParseAddr(value); err == nil {
+				value = a.String()
+			} else if p, err := netip.ParsePrefix(value); err == nil {
+				m.net = p.Masked()
+				continue
+			}
+		}
+		if class != keyID {
+			value = strings.ToLower(value)
+		}
+		m.keys = append(m.keys, key{class, []byte(value)})
+		m.prints = append(m.prints, fingerprint(class, []byte(value)))
+	}
+	if m.net.IsValid() {
+		m.keys, m.prints = nil, nil
+	}
+	return m, nil
+}
+
+// classes are those that a condition's value may be a key of.
+func (c Condition) classes() []class {
+	domain := strings.HasPrefix(c.Value, "@")
+	switch c.Field {
+	case ID:
+		return []class{keyID}
+	case MessageID:
+		return []class{keyMessageID}
+	case From:
+		if domain {
+			return []class{keyFromDomain}
+		}
+		return []class{keyFrom}
+	case To:
+		if domain {
+			return []class{keyToDomain}
+		}
+		return []class{keyTo}
+	case Client:
+		return []class{keyClient}
+	case Relay:
+		return []class{keyRelay}
+	case User:
+		return []class{keyUser}
+	}
+	host := strings.TrimSuffix(strings.TrimPrefix(c.Value, "["), "]")
+	_, notAddr := netip.ParseAddr(host)
+	_, notNet := netip.ParsePrefix(host)
+	switch {
+	case domain:
+		return []class{keyFromDomain, keyToDomain}
+	case c.Value == "<>":
+		return []class{keyFrom}
+	case notNet == nil:
+		return []class{keyClient}
+	case notAddr == nil:
+		return []class{keyClient, keyRelay}
+	case strings.Contains(c.Value, "@"):
+		return []class{keyFrom, keyTo, keyMessageID, keyUser}
+	}
+	return []class{keyID, keyFrom, keyTo, keyMessageID, keyFromDomain, keyToDomain, keyClient, keyRelay, keyUser}
+}
+
+// match says which conditions a line fulfils. None if it is not of the time that is asked for.
+func (p *plan) match(e *event) uint64 {
+	if at := e.line.Time; p.timed && (at == 0 || at < p.since || at >= p.until) {
+		return 0
+	}
+	bits := uint64(1)
+	for i := range p.matchers {
+		if p.matchers[i].match(e) {
+			bits |= 2 << i
+		}
+	}
+	return bits
+}
+
+func (m *matcher) match(e *event) bool {
+	switch {
+	case m.part != nil:
+		return m.matchReply(e)
+	case m.net.IsValid():
+		return m.inNet(e.client.Addr) || m.inNet(e.orig.Addr)
+	}
+	found := false
+	e.keys(func(c class, k []byte) {
+		if found {
+			return
+		}
+		for i := range m.keys {
+			if want := &m.keys[i]; want.class == c && len(want.value) == len(k) && same(want.value, k, c) {
+				found = true
+				return
+			}
+		}
+	})
+	return found
+}
+
+// same says whether k is the key want, which is in lower case if that does not matter.
+func same(want, k []byte, c class) bool {
+	for i, b := range k {
+		if b >= 'A' && b <= 'Z' && c != keyID {
+			b |= 0x20
+		}
+		if b != want[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *matcher) inNet(addr []byte) bool {
+	if len(addr) == 0 {
+		return false
+	}
+	a, err := netip.ParseAddr(string(addr))
+	return err == nil && m.net.Contains(a.Unmap())
+}
+
+// matchReply looks for a part of a reply: of a delivery, of a verdict, or of a line without a form of its own.
+func (m *matcher) matchReply(e *event) bool {
+	text := e.line.Text
+	switch e.kind {
+	case delivery:
+		text = e.delivery.Reason
+	case verdict:
+		text = e.verdict.Text
+	case note, session:
+	default:
+		return false
+	}
+	return len(text) >= len(m.part) && bytes.Contains(bytes.ToLower(text), m.part)
+}

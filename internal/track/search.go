@@ -1,0 +1,431 @@
+package track
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"os"
+	"slices"
+	"time"
+
+	"posthaste/internal/logread"
+)
+
+const (
+	maxInMemory = 16 << 20 // entries of segments that are not stored: 64 MiB, the index of 3 GB
+	firstSeeds  = 64       // queue IDs after which the first group of messages is looked up
+	maxSeeds    = 1024     // and the later ones
+	maxFollowed = 50000    // queue IDs that are looked up for one group
+	cacheSize   = 128      // blocks
+)
+
+// A run is one search.
+type run struct {
+	Options
+	now         time.Time
+	plan        *plan
+	yield       func(Found) bool
+	store       *store
+	sources     []*source
+	done, total int64
+	inMemory    int // entries
+
+	parsers []*logread.Reader // of each source
+	cache   map[int64][]byte
+	cached  []int64 // the blocks in the cache, the oldest first
+	event   event
+}
+
+func newRun(o Options) *run {
+	if o.sizes == (sizes{}) {
+		o.sizes = usualSizes
+	}
+	return &run{Options: o, now: o.Now}
+}
+
+func (x *run) close() {
+	for _, s := range x.sources {
+		s.close()
+	}
+	x.store.close()
+}
+
+// open opens the index and the logs. readonly is why nothing can be written to the index.
+func (x *run) open() (readonly, err error) {
+	if x.Index != "" {
+		x.store, readonly = openStore(x.Index, x.IndexLimit, x.Warn)
+	}
+	if err := x.openSources(x.Logs); err != nil {
+		return readonly, err
+	}
+	for _, s := range x.sources {
+		x.parsers = append(x.parsers, logread.NewParser(s.now))
+	}
+	x.total = x.missing()
+	return readonly, nil
+}
+
+func (x *run) buildAll(ctx context.Context) (b Built, err error) {
+	readonly, err := x.open()
+	if err = errors.Join(readonly, err); err != nil {
+		return b, err
+	}
+	for _, s := range slices.Backward(x.sources) { // the newest is worth most
+		if err := x.cover(ctx, s); err != nil {
+			return b, err
+		}
+		x.inMemory = 0
+		for _, seg := range s.segments {
+			b.Text += seg.end() - seg.start
+			if seg.entries != nil && s.ident == 0 {
+				seg.entries = nil // too short a log to be kept apart
+			}
+		}
+	}
+	b.Added, b.Size, b.Refused = x.done, x.store.used, x.store.refused
+	return b, nil
+}
+
+// search is a search with the index, if there is or can be one, and else without.
+func (x *run) search(ctx context.Context) error {
+	if x.Index == "" || slices.Contains(x.Logs, "-") {
+		return x.stream(ctx)
+	}
+	readonly, err := x.open()
+	if err != nil {
+		return err
+	}
+	if readonly != nil && x.total > 200*maxInMemory {
+		return x.streamFiles(ctx)
+	}
+	for _, s := range slices.Backward(x.sources) {
+		if err = x.cover(ctx, s); err != nil {
+			break
+		}
+	}
+	if errors.Is(err, errTooLarge) {
+		return x.streamFiles(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return x.indexed(ctx)
+}
+
+// A spot is a segment with some of its blocks.
+type spot struct {
+	source *source
+	seg    *segment
+	blocks bitset
+}
+
+// each calls f for the blocks of spots, in order.
+func (x *run) each(spots []spot, f func(s *source, b block) error) error {
+	for _, p := range spots {
+		for n := range p.seg.blocks {
+			if !p.blocks.has(n) {
+				continue
+			}
+			b, err := x.block(p.source, p.seg, n)
+			if err != nil {
+				return err
+			}
+			if err := f(p.source, b); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// block reads a block. Those that were read last are kept.
+func (x *run) block(s *source, seg *segment, n int) (block, error) {
+	off, line, size := seg.blockAt(n)
+	at := position(s.number, off)
+	if text, ok := x.cache[at]; ok {
+		return block{off, line, text}, nil
+	}
+	if len(x.cached) >= cacheSize {
+		delete(x.cache, x.cached[0])
+		x.cached = x.cached[1:]
+	}
+	text, err := s.read(off, size, nil)
+	if err != nil {
+		return block{}, err
+	}
+	if x.cache == nil {
+		x.cache = map[int64][]byte{}
+	}
+	x.cache[at], x.cached = text, append(x.cached, at)
+	return block{off, line, text}, nil
+}
+
+// lookup says in which blocks one of the keys may be, whose fingerprints are given.
+func (x *run) lookup(prints []uint64, span bool) (spots []spot, err error) {
+	slices.Sort(prints)
+	for _, s := range x.sources {
+		for _, seg := range s.segments {
+			found, err := x.lookupIn(seg, prints)
+			if err != nil {
+				return nil, err
+			}
+			if span {
+				x.inTime(seg, &found)
+			}
+			if !found.empty() {
+				spots = append(spots, spot{s, seg, found})
+			}
+		}
+	}
+	return spots, nil
+}
+
+// lookupIn looks into one segment. One whose file cannot be read any more may have everything in every block.
+func (x *run) lookupIn(seg *segment, prints []uint64) (found bitset, err error) {
+	if seg.entries != nil {
+		return seg.lookup(prints, nil)
+	}
+	f, err := x.store.dir.Open(seg.name)
+	if err == nil {
+		found, err = seg.lookup(prints, f)
+		f.Close()
+	}
+	if err != nil {
+		if !errors.Is(err, os.ErrNotExist) {
+			x.store.drop(seg.name, err)
+		}
+		found = bitset{^uint64(0), ^uint64(0)}
+	}
+	return found, nil
+}
+
+// inTime takes the blocks out that have no lines of the time that is asked for.
+func (x *run) inTime(seg *segment, found *bitset) {
+	if !x.plan.timed {
+		return
+	}
+	for n, b := range seg.blocks {
+		if b.min == 0 || b.max < x.plan.since || b.min >= x.plan.until {
+			found[n>>6] &^= 1 << (n & 63)
+		}
+	}
+}
+
+// driver chooses the condition that occurs in the fewest blocks, and returns its bit and these.
+func (x *run) driver() (bit uint64, spots []spot, err error) {
+	best := -1
+	for i := range x.plan.matchers {
+		m := &x.plan.matchers[i]
+		if m.prints == nil {
+			continue
+		}
+		found, err := x.lookup(slices.Clone(m.prints), true)
+		if err != nil {
+			return 0, nil, err
+		}
+		n := 0
+		for _, p := range found {
+			n += bits.OnesCount64(p.blocks[0]) + bits.OnesCount64(p.blocks[1])
+		}
+		if best < 0 || n < best {
+			best, bit, spots = n, 2<<i, found
+		}
+	}
+	if best >= 0 {
+		return bit, spots, nil
+	}
+	// What the index does not know: all that lies in the time is gone through.
+	bit = 1
+	if len(x.plan.matchers) > 0 {
+		bit = 2
+	}
+	for _, s := range x.sources {
+		for _, seg := range s.segments {
+			p := spot{s, seg, bitset{^uint64(0), ^uint64(0)}}
+			if x.inTime(seg, &p.blocks); !p.blocks.empty() {
+				spots = append(spots, p)
+			}
+		}
+	}
+	return bit, spots, nil
+}
+
+// A group is the messages that some blocks have, as far as they fulfil the condition that the search goes by.
+type group struct {
+	begin, end int64 // positions between which these blocks are
+	seeds      map[string]bool
+	found      []seen // lines that are of no message
+}
+
+// seen is something to report, by where it was found.
+type seen struct {
+	pos   int64
+	found Found
+}
+
+// indexed searches with the index.
+func (x *run) indexed(ctx context.Context) error {
+	bit, spots, err := x.driver()
+	if err != nil {
+		return err
+	}
+	g, most := newGroup(-1), firstSeeds
+	err = x.each(spots, func(s *source, b block) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if len(g.seeds)+len(g.found) >= most {
+			g.end = position(s.number, b.off)
+			if err := x.report(ctx, g, bit); err != nil {
+				return err
+			}
+			g, most = newGroup(g.end), min(2*most, maxSeeds)
+		}
+		b.lines(s.number, x.parsers[s.number], &x.event, func(at place) {
+			match := x.plan.match(&x.event)
+			switch {
+			case match&bit == 0:
+			case len(x.event.id) > 0:
+				g.seeds[string(x.event.id)] = true
+			case match == x.plan.all:
+				g.found = append(g.found, seen{at.pos, Found{Refusal: x.refusal(&x.event, at)}})
+			}
+		})
+		return nil
+	})
+	if err == nil {
+		g.end = 1<<63 - 1
+		err = x.report(ctx, g, bit)
+	}
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+func newGroup(begin int64) *group { return &group{begin: begin, seeds: map[string]bool{}} }
+
+// errEnough says that the caller has seen enough.
+var errEnough = errors.New("enough")
+
+// report looks up what is connected with the messages of a group, and reports those that are found in it first.
+func (x *run) report(ctx context.Context, g *group, bit uint64) error {
+	b, err := x.gather(ctx, g.seeds, bit)
+	if err != nil {
+		return err
+	}
+	list := g.found
+	reported := map[*entry]bool{}
+	for _, e := range b.entries {
+		if e.drive < 0 || reported[e] {
+			continue
+		}
+		family := b.family(e)
+		for _, m := range family {
+			reported[m] = true
+		}
+		got, drive := matched(family)
+		if got == x.plan.all && drive >= g.begin && drive < g.end {
+			list = append(list, seen{drive, Found{Messages: x.messages(b, family)}})
+		}
+	}
+	slices.SortFunc(list, func(a, b seen) int { return cmp.Compare(a.pos, b.pos) })
+	for _, s := range list {
+		if !x.yield(s.found) {
+			return errEnough
+		}
+	}
+	return nil
+}
+
+// gather reads all lines of some messages, and of those that are connected with them.
+func (x *run) gather(ctx context.Context, seeds map[string]bool, bit uint64) (*book, error) {
+	b := newBook(bit)
+	known, mids := map[string]bool{}, map[string]bool{}
+	ids, names := seeds, map[string]bool{}
+	for len(ids)+len(names) > 0 {
+		if len(known)+len(ids) > maxFollowed {
+			x.Warn("more than %d messages are connected: not all are shown", maxFollowed)
+			break
+		}
+		var prints []uint64
+		for id := range ids {
+			known[id] = true
+			prints = append(prints, fingerprint(keyID, []byte(id)))
+		}
+		for mid := range names {
+			mids[mid] = true
+			prints = append(prints, fingerprint(keyMessageID, []byte(mid)))
+		}
+		spots, err := x.lookup(prints, false)
+		if err != nil {
+			return nil, err
+		}
+		next := map[string]bool{}
+		err = x.each(spots, func(s *source, bl block) error {
+			bl.lines(s.number, x.parsers[s.number], &x.event, func(at place) { x.take(b, at, ids, names, next) })
+			return ctx.Err()
+		})
+		if err != nil {
+			return nil, err
+		}
+		ids, names = map[string]bool{}, b.wanted(mids)
+		for id := range next {
+			if !known[id] {
+				ids[id] = true
+			}
+		}
+	}
+	return b, nil
+}
+
+// take puts a line into the book if it is of one of the messages, or names one. What it names is looked up next.
+func (x *run) take(b *book, at place, ids, names, next map[string]bool) {
+	e := &x.event
+	if len(e.id) == 0 || !ids[string(e.id)] && !ids[string(e.other)] && (len(e.mid) == 0 || !names[string(e.mid)]) {
+		return
+	}
+	b.add(e, at, x.plan.match(e))
+	next[string(e.id)] = true
+	if len(e.other) > 0 {
+		next[string(e.other)] = true
+	}
+}
+
+// wanted are the Message-IDs by which more of what is in the book may be found, without those that were looked up.
+func (b *book) wanted(known map[string]bool) map[string]bool {
+	list := map[string]bool{}
+	for _, e := range b.entries {
+		if e.mid != "" && (e.local || e.handed) && !known[e.mid] {
+			list[e.mid] = true
+		}
+	}
+	return list
+}
+
+// refusal is a line that is of no message.
+func (x *run) refusal(e *event, at place) *Refusal {
+	r := &Refusal{Step: x.step(e, record{at, e.line.Time, string(e.line.Raw)})}
+	v := &e.verdict
+	r.Action, r.Stage, r.Reply = string(v.Action), string(v.Stage), string(v.Text)
+	if e.kind == session {
+		r.Action = "session"
+	}
+	r.Client, r.Address, r.Helo, r.User = string(e.client.Name), string(e.client.Addr), string(e.helo), string(e.user)
+	if e.hasFrom {
+		from := string(e.from)
+		r.From = &from
+	}
+	r.To = string(e.to)
+	return r
+}
+
+// fileOf is the name of the log that a position is in.
+func (x *run) fileOf(pos int64) string {
+	if n := int(pos >> fileShift); n < len(x.sources) {
+		return x.sources[n].name
+	}
+	return fmt.Sprint("file ", pos>>fileShift)
+}

@@ -1,0 +1,257 @@
+package track
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"posthaste/internal/statedir"
+)
+
+// A store is the directory of the index. Its methods may be called concurrently. The nil store is empty and takes nothing.
+type store struct {
+	dir      *statedir.Dir
+	lock     *os.File // nil: another process has it, or we may not write: nothing is changed
+	limit    int64    // octets of all files
+	mu       sync.Mutex
+	used     int64
+	byAge    []stored // what may be removed, the newest first
+	refused  bool     // something was not kept, as all that is there is newer
+	complain func(format string, args ...any)
+}
+
+// stored is a file of the index.
+type stored struct {
+	name string
+	size int64
+	time time.Time // of the last line that it is about
+}
+
+const (
+	segmentSuffix = ".seg"
+	packedSuffix  = ".zip"
+	lockName      = "lock"
+)
+
+// ErrBusy says that another process makes the index.
+var ErrBusy = errors.New("another process makes the index")
+
+// openStore opens the directory of the index, and says why nothing can be written to it.
+func openStore(path string, limit int64, complain func(string, ...any)) (s *store, readonly error) {
+	dir, err := statedir.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	s = &store{dir: dir, limit: limit, complain: complain}
+	f, err := dir.OpenFile(lockName, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return s, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = ErrBusy
+		}
+		return s, err
+	}
+	s.lock = f
+	return s, s.list()
+}
+
+// close ends the use of the directory.
+func (s *store) close() {
+	if s == nil {
+		return
+	}
+	if s.lock != nil {
+		s.lock.Close()
+	}
+	s.dir.Close()
+}
+
+// list looks what there is, and removes what was not finished.
+func (s *store) list() error {
+	entries, err := s.dir.ReadDir(".")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		name := e.Name()
+		if strings.HasSuffix(name, ".new") {
+			s.dir.Remove(name)
+			continue
+		}
+		info, err := s.dir.Lstat(name)
+		if err != nil || !strings.HasSuffix(name, segmentSuffix) && !strings.HasSuffix(name, packedSuffix) {
+			continue
+		}
+		s.used += info.Size()
+		s.byAge = append(s.byAge, stored{name, info.Size(), info.ModTime()})
+	}
+	slices.SortFunc(s.byAge, func(a, b stored) int { return b.time.Compare(a.time) })
+	s.makeRoom(0, time.Unix(1<<40, 0))
+	return nil
+}
+
+func segmentName(ident uint64, n int) string {
+	return fmt.Sprintf("%016x-%06d%s", ident, n, segmentSuffix)
+}
+
+// get is the n-th segment of a log; nil: there is none that can be used.
+func (s *store) get(ident uint64, n int) *segment {
+	if s == nil {
+		return nil
+	}
+	name := segmentName(ident, n)
+	f, err := s.dir.Open(name)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	b := make([]byte, maxHeader)
+	size, err := f.ReadAt(b, 0)
+	if err != nil && err != io.EOF {
+		return nil
+	}
+	seg, err := decodeSegment(b[:size])
+	if info, failed := f.Stat(); err == nil && (failed != nil || seg.ident != ident ||
+		info.Size() != int64(headerSize(len(seg.blocks)))+4*int64(seg.bucket[bucketCount])) {
+		err = errDamaged
+	}
+	if err != nil {
+		s.drop(name, err)
+		return nil
+	}
+	seg.name = name
+	return seg
+}
+
+// drop removes a file that cannot be used. It is made again.
+func (s *store) drop(name string, why error) {
+	if s.lock != nil && errors.Is(why, errDamaged) {
+		s.complain("index file %s: %v: it is made again", name, why)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.remove(name)
+	}
+}
+
+// remove removes a file. The caller holds mu.
+func (s *store) remove(name string) {
+	if err := s.dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	s.byAge = slices.DeleteFunc(s.byAge, func(f stored) bool {
+		if f.name == name {
+			s.used -= f.size
+		}
+		return f.name == name
+	})
+}
+
+// makeRoom removes what is oldest until size octets fit, but nothing that is not older than when. The caller holds mu, or is
+// alone.
+func (s *store) makeRoom(size int64, when time.Time) bool {
+	for s.used+size > s.limit {
+		if len(s.byAge) == 0 || !s.byAge[len(s.byAge)-1].time.Before(when) {
+			return false
+		}
+		before := len(s.byAge)
+		if s.remove(s.byAge[before-1].name); len(s.byAge) == before {
+			return false
+		}
+	}
+	return true
+}
+
+// put keeps a segment. It says whether it was kept; its entries are then in the file only.
+func (s *store) put(seg *segment, n int) bool {
+	if s == nil || s.lock == nil {
+		return false
+	}
+	name := segmentName(seg.ident, n)
+	_, last := seg.times()
+	if !s.write(name, seg.encode(), last) {
+		return false
+	}
+	seg.name, seg.entries = name, nil
+	return true
+}
+
+// write writes a file of the index. Its time is that of the last line that it is about.
+func (s *store) write(name string, text []byte, micros int64) bool {
+	when := time.UnixMicro(micros)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byAge = slices.DeleteFunc(s.byAge, func(f stored) bool { // what it replaces
+		if f.name == name {
+			s.used -= f.size
+		}
+		return f.name == name
+	})
+	if !s.makeRoom(int64(len(text)), when) {
+		s.refused = true
+		s.dir.Remove(name)
+		return false
+	}
+	if err := s.dir.Replace(name, text); err != nil {
+		s.complain("index file %s: %v", name, err)
+		return false
+	}
+	s.dir.Chtimes(name, when, when)
+	s.used += int64(len(text))
+	at, _ := slices.BinarySearchFunc(s.byAge, when, func(f stored, t time.Time) int { return t.Compare(f.time) })
+	s.byAge = slices.Insert(s.byAge, at, stored{name, int64(len(text)), when})
+	return true
+}
+
+// A digest is what is known of a compressed log without opening it: it was read to its end once.
+type digest struct {
+	ident    uint64 // of its text
+	begin    int64  // time of its first line
+	size     int64  // of its text
+	segments int
+}
+
+func digestName(raw uint64) string { return fmt.Sprintf("%016x%s", raw, packedSuffix) }
+
+// getDigest is what is known of the compressed log whose file has the hash raw.
+func (s *store) getDigest(raw uint64) (d digest, ok bool) {
+	if s == nil {
+		return d, false
+	}
+	name := digestName(raw)
+	b, err := s.dir.ReadFile(name)
+	if err != nil {
+		return d, false
+	}
+	const size = len(segmentMagic) + 4*8 + 4
+	if len(b) != size || string(b[:len(segmentMagic)]) != segmentMagic || crc32.ChecksumIEEE(b[:size-4]) != binary.LittleEndian.Uint32(b[size-4:]) {
+		s.drop(name, errDamaged)
+		return d, false
+	}
+	word := func(n int) uint64 { return binary.LittleEndian.Uint64(b[len(segmentMagic)+8*n:]) }
+	return digest{word(0), int64(word(1)), int64(word(2)), int(word(3))}, true
+}
+
+// putDigest keeps what is known of a compressed log. last is the time of its last line.
+func (s *store) putDigest(raw uint64, d digest, last int64) {
+	if s == nil || s.lock == nil {
+		return
+	}
+	b := []byte(segmentMagic)
+	for _, v := range []uint64{d.ident, uint64(d.begin), uint64(d.size), uint64(d.segments)} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	s.write(digestName(raw), binary.LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(b)), last)
+}
