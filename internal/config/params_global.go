@@ -78,7 +78,7 @@ var logParams = []Param{
 	{Name: "syslog_protocol", Type: Enum, Default: "rfc3164", Values: "rfc3164|rfc5424|journal", Tier: 2, Origin: Own, Doc: "How the system's log service is spoken to: either form of syslog, or the protocol of systemd's journal"},
 	{Name: "syslog_socket", Type: String, Tier: 2, Origin: Own, Doc: "Path of the log service's socket, or udp:ADDRESS:PORT for one elsewhere; empty for the usual one, /dev/log or the journal's"},
 	{Name: "track_index_directory", Type: String, Default: "$data_directory/track", Tier: 2, Origin: Own, Doc: "Directory of the index that posthaste trace makes of the log; it may be removed at any time"},
-	{Name: "track_index_limit", Type: Bytes, Default: "512m", Tier: 2, Origin: Own, Doc: "Largest size of that index; what is about the oldest log goes first. 0 is no limit"},
+	{Name: "track_index_limit", Type: Bytes, Default: "1g", Tier: 2, Origin: Own, Doc: "Largest size of that index; what is about the oldest log goes first. 0 is no limit"},
 }
 
 // masterParams are the parameters of master and of every service.

@@ -63,7 +63,7 @@ func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 func (c *command) run(ctx context.Context, args []string) int {
 	a, err := parse(args, c.now)
 	if err != nil {
-		return c.Fatal(cli.ExitUsage, "%v; usage: posthaste trace [option ...] pattern ...; posthaste trace --help says more", err)
+		return c.Fatal(cli.ExitUsage, "%v; usage: posthaste trace [option ...] pattern ...; see posthaste(1)", err)
 	}
 	c.args, c.out = a, bufio.NewWriter(c.Stdout)
 	o, err := c.options()

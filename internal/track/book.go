@@ -269,6 +269,19 @@ func (b *book) family(e *entry) []*entry {
 	return list
 }
 
+// alone says that a message is surely connected with no other that the book has.
+func (b *book) alone(e *entry) bool {
+	if len(b.mids[e.mid]) > 1 {
+		return false
+	}
+	for _, l := range b.links[e.id] {
+		if other := l.parent; other != e.id && b.entries[other] != nil || l.new != e.id && b.entries[l.new] != nil {
+			return false
+		}
+	}
+	return true
+}
+
 // matched is what the messages of a family fulfil of a query, and where they first fulfil the condition that the search
 // goes by; -1: nowhere.
 func matched(family []*entry) (bits uint64, drive int64) {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	maxInMemory = 16 << 20 // entries of segments that are not stored: 64 MiB, the index of 3 GB
+	maxInMemory = 16 << 20 // entries of segments that are not stored: 64 MiB, the index of about 1 GB
 	firstSeeds  = 64       // queue IDs after which the first group of messages is looked up
 	maxSeeds    = 1024     // and the later ones
 	maxFollowed = 50000    // queue IDs that are looked up for one group
@@ -97,7 +97,7 @@ func (x *run) search(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if readonly != nil && x.total > 200*maxInMemory {
+	if readonly != nil && x.total > 64*maxInMemory {
 		return x.streamFiles(ctx)
 	}
 	for _, s := range slices.Backward(x.sources) {

@@ -143,6 +143,9 @@ func (s *streamer) settle(before int64) {
 // report reports a message and all that is connected with it, if it is what is looked for, and, unless all is true,
 // if all of it has ended.
 func (s *streamer) report(e *entry, all bool) {
+	if e.matched != s.plan.all && s.book.alone(e) {
+		return
+	}
 	family := s.book.family(e)
 	if got, _ := matched(family); got != s.plan.all {
 		return
