@@ -88,9 +88,11 @@ func tools() map[string]tool {
 		},
 		"trace":   func(io streams, args []string) int { return trace.Run(args, io.in, io.out, io.err) },
 		"collate": func(io streams, args []string) int { return collate.Command(args, io.in, io.out, io.err) },
-		"domain":  func(io streams, args []string) int { return domain.Run("posthaste domain", args, io.out, io.err) },
-		"dkim":    func(io streams, args []string) int { return dkimkey.Command(args, io.out, io.err) },
-		"watch":   func(io streams, args []string) int { return watch.Command(args, io.out, io.err) },
+		"domain": func(io streams, args []string) int {
+			return domain.Run("posthaste domain", args, io.in, io.out, io.err)
+		},
+		"dkim":  func(io streams, args []string) int { return dkimkey.Command(args, io.out, io.err) },
+		"watch": func(io streams, args []string) int { return watch.Command(args, io.out, io.err) },
 	}
 }
 

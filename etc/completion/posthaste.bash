@@ -532,11 +532,15 @@ _posthaste() {
         -o) :; return ;;
         -p) _posthaste_words "none quarantine reject"; return ;;
         -r) :; return ;;
+        --class) _posthaste_words "local virtual relay alias none"; return ;;
+        --login) :; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-A -a -b -c -i -j -l -o -p -q -r"
+            _posthaste_words "-A -a -b -c -i -j -l -o -p -q -r -t --class --dry-run --ed25519 --login"
         elif ((COMP_CWORD == first)); then
-            _posthaste_words "check records"
+            _posthaste_words "add check records"
+        elif [[ ${COMP_WORDS[first]} == add ]]; then
+            :
         elif [[ ${COMP_WORDS[first]} == check ]]; then
             :
         elif [[ ${COMP_WORDS[first]} == records ]]; then

@@ -12,6 +12,7 @@ var globalParams = []Param{
 	{Name: "default_cache_db_type", Type: String, Default: "btree", Tier: 2, Origin: Newer, Doc: "Table type for caches"},
 	{Name: "default_database_type", Type: String, Default: "hash", Tier: 2, Doc: "Table type assumed when none is given"},
 	{Name: "default_delivery_status_filter", Type: List, Tier: 3, Doc: "Table that changes delivery status codes"},
+	{Name: "dkim_key_directory", Type: String, Default: "$config_directory/dkim", Tier: 2, Origin: Own, Doc: "Where posthaste domain keeps DKIM keys and what it knows of them"},
 	{Name: "dont_remove", Type: Int, Default: "0", Tier: 3, Doc: "Keep finished queue files in saved directory"},
 	{Name: "enable_errors_to", Type: Bool, Tier: 3, Origin: OldName, Doc: "Obsolete Errors-To support"},
 	{Name: "enable_idna2003_compatibility", Type: Bool, Default: "no", Tier: 3, Doc: "Use old IDNA conversion rules"},

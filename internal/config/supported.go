@@ -120,6 +120,7 @@ var supportedNames = []string{
 	"disable_mime_output_conversion",
 	"disable_verp_bounces",
 	"disable_vrfy_command",
+	"dkim_key_directory",
 	"dkim_oversign_headers",
 	"dkim_sign_headers",
 	"dkim_sign_maps",

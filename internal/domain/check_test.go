@@ -42,6 +42,7 @@ type stage struct {
 	plain     bool // smtpd does not offer STARTTLS
 	closed    bool // port 25 outward
 	wishes    Wishes
+	answer    string // what somebody types
 
 	dir     string
 	tlsa    string // the digest of the host's key

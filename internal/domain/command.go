@@ -7,8 +7,11 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"posthaste/internal/cli"
 	"posthaste/internal/config"
@@ -17,8 +20,9 @@ import (
 	"posthaste/internal/webclient"
 )
 
-const usage = `usage: posthaste domain check [-bjq] [-A address] [-c config_directory] [-l list] [-o domain] [domain ...]
-       posthaste domain records [-j] [-A address] [-a authority] [-c config_directory] [-i imap_host] [-p policy] [-r reports] domain`
+const usage = `usage: posthaste domain add [-j] [--class local|virtual|relay|alias|none] [--dry-run] [--ed25519] [--login user] [-A address] [-a authority] [-c config_directory] [-i imap_host] [-p policy] [-r reports] domain
+       posthaste domain check [-bjq] [-A address] [-c config_directory] [-l list] [-o domain] [domain ...]
+       posthaste domain records [-jt] [-A address] [-a authority] [-c config_directory] [-i imap_host] [-p policy] [-r reports] domain`
 
 // probe is the domain whose mail servers are tried, to see whether port 25 is open outward:
 // they are many, and always there.
@@ -35,18 +39,33 @@ type command struct {
 	addrs   []netip.Addr
 	json    bool
 	quiet   bool
+	form    bool // records as web forms ask for them
+	orders  orders
 	wishes  Wishes
 	choice  Choice
 	domains []string
+
+	Now      time.Time
+	terminal bool // somebody can answer questions
 
 	world func(cfg *config.Config) (*World, func(), error) // a test has its own
 }
 
 // Run runs posthaste domain, and returns its exit status.
-func Run(name string, args []string, stdout, stderr io.Writer) int {
-	c := &command{Tool: cli.Tool{Name: name, Stdout: stdout, Stderr: stderr}}
+func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	c := &command{Tool: cli.Tool{Name: name, Stdin: stdin, Stdout: stdout, Stderr: stderr}, Now: time.Now(), terminal: isTerminal(stdin)}
 	c.world = c.outside
 	return c.run(args)
+}
+
+// isTerminal says whether somebody sits at the other end.
+func isTerminal(r io.Reader) bool {
+	f, ok := r.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
 }
 
 func (c *command) run(args []string) int {
@@ -66,7 +85,10 @@ func (c *command) run(args []string) int {
 }
 
 // letters are the options of each verb.
-var letters = map[string]string{"check": "A:bc:jl:o:q", "records": "A:a:c:i:jp:r:"}
+var letters = map[string]string{"add": "A:a:c:i:jp:r:", "check": "A:bc:jl:o:q", "records": "A:a:c:i:jp:r:t"}
+
+// longNames are the options with two dashes of each verb, and whether they have a value.
+var longNames = map[string]map[string]bool{"add": {"class": true, "dry-run": false, "ed25519": false, "login": true}}
 
 // parse reads the command line.
 func (c *command) parse(args []string) error {
@@ -74,7 +96,11 @@ func (c *command) parse(args []string) error {
 		return cli.Errorf(cli.ExitUsage, "%s", usage)
 	}
 	c.verb = args[0]
-	opts, rest, err := cli.Getopt(args[1:], letters[c.verb])
+	args, err := c.long(args[1:])
+	if err != nil {
+		return cli.Errorf(cli.ExitUsage, "%w\n%s", err, usage)
+	}
+	opts, rest, err := cli.Getopt(args, letters[c.verb])
 	if err != nil {
 		return cli.Errorf(cli.ExitUsage, "%w\n%s", err, usage)
 	}
@@ -84,7 +110,7 @@ func (c *command) parse(args []string) error {
 			return cli.Errorf(cli.ExitUsage, "-%c: %w", o.Letter, err)
 		}
 	}
-	if c.verb == "records" && len(rest) != 1 {
+	if c.verb != "check" && len(rest) != 1 {
 		return cli.Errorf(cli.ExitUsage, "%s", usage)
 	}
 	for _, d := range rest {
@@ -129,12 +155,66 @@ func (c *command) option(o cli.Option) (err error) {
 		}
 	case 'q':
 		c.quiet = true
+	case 't':
+		c.form = true
 	case 'r':
 		if c.choice.Reports = o.Value; !address(o.Value) {
 			err = fmt.Errorf("%q: expected user@domain", o.Value)
 		}
 	}
 	return err
+}
+
+// long takes the options with two dashes off the command line.
+func (c *command) long(args []string) (rest []string, err error) {
+	for len(args) > 0 {
+		word := args[0]
+		if args = args[1:]; word == "--" {
+			return append(append(rest, word), args...), nil
+		}
+		name, dashes := strings.CutPrefix(word, "--")
+		if !dashes {
+			rest = append(rest, word)
+			continue
+		}
+		name, value, given := strings.Cut(name, "=")
+		valued, known := longNames[c.verb][name]
+		switch {
+		case !known:
+			return nil, fmt.Errorf("unknown option --%s", name)
+		case !valued && given:
+			return nil, fmt.Errorf("--%s has no value", name)
+		case valued && !given && len(args) == 0:
+			return nil, fmt.Errorf("--%s: expected a value", name)
+		case valued && !given:
+			value, args = args[0], args[1:]
+		}
+		if err := c.longOption(name, value); err != nil {
+			return nil, err
+		}
+	}
+	return rest, nil
+}
+
+// longOption notes one of them.
+func (c *command) longOption(name, value string) error {
+	switch name {
+	case "class":
+		if _, ok := classWords[value]; !ok {
+			return fmt.Errorf("--class %q: expected local, virtual, relay, alias or none", value)
+		}
+		c.orders.class = value
+	case "dry-run":
+		c.orders.dry = true
+	case "ed25519":
+		c.orders.ed25519 = true
+	case "login":
+		if value == "" || strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r == ',' || r == 0x7f }) {
+			return fmt.Errorf("--login %q: expected the name that a user logs in with", value)
+		}
+		c.orders.logins = append(c.orders.logins, value)
+	}
+	return nil
 }
 
 // address says whether a text is a plain mail address, which needs no quotes in a URI.
@@ -167,8 +247,11 @@ func (c *command) act(ctx context.Context) (status int, err error) {
 		return 0, cli.Errorf(cli.ExitConfig, "%w", err)
 	}
 	defer site.Close()
-	if c.verb == "records" {
+	switch c.verb {
+	case "records":
 		return 0, c.records(ctx, site)
+	case "add":
+		return 0, c.add(ctx, cfg, site)
 	}
 	world, closing, err := c.world(cfg)
 	if err != nil {
@@ -240,7 +323,10 @@ func (c *command) records(ctx context.Context, site *Site) error {
 	if err != nil {
 		return cli.Errorf(cli.ExitConfig, "%w", err)
 	}
-	if !c.json {
+	switch {
+	case c.form:
+		return writeForm(c.Stdout, list)
+	case !c.json:
 		return writeZone(c.Stdout, list)
 	}
 	return json.NewEncoder(c.Stdout).Encode(list)

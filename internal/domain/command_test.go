@@ -15,9 +15,14 @@ import (
 func (s *stage) run(t *testing.T, args ...string) (stdout, stderr string, status int) {
 	s.write(t, "main.cf", strings.ReplaceAll(s.main, "DIR", s.dir))
 	s.write(t, "master.cf", s.master)
+	return s.again(t, args...)
+}
+
+// again runs another one, with the configuration as it is now.
+func (s *stage) again(t *testing.T, args ...string) (stdout, stderr string, status int) {
 	world := s.world(t)
 	var out, errs bytes.Buffer
-	c := &command{Tool: cli.Tool{Name: "posthaste domain", Stdout: &out, Stderr: &errs}}
+	c := &command{Tool: cli.Tool{Name: "posthaste domain", Stdin: strings.NewReader(s.answer), Stdout: &out, Stderr: &errs}, Now: s.now, terminal: s.answer != ""}
 	c.world = func(*config.Config) (*World, func(), error) { return world, func() {}, nil }
 	args = append([]string{args[0], "-c", s.dir, "-A", "192.0.2.1", "-A", "2001:db8::1"}, args[1:]...)
 	status = c.run(args)
@@ -133,7 +138,7 @@ func TestUsage(t *testing.T) {
 			t.Errorf("%q: status %d, %q, %q", args, status, out, errs)
 		}
 	}
-	if status := Run("posthaste domain", nil, new(bytes.Buffer), new(bytes.Buffer)); status != 64 {
+	if status := Run("posthaste domain", nil, new(bytes.Buffer), new(bytes.Buffer), new(bytes.Buffer)); status != 64 {
 		t.Errorf("no verb: status %d", status)
 	}
 	s := newStage(t)

@@ -1,8 +1,25 @@
-// Package domain is the command "posthaste domain": it says which DNS records a mail domain
-// should have, and checks what the world sees of the domain.
+// Package domain is the command "posthaste domain": it adds a mail domain, says which DNS records
+// it should have, and checks what the world sees of it.
 //
+//	posthaste domain add [-j] [--class class] [--dry-run] [--ed25519] [--login user] [...] domain
 //	posthaste domain check [-bjq] [-A address] [-l list] [-o domain] [domain ...]
-//	posthaste domain records [-j] [-A address] [-a authority] [-i imap_host] [-p policy] [-r reports] domain
+//	posthaste domain records [-jt] [-A address] [-a authority] [-i imap_host] [-p policy] [-r reports] domain
+//
+// # Add
+//
+// The domain gets its class in main.cf, and a DKIM key of 2048 bits under a selector that says the
+// month (202611a), with --ed25519 one of that kind as well (202611ae). A key is pending first, since
+// no signature can be verified before its record is published. --login adds an entry to
+// smtpd_sender_login_maps. The class is that of --class: local (mydestination), virtual
+// (virtual_mailbox_domains), relay (relay_domains), alias (virtual_alias_domains) or none; somebody
+// at a terminal is asked. A domain that has another class is refused. main.cf is changed as by
+// postconf -e, and tables that are changed are built. Then the records are printed, as a web form
+// asks for them and as a fragment of a zone file. With --dry-run, it is only told what would
+// change.
+//
+// Nothing is written in part, and nothing refers to what is not there yet. After an interruption,
+// the same command does what is left. A command that has nothing to do changes nothing, and says
+// so.
 //
 // # Check
 //
@@ -37,7 +54,7 @@
 //
 // # Records
 //
-// They are printed as a fragment of a zone file, or with -j as JSON (name, type, data, why), and
+// They are printed as a fragment of a zone file, with -t as web forms ask for them, or with -j as JSON (name, type, data, why), and
 // are made of main.cf, master.cf and the key files: the DNS is not asked. -p is the DMARC policy
 // (none), -r the address to which DMARC and TLS reports go (postmaster at the domain), -i the
 // host at which users read their mail by IMAPS, -a the authority that issues certificates
@@ -45,7 +62,9 @@
 //
 // # Security
 //
-// Nothing is changed. What strangers publish is bounded, and printed without control
+// Add alone changes something. Keys are in dkim_key_directory, which is root's: the mail system may
+// read them, and cannot change what it signs with. Root writes nothing by name in directories of
+// others. What strangers publish is bounded, and printed without control
 // characters. Policies are fetched from public addresses only, and those that
 // smtp_https_networks allows.
 //
@@ -58,12 +77,13 @@
 // # Parameters
 //
 // myhostname, inet_interfaces, proxy_interfaces, relayhost, mydestination,
-// virtual_alias_domains, virtual_mailbox_domains, relay_domains, dkim_sign_maps,
-// smtp_https_networks, and those of the resolver.
+// virtual_alias_domains, virtual_mailbox_domains, relay_domains, dkim_sign_maps, dkim_key_directory,
+// mail_owner, smtpd_sender_login_maps, smtp_https_networks, and those of the resolver.
 //
 // # Diagnostics
 //
 // The exit status of check is for monitoring: 0 if all is good, 1 if the worst is a warning, 2 if
-// it is an error, 3 if nothing is wrong but something is unknown. Both: 64 wrong usage; 74 the
-// output cannot be written; 78 wrong configuration.
+// it is an error, 3 if nothing is wrong but something is unknown. All: 64 wrong usage; 69 a file
+// cannot be written; 74 the output cannot be written; 78 wrong configuration, or a domain of
+// another class.
 package domain

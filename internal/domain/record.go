@@ -48,3 +48,19 @@ func writeZone(w io.Writer, records []Record) error {
 	}
 	return nil
 }
+
+// writeForm writes records as the web forms of DNS providers ask for them: a text is one line,
+// without quotes. Records of one purpose are together.
+func writeForm(w io.Writer, records []Record) error {
+	for i, r := range records {
+		if i == 0 || records[i-1].Why != r.Why {
+			if _, err := fmt.Fprintf(w, "# %s\n", r.Why); err != nil {
+				return err
+			}
+		}
+		if _, err := fmt.Fprintf(w, "name   %s\ntype   %s\nvalue  %s\n", r.Name, r.Type, r.Data); err != nil {
+			return err
+		}
+	}
+	return nil
+}

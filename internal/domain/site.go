@@ -42,6 +42,7 @@ type Site struct {
 	classes map[Class]*table.List
 	named   []string // the domains that the lists of the classes name themselves
 	keys    *table.Maps
+	cfg     *config.Config
 	names   resolver.Names // how international names are converted
 }
 
@@ -50,7 +51,7 @@ type Site struct {
 // Site.
 func OpenSite(ctx context.Context, cfg *config.Config, services []config.Service, addrs []netip.Addr, warn func(string)) (*Site, error) {
 	s := &Site{Host: strings.ToLower(cfg.String("myhostname")), Addrs: addrs, Relayhost: cfg.String("relayhost"),
-		Ports: submission(services), classes: make(map[Class]*table.List), names: resolver.NamesOf(cfg)}
+		Ports: submission(services), cfg: cfg, classes: make(map[Class]*table.List), names: resolver.NamesOf(cfg)}
 	o := table.Options{Warn: warn}
 	var errs []error
 	for _, class := range []Class{Local, Alias, Mailbox, Relay} {
@@ -125,18 +126,45 @@ func (s *Site) Domains() []string { return s.named }
 
 // Class says what becomes of a domain's mail. The error says that a table could not be asked.
 func (s *Site) Class(ctx context.Context, domain string) (Class, error) {
+	in, err := s.Classes(ctx, domain)
+	if err != nil || len(in) == 0 {
+		return Foreign, err
+	}
+	return in[0], nil
+}
+
+// Classes are all classes that a domain is in: one, or none, unless main.cf is wrong. They are in
+// the order in which they count.
+func (s *Site) Classes(ctx context.Context, domain string) (in []Class, err error) {
 	for _, class := range []Class{Local, Alias, Mailbox, Relay} {
 		found, err := s.classes[class].Match(ctx, domain)
-		if found || err != nil {
-			return class, err
+		if err != nil {
+			return nil, err
+		}
+		if found {
+			in = append(in, class)
 		}
 	}
-	return Foreign, nil
+	return in, nil
 }
 
 // Keys are the keys that the domain's mail is signed with.
 func (s *Site) Keys(ctx context.Context, domain string) ([]dkimkey.Entry, error) {
 	return dkimkey.Find(ctx, s.keys, domain)
+}
+
+// ring are the domain's keys as posthaste domain keeps them, and the directory of their files.
+// Close the latter.
+func (s *Site) ring(domain string) (*ring, *vault, error) {
+	v, _, err := openVault(s.cfg, true)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := v.ring(domain)
+	if err != nil {
+		return nil, nil, errors.Join(err, v.Close())
+	}
+	return r, v, nil
 }
 
 // has says whether an address is one of this host.

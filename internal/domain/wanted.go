@@ -2,6 +2,8 @@ package domain
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	"posthaste/internal/mailauth/dkimkey"
 )
@@ -23,6 +25,11 @@ func Wanted(ctx context.Context, s *Site, domain string, ch Choice) ([]Record, e
 	if err != nil {
 		return nil, err
 	}
+	return wantedOf(ctx, s, domain, class, ch)
+}
+
+// wantedOf is Wanted for a domain that is going to be of a class.
+func wantedOf(ctx context.Context, s *Site, domain string, class Class, ch Choice) ([]Record, error) {
 	c := &checker{site: s, domain: domain, class: class}
 	list := c.addressRecords(s.Addrs)
 	end := "~all"
@@ -36,7 +43,26 @@ func Wanted(ctx context.Context, s *Site, domain string, ch Choice) ([]Record, e
 	if s.Host != domain {
 		list = append(list, Record{s.Host, "TXT", "v=spf1 a -all", "SPF: notices of the mail host, which have no sender"})
 	}
-	entries, err := s.Keys(ctx, domain)
+	keys, err := c.keyRecords(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list = append(list, keys...)
+	list = append(list, dmarcRecord(domain, ch.Policy, ch.Reports))
+	if class != Foreign {
+		list = append(list, tlsRPTRecord(domain, ch.Reports))
+		list = append(list, c.clientRecords(ch.IMAP)...)
+	}
+	if ch.CA != "" {
+		list = append(list, Record{s.Host, "CAA", `0 issue "` + ch.CA + `"`, "who may issue certificates for the mail host (RFC 8659)"})
+	}
+	return list, nil
+}
+
+// keyRecords publish the keys that mail is signed with, those that it is going to be signed with,
+// and those that signed mail that is still under way.
+func (c *checker) keyRecords(ctx context.Context) (list []Record, err error) {
+	entries, err := c.site.Keys(ctx, c.domain)
 	if err != nil {
 		return nil, err
 	}
@@ -51,13 +77,21 @@ func Wanted(ctx context.Context, s *Site, domain string, ch Choice) ([]Record, e
 		}
 		list = append(list, dkimRecord(e, text))
 	}
-	list = append(list, dmarcRecord(domain, ch.Policy, ch.Reports))
-	if class != Foreign {
-		list = append(list, tlsRPTRecord(domain, ch.Reports))
-		list = append(list, c.clientRecords(ch.IMAP)...)
+	r, v, err := c.site.ring(c.domain)
+	if err != nil {
+		return nil, err
 	}
-	if ch.CA != "" {
-		list = append(list, Record{s.Host, "CAA", `0 issue "` + ch.CA + `"`, "who may issue certificates for the mail host (RFC 8659)"})
+	defer v.Close()
+	for _, state := range []KeyState{Pending, Retiring} {
+		for _, k := range r.in(state) {
+			record, err := v.record(c.domain, k)
+			if err != nil {
+				return nil, err
+			}
+			if !slices.ContainsFunc(list, func(r Record) bool { return strings.EqualFold(r.Name, record.Name) }) {
+				list = append(list, record)
+			}
+		}
 	}
 	return list, nil
 }

@@ -268,7 +268,7 @@ func (x *example) await(b docBlock, what, text string, is func() string) {
 }
 
 // varying matches what is different each time, in what a page shows.
-var varying = regexp.MustCompile(`\.\.\.|\b4j[0-9A-Za-z]{11,17}\b|\b[0-9A-Z][0-9a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d\b|\b[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d\b|` +
+var varying = regexp.MustCompile(`\.\.\.|\b20\d{4}a\b|\b4j[0-9A-Za-z]{11,17}\b|\b[0-9A-Z][0-9a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d\b|\b[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d\b|` +
 	`([a-z])\[\d+\]|\b(delay|delays|size|arrival_time"|message_size"|uid)(=|: )[\d./]+|  +\d+ [A-Z][a-z]{2} |  +`)
 
 // pattern makes an expression of a text of the page, for the whole of what is
@@ -284,6 +284,8 @@ func (x *example) pattern(text string, whole bool) (re *regexp.Regexp, names []s
 			switch word := l[m[0]:m[1]]; {
 			case word == "...":
 				e.WriteString(`.*`)
+			case strings.HasPrefix(word, "20"): // a selector that says the month
+				e.WriteString(`\d{6}a`)
 			case strings.HasPrefix(word, "4j"):
 				if known := x.ids[word]; known != "" {
 					e.WriteString(regexp.QuoteMeta(known))

@@ -58,7 +58,7 @@ func (c *command) editMain() error {
 	}
 	file := c.dir + "/main.cf"
 	c.verbose("editing %s", file)
-	err = editFile(file, func(text string) (string, error) {
+	err = EditFile(file, func(text string) (string, error) {
 		return c.changeMain(file, text, changes), nil
 	})
 	if err != nil || !c.flags['e'] {
@@ -190,7 +190,7 @@ func (c *command) editMaster() error {
 	}
 	file := c.masterFile()
 	c.verbose("editing %s", file)
-	err = editFile(file, func(text string) (string, error) {
+	err = EditFile(file, func(text string) (string, error) {
 		entries, err := parseEntries(file, text)
 		if err != nil {
 			return "", err

@@ -9,10 +9,11 @@ import (
 	"syscall"
 )
 
-// editFile replaces the text of a file by what edit makes of it. The new text is
+// EditFile replaces the text of a file by what edit makes of it. The new text is
 // written to a temporary file beside the old one, made durable, and renamed; owner and
-// mode stay. The temporary file's lock keeps two edits apart. If edit fails nothing changes.
-func editFile(name string, edit func(text string) (string, error)) (err error) {
+// mode stay. The temporary file's lock keeps two edits apart. If edit fails
+// nothing changes. It may be called concurrently.
+func EditFile(name string, edit func(text string) (string, error)) (err error) {
 	target, err := filepath.EvalSymlinks(name)
 	if err != nil {
 		return err

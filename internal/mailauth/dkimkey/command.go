@@ -2,11 +2,6 @@ package dkimkey
 
 import (
 	"crypto"
-	"crypto/ed25519"
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/x509"
-	"encoding/pem"
 	"flag"
 	"fmt"
 	"io"
@@ -78,23 +73,13 @@ func validName(s string) bool {
 }
 
 func generate(w io.Writer, domain, selector, kind string, bits int, dir string) error {
-	var key crypto.Signer
-	var err error
-	switch kind {
-	case "rsa":
-		if bits < 2048 || bits > 4096 {
-			return fmt.Errorf("-b %d: expected 2048 to 4096: shorter keys are weak, longer ones are not accepted everywhere", bits)
-		}
-		key, err = rsa.GenerateKey(rand.Reader, bits)
-	case "ed25519":
-		_, key, err = ed25519.GenerateKey(rand.Reader)
-	default:
+	if kind == "rsa" && (bits < 2048 || bits > 4096) {
+		return fmt.Errorf("-b %d: expected 2048 to 4096: shorter keys are weak, longer ones are not accepted everywhere", bits)
+	}
+	if kind != "rsa" && kind != "ed25519" {
 		return fmt.Errorf("-t %s: expected rsa or ed25519", kind)
 	}
-	if err != nil {
-		return err
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
+	key, text, err := Make(kind, bits)
 	if err != nil {
 		return err
 	}
@@ -106,8 +91,7 @@ func generate(w io.Writer, domain, selector, kind string, bits int, dir string) 
 	if err != nil {
 		return err
 	}
-	err = pem.Encode(f, &pem.Block{Type: "PRIVATE KEY", Bytes: der})
-	if err == nil {
+	if _, err = f.Write(text); err == nil {
 		err = f.Sync()
 	}
 	if cerr := f.Close(); err == nil {

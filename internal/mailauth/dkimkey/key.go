@@ -12,6 +12,7 @@ import (
 	"bytes"
 	"crypto"
 	"crypto/ed25519"
+	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/base64"
@@ -83,6 +84,24 @@ func Parse(text []byte) (crypto.Signer, error) {
 		return k, nil
 	}
 	return nil, fmt.Errorf("a key of type %T, expected RSA or Ed25519", key)
+}
+
+// Make makes a key of a kind, rsa or ed25519, and the text of its file. bits is the size of an RSA
+// key.
+func Make(kind string, bits int) (key crypto.Signer, text []byte, err error) {
+	if kind == "rsa" {
+		key, err = rsa.GenerateKey(rand.Reader, bits)
+	} else {
+		_, key, err = ed25519.GenerateKey(rand.Reader)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, nil, err
+	}
+	return key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
 // Record is the text of the TXT record that publishes a key, RFC 6376 section
