@@ -235,7 +235,7 @@ const ownCommands = `  explain ID|DESTINATION ... why a message is still in the 
                              the SMTP dialogues with one peer, as they go on
   passwd [user]              an entry for a table of users
   dkim genkey|record ...     keys to sign mail with
-  domain add|check|records ...
+  domain add|rotate|check|records ...
                              a mail domain: its settings and keys, its records in the DNS, and
                              what the world sees of it
   simulate [FILE]            mail through the scheduler, in virtual time

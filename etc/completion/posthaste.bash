@@ -536,14 +536,16 @@ _posthaste() {
         --login) :; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-A -a -b -c -i -j -l -o -p -q -r -t --class --dry-run --ed25519 --login"
+            _posthaste_words "-A -a -b -c -i -j -l -o -p -q -r -t --class --dry-run --ed25519 --login --new"
         elif ((COMP_CWORD == first)); then
-            _posthaste_words "add check records"
+            _posthaste_words "add check records rotate"
         elif [[ ${COMP_WORDS[first]} == add ]]; then
             :
         elif [[ ${COMP_WORDS[first]} == check ]]; then
             :
         elif [[ ${COMP_WORDS[first]} == records ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == rotate ]]; then
             :
         fi
         ;;

@@ -13,6 +13,8 @@ var globalParams = []Param{
 	{Name: "default_database_type", Type: String, Default: "hash", Tier: 2, Doc: "Table type assumed when none is given"},
 	{Name: "default_delivery_status_filter", Type: List, Tier: 3, Doc: "Table that changes delivery status codes"},
 	{Name: "dkim_key_directory", Type: String, Default: "$config_directory/dkim", Tier: 2, Origin: Own, Doc: "Where posthaste domain keeps DKIM keys and what it knows of them"},
+	{Name: "dkim_key_lifetime", Type: Duration, Default: "0", Unit: 'd', Tier: 2, Origin: Own, Doc: "After how long posthaste domain rotate makes the key that comes next; 0: when it is told to"},
+	{Name: "dkim_key_retire_time", Type: Duration, Default: "14d", Unit: 'd', Min: 1, Tier: 2, Origin: Own, Doc: "How long the record of a DKIM key stays after the last signature"},
 	{Name: "dont_remove", Type: Int, Default: "0", Tier: 3, Doc: "Keep finished queue files in saved directory"},
 	{Name: "enable_errors_to", Type: Bool, Tier: 3, Origin: OldName, Doc: "Obsolete Errors-To support"},
 	{Name: "enable_idna2003_compatibility", Type: Bool, Default: "no", Tier: 3, Doc: "Use old IDNA conversion rules"},

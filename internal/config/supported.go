@@ -121,6 +121,8 @@ var supportedNames = []string{
 	"disable_verp_bounces",
 	"disable_vrfy_command",
 	"dkim_key_directory",
+	"dkim_key_lifetime",
+	"dkim_key_retire_time",
 	"dkim_oversign_headers",
 	"dkim_sign_headers",
 	"dkim_sign_maps",

@@ -23,11 +23,12 @@ import (
 // classWords are the classes as --class names them.
 var classWords = map[string]Class{"local": Local, "virtual": Mailbox, "relay": Relay, "alias": Alias, "none": Foreign}
 
-// orders are what domain add is told.
+// orders are what domain add, and rotate, are told.
 type orders struct {
 	class   string // of classWords; empty: the one that the domain is in, or that is answered
 	dry     bool
 	ed25519 bool
+	new     bool     // rotate: make new keys now
 	logins  []string // may send as any address of the domain
 }
 
@@ -178,7 +179,7 @@ func (a *adder) keys(ctx context.Context) error {
 		a.build(t)
 	}
 	for _, k := range r.in(Pending) {
-		a.note("when the record of %s is published everywhere, this entry of %s has mail signed: %s %s:%s", k.Selector, t.path, a.about, k.Selector, a.vault.path(keyFile(a.about, k.Selector)))
+		a.note("when the record of %s is published, \"posthaste domain rotate %s\" has mail signed with it", k.Selector, a.about)
 	}
 	return nil
 }

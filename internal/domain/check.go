@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -26,6 +27,7 @@ type World struct {
 	HTTP  *http.Client   // of package webclient, or as strict
 	Roots *x509.CertPool // that certificates are verified with; nil: the system's
 	Now   time.Time
+	At    func(addr netip.Addr) (Asker, func()) // the name server at an address, and what ends asking it
 }
 
 // Bounds of one check: of an area, and of a connection in it.

@@ -42,7 +42,8 @@ type stage struct {
 	plain     bool // smtpd does not offer STARTTLS
 	closed    bool // port 25 outward
 	wishes    Wishes
-	answer    string // what somebody types
+	answer    string            // what somebody types
+	views     map[string]string // the zone as name servers have it that have another one, by address
 
 	dir     string
 	tlsa    string // the digest of the host's key
@@ -164,7 +165,7 @@ func (s *stage) world(t *testing.T) *World {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(l) }()
 	t.Cleanup(func() { server.Close(); l.Close(); <-done })
-	return &World{DNS: dns, Roots: roots, Now: s.now, HTTP: &http.Client{Transport: s}, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return &World{DNS: dns, At: func(addr netip.Addr) (Asker, func()) { return s.view(t, addr) }, Roots: roots, Now: s.now, HTTP: &http.Client{Transport: s}, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		switch host, port, _ := net.SplitHostPort(addr); {
 		case port != "25":
 			return nil, errors.New("unexpected port " + port)

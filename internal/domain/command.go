@@ -21,6 +21,7 @@ import (
 )
 
 const usage = `usage: posthaste domain add [-j] [--class local|virtual|relay|alias|none] [--dry-run] [--ed25519] [--login user] [-A address] [-a authority] [-c config_directory] [-i imap_host] [-p policy] [-r reports] domain
+       posthaste domain rotate [-jq] [--dry-run] [--new] [-c config_directory] [domain ...]
        posthaste domain check [-bjq] [-A address] [-c config_directory] [-l list] [-o domain] [domain ...]
        posthaste domain records [-jt] [-A address] [-a authority] [-c config_directory] [-i imap_host] [-p policy] [-r reports] domain`
 
@@ -85,10 +86,10 @@ func (c *command) run(args []string) int {
 }
 
 // letters are the options of each verb.
-var letters = map[string]string{"add": "A:a:c:i:jp:r:", "check": "A:bc:jl:o:q", "records": "A:a:c:i:jp:r:t"}
+var letters = map[string]string{"add": "A:a:c:i:jp:r:", "check": "A:bc:jl:o:q", "records": "A:a:c:i:jp:r:t", "rotate": "c:jq"}
 
 // longNames are the options with two dashes of each verb, and whether they have a value.
-var longNames = map[string]map[string]bool{"add": {"class": true, "dry-run": false, "ed25519": false, "login": true}}
+var longNames = map[string]map[string]bool{"add": {"class": true, "dry-run": false, "ed25519": false, "login": true}, "rotate": {"dry-run": false, "new": false}}
 
 // parse reads the command line.
 func (c *command) parse(args []string) error {
@@ -110,7 +111,7 @@ func (c *command) parse(args []string) error {
 			return cli.Errorf(cli.ExitUsage, "-%c: %w", o.Letter, err)
 		}
 	}
-	if c.verb != "check" && len(rest) != 1 {
+	if (c.verb == "add" || c.verb == "records") && len(rest) != 1 {
 		return cli.Errorf(cli.ExitUsage, "%s", usage)
 	}
 	for _, d := range rest {
@@ -208,6 +209,8 @@ func (c *command) longOption(name, value string) error {
 		c.orders.dry = true
 	case "ed25519":
 		c.orders.ed25519 = true
+	case "new":
+		c.orders.new = true
 	case "login":
 		if value == "" || strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r == ',' || r == 0x7f }) {
 			return fmt.Errorf("--login %q: expected the name that a user logs in with", value)
@@ -258,6 +261,9 @@ func (c *command) act(ctx context.Context) (status int, err error) {
 		return 0, cli.Errorf(cli.ExitConfig, "%w", err)
 	}
 	defer closing()
+	if c.verb == "rotate" {
+		return 0, c.rotate(ctx, cfg, site, world)
+	}
 	if len(c.domains) == 0 {
 		c.domains = site.Domains()
 	}
@@ -278,7 +284,13 @@ func (c *command) outside(cfg *config.Config) (*World, func(), error) {
 		return nil, nil, err
 	}
 	dns := resolver.New(o)
-	return &World{DNS: dns, Dial: new(net.Dialer).DialContext, Now: time.Now(), HTTP: webclient.New(webclient.Options{Resolver: dns,
+	at := func(addr netip.Addr) (Asker, func()) {
+		o := o
+		o.Servers, o.CacheSize = []string{netip.AddrPortFrom(addr, 53).String()}, -1
+		server := resolver.New(o)
+		return server, server.Close
+	}
+	return &World{DNS: dns, At: at, Dial: new(net.Dialer).DialContext, Now: time.Now(), HTTP: webclient.New(webclient.Options{Resolver: dns,
 		Allowed: func(ctx context.Context, addr netip.Addr) (bool, error) { return networks.Match(ctx, addr.String()) }})}, dns.Close, nil
 }
 

@@ -24,7 +24,11 @@ func (s *stage) again(t *testing.T, args ...string) (stdout, stderr string, stat
 	var out, errs bytes.Buffer
 	c := &command{Tool: cli.Tool{Name: "posthaste domain", Stdin: strings.NewReader(s.answer), Stdout: &out, Stderr: &errs}, Now: s.now, terminal: s.answer != ""}
 	c.world = func(*config.Config) (*World, func(), error) { return world, func() {}, nil }
-	args = append([]string{args[0], "-c", s.dir, "-A", "192.0.2.1", "-A", "2001:db8::1"}, args[1:]...)
+	where := []string{args[0], "-c", s.dir, "-A", "192.0.2.1", "-A", "2001:db8::1"}
+	if args[0] == "rotate" {
+		where = where[:3]
+	}
+	args = append(where, args[1:]...)
 	status = c.run(args)
 	return out.String(), errs.String(), status
 }

@@ -23,7 +23,15 @@ func (c *checker) dkim(ctx context.Context, r *report) {
 		r.say(Error, err.Error(), "mail that should be signed is deferred")
 		return
 	}
-	if len(entries) == 0 {
+	keys, v, err := c.site.ring(c.domain)
+	if err != nil {
+		r.say(Error, err.Error(), "the keys that are to sign mail are not known")
+		keys = &ring{}
+	} else {
+		defer v.Close()
+		c.ring(ctx, r, keys, v)
+	}
+	if len(entries) == 0 && len(keys.in(Pending)) == 0 {
 		r.say(Error, "mail of "+c.domain+" is not signed: dkim_sign_maps has no entry for it", "large providers refuse or suspect unsigned mail: posthaste domain add makes a key and its entry")
 		return
 	}
@@ -36,6 +44,42 @@ func (c *checker) dkim(ctx context.Context, r *report) {
 		c.dkimKey(ctx, r, e, key)
 		if e.Domain != c.domain && !strings.HasSuffix(c.domain, "."+e.Domain) {
 			r.say(Warning, fmt.Sprintf("mail of %s is signed in the name of %s", c.domain, e.Domain), "a signature of another domain does not count for DMARC")
+		}
+	}
+}
+
+// ring checks the keys that do not sign yet, or do not sign any more.
+func (c *checker) ring(ctx context.Context, r *report, keys *ring, v *vault) {
+	for _, k := range keys.keys {
+		name := k.Selector + "._domainkey." + c.domain
+		a, err := c.DNS.TXT(ctx, name)
+		gone := resolver.NotFound(err) || err == nil && dkimTags(a.Records[0])["p"] == ""
+		if err != nil && !gone {
+			r.unanswered(err)
+			continue
+		}
+		var record Record
+		if k.State == Pending || k.State == Retiring {
+			if record, err = v.record(c.domain, k); err != nil {
+				r.say(Error, err.Error(), "")
+				continue
+			}
+		}
+		switch {
+		case k.State == Pending && gone:
+			r.say(Warning, name+" does not exist: the key is pending", "publish it; then posthaste domain rotate has mail signed with it", record)
+		case k.State == Pending:
+			if err := shows(ctx, c.DNS, name, record.Data); err != nil {
+				r.say(Error, err.Error(), "the key is pending, and is not used", record)
+				continue
+			}
+			r.say(Note, name+" is published, and the key is pending", "posthaste domain rotate has mail signed with it as soon as every name server of the zone shows it")
+		case k.State == Retiring && gone:
+			r.say(Warning, name+" does not exist: mail that was signed with the key may still be under way", "publish it until posthaste domain check says that it may be removed", record)
+		case k.State == Retiring:
+			r.good("%s is still published, for mail that is under way", name)
+		case k.State == Retired && !gone:
+			r.say(Note, name+" may be removed", "nothing that was signed with the key is under way any more")
 		}
 	}
 }

@@ -2,6 +2,7 @@
 // it should have, and checks what the world sees of it.
 //
 //	posthaste domain add [-j] [--class class] [--dry-run] [--ed25519] [--login user] [...] domain
+//	posthaste domain rotate [-jq] [--dry-run] [--new] [domain ...]
 //	posthaste domain check [-bjq] [-A address] [-l list] [-o domain] [domain ...]
 //	posthaste domain records [-jt] [-A address] [-a authority] [-i imap_host] [-p policy] [-r reports] domain
 //
@@ -20,6 +21,30 @@
 // Nothing is written in part, and nothing refers to what is not there yet. After an interruption,
 // the same command does what is left. A command that has nothing to do changes nothing, and says
 // so.
+//
+// # Rotate
+//
+// A key is pending, active, retiring and retired, one after the other; the file DOMAIN.keys in
+// dkim_key_directory has the states. Rotate takes each key as far as it may go:
+//
+//   - pending becomes active when every authoritative name server of the zone, asked by itself, and
+//     the resolver of this system show the record. Then the entry of the signing table is changed,
+//     and only then. The active key of the same kind becomes retiring.
+//   - retiring becomes retired after dkim_key_retire_time. The private key is removed.
+//   - with --new, or when the active key is older than dkim_key_lifetime, the next key is made,
+//     pending.
+//
+// So nothing is ever signed with a key whose record is not visible. Without a domain, all domains
+// with a file of keys are looked at. The signing table has the last word: what it names is active,
+// whatever the file says, so that a run that was interrupted between the two is completed by the
+// next one.
+//
+// It is meant to be run every day, or more often while a key is pending, by cron or a timer. No
+// service does this work: it needs write access to the keys and to the table, which no process that talks
+// to strangers should have, and it takes seconds a day. Its user must be able to write to
+// dkim_key_directory and to the directory of the signing table; that is root unless both are given to
+// another user. It needs no capabilities but CAP_CHOWN, and the network only for questions to
+// the DNS.
 //
 // # Check
 //
@@ -62,7 +87,7 @@
 //
 // # Security
 //
-// Add alone changes something. Keys are in dkim_key_directory, which is root's: the mail system may
+// Add and rotate alone change something. Keys are in dkim_key_directory, which is root's: the mail system may
 // read them, and cannot change what it signs with. Root writes nothing by name in directories of
 // others. What strangers publish is bounded, and printed without control
 // characters. Policies are fetched from public addresses only, and those that
@@ -78,7 +103,7 @@
 //
 // myhostname, inet_interfaces, proxy_interfaces, relayhost, mydestination,
 // virtual_alias_domains, virtual_mailbox_domains, relay_domains, dkim_sign_maps, dkim_key_directory,
-// mail_owner, smtpd_sender_login_maps, smtp_https_networks, and those of the resolver.
+// dkim_key_lifetime, dkim_key_retire_time, mail_owner, smtpd_sender_login_maps, smtp_https_networks, and those of the resolver.
 //
 // # Diagnostics
 //

@@ -8,12 +8,15 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/config"
 	"posthaste/internal/mailauth/dkimkey"
+	"posthaste/internal/resolver"
 	"posthaste/internal/rights"
 )
 
@@ -203,4 +206,37 @@ func (v *vault) record(domain string, k RingKey) (Record, error) {
 	}
 	record, err := dkimkey.Record(key)
 	return dkimRecord(dkimkey.Entry{Domain: domain, Selector: k.Selector}, record), err
+}
+
+// remove removes a file.
+func (v *vault) remove(name string) error {
+	return v.who.Do(func() error {
+		if err := v.root.Remove(name); err != nil {
+			return err
+		}
+		return v.at.Sync()
+	})
+}
+
+// domains are the domains that have keys here.
+func (v *vault) domains() (list []string, err error) {
+	if v.root == nil {
+		return nil, nil
+	}
+	err = v.who.Do(func() error {
+		dir, err := v.root.Open(".")
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		names, err := dir.Readdirnames(-1)
+		for _, name := range names {
+			if domain, ok := strings.CutSuffix(name, ringFile("")); ok && resolver.ValidHostname(domain) {
+				list = append(list, domain)
+			}
+		}
+		return err
+	})
+	slices.Sort(list)
+	return list, err
 }

@@ -29,7 +29,7 @@ func Find(ctx context.Context, maps *table.Maps, domain string) ([]Entry, error)
 			return nil, err
 		}
 		if found {
-			return parseEntries(value, strings.TrimPrefix(key, "."))
+			return ParseEntries(value, strings.TrimPrefix(key, "."))
 		}
 		_, parent, ok := strings.Cut(strings.TrimPrefix(key, "."), ".")
 		if !ok {
@@ -39,9 +39,10 @@ func Find(ctx context.Context, maps *table.Maps, domain string) ([]Entry, error)
 	}
 }
 
-// parseEntries reads the right-hand side of a table: selector:file or domain:selector:file,
-// several of them with spaces or commas between.
-func parseEntries(value, domain string) ([]Entry, error) {
+// ParseEntries reads the right-hand side of a table: selector:file or domain:selector:file,
+// several of them with spaces or commas between. domain is that of the entry, which signs where no
+// other one is named.
+func ParseEntries(value, domain string) ([]Entry, error) {
 	words := table.SplitList(value)
 	if len(words) > maxEntries {
 		return nil, fmt.Errorf("dkim_sign_maps: %s: %d keys, expected at most %d", domain, len(words), maxEntries)
