@@ -53,7 +53,7 @@ func (c *checker) ring(ctx context.Context, r *report, keys *ring, v *vault) {
 	for _, k := range keys.keys {
 		name := k.Selector + "._domainkey." + c.domain
 		a, err := c.DNS.TXT(ctx, name)
-		gone := resolver.NotFound(err) || err == nil && dkimTags(a.Records[0])["p"] == ""
+		gone := resolver.NotFound(err) || err == nil && dkimkey.Tags(a.Records[0])["p"] == ""
 		if err != nil && !gone {
 			r.unanswered(err)
 			continue
