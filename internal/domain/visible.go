@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"posthaste/internal/mailauth/dkimkey"
 	"posthaste/internal/resolver"
 )
 
@@ -121,7 +122,7 @@ func shows(ctx context.Context, asker Asker, name, want string) error {
 // publishes says whether the text of a record publishes the key of another, for use with mail; text
 // is what there is, to be shown.
 func publishes(have, want string) (text string, ok bool) {
-	h, w := dkimkey.Tags(have), dkimTags(want)
+	h, w := dkimkey.Tags(have), dkimkey.Tags(want)
 	kind := h["k"]
 	if kind == "" {
 		kind = kindRSA // RFC 6376 section 3.6.1
