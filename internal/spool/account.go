@@ -1,16 +1,11 @@
 package spool
 
 // account adds (sign 1) or takes away (sign -1) what l occupies.
-func (e *engine) account(slot uint32, sign int64) {
-	l := e.idx.at(slot)
+func (e *engine) account(l *live, sign int64) {
 	if l.conLen > 0 {
 		if s := e.segs[l.conSeg]; s != nil {
 			s.live += sign * int64(l.conLen)
-			if sign > 0 {
-				e.linkContent(s, slot)
-			} else {
-				e.unlinkContent(s, slot)
-			}
+			s.ncontents += int(sign)
 		}
 		e.liveSum += sign * int64(l.conLen)
 	}
@@ -21,11 +16,7 @@ func (e *engine) account(slot uint32, sign int64) {
 			e.stateSum += sign * int64(l.refLen)
 			e.liveSum += sign * int64(l.refLen)
 		}
-		if sign > 0 {
-			e.linkState(s, slot)
-		} else {
-			e.unlinkState(s, slot)
-		}
+		s.nstates += int(sign)
 	}
 	e.metaSum += sign * e.stateCost(l)
 	e.byQueue[l.queue] += int(sign)
@@ -43,48 +34,21 @@ func (e *engine) stateCost(l *live) int64 {
 	return headerLen + m + 32 + e.idx.handedLen(l.number)
 }
 
-func (e *engine) linkState(s *segment, slot uint32) {
-	l := e.idx.at(slot)
-	l.statePrev, l.stateNext = 0, s.states
-	if s.states != 0 {
-		e.idx.at(s.states - 1).statePrev = slot + 1
+// removeStates removes the messages whose newest record is in such segments.
+func (e *engine) removeStates(old func(*segment) bool) {
+	var room [leafLen]live
+	for _, s := range sorted(e.segs) {
+		for from := uint64(0); s.nstates > 0 && old(s); {
+			list, next, more := e.idx.page(from, inStates(s.file), &room)
+			if !more {
+				break
+			}
+			for i := range list {
+				e.account(&list[i], -1)
+				e.idx.remove(list[i].number)
+			}
+			e.idx.tidy()
+			from = next
+		}
 	}
-	s.states = slot + 1
-	s.nstates++
-}
-
-func (e *engine) unlinkState(s *segment, slot uint32) {
-	l := e.idx.at(slot)
-	if l.statePrev != 0 {
-		e.idx.at(l.statePrev - 1).stateNext = l.stateNext
-	} else {
-		s.states = l.stateNext
-	}
-	if l.stateNext != 0 {
-		e.idx.at(l.stateNext - 1).statePrev = l.statePrev
-	}
-	s.nstates--
-}
-
-func (e *engine) linkContent(s *segment, slot uint32) {
-	l := e.idx.at(slot)
-	l.contPrev, l.contNext = 0, s.contents
-	if s.contents != 0 {
-		e.idx.at(s.contents - 1).contPrev = slot + 1
-	}
-	s.contents = slot + 1
-	s.ncontents++
-}
-
-func (e *engine) unlinkContent(s *segment, slot uint32) {
-	l := e.idx.at(slot)
-	if l.contPrev != 0 {
-		e.idx.at(l.contPrev - 1).contNext = l.contNext
-	} else {
-		s.contents = l.contNext
-	}
-	if l.contNext != 0 {
-		e.idx.at(l.contNext - 1).contPrev = l.contPrev
-	}
-	s.ncontents--
 }

@@ -92,7 +92,7 @@ func (r *recovery) unanswered(b *logBatch) {
 		if rc.h.typ != recMSG {
 			continue
 		}
-		if _, known := r.e.idx.slot(rc.h.number); known {
+		if r.e.idx.has(rc.h.number) {
 			continue // the cleaner's copy
 		}
 		if len(r.rep.Unanswered) == maxInDoubt {
@@ -204,14 +204,16 @@ func saysMore(rc *rec, l *live, known []uint64) bool {
 
 // setLost puts messages aside whose content is not where it should be.
 func (r *recovery) setLost() {
-	e := r.e
-	for slot := range e.idx.used {
-		l := e.idx.at(slot)
-		if l.number == 0 || l.flags&msgLost == 0 {
-			continue
+	var gone []uint64
+	r.e.idx.each(func(l *live) {
+		if l.flags&msgLost != 0 {
+			gone = append(gone, l.number)
 		}
-		r.contentGone(l)
+	})
+	for _, n := range gone {
+		r.contentGone(r.e.idx.edit(n))
 	}
+	r.e.idx.tidy()
 }
 
 func (r *recovery) contentGone(l *live) {
@@ -287,15 +289,11 @@ func (r *recovery) checkpoint(room int64) {
 		}
 		return
 	}
-	for slot := range e.idx.used {
-		l := e.idx.at(slot)
-		if l.number == 0 {
-			continue
-		}
+	e.idx.each(func(l *live) {
 		if _, ok := e.w.staged[l.number]; !ok {
 			e.putState(e.stage(l.number, l.created), nil)
 		}
-	}
+	})
 	e.moved = point{batch: e.batch, segno: e.nextSegno + 1}
 }
 
@@ -309,7 +307,7 @@ func (r *recovery) moveSome(room int64) {
 	e.w.most = room - blockSize
 	holding, _ := e.holding()
 	for _, s := range holding {
-		if !e.moveFrom(s) {
+		if _, all := e.moveFrom(s, 0); !all {
 			break
 		}
 	}

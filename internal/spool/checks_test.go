@@ -237,7 +237,7 @@ func TestReaderMetadata(t *testing.T) {
 		c.add(msg, mm)
 		w.commit(c)
 		en, _ := w.e.locate(mm.id)
-		_, l := w.e.idx.find(mm.id.Number())
+		l := w.e.idx.find(mm.id.Number(), new(live))
 		for at := range int64(headerLen + l.refMeta) {
 			y := w.mem.Clone()
 			if err := y.Damage(segName("q", en.Ref.File), int64(en.Ref.Offset)+at, vfs.FlipBit, nil); err != nil {
@@ -362,7 +362,7 @@ func TestCopyOfDamage(t *testing.T) {
 		c := &change{}
 		c.add(msg, mm)
 		w.commit(c)
-		_, l := w.e.idx.find(mm.id.Number())
+		l := w.e.idx.find(mm.id.Number(), new(live))
 		if err := w.mem.Damage(segName("q", l.conSeg), int64(l.conOff+l.conLen)-9, vfs.FlipBit, nil); err != nil {
 			fail("%v", err)
 		}
@@ -408,7 +408,7 @@ func TestWriterBelieves(t *testing.T) {
 		c := &change{}
 		c.add(msg, mm)
 		w.commit(c)
-		_, l := w.e.idx.find(mm.id.Number())
+		l := w.e.idx.find(mm.id.Number(), new(live))
 		found := func(number uint64) bool {
 			_, _, ok := w.e.fetchMeta(nil, l.refSeg, l.refOff, l.refMeta, number)
 			return ok

@@ -260,34 +260,63 @@ func (e *engine) reachable() point {
 // is in it: of segments that hold few states it empties several.
 func (e *engine) moveStates(list []*segment) (bool, error) {
 	e.beginStep(e.head)
+	at := map[*segment]uint64{}
 	for _, s := range list {
-		if s.state == segOpen || e.isLeft(s) || !e.moveFrom(s) {
+		if s.state == segOpen || e.isLeft(s) {
+			break
+		}
+		next, all := e.moveFrom(s, s.statesFrom)
+		at[s] = next
+		if !all {
 			break
 		}
 	}
 	e.w.moved = uint64(e.w.size())
-	return e.step(false)
+	did, err := e.step(false)
+	if did && err == nil {
+		for s, next := range at {
+			s.statesFrom = next
+		}
+	}
+	return did, err
 }
 
-// moveFrom stages the states in s; false says that the batch has all that it may have.
-func (e *engine) moveFrom(s *segment) bool {
-	for slot := s.states; slot != 0; {
-		l := e.idx.at(slot - 1)
-		slot = l.stateNext
-		if _, ok := e.w.staged[l.number]; ok {
-			continue
+// moveFrom stages the states in s of messages from a number on, and gives the number to go
+// on from once they are durable: 0 when those were all, and false when the batch has all that it
+// may have. Nothing is ever added to the states in a closed segment.
+func (e *engine) moveFrom(s *segment, from uint64) (next uint64, all bool) {
+	var room [leafLen]live
+	for left := s.nstates; left > 0; {
+		list, next, more := e.idx.page(from, inStates(s.file), &room)
+		if !more {
+			break
 		}
-		if e.w.size() > 0 && e.w.size()+e.stateCost(l) > e.w.most {
-			return false
+		for i := range list {
+			if !e.moveState(s, &list[i]) {
+				return list[i].number, false
+			}
 		}
-		e.w.unread = nil
-		m, ok := e.readMeta(&staged{number: l.number, live: *l})
-		if e.w.unread != nil {
-			e.leave(s, e.w.unread)
-			return false
-		}
-		e.putStateOf(e.stage(l.number, l.created), &m, ok, nil)
+		from, left = next, left-len(list)
 	}
+	return 0, true
+}
+
+// moveState stages the state of l, which is in s. It is false when there is no room for it,
+// or it cannot be read.
+func (e *engine) moveState(s *segment, l *live) bool {
+	if _, ok := e.w.staged[l.number]; ok {
+		return true
+	}
+	if e.w.size() > 0 && e.w.size()+e.stateCost(l) > e.w.most {
+		return false
+	}
+	e.w.unread = nil
+	m, ok := e.readMeta(&staged{number: l.number, live: *l})
+	if e.w.unread != nil {
+		e.leave(s, e.w.unread)
+		return false
+	}
+	e.putStateOf(e.stage(l.number, l.created), &m, ok, nil)
 	return true
 }
 
@@ -407,33 +436,58 @@ func (e *engine) copyStep() (bool, error) {
 		return false, nil
 	}
 	e.beginStep(to)
-	for _, v := range e.victims {
-		for slot := v.contents; slot != 0; {
-			l := e.idx.at(slot - 1)
-			slot = l.contNext
-			next := int64(l.conLen) + int64(l.refMeta) + stateSlack
-			if e.w.size() > 0 && e.w.size()+next > e.w.most {
-				return e.flushCopies(cold)
-			}
-			c := e.readCopy(&staged{number: l.number, live: *l})
-			if c.unread != nil {
-				e.leave(v, c.unread)
-				return e.flushCopies(cold)
-			}
-			e.putCopy(e.stage(l.number, l.created), &c)
-			e.w.copied += uint64(l.conLen)
+	at := map[*segment]uint64{}
+	for _, v := range slices.Clone(e.victims) {
+		next, all := e.copyFrom(v, v.contentsFrom)
+		at[v] = next
+		if !all {
+			break
 		}
 	}
-	return e.flushCopies(cold)
-}
-
-// flushCopies writes what copyStep made.
-func (e *engine) flushCopies(cold bool) (bool, error) {
 	did, err := e.step(cold)
 	if !did {
 		e.victims = nil
+	} else if err == nil {
+		for v, next := range at {
+			v.contentsFrom = next
+		}
 	}
 	return did, err
+}
+
+// copyFrom stages copies of the messages in v, as moveFrom does with states.
+func (e *engine) copyFrom(v *segment, from uint64) (next uint64, all bool) {
+	var room [leafLen]live
+	for left := v.ncontents; left > 0; {
+		list, next, more := e.idx.page(from, inContents(v.file), &room)
+		if !more {
+			break
+		}
+		for i := range list {
+			if !e.copyOf(v, &list[i]) {
+				return list[i].number, false
+			}
+		}
+		from, left = next, left-len(list)
+	}
+	return 0, true
+}
+
+// copyOf stages a copy of l, which is in v. It is false when there is no room for it, or
+// it cannot be read.
+func (e *engine) copyOf(v *segment, l *live) bool {
+	next := int64(l.conLen) + int64(l.refMeta) + stateSlack
+	if e.w.size() > 0 && e.w.size()+next > e.w.most {
+		return false
+	}
+	c := e.readCopy(&staged{number: l.number, live: *l})
+	if c.unread != nil {
+		e.leave(v, c.unread)
+		return false
+	}
+	e.putCopy(e.stage(l.number, l.created), &c)
+	e.w.copied += uint64(l.conLen)
+	return true
 }
 
 // tight says whether there are few free segments, and no more can be made.

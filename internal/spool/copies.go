@@ -93,7 +93,7 @@ func (r *recovery) scanCopy(over copies, file uint32, traces map[uint64]*trace, 
 		for i := range b.recs {
 			rc := &b.recs[i]
 			n := rc.h.number
-			if _, l := e.idx.find(n); l != nil {
+			if e.idx.has(n) {
 				continue
 			}
 			switch {

@@ -105,11 +105,12 @@ func (s *Spool) Find(number uint64) (Entry, bool) { return s.e.find(number) }
 func (e *engine) find(number uint64) (Entry, bool) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	slot, l := e.idx.find(number)
+	var room live
+	l := e.idx.find(number, &room)
 	if l == nil {
 		return Entry{}, false
 	}
-	en := e.entry(slot)
+	en := e.entry(l)
 	en.ID = l.id()
 	return en, true
 }
@@ -136,20 +137,24 @@ func (e *engine) page(cursor uint64, list []Placed) (_ []Placed, next uint64) {
 	return list, next
 }
 
-// livesStep is how many places in the index are looked at while commits wait.
-const livesStep = 256
+// livesStep is how many leaves of the index are looked at while commits wait.
+const livesStep = 8
 
-// livesFrom calls f, which must not keep its argument, for some messages in the order of the index,
-// beginning at a place, which is 0 at first, each with the place behind it. It gives the place to go
+// livesFrom calls f, which must not keep its argument, for some messages in the order of their numbers,
+// beginning with a number, which is 0 at first, each with the number behind it. It gives the number to go
 // on from; more says that there are others. The engine's lock is held meanwhile.
 func (e *engine) livesFrom(from uint64, f func(l *live, next uint64)) (next uint64, more bool) {
+	var room [leafLen]live
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	end := min(from+livesStep, uint64(e.idx.used))
-	for ; from < end; from++ {
-		if l := e.idx.at(uint32(from)); l.number != 0 {
-			f(l, from+1)
+	for range livesStep {
+		var list []live
+		if list, from, more = e.idx.page(from, filter{}, &room); !more {
+			return from, false
+		}
+		for i := range list {
+			f(&list[i], list[i].number+1)
 		}
 	}
-	return from, from < uint64(e.idx.used)
+	return from, true
 }

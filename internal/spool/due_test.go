@@ -82,7 +82,7 @@ func TestDue(t *testing.T) {
 
 		for cursor := uint64(0); ; {
 			var list []Placed
-			if list, cursor = sp.Page(cursor, nil); len(list) > livesStep {
+			if list, cursor = sp.Page(cursor, nil); len(list) > livesStep*leafLen {
 				t.Fatalf("a page of %d messages", len(list))
 			}
 			for _, e := range list {

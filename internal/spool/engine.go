@@ -335,7 +335,8 @@ func (e *engine) checkRcpts(o *op) error {
 	return nil
 }
 
-// current is how message number stands with what is staged.
+// current is how message number stands with what is staged. What it gives is good until
+// the next call, or a change of what is staged.
 func (e *engine) current(number uint64) (*staged, *live) {
 	if i, ok := e.w.staged[number]; ok {
 		s := &e.w.list[i]
@@ -344,8 +345,7 @@ func (e *engine) current(number uint64) (*staged, *live) {
 		}
 		return s, &s.live
 	}
-	_, l := e.idx.find(number)
-	return nil, l
+	return nil, e.idx.find(number, &e.w.found)
 }
 
 // putOp encodes a change into the batch being made.
@@ -450,8 +450,8 @@ func (e *engine) answer(b *Batch) {
 		o := &b.ops[i]
 		var en Entry
 		if o.kind == opAdd || o.kind == opUpdate {
-			if slot, l := e.idx.find(o.number); l != nil && l.created == o.created {
-				en = e.entry(slot)
+			if l := e.idx.find(o.number, &e.w.found); l != nil && l.created == o.created {
+				en = e.entry(l)
 				en.ID = o.id
 			}
 		}
@@ -459,9 +459,8 @@ func (e *engine) answer(b *Batch) {
 	}
 }
 
-// entry describes the message in slot. Its ID is left out.
-func (e *engine) entry(slot uint32) Entry {
-	l := e.idx.at(slot)
+// entry describes l. Its ID is left out.
+func (e *engine) entry(l *live) Entry {
 	en := Entry{Ref: Ref{File: l.refSeg, Offset: l.refOff, Length: l.refLen},
 		Queue: Queue(l.queue), NextAttempt: fromMicros(l.next), Attempts: int(l.attempts), Size: l.size,
 		NRcpt: int(l.nrcpt), NPending: int(l.npending), Trace: traceOf(l), Null: l.flags&msgNull != 0,

@@ -266,13 +266,16 @@ func (r *recovery) loadHanded(rc *rec, l *live) {
 // applyHanded makes the index say what a HANDED record says.
 func (r *recovery) applyHanded(rc *rec) {
 	e := r.e
-	slot, l := e.idx.find(rc.h.number)
-	if l == nil || e.planted(plantNoHanded) {
+	if e.planted(plantNoHanded) {
 		return
 	}
-	e.account(slot, -1)
+	l := e.idx.edit(rc.h.number)
+	if l == nil {
+		return
+	}
+	e.account(l, -1)
 	r.loadHanded(rc, l)
-	e.account(slot, 1)
+	e.account(l, 1)
 }
 
 // maxInDoubt bounds the messages in RecoveryReport.InDoubt, and in Unanswered.
@@ -296,7 +299,7 @@ func (r *recovery) doubt() {
 	r.rep.Exact = r.exact
 	seen := map[uint64]bool{}
 	for _, n := range slices.Sorted(maps.Keys(e.idx.handed)) {
-		_, l := e.idx.find(n)
+		l := e.idx.find(n, &e.w.found)
 		seen[n] = true
 		for _, h := range e.idx.handed[n] {
 			d := Doubt{ID: l.id(), Nexthop: h.nexthop, At: time.UnixMicro(h.at)}
@@ -313,11 +316,11 @@ func (r *recovery) doubt() {
 	if r.rep.Clean || e.byQueue[Incoming] == 0 {
 		return
 	}
-	for slot := range e.idx.used {
-		if l := e.idx.at(slot); l.number != 0 && l.queue == uint8(Incoming) && !seen[l.number] {
+	e.idx.each(func(l *live) {
+		if l.queue == uint8(Incoming) && !seen[l.number] {
 			r.inDoubt(Doubt{ID: l.id(), Kind: DoubtNew})
 		}
-	}
+	})
 }
 
 // doubtTorn lists the messages of which a torn batch says that they were delivered.
@@ -326,7 +329,7 @@ func (r *recovery) doubtTorn(seen map[uint64]bool) {
 	for _, b := range r.torn {
 		for i := range b.recs {
 			rc := &b.recs[i]
-			_, l := e.idx.find(rc.h.number)
+			l := e.idx.find(rc.h.number, &e.w.found)
 			if l == nil || seen[l.number] || !saysMore(rc, l, e.idx.more[l.number]) {
 				continue
 			}

@@ -20,11 +20,7 @@ func (w *world) checkpointed(n int) bool {
 	e := w.e
 	e.begin()
 	e.w.force, e.w.upkeep, e.w.leave = true, true, 1
-	for slot := range e.idx.used {
-		if l := e.idx.at(slot); l.number != 0 {
-			e.putState(e.stage(l.number, l.created), nil)
-		}
-	}
+	e.idx.each(func(l *live) { e.putState(e.stage(l.number, l.created), nil) })
 	e.moved = point{batch: e.batch, segno: e.nextSegno + 1}
 	e.turn = true
 	err := e.flush(false)
@@ -158,7 +154,7 @@ func TestPlaceBeyondEnd(t *testing.T) {
 		}
 		later := w.accept(100)
 		w.endCleanly()
-		_, l := w.e.idx.find(ids[1].Number())
+		l := w.e.idx.find(ids[1].Number(), new(live))
 		f, err := w.mem.OpenWrite(segName("q", old.file))
 		w.check(err)
 		w.check(f.Truncate(int64(l.conOff) + 100)) // in the middle of the second

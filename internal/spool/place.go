@@ -198,8 +198,9 @@ func (r *recovery) lookAtPlace(rec recordedPlace) (s placeState, err error) {
 	for _, n := range s.names {
 		have[n] = true
 	}
+	var room live
 	for number := range e.idx.big {
-		_, l := e.idx.find(number)
+		l := e.idx.find(number, &room)
 		if Queue(l.queue) == Corrupt {
 			continue // an earlier start may have said that its content is gone
 		}

@@ -36,12 +36,12 @@ func (f fault) String() string { return faultNames[f] }
 func (e *engine) plantFreeEarly() {
 	for i := range e.w.list {
 		if st := &e.w.list[i]; st.gone && !st.added {
-			slot, _ := e.idx.slot(st.number)
-			e.account(slot, -1)
+			l := e.idx.find(st.number, &e.w.found)
+			e.account(l, -1)
 			for _, s := range e.segs {
 				e.reap(s)
 			}
-			e.account(slot, 1)
+			e.account(l, 1)
 		}
 	}
 }

@@ -308,6 +308,7 @@ func (e *engine) rotate(s *segment, cold bool) segHeader {
 	defer e.mu.Unlock()
 	s.segno, s.salt, s.firstBatch, s.lastBatch = h.segno, uint32(h.salt), e.batch, 0
 	s.off, s.start, s.headless = headRoom, headRoom, false
+	s.statesFrom, s.contentsFrom = 0, 0
 	s.cold, s.left, s.state = cold, time.Time{}, segOpen
 	p := &e.head
 	if cold {

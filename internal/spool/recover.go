@@ -347,6 +347,7 @@ func (r *recovery) replay() error {
 			}
 			continue
 		}
+		<-st.b.decoded
 		r.held = append(r.held, st.b)
 		r.release(st.promised, min(under, st.b.num+1), ahead.again) // the next in this segment may come before what is held
 	}
@@ -379,8 +380,9 @@ func (r *recovery) findBoot(sc *scanner) {
 	first := max(sc.s.start, blockSize)
 	h, ok := sc.header(first)
 	if ok && h.typ == recBOOT && !r.e.planted(plantNoVoid) {
-		var b logBatch
-		if sc.record(&b, &h, first) {
+		b := logBatch{seg: sc.s}
+		sc.record(&b, &h, first)
+		if b.decode(); len(b.recs) > 0 {
 			r.boots = append(r.boots, boot{void: b.recs[0].void, num: h.batch})
 		}
 	}
@@ -534,6 +536,7 @@ func (r *recovery) apply(b *logBatch) {
 			r.rep.Clean = true
 		}
 	}
+	r.e.idx.tidy()
 }
 
 // pass moves the recovery point on. A message whose newest record is from
@@ -547,16 +550,7 @@ func (r *recovery) pass(p point) {
 	if len(r.lost) > 0 {
 		return
 	}
-	for _, s := range e.segs {
-		if s.firstBatch >= p.batch {
-			continue
-		}
-		for s.states != 0 {
-			slot := s.states - 1
-			e.account(slot, -1)
-			e.idx.remove(slot)
-		}
-	}
+	e.removeStates(func(s *segment) bool { return s.firstBatch < p.batch })
 }
 
 // passTail does the same for a recovery point in the tail. It holds for what
@@ -582,14 +576,13 @@ func (r *recovery) passTail() {
 func (r *recovery) applyState(s *segment, rc *rec) {
 	e := r.e
 	number := rc.h.number
-	slot, l := e.idx.find(number)
+	l := e.idx.edit(number)
 	if l != nil {
-		e.account(slot, -1)
+		e.account(l, -1)
 		delete(e.idx.more, number)
 	} else {
-		slot = e.idx.insert(number)
+		l = e.idx.insert(number)
 	}
-	l = e.idx.at(slot)
 	*l = rc.m
 	l.refSeg = s.file
 	if more := loadDone(l, rc.done); more != nil {
@@ -609,16 +602,16 @@ func (r *recovery) applyState(s *segment, rc *rec) {
 	} else {
 		l.flags |= msgLost
 	}
-	e.account(slot, 1)
+	e.account(l, 1)
 }
 
 func (r *recovery) applyDone(rc *rec) {
 	e := r.e
-	slot, l := e.idx.find(rc.h.number)
+	l := e.idx.edit(rc.h.number)
 	if l == nil {
 		return
 	}
-	e.account(slot, -1)
+	e.account(l, -1)
 	gone := rc.h.flags&recAll != 0
 	if !gone {
 		more := e.idx.more[l.number]
@@ -636,10 +629,10 @@ func (r *recovery) applyDone(rc *rec) {
 		gone = l.npending == 0
 	}
 	if gone {
-		e.idx.remove(slot)
+		e.idx.remove(l.number)
 		return
 	}
-	e.account(slot, 1)
+	e.account(l, 1)
 }
 
 // sweep removes content files that no message has, unless something is missing
@@ -652,8 +645,7 @@ func (r *recovery) sweep() error {
 	}
 	have := map[string]bool{}
 	for number := range e.idx.big {
-		_, l := e.idx.find(number)
-		have[string(l.id())] = true
+		have[string(e.idx.find(number, &e.w.found).id())] = true
 	}
 	keep, err := r.unresolved()
 	if err != nil {
@@ -681,9 +673,10 @@ func (r *recovery) sweep() error {
 		}
 	}
 	for number := range e.idx.big {
-		if _, l := e.idx.find(number); have[string(l.id())] {
-			r.contentGone(l)
+		if have[string(e.idx.find(number, &e.w.found).id())] {
+			r.contentGone(e.idx.edit(number))
 		}
+		e.idx.tidy()
 	}
 	return nil
 }

@@ -52,12 +52,12 @@ func endOfID(number uint64) string {
 }
 
 // hurtOf makes out whose record it is whose metadata are damaged, or whose header was.
-func (sc *scanner) hurtOf(h *header, off int64) hurt {
+func hurtOf(h *header, metadata []byte) hurt {
 	x := hurt{typ: h.typ, flags: h.flags, number: h.number, batch: h.batch}
 	if h.typ != recMSG && h.typ != recSTATE {
 		return x
 	}
-	p := slices.Clone(sc.w.at(off+headerLen, int(h.metaLen)))
+	p := slices.Clone(metadata)
 	sound := uint32(len(p)) == h.metaLen && mendBit(p, h.metaCRC)
 	x.id = idIn(p, h.number, sound)
 	return x
@@ -168,7 +168,7 @@ func (r *recovery) survey() (map[uint64]*trace, error) {
 					continue
 				}
 				eachListed(b.recs[i].done, func(x *listed) { // its existence proves those in it, whatever it is worth itself
-					if _, l := e.idx.find(x.number); l == nil && x.batch >= e.from.batch && !r.voided(x.batch, e.promised) {
+					if !e.idx.has(x.number) && x.batch >= e.from.batch && !r.voided(x.batch, e.promised) {
 						of(x.number).id = x.id()
 					}
 				})
@@ -178,7 +178,7 @@ func (r *recovery) survey() (map[uint64]*trace, error) {
 			}
 			for i := range b.recs {
 				rc := &b.recs[i]
-				if _, l := e.idx.find(rc.h.number); l != nil {
+				if e.idx.has(rc.h.number) {
 					continue
 				}
 				switch rc.h.typ {
@@ -238,7 +238,7 @@ func (r *recovery) rescue() error {
 			r.find(string(t.id), true, "LOST: nothing is left of it but that it was there")
 		}
 		if t := traces[n]; t.rec != nil && !t.gone && hurts[n] == nil && r.restore(n, t) {
-			_, l := r.e.idx.find(n)
+			l := r.e.idx.edit(n)
 			r.moveTo(l, Hold)
 			r.unsure = append(r.unsure, n)
 			r.find(string(l.id()), false, "put on hold: it is not known whether it was delivered; what would say so may be among what is lost. The log of that time tells: release it or delete it (postsuper)")
@@ -249,7 +249,7 @@ func (r *recovery) rescue() error {
 
 // judge says what becomes of a message with a damaged record.
 func (r *recovery) judge(h *hurt, t *trace) {
-	_, l := r.e.idx.find(h.number)
+	l := r.e.idx.find(h.number, &r.e.w.found)
 	isDone := h.typ == recDONE
 	switch {
 	case h.typ == recHANDED:
@@ -270,7 +270,7 @@ func (r *recovery) judge(h *hurt, t *trace) {
 	case t != nil && t.gone || isDone && h.flags&recAll != 0 && (t == nil || t.rec == nil):
 		// It had left the queue.
 	case t != nil && t.rec != nil && r.restore(h.number, t):
-		_, l := r.e.idx.find(h.number)
+		l := r.e.idx.find(h.number, &r.e.w.found)
 		r.find(string(l.id()), false, "in the queue again by an older record, as the last one is damaged; recipients that were done since may get it again")
 	case !isDone && !r.e.planted(plantUnnamed):
 		if t != nil && h.id == "" {
@@ -289,11 +289,11 @@ func (r *recovery) restore(number uint64, t *trace) bool {
 			r.applyDone(&rec{h: header{typ: recDONE, number: number}, done: p.list})
 		}
 	}
-	_, l := e.idx.find(number)
-	if l != nil {
+	there := e.idx.has(number)
+	if there {
 		r.restored = append(r.restored, number)
 	}
-	return l != nil
+	return there
 }
 
 func (r *recovery) moveTo(l *live, q Queue) {
@@ -339,7 +339,7 @@ func (r *recovery) recordRestored() error {
 		for len(r.restored) > 0 && e.w.size() < e.stepBytes()/2 {
 			n := r.restored[0]
 			r.restored = r.restored[1:]
-			if _, l := e.idx.find(n); l != nil {
+			if l := e.idx.find(n, &e.w.found); l != nil {
 				e.putState(e.stage(n, l.created), nil)
 			}
 		}
@@ -362,11 +362,7 @@ func (r *recovery) passDamage() error {
 	}
 	e.begin()
 	e.w.force, e.w.upkeep, e.w.leave = true, true, e.left()
-	for slot := range e.idx.used {
-		if l := e.idx.at(slot); l.number != 0 {
-			e.putState(e.stage(l.number, l.created), nil)
-		}
-	}
+	e.idx.each(func(l *live) { e.putState(e.stage(l.number, l.created), nil) })
 	if err := r.unreadable(); err != nil {
 		return err
 	}

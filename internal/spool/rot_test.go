@@ -49,13 +49,9 @@ type place struct {
 // places is where the records of each live message are.
 func (w *rot) places() map[uint64][]place {
 	m := map[uint64][]place{}
-	for slot := range w.e.idx.used {
-		l := w.e.idx.at(slot)
-		if l.number == 0 {
-			continue
-		}
+	w.e.idx.each(func(l *live) {
 		m[l.number] = []place{{l.refSeg, int64(l.refOff), int64(l.refOff + l.refLen)}, {l.conSeg, int64(l.conOff), int64(l.conOff + l.conLen)}}
-	}
+	})
 	return m
 }
 

@@ -9,6 +9,7 @@ import (
 type rec struct {
 	h      header
 	off    uint32
+	raw    []byte // metadata, as read
 	m      live   // MSG, STATE: what the index will hold, places left out
 	msg    Ref    // STATE: where its MSG record is
 	done   []byte // MSG, STATE: bitmap; DONE: metadata
@@ -31,10 +32,12 @@ type logBatch struct {
 	bad  bool   // something of it is missing or damaged
 	hurt []hurt // damaged records of which it is known whose they are
 	gap  bool   // there are others
-	buf  []byte
+	buf  []byte // what raw is in
+
+	decoded chan struct{} // readAhead: takes one when decode is done
 }
 
-// keep copies what the records of b are to hold on to.
+// keep copies what a record of b is to hold on to.
 func (b *logBatch) keep(p []byte) []byte {
 	if len(p) == 0 {
 		return nil
@@ -42,6 +45,26 @@ func (b *logBatch) keep(p []byte) []byte {
 	n := len(b.buf)
 	b.buf = append(b.buf, p...) // what was kept before may stay where it was
 	return b.buf[n:len(b.buf):len(b.buf)]
+}
+
+// decode decodes the metadata of the records of b. Those that are damaged are records no more, and
+// make the batch bad.
+func (b *logBatch) decode() {
+	n := 0
+	for i := range b.recs {
+		r := &b.recs[i]
+		if !r.decode(b.seg) {
+			b.bad = true
+			b.hurt = append(b.hurt, hurtOf(&r.h, r.raw))
+			continue
+		}
+		if n < i {
+			b.recs[n] = *r
+		}
+		n++
+	}
+	clear(b.recs[n:])
+	b.recs = b.recs[:n]
 }
 
 // scanner reads the batches of one segment.
@@ -56,7 +79,8 @@ type scanner struct {
 	maxSeq   uint64
 	newer    bool // a sound record of a format that we do not know
 
-	// spare, if not nil, gives batches that are done with for use again.
+	// spare, if not nil, gives batches that are done with for use again, and the batches of scan
+	// are not decoded yet.
 	spare func() *logBatch
 }
 
@@ -138,6 +162,9 @@ func (sc *scanner) scan(f func(*logBatch) bool) {
 		}
 		if ok && (h.flags&recFirst != 0 || sc.planted(plantNoFirst)) {
 			b, next := sc.batch(pos)
+			if sc.spare == nil || sc.planted(plantStopAtBad) {
+				b.decode()
+			}
 			bad, last := b.bad, b.closes() // f may have given it back
 			if !f(b) || bad && sc.planted(plantStopAtBad) || last {
 				return
@@ -158,6 +185,9 @@ func (sc *scanner) scan(f func(*logBatch) bool) {
 			continue
 		}
 		b, end := sc.batch(next)
+		if sc.spare == nil {
+			b.decode()
+		}
 		b.bad, b.gap = true, true
 		if !f(b) {
 			return
@@ -167,7 +197,7 @@ func (sc *scanner) scan(f func(*logBatch) bool) {
 }
 
 // batch reads the batch whose first record, or first sound record, is at
-// pos, and says where the next may start.
+// pos, and says where the next may start. It is to be decoded.
 func (sc *scanner) batch(pos int64) (*logBatch, int64) {
 	first, ok := sc.header(pos)
 	if !ok {
@@ -186,7 +216,7 @@ func (sc *scanner) batch(pos int64) (*logBatch, int64) {
 			if sc.looksMendable(pos) {
 				if h, ok = sc.mend(pos); ok && h.batch == b.num && h.seq == seq {
 					seq++
-					b.hurt = append(b.hurt, sc.hurtOf(&h, pos))
+					b.hurt = append(b.hurt, hurtOf(&h, sc.w.at(pos+headerLen, int(h.metaLen))))
 					pos += h.span()
 					if h.flags&recLast != 0 {
 						return b, alignUp(pos, blockSize)
@@ -213,10 +243,7 @@ func (sc *scanner) batch(pos int64) (*logBatch, int64) {
 			b.bad = true
 		}
 		seq = h.seq + 1
-		if !sc.record(b, &h, pos) {
-			b.bad = true
-			b.hurt = append(b.hurt, sc.hurtOf(&h, pos))
-		}
+		sc.record(b, &h, pos)
 		pos += h.span()
 		if h.flags&recLast != 0 {
 			return b, alignUp(pos, blockSize)
@@ -229,23 +256,17 @@ func (sc *scanner) segnoBytes() []byte {
 	return binary.LittleEndian.AppendUint64(nil, sc.s.segno)
 }
 
-// record reads the metadata of a record, and adds it to b if that is sound.
-func (sc *scanner) record(b *logBatch, h *header, off int64) bool {
-	p := sc.w.at(off+headerLen, int(h.metaLen))
+// record adds a record to b with its metadata as they are.
+func (sc *scanner) record(b *logBatch, h *header, off int64) {
+	b.recs = append(b.recs, rec{h: *h, off: uint32(off), raw: b.keep(sc.w.at(off+headerLen, int(h.metaLen)))})
+}
+
+// decode decodes the metadata of r, which is in s. It is false when they are damaged.
+func (r *rec) decode(s *segment) bool {
+	h, p := &r.h, r.raw
 	if uint32(len(p)) < h.metaLen || checksum(p) != h.metaCRC {
 		return false
 	}
-	b.recs = append(b.recs, rec{h: *h, off: uint32(off)})
-	if r := &b.recs[len(b.recs)-1]; !sc.decode(b, r, p) {
-		b.recs = b.recs[:len(b.recs)-1]
-		return false
-	}
-	return true
-}
-
-// decode reads the metadata p of r, which is one of b's.
-func (sc *scanner) decode(b *logBatch, r *rec, p []byte) bool {
-	h := &r.h
 	switch h.typ {
 	case recMSG, recSTATE:
 		var m meta
@@ -255,13 +276,12 @@ func (sc *scanner) decode(b *logBatch, r *rec, p []byte) bool {
 		r.m = live{number: h.number, created: m.created, next: m.next, size: m.size, nrcpt: m.nrcpt,
 			npending: m.nrcpt, attempts: m.attempts, queue: m.queue, flags: m.flags &^ msgLost, trace: m.trace,
 			refOff: r.off, refLen: uint32(h.recLen()), refMeta: h.metaLen}
-		r.done, r.handed = b.keep(m.done), b.keep(m.handed)
-		r.big = m.bigLen
-		r.msg = m.msgAt(r.ref(sc.s))
+		r.done, r.handed, r.big = m.done, m.handed, m.bigLen
+		r.msg = m.msgAt(r.ref(s))
 	case recDONE, recLIST:
-		r.done = b.keep(p)
+		r.done = p
 	case recHANDED:
-		r.handed = b.keep(p)
+		r.handed = p
 		return decodeHandings(p, func(handing) {}) == nil
 	case recBOOT, recCKPT:
 		point, void, err := decodePoint(p)

@@ -186,12 +186,14 @@ type segment struct {
 	start      int64  // of its first batch, as far as is known
 	headless   bool   // its header is to be written again: see mendHeaders
 
-	live      int64  // bytes of records that matter
-	stateLive int64  // of those, STATE records
-	nstates   int    // messages whose newest record is here
-	states    uint32 // list of them: slot+1
-	contents  uint32 // list of messages whose MSG record is here: slot+1
-	ncontents int
+	live      int64 // bytes of records that matter
+	stateLive int64 // of those, STATE records
+	nstates   int   // messages whose newest record is here
+	ncontents int   // messages whose MSG record is here
+
+	// No message under these numbers has its newest record, or its MSG record, here:
+	// where moveFrom and copyFrom go on. They are 0 but while the segment is emptied.
+	statesFrom, contentsFrom uint64
 }
 
 func segName(dir string, file uint32) string {

@@ -77,7 +77,7 @@ func (x *spentTest) done(id mail.QueueID) {
 // open opens the content of a message.
 func (x *spentTest) open(id mail.QueueID) *Content {
 	x.t.Helper()
-	_, l := x.e.idx.find(id.Number())
+	l := x.e.idx.find(id.Number(), new(live))
 	c, err := NewReader(x.fs, x.dir).Content(Ref{File: l.refSeg, Segno: x.e.segs[l.refSeg].segno, Offset: l.refOff, Length: l.refLen}, id)
 	if err != nil {
 		x.t.Fatal(err)

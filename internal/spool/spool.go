@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -52,7 +53,8 @@ type Options struct {
 	// goroutine and must not block nor call the Spool. The slice is reused.
 	OnDurable func([]Entry)
 
-	sleep func(time.Duration) // tests: between reads of a start that fail; nil: time.Sleep
+	sleep        func(time.Duration) // tests: between reads of a start that fail; nil: time.Sleep
+	leaf, leaves int                 // tests: entries of a leaf of the index, and how many may be loose; 0: leafLen and looseLeaves
 }
 
 // A Spool is an open spool: the only writer of its log. All methods may be
@@ -130,6 +132,9 @@ func openEngine(o *Options, plant fault, random func([]byte)) (*engine, Recovery
 	}
 	e := &engine{fs: o.FS, dir: o.Dir, opt: *o, lim: lim, warn: o.Warn, random: random, now: time.Now, sleep: o.sleep, exact: o.ExactDoubt, planter: plantOf(plant),
 		idx: newIndex(), segs: map[uint32]*segment{}, disk: newDiskWatch()}
+	if o.leaf > 0 {
+		e.idx.leafLen, e.idx.most, e.idx.mem = o.leaf, o.leaves, newArena(4096)
+	}
 	if e.sleep == nil {
 		e.sleep = time.Sleep
 	}
@@ -161,8 +166,15 @@ func openEngine(o *Options, plant fault, random func([]byte)) (*engine, Recovery
 		return nil, rep, errors.Join(err, e.closeFiles())
 	}
 	e.spent.limit = e.lim.segSize
+	if rep.Records > manyRecords {
+		debug.FreeOSMemory()
+	}
 	return e, rep, nil
 }
+
+// manyRecords is from how many on a start gives back what it took to read them: that may be
+// more than the index. Go itself takes minutes for it.
+const manyRecords = 100_000
 
 // numbers gives a range of message numbers that nobody had before: those
 // that begin with the number of a segment that this process opened
@@ -303,37 +315,38 @@ func (s *Spool) enqueue(r *request) error {
 	return nil
 }
 
-// Entries calls yield for each message until it returns false. A message
+// Entries calls yield for each message, in the order of their numbers, until it returns
+// false. It keeps no lock while it does, and no more than a few entries in memory. A message
 // that is there throughout is given exactly once, one that comes or goes
 // meanwhile perhaps. Who must miss none listens to OnDurable from before
 // the call and drops those it already has.
 func (s *Spool) Entries(yield func(Entry) bool) { s.e.entries(yield) }
 
 func (e *engine) entries(yield func(Entry) bool) {
-	const step = 256
-	buf := make([]Entry, 0, step)
-	for slot := uint32(0); ; {
-		buf = reuse.Truncated(buf)
-		e.mu.RLock()
-		end := min(slot+step, e.idx.used)
-		for ; slot < end; slot++ {
-			if l := e.idx.at(slot); l.number != 0 {
-				en := e.entry(slot)
-				en.ID = l.id()
-				buf = append(buf, en)
-			}
-		}
-		last := slot == e.idx.used
-		e.mu.RUnlock()
+	buf := make([]Entry, 0, leafLen)
+	for from, more := uint64(0), true; more; {
+		buf, from, more = e.entriesFrom(from, reuse.Truncated(buf))
 		for i := range buf {
 			if !yield(buf[i]) {
 				return
 			}
 		}
-		if last {
-			return
-		}
 	}
+}
+
+// entriesFrom appends a few entries of messages from number on to list, and gives the
+// number to go on from. It is false when there are no more.
+func (e *engine) entriesFrom(number uint64, list []Entry) (_ []Entry, next uint64, more bool) {
+	var room [leafLen]live
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	lives, next, more := e.idx.page(number, filter{}, &room)
+	for i := range lives {
+		en := e.entry(&lives[i])
+		en.ID = lives[i].id()
+		list = append(list, en)
+	}
+	return list, next, more
 }
 
 // Locate says how a message stands, which is what is durable.
@@ -346,11 +359,12 @@ func (e *engine) locate(id mail.QueueID) (Entry, bool) {
 	}
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	slot, l := e.idx.find(number)
+	var room live
+	l := e.idx.find(number, &room)
 	if l == nil || l.created != t.UnixMicro() {
 		return Entry{}, false
 	}
-	en := e.entry(slot)
+	en := e.entry(l)
 	en.ID = id
 	return en, true
 }

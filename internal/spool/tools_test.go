@@ -69,7 +69,7 @@ func TestTools(t *testing.T) {
 		if m.big || len(m.body) == 0 {
 			continue
 		}
-		_, l := w.e.idx.find(n)
+		l := w.e.idx.find(n, new(live))
 		if err := w.mem.Damage(segName("q", l.conSeg), int64(l.conOff+l.conLen-1), vfs.FlipBit, w.r); err != nil {
 			t.Fatal(err)
 		}

@@ -69,6 +69,7 @@ func newWorld(seed uint64, plant fault) *world {
 	w := &world{r: r, plant: plant, mem: vfs.NewMem(sector), now: model{}, bases: map[uint64]bool{}, hop: map[delivered]bool{}}
 	w.opt = Options{Dir: "q", SegmentSize: 20 << 10, Budget: 20 * 20 << 10, sleep: func(time.Duration) {}}
 	w.opt.ExactDoubt = seed%2 == 0
+	w.opt.leaf, w.opt.leaves = 2+int(seed%5), 1+int(seed%3) // entries are packed and unpacked all the time
 	if seed%3 == 2 {
 		w.opt.SegmentSize *= 2
 		w.opt.Budget *= 2
@@ -119,10 +120,31 @@ func (w *world) open() error {
 	return nil
 }
 
+// books compares what the engine has counted with what there is.
+func (w *world) books() {
+	x := &engine{lim: w.e.lim, idx: newIndex(), segs: map[uint32]*segment{}}
+	x.idx.big, x.idx.handed = w.e.idx.big, w.e.idx.handed
+	for file := range w.e.segs {
+		x.segs[file] = &segment{}
+	}
+	w.e.idx.each(func(l *live) { x.account(l, 1) })
+	if x.liveSum != w.e.liveSum || x.metaSum != w.e.metaSum || x.stateSum != w.e.stateSum || x.bigSum != w.e.bigSum || x.byQueue != w.e.byQueue {
+		fail("there are %d bytes, %d and %d of states, %d large, %v; counted %d, %d and %d, %d, %v", x.liveSum, x.metaSum, x.stateSum, x.bigSum, x.byQueue,
+			w.e.liveSum, w.e.metaSum, w.e.stateSum, w.e.bigSum, w.e.byQueue)
+	}
+	for file, s := range w.e.segs {
+		if n := x.segs[file]; n.live != s.live || n.stateLive != s.stateLive || n.nstates != s.nstates || n.ncontents != s.ncontents {
+			fail("segment file %d has %d bytes, %d of states, %d states, %d messages; counted %d, %d, %d, %d", file, n.live, n.stateLive, n.nstates, n.ncontents,
+				s.live, s.stateLive, s.nstates, s.ncontents)
+		}
+	}
+}
+
 // settle compares what is there with what may be there, and goes on from it.
 func (w *world) settle() {
 	var why string
 	got := w.read()
+	w.books()
 	for _, c := range w.cands {
 		d := diff(c, got)
 		if d == "" {

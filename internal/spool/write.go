@@ -25,6 +25,7 @@ type batchWriter struct {
 	copied   uint64         // of the batch, for Stats
 	unlisted []listed       // what later batches have to list; see putList
 	moved    uint64
+	found    live  // scratch, for index.find
 	unread   error // why something could not be read, since this was nil
 	force    bool  // write it though there is nothing but a CKPT in it
 	upkeep   bool  // it is maintenance
@@ -247,24 +248,24 @@ func (e *engine) apply(seg *segment, base uint32, written uint64) {
 	}
 	for i := range e.w.list {
 		st := &e.w.list[i]
-		var slot uint32
+		var l *live
 		if st.added {
 			if st.gone { // came and went in one batch
 				e.bigSum -= st.bigLen
 				continue
 			}
-			slot = e.idx.insert(st.number)
+			l = e.idx.insert(st.number)
 			e.stats.AddedBytes += uint64(st.live.conLen)
 			if st.live.flags&msgBig != 0 {
 				e.idx.big[st.number] = st.bigLen
 				e.bigSum -= st.bigLen // counted while it arrived; account counts it again
 			}
 		} else {
-			slot, _ = e.idx.slot(st.number)
-			old := *e.idx.at(slot)
-			e.account(slot, -1)
+			l = e.idx.edit(st.number)
+			old := *l
+			e.account(l, -1)
 			if st.gone {
-				e.idx.remove(slot)
+				e.idx.remove(st.number)
 			}
 			for _, f := range [2]uint32{old.refSeg, old.conSeg} {
 				if s := e.segs[f]; s != nil && s.live == 0 {
@@ -275,7 +276,6 @@ func (e *engine) apply(seg *segment, base uint32, written uint64) {
 				continue
 			}
 		}
-		l := e.idx.at(slot)
 		*l = st.live
 		if st.refHere {
 			l.refSeg, l.refOff = seg.file, l.refOff+base
@@ -284,8 +284,9 @@ func (e *engine) apply(seg *segment, base uint32, written uint64) {
 			l.conSeg, l.conOff = seg.file, l.conOff+base
 		}
 		e.idx.setBeside(st)
-		e.account(slot, 1)
+		e.account(l, 1)
 	}
+	e.idx.tidy()
 	for _, s := range e.w.empty { // not before all new places are counted
 		e.reap(s)
 	}
