@@ -309,12 +309,7 @@ func (c *command) applyMaster(entries []*entry, edit *masterEdit) (*entry, error
 		case c.flags['X'] && c.flags['M'], c.flags['#']:
 			e.removed = true
 		case c.flags['M']:
-			e.fields, e.command, e.args, e.changed = edit.newEntry.fields, edit.newEntry.command, edit.newEntry.args, true
-			for _, other := range entries { // there is one of a name
-				if other != e && other.name() == e.name() {
-					other.removed = true
-				}
-			}
+			e.become(edit.newEntry, entries)
 		case c.flags['F']:
 			err := e.setField(edit.item, edit.value)
 			if err == nil {
@@ -335,9 +330,25 @@ func (c *command) applyMaster(entries []*entry, edit *masterEdit) (*entry, error
 		return nil, nil
 	}
 	added := edit.newEntry
+	for _, e := range entries {
+		if !e.removed && e.name() == added.name() { // NAME/TYPE=OTHER, and OTHER is there
+			e.become(added, entries)
+			return nil, nil
+		}
+	}
 	added.changed = true
 	added.line = config.LogicalLine{Start: -1}
 	return added, nil
+}
+
+// become makes e another entry, of which name there is one among entries.
+func (e *entry) become(n *entry, entries []*entry) {
+	e.fields, e.command, e.args, e.changed = n.fields, n.command, n.args, true
+	for _, other := range entries {
+		if other != e && other.name() == e.name() {
+			other.removed = true
+		}
+	}
 }
 
 func (e *entry) setField(field, value string) error {

@@ -240,7 +240,7 @@ func TestAsPostfixWithWarnings(t *testing.T) {
 		{[]string{"-M"}, oddMaster}, {[]string{"-F", "smtp/inet/command"}, oddMaster}, {[]string{"-M", "foo/unix", "foo/unix"}, oddMaster},
 		{[]string{"-M", "smtp/inet", "nosuch/unix"}, oddMaster}, {[]string{"-n"}, oddMaster}, {[]string{"myhostname", "myhostname"}, oddMaster}, {[]string{"-n", "process_id"}, oddMaster},
 		{[]string{"-Me", "foo/unix=bar unix - - n - - smtp"}, oddMaster}, {[]string{"-Me", "foo/unix=fox unix - - n - - smtp"}, oddMaster},
-		{[]string{"-Me", "foo/unix=foo inet - - n - - smtp"}, oddMaster}, {[]string{"-Me", "*/unix=foo unix - - n - - smtp"}, oddMaster}, {[]string{"-M", "foo/unix=foo unix - - n - - lmtp"}, oddMaster},
+		{[]string{"-Me", "nosuch/unix=foo unix - - n - - lmtp"}, oddMaster}, {[]string{"-Me", "foo/unix=foo inet - - n - - smtp"}, oddMaster}, {[]string{"-Me", "*/unix=foo unix - - n - - smtp"}, oddMaster}, {[]string{"-M", "foo/unix=foo unix - - n - - lmtp"}, oddMaster},
 		{[]string{"-PX", "smtp/inet/mua"}, oddMaster}, {[]string{"-Pe", "smtp/inet/mua=no"}, oddMaster}, {[]string{"-MX", "foo/unix", "foo/unix"}, oddMaster},
 		{[]string{"-e", "biff=yes", "biff=no"}, oddMaster}, {[]string{"-n"}, "none"}, {[]string{"-M"}, "none"}, {[]string{"-P"}, "none"}, {[]string{"-F", "a/unix"}, "none"},
 		{[]string{"-e", "biff=no"}, "none"},
