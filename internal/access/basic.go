@@ -267,6 +267,11 @@ func (r *run) permitMXBackup(ctx context.Context) verdict {
 		}
 		return dunno
 	}
+	// RFC 7505: a domain that takes no mail has no backup either. Looking up its empty
+	// host would fail, and make a refusal of such mail a temporary one.
+	if len(mx.Records) == 1 && mx.Records[0].Host == "" {
+		return dunno
+	}
 	return r.mxBackup(ctx, mx.Records)
 }
 
