@@ -102,6 +102,7 @@ func (in *incoming) authenticate(res *Result) {
 		res.Envelope = in.msg.env
 		return
 	}
+	// SPF goes by the IPv4 address of a client that has connected over IPv6's form of it.
 	addr, _ := netip.ParseAddr(in.msg.env.Client.Addr)
 	r := a.checker.Check(ctx, &mailauth.Message{Client: addr.Unmap(), Helo: in.msg.env.Client.Helo, Sender: in.q.Envelope.Sender,
 		Header: headerBytes(c.Fields), BodySize: c.BodySize, Body: func() io.Reader { return io.NewSectionReader(c.Body, 0, c.BodySize) }})

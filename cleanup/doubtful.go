@@ -95,6 +95,7 @@ func (d *doubts) found(en engine, rd queueread.Reader, rep *recovery, exact bool
 			e.State, e.Ended, changed = doubtful.Delivered, &now, true
 		}
 	}
+	// Found at this start, with what recovery could tell of each.
 	for i := range rep.InDoubt {
 		x := &rep.InDoubt[i]
 		d.add(en, rd, x.ID, x.Rcpts, doubtful.Entry{Nexthop: x.Nexthop, Why: doubtWhy[x.Kind], Began: timeOf(x.At), Found: now, Exact: rep.Exact && exact})
@@ -157,6 +158,8 @@ func (d *doubts) add(en engine, rd queueread.Reader, id mail.QueueID, rcpts []in
 	e.ID, e.State = id, doubtful.Queued
 	sender, list := envelopeOf(en, rd, id, rcpts)
 	e.Sender = sender
+	// Nobody knows which recipients' client will send again: the entry is for the
+	// message.
 	if e.Rcpt < 0 {
 		if len(list) > 0 {
 			e.Recipient = list[0].address
@@ -185,6 +188,7 @@ type addressee struct {
 // are pending. What cannot be read stays empty. That it cannot is logged elsewhere.
 func envelopeOf(en engine, rd queueread.Reader, id mail.QueueID, rcpts []int) (sender string, list []addressee) {
 	for _, i := range rcpts {
+		// Addresses are filled in below as far as they can be read.
 		list = append(list, addressee{index: i})
 	}
 	at, ok := en.Locate(id)
@@ -195,6 +199,8 @@ func envelopeOf(en engine, rd queueread.Reader, id mail.QueueID, rcpts []int) (s
 	if err != nil {
 		return "", list
 	}
+	// The record has the envelope as it was queued; what has been done since is
+	// elsewhere.
 	st.Overlay(at.Done)
 	env, err := st.Envelope()
 	if err != nil {
@@ -231,6 +237,7 @@ func (d *doubts) recorded(ops []proto.Op) {
 		op := &ops[i]
 		switch {
 		case op.Remove && op.Finished:
+			// End first: || would skip it once something has changed.
 			changed = d.list.End(op.ID, nil, doubtful.Delivered, now) || changed
 		case op.Remove:
 			changed = d.list.End(op.ID, nil, doubtful.Removed, now) || changed
@@ -277,6 +284,7 @@ func (d *doubts) unseen() (n int) {
 	if len(d.list) == 0 {
 		return 0
 	}
+	// A file that the command writes and this process only reads.
 	seen, err := doubtful.Seen(d.fs, d.dir)
 	if err != nil { // it is told of when the list is saved
 		seen = time.Time{}

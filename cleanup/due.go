@@ -37,6 +37,7 @@ func (s *server) due(c *ipc.Conn, r *ipc.Request) {
 		return
 	}
 	s.wg.Go(func() {
+		// Known: the queue manager has asked, and what it knows itself is newer.
 		batch := proto.Entries{Known: true}
 		gone := false
 		send := func() bool {
@@ -64,6 +65,7 @@ func (s *server) page(r *ipc.Request) {
 	}
 	var reply proto.PageReply
 	if len(q.Numbers) > 0 {
+		// Numbers that are not in the queue are left out of the answer.
 		for _, n := range q.Numbers[:min(len(q.Numbers), proto.PageNumbers)] {
 			if e, ok := s.opt.Engine.Find(n); ok {
 				reply.Entries = append(reply.Entries, queue.Placed{Entry: e})

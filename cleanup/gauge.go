@@ -54,6 +54,7 @@ func (g *gauge) add(p []byte) (clean bool) {
 			}
 			break
 		}
+		// A bare LF, or a CR that was in the piece before.
 		if i == 0 || rest[i-1] != '\r' {
 			return false
 		}
@@ -68,6 +69,7 @@ func (g *gauge) add(p []byte) (clean bool) {
 		}
 		next.lineLen = 0
 	}
+	// Some CR was not before an LF.
 	if crs != 0 {
 		return false
 	}

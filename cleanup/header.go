@@ -178,6 +178,8 @@ func (m *Message) field(ctx context.Context, f rfc5322.Field) {
 		h.fault8Bit = true
 		m.mimeFault(faultHeader8Bit, f.Raw)
 	}
+	// MIME is followed by the field as it came; a table may change it afterwards, as in
+	// Postfix.
 	m.mimeField(f, info)
 	if m.checking() {
 		class := headerClass
@@ -191,6 +193,7 @@ func (m *Message) field(ctx context.Context, f rfc5322.Field) {
 		// The table may have replaced it.
 		info = lookupField(f.Name())
 	}
+	// Most fields, and so decided first.
 	if info.id == fieldOther {
 		if !m.dropped(f.Name()) {
 			m.emitField(f)
@@ -212,6 +215,7 @@ func (m *Message) field(ctx context.Context, f rfc5322.Field) {
 	case h.context == "":
 		m.emitField(f)
 	case info.kind&kindSender != 0:
+		// The class decides which canonical maps and masquerading apply.
 		m.rewriteField(ctx, f, classHeaderSender)
 	case info.kind&kindRecipient != 0:
 		m.rewriteField(ctx, f, classHeaderRecipient)
@@ -265,6 +269,7 @@ func (m *Message) learn(f rfc5322.Field, info fieldInfo) {
 
 // dropped says whether fields of this name are removed (message_drop_headers).
 func (m *Message) dropped(name []byte) bool {
+	// A handful of names at most; a map would not be faster.
 	for _, d := range m.header.drop {
 		if rfc5322.EqualName(name, d) {
 			return true
@@ -277,6 +282,7 @@ func (m *Message) dropped(name []byte) bool {
 // 4.5 lets others reject it, or take the name for another.
 func (m *Message) emitField(f rfc5322.Field) {
 	name, rest := f.Name(), f.AfterName()
+	// Nothing between name and colon, as nearly always: the field is stored as it came.
 	if len(name)+len(rest) == len(f.Raw) {
 		m.emit(f.Raw)
 		return
@@ -298,6 +304,8 @@ func (m *Message) rewriteField(ctx context.Context, f rfc5322.Field, class class
 			continue
 		}
 		addr := m.standard(ctx, a)
+		// Without it (receive_override_options = no_address_mappings) addresses only get
+		// their standard form.
 		if m.flags&proto.SubmitMap != 0 {
 			addr = m.canonical(ctx, addr, class)
 		}
@@ -312,6 +320,7 @@ func (m *Message) rewriteField(ctx context.Context, f rfc5322.Field, class class
 		m.emitField(f)
 		return
 	}
+	// Comments and phrases stay; only addresses that changed are written anew.
 	m.emit(rfc5322.AppendRewritten(make([]byte, 0, len(f.Raw)+64), string(f.Name()), text, m.header.addrs))
 }
 
@@ -332,6 +341,7 @@ func (m *Message) standard(ctx context.Context, a *rfc5322.Address) string {
 func eight(b []byte) bool {
 	const high = 0x8080808080808080
 	for len(b) >= 32 {
+		// One test for the high bits of 32 octets.
 		x := binary.LittleEndian.Uint64(b) | binary.LittleEndian.Uint64(b[8:]) |
 			binary.LittleEndian.Uint64(b[16:]) | binary.LittleEndian.Uint64(b[24:])
 		if x&high != 0 {

@@ -107,6 +107,7 @@ func (m *Message) act(class checkClass, title, text, value string) (string, bool
 		switch {
 		case arg == "":
 			m.tablef("missing FILTER command argument in %s map", title)
+		// Postfix demands the colon, so that a next hop is not taken for a transport.
 		case !strings.Contains(arg, ":"):
 			m.tablef("bad FILTER command %s in %s -- need transport:destination", arg, title)
 		default:
@@ -133,6 +134,7 @@ func (m *Message) act(class checkClass, title, text, value string) (string, bool
 		switch {
 		case arg == "":
 			m.tablef("REPLACE action without text in %s map", title)
+		// It would end the header, and make body of the fields after it.
 		case class != bodyClass && !rfc5322.IsField(arg):
 			m.tablef("bad REPLACE header text %q in %s map -- need \"headername: headervalue\"", arg, title)
 		default:
@@ -220,6 +222,7 @@ func (m *Message) tablef(format string, args ...any) {
 // each message is bounded (addLine), except for actions that can occur only once, which
 // the log must always have.
 func (m *Message) actLog(action string, class checkClass, content, text string) {
+	// A log line for people; header fields may have a hundred thousand octets.
 	if len(content) > 200 {
 		content = content[:200]
 	}
@@ -233,6 +236,7 @@ func (m *Message) actLog(action string, class checkClass, content, text string) 
 			e.Name, e.Addr = "localhost", "127.0.0.1" // what filters have been told
 		}
 	}
+	// Header checks may run before the first recipient is known.
 	if m.anyRcpt {
 		e.To = m.c.logForm.Of(m.lastRcpt)
 	}
@@ -271,6 +275,7 @@ func (m *Message) checkLine(ctx context.Context, line []byte) (out []byte, keep 
 		return nil, false
 	}
 	if replaced != text {
+		// The caller adds the line end that the line had.
 		return bytes.TrimSuffix(toLines(replaced), crlf), true
 	}
 	return line, true

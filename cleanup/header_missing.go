@@ -28,6 +28,8 @@ func (m *Message) endHeader(garbage []byte) {
 	}
 	var b []byte
 	if add && !h.has(idField) {
+		// The queue ID is never given twice, so the
+		// Message-ID is unique.
 		id := "<" + m.id + "@" + m.c.hostname + ">"
 		b = append(append(append(b, prefix...), "Message-Id: "...), id...)
 		b = append(b, crlf...)
@@ -52,6 +54,7 @@ func (m *Message) endHeader(garbage []byte) {
 	// RFC 822 wanted a destination field; undisclosed_recipients_header stands for
 	// recipients that are not named.
 	if add && m.c.undisclosed != "" && !h.has(fieldTo, fieldCc, fieldResentTo, fieldResentCc) {
+		// A parameter that is no field would end the header.
 		if rfc5322.IsField(m.c.undisclosed) {
 			b = append(append(b, m.c.undisclosed...), crlf...)
 		} else {
@@ -81,6 +84,7 @@ func (m *Message) endHeader(garbage []byte) {
 func (m *Message) appendFrom(b []byte) []byte {
 	sender := m.env.Sender
 	if sender == "" {
+		// Postfix names the null sender like this in From.
 		sender = mailerDaemon
 	}
 	b = append(b, "From: "...)
@@ -118,6 +122,7 @@ func (m *Message) appendName(b []byte, name string) []byte {
 	encoded := !ascii(name)
 	if encoded {
 		name = mime.QEncoding.Encode(m.c.fullNameCharset, name)
+		// RFC 2047 section 2: a line with an encoded word has at most 76 characters.
 		name = strings.ReplaceAll(name, "?= =?", "?=\r\n\t=?")
 	}
 	switch {

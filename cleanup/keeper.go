@@ -154,7 +154,10 @@ func (k *keeper) serve(ctx context.Context, en engine) error {
 	s := k.server(en)
 	var watching sync.WaitGroup
 	watching.Go(func() { k.watch(serving, stop, en, s) })
+	// Scrubbing goes on only while the spool is served: a broken one is left
+	// as it is.
 	watching.Go(func() { en.Maintain(serving) })
+	// While serving, because the notice is mail that comes in here.
 	if report := en.Recovery().Report; report != "" {
 		watching.Go(func() { k.tell(serving, report) })
 	}

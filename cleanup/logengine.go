@@ -32,6 +32,7 @@ func openLog(o spool.Options, scrub *scrubbing) (engine, error) {
 type logBatch struct{ spool.Batch }
 
 func (b *logBatch) Add(m addition) int {
+	// Every contentFile of this engine is one.
 	file, _ := m.File.(*spool.File) // nil: the content is in memory
 	return b.Batch.Add(spool.Message{ID: m.ID, Envelope: m.Envelope, Recipients: m.Recipients, NRcpt: m.NRcpt, Queue: m.Queue,
 		NextAttempt: m.NextAttempt, Content: m.Content, File: file})
@@ -57,6 +58,7 @@ func (e logEngine) Recovery() recovery {
 	r := e.Spool.Recovery()
 	rep := recovery{InDoubt: r.InDoubt, MoreInDoubt: r.MoreInDoubt, Exact: r.Exact, Unanswered: r.Unanswered, MoreUnanswered: r.MoreUnanswered,
 		Report: r.Report}
+	// A first start, and one after an orderly stop, have nothing to tell.
 	if !r.Clean && r.Segments > 0 {
 		rep.Summary = fmt.Sprintf("recovered the queue: %d segments, %d records read in %s, %d of them in doubt and recorded again",
 			r.Segments, r.Records, r.Elapsed.Round(time.Millisecond), r.Tail)

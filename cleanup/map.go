@@ -26,6 +26,7 @@ const mapNesting = 10
 // addresses that have it, as nearly all do. If it cannot be asked, the message is refused
 // for now: an address stored as it came might mean somebody else.
 func (m *Message) rewrite(ctx context.Context, rewriteContext, addr string) string {
+	// Saves a request to another process for almost every address.
 	if isStandard(addr) {
 		return addr
 	}
@@ -65,6 +66,7 @@ func (m *Message) envelopeSender(ctx context.Context) {
 	if m.flags&proto.SubmitMap != 0 && addr != "" {
 		addr = m.canonical(ctx, addr, classEnvelopeSender)
 	}
+	// After mapping: a canonical map may take an address out of UTF-8, or into it.
 	m.noteUTF8(addr)
 	m.env.Sender = addr
 	// After mapping, since the tables have addresses as users know them.
@@ -78,6 +80,7 @@ const mailerDaemon = "MAILER-DAEMON"
 
 // envelopeRecipient maps one recipient, adds what it expands to, and looks for its BCC.
 func (m *Message) envelopeRecipient(ctx context.Context, r mail.Recipient) {
+	// As the client gave it: delivered mail shows it in X-Original-To.
 	if r.Original == "" {
 		r.Original = r.Address
 	}
@@ -94,6 +97,7 @@ func (m *Message) envelopeRecipient(ctx context.Context, r mail.Recipient) {
 		}
 	}
 	m.expand(ctx, r)
+	// Even if it expands to nothing new: the message had a recipient.
 	m.anyRcpt = true
 	m.lastRcpt = r.Address
 	if m.flags&proto.SubmitBCC != 0 && r.Address != "" {
@@ -186,11 +190,13 @@ func (m *Message) expand(ctx context.Context, r mail.Recipient) {
 		// RFC 3461 section 5.2.7.3: the sender is told of the expansion, and
 		// not of the success of each address that came of it.
 		m.notice(r, dsn.Expanded, "alias expanded")
+		// No value at all would mean the default, which is to report failures.
 		if r.Notify &^= dsn.NotifySuccess; r.Notify == 0 {
 			r.Notify = dsn.NotifyNever
 		}
 	}
 	for _, addr := range list {
+		// Original, ORCPT and NOTIFY are those of the alias: reports are about it.
 		next := r
 		next.Address = addr
 		m.addRecipient(next)
@@ -245,6 +251,8 @@ func (d *duplicates) seen(r *mail.Recipient, original bool) bool {
 	if _, dup := d.known[key]; dup {
 		return true
 	}
+	// A message with more recipients than that may deliver twice; it must not use memory
+	// without bound.
 	if d.limit <= 0 || len(d.known) < d.limit {
 		d.known[key] = struct{}{}
 	}

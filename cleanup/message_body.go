@@ -50,6 +50,7 @@ func (m *Message) write(ctx context.Context, p []byte) {
 	if len(p) == 0 || !m.ok() {
 		return
 	}
+	// A CR at the end of the last piece belongs to this one.
 	if b.cr {
 		b.cr = false
 		p = append([]byte{'\r'}, p...)
@@ -117,6 +118,7 @@ func (m *Message) processHeader(ctx context.Context, buf []byte, last bool) []by
 	if len(buf) > 0 {
 		m.prependFields(ctx)
 	}
+	// After an error the rest is not looked at; the client is told at the end.
 	for len(buf) > 0 && m.ok() {
 		// Missing fields are added before the empty line is stored.
 		if b.cut == nil && bytes.HasPrefix(buf, crlf) {
@@ -141,6 +143,7 @@ func (m *Message) processHeader(ctx context.Context, buf []byte, last bool) []by
 		}
 		b.searched = 0
 		raw := buf[:n]
+		// Only the beginning of the field was kept. It is stored as if it ended there.
 		if b.cut != nil {
 			raw, stray = b.cut, true
 			b.cut = nil
@@ -171,6 +174,7 @@ func (m *Message) prependFields(ctx context.Context) {
 // garbage ends a header with a line that is not a field. An empty line is put before it,
 // so that everybody after us sees the header end in the same place.
 func (m *Message) garbage(buf []byte) {
+	// Only for the log; all of buf is body from here on.
 	line, _, _ := bytes.Cut(buf, crlf)
 	m.endHeader(line)
 	m.emit(crlf)
@@ -202,6 +206,7 @@ func fieldEnd(buf []byte, from int, last bool) (n int, stray, whole bool) {
 			}
 			break
 		}
+		// White space continues the field (RFC 5322 section 2.2.3).
 		if buf[n] != ' ' && buf[n] != '\t' {
 			break
 		}
@@ -315,6 +320,7 @@ func (m *Message) line(ctx context.Context, raw []byte) {
 			return
 		}
 		text = replaceStray(text)
+		// text may point into the caller's piece, which must not be written to.
 		raw = join(text, end)
 	}
 	if n := m.filterBytes(text); len(n) != len(text) {
@@ -347,6 +353,7 @@ func join(text, end []byte) []byte {
 // splitLine takes a line with stray CR or LF as several lines
 // (cleanup_replace_stray_cr_lf = no).
 func (m *Message) splitLine(ctx context.Context, raw []byte) {
+	// The lines have no stray octets now, so line does not come back here.
 	for rest := splitStray(raw); len(rest) > 0; {
 		n := bytes.Index(rest, crlf)
 		if n < 0 {
@@ -377,6 +384,7 @@ func (m *Message) filterBytes(p []byte) []byte {
 		}
 	}
 	if set := m.c.strip; set != nil {
+		// Only when such a character is found is anything copied.
 		for i, c := range p {
 			if set[c] && c != '\r' && c != '\n' {
 				out := bytes.Clone(p[:i])

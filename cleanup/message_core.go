@@ -168,6 +168,7 @@ func NewCore(cfg *config.Config, rw Rewriter, o table.Options) (*Core, error) {
 		requireTLSField:   cfg.Bool("requiretls_enable") && cfg.Bool("requiretls_esmtp_header"),
 	}
 	c.strict = strictness{
+		// strict_8bitmime is both of the others, as in Postfix.
 		header8Bit: cfg.Bool("strict_7bit_headers") || cfg.Bool("strict_8bitmime"),
 		body8Bit:   cfg.Bool("strict_8bitmime_body") || cfg.Bool("strict_8bitmime"),
 		encoding:   cfg.Bool("strict_mime_encoding_domain"),
@@ -206,10 +207,12 @@ func (c *Core) initClasses(cfg *config.Config) error {
 func (c *Core) initMasquerade(cfg *config.Config, o table.Options) (err error) {
 	for _, d := range cfg.List("masquerade_domains") {
 		m := masqueradeDomain{replace: true}
+		// Postfix takes "!!" for nothing.
 		for strings.HasPrefix(d, "!") {
 			m.replace = !m.replace
 			d = d[1:]
 		}
+		// A lone "!" names nothing.
 		if m.name = strings.ToLower(d); m.name != "" {
 			c.masqueradeDomains = append(c.masqueradeDomains, m)
 		}
@@ -230,7 +233,8 @@ func (c *Core) initSearch(cfg *config.Config, o table.Options) error {
 		Delimiters:   cfg.String("recipient_delimiter"),
 		OwnerRequest: cfg.Bool("owner_request_special"),
 		DoubleBounce: cfg.String("double_bounce_sender"),
-		Local:        local.IsLocal,
+		// A table may list a bare user name for addresses in local domains.
+		Local: local.IsLocal,
 	}
 	return nil
 }
@@ -295,6 +299,7 @@ func unescape(text string, i int) (byte, int) {
 		return 9, i
 	case 'v':
 		return 11, i
+	// At most three digits, as in C.
 	case '0', '1', '2', '3', '4', '5', '6', '7':
 		v := 0
 		j := i

@@ -65,6 +65,7 @@ func (m *Message) mimeFault(f fault, text []byte) {
 	if m.anyRcpt {
 		rcpt = m.c.logForm.Of(m.lastRcpt)
 	}
+	// The form of Postfix's line, which log analysis counts.
 	m.infof("reject: mime-error %s: %s from %s; from=<%s> to=<%s>", faultTexts[f],
 		printable(string(bytes.TrimRight(text, "\r\n"))), m.origin(), m.c.logForm.Of(m.env.Sender), rcpt)
 	if f == faultEndOfHeader && m.c.endOfHeader != "reject" {
@@ -100,6 +101,7 @@ func (m *Message) mimeHeaderEnd() {
 	if !s.on {
 		return
 	}
+	// RFC 2045 section 6.4 forbids encodings of composite types.
 	if m.c.strict.encoding {
 		if name := s.structure.EncodingFault(); name != "" {
 			m.mimeFault(faultEncoding, []byte(name))
@@ -127,6 +129,7 @@ func (m *Message) mimeLine(ctx context.Context, text, raw []byte, ended bool) bo
 	if !m.ok() {
 		return true
 	}
+	// A part that says 8bit may have such octets.
 	if m.c.strict.body8Bit && s.structure.SevenBit() && eight(text) {
 		m.mimeFault(faultBody8Bit, text)
 	}
@@ -147,6 +150,8 @@ func (m *Message) mimeHeaderLine(ctx context.Context, text, raw []byte, ended bo
 	s := &m.body.mime
 	if len(s.field) > 0 {
 		fold := len(text) > 0 && (text[0] == ' ' || text[0] == '\t')
+		// A field that was cut at line_length_limit goes on, whatever its next part
+		// begins with.
 		if fold || !bytes.HasSuffix(s.field, crlf) {
 			if s.tooLong = s.tooLong || len(s.field)+len(raw) > m.c.headerLimit; !s.tooLong {
 				s.field = append(s.field, raw...)
@@ -174,6 +179,7 @@ func (m *Message) mimeHeaderLine(ctx context.Context, text, raw []byte, ended bo
 // rewritten: only the message's own header is.
 func (m *Message) flushField(ctx context.Context) {
 	s := &m.body.mime
+	// What is emitted stays in use, and s.field is used again.
 	raw := bytes.Clone(s.field)
 	s.field, s.tooLong = reuse.Truncated(s.field), false
 	if !bytes.HasSuffix(raw, crlf) {

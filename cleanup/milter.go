@@ -72,6 +72,7 @@ func newMilters(cfg *config.Config, log *maillog.Logger, o table.Options) (*milt
 	if err != nil {
 		return nil, err
 	}
+	// The macros that Postfix gives filters of local mail; filters log them.
 	macros = append(macros, "j", cfg.String("myhostname"), "v", cfg.String("milter_macro_v"),
 		"{daemon_name}", cfg.String("milter_macro_daemon_name"))
 	return &milters{log: log, specs: specs, macros: macros, sizeLimit: cfg.Bytes("message_size_limit"),
@@ -83,6 +84,7 @@ func newMilters(cfg *config.Config, log *maillog.Logger, o table.Options) (*milt
 func (ms *milters) Close() error {
 	ms.mu.Lock()
 	open := ms.sessions
+	// begin finds nil, and makes no more of them.
 	ms.sessions = nil
 	ms.mu.Unlock()
 	for _, s := range open {
@@ -133,6 +135,7 @@ func (s *server) milterEvent(c *ipc.Conn, r *ipc.Request) {
 		r.Fail("%v", err)
 		return
 	}
+	// nil only where a test has none.
 	ms := s.opt.Milters
 	if ms == nil {
 		r.Fail("cleanup: filters are not served here")
@@ -152,6 +155,8 @@ func (s *server) milterEvent(c *ipc.Conn, r *ipc.Request) {
 // sense; what filters do wrong is in the verdict, by milter_default_action.
 func (ms *milters) event(ctx context.Context, c *ipc.Conn, q *proto.Milter) (mailfilter.Verdict, error) {
 	ses := ms.session(q.Session)
+	// Without the session's lock: a filter that hangs must not keep its session from
+	// ending.
 	if q.Event == proto.MilterClose {
 		ms.mu.Lock()
 		delete(ms.sessions, q.Session)
@@ -161,6 +166,7 @@ func (ms *milters) event(ctx context.Context, c *ipc.Conn, q *proto.Milter) (mai
 		}
 		return mailfilter.Verdict{}, nil
 	}
+	// smtpd has used a number twice.
 	if ses != nil && q.Event == proto.MilterConnect {
 		return mailfilter.Verdict{}, fmt.Errorf("cleanup: session %d with filters exists", q.Session)
 	}
@@ -187,6 +193,8 @@ func (ms *milters) begin(ctx context.Context, c *ipc.Conn, q *proto.Milter) (*mi
 	switch {
 	case err != nil:
 		return nil, err
+	// A session that goes on has the filters it began with, whatever smtpd_milters says
+	// now.
 	case len(told) > 0:
 		specs = told[0].Specs
 	case q.Event != proto.MilterConnect:
@@ -274,6 +282,7 @@ func (s *milterSession) tell(ctx context.Context, q *proto.Milter) mailfilter.Ve
 // a signature covers what filters have changed.
 func (in *incoming) filters(res *Result) {
 	ms := in.s.opt.Milters
+	// Nothing would be asked, and the content need not be read again.
 	if ms == nil || in.q.Flags&proto.SubmitMilter == 0 || in.q.Milter == 0 && len(ms.specs) == 0 {
 		return
 	}
@@ -292,6 +301,8 @@ func (in *incoming) filters(res *Result) {
 		// The session began in a cleanup that has gone. It is had again for this
 		// message; what comes after it the SMTP server has to say.
 		told, err := in.q.Told.Events()
+		// An smtpd that does not say what went before: the message may be one that
+		// filters refuse.
 		if err != nil || len(told) == 0 {
 			f.verdict("END-OF-MESSAGE", mailfilter.Default("tempfail"), res)
 			return
@@ -347,6 +358,8 @@ func (f *filtering) local(res *Result) {
 	defer s.Close()
 	c, env := f.client(), &f.in.q.Envelope
 	s.SetMacros(f.ms.macros)
+	// Macros that sendmail's documentation names for these events; filters ask for them
+	// by name.
 	s.SetMacros([]string{"_", c.Name + " [" + c.Addr + "]", "{client_name}", c.Name, "{client_ptr}", c.Name, "{client_addr}", c.Addr,
 		"{client_port}", c.Port, "{daemon_addr}", "127.0.0.1", "{daemon_port}", "0", "i", string(env.ID), "{auth_type}", env.SASL.Method, "{auth_authen}", env.SASL.Username,
 		"{auth_author}", env.SASL.Sender, "{mail_addr}", rfc5322.Quote(f.m.env.Sender)})
@@ -369,6 +382,8 @@ func (f *filtering) local(res *Result) {
 		!pass("MAIL", s.Mail(rfc5322.Quote(f.m.env.Sender))) {
 		return
 	}
+	// As the client gave them, before they were mapped: a filter judges the envelope that
+	// came.
 	for i := range env.Recipients {
 		s.SetMacros([]string{"{rcpt_addr}", rfc5322.Quote(env.Recipients[i].Address)})
 		if !pass("RCPT", s.Rcpt(rfc5322.Quote(env.Recipients[i].Address))) {
@@ -391,11 +406,15 @@ func (f *filtering) content(s *milter.Session, res *Result) {
 	defer c.Close()
 	// A replacement body is bounded like a body that a client sends.
 	c.BodyLimit = f.ms.sizeLimit
+	// The filters may change the envelope through f while this runs.
 	v := s.Message(f.ctx, c, f)
+	// A message that is refused is not stored anew; a bounce then shows what the sender
+	// wrote.
 	if v.Action == mailfilter.Continue && (c.HeaderChanged || c.BodyChanged) {
 		f.in.replace(c)
 	}
 	f.flushLog()
+	// What a table said of an address that a filter added may refuse the message, too.
 	f.m.judge(res)
 	if len(res.Envelope.Recipients) == 0 && v.Action == mailfilter.Continue {
 		res.Discard = true // the filters want nobody to have it
@@ -426,6 +445,7 @@ func (f *filtering) verdict(stage string, v mailfilter.Verdict, res *Result) {
 			res.Refused.Text = strings.ReplaceAll(r.Text, "\n", " ")
 		}
 		res.Bounce = f.m.flags&proto.SubmitBounce != 0 && r.Code/100 == 5
+		// The content has just been found to be unwanted, and the sender may be forged.
 		res.HeadersOnly = true
 	case v.Hold && f.m.flags&proto.SubmitHold == 0:
 		f.logAction("milter-hold", stage, "milter triggers HOLD action")
@@ -460,12 +480,14 @@ func (f *filtering) parameters(args, warning string, names ...string) string {
 // client gives.
 func (f *filtering) ChangeSender(addr, args string) {
 	args = f.parameters(args, "Ignoring bad ESMTP parameter \"%.100s\" in SMFI_CHGFROM request", "RET=", "ENVID=")
+	// By the grammar of SMTP, so that a filter cannot bring in what no client could.
 	p, refusal := smtpwire.ParseMail("FROM:"+bracketed(addr)+args, smtpwire.ExtDSN, false)
 	if refusal != nil {
 		f.m.warnf("a milter wants to change the sender to an invalid address: %q %q: %s", addr, args, refusal.Text)
 		return
 	}
 	f.m.env.Sender = p.From.Address
+	// A filter that says nothing of it leaves the client's DSN parameters as they were.
 	if p.EnvID != "" {
 		f.m.env.EnvID = p.EnvID
 	}
@@ -498,6 +520,7 @@ func (f *filtering) DeleteRecipient(addr string) {
 		f.m.warnf("a milter wants to remove an invalid recipient address: %q: %s", addr, refusal.Text)
 		return
 	}
+	// Filters may name the address as the client gave it, or in standard form.
 	rewritten := f.m.rewrite(f.ctx, "local", p.To.Address)
 	f.m.env.Recipients = slices.DeleteFunc(f.m.env.Recipients, func(r mail.Recipient) bool {
 		orig := r.Orig()
@@ -534,6 +557,8 @@ func (f *filtering) CheckField(raw []byte) []byte {
 		return raw
 	}
 	gauge, parts := m.gauge, m.parts // what PREPEND gives is stored only later, with the rest
+	// act writes what it prepends to m.out by way of the gauge; here that is only
+	// collected.
 	defer func() { m.gauge, m.parts = gauge, parts }()
 	m.parts = nil
 	m.out = nil

@@ -43,6 +43,7 @@ func (in *incoming) content() (*milter.Content, error) {
 		if !ok {
 			break
 		}
+		// A header like this is an attack or a mistake; it is refused as too long.
 		if len(c.Fields) == maxFields {
 			return nil, errHead
 		}
@@ -51,6 +52,7 @@ func (in *incoming) content() (*milter.Content, error) {
 	}
 	start := int64(len(head) - len(rest))
 	if bytes.HasPrefix(rest, crlf) {
+		// The empty line belongs to neither header nor body.
 		start += 2
 	}
 	c.Body, c.BodySize = io.NewSectionReader(src, start, size-start), size-start
@@ -63,6 +65,7 @@ func (in *incoming) content() (*milter.Content, error) {
 func readHead(src io.ReaderAt, size int64) ([]byte, error) {
 	for n := int64(16 << 10); ; n *= 4 {
 		n = min(n, size)
+		// Read anew each time: a header that does not fit into the first piece is rare.
 		head := make([]byte, n)
 		if _, err := src.ReadAt(head, 0); err != nil && err != io.EOF {
 			return nil, err
@@ -119,5 +122,6 @@ func (in *incoming) replace(c *milter.Content) {
 	if oldFile != nil {
 		oldFile.Abort()
 	}
+	// The envelope says what the new content is: its size, and whether it needs 8BITMIME.
 	in.msg.describe()
 }

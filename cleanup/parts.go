@@ -68,6 +68,7 @@ func (w *partWatch) keep(p []byte) {
 	if w.inHeader {
 		limit = w.limit
 	}
+	// The rest of a long line only has to be passed over.
 	if room := limit - len(w.line); room > 0 {
 		w.line = append(w.line, p[:min(len(p), room)]...)
 	}
@@ -112,6 +113,7 @@ func (w *partWatch) endField() {
 // of a message that is no multipart, nothing can be found any more.
 func (w *partWatch) endHeader(properly bool) {
 	w.inHeader = properly && w.structure.EndOfHeader()
+	// From here on nothing needs to be looked at, which is the case of most mail.
 	if w.primary && !w.inHeader && !w.structure.Multipart() {
 		w.done = true
 	}

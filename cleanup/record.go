@@ -26,6 +26,8 @@ func (s *server) record(r *ipc.Request) {
 	for i := range rec.q.Ops {
 		op := &rec.q.Ops[i]
 		switch {
+		// Finish and Remove differ for the list of doubtful messages, and for the log of
+		// the spool.
 		case op.Remove && op.Finished:
 			b.Finish(op.ID)
 		case op.Remove:
@@ -35,6 +37,8 @@ func (s *server) record(r *ipc.Request) {
 			// It changes nothing. Refused and Entry go by the index of a change, and so
 			// each op makes one.
 			b.Done(op.ID, nil) // nothing: changes are counted
+		// Not durable before the delivery, unlike hand: this is for the report of a crash
+		// only.
 		case len(op.Handed) > 0:
 			b.Handed(op.ID, op.Handed, string(op.Nexthop))
 		case op.Changes():

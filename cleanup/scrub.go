@@ -47,6 +47,7 @@ func (s *scrubbing) run(ctx context.Context, sp *spool.Spool) {
 	s.mu.Unlock()
 	c.Run(ctx)
 	s.mu.Lock()
+	// Totals must not fall when the next spool begins to be scrubbed.
 	s.present, s.past = nil, plus(s.past, c.Stats())
 	s.mu.Unlock()
 }

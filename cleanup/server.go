@@ -391,6 +391,7 @@ func (in *incoming) begin() {
 			t.Stop()
 		}
 	}
+	// The wait for a token does not count.
 	in.budget.Renew()
 	in.msg.begin(in.ctx, s.opt.Core, q)
 }
@@ -409,6 +410,7 @@ func (in *incoming) store() {
 			return
 		}
 		if in.file == nil && (len(in.buf)+len(p) > in.s.opt.Engine.InlineLimit() ||
+			// Many short messages at once fill the memory as well as one long one.
 			in.s.buffered.Load()+int64(len(p)) > in.s.opt.BufferLimit) {
 			in.spill()
 		}
@@ -577,6 +579,7 @@ func (in *incoming) settleOnly() *proto.SubmitReply {
 
 // settle adds to b what a notice has done with the message that it is about.
 func settle(b batch, st *proto.Settle) {
+	// The warning is in the queue now, so that it is not sent again.
 	if st.Warned {
 		b.Update(st.ID, queue.Change{Set: queue.SetWarned, Warned: true})
 	}
@@ -597,6 +600,7 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	// queue manager reports them when it is through with the others.
 	state, changed := in.state(res)
 	for _, n := range res.Notices {
+		// A number after those of the envelope, which it is put at the end of.
 		n.Outcome.Rcpt = len(env.Recipients)
 		state.Outcomes, changed = append(state.Outcomes, n.Outcome), true
 		env.Recipients = append(env.Recipients, n.Recipient)
@@ -605,6 +609,7 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	n := len(stored)
 	stored = mail.AppendRecipients(stored, env.Recipients)
 	in.stored = stored
+	// The capacity is cut, so that nobody appends to the envelope over the recipients.
 	m := addition{ID: env.ID, Envelope: stored[:n:n], Recipients: stored[n:], NRcpt: len(env.Recipients)}
 	if res.Hold {
 		m.Queue = queue.Hold
@@ -695,6 +700,7 @@ func (in *incoming) state(res *Result) (c queue.Change, changed bool) {
 		of = in.q.Was
 	}
 	for _, o := range was.Outcomes {
+		// The submitter's numbers are not relied on.
 		if o.Rcpt < 0 || o.Rcpt >= len(of) {
 			continue
 		}
@@ -719,6 +725,7 @@ func (s *server) storageReply(id mail.QueueID, err error) *proto.SubmitReply {
 		reply = longHeader // it would be no shorter the next time
 	case errors.Is(err, queue.ErrTooLarge):
 		reply = tooLong
+	// smtpd then refuses at MAIL for a moment, and does not ask for each message.
 	case errors.Is(err, queue.ErrSilent):
 		reply.Silent = true
 	}

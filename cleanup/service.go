@@ -61,6 +61,8 @@ func run(ctx context.Context, env *service.Env) error {
 	if err != nil {
 		return err
 	}
+	// The tables of all of these are opened with root's rights, where the process still
+	// has them.
 	signer, err := newSigner(cfg, tables)
 	if err != nil {
 		return err
@@ -96,6 +98,7 @@ func run(ctx context.Context, env *service.Env) error {
 	}
 	verify := ipc.NewClient(env.Private(cfg.String("address_verify_service_name")), nil)
 	defer verify.Close()
+	// Reads beside the spool: messages for the list of doubtful ones.
 	reader := queueread.Log(spool.NewReader(options.FS, options.Dir))
 	defer reader.Close()
 	// It outlives the spools that are opened one after the other.

@@ -69,6 +69,7 @@ func newSigner(cfg *config.Config, o table.Options) (*signer, error) {
 	}
 	s := &signer{maps: table.OpenMaps("dkim_sign_maps", list, o), over: make(map[string]bool), now: time.Now,
 		lifetime: cfg.Duration("dkim_signature_lifetime"), keys: make(map[string]*signingKey)}
+	// A signature that does not cover From says nothing about the author.
 	from := false
 	for _, n := range cfg.List("dkim_sign_headers") {
 		s.names = append(s.names, strings.ToLower(n))
@@ -153,6 +154,8 @@ func (in *incoming) addSignatures(s *signer) error {
 		}
 		made = append(made, milter.Field{Name: "DKIM-Signature", Raw: raw})
 	}
+	// On top, as a trace field (RFC 6376 section 3.5): what is below was there when it
+	// was made.
 	c.Fields = append(made, c.Fields...)
 	in.replace(c)
 	return nil
@@ -206,6 +209,7 @@ func (s *signer) keysFor(ctx context.Context, domain string) ([]use, error) {
 	list := make([]use, len(entries))
 	for i, e := range entries {
 		list[i] = use{domain: e.Domain, selector: e.Selector}
+		// All keys or none: a selector that is missing shows up only at receivers.
 		if list[i].key, err = s.key(e.File); err != nil {
 			return nil, err
 		}
@@ -221,6 +225,7 @@ func (s *signer) key(path string) (crypto.Signer, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// Reading and parsing a key takes longer than signing with it.
 	if k := s.keys[path]; k != nil && k.changed.Equal(fi.ModTime()) {
 		return k.key, nil
 	}
@@ -249,11 +254,13 @@ func (s *signer) signature(c *milter.Content, u *use) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Close must be called in any case: it ends the library's goroutine.
 	werr := writeContent(signer, fields, c)
 	if err := errors.Join(werr, signer.Close()); err != nil {
 		return nil, err
 	}
 	raw := []byte(signer.Signature())
+	// The library's output becomes part of the header, and is checked like anybody's.
 	if _, ok := rfc5322.ParseField(raw); !ok {
 		return nil, fmt.Errorf("the signature is no header field: %.80q", raw)
 	}
@@ -285,6 +292,8 @@ func (s *signer) headerKeys(fields []milter.Field) []string {
 	}
 	keys := make([]string, 0, len(s.names)+8)
 	for _, n := range s.names {
+		// Naming a field once more than it occurs covers its absence: adding one breaks
+		// the signature.
 		times := count[n]
 		if s.over[n] {
 			times++
@@ -310,6 +319,7 @@ func writeContent(w io.Writer, fields []milter.Field, c *milter.Content) error {
 	chunk := make([]byte, min(256<<10, c.BodySize))
 	for off := int64(0); off < c.BodySize; {
 		n, err := c.Body.ReadAt(chunk[:min(int64(len(chunk)), c.BodySize-off)], off)
+		// At the end of the content, ReadAt may return octets together with io.EOF.
 		if n == 0 && err != nil {
 			return err
 		}

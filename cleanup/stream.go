@@ -63,6 +63,7 @@ func (s *server) openStream(c *ipc.Conn, r *ipc.Request, in *incoming) {
 		r.Fail("cleanup: message %s is on its way already", key.id)
 		return
 	}
+	// Room for this one is certain: the channel is new.
 	st.parts <- part{r: r, listing: in.q.Listing, data: in.q.Content}
 	s.wg.Go(func() { s.receive(key, st, in) })
 }
@@ -96,6 +97,8 @@ func (s *server) receive(key streamKey, st *stream, in *incoming) {
 			in.write(p.data)
 		}
 		if p.last {
+			// Before the commit, which may take long: the submitter may not send more of
+			// this message.
 			s.forget(key)
 			p.r.Reply(in.commit())
 			p.free()
@@ -148,6 +151,7 @@ func (s *server) pass(c *ipc.Conn, r *ipc.Request, id mail.QueueID, p part) {
 	}
 	select {
 	case st.parts <- p:
+	// Waiting here would hold up every other message on the connection.
 	default:
 		s.opt.Log.Warning("%s: the submitter sends more than is agreed; disconnecting it", id)
 		c.Close()

@@ -61,9 +61,11 @@ func socketPath(c config.Service) string {
 // Addresses of a protocol that inet_protocols does not have are left out.
 func inetEndpoints(cfg *config.Config, name string) ([]endpoint, error) {
 	host, service := "", name
+	// The last colon: an IPv6 address has some itself.
 	if i := strings.LastIndexByte(name, ':'); i >= 0 {
 		host, service = name[:i], name[i+1:]
 	}
+	// A number, or a name such as smtp or submission.
 	port, err := cfg.Port(service)
 	if err != nil {
 		return nil, err
@@ -85,6 +87,7 @@ func inetEndpoints(cfg *config.Config, name string) ([]endpoint, error) {
 			return nil, err
 		}
 		for _, a := range found {
+			// Two names may mean the same address, which can be listened on once.
 			if (a.Is4() && v4 || a.Is6() && v6) && !slices.Contains(addrs, a) {
 				addrs = append(addrs, a)
 			}
@@ -137,6 +140,7 @@ func hostAddrs(host string) ([]netip.Addr, error) {
 	if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
 		literal = host[1 : len(host)-1]
 	}
+	// RFC 5321 writes [ipv6:...]; Postfix takes it without as well.
 	if a, err := netip.ParseAddr(strings.TrimPrefix(literal, "ipv6:")); err == nil {
 		return []netip.Addr{a.Unmap()}, nil
 	}
@@ -145,11 +149,13 @@ func hostAddrs(host string) ([]netip.Addr, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
+	// /etc/hosts counts: that is where names of one's own addresses are.
 	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
 		return nil, fmt.Errorf("address of %s: %w", host, err)
 	}
 	for i := range found {
+		// An IPv4 address in the form of IPv6 would be listened on twice.
 		found[i] = found[i].Unmap()
 	}
 	return found, nil
@@ -163,6 +169,7 @@ func loopback() ([]netip.Addr, error) {
 	}
 	var found []netip.Addr
 	for _, a := range all {
+		// Whatever addresses the interface has, 127.0.0.2 for example.
 		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsLoopback() {
 			found = append(found, p.Addr())
 		}

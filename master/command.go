@@ -42,6 +42,8 @@ func Command(opts Options, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "posthaste: fatal: %v\n%s\n", err, usage)
 		return 1
 	}
+	// The name is checked before main.cf is read: a misspelt command is a more likely
+	// mistake than main.cf.
 	f, ok := commands[args[0]]
 	if !ok {
 		return c.fatal("unknown command: '%s'. Usage: posthaste start (or stop, reload, abort, flush, check, status, set-permissions, upgrade-configuration, logrotate)", args[0])
@@ -56,6 +58,7 @@ func Command(opts Options, args []string, stdout, stderr io.Writer) int {
 	}
 	// status says so itself, and set-permissions may have to give the queue its owner.
 	if args[0] != "status" && args[0] != "set-permissions" {
+		// A clear refusal, before anything has been tried.
 		if err := own(c.config.String("queue_directory"), os.Geteuid()); err != nil {
 			return c.fatal("%s: %v", args[0], err)
 		}
@@ -67,8 +70,10 @@ func Command(opts Options, args []string, stdout, stderr io.Writer) int {
 	} else if args[0] == "start" || args[0] == "start-fg" || args[0] == "check" {
 		return c.fatal("%v", err)
 	}
+	// Arguments that mean nothing are refused: "stop smtpd" must not stop everything.
 	for _, a := range args[1:] {
 		switch args[0] + " " + a {
+		// Postfix's -w waits for master to be up; here start always does.
 		case "start -w": // it waits in any case
 		case "check -v":
 			c.verbose = true
@@ -93,6 +98,7 @@ var always = []string{"stop", "abort", "status"}
 // salvage prints what is wrong with main.cf, and reads what the command needs of the
 // rest. If even that cannot be read, problem is the error.
 func (c *control) salvage(problem error) (*config.Config, error) {
+	// These three say where the running master's files are.
 	cfg, err := config.Salvage(c.opts.ConfigDir, "queue_directory", "data_directory", "process_id_directory")
 	if err != nil {
 		return nil, problem
@@ -107,6 +113,7 @@ func (c *control) salvage(problem error) (*config.Config, error) {
 // Without it, the command would fail later with a message about some file.
 func own(queue string, uid int) error {
 	info, err := os.Stat(queue)
+	// root may control any mail system.
 	if err != nil || uid == 0 {
 		return nil // where there is no queue somebody may want to make one
 	}
@@ -157,6 +164,7 @@ func (c *control) flags(args []string) ([]string, error) {
 		return nil, errors.New("no command")
 	}
 	var err error
+	// master changes its working directory, and the services' is the queue directory.
 	c.opts.ConfigDir, err = filepath.Abs(config.Dir(dir))
 	return args, err
 }
@@ -195,6 +203,7 @@ func (c *control) journaled() bool {
 	if err != nil {
 		return false
 	}
+	// systemd says which file its journal is; a redirected standard error is another one.
 	st, ok := info.Sys().(*syscall.Stat_t)
 	return ok && os.Getenv("JOURNAL_STREAM") == fmt.Sprintf("%d:%d", st.Dev, st.Ino)
 }
@@ -202,6 +211,8 @@ func (c *control) journaled() bool {
 // fatal says why the command fails, a line each, and returns the exit status 1.
 func (c *control) fatal(format string, args ...any) int {
 	text := fmt.Sprintf(format, args...)
+	// Each mistake in a file has a line, and each line its prefix, for those who look for
+	// it in the log.
 	for line := range strings.SplitSeq(text, "\n") {
 		fmt.Fprintf(c.stderr, "posthaste/postfix-script: fatal: %s\n", line)
 		c.log.Fatal("%s", line)
@@ -236,6 +247,7 @@ func (c *control) mustRun() (pid, status int) {
 // start starts master in the background and waits until its sockets are open, or until it
 // says why it cannot run. So a script may submit mail as soon as the command returns.
 func (c *control) start() int {
+	// Before the announcement: "starting" in the log must mean that something starts.
 	if pid := c.running(); pid != 0 {
 		return c.fatal("%s is already running (process %d)", c.name(), pid)
 	}
@@ -253,17 +265,21 @@ func (c *control) start() int {
 		return c.fatal("%v", err)
 	}
 	defer r.Close()
+	// A daemon must not hold a terminal, nor the pipe of a script.
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		w.Close()
 		return c.fatal("%v", err)
 	}
 	defer null.Close()
+	// /proc/self/exe is this very program, even if an upgrade replaces the file
+	// meanwhile.
 	exe := c.opts.Executable
 	if exe == "" {
 		exe = "/proc/self/exe"
 	}
 	argv := []string{Program, "-w", "-c", c.opts.ConfigDir}
+	// Each level is handed on, for the services.
 	for range c.opts.Verbose {
 		argv = append(argv, "-v")
 	}
@@ -288,6 +304,7 @@ func (c *control) start() int {
 		}
 		return 0
 	}
+	// It has said why, or it has died; either way it is about to be gone.
 	p.Wait()
 	if text == "" {
 		text = "it ended without a reason; see the log"
@@ -315,6 +332,8 @@ func (c *control) checkLog() {
 	if c.config.String("maillog_file") != "" {
 		return
 	}
+	// The socket is there as long as a log service listens, or was not cleaned up; a
+	// better question there is not.
 	if _, err := os.Stat(syslogSocket); err != nil {
 		c.warn("nothing is logged: %v, and maillog_file is empty; start a syslog service, or set maillog_file = /var/log/maillog, or /dev/stdout for start-fg", err)
 	}
@@ -331,6 +350,7 @@ const (
 // services, and -w when descriptor 3 is to be told "ready" or why not. It returns the
 // exit status.
 func Main(opts Options, args []string) int {
+	// ps and pidof show it as Postfix's is shown.
 	service.NameProcess(Program)
 	var report *os.File
 	for len(args) > 0 {
@@ -358,6 +378,7 @@ func Main(opts Options, args []string) int {
 			fmt.Fprintln(report, text)
 		}
 	}
+	// Before the log is open, the pipe is the only way to say anything.
 	opts.Echo = say
 	opts.Ready = func() {
 		say(readyText)
@@ -411,8 +432,11 @@ func (c *control) stop() int {
 // waitStopped waits until the process pid has released its lock. After limit it has
 // master abort.
 func (c *control) waitStopped(pid int, limit time.Duration) int {
+	// A new master may have started since; that is not the one that was to stop.
 	for deadline := time.Now().Add(limit); c.running() == pid; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
+			// Deliveries are cut off then, and made again at the next start; an operator
+			// who stops the system wants it stopped.
 			c.warn("process %d does not stop: it is told to abort", pid)
 			return c.kill(pid, syscall.SIGQUIT)
 		}
@@ -455,6 +479,7 @@ func (c *control) reload() int {
 	// A master of an earlier version does not say how far it is; then the command does
 	// not wait.
 	before, waits := readProgress(c.config)
+	// The progress was read before this, so that an end of the reload cannot be missed.
 	if status = c.kill(pid, syscall.SIGHUP); status != 0 {
 		return status
 	}
@@ -466,6 +491,7 @@ func (c *control) reload() int {
 	switch {
 	case err != nil:
 		return c.fatal("%v", err)
+	// No error: the reload goes on, and master will see to the processes.
 	case late:
 		c.warn("some processes still serve with the former configuration after %v", reloadPatience)
 	}
@@ -495,6 +521,7 @@ func (c *control) flush() int {
 	if _, status := c.mustRun(); status != 0 {
 		return status
 	}
+	// The public socket, so that it works without master's help.
 	path := filepath.Join(c.config.String("queue_directory"), "public", c.config.String("queue_service_name"))
 	if err := service.Trigger(path, "FADI", c.config.Duration("trigger_timeout")); err != nil {
 		return c.fatal("%v", err)
@@ -541,8 +568,14 @@ func (c *control) check() int {
 	}
 	c.checkLog()
 	if settings != nil {
+		// Services read their settings in this process, as root or whoever checks, and so
+		// see what they will see.
+		//
+		// Last, since it takes longest: tables are opened, and names looked up.
 		mistakes, failures := settings.verdicts()
 		for _, m := range mistakes {
+			// A mistake that would keep mail from being taken or delivered is a failure
+			// of the check.
 			if m.Stops {
 				status = c.fatal("%s", m)
 			} else {
@@ -553,6 +586,7 @@ func (c *control) check() int {
 			status = c.fatal("%s", text) // each has a line of its own
 		}
 	}
+	// The ports of a mail system that runs are its own.
 	if settings != nil && c.running() == 0 {
 		for _, text := range settings.occupied() {
 			c.warn("%s", text)
@@ -624,10 +658,12 @@ func (c *control) setPermissions() int {
 		return c.fatal("set-permissions: only root can give files away")
 	}
 	status := 0
+	// Without the accounts there is nobody to give files to.
 	_, gid, err := accounts(c.config)
 	if err != nil {
 		return c.fatal("%v", err)
 	}
+	// Every step is tried, so that one run mends as much as it can.
 	problems, err := eachDirectory(c.config, func(d directory) error {
 		return errors.Join(d.make(), d.mend(), d.mendContents())
 	})
@@ -637,6 +673,7 @@ func (c *control) setPermissions() int {
 	for _, w := range problems {
 		status = c.fatal("%s", w)
 	}
+	// Packages may have been unpacked by a tool that drops the set-gid bit.
 	for _, p := range setgidPrograms {
 		path := c.program(p.name)
 		err := giveGroup(path, gid)
@@ -722,6 +759,7 @@ func (c *control) checkProgram(p setgidProgram, gid int) (problems []error) {
 	switch err := unix.Statfs(path, &fs); {
 	case err != nil:
 		problems = append(problems, fmt.Errorf("look at the file system of %s: %w", path, err))
+	// The mode would be right, and postdrop would still fail for every user.
 	case fs.Flags&unix.MS_NOSUID != 0: // statfs(2) has its own name for the same bit
 		problems = append(problems, fmt.Errorf("on a file system mounted nosuid, where set-gid has no effect: %s: %s; mount it without nosuid, or have command_directory elsewhere",
 			path, p.without))
@@ -741,6 +779,7 @@ func (c *control) programRights(info os.FileInfo, gid int) error {
 		return fmt.Errorf("not set-gid (of group %s)", c.config.String("setgid_group"))
 	case mode&os.ModeSetuid != 0:
 		return errors.New("set-uid, which it must not be")
+	// Its owner could replace what runs with the group's rights.
 	case st.Uid != 0:
 		return errors.New("not owned by root")
 	case mode&0o022 != 0:

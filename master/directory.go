@@ -52,7 +52,10 @@ func directories(cfg *config.Config) ([]directory, error) {
 		{path: queue, mode: 0o755, uid: root, gid: -1},
 		{path: pidDirectory(cfg), mode: 0o755, uid: root, gid: -1},
 		{path: filepath.Join(queue, "private"), mode: 0o700, uid: uid, gid: -1},
+		// Users reach public/ only by way of set-gid programs: 0710 lets the group
+		// connect, and not list.
 		{path: filepath.Join(queue, "public"), mode: 0o710, uid: uid, gid: gid},
+		// The group may make files and cannot read those of others.
 		{path: filepath.Join(queue, "maildrop"), mode: 0o730, uid: uid, gid: gid},
 		{path: filepath.Join(queue, "spool"), mode: 0o700, uid: uid, gid: -1, deep: true},
 		{path: filepath.Join(queue, "tmp"), mode: 0o700, uid: uid, gid: -1}, // is /tmp inside chroot
@@ -159,6 +162,7 @@ func (d directory) mend() error {
 	}
 	defer f.Close()
 	if d.uid >= 0 || d.gid >= 0 {
+		// Before the mode: chown clears set-id bits.
 		if err := f.Chown(d.uid, d.gid); err != nil {
 			return err
 		}
@@ -173,6 +177,7 @@ func (d directory) strangers(f func(in *os.Root, name string) error) error {
 	if !d.deep || d.uid < 0 {
 		return nil
 	}
+	// Nothing in the directory can lead out of it.
 	in, err := os.OpenRoot(d.path)
 	if err != nil {
 		return err
@@ -277,6 +282,7 @@ const remedy = "\"posthaste set-permissions\" mends it"
 // error for anybody; too little only when root could have granted it.
 func (d directory) check() error {
 	info, err := os.Lstat(d.path)
+	// The message says what is likely, as making the directory would hide the mail in it.
 	if err != nil && d.used {
 		return fmt.Errorf("%w: its file system may not be mounted", err)
 	}
@@ -296,9 +302,11 @@ func (d directory) check() error {
 	if d.gid >= 0 && int(st.Gid) != d.gid {
 		return fmt.Errorf("not owned by group ID %d: %s; %s", d.gid, d.path, remedy)
 	}
+	// Others could read mail, or put something there.
 	if extra := info.Mode().Perm() &^ d.mode; extra != 0 {
 		return fmt.Errorf("too accessible (mode %04o, expected %04o): %s; %s", info.Mode().Perm(), d.mode, d.path, remedy)
 	}
+	// A user who runs the system alone may have a stricter umask on purpose.
 	if lacking := d.mode &^ info.Mode().Perm(); lacking != 0 && d.uid >= 0 {
 		return fmt.Errorf("not accessible enough (mode %04o, expected %04o): %s; %s", info.Mode().Perm(), d.mode, d.path, remedy)
 	}

@@ -25,6 +25,7 @@ const maxJailFile = 4 << 20
 // chroot. It returns what went wrong, for the log: most services would work without. A
 // file that the system does not have is not missed.
 func furnishJail(s *settings, root string) (problems []string) {
+	// Only root can chroot.
 	if os.Geteuid() != 0 || !s.chroots() {
 		return nil
 	}
@@ -59,6 +60,7 @@ func copyInto(queue *os.Root, from, to string) error {
 	if err != nil {
 		return err
 	}
+	// Links in /etc are followed, as resolv.conf mostly is one.
 	if !info.Mode().IsRegular() || info.Size() > maxJailFile {
 		return fmt.Errorf("%s is not a file of at most %d bytes", from, maxJailFile)
 	}
@@ -66,12 +68,14 @@ func copyInto(queue *os.Root, from, to string) error {
 	if err != nil {
 		return err
 	}
+	// Unchanged files are not written, so that a reload leaves their times alone.
 	if old, err := queue.ReadFile(to); err == nil && bytes.Equal(old, text) {
 		return nil
 	}
 	if err := queue.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
 	}
+	// A name that nobody can have prepared.
 	temp := filepath.Join(filepath.Dir(to), ".new"+rand.Text())
 	f, err := queue.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

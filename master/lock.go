@@ -59,11 +59,13 @@ func takePID(cfg *config.Config, f *os.File) (_ *os.File, err error) {
 		}
 	}()
 	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
+		// POSIX allows either for a lock that another has.
 		if err == unix.EAGAIN || err == unix.EACCES {
 			return nil, fmt.Errorf("the %s mail system is %w (process %d)", cfg.String("mail_name"), errRunning, readPID(f))
 		}
 		return nil, fmt.Errorf("lock %s: %w", pidPath(cfg), err)
 	}
+	// Only now: the file of a master that runs must keep its number.
 	if err = f.Truncate(0); err == nil {
 		_, err = fmt.Fprintf(f, "%*d\n", 32, os.Getpid())
 	}
@@ -84,9 +86,11 @@ func renewPID(cfg *config.Config) (*os.File, error) {
 		return nil, err
 	}
 	defer guard.Close()
+	// An unsound guard cannot be replaced in turn: that would need a guard itself.
 	if !sound {
 		return nil, fmt.Errorf("%s can be opened by users other than its owner: remove it, and check the owner of its directory", guard.Name())
 	}
+	// It may wait for another master; that takes a moment only.
 	if err := unix.Flock(int(guard.Fd()), unix.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", guard.Name(), err)
 	}
@@ -117,6 +121,7 @@ const lockMode = 0o600
 // openLock opens a lock file, and makes it if there is none. sound says that nobody else
 // can open it and that it has no other name.
 func openLock(path string) (f *os.File, sound bool, err error) {
+	// Neither a link nor a FIFO that somebody has put there must lead or stop us.
 	f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, lockMode)
 	if err != nil {
 		return nil, false, fmt.Errorf("lock file: %w", err)
@@ -129,6 +134,7 @@ func openLock(path string) (f *os.File, sound bool, err error) {
 		f.Close()
 		return nil, false, fmt.Errorf("lock file %s: %w", path, err)
 	}
+	// A second name is a way around the directory's mode.
 	return f, st.Mode&0o7777&^lockMode == 0 && int(st.Uid) == os.Geteuid() && st.Nlink == 1, nil
 }
 
@@ -139,6 +145,7 @@ func replaceLock(path string, lock func(*os.File) error) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock file: %w", err)
 	}
+	// In this order, nobody finds an unlocked file of that name.
 	if err = lock(f); err == nil {
 		err = os.Rename(temp, path)
 	}
@@ -179,6 +186,7 @@ func findRunning(cfg *config.Config) (pid int, running bool, err error) {
 		return 0, false, err
 	}
 	defer f.Close()
+	// The number in a file that nobody has locked is an old one.
 	if running, err = lockedByMaster(f); err != nil || !running {
 		return 0, false, err
 	}
@@ -199,6 +207,7 @@ func openPID(cfg *config.Config) (*os.File, error) {
 // process is taken hold of first (a pidfd), then it is checked, and then that very
 // process gets the signal. os.ErrProcessDone says that there is no master any more.
 func signalMaster(cfg *config.Config, pid int, s os.Signal) error {
+	// From here on the number cannot be given to another process without our noticing.
 	p, err := os.FindProcess(pid)
 	if err != nil {
 		return err
@@ -219,6 +228,7 @@ func signalMaster(cfg *config.Config, pid int, s os.Signal) error {
 	if !locked || readPID(f) != pid {
 		return os.ErrProcessDone
 	}
+	// The number could be that of a process in another PID namespace.
 	holds, err := writes(pid, f)
 	if errors.Is(err, os.ErrPermission) {
 		// The process has capabilities that this one lacks, and so its descriptors are hidden. The
@@ -253,6 +263,8 @@ func writes(pid int, f *os.File) (bool, error) {
 		return false, err
 	}
 	for _, fd := range list {
+		// Compared by device and inode: the name may lead elsewhere in that process's
+		// view.
 		other, err := os.Stat(proc + "/fd/" + fd.Name())
 		if errors.Is(err, os.ErrPermission) {
 			return false, err
@@ -299,21 +311,25 @@ func lockServices(cfg *config.Config, log *maillog.Logger) (*os.File, error) {
 		case err != nil:
 			f.Close()
 			return nil, fmt.Errorf("lock %s: %w", path, err)
+		// Held from here until this process ends, and by every process that it starts.
 		case free && sound:
 			return f, nil
 		case free:
 			f.Close()
+			// The old file may be locked by a stranger at any moment; ours cannot.
 			return replaceLock(path, func(f *os.File) error {
 				_, err := flock(f)
 				return err
 			})
 		}
+		// Killing them is for a person: they may be delivering.
 		if time.Now().After(deadline) {
 			f.Close()
 			return nil, fmt.Errorf("processes of an earlier master still run (\"fuser -v %s\" shows them): end them, then start again", path)
 		}
 		if !said {
 			log.Info("waiting for processes of an earlier master to end")
+			// A start that waits for half a minute should say why at once.
 			log.Flush()
 		}
 		time.Sleep(50 * time.Millisecond)

@@ -31,6 +31,7 @@ func (c *control) logRotate() int {
 	if path == "" || strings.HasPrefix(path, "/dev/") {
 		return c.fatal("logrotate: maillog_file = %s: expected a file; syslog and standard output are rotated elsewhere", path)
 	}
+	// maillog_file_prefixes bounds where root writes a log, and so where it renames one.
 	if err := maillog.CheckFile(c.config); err != nil {
 		return c.fatal("%v", err)
 	}
@@ -40,9 +41,12 @@ func (c *control) logRotate() int {
 		return c.fatal("logrotate: %v", err)
 	}
 	if pid := c.running(); pid != 0 {
+		// A reload has every process open its log anew.
 		if status := c.kill(pid, syscall.SIGHUP); status != 0 {
 			return status
 		}
+		// Nothing says when the last process has changed files: each does so when it next
+		// writes.
 		time.Sleep(settleTime)
 	}
 	compressor := c.config.String("maillog_file_compressor")
@@ -51,6 +55,8 @@ func (c *control) logRotate() int {
 	}
 	cmd := exec.Command(compressor, old)
 	cmd.Stdout, cmd.Stderr = c.stdout, c.stderr
+	// A compressor that root runs in another user's directory would follow that user's
+	// links.
 	if !who.IsOwn() {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(who.UID), Gid: uint32(who.GID)}}
 	}
@@ -68,6 +74,7 @@ func renameLog(path, old string) (rights.Rights, error) {
 	if filepath.Dir(old) != filepath.Dir(path) {
 		return rights.Own, fmt.Errorf("%s is not in the directory of %s: correct maillog_file_rotate_suffix", old, path)
 	}
+	// From here on the directory is known by a descriptor, and cannot be exchanged.
 	dir, who, err := rights.OpenDirectory(filepath.Dir(path))
 	if err != nil {
 		return who, err
@@ -75,6 +82,7 @@ func renameLog(path, old string) (rights.Rights, error) {
 	defer dir.Close()
 	from, to, at := filepath.Base(path), filepath.Base(old), int(dir.Fd())
 	err = who.Do(func() error {
+		// An older log of the same second must not be lost.
 		err := unix.Renameat2(at, from, at, to, unix.RENAME_NOREPLACE)
 		if err != unix.EINVAL { // which file systems say that do not know how
 			return err
@@ -109,6 +117,7 @@ func whyNot(path string, who rights.Rights) string {
 // strftime prints t as strftime(3) does, with the conversions that make sense in file
 // names. Others stay as they are.
 func strftime(format string, t time.Time) string {
+	// Postfix's default is %Y%m%d-%H%M%S.
 	layouts := map[byte]string{
 		'Y': "2006", 'y': "06", 'm': "01", 'd': "02", 'H': "15", 'I': "03", 'M': "04", 'S': "05", 'p': "PM",
 		'j': "002", 'b': "Jan", 'B': "January", 'a': "Mon", 'A': "Monday", 'F': "2006-01-02", 'T': "15:04:05",

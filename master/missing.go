@@ -26,6 +26,7 @@ func (s *settings) missing() (list []advice.Mistake) {
 	has := func(name string) bool {
 		return slices.ContainsFunc(s.services, func(e *entry) bool { return e.Name == name && e.Type != "inet" })
 	}
+	// Without any of these four there is no mail system, only a port that answers.
 	for _, need := range []struct{ parameter, without string }{
 		{"cleanup_service_name", "no message can be taken in"},
 		{"queue_service_name", "nothing is delivered"},
@@ -55,6 +56,7 @@ func (s *settings) missing() (list []advice.Mistake) {
 	}
 	for _, e := range s.services {
 		if e.spec.Program != "" && (e.spec.Process != "proxymap" || s.database() != "") {
+			// Services with a program of their own (databases) may not be installed.
 			if _, err := service.ProgramPath(e.spec.Program, s.config.String("daemon_directory")); err != nil {
 				list = append(list, advice.Mistake{File: e.File, Line: e.Line, Text: fmt.Sprintf("service %s/%s: %v", e.Name, e.Type, err),
 					Stops: e.spec.Process == "proxymap"}) // mail does without the others
@@ -64,6 +66,7 @@ func (s *settings) missing() (list []advice.Mistake) {
 			if o.Name != "content_filter" {
 				continue
 			}
+			// An -o content_filter is as good a way to name a transport.
 			if value, err := s.config.Expand(o.Value); err == nil {
 				if text := withoutTransport(value, has); text != "" {
 					stop("%s:%d: service %s/%s: -o %s=%s", e.File, e.Line, e.Name, e.Type, o.Name, text)
@@ -83,6 +86,7 @@ func (s *settings) occupied() (list []string) {
 			if ep.network != "tcp" {
 				continue
 			}
+			// An address that nobody uses is not worth a word.
 			if p, ok := occupant.Of(ep.addr); ok {
 				list = append(list, fmt.Sprintf("%s:%d: service %s/%s: %s listens on %s: stop it before the start", e.File, e.Line, e.Name, e.Type, p, ep))
 			}

@@ -31,6 +31,8 @@ func sdNotify(path, state string) error {
 		}
 		state = fmt.Sprintf("%s\nMONOTONIC_USEC=%d", state, now.Nano()/1000)
 	}
+	// A connection for each message: there are few, and the manager may be restarted in
+	// between.
 	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		return err

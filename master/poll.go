@@ -58,6 +58,7 @@ func (p *poller) control(op, fd int, events uint32) error {
 // arm has the descriptor reported when it is readable.
 func (p *poller) arm(fd int) error {
 	err := unix.EpollCtl(p.epoll, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(fd)})
+	// Never armed, or forgotten since.
 	if err == unix.ENOENT {
 		return p.control(unix.EPOLL_CTL_ADD, fd, unix.EPOLLIN|unix.EPOLLONESHOT)
 	}

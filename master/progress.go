@@ -55,6 +55,7 @@ func readProgress(cfg *config.Config) (p progress, ok bool) {
 		return p, false
 	}
 	defer f.Close()
+	// Twenty digits and the space or line end behind each of three numbers.
 	b := make([]byte, 3*21)
 	if _, err := f.ReadAt(b, 0); err != nil {
 		return p, false
@@ -107,12 +108,14 @@ func (c *control) awaitReload(pid int, before progress) (late bool, err error) {
 	for deadline := time.Now().Add(reloadPatience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		p, ok := readProgress(c.config)
 		switch {
+		// The file is gone, and so perhaps is the master; waiting on would tell nothing.
 		case !ok:
 			return false, nil
 		case p.refused > before.begun:
 			return false, errReloadRefused
 		case p.ended > before.begun:
 			return false, nil
+		// Asked last, since it costs more than a read.
 		case c.running() != pid:
 			return false, errStopped
 		}

@@ -31,6 +31,8 @@ func (m *master) reload() {
 		return
 	}
 	if m.reloading != nil { // it is read again when the one under way has come to its end
+		// Any number of requests is one reload: it reads the configuration after the last
+		// of them.
 		m.again++
 		return
 	}
@@ -42,6 +44,8 @@ func (m *master) reload() {
 			m.log.Error("reload refused, the running configuration goes on: %s", line)
 		}
 		m.notify("READY=1")
+		// Before settle, which may declare the reload over: a command looks at refused
+		// first.
 		m.progress.refused = m.progress.begun
 		m.settle()
 		m.publish()
@@ -64,6 +68,7 @@ func (m *master) tryReload() error {
 	if was, now := m.settings.config.String("spool_content_directory"), s.config.String("spool_content_directory"); was != now {
 		return fmt.Errorf("spool_content_directory has changed from %q to %q: stop the mail system, move the files in the one to the other, and start it", was, now)
 	}
+	// Before sockets are opened, as the old entries need theirs.
 	s.keepFaulty(m.settings)
 	problems, err := prepareDirectories(s.config)
 	if err != nil {
@@ -73,6 +78,7 @@ func (m *master) tryReload() error {
 	if err != nil {
 		return err
 	}
+	// The last thing that can fail.
 	sockets, err := m.openSockets(s, m.sockets)
 	if err != nil {
 		log.Close()
@@ -84,6 +90,7 @@ func (m *master) tryReload() error {
 	old := m.order
 	was := m.log
 	m.log = log
+	// Only the lines of before went to it.
 	was.Close()
 	m.adopt(s, sockets)
 	m.prepareSuccessors(old)
@@ -100,6 +107,7 @@ func (m *master) prepareSuccessors(old []*serv) {
 			s.next = nil
 			m.tell(c, syscall.SIGTERM)
 		}
+		// A service without a process starts under the new settings when a client comes.
 		if s.current != nil && !s.removed {
 			s.next = m.spawn(s)
 		}
@@ -111,6 +119,7 @@ func (m *master) prepareSuccessors(old []*serv) {
 		for _, s := range m.reloading {
 			if s.next != nil && !s.next.ready {
 				m.log.Warning("%s is not ready to serve after %v: its predecessor does not wait for it", s.next, prepareTime)
+				// As if it were: it will serve when it has finished preparing.
 				s.next.ready = true
 			}
 		}
@@ -206,6 +215,7 @@ func (m *master) retire(s *serv) {
 		m.let(s)
 		return
 	}
+	// From here on clients are the successor's.
 	s.current, s.next, s.before = s.next, nil, append(s.before, c)
 	m.tell(c, syscall.SIGHUP)
 	m.let(s)

@@ -172,6 +172,7 @@ func (m *master) adopt(s *settings, sockets map[string]*socket) {
 		m.order = append(m.order, sv)
 	}
 	for _, sv := range old {
+		// Its process goes on until its work is done: see retire.
 		sv.removed = true
 	}
 	// Sockets that nothing uses any more. Clients in their backlog are lost, which
@@ -251,7 +252,9 @@ func (m *master) spawn(s *serv) *child {
 		return nil
 	}
 	m.children[c.pid] = c
+	// It ends with the process, whose end of the socket is then closed.
 	m.wg.Go(func() { m.readStatus(c) })
+	// nil where standard error is the log itself.
 	if c.stderr != nil {
 		m.wg.Go(func() {
 			readLastWords(c.stderr, func(line string) {
@@ -277,6 +280,7 @@ func (m *master) fork(s *serv) (_ *child, err error) {
 	}
 	// The child's end must be closed here, or eof would never come.
 	defer unix.Close(pair[1])
+	// Go's poller then waits for it, and a read can be ended by closing.
 	unix.SetNonblock(pair[0], true)
 	c := &child{serv: s, path: m.programPath(s), began: time.Now(), control: os.NewFile(uintptr(pair[0]), "status")}
 	defer func() {
@@ -312,6 +316,8 @@ func (m *master) fork(s *serv) (_ *child, err error) {
 	for _, sock := range s.socks {
 		files = append(files, uintptr(sock.fd))
 	}
+	// Services with a program of their own, for the weight of what they link in, have one
+	// in daemon_directory.
 	executable := m.opts.Executable
 	if s.spec.Program != "" {
 		if executable, err = service.ProgramPath(s.spec.Program, m.settings.config.String("daemon_directory")); err != nil {

@@ -56,6 +56,8 @@ func loadSettings(opts Options) (*settings, error) {
 	}
 	s := makeSettings(cfg, services, opts.Services)
 	s.addFaulty(faulty)
+	// A mail system without services would start and do nothing, which nobody would
+	// notice.
 	if len(s.services) == 0 && len(s.faulty) > 0 {
 		return nil, config.JoinLineErrors(s.faulty)
 	}
@@ -75,6 +77,7 @@ func (s *settings) addFaulty(list []*config.LineError) {
 // faulty: a slip in an editor must not take a service away. It returns those that it
 // kept.
 func (s *settings) keepFaulty(old *settings) (kept []*entry) {
+	// An endpoint that a correct entry uses now belongs to that entry.
 	used := make(map[string]bool)
 	for _, e := range s.services {
 		used[e.key()] = true
@@ -89,6 +92,7 @@ func (s *settings) keepFaulty(old *settings) (kept []*entry) {
 		if !faulty || used[e.key()] || slices.ContainsFunc(e.endpoints, func(ep endpoint) bool { return used[ep.String()] }) {
 			continue
 		}
+		// The old options may not fit the new main.cf.
 		if _, err := e.configured(s.config); err == nil {
 			kept = append(kept, e)
 		}
@@ -131,6 +135,7 @@ func makeSettings(cfg *config.Config, services []config.Service, specs map[strin
 	}
 	used := make(map[string]bool) // endpoints
 	for _, c := range services {
+		// First of all: a service that is turned off may be faulty.
 		if matches(disabled, c) {
 			s.notes = append(s.notes, fmt.Sprintf("service %s/%s is turned off (master_service_disable)", c.Name, c.Type))
 			continue
@@ -189,6 +194,7 @@ func (s *settings) warnings() []string {
 func withMetrics(cfg *config.Config, services []config.Service) []config.Service {
 	is := func(c config.Service) bool { return c.Command == service.MetricsName }
 	switch on := cfg.String("metrics_listen") != ""; {
+	// A line in master.cf does not turn it on.
 	case !on:
 		return slices.DeleteFunc(slices.Clone(services), is)
 	case slices.ContainsFunc(services, is):
@@ -230,6 +236,7 @@ func program(cfg *config.Config, c, behind *config.Service, specs map[string]ser
 func doneElsewhere(cfg *config.Config, c *config.Service) string {
 	bounce := cfg.String("bounce_service_name")
 	switch {
+	// Only a socket that no setting of ours names is of no use.
 	case c.Type != "unix":
 	case c.Command == "bounce" && c.Name == "defer" && bounce != "defer":
 		return "why mail is delayed is in the queue's log"
@@ -246,6 +253,7 @@ func doneElsewhere(cfg *config.Config, c *config.Service) string {
 // counts: it is the one on sessions.
 func screened(c, behind *config.Service, specs map[string]service.Spec) (*service.Spec, string, error) {
 	c.Args, c.MaxProc = slices.Concat(c.Args, behind.Args), behind.MaxProc
+	// The stricter of the two counts for the one process.
 	c.Chroot = c.Chroot || behind.Chroot
 	name := "postscreen"
 	if _, ok := specs[name]; !ok {
@@ -276,6 +284,7 @@ func behindPostscreen(cfg *config.Config, services []config.Service) *config.Ser
 func matches(patterns []string, c config.Service) bool {
 	for _, p := range patterns {
 		p, not := strings.CutPrefix(p, "!")
+		// "smtp.inet" is the older form of "smtp/inet".
 		if p == c.Type || p == c.Name+"/"+c.Type || p == c.Name+"."+c.Type {
 			return !not
 		}
@@ -304,6 +313,7 @@ func newEntry(cfg *config.Config, c config.Service, spec service.Spec) (*entry, 
 	if e.endpoints, err = endpoints(cfg, c); err != nil {
 		return nil, err
 	}
+	// What the process needs to know is on its command line, where ps shows it.
 	e.line = service.CommandLine{
 		Name: c.Name, Type: c.Type, Sockets: len(e.endpoints), MaxProc: c.MaxProc,
 		Unprivileged: c.Unprivileged, Chroot: c.Chroot, Overrides: c.Overrides(),

@@ -43,6 +43,8 @@ func (m *master) openSockets(s *settings, have map[string]*socket) (map[string]*
 		for _, ep := range e.endpoints {
 			name := ep.String()
 			sock := have[name]
+			// A socket whose name is gone cannot be reached; a new one is made in its
+			// place.
 			if sock == nil || sock.lost() {
 				var err error
 				sock, err = m.openSocket(s, ep)
@@ -60,6 +62,8 @@ func (m *master) openSockets(s *settings, have map[string]*socket) (map[string]*
 			need[name] = sock
 			kept = append(kept, ep)
 		}
+		// The process is told how many sockets it inherits, and must not count on one
+		// that is not there.
 		e.endpoints = kept
 		e.line.Sockets = len(kept)
 	}
@@ -125,6 +129,7 @@ func (m *master) openInet(ep endpoint, window int) (*socket, error) {
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1)
 	}
 	if window > 0 {
+		// Not worth a service that does not start.
 		for _, err := range service.SetWindow(fd, window) {
 			m.log.Warning("%s: %v", ep, err)
 		}
@@ -164,6 +169,7 @@ func openUnix(queue string, ep endpoint) (*socket, error) {
 		if s.name, err = allow(dir, name); err != nil || kind == unix.SOCK_DGRAM {
 			return err
 		}
+		// Only after the mode is right: before, nobody can connect.
 		return unix.Listen(s.fd, backlog)
 	})
 	if err != nil {
@@ -200,6 +206,7 @@ func (s *socket) clear(dir int, name string) error {
 		return nil
 	case err != nil:
 		return err
+	// Somebody's file is not removed on a guess.
 	case old.Mode&unix.S_IFMT != unix.S_IFSOCK:
 		return fmt.Errorf("%s exists and is not a socket; remove it", s.path)
 	}

@@ -41,6 +41,7 @@ func (m *master) beginStop(s syscall.Signal) {
 // ended after its time.
 func (m *master) tellRank() {
 	rank := m.rank
+	// A rank without processes needs no time.
 	some := false
 	for _, c := range m.children {
 		if c.serv.spec.Rank == rank {

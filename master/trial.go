@@ -28,16 +28,20 @@ func trial(s *settings) (complaints []advice.Mistake, failures []string) {
 		}
 	}
 	for _, e := range s.services {
+		// With the options of this service's line, as it will have them.
 		cfg, err := e.configured(s.config)
 		if err != nil {
 			continue // loadSettings has said so
 		}
 		from = e
+		// The service logs as ever; what it logs comes back as complaints.
 		log := maillog.New(e.spec.Process, complainant(warn))
 		err = service.Try(e.spec, &e.line, cfg, log)
 		log.Close()
 		if err != nil {
 			text := fmt.Sprintf("%s:%d: service %s/%s: %v", e.File, e.Line, e.Name, e.Type, err)
+			// The service's line says which service fails; the parameter may be in
+			// main.cf.
 			if m := s.placed(nil, err.Error()); m.Line > 0 && !e.overrides(parameterOf(err.Error())) {
 				text += fmt.Sprintf(" (%s is set at %s:%d)", s.config.Source(parameterOf(err.Error())), m.File, m.Line)
 			}
@@ -46,6 +50,8 @@ func trial(s *settings) (complaints []advice.Mistake, failures []string) {
 	}
 	from = nil
 	// postdrop has these opened for each message, and nobody else.
+	//
+	// postdrop fails for every user if it cannot be opened.
 	table.OpenMaps("local_login_sender_maps", s.config.List("local_login_sender_maps"), table.Options{Warn: warn}).Close()
 	return complaints, failures
 }
@@ -77,6 +83,8 @@ func (s *settings) placed(e *entry, text string) advice.Mistake {
 		})]
 		text = parameter + ": " + text
 	}
+	// Stops: mail waits or is refused until it is mended. A table that cannot be opened
+	// defers whatever needs it; a restriction that is wrong defers all mail.
 	m := advice.Mistake{Text: text, Complaint: true, Stops: strings.HasPrefix(text, parameter+": TLS is disabled") ||
 		strings.HasPrefix(rest, "table ") || restricts(s.config, parameter) && !strings.HasSuffix(rest, "is ignored")}
 	if e != nil && e.overrides(parameter) {

@@ -16,6 +16,7 @@ import (
 // startWakeups begins a new series of wake-ups, which replaces the one before; the first
 // is at once. With "?" in master.cf it waits for the service's first use.
 func (m *master) startWakeups(s *serv) {
+	// The timers of the series before find another number, and end.
 	s.wakeups++
 	s.waking = false
 	if s.Wakeup == 0 || s.WakeupLazy && s.current == nil && len(s.before) == 0 {
@@ -76,6 +77,7 @@ func wake(ep endpoint, timeout time.Duration) error {
 		return err
 	}
 	defer c.Close()
+	// A service that does not read must not keep the goroutine.
 	c.SetDeadline(time.Now().Add(timeout))
 	_, err = c.Write([]byte("W"))
 	return err

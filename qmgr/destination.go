@@ -22,8 +22,13 @@ import (
 
 const (
 	// destRows bounds how many destinations of the scheduler's one answer names.
+	//
+	// Enough for a domain with many mail hosts, and a page of text for the operator.
 	destRows = 50
 	// destSample is how many messages are read for their last replies.
+	//
+	// Reading them takes a fraction of a second; what most of a long backlog was told is
+	// among them.
 	destSample = 500
 	// destReplies is how many different replies are told.
 	destReplies = 10
@@ -65,6 +70,8 @@ func (s *Server) explainDestination(r *ipc.Request, text string) {
 		return
 	}
 	p := &portrait{dest: dest, r: r}
+	// One turn of the loop sees rules and scheduler as of the same moment; the count of
+	// the queue goes on in later turns.
 	s.ask(r, func() {
 		p.now = s.now
 		s.portrayRules(p)
@@ -84,6 +91,7 @@ func (s *Server) portrayRules(p *portrait) {
 	}
 	m := &selection.Mail{Transport: transport, Nexthop: name, Domain: name}
 	for _, r := range s.rules.set.all() {
+		// A suspended sender says nothing about a destination.
 		if r.over(s.now) || r.target.IsSender() {
 			continue
 		}
@@ -119,6 +127,7 @@ func (s *Server) portrayActive(p *portrait) {
 	for name := range waits {
 		names = append(names, name)
 	}
+	// The order of a map would change with each call.
 	slices.Sort(names)
 	for _, name := range names {
 		p.row(fmt.Sprintf("%s: had failed; %d deferred message(s) go as soon as it answers", name, waits[name]))
@@ -219,6 +228,7 @@ func (s *Server) portrayQueue(p *portrait) {
 		s.post(func() { s.portrayQueue(p) }, sched.Event{})
 		return
 	}
+	// What is not in memory is only counted, and the head line says so.
 	p.away = s.away.deferred + s.away.hold
 	s.tasks.Go(func() {
 		p.r.Reply(&proto.ExplainReply{Lines: append([]string{p.head()}, append(p.lines, s.portrayReplies(p)...)...)})
@@ -239,6 +249,7 @@ func (p *portrait) count(s *Server, m *message, info *sched.Info, n int) {
 		if p.next.IsZero() || info.Next.Before(p.next) {
 			p.next = info.Next
 		}
+		// An hour is what somebody who looks at this is willing to wait.
 		if info.Next.Before(p.now.Add(time.Hour)) {
 			p.due++
 		}
@@ -297,6 +308,7 @@ func (s *Server) portrayReplies(p *portrait) (lines []string) {
 	for text := range found {
 		texts = append(texts, text)
 	}
+	// The reason that most messages share comes first.
 	slices.SortFunc(texts, func(a, b string) int { return cmp.Or(found[b].n-found[a].n, strings.Compare(a, b)) })
 	for _, text := range texts[:min(len(texts), destReplies)] {
 		lines = append(lines, fmt.Sprintf("  last reply to %d of the first %d messages, at %s: %s", found[text].n, len(p.sample),

@@ -56,10 +56,13 @@ func (s *Server) explain(r *ipc.Request, id mail.QueueID) {
 		r.Reply(&proto.ExplainReply{})
 		return
 	}
+	// m is cloned because the loop goes on to change it while the task reads.
 	e := &explanation{m: &message{id: m.id, ref: m.ref, nrcpt: m.nrcpt, done: slices.Clone(m.done)}, queue: info.Queue,
 		rcpts: make(map[int]string), last: make(map[int]mail.Outcome)}
 	e.head = fmt.Sprintf("%s: %s queue since %s, %d octets, %d of %d recipients pending, tried %d times", m.id, info.Queue,
 		info.Created.Format(time.DateTime), info.Size, info.Pending, m.nrcpt, info.Attempts)
+	// A contradiction between queue manager and spool: after a restart the message may be
+	// in another state than it seems.
 	if why, ok := s.log.refused[m.id]; ok {
 		e.head += "\n  a change of it is not recorded, and would not outlive a restart: " + why
 	}
@@ -74,6 +77,7 @@ func (s *Server) explain(r *ipc.Request, id mail.QueueID) {
 			e.named = append(e.named, s.ruleOf(why.Pause))
 		}
 	}
+	// On hold, or being delivered, no rule is what keeps it.
 	if info.Queue == sched.QueueDeferred || info.Queue == sched.QueueIncoming {
 		e.rules, e.at = s.rules.set, s.now
 	}
@@ -154,6 +158,7 @@ func (e *explanation) lines() []string {
 			delete(rest, i)
 		}
 	}
+	// Recipients that no group names are those of the group without members.
 	left := slices.Sorted(maps.Keys(rest))
 	for g, line := range e.groups {
 		lines = append(lines, line)
@@ -189,6 +194,8 @@ func (e *explanation) recipient(i int) string {
 		maillog.AppendClean(nil, []byte(o.Why())))
 	var told []string
 	for i := range o.Parts {
+		// Members of an alias that have failed are not tried again, although the
+		// recipient as a whole is.
 		if p := &o.Parts[i]; p.Action == dsn.Failed && p.Told && p.More == 0 {
 			told = append(told, rfc5322.Quote(p.Address))
 		}

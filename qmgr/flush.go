@@ -53,6 +53,7 @@ func (s *Server) nextFlush() {
 	case s.away.deferred > 0:
 		f.under = true
 		s.flushAway(f.next, 0, time.Now())
+		// They are all looked for in one pass through the queue.
 		f.next = nil
 	default:
 		f.under = true

@@ -32,6 +32,8 @@ func (s *Server) offer(o *metrics.Offer) {
 	m := measurement{states: make(map[destKind]int), domains: make(map[string]int)}
 	limit := time.NewTimer(measureTime)
 	defer limit.Stop()
+	// Three kinds of counting, each in pieces that take the loop a few milliseconds. The
+	// sums are of different moments, which a graph does not show.
 	if !s.inLoop(limit.C, func() { m.totals(s) }) {
 		return
 	}

@@ -164,6 +164,8 @@ func (s *Server) setRules(entries []override.Entry) {
 		}
 		target, err := selection.ParseTarget(e.Target)
 		if err != nil {
+			// It cannot be kept without knowing what it is about; the operator must
+			// suspend again.
 			s.opt.Log.Warning("a suspension is not understood, and does not hold: %v", err)
 			continue
 		}
@@ -180,6 +182,7 @@ func (s *Server) setRules(entries []override.Entry) {
 	}
 	pauses := make([]sched.Pause, len(list))
 	for i, r := range list {
+		// A new rule, or one with another end.
 		if r.id = old[r.name()]; r.id == 0 {
 			s.rules.last++
 			r.id = s.rules.last

@@ -43,6 +43,7 @@ func Spec() service.Spec {
 // cannot work.
 func run(ctx context.Context, env *service.Env) error {
 	cfg := env.Config
+	// Process limits of transports, and the options of pickup.
 	services, _, err := config.LoadMaster(cfg.Dir(), cfg) // master has reported the faulty entries
 	if err != nil {
 		return err
@@ -81,6 +82,8 @@ func run(ctx context.Context, env *service.Env) error {
 	if ctx.Err() != nil {
 		return nil // it has never been our turn
 	}
+	// Clients connect when they are used, so the order in which services start does not
+	// matter.
 	resolver := rewriteclient.New(env.Private(cfg.String("rewrite_service_name")))
 	defer resolver.Close()
 	cleanup := ipc.NewClient(env.Public(cfg.String("cleanup_service_name")), nil)

@@ -52,6 +52,7 @@ func (s *Server) lookAround() {
 	}
 	s.survey.under = true
 	s.tasks.Go(func() {
+		// Measured, so that a slow disk gets as long a rest.
 		start := time.Now()
 		found := make([]finding, len(list))
 		for i, m := range list {
