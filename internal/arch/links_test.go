@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 var (
@@ -90,4 +91,60 @@ func anchor(title string) string {
 		}
 		return -1
 	}, strings.ToLower(title))
+}
+
+// pageWidth is how many characters a line of a document has at most.
+const pageWidth = 100
+
+// unwrapped are the lines of a page that are too long, by their numbers. Rows of tables, code,
+// comments, and lines without a blank to break them at may be as long as they like.
+func unwrapped(text string) (bad []int) {
+	fence, comment := false, false
+	for i, line := range strings.Split(text, "\n") {
+		bare := strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(bare, "```"):
+			fence = !fence
+		case fence:
+		case comment, strings.HasPrefix(bare, "<!--"):
+			comment = !strings.Contains(bare, "-->")
+		case strings.HasPrefix(line, "    "), strings.HasPrefix(line, "\t"), strings.HasPrefix(bare, "|"):
+		case utf8.RuneCountInString(line) > pageWidth && strings.Contains(bare, " "):
+			bad = append(bad, i+1)
+		}
+	}
+	return bad
+}
+
+// TestPageWidth: documents are wrapped, so that a change of one can be reviewed line by line.
+func TestPageWidth(t *testing.T) {
+	t.Parallel()
+	root := moduleRoot(t)
+	pages := 0
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
+		list, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, page := range list {
+			pages++
+			text, err := os.ReadFile(page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, n := range unwrapped(string(text)) {
+				t.Errorf("%s:%d: the line has more than %d characters", page, n, pageWidth)
+			}
+		}
+	}
+	if pages < 20 {
+		t.Errorf("only %d documents were found", pages)
+	}
+	long := strings.Repeat("word ", 21)
+	for text, want := range map[string]int{long: 1, "- " + long: 1, "| " + long: 0, "```\n" + long + "\n```\n": 0, "```\n```\n" + long: 1, "<!-- " + long + "\n" + long + "\n-->\n": 0, "    " + long: 0,
+		strings.Repeat("x", 200): 0} {
+		if got := len(unwrapped(text)); got != want {
+			t.Errorf("%.20q: %d lines are found, want %d", text, got, want)
+		}
+	}
 }
