@@ -53,6 +53,7 @@ var supportedNames = []string{
 	"biff",
 	"body_checks",
 	"body_checks_size_limit",
+	"bounce_class_files",
 	"bounce_notice_recipient",
 	"bounce_queue_lifetime",
 	"bounce_service_name",
