@@ -13,15 +13,15 @@ const head = `<!-- Made by "make licences". -->
 
 # Licences
 
-Posthaste is licensed under the Apache License 2.0 (` + "`LICENSE`" + `). Its programs contain the modules below, each
-under its own licence, and the library of Go, which is under BSD-3-Clause. Several licences in a row apply to
-different parts of the module. Nothing else is linked in but the C library of the system, when a program starts.
+Posthaste is licensed under the Apache License 2.0 (` + "`LICENSE`" + `). Its programs contain the modules
+below, each under its own licence, and the library of Go, which is under BSD-3-Clause. Several
+licences in a row apply to different parts of the module. Nothing else is linked in but the C
+library of the system, when a program starts.
 
-The texts are in ` + "`licences/third-party.txt`" + `, which must go along with a copy of the programs. A bill of
-materials for other programs, in CycloneDX's form, is ` + "`licences/sbom.cdx.json`" + `. The modules of one program, as
-built, are printed by ` + "`go version -m PROGRAM`" + `. Every module
-is used as its authors publish it: ` + "`go mod download -json MODULE@VERSION`" + ` gets the source, which MPL-2.0 wants
-said.
+The texts are in ` + "`licences/third-party.txt`" + `, which must go along with a copy of the programs. A bill
+of materials for other programs, in CycloneDX's form, is ` + "`licences/sbom.cdx.json`" + `. The modules of
+one program, as built, are printed by ` + "`go version -m PROGRAM`" + `. Every module is used as its authors
+publish it: ` + "`go mod download -json MODULE@VERSION`" + ` gets the source, which MPL-2.0 wants said.
 
 | module | version | licence | in |
 |---|---|---|---|
