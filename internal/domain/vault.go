@@ -134,8 +134,8 @@ func (v *vault) Close() error {
 // path is where a file is.
 func (v *vault) path(name string) string { return filepath.Join(v.dir, name) }
 
-// read reads a file, up to max octets. The error may be fs.ErrNotExist.
-func (v *vault) read(name string, max int64) (text []byte, err error) {
+// read reads a file, up to limit octets. The error may be fs.ErrNotExist.
+func (v *vault) read(name string, limit int64) (text []byte, err error) {
 	if v.root == nil {
 		return nil, fs.ErrNotExist
 	}
@@ -145,8 +145,8 @@ func (v *vault) read(name string, max int64) (text []byte, err error) {
 			return err
 		}
 		defer f.Close()
-		if text, err = io.ReadAll(io.LimitReader(f, max+1)); err == nil && int64(len(text)) > max {
-			err = fmt.Errorf("%s: more than %d octets", v.path(name), max)
+		if text, err = io.ReadAll(io.LimitReader(f, limit+1)); err == nil && int64(len(text)) > limit {
+			err = fmt.Errorf("%s: more than %d octets", v.path(name), limit)
 		}
 		return err
 	})
