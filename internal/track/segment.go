@@ -73,7 +73,6 @@ type bitset [2]uint64
 
 func (b *bitset) set(n int)      { b[n>>6] |= 1 << (n & 63) }
 func (b *bitset) has(n int) bool { return b[n>>6]>>(n&63)&1 != 0 }
-func (b *bitset) or(o bitset)    { b[0] |= o[0]; b[1] |= o[1] }
 func (b *bitset) empty() bool    { return b[0]|b[1] == 0 }
 
 // A mason makes segments. It may not be used concurrently.
