@@ -302,7 +302,6 @@ func (s *site) dial(name string) *session {
 		s.t.Fatalf("connection refused: %v", err)
 	}
 	s.t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(60 * time.Second))
 	return &session{s.t, c, bufio.NewReader(c)}
 }
 
@@ -321,8 +320,11 @@ func (c *session) ask(line string) []string {
 	return c.read()
 }
 
+// read returns the words of the next line. The time limit is one line's, since sessions last as
+// long as their tests.
 func (c *session) read() []string {
 	c.t.Helper()
+	c.c.SetReadDeadline(time.Now().Add(testwait.Patience))
 	answer, err := c.in.ReadString('\n')
 	if err != nil {
 		c.t.Fatalf("no answer: %v", err)

@@ -233,6 +233,7 @@ const ownCommands = `  explain ID|DESTINATION ... why a message is still in the 
   collate [FILE ...]         the log lines of each message together
   watch client|destination NAME
                              the SMTP dialogues with one peer, as they go on
+  classify [REPLY ...]       what kind of failure a server's reply is
   passwd [user]              an entry for a table of users
   dkim genkey|record ...     keys to sign mail with
   domain add|rotate|check|records ...

@@ -449,6 +449,14 @@ _posthaste() {
             compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
         fi
         ;;
+    posthaste-classify)
+        case $prev in
+        -f) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-j -f"
+        fi
+        ;;
     posthaste-tls)
         case $prev in
         -a) _posthaste_words "rsa ecdsa"; return ;;

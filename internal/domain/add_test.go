@@ -89,7 +89,7 @@ func TestAdd(t *testing.T) {
 	}
 	for _, part := range []string{"dkim: a new directory\n", "new.test.202611a.pem: a new key (rsa, 2048 bits)\n", "new.test.keys: 202611a is pending\n", "dkim_keys: a new table\n",
 		"note: posthaste reload takes up", "note: name the mailboxes in virtual_mailbox_maps",
-		"name   202611a._domainkey.new.test\ntype   TXT\nvalue  " + text + "\n", "202611a._domainkey.new.test. IN TXT " + quoted(text) + "\n", "new.test. IN MX 10 mail.a.test.\n", "rua=mailto:hostmaster@new.test"} {
+		"  name   202611a._domainkey.new.test\n  type   TXT\n  value  " + text + "\n", "202611a._domainkey.new.test. IN TXT " + quoted(text) + "\n", "new.test. IN MX 10 mail.a.test.\n", "rua=mailto:hostmaster@new.test"} {
 		if !strings.Contains(out, part) {
 			t.Errorf("%q is not printed:\n%s", part, out)
 		}

@@ -50,15 +50,15 @@ func writeZone(w io.Writer, records []Record) error {
 }
 
 // writeForm writes records as the web forms of DNS providers ask for them: a text is one line,
-// without quotes. Records of one purpose are together.
+// without quotes. Records of one purpose are together, below a line that says what they are for.
 func writeForm(w io.Writer, records []Record) error {
 	for i, r := range records {
 		if i == 0 || records[i-1].Why != r.Why {
-			if _, err := fmt.Fprintf(w, "# %s\n", r.Why); err != nil {
+			if _, err := fmt.Fprintf(w, "%s:\n", r.Why); err != nil {
 				return err
 			}
 		}
-		if _, err := fmt.Fprintf(w, "name   %s\ntype   %s\nvalue  %s\n", r.Name, r.Type, r.Data); err != nil {
+		if _, err := fmt.Fprintf(w, "  name   %s\n  type   %s\n  value  %s\n", r.Name, r.Type, r.Data); err != nil {
 			return err
 		}
 	}

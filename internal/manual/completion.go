@@ -209,6 +209,7 @@ func subcommands() []subcommand {
 		{name: "resume", rest: site, options: []option{{'j', "", none, "as JSON"}}, long: targetOptions},
 		{name: "suspended", options: []option{{'j', "", none, "as JSON"}}},
 		{name: "collate", rest: file},
+		{name: "classify", options: []option{{'j', "", none, "as JSON"}, {'f', "file", file, "rules"}}},
 		{name: "tls", words: []string{"all-default-client", "all-default-server", "deploy-server-cert", "enable-client", "enable-server",
 			"new-server-cert", "new-server-key", "output-server-csr", "output-server-tlsa"},
 			options: []option{{'a', "algorithm", "rsa|ecdsa", "algorithm"}, {'b', "bits", none, "size, or curve"}, {'r', "source", file, "random numbers"},
