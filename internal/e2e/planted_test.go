@@ -27,6 +27,10 @@ func TestPlantedContent(t *testing.T) {
 	s.mustTool("postsuper", "-h", "ALL")
 	s.configure(main, "")
 	s.mustTool("reload")
+	// The new cleanup has its spool open when this is there.
+	s.mustSend("a@from.test", []string{user + "@local.test"}, "Subject: before\n\nx\n")
+	s.waitLog(`status=sent \(delivered to mailbox\)`)
+	takeMail(t, box, false)
 	list, _ := filepath.Glob(s.path("spool", "spool", "big", "*z*"))
 	if len(list) != 1 {
 		t.Fatalf("content: %q", list)
@@ -51,14 +55,14 @@ func TestPlantedContent(t *testing.T) {
 	s.mustTool("postsuper", "-H", "ALL")
 	s.waitLog(`postfix/local\[\d+\]: .*permission denied`)
 	s.mustSend("a@from.test", []string{user + "@local.test"}, "Subject: small\n\nx\n")
-	s.waitLog(`status=sent \(delivered to mailbox\)`)
+	s.waitLogN(`status=sent \(delivered to mailbox\)`, 2)
 	if text := takeMail(t, box, false); !strings.Contains(text, "Subject: small") || strings.Contains(text, "Subject: large") {
 		t.Errorf("delivered: %.2000s", text)
 	}
 	mustDo(os.Remove(big))
 	mustDo(os.Rename(away, big))
 	s.mustTool("flush")
-	s.waitLogN(`status=sent \(delivered to mailbox\)`, 2)
+	s.waitLogN(`status=sent \(delivered to mailbox\)`, 3)
 	if text := takeMail(t, box, false); !strings.Contains(text, "Subject: large") {
 		t.Errorf("delivered: %.2000s", text)
 	}
