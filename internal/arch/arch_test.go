@@ -167,6 +167,35 @@ func TestAlone(t *testing.T) {
 	}
 }
 
+// TestRaced: the end-to-end tests that the Makefile runs with the race detector are there. A name that
+// is not would be left out without a word.
+func TestRaced(t *testing.T) {
+	t.Parallel()
+	root := moduleRoot(t)
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^RACED = (.+)$`).FindStringSubmatch(string(makefile))
+	if m == nil {
+		t.Fatal("the Makefile has no RACED")
+	}
+	tests := ""
+	files, _ := filepath.Glob(filepath.Join(root, "internal/e2e/*_test.go"))
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tests += string(text)
+	}
+	for name := range strings.SplitSeq(m[1], "|") {
+		if !strings.Contains(tests, "\nfunc "+name+"(t *testing.T) {") {
+			t.Errorf("internal/e2e has no %s", name)
+		}
+	}
+}
+
 // writers may open the spool for writing: cleanup; postsuper, which does
 // when the mail system is down and the spool's lock is free; and what fills
 // spools for the tests of the tools.

@@ -419,8 +419,7 @@ func reloadsUnderLoad(t *testing.T, hang int, metrics bool) (tooLong []string) {
 		after := without(span)
 		t.Logf("reload %d: %v without a delivery, in %v; %v before it, %v after it; nothing accepted for %v; a thread was late by %v",
 			i+1, gap, span, before, after, held, late)
-		// With the race detector everything takes some ten times as long, and a time says
-		// nothing: "make test" runs this test once more without it.
+		// With the race detector everything takes some ten times as long, and a time says nothing.
 		if limit := reloadPause + max(before, after) + late; gap > limit && !underRace {
 			tooLong = append(tooLong, fmt.Sprintf("reload %d for %v, limit %v", i+1, gap, limit))
 		}
