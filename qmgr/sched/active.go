@@ -360,7 +360,7 @@ func (s *Scheduler) routeRetry(m *message, r *Rcpt, nexthop mail.Nexthop, status
 	t := s.transportFor(RetryTransport)
 	q := t.queues[string(nexthop)]
 	if t.dead || q != nil && q.state == DestDead {
-		s.toRetry(m, []int{r.Index}, []string{r.Site}, nexthop, status, reason)
+		s.toRetry(&entry{msg: m, rcpts: []int{r.Index}, sites: []string{r.Site}, apart: r.Apart}, nexthop, status, reason)
 		return nil
 	}
 	if q == nil {

@@ -214,3 +214,35 @@ func TestWindowWithinLimit(t *testing.T) {
 		t.Errorf("after the rate delay the window is %d with %d under way, want 1", window(w), len(w.order))
 	}
 }
+
+// TestApartOnTheWayToRetry: recipients that must not be in one request with others are not joined
+// by others when their destination has died and their request has gone to the retry transport.
+func TestApartOnTheWayToRetry(t *testing.T) {
+	t.Parallel()
+	cfg := DefaultConfig()
+	cfg.Transport = func(_ mail.Transport, c TransportConfig) TransportConfig {
+		c.ProcessLimit, c.InitialConcurrency = 1, 1
+		return c
+	}
+	w := newWorld(t, cfg)
+	w.arrive(1, 0, rcpt("retry", "4.3.0 the one agent of this transport is busy"))
+	w.manual, w.batch = true, 2
+	list := many(3, "a.example")
+	list[0].Apart, list[1].Apart = 1, 2
+	w.arrive(2, 0, list...)
+	read := func() {
+		e := w.loads[0]
+		w.loads = w.loads[1:]
+		w.step(w.load(e))
+	}
+	read()
+	w.done(w.order[1], unreachable, false) // recipient 0; that of 1 goes to retry, and waits
+	read()
+	w.done(w.order[0], sent, false)
+	for len(w.order) > 0 { // each is looked at as it is handed out
+		if e := w.busy[w.order[0]]; e.Transport != RetryTransport || len(e.Rcpts) != 1 {
+			t.Errorf("%s gets recipients %v of message %d in one request", e.Transport, e.Rcpts, e.ID)
+		}
+		w.done(w.order[0], deferred, false)
+	}
+}

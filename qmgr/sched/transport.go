@@ -260,28 +260,28 @@ func (s *Scheduler) excuseQueue(q *queue, excuse mail.Nexthop, status dsn.Status
 func (s *Scheduler) excuseEntry(e *entry, excuse mail.Nexthop, status dsn.Status, reason string) {
 	// Between the old entry's end and the new one, the message must not look complete.
 	e.msg.refs++ // the message is not complete between the two
-	s.toRetry(e.msg, e.rcpts, e.sites, excuse, status, reason)
+	s.toRetry(e, excuse, status, reason)
 	e.msg.refs--
 	s.endEntry(e)
 }
 
-// toRetry makes a delivery request to the retry transport, whose agent defers the
-// recipients and logs the reason. When even that transport cannot be used,
+// toRetry makes a delivery request for old's recipients to the retry transport, whose agent
+// defers them and logs the reason. When even that transport cannot be used,
 // EffectDeferRcpts has the shell record the reason. Without this, mail for a dead
 // destination would depend on the error(8) service, and would be stuck in the active
 // queue while that is down.
-func (s *Scheduler) toRetry(m *message, rcpts []int, sites []string, excuse mail.Nexthop, status dsn.Status, reason string) {
+func (s *Scheduler) toRetry(old *entry, excuse mail.Nexthop, status dsn.Status, reason string) {
+	m := old.msg
 	t := s.transportFor(RetryTransport)
 	q := t.queues[string(excuse)]
 	if t.dead || q != nil && q.state == DestDead {
-		// The caller's slice is an entry's, which is about to be given back; the effect
-		// needs its own until the next Step. The capacity is cut, so that later appends
-		// do not write into it.
+		// The entry is about to be given back with its slice, and the effect needs its own until
+		// the next Step. The capacity is cut, so that later appends do not write into it.
 		from := len(s.scratch)
-		s.scratch = append(s.scratch, rcpts...)
+		s.scratch = append(s.scratch, old.rcpts...)
 		m.deferred = true
-		m.late += len(rcpts)
-		s.rememberSites(m, sites)
+		m.late += len(old.rcpts)
+		s.rememberSites(m, old.sites)
 		s.emit(Effect{Kind: EffectDeferRcpts, ID: m.id, Rcpts: s.scratch[from:len(s.scratch):len(s.scratch)], Status: status, Reason: reason})
 		return
 	}
@@ -290,9 +290,11 @@ func (s *Scheduler) toRetry(m *message, rcpts []int, sites []string, excuse mail
 	}
 	j := s.jobFor(m, t)
 	e := s.newEntry(s.peerFor(j, q))
-	e.rcpts = append(e.rcpts, rcpts...)
-	e.sites = append(e.sites, sites...)
-	s.count(j, len(rcpts))
+	// Recipients that come later join it only if they may be in one request with these.
+	e.apart = old.apart
+	e.rcpts = append(e.rcpts, old.rcpts...)
+	e.sites = append(e.sites, old.sites...)
+	s.count(j, len(old.rcpts))
 	s.updateQueue(q)
 	s.settleJob(j)
 	s.refill(m, t)

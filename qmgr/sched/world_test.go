@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 	"time"
@@ -85,8 +86,8 @@ type testPause struct {
 
 // marked is a recipient with the pause that is for it.
 func (w *world) marked(r Rcpt) Rcpt {
-	for id, p := range w.pauses {
-		if p.queue == r.Queue && (!p.odd || r.Index%2 == 1) {
+	for _, id := range slices.Sorted(maps.Keys(w.pauses)) {
+		if p := w.pauses[id]; p.queue == r.Queue && (!p.odd || r.Index%2 == 1) {
 			r.Pause = id
 		}
 	}
@@ -97,8 +98,8 @@ func (w *world) marked(r Rcpt) Rcpt {
 func (w *world) setPauses() {
 	w.t.Helper()
 	var list []Pause
-	for _, p := range w.pauses {
-		list = append(list, p.Pause)
+	for _, id := range slices.Sorted(maps.Keys(w.pauses)) {
+		list = append(list, w.pauses[id].Pause)
 	}
 	w.step(Event{Kind: EventPauses, Pauses: list})
 	var ids []MsgID
