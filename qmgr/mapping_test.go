@@ -172,6 +172,8 @@ var transportForms = []transportForm{
 	{"extra_recipient_limit", "default_extra_recipient_limit", "ExtraRecipientLimit", 1000, map[string]any{"0": 0, "12": 12}, []string{"-1"}},
 	{"recipient_refill_limit", "default_recipient_refill_limit", "RefillLimit", 100, map[string]any{"1": 1, "13": 13}, []string{"0"}},
 	{"recipient_refill_delay", "default_recipient_refill_delay", "RefillDelay", 5 * time.Second, map[string]any{"1": time.Second, "2m": 2 * time.Minute}, []string{"0"}},
+	{"slow_delivery_limit", "default_slow_delivery_limit", "SlowLimit", 0, map[string]any{"1": 1, "1000": 1000}, []string{"-1"}},
+	{"slow_delivery_time", "default_slow_delivery_time", "SlowTime", time.Second, map[string]any{"2": 2 * time.Second, "1m": time.Minute}, []string{"0"}},
 	{"scheduler", "default_scheduler", "Mode", sched.Preemptive, map[string]any{"fifo": sched.FIFO, "thread": sched.Thread, "preemptive": sched.Preemptive, "Thread": sched.Thread}, []string{"lifo", ""}},
 	{"thread_order", "default_thread_order", "Order", sched.Age, map[string]any{"age": sched.Age, "random": sched.Random}, []string{"size"}},
 	{"thread_agents", "default_thread_agents", "AgentsPerThread", 1, map[string]any{"0": 0, "3": 3}, []string{"-1"}},

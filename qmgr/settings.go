@@ -206,6 +206,9 @@ func transportSettings(cfg *config.Config, name string, t sched.TransportConfig,
 	t.BatchLimit = own.Int("destination_recipient_limit")
 	t.DestinationRateDelay = own.Duration("destination_rate_delay")
 	t.TransportRateDelay = own.Duration("transport_rate_delay")
+	// Agents must be told as well (internal/agent), or the orders would wait there for a place.
+	t.SlowLimit = own.Int("slow_delivery_limit")
+	t.SlowTime = own.Duration("slow_delivery_time")
 	t.SlotCost = own.Int("delivery_slot_cost")
 	t.SlotLoan = own.Int("delivery_slot_loan")
 	t.SlotDiscount = own.Int("delivery_slot_discount")

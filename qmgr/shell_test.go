@@ -625,6 +625,11 @@ func TestFlushHandedOver(t *testing.T) {
 		t.Fatalf("ordered %s", o.Envelope.ID)
 	}
 	st.retire()
+	st.until("it orders no more", func() bool { // before that the second message could follow the first
+		leaving := make(chan bool, 1)
+		st.srv.post(func() { leaving <- st.srv.leaving }, sched.Event{Kind: sched.EventTick})
+		return <-leaving
+	})
 	o.answer("ok")
 	waits := ids[0]
 	if o.Envelope.ID == waits {

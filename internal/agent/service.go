@@ -75,7 +75,12 @@ func run(ctx context.Context, env *service.Env, d Deliverer, reader queueread.Re
 	opener := queueread.Opener{Reader: reader, Cleanup: cleanup}
 	filter := OpenFilter(cfg, env.Process, env.Log)
 	defer filter.Close()
-	s := NewServer(Options{Deliverer: d, Content: opener.Content, Log: env.Log, Limit: env.MaxProc,
+	limit := env.MaxProc
+	if limit > 0 {
+		// The queue manager orders that many more while others wait for hosts that do not answer.
+		limit += cfg.Prefix(env.Name).Int("slow_delivery_limit")
+	}
+	s := NewServer(Options{Deliverer: d, Content: opener.Content, Log: env.Log, Limit: limit,
 		Hand: func(ctx context.Context, m *proto.Hand, reply *proto.RecordReply) error {
 			return cleanup.CallAgain(ctx, m, reply)
 		},

@@ -83,6 +83,8 @@ func Families() []Family {
 		{"recipient_refill_delay", "default_recipient_refill_delay", Duration, 1, 0, "refill delay"},
 		{"recipient_refill_limit", "default_recipient_refill_limit", Int, 1, 0, "refill batch"},
 		{"scheduler", "default_scheduler", Enum, 0, 0, "order of deliveries"},
+		{"slow_delivery_limit", "default_slow_delivery_limit", Int, 0, 0, "slow deliveries that take no place of the process limit"},
+		{"slow_delivery_time", "default_slow_delivery_time", Duration, 1, 0, "when a delivery is slow"},
 		{"thread_agents", "default_thread_agents", Int, 0, 0, "agents per destination with thread scheduling"},
 		{"thread_order", "default_thread_order", Enum, 0, 0, "order of the mail for one destination with thread scheduling"},
 		{"thread_quantum", "default_thread_quantum", Int, 0, 0, "deliveries in one turn of a destination with thread scheduling"},

@@ -20,6 +20,8 @@ var qmgrParams = []Param{
 	{Name: "default_recipient_refill_delay", Type: Duration, Default: "5s", Tier: 3, Doc: "Longest wait before reading more recipients"},
 	{Name: "default_recipient_refill_limit", Type: Int, Default: "100", Min: 1, Tier: 3, Doc: "Batch size for reading more recipients"},
 	{Name: "default_scheduler", Type: Enum, Default: "preemptive", Values: "preemptive|fifo|thread", Tier: 2, Origin: Own, Doc: "Order of deliveries within a transport: preemptive, fifo or thread"},
+	{Name: "default_slow_delivery_limit", Type: Int, Default: "0", Tier: 3, Origin: Own, Doc: "Slow deliveries of a transport that take no place of its process limit, so that dead hosts do not hold up mail for others; 0 is none"},
+	{Name: "default_slow_delivery_time", Type: Duration, Default: "1s", Min: 1, Tier: 3, Origin: Own, Doc: "How long a delivery goes on before it is slow (see default_slow_delivery_limit)"},
 	{Name: "default_thread_agents", Type: Int, Default: "1", Tier: 3, Origin: Own, Doc: "Delivery agents that may serve one destination with thread scheduling; 0 is as many as the concurrency window"},
 	{Name: "default_thread_order", Type: Enum, Default: "age", Values: "age|random", Tier: 3, Origin: Own, Doc: "Order of the mail for one destination with thread scheduling: age (oldest first) or random"},
 	{Name: "default_thread_quantum", Type: Int, Default: "10", Tier: 3, Origin: Own, Doc: "Deliveries after which an agent leaves a destination when other destinations wait, with thread scheduling; 0 is no limit"},

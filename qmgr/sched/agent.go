@@ -33,7 +33,7 @@ func (s *Scheduler) takeAgent(e *entry) (reuse bool) {
 	if reuse {
 		s.unlinkIdle(a)
 	} else {
-		if t.cfg.Mode == Thread && t.cfg.ProcessLimit > 0 && t.busy+t.idleCount > t.cfg.ProcessLimit {
+		if t.cfg.Mode == Thread && t.cfg.ProcessLimit > 0 && t.places()+t.idleCount > t.cfg.ProcessLimit {
 			// A session that is kept for nobody must not cost another thread its place;
 			// the one that has been idle longest goes.
 			s.dismiss(t.idleFirst)

@@ -261,7 +261,8 @@ func (c *checker) transport(t *transport) {
 	}
 	c.ok(n == len(t.queues), "%s: %d queues, index of %d", t.name, n, len(t.queues))
 	c.ok(busy == t.busy, "%s: %d busy, count %d", t.name, busy, t.busy)
-	c.ok(t.cfg.ProcessLimit == 0 || t.busy <= t.cfg.ProcessLimit, "%s: %d busy, limit %d", t.name, t.busy, t.cfg.ProcessLimit)
+	c.ok(t.cfg.ProcessLimit == 0 || t.places() <= t.cfg.ProcessLimit, "%s: %d busy, %d of them slow, limit %d", t.name, t.busy, t.slow.n, t.cfg.ProcessLimit)
+	c.slow(t)
 	if t.cfg.Mode == Thread {
 		ring := 0
 		if t.ring != nil {
@@ -282,6 +283,35 @@ func (c *checker) transport(t *transport) {
 	}
 	// The scheduler never idles: what could go has gone in the Step before.
 	c.ok(!c.s.selectableNow(t), "%s: an entry could be delivered and was not", t.name)
+}
+
+// slow: as many deliveries as have gone on for SlowTime take no place, if SlowLimit allows, and they
+// are those that began first.
+func (c *checker) slow(t *transport) {
+	old, marked, listed := 0, 0, 0
+	var youngest EntryID
+	for _, e := range c.s.busy {
+		if e == nil || e.peer.queue.tport != t {
+			continue
+		}
+		if e.since+micros(t.cfg.SlowTime) <= c.s.now {
+			old++
+		}
+		if e.slow {
+			marked++
+			youngest = max(youngest, e.id)
+		}
+	}
+	for e := t.slow.first; e != nil; e = e.nxt {
+		listed++
+		c.ok(e.busy && !e.slow && e.id > youngest, "%s: delivery %d takes a place, and a younger one does not", t.name, e.id)
+		c.ok(e.nxt == nil && t.slow.last == e || e.nxt != nil && e.nxt.prv == e && e.nxt.id > e.id, "%s: list of deliveries broken at %d", t.name, e.id)
+	}
+	c.ok(marked == t.slow.n && marked == min(old, t.cfg.SlowLimit), "%s: %d slow deliveries, count %d, %d are old, limit %d", t.name, marked, t.slow.n, old, t.cfg.SlowLimit)
+	if t.cfg.SlowLimit > 0 {
+		c.ok(listed+marked == t.busy, "%s: %d deliveries in the list, %d slow, %d busy", t.name, listed, marked, t.busy)
+		c.ok((t.slow.timer.pos != 0) == (listed > 0 && marked < t.cfg.SlowLimit), "%s: the next slow delivery is not awaited", t.name)
+	}
 }
 
 // orphans: those that have preempted a job that is gone, and only those, are on
@@ -320,12 +350,12 @@ func (c *checker) agents(t *transport) {
 		lists(a, nil, name)
 	}
 	c.ok(here == n, "%s: %d idle agents, %d by destination", t.name, n, here)
-	c.ok(t.cfg.Mode != Thread || t.cfg.ProcessLimit == 0 || t.idleCount == 0 || t.busy+t.idleCount <= t.cfg.ProcessLimit, "%s: %d agents, limit %d", t.name, t.busy+t.idleCount, t.cfg.ProcessLimit)
+	c.ok(t.cfg.Mode != Thread || t.cfg.ProcessLimit == 0 || t.idleCount == 0 || t.places()+t.idleCount <= t.cfg.ProcessLimit, "%s: %d agents, limit %d", t.name, t.places()+t.idleCount, t.cfg.ProcessLimit)
 }
 
 // selectableNow is selectable without its side effects.
 func (s *Scheduler) selectableNow(t *transport) bool {
-	return t.hasWork() && !t.dead && (t.cfg.ProcessLimit == 0 || t.busy < t.cfg.ProcessLimit) &&
+	return t.hasWork() && !t.dead && !t.full() &&
 		(t.cfg.TransportRateDelay == 0 || t.rate == rateOpen)
 }
 

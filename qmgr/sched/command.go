@@ -290,7 +290,8 @@ func (s *Scheduler) changeMode(t *transport, c TransportConfig) {
 		s.leaveCandidates(j)
 	}
 	t.cfg = c
-	for c.Mode == Thread && c.ProcessLimit > 0 && t.idleCount > 0 && t.busy+t.idleCount > c.ProcessLimit {
+	s.recountSlow(t)
+	for c.Mode == Thread && c.ProcessLimit > 0 && t.idleCount > 0 && t.places()+t.idleCount > c.ProcessLimit {
 		s.dismiss(t.idleFirst)
 	}
 	for q := t.firstQueue; q != nil; q = q.nxt {

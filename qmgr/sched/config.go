@@ -73,6 +73,11 @@ type TransportConfig struct {
 	DestinationRateDelay time.Duration // destination_rate_delay: pause after each delivery to a destination
 	TransportRateDelay   time.Duration // transport_rate_delay: pause before each delivery by the transport
 
+	// Deliveries that have gone on for SlowTime take no place of ProcessLimit, up to SlowLimit of
+	// them; 0: all take one, as with Postfix (slow.go).
+	SlowLimit int           // slow_delivery_limit
+	SlowTime  time.Duration // slow_delivery_time
+
 	// Preemption, as in Postfix's SCHEDULER_README: how many deliveries of a large
 	// message pay for one of a smaller message that goes first (job.go).
 	SlotCost     int // delivery_slot_cost: entries selected per slot earned; below 2: no preemption
@@ -118,6 +123,7 @@ func DefaultConfig() Config {
 			NegativeFeedback:    feedback.Feedback{Base: 1},
 			FailedCohortLimit:   1,
 			BatchLimit:          50,
+			SlowTime:            time.Second,
 			SlotCost:            5,
 			SlotLoan:            3,
 			SlotDiscount:        50,

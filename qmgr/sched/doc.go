@@ -89,7 +89,8 @@
 // [Config] and [TransportConfig] name them. Each applies as in Postfix, with
 // these additions: queue_run_delay spreads retries, scheduler, thread_order,
 // thread_agents, thread_quantum and idle_agent_time choose ZMailer's ways for a
-// transport, and feedback may be 1/sqrt_concurrency.
+// transport, slow_delivery_limit and slow_delivery_time set deliveries aside that wait for
+// hosts which do not answer, and feedback may be 1/sqrt_concurrency.
 //
 // # Diagnostics
 //

@@ -25,9 +25,12 @@ type entry struct {
 	busy  bool
 	since int64 // when it became what it is: waiting or busy
 	turn  int   // thread mode, when busy: deliveries of its agent's turn so far, this one included
+	slow  bool  // when busy: takes no place of the process limit (slow.go)
 	// Only when busy; nil otherwise.
-	agent    *agent
-	prv, nxt *entry // on the peer's list
+	agent *agent
+	// On the peer's list while it waits. While it is busy, on the transport's list in slow.go,
+	// or nil.
+	prv, nxt *entry
 }
 
 // EntryIDs are a count in the upper bits and an index into s.busy in the
@@ -143,6 +146,7 @@ func (s *Scheduler) selectEntry(e *entry) {
 	j.tport.busy++
 	s.stats.Busy++
 	s.setBusy(e)
+	s.beginSlow(j.tport, e)
 	// The job's next entry should be for its next destination: that is the round robin of
 	// nqmgr, which keeps one slow destination from taking all of a job's turns.
 	s.turnPeer(p)
@@ -159,6 +163,7 @@ func (s *Scheduler) endEntry(e *entry) {
 	j, q, m, t := p.job, p.queue, e.msg, p.job.tport
 	n, busy := len(e.rcpts), e.busy
 	if busy {
+		s.endSlow(t, e)
 		s.clearBusy(e)
 		q.busy--
 		t.busy--

@@ -19,10 +19,15 @@ const suspended = "delivery temporarily suspended: "
 // q.busy still counts that delivery.
 func (s *Scheduler) positive(q *queue) {
 	q.failCohorts = 0
+	first := !q.answered
+	q.answered = true
 	if q.state == DestDead {
 		s.stopTimer(&q.timer)
 		s.makeReady(q)
 	} else if q.state == DestReady && (q.limit == 0 || q.window < q.limit) && q.window < q.busy+q.initial() {
+		if first && q.tport.cfg.SlowLimit > 0 {
+			q.window = max(q.window, q.initial())
+		}
 		fb := q.tport.cfg.PositiveFeedback.Value(q.window)
 		q.success += fb
 		for q.success+slack(&q.tport.cfg, fb) >= 1 {
@@ -94,7 +99,7 @@ func (s *Scheduler) kill(q *queue, status dsn.Status, reason string) {
 // dead makes q a dead destination, for the reason that is said to whoever waits
 // for it.
 func (s *Scheduler) dead(q *queue, status dsn.Status, reason string, until int64) {
-	q.state, q.window = DestDead, 0
+	q.state, q.window, q.answered = DestDead, 0, false
 	q.status, q.reason = status, reason
 	q.excuse = mail.Nexthop(status.String() + " " + reason)
 	q.until, q.cache = until, 0

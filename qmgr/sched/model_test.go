@@ -62,6 +62,7 @@ type mQueue struct {
 	excuse                        string
 	mark                          int
 	turn                          int // of the agent that goes on here
+	answered                      bool
 }
 
 type mJob struct {
@@ -89,6 +90,7 @@ type mEntry struct {
 	rcpts []int
 	apart uint32
 	turn  int
+	since int64 // when busy
 }
 
 func (m *model) transport(name mail.Transport) *mTransport {
@@ -155,6 +157,13 @@ func (m *model) goOn(e *mEntry) {
 	q.turn = e.turn
 }
 
+func (q *mQueue) initial() int {
+	if q.t.cfg.SlowLimit > 0 && !q.answered {
+		return 1
+	}
+	return q.t.initial()
+}
+
 func (t *mTransport) initial() int {
 	n := t.cfg.InitialConcurrency
 	if t.cfg.ConcurrencyLimit > 0 {
@@ -169,7 +178,8 @@ func (t *mTransport) queue(name string) *mQueue {
 			return q
 		}
 	}
-	q := &mQueue{name: name, t: t, window: t.initial()}
+	q := &mQueue{name: name, t: t}
+	q.window = q.initial()
 	t.queues = append(t.queues, q)
 	return q
 }
@@ -346,9 +356,19 @@ func (m *model) preempt(t *mTransport, cur *mJob) *mJob {
 	return best
 }
 
+// slow is how many deliveries of t have gone on for so long that they take no place.
+func (m *model) slow(t *mTransport) (n int) {
+	for _, e := range m.busy {
+		if e.p.q.t == t && e.since+micros(t.cfg.SlowTime) <= m.now {
+			n++
+		}
+	}
+	return min(n, t.cfg.SlowLimit)
+}
+
 // choose is the selection of one entry of t; nil when nothing can go.
 func (m *model) choose(t *mTransport) *mEntry {
-	if t.busy >= t.cfg.ProcessLimit && t.cfg.ProcessLimit > 0 {
+	if t.busy-m.slow(t) >= t.cfg.ProcessLimit && t.cfg.ProcessLimit > 0 {
 		return nil
 	}
 	if m.literal {
@@ -417,6 +437,7 @@ func (m *model) takeFrom(p *mPeer) *mEntry {
 	j.avail++
 	p.q.busy++
 	t.busy++
+	e.since = m.now
 	m.busy = append(m.busy, e)
 	m.retire(j)
 	return e
@@ -512,12 +533,17 @@ func (m *model) done(e *mEntry, r Result) {
 func (m *model) positive(q *mQueue) {
 	c := q.t.cfg
 	q.failCohorts = 0
+	first := !q.answered
+	q.answered = true
 	if q.deadUntil != 0 {
 		q.deadUntil = 0
 		q.window, q.success, q.failure = q.busy, 0, 0
 		return
 	}
-	if (c.ConcurrencyLimit == 0 || q.window < c.ConcurrencyLimit) && q.window < q.busy+q.t.initial() {
+	if first && c.SlowLimit > 0 {
+		q.window = max(q.window, q.initial())
+	}
+	if (c.ConcurrencyLimit == 0 || q.window < c.ConcurrencyLimit) && q.window < q.busy+q.initial() {
 		fb := c.PositiveFeedback.Value(q.window)
 		for q.success += fb; q.success+fb/2 >= 1; q.success-- {
 			q.window++
@@ -536,6 +562,7 @@ func (m *model) negative(q *mQueue, r Result) {
 	}
 	q.failCohorts += 1 / float64(q.window)
 	if c.FailedCohortLimit > 0 && q.failCohorts >= float64(c.FailedCohortLimit) {
+		q.answered = false
 		q.deadUntil = m.now + micros(m.cfg.MinimalBackoff)
 		q.excuse = r.Status.String() + " delivery temporarily suspended: " + r.Reason
 		for _, j := range slices.Clone(q.t.jobs) {
@@ -567,7 +594,7 @@ func (m *model) step(now time.Time, ev Event, find func(EntryID) (MsgID, []int))
 		for _, q := range slices.Clone(t.queues) {
 			if q.deadUntil != 0 && q.deadUntil <= m.now {
 				q.deadUntil = 0
-				q.window, q.success, q.failure = t.initial(), 0, 0
+				q.window, q.success, q.failure = q.initial(), 0, 0
 				if q.busy > 0 {
 					q.window = q.busy
 				} else {
@@ -684,7 +711,7 @@ func TestLiteral(t *testing.T) {
 		inner := cfg.Transport
 		cfg.Transport = func(name mail.Transport, c TransportConfig) TransportConfig {
 			c = inner(name, c)
-			c.ConcurrencyLimit, c.InitialConcurrency = 0, 1<<20
+			c.ConcurrencyLimit, c.InitialConcurrency, c.SlowLimit = 0, 1<<20, 0
 			return c
 		}
 		return cfg

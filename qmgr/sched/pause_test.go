@@ -2,7 +2,9 @@ package sched
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,10 +14,7 @@ import (
 // steer begins or ends a pause.
 func (w *world) steer(r *rand.Rand, next *PauseID) {
 	if len(w.pauses) > 0 && r.IntN(2) == 0 {
-		for id := range w.pauses {
-			delete(w.pauses, id)
-			break
-		}
+		delete(w.pauses, slices.Min(slices.Collect(maps.Keys(w.pauses))))
 	} else {
 		*next++
 		p := testPause{queue: destinations[r.IntN(len(destinations))], odd: r.IntN(3) == 0}

@@ -32,6 +32,10 @@ type queue struct {
 	window int // when ready
 	limit  int // of the window; 0: none
 
+	// Whether it has answered since it came to be, or was dead: unknown ones are tried by one
+	// delivery at a time when slow deliveries give up their places.
+	answered bool
+
 	// Feedback that has not made up a whole step yet: towards a larger and a smaller
 	// window, and the part of FailedCohortLimit used up by failures since the last
 	// success.
@@ -84,6 +88,9 @@ func (q *queue) availKey() key { return key{q.peers.topKey().hi, 0} }
 
 // initial is the window of a destination of which nothing is known.
 func (q *queue) initial() int {
+	if q.tport.cfg.SlowLimit > 0 && !q.answered {
+		return 1
+	}
 	n := max(q.tport.cfg.InitialConcurrency, 1)
 	if q.limit > 0 {
 		n = min(n, q.limit)

@@ -28,6 +28,8 @@ func smallConfig(r *rand.Rand) Config {
 	cfg.Transport = func(name mail.Transport, c TransportConfig) TransportConfig {
 		r := rand.New(rand.NewPCG(seed, uint64(len(name))))
 		c.ProcessLimit = 1 + r.IntN(8)
+		c.SlowLimit = max(r.IntN(8)-4, 0)
+		c.SlowTime = time.Duration(1+r.IntN(5)) * time.Second
 		c.ConcurrencyLimit = r.IntN(6)
 		c.InitialConcurrency = 1 + r.IntN(3)
 		c.PositiveFeedback = feedback.Feedback{Base: 1, Law: feedback.Law(r.IntN(3))}
@@ -238,6 +240,7 @@ func (w *world) reconfigure(r *rand.Rand) {
 		a, b := old(name, c), other.Transport(name, c)
 		b.RecipientLimit, b.ExtraRecipientLimit = a.RecipientLimit, a.ExtraRecipientLimit
 		b.ProcessLimit = max(a.ProcessLimit, b.ProcessLimit) // what is under way stays
+		b.SlowLimit, b.SlowTime = max(a.SlowLimit, b.SlowLimit), min(a.SlowTime, b.SlowTime)
 		return b
 	}
 	w.step(Event{Kind: EventReconfigured, Config: &cfg})

@@ -353,7 +353,7 @@ func (s *Scheduler) endAgent(e *entry, hungry bool) {
 	switch {
 	case !hungry:
 		s.freeAgent(e.agent)
-	case t.cfg.IdleMax <= 0:
+	case t.cfg.IdleMax <= 0 || !s.roomFor(e):
 		s.sendAway(e.agent)
 	default:
 		s.idleAgent(e.agent, e.peer.queue)

@@ -203,7 +203,7 @@ func (s *Scheduler) inherit(q *queue) {
 		return
 	}
 	delete(s.inherited.dests, k)
-	q.window = d.Window
+	q.window, q.answered = d.Window, true
 	if q.limit > 0 {
 		q.window = min(q.window, q.limit)
 	}

@@ -193,8 +193,8 @@ func (st *story) set(c *TransportConfig, k, v string) {
 	ints := map[string]*int{"processes": &c.ProcessLimit, "window": &c.ConcurrencyLimit, "initial": &c.InitialConcurrency,
 		"cohorts": &c.FailedCohortLimit, "batch": &c.BatchLimit, "cost": &c.SlotCost, "loan": &c.SlotLoan,
 		"discount": &c.SlotDiscount, "minimum": &c.MinimumSlots, "rcpts": &c.RecipientLimit,
-		"extra": &c.ExtraRecipientLimit, "refill": &c.RefillLimit, "agents": &c.AgentsPerThread, "quantum": &c.ThreadQuantum}
-	durs := map[string]*time.Duration{"rate": &c.DestinationRateDelay, "trate": &c.TransportRateDelay, "idle": &c.IdleMax}
+		"extra": &c.ExtraRecipientLimit, "refill": &c.RefillLimit, "agents": &c.AgentsPerThread, "quantum": &c.ThreadQuantum, "slow": &c.SlowLimit}
+	durs := map[string]*time.Duration{"rate": &c.DestinationRateDelay, "trate": &c.TransportRateDelay, "idle": &c.IdleMax, "slow-after": &c.SlowTime}
 	feeds := map[string]*feedback.Feedback{"positive": &c.PositiveFeedback, "negative": &c.NegativeFeedback}
 	switch {
 	case ints[k] != nil:

@@ -12,6 +12,7 @@ const (
 	timerTransport           // a transport that failed may be tried again
 	timerRate                // transport_rate_delay is over
 	timerRefill              // recipient_refill_delay is over
+	timerSlow                // a delivery has gone on for SlowTime
 	timerIdle                // an idle agent has waited for IdleMax
 	timerInherit             // what a predecessor knew and nobody has asked for is forgotten
 	timerSweep               // look for mail in the active queue that is out of time
@@ -65,6 +66,8 @@ func (s *Scheduler) fireTimers() {
 			t.tport.rate = rateOpen
 		case timerRefill:
 			s.refillDue(t.msg)
+		case timerSlow:
+			s.markSlow(t.tport)
 		case timerIdle:
 			s.dismiss(t.agent)
 		case timerInherit:

@@ -67,8 +67,10 @@ type transport struct {
 	fresh, started []*bucket
 	loose          []*job
 
-	// Entries that agents have in hand; never more than ProcessLimit.
+	// Entries that agents have in hand. Those that are not slow are never more than
+	// ProcessLimit.
 	busy int
+	slow slowList
 	// Agents that keep a session open and have nothing to do.
 	idleFirst *agent // idle agents with open sessions, longest idle first
 	idleLast  *agent
@@ -93,6 +95,7 @@ func (s *Scheduler) transportFor(name mail.Transport) *transport {
 	t.rcptUnused = t.cfg.RecipientLimit
 	t.deadTimer = timer{kind: timerTransport, tport: t}
 	t.rateTimer = timer{kind: timerRate, tport: t}
+	t.slow.timer = timer{kind: timerSlow, tport: t}
 	s.transports = slices.Insert(s.transports, 0, t)
 	s.transportIndex[name] = t
 	return t
@@ -118,7 +121,7 @@ func (s *Scheduler) selectable(t *transport) bool {
 		// The pause is over, but what it was made for has gone elsewhere.
 		t.rate = rateIdle
 	}
-	if !t.hasWork() || t.dead || t.cfg.ProcessLimit > 0 && t.busy >= t.cfg.ProcessLimit {
+	if !t.hasWork() || t.dead || t.full() {
 		return false
 	}
 	if t.cfg.TransportRateDelay > 0 {

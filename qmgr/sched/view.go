@@ -275,17 +275,31 @@ func (s *Scheduler) Scan(cursor, n int, yield func(Info) bool) int {
 func (s *Scheduler) Dests(yield func(Dest) bool) {
 	for _, t := range s.transports {
 		for q := t.firstQueue; q != nil; q = q.nxt {
-			d := Dest{Transport: t.name, Queue: q.name, Nexthop: q.nexthop, State: q.state, Until: toTime(q.until),
-				Status: q.status, Text: q.reason, Window: q.window, Limit: q.limit, Success: q.success, Failure: q.failure, Cohorts: q.failCohorts, Busy: q.busy, Todo: q.todo}
-			d.Deferred, d.Thread = s.deferredFor(t, q.name), t.thread(q)
-			if q.site != 0 {
-				d.Waiting = s.sites[q.site].n()
-			}
-			if !yield(d) {
+			if !yield(s.dest(q)) {
 				return
 			}
 		}
 	}
+}
+
+// Dest describes one destination, if it is in memory.
+func (s *Scheduler) Dest(transport mail.Transport, queue string) (Dest, bool) {
+	t := s.transportIndex[transport]
+	if t == nil || t.queues[queue] == nil {
+		return Dest{}, false
+	}
+	return s.dest(t.queues[queue]), true
+}
+
+func (s *Scheduler) dest(q *queue) Dest {
+	t := q.tport
+	d := Dest{Transport: t.name, Queue: q.name, Nexthop: q.nexthop, State: q.state, Until: toTime(q.until),
+		Status: q.status, Text: q.reason, Window: q.window, Limit: q.limit, Success: q.success, Failure: q.failure, Cohorts: q.failCohorts, Busy: q.busy, Todo: q.todo}
+	d.Deferred, d.Thread = s.deferredFor(t, q.name), t.thread(q)
+	if q.site != 0 {
+		d.Waiting = s.sites[q.site].n()
+	}
+	return d
 }
 
 // Stats are totals of what is in memory, maintained as events happen.

@@ -30,7 +30,8 @@
 // beyond that is full=: syn (the connection attempt is repeated at the times
 // retry=3s,6s,... and fails after timeout=30s), or greeting (the client thinks
 // that it is connected). Who is connected waits greeting=300s for the server's
-// first words. A client_limit of n answers 421 to whatever is beyond n sessions. members=4 bad=1 is a load
+// first words. With silent=yes the server answers nothing: each connection attempt fails after
+// timeout=30s. A client_limit of n answers 421 to whatever is beyond n sessions. members=4 bad=1 is a load
 // balancer with so many servers behind it, of which so many refuse; it chooses
 // at random, or with balance=turns one after the other. defer=5%
 // and bounce=1% of the recipients get such a reply.

@@ -21,3 +21,14 @@ func TestThreads(t *testing.T) {
 		t.Errorf("the quantum costs too much: all is delivered after %v, without it after %v", thread.Time, unbound.Time)
 	}
 }
+
+// TestStorm is docs/scheduler.md's case for setting slow deliveries aside: with half of 10,000
+// destinations dead, mail for the others waits for a minute and not for more than an hour.
+func TestStorm(t *testing.T) {
+	t.Parallel()
+	aside, postfix := play(t, "storm-slow"), play(t, "storm")
+	good := func(r *Report) float64 { return r.class("good").Wait(0.5).Seconds() }
+	if good(aside) > 60 || 50*good(aside) > good(postfix) {
+		t.Errorf("median wait at destinations that answer: %.0f s, as Postfix does %.0f s", good(aside), good(postfix))
+	}
+}

@@ -296,15 +296,9 @@ func (r *run) done(id sched.EntryID, rcpts []int, res sched.Result) {
 	e := r.busy[id]
 	m := r.mail[e.ID]
 	if e.Transport != sched.RetryTransport {
-		r.s.Dests(func(d sched.Dest) bool {
-			if d.Transport == e.Transport && d.Queue == string(e.Nexthop) {
-				if d.Window > 0 {
-					r.report.window(d.Window)
-				}
-				return false
-			}
-			return true
-		})
+		if d, ok := r.s.Dest(e.Transport, string(e.Nexthop)); ok && d.Window > 0 {
+			r.report.window(d.Window)
+		}
 	}
 	delete(r.busy, id)
 	deferred := map[int]bool{}

@@ -51,7 +51,7 @@ func (r *run) connect(c *conn) {
 	s.sessions++
 	c.opened = r.clock
 	r.enter(c)
-	if s.full == "syn" {
+	if s.full == "syn" || s.silent {
 		r.after(s.timeout, func() {
 			if !c.accepted && !c.queued && !c.over {
 				r.giveUp(c, "Operation timed out")
@@ -71,7 +71,7 @@ func (r *run) connect(c *conn) {
 func (r *run) enter(c *conn) {
 	s := c.srv
 	switch {
-	case c.over || c.accepted || c.queued:
+	case c.over || c.accepted || c.queued || s.silent:
 	case s.processes == 0 || s.serving < s.processes:
 		r.accept(c)
 	case len(s.backlog) < s.queue:

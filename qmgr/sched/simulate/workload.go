@@ -60,6 +60,7 @@ type serverKind struct {
 	clientLimit  int
 	members, bad int
 	inTurn       bool
+	silent       bool // it answers nothing
 	deferShare   float64
 	bounceShare  float64
 }
@@ -246,12 +247,14 @@ func (k *agentKind) setting(name, v string) error {
 		"recipient_refill_limit":                      &c.RefillLimit,
 		"thread_agents":                               &c.AgentsPerThread,
 		"thread_quantum":                              &c.ThreadQuantum,
+		"slow_delivery_limit":                         &c.SlowLimit,
 	}
 	times := map[string]*time.Duration{
 		"destination_rate_delay": &c.DestinationRateDelay,
 		"transport_rate_delay":   &c.TransportRateDelay,
 		"recipient_refill_delay": &c.RefillDelay,
 		"idle_agent_time":        &c.IdleMax,
+		"slow_delivery_time":     &c.SlowTime,
 		"reuse":                  &k.reuse,
 	}
 	switch {
@@ -319,6 +322,12 @@ func (k *serverKind) setting(name, v string) error {
 			}
 			k.retry = append(k.retry, d)
 		}
+		return nil
+	case "silent":
+		if v != "yes" && v != "no" {
+			return fmt.Errorf("silent=%s: yes or no", v)
+		}
+		k.silent = v == "yes"
 		return nil
 	case "balance":
 		if v != "random" && v != "turns" {
