@@ -125,7 +125,7 @@ func postmapTool(name string, io streams, args []string) int {
 
 // execTables executes proxymap's program under a name. It returns if it cannot.
 func execTables(name string, args []string) error {
-	cfg, err := config.Load(config.Dir(configDir(args)))
+	cfg, err := config.ReadFor(config.Dir(configDir(args)), "daemon_directory")
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func postqueueTool(name string, io streams, args []string) int {
 // execPostqueue executes the set-gid postqueue. It returns if there is none,
 // or with an error.
 func execPostqueue(args []string) error {
-	cfg, err := config.Load(config.Dir(configDir(args)))
+	cfg, err := config.ReadFor(config.Dir(configDir(args)), "command_directory")
 	if err != nil {
 		return nil // postqueue itself says so
 	}

@@ -41,6 +41,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -107,7 +108,7 @@ func Load(dir string, over ...Override) (*Config, error) {
 	file := filepath.Join(dir, "main.cf")
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("%w (name the configuration directory with -c or MAIL_CONFIG)", err)
+		return nil, missingMain(err)
 	}
 	return load(dir, true, file, string(text), over)
 }
@@ -125,6 +126,24 @@ func Read(dir string, over ...Override) (*Config, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// ReadFor is Read for a tool that uses the named parameters and no others, which it checks:
+// a malformed setting of a service that the tool has nothing to do with does not stop it.
+func ReadFor(dir string, names ...string) (*Config, error) {
+	c, err := Read(dir)
+	if err != nil {
+		return nil, missingMain(err)
+	}
+	return c, c.Check(names...)
+}
+
+// missingMain adds the remedy to the error of a main.cf that cannot be read.
+func missingMain(err error) error {
+	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return fmt.Errorf("%w (name the configuration directory with -c or MAIL_CONFIG)", err)
 }
 
 // readMain reads what there is in main.cf. malformed are lines that are none.
@@ -434,7 +453,7 @@ func (c *Config) get(name string) (*Param, *value) {
 func (c *Config) must(p *Param) *value {
 	v := c.lookup(p)
 	if v.err != nil {
-		panic(fmt.Sprintf("config: %s passed Load and is malformed: %v", p.Name, v.err))
+		panic(fmt.Sprintf("config: %s is read without a check, and is malformed: %v", p.Name, v.err))
 	}
 	return v
 }

@@ -31,6 +31,14 @@ func OpenDirect(cfg *config.Config, process string) (*Logger, error) {
 	return open(cfg, process, "", true)
 }
 
+// Parameters are the names of the parameters that opening the log reads, for a tool that checks
+// those that it uses and no others.
+func Parameters() []string {
+	return []string{"queue_directory", "syslog_name", "syslog_protocol", "syslog_socket", "syslog_facility", "myhostname",
+		"info_log_address_format", "maillog_file", "maillog_file_permissions", "maillog_file_prefixes", "maillog_format",
+		"postlog_service_name"}
+}
+
 // Tag is the tag of a process: syslog_name and the process's name.
 func Tag(cfg *config.Config, process string) string {
 	return cfg.String("syslog_name") + "/" + process

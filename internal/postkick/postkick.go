@@ -58,7 +58,7 @@ func Run(args []string, stderr io.Writer) int {
 	if class != "public" && class != "private" || name == "" || strings.Contains(name, "/") || request == "" {
 		return fatal("%s/%s: expected the class public or private, a service's name and letters; %s", class, name, usage)
 	}
-	cfg, err := config.Load(config.Dir(dir))
+	cfg, err := config.ReadFor(config.Dir(dir), "queue_directory", "trigger_timeout")
 	if err != nil {
 		return fatal("%v", err)
 	}

@@ -35,7 +35,7 @@ func Command(args []string, stdin io.Reader, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "postlog: fatal: %v\n%s\n", err, usage)
 		return 1
 	}
-	cfg, err := config.Load(config.Dir(o.dir))
+	cfg, err := config.ReadFor(config.Dir(o.dir), append(maillog.Parameters(), "mail_owner", "setgid_group")...)
 	if err != nil {
 		fmt.Fprintf(stderr, "postlog: fatal: %v\n", err)
 		return 1

@@ -15,6 +15,7 @@ import (
 	"posthaste/internal/cli"
 	"posthaste/internal/config"
 	"posthaste/internal/ipc"
+	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/service"
@@ -47,7 +48,9 @@ func Open(dir string) (*Queue, error) {
 	if err := config.Permitted(dir); err != nil {
 		return nil, cli.Errorf(cli.ExitConfig, "%w", err)
 	}
-	cfg, err := config.Load(dir)
+	cfg, err := config.ReadFor(dir, append(maillog.Parameters(), "mail_owner", "queue_service_name", "cleanup_service_name",
+		"authorized_flush_users", "authorized_mailq_users",
+		"spool_content_directory", "spool_segment_size", "spool_inline_limit", "spool_size_limit")...)
 	if err != nil {
 		return nil, cli.Errorf(cli.ExitConfig, "%w", err)
 	}

@@ -58,7 +58,7 @@ func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 			verbose = true
 		}
 	}
-	cfg, err := config.Load(config.Dir(dir))
+	cfg, err := config.ReadFor(config.Dir(dir), "mailbox_delivery_lock", "deliver_lock_attempts", "deliver_lock_delay", "stale_lock_time")
 	if err != nil {
 		return fatal(exitTempFail, "%v", err)
 	}

@@ -165,7 +165,8 @@ func (c *command) run(args []string) error {
 	if err != nil {
 		return err
 	}
-	cfg, err := config.Load(config.Dir(c.opt.config))
+	cfg, err := config.ReadFor(config.Dir(c.opt.config), "alias_database", "default_database_type", "smtputf8_enable",
+		"socketmap_max_query_size", "socketmap_max_reply_size")
 	if err != nil {
 		return err
 	}
