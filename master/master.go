@@ -1,46 +1,41 @@
-// Package master supervises the mail system. It reads master.cf, opens the
-// listening sockets, starts each service as a child process when the first
-// client comes, starts it again when it dies, wakes services by the clock,
-// reloads, and stops everything in order.
+// Package master supervises the mail system. It reads master.cf, opens the listening sockets, starts each
+// service as a child process when its first client connects, restarts services that die, wakes services up
+// periodically, reloads the configuration, and stops everything in order.
 //
 // # Services on demand
 //
-// While a service has no process, master watches its sockets. When one of
-// them becomes readable, master executes its own program again under the name
-// of the service's program, with the sockets inherited, and leaves them alone
-// until that process has ended or has given them up. A service is one process
-// with a goroutine per client; the process limit of master.cf bounds those.
+// While a service has no process, master watches its sockets. When one of them becomes readable, master
+// executes its own program again under the name of the service's program, passes it the sockets, and does
+// not watch them again until that process has ended or has given them up. A service is one process with a
+// goroutine for each client; the process limit in master.cf bounds the number of clients.
 //
-// Master never closes a socket while master.cf has the service: not during a
-// reload, not while an idle process ends, not after a crash. Clients wait in
-// the backlog; none is refused.
+// Master never closes a socket while the service is in master.cf: not during a reload, not when an idle
+// process ends, not after a crash. Clients wait in the backlog; none is refused.
 //
 // # Reload
 //
-// A configuration with errors is refused, and the old one goes on. Otherwise
-// each process has a successor started, which reads the new settings and opens
-// its tables while the old one serves. When all are ready the old ones are told to retire, at
-// once, and the successors to serve: nobody waits for a process to start. An ordinary process
-// goes on until its sessions have ended. Of an exclusive service (cleanup, qmgr, ...) the
-// successor serves when the old process has given up what is exclusive about it;
-// the queue manager leaves first, and then cleanup, where it has its last decisions
-// recorded. A request to reload that comes meanwhile is carried out after that. Sockets are opened and closed as
-// inet_interfaces, inet_protocols and master.cf now say; directories and sockets
-// that somebody has removed are made again.
+// A configuration with errors is refused, and the old one stays in force. Otherwise master starts a
+// successor for each process, which reads the new settings and opens its tables while the old process
+// serves. When all successors are ready, the old processes are told to retire and the successors to serve,
+// so no client waits for a process to start. An ordinary process continues until its sessions have ended.
+// The successor of an exclusive service (cleanup, qmgr, ...) serves when the old process has released its
+// exclusive resource. The queue manager is replaced before cleanup, which records its last decisions. A
+// further request to reload is carried out afterwards. Sockets are opened and closed as inet_interfaces,
+// inet_protocols and master.cf now specify; directories and sockets that somebody has removed are created
+// again.
 //
 // # Mistakes in master.cf
 //
-// An entry that is malformed, or that names a program that does not exist, costs the service
-// of that entry alone. It is left out, the log has an error with file and line, and the other
-// services run. At a reload a service that runs goes on as it was if its entry is faulty now.
-// "posthaste check" ends with status 1 and names every faulty entry.
+// An entry that is malformed, or that names a program that does not exist, affects only its own service. It
+// is left out, the log has an error with file and line, and the other services run. At a reload, a running
+// service whose entry is now faulty continues as it was. "posthaste check" ends with status 1 and names
+// every faulty entry.
 //
 // # Stop
 //
-// Services stop in the order of their ranks: first what takes mail in, then
-// what delivers it, then the queue manager, then what those depend on, at
-// last cleanup and the log. Each rank has a bounded time, after which its
-// processes are killed.
+// Services stop in the order of their ranks: those that receive mail, those that deliver it, the queue
+// manager, the services that these depend on, and finally cleanup and the log. Each rank has a time limit,
+// after which its processes are killed.
 //
 // # When master dies
 //
@@ -48,20 +43,18 @@
 //
 // # Security
 //
-// Master runs as root, and so do the services whose master.cf entry says
-// privileged; the others become mail_owner. Started by an ordinary user it
-// does the same things without changing users, and says so.
+// Master runs as root, and so do the services whose master.cf entry says privileged; the others run as
+// mail_owner. Started by an ordinary user it does the same without changing users, and says so.
 //
-// The queue directory and pid/ are root's; what is in private/, public/ and data_directory
-// is mail_owner's. There master makes and removes sockets with the owner's rights, and
-// mends a directory by its descriptor: a name could lead elsewhere. Nobody but its
-// owner can open a lock file, and so lock it. Files that an earlier version left for all to
-// read are replaced. The control commands send a signal to the process that has the lock, and
-// to no other that has its number.
+// The queue directory and pid/ belong to root; the content of private/, public/ and data_directory belongs
+// to mail_owner. Master creates and removes sockets there with the owner's privileges, and repairs a
+// directory through its descriptor, because its name could lead elsewhere. Only the owner of a lock file can
+// open it, and so lock it. Lock files of earlier versions, which everybody could read, are replaced. The
+// control commands send signals only to the process that holds the lock, and not to another process with
+// the same number.
 //
-// Master reads nothing that comes from a peer or from another process but one
-// status byte at a time, and the last words (standard error) of a service that
-// dies, which go to the log, bounded.
+// Master reads nothing from peers or other processes except one status byte at a time, and the last
+// standard error output of a service that dies, which goes to the log, bounded.
 //
 // # Parameters
 //
@@ -73,12 +66,13 @@
 //
 // # Diagnostics
 //
-// "process P pid N exit status S", "process P pid N killed by signal S": a
-// service failed. "P: bad command startup -- throttling": it failed before it
-// had done anything; it is tried again after a second, then after two, and so on up to
-// service_throttle_time. "P: has
-// failed soon after its start, N times in a row: the next start waits for ...": it
-// had begun to serve each time, and is given seconds, not a minute.
+// "process P pid N exit status S", "process P pid N killed by signal S": a service failed.
+//
+// "P: bad command startup -- throttling": the service failed before it had done anything. It is started
+// again after one second, then after two, and so on up to service_throttle_time.
+//
+// "P: has failed soon after its start, N times in a row: the next start waits for ...": the service had
+// begun to serve each time. The pause is seconds, not a minute.
 package master
 
 import (

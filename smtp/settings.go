@@ -55,7 +55,7 @@ type settings struct {
 	// from both families.
 	balance     bool
 	maxAddrs    int // mx_address_limit; 0: none
-	maxSessions int // mx_session_limit: sessions that came to a greeting; 0: none
+	maxSessions int // mx_session_limit: sessions that got as far as a transaction; 0: no limit
 
 	fallback   []string // fallback_relay: destinations that are tried after those of the request
 	relayhost  string   // failures of it are the administrator's to mend, and no mail is returned for them

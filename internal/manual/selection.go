@@ -13,16 +13,16 @@ var selectionText = []struct {
 	{longOption{"sender", "address", none, "from this sender"}, "From this sender: an address, @domain, @.domain for its subdomains, <> for the null sender, or /regular expression/."},
 	{longOption{"recipient", "address", none, "to this recipient"}, "To this recipient, before or after aliases, written as for --sender."},
 	{longOption{"domain", "domain", site, "to this domain"}, "To a recipient in this domain; with a dot before it, in one of its subdomains."},
-	{longOption{"nexthop", "nexthop", none, "by this next hop"}, "To a recipient whose mail goes there as things are now: a domain or .domain, [host]:port, transport:nexthop."},
-	{longOption{"transport", "name", none, "by this transport"}, "To a recipient whose mail goes by this transport."},
-	{longOption{"destination", "destination", site, "to this destination"}, "To a recipient in this domain, or whose mail goes to this next hop as things are now: what suspend takes for a destination."},
-	{longOption{"reply", "text", none, "with this reply"}, "The last attempt was answered with this text, in any letter case, or with what matches /regular expression/."},
+	{longOption{"nexthop", "nexthop", none, "by this next hop"}, "To a recipient whose current next hop is this: a domain or .domain, [host]:port, transport:nexthop."},
+	{longOption{"transport", "name", none, "by this transport"}, "To a recipient whose current transport is this."},
+	{longOption{"destination", "destination", site, "to this destination"}, "To a recipient in this domain, or whose current next hop is this, written as for suspend."},
+	{longOption{"reply", "text", none, "with this reply"}, "The reply to the last attempt contains this text, ignoring case, or matches /regular expression/."},
 	{longOption{"older", "time", none, "queued for longer"}, "Queued for longer than this time: 30m, 2h, 1d."},
 	{longOption{"younger", "time", none, "queued for less"}, "Queued for less than this time."},
 	{longOption{"larger", "size", none, "larger"}, "Larger than this: octets, or with k, m or g."},
 	{longOption{"smaller", "size", none, "smaller"}, "Smaller than this."},
 	{longOption{"queue", "name", "incoming|active|deferred|hold|corrupt", "in this queue"}, "In this queue: incoming, active, deferred, hold or corrupt."},
-	{longOption{"all-recipients", "", none, "every recipient fulfils them"}, "The conditions on recipients must hold for every recipient that has not received the message."},
+	{longOption{"all-recipients", "", none, "every recipient must match"}, "The conditions on recipients must match every recipient that has not received the message."},
 	{longOption{"dry-run", "", none, "change nothing"}, "Change nothing: list and count what would be changed."},
 }
 
@@ -38,7 +38,7 @@ func selectionOptions() []longOption {
 // selectionSection describes the conditions in a page.
 func selectionSection(about ...string) section {
 	s := section{title: "Selecting mail", about: append(about,
-		"A condition that is given several times is fulfilled by any of its values; different conditions must all be fulfilled. Those on recipients (--recipient, --domain, --nexthop, --transport, --destination, --reply) must be fulfilled by one and the same recipient, of those that have not got the message. The message is selected as soon as one recipient fulfils them. Values follow an equals sign, or are the next word.")}
+		"A condition that is given several times matches if any of its values does; different conditions must all match. The conditions on recipients (--recipient, --domain, --nexthop, --transport, --destination, --reply) must all match the same recipient, among those that have not received the message; one such recipient is enough to select the message. A value follows an equals sign, or is the next word.")}
 	for _, o := range selectionText {
 		tag := "Fl -" + o.name
 		if o.arg != "" {

@@ -1,5 +1,5 @@
-// Views of the scheduler for listings, explanations and numbers. They copy what they
-// show; none of them changes anything, and all may be called between Steps.
+// Views of the scheduler for listings, explanations and metrics. They return copies and change
+// nothing. All may be called between Steps.
 
 package sched
 
@@ -11,7 +11,7 @@ import (
 	"posthaste/internal/mail"
 )
 
-// Info describes one message, for mailq, qshape and their like.
+// Info describes one message, for mailq, qshape and similar tools.
 type Info struct {
 	ID       MsgID
 	Queue    Queue
@@ -21,50 +21,50 @@ type Info struct {
 	Pending  int // recipients without a final outcome
 	Attempts int
 	Flags    Flags
-	Flushed  bool // was to be tried at once, by EventFlush, and that has not ended yet
+	Flushed  bool // EventFlush asked for an attempt that has not ended yet
 }
 
-// Wait is why some recipients have not been delivered yet.
+// Wait is the reason why some recipients have not been delivered yet.
 type Wait uint8
 
 const (
 	WaitNone          Wait = iota
-	WaitDelivery           // with an agent, since Since
-	WaitWindow             // Limit deliveries to the destination are under way already
-	WaitProcess            // Limit deliveries of the transport are under way already
-	WaitJob                // it is message By's turn
-	WaitPreempted          // smaller message By was let past
+	WaitDelivery           // an agent has been delivering since Since
+	WaitWindow             // the destination's concurrency window, Limit, is full
+	WaitProcess            // the transport's process limit, Limit, is reached
+	WaitJob                // message By comes first
+	WaitPreempted          // preempted by the smaller message By
 	WaitRate               // destination_rate_delay, until Until
-	WaitTransportRate      // transport_rate_delay, until Until when that is known
-	WaitRead               // recipients not read yet: no room in memory, or being read
+	WaitTransportRate      // transport_rate_delay, until Until if known
+	WaitRead               // recipients not yet in memory: being read, or the recipient limit is reached
 	WaitActive             // the active queue is full
 	WaitRetry              // next attempt at Until
-	WaitSite               // the destination is dead; next attempt at Until, sooner when it answers
-	WaitHold               // an operator
-	WaitNotice             // a notice to the sender is being made
-	WaitCommand            // an operator's command waits for the deliveries under way
-	WaitPause              // Pause; looked at again at Until
+	WaitSite               // the destination is dead; next attempt at Until, or earlier if it answers
+	WaitHold               // put on hold by an operator
+	WaitNotice             // a notice to the sender is being written
+	WaitCommand            // an operator's command waits for deliveries in progress
+	WaitPause              // suspended by Pause; checked again at Until
 )
 
-// A Reason says of a group of a message's recipients what they wait for.
+// A Reason says what a group of a message's recipients waits for.
 type Reason struct {
 	Wait      Wait
 	Transport mail.Transport
 	Queue     string
 	Nexthop   mail.Nexthop
-	Rcpts     []int // indexes, sorted; nil: all that no other Reason names
-	Count     int   // recipients meant
+	Rcpts     []int // indexes, sorted; nil: all that are in no other Reason
+	Count     int   // the number of recipients in the group
 	Since     time.Time
 	Until     time.Time
 	Limit     int
 	By        MsgID
 	Pause     PauseID    // WaitPause
-	Dead      time.Time  // WaitSite: until when the destination counts as dead; zero: no longer
-	Status    dsn.Status // WaitSite, while dead: the reply that counted
+	Dead      time.Time  // WaitSite: until when the destination is considered dead; zero: no longer
+	Status    dsn.Status // WaitSite, while dead: the reply that made it dead
 	Text      string
 }
 
-// DestState is a destination's condition.
+// DestState is the state of a destination.
 type DestState uint8
 
 const (
@@ -83,27 +83,27 @@ type Dest struct {
 	Status    dsn.Status // DestDead
 	Text      string     // DestDead
 	Window    int
-	Success   float64 // feedback so far: at 1 the window grows
-	Failure   float64 // feedback so far: at 1 it shrinks
-	Cohorts   float64 // failed in a row
+	Success   float64 // positive feedback so far: at 1 the window grows
+	Failure   float64 // negative feedback so far: at 1 the window shrinks
+	Cohorts   float64 // consecutive failed cohorts
 	Limit     int
-	Busy      int // delivery requests under way
+	Busy      int // delivery requests in progress
 	Todo      int // delivery requests waiting
-	Waiting   int // deferred messages that its next answer releases
-	Deferred  int // deferred messages that wait on its account, those included
+	Waiting   int // deferred messages that become due when it answers
+	Deferred  int // deferred messages that wait because of it, including Waiting
 	Thread    ThreadState
 }
 
-// A ThreadState is how a destination fares as a thread: see thread.go. It is zero where the
+// A ThreadState is the state of a destination as a thread (see thread.go). It is zero if the
 // transport is not in thread mode.
 type ThreadState struct {
 	On     bool
-	Waits  bool   // for an agent: it has mail, and may have one more
-	Others int    // threads that wait too
-	Bound  uint64 // deliveries of others that may begin before one of its own does; without a quantum 0
+	Waits  bool   // it has mail, may have another agent, and waits for it
+	Others int    // other threads that wait
+	Bound  uint64 // how many deliveries of other threads may begin before one of its own; 0 without a quantum
 }
 
-// thread is the state of q's thread.
+// thread returns the state of q's thread.
 func (t *transport) thread(q *queue) ThreadState {
 	if t.cfg.Mode != Thread {
 		return ThreadState{}
@@ -118,7 +118,7 @@ func (t *transport) thread(q *queue) ThreadState {
 	return s
 }
 
-// Explain says why message id is still here; nil when it is not. Every
+// Explain returns the reasons why message id is still in the queue, or nil if it is not. Every
 // recipient without a final outcome is in exactly one Reason.
 func (s *Scheduler) Explain(id MsgID) []Reason {
 	i := s.recs.find(id)
@@ -193,7 +193,7 @@ func (s *Scheduler) explainActive(m *message) []Reason {
 	return list
 }
 
-// reason is what is the same for every reason of an entry.
+// reason returns the part of a Reason that depends on the entry alone.
 func (e *entry) reason() Reason {
 	q := e.peer.queue
 	r := Reason{Transport: q.tport.name, Queue: q.name, Nexthop: q.nexthop, Count: len(e.rcpts), Since: toTime(e.since)}
@@ -202,8 +202,7 @@ func (e *entry) reason() Reason {
 	return r
 }
 
-// explainWait says what a waiting entry waits for: the narrowest of the
-// limits in its way.
+// explainWait sets what a waiting entry waits for: the narrowest limit that applies to it.
 func (s *Scheduler) explainWait(e *entry, r *Reason) {
 	j, q := e.peer.job, e.peer.queue
 	t := q.tport
@@ -235,7 +234,7 @@ func (s *Scheduler) explainWait(e *entry, r *Reason) {
 	}
 }
 
-// Lookup describes one message.
+// Lookup returns the description of one message; false if the scheduler does not know it.
 func (s *Scheduler) Lookup(id MsgID) (Info, bool) {
 	i := s.recs.find(id)
 	if i == 0 {
@@ -250,10 +249,9 @@ func (s *Scheduler) info(r *record) Info {
 		Flushed: r.flags&flagFlush != 0}
 }
 
-// Scan visits about n messages in no particular order, starting with cursor
-// 0, and returns the cursor to go on with, 0 at the end. What arrives or
-// leaves between two calls may be missed, nothing is seen twice. It lets a
-// queue of any length be listed without holding up deliveries.
+// Scan visits about n messages in no particular order, starting at cursor, and returns the cursor
+// for the next call; 0 is the beginning, and the end. Messages that arrive or leave between two calls
+// may be missed; none is visited twice. So a long queue can be listed without delaying deliveries.
 func (s *Scheduler) Scan(cursor, n int, yield func(Info) bool) int {
 	i := int32(max(cursor, 1))
 	for ; i < s.recs.used && n > 0; i++ {
@@ -270,8 +268,7 @@ func (s *Scheduler) Scan(cursor, n int, yield func(Info) bool) int {
 	return int(i)
 }
 
-// Dests visits every destination in core, in order of creation within each
-// transport.
+// Dests visits every destination in core, in the order of creation within each transport.
 func (s *Scheduler) Dests(yield func(Dest) bool) {
 	for _, t := range s.transports {
 		for q := t.firstQueue; q != nil; q = q.nxt {
@@ -302,12 +299,12 @@ func (s *Scheduler) dest(q *queue) Dest {
 	return d
 }
 
-// Stats are totals of what is in memory, maintained as events happen.
+// Stats are totals, updated as events happen.
 type Stats struct {
 	Incoming, Active, Deferred, Hold int // messages
 	Rcpts                            int // recipients in memory
-	Sited                            int // deferred messages that are counted for a destination, also such as are not in memory: see Backlogs
-	Busy                             int // delivery requests under way
+	Sited                            int // deferred messages that are counted for a destination, in memory or not: see Backlogs
+	Busy                             int // delivery requests in progress
 	Decisions                        uint64
 	Preemptions                      uint64
 }

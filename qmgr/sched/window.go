@@ -7,24 +7,22 @@ import (
 	"time"
 )
 
-// Of deferred mail only what is due next is in memory: about
-// Config.DeferredLimit messages, however many there are. The others are known
-// to the shell's source alone, which is the spool's index. It gives them in the order in
-// which they are due (EffectFetch), from the edge of the window on: everything that is due up
-// to the edge is in memory. What is deferred to a time behind the edge is forgotten, as soon as
-// all that was to be recorded of it is (EffectLeave, EventForget), and so is what is on hold.
+// Only the deferred messages that are due next are in memory: about Config.DeferredLimit of them,
+// however long the deferred queue is. The others are known only to the shell's source, the spool's
+// index. It returns them in the order in which they are due (EffectFetch), starting at the edge of the
+// window: everything that is due before the edge is in memory. A message that is deferred to a time
+// behind the edge is forgotten as soon as its changes have been recorded (EffectLeave, EventForget),
+// and so is mail on hold.
 //
-// A queue that is no longer than the limit is in memory as a whole, and nothing is
-// asked for.
+// If the deferred queue is not longer than the limit, all of it is in memory, and nothing is fetched.
 //
-// Of what is forgotten on account of a destination that failed, or of a pause, the
-// numbers are remembered, maxAway of them: the destination's next answer, and the end of
-// the pause, have them called back (EffectRecall). Others are tried at their own times. Those
-// that lie further ahead than any that is decided on, as those of paused mail may, are shortened
-// when a pause ends.
+// For forgotten messages that wait for a dead destination or a pause, up to maxAway message numbers are
+// kept. They are called back (EffectRecall) when the destination answers or the pause ends. Messages
+// beyond that number are tried at their own times. When a pause ends, retry times that are further
+// ahead than any regular back-off, which paused mail may have, are shortened.
 
-// A Mark is a place in the order in which deferred mail is due: by the time on
-// record, and by number among those of the same microsecond. The zero Mark is before all.
+// A Mark is a position in the order in which deferred mail is due: by the recorded time, and by message
+// number within the same microsecond. The zero Mark is before all messages.
 type Mark struct {
 	Next time.Time
 	ID   MsgID
@@ -33,22 +31,22 @@ type Mark struct {
 // A Fetch asks for deferred messages that are due behind a mark.
 type Fetch struct {
 	After Mark
-	Max   int // how many, at least 1
-	// What is on record as due after Sane is due at Amnesty, if that is not before After:
-	// a clock was wrong, or nobody waits for it any more.
+	Max   int // the maximal number of messages, at least 1
+	// Messages with a recorded time after Sane are due at Amnesty, unless that is before After: their
+	// times come from a wrong clock, or from a pause that has ended.
 	Sane, Amnesty time.Time
 }
 
-// maxAway bounds the forgotten messages that are remembered by the
-// destination or pause that they wait for, and those that are for each domain of fast flushes.
+// maxAway bounds the numbers of forgotten messages that are kept for destinations and pauses, and
+// maxAwayFlush those that are kept for each fast flush domain.
 const (
 	maxAway      = 1 << 17
 	maxAwayFlush = 1 << 15
 )
 
 const (
-	// leaveBudget bounds how many messages one Step has forgotten, and recallBudget how many
-	// it calls back at the end of a pause.
+	// leaveBudget bounds how many messages one Step forgets, and recallBudget how many it calls back
+	// at the end of a pause.
 	leaveBudget  = 128
 	recallBudget = 1000
 )
@@ -63,35 +61,34 @@ func (a mark) compare(b mark) int {
 	return cmp.Or(cmp.Compare(a.next, b.next), cmp.Compare(a.id, b.id))
 }
 
-// A window is what is known of deferred mail that is not in memory.
+// A window describes which deferred mail is in memory.
 type window struct {
-	attached bool // there is a source to ask
+	attached bool // there is a source
 	whole    bool // all deferred mail is in memory
-	fetching bool // EffectFetch has not been answered: nothing is forgotten
-	passing  bool // a flush of all mail goes on in what is not in memory: it comes in by that
-	// The last mark up to which everything that is deferred is in memory. The zero mark:
-	// nothing has been fetched yet.
+	fetching bool // an EffectFetch has not been answered yet; nothing is forgotten meanwhile
+	passing  bool // a flush of all mail is in progress: it also brings in the mail that is not in memory
+	// All deferred mail up to this mark is in memory. With the zero mark nothing has been fetched yet.
 	edge    mark
 	amnesty int64           // µs of the wall clock
-	far     []MsgID         // that EffectLeave is to name; some may have left since
+	far     []MsgID         // messages for the next EffectLeave; some may have left the queue since
 	farN    int             // deferred messages with flagFar
-	awayAt  map[MsgID]int32 // sites that forgotten messages wait for
+	awayAt  map[MsgID]int32 // the sites that forgotten messages wait for
 }
 
-// longest is how far ahead a retry may be set.
+// longest returns the maximal time from now to a retry.
 func (s *Scheduler) longest() int64 {
 	return micros(max(s.cfg.MaximalBackoff, s.cfg.MinimalBackoff) + s.cfg.QueueRunDelay)
 }
 
-// beyond says whether a deferred message is due behind the edge.
+// beyond reports whether a deferred message is due behind the edge.
 func (s *Scheduler) beyond(rec *record) bool {
 	return s.cfg.DeferredLimit > 0 && !s.window.whole && mark{rec.mark, rec.id}.compare(s.window.edge) > 0
 }
 
-// near is how many deferred messages are in memory and should be.
+// near returns the number of deferred messages that belong in memory and are there.
 func (s *Scheduler) near() int { return len(s.retries.s) - s.window.farN }
 
-// setFar notes whether a deferred message need not be in memory.
+// setFar records whether a deferred message need not be in memory.
 func (s *Scheduler) setFar(rec *record, far bool) {
 	if was := rec.flags&flagFar != 0; was == far {
 		return
@@ -105,21 +102,21 @@ func (s *Scheduler) setFar(rec *record, far bool) {
 	s.window.far = append(s.window.far, rec.id)
 }
 
-// attach: what is in the deferred queue is asked for from the beginning. Some
-// may have come that nobody has told of.
+// attach fetches the deferred queue from its beginning. It may contain messages that were never
+// announced.
 func (s *Scheduler) attach() {
 	w := &s.window
 	w.attached, w.fetching = true, false
 	s.startOver()
 }
 
-// startOver has the window begin with what is due first.
+// startOver moves the window back to the messages that are due first.
 func (s *Scheduler) startOver() {
 	w := &s.window
 	w.whole, w.edge, w.amnesty = false, mark{}, s.clock.wall+s.longest()
 }
 
-// lookAhead keeps the window as long as it should be.
+// lookAhead keeps the number of deferred messages in memory near the limit.
 func (s *Scheduler) lookAhead() {
 	w, limit := &s.window, s.cfg.DeferredLimit
 	if limit == 0 || !w.attached || w.fetching || w.passing {
@@ -143,7 +140,7 @@ func (s *Scheduler) lookAhead() {
 	s.emit(Effect{Kind: EffectFetch, Fetch: f})
 }
 
-// narrow moves the edge back, to where as many messages are before it as may be.
+// narrow moves the edge back until no more than DeferredLimit messages are before it.
 func (s *Scheduler) narrow() {
 	w := &s.window
 	var marks []mark
@@ -159,7 +156,7 @@ func (s *Scheduler) narrow() {
 	s.findFar()
 }
 
-// findFar looks again which messages need not be in memory.
+// findFar determines again which messages need not be in memory.
 func (s *Scheduler) findFar() {
 	for i := range s.retries.s {
 		rec := s.recs.at(s.retries.s[i].rec)
@@ -167,8 +164,8 @@ func (s *Scheduler) findFar() {
 	}
 }
 
-// mayLeave notes that a message that is on hold, or deferred, perhaps need not be
-// in memory.
+// mayLeave marks a message that is on hold, or deferred behind the edge, as one that need not be in
+// memory.
 func (s *Scheduler) mayLeave(rec *record) {
 	switch {
 	case s.cfg.DeferredLimit == 0:
@@ -179,7 +176,7 @@ func (s *Scheduler) mayLeave(rec *record) {
 	}
 }
 
-// sayFar names messages that need not be in memory, a part of them in each Step.
+// sayFar reports messages that need not be in memory to the shell, a limited number in each Step.
 func (s *Scheduler) sayFar() {
 	w := &s.window
 	n := min(len(w.far), leaveBudget)
@@ -196,7 +193,7 @@ func (s *Scheduler) sayFar() {
 	}
 }
 
-// fetched: all that was asked for has been told of with EventQueued.
+// fetched handles the end of a fetch: all its messages have been announced with EventQueued.
 func (s *Scheduler) fetched(ev *Event) {
 	w := &s.window
 	if !w.fetching {
@@ -212,8 +209,8 @@ func (s *Scheduler) fetched(ev *Event) {
 	s.findFar()
 }
 
-// forget has messages forgotten that are recorded as they are. Those of which
-// that is not known to be right any more stay.
+// forget removes messages from memory whose state has been recorded. Messages whose state may have
+// changed since are kept.
 func (s *Scheduler) forget(ids []MsgID) {
 	if s.window.fetching {
 		return
@@ -230,7 +227,7 @@ func (s *Scheduler) forget(ids []MsgID) {
 			s.stats.Hold--
 		case rec.where != whereDeferred || !s.beyond(rec):
 			continue
-		case rec.flags&FlagTrace != 0 && rec.attempts > 0: // its report could not be made: nobody else knows that
+		case rec.flags&FlagTrace != 0 && rec.attempts > 0: // its report could not be written, and only the record says so
 			continue
 		default:
 			if st := rec.site; st != 0 && s.sites[st].pause != laterID {
@@ -243,7 +240,7 @@ func (s *Scheduler) forget(ids []MsgID) {
 	}
 }
 
-// remember notes what a forgotten message waits for.
+// remember records what a forgotten message waits for.
 func (s *Scheduler) remember(site int32, id MsgID) {
 	w := &s.window
 	if len(w.awayAt) >= maxAway {
@@ -256,13 +253,13 @@ func (s *Scheduler) remember(site int32, id MsgID) {
 	w.awayAt[id] = site
 	st.awayN++
 	s.countParked(site, 1)
-	if st.away = append(st.away, id); len(st.away) > 2*st.awayN+64 { // most have come back since, some more than once
+	if st.away = append(st.away, id); len(st.away) > 2*st.awayN+64 { // most of them have come back since, some repeatedly
 		slices.Sort(st.away)
 		st.away = slices.DeleteFunc(slices.Compact(st.away), func(id MsgID) bool { return w.awayAt[id] != site })
 	}
 }
 
-// back is the site that a message which comes to exist again waits for; 0: none.
+// back returns the site that a forgotten message waited for, when it is in memory again; 0: none.
 func (s *Scheduler) back(id MsgID) int32 {
 	site := s.window.awayAt[id]
 	if site != 0 {
@@ -273,14 +270,14 @@ func (s *Scheduler) back(id MsgID) int32 {
 	return site
 }
 
-// awayFrom are the forgotten messages that wait for a site.
+// awayFrom returns the forgotten messages that wait for a site.
 func (s *Scheduler) awayFrom(site int32) []MsgID {
 	list := slices.DeleteFunc(slices.Clone(s.sites[site].away), func(id MsgID) bool { return s.window.awayAt[id] != site })
 	slices.Sort(list)
 	return slices.Compact(list)
 }
 
-// recall calls one forgotten message back that waits for a site, of which there is one.
+// recall calls back one forgotten message that waits for a site.
 func (s *Scheduler) recall(site int32) {
 	st := &s.sites[site]
 	for len(st.away) > 0 {
@@ -295,14 +292,14 @@ func (s *Scheduler) recall(site int32) {
 	s.leftSite(site)
 }
 
-// forgetAway: nothing is forgotten any more.
+// forgetAway drops the numbers of all forgotten messages, because all deferred mail is in memory.
 func (s *Scheduler) forgetAway() {
 	for _, id := range slices.Sorted(maps.Keys(s.window.awayAt)) {
 		s.leftSite(s.back(id))
 	}
 }
 
-// recalled: a message that was called back is in memory, or was all the time.
+// recalled makes a message due that was called back, or that was in memory all along.
 func (s *Scheduler) recalled(ev *Event) {
 	i := s.recs.find(ev.ID)
 	if i == 0 || s.recs.at(i).where != whereDeferred {
@@ -317,9 +314,9 @@ func (s *Scheduler) recalled(ev *Event) {
 	s.makeDue(i)
 }
 
-// Whole says whether all deferred mail is in memory.
+// Whole reports whether all deferred mail is in memory.
 func (s *Scheduler) Whole() bool { return !s.forgets() }
 
-// Due is how many deferred messages wait for a place in the active queue ahead
-// of their time.
+// Due returns the number of deferred messages that wait for a place in the active queue before their
+// retry time.
 func (s *Scheduler) Due() int { return int(s.due.n) }
