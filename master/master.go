@@ -1,41 +1,50 @@
-// Package master supervises the mail system. It reads master.cf, opens the listening sockets, starts each
-// service as a child process when its first client connects, restarts services that die, wakes services up
-// periodically, reloads the configuration, and stops everything in order.
+// Package master supervises the mail system. It reads master.cf, opens the
+// listening sockets, starts each service as a child process when its first
+// client connects, restarts services that die, wakes services up periodically,
+// reloads the configuration, and stops everything in order.
 //
 // # Services on demand
 //
-// While a service has no process, master watches its sockets. When one of them becomes readable, master
-// executes its own program again under the name of the service's program, passes it the sockets, and does
-// not watch them again until that process has ended or has given them up. A service is one process with a
-// goroutine for each client; the process limit in master.cf bounds the number of clients.
+// While a service has no process, master watches its sockets. When one of them
+// becomes readable, master executes its own program again under the name of
+// the service's program, passes it the sockets, and does not watch them again
+// until that process has ended or has given them up. A service is one process
+// with a goroutine for each client; the process limit in master.cf bounds the
+// number of clients.
 //
-// Master never closes a socket while the service is in master.cf: not during a reload, not when an idle
-// process ends, not after a crash. Clients wait in the backlog; none is refused.
+// Master never closes a socket while the service is in master.cf: not during a
+// reload, not when an idle process ends, not after a crash. Clients wait in
+// the backlog; none is refused.
 //
 // # Reload
 //
-// A configuration with errors is refused, and the old one stays in force. Otherwise master starts a
-// successor for each process, which reads the new settings and opens its tables while the old process
-// serves. When all successors are ready, the old processes are told to retire and the successors to serve,
-// so no client waits for a process to start. An ordinary process continues until its sessions have ended.
-// The successor of an exclusive service (cleanup, qmgr, ...) serves when the old process has released its
-// exclusive resource. The queue manager is replaced before cleanup, which records its last decisions. A
-// further request to reload is carried out afterwards. Sockets are opened and closed as inet_interfaces,
-// inet_protocols and master.cf now specify; directories and sockets that somebody has removed are created
-// again.
+// A configuration with errors is refused, and the old one stays in force.
+// Otherwise master starts a successor for each process, which reads the new
+// settings and opens its tables while the old process serves. When all
+// successors are ready, the old processes are told to retire and the
+// successors to serve, so no client waits for a process to start. An ordinary
+// process continues until its sessions have ended. The successor of an
+// exclusive service (cleanup, qmgr, ...) serves when the old process has
+// released its exclusive resource. The queue manager is replaced before
+// cleanup, which records its last decisions. A further request to reload is
+// carried out afterwards. Sockets are opened and closed as inet_interfaces,
+// inet_protocols and master.cf now specify; directories and sockets that
+// somebody has removed are created again.
 //
 // # Mistakes in master.cf
 //
-// An entry that is malformed, or that names a program that does not exist, affects only its own service. It
-// is left out, the log has an error with file and line, and the other services run. At a reload, a running
-// service whose entry is now faulty continues as it was. "posthaste check" ends with status 1 and names
-// every faulty entry.
+// An entry that is malformed, or that names a program that does not exist,
+// affects only its own service. It is left out, the log has an error with file
+// and line, and the other services run. At a reload, a running service whose
+// entry is now faulty continues as it was. "posthaste check" ends with status
+// 1 and names every faulty entry.
 //
 // # Stop
 //
-// Services stop in the order of their ranks: those that receive mail, those that deliver it, the queue
-// manager, the services that these depend on, and finally cleanup and the log. Each rank has a time limit,
-// after which its processes are killed.
+// Services stop in the order of their ranks: those that receive mail, those
+// that deliver it, the queue manager, the services that these depend on, and
+// finally cleanup and the log. Each rank has a time limit, after which its
+// processes are killed.
 //
 // # When master dies
 //
@@ -43,36 +52,42 @@
 //
 // # Security
 //
-// Master runs as root, and so do the services whose master.cf entry says privileged; the others run as
-// mail_owner. Started by an ordinary user it does the same without changing users, and says so.
+// Master runs as root, and so do the services whose master.cf entry says
+// privileged; the others run as mail_owner. Started by an ordinary user it
+// does the same without changing users, and says so.
 //
-// The queue directory and pid/ belong to root; the content of private/, public/ and data_directory belongs
-// to mail_owner. Master creates and removes sockets there with the owner's privileges, and repairs a
-// directory through its descriptor, because its name could lead elsewhere. Only the owner of a lock file can
-// open it, and so lock it. Lock files of earlier versions, which everybody could read, are replaced. The
-// control commands send signals only to the process that holds the lock, and not to another process with
-// the same number.
+// The queue directory and pid/ belong to root; the content of private/,
+// public/ and data_directory belongs to mail_owner. Master creates and removes
+// sockets there with the owner's privileges, and repairs a directory through
+// its descriptor, because its name could lead elsewhere. Only the owner of a
+// lock file can open it, and so lock it. Lock files of earlier versions, which
+// everybody could read, are replaced. The control commands send signals only
+// to the process that holds the lock, and not to another process with the same
+// number.
 //
-// Master reads nothing from peers or other processes except one status byte at a time, and the last
-// standard error output of a service that dies, which goes to the log, bounded.
+// Master reads nothing from peers or other processes except one status byte at
+// a time, and the last standard error output of a service that dies, which
+// goes to the log, bounded.
 //
 // # Parameters
 //
 // application_event_drain_time, daemon_directory, default_process_limit,
 // import_environment, inet_interfaces, inet_protocols, mail_owner,
-// mail_version, master_service_disable, process_id_directory,
-// queue_directory, service_throttle_time, setgid_group, and those of package
-// maillog.
+// mail_version, master_service_disable, process_id_directory, queue_directory,
+// service_throttle_time, setgid_group, and those of package maillog.
 //
 // # Diagnostics
 //
-// "process P pid N exit status S", "process P pid N killed by signal S": a service failed.
+// "process P pid N exit status S", "process P pid N killed by signal S": a
+// service failed.
 //
-// "P: bad command startup -- throttling": the service failed before it had done anything. It is started
-// again after one second, then after two, and so on up to service_throttle_time.
+// "P: bad command startup -- throttling": the service failed before it had
+// done anything. It is started again after one second, then after two, and so
+// on up to service_throttle_time.
 //
-// "P: has failed soon after its start, N times in a row: the next start waits for ...": the service had
-// begun to serve each time. The pause is seconds, not a minute.
+// "P: has failed soon after its start, N times in a row: the next start waits
+// for ...": the service had begun to serve each time. The pause is seconds,
+// not a minute.
 package master
 
 import (

@@ -1,23 +1,28 @@
-// Package pickup takes the mail that the sendmail program has left in the maildrop directory, or offers on
-// the service's socket, and hands it to cleanup. It is Postfix's pickup(8).
+// Package pickup takes the mail that the sendmail program has left in the
+// maildrop directory, or offers on the service's socket, and hands it to
+// cleanup. It is Postfix's pickup(8).
 //
-// A small message is offered while sendmail waits, or postdrop on its behalf, and never becomes a file:
-// creating, syncing, finding and removing a file is most of the cost of a submission. The offer is declined,
-// and the message becomes a file, if non_smtpd_milters are set, which may be slow, if enough other messages
-// are in progress, or if cleanup does not accept it now. So refusals, and their reasons, come from one place.
+// A small message is offered while sendmail waits, or postdrop on its behalf,
+// and never becomes a file: creating, syncing, finding and removing a file is
+// most of the cost of a submission. The offer is declined, and the message
+// becomes a file, if non_smtpd_milters are set, which may be slow, if enough
+// other messages are in progress, or if cleanup does not accept it now. So
+// refusals, and their reasons, come from one place.
 //
-// Files are taken in the order of their creation. A file stays until cleanup has confirmed that the
-// message is on stable storage. If this process dies before that, the message may be queued twice, but it
-// is never lost. A message with more recipients than the spool accepts, which depends on spool_segment_size
-// and spool_size_limit, is queued as several messages.
+// Files are taken in the order of their creation. A file stays until cleanup
+// has confirmed that the message is on stable storage. If this process dies
+// before that, the message may be queued twice, but it is never lost. A
+// message with more recipients than the spool accepts, which depends on
+// spool_segment_size and spool_size_limit, is queued as several messages.
 //
 // # Security
 //
-// Anybody can leave anything in maildrop with postdrop. A file is opened without following links. It must be
-// a plain file with one name, and have the mode that postdrop gives to a complete message. Its statement
-// about the submitter is believed only if the file's owner is the same, or for an offer the user that the
-// kernel reports. An offer is bounded in size, time and number. Addresses and content are as hostile as
-// those from the network.
+// Anybody can leave anything in maildrop with postdrop. A file is opened
+// without following links. It must be a plain file with one name, and have the
+// mode that postdrop gives to a complete message. Its statement about the
+// submitter is believed only if the file's owner is the same, or for an offer
+// the user that the kernel reports. An offer is bounded in size, time and
+// number. Addresses and content are as hostile as those from the network.
 //
 // # Parameters
 //
@@ -27,10 +32,11 @@
 //
 // # Diagnostics
 //
-// ID: uid=N from=<sender>, with orig_id= for mail that postsuper -r requeued. If cleanup refuses a message
-// permanently, for example because it is too large, the message is returned to its sender. As in Postfix, a
-// message without recipients is removed with a warning. A file that is not a message, or that cannot even be
-// returned, is named in a warning and left alone.
+// ID: uid=N from=<sender>, with orig_id= for mail that postsuper -r requeued.
+// If cleanup refuses a message permanently, for example because it is too
+// large, the message is returned to its sender. As in Postfix, a message
+// without recipients is removed with a warning. A file that is not a message,
+// or that cannot even be returned, is named in a warning and left alone.
 package pickup
 
 import (
