@@ -1,26 +1,27 @@
-// Package cleanup takes one message in and makes one durable queue entry of
-// it. It is Postfix's cleanup(8).
+// Package cleanup receives a message and turns it into a durable queue entry.
+// It is Postfix's cleanup(8).
 //
 // The message core, in the files message*.go, header*.go and map*.go, decides
-// what is queued and does no I/O but for lookups in tables and questions to the
-// address service. [Core.NewMessage] takes the envelope and maps its addresses;
-// [Message.Write] takes the content in any pieces and gives back what is
-// to be stored; [Message.Finish] gives the verdict, the final envelope and what
-// to log. What nothing applies to is passed on without a copy: the slices
-// that Write returns then point into the bytes it was given.
+// what is queued. Apart from table lookups and requests to the address service
+// it does no I/O. [Core.NewMessage] takes the envelope and maps its addresses.
+// [Message.Write] takes the content in pieces of any size and returns what is to
+// be stored. [Message.Finish] returns the verdict, the final envelope and the log
+// lines. Unchanged content is not copied: the slices that Write returns then
+// point into its argument.
 //
-// The order of things is Postfix's: sender and recipients are rewritten, mapped
-// by canonical_maps, masqueraded, the recipients expanded by
-// virtual_alias_maps and freed of duplicates; header fields are checked, then
-// dropped, counted, rewritten; missing ones are added where the header ends;
-// then the body is checked; automatic BCC recipients come last.
+// The order of the steps is Postfix's. The sender and the recipients are
+// rewritten, mapped by canonical_maps, and masqueraded. Recipients are expanded
+// by virtual_alias_maps, and duplicates are removed. Header fields are checked,
+// then removed, counted and rewritten, and missing ones are added at the end of
+// the header. Then the body is checked. Automatic BCC recipients are added last.
 //
 // # Security
 //
-// Content comes from anybody. Of a header field, header_size_limit octets are
-// kept in memory, of the body one line; the number of recipients that one address may
-// expand to is bounded; stray CR and LF, by which one message can be smuggled
-// inside another, do not survive. Bytes over 127 and NUL are passed on.
+// Content comes from anybody. Memory for a message is bounded: header_size_limit
+// octets of a header field, and one line of the body. The number of recipients
+// that an address may expand to is bounded as well. Stray CR and LF characters,
+// with which one message can be smuggled inside another, are replaced. Bytes
+// over 127 and NUL are passed on.
 //
 // # Standards
 //
@@ -67,10 +68,12 @@
 //
 // Log lines are Postfix's; they are collected in [Result.Log] in order.
 //
-// "the queue cannot be written any more, and is opened again": a write or a sync of
-// the queue's log failed, for the reason that is given. "the queue cannot be opened,
-// mail is refused for now": the disk still fails, or is full; it is tried again twice a second,
-// and said once a minute. Clients get 451 meanwhile.
+// "the queue cannot be written any more, and is opened again": a write or a sync
+// of the queue's log failed; the line has the reason.
+//
+// "the queue cannot be opened, mail is refused for now": the disk still fails,
+// or is full. Clients get 451 until the queue can be opened, which is tried twice
+// a second. The line is logged once a minute.
 package cleanup
 
 import (

@@ -1,7 +1,7 @@
-// Package local delivers mail to the users of this system. It decides as
-// Postfix's local does, for each recipient in this order:
+// Package local delivers mail to local users. As in Postfix, it tries these
+// for each recipient, in this order:
 //
-//  1. aliases: alias_maps, by the whole local part, then without extension
+//  1. alias_maps, for the whole local part, then without the extension
 //  2. the user's .forward file (forward_path)
 //  3. mailbox_transport_maps, mailbox_transport
 //  4. mailbox_command_maps, mailbox_command
@@ -9,71 +9,76 @@
 //  6. the mailbox in mail_spool_directory
 //  7. for unknown users: fallback_transport_maps, fallback_transport, luser_relay
 //
-// Aliases, .forward files and the :include: files that they name list
-// addresses, commands (|command), files (/file; /maildir/) and further
-// :include: files. Addresses of local users are expanded in turn; what is not
-// local, what a user's .forward sends to another user, and what a list sends
-// out is queued again as a new message with a Delivered-To: line, so that
-// each recipient has a record of its own. A message that comes back to a
-// recipient who is in its Delivered-To: lines is returned.
+// Aliases, .forward files and the :include: files in them list addresses,
+// commands (|command), files (/file; /maildir/) and further :include: files.
+// Addresses of local users are expanded in turn. Mail for addresses that are not
+// local, mail that a user's .forward file sends to another user, and mail for the
+// members of a list is queued again as a new message with a Delivered-To: line,
+// so that each recipient has its own record. A message that comes back to a
+// recipient in its Delivered-To: lines is returned.
 //
-// What a recipient was expanded to is one outcome for the queue: it is tried
-// again when any part of it must be, and then nothing is queued again in
-// this attempt. Commands and files that did succeed get the message again;
-// better twice than not at all. The sender hears of each part by itself, and of
-// one that has failed for good at once, even when others are to be tried again.
-// As many as one outcome has room for (mail.BoundParts) are named, the rest counted.
+// The destinations that a recipient expands to have one outcome for the queue. If
+// any of them must be tried again, the recipient is tried again, and nothing is
+// forwarded in this attempt. Commands and files that have succeeded then get the
+// message twice, which is better than not at all. The sender is told about each
+// destination separately, and about a permanent failure at once, even if others
+// will be tried again. Each outcome names a limited number of destinations
+// (mail.BoundParts), and counts the rest.
 //
 // # Rights
 //
-// Files and mailboxes are written, and .forward files read, with the user's
-// file rights (package rights), commands run as the user altogether, with his
+// Files and mailboxes are written, and .forward files read, with the user's file
+// access rights (package rights). Commands run as the user, with the user's
 // supplementary groups (package command), but never with group 0 or that of
-// mail_owner. Postfix gives commands no supplementary groups. Destinations in aliases have the
-// rights of the alias database's owner, those in an :include: file of root's
-// aliases the rights of that file's owner, or, if it is in a directory of somebody
-// else's, of the directory's owner, with whose rights it is also read; where that comes to root or to
-// mail_owner, those of default_privs, and so it is with what their .forward
-// files name. Only root's own
-// mailbox and .forward file are used with root's rights.
+// mail_owner. Postfix gives commands no supplementary groups.
 //
-// Mail given to another transport (mailbox_transport and its kin) is a part
-// like others: what its agent says counts together with what came of the rest.
+// Destinations in aliases have the rights of the owner of the alias database.
+// Destinations in an :include: file of root's aliases have the rights of that
+// file's owner or, if the file is in a directory of another user, of the
+// directory's owner; the file is read with the same rights. The rights of
+// default_privs are used instead of those of root or mail_owner, and also for the
+// destinations in their .forward files. Only root's own mailbox and .forward file
+// are used with root's rights.
 //
-// mailbox_size_limit bounds every file that local and the commands that it runs
-// write, as with Postfix: beyond it they are told "File too large".
+// Mail that is passed to another transport (mailbox_transport and similar
+// parameters) is a destination like the others: the result of its agent is
+// combined with the results of the rest.
 //
-// When the mail system does not run as root, everything is done with the
-// rights that it has.
+// As in Postfix, mailbox_size_limit bounds every file that local and its commands
+// write: writing more fails with "File too large".
+//
+// If the mail system does not run as root, everything is done with the rights
+// that it has.
 //
 // # Security
 //
-// Addresses come from strangers: nothing of them is part of a path or a
-// command before forward_expansion_filter, command_expansion_filter or
-// execution_directory_expansion_filter has passed it, extensions with a slash
-// are dropped, and a user's name is only used for a path when the user exists.
-// .forward and :include: files that others can write to are refused, and
-// .forward files that are symbolic links. What one user's own files list, and
-// what they lead to, is bounded: one process delivers for all users.
-// Environment and working directory of commands are set, not inherited.
+// Addresses come from strangers. No part of an address becomes part of a path or
+// a command unless forward_expansion_filter, command_expansion_filter or
+// execution_directory_expansion_filter allows it. Extensions with a slash are
+// dropped, and a user name is used in a path only if the user exists. .forward and
+// :include: files that others can write to are refused, and so are .forward files
+// that are symbolic links. The destinations of one user's files, direct and
+// indirect, are bounded, because one process delivers for all users. The
+// environment and working directory of commands are set, not inherited.
 //
 // # Differences from Postfix
 //
-// A .forward file, with the :include: files that it names, lists 10000
-// destinations at most, and each of these files has a megabyte at most; more
-// is returned as a problem of the list (5.2.4). Lists of aliases have no bound.
+// A .forward file, together with the :include: files that it names, can list at
+// most 10000 destinations, and each of these files at most a megabyte; with more,
+// the mail is returned with 5.2.4. Lists in aliases have no limit.
 //
-// What mail_owner's .forward file or alias table names has the rights of
-// default_privs, as root's has: mail_owner reads the whole queue. Alias tables
-// that everybody can write to are not believed.
+// Destinations in the .forward file or alias table of mail_owner have the rights
+// of default_privs, as root's have, because mail_owner can read the whole queue.
+// Alias tables that everybody can write to are not used.
 //
-// Of a part that fails for good in each of several attempts the sender is told
-// once, and so he is that an alias was expanded (NOTIFY=SUCCESS).
+// The sender is told once about a destination that fails permanently in several
+// attempts, and once that an alias was expanded (NOTIFY=SUCCESS).
 //
-// A list's members do not have the sender's NOTIFY (RFC 3461 section 5.2.7.4).
+// The sender's NOTIFY does not apply to a list's members (RFC 3461 section
+// 5.2.7.4).
 //
-// luser_relay is followed once: where it leads to a name that is unknown too,
-// the mail is returned, and not lost as a duplicate.
+// luser_relay is followed once. If it leads to another unknown name, the mail is
+// returned instead of being lost as a duplicate.
 //
 // # Standards
 //
@@ -106,6 +111,6 @@
 //	status=bounced (unknown user: "NAME"), (mail forwarding loop for ADDRESS), ...
 //	warning: file PATH: it lists more than 10000 destinations, or is larger than ...
 //
-// What another transport delivered is logged by its agent, and mail that was
-// queued again once for each new message, for the recipient.
+// Mail that another transport delivers is logged by its agent. Forwarded mail is
+// logged once for each new message, for the recipient.
 package local

@@ -1,19 +1,20 @@
-// Package showq is the showq service: whoever connects to its socket, public/showq, gets the
-// mail queue in the form that Postfix's showq(8) has since release 3.0. It is for programs
-// that read that socket, such as prometheus-postfix-exporter; postqueue(1) asks the queue manager.
+// Package showq is the showq service. A program that connects to its socket, public/showq,
+// receives the mail queue in the format of Postfix's showq(8), release 3.0 and later. It is for
+// programs that read that socket, such as prometheus-postfix-exporter; postqueue(1) asks the
+// queue manager instead.
 //
-// What is said is a list of attributes, each a name and a value with a zero byte after both;
+// The output is a list of attributes. Each is a name and a value, both followed by a zero byte;
 // an empty name ends a group. The first group is the name of the protocol. Then each message has
-// one: queue_name, queue_id, time, size, forced_expire and sender, and for each recipient
+// a group: queue_name, queue_id, time, size, forced_expire and sender, and for each recipient
 // recipient and reason. An empty group ends the list.
 //
 // Messages in maildrop are listed first. While the queue manager is down the service waits for it.
 //
 // # Security
 //
-// It runs as mail_owner. Who may connect is who may search the directory public: root, the
-// mail owner, and members of setgid_group. A client that does not read is given up after a
-// minute. Nothing that a client says is read.
+// It runs as mail_owner. Those who may search the directory public can connect: root, the mail
+// owner, and members of setgid_group. A client that does not read is disconnected after a
+// minute. Nothing that a client sends is read.
 //
 // # Parameters
 //

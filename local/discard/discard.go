@@ -1,11 +1,11 @@
-// Package discard is the program behind the transport discard: it throws mail
-// away and says that it was sent. The sender is not told, unless NOTIFY
-// asked for success to be reported. What stands where other transports have
-// their next hop is logged as the reason:
+// Package discard is the program behind the transport discard: it discards mail
+// and reports it as sent. The sender is told only if NOTIFY requested a success
+// notice. The next hop of the transport is logged as the reason:
 //
 //	spamtrap.example.org    discard:nobody reads this
 //
-// An enhanced status code of class 2 may come first; else it is 2.0.0.
+// The reason may begin with an enhanced status code of class 2; the default is
+// 2.0.0.
 //
 // # Diagnostics
 //

@@ -1,17 +1,16 @@
 // Package errordrop is the program behind the transports error and retry: it
-// delivers nothing. Every recipient is returned (error) or kept in the queue
-// (retry), and the reason is what stands where other transports have their
-// next hop.
+// delivers nothing. Every recipient is returned (error) or deferred (retry), and
+// the next hop of the transport is the reason.
 //
-// An administrator writes such a reason into a transport table:
+// An administrator can set such a reason in a transport table:
 //
 //	old.example.org    error:5.1.2 this domain is no longer served
 //	far.example.org    retry:4.4.0 the line is down until Monday
 //
-// and the queue manager writes it itself for mail that waits for a
-// destination that does not answer. An enhanced status code may come first;
-// else it is 5.0.0 or 4.0.0. The class of a code follows from the transport,
-// not from what was written.
+// and the queue manager sets one for mail that waits for a destination that does
+// not answer. The reason may begin with an enhanced status code; the default is
+// 5.0.0 or 4.0.0. The class of the code is that of the transport, whatever the
+// reason says.
 //
 // # Diagnostics
 //

@@ -1,18 +1,18 @@
-// Package pipe delivers by a command that master.cf names: to a mailing list
-// manager, a content filter, another mail system.
+// Package pipe delivers to a command that is configured in master.cf, such as a
+// mailing list manager, a content filter or another mail system.
 //
 //	maildrop  unix  -  n  n  -  -  pipe
 //	  flags=DRXhu user=vmail argv=/usr/bin/maildrop -d ${recipient}
 //
 // # Attributes
 //
-//	user=NAME[:GROUP]  whose rights the command has; required; not root, not the mail system
+//	user=NAME[:GROUP]  the user and group of the command; required; not root, not mail_owner
 //	argv=WORD...       the command and its arguments; required, and the last attribute
-//	directory=PATH     working directory; that of the service, queue_directory, unless given
+//	directory=PATH     working directory; by default queue_directory
 //	chroot=PATH        root directory
 //	size=LIMIT         larger messages are returned
-//	null_sender=TEXT   what stands for the null sender; MAILER-DAEMON unless given
-//	eol=TEXT           line end, with C escapes; \n unless given
+//	null_sender=TEXT   replaces the null sender; by default MAILER-DAEMON
+//	eol=TEXT           line ending, with C escapes; by default \n
 //	flags=BDFORXhqu.>
 //
 //	B  an empty line at the end           h  domains in macros in lower case
@@ -26,17 +26,18 @@
 // ${client_hostname}, ${client_port}, ${client_protocol}, ${domain},
 // ${envid}, ${extension}, ${mailbox}, ${nexthop}, ${original_recipient},
 // ${queue_id}, ${recipient}, ${sasl_method}, ${sasl_sender},
-// ${sasl_username}, ${sender}, ${size}, ${user}. An argument with one that
-// says something of a recipient is repeated for each recipient.
+// ${sasl_username}, ${sender}, ${size}, ${user}. An argument with a macro that
+// depends on the recipient is repeated for each recipient.
 //
 // The command is run without a shell; exit status, output and time are as
-// package command describes. All recipients of a request have its outcome.
+// package command describes. The outcome is the same for all recipients of a
+// request.
 //
 // # Security
 //
-// Macros come from strangers and are single arguments whatever is in them;
-// what a command makes of an argument that begins with "-" is for who writes
-// its argv to consider ("--" before ${recipient}).
+// Macros come from strangers. Each is part of a single argument, whatever its
+// content. A command may still misinterpret an argument that begins with "-": put
+// "--" before ${recipient}.
 //
 // # Parameters
 //

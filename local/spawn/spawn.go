@@ -1,28 +1,29 @@
-// Package spawn is the spawn(8) service: it runs a command for each client that
-// connects, with the connection as the command's standard input, output and
-// error, as inetd does. Policy servers and content filters that are programs are
-// run by it.
+// Package spawn is the spawn(8) service. Like inetd, it runs a command for each
+// client that connects, with the connection as the command's standard input,
+// output and error. It is for policy servers and content filters that are not
+// servers themselves.
 //
 //	policy unix - n n - 0 spawn user=policyd argv=/usr/bin/policyd-spf
 //
-// In master.cf follow, after the program's name:
+// These attributes follow the program's name in master.cf:
 //
 //	user=NAME or user=NAME:GROUP
-//	     whose rights the command has. Required. Neither root nor mail_owner.
+//	     the user and group of the command. Required. Neither root nor mail_owner.
 //	argv=COMMAND...
 //	     the command and its arguments, to the end of the line. It is run
-//	     directly, by no shell. Required.
+//	     without a shell. Required.
 //
-// The maxproc column is how many commands run at once; further clients wait.
-// A command ends when its client has gone, or when its time is over:
-// it is then killed with its process group. When the mail system stops, commands
-// that are busy are killed after the time that other services have, too.
+// The maxproc column is the maximal number of simultaneous commands; further
+// clients wait. When its client disconnects, or at its time limit, a command is
+// killed with its process group. When the mail system stops, running commands are
+// killed after the same time as other services.
 //
 // # Security
 //
-// The service runs as root (the unprivileged column of master.cf is n), to become
-// somebody else; the command inherits no right, no descriptor, and of the environment
-// what export_environment names. It is as safe as the command.
+// The service runs as root (the unprivileged column of master.cf is n), so that it
+// can change users. The command inherits no privileges, no descriptors, and only
+// the environment variables in export_environment. The service is as safe as the
+// command.
 //
 // # Parameters
 //
@@ -99,7 +100,7 @@ func parse(args []string) (user string, argv []string, err error) {
 		break
 	}
 	if user == "" {
-		return "", nil, errors.New("expected user=NAME: whose rights the command has")
+		return "", nil, errors.New("expected user=NAME: the user as whom the command runs")
 	}
 	if len(argv) == 0 {
 		return "", nil, errors.New("expected argv=COMMAND as the last attribute")

@@ -1,19 +1,19 @@
-// Package virtual delivers to mailboxes that tables name, for domains whose
-// users are no users of this system. There are no aliases, no .forward files
-// and no commands.
+// Package virtual delivers to mailboxes that are listed in tables, for domains
+// whose users have no accounts on this system. There are no aliases, no .forward
+// files and no commands.
 //
 // A recipient is looked up in virtual_mailbox_maps as user+ext@domain,
-// user@domain and @domain. What is found is a path below
-// virtual_mailbox_base: with a slash at the end a maildir, else an mbox file.
-// virtual_uid_maps and virtual_gid_maps say whose it is.
+// user@domain and @domain. The result is a path below virtual_mailbox_base: a
+// maildir if it ends in a slash, and an mbox file otherwise. virtual_uid_maps and
+// virtual_gid_maps determine its owner and group.
 //
 // # Security
 //
-// A path from the tables may not lead out of virtual_mailbox_base: one with a
-// component ".." is refused, and without a virtual_mailbox_base there is no
-// delivery. User ids below virtual_minimum_uid, and group 0,
-// are refused. Files are written with the rights of user and group alone
-// (packages mailbox and rights).
+// A path from the tables cannot lead out of virtual_mailbox_base: a path with a
+// ".." component is refused, and without virtual_mailbox_base nothing is
+// delivered. User IDs below virtual_minimum_uid, and group 0, are refused. Files
+// are written with the rights of that user and group only (packages mailbox and
+// rights).
 //
 // # Parameters
 //
