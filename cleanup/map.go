@@ -105,8 +105,15 @@ func (m *Message) envelopeRecipient(ctx context.Context, r mail.Recipient) {
 	}
 }
 
-// mapRecipient is the part of the mapping that gives one address for one.
+// mapRecipient is the part of the mapping that gives one address for one. Mail to a
+// rewritten sender (SRS) is for that sender, whatever the tables say of the address that was
+// made. One that is not valid stays as it is, and is as unknown as any other.
 func (m *Message) mapRecipient(ctx context.Context, r *mail.Recipient) {
+	if m.flags&proto.SubmitMap != 0 {
+		if sender, err := m.c.srs.Reverse(r.Address, m.env.Arrival); err == nil {
+			r.Address = sender
+		}
+	}
 	r.Address = m.rewrite(ctx, "local", r.Address)
 	if m.flags&proto.SubmitMap != 0 {
 		r.Address = m.canonical(ctx, r.Address, classEnvelopeRecipient)

@@ -3,6 +3,8 @@ package cleanup
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -25,6 +27,12 @@ func recipients(t *testing.T, c *Core, s *proto.Submit) ([]string, Result) {
 
 func TestMaps(t *testing.T) {
 	t.Parallel()
+	file := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(file, []byte("first secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The longest age lets all days be good, of which the tests have one.
+	srsConf := "srs_domain = fwd.test\nsrs_max_age = 1022d\nsrs_secret_file = " + file + "\n"
 	for _, tc := range []struct {
 		name, conf, rcpt, want string
 	}{
@@ -52,6 +60,10 @@ func TestMaps(t *testing.T) {
 		{"masquerade", "masquerade_domains = !a.x.y x.y\nmasquerade_classes = envelope_recipient\n", "u@h.x.y", "u@x.y"},
 		{"masquerade, exempt", "masquerade_domains = !a.x.y x.y\nmasquerade_classes = envelope_recipient\n", "u@h.a.x.y", "u@h.a.x.y"},
 		{"masquerade, exception", "masquerade_domains = x.y\nmasquerade_exceptions = root\nmasquerade_classes = envelope_recipient\n", "root@h.x.y", "root@h.x.y"},
+		{"rewritten sender", srsConf, "SRS0=QsOT=JQ=sender.test=ann@fwd.test", "ann@sender.test"},
+		{"rewritten sender, then maps", srsConf + "canonical_maps = inline:{ann@sender.test=an@sender.test}\nvirtual_alias_maps = inline:{an@sender.test=a@b.c}\n", "srs0+qsot=jq=sender.test=ann@fwd.test", "a@b.c"},
+		{"not rewritten by us", srsConf, "SRS0=aaaa=JQ=sender.test=ann@fwd.test", "SRS0=aaaa=JQ=sender.test=ann@fwd.test"},
+		{"rewritten sender, without srs_domain", "", "SRS0=QsOT=JQ=sender.test=ann@fwd.test", "SRS0=QsOT=JQ=sender.test=ann@fwd.test"},
 		{"always_bcc", "always_bcc = arch\n", "u@x.y", "u@x.y arch@example.org"},
 		{"recipient_bcc_maps has the key before aliasing", "recipient_bcc_maps = inline:{{u@x.y=w@x.y}}\nvirtual_alias_maps = inline:{{u@x.y=a@b.c} {w@x.y=ww@x.y}}", "u@x.y", "a@b.c ww@x.y"},
 		{"sender_bcc_maps", "sender_bcc_maps = inline:{{@a.test=w@x.y}}", "u@x.y", "w@x.y u@x.y"},

@@ -12,6 +12,8 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/maillog"
+	"posthaste/internal/srs"
+	"posthaste/internal/srs/srsconf"
 	"posthaste/internal/table"
 )
 
@@ -73,6 +75,7 @@ type Core struct {
 	senderBCC, rcptBCC *table.Maps
 	alwaysBCC          string
 	emptyRecipient     string
+	srs                *srs.Rewriter // takes addresses of rewritten senders apart; nil: there are none
 	// duplicate_filter_limit; 0: no limit
 	duplicateLimit    int
 	originalRecipient bool
@@ -173,10 +176,12 @@ func NewCore(cfg *config.Config, rw Rewriter, o table.Options) (*Core, error) {
 		body8Bit:   cfg.Bool("strict_8bitmime_body") || cfg.Bool("strict_8bitmime"),
 		encoding:   cfg.Bool("strict_mime_encoding_domain"),
 	}
+	var err error
+	c.srs, err = srsconf.Load(cfg)
 	propagate := cfg.List("propagate_unmatched_extensions")
 	c.propagateCanonical = slices.Contains(propagate, "canonical")
 	c.propagateVirtual = slices.Contains(propagate, "virtual")
-	return c, errors.Join(c.initClasses(cfg), c.initMasquerade(cfg, o), c.initSearch(cfg, o))
+	return c, errors.Join(err, c.initClasses(cfg), c.initMasquerade(cfg, o), c.initSearch(cfg, o))
 }
 
 // initClasses reads the parameters that name classes. An unknown word is an error: it may

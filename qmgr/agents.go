@@ -269,9 +269,11 @@ func (a *agentConn) send(m *message, d *delivery) {
 	*req = proto.Deliver{Nexthop: d.nexthop, Envelope: act.env, Index: index, Ref: m.ref, Active: act.since, Session: uint64(d.agent),
 		CacheLoad: d.cache&sched.CacheLoad != 0, CacheKeep: d.cache&sched.CacheStore != 0, Keep: d.keep, Exact: s.opt.Settings.ExactDoubt}
 	to := slices.Grow(reuse.Truncated(a.to), len(index))[:len(index)]
+	rewrite := false
 	for i, idx := range index {
 		r := act.rcpt(idx)
 		to[i] = r.Recipient
+		rewrite = rewrite || r.rewrite
 		// The log's orig_to: what the recipient was before trivial-rewrite changed it.
 		if r.Original == "" && r.resolved != r.Address {
 			to[i].Original = r.Address
@@ -282,6 +284,12 @@ func (a *agentConn) send(m *message, d *delivery) {
 	// VERP means one recipient to an order; the scheduler was told so (FlagSingleRcpt).
 	if act.env.VERP != "" && act.env.Sender != "" && len(index) == 1 {
 		req.Envelope.Sender = verpSender(act.env.Sender, to[0].Orig(), act.env.VERP)
+	}
+	// There is one sender for all recipients of an order. It may be rewritten for some that
+	// would not have needed it, which does them no harm: a foreign sender it is. VERP's comes
+	// first: bounces to it are the list's.
+	if rewrite {
+		req.Envelope.Sender, _ = s.opt.Settings.rewriting.Forward(req.Envelope.Sender, s.now)
 	}
 	d.sent, d.conn, d.index = true, a.conn, index
 	if act.old && !req.Exact {

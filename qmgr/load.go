@@ -74,6 +74,7 @@ type loading struct {
 	mute    error // the resolver has not answered in time: it is not asked again
 	// unresolved says that it has been logged that addresses cannot be resolved.
 	unresolved bool
+	sender     senderKind // once mark has needed it
 	// Why the batch could not be read. Together with corrupt it decides between setting
 	// the message aside and trying it again.
 	err error
@@ -438,6 +439,9 @@ func (s *Server) resolve(l *loading, r *loadedRcpt) bool {
 	default:
 		r.Transport, r.Nexthop = mail.Transport(ans.Transport), mail.Nexthop(ans.Nexthop)
 		r.rcpt.resolved = ans.Recipient
+		if ans.Flags&proto.ResolveDefault != 0 {
+			return s.mark(l, r)
+		}
 	}
 	return true
 }

@@ -89,6 +89,8 @@ type rcpt struct {
 	// The address that trivial-rewrite has delivered to; Recipient.Address is what
 	// cleanup made of the envelope.
 	resolved string
+	// The sender is rewritten on the way to it (SRS).
+	rewrite bool
 	// The delivery that it is part of, until its outcome is known; nil otherwise. It is
 	// how an agent's outcome for a recipient that it was not given is recognized.
 	order *delivery

@@ -44,6 +44,7 @@ type Settings struct {
 	RequeueFilter string
 	RequeueFlags  proto.SubmitFlags
 
+	rewriting *rewriting // nil: senders are not rewritten
 	// How a local part is taken apart into user and extension.
 	search    table.Search
 	flush     *table.List        // fast_flush_domains
@@ -117,6 +118,9 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 		s.queueOnly = append(s.queueOnly, t)
 	}
 	var err error
+	if s.rewriting, err = loadRewriting(cfg); err != nil {
+		return s, err
+	}
 	s.flush, err = table.NewList("fast_flush_domains", cfg.List("fast_flush_domains"), table.ListOptions{
 		Kind: table.Domains, Parent: slices.Contains(cfg.List("parent_domain_matches_subdomains"), "fast_flush_domains")})
 	if err != nil {

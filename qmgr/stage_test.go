@@ -58,7 +58,8 @@ type stage struct {
 	refuse   bool // cleanup does not take submissions
 	notices  []proto.Notify
 	unsent   int               // so many notices fail
-	routes   map[string]string // domain to transport:nexthop, broken: or nobody:
+	routes   map[string]string // domain to transport:nexthop, broken:, nobody: or fails:
+	ours     string            // a domain of this system; all others are outside
 	agents   map[mail.Transport]*fakeAgent
 	number   uint64
 	attached int
@@ -299,10 +300,17 @@ func (st *stage) route(addr string) proto.ResolveReply {
 	case "nobody": // an address that stands for none
 		return proto.ResolveReply{Transport: "local", Nexthop: domain}
 	}
+	if transport == "fails" {
+		return proto.ResolveReply{Flags: proto.ResolveFail}
+	}
 	if !ok {
 		transport, nexthop = "smtp", domain
 	}
-	return proto.ResolveReply{Transport: transport, Nexthop: nexthop, Recipient: addr}
+	class := proto.ResolveDefault
+	if domain == st.ours {
+		class = proto.ResolveMailbox
+	}
+	return proto.ResolveReply{Transport: transport, Nexthop: nexthop, Recipient: addr, Flags: class}
 }
 
 func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {

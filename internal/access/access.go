@@ -20,6 +20,8 @@ import (
 	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/smtpwire"
+	"posthaste/internal/srs"
+	"posthaste/internal/srs/srsconf"
 	"posthaste/internal/table"
 	"posthaste/internal/verify/probesender"
 )
@@ -83,7 +85,8 @@ type Evaluator struct {
 	// permit_mx_backup_networks; empty, any backup is served.
 	myNetworks, relayDomains *table.List
 	permitMXNetworks         *table.List
-	local                    *table.Local // which has proxy_interfaces, too
+	local                    *table.Local  // which has proxy_interfaces, too
+	srs                      *srs.Rewriter // nil without srs_domain
 	relayCerts               *table.Maps
 	search                   table.Search
 	accessParents            bool // smtpd_access_maps is in parent_domain_matches_subdomains
@@ -136,6 +139,10 @@ func New(ctx context.Context, cfg *config.Config, d Deps) (*Evaluator, error) {
 		e.tables.Warn = func(text string) { d.Log.Warning("%s", text) }
 	}
 	if err := e.openLists(ctx); err != nil {
+		return nil, err
+	}
+	var err error
+	if e.srs, err = srsconf.Load(cfg); err != nil {
 		return nil, err
 	}
 	e.readSettings()

@@ -126,6 +126,9 @@ func (r *run) unlisted(ctx context.Context, addr string, cl class) verdict {
 	if trace := table.TraceOf(ctx); trace != nil {
 		trace(">>> CHECKING %s VALIDATION MAPS <<<", classText[cl])
 	}
+	if ours, v := r.rewritten(addr, cl); ours {
+		return v
+	}
 	a, v := r.resolvedOr(ctx, addr)
 	if v == refused {
 		return v
@@ -232,6 +235,9 @@ func (r *run) reserved(addr string) bool {
 func (r *run) authorized(ctx context.Context) (bool, verdict) {
 	if !r.s.HasRcpt {
 		return false, dunno
+	}
+	if ours, v := r.rewritten(r.s.Recipient, classRcpt); ours {
+		return v != refused, v
 	}
 	// Where mail for the recipient goes, after rewriting: that is what decides, not
 	// how it is written.

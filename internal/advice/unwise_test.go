@@ -40,6 +40,8 @@ func TestUnwise(t *testing.T) {
 		{"smtpd_tls_key_file = DIR/closed.pem\n", smtpd, nil},
 		{"smtp_sasl_password_maps = hash:DIR/passwd\n", smtpd, []string{"main.cf:3: smtp_sasl_password_maps: every user can read DIR/passwd,", "every user can read DIR/passwd.phdb,"}},
 		{"virtual_alias_maps = proxy:mysql:DIR/my.cf\n", smtpd, []string{"main.cf:3: virtual_alias_maps: every user can read DIR/my.cf, where there is a database's password"}},
+		{"srs_domain = example.org\nsrs_secret_file = DIR/my.cf\n", smtpd, []string{"main.cf:4: srs_secret_file: every user can read DIR/my.cf, where there is a secret"}},
+		{"srs_secret_file = DIR/my.cf\n", smtpd, nil},
 		{"smtpd_sasl_auth_enable = yes\n", smtpd, []string{"master.cf:1: service smtp/inet: passwords are accepted without TLS"}},
 		{"smtpd_sasl_auth_enable = yes\nsmtpd_tls_auth_only = yes\n", smtpd, nil},
 		{"smtpd_sasl_auth_enable = yes\ninet_interfaces = loopback-only\n", smtpd, nil},

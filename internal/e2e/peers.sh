@@ -8,7 +8,7 @@ want="btrfs-progs curl dovecot-imapd dovecot-lmtpd dpkg-dev e2fsprogs gsasl ipro
 # Mail servers that cannot be installed beside postfix are only unpacked, and
 # run from there in a root of their own; the libraries above are theirs. So are
 # those readers of logs that would become services of this machine.
-unpack="exim4-daemon-light fail2ban logwatch opensmtpd prometheus-postfix-exporter"
+unpack="exim4-daemon-light fail2ban logwatch opensmtpd postsrsd prometheus-postfix-exporter"
 into=/var/cache/posthaste-peers
 missing=
 for p in $want; do
