@@ -239,6 +239,8 @@ const ownCommands = `  explain ID|DESTINATION ... why a message is still in the 
   domain add|rotate|check|records ...
                              a mail domain: its settings and keys, its records in the DNS, and
                              what the world sees of it
+  setup site|relay|null-client|backup-mx|sender
+                             main.cf and master.cf for one of the usual cases
   simulate [FILE]            mail through the scheduler, in virtual time
 `
 

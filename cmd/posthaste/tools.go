@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,6 +31,7 @@ import (
 	"posthaste/internal/sasl"
 	"posthaste/internal/sendmail"
 	"posthaste/internal/service"
+	"posthaste/internal/setup"
 	"posthaste/internal/spooltool"
 	"posthaste/internal/table"
 	"posthaste/internal/table/postmap"
@@ -91,6 +93,7 @@ func tools() map[string]tool {
 		"domain": func(io streams, args []string) int {
 			return domain.Run("posthaste domain", args, io.in, io.out, io.err)
 		},
+		"setup": setupTool,
 		"dkim":  func(io streams, args []string) int { return dkimkey.Command(args, io.out, io.err) },
 		"watch": func(io streams, args []string) int { return watch.Command(args, io.out, io.err) },
 	}
@@ -104,6 +107,23 @@ func runPostconf(args []string, stdout, stderr io.Writer) int {
 			return bounce.WriteTemplates(w, cfg, file, expand)
 		},
 	}, stdout, stderr)
+}
+
+// setupTool writes a configuration. It is checked by another process, which reads it as the mail
+// system does when it starts.
+func setupTool(io streams, args []string) int {
+	ourselves := func(argv ...string) int {
+		cmd := exec.Command("/proc/self/exe", argv[1:]...)
+		cmd.Args, cmd.Stdin, cmd.Stdout, cmd.Stderr = argv, nil, io.out, io.err
+		if err := cmd.Run(); err != nil {
+			fmt.Fprintf(io.err, "posthaste setup: fatal: %s: %v\n", strings.Join(argv, " "), err)
+			return 1
+		}
+		return 0
+	}
+	return setup.Run("posthaste setup", args, setup.Tools{Main: etc.Main, Master: etc.Master, Hostname: os.Hostname, Aliases: "/etc/aliases",
+		Build: func(dir, table string) int { return ourselves("postalias", "-c", dir, table) },
+		Check: func(dir string) int { return ourselves("posthaste", "-c", dir, "check") }}, io.out, io.err)
 }
 
 func postmultiTool(io streams, args []string) int {

@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended tls audit classify trace collate watch passwd dkim domain simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended tls audit classify trace collate watch passwd dkim domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -528,6 +528,31 @@ _posthaste() {
             :
         elif [[ ${COMP_WORDS[first]} == record ]]; then
             compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        fi
+        ;;
+    posthaste-setup)
+        case $prev in
+        -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        -d) :; return ;;
+        -n) :; return ;;
+        -r) :; return ;;
+        -t) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+        -w) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-c -d -n -r -t -w --dry-run"
+        elif ((COMP_CWORD == first)); then
+            _posthaste_words "backup-mx null-client relay sender site"
+        elif [[ ${COMP_WORDS[first]} == backup-mx ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == null-client ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == relay ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == sender ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == site ]]; then
+            :
         fi
         ;;
     posthaste-domain)

@@ -72,6 +72,7 @@ func posthastePage() command {
 			{"passwd", "[user]", "Read a password from standard input and print an entry for a table of users (smtpd_sasl_type = table). With -c, read such a table and report the entries that cannot be used."},
 			{"dkim", "!genkey|record -d domain -s selector ...", "Make a DKIM key (genkey; -t and -b give its type and size, -o its directory), or read one (record), and print the DNS record to publish."},
 			{"domain", "!add|rotate|check|records ...", "Add a mail domain with its DKIM keys, rotate the keys, print the DNS records that the domain should have, and check how the domain looks from outside. See DOMAINS below."},
+			{"setup", "[option ...] site|relay|null-client|backup-mx|sender", "Write a commented main.cf and master.cf for one of the usual cases, and check them. See SETUP below."},
 			{"simulate", "[-csv | -svg] [file]", "Simulate in virtual time how the scheduler delivers the described mail to the described servers, and report throughput, waits and concurrency, as text, CSV or SVG."},
 			{"help", "", "List the commands."},
 			{"version", "", "Print the version, its commit, and the compiler that built it. --version does the same."},
@@ -131,7 +132,7 @@ func posthasteSections() []section {
 		selectionSection(),
 		auditSection(),
 		traceSection(),
-		domainSection(),
+		domainSection(), setupSection(),
 		{
 			title: "TLS",
 			about: []string{

@@ -50,6 +50,7 @@ func TestBashCompletion(t *testing.T) {
 		{"posthaste explain _", []string{"4c1", "4c2", "ALL"}},
 		{"posthaste queue su", []string{"suspend", "suspended"}},
 		{"posthaste su", []string{"suspend", "suspended"}},
+		{"posthaste setup s", []string{"sender", "site"}},
 		{"posthaste domain add --class v", []string{"virtual"}},
 		{"posthaste suspend --se", []string{"--sender", "--sender-domain"}},
 		{"posthaste resume --t", []string{"--transport"}},
