@@ -37,7 +37,7 @@ TRIMPATH ?= -trimpath
 all: build
 
 build:
-	$(GO) build $(TRIMPATH) -ldflags '$(LDFLAGS) $(STAMP)' -o $(BIN)/ ./cmd/posthaste ./cmd/posthaste-tables ./cmd/posthaste-metrics
+	$(GO) build $(TRIMPATH) -ldflags '$(LDFLAGS) $(STAMP)' -o $(BIN)/ ./cmd/posthaste ./cmd/posthaste-tables ./cmd/posthaste-metrics ./cmd/posthaste-console
 	CGO_ENABLED=0 $(GO) build $(TRIMPATH) -ldflags '$(LDFLAGS) $(STAMP)' -o $(BIN)/ ./cmd/sendmail
 	CGO_ENABLED=0 $(GO) build $(TRIMPATH) -ldflags '$(LDFLAGS) $(STAMP) $(SCRUB)' -o $(BIN)/ $(SETGID:%=./cmd/%)
 
@@ -168,6 +168,7 @@ install: build
 	for p in $(SMALL); do rm -f $(DESTDIR)$(SBINDIR)/$$p && install -m 755 $(BIN)/$$p $(DESTDIR)$(SBINDIR)/$$p || exit 1; done
 	install -m 755 $(BIN)/posthaste-tables $(DESTDIR)$(DAEMONDIR)/posthaste-tables
 	install -m 755 $(BIN)/posthaste-metrics $(DESTDIR)$(DAEMONDIR)/posthaste-metrics
+	install -m 755 $(BIN)/posthaste-console $(DESTDIR)$(DAEMONDIR)/posthaste-console
 	for t in $(TOOLS); do ln -sf posthaste $(DESTDIR)$(SBINDIR)/$$t; done
 	@if [ -e $(DESTDIR)$(SBINDIR)/$(CONTROL) ] && [ ! -L $(DESTDIR)$(SBINDIR)/$(CONTROL) ]; then \
 	  echo "$(DESTDIR)$(SBINDIR)/$(CONTROL) is Postfix's own and stays; once Postfix is gone: ln -s posthaste $(SBINDIR)/$(CONTROL)"; \

@@ -32,6 +32,9 @@ func TestLife(t *testing.T) {
 	if rows, unread := st.shape(false, "active"); !slices.Equal(rows, []string{"to.test: 3"}) || unread != 0 {
 		t.Errorf("in the active queue: %v, %d unread", rows, unread)
 	}
+	if rows, want := st.split(), []string{"active recipient to.test: 3", "active sender from.test: 1"}; !slices.Equal(rows, want) {
+		t.Errorf("from both sides: %q, want %q", rows, want)
+	}
 	o.answer("ok", "fail", "defer")
 	op := st.waitOp(id, "its deferral", inQueue(queue.Deferred))
 	if op.Attempts != 1 || len(op.Outcomes) != 1 || op.Outcomes[0].Rcpt != 2 || op.Outcomes[0].Action != dsn.Deferred {
@@ -130,6 +133,10 @@ func TestStart(t *testing.T) {
 	}
 	if rows, _ := st.shape(true, "deferred"); !slices.Equal(rows, []string{": 1", "from.test: 1"}) {
 		t.Errorf("senders: %v", rows)
+	}
+	if rows, want := st.split(), []string{"deferred recipient d0.test: 19", "deferred recipient d1.test: 19", "deferred recipient other.test: 1",
+		"deferred recipient to.test: 1", "deferred sender : 1", "deferred sender from.test: 1", "hold unread: 1"}; !slices.Equal(rows, want) {
+		t.Errorf("from both sides: %q, want %q", rows, want)
 	}
 	text := st.explain(ids[1])
 	for _, want := range []string{"deferred queue", "2 of 3 recipients pending, tried 2 times", "  2 recipient(s): next attempt at " + later.Format(time.DateTime),

@@ -546,3 +546,32 @@ func (st *stage) fill(mails ...faketest.Mail) []mail.QueueID {
 	}
 	return ids
 }
+
+// split counts all mail with Split, "queue sender|recipient domain: number" in order.
+func (st *stage) split() (rows []string) {
+	st.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	counts := map[string]int{}
+	q := proto.Shape{Queues: []string{"incoming", "active", "deferred", "hold"}, Split: true, Edges: []time.Time{time.Now().Add(-time.Hour)}}
+	for {
+		var reply proto.ShapeReply
+		if err := st.tool.Call(ctx, &q, &reply); err != nil {
+			st.t.Fatal(err)
+		}
+		for _, r := range reply.Rows {
+			counts[fmt.Sprintf("%s %s %s", r.Queue, map[bool]string{true: "sender", false: "recipient"}[r.Senders], r.Domain)] += r.Counts[0] + r.Counts[1]
+		}
+		for i := range reply.Unread {
+			counts[reply.Unread[i].Queue+" unread"]++
+		}
+		if q.Cursor = reply.Next; q.Cursor == 0 {
+			break
+		}
+	}
+	for d, n := range counts {
+		rows = append(rows, fmt.Sprintf("%s: %d", d, n))
+	}
+	slices.Sort(rows)
+	return rows
+}

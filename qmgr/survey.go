@@ -136,16 +136,26 @@ type census struct {
 	// The answer so far, and where each domain's row is. byID counts as a use of each
 	// name, so that a number is not given to another domain meanwhile.
 	rows   []proto.ShapeRow
-	byID   map[nameID]int // rows that hold a use of a name
-	byText map[string]int
+	byID   map[rowKey[nameID]]int // rows that hold a use of a name
+	byText map[rowKey[string]]int
 	// Messages whose domains are not known. qshape reads these itself.
 	unread []proto.Item
+}
+
+// A rowKey tells rows apart. With Split a domain has a row for each queue and side.
+//
+// Without Split all queues have one row, and the side is that of the question: both
+// fields are zero then, whatever was counted.
+type rowKey[N comparable] struct {
+	name    N
+	queue   sched.Queue
+	senders bool
 }
 
 // newCensus prepares the count that q asks for. Names of queues that do not exist are
 // ignored.
 func newCensus(q *proto.Shape) *census {
-	c := &census{q: q, byID: make(map[nameID]int), byText: make(map[string]int)}
+	c := &census{q: q, byID: make(map[rowKey[nameID]]int), byText: make(map[rowKey[string]]int)}
 	for _, name := range q.Queues {
 		for i := range c.queues {
 			c.queues[i] = c.queues[i] || sched.Queue(i).String() == name
@@ -182,37 +192,47 @@ func (s *Server) takeCensus(r *ipc.Request, c *census, reply *proto.PageReply) {
 		s.census(r, c)
 		return
 	}
-	for id := range c.byID {
-		s.book.names.drop(id)
+	for k := range c.byID {
+		s.book.names.drop(k.name)
 	}
 	r.Reply(&proto.ShapeReply{Next: c.q.Cursor, Rows: c.rows, Unread: c.unread})
 }
 
 // slip counts a message in the book.
 func (c *census) slip(b *book, p *slip, info *sched.Info) {
-	switch {
-	case p.sender == 0:
+	if p.sender == 0 {
 		c.skip(info, p.id(), p.ref(), b.doneOf(p))
-	case c.q.Senders:
-		c.known(b, p.sender, info, 1)
-	default:
-		b.eachDomain(p, info.Pending, func(id nameID, n int) { c.known(b, id, info, n) })
+		return
+	}
+	if c.side(true) {
+		c.known(b, p.sender, info, true, 1)
+	}
+	if c.side(false) {
+		b.eachDomain(p, info.Pending, func(id nameID, n int) { c.known(b, id, info, false, n) })
 	}
 }
 
 // message counts a message that is worked on.
 func (c *census) message(b *book, m *message, info *sched.Info, sender string, domains map[string]int) {
-	switch {
-	case domains == nil:
+	if domains == nil {
 		c.skip(info, m.id, m.ref, m.done)
-	case c.q.Senders:
-		c.count(c.named(domainOf(sender)), info, 1)
-	default:
+		return
+	}
+	if c.side(true) {
+		c.count(c.named(domainOf(sender), info, true), info, 1)
+	}
+	if c.side(false) {
 		for d, n := range domains {
-			c.count(c.named(d), info, n)
+			c.count(c.named(d, info, false), info, n)
 		}
 	}
 }
+
+// side says whether senders, or recipients, are counted.
+//
+// Split counts both in one pass: the history of the queue wants both every minute, and
+// to go over a long queue twice would cost twice.
+func (c *census) side(senders bool) bool { return c.q.Split || c.q.Senders == senders }
 
 // skip leaves it to qshape to read a message.
 func (c *census) skip(info *sched.Info, id mail.QueueID, ref queue.Ref, done []byte) {
@@ -220,30 +240,47 @@ func (c *census) skip(info *sched.Info, id mail.QueueID, ref queue.Ref, done []b
 		Done: append([]byte(nil), done...)})
 }
 
+// key is the row that a message counts in.
+//
+// It is no method: those have no type parameters of their own.
+func key[N comparable](c *census, name N, info *sched.Info, senders bool) rowKey[N] {
+	if !c.q.Split {
+		return rowKey[N]{name: name}
+	}
+	return rowKey[N]{name, info.Queue, senders}
+}
+
 // known adds n to the row of a domain of the book.
-func (c *census) known(b *book, id nameID, info *sched.Info, n int) {
-	row, ok := c.byID[id]
+func (c *census) known(b *book, id nameID, info *sched.Info, senders bool, n int) {
+	k := key(c, id, info, senders)
+	row, ok := c.byID[k]
 	if !ok {
-		row = c.row(b.names.list[id].text)
-		c.byID[b.names.use(b.names.list[id].text)] = row
+		row = c.row(b.names.list[id].text, info, senders)
+		k.name = b.names.use(b.names.list[id].text)
+		c.byID[k] = row
 	}
 	c.count(row, info, n)
 }
 
 // named is the row of a domain that may not be in the book.
-func (c *census) named(domain string) int {
-	row, ok := c.byText[domain]
+func (c *census) named(domain string, info *sched.Info, senders bool) int {
+	k := key(c, domain, info, senders)
+	row, ok := c.byText[k]
 	if !ok {
-		row = c.row(domain)
-		c.byText[domain] = row
+		row = c.row(domain, info, senders)
+		c.byText[k] = row
 	}
 	return row
 }
 
 // row adds a row. A domain may have two, one by number and one by text: qshape adds them
 // up.
-func (c *census) row(domain string) int {
-	c.rows = append(c.rows, proto.ShapeRow{Domain: domain, Counts: make([]int, len(c.edges)+1)})
+func (c *census) row(domain string, info *sched.Info, senders bool) int {
+	row := proto.ShapeRow{Domain: domain, Counts: make([]int, len(c.edges)+1)}
+	if c.q.Split {
+		row.Queue, row.Senders = info.Queue.String(), senders
+	}
+	c.rows = append(c.rows, row)
 	return len(c.rows) - 1
 }
 

@@ -38,6 +38,7 @@ func services() map[string]service.Spec {
 		anvil.Spec(),
 		proxymap.Spec(nil),
 		service.MetricsSpec(nil),
+		service.ConsoleSpec(nil),
 		smtp.Spec(),
 		smtp.LMTPSpec(),
 		local.Spec(),

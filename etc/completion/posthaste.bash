@@ -156,9 +156,10 @@ _posthaste() {
         -n) :; return ;;
         -t) :; return ;;
         -w) :; return ;;
+        --at) :; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-b -c -l -h -m -N -n -p -s -t -w"
+            _posthaste_words "-b -c -l -h -m -N -n -p -s -t -w --at"
         else
             _posthaste_words "hold incoming active deferred corrupt maildrop"
         fi

@@ -5,12 +5,13 @@ func qshapePage() command {
 		name: "qshape",
 		what: "show the queue by domain and age",
 		synopsis: []string{"[-lps] [-m min_subdomains] [-b bucket_count] [-t bucket_time] [-w terminal_width] [-N batch_msg_count] " +
-			"[-n batch_top_domains] [-c config_dir] [queue ...]"},
+			"[-n batch_top_domains] [-c config_dir] [--at time] [queue ...]"},
 		about: []string{
 			"qshape(1) prints a row for each destination domain: the number of recipients, in total and by age in minutes. The age limit of a column is twice that of the previous one; the last column has none.",
 			"The queues are incoming and active unless others are named: deferred, hold, corrupt and maildrop.",
 			"A row ends with the word suspended if a suspension (see posthaste(1)) covers its domain, a next hop of that name or, with -s, the sender's domain. Without suspensions the table is the same as Postfix's.",
 		},
+		long: []longOption{{"at", "time", none, "The table of an earlier time: 2026-11-24T08:00, or 08:00 for the last time that it was so late. It is that of the last sample before."}},
 		options: []option{
 			{'b', "bucket_count", none, "The number of columns; 10 by default."},
 			configDir,
@@ -24,8 +25,11 @@ func qshapePage() command {
 			{'t', "bucket_time", none, "The age limit of the first column in minutes; 5 by default."},
 			{'w', "terminal_width", none, "The width of lines; 80 by default."},
 		},
+		sections: []section{{title: "Earlier times", about: []string{
+			"While the console service runs it takes a sample of the queue every minute, into queue_history_directory. With --at the table is that of a sample, and what it prints is what qshape printed then. A sample names the 150 domains with the most mail of each queue; the others are added up in the last row, (others). Mail whose recipients the queue manager had not read, as just after a start, is counted as (not read yet), a message each. What was suspended then is not marked. The queues are incoming, active, deferred and hold, and the columns those of qshape without -l and -t.",
+		}}},
 		operands: queueName,
-		status:   statuses(badUsage, unavailable, outputError, notAllowed, badConfig),
+		status:   statuses(badUsage, status{66, "There is no sample of the time of --at."}, unavailable, outputError, notAllowed, badConfig),
 		see:      []string{"postqueue.1", "qmgr.8"},
 	}
 }

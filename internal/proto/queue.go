@@ -343,7 +343,9 @@ type Shape struct {
 	Cursor  int
 	Queues  []string
 	Senders bool
-	Edges   []time.Time // latest first: a message that came at Edges[i] or before is in column i+1 or later
+	// Split counts from both sides, and each queue for itself: rows say which they are of.
+	Split bool
+	Edges []time.Time // latest first: a message that came at Edges[i] or before is in column i+1 or later
 }
 
 func (*Shape) Kind() uint16 { return KindShape }
@@ -353,6 +355,7 @@ func (m *Shape) Append(b []byte) []byte {
 		b = pack.Bytes(b, 'Q', q)
 	}
 	b = pack.Bool(b, 's', m.Senders)
+	b = pack.Bool(b, 'p', m.Split)
 	for _, t := range m.Edges {
 		b = mail.AppendTime(b, 'e', t)
 	}
@@ -368,6 +371,8 @@ func (m *Shape) Decode(b []byte) error {
 			m.Queues = append(m.Queues, r.String())
 		case 's':
 			m.Senders = r.Bool()
+		case 'p':
+			m.Split = r.Bool()
 		case 'e':
 			m.Edges = append(m.Edges, mail.ReadTime(&r))
 		}
@@ -379,8 +384,10 @@ func (m *Shape) Decode(b []byte) error {
 // last @, or all of it, in lower case; "" for the null sender, "@" for an
 // address that ends there.
 type ShapeRow struct {
-	Domain string
-	Counts []int // by column, one more than there are edges
+	Domain  string
+	Counts  []int  // by column, one more than there are edges
+	Queue   string // with Split
+	Senders bool   // with Split: messages by the sender's domain
 }
 
 // ShapeReply is a part of the answer. Next is the cursor to go on with, 0 at
@@ -428,6 +435,8 @@ func (m *ShapeReply) Decode(b []byte) error {
 
 func (row *ShapeRow) append(b []byte) []byte {
 	b = pack.Bytes(b, 'd', row.Domain)
+	b = pack.String(b, 'q', row.Queue)
+	b = pack.Bool(b, 's', row.Senders)
 	return pack.Nested(b, 'c', func(b []byte) []byte {
 		for _, n := range row.Counts {
 			b = binary.AppendUvarint(b, uint64(n))
@@ -444,6 +453,10 @@ func (row *ShapeRow) decode(field []byte) error {
 		switch r.Tag() {
 		case 'd':
 			row.Domain = r.String()
+		case 'q':
+			row.Queue = r.String()
+		case 's':
+			row.Senders = r.Bool()
 		case 'c':
 			for list := r.Bytes(); len(list) > 0; {
 				v, n := binary.Uvarint(list)

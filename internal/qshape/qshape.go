@@ -3,7 +3,7 @@
 //
 //	qshape [-s] [-p] [-m min_subdomains] [-b bucket_count] [-t bucket_time] [-l]
 //	       [-w terminal_width] [-N batch_msg_count] [-n batch_top_domains]
-//	       [-c config_directory] [queue_name ...]
+//	       [-c config_directory] [--at time] [queue_name ...]
 //
 // Each row is a domain: the total, and how much of it is how old, in minutes. A bucket's
 // age limit is twice that of the one before it, with -l it is bucket_time (-t) more; the last has none.
@@ -22,13 +22,17 @@
 // Results come at once, so that the intermediate ones of -N are not needed: the option is accepted
 // and does nothing. On a terminal the 20 first rows are shown (-n, 0 is all).
 //
+// With --at the table is that of an earlier time, from the samples that the console service keeps (package history): the
+// last one that was taken before. The domains that it does not name are added up in the last row, "(others)"; mail that the queue
+// manager had not read then is "(not read yet)". What was suspended is not marked. The columns are those without -l and -t.
+//
 // # Security
 //
 // As with Postfix, who may read the queue's files may use it: root and the mail owner.
 //
 // # Diagnostics
 //
-// Exit status 0; 64 wrong usage; 69 the queue manager does not answer; 74 the
+// Exit status 0; 64 wrong usage; 66 there is no sample of that time; 69 the queue manager does not answer; 74 the
 // output cannot be written; 77 not permitted; 78 wrong configuration.
 package qshape
 
@@ -46,7 +50,7 @@ import (
 )
 
 const usage = "usage: %s [-s] [-p] [-m min_subdomains] [-l] [-b bucket_count] [-t bucket_time] [-w terminal_width] " +
-	"[-N batch_msg_count] [-n batch_top_domains] [-c config_directory] [queue_name ...]"
+	"[-N batch_msg_count] [-n batch_top_domains] [-c config_directory] [--at time] [queue_name ...]"
 
 var queueNames = []string{"incoming", "active", "deferred", "hold", "corrupt", "maildrop"}
 
@@ -58,7 +62,8 @@ type command struct {
 	// answers are what the queue manager has counted.
 	answers *shape
 	width   int
-	top     int // rows; 0: all
+	top     int       // rows; 0: all
+	at      time.Time // zero: now
 }
 
 // Run carries out the command and returns its exit status.
@@ -76,7 +81,12 @@ func Run(name string, args []string, stdout, stderr io.Writer) int {
 		return c.Fail(err)
 	}
 	defer queue.Close()
-	if err := c.collect(context.Background(), queue); err != nil {
+	if c.at.IsZero() {
+		err = c.collect(context.Background(), queue)
+	} else {
+		err = c.earlier(queue.Config)
+	}
+	if err != nil {
 		return c.Fail(err)
 	}
 	if _, err := stdout.Write(c.shape.table(c.width, c.top)); err != nil {
@@ -86,6 +96,10 @@ func Run(name string, args []string, stdout, stderr io.Writer) int {
 }
 
 func (c *command) parse(args []string) error {
+	args, err := c.takeAt(args)
+	if err != nil {
+		return err
+	}
 	opts, rest, err := cli.Getopt(args, "lhc:psw:b:t:m:n:N:")
 	if err != nil {
 		fmt.Fprintf(c.Stderr, "%s: %v\n", c.Name, err)
@@ -135,7 +149,7 @@ func (c *command) parse(args []string) error {
 	if c.queues = rest; len(rest) == 0 {
 		c.queues = []string{"incoming", "active"}
 	}
-	return nil
+	return c.checkAt()
 }
 
 func isTerminal(w io.Writer) bool {

@@ -24,6 +24,7 @@ type shape struct {
 	minSub  int
 	total   *row
 	domains map[string]*row
+	others  int // domains without a row of their own, of an earlier time; those of each queue
 	// suspended are the targets of suspensions; empty: there are none, or the mail system is down.
 	suspended []selection.Target
 }
@@ -168,8 +169,14 @@ func (s *shape) rows() []*row {
 			list = append(list, r)
 		}
 	}
+	last := func(r *row) int {
+		if r.name == othersName && s.others > 0 {
+			return 1
+		}
+		return 0
+	}
 	slices.SortFunc(list, func(a, b *row) int {
-		return cmp.Or(cmp.Compare(b.count[0], a.count[0]), cmp.Compare(len(a.name), len(b.name)), cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(last(a), last(b)), cmp.Compare(b.count[0], a.count[0]), cmp.Compare(len(a.name), len(b.name)), cmp.Compare(a.name, b.name))
 	})
 	return list
 }

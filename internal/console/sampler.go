@@ -1,0 +1,56 @@
+package console
+
+import (
+	"context"
+	"time"
+
+	"posthaste/internal/history"
+	"posthaste/internal/ipc"
+)
+
+const (
+	// sampleTime bounds how long the queue manager may take to count.
+	sampleTime = 2 * time.Minute
+	// sampleShare is the share of the time that taking samples may take: one of so many parts.
+	sampleShare = 100
+)
+
+// A sampler takes the samples that package history keeps. It belongs to one goroutine.
+type sampler struct {
+	manager *ipc.Client
+	store   interface{ Append(*history.Sample) error }
+	warn    func(format string, args ...any)
+	failed  string    // what was said last, of a failure that goes on
+	next    time.Time // no sample before
+}
+
+// take takes a sample, unless the last ones took so long that it would be too early.
+func (s *sampler) take(ctx context.Context, clock func() time.Time) {
+	begin := clock()
+	if begin.Before(s.next) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, sampleTime)
+	defer cancel()
+	err := s.append(ctx, begin)
+	s.next = begin.Add(sampleShare * clock().Sub(begin))
+	switch {
+	case err == nil:
+		s.failed = ""
+	case err.Error() != s.failed:
+		s.failed = err.Error()
+		s.warn("the history of the queue lacks a sample: %v", err)
+	}
+}
+
+func (s *sampler) append(ctx context.Context, now time.Time) error {
+	conn, err := s.manager.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	sample, err := history.Take(ctx, conn, now)
+	if err != nil {
+		return err
+	}
+	return s.store.Append(sample)
+}

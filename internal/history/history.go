@@ -1,0 +1,315 @@
+// Package history keeps how the mail in the queue was spread over domains and age, a sample a minute for 30 days, so that
+// "posthaste qshape --at TIME" and the console can say what was the matter at an earlier time.
+//
+// A Sample is what qshape counts: for each queue, by the recipients' domains and by the senders', how many are how old. It comes
+// from the queue manager, which counts in one pass over what it has in memory (Take). One process appends samples
+// (Writer); anybody who may read the files reads them meanwhile (At, Between).
+//
+// # The files
+//
+// There is a file for each hour of UTC, named 2026112407.shape, and the file lock. A file begins with a line that says its
+// version. Then come records: four octets of length, four of checksum (CRC-32C), both in little-endian order,
+// and a sample, compressed by DEFLATE with the sample before it in the file as the dictionary. Samples resemble each other, so that
+// most of them take some hundred octets. To read one its hour is read from the beginning.
+//
+// # Bounds
+//
+// A sample names the MaxRows domains of each table that have the most; the rest are summed up. Before an hour's file is begun, the files that
+// are older than Limits.Age are removed, and then the oldest until all are smaller than Limits.Octets. Nothing is thinned: within these
+// bounds each sample is there. A sample that is larger than a megabyte is not kept.
+//
+// # What is promised
+//
+// Nothing that mail depends on. Records are written with one system call each and are not synced: after a power cut the last
+// ones may be missing. A reader stops at the first record that is not whole, as the one that is being written may be. The writer cuts a
+// file off there when it opens it. All files may be removed at any time.
+//
+// # Security
+//
+// The names of domains come from strangers. What is shown of them must have control characters made visible. What is
+// read is bounded before it is believed. The files are readable for the mail system's user alone.
+package history
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/proto"
+)
+
+const (
+	// Buckets is how many columns of age a row has. The first is up to Tick, each other one up to twice the one before; the
+	// last has no end. They are those of qshape without options.
+	Buckets = 10
+	// Tick is the age limit of the first column.
+	Tick = 5 * time.Minute
+	// MaxRows is how many domains of a table have a row of their own.
+	MaxRows = 150
+	// maxName bounds the octets of a name; a longer one is counted with the rest.
+	maxName = 255
+	// maxSample bounds the octets of a sample before it is compressed, and of its record.
+	maxSample = 1 << 20
+)
+
+// Queues are those that are sampled, in the order of the tables.
+var Queues = []string{"incoming", "active", "deferred", "hold"}
+
+// Unread is the name of the row that has the messages whose envelopes the queue manager has not read since its start. They are
+// counted, not their recipients.
+const Unread = "(not read yet)"
+
+// Counts are by age, the youngest first.
+type Counts [Buckets]int64
+
+// Sum is the sum of all columns.
+func (c *Counts) Sum() (n int64) {
+	for _, v := range c {
+		n += v
+	}
+	return n
+}
+
+// Add adds what another row has.
+func (c *Counts) Add(o *Counts) {
+	for i, v := range o {
+		c[i] += v
+	}
+}
+
+// A Row is one domain, as the queue manager has it: in lower case, "" for the null sender, "@" for an address that ends there.
+type Row struct {
+	Domain string
+	Counts Counts
+}
+
+// A Table is one queue, from one side.
+type Table struct {
+	Queue   string
+	Senders bool // messages by the sender's domain, not recipients by theirs
+	Rows    []Row
+	Others  Counts // of the domains without a row
+	Names   int    // how many those are
+}
+
+// A Sample is the queue at one moment.
+type Sample struct {
+	At     time.Time
+	Tables []Table
+}
+
+// Edges are the times at which one column begins and another ends, latest first.
+func Edges(now time.Time) []time.Time {
+	list := make([]time.Time, Buckets-1)
+	for i := range list {
+		list[i] = now.Add(-Tick << i)
+	}
+	return list
+}
+
+// Bucket is the column of an age, from 0.
+func Bucket(age time.Duration) int {
+	return min(bits.Len64(uint64(max(age, 0)/Tick)), Buckets-1)
+}
+
+// Take asks the queue manager for a sample. The queue is gone through once, in its memory.
+func Take(ctx context.Context, conn *ipc.Conn, now time.Time) (*Sample, error) {
+	c := newCount(now)
+	q := &proto.Shape{Queues: Queues, Split: true, Edges: Edges(now)}
+	for {
+		var reply proto.ShapeReply
+		if err := conn.Call(ctx, q, &reply); err != nil {
+			return nil, fmt.Errorf("ask the queue manager: %w", err)
+		}
+		for i := range reply.Rows {
+			c.row(&reply.Rows[i])
+		}
+		for i := range reply.Unread {
+			it := &reply.Unread[i]
+			for _, senders := range []bool{false, true} {
+				c.add(tableKey{it.Queue, senders}, Unread, Bucket(now.Sub(it.Arrival)), 1)
+			}
+		}
+		if q.Cursor = reply.Next; q.Cursor == 0 {
+			return c.sample(), nil
+		}
+	}
+}
+
+// A tableKey names a table.
+type tableKey struct {
+	queue   string
+	senders bool
+}
+
+// A count is a sample under construction.
+type count struct {
+	now    time.Time
+	tables map[tableKey]map[string]*Counts
+}
+
+func newCount(now time.Time) *count { return &count{now, make(map[tableKey]map[string]*Counts)} }
+
+func (c *count) add(k tableKey, name string, bucket int, n int64) {
+	t := c.tables[k]
+	if t == nil {
+		t = make(map[string]*Counts)
+		c.tables[k] = t
+	}
+	r := t[name]
+	if r == nil {
+		r = new(Counts)
+		t[name] = r
+	}
+	r[bucket] += n
+}
+
+func (c *count) row(r *proto.ShapeRow) {
+	for i, n := range r.Counts[:min(len(r.Counts), Buckets)] {
+		if n > 0 {
+			c.add(tableKey{r.Queue, r.Senders}, r.Domain, i, int64(n))
+		}
+	}
+}
+
+// sample has the largest rows of each table, by name.
+func (c *count) sample() *Sample {
+	s := &Sample{At: c.now}
+	for _, queue := range Queues {
+		for _, senders := range []bool{false, true} {
+			if rows := c.tables[tableKey{queue, senders}]; len(rows) > 0 {
+				s.Tables = append(s.Tables, table(queue, senders, rows))
+			}
+		}
+	}
+	return s
+}
+
+func table(queue string, senders bool, rows map[string]*Counts) Table {
+	t := Table{Queue: queue, Senders: senders}
+	for name, counts := range rows {
+		if len(name) > maxName {
+			t.Others.Add(counts)
+			t.Names++
+			continue
+		}
+		t.Rows = append(t.Rows, Row{name, *counts})
+	}
+	// What is not read yet has a row whatever it has.
+	slices.SortFunc(t.Rows, func(a, b Row) int {
+		return cmp.Or(cmp.Compare(btoi(b.Domain == Unread), btoi(a.Domain == Unread)), cmp.Compare(b.Counts.Sum(), a.Counts.Sum()), cmp.Compare(a.Domain, b.Domain))
+	})
+	for _, r := range t.Rows[min(len(t.Rows), MaxRows):] {
+		t.Others.Add(&r.Counts)
+		t.Names++
+	}
+	t.Rows = t.Rows[:min(len(t.Rows), MaxRows)]
+	slices.SortFunc(t.Rows, func(a, b Row) int { return cmp.Compare(a.Domain, b.Domain) })
+	return t
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// append encodes a sample.
+func (s *Sample) append(b []byte) []byte {
+	b = binary.AppendUvarint(b, uint64(s.At.UnixMicro()))
+	b = binary.AppendUvarint(b, uint64(len(s.Tables)))
+	for i := range s.Tables {
+		t := &s.Tables[i]
+		b = binary.AppendUvarint(b, uint64(len(t.Queue)))
+		b = append(b, t.Queue...)
+		b = append(b, byte(btoi(t.Senders)))
+		b = binary.AppendUvarint(b, uint64(t.Names))
+		b = t.Others.append(b)
+		b = binary.AppendUvarint(b, uint64(len(t.Rows)))
+		for j := range t.Rows {
+			b = binary.AppendUvarint(b, uint64(len(t.Rows[j].Domain)))
+			b = append(b, t.Rows[j].Domain...)
+			b = t.Rows[j].Counts.append(b)
+		}
+	}
+	return b
+}
+
+// append encodes a row: a bit for each column that has something, then those.
+func (c *Counts) append(b []byte) []byte {
+	mask := uint64(0)
+	for i, n := range c {
+		if n != 0 {
+			mask |= 1 << i
+		}
+	}
+	b = binary.AppendUvarint(b, mask)
+	for _, n := range c {
+		if n != 0 {
+			b = binary.AppendUvarint(b, uint64(n))
+		}
+	}
+	return b
+}
+
+var errSample = errors.New("a sample cannot be read")
+
+// A decoder reads a sample. After a fault it returns zeros.
+type decoder struct {
+	b      []byte
+	failed bool
+}
+
+func (d *decoder) number(limit uint64) uint64 {
+	v, n := binary.Uvarint(d.b)
+	if n <= 0 || v > limit {
+		d.failed, d.b = true, nil
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+func (d *decoder) text() string {
+	n := int(d.number(maxName))
+	if n > len(d.b) {
+		d.failed, d.b = true, nil
+		return ""
+	}
+	s := string(d.b[:n])
+	d.b = d.b[n:]
+	return s
+}
+
+func (d *decoder) counts() (c Counts) {
+	mask := d.number(1<<Buckets - 1)
+	for i := range c {
+		if mask&(1<<i) != 0 {
+			c[i] = int64(d.number(1 << 50))
+		}
+	}
+	return c
+}
+
+func decode(b []byte) (*Sample, error) {
+	d := &decoder{b: b}
+	s := &Sample{At: time.UnixMicro(int64(d.number(1 << 60)))}
+	for n := d.number(uint64(2 * len(Queues))); n > 0 && !d.failed; n-- {
+		t := Table{Queue: d.text(), Senders: d.number(1) == 1, Names: int(d.number(1 << 50)), Others: d.counts()}
+		for rows := d.number(MaxRows); rows > 0 && !d.failed; rows-- {
+			t.Rows = append(t.Rows, Row{d.text(), d.counts()})
+		}
+		s.Tables = append(s.Tables, t)
+	}
+	if d.failed || len(d.b) > 0 {
+		return nil, errSample
+	}
+	return s, nil
+}

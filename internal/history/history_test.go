@@ -1,0 +1,338 @@
+package history
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/proto"
+	"posthaste/internal/queueclient"
+	"posthaste/internal/spooltool/faketest"
+	"posthaste/internal/statedir"
+)
+
+var start = time.Date(2026, 11, 24, 7, 58, 0, 0, time.UTC)
+
+func openWriter(t testing.TB, dir string, l Limits) *Writer {
+	t.Helper()
+	d, err := statedir.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := OpenWriter(d, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// sample is one of so many domains, some of them with an odd name.
+func sample(at time.Time, rng *rand.Rand, domains int) *Sample {
+	c := newCount(at)
+	for i := range domains {
+		name := []string{fmt.Sprintf("d%d.test", i), "", "@", "a\x00\xff\n.test"}[max(0, i%20-16)]
+		for range 1 + rng.IntN(3) {
+			c.add(tableKey{Queues[rng.IntN(4)], rng.IntN(2) == 1}, name, rng.IntN(Buckets), rng.Int64N(1000)+1)
+		}
+	}
+	return c.sample()
+}
+
+func all(t testing.TB, dir string) (list []*Sample) {
+	t.Helper()
+	err := Between(dir, time.Unix(0, 0), start.AddDate(1, 0, 0), 0, func(s *Sample) bool {
+		list = append(list, s)
+		return true
+	})
+	if err != nil && !errors.Is(err, ErrNone) {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func same(a, b []*Sample) bool {
+	return slices.EqualFunc(a, b, func(a, b *Sample) bool { return a.At.Equal(b.At) && reflect.DeepEqual(a.Tables, b.Tables) })
+}
+
+// What was appended is read, over the ends of hours and a restart of the writer, and found by its time.
+func TestStore(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "history")
+	w := openWriter(t, dir, Limits{})
+	if d, err := statedir.Open(dir); err != nil {
+		t.Fatal(err)
+	} else if _, err := OpenWriter(d, Limits{}); !errors.Is(err, ErrBusy) {
+		t.Errorf("a second writer: %v", err)
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	var want []*Sample
+	for i := range 130 {
+		s := sample(start.Add(time.Duration(i)*time.Minute), rng, i)
+		if err := w.Append(s); err != nil {
+			t.Fatal(err)
+		}
+		if want = append(want, s); i == 65 {
+			w.Close()
+			w = openWriter(t, dir, Limits{})
+			if err := w.Append(s); err != nil { // the clock has not gone on: it is there already
+				t.Fatal(err)
+			}
+		}
+	}
+	w.Close()
+	if got := all(t, dir); !same(got, want) {
+		t.Fatalf("%d samples, want %d", len(got), len(want))
+	}
+	for i, after := range []time.Duration{0, time.Second, 59 * time.Second} {
+		if s, err := At(dir, want[70].At.Add(after)); err != nil || !same([]*Sample{s}, want[70:71]) {
+			t.Errorf("%d: %v %v", i, s, err)
+		}
+	}
+	last := want[129].At
+	if _, err := At(dir, start.Add(-time.Second)); !errors.Is(err, ErrNone) {
+		t.Errorf("before the first: %v", err)
+	}
+	if _, err := At(dir, last.Add(near+time.Second)); !errors.Is(err, ErrNone) {
+		t.Errorf("long after the last: %v", err)
+	}
+	if a, b, err := Span(dir); err != nil || !a.Equal(start) || !b.Equal(last) {
+		t.Errorf("span: %v %v %v", a, b, err)
+	}
+	var steps []time.Time
+	if err := Between(dir, start, last, time.Hour, func(s *Sample) bool { steps = append(steps, s.At); return true }); err != nil || len(steps) != 3 {
+		t.Errorf("a sample an hour: %v %v", steps, err)
+	}
+	if _, err := At(filepath.Join(dir, "nosuch"), start); !errors.Is(err, ErrNone) {
+		t.Errorf("no directory: %v", err)
+	}
+}
+
+// A file that ends anywhere, or has a wrong octet, is read up to there. The writer goes on behind the last whole sample.
+func TestTorn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := openWriter(t, dir, Limits{})
+	rng := rand.New(rand.NewPCG(1, 2))
+	var want []*Sample
+	var ends []int64
+	for i := range 4 {
+		s := sample(start.Truncate(time.Hour).Add(time.Duration(i)*time.Minute), rng, 8)
+		if err := w.Append(s); err != nil {
+			t.Fatal(err)
+		}
+		want, ends = append(want, s), append(ends, w.end)
+	}
+	w.Close()
+	file := filepath.Join(dir, w.name)
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := func(n int) int { // samples before an octet
+		i, _ := slices.BinarySearch(ends, int64(n)+1)
+		return i
+	}
+	check := func(what string, n int, text []byte) {
+		t.Helper()
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := all(t, dir); !same(got, want[:kept(n)]) {
+			t.Fatalf("%s %d: %d samples, want %d", what, n, len(got), kept(n))
+		}
+	}
+	for n := range len(whole) {
+		check("ends at", n, whole[:n])
+		bad := slices.Clone(whole)
+		bad[n] ^= 0x41
+		check("wrong octet", n, bad)
+		if n%40 != 0 {
+			continue
+		}
+		w := openWriter(t, dir, Limits{})
+		if err := w.Append(want[3]); err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		if got := all(t, dir); !same(got, append(slices.Clone(want[:kept(n)]), want[3])) {
+			t.Fatalf("written behind a wrong octet %d: %d samples", n, len(got))
+		}
+	}
+}
+
+// A disk that is full costs the sample, and no other.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := openWriter(t, dir, Limits{})
+	rng := rand.New(rand.NewPCG(1, 2))
+	one, two, three := sample(start, rng, 9), sample(start.Add(time.Minute/2), rng, 9), sample(start.Add(time.Minute), rng, 9)
+	if err := w.Append(one); err != nil {
+		t.Fatal(err)
+	}
+	w.file.Close()
+	if err := w.Append(two); err == nil {
+		t.Error("no error")
+	}
+	if err := w.Append(three); err != nil {
+		t.Error(err)
+	}
+	w.Close()
+	if got := all(t, dir); !same(got, []*Sample{one, three}) {
+		t.Errorf("%d samples", len(got))
+	}
+}
+
+// Files that are too old, or too many, are dropped before a new one is begun, the oldest first; others are left alone.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		limits Limits
+		first  int // hour
+	}{{Limits{}, 0}, {Limits{Age: 5 * time.Hour}, 14}, {Limits{Octets: 1}, 19}, {Limits{Octets: 1 << 30, Age: time.Hour}, 18}} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "notes"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w := openWriter(t, dir, c.limits)
+		for i := range 20 {
+			if err := w.Append(sample(start.Add(time.Duration(i)*time.Hour), rand.New(rand.NewPCG(1, 2)), 3)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.Close()
+		if got := all(t, dir); len(got) != 20-c.first || !got[0].At.Equal(start.Add(time.Duration(c.first)*time.Hour)) {
+			t.Errorf("%+v: %d samples, the first of %v", c.limits, len(got), got[0].At)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "notes")); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Whatever is counted comes back, and the sums hold whatever has a row.
+func TestSample(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		s := sample(start, rng, rapid.IntRange(0, 400).Draw(t, "domains"))
+		got, err := decode(s.append(nil))
+		if err != nil || !same([]*Sample{got}, []*Sample{s}) {
+			t.Fatalf("%v: %+v", err, got)
+		}
+		for i := range s.Tables {
+			if tab := &s.Tables[i]; len(tab.Rows) > MaxRows || (len(tab.Rows) < MaxRows) != (tab.Names == 0) && tab.Names > 0 {
+				t.Fatalf("%d rows and %d others", len(tab.Rows), tab.Names)
+			}
+		}
+	})
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(sample(start, rand.New(rand.NewPCG(1, 2)), 20).append(nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := decode(b)
+		if err != nil {
+			return
+		}
+		if again, err := decode(s.append(nil)); err != nil || !same([]*Sample{again}, []*Sample{s}) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// The largest rows have names, the rest is summed up; what is not read yet has its row always.
+func TestTake(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	now := time.Now()
+	s.Serve("qmgr", func(r *ipc.Request) {
+		q := faketest.Decode[proto.Shape](t, r)
+		reply := &proto.ShapeReply{Next: 7}
+		if q.Cursor == 7 {
+			reply.Next = 0
+			reply.Unread = []proto.Item{{ID: "4jWmK60qnzz1SDZl", Queue: "deferred", Arrival: now.Add(-12 * time.Minute)}}
+		}
+		if !q.Split || len(q.Edges) != Buckets-1 || q.Edges[1].Sub(q.Edges[0]) != -Tick {
+			t.Errorf("%+v", q)
+		}
+		for i := range MaxRows + 10 { // each domain on both pages
+			counts := make([]int, Buckets)
+			counts[9] = i + 2
+			reply.Rows = append(reply.Rows, proto.ShapeRow{Domain: fmt.Sprintf("d%03d.test", i), Queue: "deferred", Counts: counts})
+		}
+		reply.Rows = append(reply.Rows, proto.ShapeRow{Domain: "", Queue: "hold", Senders: true, Counts: []int{3}})
+		r.Reply(reply)
+	})
+	q, err := queueclient.Open(s.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	conn, err := q.Manager(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Take(t.Context(), conn, now)
+	if err != nil || len(got.Tables) != 3 {
+		t.Fatalf("%v %+v", err, got)
+	}
+	d := got.Tables[0]
+	if d.Queue != "deferred" || d.Senders || len(d.Rows) != MaxRows || d.Rows[0] != (Row{Unread, Counts{0, 0, 1}}) || d.Names != 11 {
+		t.Errorf("%+v", d)
+	}
+	if last := d.Rows[MaxRows-1]; last != (Row{fmt.Sprintf("d%03d.test", MaxRows+9), Counts{9: int64(2 * (MaxRows + 11))}}) {
+		t.Errorf("%+v", last)
+	}
+	if want := int64(2 * (2 + 12) * 11 / 2); d.Others != (Counts{9: want}) {
+		t.Errorf("others: %v, want %d", d.Others, want)
+	}
+	if h := got.Tables[2]; h.Queue != "hold" || !h.Senders || len(h.Rows) != 1 || h.Rows[0] != (Row{"", Counts{6}}) {
+		t.Errorf("%+v", h)
+	}
+	for i, age := range []time.Duration{0, Tick - 1, Tick, 2*Tick - 1, 2 * Tick, 1280*time.Minute - 1, 1280 * time.Minute, 1 << 60} {
+		if got, want := Bucket(age), []int{0, 0, 1, 1, 2, 8, 9, 9}[i]; got != want {
+			t.Errorf("%v: column %d, want %d", age, got, want)
+		}
+	}
+}
+
+// BenchmarkDay writes a day of a busy queue: 300 domains in each table, a tenth of whose counts change every minute.
+func BenchmarkDay(b *testing.B) {
+	for b.Loop() {
+		dir := b.TempDir()
+		w := openWriter(b, dir, Limits{})
+		rng := rand.New(rand.NewPCG(1, 2))
+		c := newCount(start)
+		for i := range 24 * 60 {
+			for q := range 8 {
+				for d := range 300 {
+					if i == 0 || rng.IntN(10) == 0 {
+						c.add(tableKey{Queues[q/2], q%2 == 1}, fmt.Sprintf("domain%d.example.org", d), rng.IntN(Buckets), int64(rng.IntN(100)+300-d))
+					}
+				}
+			}
+			c.now = start.Add(time.Duration(i) * time.Minute)
+			if err := w.Append(c.sample()); err != nil {
+				b.Fatal(err)
+			}
+		}
+		w.Close()
+		total := int64(0)
+		list, _ := os.ReadDir(dir)
+		for _, e := range list {
+			info, _ := e.Info()
+			total += info.Size()
+		}
+		b.ReportMetric(float64(total), "octets/day")
+	}
+}

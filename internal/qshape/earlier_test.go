@@ -1,0 +1,81 @@
+package qshape
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/history"
+	"posthaste/internal/spooltool/faketest"
+	"posthaste/internal/statedir"
+)
+
+// A table of an earlier time is that of the last sample before it; what it has no name for stands in the last row.
+func TestAt(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "history")
+	s := faketest.New(t, "queue_history_directory = "+dir+"\n")
+	at := func(text string) time.Time {
+		tm, err := time.ParseInLocation("2006-01-02T15:04:05", text, time.Local)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tm
+	}
+	fails := func(status int, want string, args ...string) {
+		t.Helper()
+		if out, errs, got := run(s, args...); got != status || !strings.Contains(errs, want) || out != "" {
+			t.Errorf("%q: exit status %d, %q\n%s", args, got, errs, out)
+		}
+	}
+	fails(66, "the console service takes them", "--at", "2026-11-24T08:00")
+	d, err := statedir.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := history.OpenWriter(d, history.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, tables := range [][]history.Table{
+		{{Queue: "incoming", Rows: []history.Row{{Domain: "early.test", Counts: history.Counts{1}}}}},
+		{{Queue: "incoming", Rows: []history.Row{{Domain: "a.test", Counts: history.Counts{3, 0, 1}}, {Domain: "to.test", Counts: history.Counts{9: 2}}}},
+			{Queue: "incoming", Senders: true, Rows: []history.Row{{Domain: "", Counts: history.Counts{5}}}},
+			{Queue: "active", Rows: []history.Row{{Domain: "To..test", Counts: history.Counts{1}}}, Others: history.Counts{7: 90}, Names: 30},
+			{Queue: "deferred", Rows: []history.Row{{Domain: "later.test", Counts: history.Counts{8}}, {Domain: history.Unread, Counts: history.Counts{1}}}}},
+	} {
+		if err := w.Append(&history.Sample{At: at("2026-11-24T08:00:30").Add(time.Duration(i) * time.Minute), Tables: tables}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Close()
+	for args, want := range map[string]string{
+		"": heading + "                                  TOTAL 97  4  0  1  0  0   0   0  90    0     2\n" +
+			"                                 a.test  4  3  0  1  0  0   0   0   0    0     0\n" +
+			"                                to.test  3  1  0  0  0  0   0   0   0    0     2\n" +
+			"                               (others) 90  0  0  0  0  0   0   0  90    0     0\n",
+		"-s": heading + "                                  TOTAL  5  5  0  0  0  0   0   0   0    0     0\n" +
+			"                          MAILER-DAEMON  5  5  0  0  0  0   0   0   0    0     0\n",
+		"deferred": heading + "                                  TOTAL  9  9  0  0  0  0   0   0   0    0     0\n" +
+			"                             later.test  8  8  0  0  0  0   0   0   0    0     0\n" +
+			"                         (not read yet)  1  1  0  0  0  0   0   0   0    0     0\n",
+		"-b 3 incoming": strings.Repeat(" ", 67) + "  T  5 10 10+\n" + strings.Repeat(" ", 62) + "TOTAL  6  3  0   3\n" +
+			strings.Repeat(" ", 61) + "a.test  4  3  0   1\n" + strings.Repeat(" ", 60) + "to.test  2  0  0   2\n",
+	} {
+		for _, form := range [][]string{{"--at", "2026-11-24T08:02"}, {"--at=2026-11-24T08:01:30"}} {
+			if out, errs, status := run(s, append(form, strings.Fields(args)...)...); out != want || errs != "" || status != 0 {
+				t.Errorf("%s: exit status %d, %q\n got %s\nwant %s", args, status, errs, out, want)
+			}
+		}
+	}
+	if out, _, _ := run(s, "--at", "2026-11-24 08:01"); !strings.Contains(out, "early.test") {
+		t.Errorf("the sample before: %s", out)
+	}
+	fails(66, "the first is of 2026-11-24 08:00:30, the last of 2026-11-24 08:01:30", "--at", "2026-11-24T07:00")
+	fails(66, "there is no sample", "--at", "2026-11-24T08:30")
+	for _, args := range []string{"--at", "--at soon", "--at 2026-11-24T08:01 -l", "--at 2026-11-24T08:01 -t 10", "--at 2026-11-24T08:01 -b 11",
+		"--at 2026-11-24T08:01 maildrop", "--at 2100-01-01", "--at 2026-11-24T08:01 --at 2026-11-24T08:02"} {
+		fails(64, "--at: ", strings.Fields(args)...)
+	}
+}
